@@ -1,0 +1,29 @@
+#ifndef EPS_COMMON_EXIT_CODE_H_
+#define EPS_COMMON_EXIT_CODE_H_
+
+#include "absl/status/status.h"
+
+namespace eps {
+
+// The one table of the project; schedulers match on these numbers.
+enum class ExitCode : int {
+  kOk = 0,
+  kDifferent = 1,      // compared, and different (verify, digest)
+  kUsage = 64,         // usage or configuration
+  kDataInvalid = 65,   // data or state invalid
+  kNoInput = 66,       // input missing
+  kUnavailable = 69,   // a peer is unavailable
+  kInternal = 70,      // broken invariant
+  kDoesNotFit = 71,    // memory or disk
+  kIo = 74,            // I/O error (fsync)
+  kFenced = 75,        // another incarnation took over: do not retry in place
+  kNotAllowed = 77,
+  kInterrupted = 130,
+};
+
+// The exit code of a command that ended with `status`: the one place that maps them.
+ExitCode ExitCodeOf(const absl::Status& status);
+
+}  // namespace eps
+
+#endif  // EPS_COMMON_EXIT_CODE_H_

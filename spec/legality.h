@@ -1,0 +1,24 @@
+#ifndef EPS_SPEC_LEGALITY_H_
+#define EPS_SPEC_LEGALITY_H_
+
+// Which combinations of training.mode, training.clip and training.replay exist
+// (ARCHITECTURE.md, table "Modes"). A refusal names both keys and what to change.
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "spec/job_spec.h"
+
+namespace eps {
+
+// `mode`: auto | eager | sealed; auto takes the first legal one for `clip` (eager, then sealed).
+// Unimplemented for what the table allows but this build has not, InvalidArgument for the rest.
+absl::StatusOr<Mode> ResolveMode(absl::string_view mode, Clip clip, Replay replay);
+absl::Status CheckLegal(const TrainingSpec& training);
+
+absl::StatusOr<Clip> ParseClip(absl::string_view text);
+absl::StatusOr<Replay> ParseReplay(absl::string_view text);
+
+}  // namespace eps
+
+#endif  // EPS_SPEC_LEGALITY_H_

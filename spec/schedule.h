@@ -1,0 +1,32 @@
+#ifndef EPS_SPEC_SCHEDULE_H_
+#define EPS_SPEC_SCHEDULE_H_
+
+// Learning-rate schedules by their Hugging Face names. Computed once per step by the lead shard
+// and carried in the step's record, so that no other process evaluates them.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "spec/job_spec.h"
+
+namespace eps {
+
+// constant, constant_with_warmup, linear, cosine, cosine_with_restarts, polynomial, inverse_sqrt,
+// cosine_with_min_lr, warmup_stable_decay.
+const std::vector<std::string>& ScheduleNames();
+// InvalidArgument with the nearest name.
+absl::Status ValidateSchedule(const ScheduleSpec& schedule);
+
+// The rate of the update that makes version `update` (1-based; torch's LambdaLR step update-1).
+double LearningRate(const ScheduleSpec& schedule, double base_lr, uint64_t update,
+                    uint64_t total_updates);
+
+// x^n by squaring, in double, no libm: 1 - IntegerPower(beta, t) is AdamW's bias correction.
+double IntegerPower(double x, uint64_t n);
+
+}  // namespace eps
+
+#endif  // EPS_SPEC_SCHEDULE_H_

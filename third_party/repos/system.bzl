@@ -1,0 +1,77 @@
+"""System C++ libraries, found with pkg-config: one cc_library per entry of _LIBS."""
+
+# target name -> pkg-config modules (linked shared, or as archives with --define=link=static)
+_LIBS = {
+    "absl": ["absl_statusor", "absl_status", "absl_strings", "absl_str_format", "absl_flat_hash_map", "absl_flat_hash_set", "absl_span", "absl_time"],
+    "benchmark": ["benchmark"],
+    "crypto": ["libcrypto"],
+    "grpc": ["grpc++", "protobuf"],
+    "gtest": ["gtest", "gmock"],
+    "gtest_main": ["gtest_main", "gmock", "gtest"],
+    "highway": ["libhwy"],
+    "isal": ["libisal"],
+    "protobuf": ["protobuf"],
+    "rocksdb": ["rocksdb"],
+    "spdlog": ["spdlog"],
+    "yaml": ["yaml-cpp"],
+}
+
+# Header-only packages: a target that documents the dependency and checks that the header is there.
+_HEADER_ONLY = {
+    "cli11": "/usr/include/CLI/CLI.hpp",
+    "json": "/usr/include/nlohmann/json.hpp",
+}
+
+# Libraries that a pkg-config file forgets to name.
+_EXTRA_LIBS = {
+    "grpc": ["-lgrpc++_reflection"],
+}
+
+_EXTRA_STATIC_LIBS = {
+    "rocksdb": ["-lsnappy", "-lzstd", "-llz4", "-lbz2", "-lz"],
+}
+
+_ALWAYS_SHARED = ["-ldl", "-lrt", "-lpthread", "-lm", "-latomic", "-lsystemd"]
+
+def _dedup_keep_last(flags):
+    # Archives and --as-needed both want the last occurrence of each library.
+    seen = {}
+    out = []
+    for f in reversed(flags):
+        if f not in seen:
+            seen[f] = True
+            out.append(f)
+    return [f for f in reversed(out)]
+
+def _pkg_config(rctx, args):
+    r = rctx.execute(["pkg-config"] + args)
+    if r.return_code != 0:
+        fail("pkg-config %s failed: %s (run tools/install_deps.sh)" % (" ".join(args), r.stderr))
+    return [f for f in r.stdout.strip().split(" ") if f and not f.startswith("-Wl,")]
+
+def _impl(rctx):
+    build = [
+        'package(default_visibility = ["//visibility:public"])',
+        'config_setting(name = "static", values = {"define": "link=static"})',
+    ]
+    for name, modules in _LIBS.items():
+        extra = _EXTRA_LIBS.get(name, [])
+        shared = ["-Wl,--as-needed"] + extra + _dedup_keep_last(_pkg_config(rctx, ["--libs"] + modules))
+        defines = [f[2:] for f in _pkg_config(rctx, ["--cflags-only-other"] + modules) if f.startswith("-D")]
+        all_static = extra + _dedup_keep_last(_pkg_config(rctx, ["--libs", "--static"] + modules)) + _EXTRA_STATIC_LIBS.get(name, [])
+        archives = [f for f in all_static if f not in _ALWAYS_SHARED and f.startswith("-l")]
+        static = ["-Wl,-Bstatic", "-Wl,--start-group"] + archives + ["-Wl,--end-group", "-Wl,-Bdynamic", "-ldl", "-lrt", "-lpthread", "-lm"]
+        build.append("cc_library(name = %r, linkopts = select({':static': %r, '//conditions:default': %r}), defines = %r)" % (name, static, shared, defines))
+    for name, header in _HEADER_ONLY.items():
+        if not rctx.path(header).exists:
+            fail("%s is missing (run tools/install_deps.sh)" % header)
+        build.append("cc_library(name = %r)" % name)
+    for tool in ["protoc", "grpc_cpp_plugin"]:
+        path = rctx.which(tool)
+        if not path:
+            fail("%s is missing (run tools/install_deps.sh)" % tool)
+        rctx.symlink(path, "bin/" + tool)
+    build.append('exports_files(["bin/protoc", "bin/grpc_cpp_plugin"])')
+    rctx.file("BUILD.bazel", "\n".join(build) + "\n")
+
+system_libs = repository_rule(implementation = _impl, local = True, configure = True, environ = ["PATH", "PKG_CONFIG_PATH"])
