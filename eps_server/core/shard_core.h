@@ -1,0 +1,171 @@
+#ifndef EPS_SERVER_CORE_SHARD_CORE_H_
+#define EPS_SERVER_CORE_SHARD_CORE_H_
+
+// The protocol of one shard of one job as a deterministic state machine: events in, effects out.
+// No thread, clock, file, socket or payload byte is touched here; time comes in with the events.
+// The daemon, the in-process test shell, a simulator and a trace checker are shells around it.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/exit_code.h"
+#include "common/ids.h"
+#include "compression/codec.h"
+#include "eps/v1/control.pb.h"
+#include "eps/v1/data.pb.h"
+#include "eps/v1/shard.pb.h"
+#include "spec/chunk_map.h"
+#include "spec/job_spec.h"
+#include "spec/reduction_tree.h"
+#include "storage/state_backend.h"
+
+namespace eps {
+
+// A contribution's identity within a job and term (PROTOCOL.md 1.1).
+struct PushKey {
+  Term term;
+  Step step;
+  StageId use;
+  TreeRange parts;
+  ChunkId chunk;
+};
+
+// Inputs: everything that can happen to a shard. A StreamId names one RPC (unary or streaming) for
+// as long as it lives; ids are never reused.
+namespace event {
+// A data stream (Fetch, Push) or watch ended, or a unary caller went away: its waits are dropped.
+struct StreamClosed { StreamId stream; };
+struct Join { StreamId stream; v1::JoinRequest request; };
+struct BeginStep { StreamId stream; v1::BeginStepRequest request; };
+struct Fetch { StreamId stream; v1::FetchRequest request; };
+// A push header: admission comes before memory.
+struct PushOffered { StreamId stream; v1::PushHeader header; };
+// The payload is in; CRC and Codec::Open passed. `digest`: 64 bits over the encoded bytes.
+struct PushReceived {
+  StreamId stream;
+  uint64_t tag = 0;
+  std::shared_ptr<const EncodedChunk> data;
+  uint64_t digest = 0;
+};
+// The payload was refused by CRC or codec; `status` becomes the ack's text.
+struct PushInvalid { StreamId stream; uint64_t tag = 0; absl::Status status; };
+// ImportState: fill with the spec's initial values; one chunk's state; all sent.
+struct ImportInitialize { StreamId stream; };
+struct ImportChunk { StreamId stream; ChunkId chunk; Version version; Bytes state; };
+struct ImportFinish { StreamId stream; Step step; Version version; uint64_t update = 0; double lagged_norm = 0; };
+struct Export { StreamId stream; v1::ExportStateRequest request; };
+// The transport took what Export sent: the next chunk may be read.
+struct ExportDrained { StreamId stream; };
+struct Watch { StreamId stream; uint64_t after_step = 0; };
+struct Gate { StreamId stream; uint64_t step = 0; };
+struct OpDone { BackendDone done; };
+struct FromShard { ShardId from; v1::ShardMessage message; };
+// The link between this shard and the lead is (again) open, or lost.
+struct LinkUp { ShardId peer; };
+struct LinkDown { ShardId peer; };
+struct Timer { TimerId id; };
+}  // namespace event
+using Event =
+    std::variant<event::StreamClosed, event::Join, event::BeginStep, event::Fetch,
+                 event::PushOffered, event::PushReceived, event::PushInvalid,
+                 event::ImportInitialize, event::ImportChunk, event::ImportFinish, event::Export,
+                 event::ExportDrained, event::Watch, event::Gate, event::OpDone, event::FromShard,
+                 event::LinkUp, event::LinkDown, event::Timer>;
+
+// Calls on the StateBackend, as values.
+namespace backend_call {
+struct Read { ChunkId chunk; Version version; CodecId codec; Axis axis; };
+struct ReadState { ChunkId chunk; Version version; };
+struct WriteState { ChunkId chunk; Version version; Bytes state; };
+struct Initialize { ChunkId chunk; };
+struct Update { UpdateRequest request; };
+}  // namespace backend_call
+using BackendCall = std::variant<backend_call::Read, backend_call::ReadState,
+                                 backend_call::WriteState, backend_call::Initialize,
+                                 backend_call::Update>;
+
+// What happened to the protocol's state: for the trace checker and for debugging.
+struct TraceAction {
+  enum class Kind { kCounted, kUpdateStarted, kUpdated, kStepOpened, kStepComplete, kRecorded, kFailed };
+  Kind kind;
+  Term term;
+  Step step;
+  uint64_t subject = 0;  // chunk, or part
+  Version version;
+};
+
+// Outputs: a shell carries them out in order and decides nothing.
+namespace effect {
+// A unary reply, or an element of a stream of replies.
+using ReplyMessage = std::variant<v1::JoinReply, v1::BeginStepReply, v1::ImportStateReply,
+                                  v1::GateReply, v1::StepRecord>;
+struct Reply { StreamId stream; ReplyMessage message; };
+// Ends an RPC; OK ends a stream of replies in good order.
+struct Close { StreamId stream; absl::Status status; };
+// One whole encoded chunk of a fetch; the shell cuts it into slices.
+struct SendChunk { StreamId stream; uint64_t tag = 0; ChunkId chunk; Version version; CodecId codec; Bytes payload; };
+struct FailFetch { StreamId stream; uint64_t tag = 0; absl::Status status; };
+struct Credit { StreamId stream; uint64_t tag = 0; };
+struct SendAck { StreamId stream; uint64_t tag = 0; v1::Ack ack; };
+struct SendState { StreamId stream; v1::ExportStateReply header; Bytes state; };
+struct Start { OpId op; BackendCall call; };
+struct ToShard { ShardId to; v1::ShardMessage message; };
+struct SetTimer { TimerId id; uint64_t after_ms = 0; };
+struct ClearTimer { TimerId id; };
+struct Trace { TraceAction action; };
+// A broken invariant: the process must end.
+struct Abort { ExitCode code; std::string why; };
+}  // namespace effect
+using Effect = std::variant<effect::Reply, effect::Close, effect::SendChunk, effect::FailFetch,
+                            effect::Credit, effect::SendAck, effect::SendState, effect::Start,
+                            effect::ToShard, effect::SetTimer, effect::ClearTimer, effect::Trace,
+                            effect::Abort>;
+
+// What an operator sets.
+struct CoreLimits {
+  uint64_t part_timeout_ms = 60'000;   // a part gone for longer ends an eager job
+  uint32_t max_fetches_per_stream = 8;
+};
+
+// Handle() is called by one thread at a time. Unknown or late ops, timers and streams are ignored.
+class ShardCore {
+ public:
+  // `chunks` must be of `spec`; `placement` from ChunkMap::Place(servers.size()).
+  struct Options {
+    const JobSpec* spec = nullptr;     // outlives the core
+    const ChunkMap* chunks = nullptr;  // outlives the core
+    std::vector<std::string> servers;  // addresses in shard order; told to workers
+    ShardId shard;
+    uint64_t incarnation = 0;
+    Term term{1};
+    StateBackend::Caps caps;
+    CoreLimits limits;
+  };
+  explicit ShardCore(Options options);
+  ~ShardCore();
+
+  // Appends the effects of `event`, which happened at `now_ms` of some monotonic clock (used only
+  // for ages in the status and step_seconds).
+  void Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out);
+
+  // Bytes of contributions that admission may hold at most, reserved when the job is admitted:
+  // parts * (quota of two largest stages here + tied holdings).
+  static uint64_t ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
+                                     const std::vector<ChunkId>& owned);
+
+  // Fills the job part of a status page; each wait says what, for whom and since when.
+  void FillStatus(uint64_t now_ms, v1::StatusReply* status) const;
+  v1::JobState state() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_CORE_SHARD_CORE_H_
