@@ -1,0 +1,83 @@
+#ifndef EPS_OPTIMIZER_UPDATE_RULE_H_
+#define EPS_OPTIMIZER_UPDATE_RULE_H_
+
+// Update rules as pure functions over tiles. They run under ScopedFlushDenormals.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "spec/chunk_map.h"
+#include "spec/job_spec.h"
+
+namespace eps {
+
+// One array of optimizer state beside the weights, FP32, element for element.
+struct StateField {
+  const char* name;  // as in torch's state_dict: "exp_avg"
+};
+
+// What one update needs from the job's durable state; equal on all shards. lr, bias corrections
+// and clip factor are computed once (by the lead) and carried, never recomputed.
+struct StepScalars {
+  double lr = 0;
+  double bias_correction1 = 1;  // 1 - beta1^t
+  double bias_correction2 = 1;  // 1 - beta2^t
+  // Multiplies the reduced gradient, once: 2^k / tokens * clip, rounded to float.
+  float grad_scale = 1;
+  uint64_t update = 0;  // t, 1-based
+};
+
+struct GroupScalars {
+  double weight_decay = 0;
+};
+
+inline constexpr int kMaxStateFields = 4;
+
+// A tile's weights and state, all with the same leading dimension.
+struct TileState {
+  float* weight = nullptr;
+  std::array<float*, kMaxStateFields> field{};
+  size_t ld = 0;
+};
+
+// Immutable, thread-safe.
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  virtual absl::Span<const StateField> fields() const = 0;
+  // Updates `rows` x `cols` elements in place from the reduced gradient grad[row * grad_ld + col].
+  virtual void Run(uint32_t rows, uint32_t cols, const float* grad, size_t grad_ld,
+                   const StepScalars& step, const GroupScalars& group,
+                   const TileState& state) const = 0;
+};
+
+// Which implementation of a rule: both give the same bits on every machine.
+enum class Kernel { kBest, kReference };
+
+// Unimplemented with the known names for an unknown optimizer.
+absl::StatusOr<std::unique_ptr<UpdateRule>> NewUpdateRule(const OptimizerSpec& spec,
+                                                          Kernel kernel = Kernel::kBest);
+
+// left[i] + right[i] -> out[i], FTZ+DAZ: the one addition of every reduction tree on a CPU. `out`
+// may be `left` or `right`. Bit-equal on every instruction set.
+void TreeAdd(const float* left, const float* right, size_t n, float* out);
+
+// Sum of squares of the scaled gradient in 16 virtual lanes of double, lane i taking elements
+// i, i+16, …; Fold() adds the lanes pairwise. Fed tile rows in grid order.
+class SquareSum {
+ public:
+  // Adds scale * x[0 … n).
+  void Add(const float* x, size_t n, float scale);
+  double Fold() const;
+
+ private:
+  std::array<double, 16> lanes_{};
+};
+
+}  // namespace eps
+
+#endif  // EPS_OPTIMIZER_UPDATE_RULE_H_

@@ -1,0 +1,94 @@
+#ifndef EPS_STORAGE_STATE_BACKEND_H_
+#define EPS_STORAGE_STATE_BACKEND_H_
+
+// Where a shard's master weights and optimizer state live. All work on tensor bytes (reduce,
+// update, encode) lies behind it, so that a computational storage device can do it.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/bytes.h"
+#include "common/executor.h"
+#include "common/ids.h"
+#include "compression/codec.h"
+#include "optimizer/update_rule.h"
+#include "spec/chunk_map.h"
+#include "spec/reduction_tree.h"
+
+namespace eps {
+
+// One counted contribution: parts [parts.first, parts.first + parts.count) of one use.
+struct UpdateInput {
+  uint32_t use = 0;  // index into Chunk::uses
+  TreeRange parts;
+  std::shared_ptr<const EncodedChunk> data;
+};
+
+struct UpdateRequest {
+  ChunkId chunk;
+  Version from;
+  Version to;  // from + 1
+  // All contributions, complete: for every use, ranges that are nodes of the tree over `parts` and
+  // cover it. Any order; reduced along the tree over parts, then left to right over uses.
+  std::vector<UpdateInput> inputs;
+  uint32_t parts = 1;
+  StepScalars step;
+};
+
+struct UpdateResult {
+  double sum_squares = 0;  // of the chunk's gradient scaled by grad_scale / clip, canonical order
+};
+
+using BackendValue = std::variant<absl::monostate, Bytes, UpdateResult>;
+
+// What became of an operation. `status` not OK: nothing was changed.
+struct BackendDone {
+  OpId op;
+  absl::Status status;
+  BackendValue value;
+};
+
+// One per (shard, job). Calls come from one sequence, never block, and take effect in call order
+// per chunk; each op completes exactly once by `done` on any thread. The backend owns the state's
+// memory, charged to the account given at creation, and outlives its operations.
+class StateBackend {
+ public:
+  struct Caps {
+    int versions = 1;  // versions of a chunk that can be read at a time
+    bool durable = false;
+  };
+
+  virtual ~StateBackend() = default;
+  virtual Caps caps() const = 0;
+
+  // Encodes the weights at `version`; completes with Bytes that are stable however long they are
+  // held. FailedPrecondition with both versions if the chunk is at another one.
+  virtual void Read(OpId op, ChunkId chunk, Version version, const Codec* codec, Axis axis) = 0;
+  // Completes with weights, then each state field, FP32, element order (Segment::offset).
+  virtual void ReadState(OpId op, ChunkId chunk, Version version) = 0;
+  // The inverse: sets content and version of the chunk. InvalidArgument for a wrong size.
+  virtual void WriteState(OpId op, ChunkId chunk, Version version, Bytes state) = 0;
+  // Sets the chunk to the spec's initial values and zero state, at Version(0).
+  virtual void Initialize(OpId op, ChunkId chunk) = 0;
+  // Decode + reduce + update in one pass over the tiles; completes with UpdateResult.
+  virtual void Update(OpId op, UpdateRequest request) = 0;
+};
+
+// Called for each completed operation, on any thread, without locks held.
+using BackendDoneFn = std::function<void(BackendDone)>;
+
+// State in DRAM, pre-faulted, 12 bytes per parameter for AdamW. Reserves everything now, or
+// ResourceExhausted with the bytes wanted, in use, and the limit, and the key to change. `spec`,
+// `chunks`, `executor` and `account` must outlive the backend; `owned` lists this shard's chunks.
+absl::StatusOr<std::unique_ptr<StateBackend>> NewDramBackend(
+    const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
+    MemoryAccount* account, BackendDoneFn done);
+
+}  // namespace eps
+
+#endif  // EPS_STORAGE_STATE_BACKEND_H_

@@ -1,0 +1,27 @@
+#ifndef EPS_WIRE_CHANNEL_H_
+#define EPS_WIRE_CHANNEL_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+
+namespace eps {
+
+inline constexpr int kProtocolVersion = 1;
+
+// A channel of its own connection, with message limits, keep-alive and no gRPC compression.
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
+
+// "HOST:PORT" with a port in 1…65535 (0 allowed if `allow_any_port`). InvalidArgument else.
+absl::Status CheckAddress(absl::string_view address, bool allow_any_port);
+// Whether the host part is a loopback address or "localhost".
+bool IsLoopback(absl::string_view address);
+
+}  // namespace eps
+
+#endif  // EPS_WIRE_CHANNEL_H_

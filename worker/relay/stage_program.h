@@ -1,0 +1,143 @@
+#ifndef EPS_WORKER_RELAY_STAGE_PROGRAM_H_
+#define EPS_WORKER_RELAY_STAGE_PROGRAM_H_
+
+// What the relay runs: the stages of a model on one device. No LibTorch type appears here, so that
+// a synthetic model without LibTorch serves protocol tests and the simulator.
+//
+// Calls only enqueue work on the runtime's compute stream; the few that wait say so. On a CPU
+// everything has happened when a call returns. Used by one thread.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "common/memory_account.h"
+#include "spec/job_spec.h"
+
+namespace eps {
+
+// The tensors of one stage in host memory, one array per TensorUse of the StageSpec, in its order;
+// rank-2 tensors row-major [rows, cols]. Allocated by the runtime (pinned if the device wants
+// that), filled by the client (weights) or by the runtime (gradients).
+class HostStage {
+ public:
+  virtual ~HostStage() = default;
+  virtual float* tensor(size_t use) = 0;
+  virtual uint64_t bytes() const = 0;
+};
+
+// A stage's weights where the device computes. Dropping it frees the device's copy once enqueued
+// work is done.
+class StageWeights {
+ public:
+  virtual ~StageWeights() = default;
+};
+
+// The input or output of a stage for one micro-batch, or the gradient of one. Immutable.
+class Activation {
+ public:
+  virtual ~Activation() = default;
+  virtual uint64_t bytes() const = 0;
+};
+using ActivationPtr = std::shared_ptr<const Activation>;
+
+// The gradient of one stage's tensors (by use), of a micro-batch or a sum of some. Movable handle.
+class StageGradient {
+ public:
+  virtual ~StageGradient() = default;
+};
+using StageGradientPtr = std::unique_ptr<StageGradient>;
+
+// One micro-batch: `samples` rows of seq_len tokens; labels[i] is the token that follows tokens[i],
+// or kIgnoreLabel for a position that does not count.
+inline constexpr int32_t kIgnoreLabel = -100;
+struct MicroBatch {
+  Step step;
+  uint32_t index = 0;  // global: part * g + j; part of every random key
+  uint32_t samples = 0;
+  uint32_t seq_len = 0;
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> labels;
+};
+
+// Sum over counted tokens of the loss, in double.
+struct LossSum {
+  double sum = 0;
+  uint64_t tokens = 0;
+};
+
+class StageProgram {
+ public:
+  virtual ~StageProgram() = default;
+  virtual const StageSpec& spec() const = 0;
+
+  // `in` is null for the first stage, which reads the tokens. Not called for the last stage.
+  virtual absl::StatusOr<ActivationPtr> Forward(const StageWeights& weights,
+                                                const MicroBatch& batch,
+                                                const ActivationPtr& in) = 0;
+
+  struct BackwardResult {
+    ActivationPtr grad_in;  // null for the first stage
+    StageGradientPtr gradient;
+    LossSum loss;           // of the last stage
+  };
+  // Recomputes from `in` and propagates. `grad_out` is null for the last stage, which computes the
+  // loss over bounded blocks of tokens and starts from d(sum of token losses) * 2^-loss_scale_log2.
+  virtual absl::StatusOr<BackwardResult> Backward(const StageWeights& weights,
+                                                  const MicroBatch& batch,
+                                                  const ActivationPtr& in,
+                                                  const ActivationPtr& grad_out,
+                                                  int loss_scale_log2) = 0;
+};
+
+// Memory that the device holds now and held at most, stash apart (DECISIONS.md 27).
+struct DeviceMemory {
+  uint64_t live_bytes = 0;
+  uint64_t peak_bytes = 0;
+};
+
+// One device. Owns the programs; outlives everything it hands out.
+class StageRuntime {
+ public:
+  virtual ~StageRuntime() = default;
+
+  virtual StageProgram& program(StageId stage) = 0;
+  virtual std::unique_ptr<HostStage> NewHostStage(StageId stage) = 0;
+
+  // Makes the weights available to the programs. The runtime keeps `host` until it needs it no
+  // longer (a CPU computes on it in place).
+  virtual std::shared_ptr<const StageWeights> Load(StageId stage,
+                                                   std::shared_ptr<HostStage> host) = 0;
+
+  // left + right by the one TreeAdd (common/tree_add.h, or the same bits on a device).
+  virtual StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) = 0;
+  // Copies the gradient to host memory; waits until it is there.
+  virtual absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) = 0;
+
+  // Moves an activation to the stash (host memory if worker.stash is host; charged to kStash) and
+  // back. Values are kept bit for bit.
+  virtual absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) = 0;
+  virtual absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) = 0;
+
+  virtual DeviceMemory device_memory() const = 0;
+  // Library build, device, ISA cap, intra-op threads: what this runtime's bits depend on.
+  virtual std::string compute_profile() const = 0;
+};
+
+struct RuntimeOptions {
+  std::string device = "auto";  // auto | cpu | cuda | cuda:N
+  std::string stash = "host";   // host | device
+  int threads = 0;              // 0: all cores
+};
+
+// The synthetic model (spec.model.type synthetic), on the CPU without LibTorch. `spec` and
+// `account` (may be null) outlive the runtime.
+std::unique_ptr<StageRuntime> NewSyntheticRuntime(const JobSpec& spec, MemoryAccount* account);
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_RELAY_STAGE_PROGRAM_H_
