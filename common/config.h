@@ -111,12 +111,16 @@ struct Config {
   MetricsConfig metrics;
 
   // Sets one key from text: numbers, true/false, sizes "16GiB", durations "30s" (into _ms keys,
-  // whose key has no suffix), lists "[a, b]" or "a,b". InvalidArgument: unknown key with the
+  // whose key has no suffix), lists "[a, b]" or "a,b". Key names may be written with - for _, and
+  // some have a second name (see ConfigKey::help). InvalidArgument: unknown key with the
   // nearest known one, or a value that does not parse, with what was expected.
   absl::Status Set(absl::string_view key, absl::string_view value);
-  // Merges a YAML document. `origin` (a file name) stands in the errors, with the line.
+  // Merges a YAML document: sections of keys, or `servers: 2` for servers.addresses. `origin` (a
+  // file name) stands in the errors, with the line; a key that is set twice is an error. After an
+  // error nothing has changed.
   absl::Status MergeYaml(absl::string_view yaml, absl::string_view origin);
-  // Merges every EPS_SECTION__KEY of `environment` (name -> value).
+  // Merges every EPS_SECTION__KEY of `environment` (name -> value), and EPS_SERVERS for
+  // servers.addresses; other variables are not looked at. After an error nothing has changed.
   absl::Status MergeEnvironment(const std::map<std::string, std::string>& environment);
   // The resolved configuration as YAML that MergeYaml reads back to the same values.
   std::string ToYaml() const;
