@@ -1,0 +1,29 @@
+#ifndef EPS_COMPRESSION_CODEC_REFERENCE_H_
+#define EPS_COMPRESSION_CODEC_REFERENCE_H_
+
+// The float formats in plain scalar C++: what docs/formats/codecs.md means, bit by bit. The
+// kernels of codec_kernels.h are tested against these functions, which have the same contracts.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace eps::codec_reference {
+
+// The bits of the bfloat16 nearest to the float of `bits`, ties to even. What is above the largest
+// finite bfloat16 by half a unit or more becomes infinity; denormals are rounded like any other
+// value; NaN becomes the quiet NaN with the same sign and upper six payload bits.
+uint16_t RoundToBf16(uint32_t bits);
+
+size_t FirstInadmissibleFp32(const uint8_t* in, size_t n);
+size_t FirstInadmissibleBf16(const uint8_t* in, size_t n);
+void DecodeFp32(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld, float* out);
+void DecodeBf16(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld, float* out);
+void AccumulateFp32(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
+                    float* out);
+void AccumulateBf16(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
+                    float* out);
+void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out);
+
+}  // namespace eps::codec_reference
+
+#endif  // EPS_COMPRESSION_CODEC_REFERENCE_H_

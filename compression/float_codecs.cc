@@ -1,0 +1,168 @@
+#include "compression/float_codecs.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "compression/codec_kernels.h"
+
+namespace eps {
+namespace {
+
+// What tells one float format from another.
+struct Fp32Format {
+  static constexpr size_t kBytes = 4;
+  static Codec::Traits Traits() {
+    Codec::Traits traits;
+    traits.id = CodecId::kFp32;
+    traits.exact = true;
+    traits.fixed_size = true;
+    traits.bits_per_element = 32;
+    return traits;
+  }
+  static constexpr char kName[] = "fp32";
+  static constexpr auto kFirstInadmissible = codec_kernels::FirstInadmissibleFp32;
+  static constexpr auto kDecode = codec_kernels::DecodeFp32;
+  static constexpr auto kAccumulate = codec_kernels::AccumulateFp32;
+  static void Encode(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                     uint8_t* out) {
+    for (size_t r = 0; r < rows; ++r) {
+      std::memcpy(out + r * out_ld * kBytes, in + r * ld, cols * kBytes);
+    }
+  }
+};
+
+struct Bf16Format {
+  static constexpr size_t kBytes = 2;
+  static Codec::Traits Traits() {
+    Codec::Traits traits;
+    traits.id = CodecId::kBf16;
+    traits.fixed_size = true;
+    traits.bits_per_element = 16;
+    return traits;
+  }
+  static constexpr char kName[] = "bf16";
+  static constexpr auto kFirstInadmissible = codec_kernels::FirstInadmissibleBf16;
+  static constexpr auto kDecode = codec_kernels::DecodeBf16;
+  static constexpr auto kAccumulate = codec_kernels::AccumulateBf16;
+  static void Encode(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                     uint8_t* out) {
+    codec_kernels::EncodeBf16(in, ld, rows, cols, out_ld, out);
+  }
+};
+
+// Names a refused element as its tensor's owner knows it: by row and column of the whole tensor.
+absl::Status Inadmissible(absl::string_view codec, const Chunk& chunk, uint64_t index,
+                          float value) {
+  for (size_t i = 0; i < chunk.segments.size(); ++i) {
+    const Segment& s = chunk.segments[i];
+    if (index >= s.offset + s.elements()) continue;
+    const uint64_t in_segment = index - s.offset;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "gradient of tensor %d (chunk %d, segment %d, codec %s): element at row %d, column %d is "
+        "%g; every magnitude must be below 2^50 (1.1259e+15)",
+        s.tensor.value(), chunk.id.value(), i, codec, s.row + in_segment / s.cols,
+        in_segment % s.cols, value));
+  }
+  EPS_CHECK_MSG(false, "element " << index << " of chunk " << chunk.id << " is in no segment");
+  return absl::OkStatus();
+}
+
+template <class Format>
+class FloatChunk final : public EncodedChunk {
+ public:
+  FloatChunk(const Chunk& chunk, Bytes bytes) : chunk_(chunk), bytes_(std::move(bytes)) {}
+
+  void Read(const Tile& tile, bool accumulate, size_t ld, float* out) const override {
+    const Segment& s = chunk_.segments[tile.segment];
+    EPS_DCHECK(tile.row + tile.rows <= s.rows && tile.col + tile.cols <= s.cols);
+    const auto decode = accumulate ? Format::kAccumulate : Format::kDecode;
+    decode(bytes_.data() + tile.offset(s) * Format::kBytes, s.cols, tile.rows, tile.cols, ld, out);
+  }
+  const Bytes& bytes() const override { return bytes_; }
+
+ private:
+  const Chunk& chunk_;
+  const Bytes bytes_;
+};
+
+template <class Format>
+class FloatEncoder final : public TileEncoder {
+ public:
+  FloatEncoder(const Chunk& chunk, MemoryKind kind, MemoryAccount* account)
+      : chunk_(chunk), buffer_(chunk.elements * Format::kBytes, kind, account) {}
+
+  void Write(const Tile& tile, size_t ld, const float* in) override {
+    const Segment& s = chunk_.segments[tile.segment];
+    EPS_DCHECK(tile.row + tile.rows <= s.rows && tile.col + tile.cols <= s.cols);
+    Format::Encode(in, ld, tile.rows, tile.cols, s.cols,
+                   buffer_.data() + tile.offset(s) * Format::kBytes);
+    written_ += uint64_t{tile.rows} * tile.cols;
+  }
+
+  Bytes Finish() override {
+    EPS_CHECK_MSG(written_ == chunk_.elements, "chunk " << chunk_.id << ": " << written_ << " of "
+                                                        << chunk_.elements << " elements written");
+    return std::move(buffer_).Freeze();
+  }
+
+ private:
+  const Chunk& chunk_;
+  Buffer buffer_;
+  uint64_t written_ = 0;
+};
+
+template <class Format>
+class FloatCodec final : public Codec {
+ public:
+  absl::string_view name() const override { return Format::kName; }
+  const Traits& traits() const override { return traits_; }
+  size_t MaxEncodedSize(const Chunk& chunk) const override {
+    return chunk.elements * Format::kBytes;
+  }
+
+  absl::StatusOr<std::shared_ptr<const EncodedChunk>> Open(const Chunk& chunk, Bytes bytes,
+                                                           Content content) const override {
+    if (bytes.size() != MaxEncodedSize(chunk)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "chunk ", chunk.id.value(), " of ", chunk.elements, " elements, codec ", Format::kName,
+          ": expected ", MaxEncodedSize(chunk), " bytes, found ", bytes.size()));
+    }
+    if (content == Content::kGradient) {
+      const uint64_t index = Format::kFirstInadmissible(bytes.data(), chunk.elements);
+      if (index < chunk.elements) {
+        float value = 0;
+        Format::kDecode(bytes.data() + index * Format::kBytes, 1, 1, 1, 1, &value);
+        return Inadmissible(Format::kName, chunk, index, value);
+      }
+    }
+    std::shared_ptr<const EncodedChunk> opened =
+        std::make_shared<FloatChunk<Format>>(chunk, std::move(bytes));
+    return opened;
+  }
+
+  std::unique_ptr<TileEncoder> NewEncoder(const Chunk& chunk, Axis, const RngKey&, Buffer*,
+                                          MemoryKind kind, MemoryAccount* account) const override {
+    return std::make_unique<FloatEncoder<Format>>(chunk, kind, account);
+  }
+
+ private:
+  const Traits traits_ = Format::Traits();
+};
+
+}  // namespace
+
+const Codec* Fp32Codec() {
+  static const FloatCodec<Fp32Format>* const codec = new FloatCodec<Fp32Format>();
+  return codec;
+}
+
+const Codec* Bf16Codec() {
+  static const FloatCodec<Bf16Format>* const codec = new FloatCodec<Bf16Format>();
+  return codec;
+}
+
+}  // namespace eps
