@@ -21,6 +21,19 @@ namespace eps {
 // Raised whenever the same spec would give other bits than before.
 inline constexpr int kNumericsVersion = 1;
 
+// What a spec may ask for: a server can afford everything below these bounds, and no product of
+// values within them overflows uint64.
+inline constexpr uint64_t kMaxSpecTextBytes = uint64_t{16} << 20;
+inline constexpr uint32_t kMaxTensors = 1u << 20;
+inline constexpr uint32_t kMaxStages = 4096;
+inline constexpr uint32_t kMaxStageUses = 1u << 20;  // over all stages
+inline constexpr uint32_t kMaxGroups = 256;
+inline constexpr uint32_t kMaxParts = 1024;          // sums of 2^10 parts below 2^50 stay finite
+inline constexpr uint32_t kMaxTensorCols = 1u << 23;
+inline constexpr uint64_t kMaxElements = uint64_t{1} << 48;  // over all tensors
+inline constexpr uint64_t kMaxChunkElements = uint64_t{1} << 28;
+inline constexpr uint64_t kMaxChunks = uint64_t{1} << 22;
+
 // Hugging Face's GPT2Config fields, by their names there.
 struct Gpt2Config {
   int n_layer = 6;
@@ -168,7 +181,11 @@ struct JobSpec {
   JobId id() const;             // first 8 bytes of Digest(), big-endian
 };
 
-// "training.seed: 1 there, 2 here": the first line in which two canonical texts differ.
+// Bounds of the model's own numbers, as Validate applies them. InvalidArgument names the key.
+absl::Status ValidateModel(const ModelSpec& model);
+
+// "training.seed: 1 there, 2 here": the first line in which two canonical texts differ; empty if
+// none does.
 std::string FirstDifference(absl::string_view theirs, absl::string_view ours);
 
 // Names as they stand in the text and the configuration.
@@ -176,6 +193,9 @@ const char* ModeName(Mode mode);
 const char* ClipName(Clip clip);
 const char* DataOrderName(DataOrder order);
 const char* OptimizerNameText(OptimizerName name);
+const char* ReplayName(Replay replay);
+const char* DeterminismName(Determinism determinism);
+const char* ModelTypeName(ModelType type);
 
 }  // namespace eps
 

@@ -5,6 +5,7 @@
 // and right. Worker (micro-batches of a part) and server (parts, then uses) follow the same tree,
 // so that no sum depends on who was fast. (PROTOCOL.md section 2.)
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -16,7 +17,9 @@ namespace eps {
 struct TreeRange {
   uint32_t first = 0;
   uint32_t count = 0;
-  friend bool operator==(TreeRange a, TreeRange b) { return a.first == b.first && a.count == b.count; }
+  friend bool operator==(TreeRange a, TreeRange b) {
+    return a.first == b.first && a.count == b.count;
+  }
   friend bool operator<(TreeRange a, TreeRange b) {
     return a.first != b.first ? a.first < b.first : a.count < b.count;
   }
@@ -25,7 +28,7 @@ struct TreeRange {
 // Size of the left half of a node over n leaves: the largest power of two below n. REQUIRES n >= 2.
 inline uint32_t LeftLeaves(uint32_t n) {
   uint32_t p = 1;
-  while (p * 2 < n) p *= 2;
+  while (p < n - p) p *= 2;
   return p;
 }
 
@@ -65,6 +68,8 @@ class TreeAccumulator {
   bool complete() const {
     return pending_.size() == 1 && pending_.begin()->first == TreeRange{0, leaves_};
   }
+  // Values held: partial sums whose sibling is still missing, or the whole sum.
+  size_t pending() const { return pending_.size(); }
   // REQUIRES complete(). Leaves the accumulator empty.
   Value Take() {
     Value value = std::move(pending_.begin()->second);

@@ -14,12 +14,20 @@
 
 namespace eps {
 
+// The last 1/kDecayFraction of all updates are the decay of warmup_stable_decay, which Hugging Face
+// leaves to the caller.
+inline constexpr uint64_t kDecayFraction = 10;
+inline constexpr uint64_t kMaxWarmupSteps = uint64_t{1} << 32;
+
 // constant, constant_with_warmup, linear, cosine, cosine_with_restarts, polynomial, inverse_sqrt,
 // cosine_with_min_lr, warmup_stable_decay.
 const std::vector<std::string>& ScheduleNames();
 // InvalidArgument with the nearest name.
 absl::Status ValidateSchedule(const ScheduleSpec& schedule);
 
+// The formulas of transformers.get_scheduler; polynomial and the minimum rates end at
+// min_lr_ratio * base_lr, warmup_stable_decay rises linearly and falls as a half cosine.
+// REQUIRES ValidateSchedule(schedule).ok() and update >= 1.
 // The rate of the update that makes version `update` (1-based; torch's LambdaLR step update-1).
 double LearningRate(const ScheduleSpec& schedule, double base_lr, uint64_t update,
                     uint64_t total_updates);

@@ -1,0 +1,101 @@
+#include "spec/legality.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "spec/unknown_name.h"
+
+namespace eps {
+namespace {
+
+// One column of the table "Modes". The rows stand in the order in which `auto` tries them.
+struct ModeRules {
+  Mode mode;
+  bool built;  // whether this build can run it
+  bool clip_none, clip_lagged, clip_exact;
+};
+constexpr ModeRules kModes[] = {
+    {Mode::kEager, /*built=*/true, true, true, false},
+    {Mode::kSealed, /*built=*/false, true, true, true},
+};
+
+bool Allows(const ModeRules& rules, Clip clip) {
+  switch (clip) {
+    case Clip::kNone: return rules.clip_none;
+    case Clip::kLagged: return rules.clip_lagged;
+    case Clip::kExact: return rules.clip_exact;
+  }
+  return false;
+}
+
+const ModeRules& RulesOf(Mode mode) {
+  for (const ModeRules& rules : kModes) {
+    if (rules.mode == mode) return rules;
+  }
+  return kModes[0];
+}
+
+absl::Status NotBuilt(Mode mode, Clip clip) {
+  const std::string change = clip == Clip::kExact
+                                 ? "training.clip=lagged and training.mode=eager (or auto)"
+                                 : "training.mode=eager (or auto)";
+  return absl::UnimplementedError(absl::StrCat(
+      "training.mode=", ModeName(mode), " with training.clip=", ClipName(clip),
+      " is not built yet: this build runs training.mode=eager, which clips none or lagged; set ",
+      change));
+}
+
+absl::Status Check(Mode mode, Clip clip) {
+  const ModeRules& rules = RulesOf(mode);
+  if (!Allows(rules, clip)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.mode=", ModeName(mode), " and training.clip=", ClipName(clip),
+        " exclude each other: an eager update cannot wait for the norm of the whole gradient; set "
+        "training.clip=lagged (the norm of the step before) or none, or training.mode=sealed"));
+  }
+  if (!rules.built) return NotBuilt(mode, clip);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Mode> ResolveMode(absl::string_view mode, Clip clip, Replay replay) {
+  // Rollback needs nothing of a mode, so replay excludes none as long as it is the only one.
+  static_cast<void>(replay);
+  Mode resolved = Mode::kEager;
+  if (mode == "auto") {
+    for (const ModeRules& rules : kModes) {
+      resolved = rules.mode;
+      if (Allows(rules, clip)) break;
+    }
+  } else if (mode == ModeName(Mode::kSealed)) {
+    resolved = Mode::kSealed;
+  } else if (mode != ModeName(Mode::kEager)) {
+    return UnknownName("training.mode", mode, {"auto", "eager", "sealed"});
+  }
+  if (absl::Status status = Check(resolved, clip); !status.ok()) return status;
+  return resolved;
+}
+
+absl::Status CheckLegal(const TrainingSpec& training) {
+  return Check(training.mode, training.clip);
+}
+
+absl::StatusOr<Clip> ParseClip(absl::string_view text) {
+  for (Clip clip : {Clip::kNone, Clip::kLagged, Clip::kExact}) {
+    if (text == ClipName(clip)) return clip;
+  }
+  return UnknownName("training.clip", text, {"exact", "lagged", "none"});
+}
+
+absl::StatusOr<Replay> ParseReplay(absl::string_view text) {
+  if (text == ReplayName(Replay::kRollback)) return Replay::kRollback;
+  if (text == "frontier" || text == "weights") {
+    return absl::UnimplementedError(absl::StrCat("training.replay=", text,
+                                                 " is not built yet; set training.replay=rollback"));
+  }
+  return UnknownName("training.replay", text, {"rollback"});
+}
+
+}  // namespace eps
