@@ -14,6 +14,16 @@ namespace eps {
 
 inline constexpr int kProtocolVersion = 1;
 
+// What the transport lets through: CreateJob, PrepareJob and JoinReply carry a spec of at most
+// 16 MiB. All other messages are held to kMaxMessageBytes by who reads them.
+inline constexpr int kMaxControlMessageBytes = (16 << 20) + (1 << 20);
+
+// Both sides ping: a peer that is gone is noticed after about half a minute. A server must allow
+// pings at this interval, or gRPC closes the connection ("too_many_pings").
+inline constexpr int kKeepAliveTimeMs = 20'000;
+inline constexpr int kKeepAliveTimeoutMs = 10'000;
+inline constexpr int kMinPingIntervalMs = 10'000;
+
 // A channel of its own connection, with message limits, keep-alive and no gRPC compression.
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
 

@@ -1,0 +1,105 @@
+#include "wire/channel.h"
+
+#include <arpa/inet.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/support/channel_arguments.h"
+
+namespace eps {
+namespace {
+
+constexpr uint32_t kMaxPort = 65535;
+
+// The host part without brackets, or empty if there is no ":PORT".
+absl::string_view HostOf(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos) return absl::string_view();
+  absl::string_view host = address.substr(0, colon);
+  if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+  return host;
+}
+
+bool ParseIpv4(absl::string_view host, in_addr* out) {
+  return inet_pton(AF_INET, std::string(host).c_str(), out) == 1;
+}
+
+bool ParseIpv6(absl::string_view host, in6_addr* out) {
+  return inet_pton(AF_INET6, std::string(host).c_str(), out) == 1;
+}
+
+absl::Status BadAddress(absl::string_view address, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", address, "\" is no address: ", why, "; expected HOST:PORT, for example "
+                   "127.0.0.1:50051, node-3:50051 or [::1]:50051"));
+}
+
+absl::Status CheckHost(absl::string_view address, absl::string_view host) {
+  if (host.empty()) return BadAddress(address, "the host is empty");
+  if (address.front() == '[') {
+    in6_addr ignored;
+    if (address[host.size() + 1] != ']' || !ParseIpv6(host, &ignored)) {
+      return BadAddress(address, "no IPv6 address stands in the brackets");
+    }
+    return absl::OkStatus();
+  }
+  for (const char c : host) {
+    if (c == ':') return BadAddress(address, "an IPv6 address stands in brackets");
+    const bool allowed = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                         (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
+    if (!allowed) return BadAddress(address, "the host has a character that no name has");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckAddress(absl::string_view address, bool allow_any_port) {
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos) return BadAddress(address, "it has no port");
+  const absl::string_view port_text = address.substr(colon + 1);
+  // SimpleAtoi alone would take signs and spaces.
+  bool digits = !port_text.empty() && port_text.size() <= 5;
+  for (const char c : port_text) digits = digits && c >= '0' && c <= '9';
+  uint32_t port = 0;
+  if (!digits || !absl::SimpleAtoi(port_text, &port) || port > kMaxPort) {
+    return BadAddress(address, "the port is not a number up to 65535");
+  }
+  if (port == 0 && !allow_any_port) return BadAddress(address, "port 0 cannot be connected to");
+  return CheckHost(address, HostOf(address));
+}
+
+bool IsLoopback(absl::string_view address) {
+  const absl::string_view host = HostOf(address);
+  if (host == "localhost") return true;
+  in_addr v4;
+  if (ParseIpv4(host, &v4)) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6;
+  return ParseIpv6(host, &v6) && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
+  grpc::ChannelArguments args;
+  args.SetMaxReceiveMessageSize(kMaxControlMessageBytes);
+  args.SetMaxSendMessageSize(kMaxControlMessageBytes);
+  args.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);  // payloads are packed already
+  // One TCP connection carries about 1 GB/s: channels must not share one.
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Repeating is the caller's, by identity.
+  args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // Servers are named by the operator; a web proxy never stands between.
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveTimeMs);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveTimeoutMs);
+  args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);  // also the time to connect
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+}
+
+}  // namespace eps
