@@ -26,8 +26,8 @@ absl::StatusOr<const Codec*> FindCodec(CodecId id) {
   for (const Codec* codec : AllCodecs()) {
     if (codec->traits().id == id) return codec;
   }
-  return absl::InvalidArgumentError(absl::StrCat("there is no codec number ",
-                                                 static_cast<int>(id), "; known are ",
+  return absl::InvalidArgumentError(absl::StrCat("there is no codec number ", static_cast<int>(id),
+                                                 "; known are ",
                                                  absl::StrJoin(CodecNames(), ", ")));
 }
 

@@ -71,9 +71,8 @@ class Codec {
   // `chunk` must outlive the encoder. The bytes are charged to `account` (may be null) as `kind`.
   // `axis`, `rng` and `residual_or_null` matter only to codecs with blocks, stochastic rounding or
   // error feedback.
-  virtual std::unique_ptr<TileEncoder> NewEncoder(const Chunk& chunk, Axis axis,
-                                                  const RngKey& rng, Buffer* residual_or_null,
-                                                  MemoryKind kind,
+  virtual std::unique_ptr<TileEncoder> NewEncoder(const Chunk& chunk, Axis axis, const RngKey& rng,
+                                                  Buffer* residual_or_null, MemoryKind kind,
                                                   MemoryAccount* account) const = 0;
 };
 

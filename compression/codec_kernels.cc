@@ -248,8 +248,7 @@ void AccumulateBf16(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, s
   ScopedFlushDenormals flush;
   HWY_DYNAMIC_DISPATCH(AccumulateBf16Rows)(in, in_ld, rows, cols, ld, out);
 }
-void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
-                uint8_t* out) {
+void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out) {
   HWY_DYNAMIC_DISPATCH(EncodeBf16Rows)(in, ld, rows, cols, out_ld, out);
 }
 

@@ -49,11 +49,11 @@ class Random {
 // 2^50 and its neighbours, the largest finite values, infinities, quiet and signalling NaN.
 const std::vector<uint32_t>& SpecialBits() {
   static const std::vector<uint32_t>* const bits = new std::vector<uint32_t>{
-      0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff, 0x00008000, 0x00018000,
-      0x00800000, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001, 0x3f807fff, 0xbf818000,
-      0x587fffff, 0x58800000, 0x58800001, 0xd8800000, 0x7f7f7fff, 0x7f7f8000, 0x7f7fffff,
-      0xff7fffff, 0x7f800000, 0xff800000, 0x7f800001, 0x7fc00000, 0x7fbfffff, 0xff80ffff,
-      0xffffffff, 0x7fffffff};
+      0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff, 0x00008000,
+      0x00018000, 0x00800000, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001,
+      0x3f807fff, 0xbf818000, 0x587fffff, 0x58800000, 0x58800001, 0xd8800000,
+      0x7f7f7fff, 0x7f7f8000, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000,
+      0x7f800001, 0x7fc00000, 0x7fbfffff, 0xff80ffff, 0xffffffff, 0x7fffffff};
   return *bits;
 }
 
@@ -195,15 +195,14 @@ TEST(CodecReference, RoundsToTheNearestBf16TiesToEven) {
     const uint32_t up = down + 0x10000u;
     const double below = std::fabs(exact - ToFloat(down));
     const double above = std::fabs(ToFloat(up) - exact);
-    const uint32_t nearest =
-        below < above || (below == above && (down >> 16) % 2 == 0) ? down : up;
+    const uint32_t nearest = below < above || (below == above && (down >> 16) % 2 == 0) ? down : up;
     ASSERT_EQ(codec_reference::RoundToBf16(bits), nearest >> 16) << std::hex << bits;
   }
 }
 
 TEST(CodecKernels, FindTheFirstInadmissibleElementWhereverItLies) {
-  const std::vector<uint32_t> bad = {0x58800000, 0xd8800000, 0x7f800000, 0xff800000, 0x7f810000,
-                                     0xffffffff};
+  const std::vector<uint32_t> bad = {0x58800000, 0xd8800000, 0x7f800000,
+                                     0xff800000, 0x7f810000, 0xffffffff};
   OnEveryTarget([&] {
     constexpr size_t kLength = 1100;  // beyond the block of the widest vectors, with a tail
     for (size_t at = 0; at < kLength; at = at < 40 || at > kLength - 80 ? at + 1 : at + 13) {
@@ -213,8 +212,8 @@ TEST(CodecKernels, FindTheFirstInadmissibleElementWhereverItLies) {
       words[kLength - 1] = bad[0];
       std::vector<uint16_t> halves;
       for (const uint32_t w : words) halves.push_back(static_cast<uint16_t>(w >> 16));
-      EXPECT_EQ(codec_kernels::FirstInadmissibleFp32(
-                    reinterpret_cast<const uint8_t*>(words.data()), kLength),
+      EXPECT_EQ(codec_kernels::FirstInadmissibleFp32(reinterpret_cast<const uint8_t*>(words.data()),
+                                                     kLength),
                 at);
       EXPECT_EQ(codec_kernels::FirstInadmissibleBf16(
                     reinterpret_cast<const uint8_t*>(halves.data()), kLength),

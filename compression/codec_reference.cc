@@ -85,14 +85,12 @@ void AccumulateBf16(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, s
   ScopedFlushDenormals flush;
   for (size_t r = 0; r < rows; ++r) {
     for (size_t c = 0; c < cols; ++c) {
-      out[r * ld + c] =
-          out[r * ld + c] + ToFloat(uint32_t{Load16(in + 2 * (r * in_ld + c))} << 16);
+      out[r * ld + c] = out[r * ld + c] + ToFloat(uint32_t{Load16(in + 2 * (r * in_ld + c))} << 16);
     }
   }
 }
 
-void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
-                uint8_t* out) {
+void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out) {
   for (size_t r = 0; r < rows; ++r) {
     for (size_t c = 0; c < cols; ++c) {
       const uint16_t code = RoundToBf16(ToBits(in[r * ld + c]));

@@ -76,15 +76,31 @@ std::string Hex(const Bytes& bytes) {
 
 // The vectors of docs/formats/codecs.md, to the letter.
 TEST(Formats, EncodeTheGoldenVectors) {
-  const std::vector<uint32_t> bits = {0x3f800000, 0xc0490fdb, 0x80000000, 0x3f808000,
-                                      0x3f818000, 0x00000001, 0x7f7fffff, 0xff800000,
-                                      0x7f800001, 0xffc12345};
+  const std::vector<uint32_t> bits = {0x3f800000, 0xc0490fdb, 0x80000000, 0x3f808000, 0x3f818000,
+                                      0x00000001, 0x7f7fffff, 0xff800000, 0x7f800001, 0xffc12345};
   const Chunk chunk = VectorChunk(static_cast<uint32_t>(bits.size()));
   EXPECT_EQ(Hex(Encoded(Named("fp32"), chunk, FromBits(bits))),
-            "0000803f" "db0f49c0" "00000080" "0080803f" "0080813f" "01000000" "ffff7f7f"
-            "000080ff" "0100807f" "4523c1ff");
+            "0000803f"
+            "db0f49c0"
+            "00000080"
+            "0080803f"
+            "0080813f"
+            "01000000"
+            "ffff7f7f"
+            "000080ff"
+            "0100807f"
+            "4523c1ff");
   EXPECT_EQ(Hex(Encoded(Named("bf16"), chunk, FromBits(bits))),
-            "803f" "49c0" "0080" "803f" "823f" "0000" "807f" "80ff" "c07f" "c1ff");
+            "803f"
+            "49c0"
+            "0080"
+            "803f"
+            "823f"
+            "0000"
+            "807f"
+            "80ff"
+            "c07f"
+            "c1ff");
 }
 
 TEST(Formats, LaySegmentsOneAfterTheOtherRowMajor) {
@@ -168,9 +184,9 @@ TEST(Open, RefusesEveryOtherLength) {
       ASSERT_EQ(opened.ok(), size == right) << name << " " << size;
       if (opened.ok()) continue;
       EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_THAT(std::string(opened.status().message()),
-                  HasSubstr("expected " + std::to_string(right) + " bytes, found " +
-                            std::to_string(size)));
+      EXPECT_THAT(
+          std::string(opened.status().message()),
+          HasSubstr("expected " + std::to_string(right) + " bytes, found " + std::to_string(size)));
     }
   }
 }
@@ -214,11 +230,11 @@ TEST(Open, NamesTheFirstInadmissibleElementByItsPlaceInTheTensor) {
 TEST(Open, AdmitsTheLargestGradient) {
   const Chunk chunk = VectorChunk(2);
   const std::vector<float> values = {std::nextafter(kMaxGradient, 0.0f), -0x1.fep49f};
-  EXPECT_TRUE(Named("fp32").Open(chunk, Encoded(Named("fp32"), chunk, values), Content::kGradient)
-                  .ok());
+  EXPECT_TRUE(
+      Named("fp32").Open(chunk, Encoded(Named("fp32"), chunk, values), Content::kGradient).ok());
   const std::vector<float> halves = {0x1.fep49f, -0x1.fep49f};
-  EXPECT_TRUE(Named("bf16").Open(chunk, Encoded(Named("bf16"), chunk, halves), Content::kGradient)
-                  .ok());
+  EXPECT_TRUE(
+      Named("bf16").Open(chunk, Encoded(Named("bf16"), chunk, halves), Content::kGradient).ok());
 }
 
 // Whatever the bytes are, opening answers and what was opened can be read.

@@ -1,7 +1,8 @@
 #ifndef EPS_OPTIMIZER_UPDATE_RULE_H_
 #define EPS_OPTIMIZER_UPDATE_RULE_H_
 
-// Update rules as pure functions over tiles. They run under ScopedFlushDenormals.
+// Update rules as pure functions over tiles. Everything here reads denormals as zero and flushes
+// denormal results to zero, whatever the mode of the calling thread.
 
 #include <array>
 #include <cstddef>
@@ -28,6 +29,9 @@ struct StepScalars {
   double bias_correction2 = 1;  // 1 - beta2^t
   // Multiplies the reduced gradient, once: 2^k / tokens * clip, rounded to float.
   float grad_scale = 1;
+  // Multiplies the reduced gradient whose squares are summed: 2^k / tokens, rounded to float. The
+  // clip factor is left out, because it is computed from these sums.
+  float norm_scale = 1;
   uint64_t update = 0;  // t, 1-based
 };
 
@@ -49,29 +53,35 @@ class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
   virtual absl::Span<const StateField> fields() const = 0;
-  // Updates `rows` x `cols` elements in place from the reduced gradient grad[row * grad_ld + col].
+  // Updates `rows` x `cols` elements in place from the reduced gradient grad[row * grad_ld + col],
+  // which overlaps no array of the state. The result does not depend on how elements are grouped
+  // into calls.
   virtual void Run(uint32_t rows, uint32_t cols, const float* grad, size_t grad_ld,
                    const StepScalars& step, const GroupScalars& group,
                    const TileState& state) const = 0;
 };
 
-// Which implementation of a rule: both give the same bits on every machine.
+// Which implementation of a rule: both give the same bits on every machine, unless a result is NaN
+// (its payload is then unspecified).
 enum class Kernel { kBest, kReference };
 
 // Unimplemented with the known names for an unknown optimizer.
 absl::StatusOr<std::unique_ptr<UpdateRule>> NewUpdateRule(const OptimizerSpec& spec,
                                                           Kernel kernel = Kernel::kBest);
 
-// left[i] + right[i] -> out[i], FTZ+DAZ: the one addition of every reduction tree on a CPU. `out`
-// may be `left` or `right`. Bit-equal on every instruction set.
+// left[i] + right[i] -> out[i]: the one addition of every reduction tree on a CPU. `out` may be
+// `left` or `right`. Bit-equal on every instruction set, unless a sum is NaN.
 void TreeAdd(const float* left, const float* right, size_t n, float* out);
 
-// Sum of squares of the scaled gradient in 16 virtual lanes of double, lane i taking elements
-// i, i+16, …; Fold() adds the lanes pairwise. Fed tile rows in grid order.
+// Sum of squares of the scaled gradient in 16 virtual lanes of double, so that vectors of every
+// width add in one order. Fed the tiles of a chunk in grid order. Bit-equal on every instruction
+// set.
 class SquareSum {
  public:
-  // Adds scale * x[0 … n).
-  void Add(const float* x, size_t n, float scale);
+  // Adds the squares of scale * x[row * ld + col], the product rounded to float. Column col goes to
+  // lane col % 16, rows ascending.
+  void Add(const float* x, uint32_t rows, uint32_t cols, size_t ld, float scale);
+  // The sum of all lanes: lane i and lane i + 8, of these i and i + 4, then 2, then 1.
   double Fold() const;
 
  private:

@@ -1,0 +1,92 @@
+#include "optimizer/update_rule.h"
+
+#include <cmath>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/flush_denormals.h"
+#include "optimizer/kernels.h"
+
+namespace eps {
+namespace {
+
+constexpr StateField kAdamWFields[] = {{"exp_avg"}, {"exp_avg_sq"}};
+
+class AdamWRule final : public UpdateRule {
+ public:
+  AdamWRule(const OptimizerSpec& spec, Kernel kernel)
+      : spec_(spec), run_(kernel == Kernel::kReference ? reference::AdamW : AdamW) {}
+
+  absl::Span<const StateField> fields() const override { return kAdamWFields; }
+
+  void Run(uint32_t rows, uint32_t cols, const float* grad, size_t grad_ld, const StepScalars& step,
+           const GroupScalars& group, const TileState& state) const override {
+    AdamWTile tile;
+    tile.rows = rows;
+    tile.cols = cols;
+    tile.grad = grad;
+    tile.grad_ld = grad_ld;
+    tile.weight = state.weight;
+    tile.exp_avg = state.field[0];
+    tile.exp_avg_sq = state.field[1];
+    tile.ld = state.ld;
+    const AdamWScalars scalars = Scalars(step, group);
+    // The mode is set outside of the indirect call, across which the compiler moves no arithmetic.
+    ScopedFlushDenormals flush;
+    run_(scalars, tile);
+  }
+
+ private:
+  AdamWScalars Scalars(const StepScalars& step, const GroupScalars& group) const {
+    AdamWScalars s;
+    s.grad_scale = step.grad_scale;
+    s.decay = static_cast<float>(1.0 - step.lr * group.weight_decay);
+    s.beta1 = static_cast<float>(spec_.beta1);
+    s.one_minus_beta1 = static_cast<float>(1.0 - spec_.beta1);
+    s.beta2 = static_cast<float>(spec_.beta2);
+    s.one_minus_beta2 = static_cast<float>(1.0 - spec_.beta2);
+    s.rsqrt_correction2 = static_cast<float>(1.0 / std::sqrt(step.bias_correction2));
+    s.eps = static_cast<float>(spec_.eps);
+    s.step_size = static_cast<float>(step.lr / step.bias_correction1);
+    return s;
+  }
+
+  const OptimizerSpec spec_;
+  void (*const run_)(const AdamWScalars&, const AdamWTile&);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UpdateRule>> NewUpdateRule(const OptimizerSpec& spec,
+                                                          Kernel kernel) {
+  switch (spec.name) {
+    case OptimizerName::kAdamW: {
+      std::unique_ptr<UpdateRule> rule = std::make_unique<AdamWRule>(spec, kernel);
+      return rule;
+    }
+  }
+  return absl::UnimplementedError(absl::StrCat("optimizer.name: there is no optimizer number ",
+                                               static_cast<int>(spec.name), "; known is adamw"));
+}
+
+void TreeAdd(const float* left, const float* right, size_t n, float* out) {
+  ScopedFlushDenormals flush;
+  TreeAddFloats(left, right, n, out);
+}
+
+void SquareSum::Add(const float* x, uint32_t rows, uint32_t cols, size_t ld, float scale) {
+  static_assert(kSquareLanes == std::tuple_size_v<decltype(lanes_)>);
+  ScopedFlushDenormals flush;
+  AddSquares(x, rows, cols, ld, scale, lanes_.data());
+}
+
+double SquareSum::Fold() const {
+  std::array<double, kSquareLanes> sums = lanes_;
+  for (size_t width = kSquareLanes / 2; width > 0; width /= 2) {
+    for (size_t i = 0; i < width; ++i) sums[i] += sums[i + width];
+  }
+  return sums[0];
+}
+
+}  // namespace eps
