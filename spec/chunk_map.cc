@@ -1,6 +1,7 @@
 #include "spec/chunk_map.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/check.h"
 

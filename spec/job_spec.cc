@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -96,8 +98,8 @@ absl::Status ValidateGroups(const JobSpec& spec) {
   for (size_t i = 0; i < spec.groups.size(); ++i) {
     const std::string key = absl::StrCat("group.", i);
     EPS_RETURN_IF_ERROR(NonEmptyName(key, spec.groups[i].name, "_.-"));
-    EPS_RETURN_IF_ERROR(
-        RealInRange(absl::StrCat(key, " weight decay"), spec.groups[i].weight_decay, 0.0, 1e6));
+    EPS_RETURN_IF_ERROR(RealInRange(absl::StrCat(key, " (optimizer.weight_decay)"),
+                                    spec.groups[i].weight_decay, 0.0, 1e6));
   }
   return absl::OkStatus();
 }
@@ -124,7 +126,7 @@ absl::Status ValidateTensor(const JobSpec& spec, const TensorSpec& tensor, absl:
 }
 
 absl::Status ValidateTensors(const JobSpec& spec) {
-  EPS_RETURN_IF_ERROR(InRange("chunk_elements", spec.chunk_elements, 1, kMaxChunkElements));
+  EPS_RETURN_IF_ERROR(InRange("training.chunk_elements", spec.chunk_elements, 1, kMaxChunkElements));
   EPS_RETURN_IF_ERROR(InRange("tensors", spec.tensors.size(), 1, kMaxTensors));
   std::set<absl::string_view> names;
   uint64_t elements = 0;
@@ -144,9 +146,9 @@ absl::Status ValidateTensors(const JobSpec& spec) {
     }
     chunks += ChunksOf(tensor, spec.chunk_elements);
     if (chunks > kMaxChunks) {
-      return Refuse("chunk_elements", spec.chunk_elements, " cuts the tensors up to ", tensor.name,
+      return Refuse("training.chunk_elements", spec.chunk_elements, " cuts the tensors up to ", tensor.name,
                     " into ", chunks, " chunks, expected at most ", kMaxChunks,
-                    "; raise training.chunk_elements");
+                    "; raise it");
     }
   }
   return absl::OkStatus();

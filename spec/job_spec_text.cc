@@ -4,8 +4,10 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <limits>
+#include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -338,7 +340,6 @@ void Walk(Io* io, Spec* spec) {
   io->Field("numerics_version", &spec->numerics_version);
   io->Field("name", &spec->name);
   WalkModel(io, &spec->model);
-  io->Field("chunk_elements", &spec->chunk_elements);
   io->Field("optimizer.name", &spec->optimizer.name);
   io->Field("optimizer.lr", &spec->optimizer.lr);
   io->Field("optimizer.beta1", &spec->optimizer.beta1);
@@ -350,6 +351,7 @@ void Walk(Io* io, Spec* spec) {
   io->Field("lr_scheduler.num_cycles", &spec->schedule.num_cycles);
   io->Field("lr_scheduler.power", &spec->schedule.power);
   WalkTraining(io, &spec->training);
+  io->Field("training.chunk_elements", &spec->chunk_elements);
   io->Field("data.order", &spec->data.order);
   io->Field("data.tokens", &spec->data.tokens);
   io->Field("data.sha256", &spec->data.sha256);

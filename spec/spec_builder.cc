@@ -1,0 +1,116 @@
+#include "spec/spec_builder.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "spec/chunk_map.h"
+#include "spec/legality.h"
+#include "spec/model_layout.h"
+#include "spec/unknown_name.h"
+
+namespace eps {
+namespace {
+
+absl::StatusOr<OptimizerSpec> BuildOptimizer(const OptimizerConfig& config) {
+  OptimizerSpec optimizer;
+  if (config.name != OptimizerNameText(OptimizerName::kAdamW)) {
+    return UnknownName("optimizer.name", config.name, {OptimizerNameText(OptimizerName::kAdamW)});
+  }
+  if (config.betas.size() != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer.betas: expected 2 numbers, found ", config.betas.size()));
+  }
+  optimizer.lr = config.lr;
+  optimizer.beta1 = config.betas[0];
+  optimizer.beta2 = config.betas[1];
+  optimizer.eps = config.eps;
+  return optimizer;
+}
+
+ScheduleSpec BuildSchedule(const LrSchedulerConfig& config) {
+  ScheduleSpec schedule;
+  schedule.name = config.name;
+  schedule.warmup_steps = config.warmup_steps;
+  schedule.min_lr_ratio = config.min_lr_ratio;
+  schedule.num_cycles = config.num_cycles;
+  schedule.power = config.power;
+  return schedule;
+}
+
+absl::StatusOr<Determinism> ParseDeterminism(absl::string_view text) {
+  for (Determinism determinism : {Determinism::kStrict, Determinism::kRelaxed}) {
+    if (text == DeterminismName(determinism)) return determinism;
+  }
+  return UnknownName("training.determinism", text, {"strict", "relaxed"});
+}
+
+absl::StatusOr<DataOrder> ParseDataOrder(absl::string_view text) {
+  for (DataOrder order : {DataOrder::kSequential, DataOrder::kShuffled}) {
+    if (text == DataOrderName(order)) return order;
+  }
+  return UnknownName("data.order", text, {"shuffled", "sequential"});
+}
+
+absl::Status CheckBatch(uint32_t train_batch_size, const JobSpec& spec) {
+  const TrainingSpec& t = spec.training;
+  if (train_batch_size == 0 || train_batch_size == spec.samples_per_step()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "training.train_batch_size = ", train_batch_size,
+      " is not training.micro_batch_size * training.micro_batches * training.parts = ",
+      t.micro_batch_size, " * ", t.micro_batches, " * ", t.parts, " = ", spec.samples_per_step(),
+      "; change one of the four, or leave train_batch_size out"));
+}
+
+absl::StatusOr<TrainingSpec> BuildTraining(const TrainingConfig& config, const ModelSpec& model,
+                                           uint32_t workers) {
+  TrainingSpec t;
+  t.steps = config.steps;
+  t.micro_batch_size = config.micro_batch_size;
+  t.micro_batches = config.micro_batches;
+  t.parts = config.parts != 0 ? config.parts : workers;
+  t.seq_len = config.seq_len;
+  if (t.seq_len == 0 && model.type == ModelType::kGpt2) {
+    t.seq_len = static_cast<uint32_t>(model.gpt2.n_positions);
+  }
+  t.seed = config.seed;
+  EPS_ASSIGN_OR_RETURN(t.clip, ParseClip(config.clip));
+  t.max_grad_norm = config.max_grad_norm;
+  EPS_ASSIGN_OR_RETURN(t.replay, ParseReplay(config.replay));
+  EPS_ASSIGN_OR_RETURN(t.mode, ResolveMode(config.mode, t.clip, t.replay));
+  EPS_ASSIGN_OR_RETURN(t.determinism, ParseDeterminism(config.determinism));
+  t.loss_block_tokens = config.loss_block_tokens;
+  return t;
+}
+
+}  // namespace
+
+absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& model,
+                                     uint64_t data_tokens, const std::string& data_sha256,
+                                     uint32_t workers) {
+  EPS_RETURN_IF_ERROR(ValidateModel(model));
+  JobSpec spec;
+  spec.model = model;
+  EPS_ASSIGN_OR_RETURN(spec.optimizer, BuildOptimizer(config.optimizer));
+  spec.schedule = BuildSchedule(config.lr_scheduler);
+  EPS_ASSIGN_OR_RETURN(spec.training, BuildTraining(config.training, model, workers));
+  EPS_RETURN_IF_ERROR(CheckBatch(config.training.train_batch_size, spec));
+  EPS_ASSIGN_OR_RETURN(spec.data.order, ParseDataOrder(config.data.order));
+  if (data_tokens < uint64_t{spec.training.seq_len} + 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.path: ", data_tokens, " tokens, a sample needs training.seq_len+1 = ",
+        uint64_t{spec.training.seq_len} + 1, "; give more data or lower training.seq_len"));
+  }
+  spec.data.tokens = data_tokens;
+  spec.data.sha256 = data_sha256;
+  spec.codecs.weights = config.quantization.weights;
+  spec.codecs.gradients = config.quantization.gradients;
+  EPS_RETURN_IF_ERROR(BuildLayout(config.optimizer.weight_decay, &spec));
+  spec.chunk_elements = config.training.chunk_elements != 0
+                            ? config.training.chunk_elements
+                            : DefaultChunkElements(spec.total_elements());
+  EPS_RETURN_IF_ERROR(spec.Validate());
+  return spec;
+}
+
+}  // namespace eps

@@ -1,0 +1,14 @@
+#ifndef EPS_SPEC_TEST_SPECS_H_
+#define EPS_SPEC_TEST_SPECS_H_
+
+#include "spec/job_spec.h"
+
+namespace eps {
+
+// Small valid specs for tests; every call gives the same one. A test changes what it is about.
+JobSpec TinyGpt2Spec();       // 2 layers of width 64, tied, 2 parts of 2 micro-batches
+JobSpec TinySyntheticSpec();  // 4 layers of width 64, tied
+
+}  // namespace eps
+
+#endif  // EPS_SPEC_TEST_SPECS_H_
