@@ -38,10 +38,13 @@ struct UpdateRequest {
   std::vector<UpdateInput> inputs;
   uint32_t parts = 1;
   StepScalars step;
+  // Scale of the gradient in UpdateResult::sum_squares: 2^k / tokens, without the clip factor that
+  // StepScalars::grad_scale contains.
+  float norm_scale = 1;
 };
 
 struct UpdateResult {
-  double sum_squares = 0;  // of the chunk's gradient scaled by grad_scale / clip, canonical order
+  double sum_squares = 0;  // of the chunk's reduced gradient times norm_scale, canonical order
 };
 
 using BackendValue = std::variant<absl::monostate, Bytes, UpdateResult>;

@@ -1,0 +1,189 @@
+#include "eps_server/core/lead.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "spec/reduction_tree.h"
+#include "spec/schedule.h"
+
+namespace eps {
+
+Lead::Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards)
+    : spec_(spec), chunks_(chunks), shards_(shards), imported_(shards) {}
+
+absl::StatusOr<bool> Lead::OnImported(ShardId shard, const v1::Imported& imported,
+                                      uint64_t now_ms) {
+  for (uint32_t s = 0; s < shards_; ++s) {
+    if (!imported_[s].has_value()) continue;
+    if (imported_[s]->step() != imported.step() || imported_[s]->version() != imported.version() ||
+        imported_[s]->update() != imported.update()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "ImportState: shard ", shard.value(), " holds step ", imported.step(), " version ",
+          imported.version(), ", shard ", s, " holds step ", imported_[s]->step(), " version ",
+          imported_[s]->version(), "; import the same checkpoint into all shards"));
+    }
+  }
+  imported_[shard.value()] = imported;
+  if (open_ || !std::all_of(imported_.begin(), imported_.end(),
+                            [](const auto& i) { return i.has_value(); })) {
+    return false;
+  }
+  open_ = true;
+  base_step_ = imported.step();
+  base_update_ = imported.update();
+  next_decision_ = next_record_ = base_step_ + 1;
+  last_record_ms_ = now_ms;
+  last_norm_ = imported_[0]->lagged_norm();
+  last_norm_step_ = base_step_;
+  return true;
+}
+
+Lead::OpenStep& Lead::At(uint64_t step) {
+  OpenStep& open = steps_[step];
+  if (open.shard_in.empty()) {
+    open.shard_in.assign(shards_, false);
+    open.sum_squares.assign(chunks_, 0.0);
+    open.losses.resize(spec_.training.parts);
+  }
+  return open;
+}
+
+void Lead::OnStats(ShardId shard, const v1::Stats& stats) {
+  if (!open_ || stats.step() < next_record_ || stats.step() >= next_decision_) return;
+  OpenStep& open = At(stats.step());
+  if (open.shard_in[shard.value()]) return;
+  open.shard_in[shard.value()] = true;
+  ++open.shards_in;
+  for (int i = 0; i < stats.chunks_size() && i < stats.sum_squares_size(); ++i) {
+    if (stats.chunks(i) < chunks_) open.sum_squares[stats.chunks(i)] = stats.sum_squares(i);
+  }
+  if (!StatsComplete(open)) return;
+  double sum = 0;
+  for (double s : open.sum_squares) sum += s;  // chunk order: no influence of placement
+  open.norm = std::sqrt(sum);
+  last_norm_ = open.norm;
+  last_norm_step_ = stats.step();
+}
+
+void Lead::OnLoss(const v1::PartLoss& loss) {
+  if (!open_ || loss.step() < next_record_ || loss.step() >= next_decision_) return;
+  if (loss.part() >= spec_.training.parts) return;
+  OpenStep& open = At(loss.step());
+  if (open.losses[loss.part()].has_value()) return;  // counted once by its key
+  open.losses[loss.part()] = loss;
+  ++open.losses_in;
+}
+
+v1::Decision Lead::Decide(uint64_t step) const {
+  const uint64_t update = base_update_ + (step - base_step_);
+  v1::Decision decision;
+  decision.set_step(step);
+  decision.set_update(update);
+  decision.set_lr(LearningRate(spec_.schedule, spec_.optimizer.lr, update, spec_.training.steps));
+  decision.set_bias_correction1(1.0 - IntegerPower(spec_.optimizer.beta1, update));
+  decision.set_bias_correction2(1.0 - IntegerPower(spec_.optimizer.beta2, update));
+  double clip = 1.0;
+  if (spec_.training.clip == Clip::kLagged && last_norm_ > 0) {
+    // torch.nn.utils.clip_grad_norm_'s factor, with the norm of the step before.
+    clip = std::min(1.0, spec_.training.max_grad_norm / (last_norm_ + 1e-6));
+  }
+  decision.set_clip_factor(clip);
+  return decision;
+}
+
+std::vector<v1::Decision> Lead::TakeDecisions() {
+  std::vector<v1::Decision> decisions;
+  if (!open_) return decisions;
+  const bool lagged = spec_.training.clip == Clip::kLagged;
+  while (next_decision_ <= spec_.training.steps) {
+    // Without clipping a decision depends on no gradient and goes one step ahead.
+    const bool known = lagged ? last_norm_step_ + 1 == next_decision_
+                              : next_decision_ <= last_norm_step_ + 2;
+    if (!known) break;
+    decisions.push_back(Decide(next_decision_));
+    At(next_decision_).decision = decisions.back();
+    ++next_decision_;
+  }
+  if (base_step_ >= spec_.training.steps && next_decision_ == base_step_ + 1) {
+    // A finished run was resumed: nothing to update, but every shard must learn that it is open.
+    v1::Decision finished;
+    finished.set_step(next_decision_++);
+    finished.set_update(base_update_);
+    decisions.push_back(finished);
+  }
+  return decisions;
+}
+
+v1::StepRecord Lead::Record(uint64_t step, const OpenStep& open) const {
+  using DoubleTree = TreeAccumulator<double, double (*)(double, double)>;
+  DoubleTree tree(spec_.training.parts, +[](double a, double b) { return a + b; });
+  uint64_t tokens = 0;
+  for (uint32_t p = 0; p < spec_.training.parts; ++p) {
+    tree.Insert(TreeRange{p, 1}, open.losses[p]->loss_sum());
+    tokens += open.losses[p]->tokens();
+  }
+  v1::StepRecord record;
+  record.set_step(step);
+  record.set_update(open.decision->update());
+  record.set_version(open.decision->update());
+  record.set_loss(tokens == 0 ? 0.0 : tree.Take() / static_cast<double>(tokens));
+  record.set_grad_norm(open.norm);
+  record.set_lr(open.decision->lr());
+  record.set_clip_factor(open.decision->clip_factor());
+  record.set_tokens(tokens);
+  return record;
+}
+
+std::vector<v1::StepRecord> Lead::TakeRecords(Term term, uint64_t now_ms) {
+  std::vector<v1::StepRecord> records;
+  for (auto it = steps_.find(next_record_); it != steps_.end(); it = steps_.find(next_record_)) {
+    const OpenStep& open = it->second;
+    if (!open.decision.has_value() || !StatsComplete(open) ||
+        open.losses_in < spec_.training.parts) {
+      break;
+    }
+    v1::StepRecord record = Record(next_record_, open);
+    record.set_term(term.value());
+    record.set_step_seconds(static_cast<double>(now_ms - last_record_ms_) / 1e3);
+    last_record_ms_ = now_ms;
+    records.push_back(std::move(record));
+    steps_.erase(it);
+    ++next_record_;
+  }
+  return records;
+}
+
+std::vector<v1::Decision> Lead::OpenDecisions() const {
+  std::vector<v1::Decision> decisions;
+  for (const auto& [step, open] : steps_) {
+    if (open.decision.has_value()) decisions.push_back(*open.decision);
+  }
+  return decisions;
+}
+
+std::string Lead::WaitsFor() const {
+  if (!open_) {
+    for (uint32_t s = 0; s < shards_; ++s) {
+      if (!imported_[s].has_value()) return absl::StrCat("shard ", s, ": ImportState");
+    }
+    return "";
+  }
+  auto it = steps_.find(next_record_);
+  if (it == steps_.end()) return "";
+  for (uint32_t s = 0; s < shards_; ++s) {
+    if (!it->second.shard_in[s]) {
+      return absl::StrCat("shard ", s, ": gradient statistics of step ", next_record_);
+    }
+  }
+  for (uint32_t p = 0; p < spec_.training.parts; ++p) {
+    if (!it->second.losses[p].has_value()) {
+      return absl::StrCat("part ", p, ": loss of step ", next_record_);
+    }
+  }
+  return "";
+}
+
+}  // namespace eps

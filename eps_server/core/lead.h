@@ -1,0 +1,80 @@
+#ifndef EPS_SERVER_CORE_LEAD_H_
+#define EPS_SERVER_CORE_LEAD_H_
+
+// What only the lead shard does: the decision of each step (learning rate, clip factor, bias
+// corrections: computed once, here) and the record of each completed one.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "eps/v1/data.pb.h"
+#include "eps/v1/shard.pb.h"
+#include "eps/v1/types.pb.h"
+#include "spec/job_spec.h"
+
+namespace eps {
+
+// Thread-compatible. `spec` is borrowed and outlives it.
+class Lead {
+ public:
+  Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards);
+
+  // A shard holds the state of a border. True when all shards do: the job opens behind it.
+  // FailedPrecondition if it is not the border that the others hold.
+  absl::StatusOr<bool> OnImported(ShardId shard, const v1::Imported& imported, uint64_t now_ms);
+
+  // Repeated messages are counted once.
+  void OnStats(ShardId shard, const v1::Stats& stats);
+  void OnLoss(const v1::PartLoss& loss);
+
+  // Decisions that became possible since the last call, in step order: for every shard.
+  std::vector<v1::Decision> TakeDecisions();
+  // Records that became complete since the last call, in step order. `now_ms` stamps their duration.
+  std::vector<v1::StepRecord> TakeRecords(Term term, uint64_t now_ms);
+  // The decisions of steps that are not recorded yet: what a shard that links again may miss.
+  std::vector<v1::Decision> OpenDecisions() const;
+
+  // Norm of the newest step whose statistics are complete; 0: none.
+  double last_norm() const { return last_norm_; }
+  // "shard 1: gradient statistics of step 7", or empty: what the oldest open record waits for.
+  std::string WaitsFor() const;
+
+ private:
+  struct OpenStep {
+    std::optional<v1::Decision> decision;
+    std::vector<bool> shard_in;
+    uint32_t shards_in = 0;
+    std::vector<double> sum_squares;  // by chunk
+    std::vector<std::optional<v1::PartLoss>> losses;
+    uint32_t losses_in = 0;
+    double norm = 0;
+  };
+
+  OpenStep& At(uint64_t step);
+  v1::Decision Decide(uint64_t step) const;
+  v1::StepRecord Record(uint64_t step, const OpenStep& open) const;
+  bool StatsComplete(const OpenStep& open) const { return open.shards_in == shards_; }
+
+  const JobSpec& spec_;
+  const uint32_t chunks_;
+  const uint32_t shards_;
+  std::vector<std::optional<v1::Imported>> imported_;
+  bool open_ = false;
+  uint64_t base_step_ = 0;     // the border behind which the job opened
+  uint64_t base_update_ = 0;
+  uint64_t next_decision_ = 0;
+  uint64_t next_record_ = 0;
+  uint64_t last_record_ms_ = 0;
+  double last_norm_ = 0;
+  uint64_t last_norm_step_ = 0;
+  std::map<uint64_t, OpenStep> steps_;  // decided or heard of, not yet recorded
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_CORE_LEAD_H_

@@ -1,0 +1,629 @@
+#include "eps_server/core/shard_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "eps_server/core/shard_core_impl.h"
+
+namespace eps {
+namespace {
+
+std::vector<ChunkId> OwnedChunks(const std::vector<ShardId>& placement, ShardId shard) {
+  std::vector<ChunkId> owned;
+  for (uint32_t c = 0; c < placement.size(); ++c) {
+    if (placement[c] == shard) owned.push_back(ChunkId(c));
+  }
+  return owned;
+}
+
+CodecId CodecIdOf(const std::string& name) {
+  const auto codec = FindCodec(name);
+  EPS_CHECK_MSG(codec.ok(), codec.status().ToString());
+  return (*codec)->traits().id;
+}
+
+}  // namespace
+
+ShardCore::ShardCore(Options options) : impl_(new Impl(std::move(options))) {}
+ShardCore::~ShardCore() = default;
+
+void ShardCore::Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out) {
+  impl_->Handle(event, now_ms, out);
+}
+void ShardCore::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
+  impl_->FillStatus(now_ms, status);
+}
+v1::JobState ShardCore::state() const { return impl_->state(); }
+
+uint64_t ShardCore::ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
+                                       const std::vector<ChunkId>& owned) {
+  return Admission::ComputeQuota(spec, chunks, owned).per_part() * spec.training.parts;
+}
+
+ShardCore::Impl::Impl(Options options)
+    : options_(std::move(options)),
+      spec_(*options_.spec),
+      chunks_(*options_.chunks),
+      placement_(chunks_.Place(static_cast<uint32_t>(options_.servers.size()))),
+      job_id_(spec_.id()),
+      weight_codec_(CodecIdOf(spec_.codecs.weights)),
+      gradient_codec_(CodecIdOf(spec_.codecs.gradients)),
+      local_(chunks_.chunks().size(), -1),
+      term_(options_.term),
+      ledger_(spec_, chunks_, OwnedChunks(placement_, options_.shard)),
+      admission_(Admission::ComputeQuota(spec_, chunks_, OwnedChunks(placement_, options_.shard)),
+                 spec_.training.parts),
+      parts_(spec_.training.parts) {
+  for (ChunkId id : OwnedChunks(placement_, options_.shard)) {
+    local_[id.value()] = static_cast<int32_t>(owned_.size());
+    ChunkState chunk;
+    chunk.id = id;
+    owned_.push_back(std::move(chunk));
+  }
+  sum_squares_.assign(owned_.size(), 0.0);
+  if (options_.shard == ShardId(0)) {
+    lead_ = std::make_unique<Lead>(spec_, static_cast<uint32_t>(chunks_.chunks().size()),
+                                   static_cast<uint32_t>(options_.servers.size()));
+  }
+}
+
+void ShardCore::Impl::Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out) {
+  now_ms_ = now_ms;
+  out_ = out;
+  std::visit([this](const auto& e) { On(e); }, event);
+  out_ = nullptr;
+}
+
+ShardCore::Impl::ChunkState* ShardCore::Impl::Owned(ChunkId id) {
+  return Owns(id) ? &owned_[local_[id.value()]] : nullptr;
+}
+
+OpId ShardCore::Impl::StartOp(Op op, BackendCall call) {
+  const OpId id(next_op_++);
+  ops_.emplace(id, std::move(op));
+  Emit(effect::Start{id, std::move(call)});
+  return id;
+}
+
+void ShardCore::Impl::TraceIt(TraceAction::Kind kind, uint64_t subject, Version version) {
+  Emit(effect::Trace{TraceAction{kind, term_, Step(step_), subject, version}});
+}
+
+void ShardCore::Impl::TouchPart(PartId part) {
+  PartState& state = parts_[part.value()];
+  state.last_seen_ms = now_ms_;
+  if (state.lost_timer.has_value()) {
+    Emit(effect::ClearTimer{*state.lost_timer});
+    state.lost_timer.reset();
+  }
+}
+
+// ---------------------------------------------------------------- steps
+
+void ShardCore::Impl::OpenJob() {
+  state_ = step_ > spec_.training.steps ? v1::JOB_STATE_DONE : v1::JOB_STATE_RUNNING;
+  TraceIt(TraceAction::Kind::kStepOpened, 0, Version(base_version_));
+}
+
+void ShardCore::Impl::On(const event::Join& e) {
+  const v1::JoinRequest& request = e.request;
+  if (!is_lead()) {
+    return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
+                               "Join: this is shard ", options_.shard.value(), "; join at shard 0, ",
+                               options_.servers[0])));
+  }
+  if (state_ == v1::JOB_STATE_FAILED) return Close(e.stream, FailedStatus());
+  if (!request.spec_digest().empty()) {
+    const Sha256Digest digest = spec_.Digest();
+    if (request.spec_digest() !=
+        absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size())) {
+      return Close(e.stream, absl::FailedPreconditionError(
+                                 absl::StrCat("Join: another job spec; this job's digest is ",
+                                              ToHex(digest))));
+    }
+  }
+  if (spec_.training.determinism == Determinism::kStrict) {
+    if (compute_profile_.empty()) compute_profile_ = request.compute_profile();
+    if (compute_profile_ != request.compute_profile()) {
+      return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
+                                 "Join: training.determinism is strict and this worker computes "
+                                 "with \"", request.compute_profile(), "\", the job with \"",
+                                 compute_profile_, "\"; set training.determinism=relaxed to mix")));
+    }
+  }
+  const uint32_t parts = spec_.training.parts;
+  std::vector<uint32_t> hosted(request.parts().begin(), request.parts().end());
+  if (hosted.empty() && request.worker_count() > 0) {
+    if (request.worker_count() > parts || request.worker_rank() >= request.worker_count()) {
+      return Close(e.stream, absl::InvalidArgumentError(absl::StrCat(
+                                 "Join: worker ", request.worker_rank(), " of ",
+                                 request.worker_count(), " in a job of ", parts,
+                                 " parts; raise training.parts or start fewer workers")));
+    }
+    const uint64_t count = request.worker_count();
+    const uint64_t rank = request.worker_rank();
+    for (uint64_t p = rank * parts / count; p < (rank + 1) * parts / count; ++p) {
+      hosted.push_back(static_cast<uint32_t>(p));
+    }
+  }
+  if (hosted.empty()) {
+    for (uint32_t p = 0; p < parts; ++p) hosted.push_back(p);
+  }
+  for (uint32_t p : hosted) {
+    if (p >= parts) {
+      return Close(e.stream, absl::InvalidArgumentError(absl::StrCat(
+                                 "Join: part ", p, " of a job of ", parts, " parts")));
+    }
+  }
+  joined_[request.worker_nonce()] = hosted;
+  v1::JoinReply reply;
+  reply.set_spec_text(spec_.ToText());
+  reply.set_term(term_.value());
+  for (uint32_t p : hosted) reply.add_parts(p);
+  for (const std::string& server : options_.servers) reply.add_servers(server);
+  // While importing the first step is that after the border, which is not known yet: 0.
+  reply.set_step(step_);
+  reply.set_state(state_);
+  Emit(effect::Reply{e.stream, std::move(reply)});
+}
+
+absl::Status ShardCore::Impl::CheckBegin(const v1::BeginStepRequest& request) const {
+  if (JobId(request.job_id()) != job_id_) {
+    return absl::NotFoundError(absl::StrCat("BeginStep: job ", absl::Hex(request.job_id()),
+                                            "; this server runs ", absl::Hex(job_id_.value())));
+  }
+  if (state_ == v1::JOB_STATE_FAILED) return FailedStatus();
+  if (Term(request.term()) != term_) {
+    return absl::AbortedError(absl::StrCat("BeginStep: term ", request.term(),
+                                           " is over; the job is at term ", term_.value(),
+                                           " step ", step_));
+  }
+  if (request.parts().empty()) return absl::InvalidArgumentError("BeginStep: no parts");
+  for (uint32_t part : request.parts()) {
+    if (part >= spec_.training.parts) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("BeginStep: part ", part, " of a job of ", spec_.training.parts, " parts"));
+    }
+  }
+  if (step_ == 0) return absl::OkStatus();  // importing: the border is not known yet
+  if (request.step() < step_) {
+    return absl::AbortedError(absl::StrCat("BeginStep: step ", request.step(),
+                                           " is complete; the job is at term ", term_.value(),
+                                           " step ", step_));
+  }
+  if (request.step() > step_ + 1 || request.step() > spec_.training.steps + 1) {
+    return absl::FailedPreconditionError(absl::StrCat("BeginStep: step ", request.step(),
+                                                      " while step ", step_, " is open"));
+  }
+  return absl::OkStatus();
+}
+
+void ShardCore::Impl::On(const event::BeginStep& e) {
+  const absl::Status status = CheckBegin(e.request);
+  if (!status.ok()) return Close(e.stream, status);
+  for (uint32_t part : e.request.parts()) TouchPart(PartId(part));
+  if (is_lead()) {
+    for (const v1::PartLoss& loss : e.request.losses()) lead_->OnLoss(loss);
+  }
+  begins_.push_back(ParkedBegin{e.stream, e.request, now_ms_});
+  TryAnswerBegins();
+  PumpLead();
+}
+
+bool ShardCore::Impl::BeginIsDue(const v1::BeginStepRequest& request) const {
+  if (state_ == v1::JOB_STATE_IMPORTING || request.step() != step_) return false;
+  return gate_step_ == 0 || step_ <= gate_step_ || state_ == v1::JOB_STATE_DONE;
+}
+
+void ShardCore::Impl::TryAnswerBegins() {
+  std::deque<ParkedBegin> parked;
+  parked.swap(begins_);
+  for (ParkedBegin& begin : parked) {
+    if (BeginIsDue(begin.request)) {
+      AnswerBegin(begin);
+    } else if (const absl::Status status = CheckBegin(begin.request); !status.ok()) {
+      Close(begin.stream, status);
+    } else {
+      begins_.push_back(std::move(begin));
+    }
+  }
+}
+
+void ShardCore::Impl::AnswerBegin(const ParkedBegin& begin) {
+  v1::BeginStepReply reply;
+  reply.set_term(term_.value());
+  reply.set_step(step_);
+  reply.set_version(base_version_);
+  reply.set_done(state_ == v1::JOB_STATE_DONE);
+  std::vector<bool> hosted(spec_.training.parts, false);
+  for (uint32_t part : begin.request.parts()) {
+    hosted[part] = true;
+    parts_[part].begun_step = step_;
+    parts_[part].nonce = begin.request.worker_nonce();
+  }
+  if (!reply.done()) {
+    for (const ContributionLedger::Place& place : ledger_.Counted(hosted)) {
+      v1::Have* have = reply.add_have();
+      have->set_use_stage(place.use.value());
+      have->set_part_first(place.parts.first);
+      have->set_part_count(place.parts.count);
+      have->set_chunk(place.chunk.value());
+    }
+    for (const ChunkState& chunk : owned_) {
+      v1::ChunkCodecs* codecs = reply.add_codecs();
+      codecs->set_chunk(chunk.id.value());
+      codecs->set_forward_weights(static_cast<uint32_t>(weight_codec_));
+      codecs->set_backward_weights(static_cast<uint32_t>(weight_codec_));
+      codecs->set_gradient(static_cast<uint32_t>(gradient_codec_));
+    }
+  }
+  Emit(effect::Reply{begin.stream, std::move(reply)});
+}
+
+void ShardCore::Impl::MaybeStartUpdate(ChunkState* chunk) {
+  if (state_ != v1::JOB_STATE_RUNNING || chunk->updating ||
+      chunk->version != Version(base_version_) || !ledger_.Complete(chunk->id)) {
+    return;
+  }
+  for (const auto& [stream, job] : exports_) {
+    if (job.started) return;  // the border is being read
+  }
+  const auto decision = decisions_.find(step_);
+  if (decision == decisions_.end()) return;
+  const std::optional<uint64_t> tokens = ledger_.Tokens(chunk->id);
+  if (!tokens.has_value()) {
+    return FailJob(absl::StrCat("step ", step_, ": the uses of chunk ", chunk->id.value(),
+                                " count different numbers of tokens"));
+  }
+  const double scale = static_cast<double>(uint64_t{1} << decision->second.loss_scale_log2()) /
+                       static_cast<double>(std::max<uint64_t>(*tokens, 1));
+  UpdateRequest request;
+  request.chunk = chunk->id;
+  request.from = chunk->version;
+  request.to = chunk->version.Next();
+  request.inputs = ledger_.Take(chunk->id);
+  request.parts = spec_.training.parts;
+  request.step.lr = decision->second.lr();
+  request.step.update = decision->second.update();
+  request.step.bias_correction1 = decision->second.bias_correction1();
+  request.step.bias_correction2 = decision->second.bias_correction2();
+  request.step.grad_scale = static_cast<float>(scale * decision->second.clip_factor());
+  request.norm_scale = static_cast<float>(scale);
+  chunk->updating = true;
+  ++updates_;
+  TraceIt(TraceAction::Kind::kUpdateStarted, chunk->id.value(), chunk->version);
+  UpdateOp op;
+  op.chunk = chunk->id;
+  op.held = std::move(chunk->held);
+  chunk->held.clear();
+  StartOp(std::move(op), backend_call::Update{std::move(request)});
+}
+
+void ShardCore::Impl::StartReadyUpdates() {
+  for (ChunkState& chunk : owned_) MaybeStartUpdate(&chunk);
+}
+
+void ShardCore::Impl::OnUpdateDone(const UpdateOp& op, const BackendDone& done) {
+  for (const auto& [part, bytes] : op.held) admission_.Release(part, IsTied(op.chunk), bytes);
+  if (!done.status.ok()) {
+    return FailJob(absl::StrCat("update of chunk ", op.chunk.value(), " at step ", step_, ": ",
+                                std::string(done.status.message())));
+  }
+  ChunkState* chunk = Owned(op.chunk);
+  chunk->updating = false;
+  chunk->version = chunk->version.Next();
+  sum_squares_[local_[op.chunk.value()]] = std::get<UpdateResult>(done.value).sum_squares;
+  ++updated_;
+  Count("updates");
+  TraceIt(TraceAction::Kind::kUpdated, op.chunk.value(), chunk->version);
+  ServeParked(chunk);
+  MaybeCompleteStep();
+  RetryOffers();
+}
+
+void ShardCore::Impl::MaybeCompleteStep() {
+  if (state_ != v1::JOB_STATE_RUNNING || updated_ < owned_.size()) return;
+  // A shard without chunks completes a step as soon as it is decided.
+  if (decisions_.find(step_) == decisions_.end()) return;
+  TraceIt(TraceAction::Kind::kStepComplete, 0, Version(base_version_ + 1));
+  v1::Stats stats;
+  stats.set_step(step_);
+  for (size_t i = 0; i < owned_.size(); ++i) {
+    stats.add_chunks(owned_[i].id.value());
+    stats.add_sum_squares(sum_squares_[i]);
+  }
+  decisions_.erase(decisions_.begin(), decisions_.upper_bound(step_));
+  ledger_.Reset();
+  updates_ = updated_ = 0;
+  ++base_version_;
+  ++step_;
+  OpenJob();
+  last_stats_ = stats;
+  v1::ShardMessage message = NewMessage();
+  *message.mutable_stats() = std::move(stats);
+  SendToLead(std::move(message));
+  TryAnswerBegins();
+  PumpExports();
+  MaybeCompleteStep();
+}
+
+// ---------------------------------------------------------------- lead and shards
+
+v1::ShardMessage ShardCore::Impl::NewMessage() const {
+  v1::ShardMessage message;
+  message.set_job_id(job_id_.value());
+  message.set_from(options_.shard.value());
+  message.set_term(term_.value());
+  return message;
+}
+
+void ShardCore::Impl::SendToLead(v1::ShardMessage message) {
+  if (is_lead()) {
+    On(event::FromShard{options_.shard, std::move(message)});
+  } else {
+    Emit(effect::ToShard{ShardId(0), std::move(message)});
+  }
+}
+
+void ShardCore::Impl::Broadcast(const v1::ShardMessage& message) {
+  for (uint32_t s = 1; s < options_.servers.size(); ++s) {
+    Emit(effect::ToShard{ShardId(s), message});
+  }
+}
+
+void ShardCore::Impl::PumpLead() {
+  if (!is_lead() || state_ == v1::JOB_STATE_FAILED) return;
+  for (v1::Decision& decision : lead_->TakeDecisions()) {
+    v1::ShardMessage message = NewMessage();
+    *message.mutable_decision() = decision;
+    Broadcast(message);
+    OnDecision(decision);
+  }
+  for (const v1::StepRecord& record : lead_->TakeRecords(term_, now_ms_)) AddRecord(record);
+  FinishWatchersIfDone();
+}
+
+void ShardCore::Impl::OnDecision(const v1::Decision& decision) {
+  if (decision.step() < step_ || state_ == v1::JOB_STATE_FAILED) return;
+  decisions_.emplace(decision.step(), decision);
+  if (state_ == v1::JOB_STATE_IMPORTING) {
+    if (!last_imported_.has_value()) return;
+    step_ = last_imported_->step() + 1;
+    base_version_ = last_imported_->version();
+    OpenJob();
+    TryAnswerBegins();
+    PumpExports();
+  }
+  StartReadyUpdates();
+  MaybeCompleteStep();
+}
+
+void ShardCore::Impl::AddRecord(const v1::StepRecord& record) {
+  TraceIt(TraceAction::Kind::kRecorded, record.step(), Version(record.version()));
+  records_.push_back(record);
+  for (auto& [stream, watcher] : watchers_) {
+    if (record.step() <= watcher.after_step) continue;
+    watcher.after_step = record.step();
+    Emit(effect::Reply{stream, record});
+  }
+}
+
+void ShardCore::Impl::FinishWatchersIfDone() {
+  if (state_ != v1::JOB_STATE_DONE) return;
+  const bool all_recorded =
+      step_ > spec_.training.steps &&
+      (records_.empty() ? last_imported_.has_value() &&
+                              last_imported_->step() >= spec_.training.steps
+                        : records_.back().step() >= spec_.training.steps);
+  if (!all_recorded) return;
+  for (const auto& [stream, watcher] : watchers_) Close(stream, absl::OkStatus());
+  watchers_.clear();
+}
+
+void ShardCore::Impl::On(const event::Watch& e) {
+  if (!is_lead()) {
+    return Close(e.stream, absl::UnimplementedError(absl::StrCat(
+                               "WatchSteps: ask the lead, ", options_.servers[0])));
+  }
+  Watcher watcher{e.after_step};
+  for (const v1::StepRecord& record : records_) {
+    if (record.step() <= e.after_step) continue;
+    watcher.after_step = record.step();
+    Emit(effect::Reply{e.stream, record});
+  }
+  if (state_ == v1::JOB_STATE_FAILED) return Close(e.stream, FailedStatus());
+  watchers_.emplace(e.stream, watcher);
+  FinishWatchersIfDone();
+}
+
+void ShardCore::Impl::On(const event::FromShard& e) {
+  const v1::ShardMessage& m = e.message;
+  if (JobId(m.job_id()) != job_id_ || Term(m.term()) != term_) return;
+  switch (m.message_case()) {
+    case v1::ShardMessage::kRegister: {
+      if (!is_lead()) return;
+      const auto [it, is_new] = incarnations_.emplace(e.from, m.register_().incarnation());
+      if (!is_new && it->second != m.register_().incarnation()) {
+        return FailJob(absl::StrCat("shard ", e.from.value(), " at ",
+                                    options_.servers[e.from.value()],
+                                    " was restarted and has lost its memory"));
+      }
+      for (const v1::Decision& decision : lead_->OpenDecisions()) {
+        v1::ShardMessage message = NewMessage();
+        *message.mutable_decision() = decision;
+        Emit(effect::ToShard{e.from, std::move(message)});
+      }
+      return;
+    }
+    case v1::ShardMessage::kImported: {
+      if (!is_lead()) return;
+      const absl::StatusOr<bool> opened = lead_->OnImported(e.from, m.imported(), now_ms_);
+      if (!opened.ok()) return FailJob(std::string(opened.status().message()));
+      return PumpLead();
+    }
+    case v1::ShardMessage::kStats:
+      if (!is_lead()) return;
+      lead_->OnStats(e.from, m.stats());
+      return PumpLead();
+    case v1::ShardMessage::kDecision:
+      return OnDecision(m.decision());
+    case v1::ShardMessage::kFailed:
+      return FailJob(m.failed().reason());
+    default:
+      return;  // messages of durable recovery: none is sent by this build
+  }
+}
+
+void ShardCore::Impl::On(const event::LinkUp& e) {
+  if (auto it = link_timers_.find(e.peer); it != link_timers_.end()) {
+    Emit(effect::ClearTimer{it->second});
+    link_timers_.erase(it);
+  }
+  if (is_lead()) return;
+  v1::ShardMessage message = NewMessage();
+  message.mutable_register_()->set_incarnation(options_.incarnation);
+  message.mutable_register_()->set_promised_term(term_.value());
+  message.mutable_register_()->set_step(step_);
+  SendToLead(std::move(message));
+  if (last_imported_.has_value()) {
+    v1::ShardMessage imported = NewMessage();
+    *imported.mutable_imported() = *last_imported_;
+    SendToLead(std::move(imported));
+  }
+  if (last_stats_.has_value()) {
+    v1::ShardMessage stats = NewMessage();
+    *stats.mutable_stats() = *last_stats_;
+    SendToLead(std::move(stats));
+  }
+}
+
+void ShardCore::Impl::On(const event::LinkDown& e) {
+  if (state_ == v1::JOB_STATE_FAILED || state_ == v1::JOB_STATE_DONE ||
+      link_timers_.count(e.peer) > 0) {
+    return;
+  }
+  const TimerId timer(next_timer_++);
+  link_timers_.emplace(e.peer, timer);
+  Emit(effect::SetTimer{timer, options_.limits.part_timeout_ms});
+}
+
+void ShardCore::Impl::On(const event::Timer& e) {
+  const uint64_t seconds = options_.limits.part_timeout_ms / 1000;
+  for (uint32_t p = 0; p < parts_.size(); ++p) {
+    if (parts_[p].lost_timer != e.id) continue;
+    parts_[p].lost_timer.reset();
+    if (state_ != v1::JOB_STATE_RUNNING) return;
+    return FailJob(absl::StrCat("part ", p, " was lost in step ", step_,
+                                " (its worker went away and none took over within ", seconds,
+                                " s), and training.mode eager with training.replay rollback keeps "
+                                "no older weights to repeat the step"));
+  }
+  for (const auto& [peer, timer] : link_timers_) {
+    if (timer != e.id) continue;
+    const ShardId lost = peer;
+    link_timers_.erase(lost);
+    return FailJob(absl::StrCat("shard ", lost.value(), " at ", options_.servers[lost.value()],
+                                " has been unreachable for ", seconds, " s"));
+  }
+}
+
+absl::Status ShardCore::Impl::FailedStatus() const {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the job cannot go on: ", failure_,
+                   "; start it again with --resume=latest to go on from the last checkpoint"));
+}
+
+void ShardCore::Impl::FailJob(const std::string& reason) {
+  if (state_ == v1::JOB_STATE_FAILED) return;
+  state_ = v1::JOB_STATE_FAILED;
+  failure_ = reason;
+  TraceIt(TraceAction::Kind::kFailed, 0, Version(base_version_));
+  const absl::Status status = FailedStatus();
+  for (const ParkedBegin& begin : begins_) Close(begin.stream, status);
+  begins_.clear();
+  for (const auto& [stream, watcher] : watchers_) Close(stream, status);
+  watchers_.clear();
+  for (const auto& [tag, fetch] : fetches_) Emit(effect::FailFetch{tag.stream, tag.tag, status});
+  fetches_.clear();
+  for (ChunkState& chunk : owned_) chunk.parked.clear();
+  for (const Offer& offer : offers_) {
+    Ack(offer.stream, offer.header.tag(), v1::Ack::REFUSED, std::string(status.message()));
+  }
+  offers_.clear();
+  for (const auto& [stream, job] : imports_) Close(stream, status);
+  imports_.clear();
+  for (const auto& [stream, job] : exports_) Close(stream, status);
+  exports_.clear();
+  v1::ShardMessage message = NewMessage();
+  message.mutable_failed()->set_reason(reason);
+  if (is_lead()) {
+    Broadcast(message);
+  } else {
+    SendToLead(std::move(message));
+  }
+}
+
+// ---------------------------------------------------------------- operations and streams
+
+void ShardCore::Impl::On(const event::OpDone& e) {
+  auto it = ops_.find(e.done.op);
+  if (it == ops_.end()) return;
+  const Op op = std::move(it->second);
+  ops_.erase(it);
+  if (const auto* read = std::get_if<ReadOp>(&op)) return OnReadDone(*read, e.done);
+  if (const auto* update = std::get_if<UpdateOp>(&op)) return OnUpdateDone(*update, e.done);
+  if (const auto* import = std::get_if<ImportOp>(&op)) return OnImportDone(*import, e.done);
+  OnExportDone(std::get<ExportOp>(op), e.done);
+}
+
+void ShardCore::Impl::On(const event::Gate& e) {
+  gate_step_ = e.step;
+  v1::GateReply reply;
+  reply.set_step(step_);
+  Emit(effect::Reply{e.stream, std::move(reply)});
+  TryAnswerBegins();
+}
+
+void ShardCore::Impl::On(const event::StreamClosed& e) {
+  const StreamId s = e.stream;
+  begins_.erase(std::remove_if(begins_.begin(), begins_.end(),
+                               [s](const ParkedBegin& b) { return b.stream == s; }),
+                begins_.end());
+  watchers_.erase(s);
+  for (auto it = fetches_.begin(); it != fetches_.end();) {
+    it = it->first.stream == s ? fetches_.erase(it) : std::next(it);
+  }
+  for (ChunkState& chunk : owned_) {
+    auto& parked = chunk.parked;
+    parked.erase(std::remove_if(parked.begin(), parked.end(),
+                                [s](const ParkedFetch& f) { return f.tag.stream == s; }),
+                 parked.end());
+  }
+  offers_.erase(std::remove_if(offers_.begin(), offers_.end(),
+                               [s](const Offer& o) { return o.stream == s; }),
+                offers_.end());
+  for (auto it = incoming_.begin(); it != incoming_.end();) {
+    if (it->first.stream == s) {
+      ReleaseIncoming(it->second);
+      it = incoming_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  imports_.erase(s);
+  const bool exported = exports_.erase(s) > 0;
+  for (uint32_t p = 0; p < parts_.size(); ++p) {
+    PartState& part = parts_[p];
+    if (part.push_stream != s) continue;
+    part.push_stream.reset();
+    if (state_ != v1::JOB_STATE_RUNNING || part.lost_timer.has_value()) continue;
+    part.lost_timer = TimerId(next_timer_++);
+    Emit(effect::SetTimer{*part.lost_timer, options_.limits.part_timeout_ms});
+  }
+  RetryOffers();
+  if (exported) StartReadyUpdates();
+}
+
+}  // namespace eps

@@ -1,0 +1,257 @@
+#ifndef EPS_SERVER_CORE_SHARD_CORE_IMPL_H_
+#define EPS_SERVER_CORE_SHARD_CORE_IMPL_H_
+
+// Private to eps_server/core: the state of ShardCore. Its methods stand in files by concern:
+// shard_core.cc (dispatch, steps, updates, shards), shard_core_fetch.cc, shard_core_push.cc,
+// shard_core_state.cc (import, export), shard_core_status.cc.
+
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "eps_server/core/admission.h"
+#include "eps_server/core/contribution_ledger.h"
+#include "eps_server/core/lead.h"
+#include "eps_server/core/shard_core.h"
+
+namespace eps {
+
+class ShardCore::Impl {
+ public:
+  explicit Impl(Options options);
+
+  void Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out);
+  void FillStatus(uint64_t now_ms, v1::StatusReply* status) const;
+  v1::JobState state() const { return state_; }
+
+ private:
+  // ---- what the shard holds
+  struct FetchTag {
+    StreamId stream;
+    uint64_t tag = 0;
+    friend bool operator<(const FetchTag& a, const FetchTag& b) {
+      return a.stream != b.stream ? a.stream < b.stream : a.tag < b.tag;
+    }
+  };
+  struct ParkedFetch {
+    FetchTag tag;
+    Version version;
+    CodecId codec;
+    Axis axis;
+    uint64_t since_ms = 0;
+  };
+  struct ChunkState {
+    ChunkId id;
+    Version version;
+    bool updating = false;
+    std::vector<ParkedFetch> parked;
+    std::vector<std::pair<PartId, uint64_t>> held;  // bytes charged to parts, tied chunks apart
+  };
+  struct OpenFetch {
+    v1::FetchRequest request;
+    uint32_t chunks_left = 0;
+    uint64_t since_ms = 0;
+  };
+  struct Offer {  // a header that has no credit yet
+    StreamId stream;
+    v1::PushHeader header;
+    uint64_t since_ms = 0;
+  };
+  struct Incoming {  // credited: the payload is on its way
+    v1::PushHeader header;
+  };
+  struct ParkedBegin {
+    StreamId stream;
+    v1::BeginStepRequest request;
+    uint64_t since_ms = 0;
+  };
+  struct PartState {
+    uint64_t begun_step = 0;
+    uint64_t nonce = 0;               // of the worker that began it
+    std::optional<StreamId> push_stream;
+    std::optional<TimerId> lost_timer;
+    uint64_t last_seen_ms = 0;
+  };
+  struct ImportJob {
+    StreamId stream;
+    uint32_t ops_left = 0;
+    bool finish = false;
+    v1::Imported border;
+  };
+  struct ExportJob {
+    v1::ExportStateRequest request;
+    std::vector<ChunkId> chunks;
+    size_t next = 0;
+    bool started = false;
+    uint64_t since_ms = 0;
+  };
+  struct Watcher {
+    uint64_t after_step = 0;
+  };
+  // ---- operations in flight
+  struct ReadOp {
+    ChunkId chunk;
+    Version version;
+    CodecId codec;
+    Axis axis;
+    std::vector<FetchTag> tags;
+  };
+  struct UpdateOp {
+    ChunkId chunk;
+    std::vector<std::pair<PartId, uint64_t>> held;  // to release; tied contributions apart
+    double clip_factor = 1;
+  };
+  struct ImportOp {
+    StreamId stream;
+    ChunkId chunk;
+    Version version;
+  };
+  struct ExportOp {
+    StreamId stream;
+    ChunkId chunk;
+  };
+  using Op = std::variant<ReadOp, UpdateOp, ImportOp, ExportOp>;
+
+  // ---- dispatch, by event
+  void On(const event::StreamClosed& e);
+  void On(const event::Join& e);
+  void On(const event::BeginStep& e);
+  void On(const event::Fetch& e);
+  void On(const event::PushOffered& e);
+  void On(const event::PushReceived& e);
+  void On(const event::PushInvalid& e);
+  void On(const event::ImportInitialize& e);
+  void On(const event::ImportChunk& e);
+  void On(const event::ImportFinish& e);
+  void On(const event::Export& e);
+  void On(const event::ExportDrained& e);
+  void On(const event::Watch& e);
+  void On(const event::Gate& e);
+  void On(const event::OpDone& e);
+  void On(const event::FromShard& e);
+  void On(const event::LinkUp& e);
+  void On(const event::LinkDown& e);
+  void On(const event::Timer& e);
+
+  // ---- steps (shard_core.cc)
+  void OpenJob();
+  void TryAnswerBegins();
+  bool BeginIsDue(const v1::BeginStepRequest& request) const;
+  void AnswerBegin(const ParkedBegin& begin);
+  absl::Status CheckBegin(const v1::BeginStepRequest& request) const;
+  void MaybeStartUpdate(ChunkState* chunk);
+  void StartReadyUpdates();
+  void OnUpdateDone(const UpdateOp& op, const BackendDone& done);
+  void MaybeCompleteStep();
+  void PumpLead();
+  void SendToLead(v1::ShardMessage message);
+  void Broadcast(const v1::ShardMessage& message);
+  void OnDecision(const v1::Decision& decision);
+  void AddRecord(const v1::StepRecord& record);
+  void FinishWatchersIfDone();
+  void FailJob(const std::string& reason);
+  absl::Status FailedStatus() const;
+  v1::ShardMessage NewMessage() const;
+  void TouchPart(PartId part);
+
+  // ---- fetch
+  absl::Status CheckFetch(const event::Fetch& e, std::vector<ChunkId>* wanted) const;
+  void ServeOrPark(ChunkState* chunk, ParkedFetch fetch);
+  void StartRead(const ChunkState& chunk, const ParkedFetch& fetch);
+  void ServeParked(ChunkState* chunk);
+  void OnReadDone(const ReadOp& op, const BackendDone& done);
+  void FailFetch(FetchTag tag, const absl::Status& status);
+
+  // ---- push
+  enum class Decided { kCredited, kAnswered, kWaits };
+  absl::Status CheckHeader(const v1::PushHeader& header) const;
+  Decided TryOffer(const Offer& offer);
+  void RetryOffers();
+  void Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome, const std::string& message);
+  void ReleaseIncoming(const Incoming& incoming);
+  bool IsTied(ChunkId chunk) const { return chunks_.chunk(chunk).uses.size() > 1; }
+  static std::array<uint32_t, 4> FlatKey(const v1::ContributionKey& key);
+  static ContributionLedger::Place PlaceOf(const v1::ContributionKey& key);
+
+  // ---- state in and out
+  void OnImportDone(const ImportOp& op, const BackendDone& done);
+  void MaybeFinishImport(ImportJob* job);
+  void PumpExports();
+  void StartExportRead(StreamId stream, ExportJob* job);
+  void OnExportDone(const ExportOp& op, const BackendDone& done);
+  bool AtBorder(uint64_t step) const;
+
+  // ---- small helpers
+  ChunkState* Owned(ChunkId id);
+  bool Owns(ChunkId id) const { return id.value() < local_.size() && local_[id.value()] >= 0; }
+  OpId StartOp(Op op, BackendCall call);
+  void Emit(Effect effect) { out_->push_back(std::move(effect)); }
+  void Close(StreamId stream, const absl::Status& status) { Emit(effect::Close{stream, status}); }
+  void TraceIt(TraceAction::Kind kind, uint64_t subject, Version version);
+  bool is_lead() const { return lead_ != nullptr; }
+  std::string PartName(PartId part) const;
+  std::string StageName(StageId stage) const { return spec_.stages[stage.value()].name; }
+  void Count(const char* name, uint64_t n = 1) { counters_[name] += n; }
+
+  const Options options_;
+  const JobSpec& spec_;
+  const ChunkMap& chunks_;
+  const std::vector<ShardId> placement_;
+  const JobId job_id_;
+  const CodecId weight_codec_;
+  const CodecId gradient_codec_;
+  std::vector<ChunkState> owned_;  // ascending
+  std::vector<int32_t> local_;     // chunk id -> index in owned_, or -1
+
+  v1::JobState state_ = v1::JOB_STATE_IMPORTING;
+  std::string failure_;
+  Term term_;
+  uint64_t step_ = 0;         // the open step; 0 while importing; steps + 1 when done
+  uint64_t base_version_ = 0; // the version that the open step reads
+  uint64_t updates_ = 0;      // chunks updated, or being updated, in the open step
+  uint64_t updated_ = 0;      // chunks updated in the open step
+  std::vector<double> sum_squares_;  // by owned chunk, of the open step
+  std::map<uint64_t, v1::Decision> decisions_;
+  std::optional<v1::Stats> last_stats_;
+  std::optional<v1::Imported> last_imported_;
+  uint64_t gate_step_ = 0;    // 0: no gate
+
+  ContributionLedger ledger_;
+  Admission admission_;
+  std::unique_ptr<Lead> lead_;  // null on other shards
+  std::vector<v1::StepRecord> records_;
+
+  std::vector<PartState> parts_;
+  std::string compute_profile_;
+  std::map<uint64_t, std::vector<uint32_t>> joined_;  // worker nonce -> parts
+  std::deque<ParkedBegin> begins_;
+  std::map<FetchTag, OpenFetch> fetches_;
+  std::deque<Offer> offers_;
+  std::map<FetchTag, Incoming> incoming_;
+  std::set<std::array<uint32_t, 4>> incoming_keys_;  // use, first part, parts, chunk
+  std::map<StreamId, ImportJob> imports_;
+  std::map<StreamId, ExportJob> exports_;
+  std::map<StreamId, Watcher> watchers_;
+  std::unordered_map<OpId, Op> ops_;
+  std::map<ShardId, uint64_t> incarnations_;   // of shards that registered with the lead
+  std::map<ShardId, TimerId> link_timers_;
+  uint64_t next_op_ = 1;
+  uint64_t next_timer_ = 1;
+  std::map<std::string, uint64_t> counters_;
+
+  uint64_t now_ms_ = 0;
+  std::vector<Effect>* out_ = nullptr;  // valid within Handle
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_CORE_SHARD_CORE_IMPL_H_

@@ -1,0 +1,211 @@
+// ShardCore: gradients on their way in. Header, admission, payload, counted once, acknowledged.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "eps_server/core/shard_core_impl.h"
+
+namespace eps {
+namespace {
+
+// A refused contribution may be offered again after this pause.
+constexpr uint32_t kRetryAfterMs = 50;
+
+// What tells two encodings of a contribution apart.
+uint64_t HeaderDigest(const v1::PushHeader& header) {
+  return header.bytes() << 32 | header.crc32c();
+}
+
+}  // namespace
+
+ContributionLedger::Place ShardCore::Impl::PlaceOf(const v1::ContributionKey& key) {
+  return ContributionLedger::Place{ChunkId(key.chunk()), StageId(key.use_stage()),
+                                   TreeRange{key.part_first(), key.part_count()}};
+}
+
+std::array<uint32_t, 4> ShardCore::Impl::FlatKey(const v1::ContributionKey& key) {
+  return {key.use_stage(), key.part_first(), key.part_count(), key.chunk()};
+}
+
+void ShardCore::Impl::Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome,
+                          const std::string& message) {
+  v1::Ack ack;
+  ack.set_outcome(outcome);
+  ack.set_term(term_.value());
+  ack.set_step(step_);
+  ack.set_message(message);
+  switch (outcome) {
+    case v1::Ack::ACCEPTED: Count("accepted"); break;
+    case v1::Ack::DUPLICATE: Count("duplicate"); break;
+    case v1::Ack::CONFLICT: Count("conflict"); break;
+    case v1::Ack::STALE: Count("stale"); break;
+    default: Count("refused"); break;
+  }
+  Emit(effect::SendAck{stream, tag, std::move(ack)});
+}
+
+absl::Status ShardCore::Impl::CheckHeader(const v1::PushHeader& header) const {
+  const v1::ContributionKey& key = header.key();
+  if (JobId(key.job_id()) != job_id_) {
+    return absl::NotFoundError(absl::StrCat("job ", absl::Hex(key.job_id()),
+                                            "; this server runs ", absl::Hex(job_id_.value())));
+  }
+  if (!ledger_.IsValid(PlaceOf(key))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "chunk ", key.chunk(), ", use by stage ", key.use_stage(), ", parts ", key.part_first(),
+        "+", key.part_count(), ": no such contribution on shard ", options_.shard.value()));
+  }
+  if (header.codec() != static_cast<uint32_t>(gradient_codec_)) {
+    return absl::InvalidArgumentError(absl::StrCat("codec ", header.codec(),
+                                                   "; quantization.gradients is ",
+                                                   spec_.codecs.gradients));
+  }
+  const Codec* codec = *FindCodec(gradient_codec_);
+  if (key.part_count() > 1 && !codec->traits().exact) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("merged parts need an exact codec, quantization.gradients is ",
+                     spec_.codecs.gradients));
+  }
+  const uint64_t expected = codec->MaxEncodedSize(chunks_.chunk(ChunkId(key.chunk())));
+  if (header.bytes() > expected || (codec->traits().fixed_size && header.bytes() != expected)) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk ", key.chunk(), ": ", header.bytes(),
+                                                   " bytes, expected ", expected));
+  }
+  if (header.residual_bytes() != 0) {
+    return absl::InvalidArgumentError("residuals are not part of this job");
+  }
+  return absl::OkStatus();
+}
+
+void ShardCore::Impl::On(const event::PushOffered& e) {
+  const v1::PushHeader& header = e.header;
+  if (state_ == v1::JOB_STATE_FAILED) {
+    return Ack(e.stream, header.tag(), v1::Ack::REFUSED, std::string(FailedStatus().message()));
+  }
+  const absl::Status status = CheckHeader(header);
+  if (!status.ok()) {
+    return Ack(e.stream, header.tag(), v1::Ack::REFUSED,
+               absl::StrCat("Push: ", std::string(status.message())));
+  }
+  for (uint32_t p = 0; p < header.key().part_count(); ++p) {
+    const PartId part(header.key().part_first() + p);
+    TouchPart(part);
+    parts_[part.value()].push_stream = e.stream;
+  }
+  Offer offer{e.stream, header, now_ms_};
+  if (TryOffer(offer) == Decided::kWaits) offers_.push_back(std::move(offer));
+}
+
+ShardCore::Impl::Decided ShardCore::Impl::TryOffer(const Offer& offer) {
+  const v1::PushHeader& header = offer.header;
+  const v1::ContributionKey& key = header.key();
+  if (Term(key.term()) != term_ || key.step() < step_) {
+    Ack(offer.stream, header.tag(), v1::Ack::STALE, "");
+    return Decided::kAnswered;
+  }
+  if (key.step() > step_ || state_ != v1::JOB_STATE_RUNNING) {
+    v1::Ack ack;
+    ack.set_outcome(v1::Ack::REFUSED);
+    ack.set_term(term_.value());
+    ack.set_step(step_);
+    ack.set_message(absl::StrCat("Push: step ", key.step(), " is not open, step ", step_, " is"));
+    ack.set_retry_after_ms(kRetryAfterMs);
+    Count("refused");
+    Emit(effect::SendAck{offer.stream, header.tag(), std::move(ack)});
+    return Decided::kAnswered;
+  }
+  const ContributionLedger::Place place = PlaceOf(key);
+  switch (ledger_.Check(place, {header.worker_nonce(), HeaderDigest(header)})) {
+    case ContributionLedger::Verdict::kDuplicate:
+      Ack(offer.stream, header.tag(), v1::Ack::DUPLICATE, "");
+      return Decided::kAnswered;
+    case ContributionLedger::Verdict::kConflict:
+      Ack(offer.stream, header.tag(), v1::Ack::CONFLICT,
+          absl::StrCat("chunk ", key.chunk(), ", use ", StageName(place.use), ", part ",
+                       key.part_first(), ", step ", key.step(),
+                       ": this worker sent other bytes before"));
+      return Decided::kAnswered;
+    case ContributionLedger::Verdict::kOverlap:
+      Ack(offer.stream, header.tag(), v1::Ack::REFUSED,
+          absl::StrCat("Push: some of the parts ", key.part_first(), "+", key.part_count(),
+                       " of chunk ", key.chunk(), " are counted; send the others alone"));
+      return Decided::kAnswered;
+    case ContributionLedger::Verdict::kNew:
+      break;
+  }
+  if (incoming_keys_.count(FlatKey(key)) > 0) return Decided::kWaits;  // somebody is sending it
+  if (!admission_.Admit(PartId(key.part_first()), place.use, ledger_.OldestIncompleteStage(),
+                        IsTied(place.chunk), header.bytes())) {
+    return Decided::kWaits;
+  }
+  incoming_keys_.insert(FlatKey(key));
+  incoming_.emplace(FetchTag{offer.stream, header.tag()}, Incoming{header});
+  Emit(effect::Credit{offer.stream, header.tag()});
+  return Decided::kCredited;
+}
+
+void ShardCore::Impl::RetryOffers() {
+  std::deque<Offer> offers;
+  offers.swap(offers_);
+  for (Offer& offer : offers) {
+    if (TryOffer(offer) == Decided::kWaits) offers_.push_back(std::move(offer));
+  }
+}
+
+void ShardCore::Impl::ReleaseIncoming(const Incoming& incoming) {
+  const v1::ContributionKey& key = incoming.header.key();
+  incoming_keys_.erase(FlatKey(key));
+  admission_.Release(PartId(key.part_first()), IsTied(ChunkId(key.chunk())),
+                     incoming.header.bytes());
+}
+
+void ShardCore::Impl::On(const event::PushReceived& e) {
+  auto it = incoming_.find(FetchTag{e.stream, e.tag});
+  if (it == incoming_.end()) return;
+  const Incoming incoming = std::move(it->second);
+  incoming_.erase(it);
+  const v1::PushHeader& header = incoming.header;
+  const v1::ContributionKey& key = header.key();
+  const ContributionLedger::Place place = PlaceOf(key);
+  const ContributionLedger::Origin origin{header.worker_nonce(), HeaderDigest(header)};
+  if (state_ != v1::JOB_STATE_RUNNING || key.step() != step_ ||
+      ledger_.Check(place, origin) != ContributionLedger::Verdict::kNew) {
+    ReleaseIncoming(incoming);
+    if (state_ == v1::JOB_STATE_FAILED) {
+      Ack(e.stream, e.tag, v1::Ack::REFUSED, std::string(FailedStatus().message()));
+    } else {
+      TryOffer(Offer{e.stream, header, now_ms_});  // answers: stale, duplicate or conflict
+    }
+    return RetryOffers();
+  }
+  incoming_keys_.erase(FlatKey(key));
+  ledger_.Count(place, origin, header.tokens(), e.data);
+  TraceIt(TraceAction::Kind::kCounted, key.chunk(), Version(base_version_));
+  ChunkState* chunk = Owned(place.chunk);
+  chunk->held.emplace_back(PartId(key.part_first()), header.bytes());
+  TouchPart(PartId(key.part_first()));
+  Ack(e.stream, e.tag, v1::Ack::ACCEPTED, "");
+  Count("accepted_bytes", header.bytes());
+  MaybeStartUpdate(chunk);
+  RetryOffers();
+}
+
+void ShardCore::Impl::On(const event::PushInvalid& e) {
+  auto it = incoming_.find(FetchTag{e.stream, e.tag});
+  if (it == incoming_.end()) return;
+  ReleaseIncoming(it->second);
+  const uint32_t chunk = it->second.header.key().chunk();
+  incoming_.erase(it);
+  v1::Ack ack;
+  ack.set_outcome(v1::Ack::REFUSED);
+  ack.set_term(term_.value());
+  ack.set_step(step_);
+  ack.set_message(absl::StrCat("Push: chunk ", chunk, ": ", std::string(e.status.message())));
+  // A damaged transfer is worth another try; inadmissible values are not.
+  if (absl::IsDataLoss(e.status)) ack.set_retry_after_ms(kRetryAfterMs);
+  Count("refused");
+  Emit(effect::SendAck{e.stream, e.tag, std::move(ack)});
+  RetryOffers();
+}
+
+}  // namespace eps
