@@ -64,6 +64,16 @@ struct MicroBatch {
   std::vector<int32_t> labels;
 };
 
+// The positions that count in the loss: labels other than kIgnoreLabel, or every position of a
+// batch that carries no labels (synthetic models). A contribution is pushed with the sum of these
+// over its part, so every program must count the same.
+inline uint64_t CountedTokens(const MicroBatch& batch) {
+  if (batch.labels.empty()) return uint64_t{batch.samples} * batch.seq_len;
+  uint64_t count = 0;
+  for (const int32_t label : batch.labels) count += label != kIgnoreLabel ? 1 : 0;
+  return count;
+}
+
 // Sum over counted tokens of the loss, in double.
 struct LossSum {
   double sum = 0;

@@ -1,0 +1,293 @@
+#include "worker/data/token_source.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/checksum.h"
+#include "common/status_macros.h"
+#include "spec/data_position.h"
+
+namespace eps {
+namespace {
+
+constexpr uint32_t kByteVocabulary = 256;
+constexpr char kQuickstartFolder[] = "/usr/share/common-licenses";
+
+// A whole file, mapped read-only. Empty files map to nothing.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  ~MappedFile() {
+    if (data_ != nullptr) munmap(const_cast<uint8_t*>(data_), size_);
+  }
+  MappedFile(MappedFile&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  static absl::StatusOr<MappedFile> Open(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+      const int error = errno;
+      const std::string text =
+          absl::StrCat("cannot open data file ", path, " (data.path): ", strerror(error));
+      return error == ENOENT || error == ENOTDIR ? absl::NotFoundError(text)
+                                                 : absl::PermissionDeniedError(text);
+    }
+    absl::StatusOr<MappedFile> file = Map(fd, path);
+    close(fd);
+    return file;
+  }
+
+  const uint8_t* data() const { return data_; }
+  uint64_t size() const { return size_; }
+
+ private:
+  static absl::StatusOr<MappedFile> Map(int fd, const std::string& path) {
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+      return absl::InternalError(absl::StrCat("cannot stat data file ", path, ": ",
+                                              strerror(errno)));
+    }
+    if (!S_ISREG(info.st_mode)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data.path names ", path, ", which is not a regular file"));
+    }
+    MappedFile file;
+    if (info.st_size == 0) return file;
+    void* p = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED) {
+      return absl::InternalError(absl::StrCat("cannot map data file ", path, " of ", info.st_size,
+                                              " bytes: ", strerror(errno)));
+    }
+    file.data_ = static_cast<const uint8_t*>(p);
+    file.size_ = static_cast<uint64_t>(info.st_size);
+    return file;
+  }
+
+  const uint8_t* data_ = nullptr;
+  uint64_t size_ = 0;
+};
+
+// What both kinds share: everything that is computed by walking over the tokens.
+class TokenDataBase : public TokenData {
+ public:
+  std::string Sha256Hex() const override {
+    constexpr uint64_t kBlock = 32 * 1024;
+    Sha256 hash;
+    std::string block;
+    for (uint64_t begin = 0; begin < size(); begin += kBlock) {
+      const uint64_t end = std::min(size(), begin + kBlock);
+      block.clear();
+      for (uint64_t i = begin; i < end; ++i) {
+        const uint16_t token = (*this)[i];
+        block.push_back(static_cast<char>(token & 0xff));
+        block.push_back(static_cast<char>(token >> 8));
+      }
+      hash.Update(block);
+    }
+    return ToHex(hash.Finish());
+  }
+
+  double UnigramEntropy() const override {
+    std::vector<uint64_t> counts(1 << 16, 0);
+    for (uint64_t i = 0; i < size(); ++i) ++counts[(*this)[i]];
+    double entropy = 0;
+    for (const uint64_t count : counts) {
+      if (count == 0) continue;
+      const double p = static_cast<double>(count) / static_cast<double>(size());
+      entropy -= p * std::log(p);
+    }
+    return entropy;
+  }
+
+  absl::Status CheckIds(uint32_t vocab_size) const override {
+    for (uint64_t i = 0; i < size(); ++i) {
+      if ((*this)[i] < vocab_size) continue;
+      return absl::OutOfRangeError(absl::StrCat(
+          "token ", i, " of the data (data.path) has id ", (*this)[i],
+          ", but the model's vocabulary has ", vocab_size, " ids (vocab_size of model.path)"));
+    }
+    return absl::OkStatus();
+  }
+};
+
+class TextData final : public TokenDataBase {
+ public:
+  explicit TextData(std::string bytes) : bytes_(std::move(bytes)) {}
+  uint64_t size() const override { return bytes_.size(); }
+  uint16_t operator[](uint64_t i) const override { return static_cast<uint8_t>(bytes_[i]); }
+
+ private:
+  const std::string bytes_;
+};
+
+class BinData final : public TokenDataBase {
+ public:
+  explicit BinData(MappedFile file) : file_(std::move(file)) {}
+  uint64_t size() const override { return file_.size() / 2; }
+  uint16_t operator[](uint64_t i) const override {
+    return static_cast<uint16_t>(file_.data()[2 * i] | (file_.data()[2 * i + 1] << 8));
+  }
+
+ private:
+  const MappedFile file_;
+};
+
+bool IsBin(const std::string& path) { return absl::EndsWith(path, ".bin"); }
+
+absl::Status EmptyFile(const std::string& path) {
+  return absl::InvalidArgumentError(absl::StrCat("data file ", path, " (data.path) is empty"));
+}
+
+absl::StatusOr<std::shared_ptr<const TokenData>> OpenBin(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+  if (file.size() == 0) return EmptyFile(path);
+  if (file.size() % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data file ", path, " has ", file.size(),
+                     " bytes; a .bin file of uint16 tokens has an even number"));
+  }
+  return std::make_shared<const BinData>(std::move(file));
+}
+
+absl::StatusOr<std::shared_ptr<const TokenData>> OpenText(const std::vector<std::string>& paths,
+                                                          uint32_t vocab_size) {
+  if (vocab_size != kByteVocabulary) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "text files are read as bytes and need a model whose vocab_size is 256, but it is ",
+        vocab_size, ": tokenize ", paths[0],
+        " into one flat file of little-endian uint16 ids that ends in .bin and name it in "
+        "data.path, or change the model's vocab_size"));
+  }
+  std::string bytes;
+  for (const std::string& path : paths) {
+    EPS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+    if (file.size() == 0) return EmptyFile(path);
+    bytes.append(reinterpret_cast<const char*>(file.data()), file.size());
+  }
+  return std::make_shared<const TextData>(std::move(bytes));
+}
+
+absl::Status CheckPlace(const JobSpec& spec, Step step, uint32_t index) {
+  const uint64_t batches = uint64_t{spec.training.parts} * spec.training.micro_batches;
+  if (step.value() >= 1 && index < batches) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("no micro-batch ", index, " of step ",
+                                                 step.value(), ": a step has ", batches,
+                                                 " and steps count from 1"));
+}
+
+MicroBatch Identity(const JobSpec& spec, Step step, uint32_t index) {
+  MicroBatch batch;
+  batch.step = step;
+  batch.index = index;
+  batch.samples = spec.training.micro_batch_size;
+  batch.seq_len = spec.training.seq_len;
+  return batch;
+}
+
+class TokenBatchSource final : public BatchSource {
+ public:
+  TokenBatchSource(const JobSpec& spec, const TokenData& data) : spec_(spec), data_(data) {}
+
+  absl::StatusOr<MicroBatch> Get(Step step, uint32_t index) override {
+    EPS_RETURN_IF_ERROR(CheckPlace(spec_, step, index));
+    if (data_.size() != spec_.data.tokens) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the job was created for data of ", spec_.data.tokens,
+                       " tokens, but the files of data.path hold ", data_.size()));
+    }
+    const uint64_t length = spec_.training.seq_len;
+    MicroBatch batch = Identity(spec_, step, index);
+    batch.tokens.reserve(batch.samples * length);
+    batch.labels.reserve(batch.samples * length);
+    for (uint32_t slot = 0; slot < batch.samples; ++slot) {
+      const uint64_t first = SampleIndex(spec_, step, index, slot) * length;
+      for (uint64_t i = first; i < first + length; ++i) {
+        batch.tokens.push_back(data_[i]);
+        batch.labels.push_back(data_[i + 1]);
+      }
+    }
+    return batch;
+  }
+
+ private:
+  const JobSpec& spec_;
+  const TokenData& data_;
+};
+
+class EmptyBatchSource final : public BatchSource {
+ public:
+  explicit EmptyBatchSource(const JobSpec& spec) : spec_(spec) {}
+
+  absl::StatusOr<MicroBatch> Get(Step step, uint32_t index) override {
+    EPS_RETURN_IF_ERROR(CheckPlace(spec_, step, index));
+    return Identity(spec_, step, index);
+  }
+
+ private:
+  const JobSpec& spec_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const TokenData>> TokenData::Open(
+    const std::vector<std::string>& paths, uint32_t vocab_size) {
+  if (paths.empty()) {
+    return absl::InvalidArgumentError("data.path names no file: give text files or one .bin");
+  }
+  const auto bins = std::count_if(paths.begin(), paths.end(), IsBin);
+  if (bins == 0) return OpenText(paths, vocab_size);
+  if (paths.size() == 1) return OpenBin(paths[0]);
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.path names ", paths.size(), " files, ", bins,
+                   " of them .bin: give text files only, or one .bin alone"));
+}
+
+absl::StatusOr<std::vector<std::string>> QuickstartTextFiles() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<std::string> files;
+  fs::recursive_directory_iterator it(kQuickstartFolder, error);
+  const fs::recursive_directory_iterator end;
+  while (!error && it != end) {
+    // Links are left out: most of them repeat a file under a shorter name.
+    if (it->symlink_status(error).type() == fs::file_type::regular) {
+      files.push_back(it->path().string());
+    }
+    if (!error) it.increment(error);
+  }
+  if (error) {
+    return absl::NotFoundError(absl::StrCat("cannot list ", kQuickstartFolder, ": ",
+                                            error.message(), "; name text files in data.path"));
+  }
+  if (files.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("no files in ", kQuickstartFolder, "; name text files in data.path"));
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::unique_ptr<BatchSource> NewTokenBatchSource(const JobSpec& spec, const TokenData& data) {
+  return std::make_unique<TokenBatchSource>(spec, data);
+}
+
+std::unique_ptr<BatchSource> NewEmptyBatchSource(const JobSpec& spec) {
+  return std::make_unique<EmptyBatchSource>(spec);
+}
+
+}  // namespace eps
