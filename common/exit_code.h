@@ -2,6 +2,7 @@
 #define EPS_COMMON_EXIT_CODE_H_
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace eps {
 
@@ -21,8 +22,16 @@ enum class ExitCode : int {
   kInterrupted = 130,
 };
 
-// The exit code of a command that ended with `status`: the one place that maps them.
+// The exit code of a command that ended with `status`: the one place that maps them. A code that
+// WithExitCode gave wins over the one of the status code.
 ExitCode ExitCodeOf(const absl::Status& status);
+
+// `status` (not OK) with an exit code of its own, where no status code stands for it: I/O errors,
+// and what another process of ours ended with. Travels as a payload, inside this process only.
+absl::Status WithExitCode(absl::Status status, ExitCode code);
+
+// An Internal error with exit code kIo: the machine failed to read, write or sync.
+absl::Status IoError(absl::string_view message);
 
 }  // namespace eps
 

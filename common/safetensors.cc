@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/exit_code.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -63,7 +64,7 @@ absl::Status Errno(absl::string_view what, const std::string& path) {
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
     return absl::ResourceExhaustedError(text);
   }
-  return absl::InternalError(text);
+  return IoError(text);
 }
 
 // Texts of a hostile file are shown cut, so that no error outgrows what a person reads.

@@ -76,8 +76,8 @@ class SafetensorsWriter {
   // Creates (or empties) `path` and writes the header: `__metadata__` {"format": "pt"}, which
   // Hugging Face's loaders ask for, and the tensors in the order given. Of the entries only name
   // and shape are read. InvalidArgument for a name given twice or reserved, or a size that
-  // overflows; Internal (with errno's text) if the file cannot be written, ResourceExhausted if
-  // the disk is full.
+  // overflows; IoError (common/exit_code.h) if the file cannot be written, ResourceExhausted if the
+  // disk is full.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, std::vector<SafetensorsEntry> entries);
   ~SafetensorsWriter();
