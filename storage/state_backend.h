@@ -34,7 +34,8 @@ struct UpdateRequest {
   Version from;
   Version to;  // from + 1
   // All contributions, complete: for every use, ranges that are nodes of the tree over `parts` and
-  // cover it. Any order; reduced along the tree over parts, then left to right over uses.
+  // cover it. Any order; reduced along the tree over parts, then left to right over uses. Anything
+  // else is refused with InvalidArgument.
   std::vector<UpdateInput> inputs;
   uint32_t parts = 1;
   StepScalars step;
@@ -88,6 +89,8 @@ using BackendDoneFn = std::function<void(BackendDone)>;
 // State in DRAM, pre-faulted, 12 bytes per parameter for AdamW. Reserves everything now, or
 // ResourceExhausted with the bytes wanted, in use, and the limit, and the key to change. `spec`,
 // `chunks`, `executor` and `account` must outlive the backend; `owned` lists this shard's chunks.
+// Operations of one chunk run one after the other, those of different chunks side by side. The
+// destructor waits for the operations that were begun; it may not run on the executor's threads.
 absl::StatusOr<std::unique_ptr<StateBackend>> NewDramBackend(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
     MemoryAccount* account, BackendDoneFn done);
