@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/ids.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
 
