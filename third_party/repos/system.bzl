@@ -2,7 +2,16 @@
 
 # target name -> pkg-config modules (linked shared, or as archives with --define=link=static)
 _LIBS = {
-    "absl": ["absl_statusor", "absl_status", "absl_strings", "absl_str_format", "absl_flat_hash_map", "absl_flat_hash_set", "absl_span", "absl_time"],
+    "absl": [
+        "absl_statusor",
+        "absl_status",
+        "absl_strings",
+        "absl_str_format",
+        "absl_flat_hash_map",
+        "absl_flat_hash_set",
+        "absl_span",
+        "absl_time",
+    ],
     "benchmark": ["benchmark"],
     "crypto": ["libcrypto"],
     "grpc": ["grpc++", "protobuf"],
@@ -49,19 +58,36 @@ def _pkg_config(rctx, args):
         fail("pkg-config %s failed: %s (run tools/install_deps.sh)" % (" ".join(args), r.stderr))
     return [f for f in r.stdout.strip().split(" ") if f and not f.startswith("-Wl,")]
 
+_LIBRARY = """cc_library(
+    name = %r,
+    linkopts = select({":static": %r, "//conditions:default": %r}),
+    defines = %r,
+)"""
+
+def _library(rctx, name, modules):
+    """The rule of one library: how to compile with it, and to link it shared or as archives."""
+    extra = _EXTRA_LIBS.get(name, [])
+    libs = _dedup_keep_last(_pkg_config(rctx, ["--libs"] + modules))
+    static_libs = _dedup_keep_last(_pkg_config(rctx, ["--libs", "--static"] + modules))
+    cflags = _pkg_config(rctx, ["--cflags-only-other"] + modules)
+    archives = [
+        flag
+        for flag in extra + static_libs + _EXTRA_STATIC_LIBS.get(name, [])
+        if flag not in _ALWAYS_SHARED and flag.startswith("-l")
+    ]
+    shared = ["-Wl,--as-needed"] + extra + libs
+    static = ["-Wl,-Bstatic", "-Wl,--start-group"] + archives
+    static += ["-Wl,--end-group", "-Wl,-Bdynamic", "-ldl", "-lrt", "-lpthread", "-lm"]
+    defines = [flag[2:] for flag in cflags if flag.startswith("-D")]
+    return _LIBRARY % (name, static, shared, defines)
+
 def _impl(rctx):
     build = [
         'package(default_visibility = ["//visibility:public"])',
         'config_setting(name = "static", values = {"define": "link=static"})',
     ]
     for name, modules in _LIBS.items():
-        extra = _EXTRA_LIBS.get(name, [])
-        shared = ["-Wl,--as-needed"] + extra + _dedup_keep_last(_pkg_config(rctx, ["--libs"] + modules))
-        defines = [f[2:] for f in _pkg_config(rctx, ["--cflags-only-other"] + modules) if f.startswith("-D")]
-        all_static = extra + _dedup_keep_last(_pkg_config(rctx, ["--libs", "--static"] + modules)) + _EXTRA_STATIC_LIBS.get(name, [])
-        archives = [f for f in all_static if f not in _ALWAYS_SHARED and f.startswith("-l")]
-        static = ["-Wl,-Bstatic", "-Wl,--start-group"] + archives + ["-Wl,--end-group", "-Wl,-Bdynamic", "-ldl", "-lrt", "-lpthread", "-lm"]
-        build.append("cc_library(name = %r, linkopts = select({':static': %r, '//conditions:default': %r}), defines = %r)" % (name, static, shared, defines))
+        build.append(_library(rctx, name, modules))
     for name, header in _HEADER_ONLY.items():
         if not rctx.path(header).exists:
             fail("%s is missing (run tools/install_deps.sh)" % header)
@@ -74,4 +100,9 @@ def _impl(rctx):
     build.append('exports_files(["bin/protoc", "bin/grpc_cpp_plugin"])')
     rctx.file("BUILD.bazel", "\n".join(build) + "\n")
 
-system_libs = repository_rule(implementation = _impl, local = True, configure = True, environ = ["PATH", "PKG_CONFIG_PATH"])
+system_libs = repository_rule(
+    implementation = _impl,
+    local = True,
+    configure = True,
+    environ = ["PATH", "PKG_CONFIG_PATH"],
+)

@@ -1,0 +1,129 @@
+"""What the tests of the source text share: the files, C++ without comments, a unittest runner.
+
+These tests read the tree that they were built from, not copies that bazel made, so that a new file
+is checked without being listed anywhere.
+"""
+
+import functools
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CPP_SUFFIXES = (".h", ".cc", ".cu", ".cuh")
+
+
+@functools.lru_cache(maxsize=None)
+def files():
+    """Paths relative to the root of all files that are tracked or that git would offer to add."""
+    listed = subprocess.run(
+        ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "ls-files", "-z", "--cached",
+         "--others", "--exclude-standard"],
+        check=True, stdout=subprocess.PIPE, timeout=60).stdout.decode()
+    return tuple(sorted(p for p in set(listed.split("\0")) if p and (ROOT / p).is_file()))
+
+
+@functools.lru_cache(maxsize=None)
+def read(path):
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def is_cpp(path):
+    return path.endswith(CPP_SUFFIXES)
+
+
+def is_third_party(path):
+    return path.startswith("third_party/")
+
+
+def _is_build_file(path):
+    return os.path.basename(path) in ("BUILD", "BUILD.bazel")
+
+
+def build_files():
+    """Paths of the BUILD files of our own packages."""
+    return [p for p in files() if _is_build_file(p) and not is_third_party(p)]
+
+
+_NOT_CODE = re.compile(
+    r"""//(?:[^\n\\]|\\.|\\\n)*          # a line comment
+      | /\*.*?\*/                        # a block comment
+      | R"(?P<end>[^()\\\s]{0,16})\(.*?\)(?P=end)"   # a raw string
+      | "(?:[^"\\\n]|\\.)*"              # a string
+      | (?<![0-9a-fA-F])'(?:[^'\\\n]|\\.)*'          # a character, and no digit separator
+    """, re.DOTALL | re.VERBOSE)
+
+
+def cpp_code(text, keep_strings=False):
+    """`text` with comments blanked, and strings too unless kept; lines and columns stay."""
+    def blank(match):
+        piece = match.group()
+        if keep_strings and not piece.startswith("/"):
+            return piece
+        return re.sub(r"[^\n]", " ", piece)
+    return _NOT_CODE.sub(blank, text)
+
+
+def matches(pattern, text):
+    """(line number, match) of each match of a compiled pattern."""
+    for match in pattern.finditer(text):
+        yield text.count("\n", 0, match.start()) + 1, match
+
+
+class _Timed(unittest.TextTestResult):
+    """Remembers each test with its time and failure, for the XML that bazel reads."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.cases = []
+        self.started = time.monotonic()
+
+    def startTest(self, test):
+        self.started = time.monotonic()
+        super().startTest(test)
+
+    def _record(self, test, failure):
+        class_name, name = test.id().rsplit(".", 1)
+        self.cases.append((class_name, name, time.monotonic() - self.started, failure))
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self._record(test, None)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self._record(test, self.failures[-1][1])
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self._record(test, self.errors[-1][1])
+
+    def addSubTest(self, test, subtest, err):
+        super().addSubTest(test, subtest, err)
+        if err is not None:
+            self._record(test, self._exc_info_to_string(err, test))
+
+
+def _write_xml(cases, path):
+    suite = ElementTree.Element("testsuite", name=os.path.basename(sys.argv[0]),
+                                tests=str(len(cases)))
+    for class_name, name, seconds, failure in cases:
+        case = ElementTree.SubElement(suite, "testcase", classname=class_name, name=name,
+                                      time=f"{seconds:.3f}")
+        if failure is not None:
+            ElementTree.SubElement(case, "failure", message="failed").text = failure
+    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def main():
+    """Runs the unittest cases of the calling script, and tells bazel about each of them."""
+    runner = unittest.TextTestRunner(resultclass=_Timed, verbosity=2)
+    program = unittest.main(module="__main__", testRunner=runner, exit=False)
+    if "XML_OUTPUT_FILE" in os.environ:
+        _write_xml(program.result.cases, os.environ["XML_OUTPUT_FILE"])
+    sys.exit(0 if program.result.wasSuccessful() and program.result.testsRun else 1)
