@@ -12,20 +12,20 @@ namespace eps::internal {
                               const std::string& detail);
 }  // namespace eps::internal
 
-#define EPS_CHECK(condition)                                                          \
-  do {                                                                                \
-    if (__builtin_expect(!(condition), 0))                                            \
-      ::eps::internal::CheckFailed(__FILE__, __LINE__, #condition, std::string());    \
+#define EPS_CHECK(condition)                                                       \
+  do {                                                                             \
+    if (__builtin_expect(!(condition), 0))                                         \
+      ::eps::internal::CheckFailed(__FILE__, __LINE__, #condition, std::string()); \
   } while (0)
 
 // As EPS_CHECK, with a streamable explanation: EPS_CHECK_MSG(a < b, "a=" << a << " b=" << b).
-#define EPS_CHECK_MSG(condition, message)                                             \
-  do {                                                                                \
-    if (__builtin_expect(!(condition), 0)) {                                          \
-      std::ostringstream eps_check_stream;                                            \
-      eps_check_stream << message;                                                    \
+#define EPS_CHECK_MSG(condition, message)                                                   \
+  do {                                                                                      \
+    if (__builtin_expect(!(condition), 0)) {                                                \
+      std::ostringstream eps_check_stream;                                                  \
+      eps_check_stream << message;                                                          \
       ::eps::internal::CheckFailed(__FILE__, __LINE__, #condition, eps_check_stream.str()); \
-    }                                                                                 \
+    }                                                                                       \
   } while (0)
 
 #ifdef NDEBUG

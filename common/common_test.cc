@@ -48,7 +48,8 @@ TEST(MemoryAccount, RefusesBeyondTheLimitWithTheFigures) {
   EXPECT_TRUE(account.TryCharge(MemoryKind::kState, 60).ok());
   absl::Status refused = account.TryCharge(MemoryKind::kContribution, 50);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("50 bytes wanted, 60 in use, limit 100"));
+  EXPECT_THAT(std::string(refused.message()),
+              testing::HasSubstr("50 bytes wanted, 60 in use, limit 100"));
   account.Release(MemoryKind::kState, 60);
   EXPECT_TRUE(account.TryCharge(MemoryKind::kContribution, 100).ok());
 }

@@ -9,15 +9,15 @@ namespace eps {
 // The one table of the project; schedulers match on these numbers.
 enum class ExitCode : int {
   kOk = 0,
-  kDifferent = 1,      // compared, and different (verify, digest)
-  kUsage = 64,         // usage or configuration
-  kDataInvalid = 65,   // data or state invalid
-  kNoInput = 66,       // input missing
-  kUnavailable = 69,   // a peer is unavailable
-  kInternal = 70,      // broken invariant
-  kDoesNotFit = 71,    // memory or disk
-  kIo = 74,            // I/O error (fsync)
-  kFenced = 75,        // another incarnation took over: do not retry in place
+  kDifferent = 1,     // compared, and different (verify, digest)
+  kUsage = 64,        // usage or configuration
+  kDataInvalid = 65,  // data or state invalid
+  kNoInput = 66,      // input missing
+  kUnavailable = 69,  // a peer is unavailable
+  kInternal = 70,     // broken invariant
+  kDoesNotFit = 71,   // memory or disk
+  kIo = 74,           // I/O error (fsync)
+  kFenced = 75,       // another incarnation took over: do not retry in place
   kNotAllowed = 77,
   kInterrupted = 130,
 };

@@ -14,7 +14,9 @@ namespace eps {
 class ScopedFlushDenormals {
  public:
 #if defined(__SSE__)
-  ScopedFlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(static_cast<unsigned>(saved_) | 0x8040u); }
+  ScopedFlushDenormals() : saved_(_mm_getcsr()) {
+    _mm_setcsr(static_cast<unsigned>(saved_) | 0x8040u);
+  }
   ~ScopedFlushDenormals() { _mm_setcsr(static_cast<unsigned>(saved_)); }
 #elif defined(__aarch64__)
   ScopedFlushDenormals() {

@@ -16,14 +16,22 @@ void RaiseTo(std::atomic<uint64_t>* peak, uint64_t value) {
 
 const char* MemoryKindName(MemoryKind kind) {
   switch (kind) {
-    case MemoryKind::kState: return "state";
-    case MemoryKind::kContribution: return "contribution";
-    case MemoryKind::kFetch: return "fetch";
-    case MemoryKind::kImport: return "import";
-    case MemoryKind::kStage: return "stage";
-    case MemoryKind::kStash: return "stash";
-    case MemoryKind::kScratch: return "scratch";
-    case MemoryKind::kCount: break;
+    case MemoryKind::kState:
+      return "state";
+    case MemoryKind::kContribution:
+      return "contribution";
+    case MemoryKind::kFetch:
+      return "fetch";
+    case MemoryKind::kImport:
+      return "import";
+    case MemoryKind::kStage:
+      return "stage";
+    case MemoryKind::kStash:
+      return "stash";
+    case MemoryKind::kScratch:
+      return "scratch";
+    case MemoryKind::kCount:
+      break;
   }
   return "unknown";
 }
@@ -44,9 +52,9 @@ absl::Status MemoryAccount::TryCharge(MemoryKind kind, uint64_t bytes) {
   uint64_t total = total_.load(std::memory_order_relaxed);
   do {
     if (bytes > limit_bytes_ || total > limit_bytes_ - bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          MemoryKindName(kind), " memory: ", bytes, " bytes wanted, ", total, " in use, limit ",
-          limit_bytes_));
+      return absl::ResourceExhaustedError(absl::StrCat(MemoryKindName(kind), " memory: ", bytes,
+                                                       " bytes wanted, ", total, " in use, limit ",
+                                                       limit_bytes_));
     }
   } while (!total_.compare_exchange_weak(total, total + bytes, std::memory_order_relaxed));
   const uint64_t live =
@@ -56,9 +64,9 @@ absl::Status MemoryAccount::TryCharge(MemoryKind kind, uint64_t bytes) {
 }
 
 void MemoryAccount::Release(MemoryKind kind, uint64_t bytes) {
-  const uint64_t before =
-      live_[static_cast<int>(kind)].fetch_sub(bytes, std::memory_order_relaxed);
-  EPS_CHECK_MSG(before >= bytes, MemoryKindName(kind) << ": released " << bytes << " of " << before);
+  const uint64_t before = live_[static_cast<int>(kind)].fetch_sub(bytes, std::memory_order_relaxed);
+  EPS_CHECK_MSG(before >= bytes, MemoryKindName(kind)
+                                     << ": released " << bytes << " of " << before);
   total_.fetch_sub(bytes, std::memory_order_relaxed);
 }
 

@@ -49,8 +49,8 @@ class EPS_SCOPED_CAPABILITY MutexLock {
 class CondVar {
  public:
   // Waits for a signal at most until `deadline`; spurious returns are possible. False: timed out.
-  bool WaitUntil(Mutex* mu, std::chrono::steady_clock::time_point deadline) EPS_REQUIRES(mu)
-      EPS_NO_THREAD_SAFETY_ANALYSIS {
+  bool WaitUntil(Mutex* mu, std::chrono::steady_clock::time_point deadline)
+      EPS_REQUIRES(mu) EPS_NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
     const bool in_time = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;
     lock.release();

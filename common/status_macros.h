@@ -7,10 +7,10 @@
 #include "absl/status/statusor.h"
 
 // Returns from the enclosing function when `expression` (an absl::Status) is not OK.
-#define EPS_RETURN_IF_ERROR(expression)                    \
-  do {                                                     \
-    absl::Status eps_status = (expression);                \
-    if (!eps_status.ok()) return eps_status;               \
+#define EPS_RETURN_IF_ERROR(expression)      \
+  do {                                       \
+    absl::Status eps_status = (expression);  \
+    if (!eps_status.ok()) return eps_status; \
   } while (0)
 
 #define EPS_STATUS_CONCAT_INNER(a, b) a##b

@@ -68,7 +68,7 @@ ContributionLedger::Verdict ContributionLedger::Check(const Place& place,
     if (entry.parts == place.parts) {
       const bool same_process = entry.origin.nonce == origin.nonce;
       return same_process && entry.origin.digest != origin.digest ? Verdict::kConflict
-                                                                   : Verdict::kDuplicate;
+                                                                  : Verdict::kDuplicate;
     }
     if (Contains(entry.parts, place.parts)) return Verdict::kDuplicate;
     if (Overlaps(entry.parts, place.parts)) covered += entry.parts.count;

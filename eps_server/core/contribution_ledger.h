@@ -90,9 +90,9 @@ class ContributionLedger {
 
   const ChunkMap& chunks_;
   const uint32_t parts_;
-  std::vector<int32_t> local_;             // chunk id -> index in entries_, -1: not ours
-  std::vector<ChunkEntries> entries_;      // owned chunks, ascending
-  std::vector<uint64_t> stage_missing_;    // parts missing, by stage
+  std::vector<int32_t> local_;           // chunk id -> index in entries_, -1: not ours
+  std::vector<ChunkEntries> entries_;    // owned chunks, ascending
+  std::vector<uint64_t> stage_missing_;  // parts missing, by stage
 };
 
 }  // namespace eps

@@ -100,8 +100,8 @@ std::vector<v1::Decision> Lead::TakeDecisions() {
   const bool lagged = spec_.training.clip == Clip::kLagged;
   while (next_decision_ <= spec_.training.steps) {
     // Without clipping a decision depends on no gradient and goes one step ahead.
-    const bool known = lagged ? last_norm_step_ + 1 == next_decision_
-                              : next_decision_ <= last_norm_step_ + 2;
+    const bool known =
+        lagged ? last_norm_step_ + 1 == next_decision_ : next_decision_ <= last_norm_step_ + 2;
     if (!known) break;
     decisions.push_back(Decide(next_decision_));
     At(next_decision_).decision = decisions.back();
@@ -119,7 +119,8 @@ std::vector<v1::Decision> Lead::TakeDecisions() {
 
 v1::StepRecord Lead::Record(uint64_t step, const OpenStep& open) const {
   using DoubleTree = TreeAccumulator<double, double (*)(double, double)>;
-  DoubleTree tree(spec_.training.parts, +[](double a, double b) { return a + b; });
+  DoubleTree tree(
+      spec_.training.parts, +[](double a, double b) { return a + b; });
   uint64_t tokens = 0;
   for (uint32_t p = 0; p < spec_.training.parts; ++p) {
     tree.Insert(TreeRange{p, 1}, open.losses[p]->loss_sum());

@@ -34,7 +34,8 @@ class Lead {
 
   // Decisions that became possible since the last call, in step order: for every shard.
   std::vector<v1::Decision> TakeDecisions();
-  // Records that became complete since the last call, in step order. `now_ms` stamps their duration.
+  // Records that became complete since the last call, in step order. `now_ms` stamps their
+  // duration.
   std::vector<v1::StepRecord> TakeRecords(Term term, uint64_t now_ms);
   // The decisions of steps that are not recorded yet: what a shard that links again may miss.
   std::vector<v1::Decision> OpenDecisions() const;
@@ -65,7 +66,7 @@ class Lead {
   const uint32_t shards_;
   std::vector<std::optional<v1::Imported>> imported_;
   bool open_ = false;
-  uint64_t base_step_ = 0;     // the border behind which the job opened
+  uint64_t base_step_ = 0;  // the border behind which the job opened
   uint64_t base_update_ = 0;
   uint64_t next_decision_ = 0;
   uint64_t next_record_ = 0;

@@ -110,18 +110,17 @@ void ShardCore::Impl::OpenJob() {
 void ShardCore::Impl::On(const event::Join& e) {
   const v1::JoinRequest& request = e.request;
   if (!is_lead()) {
-    return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
-                               "Join: this is shard ", options_.shard.value(), "; join at shard 0, ",
-                               options_.servers[0])));
+    return Close(e.stream, absl::FailedPreconditionError(
+                               absl::StrCat("Join: this is shard ", options_.shard.value(),
+                                            "; join at shard 0, ", options_.servers[0])));
   }
   if (state_ == v1::JOB_STATE_FAILED) return Close(e.stream, FailedStatus());
   if (!request.spec_digest().empty()) {
     const Sha256Digest digest = spec_.Digest();
     if (request.spec_digest() !=
         absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size())) {
-      return Close(e.stream, absl::FailedPreconditionError(
-                                 absl::StrCat("Join: another job spec; this job's digest is ",
-                                              ToHex(digest))));
+      return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
+                                 "Join: another job spec; this job's digest is ", ToHex(digest))));
     }
   }
   if (spec_.training.determinism == Determinism::kStrict) {
@@ -129,8 +128,9 @@ void ShardCore::Impl::On(const event::Join& e) {
     if (compute_profile_ != request.compute_profile()) {
       return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
                                  "Join: training.determinism is strict and this worker computes "
-                                 "with \"", request.compute_profile(), "\", the job with \"",
-                                 compute_profile_, "\"; set training.determinism=relaxed to mix")));
+                                 "with \"",
+                                 request.compute_profile(), "\", the job with \"", compute_profile_,
+                                 "\"; set training.determinism=relaxed to mix")));
     }
   }
   const uint32_t parts = spec_.training.parts;
@@ -153,8 +153,8 @@ void ShardCore::Impl::On(const event::Join& e) {
   }
   for (uint32_t p : hosted) {
     if (p >= parts) {
-      return Close(e.stream, absl::InvalidArgumentError(absl::StrCat(
-                                 "Join: part ", p, " of a job of ", parts, " parts")));
+      return Close(e.stream, absl::InvalidArgumentError(
+                                 absl::StrCat("Join: part ", p, " of a job of ", parts, " parts")));
     }
   }
   joined_[request.worker_nonce()] = hosted;
@@ -177,8 +177,8 @@ absl::Status ShardCore::Impl::CheckBegin(const v1::BeginStepRequest& request) co
   if (state_ == v1::JOB_STATE_FAILED) return FailedStatus();
   if (Term(request.term()) != term_) {
     return absl::AbortedError(absl::StrCat("BeginStep: term ", request.term(),
-                                           " is over; the job is at term ", term_.value(),
-                                           " step ", step_));
+                                           " is over; the job is at term ", term_.value(), " step ",
+                                           step_));
   }
   if (request.parts().empty()) return absl::InvalidArgumentError("BeginStep: no parts");
   for (uint32_t part : request.parts()) {
@@ -194,8 +194,8 @@ absl::Status ShardCore::Impl::CheckBegin(const v1::BeginStepRequest& request) co
                                            " step ", step_));
   }
   if (request.step() > step_ + 1 || request.step() > spec_.training.steps + 1) {
-    return absl::FailedPreconditionError(absl::StrCat("BeginStep: step ", request.step(),
-                                                      " while step ", step_, " is open"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("BeginStep: step ", request.step(), " while step ", step_, " is open"));
   }
   return absl::OkStatus();
 }
@@ -412,11 +412,10 @@ void ShardCore::Impl::AddRecord(const v1::StepRecord& record) {
 
 void ShardCore::Impl::FinishWatchersIfDone() {
   if (state_ != v1::JOB_STATE_DONE) return;
-  const bool all_recorded =
-      step_ > spec_.training.steps &&
-      (records_.empty() ? last_imported_.has_value() &&
-                              last_imported_->step() >= spec_.training.steps
-                        : records_.back().step() >= spec_.training.steps);
+  const bool all_recorded = step_ > spec_.training.steps &&
+                            (records_.empty() ? last_imported_.has_value() &&
+                                                    last_imported_->step() >= spec_.training.steps
+                                              : records_.back().step() >= spec_.training.steps);
   if (!all_recorded) return;
   for (const auto& [stream, watcher] : watchers_) Close(stream, absl::OkStatus());
   watchers_.clear();
@@ -424,8 +423,8 @@ void ShardCore::Impl::FinishWatchersIfDone() {
 
 void ShardCore::Impl::On(const event::Watch& e) {
   if (!is_lead()) {
-    return Close(e.stream, absl::UnimplementedError(absl::StrCat(
-                               "WatchSteps: ask the lead, ", options_.servers[0])));
+    return Close(e.stream, absl::UnimplementedError(
+                               absl::StrCat("WatchSteps: ask the lead, ", options_.servers[0])));
   }
   Watcher watcher{e.after_step};
   for (const v1::StepRecord& record : records_) {
@@ -601,9 +600,9 @@ void ShardCore::Impl::On(const event::StreamClosed& e) {
                                 [s](const ParkedFetch& f) { return f.tag.stream == s; }),
                  parked.end());
   }
-  offers_.erase(std::remove_if(offers_.begin(), offers_.end(),
-                               [s](const Offer& o) { return o.stream == s; }),
-                offers_.end());
+  offers_.erase(
+      std::remove_if(offers_.begin(), offers_.end(), [s](const Offer& o) { return o.stream == s; }),
+      offers_.end());
   for (auto it = incoming_.begin(); it != incoming_.end();) {
     if (it->first.stream == s) {
       ReleaseIncoming(it->second);

@@ -38,12 +38,26 @@ struct PushKey {
 // as long as it lives; ids are never reused.
 namespace event {
 // A data stream (Fetch, Push) or watch ended, or a unary caller went away: its waits are dropped.
-struct StreamClosed { StreamId stream; };
-struct Join { StreamId stream; v1::JoinRequest request; };
-struct BeginStep { StreamId stream; v1::BeginStepRequest request; };
-struct Fetch { StreamId stream; v1::FetchRequest request; };
+struct StreamClosed {
+  StreamId stream;
+};
+struct Join {
+  StreamId stream;
+  v1::JoinRequest request;
+};
+struct BeginStep {
+  StreamId stream;
+  v1::BeginStepRequest request;
+};
+struct Fetch {
+  StreamId stream;
+  v1::FetchRequest request;
+};
 // A push header: admission comes before memory.
-struct PushOffered { StreamId stream; v1::PushHeader header; };
+struct PushOffered {
+  StreamId stream;
+  v1::PushHeader header;
+};
 // The payload is in; CRC and Codec::Open passed. `digest`: 64 bits over the encoded bytes.
 struct PushReceived {
   StreamId stream;
@@ -52,22 +66,61 @@ struct PushReceived {
   uint64_t digest = 0;
 };
 // The payload was refused by CRC or codec; `status` becomes the ack's text.
-struct PushInvalid { StreamId stream; uint64_t tag = 0; absl::Status status; };
+struct PushInvalid {
+  StreamId stream;
+  uint64_t tag = 0;
+  absl::Status status;
+};
 // ImportState: fill with the spec's initial values; one chunk's state; all sent.
-struct ImportInitialize { StreamId stream; };
-struct ImportChunk { StreamId stream; ChunkId chunk; Version version; Bytes state; };
-struct ImportFinish { StreamId stream; Step step; Version version; uint64_t update = 0; double lagged_norm = 0; };
-struct Export { StreamId stream; v1::ExportStateRequest request; };
+struct ImportInitialize {
+  StreamId stream;
+};
+struct ImportChunk {
+  StreamId stream;
+  ChunkId chunk;
+  Version version;
+  Bytes state;
+};
+struct ImportFinish {
+  StreamId stream;
+  Step step;
+  Version version;
+  uint64_t update = 0;
+  double lagged_norm = 0;
+};
+struct Export {
+  StreamId stream;
+  v1::ExportStateRequest request;
+};
 // The transport took what Export sent: the next chunk may be read.
-struct ExportDrained { StreamId stream; };
-struct Watch { StreamId stream; uint64_t after_step = 0; };
-struct Gate { StreamId stream; uint64_t step = 0; };
-struct OpDone { BackendDone done; };
-struct FromShard { ShardId from; v1::ShardMessage message; };
+struct ExportDrained {
+  StreamId stream;
+};
+struct Watch {
+  StreamId stream;
+  uint64_t after_step = 0;
+};
+struct Gate {
+  StreamId stream;
+  uint64_t step = 0;
+};
+struct OpDone {
+  BackendDone done;
+};
+struct FromShard {
+  ShardId from;
+  v1::ShardMessage message;
+};
 // The link between this shard and the lead is (again) open, or lost.
-struct LinkUp { ShardId peer; };
-struct LinkDown { ShardId peer; };
-struct Timer { TimerId id; };
+struct LinkUp {
+  ShardId peer;
+};
+struct LinkDown {
+  ShardId peer;
+};
+struct Timer {
+  TimerId id;
+};
 }  // namespace event
 using Event =
     std::variant<event::StreamClosed, event::Join, event::BeginStep, event::Fetch,
@@ -78,19 +131,43 @@ using Event =
 
 // Calls on the StateBackend, as values.
 namespace backend_call {
-struct Read { ChunkId chunk; Version version; CodecId codec; Axis axis; };
-struct ReadState { ChunkId chunk; Version version; };
-struct WriteState { ChunkId chunk; Version version; Bytes state; };
-struct Initialize { ChunkId chunk; };
-struct Update { UpdateRequest request; };
+struct Read {
+  ChunkId chunk;
+  Version version;
+  CodecId codec;
+  Axis axis;
+};
+struct ReadState {
+  ChunkId chunk;
+  Version version;
+};
+struct WriteState {
+  ChunkId chunk;
+  Version version;
+  Bytes state;
+};
+struct Initialize {
+  ChunkId chunk;
+};
+struct Update {
+  UpdateRequest request;
+};
 }  // namespace backend_call
-using BackendCall = std::variant<backend_call::Read, backend_call::ReadState,
-                                 backend_call::WriteState, backend_call::Initialize,
-                                 backend_call::Update>;
+using BackendCall =
+    std::variant<backend_call::Read, backend_call::ReadState, backend_call::WriteState,
+                 backend_call::Initialize, backend_call::Update>;
 
 // What happened to the protocol's state: for the trace checker and for debugging.
 struct TraceAction {
-  enum class Kind { kCounted, kUpdateStarted, kUpdated, kStepOpened, kStepComplete, kRecorded, kFailed };
+  enum class Kind {
+    kCounted,
+    kUpdateStarted,
+    kUpdated,
+    kStepOpened,
+    kStepComplete,
+    kRecorded,
+    kFailed
+  };
   Kind kind;
   Term term;
   Step step;
@@ -103,31 +180,75 @@ namespace effect {
 // A unary reply, or an element of a stream of replies.
 using ReplyMessage = std::variant<v1::JoinReply, v1::BeginStepReply, v1::ImportStateReply,
                                   v1::GateReply, v1::StepRecord>;
-struct Reply { StreamId stream; ReplyMessage message; };
+struct Reply {
+  StreamId stream;
+  ReplyMessage message;
+};
 // Ends an RPC; OK ends a stream of replies in good order.
-struct Close { StreamId stream; absl::Status status; };
+struct Close {
+  StreamId stream;
+  absl::Status status;
+};
 // One whole encoded chunk of a fetch; the shell cuts it into slices.
-struct SendChunk { StreamId stream; uint64_t tag = 0; ChunkId chunk; Version version; CodecId codec; Bytes payload; };
-struct FailFetch { StreamId stream; uint64_t tag = 0; absl::Status status; };
-struct Credit { StreamId stream; uint64_t tag = 0; };
-struct SendAck { StreamId stream; uint64_t tag = 0; v1::Ack ack; };
-struct SendState { StreamId stream; v1::ExportStateReply header; Bytes state; };
-struct Start { OpId op; BackendCall call; };
-struct ToShard { ShardId to; v1::ShardMessage message; };
-struct SetTimer { TimerId id; uint64_t after_ms = 0; };
-struct ClearTimer { TimerId id; };
-struct Trace { TraceAction action; };
+struct SendChunk {
+  StreamId stream;
+  uint64_t tag = 0;
+  ChunkId chunk;
+  Version version;
+  CodecId codec;
+  Bytes payload;
+};
+struct FailFetch {
+  StreamId stream;
+  uint64_t tag = 0;
+  absl::Status status;
+};
+struct Credit {
+  StreamId stream;
+  uint64_t tag = 0;
+};
+struct SendAck {
+  StreamId stream;
+  uint64_t tag = 0;
+  v1::Ack ack;
+};
+struct SendState {
+  StreamId stream;
+  v1::ExportStateReply header;
+  Bytes state;
+};
+struct Start {
+  OpId op;
+  BackendCall call;
+};
+struct ToShard {
+  ShardId to;
+  v1::ShardMessage message;
+};
+struct SetTimer {
+  TimerId id;
+  uint64_t after_ms = 0;
+};
+struct ClearTimer {
+  TimerId id;
+};
+struct Trace {
+  TraceAction action;
+};
 // A broken invariant: the process must end.
-struct Abort { ExitCode code; std::string why; };
+struct Abort {
+  ExitCode code;
+  std::string why;
+};
 }  // namespace effect
-using Effect = std::variant<effect::Reply, effect::Close, effect::SendChunk, effect::FailFetch,
-                            effect::Credit, effect::SendAck, effect::SendState, effect::Start,
-                            effect::ToShard, effect::SetTimer, effect::ClearTimer, effect::Trace,
-                            effect::Abort>;
+using Effect =
+    std::variant<effect::Reply, effect::Close, effect::SendChunk, effect::FailFetch, effect::Credit,
+                 effect::SendAck, effect::SendState, effect::Start, effect::ToShard,
+                 effect::SetTimer, effect::ClearTimer, effect::Trace, effect::Abort>;
 
 // What an operator sets.
 struct CoreLimits {
-  uint64_t part_timeout_ms = 60'000;   // a part gone for longer ends an eager job
+  uint64_t part_timeout_ms = 60'000;  // a part gone for longer ends an eager job
   uint32_t max_fetches_per_stream = 8;
 };
 

@@ -18,12 +18,12 @@ absl::Status ShardCore::Impl::CheckFetch(const event::Fetch& e,
   }
   if (Term(request.term()) != term_) {
     return absl::AbortedError(absl::StrCat("Fetch: term ", request.term(),
-                                           " is over; the job is at term ", term_.value(),
-                                           " step ", step_));
+                                           " is over; the job is at term ", term_.value(), " step ",
+                                           step_));
   }
   if (request.stage() >= spec_.stages.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("Fetch: stage ", request.stage(), " of ",
-                                                   spec_.stages.size(), " stages"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("Fetch: stage ", request.stage(), " of ", spec_.stages.size(), " stages"));
   }
   const auto stage_chunks = chunks_.ChunksOfStage(StageId(request.stage()));
   if (request.chunks().empty()) {
@@ -34,18 +34,18 @@ absl::Status ShardCore::Impl::CheckFetch(const event::Fetch& e,
   for (uint32_t id : request.chunks()) {
     if (!Owns(ChunkId(id)) ||
         std::find(stage_chunks.begin(), stage_chunks.end(), ChunkId(id)) == stage_chunks.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "Fetch: chunk ", id, " is not one of stage ", request.stage(), " on shard ",
-          options_.shard.value()));
+      return absl::InvalidArgumentError(absl::StrCat("Fetch: chunk ", id, " is not one of stage ",
+                                                     request.stage(), " on shard ",
+                                                     options_.shard.value()));
     }
     wanted->push_back(ChunkId(id));
   }
   uint32_t in_flight = 0;
   for (const auto& [tag, fetch] : fetches_) in_flight += tag.stream == e.stream ? 1 : 0;
   if (in_flight >= options_.limits.max_fetches_per_stream) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("Fetch: ", in_flight, " requests in flight on this stream, at most ",
-                     options_.limits.max_fetches_per_stream));
+    return absl::ResourceExhaustedError(absl::StrCat("Fetch: ", in_flight,
+                                                     " requests in flight on this stream, at most ",
+                                                     options_.limits.max_fetches_per_stream));
   }
   if (fetches_.count(FetchTag{e.stream, request.tag()}) > 0) {
     return absl::InvalidArgumentError(
@@ -92,10 +92,10 @@ void ShardCore::Impl::ServeOrPark(ChunkState* chunk, ParkedFetch fetch) {
                          "cannot be repeated: start again with --resume=latest")));
   }
   if (!importing && fetch.version > Version(base_version_ + 1)) {
-    return FailFetch(fetch.tag, absl::OutOfRangeError(absl::StrCat(
-                                    "Fetch: version ", fetch.version.value(),
-                                    " is beyond the open step, which makes version ",
-                                    base_version_ + 1)));
+    return FailFetch(fetch.tag,
+                     absl::OutOfRangeError(absl::StrCat(
+                         "Fetch: version ", fetch.version.value(),
+                         " is beyond the open step, which makes version ", base_version_ + 1)));
   }
   chunk->parked.push_back(std::move(fetch));
 }

@@ -76,7 +76,7 @@ class ShardCore::Impl {
   };
   struct PartState {
     uint64_t begun_step = 0;
-    uint64_t nonce = 0;               // of the worker that began it
+    uint64_t nonce = 0;  // of the worker that began it
     std::optional<StreamId> push_stream;
     std::optional<TimerId> lost_timer;
     uint64_t last_seen_ms = 0;
@@ -215,15 +215,15 @@ class ShardCore::Impl {
   v1::JobState state_ = v1::JOB_STATE_IMPORTING;
   std::string failure_;
   Term term_;
-  uint64_t step_ = 0;         // the open step; 0 while importing; steps + 1 when done
-  uint64_t base_version_ = 0; // the version that the open step reads
-  uint64_t updates_ = 0;      // chunks updated, or being updated, in the open step
-  uint64_t updated_ = 0;      // chunks updated in the open step
+  uint64_t step_ = 0;                // the open step; 0 while importing; steps + 1 when done
+  uint64_t base_version_ = 0;        // the version that the open step reads
+  uint64_t updates_ = 0;             // chunks updated, or being updated, in the open step
+  uint64_t updated_ = 0;             // chunks updated in the open step
   std::vector<double> sum_squares_;  // by owned chunk, of the open step
   std::map<uint64_t, v1::Decision> decisions_;
   std::optional<v1::Stats> last_stats_;
   std::optional<v1::Imported> last_imported_;
-  uint64_t gate_step_ = 0;    // 0: no gate
+  uint64_t gate_step_ = 0;  // 0: no gate
 
   ContributionLedger ledger_;
   Admission admission_;
@@ -242,7 +242,7 @@ class ShardCore::Impl {
   std::map<StreamId, ExportJob> exports_;
   std::map<StreamId, Watcher> watchers_;
   std::unordered_map<OpId, Op> ops_;
-  std::map<ShardId, uint64_t> incarnations_;   // of shards that registered with the lead
+  std::map<ShardId, uint64_t> incarnations_;  // of shards that registered with the lead
   std::map<ShardId, TimerId> link_timers_;
   uint64_t next_op_ = 1;
   uint64_t next_timer_ = 1;

@@ -35,11 +35,21 @@ void ShardCore::Impl::Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcom
   ack.set_step(step_);
   ack.set_message(message);
   switch (outcome) {
-    case v1::Ack::ACCEPTED: Count("accepted"); break;
-    case v1::Ack::DUPLICATE: Count("duplicate"); break;
-    case v1::Ack::CONFLICT: Count("conflict"); break;
-    case v1::Ack::STALE: Count("stale"); break;
-    default: Count("refused"); break;
+    case v1::Ack::ACCEPTED:
+      Count("accepted");
+      break;
+    case v1::Ack::DUPLICATE:
+      Count("duplicate");
+      break;
+    case v1::Ack::CONFLICT:
+      Count("conflict");
+      break;
+    case v1::Ack::STALE:
+      Count("stale");
+      break;
+    default:
+      Count("refused");
+      break;
   }
   Emit(effect::SendAck{stream, tag, std::move(ack)});
 }
@@ -47,8 +57,8 @@ void ShardCore::Impl::Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcom
 absl::Status ShardCore::Impl::CheckHeader(const v1::PushHeader& header) const {
   const v1::ContributionKey& key = header.key();
   if (JobId(key.job_id()) != job_id_) {
-    return absl::NotFoundError(absl::StrCat("job ", absl::Hex(key.job_id()),
-                                            "; this server runs ", absl::Hex(job_id_.value())));
+    return absl::NotFoundError(absl::StrCat("job ", absl::Hex(key.job_id()), "; this server runs ",
+                                            absl::Hex(job_id_.value())));
   }
   if (!ledger_.IsValid(PlaceOf(key))) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -56,20 +66,18 @@ absl::Status ShardCore::Impl::CheckHeader(const v1::PushHeader& header) const {
         "+", key.part_count(), ": no such contribution on shard ", options_.shard.value()));
   }
   if (header.codec() != static_cast<uint32_t>(gradient_codec_)) {
-    return absl::InvalidArgumentError(absl::StrCat("codec ", header.codec(),
-                                                   "; quantization.gradients is ",
-                                                   spec_.codecs.gradients));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "codec ", header.codec(), "; quantization.gradients is ", spec_.codecs.gradients));
   }
   const Codec* codec = *FindCodec(gradient_codec_);
   if (key.part_count() > 1 && !codec->traits().exact) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("merged parts need an exact codec, quantization.gradients is ",
-                     spec_.codecs.gradients));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "merged parts need an exact codec, quantization.gradients is ", spec_.codecs.gradients));
   }
   const uint64_t expected = codec->MaxEncodedSize(chunks_.chunk(ChunkId(key.chunk())));
   if (header.bytes() > expected || (codec->traits().fixed_size && header.bytes() != expected)) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk ", key.chunk(), ": ", header.bytes(),
-                                                   " bytes, expected ", expected));
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", key.chunk(), ": ", header.bytes(), " bytes, expected ", expected));
   }
   if (header.residual_bytes() != 0) {
     return absl::InvalidArgumentError("residuals are not part of this job");

@@ -26,9 +26,9 @@ void ShardCore::Impl::On(const event::ImportChunk& e) {
                                "ImportState: the job has its weights, it is at step ", step_)));
   }
   if (!Owns(e.chunk)) {
-    return Close(e.stream, absl::InvalidArgumentError(absl::StrCat(
-                               "ImportState: chunk ", e.chunk.value(), " is not one of shard ",
-                               options_.shard.value())));
+    return Close(e.stream, absl::InvalidArgumentError(
+                               absl::StrCat("ImportState: chunk ", e.chunk.value(),
+                                            " is not one of shard ", options_.shard.value())));
   }
   ImportJob& job = imports_[e.stream];
   job.stream = e.stream;
@@ -73,8 +73,8 @@ void ShardCore::Impl::MaybeFinishImport(ImportJob* job) {
     if (chunk.version != Version(border.version())) {
       return Close(stream, absl::FailedPreconditionError(absl::StrCat(
                                "ImportState: chunk ", chunk.id.value(), " is at version ",
-                               chunk.version.value(), ", the border at version ",
-                               border.version(), "; not all chunks were sent")));
+                               chunk.version.value(), ", the border at version ", border.version(),
+                               "; not all chunks were sent")));
     }
   }
   last_imported_ = border;
@@ -104,9 +104,9 @@ void ShardCore::Impl::On(const event::Export& e) {
   job.since_ms = now_ms_;
   for (uint32_t id : e.request.chunks()) {
     if (!Owns(ChunkId(id))) {
-      return Close(e.stream, absl::InvalidArgumentError(absl::StrCat(
-                                 "ExportState: chunk ", id, " is not one of shard ",
-                                 options_.shard.value())));
+      return Close(e.stream, absl::InvalidArgumentError(absl::StrCat("ExportState: chunk ", id,
+                                                                     " is not one of shard ",
+                                                                     options_.shard.value())));
     }
     job.chunks.push_back(ChunkId(id));
   }

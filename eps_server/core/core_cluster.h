@@ -1,0 +1,120 @@
+#ifndef EPS_SERVER_CORE_CORE_CLUSTER_H_
+#define EPS_SERVER_CORE_CORE_CLUSTER_H_
+
+// The in-process shell: several shard cores over real DRAM backends in one thread, without sockets.
+// Everything that is under way (backend completions, messages between shards) waits in one bag and
+// is delivered in an order drawn from a seed, so that a test run repeats exactly. For tests.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/executor.h"
+#include "eps_server/core/shard_core.h"
+
+namespace eps {
+
+// Keeps posted tasks until they are run by hand.
+class ManualExecutor final : public Executor {
+ public:
+  void Post(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
+  bool empty() const { return tasks_.empty(); }
+  size_t size() const { return tasks_.size(); }
+  // Runs the task at `index`.
+  void Run(size_t index);
+
+ private:
+  std::deque<std::function<void()>> tasks_;
+};
+
+class CoreCluster {
+ public:
+  struct Options {
+    uint32_t shards = 1;
+    uint64_t seed = 0;  // 0: first in, first out
+    CoreLimits limits;
+  };
+  CoreCluster(JobSpec spec, Options options);
+  ~CoreCluster();
+
+  const JobSpec& spec() const { return spec_; }
+  const ChunkMap& chunks() const { return chunks_; }
+  ShardId OwnerOf(ChunkId chunk) const { return placement_[chunk.value()]; }
+
+  StreamId NewStream() { return StreamId(next_stream_++); }
+  // Hands an event to a shard and carries out its effects; deliveries wait for Run().
+  void Send(ShardId shard, const Event& event);
+  // Delivers what is under way until nothing is.
+  void Run();
+
+  // Fills every shard with the initial weights and opens the job.
+  void InitializeAll();
+  // Restores every shard from exported states (by chunk) at a border.
+  void ImportAll(const std::map<uint32_t, Bytes>& states, uint64_t step, double lagged_norm);
+  // BeginStep on every shard; true if all answered (after Run). Replies stand in `begun`.
+  bool Begin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
+             const std::vector<v1::PartLoss>& losses = {});
+  // Offers one contribution: `gradient` holds the chunk's elements. Its payload follows a credit
+  // by itself. Returns the tag under which the ack will stand in `acks`.
+  uint64_t Push(StreamId stream, uint64_t step, StageId use, TreeRange parts, ChunkId chunk,
+                const std::vector<float>& gradient, uint64_t tokens, uint64_t nonce);
+  // Fetches one chunk of a stage; the answer stands in `fetched` or `failed_fetches` by tag.
+  uint64_t Fetch(StreamId stream, StageId stage, ChunkId chunk, uint64_t version);
+  // Weights and optimizer state of all chunks, read from the backends, in chunk order.
+  std::vector<Bytes> States();
+  MemoryAccount& account(ShardId shard) { return shards_[shard.value()]->account; }
+  ShardCore& core(ShardId shard) { return *shards_[shard.value()]->core; }
+  v1::StatusReply Status(ShardId shard);
+  void FireTimers();  // every timer that is set
+
+  // What the shards said, by stream or by tag (tags are unique in the cluster).
+  std::map<uint64_t, v1::Ack> acks;
+  std::map<uint64_t, Bytes> fetched;
+  std::map<uint64_t, absl::Status> failed_fetches;
+  std::map<StreamId, absl::Status> closed;
+  std::map<StreamId, std::vector<effect::ReplyMessage>> replies;
+  std::map<StreamId, std::vector<std::pair<v1::ExportStateReply, Bytes>>> exported;
+  std::vector<v1::BeginStepReply> begun;  // of the last Begin, by shard
+  uint64_t credits = 0;
+  uint64_t now_ms = 0;
+  bool hold_payloads = false;  // credited payloads are not sent
+
+ private:
+  struct Shard {
+    MemoryAccount account;
+    ManualExecutor executor;
+    std::unique_ptr<StateBackend> backend;
+    std::unique_ptr<ShardCore> core;
+    std::map<uint64_t, uint64_t> timers;
+  };
+  struct Payload {
+    ShardId shard;
+    ChunkId chunk;
+    Bytes bytes;
+  };
+
+  void Carry(ShardId shard, Effect effect);
+  void Start(Shard* shard, const effect::Start& start);
+  void SendPayload(StreamId stream, uint64_t tag);
+
+  const JobSpec spec_;
+  const ChunkMap chunks_;
+  const std::vector<ShardId> placement_;
+  const Codec* weight_codec_;
+  const Codec* gradient_codec_;
+  uint64_t rng_;
+  uint64_t next_stream_ = 1;
+  uint64_t next_tag_ = 1;
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::deque<std::function<void()>> bag_;
+  std::map<uint64_t, Payload> payloads_;  // by tag
+  std::map<uint64_t, Bytes> state_reads_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_CORE_CORE_CLUSTER_H_
