@@ -1,0 +1,49 @@
+#ifndef EPS_WORKER_EXEC_TENSOR_MEMORY_H_
+#define EPS_WORKER_EXEC_TENSOR_MEMORY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "common/mutex.h"
+
+namespace eps {
+
+// Memory of LibTorch's tensors on a CPU: counts it, and keeps freed large blocks for the next
+// tensor of about the same size, because the system's allocator gives large blocks back at once
+// and faulting them in again for every micro-batch costs more than computing on them.
+//
+// Idle blocks never exceed the peak of live bytes, so the process holds at most twice what its
+// tensors needed. One object per process (LibTorch has one CPU allocator). Thread-safe.
+class TensorMemory {
+ public:
+  // The process's object. The first call makes LibTorch use it; later calls only return it.
+  static TensorMemory& Get();
+
+  uint64_t live_bytes() const { return live_.load(std::memory_order_relaxed); }
+  uint64_t peak_bytes() const { return peak_.load(std::memory_order_relaxed); }
+  // Starts a new peak from what is live now.
+  void ResetPeak() { peak_.store(live_bytes(), std::memory_order_relaxed); }
+  // Counts memory that a device would hold but that lies elsewhere here, or the reverse: +bytes
+  // for weights computed on in place, -bytes for a tensor that moved to the stash.
+  void Adjust(int64_t bytes);
+
+  // 64-byte aligned, uninitialised. Null for 0 bytes; std::bad_alloc if there is no memory.
+  void* Allocate(size_t bytes);
+  void Free(void* data);
+
+ private:
+  TensorMemory() = default;
+
+  std::atomic<uint64_t> live_{0};
+  std::atomic<uint64_t> peak_{0};
+  Mutex mu_;
+  std::map<size_t, std::vector<void*>> idle_ EPS_GUARDED_BY(mu_);  // by size class
+  uint64_t idle_bytes_ EPS_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_EXEC_TENSOR_MEMORY_H_

@@ -1,0 +1,31 @@
+#ifndef EPS_WORKER_EXEC_TORCH_DEVICE_H_
+#define EPS_WORKER_EXEC_TORCH_DEVICE_H_
+
+// Which device computes, and how its threads are set up. Only worker/exec includes this header.
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "c10/core/Device.h"
+
+namespace eps {
+
+// worker.device -> a device that is there. "auto" is a CUDA device if LibTorch's CUDA half can be
+// loaded and finds one, else the CPU.
+absl::StatusOr<c10::Device> ChooseDevice(const std::string& name);
+
+// worker.threads -> intra-op threads; 0 means all cores that this process may use.
+int ResolveThreads(int threads);
+
+// See TorchComputeProfile.
+std::string ComputeProfileOf(c10::Device device, int threads);
+
+// Sets LibTorch's intra-op threads and lets the calling thread, and those it starts, flush
+// denormals from now on. FailedPrecondition if threads of LibTorch do not: they inherit the mode of
+// the thread that started them, so somebody used LibTorch before.
+absl::Status PrepareThreads(int threads);
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_EXEC_TORCH_DEVICE_H_

@@ -1,0 +1,45 @@
+#ifndef EPS_WORKER_EXEC_TORCH_STAGE_H_
+#define EPS_WORKER_EXEC_TORCH_STAGE_H_
+
+// What a model implements: its stages as functions of LibTorch tensors. Only worker/exec and
+// worker/models include this header; everybody else sees worker/relay/stage_program.h.
+
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "worker/relay/stage_program.h"
+
+namespace eps {
+
+// Tensors of one stage, by TensorUse; FP32, contiguous, [rows, cols] or [cols].
+using StageTensors = std::vector<at::Tensor>;
+
+struct TorchBackward {
+  at::Tensor grad_in;     // undefined for the first stage
+  StageTensors gradient;  // each the only reference to its memory, so that a sum may reuse it
+  LossSum loss;           // of the last stage
+};
+
+// Stateless: everything is computed on the device where the weights lie, in the order that the
+// model's header documents. Inputs are never written. Called without autograd; an implementation
+// may enable it inside. May throw what LibTorch throws (c10::Error); the runtime turns it into a
+// status that names the stage.
+class TorchStage {
+ public:
+  virtual ~TorchStage() = default;
+
+  // As StageProgram. `in` is undefined for the first stage. Not called for the last stage.
+  virtual at::Tensor Forward(const StageTensors& weights, const MicroBatch& batch,
+                             const at::Tensor& in) const = 0;
+  // `grad_out` is undefined for the last stage.
+  virtual TorchBackward Backward(const StageTensors& weights, const MicroBatch& batch,
+                                 const at::Tensor& in, const at::Tensor& grad_out,
+                                 int loss_scale_log2) const = 0;
+  // Scores [rows of `in`, vocabulary] of the last stage; `in` is [rows, width]. Only called for
+  // the last stage.
+  virtual at::Tensor Logits(const StageTensors& weights, const at::Tensor& in) const = 0;
+};
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_EXEC_TORCH_STAGE_H_

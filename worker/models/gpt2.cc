@@ -1,0 +1,423 @@
+#include "worker/models/gpt2.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/_log_softmax.h"
+#include "ATen/ops/_log_softmax_backward_data.h"
+#include "ATen/ops/addmm.h"
+#include "ATen/ops/cat.h"
+#include "ATen/ops/embedding.h"
+#include "ATen/ops/embedding_dense_backward.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/empty_like.h"
+#include "ATen/ops/gelu.h"
+#include "ATen/ops/gelu_backward.h"
+#include "ATen/ops/matmul.h"
+#include "ATen/ops/mm.h"
+#include "ATen/ops/native_layer_norm.h"
+#include "ATen/ops/native_layer_norm_backward.h"
+#include "ATen/ops/ones.h"
+#include "ATen/ops/scaled_dot_product_attention.h"
+#include "ATen/ops/softmax.h"
+#include "ATen/ops/zeros.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "spec/rng.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "worker/exec/torch_stage.h"
+
+namespace eps {
+namespace {
+
+using at::Tensor;
+
+// Sites of a stage's dropout masks.
+constexpr uint16_t kEmbeddingSite = 0;
+constexpr uint16_t kAttentionSite = 0;
+constexpr uint16_t kProjectionSite = 1;
+constexpr uint16_t kMlpSite = 2;
+
+// The use of `stage` whose tensor's name ends with `suffix`.
+absl::StatusOr<size_t> FindUse(const JobSpec& spec, StageId stage, const std::string& suffix) {
+  const StageSpec& stage_spec = spec.stages[stage.value()];
+  for (size_t use = 0; use < stage_spec.uses.size(); ++use) {
+    if (absl::EndsWith(spec.tensors[stage_spec.uses[use].tensor.value()].name, suffix)) return use;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("stage ", stage_spec.name, " of the job has no tensor *",
+                                                 suffix, ": not the layout of a gpt2 model"));
+}
+
+// What all stages share: sizes and random masks.
+class Gpt2Stage : public TorchStage {
+ public:
+  Gpt2Stage(const JobSpec& spec, StageId stage)
+      : spec_(spec), stage_(stage), eps_(spec.model.gpt2.layer_norm_epsilon),
+        width_(spec.model.gpt2.n_embd) {}
+
+  Tensor Forward(const StageTensors&, const MicroBatch&, const Tensor&) const override {
+    TORCH_CHECK(false, "this stage has no forward pass of its own");
+  }
+  Tensor Logits(const StageTensors&, const Tensor&) const override {
+    TORCH_CHECK(false, "only the last stage has scores");
+  }
+
+ protected:
+  const Gpt2Config& config() const { return spec_.model.gpt2; }
+
+  // The inverted-dropout mask of one site, in the shape and on the device of `like`'s kind.
+  Tensor Mask(const MicroBatch& batch, uint16_t site, double p, at::IntArrayRef shape,
+              const Tensor& like) const {
+    Tensor mask = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
+    RngKey key;
+    key.seed = spec_.training.seed;
+    key.step = batch.step.value();
+    key.micro_batch = batch.index;
+    key.stage = static_cast<uint16_t>(stage_.value());
+    key.site = site;
+    FillDropoutMask(key, p, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
+    return mask.to(like.device());
+  }
+  // Multiplies `x`, which the caller owns alone, by the mask of one site.
+  void DropInPlace(const MicroBatch& batch, uint16_t site, double p, Tensor* x) const {
+    if (p > 0) x->mul_(Mask(batch, site, p, x->sizes(), *x));
+  }
+  // The same product in memory of its own; `x` itself if nothing is dropped.
+  Tensor Dropped(const MicroBatch& batch, uint16_t site, double p, const Tensor& x) const {
+    return p > 0 ? x.mul(Mask(batch, site, p, x.sizes(), x)) : x;
+  }
+
+  const JobSpec& spec_;
+  const StageId stage_;
+  const double eps_;
+  const int64_t width_;
+};
+
+// Ids as an int64 tensor [samples, seq] on the device of `like`.
+Tensor IdTensor(const std::vector<int32_t>& ids, const MicroBatch& batch, const Tensor& like) {
+  TORCH_CHECK(ids.size() == size_t{batch.samples} * batch.seq_len, "a micro-batch of ",
+              batch.samples, " samples of ", batch.seq_len, " tokens holds ", ids.size(), " ids");
+  Tensor out = at::empty({batch.samples, batch.seq_len}, at::TensorOptions().dtype(at::kLong));
+  int64_t* data = out.mutable_data_ptr<int64_t>();
+  for (size_t i = 0; i < ids.size(); ++i) data[i] = ids[i];
+  return out.to(like.device());
+}
+
+// A layer norm's output with what its derivative needs.
+struct Norm {
+  Tensor y, mean, rstd;
+};
+
+Norm LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
+  Norm norm;
+  std::tie(norm.y, norm.mean, norm.rstd) =
+      at::native_layer_norm(x, {x.size(-1)}, weight, bias, eps);
+  return norm;
+}
+
+// Returns dx; fills the gradients of weight and bias.
+Tensor LayerNormBackward(const Tensor& dy, const Tensor& x, const Norm& norm, const Tensor& weight,
+                         const Tensor& bias, Tensor* dweight, Tensor* dbias) {
+  auto [dx, dw, db] = at::native_layer_norm_backward(dy, x, {x.size(-1)}, norm.mean, norm.rstd,
+                                                     weight, bias, {true, true, true});
+  *dweight = std::move(dw);
+  *dbias = std::move(db);
+  return dx;
+}
+
+// Gradients of y = x W + b.
+void LinearBackward(const Tensor& dy, const Tensor& x, Tensor* dweight, Tensor* dbias) {
+  *dbias = dy.sum(0);
+  *dweight = at::mm(x.t(), dy);
+}
+
+class EmbeddingStage final : public Gpt2Stage {
+ public:
+  EmbeddingStage(const JobSpec& spec, StageId stage, size_t wte, size_t wpe)
+      : Gpt2Stage(spec, stage), wte_(wte), wpe_(wpe) {}
+
+  Tensor Forward(const StageTensors& weights, const MicroBatch& batch,
+                 const Tensor& /*in*/) const override {
+    const Tensor& wpe = weights[wpe_];
+    TORCH_CHECK(batch.seq_len <= wpe.size(0), "a sample of ", batch.seq_len,
+                " tokens does not fit into n_positions = ", wpe.size(0),
+                "; change training.seq_len");
+    Tensor y = at::embedding(weights[wte_], IdTensor(batch.tokens, batch, wpe));
+    y.add_(wpe.narrow(0, 0, batch.seq_len));
+    DropInPlace(batch, kEmbeddingSite, config().embd_pdrop, &y);
+    return y;
+  }
+
+  TorchBackward Backward(const StageTensors& weights, const MicroBatch& batch, const Tensor& /*in*/,
+                         const Tensor& grad_out, int /*loss_scale_log2*/) const override {
+    const Tensor dy = Dropped(batch, kEmbeddingSite, config().embd_pdrop, grad_out);
+    TorchBackward out;
+    out.gradient.resize(weights.size());
+    out.gradient[wte_] = at::embedding_dense_backward(
+        dy, IdTensor(batch.tokens, batch, dy), weights[wte_].size(0), /*padding_idx=*/-1,
+        /*scale_grad_by_freq=*/false);
+    Tensor dwpe = at::zeros(weights[wpe_].sizes(), dy.options());
+    dwpe.narrow(0, 0, batch.seq_len).copy_(dy.sum(0));
+    out.gradient[wpe_] = std::move(dwpe);
+    return out;
+  }
+
+ private:
+  const size_t wte_, wpe_;
+};
+
+// Places of a block's tensors among the uses of its stage.
+struct BlockUses {
+  size_t ln_1_weight, ln_1_bias, attn_weight, attn_bias, attn_proj_weight, attn_proj_bias;
+  size_t ln_2_weight, ln_2_bias, fc_weight, fc_bias, mlp_proj_weight, mlp_proj_bias;
+};
+
+class BlockStage final : public Gpt2Stage {
+ public:
+  BlockStage(const JobSpec& spec, StageId stage, const BlockUses& uses)
+      : Gpt2Stage(spec, stage), u_(uses), heads_(spec.model.gpt2.n_head) {}
+
+  Tensor Forward(const StageTensors& w, const MicroBatch& batch, const Tensor& in) const override {
+    const Tensor x = in.view({-1, width_});
+    Tensor y = [&] {
+      const Tensor h1 = LayerNorm(x, w[u_.ln_1_weight], w[u_.ln_1_bias], eps_).y;
+      const Tensor qkv = at::addmm(w[u_.attn_bias], h1, w[u_.attn_weight]);
+      return Project(w, batch, Merge(Attend(batch, Split(qkv, batch))), x);
+    }();
+    Tensor f = [&] {
+      const Tensor h2 = LayerNorm(y, w[u_.ln_2_weight], w[u_.ln_2_bias], eps_).y;
+      return at::addmm(w[u_.fc_bias], h2, w[u_.fc_weight]);
+    }();
+    at::gelu_(f, "tanh");
+    Tensor m = at::addmm(w[u_.mlp_proj_bias], f, w[u_.mlp_proj_weight]);
+    DropInPlace(batch, kMlpSite, config().resid_pdrop, &m);
+    return m.add_(y).view(in.sizes());
+  }
+
+  TorchBackward Backward(const StageTensors& w, const MicroBatch& batch, const Tensor& in,
+                         const Tensor& grad_out, int /*loss_scale_log2*/) const override {
+    const Tensor x = in.view({-1, width_});
+    const Tensor dy = grad_out.view({-1, width_});
+    TorchBackward out;
+    out.gradient.resize(w.size());
+
+    Norm norm1 = LayerNorm(x, w[u_.ln_1_weight], w[u_.ln_1_bias], eps_);
+    std::vector<Tensor> qkv;
+    Tensor attended;  // carries the graph of the attention
+    {
+      const Tensor packed = at::addmm(w[u_.attn_bias], norm1.y, w[u_.attn_weight]);
+      const at::AutoGradMode with_grad(true);
+      for (const Tensor& t : Split(packed, batch)) {
+        qkv.push_back(t.detach().requires_grad_(true));
+      }
+      attended = Attend(batch, qkv);
+    }
+    const Tensor merged = Merge(attended.detach());
+    const Tensor x2 = Project(w, batch, merged, x);
+
+    Tensor dx2 = MlpBackward(w, batch, x2, dy, &out.gradient);
+    const Tensor dprojected = Dropped(batch, kProjectionSite, config().resid_pdrop, dx2);
+    LinearBackward(dprojected, merged, &out.gradient[u_.attn_proj_weight],
+                   &out.gradient[u_.attn_proj_bias]);
+    const Tensor dpacked = AttentionBackward(
+        batch, attended, qkv, at::mm(dprojected, w[u_.attn_proj_weight].t()));
+    LinearBackward(dpacked, norm1.y, &out.gradient[u_.attn_weight], &out.gradient[u_.attn_bias]);
+    norm1.y = at::mm(dpacked, w[u_.attn_weight].t());
+    Tensor dx = LayerNormBackward(norm1.y, x, norm1, w[u_.ln_1_weight], w[u_.ln_1_bias],
+                                  &out.gradient[u_.ln_1_weight], &out.gradient[u_.ln_1_bias]);
+    out.grad_in = dx.add_(dx2).view(in.sizes());
+    return out;
+  }
+
+ private:
+  // The thirds of `qkv` as [samples, heads, seq, width / heads], without a copy.
+  std::vector<Tensor> Split(const Tensor& qkv, const MicroBatch& batch) const {
+    std::vector<Tensor> thirds;
+    for (int64_t i = 0; i < 3; ++i) {
+      thirds.push_back(qkv.narrow(1, i * width_, width_)
+                           .view({batch.samples, batch.seq_len, heads_, width_ / heads_})
+                           .transpose(1, 2));
+    }
+    return thirds;
+  }
+  // The inverse for one third: rows of the full width.
+  Tensor Merge(const Tensor& per_head) const {
+    return per_head.transpose(1, 2).reshape({-1, width_});
+  }
+
+  Tensor Attend(const MicroBatch& batch, const std::vector<Tensor>& qkv) const {
+    const double p = config().attn_pdrop;
+    if (p == 0) {
+      return at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], /*attn_mask=*/{},
+                                              /*dropout_p=*/0.0, /*is_causal=*/true);
+    }
+    const double scale = 1.0 / std::sqrt(static_cast<double>(width_ / heads_));
+    const Tensor scores = at::matmul(qkv[0], qkv[1].transpose(2, 3)).mul(scale);
+    const Tensor later = at::ones({batch.seq_len, batch.seq_len},
+                                  scores.options().dtype(at::kBool)).triu(1);
+    const Tensor weights =
+        at::softmax(scores.masked_fill(later, -std::numeric_limits<double>::infinity()), -1);
+    return at::matmul(Dropped(batch, kAttentionSite, p, weights), qkv[2]);
+  }
+
+  // x + projection of the attention's output.
+  Tensor Project(const StageTensors& w, const MicroBatch& batch, const Tensor& merged,
+                 const Tensor& x) const {
+    Tensor a = at::addmm(w[u_.attn_proj_bias], merged, w[u_.attn_proj_weight]);
+    DropInPlace(batch, kProjectionSite, config().resid_pdrop, &a);
+    return a.add_(x);
+  }
+
+  // The second half of the block from x2: fills the gradients of its tensors, returns dx2.
+  Tensor MlpBackward(const StageTensors& w, const MicroBatch& batch, const Tensor& x2,
+                     const Tensor& dy, StageTensors* gradient) const {
+    Norm norm2 = LayerNorm(x2, w[u_.ln_2_weight], w[u_.ln_2_bias], eps_);
+    const Tensor f = at::addmm(w[u_.fc_bias], norm2.y, w[u_.fc_weight]);
+    const Tensor dm = Dropped(batch, kMlpSite, config().resid_pdrop, dy);
+    Tensor df = at::mm(dm, w[u_.mlp_proj_weight].t());
+    LinearBackward(dm, at::gelu(f, "tanh"), &(*gradient)[u_.mlp_proj_weight],
+                   &(*gradient)[u_.mlp_proj_bias]);
+    df = at::gelu_backward(df, f, "tanh");
+    LinearBackward(df, norm2.y, &(*gradient)[u_.fc_weight], &(*gradient)[u_.fc_bias]);
+    norm2.y = at::mm(df, w[u_.fc_weight].t());
+    Tensor dx2 = LayerNormBackward(norm2.y, x2, norm2, w[u_.ln_2_weight], w[u_.ln_2_bias],
+                                   &(*gradient)[u_.ln_2_weight], &(*gradient)[u_.ln_2_bias]);
+    return dx2.add_(dy);
+  }
+
+  // Gradient of the packed q, k, v rows.
+  Tensor AttentionBackward(const MicroBatch& batch, const Tensor& attended,
+                           const std::vector<Tensor>& qkv, const Tensor& dmerged) const {
+    const Tensor dattended =
+        dmerged.view({batch.samples, batch.seq_len, heads_, width_ / heads_}).transpose(1, 2);
+    const std::vector<Tensor> grads = torch::autograd::grad({attended}, qkv, {dattended});
+    std::vector<Tensor> rows;
+    for (const Tensor& g : grads) rows.push_back(Merge(g));
+    return at::cat(rows, 1);
+  }
+
+  const BlockUses u_;
+  const int64_t heads_;
+};
+
+class HeadStage final : public Gpt2Stage {
+ public:
+  HeadStage(const JobSpec& spec, StageId stage, size_t ln_weight, size_t ln_bias, size_t lm_weight)
+      : Gpt2Stage(spec, stage), ln_weight_(ln_weight), ln_bias_(ln_bias), lm_weight_(lm_weight) {}
+
+  TorchBackward Backward(const StageTensors& w, const MicroBatch& batch, const Tensor& in,
+                         const Tensor& /*grad_out*/, int loss_scale_log2) const override {
+    const Tensor x = in.view({-1, width_});
+    const Norm norm = LayerNorm(x, w[ln_weight_], w[ln_bias_], eps_);
+    TorchBackward out;
+    out.gradient.resize(w.size());
+    const Tensor dh = at::empty_like(x);
+    const Tensor labels = IdTensor(batch.labels, batch, x).view({-1});
+    const int64_t rows = x.size(0);
+    const int64_t block = spec_.training.loss_block_tokens;
+    for (int64_t first = 0; first < rows; first += block) {
+      LossBlock(w[lm_weight_], norm.y, labels, first, std::min(block, rows - first),
+                std::ldexp(1.0, -loss_scale_log2), dh, &out);
+    }
+    out.grad_in = LayerNormBackward(dh, x, norm, w[ln_weight_], w[ln_bias_],
+                                    &out.gradient[ln_weight_], &out.gradient[ln_bias_])
+                      .view(in.sizes());
+    return out;
+  }
+
+  Tensor Logits(const StageTensors& w, const Tensor& in) const override {
+    return at::mm(LayerNorm(in, w[ln_weight_], w[ln_bias_], eps_).y, w[lm_weight_].t());
+  }
+
+ private:
+  // Loss and gradients of rows [first, first + count): adds to out->loss and to the gradient of the
+  // output matrix, writes those rows of `dh`.
+  void LossBlock(const Tensor& weight, const Tensor& h_all, const Tensor& labels_all,
+                 int64_t first, int64_t count, double scale, const Tensor& dh,
+                 TorchBackward* out) const {
+    const Tensor h = h_all.narrow(0, first, count);
+    const Tensor labels = labels_all.narrow(0, first, count);
+    const Tensor counted = labels.ne(kIgnoreLabel);
+    const Tensor targets = labels.clamp_min(0).unsqueeze(1);
+    Tensor scores = at::mm(h, weight.t());
+    const Tensor log_p = at::_log_softmax(scores, 1, /*half_to_float=*/false);
+
+    AddLoss(log_p.gather(1, targets).to(at::kCPU), counted.to(at::kCPU), &out->loss);
+
+    // The gradient of -log_p[label] in the memory of the scores, which are not needed any more.
+    scores.zero_().scatter_(1, targets, counted.to(at::kFloat).mul_(-scale).unsqueeze(1));
+    scores = at::_log_softmax_backward_data(scores, log_p, 1, at::kFloat);
+    Tensor& dweight = out->gradient[lm_weight_];
+    if (dweight.defined()) {
+      dweight.addmm_(scores.t(), h);
+    } else {
+      dweight = at::mm(scores.t(), h);
+    }
+    Tensor dh_block = dh.narrow(0, first, count);
+    at::mm_out(dh_block, scores, weight);
+  }
+
+  static void AddLoss(const Tensor& log_p, const Tensor& counted, LossSum* loss) {
+    const float* values = log_p.const_data_ptr<float>();
+    const bool* use = counted.const_data_ptr<bool>();
+    for (int64_t i = 0; i < counted.numel(); ++i) {
+      if (!use[i]) continue;
+      loss->sum -= values[i];
+      ++loss->tokens;
+    }
+  }
+
+  const size_t ln_weight_, ln_bias_, lm_weight_;
+};
+
+absl::StatusOr<BlockUses> FindBlockUses(const JobSpec& spec, StageId stage) {
+  BlockUses uses;
+  const std::pair<size_t*, const char*> places[] = {
+      {&uses.ln_1_weight, ".ln_1.weight"},
+      {&uses.ln_1_bias, ".ln_1.bias"},
+      {&uses.attn_weight, ".attn.c_attn.weight"},
+      {&uses.attn_bias, ".attn.c_attn.bias"},
+      {&uses.attn_proj_weight, ".attn.c_proj.weight"},
+      {&uses.attn_proj_bias, ".attn.c_proj.bias"},
+      {&uses.ln_2_weight, ".ln_2.weight"},
+      {&uses.ln_2_bias, ".ln_2.bias"},
+      {&uses.fc_weight, ".mlp.c_fc.weight"},
+      {&uses.fc_bias, ".mlp.c_fc.bias"},
+      {&uses.mlp_proj_weight, ".mlp.c_proj.weight"},
+      {&uses.mlp_proj_bias, ".mlp.c_proj.bias"},
+  };
+  for (const auto& [use, suffix] : places) {
+    EPS_ASSIGN_OR_RETURN(*use, FindUse(spec, stage, suffix));
+  }
+  return uses;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TorchStage>> NewGpt2Stage(const JobSpec& spec, StageId stage) {
+  if (stage.value() == 0) {
+    EPS_ASSIGN_OR_RETURN(const size_t wte, FindUse(spec, stage, ".wte.weight"));
+    EPS_ASSIGN_OR_RETURN(const size_t wpe, FindUse(spec, stage, ".wpe.weight"));
+    return std::make_unique<EmbeddingStage>(spec, stage, wte, wpe);
+  }
+  if (stage.value() + 1 < spec.stages.size()) {
+    EPS_ASSIGN_OR_RETURN(const BlockUses uses, FindBlockUses(spec, stage));
+    return std::make_unique<BlockStage>(spec, stage, uses);
+  }
+  EPS_ASSIGN_OR_RETURN(const size_t ln_weight, FindUse(spec, stage, ".ln_f.weight"));
+  EPS_ASSIGN_OR_RETURN(const size_t ln_bias, FindUse(spec, stage, ".ln_f.bias"));
+  EPS_ASSIGN_OR_RETURN(
+      const size_t lm_weight,
+      FindUse(spec, stage,
+              spec.model.gpt2.tie_word_embeddings ? ".wte.weight" : "lm_head.weight"));
+  return std::make_unique<HeadStage>(spec, stage, ln_weight, ln_bias, lm_weight);
+}
+
+}  // namespace eps
