@@ -180,15 +180,17 @@ TEST(ChunkMapPlace, IsAsItAlwaysWas) {
 }
 
 TEST(ChunkMapPlace, CountsWhatAnEarlierStageShares) {
-  // Two stages share one big chunk on server 0; the second stage's own chunk goes to server 1.
+  // The last stage shares a big chunk, so its own goes to the other server although both servers
+  // hold equally much of the job.
   JobSpec spec = TinySyntheticSpec();
-  spec.model.synthetic.n_layer = 2;
+  spec.model.synthetic.n_layer = 3;
   spec.model.synthetic.tied = true;
   ASSERT_TRUE(BuildLayout(0.0, &spec).ok());
   const ChunkMap map = ChunkMap::Build(spec);
-  // chunks: layer.0 (stages 0 1), bias.0, bias.1
-  ASSERT_EQ(map.chunks().size(), 3u);
-  const std::vector<ShardId> expected = {ShardId(0), ShardId(1), ShardId(1)};
+  // layer.0 (stages 0 and 2), bias.0, layer.1, bias.1, bias.2
+  ASSERT_EQ(map.chunks().size(), 5u);
+  const std::vector<ShardId> expected = {ShardId(0), ShardId(1), ShardId(1), ShardId(0),
+                                         ShardId(1)};
   EXPECT_EQ(map.Place(2), expected);
 }
 

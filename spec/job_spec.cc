@@ -126,7 +126,8 @@ absl::Status ValidateTensor(const JobSpec& spec, const TensorSpec& tensor, absl:
 }
 
 absl::Status ValidateTensors(const JobSpec& spec) {
-  EPS_RETURN_IF_ERROR(InRange("training.chunk_elements", spec.chunk_elements, 1, kMaxChunkElements));
+  EPS_RETURN_IF_ERROR(
+      InRange("training.chunk_elements", spec.chunk_elements, 1, kMaxChunkElements));
   EPS_RETURN_IF_ERROR(InRange("tensors", spec.tensors.size(), 1, kMaxTensors));
   std::set<absl::string_view> names;
   uint64_t elements = 0;
@@ -146,8 +147,8 @@ absl::Status ValidateTensors(const JobSpec& spec) {
     }
     chunks += ChunksOf(tensor, spec.chunk_elements);
     if (chunks > kMaxChunks) {
-      return Refuse("training.chunk_elements", spec.chunk_elements, " cuts the tensors up to ", tensor.name,
-                    " into ", chunks, " chunks, expected at most ", kMaxChunks,
+      return Refuse("training.chunk_elements", spec.chunk_elements, " cuts the tensors up to ",
+                    tensor.name, " into ", chunks, " chunks, expected at most ", kMaxChunks,
                     "; raise it");
     }
   }

@@ -389,7 +389,8 @@ absl::StatusOr<JobSpec> JobSpec::Parse(absl::string_view text) {
   reader.Field("eps_job_spec", &version);
   JobSpec spec;
   reader.Require(version == kTextVersion,
-                 absl::StrCat("eps_job_spec: expected version ", kTextVersion, ", found ", version));
+                 absl::StrCat("eps_job_spec: expected version ", kTextVersion, ", found ",
+                              version));
   Walk(&reader, &spec);
   EPS_RETURN_IF_ERROR(reader.Finish());
   EPS_RETURN_IF_ERROR(spec.Validate());

@@ -92,8 +92,8 @@ absl::StatusOr<Clip> ParseClip(absl::string_view text) {
 absl::StatusOr<Replay> ParseReplay(absl::string_view text) {
   if (text == ReplayName(Replay::kRollback)) return Replay::kRollback;
   if (text == "frontier" || text == "weights") {
-    return absl::UnimplementedError(absl::StrCat("training.replay=", text,
-                                                 " is not built yet; set training.replay=rollback"));
+    return absl::UnimplementedError(absl::StrCat(
+        "training.replay=", text, " is not built yet; set training.replay=rollback"));
   }
   return UnknownName("training.replay", text, {"rollback"});
 }

@@ -92,18 +92,22 @@ double UpperDeviate(double tail) {
   return Polynomial(kTailNumerator, r - 5.0) / Polynomial(kTailDenominator, r - 5.0);
 }
 
-// The deviate of u = (k + 1/2) / 2^53, k the upper 53 bits of the two words. u itself needs 54 bits
-// when it lies above 1/2, so the nearer tail is taken, which is exact.
-double StandardNormal(uint32_t high, uint32_t low) {
+// From two words of a block.
+double DrawNormal(uint32_t high, uint32_t low) {
+  return StandardNormal((uint64_t{high} << 32 | low) >> 11);
+}
+
+}  // namespace
+
+double StandardNormal(uint64_t k) {
+  // (k + 1/2) / 2^53 itself needs 54 bits when it lies above 1/2; its distance to the nearer end is
+  // exact.
   constexpr uint64_t kHalf = uint64_t{1} << 52;
-  const uint64_t k = (uint64_t{high} << 32 | low) >> 11;
   const bool upper = k >= kHalf;
   const uint64_t nearer = upper ? 2 * kHalf - 1 - k : k;
   const double deviate = UpperDeviate((static_cast<double>(nearer) + 0.5) * 0x1p-53);
   return upper ? deviate : -deviate;
 }
-
-}  // namespace
 
 PhiloxBlock Philox4x32(PhiloxBlock counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < kRounds; ++round) {
@@ -170,7 +174,7 @@ void FillInitialValues(const JobSpec& spec, TensorId tensor, uint64_t first,
       block = Philox4x32({place[0], place[1], tensor.value(), kInitialValuePurpose}, key);
     }
     const size_t word = element % 2 * 2;
-    out[i] = static_cast<float>(t.init_std * StandardNormal(block[word], block[word + 1]));
+    out[i] = static_cast<float>(t.init_std * DrawNormal(block[word], block[word + 1]));
   }
 }
 

@@ -30,9 +30,13 @@ struct RngKey {
 // word i%4 of block i/4; it is dropped if the word < p * 2^32. REQUIRES 0 <= p < 1.
 void FillDropoutMask(const RngKey& key, double p, absl::Span<float> mask);
 
+// The standard normal deviate below which a draw lies with probability (k + 1/2) / 2^53: inverse
+// CDF by AS 241 (PPND16). REQUIRES k < 2^53.
+double StandardNormal(uint64_t k);
+
 // The initial values of elements [first, first + out.size()) of a tensor: normal deviates are
-// drawn by inverse CDF (AS 241, PPND16) from 53-bit uniforms keyed by (seed, tensor, element), with
-// +,-,*,/ and sqrt only, so that every machine gives the same bits.
+// drawn by StandardNormal from 53-bit uniforms keyed by (seed, tensor, element), with +,-,*,/ and
+// sqrt only, so that every machine gives the same bits.
 void FillInitialValues(const JobSpec& spec, TensorId tensor, uint64_t first,
                        absl::Span<float> out);
 

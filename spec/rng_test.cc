@@ -39,6 +39,39 @@ TEST(Philox, GivesThePublishedAnswers) {
             (PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+constexpr uint64_t kUniforms = uint64_t{1} << 53;
+
+TEST(StandardNormal, GivesTheGoldenBits) {
+  const struct {
+    uint64_t k;
+    double deviate;
+  } cases[] = {
+      {0x0u, -0x1.095b059d67c4cp+3},
+      {0x1u, -0x1.052484c516593p+3},
+      {0x3e8u, -0x1.d56c58fdc2fd9p+2},
+      {0x232fu, -0x1.c234e81e4f56ep+2},
+      {0x218def416u, -0x1.30381a979b747p+2},
+      {0x83126e978d4u, -0x1.8b8cbb7204494p+1},
+      {0xccccccccccccu, -0x1.f5c0331eeff87p+0},
+      {0x2762762762762u, -0x1.6d135fb7fe6cdp+0},
+      {0x8000000000000u, -0x1.5956b87528a48p-1},
+      {0xfffffffffffffu, -0x1.40d931ff62707p-53},
+      {0x10000000000000u, 0x1.40d931ff62707p-53},
+      {0x1ccccccccccccbu, 0x1.4813c36e26d2ep+0},
+      {0x1fffffffffffffu, 0x1.095b059d67c4cp+3},
+  };
+  for (const auto& c : cases) EXPECT_EQ(StandardNormal(c.k), c.deviate) << c.k;
+}
+
+TEST(StandardNormal, InvertsTheDistributionFunctionFromTailToTail) {
+  for (uint64_t k = 0; k < kUniforms / 2; k = k + k / 50 + 1) {
+    const double below = (static_cast<double>(k) + 0.5) * 0x1p-53;
+    const double x = StandardNormal(k);
+    EXPECT_NEAR(0.5 * std::erfc(-x / std::sqrt(2.0)), below, 1e-9 * below) << k;
+    EXPECT_EQ(StandardNormal(kUniforms - 1 - k), -x) << k;
+  }
+}
+
 TEST(InitialValues, AreTheGoldenBits) {
   const JobSpec spec = TinyGpt2Spec();
   const struct {

@@ -118,7 +118,7 @@ TEST(BuildJobSpec, NamesTheKeyOfEveryBadValue) {
     std::function<void(Config*)> change;
     const char* message;
   } cases[] = {
-      {[](Config* c) { c->optimizer.name = "adamv"; }, "optimizer.name: 'adamv' is unknown, did you"},
+      {[](Config* c) { c->optimizer.name = "adamv"; }, "optimizer.name: 'adamv' is unknown, did"},
       {[](Config* c) { c->optimizer.betas = {0.9}; }, "optimizer.betas: expected 2 numbers"},
       {[](Config* c) { c->optimizer.betas = {0.9, 1.0}; }, "optimizer.beta2"},
       {[](Config* c) { c->optimizer.weight_decay = -1; }, "optimizer.weight_decay"},

@@ -1,6 +1,8 @@
 #ifndef EPS_SPEC_TEST_SPECS_H_
 #define EPS_SPEC_TEST_SPECS_H_
 
+// Only for tests.
+
 #include "spec/job_spec.h"
 
 namespace eps {
