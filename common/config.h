@@ -21,7 +21,7 @@ struct ModelConfig {
 };
 
 struct DataConfig {
-  std::vector<std::string> path;  // text files, or one flat .bin of uint16
+  std::vector<std::string> path;   // text files, or one flat .bin of uint16
   std::string order = "shuffled";  // shuffled | sequential
 };
 
@@ -75,11 +75,11 @@ struct CheckpointConfig {
 };
 
 struct ServersConfig {
-  std::string addresses;      // "2": spawn two; "host:port,host:port": attach
+  std::string addresses;               // "2": spawn two; "host:port,host:port": attach
   std::string listen = "127.0.0.1:0";  // of eps serve
   int threads = 1;
-  uint64_t memory_limit = 0;  // bytes; 0: what the machine has free
-  bool insecure = false;      // a non-loopback listen needs it until TLS is there
+  uint64_t memory_limit = 0;           // bytes; 0: what the machine has free
+  bool insecure = false;               // a non-loopback listen needs it until TLS is there
   int64_t worker_timeout_ms = 60'000;  // a part that is gone for longer ends an eager job
 };
 

@@ -28,14 +28,17 @@ BANNED_CODE = [
     (r"\babsl::(?:Mutex|CondVar|Notification)\b",
      "common/mutex.h: the packaged one makes the thread sanitizer report false races"),
     (r"\bstd::(?:random_)?shuffle\b", "its result depends on the library; see spec/rng.h"),
-    (r"\bstd::(?:normal|uniform_real|uniform_int)_distribution\b",
-     "its result depends on the library; see spec/rng.h"),
-    (r"\b(?:sleep_for|sleep_until|SleepFor|usleep|nanosleep)\b",
-     "waits have a condition and a deadline"),
+    (r"\bstd::normal_distribution\b", "its result depends on the library; see spec/rng.h"),
     (r"\b(?:GTEST_SKIP|DISABLED_\w+)\b", "a test runs or is removed"),
     (r"(?<![\w:])D?(?:CHECK|LOG)\(", "LibTorch defines it; ours begin with EPS_"),
     (r"#pragma\s+once\b", "include guards carry the path"),
     (r"\breinterpret_cast<u?int\w*_t>\(\s*this\b", "an address is no identity"),
+]
+
+# The same, in the tests only.
+BANNED_IN_TESTS = [
+    (r"\b(?:sleep_for|sleep_until|SleepFor|usleep|nanosleep|sleep)\s*\(",
+     "a test waits for a condition, with a deadline"),
 ]
 
 # Pattern over the whole text of every source file, reason.
@@ -97,7 +100,8 @@ def banned_words(path, text):
     if not source_tree.is_cpp(path):
         return
     code = source_tree.cpp_code(text)
-    for pattern, reason in BANNED_CODE:
+    is_test = path.startswith("tests/") or re.search(r"_test\.\w+$", path)
+    for pattern, reason in BANNED_CODE + (BANNED_IN_TESTS if is_test else []):
         for number, match in source_tree.matches(re.compile(pattern), code):
             yield f"{path}:{number}: \"{match.group()}\": {reason}"
 
@@ -239,7 +243,6 @@ class PlantedViolations(unittest.TestCase):
             ("using namespace std;", "using std::string;  // using namespace"),
             ("throw 1;", "// throw\nauto s = \"throw\"; throw std::bad_alloc();"),
             ("std::shuffle(a, b, r);", "spec_shuffle(a);"),
-            ("std::this_thread::sleep_for(s);", "// sleep_for"),
             ("  CHECK(a);", "  EPS_CHECK(a);"),
             ("  LOG(a);", "  EPS_LOG(a); x.LOG_(b);"),
             ("TEST(A, DISABLED_B) {}", "TEST(A, B) {}"),
@@ -252,6 +255,9 @@ class PlantedViolations(unittest.TestCase):
         for bad, good in cases:
             self.assert_finds(banned_words, "a.cc", bad, good)
         self.assert_finds(banned_words, "a.py", "# FIX" "ME", "throw = 1")
+        for path in ("a/b_test.cc", "tests/a.h"):
+            self.assert_finds(banned_words, path, "std::this_thread::sleep_for(s);", "// sleep(1)")
+        self.assertEqual(list(banned_words("a.cc", "std::this_thread::sleep_for(s);")), [])
 
     def test_unsorted_deps(self):
         def build(*labels):
