@@ -190,6 +190,9 @@ class ShardCore::Impl {
   void OnExportDone(const ExportOp& op, const BackendDone& done);
   bool AtBorder(uint64_t step) const;
 
+  // ---- status
+  void FillWaits(uint64_t now_ms, v1::StatusReply* status) const;
+
   // ---- small helpers
   ChunkState* Owned(ChunkId id);
   bool Owns(ChunkId id) const { return id.value() < local_.size() && local_[id.value()] >= 0; }

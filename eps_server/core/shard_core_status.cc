@@ -33,7 +33,10 @@ void ShardCore::Impl::FillStatus(uint64_t now_ms, v1::StatusReply* status) const
   status->set_parameters(parameters);
   status->set_joined_workers(static_cast<uint32_t>(joined_.size()));
   for (const auto& [name, value] : counters_) (*status->mutable_counters())[name] = value;
+  FillWaits(now_ms, status);
+}
 
+void ShardCore::Impl::FillWaits(uint64_t now_ms, v1::StatusReply* status) const {
   const auto add = [&](std::string what, std::string waits_for, uint64_t since_ms) {
     if (status->waits_size() >= kMaxWaits) return;
     v1::Wait* wait = status->add_waits();
