@@ -76,19 +76,6 @@ void AdamWKernel(const AdamWScalars& scalars, const AdamWTile& tile) {
   }
 }
 
-void TreeAddKernel(const float* left, const float* right, size_t n, float* out) {
-  const hn::ScalableTag<float> d;
-  const HWY_CAPPED(float, 1) d1;
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    hn::StoreU(hn::Add(hn::LoadU(d, left + i), hn::LoadU(d, right + i)), d, out + i);
-  }
-  for (; i < n; ++i) {
-    hn::StoreU(hn::Add(hn::LoadU(d1, left + i), hn::LoadU(d1, right + i)), d1, out + i);
-  }
-}
-
 // sum + the squares of scale * x[0 … Lanes(dd)).
 template <class DD>
 HWY_INLINE hn::Vec<DD> PlusSquares(DD dd, hn::Vec<DD> sum, const float* x, float scale) {
@@ -146,16 +133,11 @@ HWY_AFTER_NAMESPACE();
 namespace eps {
 
 HWY_EXPORT(AdamWKernel);
-HWY_EXPORT(TreeAddKernel);
 HWY_EXPORT(AddSquaresKernel);
 HWY_EXPORT(TargetNameHere);
 
 void AdamW(const AdamWScalars& scalars, const AdamWTile& tile) {
   HWY_DYNAMIC_DISPATCH(AdamWKernel)(scalars, tile);
-}
-
-void TreeAddFloats(const float* left, const float* right, size_t n, float* out) {
-  HWY_DYNAMIC_DISPATCH(TreeAddKernel)(left, right, n, out);
 }
 
 void AddSquares(const float* x, size_t rows, size_t cols, size_t ld, float scale, double* lanes) {

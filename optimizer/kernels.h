@@ -50,9 +50,6 @@ struct AdamWTile {
 // kernel slower than memory.
 void AdamW(const AdamWScalars& scalars, const AdamWTile& tile);
 
-// out[i] = left[i] + right[i]. `out` may be `left` or `right`.
-void TreeAddFloats(const float* left, const float* right, size_t n, float* out);
-
 // The lanes of SquareSum (update_rule.h).
 inline constexpr size_t kSquareLanes = 16;
 
@@ -67,7 +64,6 @@ const char* KernelTarget();
 namespace reference {
 
 void AdamW(const AdamWScalars& scalars, const AdamWTile& tile);
-void TreeAddFloats(const float* left, const float* right, size_t n, float* out);
 void AddSquares(const float* x, size_t rows, size_t cols, size_t ld, float scale, double* lanes);
 
 }  // namespace reference

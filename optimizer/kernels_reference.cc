@@ -20,10 +20,6 @@ void AdamW(const AdamWScalars& scalars, const AdamWTile& tile) {
   }
 }
 
-void TreeAddFloats(const float* left, const float* right, size_t n, float* out) {
-  for (size_t i = 0; i < n; ++i) out[i] = left[i] + right[i];
-}
-
 void AddSquares(const float* x, size_t rows, size_t cols, size_t ld, float scale, double* lanes) {
   for (size_t r = 0; r < rows; ++r) {
     for (size_t c = 0; c < cols; ++c) {

@@ -256,28 +256,6 @@ TEST(AdamWReference, FollowsTheFormulaInDouble) {
   }
 }
 
-TEST(TreeAddKernel, EqualsTheReferenceAlsoInPlace) {
-  OnEveryTarget([] {
-    ScopedFlushDenormals flush;
-    Random random;
-    for (size_t n = 0; n <= kMaxLength; ++n) {
-      for (int alias = 0; alias < 3; ++alias) {
-        GuardedMemory left(4 * n), right(4 * n), out(4 * n);
-        for (size_t i = 0; i < n; ++i) {
-          left.floats()[i] = random.Wide();
-          right.floats()[i] = i % 5 == 0 ? 1e-40f : random.Wide();
-          if (i % 10 == 0) left.floats()[i] = -1.2e-38f;
-        }
-        std::vector<float> expected(n);
-        reference::TreeAddFloats(left.floats(), right.floats(), n, expected.data());
-        float* target = alias == 0 ? out.floats() : alias == 1 ? left.floats() : right.floats();
-        TreeAddFloats(left.floats(), right.floats(), n, target);
-        ExpectSame(expected.data(), target, n, "sum");
-      }
-    }
-  });
-}
-
 TEST(AddSquaresKernel, EqualsTheReferenceAtEveryShapeAndTouchesNothingBeyond) {
   OnEveryTarget([] {
     ScopedFlushDenormals flush;

@@ -70,11 +70,6 @@ absl::StatusOr<std::unique_ptr<UpdateRule>> NewUpdateRule(const OptimizerSpec& s
                                                static_cast<int>(spec.name), "; known is adamw"));
 }
 
-void TreeAdd(const float* left, const float* right, size_t n, float* out) {
-  ScopedFlushDenormals flush;
-  TreeAddFloats(left, right, n, out);
-}
-
 void SquareSum::Add(const float* x, uint32_t rows, uint32_t cols, size_t ld, float scale) {
   static_assert(kSquareLanes == std::tuple_size_v<decltype(lanes_)>);
   ScopedFlushDenormals flush;

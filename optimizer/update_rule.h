@@ -69,10 +69,6 @@ enum class Kernel { kBest, kReference };
 absl::StatusOr<std::unique_ptr<UpdateRule>> NewUpdateRule(const OptimizerSpec& spec,
                                                           Kernel kernel = Kernel::kBest);
 
-// left[i] + right[i] -> out[i]: the one addition of every reduction tree on a CPU. `out` may be
-// `left` or `right`. Bit-equal on every instruction set, unless a sum is NaN.
-void TreeAdd(const float* left, const float* right, size_t n, float* out);
-
 // Sum of squares of the scaled gradient in 16 virtual lanes of double, so that vectors of every
 // width add in one order. Fed the tiles of a chunk in grid order. Bit-equal on every instruction
 // set.

@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/flush_denormals.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "spec/rng.h"
@@ -240,6 +241,7 @@ absl::StatusOr<BackendValue> DramBackend::DoUpdate(const UpdateRequest& request,
   Buffer buffers(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
                  MemoryKind::kScratch, account_);
   const float* gradient = buffers.floats();
+  ScopedFlushDenormals flush;
   SquareSum squares;
   ForEachTile(chunk, [&](const Tile& tile) {
     const Segment& s = chunk.segments[tile.segment];

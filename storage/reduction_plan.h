@@ -29,7 +29,7 @@ class ReductionPlan {
   size_t buffers() const { return buffers_; }
 
   // Leaves the reduced tile in the first of the buffers, dense: element (r, c) at r * tile.cols +
-  // c. `inputs` are those of Build.
+  // c. `inputs` are those of Build. The calling thread must hold ScopedFlushDenormals.
   void Run(const std::vector<UpdateInput>& inputs, const Tile& tile, float* buffers) const;
 
  private:
