@@ -144,7 +144,8 @@ std::string MachineName() {
   return "unknown";
 }
 
-// The same elements as the rows of a matrix, tile by tile as a server walks a chunk.
+// The same elements as the rows of a matrix, tile by tile: what short rows in many pages cost, and
+// why the DRAM backend updates whole row panels.
 void RunTiles(const AdamWScalars& scalars, const AdamWTile& piece) {
   for (size_t row = 0; row < piece.cols / kMatrixCols; row += kTileRows) {
     for (size_t col = 0; col < kMatrixCols; col += kTileCols) {

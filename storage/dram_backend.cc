@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -21,6 +22,15 @@ constexpr uint64_t kArrayAlignment = 16;  // in floats
 
 uint64_t Padded(uint64_t elements) {
   return (elements + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
+}
+
+// Elements of the chunk's largest row panel, the rows of one row of tiles.
+size_t LargestPanel(const Chunk& chunk) {
+  size_t largest = 0;
+  for (const Segment& s : chunk.segments) {
+    largest = std::max(largest, size_t{std::min(s.rows, kTileRows)} * s.cols);
+  }
+  return largest;
 }
 
 // A chunk's place in the arena. Weights come first, then the state fields, `stride` floats apart.
@@ -72,6 +82,8 @@ class DramBackend final : public StateBackend {
   }
   absl::Status CheckVersion(const Slot& slot, Version wanted) const;
   absl::StatusOr<BackendValue> DoUpdate(const UpdateRequest& request, Slot* slot) const;
+  void UpdatePanel(const Tile& last, const float* gradient, const StepScalars& step,
+                   const Slot& slot) const;
 
   const JobSpec& spec_;
   const std::unique_ptr<UpdateRule> rule_;
@@ -238,27 +250,41 @@ absl::StatusOr<BackendValue> DramBackend::DoUpdate(const UpdateRequest& request,
   const Chunk& chunk = *slot->chunk;
   EPS_ASSIGN_OR_RETURN(const ReductionPlan plan,
                        ReductionPlan::Build(chunk, request.parts, request.inputs));
-  Buffer buffers(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
-                 MemoryKind::kScratch, account_);
-  const float* gradient = buffers.floats();
+  Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
+               MemoryKind::kScratch, account_);
+  Buffer panel(LargestPanel(chunk) * sizeof(float), MemoryKind::kScratch, account_);
   ScopedFlushDenormals flush;
   SquareSum squares;
   ForEachTile(chunk, [&](const Tile& tile) {
-    const Segment& s = chunk.segments[tile.segment];
-    plan.Run(request.inputs, tile, buffers.floats());
-    squares.Add(gradient, tile.rows, tile.cols, tile.cols, request.step.norm_scale);
-    TileState state;
-    state.ld = s.cols;
-    state.weight = Array(*slot, 0) + tile.offset(s);
-    for (size_t i = 1; i < arrays_; ++i) state.field[i - 1] = Array(*slot, i) + tile.offset(s);
-    GroupScalars group;
-    group.weight_decay = spec_.groups[s.group.value()].weight_decay;
-    rule_->Run(tile.rows, tile.cols, gradient, tile.cols, request.step, group, state);
+    const uint32_t cols = chunk.segments[tile.segment].cols;
+    plan.Run(request.inputs, tile, tiles.floats());
+    squares.Add(tiles.floats(), tile.rows, tile.cols, tile.cols, request.step.norm_scale);
+    for (size_t r = 0; r < tile.rows; ++r) {
+      std::memcpy(panel.floats() + r * cols + tile.col, tiles.floats() + r * tile.cols,
+                  tile.cols * sizeof(float));
+    }
+    if (tile.col + tile.cols == cols) UpdatePanel(tile, panel.floats(), request.step, *slot);
   });
   slot->version = request.to;
   UpdateResult result;
   result.sum_squares = squares.Fold();
   return BackendValue(result);
+}
+
+// Updates the rows of `last`, a panel's last tile, over their whole width. The panel is one run of
+// memory in each array of the state: walked tile by tile, in short pieces of many pages, memory
+// gives a quarter less.
+void DramBackend::UpdatePanel(const Tile& last, const float* gradient, const StepScalars& step,
+                              const Slot& slot) const {
+  const Segment& s = slot.chunk->segments[last.segment];
+  const uint64_t offset = s.offset + uint64_t{last.row} * s.cols;
+  TileState state;
+  state.ld = s.cols;
+  state.weight = Array(slot, 0) + offset;
+  for (size_t i = 1; i < arrays_; ++i) state.field[i - 1] = Array(slot, i) + offset;
+  GroupScalars group;
+  group.weight_decay = spec_.groups[s.group.value()].weight_decay;
+  rule_->Run(last.rows, s.cols, gradient, s.cols, step, group, state);
 }
 
 }  // namespace

@@ -79,7 +79,7 @@ class StateBackend {
   virtual void WriteState(OpId op, ChunkId chunk, Version version, Bytes state) = 0;
   // Sets the chunk to the spec's initial values and zero state, at Version(0).
   virtual void Initialize(OpId op, ChunkId chunk) = 0;
-  // Decode + reduce + update in one pass over the tiles; completes with UpdateResult.
+  // Decode + reduce + update in one pass over the chunk; completes with UpdateResult.
   virtual void Update(OpId op, UpdateRequest request) = 0;
 };
 
