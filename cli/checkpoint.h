@@ -1,0 +1,111 @@
+#ifndef EPS_CLI_CHECKPOINT_H_
+#define EPS_CLI_CHECKPOINT_H_
+
+// A checkpoint folder (docs/formats/checkpoint.md): what Hugging Face's libraries load, and under
+// eps/ what an exact resume needs, per tensor, so that any number of servers can take it up.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/control_client.h"
+#include "common/safetensors.h"
+#include "spec/chunk_map.h"
+#include "spec/job_spec.h"
+
+namespace eps {
+
+// What a checkpoint holds besides tensors: small files by their path in the folder.
+using SmallFiles = std::map<std::string, std::string>;
+
+// The Hugging Face and eps/ files that follow from the job: config.json, generation_config.json,
+// eps/job_spec.txt and, for a byte-level vocabulary, tokenizer.json and tokenizer_config.json.
+SmallFiles FilesOfJob(const JobSpec& spec);
+
+// Writes one checkpoint, tensor by tensor as the chunks come. Nothing is seen under its name until
+// it is complete and synced: everything goes into a hidden folder that is renamed at the end.
+class CheckpointWriter {
+ public:
+  // `root`: checkpoint.dir, which is created; what a crash left there of an earlier write is
+  // removed. `spec` and `chunks` outlive the writer. IoError, ResourceExhausted (disk full) or
+  // PermissionDenied with the path.
+  static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const std::string& root,
+                                                                  uint64_t step,
+                                                                  const JobSpec& spec,
+                                                                  const ChunkMap& chunks);
+  // Removes the hidden folder if Commit did not succeed.
+  ~CheckpointWriter();
+
+  // DataLoss if the state has another size than the chunk.
+  absl::Status WriteChunk(ChunkId chunk, const ChunkState& state);
+  // Writes `files`, then the manifest, last; syncs; renames the folder to checkpoint-<step> (an
+  // older one of that name is replaced as a whole); then points `root`/latest at it.
+  // FailedPrecondition names a tensor that is not complete.
+  absl::Status Commit(const Border& border, const SmallFiles& files);
+
+  // The folder that Commit makes.
+  const std::string& folder() const { return folder_; }
+
+ private:
+  CheckpointWriter(std::string root, uint64_t step, const JobSpec& spec, const ChunkMap& chunks);
+  absl::Status WriteManifest(const Border& border);
+
+  const std::string root_;
+  const std::string name_;    // checkpoint-<step>
+  const std::string folder_;  // root/name
+  const std::string hidden_;  // root/.name.tmp
+  const JobSpec& spec_;
+  const ChunkMap& chunks_;
+  std::vector<std::unique_ptr<SafetensorsWriter>> states_;  // weights, then the state fields
+  std::vector<std::string> files_;                          // written so far, for the manifest
+  bool committed_ = false;
+};
+
+// Reads a checkpoint for a resume. Believes no file whose size or SHA-256 is not the manifest's.
+class CheckpointReader {
+ public:
+  // NotFound if it is not a complete checkpoint; DataLoss names the file that differs.
+  static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const std::string& folder);
+
+  const Border& border() const { return border_; }
+  const JobSpec& spec() const { return spec_; }  // the job that wrote it
+
+  // FailedPrecondition unless the state fits `spec`: the same tensors and optimizer.
+  absl::Status CheckFits(const JobSpec& spec) const;
+  // The state of a chunk of any job that CheckFits. Thread-safe.
+  absl::StatusOr<ChunkState> ReadChunk(const JobSpec& spec, const Chunk& chunk) const;
+
+ private:
+  CheckpointReader() = default;
+
+  std::string folder_;
+  Border border_;
+  JobSpec spec_;
+  std::vector<std::unique_ptr<SafetensorsReader>> states_;
+};
+
+// Weights alone, from a model.safetensors: moments are zero. Names may lack the "transformer."
+// that GPT-2 files on the Hub leave out. Checked against `spec` here: DataLoss or NotFound names
+// tensor and file.
+class WeightsReader {
+ public:
+  static absl::StatusOr<std::unique_ptr<WeightsReader>> Open(const std::string& path,
+                                                             const JobSpec& spec);
+  absl::StatusOr<ChunkState> ReadChunk(const JobSpec& spec, const Chunk& chunk) const;
+
+ private:
+  WeightsReader() = default;
+  std::unique_ptr<SafetensorsReader> file_;
+  std::vector<const SafetensorsEntry*> entries_;  // by tensor id
+};
+
+// Writes a file through a temporary name, synced, so that it is old or new but never half.
+absl::Status ReplaceFile(const std::string& path, const std::string& content);
+
+}  // namespace eps
+
+#endif  // EPS_CLI_CHECKPOINT_H_

@@ -1,0 +1,133 @@
+#include "cli/cluster.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/checkpoint.h"
+#include "cli/run_config.h"
+#include "cli/siblings.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "eps_server/shell/server.h"
+
+namespace eps {
+namespace {
+
+constexpr std::chrono::seconds kStartTimeout{60};
+
+// This process's variables without those of the configuration.
+std::vector<std::string> ChildEnvironment() {
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : ProcessEnvironment()) {
+    const bool config = name == "EPS_SERVERS" ||
+                        (absl::StartsWith(name, "EPS_") && absl::StrContains(name, "__"));
+    if (!config) variables.push_back(absl::StrCat(name, "=", value));
+  }
+  return variables;
+}
+
+// Workers of one machine share its cores, unless the user said how many each has.
+Config ForChildren(Config config) {
+  if (config.worker.threads == 0) {
+    const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    config.worker.threads = std::max(1, cores / std::max(1, config.worker.count));
+  }
+  return config;
+}
+
+}  // namespace
+
+Cluster::Cluster(const Config& config, std::string log_folder)
+    : config_(ForChildren(config)),
+      log_folder_(std::move(log_folder)),
+      config_path_(log_folder_ + "/config.yaml"),
+      environment_(ChildEnvironment()) {}
+
+absl::Status Cluster::WriteConfig() {
+  if (config_written_) return absl::OkStatus();
+  config_written_ = true;
+  return ReplaceFile(config_path_, config_.ToYaml());
+}
+
+absl::StatusOr<std::unique_ptr<ChildProcess>> Cluster::Start(const std::string& name,
+                                                             std::vector<std::string> argv,
+                                                             bool read_stdout) {
+  EPS_RETURN_IF_ERROR(WriteConfig());
+  ChildOptions options;
+  options.name = name;
+  options.argv = std::move(argv);
+  options.argv.push_back(absl::StrCat("--config=", config_path_));
+  options.environment = environment_;
+  options.log_path = absl::StrCat(log_folder_, "/", absl::StrJoin({name}, ""), ".log");
+  std::replace(options.log_path.begin() + static_cast<std::ptrdiff_t>(log_folder_.size()),
+               options.log_path.end(), ' ', '-');
+  options.read_stdout = read_stdout;
+  return ChildProcess::Start(std::move(options));
+}
+
+absl::Status Cluster::StartServers(uint32_t count) {
+  for (uint32_t i = 0; i < count; ++i) {
+    EPS_ASSIGN_OR_RETURN(auto server,
+                         Start(absl::StrCat("server ", i),
+                               {OwnPath(), "serve", "--listen=127.0.0.1:0"}, /*read_stdout=*/true));
+    servers_.push_back(std::move(server));
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
+  for (const auto& server : servers_) {
+    EPS_ASSIGN_OR_RETURN(const std::string address,
+                         server->WaitForLine(kListeningPrefix, deadline));
+    addresses_.push_back(address);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::StartWorkers(uint32_t count) {
+  EPS_CHECK(!addresses_.empty());
+  if (count == 0) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const std::string program, FindSibling("eps-worker"));
+  for (uint32_t i = 0; i < count; ++i) {
+    EPS_ASSIGN_OR_RETURN(
+        auto worker,
+        Start(absl::StrCat("worker ", i),
+              {program, "worker", absl::StrCat("--servers=", absl::StrJoin(addresses_, ",")),
+               absl::StrCat("--worker.rank=", i), absl::StrCat("--worker.count=", count)},
+              /*read_stdout=*/false));
+    workers_.push_back(std::move(worker));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::Check() {
+  for (const auto& server : servers_) {
+    if (server->Running()) continue;
+    const absl::Status failure = server->Failure();
+    if (!failure.ok()) return failure;
+    return absl::UnavailableError(absl::StrCat(server->name(), " ended before the job did"));
+  }
+  for (const auto& worker : workers_) {
+    if (!worker->Running()) EPS_RETURN_IF_ERROR(worker->Failure());
+  }
+  return absl::OkStatus();
+}
+
+bool Cluster::WorkersEnded() {
+  bool ended = true;
+  for (const auto& worker : workers_) ended = !worker->Running() && ended;
+  return ended;
+}
+
+void Cluster::Stop(std::chrono::milliseconds grace) {
+  for (auto* children : {&workers_, &servers_}) {
+    for (const auto& child : *children) child->Signal(15);
+    const auto deadline = std::chrono::steady_clock::now() + grace;
+    for (const auto& child : *children) {
+      if (!child->WaitExit(deadline)) child->Stop(std::chrono::milliseconds(0));
+    }
+  }
+}
+
+}  // namespace eps

@@ -1,0 +1,58 @@
+#ifndef EPS_CLI_CLUSTER_H_
+#define EPS_CLI_CLUSTER_H_
+
+// The processes of a run on this machine: parameter servers and workers as children.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/child_process.h"
+#include "common/config.h"
+
+namespace eps {
+
+class Cluster {
+ public:
+  // Children read their configuration from a file in `log_folder`, which exists; their logs go
+  // there too. Variables EPS_SECTION__KEY are not handed on: what they said stands in the file.
+  Cluster(const Config& config, std::string log_folder);
+
+  // Starts `count` servers on free loopback ports; addresses() has them when it returns.
+  absl::Status StartServers(uint32_t count);
+  // Attaches to servers that somebody else runs.
+  void UseServers(std::vector<std::string> addresses) { addresses_ = std::move(addresses); }
+  // REQUIRES addresses().
+  absl::Status StartWorkers(uint32_t count);
+
+  const std::vector<std::string>& addresses() const { return addresses_; }
+
+  // OK while every child runs, or is a worker that ended well; else what ended, how, and the last
+  // lines of its log. Servers are named before workers, which fail as a consequence.
+  absl::Status Check();
+  // Whether every worker has ended.
+  bool WorkersEnded();
+  // Ends the workers, then the servers; each has `grace` to end by itself after SIGTERM.
+  void Stop(std::chrono::milliseconds grace);
+
+ private:
+  absl::Status WriteConfig();
+  absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::string& name,
+                                                      std::vector<std::string> argv,
+                                                      bool read_stdout);
+
+  const Config config_;
+  const std::string log_folder_;
+  const std::string config_path_;
+  bool config_written_ = false;
+  std::vector<std::string> environment_;
+  std::vector<std::string> addresses_;
+  std::vector<std::unique_ptr<ChildProcess>> servers_;
+  std::vector<std::unique_ptr<ChildProcess>> workers_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_CLI_CLUSTER_H_

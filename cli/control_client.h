@@ -1,0 +1,93 @@
+#ifndef EPS_CLI_CONTROL_CLIENT_H_
+#define EPS_CLI_CONTROL_CLIENT_H_
+
+// The supervisor's side of the Control service: one job over all its servers.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/ids.h"
+#include "common/mutex.h"
+#include "eps/v1/control.grpc.pb.h"
+#include "spec/job_spec.h"
+
+namespace eps {
+
+// A border of the job: what every chunk's state belongs to.
+struct Border {
+  uint64_t step = 0;
+  uint64_t version = 0;
+  uint64_t update = 0;
+  uint64_t term = 0;
+  double lagged_norm = 0;
+};
+
+// The state of one chunk: FP32 weights, then exp_avg, then exp_avg_sq, each in element order.
+using ChunkState = std::string;
+
+// Every call has a deadline and every error names the server. Thread-safe.
+class ControlClient {
+ public:
+  // Says Hello to every server, again and again until `deadline`. Unavailable names the first that
+  // does not answer.
+  static absl::StatusOr<std::unique_ptr<ControlClient>> Connect(
+      std::vector<std::string> servers, std::chrono::steady_clock::time_point deadline);
+
+  const std::vector<std::string>& servers() const { return servers_; }
+  JobId job() const { return job_; }
+
+  // Creates the job on servers()[0], or finds it there; later calls are about this job.
+  absl::StatusOr<v1::CreateJobReply> CreateJob(const JobSpec& spec);
+
+  // Sets every chunk of a server to the spec's initial values.
+  absl::Status Initialize(ShardId shard);
+  // Sends the state of `chunks` (all of this shard), which `read` gives one at a time.
+  absl::Status Import(ShardId shard, const std::vector<ChunkId>& chunks, const Border& border,
+                      const std::function<absl::StatusOr<ChunkState>(ChunkId)>& read);
+  // Ends the import of a server; when all have, the job is open. Step 0 before training.
+  absl::Status FinishImport(ShardId shard, const Border& border);
+
+  // Withholds steps after `step` on every server (0: lifts the gate). Returns the latest step that
+  // any of them has opened: if it is at most `step`, all of them will stand at that border.
+  absl::StatusOr<uint64_t> Gate(uint64_t step);
+
+  // Reads the state of all chunks of a server at the border after `step`. `write` gets one whole
+  // chunk at a time; its CRC was checked.
+  absl::Status Export(ShardId shard, uint64_t step, std::chrono::seconds timeout,
+                      const std::function<absl::Status(ChunkId, const Border&,
+                                                       const ChunkState&)>& write);
+
+  // Calls `on_record` for every completed step after `after_step` until the job ends (OK), the
+  // server fails, or CancelWatch (Cancelled). Blocks as long as the job lives, so it wants a thread
+  // of its own; the stream is opened anew from time to time, so that no wait is without an end.
+  absl::Status Watch(uint64_t after_step,
+                     const std::function<void(const v1::StepRecord&)>& on_record)
+      EPS_EXCLUDES(mu_);
+  // Ends the Watch that runs and all later ones.
+  void CancelWatch() EPS_EXCLUDES(mu_);
+
+  absl::StatusOr<v1::StatusReply> GetStatus(size_t server, std::chrono::milliseconds timeout);
+
+ private:
+  explicit ControlClient(std::vector<std::string> servers);
+  std::string Where(absl::string_view call, size_t server) const;
+
+  const std::vector<std::string> servers_;
+  std::vector<std::unique_ptr<v1::Control::Stub>> stubs_;
+  JobId job_;
+
+  Mutex mu_;
+  grpc::ClientContext* watch_or_null_ EPS_GUARDED_BY(mu_) = nullptr;
+  bool watch_cancelled_ EPS_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace eps
+
+#endif  // EPS_CLI_CONTROL_CLIENT_H_

@@ -1,0 +1,65 @@
+// `eps`: the front of the project. Free of LibTorch; commands that compute are other programs,
+// which it becomes (worker, generate, verify) or starts (train).
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/command_line.h"
+#include "cli/doctor.h"
+#include "cli/run_config.h"
+#include "cli/serve.h"
+#include "cli/siblings.h"
+#include "cli/status_command.h"
+#include "cli/train.h"
+#include "common/exit_code.h"
+#include "common/status_macros.h"
+
+namespace eps {
+namespace {
+
+absl::Status RunWithConfig(const CommandLine& line) {
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, ResolveConfig(line, ProcessEnvironment()));
+  switch (line.command) {
+    case Command::kTrain: return RunTrain(run);
+    case Command::kServe: return RunServe(run.config);
+    case Command::kStatus: return RunStatus(run.config, line.json);
+    case Command::kDoctor: return RunDoctor(run.config);
+    default: break;
+  }
+  std::fputs(run.config.ToYaml().c_str(), stdout);
+  return absl::OkStatus();
+}
+
+absl::Status RunCommand(const std::vector<std::string>& arguments) {
+  EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(arguments));
+  std::vector<std::string> passed_on = line.passed_on;
+  switch (line.command) {
+    case Command::kHelp:
+      std::fputs(line.text.c_str(), stdout);
+      return absl::OkStatus();
+    case Command::kConfigReference:
+      std::fputs(ConfigReference().c_str(), stdout);
+      return absl::OkStatus();
+    case Command::kWorker:
+      passed_on.insert(passed_on.begin(), "worker");
+      return BecomeSibling("eps-worker", passed_on);
+    case Command::kGenerate:
+      passed_on.insert(passed_on.begin(), "generate");
+      return BecomeSibling("eps-worker", passed_on);
+    case Command::kVerify: return BecomeSibling("eps-verify", passed_on);
+    default: return RunWithConfig(line);
+  }
+}
+
+}  // namespace
+}  // namespace eps
+
+int main(int argc, char** argv) {
+  const absl::Status status = eps::RunCommand(std::vector<std::string>(argv + 1, argv + argc));
+  if (status.ok()) return 0;
+  std::fflush(stdout);
+  std::fprintf(stderr, "eps: %s\n", std::string(status.message()).c_str());
+  return static_cast<int>(eps::ExitCodeOf(status));
+}

@@ -1,0 +1,268 @@
+#include "cli/plan.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "cli/progress.h"
+#include "common/checksum.h"
+#include "common/status_macros.h"
+#include "compression/codec.h"
+#include "nlohmann/json.hpp"
+#include "spec/chunk_map.h"
+#include "spec/model_layout.h"
+#include "spec/spec_builder.h"
+#include "wire/channel.h"
+#include "worker/data/token_source.h"
+
+namespace eps {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kSyntheticType[] = "eps-synthetic";
+constexpr uint32_t kSyntheticSeqLen = 32;
+constexpr uint32_t kMaxSpawnedServers = 256;
+constexpr double kBytesPerParameter = 12;  // FP32 weight and both moments
+
+absl::StatusOr<SyntheticConfig> ParseSynthetic(const nlohmann::json& json,
+                                               const std::string& origin) {
+  SyntheticConfig model;
+  for (const auto& [name, value] : json.items()) {
+    if (name == "model_type") continue;
+    if (name == "tied" && value.is_boolean()) {
+      model.tied = value.get<bool>();
+    } else if ((name == "n_layer" || name == "n_embd") && value.is_number_unsigned() &&
+               value.get<uint64_t>() <= kMaxTensorCols) {
+      (name == "n_layer" ? model.n_layer : model.n_embd) = value.get<int>();
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat(origin, ": ", name, ": ", kSyntheticType,
+                       " has n_layer and n_embd (positive integers) and tied (true or false)"));
+    }
+  }
+  return model;
+}
+
+// Files as they are, folders as the regular files below them in order of their paths.
+absl::StatusOr<std::vector<std::string>> ListDataFiles(const std::vector<std::string>& paths) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    if (!fs::is_directory(path, error)) {
+      files.push_back(fs::absolute(path, error).string());
+      continue;
+    }
+    std::vector<std::string> below;
+    for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
+         it.increment(error)) {
+      std::error_code ignored;
+      if (fs::symlink_status(it->path(), ignored).type() != fs::file_type::regular) continue;
+      below.push_back(fs::absolute(it->path(), ignored).string());
+    }
+    if (error || below.empty()) {
+      return absl::NotFoundError(absl::StrCat("data.path: no regular file below ", path,
+                                              error ? ": " + error.message() : ""));
+    }
+    std::sort(below.begin(), below.end());
+    files.insert(files.end(), below.begin(), below.end());
+  }
+  return files;
+}
+
+absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) {
+  const std::string& path = run.config.model.path;
+  if (path.empty()) return absl::OkStatus();  // the quickstart's: ModelSpec's defaults
+  std::error_code error;
+  const fs::path given = fs::absolute(path, error);
+  const fs::path folder = fs::is_directory(given, error) ? given : given.parent_path();
+  const std::string file = (folder == given ? given / "config.json" : given).string();
+  absl::StatusOr<std::string> json = ReadTextFile(file);
+  if (!json.ok()) {
+    return absl::Status(json.status().code(),
+                        absl::StrCat("model.path: ", json.status().message()));
+  }
+  EPS_ASSIGN_OR_RETURN(*model, ParseModel(*json, file));
+  plan->config.model.path = given.string();
+  plan->model_folder = folder.string();
+  const std::string weights = (folder / "model.safetensors").string();
+  if (fs::exists(weights, error)) plan->initial_weights = weights;
+  return absl::OkStatus();
+}
+
+// The largest stage, which a worker holds once as weights and once as gradient.
+uint64_t LargestStage(const JobSpec& spec, const ChunkMap& chunks) {
+  uint64_t largest = 0;
+  for (uint32_t s = 0; s < spec.stages.size(); ++s) {
+    largest = std::max(largest, chunks.StageElements(StageId(s)));
+  }
+  return largest;
+}
+
+uint32_t Width(const ModelSpec& model) {
+  return static_cast<uint32_t>(model.type == ModelType::kGpt2 ? model.gpt2.n_embd
+                                                              : model.synthetic.n_embd);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelSpec> ParseModel(absl::string_view json, const std::string& origin) {
+  ModelSpec model;
+  const nlohmann::json parsed =
+      nlohmann::json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": expected a JSON object"));
+  }
+  if (parsed.contains("model_type") && parsed["model_type"] == kSyntheticType) {
+    model.type = ModelType::kSynthetic;
+    EPS_ASSIGN_OR_RETURN(model.synthetic, ParseSynthetic(parsed, origin));
+    return model;
+  }
+  absl::StatusOr<Gpt2Config> gpt2 = ParseGpt2Config(json);
+  if (!gpt2.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": ", gpt2.status().message()));
+  }
+  model.gpt2 = *gpt2;
+  return model;
+}
+
+std::string ModelToJson(const ModelSpec& model) {
+  if (model.type == ModelType::kGpt2) return Gpt2ConfigToJson(model.gpt2);
+  nlohmann::ordered_json json;
+  json["model_type"] = kSyntheticType;
+  json["n_layer"] = model.synthetic.n_layer;
+  json["n_embd"] = model.synthetic.n_embd;
+  json["tied"] = model.synthetic.tied;
+  return json.dump(2) + "\n";
+}
+
+absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
+  TrainPlan plan;
+  plan.config = run.config;
+  ModelSpec model;
+  EPS_RETURN_IF_ERROR(LoadModel(run, &plan, &model));
+
+  uint64_t tokens = 0;
+  std::string sha256;
+  if (model.type == ModelType::kSynthetic) {
+    uint32_t& seq_len = plan.config.training.seq_len;
+    if (seq_len == 0) seq_len = kSyntheticSeqLen;
+    tokens = uint64_t{seq_len} + 1;  // one sample: there is no data to read
+    sha256 = ToHex(Sha256Of(""));
+  } else {
+    std::vector<std::string> paths = run.config.data.path;
+    if (paths.empty() && run.quickstart) {
+      EPS_ASSIGN_OR_RETURN(paths, QuickstartTextFiles());
+    }
+    if (paths.empty()) {
+      return absl::InvalidArgumentError(
+          "data.path (--data) is empty: name text files, or one .bin of uint16 tokens");
+    }
+    EPS_ASSIGN_OR_RETURN(plan.config.data.path, ListDataFiles(paths));
+    const uint32_t vocabulary = static_cast<uint32_t>(model.gpt2.vocab_size);
+    EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
+                         TokenData::Open(plan.config.data.path, vocabulary));
+    EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
+    tokens = data->size();
+    sha256 = data->Sha256Hex();
+    plan.unigram_entropy = data->UnigramEntropy();
+  }
+  const uint32_t workers = static_cast<uint32_t>(std::max(1, run.config.worker.count));
+  EPS_ASSIGN_OR_RETURN(plan.spec, BuildJobSpec(plan.config, model, tokens, sha256, workers));
+  plan.config.training.parts = plan.spec.training.parts;
+  if (!plan.config.checkpoint.dir.empty()) {
+    std::error_code error;
+    plan.config.checkpoint.dir = fs::absolute(plan.config.checkpoint.dir, error).string();
+  }
+  return plan;
+}
+
+absl::StatusOr<ServerChoice> ChooseServers(const ServersConfig& config) {
+  ServerChoice choice;
+  if (config.addresses.empty()) {
+    choice.spawn = 1;
+    return choice;
+  }
+  if (absl::SimpleAtoi(config.addresses, &choice.spawn)) {
+    if (choice.spawn >= 1 && choice.spawn <= kMaxSpawnedServers) return choice;
+    return absl::InvalidArgumentError(absl::StrCat("servers.addresses (--servers): cannot start ",
+                                                   config.addresses, " servers, 1 to ",
+                                                   kMaxSpawnedServers, " are possible"));
+  }
+  std::set<std::string> seen;
+  for (absl::string_view address : absl::StrSplit(config.addresses, ',')) {
+    const absl::Status status = CheckAddress(address, /*allow_any_port=*/false);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("servers.addresses (--servers): expected a number of servers to start, or "
+                       "addresses to attach to: ",
+                       status.message()));
+    }
+    choice.attach.emplace_back(address);
+    if (!seen.insert(choice.attach.back()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("servers.addresses (--servers): ", address, " stands twice"));
+    }
+  }
+  return choice;
+}
+
+absl::StatusOr<WireBytes> WireBytesPerStep(const JobSpec& spec, uint32_t workers) {
+  EPS_ASSIGN_OR_RETURN(const Codec* weights, FindCodec(spec.codecs.weights));
+  EPS_ASSIGN_OR_RETURN(const Codec* gradients, FindCodec(spec.codecs.gradients));
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  WireBytes bytes;
+  for (uint32_t s = 0; s < spec.stages.size(); ++s) {
+    const double elements = static_cast<double>(chunks.StageElements(StageId(s)));
+    // Forward and backward; the last stage goes straight into its backward.
+    const double passes = s + 1 == spec.stages.size() ? 1 : 2;
+    bytes.fetched += elements * passes * weights->traits().bits_per_element / 8 * workers;
+    bytes.pushed +=
+        elements * gradients->traits().bits_per_element / 8 * spec.training.parts;
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers) {
+  const JobSpec& spec = plan.spec;
+  const TrainingSpec& t = spec.training;
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  const uint32_t workers = static_cast<uint32_t>(std::max(1, plan.config.worker.count));
+  EPS_ASSIGN_OR_RETURN(const WireBytes wire, WireBytesPerStep(spec, workers));
+
+  std::vector<uint64_t> per_server(servers, 0);
+  const std::vector<ShardId> placement = chunks.Place(servers);
+  for (const Chunk& chunk : chunks.chunks()) {
+    per_server[placement[chunk.id.value()].value()] += chunk.elements;
+  }
+  const double parameters = static_cast<double>(spec.total_elements());
+  const double stage_bytes = 4.0 * static_cast<double>(LargestStage(spec, chunks));
+  const double in_flight = stage_bytes * (2 + std::max(0, plan.config.worker.prefetch));
+  const double parts_here = static_cast<double>(t.parts) / workers;
+  const double stash = 4.0 * static_cast<double>(spec.stages.size() - 1) * Width(spec.model) *
+                       t.seq_len * t.micro_batch_size * t.micro_batches * parts_here;
+  return absl::StrCat(
+      "model: ", ModelTypeName(spec.model.type), ", ", FormatCount(spec.total_elements()),
+      " parameters, ", spec.stages.size(), " stages, ", chunks.chunks().size(), " chunks\n",
+      "servers: ", servers, ", ", FormatBytes(kBytesPerParameter * parameters),
+      " of state (12 bytes per parameter), at most ",
+      FormatBytes(kBytesPerParameter * static_cast<double>(*std::max_element(
+                                           per_server.begin(), per_server.end()))),
+      " on one\n",
+      "workers: ", workers, ", about ", FormatBytes(in_flight), " of weights and gradients and ",
+      FormatBytes(stash), " of stash (", plan.config.worker.stash, ") on each\n",
+      "wire per step: fetch ", FormatBytes(wire.fetched), " (", spec.codecs.weights, "), push ",
+      FormatBytes(wire.pushed), " (", spec.codecs.gradients, ")\n",
+      "batch: ", t.micro_batch_size, " x ", t.micro_batches, " x ", t.parts,
+      " samples (micro_batch_size x micro_batches x parts) of ", t.seq_len, " tokens = ",
+      FormatCount(spec.tokens_per_step()), " tokens; mode ", ModeName(t.mode), ", clip ",
+      ClipName(t.clip), "\n");
+}
+
+}  // namespace eps

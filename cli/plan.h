@@ -1,0 +1,56 @@
+#ifndef EPS_CLI_PLAN_H_
+#define EPS_CLI_PLAN_H_
+
+// From a configuration to what is about to happen: model, data, job spec, and the figures that
+// stand at the top of the output, so that what comes can be compared with what was predicted.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "cli/run_config.h"
+#include "common/config.h"
+#include "spec/job_spec.h"
+
+namespace eps {
+
+struct TrainPlan {
+  Config config;  // as resolved: paths absolute, data files listed, parts as the spec has them
+  JobSpec spec;
+  std::string model_folder;      // where model.path's config.json lies; empty for the quickstart's
+  std::string initial_weights;   // model.safetensors beside it; empty: the spec's initial values
+  double unigram_entropy = 0;    // of the data in nats; 0 for a model without tokens
+};
+
+// Reads the model's config.json (model_type gpt2, or eps-synthetic with n_layer, n_embd, tied) and
+// builds the spec of `run`, reading the data. Errors name the key and the file.
+absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run);
+
+// The model that a config.json describes; `origin` stands in the errors.
+absl::StatusOr<ModelSpec> ParseModel(absl::string_view json, const std::string& origin);
+// The config.json of a model; ParseModel reads it back.
+std::string ModelToJson(const ModelSpec& model);
+
+// `servers.addresses` is a number: that many are to be started. Else the addresses to attach to,
+// each checked. An empty value means one server.
+struct ServerChoice {
+  uint32_t spawn = 0;
+  std::vector<std::string> attach;
+};
+absl::StatusOr<ServerChoice> ChooseServers(const ServersConfig& config);
+
+// Bytes that a step moves over the wire, all workers together.
+struct WireBytes {
+  double fetched = 0;
+  double pushed = 0;
+};
+absl::StatusOr<WireBytes> WireBytesPerStep(const JobSpec& spec, uint32_t workers);
+
+// The lines at the top of `eps train`.
+absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers);
+
+}  // namespace eps
+
+#endif  // EPS_CLI_PLAN_H_

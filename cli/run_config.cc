@@ -1,0 +1,145 @@
+#include "cli/run_config.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "cli/quickstart_yaml.h"
+#include "common/status_macros.h"
+
+extern char** environ;
+
+namespace eps {
+namespace {
+
+absl::Status ApplyFlags(const CommandLine& line, Config* config) {
+  for (const auto& [key, value] : line.settings) {
+    const absl::Status status = config->Set(key, value);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--", key, ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is a folder, expected a file"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    const int code = errno;
+    const std::string text = absl::StrCat("cannot open ", path, ": ", std::strerror(code));
+    if (code == ENOENT || code == ENOTDIR) return absl::NotFoundError(text);
+    if (code == EACCES) return absl::PermissionDeniedError(text);
+    return absl::InternalError(text);
+  }
+  std::ostringstream content;
+  content << file.rdbuf();
+  if (file.bad()) return absl::InternalError(absl::StrCat("cannot read ", path));
+  return content.str();
+}
+
+absl::StatusOr<std::string> ResumeFolder(const CheckpointConfig& checkpoint) {
+  if (checkpoint.resume == "none" || checkpoint.resume.empty()) return std::string();
+  std::string folder = checkpoint.resume;
+  if (folder == "latest") {
+    if (checkpoint.dir.empty()) {
+      return absl::InvalidArgumentError(
+          "checkpoint.resume: latest needs checkpoint.dir (--out), where the checkpoints are");
+    }
+    const std::string pointer = absl::StrCat(checkpoint.dir, "/latest");
+    absl::StatusOr<std::string> name = ReadTextFile(pointer);
+    if (!name.ok()) {
+      return absl::NotFoundError(absl::StrCat("checkpoint.resume: latest: no checkpoint in ",
+                                              checkpoint.dir, " (", name.status().message(), ")"));
+    }
+    const std::string latest(absl::StripAsciiWhitespace(*name));
+    if (latest.empty() || absl::StrContains(latest, '/')) {
+      return absl::DataLossError(
+          absl::StrCat(pointer, ": expected the name of a checkpoint folder, found \"", latest, "\""));
+    }
+    folder = absl::StrCat(checkpoint.dir, "/", latest);
+  }
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(absl::StrCat(folder, "/eps/manifest.json"), error)) {
+    return absl::NotFoundError(absl::StrCat("checkpoint.resume: ", folder,
+                                            " has no eps/manifest.json: not a complete checkpoint"));
+  }
+  return folder;
+}
+
+absl::StatusOr<RunConfig> ResolveConfig(const CommandLine& line,
+                                        const std::map<std::string, std::string>& environment) {
+  // What the layers above the file say decides which file it is.
+  const bool train = line.command == Command::kTrain || line.command == Command::kConfigPrint;
+  Config above;
+  if (train && line.config_file.empty()) {
+    EPS_RETURN_IF_ERROR(above.MergeYaml(kQuickstartYaml, "the quickstart settings"));
+  }
+  EPS_RETURN_IF_ERROR(above.MergeEnvironment(environment));
+  EPS_RETURN_IF_ERROR(ApplyFlags(line, &above));
+
+  RunConfig run;
+  std::string yaml;
+  if (!line.config_file.empty()) {
+    run.origin = line.config_file;
+    EPS_ASSIGN_OR_RETURN(yaml, ReadTextFile(line.config_file));
+  } else if (train && above.model.path.empty()) {
+    EPS_ASSIGN_OR_RETURN(const std::string folder, ResumeFolder(above.checkpoint));
+    if (!folder.empty()) {
+      run.origin = absl::StrCat(folder, "/eps/config.yaml");
+      EPS_ASSIGN_OR_RETURN(yaml, ReadTextFile(run.origin));
+    } else {
+      run.origin = "the quickstart settings";
+      run.quickstart = true;
+      yaml = kQuickstartYaml;
+    }
+  }
+  EPS_RETURN_IF_ERROR(run.config.MergeYaml(yaml, run.origin));
+  EPS_RETURN_IF_ERROR(run.config.MergeEnvironment(environment));
+  EPS_RETURN_IF_ERROR(ApplyFlags(line, &run.config));
+  return run;
+}
+
+std::map<std::string, std::string> ProcessEnvironment() {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const char* const equals = std::strchr(*entry, '=');
+    if (equals == nullptr) continue;
+    variables.emplace(std::string(*entry, static_cast<size_t>(equals - *entry)), equals + 1);
+  }
+  return variables;
+}
+
+std::string ConfigReference() {
+  std::string page =
+      "# Configuration keys\n\n"
+      "Printed by `eps config reference`; a test compares. Precedence: `--section.key=value` on\n"
+      "the command line, then `EPS_SECTION__KEY` in the environment, then the YAML file of\n"
+      "`--config`, then the default. `eps config print` shows what a command line resolves to.\n"
+      "An unknown key is an error (exit code 64) that names the nearest known one.\n\n"
+      "Short forms: `--data` data.path, `--model` model.path, `--out` checkpoint.dir, `--resume`\n"
+      "checkpoint.resume, `--servers` servers.addresses (also `EPS_SERVERS`), `--workers`\n"
+      "worker.count, `--listen` servers.listen, `--insecure` servers.insecure.\n\n"
+      "A size is written `16GiB`, `500MB` or in bytes; a duration `500ms`, `30s`, `5m`, `1h`; a list\n"
+      "`[a, b]` or `a,b`.\n\n"
+      "| key | type | default | meaning |\n| --- | --- | --- | --- |\n";
+  for (const ConfigKey& key : ConfigKeys()) {
+    absl::StrAppend(&page, "| `", key.name, "` | ", key.type, " | `", key.default_value, "` | ",
+                    absl::StrReplaceAll(key.help, {{"|", "\\|"}}), " |\n");
+  }
+  return page;
+}
+
+}  // namespace eps

@@ -1,0 +1,460 @@
+#include "cli/train.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <deque>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/checkpoint.h"
+#include "cli/cluster.h"
+#include "cli/control_client.h"
+#include "cli/interrupt.h"
+#include "cli/metrics_log.h"
+#include "cli/plan.h"
+#include "cli/progress.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "spec/chunk_map.h"
+
+namespace eps {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kTick{100};
+constexpr std::chrono::seconds kConnectTimeout{30};
+constexpr std::chrono::seconds kSilence{30};     // without a step, until the waits are shown
+constexpr std::chrono::seconds kWorkerExit{10};  // from the job's end to the workers' own
+constexpr std::chrono::seconds kStopGrace{5};
+constexpr size_t kSummarySteps = 20;
+
+void Print(absl::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// Where logs go when no output folder is asked for. Kept if something failed.
+absl::StatusOr<std::string> TemporaryFolder() {
+  const char* const base = std::getenv("TMPDIR");
+  std::string path = absl::StrCat(base != nullptr ? base : "/tmp", "/eps-train-XXXXXX");
+  if (mkdtemp(&path[0]) == nullptr) {
+    return absl::InternalError(absl::StrCat("cannot create ", path, " for logs (TMPDIR)"));
+  }
+  return path;
+}
+
+// The lead's step records, read by a thread, taken in order by the supervisor.
+class StepWatch {
+ public:
+  StepWatch(ControlClient* client, uint64_t after_step)
+      : client_(client), thread_([this, after_step] { Run(after_step); }) {}
+  ~StepWatch() {
+    client_->CancelWatch();
+    thread_.join();
+  }
+
+  // The next record; nothing after kTick, or when the stream has ended (see end()).
+  std::optional<v1::StepRecord> Next() EPS_EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    const auto deadline = Clock::now() + kTick;
+    while (records_.empty() && !end_.has_value() && Clock::now() < deadline) {
+      changed_.WaitUntil(&mu_, deadline);
+    }
+    if (records_.empty()) return std::nullopt;
+    v1::StepRecord record = std::move(records_.front());
+    records_.pop_front();
+    return record;
+  }
+  // How the stream ended, once all its records were taken.
+  std::optional<absl::Status> end() EPS_EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    return records_.empty() ? end_ : std::nullopt;
+  }
+
+ private:
+  void Run(uint64_t after_step) {
+    const absl::Status status = client_->Watch(after_step, [this](const v1::StepRecord& record) {
+      MutexLock lock(&mu_);
+      records_.push_back(record);
+      changed_.NotifyAll();
+    });
+    MutexLock lock(&mu_);
+    end_ = status;
+    changed_.NotifyAll();
+  }
+
+  ControlClient* const client_;
+  Mutex mu_;
+  CondVar changed_;
+  std::deque<v1::StepRecord> records_ EPS_GUARDED_BY(mu_);
+  std::optional<absl::Status> end_ EPS_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+class TrainRun {
+ public:
+  explicit TrainRun(TrainPlan plan)
+      : plan_(std::move(plan)), spec_(plan_.spec), chunks_(ChunkMap::Build(spec_)) {}
+  ~TrainRun();
+
+  absl::Status Run();
+
+ private:
+  absl::Status OpenResume();
+  absl::Status OpenFolders();
+  absl::Status StartJob();
+  absl::Status SetState(v1::JobState state);
+  absl::Status Supervise();
+  absl::Status OnRecord(const v1::StepRecord& record);
+  absl::Status OnBorder(uint64_t step);
+  absl::Status OnQuiet(StepWatch* watch);
+  absl::Status StopAtNextBorder();
+  absl::Status WriteCheckpoint(uint64_t step);
+  void ShowWaits();
+  void Summarize() const;
+  // The next step after `step` at which a checkpoint is due; 0: none but the last.
+  uint64_t NextSave(uint64_t step) const;
+  const std::string& out() const { return plan_.config.checkpoint.dir; }
+
+  TrainPlan plan_;
+  const JobSpec& spec_;
+  const ChunkMap chunks_;
+  std::unique_ptr<CheckpointReader> resume_;
+  uint64_t first_step_ = 0;  // the border that this run starts from
+  std::string log_folder_;
+  bool temporary_ = false;
+  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<ControlClient> client_;
+  EtaEstimator eta_;
+  uint64_t step_ = 0;         // last completed
+  uint64_t gate_ = 0;         // border at which the servers hold; 0: none
+  bool stopping_ = false;     // stop at gate_
+  bool finished_ = false;
+  uint64_t tokens_ = 0;
+  Clock::time_point started_;
+  Clock::time_point last_record_;
+  std::string last_checkpoint_;
+};
+
+TrainRun::~TrainRun() {
+  if (cluster_ != nullptr) cluster_->Stop(finished_ ? kStopGrace : std::chrono::seconds(1));
+  std::error_code ignored;
+  if (temporary_ && finished_) fs::remove_all(log_folder_, ignored);
+}
+
+uint64_t TrainRun::NextSave(uint64_t step) const {
+  const uint64_t every = plan_.config.checkpoint.save_steps;
+  if (every == 0 || out().empty()) return 0;
+  const uint64_t next = (step / every + 1) * every;
+  return next < spec_.training.steps ? next : 0;
+}
+
+absl::Status TrainRun::OpenResume() {
+  EPS_ASSIGN_OR_RETURN(const std::string folder, ResumeFolder(plan_.config.checkpoint));
+  if (folder.empty()) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(resume_, CheckpointReader::Open(folder));
+  EPS_RETURN_IF_ERROR(resume_->CheckFits(spec_));
+  first_step_ = resume_->border().step;
+  if (first_step_ >= spec_.training.steps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("checkpoint.resume: ", folder, " is at step ", first_step_,
+                     " and training.steps is ", spec_.training.steps,
+                     ": nothing is left to train; raise training.steps"));
+  }
+  Print(absl::StrCat("resume: ", folder, ", step ", first_step_, "\n"));
+  const std::string difference = FirstDifference(resume_->spec().ToText(), spec_.ToText());
+  if (!difference.empty()) {
+    Print(absl::StrCat("note: not the same job as before: ", difference, "\n"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainRun::OpenFolders() {
+  std::error_code error;
+  if (out().empty()) {
+    EPS_ASSIGN_OR_RETURN(log_folder_, TemporaryFolder());
+    temporary_ = true;
+    Print("note: checkpoint.dir (--out) is empty: no checkpoint will be written\n");
+  } else {
+    log_folder_ = out() + "/logs";
+    fs::create_directories(log_folder_, error);
+    if (error) {
+      return absl::PermissionDeniedError(absl::StrCat("cannot create ", log_folder_,
+                                                      " (checkpoint.dir): ", error.message()));
+    }
+    if (resume_ == nullptr && fs::exists(out() + "/latest", error)) {
+      Print(absl::StrCat("note: ", out(),
+                         " holds checkpoints of an earlier run; --resume=latest would continue "
+                         "it, this run replaces those of equal steps\n"));
+    }
+  }
+  EPS_ASSIGN_OR_RETURN(
+      metrics_, MetricsLog::Open(out().empty() ? "" : out() + "/metrics.jsonl", first_step_));
+  return absl::OkStatus();
+}
+
+absl::Status TrainRun::SetState(v1::JobState state) {
+  if (state == v1::JOB_STATE_FAILED) {
+    EPS_ASSIGN_OR_RETURN(const v1::StatusReply status,
+                         client_->GetStatus(0, std::chrono::seconds(10)));
+    return absl::FailedPreconditionError(
+        absl::StrCat("these servers hold the failed job of an earlier run (", status.failure(),
+                     "); restart them and use --resume=latest"));
+  }
+  if (state != v1::JOB_STATE_IMPORTING) {
+    Print("note: the servers already run this job; joining it\n");
+    return absl::OkStatus();
+  }
+  const std::vector<ShardId> placement =
+      chunks_.Place(static_cast<uint32_t>(client_->servers().size()));
+  std::unique_ptr<WeightsReader> weights;
+  if (resume_ == nullptr && !plan_.initial_weights.empty()) {
+    EPS_ASSIGN_OR_RETURN(weights, WeightsReader::Open(plan_.initial_weights, spec_));
+    Print(absl::StrCat("weights: from ", plan_.initial_weights, "\n"));
+  }
+  const Border border = resume_ != nullptr ? resume_->border() : Border{};
+  for (uint32_t s = 0; s < client_->servers().size(); ++s) {
+    const ShardId shard(s);
+    if (resume_ == nullptr && weights == nullptr) {
+      EPS_RETURN_IF_ERROR(client_->Initialize(shard));
+      continue;
+    }
+    std::vector<ChunkId> owned;
+    for (const Chunk& chunk : chunks_.chunks()) {
+      if (placement[chunk.id.value()] == shard) owned.push_back(chunk.id);
+    }
+    EPS_RETURN_IF_ERROR(client_->Import(shard, owned, border, [&](ChunkId id) {
+      return resume_ != nullptr ? resume_->ReadChunk(spec_, chunks_.chunk(id))
+                                : weights->ReadChunk(spec_, chunks_.chunk(id));
+    }));
+  }
+  for (uint32_t s = 0; s < client_->servers().size(); ++s) {
+    EPS_RETURN_IF_ERROR(client_->FinishImport(ShardId(s), border));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainRun::StartJob() {
+  EPS_ASSIGN_OR_RETURN(const ServerChoice choice, ChooseServers(plan_.config.servers));
+  const uint32_t servers =
+      choice.spawn != 0 ? choice.spawn : static_cast<uint32_t>(choice.attach.size());
+  EPS_ASSIGN_OR_RETURN(const std::string summary, PlanSummary(plan_, servers));
+  Print(summary);
+  cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_);
+  if (choice.spawn != 0) {
+    EPS_RETURN_IF_ERROR(cluster_->StartServers(choice.spawn));
+  } else {
+    cluster_->UseServers(choice.attach);
+  }
+  EPS_ASSIGN_OR_RETURN(client_,
+                       ControlClient::Connect(cluster_->addresses(), Clock::now() + kConnectTimeout));
+  EPS_ASSIGN_OR_RETURN(const v1::CreateJobReply job, client_->CreateJob(spec_));
+  EPS_RETURN_IF_ERROR(SetState(job.state()));
+  step_ = std::max(first_step_, job.step() > 0 ? job.step() - 1 : 0);
+  gate_ = NextSave(step_);
+  EPS_RETURN_IF_ERROR(client_->Gate(gate_).status());
+  return cluster_->StartWorkers(static_cast<uint32_t>(plan_.config.worker.count));
+}
+
+absl::Status TrainRun::WriteCheckpoint(uint64_t step) {
+  if (out().empty()) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointWriter> writer,
+                       CheckpointWriter::Create(out(), step, spec_, chunks_));
+  // At 20 MB/s even a slow disk is not taken for a dead server.
+  const std::chrono::seconds timeout(120 + spec_.total_elements() * 12 / 20'000'000);
+  Border border;
+  for (uint32_t s = 0; s < client_->servers().size(); ++s) {
+    EPS_RETURN_IF_ERROR(client_->Export(
+        ShardId(s), step, timeout,
+        [&](ChunkId chunk, const Border& at, const ChunkState& state) -> absl::Status {
+          if (s == 0) border = at;  // the lead knows the norm
+          if (at.step != step || at.version != border.version || at.term != border.term) {
+            return absl::InternalError(absl::StrCat("server ", client_->servers()[s], " is at step ",
+                                                    at.step, " version ", at.version,
+                                                    ", expected step ", step, " version ",
+                                                    border.version));
+          }
+          return writer->WriteChunk(chunk, state);
+        }));
+  }
+  SmallFiles files = FilesOfJob(spec_);
+  files["trainer_state.json"] = metrics_->TrainerState(spec_, step);
+  Config config = plan_.config;
+  config.checkpoint.resume = "none";
+  files["eps/config.yaml"] = config.ToYaml();
+  EPS_RETURN_IF_ERROR(writer->Commit(border, files));
+  last_checkpoint_ = writer->folder();
+  Print(absl::StrCat("checkpoint: ", last_checkpoint_, "\n"));
+  return absl::OkStatus();
+}
+
+absl::Status TrainRun::OnBorder(uint64_t step) {
+  EPS_RETURN_IF_ERROR(WriteCheckpoint(step));
+  if (stopping_) return absl::OkStatus();
+  gate_ = NextSave(step);
+  return client_->Gate(gate_).status();
+}
+
+absl::Status TrainRun::OnRecord(const v1::StepRecord& record) {
+  step_ = record.step();
+  tokens_ += record.tokens();
+  last_record_ = Clock::now();
+  eta_.Add(record.step_seconds());
+  EPS_RETURN_IF_ERROR(metrics_->Add(record));
+  const uint64_t every = std::max<uint64_t>(1, plan_.config.metrics.log_every_steps);
+  const uint64_t steps = spec_.training.steps;
+  if (step_ % every == 0 || step_ == steps || step_ == first_step_ + 1) {
+    Print(ProgressLine(record, steps, eta_.SecondsFor(steps - step_)) + "\n");
+  }
+  if (step_ == gate_ || step_ == steps) return OnBorder(step_);
+  return absl::OkStatus();
+}
+
+// Moves the gate to a border that no server has passed.
+absl::Status TrainRun::StopAtNextBorder() {
+  Print("interrupted: finishing the step, then a checkpoint; once more ends at once\n");
+  stopping_ = true;
+  gate_ = step_ + 1;
+  while (true) {
+    EPS_ASSIGN_OR_RETURN(const uint64_t latest, client_->Gate(gate_));
+    if (latest <= gate_) return absl::OkStatus();
+    gate_ = latest;
+  }
+}
+
+void TrainRun::ShowWaits() {
+  for (size_t s = 0; s < client_->servers().size(); ++s) {
+    const absl::StatusOr<v1::StatusReply> status = client_->GetStatus(s, std::chrono::seconds(5));
+    if (!status.ok()) {
+      Print(absl::StrCat("waiting: ", status.status().message(), "\n"));
+    } else if (status->waits_size() == 0) {
+      Print(absl::StrCat("waiting: server ", s, " stands at step ", status->step(), " with ",
+                         status->joined_workers(), " workers, for their next request\n"));
+    } else {
+      const v1::Wait& wait = status->waits(0);
+      Print(absl::StrFormat("waiting: server %d: %s waits %.0f s for %s\n", s, wait.what(),
+                            wait.seconds(), wait.waits_for()));
+    }
+  }
+}
+
+// Looks after everything but the steps. The status ends the run.
+absl::Status TrainRun::OnQuiet(StepWatch* watch) {
+  EPS_RETURN_IF_ERROR(cluster_->Check());
+  if (const std::optional<absl::Status> end = watch->end(); end.has_value()) {
+    // A dead child is the cause, a broken stream the consequence: give it a moment to be seen.
+    const auto deadline = Clock::now() + std::chrono::seconds(1);
+    while (Clock::now() < deadline) {
+      EPS_RETURN_IF_ERROR(cluster_->Check());
+      std::this_thread::sleep_for(kTick);
+    }
+    if (!end->ok()) return *end;
+    return absl::UnavailableError(
+        absl::StrCat("the job ended at step ", step_, " of ", spec_.training.steps));
+  }
+  if (plan_.config.worker.count > 0 && cluster_->WorkersEnded()) {
+    // Their last step may be on its way to us.
+    if (Clock::now() - last_record_ > kWorkerExit) {
+      return absl::InternalError(absl::StrCat("all workers ended at step ", step_, " of ",
+                                              spec_.training.steps, "; their logs are in ",
+                                              log_folder_));
+    }
+  }
+  if (Clock::now() - last_record_ > kSilence) {
+    ShowWaits();
+    last_record_ = Clock::now();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainRun::Supervise() {
+  StepWatch watch(client_.get(), step_);
+  started_ = last_record_ = Clock::now();
+  SetGraceful(true);
+  while (step_ < spec_.training.steps) {
+    const std::optional<v1::StepRecord> record = watch.Next();
+    if (record.has_value()) {
+      EPS_RETURN_IF_ERROR(OnRecord(*record));
+    } else {
+      EPS_RETURN_IF_ERROR(OnQuiet(&watch));
+    }
+    if (Interrupted() && !stopping_) EPS_RETURN_IF_ERROR(StopAtNextBorder());
+    if (stopping_ && step_ >= gate_) return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+void TrainRun::Summarize() const {
+  const double seconds = std::chrono::duration<double>(Clock::now() - started_).count();
+  const uint64_t done = step_ - first_step_;
+  std::string text = absl::StrFormat(
+      "done: %d steps, %s tokens in %s, %s tokens/s\n", done, FormatCount(tokens_),
+      FormatSeconds(seconds),
+      FormatCount(static_cast<uint64_t>(static_cast<double>(tokens_) / std::max(seconds, 1e-9))));
+  const double mean = metrics_->MeanLoss(kSummarySteps);
+  if (plan_.unigram_entropy > 0 && !std::isnan(mean)) {
+    absl::StrAppendFormat(&text,
+                          "loss: %.4f over the last %d steps; guessing from letter frequencies alone "
+                          "gives %.4f (ratio %.2f)\n",
+                          mean, std::min<uint64_t>(kSummarySteps, done), plan_.unigram_entropy,
+                          mean / plan_.unigram_entropy);
+  }
+  if (!last_checkpoint_.empty()) {
+    absl::StrAppend(&text, "next:\n");
+    if (spec_.model.type == ModelType::kGpt2) {
+      absl::StrAppend(&text, "  eps generate --model=", last_checkpoint_,
+                      " --prompt=\"This License\"\n");
+    }
+    const uint64_t steps = stopping_ && step_ < spec_.training.steps ? 0 : 2 * spec_.training.steps;
+    absl::StrAppend(&text, "  eps train --out=", out(), " --resume=latest",
+                    steps == 0 ? "" : absl::StrCat(" --training.steps=", steps), "\n");
+  }
+  Print(text);
+}
+
+absl::Status TrainRun::Run() {
+  EPS_RETURN_IF_ERROR(OpenResume());
+  EPS_RETURN_IF_ERROR(OpenFolders());
+  EPS_RETURN_IF_ERROR(StartJob());
+  EPS_RETURN_IF_ERROR(Supervise());
+  const auto deadline = Clock::now() + kWorkerExit;
+  while (!stopping_ && !cluster_->WorkersEnded() && Clock::now() < deadline) {
+    std::this_thread::sleep_for(kTick);
+  }
+  finished_ = true;
+  Summarize();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunTrain(const RunConfig& run) {
+  HandleInterrupts();
+  EPS_ASSIGN_OR_RETURN(TrainPlan plan, MakePlan(run));
+  const std::string out = plan.config.checkpoint.dir;
+  Print(absl::StrCat("settings: ", run.origin.empty() ? "defaults" : run.origin, "\n"));
+  absl::Status status;
+  {
+    TrainRun train(std::move(plan));
+    status = train.Run();
+  }
+  std::error_code error;
+  if (!status.ok() && !out.empty() && fs::exists(out + "/latest", error)) {
+    std::fprintf(stderr, "to go on from the last checkpoint: eps train --out=%s --resume=latest\n",
+                 out.c_str());
+  }
+  return status;
+}
+
+}  // namespace eps
