@@ -38,13 +38,11 @@ std::vector<int64_t> ShapeOf(const TensorSpec& tensor) {
   return {tensor.rows, tensor.cols};
 }
 
-// Charges bytes for as long as it lives. `account` may be null.
+// Releases a charge that was made before it. `account` may be null.
 class Charge {
  public:
   Charge(MemoryAccount* account, MemoryKind kind, uint64_t bytes)
-      : account_(account), kind_(kind), bytes_(bytes) {
-    if (account_ != nullptr) account_->Charge(kind_, bytes_);
-  }
+      : account_(account), kind_(kind), bytes_(bytes) {}
   ~Charge() {
     if (account_ != nullptr) account_->Release(kind_, bytes_);
   }
@@ -79,6 +77,7 @@ class TorchHostStage final : public HostStage {
       bytes_ += (tensor_bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
     }
     if (pinned) {
+      if (account != nullptr) account->Charge(MemoryKind::kStage, bytes_);
       pinned_charge_ = std::make_unique<Charge>(account, MemoryKind::kStage, bytes_);
       pinned_ = at::empty({static_cast<int64_t>(bytes_)},
                           at::TensorOptions().dtype(at::kByte).pinned_memory(true));
@@ -133,12 +132,11 @@ class TorchActivation final : public Activation {
   Tensor tensor;
 };
 
-// An activation in host memory. Taking it back ends the charges even if the handle lives on.
+// An activation in host memory, charged by the caller. Taking it back ends the charges even if the handle lives on.
 class StashedActivation final : public Activation {
  public:
-  StashedActivation(Tensor t, MemoryAccount* account, bool leaves_device_account)
-      : tensor(std::move(t)),
-        charge(std::make_unique<Charge>(account, MemoryKind::kStash, tensor.nbytes())) {
+  StashedActivation(Tensor t, std::unique_ptr<Charge> c, bool leaves_device_account)
+      : tensor(std::move(t)), charge(std::move(c)) {
     if (leaves_device_account) {
       off_device = std::make_unique<DeviceCount>(-static_cast<int64_t>(tensor.nbytes()));
     }
@@ -288,12 +286,15 @@ class TorchRuntime final : public StageRuntime {
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
     if (!stash_on_host_) return activation;
     const Tensor& tensor = static_cast<const TorchActivation&>(*activation).tensor;
-    if (account_ != nullptr && account_->live_bytes() + tensor.nbytes() > account_->limit_bytes()) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "no room to stash an activation of ", tensor.nbytes(), " bytes: ",
-          account_->live_bytes(), " of ", account_->limit_bytes(),
-          " bytes of host memory are in use; lower training.micro_batches or micro_batch_size"));
+    if (account_ != nullptr) {
+      const absl::Status room = account_->TryCharge(MemoryKind::kStash, tensor.nbytes());
+      if (!room.ok()) {
+        return absl::Status(room.code(),
+                            absl::StrCat("stashing an activation: ", room.message(),
+                                         "; lower training.micro_batches or micro_batch_size"));
+      }
     }
+    auto charge = std::make_unique<Charge>(account_, MemoryKind::kStash, tensor.nbytes());
     ActivationPtr stashed;
     EPS_RETURN_IF_ERROR(CatchTorch("stashing an activation", [&] {
       Tensor host = tensor;  // a CPU keeps it where it is
@@ -301,7 +302,8 @@ class TorchRuntime final : public StageRuntime {
         host = at::empty(tensor.sizes(), at::TensorOptions().dtype(at::kFloat).pinned_memory(true));
         host.copy_(tensor, /*non_blocking=*/true);
       }
-      stashed = std::make_shared<StashedActivation>(std::move(host), account_, device_.is_cpu());
+      stashed = std::make_shared<StashedActivation>(std::move(host), std::move(charge),
+                                                    device_.is_cpu());
     }));
     return stashed;
   }

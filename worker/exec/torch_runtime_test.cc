@@ -1,0 +1,197 @@
+#include "worker/exec/torch_runtime.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "spec/model_layout.h"
+
+namespace eps {
+namespace {
+
+JobSpec MakeSpec(int layers) {
+  JobSpec spec;
+  Gpt2Config& c = spec.model.gpt2;
+  c.n_layer = layers;
+  c.n_head = 4;
+  c.n_embd = 64;
+  c.n_positions = 32;
+  c.vocab_size = 100;
+  spec.training.seq_len = 32;
+  EXPECT_TRUE(BuildLayout(0.0, &spec).ok());
+  return spec;
+}
+
+MicroBatch MakeBatch() {
+  MicroBatch batch;
+  batch.step = Step(1);
+  batch.samples = 2;
+  batch.seq_len = 32;
+  for (int i = 0; i < 64; ++i) {
+    batch.tokens.push_back(i % 100);
+    batch.labels.push_back((i + 1) % 100);
+  }
+  return batch;
+}
+
+RuntimeOptions Options(const std::string& stash) {
+  RuntimeOptions options;
+  options.device = "cpu";
+  options.stash = stash;
+  options.threads = 2;
+  return options;
+}
+
+std::unique_ptr<StageRuntime> MakeRuntime(const JobSpec& spec, const std::string& stash,
+                                          MemoryAccount* account) {
+  auto runtime = NewTorchRuntime(spec, Options(stash), account);
+  EXPECT_TRUE(runtime.ok()) << runtime.status();
+  return *std::move(runtime);
+}
+
+std::shared_ptr<HostStage> FilledHost(const JobSpec& spec, StageId stage, StageRuntime* runtime,
+                                      float value) {
+  std::shared_ptr<HostStage> host = runtime->NewHostStage(stage);
+  const auto& uses = spec.stages[stage.value()].uses;
+  for (size_t use = 0; use < uses.size(); ++use) {
+    const uint64_t n = spec.tensors[uses[use].tensor.value()].elements();
+    for (uint64_t i = 0; i < n; ++i) host->tensor(use)[i] = value;
+  }
+  return host;
+}
+
+// Forward and backward of one micro-batch, every stage input in the stash; returns the peak of
+// device memory.
+uint64_t PeakOfOneStep(int layers, const std::string& stash, MemoryAccount* account) {
+  const JobSpec spec = MakeSpec(layers);
+  auto runtime = MakeRuntime(spec, stash, account);
+  const uint32_t stages = static_cast<uint32_t>(spec.stages.size());
+  std::vector<ActivationPtr> inputs(stages);
+  ActivationPtr in;
+  for (uint32_t s = 0; s + 1 < stages; ++s) {
+    auto weights = runtime->Load(StageId(s), FilledHost(spec, StageId(s), runtime.get(), 0.01f));
+    auto out = runtime->program(StageId(s)).Forward(*weights, MakeBatch(), in);
+    EXPECT_TRUE(out.ok()) << out.status();
+    if (in != nullptr) inputs[s] = *runtime->Stash(std::move(in));
+    in = *std::move(out);
+  }
+  ActivationPtr grad;
+  for (uint32_t s = stages; s-- > 0;) {
+    auto weights = runtime->Load(StageId(s), FilledHost(spec, StageId(s), runtime.get(), 0.01f));
+    if (inputs[s] != nullptr) in = *runtime->Unstash(std::move(inputs[s]));
+    auto out = runtime->program(StageId(s)).Backward(*weights, MakeBatch(), in, grad, 0);
+    EXPECT_TRUE(out.ok()) << out.status();
+    in = nullptr;
+    grad = std::move(out->grad_in);
+  }
+  return runtime->device_memory().peak_bytes;
+}
+
+TEST(TorchRuntimeTest, PeakOfDeviceMemoryDoesNotDependOnDepth) {
+  MemoryAccount account;
+  const uint64_t of_two = PeakOfOneStep(2, "host", &account);
+  EXPECT_GT(of_two, 0u);
+  EXPECT_EQ(PeakOfOneStep(12, "host", &account), of_two);
+  EXPECT_EQ(account.live_bytes(), 0u);
+}
+
+TEST(TorchRuntimeTest, StashOnTheDeviceGrowsByOneInputPerLayer) {
+  MemoryAccount account;
+  const uint64_t input_bytes = 2 * 32 * 64 * sizeof(float);
+  const uint64_t of_two = PeakOfOneStep(2, "device", &account);
+  EXPECT_EQ(PeakOfOneStep(12, "device", &account), of_two + 10 * input_bytes);
+  EXPECT_EQ(account.peak_bytes(MemoryKind::kStash), 0u);
+}
+
+TEST(TorchRuntimeTest, StashIsChargedToTheAccountAndNotToTheDevice) {
+  const JobSpec spec = MakeSpec(1);
+  MemoryAccount account;
+  auto runtime = MakeRuntime(spec, "host", &account);
+  auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
+  ActivationPtr out = *runtime->program(StageId(0)).Forward(*weights, MakeBatch(), nullptr);
+  const uint64_t bytes = out->bytes();
+  const uint64_t live = runtime->device_memory().live_bytes;
+  ActivationPtr stashed = *runtime->Stash(std::move(out));
+  EXPECT_EQ(runtime->device_memory().live_bytes, live - bytes);
+  EXPECT_EQ(account.live_bytes(MemoryKind::kStash), bytes);
+  out = *runtime->Unstash(stashed);  // the handle of the stash lives on
+  EXPECT_EQ(runtime->device_memory().live_bytes, live);
+  EXPECT_EQ(account.live_bytes(MemoryKind::kStash), 0u);
+}
+
+TEST(TorchRuntimeTest, RefusesAStashBeyondTheAccountsLimit) {
+  const JobSpec spec = MakeSpec(1);
+  MemoryAccount account(40'000);
+  auto runtime = MakeRuntime(spec, "host", &account);
+  auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
+  auto stashed = runtime->Stash(*runtime->program(StageId(0)).Forward(*weights, MakeBatch(),
+                                                                      nullptr));
+  EXPECT_EQ(stashed.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(TorchRuntimeTest, NamesTheStageWhenLibTorchThrows) {
+  const JobSpec spec = MakeSpec(1);
+  auto runtime = MakeRuntime(spec, "host", nullptr);
+  auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
+  MicroBatch batch = MakeBatch();
+  batch.tokens[5] = 100;
+  const absl::Status status =
+      runtime->program(StageId(0)).Forward(*weights, batch, nullptr).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(absl::StartsWith(status.message(), "stage embedding, forward: ")) << status;
+  EXPECT_FALSE(absl::StrContains(status.message(), "\n")) << status;
+}
+
+TEST(TorchRuntimeTest, NamesTheKeyOfAnOptionThatItRefuses) {
+  const JobSpec spec = MakeSpec(1);
+  RuntimeOptions options = Options("disk");
+  absl::Status status = NewTorchRuntime(spec, options, nullptr).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "worker.stash")) << status;
+  for (const char* device : {"tpu", "cuda:x", "cuda:-1", "cuda:99", ""}) {
+    options = Options("host");
+    options.device = device;
+    status = NewTorchRuntime(spec, options, nullptr).status();
+    EXPECT_TRUE(absl::StrContains(status.message(), "worker.device")) << device << ": " << status;
+  }
+}
+
+TEST(TorchRuntimeTest, RefusesALayoutThatIsNotThatOfTheModel) {
+  JobSpec spec = MakeSpec(1);
+  spec.tensors[spec.stages[1].uses[3].tensor.value()].name = "transformer.h.0.attn.bias";
+  const absl::Status status = NewTorchRuntime(spec, Options("host"), nullptr).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "h.0")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), ".attn.c_attn.bias")) << status;
+}
+
+TEST(TorchRuntimeTest, FlushesDenormalsWhereItComputes) {
+  const JobSpec spec = MakeSpec(1);
+  auto runtime = MakeRuntime(spec, "host", nullptr);
+  auto embedding = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 1.0f));
+  ActivationPtr out = *runtime->program(StageId(0)).Forward(*embedding, MakeBatch(), nullptr);
+  auto head = runtime->Load(StageId(2), FilledHost(spec, StageId(2), runtime.get(), 1.0f));
+  for (const int scale_log2 : {100, 140}) {  // 2^-140 is a denormal
+    auto result = runtime->program(StageId(2)).Backward(*head, MakeBatch(), out, nullptr,
+                                                        scale_log2);
+    ASSERT_TRUE(result.ok()) << result.status();
+    auto host = runtime->NewHostStage(StageId(2));
+    ASSERT_TRUE(runtime->ToHost(StageId(2), *result->gradient, host.get()).ok());
+    EXPECT_EQ(host->tensor(2)[0] == 0.0f, scale_log2 == 140) << host->tensor(2)[0];
+  }
+}
+
+TEST(TorchRuntimeTest, ProfileIsKnownBeforeTheJobAndNamesLibraryIsaAndThreads) {
+  const JobSpec spec = MakeSpec(1);
+  auto profile = TorchComputeProfile(Options("host"));
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_TRUE(absl::StartsWith(*profile, "libtorch 2.")) << *profile;
+  EXPECT_TRUE(absl::EndsWith(*profile, " threads=2")) << *profile;
+  EXPECT_EQ(MakeRuntime(spec, "host", nullptr)->compute_profile(), *profile);
+}
+
+}  // namespace
+}  // namespace eps
