@@ -93,13 +93,12 @@ class StageProgram {
   struct BackwardResult {
     ActivationPtr grad_in;  // null for the first stage
     StageGradientPtr gradient;
-    LossSum loss;           // of the last stage
+    LossSum loss;  // of the last stage
   };
   // Recomputes from `in` and propagates. `grad_out` is null for the last stage, which computes the
   // loss over bounded blocks of tokens and starts from d(sum of token losses) * 2^-loss_scale_log2.
   virtual absl::StatusOr<BackwardResult> Backward(const StageWeights& weights,
-                                                  const MicroBatch& batch,
-                                                  const ActivationPtr& in,
+                                                  const MicroBatch& batch, const ActivationPtr& in,
                                                   const ActivationPtr& grad_out,
                                                   int loss_scale_log2) = 0;
 };

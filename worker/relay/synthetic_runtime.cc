@@ -1,0 +1,251 @@
+// A small model in plain loops: stage i computes softsign((x W_i) / 8 + b_i), the last stage half
+// the squared distance to a random target. Inputs and targets are drawn by (seed, step,
+// micro-batch), so a stale weight, a wrong part or a wrong step changes every gradient. No libm.
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "common/bytes.h"
+#include "common/check.h"
+#include "common/flush_denormals.h"
+#include "common/tree_add.h"
+#include "spec/rng.h"
+#include "worker/relay/stage_program.h"
+
+namespace eps {
+namespace {
+
+constexpr float kInputScale = 0.125f;
+constexpr uint16_t kInputSite = 100;
+constexpr uint16_t kTargetSite = 101;
+
+class HostArrays final : public HostStage {
+ public:
+  HostArrays(const JobSpec& spec, StageId stage, MemoryAccount* account) {
+    for (const TensorUse& use : spec.stages[stage.value()].uses) {
+      const uint64_t bytes = spec.tensors[use.tensor.value()].elements() * sizeof(float);
+      arrays_.emplace_back(bytes, MemoryKind::kStage, account);
+      bytes_ += bytes;
+    }
+  }
+  float* tensor(size_t use) override { return arrays_[use].floats(); }
+  uint64_t bytes() const override { return bytes_; }
+
+ private:
+  std::vector<Buffer> arrays_;
+  uint64_t bytes_ = 0;
+};
+
+class InPlaceWeights final : public StageWeights {
+ public:
+  explicit InPlaceWeights(std::shared_ptr<HostStage> host) : host_(std::move(host)) {}
+  const float* tensor(size_t use) const { return host_->tensor(use); }
+
+ private:
+  std::shared_ptr<HostStage> host_;
+};
+
+class Vector final : public Activation {
+ public:
+  explicit Vector(std::vector<float> values) : values(std::move(values)) {}
+  uint64_t bytes() const override { return values.size() * sizeof(float); }
+  const std::vector<float> values;
+};
+
+// An activation in the stash, charged as such.
+class Stashed final : public Activation {
+ public:
+  Stashed(ActivationPtr inner, MemoryAccount* account)
+      : inner(std::move(inner)), account_(account) {
+    if (account_ != nullptr) account_->Charge(MemoryKind::kStash, bytes());
+  }
+  ~Stashed() override {
+    if (account_ != nullptr) account_->Release(MemoryKind::kStash, bytes());
+  }
+  uint64_t bytes() const override { return inner->bytes(); }
+  const ActivationPtr inner;
+
+ private:
+  MemoryAccount* const account_;
+};
+
+class Arrays final : public StageGradient {
+ public:
+  std::vector<std::vector<float>> tensors;  // by use
+};
+
+// Uniform in [-1, 1) from the key's words.
+std::vector<float> Draw(const RngKey& key, size_t n) {
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) {
+    const PhiloxBlock block =
+        Philox4x32({static_cast<uint32_t>(i), static_cast<uint32_t>(key.step), key.micro_batch,
+                    uint32_t{key.stage} << 16 | key.site},
+                   {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
+    values[i] = static_cast<float>(static_cast<int32_t>(block[0])) * (1.0f / 2147483648.0f);
+  }
+  return values;
+}
+
+class SyntheticStage final : public StageProgram {
+ public:
+  SyntheticStage(const JobSpec& spec, StageId stage)
+      : spec_(spec),
+        stage_(spec.stages[stage.value()]),
+        first_(stage.value() == 0),
+        last_(stage.value() + 1 == spec.stages.size()),
+        width_(static_cast<size_t>(spec.model.synthetic.n_embd)) {}
+
+  const StageSpec& spec() const override { return stage_; }
+
+  absl::StatusOr<ActivationPtr> Forward(const StageWeights& weights, const MicroBatch& batch,
+                                        const ActivationPtr& in) override {
+    std::vector<float> y = Linear(weights, Input(batch, in));
+    for (float& v : y) v = v / (1.0f + std::fabs(v));
+    return ActivationPtr(std::make_shared<Vector>(std::move(y)));
+  }
+
+  absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
+                                          const ActivationPtr& in, const ActivationPtr& grad_out,
+                                          int loss_scale_log2) override {
+    const std::vector<float> x = Input(batch, in);
+    std::vector<float> dy = Linear(weights, x);
+    BackwardResult result;
+    if (last_) {
+      const std::vector<float> target = Draw(Key(batch, kTargetSite), dy.size());
+      const float scale = 1.0f / static_cast<float>(uint64_t{1} << loss_scale_log2);
+      for (size_t i = 0; i < dy.size(); ++i) {
+        const float d = 1.0f + std::fabs(dy[i]);
+        const float error = dy[i] / d - target[i];
+        result.loss.sum += 0.5 * static_cast<double>(error) * static_cast<double>(error);
+        dy[i] = error * scale / (d * d);
+      }
+      result.loss.tokens = uint64_t{batch.samples} * batch.seq_len;
+    } else {
+      const std::vector<float>& g = static_cast<const Vector&>(*grad_out).values;
+      for (size_t i = 0; i < dy.size(); ++i) {
+        const float d = 1.0f + std::fabs(dy[i]);
+        dy[i] = g[i] / (d * d);
+      }
+    }
+    result.gradient = WeightGradient(x, dy);
+    if (!first_) result.grad_in = InputGradient(weights, dy);
+    return result;
+  }
+
+ private:
+  RngKey Key(const MicroBatch& batch, uint16_t site) const {
+    return RngKey{spec_.training.seed, batch.step.value(), batch.index, 0, site};
+  }
+
+  std::vector<float> Input(const MicroBatch& batch, const ActivationPtr& in) const {
+    if (!first_) return static_cast<const Vector&>(*in).values;
+    return Draw(Key(batch, kInputSite), batch.samples * width_);
+  }
+
+  std::vector<float> Linear(const StageWeights& weights, const std::vector<float>& x) const {
+    const float* w = static_cast<const InPlaceWeights&>(weights).tensor(0);
+    const float* b = static_cast<const InPlaceWeights&>(weights).tensor(1);
+    std::vector<float> y(x.size());
+    for (size_t n = 0; n < x.size() / width_; ++n) {
+      float* row = &y[n * width_];
+      for (size_t j = 0; j < width_; ++j) row[j] = b[j];
+      for (size_t k = 0; k < width_; ++k) {
+        const float xk = x[n * width_ + k] * kInputScale;
+        for (size_t j = 0; j < width_; ++j) row[j] = row[j] + xk * w[k * width_ + j];
+      }
+    }
+    return y;
+  }
+
+  StageGradientPtr WeightGradient(const std::vector<float>& x, const std::vector<float>& dy) const {
+    auto gradient = std::make_unique<Arrays>();
+    gradient->tensors.emplace_back(width_ * width_, 0.0f);
+    gradient->tensors.emplace_back(width_, 0.0f);
+    for (size_t n = 0; n < x.size() / width_; ++n) {
+      const float* d = &dy[n * width_];
+      for (size_t k = 0; k < width_; ++k) {
+        const float xk = x[n * width_ + k] * kInputScale;
+        float* row = &gradient->tensors[0][k * width_];
+        for (size_t j = 0; j < width_; ++j) row[j] = row[j] + xk * d[j];
+      }
+      for (size_t j = 0; j < width_; ++j) gradient->tensors[1][j] += d[j];
+    }
+    return gradient;
+  }
+
+  ActivationPtr InputGradient(const StageWeights& weights, const std::vector<float>& dy) const {
+    const float* w = static_cast<const InPlaceWeights&>(weights).tensor(0);
+    std::vector<float> dx(dy.size());
+    for (size_t n = 0; n < dy.size() / width_; ++n) {
+      for (size_t k = 0; k < width_; ++k) {
+        float sum = 0.0f;
+        for (size_t j = 0; j < width_; ++j) sum += dy[n * width_ + j] * w[k * width_ + j];
+        dx[n * width_ + k] = sum * kInputScale;
+      }
+    }
+    return std::make_shared<Vector>(std::move(dx));
+  }
+
+  const JobSpec& spec_;
+  const StageSpec& stage_;
+  const bool first_;
+  const bool last_;
+  const size_t width_;
+};
+
+class SyntheticRuntime final : public StageRuntime {
+ public:
+  SyntheticRuntime(const JobSpec& spec, MemoryAccount* account) : spec_(spec), account_(account) {
+    for (uint32_t s = 0; s < spec.stages.size(); ++s) {
+      stages_.push_back(std::make_unique<SyntheticStage>(spec, StageId(s)));
+    }
+  }
+
+  StageProgram& program(StageId stage) override { return *stages_[stage.value()]; }
+  std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
+    return std::make_unique<HostArrays>(spec_, stage, account_);
+  }
+  std::shared_ptr<const StageWeights> Load(StageId, std::shared_ptr<HostStage> host) override {
+    return std::make_shared<InPlaceWeights>(std::move(host));
+  }
+  StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) override {
+    ScopedFlushDenormals flush;
+    auto& a = static_cast<Arrays&>(*left).tensors;
+    const auto& b = static_cast<const Arrays&>(*right).tensors;
+    for (size_t t = 0; t < a.size(); ++t) {
+      TreeAdd(a[t].data(), b[t].data(), a[t].size(), a[t].data());
+    }
+    return left;
+  }
+  absl::Status ToHost(StageId, const StageGradient& gradient, HostStage* out) override {
+    const auto& tensors = static_cast<const Arrays&>(gradient).tensors;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      std::copy(tensors[t].begin(), tensors[t].end(), out->tensor(t));
+    }
+    return absl::OkStatus();
+  }
+  absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
+    return ActivationPtr(std::make_shared<Stashed>(std::move(activation), account_));
+  }
+  absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) override {
+    return static_cast<const Stashed&>(*stashed).inner;
+  }
+  DeviceMemory device_memory() const override { return {}; }
+  std::string compute_profile() const override { return "synthetic"; }
+
+ private:
+  const JobSpec& spec_;
+  MemoryAccount* const account_;
+  std::vector<std::unique_ptr<SyntheticStage>> stages_;
+};
+
+}  // namespace
+
+std::unique_ptr<StageRuntime> NewSyntheticRuntime(const JobSpec& spec, MemoryAccount* account) {
+  EPS_CHECK(spec.model.type == ModelType::kSynthetic);
+  return std::make_unique<SyntheticRuntime>(spec, account);
+}
+
+}  // namespace eps
