@@ -1,0 +1,286 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "ATen/Context.h"
+#include "ATen/Parallel.h"
+#include "ATen/TensorOperators.h"
+#include "ATen/core/Tensor.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/addmm.h"
+#include "ATen/ops/cross_entropy_loss.h"
+#include "ATen/ops/embedding.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/from_blob.h"
+#include "ATen/ops/full.h"
+#include "ATen/ops/gelu.h"
+#include "ATen/ops/layer_norm.h"
+#include "ATen/ops/matmul.h"
+#include "ATen/ops/mm.h"
+#include "ATen/ops/ones.h"
+#include "ATen/ops/scaled_dot_product_attention.h"
+#include "ATen/ops/softmax.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "spec/model_layout.h"
+#include "spec/rng.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "verify/reference_model.h"
+#include "worker/exec/torch_guard.h"
+
+namespace eps {
+namespace {
+
+using at::Tensor;
+
+// The draws of a stage that have a mask each (spec/rng.h).
+enum Site : uint16_t { kEmbeddingOrAttention = 0, kAttentionProjection = 1, kMlp = 2 };
+
+// Places of the tensors among the uses of a block and of the head, as BuildLayout lists them.
+enum BlockUse {
+  kLn1Weight,
+  kLn1Bias,
+  kQkvWeight,
+  kQkvBias,
+  kProjectionWeight,
+  kProjectionBias,
+  kLn2Weight,
+  kLn2Bias,
+  kUpWeight,
+  kUpBias,
+  kDownWeight,
+  kDownBias,
+};
+enum HeadUse { kFinalWeight, kFinalBias, kOutputMatrix };
+
+class ReferenceGpt2 final : public ReferenceModel {
+ public:
+  ReferenceGpt2(const JobSpec& spec, uint16_t mask_stage_shift)
+      : spec_(spec), config_(spec.model.gpt2), mask_stage_shift_(mask_stage_shift) {}
+
+  absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
+                                       const MicroBatch& batch) override {
+    MicroBatchResult result;
+    EPS_RETURN_IF_ERROR(CatchTorch(
+        absl::StrCat("reference, step ", batch.step.value(), ", micro-batch ", batch.index),
+        [&] { result = RunOrThrow(weights, batch); }));
+    return result;
+  }
+
+ private:
+  using Leaves = std::vector<std::vector<Tensor>>;  // by stage and use
+
+  MicroBatchResult RunOrThrow(const StageInputs& weights, const MicroBatch& batch) const {
+    const at::AutoGradMode with_grad(true);
+    const Leaves leaves = MakeLeaves(weights);
+    Tensor x = Embed(leaves[0], batch);
+    const size_t head = leaves.size() - 1;
+    for (size_t stage = 1; stage < head; ++stage) x = Block(leaves[stage], batch, stage, x);
+    const Tensor h =
+        Norm(x, leaves[head][kFinalWeight], leaves[head][kFinalBias]).view({-1, config_.n_embd});
+
+    MicroBatchResult result;
+    Tensor dh = at::empty(h.sizes());
+    const Tensor doutput =
+        LossBlocks(h.detach(), leaves[head][kOutputMatrix].detach(), batch, dh, &result.loss);
+    std::vector<Tensor> inputs;
+    for (const auto& stage : leaves) inputs.insert(inputs.end(), stage.begin(), stage.end());
+    inputs.pop_back();  // the output matrix, whose gradient is known
+    std::vector<Tensor> grads = torch::autograd::grad({h}, inputs, {dh});
+    grads.push_back(doutput);
+    result.gradient = ByUse(leaves, grads);
+    return result;
+  }
+
+  Leaves MakeLeaves(const StageInputs& weights) const {
+    Leaves leaves;
+    for (size_t stage = 0; stage < spec_.stages.size(); ++stage) {
+      leaves.emplace_back();
+      for (size_t use = 0; use < spec_.stages[stage].uses.size(); ++use) {
+        const TensorSpec& tensor = spec_.tensors[spec_.stages[stage].uses[use].tensor.value()];
+        std::vector<int64_t> shape = {tensor.rows, tensor.cols};
+        if (tensor.rank == 1) shape.erase(shape.begin());
+        const Tensor borrowed = at::from_blob(const_cast<float*>(weights[stage][use]), shape,
+                                              at::TensorOptions().dtype(at::kFloat));
+        leaves.back().push_back(borrowed.clone().requires_grad_(true));
+      }
+    }
+    return leaves;
+  }
+
+  static UseGradients ByUse(const Leaves& leaves, const std::vector<Tensor>& grads) {
+    UseGradients gradient;
+    size_t next = 0;
+    for (const auto& stage : leaves) {
+      gradient.emplace_back();
+      for (size_t use = 0; use < stage.size(); ++use) {
+        const Tensor g = grads[next++].contiguous();
+        const float* const values = g.const_data_ptr<float>();
+        gradient.back().emplace_back(values, values + g.numel());
+      }
+    }
+    return gradient;
+  }
+
+  static Tensor Ids(const std::vector<int32_t>& ids) {
+    const auto count = static_cast<int64_t>(ids.size());
+    return at::from_blob(const_cast<int32_t*>(ids.data()), {count},
+                         at::TensorOptions().dtype(at::kInt))
+        .to(at::kLong);
+  }
+
+  Tensor Dropout(const MicroBatch& batch, size_t stage, Site site, double p,
+                 const Tensor& x) const {
+    if (p == 0) return x;
+    RngKey key;
+    key.seed = spec_.training.seed;
+    key.step = batch.step.value();
+    key.micro_batch = batch.index;
+    key.stage = static_cast<uint16_t>(stage + mask_stage_shift_);
+    key.site = site;
+    Tensor mask = at::empty(x.sizes());
+    FillDropoutMask(key, p, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
+    return x * mask;
+  }
+
+  Tensor Norm(const Tensor& x, const Tensor& weight, const Tensor& bias) const {
+    return at::layer_norm(x, {config_.n_embd}, weight, bias, config_.layer_norm_epsilon);
+  }
+
+  Tensor Embed(const std::vector<Tensor>& w, const MicroBatch& batch) const {
+    const Tensor tokens = Ids(batch.tokens).view({batch.samples, batch.seq_len});
+    const Tensor y = at::embedding(w[0], tokens) + w[1].narrow(0, 0, batch.seq_len);
+    return Dropout(batch, 0, kEmbeddingOrAttention, config_.embd_pdrop, y);
+  }
+
+  // x [samples, seq, width] -> the same shape.
+  Tensor Block(const std::vector<Tensor>& w, const MicroBatch& batch, size_t stage,
+               const Tensor& x) const {
+    const Tensor rows = x.view({-1, config_.n_embd});
+    const Tensor h = Norm(rows, w[kLn1Weight], w[kLn1Bias]);
+    const Tensor qkv = at::addmm(w[kQkvBias], h, w[kQkvWeight]);
+    const Tensor attended = Attention(batch, stage, qkv);
+    const Tensor projected = at::addmm(w[kProjectionBias], attended, w[kProjectionWeight]);
+    const Tensor middle =
+        rows + Dropout(batch, stage, kAttentionProjection, config_.resid_pdrop, projected);
+    const Tensor up = at::addmm(w[kUpBias], Norm(middle, w[kLn2Weight], w[kLn2Bias]), w[kUpWeight]);
+    const Tensor down = at::addmm(w[kDownBias], at::gelu(up, "tanh"), w[kDownWeight]);
+    const Tensor y = middle + Dropout(batch, stage, kMlp, config_.resid_pdrop, down);
+    return y.view(x.sizes());
+  }
+
+  // Rows of [q | k | v] -> rows of the heads' outputs side by side.
+  Tensor Attention(const MicroBatch& batch, size_t stage, const Tensor& qkv) const {
+    const int64_t samples = batch.samples, seq = batch.seq_len;
+    const int64_t head_width = config_.n_embd / config_.n_head;
+    std::vector<Tensor> thirds = qkv.split(config_.n_embd, 1);
+    for (Tensor& third : thirds) {
+      third = third.view({samples, seq, config_.n_head, head_width}).transpose(1, 2);
+    }
+    Tensor out;
+    if (config_.attn_pdrop == 0) {
+      out = at::scaled_dot_product_attention(thirds[0], thirds[1], thirds[2], /*attn_mask=*/{},
+                                             /*dropout_p=*/0.0, /*is_causal=*/true);
+    } else {
+      const Tensor scores = at::matmul(thirds[0], thirds[1].transpose(-2, -1)) *
+                            (1.0 / std::sqrt(static_cast<double>(head_width)));
+      const Tensor future = at::ones({seq, seq}, at::kBool).triu(1);
+      const Tensor probabilities =
+          at::softmax(scores.masked_fill(future, -std::numeric_limits<double>::infinity()), -1);
+      out = at::matmul(
+          Dropout(batch, stage, kEmbeddingOrAttention, config_.attn_pdrop, probabilities),
+          thirds[2]);
+    }
+    return out.transpose(1, 2).reshape({samples * seq, config_.n_embd});
+  }
+
+  // The loss and its gradient in blocks of training.loss_block_tokens rows of `h`, because the
+  // gradient of the output matrix is accumulated block by block into one product, whose bits are
+  // not those of a sum of products. Fills `dh`, returns the gradient of the output matrix.
+  Tensor LossBlocks(const Tensor& h, const Tensor& output, const MicroBatch& batch, Tensor dh,
+                    LossSum* loss) const {
+    const Tensor labels = Ids(batch.labels);
+    const int64_t block = spec_.training.loss_block_tokens;
+    Tensor doutput;
+    for (int64_t first = 0; first < h.size(0); first += block) {
+      const int64_t rows = std::min(block, h.size(0) - first);
+      const Tensor part = h.narrow(0, first, rows);
+      const Tensor target = labels.narrow(0, first, rows);
+      const Tensor scores = at::mm(part, output.t()).requires_grad_(true);
+      const Tensor each =
+          at::cross_entropy_loss(scores, target, {}, at::Reduction::None, kIgnoreLabel);
+      AddLosses(each.detach(), target, loss);
+      const Tensor total =
+          at::cross_entropy_loss(scores, target, {}, at::Reduction::Sum, kIgnoreLabel);
+      const Tensor dscores = torch::autograd::grad({total}, {scores})[0];
+      if (first == 0) {
+        doutput = at::mm(dscores.t(), part);
+      } else {
+        doutput.addmm_(dscores.t(), part);
+      }
+      dh.narrow(0, first, rows).copy_(at::mm(dscores, output));
+    }
+    return doutput;
+  }
+
+  static void AddLosses(const Tensor& each, const Tensor& target, LossSum* loss) {
+    const float* const values = each.const_data_ptr<float>();
+    const int64_t* const labels = target.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < each.numel(); ++i) {
+      if (labels[i] == kIgnoreLabel) continue;
+      loss->sum += static_cast<double>(values[i]);
+      ++loss->tokens;
+    }
+  }
+
+  const JobSpec& spec_;
+  const Gpt2Config& config_;
+  const uint16_t mask_stage_shift_;
+};
+
+// The uses of a stage are taken by their place, so the spec must be the one of its model.
+absl::Status CheckLayout(const JobSpec& spec) {
+  JobSpec expected = spec;
+  const double decay = spec.groups.empty() ? 0.0 : spec.groups[0].weight_decay;
+  EPS_RETURN_IF_ERROR(BuildLayout(decay, &expected));
+  const std::string difference = FirstDifference(spec.ToText(), expected.ToText());
+  if (difference.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the tensors of the job are not those of its gpt2 model: ", difference));
+}
+
+// Sets up LibTorch's threads; whether every thread of a parallel operation flushes denormals.
+bool PrepareLibTorch(int threads) {
+  at::Context::setFlushDenormal(true);
+  at::set_num_threads(threads);
+  constexpr float kDenormal = 1e-40f;
+  const Tensor smallest =
+      at::full({int64_t{threads} << 16}, kDenormal, at::TensorOptions().dtype(at::kFloat));
+  return (smallest + smallest).view(at::kInt).count_nonzero().item<int64_t>() == 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ReferenceModel>> NewReferenceGpt2(
+    const JobSpec& spec, const ReferenceGpt2Options& options) {
+  if (spec.model.type != ModelType::kGpt2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the reference computes gpt2 models; the job's model.type is ",
+                     ModelTypeName(spec.model.type), ", which cannot be verified"));
+  }
+  EPS_RETURN_IF_ERROR(CheckLayout(spec));
+  bool all_flush = false;
+  EPS_RETURN_IF_ERROR(CatchTorch("starting LibTorch's threads",
+                                 [&] { all_flush = PrepareLibTorch(options.threads); }));
+  if (!all_flush) {
+    return absl::FailedPreconditionError(
+        "LibTorch's threads do not flush denormals: they were started before the reference was "
+        "made");
+  }
+  return std::make_unique<ReferenceGpt2>(spec, options.mask_stage_shift);
+}
+
+}  // namespace eps

@@ -1,0 +1,230 @@
+// The reference against the stage programs of the workers, chained by hand: the same loss and the
+// same gradients for every use of every tensor, bit for bit.
+
+#include "verify/reference_model.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/memory_account.h"
+#include "gtest/gtest.h"
+#include "spec/model_layout.h"
+#include "worker/exec/torch_runtime.h"
+
+namespace eps {
+namespace {
+
+constexpr int kThreads = 2;
+
+struct Case {
+  std::string name;
+  int layers, heads, width, vocab, seq;
+  uint32_t samples, loss_block;
+  bool tied;
+  double resid_pdrop, embd_pdrop, attn_pdrop;
+  bool padded;  // some positions do not count
+};
+
+JobSpec MakeSpec(const Case& c) {
+  JobSpec spec;
+  spec.name = "test";
+  Gpt2Config& gpt2 = spec.model.gpt2;
+  gpt2.n_layer = c.layers;
+  gpt2.n_head = c.heads;
+  gpt2.n_embd = c.width;
+  gpt2.vocab_size = c.vocab;
+  gpt2.n_positions = c.seq + 1;
+  gpt2.tie_word_embeddings = c.tied;
+  gpt2.resid_pdrop = c.resid_pdrop;
+  gpt2.embd_pdrop = c.embd_pdrop;
+  gpt2.attn_pdrop = c.attn_pdrop;
+  gpt2.layer_norm_epsilon = 2e-5;
+  spec.training.micro_batch_size = c.samples;
+  spec.training.seq_len = static_cast<uint32_t>(c.seq);
+  spec.training.loss_block_tokens = c.loss_block;
+  EXPECT_TRUE(BuildLayout(0.01, &spec).ok());
+  return spec;
+}
+
+// A reproducible stream of words in which the upper bits are good enough for tests.
+class Noise {
+ public:
+  explicit Noise(uint32_t seed) : state_(seed) {}
+  uint32_t Below(uint32_t n) { return (Next() >> 8) % n; }
+  float Centred() { return static_cast<float>(Next() >> 8) / 16777216.0f - 0.5f; }
+
+ private:
+  uint32_t Next() { return state_ = state_ * 1664525u + 1013904223u; }
+  uint32_t state_;
+};
+
+// Biases and norms too differ from 0 and 1, where mistakes would not show.
+std::vector<std::vector<float>> MakeWeights(const JobSpec& spec) {
+  Noise noise(4711);
+  std::vector<std::vector<float>> weights;
+  for (const TensorSpec& tensor : spec.tensors) {
+    weights.emplace_back(tensor.elements());
+    for (float& w : weights.back()) {
+      w = noise.Centred() * 0.3f + (tensor.init == Initializer::kOnes ? 1.0f : 0.0f);
+    }
+  }
+  return weights;
+}
+
+MicroBatch MakeBatch(const Case& c, uint32_t index) {
+  Noise noise(99 + index);
+  MicroBatch batch;
+  batch.step = Step(5);
+  batch.index = index;
+  batch.samples = c.samples;
+  batch.seq_len = static_cast<uint32_t>(c.seq);
+  const auto vocabulary = static_cast<uint32_t>(c.vocab);
+  for (uint32_t i = 0; i < c.samples * batch.seq_len; ++i) {
+    batch.tokens.push_back(static_cast<int32_t>(noise.Below(vocabulary)));
+    const bool skipped = c.padded && noise.Below(4) == 0;
+    batch.labels.push_back(skipped ? kIgnoreLabel : static_cast<int32_t>(noise.Below(vocabulary)));
+  }
+  return batch;
+}
+
+StageInputs InputsOf(const JobSpec& spec, const std::vector<std::vector<float>>& weights) {
+  StageInputs inputs;
+  for (const StageSpec& stage : spec.stages) {
+    inputs.emplace_back();
+    for (const TensorUse& use : stage.uses) {
+      inputs.back().push_back(weights[use.tensor.value()].data());
+    }
+  }
+  return inputs;
+}
+
+std::shared_ptr<const StageWeights> Load(StageRuntime* runtime, const JobSpec& spec, StageId stage,
+                                         const StageInputs& inputs) {
+  std::shared_ptr<HostStage> host = runtime->NewHostStage(stage);
+  for (size_t use = 0; use < inputs[stage.value()].size(); ++use) {
+    const TensorId tensor = spec.stages[stage.value()].uses[use].tensor;
+    std::memcpy(host->tensor(use), inputs[stage.value()][use],
+                spec.tensors[tensor.value()].elements() * sizeof(float));
+  }
+  return runtime->Load(stage, std::move(host));
+}
+
+// One micro-batch through the programs: forward with a stash, backward with recomputation.
+MicroBatchResult RunPrograms(StageRuntime* runtime, const JobSpec& spec, const StageInputs& inputs,
+                             const MicroBatch& batch) {
+  const auto stages = static_cast<uint32_t>(spec.stages.size());
+  std::vector<ActivationPtr> stash(stages);  // the input of each stage
+  for (uint32_t s = 0; s + 1 < stages; ++s) {
+    const auto weights = Load(runtime, spec, StageId(s), inputs);
+    auto out = runtime->program(StageId(s)).Forward(*weights, batch, stash[s]);
+    EXPECT_TRUE(out.ok()) << out.status();
+    stash[s + 1] = *std::move(out);
+  }
+  MicroBatchResult result;
+  result.gradient.resize(stages);
+  ActivationPtr grad;
+  for (uint32_t s = stages; s-- > 0;) {
+    const auto weights = Load(runtime, spec, StageId(s), inputs);
+    auto out = runtime->program(StageId(s))
+                   .Backward(*weights, batch, stash[s], grad,
+                             /*loss_scale_log2=*/0);
+    EXPECT_TRUE(out.ok()) << out.status();
+    grad = std::move(out->grad_in);
+    if (s + 1 == stages) result.loss = out->loss;
+    const auto host = runtime->NewHostStage(StageId(s));
+    EXPECT_TRUE(runtime->ToHost(StageId(s), *out->gradient, host.get()).ok());
+    for (size_t use = 0; use < inputs[s].size(); ++use) {
+      const uint64_t n = spec.tensors[spec.stages[s].uses[use].tensor.value()].elements();
+      result.gradient[s].emplace_back(host->tensor(use), host->tensor(use) + n);
+    }
+  }
+  return result;
+}
+
+size_t DifferentBits(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return std::max(a.size(), b.size());
+  size_t count = 0;
+  for (size_t i = 0; i < a.size(); ++i) count += std::memcmp(&a[i], &b[i], sizeof(float)) != 0;
+  return count;
+}
+
+class ReferenceModelTest : public testing::TestWithParam<Case> {};
+
+TEST_P(ReferenceModelTest, GivesTheBitsOfTheStagePrograms) {
+  const Case& c = GetParam();
+  const JobSpec spec = MakeSpec(c);
+  const auto weights = MakeWeights(spec);
+  const StageInputs inputs = InputsOf(spec, weights);
+  MemoryAccount account;
+  auto runtime = NewTorchRuntime(spec, RuntimeOptions{"cpu", "host", kThreads}, &account);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  ReferenceGpt2Options options;
+  options.threads = kThreads;
+  auto reference = NewReferenceGpt2(spec, options);
+  ASSERT_TRUE(reference.ok()) << reference.status();
+  for (const uint32_t index : {0u, 3u}) {
+    const MicroBatch batch = MakeBatch(c, index);
+    const MicroBatchResult expected = RunPrograms(runtime->get(), spec, inputs, batch);
+    const auto got = (*reference)->Run(inputs, batch);
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_EQ(got->loss.sum, expected.loss.sum);
+    EXPECT_EQ(got->loss.tokens, expected.loss.tokens);
+    for (size_t s = 0; s < spec.stages.size(); ++s) {
+      for (size_t use = 0; use < inputs[s].size(); ++use) {
+        EXPECT_EQ(DifferentBits(got->gradient[s][use], expected.gradient[s][use]), 0u)
+            << spec.tensors[spec.stages[s].uses[use].tensor.value()].name << " by stage "
+            << spec.stages[s].name << ", micro-batch " << index;
+      }
+    }
+  }
+}
+
+const Case kCases[] = {
+    // name, layers, heads, width, vocab, seq, samples, block, tied, resid, embd, attn, padded
+    {"Tied", 2, 2, 32, 61, 12, 3, 1024, true, 0, 0, 0, false},
+    {"Untied", 2, 2, 32, 61, 12, 3, 1024, false, 0, 0, 0, false},
+    {"OneSample", 1, 2, 32, 61, 12, 1, 5, true, 0.1, 0, 0, false},
+    {"Dropout", 2, 4, 64, 67, 16, 2, 1024, true, 0.1, 0.2, 0.3, false},
+    {"SmallLossBlocks", 1, 4, 64, 67, 16, 5, 9, false, 0.1, 0.1, 0, false},
+    {"Padded", 1, 2, 32, 61, 12, 3, 16, true, 0, 0, 0, true},
+    // Blocks so long that a matrix product splits them into pieces of its own.
+    {"LongLossBlocks", 1, 4, 128, 256, 256, 6, 700, true, 0, 0, 0, false},
+};
+INSTANTIATE_TEST_SUITE_P(All, ReferenceModelTest, testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(ReferenceModel, DrawsOtherMasksIfThatIsPlanted) {
+  const Case c = {"", 1, 2, 32, 61, 12, 3, 1024, true, 0.1, 0, 0, false};
+  const JobSpec spec = MakeSpec(c);
+  const auto weights = MakeWeights(spec);
+  ReferenceGpt2Options options;
+  options.threads = kThreads;
+  auto right = NewReferenceGpt2(spec, options);
+  options.mask_stage_shift = 1;
+  auto wrong = NewReferenceGpt2(spec, options);
+  ASSERT_TRUE(right.ok() && wrong.ok());
+  const MicroBatch batch = MakeBatch(c, 0);
+  EXPECT_NE((*right)->Run(InputsOf(spec, weights), batch)->loss.sum,
+            (*wrong)->Run(InputsOf(spec, weights), batch)->loss.sum);
+}
+
+TEST(ReferenceModel, RefusesAModelThatIsNotGpt2) {
+  JobSpec spec;
+  spec.model.type = ModelType::kSynthetic;
+  ASSERT_TRUE(BuildLayout(0, &spec).ok());
+  const absl::Status status = NewReferenceGpt2(spec, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("synthetic"), std::string::npos) << status;
+}
+
+TEST(ReferenceModel, RefusesTensorsInAnotherOrder) {
+  JobSpec spec = MakeSpec({"", 1, 2, 32, 61, 12, 3, 1024, true, 0, 0, 0, false});
+  std::swap(spec.stages[1].uses[0], spec.stages[1].uses[1]);
+  EXPECT_EQ(NewReferenceGpt2(spec, {}).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace eps
