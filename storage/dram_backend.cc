@@ -237,7 +237,9 @@ void DramBackend::Initialize(OpId op, ChunkId chunk) {
 void DramBackend::Update(OpId op, UpdateRequest request) {
   const ChunkId chunk = request.chunk;
   auto shared = std::make_shared<UpdateRequest>(std::move(request));
-  Start(op, chunk, [this, shared](Slot* slot) { return DoUpdate(*shared, slot); });
+  // Moved, so that the work holds the only reference to the contributions.
+  Start(op, chunk,
+        [this, shared = std::move(shared)](Slot* slot) { return DoUpdate(*shared, slot); });
 }
 
 absl::StatusOr<BackendValue> DramBackend::DoUpdate(const UpdateRequest& request, Slot* slot) const {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <set>
 #include <string>
 #include <vector>
@@ -392,6 +393,61 @@ TEST(Update, DropsItsContributionsBeforeItCompletes) {
   backend->Update(op, std::move(request));
   EXPECT_TRUE(completions.Take(op).status.ok());
   EXPECT_EQ(charged_at_completion, 0u);
+}
+
+// Runs what was posted on the thread of the test, whose mode is not set.
+class ManualExecutor final : public Executor {
+ public:
+  void Post(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
+  void RunAll() {
+    while (!tasks_.empty()) {
+      const std::function<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      task();
+    }
+  }
+
+ private:
+  std::deque<std::function<void()>> tasks_;
+};
+
+TEST(Update, ReadsDenormalPartialSumsAsZerosOnEveryThread) {
+  const JobSpec spec = RaggedSpec();
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  const Chunk& chunk = *std::find_if(chunks.chunks().begin(), chunks.chunks().end(),
+                                     [](const Chunk& c) { return c.uses.size() == 1; });
+  MemoryAccount account;
+  ManualExecutor executor;
+  Completions completions;
+  auto backend = *NewDramBackend(spec, chunks, {chunk.id}, &executor, &account, completions.Sink());
+  backend->Initialize(completions.Next(), chunk.id);
+  // The right half sums to a denormal: (1.5e-38 + 0) + (-1.2e-38 + 0). The left one does not.
+  const float parts[] = {1.2e-38f, 0, 0, 0, 1.5e-38f, 0, -1.2e-38f, 0};
+  UpdateRequest request;
+  request.chunk = chunk.id;
+  request.to = Version(1);
+  request.parts = 8;
+  request.step = StepAt(1);
+  request.step.norm_scale = 1e20f;
+  const Codec* codec = *FindCodec("fp32");
+  for (uint32_t part = 0; part < 8; ++part) {
+    const std::vector<float> values(chunk.elements, parts[part]);
+    request.inputs.push_back(
+        {0, TreeRange{part, 1},
+         *codec->Open(chunk,
+                      EncodeChunk(*codec, chunk, Axis::kRow, RngKey(), values.data(),
+                                  MemoryKind::kContribution, nullptr),
+                      Content::kGradient)});
+  }
+  const OpId op = completions.Next();
+  backend->Update(op, std::move(request));
+  executor.RunAll();
+  const BackendDone done = completions.Take(op);
+  ASSERT_TRUE(done.status.ok()) << done.status;
+  const double square = double{1.2e-38f * 1e20f} * double{1.2e-38f * 1e20f};
+  EXPECT_NEAR(std::get<UpdateResult>(done.value).sum_squares,
+              square * static_cast<double>(chunk.elements),
+              1e-6 * square * static_cast<double>(chunk.elements));
 }
 
 struct BadRequest {
