@@ -1,0 +1,158 @@
+#include "eps_server/rpc/control_service.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "compression/codec.h"
+#include "eps_server/rpc/state_calls.h"
+#include "eps_server/rpc/unary_call.h"
+#include "wire/channel.h"
+#include "wire/payload_message.h"
+
+namespace eps {
+namespace {
+
+constexpr const char* kServerName = "eps-server 0.1";
+// What this build can do beyond the protocol version.
+constexpr v1::Feature kFeatures[] = {v1::FEATURE_MERGED_PARTS};
+// For the other shards of a job whose creator set no deadline: state is faulted in.
+constexpr std::chrono::minutes kPrepareTimeout{10};
+
+// Only CreateJob and PrepareJob may be longer than other messages.
+absl::Status CheckSize(const google::protobuf::MessageLite& message) {
+  const size_t size = message.ByteSizeLong();
+  if (size <= kMaxMessageBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a message of ", size, " bytes; at most ",
+                                                 kMaxMessageBytes, " are allowed"));
+}
+
+JobHost::Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) {
+  const auto now = std::chrono::system_clock::now();
+  const auto left = std::max<std::chrono::nanoseconds>(context.deadline() - now,
+                                                       std::chrono::nanoseconds(0));
+  return JobHost::Clock::now() + std::min<std::chrono::nanoseconds>(left, kPrepareTimeout);
+}
+
+absl::Status Negotiate(const v1::HelloRequest& request, v1::HelloReply* reply) {
+  if (request.min_protocol() > kProtocolVersion || request.max_protocol() < kProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this server (", kServerName, ") speaks protocol ", kProtocolVersion, ", the client (",
+        request.client().substr(0, 64), ") ", request.min_protocol(), " to ",
+        request.max_protocol(), "; install the same release on both sides"));
+  }
+  reply->set_protocol(kProtocolVersion);
+  for (const v1::Feature feature : kFeatures) {
+    const auto& theirs = request.features();
+    if (std::find(theirs.begin(), theirs.end(), feature) != theirs.end()) {
+      reply->add_features(feature);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* ControlService::Hello(grpc::CallbackServerContext*,
+                                                const v1::HelloRequest* request,
+                                                v1::HelloReply* reply) {
+  auto call = UnaryCall<v1::HelloReply>::New("Hello", request->request_id(), reply);
+  v1::HelloReply answer;
+  const absl::Status status = Negotiate(*request, &answer);
+  if (!status.ok()) {
+    call->Fail(status);
+    return call.get();
+  }
+  answer.set_server(kServerName);
+  answer.set_incarnation(process_->incarnation);
+  for (const std::string& codec : CodecNames()) answer.add_codecs(codec);
+  call->Succeed(answer);
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* ControlService::CreateJob(grpc::CallbackServerContext* context,
+                                                    const v1::CreateJobRequest* request,
+                                                    v1::CreateJobReply* reply) {
+  auto call = UnaryCall<v1::CreateJobReply>::New("CreateJob", request->request_id(), reply);
+  host_->CreateJob(*request, DeadlineOf(*context), [call](absl::StatusOr<v1::CreateJobReply> r) {
+    r.ok() ? call->Succeed(*r) : call->Fail(r.status());
+  });
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* ControlService::Join(grpc::CallbackServerContext*,
+                                               const v1::JoinRequest* request,
+                                               v1::JoinReply* reply) {
+  auto call = UnaryCall<v1::JoinReply>::New("Join", request->request_id(), reply);
+  absl::Status status = host_->CheckNotDraining();
+  if (status.ok()) status = CheckSize(*request);
+  if (status.ok() && host_->job() == nullptr) {
+    // Workers may come before the job: they try again.
+    status = absl::UnavailableError("Join: no job was created on this server yet");
+  }
+  if (!status.ok()) {
+    call->Fail(status);
+    return call.get();
+  }
+  auto job = host_->Find(request->job_id());
+  if (job.ok()) {
+    const StreamId id = call->Attach(*job);
+    (*job)->Post(event::Join{id, *request});
+  } else {
+    call->Fail(job.status());
+  }
+  return call.get();
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* ControlService::ImportState(grpc::CallbackServerContext*,
+                                                                       grpc::ByteBuffer* reply) {
+  return ImportCall::Start(host_, reply);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ControlService::ExportState(
+    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
+  return ExportCall::Start(host_, *request);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ControlService::WatchSteps(
+    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
+  return WatchCall::Start(host_, *request);
+}
+
+grpc::ServerUnaryReactor* ControlService::Status(grpc::CallbackServerContext*,
+                                                 const v1::StatusRequest* request,
+                                                 v1::StatusReply* reply) {
+  auto call = UnaryCall<v1::StatusReply>::New("Status", request->request_id(), reply);
+  const std::shared_ptr<JobShell> job = host_->job();
+  if (request->job_id() != 0 && (job == nullptr || JobId(request->job_id()) != job->id())) {
+    call->Fail(job == nullptr ? absl::NotFoundError("this server runs no job")
+                              : host_->Find(request->job_id()).status());
+  } else if (job == nullptr) {
+    v1::StatusReply status;
+    process_->FillStatus(&status);
+    call->Succeed(status);
+  } else {
+    job->GetStatus([call, process = process_](v1::StatusReply status) {
+      process->FillStatus(&status);
+      call->Succeed(status);
+    });
+  }
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* ControlService::Gate(grpc::CallbackServerContext*,
+                                               const v1::GateRequest* request,
+                                               v1::GateReply* reply) {
+  auto call = UnaryCall<v1::GateReply>::New("Gate", request->request_id(), reply);
+  auto job = host_->Find(request->job_id());
+  if (job.ok()) {
+    const StreamId id = call->Attach(*job);
+    (*job)->Post(event::Gate{id, request->step()});
+  } else {
+    call->Fail(job.status());
+  }
+  return call.get();
+}
+
+}  // namespace eps

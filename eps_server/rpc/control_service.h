@@ -1,0 +1,50 @@
+#ifndef EPS_SERVER_RPC_CONTROL_SERVICE_H_
+#define EPS_SERVER_RPC_CONTROL_SERVICE_H_
+
+#include "eps/v1/control.grpc.pb.h"
+#include "eps_server/rpc/process_info.h"
+#include "eps_server/shell/job_host.h"
+
+namespace eps {
+
+namespace internal {
+using ControlBase = v1::Control::WithCallbackMethod_Hello<
+    v1::Control::WithCallbackMethod_CreateJob<v1::Control::WithCallbackMethod_Join<
+        v1::Control::WithRawCallbackMethod_ImportState<v1::Control::WithRawCallbackMethod_ExportState<
+            v1::Control::WithRawCallbackMethod_WatchSteps<v1::Control::WithCallbackMethod_Status<
+                v1::Control::WithCallbackMethod_Gate<v1::Control::Service>>>>>>>>;
+}  // namespace internal
+
+// eps.v1.Control over gRPC's callback API. Handlers turn requests into events and never block.
+// `host` and `process` outlive the service.
+class ControlService final : public internal::ControlBase {
+ public:
+  ControlService(JobHost* host, const ProcessInfo* process) : host_(host), process_(process) {}
+
+  grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
+                                  const v1::HelloRequest* request, v1::HelloReply* reply) override;
+  grpc::ServerUnaryReactor* CreateJob(grpc::CallbackServerContext* context,
+                                      const v1::CreateJobRequest* request,
+                                      v1::CreateJobReply* reply) override;
+  grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
+                                 const v1::JoinRequest* request, v1::JoinReply* reply) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* ImportState(grpc::CallbackServerContext* context,
+                                                         grpc::ByteBuffer* reply) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportState(grpc::CallbackServerContext* context,
+                                                          const grpc::ByteBuffer* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchSteps(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context,
+                                   const v1::StatusRequest* request,
+                                   v1::StatusReply* reply) override;
+  grpc::ServerUnaryReactor* Gate(grpc::CallbackServerContext* context,
+                                 const v1::GateRequest* request, v1::GateReply* reply) override;
+
+ private:
+  JobHost* const host_;
+  const ProcessInfo* const process_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_RPC_CONTROL_SERVICE_H_

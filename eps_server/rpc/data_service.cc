@@ -1,0 +1,44 @@
+#include "eps_server/rpc/data_service.h"
+
+#include "absl/strings/str_cat.h"
+#include "eps_server/rpc/fetch_call.h"
+#include "eps_server/rpc/push_call.h"
+#include "eps_server/rpc/unary_call.h"
+#include "wire/payload_message.h"
+
+namespace eps {
+
+grpc::ServerUnaryReactor* DataService::BeginStep(grpc::CallbackServerContext*,
+                                                 const v1::BeginStepRequest* request,
+                                                 v1::BeginStepReply* reply) {
+  auto call = UnaryCall<v1::BeginStepReply>::New("BeginStep", request->request_id(), reply);
+  absl::Status status = host_->CheckNotDraining();
+  if (status.ok() && request->ByteSizeLong() > kMaxMessageBytes) {
+    status = absl::InvalidArgumentError(absl::StrCat("a message of more than ", kMaxMessageBytes,
+                                                     " bytes"));
+  }
+  if (!status.ok()) {
+    call->Fail(status);
+    return call.get();
+  }
+  auto job = host_->Find(request->job_id());
+  if (job.ok()) {
+    const StreamId id = call->Attach(*job);
+    (*job)->Post(event::BeginStep{id, *request});
+  } else {
+    call->Fail(job.status());
+  }
+  return call.get();
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* DataService::Fetch(
+    grpc::CallbackServerContext*) {
+  return FetchCall::Start(host_);
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* DataService::Push(
+    grpc::CallbackServerContext*) {
+  return PushCall::Start(host_);
+}
+
+}  // namespace eps

@@ -1,0 +1,110 @@
+#include "eps_server/rpc/fetch_call.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/checksum.h"
+#include "wire/grpc_status.h"
+#include "wire/payload_message.h"
+
+namespace eps {
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* FetchCall::Start(
+    JobHost* host) {
+  std::shared_ptr<FetchCall> call(new FetchCall(host->environment().pool));
+  call->AdoptOrEnd(host->Find(0));
+  call->ReadNext();
+  return call.get();
+}
+
+bool FetchCall::OnMessage(const grpc::ByteBuffer& message) {
+  v1::FetchRequest request;
+  const absl::Status status = ParseMessage(message, &request);
+  if (!status.ok()) {
+    End(status);
+    return false;
+  }
+  const uint32_t chunks = request.chunks().empty()
+                              ? job()->OwnedOfStage(StageId(request.stage()))
+                              : static_cast<uint32_t>(request.chunks_size());
+  if (chunks > 0) {
+    MutexLock lock(&mu_);
+    open_[request.tag()] += chunks;
+  }
+  job()->Post(event::Fetch{id(), std::move(request)});
+  return queued_bytes() <= kMaxQueuedBytes;
+}
+
+void FetchCall::OnHalfClose() {
+  bool over = false;
+  {
+    MutexLock lock(&mu_);
+    half_closed_ = true;
+    over = open_.empty();
+  }
+  if (over) End(absl::OkStatus());
+}
+
+void FetchCall::OnSendChunk(const effect::SendChunk& chunk) {
+  work_.Post([self = Self(), chunk] { self->WriteSlices(chunk); });
+}
+
+void FetchCall::OnFailFetch(const effect::FailFetch& failure) {
+  work_.Post([self = Self(), failure] {
+    const grpc::Status status = ToGrpc(failure.status);
+    v1::FetchSlice slice;
+    slice.set_tag(failure.tag);
+    slice.set_code(static_cast<uint32_t>(status.error_code()));
+    slice.set_message(status.error_message());
+    self->Write(JoinPayload(slice, Bytes()));
+    self->Answered(failure.tag, UINT32_MAX);
+  });
+}
+
+void FetchCall::OnClose(const absl::Status& status) {
+  work_.Post([self = Self(), status] { self->End(status); });
+}
+
+void FetchCall::WriteSlices(const effect::SendChunk& chunk) {
+  const Bytes& payload = chunk.payload;
+  v1::FetchSlice slice;
+  slice.set_tag(chunk.tag);
+  slice.set_chunk(chunk.chunk.value());
+  slice.set_version(chunk.version.value());
+  slice.set_codec(static_cast<uint32_t>(chunk.codec));
+  slice.set_total_bytes(payload.size());
+  const uint32_t crc = Crc32c(payload.view());
+  std::vector<grpc::ByteBuffer> messages;
+  size_t offset = 0;
+  do {
+    const size_t size = std::min(kMaxSliceBytes, payload.size() - offset);
+    slice.set_offset(offset);
+    if (offset + size == payload.size()) {
+      slice.set_last(true);
+      slice.set_crc32c(crc);
+    }
+    messages.push_back(JoinPayload(slice, payload.Sub(offset, size)));
+    offset += size;
+  } while (offset < payload.size());
+  Write(std::move(messages));
+  Answered(chunk.tag, 1);
+}
+
+void FetchCall::Answered(uint64_t tag, uint32_t chunks) {
+  bool over = false;
+  {
+    MutexLock lock(&mu_);
+    const auto it = open_.find(tag);
+    if (it == open_.end()) return;
+    if (it->second > chunks) {
+      it->second -= chunks;
+    } else {
+      open_.erase(it);
+    }
+    over = half_closed_ && open_.empty();
+  }
+  if (over) End(absl::OkStatus());
+}
+
+}  // namespace eps

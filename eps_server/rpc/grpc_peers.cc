@@ -1,0 +1,153 @@
+#include "eps_server/rpc/grpc_peers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "eps/v1/control.grpc.pb.h"
+#include "wire/channel.h"
+#include "wire/grpc_status.h"
+
+namespace eps {
+namespace {
+
+std::chrono::system_clock::time_point ToSystem(PeerCaller::Clock::time_point deadline) {
+  return std::chrono::system_clock::now() +
+         std::chrono::duration_cast<std::chrono::system_clock::duration>(
+             deadline - PeerCaller::Clock::now());
+}
+
+}  // namespace
+
+// Hello, then PrepareJob, on a connection of its own.
+struct GrpcPeers::PrepareCall {
+  std::string address;
+  v1::PrepareJobRequest request;
+  Clock::time_point deadline;
+  Prepared done;
+  std::unique_ptr<v1::Control::Stub> control;
+  std::unique_ptr<v1::Shard::Stub> shard;
+  grpc::ClientContext hello_context;
+  v1::HelloRequest hello;
+  v1::HelloReply hello_reply;
+  grpc::ClientContext prepare_context;
+  v1::PrepareJobReply reply;
+};
+
+GrpcPeers::~GrpcPeers() { EPS_CHECK_MSG(in_work_ == 0, "calls to other servers are in work"); }
+
+bool GrpcPeers::Begin() {
+  MutexLock lock(&mu_);
+  if (stopping_) return false;
+  ++in_work_;
+  return true;
+}
+
+void GrpcPeers::Over() {
+  MutexLock lock(&mu_);
+  if (--in_work_ == 0) idle_.NotifyAll();
+}
+
+void GrpcPeers::Prepare(const std::string& address, v1::PrepareJobRequest request,
+                        Clock::time_point deadline, Prepared done) {
+  const absl::Status valid = CheckAddress(address, /*allow_any_port=*/false);
+  if (!valid.ok()) return done(valid);
+  if (!Begin()) return done(absl::UnavailableError("this server is about to end"));
+  auto call = std::make_shared<PrepareCall>();
+  call->address = address;
+  call->request = std::move(request);
+  call->deadline = deadline;
+  call->done = std::move(done);
+  const std::shared_ptr<grpc::Channel> channel = NewChannel(address);
+  call->control = v1::Control::NewStub(channel);
+  call->shard = v1::Shard::NewStub(channel);
+  call->hello.set_request_id(call->request.request_id());
+  call->hello.set_min_protocol(kProtocolVersion);
+  call->hello.set_max_protocol(kProtocolVersion);
+  call->hello.set_client("eps-server 0.1");
+  call->hello_context.set_wait_for_ready(true);
+  call->hello_context.set_deadline(
+      ToSystem(std::min<Clock::time_point>(deadline, Clock::now() + kHelloTimeout)));
+  {
+    MutexLock lock(&mu_);
+    contexts_.insert(&call->hello_context);
+    contexts_.insert(&call->prepare_context);
+  }
+  call->control->async()->Hello(
+      &call->hello_context, &call->hello, &call->hello_reply, [this, call](grpc::Status status) {
+        if (status.ok()) return SendPrepare(call);
+        absl::Status error = FromGrpc(status, "Hello");
+        if (absl::IsDeadlineExceeded(error)) {
+          error = absl::UnavailableError("it does not answer; is a server running there?");
+        }
+        Finish(call, error);
+      });
+}
+
+void GrpcPeers::SendPrepare(const std::shared_ptr<PrepareCall>& call) {
+  call->prepare_context.set_deadline(ToSystem(call->deadline));
+  call->shard->async()->PrepareJob(
+      &call->prepare_context, &call->request, &call->reply, [this, call](grpc::Status status) {
+        if (status.ok()) return Finish(call, call->reply);
+        absl::Status error = FromGrpc(status, "PrepareJob");
+        if (absl::IsDeadlineExceeded(error)) {
+          error = absl::UnavailableError("it did not prepare its part in time");
+        }
+        Finish(call, error);
+      });
+}
+
+void GrpcPeers::Finish(const std::shared_ptr<PrepareCall>& call,
+                       absl::StatusOr<v1::PrepareJobReply> outcome) {
+  {
+    MutexLock lock(&mu_);
+    contexts_.erase(&call->hello_context);
+    contexts_.erase(&call->prepare_context);
+  }
+  Prepared done = std::move(call->done);
+  done(std::move(outcome));
+  done = nullptr;  // what it holds ends before Stop() returns
+  Over();
+}
+
+void GrpcPeers::OpenLink(std::shared_ptr<JobShell> job) {
+  if (!Begin()) return;
+  std::shared_ptr<LeadLink> link = LeadLink::Open(std::move(job), [this] { Over(); });
+  bool stopping = false;
+  std::shared_ptr<LeadLink> before;
+  {
+    MutexLock lock(&mu_);
+    before = std::move(link_);
+    link_ = link;
+    stopping = stopping_;
+  }
+  if (before != nullptr) before->Stop();
+  if (stopping) link->Stop();
+}
+
+void GrpcPeers::CloseLink() {
+  std::shared_ptr<LeadLink> link;
+  {
+    MutexLock lock(&mu_);
+    link.swap(link_);
+  }
+  if (link != nullptr) link->Stop();
+}
+
+void GrpcPeers::Stop() {
+  {
+    MutexLock lock(&mu_);
+    stopping_ = true;
+    for (grpc::ClientContext* context : contexts_) context->TryCancel();
+  }
+  CloseLink();
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  MutexLock lock(&mu_);
+  while (in_work_ > 0) {
+    const bool in_time = idle_.WaitUntil(&mu_, deadline);
+    EPS_CHECK_MSG(in_time || in_work_ == 0, in_work_ << " calls to other servers never ended");
+  }
+}
+
+}  // namespace eps

@@ -1,0 +1,54 @@
+#ifndef EPS_SERVER_RPC_GRPC_PEERS_H_
+#define EPS_SERVER_RPC_GRPC_PEERS_H_
+
+#include <memory>
+#include <set>
+#include <string>
+
+#include "common/mutex.h"
+#include "eps_server/rpc/lead_link.h"
+#include "eps_server/shell/job_host.h"
+#include "grpcpp/client_context.h"
+
+namespace eps {
+
+// PeerCaller over gRPC. REQUIRES Stop() before destruction.
+class GrpcPeers final : public PeerCaller {
+ public:
+  // How long a server may take to say Hello before it counts as unavailable: servers of a job are
+  // started together.
+  static constexpr std::chrono::seconds kHelloTimeout{20};
+
+  GrpcPeers() = default;
+  ~GrpcPeers() override;
+
+  void Prepare(const std::string& address, v1::PrepareJobRequest request,
+               Clock::time_point deadline, Prepared done) override;
+  void OpenLink(std::shared_ptr<JobShell> job) override;
+  void CloseLink() override;
+
+  // Cancels what is in work and waits until it is over: afterwards no callback runs. New calls
+  // fail.
+  void Stop();
+
+ private:
+  struct PrepareCall;
+
+  // Counts a piece of work in; false once Stop was called.
+  bool Begin();
+  void Over();
+  void Finish(const std::shared_ptr<PrepareCall>& call,
+              absl::StatusOr<v1::PrepareJobReply> outcome);
+  void SendPrepare(const std::shared_ptr<PrepareCall>& call);
+
+  Mutex mu_;
+  CondVar idle_;
+  bool stopping_ EPS_GUARDED_BY(mu_) = false;
+  int in_work_ EPS_GUARDED_BY(mu_) = 0;
+  std::set<grpc::ClientContext*> contexts_ EPS_GUARDED_BY(mu_);
+  std::shared_ptr<LeadLink> link_ EPS_GUARDED_BY(mu_);
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_RPC_GRPC_PEERS_H_

@@ -1,0 +1,191 @@
+#include "eps_server/rpc/lead_link.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "common/log.h"
+#include "wire/channel.h"
+#include "wire/grpc_status.h"
+
+namespace eps {
+
+// One RPC. Owns itself until gRPC is done with it.
+class LeadLink::Attempt final : public grpc::ClientBidiReactor<v1::ShardMessage, v1::ShardMessage>,
+                                public std::enable_shared_from_this<Attempt> {
+ public:
+  Attempt(std::shared_ptr<LeadLink> link, std::shared_ptr<JobShell> job)
+      : link_(std::move(link)), job_(std::move(job)) {}
+
+  void Start() {
+    self_ = shared_from_this();
+    link_->stub_->async()->Link(&context_, this);
+    AddHold();  // messages are written from other threads
+    StartRead(&incoming_);
+    StartCall();
+  }
+
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  void OnReadInitialMetadataDone(bool ok) override {
+    if (!ok) return;
+    {
+      MutexLock lock(&mu_);
+      up_ = true;
+    }
+    job_->Post(event::LinkUp{ShardId(0)});
+    // Behind LinkUp: the core's Register is in the mailbox then, and goes first. The job is alive
+    // while it runs this, though job_ may be gone.
+    job_->Run([self = shared_from_this(), job = job_.get()] {
+      self->OpenMailbox(&job->mailbox(ShardId(0)));
+    });
+  }
+
+  void OpenMailbox(PeerMailbox* mailbox) {
+    const uint64_t ticket =
+        mailbox->Open([weak = weak_from_this()](const v1::ShardMessage& message) {
+          if (auto self = weak.lock()) self->Write(message);
+        });
+    bool broken = false;
+    {
+      MutexLock lock(&mu_);
+      ticket_ = ticket;
+      broken = broken_;
+    }
+    if (broken) mailbox->Close(ticket);
+  }
+
+  void Write(const v1::ShardMessage& message) {
+    MutexLock lock(&mu_);
+    if (broken_) return;
+    queue_.push_back(message);
+    WriteNextLocked();
+  }
+
+  void WriteNextLocked() EPS_REQUIRES(mu_) {
+    if (writing_ || broken_ || queue_.empty()) return;
+    outgoing_ = std::move(queue_.front());
+    queue_.pop_front();
+    writing_ = true;
+    StartWrite(&outgoing_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    MutexLock lock(&mu_);
+    writing_ = false;
+    if (ok) WriteNextLocked();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      job_->Post(event::FromShard{ShardId(0), incoming_});
+      StartRead(&incoming_);
+      return;
+    }
+    uint64_t ticket = 0;
+    {
+      MutexLock lock(&mu_);
+      broken_ = true;
+      queue_.clear();
+      ticket = ticket_;
+    }
+    job_->mailbox(ShardId(0)).Close(ticket);
+    RemoveHold();
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    bool was_up = false;
+    {
+      MutexLock lock(&mu_);
+      was_up = up_;
+    }
+    if (was_up) job_->Post(event::LinkDown{ShardId(0)});
+    job_.reset();
+    const std::shared_ptr<Attempt> self = std::move(self_);
+    link_->OnAttemptDone(was_up, status);
+  }
+
+  const std::shared_ptr<LeadLink> link_;
+  std::shared_ptr<JobShell> job_;  // of the reactions; dropped by the last one
+  std::shared_ptr<Attempt> self_;
+  grpc::ClientContext context_;
+  v1::ShardMessage incoming_;  // the transport's while a read is in flight
+  v1::ShardMessage outgoing_;  // the transport's while writing_
+  Mutex mu_;
+  std::deque<v1::ShardMessage> queue_ EPS_GUARDED_BY(mu_);
+  bool up_ EPS_GUARDED_BY(mu_) = false;
+  bool writing_ EPS_GUARDED_BY(mu_) = false;
+  bool broken_ EPS_GUARDED_BY(mu_) = false;
+  uint64_t ticket_ EPS_GUARDED_BY(mu_) = 0;
+};
+
+LeadLink::LeadLink(std::shared_ptr<JobShell> job, std::function<void()> gone)
+    : lead_(job->servers()[0]),
+      timers_(job->timers()),
+      gone_(std::move(gone)),
+      stub_(v1::Shard::NewStub(NewChannel(lead_))),
+      job_(std::move(job)) {}
+
+std::shared_ptr<LeadLink> LeadLink::Open(std::shared_ptr<JobShell> job,
+                                         std::function<void()> gone) {
+  std::shared_ptr<LeadLink> link(new LeadLink(std::move(job), std::move(gone)));
+  link->Connect();
+  return link;
+}
+
+void LeadLink::Connect() {
+  MutexLock lock(&mu_);
+  if (stopping_) return;
+  attempt_ = std::make_shared<Attempt>(shared_from_this(), job_);
+  attempt_->Start();
+}
+
+void LeadLink::OnAttemptDone(bool was_up, const grpc::Status& status) {
+  std::shared_ptr<Attempt> done;
+  std::shared_ptr<JobShell> dropped;
+  bool over = false;
+  {
+    MutexLock lock(&mu_);
+    done = std::move(attempt_);
+    over = stopping_;
+    if (over) {
+      dropped = std::move(job_);
+    } else {
+      if (was_up) backoff_ = kMinBackoff;
+      retry_ = timers_->Schedule(backoff_, [weak = weak_from_this()] {
+        if (auto link = weak.lock()) link->Connect();
+      });
+      backoff_ = std::min<std::chrono::milliseconds>(2 * backoff_, kMaxBackoff);
+    }
+  }
+  dropped.reset();
+  if (over) return gone_();
+  if (was_up) {
+    EPS_LOG_WARN("the link to the lead " << lead_ << " is lost: "
+                                         << FromGrpc(status, "Link").ToString());
+  }
+}
+
+void LeadLink::Stop() {
+  std::shared_ptr<Attempt> attempt;
+  std::shared_ptr<JobShell> dropped;
+  TimerQueue::Handle retry = 0;
+  {
+    MutexLock lock(&mu_);
+    if (stopping_) return;
+    stopping_ = true;
+    attempt = attempt_;
+    retry = retry_;
+    if (attempt == nullptr) dropped = std::move(job_);
+  }
+  timers_->Cancel(retry);
+  dropped.reset();
+  if (attempt != nullptr) {
+    attempt->Cancel();
+  } else {
+    gone_();
+  }
+}
+
+}  // namespace eps

@@ -1,0 +1,49 @@
+#ifndef EPS_SERVER_RPC_LEAD_LINK_H_
+#define EPS_SERVER_RPC_LEAD_LINK_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/mutex.h"
+#include "eps/v1/shard.grpc.pb.h"
+#include "eps_server/shell/job_shell.h"
+
+namespace eps {
+
+// A shard's end of the link to its lead: opened again, with back-off, whenever it breaks. The core
+// is told LinkUp and LinkDown, its messages go through the job's mailbox. Thread-safe.
+class LeadLink : public std::enable_shared_from_this<LeadLink> {
+ public:
+  static constexpr std::chrono::milliseconds kMinBackoff{100};
+  static constexpr std::chrono::milliseconds kMaxBackoff{2000};
+
+  // `gone` is called once after Stop, when nothing of the link is in work any more.
+  static std::shared_ptr<LeadLink> Open(std::shared_ptr<JobShell> job, std::function<void()> gone);
+  // Ends the link for good; returns at once.
+  void Stop();
+
+ private:
+  class Attempt;
+
+  LeadLink(std::shared_ptr<JobShell> job, std::function<void()> gone);
+  void Connect();
+  void OnAttemptDone(bool was_up, const grpc::Status& status);
+
+  const std::string lead_;  // its address
+  TimerQueue* const timers_;
+  const std::function<void()> gone_;
+  const std::unique_ptr<v1::Shard::Stub> stub_;
+
+  Mutex mu_;
+  std::shared_ptr<JobShell> job_ EPS_GUARDED_BY(mu_);  // dropped before gone_ is called
+  bool stopping_ EPS_GUARDED_BY(mu_) = false;
+  std::shared_ptr<Attempt> attempt_ EPS_GUARDED_BY(mu_);  // null between attempts
+  TimerQueue::Handle retry_ EPS_GUARDED_BY(mu_) = 0;
+  std::chrono::milliseconds backoff_ EPS_GUARDED_BY(mu_) = kMinBackoff;
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_RPC_LEAD_LINK_H_

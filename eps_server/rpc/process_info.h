@@ -1,0 +1,26 @@
+#ifndef EPS_SERVER_RPC_PROCESS_INFO_H_
+#define EPS_SERVER_RPC_PROCESS_INFO_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "common/memory_account.h"
+#include "eps/v1/control.pb.h"
+
+namespace eps {
+
+// What a server says about its process. Immutable; the account is borrowed.
+struct ProcessInfo {
+  std::string address;
+  uint64_t incarnation = 0;
+  const MemoryAccount* account = nullptr;
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+
+  // Fills the process part of a status page.
+  void FillStatus(v1::StatusReply* status) const;
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_RPC_PROCESS_INFO_H_

@@ -1,0 +1,174 @@
+#include "eps_server/rpc/push_call.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "wire/payload_message.h"
+
+namespace eps {
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PushCall::Start(
+    JobHost* host) {
+  std::shared_ptr<PushCall> call(new PushCall());
+  call->AdoptOrEnd(host->Find(0));
+  call->ReadNext();
+  return call.get();
+}
+
+bool PushCall::OnMessage(const grpc::ByteBuffer& message) {
+  v1::PushFrame frame;
+  std::vector<grpc::Slice> pieces;
+  absl::Status status = SplitPayload(message, &frame, &pieces);
+  if (status.ok() && frame.has_header()) {
+    status = pieces.empty() ? OnHeader(frame.header())
+                            : absl::InvalidArgumentError("a payload beside a header");
+  } else if (status.ok()) {
+    status = OnPayload(frame, pieces);
+  }
+  if (status.ok()) return true;
+  job()->counters().streams_refused.fetch_add(1, std::memory_order_relaxed);
+  status = absl::Status(status.code(), absl::StrCat("Push: ", std::string(status.message())));
+  EPS_LOG_WARN("stream closed: " << status.ToString());
+  End(status);
+  return false;
+}
+
+absl::Status PushCall::OnHeader(const v1::PushHeader& header) {
+  {
+    MutexLock lock(&mu_);
+    if (ended_) return absl::OkStatus();
+    const auto it = open_.find(header.tag());
+    if (it != open_.end() && it->second.state != State::kAnswered) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tag ", header.tag(), " is in use on this stream"));
+    }
+    if (open_.size() >= kMaxOpen) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(open_.size(), " contributions are not acknowledged on this stream; at most ",
+                       kMaxOpen, " may be"));
+    }
+    Contribution contribution;
+    contribution.header = header;
+    open_.insert_or_assign(header.tag(), std::move(contribution));
+  }
+  job()->Post(event::PushOffered{id(), header});
+  return absl::OkStatus();
+}
+
+absl::Status PushCall::OnPayload(const v1::PushFrame& frame,
+                                 const std::vector<grpc::Slice>& pieces) {
+  const uint64_t tag = frame.tag();
+  v1::PushHeader header;
+  Bytes complete;
+  {
+    MutexLock lock(&mu_);
+    if (ended_) return absl::OkStatus();
+    const auto it = open_.find(tag);
+    if (it != open_.end() && it->second.state == State::kAnswered) {
+      if (frame.last()) open_.erase(it);
+      return absl::OkStatus();
+    }
+    if (it == open_.end() || it->second.state != State::kReceiving || frame.residual()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("payload without credit, tag ", tag,
+                       "; send the header and wait for its Credit"));
+    }
+    Contribution& contribution = it->second;
+    const absl::Status status = contribution.payload.Append(frame.offset(), pieces);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tag ", tag, ": ", std::string(status.message())));
+    }
+    if (!frame.last()) return absl::OkStatus();
+    if (contribution.payload.received() != contribution.payload.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tag ", tag, ": the payload ends after ", contribution.payload.received(), " of ",
+          contribution.payload.size(), " bytes"));
+    }
+    contribution.state = State::kChecking;
+    complete = contribution.payload.Take();
+    header = contribution.header;
+  }
+  Check(header, std::move(complete));
+  return absl::OkStatus();
+}
+
+void PushCall::Check(const v1::PushHeader& header, Bytes bytes) {
+  // The core credited this header, so its chunk exists.
+  const Chunk* chunk = &job()->chunks().chunk(ChunkId(header.key().chunk()));
+  job()->pool()->Post([job = job(), id = id(), header, chunk, bytes = std::move(bytes)]() mutable {
+    Event event = CheckPush(id, header, *chunk, std::move(bytes));
+    if (std::holds_alternative<event::PushInvalid>(event)) {
+      job->counters().payloads_refused.fetch_add(1, std::memory_order_relaxed);
+    }
+    job->Post(std::move(event));
+  });
+}
+
+void PushCall::OnCredit(uint64_t tag) {
+  bool over = false;
+  {
+    MutexLock lock(&mu_);
+    const auto it = open_.find(tag);
+    if (ended_ || it == open_.end() || it->second.state != State::kOffered) return;
+    if (half_closed_) {
+      open_.erase(it);  // the client cannot send it any more
+      over = open_.empty();
+    } else {
+      it->second.payload = PayloadAssembler(it->second.header.bytes(), MemoryKind::kContribution,
+                                            job()->account());
+      it->second.state = State::kReceiving;
+    }
+  }
+  if (over) return End(absl::OkStatus());
+  v1::PushReply reply;
+  reply.set_tag(tag);
+  reply.mutable_credit();
+  Write(JoinPayload(reply, Bytes()));
+}
+
+void PushCall::OnAck(uint64_t tag, const v1::Ack& ack) {
+  v1::PushReply reply;
+  reply.set_tag(tag);
+  *reply.mutable_ack() = ack;
+  bool over = false;
+  {
+    MutexLock lock(&mu_);
+    const auto it = open_.find(tag);
+    if (it != open_.end() && it->second.state == State::kReceiving) {
+      it->second.payload = PayloadAssembler();
+      it->second.state = State::kAnswered;
+    } else if (it != open_.end()) {
+      open_.erase(it);
+    }
+    over = half_closed_ && open_.empty();
+  }
+  Write(JoinPayload(reply, Bytes()));
+  if (over) End(absl::OkStatus());
+}
+
+void PushCall::OnHalfClose() {
+  bool over = false;
+  {
+    MutexLock lock(&mu_);
+    half_closed_ = true;
+    // What cannot become complete any more is not waited for; a header may still get its ack.
+    for (auto it = open_.begin(); it != open_.end();) {
+      const bool answer_comes =
+          it->second.state == State::kChecking || it->second.state == State::kOffered;
+      it = answer_comes ? std::next(it) : open_.erase(it);
+    }
+    over = open_.empty();
+  }
+  if (over) End(absl::OkStatus());
+}
+
+void PushCall::OnEnded() {
+  std::map<uint64_t, Contribution> dropped;
+  MutexLock lock(&mu_);
+  ended_ = true;
+  dropped.swap(open_);
+}
+
+}  // namespace eps

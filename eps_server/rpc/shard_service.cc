@@ -1,0 +1,138 @@
+#include "eps_server/rpc/shard_service.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "eps_server/rpc/unary_call.h"
+#include "wire/payload_message.h"
+
+namespace eps {
+
+grpc::ServerUnaryReactor* ShardService::PrepareJob(grpc::CallbackServerContext*,
+                                                   const v1::PrepareJobRequest* request,
+                                                   v1::PrepareJobReply* reply) {
+  auto call = UnaryCall<v1::PrepareJobReply>::New("PrepareJob", request->request_id(), reply);
+  host_->PrepareJob(*request, [call](absl::StatusOr<v1::PrepareJobReply> r) {
+    r.ok() ? call->Succeed(*r) : call->Fail(r.status());
+  });
+  return call.get();
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ShardService::Link(
+    grpc::CallbackServerContext*) {
+  return LinkCall::Start(this, host_);
+}
+
+void ShardService::SetCurrent(ShardId shard, const std::shared_ptr<LinkCall>& link) {
+  std::shared_ptr<LinkCall> before;
+  {
+    MutexLock lock(&mu_);
+    before = links_[shard].lock();
+    links_[shard] = link;
+  }
+  if (before != nullptr && before != link) {
+    before->End(absl::AbortedError("the shard has opened another link"));
+  }
+}
+
+void ShardService::CloseLinks() {
+  std::map<ShardId, std::weak_ptr<LinkCall>> links;
+  {
+    MutexLock lock(&mu_);
+    links.swap(links_);
+  }
+  for (const auto& [shard, weak] : links) {
+    if (auto link = weak.lock()) link->End(absl::UnavailableError("the lead is about to end"));
+  }
+}
+
+LinkCall* LinkCall::Start(ShardService* service, JobHost* host) {
+  std::shared_ptr<LinkCall> call(new LinkCall(service, host));
+  call->Adopt(nullptr);
+  call->StartSendInitialMetadata();  // tells the shard that somebody is here
+  call->ReadNext();
+  return call.get();
+}
+
+absl::Status LinkCall::Open(const v1::ShardMessage& first) {
+  const std::shared_ptr<JobShell> job = host_->job();
+  if (job == nullptr || JobId(first.job_id()) != job->id()) {
+    return absl::NotFoundError(
+        absl::StrCat("Link: job ", absl::Hex(first.job_id()), " is not here"));
+  }
+  if (!job->is_lead()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "Link: this is shard ", job->shard().value(), "; the lead is ", job->servers()[0]));
+  }
+  if (first.from() == 0 || first.from() >= job->servers().size()) {
+    return absl::InvalidArgumentError(absl::StrCat("Link: shard ", first.from(), " of ",
+                                                   job->servers().size(), " shards"));
+  }
+  if (!first.has_register_()) {
+    return absl::InvalidArgumentError("Link: the first message is not Register");
+  }
+  const ShardId peer(first.from());
+  const auto self = std::static_pointer_cast<LinkCall>(shared_from_this());
+  service_->SetCurrent(peer, self);
+  EPS_LOG_INFO("shard " << peer << " at " << job->servers()[peer.value()] << " is linked");
+  job->Post(event::LinkUp{peer});
+  const uint64_t ticket = job->mailbox(peer).Open([weak = std::weak_ptr<LinkCall>(self)](
+                                                      const v1::ShardMessage& message) {
+    if (auto link = weak.lock()) link->Write(JoinPayload(message, Bytes()));
+  });
+  bool ended = false;
+  {
+    MutexLock lock(&mu_);
+    link_job_ = job;
+    peer_ = peer;
+    ticket_ = ticket;
+    ended = ended_;
+  }
+  if (ended && job->mailbox(peer).Close(ticket)) job->Post(event::LinkDown{peer});
+  return absl::OkStatus();
+}
+
+bool LinkCall::OnMessage(const grpc::ByteBuffer& raw) {
+  v1::ShardMessage message;
+  absl::Status status = ParseMessage(raw, &message);
+  std::shared_ptr<JobShell> job;
+  ShardId peer;
+  for (int attempt = 0; attempt < 2 && status.ok(); ++attempt) {
+    {
+      MutexLock lock(&mu_);
+      job = link_job_;
+      peer = peer_;
+    }
+    if (job != nullptr) break;
+    status = Open(message);
+  }
+  if (status.ok() && (message.job_id() != job->id().value() || message.from() != peer.value())) {
+    status = absl::InvalidArgumentError("Link: a message of another job or shard");
+  }
+  if (!status.ok()) {
+    EPS_LOG_WARN("link refused: " << status.ToString());
+    End(status);
+    return false;
+  }
+  job->Post(event::FromShard{peer, std::move(message)});
+  return true;
+}
+
+void LinkCall::OnEnded() {
+  std::shared_ptr<JobShell> job;
+  ShardId peer;
+  uint64_t ticket = 0;
+  {
+    MutexLock lock(&mu_);
+    ended_ = true;
+    job = link_job_;
+    peer = peer_;
+    ticket = ticket_;
+  }
+  if (job == nullptr || !job->mailbox(peer).Close(ticket)) return;
+  EPS_LOG_WARN("the link of shard " << peer << " is lost");
+  job->Post(event::LinkDown{peer});
+}
+
+}  // namespace eps

@@ -1,0 +1,204 @@
+#include "eps_server/rpc/state_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/checksum.h"
+#include "wire/payload_message.h"
+
+namespace eps {
+
+// ---------------------------------------------------------------- import
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* ImportCall::Start(JobHost* host,
+                                                             grpc::ByteBuffer* reply) {
+  std::shared_ptr<ImportCall> call(new ImportCall(host, reply));
+  call->AdoptOrEnd(host->Find(0));
+  call->ReadNext();
+  return call.get();
+}
+
+bool ImportCall::OnMessage(const grpc::ByteBuffer& message) {
+  v1::ImportStateRequest request;
+  std::vector<grpc::Slice> pieces;
+  absl::Status status = SplitPayload(message, &request, &pieces);
+  if (status.ok()) status = Take(request, pieces);
+  if (!status.ok()) {
+    End(absl::Status(status.code(), absl::StrCat("ImportState: ", std::string(status.message()))));
+    return false;
+  }
+  return in_flight_.load(std::memory_order_acquire) < kMaxInFlight;
+}
+
+void ImportCall::NoteBorder(const v1::ImportStateRequest& message) {
+  if (message.step() != 0) border_.set_step(message.step());
+  if (message.version() != 0) border_.set_version(message.version());
+  if (message.update() != 0) border_.set_update(message.update());
+  if (message.lagged_norm() != 0) border_.set_lagged_norm(message.lagged_norm());
+}
+
+absl::Status ImportCall::Take(const v1::ImportStateRequest& message,
+                              const std::vector<grpc::Slice>& pieces) {
+  if (message.job_id() != 0) {
+    const auto same = host_->Find(message.job_id());
+    if (!same.ok()) return same.status();
+  }
+  if (finish_sent_) return absl::InvalidArgumentError("a message after finish");
+  NoteBorder(message);
+  if (message.initialize()) {
+    work_.Post([self = Self()] { self->job()->Post(event::ImportInitialize{self->id()}); });
+  }
+  if (message.last() || !pieces.empty()) {
+    const absl::Status status = TakeSlice(message, pieces);
+    if (!status.ok()) return status;
+  }
+  if (!message.finish()) return absl::OkStatus();
+  if (!open_.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("finish while chunk ", open_.begin()->first,
+                                                   " is not complete"));
+  }
+  finish_sent_ = true;
+  work_.Post([self = Self(), border = border_] {
+    self->job()->Post(event::ImportFinish{self->id(), Step(border.step()),
+                                          Version(border.version()), border.update(),
+                                          border.lagged_norm()});
+  });
+  return absl::OkStatus();
+}
+
+absl::Status ImportCall::TakeSlice(const v1::ImportStateRequest& message,
+                                   const std::vector<grpc::Slice>& pieces) {
+  const ChunkId chunk(message.chunk());
+  if (!job()->Owns(chunk)) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.value(),
+                                                   " is not one of shard ", job()->shard().value(),
+                                                   " of ", job()->servers().size()));
+  }
+  auto it = open_.find(chunk.value());
+  if (it == open_.end() || message.offset() == 0) {
+    // A chunk that begins again overwrites.
+    if (it != open_.end()) open_.erase(it);
+    if (open_.size() >= kMaxOpen) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "slices of more than ", kMaxOpen, " chunks interleave; complete chunk ",
+          open_.begin()->first, " first"));
+    }
+    it = open_.emplace(chunk.value(), PayloadAssembler(job()->StateBytes(chunk),
+                                                       MemoryKind::kImport, job()->account()))
+             .first;
+  }
+  const absl::Status status = it->second.Append(message.offset(), pieces);
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk.value(), ": ", std::string(status.message())));
+  }
+  if (!message.last()) return absl::OkStatus();
+  Bytes state = it->second.Take();
+  open_.erase(it);
+  Deliver(chunk, message.crc32c(), std::move(state));
+  return absl::OkStatus();
+}
+
+void ImportCall::Deliver(ChunkId chunk, uint32_t crc32c, Bytes state) {
+  in_flight_.fetch_add(1, std::memory_order_acq_rel);
+  work_.Post([self = Self(), chunk, crc32c, version = Version(border_.version()),
+              state = std::move(state)] {
+    const absl::Status status = CheckCrc(state, crc32c);
+    if (!status.ok()) {
+      return self->End(absl::InvalidArgumentError(absl::StrCat(
+          "ImportState: chunk ", chunk.value(), ": ", std::string(status.message()))));
+    }
+    self->job()->Post(event::ImportChunk{self->id(), chunk, version, state});
+  });
+}
+
+void ImportCall::OnImportTaken() {
+  in_flight_.fetch_sub(1, std::memory_order_acq_rel);
+  ReadNext();
+}
+
+void ImportCall::OnHalfClose() {
+  if (!finish_sent_) {
+    End(absl::InvalidArgumentError("ImportState: the stream ended without finish; chunks that were "
+                                   "complete are kept, send the others and finish"));
+  }
+}
+
+void ImportCall::OnReply(const effect::ReplyMessage& message) {
+  *reply_ = JoinPayload(std::get<v1::ImportStateReply>(message), Bytes());
+  End(absl::OkStatus());
+}
+
+// ---------------------------------------------------------------- export
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportCall::Start(JobHost* host,
+                                                              const grpc::ByteBuffer& raw) {
+  std::shared_ptr<ExportCall> call(new ExportCall(host));
+  v1::ExportStateRequest request;
+  const absl::Status status = ParseMessage(raw, &request);
+  if (!status.ok()) {
+    call->AdoptOrEnd(status);
+    return call.get();
+  }
+  call->AdoptOrEnd(host->Find(request.job_id()));
+  if (call->job() != nullptr) {
+    call->job()->Post(event::Export{call->id(), std::move(request)});
+  }
+  return call.get();
+}
+
+void ExportCall::OnSendState(const effect::SendState& state) {
+  work_.Post([self = Self(), state] { self->WriteSlices(state); });
+}
+
+void ExportCall::OnClose(const absl::Status& status) {
+  work_.Post([self = Self(), status] { self->End(status); });
+}
+
+void ExportCall::WriteSlices(const effect::SendState& state) {
+  v1::ExportStateReply header = state.header;
+  const uint32_t crc = Crc32c(state.state.view());
+  std::vector<grpc::ByteBuffer> messages;
+  size_t offset = 0;
+  do {
+    const size_t size = std::min(kMaxSliceBytes, state.state.size() - offset);
+    header.set_offset(offset);
+    if (offset + size == state.state.size()) {
+      header.set_last(true);
+      header.set_crc32c(crc);
+    }
+    messages.push_back(JoinPayload(header, state.state.Sub(offset, size)));
+    offset += size;
+  } while (offset < state.state.size());
+  sending_.store(true, std::memory_order_release);
+  Write(std::move(messages));
+}
+
+void ExportCall::OnDrained() {
+  if (sending_.exchange(false)) job()->Post(event::ExportDrained{id()});
+}
+
+// ---------------------------------------------------------------- watch
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchCall::Start(JobHost* host,
+                                                             const grpc::ByteBuffer& raw) {
+  std::shared_ptr<WatchCall> call(new WatchCall());
+  v1::WatchStepsRequest request;
+  const absl::Status status = ParseMessage(raw, &request);
+  if (!status.ok()) {
+    call->AdoptOrEnd(status);
+    return call.get();
+  }
+  call->AdoptOrEnd(host->Find(request.job_id()));
+  if (call->job() != nullptr) {
+    call->job()->Post(event::Watch{call->id(), request.after_step()});
+  }
+  return call.get();
+}
+
+void WatchCall::OnReply(const effect::ReplyMessage& message) {
+  Write(JoinPayload(std::get<v1::StepRecord>(message), Bytes()));
+}
+
+}  // namespace eps

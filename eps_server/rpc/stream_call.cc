@@ -1,0 +1,157 @@
+#include "eps_server/rpc/stream_call.h"
+
+#include "wire/grpc_status.h"
+#include "wire/payload_message.h"
+
+namespace eps {
+
+absl::Status ParseMessage(const grpc::ByteBuffer& raw, google::protobuf::MessageLite* message) {
+  std::vector<grpc::Slice> payload;
+  absl::Status status = SplitPayload(raw, message, &payload);
+  if (status.ok() && !payload.empty()) {
+    return absl::InvalidArgumentError("a payload in a message that has none");
+  }
+  return status;
+}
+
+void StreamCall::Adopt(std::shared_ptr<JobShell> job) {
+  self_ = shared_from_this();
+  job_ = std::move(job);
+  if (job_ != nullptr) id_ = job_->streams().Add(self_);
+}
+
+void StreamCall::AdoptOrEnd(const absl::StatusOr<std::shared_ptr<JobShell>>& job) {
+  Adopt(job.ok() ? *job : nullptr);
+  if (!job.ok()) End(job.status());
+}
+
+void StreamCall::ReadNext() {
+  MutexLock lock(&mu_);
+  if (reading_ || read_over_ || ending_) return;
+  reading_ = true;
+  TransportRead(&incoming_);
+}
+
+void StreamCall::Write(grpc::ByteBuffer message) {
+  std::vector<grpc::ByteBuffer> messages;
+  messages.push_back(std::move(message));
+  Write(std::move(messages));
+}
+
+void StreamCall::Write(std::vector<grpc::ByteBuffer> messages) {
+  MutexLock lock(&mu_);
+  if (ending_) return;
+  for (grpc::ByteBuffer& message : messages) {
+    queued_bytes_ += message.Length();
+    queue_.emplace_back();
+    queue_.back().Swap(&message);
+  }
+  WriteNextLocked();
+}
+
+size_t StreamCall::queued_bytes() {
+  MutexLock lock(&mu_);
+  return queued_bytes_;
+}
+
+void StreamCall::WriteNextLocked() {
+  if (writing_ || queue_.empty()) return;
+  outgoing_.Swap(&queue_.front());
+  queue_.pop_front();
+  writing_ = true;
+  TransportWrite(&outgoing_);
+}
+
+void StreamCall::End(const absl::Status& status) {
+  {
+    MutexLock lock(&mu_);
+    if (ending_) return;
+    ending_ = true;
+    status_ = ToGrpc(status);
+    FinishIfIdleLocked();
+  }
+  TellEnded();
+}
+
+void StreamCall::FinishIfIdleLocked() {
+  if (!ending_ || finished_ || writing_ || !queue_.empty()) return;
+  finished_ = true;
+  TransportFinish(status_);
+}
+
+void StreamCall::ReadDone(bool ok) {
+  grpc::ByteBuffer message;
+  {
+    MutexLock lock(&mu_);
+    reading_ = false;
+    if (!ok) read_over_ = true;
+    if (ending_) {
+      incoming_.Clear();
+      return;
+    }
+    message.Swap(&incoming_);
+  }
+  if (!ok) return OnHalfClose();
+  if (OnMessage(message)) ReadNext();
+}
+
+void StreamCall::WriteDone(bool ok) {
+  bool drained = false;
+  std::deque<grpc::ByteBuffer> dropped;
+  {
+    MutexLock lock(&mu_);
+    queued_bytes_ -= outgoing_.Length();
+    outgoing_.Clear();
+    writing_ = false;
+    if (!ok) {
+      // Nothing can be written any more. OnCancel follows if the client went away.
+      dropped.swap(queue_);
+      queued_bytes_ = 0;
+      if (!ending_) {
+        ending_ = true;
+        status_ = grpc::Status(grpc::StatusCode::CANCELLED, "the stream is broken");
+      }
+    }
+    WriteNextLocked();
+    FinishIfIdleLocked();
+    drained = ok && !writing_ && !ending_;
+  }
+  if (!ok) TellEnded();
+  if (drained) OnDrained();
+}
+
+void StreamCall::Cancelled() {
+  std::deque<grpc::ByteBuffer> dropped;
+  {
+    MutexLock lock(&mu_);
+    dropped.swap(queue_);
+    queued_bytes_ = writing_ ? outgoing_.Length() : 0;
+    if (!ending_) {
+      ending_ = true;
+      status_ = grpc::Status(grpc::StatusCode::CANCELLED, "the client went away");
+    }
+    FinishIfIdleLocked();
+  }
+  TellEnded();
+}
+
+void StreamCall::TellEnded() {
+  {
+    MutexLock lock(&mu_);
+    if (told_ended_) return;
+    told_ended_ = true;
+  }
+  if (job_ != nullptr) {
+    job_->streams().Remove(id_);
+    job_->Post(event::StreamClosed{id_});
+  }
+  OnEnded();
+}
+
+void StreamCall::Done() {
+  TellEnded();
+  // May destroy this.
+  const std::shared_ptr<StreamCall> self = std::move(self_);
+}
+
+}  // namespace eps

@@ -1,0 +1,291 @@
+#include "eps_server/shell/job_host.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+
+namespace eps {
+namespace {
+
+// What the lead keeps of the caller's deadline for its own answer.
+constexpr std::chrono::milliseconds kReplyMargin{500};
+// The memory of a job that was given up is free after some milliseconds.
+constexpr std::chrono::milliseconds kRetiredPoll{5};
+constexpr int kRetiredPolls = 2000;
+
+absl::StatusOr<JobSpec> ParseSpec(const std::string& text) {
+  if (text.size() > kMaxSpecTextBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a job spec of ", text.size(), " bytes; at most ",
+                                                   kMaxSpecTextBytes, " are allowed"));
+  }
+  return JobSpec::Parse(text);
+}
+
+absl::StatusOr<std::vector<std::string>> CheckServers(
+    const google::protobuf::RepeatedPtrField<std::string>& servers) {
+  constexpr int kMaxServers = 4096;
+  if (servers.empty()) return absl::InvalidArgumentError("the list of servers is empty");
+  if (servers.size() > kMaxServers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(servers.size(), " servers; at most ", kMaxServers, " are allowed"));
+  }
+  std::set<std::string> seen;
+  for (const std::string& server : servers) {
+    if (!seen.insert(server).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("server \"", server, "\" stands twice in the list; see servers.addresses"));
+    }
+  }
+  return std::vector<std::string>(servers.begin(), servers.end());
+}
+
+absl::Status OtherJob(const JobShell& job, const JobSpec& wanted,
+                      const std::vector<std::string>& servers, uint32_t shard) {
+  const std::string here = absl::StrCat("this server is shard ", job.shard().value(), " of job \"",
+                                        job.spec().name, "\" (", absl::Hex(job.id().value()),
+                                        ") on ", absl::StrJoin(job.servers(), ","));
+  if (job.id() != wanted.id()) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        here, "; the spec of job \"", wanted.name, "\" differs: ",
+        FirstDifference(wanted.ToText(), job.spec_text()), ". Start another server for it"));
+  }
+  if (job.servers() != servers) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        here, "; the same job was asked for on ", absl::StrJoin(servers, ",")));
+  }
+  return absl::AlreadyExistsError(
+      absl::StrCat(here, "; it was asked for as shard ", shard, " (the lead is ", servers[0], ")"));
+}
+
+bool Matches(const JobShell& job, const JobSpec& spec, const std::vector<std::string>& servers,
+             uint32_t shard) {
+  return job.id() == spec.id() && job.servers() == servers && job.shard() == ShardId(shard);
+}
+
+}  // namespace
+
+struct JobHost::Creation {
+  std::shared_ptr<JobShell> job;
+  std::vector<Created> waiters;
+  std::vector<absl::Status> results;  // by shard
+  uint32_t missing = 0;
+};
+
+JobHost::JobHost(ShellEnvironment environment, PeerCaller* peers)
+    : environment_(std::move(environment)), peers_(peers), admission_(environment_.pool) {}
+
+JobHost::~JobHost() = default;
+
+std::shared_ptr<JobShell> JobHost::job() const {
+  MutexLock lock(&mu_);
+  return job_;
+}
+
+absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Find(uint64_t job_id) const {
+  std::shared_ptr<JobShell> job = this->job();
+  if (job == nullptr) {
+    return absl::NotFoundError("this server runs no job; CreateJob makes one (a server that was "
+                               "restarted has lost its job: start it again with --resume=latest)");
+  }
+  if (job_id != 0 && JobId(job_id) != job->id()) {
+    return absl::NotFoundError(absl::StrCat("job ", absl::Hex(job_id), " is not here; this server "
+                                            "runs job \"", job->spec().name, "\" (",
+                                            absl::Hex(job->id().value()), ")"));
+  }
+  if (!ready_.load(std::memory_order_acquire)) {
+    return absl::UnavailableError(absl::StrCat("job \"", job->spec().name, "\" is being prepared on ",
+                                               job->servers().size(), " servers"));
+  }
+  return job;
+}
+
+absl::Status JobHost::CheckNotDraining() const {
+  if (!draining_.load(std::memory_order_acquire)) return absl::OkStatus();
+  return absl::UnavailableError("this server is about to end and begins nothing new");
+}
+
+void JobHost::Install(std::shared_ptr<JobShell> job) {
+  EPS_LOG_INFO("job \"" << job->spec().name << "\" (" << absl::StrCat(absl::Hex(job->id().value()))
+                        << "): shard " << job->shard() << " of " << job->servers().size() << ", "
+                        << job->reserved_bytes() << " bytes reserved");
+  MutexLock lock(&mu_);
+  job_ = std::move(job);
+}
+
+void JobHost::Retire(const absl::Status& why) {
+  std::shared_ptr<JobShell> job;
+  {
+    MutexLock lock(&mu_);
+    job.swap(job_);
+  }
+  ready_.store(false, std::memory_order_release);
+  if (job == nullptr) return;
+  EPS_LOG_INFO("job \"" << job->spec().name << "\" is given up: " << why.ToString());
+  peers_->CloseLink();
+  job->CloseStreams(why);
+}
+
+void JobHost::WhenRetiredIsGone(std::function<void()> then, int attempts) {
+  if (retired_.expired() || attempts == kRetiredPolls) return then();
+  environment_.timers->Schedule(kRetiredPoll, [this, then = std::move(then), attempts] {
+    admission_.Post([this, then, attempts] { WhenRetiredIsGone(then, attempts + 1); });
+  });
+}
+
+void JobHost::CreateJob(v1::CreateJobRequest request, Clock::time_point deadline, Created done) {
+  admission_.Post([this, request = std::move(request), deadline, done = std::move(done)] {
+    WhenRetiredIsGone([this, request, deadline, done] { DoCreate(request, deadline, done); });
+  });
+}
+
+void JobHost::PrepareJob(v1::PrepareJobRequest request, Prepared done) {
+  admission_.Post([this, request = std::move(request), done = std::move(done)] {
+    WhenRetiredIsGone([this, request, done] { DoPrepare(request, done); });
+  });
+}
+
+void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point deadline,
+                       Created done) {
+  absl::Status status = CheckNotDraining();
+  if (!status.ok()) return done(status);
+  auto spec = ParseSpec(request.spec_text());
+  if (!spec.ok()) return done(spec.status());
+  auto servers = CheckServers(request.servers());
+  if (!servers.ok()) return done(servers.status());
+
+  std::shared_ptr<JobShell> existing = job();
+  if (existing != nullptr && !Matches(*existing, *spec, *servers, 0)) {
+    return done(OtherJob(*existing, *spec, *servers, 0));
+  }
+  if (existing == nullptr) {
+    ShellEnvironment environment = environment_;
+    environment.lifetime = std::make_shared<int>(0);
+    retired_ = environment.lifetime;
+    auto created = JobShell::Create(*std::move(spec), *std::move(servers), ShardId(0), Term(1),
+                                    environment);
+    if (!created.ok()) return done(created.status());
+    retired_.reset();
+    Install(*created);
+    existing = *std::move(created);
+  }
+  if (ready_.load(std::memory_order_acquire)) return Reply(existing, std::move(done));
+  if (creation_ != nullptr) {
+    creation_->waiters.push_back(std::move(done));
+    return;
+  }
+  creation_ = std::make_shared<Creation>();
+  creation_->job = existing;
+  creation_->waiters.push_back(std::move(done));
+  PrepareShards(deadline);
+}
+
+void JobHost::PrepareShards(Clock::time_point deadline) {
+  const std::shared_ptr<Creation> creation = creation_;
+  const std::shared_ptr<JobShell> job = creation->job;
+  creation->results.resize(job->servers().size());
+  // One more than there are: the lead's own, so that a job of one shard takes the same path.
+  creation->missing = static_cast<uint32_t>(job->servers().size());
+  for (uint32_t shard = 1; shard < job->servers().size(); ++shard) {
+    v1::PrepareJobRequest request;
+    request.set_request_id(absl::StrCat("prepare-", absl::Hex(job->id().value()), "-", shard));
+    request.set_spec_text(job->spec_text());
+    for (const std::string& server : job->servers()) request.add_servers(server);
+    request.set_shard(shard);
+    request.set_term(1);
+    peers_->Prepare(job->servers()[shard], std::move(request), deadline - kReplyMargin,
+                    [this, creation, shard](absl::StatusOr<v1::PrepareJobReply> reply) {
+                      admission_.Post([this, creation, shard, status = reply.status()] {
+                        OnPrepared(creation, shard, status);
+                      });
+                    });
+  }
+  OnPrepared(creation, 0, absl::OkStatus());
+}
+
+void JobHost::OnPrepared(const std::shared_ptr<Creation>& creation, uint32_t shard,
+                         absl::Status status) {
+  creation->results[shard] = std::move(status);
+  if (--creation->missing > 0) return;
+  creation_.reset();
+  absl::Status first;
+  for (uint32_t s = 0; s < creation->results.size() && first.ok(); ++s) {
+    const absl::Status& result = creation->results[s];
+    if (result.ok()) continue;
+    first = absl::Status(result.code(), absl::StrCat("shard ", s, " at ", creation->job->servers()[s],
+                                                     ": ", std::string(result.message())));
+  }
+  ready_.store(first.ok(), std::memory_order_release);
+  if (first.ok()) {
+    for (Created& waiter : creation->waiters) Reply(creation->job, std::move(waiter));
+    return;
+  }
+  if (creation->job->untouched() && job() == creation->job) {
+    Retire(first);
+    retired_ = creation->job->lifetime();
+  }
+  for (Created& waiter : creation->waiters) waiter(first);
+}
+
+void JobHost::Reply(std::shared_ptr<JobShell> job, Created done) {
+  JobShell* shell = job.get();
+  shell->GetStatus([done = std::move(done), id = shell->id()](const v1::StatusReply& status) {
+    v1::CreateJobReply reply;
+    reply.set_job_id(id.value());
+    reply.set_term(status.term());
+    reply.set_step(std::max<uint64_t>(status.step(), 1));
+    reply.set_state(status.state());
+    done(reply);
+  });
+}
+
+void JobHost::DoPrepare(const v1::PrepareJobRequest& request, Prepared done) {
+  absl::Status status = CheckNotDraining();
+  if (!status.ok()) return done(status);
+  auto spec = ParseSpec(request.spec_text());
+  if (!spec.ok()) return done(spec.status());
+  auto servers = CheckServers(request.servers());
+  if (!servers.ok()) return done(servers.status());
+  const uint32_t shard = request.shard();
+  if (shard == 0 || shard >= servers->size()) {
+    return done(absl::InvalidArgumentError(absl::StrCat(
+        "PrepareJob: shard ", shard, " of ", servers->size(), "; 1 to ", servers->size() - 1,
+        " are prepared by the lead, shard 0 is the lead itself")));
+  }
+  std::shared_ptr<JobShell> existing = job();
+  if (existing != nullptr && !Matches(*existing, *spec, *servers, shard)) {
+    // A lead has one job at a time: it has given up what it prepared before.
+    const bool gives_way = !existing->is_lead() && existing->untouched() &&
+                           existing->servers()[0] == servers->front();
+    if (!gives_way) return done(OtherJob(*existing, *spec, *servers, shard));
+    Retire(absl::AbortedError("the lead prepares another job"));
+    retired_ = existing->lifetime();
+    existing.reset();
+    return WhenRetiredIsGone([this, request, done] { DoPrepare(request, done); });
+  }
+  if (existing == nullptr) {
+    ShellEnvironment environment = environment_;
+    environment.lifetime = std::make_shared<int>(0);
+    retired_ = environment.lifetime;
+    const Term term(std::max<uint64_t>(request.term(), 1));
+    auto created =
+        JobShell::Create(*std::move(spec), *std::move(servers), ShardId(shard), term, environment);
+    if (!created.ok()) return done(created.status());
+    retired_.reset();
+    existing = *std::move(created);
+    Install(existing);
+    ready_.store(true, std::memory_order_release);
+    peers_->OpenLink(existing);
+  }
+  v1::PrepareJobReply reply;
+  reply.set_job_id(existing->id().value());
+  reply.set_incarnation(environment_.incarnation);
+  reply.set_reserved_bytes(existing->reserved_bytes());
+  done(reply);
+}
+
+}  // namespace eps

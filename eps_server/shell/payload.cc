@@ -1,0 +1,65 @@
+#include "eps_server/shell/payload.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/checksum.h"
+
+namespace eps {
+
+PayloadAssembler::PayloadAssembler(size_t size, MemoryKind kind, MemoryAccount* account) {
+  if (size > 0) buffer_ = Buffer(size, kind, account);
+}
+
+absl::Status PayloadAssembler::Append(uint64_t offset, const std::vector<grpc::Slice>& pieces) {
+  if (offset != received_) {
+    return absl::InvalidArgumentError(absl::StrCat("a slice at offset ", offset, ", expected ",
+                                                   received_, ": slices come in order"));
+  }
+  size_t bytes = 0;
+  for (const grpc::Slice& piece : pieces) bytes += piece.size();
+  if (bytes > buffer_.size() - received_) {
+    return absl::InvalidArgumentError(absl::StrCat("a slice of ", bytes, " bytes at offset ",
+                                                   offset, " of ", buffer_.size(), " bytes"));
+  }
+  for (const grpc::Slice& piece : pieces) {
+    if (piece.size() == 0) continue;
+    std::memcpy(buffer_.data() + received_, piece.begin(), piece.size());
+    received_ += piece.size();
+  }
+  return absl::OkStatus();
+}
+
+Bytes PayloadAssembler::Take() {
+  if (buffer_.size() == 0) return Bytes();
+  Bytes bytes = std::move(buffer_).Freeze(received_);
+  buffer_ = Buffer();
+  received_ = 0;
+  return bytes;
+}
+
+absl::Status CheckCrc(const Bytes& bytes, uint32_t expected) {
+  const uint32_t found = Crc32c(bytes.view());
+  if (found == expected) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("CRC32C of ", bytes.size(), " bytes: expected ",
+                                          absl::Hex(expected, absl::kZeroPad8), ", found ",
+                                          absl::Hex(found, absl::kZeroPad8)));
+}
+
+Event CheckPush(StreamId stream, const v1::PushHeader& header, const Chunk& chunk, Bytes bytes) {
+  const uint64_t tag = header.tag();
+  absl::Status status = CheckCrc(bytes, header.crc32c());
+  if (!status.ok()) return event::PushInvalid{stream, tag, std::move(status)};
+  const auto codec = FindCodec(static_cast<CodecId>(header.codec()));
+  if (!codec.ok()) return event::PushInvalid{stream, tag, codec.status()};
+  const uint64_t digest = XXH3_64bits(bytes.data(), bytes.size());
+  auto opened = (*codec)->Open(chunk, std::move(bytes), Content::kGradient);
+  if (!opened.ok()) return event::PushInvalid{stream, tag, std::move(opened).status()};
+  return event::PushReceived{stream, tag, *std::move(opened), digest};
+}
+
+}  // namespace eps

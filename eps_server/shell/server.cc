@@ -1,0 +1,228 @@
+#include "eps_server/shell/server.h"
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/executor.h"
+#include "common/log.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "eps_server/rpc/control_service.h"
+#include "eps_server/rpc/data_service.h"
+#include "eps_server/rpc/grpc_peers.h"
+#include "eps_server/rpc/shard_service.h"
+#include "eps_server/shell/job_host.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "wire/channel.h"
+
+namespace eps {
+namespace {
+
+constexpr char kLive[] = "eps.live";    // the process answers; depends on nothing else
+constexpr char kReady[] = "eps.ready";  // it takes work
+constexpr char kDefault[] = "";         // as kReady
+
+absl::StatusOr<uint64_t> MemAvailable() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key;
+  uint64_t kib = 0;
+  std::string unit;
+  while (meminfo >> key >> kib) {
+    std::getline(meminfo, unit);
+    if (key == "MemAvailable:") return kib << 10;
+  }
+  return absl::InternalError(
+      "/proc/meminfo does not say MemAvailable; set servers.memory_limit");
+}
+
+// Bytes that were sent may be held by the transport for a moment after the server has ended, and
+// are charged to its account until then: accounts live as long as the process.
+MemoryAccount* NewAccount(uint64_t limit_bytes) {
+  static Mutex* mu = new Mutex();
+  static auto* accounts = new std::vector<std::unique_ptr<MemoryAccount>>();
+  MutexLock lock(mu);
+  accounts->push_back(std::make_unique<MemoryAccount>(limit_bytes));
+  return accounts->back().get();
+}
+
+uint64_t NewIncarnation() {
+  std::random_device random;
+  const uint64_t value = uint64_t{random()} << 32 | random();
+  return value == 0 ? 1 : value;
+}
+
+absl::Status CheckListen(const ServerOptions& options) {
+  const absl::Status status = CheckAddress(options.listen, /*allow_any_port=*/true);
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("servers.listen: ", std::string(status.message())));
+  }
+  if (!IsLoopback(options.listen) && !options.insecure) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "servers.listen: ", options.listen, " can be reached from other machines, and without TLS "
+        "anybody there could read and change the weights; give --insecure if the network is "
+        "trusted, or listen on 127.0.0.1"));
+  }
+  return absl::OkStatus();
+}
+
+void SetBuilderOptions(grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(kMaxControlMessageBytes);
+  builder->SetMaxSendMessageSize(kMaxControlMessageBytes);
+  builder->SetDefaultCompressionAlgorithm(GRPC_COMPRESS_NONE);  // payloads are packed already
+  // Else a second server on the port starts too and takes half of the calls.
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveTimeMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveTimeoutMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kMinPingIntervalMs);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+}
+
+}  // namespace
+
+class Server::Impl {
+ public:
+  Impl(const ServerOptions& options, MemoryAccount* account)
+      : pool_(std::make_unique<ThreadPool>(
+            options.threads > 0 ? options.threads
+                                : std::max(1, static_cast<int>(std::thread::hardware_concurrency())))),
+        host_(std::make_unique<JobHost>(Environment(options, account), &peers_)),
+        control_(host_.get(), &process_),
+        data_(host_.get()),
+        shard_(host_.get()) {
+    process_.account = account;
+    process_.incarnation = host_->environment().incarnation;
+  }
+  ~Impl() { Shutdown(std::chrono::milliseconds(0)); }
+
+  absl::Status Listen(const std::string& listen);
+  void Drain();
+  void Shutdown(std::chrono::milliseconds grace);
+  bool WaitForTermination(std::chrono::milliseconds timeout);
+
+  int port() const { return port_; }
+  const std::string& address() const { return process_.address; }
+
+ private:
+  ShellEnvironment Environment(const ServerOptions& options, MemoryAccount* account) {
+    ShellEnvironment environment = ShellEnvironment::Default();
+    environment.pool = pool_.get();
+    environment.timers = &timers_;
+    environment.account = account;
+    environment.incarnation = NewIncarnation();
+    environment.limits.part_timeout_ms = options.part_timeout_ms;
+    return environment;
+  }
+
+  ProcessInfo process_;
+  int port_ = 0;
+  TimerQueue timers_;
+  std::unique_ptr<ThreadPool> pool_;
+  GrpcPeers peers_;
+  std::unique_ptr<JobHost> host_;
+  ControlService control_;
+  DataService data_;
+  ShardService shard_;
+  std::unique_ptr<grpc::Server> server_;
+
+  Mutex mu_;
+  CondVar ended_changed_;
+  bool shutting_down_ EPS_GUARDED_BY(mu_) = false;
+  bool ended_ EPS_GUARDED_BY(mu_) = false;
+};
+
+absl::Status Server::Impl::Listen(const std::string& listen) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  SetBuilderOptions(&builder);
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port_);
+  builder.RegisterService(&control_);
+  builder.RegisterService(&data_);
+  builder.RegisterService(&shard_);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port_ == 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", listen, ": the port is taken (is another server running?) or the host "
+        "is no address of this machine; change servers.listen"));
+  }
+  process_.address = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port_);
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  for (const char* service : {kLive, kReady, kDefault}) health->SetServingStatus(service, true);
+  return absl::OkStatus();
+}
+
+void Server::Impl::Drain() {
+  host_->Drain();
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  for (const char* service : {kReady, kDefault}) health->SetServingStatus(service, false);
+}
+
+void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
+  {
+    MutexLock lock(&mu_);
+    if (shutting_down_) return;
+    shutting_down_ = true;
+  }
+  if (server_ != nullptr) {
+    Drain();
+    peers_.Stop();
+    shard_.CloseLinks();
+    if (const std::shared_ptr<JobShell> job = host_->job()) {
+      // The open step is dropped, which is safe: nothing of it is durable.
+      job->CloseStreams(absl::UnavailableError("this server is about to end"));
+    }
+    server_->Shutdown(std::chrono::system_clock::now() + grace);
+  } else {
+    peers_.Stop();
+  }
+  // No call is left. What they posted runs before the pool ends; then nobody posts any more.
+  pool_.reset();
+  timers_.Stop();
+  MutexLock lock(&mu_);
+  ended_ = true;
+  ended_changed_.NotifyAll();
+}
+
+bool Server::Impl::WaitForTermination(std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(&mu_);
+  while (!ended_) {
+    if (!ended_changed_.WaitUntil(&mu_, deadline)) return ended_;
+  }
+  return true;
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  EPS_RETURN_IF_ERROR(CheckListen(options));
+  uint64_t limit = options.memory_limit_bytes;
+  if (limit == 0) {
+    EPS_ASSIGN_OR_RETURN(limit, MemAvailable());
+  }
+  auto impl = std::make_unique<Impl>(options, NewAccount(limit));
+  EPS_RETURN_IF_ERROR(impl->Listen(options.listen));
+  EPS_LOG_INFO("listening on " << impl->address() << ", memory limit " << limit << " bytes");
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+int Server::port() const { return impl_->port(); }
+const std::string& Server::address() const { return impl_->address(); }
+void Server::Drain() { impl_->Drain(); }
+void Server::Shutdown(std::chrono::milliseconds grace) { impl_->Shutdown(grace); }
+bool Server::WaitForTermination(std::chrono::milliseconds timeout) {
+  return impl_->WaitForTermination(timeout);
+}
+
+}  // namespace eps
