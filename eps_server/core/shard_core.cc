@@ -105,10 +105,17 @@ void ShardCore::Impl::TouchPart(PartId part) {
 void ShardCore::Impl::OpenJob() {
   state_ = step_ > spec_.training.steps ? v1::JOB_STATE_DONE : v1::JOB_STATE_RUNNING;
   TraceIt(TraceAction::Kind::kStepOpened, 0, Version(base_version_));
+  std::vector<event::Join> joins;
+  joins.swap(joins_);
+  for (const event::Join& join : joins) On(join);
 }
 
 void ShardCore::Impl::On(const event::Join& e) {
   const v1::JoinRequest& request = e.request;
+  if (is_lead() && state_ == v1::JOB_STATE_IMPORTING) {
+    joins_.push_back(e);  // the first step is known when the weights are there
+    return;
+  }
   if (!is_lead()) {
     return Close(e.stream, absl::FailedPreconditionError(
                                absl::StrCat("Join: this is shard ", options_.shard.value(),
@@ -163,7 +170,6 @@ void ShardCore::Impl::On(const event::Join& e) {
   reply.set_term(term_.value());
   for (uint32_t p : hosted) reply.add_parts(p);
   for (const std::string& server : options_.servers) reply.add_servers(server);
-  // While importing the first step is that after the border, which is not known yet: 0.
   reply.set_step(step_);
   reply.set_state(state_);
   Emit(effect::Reply{e.stream, std::move(reply)});
@@ -542,6 +548,8 @@ void ShardCore::Impl::FailJob(const std::string& reason) {
   const absl::Status status = FailedStatus();
   for (const ParkedBegin& begin : begins_) Close(begin.stream, status);
   begins_.clear();
+  for (const event::Join& join : joins_) Close(join.stream, status);
+  joins_.clear();
   for (const auto& [stream, watcher] : watchers_) Close(stream, status);
   watchers_.clear();
   for (const auto& [tag, fetch] : fetches_) Emit(effect::FailFetch{tag.stream, tag.tag, status});
@@ -590,6 +598,9 @@ void ShardCore::Impl::On(const event::StreamClosed& e) {
   begins_.erase(std::remove_if(begins_.begin(), begins_.end(),
                                [s](const ParkedBegin& b) { return b.stream == s; }),
                 begins_.end());
+  joins_.erase(std::remove_if(joins_.begin(), joins_.end(),
+                              [s](const event::Join& j) { return j.stream == s; }),
+               joins_.end());
   watchers_.erase(s);
   for (auto it = fetches_.begin(); it != fetches_.end();) {
     it = it->first.stream == s ? fetches_.erase(it) : std::next(it);

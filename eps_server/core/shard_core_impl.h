@@ -236,6 +236,7 @@ class ShardCore::Impl {
   std::vector<PartState> parts_;
   std::string compute_profile_;
   std::map<uint64_t, std::vector<uint32_t>> joined_;  // worker nonce -> parts
+  std::vector<event::Join> joins_;                    // parked until the job opens
   std::deque<ParkedBegin> begins_;
   std::map<FetchTag, OpenFetch> fetches_;
   std::deque<Offer> offers_;

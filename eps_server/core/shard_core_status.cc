@@ -65,6 +65,9 @@ void ShardCore::Impl::FillWaits(uint64_t now_ms, v1::StatusReply* status) const 
       break;
     }
   }
+  for (const event::Join& join : joins_) {
+    add(absl::StrCat("Join of worker ", join.request.worker_rank()), step_waits_for, now_ms);
+  }
   for (const ParkedBegin& begin : begins_) {
     const bool gated = gate_step_ != 0 && begin.request.step() > gate_step_;
     add(absl::StrCat("BeginStep ", begin.request.step(), " of ",

@@ -441,6 +441,37 @@ TEST(ShardCore, AGateWithholdsTheNextStepAndAnExportReadsTheBorder) {
   EXPECT_EQ(finish(&resumed), undisturbed);
 }
 
+TEST(ShardCore, AJoinWaitsForTheWeightsAndSharesThePartsEvenly) {
+  CoreCluster cluster(SmallSpec(3), {2, 0, {}});
+  v1::JoinRequest request;
+  request.set_compute_profile("profile a");
+  request.set_worker_count(2);
+  const StreamId early = cluster.NewStream();
+  cluster.Send(ShardId(0), event::Join{early, request});
+  cluster.Run();
+  EXPECT_TRUE(cluster.replies[early].empty());
+  cluster.InitializeAll();
+  ASSERT_EQ(cluster.replies[early].size(), 1u);
+  const auto& first = std::get<v1::JoinReply>(cluster.replies[early][0]);
+  EXPECT_EQ(first.step(), 1u);
+  EXPECT_THAT(first.parts(), testing::ElementsAre(0));
+  EXPECT_EQ(first.servers_size(), 2);
+  EXPECT_EQ(JobSpec::Parse(first.spec_text())->Digest(), cluster.spec().Digest());
+  request.set_worker_rank(1);
+  const StreamId late = cluster.NewStream();
+  cluster.Send(ShardId(0), event::Join{late, request});
+  EXPECT_THAT(std::get<v1::JoinReply>(cluster.replies[late][0]).parts(),
+              testing::ElementsAre(1, 2));
+  request.set_compute_profile("profile b");
+  const StreamId other = cluster.NewStream();
+  cluster.Send(ShardId(0), event::Join{other, request});
+  EXPECT_THAT(std::string(cluster.closed.at(other).message()),
+              HasSubstr("training.determinism=relaxed"));
+  const StreamId wrong_shard = cluster.NewStream();
+  cluster.Send(ShardId(1), event::Join{wrong_shard, request});
+  EXPECT_THAT(std::string(cluster.closed.at(wrong_shard).message()), HasSubstr("join at shard 0"));
+}
+
 TEST(ShardCore, BordersThatDisagreeAreNeverOpened) {
   CoreCluster cluster(SmallSpec(1), {2, 0, {}});
   for (uint32_t s = 0; s < 2; ++s) {

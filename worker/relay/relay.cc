@@ -3,8 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/check.h"
+#include "common/flush_denormals.h"
 #include "common/status_macros.h"
 #include "spec/reduction_tree.h"
 #include "worker/relay/stage_loader.h"
@@ -36,6 +35,7 @@ class Relay::Impl {
 
   absl::Status Run(const std::function<bool()>& stop,
                    const std::function<void(Step, const LossSum&, const StepTiming&)>& on_step) {
+    const ScopedFlushDenormals flush;
     std::vector<PartLossSum> losses;
     for (Step step = job_.next_step;; step = step.Next()) {
       // After a stop nothing of a next step is begun; what is pushed must still be counted.
