@@ -160,15 +160,12 @@ std::string ByteLevelTokenizer() {
                         {"byte_fallback", false},
                         {"vocab", std::move(vocabulary)},
                         {"merges", ordered_json::array()}};
-  const ordered_json tokenizer = {{"version", "1.0"},
-                                  {"truncation", nullptr},
-                                  {"padding", nullptr},
-                                  {"added_tokens", ordered_json::array()},
-                                  {"normalizer", nullptr},
-                                  {"pre_tokenizer", byte_level},
-                                  {"post_processor", nullptr},
-                                  {"decoder", byte_level},
-                                  {"model", std::move(model)}};
+  const ordered_json tokenizer = {
+      {"version", "1.0"},          {"truncation", nullptr},
+      {"padding", nullptr},        {"added_tokens", ordered_json::array()},
+      {"normalizer", nullptr},     {"pre_tokenizer", byte_level},
+      {"post_processor", nullptr}, {"decoder", byte_level},
+      {"model", std::move(model)}};
   return tokenizer.dump(2) + "\n";
 }
 
@@ -222,8 +219,8 @@ absl::Status CheckFiles(const std::string& folder, const ordered_json& files) {
   }
   for (const char* name : kStateFiles) {
     if (files.contains(name) && files.contains("eps/job_spec.txt")) continue;
-    return absl::DataLossError(absl::StrCat(folder, ": the manifest does not list ", name,
-                                            " and eps/job_spec.txt"));
+    return absl::DataLossError(
+        absl::StrCat(folder, ": the manifest does not list ", name, " and eps/job_spec.txt"));
   }
   return absl::OkStatus();
 }
@@ -235,7 +232,8 @@ SmallFiles FilesOfJob(const JobSpec& spec) {
   files["config.json"] = ModelToJson(spec.model);
   files["eps/job_spec.txt"] = spec.ToText();
   if (spec.model.type != ModelType::kGpt2) return files;
-  files["generation_config.json"] = "{\n  \"_from_model_config\": true,\n  \"do_sample\": true\n}\n";
+  files["generation_config.json"] =
+      "{\n  \"_from_model_config\": true,\n  \"do_sample\": true\n}\n";
   if (spec.model.gpt2.vocab_size != 256) return files;
   files["tokenizer.json"] = ByteLevelTokenizer();
   const ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
@@ -261,8 +259,10 @@ CheckpointWriter::CheckpointWriter(std::string root, uint64_t step, const JobSpe
       spec_(spec),
       chunks_(chunks) {}
 
-absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
-    const std::string& root, uint64_t step, const JobSpec& spec, const ChunkMap& chunks) {
+absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const std::string& root,
+                                                                           uint64_t step,
+                                                                           const JobSpec& spec,
+                                                                           const ChunkMap& chunks) {
   std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(root, step, spec, chunks));
   EPS_RETURN_IF_ERROR(CreateFolder(root));
   std::error_code error;
@@ -275,8 +275,9 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
   }
   EPS_RETURN_IF_ERROR(CreateFolder(writer->hidden_ + "/eps"));
   for (const char* file : kStateFiles) {
-    EPS_ASSIGN_OR_RETURN(auto states, SafetensorsWriter::Create(
-                                          absl::StrCat(writer->hidden_, "/", file), EntriesOf(spec)));
+    EPS_ASSIGN_OR_RETURN(
+        auto states,
+        SafetensorsWriter::Create(absl::StrCat(writer->hidden_, "/", file), EntriesOf(spec)));
     writer->states_.push_back(std::move(states));
     writer->files_.push_back(file);
   }
@@ -290,8 +291,8 @@ CheckpointWriter::~CheckpointWriter() {
 
 absl::Status CheckpointWriter::WriteChunk(ChunkId id, const ChunkState& state) {
   if (id.value() >= chunks_.chunks().size()) {
-    return absl::DataLossError(absl::StrCat("export: chunk ", id.value(), " of ",
-                                            chunks_.chunks().size()));
+    return absl::DataLossError(
+        absl::StrCat("export: chunk ", id.value(), " of ", chunks_.chunks().size()));
   }
   const Chunk& chunk = chunks_.chunk(id);
   if (state.size() != StateBytes(chunk)) {
@@ -395,8 +396,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
 }
 
 absl::Status CheckpointReader::CheckFits(const JobSpec& spec) const {
-  bool same = spec.tensors.size() == spec_.tensors.size() &&
-              spec.optimizer.name == spec_.optimizer.name;
+  bool same =
+      spec.tensors.size() == spec_.tensors.size() && spec.optimizer.name == spec_.optimizer.name;
   for (size_t i = 0; same && i < spec.tensors.size(); ++i) {
     same = spec.tensors[i].name == spec_.tensors[i].name &&
            spec.tensors[i].rank == spec_.tensors[i].rank &&
@@ -405,8 +406,8 @@ absl::Status CheckpointReader::CheckFits(const JobSpec& spec) const {
   }
   if (same) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("checkpoint.resume: ", folder_, " holds another model: ",
-                   FirstDifference(spec_.ToText(), spec.ToText())));
+      absl::StrCat("checkpoint.resume: ", folder_,
+                   " holds another model: ", FirstDifference(spec_.ToText(), spec.ToText())));
 }
 
 absl::StatusOr<ChunkState> CheckpointReader::ReadChunk(const JobSpec& spec,

@@ -40,9 +40,9 @@ ChunkState StateOf(const Chunk& chunk, int salt = 0) {
 class CheckpointTest : public testing::Test {
  protected:
   CheckpointTest() : spec_(TinyGpt2Spec()), chunks_(ChunkMap::Build(spec_)) {
-    root_ = absl::StrCat(testing::TempDir(), "/checkpoints-",
-                         testing::UnitTest::GetInstance()->current_test_info()->name(), "-",
-                         getpid());
+    root_ =
+        absl::StrCat(testing::TempDir(), "/checkpoints-",
+                     testing::UnitTest::GetInstance()->current_test_info()->name(), "-", getpid());
     fs::remove_all(root_);
   }
   ~CheckpointTest() override { fs::remove_all(root_); }
@@ -110,10 +110,9 @@ TEST_F(CheckpointTest, HoldsTheFilesThatHuggingFaceLoads) {
   EXPECT_EQ(nlohmann::json::parse(Read("checkpoint-3/config.json"))["model_type"], "gpt2");
   EXPECT_TRUE(nlohmann::json::parse(Read("checkpoint-3/generation_config.json")).is_object());
   const auto manifest = nlohmann::json::parse(Read("checkpoint-3/eps/manifest.json"));
-  for (const char* name :
-       {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
-        "tokenizer_config.json", "eps/exp_avg.safetensors", "eps/exp_avg_sq.safetensors",
-        "eps/job_spec.txt"}) {
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors",
+                           "tokenizer.json", "tokenizer_config.json", "eps/exp_avg.safetensors",
+                           "eps/exp_avg_sq.safetensors", "eps/job_spec.txt"}) {
     ASSERT_TRUE(manifest["files"].contains(name)) << name;
     EXPECT_EQ(manifest["files"][name]["bytes"], fs::file_size(root_ + "/checkpoint-3/" + name));
     EXPECT_EQ(manifest["files"][name]["sha256"].get<std::string>(),
@@ -154,8 +153,7 @@ TEST_F(CheckpointTest, ReplacesAnOlderOneAsAWholeAndRemovesWhatACrashLeft) {
   EXPECT_FALSE(fs::exists(root_ + "/.checkpoint-5.tmp"));
   const auto reader = CheckpointReader::Open(root_ + "/checkpoint-5");
   ASSERT_TRUE(reader.ok()) << reader.status();
-  EXPECT_TRUE(*(*reader)->ReadChunk(spec_, chunks_.chunks()[0]) ==
-              StateOf(chunks_.chunks()[0], 2));
+  EXPECT_TRUE(*(*reader)->ReadChunk(spec_, chunks_.chunks()[0]) == StateOf(chunks_.chunks()[0], 2));
 }
 
 TEST_F(CheckpointTest, RefusesAFolderInWhichOneBitDiffersAndNamesTheFile) {

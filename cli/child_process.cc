@@ -82,8 +82,8 @@ std::string SignalText(int signal) {
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(ChildOptions options) {
   EPS_CHECK(!options.argv.empty());
   if (access(options.argv[0].c_str(), X_OK) != 0) {
-    return absl::NotFoundError(absl::StrCat(options.name, ": cannot run ", options.argv[0], ": ",
-                                            std::strerror(errno)));
+    return absl::NotFoundError(
+        absl::StrCat(options.name, ": cannot run ", options.argv[0], ": ", std::strerror(errno)));
   }
   std::unique_ptr<ChildProcess> child(new ChildProcess(std::move(options)));
   const ChildOptions& o = child->options_;
@@ -140,8 +140,8 @@ absl::StatusOr<std::string> ChildProcess::WaitForLine(absl::string_view prefix,
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          name(), " did not say \"", prefix, "\" in time; its log is ", log_path()));
+      return absl::DeadlineExceededError(
+          absl::StrCat(name(), " did not say \"", prefix, "\" in time; its log is ", log_path()));
     }
     pollfd ready = {stdout_fd_, POLLIN, 0};
     const int polled = poll(&ready, 1, static_cast<int>(std::min<int64_t>(left, 1000)));
@@ -247,7 +247,8 @@ absl::Status StatusOfExitCode(int code, absl::string_view message) {
     case ExitCode::kNotAllowed:
     case ExitCode::kInterrupted:
       return WithExitCode(absl::InternalError(message), static_cast<ExitCode>(code));
-    default: return absl::InternalError(message);
+    default:
+      return absl::InternalError(message);
   }
 }
 

@@ -44,7 +44,8 @@ bool Gone(pid_t pid) {
   while (kill(pid, 0) == 0) {
     std::ifstream stat(absl::StrCat("/proc/", pid, "/stat"));
     std::string id, name, state;
-    if (stat >> id >> name >> state && state == "Z") return true;  // dead, its parent is not looking
+    if (stat >> id >> name >> state && state == "Z")
+      return true;  // dead, its parent is not looking
     if (Clock::now() > deadline) return false;
     poll(nullptr, 0, 5);
   }
@@ -92,8 +93,8 @@ TEST(ChildProcessTest, AFailureCarriesTheExitCodeOfTheTableAndTheEndOfTheLog) {
       {"exit 3", ExitCode::kInternal, "exit code 3"},
       {"kill -9 $$", ExitCode::kUnavailable, "signal 9"},
       {"kill -6 $$", ExitCode::kUnavailable, "signal 6"},
-      {"for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $i; done; exit 70",
-       ExitCode::kInternal, "line 3\nline 4"},
+      {"for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $i; done; exit 70", ExitCode::kInternal,
+       "line 3\nline 4"},
   };
   for (const Case& c : cases) {
     const auto child = StartShell(c.script);
@@ -153,8 +154,7 @@ TEST(ChildProcessTest, AProgramThatIsNotThereIsNotFound) {
 }
 
 TEST(ChildProcessTest, HasAProcessGroupOfItsOwn) {
-  const auto child =
-      StartShell("echo group $(ps -o pgid= -p $$) me $$; exec sleep 100", true);
+  const auto child = StartShell("echo group $(ps -o pgid= -p $$) me $$; exec sleep 100", true);
   const auto line = child->WaitForLine("group ", Soon());
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_TRUE(absl::StrContains(*line, absl::StrCat("me ", child->pid())));

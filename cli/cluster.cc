@@ -7,12 +7,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "cli/checkpoint.h"
 #include "cli/run_config.h"
 #include "cli/siblings.h"
 #include "common/check.h"
 #include "common/status_macros.h"
-#include "eps_server/shell/server.h"
+#include "cli/serve.h"
 
 namespace eps {
 namespace {
@@ -23,8 +24,8 @@ constexpr std::chrono::seconds kStartTimeout{60};
 std::vector<std::string> ChildEnvironment() {
   std::vector<std::string> variables;
   for (const auto& [name, value] : ProcessEnvironment()) {
-    const bool config = name == "EPS_SERVERS" ||
-                        (absl::StartsWith(name, "EPS_") && absl::StrContains(name, "__"));
+    const bool config =
+        name == "EPS_SERVERS" || (absl::StartsWith(name, "EPS_") && absl::StrContains(name, "__"));
     if (!config) variables.push_back(absl::StrCat(name, "=", value));
   }
   return variables;
@@ -62,18 +63,16 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> Cluster::Start(const std::string& 
   options.argv = std::move(argv);
   options.argv.push_back(absl::StrCat("--config=", config_path_));
   options.environment = environment_;
-  options.log_path = absl::StrCat(log_folder_, "/", absl::StrJoin({name}, ""), ".log");
-  std::replace(options.log_path.begin() + static_cast<std::ptrdiff_t>(log_folder_.size()),
-               options.log_path.end(), ' ', '-');
+  options.log_path = absl::StrCat(log_folder_, "/", absl::StrReplaceAll(name, {{" ", "-"}}), ".log");
   options.read_stdout = read_stdout;
   return ChildProcess::Start(std::move(options));
 }
 
 absl::Status Cluster::StartServers(uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
-    EPS_ASSIGN_OR_RETURN(auto server,
-                         Start(absl::StrCat("server ", i),
-                               {OwnPath(), "serve", "--listen=127.0.0.1:0"}, /*read_stdout=*/true));
+    EPS_ASSIGN_OR_RETURN(
+        auto server, Start(absl::StrCat("server ", i), {OwnPath(), "serve", "--listen=127.0.0.1:0"},
+                           /*read_stdout=*/true));
     servers_.push_back(std::move(server));
   }
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;

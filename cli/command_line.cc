@@ -30,18 +30,17 @@ constexpr ShortForm kShortForms[] = {
 
 // "[\"a\", \"b\"]": names may hold commas and spaces.
 std::string ListText(const std::vector<std::string>& items) {
-  return absl::StrCat(
-      "[",
-      absl::StrJoin(items, ", ",
-                    [](std::string* out, const std::string& item) {
-                      out->push_back('"');
-                      for (const char c : item) {
-                        if (c == '"' || c == '\\') out->push_back('\\');
-                        out->push_back(c);
-                      }
-                      out->push_back('"');
-                    }),
-      "]");
+  return absl::StrCat("[",
+                      absl::StrJoin(items, ", ",
+                                    [](std::string* out, const std::string& item) {
+                                      out->push_back('"');
+                                      for (const char c : item) {
+                                        if (c == '"' || c == '\\') out->push_back('\\');
+                                        out->push_back(c);
+                                      }
+                                      out->push_back('"');
+                                    }),
+                      "]");
 }
 
 // The options of one command that takes a configuration.
@@ -134,8 +133,7 @@ struct Parser {
     CLI::App* const config = app.add_subcommand("config", "look at the configuration");
     config->require_subcommand(1);
     Add(config, Command::kConfigPrint, "print", "the resolved configuration as YAML");
-    CLI::App* const reference =
-        config->add_subcommand("reference", "all keys as a Markdown page");
+    CLI::App* const reference = config->add_subcommand("reference", "all keys as a Markdown page");
     commands.emplace_back(reference, Command::kConfigReference);
   }
 

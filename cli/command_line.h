@@ -10,10 +10,10 @@
 namespace eps {
 
 enum class Command {
-  kHelp,             // `text` is to be printed
+  kHelp,  // `text` is to be printed
   kTrain,
   kServe,
-  kWorker,           // these three are other programs: `passed_on` is theirs
+  kWorker,  // these three are other programs: `passed_on` is theirs
   kVerify,
   kGenerate,
   kStatus,
@@ -27,7 +27,7 @@ enum class Command {
 struct CommandLine {
   Command command = Command::kHelp;
   std::string text;
-  std::string config_file;  // --config
+  std::string config_file;                                    // --config
   std::vector<std::pair<std::string, std::string>> settings;  // key and value, in the order given
   std::vector<std::string> passed_on;
   bool json = false;

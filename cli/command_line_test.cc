@@ -37,9 +37,8 @@ TEST(CommandLineTest, TakesDottedOverridesWithEqualsOrASpaceAndInOrder) {
 }
 
 TEST(CommandLineTest, ShortFormsStandForTheirKeys) {
-  const CommandLine line =
-      Parse({"train", "--model", "m", "--out=o", "--resume=latest", "--servers=2", "--workers", "3",
-             "--config", "c.yaml"});
+  const CommandLine line = Parse({"train", "--model", "m", "--out=o", "--resume=latest",
+                                  "--servers=2", "--workers", "3", "--config", "c.yaml"});
   EXPECT_EQ(line.config_file, "c.yaml");
   EXPECT_EQ(line.settings, (Settings{{"model.path", "m"},
                                      {"checkpoint.dir", "o"},
@@ -108,9 +107,9 @@ TEST(RunConfigTest, FlagsWinOverTheEnvironmentOverTheFileOverDefaults) {
   const std::string file = WriteTemp("layers.yaml",
                                      "model:\n  path: m\n"
                                      "training:\n  steps: 1\n  seed: 1\n  seq_len: 1\n");
-  const auto run = ResolveConfig(
-      Parse({"train", "--config", file, "--training.steps=3"}),
-      {{"EPS_TRAINING__STEPS", "2"}, {"EPS_TRAINING__SEED", "2"}, {"HOME", "/"}});
+  const auto run =
+      ResolveConfig(Parse({"train", "--config", file, "--training.steps=3"}),
+                    {{"EPS_TRAINING__STEPS", "2"}, {"EPS_TRAINING__SEED", "2"}, {"HOME", "/"}});
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->config.training.steps, 3u);
   EXPECT_EQ(run->config.training.seed, 2u);
@@ -156,11 +155,15 @@ TEST(RunConfigTest, ErrorsNameTheFlagTheVariableOrTheFile) {
   const std::vector<Case> cases = {
       {{"train", "--training.stepps=3"}, {}, absl::StatusCode::kInvalidArgument, "training.steps"},
       {{"train", "--training.steps=x"}, {}, absl::StatusCode::kInvalidArgument, "--training.steps"},
-      {{"train"}, {{"EPS_TRAINING__STEPPS", "3"}}, absl::StatusCode::kInvalidArgument,
+      {{"train"},
+       {{"EPS_TRAINING__STEPPS", "3"}},
+       absl::StatusCode::kInvalidArgument,
        "EPS_TRAINING__STEPPS"},
       {{"train", "--config", bad}, {}, absl::StatusCode::kInvalidArgument, "bad.yaml:2"},
       {{"train", "--config=/nowhere.yaml"}, {}, absl::StatusCode::kNotFound, "/nowhere.yaml"},
-      {{"train", "--resume=latest", "--out=/nowhere"}, {}, absl::StatusCode::kNotFound,
+      {{"train", "--resume=latest", "--out=/nowhere"},
+       {},
+       absl::StatusCode::kNotFound,
        "no checkpoint in /nowhere"},
       {{"train", "--resume=/nowhere"}, {}, absl::StatusCode::kNotFound, "eps/manifest.json"},
   };

@@ -107,8 +107,8 @@ absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(
       request.set_max_protocol(kProtocolVersion);
       request.set_client(absl::StrCat("eps ", kVersion));
       v1::HelloReply reply;
-      const absl::Status status = FromGrpc(client->stubs_[i]->Hello(&context, request, &reply),
-                                           client->Where("Hello", i));
+      const absl::Status status =
+          FromGrpc(client->stubs_[i]->Hello(&context, request, &reply), client->Where("Hello", i));
       if (status.ok()) break;
       const bool may_come = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
       if (!may_come || Clock::now() + kRetryPause >= deadline) return status;
@@ -141,9 +141,9 @@ absl::Status ControlClient::Initialize(ShardId shard) {
   return stream.End();
 }
 
-absl::Status ControlClient::Import(
-    ShardId shard, const std::vector<ChunkId>& chunks, const Border& border,
-    const std::function<absl::StatusOr<ChunkState>(ChunkId)>& read) {
+absl::Status ControlClient::Import(ShardId shard, const std::vector<ChunkId>& chunks,
+                                   const Border& border,
+                                   const std::function<absl::StatusOr<ChunkState>(ChunkId)>& read) {
   const size_t server = shard.value();
   ImportStream stream(stubs_[server].get(), job_, Where("ImportState", server));
   for (const ChunkId id : chunks) {

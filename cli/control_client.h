@@ -60,16 +60,15 @@ class ControlClient {
 
   // Reads the state of all chunks of a server at the border after `step`. `write` gets one whole
   // chunk at a time; its CRC was checked.
-  absl::Status Export(ShardId shard, uint64_t step, std::chrono::seconds timeout,
-                      const std::function<absl::Status(ChunkId, const Border&,
-                                                       const ChunkState&)>& write);
+  absl::Status Export(
+      ShardId shard, uint64_t step, std::chrono::seconds timeout,
+      const std::function<absl::Status(ChunkId, const Border&, const ChunkState&)>& write);
 
   // Calls `on_record` for every completed step after `after_step` until the job ends (OK), the
   // server fails, or CancelWatch (Cancelled). Blocks as long as the job lives, so it wants a thread
   // of its own; the stream is opened anew from time to time, so that no wait is without an end.
   absl::Status Watch(uint64_t after_step,
-                     const std::function<void(const v1::StepRecord&)>& on_record)
-      EPS_EXCLUDES(mu_);
+                     const std::function<void(const v1::StepRecord&)>& on_record) EPS_EXCLUDES(mu_);
   // Ends the Watch that runs and all later ones.
   void CancelWatch() EPS_EXCLUDES(mu_);
 

@@ -99,8 +99,8 @@ void CheckMemory(Report* report) {
 void CheckDisk(const Config& config, Report* report) {
   // The nearest folder above checkpoint.dir that exists.
   std::error_code error;
-  std::filesystem::path folder = std::filesystem::absolute(
-      config.checkpoint.dir.empty() ? "." : config.checkpoint.dir, error);
+  std::filesystem::path folder =
+      std::filesystem::absolute(config.checkpoint.dir.empty() ? "." : config.checkpoint.dir, error);
   while (!std::filesystem::exists(folder, error) && folder.has_relative_path()) {
     folder = folder.parent_path();
   }
@@ -125,9 +125,9 @@ void CheckLoopback(Report* report) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const bool bound =
-      fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-      listen(fd, 1) == 0;
+  const bool bound = fd >= 0 &&
+                     bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+                     listen(fd, 1) == 0;
   const std::string why = bound ? "" : std::strerror(errno);
   if (fd >= 0) close(fd);
   report->Add(bound ? Finding::kOk : Finding::kFail,
@@ -153,8 +153,8 @@ void CheckWorkerProgram(Report* report) {
     return report->Add(Finding::kFail,
                        absl::StrCat("worker: ", std::string(program.status().message())));
   }
-  std::string log = absl::StrCat(std::filesystem::temp_directory_path().string(),
-                                 "/eps-doctor-XXXXXX");
+  std::string log =
+      absl::StrCat(std::filesystem::temp_directory_path().string(), "/eps-doctor-XXXXXX");
   const int fd = mkstemp(&log[0]);
   if (fd >= 0) close(fd);
   ChildOptions options;
@@ -183,11 +183,11 @@ void CheckVersions(Report* report) {
   utsname kernel = {};
   uname(&kernel);
   const int protobuf = GOOGLE_PROTOBUF_VERSION;
-  report->Add(Finding::kOk,
-              absl::StrCat("versions: eps ", kVersion, ", protocol ", kProtocolVersion, ", gRPC ",
-                           grpc::Version(), ", protobuf ", protobuf / 1000000, ".",
-                           protobuf / 1000 % 1000, ".", protobuf % 1000, ", ", kernel.sysname, " ",
-                           kernel.release));
+  report->Add(
+      Finding::kOk,
+      absl::StrCat("versions: eps ", kVersion, ", protocol ", kProtocolVersion, ", gRPC ",
+                   grpc::Version(), ", protobuf ", protobuf / 1000000, ".", protobuf / 1000 % 1000,
+                   ".", protobuf % 1000, ", ", kernel.sysname, " ", kernel.release));
 }
 
 }  // namespace

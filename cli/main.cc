@@ -22,11 +22,16 @@ namespace {
 absl::Status RunWithConfig(const CommandLine& line) {
   EPS_ASSIGN_OR_RETURN(const RunConfig run, ResolveConfig(line, ProcessEnvironment()));
   switch (line.command) {
-    case Command::kTrain: return RunTrain(run);
-    case Command::kServe: return RunServe(run.config);
-    case Command::kStatus: return RunStatus(run.config, line.json);
-    case Command::kDoctor: return RunDoctor(run.config);
-    default: break;
+    case Command::kTrain:
+      return RunTrain(run);
+    case Command::kServe:
+      return RunServe(run.config);
+    case Command::kStatus:
+      return RunStatus(run.config, line.json);
+    case Command::kDoctor:
+      return RunDoctor(run.config);
+    default:
+      break;
   }
   std::fputs(run.config.ToYaml().c_str(), stdout);
   return absl::OkStatus();
@@ -48,8 +53,10 @@ absl::Status RunCommand(const std::vector<std::string>& arguments) {
     case Command::kGenerate:
       passed_on.insert(passed_on.begin(), "generate");
       return BecomeSibling("eps-worker", passed_on);
-    case Command::kVerify: return BecomeSibling("eps-verify", passed_on);
-    default: return RunWithConfig(line);
+    case Command::kVerify:
+      return BecomeSibling("eps-verify", passed_on);
+    default:
+      return RunWithConfig(line);
   }
 }
 
@@ -60,6 +67,9 @@ int main(int argc, char** argv) {
   const absl::Status status = eps::RunCommand(std::vector<std::string>(argv + 1, argv + argc));
   if (status.ok()) return 0;
   std::fflush(stdout);
-  std::fprintf(stderr, "eps: %s\n", std::string(status.message()).c_str());
+  // A command that has already said what happened ends with an empty text.
+  if (!status.message().empty()) {
+    std::fprintf(stderr, "eps: %s\n", std::string(status.message()).c_str());
+  }
   return static_cast<int>(eps::ExitCodeOf(status));
 }

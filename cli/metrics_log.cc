@@ -40,7 +40,8 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
     for (absl::string_view text : absl::StrSplit(*before, '\n')) {
       const ordered_json line =
           ordered_json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-      if (!line.is_object() || !line.contains("step") || !line["step"].is_number_unsigned()) continue;
+      if (!line.is_object() || !line.contains("step") || !line["step"].is_number_unsigned())
+        continue;
       v1::StepRecord record;
       record.set_step(line["step"].get<uint64_t>());
       if (record.step() > base_step) continue;

@@ -223,8 +223,7 @@ absl::StatusOr<WireBytes> WireBytesPerStep(const JobSpec& spec, uint32_t workers
     // Forward and backward; the last stage goes straight into its backward.
     const double passes = s + 1 == spec.stages.size() ? 1 : 2;
     bytes.fetched += elements * passes * weights->traits().bits_per_element / 8 * workers;
-    bytes.pushed +=
-        elements * gradients->traits().bits_per_element / 8 * spec.training.parts;
+    bytes.pushed += elements * gradients->traits().bits_per_element / 8 * spec.training.parts;
   }
   return bytes;
 }
@@ -252,17 +251,16 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
       " parameters, ", spec.stages.size(), " stages, ", chunks.chunks().size(), " chunks\n",
       "servers: ", servers, ", ", FormatBytes(kBytesPerParameter * parameters),
       " of state (12 bytes per parameter), at most ",
-      FormatBytes(kBytesPerParameter * static_cast<double>(*std::max_element(
-                                           per_server.begin(), per_server.end()))),
-      " on one\n",
-      "workers: ", workers, ", about ", FormatBytes(in_flight), " of weights and gradients and ",
-      FormatBytes(stash), " of stash (", plan.config.worker.stash, ") on each\n",
-      "wire per step: fetch ", FormatBytes(wire.fetched), " (", spec.codecs.weights, "), push ",
-      FormatBytes(wire.pushed), " (", spec.codecs.gradients, ")\n",
+      FormatBytes(kBytesPerParameter *
+                  static_cast<double>(*std::max_element(per_server.begin(), per_server.end()))),
+      " on one\n", "workers: ", workers, ", about ", FormatBytes(in_flight),
+      " of weights and gradients and ", FormatBytes(stash), " of stash (", plan.config.worker.stash,
+      ") on each\n", "wire per step: fetch ", FormatBytes(wire.fetched), " (", spec.codecs.weights,
+      "), push ", FormatBytes(wire.pushed), " (", spec.codecs.gradients, ")\n",
       "batch: ", t.micro_batch_size, " x ", t.micro_batches, " x ", t.parts,
-      " samples (micro_batch_size x micro_batches x parts) of ", t.seq_len, " tokens = ",
-      FormatCount(spec.tokens_per_step()), " tokens; mode ", ModeName(t.mode), ", clip ",
-      ClipName(t.clip), "\n");
+      " samples (micro_batch_size x micro_batches x parts) of ", t.seq_len,
+      " tokens = ", FormatCount(spec.tokens_per_step()), " tokens; mode ", ModeName(t.mode),
+      ", clip ", ClipName(t.clip), "\n");
 }
 
 }  // namespace eps

@@ -19,9 +19,9 @@ namespace eps {
 struct TrainPlan {
   Config config;  // as resolved: paths absolute, data files listed, parts as the spec has them
   JobSpec spec;
-  std::string model_folder;      // where model.path's config.json lies; empty for the quickstart's
-  std::string initial_weights;   // model.safetensors beside it; empty: the spec's initial values
-  double unigram_entropy = 0;    // of the data in nats; 0 for a model without tokens
+  std::string model_folder;     // where model.path's config.json lies; empty for the quickstart's
+  std::string initial_weights;  // model.safetensors beside it; empty: the spec's initial values
+  double unigram_entropy = 0;   // of the data in nats; 0 for a model without tokens
 };
 
 // Reads the model's config.json (model_type gpt2, or eps-synthetic with n_layer, n_embd, tied) and

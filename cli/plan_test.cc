@@ -21,9 +21,9 @@ std::string WriteTemp(const std::string& name, const std::string& content) {
 
 RunConfig Synthetic() {
   RunConfig run;
-  run.config.model.path = WriteTemp(
-      "synthetic/config.json",
-      R"({"model_type": "eps-synthetic", "n_layer": 3, "n_embd": 32, "tied": true})");
+  run.config.model.path =
+      WriteTemp("synthetic/config.json",
+                R"({"model_type": "eps-synthetic", "n_layer": 3, "n_embd": 32, "tied": true})");
   run.config.training.clip = "none";
   return run;
 }
@@ -89,7 +89,8 @@ TEST(PlanTest, TheQuickstartModelHasTheFiguresThatItsPageSays) {
   EXPECT_GT(plan->unigram_entropy, 2.0);
   const auto summary = PlanSummary(*plan, 2);
   ASSERT_TRUE(summary.ok()) << summary.status();
-  EXPECT_TRUE(absl::StrContains(*summary, "model: gpt2, 4,870,144 parameters, 8 stages")) << *summary;
+  EXPECT_TRUE(absl::StrContains(*summary, "model: gpt2, 4,870,144 parameters, 8 stages"))
+      << *summary;
   EXPECT_TRUE(absl::StrContains(*summary, "servers: 2, 55.7 MiB of state")) << *summary;
 }
 

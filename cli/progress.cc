@@ -14,11 +14,11 @@ constexpr size_t kEtaSteps = 20;
 }  // namespace
 
 std::string ProgressLine(const v1::StepRecord& record, uint64_t steps, double eta_seconds) {
-  std::string line = absl::StrFormat("step: %d/%d loss: %.4f grad_norm: %.3g lr: %s tps: %s eta: %s",
-                                     record.step(), steps, record.loss(), record.grad_norm(),
-                                     FormatScientific(record.lr()),
-                                     FormatCount(static_cast<uint64_t>(TokensPerSecond(record))),
-                                     eta_seconds < 0 ? "-" : FormatSeconds(eta_seconds));
+  std::string line = absl::StrFormat(
+      "step: %d/%d loss: %.4f grad_norm: %.3g lr: %s tps: %s eta: %s", record.step(), steps,
+      record.loss(), record.grad_norm(), FormatScientific(record.lr()),
+      FormatCount(static_cast<uint64_t>(TokensPerSecond(record))),
+      eta_seconds < 0 ? "-" : FormatSeconds(eta_seconds));
   if (record.skipped()) line += " skipped";
   return line;
 }

@@ -24,10 +24,10 @@ std::string MetricsLine(const v1::StepRecord& record);
 
 double TokensPerSecond(const v1::StepRecord& record);
 
-std::string FormatSeconds(double seconds);         // "45s", "3m20s", "2h11m", "4d03h"
-std::string FormatBytes(double bytes);             // "512 B", "1.5 MiB"
-std::string FormatCount(uint64_t count);           // "1,842"
-std::string FormatScientific(double value);        // "2.98e-4"
+std::string FormatSeconds(double seconds);   // "45s", "3m20s", "2h11m", "4d03h"
+std::string FormatBytes(double bytes);       // "512 B", "1.5 MiB"
+std::string FormatCount(uint64_t count);     // "1,842"
+std::string FormatScientific(double value);  // "2.98e-4"
 
 // Remaining time from the last few steps. Thread-compatible.
 class EtaEstimator {

@@ -66,15 +66,15 @@ absl::StatusOr<std::string> ResumeFolder(const CheckpointConfig& checkpoint) {
     }
     const std::string latest(absl::StripAsciiWhitespace(*name));
     if (latest.empty() || absl::StrContains(latest, '/')) {
-      return absl::DataLossError(
-          absl::StrCat(pointer, ": expected the name of a checkpoint folder, found \"", latest, "\""));
+      return absl::DataLossError(absl::StrCat(
+          pointer, ": expected the name of a checkpoint folder, found \"", latest, "\""));
     }
     folder = absl::StrCat(checkpoint.dir, "/", latest);
   }
   std::error_code error;
   if (!std::filesystem::is_regular_file(absl::StrCat(folder, "/eps/manifest.json"), error)) {
-    return absl::NotFoundError(absl::StrCat("checkpoint.resume: ", folder,
-                                            " has no eps/manifest.json: not a complete checkpoint"));
+    return absl::NotFoundError(absl::StrCat(
+        "checkpoint.resume: ", folder, " has no eps/manifest.json: not a complete checkpoint"));
   }
   return folder;
 }
@@ -132,7 +132,8 @@ std::string ConfigReference() {
       "Short forms: `--data` data.path, `--model` model.path, `--out` checkpoint.dir, `--resume`\n"
       "checkpoint.resume, `--servers` servers.addresses (also `EPS_SERVERS`), `--workers`\n"
       "worker.count, `--listen` servers.listen, `--insecure` servers.insecure.\n\n"
-      "A size is written `16GiB`, `500MB` or in bytes; a duration `500ms`, `30s`, `5m`, `1h`; a list\n"
+      "A size is written `16GiB`, `500MB` or in bytes; a duration `500ms`, `30s`, `5m`, `1h`; a "
+      "list\n"
       "`[a, b]` or `a,b`.\n\n"
       "| key | type | default | meaning |\n| --- | --- | --- | --- |\n";
   for (const ConfigKey& key : ConfigKeys()) {

@@ -6,7 +6,11 @@
 
 namespace eps {
 
-// `eps serve`: one parameter server in this process, until SIGTERM or SIGINT.
+// What a server's line on stdout begins with, before its address.
+inline constexpr char kListeningPrefix[] = "eps serve: listening on ";
+
+// `eps serve`: one parameter server in this process, until SIGTERM or SIGINT. An error was already
+// said on stderr; its status has no text and carries the exit code.
 absl::Status RunServe(const Config& config);
 
 }  // namespace eps

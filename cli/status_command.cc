@@ -19,11 +19,16 @@ constexpr std::chrono::seconds kTimeout{5};
 
 const char* StateName(v1::JobState state) {
   switch (state) {
-    case v1::JOB_STATE_IMPORTING: return "importing";
-    case v1::JOB_STATE_RUNNING: return "running";
-    case v1::JOB_STATE_DONE: return "done";
-    case v1::JOB_STATE_FAILED: return "failed";
-    default: return "idle";
+    case v1::JOB_STATE_IMPORTING:
+      return "importing";
+    case v1::JOB_STATE_RUNNING:
+      return "running";
+    case v1::JOB_STATE_DONE:
+      return "done";
+    case v1::JOB_STATE_FAILED:
+      return "failed";
+    default:
+      return "idle";
   }
 }
 
@@ -44,10 +49,9 @@ std::string StatusText(const std::string& address, const v1::StatusReply& status
                           status.joined_workers());
   }
   const uint64_t limit = status.memory_limit_bytes();
-  absl::StrAppend(&text, "  memory (limit ",
-                  limit == 0 || limit == UINT64_MAX ? "none"
-                                                    : FormatBytes(static_cast<double>(limit)),
-                  "):\n");
+  absl::StrAppend(
+      &text, "  memory (limit ",
+      limit == 0 || limit == UINT64_MAX ? "none" : FormatBytes(static_cast<double>(limit)), "):\n");
   for (const v1::MemoryUse& use : status.memory()) {
     absl::StrAppendFormat(&text, "    %-12s live %10s  peak %10s\n", use.kind(),
                           FormatBytes(static_cast<double>(use.live_bytes())),
@@ -86,7 +90,8 @@ std::string StatusJson(const std::string& address, const v1::StatusReply& status
   json["memory_limit_bytes"] = status.memory_limit_bytes();
   json["memory"] = nlohmann::ordered_json::object();
   for (const v1::MemoryUse& use : status.memory()) {
-    json["memory"][use.kind()] = {{"live_bytes", use.live_bytes()}, {"peak_bytes", use.peak_bytes()}};
+    json["memory"][use.kind()] = {{"live_bytes", use.live_bytes()},
+                                  {"peak_bytes", use.peak_bytes()}};
   }
   json["counters"] =
       std::map<std::string, uint64_t>(status.counters().begin(), status.counters().end());

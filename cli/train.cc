@@ -137,9 +137,9 @@ class TrainRun {
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<ControlClient> client_;
   EtaEstimator eta_;
-  uint64_t step_ = 0;         // last completed
-  uint64_t gate_ = 0;         // border at which the servers hold; 0: none
-  bool stopping_ = false;     // stop at gate_
+  uint64_t step_ = 0;      // last completed
+  uint64_t gate_ = 0;      // border at which the servers hold; 0: none
+  bool stopping_ = false;  // stop at gate_
   bool finished_ = false;
   uint64_t tokens_ = 0;
   Clock::time_point started_;
@@ -167,10 +167,9 @@ absl::Status TrainRun::OpenResume() {
   EPS_RETURN_IF_ERROR(resume_->CheckFits(spec_));
   first_step_ = resume_->border().step;
   if (first_step_ >= spec_.training.steps) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("checkpoint.resume: ", folder, " is at step ", first_step_,
-                     " and training.steps is ", spec_.training.steps,
-                     ": nothing is left to train; raise training.steps"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "checkpoint.resume: ", folder, " is at step ", first_step_, " and training.steps is ",
+        spec_.training.steps, ": nothing is left to train; raise training.steps"));
   }
   Print(absl::StrCat("resume: ", folder, ", step ", first_step_, "\n"));
   const std::string difference = FirstDifference(resume_->spec().ToText(), spec_.ToText());
@@ -190,8 +189,8 @@ absl::Status TrainRun::OpenFolders() {
     log_folder_ = out() + "/logs";
     fs::create_directories(log_folder_, error);
     if (error) {
-      return absl::PermissionDeniedError(absl::StrCat("cannot create ", log_folder_,
-                                                      " (checkpoint.dir): ", error.message()));
+      return absl::PermissionDeniedError(
+          absl::StrCat("cannot create ", log_folder_, " (checkpoint.dir): ", error.message()));
     }
     if (resume_ == nullptr && fs::exists(out() + "/latest", error)) {
       Print(absl::StrCat("note: ", out(),
@@ -257,8 +256,8 @@ absl::Status TrainRun::StartJob() {
   } else {
     cluster_->UseServers(choice.attach);
   }
-  EPS_ASSIGN_OR_RETURN(client_,
-                       ControlClient::Connect(cluster_->addresses(), Clock::now() + kConnectTimeout));
+  EPS_ASSIGN_OR_RETURN(
+      client_, ControlClient::Connect(cluster_->addresses(), Clock::now() + kConnectTimeout));
   EPS_ASSIGN_OR_RETURN(const v1::CreateJobReply job, client_->CreateJob(spec_));
   EPS_RETURN_IF_ERROR(SetState(job.state()));
   step_ = std::max(first_step_, job.step() > 0 ? job.step() - 1 : 0);
@@ -280,10 +279,9 @@ absl::Status TrainRun::WriteCheckpoint(uint64_t step) {
         [&](ChunkId chunk, const Border& at, const ChunkState& state) -> absl::Status {
           if (s == 0) border = at;  // the lead knows the norm
           if (at.step != step || at.version != border.version || at.term != border.term) {
-            return absl::InternalError(absl::StrCat("server ", client_->servers()[s], " is at step ",
-                                                    at.step, " version ", at.version,
-                                                    ", expected step ", step, " version ",
-                                                    border.version));
+            return absl::InternalError(
+                absl::StrCat("server ", client_->servers()[s], " is at step ", at.step, " version ",
+                             at.version, ", expected step ", step, " version ", border.version));
           }
           return writer->WriteChunk(chunk, state);
         }));
@@ -404,11 +402,12 @@ void TrainRun::Summarize() const {
       FormatCount(static_cast<uint64_t>(static_cast<double>(tokens_) / std::max(seconds, 1e-9))));
   const double mean = metrics_->MeanLoss(kSummarySteps);
   if (plan_.unigram_entropy > 0 && !std::isnan(mean)) {
-    absl::StrAppendFormat(&text,
-                          "loss: %.4f over the last %d steps; guessing from letter frequencies alone "
-                          "gives %.4f (ratio %.2f)\n",
-                          mean, std::min<uint64_t>(kSummarySteps, done), plan_.unigram_entropy,
-                          mean / plan_.unigram_entropy);
+    absl::StrAppendFormat(
+        &text,
+        "loss: %.4f over the last %d steps; guessing from letter frequencies alone "
+        "gives %.4f (ratio %.2f)\n",
+        mean, std::min<uint64_t>(kSummarySteps, done), plan_.unigram_entropy,
+        mean / plan_.unigram_entropy);
   }
   if (!last_checkpoint_.empty()) {
     absl::StrAppend(&text, "next:\n");

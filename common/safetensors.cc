@@ -30,9 +30,9 @@ struct DtypeSize {
   uint64_t bytes;
 };
 constexpr DtypeSize kDtypes[] = {
-    {"BOOL", 1}, {"U8", 1},  {"I8", 1},   {"F8_E5M2", 1}, {"F8_E4M3", 1},
-    {"I16", 2},  {"U16", 2}, {"F16", 2},  {"BF16", 2},    {"I32", 4},
-    {"U32", 4},  {"F32", 4}, {"F64", 8},  {"I64", 8},     {"U64", 8},
+    {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1},
+    {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},
+    {"U32", 4},  {"F32", 4}, {"F64", 8}, {"I64", 8},     {"U64", 8},
 };
 
 // 0 for a dtype that the format does not have.
@@ -146,8 +146,8 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& key) override {
     key_ = key;
     if (place_ == Place::kTop) {
-      const bool again = key == kMetadataKey ? std::exchange(had_metadata_, true)
-                                             : index_by_name.count(key) != 0;
+      const bool again =
+          key == kMetadataKey ? std::exchange(had_metadata_, true) : index_by_name.count(key) != 0;
       return !again || Fail(absl::StrCat("the name ", Shown(key), " stands twice"));
     }
     if (place_ == Place::kMetadata) {
@@ -187,8 +187,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::json::exception&) override {
+  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception&) override {
     return Fail(absl::StrCat("the header is not JSON at its byte ", position));
   }
 
@@ -282,9 +281,9 @@ float FromF16(uint16_t bits) {
 std::string HeaderText(const std::vector<SafetensorsEntry>& entries) {
   std::string header = "{\"__metadata__\":{\"format\":\"pt\"}";
   for (const SafetensorsEntry& entry : entries) {
-    absl::StrAppend(&header, ",", nlohmann::json(entry.name).dump(), ":{\"dtype\":\"F32\",\"shape\":[",
-                    absl::StrJoin(entry.shape, ","), "],\"data_offsets\":[", entry.offset, ",",
-                    entry.offset + entry.bytes, "]}");
+    absl::StrAppend(&header, ",", nlohmann::json(entry.name).dump(),
+                    ":{\"dtype\":\"F32\",\"shape\":[", absl::StrJoin(entry.shape, ","),
+                    "],\"data_offsets\":[", entry.offset, ",", entry.offset + entry.bytes, "]}");
   }
   header += "}";
   // Spaces up to a multiple of 8, so that the data is aligned in a mapping.
@@ -345,8 +344,8 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
                                             " are allowed"));
   }
   if (header_bytes > size - kLengthBytes) {
-    return absl::DataLossError(absl::StrCat(path, ": a header of ", header_bytes,
-                                            " bytes in a file of ", size));
+    return absl::DataLossError(
+        absl::StrCat(path, ": a header of ", header_bytes, " bytes in a file of ", size));
   }
   const char* const header = reinterpret_cast<const char*>(reader->data_) + kLengthBytes;
   HeaderHandler handler;
@@ -451,9 +450,8 @@ absl::Status SafetensorsWriter::Write(size_t entry, uint64_t first,
   const SafetensorsEntry& to = entries_[entry];
   const uint64_t elements = to.elements();
   if (first > elements || values.size() > elements - first) {
-    return absl::OutOfRangeError(absl::StrCat(path_, ": tensor ", Shown(to.name), " has ",
-                                              elements, " elements, given ", values.size(),
-                                              " from ", first));
+    return absl::OutOfRangeError(absl::StrCat(path_, ": tensor ", Shown(to.name), " has ", elements,
+                                              " elements, given ", values.size(), " from ", first));
   }
   written_[entry] += values.size();
   return WriteAll(fd_, path_, values.data(), values.size() * sizeof(float),

@@ -55,8 +55,7 @@ class SafetensorsReader {
 
   // `count` elements of `entry` from `first` on, as float (exact: F32, BF16 and F16 values are all
   // floats). OutOfRange beyond the tensor; Unimplemented names a dtype that is none of these.
-  absl::Status Read(const SafetensorsEntry& entry, uint64_t first, size_t count,
-                    float* out) const;
+  absl::Status Read(const SafetensorsEntry& entry, uint64_t first, size_t count, float* out) const;
 
  private:
   SafetensorsReader() = default;

@@ -98,8 +98,7 @@ TEST(SafetensorsTest, WriterRefusesElementsBeyondTheTensorAndNamesUsedTwice) {
   ASSERT_TRUE(writer.ok());
   EXPECT_EQ((*writer)->Write(0, 1, {1.0f, 2.0f}).code(), absl::StatusCode::kOutOfRange);
   EXPECT_EQ((*writer)->Write(0, UINT64_MAX, {1.0f}).code(), absl::StatusCode::kOutOfRange);
-  EXPECT_FALSE(
-      SafetensorsWriter::Create(TempPath("x"), {Entry("t", {1}), Entry("t", {1})}).ok());
+  EXPECT_FALSE(SafetensorsWriter::Create(TempPath("x"), {Entry("t", {1}), Entry("t", {1})}).ok());
   EXPECT_FALSE(SafetensorsWriter::Create(TempPath("x"), {Entry("__metadata__", {1})}).ok());
   EXPECT_FALSE(
       SafetensorsWriter::Create(TempPath("x"), {Entry("t", {UINT64_MAX, UINT64_MAX})}).ok());
@@ -176,8 +175,7 @@ TEST(SafetensorsTest, RefusesHostileFilesAndNamesTheFileAndTheFault) {
 }
 
 TEST(SafetensorsTest, EveryCutOfAGoodFileIsRefused) {
-  const std::string good =
-      FileOf(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  )", 8);
+  const std::string good = FileOf(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}  )", 8);
   const std::string path = TempPath("cut.safetensors");
   WriteFile(path, good);
   ASSERT_TRUE(SafetensorsReader::Open(path).ok());
@@ -221,9 +219,10 @@ TEST(SafetensorsTest, ReadsEveryHalfAndBfloatExactly) {
     data += static_cast<char>(bits >> 8);
   }
   const std::string path = TempPath("halves.safetensors");
-  std::string file = FileOf(
-      R"({"h":{"dtype":"F16","shape":[65536],"data_offsets":[0,131072]},)"
-      R"("b":{"dtype":"BF16","shape":[256,256],"data_offsets":[131072,262144]}})", 0);
+  std::string file =
+      FileOf(R"({"h":{"dtype":"F16","shape":[65536],"data_offsets":[0,131072]},)"
+             R"("b":{"dtype":"BF16","shape":[256,256],"data_offsets":[131072,262144]}})",
+             0);
   WriteFile(path, file + data + data);
   auto reader = SafetensorsReader::Open(path);
   ASSERT_TRUE(reader.ok()) << reader.status();
