@@ -1,0 +1,194 @@
+#include "worker/client/begin_step.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "eps/v1/control.grpc.pb.h"
+#include "eps/v1/data.grpc.pb.h"
+#include "grpcpp/client_context.h"
+#include "wire/grpc_status.h"
+
+namespace eps {
+namespace {
+
+using std::chrono::steady_clock;
+
+// BeginStep on one shard: calls, probes and pauses, one after another. Methods require the lock.
+class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
+ public:
+  ShardBegin(std::shared_ptr<ClientCore> core, const JobView& job, std::string address,
+             std::shared_ptr<grpc::Channel> channel, const v1::BeginStepRequest& request)
+      : core_(std::move(core)),
+        address_(std::move(address)),
+        channel_(std::move(channel)),
+        data_(v1::Data::NewStub(channel_)),
+        control_(v1::Control::NewStub(channel_)),
+        request_(request),
+        waited_for_(absl::StrCat("BeginStep ", request.step(), " of job ", job.spec.name)),
+        started_(steady_clock::now()) {}
+
+  bool done() const { return state_ == State::kDone; }
+  bool in_flight() const {
+    return state_ == State::kCalling || state_ == State::kProbing;
+  }
+  const v1::BeginStepReply& reply() const { return reply_; }
+
+  // Does what is due now; `wake` is lowered to when to ask again.
+  absl::Status Advance(TimePoint now, TimePoint* wake) EPS_REQUIRES(core_->mu) {
+    if (in_flight() && result_.has_value()) {
+      const grpc::Status result = *std::exchange(result_, std::nullopt);
+      const bool probe = state_ == State::kProbing;
+      state_ = State::kIdle;
+      EPS_RETURN_IF_ERROR(probe ? OnProbe(result) : OnReply(result));
+    }
+    if (state_ != State::kIdle) return absl::OkStatus();
+    if (now >= next_call_) {
+      Call();
+    } else {
+      *wake = std::min(*wake, next_call_);
+    }
+    return absl::OkStatus();
+  }
+
+  void Cancel() EPS_REQUIRES(core_->mu) {
+    if (in_flight()) context_->TryCancel();
+  }
+  bool settled() const EPS_REQUIRES(core_->mu) { return !in_flight() || result_.has_value(); }
+
+ private:
+  enum class State { kIdle, kCalling, kProbing, kDone };
+
+  void NewContext() {
+    context_ = std::make_unique<grpc::ClientContext>();
+    context_->set_deadline(std::chrono::system_clock::now() + core_->options.rpc_timeout);
+  }
+
+  void Call() EPS_REQUIRES(core_->mu) {
+    state_ = State::kCalling;
+    NewContext();
+    request_.set_request_id(core_->NextRequestId());
+    reply_.Clear();
+    grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    data_->async()->BeginStep(context_.get(), &request_, &reply_, ResultTaker());
+  }
+
+  void Probe() EPS_REQUIRES(core_->mu) {
+    state_ = State::kProbing;
+    NewContext();
+    status_request_.set_request_id(core_->NextRequestId());
+    status_request_.set_job_id(request_.job_id());
+    control_->async()->Status(context_.get(), &status_request_, &status_reply_, ResultTaker());
+  }
+
+  // Drops its reference to this before the waiting thread goes on, which may end the channel: the
+  // last reference to a channel may not go on a gRPC thread.
+  std::function<void(grpc::Status)> ResultTaker() {
+    return [self = shared_from_this(), core = core_](grpc::Status status) mutable {
+      MutexLock lock(&core->mu);
+      self->result_ = std::move(status);
+      self.reset();
+      core->changed.NotifyAll();
+    };
+  }
+
+  absl::Status OnReply(const grpc::Status& result) EPS_REQUIRES(core_->mu) {
+    const absl::Status status =
+        FromGrpc(result, absl::StrCat("BeginStep ", request_.step(), " on ", address_));
+    if (status.ok()) {
+      state_ = State::kDone;
+      return absl::OkStatus();
+    }
+    if (!MayRepeat(status.code())) return status;
+    if (status.code() == absl::StatusCode::kDeadlineExceeded) {
+      Probe();  // parked because others are slow, or away?
+      return absl::OkStatus();
+    }
+    return Away(status);
+  }
+
+  absl::Status OnProbe(const grpc::Status& result) EPS_REQUIRES(core_->mu) {
+    const absl::Status status = FromGrpc(result, absl::StrCat("Status on ", address_));
+    if (status.ok() && status_reply_.state() == v1::JOB_STATE_FAILED) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "server ", address_, ": the job cannot go on: ", status_reply_.failure()));
+    }
+    if (!status.ok() && MayRepeat(status.code())) {
+      return core_->Away(address_, started_, waited_for_, status);
+    }
+    away_since_.reset();
+    attempt_ = 0;
+    return absl::OkStatus();
+  }
+
+  absl::Status Away(const absl::Status& status) EPS_REQUIRES(core_->mu) {
+    const TimePoint now = steady_clock::now();
+    if (!away_since_.has_value()) away_since_ = now;
+    const TimePoint give_up = *away_since_ + core_->options.rpc_timeout;
+    if (now >= give_up) return core_->Away(address_, *away_since_, waited_for_, status);
+    next_call_ = std::min(give_up, now + core_->BackOff(attempt_++));
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<ClientCore> core_;
+  const std::string address_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Data::Stub> data_;
+  const std::unique_ptr<v1::Control::Stub> control_;
+  v1::BeginStepRequest request_;
+  const std::string waited_for_;
+  const TimePoint started_;
+
+  State state_ = State::kIdle;
+  std::unique_ptr<grpc::ClientContext> context_;
+  v1::BeginStepReply reply_;
+  v1::StatusRequest status_request_;
+  v1::StatusReply status_reply_;
+  std::optional<grpc::Status> result_ EPS_GUARDED_BY(core_->mu);
+  TimePoint next_call_;  // long past: at once
+  std::optional<TimePoint> away_since_;
+  int attempt_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
+    const std::shared_ptr<ClientCore>& core, const JobView& job,
+    const std::vector<std::shared_ptr<grpc::Channel>>& channels,
+    const v1::BeginStepRequest& request) {
+  std::vector<std::shared_ptr<ShardBegin>> calls;
+  for (size_t i = 0; i < channels.size(); ++i) {
+    calls.push_back(
+        std::make_shared<ShardBegin>(core, job, job.servers[i], channels[i], request));
+  }
+  MutexLock lock(&core->mu);
+  absl::Status status;
+  for (;;) {
+    status = core->failure;
+    const TimePoint now = steady_clock::now();
+    TimePoint wake = now + std::chrono::seconds(1);
+    bool done = true;
+    for (const auto& call : calls) {
+      if (!status.ok()) break;
+      status = call->Advance(now, &wake);
+      done = done && call->done();
+    }
+    if (!status.ok() || done) break;
+    core->changed.WaitUntil(&core->mu, wake);
+  }
+  // The calls' arguments live in `calls`, so none may be on its way when this returns.
+  for (const auto& call : calls) call->Cancel();
+  for (const auto& call : calls) {
+    while (!call->settled()) core->changed.WaitFor(&core->mu, std::chrono::seconds(1));
+  }
+  if (!status.ok()) return status;
+  std::vector<v1::BeginStepReply> replies;
+  for (const auto& call : calls) replies.push_back(call->reply());
+  return replies;
+}
+
+}  // namespace eps

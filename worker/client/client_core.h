@@ -1,0 +1,90 @@
+#ifndef EPS_WORKER_CLIENT_CLIENT_CORE_H_
+#define EPS_WORKER_CLIENT_CLIENT_CORE_H_
+
+// What all parts of one client share: its options, its one lock, its failure and its view of the
+// job. Parts of a client call each other with `mu` held; gRPC's callbacks take it first.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/executor.h"
+#include "common/ids.h"
+#include "common/mutex.h"
+#include "compression/codec.h"
+#include "grpcpp/support/status.h"
+#include "spec/chunk_map.h"
+#include "spec/job_spec.h"
+#include "worker/client/parameter_client.h"
+
+namespace eps {
+
+using TimePoint = std::chrono::steady_clock::time_point;
+
+// What a client knows of its job since Join. Immutable but for the codec tables, which BeginStep
+// sets under the client's lock.
+struct JobView {
+  JobSpec spec;
+  ChunkMap chunks;
+  std::vector<ShardId> placement;    // by chunk
+  std::vector<std::string> servers;  // in shard order
+  JobId id;
+  Term term;
+  // Codec of each chunk in the open step.
+  std::vector<const Codec*> forward_weights;
+  std::vector<const Codec*> backward_weights;
+  std::vector<const Codec*> gradients;
+
+  // "3 (h.2)".
+  std::string StageText(StageId stage) const;
+};
+
+// The tensor's array among `pointers`, one per TensorUse of `stage`; null if the stage does not use
+// the tensor.
+float* TensorPointer(const JobSpec& spec, StageId stage, const TensorPointers& pointers,
+                     TensorId tensor);
+
+// Shared by the client and by fetches that outlive it.
+struct ClientCore {
+  explicit ClientCore(ClientOptions client_options);
+
+  // The first failure stays. Wakes all who wait. REQUIRES mu.
+  void Fail(const absl::Status& status) EPS_REQUIRES(mu);
+  // An RPC that holds pointers into the client begins or ends.
+  void RpcStarted() EPS_REQUIRES(mu) { ++active_rpcs; }
+  void RpcDone() EPS_REQUIRES(mu);
+  std::string NextRequestId() EPS_REQUIRES(mu);
+  // The pause before attempt `attempt` (0-based) to reach a server: doubles from 20 ms to 2 s,
+  // half of it random, so that workers that lost a server together do not return together.
+  std::chrono::milliseconds BackOff(int attempt) EPS_REQUIRES(mu);
+  // Unavailable: the server, for how long, what was waited for, the last error, what to change.
+  absl::Status Away(absl::string_view address, TimePoint since, absl::string_view waited_for,
+                    const absl::Status& last) const;
+
+  const ClientOptions options;
+  const uint64_t nonce;  // names this process to the servers; of no influence on any bit
+
+  Mutex mu;
+  CondVar changed;  // for callers: something they may wait for has happened
+  CondVar timer;    // for the supervisor: something is due earlier than it thinks
+  absl::Status failure EPS_GUARDED_BY(mu);
+  ClientStats stats EPS_GUARDED_BY(mu);
+  int active_rpcs EPS_GUARDED_BY(mu) = 0;
+
+ private:
+  uint64_t next_request_ EPS_GUARDED_BY(mu) = 1;
+  std::minstd_rand jitter_ EPS_GUARDED_BY(mu);
+};
+
+// Whether a call that ended so may be repeated by identity: the server, the connection or the
+// stream went away, which says nothing about the request.
+bool MayRepeat(absl::StatusCode code);
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_CLIENT_CLIENT_CORE_H_

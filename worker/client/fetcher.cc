@@ -1,0 +1,308 @@
+#include "worker/client/fetcher.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/check.h"
+#include "common/checksum.h"
+#include "common/status_macros.h"
+#include "wire/payload_message.h"
+
+namespace eps {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr char kFetchMethod[] = "/eps.v1.Data/Fetch";
+
+class PendingFetchImpl final : public PendingFetch {
+ public:
+  PendingFetchImpl(std::shared_ptr<ClientCore> core, std::shared_ptr<FetchOp> op)
+      : core_(std::move(core)), op_(std::move(op)) {}
+
+  ~PendingFetchImpl() override {
+    MutexLock lock(&core_->mu);
+    op_->abandoned = true;
+    // Those that write now end within the time of decoding one chunk.
+    while (op_->writers > 0) core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
+  }
+
+  absl::Status Wait() override {
+    const TimePoint start = steady_clock::now();
+    MutexLock lock(&core_->mu);
+    // The links end this: they fail the client when a server no longer answers.
+    while (op_->missing > 0 && op_->status.ok() && core_->failure.ok()) {
+      core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
+    }
+    const std::chrono::duration<double> waited = steady_clock::now() - start;
+    core_->stats.fetch_wait_seconds += waited.count();
+    if (!op_->status.ok()) return op_->status;
+    return op_->missing == 0 ? absl::OkStatus() : core_->failure;
+  }
+
+ private:
+  const std::shared_ptr<ClientCore> core_;
+  const std::shared_ptr<FetchOp> op_;
+};
+
+void DecodeTiles(const EncodedChunk& encoded, const Chunk& chunk, const JobSpec& spec,
+                 const FetchOp& op) {
+  ForEachTile(chunk, [&](const Tile& tile) {
+    const Segment& segment = chunk.segments[tile.segment];
+    float* tensor = TensorPointer(spec, op.stage, op.out, segment.tensor);
+    if (tensor == nullptr) return;
+    float* out = tensor + segment.tensor_offset + uint64_t{tile.row} * segment.cols + tile.col;
+    encoded.Read(tile, /*accumulate=*/false, segment.cols, out);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<PendingFetch> NewPendingFetch(std::shared_ptr<ClientCore> core,
+                                              std::shared_ptr<FetchOp> op) {
+  return std::make_unique<PendingFetchImpl>(std::move(core), std::move(op));
+}
+
+ShardFetcher::ShardFetcher(std::shared_ptr<ClientCore> core, const JobView* job, ShardId shard,
+                           std::shared_ptr<grpc::Channel> channel, Executor* pool,
+                           std::vector<PartId> parts)
+    : core_(std::move(core)),
+      job_(job),
+      address_(job->servers[shard.value()]),
+      pool_(pool),
+      parts_(std::move(parts)),
+      link_(core_, address_, std::move(channel), kFetchMethod, job->id.value(), this) {}
+
+void ShardFetcher::Fetch(std::shared_ptr<FetchOp> op, const std::vector<ChunkId>& chunks) {
+  Request request;
+  request.op = std::move(op);
+  for (const ChunkId id : chunks) request.chunks.insert(id.value());
+  requests_.emplace(next_tag_++, std::move(request));
+  link_.Ensure();
+  SendRequests();
+}
+
+void ShardFetcher::OnOpen() {
+  assemblies_.clear();  // a new stream starts every chunk anew
+  for (auto it = requests_.begin(); it != requests_.end();) {
+    it->second.sent = false;
+    it = it->second.op->abandoned ? requests_.erase(it) : std::next(it);
+  }
+  SendRequests();
+}
+
+void ShardFetcher::SendRequests() {
+  if (!link_.is_open()) return;
+  size_t in_flight = 0;
+  for (const auto& [tag, request] : requests_) in_flight += request.sent ? 1 : 0;
+  for (auto it = requests_.begin(); it != requests_.end() && in_flight < kMaxRequests;) {
+    Request& request = it->second;
+    if (!request.sent && request.op->abandoned) {
+      it = requests_.erase(it);
+      continue;
+    }
+    if (!request.sent) {
+      v1::FetchRequest message;
+      message.set_tag(it->first);
+      message.set_job_id(job_->id.value());
+      message.set_term(job_->term.value());
+      message.set_stage(request.op->stage.value());
+      message.set_version(request.op->version.value());
+      message.set_pass(request.op->backward ? v1::PASS_BACKWARD : v1::PASS_FORWARD);
+      // A fetch shows that its part is alive: every hosted one in turn.
+      message.set_part(parts_[it->first % parts_.size()].value());
+      for (const uint32_t chunk : request.chunks) message.add_chunks(chunk);
+      link_.Write(JoinPayload(message, Bytes()));
+      request.sent = true;
+      ++in_flight;
+    }
+    ++it;
+  }
+}
+
+void ShardFetcher::OnMessage(const grpc::ByteBuffer& message) {
+  v1::FetchSlice slice;
+  std::vector<grpc::Slice> pieces;
+  absl::Status status = SplitPayload(message, &slice, &pieces);
+  if (status.ok()) status = OnSlice(slice, pieces);
+  if (status.ok()) return;
+  MutexLock lock(&core_->mu);
+  core_->Fail(absl::Status(status.code(), absl::StrCat("Fetch on ", address_, ": ",
+                                                       status.message())));
+}
+
+absl::Status ShardFetcher::OnSlice(const v1::FetchSlice& slice,
+                                   const std::vector<grpc::Slice>& pieces) {
+  uint64_t size = 0;
+  for (const grpc::Slice& piece : pieces) size += piece.size();
+  std::shared_ptr<Assembly> assembly;
+  {
+    MutexLock lock(&core_->mu);
+    core_->stats.fetched_bytes += size;
+    if (slice.code() != 0) {
+      OnRefused(slice);
+      return absl::OkStatus();
+    }
+    EPS_ASSIGN_OR_RETURN(assembly, Locate(slice, size));
+  }
+  if (assembly->buffer.size() > 0) {
+    uint8_t* out = assembly->buffer.data() + assembly->received;
+    for (const grpc::Slice& piece : pieces) {
+      std::memcpy(out, piece.begin(), piece.size());
+      out += piece.size();
+    }
+  }
+  assembly->received += size;
+  if (!slice.last()) return absl::OkStatus();
+  MutexLock lock(&core_->mu);
+  OnComplete(slice, std::move(assembly));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
+    const v1::FetchSlice& slice, uint64_t size) {
+  const auto it = requests_.find(slice.tag());
+  if (it == requests_.end() || it->second.chunks.count(slice.chunk()) == 0 || slice.residual()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a slice of chunk ", slice.chunk(), " for tag ", slice.tag(),
+                     " was not asked for"));
+  }
+  const FetchOp& op = *it->second.op;
+  const Chunk& chunk = job_->chunks.chunk(ChunkId(slice.chunk()));
+  const Codec* codec = (op.backward ? job_->backward_weights
+                                    : job_->forward_weights)[slice.chunk()];
+  // An abandoned fetch may be of a step before, with other codecs; it is only counted down.
+  if (!op.abandoned && (Version(slice.version()) != op.version ||
+                        slice.codec() != static_cast<uint32_t>(codec->traits().id))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Place(op, chunk.id), ": got version ", slice.version(), " in codec ", slice.codec(),
+        ", expected version ", op.version.value(), " in codec ",
+        static_cast<uint32_t>(codec->traits().id), " (", codec->name(), ")"));
+  }
+  std::shared_ptr<Assembly>& assembly = assemblies_[{slice.tag(), slice.chunk()}];
+  if (assembly == nullptr) {
+    if (!op.abandoned && slice.total_bytes() > codec->MaxEncodedSize(chunk)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          Place(op, chunk.id), ": ", slice.total_bytes(), " bytes, at most ",
+          codec->MaxEncodedSize(chunk), " in codec ", codec->name()));
+    }
+    assembly = std::make_shared<Assembly>();
+    assembly->total = slice.total_bytes();
+    assembly->codec = codec;
+    if (!op.abandoned) {
+      assembly->buffer = Buffer(slice.total_bytes(), MemoryKind::kStage, core_->options.account);
+    }
+  }
+  const uint64_t left = assembly->total - assembly->received;
+  if (slice.total_bytes() != assembly->total || slice.offset() != assembly->received ||
+      size > left || slice.last() != (size == left)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        Place(op, chunk.id), ": a slice of ", size, " bytes at ", slice.offset(), " of ",
+        slice.total_bytes(), slice.last() ? ", the last" : "", "; expected offset ",
+        assembly->received, " of ", assembly->total));
+  }
+  return assembly;
+}
+
+void ShardFetcher::OnRefused(const v1::FetchSlice& slice) {
+  const auto it = requests_.find(slice.tag());
+  if (it == requests_.end()) return;
+  const std::shared_ptr<FetchOp> op = it->second.op;
+  requests_.erase(it);
+  FailOp(op.get(), absl::Status(static_cast<absl::StatusCode>(slice.code()),
+                                absl::StrCat("server ", address_, " refuses stage ",
+                                             job_->StageText(op->stage), " version ",
+                                             op->version.value(), ": ", slice.message())));
+  SendRequests();
+}
+
+void ShardFetcher::OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assembly> assembly) {
+  assemblies_.erase({slice.tag(), slice.chunk()});
+  const auto it = requests_.find(slice.tag());
+  const std::shared_ptr<FetchOp> op = it->second.op;
+  it->second.chunks.erase(slice.chunk());
+  if (it->second.chunks.empty()) {
+    requests_.erase(it);
+    SendRequests();
+  }
+  if (op->abandoned) return;
+  pool_->Post([this, op, assembly, id = ChunkId(slice.chunk()), crc = slice.crc32c()] {
+    Decode(op, job_->chunks.chunk(id), crc, assembly.get());
+  });
+}
+
+void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
+                          Assembly* assembly) {
+  Bytes bytes = std::move(assembly->buffer).Freeze();
+  const uint32_t found = Crc32c(bytes.view());
+  if (found != crc) {
+    MutexLock lock(&core_->mu);
+    return OnDamaged(op, chunk, crc, found);
+  }
+  auto encoded = assembly->codec->Open(chunk, bytes, Content::kWeights);
+  {
+    MutexLock lock(&core_->mu);
+    if (!encoded.ok()) {
+      return FailOp(op.get(), absl::Status(encoded.status().code(),
+                                           absl::StrCat("server ", address_, ", ",
+                                                        Place(*op, chunk.id), ": ",
+                                                        encoded.status().message())));
+    }
+    if (op->abandoned || !core_->failure.ok()) return;
+    ++op->writers;
+  }
+  DecodeTiles(**encoded, chunk, job_->spec, *op);
+  encoded = nullptr;  // uncharged before the fetch counts as done
+  bytes = Bytes();
+  MutexLock lock(&core_->mu);
+  --op->writers;
+  --op->missing;
+  core_->changed.NotifyAll();
+}
+
+void ShardFetcher::OnDamaged(const std::shared_ptr<FetchOp>& op, const Chunk& chunk,
+                             uint32_t expected, uint32_t found) {
+  if (op->abandoned || !core_->failure.ok()) return;
+  if (++op->damaged[chunk.id.value()] >= kMaxDamaged) {
+    return FailOp(op.get(), absl::DataLossError(absl::StrFormat(
+                                "server %s, %s: the CRC32C is %08x, expected %08x, %d times in a "
+                                "row",
+                                address_, Place(*op, chunk.id), found, expected, kMaxDamaged)));
+  }
+  Fetch(op, {chunk.id});
+}
+
+void ShardFetcher::FailOp(FetchOp* op, absl::Status status) {
+  if (op->status.ok()) op->status = std::move(status);
+  core_->changed.NotifyAll();
+}
+
+std::string ShardFetcher::Place(const FetchOp& op, ChunkId chunk) const {
+  const TensorId tensor = job_->chunks.chunk(chunk).segments.front().tensor;
+  return absl::StrCat("chunk ", chunk.value(), " (", job_->spec.tensors[tensor.value()].name,
+                      ") of stage ", job_->StageText(op.stage));
+}
+
+std::string ShardFetcher::WaitingFor() const {
+  size_t others = 0;
+  const Request* first = nullptr;
+  for (const auto& [tag, request] : requests_) {
+    if (request.op->abandoned) continue;
+    if (first == nullptr) {
+      first = &request;
+    } else {
+      ++others;
+    }
+  }
+  if (first == nullptr) return "";
+  std::string text = absl::StrCat("the weights of stage ", job_->StageText(first->op->stage),
+                                  " at version ", first->op->version.value(), ", ",
+                                  first->chunks.size(), " chunks");
+  if (others > 0) absl::StrAppend(&text, " and ", others, " more requests");
+  return text;
+}
+
+}  // namespace eps

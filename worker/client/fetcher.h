@@ -1,0 +1,106 @@
+#ifndef EPS_WORKER_CLIENT_FETCHER_H_
+#define EPS_WORKER_CLIENT_FETCHER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/bytes.h"
+#include "common/executor.h"
+#include "eps/v1/data.pb.h"
+#include "grpcpp/support/slice.h"
+#include "worker/client/client_core.h"
+#include "worker/client/stream_link.h"
+
+namespace eps {
+
+// One stage on its way into memory, shared by its PendingFetch, the fetchers and decoding tasks.
+// Everything but the constants is guarded by the client's lock.
+struct FetchOp {
+  StageId stage;
+  Version version;
+  bool backward = false;
+  TensorPointers out;
+
+  uint32_t missing = 0;  // chunks that are not decoded yet
+  uint32_t writers = 0;  // tasks that write to `out` now
+  bool abandoned = false;
+  absl::Status status;
+  std::map<uint32_t, int> damaged;  // transfers of a chunk that failed their CRC
+};
+
+// The PendingFetch of `op`; abandons it when dropped.
+std::unique_ptr<PendingFetch> NewPendingFetch(std::shared_ptr<ClientCore> core,
+                                              std::shared_ptr<FetchOp> op);
+
+// Fetches from one server over its one Fetch stream. At most kMaxRequests are in flight, the others
+// wait here. What arrives is assembled on the stream's thread and decoded on `pool`.
+class ShardFetcher final : public StreamHandler {
+ public:
+  static constexpr size_t kMaxRequests = 8;  // the server's limit (data.proto)
+  static constexpr int kMaxDamaged = 3;      // transfers of one chunk with a wrong CRC
+
+  // All borrowed but `core`. `parts`: those that the worker hosts.
+  ShardFetcher(std::shared_ptr<ClientCore> core, const JobView* job, ShardId shard,
+               std::shared_ptr<grpc::Channel> channel, Executor* pool,
+               std::vector<PartId> parts);
+
+  // Asks for `chunks` of the op's stage, which lie on this shard.
+  void Fetch(std::shared_ptr<FetchOp> op, const std::vector<ChunkId>& chunks)
+      EPS_REQUIRES(core_->mu);
+  StreamLink& link() { return link_; }
+
+  void OnOpen() override EPS_REQUIRES(core_->mu);
+  void OnMessage(const grpc::ByteBuffer& message) override EPS_EXCLUDES(core_->mu);
+  std::string WaitingFor() const override EPS_REQUIRES(core_->mu);
+
+ private:
+  struct Request {
+    std::shared_ptr<FetchOp> op;
+    std::set<uint32_t> chunks;  // not received completely
+    bool sent = false;
+  };
+  // A chunk whose slices are coming in; touched only by the stream's thread.
+  struct Assembly {
+    Buffer buffer;  // empty if nobody wants it any more
+    uint64_t total = 0;
+    uint64_t received = 0;
+    const Codec* codec = nullptr;
+  };
+
+  void SendRequests() EPS_REQUIRES(core_->mu);
+  // The request of the slice and its assembly, which it opens. InvalidArgument if the slice was
+  // not asked for or contradicts what came before.
+  absl::StatusOr<std::shared_ptr<Assembly>> Locate(const v1::FetchSlice& slice, uint64_t size)
+      EPS_REQUIRES(core_->mu);
+  absl::Status OnSlice(const v1::FetchSlice& slice, const std::vector<grpc::Slice>& pieces);
+  void OnRefused(const v1::FetchSlice& slice) EPS_REQUIRES(core_->mu);
+  // The last slice of a chunk is in.
+  void OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assembly> assembly)
+      EPS_REQUIRES(core_->mu);
+  void Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
+              Assembly* assembly) EPS_EXCLUDES(core_->mu);
+  void OnDamaged(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t expected,
+                 uint32_t found) EPS_REQUIRES(core_->mu);
+  void FailOp(FetchOp* op, absl::Status status) EPS_REQUIRES(core_->mu);
+  std::string Place(const FetchOp& op, ChunkId chunk) const;
+
+  const std::shared_ptr<ClientCore> core_;
+  const JobView* const job_;
+  const std::string address_;
+  Executor* const pool_;
+  const std::vector<PartId> parts_;
+  StreamLink link_;
+
+  uint64_t next_tag_ EPS_GUARDED_BY(core_->mu) = 1;
+  std::map<uint64_t, Request> requests_ EPS_GUARDED_BY(core_->mu);
+  std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<Assembly>> assemblies_
+      EPS_GUARDED_BY(core_->mu);
+};
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_CLIENT_FETCHER_H_

@@ -1,0 +1,483 @@
+#include "worker/client/parameter_client.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/executor.h"
+#include "common/status_macros.h"
+#include "compression/codec.h"
+#include "eps/v1/control.grpc.pb.h"
+#include "grpc/grpc.h"
+#include "grpcpp/client_context.h"
+#include "wire/channel.h"
+#include "wire/grpc_status.h"
+#include "worker/client/begin_step.h"
+#include "worker/client/client_core.h"
+#include "worker/client/fetcher.h"
+#include "worker/client/pusher.h"
+
+namespace eps {
+namespace {
+
+using std::chrono::steady_clock;
+
+// Encoding and decoding are memory-bound: a few threads keep up with the network, and the model's
+// own threads need the cores.
+int PoolThreads() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);
+}
+
+using UnaryCall = std::function<grpc::Status(grpc::ClientContext*, const std::string& request_id)>;
+
+// Waits until `deadline` or a failure of the client.
+void Pause(ClientCore* core, TimePoint deadline) EPS_REQUIRES(core->mu) {
+  while (core->failure.ok() && steady_clock::now() < deadline) {
+    core->changed.WaitUntil(&core->mu, deadline);
+  }
+}
+
+// Repeats a unary call of the calling thread until it is answered or the server was away for
+// rpc_timeout.
+absl::Status CallWithRetry(ClientCore* core, const std::string& address, grpc::Channel* channel,
+                           absl::string_view what, const UnaryCall& call) {
+  const TimePoint start = steady_clock::now();
+  const TimePoint give_up = start + core->options.rpc_timeout;
+  for (int attempt = 0;; ++attempt) {
+    std::string request_id;
+    {
+      MutexLock lock(&core->mu);
+      request_id = core->NextRequestId();
+    }
+    const auto left = std::max<steady_clock::duration>(give_up - steady_clock::now(),
+                                                       std::chrono::milliseconds(1));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::duration_cast<std::chrono::microseconds>(left));
+    const absl::Status status =
+        FromGrpc(call(&context, request_id), absl::StrCat(what, " on ", address));
+    if (status.ok() || !MayRepeat(status.code())) return status;
+    MutexLock lock(&core->mu);
+    const TimePoint next = steady_clock::now() + core->BackOff(attempt);
+    if (next >= give_up) return core->Away(address, start, what, status);
+    Pause(core, next);
+    grpc::experimental::ChannelResetConnectionBackoff(channel);
+  }
+}
+
+// Keeps gRPC up until the process ends. Its shutdown with the last channel may wait 10 s for one of
+// its own threads (seen with gRPC 1.51).
+void KeepGrpcUp() {
+  static const bool kept = [] {
+    grpc_init();
+    return true;
+  }();
+  static_cast<void>(kept);
+}
+
+class GrpcParameterClient final : public ParameterClient {
+ public:
+  explicit GrpcParameterClient(ClientOptions options)
+      : core_(std::make_shared<ClientCore>(std::move(options))),
+        first_channel_(NewChannel(core_->options.servers[0])),
+        pool_(std::make_unique<ThreadPool>(PoolThreads())) {}
+  ~GrpcParameterClient() override;
+
+  absl::Status HelloToFirst() { return SayHello(core_->options.servers[0], first_channel_); }
+
+  absl::StatusOr<JoinedJob> Join(const JoinOptions& options) override;
+  absl::StatusOr<StepStart> BeginStep(Step step, absl::Span<const PartLossSum> losses) override;
+  std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
+                                           TensorPointers out) override;
+  absl::Status Push(StageId use, PartId part, uint64_t tokens, TensorPointers gradient,
+                    std::shared_ptr<void> keep_alive) override;
+  absl::Status Flush() override;
+  ClientStats stats() const override {
+    MutexLock lock(&core_->mu);
+    return core_->stats;
+  }
+
+ private:
+  // A server: one connection for control and weights, one for gradients, so that neither direction
+  // waits behind the other's bytes.
+  struct Shard {
+    std::shared_ptr<grpc::Channel> down;
+    std::shared_ptr<grpc::Channel> up;
+    std::unique_ptr<ShardFetcher> fetcher;
+    std::unique_ptr<ShardPusher> pusher;
+  };
+  using HaveKey = std::tuple<uint32_t, uint32_t, uint32_t>;  // use, part, chunk
+
+  absl::Status SayHello(const std::string& address, const std::shared_ptr<grpc::Channel>& channel);
+  absl::StatusOr<v1::JoinReply> JoinWhenReady(const JoinOptions& options);
+  absl::Status TakeJob(const v1::JoinReply& reply);
+  absl::Status ConnectShards();
+  absl::StatusOr<StepStart> TakeReplies(Step step, const std::vector<v1::BeginStepReply>& replies)
+      EPS_REQUIRES(core_->mu);
+  absl::Status TakeCodecs(const v1::BeginStepReply& reply) EPS_REQUIRES(core_->mu);
+  bool AllCounted() const EPS_REQUIRES(core_->mu);
+  void Supervise() EPS_EXCLUDES(core_->mu);
+
+  const std::shared_ptr<ClientCore> core_;
+  std::shared_ptr<grpc::Channel> first_channel_;  // until Join
+  JobView job_;
+  std::vector<PartId> parts_;
+  std::vector<Shard> shards_;
+  std::unique_ptr<PushQueue> queue_;
+  Step step_;               // the open one
+  std::set<HaveKey> have_;  // counted already in the open step
+  std::unique_ptr<ThreadPool> pool_;
+  std::thread supervisor_;
+  bool stopping_ EPS_GUARDED_BY(core_->mu) = false;
+};
+
+GrpcParameterClient::~GrpcParameterClient() {
+  {
+    MutexLock lock(&core_->mu);
+    core_->Fail(absl::CancelledError("the client is closed"));
+    stopping_ = true;
+    core_->timer.NotifyAll();
+  }
+  if (supervisor_.joinable()) supervisor_.join();
+  {
+    MutexLock lock(&core_->mu);
+    for (Shard& shard : shards_) {
+      shard.fetcher->link().Stop();
+      shard.pusher->link().Stop();
+    }
+    while (core_->active_rpcs > 0) core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
+  }
+  pool_.reset();  // what is queued sees the failure and leaves tensors alone
+}
+
+absl::Status GrpcParameterClient::SayHello(const std::string& address,
+                                           const std::shared_ptr<grpc::Channel>& channel) {
+  const auto stub = v1::Control::NewStub(channel);
+  v1::HelloRequest request;
+  request.set_min_protocol(kProtocolVersion);
+  request.set_max_protocol(kProtocolVersion);
+  request.set_client(core_->options.client_name);
+  v1::HelloReply reply;
+  EPS_RETURN_IF_ERROR(
+      CallWithRetry(core_.get(), address, channel.get(), "Hello",
+                    [&](grpc::ClientContext* context, const std::string& request_id) {
+                      request.set_request_id(request_id);
+                      return stub->Hello(context, request, &reply);
+                    }));
+  if (reply.protocol() == kProtocolVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("server ", address, " speaks protocol ",
+                                                    reply.protocol(), ", this worker ",
+                                                    kProtocolVersion));
+}
+
+// A job that does not exist yet or has no weights yet is being set up by somebody else.
+absl::StatusOr<v1::JoinReply> GrpcParameterClient::JoinWhenReady(const JoinOptions& options) {
+  const std::string& address = core_->options.servers[0];
+  const auto stub = v1::Control::NewStub(first_channel_);
+  v1::JoinRequest request;
+  request.set_worker_nonce(core_->nonce);
+  request.set_worker_rank(options.rank);
+  request.set_worker_count(options.count);
+  request.set_compute_profile(options.compute_profile);
+  const TimePoint give_up = steady_clock::now() + core_->options.rpc_timeout;
+  for (int attempt = 0;; ++attempt) {
+    v1::JoinReply reply;
+    absl::Status status =
+        CallWithRetry(core_.get(), address, first_channel_.get(), "Join",
+                      [&](grpc::ClientContext* context, const std::string& request_id) {
+                        request.set_request_id(request_id);
+                        return stub->Join(context, request, &reply);
+                      });
+    if (status.ok() && reply.state() == v1::JOB_STATE_IMPORTING) {
+      status = absl::NotFoundError(absl::StrCat("Join on ", address, ": the job waits for its "
+                                                "initial weights (ImportState)"));
+    }
+    if (!absl::IsNotFound(status)) {
+      EPS_RETURN_IF_ERROR(status);
+      return reply;
+    }
+    MutexLock lock(&core_->mu);
+    const TimePoint next = steady_clock::now() + core_->BackOff(attempt);
+    if (next >= give_up) return status;
+    Pause(core_.get(), next);
+  }
+}
+
+absl::StatusOr<JoinedJob> GrpcParameterClient::Join(const JoinOptions& options) {
+  if (!shards_.empty()) return absl::FailedPreconditionError("Join: this client has joined");
+  EPS_ASSIGN_OR_RETURN(const v1::JoinReply reply, JoinWhenReady(options));
+  if (reply.state() == v1::JOB_STATE_FAILED) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("Join on ", core_->options.servers[0],
+                     ": the job cannot go on; ask `eps status` for the reason"));
+  }
+  EPS_RETURN_IF_ERROR(TakeJob(reply));
+  EPS_RETURN_IF_ERROR(ConnectShards());
+  first_channel_.reset();
+  supervisor_ = std::thread([this] { Supervise(); });
+  JoinedJob joined;
+  joined.spec = job_.spec;
+  joined.parts = parts_;
+  joined.term = job_.term;
+  joined.next_step = Step(reply.step());
+  joined.done = reply.state() == v1::JOB_STATE_DONE;
+  return joined;
+}
+
+absl::Status GrpcParameterClient::TakeJob(const v1::JoinReply& reply) {
+  const std::string context = absl::StrCat("Join on ", core_->options.servers[0], ": ");
+  absl::StatusOr<JobSpec> spec = JobSpec::Parse(reply.spec_text());
+  if (!spec.ok()) {
+    return absl::Status(spec.status().code(), absl::StrCat(context, spec.status().message()));
+  }
+  for (const uint32_t part : reply.parts()) {
+    if (part >= spec->training.parts) {
+      return absl::InternalError(absl::StrCat(context, "part ", part, " of a job of ",
+                                              spec->training.parts, " parts"));
+    }
+    parts_.push_back(PartId(part));
+  }
+  std::sort(parts_.begin(), parts_.end());
+  if (parts_.empty() || reply.servers().empty()) {
+    return absl::InternalError(absl::StrCat(context, "the reply names no parts or no servers"));
+  }
+  EPS_ASSIGN_OR_RETURN(const Codec* weights, FindCodec(spec->codecs.weights));
+  EPS_ASSIGN_OR_RETURN(const Codec* gradients, FindCodec(spec->codecs.gradients));
+  job_.chunks = ChunkMap::Build(*spec);
+  job_.id = spec->id();
+  job_.spec = *std::move(spec);
+  job_.term = Term(reply.term());
+  job_.servers.assign(reply.servers().begin(), reply.servers().end());
+  job_.placement = job_.chunks.Place(static_cast<uint32_t>(job_.servers.size()));
+  const size_t count = job_.chunks.chunks().size();
+  job_.forward_weights.assign(count, weights);
+  job_.backward_weights.assign(count, weights);
+  job_.gradients.assign(count, gradients);
+  return absl::OkStatus();
+}
+
+absl::Status GrpcParameterClient::ConnectShards() {
+  for (const std::string& address : job_.servers) {
+    EPS_RETURN_IF_ERROR(CheckAddress(address, /*allow_any_port=*/false));
+  }
+  std::vector<Shard> shards(job_.servers.size());
+  for (size_t i = 0; i < shards.size(); ++i) {
+    shards[i].down = NewChannel(job_.servers[i]);
+    shards[i].up = NewChannel(job_.servers[i]);
+    EPS_RETURN_IF_ERROR(SayHello(job_.servers[i], shards[i].down));
+  }
+  queue_ = std::make_unique<PushQueue>(core_, &job_, pool_.get(), [this](ShardId shard) {
+    return shards_[shard.value()].pusher.get();
+  });
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const ShardId id(static_cast<uint32_t>(i));
+    shards[i].fetcher = std::make_unique<ShardFetcher>(core_, &job_, id, shards[i].down,
+                                                       pool_.get(), parts_);
+    shards[i].pusher =
+        std::make_unique<ShardPusher>(core_, &job_, id, shards[i].up, [this](uint64_t bytes) {
+          queue_->OnCounted(bytes);
+        });
+  }
+  shards_ = std::move(shards);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step,
+                                                         absl::Span<const PartLossSum> losses) {
+  EPS_CHECK_MSG(!shards_.empty() && step.value() >= 1, "BeginStep " << step << " before Join");
+  v1::BeginStepRequest request;
+  request.set_job_id(job_.id.value());
+  request.set_term(job_.term.value());
+  request.set_step(step.value());
+  for (const PartId part : parts_) request.add_parts(part.value());
+  request.set_worker_nonce(core_->nonce);
+  for (const PartLossSum& sum : losses) {
+    v1::PartLoss* loss = request.add_losses();
+    loss->set_part(sum.part.value());
+    loss->set_loss_sum(sum.loss_sum);
+    loss->set_tokens(sum.tokens);
+    loss->set_step(step.value() - 1);
+  }
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (const Shard& shard : shards_) channels.push_back(shard.down);
+  EPS_ASSIGN_OR_RETURN(const std::vector<v1::BeginStepReply> replies,
+                       BeginStepOnAll(core_, job_, channels, request));
+  MutexLock lock(&core_->mu);
+  return TakeReplies(step, replies);
+}
+
+absl::StatusOr<StepStart> GrpcParameterClient::TakeReplies(
+    Step step, const std::vector<v1::BeginStepReply>& replies) {
+  const v1::BeginStepReply& first = replies[0];
+  have_.clear();
+  for (size_t i = 0; i < replies.size(); ++i) {
+    const v1::BeginStepReply& reply = replies[i];
+    const std::string context =
+        absl::StrCat("BeginStep ", step.value(), " on ", job_.servers[i], ": ");
+    if (Term(reply.term()) != job_.term) {
+      return absl::AbortedError(absl::StrCat(context, "the job's term moved from ",
+                                             job_.term.value(), " to ", reply.term(),
+                                             ": its state went back; join again"));
+    }
+    if (Step(reply.step()) != step || reply.version() != first.version() ||
+        reply.done() != first.done() || reply.loss_scale_log2() != first.loss_scale_log2()) {
+      return absl::InternalError(absl::StrCat(
+          context, "step ", reply.step(), " version ", reply.version(), " loss scale 2^",
+          reply.loss_scale_log2(), reply.done() ? " done" : "", ", but ", job_.servers[0],
+          " says step ", first.step(), " version ", first.version(), " loss scale 2^",
+          first.loss_scale_log2(), first.done() ? " done" : ""));
+    }
+    EPS_RETURN_IF_ERROR(TakeCodecs(reply));
+    for (const v1::Have& have : reply.have()) {
+      for (const PartId part : parts_) {
+        if (part.value() - have.part_first() >= have.part_count()) continue;
+        have_.emplace(have.use_stage(), part.value(), have.chunk());
+      }
+    }
+  }
+  step_ = step;
+  StepStart start;
+  start.done = first.done();
+  start.step = step;
+  start.version = Version(first.version());
+  start.loss_scale_log2 = first.loss_scale_log2();
+  return start;
+}
+
+absl::Status GrpcParameterClient::TakeCodecs(const v1::BeginStepReply& reply) {
+  for (const v1::ChunkCodecs& codecs : reply.codecs()) {
+    const uint32_t chunk = codecs.chunk();
+    if (chunk >= job_.gradients.size()) {
+      return absl::InternalError(absl::StrCat("BeginStep ", reply.step(), ": codecs for chunk ",
+                                              chunk, " of ", job_.gradients.size()));
+    }
+    EPS_ASSIGN_OR_RETURN(job_.forward_weights[chunk],
+                         FindCodec(static_cast<CodecId>(codecs.forward_weights())));
+    EPS_ASSIGN_OR_RETURN(job_.backward_weights[chunk],
+                         FindCodec(static_cast<CodecId>(codecs.backward_weights())));
+    EPS_ASSIGN_OR_RETURN(job_.gradients[chunk],
+                         FindCodec(static_cast<CodecId>(codecs.gradient())));
+  }
+  return absl::OkStatus();
+}
+
+std::unique_ptr<PendingFetch> GrpcParameterClient::FetchStage(StageId stage, Version version,
+                                                              bool backward, TensorPointers out) {
+  EPS_CHECK_MSG(!shards_.empty() && stage.value() < job_.spec.stages.size(), "stage " << stage);
+  EPS_CHECK(out.size() == job_.spec.stages[stage.value()].uses.size());
+  auto op = std::make_shared<FetchOp>();
+  op->stage = stage;
+  op->version = version;
+  op->backward = backward;
+  op->out = std::move(out);
+  std::vector<std::vector<ChunkId>> by_shard(shards_.size());
+  for (const ChunkId chunk : job_.chunks.ChunksOfStage(stage)) {
+    by_shard[job_.placement[chunk.value()].value()].push_back(chunk);
+    ++op->missing;
+  }
+  MutexLock lock(&core_->mu);
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!by_shard[i].empty()) shards_[i].fetcher->Fetch(op, by_shard[i]);
+  }
+  return NewPendingFetch(core_, std::move(op));
+}
+
+absl::Status GrpcParameterClient::Push(StageId use, PartId part, uint64_t tokens,
+                                       TensorPointers gradient, std::shared_ptr<void> keep_alive) {
+  EPS_CHECK_MSG(!shards_.empty() && use.value() < job_.spec.stages.size(), "stage " << use);
+  EPS_CHECK(gradient.size() == job_.spec.stages[use.value()].uses.size());
+  PushQueue::Job job;  // outlives the lock: keep_alive is dropped without it
+  job.use = use;
+  job.part = part;
+  job.tokens = tokens;
+  job.step = step_;
+  job.gradient = std::move(gradient);
+  job.keep_alive = std::move(keep_alive);
+  for (const ChunkId chunk : job_.chunks.ChunksOfStage(use)) {
+    if (have_.count({use.value(), part.value(), chunk.value()}) == 0) job.chunks.push_back(chunk);
+  }
+  if (job.chunks.empty()) return absl::OkStatus();
+  const TimePoint start = steady_clock::now();
+  MutexLock lock(&core_->mu);
+  while (core_->failure.ok() && !queue_->admits()) {
+    core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
+  }
+  const std::chrono::duration<double> waited = steady_clock::now() - start;
+  core_->stats.push_wait_seconds += waited.count();
+  if (!core_->failure.ok()) return core_->failure;
+  queue_->Add(std::move(job));
+  return absl::OkStatus();
+}
+
+bool GrpcParameterClient::AllCounted() const {
+  if (!queue_->idle()) return false;
+  for (const Shard& shard : shards_) {
+    if (!shard.pusher->idle()) return false;
+  }
+  return true;
+}
+
+absl::Status GrpcParameterClient::Flush() {
+  EPS_CHECK_MSG(!shards_.empty(), "Flush before Join");
+  const TimePoint start = steady_clock::now();
+  MutexLock lock(&core_->mu);
+  // The links end this: they fail the client when a server no longer answers.
+  while (core_->failure.ok() && !AllCounted()) {
+    core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
+  }
+  const std::chrono::duration<double> waited = steady_clock::now() - start;
+  core_->stats.push_wait_seconds += waited.count();
+  return core_->failure;
+}
+
+// Does what is due by the clock: new attempts to connect, gradients that were pushed back, probes
+// of silent servers; and gives up what is on its way once the client has failed.
+void GrpcParameterClient::Supervise() {
+  for (;;) {
+    std::deque<std::shared_ptr<PushQueue::Job>> dropped;  // its keep_alives go without the lock
+    MutexLock lock(&core_->mu);
+    if (stopping_) return;
+    const TimePoint now = steady_clock::now();
+    TimePoint next = now + std::chrono::seconds(10);
+    for (Shard& shard : shards_) {
+      if (!core_->failure.ok()) {
+        shard.fetcher->link().Stop();
+        shard.pusher->link().Stop();
+        shard.pusher->Clear();
+        continue;
+      }
+      next = std::min({next, shard.fetcher->link().Tick(now), shard.pusher->link().Tick(now),
+                       shard.pusher->Tick(now)});
+    }
+    if (!core_->failure.ok()) dropped = queue_->Clear();
+    if (!dropped.empty()) continue;
+    core_->timer.WaitUntil(&core_->mu, next);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ParameterClient>> ParameterClient::Connect(ClientOptions options) {
+  if (options.servers.empty()) {
+    return absl::InvalidArgumentError("no server address given; set servers.addresses");
+  }
+  for (const std::string& address : options.servers) {
+    EPS_RETURN_IF_ERROR(CheckAddress(address, /*allow_any_port=*/false));
+  }
+  if (options.rpc_timeout.count() <= 0) {
+    return absl::InvalidArgumentError(absl::StrCat("worker.rpc_timeout is ",
+                                                   options.rpc_timeout.count(),
+                                                   " ms, expected a positive duration"));
+  }
+  KeepGrpcUp();
+  auto client = std::make_unique<GrpcParameterClient>(std::move(options));
+  EPS_RETURN_IF_ERROR(client->HelloToFirst());
+  return std::unique_ptr<ParameterClient>(std::move(client));
+}
+
+}  // namespace eps

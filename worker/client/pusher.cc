@@ -1,0 +1,278 @@
+#include "worker/client/pusher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/checksum.h"
+#include "wire/payload_message.h"
+
+namespace eps {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr char kPushMethod[] = "/eps.v1.Data/Push";
+constexpr std::chrono::seconds kIdleTick{10};
+
+}  // namespace
+
+ShardPusher::ShardPusher(std::shared_ptr<ClientCore> core, const JobView* job, ShardId shard,
+                         std::shared_ptr<grpc::Channel> channel,
+                         std::function<void(uint64_t)> on_counted)
+    : core_(std::move(core)),
+      job_(job),
+      address_(job->servers[shard.value()]),
+      on_counted_(std::move(on_counted)),
+      link_(core_, address_, std::move(channel), kPushMethod, job->id.value(), this) {}
+
+void ShardPusher::Push(v1::PushHeader header, Bytes payload) {
+  const uint64_t tag = next_tag_++;
+  header.set_tag(tag);
+  Item& item = items_[tag];
+  item.header = std::move(header);
+  item.payload = std::move(payload);
+  link_.Ensure();
+  Offer(&item);
+}
+
+void ShardPusher::OnOpen() {
+  for (auto& [tag, item] : items_) {
+    if (item.state != Item::State::kWaits) Offer(&item);
+  }
+}
+
+void ShardPusher::Offer(Item* item) {
+  item->state = Item::State::kOffered;
+  v1::PushFrame frame;
+  *frame.mutable_header() = item->header;
+  link_.Write(JoinPayload(frame, Bytes()));
+}
+
+void ShardPusher::SendPayload(Item* item) {
+  item->state = Item::State::kSent;
+  const size_t total = item->payload.size();
+  size_t offset = 0;
+  do {
+    const size_t size = std::min(kMaxSliceBytes, total - offset);
+    v1::PushFrame frame;
+    frame.set_tag(item->header.tag());
+    frame.set_offset(offset);
+    frame.set_last(offset + size == total);
+    link_.Write(JoinPayload(frame, item->payload.Sub(offset, size)));
+    offset += size;
+  } while (offset < total);
+  core_->stats.pushed_bytes += total;
+}
+
+void ShardPusher::OnMessage(const grpc::ByteBuffer& message) {
+  v1::PushReply reply;
+  std::vector<grpc::Slice> none;
+  const absl::Status status = SplitPayload(message, &reply, &none);
+  MutexLock lock(&core_->mu);
+  if (!status.ok()) {
+    return core_->Fail(absl::Status(status.code(), absl::StrCat("Push on ", address_, ": ",
+                                                                status.message())));
+  }
+  OnReply(reply);
+}
+
+void ShardPusher::OnReply(const v1::PushReply& reply) {
+  const auto it = items_.find(reply.tag());
+  if (it == items_.end()) {
+    if (!core_->failure.ok()) return;  // Clear dropped it
+    return core_->Fail(absl::InternalError(absl::StrCat(
+        "Push on ", address_, ": a reply for tag ", reply.tag(), ", which nothing waits for")));
+  }
+  if (reply.has_ack()) return OnAck(it, reply.ack());
+  if (reply.has_credit() && it->second.state == Item::State::kOffered) {
+    return SendPayload(&it->second);
+  }
+  core_->Fail(absl::InternalError(absl::StrCat("Push on ", address_, ": an unexpected reply for ",
+                                               Text(it->second.header))));
+}
+
+void ShardPusher::OnAck(Items::iterator it, const v1::Ack& ack) {
+  const v1::PushHeader& header = it->second.header;
+  const v1::ContributionKey& key = header.key();
+  const std::string context = absl::StrCat("server ", address_, ", ", Text(header));
+  switch (ack.outcome()) {
+    case v1::Ack::DUPLICATE:
+      ++core_->stats.duplicates;
+      break;
+    case v1::Ack::ACCEPTED:
+      break;
+    case v1::Ack::STALE:
+      if (ack.term() != key.term()) {
+        return core_->Fail(absl::AbortedError(absl::StrCat(
+            context, ": the job's term moved from ", key.term(), " to ", ack.term(), ", step ",
+            ack.step(), ": its state went back; join again")));
+      }
+      if (ack.step() > key.step()) break;  // the step is complete: the contribution was counted
+      return core_->Fail(absl::FailedPreconditionError(
+          absl::StrCat(context, ": the server calls it stale at step ", ack.step())));
+    case v1::Ack::CONFLICT:
+      return core_->Fail(absl::InternalError(absl::StrCat(
+          context, ": this worker sent other bytes for the same contribution before: ",
+          ack.message())));
+    case v1::Ack::REFUSED:
+      if (ack.retry_after_ms() > 0) return PushBack(it, ack.retry_after_ms());
+      return core_->Fail(absl::FailedPreconditionError(
+          absl::StrCat(context, " is refused: ", ack.message())));
+    default:
+      return core_->Fail(absl::InternalError(
+          absl::StrCat(context, ": unknown outcome ", static_cast<int>(ack.outcome()))));
+  }
+  const uint64_t bytes = it->second.payload.size();
+  items_.erase(it);
+  on_counted_(bytes);
+  core_->changed.NotifyAll();
+}
+
+void ShardPusher::PushBack(Items::iterator it, uint32_t retry_after_ms) {
+  Item item = std::move(it->second);
+  items_.erase(it);
+  const uint64_t tag = next_tag_++;  // a tag is used once on a stream
+  item.header.set_tag(tag);
+  item.state = Item::State::kWaits;
+  item.not_before = steady_clock::now() + std::chrono::milliseconds(retry_after_ms);
+  items_.emplace(tag, std::move(item));
+  core_->timer.NotifyAll();
+}
+
+TimePoint ShardPusher::Tick(TimePoint now) {
+  TimePoint next = now + kIdleTick;
+  for (auto& [tag, item] : items_) {
+    if (item.state != Item::State::kWaits) continue;
+    if (item.not_before <= now) {
+      Offer(&item);
+    } else {
+      next = std::min(next, item.not_before);
+    }
+  }
+  return next;
+}
+
+std::string ShardPusher::Text(const v1::PushHeader& header) const {
+  const v1::ContributionKey& key = header.key();
+  const Chunk& chunk = job_->chunks.chunk(ChunkId(key.chunk()));
+  const TensorId tensor = chunk.segments.front().tensor;
+  return absl::StrCat("the gradient of chunk ", key.chunk(), " (",
+                      job_->spec.tensors[tensor.value()].name, "), use by stage ",
+                      job_->StageText(StageId(key.use_stage())), ", part ", key.part_first(),
+                      ", step ", key.step());
+}
+
+std::string ShardPusher::WaitingFor() const {
+  if (items_.empty()) return "";
+  const Item& first = items_.begin()->second;
+  std::string text = absl::StrCat(
+      first.state == Item::State::kSent ? "the acknowledgement of " : "the credit for ",
+      Text(first.header));
+  if (items_.size() > 1) absl::StrAppend(&text, " and ", items_.size() - 1, " more");
+  return text;
+}
+
+PushQueue::PushQueue(std::shared_ptr<ClientCore> core, const JobView* job, Executor* pool,
+                     std::function<ShardPusher*(ShardId)> pusher)
+    : core_(std::move(core)), job_(job), pool_(pool), pusher_(std::move(pusher)) {}
+
+PushQueue::~PushQueue() {
+  MutexLock lock(&core_->mu);
+  Release(outstanding_bytes_);
+}
+
+void PushQueue::Reserve(uint64_t bytes) {
+  outstanding_bytes_ += bytes;
+  if (core_->options.account != nullptr) {
+    core_->options.account->Charge(MemoryKind::kStage, bytes);
+  }
+}
+
+void PushQueue::Release(uint64_t bytes) {
+  EPS_CHECK_MSG(outstanding_bytes_ >= bytes, outstanding_bytes_ << " " << bytes);
+  outstanding_bytes_ -= bytes;
+  if (core_->options.account != nullptr) {
+    core_->options.account->Release(MemoryKind::kStage, bytes);
+  }
+}
+
+void PushQueue::Add(Job job) {
+  if (job.chunks.empty()) return;
+  jobs_.push_back(std::make_shared<Job>(std::move(job)));
+  Pump();
+}
+
+void PushQueue::OnCounted(uint64_t bytes) {
+  Release(bytes);
+  Pump();
+}
+
+std::deque<std::shared_ptr<PushQueue::Job>> PushQueue::Clear() {
+  std::deque<std::shared_ptr<Job>> jobs;
+  jobs.swap(jobs_);
+  next_chunk_ = 0;
+  return jobs;
+}
+
+void PushQueue::Pump() {
+  while (!jobs_.empty() && core_->failure.ok()) {
+    const std::shared_ptr<Job> job = jobs_.front();
+    const Chunk& chunk = job_->chunks.chunk(job->chunks[next_chunk_]);
+    const Codec* codec = job_->gradients[chunk.id.value()];
+    const uint64_t reserved = codec->MaxEncodedSize(chunk);
+    // A chunk larger than the whole window goes alone.
+    if (outstanding_bytes_ > 0 &&
+        outstanding_bytes_ + reserved > core_->options.push_window_bytes) {
+      return;
+    }
+    Reserve(reserved);
+    if (++next_chunk_ == job->chunks.size()) {
+      jobs_.pop_front();
+      next_chunk_ = 0;
+      core_->changed.NotifyAll();
+    }
+    pool_->Post([this, job, &chunk, codec, reserved] { Encode(*job, chunk, codec, reserved); });
+  }
+}
+
+void PushQueue::Encode(const Job& job, const Chunk& chunk, const Codec* codec, uint64_t reserved) {
+  RngKey key;
+  key.seed = job_->spec.training.seed;
+  key.step = job.step.value();
+  key.micro_batch = job.part.value();
+  key.stage = static_cast<uint16_t>(job.use.value());
+  auto encoder = codec->NewEncoder(chunk, Axis::kRow, key, /*residual_or_null=*/nullptr,
+                                   MemoryKind::kStage, /*account=*/nullptr);
+  ForEachTile(chunk, [&](const Tile& tile) {
+    const Segment& segment = chunk.segments[tile.segment];
+    const float* tensor = TensorPointer(job_->spec, job.use, job.gradient, segment.tensor);
+    EPS_CHECK_MSG(tensor != nullptr, "chunk " << chunk.id << " is not all of stage " << job.use);
+    encoder->Write(tile, segment.cols,
+                   tensor + segment.tensor_offset + uint64_t{tile.row} * segment.cols + tile.col);
+  });
+  Bytes payload = encoder->Finish();
+
+  v1::PushHeader header;
+  v1::ContributionKey* contribution = header.mutable_key();
+  contribution->set_job_id(job_->id.value());
+  contribution->set_term(job_->term.value());
+  contribution->set_step(job.step.value());
+  contribution->set_use_stage(job.use.value());
+  contribution->set_part_first(job.part.value());
+  contribution->set_part_count(1);
+  contribution->set_chunk(chunk.id.value());
+  header.set_codec(static_cast<uint32_t>(codec->traits().id));
+  header.set_bytes(payload.size());
+  header.set_crc32c(Crc32c(payload.view()));
+  header.set_tokens(job.tokens);
+  header.set_worker_nonce(core_->nonce);
+
+  MutexLock lock(&core_->mu);
+  Release(reserved - payload.size());
+  if (!core_->failure.ok()) return;
+  pusher_(job_->placement[chunk.id.value()])->Push(std::move(header), std::move(payload));
+}
+
+}  // namespace eps

@@ -1,0 +1,121 @@
+#ifndef EPS_WORKER_CLIENT_PUSHER_H_
+#define EPS_WORKER_CLIENT_PUSHER_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/bytes.h"
+#include "common/executor.h"
+#include "eps/v1/data.pb.h"
+#include "worker/client/client_core.h"
+#include "worker/client/stream_link.h"
+
+namespace eps {
+
+// Sends contributions to one server over its one Push stream: header, after its Credit the slices,
+// until an Ack. A contribution's encoded bytes are kept until then, so that a new stream can repeat
+// it with the same identity.
+class ShardPusher final : public StreamHandler {
+ public:
+  // `on_counted(bytes)` is called with the lock held when a contribution needs no more care.
+  // All borrowed but `core`.
+  ShardPusher(std::shared_ptr<ClientCore> core, const JobView* job, ShardId shard,
+              std::shared_ptr<grpc::Channel> channel, std::function<void(uint64_t)> on_counted);
+
+  // `header` without a tag.
+  void Push(v1::PushHeader header, Bytes payload) EPS_REQUIRES(core_->mu);
+  bool idle() const EPS_REQUIRES(core_->mu) { return items_.empty(); }
+  StreamLink& link() { return link_; }
+  // Offers again what was pushed back and is due; returns when to ask again.
+  TimePoint Tick(TimePoint now) EPS_REQUIRES(core_->mu);
+  // Drops everything: the client has failed.
+  void Clear() EPS_REQUIRES(core_->mu) { items_.clear(); }
+
+  void OnOpen() override EPS_REQUIRES(core_->mu);
+  void OnMessage(const grpc::ByteBuffer& message) override EPS_EXCLUDES(core_->mu);
+  std::string WaitingFor() const override EPS_REQUIRES(core_->mu);
+
+ private:
+  struct Item {
+    enum class State { kWaits, kOffered, kSent };  // kWaits: pushed back until not_before
+    v1::PushHeader header;
+    Bytes payload;
+    State state = State::kOffered;
+    TimePoint not_before;
+  };
+  using Items = std::map<uint64_t, Item>;
+
+  void Offer(Item* item) EPS_REQUIRES(core_->mu);
+  void SendPayload(Item* item) EPS_REQUIRES(core_->mu);
+  void OnReply(const v1::PushReply& reply) EPS_REQUIRES(core_->mu);
+  void OnAck(Items::iterator it, const v1::Ack& ack) EPS_REQUIRES(core_->mu);
+  void PushBack(Items::iterator it, uint32_t retry_after_ms) EPS_REQUIRES(core_->mu);
+  // "the gradient of chunk 17 (h.2.attn.c_attn.weight), use by stage 3 (h.2), part 0, step 12".
+  std::string Text(const v1::PushHeader& header) const;
+
+  const std::shared_ptr<ClientCore> core_;
+  const JobView* const job_;
+  const std::string address_;
+  const std::function<void(uint64_t)> on_counted_;
+  StreamLink link_;
+
+  uint64_t next_tag_ EPS_GUARDED_BY(core_->mu) = 1;
+  Items items_ EPS_GUARDED_BY(core_->mu);  // by tag: oldest first
+};
+
+// The gradient of one stage for one part, chunk by chunk into the pushers: encodes on `pool` as far
+// as the push window admits, oldest first.
+class PushQueue {
+ public:
+  struct Job {
+    StageId use;
+    PartId part;
+    uint64_t tokens = 0;
+    Step step;
+    TensorPointers gradient;
+    std::shared_ptr<void> keep_alive;
+    std::vector<ChunkId> chunks;
+  };
+
+  // All borrowed but `core`.
+  PushQueue(std::shared_ptr<ClientCore> core, const JobView* job, Executor* pool,
+            std::function<ShardPusher*(ShardId)> pusher);
+  ~PushQueue();
+
+  void Add(Job job) EPS_REQUIRES(core_->mu);
+  // A contribution of that size is counted.
+  void OnCounted(uint64_t bytes) EPS_REQUIRES(core_->mu);
+  // Everything added is encoded or being encoded: the window admits more.
+  bool admits() const EPS_REQUIRES(core_->mu) { return jobs_.empty(); }
+  // Everything added was counted.
+  bool idle() const EPS_REQUIRES(core_->mu) { return jobs_.empty() && outstanding_bytes_ == 0; }
+  // Gives up what is not being encoded; the caller drops the result without the lock.
+  std::deque<std::shared_ptr<Job>> Clear() EPS_REQUIRES(core_->mu);
+
+ private:
+  void Pump() EPS_REQUIRES(core_->mu);
+  // Encoded gradients are charged here, as long as they count for the window: their memory itself
+  // may stay with the transport for a moment longer than the client and its account.
+  void Reserve(uint64_t bytes) EPS_REQUIRES(core_->mu);
+  void Release(uint64_t bytes) EPS_REQUIRES(core_->mu);
+  void Encode(const Job& job, const Chunk& chunk, const Codec* codec, uint64_t reserved)
+      EPS_EXCLUDES(core_->mu);
+
+  const std::shared_ptr<ClientCore> core_;
+  const JobView* const job_;
+  Executor* const pool_;
+  const std::function<ShardPusher*(ShardId)> pusher_;
+
+  std::deque<std::shared_ptr<Job>> jobs_ EPS_GUARDED_BY(core_->mu);
+  size_t next_chunk_ EPS_GUARDED_BY(core_->mu) = 0;  // of the front
+  uint64_t outstanding_bytes_ EPS_GUARDED_BY(core_->mu) = 0;
+};
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_CLIENT_PUSHER_H_
