@@ -151,11 +151,11 @@ void DramBackend::Start(OpId op, ChunkId chunk, Work work) {
 }
 
 void DramBackend::Complete(OpId op, absl::StatusOr<BackendValue> outcome) {
-  BackendDone result;
-  result.op = op;
-  result.status = outcome.status();
-  if (outcome.ok()) result.value = std::move(*outcome);
-  done_(std::move(result));
+  if (outcome.ok()) {
+    done_(BackendDone{op, absl::OkStatus(), std::move(*outcome)});
+  } else {
+    done_(BackendDone{op, outcome.status(), BackendValue()});
+  }
   MutexLock lock(&mu_);
   if (--pending_ == 0) idle_.NotifyAll();
 }
