@@ -29,9 +29,6 @@ struct StepScalars {
   double bias_correction2 = 1;  // 1 - beta2^t
   // Multiplies the reduced gradient, once: 2^k / tokens * clip, rounded to float.
   float grad_scale = 1;
-  // Multiplies the reduced gradient whose squares are summed: 2^k / tokens, rounded to float. The
-  // clip factor is left out, because it is computed from these sums.
-  float norm_scale = 1;
   uint64_t update = 0;  // t, 1-based
 };
 

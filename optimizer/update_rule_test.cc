@@ -22,7 +22,6 @@ StepScalars StepAt(uint64_t t) {
   step.bias_correction1 = 1 - std::pow(0.9, static_cast<double>(t));
   step.bias_correction2 = 1 - std::pow(0.999, static_cast<double>(t));
   step.grad_scale = 0.125f;
-  step.norm_scale = 0.25f;
   step.update = t;
   return step;
 }

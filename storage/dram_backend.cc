@@ -260,7 +260,7 @@ absl::StatusOr<BackendValue> DramBackend::DoUpdate(const UpdateRequest& request,
   ForEachTile(chunk, [&](const Tile& tile) {
     const uint32_t cols = chunk.segments[tile.segment].cols;
     plan.Run(request.inputs, tile, tiles.floats());
-    squares.Add(tiles.floats(), tile.rows, tile.cols, tile.cols, request.step.norm_scale);
+    squares.Add(tiles.floats(), tile.rows, tile.cols, tile.cols, request.norm_scale);
     for (size_t r = 0; r < tile.rows; ++r) {
       std::memcpy(panel.floats() + r * cols + tile.col, tiles.floats() + r * tile.cols,
                   tile.cols * sizeof(float));

@@ -73,6 +73,8 @@ float TreeSum(const std::vector<std::vector<float>>& parts, TreeRange range, uin
          TreeSum(parts, TreeRange{range.first + left, range.count - left}, element);
 }
 
+constexpr float kNormScale = 1.0f / 12;
+
 // One chunk's state, updated with plain loops over elements.
 struct Reference {
   std::vector<float> weight, exp_avg, exp_avg_sq;
@@ -94,7 +96,7 @@ struct Reference {
       const double wd = spec.groups[s.group.value()].weight_decay;
       for (uint64_t e = s.offset; e < s.offset + s.elements(); ++e) Step(spec, wd, step, sum[e], e);
     }
-    return SumOfSquares(chunk, sum, step.norm_scale);
+    return SumOfSquares(chunk, sum, kNormScale);
   }
 
   std::string Bytes() const {
@@ -143,7 +145,6 @@ StepScalars StepAt(uint64_t t) {
   step.lr = 1e-2 / static_cast<double>(t);
   step.bias_correction1 = 1 - std::pow(0.9, static_cast<double>(t));
   step.bias_correction2 = 1 - std::pow(0.999, static_cast<double>(t));
-  step.norm_scale = 1.0f / 12;
   step.grad_scale = 0.7f / 12;
   step.update = t;
   return step;
@@ -258,6 +259,7 @@ UpdateRequest RequestOf(Shard* shard, const Chunk& chunk, const Gradients& gradi
   request.to = Version(step);
   request.parts = static_cast<uint32_t>(gradients[0].size());
   request.step = StepAt(step);
+  request.norm_scale = kNormScale;
   Random random(step * 77 + chunk.id.value());
   for (uint32_t use = 0; use < gradients.size(); ++use) {
     std::vector<TreeRange> ranges;
@@ -428,7 +430,7 @@ TEST(Update, ReadsDenormalPartialSumsAsZerosOnEveryThread) {
   request.to = Version(1);
   request.parts = 8;
   request.step = StepAt(1);
-  request.step.norm_scale = 1e20f;
+  request.norm_scale = 1e20f;
   const Codec* codec = *FindCodec("fp32");
   for (uint32_t part = 0; part < 8; ++part) {
     const std::vector<float> values(chunk.elements, parts[part]);
