@@ -36,17 +36,6 @@ void ShardService::SetCurrent(ShardId shard, const std::shared_ptr<LinkCall>& li
   }
 }
 
-void ShardService::CloseLinks() {
-  std::map<ShardId, std::weak_ptr<LinkCall>> links;
-  {
-    MutexLock lock(&mu_);
-    links.swap(links_);
-  }
-  for (const auto& [shard, weak] : links) {
-    if (auto link = weak.lock()) link->End(absl::UnavailableError("the lead is about to end"));
-  }
-}
-
 LinkCall* LinkCall::Start(ShardService* service, JobHost* host) {
   std::shared_ptr<LinkCall> call(new LinkCall(service, host));
   call->Adopt(nullptr);
@@ -81,32 +70,39 @@ absl::Status LinkCall::Open(const v1::ShardMessage& first) {
                                                       const v1::ShardMessage& message) {
     if (auto link = weak.lock()) link->Write(JoinPayload(message, Bytes()));
   });
+  const StreamId stream = job->streams().Add(self);
   bool ended = false;
   {
     MutexLock lock(&mu_);
-    link_job_ = job;
-    peer_ = peer;
-    ticket_ = ticket;
     ended = ended_;
+    if (!ended) {
+      link_job_ = job;
+      peer_ = peer;
+      stream_ = stream;
+      ticket_ = ticket;
+    }
   }
-  if (ended && job->mailbox(peer).Close(ticket)) job->Post(event::LinkDown{peer});
-  return absl::OkStatus();
+  if (!ended) return absl::OkStatus();
+  job->streams().Remove(stream);
+  if (job->mailbox(peer).Close(ticket)) job->Post(event::LinkDown{peer});
+  return absl::CancelledError("Link: the shard went away");
 }
 
 bool LinkCall::OnMessage(const grpc::ByteBuffer& raw) {
   v1::ShardMessage message;
   absl::Status status = ParseMessage(raw, &message);
+  if (status.ok() && !opened_) {
+    status = Open(message);
+    opened_ = true;
+  }
   std::shared_ptr<JobShell> job;
   ShardId peer;
-  for (int attempt = 0; attempt < 2 && status.ok(); ++attempt) {
-    {
-      MutexLock lock(&mu_);
-      job = link_job_;
-      peer = peer_;
-    }
-    if (job != nullptr) break;
-    status = Open(message);
+  {
+    MutexLock lock(&mu_);
+    job = link_job_;
+    peer = peer_;
   }
+  if (status.ok() && job == nullptr) return false;  // the link has ended
   if (status.ok() && (message.job_id() != job->id().value() || message.from() != peer.value())) {
     status = absl::InvalidArgumentError("Link: a message of another job or shard");
   }
@@ -122,15 +118,19 @@ bool LinkCall::OnMessage(const grpc::ByteBuffer& raw) {
 void LinkCall::OnEnded() {
   std::shared_ptr<JobShell> job;
   ShardId peer;
+  StreamId stream;
   uint64_t ticket = 0;
   {
     MutexLock lock(&mu_);
     ended_ = true;
-    job = link_job_;
+    job = std::move(link_job_);
     peer = peer_;
+    stream = stream_;
     ticket = ticket_;
   }
-  if (job == nullptr || !job->mailbox(peer).Close(ticket)) return;
+  if (job == nullptr) return;
+  job->streams().Remove(stream);
+  if (!job->mailbox(peer).Close(ticket)) return;
   EPS_LOG_WARN("the link of shard " << peer << " is lost");
   job->Post(event::LinkDown{peer});
 }

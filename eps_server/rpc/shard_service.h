@@ -29,9 +29,6 @@ class ShardService final : public internal::ShardBase {
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Link(
       grpc::CallbackServerContext* context) override;
 
-  // Ends all links: the server is about to end.
-  void CloseLinks();
-
  private:
   friend class LinkCall;
   // `link` is from now on the one of its shard; the one before is ended.
@@ -58,8 +55,10 @@ class LinkCall final : public BidiCall {
 
   ShardService* const service_;
   JobHost* const host_;
+  bool opened_ = false;  // of one read at a time
   Mutex mu_;
   std::shared_ptr<JobShell> link_job_ EPS_GUARDED_BY(mu_);  // null until the first message
+  StreamId stream_ EPS_GUARDED_BY(mu_);  // among the job's streams, which end with the job
   ShardId peer_ EPS_GUARDED_BY(mu_);
   uint64_t ticket_ EPS_GUARDED_BY(mu_) = 0;
   bool ended_ EPS_GUARDED_BY(mu_) = false;

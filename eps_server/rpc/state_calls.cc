@@ -28,7 +28,7 @@ bool ImportCall::OnMessage(const grpc::ByteBuffer& message) {
     End(absl::Status(status.code(), absl::StrCat("ImportState: ", std::string(status.message()))));
     return false;
   }
-  return in_flight_.load(std::memory_order_acquire) < kMaxInFlight;
+  return in_flight_.load() < kMaxInFlight;
 }
 
 void ImportCall::NoteBorder(const v1::ImportStateRequest& message) {
@@ -101,7 +101,7 @@ absl::Status ImportCall::TakeSlice(const v1::ImportStateRequest& message,
 }
 
 void ImportCall::Deliver(ChunkId chunk, uint32_t crc32c, Bytes state) {
-  in_flight_.fetch_add(1, std::memory_order_acq_rel);
+  in_flight_.fetch_add(1);
   work_.Post([self = Self(), chunk, crc32c, version = Version(border_.version()),
               state = std::move(state)] {
     const absl::Status status = CheckCrc(state, crc32c);
@@ -114,15 +114,21 @@ void ImportCall::Deliver(ChunkId chunk, uint32_t crc32c, Bytes state) {
 }
 
 void ImportCall::OnImportTaken() {
-  in_flight_.fetch_sub(1, std::memory_order_acq_rel);
+  in_flight_.fetch_sub(1);
+  EndIfUnfinished();
   ReadNext();
 }
 
 void ImportCall::OnHalfClose() {
-  if (!finish_sent_) {
-    End(absl::InvalidArgumentError("ImportState: the stream ended without finish; chunks that were "
-                                   "complete are kept, send the others and finish"));
-  }
+  if (finish_sent_) return;
+  unfinished_.store(true);
+  EndIfUnfinished();
+}
+
+void ImportCall::EndIfUnfinished() {
+  if (!unfinished_.load() || in_flight_.load() > 0) return;
+  End(absl::InvalidArgumentError("ImportState: the stream ended without finish; chunks that were "
+                                 "complete are kept, send the others and finish"));
 }
 
 void ImportCall::OnReply(const effect::ReplyMessage& message) {

@@ -46,6 +46,8 @@ class ImportCall final : public ReadCall {
   // Checks the CRC on the pool; then the core gets the chunk.
   void Deliver(ChunkId chunk, uint32_t crc32c, Bytes state);
   void NoteBorder(const v1::ImportStateRequest& message);
+  // Ends an unfinished stream once the errors of its chunks are known.
+  void EndIfUnfinished();
 
   JobHost* const host_;
   grpc::ByteBuffer* const reply_;
@@ -57,6 +59,7 @@ class ImportCall final : public ReadCall {
   bool finish_sent_ = false;
 
   std::atomic<int> in_flight_{0};
+  std::atomic<bool> unfinished_{false};  // the client closed its side without finish
 };
 
 // Control.ExportState.

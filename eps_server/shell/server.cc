@@ -176,7 +176,6 @@ void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
   if (server_ != nullptr) {
     Drain();
     peers_.Stop();
-    shard_.CloseLinks();
     if (const std::shared_ptr<JobShell> job = host_->job()) {
       // The open step is dropped, which is safe: nothing of it is durable.
       job->CloseStreams(absl::UnavailableError("this server is about to end"));
