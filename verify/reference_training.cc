@@ -1,0 +1,254 @@
+#include "verify/reference_training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/flush_denormals.h"
+#include "common/status_macros.h"
+#include "compression/codec_reference.h"
+#include "spec/rng.h"
+#include "spec/schedule.h"
+#include "verify/tree_sum.h"
+
+namespace eps {
+namespace {
+
+// torch.nn.utils.clip_grad_norm_'s guard against a norm of 0.
+constexpr double kClipEpsilon = 1e-6;
+constexpr uint32_t kStaleStage = 1;
+
+float RoundedToBf16(float x) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &x, sizeof(bits));
+  bits = uint32_t{codec_reference::RoundToBf16(bits)} << 16;
+  std::memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+// What is left of `values` after a trip through the codec.
+void PassCodec(const std::string& codec, std::vector<float>* values) {
+  if (codec != "bf16") return;
+  for (float& x : *values) x = RoundedToBf16(x);
+}
+
+absl::Status CheckCodec(absl::string_view key, absl::string_view codec) {
+  if (codec == "fp32" || codec == "bf16") return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("the reference does not know how ", key, "=", codec,
+                                               " rounds; runs with fp32 and bf16 can be verified"));
+}
+
+MicroBatchResult Sum(MicroBatchResult left, MicroBatchResult right) {
+  for (size_t stage = 0; stage < left.gradient.size(); ++stage) {
+    for (size_t use = 0; use < left.gradient[stage].size(); ++use) {
+      AddInto(right.gradient[stage][use], &left.gradient[stage][use]);
+    }
+  }
+  left.loss.sum += right.loss.sum;
+  left.loss.tokens += right.loss.tokens;
+  return left;
+}
+
+// The sum of `count` results along the canonical tree, or from left to right.
+template <class Leaf>
+absl::StatusOr<MicroBatchResult> SumOf(uint32_t count, bool sequential, const Leaf& leaf) {
+  if (!sequential) return TreeSum<MicroBatchResult>(0, count, leaf, Sum);
+  EPS_ASSIGN_OR_RETURN(MicroBatchResult sum, leaf(0));
+  for (uint32_t i = 1; i < count; ++i) {
+    EPS_ASSIGN_OR_RETURN(MicroBatchResult next, leaf(i));
+    sum = Sum(std::move(sum), std::move(next));
+  }
+  return sum;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ReferenceTraining>> ReferenceTraining::New(const JobSpec& spec,
+                                                                          ReferenceModel* model,
+                                                                          BatchSource* batches,
+                                                                          Plant plant) {
+  EPS_RETURN_IF_ERROR(CheckCodec("quantization.weights", spec.codecs.weights));
+  EPS_RETURN_IF_ERROR(CheckCodec("quantization.gradients", spec.codecs.gradients));
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<UpdateRule> rule, NewUpdateRule(spec.optimizer));
+  if (spec.optimizer.name != OptimizerName::kAdamW) {
+    return absl::UnimplementedError("the reference keeps the state of optimizer.name=adamw only");
+  }
+  return std::unique_ptr<ReferenceTraining>(
+      new ReferenceTraining(spec, model, batches, plant, std::move(rule)));
+}
+
+ReferenceTraining::ReferenceTraining(const JobSpec& spec, ReferenceModel* model,
+                                     BatchSource* batches, Plant plant,
+                                     std::unique_ptr<UpdateRule> rule)
+    : spec_(spec),
+      model_(model),
+      batches_(batches),
+      plant_(plant),
+      rule_(std::move(rule)),
+      chunks_(ChunkMap::Build(spec)) {
+  for (uint32_t t = 0; t < spec.tensors.size(); ++t) {
+    weights_.emplace_back(spec.tensors[t].elements());
+    FillInitialValues(spec, TensorId(t), 0, absl::MakeSpan(weights_.back()));
+    exp_avg_.emplace_back(weights_.back().size(), 0.0f);
+    exp_avg_sq_.emplace_back(weights_.back().size(), 0.0f);
+  }
+}
+
+absl::StatusOr<StepFigures> ReferenceTraining::RunStep() {
+  const ScopedFlushDenormals flush;
+  ++step_;
+  ShowWeights();
+  EPS_ASSIGN_OR_RETURN(MicroBatchResult sum,
+                       plant_ == Plant::kSwappedTree ? RunSwappedTree() : RunParts());
+  const TensorValues gradient = ReduceUses(std::move(sum.gradient));
+  StepFigures figures;
+  figures.tokens = sum.loss.tokens;
+  const auto tokens = static_cast<double>(std::max<uint64_t>(figures.tokens, 1));
+  const double scale = (plant_ == Plant::kWrongLossScale ? 2.0 : 1.0) / tokens;
+  figures.loss = sum.loss.sum / tokens;
+  figures.grad_norm = Norm(gradient, static_cast<float>(scale));
+  const StepScalars scalars = Scalars(scale, figures.grad_norm);
+  figures.lr = scalars.lr;
+  Update(gradient, scalars);
+  last_norm_ = figures.grad_norm;
+  return figures;
+}
+
+void ReferenceTraining::ShowWeights() {
+  shown_before_ = std::move(shown_);
+  shown_ = weights_;
+  for (auto& values : shown_) PassCodec(spec_.codecs.weights, &values);
+  inputs_.clear();
+  for (uint32_t stage = 0; stage < spec_.stages.size(); ++stage) {
+    const bool stale = plant_ == Plant::kStaleWeights && stage == kStaleStage && step_ > 1;
+    inputs_.emplace_back();
+    for (const TensorUse& use : spec_.stages[stage].uses) {
+      inputs_.back().push_back((stale ? shown_before_ : shown_)[use.tensor.value()].data());
+    }
+  }
+}
+
+absl::StatusOr<MicroBatchResult> ReferenceTraining::RunMicroBatch(uint32_t part, uint32_t j) const {
+  const uint32_t index = part * spec_.training.micro_batches + j;
+  const uint32_t count = spec_.training.parts * spec_.training.micro_batches;
+  uint64_t data_step = step_;
+  uint32_t data_index = index;
+  if (plant_ == Plant::kWrongSample && index == 0) ++data_step;
+  if (plant_ == Plant::kSwappedMicroBatches && count > 2 && (index == 1 || index == 2)) {
+    data_index = 3 - index;
+  }
+  EPS_ASSIGN_OR_RETURN(MicroBatch batch, batches_->Get(Step(data_step), data_index));
+  batch.step = Step(step_);
+  batch.index = index;
+  return model_->Run(inputs_, batch);
+}
+
+absl::StatusOr<MicroBatchResult> ReferenceTraining::RunPart(uint32_t part) const {
+  EPS_ASSIGN_OR_RETURN(MicroBatchResult sum,
+                       SumOf(spec_.training.micro_batches, plant_ == Plant::kSequentialTree,
+                             [&](uint32_t j) { return RunMicroBatch(part, j); }));
+  for (auto& stage : sum.gradient) {
+    for (auto& values : stage) PassCodec(spec_.codecs.gradients, &values);
+  }
+  return sum;
+}
+
+absl::StatusOr<MicroBatchResult> ReferenceTraining::RunParts() const {
+  EPS_ASSIGN_OR_RETURN(MicroBatchResult sum,
+                       SumOf(spec_.training.parts, plant_ == Plant::kSequentialTree,
+                             [&](uint32_t part) { return RunPart(part); }));
+  if (plant_ == Plant::kDoubledPart) {
+    const LossSum loss = sum.loss;
+    EPS_ASSIGN_OR_RETURN(MicroBatchResult again, RunPart(0));
+    sum = Sum(std::move(sum), std::move(again));
+    sum.loss = loss;
+  }
+  return sum;
+}
+
+// The planted one: the tree over micro-batches outside, the one over parts inside.
+absl::StatusOr<MicroBatchResult> ReferenceTraining::RunSwappedTree() const {
+  return SumOf(spec_.training.micro_batches, /*sequential=*/false, [&](uint32_t j) {
+    return SumOf(spec_.training.parts, /*sequential=*/false,
+                 [&](uint32_t part) { return RunMicroBatch(part, j); });
+  });
+}
+
+// The gradient of each tensor: its uses added in stage order.
+TensorValues ReferenceTraining::ReduceUses(UseGradients gradient) const {
+  TensorValues reduced(spec_.tensors.size());
+  for (size_t stage = 0; stage < spec_.stages.size(); ++stage) {
+    for (size_t use = 0; use < spec_.stages[stage].uses.size(); ++use) {
+      std::vector<float>& sum = reduced[spec_.stages[stage].uses[use].tensor.value()];
+      if (sum.empty()) {
+        sum = std::move(gradient[stage][use]);
+      } else if (plant_ != Plant::kDroppedUse) {
+        AddInto(gradient[stage][use], &sum);
+      }
+    }
+  }
+  return reduced;
+}
+
+// The norm of the scaled gradient: squares summed chunk by chunk, tile by tile, as the contract of
+// SquareSum says, then over the chunks in their order.
+double ReferenceTraining::Norm(const TensorValues& gradient, float scale) const {
+  double sum = 0;
+  for (const Chunk& chunk : chunks_.chunks()) {
+    SquareSum squares;
+    ForEachTile(chunk, [&](const Tile& tile) {
+      const Segment& s = chunk.segments[tile.segment];
+      const float* const values = gradient[s.tensor.value()].data() + s.tensor_offset;
+      squares.Add(values + uint64_t{tile.row} * s.cols + tile.col, tile.rows, tile.cols, s.cols,
+                  scale);
+    });
+    sum += squares.Fold();
+  }
+  return std::sqrt(sum);
+}
+
+double ReferenceTraining::ClipFactor(double norm) const {
+  double clipped = norm;  // exact
+  if (spec_.training.clip == Clip::kNone) return 1.0;
+  if (spec_.training.clip == Clip::kLagged && plant_ != Plant::kWrongClip) clipped = last_norm_;
+  if (clipped == 0) return 1.0;
+  return std::min(1.0, spec_.training.max_grad_norm / (clipped + kClipEpsilon));
+}
+
+StepScalars ReferenceTraining::Scalars(double scale, double norm) const {
+  const uint64_t t = step_;
+  const uint64_t corrected = plant_ == Plant::kWrongBiasCorrection ? t + 1 : t;
+  StepScalars scalars;
+  scalars.update = t;
+  scalars.lr = LearningRate(spec_.schedule, spec_.optimizer.lr, t, spec_.training.steps);
+  scalars.bias_correction1 = 1.0 - IntegerPower(spec_.optimizer.beta1, corrected);
+  scalars.bias_correction2 = 1.0 - IntegerPower(spec_.optimizer.beta2, corrected);
+  scalars.grad_scale = static_cast<float>(scale * ClipFactor(norm));
+  return scalars;
+}
+
+void ReferenceTraining::Update(const TensorValues& gradient, const StepScalars& scalars) {
+  double largest_decay = 0;
+  for (const ParameterGroup& group : spec_.groups) {
+    largest_decay = std::max(largest_decay, group.weight_decay);
+  }
+  for (size_t t = 0; t < spec_.tensors.size(); ++t) {
+    const TensorSpec& tensor = spec_.tensors[t];
+    GroupScalars group;
+    group.weight_decay = plant_ == Plant::kDecayOnBias
+                             ? largest_decay
+                             : spec_.groups[tensor.group.value()].weight_decay;
+    TileState state;
+    state.weight = weights_[t].data();
+    state.field[0] = exp_avg_[t].data();
+    state.field[1] = exp_avg_sq_[t].data();
+    state.ld = tensor.cols;
+    rule_->Run(tensor.rows, tensor.cols, gradient[t].data(), tensor.cols, scalars, group, state);
+  }
+}
+
+}  // namespace eps

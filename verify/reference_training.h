@@ -1,0 +1,90 @@
+#ifndef EPS_VERIFY_REFERENCE_TRAINING_H_
+#define EPS_VERIFY_REFERENCE_TRAINING_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "optimizer/update_rule.h"
+#include "spec/chunk_map.h"
+#include "spec/job_spec.h"
+#include "verify/plant.h"
+#include "verify/reference_model.h"
+#include "worker/relay/relay.h"
+
+namespace eps {
+
+// What a step's record says about it.
+struct StepFigures {
+  double loss = 0;       // mean over the counted tokens
+  double grad_norm = 0;  // before clipping
+  double lr = 0;
+  uint64_t tokens = 0;
+};
+
+// One array of values per tensor of the spec, in its order, row-major.
+using TensorValues = std::vector<std::vector<float>>;
+
+// A whole training run in one process, step by step, all state in memory: what the job spec means,
+// written down without versions, parts in flight, stages on the move or messages. What defines bits
+// and is not a sum is shared with the run: random numbers and initial values (spec/rng.h), sample
+// positions, schedules, the chunk boundaries that the norm depends on, the update rule, and the
+// rounding of BF16. Everything else is the reference's own.
+//
+// Memory: five arrays of the model's size, and log2(micro-batches of a step) + 2 gradients of it.
+// Thread-compatible.
+class ReferenceTraining {
+ public:
+  // All borrowed; they outlive it. The state is that of the spec's initial values. `plant` makes it
+  // compute something else on purpose.
+  // Unimplemented names a codec or an optimizer whose arithmetic the reference does not know.
+  static absl::StatusOr<std::unique_ptr<ReferenceTraining>> New(const JobSpec& spec,
+                                                                ReferenceModel* model,
+                                                                BatchSource* batches, Plant plant);
+
+  // For a run that begins with other weights. REQUIRES step() == 0 and the sizes of the spec.
+  void SetWeights(TensorValues weights) { weights_ = std::move(weights); }
+
+  // Runs the next step. After an error the object is of no use.
+  absl::StatusOr<StepFigures> RunStep();
+
+  uint64_t step() const { return step_; }  // the last one that ran; 0: none
+  const TensorValues& weights() const { return weights_; }
+  const TensorValues& exp_avg() const { return exp_avg_; }
+  const TensorValues& exp_avg_sq() const { return exp_avg_sq_; }
+
+ private:
+  ReferenceTraining(const JobSpec& spec, ReferenceModel* model, BatchSource* batches, Plant plant,
+                    std::unique_ptr<UpdateRule> rule);
+
+  void ShowWeights();
+  absl::StatusOr<MicroBatchResult> RunMicroBatch(uint32_t part, uint32_t j) const;
+  absl::StatusOr<MicroBatchResult> RunPart(uint32_t part) const;
+  absl::StatusOr<MicroBatchResult> RunParts() const;
+  absl::StatusOr<MicroBatchResult> RunSwappedTree() const;
+  TensorValues ReduceUses(UseGradients gradient) const;
+  double Norm(const TensorValues& gradient, float scale) const;
+  double ClipFactor(double norm) const;
+  StepScalars Scalars(double scale, double norm) const;
+  void Update(const TensorValues& gradient, const StepScalars& scalars);
+
+  const JobSpec& spec_;
+  ReferenceModel* const model_;
+  BatchSource* const batches_;
+  const Plant plant_;
+  const std::unique_ptr<UpdateRule> rule_;
+  const ChunkMap chunks_;
+
+  uint64_t step_ = 0;
+  double last_norm_ = 0;
+  TensorValues weights_, exp_avg_, exp_avg_sq_;
+  TensorValues shown_;         // the weights as the codec of the wire leaves them
+  TensorValues shown_before_;  // those of the step before
+  StageInputs inputs_;         // into shown_
+};
+
+}  // namespace eps
+
+#endif  // EPS_VERIFY_REFERENCE_TRAINING_H_

@@ -1,0 +1,323 @@
+#include "verify/reference_training.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/flush_denormals.h"
+#include "common/tree_add.h"
+#include "gtest/gtest.h"
+#include "spec/model_layout.h"
+#include "spec/reduction_tree.h"
+#include "spec/rng.h"
+#include "spec/schedule.h"
+#include "spec/test_specs.h"
+#include "verify/backend_state.h"
+#include "verify/tree_sum.h"
+
+namespace eps {
+namespace {
+
+// Word `i` of a stream that belongs to (step, micro-batch, stage, use).
+uint32_t Word(uint64_t step, uint32_t micro_batch, size_t stage, size_t use, uint64_t i) {
+  const PhiloxBlock block =
+      Philox4x32({static_cast<uint32_t>(i / 4), static_cast<uint32_t>(step), micro_batch, 7},
+                 {static_cast<uint32_t>(stage), static_cast<uint32_t>(use)});
+  return block[i % 4];
+}
+
+// Gradients that depend on the weights, the sample and the place, over many binades, so that every
+// order of adding has its own bits.
+class NoisyModel final : public ReferenceModel {
+ public:
+  explicit NoisyModel(const JobSpec& spec) : spec_(spec) {}
+
+  absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
+                                       const MicroBatch& batch) override {
+    MicroBatchResult result;
+    const uint32_t data = batch.tokens.empty() ? 0 : static_cast<uint32_t>(batch.tokens[0]);
+    result.loss.sum = 100.0 + Word(data, batch.index, 0, 0, 0) * 0x1p-20;
+    result.loss.tokens = CountedTokens(batch);
+    for (size_t stage = 0; stage < weights.size(); ++stage) {
+      result.gradient.emplace_back();
+      for (size_t use = 0; use < weights[stage].size(); ++use) {
+        const TensorId tensor = spec_.stages[stage].uses[use].tensor;
+        std::vector<float> values(spec_.tensors[tensor.value()].elements());
+        for (size_t i = 0; i < values.size(); ++i) {
+          const uint32_t word = Word(batch.step.value() * 1000 + data, batch.index, stage, use, i);
+          const auto mantissa = static_cast<float>(static_cast<int32_t>(word));
+          values[i] =
+              std::ldexp(mantissa, -26 - static_cast<int>(word % 12)) + weights[stage][use][i];
+          if (word % 61 == 0) values[i] = 1e-40f;
+        }
+        result.gradient.back().push_back(std::move(values));
+      }
+    }
+    return result;
+  }
+
+ private:
+  const JobSpec& spec_;
+};
+
+// Batches that carry their identity as their only token.
+class NumberedBatches final : public BatchSource {
+ public:
+  absl::StatusOr<MicroBatch> Get(Step step, uint32_t index) override {
+    MicroBatch batch;
+    batch.step = step;
+    batch.index = index;
+    batch.samples = 1;
+    batch.seq_len = 1;
+    batch.tokens = {static_cast<int32_t>(step.value() * 100 + index)};
+    batch.labels = {0};
+    return batch;
+  }
+};
+
+JobSpec SpecFor(uint32_t parts, uint32_t micro_batches, bool tied) {
+  JobSpec spec = TinySyntheticSpec();
+  spec.model.synthetic.n_layer = 3;
+  spec.model.synthetic.n_embd = 72;  // ragged tiles
+  spec.model.synthetic.tied = tied;
+  spec.chunk_elements = 32 * 72;
+  spec.schedule.name = "cosine";
+  spec.optimizer.lr = 0.01;
+  spec.training.parts = parts;
+  spec.training.micro_batches = micro_batches;
+  spec.training.max_grad_norm = 0.5;
+  EXPECT_TRUE(BuildLayout(/*weight_decay=*/0.1, &spec).ok());
+  EXPECT_TRUE(spec.Validate().ok()) << spec.Validate();
+  return spec;
+}
+
+bool SameBits(const TensorValues& a, const TensorValues& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t t = 0; t < a.size(); ++t) {
+    if (a[t].size() != b[t].size()) return false;
+    if (std::memcmp(a[t].data(), b[t].data(), a[t].size() * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+// What a shard would have after each step: contributions made and folded with the code of worker
+// and server, the lead's numbers written out.
+class ShardOracle {
+ public:
+  explicit ShardOracle(const JobSpec& spec) : spec_(spec), model_(spec), state_(spec) {}
+
+  StepFigures RunStep() {
+    const ScopedFlushDenormals flush;
+    ++step_;
+    const std::vector<TensorValues> now = state_.Read();
+    StageInputs inputs;
+    for (const StageSpec& stage : spec_.stages) {
+      inputs.emplace_back();
+      for (const TensorUse& use : stage.uses) {
+        inputs.back().push_back(now[0][use.tensor.value()].data());
+      }
+    }
+    StepFigures figures;
+    TreeAccumulator<double, double (*)(double, double)> losses(
+        spec_.training.parts, +[](double a, double b) { return a + b; });
+    std::vector<UseGradients> parts;
+    for (uint32_t part = 0; part < spec_.training.parts; ++part) {
+      LossSum loss;
+      parts.push_back(Part(part, inputs, &loss));
+      losses.Insert({part, 1}, loss.sum);
+      figures.tokens += loss.tokens;
+    }
+    figures.loss = losses.Take() / static_cast<double>(figures.tokens);
+    figures.lr = LearningRate(spec_.schedule, spec_.optimizer.lr, step_, spec_.training.steps);
+    figures.grad_norm = state_.Update(
+        parts, Scalars(figures), static_cast<float>(1.0 / static_cast<double>(figures.tokens)));
+    last_norm_ = figures.grad_norm;
+    return figures;
+  }
+
+  std::vector<TensorValues> Read() { return state_.Read(); }
+
+ private:
+  UseGradients Part(uint32_t part, const StageInputs& inputs, LossSum* loss) {
+    const auto add = [](MicroBatchResult a, MicroBatchResult b) {
+      for (size_t s = 0; s < a.gradient.size(); ++s) {
+        for (size_t u = 0; u < a.gradient[s].size(); ++u) {
+          std::vector<float>& sum = a.gradient[s][u];
+          TreeAdd(sum.data(), b.gradient[s][u].data(), sum.size(), sum.data());
+        }
+      }
+      a.loss.sum += b.loss.sum;
+      a.loss.tokens += b.loss.tokens;
+      return a;
+    };
+    const uint32_t g = spec_.training.micro_batches;
+    TreeAccumulator<MicroBatchResult, decltype(add)> sum(g, add);
+    for (uint32_t j = g; j-- > 0;) {
+      sum.Insert({j, 1}, *model_.Run(inputs, *batches_.Get(Step(step_), part * g + j)));
+    }
+    MicroBatchResult whole = sum.Take();
+    *loss = whole.loss;
+    return std::move(whole.gradient);
+  }
+
+  StepScalars Scalars(const StepFigures& figures) const {
+    StepScalars scalars;
+    scalars.update = step_;
+    scalars.lr = figures.lr;
+    scalars.bias_correction1 = 1.0 - IntegerPower(spec_.optimizer.beta1, step_);
+    scalars.bias_correction2 = 1.0 - IntegerPower(spec_.optimizer.beta2, step_);
+    const double scale = 1.0 / static_cast<double>(figures.tokens);
+    double clip = 1.0;
+    if (spec_.training.clip == Clip::kLagged && step_ > 1) {
+      clip = std::min(1.0, spec_.training.max_grad_norm / (last_norm_ + 1e-6));
+    }
+    scalars.grad_scale = static_cast<float>(scale * clip);
+    return scalars;
+  }
+
+  const JobSpec& spec_;
+  NoisyModel model_;
+  NumberedBatches batches_;
+  BackendState state_;
+  uint64_t step_ = 0;
+  double last_norm_ = 0;
+};
+
+struct Shape {
+  uint32_t parts, micro_batches;
+  bool tied;
+  Clip clip;
+};
+
+TEST(ReferenceTraining, GivesTheBitsOfAShard) {
+  for (const Shape& shape : {Shape{1, 1, false, Clip::kNone}, Shape{2, 2, true, Clip::kLagged},
+                             Shape{3, 1, true, Clip::kLagged}, Shape{1, 5, false, Clip::kLagged},
+                             Shape{5, 6, true, Clip::kNone}}) {
+    JobSpec spec = SpecFor(shape.parts, shape.micro_batches, shape.tied);
+    spec.training.clip = shape.clip;
+    SCOPED_TRACE(testing::Message() << shape.parts << " parts of " << shape.micro_batches);
+    ShardOracle shard(spec);
+    NoisyModel model(spec);
+    NumberedBatches batches;
+    auto reference = ReferenceTraining::New(spec, &model, &batches, Plant::kNone);
+    ASSERT_TRUE(reference.ok()) << reference.status();
+    for (int step = 1; step <= 3; ++step) {
+      const StepFigures expected = shard.RunStep();
+      const auto figures = (*reference)->RunStep();
+      ASSERT_TRUE(figures.ok()) << figures.status();
+      EXPECT_EQ(figures->loss, expected.loss);
+      EXPECT_EQ(figures->grad_norm, expected.grad_norm);
+      EXPECT_EQ(figures->lr, expected.lr);
+      EXPECT_EQ(figures->tokens, expected.tokens);
+      const std::vector<TensorValues> state = shard.Read();
+      EXPECT_TRUE(SameBits((*reference)->weights(), state[0])) << "weights, step " << step;
+      EXPECT_TRUE(SameBits((*reference)->exp_avg(), state[1])) << "exp_avg, step " << step;
+      EXPECT_TRUE(SameBits((*reference)->exp_avg_sq(), state[2])) << "exp_avg_sq, step " << step;
+    }
+  }
+}
+
+struct Outcome {
+  TensorValues weights, exp_avg, exp_avg_sq;
+};
+
+Outcome RunFor(const JobSpec& spec, Plant plant, int steps) {
+  NoisyModel model(spec);
+  NumberedBatches batches;
+  auto reference = ReferenceTraining::New(spec, &model, &batches, plant);
+  EXPECT_TRUE(reference.ok()) << reference.status();
+  for (int i = 0; i < steps; ++i) EXPECT_TRUE((*reference)->RunStep().ok());
+  return {(*reference)->weights(), (*reference)->exp_avg(), (*reference)->exp_avg_sq()};
+}
+
+TEST(ReferenceTraining, EveryPlantedMistakeOfTheArithmeticShowsInTheState) {
+  const JobSpec spec = SpecFor(4, 2, /*tied=*/true);
+  const Outcome right = RunFor(spec, Plant::kNone, 2);
+  EXPECT_TRUE(SameBits(right.weights, RunFor(spec, Plant::kNone, 2).weights));
+  for (const PlantInfo& info : Plants()) {
+    if (info.plant == Plant::kWrongMaskKey) continue;  // is planted into the model
+    const Outcome wrong = RunFor(spec, info.plant, 2);
+    EXPECT_FALSE(SameBits(right.weights, wrong.weights)) << info.name;
+    // What changes the gradient shows in the moments, the rest must not touch them in step 1.
+    const Outcome first = RunFor(spec, info.plant, 1);
+    const bool only_weights = info.plant == Plant::kWrongBiasCorrection ||
+                              info.plant == Plant::kDecayOnBias ||
+                              info.plant == Plant::kStaleWeights;
+    EXPECT_EQ(SameBits(RunFor(spec, Plant::kNone, 1).exp_avg, first.exp_avg), only_weights)
+        << info.name;
+  }
+}
+
+TEST(ReferenceTraining, RoundsWhatTravelsAsBf16) {
+  JobSpec spec = SpecFor(2, 2, /*tied=*/true);
+  const Outcome exact = RunFor(spec, Plant::kNone, 1);
+  spec.codecs.gradients = "bf16";
+  EXPECT_FALSE(SameBits(exact.exp_avg, RunFor(spec, Plant::kNone, 1).exp_avg));
+  spec.codecs.gradients = "fp32";
+  spec.codecs.weights = "bf16";
+  EXPECT_FALSE(SameBits(exact.exp_avg, RunFor(spec, Plant::kNone, 1).exp_avg));
+}
+
+TEST(ReferenceTraining, RefusesACodecThatItDoesNotKnow) {
+  JobSpec spec = SpecFor(1, 1, false);
+  spec.codecs.gradients = "fp8";
+  NoisyModel model(spec);
+  NumberedBatches batches;
+  const absl::Status status = ReferenceTraining::New(spec, &model, &batches, Plant::kNone).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_NE(status.message().find("quantization.gradients=fp8"), std::string::npos) << status;
+}
+
+TEST(ReferenceTraining, BeginsWithOtherWeightsIfGiven) {
+  const JobSpec spec = SpecFor(1, 1, false);
+  NoisyModel model(spec);
+  NumberedBatches batches;
+  auto reference = ReferenceTraining::New(spec, &model, &batches, Plant::kNone);
+  ASSERT_TRUE(reference.ok());
+  TensorValues weights = (*reference)->weights();
+  weights[0][5] += 1.0f;
+  (*reference)->SetWeights(weights);
+  ASSERT_TRUE((*reference)->RunStep().ok());
+  EXPECT_FALSE(SameBits((*reference)->weights(), RunFor(spec, Plant::kNone, 1).weights));
+}
+
+TEST(TreeSum, SplitsAtTheLargestPowerOfTwoBelow) {
+  const auto name = [](uint32_t i) { return absl::StatusOr<std::string>(std::to_string(i)); };
+  const auto join = [](const std::string& a, const std::string& b) { return "(" + a + b + ")"; };
+  const char* const expected[] = {"0",
+                                  "(01)",
+                                  "((01)2)",
+                                  "((01)(23))",
+                                  "(((01)(23))4)",
+                                  "(((01)(23))(45))",
+                                  "(((01)(23))((45)6))"};
+  for (uint32_t n = 1; n <= 7; ++n) {
+    EXPECT_EQ(*TreeSum<std::string>(0, n, name, join), expected[n - 1]);
+  }
+}
+
+TEST(TreeSum, AddsWithDenormalsFlushed) {
+  const ScopedFlushDenormals flush;
+  std::vector<float> sum = {1e-40f, 2.0f, -0.0f};
+  AddInto({1e-40f, 1e-40f, -0.0f}, &sum);
+  EXPECT_EQ(sum[0], 0.0f);
+  EXPECT_EQ(sum[1], 2.0f);
+  EXPECT_TRUE(std::signbit(sum[2]));
+}
+
+TEST(Plant, HasANameThatIsUnderstood) {
+  for (const PlantInfo& info : Plants()) {
+    const auto parsed = ParsePlant(info.name);
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(*parsed, info.plant);
+  }
+  const absl::Status status = ParsePlant("tree").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("swapped_tree"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace eps

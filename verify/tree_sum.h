@@ -1,0 +1,37 @@
+#ifndef EPS_VERIFY_TREE_SUM_H_
+#define EPS_VERIFY_TREE_SUM_H_
+
+// The canonical tree as the recursion that defines it, for the reference: workers and servers fold
+// with other code (spec/reduction_tree.h, storage/), so that a mistake in either shows.
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/status_macros.h"
+
+namespace eps {
+
+// sum[i] += addend[i], one rounding each; the calling thread must hold ScopedFlushDenormals. In a
+// file of its own, because a compiler may move inlined arithmetic out of that scope.
+// REQUIRES equal sizes.
+void AddInto(const std::vector<float>& addend, std::vector<float>* sum);
+
+// The sum of leaves [first, first + count): a leaf itself, else the left and the right half, where
+// the left one takes the largest power of two below count. `leaf(i)` gives a StatusOr<Value>,
+// `add(left, right)` a Value. At most log2(count) + 1 values live at a time. REQUIRES count >= 1.
+template <class Value, class Leaf, class Add>
+absl::StatusOr<Value> TreeSum(uint32_t first, uint32_t count, const Leaf& leaf, const Add& add) {
+  if (count == 1) return leaf(first);
+  uint32_t left_count = 1;
+  while (left_count * 2 < count) left_count *= 2;
+  EPS_ASSIGN_OR_RETURN(Value left, (TreeSum<Value>(first, left_count, leaf, add)));
+  EPS_ASSIGN_OR_RETURN(Value right,
+                       (TreeSum<Value>(first + left_count, count - left_count, leaf, add)));
+  return add(std::move(left), std::move(right));
+}
+
+}  // namespace eps
+
+#endif  // EPS_VERIFY_TREE_SUM_H_
