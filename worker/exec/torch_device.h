@@ -1,7 +1,8 @@
 #ifndef EPS_WORKER_EXEC_TORCH_DEVICE_H_
 #define EPS_WORKER_EXEC_TORCH_DEVICE_H_
 
-// Which device computes, and how its threads are set up. Only worker/exec includes this header.
+// Which device computes, and how its threads are set up. Only worker/exec and worker/models include
+// this header.
 
 #include <string>
 

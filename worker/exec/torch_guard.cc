@@ -13,9 +13,9 @@ absl::Status CatchTorch(absl::string_view what, const std::function<void()>& bod
     body();
     return absl::OkStatus();
   } catch (const c10::OutOfMemoryError& error) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        what, ": out of device memory: ", error.what_without_backtrace(),
-        "; lower training.micro_batch_size or set worker.stash=host"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(what, ": out of device memory: ", error.what_without_backtrace(),
+                     "; lower training.micro_batch_size or set worker.stash=host"));
   } catch (const c10::Error& error) {
     return absl::InternalError(absl::StrCat(what, ": ", error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {

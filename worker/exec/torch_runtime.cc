@@ -132,7 +132,8 @@ class TorchActivation final : public Activation {
   Tensor tensor;
 };
 
-// An activation in host memory, charged by the caller. Taking it back ends the charges even if the handle lives on.
+// An activation in host memory, charged by the caller. Taking it back ends the charges even if the
+// handle lives on.
 class StashedActivation final : public Activation {
  public:
   StashedActivation(Tensor t, std::unique_ptr<Charge> c, bool leaves_device_account)
@@ -152,8 +153,7 @@ const TorchWeights& WeightsOf(const StageWeights& weights) {
 }
 
 Tensor TensorOf(const ActivationPtr& activation) {
-  return activation == nullptr ? Tensor()
-                               : static_cast<const TorchActivation&>(*activation).tensor;
+  return activation == nullptr ? Tensor() : static_cast<const TorchActivation&>(*activation).tensor;
 }
 
 // A TorchStage behind the interface of the relay: handles in and out, exceptions caught.
@@ -211,7 +211,10 @@ class TorchRuntime final : public StageRuntime {
  public:
   TorchRuntime(const JobSpec& spec, c10::Device device, int threads, bool stash_on_host,
                MemoryAccount* account)
-      : spec_(spec), device_(device), threads_(threads), stash_on_host_(stash_on_host),
+      : spec_(spec),
+        device_(device),
+        threads_(threads),
+        stash_on_host_(stash_on_host),
         account_(account) {
     if (device_.is_cpu()) {
       TensorMemory::Get().ResetPeak();
@@ -302,8 +305,8 @@ class TorchRuntime final : public StageRuntime {
         host = at::empty(tensor.sizes(), at::TensorOptions().dtype(at::kFloat).pinned_memory(true));
         host.copy_(tensor, /*non_blocking=*/true);
       }
-      stashed = std::make_shared<StashedActivation>(std::move(host), std::move(charge),
-                                                    device_.is_cpu());
+      stashed =
+          std::make_shared<StashedActivation>(std::move(host), std::move(charge), device_.is_cpu());
     }));
     return stashed;
   }
@@ -408,8 +411,8 @@ absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spe
   EPS_RETURN_IF_ERROR(PrepareThreads(threads));
   std::unique_ptr<TorchRuntime> runtime;
   EPS_RETURN_IF_ERROR(CatchTorch("making the runtime", [&] {
-    runtime = std::make_unique<TorchRuntime>(spec, device, threads, options.stash == "host",
-                                             account);
+    runtime =
+        std::make_unique<TorchRuntime>(spec, device, threads, options.stash == "host", account);
   }));
   EPS_RETURN_IF_ERROR(runtime->AddStages());
   return std::unique_ptr<StageRuntime>(std::move(runtime));

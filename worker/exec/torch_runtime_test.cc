@@ -127,8 +127,8 @@ TEST(TorchRuntimeTest, RefusesAStashBeyondTheAccountsLimit) {
   MemoryAccount account(40'000);
   auto runtime = MakeRuntime(spec, "host", &account);
   auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
-  auto stashed = runtime->Stash(*runtime->program(StageId(0)).Forward(*weights, MakeBatch(),
-                                                                      nullptr));
+  auto stashed =
+      runtime->Stash(*runtime->program(StageId(0)).Forward(*weights, MakeBatch(), nullptr));
   EXPECT_EQ(stashed.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
@@ -175,8 +175,8 @@ TEST(TorchRuntimeTest, FlushesDenormalsWhereItComputes) {
   ActivationPtr out = *runtime->program(StageId(0)).Forward(*embedding, MakeBatch(), nullptr);
   auto head = runtime->Load(StageId(2), FilledHost(spec, StageId(2), runtime.get(), 1.0f));
   for (const int scale_log2 : {100, 140}) {  // 2^-140 is a denormal
-    auto result = runtime->program(StageId(2)).Backward(*head, MakeBatch(), out, nullptr,
-                                                        scale_log2);
+    auto result =
+        runtime->program(StageId(2)).Backward(*head, MakeBatch(), out, nullptr, scale_log2);
     ASSERT_TRUE(result.ok()) << result.status();
     auto host = runtime->NewHostStage(StageId(2));
     ASSERT_TRUE(runtime->ToHost(StageId(2), *result->gradient, host.get()).ok());

@@ -51,15 +51,18 @@ absl::StatusOr<size_t> FindUse(const JobSpec& spec, StageId stage, const std::st
   for (size_t use = 0; use < stage_spec.uses.size(); ++use) {
     if (absl::EndsWith(spec.tensors[stage_spec.uses[use].tensor.value()].name, suffix)) return use;
   }
-  return absl::InvalidArgumentError(absl::StrCat("stage ", stage_spec.name, " of the job has no tensor *",
-                                                 suffix, ": not the layout of a gpt2 model"));
+  return absl::InvalidArgumentError(absl::StrCat("stage ", stage_spec.name,
+                                                 " of the job has no tensor *", suffix,
+                                                 ": not the layout of a gpt2 model"));
 }
 
 // What all stages share: sizes and random masks.
 class Gpt2Stage : public TorchStage {
  public:
   Gpt2Stage(const JobSpec& spec, StageId stage)
-      : spec_(spec), stage_(stage), eps_(spec.model.gpt2.layer_norm_epsilon),
+      : spec_(spec),
+        stage_(stage),
+        eps_(spec.model.gpt2.layer_norm_epsilon),
         width_(spec.model.gpt2.n_embd) {}
 
   Tensor Forward(const StageTensors&, const MicroBatch&, const Tensor&) const override {
@@ -160,9 +163,9 @@ class EmbeddingStage final : public Gpt2Stage {
     const Tensor dy = Dropped(batch, kEmbeddingSite, config().embd_pdrop, grad_out);
     TorchBackward out;
     out.gradient.resize(weights.size());
-    out.gradient[wte_] = at::embedding_dense_backward(
-        dy, IdTensor(batch.tokens, batch, dy), weights[wte_].size(0), /*padding_idx=*/-1,
-        /*scale_grad_by_freq=*/false);
+    out.gradient[wte_] = at::embedding_dense_backward(dy, IdTensor(batch.tokens, batch, dy),
+                                                      weights[wte_].size(0), /*padding_idx=*/-1,
+                                                      /*scale_grad_by_freq=*/false);
     Tensor dwpe = at::zeros(weights[wpe_].sizes(), dy.options());
     dwpe.narrow(0, 0, batch.seq_len).copy_(dy.sum(0));
     out.gradient[wpe_] = std::move(dwpe);
@@ -226,8 +229,8 @@ class BlockStage final : public Gpt2Stage {
     const Tensor dprojected = Dropped(batch, kProjectionSite, config().resid_pdrop, dx2);
     LinearBackward(dprojected, merged, &out.gradient[u_.attn_proj_weight],
                    &out.gradient[u_.attn_proj_bias]);
-    const Tensor dpacked = AttentionBackward(
-        batch, attended, qkv, at::mm(dprojected, w[u_.attn_proj_weight].t()));
+    const Tensor dpacked =
+        AttentionBackward(batch, attended, qkv, at::mm(dprojected, w[u_.attn_proj_weight].t()));
     LinearBackward(dpacked, norm1.y, &out.gradient[u_.attn_weight], &out.gradient[u_.attn_bias]);
     norm1.y = at::mm(dpacked, w[u_.attn_weight].t());
     Tensor dx = LayerNormBackward(norm1.y, x, norm1, w[u_.ln_1_weight], w[u_.ln_1_bias],
@@ -260,8 +263,8 @@ class BlockStage final : public Gpt2Stage {
     }
     const double scale = 1.0 / std::sqrt(static_cast<double>(width_ / heads_));
     const Tensor scores = at::matmul(qkv[0], qkv[1].transpose(2, 3)).mul(scale);
-    const Tensor later = at::ones({batch.seq_len, batch.seq_len},
-                                  scores.options().dtype(at::kBool)).triu(1);
+    const Tensor later =
+        at::ones({batch.seq_len, batch.seq_len}, scores.options().dtype(at::kBool)).triu(1);
     const Tensor weights =
         at::softmax(scores.masked_fill(later, -std::numeric_limits<double>::infinity()), -1);
     return at::matmul(Dropped(batch, kAttentionSite, p, weights), qkv[2]);
@@ -339,9 +342,8 @@ class HeadStage final : public Gpt2Stage {
  private:
   // Loss and gradients of rows [first, first + count): adds to out->loss and to the gradient of the
   // output matrix, writes those rows of `dh`.
-  void LossBlock(const Tensor& weight, const Tensor& h_all, const Tensor& labels_all,
-                 int64_t first, int64_t count, double scale, const Tensor& dh,
-                 TorchBackward* out) const {
+  void LossBlock(const Tensor& weight, const Tensor& h_all, const Tensor& labels_all, int64_t first,
+                 int64_t count, double scale, const Tensor& dh, TorchBackward* out) const {
     const Tensor h = h_all.narrow(0, first, count);
     const Tensor labels = labels_all.narrow(0, first, count);
     const Tensor counted = labels.ne(kIgnoreLabel);
@@ -415,8 +417,7 @@ absl::StatusOr<std::unique_ptr<TorchStage>> NewGpt2Stage(const JobSpec& spec, St
   EPS_ASSIGN_OR_RETURN(const size_t ln_bias, FindUse(spec, stage, ".ln_f.bias"));
   EPS_ASSIGN_OR_RETURN(
       const size_t lm_weight,
-      FindUse(spec, stage,
-              spec.model.gpt2.tie_word_embeddings ? ".wte.weight" : "lm_head.weight"));
+      FindUse(spec, stage, spec.model.gpt2.tie_word_embeddings ? ".wte.weight" : "lm_head.weight"));
   return std::make_unique<HeadStage>(spec, stage, ln_weight, ln_bias, lm_weight);
 }
 

@@ -16,11 +16,11 @@
 #include "ATen/ops/addmm.h"
 #include "ATen/ops/cross_entropy_loss.h"
 #include "ATen/ops/embedding.h"
+#include "ATen/ops/empty.h"
 #include "ATen/ops/from_blob.h"
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/layer_norm.h"
 #include "ATen/ops/matmul.h"
-#include "ATen/ops/empty.h"
 #include "ATen/ops/scaled_dot_product_attention.h"
 #include "common/check.h"
 #include "spec/model_layout.h"
@@ -76,9 +76,9 @@ class Staged {
       gradients_.push_back(runtime->NewHostStage(StageId(s)));
       for (size_t use = 0; use < spec.stages[s].uses.size(); ++use) {
         const TensorId id = spec.stages[s].uses[use].tensor;
-        FillInitialValues(spec, id, 0,
-                          absl::MakeSpan(hosts_[s]->tensor(use),
-                                         spec.tensors[id.value()].elements()));
+        FillInitialValues(
+            spec, id, 0,
+            absl::MakeSpan(hosts_[s]->tensor(use), spec.tensors[id.value()].elements()));
       }
     }
   }
@@ -131,7 +131,8 @@ class Plain {
   double Step(const MicroBatch& batch) {
     const at::AutoGradMode with_grad(true);
     const int64_t b = batch.samples, t = batch.seq_len, d = c_.n_embd / c_.n_head;
-    const Tensor tokens = at::from_blob(const_cast<int32_t*>(batch.tokens.data()), {b, t}, at::kInt);
+    const Tensor tokens =
+        at::from_blob(const_cast<int32_t*>(batch.tokens.data()), {b, t}, at::kInt);
     const Tensor labels =
         at::from_blob(const_cast<int32_t*>(batch.labels.data()), {b * t}, at::kInt).to(at::kLong);
     Tensor x = at::embedding(leaves_[0], tokens) + leaves_[1].narrow(0, 0, t);
@@ -150,8 +151,8 @@ class Plain {
     }
     const Tensor* w = &leaves_[2 + 12 * c_.n_layer];
     const Tensor h = at::layer_norm(x, {c_.n_embd}, w[0], w[1]);
-    const Tensor loss = at::cross_entropy_loss(
-        at::matmul(h, leaves_[0].t()).view({b * t, -1}), labels, {}, at::Reduction::Sum);
+    const Tensor loss = at::cross_entropy_loss(at::matmul(h, leaves_[0].t()).view({b * t, -1}),
+                                               labels, {}, at::Reduction::Sum);
     torch::autograd::backward({loss}, {});
     return loss.item<float>();
   }
@@ -190,7 +191,7 @@ struct Times {
 
 int main(int argc, char** argv) {
   eps::Shape shape;
-  int* const fields[] = {&shape.layers, &shape.width, &shape.heads,  &shape.seq,
+  int* const fields[] = {&shape.layers,  &shape.width, &shape.heads,  &shape.seq,
                          &shape.samples, &shape.vocab, &shape.threads};
   for (int i = 1; i < argc && i <= 7; ++i) *fields[i - 1] = std::atoi(argv[i]);
   const eps::JobSpec spec = eps::MakeSpec(shape);

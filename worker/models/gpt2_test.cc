@@ -100,8 +100,7 @@ MicroBatch MakeBatch(const Case& c, uint32_t index) {
     batch.tokens.push_back(static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(c.vocab)));
     const bool skip = c.padded && (state >> 5) % 4 == 0;
     batch.labels.push_back(
-        skip ? kIgnoreLabel
-             : static_cast<int32_t>((state >> 12) % static_cast<uint32_t>(c.vocab)));
+        skip ? kIgnoreLabel : static_cast<int32_t>((state >> 12) % static_cast<uint32_t>(c.vocab)));
   }
   return batch;
 }
@@ -142,7 +141,8 @@ StepResult RunStages(const Case& c, const JobSpec& spec,
                      const std::vector<std::vector<float>>& weights, StageRuntime* runtime,
                      bool descending) {
   const uint32_t stages = static_cast<uint32_t>(spec.stages.size());
-  std::vector<std::vector<ActivationPtr>> stash(stages, std::vector<ActivationPtr>(c.micro_batches));
+  std::vector<std::vector<ActivationPtr>> stash(stages,
+                                                std::vector<ActivationPtr>(c.micro_batches));
   std::vector<ActivationPtr> current(c.micro_batches);
   std::vector<uint32_t> order;
   for (uint32_t u = 0; u < c.micro_batches; ++u) order.push_back(u);
@@ -166,8 +166,8 @@ StepResult RunStages(const Case& c, const JobSpec& spec,
     for (const uint32_t u : order) {
       ActivationPtr in = std::move(current[u]);
       if (s + 1 < stages && s > 0) in = *runtime->Unstash(std::move(stash[s][u]));
-      auto out = runtime->program(StageId(s)).Backward(*loaded, MakeBatch(c, u), in, grads[u],
-                                                       c.loss_scale_log2);
+      auto out = runtime->program(StageId(s))
+                     .Backward(*loaded, MakeBatch(c, u), in, grads[u], c.loss_scale_log2);
       EXPECT_TRUE(out.ok()) << out.status();
       grads[u] = std::move(out->grad_in);
       sum.Insert({u, 1}, std::move(out->gradient));
@@ -198,8 +198,9 @@ class Reference {
         std::vector<int64_t> shape = {tensor.rows, tensor.cols};
         if (tensor.rank == 1) shape = {tensor.cols};
         const std::vector<float>& values = weights[use.tensor.value()];
-        leaves_.back().push_back(
-            at::from_blob(const_cast<float*>(values.data()), shape).clone().set_requires_grad(true));
+        leaves_.back().push_back(at::from_blob(const_cast<float*>(values.data()), shape)
+                                     .clone()
+                                     .set_requires_grad(true));
       }
     }
   }
@@ -216,7 +217,8 @@ class Reference {
 
     const std::vector<Tensor>& head = leaves_[last];
     const Tensor h = at::layer_norm(x, {c_.width}, head[0], head[1]).view({-1, c_.width});
-    const Tensor labels = at::tensor(std::vector<int64_t>(batch.labels.begin(), batch.labels.end()));
+    const Tensor labels =
+        at::tensor(std::vector<int64_t>(batch.labels.begin(), batch.labels.end()));
     StepResult result;
     std::vector<Tensor> roots, outputs;  // one leaf of the output matrix per loss block
     for (int64_t first = 0; first < h.size(0); first += c_.loss_block) {

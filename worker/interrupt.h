@@ -1,0 +1,13 @@
+#ifndef EPS_WORKER_INTERRUPT_H_
+#define EPS_WORKER_INTERRUPT_H_
+
+namespace eps {
+
+// SIGINT and SIGTERM: the first one is remembered for whoever asks, the second one ends the
+// process at once with exit code 130.
+void HandleInterrupts();
+bool Interrupted();
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_INTERRUPT_H_

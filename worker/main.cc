@@ -1,0 +1,82 @@
+// `eps-worker`: the programs of the project that compute with LibTorch.
+
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/exit_code.h"
+#include "common/status_macros.h"
+#include "worker/exec/torch_runtime.h"
+#include "worker/interrupt.h"
+#include "worker/options.h"
+#include "worker/run_generate.h"
+#include "worker/run_worker.h"
+
+extern char** environ;
+
+namespace eps {
+namespace {
+
+std::map<std::string, std::string> Environment() {
+  std::map<std::string, std::string> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const char* const equals = std::strchr(*entry, '=');
+    if (equals == nullptr) continue;
+    variables.emplace(std::string(*entry, static_cast<size_t>(equals - *entry)), equals + 1);
+  }
+  return variables;
+}
+
+// LibTorch's threads wait for each other by spinning, which costs a factor of five as soon as
+// another process (a server on the same machine) wants a core. The library that owns them reads
+// OMP_WAIT_POLICY when it is loaded, before main: so the program starts itself once more with it.
+void WaitPassively(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length <= 0 || setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
+  path[length] = '\0';
+  execv(path, argv);  // returns only if it failed; then spinning it is
+}
+
+absl::Status Run(const std::vector<std::string>& arguments) {
+  EPS_ASSIGN_OR_RETURN(const ProgramOptions options, ParseProgramOptions(arguments, Environment()));
+  switch (options.command) {
+    case ProgramOptions::Command::kHelp:
+      std::fputs(options.help.c_str(), stdout);
+      return absl::OkStatus();
+    case ProgramOptions::Command::kVersion: {
+      EPS_ASSIGN_OR_RETURN(const std::string profile, TorchComputeProfile(RuntimeOptions()));
+      std::printf("eps-worker (%s)\n", profile.c_str());
+      return absl::OkStatus();
+    }
+    case ProgramOptions::Command::kWorker:
+      HandleInterrupts();
+      return RunWorker(options.worker);
+    case ProgramOptions::Command::kGenerate: {
+      EPS_ASSIGN_OR_RETURN(const std::string text, RunGenerate(options.generate));
+      std::printf("%s\n", text.c_str());
+      return absl::OkStatus();
+    }
+  }
+  return absl::InternalError("unknown command");
+}
+
+}  // namespace
+}  // namespace eps
+
+int main(int argc, char** argv) {
+  eps::WaitPassively(argv);
+  const absl::Status status = eps::Run(std::vector<std::string>(argv + 1, argv + argc));
+  if (status.ok()) return 0;
+  std::fflush(stdout);
+  std::fprintf(stderr, "eps-worker: %s\n", std::string(status.message()).c_str());
+  return static_cast<int>(eps::ExitCodeOf(status));
+}

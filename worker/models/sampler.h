@@ -1,0 +1,23 @@
+#ifndef EPS_WORKER_MODELS_SAMPLER_H_
+#define EPS_WORKER_MODELS_SAMPLER_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace eps {
+
+struct SamplerOptions {
+  double temperature = 0.8;  // 0: always the likeliest token
+  uint32_t top_k = 40;       // only the k likeliest are drawn from; 0: all
+  uint64_t seed = 0;
+};
+
+// The token at place `index` of a continuation, drawn from the scores of all tokens. A pure
+// function: equal arguments give the same token on every machine (equal scores rank by id; the
+// random number is Philox of seed and index). REQUIRES scores not empty, temperature >= 0.
+int32_t SampleToken(absl::Span<const float> scores, const SamplerOptions& options, uint64_t index);
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_MODELS_SAMPLER_H_

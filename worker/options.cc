@@ -1,0 +1,222 @@
+#include "worker/options.h"
+
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/status_macros.h"
+
+namespace eps {
+namespace {
+
+// What CLI11 reads.
+struct Raw {
+  std::string config_file;
+  std::string servers;
+  std::vector<std::string> data;
+  std::string report;
+  std::string prompt_ids;
+  bool has_prompt = false;
+};
+
+// "[\"a\", \"b\"]": names may hold commas and spaces.
+std::string ListText(const std::vector<std::string>& items) {
+  return absl::StrCat("[",
+                      absl::StrJoin(items, ", ",
+                                    [](std::string* out, const std::string& item) {
+                                      out->push_back('"');
+                                      for (const char c : item) {
+                                        if (c == '"' || c == '\\') out->push_back('\\');
+                                        out->push_back(c);
+                                      }
+                                      out->push_back('"');
+                                    }),
+                      "]");
+}
+
+// --section.key=value and --section.key value.
+absl::Status ApplyOverrides(const std::vector<std::string>& extras, Config* config) {
+  for (size_t i = 0; i < extras.size(); ++i) {
+    const size_t equals = extras[i].find('=');
+    const std::string name = extras[i].substr(0, equals);
+    if (!absl::StartsWith(name, "--")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown argument ", name, "; eps-worker worker --help lists the options"));
+    }
+    if (equals == std::string::npos && i + 1 == extras.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": a value is missing"));
+    }
+    const std::string value =
+        equals != std::string::npos ? extras[i].substr(equals + 1) : extras[++i];
+    const absl::Status status = config->Set(name.substr(2), value);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyFile(const std::string& path, Config* config) {
+  if (path.empty()) return absl::OkStatus();
+  std::ifstream file(path);
+  std::ostringstream yaml;
+  yaml << file.rdbuf();
+  if (!file) return absl::NotFoundError(absl::StrCat("--config: cannot read ", path));
+  return config->MergeYaml(yaml.str(), path);
+}
+
+absl::Status ApplyEnvironment(const std::map<std::string, std::string>& environment,
+                              Config* config) {
+  const std::pair<const char*, const char*> launcher[] = {{"RANK", "worker.rank"},
+                                                          {"WORLD_SIZE", "worker.count"}};
+  for (const auto& [name, key] : launcher) {
+    const auto it = environment.find(name);
+    if (it == environment.end()) continue;
+    const absl::Status status = config->Set(key, it->second);
+    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", status.message()));
+  }
+  return config->MergeEnvironment(environment);
+}
+
+absl::Status ParseServers(WorkerOptions* options) {
+  const std::string& addresses = options->config.servers.addresses;
+  for (absl::string_view address : absl::StrSplit(addresses, ',', absl::SkipWhitespace())) {
+    address = absl::StripAsciiWhitespace(address);
+    if (!absl::StrContains(address, ':')) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("servers.addresses: \"", address,
+                       "\" is not host:port; a worker only attaches to servers "
+                       "that run (eps train starts them)"));
+    }
+    options->servers.emplace_back(address);
+  }
+  if (options->servers.empty()) {
+    return absl::InvalidArgumentError("a worker needs --servers=host:port,...");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FinishWorker(const Raw& raw, const std::vector<std::string>& extras,
+                          const std::map<std::string, std::string>& environment,
+                          WorkerOptions* options) {
+  Config& config = options->config;
+  EPS_RETURN_IF_ERROR(ApplyFile(raw.config_file, &config));
+  EPS_RETURN_IF_ERROR(ApplyEnvironment(environment, &config));
+  if (!raw.servers.empty()) EPS_RETURN_IF_ERROR(config.Set("servers.addresses", raw.servers));
+  if (!raw.data.empty()) EPS_RETURN_IF_ERROR(config.Set("data.path", ListText(raw.data)));
+  EPS_RETURN_IF_ERROR(ApplyOverrides(extras, &config));
+  options->report_path = raw.report;
+  if (config.worker.count < 1 || config.worker.rank < 0 ||
+      config.worker.rank >= config.worker.count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker.rank is ", config.worker.rank,
+                     ", expected 0 to worker.count - 1 = ", config.worker.count - 1));
+  }
+  return ParseServers(options);
+}
+
+absl::Status FinishGenerate(const Raw& raw, GenerateOptions* options) {
+  if (!raw.prompt_ids.empty() && raw.has_prompt) {
+    return absl::InvalidArgumentError("--prompt and --prompt-ids exclude each other");
+  }
+  if (!raw.prompt_ids.empty()) {
+    for (const absl::string_view text : absl::StrSplit(raw.prompt_ids, ',')) {
+      int32_t id = 0;
+      if (!absl::SimpleAtoi(text, &id) || id < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--prompt-ids: \"", text, "\" is not a token id; expected 1,2,3"));
+      }
+      options->prompt_ids.push_back(id);
+    }
+  }
+  if (options->sampling.temperature < 0 || options->sampling.temperature > 1e6) {
+    return absl::InvalidArgumentError(absl::StrCat("--temperature is ",
+                                                   options->sampling.temperature,
+                                                   ", expected 0 (likeliest token) or more"));
+  }
+  return absl::OkStatus();
+}
+
+// The command line as CLI11 sees it.
+struct Parser {
+  explicit Parser(ProgramOptions* options) {
+    app.require_subcommand(1);
+    version = app.add_flag("--version", "what the bits of this program depend on");
+    worker = app.add_subcommand("worker", "compute for a job until it is done");
+    worker->allow_extras();
+    worker->add_option("--config", raw.config_file, "YAML file");
+    worker->add_option("--servers", raw.servers, "host:port,... in shard order");
+    worker->add_option("--data", raw.data, "text files, or one .bin of uint16 (repeatable)");
+    worker->add_option("--report", raw.report, "file for one JSON line per step");
+    worker->footer("Any configuration key: --section.key=value (eps config reference lists them).");
+
+    generate = app.add_subcommand("generate", "continue a prompt with a GPT-2 model");
+    GenerateOptions& g = options->generate;
+    generate->add_option("--model", g.model_dir, "folder with config.json and model.safetensors")
+        ->required();
+    prompt = generate->add_option("--prompt", g.prompt, "text (models with a byte vocabulary)");
+    generate->add_option("--prompt-ids", raw.prompt_ids, "token ids: 1,2,3");
+    generate->add_option("--tokens", g.tokens, "how many to generate")->capture_default_str();
+    generate->add_option("--seed", g.sampling.seed, "equal seeds give equal text")
+        ->capture_default_str();
+    generate->add_option("--temperature", g.sampling.temperature, "0: the likeliest token")
+        ->capture_default_str();
+    generate->add_option("--top-k", g.sampling.top_k, "draw from the k likeliest; 0: all")
+        ->capture_default_str();
+    generate->add_option("--device", g.runtime.device, "auto, cpu, cuda or cuda:N")
+        ->capture_default_str();
+    generate->add_option("--threads", g.runtime.threads, "0: all cores")->capture_default_str();
+  }
+
+  CLI::App app{"The part of EPS that computes.", "eps-worker"};
+  Raw raw;
+  CLI::Option* version = nullptr;
+  CLI::Option* prompt = nullptr;
+  CLI::App* worker = nullptr;
+  CLI::App* generate = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<ProgramOptions> ParseProgramOptions(
+    const std::vector<std::string>& arguments,
+    const std::map<std::string, std::string>& environment) {
+  ProgramOptions options;
+  if (arguments == std::vector<std::string>{"--version"}) {
+    options.command = ProgramOptions::Command::kVersion;
+    return options;
+  }
+  if (!arguments.empty() && !absl::StartsWith(arguments[0], "-") && arguments[0] != "worker" &&
+      arguments[0] != "generate") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown command ", arguments[0], "; known are worker, generate"));
+  }
+  Parser parser(&options);
+  try {
+    parser.app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::CallForHelp&) {
+    options.help = parser.app.help();
+    return options;
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  if (parser.worker->parsed()) {
+    options.command = ProgramOptions::Command::kWorker;
+    EPS_RETURN_IF_ERROR(
+        FinishWorker(parser.raw, parser.worker->remaining(), environment, &options.worker));
+  } else {
+    options.command = ProgramOptions::Command::kGenerate;
+    parser.raw.has_prompt = parser.prompt->count() > 0;
+    EPS_RETURN_IF_ERROR(FinishGenerate(parser.raw, &options.generate));
+  }
+  return options;
+}
+
+}  // namespace eps

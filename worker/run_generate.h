@@ -1,0 +1,23 @@
+#ifndef EPS_WORKER_RUN_GENERATE_H_
+#define EPS_WORKER_RUN_GENERATE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker/options.h"
+
+namespace eps {
+
+// The prompt and its continuation: text if the model's vocabulary is bytes, else token ids
+// ("1,2,3"). InvalidArgument for text with another vocabulary names --prompt-ids; other errors as
+// Generator.
+absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options);
+
+// `bytes` with everything that is not UTF-8 replaced by U+FFFD, one for each maximal part of a
+// sequence as the Unicode standard recommends.
+std::string ReplaceInvalidUtf8(absl::string_view bytes);
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_RUN_GENERATE_H_

@@ -1,0 +1,190 @@
+#include "worker/run_worker.h"
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/exit_code.h"
+#include "common/log.h"
+#include "common/memory_account.h"
+#include "common/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "worker/client/parameter_client.h"
+#include "worker/data/token_source.h"
+#include "worker/exec/torch_runtime.h"
+#include "worker/interrupt.h"
+#include "worker/relay/relay.h"
+
+namespace eps {
+namespace {
+
+RuntimeOptions RuntimeOptionsOf(const WorkerConfig& config) {
+  RuntimeOptions options;
+  options.device = config.device;
+  options.stash = config.stash;
+  options.threads = config.threads;
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<StageRuntime>> MakeRuntime(const JobSpec& spec,
+                                                          const RuntimeOptions& options,
+                                                          MemoryAccount* account) {
+  if (spec.model.type == ModelType::kSynthetic) return NewSyntheticRuntime(spec, account);
+  return NewTorchRuntime(spec, options, account);
+}
+
+// The job's data, which must be what the job was created with.
+absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const DataConfig& config,
+                                                          const JobSpec& spec) {
+  if (config.path.empty()) {
+    return absl::InvalidArgumentError(
+        "data.path is empty: give the files that the job was created with (--data)");
+  }
+  EPS_ASSIGN_OR_RETURN(
+      auto data, TokenData::Open(config.path, static_cast<uint32_t>(spec.model.gpt2.vocab_size)));
+  if (data->size() != spec.data.tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.path: ", absl::StrJoin(config.path, ", "), " holds ", data->size(),
+                     " tokens, the job's data has ", spec.data.tokens,
+                     "; give the files that the job was created with, in the same order"));
+  }
+  const std::string sha256 = data->Sha256Hex();
+  if (sha256 != spec.data.sha256) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.path: the tokens of ", absl::StrJoin(config.path, ", "),
+                     " have SHA-256 ", sha256, ", those of the job's data ", spec.data.sha256,
+                     "; give the files that the job was created with, in the same order"));
+  }
+  return data;
+}
+
+// What the steps took, one JSON line each.
+class Report {
+ public:
+  static absl::StatusOr<std::unique_ptr<Report>> Open(const std::string& path) {
+    auto report = std::make_unique<Report>();
+    if (path.empty()) return report;
+    report->path_ = path;
+    report->file_ = std::fopen(path.c_str(), "w");
+    if (report->file_ == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat("--report: cannot write ", path));
+    }
+    return report;
+  }
+  Report() : last_(std::chrono::steady_clock::now()) {}
+  ~Report() {
+    if (file_ != nullptr) std::fclose(file_);
+  }
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
+
+  void Add(Step step, const LossSum& loss, const StepTiming& timing, const ClientStats& stats,
+           const DeviceMemory& device, const MemoryAccount& host) {
+    const auto now = std::chrono::steady_clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    if (file_ == nullptr) return;
+    nlohmann::ordered_json line;
+    line["step"] = step.value();
+    line["seconds"] = seconds;
+    line["forward_seconds"] = timing.forward_seconds;
+    line["backward_seconds"] = timing.backward_seconds;
+    line["fetch_wait_seconds"] = timing.fetch_wait_seconds;
+    line["push_wait_seconds"] = timing.push_wait_seconds;
+    line["loss_sum"] = loss.sum;
+    line["tokens"] = loss.tokens;
+    line["fetched_bytes"] = stats.fetched_bytes;
+    line["pushed_bytes"] = stats.pushed_bytes;
+    line["reconnects"] = stats.reconnects;
+    line["device_live_bytes"] = device.live_bytes;
+    line["device_peak_bytes"] = device.peak_bytes;
+    line["stash_peak_bytes"] = host.peak_bytes(MemoryKind::kStash);
+    line["host_peak_bytes"] = host.peak_bytes();
+    std::fprintf(file_, "%s\n", line.dump().c_str());
+    std::fflush(file_);
+  }
+
+  // The report is a convenience: a full disk is said once at the end, and ends nothing.
+  void WarnIfIncomplete() const {
+    if (file_ != nullptr && std::ferror(file_) != 0) {
+      EPS_LOG_WARN("--report: " << path_ << " could not be written completely");
+    }
+  }
+
+ private:
+  std::string path_;
+  std::FILE* file_ = nullptr;
+  std::chrono::steady_clock::time_point last_;
+};
+
+std::string PartsText(const std::vector<PartId>& parts) {
+  return absl::StrJoin(parts, ",",
+                       [](std::string* out, PartId part) { absl::StrAppend(out, part.value()); });
+}
+
+absl::StatusOr<std::unique_ptr<ParameterClient>> ConnectTo(const WorkerOptions& options,
+                                                           MemoryAccount* account) {
+  ClientOptions client;
+  client.servers = options.servers;
+  client.client_name = absl::StrCat("eps-worker rank ", options.config.worker.rank);
+  client.rpc_timeout = std::chrono::milliseconds(options.config.worker.rpc_timeout_ms);
+  client.account = account;
+  return ParameterClient::Connect(std::move(client));
+}
+
+}  // namespace
+
+absl::Status RunWorker(const WorkerOptions& options) {
+  const WorkerConfig& config = options.config.worker;
+  const RuntimeOptions runtime_options = RuntimeOptionsOf(config);
+  MemoryAccount account;
+  JoinOptions join;
+  join.rank = static_cast<uint32_t>(config.rank);
+  join.count = static_cast<uint32_t>(config.count);
+  EPS_ASSIGN_OR_RETURN(join.compute_profile, TorchComputeProfile(runtime_options));
+  EPS_ASSIGN_OR_RETURN(const auto report, Report::Open(options.report_path));
+  EPS_ASSIGN_OR_RETURN(const auto client, ConnectTo(options, &account));
+  EPS_ASSIGN_OR_RETURN(const JoinedJob job, client->Join(join));
+  if (job.done) {
+    EPS_LOG_INFO("job " << job.spec.name << " is done: nothing to compute");
+    return absl::OkStatus();
+  }
+  EPS_LOG_INFO("joined job " << job.spec.name << " at step " << job.next_step << " of "
+                             << job.spec.training.steps << " with parts " << PartsText(job.parts)
+                             << " (" << join.compute_profile << ")");
+
+  std::shared_ptr<const TokenData> data;
+  std::unique_ptr<BatchSource> batches;
+  if (job.spec.model.type == ModelType::kSynthetic) {
+    batches = NewEmptyBatchSource(job.spec);
+  } else {
+    EPS_ASSIGN_OR_RETURN(data, OpenData(options.config.data, job.spec));
+    batches = NewTokenBatchSource(job.spec, *data);
+  }
+  EPS_ASSIGN_OR_RETURN(const auto runtime, MakeRuntime(job.spec, runtime_options, &account));
+
+  RelayOptions relay_options;
+  relay_options.prefetch = config.prefetch;
+  Relay relay(job, client.get(), runtime.get(), batches.get(), relay_options);
+  uint64_t finished = 0;
+  bool stopped = false;
+  // After the last step only its completion is left to hear, which an interrupt does not cut off.
+  const auto stop = [&] {
+    stopped = Interrupted() && finished < job.spec.training.steps;
+    return stopped;
+  };
+  EPS_RETURN_IF_ERROR(
+      relay.Run(stop, [&](Step step, const LossSum& loss, const StepTiming& timing) {
+        finished = step.value();
+        report->Add(step, loss, timing, client->stats(), runtime->device_memory(), account);
+      }));
+  report->WarnIfIncomplete();
+  if (!stopped) return absl::OkStatus();
+  return absl::CancelledError(
+      absl::StrCat("interrupted after step ", finished, " of ", job.spec.training.steps));
+}
+
+}  // namespace eps
