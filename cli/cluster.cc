@@ -1,6 +1,8 @@
 #include "cli/cluster.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
 #include <thread>
 #include <utility>
 
@@ -10,10 +12,10 @@
 #include "absl/strings/str_replace.h"
 #include "cli/checkpoint.h"
 #include "cli/run_config.h"
+#include "cli/serve.h"
 #include "cli/siblings.h"
 #include "common/check.h"
 #include "common/status_macros.h"
-#include "cli/serve.h"
 
 namespace eps {
 namespace {
@@ -29,6 +31,19 @@ std::vector<std::string> ChildEnvironment() {
     if (!config) variables.push_back(absl::StrCat(name, "=", value));
   }
   return variables;
+}
+
+// Servers of one machine share what is free of its memory, unless the user said how much each has.
+// 0: unknown.
+uint64_t MemoryShare(uint32_t servers) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    unsigned long kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %lu", &kib) == 1) {
+      return uint64_t{kib} * 1024 / servers;
+    }
+  }
+  return 0;
 }
 
 // Workers of one machine share its cores, unless the user said how many each has.
@@ -63,12 +78,17 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> Cluster::Start(const std::string& 
   options.argv = std::move(argv);
   options.argv.push_back(absl::StrCat("--config=", config_path_));
   options.environment = environment_;
-  options.log_path = absl::StrCat(log_folder_, "/", absl::StrReplaceAll(name, {{" ", "-"}}), ".log");
+  options.log_path =
+      absl::StrCat(log_folder_, "/", absl::StrReplaceAll(name, {{" ", "-"}}), ".log");
   options.read_stdout = read_stdout;
   return ChildProcess::Start(std::move(options));
 }
 
 absl::Status Cluster::StartServers(uint32_t count) {
+  std::vector<std::string> argv = {OwnPath(), "serve", "--listen=127.0.0.1:0"};
+  if (config_.servers.memory_limit == 0) {
+    argv.push_back(absl::StrCat("--servers.memory_limit=", MemoryShare(count)));
+  }
   for (uint32_t i = 0; i < count; ++i) {
     EPS_ASSIGN_OR_RETURN(
         auto server, Start(absl::StrCat("server ", i), {OwnPath(), "serve", "--listen=127.0.0.1:0"},

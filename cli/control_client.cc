@@ -37,7 +37,14 @@ void SetTimeout(grpc::ClientContext* context, std::chrono::milliseconds timeout)
   context->set_deadline(std::chrono::system_clock::now() + timeout);
 }
 
-// One ImportState call: messages go out with Send, End tells what became of them.
+void SetBorder(const Border& border, v1::ImportStateRequest* request) {
+  request->set_step(border.step);
+  request->set_version(border.version);
+  request->set_update(border.update);
+  request->set_lagged_norm(border.lagged_norm);
+}
+
+// One ImportState call: messages go out with Send, Finish tells what became of them.
 class ImportStream {
  public:
   ImportStream(v1::Control::Stub* stub, JobId job, std::string where)
@@ -59,13 +66,22 @@ class ImportStream {
     return end.ok() ? absl::UnavailableError(where_ + ": the server ended the call early") : end;
   }
 
+  // All chunks were sent: they are the state at `border`.
+  absl::Status Finish(const Border& border) {
+    v1::ImportStateRequest request;
+    SetBorder(border, &request);
+    request.set_finish(true);
+    EPS_RETURN_IF_ERROR(Send(&request));
+    return End();
+  }
+
+ private:
   absl::Status End() {
     ended_ = true;
     writer_->WritesDone();
     return FromGrpc(writer_->Finish(), where_);
   }
 
- private:
   const JobId job_;
   const std::string where_;
   grpc::ClientContext context_;
@@ -74,13 +90,6 @@ class ImportStream {
   bool first_ = true;
   bool ended_ = false;
 };
-
-void SetBorder(const Border& border, v1::ImportStateRequest* request) {
-  request->set_step(border.step);
-  request->set_version(border.version);
-  request->set_update(border.update);
-  request->set_lagged_norm(border.lagged_norm);
-}
 
 }  // namespace
 
@@ -138,7 +147,7 @@ absl::Status ControlClient::Initialize(ShardId shard) {
   v1::ImportStateRequest request;
   request.set_initialize(true);
   EPS_RETURN_IF_ERROR(stream.Send(&request));
-  return stream.End();
+  return stream.Finish(Border());
 }
 
 absl::Status ControlClient::Import(ShardId shard, const std::vector<ChunkId>& chunks,
@@ -162,17 +171,7 @@ absl::Status ControlClient::Import(ShardId shard, const std::vector<ChunkId>& ch
       EPS_RETURN_IF_ERROR(stream.Send(&request));
     }
   }
-  return stream.End();
-}
-
-absl::Status ControlClient::FinishImport(ShardId shard, const Border& border) {
-  const size_t server = shard.value();
-  ImportStream stream(stubs_[server].get(), job_, Where("ImportState", server));
-  v1::ImportStateRequest request;
-  SetBorder(border, &request);
-  request.set_finish(true);
-  EPS_RETURN_IF_ERROR(stream.Send(&request));
-  return stream.End();
+  return stream.Finish(border);
 }
 
 absl::StatusOr<uint64_t> ControlClient::Gate(uint64_t step) {

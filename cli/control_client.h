@@ -46,13 +46,12 @@ class ControlClient {
   // Creates the job on servers()[0], or finds it there; later calls are about this job.
   absl::StatusOr<v1::CreateJobReply> CreateJob(const JobSpec& spec);
 
-  // Sets every chunk of a server to the spec's initial values.
+  // Sets every chunk of a server to the spec's initial values, at the border before training. When
+  // all servers have their state, the job is open.
   absl::Status Initialize(ShardId shard);
-  // Sends the state of `chunks` (all of this shard), which `read` gives one at a time.
+  // Sends the state of `chunks` (all of this shard) at `border`; `read` gives one at a time.
   absl::Status Import(ShardId shard, const std::vector<ChunkId>& chunks, const Border& border,
                       const std::function<absl::StatusOr<ChunkState>(ChunkId)>& read);
-  // Ends the import of a server; when all have, the job is open. Step 0 before training.
-  absl::Status FinishImport(ShardId shard, const Border& border);
 
   // Withholds steps after `step` on every server (0: lifts the gate). Returns the latest step that
   // any of them has opened: if it is at most `step`, all of them will stand at that border.

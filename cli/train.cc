@@ -137,9 +137,11 @@ class TrainRun {
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<ControlClient> client_;
   EtaEstimator eta_;
-  uint64_t step_ = 0;      // last completed
-  uint64_t gate_ = 0;      // border at which the servers hold; 0: none
-  bool stopping_ = false;  // stop at gate_
+  uint64_t step_ = 0;          // last completed
+  uint64_t gate_ = 0;          // border at which the servers hold; 0: none
+  bool stopping_ = false;      // stop at gate_
+  Clock::time_point stop_by_;  // of stopping_
+  double longest_step_ = 0;    // seconds
   bool finished_ = false;
   uint64_t tokens_ = 0;
   Clock::time_point started_;
@@ -238,9 +240,6 @@ absl::Status TrainRun::SetState(v1::JobState state) {
                                 : weights->ReadChunk(spec_, chunks_.chunk(id));
     }));
   }
-  for (uint32_t s = 0; s < client_->servers().size(); ++s) {
-    EPS_RETURN_IF_ERROR(client_->FinishImport(ShardId(s), border));
-  }
   return absl::OkStatus();
 }
 
@@ -309,6 +308,7 @@ absl::Status TrainRun::OnRecord(const v1::StepRecord& record) {
   tokens_ += record.tokens();
   last_record_ = Clock::now();
   eta_.Add(record.step_seconds());
+  longest_step_ = std::max(longest_step_, record.step_seconds());
   EPS_RETURN_IF_ERROR(metrics_->Add(record));
   const uint64_t every = std::max<uint64_t>(1, plan_.config.metrics.log_every_steps);
   const uint64_t steps = spec_.training.steps;
@@ -323,6 +323,9 @@ absl::Status TrainRun::OnRecord(const v1::StepRecord& record) {
 absl::Status TrainRun::StopAtNextBorder() {
   Print("interrupted: finishing the step, then a checkpoint; once more ends at once\n");
   stopping_ = true;
+  const double patience = std::max(
+      static_cast<double>(plan_.config.servers.worker_timeout_ms) / 1e3, 3 * longest_step_);
+  stop_by_ = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(patience * 1e3));
   gate_ = step_ + 1;
   while (true) {
     EPS_ASSIGN_OR_RETURN(const uint64_t latest, client_->Gate(gate_));
@@ -368,6 +371,11 @@ absl::Status TrainRun::OnQuiet(StepWatch* watch) {
                                               spec_.training.steps, "; their logs are in ",
                                               log_folder_));
     }
+  }
+  if (stopping_ && Clock::now() > stop_by_) {
+    ShowWaits();
+    return absl::CancelledError(absl::StrCat("interrupted, and step ", gate_,
+                                             " did not come to an end (servers.worker_timeout)"));
   }
   if (Clock::now() - last_record_ > kSilence) {
     ShowWaits();
