@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 
@@ -81,7 +82,16 @@ bool IsLoopback(absl::string_view address) {
   return ParseIpv6(host, &v6) && IN6_IS_ADDR_LOOPBACK(&v6);
 }
 
+void KeepGrpcInitialised() {
+  static const bool once = [] {
+    grpc_init();
+    return true;
+  }();
+  (void)once;
+}
+
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
+  KeepGrpcInitialised();
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(kMaxControlMessageBytes);
   args.SetMaxSendMessageSize(kMaxControlMessageBytes);

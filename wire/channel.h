@@ -24,6 +24,11 @@ inline constexpr int kKeepAliveTimeMs = 20'000;
 inline constexpr int kKeepAliveTimeoutMs = 10'000;
 inline constexpr int kMinPingIntervalMs = 10'000;
 
+// Keeps the gRPC library initialised until the process ends. Without it the last channel or server
+// to go shuts the library down, which takes up to 10 s when a socket was being written (gRPC 1.51's
+// backup poller). NewChannel calls it; a server must too. Thread-safe, cheap when repeated.
+void KeepGrpcInitialised();
+
 // A channel of its own connection, with message limits, keep-alive and no gRPC compression.
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
 

@@ -436,8 +436,15 @@ TEST(ServerShutdown, EndsWithinItsDeadlineWhileStreamsAreOpen) {
   auto begin = std::async(std::launch::async, [&] {
     return TestClient(server->address()).BeginStep(spec, 1);  // parked: the job has no weights
   });
-  ASSERT_TRUE(client.WaitForStatus(
-      [](const v1::StatusReply& s) { return s.waits_size() >= 2; }));  // BeginStep and Fetch
+  ASSERT_TRUE(client.WaitForStatus([](const v1::StatusReply& s) {
+    bool fetch_waits = false;
+    bool begin_waits = false;
+    for (const v1::Wait& wait : s.waits()) {
+      fetch_waits |= wait.what().find("Fetch") == 0;
+      begin_waits |= wait.what().find("BeginStep") == 0;
+    }
+    return fetch_waits && begin_waits;
+  }));
 
   const auto start = std::chrono::steady_clock::now();
   server->Shutdown(std::chrono::milliseconds(300));

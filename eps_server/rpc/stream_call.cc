@@ -27,6 +27,14 @@ void StreamCall::AdoptOrEnd(const absl::StatusOr<std::shared_ptr<JobShell>>& job
 
 void StreamCall::ReadNext() {
   MutexLock lock(&mu_);
+  ReadNextLocked();
+}
+
+void StreamCall::ReadNextLocked() {
+  if (handling_) {
+    read_wanted_ = true;
+    return;
+  }
   if (reading_ || read_over_ || ending_) return;
   reading_ = true;
   TransportRead(&incoming_);
@@ -90,9 +98,16 @@ void StreamCall::ReadDone(bool ok) {
       return;
     }
     message.Swap(&incoming_);
+    handling_ = ok;
   }
   if (!ok) return OnHalfClose();
-  if (OnMessage(message)) ReadNext();
+  const bool more = OnMessage(message);
+  MutexLock lock(&mu_);
+  handling_ = false;
+  if (more || read_wanted_) {
+    read_wanted_ = false;
+    ReadNextLocked();
+  }
 }
 
 void StreamCall::WriteDone(bool ok) {

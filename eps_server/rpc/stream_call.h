@@ -47,7 +47,8 @@ class StreamCall : public StreamSink, public std::enable_shared_from_this<Stream
   void Adopt(std::shared_ptr<JobShell> job);
   // The same, or ends the RPC with the error.
   void AdoptOrEnd(const absl::StatusOr<std::shared_ptr<JobShell>>& job);
-  // Asks for the next message unless one is on its way or the RPC is ending.
+  // Asks for the next message unless one is on its way or the RPC is ending. Messages are handled
+  // one at a time: within OnMessage, or while it runs elsewhere, this waits for its end.
   void ReadNext();
 
   // Null before Adopt.
@@ -74,6 +75,7 @@ class StreamCall : public StreamSink, public std::enable_shared_from_this<Stream
   void Done();
 
  private:
+  void ReadNextLocked() EPS_REQUIRES(mu_);
   void WriteNextLocked() EPS_REQUIRES(mu_);
   void FinishIfIdleLocked() EPS_REQUIRES(mu_);
   void TellEnded();
@@ -86,6 +88,8 @@ class StreamCall : public StreamSink, public std::enable_shared_from_this<Stream
   std::deque<grpc::ByteBuffer> queue_ EPS_GUARDED_BY(mu_);
   size_t queued_bytes_ EPS_GUARDED_BY(mu_) = 0;
   bool reading_ EPS_GUARDED_BY(mu_) = false;
+  bool handling_ EPS_GUARDED_BY(mu_) = false;     // OnMessage runs
+  bool read_wanted_ EPS_GUARDED_BY(mu_) = false;  // ReadNext was called meanwhile
   bool read_over_ EPS_GUARDED_BY(mu_) = false;
   bool writing_ EPS_GUARDED_BY(mu_) = false;
   bool ending_ EPS_GUARDED_BY(mu_) = false;

@@ -142,6 +142,7 @@ class Server::Impl {
 };
 
 absl::Status Server::Impl::Listen(const std::string& listen) {
+  KeepGrpcInitialised();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   SetBuilderOptions(&builder);
