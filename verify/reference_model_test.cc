@@ -3,6 +3,7 @@
 
 #include "verify/reference_model.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "common/memory_account.h"
 #include "gtest/gtest.h"
 #include "spec/model_layout.h"
+#include "verify/stage_chain.h"
 #include "worker/exec/torch_runtime.h"
 
 namespace eps {
@@ -101,49 +103,6 @@ StageInputs InputsOf(const JobSpec& spec, const std::vector<std::vector<float>>&
   return inputs;
 }
 
-std::shared_ptr<const StageWeights> Load(StageRuntime* runtime, const JobSpec& spec, StageId stage,
-                                         const StageInputs& inputs) {
-  std::shared_ptr<HostStage> host = runtime->NewHostStage(stage);
-  for (size_t use = 0; use < inputs[stage.value()].size(); ++use) {
-    const TensorId tensor = spec.stages[stage.value()].uses[use].tensor;
-    std::memcpy(host->tensor(use), inputs[stage.value()][use],
-                spec.tensors[tensor.value()].elements() * sizeof(float));
-  }
-  return runtime->Load(stage, std::move(host));
-}
-
-// One micro-batch through the programs: forward with a stash, backward with recomputation.
-MicroBatchResult RunPrograms(StageRuntime* runtime, const JobSpec& spec, const StageInputs& inputs,
-                             const MicroBatch& batch) {
-  const auto stages = static_cast<uint32_t>(spec.stages.size());
-  std::vector<ActivationPtr> stash(stages);  // the input of each stage
-  for (uint32_t s = 0; s + 1 < stages; ++s) {
-    const auto weights = Load(runtime, spec, StageId(s), inputs);
-    auto out = runtime->program(StageId(s)).Forward(*weights, batch, stash[s]);
-    EXPECT_TRUE(out.ok()) << out.status();
-    stash[s + 1] = *std::move(out);
-  }
-  MicroBatchResult result;
-  result.gradient.resize(stages);
-  ActivationPtr grad;
-  for (uint32_t s = stages; s-- > 0;) {
-    const auto weights = Load(runtime, spec, StageId(s), inputs);
-    auto out = runtime->program(StageId(s))
-                   .Backward(*weights, batch, stash[s], grad,
-                             /*loss_scale_log2=*/0);
-    EXPECT_TRUE(out.ok()) << out.status();
-    grad = std::move(out->grad_in);
-    if (s + 1 == stages) result.loss = out->loss;
-    const auto host = runtime->NewHostStage(StageId(s));
-    EXPECT_TRUE(runtime->ToHost(StageId(s), *out->gradient, host.get()).ok());
-    for (size_t use = 0; use < inputs[s].size(); ++use) {
-      const uint64_t n = spec.tensors[spec.stages[s].uses[use].tensor.value()].elements();
-      result.gradient[s].emplace_back(host->tensor(use), host->tensor(use) + n);
-    }
-  }
-  return result;
-}
-
 size_t DifferentBits(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return std::max(a.size(), b.size());
   size_t count = 0;
@@ -167,7 +126,7 @@ TEST_P(ReferenceModelTest, GivesTheBitsOfTheStagePrograms) {
   ASSERT_TRUE(reference.ok()) << reference.status();
   for (const uint32_t index : {0u, 3u}) {
     const MicroBatch batch = MakeBatch(c, index);
-    const MicroBatchResult expected = RunPrograms(runtime->get(), spec, inputs, batch);
+    const MicroBatchResult expected = RunStagePrograms(spec, runtime->get(), inputs, batch);
     const auto got = (*reference)->Run(inputs, batch);
     ASSERT_TRUE(got.ok()) << got.status();
     EXPECT_EQ(got->loss.sum, expected.loss.sum);

@@ -8,14 +8,11 @@
 #include <vector>
 
 #include "common/flush_denormals.h"
-#include "common/tree_add.h"
 #include "gtest/gtest.h"
 #include "spec/model_layout.h"
-#include "spec/reduction_tree.h"
 #include "spec/rng.h"
-#include "spec/schedule.h"
 #include "spec/test_specs.h"
-#include "verify/backend_state.h"
+#include "verify/shard_oracle.h"
 #include "verify/tree_sum.h"
 
 namespace eps {
@@ -103,89 +100,6 @@ bool SameBits(const TensorValues& a, const TensorValues& b) {
   return true;
 }
 
-// What a shard would have after each step: contributions made and folded with the code of worker
-// and server, the lead's numbers written out.
-class ShardOracle {
- public:
-  explicit ShardOracle(const JobSpec& spec) : spec_(spec), model_(spec), state_(spec) {}
-
-  StepFigures RunStep() {
-    const ScopedFlushDenormals flush;
-    ++step_;
-    const std::vector<TensorValues> now = state_.Read();
-    StageInputs inputs;
-    for (const StageSpec& stage : spec_.stages) {
-      inputs.emplace_back();
-      for (const TensorUse& use : stage.uses) {
-        inputs.back().push_back(now[0][use.tensor.value()].data());
-      }
-    }
-    StepFigures figures;
-    TreeAccumulator<double, double (*)(double, double)> losses(
-        spec_.training.parts, +[](double a, double b) { return a + b; });
-    std::vector<UseGradients> parts;
-    for (uint32_t part = 0; part < spec_.training.parts; ++part) {
-      LossSum loss;
-      parts.push_back(Part(part, inputs, &loss));
-      losses.Insert({part, 1}, loss.sum);
-      figures.tokens += loss.tokens;
-    }
-    figures.loss = losses.Take() / static_cast<double>(figures.tokens);
-    figures.lr = LearningRate(spec_.schedule, spec_.optimizer.lr, step_, spec_.training.steps);
-    figures.grad_norm = state_.Update(
-        parts, Scalars(figures), static_cast<float>(1.0 / static_cast<double>(figures.tokens)));
-    last_norm_ = figures.grad_norm;
-    return figures;
-  }
-
-  std::vector<TensorValues> Read() { return state_.Read(); }
-
- private:
-  UseGradients Part(uint32_t part, const StageInputs& inputs, LossSum* loss) {
-    const auto add = [](MicroBatchResult a, MicroBatchResult b) {
-      for (size_t s = 0; s < a.gradient.size(); ++s) {
-        for (size_t u = 0; u < a.gradient[s].size(); ++u) {
-          std::vector<float>& sum = a.gradient[s][u];
-          TreeAdd(sum.data(), b.gradient[s][u].data(), sum.size(), sum.data());
-        }
-      }
-      a.loss.sum += b.loss.sum;
-      a.loss.tokens += b.loss.tokens;
-      return a;
-    };
-    const uint32_t g = spec_.training.micro_batches;
-    TreeAccumulator<MicroBatchResult, decltype(add)> sum(g, add);
-    for (uint32_t j = g; j-- > 0;) {
-      sum.Insert({j, 1}, *model_.Run(inputs, *batches_.Get(Step(step_), part * g + j)));
-    }
-    MicroBatchResult whole = sum.Take();
-    *loss = whole.loss;
-    return std::move(whole.gradient);
-  }
-
-  StepScalars Scalars(const StepFigures& figures) const {
-    StepScalars scalars;
-    scalars.update = step_;
-    scalars.lr = figures.lr;
-    scalars.bias_correction1 = 1.0 - IntegerPower(spec_.optimizer.beta1, step_);
-    scalars.bias_correction2 = 1.0 - IntegerPower(spec_.optimizer.beta2, step_);
-    const double scale = 1.0 / static_cast<double>(figures.tokens);
-    double clip = 1.0;
-    if (spec_.training.clip == Clip::kLagged && step_ > 1) {
-      clip = std::min(1.0, spec_.training.max_grad_norm / (last_norm_ + 1e-6));
-    }
-    scalars.grad_scale = static_cast<float>(scale * clip);
-    return scalars;
-  }
-
-  const JobSpec& spec_;
-  NoisyModel model_;
-  NumberedBatches batches_;
-  BackendState state_;
-  uint64_t step_ = 0;
-  double last_norm_ = 0;
-};
-
 struct Shape {
   uint32_t parts, micro_batches;
   bool tied;
@@ -199,9 +113,9 @@ TEST(ReferenceTraining, GivesTheBitsOfAShard) {
     JobSpec spec = SpecFor(shape.parts, shape.micro_batches, shape.tied);
     spec.training.clip = shape.clip;
     SCOPED_TRACE(testing::Message() << shape.parts << " parts of " << shape.micro_batches);
-    ShardOracle shard(spec);
     NoisyModel model(spec);
     NumberedBatches batches;
+    ShardOracle shard(spec, &model, &batches);
     auto reference = ReferenceTraining::New(spec, &model, &batches, Plant::kNone);
     ASSERT_TRUE(reference.ok()) << reference.status();
     for (int step = 1; step <= 3; ++step) {

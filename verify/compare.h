@@ -1,0 +1,49 @@
+#ifndef EPS_VERIFY_COMPARE_H_
+#define EPS_VERIFY_COMPARE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/checksum.h"
+#include "common/ids.h"
+#include "common/safetensors.h"
+#include "spec/job_spec.h"
+#include "verify/reference_training.h"
+
+namespace eps {
+
+// The first tensor whose bits differ, in spec order, and its first differing element.
+struct TensorDifference {
+  TensorId tensor;
+  uint64_t element = 0;
+  float expected = 0;
+  float found = 0;
+  uint64_t differing = 0;  // elements of the tensor
+};
+
+// The SHA-256 of an array of tensors, in spec order, as little-endian floats: expected and found.
+struct ArraySums {
+  Sha256 expected;
+  Sha256 found;
+};
+
+// Compares `expected` with the file, bit by bit: -0 differs from +0, and a NaN from another one.
+// `sums_or_null` gets both sides in full. DataLoss if the file cannot be read.
+absl::StatusOr<std::optional<TensorDifference>> CompareTensors(const JobSpec& spec,
+                                                               const TensorValues& expected,
+                                                               const SafetensorsReader& found,
+                                                               ArraySums* sums_or_null);
+
+// "exp_avg of transformer.wte.weight [256 x 64]: 3 of 16384 elements differ, the first at element
+// 65 (row 1, column 1): expected 0.5 (0x3f000000), found 0.25 (0x3e800000)".
+std::string Describe(const JobSpec& spec, const char* field, const TensorDifference& difference);
+
+// "loss: expected 5.5 (0x4016000000000000), found 5.25 (0x4015000000000000)" and the like, for one
+// figure; empty if the bits are the same.
+std::string CompareFigure(const char* name, double expected, double found);
+
+}  // namespace eps
+
+#endif  // EPS_VERIFY_COMPARE_H_

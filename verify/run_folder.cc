@@ -1,0 +1,197 @@
+#include "verify/run_folder.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "common/exit_code.h"
+#include "common/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kFieldNames[] = {"weights", "exp_avg", "exp_avg_sq"};
+constexpr const char* kFieldFiles[] = {"model.safetensors", "eps/exp_avg.safetensors",
+                                       "eps/exp_avg_sq.safetensors"};
+constexpr char kHowToRun[] =
+    "; a run that can be verified is trained from its first step on with --out=FOLDER and "
+    "--checkpoint.save_steps=1";
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return absl::NotFoundError(absl::StrCat(path, " is missing"));
+  std::ifstream file(path, std::ios::binary);
+  std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file.is_open() || file.bad()) return IoError(absl::StrCat("cannot read ", path));
+  return content;
+}
+
+std::string CheckpointFolder(const std::string& run, uint64_t step) {
+  return absl::StrCat(run, "/checkpoint-", step);
+}
+
+absl::Status Missing(const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kNotFound) return status;
+  return absl::NotFoundError(absl::StrCat(status.message(), kHowToRun));
+}
+
+// A figure of a record; JSON has no NaN and writes null for it.
+bool ReadNumber(const json& line, const char* key, double* value) {
+  const auto it = line.find(key);
+  if (it == line.end() || !(it->is_number() || it->is_null())) return false;
+  *value = it->is_null() ? std::numeric_limits<double>::quiet_NaN() : it->get<double>();
+  return true;
+}
+
+absl::StatusOr<std::map<uint64_t, StepFigures>> ReadFigures(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  std::map<uint64_t, StepFigures> all;
+  int number = 0;
+  for (absl::string_view piece : absl::StrSplit(text, '\n')) {
+    ++number;
+    if (piece.empty()) continue;
+    const json line = json::parse(piece.begin(), piece.end(), nullptr, /*allow_exceptions=*/false);
+    StepFigures figures;
+    const auto whole = [&](const char* key) {
+      return line.contains(key) && line[key].is_number_unsigned();
+    };
+    const bool complete = line.is_object() && whole("step") && whole("tokens") &&
+                          ReadNumber(line, "loss", &figures.loss) &&
+                          ReadNumber(line, "grad_norm", &figures.grad_norm) &&
+                          ReadNumber(line, "lr", &figures.lr);
+    if (!complete) {
+      return absl::DataLossError(absl::StrCat(
+          path, ":", number, ": not a record with step, loss, grad_norm, lr and tokens"));
+    }
+    figures.tokens = line["tokens"].get<uint64_t>();
+    const auto step = line["step"].get<uint64_t>();
+    if (!all.emplace(step, figures).second) {
+      return absl::DataLossError(
+          absl::StrCat(path, ":", number, ": a second record of step ", step));
+    }
+  }
+  return all;
+}
+
+std::vector<uint64_t> ShapeOf(const TensorSpec& tensor) {
+  if (tensor.rank == 1) return {tensor.cols};
+  return {tensor.rows, tensor.cols};
+}
+
+absl::Status CheckTensor(const std::string& path, const TensorSpec& tensor,
+                         const SafetensorsEntry& entry) {
+  if (entry.dtype == "F32" && entry.shape == ShapeOf(tensor)) return absl::OkStatus();
+  std::string shape;
+  for (const uint64_t n : entry.shape) absl::StrAppend(&shape, shape.empty() ? "" : " x ", n);
+  return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name, " is ", entry.dtype, " ",
+                                          shape, ", the job has F32 ", tensor.rows, " x ",
+                                          tensor.cols));
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(const std::string& path,
+                                                               const JobSpec& spec) {
+  EPS_ASSIGN_OR_RETURN(auto reader, SafetensorsReader::Open(path));
+  for (const TensorSpec& tensor : spec.tensors) {
+    const auto entry = reader->Find(tensor.name);
+    if (!entry.ok()) return absl::DataLossError(entry.status().message());
+    EPS_RETURN_IF_ERROR(CheckTensor(path, tensor, **entry));
+  }
+  if (reader->entries().size() != spec.tensors.size()) {
+    return absl::DataLossError(absl::StrCat(path, " holds ", reader->entries().size(),
+                                            " tensors, the job has ", spec.tensors.size()));
+  }
+  return reader;
+}
+
+}  // namespace
+
+const char* StateArrayName(StateArray field) { return kFieldNames[field]; }
+
+absl::StatusOr<RunFolder> RunFolder::Open(const std::string& path) {
+  RunFolder run;
+  run.path_ = path;
+  const std::string eps = CheckpointFolder(path, 1) + "/eps/";
+  absl::StatusOr<std::string> text = ReadFile(eps + "job_spec.txt");
+  if (!text.ok()) return Missing(text.status());
+  absl::StatusOr<JobSpec> spec = JobSpec::Parse(*text);
+  if (!spec.ok()) {
+    return absl::DataLossError(absl::StrCat(eps, "job_spec.txt: ", spec.status().message()));
+  }
+  run.spec_ = *std::move(spec);
+  run.spec_text_ = *std::move(text);
+  const absl::StatusOr<std::string> yaml = ReadFile(eps + "config.yaml");
+  if (yaml.ok()) {
+    const absl::Status merged = run.config_.MergeYaml(*yaml, eps + "config.yaml");
+    if (!merged.ok()) return absl::DataLossError(merged.message());
+  }
+  auto figures = ReadFigures(path + "/metrics.jsonl");
+  if (!figures.ok()) return Missing(figures.status());
+  run.figures_ = *std::move(figures);
+  return run;
+}
+
+absl::StatusOr<RecordedState> RunFolder::OpenState(uint64_t step) const {
+  const std::string folder = CheckpointFolder(path_, step);
+  const absl::StatusOr<std::string> text = ReadFile(folder + "/eps/job_spec.txt");
+  if (!text.ok()) return Missing(text.status());
+  const std::string difference = FirstDifference(*text, spec_text_);
+  if (!difference.empty()) {
+    return absl::DataLossError(
+        absl::StrCat(folder, " belongs to another job than checkpoint-1: ", difference));
+  }
+  RecordedState state;
+  for (size_t field = 0; field < state.size(); ++field) {
+    auto reader = OpenTensors(absl::StrCat(folder, "/", kFieldFiles[field]), spec_);
+    if (!reader.ok()) return Missing(reader.status());
+    state[field] = *std::move(reader);
+  }
+  return state;
+}
+
+absl::StatusOr<StepFigures> RunFolder::Figures(uint64_t step) const {
+  const auto it = figures_.find(step);
+  if (it != figures_.end()) return it->second;
+  return absl::DataLossError(absl::StrCat(path_, "/metrics.jsonl has no record of step ", step));
+}
+
+absl::StatusOr<TensorValues> ReadWeights(const std::string& path, const JobSpec& spec) {
+  EPS_ASSIGN_OR_RETURN(const auto reader, SafetensorsReader::Open(path));
+  TensorValues weights;
+  for (const TensorSpec& tensor : spec.tensors) {
+    auto entry = reader->Find(tensor.name);
+    if (!entry.ok()) entry = reader->Find(absl::StripPrefix(tensor.name, "transformer."));
+    if (!entry.ok()) {
+      return absl::DataLossError(absl::StrCat(path, " has no tensor ", tensor.name));
+    }
+    if ((*entry)->shape != ShapeOf(tensor)) {
+      return absl::DataLossError(
+          absl::StrCat(path, ": tensor ", tensor.name, " has not the shape of the job's"));
+    }
+    weights.emplace_back(tensor.elements());
+    EPS_RETURN_IF_ERROR(reader->Read(**entry, 0, weights.back().size(), weights.back().data()));
+  }
+  return weights;
+}
+
+std::string InitialWeightsFile(const Config& config) {
+  if (config.model.path.empty()) return "";
+  std::error_code error;
+  const fs::path given(config.model.path);
+  const fs::path folder = fs::is_directory(given, error) ? given : given.parent_path();
+  const fs::path file = folder / "model.safetensors";
+  return fs::exists(file, error) ? file.string() : "";
+}
+
+}  // namespace eps

@@ -1,0 +1,64 @@
+#ifndef EPS_VERIFY_RUN_FOLDER_H_
+#define EPS_VERIFY_RUN_FOLDER_H_
+
+// The output folder of a run (docs/formats/checkpoint.md), read for a comparison.
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/config.h"
+#include "common/safetensors.h"
+#include "spec/job_spec.h"
+#include "verify/reference_training.h"
+
+namespace eps {
+
+// The arrays of a checkpoint, in the order in which they are compared.
+enum StateArray { kWeights, kExpAvg, kExpAvgSq, kStateArrays };
+// "weights", "exp_avg", "exp_avg_sq".
+const char* StateArrayName(StateArray field);
+
+// One opened file per StateArray, each with exactly the tensors of the spec.
+using RecordedState = std::array<std::unique_ptr<SafetensorsReader>, kStateArrays>;
+
+// Immutable, thread-safe.
+class RunFolder {
+ public:
+  // Reads job spec and configuration of checkpoint-1, and metrics.jsonl. NotFound names the file
+  // that is missing and the key that makes a run write it; DataLoss a file that is malformed.
+  static absl::StatusOr<RunFolder> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const JobSpec& spec() const { return spec_; }
+  // What the run was started with: data, model, threads. Defaults if it did not write it down.
+  const Config& config() const { return config_; }
+
+  // checkpoint-<step>. NotFound and DataLoss as Open; DataLoss too if it belongs to another job.
+  absl::StatusOr<RecordedState> OpenState(uint64_t step) const;
+  // The line of metrics.jsonl for `step`. DataLoss if there is none.
+  absl::StatusOr<StepFigures> Figures(uint64_t step) const;
+
+ private:
+  std::string path_;
+  std::string spec_text_;
+  JobSpec spec_;
+  Config config_;
+  std::map<uint64_t, StepFigures> figures_;
+};
+
+// The weights of a model.safetensors, by tensor of `spec`; names may lack the "transformer." that
+// GPT-2 files on the Hub leave out. NotFound or DataLoss with file and tensor.
+absl::StatusOr<TensorValues> ReadWeights(const std::string& path, const JobSpec& spec);
+
+// The file whose weights a run of this configuration begins with: model.safetensors beside
+// model.path's config.json. Empty if there is none: the spec's initial values.
+std::string InitialWeightsFile(const Config& config);
+
+}  // namespace eps
+
+#endif  // EPS_VERIFY_RUN_FOLDER_H_

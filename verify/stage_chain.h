@@ -1,0 +1,19 @@
+#ifndef EPS_VERIFY_STAGE_CHAIN_H_
+#define EPS_VERIFY_STAGE_CHAIN_H_
+
+// Only for tests.
+
+#include "spec/job_spec.h"
+#include "verify/reference_model.h"
+#include "worker/relay/stage_program.h"
+
+namespace eps {
+
+// One micro-batch through the programs of a worker, one stage loaded at a time: forward with a
+// stash, backward with recomputation.
+MicroBatchResult RunStagePrograms(const JobSpec& spec, StageRuntime* runtime,
+                                  const StageInputs& weights, const MicroBatch& batch);
+
+}  // namespace eps
+
+#endif  // EPS_VERIFY_STAGE_CHAIN_H_

@@ -1,0 +1,236 @@
+#include "verify/verify.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/checksum.h"
+#include "common/status_macros.h"
+#include "verify/compare.h"
+#include "verify/reference_model.h"
+#include "verify/reference_training.h"
+#include "verify/run_folder.h"
+#include "worker/data/token_source.h"
+
+namespace eps {
+namespace {
+
+std::string PlantList() {
+  std::string text = "mistakes that --plant=NAME makes the reference make:\n";
+  for (const PlantInfo& info : Plants()) {
+    absl::StrAppendFormat(&text, "  %-22s %s\n", info.name, info.what);
+  }
+  return text;
+}
+
+// Threads of each worker of a run on one machine, which share its cores unless told otherwise.
+int ThreadsOfWorker(const WorkerConfig& worker) {
+  if (worker.threads > 0) return worker.threads;
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return std::max(1, cores / std::max(1, worker.count));
+}
+
+absl::Status CheckVerifiable(const RunFolder& run) {
+  if (run.spec().model.type != ModelType::kGpt2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the run in ", run.path(), " trained a model of type ",
+        ModelTypeName(run.spec().model.type),
+        ", whose gradients are random numbers and no derivatives; eps verify compares gpt2 models "
+        "(model.path)"));
+  }
+  if (absl::StartsWith(run.config().worker.device, "cuda")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the workers of the run in ", run.path(), " computed on ", run.config().worker.device,
+        ", which has other bits than the reference's CPU; run with "
+        "--worker.device=cpu to verify"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const VerifyOptions& options,
+                                                          const RunFolder& run) {
+  const std::vector<std::string>& files =
+      options.data.empty() ? run.config().data.path : options.data;
+  if (files.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        run.path(),
+        "/checkpoint-1/eps/config.yaml does not name the data files; give --data=FILE"));
+  }
+  const JobSpec& spec = run.spec();
+  EPS_ASSIGN_OR_RETURN(auto data,
+                       TokenData::Open(files, static_cast<uint32_t>(spec.model.gpt2.vocab_size)));
+  const std::string sum = data->Sha256Hex();
+  if (data->size() != spec.data.tokens || sum != spec.data.sha256) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the data (", files[0], files.size() > 1 ? " and more" : "", ") has ",
+                     data->size(), " tokens, sha256 ", sum, "; the run read ", spec.data.tokens,
+                     " tokens, sha256 ", spec.data.sha256, "; give its files with --data"));
+  }
+  return data;
+}
+
+// One side against the other, step by step.
+class Comparison {
+ public:
+  Comparison(const RunFolder& run, uint64_t steps, std::ostream* out)
+      : run_(run), steps_(steps), out_(*out) {}
+
+  // True if the step is equal.
+  absl::StatusOr<bool> CompareStep(const ReferenceTraining& reference,
+                                   const StepFigures& expected) {
+    const uint64_t step = reference.step();
+    EPS_ASSIGN_OR_RETURN(const RecordedState state, run_.OpenState(step));
+    EPS_ASSIGN_OR_RETURN(const StepFigures found, run_.Figures(step));
+    differences_.clear();
+    std::string line = absl::StrCat("step: ", step, "/", steps_);
+    EPS_RETURN_IF_ERROR(CompareState(reference, state, &line));
+    CompareFigures(expected, found, &line);
+    out_ << line << std::endl;
+    for (const std::string& text : differences_) {
+      out_ << "different: step " << step << ", " << text << std::endl;
+    }
+    const bool equal = differences_.empty();
+    if (!equal || step == steps_) EPS_RETURN_IF_ERROR(PrintSums(reference, state));
+    return equal;
+  }
+
+ private:
+  static const TensorValues& Expected(const ReferenceTraining& reference, StateArray field) {
+    if (field == kWeights) return reference.weights();
+    return field == kExpAvg ? reference.exp_avg() : reference.exp_avg_sq();
+  }
+
+  void Note(const char* name, const std::string& difference, std::string* line) {
+    absl::StrAppend(line, " ", name, ": ", difference.empty() ? "equal" : "different");
+    if (!difference.empty()) differences_.push_back(difference);
+  }
+
+  absl::Status CompareState(const ReferenceTraining& reference, const RecordedState& state,
+                            std::string* line) {
+    for (const StateArray field : {kWeights, kExpAvg, kExpAvgSq}) {
+      EPS_ASSIGN_OR_RETURN(const std::optional<TensorDifference> difference,
+                           CompareTensors(run_.spec(), Expected(reference, field), *state[field],
+                                          /*sums_or_null=*/nullptr));
+      const char* const name = StateArrayName(field);
+      Note(name, difference.has_value() ? Describe(run_.spec(), name, *difference) : "", line);
+    }
+    return absl::OkStatus();
+  }
+
+  void CompareFigures(const StepFigures& expected, const StepFigures& found, std::string* line) {
+    Note("loss", CompareFigure("loss", expected.loss, found.loss), line);
+    Note("grad_norm", CompareFigure("grad_norm", expected.grad_norm, found.grad_norm), line);
+    Note("lr", CompareFigure("lr", expected.lr, found.lr), line);
+    std::string tokens;
+    if (expected.tokens != found.tokens) {
+      tokens = absl::StrCat("tokens: expected ", expected.tokens, ", found ", found.tokens);
+    }
+    Note("tokens", tokens, line);
+  }
+
+  absl::Status PrintSums(const ReferenceTraining& reference, const RecordedState& state) {
+    ArraySums weights, moments;
+    for (const StateArray field : {kWeights, kExpAvg, kExpAvgSq}) {
+      EPS_RETURN_IF_ERROR(CompareTensors(run_.spec(), Expected(reference, field), *state[field],
+                                         field == kWeights ? &weights : &moments)
+                              .status());
+    }
+    out_ << "expected: weights sha256:" << ToHex(weights.expected.Finish())
+         << " state sha256:" << ToHex(moments.expected.Finish()) << std::endl;
+    out_ << "found:    weights sha256:" << ToHex(weights.found.Finish())
+         << " state sha256:" << ToHex(moments.found.Finish()) << std::endl;
+    return absl::OkStatus();
+  }
+
+  const RunFolder& run_;
+  const uint64_t steps_;
+  std::ostream& out_;
+  std::vector<std::string> differences_;
+};
+
+}  // namespace
+
+absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string>& arguments) {
+  VerifyCommand command;
+  VerifyOptions& options = command.options;
+  std::string plant;
+  CLI::App app{
+      "Recomputes a run in one process, step by step, and compares weights, moments and losses bit "
+      "for bit. Ends with 0 if all is equal, 1 if not.",
+      "eps-verify"};
+  app.add_option("--run", options.run, "output folder of the run")->type_name("FOLDER");
+  app.add_option("--data", options.data, "data files (default: those that the run read)")
+      ->type_name("FILE");
+  app.add_option("--weights", options.weights,
+                 "model.safetensors that the run began with (default: beside its model.path)")
+      ->type_name("FILE");
+  app.add_option("--threads", options.threads,
+                 "LibTorch's threads: those of a worker, the bits depend on them (default: the "
+                 "run's worker.threads)")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--steps", options.steps, "compare so many steps (default: all)");
+  app.add_option("--plant", plant, "make a mistake on purpose; --plant=list names them");
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants it
+    app.parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    command.text = app.help();
+    return command;
+  } catch (const CLI::ParseError& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
+  if (plant == "list") {
+    command.text = PlantList();
+    return command;
+  }
+  if (!plant.empty()) {
+    EPS_ASSIGN_OR_RETURN(options.plant, ParsePlant(plant));
+  }
+  if (options.run.empty()) return absl::InvalidArgumentError("--run: a folder is missing");
+  return command;
+}
+
+absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) {
+  EPS_ASSIGN_OR_RETURN(const RunFolder run, RunFolder::Open(options.run));
+  EPS_RETURN_IF_ERROR(CheckVerifiable(run));
+  const JobSpec& spec = run.spec();
+  EPS_ASSIGN_OR_RETURN(const auto data, OpenData(options, run));
+  const auto batches = NewTokenBatchSource(spec, *data);
+
+  ReferenceGpt2Options model_options;
+  model_options.threads =
+      options.threads > 0 ? options.threads : ThreadsOfWorker(run.config().worker);
+  model_options.mask_stage_shift = options.plant == Plant::kWrongMaskKey ? 1 : 0;
+  EPS_ASSIGN_OR_RETURN(const auto model, NewReferenceGpt2(spec, model_options));
+  EPS_ASSIGN_OR_RETURN(const auto reference,
+                       ReferenceTraining::New(spec, model.get(), batches.get(), options.plant));
+  const std::string weights_file =
+      options.weights.empty() ? InitialWeightsFile(run.config()) : options.weights;
+  if (!weights_file.empty()) {
+    EPS_ASSIGN_OR_RETURN(TensorValues weights, ReadWeights(weights_file, spec));
+    reference->SetWeights(std::move(weights));
+  }
+
+  const uint64_t steps =
+      options.steps == 0 ? spec.training.steps : std::min(options.steps, spec.training.steps);
+  *out << "verify: " << options.run << ", job " << spec.name << ", " << steps << " steps, "
+       << model_options.threads << " threads, weights from "
+       << (weights_file.empty() ? "the seed" : weights_file) << std::endl;
+  Comparison comparison(run, steps, out);
+  while (reference->step() < steps) {
+    EPS_ASSIGN_OR_RETURN(const StepFigures figures, reference->RunStep());
+    EPS_ASSIGN_OR_RETURN(const bool equal, comparison.CompareStep(*reference, figures));
+    if (!equal) return false;
+  }
+  *out << "verified: " << steps << " steps are equal bit for bit" << std::endl;
+  return true;
+}
+
+}  // namespace eps
