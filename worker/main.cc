@@ -59,7 +59,7 @@ absl::Status Run(const std::vector<std::string>& arguments) {
     }
     case ProgramOptions::Command::kWorker:
       HandleInterrupts();
-      return RunWorker(options.worker);
+      return RunWorker(options.worker, Interrupted);
     case ProgramOptions::Command::kGenerate: {
       EPS_ASSIGN_OR_RETURN(const std::string text, RunGenerate(options.generate));
       std::printf("%s\n", text.c_str());

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/exit_code.h"
 #include "common/log.h"
 #include "common/memory_account.h"
 #include "common/status_macros.h"
@@ -15,7 +14,6 @@
 #include "worker/client/parameter_client.h"
 #include "worker/data/token_source.h"
 #include "worker/exec/torch_runtime.h"
-#include "worker/interrupt.h"
 #include "worker/relay/relay.h"
 
 namespace eps {
@@ -137,7 +135,7 @@ absl::StatusOr<std::unique_ptr<ParameterClient>> ConnectTo(const WorkerOptions& 
 
 }  // namespace
 
-absl::Status RunWorker(const WorkerOptions& options) {
+absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>& interrupted) {
   const WorkerConfig& config = options.config.worker;
   const RuntimeOptions runtime_options = RuntimeOptionsOf(config);
   MemoryAccount account;
@@ -149,12 +147,12 @@ absl::Status RunWorker(const WorkerOptions& options) {
   EPS_ASSIGN_OR_RETURN(const auto client, ConnectTo(options, &account));
   EPS_ASSIGN_OR_RETURN(const JoinedJob job, client->Join(join));
   if (job.done) {
-    EPS_LOG_INFO("job " << job.spec.name << " is done: nothing to compute");
+    EPS_LOG_INFO("the job is done: nothing to compute");
     return absl::OkStatus();
   }
-  EPS_LOG_INFO("joined job " << job.spec.name << " at step " << job.next_step << " of "
-                             << job.spec.training.steps << " with parts " << PartsText(job.parts)
-                             << " (" << join.compute_profile << ")");
+  EPS_LOG_INFO("joined the job at step " << job.next_step << " of " << job.spec.training.steps
+                                         << " with parts " << PartsText(job.parts) << " ("
+                                         << join.compute_profile << ")");
 
   std::shared_ptr<const TokenData> data;
   std::unique_ptr<BatchSource> batches;
@@ -169,11 +167,11 @@ absl::Status RunWorker(const WorkerOptions& options) {
   RelayOptions relay_options;
   relay_options.prefetch = config.prefetch;
   Relay relay(job, client.get(), runtime.get(), batches.get(), relay_options);
-  uint64_t finished = 0;
+  uint64_t finished = job.next_step.value() - 1;
   bool stopped = false;
   // After the last step only its completion is left to hear, which an interrupt does not cut off.
   const auto stop = [&] {
-    stopped = Interrupted() && finished < job.spec.training.steps;
+    stopped = finished < job.spec.training.steps && interrupted();
     return stopped;
   };
   EPS_RETURN_IF_ERROR(

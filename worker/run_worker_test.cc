@@ -1,0 +1,167 @@
+#include "worker/run_worker.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/checksum.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "spec/chunk_map.h"
+#include "spec/test_specs.h"
+#include "worker/client/scripted_shard.h"
+
+namespace eps {
+namespace {
+
+constexpr uint64_t kSteps = 3;
+
+// A worker against a server whose weights are made up: what is computed does not matter here.
+class RunWorkerTest : public testing::Test {
+ protected:
+  void StartServer(JobSpec spec) {
+    spec_ = std::move(spec);
+    spec_.training.steps = kSteps;
+    spec_.data.tokens = text_.size();
+    std::string tokens;
+    for (const char c : text_) tokens += {c, '\0'};
+    Sha256 hash;
+    hash.Update(tokens);
+    spec_.data.sha256 = ToHex(hash.Finish());
+    ASSERT_TRUE(spec_.Validate().ok()) << spec_.Validate();
+    chunks_ = ChunkMap::Build(spec_);
+    server_ = std::make_unique<ScriptedShard>(&spec_, &chunks_, 0);
+    server_->SetServers({server_->address()});
+    server_->Change([](Script* script) { script->edit_slice = UseSmallWeights; });
+    options_.servers = {server_->address()};
+    options_.config.worker.device = "cpu";
+    options_.config.worker.threads = 2;
+    options_.config.data.path = {WriteText("text.txt", text_)};
+    options_.report_path = Path("report.jsonl");
+  }
+
+  // The scripted weights grow with the chunk's number, far beyond what a model computes with.
+  static void UseSmallWeights(v1::FetchSlice* slice) {
+    ASSERT_TRUE(slice->offset() == 0 && slice->last());
+    std::string* const data = slice->mutable_data();
+    for (size_t i = 0; i * sizeof(float) < data->size(); ++i) {
+      const float value = 0.01f * static_cast<float>(static_cast<int>(i * 37 % 19) - 9);
+      std::memcpy(&(*data)[i * sizeof(float)], &value, sizeof(float));
+    }
+    slice->set_crc32c(Crc32c(*data));
+  }
+
+  static std::string Path(const std::string& name) {
+    return absl::StrCat(std::getenv("TEST_TMPDIR"), "/", name);
+  }
+  static std::string WriteText(const std::string& name, const std::string& text) {
+    std::ofstream(Path(name)) << text;
+    return Path(name);
+  }
+  std::vector<nlohmann::json> ReportLines() const {
+    std::vector<nlohmann::json> lines;
+    std::ifstream file(options_.report_path);
+    for (std::string line; std::getline(file, line);) {
+      lines.push_back(nlohmann::json::parse(line));
+    }
+    return lines;
+  }
+  static bool Never() { return false; }
+
+  const std::string text_ = std::string(500, 'a') + std::string(500, 'b');
+  JobSpec spec_;
+  ChunkMap chunks_;
+  std::unique_ptr<ScriptedShard> server_;
+  WorkerOptions options_;
+};
+
+TEST_F(RunWorkerTest, ComputesEveryStepOfAGpt2JobAndReportsIt) {
+  StartServer(TinyGpt2Spec());
+  const absl::Status status = RunWorker(options_, Never);
+  ASSERT_TRUE(status.ok()) << status;
+  const Seen seen = server_->seen();
+  ASSERT_EQ(seen.begins.size(), kSteps + 1);  // the last one completes the last step
+  const std::vector<nlohmann::json> lines = ReportLines();
+  ASSERT_EQ(lines.size(), kSteps);
+  for (uint64_t i = 0; i < kSteps; ++i) {
+    EXPECT_EQ(lines[i]["step"], i + 1);
+    EXPECT_EQ(lines[i]["tokens"], 2 * 2 * 32);
+    EXPECT_GT(lines[i]["loss_sum"], 0.0);
+    EXPECT_GT(lines[i]["device_peak_bytes"], 0);
+    EXPECT_GT(lines[i]["stash_peak_bytes"], 0);
+    EXPECT_GT(lines[i]["seconds"], 0.0);
+  }
+  for (const auto& [place, tokens] : seen.tokens) EXPECT_EQ(tokens, 2u * 2 * 32);
+}
+
+TEST_F(RunWorkerTest, ComputesASyntheticJobWithoutData) {
+  StartServer(TinySyntheticSpec());
+  options_.config.data.path.clear();
+  const absl::Status status = RunWorker(options_, Never);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(ReportLines().size(), kSteps);
+}
+
+TEST_F(RunWorkerTest, FinishesTheStepThatRunsWhenItIsInterrupted) {
+  StartServer(TinyGpt2Spec());
+  int asked = 0;
+  const absl::Status status = RunWorker(options_, [&] { return ++asked == 2; });
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(absl::StrContains(status.message(), "after step 1 of 3")) << status;
+  EXPECT_EQ(server_->seen().begins.size(), 1u);
+  EXPECT_EQ(ReportLines().size(), 1u);
+  // Everything of the step that was begun has arrived.
+  size_t places = 0;
+  for (uint32_t s = 0; s < spec_.stages.size(); ++s) {
+    places += chunks_.ChunksOfStage(StageId(s)).size();
+  }
+  EXPECT_EQ(server_->seen().times_counted.size(), places);
+}
+
+TEST_F(RunWorkerTest, AnInterruptAfterTheLastStepDoesNotCutOffItsCompletion) {
+  StartServer(TinySyntheticSpec());
+  const absl::Status status =
+      RunWorker(options_, [&] { return server_->seen().begins.size() == kSteps; });
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(server_->seen().begins.size(), kSteps + 1);
+}
+
+TEST_F(RunWorkerTest, RefusesDataThatIsNotTheJobs) {
+  StartServer(TinyGpt2Spec());
+  const std::string shorter = WriteText("shorter.txt", text_.substr(1));
+  const std::string other = WriteText("other.txt", std::string(500, 'a') + std::string(500, 'c'));
+  const struct {
+    std::vector<std::string> paths;
+    std::vector<std::string> texts;
+  } cases[] = {
+      {{}, {"data.path"}},
+      {{shorter}, {"data.path", shorter, "999 tokens", "1000"}},
+      {{other}, {"data.path", other, "SHA-256", spec_.data.sha256}},
+  };
+  for (const auto& c : cases) {
+    options_.config.data.path = c.paths;
+    const absl::Status status = RunWorker(options_, Never);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    for (const std::string& text : c.texts) {
+      EXPECT_TRUE(absl::StrContains(status.message(), text)) << status << " lacks " << text;
+    }
+  }
+  EXPECT_TRUE(server_->seen().begins.empty());
+}
+
+TEST_F(RunWorkerTest, NamesAServerThatIsNotThere) {
+  StartServer(TinySyntheticSpec());
+  server_->Stop();
+  options_.config.worker.rpc_timeout_ms = 300;
+  const absl::Status status = RunWorker(options_, Never);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), options_.servers[0])) << status;
+}
+
+}  // namespace
+}  // namespace eps
