@@ -1,19 +1,236 @@
 #include "worker/relay/relay.h"
 
 #include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/flush_denormals.h"
 #include "common/status_macros.h"
 #include "spec/reduction_tree.h"
-#include "worker/relay/stage_loader.h"
+#include "worker/relay/host_stage_pool.h"
+#include "worker/relay/weight_stream.h"
 
 namespace eps {
 namespace {
 
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+using std::chrono::steady_clock;
+
+// Gradients on their way to the servers, each a stage of one part in host memory: one is encoded
+// while the next is computed.
+constexpr size_t kGradientsInFlight = 2;
+// How long a gradient's memory is waited for before the client is asked whether something is wrong.
+constexpr std::chrono::seconds kGradientTimeout{60};
+
+double SecondsSince(steady_clock::time_point start) {
+  return std::chrono::duration<double>(steady_clock::now() - start).count();
 }
+
+using GradientSum = TreeAccumulator<StageGradientPtr,
+                                    std::function<StageGradientPtr(StageGradientPtr,
+                                                                   StageGradientPtr)>>;
+using LossAdd = std::function<double(double, double)>;
+
+// One step of the hosted parts. An item is a micro-batch; items are ordered by part, then by place
+// in the part, and visited in ascending order by even stages and in descending order by odd ones,
+// so that the activation at hand is the one that the next visit begins with.
+class StepRun {
+ public:
+  StepRun(const JoinedJob& job, ParameterClient* client, StageRuntime* runtime,
+          HostStagePool* gradient_pool, const StepStart& start, StepTiming* timing)
+      : job_(job),
+        client_(client),
+        runtime_(runtime),
+        gradient_pool_(gradient_pool),
+        start_(start),
+        timing_(timing),
+        stages_(job.spec.stages.size()),
+        g_(job.spec.training.micro_batches) {}
+
+  absl::Status Run(BatchSource* batches, WeightStream* weights) {
+    EPS_RETURN_IF_ERROR(LoadBatches(batches));
+    for (const StageVisit& visit : VisitsOfStep(stages_)) {
+      const auto fetch_start = steady_clock::now();
+      EPS_ASSIGN_OR_RETURN(const auto stage_weights, weights->Next());
+      timing_->fetch_wait_seconds += SecondsSince(fetch_start);
+      const bool forward = !visit.backward && visit.stage.value() + 1 < stages_;
+      const auto visit_start = steady_clock::now();
+      const double push_wait = timing_->push_wait_seconds;
+      if (forward) {
+        EPS_RETURN_IF_ERROR(Forward(visit.stage, *stage_weights));
+        timing_->forward_seconds += SecondsSince(visit_start);
+      } else {
+        EPS_RETURN_IF_ERROR(Backward(visit.stage, *stage_weights));
+        timing_->backward_seconds +=
+            SecondsSince(visit_start) - (timing_->push_wait_seconds - push_wait);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // One per hosted part, after Run.
+  std::vector<PartLossSum> losses() const { return losses_; }
+
+ private:
+  static constexpr size_t kNone = SIZE_MAX;
+
+  absl::Status LoadBatches(BatchSource* batches) {
+    for (const PartId part : job_.parts) {
+      uint64_t tokens = 0;
+      for (uint32_t j = 0; j < g_; ++j) {
+        EPS_ASSIGN_OR_RETURN(MicroBatch batch, batches->Get(start_.step, part.value() * g_ + j));
+        tokens += CountedTokens(batch);
+        items_.push_back(std::move(batch));
+      }
+      losses_.push_back({part, 0.0, tokens});
+      loss_sums_.emplace_back(g_, LossAdd([](double a, double b) { return a + b; }));
+    }
+    inputs_.assign(stages_, std::vector<ActivationPtr>(items_.size()));
+    output_gradients_.assign(items_.size(), nullptr);
+    return absl::OkStatus();
+  }
+
+  size_t ItemAt(StageId stage, size_t place) const {
+    return stage.value() % 2 == 0 ? place : items_.size() - 1 - place;
+  }
+
+  // `stashed` of an item on the device again: it still is if the visit before ended with it.
+  absl::StatusOr<ActivationPtr> OnDevice(size_t item, const ActivationPtr& stashed) {
+    const ActivationPtr at_hand = std::move(at_hand_);
+    at_hand_ = nullptr;
+    if (at_hand != nullptr && at_hand_item_ == item) return at_hand;
+    return runtime_->Unstash(stashed);
+  }
+
+  absl::StatusOr<ActivationPtr> Keep(size_t item, ActivationPtr activation) {
+    at_hand_ = activation;
+    at_hand_item_ = item;
+    return runtime_->Stash(std::move(activation));
+  }
+
+  absl::Status Forward(StageId stage, const StageWeights& weights) {
+    const size_t s = stage.value();
+    for (size_t place = 0; place < items_.size(); ++place) {
+      const size_t item = ItemAt(stage, place);
+      ActivationPtr in;
+      if (s > 0) {
+        EPS_ASSIGN_OR_RETURN(in, OnDevice(item, inputs_[s][item]));
+      }
+      at_hand_ = nullptr;
+      absl::StatusOr<ActivationPtr> out =
+          runtime_->program(stage).Forward(weights, items_[item], in);
+      if (!out.ok()) return InContext(stage, item, out.status());
+      EPS_ASSIGN_OR_RETURN(inputs_[s + 1][item], Keep(item, *std::move(out)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Backward(StageId stage, const StageWeights& weights) {
+    for (size_t slot = 0; slot < job_.parts.size(); ++slot) {
+      const size_t part = stage.value() % 2 == 0 ? slot : job_.parts.size() - 1 - slot;
+      GradientSum sum(g_, [this](StageGradientPtr left, StageGradientPtr right) {
+        return runtime_->Add(std::move(left), std::move(right));
+      });
+      for (size_t place = slot * g_; place < (slot + 1) * g_; ++place) {
+        EPS_RETURN_IF_ERROR(BackwardItem(stage, weights, ItemAt(stage, place), &sum));
+      }
+      EPS_CHECK(sum.complete());
+      EPS_RETURN_IF_ERROR(PushPart(stage, part, sum.Take()));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status BackwardItem(StageId stage, const StageWeights& weights, size_t item,
+                            GradientSum* sum) {
+    const size_t s = stage.value();
+    const bool last = s + 1 == stages_;
+    ActivationPtr in;
+    ActivationPtr grad_out;
+    if (last && s > 0) {
+      EPS_ASSIGN_OR_RETURN(in, OnDevice(item, inputs_[s][item]));
+    } else if (!last) {
+      EPS_ASSIGN_OR_RETURN(grad_out, OnDevice(item, output_gradients_[item]));
+      if (s > 0) {
+        EPS_ASSIGN_OR_RETURN(in, runtime_->Unstash(inputs_[s][item]));
+      }
+    }
+    at_hand_ = nullptr;
+    inputs_[s][item] = nullptr;
+    output_gradients_[item] = nullptr;
+    absl::StatusOr<StageProgram::BackwardResult> result = runtime_->program(stage).Backward(
+        weights, items_[item], in, grad_out, start_.loss_scale_log2);
+    if (!result.ok()) return InContext(stage, item, result.status());
+    if (s > 0) {
+      EPS_ASSIGN_OR_RETURN(output_gradients_[item], Keep(item, std::move(result->grad_in)));
+    }
+    const uint32_t leaf = static_cast<uint32_t>(item % g_);
+    sum->Insert({leaf, 1}, std::move(result->gradient));
+    return last ? CountLoss(stage, item, result->loss) : absl::OkStatus();
+  }
+
+  absl::Status CountLoss(StageId stage, size_t item, const LossSum& loss) {
+    // The server divides by what the pushes say, which was counted before the loss was known.
+    if (loss.tokens != CountedTokens(items_[item])) {
+      return InContext(stage, item,
+                       absl::InternalError(absl::StrCat("the loss counts ", loss.tokens,
+                                                        " tokens, the labels ",
+                                                        CountedTokens(items_[item]))));
+    }
+    const size_t part = item / g_;
+    loss_sums_[part].Insert({static_cast<uint32_t>(item % g_), 1}, loss.sum);
+    if (loss_sums_[part].complete()) losses_[part].loss_sum = loss_sums_[part].Take();
+    return absl::OkStatus();
+  }
+
+  absl::Status PushPart(StageId stage, size_t part, StageGradientPtr gradient) {
+    const auto start = steady_clock::now();
+    while (!gradient_pool_->WaitUntilFewerInUse(kGradientsInFlight, kGradientTimeout)) {
+      EPS_RETURN_IF_ERROR(client_->Flush());  // servers may be slow; Flush knows if they are gone
+    }
+    timing_->push_wait_seconds += SecondsSince(start);
+    std::shared_ptr<HostStage> host = gradient_pool_->Take(stage);
+    EPS_RETURN_IF_ERROR(runtime_->ToHost(stage, *gradient, host.get()));
+    gradient.reset();
+    TensorPointers pointers;
+    for (size_t use = 0; use < job_.spec.stages[stage.value()].uses.size(); ++use) {
+      pointers.push_back(host->tensor(use));
+    }
+    const auto push_start = steady_clock::now();
+    const absl::Status status = client_->Push(stage, losses_[part].part, losses_[part].tokens,
+                                              std::move(pointers), std::move(host));
+    timing_->push_wait_seconds += SecondsSince(push_start);
+    return status;
+  }
+
+  absl::Status InContext(StageId stage, size_t item, const absl::Status& status) const {
+    return absl::Status(status.code(),
+                        absl::StrCat("stage ", stage.value(), " (",
+                                     job_.spec.stages[stage.value()].name, "), micro-batch ",
+                                     items_[item].index, " of step ", start_.step.value(), ": ",
+                                     status.message()));
+  }
+
+  const JoinedJob& job_;
+  ParameterClient* const client_;
+  StageRuntime* const runtime_;
+  HostStagePool* const gradient_pool_;
+  const StepStart start_;
+  StepTiming* const timing_;
+  const size_t stages_;
+  const uint32_t g_;
+
+  std::vector<MicroBatch> items_;
+  std::vector<PartLossSum> losses_;  // by hosted part
+  std::vector<TreeAccumulator<double, LossAdd>> loss_sums_;
+  std::vector<std::vector<ActivationPtr>> inputs_;  // by stage and item, stashed until used
+  // By item, stashed: of the output of the stage that is visited next on the way down.
+  std::vector<ActivationPtr> output_gradients_;
+  ActivationPtr at_hand_;  // what the last Keep stashed, on the device
+  size_t at_hand_item_ = kNone;
+};
 
 }  // namespace
 
@@ -26,208 +243,55 @@ class Relay::Impl {
         runtime_(runtime),
         batches_(batches),
         options_(options),
-        pool_(job.spec, runtime) {
-    const uint32_t g = job.spec.training.micro_batches;
-    for (PartId part : job.parts) {
-      for (uint32_t j = 0; j < g; ++j) slots_.push_back(Slot{part, j});
-    }
-  }
+        weight_pool_(runtime, &job_.spec, static_cast<size_t>(options.prefetch) + 1),
+        gradient_pool_(runtime, &job_.spec, kGradientsInFlight) {}
 
   absl::Status Run(const std::function<bool()>& stop,
                    const std::function<void(Step, const LossSum&, const StepTiming&)>& on_step) {
-    const ScopedFlushDenormals flush;
+    const ScopedFlushDenormals flush;  // programs and sums run on this thread
+    if (job_.done) return absl::OkStatus();
     std::vector<PartLossSum> losses;
     for (Step step = job_.next_step;; step = step.Next()) {
-      // After a stop nothing of a next step is begun; what is pushed must still be counted.
-      if (stop()) return client_->Flush();
-      if (step.value() > job_.spec.training.steps) EPS_RETURN_IF_ERROR(client_->Flush());
-      EPS_ASSIGN_OR_RETURN(const StepStart start, client_->BeginStep(step, losses));
-      if (start.done) return absl::OkStatus();
+      const bool past_end = step.value() > job_.spec.training.steps;
+      const bool stopped = stop && stop();
+      if (past_end || stopped) EPS_RETURN_IF_ERROR(client_->Flush());
+      if (stopped) return absl::OkStatus();
       StepTiming timing;
-      EPS_ASSIGN_OR_RETURN(losses, RunStep(start, &timing));
-      LossSum sum;
-      for (const PartLossSum& loss : losses) {
-        sum.sum += loss.loss_sum;
-        sum.tokens += loss.tokens;
+      const auto begin = steady_clock::now();
+      EPS_ASSIGN_OR_RETURN(const StepStart start, client_->BeginStep(step, losses));
+      timing.begin_wait_seconds = SecondsSince(begin);
+      if (start.done) return absl::OkStatus();
+      if (past_end) {
+        return absl::InternalError(absl::StrCat("the servers begin step ", step.value(),
+                                                " of a job of ", job_.spec.training.steps));
       }
-      on_step(step, sum, timing);
+      StepRun run(job_, client_, runtime_, &gradient_pool_, start, &timing);
+      WeightStream weights(client_, runtime_, &weight_pool_, options_.prefetch, start.version,
+                           VisitsOfStep(job_.spec.stages.size()));
+      EPS_RETURN_IF_ERROR(run.Run(batches_, &weights));
+      losses = run.losses();
+      LossSum sum;
+      for (const PartLossSum& part : losses) {
+        sum.sum += part.loss_sum;
+        sum.tokens += part.tokens;
+      }
+      if (on_step) on_step(step, sum, timing);
     }
   }
 
  private:
-  // One micro-batch of a hosted part.
-  struct Slot {
-    PartId part;
-    uint32_t micro_batch = 0;  // within the part
-  };
-  using GradientTree =
-      TreeAccumulator<StageGradientPtr,
-                      std::function<StageGradientPtr(StageGradientPtr, StageGradientPtr)>>;
-  using LossTree = TreeAccumulator<double, double (*)(double, double)>;
-
-  // What a step holds between its stages.
-  struct StepState {
-    StepStart start;
-    std::vector<MicroBatch> batches;  // by slot
-    std::map<PartId, uint64_t> tokens;
-    std::vector<std::vector<ActivationPtr>> inputs;  // stashed; by stage, then slot
-    std::vector<ActivationPtr> gradients;            // stashed; at the output of a stage, by slot
-    std::map<PartId, LossTree> losses;
-    // The last activation that was computed is still on the device.
-    size_t hot_slot = 0;
-    ActivationPtr hot;
-  };
-
-  size_t last_stage() const { return job_.spec.stages.size() - 1; }
-
-  // Micro-batches run in zig-zag: up in even stages, down in odd ones, so that a stage begins with
-  // what the one before left on the device. The reduction tree gives the same bits either way.
-  size_t SlotAt(size_t pass_index, size_t i) const {
-    return pass_index % 2 == 0 ? i : slots_.size() - 1 - i;
-  }
-
-  absl::StatusOr<std::vector<PartLossSum>> RunStep(const StepStart& start, StepTiming* timing) {
-    StepState state;
-    state.start = start;
-    EPS_RETURN_IF_ERROR(LoadBatches(&state));
-    state.inputs.assign(job_.spec.stages.size(), std::vector<ActivationPtr>(slots_.size()));
-    state.gradients.resize(slots_.size());
-    for (PartId part : job_.parts) {
-      state.losses.emplace(
-          part, LossTree(
-                    job_.spec.training.micro_batches, +[](double a, double b) { return a + b; }));
-    }
-    // The top stage goes from forward straight into backward: it is fetched once.
-    std::vector<StageLoader::Item> items;
-    for (uint32_t s = 0; s <= last_stage(); ++s) items.push_back({StageId(s), false});
-    for (uint32_t s = static_cast<uint32_t>(last_stage()); s-- > 0;) {
-      items.push_back({StageId(s), true});
-    }
-    StageLoader loader(client_, runtime_, &pool_, std::move(items), start.version,
-                       options_.prefetch);
-    auto since = std::chrono::steady_clock::now();
-    size_t pass = 0;
-    for (uint32_t s = 0; s < last_stage(); ++s, ++pass) {
-      EPS_RETURN_IF_ERROR(ForwardStage(StageId(s), pass, &loader, &state));
-    }
-    timing->forward_seconds = SecondsSince(since);
-    since = std::chrono::steady_clock::now();
-    for (uint32_t s = static_cast<uint32_t>(last_stage()) + 1; s-- > 0; ++pass) {
-      EPS_RETURN_IF_ERROR(BackwardStage(StageId(s), pass, &loader, &state, timing));
-    }
-    timing->backward_seconds = SecondsSince(since);
-    timing->fetch_wait_seconds = loader.wait_seconds();
-    std::vector<PartLossSum> losses;
-    for (PartId part : job_.parts) {
-      losses.push_back({part, state.losses.at(part).Take(), state.tokens[part]});
-    }
-    return losses;
-  }
-
-  absl::Status LoadBatches(StepState* state) {
-    for (const Slot& slot : slots_) {
-      const uint32_t index =
-          slot.part.value() * job_.spec.training.micro_batches + slot.micro_batch;
-      EPS_ASSIGN_OR_RETURN(MicroBatch batch, batches_->Get(state->start.step, index));
-      state->tokens[slot.part] += CountedTokens(batch);
-      state->batches.push_back(std::move(batch));
-    }
-    return absl::OkStatus();
-  }
-
-  // The activation of `slot`, which is hot or comes back from the stash.
-  absl::StatusOr<ActivationPtr> Bring(StepState* state, size_t slot, const ActivationPtr& stashed) {
-    if (stashed == nullptr) return ActivationPtr();
-    if (state->hot != nullptr && state->hot_slot == slot) return std::move(state->hot);
-    return runtime_->Unstash(stashed);
-  }
-
-  absl::Status ForwardStage(StageId stage, size_t pass, StageLoader* loader, StepState* state) {
-    EPS_ASSIGN_OR_RETURN(auto weights, loader->Next());
-    StageProgram& program = runtime_->program(stage);
-    for (size_t i = 0; i < slots_.size(); ++i) {
-      const size_t slot = SlotAt(pass, i);
-      EPS_ASSIGN_OR_RETURN(const ActivationPtr in,
-                           Bring(state, slot, state->inputs[stage.value()][slot]));
-      EPS_ASSIGN_OR_RETURN(ActivationPtr out, program.Forward(*weights, state->batches[slot], in));
-      state->hot = out;
-      state->hot_slot = slot;
-      EPS_ASSIGN_OR_RETURN(state->inputs[stage.value() + 1][slot], runtime_->Stash(std::move(out)));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status BackwardStage(StageId stage, size_t pass, StageLoader* loader, StepState* state,
-                             StepTiming* timing) {
-    EPS_ASSIGN_OR_RETURN(auto weights, loader->Next());
-    StageProgram& program = runtime_->program(stage);
-    const bool top = stage.value() == last_stage();
-    const uint32_t g = job_.spec.training.micro_batches;
-    std::map<PartId, GradientTree> trees;
-    for (PartId part : job_.parts) {
-      trees.emplace(part, GradientTree(g, [this](StageGradientPtr a, StageGradientPtr b) {
-                      return runtime_->Add(std::move(a), std::move(b));
-                    }));
-    }
-    for (size_t i = 0; i < slots_.size(); ++i) {
-      const size_t slot = SlotAt(pass, i);
-      const auto [part, micro_batch] = slots_[slot];
-      ActivationPtr& stashed_in = state->inputs[stage.value()][slot];
-      ActivationPtr in;
-      ActivationPtr grad_out;
-      if (top) {
-        EPS_ASSIGN_OR_RETURN(in, Bring(state, slot, stashed_in));
-      } else {
-        EPS_ASSIGN_OR_RETURN(grad_out, Bring(state, slot, state->gradients[slot]));
-        if (stashed_in != nullptr) {
-          EPS_ASSIGN_OR_RETURN(in, runtime_->Unstash(stashed_in));
-        }
-      }
-      stashed_in.reset();
-      state->gradients[slot].reset();
-      EPS_ASSIGN_OR_RETURN(StageProgram::BackwardResult result,
-                           program.Backward(*weights, state->batches[slot], in, grad_out,
-                                            state->start.loss_scale_log2));
-      if (top) state->losses.at(part).Insert(TreeRange{micro_batch, 1}, result.loss.sum);
-      if (result.grad_in != nullptr) {
-        state->hot = result.grad_in;
-        state->hot_slot = slot;
-        EPS_ASSIGN_OR_RETURN(state->gradients[slot], runtime_->Stash(std::move(result.grad_in)));
-      }
-      GradientTree& tree = trees.at(part);
-      tree.Insert(TreeRange{micro_batch, 1}, std::move(result.gradient));
-      if (tree.complete()) {
-        EPS_RETURN_IF_ERROR(Push(stage, part, tree.Take(), *state, timing));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Push(StageId stage, PartId part, StageGradientPtr gradient, const StepState& state,
-                    StepTiming* timing) {
-    std::shared_ptr<HostStage> host = pool_.Get(stage);
-    EPS_RETURN_IF_ERROR(runtime_->ToHost(stage, *gradient, host.get()));
-    gradient.reset();
-    const auto since = std::chrono::steady_clock::now();
-    TensorPointers pointers = pool_.Pointers(stage, host.get());
-    EPS_RETURN_IF_ERROR(
-        client_->Push(stage, part, state.tokens.at(part), std::move(pointers), std::move(host)));
-    timing->push_wait_seconds += SecondsSince(since);
-    return absl::OkStatus();
-  }
-
   const JoinedJob& job_;
   ParameterClient* const client_;
   StageRuntime* const runtime_;
   BatchSource* const batches_;
   const RelayOptions options_;
-  HostStagePool pool_;
-  std::vector<Slot> slots_;  // hosted micro-batches, by part, then place in the part
+  HostStagePool weight_pool_;
+  HostStagePool gradient_pool_;
 };
 
 Relay::Relay(const JoinedJob& job, ParameterClient* client, StageRuntime* runtime,
              BatchSource* batches, RelayOptions options)
-    : impl_(new Impl(job, client, runtime, batches, options)) {}
+    : impl_(std::make_unique<Impl>(job, client, runtime, batches, options)) {}
 
 Relay::~Relay() = default;
 

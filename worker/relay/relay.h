@@ -29,6 +29,7 @@ struct RelayOptions {
 
 // What a step took, of the worker's own time.
 struct StepTiming {
+  double begin_wait_seconds = 0;  // in BeginStep: for the other workers and the update
   double forward_seconds = 0;
   double backward_seconds = 0;
   double fetch_wait_seconds = 0;
@@ -37,7 +38,8 @@ struct StepTiming {
 
 class Relay {
  public:
-  // All borrowed; they outlive the relay. `job` is what Join returned.
+  // All borrowed; they outlive the relay. `job` is what Join returned. Gradients on their way lie in
+  // the runtime's memory, so the client is destroyed before the runtime.
   Relay(const JoinedJob& job, ParameterClient* client, StageRuntime* runtime, BatchSource* batches,
         RelayOptions options);
   ~Relay();

@@ -1,7 +1,11 @@
 // A small model in plain loops: stage i computes softsign((x W_i) / 8 + b_i), the last stage half
 // the squared distance to a random target. Inputs and targets are drawn by (seed, step,
 // micro-batch), so a stale weight, a wrong part or a wrong step changes every gradient. No libm.
+//
+// The device is the host; what a device would hold (weights in use, activations, gradients) is
+// counted as device memory, so that tests see what a relay keeps there.
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -37,43 +41,77 @@ class HostArrays final : public HostStage {
   uint64_t bytes_ = 0;
 };
 
-class InPlaceWeights final : public StageWeights {
+// Charges an account as long as it lives.
+class Charge {
  public:
-  explicit InPlaceWeights(std::shared_ptr<HostStage> host) : host_(std::move(host)) {}
-  const float* tensor(size_t use) const { return host_->tensor(use); }
+  Charge(MemoryKind kind, uint64_t bytes, MemoryAccount* account_or_null)
+      : kind_(kind), bytes_(bytes), account_(account_or_null) {
+    if (account_ != nullptr) account_->Charge(kind_, bytes_);
+  }
+  ~Charge() {
+    if (account_ != nullptr) account_->Release(kind_, bytes_);
+  }
+  Charge(const Charge&) = delete;
+  Charge& operator=(const Charge&) = delete;
 
  private:
-  std::shared_ptr<HostStage> host_;
-};
-
-class Vector final : public Activation {
- public:
-  explicit Vector(std::vector<float> values) : values(std::move(values)) {}
-  uint64_t bytes() const override { return values.size() * sizeof(float); }
-  const std::vector<float> values;
-};
-
-// An activation in the stash, charged as such.
-class Stashed final : public Activation {
- public:
-  Stashed(ActivationPtr inner, MemoryAccount* account)
-      : inner(std::move(inner)), account_(account) {
-    if (account_ != nullptr) account_->Charge(MemoryKind::kStash, bytes());
-  }
-  ~Stashed() override {
-    if (account_ != nullptr) account_->Release(MemoryKind::kStash, bytes());
-  }
-  uint64_t bytes() const override { return inner->bytes(); }
-  const ActivationPtr inner;
-
- private:
+  const MemoryKind kind_;
+  const uint64_t bytes_;
   MemoryAccount* const account_;
 };
 
+class InPlaceWeights final : public StageWeights {
+ public:
+  InPlaceWeights(std::shared_ptr<HostStage> host, MemoryAccount* device)
+      : host_(std::move(host)), charge_(MemoryKind::kStage, host_->bytes(), device) {}
+  const float* tensor(size_t use) const { return host_->tensor(use); }
+
+ private:
+  const std::shared_ptr<HostStage> host_;
+  const Charge charge_;
+};
+
+using Values = std::shared_ptr<const std::vector<float>>;
+
+// An activation, on the device or in the stash: only the account differs.
+class Vector final : public Activation {
+ public:
+  Vector(Values values, MemoryKind kind, MemoryAccount* account)
+      : values(std::move(values)), charge_(kind, bytes(), account) {}
+  uint64_t bytes() const override { return values->size() * sizeof(float); }
+  const Values values;
+
+ private:
+  const Charge charge_;
+};
+
+ActivationPtr OnDevice(std::vector<float> values, MemoryAccount* device) {
+  return std::make_shared<Vector>(std::make_shared<const std::vector<float>>(std::move(values)),
+                                  MemoryKind::kStage, device);
+}
+
+const std::vector<float>& ValuesOf(const ActivationPtr& activation) {
+  return *static_cast<const Vector&>(*activation).values;
+}
+
 class Arrays final : public StageGradient {
  public:
+  Arrays(size_t width, MemoryAccount* device)
+      : tensors{std::vector<float>(width * width, 0.0f), std::vector<float>(width, 0.0f)},
+        charge_(MemoryKind::kStage, (width * width + width) * sizeof(float), device) {}
   std::vector<std::vector<float>> tensors;  // by use
+
+ private:
+  const Charge charge_;
 };
+
+// 2^-k without libm; exact while the result is normal.
+float InversePowerOfTwo(int k) {
+  float scale = 1.0f;
+  for (; k > 0; --k) scale *= 0.5f;
+  for (; k < 0; ++k) scale *= 2.0f;
+  return scale;
+}
 
 // Uniform in [-1, 1) from the key's words.
 std::vector<float> Draw(const RngKey& key, size_t n) {
@@ -90,40 +128,43 @@ std::vector<float> Draw(const RngKey& key, size_t n) {
 
 class SyntheticStage final : public StageProgram {
  public:
-  SyntheticStage(const JobSpec& spec, StageId stage)
+  SyntheticStage(const JobSpec& spec, StageId stage, MemoryAccount* device)
       : spec_(spec),
         stage_(spec.stages[stage.value()]),
         first_(stage.value() == 0),
         last_(stage.value() + 1 == spec.stages.size()),
-        width_(static_cast<size_t>(spec.model.synthetic.n_embd)) {}
+        width_(static_cast<size_t>(spec.model.synthetic.n_embd)),
+        device_(device) {}
 
   const StageSpec& spec() const override { return stage_; }
 
   absl::StatusOr<ActivationPtr> Forward(const StageWeights& weights, const MicroBatch& batch,
                                         const ActivationPtr& in) override {
+    const ScopedFlushDenormals flush;
     std::vector<float> y = Linear(weights, Input(batch, in));
     for (float& v : y) v = v / (1.0f + std::fabs(v));
-    return ActivationPtr(std::make_shared<Vector>(std::move(y)));
+    return OnDevice(std::move(y), device_);
   }
 
   absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
                                           const ActivationPtr& in, const ActivationPtr& grad_out,
                                           int loss_scale_log2) override {
+    const ScopedFlushDenormals flush;
     const std::vector<float> x = Input(batch, in);
     std::vector<float> dy = Linear(weights, x);
     BackwardResult result;
     if (last_) {
       const std::vector<float> target = Draw(Key(batch, kTargetSite), dy.size());
-      const float scale = 1.0f / static_cast<float>(uint64_t{1} << loss_scale_log2);
+      const float scale = InversePowerOfTwo(loss_scale_log2);
       for (size_t i = 0; i < dy.size(); ++i) {
         const float d = 1.0f + std::fabs(dy[i]);
         const float error = dy[i] / d - target[i];
         result.loss.sum += 0.5 * static_cast<double>(error) * static_cast<double>(error);
         dy[i] = error * scale / (d * d);
       }
-      result.loss.tokens = uint64_t{batch.samples} * batch.seq_len;
+      result.loss.tokens = CountedTokens(batch);
     } else {
-      const std::vector<float>& g = static_cast<const Vector&>(*grad_out).values;
+      const std::vector<float>& g = ValuesOf(grad_out);
       for (size_t i = 0; i < dy.size(); ++i) {
         const float d = 1.0f + std::fabs(dy[i]);
         dy[i] = g[i] / (d * d);
@@ -140,7 +181,7 @@ class SyntheticStage final : public StageProgram {
   }
 
   std::vector<float> Input(const MicroBatch& batch, const ActivationPtr& in) const {
-    if (!first_) return static_cast<const Vector&>(*in).values;
+    if (!first_) return ValuesOf(in);
     return Draw(Key(batch, kInputSite), batch.samples * width_);
   }
 
@@ -160,9 +201,7 @@ class SyntheticStage final : public StageProgram {
   }
 
   StageGradientPtr WeightGradient(const std::vector<float>& x, const std::vector<float>& dy) const {
-    auto gradient = std::make_unique<Arrays>();
-    gradient->tensors.emplace_back(width_ * width_, 0.0f);
-    gradient->tensors.emplace_back(width_, 0.0f);
+    auto gradient = std::make_unique<Arrays>(width_, device_);
     for (size_t n = 0; n < x.size() / width_; ++n) {
       const float* d = &dy[n * width_];
       for (size_t k = 0; k < width_; ++k) {
@@ -185,7 +224,7 @@ class SyntheticStage final : public StageProgram {
         dx[n * width_ + k] = sum * kInputScale;
       }
     }
-    return std::make_shared<Vector>(std::move(dx));
+    return OnDevice(std::move(dx), device_);
   }
 
   const JobSpec& spec_;
@@ -193,13 +232,14 @@ class SyntheticStage final : public StageProgram {
   const bool first_;
   const bool last_;
   const size_t width_;
+  MemoryAccount* const device_;
 };
 
 class SyntheticRuntime final : public StageRuntime {
  public:
   SyntheticRuntime(const JobSpec& spec, MemoryAccount* account) : spec_(spec), account_(account) {
     for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-      stages_.push_back(std::make_unique<SyntheticStage>(spec, StageId(s)));
+      stages_.push_back(std::make_unique<SyntheticStage>(spec, StageId(s), &device_));
     }
   }
 
@@ -208,10 +248,10 @@ class SyntheticRuntime final : public StageRuntime {
     return std::make_unique<HostArrays>(spec_, stage, account_);
   }
   std::shared_ptr<const StageWeights> Load(StageId, std::shared_ptr<HostStage> host) override {
-    return std::make_shared<InPlaceWeights>(std::move(host));
+    return std::make_shared<InPlaceWeights>(std::move(host), &device_);
   }
   StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) override {
-    ScopedFlushDenormals flush;
+    const ScopedFlushDenormals flush;
     auto& a = static_cast<Arrays&>(*left).tensors;
     const auto& b = static_cast<const Arrays&>(*right).tensors;
     for (size_t t = 0; t < a.size(); ++t) {
@@ -227,17 +267,22 @@ class SyntheticRuntime final : public StageRuntime {
     return absl::OkStatus();
   }
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
-    return ActivationPtr(std::make_shared<Stashed>(std::move(activation), account_));
+    const Values& values = static_cast<const Vector&>(*activation).values;
+    return ActivationPtr(std::make_shared<Vector>(values, MemoryKind::kStash, account_));
   }
   absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) override {
-    return static_cast<const Stashed&>(*stashed).inner;
+    const Values& values = static_cast<const Vector&>(*stashed).values;
+    return ActivationPtr(std::make_shared<Vector>(values, MemoryKind::kStage, &device_));
   }
-  DeviceMemory device_memory() const override { return {}; }
+  DeviceMemory device_memory() const override {
+    return {device_.live_bytes(), device_.peak_bytes()};
+  }
   std::string compute_profile() const override { return "synthetic"; }
 
  private:
   const JobSpec& spec_;
   MemoryAccount* const account_;
+  MemoryAccount device_;
   std::vector<std::unique_ptr<SyntheticStage>> stages_;
 };
 
