@@ -1,9 +1,7 @@
 #include "cli/cluster.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -46,19 +44,10 @@ uint64_t MemoryShare(uint32_t servers) {
   return 0;
 }
 
-// Workers of one machine share its cores, unless the user said how many each has.
-Config ForChildren(Config config) {
-  if (config.worker.threads == 0) {
-    const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-    config.worker.threads = std::max(1, cores / std::max(1, config.worker.count));
-  }
-  return config;
-}
-
 }  // namespace
 
 Cluster::Cluster(const Config& config, std::string log_folder)
-    : config_(ForChildren(config)),
+    : config_(config),
       log_folder_(std::move(log_folder)),
       config_path_(log_folder_ + "/config.yaml"),
       environment_(ChildEnvironment()) {}

@@ -13,6 +13,7 @@
 #include "cli/siblings.h"
 #include "cli/status_command.h"
 #include "cli/train.h"
+#include "cli/verify_command.h"
 #include "common/exit_code.h"
 #include "common/status_macros.h"
 
@@ -54,7 +55,7 @@ absl::Status RunCommand(const std::vector<std::string>& arguments) {
       passed_on.insert(passed_on.begin(), "generate");
       return BecomeSibling("eps-worker", passed_on);
     case Command::kVerify:
-      return BecomeSibling("eps-verify", passed_on);
+      return RunVerifyCommand(passed_on);
     default:
       return RunWithConfig(line);
   }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -176,6 +177,11 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
   const uint32_t workers = static_cast<uint32_t>(std::max(1, run.config.worker.count));
   EPS_ASSIGN_OR_RETURN(plan.spec, BuildJobSpec(plan.config, model, tokens, sha256, workers));
   plan.config.training.parts = plan.spec.training.parts;
+  if (plan.config.worker.threads == 0) {
+    // Workers of one machine share its cores. Said in full, because their bits depend on it.
+    const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+    plan.config.worker.threads = static_cast<int>(std::max(1u, cores / workers));
+  }
   if (!plan.config.checkpoint.dir.empty()) {
     std::error_code error;
     plan.config.checkpoint.dir = fs::absolute(plan.config.checkpoint.dir, error).string();
@@ -189,8 +195,10 @@ absl::StatusOr<ServerChoice> ChooseServers(const ServersConfig& config) {
     choice.spawn = 1;
     return choice;
   }
-  if (absl::SimpleAtoi(config.addresses, &choice.spawn)) {
-    if (choice.spawn >= 1 && choice.spawn <= kMaxSpawnedServers) return choice;
+  uint32_t count = 0;
+  if (absl::SimpleAtoi(config.addresses, &count)) {
+    choice.spawn = count;
+    if (count >= 1 && count <= kMaxSpawnedServers) return choice;
     return absl::InvalidArgumentError(absl::StrCat("servers.addresses (--servers): cannot start ",
                                                    config.addresses, " servers, 1 to ",
                                                    kMaxSpawnedServers, " are possible"));
@@ -240,6 +248,14 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
   for (const Chunk& chunk : chunks.chunks()) {
     per_server[placement[chunk.id.value()].value()] += chunk.elements;
   }
+  const auto [least, most] = std::minmax_element(per_server.begin(), per_server.end());
+  if (*least == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("servers.addresses (--servers): ", servers, " servers are too many for ",
+                     chunks.chunks().size(),
+                     " chunks, some would hold nothing; use fewer servers, or smaller chunks "
+                     "(training.chunk_elements)"));
+  }
   const double parameters = static_cast<double>(spec.total_elements());
   const double stage_bytes = 4.0 * static_cast<double>(LargestStage(spec, chunks));
   const double in_flight = stage_bytes * (2 + std::max(0, plan.config.worker.prefetch));
@@ -251,13 +267,12 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
       " parameters, ", spec.stages.size(), " stages, ", chunks.chunks().size(), " chunks\n",
       "servers: ", servers, ", ", FormatBytes(kBytesPerParameter * parameters),
       " of state (12 bytes per parameter), at most ",
-      FormatBytes(kBytesPerParameter *
-                  static_cast<double>(*std::max_element(per_server.begin(), per_server.end()))),
-      " on one\n", "workers: ", workers, ", about ", FormatBytes(in_flight),
-      " of weights and gradients and ", FormatBytes(stash), " of stash (", plan.config.worker.stash,
-      ") on each\n", "wire per step: fetch ", FormatBytes(wire.fetched), " (", spec.codecs.weights,
-      "), push ", FormatBytes(wire.pushed), " (", spec.codecs.gradients, ")\n",
-      "batch: ", t.micro_batch_size, " x ", t.micro_batches, " x ", t.parts,
+      FormatBytes(kBytesPerParameter * static_cast<double>(*most)), " on one\n",
+      "workers: ", workers, ", about ", FormatBytes(in_flight), " of weights and gradients and ",
+      FormatBytes(stash), " of stash (", plan.config.worker.stash, ") on each\n",
+      "wire per step: fetch ", FormatBytes(wire.fetched), " (", spec.codecs.weights, "), push ",
+      FormatBytes(wire.pushed), " (", spec.codecs.gradients, ")\n", "batch: ", t.micro_batch_size,
+      " x ", t.micro_batches, " x ", t.parts,
       " samples (micro_batch_size x micro_batches x parts) of ", t.seq_len,
       " tokens = ", FormatCount(spec.tokens_per_step()), " tokens; mode ", ModeName(t.mode),
       ", clip ", ClipName(t.clip), "\n");

@@ -17,7 +17,8 @@
 namespace eps {
 
 struct TrainPlan {
-  Config config;  // as resolved: paths absolute, data files listed, parts as the spec has them
+  // As resolved: paths absolute, data files listed, parts as the spec has them, threads counted.
+  Config config;
   JobSpec spec;
   std::string model_folder;     // where model.path's config.json lies; empty for the quickstart's
   std::string initial_weights;  // model.safetensors beside it; empty: the spec's initial values
@@ -48,7 +49,7 @@ struct WireBytes {
 };
 absl::StatusOr<WireBytes> WireBytesPerStep(const JobSpec& spec, uint32_t workers);
 
-// The lines at the top of `eps train`.
+// The lines at the top of `eps train`. InvalidArgument if a server would hold nothing.
 absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers);
 
 }  // namespace eps

@@ -140,11 +140,22 @@ TEST(PlanTest, RefusesWhatCannotBeAndNamesTheKey) {
   }
 }
 
+TEST(PlanTest, RefusesAServerThatWouldHoldNothing) {
+  const auto plan = MakePlan(Synthetic());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(PlanSummary(*plan, 2).ok());
+  const absl::Status status = PlanSummary(*plan, 100).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "training.chunk_elements")) << status;
+}
+
 TEST(PlanTest, ServersAreANumberOrAddresses) {
   ServersConfig config;
   EXPECT_EQ(ChooseServers(config)->spawn, 1u);
   config.addresses = "3";
   EXPECT_EQ(ChooseServers(config)->spawn, 3u);
+  config.addresses = "127.0.0.1:5000";
+  EXPECT_EQ(ChooseServers(config)->spawn, 0u) << "an address begins with a number too";
   config.addresses = "a:1,b:2";
   EXPECT_EQ(ChooseServers(config)->attach, (std::vector<std::string>{"a:1", "b:2"}));
   for (const std::string bad : {"0", "257", "a", "a:1,", "a:0", "a:1,a:1", "a:70000"}) {

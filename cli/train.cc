@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cli/checkpoint.h"
 #include "cli/cluster.h"
 #include "cli/control_client.h"
@@ -21,6 +22,7 @@
 #include "cli/metrics_log.h"
 #include "cli/plan.h"
 #include "cli/progress.h"
+#include "common/exit_code.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "spec/chunk_map.h"
@@ -118,6 +120,7 @@ class TrainRun {
   absl::Status OnRecord(const v1::StepRecord& record);
   absl::Status OnBorder(uint64_t step);
   absl::Status OnQuiet(StepWatch* watch);
+  absl::Status Blame(const absl::Status& status);
   absl::Status StopAtNextBorder();
   absl::Status WriteCheckpoint(uint64_t step);
   void ShowWaits();
@@ -191,8 +194,10 @@ absl::Status TrainRun::OpenFolders() {
     log_folder_ = out() + "/logs";
     fs::create_directories(log_folder_, error);
     if (error) {
-      return absl::PermissionDeniedError(
-          absl::StrCat("cannot create ", log_folder_, " (checkpoint.dir): ", error.message()));
+      const std::string text =
+          absl::StrCat("cannot create ", log_folder_, " (checkpoint.dir): ", error.message());
+      return error == std::errc::permission_denied ? absl::PermissionDeniedError(text)
+                                                   : IoError(text);
     }
     if (resume_ == nullptr && fs::exists(out() + "/latest", error)) {
       Print(absl::StrCat("note: ", out(),
@@ -354,12 +359,6 @@ void TrainRun::ShowWaits() {
 absl::Status TrainRun::OnQuiet(StepWatch* watch) {
   EPS_RETURN_IF_ERROR(cluster_->Check());
   if (const std::optional<absl::Status> end = watch->end(); end.has_value()) {
-    // A dead child is the cause, a broken stream the consequence: give it a moment to be seen.
-    const auto deadline = Clock::now() + std::chrono::seconds(1);
-    while (Clock::now() < deadline) {
-      EPS_RETURN_IF_ERROR(cluster_->Check());
-      std::this_thread::sleep_for(kTick);
-    }
     if (!end->ok()) return *end;
     return absl::UnavailableError(
         absl::StrCat("the job ended at step ", step_, " of ", spec_.training.steps));
@@ -388,6 +387,9 @@ absl::Status TrainRun::Supervise() {
   StepWatch watch(client_.get(), step_);
   started_ = last_record_ = Clock::now();
   SetGraceful(true);
+  const std::string servers = absl::StrJoin(client_->servers(), ",");
+  Print(absl::StrFormat("job: %016x at step %d (eps status --servers=%s)\n", client_->job().value(),
+                        step_, servers));
   while (step_ < spec_.training.steps) {
     const std::optional<v1::StepRecord> record = watch.Next();
     if (record.has_value()) {
@@ -430,11 +432,22 @@ void TrainRun::Summarize() const {
   Print(text);
 }
 
+// A dead child is the cause, a call that failed the consequence: gives it a moment to be seen.
+absl::Status TrainRun::Blame(const absl::Status& status) {
+  if (status.ok() || cluster_ == nullptr || absl::IsInvalidArgument(status)) return status;
+  const auto deadline = Clock::now() + std::chrono::seconds(1);
+  while (Clock::now() < deadline) {
+    EPS_RETURN_IF_ERROR(cluster_->Check());
+    std::this_thread::sleep_for(kTick);
+  }
+  return status;
+}
+
 absl::Status TrainRun::Run() {
   EPS_RETURN_IF_ERROR(OpenResume());
   EPS_RETURN_IF_ERROR(OpenFolders());
-  EPS_RETURN_IF_ERROR(StartJob());
-  EPS_RETURN_IF_ERROR(Supervise());
+  EPS_RETURN_IF_ERROR(Blame(StartJob()));
+  EPS_RETURN_IF_ERROR(Blame(Supervise()));
   const auto deadline = Clock::now() + kWorkerExit;
   while (!stopping_ && !cluster_->WorkersEnded() && Clock::now() < deadline) {
     std::this_thread::sleep_for(kTick);

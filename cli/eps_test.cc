@@ -1,0 +1,379 @@
+// The real program with real servers and workers, on a model without LibTorch's arithmetic.
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cli/child_process.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Arguments = std::vector<std::string>;
+
+constexpr std::chrono::seconds kPatience{60};
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream content;
+  content << std::ifstream(path, std::ios::binary).rdbuf();
+  return content.str();
+}
+
+void WriteFile(const std::string& path, const std::string& content) {
+  fs::create_directories(fs::path(path).parent_path());
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+
+// Processes whose parent is `parent`.
+std::set<pid_t> ChildrenOf(pid_t parent) {
+  std::set<pid_t> children;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
+    const std::string stat = ReadFile(entry.path().string() + "/stat");
+    const size_t name_end = stat.rfind(')');  // a name may hold anything
+    if (name_end == std::string::npos) continue;
+    const std::vector<std::string> fields = absl::StrSplit(stat.substr(name_end + 1), ' ');
+    if (fields.size() > 2 && fields[2] == absl::StrCat(parent)) children.insert(pid);
+  }
+  return children;
+}
+
+std::string CommandOf(pid_t pid) {
+  std::string command = ReadFile(absl::StrCat("/proc/", pid, "/cmdline"));
+  for (char& c : command) c = c == '\0' ? ' ' : c;
+  return command;
+}
+
+// True when none of `pids` runs any more.
+bool AllGone(const std::set<pid_t>& pids) {
+  const auto deadline = Clock::now() + kPatience;
+  while (true) {
+    bool gone = true;
+    for (const pid_t pid : pids) gone = gone && CommandOf(pid).empty();  // also of a zombie
+    if (gone) return true;
+    if (Clock::now() > deadline) return false;
+  }
+}
+
+struct Result {
+  int code = -1;    // 1000 + signal if a signal ended it
+  std::string out;  // stdout and stderr
+};
+
+class EpsTest : public testing::Test {
+ protected:
+  EpsTest() {
+    folder_ = absl::StrCat(testing::TempDir(), "/eps-",
+                           testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    WriteFile(folder_ + "/model/config.json",
+              R"({"model_type": "eps-synthetic", "n_layer": 4, "n_embd": 64, "tied": true})");
+  }
+  ~EpsTest() override { fs::remove_all(folder_); }
+
+  std::unique_ptr<ChildProcess> Start(const Arguments& arguments, bool read_stdout,
+                                      const Arguments& environment = {}) {
+    ChildOptions options;
+    options.name = "eps";
+    options.argv = {fs::absolute("cli/eps").string()};
+    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+    options.environment = environment;
+    options.environment.push_back("PATH=/usr/bin:/bin");
+    options.environment.push_back("TMPDIR=" + folder_);
+    options.log_path = absl::StrCat(folder_, "/output-", ++runs_);
+    options.read_stdout = read_stdout;
+    auto child = ChildProcess::Start(std::move(options));
+    EXPECT_TRUE(child.ok()) << child.status();
+    return *std::move(child);
+  }
+
+  static int CodeOf(ChildProcess* child) {
+    EXPECT_TRUE(child->WaitExit(Clock::now() + kPatience)) << "it hangs";
+    if (child->Running()) return -1;
+    const int status = child->wait_status();
+    return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+
+  Result Run(const Arguments& arguments, const Arguments& environment = {}) {
+    const auto child = Start(arguments, /*read_stdout=*/false, environment);
+    Result result;
+    result.code = CodeOf(child.get());
+    result.out = ReadFile(child->log_path());
+    return result;
+  }
+
+  // A run of the synthetic model.
+  Arguments Train(const std::string& out, const Arguments& more) const {
+    Arguments arguments = {"train", "--model=" + folder_ + "/model", "--out=" + folder_ + "/" + out,
+                           "--training.mode=eager", "--training.clip=lagged"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  std::string folder_;
+  int runs_ = 0;
+};
+
+TEST_F(EpsTest, FlagsWinOverVariablesOverTheFileOverDefaults) {
+  WriteFile(folder_ + "/c.yaml", "training:\n  steps: 1\n  seed: 1\n  seq_len: 7\n");
+  const Result result =
+      Run({"config", "print", "--config", folder_ + "/c.yaml", "--training.steps=3"},
+          {"EPS_TRAINING__STEPS=2", "EPS_TRAINING__SEED=2", "EPS_SERVERS=a:1"});
+  EXPECT_EQ(result.code, 0) << result.out;
+  for (const char* line : {"  steps: 3\n", "  seed: 2\n", "  seq_len: 7\n", "  micro_batches: 1\n",
+                           "  addresses: \"a:1\"\n"}) {
+    EXPECT_TRUE(absl::StrContains(result.out, line)) << line << result.out;
+  }
+  WriteFile(folder_ + "/again.yaml", result.out);
+  EXPECT_EQ(Run({"config", "print", "--config", folder_ + "/again.yaml"}).out, result.out)
+      << "what is printed reads back to the same";
+}
+
+TEST_F(EpsTest, EachKindOfFailureHasItsExitCodeAndSaysWhatToChange) {
+  struct Case {
+    Arguments arguments;
+    int code;
+    std::string says;
+  };
+  WriteFile(folder_ + "/torn/eps/manifest.json", "{}");
+  WriteFile(folder_ + "/a-file", "");
+  const std::vector<Case> cases = {
+      {{"--help"}, 0, "train"},
+      {{"--version"}, 0, "eps "},
+      {{"config", "reference"}, 0, "| `training.steps` |"},
+      {{}, 64, "a command is missing"},
+      {{"serv"}, 64, "did you mean serve?"},
+      {{"train", "--training.stepps=3"}, 64, "did you mean training.steps?"},
+      {{"train", "--training.steps=many"}, 64, "expected an integer"},
+      {Train("o", {"--servers=0"}), 64, "servers.addresses"},
+      {Train("o", {"--training.steps=0"}), 64, "training.steps"},
+      {{"status"}, 64, "--servers=host:port"},
+      {Train("o", {"--resume=" + folder_ + "/torn"}), 65, "not the manifest of a checkpoint"},
+      {{"train", "--config=/nowhere.yaml"}, 66, "/nowhere.yaml"},
+      {{"train", "--model=/nowhere"}, 66, "model.path: cannot open /nowhere"},
+      {{"train", "--data=/nowhere.txt"}, 66, "/nowhere.txt"},
+      {Train("o", {"--resume=latest"}), 66, "no checkpoint in"},
+      {{"status", "--servers=127.0.0.1:1"}, 69, "127.0.0.1:1"},
+      {Train("o", {"--servers.memory_limit=10KiB"}), 71, "servers.memory_limit"},
+      {Train("a-file/o", {}), 74, "checkpoint.dir"},
+      {{"serve", "--listen=0.0.0.0:0"}, 77, "--insecure"},
+  };
+  for (const Case& c : cases) {
+    const Result result = Run(c.arguments);
+    EXPECT_EQ(result.code, c.code) << c.says << ": " << result.out;
+    EXPECT_TRUE(absl::StrContains(result.out, c.says)) << c.says << ": " << result.out;
+  }
+}
+
+TEST_F(EpsTest, TrainsThroughProcessesAndShowsEachStep) {
+  const Result result = Run(Train(
+      "o", {"--training.steps=6", "--servers=2", "--workers=2", "--checkpoint.save_steps=4"}));
+  ASSERT_EQ(result.code, 0) << result.out;
+  const std::regex progress(
+      R"(step: (\d+)/6 loss: \d+\.\d{4} grad_norm: \S+ lr: \d\.\d\de-?\d+ tps: [\d,]+ eta: \d+s)");
+  int steps = 0;
+  for (const absl::string_view line : absl::StrSplit(result.out, '\n')) {
+    std::smatch match;
+    const std::string text(line);
+    if (!absl::StartsWith(line, "step: ")) continue;
+    ASSERT_TRUE(std::regex_match(text, match, progress)) << line;
+    EXPECT_EQ(match[1], absl::StrCat(++steps));
+  }
+  EXPECT_EQ(steps, 6);
+  for (const char* begin : {"model: synthetic, 12,544 parameters", "servers: 2,", "workers: 2,",
+                            "wire per step:", "batch: ", "job: ", "done: 6 steps"}) {
+    EXPECT_TRUE(absl::StrContains(result.out, absl::StrCat("\n", begin))) << begin << result.out;
+  }
+  std::ifstream metrics(folder_ + "/o/metrics.jsonl");
+  steps = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    const auto record = nlohmann::json::parse(line);
+    EXPECT_EQ(record["step"], ++steps);
+    for (const char* key : {"loss", "grad_norm", "lr", "tokens", "step_seconds",
+                            "tokens_per_second", "term", "version"}) {
+      EXPECT_TRUE(record.contains(key)) << key;
+    }
+  }
+  EXPECT_EQ(steps, 6);
+  EXPECT_EQ(ReadFile(folder_ + "/o/latest"), "checkpoint-6\n");
+  EXPECT_TRUE(fs::exists(folder_ + "/o/checkpoint-4/eps/manifest.json"));
+  EXPECT_FALSE(fs::exists(folder_ + "/o/checkpoint-5"));
+  EXPECT_TRUE(absl::StrContains(ReadFile(folder_ + "/o/checkpoint-6/eps/config.yaml"), "parts: 2"));
+}
+
+TEST_F(EpsTest, AResumeOnOtherServersGivesTheBitsOfOneRun) {
+  const Result whole = Run(Train("whole", {"--training.steps=8", "--servers=1", "--workers=2"}));
+  ASSERT_EQ(whole.code, 0) << whole.out;
+  const Result first = Run(Train(
+      "parts", {"--training.steps=8", "--servers=2", "--workers=2", "--checkpoint.save_steps=3"}));
+  ASSERT_EQ(first.code, 0) << first.out;
+  WriteFile(folder_ + "/parts/latest", "checkpoint-3\n");
+  // The checkpoint holds the configuration: nothing else needs to be said again.
+  const Result second =
+      Run({"train", "--out=" + folder_ + "/parts", "--resume=latest", "--servers=3"});
+  ASSERT_EQ(second.code, 0) << second.out;
+  EXPECT_FALSE(absl::StrContains(second.out, "not the same job")) << second.out;
+  for (const char* file :
+       {"model.safetensors", "eps/exp_avg.safetensors", "eps/exp_avg_sq.safetensors"}) {
+    EXPECT_TRUE(ReadFile(folder_ + "/whole/checkpoint-8/" + file) ==
+                ReadFile(folder_ + "/parts/checkpoint-8/" + file))
+        << file;
+  }
+  const auto losses = [&](const std::string& run) {
+    std::vector<double> all;
+    std::ifstream metrics(folder_ + "/" + run + "/metrics.jsonl");
+    for (std::string line; std::getline(metrics, line);) {
+      all.push_back(nlohmann::json::parse(line)["loss"].get<double>());
+    }
+    return all;
+  };
+  EXPECT_EQ(losses("whole").size(), 8u);
+  EXPECT_EQ(losses("whole"), losses("parts"));
+}
+
+TEST_F(EpsTest, OneInterruptEndsWithACheckpointAndNoProcessStays) {
+  const auto eps = Start(Train("o", {"--training.steps=1000000", "--servers=2", "--workers=2",
+                                     "--metrics.log_every_steps=1"}),
+                         /*read_stdout=*/true);
+  ASSERT_TRUE(eps->WaitForLine("step: 5/", Clock::now() + kPatience).ok());
+  const std::set<pid_t> children = ChildrenOf(eps->pid());
+  EXPECT_EQ(children.size(), 4u);
+  eps->Signal(SIGINT);
+  const auto checkpoint = eps->WaitForLine("checkpoint: ", Clock::now() + kPatience);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(CodeOf(eps.get()), 0) << ReadFile(eps->log_path());
+  EXPECT_TRUE(AllGone(children));
+  EXPECT_TRUE(fs::exists(*checkpoint + "/eps/manifest.json"));
+  const std::string latest = ReadFile(folder_ + "/o/latest");
+  EXPECT_TRUE(absl::EndsWith(*checkpoint + "\n", "/" + latest)) << latest;
+}
+
+TEST_F(EpsTest, ASecondInterruptEndsAtOnce) {
+  const auto eps = Start(Train("o", {"--training.steps=5", "--workers=0"}), /*read_stdout=*/true);
+  ASSERT_TRUE(eps->WaitForLine("job: ", Clock::now() + kPatience).ok());
+  const std::set<pid_t> children = ChildrenOf(eps->pid());
+  EXPECT_EQ(children.size(), 1u);
+  eps->Signal(SIGTERM);
+  ASSERT_TRUE(eps->WaitForLine("interrupted: ", Clock::now() + kPatience).ok());
+  EXPECT_TRUE(eps->Running()) << "no worker is there to finish the step";
+  eps->Signal(SIGINT);
+  EXPECT_EQ(CodeOf(eps.get()), 130);
+  EXPECT_TRUE(AllGone(children));
+}
+
+TEST_F(EpsTest, ADeadChildEndsTheRunAndIsNamed) {
+  struct Victim {
+    std::string argument;  // by which its process is found
+    std::string name;
+  };
+  for (const Victim& victim :
+       {Victim{"--worker.rank=1 ", "worker 1"}, Victim{" serve ", "server "}}) {
+    const auto eps = Start(Train("o", {"--training.steps=1000000", "--servers=2", "--workers=2",
+                                       "--checkpoint.save_steps=2"}),
+                           /*read_stdout=*/true);
+    ASSERT_TRUE(eps->WaitForLine("checkpoint: ", Clock::now() + kPatience).ok());
+    const std::set<pid_t> children = ChildrenOf(eps->pid());
+    ASSERT_EQ(children.size(), 4u);
+    for (const pid_t child : children) {
+      if (!absl::StrContains(CommandOf(child), victim.argument)) continue;
+      kill(child, SIGKILL);
+      break;
+    }
+    EXPECT_EQ(CodeOf(eps.get()), 69);
+    const std::string log = ReadFile(eps->log_path());
+    EXPECT_TRUE(absl::StrContains(log, "eps: " + victim.name)) << log;
+    EXPECT_TRUE(absl::StrContains(log, "was ended by signal 9")) << log;
+    EXPECT_TRUE(absl::StrContains(log, "--resume=latest")) << log;
+    EXPECT_TRUE(AllGone(children));
+  }
+}
+
+TEST_F(EpsTest, KillingTheSupervisorLeavesNoOrphan) {
+  const auto eps = Start(Train("o", {"--training.steps=1000000", "--servers=2", "--workers=1"}),
+                         /*read_stdout=*/true);
+  ASSERT_TRUE(eps->WaitForLine("step: 2/", Clock::now() + kPatience).ok());
+  const std::set<pid_t> children = ChildrenOf(eps->pid());
+  EXPECT_EQ(children.size(), 3u);
+  eps->Signal(SIGKILL);
+  EXPECT_EQ(CodeOf(eps.get()), 1000 + SIGKILL);
+  EXPECT_TRUE(AllGone(children));
+}
+
+TEST_F(EpsTest, AttachesToServersThatRunAndStatusShowsThem) {
+  const auto server = Start({"serve"}, /*read_stdout=*/true);
+  const auto address = server->WaitForLine("eps serve: listening on ", Clock::now() + kPatience);
+  ASSERT_TRUE(address.ok()) << address.status();
+  const std::string servers = "--servers=" + *address;
+  const Result train = Run(Train("o", {"--training.steps=3", servers}));
+  EXPECT_EQ(train.code, 0) << train.out;
+  const Result status = Run({"status", servers});
+  EXPECT_EQ(status.code, 0);
+  EXPECT_TRUE(absl::StrContains(status.out, "done, job ")) << status.out;
+  EXPECT_TRUE(absl::StrContains(status.out, "12,544 parameters")) << status.out;
+  EXPECT_TRUE(absl::StrContains(status.out, "waits: none")) << status.out;
+  const auto json = nlohmann::json::parse(Run({"status", "--json", servers}).out);
+  EXPECT_EQ(json["state"], "done");
+  EXPECT_EQ(json["parameters"], 12'544);
+  EXPECT_GT(json["memory"]["state"]["live_bytes"], 0);
+  // The same job again is found done there: nothing is trained twice.
+  const Result again = Run(Train("o", {"--training.steps=3", servers}));
+  EXPECT_EQ(again.code, 0) << again.out;
+  server->Signal(SIGTERM);
+  EXPECT_EQ(CodeOf(server.get()), 0);
+}
+
+TEST_F(EpsTest, TrainsAByteLevelModelThatGenerateContinues) {
+  WriteFile(folder_ + "/gpt2/config.json",
+            R"({"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 32,
+                "vocab_size": 256, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0})");
+  std::string text;
+  for (int i = 0; i < 200; ++i) absl::StrAppend(&text, "line ", i, " of a text\n");
+  WriteFile(folder_ + "/text.txt", text);
+  Arguments arguments = Train("o", {"--training.steps=3", "--data=" + folder_ + "/text.txt"});
+  arguments[1] = "--model=" + folder_ + "/gpt2";
+  const Result train = Run(arguments);
+  ASSERT_EQ(train.code, 0) << train.out;
+  EXPECT_TRUE(absl::StrContains(train.out, "eps generate --model=")) << train.out;
+  const Result generated =
+      Run({"generate", "--model=" + folder_ + "/o/checkpoint-3", "--prompt=line", "--tokens=5"});
+  EXPECT_EQ(generated.code, 0) << generated.out;
+  EXPECT_TRUE(absl::StartsWith(generated.out, "line")) << generated.out;
+  // Weights beside the config.json are where training begins.
+  arguments[1] = "--model=" + folder_ + "/o/checkpoint-3";
+  arguments[2] = "--out=" + folder_ + "/tuned";
+  const Result tuned = Run(arguments);
+  EXPECT_EQ(tuned.code, 0) << tuned.out;
+  EXPECT_TRUE(absl::StrContains(tuned.out, "weights: from ")) << tuned.out;
+}
+
+TEST_F(EpsTest, DoctorFindsThatThisMachineWorks) {
+  const Result result = Run({"doctor", "--out=" + folder_});
+  EXPECT_EQ(result.code, 0) << result.out;
+  for (const char* what :
+       {"versions: ", "cpu: ", "memory: ", "disk: ", "loopback: ", "io_uring: ", "worker: "}) {
+    EXPECT_TRUE(absl::StrContains(result.out, what)) << what << result.out;
+  }
+  EXPECT_FALSE(absl::StrContains(result.out, "fail  ")) << result.out;
+}
+
+}  // namespace
+}  // namespace eps
