@@ -1,0 +1,21 @@
+"""program_test: a Python test that runs the programs of the project as a user would."""
+
+def program_test(name, script, programs, size = "medium", data = [], tags = []):
+    """Runs `script` with python3 and the paths of `programs` as its arguments.
+
+    Args:
+      name: of the test, ending in _test.
+      script: a Python file of this package.
+      programs: labels of binaries; their paths are the script's arguments, in order.
+      size: of the test.
+      data: other files that the script needs.
+      tags: of the test.
+    """
+    native.sh_test(
+        name = name,
+        size = size,
+        srcs = ["//tests:run_program_test.sh"],
+        args = ["$(location %s)" % script] + ["$(location %s)" % p for p in programs],
+        data = [script] + programs + data,
+        tags = tags,
+    )

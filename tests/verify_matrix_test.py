@@ -1,0 +1,125 @@
+"""The main claim, setting by setting: weights, optimizer state and loss log of a run through
+servers and wire equal, bit for bit, those of a plain training loop in one process.
+
+Arguments: the path of eps."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+EPS = None
+TMP = os.environ.get("TEST_TMPDIR", "/tmp")
+TIMEOUT_SECONDS = 120
+
+MODEL = {
+    "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 32,
+    "vocab_size": 256, "tie_word_embeddings": True,
+    "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
+}
+BASE = {
+    "training.steps": 3, "training.micro_batch_size": 2, "training.micro_batches": 2,
+    "training.clip": "lagged", "training.max_grad_norm": 0.5, "training.loss_block_tokens": 48,
+    "training.chunk_elements": 4096, "optimizer.weight_decay": 0.1,
+    "lr_scheduler.name": "cosine", "lr_scheduler.warmup_steps": 1, "worker.threads": 1,
+}
+
+
+def write_inputs():
+    model = os.path.join(TMP, "model.json")
+    untied = os.path.join(TMP, "untied.json")
+    text = os.path.join(TMP, "text.txt")
+    with open(model, "w") as f:
+        json.dump(MODEL, f)
+    with open(untied, "w") as f:
+        json.dump(dict(MODEL, tie_word_embeddings=False), f)
+    with open(text, "w") as f:
+        for i in range(400):
+            f.write("%d bottles of beer on the wall, take %d down.\n" % (i, i * i))
+    return model, untied, text
+
+
+class VerifyMatrix(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model, cls.untied, cls.text = write_inputs()
+
+    def eps(self, command, model=None, flags=(), **settings):
+        arguments = [EPS, command, "--model=" + (model or self.model), "--data=" + self.text]
+        merged = dict(BASE)
+        merged.update({k.replace("__", "."): v for k, v in settings.items()})
+        arguments += ["--%s=%s" % item for item in merged.items()]
+        return subprocess.run(arguments + list(flags), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=TIMEOUT_SECONDS)
+
+    def verify(self, **kwargs):
+        result = self.eps("verify", **kwargs)
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:])
+        self.assertIn("equal bit for bit", result.stdout)
+
+    def test_micro_batches(self):
+        for g in (1, 3, 4, 8):
+            with self.subTest(micro_batches=g):
+                self.verify(training__micro_batches=g)
+
+    def test_two_servers(self):
+        self.verify(flags=["--servers=2"])
+
+    def test_server_threads(self):
+        for threads in (2, 8):
+            with self.subTest(threads=threads):
+                self.verify(flags=["--servers=2"], servers__threads=threads)
+
+    def test_prefetch(self):
+        for prefetch in (0, 2):
+            with self.subTest(prefetch=prefetch):
+                self.verify(worker__prefetch=prefetch)
+
+    def test_untied_head(self):
+        self.verify(model=self.untied, flags=["--servers=2"])
+
+    def test_no_clipping_and_sequential_data(self):
+        self.verify(training__clip="none", data__order="sequential")
+
+    def test_three_parts_on_two_workers(self):
+        self.verify(training__parts=3, flags=["--servers=2", "--workers=2"])
+
+    def test_four_parts_give_the_same_bits_on_one_two_and_four_workers(self):
+        digests = set()
+        for workers in (1, 2, 4):
+            out = os.path.join(TMP, "workers-%d" % workers)
+            result = self.eps("train", training__parts=4,
+                              flags=["--out=" + out, "--servers=2", "--workers=%d" % workers])
+            self.assertEqual(result.returncode, 0, result.stdout[-3000:])
+            sha = hashlib.sha256()
+            names = ["model.safetensors", "eps/exp_avg.safetensors", "eps/exp_avg_sq.safetensors"]
+            for name in names:
+                with open(os.path.join(out, "checkpoint-3", name), "rb") as f:
+                    sha.update(f.read())
+            digests.add(sha.hexdigest())
+        self.assertEqual(len(digests), 1, "1x4, 2x2 and 4x1 differ")
+
+    def test_every_planted_bug_is_noticed(self):
+        out = os.path.join(TMP, "planted")
+        flags = ["--out=" + out, "--servers=2", "--workers=2"]
+        result = self.eps("verify", training__parts=2, training__micro_batches=4, flags=flags)
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:])
+        plants = subprocess.run([EPS, "verify", "--plant=list"], stdout=subprocess.PIPE, text=True,
+                                timeout=TIMEOUT_SECONDS).stdout.split("\n")[1:]
+        plants = [line.split()[0] for line in plants if line.strip()]
+        self.assertGreater(len(plants), 5)
+        for plant in plants:
+            with self.subTest(plant=plant):
+                result = subprocess.run([EPS, "verify", "--run=" + out, "--plant=" + plant],
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        timeout=TIMEOUT_SECONDS)
+                self.assertEqual(result.returncode, 1, plant + "\n" + result.stdout[-3000:])
+                self.assertIn("different", result.stdout)
+
+
+if __name__ == "__main__":
+    EPS = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)
