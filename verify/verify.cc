@@ -220,9 +220,12 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
 
   const uint64_t steps =
       options.steps == 0 ? spec.training.steps : std::min(options.steps, spec.training.steps);
-  *out << "verify: " << options.run << ", job " << spec.name << ", " << steps << " steps, "
-       << model_options.threads << " threads, weights from "
-       << (weights_file.empty() ? "the seed" : weights_file) << std::endl;
+  *out << "verify: " << options.run << " steps: " << steps << " threads: " << model_options.threads
+       << " weights: " << (weights_file.empty() ? "from the seed" : weights_file) << std::endl;
+  for (const PlantInfo& info : Plants()) {
+    if (info.plant != options.plant) continue;
+    *out << "planted: " << info.name << ": " << info.what << std::endl;
+  }
   Comparison comparison(run, steps, out);
   while (reference->step() < steps) {
     EPS_ASSIGN_OR_RETURN(const StepFigures figures, reference->RunStep());

@@ -206,6 +206,7 @@ TEST_F(VerifyTest, NoticesEveryPlantedMistake) {
     EXPECT_THAT(verdict.text, HasSubstr(later ? "different: step 2, weights of transformer."
                                               : "different: step 1, weights of transformer."))
         << info.name;
+    EXPECT_THAT(verdict.text, HasSubstr(absl::StrCat("planted: ", info.name))) << info.name;
     EXPECT_THAT(verdict.text, Not(HasSubstr("verified:"))) << info.name;
   }
 }
@@ -260,7 +261,7 @@ TEST_F(VerifyTest, BeginsWithTheWeightsOfAFile) {
   const Verdict verdict = Verify(options);
   ASSERT_TRUE(verdict.equal.ok()) << verdict.equal.status();
   EXPECT_FALSE(*verdict.equal);
-  EXPECT_THAT(verdict.text, HasSubstr("weights from " + options.weights));
+  EXPECT_THAT(verdict.text, HasSubstr("weights: " + options.weights));
 }
 
 TEST_F(VerifyTest, EndsWithTheCodeOfWhatIsMissingOrBad) {
