@@ -1,0 +1,157 @@
+// Trains the model of a run in one process, without servers and wire, and prints one JSON line per
+// step: what `eps train` is measured against (bench/step_ratio.py). It reads the configuration that
+// a run wrote to logs/config.yaml and says the id of the job that this makes, which is the run's if
+// model, data, order, seed and numbers are all the same.
+//
+//   whole_model_step --config=FILE [--steps=N] [--keep-activations]
+//
+// Exit code 64: the arguments or the configuration do not fit. LibTorch's exceptions end it.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "bench/whole_model.h"
+#include "common/config.h"
+#include "common/status_macros.h"
+#include "spec/model_layout.h"
+#include "spec/spec_builder.h"
+#include "worker/data/token_source.h"
+#include "worker/exec/tensor_memory.h"
+
+namespace eps {
+namespace {
+
+struct Options {
+  std::string config_path;
+  uint64_t steps = 0;  // 0: all of the configuration's
+  bool recompute = true;
+};
+
+absl::StatusOr<Options> ParseOptions(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view argument = argv[i];
+    if (absl::ConsumePrefix(&argument, "--config=")) {
+      options.config_path = std::string(argument);
+    } else if (absl::ConsumePrefix(&argument, "--steps=") &&
+               absl::SimpleAtoi(argument, &options.steps)) {
+      continue;
+    } else if (argument == "--keep-activations") {
+      options.recompute = false;
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("unknown argument ", argv[i]));
+    }
+  }
+  if (options.config_path.empty()) return absl::InvalidArgumentError("--config=FILE is missing");
+  return options;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  const std::ifstream file(path);
+  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// What a run trains on and how.
+struct Job {
+  Config config;
+  JobSpec spec;
+  std::shared_ptr<const TokenData> data;
+};
+
+absl::StatusOr<Job> LoadJob(const std::string& config_path) {
+  Job job;
+  EPS_ASSIGN_OR_RETURN(const std::string yaml, ReadFile(config_path));
+  EPS_RETURN_IF_ERROR(job.config.MergeYaml(yaml, config_path));
+  ModelSpec model;
+  if (!job.config.model.path.empty()) {
+    std::string path = job.config.model.path;
+    if (!std::ifstream(path + "/config.json")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("model.path: ", path, " is no folder with a config.json"));
+    }
+    EPS_ASSIGN_OR_RETURN(const std::string json, ReadFile(path + "/config.json"));
+    EPS_ASSIGN_OR_RETURN(model.gpt2, ParseGpt2Config(json));
+  }
+  const Gpt2Config& gpt2 = model.gpt2;
+  if (gpt2.resid_pdrop > 0 || gpt2.embd_pdrop > 0 || gpt2.attn_pdrop > 0) {
+    return absl::InvalidArgumentError(
+        "the model has dropout, which would make the two programs draw different masks; set "
+        "resid_pdrop, embd_pdrop and attn_pdrop to 0");
+  }
+  EPS_ASSIGN_OR_RETURN(job.data, TokenData::Open(job.config.data.path,
+                                                 static_cast<uint32_t>(gpt2.vocab_size)));
+  const uint32_t workers = static_cast<uint32_t>(std::max(1, job.config.worker.count));
+  EPS_ASSIGN_OR_RETURN(job.spec, BuildJobSpec(job.config, model, job.data->size(),
+                                              job.data->Sha256Hex(), workers));
+  return job;
+}
+
+absl::Status Run(const Options& options) {
+  EPS_ASSIGN_OR_RETURN(const Job job, LoadJob(options.config_path));
+  const JobSpec& spec = job.spec;
+  const int threads = job.config.worker.threads > 0
+                          ? job.config.worker.threads
+                          : static_cast<int>(std::thread::hardware_concurrency());
+  PrepareLibTorch(threads);
+  WholeModel model(spec, options.recompute);
+  const std::unique_ptr<BatchSource> batches = NewTokenBatchSource(spec, *job.data);
+  std::printf("{\"job\":\"%s\",\"threads\":%d,\"parameters\":%s,\"recompute\":%s}\n",
+              absl::StrFormat("%016x", spec.id().value()).c_str(), threads,
+              absl::StrCat(spec.total_elements()).c_str(), options.recompute ? "true" : "false");
+  std::fflush(stdout);
+
+  const uint64_t steps = options.steps == 0 ? spec.training.steps : options.steps;
+  for (uint64_t step = 1; step <= steps; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    const uint64_t tokens = spec.tokens_per_step();
+    double loss = 0;
+    for (uint32_t i = 0; i < spec.training.parts * spec.training.micro_batches; ++i) {
+      EPS_ASSIGN_OR_RETURN(const MicroBatch batch, batches->Get(Step(step), i));
+      loss += model.AddMicroBatch(batch, tokens);
+    }
+    const auto computed = std::chrono::steady_clock::now();
+    const double norm = model.Update();
+    const auto end = std::chrono::steady_clock::now();
+    std::printf(
+        "{\"step\":%s,\"loss\":%.9g,\"grad_norm\":%.9g,\"tokens\":%s,\"step_seconds\":%.6f,"
+        "\"update_seconds\":%.6f,\"peak_bytes\":%s}\n",
+        absl::StrCat(step).c_str(), loss / static_cast<double>(tokens), norm,
+        absl::StrCat(tokens).c_str(), std::chrono::duration<double>(end - start).count(),
+        std::chrono::duration<double>(end - computed).count(),
+        absl::StrCat(TensorMemory::Get().peak_bytes()).c_str());
+    std::fflush(stdout);
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  const absl::StatusOr<Options> options = ParseOptions(argc, argv);
+  const absl::Status status = options.ok() ? Run(*options) : options.status();
+  if (status.ok()) return 0;
+  std::fprintf(stderr,
+               "whole_model_step: %s\n"
+               "usage: whole_model_step --config=FILE [--steps=N] [--keep-activations]\n",
+               std::string(status.message()).c_str());
+  return 64;
+}
+
+}  // namespace
+}  // namespace eps
+
+int main(int argc, char** argv) { return eps::Main(argc, argv); }
