@@ -12,19 +12,21 @@ namespace {
 // One column of the table "Modes". The rows stand in the order in which `auto` tries them.
 struct ModeRules {
   Mode mode;
-  bool built;  // whether this build can run it
   bool clip_none, clip_lagged, clip_exact;
 };
 constexpr ModeRules kModes[] = {
-    {Mode::kEager, /*built=*/true, true, true, false},
-    {Mode::kSealed, /*built=*/false, true, true, true},
+    {Mode::kEager, true, true, false},
+    {Mode::kSealed, true, true, true},
 };
 
 bool Allows(const ModeRules& rules, Clip clip) {
   switch (clip) {
-    case Clip::kNone: return rules.clip_none;
-    case Clip::kLagged: return rules.clip_lagged;
-    case Clip::kExact: return rules.clip_exact;
+    case Clip::kNone:
+      return rules.clip_none;
+    case Clip::kLagged:
+      return rules.clip_lagged;
+    case Clip::kExact:
+      return rules.clip_exact;
   }
   return false;
 }
@@ -36,16 +38,6 @@ const ModeRules& RulesOf(Mode mode) {
   return kModes[0];
 }
 
-absl::Status NotBuilt(Mode mode, Clip clip) {
-  const std::string change = clip == Clip::kExact
-                                 ? "training.clip=lagged and training.mode=eager (or auto)"
-                                 : "training.mode=eager (or auto)";
-  return absl::UnimplementedError(absl::StrCat(
-      "training.mode=", ModeName(mode), " with training.clip=", ClipName(clip),
-      " is not built yet: this build runs training.mode=eager, which clips none or lagged; set ",
-      change));
-}
-
 absl::Status Check(Mode mode, Clip clip) {
   const ModeRules& rules = RulesOf(mode);
   if (!Allows(rules, clip)) {
@@ -54,7 +46,6 @@ absl::Status Check(Mode mode, Clip clip) {
         " exclude each other: an eager update cannot wait for the norm of the whole gradient; set "
         "training.clip=lagged (the norm of the step before) or none, or training.mode=sealed"));
   }
-  if (!rules.built) return NotBuilt(mode, clip);
   return absl::OkStatus();
 }
 
@@ -92,8 +83,8 @@ absl::StatusOr<Clip> ParseClip(absl::string_view text) {
 absl::StatusOr<Replay> ParseReplay(absl::string_view text) {
   if (text == ReplayName(Replay::kRollback)) return Replay::kRollback;
   if (text == "frontier" || text == "weights") {
-    return absl::UnimplementedError(absl::StrCat(
-        "training.replay=", text, " is not built yet; set training.replay=rollback"));
+    return absl::UnimplementedError(
+        absl::StrCat("training.replay=", text, " is not built yet; set training.replay=rollback"));
   }
   return UnknownName("training.replay", text, {"rollback"});
 }

@@ -12,7 +12,7 @@
 namespace eps {
 
 // `mode`: auto | eager | sealed; auto takes the first legal one for `clip` (eager, then sealed).
-// Unimplemented for what the table allows but this build has not, InvalidArgument for the rest.
+// InvalidArgument names both keys and what to change.
 absl::StatusOr<Mode> ResolveMode(absl::string_view mode, Clip clip, Replay replay);
 absl::Status CheckLegal(const TrainingSpec& training);
 

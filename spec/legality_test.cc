@@ -17,28 +17,30 @@ TEST(Legality, IsTheTableOfModes) {
     const char* mode;
     Clip clip;
     absl::StatusCode code;
+    Mode resolved;                   // if kOk
     std::vector<const char*> names;  // what the message must name
   } cases[] = {
-      {"auto", Clip::kNone, kOk, {}},
-      {"auto", Clip::kLagged, kOk, {}},
-      {"auto", Clip::kExact, kUnbuilt,
-       {"training.mode=sealed", "training.clip=exact", "set training.clip=lagged"}},
-      {"eager", Clip::kNone, kOk, {}},
-      {"eager", Clip::kLagged, kOk, {}},
-      {"eager", Clip::kExact, kInvalid,
+      {"auto", Clip::kNone, kOk, Mode::kEager, {}},
+      {"auto", Clip::kLagged, kOk, Mode::kEager, {}},
+      {"auto", Clip::kExact, kOk, Mode::kSealed, {}},
+      {"eager", Clip::kNone, kOk, Mode::kEager, {}},
+      {"eager", Clip::kLagged, kOk, Mode::kEager, {}},
+      {"eager",
+       Clip::kExact,
+       kInvalid,
+       Mode::kEager,
        {"training.mode=eager", "training.clip=exact", "set training.clip=lagged"}},
-      {"sealed", Clip::kNone, kUnbuilt, {"training.mode=sealed", "set training.mode=eager"}},
-      {"sealed", Clip::kLagged, kUnbuilt, {"training.mode=sealed", "set training.mode=eager"}},
-      {"sealed", Clip::kExact, kUnbuilt,
-       {"training.mode=sealed", "training.clip=exact", "set training.clip=lagged"}},
-      {"seald", Clip::kNone, kInvalid, {"training.mode", "did you mean 'sealed'?"}},
-      {"", Clip::kNone, kInvalid, {"training.mode"}},
+      {"sealed", Clip::kNone, kOk, Mode::kSealed, {}},
+      {"sealed", Clip::kLagged, kOk, Mode::kSealed, {}},
+      {"sealed", Clip::kExact, kOk, Mode::kSealed, {}},
+      {"seald", Clip::kNone, kInvalid, Mode::kEager, {"training.mode", "did you mean 'sealed'?"}},
+      {"", Clip::kNone, kInvalid, Mode::kEager, {"training.mode"}},
   };
   for (const auto& c : cases) {
     const absl::StatusOr<Mode> mode = ResolveMode(c.mode, c.clip, Replay::kRollback);
     EXPECT_EQ(mode.status().code(), c.code) << c.mode << " " << ClipName(c.clip);
     if (mode.ok()) {
-      EXPECT_EQ(*mode, Mode::kEager);
+      EXPECT_EQ(*mode, c.resolved) << c.mode << " " << ClipName(c.clip);
     }
     for (const char* name : c.names) {
       EXPECT_TRUE(absl::StrContains(mode.status().message(), name)) << mode.status();

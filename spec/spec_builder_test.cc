@@ -52,18 +52,35 @@ TEST(BuildJobSpec, TakesEveryValueFromTheConfiguration) {
   const absl::StatusOr<JobSpec> spec = Build(config);
   ASSERT_TRUE(spec.ok()) << spec.status();
   const std::string text = spec->ToText();
-  for (const char* line :
-       {"optimizer.name = adamw", "optimizer.lr = 0.25", "optimizer.beta1 = 0.8",
-        "optimizer.beta2 = 0.95", "optimizer.eps = 1e-06", "lr_scheduler.name = polynomial",
-        "lr_scheduler.warmup_steps = 11", "lr_scheduler.min_lr_ratio = 0.1",
-        "lr_scheduler.num_cycles = 2", "lr_scheduler.power = 3", "training.steps = 7",
-        "training.micro_batch_size = 3", "training.micro_batches = 5", "training.parts = 4",
-        "training.seq_len = 128", "training.seed = 9", "training.mode = eager",
-        "training.clip = lagged", "training.max_grad_norm = 0.5", "training.replay = rollback",
-        "training.determinism = relaxed", "training.loss_block_tokens = 99",
-        "training.chunk_elements = 12345", "data.order = sequential", "data.tokens = 100000",
-        "quantization.weights = bf16", "quantization.gradients = fp8:e5m2",
-        "group.0 = decay 0.125", "group.1 = no_decay 0"}) {
+  for (const char* line : {"optimizer.name = adamw",
+                           "optimizer.lr = 0.25",
+                           "optimizer.beta1 = 0.8",
+                           "optimizer.beta2 = 0.95",
+                           "optimizer.eps = 1e-06",
+                           "lr_scheduler.name = polynomial",
+                           "lr_scheduler.warmup_steps = 11",
+                           "lr_scheduler.min_lr_ratio = 0.1",
+                           "lr_scheduler.num_cycles = 2",
+                           "lr_scheduler.power = 3",
+                           "training.steps = 7",
+                           "training.micro_batch_size = 3",
+                           "training.micro_batches = 5",
+                           "training.parts = 4",
+                           "training.seq_len = 128",
+                           "training.seed = 9",
+                           "training.mode = eager",
+                           "training.clip = lagged",
+                           "training.max_grad_norm = 0.5",
+                           "training.replay = rollback",
+                           "training.determinism = relaxed",
+                           "training.loss_block_tokens = 99",
+                           "training.chunk_elements = 12345",
+                           "data.order = sequential",
+                           "data.tokens = 100000",
+                           "quantization.weights = bf16",
+                           "quantization.gradients = fp8:e5m2",
+                           "group.0 = decay 0.125",
+                           "group.1 = no_decay 0"}) {
     EXPECT_TRUE(absl::StrContains(text, absl::StrCat("\n", line, "\n"))) << line;
   }
   EXPECT_TRUE(absl::StrContains(text, kSha256));
@@ -101,16 +118,17 @@ TEST(BuildJobSpec, TheBatchEquationNamesAllFourNumbers) {
 
 TEST(BuildJobSpec, NamesTheDataWhenItIsTooShort) {
   const absl::Status status = Build(EagerConfig(), 256).status();
-  EXPECT_TRUE(absl::StrContains(
-      status.message(), "data.path: 256 tokens, a sample needs training.seq_len+1 = 257"))
+  EXPECT_TRUE(absl::StrContains(status.message(),
+                                "data.path: 256 tokens, a sample needs training.seq_len+1 = 257"))
       << status;
   EXPECT_TRUE(Build(EagerConfig(), 257).ok());
 }
 
-TEST(BuildJobSpec, TheDefaultClipIsRefusedUntilSealedIsBuilt) {
-  const absl::Status status = Build(Config()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_TRUE(absl::StrContains(status.message(), "training.clip=lagged")) << status;
+TEST(BuildJobSpec, TheDefaultIsExactClippingAndSoSealed) {
+  const absl::StatusOr<JobSpec> spec = Build(Config());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->training.clip, Clip::kExact);
+  EXPECT_EQ(spec->training.mode, Mode::kSealed);
 }
 
 TEST(BuildJobSpec, NamesTheKeyOfEveryBadValue) {
@@ -120,7 +138,10 @@ TEST(BuildJobSpec, NamesTheKeyOfEveryBadValue) {
   } cases[] = {
       {[](Config* c) { c->optimizer.name = "adamv"; }, "optimizer.name: 'adamv' is unknown, did"},
       {[](Config* c) { c->optimizer.betas = {0.9}; }, "optimizer.betas: expected 2 numbers"},
-      {[](Config* c) { c->optimizer.betas = {0.9, 1.0}; }, "optimizer.beta2"},
+      {[](Config* c) {
+         c->optimizer.betas = {0.9, 1.0};
+       },
+       "optimizer.beta2"},
       {[](Config* c) { c->optimizer.weight_decay = -1; }, "optimizer.weight_decay"},
       {[](Config* c) { c->lr_scheduler.name = "cosin"; }, "lr_scheduler.name: 'cosin'"},
       {[](Config* c) { c->data.order = "shufled"; }, "data.order: 'shufled' is unknown, did you"},

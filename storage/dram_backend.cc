@@ -67,6 +67,7 @@ class DramBackend final : public StateBackend {
   void ReadState(OpId op, ChunkId chunk, Version version) override;
   void WriteState(OpId op, ChunkId chunk, Version version, Bytes state) override;
   void Initialize(OpId op, ChunkId chunk) override;
+  void Stats(OpId op, UpdateRequest request) override;
   void Update(OpId op, UpdateRequest request) override;
 
  private:
@@ -81,6 +82,7 @@ class DramBackend final : public StateBackend {
     return arena_->floats() + slot.offset + index * slot.stride;
   }
   absl::Status CheckVersion(const Slot& slot, Version wanted) const;
+  absl::StatusOr<BackendValue> DoStats(const UpdateRequest& request, const Slot& slot) const;
   absl::StatusOr<BackendValue> DoUpdate(const UpdateRequest& request, Slot* slot) const;
   void UpdatePanel(const Tile& last, const float* gradient, const StepScalars& step,
                    const Slot& slot) const;
@@ -234,6 +236,46 @@ void DramBackend::Initialize(OpId op, ChunkId chunk) {
   });
 }
 
+void DramBackend::Stats(OpId op, UpdateRequest request) {
+  const ChunkId chunk = request.chunk;
+  auto shared = std::make_shared<UpdateRequest>(std::move(request));
+  Start(op, chunk,
+        [this, shared = std::move(shared)](Slot* slot) { return DoStats(*shared, *slot); });
+}
+
+absl::StatusOr<BackendValue> DramBackend::DoStats(const UpdateRequest& request,
+                                                  const Slot& slot) const {
+  const Chunk& chunk = *slot.chunk;
+  EPS_ASSIGN_OR_RETURN(const ReductionPlan plan,
+                       ReductionPlan::Build(chunk, request.parts, request.inputs));
+  Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
+               MemoryKind::kScratch, account_);
+  // One input is kept as it came; it is never larger than its sum.
+  const bool keep_input = request.inputs.size() == 1;
+  Buffer sum(keep_input ? 0 : chunk.elements * sizeof(float), MemoryKind::kContribution, account_);
+  ScopedFlushDenormals flush;
+  SquareSum squares;
+  ForEachTile(chunk, [&](const Tile& tile) {
+    const Segment& segment = chunk.segments[tile.segment];
+    plan.Run(request.inputs, tile, tiles.floats());
+    squares.Add(tiles.floats(), tile.rows, tile.cols, tile.cols, request.norm_scale);
+    for (size_t r = 0; r < tile.rows && !keep_input; ++r) {
+      std::memcpy(sum.floats() + tile.offset(segment) + r * segment.cols,
+                  tiles.floats() + r * tile.cols, tile.cols * sizeof(float));
+    }
+  });
+  UpdateResult result;
+  result.sum_squares = squares.Fold();
+  if (keep_input) {
+    result.reduced = request.inputs.front().data;
+  } else {
+    EPS_ASSIGN_OR_RETURN(const Codec* const fp32, FindCodec(CodecId::kFp32));
+    EPS_ASSIGN_OR_RETURN(result.reduced,
+                         fp32->Open(chunk, std::move(sum).Freeze(), Content::kWeights));
+  }
+  return BackendValue(std::move(result));
+}
+
 void DramBackend::Update(OpId op, UpdateRequest request) {
   const ChunkId chunk = request.chunk;
   auto shared = std::make_shared<UpdateRequest>(std::move(request));
@@ -250,16 +292,23 @@ absl::StatusOr<BackendValue> DramBackend::DoUpdate(const UpdateRequest& request,
                                                    request.to.value(), " is not one step"));
   }
   const Chunk& chunk = *slot->chunk;
-  EPS_ASSIGN_OR_RETURN(const ReductionPlan plan,
-                       ReductionPlan::Build(chunk, request.parts, request.inputs));
-  Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
-               MemoryKind::kScratch, account_);
+  std::optional<ReductionPlan> plan;  // nullopt: the sum is there already
+  if (request.reduced == nullptr) {
+    EPS_ASSIGN_OR_RETURN(plan, ReductionPlan::Build(chunk, request.parts, request.inputs));
+  }
+  Buffer tiles(
+      (plan.has_value() ? plan->buffers() : 1) * ReductionPlan::kBufferElements * sizeof(float),
+      MemoryKind::kScratch, account_);
   Buffer panel(LargestPanel(chunk) * sizeof(float), MemoryKind::kScratch, account_);
   ScopedFlushDenormals flush;
   SquareSum squares;
   ForEachTile(chunk, [&](const Tile& tile) {
     const uint32_t cols = chunk.segments[tile.segment].cols;
-    plan.Run(request.inputs, tile, tiles.floats());
+    if (plan.has_value()) {
+      plan->Run(request.inputs, tile, tiles.floats());
+    } else {
+      request.reduced->Read(tile, /*accumulate=*/false, tile.cols, tiles.floats());
+    }
     squares.Add(tiles.floats(), tile.rows, tile.cols, tile.cols, request.norm_scale);
     for (size_t r = 0; r < tile.rows; ++r) {
       std::memcpy(panel.floats() + r * cols + tile.col, tiles.floats() + r * tile.cols,

@@ -37,6 +37,8 @@ struct UpdateRequest {
   // cover it. Any order; reduced along the tree over parts, then left to right over uses. Anything
   // else is refused with InvalidArgument.
   std::vector<UpdateInput> inputs;
+  // What Stats gave back for these inputs; if set, `inputs` is empty.
+  std::shared_ptr<const EncodedChunk> reduced;
   uint32_t parts = 1;
   StepScalars step;
   // Scale of the gradient in UpdateResult::sum_squares: 2^k / tokens, without the clip factor that
@@ -46,6 +48,7 @@ struct UpdateRequest {
 
 struct UpdateResult {
   double sum_squares = 0;  // of the chunk's reduced gradient times norm_scale, canonical order
+  std::shared_ptr<const EncodedChunk> reduced;  // of Stats: the sum of the inputs
 };
 
 using BackendValue = std::variant<absl::monostate, Bytes, UpdateResult>;
@@ -79,6 +82,10 @@ class StateBackend {
   virtual void WriteState(OpId op, ChunkId chunk, Version version, Bytes state) = 0;
   // Sets the chunk to the spec's initial values and zero state, at Version(0).
   virtual void Initialize(OpId op, ChunkId chunk) = 0;
+  // Decode + reduce, without an update: completes with UpdateResult, whose `reduced` (FP32, or the
+  // input itself if there is one) replaces the inputs in a later Update. For sealed mode, which
+  // needs the norm of the whole gradient first. Reads no state and changes none.
+  virtual void Stats(OpId op, UpdateRequest request) = 0;
   // Decode + reduce + update in one pass over the chunk; completes with UpdateResult.
   virtual void Update(OpId op, UpdateRequest request) = 0;
 };

@@ -84,6 +84,13 @@ class VerifyMatrix(unittest.TestCase):
     def test_no_clipping_and_sequential_data(self):
         self.verify(training__clip="none", data__order="sequential")
 
+    def test_sealed_with_exact_lagged_and_no_clipping(self):
+        for clip in ("exact", "lagged", "none"):
+            for servers in (1, 2):
+                with self.subTest(clip=clip, servers=servers):
+                    self.verify(training__clip=clip, training__mode="sealed", training__parts=2,
+                                flags=["--servers=%d" % servers, "--workers=2"])
+
     def test_three_parts_on_two_workers(self):
         self.verify(training__parts=3, flags=["--servers=2", "--workers=2"])
 

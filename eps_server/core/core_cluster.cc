@@ -115,6 +115,8 @@ void CoreCluster::Start(Shard* shard, const effect::Start& start) {
     backend->WriteState(start.op, c->chunk, c->version, c->state);
   } else if (auto* c = std::get_if<backend_call::Initialize>(&start.call)) {
     backend->Initialize(start.op, c->chunk);
+  } else if (auto* c = std::get_if<backend_call::Stats>(&start.call)) {
+    backend->Stats(start.op, c->request);
   } else {
     backend->Update(start.op, std::get<backend_call::Update>(start.call).request);
   }

@@ -10,6 +10,12 @@
 #include "spec/schedule.h"
 
 namespace eps {
+namespace {
+
+// A border may still be exported while the step behind it has its norm.
+constexpr size_t kNormsKept = 4;
+
+}  // namespace
 
 Lead::Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards)
     : spec_(spec), chunks_(chunks), shards_(shards), imported_(shards) {}
@@ -36,7 +42,7 @@ absl::StatusOr<bool> Lead::OnImported(ShardId shard, const v1::Imported& importe
   base_update_ = imported.update();
   next_decision_ = next_record_ = base_step_ + 1;
   last_record_ms_ = now_ms;
-  last_norm_ = imported_[0]->lagged_norm();
+  norms_[base_step_] = imported_[0]->lagged_norm();
   last_norm_step_ = base_step_;
   return true;
 }
@@ -52,7 +58,7 @@ Lead::OpenStep& Lead::At(uint64_t step) {
 }
 
 void Lead::OnStats(ShardId shard, const v1::Stats& stats) {
-  if (!open_ || stats.step() < next_record_ || stats.step() >= next_decision_) return;
+  if (!open_ || stats.step() < next_record_ || stats.step() > next_decision_) return;
   OpenStep& open = At(stats.step());
   if (open.shard_in[shard.value()]) return;
   open.shard_in[shard.value()] = true;
@@ -64,12 +70,25 @@ void Lead::OnStats(ShardId shard, const v1::Stats& stats) {
   double sum = 0;
   for (double s : open.sum_squares) sum += s;  // chunk order: no influence of placement
   open.norm = std::sqrt(sum);
-  last_norm_ = open.norm;
+  norms_[stats.step()] = open.norm;
+  while (norms_.size() > kNormsKept) norms_.erase(norms_.begin());
   last_norm_step_ = stats.step();
 }
 
+double Lead::NormOf(uint64_t step) const {
+  const auto it = norms_.find(step);
+  return it == norms_.end() ? 0.0 : it->second;
+}
+
+// Whether everything that the decision of a step depends on is known.
+bool Lead::Decidable(uint64_t step) const {
+  if (spec_.training.mode == Mode::kSealed) return last_norm_step_ == step;
+  if (spec_.training.clip == Clip::kLagged) return last_norm_step_ + 1 == step;
+  return step <= last_norm_step_ + 2;  // depends on no gradient: one step ahead
+}
+
 void Lead::OnLoss(const v1::PartLoss& loss) {
-  if (!open_ || loss.step() < next_record_ || loss.step() >= next_decision_) return;
+  if (!open_ || loss.step() < next_record_ || loss.step() > next_decision_) return;
   if (loss.part() >= spec_.training.parts) return;
   OpenStep& open = At(loss.step());
   if (open.losses[loss.part()].has_value()) return;  // counted once by its key
@@ -85,34 +104,22 @@ v1::Decision Lead::Decide(uint64_t step) const {
   decision.set_lr(LearningRate(spec_.schedule, spec_.optimizer.lr, update, spec_.training.steps));
   decision.set_bias_correction1(1.0 - IntegerPower(spec_.optimizer.beta1, update));
   decision.set_bias_correction2(1.0 - IntegerPower(spec_.optimizer.beta2, update));
-  double clip = 1.0;
-  if (spec_.training.clip == Clip::kLagged && last_norm_ > 0) {
-    // torch.nn.utils.clip_grad_norm_'s factor, with the norm of the step before.
-    clip = std::min(1.0, spec_.training.max_grad_norm / (last_norm_ + 1e-6));
-  }
-  decision.set_clip_factor(clip);
+  // torch.nn.utils.clip_grad_norm_'s factor; lagged: with the norm of the step before.
+  double norm = 0;
+  if (spec_.training.clip == Clip::kExact) norm = NormOf(step);
+  if (spec_.training.clip == Clip::kLagged) norm = NormOf(step - 1);
+  decision.set_clip_factor(norm > 0 ? std::min(1.0, spec_.training.max_grad_norm / (norm + 1e-6))
+                                    : 1.0);
   return decision;
 }
 
 std::vector<v1::Decision> Lead::TakeDecisions() {
   std::vector<v1::Decision> decisions;
   if (!open_) return decisions;
-  const bool lagged = spec_.training.clip == Clip::kLagged;
-  while (next_decision_ <= spec_.training.steps) {
-    // Without clipping a decision depends on no gradient and goes one step ahead.
-    const bool known =
-        lagged ? last_norm_step_ + 1 == next_decision_ : next_decision_ <= last_norm_step_ + 2;
-    if (!known) break;
+  while (next_decision_ <= spec_.training.steps && Decidable(next_decision_)) {
     decisions.push_back(Decide(next_decision_));
     At(next_decision_).decision = decisions.back();
     ++next_decision_;
-  }
-  if (base_step_ >= spec_.training.steps && next_decision_ == base_step_ + 1) {
-    // A finished run was resumed: nothing to update, but every shard must learn that it is open.
-    v1::Decision finished;
-    finished.set_step(next_decision_++);
-    finished.set_update(base_update_);
-    decisions.push_back(finished);
   }
   return decisions;
 }

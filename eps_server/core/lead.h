@@ -40,8 +40,8 @@ class Lead {
   // The decisions of steps that are not recorded yet: what a shard that links again may miss.
   std::vector<v1::Decision> OpenDecisions() const;
 
-  // Norm of the newest step whose statistics are complete; 0: none.
-  double last_norm() const { return last_norm_; }
+  // The gradient norm of a step, one of the last few; 0 if it is not known.
+  double NormOf(uint64_t step) const;
   // "shard 1: gradient statistics of step 7", or empty: what the oldest open record waits for.
   std::string WaitsFor() const;
 
@@ -57,6 +57,7 @@ class Lead {
   };
 
   OpenStep& At(uint64_t step);
+  bool Decidable(uint64_t step) const;
   v1::Decision Decide(uint64_t step) const;
   v1::StepRecord Record(uint64_t step, const OpenStep& open) const;
   bool StatsComplete(const OpenStep& open) const { return open.shards_in == shards_; }
@@ -71,8 +72,8 @@ class Lead {
   uint64_t next_decision_ = 0;
   uint64_t next_record_ = 0;
   uint64_t last_record_ms_ = 0;
-  double last_norm_ = 0;
   uint64_t last_norm_step_ = 0;
+  std::map<uint64_t, double> norms_;    // of the last steps with complete statistics
   std::map<uint64_t, OpenStep> steps_;  // decided or heard of, not yet recorded
 };
 

@@ -18,6 +18,15 @@ std::vector<ChunkId> OwnedChunks(const std::vector<ShardId>& placement, ShardId 
   return owned;
 }
 
+// k of the 2^-k that workers multiply the loss by; a dynamic scale would come with the decision.
+constexpr int kLossScaleLog2 = 0;
+
+// What makes the sum over all tokens their mean, and undoes the loss scale.
+double MeanScale(int loss_scale_log2, uint64_t tokens) {
+  return static_cast<double>(uint64_t{1} << loss_scale_log2) /
+         static_cast<double>(std::max<uint64_t>(tokens, 1));
+}
+
 CodecId CodecIdOf(const std::string& name) {
   const auto codec = FindCodec(name);
   EPS_CHECK_MSG(codec.ok(), codec.status().ToString());
@@ -39,7 +48,10 @@ v1::JobState ShardCore::state() const { return impl_->state(); }
 
 uint64_t ShardCore::ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
                                        const std::vector<ChunkId>& owned) {
-  return Admission::ComputeQuota(spec, chunks, owned).per_part() * spec.training.parts;
+  uint64_t budget = Admission::ComputeQuota(spec, chunks, owned).per_part() * spec.training.parts;
+  if (spec.training.mode != Mode::kSealed) return budget;
+  for (ChunkId id : owned) budget += chunks.chunk(id).elements * sizeof(float);
+  return budget;
 }
 
 ShardCore::Impl::Impl(Options options)
@@ -102,12 +114,24 @@ void ShardCore::Impl::TouchPart(PartId part) {
 
 // ---------------------------------------------------------------- steps
 
+// Every shard holds the border: the step behind it opens.
+void ShardCore::Impl::OpenBorder(const v1::Imported& border) {
+  if (state_ != v1::JOB_STATE_IMPORTING || !last_imported_.has_value()) return;
+  step_ = border.step() + 1;
+  base_version_ = border.version();
+  OpenJob();
+  TryAnswerBegins();
+  PumpExports();
+}
+
 void ShardCore::Impl::OpenJob() {
   state_ = step_ > spec_.training.steps ? v1::JOB_STATE_DONE : v1::JOB_STATE_RUNNING;
   TraceIt(TraceAction::Kind::kStepOpened, 0, Version(base_version_));
   std::vector<event::Join> joins;
   joins.swap(joins_);
   for (const event::Join& join : joins) On(join);
+  // A shard without chunks has nothing to reduce.
+  if (sealed() && owned_.empty() && state_ == v1::JOB_STATE_RUNNING) SendStats(step_);
 }
 
 void ShardCore::Impl::On(const event::Join& e) {
@@ -269,41 +293,79 @@ void ShardCore::Impl::AnswerBegin(const ParkedBegin& begin) {
 }
 
 void ShardCore::Impl::MaybeStartUpdate(ChunkState* chunk) {
-  if (state_ != v1::JOB_STATE_RUNNING || chunk->updating ||
+  if (state_ != v1::JOB_STATE_RUNNING || chunk->updating || chunk->reducing ||
       chunk->version != Version(base_version_) || !ledger_.Complete(chunk->id)) {
     return;
+  }
+  if (chunk->reduced == nullptr) {
+    const std::optional<uint64_t> tokens = ledger_.Tokens(chunk->id);
+    if (!tokens.has_value()) {
+      return FailJob(absl::StrCat("step ", step_, ": the uses of chunk ", chunk->id.value(),
+                                  " count different numbers of tokens"));
+    }
+    chunk->tokens = *tokens;
+    if (sealed()) return StartStats(chunk);
   }
   for (const auto& [stream, job] : exports_) {
     if (job.started) return;  // the border is being read
   }
   const auto decision = decisions_.find(step_);
-  if (decision == decisions_.end()) return;
-  const std::optional<uint64_t> tokens = ledger_.Tokens(chunk->id);
-  if (!tokens.has_value()) {
-    return FailJob(absl::StrCat("step ", step_, ": the uses of chunk ", chunk->id.value(),
-                                " count different numbers of tokens"));
-  }
-  const double scale = static_cast<double>(uint64_t{1} << decision->second.loss_scale_log2()) /
-                       static_cast<double>(std::max<uint64_t>(*tokens, 1));
+  if (decision != decisions_.end()) StartUpdate(chunk, decision->second);
+}
+
+// The contributions of a complete chunk, and the scale that makes their sum the mean over tokens.
+UpdateRequest ShardCore::Impl::NewRequest(ChunkState* chunk, int loss_scale_log2) {
   UpdateRequest request;
   request.chunk = chunk->id;
   request.from = chunk->version;
   request.to = chunk->version.Next();
-  request.inputs = ledger_.Take(chunk->id);
   request.parts = spec_.training.parts;
-  request.step.lr = decision->second.lr();
-  request.step.update = decision->second.update();
-  request.step.bias_correction1 = decision->second.bias_correction1();
-  request.step.bias_correction2 = decision->second.bias_correction2();
-  request.step.grad_scale = static_cast<float>(scale * decision->second.clip_factor());
-  request.norm_scale = static_cast<float>(scale);
+  request.norm_scale = static_cast<float>(MeanScale(loss_scale_log2, chunk->tokens));
+  if (chunk->reduced != nullptr) {
+    request.reduced = std::move(chunk->reduced);
+  } else {
+    request.inputs = ledger_.Take(chunk->id);
+  }
+  return request;
+}
+
+void ShardCore::Impl::StartStats(ChunkState* chunk) {
+  chunk->reducing = true;
+  StatsOp op;
+  op.chunk = chunk->id;
+  op.held.swap(chunk->held);
+  StartOp(std::move(op), backend_call::Stats{NewRequest(chunk, kLossScaleLog2)});
+}
+
+void ShardCore::Impl::OnStatsDone(const StatsOp& op, const BackendDone& done) {
+  for (const auto& [part, bytes] : op.held) admission_.Release(part, IsTied(op.chunk), bytes);
+  if (!done.status.ok()) {
+    return FailJob(absl::StrCat("reduction of chunk ", op.chunk.value(), " at step ", step_, ": ",
+                                std::string(done.status.message())));
+  }
+  ChunkState* chunk = Owned(op.chunk);
+  const UpdateResult& result = std::get<UpdateResult>(done.value);
+  chunk->reducing = false;
+  chunk->reduced = result.reduced;
+  sum_squares_[local_[op.chunk.value()]] = result.sum_squares;
+  if (++reduced_ == owned_.size()) SendStats(step_);
+  RetryOffers();
+}
+
+void ShardCore::Impl::StartUpdate(ChunkState* chunk, const v1::Decision& decision) {
+  UpdateOp op;
+  op.chunk = chunk->id;
+  op.held.swap(chunk->held);
+  UpdateRequest request = NewRequest(chunk, decision.loss_scale_log2());
+  request.step.lr = decision.lr();
+  request.step.update = decision.update();
+  request.step.bias_correction1 = decision.bias_correction1();
+  request.step.bias_correction2 = decision.bias_correction2();
+  request.step.grad_scale = static_cast<float>(
+      MeanScale(decision.loss_scale_log2(), chunk->tokens) * decision.clip_factor());
   chunk->updating = true;
   ++updates_;
   TraceIt(TraceAction::Kind::kUpdateStarted, chunk->id.value(), chunk->version);
-  UpdateOp op;
-  op.chunk = chunk->id;
-  op.held = std::move(chunk->held);
-  chunk->held.clear();
   StartOp(std::move(op), backend_call::Update{std::move(request)});
 }
 
@@ -320,7 +382,9 @@ void ShardCore::Impl::OnUpdateDone(const UpdateOp& op, const BackendDone& done) 
   ChunkState* chunk = Owned(op.chunk);
   chunk->updating = false;
   chunk->version = chunk->version.Next();
-  sum_squares_[local_[op.chunk.value()]] = std::get<UpdateResult>(done.value).sum_squares;
+  if (!sealed()) {
+    sum_squares_[local_[op.chunk.value()]] = std::get<UpdateResult>(done.value).sum_squares;
+  }
   ++updated_;
   Count("updates");
   TraceIt(TraceAction::Kind::kUpdated, op.chunk.value(), chunk->version);
@@ -334,25 +398,32 @@ void ShardCore::Impl::MaybeCompleteStep() {
   // A shard without chunks completes a step as soon as it is decided.
   if (decisions_.find(step_) == decisions_.end()) return;
   TraceIt(TraceAction::Kind::kStepComplete, 0, Version(base_version_ + 1));
+  decisions_.erase(decisions_.begin(), decisions_.upper_bound(step_));
+  ledger_.Reset();
+  updates_ = updated_ = reduced_ = 0;
+  ++base_version_;
+  ++step_;
+  OpenJob();
+  if (!sealed()) SendStats(step_ - 1);
+  TryAnswerBegins();
+  PumpExports();
+  PumpLead();
+  MaybeCompleteStep();
+}
+
+// The squared norms of all chunks in `step`. The lead may decide on it at once, so the state of
+// this shard must be complete before.
+void ShardCore::Impl::SendStats(uint64_t step) {
   v1::Stats stats;
-  stats.set_step(step_);
+  stats.set_step(step);
   for (size_t i = 0; i < owned_.size(); ++i) {
     stats.add_chunks(owned_[i].id.value());
     stats.add_sum_squares(sum_squares_[i]);
   }
-  decisions_.erase(decisions_.begin(), decisions_.upper_bound(step_));
-  ledger_.Reset();
-  updates_ = updated_ = 0;
-  ++base_version_;
-  ++step_;
-  OpenJob();
   last_stats_ = stats;
   v1::ShardMessage message = NewMessage();
   *message.mutable_stats() = std::move(stats);
   SendToLead(std::move(message));
-  TryAnswerBegins();
-  PumpExports();
-  MaybeCompleteStep();
 }
 
 // ---------------------------------------------------------------- lead and shards
@@ -394,14 +465,6 @@ void ShardCore::Impl::PumpLead() {
 void ShardCore::Impl::OnDecision(const v1::Decision& decision) {
   if (decision.step() < step_ || state_ == v1::JOB_STATE_FAILED) return;
   decisions_.emplace(decision.step(), decision);
-  if (state_ == v1::JOB_STATE_IMPORTING) {
-    if (!last_imported_.has_value()) return;
-    step_ = last_imported_->step() + 1;
-    base_version_ = last_imported_->version();
-    OpenJob();
-    TryAnswerBegins();
-    PumpExports();
-  }
   StartReadyUpdates();
   MaybeCompleteStep();
 }
@@ -455,6 +518,11 @@ void ShardCore::Impl::On(const event::FromShard& e) {
                                     options_.servers[e.from.value()],
                                     " was restarted and has lost its memory"));
       }
+      if (opened_border_.has_value()) {
+        v1::ShardMessage message = NewMessage();
+        *message.mutable_imported() = *opened_border_;
+        Emit(effect::ToShard{e.from, std::move(message)});
+      }
       for (const v1::Decision& decision : lead_->OpenDecisions()) {
         v1::ShardMessage message = NewMessage();
         *message.mutable_decision() = decision;
@@ -463,9 +531,13 @@ void ShardCore::Impl::On(const event::FromShard& e) {
       return;
     }
     case v1::ShardMessage::kImported: {
-      if (!is_lead()) return;
+      if (!is_lead()) return OpenBorder(m.imported());
       const absl::StatusOr<bool> opened = lead_->OnImported(e.from, m.imported(), now_ms_);
       if (!opened.ok()) return FailJob(std::string(opened.status().message()));
+      if (!*opened) return;
+      opened_border_ = m.imported();
+      Broadcast(m);
+      OpenBorder(m.imported());
       return PumpLead();
     }
     case v1::ShardMessage::kStats:
@@ -519,7 +591,8 @@ void ShardCore::Impl::On(const event::Timer& e) {
   for (uint32_t p = 0; p < parts_.size(); ++p) {
     if (parts_[p].lost_timer != e.id) continue;
     parts_[p].lost_timer.reset();
-    if (state_ != v1::JOB_STATE_RUNNING) return;
+    // Sealed: nothing was updated, a replacement sends what is missing, whenever it comes.
+    if (state_ != v1::JOB_STATE_RUNNING || sealed()) return;
     return FailJob(absl::StrCat("part ", p, " was lost in step ", step_,
                                 " (its worker went away and none took over within ", seconds,
                                 " s), and training.mode eager with training.replay rollback keeps "
@@ -580,6 +653,7 @@ void ShardCore::Impl::On(const event::OpDone& e) {
   const Op op = std::move(it->second);
   ops_.erase(it);
   if (const auto* read = std::get_if<ReadOp>(&op)) return OnReadDone(*read, e.done);
+  if (const auto* stats = std::get_if<StatsOp>(&op)) return OnStatsDone(*stats, e.done);
   if (const auto* update = std::get_if<UpdateOp>(&op)) return OnUpdateDone(*update, e.done);
   if (const auto* import = std::get_if<ImportOp>(&op)) return OnImportDone(*import, e.done);
   OnExportDone(std::get<ExportOp>(op), e.done);

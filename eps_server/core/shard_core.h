@@ -149,13 +149,16 @@ struct WriteState {
 struct Initialize {
   ChunkId chunk;
 };
+struct Stats {
+  UpdateRequest request;
+};
 struct Update {
   UpdateRequest request;
 };
 }  // namespace backend_call
 using BackendCall =
     std::variant<backend_call::Read, backend_call::ReadState, backend_call::WriteState,
-                 backend_call::Initialize, backend_call::Update>;
+                 backend_call::Initialize, backend_call::Stats, backend_call::Update>;
 
 // What happened to the protocol's state: for the trace checker and for debugging.
 struct TraceAction {
@@ -273,8 +276,9 @@ class ShardCore {
   // for ages in the status and step_seconds).
   void Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out);
 
-  // Bytes of contributions that admission may hold at most, reserved when the job is admitted:
-  // parts * (quota of two largest stages here + tied holdings).
+  // Bytes of contributions that the job may hold at most, reserved when it is admitted:
+  // parts * (quota of two largest stages here + tied holdings), and in sealed mode the sums of all
+  // chunks, which wait for the norm of the whole gradient.
   static uint64_t ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
                                      const std::vector<ChunkId>& owned);
 

@@ -55,6 +55,10 @@ class ShardCore::Impl {
     bool updating = false;
     std::vector<ParkedFetch> parked;
     std::vector<std::pair<PartId, uint64_t>> held;  // bytes charged to parts, tied chunks apart
+    // Sealed mode: the reduced gradient that waits for the decision.
+    bool reducing = false;
+    std::shared_ptr<const EncodedChunk> reduced;
+    uint64_t tokens = 0;  // that counted in the chunk's gradient
   };
   struct OpenFetch {
     v1::FetchRequest request;
@@ -110,6 +114,10 @@ class ShardCore::Impl {
     std::vector<std::pair<PartId, uint64_t>> held;  // to release; tied contributions apart
     double clip_factor = 1;
   };
+  struct StatsOp {
+    ChunkId chunk;
+    std::vector<std::pair<PartId, uint64_t>> held;
+  };
   struct ImportOp {
     StreamId stream;
     ChunkId chunk;
@@ -119,7 +127,7 @@ class ShardCore::Impl {
     StreamId stream;
     ChunkId chunk;
   };
-  using Op = std::variant<ReadOp, UpdateOp, ImportOp, ExportOp>;
+  using Op = std::variant<ReadOp, StatsOp, UpdateOp, ImportOp, ExportOp>;
 
   // ---- dispatch, by event
   void On(const event::StreamClosed& e);
@@ -143,12 +151,19 @@ class ShardCore::Impl {
   void On(const event::Timer& e);
 
   // ---- steps (shard_core.cc)
+  void OpenBorder(const v1::Imported& border);
   void OpenJob();
   void TryAnswerBegins();
   bool BeginIsDue(const v1::BeginStepRequest& request) const;
   void AnswerBegin(const ParkedBegin& begin);
   absl::Status CheckBegin(const v1::BeginStepRequest& request) const;
+  bool sealed() const { return spec_.training.mode == Mode::kSealed; }
   void MaybeStartUpdate(ChunkState* chunk);
+  UpdateRequest NewRequest(ChunkState* chunk, int loss_scale_log2);
+  void StartStats(ChunkState* chunk);
+  void StartUpdate(ChunkState* chunk, const v1::Decision& decision);
+  void OnStatsDone(const StatsOp& op, const BackendDone& done);
+  void SendStats(uint64_t step);
   void StartReadyUpdates();
   void OnUpdateDone(const UpdateOp& op, const BackendDone& done);
   void MaybeCompleteStep();
@@ -222,11 +237,13 @@ class ShardCore::Impl {
   uint64_t base_version_ = 0;        // the version that the open step reads
   uint64_t updates_ = 0;             // chunks updated, or being updated, in the open step
   uint64_t updated_ = 0;             // chunks updated in the open step
+  uint64_t reduced_ = 0;             // sealed: chunks whose reduced gradient is there
   std::vector<double> sum_squares_;  // by owned chunk, of the open step
   std::map<uint64_t, v1::Decision> decisions_;
   std::optional<v1::Stats> last_stats_;
   std::optional<v1::Imported> last_imported_;
-  uint64_t gate_step_ = 0;  // 0: no gate
+  std::optional<v1::Imported> opened_border_;  // the lead's: every shard holds it
+  uint64_t gate_step_ = 0;                     // 0: no gate
 
   ContributionLedger ledger_;
   Admission admission_;

@@ -154,7 +154,7 @@ void ShardCore::Impl::OnExportDone(const ExportOp& op, const BackendDone& done) 
   header.set_version(base_version_);
   header.set_update(base_version_);
   header.set_term(term_.value());
-  header.set_lagged_norm(is_lead() ? lead_->last_norm() : 0.0);
+  header.set_lagged_norm(is_lead() ? lead_->NormOf(step_ - 1) : 0.0);
   Bytes state = std::get<Bytes>(done.value);
   if (it->second.request.weights_only()) {
     state = state.Sub(0, chunks_.chunk(op.chunk).elements * sizeof(float));

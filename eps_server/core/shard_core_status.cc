@@ -47,6 +47,7 @@ void ShardCore::Impl::FillWaits(uint64_t now_ms, v1::StatusReply* status) const 
   // The first contribution that a chunk of the open step misses.
   const auto missing = [&](const ChunkState& chunk) {
     if (chunk.updating) return absl::StrCat("update of chunk ", chunk.id.value());
+    if (chunk.reducing) return absl::StrCat("reduction of chunk ", chunk.id.value());
     if (ledger_.Complete(chunk.id)) {
       return decisions_.count(step_) == 0 ? absl::StrCat("the lead's decision of step ", step_)
                                           : absl::StrCat("an export of step ", step_ - 1);

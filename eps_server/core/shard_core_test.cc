@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-JobSpec SmallSpec(uint32_t parts, Clip clip = Clip::kNone) {
+JobSpec SmallSpec(uint32_t parts, Clip clip = Clip::kNone, Mode mode = Mode::kEager) {
   JobSpec spec;
   spec.name = "core-test";
   spec.model.type = ModelType::kSynthetic;
@@ -29,7 +29,8 @@ JobSpec SmallSpec(uint32_t parts, Clip clip = Clip::kNone) {
   spec.training.steps = 3;
   spec.training.parts = parts;
   spec.training.clip = clip;
-  spec.training.max_grad_norm = 0.5;
+  spec.training.mode = mode;
+  spec.training.max_grad_norm = 0.25;
   spec.data.tokens = 100'000;
   spec.data.sha256 = std::string(64, '0');
   EXPECT_TRUE(spec.Validate().ok()) << spec.Validate();
@@ -137,6 +138,64 @@ TEST(ShardCore, LaggedClippingIsTheSameOnAnyNumberOfShards) {
     EXPECT_EQ(Train(spec, {3, seed, {}}), expected);
   }
   EXPECT_NE(Train(SmallSpec(2, Clip::kNone), {1, 0, {}}), expected) << "clipping does something";
+}
+
+TEST(ShardCore, SealedClipsByTheNormOfTheStepItselfOnAnyNumberOfShards) {
+  const JobSpec spec = SmallSpec(3, Clip::kExact, Mode::kSealed);
+  const std::string expected = Train(spec, {1, 0, {}});
+  for (uint32_t shards : {1u, 2u, 3u, 20u}) {
+    for (uint64_t seed : {1u, 2u, 3u}) {
+      EXPECT_EQ(Train(spec, {shards, seed, {}}), expected) << shards << " shards, seed " << seed;
+    }
+  }
+  EXPECT_EQ(Train(spec, {2, 4, {}}, /*copies=*/3), expected) << "every push three times";
+}
+
+TEST(ShardCore, SealedAndEagerAgreeWhereBothAreLegal) {
+  for (Clip clip : {Clip::kNone, Clip::kLagged}) {
+    for (uint32_t parts : {1u, 3u}) {
+      EXPECT_EQ(Train(SmallSpec(parts, clip, Mode::kSealed), {2, 3, {}}),
+                Train(SmallSpec(parts, clip, Mode::kEager), {2, 3, {}}));
+    }
+  }
+}
+
+TEST(ShardCore, SealedUpdatesNothingBeforeTheLastContributionOfTheLastShard) {
+  const JobSpec spec = SmallSpec(1, Clip::kExact, Mode::kSealed);
+  CoreCluster cluster(spec, {2, 0, {}});
+  cluster.InitializeAll();
+  ASSERT_TRUE(cluster.Begin(1, {0}, 7));
+  const StreamId stream = cluster.NewStream();
+  const std::string initial = DigestOf(&cluster);
+  // Everything but one chunk of the first stage; then its worker dies.
+  const ChunkId last = cluster.chunks().ChunksOfStage(StageId(0)).back();
+  for (size_t s = spec.stages.size(); s-- > 0;) {
+    const StageId stage(static_cast<uint32_t>(s));
+    for (ChunkId id : cluster.chunks().ChunksOfStage(stage)) {
+      if (stage == StageId(0) && id == last) continue;
+      cluster.Push(stream, 1, stage, TreeRange{0, 1}, id,
+                   Gradient(cluster.chunks().chunk(id), stage, 0, 1), kTokens, 7);
+    }
+  }
+  cluster.Run();
+  EXPECT_EQ(DigestOf(&cluster), initial);
+  for (uint32_t s = 0; s < 2; ++s) cluster.Send(ShardId(s), event::StreamClosed{stream});
+  cluster.FireTimers();
+  EXPECT_EQ(cluster.core(ShardId(0)).state(), v1::JOB_STATE_RUNNING) << "nothing is lost";
+  // A replacement may still fetch the old version, and sends only what is missing.
+  ASSERT_TRUE(cluster.Begin(1, {0}, 8));
+  const StreamId replacement = cluster.NewStream();
+  const uint64_t fetched = cluster.Fetch(replacement, StageId(0), last, 0);
+  cluster.Run();
+  EXPECT_EQ(cluster.fetched.count(fetched), 1u);
+  const int counted = cluster.begun[0].have_size() + cluster.begun[1].have_size();
+  EXPECT_GT(counted, 4);
+  cluster.Push(replacement, 1, StageId(0), TreeRange{0, 1}, last,
+               Gradient(cluster.chunks().chunk(last), StageId(0), 0, 1), kTokens, 8);
+  cluster.Run();
+  EXPECT_EQ(cluster.Status(ShardId(0)).step(), 2u);
+  EXPECT_EQ(cluster.Status(ShardId(1)).step(), 2u);
+  EXPECT_NE(DigestOf(&cluster), initial);
 }
 
 TEST(ShardCore, RecordsEveryStepOnceWithLossNormAndRate) {

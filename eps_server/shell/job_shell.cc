@@ -264,6 +264,8 @@ void JobShell::Execute(const effect::Start& e) {
     backend->WriteState(e.op, write->chunk, write->version, write->state);
   } else if (const auto* initialize = std::get_if<backend_call::Initialize>(&e.call)) {
     backend->Initialize(e.op, initialize->chunk);
+  } else if (const auto* stats = std::get_if<backend_call::Stats>(&e.call)) {
+    backend->Stats(e.op, stats->request);
   } else {
     backend->Update(e.op, std::get<backend_call::Update>(e.call).request);
   }
