@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "common/guarded_memory.h"
 #include "compression/codec_reference.h"
-#include "compression/guarded_memory.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 

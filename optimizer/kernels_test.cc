@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/flush_denormals.h"
-#include "compression/guarded_memory.h"
+#include "common/guarded_memory.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 

@@ -32,8 +32,8 @@ struct Segment {
 
 // A row panel of one rank-2 tensor (one segment), or rank-1 tensors first used by one stage,
 // packed in spec order up to chunk_elements (a longer one is alone; tensors that are used by
-// different stages do not share a chunk, so that `uses` holds for every segment). Elements are stored
-// segment after segment, row-major.
+// different stages do not share a chunk, so that `uses` holds for every segment). Elements are
+// stored segment after segment, row-major.
 struct Chunk {
   ChunkId id;
   std::vector<Segment> segments;

@@ -99,8 +99,8 @@ TEST(ChunkMap, SplitsPackedVectorsAtTheChunkSizeAndKeepsALongOneWhole) {
   JobSpec spec = TinyGpt2Spec();
   spec.chunk_elements = 250;
   const std::vector<std::string> all = DescribeAll(ChunkMap::Build(spec));
-  const std::vector<std::string> packed = {
-      "2@0+1x64 3@0+1x64", "5@0+1x192", "7@0+1x64 8@0+1x64 9@0+1x64", "11@0+1x256", "13@0+1x64"};
+  const std::vector<std::string> packed = {"2@0+1x64 3@0+1x64", "5@0+1x192",
+                                           "7@0+1x64 8@0+1x64 9@0+1x64", "11@0+1x256", "13@0+1x64"};
   for (const std::string& chunk : packed) {
     EXPECT_EQ(std::count_if(all.begin(), all.end(),
                             [&](const std::string& s) {
@@ -118,8 +118,7 @@ TEST(ChunkMap, VectorsOfDifferentStagesDoNotShareAChunk) {
   const std::vector<std::string> all = DescribeAll(ChunkMap::Build(spec));
   EXPECT_EQ(all[14], "14: 2@0+1x64 3@0+1x64; stages 1");
   EXPECT_EQ(all[15], "15: 5@0+1x192; stages 1 3");
-  EXPECT_EQ(all[16],
-            "16: 7@0+1x64 8@0+1x64 9@0+1x64 11@0+1x256 13@0+1x64; stages 1");
+  EXPECT_EQ(all[16], "16: 7@0+1x64 8@0+1x64 9@0+1x64 11@0+1x256 13@0+1x64; stages 1");
 }
 
 TEST(ChunkMap, StagesListTheirChunksAscendingWithSharedOnes) {

@@ -14,10 +14,9 @@ std::vector<uint64_t> Samples(const JobSpec& spec, uint64_t first, uint64_t n) {
   std::vector<uint64_t> samples;
   for (uint64_t r = first; r < first + n; ++r) {
     const uint64_t in_step = r % spec.samples_per_step();
-    samples.push_back(
-        SampleIndex(spec, Step(r / spec.samples_per_step() + 1),
-                    static_cast<uint32_t>(in_step / spec.training.micro_batch_size),
-                    static_cast<uint32_t>(in_step % spec.training.micro_batch_size)));
+    samples.push_back(SampleIndex(spec, Step(r / spec.samples_per_step() + 1),
+                                  static_cast<uint32_t>(in_step / spec.training.micro_batch_size),
+                                  static_cast<uint32_t>(in_step % spec.training.micro_batch_size)));
   }
   return samples;
 }
@@ -89,8 +88,7 @@ TEST(SampleIndex, ShuffledOrderTakesEverySampleOncePerPassInAnotherOrder) {
 
 TEST(SampleIndex, GivesTheGoldenOrder) {
   const JobSpec spec = TinyGpt2Spec();
-  EXPECT_EQ(Samples(spec, 0, 8),
-            (std::vector<uint64_t>{168, 93, 101, 34, 311, 137, 218, 112}));
+  EXPECT_EQ(Samples(spec, 0, 8), (std::vector<uint64_t>{168, 93, 101, 34, 311, 137, 218, 112}));
   EXPECT_EQ(Samples(spec, 39 * 8, 8),
             (std::vector<uint64_t>{53, 17, 222, 149, 295, 145, 277, 204}));
 }

@@ -206,9 +206,9 @@ absl::Status ValidateTraining(const TrainingSpec& t) {
   EPS_RETURN_IF_ERROR(InRange("training.seq_len", t.seq_len, 1, 1u << 24));
   EPS_RETURN_IF_ERROR(InRange("training.loss_block_tokens", t.loss_block_tokens, 1, 1u << 24));
   const uint64_t samples = uint64_t{t.micro_batch_size} * t.micro_batches * t.parts;
-  EPS_RETURN_IF_ERROR(InRange(
-      "training.micro_batch_size * micro_batches * parts (samples in a step)", samples, 1,
-      uint64_t{1} << 28));
+  EPS_RETURN_IF_ERROR(
+      InRange("training.micro_batch_size * micro_batches * parts (samples in a step)", samples, 1,
+              uint64_t{1} << 28));
   EPS_RETURN_IF_ERROR(InRange("training.seq_len * samples in a step (tokens in a step)",
                               samples * t.seq_len, 1, uint64_t{1} << 48));
   EPS_RETURN_IF_ERROR(Positive("training.max_grad_norm", t.max_grad_norm));
@@ -219,9 +219,9 @@ absl::Status ValidateData(const JobSpec& spec) {
   const DataSpec& data = spec.data;
   EPS_RETURN_IF_ERROR(InRange("data.tokens", data.tokens, 0, uint64_t{1} << 60));
   if (data.tokens < uint64_t{spec.training.seq_len} + 1) {
-    return Refuse("data.tokens", "expected at least training.seq_len + 1 = ",
-                  uint64_t{spec.training.seq_len} + 1, " for one sample and its labels, found ",
-                  data.tokens);
+    return Refuse("data.tokens",
+                  "expected at least training.seq_len + 1 = ", uint64_t{spec.training.seq_len} + 1,
+                  " for one sample and its labels, found ", data.tokens);
   }
   bool is_hex = data.sha256.size() == 64;
   for (char c : data.sha256) is_hex &= (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
@@ -256,8 +256,9 @@ absl::Status JobSpec::Validate() const {
   EPS_RETURN_IF_ERROR(ValidateTraining(training));
   if (model.type == ModelType::kGpt2 &&
       training.seq_len > static_cast<uint64_t>(model.gpt2.n_positions)) {
-    return Refuse("training.seq_len", "expected at most the model's n_positions = ",
-                  model.gpt2.n_positions, ", found ", training.seq_len);
+    return Refuse("training.seq_len",
+                  "expected at most the model's n_positions = ", model.gpt2.n_positions, ", found ",
+                  training.seq_len);
   }
   EPS_RETURN_IF_ERROR(ValidateData(*this));
   EPS_RETURN_IF_ERROR(NonEmptyName("quantization.weights", codecs.weights, "_:."));

@@ -28,7 +28,7 @@ inline constexpr uint32_t kMaxTensors = 1u << 20;
 inline constexpr uint32_t kMaxStages = 4096;
 inline constexpr uint32_t kMaxStageUses = 1u << 20;  // over all stages
 inline constexpr uint32_t kMaxGroups = 256;
-inline constexpr uint32_t kMaxParts = 1024;          // sums of 2^10 parts below 2^50 stay finite
+inline constexpr uint32_t kMaxParts = 1024;  // sums of 2^10 parts below 2^50 stay finite
 inline constexpr uint32_t kMaxTensorCols = 1u << 23;
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 48;  // over all tensors
 inline constexpr uint64_t kMaxChunkElements = uint64_t{1} << 28;
@@ -128,7 +128,7 @@ struct TrainingSpec {
   uint32_t micro_batch_size = 1;  // samples in a micro-batch
   uint32_t micro_batches = 1;     // g: micro-batches in a part
   uint32_t parts = 1;
-  uint32_t seq_len = 256;         // T: tokens in a sample
+  uint32_t seq_len = 256;  // T: tokens in a sample
   uint64_t seed = 42;
   Mode mode = Mode::kEager;
   Clip clip = Clip::kNone;
@@ -145,7 +145,7 @@ struct DataSpec {
 };
 
 struct CodecSpec {
-  std::string weights = "fp32";    // name in the codec registry
+  std::string weights = "fp32";  // name in the codec registry
   std::string gradients = "fp32";
 };
 

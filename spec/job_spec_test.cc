@@ -243,7 +243,10 @@ TEST(JobSpecValidate, NamesTheTensorOrStageThatIsWrong) {
          s->tensors[0].cols = s->tensors[1].cols = kMaxTensorCols;
        },
        "elements in all tensors"},
-      {[](JobSpec* s) { s->tensors[0].rows = 1u << 28; s->chunk_elements = 1; },
+      {[](JobSpec* s) {
+         s->tensors[0].rows = 1u << 28;
+         s->chunk_elements = 1;
+       },
        "training.chunk_elements: 1 cuts the tensors"},
       {[](JobSpec* s) { s->chunk_elements = 0; }, "training.chunk_elements: expected"},
       {[](JobSpec* s) { s->stages.clear(); }, "stages: expected 1 to 4096"},

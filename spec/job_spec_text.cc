@@ -388,9 +388,8 @@ absl::StatusOr<JobSpec> JobSpec::Parse(absl::string_view text) {
   int version = 0;
   reader.Field("eps_job_spec", &version);
   JobSpec spec;
-  reader.Require(version == kTextVersion,
-                 absl::StrCat("eps_job_spec: expected version ", kTextVersion, ", found ",
-                              version));
+  reader.Require(version == kTextVersion, absl::StrCat("eps_job_spec: expected version ",
+                                                       kTextVersion, ", found ", version));
   Walk(&reader, &spec);
   EPS_RETURN_IF_ERROR(reader.Finish());
   EPS_RETURN_IF_ERROR(spec.Validate());

@@ -155,8 +155,8 @@ class FieldReader {
   }
   void Missing(const char* name) {
     if (!status_.ok()) return;
-    status_ = absl::InvalidArgumentError(
-        absl::StrCat("model.path: config.json has no field ", name));
+    status_ =
+        absl::InvalidArgumentError(absl::StrCat("model.path: config.json has no field ", name));
   }
   const absl::Status& status() const { return status_; }
 

@@ -37,8 +37,7 @@ double StandardNormal(uint64_t k);
 // The initial values of elements [first, first + out.size()) of a tensor: normal deviates are
 // drawn by StandardNormal from 53-bit uniforms keyed by (seed, tensor, element), with +,-,*,/ and
 // sqrt only, so that every machine gives the same bits.
-void FillInitialValues(const JobSpec& spec, TensorId tensor, uint64_t first,
-                       absl::Span<float> out);
+void FillInitialValues(const JobSpec& spec, TensorId tensor, uint64_t first, absl::Span<float> out);
 
 }  // namespace eps
 

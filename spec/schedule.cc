@@ -25,8 +25,7 @@ absl::Status InRange(absl::string_view key, double value, double low, double hig
 }
 
 double Ratio(uint64_t numerator, uint64_t denominator) {
-  return static_cast<double>(numerator) /
-         static_cast<double>(std::max<uint64_t>(1, denominator));
+  return static_cast<double>(numerator) / static_cast<double>(std::max<uint64_t>(1, denominator));
 }
 
 // 1 at the start, 0 at progress 1 with half a cycle.
@@ -91,10 +90,10 @@ double Factor(const ScheduleSpec& schedule, uint64_t step, uint64_t total) {
 }  // namespace
 
 const std::vector<std::string>& ScheduleNames() {
-  static const auto* const names = new std::vector<std::string>{
-      "constant",     "constant_with_warmup", "linear",
-      "cosine",       "cosine_with_restarts", "polynomial",
-      "inverse_sqrt", "cosine_with_min_lr",   "warmup_stable_decay"};
+  static const auto* const names =
+      new std::vector<std::string>{"constant",     "constant_with_warmup", "linear",
+                                   "cosine",       "cosine_with_restarts", "polynomial",
+                                   "inverse_sqrt", "cosine_with_min_lr",   "warmup_stable_decay"};
   return *names;
 }
 

@@ -30,8 +30,7 @@ constexpr Reference kReferences[] = {
     {"constant_with_warmup", {0.0, 0.0005, 0.001, 0.001, 0.001, 0.001, 0.001}},
     {"linear", {0.0, 0.0005, 0.001, 0.0007111111111111111, 5.555555555555555e-05, 0.0, 0.0}},
     {"cosine",
-     {0.0, 0.0005, 0.001, 0.0008078307376628291, 7.59612349389599e-06, 0.0,
-      0.0005695865504800327}},
+     {0.0, 0.0005, 0.001, 0.0008078307376628291, 7.59612349389599e-06, 0.0, 0.0005695865504800327}},
     {"cosine_with_restarts",
      {0.0, 0.0005, 0.001, 4.3227271178699624e-05, 6.698729810778087e-05, 0.0, 0.0}},
     {"polynomial",
@@ -51,8 +50,8 @@ TEST(LearningRate, FollowsHuggingFacesFormulas) {
     const Reference& reference = kReferences[s];
     EXPECT_EQ(reference.name, ScheduleNames()[s]);
     for (size_t i = 0; i < std::size(kUpdates); ++i) {
-      EXPECT_NEAR(LearningRate(Schedule(reference.name), 1e-3, kUpdates[i], 100),
-                  reference.rate[i], 1e-18)
+      EXPECT_NEAR(LearningRate(Schedule(reference.name), 1e-3, kUpdates[i], 100), reference.rate[i],
+                  1e-18)
           << reference.name << " update " << kUpdates[i];
     }
   }
@@ -74,9 +73,8 @@ TEST(LearningRate, StaysFiniteAndBetweenZeroAndTheBaseForEveryShape) {
         schedule.warmup_steps = warmup;
         for (uint64_t update = 1; update <= 200; ++update) {
           const double rate = LearningRate(schedule, 1.0, update, total);
-          ASSERT_TRUE(rate >= 0.0 && rate <= 1.0)
-              << name << " warmup " << warmup << " total " << total << " update " << update << ": "
-              << rate;
+          ASSERT_TRUE(rate >= 0.0 && rate <= 1.0) << name << " warmup " << warmup << " total "
+                                                  << total << " update " << update << ": " << rate;
         }
       }
     }

@@ -33,9 +33,9 @@ bool ParseIpv6(absl::string_view host, in6_addr* out) {
 }
 
 absl::Status BadAddress(absl::string_view address, absl::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", address, "\" is no address: ", why, "; expected HOST:PORT, for example "
-                   "127.0.0.1:50051, node-3:50051 or [::1]:50051"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", address, "\" is no address: ", why,
+                                                 "; expected HOST:PORT, for example "
+                                                 "127.0.0.1:50051, node-3:50051 or [::1]:50051"));
 }
 
 absl::Status CheckHost(absl::string_view address, absl::string_view host) {

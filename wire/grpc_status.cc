@@ -38,8 +38,8 @@ absl::Status FromGrpc(const grpc::Status& status, absl::string_view context) {
   if (code == absl::StatusCode::kUnknown && status.error_message() == kStreamRemoved) {
     code = absl::StatusCode::kUnavailable;
   }
-  return absl::Status(code, absl::StrCat(context, context.empty() ? "" : ": ",
-                                         status.error_message()));
+  return absl::Status(code,
+                      absl::StrCat(context, context.empty() ? "" : ": ", status.error_message()));
 }
 
 }  // namespace eps

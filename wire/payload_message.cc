@@ -21,8 +21,7 @@ constexpr size_t kMaxVarintBytes = 10;
 void DropBytes(void* bytes) { delete static_cast<Bytes*>(bytes); }
 
 absl::Status Malformed(absl::string_view what, size_t offset) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("malformed message: ", what, " at byte ", offset));
+  return absl::InvalidArgumentError(absl::StrCat("malformed message: ", what, " at byte ", offset));
 }
 
 // Reads a message that lies in pieces. Every read is checked against what is left.
@@ -123,8 +122,7 @@ absl::Status CopyValue(uint64_t tag, Cursor* cursor, std::string* small) {
       EPS_RETURN_IF_ERROR(ReadVarint(cursor, &size, small));
       break;
     default:
-      return Malformed(absl::StrCat("field ", field, " of wire type ", tag & 7),
-                       cursor->offset());
+      return Malformed(absl::StrCat("field ", field, " of wire type ", tag & 7), cursor->offset());
   }
   if (size > cursor->left()) return TooShort(*cursor, field, size);
   cursor->Copy(size, small);
@@ -171,8 +169,8 @@ absl::Status SplitPayload(const grpc::ByteBuffer& message, google::protobuf::Mes
   payload->clear();
   const size_t size = message.Length();
   if (size > kMaxMessageBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a message of ", size, " bytes; at most ",
-                                                   kMaxMessageBytes, " are allowed"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", size, " bytes; at most ", kMaxMessageBytes, " are allowed"));
   }
   std::vector<grpc::Slice> slices;
   if (size > 0 && !message.Dump(&slices).ok()) {
@@ -182,8 +180,8 @@ absl::Status SplitPayload(const grpc::ByteBuffer& message, google::protobuf::Mes
   size_t total = 0;
   for (const grpc::Slice& slice : slices) total += slice.size();
   if (total > kMaxMessageBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a message of ", total, " bytes; at most ",
-                                                   kMaxMessageBytes, " are allowed"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a message of ", total, " bytes; at most ", kMaxMessageBytes, " are allowed"));
   }
 
   std::string small;

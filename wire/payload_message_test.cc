@@ -45,8 +45,8 @@ v1::FetchSlice Header() {
 }
 
 TEST(PayloadMessage, ProtobufReadsWhatJoinPayloadWrites) {
-  for (const size_t size : {size_t{0}, size_t{1}, size_t{127}, size_t{128}, size_t{20'000},
-                            kMaxSliceBytes}) {
+  for (const size_t size :
+       {size_t{0}, size_t{1}, size_t{127}, size_t{128}, size_t{20'000}, kMaxSliceBytes}) {
     const std::string data(size, 'x');
     v1::FetchSlice read;
     ASSERT_TRUE(read.ParseFromString(Flat(JoinPayload(Header(), Bytes::CopyOf(data)))));
@@ -87,8 +87,8 @@ TEST(PayloadMessage, TakesThePayloadAnywhereAmongTheFields) {
   data.set_data("payload");
   after.set_message("after");
   const std::string unknown("\xa0\x06\x01", 3);  // field 100, varint 1
-  const std::string bytes = before.SerializeAsString() + data.SerializeAsString() +
-                            after.SerializeAsString() + unknown;
+  const std::string bytes =
+      before.SerializeAsString() + data.SerializeAsString() + after.SerializeAsString() + unknown;
   v1::FetchSlice header;
   std::vector<grpc::Slice> payload;
   ASSERT_TRUE(SplitPayload(InPieces(bytes, 2), &header, &payload).ok());
@@ -100,7 +100,9 @@ TEST(PayloadMessage, TakesThePayloadAnywhereAmongTheFields) {
 TEST(PayloadMessage, LeavesFieldFifteenOfNestedMessagesAlone) {
   v1::PushFrame frame;
   // A nested message that holds bytes which look like a payload.
-  frame.mutable_header()->GetReflection()->MutableUnknownFields(frame.mutable_header())
+  frame.mutable_header()
+      ->GetReflection()
+      ->MutableUnknownFields(frame.mutable_header())
       ->AddLengthDelimited(kPayloadField, "inner");
   frame.set_data("outer");
   v1::PushFrame header;
@@ -119,10 +121,8 @@ TEST(PayloadMessage, RefusesHostileBytes) {
       {"two empty payloads", std::string("\x7a\x00\x7a\x00", 4)},
       {"the payload is a varint", std::string("\x78\x01", 2)},
       {"the payload is longer than the message", std::string("\x7a\x05xx", 4)},
-      {"the length overflows",
-       std::string("\x7a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01zz", 13)},
-      {"a length without end",
-       std::string("\x7a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 12)},
+      {"the length overflows", std::string("\x7a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01zz", 13)},
+      {"a length without end", std::string("\x7a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 12)},
       {"the length is cut", std::string("\x7a\x80", 2)},
       {"the tag is cut", std::string("\x80", 1)},
       {"a fixed64 is cut", std::string("\x09\x01\x02", 3)},
@@ -132,7 +132,8 @@ TEST(PayloadMessage, RefusesHostileBytes) {
       {"a group ends", std::string("\x1c", 1)},
       {"wire type 7", std::string("\x1f\x00", 2)},
       {"field 0", std::string("\x00\x00", 2)},
-      {"a tag of 33 bits that ends like the payload's", std::string("\xfa\x80\x80\x80\x10\x01x", 7)},
+      {"a tag of 33 bits that ends like the payload's",
+       std::string("\xfa\x80\x80\x80\x10\x01x", 7)},
       {"text that is not UTF-8", std::string("\x52\x01\xff", 3)},
   };
   for (const auto& c : cases) {
@@ -152,9 +153,10 @@ TEST(PayloadMessage, RefusesWhatIsTooLong) {
   big.set_data(std::string(kMaxSliceBytes + 1, 'x'));
   EXPECT_EQ(SplitPayload(InPieces(big.SerializeAsString(), 1 << 20), &header, &payload).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(SplitPayload(InPieces(std::string(kMaxMessageBytes + 1, 'x'), 1 << 20), &header,
-                         &payload).code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      SplitPayload(InPieces(std::string(kMaxMessageBytes + 1, 'x'), 1 << 20), &header, &payload)
+          .code(),
+      absl::StatusCode::kInvalidArgument);
 }
 
 TEST(PayloadMessage, NeverReadsOutsideRandomBytes) {
@@ -171,8 +173,7 @@ TEST(PayloadMessage, NeverReadsOutsideRandomBytes) {
     bytes.resize(random() % (bytes.size() + 1));
     v1::PushFrame header;
     std::vector<grpc::Slice> payload;
-    const absl::Status status =
-        SplitPayload(InPieces(bytes, 1 + random() % 9), &header, &payload);
+    const absl::Status status = SplitPayload(InPieces(bytes, 1 + random() % 9), &header, &payload);
     v1::PushFrame plain;
     const bool plain_ok = plain.ParseFromString(bytes);
     if (!status.ok()) continue;

@@ -52,10 +52,26 @@ TEST(Channel, ChecksAddresses) {
                            "[2001:db8::1]:7"}) {
     EXPECT_TRUE(CheckAddress(good, false).ok()) << good;
   }
-  for (const char* bad :
-       {"", ":", "host", "host:", ":50051", "host:65536", "host:-1", "host:+1", "host: 1", "host:1x",
-        "host:999999999999", "::1:50051", "[::1:50051", "[node]:50051", "[]:1", "http://host:1",
-        "ho st:1", "host:1,host:2", "unix:/tmp/x", "ho\nst:1"}) {
+  for (const char* bad : {"",
+                          ":",
+                          "host",
+                          "host:",
+                          ":50051",
+                          "host:65536",
+                          "host:-1",
+                          "host:+1",
+                          "host: 1",
+                          "host:1x",
+                          "host:999999999999",
+                          "::1:50051",
+                          "[::1:50051",
+                          "[node]:50051",
+                          "[]:1",
+                          "http://host:1",
+                          "ho st:1",
+                          "host:1,host:2",
+                          "unix:/tmp/x",
+                          "ho\nst:1"}) {
     const absl::Status status = CheckAddress(bad, true);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
     EXPECT_NE(status.message().find("HOST:PORT"), absl::string_view::npos) << bad;

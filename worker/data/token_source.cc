@@ -59,8 +59,8 @@ class MappedFile {
   static absl::StatusOr<MappedFile> Map(int fd, const std::string& path) {
     struct stat info;
     if (fstat(fd, &info) != 0) {
-      return absl::InternalError(absl::StrCat("cannot stat data file ", path, ": ",
-                                              strerror(errno)));
+      return absl::InternalError(
+          absl::StrCat("cannot stat data file ", path, ": ", strerror(errno)));
     }
     if (!S_ISREG(info.st_mode)) {
       return absl::InvalidArgumentError(
@@ -117,9 +117,9 @@ class TokenDataBase : public TokenData {
   absl::Status CheckIds(uint32_t vocab_size) const override {
     for (uint64_t i = 0; i < size(); ++i) {
       if ((*this)[i] < vocab_size) continue;
-      return absl::OutOfRangeError(absl::StrCat(
-          "token ", i, " of the data (data.path) has id ", (*this)[i],
-          ", but the model's vocabulary has ", vocab_size, " ids (vocab_size of model.path)"));
+      return absl::OutOfRangeError(absl::StrCat("token ", i, " of the data (data.path) has id ",
+                                                (*this)[i], ", but the model's vocabulary has ",
+                                                vocab_size, " ids (vocab_size of model.path)"));
     }
     return absl::OkStatus();
   }

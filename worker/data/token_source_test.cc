@@ -74,8 +74,7 @@ TEST_F(TokenSourceTest, DigestsTheTokensAndNotTheFiles) {
   auto as_bin = TokenData::Open({Write("d.bin", Bin(std::vector<uint16_t>(100'001, 'a')))}, 256);
   ASSERT_TRUE(as_text.ok() && as_bin.ok());
   EXPECT_EQ((*as_text)->Sha256Hex(), (*as_bin)->Sha256Hex());
-  EXPECT_EQ((*as_bin)->Sha256Hex(),
-            ToHex(Sha256Of(Bin(std::vector<uint16_t>(100'001, 'a')))));
+  EXPECT_EQ((*as_bin)->Sha256Hex(), ToHex(Sha256Of(Bin(std::vector<uint16_t>(100'001, 'a')))));
 }
 
 TEST_F(TokenSourceTest, ComputesTheEntropyOfTheFrequencies) {

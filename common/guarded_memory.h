@@ -1,5 +1,5 @@
-#ifndef EPS_COMPRESSION_GUARDED_MEMORY_H_
-#define EPS_COMPRESSION_GUARDED_MEMORY_H_
+#ifndef EPS_COMMON_GUARDED_MEMORY_H_
+#define EPS_COMMON_GUARDED_MEMORY_H_
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -42,4 +42,4 @@ class GuardedMemory {
 
 }  // namespace eps
 
-#endif  // EPS_COMPRESSION_GUARDED_MEMORY_H_
+#endif  // EPS_COMMON_GUARDED_MEMORY_H_
