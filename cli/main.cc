@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/bench_depth.h"
 #include "cli/command_line.h"
 #include "cli/doctor.h"
 #include "cli/run_config.h"
@@ -39,6 +40,9 @@ absl::Status RunWithConfig(const CommandLine& line) {
 }
 
 absl::Status RunCommand(const std::vector<std::string>& arguments) {
+  if (arguments.size() >= 2 && arguments[0] == "bench" && arguments[1] == "depth") {
+    return RunBenchDepth({arguments.begin() + 2, arguments.end()});
+  }
   EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(arguments));
   std::vector<std::string> passed_on = line.passed_on;
   switch (line.command) {
