@@ -38,11 +38,15 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr char kUsage[] =
-    "usage: eps bench depth [--layers=8,16,32,64] [--width=128] [--json] [--section.key=value ...]\n"
+    "usage: eps bench depth [--layers=8,16,32,64] [--width=128] [--json] [--section.key=value "
+    "...]\n"
     "\n"
-    "Trains a GPT-2 of each depth for a few steps through servers and a worker of this machine and\n"
-    "compares what they hold: the device's memory must be the same at every depth. Any configuration\n"
-    "key of eps train may be given but model.path and worker.count. Exit code 0 if all holds, 1 if\n"
+    "Trains a GPT-2 of each depth for a few steps through servers and a worker of this machine "
+    "and\n"
+    "compares what they hold: the device's memory must be the same at every depth. Any "
+    "configuration\n"
+    "key of eps train may be given but model.path and worker.count. Exit code 0 if all holds, 1 "
+    "if\n"
     "not.\n";
 
 constexpr uint64_t kBytesPerParameter = 12;  // FP32 weight and both moments
@@ -101,7 +105,7 @@ absl::StatusOr<RunConfig> ConfigOf(const Options& options) {
   EPS_ASSIGN_OR_RETURN(CommandLine line, ParseCommandLine(arguments));
   // First, so that what the user says wins over it.
   const std::vector<std::pair<std::string, std::string>> settings = {
-      {"training.steps", "3"},  {"training.seq_len", "128"},          {"worker.device", "cpu"},
+      {"training.steps", "3"},  {"training.seq_len", "128"},        {"worker.device", "cpu"},
       {"worker.stash", "host"}, {"training.micro_batch_size", "4"}, {"training.micro_batches", "2"},
   };
   line.settings.insert(line.settings.begin(), settings.begin(), settings.end());
@@ -248,9 +252,9 @@ absl::Status DepthCluster::Train(DepthRun* run) {
   while (worker->Running()) {
     run->worker_rss = std::max(run->worker_rss, PeakRss(worker->pid()));
     if (Clock::now() > deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          run->layers, " layers: not ready after ", kTrainTimeout.count(),
-          " minutes; lower training.steps or --layers"));
+      return absl::DeadlineExceededError(
+          absl::StrCat(run->layers, " layers: not ready after ", kTrainTimeout.count(),
+                       " minutes; lower training.steps or --layers"));
     }
     worker->WaitExit(Clock::now() + kTick);
   }
@@ -306,9 +310,8 @@ std::string Mebi(uint64_t bytes) {
 constexpr char kRowFormat[] = "%6s %12s %11s %11s %11s %11s %11s %11s %9s %9s %9s\n";
 
 std::string TableHeader() {
-  return absl::StrFormat(kRowFormat, "layers", "parameters", "device MiB", "stash MiB",
-                         "predicted", "state MiB", "contrib.", "bound", "worker", "servers",
-                         "step s");
+  return absl::StrFormat(kRowFormat, "layers", "parameters", "device MiB", "stash MiB", "predicted",
+                         "state MiB", "contrib.", "bound", "worker", "servers", "step s");
 }
 
 std::string TableRow(const DepthRun& run) {
@@ -320,7 +323,8 @@ std::string TableRow(const DepthRun& run) {
 }
 
 constexpr char kLegend[] =
-    "(device: the worker's account of LibTorch's memory and loaded weights, stash apart; state and\n"
+    "(device: the worker's account of LibTorch's memory and loaded weights, stash apart; state "
+    "and\n"
     "contrib.: peaks of the servers' accounts, bound: what they may take together; worker and\n"
     "servers: peak resident MiB as the kernel counts, all included)\n";
 
@@ -350,8 +354,8 @@ DepthBounds BoundsOf(const JobSpec& spec) {
   // The first stage reads tokens; the others have one input for each micro-batch.
   bounds.stash = (spec.stages.size() - 1) * t.micro_batches * t.parts * input;
   bounds.state = kBytesPerParameter * spec.total_elements();
-  bounds.server = bounds.state + kServerAllowance +
-                  t.parts * (stages[0] + stages[1] + tied) * sizeof(float);
+  bounds.server =
+      bounds.state + kServerAllowance + t.parts * (stages[0] + stages[1] + tied) * sizeof(float);
   return bounds;
 }
 
@@ -408,10 +412,8 @@ std::vector<DepthVerdict> JudgeDepth(const std::vector<DepthRun>& runs) {
     tightest =
         std::max(tightest, static_cast<double>(used) / static_cast<double>(run.bounds.server));
   }
-  const std::string depths =
-      absl::StrJoin(runs, ", ", [](std::string* out, const DepthRun& run) {
-        absl::StrAppend(out, run.layers);
-      });
+  const std::string depths = absl::StrJoin(
+      runs, ", ", [](std::string* out, const DepthRun& run) { absl::StrAppend(out, run.layers); });
   return {
       {"device_flat", flat,
        Verdict("device flat within 1 %", flat,

@@ -1,7 +1,9 @@
 #include "cli/cluster.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -70,6 +72,9 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> Cluster::Start(const std::string& 
   options.log_path =
       absl::StrCat(log_folder_, "/", absl::StrReplaceAll(name, {{" ", "-"}}), ".log");
   options.read_stdout = read_stdout;
+  // What an earlier run said is kept once, apart, so that a log speaks of one run only.
+  std::error_code none_yet;
+  std::filesystem::rename(options.log_path, options.log_path + ".old", none_yet);
   return ChildProcess::Start(std::move(options));
 }
 

@@ -123,8 +123,12 @@ class EpsTest : public testing::Test {
 
   // A run of the synthetic model.
   Arguments Train(const std::string& out, const Arguments& more) const {
-    Arguments arguments = {"train", "--model=" + folder_ + "/model", "--out=" + folder_ + "/" + out,
-                           "--training.mode=eager", "--training.clip=lagged"};
+    Arguments arguments = {"train",
+                           "--model=" + folder_ + "/model",
+                           "--out=" + folder_ + "/" + out,
+                           "--training.mode=eager",
+                           "--training.clip=lagged",
+                           "--training.max_grad_norm=0.03"};  // always clips
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
@@ -250,6 +254,18 @@ TEST_F(EpsTest, AResumeOnOtherServersGivesTheBitsOfOneRun) {
   EXPECT_EQ(losses("whole"), losses("parts"));
 }
 
+TEST_F(EpsTest, ExactClippingIsSealedAndDoesNotDependOnTheServers) {
+  for (const char* servers : {"1", "3"}) {
+    const Result result =
+        Run(Train(servers, {"--training.mode=auto", "--training.clip=exact", "--training.steps=4",
+                            absl::StrCat("--servers=", servers)}));
+    ASSERT_EQ(result.code, 0) << result.out;
+    EXPECT_TRUE(absl::StrContains(result.out, "mode sealed, clip exact")) << result.out;
+  }
+  EXPECT_TRUE(ReadFile(folder_ + "/1/checkpoint-4/model.safetensors") ==
+              ReadFile(folder_ + "/3/checkpoint-4/model.safetensors"));
+}
+
 TEST_F(EpsTest, OneInterruptEndsWithACheckpointAndNoProcessStays) {
   const auto eps = Start(Train("o", {"--training.steps=1000000", "--servers=2", "--workers=2",
                                      "--metrics.log_every_steps=1"}),
@@ -337,6 +353,9 @@ TEST_F(EpsTest, AttachesToServersThatRunAndStatusShowsThem) {
   // The same job again is found done there: nothing is trained twice.
   const Result again = Run(Train("o", {"--training.steps=3", servers}));
   EXPECT_EQ(again.code, 0) << again.out;
+  EXPECT_TRUE(absl::StrContains(again.out, "already run this job")) << again.out;
+  EXPECT_TRUE(absl::StrContains(again.out, "step: 1/3 ")) << again.out;
+  EXPECT_TRUE(absl::StrContains(again.out, "done: 3 steps")) << again.out;
   server->Signal(SIGTERM);
   EXPECT_EQ(CodeOf(server.get()), 0);
 }

@@ -264,8 +264,9 @@ absl::Status TrainRun::StartJob() {
       client_, ControlClient::Connect(cluster_->addresses(), Clock::now() + kConnectTimeout));
   EPS_ASSIGN_OR_RETURN(const v1::CreateJobReply job, client_->CreateJob(spec_));
   EPS_RETURN_IF_ERROR(SetState(job.state()));
-  step_ = std::max(first_step_, job.step() > 0 ? job.step() - 1 : 0);
-  gate_ = NextSave(step_);
+  // A job that is under way tells its records from the beginning, and gets its next checkpoint.
+  step_ = first_step_;
+  gate_ = NextSave(std::max(first_step_, job.step() > 0 ? job.step() - 1 : 0));
   EPS_RETURN_IF_ERROR(client_->Gate(gate_).status());
   return cluster_->StartWorkers(static_cast<uint32_t>(plan_.config.worker.count));
 }
