@@ -22,7 +22,6 @@ std::chrono::system_clock::time_point ToSystem(PeerCaller::Clock::time_point dea
 
 // Hello, then PrepareJob, on a connection of its own.
 struct GrpcPeers::PrepareCall {
-  std::string address;
   v1::PrepareJobRequest request;
   Clock::time_point deadline;
   Prepared done;
@@ -34,6 +33,8 @@ struct GrpcPeers::PrepareCall {
   grpc::ClientContext prepare_context;
   v1::PrepareJobReply reply;
 };
+
+GrpcPeers::GrpcPeers() = default;
 
 GrpcPeers::~GrpcPeers() { EPS_CHECK_MSG(in_work_ == 0, "calls to other servers are in work"); }
 
@@ -54,8 +55,9 @@ void GrpcPeers::Prepare(const std::string& address, v1::PrepareJobRequest reques
   const absl::Status valid = CheckAddress(address, /*allow_any_port=*/false);
   if (!valid.ok()) return done(valid);
   if (!Begin()) return done(absl::UnavailableError("this server is about to end"));
-  auto call = std::make_shared<PrepareCall>();
-  call->address = address;
+  Sweep();
+  auto owned = std::make_unique<PrepareCall>();
+  PrepareCall* call = owned.get();
   call->request = std::move(request);
   call->deadline = deadline;
   call->done = std::move(done);
@@ -71,8 +73,11 @@ void GrpcPeers::Prepare(const std::string& address, v1::PrepareJobRequest reques
       ToSystem(std::min<Clock::time_point>(deadline, Clock::now() + kHelloTimeout)));
   {
     MutexLock lock(&mu_);
-    contexts_.insert(&call->hello_context);
-    contexts_.insert(&call->prepare_context);
+    calls_.emplace(call, std::move(owned));
+    if (stopping_) {
+      call->hello_context.TryCancel();
+      call->prepare_context.TryCancel();
+    }
   }
   call->control->async()->Hello(
       &call->hello_context, &call->hello, &call->hello_reply, [this, call](grpc::Status status) {
@@ -85,7 +90,7 @@ void GrpcPeers::Prepare(const std::string& address, v1::PrepareJobRequest reques
       });
 }
 
-void GrpcPeers::SendPrepare(const std::shared_ptr<PrepareCall>& call) {
+void GrpcPeers::SendPrepare(PrepareCall* call) {
   call->prepare_context.set_deadline(ToSystem(call->deadline));
   call->shard->async()->PrepareJob(
       &call->prepare_context, &call->request, &call->reply, [this, call](grpc::Status status) {
@@ -98,32 +103,36 @@ void GrpcPeers::SendPrepare(const std::shared_ptr<PrepareCall>& call) {
       });
 }
 
-void GrpcPeers::Finish(const std::shared_ptr<PrepareCall>& call,
-                       absl::StatusOr<v1::PrepareJobReply> outcome) {
+void GrpcPeers::Finish(PrepareCall* call, absl::StatusOr<v1::PrepareJobReply> outcome) {
+  Prepared done = std::move(call->done);
   {
     MutexLock lock(&mu_);
-    contexts_.erase(&call->hello_context);
-    contexts_.erase(&call->prepare_context);
+    const auto it = calls_.find(call);
+    ended_calls_.push_back(std::move(it->second));
+    calls_.erase(it);
   }
-  Prepared done = std::move(call->done);
   done(std::move(outcome));
   done = nullptr;  // what it holds ends before Stop() returns
   Over();
 }
 
+void GrpcPeers::Sweep() {
+  std::vector<std::unique_ptr<PrepareCall>> ended;
+  MutexLock lock(&mu_);
+  ended.swap(ended_calls_);
+}
+
 void GrpcPeers::OpenLink(std::shared_ptr<JobShell> job) {
+  CloseLink();
   if (!Begin()) return;
   std::shared_ptr<LeadLink> link = LeadLink::Open(std::move(job), [this] { Over(); });
   bool stopping = false;
-  std::shared_ptr<LeadLink> before;
   {
     MutexLock lock(&mu_);
-    before = std::move(link_);
-    link_ = link;
+    link_ = std::move(link);
     stopping = stopping_;
   }
-  if (before != nullptr) before->Stop();
-  if (stopping) link->Stop();
+  if (stopping) CloseLink();
 }
 
 void GrpcPeers::CloseLink() {
@@ -131,6 +140,7 @@ void GrpcPeers::CloseLink() {
   {
     MutexLock lock(&mu_);
     link.swap(link_);
+    if (link != nullptr) ended_links_.push_back(link);
   }
   if (link != nullptr) link->Stop();
 }
@@ -139,15 +149,23 @@ void GrpcPeers::Stop() {
   {
     MutexLock lock(&mu_);
     stopping_ = true;
-    for (grpc::ClientContext* context : contexts_) context->TryCancel();
+    for (const auto& [call, owned] : calls_) {
+      call->hello_context.TryCancel();
+      call->prepare_context.TryCancel();
+    }
   }
   CloseLink();
   const auto deadline = Clock::now() + std::chrono::seconds(60);
-  MutexLock lock(&mu_);
-  while (in_work_ > 0) {
-    const bool in_time = idle_.WaitUntil(&mu_, deadline);
-    EPS_CHECK_MSG(in_time || in_work_ == 0, in_work_ << " calls to other servers never ended");
+  std::vector<std::shared_ptr<LeadLink>> links;
+  {
+    MutexLock lock(&mu_);
+    while (in_work_ > 0) {
+      const bool in_time = idle_.WaitUntil(&mu_, deadline);
+      EPS_CHECK_MSG(in_time || in_work_ == 0, in_work_ << " calls to other servers never ended");
+    }
+    links.swap(ended_links_);
   }
+  Sweep();
 }
 
 }  // namespace eps

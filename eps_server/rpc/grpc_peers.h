@@ -1,14 +1,14 @@
 #ifndef EPS_SERVER_RPC_GRPC_PEERS_H_
 #define EPS_SERVER_RPC_GRPC_PEERS_H_
 
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "common/mutex.h"
 #include "eps_server/rpc/lead_link.h"
 #include "eps_server/shell/job_host.h"
-#include "grpcpp/client_context.h"
 
 namespace eps {
 
@@ -19,7 +19,7 @@ class GrpcPeers final : public PeerCaller {
   // started together.
   static constexpr std::chrono::seconds kHelloTimeout{20};
 
-  GrpcPeers() = default;
+  GrpcPeers();
   ~GrpcPeers() override;
 
   void Prepare(const std::string& address, v1::PrepareJobRequest request,
@@ -37,16 +37,19 @@ class GrpcPeers final : public PeerCaller {
   // Counts a piece of work in; false once Stop was called.
   bool Begin();
   void Over();
-  void Finish(const std::shared_ptr<PrepareCall>& call,
-              absl::StatusOr<v1::PrepareJobReply> outcome);
-  void SendPrepare(const std::shared_ptr<PrepareCall>& call);
+  void Finish(PrepareCall* call, absl::StatusOr<v1::PrepareJobReply> outcome);
+  void SendPrepare(PrepareCall* call);
+  // Destroys what has ended. Not on gRPC's threads: the last channel to go joins them.
+  void Sweep();
 
   Mutex mu_;
   CondVar idle_;
   bool stopping_ EPS_GUARDED_BY(mu_) = false;
   int in_work_ EPS_GUARDED_BY(mu_) = 0;
-  std::set<grpc::ClientContext*> contexts_ EPS_GUARDED_BY(mu_);
+  std::map<PrepareCall*, std::unique_ptr<PrepareCall>> calls_ EPS_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<PrepareCall>> ended_calls_ EPS_GUARDED_BY(mu_);
   std::shared_ptr<LeadLink> link_ EPS_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<LeadLink>> ended_links_ EPS_GUARDED_BY(mu_);  // kept until Stop
 };
 
 }  // namespace eps

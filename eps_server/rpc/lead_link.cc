@@ -10,15 +10,13 @@
 
 namespace eps {
 
-// One RPC. Owns itself until gRPC is done with it.
+// One RPC. Owned by the link, which outlives the RPC.
 class LeadLink::Attempt final : public grpc::ClientBidiReactor<v1::ShardMessage, v1::ShardMessage>,
                                 public std::enable_shared_from_this<Attempt> {
  public:
-  Attempt(std::shared_ptr<LeadLink> link, std::shared_ptr<JobShell> job)
-      : link_(std::move(link)), job_(std::move(job)) {}
+  Attempt(LeadLink* link, std::shared_ptr<JobShell> job) : link_(link), job_(std::move(job)) {}
 
   void Start() {
-    self_ = shared_from_this();
     link_->stub_->async()->Link(&context_, this);
     AddHold();  // messages are written from other threads
     StartRead(&incoming_);
@@ -102,13 +100,11 @@ class LeadLink::Attempt final : public grpc::ClientBidiReactor<v1::ShardMessage,
     }
     if (was_up) job_->Post(event::LinkDown{ShardId(0)});
     job_.reset();
-    const std::shared_ptr<Attempt> self = std::move(self_);
-    link_->OnAttemptDone(was_up, status);
+    link_->OnAttemptDone(was_up, status);  // this may be gone when it returns
   }
 
-  const std::shared_ptr<LeadLink> link_;
+  LeadLink* const link_;
   std::shared_ptr<JobShell> job_;  // of the reactions; dropped by the last one
-  std::shared_ptr<Attempt> self_;
   grpc::ClientContext context_;
   v1::ShardMessage incoming_;  // the transport's while a read is in flight
   v1::ShardMessage outgoing_;  // the transport's while writing_
@@ -135,19 +131,25 @@ std::shared_ptr<LeadLink> LeadLink::Open(std::shared_ptr<JobShell> job,
 }
 
 void LeadLink::Connect() {
+  std::shared_ptr<Attempt> before;
   MutexLock lock(&mu_);
   if (stopping_) return;
-  attempt_ = std::make_shared<Attempt>(shared_from_this(), job_);
+  before = std::move(attempt_);
+  attempt_ = std::make_shared<Attempt>(this, job_);
+  attempt_in_work_ = true;
   attempt_->Start();
 }
 
 void LeadLink::OnAttemptDone(bool was_up, const grpc::Status& status) {
-  std::shared_ptr<Attempt> done;
   std::shared_ptr<JobShell> dropped;
   bool over = false;
+  if (was_up) {
+    EPS_LOG_INFO("the link to the lead " << lead_ << " has ended: "
+                                         << FromGrpc(status, "Link").ToString());
+  }
   {
     MutexLock lock(&mu_);
-    done = std::move(attempt_);
+    attempt_in_work_ = false;
     over = stopping_;
     if (over) {
       dropped = std::move(job_);
@@ -160,11 +162,7 @@ void LeadLink::OnAttemptDone(bool was_up, const grpc::Status& status) {
     }
   }
   dropped.reset();
-  if (over) return gone_();
-  if (was_up) {
-    EPS_LOG_WARN("the link to the lead " << lead_ << " is lost: "
-                                         << FromGrpc(status, "Link").ToString());
-  }
+  if (over) gone_();  // this may be gone when it returns
 }
 
 void LeadLink::Stop() {
@@ -175,17 +173,17 @@ void LeadLink::Stop() {
     MutexLock lock(&mu_);
     if (stopping_) return;
     stopping_ = true;
-    attempt = attempt_;
     retry = retry_;
-    if (attempt == nullptr) dropped = std::move(job_);
+    if (attempt_in_work_) {
+      attempt = attempt_;
+    } else {
+      dropped = std::move(job_);
+    }
   }
   timers_->Cancel(retry);
+  if (attempt != nullptr) return attempt->Cancel();
   dropped.reset();
-  if (attempt != nullptr) {
-    attempt->Cancel();
-  } else {
-    gone_();
-  }
+  gone_();
 }
 
 }  // namespace eps

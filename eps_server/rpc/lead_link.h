@@ -14,12 +14,15 @@ namespace eps {
 
 // A shard's end of the link to its lead: opened again, with back-off, whenever it breaks. The core
 // is told LinkUp and LinkDown, its messages go through the job's mailbox. Thread-safe.
+//
+// Not to be destroyed on a thread of gRPC's: the last channel to go joins these threads.
 class LeadLink : public std::enable_shared_from_this<LeadLink> {
  public:
   static constexpr std::chrono::milliseconds kMinBackoff{100};
   static constexpr std::chrono::milliseconds kMaxBackoff{2000};
 
-  // `gone` is called once after Stop, when nothing of the link is in work any more.
+  // `gone` is called once after Stop, when nothing of the link is in work any more; the link may
+  // not be destroyed before.
   static std::shared_ptr<LeadLink> Open(std::shared_ptr<JobShell> job, std::function<void()> gone);
   // Ends the link for good; returns at once.
   void Stop();
@@ -37,9 +40,10 @@ class LeadLink : public std::enable_shared_from_this<LeadLink> {
   const std::unique_ptr<v1::Shard::Stub> stub_;
 
   Mutex mu_;
-  std::shared_ptr<JobShell> job_ EPS_GUARDED_BY(mu_);  // dropped before gone_ is called
+  std::shared_ptr<JobShell> job_ EPS_GUARDED_BY(mu_);     // dropped before gone_ is called
+  std::shared_ptr<Attempt> attempt_ EPS_GUARDED_BY(mu_);  // the newest one
+  bool attempt_in_work_ EPS_GUARDED_BY(mu_) = false;
   bool stopping_ EPS_GUARDED_BY(mu_) = false;
-  std::shared_ptr<Attempt> attempt_ EPS_GUARDED_BY(mu_);  // null between attempts
   TimerQueue::Handle retry_ EPS_GUARDED_BY(mu_) = 0;
   std::chrono::milliseconds backoff_ EPS_GUARDED_BY(mu_) = kMinBackoff;
 };

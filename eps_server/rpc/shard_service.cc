@@ -70,7 +70,7 @@ absl::Status LinkCall::Open(const v1::ShardMessage& first) {
                                                       const v1::ShardMessage& message) {
     if (auto link = weak.lock()) link->Write(JoinPayload(message, Bytes()));
   });
-  const StreamId stream = job->streams().Add(self);
+  const StreamId stream = job->AddStream(self);
   bool ended = false;
   {
     MutexLock lock(&mu_);
@@ -83,7 +83,7 @@ absl::Status LinkCall::Open(const v1::ShardMessage& first) {
     }
   }
   if (!ended) return absl::OkStatus();
-  job->streams().Remove(stream);
+  job->RemoveStream(stream);
   if (job->mailbox(peer).Close(ticket)) job->Post(event::LinkDown{peer});
   return absl::CancelledError("Link: the shard went away");
 }
@@ -129,7 +129,7 @@ void LinkCall::OnEnded() {
     ticket = ticket_;
   }
   if (job == nullptr) return;
-  job->streams().Remove(stream);
+  job->RemoveStream(stream);
   if (!job->mailbox(peer).Close(ticket)) return;
   EPS_LOG_WARN("the link of shard " << peer << " is lost");
   job->Post(event::LinkDown{peer});

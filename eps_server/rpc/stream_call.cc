@@ -17,7 +17,7 @@ absl::Status ParseMessage(const grpc::ByteBuffer& raw, google::protobuf::Message
 void StreamCall::Adopt(std::shared_ptr<JobShell> job) {
   self_ = shared_from_this();
   job_ = std::move(job);
-  if (job_ != nullptr) id_ = job_->streams().Add(self_);
+  if (job_ != nullptr) id_ = job_->AddStream(self_);
 }
 
 void StreamCall::AdoptOrEnd(const absl::StatusOr<std::shared_ptr<JobShell>>& job) {
@@ -157,7 +157,7 @@ void StreamCall::TellEnded() {
     told_ended_ = true;
   }
   if (job_ != nullptr) {
-    job_->streams().Remove(id_);
+    job_->RemoveStream(id_);
     job_->Post(event::StreamClosed{id_});
   }
   OnEnded();

@@ -36,7 +36,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
   // by the handler.
   StreamId Attach(std::shared_ptr<JobShell> job) {
     job_ = std::move(job);
-    id_ = job_->streams().Add(self_);
+    id_ = job_->AddStream(self_);
     return id_;
   }
 
@@ -90,7 +90,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
     if (job_ != nullptr) job_->Post(event::StreamClosed{id_});
   }
   void OnDone() override {
-    if (job_ != nullptr) job_->streams().Remove(id_);
+    if (job_ != nullptr) job_->RemoveStream(id_);
     // May destroy this.
     const std::shared_ptr<UnaryCall> self = std::move(self_);
   }

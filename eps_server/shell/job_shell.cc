@@ -176,7 +176,27 @@ void JobShell::Run(std::function<void()> fn) {
   sequence_.Post([self = shared_from_this(), fn = std::move(fn)] { fn(); });
 }
 
+StreamId JobShell::AddStream(std::weak_ptr<StreamSink> sink) {
+  const StreamId id = streams_.Add(sink);
+  absl::Status closed;
+  {
+    MutexLock lock(&closed_mu_);
+    closed = closed_;
+  }
+  if (!closed.ok()) {
+    Run([sink = std::move(sink), closed] {
+      if (auto alive = sink.lock()) alive->OnClose(closed);
+    });
+  }
+  return id;
+}
+
 void JobShell::CloseStreams(const absl::Status& why) {
+  {
+    MutexLock lock(&closed_mu_);
+    closed_ = why;
+  }
+  // Who was added before is found by All(), who comes later sees closed_.
   Run([this, why] {
     for (const auto& sink : streams_.All()) sink->OnClose(why);
   });

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/executor.h"
 #include "common/memory_account.h"
+#include "common/mutex.h"
 #include "eps_server/core/shard_core.h"
 #include "eps_server/shell/peer_mailbox.h"
 #include "eps_server/shell/stream_sink.h"
@@ -90,12 +91,14 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   void Post(Event event);
   // Runs `fn` on the sequence after everything that was posted before.
   void Run(std::function<void()> fn);
-  // Closes all RPCs of the job: it is given up. Nothing may be posted for it afterwards.
+  // Makes an RPC known; it is closed at once if the job's streams were. Thread-safe.
+  StreamId AddStream(std::weak_ptr<StreamSink> sink);
+  void RemoveStream(StreamId id) { streams_.Remove(id); }
+  // Closes all RPCs of the job, now and from now on: it is given up, or the process ends.
   void CloseStreams(const absl::Status& why);
   // Calls `done` on the sequence with what the core says about the job.
   void GetStatus(std::function<void(v1::StatusReply)> done);
 
-  StreamRegistry& streams() { return streams_; }
   // Messages to another shard. REQUIRES peer < servers().size().
   PeerMailbox& mailbox(ShardId peer) { return *mailboxes_[peer.value()]; }
   // As of the last event. Thread-safe.
@@ -152,6 +155,8 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   Counters counters_;
   std::atomic<v1::JobState> state_{v1::JOB_STATE_IMPORTING};
   std::atomic<bool> touched_{false};
+  Mutex closed_mu_;
+  absl::Status closed_ EPS_GUARDED_BY(closed_mu_);  // not OK once CloseStreams was called
 
   Sequence sequence_;
   std::unique_ptr<StateBackend> backend_;

@@ -1,8 +1,8 @@
 #ifndef EPS_SERVER_SHELL_STREAM_SINK_H_
 #define EPS_SERVER_SHELL_STREAM_SINK_H_
 
+#include <map>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -55,6 +55,7 @@ class StreamRegistry {
     const auto it = sinks_.find(id);
     return it == sinks_.end() ? nullptr : it->second.lock();
   }
+  // All RPCs that are there now.
   std::vector<std::shared_ptr<StreamSink>> All() {
     std::vector<std::shared_ptr<StreamSink>> all;
     MutexLock lock(&mu_);
@@ -71,7 +72,7 @@ class StreamRegistry {
  private:
   Mutex mu_;
   uint64_t next_ EPS_GUARDED_BY(mu_) = 1;
-  std::unordered_map<StreamId, std::weak_ptr<StreamSink>> sinks_ EPS_GUARDED_BY(mu_);
+  std::map<StreamId, std::weak_ptr<StreamSink>> sinks_ EPS_GUARDED_BY(mu_);
 };
 
 }  // namespace eps
