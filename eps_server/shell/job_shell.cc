@@ -271,24 +271,35 @@ void JobShell::Execute(const effect::SendState& e) {
 
 void JobShell::Execute(const effect::Start& e) {
   touched_.store(true, std::memory_order_release);
-  StateBackend* backend = backend_.get();
-  if (const auto* read = std::get_if<backend_call::Read>(&e.call)) {
-    const auto codec = FindCodec(read->codec);
-    EPS_CHECK_MSG(codec.ok(), codec.status().ToString());
-    backend->Read(e.op, read->chunk, read->version, *codec, read->axis);
-  } else if (const auto* state = std::get_if<backend_call::ReadState>(&e.call)) {
-    backend->ReadState(e.op, state->chunk, state->version);
-  } else if (const auto* write = std::get_if<backend_call::WriteState>(&e.call)) {
-    if (importing_ != nullptr) import_ops_.emplace(e.op, *importing_);
-    importing_ = nullptr;
-    backend->WriteState(e.op, write->chunk, write->version, write->state);
-  } else if (const auto* initialize = std::get_if<backend_call::Initialize>(&e.call)) {
-    backend->Initialize(e.op, initialize->chunk);
-  } else if (const auto* stats = std::get_if<backend_call::Stats>(&e.call)) {
-    backend->Stats(e.op, stats->request);
-  } else {
-    backend->Update(e.op, std::get<backend_call::Update>(e.call).request);
-  }
+  std::visit([&](const auto& call) { Call(e.op, call); }, e.call);
+}
+
+void JobShell::Call(OpId op, const backend_call::Read& call) {
+  const auto codec = FindCodec(call.codec);
+  EPS_CHECK_MSG(codec.ok(), codec.status().ToString());
+  backend_->Read(op, call.chunk, call.version, *codec, call.axis);
+}
+
+void JobShell::Call(OpId op, const backend_call::ReadState& call) {
+  backend_->ReadState(op, call.chunk, call.version);
+}
+
+void JobShell::Call(OpId op, const backend_call::WriteState& call) {
+  if (importing_ != nullptr) import_ops_.emplace(op, *importing_);
+  importing_ = nullptr;
+  backend_->WriteState(op, call.chunk, call.version, call.state);
+}
+
+void JobShell::Call(OpId op, const backend_call::Initialize& call) {
+  backend_->Initialize(op, call.chunk);
+}
+
+void JobShell::Call(OpId op, const backend_call::Stats& call) {
+  backend_->Stats(op, call.request);
+}
+
+void JobShell::Call(OpId op, const backend_call::Update& call) {
+  backend_->Update(op, call.request);
 }
 
 void JobShell::Execute(const effect::ToShard& e) {

@@ -135,6 +135,12 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   void Execute(const effect::ClearTimer& e);
   void Execute(const effect::Trace&) {}
   void Execute(const effect::Abort& e);
+  void Call(OpId op, const backend_call::Read& call);
+  void Call(OpId op, const backend_call::ReadState& call);
+  void Call(OpId op, const backend_call::WriteState& call);
+  void Call(OpId op, const backend_call::Initialize& call);
+  void Call(OpId op, const backend_call::Stats& call);
+  void Call(OpId op, const backend_call::Update& call);
   void ImportTaken(StreamId stream);
 
   const ShellEnvironment environment_;

@@ -1,0 +1,302 @@
+#include "eps_server/shell/job_shell.h"
+
+#include <deque>
+#include <functional>
+#include <future>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "spec/test_specs.h"
+
+namespace eps {
+namespace {
+
+constexpr std::chrono::seconds kTimeout{20};
+
+// Answers each event with the effects of a function; remembers all events.
+class ScriptedProtocol final : public Protocol {
+ public:
+  using Script = std::function<void(const Event&, std::vector<Effect>*)>;
+  ScriptedProtocol(Script script, std::vector<Event>* events)
+      : script_(std::move(script)), events_(events) {}
+  void Handle(const Event& event, uint64_t, std::vector<Effect>* out) override {
+    events_->push_back(event);
+    script_(event, out);
+  }
+  void FillStatus(uint64_t, v1::StatusReply* status) const override { status->set_step(5); }
+  v1::JobState state() const override { return v1::JOB_STATE_RUNNING; }
+
+ private:
+  const Script script_;
+  std::vector<Event>* const events_;
+};
+
+// Completes an operation only when told to.
+class ManualBackend final : public StateBackend {
+ public:
+  explicit ManualBackend(BackendDoneFn done, std::vector<std::string>* calls)
+      : done_(std::move(done)), calls_(calls) {}
+  Caps caps() const override { return Caps(); }
+  void Read(OpId op, ChunkId, Version, const Codec*, Axis) override { Note("read", op); }
+  void ReadState(OpId op, ChunkId, Version) override { Note("read state", op); }
+  void WriteState(OpId op, ChunkId, Version, Bytes) override { Note("write state", op); }
+  void Initialize(OpId op, ChunkId) override { Note("initialize", op); }
+  void Stats(OpId op, UpdateRequest) override { Note("stats", op); }
+  void Update(OpId op, UpdateRequest) override { Note("update", op); }
+  void Complete(OpId op) { done_(BackendDone{op, absl::OkStatus(), {}}); }
+
+ private:
+  void Note(const char* what, OpId op) {
+    calls_->push_back(std::string(what) + " " + std::to_string(op.value()));
+  }
+  const BackendDoneFn done_;
+  std::vector<std::string>* const calls_;
+};
+
+class RecordingSink final : public StreamSink {
+ public:
+  void OnClose(const absl::Status& status) override { closed.push_back(status); }
+  void OnReply(const effect::ReplyMessage&) override { ++replies; }
+  void OnCredit(uint64_t tag) override { credits.push_back(tag); }
+  void OnImportTaken() override { ++taken; }
+  std::vector<absl::Status> closed;
+  std::vector<uint64_t> credits;
+  int replies = 0;
+  int taken = 0;
+};
+
+class JobShellTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Create({"a:1"}, ShardId(0)); }
+  void TearDown() override {
+    shell_.reset();
+    pool_.reset();
+    timers_.Stop();
+  }
+
+  void Create(std::vector<std::string> servers, ShardId shard) {
+    shell_.reset();
+    ShellEnvironment environment = ShellEnvironment::Default();
+    environment.pool = pool_.get();
+    environment.timers = &timers_;
+    environment.account = &account_;
+    environment.abort = [this](ExitCode code, const std::string& why) {
+      aborted_ = std::to_string(static_cast<int>(code)) + " " + why;
+    };
+    environment.new_protocol = [this](ShardCore::Options) -> std::unique_ptr<Protocol> {
+      return std::make_unique<ScriptedProtocol>(
+          [this](const Event& event, std::vector<Effect>* out) { script_(event, out); }, &events_);
+    };
+    environment.new_backend = [this](const JobSpec&, const ChunkMap&, std::vector<ChunkId>,
+                                     Executor*, MemoryAccount*, BackendDoneFn done) {
+      auto backend = std::make_unique<ManualBackend>(std::move(done), &calls_);
+      backend_ = backend.get();
+      return absl::StatusOr<std::unique_ptr<StateBackend>>(std::move(backend));
+    };
+    auto shell = JobShell::Create(TinySyntheticSpec(), std::move(servers), shard, Term(1),
+                                  environment);
+    ASSERT_TRUE(shell.ok()) << shell.status();
+    shell_ = *std::move(shell);
+  }
+
+  // What was posted before has been handled when this returns.
+  void Settle() {
+    std::promise<void> done;
+    shell_->Run([&] { done.set_value(); });
+    ASSERT_EQ(done.get_future().wait_for(kTimeout), std::future_status::ready);
+  }
+
+  MemoryAccount account_;
+  TimerQueue timers_;
+  std::unique_ptr<ThreadPool> pool_ = std::make_unique<ThreadPool>(2);
+  ScriptedProtocol::Script script_ = [](const Event&, std::vector<Effect>*) {};
+  std::vector<Event> events_;       // of the sequence
+  std::vector<std::string> calls_;  // of the sequence
+  std::string aborted_;
+  ManualBackend* backend_ = nullptr;
+  std::shared_ptr<JobShell> shell_;
+};
+
+TEST_F(JobShellTest, HandsEventsToTheCoreInOrder) {
+  for (uint64_t i = 0; i < 1000; ++i) shell_->Post(event::Gate{StreamId(1), i});
+  Settle();
+  ASSERT_EQ(events_.size(), 1000u);
+  for (uint64_t i = 0; i < 1000; ++i) EXPECT_EQ(std::get<event::Gate>(events_[i]).step, i);
+}
+
+TEST_F(JobShellTest, BringsEffectsToTheirStreamAndIgnoresThoseOfOneThatIsGone) {
+  auto sink = std::make_shared<RecordingSink>();
+  const StreamId here = shell_->AddStream(sink);
+  const StreamId gone = shell_->AddStream(std::make_shared<RecordingSink>());
+  script_ = [&](const Event& event, std::vector<Effect>* out) {
+    if (!std::holds_alternative<event::Gate>(event)) return;
+    out->push_back(effect::Credit{gone, 1});
+    out->push_back(effect::Credit{StreamId(4711), 2});
+    out->push_back(effect::Credit{here, 3});
+    out->push_back(effect::Credit{here, 4});
+    out->push_back(effect::Close{here, absl::OkStatus()});
+  };
+  shell_->Post(event::Gate{});
+  Settle();
+  EXPECT_EQ(sink->credits, (std::vector<uint64_t>{3, 4}));
+  EXPECT_EQ(sink->closed.size(), 1u);
+}
+
+TEST_F(JobShellTest, StartsBackendOperationsAndTellsTheCoreWhatBecameOfThem) {
+  script_ = [&](const Event& event, std::vector<Effect>* out) {
+    if (!std::holds_alternative<event::Gate>(event)) return;
+    out->push_back(effect::Start{OpId(1), backend_call::Initialize{ChunkId(0)}});
+    out->push_back(effect::Start{
+        OpId(2), backend_call::Read{ChunkId(0), Version(0), CodecId::kFp32, Axis::kRow}});
+    out->push_back(effect::Start{OpId(3), backend_call::ReadState{ChunkId(0), Version(0)}});
+    out->push_back(effect::Start{OpId(4), backend_call::Update{}});
+    out->push_back(effect::Start{OpId(5), backend_call::Stats{}});
+  };
+  EXPECT_TRUE(shell_->untouched());
+  shell_->Post(event::Gate{});
+  Settle();
+  EXPECT_EQ(calls_, (std::vector<std::string>{"initialize 1", "read 2", "read state 3",
+                                              "update 4", "stats 5"}));
+  EXPECT_FALSE(shell_->untouched());
+  backend_->Complete(OpId(3));
+  Settle();
+  ASSERT_EQ(events_.size(), 2u);
+  EXPECT_EQ(std::get<event::OpDone>(events_[1]).done.op, OpId(3));
+}
+
+TEST_F(JobShellTest, AMessageToItselfIsAnEventAndOneToAnotherShardGoesToItsMailbox) {
+  Create({"a:1", "b:1", "c:1"}, ShardId(1));
+  script_ = [&](const Event& event, std::vector<Effect>* out) {
+    if (!std::holds_alternative<event::Gate>(event)) return;
+    v1::ShardMessage message;
+    message.mutable_stats()->set_step(8);
+    out->push_back(effect::ToShard{ShardId(1), message});
+    message.mutable_stats()->set_step(9);
+    out->push_back(effect::ToShard{ShardId(2), message});
+  };
+  shell_->Post(event::Gate{});
+  Settle();
+  Settle();
+  ASSERT_EQ(events_.size(), 2u);
+  EXPECT_EQ(std::get<event::FromShard>(events_[1]).from, ShardId(1));
+  EXPECT_EQ(std::get<event::FromShard>(events_[1]).message.stats().step(), 8u);
+  std::vector<uint64_t> sent;
+  shell_->mailbox(ShardId(2)).Open([&](const v1::ShardMessage& m) {
+    sent.push_back(m.stats().step());
+  });
+  EXPECT_EQ(sent, (std::vector<uint64_t>{9}));
+}
+
+TEST_F(JobShellTest, FiresTimersThatWereNotCleared) {
+  std::promise<void> fired;
+  script_ = [&](const Event& event, std::vector<Effect>* out) {
+    if (std::holds_alternative<event::Gate>(event)) {
+      out->push_back(effect::SetTimer{TimerId(1), 10});
+      out->push_back(effect::SetTimer{TimerId(2), 10});
+      out->push_back(effect::SetTimer{TimerId(3), 60'000});
+      out->push_back(effect::SetTimer{TimerId(3), 30});  // set again: the first one is void
+      out->push_back(effect::ClearTimer{TimerId(1)});
+      out->push_back(effect::ClearTimer{TimerId(99)});
+    }
+    const auto* timer = std::get_if<event::Timer>(&event);
+    if (timer != nullptr && timer->id == TimerId(3)) fired.set_value();
+  };
+  shell_->Post(event::Gate{});
+  ASSERT_EQ(fired.get_future().wait_for(kTimeout), std::future_status::ready);
+  Settle();
+  ASSERT_EQ(events_.size(), 3u);
+  EXPECT_EQ(std::get<event::Timer>(events_[1]).id, TimerId(2));
+}
+
+TEST_F(JobShellTest, TellsWhenAnImportedChunkWasWrittenOrRefused) {
+  auto sink = std::make_shared<RecordingSink>();
+  const StreamId stream = shell_->AddStream(sink);
+  script_ = [&](const Event& event, std::vector<Effect>* out) {
+    const auto* import = std::get_if<event::ImportChunk>(&event);
+    if (import == nullptr || import->chunk == ChunkId(1)) return;
+    out->push_back(effect::Start{
+        OpId(7), backend_call::WriteState{import->chunk, import->version, import->state}});
+  };
+  shell_->Post(event::ImportChunk{stream, ChunkId(0), Version(0), Bytes()});
+  Settle();
+  EXPECT_EQ(sink->taken, 0) << "the backend still holds it";
+  shell_->Post(event::ImportChunk{stream, ChunkId(1), Version(0), Bytes()});
+  Settle();
+  EXPECT_EQ(sink->taken, 1) << "the core started nothing for it";
+  backend_->Complete(OpId(7));
+  Settle();
+  EXPECT_EQ(sink->taken, 2);
+  backend_->Complete(OpId(8));
+  Settle();
+  EXPECT_EQ(sink->taken, 2);
+}
+
+TEST_F(JobShellTest, AbortsTheProcessWithTheCodeOfTheCore) {
+  script_ = [&](const Event&, std::vector<Effect>* out) {
+    out->push_back(effect::Abort{ExitCode::kInternal, "impossible"});
+  };
+  shell_->Post(event::Gate{});
+  Settle();
+  EXPECT_EQ(aborted_, "70 impossible");
+}
+
+TEST_F(JobShellTest, ClosesStreamsThatAreThereAndThoseThatComeLater) {
+  auto before = std::make_shared<RecordingSink>();
+  auto after = std::make_shared<RecordingSink>();
+  shell_->AddStream(before);
+  shell_->CloseStreams(absl::UnavailableError("the end"));
+  shell_->AddStream(after);
+  Settle();
+  EXPECT_GE(before->closed.size(), 1u);
+  ASSERT_GE(after->closed.size(), 1u) << "closing twice is allowed, never is not";
+  EXPECT_EQ(after->closed[0].message(), "the end");
+}
+
+TEST_F(JobShellTest, AddsItsCountersToTheStatusOfTheCore) {
+  shell_->counters().payloads_refused = 3;
+  std::promise<v1::StatusReply> reply;
+  shell_->GetStatus([&](v1::StatusReply status) { reply.set_value(std::move(status)); });
+  auto future = reply.get_future();
+  ASSERT_EQ(future.wait_for(kTimeout), std::future_status::ready);
+  const v1::StatusReply status = future.get();
+  EXPECT_EQ(status.step(), 5u);
+  EXPECT_EQ(status.counters().at("payloads_refused"), 3u);
+}
+
+TEST(JobShellMemory, ReservesStateAndContributionsTogether) {
+  const JobSpec spec = TinySyntheticSpec();
+  ThreadPool pool(1);
+  TimerQueue timers;
+  ShellEnvironment environment = ShellEnvironment::Default();
+  environment.pool = &pool;
+  environment.timers = &timers;
+  MemoryAccount plenty;
+  environment.account = &plenty;
+  uint64_t needed = 0;
+  {
+    const auto shell = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
+    ASSERT_TRUE(shell.ok()) << shell.status();
+    needed = (*shell)->reserved_bytes();
+    EXPECT_GT(needed, plenty.live_bytes()) << "contributions are reserved, not charged";
+  }
+  for (const uint64_t missing : {0, 1}) {
+    MemoryAccount account(needed - missing);
+    environment.account = &account;
+    {
+      const auto shell = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
+      EXPECT_EQ(shell.ok(), missing == 0) << shell.status();
+      if (!shell.ok()) {
+        EXPECT_EQ(shell.status().code(), absl::StatusCode::kResourceExhausted);
+        EXPECT_NE(shell.status().message().find("servers.memory_limit"), std::string::npos);
+      }
+    }
+    // Shells are destroyed on the timer thread.
+    std::promise<void> done;
+    timers.Schedule(std::chrono::milliseconds(0), [&] { done.set_value(); });
+    ASSERT_EQ(done.get_future().wait_for(kTimeout), std::future_status::ready);
+    EXPECT_EQ(account.live_bytes(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace eps
