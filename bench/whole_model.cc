@@ -108,11 +108,9 @@ Tensor WholeModel::Block(size_t layer, const Tensor& x) const {
   for (Tensor& third : qkv) {
     third = third.view({samples, seq, config_.n_head, width / config_.n_head}).transpose(1, 2);
   }
-  const Tensor attended =
-      at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], /*attn_mask=*/{},
-                                       /*dropout_p=*/0.0, /*is_causal=*/true);
-  const Tensor middle =
-      rows + linear(attended.transpose(1, 2).reshape({-1, width}), w[4], w[5]);
+  const Tensor attended = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], /*attn_mask=*/{},
+                                                           /*dropout_p=*/0.0, /*is_causal=*/true);
+  const Tensor middle = rows + linear(attended.transpose(1, 2).reshape({-1, width}), w[4], w[5]);
   const Tensor up = linear(norm(middle, w[6], w[7]), w[8], w[9]);
   return (middle + linear(at::gelu(up, "tanh"), w[10], w[11])).view(x.sizes());
 }
@@ -128,9 +126,8 @@ double WholeModel::AddMicroBatch(const MicroBatch& batch, uint64_t step_tokens) 
   const Tensor h = at::layer_norm(x, {config_.n_embd}, w[0], w[1], config_.layer_norm_epsilon)
                        .view({-1, config_.n_embd});
   const Tensor& output = config_.tie_word_embeddings ? weights_[0] : w[2];
-  const Tensor loss =
-      at::cross_entropy_loss(at::matmul(h, output.t()), Ids(batch.labels), /*weight=*/{},
-                             at::Reduction::Sum, kIgnoreLabel);
+  const Tensor loss = at::cross_entropy_loss(at::matmul(h, output.t()), Ids(batch.labels),
+                                             /*weight=*/{}, at::Reduction::Sum, kIgnoreLabel);
   torch::autograd::backward({loss / static_cast<double>(step_tokens)}, {});
   return loss.item<double>();
 }

@@ -94,11 +94,11 @@ absl::StatusOr<Job> LoadJob(const std::string& config_path) {
         "the model has dropout, which would make the two programs draw different masks; set "
         "resid_pdrop, embd_pdrop and attn_pdrop to 0");
   }
-  EPS_ASSIGN_OR_RETURN(job.data, TokenData::Open(job.config.data.path,
-                                                 static_cast<uint32_t>(gpt2.vocab_size)));
+  EPS_ASSIGN_OR_RETURN(
+      job.data, TokenData::Open(job.config.data.path, static_cast<uint32_t>(gpt2.vocab_size)));
   const uint32_t workers = static_cast<uint32_t>(std::max(1, job.config.worker.count));
-  EPS_ASSIGN_OR_RETURN(job.spec, BuildJobSpec(job.config, model, job.data->size(),
-                                              job.data->Sha256Hex(), workers));
+  EPS_ASSIGN_OR_RETURN(
+      job.spec, BuildJobSpec(job.config, model, job.data->size(), job.data->Sha256Hex(), workers));
   return job;
 }
 

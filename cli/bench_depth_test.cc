@@ -88,8 +88,8 @@ TEST(BenchDepth, SumsTheAccountsOfTheServersByKind) {
   DepthRun run;
   for (const uint64_t scale : {1u, 100u}) {
     v1::StatusReply status;
-    for (const auto& [kind, peak] : {std::pair<const char*, uint64_t>{"state", 5},
-                                     {"contribution", 7}, {"fetch", 11}}) {
+    for (const auto& [kind, peak] :
+         {std::pair<const char*, uint64_t>{"state", 5}, {"contribution", 7}, {"fetch", 11}}) {
       v1::MemoryUse* use = status.add_memory();
       use->set_kind(kind);
       use->set_live_bytes(1);
@@ -147,9 +147,14 @@ TEST(BenchDepth, EachVerdictFailsForItsOwnReasonAlone) {
 }
 
 TEST(BenchDepth, RefusesWhatItCannotMeasure) {
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {"--layers=8,none"}, {"--layers=0"}, {"--width=33"}, {"--width="},
-           {"--model=/tmp"}, {"--workers=2"}, {"--layer=8"}}) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"--layers=8,none"},
+                                             {"--layers=0"},
+                                             {"--width=33"},
+                                             {"--width="},
+                                             {"--model=/tmp"},
+                                             {"--workers=2"},
+                                             {"--layer=8"}}) {
     const absl::Status status = RunBenchDepth(arguments);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << arguments[0] << status;
   }
@@ -158,9 +163,17 @@ TEST(BenchDepth, RefusesWhatItCannotMeasure) {
 TEST(BenchDepth, HoldsItsPromisesOverTwoSmallDepths) {
   ChildOptions options;
   options.name = "eps";
-  options.argv = {std::filesystem::absolute("cli/eps").string(), "bench", "depth", "--json",
-                  "--layers=2,6", "--width=32", "--training.seq_len=32", "--training.steps=2",
-                  "--training.micro_batches=1", "--servers=2", "--worker.threads=1"};
+  options.argv = {std::filesystem::absolute("cli/eps").string(),
+                  "bench",
+                  "depth",
+                  "--json",
+                  "--layers=2,6",
+                  "--width=32",
+                  "--training.seq_len=32",
+                  "--training.steps=2",
+                  "--training.micro_batches=1",
+                  "--servers=2",
+                  "--worker.threads=1"};
   options.environment = {"PATH=/usr/bin:/bin", std::string("TMPDIR=") + testing::TempDir()};
   options.log_path = testing::TempDir() + "/depth.out";
   const auto child = ChildProcess::Start(options);
@@ -175,8 +188,7 @@ TEST(BenchDepth, HoldsItsPromisesOverTwoSmallDepths) {
   ASSERT_EQ(json["depths"].size(), 2u);
   for (const auto& depth : json["depths"]) {
     const uint64_t layers = depth["layers"].get<uint64_t>();
-    EXPECT_EQ(depth["parameters"],
-              (256 + 32) * 32 + layers * (12 * 32 * 32 + 13 * 32) + 2 * 32);
+    EXPECT_EQ(depth["parameters"], (256 + 32) * 32 + layers * (12 * 32 * 32 + 13 * 32) + 2 * 32);
     EXPECT_EQ(depth["stash_peak_bytes"], (layers + 1) * 4 * 32 * 32 * 4);
     EXPECT_EQ(depth["steps"], 2);
     EXPECT_GT(depth["contribution_peak_bytes"].get<uint64_t>(), 0u);
