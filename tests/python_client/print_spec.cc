@@ -1,0 +1,10 @@
+// Prints a small job spec as its canonical text.
+
+#include <cstdio>
+
+#include "spec/test_specs.h"
+
+int main() {
+  std::fputs(eps::TinySyntheticSpec().ToText().c_str(), stdout);
+  return 0;
+}
