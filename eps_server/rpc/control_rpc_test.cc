@@ -119,9 +119,9 @@ TEST_F(ControlRpc, CreateJobRefusesABadSpecWithItsLine) {
 }
 
 TEST_F(ControlRpc, CreateJobRefusesABadListOfServers) {
-  for (const std::vector<std::string>& servers :
-       {std::vector<std::string>{}, {server_->address(), server_->address()},
-        {server_->address(), "nonsense"}}) {
+  for (const std::vector<std::string>& servers : {std::vector<std::string>{},
+                                                  {server_->address(), server_->address()},
+                                                  {server_->address(), "nonsense"}}) {
     const absl::Status status = client_.CreateJob(spec_, servers);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   }
@@ -197,8 +197,8 @@ TEST_F(ControlRpc, RefusesMessagesThatAreTooLong) {
   // Beyond what the transport lets through; the client is another one than ours.
   grpc::ChannelArguments unlimited;
   unlimited.SetMaxSendMessageSize(-1);
-  const auto control = v1::Control::NewStub(grpc::CreateCustomChannel(
-      server_->address(), grpc::InsecureChannelCredentials(), unlimited));
+  const auto control = v1::Control::NewStub(
+      grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), unlimited));
   request.set_compute_profile(std::string(20 << 20, 'x'));
   EXPECT_EQ(FromGrpc(control->Join(NewContext().get(), request, &reply), "").code(),
             absl::StatusCode::kResourceExhausted);

@@ -24,23 +24,23 @@ constexpr std::chrono::minutes kPrepareTimeout{10};
 absl::Status CheckSize(const google::protobuf::MessageLite& message) {
   const size_t size = message.ByteSizeLong();
   if (size <= kMaxMessageBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("a message of ", size, " bytes; at most ",
-                                                 kMaxMessageBytes, " are allowed"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("a message of ", size, " bytes; at most ", kMaxMessageBytes, " are allowed"));
 }
 
 JobHost::Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) {
   const auto now = std::chrono::system_clock::now();
-  const auto left = std::max<std::chrono::nanoseconds>(context.deadline() - now,
-                                                       std::chrono::nanoseconds(0));
+  const auto left =
+      std::max<std::chrono::nanoseconds>(context.deadline() - now, std::chrono::nanoseconds(0));
   return JobHost::Clock::now() + std::min<std::chrono::nanoseconds>(left, kPrepareTimeout);
 }
 
 absl::Status Negotiate(const v1::HelloRequest& request, v1::HelloReply* reply) {
   if (request.min_protocol() > kProtocolVersion || request.max_protocol() < kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this server (", kServerName, ") speaks protocol ", kProtocolVersion, ", the client (",
-        request.client().substr(0, 64), ") ", request.min_protocol(), " to ",
-        request.max_protocol(), "; install the same release on both sides"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("this server (", kServerName, ") speaks protocol ", kProtocolVersion,
+                     ", the client (", request.client().substr(0, 64), ") ", request.min_protocol(),
+                     " to ", request.max_protocol(), "; install the same release on both sides"));
   }
   reply->set_protocol(kProtocolVersion);
   for (const v1::Feature feature : kFeatures) {

@@ -8,11 +8,13 @@
 namespace eps {
 
 namespace internal {
-using ControlBase = v1::Control::WithCallbackMethod_Hello<
-    v1::Control::WithCallbackMethod_CreateJob<v1::Control::WithCallbackMethod_Join<
-        v1::Control::WithRawCallbackMethod_ImportState<v1::Control::WithRawCallbackMethod_ExportState<
-            v1::Control::WithRawCallbackMethod_WatchSteps<v1::Control::WithCallbackMethod_Status<
-                v1::Control::WithCallbackMethod_Gate<v1::Control::Service>>>>>>>>;
+using ControlUnary =
+    v1::Control::WithCallbackMethod_Hello<v1::Control::WithCallbackMethod_CreateJob<
+        v1::Control::WithCallbackMethod_Join<v1::Control::WithCallbackMethod_Status<
+            v1::Control::WithCallbackMethod_Gate<v1::Control::Service>>>>>;
+using ControlBase =
+    v1::Control::WithRawCallbackMethod_ImportState<v1::Control::WithRawCallbackMethod_ExportState<
+        v1::Control::WithRawCallbackMethod_WatchSteps<ControlUnary>>>;
 }  // namespace internal
 
 // eps.v1.Control over gRPC's callback API. Handlers turn requests into events and never block.

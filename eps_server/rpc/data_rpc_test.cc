@@ -211,8 +211,8 @@ TEST_F(DataRpc, SlicesOutOfOrderCloseTheStream) {
   for (const auto& sent : {gap, twice, early, beyond}) {
     auto context = NewContext();
     auto stream = client_.data().Push(context.get());
-    ASSERT_TRUE(stream->Write(
-        HeaderFrame(spec_, 1, 1, StageId(0), PartId(0), FirstChunk(), payload, 5)));
+    ASSERT_TRUE(
+        stream->Write(HeaderFrame(spec_, 1, 1, StageId(0), PartId(0), FirstChunk(), payload, 5)));
     ASSERT_TRUE(Next(stream.get()).has_credit());
     for (const v1::PushFrame& frame : sent) stream->Write(frame);
     v1::PushReply reply;
@@ -230,8 +230,8 @@ TEST_F(DataRpc, ADamagedOrInadmissiblePayloadIsRefusedAndNotCounted) {
   // One bit differs from what the header's CRC says.
   std::string damaged = payload;
   damaged[12345] ^= 1;
-  ASSERT_TRUE(stream->Write(
-      HeaderFrame(spec_, 1, 1, StageId(0), PartId(0), FirstChunk(), payload, 5)));
+  ASSERT_TRUE(
+      stream->Write(HeaderFrame(spec_, 1, 1, StageId(0), PartId(0), FirstChunk(), payload, 5)));
   ASSERT_TRUE(Next(stream.get()).has_credit());
   for (const auto& frame : PayloadFrames(1, damaged, kSlice)) stream->Write(frame);
   v1::PushReply reply = Next(stream.get());
@@ -250,8 +250,8 @@ TEST_F(DataRpc, ADamagedOrInadmissiblePayloadIsRefusedAndNotCounted) {
   EXPECT_EQ(client_.Counter("accepted"), 0u);
   EXPECT_EQ(client_.Counter("payloads_refused"), 2u);
   // The stream and the contribution are as good as before.
-  ASSERT_TRUE(stream->Write(
-      HeaderFrame(spec_, 3, 1, StageId(0), PartId(0), FirstChunk(), payload, 5)));
+  ASSERT_TRUE(
+      stream->Write(HeaderFrame(spec_, 3, 1, StageId(0), PartId(0), FirstChunk(), payload, 5)));
   ASSERT_TRUE(Next(stream.get()).has_credit());
   for (const auto& frame : PayloadFrames(3, payload, kSlice)) stream->Write(frame);
   EXPECT_EQ(Next(stream.get()).ack().outcome(), v1::Ack::ACCEPTED);
@@ -262,8 +262,8 @@ TEST_F(DataRpc, ATruncatedPushGivesItsMemoryBackAndAnotherStreamMayRepeatIt) {
   const std::string payload = Payload(FirstChunk(), 1.0f);
   auto context = NewContext();
   auto stream = client_.data().Push(context.get());
-  ASSERT_TRUE(stream->Write(
-      HeaderFrame(spec_, 1, 1, StageId(0), PartId(0), FirstChunk(), payload, 5)));
+  ASSERT_TRUE(
+      stream->Write(HeaderFrame(spec_, 1, 1, StageId(0), PartId(0), FirstChunk(), payload, 5)));
   ASSERT_TRUE(Next(stream.get()).has_credit());
   stream->Write(PayloadFrames(1, payload, kSlice)[0]);
   EXPECT_EQ(client_.LiveBytes("contribution"), payload.size());
@@ -274,8 +274,8 @@ TEST_F(DataRpc, ATruncatedPushGivesItsMemoryBackAndAnotherStreamMayRepeatIt) {
   }));
   auto context2 = NewContext();
   auto stream2 = client_.data().Push(context2.get());
-  ASSERT_TRUE(stream2->Write(
-      HeaderFrame(spec_, 1, 1, StageId(0), PartId(0), FirstChunk(), payload, 5)));
+  ASSERT_TRUE(
+      stream2->Write(HeaderFrame(spec_, 1, 1, StageId(0), PartId(0), FirstChunk(), payload, 5)));
   ASSERT_TRUE(Next(stream2.get()).has_credit());
   for (const auto& frame : PayloadFrames(1, payload, kSlice)) stream2->Write(frame);
   EXPECT_EQ(Next(stream2.get()).ack().outcome(), v1::Ack::ACCEPTED);
@@ -290,11 +290,10 @@ TEST_F(DataRpc, AClientThatGoesAwayLeavesNoWait) {
   request.set_step(1);
   request.add_parts(0);
   v1::BeginStepReply reply;
-  const grpc::Status status = client_.data().BeginStep(
-      NewContext(std::chrono::milliseconds(200)).get(), request, &reply);
+  const grpc::Status status =
+      client_.data().BeginStep(NewContext(std::chrono::milliseconds(200)).get(), request, &reply);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(
-      client_.WaitForStatus([](const v1::StatusReply& s) { return s.waits_size() == 0; }));
+  EXPECT_TRUE(client_.WaitForStatus([](const v1::StatusReply& s) { return s.waits_size() == 0; }));
 }
 
 // ---------------------------------------------------------------- several servers
@@ -312,8 +311,8 @@ void PushAll(TestClient* client, const JobSpec& spec, const ChunkMap& chunks, Sh
       if (placement[chunk.value()] != shard) continue;
       for (uint32_t part = 0; part < spec.training.parts; ++part) {
         payloads[++tag] = Fp32Payload(chunks.chunk(chunk).elements, value);
-        ASSERT_TRUE(stream->Write(HeaderFrame(spec, tag, step, StageId(stage), PartId(part), chunk,
-                                              payloads[tag], 1)));
+        ASSERT_TRUE(stream->Write(
+            HeaderFrame(spec, tag, step, StageId(stage), PartId(part), chunk, payloads[tag], 1)));
       }
     }
   }
@@ -350,9 +349,8 @@ TEST(ParkedCalls, BlockNobody) {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<TestClient::FetchStream>> fetches;
   for (int i = 0; i < kParked; ++i) {
-    begins.push_back(std::async(std::launch::async, [&] {
-      return TestClient(server->address()).BeginStep(spec, 2);
-    }));
+    begins.push_back(std::async(std::launch::async,
+                                [&] { return TestClient(server->address()).BeginStep(spec, 2); }));
     contexts.push_back(NewContext());
     fetches.push_back(client.data().Fetch(contexts.back().get()));
     v1::FetchRequest request;

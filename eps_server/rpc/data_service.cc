@@ -14,8 +14,8 @@ grpc::ServerUnaryReactor* DataService::BeginStep(grpc::CallbackServerContext*,
   auto call = UnaryCall<v1::BeginStepReply>::New("BeginStep", request->request_id(), reply);
   absl::Status status = host_->CheckNotDraining();
   if (status.ok() && request->ByteSizeLong() > kMaxMessageBytes) {
-    status = absl::InvalidArgumentError(absl::StrCat("a message of more than ", kMaxMessageBytes,
-                                                     " bytes"));
+    status = absl::InvalidArgumentError(
+        absl::StrCat("a message of more than ", kMaxMessageBytes, " bytes"));
   }
   if (!status.ok()) {
     call->Fail(status);

@@ -7,8 +7,8 @@
 namespace eps {
 
 namespace internal {
-using DataBase = v1::Data::WithCallbackMethod_BeginStep<v1::Data::WithRawCallbackMethod_Fetch<
-    v1::Data::WithRawCallbackMethod_Push<v1::Data::Service>>>;
+using DataBase = v1::Data::WithCallbackMethod_BeginStep<
+    v1::Data::WithRawCallbackMethod_Fetch<v1::Data::WithRawCallbackMethod_Push<v1::Data::Service>>>;
 }  // namespace internal
 
 // eps.v1.Data over gRPC's callback API. Handlers turn requests into events and never block.

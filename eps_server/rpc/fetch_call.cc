@@ -10,8 +10,7 @@
 
 namespace eps {
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* FetchCall::Start(
-    JobHost* host) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* FetchCall::Start(JobHost* host) {
   std::shared_ptr<FetchCall> call(new FetchCall(host->environment().pool));
   call->AdoptOrEnd(host->Find(0));
   call->ReadNext();
@@ -25,9 +24,8 @@ bool FetchCall::OnMessage(const grpc::ByteBuffer& message) {
     End(status);
     return false;
   }
-  const uint32_t chunks = request.chunks().empty()
-                              ? job()->OwnedOfStage(StageId(request.stage()))
-                              : static_cast<uint32_t>(request.chunks_size());
+  const uint32_t chunks = request.chunks().empty() ? job()->OwnedOfStage(StageId(request.stage()))
+                                                   : static_cast<uint32_t>(request.chunks_size());
   if (chunks > 0) {
     MutexLock lock(&mu_);
     open_[request.tag()] += chunks;

@@ -14,8 +14,8 @@ namespace {
 
 std::chrono::system_clock::time_point ToSystem(PeerCaller::Clock::time_point deadline) {
   return std::chrono::system_clock::now() +
-         std::chrono::duration_cast<std::chrono::system_clock::duration>(
-             deadline - PeerCaller::Clock::now());
+         std::chrono::duration_cast<std::chrono::system_clock::duration>(deadline -
+                                                                         PeerCaller::Clock::now());
 }
 
 }  // namespace

@@ -144,8 +144,8 @@ void LeadLink::OnAttemptDone(bool was_up, const grpc::Status& status) {
   std::shared_ptr<JobShell> dropped;
   bool over = false;
   if (was_up) {
-    EPS_LOG_INFO("the link to the lead " << lead_ << " has ended: "
-                                         << FromGrpc(status, "Link").ToString());
+    EPS_LOG_INFO("the link to the lead " << lead_
+                                         << " has ended: " << FromGrpc(status, "Link").ToString());
   }
   {
     MutexLock lock(&mu_);

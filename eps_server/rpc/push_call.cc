@@ -8,8 +8,7 @@
 
 namespace eps {
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PushCall::Start(
-    JobHost* host) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PushCall::Start(JobHost* host) {
   std::shared_ptr<PushCall> call(new PushCall());
   call->AdoptOrEnd(host->Find(0));
   call->ReadNext();
@@ -70,9 +69,8 @@ absl::Status PushCall::OnPayload(const v1::PushFrame& frame,
       return absl::OkStatus();
     }
     if (it == open_.end() || it->second.state != State::kReceiving || frame.residual()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("payload without credit, tag ", tag,
-                       "; send the header and wait for its Credit"));
+      return absl::InvalidArgumentError(absl::StrCat("payload without credit, tag ", tag,
+                                                     "; send the header and wait for its Credit"));
     }
     Contribution& contribution = it->second;
     const absl::Status status = contribution.payload.Append(frame.offset(), pieces);
@@ -82,9 +80,9 @@ absl::Status PushCall::OnPayload(const v1::PushFrame& frame,
     }
     if (!frame.last()) return absl::OkStatus();
     if (contribution.payload.received() != contribution.payload.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tag ", tag, ": the payload ends after ", contribution.payload.received(), " of ",
-          contribution.payload.size(), " bytes"));
+      return absl::InvalidArgumentError(absl::StrCat("tag ", tag, ": the payload ends after ",
+                                                     contribution.payload.received(), " of ",
+                                                     contribution.payload.size(), " bytes"));
     }
     contribution.state = State::kChecking;
     complete = contribution.payload.Take();
@@ -116,8 +114,8 @@ void PushCall::OnCredit(uint64_t tag) {
       open_.erase(it);  // the client cannot send it any more
       over = open_.empty();
     } else {
-      it->second.payload = PayloadAssembler(it->second.header.bytes(), MemoryKind::kContribution,
-                                            job()->account());
+      it->second.payload =
+          PayloadAssembler(it->second.header.bytes(), MemoryKind::kContribution, job()->account());
       it->second.state = State::kReceiving;
     }
   }

@@ -51,12 +51,12 @@ absl::Status LinkCall::Open(const v1::ShardMessage& first) {
         absl::StrCat("Link: job ", absl::Hex(first.job_id()), " is not here"));
   }
   if (!job->is_lead()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "Link: this is shard ", job->shard().value(), "; the lead is ", job->servers()[0]));
+    return absl::FailedPreconditionError(absl::StrCat("Link: this is shard ", job->shard().value(),
+                                                      "; the lead is ", job->servers()[0]));
   }
   if (first.from() == 0 || first.from() >= job->servers().size()) {
-    return absl::InvalidArgumentError(absl::StrCat("Link: shard ", first.from(), " of ",
-                                                   job->servers().size(), " shards"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("Link: shard ", first.from(), " of ", job->servers().size(), " shards"));
   }
   if (!first.has_register_()) {
     return absl::InvalidArgumentError("Link: the first message is not Register");
@@ -66,10 +66,10 @@ absl::Status LinkCall::Open(const v1::ShardMessage& first) {
   service_->SetCurrent(peer, self);
   EPS_LOG_INFO("shard " << peer << " at " << job->servers()[peer.value()] << " is linked");
   job->Post(event::LinkUp{peer});
-  const uint64_t ticket = job->mailbox(peer).Open([weak = std::weak_ptr<LinkCall>(self)](
-                                                      const v1::ShardMessage& message) {
-    if (auto link = weak.lock()) link->Write(JoinPayload(message, Bytes()));
-  });
+  const uint64_t ticket = job->mailbox(peer).Open(
+      [weak = std::weak_ptr<LinkCall>(self)](const v1::ShardMessage& message) {
+        if (auto link = weak.lock()) link->Write(JoinPayload(message, Bytes()));
+      });
   const StreamId stream = job->AddStream(self);
   bool ended = false;
   {

@@ -55,8 +55,8 @@ absl::Status ImportCall::Take(const v1::ImportStateRequest& message,
   }
   if (!message.finish()) return absl::OkStatus();
   if (!open_.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("finish while chunk ", open_.begin()->first,
-                                                   " is not complete"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("finish while chunk ", open_.begin()->first, " is not complete"));
   }
   finish_sent_ = true;
   work_.Post([self = Self(), border = border_] {
@@ -71,21 +71,22 @@ absl::Status ImportCall::TakeSlice(const v1::ImportStateRequest& message,
                                    const std::vector<grpc::Slice>& pieces) {
   const ChunkId chunk(message.chunk());
   if (!job()->Owns(chunk)) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.value(),
-                                                   " is not one of shard ", job()->shard().value(),
-                                                   " of ", job()->servers().size()));
+    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.value(), " is not one of shard ",
+                                                   job()->shard().value(), " of ",
+                                                   job()->servers().size()));
   }
   auto it = open_.find(chunk.value());
   if (it == open_.end() || message.offset() == 0) {
     // A chunk that begins again overwrites.
     if (it != open_.end()) open_.erase(it);
     if (open_.size() >= kMaxOpen) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "slices of more than ", kMaxOpen, " chunks interleave; complete chunk ",
-          open_.begin()->first, " first"));
+      return absl::InvalidArgumentError(absl::StrCat("slices of more than ", kMaxOpen,
+                                                     " chunks interleave; complete chunk ",
+                                                     open_.begin()->first, " first"));
     }
-    it = open_.emplace(chunk.value(), PayloadAssembler(job()->StateBytes(chunk),
-                                                       MemoryKind::kImport, job()->account()))
+    it = open_
+             .emplace(chunk.value(), PayloadAssembler(job()->StateBytes(chunk), MemoryKind::kImport,
+                                                      job()->account()))
              .first;
   }
   const absl::Status status = it->second.Append(message.offset(), pieces);
@@ -106,8 +107,8 @@ void ImportCall::Deliver(ChunkId chunk, uint32_t crc32c, Bytes state) {
               state = std::move(state)] {
     const absl::Status status = CheckCrc(state, crc32c);
     if (!status.ok()) {
-      return self->End(absl::InvalidArgumentError(absl::StrCat(
-          "ImportState: chunk ", chunk.value(), ": ", std::string(status.message()))));
+      return self->End(absl::InvalidArgumentError(
+          absl::StrCat("ImportState: chunk ", chunk.value(), ": ", std::string(status.message()))));
     }
     self->job()->Post(event::ImportChunk{self->id(), chunk, version, state});
   });
@@ -127,7 +128,8 @@ void ImportCall::OnHalfClose() {
 
 void ImportCall::EndIfUnfinished() {
   if (!unfinished_.load() || in_flight_.load() > 0) return;
-  End(absl::InvalidArgumentError("ImportState: the stream ended without finish; chunks that were "
+  End(
+      absl::InvalidArgumentError("ImportState: the stream ended without finish; chunks that were "
                                  "complete are kept, send the others and finish"));
 }
 

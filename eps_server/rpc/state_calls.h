@@ -54,7 +54,7 @@ class ImportCall final : public ReadCall {
   Sequence work_;  // CRCs, and events in the order of the messages
 
   // Touched by one read at a time.
-  v1::ImportStateRequest border_;  // only step, version, update and lagged_norm
+  v1::ImportStateRequest border_;              // only step, version, update and lagged_norm
   std::map<uint32_t, PayloadAssembler> open_;  // by chunk
   bool finish_sent_ = false;
 

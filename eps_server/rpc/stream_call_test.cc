@@ -25,9 +25,9 @@ std::string Flat(const grpc::ByteBuffer& buffer) {
 class FakeCall final : public StreamCall {
  public:
   void Start() { Adopt(nullptr); }
-  using StreamCall::ReadNext;
   using StreamCall::Cancelled;
   using StreamCall::Done;
+  using StreamCall::ReadNext;
   using StreamCall::WriteDone;
   void Receive(const std::string& text) {
     *target = Text(text);

@@ -58,9 +58,9 @@ absl::Status TestClient::CreateJob(const JobSpec& spec, const std::vector<std::s
   request.set_spec_text(spec.ToText());
   for (const std::string& server : servers) request.add_servers(server);
   v1::CreateJobReply ignored;
-  return FromGrpc(control_->CreateJob(NewContext().get(), request,
-                                      reply != nullptr ? reply : &ignored),
-                  "CreateJob");
+  return FromGrpc(
+      control_->CreateJob(NewContext().get(), request, reply != nullptr ? reply : &ignored),
+      "CreateJob");
 }
 
 absl::Status TestClient::Initialize(const JobSpec& spec) {
@@ -88,9 +88,9 @@ absl::Status TestClient::BeginStep(const JobSpec& spec, uint64_t step, v1::Begin
   for (uint32_t p = 0; p < spec.training.parts; ++p) request.add_parts(p);
   for (const v1::PartLoss& loss : losses) *request.add_losses() = loss;
   v1::BeginStepReply ignored;
-  return FromGrpc(data_->BeginStep(NewContext().get(), request,
-                                   reply != nullptr ? reply : &ignored),
-                  "BeginStep");
+  return FromGrpc(
+      data_->BeginStep(NewContext().get(), request, reply != nullptr ? reply : &ignored),
+      "BeginStep");
 }
 
 absl::Status TestClient::Status(v1::StatusReply* reply) {

@@ -51,7 +51,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
   void Fail(const absl::Status& status) {
     std::string text(status.message());
     if (!request_id_.empty()) absl::StrAppend(&text, " [request ", request_id_, "]");
-    EPS_LOG_INFO(method_ << " refused: " << absl::StatusCodeToString(status.code()) << ": " << text);
+    EPS_LOG_INFO(method_ << " refused: " << absl::StatusCodeToString(status.code()) << ": "
+                         << text);
     MutexLock lock(&mu_);
     if (finished_) return;
     finished_ = true;

@@ -20,8 +20,8 @@ constexpr int kRetiredPolls = 2000;
 
 absl::StatusOr<JobSpec> ParseSpec(const std::string& text) {
   if (text.size() > kMaxSpecTextBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a job spec of ", text.size(), " bytes; at most ",
-                                                   kMaxSpecTextBytes, " are allowed"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a job spec of ", text.size(), " bytes; at most ", kMaxSpecTextBytes, " are allowed"));
   }
   return JobSpec::Parse(text);
 }
@@ -46,17 +46,17 @@ absl::StatusOr<std::vector<std::string>> CheckServers(
 
 absl::Status OtherJob(const JobShell& job, const JobSpec& wanted,
                       const std::vector<std::string>& servers, uint32_t shard) {
-  const std::string here = absl::StrCat("this server is shard ", job.shard().value(), " of job \"",
-                                        job.spec().name, "\" (", absl::Hex(job.id().value()),
-                                        ") on ", absl::StrJoin(job.servers(), ","));
+  const std::string here =
+      absl::StrCat("this server is shard ", job.shard().value(), " of job \"", job.spec().name,
+                   "\" (", absl::Hex(job.id().value()), ") on ", absl::StrJoin(job.servers(), ","));
   if (job.id() != wanted.id()) {
     return absl::AlreadyExistsError(absl::StrCat(
         here, "; the spec of job \"", wanted.name, "\" differs: ",
         FirstDifference(wanted.ToText(), job.spec_text()), ". Start another server for it"));
   }
   if (job.servers() != servers) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        here, "; the same job was asked for on ", absl::StrJoin(servers, ",")));
+    return absl::AlreadyExistsError(
+        absl::StrCat(here, "; the same job was asked for on ", absl::StrJoin(servers, ",")));
   }
   return absl::AlreadyExistsError(
       absl::StrCat(here, "; it was asked for as shard ", shard, " (the lead is ", servers[0], ")"));
@@ -89,17 +89,20 @@ std::shared_ptr<JobShell> JobHost::job() const {
 absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Find(uint64_t job_id) const {
   std::shared_ptr<JobShell> job = this->job();
   if (job == nullptr) {
-    return absl::NotFoundError("this server runs no job; CreateJob makes one (a server that was "
-                               "restarted has lost its job: start it again with --resume=latest)");
+    return absl::NotFoundError(
+        "this server runs no job; CreateJob makes one (a server that was "
+        "restarted has lost its job: start it again with --resume=latest)");
   }
   if (job_id != 0 && JobId(job_id) != job->id()) {
-    return absl::NotFoundError(absl::StrCat("job ", absl::Hex(job_id), " is not here; this server "
-                                            "runs job \"", job->spec().name, "\" (",
-                                            absl::Hex(job->id().value()), ")"));
+    return absl::NotFoundError(absl::StrCat("job ", absl::Hex(job_id),
+                                            " is not here; this server "
+                                            "runs job \"",
+                                            job->spec().name, "\" (", absl::Hex(job->id().value()),
+                                            ")"));
   }
   if (!ready_.load(std::memory_order_acquire)) {
-    return absl::UnavailableError(absl::StrCat("job \"", job->spec().name, "\" is being prepared on ",
-                                               job->servers().size(), " servers"));
+    return absl::UnavailableError(absl::StrCat(
+        "job \"", job->spec().name, "\" is being prepared on ", job->servers().size(), " servers"));
   }
   return job;
 }
@@ -166,8 +169,8 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
     ShellEnvironment environment = environment_;
     environment.lifetime = std::make_shared<int>(0);
     retired_ = environment.lifetime;
-    auto created = JobShell::Create(*std::move(spec), *std::move(servers), ShardId(0), Term(1),
-                                    environment);
+    auto created =
+        JobShell::Create(*std::move(spec), *std::move(servers), ShardId(0), Term(1), environment);
     if (!created.ok()) return done(created.status());
     retired_.reset();
     Install(*created);
@@ -216,8 +219,9 @@ void JobHost::OnPrepared(const std::shared_ptr<Creation>& creation, uint32_t sha
   for (uint32_t s = 0; s < creation->results.size() && first.ok(); ++s) {
     const absl::Status& result = creation->results[s];
     if (result.ok()) continue;
-    first = absl::Status(result.code(), absl::StrCat("shard ", s, " at ", creation->job->servers()[s],
-                                                     ": ", std::string(result.message())));
+    first =
+        absl::Status(result.code(), absl::StrCat("shard ", s, " at ", creation->job->servers()[s],
+                                                 ": ", std::string(result.message())));
   }
   ready_.store(first.ok(), std::memory_order_release);
   if (first.ok()) {
@@ -259,8 +263,8 @@ void JobHost::DoPrepare(const v1::PrepareJobRequest& request, Prepared done) {
   std::shared_ptr<JobShell> existing = job();
   if (existing != nullptr && !Matches(*existing, *spec, *servers, shard)) {
     // A lead has one job at a time: it has given up what it prepared before.
-    const bool gives_way = !existing->is_lead() && existing->untouched() &&
-                           existing->servers()[0] == servers->front();
+    const bool gives_way =
+        !existing->is_lead() && existing->untouched() && existing->servers()[0] == servers->front();
     if (!gives_way) return done(OtherJob(*existing, *spec, *servers, shard));
     Retire(absl::AbortedError("the lead prepares another job"));
     retired_ = existing->lifetime();

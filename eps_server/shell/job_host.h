@@ -86,9 +86,9 @@ class JobHost {
   std::atomic<bool> draining_{false};
   Sequence admission_;
 
-  std::shared_ptr<Creation> creation_;       // on admission_
-  std::atomic<bool> ready_{false};           // the job's other shards are prepared
-  std::weak_ptr<const void> retired_;        // on admission_: alive while a retired job is
+  std::shared_ptr<Creation> creation_;  // on admission_
+  std::atomic<bool> ready_{false};      // the job's other shards are prepared
+  std::weak_ptr<const void> retired_;   // on admission_: alive while a retired job is
   mutable Mutex mu_;
   std::shared_ptr<JobShell> job_ EPS_GUARDED_BY(mu_);
 };

@@ -90,9 +90,8 @@ void DestroyLater(JobShell* shell) {
   // Stopped timers drop the function; the owner of the last reference in it destroys the shell.
   std::shared_ptr<JobShell> last(shell, [](JobShell* raw) { delete raw; });
   TimerQueue* timers = shell->timers();
-  timers->Schedule(std::chrono::milliseconds(0), [last = std::move(last)]() mutable {
-    last.reset();
-  });
+  timers->Schedule(std::chrono::milliseconds(0),
+                   [last = std::move(last)]() mutable { last.reset(); });
 }
 
 }  // namespace
@@ -108,22 +107,22 @@ absl::Status JobShell::Reserve() {
   if (!fits.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "job \"", spec_.name, "\", shard ", shard_.value(), " of ", servers_.size(),
-        ": gradients that wait for their update (", spec_.training.parts,
-        " parts) do not fit: ", std::string(fits.message()),
-        "; raise servers.memory_limit, or lower training.parts"));
+        ": gradients that wait for their update (", spec_.training.parts, " parts) do not fit: ",
+        std::string(fits.message()), "; raise servers.memory_limit, or lower training.parts"));
   }
   const uint64_t before = account->live_bytes(MemoryKind::kState);
-  auto backend = environment_.new_backend(
-      spec_, chunks_, owned_, environment_.pool, account,
-      [weak = weak_from_this()](BackendDone done) {
-        if (auto self = weak.lock()) self->Post(event::OpDone{std::move(done)});
-      });
+  auto backend = environment_.new_backend(spec_, chunks_, owned_, environment_.pool, account,
+                                          [weak = weak_from_this()](BackendDone done) {
+                                            if (auto self = weak.lock())
+                                              self->Post(event::OpDone{std::move(done)});
+                                          });
   account->Release(MemoryKind::kContribution, budget);
   if (!backend.ok()) {
     std::string text = absl::StrCat("job \"", spec_.name, "\", shard ", shard_.value(), " of ",
                                     servers_.size(), ": ", std::string(backend.status().message()));
     if (absl::IsResourceExhausted(backend.status())) {
-      absl::StrAppend(&text, " (", budget, " bytes are kept for gradients that wait for their "
+      absl::StrAppend(&text, " (", budget,
+                      " bytes are kept for gradients that wait for their "
                       "update; the limit is servers.memory_limit)");
     }
     return absl::Status(backend.status().code(), text);
@@ -163,9 +162,9 @@ uint64_t JobShell::StateBytes(ChunkId chunk) const {
 }
 
 uint64_t JobShell::NowMs() const {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
-                                   TimerQueue::Clock::now() - start_)
-                                   .count());
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(TimerQueue::Clock::now() - start_)
+          .count());
 }
 
 void JobShell::Post(Event event) {
@@ -294,9 +293,7 @@ void JobShell::Call(OpId op, const backend_call::Initialize& call) {
   backend_->Initialize(op, call.chunk);
 }
 
-void JobShell::Call(OpId op, const backend_call::Stats& call) {
-  backend_->Stats(op, call.request);
-}
+void JobShell::Call(OpId op, const backend_call::Stats& call) { backend_->Stats(op, call.request); }
 
 void JobShell::Call(OpId op, const backend_call::Update& call) {
   backend_->Update(op, call.request);
@@ -312,10 +309,11 @@ void JobShell::Execute(const effect::ToShard& e) {
 
 void JobShell::Execute(const effect::SetTimer& e) {
   Execute(effect::ClearTimer{e.id});
-  timers_[e.id] = environment_.timers->Schedule(
-      std::chrono::milliseconds(e.after_ms), [weak = weak_from_this(), id = e.id] {
-        if (auto self = weak.lock()) self->Post(event::Timer{id});
-      });
+  timers_[e.id] = environment_.timers->Schedule(std::chrono::milliseconds(e.after_ms),
+                                                [weak = weak_from_this(), id = e.id] {
+                                                  if (auto self = weak.lock())
+                                                    self->Post(event::Timer{id});
+                                                });
 }
 
 void JobShell::Execute(const effect::ClearTimer& e) {

@@ -39,9 +39,9 @@ struct ShellEnvironment {
   std::function<void(ExitCode, const std::string& why)> abort;
   // Replaced by tests.
   std::function<std::unique_ptr<Protocol>(ShardCore::Options)> new_protocol;
-  std::function<absl::StatusOr<std::unique_ptr<StateBackend>>(
-      const JobSpec&, const ChunkMap&, std::vector<ChunkId> owned, Executor*, MemoryAccount*,
-      BackendDoneFn)>
+  std::function<absl::StatusOr<std::unique_ptr<StateBackend>>(const JobSpec&, const ChunkMap&,
+                                                              std::vector<ChunkId> owned, Executor*,
+                                                              MemoryAccount*, BackendDoneFn)>
       new_backend;
   // Held until everything that the job owns is freed.
   std::shared_ptr<const void> lifetime;

@@ -93,8 +93,8 @@ class JobShellTest : public ::testing::Test {
       backend_ = backend.get();
       return absl::StatusOr<std::unique_ptr<StateBackend>>(std::move(backend));
     };
-    auto shell = JobShell::Create(TinySyntheticSpec(), std::move(servers), shard, Term(1),
-                                  environment);
+    auto shell =
+        JobShell::Create(TinySyntheticSpec(), std::move(servers), shard, Term(1), environment);
     ASSERT_TRUE(shell.ok()) << shell.status();
     shell_ = *std::move(shell);
   }
@@ -155,8 +155,8 @@ TEST_F(JobShellTest, StartsBackendOperationsAndTellsTheCoreWhatBecameOfThem) {
   EXPECT_TRUE(shell_->untouched());
   shell_->Post(event::Gate{});
   Settle();
-  EXPECT_EQ(calls_, (std::vector<std::string>{"initialize 1", "read 2", "read state 3",
-                                              "update 4", "stats 5"}));
+  EXPECT_EQ(calls_, (std::vector<std::string>{"initialize 1", "read 2", "read state 3", "update 4",
+                                              "stats 5"}));
   EXPECT_FALSE(shell_->untouched());
   backend_->Complete(OpId(3));
   Settle();

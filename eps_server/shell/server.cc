@@ -39,8 +39,7 @@ absl::StatusOr<uint64_t> MemAvailable() {
     std::getline(meminfo, unit);
     if (key == "MemAvailable:") return kib << 10;
   }
-  return absl::InternalError(
-      "/proc/meminfo does not say MemAvailable; set servers.memory_limit");
+  return absl::InternalError("/proc/meminfo does not say MemAvailable; set servers.memory_limit");
 }
 
 // Bytes that were sent may be held by the transport for a moment after the server has ended, and
@@ -67,7 +66,8 @@ absl::Status CheckListen(const ServerOptions& options) {
   }
   if (!IsLoopback(options.listen) && !options.insecure) {
     return absl::PermissionDeniedError(absl::StrCat(
-        "servers.listen: ", options.listen, " can be reached from other machines, and without TLS "
+        "servers.listen: ", options.listen,
+        " can be reached from other machines, and without TLS "
         "anybody there could read and change the weights; give --insecure if the network is "
         "trusted, or listen on 127.0.0.1"));
   }
@@ -94,8 +94,9 @@ class Server::Impl {
  public:
   Impl(const ServerOptions& options, MemoryAccount* account)
       : pool_(std::make_unique<ThreadPool>(
-            options.threads > 0 ? options.threads
-                                : std::max(1, static_cast<int>(std::thread::hardware_concurrency())))),
+            options.threads > 0
+                ? options.threads
+                : std::max(1, static_cast<int>(std::thread::hardware_concurrency())))),
         host_(std::make_unique<JobHost>(Environment(options, account), &peers_)),
         control_(host_.get(), &process_),
         data_(host_.get()),
@@ -152,9 +153,10 @@ absl::Status Server::Impl::Listen(const std::string& listen) {
   builder.RegisterService(&shard_);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port_ == 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot listen on ", listen, ": the port is taken (is another server running?) or the host "
-        "is no address of this machine; change servers.listen"));
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", listen,
+                     ": the port is taken (is another server running?) or the host "
+                     "is no address of this machine; change servers.listen"));
   }
   process_.address = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port_);
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();

@@ -14,10 +14,10 @@ namespace eps {
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:0";  // HOST:PORT, port 0: any free one
-  int threads = 0;                     // of the pool that reduces, updates and encodes; 0: all cores
-  uint64_t memory_limit_bytes = 0;     // 0: what the machine has available now
-  bool insecure = false;               // allows to listen beyond this machine without TLS
-  uint64_t part_timeout_ms = 60'000;   // a part gone for longer ends an eager job
+  int threads = 0;                    // of the pool that reduces, updates and encodes; 0: all cores
+  uint64_t memory_limit_bytes = 0;    // 0: what the machine has available now
+  bool insecure = false;              // allows to listen beyond this machine without TLS
+  uint64_t part_timeout_ms = 60'000;  // a part gone for longer ends an eager job
 };
 
 // A parameter server: one process's share of one job behind gRPC, with the health service

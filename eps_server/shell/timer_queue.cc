@@ -13,8 +13,7 @@ TimerQueue::TimerQueue() : thread_([this] { Run(); }) {}
 
 TimerQueue::~TimerQueue() { Stop(); }
 
-TimerQueue::Handle TimerQueue::Schedule(std::chrono::milliseconds after,
-                                        std::function<void()> fn) {
+TimerQueue::Handle TimerQueue::Schedule(std::chrono::milliseconds after, std::function<void()> fn) {
   const Clock::time_point when = Clock::now() + after;
   Handle handle = 0;
   {
