@@ -28,6 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kSyntheticType[] = "eps-synthetic";
+constexpr double kQuickstartInitializerRange = 0.06;
 constexpr uint32_t kSyntheticSeqLen = 32;
 constexpr uint32_t kMaxSpawnedServers = 256;
 constexpr double kBytesPerParameter = 12;  // FP32 weight and both moments
@@ -79,7 +80,12 @@ absl::StatusOr<std::vector<std::string>> ListDataFiles(const std::vector<std::st
 
 absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) {
   const std::string& path = run.config.model.path;
-  if (path.empty()) return absl::OkStatus();  // the quickstart's: ModelSpec's defaults
+  if (path.empty()) {  // the quickstart's: ModelSpec's defaults
+    // GPT-2's 0.02 suits wide models. At width 256 it leaves the residual stream so small that the
+    // first norms amplify it, and the gradient spikes while Adam warms up.
+    model->gpt2.initializer_range = kQuickstartInitializerRange;
+    return absl::OkStatus();
+  }
   std::error_code error;
   const fs::path given = fs::absolute(path, error);
   const fs::path folder = fs::is_directory(given, error) ? given : given.parent_path();
