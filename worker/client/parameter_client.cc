@@ -48,6 +48,7 @@ absl::Status CallWithRetry(ClientCore* core, const std::string& address, grpc::C
                            absl::string_view what, const UnaryCall& call) {
   const TimePoint start = steady_clock::now();
   const TimePoint give_up = start + core->options.rpc_timeout;
+  absl::Status last_error;
   for (int attempt = 0;; ++attempt) {
     std::string request_id;
     {
@@ -62,9 +63,11 @@ absl::Status CallWithRetry(ClientCore* core, const std::string& address, grpc::C
     const absl::Status status =
         FromGrpc(call(&context, request_id), absl::StrCat(what, " on ", address));
     if (status.ok() || !MayRepeat(status.code())) return status;
+    // The last attempt may be cut short by the time that is left, which explains nothing.
+    if (last_error.ok() || !absl::IsDeadlineExceeded(status)) last_error = status;
     MutexLock lock(&core->mu);
     const TimePoint next = steady_clock::now() + core->BackOff(attempt);
-    if (next >= give_up) return core->Away(address, start, what, status);
+    if (next >= give_up) return core->Away(address, start, what, last_error);
     Pause(core, next);
     grpc::experimental::ChannelResetConnectionBackoff(channel);
   }
@@ -115,6 +118,8 @@ class GrpcParameterClient final : public ParameterClient {
 
   absl::Status SayHello(const std::string& address, const std::shared_ptr<grpc::Channel>& channel);
   absl::StatusOr<v1::JoinReply> JoinWhenReady(const JoinOptions& options);
+  // Whether the server answers and its job waits for its weights.
+  bool IsImporting(v1::Control::Stub* stub);
   absl::Status TakeJob(const v1::JoinReply& reply);
   absl::Status ConnectShards();
   absl::StatusOr<StepStart> TakeReplies(Step step, const std::vector<v1::BeginStepReply>& replies)
@@ -175,7 +180,8 @@ absl::Status GrpcParameterClient::SayHello(const std::string& address,
                                                     kProtocolVersion));
 }
 
-// A job that does not exist yet or has no weights yet is being set up by somebody else.
+// Waits for the job's initial weights, which somebody else brings, as long as the server says that
+// it waits for them too.
 absl::StatusOr<v1::JoinReply> GrpcParameterClient::JoinWhenReady(const JoinOptions& options) {
   const std::string& address = core_->options.servers[0];
   const auto stub = v1::Control::NewStub(first_channel_);
@@ -184,28 +190,28 @@ absl::StatusOr<v1::JoinReply> GrpcParameterClient::JoinWhenReady(const JoinOptio
   request.set_worker_rank(options.rank);
   request.set_worker_count(options.count);
   request.set_compute_profile(options.compute_profile);
-  const TimePoint give_up = steady_clock::now() + core_->options.rpc_timeout;
   for (int attempt = 0;; ++attempt) {
     v1::JoinReply reply;
-    absl::Status status =
+    const absl::Status status =
         CallWithRetry(core_.get(), address, first_channel_.get(), "Join",
                       [&](grpc::ClientContext* context, const std::string& request_id) {
                         request.set_request_id(request_id);
                         return stub->Join(context, request, &reply);
                       });
-    if (status.ok() && reply.state() == v1::JOB_STATE_IMPORTING) {
-      status = absl::NotFoundError(absl::StrCat("Join on ", address, ": the job waits for its "
-                                                "initial weights (ImportState)"));
-    }
-    if (!absl::IsNotFound(status)) {
-      EPS_RETURN_IF_ERROR(status);
-      return reply;
-    }
+    if (status.ok() && reply.state() != v1::JOB_STATE_IMPORTING) return reply;
+    if (!status.ok() && (!absl::IsUnavailable(status) || !IsImporting(stub.get()))) return status;
     MutexLock lock(&core_->mu);
-    const TimePoint next = steady_clock::now() + core_->BackOff(attempt);
-    if (next >= give_up) return status;
-    Pause(core_.get(), next);
+    Pause(core_.get(), steady_clock::now() + core_->BackOff(attempt));
   }
+}
+
+bool GrpcParameterClient::IsImporting(v1::Control::Stub* stub) {
+  v1::StatusRequest request;
+  v1::StatusReply reply;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + core_->options.rpc_timeout);
+  return stub->Status(&context, request, &reply).ok() &&
+         reply.state() == v1::JOB_STATE_IMPORTING;
 }
 
 absl::StatusOr<JoinedJob> GrpcParameterClient::Join(const JoinOptions& options) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -183,6 +184,32 @@ TEST_F(ParameterClientTest, JoinLearnsSpecPartsTermAndStep) {
   EXPECT_FALSE(job_.done);
 }
 
+TEST_F(ParameterClientTest, JoinWaitsForTheWeightsAsLongAsTheServerDoes) {
+  StartServers(1);
+  options_.rpc_timeout = milliseconds(100);
+  ChangeAll([](Script* s) { s->importing = true; });
+  std::thread release([this] {
+    EXPECT_TRUE(servers_[0]->WaitUntil([](const Seen& s) { return s.statuses >= 2; }));
+    ChangeAll([](Script* s) { s->importing = false; });
+  });
+  Join();
+  release.join();
+}
+
+TEST_F(ParameterClientTest, JoinGivesUpOnASilentServer) {
+  StartServers(1);
+  options_.rpc_timeout = milliseconds(100);
+  ChangeAll([](Script* s) {
+    s->importing = true;
+    s->answer_status = false;
+  });
+  auto client = ParameterClient::Connect(options_);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const absl::Status status = (*client)->Join(JoinOptions()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), servers_[0]->address())) << status;
+}
+
 TEST_F(ParameterClientTest, ConnectNamesWhatIsWrongWithAnAddress) {
   ClientOptions options;
   EXPECT_EQ(ParameterClient::Connect(options).status().code(), absl::StatusCode::kInvalidArgument);
@@ -257,8 +284,8 @@ TEST_F(ParameterClientTest, KeepsAtMostEightRequestsInFlight) {
     fetches.push_back(client_->FetchStage(StageId(0), Version(1), false, memory.pointers()));
   }
   ASSERT_TRUE(servers_[0]->WaitUntil([](const Seen& s) { return s.fetches.size() >= 8; }));
-  ChangeAll([](Script* s) { s->park_fetches = false; });
   for (size_t i = 0; i < fetches.size(); ++i) {
+    ChangeAll([](Script* s) { s->answer_parked = 1; });
     ASSERT_TRUE(fetches[i]->Wait().ok());
     ExpectWeights(memories[i], StageId(0), 1);
   }
@@ -364,6 +391,34 @@ TEST_F(ParameterClientTest, DoesNotWriteToAnAbandonedDestination) {
   ChangeAll([](Script* s) { s->park_fetches = false; });
   ExpectFetch(StageId(1), 3);  // comes behind them on the stream
   for (const auto& tensor : kept->tensors) {
+    for (const float value : tensor) ASSERT_EQ(value, -1.0f);
+  }
+}
+
+TEST_F(ParameterClientTest, DoesNotDecodeWhatWasAbandonedBeforeItsTurn) {
+  StartServers(1);
+  Join();
+  Begin();
+  // The threads that decode are held up by gradients that do not want to go.
+  std::promise<void> release;
+  const std::shared_future<void> released = release.get_future().share();
+  StageMemory gradient = Gradient(StageId(2), 1);
+  for (uint32_t part = 0; part < 4; ++part) {
+    std::shared_ptr<void> keep_alive(&gradient, [released](void*) {
+      EXPECT_EQ(released.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    });
+    ASSERT_TRUE(Push(StageId(2), part, &gradient, std::move(keep_alive)).ok());
+  }
+  StageMemory memory(spec_, StageId(0));
+  auto fetch = client_->FetchStage(StageId(0), Version(1), false, memory.pointers());
+  ASSERT_TRUE(servers_[0]->WaitUntil([&](const Seen&) {
+    return client_->stats().fetched_bytes == (64 * 64 + 64) * sizeof(float);
+  }));
+  fetch.reset();
+  release.set_value();
+  ASSERT_TRUE(client_->Flush().ok());
+  client_.reset();
+  for (const auto& tensor : memory.tensors) {
     for (const float value : tensor) ASSERT_EQ(value, -1.0f);
   }
 }

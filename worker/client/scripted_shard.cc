@@ -51,8 +51,12 @@ class ScriptedShard::ControlService final : public v1::Control::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Join(grpc::ServerContext*, const v1::JoinRequest*, v1::JoinReply* reply) override {
+  grpc::Status Join(grpc::ServerContext* context, const v1::JoinRequest*,
+                    v1::JoinReply* reply) override {
     MutexLock lock(&s_->mu_);
+    while (s_->script_.importing && !s_->stopping_ && !context->IsCancelled()) {
+      s_->changed_.WaitFor(&s_->mu_, kPoll);
+    }
     reply->set_spec_text(s_->spec_->ToText());
     reply->set_term(s_->script_.term);
     for (const uint32_t part : s_->script_.parts) reply->add_parts(part);
@@ -73,6 +77,7 @@ class ScriptedShard::ControlService final : public v1::Control::Service {
       s_->changed_.WaitFor(&s_->mu_, kPoll);
     }
     reply->set_state(s_->script_.failure.empty() ? v1::JOB_STATE_RUNNING : v1::JOB_STATE_FAILED);
+    if (s_->script_.importing) reply->set_state(v1::JOB_STATE_IMPORTING);
     reply->set_failure(s_->script_.failure);
     return grpc::Status::OK;
   }
@@ -291,16 +296,18 @@ class ScriptedShard::DataService final : public v1::Data::Service {
     bool reads_done = false;
   };
 
+  bool Parked() const { return s_->script_.park_fetches && s_->script_.answer_parked == 0; }
+
   grpc::Status Answer(grpc::ServerContext* context, FetchStream* stream, FetchState* state) {
     for (;;) {
       v1::FetchRequest request;
       {
         MutexLock lock(&s_->mu_);
-        while ((state->requests.empty() || s_->script_.park_fetches) && !state->reads_done &&
-               !s_->stopping_) {
+        while ((state->requests.empty() || Parked()) && !state->reads_done && !s_->stopping_) {
           s_->changed_.WaitFor(&s_->mu_, kPoll);
         }
-        if (state->requests.empty() || s_->script_.park_fetches) return grpc::Status::OK;
+        if (state->requests.empty() || Parked()) return grpc::Status::OK;
+        if (s_->script_.answer_parked > 0) --s_->script_.answer_parked;
         request = state->requests.front();
         state->requests.pop_front();
       }

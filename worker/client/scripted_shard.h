@@ -35,6 +35,7 @@ struct Script {
   size_t slice_bytes = size_t{2} << 20;
 
   int importing_joins = 0;  // joins answered with IMPORTING first
+  bool importing = false;   // Join waits until it is false; Status tells
   // Answers BeginStep instead of the shard.
   std::function<grpc::Status(const v1::BeginStepRequest&, v1::BeginStepReply*)> begin_step;
   // BeginStep waits until it is false or the caller goes away.
@@ -44,6 +45,7 @@ struct Script {
   std::string failure;        // Status reports a failed job
 
   bool park_fetches = false;
+  int answer_parked = 0;          // requests that are answered although fetches are parked
   bool interleave = false;        // slices of a request's chunks by turns, last chunk first
   int break_fetch_after = -1;     // slices until the stream breaks; once
   int break_fetch_streams = 0;    // streams that break as soon as they are open

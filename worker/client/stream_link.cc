@@ -114,6 +114,7 @@ void StreamLink::OnStreamDone(const grpc::Status& status) {
 
 void StreamLink::Reached() {
   away_since_.reset();
+  last_error_ = absl::OkStatus();
   attempt_ = 0;
 }
 
@@ -124,9 +125,11 @@ void StreamLink::Broken(const absl::Status& status, TimePoint since) {
   const std::string waiting_for = handler_->WaitingFor();
   if (waiting_for.empty()) return Reached();  // nobody misses the server until the next Ensure
   if (!away_since_.has_value()) away_since_ = since;
+  // The last attempt may be cut short by the time that is left, which explains nothing.
+  if (last_error_.ok() || !absl::IsDeadlineExceeded(status)) last_error_ = status;
   const TimePoint now = steady_clock::now();
   if (now >= *away_since_ + core_->options.rpc_timeout) {
-    return core_->Fail(core_->Away(address_, *away_since_, waiting_for, status));
+    return core_->Fail(core_->Away(address_, *away_since_, waiting_for, last_error_));
   }
   state_ = State::kBackOff;
   next_attempt_ = std::min(now + core_->BackOff(attempt_++),

@@ -83,6 +83,7 @@ class StreamLink {
   bool stopped_ EPS_GUARDED_BY(core_->mu) = false;
   int attempt_ EPS_GUARDED_BY(core_->mu) = 0;
   std::optional<TimePoint> away_since_ EPS_GUARDED_BY(core_->mu);
+  absl::Status last_error_ EPS_GUARDED_BY(core_->mu);
   TimePoint next_attempt_ EPS_GUARDED_BY(core_->mu);
   TimePoint hello_at_ EPS_GUARDED_BY(core_->mu);
   TimePoint opened_at_ EPS_GUARDED_BY(core_->mu);

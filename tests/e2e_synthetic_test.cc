@@ -1,0 +1,312 @@
+// Two real servers, real workers without LibTorch, the synthetic model: what comes out must be, bit
+// for bit, what a plain loop in this process computes, whoever computed which part.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/checksum.h"
+#include "eps/v1/control.grpc.pb.h"
+#include "eps_server/shell/server.h"
+#include "grpcpp/client_context.h"
+#include "gtest/gtest.h"
+#include "optimizer/update_rule.h"
+#include "spec/chunk_map.h"
+#include "spec/job_spec.h"
+#include "spec/model_layout.h"
+#include "spec/schedule.h"
+#include "spec/test_specs.h"
+#include "wire/channel.h"
+#include "worker/client/parameter_client.h"
+#include "worker/data/token_source.h"
+#include "worker/relay/plain_loop.h"
+#include "worker/relay/relay.h"
+#include "worker/relay/stage_program.h"
+
+namespace eps {
+namespace {
+
+constexpr std::chrono::seconds kTimeout{30};
+constexpr uint64_t kSteps = 5;
+
+JobSpec SpecOf(const std::string& name, Clip clip) {
+  JobSpec spec = TinySyntheticSpec();
+  spec.name = name;
+  spec.model.synthetic.n_layer = 4;
+  spec.chunk_elements = 2048;  // two panels to a matrix: every stage is on both servers
+  spec.groups.clear();
+  spec.tensors.clear();
+  spec.stages.clear();
+  EXPECT_TRUE(BuildLayout(/*weight_decay=*/0.1, &spec).ok());
+  spec.training.steps = kSteps;
+  spec.training.micro_batches = 3;
+  spec.training.parts = 3;  // the order of two would not show
+  spec.training.clip = clip;
+  spec.training.max_grad_norm = 0.01;  // below the norms that occur: every step is clipped
+  spec.training.mode = clip == Clip::kExact ? Mode::kSealed : Mode::kEager;
+  spec.schedule.name = "linear";
+  spec.schedule.warmup_steps = 2;
+  EXPECT_TRUE(spec.Validate().ok()) << spec.Validate();
+  return spec;
+}
+
+struct Outcome {
+  Tensors weights;
+  std::vector<double> losses;  // by step
+  std::vector<uint64_t> tokens;
+};
+
+// AdamW on the whole model in this process; no clipping.
+Outcome TrainPlainly(const JobSpec& spec) {
+  Outcome outcome;
+  outcome.weights = InitialWeights(spec);
+  Tensors exp_avg;
+  for (const auto& tensor : outcome.weights) exp_avg.emplace_back(tensor.size(), 0.0f);
+  Tensors exp_avg_sq = exp_avg;
+  const auto runtime = NewSyntheticRuntime(spec, nullptr);
+  const auto batches = NewEmptyBatchSource(spec);
+  const auto rule = *NewUpdateRule(spec.optimizer, Kernel::kReference);
+  for (uint64_t t = 1; t <= spec.training.steps; ++t) {
+    std::vector<PlainPart> parts;
+    uint64_t tokens = 0;
+    double loss = 0;
+    for (uint32_t p = 0; p < spec.training.parts; ++p) {
+      parts.push_back(RunPartPlainly(spec, outcome.weights, Step(t), PartId(p),
+                                     /*loss_scale_log2=*/0, runtime.get(), batches.get()));
+      tokens += parts.back().tokens;
+      loss += parts.back().loss_sum;
+    }
+    const Tensors gradient = ReducePlainly(spec, std::move(parts));
+    StepScalars step;
+    step.update = t;
+    step.lr = LearningRate(spec.schedule, spec.optimizer.lr, t, spec.training.steps);
+    step.bias_correction1 = 1.0 - IntegerPower(spec.optimizer.beta1, t);
+    step.bias_correction2 = 1.0 - IntegerPower(spec.optimizer.beta2, t);
+    step.grad_scale = static_cast<float>(1.0 / static_cast<double>(tokens));
+    for (size_t i = 0; i < spec.tensors.size(); ++i) {
+      const TensorSpec& tensor = spec.tensors[i];
+      TileState state;
+      state.weight = outcome.weights[i].data();
+      state.field[0] = exp_avg[i].data();
+      state.field[1] = exp_avg_sq[i].data();
+      state.ld = tensor.cols;
+      rule->Run(tensor.rows, tensor.cols, gradient[i].data(), tensor.cols, step,
+                GroupScalars{spec.groups[tensor.group.value()].weight_decay}, state);
+    }
+    outcome.losses.push_back(loss / static_cast<double>(tokens));
+    outcome.tokens.push_back(tokens);
+  }
+  return outcome;
+}
+
+// Servers on loopback with one job.
+class Cluster {
+ public:
+  Cluster(const JobSpec& spec, int servers) : spec_(spec) {
+    for (int i = 0; i < servers; ++i) {
+      ServerOptions options;
+      options.threads = 2;
+      options.memory_limit_bytes = uint64_t{1} << 30;
+      auto server = Server::Start(options);
+      EXPECT_TRUE(server.ok()) << server.status();
+      servers_.push_back(*std::move(server));
+      addresses_.push_back(servers_.back()->address());
+      controls_.push_back(v1::Control::NewStub(NewChannel(addresses_.back())));
+    }
+    v1::CreateJobRequest request;
+    request.set_request_id("create");
+    request.set_spec_text(spec.ToText());
+    for (const std::string& address : addresses_) request.add_servers(address);
+    v1::CreateJobReply reply;
+    const auto status = controls_[0]->CreateJob(Context().get(), request, &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+
+  // Fills the weights with their initial values.
+  void Initialize() {
+    for (const auto& control : controls_) {
+      const auto context = Context();
+      v1::ImportStateReply reply;
+      const auto stream = control->ImportState(context.get(), &reply);
+      v1::ImportStateRequest request;
+      request.set_job_id(spec_.id().value());
+      request.set_initialize(true);
+      request.set_finish(true);
+      stream->Write(request);
+      stream->WritesDone();
+      const auto status = stream->Finish();
+      EXPECT_TRUE(status.ok()) << status.error_message();
+    }
+  }
+
+  // The weights after the last step, and what the lead recorded of the steps.
+  Outcome Result() {
+    Outcome outcome;
+    outcome.weights = InitialWeights(spec_);
+    for (auto& tensor : outcome.weights) std::fill(tensor.begin(), tensor.end(), 0.0f);
+    const ChunkMap chunks = ChunkMap::Build(spec_);
+    for (const auto& control : controls_) Export(control.get(), chunks, &outcome.weights);
+    const auto context = Context();
+    v1::WatchStepsRequest request;
+    request.set_job_id(spec_.id().value());
+    const auto stream = controls_[0]->WatchSteps(context.get(), request);
+    v1::StepRecord record;
+    while (stream->Read(&record)) {
+      EXPECT_EQ(record.step(), outcome.losses.size() + 1);
+      EXPECT_EQ(record.clip_factor() < 1.0, ClipsStep(record.step())) << "step " << record.step();
+      outcome.losses.push_back(record.loss());
+      outcome.tokens.push_back(record.tokens());
+    }
+    EXPECT_TRUE(stream->Finish().ok());
+    return outcome;
+  }
+
+  const std::vector<std::string>& addresses() const { return addresses_; }
+
+ private:
+  static std::unique_ptr<grpc::ClientContext> Context() {
+    auto context = std::make_unique<grpc::ClientContext>();
+    context->set_deadline(std::chrono::system_clock::now() + kTimeout);
+    return context;
+  }
+
+  // Lagged clipping takes the norm of the step before, which the first step has not.
+  bool ClipsStep(uint64_t step) const {
+    if (spec_.training.clip == Clip::kNone) return false;
+    return spec_.training.clip == Clip::kExact || step > 1;
+  }
+
+  void Export(v1::Control::Stub* control, const ChunkMap& chunks, Tensors* weights) {
+    const auto context = Context();
+    v1::ExportStateRequest request;
+    request.set_job_id(spec_.id().value());
+    request.set_weights_only(true);
+    const auto stream = control->ExportState(context.get(), request);
+    v1::ExportStateReply reply;
+    std::string bytes;
+    while (stream->Read(&reply)) {
+      ASSERT_EQ(reply.offset(), bytes.size());
+      bytes += reply.data();
+      if (!reply.last()) continue;
+      ASSERT_EQ(reply.crc32c(), Crc32c(bytes));
+      const Chunk& chunk = chunks.chunk(ChunkId(reply.chunk()));
+      ASSERT_EQ(bytes.size(), chunk.elements * sizeof(float));
+      for (const Segment& segment : chunk.segments) {
+        std::memcpy((*weights)[segment.tensor.value()].data() + segment.tensor_offset,
+                    bytes.data() + segment.offset * sizeof(float),
+                    segment.elements() * sizeof(float));
+      }
+      bytes.clear();
+    }
+    const auto status = stream->Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+
+  const JobSpec spec_;
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::vector<std::string> addresses_;
+  std::vector<std::unique_ptr<v1::Control::Stub>> controls_;
+};
+
+// One worker from join to the end of the job.
+absl::Status RunWorker(const std::vector<std::string>& addresses, uint32_t rank, uint32_t count,
+                       int prefetch) {
+  MemoryAccount account;
+  ClientOptions options;
+  options.servers = addresses;
+  options.account = &account;
+  options.rpc_timeout = kTimeout;
+  options.push_window_bytes = 64 << 10;
+  auto client = ParameterClient::Connect(options);
+  if (!client.ok()) return client.status();
+  JoinOptions join;
+  join.rank = rank;
+  join.count = count;
+  join.compute_profile = "synthetic";
+  const auto job = (*client)->Join(join);
+  if (!job.ok()) return job.status();
+  const auto runtime = NewSyntheticRuntime(job->spec, &account);
+  const auto batches = NewEmptyBatchSource(job->spec);
+  absl::Status status;
+  {
+    Relay relay(*job, client->get(), runtime.get(), batches.get(), RelayOptions{prefetch});
+    status = relay.Run(nullptr, nullptr);
+  }
+  client->reset();
+  return status;
+}
+
+Outcome Train(const JobSpec& spec, int servers, uint32_t workers, int prefetch = 1) {
+  Cluster cluster(spec, servers);
+  std::vector<absl::Status> statuses(workers);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < workers; ++rank) {
+    threads.emplace_back([&, rank] {
+      statuses[rank] = RunWorker(cluster.addresses(), rank, workers, prefetch);
+    });
+  }
+  cluster.Initialize();  // the workers wait for the weights
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+  return cluster.Result();
+}
+
+void ExpectSameWeights(const JobSpec& spec, const Outcome& a, const Outcome& b) {
+  ASSERT_EQ(a.weights.size(), b.weights.size());
+  for (size_t t = 0; t < a.weights.size(); ++t) {
+    ASSERT_EQ(a.weights[t].size(), b.weights[t].size());
+    EXPECT_EQ(std::memcmp(a.weights[t].data(), b.weights[t].data(),
+                          a.weights[t].size() * sizeof(float)),
+              0)
+        << spec.tensors[t].name;
+  }
+}
+
+TEST(E2eSyntheticTest, TrainsToTheBitsOfAPlainLoop) {
+  const JobSpec spec = SpecOf("plain", Clip::kNone);
+  const Outcome plain = TrainPlainly(spec);
+  ASSERT_NE(plain.weights, InitialWeights(spec));
+  struct Division {
+    int servers;
+    uint32_t workers;
+    int prefetch;
+  };
+  for (const Division d : {Division{2, 1, 1}, {2, 2, 1}, {2, 3, 1}, {1, 3, 0}, {3, 1, 4}}) {
+    SCOPED_TRACE(absl::StrCat(d.servers, " servers, ", d.workers, " workers, prefetch ",
+                              d.prefetch));
+    const Outcome outcome = Train(spec, d.servers, d.workers, d.prefetch);
+    ExpectSameWeights(spec, outcome, plain);
+    ASSERT_EQ(outcome.losses.size(), kSteps);
+    EXPECT_EQ(outcome.tokens, plain.tokens);
+    for (size_t i = 0; i < kSteps; ++i) EXPECT_DOUBLE_EQ(outcome.losses[i], plain.losses[i]);
+  }
+}
+
+TEST(E2eSyntheticTest, DividesPartsBetweenWorkersWithoutAChangeInAnyMode) {
+  for (const Clip clip : {Clip::kLagged, Clip::kExact}) {
+    const JobSpec spec = SpecOf(ClipName(clip), clip);
+    const Outcome one = Train(spec, /*servers=*/2, /*workers=*/1, /*prefetch=*/2);
+    const Outcome two = Train(spec, /*servers=*/2, /*workers=*/2);
+    ExpectSameWeights(spec, one, two);
+    EXPECT_EQ(one.losses, two.losses);
+    EXPECT_EQ(one.losses.size(), kSteps);
+    EXPECT_NE(one.weights, InitialWeights(spec));
+  }
+}
+
+TEST(E2eSyntheticTest, TrainsWithBf16OnTheWireAlikeWhoeverComputes) {
+  JobSpec spec = SpecOf("bf16", Clip::kNone);
+  spec.codecs.weights = spec.codecs.gradients = "bf16";
+  const Outcome one = Train(spec, /*servers=*/2, /*workers=*/1);
+  ExpectSameWeights(spec, one, Train(spec, /*servers=*/2, /*workers=*/2));
+  ASSERT_NE(one.weights, TrainPlainly(spec).weights) << "the wire format made no difference";
+}
+
+}  // namespace
+}  // namespace eps
