@@ -98,13 +98,7 @@ class Gpt2Generator final : public Generator {
 
   absl::StatusOr<std::vector<int32_t>> Continue(const std::vector<int32_t>& prompt, uint32_t count,
                                                 const SamplerOptions& sampling) override {
-    if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
-    for (const int32_t id : prompt) {
-      if (id >= 0 && id < config().vocab_size) continue;
-      return absl::InvalidArgumentError(absl::StrCat("the prompt holds token ", id,
-                                                     ", the vocabulary of the model has ",
-                                                     config().vocab_size));
-    }
+    EPS_RETURN_IF_ERROR(CheckPrompt(prompt));
     std::vector<int32_t> tokens = prompt;
     for (uint32_t i = 0; i < count; ++i) {
       EPS_ASSIGN_OR_RETURN(const std::vector<float> scores, ScoresAfter(tokens));
@@ -113,8 +107,23 @@ class Gpt2Generator final : public Generator {
     return std::vector<int32_t>(tokens.begin() + static_cast<int64_t>(prompt.size()), tokens.end());
   }
 
+  absl::StatusOr<std::vector<float>> Scores(const std::vector<int32_t>& tokens) override {
+    EPS_RETURN_IF_ERROR(CheckPrompt(tokens));
+    return ScoresAfter(tokens);
+  }
+
  private:
-  // Scores of the token that follows.
+  absl::Status CheckPrompt(const std::vector<int32_t>& prompt) const {
+    if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
+    for (const int32_t id : prompt) {
+      if (id >= 0 && id < config().vocab_size) continue;
+      return absl::InvalidArgumentError(absl::StrCat("the prompt holds token ", id,
+                                                     ", the vocabulary of the model has ",
+                                                     config().vocab_size));
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<std::vector<float>> ScoresAfter(const std::vector<int32_t>& tokens) {
     const size_t seen = std::min<size_t>(tokens.size(), static_cast<size_t>(config().n_positions));
     MicroBatch batch;

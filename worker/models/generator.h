@@ -32,6 +32,10 @@ class Generator {
   virtual absl::StatusOr<std::vector<int32_t>> Continue(const std::vector<int32_t>& prompt,
                                                         uint32_t count,
                                                         const SamplerOptions& sampling) = 0;
+
+  // The score (logit) of every token of the vocabulary to come after `tokens`, of which the last
+  // n_positions are seen: what Continue draws from. Errors as Continue's.
+  virtual absl::StatusOr<std::vector<float>> Scores(const std::vector<int32_t>& tokens) = 0;
 };
 
 }  // namespace eps

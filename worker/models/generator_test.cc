@@ -1,5 +1,6 @@
 #include "worker/models/generator.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -128,6 +129,10 @@ TEST(GeneratorTest, ContinuesWithWhatTheModelComputes) {
     auto next = generator->Continue({3, token}, 1, greedy);
     ASSERT_TRUE(next.ok()) << next.status();
     EXPECT_EQ(next->at(0), ExpectedNext(token, /*position=*/1)) << "after " << token;
+    auto scores = generator->Scores({3, token});
+    ASSERT_TRUE(scores.ok()) << scores.status();
+    ASSERT_EQ(scores->size(), size_t{kVocabulary});
+    EXPECT_EQ(std::max_element(scores->begin(), scores->end()) - scores->begin(), next->at(0));
   }
 }
 
@@ -201,6 +206,7 @@ TEST(GeneratorTest, RefusesAnEmptyPromptAndUnknownIds) {
        {std::vector<int32_t>{}, std::vector<int32_t>{kVocabulary}, std::vector<int32_t>{-1}}) {
     EXPECT_EQ(generator->Continue(prompt, 1, SamplerOptions()).status().code(),
               absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(generator->Scores(prompt).status().code(), absl::StatusCode::kInvalidArgument);
   }
 }
 

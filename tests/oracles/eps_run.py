@@ -1,0 +1,87 @@
+"""Runs the programs of EPS on a job. Python's standard library only."""
+
+import dataclasses
+import json
+import os
+import subprocess
+
+import jobs
+import tensors
+
+TIMEOUT_SECONDS = 120
+
+
+@dataclasses.dataclass
+class Run:
+    """What a training run left behind, of whichever side."""
+    losses: list
+    grad_norms: list  # of the mean gradient, before clipping
+    lrs: list
+    weights: dict     # {name: (shape, values)}
+    moments: dict     # {"exp_avg" or "exp_avg_sq": {name: (shape, values)}}
+    folder: str       # the checkpoint; empty if the run wrote none
+
+
+def call(*command):
+    """The standard output of a program that has to succeed."""
+    result = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            timeout=TIMEOUT_SECONDS)
+    if result.returncode != 0:
+        raise RuntimeError("%s ended with %d:\n%s\n%s" % (
+            " ".join(map(str, command)), result.returncode,
+            result.stdout.decode(errors="replace")[-3000:],
+            result.stderr.decode(errors="replace")[-3000:]))
+    return result.stdout
+
+
+def settings(job):
+    """The job in the words of EPS's configuration; where EPS has a default, torch has the same."""
+    return {
+        "training.steps": jobs.STEPS, "training.seq_len": job.seq_len,
+        "training.micro_batch_size": job.micro_batch_size,
+        "training.micro_batches": job.micro_batches, "training.parts": job.parts,
+        "training.clip": job.clip, "training.max_grad_norm": job.max_grad_norm,
+        "training.loss_block_tokens": job.loss_block_tokens, "data.order": "sequential",
+        "optimizer.lr": job.lr, "optimizer.betas": "%r,%r" % job.betas,
+        "optimizer.eps": job.eps, "optimizer.weight_decay": job.weight_decay,
+        "lr_scheduler.name": job.schedule, "lr_scheduler.warmup_steps": job.warmup_steps,
+        "servers.addresses": job.servers, "worker.count": job.workers, "worker.threads": 1,
+    }
+
+
+def records(out):
+    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def train(eps, job, inputs, out, changes=None):
+    """Trains with `eps train`; `changes` are settings that win over the job's."""
+    merged = dict(settings(job), **(changes or {}))
+    call(eps, "train", "--model=" + inputs.folder, "--data=" + inputs.data, "--out=" + out,
+         *["--%s=%s" % item for item in merged.items()])
+    lines = records(out)
+    steps = merged["training.steps"]
+    if [line["step"] for line in lines] != list(range(1, steps + 1)):
+        raise RuntimeError(f"metrics.jsonl does not hold the steps 1 to {steps}: {lines}")
+    folder = os.path.join(out, "checkpoint-%d" % steps)
+    return Run(losses=[line["loss"] for line in lines],
+               grad_norms=[line["grad_norm"] for line in lines],
+               lrs=[line["lr"] for line in lines],
+               weights=tensors.read_safetensors(os.path.join(folder, "model.safetensors")),
+               moments={field: tensors.read_safetensors(
+                   os.path.join(folder, "eps", field + ".safetensors"))
+                        for field in ("exp_avg", "exp_avg_sq")},
+               folder=folder)
+
+
+def logits(print_logits, folder, ids):
+    """The scores of EPS's model: one row of the vocabulary per position, one after the other."""
+    return tensors.floats(call(print_logits, folder, ",".join(map(str, ids))))
+
+
+def generate(eps, folder, ids, count):
+    """The likeliest continuation by `eps generate`, of a vocabulary that is not bytes."""
+    text = call(eps, "generate", "--model=" + folder, "--tokens=%d" % count, "--temperature=0",
+                "--prompt-ids=" + ",".join(map(str, ids))).decode()
+    return [int(word) for word in text.strip().split(",")][len(ids):]

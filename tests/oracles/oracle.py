@@ -1,0 +1,185 @@
+"""The other side: transformers' GPT-2 trained by PyTorch as any script in Python would do it.
+
+No code and no arithmetic is shared with EPS, only the folder that both start from. `mistake` plants
+one, to show that a comparison notices it.
+"""
+
+import array
+import os
+
+os.environ.update(TRANSFORMERS_OFFLINE="1", HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="",
+                  TRANSFORMERS_VERBOSITY="error", HF_HUB_DISABLE_PROGRESS_BARS="1")
+
+# The variables above count when these are imported.
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+import eps_run  # noqa: E402
+import golden  # noqa: E402
+import jobs  # noqa: E402
+
+MISTAKES = {
+    "decay_on_biases": "weight decay on every tensor, not only on those of rank 2",
+    "coupled_decay": "weight decay added to the gradient, as Adam has it",
+    "schedule_one_late": "every step with the learning rate of the step before",
+    "no_bias_correction": "moments without bias correction",
+    "no_clipping": "the gradient as it is",
+    "clip_each_tensor": "each tensor clipped by its own norm",
+    "mean_of_last_micro_batch": "the gradient of the last sample instead of the mean",
+    "labels_not_shifted": "each token predicts itself",
+    "one_sample_late": "the data read from sample 1 on",
+    "no_wrap": "a sample behind the last whole one before it starts anew",
+    "erf_gelu": "the exact GELU instead of the one by tanh",
+    "untied_head": "a copy of the embedding as head, with a gradient of its own",
+}
+
+
+def load(folder):
+    return transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32)
+
+
+def load_with_report(folder):
+    """(model, {kind of trouble: tensors})"""
+    return transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32,
+                                                        output_loading_info=True)
+
+
+def load_tokenizer(folder):
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def load_trainer_state(folder):
+    return transformers.TrainerState.load_from_json(os.path.join(folder, "trainer_state.json"))
+
+
+def to_arrays(named_tensors):
+    """{name: (shape, values)} of tensors."""
+    return {name: (tuple(tensor.shape), array.array("f", tensor.detach().flatten().tolist()))
+            for name, tensor in named_tensors}
+
+
+def new_optimizer(job, model, mistake):
+    """AdamW that decays matrices only, as most training scripts group their parameters."""
+    decayed = [p for p in model.parameters() if p.dim() >= 2 or mistake == "decay_on_biases"]
+    others = [p for p in model.parameters() if not any(p is q for q in decayed)]
+    groups = [{"params": decayed, "weight_decay": job.weight_decay},
+              {"params": others, "weight_decay": 0.0}]
+    kind = torch.optim.Adam if mistake == "coupled_decay" else torch.optim.AdamW
+    return kind([g for g in groups if g["params"]], lr=job.lr, betas=job.betas, eps=job.eps)
+
+
+def new_scheduler(name, optimizer, warmup_steps, total_steps, options=None):
+    if name == "polynomial" and not options:
+        options = {"lr_end": 0.0}  # as ours without lr_scheduler.min_lr_ratio
+    return transformers.get_scheduler(name, optimizer, num_warmup_steps=warmup_steps,
+                                      num_training_steps=total_steps,
+                                      scheduler_specific_kwargs=options)
+
+
+def learning_rates(name, lr, warmup_steps, total_steps, options):
+    """Of the steps 1 to total_steps, by transformers' schedule."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+    scheduler = new_scheduler(name, optimizer, warmup_steps, total_steps, options)
+    lrs = []
+    for _ in range(total_steps):
+        lrs.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return lrs
+
+
+def mean_loss(job, model, samples, mistake):
+    """The mean over all tokens of a step."""
+    if mistake == "mean_of_last_micro_batch":
+        samples = samples[-1:]
+    ids = torch.tensor([inputs for inputs, _ in samples])
+    labels = torch.tensor([labels for _, labels in samples])
+    if mistake == "labels_not_shifted":
+        labels = ids
+    if job.seq_len < job.n_positions and mistake is None:
+        # The model's own loss, which shifts the labels itself, where the last one fits in.
+        whole = torch.cat([ids, labels[:, -1:]], dim=1)
+        return model(whole, labels=whole).loss
+    logits = model(ids).logits
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def clip(job, model, mistake):
+    """Clips, and returns the norm from before."""
+    if mistake == "clip_each_tensor":
+        norms = [torch.nn.utils.clip_grad_norm_(p, job.max_grad_norm) for p in model.parameters()]
+        return torch.stack(norms).norm().item()
+    limit = job.max_grad_norm
+    if job.clip == "none" or mistake == "no_clipping":
+        limit = float("inf")
+    return torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item()
+
+
+def samples_of(job, data, step, mistake):
+    if mistake == "one_sample_late":
+        data = data[job.seq_len:] + data[:job.seq_len]
+    if mistake == "no_wrap":
+        data = data + data[:2 * job.seq_len - len(data) % job.seq_len]
+    return jobs.batch(job, data, step)
+
+
+def new_model(inputs, mistake):
+    model = load(inputs.folder)
+    if mistake == "erf_gelu":
+        for block in model.transformer.h:
+            block.mlp.act = torch.nn.GELU()
+    if mistake == "untied_head":
+        model.lm_head.weight = torch.nn.Parameter(model.transformer.wte.weight.detach().clone())
+    return model.train()
+
+
+def train(job, inputs, mistake=None):
+    assert mistake is None or mistake in MISTAKES, mistake
+    torch.set_num_threads(1)
+    data = jobs.tokens(job)
+    model = new_model(inputs, mistake)
+    optimizer = new_optimizer(job, model, mistake)
+    scheduler = new_scheduler(job.schedule, optimizer, job.warmup_steps, jobs.STEPS)
+    run = eps_run.Run(losses=[], grad_norms=[], lrs=[], weights={}, moments={}, folder="")
+    for step in range(jobs.STEPS):
+        loss = mean_loss(job, model, samples_of(job, data, step, mistake), mistake)
+        optimizer.zero_grad()
+        loss.backward()
+        run.losses.append(loss.item())
+        run.grad_norms.append(clip(job, model, mistake))
+        run.lrs.append(optimizer.param_groups[0]["lr"])
+        if mistake == "no_bias_correction":
+            for state in optimizer.state.values():
+                state["step"].fill_(1e9)
+        optimizer.step()
+        if mistake != "schedule_one_late" or step > 0:
+            scheduler.step()
+    run.weights = to_arrays(model.named_parameters())
+    run.moments = {field: to_arrays((name, optimizer.state[parameter][field])
+                                    for name, parameter in model.named_parameters())
+                   for field in ("exp_avg", "exp_avg_sq")}
+    if mistake == "untied_head":
+        del run.weights["lm_head.weight"]
+    return run
+
+
+def logits(model, ids):
+    """The scores after each position, one row after the other."""
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits.flatten().tolist()
+
+
+def generate(model, ids, count):
+    """The likeliest continuation."""
+    with torch.no_grad():
+        tokens = model.generate(torch.tensor([ids]), max_new_tokens=count, min_new_tokens=count,
+                                do_sample=False)
+    return tokens[0, len(ids):].tolist()
+
+
+def summary(job, inputs, run):
+    """What the golden file of a job keeps."""
+    prompt, _ = jobs.sample(job, jobs.tokens(job), 0)
+    scores = logits(load(inputs.folder).eval(), prompt)
+    return golden.summary(job, inputs, run, prompt, scores[-job.vocab_size:],
+                          {"torch": torch.__version__, "transformers": transformers.__version__})
