@@ -247,9 +247,8 @@ Outcome Train(const JobSpec& spec, int servers, uint32_t workers, int prefetch =
   std::vector<absl::Status> statuses(workers);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < workers; ++rank) {
-    threads.emplace_back([&, rank] {
-      statuses[rank] = RunWorker(cluster.addresses(), rank, workers, prefetch);
-    });
+    threads.emplace_back(
+        [&, rank] { statuses[rank] = RunWorker(cluster.addresses(), rank, workers, prefetch); });
   }
   cluster.Initialize();  // the workers wait for the weights
   for (std::thread& thread : threads) thread.join();
@@ -261,9 +260,9 @@ void ExpectSameWeights(const JobSpec& spec, const Outcome& a, const Outcome& b) 
   ASSERT_EQ(a.weights.size(), b.weights.size());
   for (size_t t = 0; t < a.weights.size(); ++t) {
     ASSERT_EQ(a.weights[t].size(), b.weights[t].size());
-    EXPECT_EQ(std::memcmp(a.weights[t].data(), b.weights[t].data(),
-                          a.weights[t].size() * sizeof(float)),
-              0)
+    EXPECT_EQ(
+        std::memcmp(a.weights[t].data(), b.weights[t].data(), a.weights[t].size() * sizeof(float)),
+        0)
         << spec.tensors[t].name;
   }
 }
@@ -278,8 +277,8 @@ TEST(E2eSyntheticTest, TrainsToTheBitsOfAPlainLoop) {
     int prefetch;
   };
   for (const Division d : {Division{2, 1, 1}, {2, 2, 1}, {2, 3, 1}, {1, 3, 0}, {3, 1, 4}}) {
-    SCOPED_TRACE(absl::StrCat(d.servers, " servers, ", d.workers, " workers, prefetch ",
-                              d.prefetch));
+    SCOPED_TRACE(
+        absl::StrCat(d.servers, " servers, ", d.workers, " workers, prefetch ", d.prefetch));
     const Outcome outcome = Train(spec, d.servers, d.workers, d.prefetch);
     ExpectSameWeights(spec, outcome, plain);
     ASSERT_EQ(outcome.losses.size(), kSteps);

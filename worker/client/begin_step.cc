@@ -33,9 +33,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
         started_(steady_clock::now()) {}
 
   bool done() const { return state_ == State::kDone; }
-  bool in_flight() const {
-    return state_ == State::kCalling || state_ == State::kProbing;
-  }
+  bool in_flight() const { return state_ == State::kCalling || state_ == State::kProbing; }
   const v1::BeginStepReply& reply() const { return reply_; }
 
   // Does what is due now; `wake` is lowered to when to ask again.
@@ -114,8 +112,8 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
   absl::Status OnProbe(const grpc::Status& result) EPS_REQUIRES(core_->mu) {
     const absl::Status status = FromGrpc(result, absl::StrCat("Status on ", address_));
     if (status.ok() && status_reply_.state() == v1::JOB_STATE_FAILED) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "server ", address_, ": the job cannot go on: ", status_reply_.failure()));
+      return absl::FailedPreconditionError(
+          absl::StrCat("server ", address_, ": the job cannot go on: ", status_reply_.failure()));
     }
     if (!status.ok() && MayRepeat(status.code())) {
       return core_->Away(address_, started_, waited_for_, status);
@@ -162,8 +160,7 @@ absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
     const v1::BeginStepRequest& request) {
   std::vector<std::shared_ptr<ShardBegin>> calls;
   for (size_t i = 0; i < channels.size(); ++i) {
-    calls.push_back(
-        std::make_shared<ShardBegin>(core, job, job.servers[i], channels[i], request));
+    calls.push_back(std::make_shared<ShardBegin>(core, job, job.servers[i], channels[i], request));
   }
   MutexLock lock(&core->mu);
   absl::Status status;

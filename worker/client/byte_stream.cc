@@ -11,11 +11,12 @@
 namespace eps {
 namespace {
 
-class GenericByteStream final : public ByteStream,
-                                private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class GenericByteStream final
+    : public ByteStream,
+      private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  GenericByteStream(const std::shared_ptr<grpc::Channel>& channel,
-                    ByteStream::OnMessage on_message, ByteStream::OnDone on_done)
+  GenericByteStream(const std::shared_ptr<grpc::Channel>& channel, ByteStream::OnMessage on_message,
+                    ByteStream::OnDone on_done)
       : stub_(std::make_unique<grpc::GenericStub>(channel)),
         context_(std::make_unique<grpc::ClientContext>()),
         on_message_(std::move(on_message)),
@@ -98,8 +99,8 @@ class GenericByteStream final : public ByteStream,
 std::shared_ptr<ByteStream> ByteStream::Open(const std::shared_ptr<grpc::Channel>& channel,
                                              const std::string& method, OnMessage on_message,
                                              OnDone on_done) {
-  auto stream = std::make_shared<GenericByteStream>(channel, std::move(on_message),
-                                                    std::move(on_done));
+  auto stream =
+      std::make_shared<GenericByteStream>(channel, std::move(on_message), std::move(on_done));
   stream->Start(method, stream);
   return stream;
 }

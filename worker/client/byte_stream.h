@@ -13,7 +13,8 @@ namespace eps {
 
 // One bidirectional call of unparsed messages, so that payloads never pass through protobuf.
 // Thread-safe. The call keeps itself alive until `on_done`, which comes exactly once, last, and on
-// a gRPC thread; messages come one at a time, in order, on gRPC threads. Neither callback may block.
+// a gRPC thread; messages come one at a time, in order, on gRPC threads. Neither callback may
+// block.
 class ByteStream {
  public:
   using OnMessage = std::function<void(const grpc::ByteBuffer&)>;

@@ -130,8 +130,8 @@ void ShardFetcher::OnMessage(const grpc::ByteBuffer& message) {
   if (status.ok()) status = OnSlice(slice, pieces);
   if (status.ok()) return;
   MutexLock lock(&core_->mu);
-  core_->Fail(absl::Status(status.code(), absl::StrCat("Fetch on ", address_, ": ",
-                                                       status.message())));
+  core_->Fail(
+      absl::Status(status.code(), absl::StrCat("Fetch on ", address_, ": ", status.message())));
 }
 
 absl::Status ShardFetcher::OnSlice(const v1::FetchSlice& slice,
@@ -166,28 +166,27 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
     const v1::FetchSlice& slice, uint64_t size) {
   const auto it = requests_.find(slice.tag());
   if (it == requests_.end() || it->second.chunks.count(slice.chunk()) == 0 || slice.residual()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a slice of chunk ", slice.chunk(), " for tag ", slice.tag(),
-                     " was not asked for"));
+    return absl::InvalidArgumentError(absl::StrCat("a slice of chunk ", slice.chunk(), " for tag ",
+                                                   slice.tag(), " was not asked for"));
   }
   const FetchOp& op = *it->second.op;
   const Chunk& chunk = job_->chunks.chunk(ChunkId(slice.chunk()));
-  const Codec* codec = (op.backward ? job_->backward_weights
-                                    : job_->forward_weights)[slice.chunk()];
+  const Codec* codec =
+      (op.backward ? job_->backward_weights : job_->forward_weights)[slice.chunk()];
   // An abandoned fetch may be of a step before, with other codecs; it is only counted down.
   if (!op.abandoned && (Version(slice.version()) != op.version ||
                         slice.codec() != static_cast<uint32_t>(codec->traits().id))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        Place(op, chunk.id), ": got version ", slice.version(), " in codec ", slice.codec(),
-        ", expected version ", op.version.value(), " in codec ",
-        static_cast<uint32_t>(codec->traits().id), " (", codec->name(), ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Place(op, chunk.id), ": got version ", slice.version(), " in codec ",
+                     slice.codec(), ", expected version ", op.version.value(), " in codec ",
+                     static_cast<uint32_t>(codec->traits().id), " (", codec->name(), ")"));
   }
   std::shared_ptr<Assembly>& assembly = assemblies_[{slice.tag(), slice.chunk()}];
   if (assembly == nullptr) {
     if (!op.abandoned && slice.total_bytes() > codec->MaxEncodedSize(chunk)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          Place(op, chunk.id), ": ", slice.total_bytes(), " bytes, at most ",
-          codec->MaxEncodedSize(chunk), " in codec ", codec->name()));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Place(op, chunk.id), ": ", slice.total_bytes(), " bytes, at most ",
+                       codec->MaxEncodedSize(chunk), " in codec ", codec->name()));
     }
     assembly = std::make_shared<Assembly>();
     assembly->total = slice.total_bytes();
@@ -199,10 +198,10 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
   const uint64_t left = assembly->total - assembly->received;
   if (slice.total_bytes() != assembly->total || slice.offset() != assembly->received ||
       size > left || slice.last() != (size == left)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        Place(op, chunk.id), ": a slice of ", size, " bytes at ", slice.offset(), " of ",
-        slice.total_bytes(), slice.last() ? ", the last" : "", "; expected offset ",
-        assembly->received, " of ", assembly->total));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Place(op, chunk.id), ": a slice of ", size, " bytes at ", slice.offset(),
+                     " of ", slice.total_bytes(), slice.last() ? ", the last" : "",
+                     "; expected offset ", assembly->received, " of ", assembly->total));
   }
   return assembly;
 }
@@ -246,10 +245,10 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
   {
     MutexLock lock(&core_->mu);
     if (!encoded.ok()) {
-      return FailOp(op.get(), absl::Status(encoded.status().code(),
-                                           absl::StrCat("server ", address_, ", ",
-                                                        Place(*op, chunk.id), ": ",
-                                                        encoded.status().message())));
+      return FailOp(op.get(),
+                    absl::Status(encoded.status().code(),
+                                 absl::StrCat("server ", address_, ", ", Place(*op, chunk.id), ": ",
+                                              encoded.status().message())));
     }
     if (op->abandoned || !core_->failure.ok()) return;
     ++op->writers;
@@ -298,9 +297,9 @@ std::string ShardFetcher::WaitingFor() const {
     }
   }
   if (first == nullptr) return "";
-  std::string text = absl::StrCat("the weights of stage ", job_->StageText(first->op->stage),
-                                  " at version ", first->op->version.value(), ", ",
-                                  first->chunks.size(), " chunks");
+  std::string text =
+      absl::StrCat("the weights of stage ", job_->StageText(first->op->stage), " at version ",
+                   first->op->version.value(), ", ", first->chunks.size(), " chunks");
   if (others > 0) absl::StrAppend(&text, " and ", others, " more requests");
   return text;
 }

@@ -45,8 +45,7 @@ class ShardFetcher final : public StreamHandler {
 
   // All borrowed but `core`. `parts`: those that the worker hosts.
   ShardFetcher(std::shared_ptr<ClientCore> core, const JobView* job, ShardId shard,
-               std::shared_ptr<grpc::Channel> channel, Executor* pool,
-               std::vector<PartId> parts);
+               std::shared_ptr<grpc::Channel> channel, Executor* pool, std::vector<PartId> parts);
 
   // Asks for `chunks` of the op's stage, which lie on this shard.
   void Fetch(std::shared_ptr<FetchOp> op, const std::vector<ChunkId>& chunks)

@@ -210,8 +210,7 @@ bool GrpcParameterClient::IsImporting(v1::Control::Stub* stub) {
   v1::StatusReply reply;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + core_->options.rpc_timeout);
-  return stub->Status(&context, request, &reply).ok() &&
-         reply.state() == v1::JOB_STATE_IMPORTING;
+  return stub->Status(&context, request, &reply).ok() && reply.state() == v1::JOB_STATE_IMPORTING;
 }
 
 absl::StatusOr<JoinedJob> GrpcParameterClient::Join(const JoinOptions& options) {
@@ -243,8 +242,8 @@ absl::Status GrpcParameterClient::TakeJob(const v1::JoinReply& reply) {
   }
   for (const uint32_t part : reply.parts()) {
     if (part >= spec->training.parts) {
-      return absl::InternalError(absl::StrCat(context, "part ", part, " of a job of ",
-                                              spec->training.parts, " parts"));
+      return absl::InternalError(
+          absl::StrCat(context, "part ", part, " of a job of ", spec->training.parts, " parts"));
     }
     parts_.push_back(PartId(part));
   }
@@ -282,12 +281,10 @@ absl::Status GrpcParameterClient::ConnectShards() {
   });
   for (size_t i = 0; i < shards.size(); ++i) {
     const ShardId id(static_cast<uint32_t>(i));
-    shards[i].fetcher = std::make_unique<ShardFetcher>(core_, &job_, id, shards[i].down,
-                                                       pool_.get(), parts_);
-    shards[i].pusher =
-        std::make_unique<ShardPusher>(core_, &job_, id, shards[i].up, [this](uint64_t bytes) {
-          queue_->OnCounted(bytes);
-        });
+    shards[i].fetcher =
+        std::make_unique<ShardFetcher>(core_, &job_, id, shards[i].down, pool_.get(), parts_);
+    shards[i].pusher = std::make_unique<ShardPusher>(
+        core_, &job_, id, shards[i].up, [this](uint64_t bytes) { queue_->OnCounted(bytes); });
   }
   shards_ = std::move(shards);
   return absl::OkStatus();
@@ -366,8 +363,7 @@ absl::Status GrpcParameterClient::TakeCodecs(const v1::BeginStepReply& reply) {
                          FindCodec(static_cast<CodecId>(codecs.forward_weights())));
     EPS_ASSIGN_OR_RETURN(job_.backward_weights[chunk],
                          FindCodec(static_cast<CodecId>(codecs.backward_weights())));
-    EPS_ASSIGN_OR_RETURN(job_.gradients[chunk],
-                         FindCodec(static_cast<CodecId>(codecs.gradient())));
+    EPS_ASSIGN_OR_RETURN(job_.gradients[chunk], FindCodec(static_cast<CodecId>(codecs.gradient())));
   }
   return absl::OkStatus();
 }

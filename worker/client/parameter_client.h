@@ -29,12 +29,12 @@ struct ClientOptions {
   std::string client_name = "eps-worker";
   std::chrono::milliseconds rpc_timeout{60'000};
   uint64_t push_window_bytes = uint64_t{64} << 20;  // encoded gradients not yet acknowledged
-  MemoryAccount* account = nullptr;                  // may be null; outlives the client
+  MemoryAccount* account = nullptr;                 // may be null; outlives the client
 };
 
 struct JoinOptions {
   uint32_t rank = 0;
-  uint32_t count = 0;              // workers; 0: unknown, the lead assigns
+  uint32_t count = 0;  // workers; 0: unknown, the lead assigns
   std::string compute_profile;
 };
 
@@ -43,7 +43,7 @@ struct JoinedJob {
   std::vector<PartId> parts;  // hosted by this worker, ascending
   Term term;
   Step next_step;
-  bool done = false;          // nothing left to train
+  bool done = false;  // nothing left to train
 };
 
 // Where a stage's tensors lie in host memory: one pointer per TensorUse, in the spec's order.

@@ -72,8 +72,8 @@ void ShardPusher::OnMessage(const grpc::ByteBuffer& message) {
   const absl::Status status = SplitPayload(message, &reply, &none);
   MutexLock lock(&core_->mu);
   if (!status.ok()) {
-    return core_->Fail(absl::Status(status.code(), absl::StrCat("Push on ", address_, ": ",
-                                                                status.message())));
+    return core_->Fail(
+        absl::Status(status.code(), absl::StrCat("Push on ", address_, ": ", status.message())));
   }
   OnReply(reply);
 }
@@ -82,15 +82,15 @@ void ShardPusher::OnReply(const v1::PushReply& reply) {
   const auto it = items_.find(reply.tag());
   if (it == items_.end()) {
     if (!core_->failure.ok()) return;  // Clear dropped it
-    return core_->Fail(absl::InternalError(absl::StrCat(
-        "Push on ", address_, ": a reply for tag ", reply.tag(), ", which nothing waits for")));
+    return core_->Fail(absl::InternalError(absl::StrCat("Push on ", address_, ": a reply for tag ",
+                                                        reply.tag(), ", which nothing waits for")));
   }
   if (reply.has_ack()) return OnAck(it, reply.ack());
   if (reply.has_credit() && it->second.state == Item::State::kOffered) {
     return SendPayload(&it->second);
   }
-  core_->Fail(absl::InternalError(absl::StrCat("Push on ", address_, ": an unexpected reply for ",
-                                               Text(it->second.header))));
+  core_->Fail(absl::InternalError(
+      absl::StrCat("Push on ", address_, ": an unexpected reply for ", Text(it->second.header))));
 }
 
 void ShardPusher::OnAck(Items::iterator it, const v1::Ack& ack) {
@@ -105,21 +105,21 @@ void ShardPusher::OnAck(Items::iterator it, const v1::Ack& ack) {
       break;
     case v1::Ack::STALE:
       if (ack.term() != key.term()) {
-        return core_->Fail(absl::AbortedError(absl::StrCat(
-            context, ": the job's term moved from ", key.term(), " to ", ack.term(), ", step ",
-            ack.step(), ": its state went back; join again")));
+        return core_->Fail(absl::AbortedError(
+            absl::StrCat(context, ": the job's term moved from ", key.term(), " to ", ack.term(),
+                         ", step ", ack.step(), ": its state went back; join again")));
       }
       if (ack.step() > key.step()) break;  // the step is complete: the contribution was counted
       return core_->Fail(absl::FailedPreconditionError(
           absl::StrCat(context, ": the server calls it stale at step ", ack.step())));
     case v1::Ack::CONFLICT:
       return core_->Fail(absl::InternalError(absl::StrCat(
-          context, ": this worker sent other bytes for the same contribution before: ",
-          ack.message())));
+          context,
+          ": this worker sent other bytes for the same contribution before: ", ack.message())));
     case v1::Ack::REFUSED:
       if (ack.retry_after_ms() > 0) return PushBack(it, ack.retry_after_ms());
-      return core_->Fail(absl::FailedPreconditionError(
-          absl::StrCat(context, " is refused: ", ack.message())));
+      return core_->Fail(
+          absl::FailedPreconditionError(absl::StrCat(context, " is refused: ", ack.message())));
     default:
       return core_->Fail(absl::InternalError(
           absl::StrCat(context, ": unknown outcome ", static_cast<int>(ack.outcome()))));

@@ -44,7 +44,8 @@ class ScriptedShard::ControlService final : public v1::Control::Service {
  public:
   explicit ControlService(ScriptedShard* shard) : s_(shard) {}
 
-  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*, v1::HelloReply* reply) override {
+  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*,
+                     v1::HelloReply* reply) override {
     MutexLock lock(&s_->mu_);
     ++s_->seen_.hellos;
     reply->set_protocol(1);
@@ -249,8 +250,7 @@ class ScriptedShard::DataService final : public v1::Data::Service {
       const auto weights = static_cast<uint32_t>(CodecNamed(s_->script_.weights).traits().id);
       codecs->set_forward_weights(weights);
       codecs->set_backward_weights(weights);
-      codecs->set_gradient(
-          static_cast<uint32_t>(CodecNamed(s_->script_.gradients).traits().id));
+      codecs->set_gradient(static_cast<uint32_t>(CodecNamed(s_->script_.gradients).traits().id));
     }
     return grpc::Status::OK;
   }
@@ -374,8 +374,7 @@ class ScriptedShard::DataService final : public v1::Data::Service {
 };
 
 std::vector<ChunkId> ScriptedShard::ChunksOf(const v1::FetchRequest& request) const {
-  const std::vector<ShardId> placement =
-      chunks_->Place(static_cast<uint32_t>(servers_.size()));
+  const std::vector<ShardId> placement = chunks_->Place(static_cast<uint32_t>(servers_.size()));
   const std::set<uint32_t> wanted(request.chunks().begin(), request.chunks().end());
   std::vector<ChunkId> chunks;
   for (const ChunkId id : chunks_->ChunksOfStage(StageId(request.stage()))) {

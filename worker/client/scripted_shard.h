@@ -45,17 +45,17 @@ struct Script {
   std::string failure;        // Status reports a failed job
 
   bool park_fetches = false;
-  int answer_parked = 0;          // requests that are answered although fetches are parked
-  bool interleave = false;        // slices of a request's chunks by turns, last chunk first
-  int break_fetch_after = -1;     // slices until the stream breaks; once
-  int break_fetch_streams = 0;    // streams that break as soon as they are open
-  int damage = 0;                 // chunks that are sent with a wrong CRC
+  int answer_parked = 0;        // requests that are answered although fetches are parked
+  bool interleave = false;      // slices of a request's chunks by turns, last chunk first
+  int break_fetch_after = -1;   // slices until the stream breaks; once
+  int break_fetch_streams = 0;  // streams that break as soon as they are open
+  int damage = 0;               // chunks that are sent with a wrong CRC
   std::function<void(v1::FetchSlice*)> edit_slice;
 
   bool hold_credits = false;
   // Answers a header with an ack at once.
   std::function<std::optional<v1::Ack>(const v1::PushHeader&)> ack_header;
-  int break_push_after = -1;      // payload frames until the stream breaks; once
+  int break_push_after = -1;  // payload frames until the stream breaks; once
   bool reply_unknown_tag = false;
 };
 

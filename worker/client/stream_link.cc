@@ -57,8 +57,7 @@ void StreamLink::SayHello() {
   call->hello.set_client(core_->options.client_name);
   hello_at_ = steady_clock::now();
   const TimePoint give_up = away_since_.value_or(hello_at_) + core_->options.rpc_timeout;
-  call->context.set_deadline(std::chrono::system_clock::now() +
-                             AtLeastOneMs(give_up - hello_at_));
+  call->context.set_deadline(std::chrono::system_clock::now() + AtLeastOneMs(give_up - hello_at_));
   grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
   core_->RpcStarted();
   control_->async()->Hello(&call->context, &call->hello, &call->hello_reply,
@@ -107,8 +106,9 @@ void StreamLink::OnStreamDone(const grpc::Status& status) {
   const TimePoint now = steady_clock::now();
   if (now >= opened_at_ + SettleTime(core_->options.rpc_timeout)) Reached();
   const std::string context = absl::StrCat(method_, " on ", address_);
-  Broken(status.ok() ? absl::UnavailableError(absl::StrCat(context, ": the server ended the stream"))
-                     : FromGrpc(status, context),
+  Broken(status.ok()
+             ? absl::UnavailableError(absl::StrCat(context, ": the server ended the stream"))
+             : FromGrpc(status, context),
          now);
 }
 
@@ -132,8 +132,8 @@ void StreamLink::Broken(const absl::Status& status, TimePoint since) {
     return core_->Fail(core_->Away(address_, *away_since_, waiting_for, last_error_));
   }
   state_ = State::kBackOff;
-  next_attempt_ = std::min(now + core_->BackOff(attempt_++),
-                           *away_since_ + core_->options.rpc_timeout);
+  next_attempt_ =
+      std::min(now + core_->BackOff(attempt_++), *away_since_ + core_->options.rpc_timeout);
   core_->timer.NotifyAll();
 }
 
@@ -172,9 +172,8 @@ void StreamLink::OnProbe(const Call& call, const grpc::Status& status) {
   probe_.reset();
   if (stopped_ || !core_->failure.ok()) return;
   if (call.status_reply.state() == v1::JOB_STATE_FAILED) {
-    return core_->Fail(absl::FailedPreconditionError(
-        absl::StrCat("server ", address_, ": the job cannot go on: ",
-                     call.status_reply.failure())));
+    return core_->Fail(absl::FailedPreconditionError(absl::StrCat(
+        "server ", address_, ": the job cannot go on: ", call.status_reply.failure())));
   }
   const absl::Status answer = FromGrpc(status, absl::StrCat("Status on ", address_));
   const std::string waiting_for = handler_->WaitingFor();

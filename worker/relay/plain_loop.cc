@@ -67,8 +67,7 @@ PlainPart RunPartPlainly(const JobSpec& spec, const Tensors& weights, Step step,
     const MicroBatch batch = Must(batches->Get(step, part.value() * g + j));
     std::vector<ActivationPtr> inputs(n);
     for (uint32_t s = 0; s + 1 < n; ++s) {
-      inputs[s + 1] =
-          Must(runtime->program(StageId(s)).Forward(*loaded[s], batch, inputs[s]));
+      inputs[s + 1] = Must(runtime->program(StageId(s)).Forward(*loaded[s], batch, inputs[s]));
     }
     ActivationPtr grad;
     for (uint32_t s = n; s-- > 0;) {
@@ -82,10 +81,9 @@ PlainPart RunPartPlainly(const JobSpec& spec, const Tensors& weights, Step step,
     }
   }
   for (uint32_t s = 0; s < n; ++s) {
-    const auto sum =
-        FoldPlainly(&leaves[s], 0, g, [&](StageGradientPtr a, StageGradientPtr b) {
-          return runtime->Add(std::move(a), std::move(b));
-        });
+    const auto sum = FoldPlainly(&leaves[s], 0, g, [&](StageGradientPtr a, StageGradientPtr b) {
+      return runtime->Add(std::move(a), std::move(b));
+    });
     result.gradients.push_back(ToTensors(spec, StageId(s), *sum, runtime));
   }
   result.loss_sum = FoldPlainly(&losses, 0, g, [](double a, double b) { return a + b; });

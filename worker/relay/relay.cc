@@ -29,9 +29,9 @@ double SecondsSince(steady_clock::time_point start) {
   return std::chrono::duration<double>(steady_clock::now() - start).count();
 }
 
-using GradientSum = TreeAccumulator<StageGradientPtr,
-                                    std::function<StageGradientPtr(StageGradientPtr,
-                                                                   StageGradientPtr)>>;
+using GradientSum =
+    TreeAccumulator<StageGradientPtr,
+                    std::function<StageGradientPtr(StageGradientPtr, StageGradientPtr)>>;
 using LossAdd = std::function<double(double, double)>;
 
 // One step of the hosted parts. An item is a micro-batch; items are ordered by part, then by place
@@ -174,10 +174,10 @@ class StepRun {
   absl::Status CountLoss(StageId stage, size_t item, const LossSum& loss) {
     // The server divides by what the pushes say, which was counted before the loss was known.
     if (loss.tokens != CountedTokens(items_[item])) {
-      return InContext(stage, item,
-                       absl::InternalError(absl::StrCat("the loss counts ", loss.tokens,
-                                                        " tokens, the labels ",
-                                                        CountedTokens(items_[item]))));
+      return InContext(
+          stage, item,
+          absl::InternalError(absl::StrCat("the loss counts ", loss.tokens, " tokens, the labels ",
+                                           CountedTokens(items_[item]))));
     }
     const size_t part = item / g_;
     loss_sums_[part].Insert({static_cast<uint32_t>(item % g_), 1}, loss.sum);
@@ -206,11 +206,11 @@ class StepRun {
   }
 
   absl::Status InContext(StageId stage, size_t item, const absl::Status& status) const {
-    return absl::Status(status.code(),
-                        absl::StrCat("stage ", stage.value(), " (",
-                                     job_.spec.stages[stage.value()].name, "), micro-batch ",
-                                     items_[item].index, " of step ", start_.step.value(), ": ",
-                                     status.message()));
+    return absl::Status(
+        status.code(),
+        absl::StrCat("stage ", stage.value(), " (", job_.spec.stages[stage.value()].name,
+                     "), micro-batch ", items_[item].index, " of step ", start_.step.value(), ": ",
+                     status.message()));
   }
 
   const JoinedJob& job_;

@@ -38,8 +38,8 @@ struct StepTiming {
 
 class Relay {
  public:
-  // All borrowed; they outlive the relay. `job` is what Join returned. Gradients on their way lie in
-  // the runtime's memory, so the client is destroyed before the runtime.
+  // All borrowed; they outlive the relay. `job` is what Join returned. Gradients on their way lie
+  // in the runtime's memory, so the client is destroyed before the runtime.
   Relay(const JoinedJob& job, ParameterClient* client, StageRuntime* runtime, BatchSource* batches,
         RelayOptions options);
   ~Relay();

@@ -116,8 +116,7 @@ class FakeClient final : public ParameterClient {
     if (step.value() > 1) {
       uint64_t tokens = 0;
       for (const PartLossSum& loss : losses) tokens += loss.tokens;
-      Descend(ReducePlainly(spec_, PartsOf(step.value() - 1)), tokens, loss_scale_log2_,
-              &weights_);
+      Descend(ReducePlainly(spec_, PartsOf(step.value() - 1)), tokens, loss_scale_log2_, &weights_);
     }
     step_ = step;
     StepStart start;
@@ -141,8 +140,8 @@ class FakeClient final : public ParameterClient {
     Tensors& tensors = pushes[{step_.value(), use.value(), part.value()}];
     EXPECT_TRUE(tensors.empty()) << "pushed twice: " << log.back();
     for (size_t u = 0; u < gradient.size(); ++u) {
-      const uint64_t size = spec_.tensors[spec_.stages[use.value()].uses[u].tensor.value()]
-                                .elements();
+      const uint64_t size =
+          spec_.tensors[spec_.stages[use.value()].uses[u].tensor.value()].elements();
       tensors.emplace_back(gradient[u], gradient[u] + size);
     }
     push_tokens.insert({{step_.value(), use.value(), part.value()}, tokens});
@@ -349,8 +348,8 @@ struct Rig {
     job.spec = spec;
     for (uint32_t p = 0; p < shape.parts; ++p) job.parts.push_back(PartId(p));
     job.next_step = Step(1);
-    relay = std::make_unique<Relay>(job, client.get(), &runtime, batches.get(),
-                                    RelayOptions{prefetch});
+    relay =
+        std::make_unique<Relay>(job, client.get(), &runtime, batches.get(), RelayOptions{prefetch});
   }
 
   absl::Status Run(const std::function<bool()>& stop = nullptr) {
@@ -430,10 +429,9 @@ TEST(RelayTest, FetchesEveryStageUpAndDownButTheTopStageOnce) {
   Rig rig(shape, /*prefetch=*/0);
   ASSERT_TRUE(rig.Run().ok());
   const std::vector<std::string> expected = {
-      "begin 1",       "fetch 0f",      "fetch 1f",      "fetch 2f",      "fetch 3f",
-      "push 3 part 1", "push 3 part 0", "fetch 2b",      "push 2 part 0", "push 2 part 1",
-      "fetch 1b",      "push 1 part 1", "push 1 part 0", "fetch 0b",      "push 0 part 0",
-      "push 0 part 1", "flush",         "begin 2",
+      "begin 1",       "fetch 0f", "fetch 1f",      "fetch 2f",      "fetch 3f", "push 3 part 1",
+      "push 3 part 0", "fetch 2b", "push 2 part 0", "push 2 part 1", "fetch 1b", "push 1 part 1",
+      "push 1 part 0", "fetch 0b", "push 0 part 0", "push 0 part 1", "flush",    "begin 2",
   };
   EXPECT_EQ(rig.client->log, expected);
 }
@@ -445,7 +443,7 @@ TEST(RelayTest, PrefetchesAcrossTheTurnButNotAcrossSteps) {
   Rig rig(shape, /*prefetch=*/2);
   ASSERT_TRUE(rig.Run().ok());
   const std::vector<std::string> step = {
-      "fetch 0f", "fetch 1f", "fetch 2f",      "fetch 3f",      "fetch 2b",      "fetch 1b",
+      "fetch 0f",      "fetch 1f", "fetch 2f",      "fetch 3f",      "fetch 2b",      "fetch 1b",
       "push 3 part 0", "fetch 0b", "push 2 part 0", "push 1 part 0", "push 0 part 0",
   };
   std::vector<std::string> expected = {"begin 1"};
@@ -553,8 +551,8 @@ TEST(RelayTest, ReportsTheLossOfEachPartAlongTheTree) {
   EXPECT_EQ(rig.steps, (std::vector<uint64_t>{1, 2, 3}));
   for (size_t i = 0; i < rig.losses.size(); ++i) {
     EXPECT_EQ(rig.losses[i].tokens, 2 * part_tokens);
-    EXPECT_EQ(rig.losses[i].sum, reference.loss_sums.at({i + 1, 0}) +
-                                     reference.loss_sums.at({i + 1, 1}));
+    EXPECT_EQ(rig.losses[i].sum,
+              reference.loss_sums.at({i + 1, 0}) + reference.loss_sums.at({i + 1, 1}));
   }
 }
 
@@ -603,8 +601,8 @@ TEST(RelayTest, EndsWithTheErrorOfAPart) {
     rig.runtime.fail_at = at;
     const absl::Status status = rig.Run();
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-    EXPECT_TRUE(absl::StrContains(status.message(), absl::StrCat("micro-batch ", at.substr(at.size() - 1),
-                                                                 " of step 1")))
+    EXPECT_TRUE(absl::StrContains(
+        status.message(), absl::StrCat("micro-batch ", at.substr(at.size() - 1), " of step 1")))
         << status;
     EXPECT_EQ(rig.client->held.now, 0) << "an abandoned fetch is left";
   }

@@ -59,8 +59,8 @@ class SyntheticRuntimeTest : public testing::Test {
     all.gradients.resize(2 * n);
     ActivationPtr grad;
     for (uint32_t s = n; s-- > 0;) {
-      auto result = *runtime_->program(StageId(s)).Backward(*loaded[s], batch, inputs[s], grad,
-                                                            loss_scale_log2);
+      auto result = *runtime_->program(StageId(s))
+                         .Backward(*loaded[s], batch, inputs[s], grad, loss_scale_log2);
       EXPECT_EQ(result.grad_in == nullptr, s == 0);
       grad = result.grad_in;
       if (s + 1 == n) all.loss = result.loss;
@@ -155,8 +155,7 @@ TEST_F(SyntheticRuntimeTest, KeepsStashedValuesAndChargesThem) {
   batch.step = Step(1);
   batch.samples = 2;
   batch.seq_len = 32;
-  ActivationPtr out =
-      *runtime_->program(StageId(0)).Forward(*Load(StageId(0)), batch, nullptr);
+  ActivationPtr out = *runtime_->program(StageId(0)).Forward(*Load(StageId(0)), batch, nullptr);
   const uint64_t bytes = out->bytes();
   EXPECT_EQ(runtime_->device_memory().live_bytes, bytes);
   ActivationPtr stashed = *runtime_->Stash(std::move(out));
@@ -167,8 +166,8 @@ TEST_F(SyntheticRuntimeTest, KeepsStashedValuesAndChargesThem) {
   stashed = nullptr;
   EXPECT_EQ(runtime_->device_memory().live_bytes, bytes);
   EXPECT_EQ(account_.live_bytes(MemoryKind::kStash), 0u);
-  const auto first = runtime_->program(StageId(1)).Backward(
-      *Load(StageId(1)), batch, back, nullptr, 0);
+  const auto first =
+      runtime_->program(StageId(1)).Backward(*Load(StageId(1)), batch, back, nullptr, 0);
   ASSERT_TRUE(first.ok());
   EXPECT_GT(runtime_->device_memory().peak_bytes, bytes);
 }

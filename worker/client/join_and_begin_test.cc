@@ -1,0 +1,217 @@
+// How a client connects, joins and begins steps.
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "worker/client/client_fixture.h"
+
+namespace eps {
+namespace {
+
+using std::chrono::milliseconds;
+
+using JoinAndBeginTest = ClientFixture;
+
+TEST_F(JoinAndBeginTest, JoinLearnsSpecPartsTermAndStep) {
+  StartServers(2);
+  ChangeAll([](Script* s) {
+    s->parts = {1, 0};
+    s->term = 5;
+    s->next_step = 3;
+    s->importing_joins = 2;  // the client asks again until the job has its weights
+  });
+  Join();
+  EXPECT_EQ(job_.spec.ToText(), spec_.ToText());
+  EXPECT_EQ(job_.parts, (std::vector<PartId>{PartId(0), PartId(1)}));
+  EXPECT_EQ(job_.term, Term(5));
+  EXPECT_EQ(job_.next_step, Step(3));
+  EXPECT_FALSE(job_.done);
+}
+
+TEST_F(JoinAndBeginTest, JoinWaitsForTheWeightsAsLongAsTheServerDoes) {
+  StartServers(1);
+  options_.rpc_timeout = milliseconds(100);
+  ChangeAll([](Script* s) { s->importing = true; });
+  std::thread release([this] {
+    EXPECT_TRUE(servers_[0]->WaitUntil([](const Seen& s) { return s.statuses >= 2; }));
+    ChangeAll([](Script* s) { s->importing = false; });
+  });
+  Join();
+  release.join();
+}
+
+TEST_F(JoinAndBeginTest, JoinGivesUpOnASilentServer) {
+  StartServers(1);
+  options_.rpc_timeout = milliseconds(100);
+  ChangeAll([](Script* s) {
+    s->importing = true;
+    s->answer_status = false;
+  });
+  auto client = ParameterClient::Connect(options_);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const absl::Status status = (*client)->Join(JoinOptions()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), servers_[0]->address())) << status;
+}
+
+TEST_F(JoinAndBeginTest, ConnectNamesWhatIsWrongWithAnAddress) {
+  ClientOptions options;
+  EXPECT_EQ(ParameterClient::Connect(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options.servers = {"nowhere"};
+  auto bad = ParameterClient::Connect(options);
+  EXPECT_EQ(bad.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(bad.status().message(), "nowhere")) << bad.status();
+
+  StartServers(1);
+  options.servers = {servers_[0]->address()};
+  servers_[0]->Stop();
+  options.rpc_timeout = milliseconds(200);
+  auto away = ParameterClient::Connect(options);
+  EXPECT_EQ(away.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(absl::StrContains(away.status().message(), options.servers[0])) << away.status();
+  EXPECT_TRUE(absl::StrContains(away.status().message(), "worker.rpc_timeout")) << away.status();
+}
+
+TEST_F(JoinAndBeginTest, BeginStepCarriesPartsAndLosses) {
+  StartServers(2);
+  ChangeAll([](Script* s) { s->parts = {0, 1}; });
+  Join();
+  auto start = client_->BeginStep(
+      Step(4), {PartLossSum{PartId(0), 1.5, 10}, PartLossSum{PartId(1), 2.5, 11}});
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_EQ(start->version, Version(3));
+  EXPECT_FALSE(start->done);
+  for (auto& server : servers_) {
+    const Seen seen = server->seen();
+    ASSERT_EQ(seen.begins.size(), 1u);
+    const v1::BeginStepRequest& request = seen.begins[0];
+    EXPECT_EQ(request.parts_size(), 2);
+    ASSERT_EQ(request.losses_size(), 2);
+    EXPECT_EQ(request.losses(1).part(), 1u);
+    EXPECT_EQ(request.losses(1).loss_sum(), 2.5);
+    EXPECT_EQ(request.losses(1).tokens(), 11u);
+    EXPECT_EQ(request.losses(1).step(), 3u);
+  }
+  auto end = client_->BeginStep(Step(spec_.training.steps + 1), {});
+  ASSERT_TRUE(end.ok());
+  EXPECT_TRUE(end->done);
+}
+
+TEST_F(JoinAndBeginTest, BeginStepWaitsForAServerThatDrains) {
+  StartServers(2);
+  Join();
+  std::atomic<int> refusals{3};
+  servers_[1]->Change([&](Script* s) {
+    s->begin_step = [&](const v1::BeginStepRequest&, v1::BeginStepReply*) {
+      return refusals.fetch_sub(1) > 0 ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining")
+                                       : grpc::Status::OK;
+    };
+  });
+  EXPECT_TRUE(client_->BeginStep(Step(1), {}).ok());
+  EXPECT_EQ(servers_[1]->seen().begins.size(), 4u);
+  EXPECT_EQ(servers_[0]->seen().begins.size(), 1u);
+}
+
+TEST_F(JoinAndBeginTest, BeginStepGivesUpOnAServerThatStaysAway) {
+  StartServers(2);
+  options_.rpc_timeout = milliseconds(200);
+  Join();
+  servers_[1]->Stop();
+  const absl::Status status = client_->BeginStep(Step(7), {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), servers_[1]->address())) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "BeginStep 7")) << status;
+}
+
+TEST_F(JoinAndBeginTest, BeginStepWaitsAsLongAsAServerAnswers) {
+  StartServers(1);
+  options_.rpc_timeout = milliseconds(100);
+  Join();
+  ChangeAll([](Script* s) { s->park_begin_steps = true; });
+  std::thread release([this] {
+    EXPECT_TRUE(servers_[0]->WaitUntil([](const Seen& s) { return s.begins.size() >= 3; }));
+    ChangeAll([](Script* s) { s->park_begin_steps = false; });
+  });
+  const auto start = client_->BeginStep(Step(1), {});
+  EXPECT_TRUE(start.ok()) << start.status();
+  release.join();
+  EXPECT_GE(servers_[0]->seen().statuses, 2);
+}
+
+TEST_F(JoinAndBeginTest, BeginStepGivesUpOnASilentServer) {
+  StartServers(1);
+  options_.rpc_timeout = milliseconds(100);
+  Join();
+  ChangeAll([](Script* s) {
+    s->park_begin_steps = true;
+    s->answer_status = false;
+  });
+  const absl::Status status = client_->BeginStep(Step(1), {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), servers_[0]->address())) << status;
+}
+
+TEST_F(JoinAndBeginTest, BeginStepReportsRefusalsAndContradictions) {
+  using Reply = std::function<grpc::Status(const v1::BeginStepRequest&, v1::BeginStepReply*)>;
+  struct Case {
+    Reply reply;
+    absl::StatusCode code;
+    std::string named;
+  };
+  const std::vector<Case> cases = {
+      {[](const v1::BeginStepRequest&, v1::BeginStepReply*) {
+         return grpc::Status(grpc::StatusCode::ABORTED, "term 1 is over");
+       },
+       absl::StatusCode::kAborted, "term 1 is over"},
+      {[](const v1::BeginStepRequest&, v1::BeginStepReply* r) {
+         r->set_term(2);
+         return grpc::Status::OK;
+       },
+       absl::StatusCode::kAborted, "term moved from 1 to 2"},
+      {[](const v1::BeginStepRequest&, v1::BeginStepReply* r) {
+         r->set_version(9);
+         return grpc::Status::OK;
+       },
+       absl::StatusCode::kInternal, "version 9"},
+      {[](const v1::BeginStepRequest&, v1::BeginStepReply* r) {
+         r->add_codecs()->set_chunk(1000);
+         return grpc::Status::OK;
+       },
+       absl::StatusCode::kInternal, "chunk 1000"},
+  };
+  for (const Case& c : cases) {
+    servers_.clear();
+    StartServers(2);
+    Join();
+    servers_[1]->Change([&](Script* s) { s->begin_step = c.reply; });
+    const absl::Status status = client_->BeginStep(Step(1), {}).status();
+    EXPECT_EQ(status.code(), c.code) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), c.named)) << status;
+    client_.reset();
+  }
+}
+
+TEST_F(JoinAndBeginTest, BeginStepReturnsTheFailureOfAnEarlierPush) {
+  StartServers(1);
+  Join();
+  Begin();
+  ChangeAll([](Script* s) {
+    s->park_begin_steps = true;
+    s->ack_header = [](const v1::PushHeader&) { return AckOf(v1::Ack::REFUSED, 1, 1); };
+  });
+  StageMemory gradient = Gradient(StageId(1), 1);
+  ASSERT_TRUE(Push(StageId(1), 0, &gradient).ok());
+  const absl::Status status = client_->BeginStep(Step(2), {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "refused")) << status;
+}
+
+}  // namespace
+}  // namespace eps
