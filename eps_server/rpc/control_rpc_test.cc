@@ -166,6 +166,32 @@ TEST_F(ControlRpc, APreparedShardFollowsItsLeadToAnotherSpec) {
   EXPECT_EQ(reply.job_name(), "second-try");
 }
 
+TEST_F(ControlRpc, PrepareJobIsIdempotentAndForOtherShardsOnly) {
+  v1::PrepareJobRequest request;
+  request.set_spec_text(spec_.ToText());
+  request.add_servers("127.0.0.1:9");  // a lead that is not there: the link is tried in vain
+  request.add_servers(server_->address());
+  request.set_term(1);
+  v1::PrepareJobReply first, second;
+  for (const uint32_t shard : {0u, 2u}) {
+    request.set_shard(shard);
+    EXPECT_EQ(client_.shard().PrepareJob(NewContext().get(), request, &first).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  request.set_shard(1);
+  ASSERT_TRUE(client_.shard().PrepareJob(NewContext().get(), request, &first).ok());
+  EXPECT_EQ(first.job_id(), spec_.id().value());
+  EXPECT_GT(first.reserved_bytes(), 0u);
+  ASSERT_TRUE(client_.shard().PrepareJob(NewContext().get(), request, &second).ok());
+  EXPECT_EQ(first.SerializeAsString(), second.SerializeAsString());
+  // It does not lead: CreateJob belongs elsewhere, and another lead has no say here.
+  absl::Status status = client_.CreateJob(spec_, {server_->address()});
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
+  request.set_servers(0, "127.0.0.1:10");
+  EXPECT_EQ(client_.shard().PrepareJob(NewContext().get(), request, &second).error_code(),
+            grpc::StatusCode::ALREADY_EXISTS);
+}
+
 TEST_F(ControlRpc, CallsWithoutAJobSayWhatToDo) {
   EXPECT_EQ(client_.BeginStep(spec_, 1).code(), absl::StatusCode::kNotFound);
   v1::JoinReply reply;

@@ -123,6 +123,42 @@ TEST_F(DataRpc, AFetchOfMalformedBytesEndsTheStream) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST_F(DataRpc, AReaderThatDoesNotReadIsNotServedBeyondABound) {
+  Open(BigChunkSpec());
+  auto context = NewContext();
+  auto stream = client_.data().Fetch(context.get());
+  constexpr uint64_t kRequests = 40;  // of more than 4 MiB each
+  constexpr int kPolls = 200;
+  const uint64_t stage_bytes = chunks_.StageElements(StageId(0)) * sizeof(float);
+  v1::FetchRequest request;
+  request.set_job_id(spec_.id().value());
+  request.set_term(1);
+  uint64_t sent = 0;
+  bool served = true;
+  while (sent < kRequests && served) {
+    request.set_tag(++sent);
+    ASSERT_TRUE(stream->Write(request));
+    served = false;
+    for (int poll = 0; poll < kPolls && !served; ++poll) {
+      served = client_.Counter("fetched_bytes") >= sent * stage_bytes;
+    }
+  }
+  EXPECT_LT(sent, kRequests) << "requests were read although nobody took the answers";
+  v1::StatusReply status;
+  ASSERT_TRUE(client_.Status(&status).ok());
+  EXPECT_LT(status.memory(static_cast<int>(MemoryKind::kFetch)).peak_bytes(), uint64_t{60} << 20);
+  // Nothing is lost by it.
+  stream->WritesDone();
+  uint64_t chunks = 0;
+  v1::FetchSlice slice;
+  while (stream->Read(&slice)) {
+    EXPECT_EQ(slice.code(), 0u) << slice.message();
+    chunks += slice.last() ? 1 : 0;
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(chunks, sent * chunks_.ChunksOfStage(StageId(0)).size());
+}
+
 TEST_F(DataRpc, APushIsCountedOnce) {
   Open(BigChunkSpec());
   const std::string payload = Payload(FirstChunk(), 1.0f);
@@ -434,6 +470,87 @@ TEST(ThreeServers, CompleteStepsTogether) {
   EXPECT_FALSE(watch->Read(&record)) << "the watch ends with the job";
   EXPECT_TRUE(watch->Finish().ok());
   for (auto& server : servers) server->Shutdown(std::chrono::milliseconds(200));
+}
+
+TEST(TwoServers, OpenABrokenLinkAgain) {
+  JobSpec spec = TinySyntheticSpec();
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  const auto lead = StartTestServer();
+  const auto second = StartTestServer();
+  TestClient client(lead->address());
+  TestClient client2(second->address());
+  ASSERT_TRUE(client.CreateJob(spec, {lead->address(), second->address()}).ok());
+  ASSERT_TRUE(client.Initialize(spec).ok());
+  ASSERT_TRUE(client2.Initialize(spec).ok());
+  ASSERT_TRUE(client.BeginStep(spec, 1).ok());
+  ASSERT_TRUE(client2.BeginStep(spec, 1).ok());
+  PushAll(&client, spec, chunks, ShardId(0), 2, 1, 0.5f);
+  // Somebody takes the place of the second server's link, as a half-dead connection would. It
+  // loses the place again when the server links anew.
+  v1::HelloRequest hello;
+  hello.set_min_protocol(1);
+  hello.set_max_protocol(1);
+  v1::HelloReply about;
+  ASSERT_TRUE(client2.control().Hello(NewContext().get(), hello, &about).ok());
+  auto context = NewContext();
+  auto link = client.shard().Link(context.get());
+  v1::ShardMessage message;
+  message.set_job_id(spec.id().value());
+  message.set_from(1);
+  message.set_term(1);
+  message.mutable_register_()->set_incarnation(about.incarnation());
+  ASSERT_TRUE(link->Write(message));
+  v1::ShardMessage ignored;
+  while (link->Read(&ignored)) {
+  }
+  EXPECT_EQ(link->Finish().error_code(), grpc::StatusCode::ABORTED);
+  PushAll(&client2, spec, chunks, ShardId(1), 2, 1, 0.5f);
+  EXPECT_TRUE(client.BeginStep(spec, 2).ok());
+  EXPECT_TRUE(client2.BeginStep(spec, 2).ok());
+}
+
+TEST(TwoServers, RefuseLinksThatAreNotOfTheJob) {
+  const JobSpec spec = TinySyntheticSpec();
+  const auto lead = StartTestServer();
+  const auto second = StartTestServer();
+  TestClient client(lead->address());
+  TestClient client2(second->address());
+  ASSERT_TRUE(client.CreateJob(spec, {lead->address(), second->address()}).ok());
+  v1::ShardMessage good;
+  good.set_job_id(spec.id().value());
+  good.set_from(1);
+  good.mutable_register_()->set_incarnation(1);
+  v1::ShardMessage other_job = good;
+  other_job.set_job_id(1);
+  v1::ShardMessage no_shard = good;
+  no_shard.set_from(2);
+  v1::ShardMessage lead_itself = good;
+  lead_itself.set_from(0);
+  v1::ShardMessage no_register = good;
+  no_register.mutable_stats();
+  const struct {
+    const char* what;
+    TestClient* client;
+    v1::ShardMessage message;
+    grpc::StatusCode code;
+  } cases[] = {
+      {"another job", &client, other_job, grpc::StatusCode::NOT_FOUND},
+      {"no such shard", &client, no_shard, grpc::StatusCode::INVALID_ARGUMENT},
+      {"the lead itself", &client, lead_itself, grpc::StatusCode::INVALID_ARGUMENT},
+      {"no Register", &client, no_register, grpc::StatusCode::INVALID_ARGUMENT},
+      {"not the lead", &client2, good, grpc::StatusCode::FAILED_PRECONDITION},
+  };
+  for (const auto& c : cases) {
+    auto context = NewContext();
+    auto link = c.client->shard().Link(context.get());
+    link->Write(c.message);
+    v1::ShardMessage ignored;
+    EXPECT_FALSE(link->Read(&ignored)) << c.what;
+    EXPECT_EQ(link->Finish().error_code(), c.code) << c.what;
+  }
+  v1::StatusReply status;
+  ASSERT_TRUE(client.Status(&status).ok());
+  EXPECT_EQ(status.state(), v1::JOB_STATE_IMPORTING) << "the job is not disturbed";
 }
 
 TEST(ThreeServers, NameTheShardThatIsNotThere) {
