@@ -88,6 +88,6 @@ class Golden(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    EPS, PRINT_LOGITS = map(os.path.abspath, sys.argv[1:])
-    del sys.argv[1:]
+    EPS, PRINT_LOGITS = map(os.path.abspath, sys.argv[1:3])
+    del sys.argv[1:3]
     source_tree.main()
