@@ -7,15 +7,12 @@
 //
 // Exit code 64: the arguments or the configuration do not fit. LibTorch's exceptions end it.
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <thread>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,10 +21,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "bench/whole_model.h"
+#include "cli/plan.h"
+#include "cli/run_config.h"
 #include "common/config.h"
 #include "common/status_macros.h"
-#include "spec/model_layout.h"
-#include "spec/spec_builder.h"
+#include "spec/job_spec.h"
 #include "worker/data/token_source.h"
 #include "worker/exec/tensor_memory.h"
 
@@ -59,14 +57,6 @@ absl::StatusOr<Options> ParseOptions(int argc, char** argv) {
   return options;
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  const std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 // What a run trains on and how.
 struct Job {
   Config config;
@@ -76,19 +66,14 @@ struct Job {
 
 absl::StatusOr<Job> LoadJob(const std::string& config_path) {
   Job job;
-  EPS_ASSIGN_OR_RETURN(const std::string yaml, ReadFile(config_path));
-  EPS_RETURN_IF_ERROR(job.config.MergeYaml(yaml, config_path));
-  ModelSpec model;
-  if (!job.config.model.path.empty()) {
-    std::string path = job.config.model.path;
-    if (!std::ifstream(path + "/config.json")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("model.path: ", path, " is no folder with a config.json"));
-    }
-    EPS_ASSIGN_OR_RETURN(const std::string json, ReadFile(path + "/config.json"));
-    EPS_ASSIGN_OR_RETURN(model.gpt2, ParseGpt2Config(json));
-  }
-  const Gpt2Config& gpt2 = model.gpt2;
+  RunConfig run;
+  run.origin = config_path;
+  EPS_ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(config_path));
+  EPS_RETURN_IF_ERROR(run.config.MergeYaml(yaml, config_path));
+  EPS_ASSIGN_OR_RETURN(TrainPlan plan, MakePlan(run));
+  job.config = std::move(plan.config);
+  job.spec = std::move(plan.spec);
+  const Gpt2Config& gpt2 = job.spec.model.gpt2;
   if (gpt2.resid_pdrop > 0 || gpt2.embd_pdrop > 0 || gpt2.attn_pdrop > 0) {
     return absl::InvalidArgumentError(
         "the model has dropout, which would make the two programs draw different masks; set "
@@ -96,23 +81,17 @@ absl::StatusOr<Job> LoadJob(const std::string& config_path) {
   }
   EPS_ASSIGN_OR_RETURN(
       job.data, TokenData::Open(job.config.data.path, static_cast<uint32_t>(gpt2.vocab_size)));
-  const uint32_t workers = static_cast<uint32_t>(std::max(1, job.config.worker.count));
-  EPS_ASSIGN_OR_RETURN(
-      job.spec, BuildJobSpec(job.config, model, job.data->size(), job.data->Sha256Hex(), workers));
   return job;
 }
 
 absl::Status Run(const Options& options) {
   EPS_ASSIGN_OR_RETURN(const Job job, LoadJob(options.config_path));
   const JobSpec& spec = job.spec;
-  const int threads = job.config.worker.threads > 0
-                          ? job.config.worker.threads
-                          : static_cast<int>(std::thread::hardware_concurrency());
-  PrepareLibTorch(threads);
+  PrepareLibTorch(job.config.worker.threads);
   WholeModel model(spec, options.recompute);
   const std::unique_ptr<BatchSource> batches = NewTokenBatchSource(spec, *job.data);
   std::printf("{\"job\":\"%s\",\"threads\":%d,\"parameters\":%s,\"recompute\":%s}\n",
-              absl::StrFormat("%016x", spec.id().value()).c_str(), threads,
+              absl::StrFormat("%016x", spec.id().value()).c_str(), job.config.worker.threads,
               absl::StrCat(spec.total_elements()).c_str(), options.recompute ? "true" : "false");
   std::fflush(stdout);
 

@@ -29,7 +29,7 @@ ROOMS = {
     "cli": BASE | {"wire", "compression", "optimizer", "storage", "eps_server", "worker",
                    "planner", "verify"},
     "bench": BASE | {"wire", "compression", "optimizer", "storage", "eps_server", "worker",
-                     "planner", "verify"},
+                     "planner", "verify", "cli"},
     "tests": BASE | {"wire", "compression", "optimizer", "storage", "eps_server", "worker",
                      "planner", "verify", "cli"},
 }

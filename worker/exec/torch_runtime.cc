@@ -125,27 +125,58 @@ class TorchGradient final : public StageGradient {
   absl::Status status;
 };
 
+// Keeps a stashed tensor out of the device's count as long as no activation on the device shares
+// its memory: a CPU stashes without a copy, and counts as if there were one.
+class OffDevice {
+ public:
+  explicit OffDevice(uint64_t bytes) : bytes_(static_cast<int64_t>(bytes)) { Leave(); }
+  void Enter() {
+    ++on_device_;
+    count_ = nullptr;
+  }
+  void Leave() {
+    if (--on_device_ == 0) count_ = std::make_unique<DeviceCount>(-bytes_);
+  }
+
+ private:
+  const int64_t bytes_;
+  int on_device_ = 1;  // activations
+  std::unique_ptr<DeviceCount> count_;
+};
+
 class TorchActivation final : public Activation {
  public:
   explicit TorchActivation(Tensor t) : tensor(std::move(t)) {}
-  uint64_t bytes() const override { return tensor.nbytes(); }
-  Tensor tensor;
-};
-
-// An activation in host memory, charged by the caller. Taking it back ends the charges even if the
-// handle lives on.
-class StashedActivation final : public Activation {
- public:
-  StashedActivation(Tensor t, std::unique_ptr<Charge> c, bool leaves_device_account)
-      : tensor(std::move(t)), charge(std::move(c)) {
-    if (leaves_device_account) {
-      off_device = std::make_unique<DeviceCount>(-static_cast<int64_t>(tensor.nbytes()));
-    }
+  ~TorchActivation() override {
+    if (const auto stashed = stashed_.lock()) stashed->Leave();
   }
   uint64_t bytes() const override { return tensor.nbytes(); }
+  // Its memory is that of a stashed tensor.
+  void ShareWith(const std::shared_ptr<OffDevice>& stashed) const {
+    if (stashed == nullptr) return;
+    EPS_CHECK(stashed_.expired());
+    stashed->Enter();
+    stashed_ = stashed;
+  }
   Tensor tensor;
-  mutable std::unique_ptr<Charge> charge;
-  mutable std::unique_ptr<DeviceCount> off_device;
+
+ private:
+  mutable std::weak_ptr<OffDevice> stashed_;
+};
+
+// An activation in host memory, charged to the stash as long as it lives.
+class StashedActivation final : public Activation {
+ public:
+  StashedActivation(Tensor t, std::unique_ptr<Charge> c, bool shares_memory)
+      : tensor(std::move(t)),
+        off_device(shares_memory ? std::make_shared<OffDevice>(tensor.nbytes()) : nullptr),
+        charge_(std::move(c)) {}
+  uint64_t bytes() const override { return tensor.nbytes(); }
+  const Tensor tensor;
+  const std::shared_ptr<OffDevice> off_device;  // null on a device that copies
+
+ private:
+  const std::unique_ptr<Charge> charge_;
 };
 
 const TorchWeights& WeightsOf(const StageWeights& weights) {
@@ -288,7 +319,8 @@ class TorchRuntime final : public StageRuntime {
 
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
     if (!stash_on_host_) return activation;
-    const Tensor& tensor = static_cast<const TorchActivation&>(*activation).tensor;
+    const auto& from = static_cast<const TorchActivation&>(*activation);
+    const Tensor& tensor = from.tensor;
     if (account_ != nullptr) {
       const absl::Status room = account_->TryCharge(MemoryKind::kStash, tensor.nbytes());
       if (!room.ok()) {
@@ -298,7 +330,7 @@ class TorchRuntime final : public StageRuntime {
       }
     }
     auto charge = std::make_unique<Charge>(account_, MemoryKind::kStash, tensor.nbytes());
-    ActivationPtr stashed;
+    std::shared_ptr<StashedActivation> stashed;
     EPS_RETURN_IF_ERROR(CatchTorch("stashing an activation", [&] {
       Tensor host = tensor;  // a CPU keeps it where it is
       if (!device_.is_cpu()) {
@@ -308,19 +340,19 @@ class TorchRuntime final : public StageRuntime {
       stashed =
           std::make_shared<StashedActivation>(std::move(host), std::move(charge), device_.is_cpu());
     }));
+    from.ShareWith(stashed->off_device);
     return stashed;
   }
 
   absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) override {
     if (!stash_on_host_) return stashed;
     const auto& from = static_cast<const StashedActivation&>(*stashed);
-    ActivationPtr activation;
+    std::shared_ptr<TorchActivation> activation;
     EPS_RETURN_IF_ERROR(CatchTorch("fetching an activation from the stash", [&] {
       activation = std::make_shared<TorchActivation>(from.tensor.to(
           at::TensorOptions().device(device_), /*non_blocking=*/true, /*copy=*/false));
     }));
-    from.off_device.reset();
-    from.charge.reset();
+    activation->ShareWith(from.off_device);
     return activation;
   }
 

@@ -117,9 +117,38 @@ TEST(TorchRuntimeTest, StashIsChargedToTheAccountAndNotToTheDevice) {
   ActivationPtr stashed = *runtime->Stash(std::move(out));
   EXPECT_EQ(runtime->device_memory().live_bytes, live - bytes);
   EXPECT_EQ(account.live_bytes(MemoryKind::kStash), bytes);
-  out = *runtime->Unstash(stashed);  // the handle of the stash lives on
+  stashed = nullptr;
+  EXPECT_EQ(account.live_bytes(MemoryKind::kStash), 0u);
+}
+
+// The forward pass reads a stage's input, the backward pass reads it again.
+TEST(TorchRuntimeTest, ReadingTheStashLeavesItCharged) {
+  const JobSpec spec = MakeSpec(1);
+  MemoryAccount account;
+  auto runtime = MakeRuntime(spec, "host", &account);
+  auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
+  ActivationPtr out = *runtime->program(StageId(0)).Forward(*weights, MakeBatch(), nullptr);
+  const uint64_t bytes = out->bytes();
+  const uint64_t live = runtime->device_memory().live_bytes;
+  ActivationPtr stashed = *runtime->Stash(out);
+  EXPECT_EQ(runtime->device_memory().live_bytes, live) << "the activation is still at hand";
+  EXPECT_EQ(account.live_bytes(MemoryKind::kStash), bytes);
+  out = nullptr;
+  EXPECT_EQ(runtime->device_memory().live_bytes, live - bytes);
+
+  ActivationPtr in = *runtime->Unstash(stashed);
+  EXPECT_EQ(runtime->device_memory().live_bytes, live);
+  EXPECT_EQ(account.live_bytes(MemoryKind::kStash), bytes);
+  in = nullptr;
+  EXPECT_EQ(runtime->device_memory().live_bytes, live - bytes);
+  EXPECT_EQ(account.live_bytes(MemoryKind::kStash), bytes);
+
+  in = *runtime->Unstash(stashed);
+  stashed = nullptr;
   EXPECT_EQ(runtime->device_memory().live_bytes, live);
   EXPECT_EQ(account.live_bytes(MemoryKind::kStash), 0u);
+  in = nullptr;
+  EXPECT_EQ(runtime->device_memory().live_bytes, live - bytes);
 }
 
 TEST(TorchRuntimeTest, RefusesAStashBeyondTheAccountsLimit) {

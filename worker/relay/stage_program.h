@@ -128,7 +128,8 @@ class StageRuntime {
   virtual absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) = 0;
 
   // Moves an activation to the stash (host memory if worker.stash is host; charged to kStash) and
-  // back. Values are kept bit for bit.
+  // back. Values are kept bit for bit. What is stashed may be read several times and stays charged
+  // until its handle goes away.
   virtual absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) = 0;
   virtual absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) = 0;
 

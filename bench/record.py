@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Runs benchmarks that judge themselves and records what they print in docs/benchmarks.md.
+
+A section holds the command, the machine, the commit and the output as it was. The programs
+interleave what they measure with its limit and exit with 0 if their goal is reached, 1 if not.
+"""
+
+import argparse
+import collections
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import report
+
+TIMEOUT_S = 1800
+
+# `programs`: command lines from the root of the tree. `targets`: what has to be built for them.
+Benchmark = collections.namedtuple("Benchmark", "title intro targets programs")
+
+BENCHMARKS = {
+    "depth": Benchmark(
+        "Memory against depth",
+        "Peaks of a GPT-2 of width 128 whose number of layers grows: only the stash and the "
+        "servers' state may grow with it.",
+        ["//cli:eps"], [["bazel-bin/cli/eps", "bench", "depth"]]),
+    "adamw": Benchmark(
+        "AdamW against the memory",
+        "Time of pure memory traffic over the same 28 bytes per parameter / time of the update "
+        "kernel, per round: 1.0 is the memory's limit, the goal is at least 0.90 over contiguous "
+        "memory.",
+        ["//bench:adamw_bench"], [["bazel-bin/bench/adamw_bench", "64", "25", "2"]]),
+}
+
+
+def run(command):
+    """(exit code, output) of a command run at the root of the tree."""
+    result = subprocess.run(command, cwd=report.ROOT, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT_S)
+    return result.returncode, result.stdout.decode(errors="replace").strip()
+
+
+def section_body(benchmark, outputs):
+    blocks = "\n\n".join(f"`{' '.join(program)}`\n\n```\n{output}\n```"
+                         for program, (_, output) in zip(benchmark.programs, outputs))
+    missed = any(code != 0 for code, _ in outputs)
+    return (f"## {benchmark.title}\n\n{benchmark.intro}\n\n"
+            f"Machine: {report.machine()}, {len(os.sched_getaffinity(0))} cores; "
+            f"commit {report.commit()}.{' **The goal was missed.**' if missed else ''}\n\n{blocks}")
+
+
+def record(name, page, patience):
+    benchmark = BENCHMARKS[name]
+    code, output = run(["bazel", "build", *benchmark.targets])
+    if code != 0:
+        print(f"{name}: {benchmark.targets} did not build:\n{output}", file=sys.stderr)
+        return 2
+    if not report.wait_until_quiet(0.10, len(os.sched_getaffinity(0)), patience, time.monotonic,
+                                   time.sleep):
+        print(f"{name}: other programs keep the machine busy; figures are noisy", file=sys.stderr)
+    outputs = [run(program) for program in benchmark.programs]
+    for _, text in outputs:
+        print(text, flush=True)
+    if any(code not in (0, 1) for code, _ in outputs):
+        return 2
+    report.write_section(page, name, section_body(benchmark, outputs))
+    return max(code for code, _ in outputs)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="default: all")
+    parser.add_argument("--page", default=str(pathlib.Path(report.ROOT) / "docs/benchmarks.md"))
+    parser.add_argument("--patience", type=float, default=60,
+                        help="seconds to wait until the machine is quiet")
+    options = parser.parse_args()
+    return max(record(name, options.page, options.patience)
+               for name in options.names or BENCHMARKS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
