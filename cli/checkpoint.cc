@@ -23,6 +23,7 @@
 #include "common/exit_code.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "optimizer/update_rule.h"
 
 namespace eps {
 namespace {
@@ -33,10 +34,16 @@ using nlohmann::ordered_json;
 constexpr char kManifest[] = "eps/manifest.json";
 constexpr char kFormat[] = "eps-checkpoint";
 constexpr int kFormatVersion = 1;
-// In the order of a chunk's state: weights, then the fields of AdamW.
-constexpr const char* kStateFiles[] = {"model.safetensors", "eps/exp_avg.safetensors",
-                                       "eps/exp_avg_sq.safetensors"};
-constexpr size_t kFields = std::size(kStateFiles);
+constexpr char kSpecFile[] = "eps/job_spec.txt";
+
+// In the order of a chunk's state: weights, then the fields of the job's optimizer.
+std::vector<std::string> StateFiles(const JobSpec& spec) {
+  std::vector<std::string> files = {"model.safetensors"};
+  for (const StateField& field : StateFields(spec.optimizer)) {
+    files.push_back(absl::StrCat("eps/", field.name, ".safetensors"));
+  }
+  return files;
+}
 
 absl::Status Errno(absl::string_view what, const std::string& path) {
   const int error = errno;
@@ -115,7 +122,9 @@ absl::StatusOr<FileSums> SumFile(const std::string& path) {
 }
 
 // The exact element count of each field is the chunk's.
-uint64_t StateBytes(const Chunk& chunk) { return chunk.elements * sizeof(float) * kFields; }
+uint64_t StateBytes(const JobSpec& spec, const Chunk& chunk) {
+  return chunk.elements * sizeof(float) * (1 + StateFields(spec.optimizer).size());
+}
 
 std::vector<SafetensorsEntry> EntriesOf(const JobSpec& spec) {
   std::vector<SafetensorsEntry> entries;
@@ -217,12 +226,14 @@ absl::Status CheckFiles(const std::string& folder, const ordered_json& files) {
                                               expected["sha256"].get<std::string>()));
     }
   }
-  for (const char* name : kStateFiles) {
-    if (files.contains(name) && files.contains("eps/job_spec.txt")) continue;
-    return absl::DataLossError(
-        absl::StrCat(folder, ": the manifest does not list ", name, " and eps/job_spec.txt"));
-  }
   return absl::OkStatus();
+}
+
+// A file that the manifest does not list was not checked.
+absl::Status CheckListed(const std::string& folder, const ordered_json& files,
+                         const std::string& name) {
+  if (files.contains(name)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(folder, ": the manifest does not list ", name));
 }
 
 }  // namespace
@@ -230,7 +241,7 @@ absl::Status CheckFiles(const std::string& folder, const ordered_json& files) {
 SmallFiles FilesOfJob(const JobSpec& spec) {
   SmallFiles files;
   files["config.json"] = ModelToJson(spec.model);
-  files["eps/job_spec.txt"] = spec.ToText();
+  files[kSpecFile] = spec.ToText();
   if (spec.model.type != ModelType::kGpt2) return files;
   files["generation_config.json"] =
       "{\n  \"_from_model_config\": true,\n  \"do_sample\": true\n}\n";
@@ -274,7 +285,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const
     }
   }
   EPS_RETURN_IF_ERROR(CreateFolder(writer->hidden_ + "/eps"));
-  for (const char* file : kStateFiles) {
+  for (const std::string& file : StateFiles(spec)) {
     EPS_ASSIGN_OR_RETURN(
         auto states,
         SafetensorsWriter::Create(absl::StrCat(writer->hidden_, "/", file), EntriesOf(spec)));
@@ -295,12 +306,13 @@ absl::Status CheckpointWriter::WriteChunk(ChunkId id, const ChunkState& state) {
         absl::StrCat("export: chunk ", id.value(), " of ", chunks_.chunks().size()));
   }
   const Chunk& chunk = chunks_.chunk(id);
-  if (state.size() != StateBytes(chunk)) {
+  const uint64_t expected = StateBytes(spec_, chunk);
+  if (state.size() != expected) {
     return absl::DataLossError(absl::StrCat("export: chunk ", id.value(), " has ", state.size(),
-                                            " bytes of state, expected ", StateBytes(chunk)));
+                                            " bytes of state, expected ", expected));
   }
   std::vector<float> values;
-  for (size_t field = 0; field < kFields; ++field) {
+  for (size_t field = 0; field < states_.size(); ++field) {
     for (const Segment& segment : chunk.segments) {
       const uint64_t first = field * chunk.elements + segment.offset;
       values.resize(segment.elements());
@@ -373,14 +385,16 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
   border.update = manifest["update"].get<uint64_t>();
   border.term = manifest["term"].get<uint64_t>();
   border.lagged_norm = manifest["lagged_norm"].get<double>();
-  const std::string spec_path = absl::StrCat(folder, "/eps/job_spec.txt");
+  EPS_RETURN_IF_ERROR(CheckListed(folder, manifest["files"], kSpecFile));
+  const std::string spec_path = absl::StrCat(folder, "/", kSpecFile);
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(spec_path));
   absl::StatusOr<JobSpec> spec = JobSpec::Parse(text);
   if (!spec.ok()) {
     return absl::DataLossError(absl::StrCat(spec_path, ": ", spec.status().message()));
   }
   reader->spec_ = *std::move(spec);
-  for (const char* file : kStateFiles) {
+  for (const std::string& file : StateFiles(reader->spec_)) {
+    EPS_RETURN_IF_ERROR(CheckListed(folder, manifest["files"], file));
     const std::string path = absl::StrCat(folder, "/", file);
     EPS_ASSIGN_OR_RETURN(auto states, SafetensorsReader::Open(path));
     for (const SafetensorsEntry& expected : EntriesOf(reader->spec_)) {
@@ -396,8 +410,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
 }
 
 absl::Status CheckpointReader::CheckFits(const JobSpec& spec) const {
-  bool same =
-      spec.tensors.size() == spec_.tensors.size() && spec.optimizer.name == spec_.optimizer.name;
+  bool same = spec.tensors.size() == spec_.tensors.size() && StateFiles(spec) == StateFiles(spec_);
   for (size_t i = 0; same && i < spec.tensors.size(); ++i) {
     same = spec.tensors[i].name == spec_.tensors[i].name &&
            spec.tensors[i].rank == spec_.tensors[i].rank &&
@@ -405,16 +418,16 @@ absl::Status CheckpointReader::CheckFits(const JobSpec& spec) const {
            spec.tensors[i].cols == spec_.tensors[i].cols;
   }
   if (same) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("checkpoint.resume: ", folder_,
-                   " holds another model: ", FirstDifference(spec_.ToText(), spec.ToText())));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "checkpoint.resume: ", folder_,
+      " holds another model or optimizer: ", FirstDifference(spec_.ToText(), spec.ToText())));
 }
 
 absl::StatusOr<ChunkState> CheckpointReader::ReadChunk(const JobSpec& spec,
                                                        const Chunk& chunk) const {
-  ChunkState state(StateBytes(chunk), '\0');
+  ChunkState state(StateBytes(spec, chunk), '\0');
   std::vector<float> values;
-  for (size_t field = 0; field < kFields; ++field) {
+  for (size_t field = 0; field < states_.size(); ++field) {
     for (const Segment& segment : chunk.segments) {
       EPS_ASSIGN_OR_RETURN(const SafetensorsEntry* entry,
                            states_[field]->Find(spec.tensors[segment.tensor.value()].name));
@@ -449,8 +462,8 @@ absl::StatusOr<std::unique_ptr<WeightsReader>> WeightsReader::Open(const std::st
   return reader;
 }
 
-absl::StatusOr<ChunkState> WeightsReader::ReadChunk(const JobSpec&, const Chunk& chunk) const {
-  ChunkState state(StateBytes(chunk), '\0');
+absl::StatusOr<ChunkState> WeightsReader::ReadChunk(const JobSpec& spec, const Chunk& chunk) const {
+  ChunkState state(StateBytes(spec, chunk), '\0');
   std::vector<float> values;
   for (const Segment& segment : chunk.segments) {
     values.resize(segment.elements());

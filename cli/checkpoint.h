@@ -74,7 +74,7 @@ class CheckpointReader {
   const Border& border() const { return border_; }
   const JobSpec& spec() const { return spec_; }  // the job that wrote it
 
-  // FailedPrecondition unless the state fits `spec`: the same tensors and optimizer.
+  // FailedPrecondition unless the state fits `spec`: the same tensors and state of the optimizer.
   absl::Status CheckFits(const JobSpec& spec) const;
   // The state of a chunk of any job that CheckFits. Thread-safe.
   absl::StatusOr<ChunkState> ReadChunk(const JobSpec& spec, const Chunk& chunk) const;
@@ -88,9 +88,9 @@ class CheckpointReader {
   std::vector<std::unique_ptr<SafetensorsReader>> states_;
 };
 
-// Weights alone, from a model.safetensors: moments are zero. Names may lack the "transformer."
-// that GPT-2 files on the Hub leave out. Checked against `spec` here: DataLoss or NotFound names
-// tensor and file.
+// Weights alone, from a model.safetensors: the optimizer's state is zero. Names may lack the
+// "transformer." that GPT-2 files on the Hub leave out. Checked against `spec` here: DataLoss or
+// NotFound names tensor and file.
 class WeightsReader {
  public:
   static absl::StatusOr<std::unique_ptr<WeightsReader>> Open(const std::string& path,

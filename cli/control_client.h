@@ -29,7 +29,8 @@ struct Border {
   double lagged_norm = 0;
 };
 
-// The state of one chunk: FP32 weights, then exp_avg, then exp_avg_sq, each in element order.
+// The state of one chunk: FP32 weights, then the fields of the job's optimizer (AdamW: exp_avg,
+// exp_avg_sq), each in element order.
 using ChunkState = std::string;
 
 // Every call has a deadline and every error names the server. Thread-safe.

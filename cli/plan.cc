@@ -16,6 +16,7 @@
 #include "common/status_macros.h"
 #include "compression/codec.h"
 #include "nlohmann/json.hpp"
+#include "optimizer/update_rule.h"
 #include "spec/chunk_map.h"
 #include "spec/model_layout.h"
 #include "spec/spec_builder.h"
@@ -31,7 +32,6 @@ constexpr char kSyntheticType[] = "eps-synthetic";
 constexpr double kQuickstartInitializerRange = 0.06;
 constexpr uint32_t kSyntheticSeqLen = 32;
 constexpr uint32_t kMaxSpawnedServers = 256;
-constexpr double kBytesPerParameter = 12;  // FP32 weight and both moments
 
 absl::StatusOr<SyntheticConfig> ParseSynthetic(const nlohmann::json& json,
                                                const std::string& origin) {
@@ -263,6 +263,8 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
                      "(training.chunk_elements)"));
   }
   const double parameters = static_cast<double>(spec.total_elements());
+  // FP32 weight and state.
+  const size_t parameter_bytes = sizeof(float) * (1 + StateFields(spec.optimizer).size());
   const double stage_bytes = 4.0 * static_cast<double>(LargestStage(spec, chunks));
   const double in_flight = stage_bytes * (2 + std::max(0, plan.config.worker.prefetch));
   const double parts_here = static_cast<double>(t.parts) / workers;
@@ -271,15 +273,14 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
   return absl::StrCat(
       "model: ", ModelTypeName(spec.model.type), ", ", FormatCount(spec.total_elements()),
       " parameters, ", spec.stages.size(), " stages, ", chunks.chunks().size(), " chunks\n",
-      "servers: ", servers, ", ", FormatBytes(kBytesPerParameter * parameters),
-      " of state (12 bytes per parameter), at most ",
-      FormatBytes(kBytesPerParameter * static_cast<double>(*most)), " on one\n",
-      "workers: ", workers, ", about ", FormatBytes(in_flight), " of weights and gradients and ",
-      FormatBytes(stash), " of stash (", plan.config.worker.stash, ") on each\n",
-      "wire per step: fetch ", FormatBytes(wire.fetched), " (", spec.codecs.weights, "), push ",
-      FormatBytes(wire.pushed), " (", spec.codecs.gradients, ")\n", "batch: ", t.micro_batch_size,
-      " x ", t.micro_batches, " x ", t.parts,
-      " samples (micro_batch_size x micro_batches x parts) of ", t.seq_len,
+      "servers: ", servers, ", ", FormatBytes(static_cast<double>(parameter_bytes) * parameters),
+      " of state (", parameter_bytes, " bytes per parameter), at most ",
+      FormatBytes(static_cast<double>(parameter_bytes * *most)), " on one\n", "workers: ", workers,
+      ", about ", FormatBytes(in_flight), " of weights and gradients and ", FormatBytes(stash),
+      " of stash (", plan.config.worker.stash, ") on each\n", "wire per step: fetch ",
+      FormatBytes(wire.fetched), " (", spec.codecs.weights, "), push ", FormatBytes(wire.pushed),
+      " (", spec.codecs.gradients, ")\n", "batch: ", t.micro_batch_size, " x ", t.micro_batches,
+      " x ", t.parts, " samples (micro_batch_size x micro_batches x parts) of ", t.seq_len,
       " tokens = ", FormatCount(spec.tokens_per_step()), " tokens; mode ", ModeName(t.mode),
       ", clip ", ClipName(t.clip), "\n");
 }

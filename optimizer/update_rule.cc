@@ -58,6 +58,14 @@ class AdamWRule final : public UpdateRule {
 
 }  // namespace
 
+absl::Span<const StateField> StateFields(const OptimizerSpec& spec) {
+  switch (spec.name) {
+    case OptimizerName::kAdamW:
+      return kAdamWFields;
+  }
+  return {};
+}
+
 absl::StatusOr<std::unique_ptr<UpdateRule>> NewUpdateRule(const OptimizerSpec& spec,
                                                           Kernel kernel) {
   switch (spec.name) {

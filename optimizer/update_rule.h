@@ -21,6 +21,10 @@ struct StateField {
   const char* name;  // as in torch's state_dict: "exp_avg"
 };
 
+// The state fields that a job's optimizer keeps, in the order of UpdateRule::fields() and of a
+// chunk's state, which begins with the weights. Lives as long as the process.
+absl::Span<const StateField> StateFields(const OptimizerSpec& spec);
+
 // What one update needs from the job's durable state; equal on all shards. lr, bias corrections
 // and clip factor are computed once (by the lead) and carried, never recomputed.
 struct StepScalars {

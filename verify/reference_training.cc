@@ -74,9 +74,6 @@ absl::StatusOr<std::unique_ptr<ReferenceTraining>> ReferenceTraining::New(const 
   EPS_RETURN_IF_ERROR(CheckCodec("quantization.weights", spec.codecs.weights));
   EPS_RETURN_IF_ERROR(CheckCodec("quantization.gradients", spec.codecs.gradients));
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<UpdateRule> rule, NewUpdateRule(spec.optimizer));
-  if (spec.optimizer.name != OptimizerName::kAdamW) {
-    return absl::UnimplementedError("the reference keeps the state of optimizer.name=adamw only");
-  }
   return std::unique_ptr<ReferenceTraining>(
       new ReferenceTraining(spec, model, batches, plant, std::move(rule)));
 }
@@ -90,11 +87,10 @@ ReferenceTraining::ReferenceTraining(const JobSpec& spec, ReferenceModel* model,
       plant_(plant),
       rule_(std::move(rule)),
       chunks_(ChunkMap::Build(spec)) {
+  state_.resize(1 + rule_->fields().size());
   for (uint32_t t = 0; t < spec.tensors.size(); ++t) {
-    weights_.emplace_back(spec.tensors[t].elements());
-    FillInitialValues(spec, TensorId(t), 0, absl::MakeSpan(weights_.back()));
-    exp_avg_.emplace_back(weights_.back().size(), 0.0f);
-    exp_avg_sq_.emplace_back(weights_.back().size(), 0.0f);
+    for (TensorValues& array : state_) array.emplace_back(spec.tensors[t].elements(), 0.0f);
+    FillInitialValues(spec, TensorId(t), 0, absl::MakeSpan(state_[0].back()));
   }
 }
 
@@ -120,7 +116,7 @@ absl::StatusOr<StepFigures> ReferenceTraining::RunStep() {
 
 void ReferenceTraining::ShowWeights() {
   shown_before_ = std::move(shown_);
-  shown_ = weights_;
+  shown_ = weights();
   for (auto& values : shown_) PassCodec(spec_.codecs.weights, &values);
   inputs_.clear();
   for (uint32_t stage = 0; stage < spec_.stages.size(); ++stage) {
@@ -243,9 +239,8 @@ void ReferenceTraining::Update(const TensorValues& gradient, const StepScalars& 
                              ? largest_decay
                              : spec_.groups[tensor.group.value()].weight_decay;
     TileState state;
-    state.weight = weights_[t].data();
-    state.field[0] = exp_avg_[t].data();
-    state.field[1] = exp_avg_sq_[t].data();
+    state.weight = state_[0][t].data();
+    for (size_t i = 1; i < state_.size(); ++i) state.field[i - 1] = state_[i][t].data();
     state.ld = tensor.cols;
     rule_->Run(tensor.rows, tensor.cols, gradient[t].data(), tensor.cols, scalars, group, state);
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,8 +34,8 @@ using TensorValues = std::vector<std::vector<float>>;
 // positions, schedules, the chunk boundaries that the norm depends on, the update rule, and the
 // rounding of BF16. Everything else is the reference's own.
 //
-// Memory: five arrays of the model's size, and log2(micro-batches of a step) + 2 gradients of it.
-// Thread-compatible.
+// Memory: the state and two more arrays of the model's size, and log2(micro-batches of a step) + 2
+// gradients of it. Thread-compatible.
 class ReferenceTraining {
  public:
   // All borrowed; they outlive it. The state is that of the spec's initial values. `plant` makes it
@@ -45,15 +46,15 @@ class ReferenceTraining {
                                                                 BatchSource* batches, Plant plant);
 
   // For a run that begins with other weights. REQUIRES step() == 0 and the sizes of the spec.
-  void SetWeights(TensorValues weights) { weights_ = std::move(weights); }
+  void SetWeights(TensorValues weights) { state_[0] = std::move(weights); }
 
   // Runs the next step. After an error the object is of no use.
   absl::StatusOr<StepFigures> RunStep();
 
   uint64_t step() const { return step_; }  // the last one that ran; 0: none
-  const TensorValues& weights() const { return weights_; }
-  const TensorValues& exp_avg() const { return exp_avg_; }
-  const TensorValues& exp_avg_sq() const { return exp_avg_sq_; }
+  // The weights, then the update rule's fields in their order.
+  const std::vector<TensorValues>& state() const { return state_; }
+  const TensorValues& weights() const { return state_[0]; }
 
  private:
   ReferenceTraining(const JobSpec& spec, ReferenceModel* model, BatchSource* batches, Plant plant,
@@ -79,10 +80,10 @@ class ReferenceTraining {
 
   uint64_t step_ = 0;
   double last_norm_ = 0;
-  TensorValues weights_, exp_avg_, exp_avg_sq_;
-  TensorValues shown_;         // the weights as the codec of the wire leaves them
-  TensorValues shown_before_;  // those of the step before
-  StageInputs inputs_;         // into shown_
+  std::vector<TensorValues> state_;  // weights, then the rule's fields
+  TensorValues shown_;               // the weights as the codec of the wire leaves them
+  TensorValues shown_before_;        // those of the step before
+  StageInputs inputs_;               // into shown_
 };
 
 }  // namespace eps

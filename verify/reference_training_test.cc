@@ -128,8 +128,8 @@ TEST(ReferenceTraining, GivesTheBitsOfAShard) {
       EXPECT_EQ(figures->tokens, expected.tokens);
       const std::vector<TensorValues> state = shard.Read();
       EXPECT_TRUE(SameBits((*reference)->weights(), state[0])) << "weights, step " << step;
-      EXPECT_TRUE(SameBits((*reference)->exp_avg(), state[1])) << "exp_avg, step " << step;
-      EXPECT_TRUE(SameBits((*reference)->exp_avg_sq(), state[2])) << "exp_avg_sq, step " << step;
+      EXPECT_TRUE(SameBits((*reference)->state()[1], state[1])) << "exp_avg, step " << step;
+      EXPECT_TRUE(SameBits((*reference)->state()[2], state[2])) << "exp_avg_sq, step " << step;
     }
   }
 }
@@ -144,7 +144,7 @@ Outcome RunFor(const JobSpec& spec, Plant plant, int steps) {
   auto reference = ReferenceTraining::New(spec, &model, &batches, plant);
   EXPECT_TRUE(reference.ok()) << reference.status();
   for (int i = 0; i < steps; ++i) EXPECT_TRUE((*reference)->RunStep().ok());
-  return {(*reference)->weights(), (*reference)->exp_avg(), (*reference)->exp_avg_sq()};
+  return {(*reference)->weights(), (*reference)->state()[1], (*reference)->state()[2]};
 }
 
 TEST(ReferenceTraining, EveryPlantedMistakeOfTheArithmeticShowsInTheState) {

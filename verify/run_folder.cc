@@ -15,6 +15,7 @@
 #include "common/exit_code.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "optimizer/update_rule.h"
 
 namespace eps {
 namespace {
@@ -22,9 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kFieldNames[] = {"weights", "exp_avg", "exp_avg_sq"};
-constexpr const char* kFieldFiles[] = {"model.safetensors", "eps/exp_avg.safetensors",
-                                       "eps/exp_avg_sq.safetensors"};
+constexpr char kWeights[] = "weights";
 constexpr char kHowToRun[] =
     "; a run that can be verified is trained from its first step on with --out=FOLDER and "
     "--checkpoint.save_steps=1";
@@ -117,7 +116,11 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(const std::string
 
 }  // namespace
 
-const char* StateArrayName(StateArray field) { return kFieldNames[field]; }
+std::vector<std::string> StateArrayNames(const JobSpec& spec) {
+  std::vector<std::string> names = {kWeights};
+  for (const StateField& field : StateFields(spec.optimizer)) names.emplace_back(field.name);
+  return names;
+}
 
 absl::StatusOr<RunFolder> RunFolder::Open(const std::string& path) {
   RunFolder run;
@@ -152,10 +155,12 @@ absl::StatusOr<RecordedState> RunFolder::OpenState(uint64_t step) const {
         absl::StrCat(folder, " belongs to another job than checkpoint-1: ", difference));
   }
   RecordedState state;
-  for (size_t field = 0; field < state.size(); ++field) {
-    auto reader = OpenTensors(absl::StrCat(folder, "/", kFieldFiles[field]), spec_);
+  for (const std::string& name : StateArrayNames(spec_)) {
+    const std::string file =
+        name == kWeights ? "model.safetensors" : absl::StrCat("eps/", name, ".safetensors");
+    auto reader = OpenTensors(absl::StrCat(folder, "/", file), spec_);
     if (!reader.ok()) return Missing(reader.status());
-    state[field] = *std::move(reader);
+    state.push_back(*std::move(reader));
   }
   return state;
 }

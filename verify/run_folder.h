@@ -3,11 +3,11 @@
 
 // The output folder of a run (docs/formats/checkpoint.md), read for a comparison.
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,13 +18,12 @@
 
 namespace eps {
 
-// The arrays of a checkpoint, in the order in which they are compared.
-enum StateArray { kWeights, kExpAvg, kExpAvgSq, kStateArrays };
-// "weights", "exp_avg", "exp_avg_sq".
-const char* StateArrayName(StateArray field);
+// The arrays of a checkpoint, in the order in which they are compared: "weights", then the state
+// fields of the job's optimizer, "exp_avg", "exp_avg_sq".
+std::vector<std::string> StateArrayNames(const JobSpec& spec);
 
-// One opened file per StateArray, each with exactly the tensors of the spec.
-using RecordedState = std::array<std::unique_ptr<SafetensorsReader>, kStateArrays>;
+// One opened file per name, each with exactly the tensors of the spec.
+using RecordedState = std::vector<std::unique_ptr<SafetensorsReader>>;
 
 // Immutable, thread-safe.
 class RunFolder {

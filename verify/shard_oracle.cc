@@ -148,7 +148,7 @@ double ShardOracle::Update(const std::vector<UseGradients>& parts, const StepSca
 }
 
 std::vector<TensorValues> ShardOracle::Read() {
-  std::vector<TensorValues> arrays(3);
+  std::vector<TensorValues> arrays(1 + StateFields(spec_.optimizer).size());
   for (TensorValues& array : arrays) {
     for (const TensorSpec& tensor : spec_.tensors) array.emplace_back(tensor.elements());
   }

@@ -29,7 +29,7 @@ class ShardOracle {
 
   StepFigures RunStep();
 
-  // Weights, exp_avg and exp_avg_sq as they are now.
+  // Weights, then the fields of the optimizer's state, as they are now.
   std::vector<TensorValues> Read();
 
  private:

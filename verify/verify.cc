@@ -80,7 +80,7 @@ absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const VerifyOptions& o
 class Comparison {
  public:
   Comparison(const RunFolder& run, uint64_t steps, std::ostream* out)
-      : run_(run), steps_(steps), out_(*out) {}
+      : run_(run), names_(StateArrayNames(run.spec())), steps_(steps), out_(*out) {}
 
   // True if the step is equal.
   absl::StatusOr<bool> CompareStep(const ReferenceTraining& reference,
@@ -102,11 +102,6 @@ class Comparison {
   }
 
  private:
-  static const TensorValues& Expected(const ReferenceTraining& reference, StateArray field) {
-    if (field == kWeights) return reference.weights();
-    return field == kExpAvg ? reference.exp_avg() : reference.exp_avg_sq();
-  }
-
   void Note(const char* name, const std::string& difference, std::string* line) {
     absl::StrAppend(line, " ", name, ": ", difference.empty() ? "equal" : "different");
     if (!difference.empty()) differences_.push_back(difference);
@@ -114,11 +109,11 @@ class Comparison {
 
   absl::Status CompareState(const ReferenceTraining& reference, const RecordedState& state,
                             std::string* line) {
-    for (const StateArray field : {kWeights, kExpAvg, kExpAvgSq}) {
+    for (size_t field = 0; field < names_.size(); ++field) {
       EPS_ASSIGN_OR_RETURN(const std::optional<TensorDifference> difference,
-                           CompareTensors(run_.spec(), Expected(reference, field), *state[field],
+                           CompareTensors(run_.spec(), reference.state()[field], *state[field],
                                           /*sums_or_null=*/nullptr));
-      const char* const name = StateArrayName(field);
+      const char* const name = names_[field].c_str();
       Note(name, difference.has_value() ? Describe(run_.spec(), name, *difference) : "", line);
     }
     return absl::OkStatus();
@@ -137,9 +132,9 @@ class Comparison {
 
   absl::Status PrintSums(const ReferenceTraining& reference, const RecordedState& state) {
     ArraySums weights, moments;
-    for (const StateArray field : {kWeights, kExpAvg, kExpAvgSq}) {
-      EPS_RETURN_IF_ERROR(CompareTensors(run_.spec(), Expected(reference, field), *state[field],
-                                         field == kWeights ? &weights : &moments)
+    for (size_t field = 0; field < names_.size(); ++field) {
+      EPS_RETURN_IF_ERROR(CompareTensors(run_.spec(), reference.state()[field], *state[field],
+                                         field == 0 ? &weights : &moments)
                               .status());
     }
     out_ << "expected: weights sha256:" << ToHex(weights.expected.Finish())
@@ -150,6 +145,7 @@ class Comparison {
   }
 
   const RunFolder& run_;
+  const std::vector<std::string> names_;  // of the arrays of state
   const uint64_t steps_;
   std::ostream& out_;
   std::vector<std::string> differences_;
