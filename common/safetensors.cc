@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/exit_code.h"
+#include "common/small_floats.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -43,6 +44,11 @@ uint64_t BytesOfDtype(absl::string_view dtype) {
   return 0;
 }
 
+// What is read into floats and written from them.
+bool IsFloatDtype(absl::string_view dtype) {
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16";
+}
+
 // False if the product overflows.
 bool Product(const std::vector<uint64_t>& shape, uint64_t factor, uint64_t* out) {
   *out = factor;
@@ -65,13 +71,6 @@ absl::Status Errno(absl::string_view what, const std::string& path) {
     return absl::ResourceExhaustedError(text);
   }
   return IoError(text);
-}
-
-// Texts of a hostile file are shown cut, so that no error outgrows what a person reads.
-std::string Shown(absl::string_view text) {
-  constexpr size_t kMost = 200;
-  if (text.size() <= kMost) return absl::StrCat("\"", text, "\"");
-  return absl::StrCat("\"", text.substr(0, kMost), "…\" (", text.size(), " bytes)");
 }
 
 // The header's grammar as a state machine over the parser's events. It holds nothing but what the
@@ -148,13 +147,17 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     if (place_ == Place::kTop) {
       const bool again =
           key == kMetadataKey ? std::exchange(had_metadata_, true) : index_by_name.count(key) != 0;
-      return !again || Fail(absl::StrCat("the name ", Shown(key), " stands twice"));
+      return !again || Fail(absl::StrCat("the name ", ShowUntrusted(key), " stands twice"));
     }
     if (place_ == Place::kMetadata) {
-      return metadata.count(key) == 0 || Fail(absl::StrCat("metadata ", Shown(key), " twice"));
+      if (metadata.size() == kMaxSafetensorsMetadata) {
+        return Fail(absl::StrCat("more than ", kMaxSafetensorsMetadata, " entries of metadata"));
+      }
+      return metadata.count(key) == 0 ||
+             Fail(absl::StrCat("metadata ", ShowUntrusted(key), " twice"));
     }
     const int bit = key == "dtype" ? 1 : key == "shape" ? 2 : key == "data_offsets" ? 4 : 0;
-    if (bit == 0) return Fail(absl::StrCat("unknown field ", Shown(key)));
+    if (bit == 0) return Fail(absl::StrCat("unknown field ", ShowUntrusted(key)));
     if (seen_ & bit) return Fail(absl::StrCat("field ", key, " stands twice"));
     seen_ |= bit;
     return true;
@@ -197,12 +200,12 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   bool Fail(absl::string_view why) {
     const bool in_tensor =
         place_ == Place::kTensor || place_ == Place::kShape || place_ == Place::kOffsets;
-    error_ = in_tensor ? absl::StrCat("tensor ", Shown(entries.back().name), ": ", why)
+    error_ = in_tensor ? absl::StrCat("tensor ", ShowUntrusted(entries.back().name), ": ", why)
                        : std::string(why);
     return false;
   }
   bool Unexpected(absl::string_view found) {
-    const std::string where = place_ == Place::kStart ? "the header" : Shown(key_);
+    const std::string where = place_ == Place::kStart ? "the header" : ShowUntrusted(key_);
     return Fail(absl::StrCat(where, ": unexpected ", found));
   }
 
@@ -223,10 +226,11 @@ absl::Status CheckLayout(uint64_t data_bytes, std::vector<SafetensorsEntry>* ent
                    });
   uint64_t end = 0;
   for (const SafetensorsEntry& entry : *entries) {
-    const std::string tensor = absl::StrCat("tensor ", Shown(entry.name), ": ");
+    const std::string tensor = absl::StrCat("tensor ", ShowUntrusted(entry.name), ": ");
     const uint64_t size = BytesOfDtype(entry.dtype);
     if (size == 0) {
-      return absl::DataLossError(absl::StrCat(tensor, "unknown dtype ", Shown(entry.dtype)));
+      return absl::DataLossError(
+          absl::StrCat(tensor, "unknown dtype ", ShowUntrusted(entry.dtype)));
     }
     uint64_t wanted = 0;
     if (!Product(entry.shape, size, &wanted)) {
@@ -256,34 +260,12 @@ absl::Status CheckLayout(uint64_t data_bytes, std::vector<SafetensorsEntry>* ent
   return absl::OkStatus();
 }
 
-float FromBf16(uint16_t bits) {
-  const uint32_t wide = uint32_t{bits} << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
-float FromF16(uint16_t bits) {
-  const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
-  const uint32_t exponent = (bits >> 10) & 31u;
-  const uint32_t mantissa = bits & 1023u;
-  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24 is exact
-    const float magnitude = static_cast<float>(mantissa) * 5.9604644775390625e-8f;
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  const uint32_t wide_exponent = exponent == 31 ? 255u : exponent + 112u;
-  const uint32_t wide = sign | (wide_exponent << 23) | (mantissa << 13);
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
-
 std::string HeaderText(const std::vector<SafetensorsEntry>& entries) {
   std::string header = "{\"__metadata__\":{\"format\":\"pt\"}";
   for (const SafetensorsEntry& entry : entries) {
-    absl::StrAppend(&header, ",", nlohmann::json(entry.name).dump(),
-                    ":{\"dtype\":\"F32\",\"shape\":[", absl::StrJoin(entry.shape, ","),
-                    "],\"data_offsets\":[", entry.offset, ",", entry.offset + entry.bytes, "]}");
+    absl::StrAppend(&header, ",", nlohmann::json(entry.name).dump(), ":{\"dtype\":\"", entry.dtype,
+                    "\",\"shape\":[", absl::StrJoin(entry.shape, ","), "],\"data_offsets\":[",
+                    entry.offset, ",", entry.offset + entry.bytes, "]}");
   }
   header += "}";
   // Spaces up to a multiple of 8, so that the data is aligned in a mapping.
@@ -306,6 +288,12 @@ absl::Status WriteAll(int fd, const std::string& path, const void* data, uint64_
 }
 
 }  // namespace
+
+std::string ShowUntrusted(absl::string_view text) {
+  constexpr size_t kMost = 200;
+  if (text.size() <= kMost) return absl::StrCat("\"", text, "\"");
+  return absl::StrCat("\"", text.substr(0, kMost), "…\" (", text.size(), " bytes)");
+}
 
 uint64_t SafetensorsEntry::elements() const {
   uint64_t product = 1;
@@ -371,7 +359,7 @@ SafetensorsReader::~SafetensorsReader() {
 absl::StatusOr<const SafetensorsEntry*> SafetensorsReader::Find(absl::string_view name) const {
   const auto found = index_by_name_.find(std::string(name));
   if (found == index_by_name_.end()) {
-    return absl::NotFoundError(absl::StrCat(path_, ": no tensor ", Shown(name)));
+    return absl::NotFoundError(absl::StrCat(path_, ": no tensor ", ShowUntrusted(name)));
   }
   return &entries_[found->second];
 }
@@ -380,25 +368,25 @@ absl::Status SafetensorsReader::Read(const SafetensorsEntry& entry, uint64_t fir
                                      float* out) const {
   const uint64_t elements = entry.elements();
   if (first > elements || count > elements - first) {
-    return absl::OutOfRangeError(absl::StrCat(path_, ": tensor ", Shown(entry.name), " has ",
-                                              elements, " elements, asked for ", count, " from ",
-                                              first));
+    return absl::OutOfRangeError(absl::StrCat(path_, ": tensor ", ShowUntrusted(entry.name),
+                                              " has ", elements, " elements, asked for ", count,
+                                              " from ", first));
   }
   const uint8_t* const from = data_ + entry.offset + first * BytesOfDtype(entry.dtype);
   if (entry.dtype == "F32") {
-    std::memcpy(out, from, count * sizeof(float));
+    if (count > 0) std::memcpy(out, from, count * sizeof(float));
     return absl::OkStatus();
   }
-  if (entry.dtype != "BF16" && entry.dtype != "F16") {
-    return absl::UnimplementedError(absl::StrCat(path_, ": tensor ", Shown(entry.name), " is ",
-                                                 entry.dtype,
+  if (!IsFloatDtype(entry.dtype)) {
+    return absl::UnimplementedError(absl::StrCat(path_, ": tensor ", ShowUntrusted(entry.name),
+                                                 " is ", entry.dtype,
                                                  "; weights are read from F32, BF16 and F16"));
   }
   const bool bf16 = entry.dtype == "BF16";
   for (size_t i = 0; i < count; ++i) {
     uint16_t bits;
     std::memcpy(&bits, from + 2 * i, sizeof(bits));
-    out[i] = bf16 ? FromBf16(bits) : FromF16(bits);
+    out[i] = bf16 ? FloatFromBf16(bits) : FloatFromF16(bits);
   }
   return absl::OkStatus();
 }
@@ -409,15 +397,19 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   uint64_t data_bytes = 0;
   for (SafetensorsEntry& entry : entries) {
     if (entry.name == kMetadataKey || !names.emplace(entry.name, names.size()).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": tensor name ", Shown(entry.name), " is reserved or used twice"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": tensor name ", ShowUntrusted(entry.name), " is reserved or used twice"));
     }
-    entry.dtype = "F32";
+    if (!IsFloatDtype(entry.dtype)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": tensor ", ShowUntrusted(entry.name), ": cannot write dtype ",
+                       ShowUntrusted(entry.dtype), ", only F32, BF16 and F16"));
+    }
     entry.offset = data_bytes;
-    if (!Product(entry.shape, sizeof(float), &entry.bytes) ||
+    if (!Product(entry.shape, BytesOfDtype(entry.dtype), &entry.bytes) ||
         __builtin_add_overflow(data_bytes, entry.bytes, &data_bytes)) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": tensor ", Shown(entry.name), " ",
-                                                     ShapeText(entry.shape), " overflows"));
+      return absl::InvalidArgumentError(absl::StrCat(path, ": tensor ", ShowUntrusted(entry.name),
+                                                     " ", ShapeText(entry.shape), " overflows"));
     }
   }
   const std::string header = HeaderText(entries);
@@ -450,20 +442,37 @@ absl::Status SafetensorsWriter::Write(size_t entry, uint64_t first,
   const SafetensorsEntry& to = entries_[entry];
   const uint64_t elements = to.elements();
   if (first > elements || values.size() > elements - first) {
-    return absl::OutOfRangeError(absl::StrCat(path_, ": tensor ", Shown(to.name), " has ", elements,
-                                              " elements, given ", values.size(), " from ", first));
+    return absl::OutOfRangeError(absl::StrCat(path_, ": tensor ", ShowUntrusted(to.name), " has ",
+                                              elements, " elements, given ", values.size(),
+                                              " from ", first));
+  }
+  if (to.dtype == "F32") {
+    written_[entry] += values.size();
+    return WriteAll(fd_, path_, values.data(), values.size() * sizeof(float),
+                    to.offset + first * sizeof(float));
+  }
+  const bool bf16 = to.dtype == "BF16";
+  const uint32_t infinity = bf16 ? 0x7f80u : 0x7c00u;
+  std::vector<uint16_t> narrow(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    narrow[i] = bf16 ? Bf16FromFloat(values[i]) : F16FromFloat(values[i]);
+    if ((narrow[i] & 0x7fffu) == infinity && (BitsOfFloat(values[i]) & 0x7fffffffu) < 0x7f800000u) {
+      return absl::InvalidArgumentError(absl::StrCat(path_, ": tensor ", ShowUntrusted(to.name),
+                                                     ": element ", first + i, " is ", values[i],
+                                                     ", which is too large for ", to.dtype));
+    }
   }
   written_[entry] += values.size();
-  return WriteAll(fd_, path_, values.data(), values.size() * sizeof(float),
-                  to.offset + first * sizeof(float));
+  return WriteAll(fd_, path_, narrow.data(), narrow.size() * sizeof(uint16_t),
+                  to.offset + first * sizeof(uint16_t));
 }
 
 absl::Status SafetensorsWriter::Finish() {
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (written_[i] != entries_[i].elements()) {
       return absl::FailedPreconditionError(
-          absl::StrCat(path_, ": tensor ", Shown(entries_[i].name), ": ", written_[i], " of ",
-                       entries_[i].elements(), " elements were written"));
+          absl::StrCat(path_, ": tensor ", ShowUntrusted(entries_[i].name), ": ", written_[i],
+                       " of ", entries_[i].elements(), " elements were written"));
     }
   }
   if (fsync(fd_) != 0) return Errno("cannot sync", path_);

@@ -23,6 +23,11 @@ namespace eps {
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 inline constexpr size_t kMaxSafetensorsTensors = size_t{1} << 20;
 inline constexpr size_t kMaxSafetensorsRank = 8;
+inline constexpr size_t kMaxSafetensorsMetadata = size_t{1} << 16;
+
+// A text of a file as errors show it: in quotes and cut, so that no error outgrows what a person
+// reads.
+std::string ShowUntrusted(absl::string_view text);
 
 struct SafetensorsEntry {
   std::string name;
@@ -68,22 +73,24 @@ class SafetensorsReader {
   std::map<std::string, std::string> metadata_;
 };
 
-// Writes F32 tensors piece by piece in any order, so that no tensor is ever held whole.
+// Writes tensors piece by piece in any order, so that no tensor is ever held whole.
 // Thread-compatible.
 class SafetensorsWriter {
  public:
   // Creates (or empties) `path` and writes the header: `__metadata__` {"format": "pt"}, which
-  // Hugging Face's loaders ask for, and the tensors in the order given. Of the entries only name
-  // and shape are read. InvalidArgument for a name given twice or reserved, or a size that
-  // overflows; IoError (common/exit_code.h) if the file cannot be written, ResourceExhausted if the
-  // disk is full.
+  // Hugging Face's loaders ask for, and the tensors in the order given. Of the entries only name,
+  // dtype and shape are read. InvalidArgument for a name given twice or reserved, a dtype other
+  // than F32, BF16 and F16, or a size that overflows; IoError (common/exit_code.h) if the file
+  // cannot be written, ResourceExhausted if the disk is full.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, std::vector<SafetensorsEntry> entries);
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  // Elements of entries[entry] from `first` on. OutOfRange beyond the tensor.
+  // Elements of entries[entry] from `first` on, rounded to the nearest value of its dtype, ties to
+  // even. OutOfRange beyond the tensor; InvalidArgument names a finite value that the dtype could
+  // only hold as infinity.
   absl::Status Write(size_t entry, uint64_t first, absl::Span<const float> values);
   // Ends the file and syncs it. FailedPrecondition names the first tensor that was not written in
   // full. Nothing may be called afterwards.

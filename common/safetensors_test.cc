@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/small_floats.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -35,8 +36,10 @@ std::string FileOf(const std::string& header, size_t data_bytes) {
   return file + header + std::string(data_bytes, '\1');
 }
 
-SafetensorsEntry Entry(const std::string& name, std::vector<uint64_t> shape) {
+SafetensorsEntry Entry(const std::string& name, std::vector<uint64_t> shape,
+                       const std::string& dtype = "F32") {
   SafetensorsEntry entry;
+  entry.dtype = dtype;
   entry.name = name;
   entry.shape = std::move(shape);
   return entry;
@@ -102,6 +105,36 @@ TEST(SafetensorsTest, WriterRefusesElementsBeyondTheTensorAndNamesUsedTwice) {
   EXPECT_FALSE(SafetensorsWriter::Create(TempPath("x"), {Entry("__metadata__", {1})}).ok());
   EXPECT_FALSE(
       SafetensorsWriter::Create(TempPath("x"), {Entry("t", {UINT64_MAX, UINT64_MAX})}).ok());
+  EXPECT_FALSE(SafetensorsWriter::Create(TempPath("x"), {Entry("t", {1}, "I32")}).ok());
+}
+
+TEST(SafetensorsTest, WritesNarrowFloatsRoundedAndRefusesWhatTheyCannotHold) {
+  const std::string path = TempPath("narrow.safetensors");
+  auto writer = SafetensorsWriter::Create(
+      path, {Entry("h", {3}, "F16"), Entry("b", {2}, "BF16"), Entry("f", {1})});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_TRUE((*writer)->Write(2, 0, {5.5f}).ok());
+  ASSERT_TRUE((*writer)->Write(0, 1, {65504.0f, INFINITY}).ok());
+  ASSERT_TRUE((*writer)->Write(0, 0, {1.0f / 3}).ok());
+  ASSERT_TRUE((*writer)->Write(1, 0, {1.0f / 3, 1e38f}).ok());
+  for (const float value : {65520.0f, -1e6f}) {
+    const absl::Status status = (*writer)->Write(0, 1, {1.0f, value});
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(status.message(), "\"h\": element 2 is ")) << status;
+  }
+  EXPECT_FALSE((*writer)->Write(1, 0, {3.4e38f}).ok());
+  ASSERT_TRUE((*writer)->Finish().ok());
+  auto reader = SafetensorsReader::Open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const auto values_of = [&](const char* name) {
+    const SafetensorsEntry* entry = *(*reader)->Find(name);
+    std::vector<float> values(entry->elements());
+    EXPECT_TRUE((*reader)->Read(*entry, 0, values.size(), values.data()).ok());
+    return values;
+  };
+  EXPECT_EQ(values_of("h"), (std::vector<float>{0x1.554p-2f, 65504.0f, INFINITY}));
+  EXPECT_EQ(values_of("b"), (std::vector<float>{0x1.56p-2f, 0x1.2cp126f}));
+  EXPECT_EQ(values_of("f"), std::vector<float>{5.5f});
 }
 
 TEST(SafetensorsTest, RefusesHostileFilesAndNamesTheFileAndTheFault) {
@@ -241,6 +274,52 @@ TEST(SafetensorsTest, ReadsEveryHalfAndBfloatExactly) {
     std::memcpy(&wide, &bfloats[bits], sizeof(wide));
     EXPECT_EQ(wide, bits << 16);
   }
+}
+
+TEST(SmallFloatsTest, EveryValueIsItsOwnNearest) {
+  for (uint32_t i = 0; i < 65536; ++i) {
+    const uint16_t bits = static_cast<uint16_t>(i);
+    const float half = FloatFromF16(bits);
+    const float bfloat = FloatFromBf16(bits);
+    if (std::isnan(half)) {
+      EXPECT_TRUE(std::isnan(FloatFromF16(F16FromFloat(half)))) << i;
+    } else {
+      EXPECT_EQ(F16FromFloat(half), bits);
+    }
+    if (std::isnan(bfloat)) {
+      EXPECT_TRUE(std::isnan(FloatFromBf16(Bf16FromFloat(bfloat)))) << i;
+    } else {
+      EXPECT_EQ(Bf16FromFloat(bfloat), bits);
+    }
+  }
+}
+
+TEST(SmallFloatsTest, RoundsToTheNearestAndTiesToEven) {
+  struct Format {
+    uint16_t infinity;
+    float (*from)(uint16_t);
+    uint16_t (*to)(float);
+  };
+  for (const Format& f :
+       {Format{0x7c00, FloatFromF16, F16FromFloat}, Format{0x7f80, FloatFromBf16, Bf16FromFloat}}) {
+    for (uint16_t low = 0; low + 1 < f.infinity; ++low) {
+      const uint16_t high = static_cast<uint16_t>(low + 1);
+      const float middle =
+          static_cast<float>((static_cast<double>(f.from(low)) + f.from(high)) / 2);
+      const uint16_t even = (low & 1) == 0 ? low : high;
+      for (const uint16_t sign : {0, 0x8000}) {
+        const auto round = [&](float value) { return f.to(sign == 0 ? value : -value) ^ sign; };
+        ASSERT_EQ(round(middle), even) << low;
+        ASSERT_EQ(round(std::nextafterf(middle, 0)), low);
+        ASSERT_EQ(round(std::nextafterf(middle, INFINITY)), high);
+      }
+    }
+  }
+  EXPECT_EQ(F16FromFloat(std::nextafterf(65520.0f, 0)), 0x7bff);
+  EXPECT_EQ(F16FromFloat(65520.0f), 0x7c00);
+  EXPECT_EQ(F16FromFloat(-1e30f), 0xfc00);
+  EXPECT_EQ(F16FromFloat(1e-45f), 0);
+  EXPECT_EQ(Bf16FromFloat(3.4e38f), 0x7f80);
 }
 
 TEST(SafetensorsTest, AMissingFileIsNotFound) {
