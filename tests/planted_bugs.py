@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""Plants bugs in the product, one at a time, and tells which the tests notice.
+
+Every bug is an edit of one or two source files that leaves a program that builds and runs, and a
+test that has to fail because of it. The files are put back afterwards, also after Ctrl-C. Run it
+in a clone of its own, because every bug is built.
+
+    tests/planted_bugs.py            plants all
+    tests/planted_bugs.py stale tree plants those whose names contain one of the words
+    tests/planted_bugs.py --list     shows them
+
+Exit code: 0 all were noticed, 1 some were not, 2 a bug does not fit the sources any more.
+"""
+
+import argparse
+import collections
+import pathlib
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TIMEOUT_S = 1200
+
+Edit = collections.namedtuple("Edit", "path before after")
+# `test`: a Bazel target; `cases`: of it, all if empty.
+Bug = collections.namedtuple("Bug", "name what edits test cases")
+
+MATRIX = "//tests:verify_matrix_test"
+THREE_PARTS = ["VerifyMatrix.test_three_parts_on_two_workers"]
+TWO_SERVERS = ["VerifyMatrix.test_two_servers"]
+MICRO_BATCHES = ["VerifyMatrix.test_micro_batches"]
+SEALED = ["VerifyMatrix.test_sealed_with_exact_lagged_and_no_clipping"]
+
+BUGS = [
+    Bug("swapped-tree-of-parts", "the server splits three parts as 1 + 2 instead of 2 + 1",
+        [Edit("storage/reduction_plan.cc", "const uint32_t left = LeftLeaves(node.count);",
+              "const uint32_t left = node.count - LeftLeaves(node.count);")],
+        MATRIX, THREE_PARTS),
+    Bug("swapped-tree-of-micro-batches", "the worker adds micro-batches from the last to the first",
+        [Edit("worker/relay/relay.cc",
+              "const uint32_t leaf = static_cast<uint32_t>(item % g_);",
+              "const uint32_t leaf = g_ - 1 - static_cast<uint32_t>(item % g_);")],
+        MATRIX, MICRO_BATCHES),
+    Bug("dropped-use", "the second use of a tied tensor is received and not added",
+        [Edit("storage/reduction_plan.cc",
+              "EPS_RETURN_IF_ERROR(AddRightBranch(use, root, /*buffer=*/0));",
+              "for (const auto& [key, input] : by_place_) if (key.first == use) used_[input] = true;")],
+        MATRIX, TWO_SERVERS),
+    Bug("doubled-part", "one contribution of a sum is added twice",
+        [Edit("storage/reduction_plan.cc", "case Kind::kReadAdd:\n",
+              "case Kind::kReadAdd:\n"
+              "        inputs[operation.input].data->Read(tile, true, tile.cols, buffer);\n")],
+        MATRIX, THREE_PARTS),
+    Bug("lost-part", "one contribution of a sum is not added",
+        [Edit("storage/reduction_plan.cc",
+              "inputs[operation.input].data->Read(tile, /*accumulate=*/true, tile.cols, buffer);",
+              "static_cast<void>(inputs);")],
+        MATRIX, THREE_PARTS),
+    Bug("wrong-mask-stage", "all stages drop by the mask of stage 0",
+        [Edit("worker/models/gpt2.cc", "key.stage = static_cast<uint16_t>(stage_.value());",
+              "key.stage = 0;")],
+        MATRIX, TWO_SERVERS),
+    Bug("wrong-mask-micro-batch", "all micro-batches of a step drop by the same mask",
+        [Edit("worker/models/gpt2.cc", "key.micro_batch = batch.index;", "key.micro_batch = 0;")],
+        MATRIX, MICRO_BATCHES),
+    Bug("other-mask-in-backward", "recomputation drops by the mask of another site than forward",
+        [Edit("worker/models/gpt2.cc",
+              "const Tensor dm = Dropped(batch, kMlpSite, config().resid_pdrop, dy);",
+              "const Tensor dm = Dropped(batch, kProjectionSite, config().resid_pdrop, dy);")],
+        MATRIX, TWO_SERVERS),
+    Bug("wrong-bias-correction", "the second moment is corrected by beta1",
+        [Edit("eps_server/core/lead.cc",
+              "set_bias_correction2(1.0 - IntegerPower(spec_.optimizer.beta2, update));",
+              "set_bias_correction2(1.0 - IntegerPower(spec_.optimizer.beta1, update));")],
+        MATRIX, TWO_SERVERS),
+    Bug("late-learning-rate", "a step is updated with the learning rate of the step before",
+        [Edit("eps_server/core/lead.cc", "spec_.optimizer.lr, update, spec_.training.steps));",
+              "spec_.optimizer.lr, update - 1, spec_.training.steps));")],
+        MATRIX, TWO_SERVERS),
+    Bug("older-norm", "lagged clipping uses the norm of two steps ago",
+        [Edit("eps_server/core/lead.cc", "norm = NormOf(step - 1);", "norm = NormOf(step - 2);")],
+        MATRIX, TWO_SERVERS),
+    Bug("norm-without-a-chunk", "the norm leaves out the first chunk",
+        [Edit("eps_server/core/lead.cc", "for (double s : open.sum_squares) sum += s;",
+              "for (size_t i = 1; i < open.sum_squares.size(); ++i) sum += open.sum_squares[i];")],
+        MATRIX, SEALED),
+    Bug("stale-fetch", "the server encodes a chunk once for two versions",
+        [Edit("storage/dram_backend.cc",
+              "    return BackendValue(EncodeChunk(*codec, *slot->chunk, axis, rng, Array(*slot, 0),\n"
+              "                                    MemoryKind::kFetch, account_));",
+              "    static auto* const mu = new Mutex;\n"
+              "    static auto* const cache = new std::map<const Slot*, Bytes>;\n"
+              "    const MutexLock lock(mu);\n"
+              "    Bytes& encoded = (*cache)[slot];\n"
+              "    if (version.value() % 2 == 1 || encoded.size() == 0) {\n"
+              "      encoded = EncodeChunk(*codec, *slot->chunk, axis, rng, Array(*slot, 0),\n"
+              "                            MemoryKind::kFetch, nullptr);\n"
+              "    }\n"
+              "    return BackendValue(encoded);"),
+         Edit("storage/dram_backend.cc", "#include <cstring>\n",
+              "#include <cstring>\n#include <map>\n")],
+        MATRIX, TWO_SERVERS),
+    Bug("weights-of-another-stage", "two equal blocks are fetched in each other's place",
+        [Edit("worker/relay/weight_stream.cc",
+              "client_->FetchStage(visit.stage, version_",
+              "client_->FetchStage(StageId(visit.stage.value() == 1 || visit.stage.value() == 2\n"
+              "                                        ? 3 - visit.stage.value()\n"
+              "                                        : visit.stage.value()),\n"
+              "                            version_")],
+        MATRIX, TWO_SERVERS),
+    Bug("data-of-another-part", "every part trains on the samples of part 0",
+        [Edit("worker/relay/relay.cc", "batches->Get(start_.step, part.value() * g_ + j)",
+              "batches->Get(start_.step, part.value() * 0 + j)")],
+        MATRIX, THREE_PARTS),
+]
+
+
+def apply(edits):
+    """Edits the files; returns their old contents. ValueError if a place is not there once."""
+    old = {}
+    try:
+        for edit in edits:
+            path = ROOT / edit.path
+            text = path.read_text(encoding="utf-8")
+            if text.count(edit.before) != 1:
+                raise ValueError(f"{edit.path} holds {text.count(edit.before)} times: "
+                                 f"{edit.before}")
+            old.setdefault(path, text)
+            path.write_text(text.replace(edit.before, edit.after), encoding="utf-8")
+    except ValueError:
+        restore(old)
+        raise
+    return old
+
+
+def restore(old):
+    for path, text in old.items():
+        path.write_text(text, encoding="utf-8")
+
+
+def bazel(*arguments):
+    return subprocess.run(["bazel", *arguments], cwd=ROOT, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT_S)
+
+
+def passes(test, cases):
+    """Whether the test passes; RuntimeError if it could not be run."""
+    # 3: Bazel's exit code for a test that failed.
+    code = bazel("test", "--cache_test_results=no", "--test_output=errors", test,
+                 *[f"--test_arg={case}" for case in cases]).returncode
+    if code not in (0, 3):
+        raise RuntimeError(f"bazel's exit code {code}")
+    return code == 0
+
+
+def verdict(bug):
+    """'noticed', 'NOT NOTICED', or why nothing can be said."""
+    old = apply(bug.edits)
+    try:
+        build = bazel("build", bug.test)
+        if build.returncode != 0:
+            return "does not build:\n" + build.stdout.decode(errors="replace")[-2000:]
+        return "NOT NOTICED" if passes(bug.test, bug.cases) else "noticed"
+    finally:
+        restore(old)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*", help="plants only bugs whose names contain one")
+    parser.add_argument("--list", action="store_true", help="shows the bugs")
+    options = parser.parse_args()
+    bugs = [bug for bug in BUGS
+            if not options.words or any(word in bug.name for word in options.words)]
+    if options.list:
+        for bug in bugs:
+            print(f"{bug.name}: {bug.what} ({', '.join(edit.path for edit in bug.edits)})")
+        return 0
+    for test, cases in sorted({(bug.test, tuple(bug.cases)) for bug in bugs}):
+        if not passes(test, cases):
+            print(f"{test} {' '.join(cases)}: fails without any planted bug", file=sys.stderr)
+            return 2
+    results = collections.Counter()
+    for number, bug in enumerate(bugs, start=1):
+        start = time.monotonic()
+        try:
+            result = verdict(bug)
+        except (ValueError, RuntimeError) as error:
+            result = f"cannot tell: {error}"
+        results[result if result in ("noticed", "NOT NOTICED") else "unknown"] += 1
+        print(f"{number}/{len(bugs)} {bug.name}: {result} "
+              f"({bug.test}, {time.monotonic() - start:.0f} s)", flush=True)
+    print(", ".join(f"{count} {what}" for what, count in sorted(results.items())))
+    if results["unknown"]:
+        return 2
+    return 1 if results["NOT NOTICED"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
