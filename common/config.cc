@@ -316,12 +316,20 @@ constexpr Key kKeys[] = {
         "training.loss_block_tokens", "Tokens whose logits the head holds at once; defines bits."),
     MakeKey<Integer, &C::training, &Training::chunk_elements>(
         "training.chunk_elements", "Elements of a chunk; 0: chosen from the model's size."),
-    MakeKey<Text, &C::optimizer, &OptimizerConfig::name>("optimizer.name", "The update rule."),
+    MakeKey<Integer, &C::training, &Training::eval_steps>(
+        "training.eval_steps",
+        "Steps between evaluations on data.eval_path, and one after the last step; 0: never."),
+    MakeKey<Integer, &C::training, &Training::eval_samples>(
+        "training.eval_samples", "Held-out samples of an evaluation; 0: all whole ones."),
+    MakeKey<Text, &C::optimizer, &OptimizerConfig::name>("optimizer.name",
+                                                         "The update rule: adamw or sgd."),
     MakeKey<Number, &C::optimizer, &OptimizerConfig::lr>("optimizer.lr", "Peak learning rate."),
     MakeKey<List<Number>, &C::optimizer, &OptimizerConfig::betas>(
-        "optimizer.betas", "Decay of the first and second moment."),
+        "optimizer.betas", "adamw: decay of the first and second moment."),
     MakeKey<Number, &C::optimizer, &OptimizerConfig::eps>(
-        "optimizer.eps", "Added to the denominator of the update."),
+        "optimizer.eps", "adamw: added to the denominator of the update."),
+    MakeKey<Number, &C::optimizer, &OptimizerConfig::momentum>(
+        "optimizer.momentum", "sgd: decay of the momentum buffer; 0 keeps none."),
     MakeKey<Number, &C::optimizer, &OptimizerConfig::weight_decay>("optimizer.weight_decay",
                                                                    "Decoupled weight decay."),
     MakeKey<Text, &C::lr_scheduler, &Scheduler::name>(

@@ -50,6 +50,7 @@ struct OptimizerConfig {
   double weight_decay = 0.01;
 };
 
+  double momentum = 0.0;
 struct LrSchedulerConfig {
   std::string name = "constant";
   uint64_t warmup_steps = 0;

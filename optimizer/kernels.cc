@@ -76,6 +76,59 @@ void AdamWKernel(const AdamWScalars& scalars, const AdamWTile& tile) {
   }
 }
 
+// As AdamWVector. `kMomentum`: with a momentum buffer.
+template <bool kMomentum, class D>
+HWY_INLINE void SgdVector(D d, const SgdScalars& s, const float* HWY_RESTRICT grad,
+                          float* HWY_RESTRICT weight, float* HWY_RESTRICT momentum_buffer) {
+  const auto p = hn::LoadU(d, weight);
+  const auto g = hn::Add(hn::Mul(hn::LoadU(d, grad), hn::Set(d, s.grad_scale)),
+                         hn::Mul(hn::Set(d, s.weight_decay), p));
+  auto b = g;
+  if constexpr (kMomentum) {
+    b = hn::Add(hn::Mul(hn::Set(d, s.momentum), hn::LoadU(d, momentum_buffer)), g);
+    hn::StoreU(b, d, momentum_buffer);
+  }
+  hn::StoreU(hn::Sub(p, hn::Mul(hn::Set(d, s.lr), b)), d, weight);
+}
+
+template <bool kMomentum>
+HWY_INLINE void SgdRun(const SgdScalars& scalars, size_t n, size_t ahead,
+                       const float* HWY_RESTRICT grad, float* HWY_RESTRICT weight,
+                       float* HWY_RESTRICT momentum_buffer) {
+  const SgdScalars s = scalars;  // as in AdamWRun
+  const HWY_CAPPED(float, kStep) d;
+  const HWY_CAPPED(float, 1) d1;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    PrefetchState(weight + i + ahead);
+    if constexpr (kMomentum) PrefetchState(momentum_buffer + i + ahead);
+    __builtin_prefetch(grad + i + ahead, 0, 3);
+    for (size_t j = i; j < i + kStep; j += lanes) {
+      SgdVector<kMomentum>(d, s, grad + j, weight + j, kMomentum ? momentum_buffer + j : nullptr);
+    }
+  }
+  for (; i < n; ++i) {
+    SgdVector<kMomentum>(d1, s, grad + i, weight + i, kMomentum ? momentum_buffer + i : nullptr);
+  }
+}
+
+void SgdKernel(const SgdScalars& scalars, const SgdTile& tile) {
+  const bool dense = tile.ld == tile.cols && tile.grad_ld == tile.cols;
+  const size_t rows = dense ? 1 : tile.rows;
+  const size_t cols = dense ? tile.rows * tile.cols : tile.cols;
+  const size_t ahead = cols >= kLongRun ? kPrefetchLong : kPrefetchTile;
+  for (size_t r = 0; r < rows; ++r) {
+    const size_t i = r * tile.ld;
+    const float* grad = tile.grad + r * tile.grad_ld;
+    if (tile.momentum_buffer_or_null != nullptr) {
+      SgdRun<true>(scalars, cols, ahead, grad, tile.weight + i, tile.momentum_buffer_or_null + i);
+    } else {
+      SgdRun<false>(scalars, cols, ahead, grad, tile.weight + i, nullptr);
+    }
+  }
+}
+
 // sum + the squares of scale * x[0 … Lanes(dd)).
 template <class DD>
 HWY_INLINE hn::Vec<DD> PlusSquares(DD dd, hn::Vec<DD> sum, const float* x, float scale) {
@@ -133,11 +186,16 @@ HWY_AFTER_NAMESPACE();
 namespace eps {
 
 HWY_EXPORT(AdamWKernel);
+HWY_EXPORT(SgdKernel);
 HWY_EXPORT(AddSquaresKernel);
 HWY_EXPORT(TargetNameHere);
 
 void AdamW(const AdamWScalars& scalars, const AdamWTile& tile) {
   HWY_DYNAMIC_DISPATCH(AdamWKernel)(scalars, tile);
+}
+
+void Sgd(const SgdScalars& scalars, const SgdTile& tile) {
+  HWY_DYNAMIC_DISPATCH(SgdKernel)(scalars, tile);
 }
 
 void AddSquares(const float* x, size_t rows, size_t cols, size_t ld, float scale, double* lanes) {

@@ -50,6 +50,35 @@ struct AdamWTile {
 // kernel slower than memory.
 void AdamW(const AdamWScalars& scalars, const AdamWTile& tile);
 
+// The numbers of one SGD update, rounded as those of AdamW.
+struct SgdScalars {
+  float grad_scale = 1;
+  float weight_decay = 0;
+  float momentum = 0;
+  float lr = 0;
+};
+
+// As AdamWTile; `momentum_buffer_or_null` is null if there is no momentum.
+struct SgdTile {
+  size_t rows = 0;
+  size_t cols = 0;
+  const float* grad = nullptr;
+  size_t grad_ld = 0;
+  float* weight = nullptr;
+  float* momentum_buffer_or_null = nullptr;
+  size_t ld = 0;
+};
+
+// SGD, torch.optim.SGD's formula with dampening 0 and a decay that is coupled (part of the
+// gradient). Per element, every operation rounded on its own, in this order:
+//
+//   g = grad * grad_scale + weight_decay * p
+//   b = momentum * b + g
+//   p = p - lr * b                     without momentum: p - lr * g
+//
+// torch begins with b = g, which is what a b of zeros gives.
+void Sgd(const SgdScalars& scalars, const SgdTile& tile);
+
 // The lanes of SquareSum (update_rule.h).
 inline constexpr size_t kSquareLanes = 16;
 
@@ -64,6 +93,7 @@ const char* KernelTarget();
 namespace reference {
 
 void AdamW(const AdamWScalars& scalars, const AdamWTile& tile);
+void Sgd(const SgdScalars& scalars, const SgdTile& tile);
 void AddSquares(const float* x, size_t rows, size_t cols, size_t ld, float scale, double* lanes);
 
 }  // namespace reference

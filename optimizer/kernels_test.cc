@@ -3,8 +3,10 @@
 
 #include "optimizer/kernels.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -150,14 +152,14 @@ TEST(AdamWKernel, EqualsTheReferenceAtEveryLengthAndTouchesNothingBeyond) {
 struct Shape {
   size_t rows, cols, ld, grad_ld;
 };
+constexpr Shape kShapes[] = {{32, 128, 128, 128}, {32, 128, 300, 128},   {3, 17, 17, 40},
+                             {5, 33, 70, 33},     {2, 3000, 3000, 3000}, {0, 8, 8, 8},
+                             {4, 1, 1, 1},        {7, 1, 9, 3}};
 
 TEST(AdamWKernel, EqualsTheReferenceOnStridedRowsAndLeavesThePaddingAlone) {
-  const Shape shapes[] = {{32, 128, 128, 128}, {32, 128, 300, 128},   {3, 17, 17, 40},
-                          {5, 33, 70, 33},     {2, 3000, 3000, 3000}, {0, 8, 8, 8},
-                          {4, 1, 1, 1},        {7, 1, 9, 3}};
   OnEveryTarget([&] {
     Random random;
-    for (const Shape& s : shapes) {
+    for (const Shape& s : kShapes) {
       SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.cols));
       Arrays expected(s.rows, s.cols, s.ld, s.grad_ld);
       Arrays found(s.rows, s.cols, s.ld, s.grad_ld);
@@ -182,11 +184,23 @@ TEST(AdamWKernel, EqualsTheReferenceFromEveryAlignmentOfFloats) {
   });
 }
 
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr std::array<float, 13> kSpecial = {0.0f,
+                                            -0.0f,
+                                            1e-40f,
+                                            -1e-40f,
+                                            1e-38f,
+                                            1.0f,
+                                            -1.0f,
+                                            1e30f,
+                                            -1e30f,
+                                            1.1259e15f,
+                                            kInf,
+                                            -kInf,
+                                            std::numeric_limits<float>::quiet_NaN()};
+
 TEST(AdamWKernel, EqualsTheReferenceOnSpecialValues) {
-  const float inf = std::numeric_limits<float>::infinity();
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<float> values = {0.0f,  -0.0f,  1e-40f,     -1e-40f, 1e-38f, 1.0f, -1.0f,
-                                     1e30f, -1e30f, 1.1259e15f, inf,     -inf,   nan};
+  const auto& values = kSpecial;
   OnEveryTarget([&] {
     for (size_t first = 0; first < values.size(); ++first) {
       const size_t n = values.size() * values.size();
@@ -252,6 +266,144 @@ TEST(AdamWReference, FollowsTheFormulaInDouble) {
       ASSERT_NEAR(after.tile.exp_avg_sq[i], v, 3 * kUlp * v);
       const double step_bound = (lr / bc1) * (m_bound + 5 * kUlp * std::fabs(m)) / denominator;
       ASSERT_NEAR(after.tile.weight[i], p, kUlp * (std::fabs(p) + std::fabs(p_old)) + step_bound);
+    }
+  }
+}
+
+SgdScalars SgdScalarsWith(float momentum) {
+  SgdScalars s;
+  s.grad_scale = 1.0f / 4096;
+  s.weight_decay = 0.01f;
+  s.momentum = momentum;
+  s.lr = 0.1f;
+  return s;
+}
+
+// The tile of `arrays`, with exp_avg as its momentum buffer if there is one.
+SgdTile SgdTileOf(const Arrays& arrays, bool with_momentum) {
+  SgdTile tile;
+  tile.rows = arrays.tile.rows;
+  tile.cols = arrays.tile.cols;
+  tile.grad = arrays.tile.grad;
+  tile.grad_ld = arrays.tile.grad_ld;
+  tile.weight = arrays.tile.weight;
+  tile.momentum_buffer_or_null = with_momentum ? arrays.tile.exp_avg : nullptr;
+  tile.ld = arrays.tile.ld;
+  return tile;
+}
+
+// Both implementations on equal input, with and without momentum; exp_avg_sq is never touched.
+void CheckSgd(Arrays* expected, Arrays* found) {
+  ScopedFlushDenormals flush;
+  for (const bool with_momentum : {false, true}) {
+    const SgdScalars scalars = SgdScalarsWith(with_momentum ? 0.9f : 0.0f);
+    reference::Sgd(scalars, SgdTileOf(*expected, with_momentum));
+    Sgd(scalars, SgdTileOf(*found, with_momentum));
+    expected->ExpectEqual(*found);
+  }
+}
+
+TEST(SgdKernel, EqualsTheReferenceAtEveryLengthAndTouchesNothingBeyond) {
+  OnEveryTarget([] {
+    Random random;
+    for (size_t n = 0; n <= kMaxLength; ++n) {
+      SCOPED_TRACE(n);
+      Arrays expected(1, n, n, n);
+      Arrays found(1, n, n, n);
+      expected.FillRandomly(&random);
+      found.CopyFrom(expected);
+      CheckSgd(&expected, &found);
+    }
+  });
+}
+
+TEST(SgdKernel, EqualsTheReferenceOnStridedRowsAndLeavesThePaddingAlone) {
+  OnEveryTarget([&] {
+    Random random;
+    for (const Shape& s : kShapes) {
+      SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.cols));
+      Arrays expected(s.rows, s.cols, s.ld, s.grad_ld);
+      Arrays found(s.rows, s.cols, s.ld, s.grad_ld);
+      expected.FillRandomly(&random);
+      found.CopyFrom(expected);
+      CheckSgd(&expected, &found);
+    }
+  });
+}
+
+TEST(SgdKernel, EqualsTheReferenceFromEveryAlignmentOfFloats) {
+  OnEveryTarget([] {
+    Random random;
+    for (size_t shift = 0; shift < 64; shift += 4) {
+      SCOPED_TRACE(shift);
+      Arrays expected(1, 100, 100, 100);
+      Arrays found(1, 100, 100, 100, shift);
+      expected.FillRandomly(&random);
+      found.CopyFrom(expected);
+      CheckSgd(&expected, &found);
+    }
+  });
+}
+
+TEST(SgdKernel, EqualsTheReferenceOnSpecialValues) {
+  OnEveryTarget([&] {
+    for (size_t first = 0; first < kSpecial.size(); ++first) {
+      const size_t n = kSpecial.size() * kSpecial.size();
+      Arrays expected(1, n, n, n);
+      Arrays found(1, n, n, n);
+      for (size_t i = 0; i < n; ++i) {
+        expected.grad()[i] = kSpecial[first];
+        expected.tile.weight[i] = kSpecial[i / kSpecial.size()];
+        expected.tile.exp_avg[i] = kSpecial[i % kSpecial.size()];
+        expected.tile.exp_avg_sq[i] = 0;
+      }
+      found.CopyFrom(expected);
+      CheckSgd(&expected, &found);
+    }
+  });
+}
+
+TEST(SgdKernel, KeepsNoDenormalInTheState) {
+  OnEveryTarget([] {
+    ScopedFlushDenormals flush;
+    Arrays arrays(1, 40, 40, 40);
+    for (size_t i = 0; i < 40; ++i) {
+      arrays.grad()[i] = 1e-39f;
+      arrays.tile.weight[i] = 1e-39f;
+      arrays.tile.exp_avg[i] = 1.2e-38f;  // times the momentum is denormal
+    }
+    Sgd(SgdScalarsWith(0.9f), SgdTileOf(arrays, true));
+    for (size_t i = 0; i < 40; ++i) {
+      EXPECT_EQ(ToBits(arrays.tile.weight[i]) & 0x7fffffffu, 0u);
+      EXPECT_EQ(ToBits(arrays.tile.exp_avg[i]), 0u);
+    }
+  });
+}
+
+// torch.optim.SGD(momentum=0.9, weight_decay=0.01) in double, several updates from zeros: the first
+// of them must give torch's b = g. Each bound is one rounding for each operation on the way.
+TEST(SgdReference, FollowsTorchsFormulaInDouble) {
+  ScopedFlushDenormals flush;
+  Random random;
+  constexpr double kUlp = 0x1p-23;
+  const double lr = 0.1f, momentum = 0.9f, decay = 0.01f;  // as floats, so that bounds are tight
+  Arrays arrays(1, 500, 500, 500);
+  arrays.FillRandomly(&random);
+  for (size_t i = 0; i < 500; ++i) arrays.tile.exp_avg[i] = 0;
+  for (int t = 1; t <= 5; ++t) {
+    for (size_t i = 0; i < 500; ++i) arrays.grad()[i] = 1000 * random.Wide();
+    Arrays before(1, 500, 500, 500);
+    before.CopyFrom(arrays);
+    reference::Sgd(SgdScalarsWith(0.9f), SgdTileOf(arrays, true));
+    for (size_t i = 0; i < 500; ++i) {
+      const double p_old = before.tile.weight[i], scaled = double{before.tile.grad[i]} / 4096;
+      const double g = scaled + decay * p_old;
+      const double b_old = before.tile.exp_avg[i];
+      const double b = t == 1 ? g : momentum * b_old + g;
+      const double p = p_old - lr * b;
+      const double terms = std::fabs(scaled) + std::fabs(decay * p_old) + std::fabs(0.9 * b_old);
+      ASSERT_NEAR(arrays.tile.exp_avg[i], b, 2 * kUlp * terms) << "update " << t;
+      ASSERT_NEAR(arrays.tile.weight[i], p, kUlp * (std::fabs(p) + 3 * lr * terms));
     }
   }
 }

@@ -12,6 +12,7 @@ namespace eps {
 namespace {
 
 constexpr StateField kAdamWFields[] = {{"exp_avg"}, {"exp_avg_sq"}};
+constexpr StateField kMomentumFields[] = {{"momentum_buffer"}};
 
 class AdamWRule final : public UpdateRule {
  public:
@@ -56,12 +57,46 @@ class AdamWRule final : public UpdateRule {
   void (*const run_)(const AdamWScalars&, const AdamWTile&);
 };
 
+class SgdRule final : public UpdateRule {
+ public:
+  SgdRule(const OptimizerSpec& spec, Kernel kernel)
+      : spec_(spec), run_(kernel == Kernel::kReference ? reference::Sgd : Sgd) {}
+
+  absl::Span<const StateField> fields() const override { return StateFields(spec_); }
+
+  void Run(uint32_t rows, uint32_t cols, const float* grad, size_t grad_ld, const StepScalars& step,
+           const GroupScalars& group, const TileState& state) const override {
+    SgdTile tile;
+    tile.rows = rows;
+    tile.cols = cols;
+    tile.grad = grad;
+    tile.grad_ld = grad_ld;
+    tile.weight = state.weight;
+    tile.momentum_buffer_or_null = fields().empty() ? nullptr : state.field[0];
+    tile.ld = state.ld;
+    SgdScalars scalars;
+    scalars.grad_scale = step.grad_scale;
+    scalars.weight_decay = static_cast<float>(group.weight_decay);
+    scalars.momentum = static_cast<float>(spec_.momentum);
+    scalars.lr = static_cast<float>(step.lr);
+    ScopedFlushDenormals flush;  // as in AdamWRule
+    run_(scalars, tile);
+  }
+
+ private:
+  const OptimizerSpec spec_;
+  void (*const run_)(const SgdScalars&, const SgdTile&);
+};
+
 }  // namespace
 
 absl::Span<const StateField> StateFields(const OptimizerSpec& spec) {
   switch (spec.name) {
     case OptimizerName::kAdamW:
       return kAdamWFields;
+    case OptimizerName::kSgd:
+      if (spec.momentum == 0) return {};
+      return kMomentumFields;
   }
   return {};
 }
@@ -73,9 +108,14 @@ absl::StatusOr<std::unique_ptr<UpdateRule>> NewUpdateRule(const OptimizerSpec& s
       std::unique_ptr<UpdateRule> rule = std::make_unique<AdamWRule>(spec, kernel);
       return rule;
     }
+    case OptimizerName::kSgd: {
+      std::unique_ptr<UpdateRule> rule = std::make_unique<SgdRule>(spec, kernel);
+      return rule;
+    }
   }
   return absl::UnimplementedError(absl::StrCat("optimizer.name: there is no optimizer number ",
-                                               static_cast<int>(spec.name), "; known is adamw"));
+                                               static_cast<int>(spec.name),
+                                               "; known are adamw and sgd"));
 }
 
 void SquareSum::Add(const float* x, uint32_t rows, uint32_t cols, size_t ld, float scale) {

@@ -87,6 +87,46 @@ TEST(AdamW, GivesTheSameBitsHoweverElementsAreGroupedAndWithEitherKernel) {
   EXPECT_EQ(std::memcmp(whole.exp_avg_sq.data(), tiled.exp_avg_sq.data(), 4 * grad.size()), 0);
 }
 
+OptimizerSpec SgdWith(double momentum) {
+  OptimizerSpec spec;
+  spec.name = OptimizerName::kSgd;
+  spec.momentum = momentum;
+  return spec;
+}
+
+TEST(Sgd, KeepsAMomentumBufferOnlyIfThereIsMomentum) {
+  const auto with = *NewUpdateRule(SgdWith(0.9));
+  ASSERT_EQ(with->fields().size(), 1u);
+  EXPECT_STREQ(with->fields()[0].name, "momentum_buffer");
+  EXPECT_TRUE((*NewUpdateRule(SgdWith(0)))->fields().empty());
+  EXPECT_EQ(StateFields(SgdWith(0.9)).data(), with->fields().data());
+}
+
+// torch.optim.SGD([0.5], lr=2e-3, momentum=0.75, weight_decay=0.5) on gradients 1 and -2, worked by
+// hand: the decay is part of the gradient, the first update takes the gradient as it is.
+TEST(Sgd, TakesTheFirstTwoStepsOfTorchsFormula) {
+  GroupScalars group;
+  group.weight_decay = 0.5;
+  for (const Kernel kernel : {Kernel::kBest, Kernel::kReference}) {
+    Weights plain(1), heavy(1);
+    double plain_weight = 0.5, heavy_weight = 0.5, buffer = 0;
+    for (const float grad : {8.0f, -16.0f}) {  // times the scale of 1/8
+      (*NewUpdateRule(SgdWith(0), kernel))->Run(1, 1, &grad, 1, StepAt(1), group, plain.At(0, 1));
+      (*NewUpdateRule(SgdWith(0.75), kernel))
+          ->Run(1, 1, &grad, 1, StepAt(1), group, heavy.At(0, 1));
+      plain_weight -= 2e-3 * (double{grad} / 8 + 0.5 * plain_weight);
+      const double g = double{grad} / 8 + 0.5 * heavy_weight;
+      buffer = buffer == 0 ? g : 0.75 * buffer + g;
+      heavy_weight -= 2e-3 * buffer;
+      EXPECT_NEAR(plain.weight[0], plain_weight, 1e-7);
+      EXPECT_NEAR(heavy.exp_avg[0], buffer, 3e-7);
+      EXPECT_NEAR(heavy.weight[0], heavy_weight, 1e-7);
+    }
+    EXPECT_EQ(plain.exp_avg[0], 0.0f);
+    EXPECT_EQ(heavy.exp_avg_sq[0], 0.0f);
+  }
+}
+
 TEST(Denormals, AreZerosOnAThreadWithoutTheMode) {
   const float denormal = 1e-40f;
   for (const Kernel kernel : {Kernel::kBest, Kernel::kReference}) {
@@ -132,7 +172,7 @@ TEST(NewUpdateRule, NamesTheKnownOptimizers) {
   spec.name = static_cast<OptimizerName>(99);
   const absl::Status status = NewUpdateRule(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("known is adamw"));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("known are adamw and sgd"));
 }
 
 }  // namespace

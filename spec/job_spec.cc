@@ -191,6 +191,17 @@ absl::Status ValidateStages(const JobSpec& spec) {
 
 absl::Status ValidateOptimizer(const OptimizerSpec& optimizer) {
   EPS_RETURN_IF_ERROR(RealInRange("optimizer.lr", optimizer.lr, 0.0, 1e6));
+  EPS_RETURN_IF_ERROR(BelowOne("optimizer.momentum", optimizer.momentum));
+  const OptimizerSpec defaults;
+  const bool is_sgd = optimizer.name == OptimizerName::kSgd;
+  if (is_sgd && (optimizer.beta1 != defaults.beta1 || optimizer.beta2 != defaults.beta2 ||
+                 optimizer.eps != defaults.eps)) {
+    return Refuse("optimizer.beta1, optimizer.beta2, optimizer.eps", "sgd has none of them");
+  }
+  if (!is_sgd && optimizer.momentum != 0) {
+    return Refuse("optimizer.momentum", "expected 0, ", OptimizerNameText(optimizer.name),
+                  " has none, found ", optimizer.momentum);
+  }
   EPS_RETURN_IF_ERROR(BelowOne("optimizer.beta1", optimizer.beta1));
   EPS_RETURN_IF_ERROR(BelowOne("optimizer.beta2", optimizer.beta2));
   // Without eps the update of a weight that never had a gradient is 0/0.

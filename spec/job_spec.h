@@ -100,13 +100,15 @@ struct ParameterGroup {
   double weight_decay = 0.0;
 };
 
-enum class OptimizerName { kAdamW };
+enum class OptimizerName { kAdamW, kSgd };
+// The numbers that are not of `name` keep their defaults, so that equal text means equal specs.
 struct OptimizerSpec {
   OptimizerName name = OptimizerName::kAdamW;
   double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
+  double beta1 = 0.9;     // of AdamW
+  double beta2 = 0.999;   // of AdamW
+  double eps = 1e-8;      // of AdamW
+  double momentum = 0.0;  // of SGD; 0: no momentum buffer
 };
 
 struct ScheduleSpec {

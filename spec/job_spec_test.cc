@@ -52,6 +52,30 @@ TEST(JobSpecText, ReadsBackWhatItWrote) {
   }
 }
 
+TEST(JobSpecText, HoldsTheNumbersOfItsOptimizerAlone) {
+  JobSpec spec = TinyGpt2Spec();
+  spec.optimizer.name = OptimizerName::kSgd;
+  spec.optimizer.momentum = 0.9;
+  const std::string text = spec.ToText();
+  EXPECT_TRUE(absl::StrContains(text,
+                                "optimizer.name = sgd\noptimizer.lr = 0.001\n"
+                                "optimizer.momentum = 0.9\nlr_scheduler.name = "))
+      << text;
+  const absl::StatusOr<JobSpec> read = JobSpec::Parse(text);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->optimizer.momentum, 0.9);
+  EXPECT_EQ(read->ToText(), text);
+
+  spec.optimizer.momentum = 1.0;
+  EXPECT_TRUE(absl::StrContains(spec.Validate().message(), "optimizer.momentum"));
+  spec.optimizer.momentum = 0.9;
+  spec.optimizer.beta1 = 0.8;  // would not be in the text
+  EXPECT_TRUE(absl::StrContains(spec.Validate().message(), "optimizer.beta1"));
+  spec = TinyGpt2Spec();
+  spec.optimizer.momentum = 0.9;  // nor this one
+  EXPECT_TRUE(absl::StrContains(spec.Validate().message(), "optimizer.momentum"));
+}
+
 TEST(JobSpecText, KeepsEveryBitOfANumber) {
   for (double lr : {0.1, 1.0 / 3, 2.5e-05, 1e-300, 0.30000000000000004, 123456.789}) {
     JobSpec spec = TinyGpt2Spec();
@@ -72,6 +96,7 @@ TEST(JobSpecText, EveryFieldChangesTheDigest) {
       [](JobSpec* s) { s->stages[1].uses[2].forward_axis = Axis::kRow; },
       [](JobSpec* s) { s->chunk_elements *= 2; },
       [](JobSpec* s) { s->optimizer.beta2 = 0.95; },
+      [](JobSpec* s) { s->optimizer.name = OptimizerName::kSgd; },
       [](JobSpec* s) { s->schedule.power = 2; },
       [](JobSpec* s) { s->training.seed = 1; },
       [](JobSpec* s) { s->training.clip = Clip::kNone; },

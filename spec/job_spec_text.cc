@@ -47,7 +47,7 @@ struct Names<Axis> {
 };
 template <>
 struct Names<OptimizerName> {
-  static constexpr std::array<const char*, 1> kAll = {"adamw"};
+  static constexpr std::array<const char*, 2> kAll = {"adamw", "sgd"};
 };
 template <>
 struct Names<Mode> {
@@ -318,6 +318,19 @@ void WalkModel(Io* io, Model* model) {
   io->Field("model.initializer_range", &c->initializer_range);
 }
 
+template <class Io, class Optimizer>
+void WalkOptimizer(Io* io, Optimizer* o) {
+  io->Field("optimizer.name", &o->name);
+  io->Field("optimizer.lr", &o->lr);
+  if (o->name == OptimizerName::kSgd) {
+    io->Field("optimizer.momentum", &o->momentum);
+    return;
+  }
+  io->Field("optimizer.beta1", &o->beta1);
+  io->Field("optimizer.beta2", &o->beta2);
+  io->Field("optimizer.eps", &o->eps);
+}
+
 template <class Io, class Training>
 void WalkTraining(Io* io, Training* t) {
   io->Field("training.steps", &t->steps);
@@ -340,11 +353,7 @@ void Walk(Io* io, Spec* spec) {
   io->Field("numerics_version", &spec->numerics_version);
   io->Field("name", &spec->name);
   WalkModel(io, &spec->model);
-  io->Field("optimizer.name", &spec->optimizer.name);
-  io->Field("optimizer.lr", &spec->optimizer.lr);
-  io->Field("optimizer.beta1", &spec->optimizer.beta1);
-  io->Field("optimizer.beta2", &spec->optimizer.beta2);
-  io->Field("optimizer.eps", &spec->optimizer.eps);
+  WalkOptimizer(io, &spec->optimizer);
   io->Field("lr_scheduler.name", &spec->schedule.name);
   io->Field("lr_scheduler.warmup_steps", &spec->schedule.warmup_steps);
   io->Field("lr_scheduler.min_lr_ratio", &spec->schedule.min_lr_ratio);

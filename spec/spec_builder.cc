@@ -10,16 +10,39 @@
 namespace eps {
 namespace {
 
-absl::StatusOr<OptimizerSpec> BuildOptimizer(const OptimizerConfig& config) {
-  OptimizerSpec optimizer;
-  if (config.name != OptimizerNameText(OptimizerName::kAdamW)) {
-    return UnknownName("optimizer.name", config.name, {OptimizerNameText(OptimizerName::kAdamW)});
+absl::StatusOr<OptimizerName> ParseOptimizerName(absl::string_view text) {
+  for (OptimizerName name : {OptimizerName::kAdamW, OptimizerName::kSgd}) {
+    if (text == OptimizerNameText(name)) return name;
   }
+  return UnknownName("optimizer.name", text, {"adamw", "sgd"});
+}
+
+// A setting that the optimizer would not look at was meant for another one.
+absl::Status OnlyOf(absl::string_view key, OptimizerName of, bool is_default) {
+  if (is_default) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(key, " is a setting of optimizer.name=", OptimizerNameText(of),
+                   "; leave it out, or set ", "optimizer.name=", OptimizerNameText(of)));
+}
+
+absl::StatusOr<OptimizerSpec> BuildOptimizer(const OptimizerConfig& config) {
+  const OptimizerConfig defaults;
+  OptimizerSpec optimizer;
+  EPS_ASSIGN_OR_RETURN(optimizer.name, ParseOptimizerName(config.name));
+  optimizer.lr = config.lr;
+  if (optimizer.name == OptimizerName::kSgd) {
+    EPS_RETURN_IF_ERROR(
+        OnlyOf("optimizer.betas", OptimizerName::kAdamW, config.betas == defaults.betas));
+    EPS_RETURN_IF_ERROR(OnlyOf("optimizer.eps", OptimizerName::kAdamW, config.eps == defaults.eps));
+    optimizer.momentum = config.momentum;
+    return optimizer;
+  }
+  EPS_RETURN_IF_ERROR(
+      OnlyOf("optimizer.momentum", OptimizerName::kSgd, config.momentum == defaults.momentum));
   if (config.betas.size() != 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer.betas: expected 2 numbers, found ", config.betas.size()));
   }
-  optimizer.lr = config.lr;
   optimizer.beta1 = config.betas[0];
   optimizer.beta2 = config.betas[1];
   optimizer.eps = config.eps;

@@ -137,6 +137,23 @@ TEST(BuildJobSpec, NamesTheKeyOfEveryBadValue) {
     const char* message;
   } cases[] = {
       {[](Config* c) { c->optimizer.name = "adamv"; }, "optimizer.name: 'adamv' is unknown, did"},
+      {[](Config* c) { c->optimizer.name = "lion"; }, "adamw, sgd"},
+      {[](Config* c) { c->optimizer.momentum = 0.9; }, "optimizer.momentum is a setting of opt"},
+      {[](Config* c) {
+         c->optimizer.name = "sgd";
+         c->optimizer.eps = 1e-6;
+       },
+       "optimizer.eps is a setting of optimizer.name=adamw"},
+      {[](Config* c) {
+         c->optimizer.name = "sgd";
+         c->optimizer.betas = {0.9, 0.99};
+       },
+       "optimizer.betas is a setting of optimizer.name=adamw"},
+      {[](Config* c) {
+         c->optimizer.name = "sgd";
+         c->optimizer.momentum = 1.0;
+       },
+       "optimizer.momentum"},
       {[](Config* c) { c->optimizer.betas = {0.9}; }, "optimizer.betas: expected 2 numbers"},
       {[](Config* c) {
          c->optimizer.betas = {0.9, 1.0};
