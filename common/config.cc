@@ -286,6 +286,8 @@ constexpr Key kKeys[] = {
     MakeKey<List<Text>, &C::data, &DataConfig::path>(
         "data.path", "Text files, or one flat .bin file of uint16 tokens."),
     MakeKey<Text, &C::data, &DataConfig::order>("data.order", "shuffled or sequential."),
+    MakeKey<List<Text>, &C::data, &DataConfig::eval_path>(
+        "data.eval_path", "Held-out data of evaluations, as data.path; empty: none."),
     MakeKey<Integer, &C::training, &Training::steps>("training.steps", "Steps to train."),
     MakeKey<Integer, &C::training, &Training::micro_batch_size>("training.micro_batch_size",
                                                                 "Sequences in one micro-batch."),
@@ -382,6 +384,8 @@ constexpr Key kKeys[] = {
         "worker.rpc_timeout", "Longest wait of a worker for one answer of a server."),
     MakeKey<Integer, &C::metrics, &MetricsConfig::log_every_steps>(
         "metrics.log_every_steps", "Steps between two progress lines."),
+    MakeKey<Flag, &C::metrics, &MetricsConfig::tensorboard>(
+        "metrics.tensorboard", "TensorBoard event files in <checkpoint.dir>/tensorboard."),
 };
 
 struct Alias {
@@ -397,6 +401,7 @@ constexpr Alias kAliases[] = {
     {"gradient_clipping", "training.max_grad_norm"},
     {"training.gradient_clipping", "training.max_grad_norm"},
     {"training.max_seq_len", "training.seq_len"},
+    {"eval_steps", "training.eval_steps"},
     {"servers", "servers.addresses"},
 };
 

@@ -21,8 +21,9 @@ struct ModelConfig {
 };
 
 struct DataConfig {
-  std::vector<std::string> path;   // text files, or one flat .bin of uint16
-  std::string order = "shuffled";  // shuffled | sequential
+  std::vector<std::string> path;       // text files, or one flat .bin of uint16
+  std::string order = "shuffled";      // shuffled | sequential
+  std::vector<std::string> eval_path;  // held-out data, as path; empty: none
 };
 
 struct TrainingConfig {
@@ -40,6 +41,8 @@ struct TrainingConfig {
   std::string determinism = "strict";  // strict | relaxed
   uint32_t loss_block_tokens = 1024;
   uint64_t chunk_elements = 0;  // 0: from the model's size
+  uint64_t eval_steps = 0;      // steps between evaluations; 0: never
+  uint64_t eval_samples = 0;    // held-out samples of an evaluation; 0: all whole ones
 };
 
 struct OptimizerConfig {
@@ -47,10 +50,10 @@ struct OptimizerConfig {
   double lr = 1e-3;
   std::vector<double> betas = {0.9, 0.999};
   double eps = 1e-8;
+  double momentum = 0.0;
   double weight_decay = 0.01;
 };
 
-  double momentum = 0.0;
 struct LrSchedulerConfig {
   std::string name = "constant";
   uint64_t warmup_steps = 0;
@@ -96,6 +99,7 @@ struct WorkerConfig {
 
 struct MetricsConfig {
   uint64_t log_every_steps = 1;
+  bool tensorboard = true;  // event files in checkpoint.dir/tensorboard
 };
 
 struct Config {

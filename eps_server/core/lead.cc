@@ -96,6 +96,35 @@ void Lead::OnLoss(const v1::PartLoss& loss) {
   ++open.losses_in;
 }
 
+std::optional<v1::StepRecord> Lead::OnEvaluation(const v1::PartLoss& loss, Term term,
+                                                 uint64_t now_ms) {
+  if (!open_ || loss.part() >= spec_.training.parts || loss.step() < evaluated_step_) {
+    return std::nullopt;
+  }
+  if (evaluations_.empty() || loss.step() > evaluated_step_) {
+    evaluated_step_ = loss.step();
+    evaluations_.assign(spec_.training.parts, std::nullopt);
+  }
+  if (evaluations_[loss.part()].has_value()) return std::nullopt;  // counted once by its key
+  evaluations_[loss.part()] = loss;
+  double sum = 0;
+  uint64_t tokens = 0;
+  for (const std::optional<v1::PartLoss>& part : evaluations_) {
+    if (!part.has_value()) return std::nullopt;
+    sum += part->loss_sum();
+    tokens += part->tokens();
+  }
+  v1::StepRecord record;
+  record.set_step(evaluated_step_);
+  record.set_term(term.value());
+  record.mutable_evaluation()->set_loss(tokens == 0 ? 0.0 : sum / static_cast<double>(tokens));
+  record.mutable_evaluation()->set_tokens(tokens);
+  // The step behind the border has not lasted as long as its workers evaluated.
+  record.set_step_seconds(static_cast<double>(now_ms - last_record_ms_) / 1e3);
+  last_record_ms_ = now_ms;
+  return record;
+}
+
 v1::Decision Lead::Decide(uint64_t step) const {
   const uint64_t update = base_update_ + (step - base_step_);
   v1::Decision decision;

@@ -31,6 +31,9 @@ class Lead {
   // Repeated messages are counted once.
   void OnStats(ShardId shard, const v1::Stats& stats);
   void OnLoss(const v1::PartLoss& loss);
+  // What a part found on held-out data with the weights behind step loss.step(), the newest border.
+  // The record of the evaluation when it was the last part's.
+  std::optional<v1::StepRecord> OnEvaluation(const v1::PartLoss& loss, Term term, uint64_t now_ms);
 
   // Decisions that became possible since the last call, in step order: for every shard.
   std::vector<v1::Decision> TakeDecisions();
@@ -75,6 +78,8 @@ class Lead {
   uint64_t last_norm_step_ = 0;
   std::map<uint64_t, double> norms_;    // of the last steps with complete statistics
   std::map<uint64_t, OpenStep> steps_;  // decided or heard of, not yet recorded
+  uint64_t evaluated_step_ = 0;         // the border that evaluations_ speaks of
+  std::vector<std::optional<v1::PartLoss>> evaluations_;  // by part
 };
 
 }  // namespace eps

@@ -240,6 +240,18 @@ void ShardCore::Impl::On(const event::BeginStep& e) {
   begins_.push_back(ParkedBegin{e.stream, e.request, now_ms_});
   TryAnswerBegins();
   PumpLead();
+  if (is_lead()) CountEvaluations(e.request);
+}
+
+void ShardCore::Impl::CountEvaluations(const v1::BeginStepRequest& request) {
+  // Of the newest border only: a report that comes late would be told out of order.
+  if (step_ == 0 || request.step() != step_) return;
+  for (const v1::PartLoss& loss : request.evaluations()) {
+    if (loss.step() + 1 != step_) continue;
+    const std::optional<v1::StepRecord> record = lead_->OnEvaluation(loss, term_, now_ms_);
+    if (record.has_value()) AddRecord(*record);
+  }
+  FinishWatchersIfDone();
 }
 
 bool ShardCore::Impl::BeginIsDue(const v1::BeginStepRequest& request) const {
@@ -473,9 +485,7 @@ void ShardCore::Impl::AddRecord(const v1::StepRecord& record) {
   TraceIt(TraceAction::Kind::kRecorded, record.step(), Version(record.version()));
   records_.push_back(record);
   for (auto& [stream, watcher] : watchers_) {
-    if (record.step() <= watcher.after_step) continue;
-    watcher.after_step = record.step();
-    Emit(effect::Reply{stream, record});
+    if (watcher.Takes(record)) Emit(effect::Reply{stream, record});
   }
 }
 
@@ -486,8 +496,14 @@ void ShardCore::Impl::FinishWatchersIfDone() {
                                                     last_imported_->step() >= spec_.training.steps
                                               : records_.back().step() >= spec_.training.steps);
   if (!all_recorded) return;
-  for (const auto& [stream, watcher] : watchers_) Close(stream, absl::OkStatus());
-  watchers_.clear();
+  for (auto it = watchers_.begin(); it != watchers_.end();) {
+    if (it->second.after_evaluation < it->second.until_evaluation) {
+      ++it;
+      continue;
+    }
+    Close(it->first, absl::OkStatus());
+    it = watchers_.erase(it);
+  }
 }
 
 void ShardCore::Impl::On(const event::Watch& e) {
@@ -495,11 +511,9 @@ void ShardCore::Impl::On(const event::Watch& e) {
     return Close(e.stream, absl::UnimplementedError(
                                absl::StrCat("WatchSteps: ask the lead, ", options_.servers[0])));
   }
-  Watcher watcher{e.after_step};
+  Watcher watcher{e.after_step, e.after_evaluation, e.until_evaluation};
   for (const v1::StepRecord& record : records_) {
-    if (record.step() <= e.after_step) continue;
-    watcher.after_step = record.step();
-    Emit(effect::Reply{e.stream, record});
+    if (watcher.Takes(record)) Emit(effect::Reply{e.stream, record});
   }
   if (state_ == v1::JOB_STATE_FAILED) return Close(e.stream, FailedStatus());
   watchers_.emplace(e.stream, watcher);

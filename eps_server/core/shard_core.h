@@ -99,6 +99,8 @@ struct ExportDrained {
 struct Watch {
   StreamId stream;
   uint64_t after_step = 0;
+  uint64_t after_evaluation = 0;
+  uint64_t until_evaluation = 0;
 };
 struct Gate {
   StreamId stream;

@@ -100,6 +100,16 @@ class ShardCore::Impl {
   };
   struct Watcher {
     uint64_t after_step = 0;
+    uint64_t after_evaluation = 0;
+    uint64_t until_evaluation = 0;
+
+    // Whether the record is news to the watcher, who then knows it.
+    bool Takes(const v1::StepRecord& record) {
+      uint64_t& after = record.has_evaluation() ? after_evaluation : after_step;
+      if (record.step() <= after) return false;
+      after = record.step();
+      return true;
+    }
   };
   // ---- operations in flight
   struct ReadOp {
@@ -172,6 +182,7 @@ class ShardCore::Impl {
   void Broadcast(const v1::ShardMessage& message);
   void OnDecision(const v1::Decision& decision);
   void AddRecord(const v1::StepRecord& record);
+  void CountEvaluations(const v1::BeginStepRequest& request);
   void FinishWatchersIfDone();
   void FailJob(const std::string& reason);
   absl::Status FailedStatus() const;

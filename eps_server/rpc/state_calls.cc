@@ -200,7 +200,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchCall::Start(JobHost* host,
   }
   call->AdoptOrEnd(host->Find(request.job_id()));
   if (call->job() != nullptr) {
-    call->job()->Post(event::Watch{call->id(), request.after_step()});
+    call->job()->Post(event::Watch{call->id(), request.after_step(), request.after_evaluation(),
+                                   request.until_evaluation()});
   }
   return call.get();
 }

@@ -83,6 +83,14 @@ void KeepGrpcUp() {
   static_cast<void>(kept);
 }
 
+// A loss of the border before `step`.
+void SetLoss(const PartLossSum& sum, Step step, v1::PartLoss* loss) {
+  loss->set_part(sum.part.value());
+  loss->set_loss_sum(sum.loss_sum);
+  loss->set_tokens(sum.tokens);
+  loss->set_step(step.value() - 1);
+}
+
 class GrpcParameterClient final : public ParameterClient {
  public:
   explicit GrpcParameterClient(ClientOptions options)
@@ -95,6 +103,7 @@ class GrpcParameterClient final : public ParameterClient {
 
   absl::StatusOr<JoinedJob> Join(const JoinOptions& options) override;
   absl::StatusOr<StepStart> BeginStep(Step step, absl::Span<const PartLossSum> losses) override;
+  absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) override;
   std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
                                            TensorPointers out) override;
   absl::Status Push(StageId use, PartId part, uint64_t tokens, TensorPointers gradient,
@@ -122,6 +131,7 @@ class GrpcParameterClient final : public ParameterClient {
   bool IsImporting(v1::Control::Stub* stub);
   absl::Status TakeJob(const v1::JoinReply& reply);
   absl::Status ConnectShards();
+  v1::BeginStepRequest NewBeginStep(Step step) const;
   absl::StatusOr<StepStart> TakeReplies(Step step, const std::vector<v1::BeginStepReply>& replies)
       EPS_REQUIRES(core_->mu);
   absl::Status TakeCodecs(const v1::BeginStepReply& reply) EPS_REQUIRES(core_->mu);
@@ -290,28 +300,35 @@ absl::Status GrpcParameterClient::ConnectShards() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step,
-                                                         absl::Span<const PartLossSum> losses) {
-  EPS_CHECK_MSG(!shards_.empty() && step.value() >= 1, "BeginStep " << step << " before Join");
+v1::BeginStepRequest GrpcParameterClient::NewBeginStep(Step step) const {
   v1::BeginStepRequest request;
   request.set_job_id(job_.id.value());
   request.set_term(job_.term.value());
   request.set_step(step.value());
   for (const PartId part : parts_) request.add_parts(part.value());
   request.set_worker_nonce(core_->nonce);
-  for (const PartLossSum& sum : losses) {
-    v1::PartLoss* loss = request.add_losses();
-    loss->set_part(sum.part.value());
-    loss->set_loss_sum(sum.loss_sum);
-    loss->set_tokens(sum.tokens);
-    loss->set_step(step.value() - 1);
-  }
+  return request;
+}
+
+absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step,
+                                                         absl::Span<const PartLossSum> losses) {
+  EPS_CHECK_MSG(!shards_.empty() && step.value() >= 1, "BeginStep " << step << " before Join");
+  v1::BeginStepRequest request = NewBeginStep(step);
+  for (const PartLossSum& sum : losses) SetLoss(sum, step, request.add_losses());
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (const Shard& shard : shards_) channels.push_back(shard.down);
   EPS_ASSIGN_OR_RETURN(const std::vector<v1::BeginStepReply> replies,
                        BeginStepOnAll(core_, job_, channels, request));
   MutexLock lock(&core_->mu);
   return TakeReplies(step, replies);
+}
+
+absl::Status GrpcParameterClient::ReportEvaluation(absl::Span<const PartLossSum> losses) {
+  EPS_CHECK_MSG(step_.value() >= 1, "ReportEvaluation before BeginStep");
+  v1::BeginStepRequest request = NewBeginStep(step_);
+  for (const PartLossSum& sum : losses) SetLoss(sum, step_, request.add_evaluations());
+  // The have-set of the reply says nothing new: this process has pushed nothing in between.
+  return BeginStepOnAll(core_, job_, {shards_[0].down}, request).status();
 }
 
 absl::StatusOr<StepStart> GrpcParameterClient::TakeReplies(

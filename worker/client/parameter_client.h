@@ -94,6 +94,11 @@ class ParameterClient {
   // hosted part (empty for the first). The caller keeps `parts` the same for the whole run.
   virtual absl::StatusOr<StepStart> BeginStep(Step step, absl::Span<const PartLossSum> losses) = 0;
 
+  // Tells the lead what the hosted parts found on held-out data with the weights of `version` of
+  // the last BeginStep. To be called before anything is pushed in its step; also after a BeginStep
+  // that was answered with done. Waits until the lead has it.
+  virtual absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) = 0;
+
   // Starts fetching a stage into `out`, which must stay valid until the fetch is dropped.
   virtual std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
                                                    TensorPointers out) = 0;

@@ -38,16 +38,17 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  static absl::StatusOr<MappedFile> Open(const std::string& path) {
+  // `key`: the configuration key that names the file.
+  static absl::StatusOr<MappedFile> Open(const std::string& path, const std::string& key) {
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
       const int error = errno;
       const std::string text =
-          absl::StrCat("cannot open data file ", path, " (data.path): ", strerror(error));
+          absl::StrCat("cannot open data file ", path, " (", key, "): ", strerror(error));
       return error == ENOENT || error == ENOTDIR ? absl::NotFoundError(text)
                                                  : absl::PermissionDeniedError(text);
     }
-    absl::StatusOr<MappedFile> file = Map(fd, path);
+    absl::StatusOr<MappedFile> file = Map(fd, path, key);
     close(fd);
     return file;
   }
@@ -56,7 +57,7 @@ class MappedFile {
   uint64_t size() const { return size_; }
 
  private:
-  static absl::StatusOr<MappedFile> Map(int fd, const std::string& path) {
+  static absl::StatusOr<MappedFile> Map(int fd, const std::string& path, const std::string& key) {
     struct stat info;
     if (fstat(fd, &info) != 0) {
       return absl::InternalError(
@@ -64,7 +65,7 @@ class MappedFile {
     }
     if (!S_ISREG(info.st_mode)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("data.path names ", path, ", which is not a regular file"));
+          absl::StrCat(key, " names ", path, ", which is not a regular file"));
     }
     MappedFile file;
     if (info.st_size == 0) return file;
@@ -85,6 +86,9 @@ class MappedFile {
 // What both kinds share: everything that is computed by walking over the tokens.
 class TokenDataBase : public TokenData {
  public:
+  // `name` stands for the files in errors.
+  explicit TokenDataBase(std::string name) : name_(std::move(name)) {}
+
   std::string Sha256Hex() const override {
     constexpr uint64_t kBlock = 32 * 1024;
     Sha256 hash;
@@ -117,17 +121,21 @@ class TokenDataBase : public TokenData {
   absl::Status CheckIds(uint32_t vocab_size) const override {
     for (uint64_t i = 0; i < size(); ++i) {
       if ((*this)[i] < vocab_size) continue;
-      return absl::OutOfRangeError(absl::StrCat("token ", i, " of the data (data.path) has id ",
-                                                (*this)[i], ", but the model's vocabulary has ",
-                                                vocab_size, " ids (vocab_size of model.path)"));
+      return absl::OutOfRangeError(absl::StrCat("token ", i, " of ", name_, " has id ", (*this)[i],
+                                                ", but the model's vocabulary has ", vocab_size,
+                                                " ids (vocab_size of model.path)"));
     }
     return absl::OkStatus();
   }
+
+ private:
+  const std::string name_;
 };
 
 class TextData final : public TokenDataBase {
  public:
-  explicit TextData(std::string bytes) : bytes_(std::move(bytes)) {}
+  TextData(std::string bytes, std::string name)
+      : TokenDataBase(std::move(name)), bytes_(std::move(bytes)) {}
   uint64_t size() const override { return bytes_.size(); }
   uint16_t operator[](uint64_t i) const override { return static_cast<uint8_t>(bytes_[i]); }
 
@@ -137,7 +145,8 @@ class TextData final : public TokenDataBase {
 
 class BinData final : public TokenDataBase {
  public:
-  explicit BinData(MappedFile file) : file_(std::move(file)) {}
+  BinData(MappedFile file, std::string name)
+      : TokenDataBase(std::move(name)), file_(std::move(file)) {}
   uint64_t size() const override { return file_.size() / 2; }
   uint16_t operator[](uint64_t i) const override {
     return static_cast<uint16_t>(file_.data()[2 * i] | (file_.data()[2 * i + 1] << 8));
@@ -149,37 +158,39 @@ class BinData final : public TokenDataBase {
 
 bool IsBin(const std::string& path) { return absl::EndsWith(path, ".bin"); }
 
-absl::Status EmptyFile(const std::string& path) {
-  return absl::InvalidArgumentError(absl::StrCat("data file ", path, " (data.path) is empty"));
+absl::Status EmptyFile(const std::string& path, const std::string& key) {
+  return absl::InvalidArgumentError(absl::StrCat("data file ", path, " (", key, ") is empty"));
 }
 
-absl::StatusOr<std::shared_ptr<const TokenData>> OpenBin(const std::string& path) {
-  EPS_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
-  if (file.size() == 0) return EmptyFile(path);
+absl::StatusOr<std::shared_ptr<const TokenData>> OpenBin(const std::string& path,
+                                                         const std::string& key) {
+  EPS_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path, key));
+  if (file.size() == 0) return EmptyFile(path, key);
   if (file.size() % 2 != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("data file ", path, " has ", file.size(),
+        absl::StrCat("data file ", path, " (", key, ") has ", file.size(),
                      " bytes; a .bin file of uint16 tokens has an even number"));
   }
-  return std::make_shared<const BinData>(std::move(file));
+  return std::make_shared<const BinData>(std::move(file), absl::StrCat(path, " (", key, ")"));
 }
 
 absl::StatusOr<std::shared_ptr<const TokenData>> OpenText(const std::vector<std::string>& paths,
-                                                          uint32_t vocab_size) {
+                                                          uint32_t vocab_size,
+                                                          const std::string& key) {
   if (vocab_size != kByteVocabulary) {
     return absl::InvalidArgumentError(absl::StrCat(
         "text files are read as bytes and need a model whose vocab_size is 256, but it is ",
         vocab_size, ": tokenize ", paths[0],
-        " into one flat file of little-endian uint16 ids that ends in .bin and name it in "
-        "data.path, or change the model's vocab_size"));
+        " into one flat file of little-endian uint16 ids that ends in .bin and name it in ", key,
+        ", or change the model's vocab_size"));
   }
   std::string bytes;
   for (const std::string& path : paths) {
-    EPS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-    if (file.size() == 0) return EmptyFile(path);
+    EPS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path, key));
+    if (file.size() == 0) return EmptyFile(path, key);
     bytes.append(reinterpret_cast<const char*>(file.data()), file.size());
   }
-  return std::make_shared<const TextData>(std::move(bytes));
+  return std::make_shared<const TextData>(std::move(bytes), absl::StrCat("the text (", key, ")"));
 }
 
 absl::Status CheckPlace(const JobSpec& spec, Step step, uint32_t index) {
@@ -199,6 +210,15 @@ MicroBatch Identity(const JobSpec& spec, Step step, uint32_t index) {
   return batch;
 }
 
+// Tokens and labels of a sample.
+void AddSample(const TokenData& data, uint64_t sample, MicroBatch* batch) {
+  const uint64_t first = sample * batch->seq_len;
+  for (uint64_t i = first; i < first + batch->seq_len; ++i) {
+    batch->tokens.push_back(data[i]);
+    batch->labels.push_back(data[i + 1]);
+  }
+}
+
 class TokenBatchSource final : public BatchSource {
  public:
   TokenBatchSource(const JobSpec& spec, const TokenData& data) : spec_(spec), data_(data) {}
@@ -215,17 +235,57 @@ class TokenBatchSource final : public BatchSource {
     batch.tokens.reserve(batch.samples * length);
     batch.labels.reserve(batch.samples * length);
     for (uint32_t slot = 0; slot < batch.samples; ++slot) {
-      const uint64_t first = SampleIndex(spec_, step, index, slot) * length;
-      for (uint64_t i = first; i < first + length; ++i) {
-        batch.tokens.push_back(data_[i]);
-        batch.labels.push_back(data_[i + 1]);
-      }
+      AddSample(data_, SampleIndex(spec_, step, index, slot), &batch);
     }
     return batch;
   }
 
  private:
   const JobSpec& spec_;
+  const TokenData& data_;
+};
+
+// What evaluations of both kinds of models share: samples in their order.
+class SampleRange : public EvaluationSource {
+ public:
+  SampleRange(const JobSpec& spec, uint64_t samples) : spec_(spec), samples_(samples) {}
+
+  uint32_t micro_batches() const override {
+    const uint64_t size = spec_.training.micro_batch_size;
+    return static_cast<uint32_t>((samples_ + size - 1) / size);
+  }
+  absl::StatusOr<MicroBatch> Get(uint32_t index) override {
+    const uint64_t first = uint64_t{index} * spec_.training.micro_batch_size;
+    if (first >= samples_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("no micro-batch ", index, " of ", samples_, " held-out samples"));
+    }
+    MicroBatch batch = Identity(spec_, Step(0), index);
+    batch.held_out = true;
+    batch.samples = static_cast<uint32_t>(std::min<uint64_t>(batch.samples, samples_ - first));
+    return batch;
+  }
+
+ private:
+  const JobSpec& spec_;
+  const uint64_t samples_;
+};
+
+class TokenEvaluationSource final : public SampleRange {
+ public:
+  TokenEvaluationSource(const JobSpec& spec, const TokenData& data, uint64_t samples)
+      : SampleRange(spec, samples), size_(spec.training.micro_batch_size), data_(data) {}
+
+  absl::StatusOr<MicroBatch> Get(uint32_t index) override {
+    EPS_ASSIGN_OR_RETURN(MicroBatch batch, SampleRange::Get(index));
+    for (uint32_t slot = 0; slot < batch.samples; ++slot) {
+      AddSample(data_, uint64_t{index} * size_ + slot, &batch);
+    }
+    return batch;
+  }
+
+ private:
+  const uint64_t size_;
   const TokenData& data_;
 };
 
@@ -245,15 +305,16 @@ class EmptyBatchSource final : public BatchSource {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const TokenData>> TokenData::Open(
-    const std::vector<std::string>& paths, uint32_t vocab_size) {
+    const std::vector<std::string>& paths, uint32_t vocab_size, const std::string& key) {
   if (paths.empty()) {
-    return absl::InvalidArgumentError("data.path names no file: give text files or one .bin");
+    return absl::InvalidArgumentError(
+        absl::StrCat(key, " names no file: give text files or one .bin"));
   }
   const auto bins = std::count_if(paths.begin(), paths.end(), IsBin);
-  if (bins == 0) return OpenText(paths, vocab_size);
-  if (paths.size() == 1) return OpenBin(paths[0]);
+  if (bins == 0) return OpenText(paths, vocab_size, key);
+  if (paths.size() == 1) return OpenBin(paths[0], key);
   return absl::InvalidArgumentError(
-      absl::StrCat("data.path names ", paths.size(), " files, ", bins,
+      absl::StrCat(key, " names ", paths.size(), " files, ", bins,
                    " of them .bin: give text files only, or one .bin alone"));
 }
 
@@ -288,6 +349,27 @@ std::unique_ptr<BatchSource> NewTokenBatchSource(const JobSpec& spec, const Toke
 
 std::unique_ptr<BatchSource> NewEmptyBatchSource(const JobSpec& spec) {
   return std::make_unique<EmptyBatchSource>(spec);
+}
+
+absl::StatusOr<std::unique_ptr<EvaluationSource>> NewTokenEvaluationSource(const JobSpec& spec,
+                                                                           const TokenData& data,
+                                                                           uint64_t samples) {
+  const uint64_t whole = (data.size() - 1) / spec.training.seq_len;
+  if (whole == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.eval_path holds ", data.size(),
+        " tokens, a sample needs training.seq_len + 1 = ", uint64_t{spec.training.seq_len} + 1));
+  }
+  if (samples > whole) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.eval_samples is ", samples, ", but data.eval_path holds ", whole,
+        " whole samples of training.seq_len = ", spec.training.seq_len, "; 0 takes all of them"));
+  }
+  return std::make_unique<TokenEvaluationSource>(spec, data, samples == 0 ? whole : samples);
+}
+
+std::unique_ptr<EvaluationSource> NewEmptyEvaluationSource(const JobSpec& spec, uint64_t samples) {
+  return std::make_unique<SampleRange>(spec, samples);
 }
 
 }  // namespace eps

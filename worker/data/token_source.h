@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "spec/job_spec.h"
+#include "worker/relay/evaluation.h"
 #include "worker/relay/relay.h"
 
 namespace eps {
@@ -17,9 +18,11 @@ namespace eps {
 class TokenData {
  public:
   // NotFound names the file; InvalidArgument for an empty file, mixed kinds, an odd .bin size, or
-  // text with a vocabulary other than 256 (the message names the .bin way).
+  // text with a vocabulary other than 256 (the message names the .bin way). `key` is the
+  // configuration key that named the files, for the errors.
   static absl::StatusOr<std::shared_ptr<const TokenData>> Open(
-      const std::vector<std::string>& paths, uint32_t vocab_size);
+      const std::vector<std::string>& paths, uint32_t vocab_size,
+      const std::string& key = "data.path");
   virtual ~TokenData() = default;
   virtual uint64_t size() const = 0;
   virtual uint16_t operator[](uint64_t i) const = 0;
@@ -27,7 +30,7 @@ class TokenData {
   virtual std::string Sha256Hex() const = 0;
   // Entropy of the token frequencies in nats: what a model without context can reach.
   virtual double UnigramEntropy() const = 0;
-  // OutOfRange names position and id of the first token >= vocab_size.
+  // OutOfRange names file, position and id of the first token >= vocab_size.
   virtual absl::Status CheckIds(uint32_t vocab_size) const = 0;
 };
 
@@ -38,6 +41,15 @@ absl::StatusOr<std::vector<std::string>> QuickstartTextFiles();
 std::unique_ptr<BatchSource> NewTokenBatchSource(const JobSpec& spec, const TokenData& data);
 // For models without tokens (synthetic): batches that only carry their identity.
 std::unique_ptr<BatchSource> NewEmptyBatchSource(const JobSpec& spec);
+
+// Held-out samples in their order: the first `samples` of `data` (0: all whole ones), as
+// micro-batches of the spec's size, of which the last may be smaller. `spec` and `data` must
+// outlive it. InvalidArgument with the figures if the data does not hold them.
+absl::StatusOr<std::unique_ptr<EvaluationSource>> NewTokenEvaluationSource(const JobSpec& spec,
+                                                                           const TokenData& data,
+                                                                           uint64_t samples);
+// For models without tokens: inputs that no step of training has. REQUIRES samples >= 1.
+std::unique_ptr<EvaluationSource> NewEmptyEvaluationSource(const JobSpec& spec, uint64_t samples);
 
 }  // namespace eps
 

@@ -227,6 +227,17 @@ class TorchProgram final : public StageProgram {
     return result;
   }
 
+  absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
+                               const ActivationPtr& in) override {
+    EPS_RETURN_IF_ERROR(WeightsOf(weights).status);
+    LossSum loss;
+    EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("stage ", spec_.name, ", loss"), [&] {
+      const at::NoGradGuard no_grad;
+      loss = stage_->Loss(WeightsOf(weights).tensors, batch, TensorOf(in));
+    }));
+    return loss;
+  }
+
  private:
   const StageSpec& spec_;
   const std::unique_ptr<TorchStage> stage_;

@@ -35,6 +35,9 @@ class TorchStage {
   virtual TorchBackward Backward(const StageTensors& weights, const MicroBatch& batch,
                                  const at::Tensor& in, const at::Tensor& grad_out,
                                  int loss_scale_log2) const = 0;
+  // The loss that Backward counts, bit for bit. Only called for the last stage.
+  virtual LossSum Loss(const StageTensors& weights, const MicroBatch& batch,
+                       const at::Tensor& in) const = 0;
   // Scores [rows of `in`, vocabulary] of the last stage; `in` is [rows, width]. Only called for
   // the last stage.
   virtual at::Tensor Logits(const StageTensors& weights, const at::Tensor& in) const = 0;

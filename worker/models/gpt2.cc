@@ -68,6 +68,9 @@ class Gpt2Stage : public TorchStage {
   Tensor Forward(const StageTensors&, const MicroBatch&, const Tensor&) const override {
     TORCH_CHECK(false, "this stage has no forward pass of its own");
   }
+  LossSum Loss(const StageTensors&, const MicroBatch&, const Tensor&) const override {
+    TORCH_CHECK(false, "only the last stage has a loss");
+  }
   Tensor Logits(const StageTensors&, const Tensor&) const override {
     TORCH_CHECK(false, "only the last stage has scores");
   }
@@ -75,6 +78,10 @@ class Gpt2Stage : public TorchStage {
  protected:
   const Gpt2Config& config() const { return spec_.model.gpt2; }
 
+  // A probability of the model's config as it holds for this micro-batch.
+  static double DropProbability(const MicroBatch& batch, double configured) {
+    return batch.held_out ? 0.0 : configured;
+  }
   // The inverted-dropout mask of one site, in the shape and on the device of `like`'s kind.
   Tensor Mask(const MicroBatch& batch, uint16_t site, double p, at::IntArrayRef shape,
               const Tensor& like) const {
@@ -89,7 +96,8 @@ class Gpt2Stage : public TorchStage {
     return mask.to(like.device());
   }
   // Multiplies `x`, which the caller owns alone, by the mask of one site.
-  void DropInPlace(const MicroBatch& batch, uint16_t site, double p, Tensor* x) const {
+  void DropInPlace(const MicroBatch& batch, uint16_t site, double configured, Tensor* x) const {
+    const double p = DropProbability(batch, configured);
     if (p > 0) x->mul_(Mask(batch, site, p, x->sizes(), *x));
   }
   // The same product in memory of its own; `x` itself if nothing is dropped.
@@ -256,7 +264,7 @@ class BlockStage final : public Gpt2Stage {
   }
 
   Tensor Attend(const MicroBatch& batch, const std::vector<Tensor>& qkv) const {
-    const double p = config().attn_pdrop;
+    const double p = DropProbability(batch, config().attn_pdrop);
     if (p == 0) {
       return at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], /*attn_mask=*/{},
                                               /*dropout_p=*/0.0, /*is_causal=*/true);
@@ -335,6 +343,21 @@ class HeadStage final : public Gpt2Stage {
     return out;
   }
 
+  LossSum Loss(const StageTensors& w, const MicroBatch& batch, const Tensor& in) const override {
+    const Tensor x = in.view({-1, width_});
+    const Tensor h = LayerNorm(x, w[ln_weight_], w[ln_bias_], eps_).y;
+    const Tensor labels = IdTensor(batch.labels, batch, x).view({-1});
+    const int64_t block = spec_.training.loss_block_tokens;
+    LossSum loss;
+    for (int64_t first = 0; first < x.size(0); first += block) {
+      const int64_t count = std::min(block, x.size(0) - first);
+      const Tensor log_p =
+          at::_log_softmax(at::mm(h.narrow(0, first, count), w[lm_weight_].t()), 1, false);
+      AddLoss(log_p, labels.narrow(0, first, count), &loss);
+    }
+    return loss;
+  }
+
   Tensor Logits(const StageTensors& w, const Tensor& in) const override {
     return at::mm(LayerNorm(in, w[ln_weight_], w[ln_bias_], eps_).y, w[lm_weight_].t());
   }
@@ -351,7 +374,7 @@ class HeadStage final : public Gpt2Stage {
     Tensor scores = at::mm(h, weight.t());
     const Tensor log_p = at::_log_softmax(scores, 1, /*half_to_float=*/false);
 
-    AddLoss(log_p.gather(1, targets).to(at::kCPU), counted.to(at::kCPU), &out->loss);
+    AddLoss(log_p, labels, &out->loss);
 
     // The gradient of -log_p[label] in the memory of the scores, which are not needed any more.
     scores.zero_().scatter_(1, targets, counted.to(at::kFloat).mul_(-scale).unsqueeze(1));
@@ -366,8 +389,11 @@ class HeadStage final : public Gpt2Stage {
     at::mm_out(dh_block, scores, weight);
   }
 
-  static void AddLoss(const Tensor& log_p, const Tensor& counted, LossSum* loss) {
-    const float* values = log_p.const_data_ptr<float>();
+  // Adds -log_p[label] of the rows that have a label.
+  static void AddLoss(const Tensor& log_p, const Tensor& labels, LossSum* loss) {
+    const Tensor of_label = log_p.gather(1, labels.clamp_min(0).unsqueeze(1)).to(at::kCPU);
+    const Tensor counted = labels.ne(kIgnoreLabel).to(at::kCPU);
+    const float* values = of_label.const_data_ptr<float>();
     const bool* use = counted.const_data_ptr<bool>();
     for (int64_t i = 0; i < counted.numel(); ++i) {
       if (!use[i]) continue;

@@ -260,6 +260,7 @@ class Relay::Impl {
       const auto begin = steady_clock::now();
       EPS_ASSIGN_OR_RETURN(const StepStart start, client_->BeginStep(step, losses));
       timing.begin_wait_seconds = SecondsSince(begin);
+      EPS_RETURN_IF_ERROR(EvaluateBehind(step.value() - 1, start.version));
       if (start.done) return absl::OkStatus();
       if (past_end) {
         return absl::InternalError(absl::StrCat("the servers begin step ", step.value(),
@@ -280,6 +281,17 @@ class Relay::Impl {
   }
 
  private:
+  absl::Status EvaluateBehind(uint64_t step, Version version) {
+    if (options_.evaluation_or_null == nullptr ||
+        !EvaluationIsDue(step, options_.eval_steps, job_.spec.training.steps)) {
+      return absl::OkStatus();
+    }
+    EPS_ASSIGN_OR_RETURN(const std::vector<PartLossSum> losses,
+                         EvaluateParts(job_, client_, runtime_, &weight_pool_, options_.prefetch,
+                                       version, options_.evaluation_or_null));
+    return client_->ReportEvaluation(losses);
+  }
+
   const JoinedJob& job_;
   ParameterClient* const client_;
   StageRuntime* const runtime_;

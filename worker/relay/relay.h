@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "worker/client/parameter_client.h"
+#include "worker/relay/evaluation.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {
@@ -25,6 +26,11 @@ class BatchSource {
 
 struct RelayOptions {
   int prefetch = 1;  // stages fetched ahead of the one that computes; 0: none
+  // Held-out data, evaluated behind every `eval_steps`-th step and the last one (0: never) with
+  // the weights that the next step names, before that step's own work: until this worker pushes its
+  // parts of it, no chunk can move on. Outlives the relay.
+  EvaluationSource* evaluation_or_null = nullptr;
+  uint64_t eval_steps = 0;
 };
 
 // What a step took, of the worker's own time.

@@ -127,6 +127,17 @@ class FakeClient final : public ParameterClient {
     return start;
   }
 
+  absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) override {
+    log.push_back(absl::StrCat("evaluation ", step_.value() - 1));
+    for (const PartLossSum& loss : losses) {
+      const auto [it, fresh] =
+          evaluated.emplace(std::make_pair(step_.value() - 1, loss.part.value()),
+                            std::make_pair(loss.loss_sum, loss.tokens));
+      EXPECT_TRUE(fresh);
+    }
+    return absl::OkStatus();
+  }
+
   std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
                                            TensorPointers out) override {
     EXPECT_EQ(version.value(), step_.value() - 1) << "a fetch of another step's weights";
@@ -192,6 +203,7 @@ class FakeClient final : public ParameterClient {
   Pushes pushes;
   std::map<PushKey, uint64_t> push_tokens;
   std::map<std::pair<uint64_t, uint32_t>, std::pair<double, uint64_t>> reported;
+  std::map<std::pair<uint64_t, uint32_t>, std::pair<double, uint64_t>> evaluated;  // as reported
   std::string fail_push_at;
   std::string fail_fetch_at;
   size_t most_kept = 0;
@@ -326,6 +338,12 @@ class WatchedRuntime final : public StageRuntime {
       if (result.ok()) result->loss.tokens += runtime_->extra_loss_tokens;
       return result;
     }
+    absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
+                                 const ActivationPtr& in) override {
+      runtime_->log.push_back(absl::StrCat("loss ", stage_.value(), " ", batch.index));
+      if (runtime_->log.back() == runtime_->fail_at) return absl::InternalError("scripted");
+      return inner_.Loss(*static_cast<const WatchedWeights&>(weights).inner, batch, in);
+    }
 
    private:
     WatchedRuntime* const runtime_;
@@ -348,8 +366,17 @@ struct Rig {
     job.spec = spec;
     for (uint32_t p = 0; p < shape.parts; ++p) job.parts.push_back(PartId(p));
     job.next_step = Step(1);
-    relay =
-        std::make_unique<Relay>(job, client.get(), &runtime, batches.get(), RelayOptions{prefetch});
+    options.prefetch = prefetch;
+    relay = std::make_unique<Relay>(job, client.get(), &runtime, batches.get(), options);
+  }
+
+  // Evaluates `samples` held-out samples behind every `every`-th step. REQUIRES that Run was not
+  // called.
+  void Evaluate(uint64_t samples, uint64_t every) {
+    evaluation = NewEmptyEvaluationSource(spec, samples);
+    options.evaluation_or_null = evaluation.get();
+    options.eval_steps = every;
+    relay = std::make_unique<Relay>(job, client.get(), &runtime, batches.get(), options);
   }
 
   absl::Status Run(const std::function<bool()>& stop = nullptr) {
@@ -367,7 +394,9 @@ struct Rig {
   WatchedRuntime runtime;
   std::unique_ptr<FakeClient> client;
   std::unique_ptr<BatchSource> batches;
+  std::unique_ptr<EvaluationSource> evaluation;
   JoinedJob job;
+  RelayOptions options;
   std::unique_ptr<Relay> relay;
   std::vector<uint64_t> steps;
   std::vector<LossSum> losses;
@@ -614,6 +643,153 @@ TEST(RelayTest, RefusesALossOverOtherTokensThanTheLabelsCount) {
   const absl::Status status = rig.Run();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_TRUE(absl::StrContains(status.message(), "tokens")) << status;
+}
+
+// The loss of one held-out micro-batch, stage by stage in a plain loop.
+LossSum LossPlainly(const JobSpec& spec, const Tensors& weights, const MicroBatch& batch) {
+  const ScopedFlushDenormals flush;
+  const auto runtime = NewSyntheticRuntime(spec, nullptr);
+  ActivationPtr in;
+  for (uint32_t s = 0; s < spec.stages.size(); ++s) {
+    std::shared_ptr<HostStage> host = runtime->NewHostStage(StageId(s));
+    for (size_t u = 0; u < spec.stages[s].uses.size(); ++u) {
+      const std::vector<float>& tensor = weights[spec.stages[s].uses[u].tensor.value()];
+      std::copy(tensor.begin(), tensor.end(), host->tensor(u));
+    }
+    const auto loaded = runtime->Load(StageId(s), std::move(host));
+    if (s + 1 == spec.stages.size()) {
+      // By the way of training, which is another one than the relay's.
+      return runtime->program(StageId(s)).Backward(*loaded, batch, in, nullptr, 0)->loss;
+    }
+    in = *runtime->program(StageId(s)).Forward(*loaded, batch, in);
+  }
+  return {};
+}
+
+TEST(RelayTest, EvaluatesThePlainLossesOfItsPartsAndLeavesTrainingAlone) {
+  const struct {
+    JobShape shape;
+    uint64_t samples;
+  } cases[] = {
+      {{/*layers=*/1, /*tied=*/false, /*parts=*/2, /*micro_batches=*/1}, 9},
+      {{3, true, 2, 2}, 23},  // in rounds, the last one smaller
+      {{4, false, 3, 1}, 64},
+      {{4, true, 3, 3}, 3},  // fewer than one micro-batch for each part
+  };
+  for (const auto& c : cases) {
+    const JobSpec spec = SpecOf(c.shape);
+    const auto source = NewEmptyEvaluationSource(spec, c.samples);
+    const Reference reference(spec, 0);
+    for (const int prefetch : {0, 1, 3}) {
+      SCOPED_TRACE(absl::StrCat("layers ", c.shape.layers, " prefetch ", prefetch));
+      Rig rig(c.shape, prefetch);
+      rig.Evaluate(c.samples, /*every=*/1);
+      ASSERT_TRUE(rig.Run().ok());
+      ExpectSamePushes(rig.client->pushes, reference.pushes);
+      EXPECT_EQ(rig.client->weights(), reference.weights);
+      // Behind the last step the weights are those that the reference ends with.
+      const uint64_t parts = spec.training.parts;
+      uint64_t tokens = 0;
+      for (uint32_t p = 0; p < parts; ++p) {
+        LossSum expected;
+        const uint64_t m = source->micro_batches();
+        for (uint64_t i = p * m / parts; i < (p + 1) * m / parts; ++i) {
+          const LossSum loss =
+              LossPlainly(spec, reference.weights, *source->Get(static_cast<uint32_t>(i)));
+          expected.sum += loss.sum;
+          expected.tokens += loss.tokens;
+        }
+        const auto actual = rig.client->evaluated.at({spec.training.steps, p});
+        EXPECT_EQ(actual.first, expected.sum) << "part " << p;
+        EXPECT_EQ(actual.second, expected.tokens) << "part " << p;
+        tokens += actual.second;
+      }
+      EXPECT_EQ(tokens, c.samples * spec.training.seq_len);
+      EXPECT_EQ(rig.client->evaluated.size(), spec.training.steps * parts);
+    }
+  }
+}
+
+TEST(RelayTest, EvaluatesBeforeItComputesForTheStepThatNamesTheWeights) {
+  JobShape shape;
+  shape.layers = 2;
+  shape.parts = 1;
+  shape.steps = 3;
+  Rig rig(shape, /*prefetch=*/0);
+  rig.Evaluate(/*samples=*/1, /*every=*/2);
+  ASSERT_TRUE(rig.Run().ok());
+  const std::vector<std::string> step = {"fetch 0f", "fetch 1f", "push 1 part 0", "fetch 0b",
+                                         "push 0 part 0"};
+  const std::vector<std::string> evaluation = {"fetch 0f", "fetch 1f"};
+  std::vector<std::string> expected;
+  const auto add = [&](const std::vector<std::string>& more) {
+    expected.insert(expected.end(), more.begin(), more.end());
+  };
+  add({"begin 1"});
+  add(step);
+  add({"begin 2"});
+  add(step);
+  add({"begin 3"});
+  add(evaluation);
+  add({"evaluation 2"});
+  add(step);
+  add({"flush", "begin 4"});
+  add(evaluation);
+  add({"evaluation 3"});
+  EXPECT_EQ(rig.client->log, expected);
+}
+
+TEST(RelayTest, AReplacementEvaluatesTheBorderThatItJoinsAt) {
+  JobShape shape;
+  shape.steps = 4;
+  Rig rig(shape);
+  rig.Evaluate(/*samples=*/6, /*every=*/2);
+  int asked = 0;
+  ASSERT_TRUE(rig.Run([&] { return asked++ == 2; }).ok());
+  EXPECT_TRUE(rig.client->evaluated.empty()) << "the border of step 2 was not begun behind";
+  // Another process takes over at the next step.
+  rig.job.next_step = Step(3);
+  rig.Evaluate(6, 2);
+  ASSERT_TRUE(rig.Run().ok());
+  EXPECT_EQ(rig.client->evaluated.count({2, 0}), 1u);
+  EXPECT_EQ(rig.client->evaluated.count({4, 1}), 1u);
+}
+
+TEST(RelayTest, AnEvaluationHoldsNoMoreThanATrainingStep) {
+  JobShape shape;
+  shape.layers = 6;
+  shape.tied = false;
+  shape.steps = 1;
+  const auto peaks = [&](uint64_t samples) {
+    Rig rig(shape);
+    if (samples > 0) rig.Evaluate(samples, 1);
+    EXPECT_TRUE(rig.Run().ok());
+    EXPECT_EQ(rig.watched.most, 1) << "stages on the device";
+    return std::make_tuple(rig.runtime.device_memory().peak_bytes, rig.account.peak_bytes(),
+                           rig.account.peak_bytes(MemoryKind::kStash), rig.runtime.host_stages);
+  };
+  const auto without = peaks(0);
+  EXPECT_EQ(peaks(5), without);
+  EXPECT_EQ(peaks(500), without);
+}
+
+TEST(RelayTest, AnEvaluationThatFailsEndsTheWorkerWithItsPlace) {
+  JobShape shape;
+  shape.steps = 1;
+  const struct {
+    const char* at;
+    const char* text;
+  } cases[] = {{"forward 1 7", "held-out micro-batch 7"}, {"loss 3 6", "stage 3"}};
+  for (const auto& c : cases) {
+    Rig rig(shape);
+    rig.Evaluate(/*samples=*/32, /*every=*/1);
+    rig.runtime.fail_at = c.at;
+    const absl::Status status = rig.Run();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "evaluation")) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), c.text)) << status;
+    EXPECT_EQ(rig.client->held.now, 0) << "an abandoned fetch is left";
+  }
 }
 
 }  // namespace

@@ -62,6 +62,7 @@ struct MicroBatch {
   uint32_t seq_len = 0;
   std::vector<int32_t> tokens;
   std::vector<int32_t> labels;
+  bool held_out = false;  // for an evaluation: nothing is dropped at random
 };
 
 // The positions that count in the loss: labels other than kIgnoreLabel, or every position of a
@@ -101,6 +102,10 @@ class StageProgram {
                                                   const MicroBatch& batch, const ActivationPtr& in,
                                                   const ActivationPtr& grad_out,
                                                   int loss_scale_log2) = 0;
+
+  // The loss that Backward would count, without a gradient. Only called for the last stage.
+  virtual absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
+                                       const ActivationPtr& in) = 0;
 };
 
 // Memory that the device holds now and held at most, stash apart (DECISIONS.md 27).

@@ -154,15 +154,12 @@ class SyntheticStage final : public StageProgram {
     std::vector<float> dy = Linear(weights, x);
     BackwardResult result;
     if (last_) {
-      const std::vector<float> target = Draw(Key(batch, kTargetSite), dy.size());
       const float scale = InversePowerOfTwo(loss_scale_log2);
+      const std::vector<float> errors = Errors(batch, dy, &result.loss);
       for (size_t i = 0; i < dy.size(); ++i) {
         const float d = 1.0f + std::fabs(dy[i]);
-        const float error = dy[i] / d - target[i];
-        result.loss.sum += 0.5 * static_cast<double>(error) * static_cast<double>(error);
-        dy[i] = error * scale / (d * d);
+        dy[i] = errors[i] * scale / (d * d);
       }
-      result.loss.tokens = CountedTokens(batch);
     } else {
       const std::vector<float>& g = ValuesOf(grad_out);
       for (size_t i = 0; i < dy.size(); ++i) {
@@ -175,7 +172,27 @@ class SyntheticStage final : public StageProgram {
     return result;
   }
 
+  absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
+                               const ActivationPtr& in) override {
+    const ScopedFlushDenormals flush;
+    LossSum loss;
+    Errors(batch, Linear(weights, Input(batch, in)), &loss);
+    return loss;
+  }
+
  private:
+  // The distance of softsign(y) to the target, and half its square as the loss.
+  std::vector<float> Errors(const MicroBatch& batch, const std::vector<float>& y,
+                            LossSum* loss) const {
+    std::vector<float> errors = Draw(Key(batch, kTargetSite), y.size());
+    for (size_t i = 0; i < y.size(); ++i) {
+      errors[i] = y[i] / (1.0f + std::fabs(y[i])) - errors[i];
+      loss->sum += 0.5 * static_cast<double>(errors[i]) * static_cast<double>(errors[i]);
+    }
+    loss->tokens = CountedTokens(batch);
+    return errors;
+  }
+
   RngKey Key(const MicroBatch& batch, uint16_t site) const {
     return RngKey{spec_.training.seed, batch.step.value(), batch.index, 0, site};
   }

@@ -1,0 +1,140 @@
+#include "worker/relay/evaluation.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "worker/relay/weight_stream.h"
+
+namespace eps {
+namespace {
+
+struct Item {
+  size_t slot = 0;  // of the hosted part
+  uint32_t index = 0;
+};
+
+// The micro-batches of the hosted parts, in order.
+std::vector<Item> ItemsOf(const JoinedJob& job, uint64_t micro_batches) {
+  const uint64_t parts = job.spec.training.parts;
+  std::vector<Item> items;
+  for (size_t slot = 0; slot < job.parts.size(); ++slot) {
+    const uint64_t part = job.parts[slot].value();
+    for (uint64_t m = part * micro_batches / parts; m < (part + 1) * micro_batches / parts; ++m) {
+      items.push_back({slot, static_cast<uint32_t>(m)});
+    }
+  }
+  return items;
+}
+
+// One way up for some of the items. Stages visit them by turns from either end, so that the
+// activation at hand is the one that the next visit begins with.
+class Round {
+ public:
+  Round(const JobSpec& spec, StageRuntime* runtime, const Item* items, size_t count)
+      : spec_(spec), runtime_(runtime), items_(items), count_(count) {}
+
+  absl::Status Run(EvaluationSource* source, WeightStream* weights) {
+    for (size_t i = 0; i < count_; ++i) {
+      EPS_ASSIGN_OR_RETURN(MicroBatch batch, source->Get(items_[i].index));
+      batches_.push_back(std::move(batch));
+    }
+    inputs_.assign(count_, nullptr);
+    losses_.resize(count_);
+    for (uint32_t s = 0; s < spec_.stages.size(); ++s) {
+      EPS_ASSIGN_OR_RETURN(const auto stage_weights, weights->Next());
+      for (size_t place = 0; place < count_; ++place) {
+        const size_t item = s % 2 == 0 ? place : count_ - 1 - place;
+        const absl::Status status = Visit(StageId(s), *stage_weights, item);
+        if (!status.ok()) return InContext(StageId(s), item, status);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // By item, after Run.
+  const std::vector<LossSum>& losses() const { return losses_; }
+
+ private:
+  absl::Status Visit(StageId stage, const StageWeights& weights, size_t item) {
+    ActivationPtr in;
+    if (stage.value() > 0) {
+      if (at_hand_ != nullptr && at_hand_item_ == item) {
+        in = std::move(at_hand_);
+      } else {
+        EPS_ASSIGN_OR_RETURN(in, runtime_->Unstash(inputs_[item]));
+      }
+    }
+    at_hand_ = nullptr;
+    if (stage.value() + 1 == spec_.stages.size()) {
+      inputs_[item] = nullptr;
+      EPS_ASSIGN_OR_RETURN(losses_[item],
+                           runtime_->program(stage).Loss(weights, batches_[item], in));
+      return absl::OkStatus();
+    }
+    EPS_ASSIGN_OR_RETURN(ActivationPtr out,
+                         runtime_->program(stage).Forward(weights, batches_[item], in));
+    // Before the next one is stashed: a round holds one activation per item, not one more.
+    in = nullptr;
+    inputs_[item] = nullptr;
+    at_hand_ = out;
+    at_hand_item_ = item;
+    EPS_ASSIGN_OR_RETURN(inputs_[item], runtime_->Stash(std::move(out)));
+    return absl::OkStatus();
+  }
+
+  absl::Status InContext(StageId stage, size_t item, const absl::Status& status) const {
+    return absl::Status(status.code(),
+                        absl::StrCat("evaluation: stage ", stage.value(), " (",
+                                     spec_.stages[stage.value()].name, "), held-out micro-batch ",
+                                     items_[item].index, ": ", std::string(status.message())));
+  }
+
+  const JobSpec& spec_;
+  StageRuntime* const runtime_;
+  const Item* const items_;
+  const size_t count_;
+  std::vector<MicroBatch> batches_;
+  std::vector<ActivationPtr> inputs_;  // by item, stashed: of the next stage
+  std::vector<LossSum> losses_;
+  ActivationPtr at_hand_;  // what was stashed last, on the device
+  size_t at_hand_item_ = 0;
+};
+
+}  // namespace
+
+bool EvaluationIsDue(uint64_t step, uint64_t every, uint64_t steps) {
+  return every > 0 && step > 0 && (step % every == 0 || step == steps);
+}
+
+absl::StatusOr<std::vector<PartLossSum>> EvaluateParts(const JoinedJob& job,
+                                                       ParameterClient* client,
+                                                       StageRuntime* runtime, HostStagePool* pool,
+                                                       int prefetch, Version version,
+                                                       EvaluationSource* source) {
+  std::vector<PartLossSum> losses;
+  for (const PartId part : job.parts) losses.push_back({part, 0.0, 0});
+  const std::vector<Item> items = ItemsOf(job, source->micro_batches());
+  const size_t stages = job.spec.stages.size();
+  std::vector<StageVisit> visits;
+  for (uint32_t s = 0; s < stages; ++s) visits.push_back({StageId(s), /*backward=*/false});
+  // A training step stashes the inputs of all stages but the first at once.
+  const size_t most =
+      job.parts.size() * job.spec.training.micro_batches * std::max<size_t>(1, stages - 1);
+  for (size_t first = 0; first < items.size(); first += most) {
+    const size_t count = std::min(most, items.size() - first);
+    WeightStream weights(client, runtime, pool, prefetch, version, visits);
+    Round round(job.spec, runtime, &items[first], count);
+    EPS_RETURN_IF_ERROR(round.Run(source, &weights));
+    for (size_t i = 0; i < count; ++i) {
+      PartLossSum& part = losses[items[first + i].slot];
+      part.loss_sum += round.losses()[i].sum;
+      part.tokens += round.losses()[i].tokens;
+    }
+  }
+  return losses;
+}
+
+}  // namespace eps
