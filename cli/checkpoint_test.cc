@@ -16,6 +16,7 @@
 #include "cli/run_config.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "optimizer/update_rule.h"
 #include "spec/test_specs.h"
 
 namespace eps {
@@ -24,9 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // A state in which every float of the job tells its tensor, place and field.
-ChunkState StateOf(const Chunk& chunk, int salt = 0) {
-  std::vector<float> values(chunk.elements * 3);
-  for (int field = 0; field < 3; ++field) {
+ChunkState StateOf(const Chunk& chunk, int salt = 0, int fields = 3) {
+  std::vector<float> values(chunk.elements * fields);
+  for (int field = 0; field < fields; ++field) {
     for (const Segment& s : chunk.segments) {
       for (uint64_t i = 0; i < s.elements(); ++i) {
         values[field * chunk.elements + s.offset + i] = static_cast<float>(
@@ -52,7 +53,8 @@ class CheckpointTest : public testing::Test {
     if (!writer.ok()) return writer.status();
     for (const Chunk& chunk : chunks_.chunks()) {
       if (leave_out != nullptr && chunk.id == *leave_out) continue;
-      const absl::Status status = (*writer)->WriteChunk(chunk.id, StateOf(chunk, salt));
+      const int fields = 1 + static_cast<int>(StateFields(spec_.optimizer).size());
+      const absl::Status status = (*writer)->WriteChunk(chunk.id, StateOf(chunk, salt, fields));
       if (!status.ok()) return status;
     }
     const Border border = {step, step - 1, step - 1, 2, 0.1 + 0.2};
@@ -117,6 +119,33 @@ TEST_F(CheckpointTest, HoldsTheFilesThatHuggingFaceLoads) {
     EXPECT_EQ(manifest["files"][name]["bytes"], fs::file_size(root_ + "/checkpoint-3/" + name));
     EXPECT_EQ(manifest["files"][name]["sha256"].get<std::string>(),
               ToHex(Sha256Of(Read(absl::StrCat("checkpoint-3/", name)))));
+  }
+}
+
+TEST_F(CheckpointTest, HoldsTheFieldsOfTheJobsOptimizerAndNoOthers) {
+  for (const double momentum : {0.0, 0.9}) {
+    SCOPED_TRACE(momentum);
+    fs::remove_all(root_);
+    spec_.optimizer = OptimizerSpec();
+    spec_.optimizer.name = OptimizerName::kSgd;
+    spec_.optimizer.momentum = momentum;
+    const int arrays = momentum > 0 ? 2 : 1;
+    ASSERT_TRUE(Write(4).ok());
+    EXPECT_EQ(fs::exists(root_ + "/checkpoint-4/eps/momentum_buffer.safetensors"), momentum > 0);
+    EXPECT_FALSE(fs::exists(root_ + "/checkpoint-4/eps/exp_avg.safetensors"));
+    const auto reader = CheckpointReader::Open(root_ + "/checkpoint-4");
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    for (const Chunk& chunk : chunks_.chunks()) {
+      const auto state = (*reader)->ReadChunk(spec_, chunk);
+      ASSERT_TRUE(state.ok()) << state.status();
+      EXPECT_TRUE(*state == StateOf(chunk, 0, arrays));
+    }
+    EXPECT_TRUE((*reader)->CheckFits(spec_).ok());
+    JobSpec other = spec_;
+    other.optimizer.momentum = 0.9 - momentum;  // with one field more, or one less
+    const absl::Status status = (*reader)->CheckFits(other);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_TRUE(absl::StrContains(status.message(), "optimizer.momentum")) << status;
   }
 }
 

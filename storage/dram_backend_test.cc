@@ -77,7 +77,7 @@ constexpr float kNormScale = 1.0f / 12;
 
 // One chunk's state, updated with plain loops over elements.
 struct Reference {
-  std::vector<float> weight, exp_avg, exp_avg_sq;
+  std::vector<std::vector<float>> arrays;  // weights, then the fields of the rule
 
   // Returns the sum of squares.
   double Update(const JobSpec& spec, const Chunk& chunk,
@@ -101,8 +101,8 @@ struct Reference {
 
   std::string Bytes() const {
     std::string bytes;
-    for (const std::vector<float>* array : {&weight, &exp_avg, &exp_avg_sq}) {
-      bytes.append(reinterpret_cast<const char*>(array->data()), 4 * array->size());
+    for (const std::vector<float>& array : arrays) {
+      bytes.append(reinterpret_cast<const char*>(array.data()), 4 * array.size());
     }
     return bytes;
   }
@@ -111,15 +111,33 @@ struct Reference {
   void Step(const JobSpec& spec, double weight_decay, const StepScalars& step, float gradient,
             uint64_t e) {
     const OptimizerSpec& o = spec.optimizer;
+    if (o.name == OptimizerName::kSgd) {
+      return StepOfSgd(o, static_cast<float>(weight_decay), step, gradient, e);
+    }
+    float& weight = arrays[0][e];
+    float& exp_avg = arrays[1][e];
+    float& exp_avg_sq = arrays[2][e];
     const float decay = static_cast<float>(1.0 - step.lr * weight_decay);
     const float correction = static_cast<float>(1.0 / std::sqrt(step.bias_correction2));
     const float size = static_cast<float>(step.lr / step.bias_correction1);
     const float g = gradient * step.grad_scale;
-    exp_avg[e] = static_cast<float>(o.beta1) * exp_avg[e] + static_cast<float>(1.0 - o.beta1) * g;
-    exp_avg_sq[e] =
-        static_cast<float>(o.beta2) * exp_avg_sq[e] + (static_cast<float>(1.0 - o.beta2) * g) * g;
-    const float d = std::sqrt(exp_avg_sq[e]) * correction + static_cast<float>(o.eps);
-    weight[e] = weight[e] * decay - (size * exp_avg[e]) / d;
+    exp_avg = static_cast<float>(o.beta1) * exp_avg + static_cast<float>(1.0 - o.beta1) * g;
+    exp_avg_sq =
+        static_cast<float>(o.beta2) * exp_avg_sq + (static_cast<float>(1.0 - o.beta2) * g) * g;
+    const float d = std::sqrt(exp_avg_sq) * correction + static_cast<float>(o.eps);
+    weight = weight * decay - (size * exp_avg) / d;
+  }
+
+  void StepOfSgd(const OptimizerSpec& o, float weight_decay, const StepScalars& step,
+                 float gradient, uint64_t e) {
+    float& weight = arrays[0][e];
+    const float g = gradient * step.grad_scale + weight_decay * weight;
+    float direction = g;
+    if (o.momentum != 0) {
+      direction = static_cast<float>(o.momentum) * arrays[1][e] + g;
+      arrays[1][e] = direction;
+    }
+    weight = weight - static_cast<float>(step.lr) * direction;
   }
 
   static double SumOfSquares(const Chunk& chunk, const std::vector<float>& sum, float scale) {
@@ -215,12 +233,10 @@ class Shard {
 
 Reference ReferenceFrom(const std::string& state, uint64_t elements) {
   Reference r;
-  for (std::vector<float>* array : {&r.weight, &r.exp_avg, &r.exp_avg_sq}) {
-    array->resize(elements);
+  for (size_t at = 0; at < state.size(); at += 4 * elements) {
+    r.arrays.emplace_back(elements);
+    std::memcpy(r.arrays.back().data(), state.data() + at, 4 * elements);
   }
-  std::memcpy(r.weight.data(), state.data(), 4 * elements);
-  std::memcpy(r.exp_avg.data(), state.data() + 4 * elements, 4 * elements);
-  std::memcpy(r.exp_avg_sq.data(), state.data() + 8 * elements, 4 * elements);
   return r;
 }
 
@@ -287,13 +303,18 @@ struct UpdateCase {
   uint32_t parts;
   int threads;
   Merging merging;
+  OptimizerName optimizer = OptimizerName::kAdamW;
+  double momentum = 0;
 };
 
 class UpdateTest : public testing::TestWithParam<UpdateCase> {};
 
 TEST_P(UpdateTest, EqualsPlainLoopsBitForBit) {
   const UpdateCase param = GetParam();
-  Shard shard(RaggedSpec(), param.threads);
+  JobSpec spec = RaggedSpec();
+  spec.optimizer.name = param.optimizer;
+  spec.optimizer.momentum = param.momentum;
+  Shard shard(spec, param.threads);
   ASSERT_TRUE(shard.status().ok()) << shard.status();
   shard.InitializeAll();
   std::vector<Reference> references;
@@ -330,6 +351,8 @@ std::vector<UpdateCase> UpdateCases() {
   }
   cases.push_back({3, 1, Merging::kRandom});
   cases.push_back({3, 8, Merging::kRandom});
+  cases.push_back({3, 2, Merging::kNone, OptimizerName::kSgd, 0.9});
+  cases.push_back({1, 2, Merging::kNone, OptimizerName::kSgd, 0});
   return cases;
 }
 
@@ -337,7 +360,9 @@ INSTANTIATE_TEST_SUITE_P(PartsThreadsAndMerging, UpdateTest, testing::ValuesIn(U
                          [](const testing::TestParamInfo<UpdateCase>& info) {
                            return std::to_string(info.param.parts) + "Parts" +
                                   std::to_string(info.param.threads) + "Threads" +
-                                  (info.param.merging == Merging::kRandom ? "Merged" : "");
+                                  (info.param.merging == Merging::kRandom ? "Merged" : "") +
+                                  (info.param.optimizer == OptimizerName::kSgd ? "Sgd" : "") +
+                                  (info.param.momentum > 0 ? "Momentum" : "");
                          });
 
 TEST(Update, TakesLossyContributionsAsDecoded) {
@@ -583,10 +608,10 @@ TEST(Initialize, GivesTheSpecsValuesAndZeroState) {
     for (const Segment& s : chunk.segments) {
       std::vector<float> expected(s.elements());
       FillInitialValues(shard.spec(), s.tensor, s.tensor_offset, absl::MakeSpan(expected));
-      EXPECT_EQ(std::memcmp(expected.data(), r.weight.data() + s.offset, 4 * s.elements()), 0);
+      EXPECT_EQ(std::memcmp(expected.data(), r.arrays[0].data() + s.offset, 4 * s.elements()), 0);
     }
-    EXPECT_EQ(r.exp_avg, std::vector<float>(chunk.elements, 0.0f));
-    EXPECT_EQ(r.exp_avg_sq, std::vector<float>(chunk.elements, 0.0f));
+    EXPECT_EQ(r.arrays[1], std::vector<float>(chunk.elements, 0.0f));
+    EXPECT_EQ(r.arrays[2], std::vector<float>(chunk.elements, 0.0f));
   }
 }
 
@@ -613,6 +638,16 @@ TEST(Memory, IsTwelveBytesPerParameterAndNotOneMore) {
   EXPECT_EQ(shard.account().live_bytes(), state_bytes);
   shard.DropBackend();
   EXPECT_EQ(shard.account().live_bytes(), 0u);
+}
+
+TEST(Memory, IsWhatTheRuleKeeps) {
+  for (const double momentum : {0.0, 0.9}) {
+    JobSpec spec = RaggedSpec();
+    spec.optimizer.name = OptimizerName::kSgd;
+    spec.optimizer.momentum = momentum;
+    Shard shard(spec, 1);
+    EXPECT_EQ(shard.account().live_bytes(), (momentum > 0 ? 8 : 4) * spec.total_elements());
+  }
 }
 
 TEST(Memory, IsRefusedWithTheFiguresAndTheKey) {

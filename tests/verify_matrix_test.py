@@ -91,6 +91,14 @@ class VerifyMatrix(unittest.TestCase):
                     self.verify(training__clip=clip, training__mode="sealed", training__parts=2,
                                 flags=["--servers=%d" % servers, "--workers=2"])
 
+    def test_sgd_with_and_without_momentum(self):
+        for momentum in (0.9, 0):
+            for clip in ("lagged", "exact"):
+                with self.subTest(momentum=momentum, clip=clip):
+                    self.verify(optimizer__name="sgd", optimizer__momentum=momentum,
+                                optimizer__lr=0.1, training__clip=clip, training__parts=2,
+                                flags=["--servers=2", "--workers=2"])
+
     def test_three_parts_on_two_workers(self):
         self.verify(training__parts=3, flags=["--servers=2", "--workers=2"])
 
