@@ -309,6 +309,10 @@ constexpr Key kKeys[] = {
         "training.max_grad_norm", "Largest gradient norm that clipping leaves alone."),
     MakeKey<Text, &C::training, &Training::mode>(
         "training.mode", "auto, eager or sealed: when the server updates a chunk."),
+    MakeKey<Text, &C::training, &Training::nonfinite>(
+        "training.nonfinite",
+        "halt or skip: what becomes of a step with a gradient that is NaN, infinite or not below "
+        "2^50."),
     MakeKey<Text, &C::training, &Training::replay>(
         "training.replay", "What an eager job does about a worker lost in mid-step: rollback."),
     MakeKey<Text, &C::training, &Training::determinism>(

@@ -36,7 +36,8 @@ struct TrainingConfig {
   uint64_t seed = 42;
   std::string clip = "exact";  // exact | lagged | none
   double max_grad_norm = 1.0;
-  std::string mode = "auto";  // auto | eager | sealed
+  std::string mode = "auto";       // auto | eager | sealed
+  std::string nonfinite = "halt";  // halt | skip
   std::string replay = "rollback";
   std::string determinism = "strict";  // strict | relaxed
   uint32_t loss_block_tokens = 1024;

@@ -122,6 +122,9 @@ struct ScheduleSpec {
 enum class Mode { kEager, kSealed };
 enum class Clip { kNone, kLagged, kExact };
 enum class Replay { kRollback };
+// What becomes of a step in which a gradient is not finite or not below 2^50: the job ends, or the
+// step updates nothing (the next one has its own data and the same weights).
+enum class Nonfinite { kHalt, kSkip };
 enum class Determinism { kStrict, kRelaxed };
 enum class DataOrder { kSequential, kShuffled };
 
@@ -135,6 +138,7 @@ struct TrainingSpec {
   Mode mode = Mode::kEager;
   Clip clip = Clip::kNone;
   double max_grad_norm = 1.0;  // of clip
+  Nonfinite nonfinite = Nonfinite::kHalt;
   Replay replay = Replay::kRollback;
   Determinism determinism = Determinism::kStrict;
   uint32_t loss_block_tokens = 1024;  // the head's loss and gradient are computed in such blocks
@@ -196,6 +200,7 @@ const char* ClipName(Clip clip);
 const char* DataOrderName(DataOrder order);
 const char* OptimizerNameText(OptimizerName name);
 const char* ReplayName(Replay replay);
+const char* NonfiniteName(Nonfinite nonfinite);
 const char* DeterminismName(Determinism determinism);
 const char* ModelTypeName(ModelType type);
 

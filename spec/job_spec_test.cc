@@ -76,6 +76,27 @@ TEST(JobSpecText, HoldsTheNumbersOfItsOptimizerAlone) {
   EXPECT_TRUE(absl::StrContains(spec.Validate().message(), "optimizer.momentum"));
 }
 
+TEST(JobSpecText, LeavesOutWhatIsAsUsual) {
+  JobSpec spec = TinyGpt2Spec();
+  EXPECT_FALSE(absl::StrContains(spec.ToText(), "nonfinite"));
+  spec.training.mode = Mode::kSealed;
+  spec.training.nonfinite = Nonfinite::kSkip;
+  const std::string text = spec.ToText();
+  EXPECT_TRUE(absl::StrContains(text, "max_grad_norm = 1\ntraining.nonfinite = skip\ntraining.rep"))
+      << text;
+  const absl::StatusOr<JobSpec> read = JobSpec::Parse(text);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->training.nonfinite, Nonfinite::kSkip);
+  const absl::Status twice =
+      JobSpec::Parse(Replaced(text, "nonfinite = skip", "nonfinite = halt")).status();
+  EXPECT_TRUE(absl::StrContains(twice.message(), "the line is left out for halt")) << twice;
+  const absl::Status moved =
+      JobSpec::Parse(
+          Replaced(text, "training.clip = ", "training.nonfinite = skip\ntraining.clip = "))
+          .status();
+  EXPECT_TRUE(absl::StrContains(moved.message(), "expected 'training.clip = ...'")) << moved;
+}
+
 TEST(JobSpecText, KeepsEveryBitOfANumber) {
   for (double lr : {0.1, 1.0 / 3, 2.5e-05, 1e-300, 0.30000000000000004, 123456.789}) {
     JobSpec spec = TinyGpt2Spec();
@@ -100,6 +121,7 @@ TEST(JobSpecText, EveryFieldChangesTheDigest) {
       [](JobSpec* s) { s->schedule.power = 2; },
       [](JobSpec* s) { s->training.seed = 1; },
       [](JobSpec* s) { s->training.clip = Clip::kNone; },
+      [](JobSpec* s) { s->training.nonfinite = Nonfinite::kSkip; },
       [](JobSpec* s) { s->training.determinism = Determinism::kRelaxed; },
       [](JobSpec* s) { s->training.loss_block_tokens = 512; },
       [](JobSpec* s) { s->data.order = DataOrder::kSequential; },

@@ -62,6 +62,10 @@ struct Names<Replay> {
   static constexpr std::array<const char*, 1> kAll = {"rollback"};
 };
 template <>
+struct Names<Nonfinite> {
+  static constexpr std::array<const char*, 2> kAll = {"halt", "skip"};
+};
+template <>
 struct Names<Determinism> {
   static constexpr std::array<const char*, 2> kAll = {"strict", "relaxed"};
 };
@@ -211,6 +215,12 @@ class Writer {
   void Field(absl::string_view key, const T* value) {
     absl::StrAppend(&text_, key, " = ", Format(*value), "\n");
   }
+  // A line that is left out where the value is `usual`, so that a field that came later does not
+  // change the text, and the digest, of jobs that do not use it.
+  template <class T>
+  void OptionalField(absl::string_view key, const T* value, T usual) {
+    if (*value != usual) Field(key, value);
+  }
   template <class T>
   void List(absl::string_view plural, absl::string_view singular, uint64_t /*limit*/,
             const std::vector<T>* values) {
@@ -252,6 +262,15 @@ class Reader {
       Fail(absl::StrCat(key, ": expected '", Shown(canonical), "' (there is one way to write a ",
                         "value), found '", Shown(text), "'"));
     }
+  }
+
+  template <class T>
+  void OptionalField(absl::string_view key, T* value, T usual) {
+    *value = usual;
+    const std::string prefix = absl::StrCat(key, " = ");
+    if (!status_.ok() || rest_.substr(0, prefix.size()) != prefix) return;
+    Field(key, value);
+    Require(*value != usual, absl::StrCat(key, ": the line is left out for ", Format(usual)));
   }
 
   template <class T>
@@ -342,6 +361,7 @@ void WalkTraining(Io* io, Training* t) {
   io->Field("training.mode", &t->mode);
   io->Field("training.clip", &t->clip);
   io->Field("training.max_grad_norm", &t->max_grad_norm);
+  io->OptionalField("training.nonfinite", &t->nonfinite, Nonfinite::kHalt);
   io->Field("training.replay", &t->replay);
   io->Field("training.determinism", &t->determinism);
   io->Field("training.loss_block_tokens", &t->loss_block_tokens);
@@ -430,6 +450,7 @@ const char* ClipName(Clip clip) { return NameOf(clip); }
 const char* DataOrderName(DataOrder order) { return NameOf(order); }
 const char* OptimizerNameText(OptimizerName name) { return NameOf(name); }
 const char* ReplayName(Replay replay) { return NameOf(replay); }
+const char* NonfiniteName(Nonfinite nonfinite) { return NameOf(nonfinite); }
 const char* DeterminismName(Determinism determinism) { return NameOf(determinism); }
 const char* ModelTypeName(ModelType type) { return NameOf(type); }
 

@@ -13,10 +13,11 @@ namespace {
 struct ModeRules {
   Mode mode;
   bool clip_none, clip_lagged, clip_exact;
+  bool nonfinite_skip;
 };
 constexpr ModeRules kModes[] = {
-    {Mode::kEager, true, true, false},
-    {Mode::kSealed, true, true, true},
+    {Mode::kEager, true, true, false, false},
+    {Mode::kSealed, true, true, true, true},
 };
 
 bool Allows(const ModeRules& rules, Clip clip) {
@@ -31,6 +32,10 @@ bool Allows(const ModeRules& rules, Clip clip) {
   return false;
 }
 
+bool Allows(const ModeRules& rules, Nonfinite nonfinite) {
+  return nonfinite == Nonfinite::kHalt || rules.nonfinite_skip;
+}
+
 const ModeRules& RulesOf(Mode mode) {
   for (const ModeRules& rules : kModes) {
     if (rules.mode == mode) return rules;
@@ -38,7 +43,7 @@ const ModeRules& RulesOf(Mode mode) {
   return kModes[0];
 }
 
-absl::Status Check(Mode mode, Clip clip) {
+absl::Status Check(Mode mode, Clip clip, Nonfinite nonfinite) {
   const ModeRules& rules = RulesOf(mode);
   if (!Allows(rules, clip)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -46,31 +51,40 @@ absl::Status Check(Mode mode, Clip clip) {
         " exclude each other: an eager update cannot wait for the norm of the whole gradient; set "
         "training.clip=lagged (the norm of the step before) or none, or training.mode=sealed"));
   }
+  if (!Allows(rules, nonfinite)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.mode=", ModeName(mode), " and training.nonfinite=", NonfiniteName(nonfinite),
+        " exclude each other: an eager update is done before the last gradient of its step is "
+        "known "
+        "to be finite, and cannot be undone; set training.nonfinite=halt, or "
+        "training.mode=sealed"));
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<Mode> ResolveMode(absl::string_view mode, Clip clip, Replay replay) {
+absl::StatusOr<Mode> ResolveMode(absl::string_view mode, Clip clip, Nonfinite nonfinite,
+                                 Replay replay) {
   // Rollback needs nothing of a mode, so replay excludes none as long as it is the only one.
   static_cast<void>(replay);
   Mode resolved = Mode::kEager;
   if (mode == "auto") {
     for (const ModeRules& rules : kModes) {
       resolved = rules.mode;
-      if (Allows(rules, clip)) break;
+      if (Allows(rules, clip) && Allows(rules, nonfinite)) break;
     }
   } else if (mode == ModeName(Mode::kSealed)) {
     resolved = Mode::kSealed;
   } else if (mode != ModeName(Mode::kEager)) {
     return UnknownName("training.mode", mode, {"auto", "eager", "sealed"});
   }
-  if (absl::Status status = Check(resolved, clip); !status.ok()) return status;
+  if (absl::Status status = Check(resolved, clip, nonfinite); !status.ok()) return status;
   return resolved;
 }
 
 absl::Status CheckLegal(const TrainingSpec& training) {
-  return Check(training.mode, training.clip);
+  return Check(training.mode, training.clip, training.nonfinite);
 }
 
 absl::StatusOr<Clip> ParseClip(absl::string_view text) {
@@ -78,6 +92,13 @@ absl::StatusOr<Clip> ParseClip(absl::string_view text) {
     if (text == ClipName(clip)) return clip;
   }
   return UnknownName("training.clip", text, {"exact", "lagged", "none"});
+}
+
+absl::StatusOr<Nonfinite> ParseNonfinite(absl::string_view text) {
+  for (Nonfinite nonfinite : {Nonfinite::kHalt, Nonfinite::kSkip}) {
+    if (text == NonfiniteName(nonfinite)) return nonfinite;
+  }
+  return UnknownName("training.nonfinite", text, {"halt", "skip"});
 }
 
 absl::StatusOr<Replay> ParseReplay(absl::string_view text) {

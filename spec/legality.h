@@ -1,7 +1,7 @@
 #ifndef EPS_SPEC_LEGALITY_H_
 #define EPS_SPEC_LEGALITY_H_
 
-// Which combinations of training.mode, training.clip and training.replay exist
+// Which combinations of training.mode, training.clip, training.nonfinite and training.replay exist
 // (ARCHITECTURE.md, table "Modes"). A refusal names both keys and what to change.
 
 #include "absl/status/status.h"
@@ -11,12 +11,14 @@
 
 namespace eps {
 
-// `mode`: auto | eager | sealed; auto takes the first legal one for `clip` (eager, then sealed).
-// InvalidArgument names both keys and what to change.
-absl::StatusOr<Mode> ResolveMode(absl::string_view mode, Clip clip, Replay replay);
+// `mode`: auto | eager | sealed; auto takes the first that allows `clip` and `nonfinite` (eager,
+// then sealed). InvalidArgument names both keys and what to change.
+absl::StatusOr<Mode> ResolveMode(absl::string_view mode, Clip clip, Nonfinite nonfinite,
+                                 Replay replay);
 absl::Status CheckLegal(const TrainingSpec& training);
 
 absl::StatusOr<Clip> ParseClip(absl::string_view text);
+absl::StatusOr<Nonfinite> ParseNonfinite(absl::string_view text);
 absl::StatusOr<Replay> ParseReplay(absl::string_view text);
 
 }  // namespace eps

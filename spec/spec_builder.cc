@@ -99,8 +99,9 @@ absl::StatusOr<TrainingSpec> BuildTraining(const TrainingConfig& config, const M
   t.seed = config.seed;
   EPS_ASSIGN_OR_RETURN(t.clip, ParseClip(config.clip));
   t.max_grad_norm = config.max_grad_norm;
+  EPS_ASSIGN_OR_RETURN(t.nonfinite, ParseNonfinite(config.nonfinite));
   EPS_ASSIGN_OR_RETURN(t.replay, ParseReplay(config.replay));
-  EPS_ASSIGN_OR_RETURN(t.mode, ResolveMode(config.mode, t.clip, t.replay));
+  EPS_ASSIGN_OR_RETURN(t.mode, ResolveMode(config.mode, t.clip, t.nonfinite, t.replay));
   EPS_ASSIGN_OR_RETURN(t.determinism, ParseDeterminism(config.determinism));
   t.loss_block_tokens = config.loss_block_tokens;
   return t;

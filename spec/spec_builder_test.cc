@@ -163,6 +163,12 @@ TEST(BuildJobSpec, NamesTheKeyOfEveryBadValue) {
       {[](Config* c) { c->lr_scheduler.name = "cosin"; }, "lr_scheduler.name: 'cosin'"},
       {[](Config* c) { c->data.order = "shufled"; }, "data.order: 'shufled' is unknown, did you"},
       {[](Config* c) { c->training.clip = "laged"; }, "training.clip: 'laged' is unknown"},
+      {[](Config* c) { c->training.nonfinite = "skp"; }, "training.nonfinite: 'skp' is unknown"},
+      {[](Config* c) {
+         c->training.mode = "eager";
+         c->training.nonfinite = "skip";
+       },
+       "training.mode=eager and training.nonfinite=skip exclude"},
       {[](Config* c) { c->training.mode = "egaer"; }, "training.mode: 'egaer' is unknown"},
       {[](Config* c) { c->training.replay = "roll"; }, "training.replay: 'roll' is unknown"},
       {[](Config* c) { c->training.determinism = "stric"; }, "training.determinism: 'stric'"},
