@@ -20,6 +20,7 @@
 #include "cli/child_process.h"
 #include "cli/command_line.h"
 #include "cli/control_client.h"
+#include "cli/files.h"
 #include "cli/plan.h"
 #include "cli/progress.h"
 #include "cli/run_config.h"

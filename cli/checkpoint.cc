@@ -2,11 +2,9 @@
 
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -15,12 +13,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "cli/checkpoint_folders.h"
+#include "cli/files.h"
 #include "cli/plan.h"
-#include "cli/run_config.h"
 #include "common/check.h"
 #include "common/checksum.h"
 #include "common/exit_code.h"
+#include "common/safetensors_folder.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "optimizer/update_rule.h"
@@ -31,112 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr char kManifest[] = "eps/manifest.json";
-constexpr char kFormat[] = "eps-checkpoint";
-constexpr int kFormatVersion = 1;
 constexpr char kSpecFile[] = "eps/job_spec.txt";
-
-// In the order of a chunk's state: weights, then the fields of the job's optimizer.
-std::vector<std::string> StateFiles(const JobSpec& spec) {
-  std::vector<std::string> files = {"model.safetensors"};
-  for (const StateField& field : StateFields(spec.optimizer)) {
-    files.push_back(absl::StrCat("eps/", field.name, ".safetensors"));
-  }
-  return files;
-}
-
-absl::Status Errno(absl::string_view what, const std::string& path) {
-  const int error = errno;
-  const std::string text =
-      absl::StrCat("cannot ", what, " ", path, " (checkpoint.dir): ", std::strerror(error));
-  if (error == ENOSPC || error == EDQUOT) return absl::ResourceExhaustedError(text);
-  if (error == EACCES || error == EPERM || error == EROFS) return absl::PermissionDeniedError(text);
-  return IoError(text);
-}
-
-// Makes a change in a folder (or file) durable.
-absl::Status Sync(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return Errno("open", path);
-  const absl::Status synced = fsync(fd) == 0 ? absl::OkStatus() : Errno("sync", path);
-  close(fd);
-  return synced;
-}
-
-absl::Status WriteSynced(const std::string& path, const std::string& content) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return Errno("create", path);
-  absl::Status status;
-  size_t done = 0;
-  while (status.ok() && done < content.size()) {
-    const ssize_t wrote = write(fd, content.data() + done, content.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) status = Errno("write", path);
-    if (wrote > 0) done += static_cast<size_t>(wrote);
-  }
-  if (status.ok() && fsync(fd) != 0) status = Errno("sync", path);
-  if (close(fd) != 0 && status.ok()) status = Errno("close", path);
-  return status;
-}
-
-absl::Status CreateFolder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (!error) return absl::OkStatus();
-  errno = error.value();
-  return Errno("create", path);
-}
-
-struct FileSums {
-  uint64_t bytes = 0;
-  uint32_t crc32c = 0;
-  std::string sha256;
-};
-
-absl::StatusOr<FileSums> SumFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    if (errno == ENOENT) return absl::NotFoundError(absl::StrCat(path, " is missing"));
-    return Errno("open", path);
-  }
-  FileSums sums;
-  Sha256 sha256;
-  std::string buffer(size_t{1} << 20, '\0');
-  while (true) {
-    const ssize_t got = read(fd, &buffer[0], buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const absl::Status status = Errno("read", path);
-      close(fd);
-      return status;
-    }
-    if (got == 0) break;
-    const absl::string_view piece(buffer.data(), static_cast<size_t>(got));
-    sums.bytes += piece.size();
-    sums.crc32c = Crc32c(piece, sums.crc32c);
-    sha256.Update(piece);
-  }
-  close(fd);
-  sums.sha256 = ToHex(sha256.Finish());
-  return sums;
-}
-
-// The exact element count of each field is the chunk's.
-uint64_t StateBytes(const JobSpec& spec, const Chunk& chunk) {
-  return chunk.elements * sizeof(float) * (1 + StateFields(spec.optimizer).size());
-}
-
-std::vector<SafetensorsEntry> EntriesOf(const JobSpec& spec) {
-  std::vector<SafetensorsEntry> entries;
-  for (const TensorSpec& tensor : spec.tensors) {
-    SafetensorsEntry entry;
-    entry.name = tensor.name;
-    if (tensor.rank == 2) entry.shape.push_back(tensor.rows);
-    entry.shape.push_back(tensor.cols);
-    entries.push_back(std::move(entry));
-  }
-  return entries;
-}
 
 // UTF-8 of the character that stands for a byte in byte-level vocabularies: printable Latin-1
 // characters for themselves, the others from U+0100 on, in order.
@@ -178,61 +72,17 @@ std::string ByteLevelTokenizer() {
   return tokenizer.dump(2) + "\n";
 }
 
-absl::StatusOr<ordered_json> ReadManifest(const std::string& folder) {
-  const std::string path = absl::StrCat(folder, "/", kManifest);
-  EPS_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  ordered_json manifest = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const auto number = [&](const char* key) {
-    return manifest.contains(key) && manifest[key].is_number_unsigned();
-  };
-  const bool well_formed =
-      manifest.is_object() && manifest.contains("format") && manifest["format"] == kFormat &&
-      number("format_version") && number("step") && number("version") && number("update") &&
-      number("term") && manifest.contains("lagged_norm") && manifest["lagged_norm"].is_number() &&
-      manifest.contains("files") && manifest["files"].is_object();
-  if (!well_formed) {
-    return absl::DataLossError(absl::StrCat(path, ": not the manifest of a checkpoint"));
-  }
-  if (manifest["format_version"] != kFormatVersion) {
-    return absl::DataLossError(absl::StrCat(path, ": format_version ",
-                                            manifest["format_version"].get<uint64_t>(),
-                                            ", this program reads ", kFormatVersion));
-  }
-  for (const auto& [name, file] : manifest["files"].items()) {
-    const bool has_all = file.is_object() && file.contains("bytes") &&
-                         file["bytes"].is_number_unsigned() && file.contains("crc32c") &&
-                         file["crc32c"].is_string() && file.contains("sha256") &&
-                         file["sha256"].is_string();
-    if (!has_all || absl::StartsWith(name, "/") || absl::StrContains(name, "..")) {
-      return absl::DataLossError(absl::StrCat(path, ": malformed entry of a file"));
-    }
-  }
-  return manifest;
-}
-
-absl::Status CheckFiles(const std::string& folder, const ordered_json& files) {
-  for (const auto& [name, expected] : files.items()) {
-    const std::string path = absl::StrCat(folder, "/", name);
-    absl::StatusOr<FileSums> found = SumFile(path);
-    if (absl::IsNotFound(found.status())) return absl::DataLossError(found.status().message());
-    EPS_RETURN_IF_ERROR(found.status());
-    if (found->bytes != expected["bytes"].get<uint64_t>()) {
-      return absl::DataLossError(absl::StrCat(path, ": ", found->bytes, " bytes, the manifest has ",
-                                              expected["bytes"].get<uint64_t>()));
-    }
-    if (found->sha256 != expected["sha256"].get<std::string>()) {
-      return absl::DataLossError(absl::StrCat(path, ": SHA-256 ", found->sha256,
-                                              ", the manifest has ",
-                                              expected["sha256"].get<std::string>()));
-    }
-  }
-  return absl::OkStatus();
+// Names the key that decides about the folder.
+absl::Status OfCheckpointDir(const absl::Status& status) {
+  if (status.ok()) return status;
+  absl::Status named(status.code(), absl::StrCat(status.message(), " (checkpoint.dir)"));
+  return WithExitCode(std::move(named), ExitCodeOf(status));
 }
 
 // A file that the manifest does not list was not checked.
-absl::Status CheckListed(const std::string& folder, const ordered_json& files,
+absl::Status CheckListed(const std::string& folder, const CheckpointManifest& manifest,
                          const std::string& name) {
-  if (files.contains(name)) return absl::OkStatus();
+  if (manifest.files.count(name) != 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(folder, ": the manifest does not list ", name));
 }
 
@@ -254,11 +104,28 @@ SmallFiles FilesOfJob(const JobSpec& spec) {
   return files;
 }
 
-absl::Status ReplaceFile(const std::string& path, const std::string& content) {
-  const std::string temporary = path + ".tmp";
-  EPS_RETURN_IF_ERROR(WriteSynced(temporary, content));
-  if (rename(temporary.c_str(), path.c_str()) != 0) return Errno("rename to", path);
-  return Sync(fs::path(path).parent_path().string());
+std::vector<std::string> StateFiles(const JobSpec& spec) {
+  std::vector<std::string> files = {kSafetensorsFile};
+  for (const StateField& field : StateFields(spec.optimizer)) {
+    files.push_back(absl::StrCat("eps/", field.name, ".safetensors"));
+  }
+  return files;
+}
+
+uint64_t StateBytes(const JobSpec& spec, const Chunk& chunk) {
+  return chunk.elements * sizeof(float) * (1 + StateFields(spec.optimizer).size());
+}
+
+std::vector<SafetensorsEntry> EntriesOf(const JobSpec& spec) {
+  std::vector<SafetensorsEntry> entries;
+  for (const TensorSpec& tensor : spec.tensors) {
+    SafetensorsEntry entry;
+    entry.name = tensor.name;
+    if (tensor.rank == 2) entry.shape.push_back(tensor.rows);
+    entry.shape.push_back(tensor.cols);
+    entries.push_back(std::move(entry));
+  }
+  return entries;
 }
 
 CheckpointWriter::CheckpointWriter(std::string root, uint64_t step, const JobSpec& spec,
@@ -275,7 +142,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const
                                                                            const JobSpec& spec,
                                                                            const ChunkMap& chunks) {
   std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(root, step, spec, chunks));
-  EPS_RETURN_IF_ERROR(CreateFolder(root));
+  EPS_RETURN_IF_ERROR(OfCheckpointDir(CreateFolder(root)));
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(root, error)) {
     const std::string name = entry.path().filename().string();
@@ -326,66 +193,59 @@ absl::Status CheckpointWriter::WriteChunk(ChunkId id, const ChunkState& state) {
 }
 
 absl::Status CheckpointWriter::WriteManifest(const Border& border) {
-  ordered_json manifest;
-  manifest["format"] = kFormat;
-  manifest["format_version"] = kFormatVersion;
-  manifest["step"] = border.step;
-  manifest["version"] = border.version;
-  manifest["update"] = border.update;
-  manifest["term"] = border.term;
-  manifest["lagged_norm"] = border.lagged_norm;
-  manifest["spec_digest"] = ToHex(spec_.Digest());
-  manifest["numerics_version"] = spec_.numerics_version;
-  manifest["optimizer"] = OptimizerNameText(spec_.optimizer.name);
-  ordered_json& files = manifest["files"] = ordered_json::object();
-  std::sort(files_.begin(), files_.end());
+  CheckpointManifest manifest;
+  manifest.step = border.step;
+  manifest.version = border.version;
+  manifest.update = border.update;
+  manifest.term = border.term;
+  manifest.lagged_norm = border.lagged_norm;
+  manifest.spec_digest = ToHex(spec_.Digest());
+  manifest.numerics_version = spec_.numerics_version;
+  manifest.optimizer = OptimizerNameText(spec_.optimizer.name);
   for (const std::string& name : files_) {
-    EPS_ASSIGN_OR_RETURN(const FileSums sums, SumFile(absl::StrCat(hidden_, "/", name)));
-    files[name] = {{"bytes", sums.bytes},
-                   {"crc32c", absl::StrFormat("%08x", sums.crc32c)},
-                   {"sha256", sums.sha256}};
+    EPS_ASSIGN_OR_RETURN(manifest.files[name], SumFile(absl::StrCat(hidden_, "/", name)));
   }
-  return WriteSynced(absl::StrCat(hidden_, "/", kManifest), manifest.dump(2) + "\n");
+  return WriteSynced(absl::StrCat(hidden_, "/", kManifestFile), ManifestText(manifest));
 }
 
 absl::Status CheckpointWriter::Commit(const Border& border, const SmallFiles& files) {
+  return OfCheckpointDir(WriteAll(border, files));
+}
+
+absl::Status CheckpointWriter::WriteAll(const Border& border, const SmallFiles& files) {
   for (const auto& states : states_) EPS_RETURN_IF_ERROR(states->Finish());
   for (const auto& [name, content] : files) {
     EPS_RETURN_IF_ERROR(WriteSynced(absl::StrCat(hidden_, "/", name), content));
     files_.push_back(name);
   }
   EPS_RETURN_IF_ERROR(WriteManifest(border));
-  EPS_RETURN_IF_ERROR(Sync(hidden_ + "/eps"));
-  EPS_RETURN_IF_ERROR(Sync(hidden_));
+  EPS_RETURN_IF_ERROR(SyncPath(hidden_ + "/eps"));
+  EPS_RETURN_IF_ERROR(SyncPath(hidden_));
   std::error_code error;
   if (fs::exists(folder_, error)) {
     // Both names exist at every moment; what was there before is then removed as the hidden one.
     if (syscall(SYS_renameat2, AT_FDCWD, hidden_.c_str(), AT_FDCWD, folder_.c_str(),
                 RENAME_EXCHANGE) != 0) {
-      return Errno("exchange", folder_);
+      return IoError(absl::StrCat("cannot exchange ", folder_, ": ", std::strerror(errno)));
     }
     fs::remove_all(hidden_, error);
-  } else if (rename(hidden_.c_str(), folder_.c_str()) != 0) {
-    return Errno("rename to", folder_);
+  } else {
+    EPS_RETURN_IF_ERROR(RenamePath(hidden_, folder_));
   }
   committed_ = true;
-  EPS_RETURN_IF_ERROR(Sync(root_));
-  return ReplaceFile(absl::StrCat(root_, "/latest"), name_ + "\n");
+  EPS_RETURN_IF_ERROR(SyncPath(root_));
+  return ReplaceFile(absl::StrCat(root_, "/", kLatestFile), name_ + "\n");
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
     const std::string& folder) {
   std::unique_ptr<CheckpointReader> reader(new CheckpointReader());
   reader->folder_ = folder;
-  EPS_ASSIGN_OR_RETURN(const ordered_json manifest, ReadManifest(folder));
-  EPS_RETURN_IF_ERROR(CheckFiles(folder, manifest["files"]));
-  Border& border = reader->border_;
-  border.step = manifest["step"].get<uint64_t>();
-  border.version = manifest["version"].get<uint64_t>();
-  border.update = manifest["update"].get<uint64_t>();
-  border.term = manifest["term"].get<uint64_t>();
-  border.lagged_norm = manifest["lagged_norm"].get<double>();
-  EPS_RETURN_IF_ERROR(CheckListed(folder, manifest["files"], kSpecFile));
+  EPS_ASSIGN_OR_RETURN(const CheckpointManifest manifest, ReadManifest(folder));
+  EPS_RETURN_IF_ERROR(CheckFiles(folder, manifest, /*sums=*/true));
+  reader->border_ = {manifest.step, manifest.version, manifest.update, manifest.term,
+                     manifest.lagged_norm};
+  EPS_RETURN_IF_ERROR(CheckListed(folder, manifest, kSpecFile));
   const std::string spec_path = absl::StrCat(folder, "/", kSpecFile);
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(spec_path));
   absl::StatusOr<JobSpec> spec = JobSpec::Parse(text);
@@ -394,7 +254,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
   }
   reader->spec_ = *std::move(spec);
   for (const std::string& file : StateFiles(reader->spec_)) {
-    EPS_RETURN_IF_ERROR(CheckListed(folder, manifest["files"], file));
+    EPS_RETURN_IF_ERROR(CheckListed(folder, manifest, file));
     const std::string path = absl::StrCat(folder, "/", file);
     EPS_ASSIGN_OR_RETURN(auto states, SafetensorsReader::Open(path));
     for (const SafetensorsEntry& expected : EntriesOf(reader->spec_)) {
@@ -437,40 +297,6 @@ absl::StatusOr<ChunkState> CheckpointReader::ReadChunk(const JobSpec& spec,
       const uint64_t first = field * chunk.elements + segment.offset;
       std::memcpy(&state[first * sizeof(float)], values.data(), values.size() * sizeof(float));
     }
-  }
-  return state;
-}
-
-absl::StatusOr<std::unique_ptr<WeightsReader>> WeightsReader::Open(const std::string& path,
-                                                                   const JobSpec& spec) {
-  std::unique_ptr<WeightsReader> reader(new WeightsReader());
-  EPS_ASSIGN_OR_RETURN(reader->file_, SafetensorsReader::Open(path));
-  for (const SafetensorsEntry& expected : EntriesOf(spec)) {
-    absl::string_view name = expected.name;
-    absl::StatusOr<const SafetensorsEntry*> found = reader->file_->Find(name);
-    if (!found.ok() && absl::StartsWith(name, "transformer.")) {
-      name.remove_prefix(std::strlen("transformer."));
-      found = reader->file_->Find(name);
-    }
-    EPS_RETURN_IF_ERROR(found.status());
-    if ((*found)->shape != expected.shape) {
-      return absl::DataLossError(absl::StrCat(path, ": tensor ", expected.name,
-                                              " has another shape than config.json says"));
-    }
-    reader->entries_.push_back(*found);
-  }
-  return reader;
-}
-
-absl::StatusOr<ChunkState> WeightsReader::ReadChunk(const JobSpec& spec, const Chunk& chunk) const {
-  ChunkState state(StateBytes(spec, chunk), '\0');
-  std::vector<float> values;
-  for (const Segment& segment : chunk.segments) {
-    values.resize(segment.elements());
-    EPS_RETURN_IF_ERROR(file_->Read(*entries_[segment.tensor.value()], segment.tensor_offset,
-                                    values.size(), values.data()));
-    std::memcpy(&state[segment.offset * sizeof(float)], values.data(),
-                values.size() * sizeof(float));
   }
   return state;
 }

@@ -26,6 +26,14 @@ using SmallFiles = std::map<std::string, std::string>;
 // eps/job_spec.txt and, for a byte-level vocabulary, tokenizer.json and tokenizer_config.json.
 SmallFiles FilesOfJob(const JobSpec& spec);
 
+// The tensors of a job as its files hold them: name, shape and dtype F32, in the spec's order.
+std::vector<SafetensorsEntry> EntriesOf(const JobSpec& spec);
+// The files of a checkpoint that hold the job's state, in the order of a chunk's state: weights,
+// then the fields of the optimizer.
+std::vector<std::string> StateFiles(const JobSpec& spec);
+// The size of a ChunkState.
+uint64_t StateBytes(const JobSpec& spec, const Chunk& chunk);
+
 // Writes one checkpoint, tensor by tensor as the chunks come. Nothing is seen under its name until
 // it is complete and synced: everything goes into a hidden folder that is renamed at the end.
 class CheckpointWriter {
@@ -52,6 +60,7 @@ class CheckpointWriter {
 
  private:
   CheckpointWriter(std::string root, uint64_t step, const JobSpec& spec, const ChunkMap& chunks);
+  absl::Status WriteAll(const Border& border, const SmallFiles& files);
   absl::Status WriteManifest(const Border& border);
 
   const std::string root_;
@@ -87,24 +96,6 @@ class CheckpointReader {
   JobSpec spec_;
   std::vector<std::unique_ptr<SafetensorsReader>> states_;
 };
-
-// Weights alone, from a model.safetensors: the optimizer's state is zero. Names may lack the
-// "transformer." that GPT-2 files on the Hub leave out. Checked against `spec` here: DataLoss or
-// NotFound names tensor and file.
-class WeightsReader {
- public:
-  static absl::StatusOr<std::unique_ptr<WeightsReader>> Open(const std::string& path,
-                                                             const JobSpec& spec);
-  absl::StatusOr<ChunkState> ReadChunk(const JobSpec& spec, const Chunk& chunk) const;
-
- private:
-  WeightsReader() = default;
-  std::unique_ptr<SafetensorsReader> file_;
-  std::vector<const SafetensorsEntry*> entries_;  // by tensor id
-};
-
-// Writes a file through a temporary name, synced, so that it is old or new but never half.
-absl::Status ReplaceFile(const std::string& path, const std::string& content);
 
 }  // namespace eps
 

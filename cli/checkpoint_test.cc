@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/files.h"
 #include "cli/metrics_log.h"
 #include "cli/run_config.h"
 #include "gtest/gtest.h"
@@ -233,39 +234,6 @@ TEST_F(CheckpointTest, RefusesAnotherModelWithTheLineThatDiffers) {
   EXPECT_TRUE(absl::StrContains(status.message(), "model")) << status;
 }
 
-TEST_F(CheckpointTest, ReadsPlainWeightsWithOrWithoutThePrefix) {
-  ASSERT_TRUE(Write(5).ok());
-  const auto with = WeightsReader::Open(root_ + "/checkpoint-5/model.safetensors", spec_);
-  ASSERT_TRUE(with.ok()) << with.status();
-  const Chunk& chunk = chunks_.chunks()[0];
-  ChunkState expected = StateOf(chunk);
-  std::memset(&expected[chunk.elements * 4], 0, chunk.elements * 8);
-  EXPECT_TRUE(*(*with)->ReadChunk(spec_, chunk) == expected) << "moments are zero";
-
-  std::string file = Read("checkpoint-5/model.safetensors");
-  for (size_t at = file.find("\"transformer."); at < 100'000; at = file.find("\"transformer.")) {
-    file.replace(at, 13, "\"");  // the header keeps its length: spaces go to its end
-    uint64_t length;
-    std::memcpy(&length, file.data(), 8);
-    file.insert(8 + length - 12, 12, ' ');
-  }
-  std::ofstream(root_ + "/plain.safetensors", std::ios::binary) << file;
-  const auto without = WeightsReader::Open(root_ + "/plain.safetensors", spec_);
-  ASSERT_TRUE(without.ok()) << without.status();
-  EXPECT_TRUE(*(*without)->ReadChunk(spec_, chunk) == expected);
-  EXPECT_FALSE(WeightsReader::Open(root_ + "/plain.safetensors", TinySyntheticSpec()).ok());
-}
-
-TEST_F(CheckpointTest, LatestIsNumericAndNamesTheLastWritten) {
-  for (const uint64_t step : {9, 10, 100}) ASSERT_TRUE(Write(step).ok());
-  CheckpointConfig config;
-  config.dir = root_;
-  config.resume = "latest";
-  const auto folder = ResumeFolder(config);
-  ASSERT_TRUE(folder.ok()) << folder.status();
-  EXPECT_EQ(*folder, root_ + "/checkpoint-100");
-}
-
 v1::StepRecord Record(uint64_t step, double loss) {
   v1::StepRecord record;
   record.set_step(step);
@@ -286,7 +254,7 @@ TEST_F(CheckpointTest, MetricsAreCutBackToTheBorderOfAResume) {
     auto log = MetricsLog::Open(path, 3);
     ASSERT_TRUE(log.ok()) << log.status();
     ASSERT_TRUE((*log)->Add(Record(4, 2.5)).ok());
-    const auto state = nlohmann::json::parse((*log)->TrainerState(spec_, 4));
+    const auto state = nlohmann::json::parse((*log)->TrainerState(spec_, 4, 0));
     EXPECT_EQ(state["global_step"], 4);
     ASSERT_EQ(state["log_history"].size(), 4u);
     EXPECT_EQ(state["log_history"][2]["loss"], 1.5);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "cli/checkpoint.h"
+#include "cli/files.h"
 #include "cli/run_config.h"
 #include "cli/serve.h"
 #include "cli/siblings.h"

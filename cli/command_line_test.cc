@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "cli/files.h"
 #include "cli/run_config.h"
 #include "gtest/gtest.h"
 
@@ -144,6 +145,12 @@ TEST(RunConfigTest, TheQuickstartIsTheFileOnlyWithoutModelAndConfig) {
   EXPECT_EQ(serve->config.servers.addresses, "");
 }
 
+TEST(RunConfigTest, ResumingTheLatestOfAnEmptyFolderIsANewRun) {
+  const auto run = ResolveConfig(Parse({"train", "--resume=latest", "--out=/nowhere"}), {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_TRUE(run->quickstart);
+}
+
 TEST(RunConfigTest, ErrorsNameTheFlagTheVariableOrTheFile) {
   struct Case {
     std::vector<std::string> arguments;
@@ -161,10 +168,10 @@ TEST(RunConfigTest, ErrorsNameTheFlagTheVariableOrTheFile) {
        "EPS_TRAINING__STEPPS"},
       {{"train", "--config", bad}, {}, absl::StatusCode::kInvalidArgument, "bad.yaml:2"},
       {{"train", "--config=/nowhere.yaml"}, {}, absl::StatusCode::kNotFound, "/nowhere.yaml"},
-      {{"train", "--resume=latest", "--out=/nowhere"},
+      {{"train", "--resume=latest", "--out="},
        {},
-       absl::StatusCode::kNotFound,
-       "no checkpoint in /nowhere"},
+       absl::StatusCode::kInvalidArgument,
+       "latest needs checkpoint.dir"},
       {{"train", "--resume=/nowhere"}, {}, absl::StatusCode::kNotFound, "eps/manifest.json"},
   };
   for (const Case& c : cases) {

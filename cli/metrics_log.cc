@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/checkpoint.h"
+#include "cli/files.h"
 #include "cli/progress.h"
 #include "cli/run_config.h"
 #include "common/exit_code.h"

@@ -11,8 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "cli/files.h"
 #include "cli/progress.h"
 #include "common/checksum.h"
+#include "common/safetensors_folder.h"
 #include "common/status_macros.h"
 #include "compression/codec.h"
 #include "nlohmann/json.hpp"
@@ -28,6 +30,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Weights in other formats: who names such a folder means them, not new ones.
+constexpr const char* kOtherWeights[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
+                                         "tf_model.h5", "flax_model.msgpack"};
 constexpr char kSyntheticType[] = "eps-synthetic";
 constexpr double kQuickstartInitializerRange = 0.06;
 constexpr uint32_t kSyntheticSeqLen = 32;
@@ -98,8 +103,20 @@ absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) 
   EPS_ASSIGN_OR_RETURN(*model, ParseModel(*json, file));
   plan->config.model.path = given.string();
   plan->model_folder = folder.string();
-  const std::string weights = (folder / "model.safetensors").string();
-  if (fs::exists(weights, error)) plan->initial_weights = weights;
+  for (const char* name : {kSafetensorsFile, kSafetensorsIndexFile}) {
+    const std::string weights = (folder / name).string();
+    if (!fs::exists(weights, error)) continue;
+    plan->initial_weights = weights;
+    return absl::OkStatus();
+  }
+  for (const char* name : kOtherWeights) {
+    if (!fs::exists(folder / name, error)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.path: ", (folder / name).string(), " is not read, and there is no ",
+                     kSafetensorsFile,
+                     "; write one with save_pretrained of transformers, or name a config.json "
+                     "in a folder of its own to begin with new weights"));
+  }
   return absl::OkStatus();
 }
 

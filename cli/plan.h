@@ -21,7 +21,7 @@ struct TrainPlan {
   Config config;
   JobSpec spec;
   std::string model_folder;     // where model.path's config.json lies; empty for the quickstart's
-  std::string initial_weights;  // model.safetensors beside it; empty: the spec's initial values
+  std::string initial_weights;  // model.safetensors (.index.json) there; empty: the spec's values
   double unigram_entropy = 0;   // of the data in nats; 0 for a model without tokens
 };
 

@@ -1,16 +1,13 @@
 #include "cli/run_config.h"
 
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <system_error>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "cli/checkpoint_folders.h"
+#include "cli/files.h"
 #include "cli/quickstart_yaml.h"
 #include "common/status_macros.h"
 
@@ -31,48 +28,21 @@ absl::Status ApplyFlags(const CommandLine& line, Config* config) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is a folder, expected a file"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    const int code = errno;
-    const std::string text = absl::StrCat("cannot open ", path, ": ", std::strerror(code));
-    if (code == ENOENT || code == ENOTDIR) return absl::NotFoundError(text);
-    if (code == EACCES) return absl::PermissionDeniedError(text);
-    return absl::InternalError(text);
-  }
-  std::ostringstream content;
-  content << file.rdbuf();
-  if (file.bad()) return absl::InternalError(absl::StrCat("cannot read ", path));
-  return content.str();
-}
-
 absl::StatusOr<std::string> ResumeFolder(const CheckpointConfig& checkpoint) {
   if (checkpoint.resume == "none" || checkpoint.resume.empty()) return std::string();
-  std::string folder = checkpoint.resume;
+  const std::string& folder = checkpoint.resume;
   if (folder == "latest") {
     if (checkpoint.dir.empty()) {
       return absl::InvalidArgumentError(
           "checkpoint.resume: latest needs checkpoint.dir (--out), where the checkpoints are");
     }
-    const std::string pointer = absl::StrCat(checkpoint.dir, "/latest");
-    absl::StatusOr<std::string> name = ReadTextFile(pointer);
-    if (!name.ok()) {
-      return absl::NotFoundError(absl::StrCat("checkpoint.resume: latest: no checkpoint in ",
-                                              checkpoint.dir, " (", name.status().message(), ")"));
-    }
-    const std::string latest(absl::StripAsciiWhitespace(*name));
-    if (latest.empty() || absl::StrContains(latest, '/')) {
-      return absl::DataLossError(absl::StrCat(
-          pointer, ": expected the name of a checkpoint folder, found \"", latest, "\""));
-    }
-    folder = absl::StrCat(checkpoint.dir, "/", latest);
+    absl::StatusOr<std::string> latest = LatestCheckpoint(checkpoint.dir);
+    if (latest.ok()) return latest;
+    return absl::Status(latest.status().code(),
+                        absl::StrCat("checkpoint.resume: latest: ", latest.status().message()));
   }
   std::error_code error;
-  if (!std::filesystem::is_regular_file(absl::StrCat(folder, "/eps/manifest.json"), error)) {
+  if (!std::filesystem::is_regular_file(absl::StrCat(folder, "/", kManifestFile), error)) {
     return absl::NotFoundError(absl::StrCat(
         "checkpoint.resume: ", folder, " has no eps/manifest.json: not a complete checkpoint"));
   }

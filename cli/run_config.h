@@ -26,11 +26,10 @@ absl::StatusOr<RunConfig> ResolveConfig(const CommandLine& line,
 // The variables of this process.
 std::map<std::string, std::string> ProcessEnvironment();
 
-// The whole content of a file. NotFound, or Internal with the reason.
-absl::StatusOr<std::string> ReadTextFile(const std::string& path);
-
-// The folder that `checkpoint.resume` names, empty for "none". "latest" is read from
-// `checkpoint.dir`/latest; NotFound says what is missing.
+// The folder that `checkpoint.resume` names, empty for "none". "latest" is as LatestCheckpoint
+// (cli/checkpoint_folders.h) finds it in `checkpoint.dir`: empty, to start anew, if there is none
+// yet, so that a job that is started again and again with the same arguments goes on each time.
+// NotFound for a folder that is not a complete checkpoint.
 absl::StatusOr<std::string> ResumeFolder(const CheckpointConfig& checkpoint);
 
 // The page that `eps config reference` prints.

@@ -16,8 +16,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/checkpoint.h"
+#include "cli/checkpoint_folders.h"
 #include "cli/cluster.h"
 #include "cli/control_client.h"
+#include "cli/initial_weights.h"
 #include "cli/interrupt.h"
 #include "cli/metrics_log.h"
 #include "cli/plan.h"
@@ -177,6 +179,9 @@ absl::Status TrainRun::OpenResume() {
         spec_.training.steps, ": nothing is left to train; raise training.steps"));
   }
   Print(absl::StrCat("resume: ", folder, ", step ", first_step_, "\n"));
+  if (folder.empty() && plan_.config.checkpoint.resume == "latest") {
+    Print(absl::StrCat("note: --resume=latest: no checkpoint in ", out(), " yet, starting anew\n"));
+  }
   const std::string difference = FirstDifference(resume_->spec().ToText(), spec_.ToText());
   if (!difference.empty()) {
     Print(absl::StrCat("note: not the same job as before: ", difference, "\n"));
@@ -241,6 +246,7 @@ absl::Status TrainRun::SetState(v1::JobState state) {
       if (placement[chunk.id.value()] == shard) owned.push_back(chunk.id);
     }
     EPS_RETURN_IF_ERROR(client_->Import(shard, owned, border, [&](ChunkId id) {
+    for (const std::string& note : weights->notes()) Print(absl::StrCat("note: ", note, "\n"));
       return resume_ != nullptr ? resume_->ReadChunk(spec_, chunks_.chunk(id))
                                 : weights->ReadChunk(spec_, chunks_.chunk(id));
     }));
@@ -313,6 +319,9 @@ absl::Status TrainRun::OnRecord(const v1::StepRecord& record) {
   step_ = record.step();
   tokens_ += record.tokens();
   last_record_ = Clock::now();
+  const auto removed = RemoveOldCheckpoints(out(), plan_.config.checkpoint.save_total_limit);
+  // The checkpoint is there: what cannot be removed is no reason to end.
+  if (!removed.ok()) Print(absl::StrCat("note: ", removed.status().message(), "\n"));
   eta_.Add(record.step_seconds());
   longest_step_ = std::max(longest_step_, record.step_seconds());
   EPS_RETURN_IF_ERROR(metrics_->Add(record));

@@ -362,6 +362,9 @@ constexpr Key kKeys[] = {
         "checkpoint.resume", "none, latest or a checkpoint folder."),
     MakeKey<Integer, &C::checkpoint, &CheckpointConfig::save_steps>(
         "checkpoint.save_steps", "Steps between checkpoints; 0: only at the end."),
+    MakeKey<Integer, &C::checkpoint, &CheckpointConfig::save_total_limit>(
+        "checkpoint.save_total_limit",
+        "Checkpoints kept in checkpoint.dir, the oldest go first; 0: all."),
     MakeKey<Addresses, &C::servers, &ServersConfig::addresses>(
         "servers.addresses", "2: start two servers; host:port,host:port: attach to running ones."),
     MakeKey<Text, &C::servers, &ServersConfig::listen>(

@@ -74,9 +74,10 @@ struct StorageConfig {
 };
 
 struct CheckpointConfig {
-  std::string dir;              // --out
-  std::string resume = "none";  // none | latest | a checkpoint folder
-  uint64_t save_steps = 0;      // 0: only at the end
+  std::string dir;                // --out
+  std::string resume = "none";    // none | latest | a checkpoint folder
+  uint64_t save_steps = 0;        // 0: only at the end
+  uint64_t save_total_limit = 0;  // checkpoints that are kept; 0: all
 };
 
 struct ServersConfig {

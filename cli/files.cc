@@ -1,0 +1,124 @@
+#include "cli/files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/checksum.h"
+#include "common/exit_code.h"
+#include "common/status_macros.h"
+
+namespace eps {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status Errno(absl::string_view what, const std::string& path) {
+  const int error = errno;
+  const std::string text = absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error));
+  if (error == ENOENT) return absl::NotFoundError(text);
+  if (error == ENOSPC || error == EDQUOT) return absl::ResourceExhaustedError(text);
+  if (error == EACCES || error == EPERM || error == EROFS) return absl::PermissionDeniedError(text);
+  return IoError(text);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is a folder, expected a file"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    const int code = errno;
+    const std::string text = absl::StrCat("cannot open ", path, ": ", std::strerror(code));
+    if (code == ENOENT || code == ENOTDIR) return absl::NotFoundError(text);
+    if (code == EACCES) return absl::PermissionDeniedError(text);
+    return absl::InternalError(text);
+  }
+  std::ostringstream content;
+  content << file.rdbuf();
+  if (file.bad()) return absl::InternalError(absl::StrCat("cannot read ", path));
+  return content.str();
+}
+
+absl::Status WriteSynced(const std::string& path, const std::string& content) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return Errno("create", path);
+  absl::Status status;
+  size_t done = 0;
+  while (status.ok() && done < content.size()) {
+    const ssize_t wrote = write(fd, content.data() + done, content.size() - done);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) status = Errno("write", path);
+    if (wrote > 0) done += static_cast<size_t>(wrote);
+  }
+  if (status.ok() && fsync(fd) != 0) status = Errno("sync", path);
+  if (close(fd) != 0 && status.ok()) status = Errno("close", path);
+  return status;
+}
+
+absl::Status ReplaceFile(const std::string& path, const std::string& content) {
+  const std::string temporary = path + ".tmp";
+  EPS_RETURN_IF_ERROR(WriteSynced(temporary, content));
+  EPS_RETURN_IF_ERROR(RenamePath(temporary, path));
+  return SyncPath(fs::path(path).parent_path().string());
+}
+
+absl::Status SyncPath(const std::string& path) {
+  const int fd = open(path.empty() ? "." : path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return Errno("open", path);
+  const absl::Status synced = fsync(fd) == 0 ? absl::OkStatus() : Errno("sync", path);
+  close(fd);
+  return synced;
+}
+
+absl::Status CreateFolder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (!error) return absl::OkStatus();
+  errno = error.value();
+  return Errno("create", path);
+}
+
+absl::Status RenamePath(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) != 0) return Errno("rename to", to);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FileSums> SumFile(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return Errno("open", path);
+  FileSums sums;
+  Sha256 sha256;
+  std::string buffer(size_t{1} << 20, '\0');
+  while (true) {
+    const ssize_t got = read(fd, &buffer[0], buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      const absl::Status status = Errno("read", path);
+      close(fd);
+      return status;
+    }
+    if (got == 0) break;
+    const absl::string_view piece(buffer.data(), static_cast<size_t>(got));
+    sums.bytes += piece.size();
+    sums.crc32c = Crc32c(piece, sums.crc32c);
+    sha256.Update(piece);
+  }
+  close(fd);
+  sums.sha256 = ToHex(sha256.Finish());
+  return sums;
+}
+
+}  // namespace eps

@@ -1,0 +1,44 @@
+#ifndef EPS_CLI_FILES_H_
+#define EPS_CLI_FILES_H_
+
+// Files and folders as checkpoints need them: what was reported written survives a crash. Errors
+// carry the path and the system's reason: IoError (common/exit_code.h), NotFound, PermissionDenied,
+// or ResourceExhausted when the disk is full.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace eps {
+
+// The whole content of a file. NotFound, or Internal with the reason.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+
+// Writes a new or emptied file and syncs it; the folder that holds it is not synced.
+absl::Status WriteSynced(const std::string& path, const std::string& content);
+
+// Writes a file through a temporary name, synced, so that it is old or new but never half.
+absl::Status ReplaceFile(const std::string& path, const std::string& content);
+
+// Makes the change of a folder (or file) durable.
+absl::Status SyncPath(const std::string& path);
+
+// Creates a folder and those above it; one that is there is left as it is.
+absl::Status CreateFolder(const std::string& path);
+
+// Makes `from` appear as `to` in one step, with all that is in it.
+absl::Status RenamePath(const std::string& from, const std::string& to);
+
+// What identifies a file's content.
+struct FileSums {
+  uint64_t bytes = 0;
+  uint32_t crc32c = 0;
+  std::string sha256;  // in hexadecimal digits
+};
+absl::StatusOr<FileSums> SumFile(const std::string& path);
+
+}  // namespace eps
+
+#endif  // EPS_CLI_FILES_H_
