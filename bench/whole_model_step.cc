@@ -21,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "bench/whole_model.h"
+#include "cli/files.h"
 #include "cli/plan.h"
 #include "cli/run_config.h"
 #include "common/config.h"
