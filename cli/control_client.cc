@@ -227,8 +227,10 @@ absl::Status ControlClient::Export(
   return failure.ok() ? FromGrpc(end, where) : failure;
 }
 
-absl::Status ControlClient::Watch(uint64_t after_step,
+absl::Status ControlClient::Watch(uint64_t after_step, uint64_t until_evaluation,
                                   const std::function<void(const v1::StepRecord&)>& on_record) {
+  // A run that resumes at a border may evaluate it.
+  uint64_t after_evaluation = after_step > 0 ? after_step - 1 : 0;
   while (true) {
     grpc::ClientContext context;
     {
@@ -241,10 +243,12 @@ absl::Status ControlClient::Watch(uint64_t after_step,
     request.set_request_id(RequestId("watch"));
     request.set_job_id(job_.value());
     request.set_after_step(after_step);
+    request.set_after_evaluation(after_evaluation);
+    request.set_until_evaluation(until_evaluation);
     const auto reader = stubs_[0]->WatchSteps(&context, request);
     v1::StepRecord record;
     while (reader->Read(&record)) {
-      after_step = record.step();
+      (record.has_evaluation() ? after_evaluation : after_step) = record.step();
       on_record(record);
     }
     const absl::Status status = FromGrpc(reader->Finish(), Where("WatchSteps", 0));

@@ -64,10 +64,12 @@ class ControlClient {
       ShardId shard, uint64_t step, std::chrono::seconds timeout,
       const std::function<absl::Status(ChunkId, const Border&, const ChunkState&)>& write);
 
-  // Calls `on_record` for every completed step after `after_step` until the job ends (OK), the
-  // server fails, or CancelWatch (Cancelled). Blocks as long as the job lives, so it wants a thread
-  // of its own; the stream is opened anew from time to time, so that no wait is without an end.
-  absl::Status Watch(uint64_t after_step,
+  // Calls `on_record` for every completed step after `after_step`, and every evaluation behind one
+  // not before it, until the job ends (OK), the server fails, or CancelWatch (Cancelled). If
+  // `until_evaluation` is not 0, a finished job goes on until the evaluation behind that step.
+  // Blocks as long as the job lives, so it wants a thread of its own; the stream is opened anew
+  // from time to time, so that no wait is without an end.
+  absl::Status Watch(uint64_t after_step, uint64_t until_evaluation,
                      const std::function<void(const v1::StepRecord&)>& on_record) EPS_EXCLUDES(mu_);
   // Ends the Watch that runs and all later ones.
   void CancelWatch() EPS_EXCLUDES(mu_);

@@ -46,6 +46,10 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
       v1::StepRecord record;
       record.set_step(line["step"].get<uint64_t>());
       if (record.step() > base_step) continue;
+      if (line.contains("eval_loss")) {
+        record.mutable_evaluation()->set_loss(NumberOr(line, "eval_loss", NAN));
+        record.set_step_seconds(NumberOr(line, "eval_seconds", 0));
+      }
       record.set_loss(NumberOr(line, "loss", NAN));
       record.set_grad_norm(NumberOr(line, "grad_norm", NAN));
       record.set_lr(NumberOr(line, "lr", 0));
@@ -65,20 +69,32 @@ MetricsLog::~MetricsLog() {
   if (file_ != nullptr) std::fclose(file_);
 }
 
+void MetricsLog::History::Remember(uint64_t place, const v1::StepRecord& record) {
+  if (place % stride != 0) return;
+  records.emplace_back(place, record);
+  if (records.size() < kMaxHistory) return;
+  stride *= 2;
+  records.erase(std::remove_if(records.begin(), records.end(),
+                               [&](const auto& entry) { return entry.first % stride != 0; }),
+                records.end());
+}
+
 void MetricsLog::Remember(const v1::StepRecord& record) {
-  if (record.step() % stride_ != 0) return;
-  history_.push_back(record);
-  if (history_.size() < kMaxHistory) return;
-  stride_ *= 2;
-  history_.erase(std::remove_if(history_.begin(), history_.end(),
-                                [&](const v1::StepRecord& r) { return r.step() % stride_ != 0; }),
-                 history_.end());
+  if (!record.has_evaluation()) return steps_.Remember(record.step(), record);
+  evaluations_.Remember(evaluations_seen_++, record);
+  last_evaluated_ = record.step();
 }
 
 absl::Status MetricsLog::Add(const v1::StepRecord& record) {
+  if (record.has_evaluation() && record.step() <= last_evaluated_) return absl::OkStatus();
   Remember(record);
+  if (record.has_evaluation()) return Write(record);
   if (last_losses_.size() == kMaxLastLosses) last_losses_.erase(last_losses_.begin());
   last_losses_.push_back(record.loss());
+  return Write(record);
+}
+
+absl::Status MetricsLog::Write(const v1::StepRecord& record) {
   if (file_ == nullptr) return absl::OkStatus();
   const std::string line = MetricsLine(record) + "\n";
   // Flushed at once: readers follow the file while training goes on.
@@ -88,7 +104,8 @@ absl::Status MetricsLog::Add(const v1::StepRecord& record) {
   return absl::OkStatus();
 }
 
-std::string MetricsLog::TrainerState(const JobSpec& spec, uint64_t step) const {
+std::string MetricsLog::TrainerState(const JobSpec& spec, uint64_t step,
+                                     uint64_t eval_steps) const {
   const double samples = static_cast<double>(WholeSamples(spec));
   const auto epoch_of = [&](uint64_t at) {
     return static_cast<double>(at) * static_cast<double>(spec.samples_per_step()) / samples;
@@ -102,15 +119,29 @@ std::string MetricsLog::TrainerState(const JobSpec& spec, uint64_t step) const {
   state["is_local_process_zero"] = true;
   state["is_world_process_zero"] = true;
   ordered_json& history = state["log_history"] = ordered_json::array();
-  for (const v1::StepRecord& record : history_) {
+  auto evaluation = evaluations_.records.begin();
+  const auto add_evaluations = [&](uint64_t below) {
+    for (; evaluation != evaluations_.records.end(); ++evaluation) {
+      const v1::StepRecord& record = evaluation->second;
+      if (record.step() >= below) return;
+      history.push_back({{"epoch", epoch_of(record.step())},
+                         {"eval_loss", record.evaluation().loss()},
+                         {"eval_runtime", record.step_seconds()},
+                         {"step", record.step()}});
+    }
+  };
+  for (const auto& [place, record] : steps_.records) {
     if (record.step() > step) break;
+    add_evaluations(record.step());
     history.push_back({{"epoch", epoch_of(record.step())},
                        {"grad_norm", record.grad_norm()},
                        {"learning_rate", record.lr()},
                        {"loss", record.loss()},
                        {"step", record.step()}});
   }
-  state["logging_steps"] = stride_;
+  add_evaluations(step + 1);
+  if (eval_steps > 0) state["eval_steps"] = eval_steps;
+  state["logging_steps"] = steps_.stride;
   state["max_steps"] = spec.training.steps;
   state["num_train_epochs"] = static_cast<uint64_t>(std::ceil(epoch_of(spec.training.steps)));
   state["train_batch_size"] = spec.samples_per_step();

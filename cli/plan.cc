@@ -58,7 +58,8 @@ absl::StatusOr<SyntheticConfig> ParseSynthetic(const nlohmann::json& json,
 }
 
 // Files as they are, folders as the regular files below them in order of their paths.
-absl::StatusOr<std::vector<std::string>> ListDataFiles(const std::vector<std::string>& paths) {
+absl::StatusOr<std::vector<std::string>> ListDataFiles(const std::vector<std::string>& paths,
+                                                       const std::string& key) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {
     std::error_code error;
@@ -74,13 +75,42 @@ absl::StatusOr<std::vector<std::string>> ListDataFiles(const std::vector<std::st
       below.push_back(fs::absolute(it->path(), ignored).string());
     }
     if (error || below.empty()) {
-      return absl::NotFoundError(absl::StrCat("data.path: no regular file below ", path,
-                                              error ? ": " + error.message() : ""));
+      return absl::NotFoundError(
+          absl::StrCat(key, ": no regular file below ", path, error ? ": " + error.message() : ""));
     }
     std::sort(below.begin(), below.end());
     files.insert(files.end(), below.begin(), below.end());
   }
   return files;
+}
+
+// Held-out data, checked here so that a run does not end at its first evaluation.
+absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
+  const TrainingConfig& training = run.config.training;
+  const bool has_data = !run.config.data.eval_path.empty();
+  if (training.eval_steps == 0) {
+    if (!has_data) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "data.eval_path names held-out data, but training.eval_steps is 0: nothing would be "
+        "evaluated; set the steps between evaluations");
+  }
+  if (plan->spec.model.type == ModelType::kSynthetic) {
+    if (training.eval_samples > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.eval_steps of a model of type ", kSyntheticType,
+                     " needs training.eval_samples: there is no data to take all of"));
+  }
+  if (!has_data) {
+    return absl::InvalidArgumentError(absl::StrCat("training.eval_steps is ", training.eval_steps,
+                                                   ", but data.eval_path names no held-out data"));
+  }
+  EPS_ASSIGN_OR_RETURN(plan->config.data.eval_path,
+                       ListDataFiles(run.config.data.eval_path, "data.eval_path"));
+  const uint32_t vocabulary = static_cast<uint32_t>(plan->spec.model.gpt2.vocab_size);
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
+                       TokenData::Open(plan->config.data.eval_path, vocabulary, "data.eval_path"));
+  EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
+  return NewTokenEvaluationSource(plan->spec, *data, training.eval_samples).status();
 }
 
 absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) {
@@ -188,7 +218,7 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
       return absl::InvalidArgumentError(
           "data.path (--data) is empty: name text files, or one .bin of uint16 tokens");
     }
-    EPS_ASSIGN_OR_RETURN(plan.config.data.path, ListDataFiles(paths));
+    EPS_ASSIGN_OR_RETURN(plan.config.data.path, ListDataFiles(paths, "data.path"));
     const uint32_t vocabulary = static_cast<uint32_t>(model.gpt2.vocab_size);
     EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
                          TokenData::Open(plan.config.data.path, vocabulary));
@@ -200,6 +230,7 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
   const uint32_t workers = static_cast<uint32_t>(std::max(1, run.config.worker.count));
   EPS_ASSIGN_OR_RETURN(plan.spec, BuildJobSpec(plan.config, model, tokens, sha256, workers));
   plan.config.training.parts = plan.spec.training.parts;
+  EPS_RETURN_IF_ERROR(LoadHeldOut(run, &plan));
   if (plan.config.worker.threads == 0) {
     // Workers of one machine share its cores. Said in full, because their bits depend on it.
     const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());

@@ -23,8 +23,23 @@ std::string ProgressLine(const v1::StepRecord& record, uint64_t steps, double et
   return line;
 }
 
+std::string EvaluationLine(const v1::StepRecord& record, uint64_t steps) {
+  return absl::StrFormat("step: %d/%d eval_loss: %.4f eval_tokens: %s eval_time: %s", record.step(),
+                         steps, record.evaluation().loss(),
+                         FormatCount(record.evaluation().tokens()),
+                         FormatSeconds(record.step_seconds()));
+}
+
 std::string MetricsLine(const v1::StepRecord& record) {
   nlohmann::ordered_json line;
+  if (record.has_evaluation()) {
+    line["step"] = record.step();
+    line["eval_loss"] = record.evaluation().loss();
+    line["eval_tokens"] = record.evaluation().tokens();
+    line["eval_seconds"] = record.step_seconds();
+    line["term"] = record.term();
+    return line.dump();
+  }
   line["step"] = record.step();
   line["loss"] = record.loss();
   line["grad_norm"] = record.grad_norm();

@@ -16,10 +16,13 @@ namespace eps {
 // "step: 120/5000 loss: 2.4312 grad_norm: 0.91 lr: 2.98e-4 tps: 1,842 eta: 2h11m". A skipped step
 // ends with " skipped". `eta_seconds` below 0: unknown, shown as "-".
 std::string ProgressLine(const v1::StepRecord& record, uint64_t steps, double eta_seconds);
+// Of an evaluation's record: "step: 120/5000 eval_loss: 2.4312 eval_tokens: 8,192 eval_time: 3s".
+std::string EvaluationLine(const v1::StepRecord& record, uint64_t steps);
 
 // One JSON object without newline: step, loss, grad_norm, lr, tokens, step_seconds,
 // tokens_per_second, term, version, and "skipped": true for a step that was skipped. Doubles are
-// the shortest text that reads back as the same bits; what is not finite is null.
+// the shortest text that reads back as the same bits; what is not finite is null. Of an
+// evaluation's record: step, eval_loss, eval_tokens, eval_seconds, term.
 std::string MetricsLine(const v1::StepRecord& record);
 
 double TokensPerSecond(const v1::StepRecord& record);

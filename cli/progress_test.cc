@@ -34,11 +34,31 @@ TEST(ProgressTest, TheLineHasItsKeysInTheirOrder) {
             "step: 120/5000 loss: 2.4312 grad_norm: 0.912 lr: 2.98e-4 tps: 1,842 eta: - skipped");
 }
 
+v1::StepRecord EvaluationRecord() {
+  v1::StepRecord record;
+  record.set_step(120);
+  record.set_term(3);
+  record.set_step_seconds(3.25);
+  record.mutable_evaluation()->set_loss(2.43117);
+  record.mutable_evaluation()->set_tokens(8192);
+  return record;
+}
+
+TEST(ProgressTest, AnEvaluationHasALineOfItsOwn) {
+  EXPECT_EQ(EvaluationLine(EvaluationRecord(), 5000),
+            "step: 120/5000 eval_loss: 2.4312 eval_tokens: 8,192 eval_time: 3s");
+  const auto line = nlohmann::json::parse(MetricsLine(EvaluationRecord()));
+  EXPECT_EQ(line["eval_loss"].get<double>(), 2.43117);
+  EXPECT_FALSE(line.contains("loss"));
+}
+
 TEST(ProgressTest, TheReferencePageShowsTheLine) {
   std::ostringstream page;
   page << std::ifstream("docs/reference/progress.md").rdbuf();
   EXPECT_TRUE(absl::StrContains(page.str(), ProgressLine(Record(), 5000, 7861)));
   EXPECT_TRUE(absl::StrContains(page.str(), MetricsLine(Record())));
+  EXPECT_TRUE(absl::StrContains(page.str(), EvaluationLine(EvaluationRecord(), 5000)));
+  EXPECT_TRUE(absl::StrContains(page.str(), MetricsLine(EvaluationRecord())));
 }
 
 TEST(ProgressTest, TheMetricsLineReadsBackToTheSameBits) {

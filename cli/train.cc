@@ -24,6 +24,7 @@
 #include "cli/metrics_log.h"
 #include "cli/plan.h"
 #include "cli/progress.h"
+#include "cli/tensorboard.h"
 #include "common/exit_code.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
@@ -39,6 +40,7 @@ constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::seconds kConnectTimeout{30};
 constexpr std::chrono::seconds kSilence{30};     // without a step, until the waits are shown
 constexpr std::chrono::seconds kWorkerExit{10};  // from the job's end to the workers' own
+constexpr std::chrono::milliseconds kRecordsAfterWorkers{2'000};  // records may be on their way
 constexpr std::chrono::seconds kStopGrace{5};
 constexpr size_t kSummarySteps = 20;
 
@@ -60,8 +62,10 @@ absl::StatusOr<std::string> TemporaryFolder() {
 // The lead's step records, read by a thread, taken in order by the supervisor.
 class StepWatch {
  public:
-  StepWatch(ControlClient* client, uint64_t after_step)
-      : client_(client), thread_([this, after_step] { Run(after_step); }) {}
+  // `until_evaluation` as ControlClient::Watch.
+  StepWatch(ControlClient* client, uint64_t after_step, uint64_t until_evaluation)
+      : client_(client),
+        thread_([this, after_step, until_evaluation] { Run(after_step, until_evaluation); }) {}
   ~StepWatch() {
     client_->CancelWatch();
     thread_.join();
@@ -86,12 +90,13 @@ class StepWatch {
   }
 
  private:
-  void Run(uint64_t after_step) {
-    const absl::Status status = client_->Watch(after_step, [this](const v1::StepRecord& record) {
-      MutexLock lock(&mu_);
-      records_.push_back(record);
-      changed_.NotifyAll();
-    });
+  void Run(uint64_t after_step, uint64_t until_evaluation) {
+    const absl::Status status =
+        client_->Watch(after_step, until_evaluation, [this](const v1::StepRecord& record) {
+          MutexLock lock(&mu_);
+          records_.push_back(record);
+          changed_.NotifyAll();
+        });
     MutexLock lock(&mu_);
     end_ = status;
     changed_.NotifyAll();
@@ -120,6 +125,10 @@ class TrainRun {
   absl::Status SetState(v1::JobState state);
   absl::Status Supervise();
   absl::Status OnRecord(const v1::StepRecord& record);
+  absl::Status OnEvaluation(const v1::StepRecord& record);
+  absl::Status Log(const v1::StepRecord& record);
+  void AwaitEvaluation(StepWatch* watch);
+  absl::Status AwaitLastEvaluation(StepWatch* watch);
   absl::Status OnBorder(uint64_t step);
   absl::Status OnQuiet(StepWatch* watch);
   absl::Status Blame(const absl::Status& status);
@@ -139,6 +148,7 @@ class TrainRun {
   std::string log_folder_;
   bool temporary_ = false;
   std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<TensorBoardLog> tensorboard_;  // null: none is wanted, or it cannot be written
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<ControlClient> client_;
   EtaEstimator eta_;
@@ -169,6 +179,9 @@ uint64_t TrainRun::NextSave(uint64_t step) const {
 
 absl::Status TrainRun::OpenResume() {
   EPS_ASSIGN_OR_RETURN(const std::string folder, ResumeFolder(plan_.config.checkpoint));
+  if (folder.empty() && plan_.config.checkpoint.resume == "latest") {
+    Print(absl::StrCat("note: --resume=latest: no checkpoint in ", out(), " yet, starting anew\n"));
+  }
   if (folder.empty()) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(resume_, CheckpointReader::Open(folder));
   EPS_RETURN_IF_ERROR(resume_->CheckFits(spec_));
@@ -179,9 +192,6 @@ absl::Status TrainRun::OpenResume() {
         spec_.training.steps, ": nothing is left to train; raise training.steps"));
   }
   Print(absl::StrCat("resume: ", folder, ", step ", first_step_, "\n"));
-  if (folder.empty() && plan_.config.checkpoint.resume == "latest") {
-    Print(absl::StrCat("note: --resume=latest: no checkpoint in ", out(), " yet, starting anew\n"));
-  }
   const std::string difference = FirstDifference(resume_->spec().ToText(), spec_.ToText());
   if (!difference.empty()) {
     Print(absl::StrCat("note: not the same job as before: ", difference, "\n"));
@@ -212,6 +222,9 @@ absl::Status TrainRun::OpenFolders() {
   }
   EPS_ASSIGN_OR_RETURN(
       metrics_, MetricsLog::Open(out().empty() ? "" : out() + "/metrics.jsonl", first_step_));
+  if (!out().empty() && plan_.config.metrics.tensorboard) {
+    EPS_ASSIGN_OR_RETURN(tensorboard_, TensorBoardLog::Open(out() + "/tensorboard", first_step_));
+  }
   return absl::OkStatus();
 }
 
@@ -233,6 +246,7 @@ absl::Status TrainRun::SetState(v1::JobState state) {
   if (resume_ == nullptr && !plan_.initial_weights.empty()) {
     EPS_ASSIGN_OR_RETURN(weights, WeightsReader::Open(plan_.initial_weights, spec_));
     Print(absl::StrCat("weights: from ", plan_.initial_weights, "\n"));
+    for (const std::string& note : weights->notes()) Print(absl::StrCat("note: ", note, "\n"));
   }
   const Border border = resume_ != nullptr ? resume_->border() : Border{};
   for (uint32_t s = 0; s < client_->servers().size(); ++s) {
@@ -246,7 +260,6 @@ absl::Status TrainRun::SetState(v1::JobState state) {
       if (placement[chunk.id.value()] == shard) owned.push_back(chunk.id);
     }
     EPS_RETURN_IF_ERROR(client_->Import(shard, owned, border, [&](ChunkId id) {
-    for (const std::string& note : weights->notes()) Print(absl::StrCat("note: ", note, "\n"));
       return resume_ != nullptr ? resume_->ReadChunk(spec_, chunks_.chunk(id))
                                 : weights->ReadChunk(spec_, chunks_.chunk(id));
     }));
@@ -298,13 +311,17 @@ absl::Status TrainRun::WriteCheckpoint(uint64_t step) {
         }));
   }
   SmallFiles files = FilesOfJob(spec_);
-  files["trainer_state.json"] = metrics_->TrainerState(spec_, step);
+  files["trainer_state.json"] =
+      metrics_->TrainerState(spec_, step, plan_.config.training.eval_steps);
   Config config = plan_.config;
   config.checkpoint.resume = "none";
   files["eps/config.yaml"] = config.ToYaml();
   EPS_RETURN_IF_ERROR(writer->Commit(border, files));
   last_checkpoint_ = writer->folder();
   Print(absl::StrCat("checkpoint: ", last_checkpoint_, "\n"));
+  const auto removed = RemoveOldCheckpoints(out(), plan_.config.checkpoint.save_total_limit);
+  // The checkpoint is there: what cannot be removed is no reason to end.
+  if (!removed.ok()) Print(absl::StrCat("note: ", removed.status().message(), "\n"));
   return absl::OkStatus();
 }
 
@@ -315,16 +332,32 @@ absl::Status TrainRun::OnBorder(uint64_t step) {
   return client_->Gate(gate_).status();
 }
 
+absl::Status TrainRun::Log(const v1::StepRecord& record) {
+  if (tensorboard_ != nullptr) {
+    const absl::Status status = tensorboard_->Add(record);
+    if (!status.ok()) {  // a picture for people: not worth a run
+      Print(absl::StrCat("note: ", std::string(status.message()), "; no more is written there\n"));
+      tensorboard_.reset();
+    }
+  }
+  return metrics_->Add(record);
+}
+
+absl::Status TrainRun::OnEvaluation(const v1::StepRecord& record) {
+  last_record_ = Clock::now();
+  longest_step_ = std::max(longest_step_, record.step_seconds());
+  Print(EvaluationLine(record, spec_.training.steps) + "\n");
+  return Log(record);
+}
+
 absl::Status TrainRun::OnRecord(const v1::StepRecord& record) {
+  if (record.has_evaluation()) return OnEvaluation(record);
   step_ = record.step();
   tokens_ += record.tokens();
   last_record_ = Clock::now();
-  const auto removed = RemoveOldCheckpoints(out(), plan_.config.checkpoint.save_total_limit);
-  // The checkpoint is there: what cannot be removed is no reason to end.
-  if (!removed.ok()) Print(absl::StrCat("note: ", removed.status().message(), "\n"));
   eta_.Add(record.step_seconds());
   longest_step_ = std::max(longest_step_, record.step_seconds());
-  EPS_RETURN_IF_ERROR(metrics_->Add(record));
+  EPS_RETURN_IF_ERROR(Log(record));
   const uint64_t every = std::max<uint64_t>(1, plan_.config.metrics.log_every_steps);
   const uint64_t steps = spec_.training.steps;
   if (step_ % every == 0 || step_ == steps || step_ == first_step_ + 1) {
@@ -393,8 +426,47 @@ absl::Status TrainRun::OnQuiet(StepWatch* watch) {
   return absl::OkStatus();
 }
 
+// Reads records until the evaluation behind the last step is there. The status says why it will not
+// come: workers that evaluate are alive, as processes of ours or by what they fetch.
+absl::Status TrainRun::AwaitLastEvaluation(StepWatch* watch) {
+  const std::chrono::milliseconds patience(plan_.config.servers.worker_timeout_ms);
+  uint64_t fetches = 0;
+  Clock::time_point last_sign = Clock::now();
+  while (!metrics_->Evaluated(spec_.training.steps)) {
+    if (const std::optional<v1::StepRecord> record = watch->Next(); record.has_value()) {
+      EPS_RETURN_IF_ERROR(OnRecord(*record));
+      continue;
+    }
+    EPS_RETURN_IF_ERROR(cluster_->Check());
+    if (Interrupted()) return absl::CancelledError("interrupted");
+    if (watch->end().has_value()) return absl::UnavailableError("the job's records ended");
+    if (plan_.config.worker.count > 0 && !cluster_->WorkersEnded()) continue;
+    EPS_ASSIGN_OR_RETURN(const v1::StatusReply status,
+                         client_->GetStatus(0, std::chrono::seconds(10)));
+    const auto counter = status.counters().find("fetches");
+    const uint64_t now = counter == status.counters().end() ? 0 : counter->second;
+    if (now != std::exchange(fetches, now)) last_sign = Clock::now();
+    const bool spawned = plan_.config.worker.count > 0;
+    if (Clock::now() - last_sign > (spawned ? kRecordsAfterWorkers : patience)) {
+      return absl::UnavailableError(spawned ? "the workers ended without it"
+                                            : "no worker fetches weights for it");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The run is complete and its weights are saved: it does not fail for want of a figure.
+void TrainRun::AwaitEvaluation(StepWatch* watch) {
+  const absl::Status status = AwaitLastEvaluation(watch);
+  if (status.ok()) return;
+  Print(absl::StrCat("note: the evaluation behind the last step did not come: ",
+                     std::string(status.message()), "\n"));
+}
+
 absl::Status TrainRun::Supervise() {
-  StepWatch watch(client_.get(), step_);
+  const uint64_t evaluated =
+      plan_.config.training.eval_steps > 0 ? spec_.training.steps : uint64_t{0};
+  StepWatch watch(client_.get(), step_, evaluated);
   started_ = last_record_ = Clock::now();
   SetGraceful(true);
   const std::string servers = absl::StrJoin(client_->servers(), ",");
@@ -410,6 +482,7 @@ absl::Status TrainRun::Supervise() {
     if (Interrupted() && !stopping_) EPS_RETURN_IF_ERROR(StopAtNextBorder());
     if (stopping_ && step_ >= gate_) return absl::OkStatus();
   }
+  if (evaluated > 0 && !stopping_) AwaitEvaluation(&watch);
   return absl::OkStatus();
 }
 
@@ -463,6 +536,13 @@ absl::Status TrainRun::Run() {
     std::this_thread::sleep_for(kTick);
   }
   finished_ = true;
+  if (!out().empty()) {
+    // As Trainer.save_state: with the evaluation behind the last step, which the last checkpoint is
+    // too early for.
+    EPS_RETURN_IF_ERROR(
+        ReplaceFile(out() + "/trainer_state.json",
+                    metrics_->TrainerState(spec_, step_, plan_.config.training.eval_steps)));
+  }
   Summarize();
   return absl::OkStatus();
 }

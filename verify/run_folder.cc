@@ -62,6 +62,7 @@ absl::StatusOr<std::map<uint64_t, StepFigures>> ReadFigures(const std::string& p
     ++number;
     if (piece.empty()) continue;
     const json line = json::parse(piece.begin(), piece.end(), nullptr, /*allow_exceptions=*/false);
+    if (line.is_object() && line.contains("eval_loss")) continue;  // of no step's training
     StepFigures figures;
     const auto whole = [&](const char* key) {
       return line.contains(key) && line[key].is_number_unsigned();

@@ -59,6 +59,37 @@ absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const DataConfig& conf
   return data;
 }
 
+// The held-out data of a job's evaluations, which do not define what it trains: every worker is
+// told by its own configuration. Null if none is wanted.
+struct HeldOut {
+  std::shared_ptr<const TokenData> data;
+  std::unique_ptr<EvaluationSource> source;
+};
+
+absl::StatusOr<HeldOut> OpenHeldOut(const Config& config, const JobSpec& spec) {
+  HeldOut held_out;
+  const TrainingConfig& training = config.training;
+  if (training.eval_steps == 0) return held_out;
+  if (spec.model.type == ModelType::kSynthetic) {
+    if (training.eval_samples > 0) {
+      held_out.source = NewEmptyEvaluationSource(spec, training.eval_samples);
+    }
+    return held_out;
+  }
+  if (config.data.eval_path.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.eval_steps is ", training.eval_steps,
+                     ", but data.eval_path names no held-out data; name it, or set 0"));
+  }
+  const uint32_t vocabulary = static_cast<uint32_t>(spec.model.gpt2.vocab_size);
+  EPS_ASSIGN_OR_RETURN(held_out.data,
+                       TokenData::Open(config.data.eval_path, vocabulary, "data.eval_path"));
+  EPS_RETURN_IF_ERROR(held_out.data->CheckIds(vocabulary));
+  EPS_ASSIGN_OR_RETURN(held_out.source,
+                       NewTokenEvaluationSource(spec, *held_out.data, training.eval_samples));
+  return held_out;
+}
+
 // What the steps took, one JSON line each.
 class Report {
  public:
@@ -162,10 +193,13 @@ absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>
     EPS_ASSIGN_OR_RETURN(data, OpenData(options.config.data, job.spec));
     batches = NewTokenBatchSource(job.spec, *data);
   }
+  EPS_ASSIGN_OR_RETURN(const HeldOut held_out, OpenHeldOut(options.config, job.spec));
   EPS_ASSIGN_OR_RETURN(const auto runtime, MakeRuntime(job.spec, runtime_options, &account));
 
   RelayOptions relay_options;
   relay_options.prefetch = config.prefetch;
+  relay_options.evaluation_or_null = held_out.source.get();
+  relay_options.eval_steps = options.config.training.eval_steps;
   Relay relay(job, client.get(), runtime.get(), batches.get(), relay_options);
   uint64_t finished = job.next_step.value() - 1;
   bool stopped = false;
