@@ -45,7 +45,7 @@ BUGS = [
     Bug("dropped-use", "the second use of a tied tensor is received and not added",
         [Edit("storage/reduction_plan.cc",
               "EPS_RETURN_IF_ERROR(AddRightBranch(use, root, /*buffer=*/0));",
-              "for (const auto& [key, input] : by_place_) if (key.first == use) used_[input] = true;")],
+              "for (const auto& [key, i] : by_place_) if (key.first == use) used_[i] = true;")],
         MATRIX, TWO_SERVERS),
     Bug("doubled-part", "one contribution of a sum is added twice",
         [Edit("storage/reduction_plan.cc", "case Kind::kReadAdd:\n",
@@ -87,7 +87,8 @@ BUGS = [
         MATRIX, SEALED),
     Bug("stale-fetch", "the server encodes a chunk once for two versions",
         [Edit("storage/dram_backend.cc",
-              "    return BackendValue(EncodeChunk(*codec, *slot->chunk, axis, rng, Array(*slot, 0),\n"
+              "    return BackendValue(EncodeChunk(*codec, *slot->chunk, axis, rng, "
+              "Array(*slot, 0),\n"
               "                                    MemoryKind::kFetch, account_));",
               "    static auto* const mu = new Mutex;\n"
               "    static auto* const cache = new std::map<const Slot*, Bytes>;\n"

@@ -36,14 +36,15 @@ CoreCluster::CoreCluster(JobSpec spec, Options options)
     for (const Chunk& chunk : chunks_.chunks()) {
       if (OwnerOf(chunk.id) == ShardId(s)) owned.push_back(chunk.id);
     }
-    auto backend = NewDramBackend(
-        spec_, chunks_, owned, &shard->executor, &shard->account, [this, s](BackendDone done) {
-          if (done.op.value() >= kOwnOps) {
-            state_reads_[done.op.value()] = std::get<Bytes>(done.value);
-            return;
-          }
-          bag_.push_back([this, s, done] { Send(ShardId(s), event::OpDone{done}); });
-        });
+    auto backend =
+        NewDramBackend(spec_, chunks_, owned, &shard->executor, &accounts_.emplace_back(),
+                       [this, s](BackendDone done) {
+                         if (done.op.value() >= kOwnOps) {
+                           state_reads_[done.op.value()] = std::get<Bytes>(done.value);
+                           return;
+                         }
+                         bag_.push_back([this, s, done] { Send(ShardId(s), event::OpDone{done}); });
+                       });
     EPS_CHECK_MSG(backend.ok(), backend.status().ToString());
     shard->backend = std::move(*backend);
     ShardCore::Options core;

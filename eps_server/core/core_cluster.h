@@ -32,6 +32,9 @@ class ManualExecutor final : public Executor {
 };
 
 class CoreCluster {
+ private:
+  std::deque<MemoryAccount> accounts_;  // by shard; before all that is charged to them
+
  public:
   struct Options {
     uint32_t shards = 1;
@@ -66,7 +69,7 @@ class CoreCluster {
   uint64_t Fetch(StreamId stream, StageId stage, ChunkId chunk, uint64_t version);
   // Weights and optimizer state of all chunks, read from the backends, in chunk order.
   std::vector<Bytes> States();
-  MemoryAccount& account(ShardId shard) { return shards_[shard.value()]->account; }
+  MemoryAccount& account(ShardId shard) { return accounts_[shard.value()]; }
   ShardCore& core(ShardId shard) { return *shards_[shard.value()]->core; }
   v1::StatusReply Status(ShardId shard);
   void FireTimers();  // every timer that is set
@@ -85,7 +88,6 @@ class CoreCluster {
 
  private:
   struct Shard {
-    MemoryAccount account;
     ManualExecutor executor;
     std::unique_ptr<StateBackend> backend;
     std::unique_ptr<ShardCore> core;
