@@ -237,12 +237,12 @@ absl::Status CheckpointWriter::WriteAll(const Border& border, const SmallFiles& 
   return ReplaceFile(absl::StrCat(root_, "/", kLatestFile), name_ + "\n");
 }
 
-absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
-    const std::string& folder) {
+absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const std::string& folder,
+                                                                         bool check_sums) {
   std::unique_ptr<CheckpointReader> reader(new CheckpointReader());
   reader->folder_ = folder;
   EPS_ASSIGN_OR_RETURN(const CheckpointManifest manifest, ReadManifest(folder));
-  EPS_RETURN_IF_ERROR(CheckFiles(folder, manifest, /*sums=*/true));
+  EPS_RETURN_IF_ERROR(CheckFiles(folder, manifest, check_sums));
   reader->border_ = {manifest.step, manifest.version, manifest.update, manifest.term,
                      manifest.lagged_norm};
   EPS_RETURN_IF_ERROR(CheckListed(folder, manifest, kSpecFile));
@@ -253,6 +253,10 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
     return absl::DataLossError(absl::StrCat(spec_path, ": ", spec.status().message()));
   }
   reader->spec_ = *std::move(spec);
+  if (ToHex(reader->spec_.Digest()) != manifest.spec_digest) {
+    return absl::DataLossError(absl::StrCat(spec_path, ": digest ", ToHex(reader->spec_.Digest()),
+                                            ", the manifest has ", manifest.spec_digest));
+  }
   for (const std::string& file : StateFiles(reader->spec_)) {
     EPS_RETURN_IF_ERROR(CheckListed(folder, manifest, file));
     const std::string path = absl::StrCat(folder, "/", file);
@@ -281,6 +285,14 @@ absl::Status CheckpointReader::CheckFits(const JobSpec& spec) const {
   return absl::FailedPreconditionError(absl::StrCat(
       "checkpoint.resume: ", folder_,
       " holds another model or optimizer: ", FirstDifference(spec_.ToText(), spec.ToText())));
+}
+
+absl::Status CheckpointReader::Read(size_t field, TensorId tensor, uint64_t first, size_t count,
+                                    float* out) const {
+  EPS_CHECK(field < states_.size() && tensor.value() < spec_.tensors.size());
+  EPS_ASSIGN_OR_RETURN(const SafetensorsEntry* entry,
+                       states_[field]->Find(spec_.tensors[tensor.value()].name));
+  return states_[field]->Read(*entry, first, count, out);
 }
 
 absl::StatusOr<ChunkState> CheckpointReader::ReadChunk(const JobSpec& spec,

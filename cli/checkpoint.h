@@ -78,13 +78,19 @@ class CheckpointWriter {
 class CheckpointReader {
  public:
   // NotFound if it is not a complete checkpoint; DataLoss names the file that differs.
-  static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const std::string& folder);
+  // `check_sums` false: for a folder that CheckFiles has just been through.
+  static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const std::string& folder,
+                                                                bool check_sums = true);
 
   const Border& border() const { return border_; }
   const JobSpec& spec() const { return spec_; }  // the job that wrote it
 
   // FailedPrecondition unless the state fits `spec`: the same tensors and state of the optimizer.
   absl::Status CheckFits(const JobSpec& spec) const;
+  // One array of the state by its place in StateFiles(spec()), 0 being the weights: `count`
+  // elements of a tensor of spec(), from `first` on. Thread-safe.
+  size_t fields() const { return states_.size(); }
+  absl::Status Read(size_t field, TensorId tensor, uint64_t first, size_t count, float* out) const;
   // The state of a chunk of any job that CheckFits. Thread-safe.
   absl::StatusOr<ChunkState> ReadChunk(const JobSpec& spec, const Chunk& chunk) const;
 

@@ -97,7 +97,7 @@ absl::Status TakeOverrides(const std::vector<std::string>& extras, CommandLine* 
   return absl::OkStatus();
 }
 
-// The commands that are other programs; they read their own arguments.
+// The commands that read their own arguments; but for checkpoint they are other programs.
 bool PassOn(const std::vector<std::string>& arguments, CommandLine* line) {
   if (arguments.empty()) return false;
   if (arguments[0] == "worker") {
@@ -106,6 +106,8 @@ bool PassOn(const std::vector<std::string>& arguments, CommandLine* line) {
     line->command = Command::kGenerate;
   } else if (arguments[0] == "verify") {
     line->command = Command::kVerify;
+  } else if (arguments[0] == "checkpoint") {
+    line->command = Command::kCheckpoint;
   } else {
     return false;
   }
@@ -126,6 +128,7 @@ struct Parser {
     app.add_subcommand("worker", "run one worker (its own options: eps worker --help)");
     app.add_subcommand("generate", "continue a text (its own options: eps generate --help)");
     app.add_subcommand("verify", "compare with a plain training loop (eps verify --help)");
+    app.add_subcommand("checkpoint", "ls, digest, verify or export (eps checkpoint --help)");
     CLI::App* const status =
         Add(&app, Command::kStatus, "status", "what the servers of --servers hold and wait for");
     status->add_flag("--json", options.json, "one JSON object per server");
@@ -154,8 +157,8 @@ absl::Status UnknownCommand(const std::string& word, const std::vector<std::stri
 
 // What CLI11 missed or did not know at the top, in words.
 absl::Status WrongCommand(const std::vector<std::string>& arguments) {
-  const std::vector<std::string> commands = {"train",  "serve",  "worker", "generate",
-                                             "verify", "status", "doctor", "config"};
+  const std::vector<std::string> commands = {"train",  "serve",      "worker", "generate", "verify",
+                                             "status", "checkpoint", "doctor", "config"};
   const std::vector<std::string> of_config = {"print", "reference"};
   if (arguments.empty()) {
     return absl::InvalidArgumentError(

@@ -13,9 +13,10 @@ enum class Command {
   kHelp,  // `text` is to be printed
   kTrain,
   kServe,
-  kWorker,  // these three are other programs: `passed_on` is theirs
+  kWorker,  // these read their own arguments, which are `passed_on`
   kVerify,
   kGenerate,
+  kCheckpoint,
   kStatus,
   kDoctor,
   kConfigPrint,

@@ -168,7 +168,7 @@ TEST(RunConfigTest, ErrorsNameTheFlagTheVariableOrTheFile) {
        "EPS_TRAINING__STEPPS"},
       {{"train", "--config", bad}, {}, absl::StatusCode::kInvalidArgument, "bad.yaml:2"},
       {{"train", "--config=/nowhere.yaml"}, {}, absl::StatusCode::kNotFound, "/nowhere.yaml"},
-      {{"train", "--resume=latest", "--out="},
+      {{"train", "--resume=latest", "--checkpoint.dir="},
        {},
        absl::StatusCode::kInvalidArgument,
        "latest needs checkpoint.dir"},

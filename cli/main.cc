@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench_depth.h"
+#include "cli/checkpoint_command.h"
 #include "cli/command_line.h"
 #include "cli/doctor.h"
 #include "cli/run_config.h"
@@ -60,6 +61,8 @@ absl::Status RunCommand(const std::vector<std::string>& arguments) {
       return BecomeSibling("eps-worker", passed_on);
     case Command::kVerify:
       return RunVerifyCommand(passed_on);
+    case Command::kCheckpoint:
+      return RunCheckpointCommand(passed_on);
     default:
       return RunWithConfig(line);
   }

@@ -602,6 +602,14 @@ std::vector<ConfigKey> ConfigKeys() {
   return keys;
 }
 
+absl::StatusOr<uint64_t> ParseSize(absl::string_view text) {
+  Value value;
+  value.text = std::string(text);
+  uint64_t bytes = 0;
+  EPS_RETURN_IF_ERROR(Size::Parse(value, &bytes));
+  return bytes;
+}
+
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates) {
   std::string nearest;
   size_t best = std::numeric_limits<size_t>::max();

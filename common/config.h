@@ -142,6 +142,10 @@ struct ConfigKey {
 // All keys in the order of the sections: the source of the generated reference table.
 std::vector<ConfigKey> ConfigKeys();
 
+// A size as the configuration's keys take it: "16GiB", "500MB" or bytes. InvalidArgument for
+// anything else.
+absl::StatusOr<uint64_t> ParseSize(absl::string_view text);
+
 // The candidate with the smallest edit distance; empty if none is close. For error messages.
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);
 
