@@ -78,6 +78,10 @@ class FakeCall final : public StreamCall {
 class StreamCallTest : public ::testing::Test {
  protected:
   void SetUp() override { call_->Start(); }
+  // The transport is done with a call in the end, which is what the call lives until.
+  void TearDown() override {
+    if (call_ != nullptr) call_->Done();
+  }
   void WriteIsDone(bool ok = true) {
     call_->writing = false;
     call_->WriteDone(ok);
