@@ -121,6 +121,13 @@ class EpsTest : public testing::Test {
     return result;
   }
 
+  // What eps checkpoint digest prints of the weights and the optimizer's state.
+  std::string Digest(const std::string& checkpoint) {
+    const Result result = Run({"checkpoint", "digest", checkpoint});
+    EXPECT_EQ(result.code, 0) << result.out;
+    return result.out;
+  }
+
   // A run of the synthetic model.
   Arguments Train(const std::string& out, const Arguments& more) const {
     Arguments arguments = {"train",
@@ -160,6 +167,7 @@ TEST_F(EpsTest, EachKindOfFailureHasItsExitCodeAndSaysWhatToChange) {
   };
   WriteFile(folder_ + "/torn/eps/manifest.json", "{}");
   WriteFile(folder_ + "/a-file", "");
+  WriteFile(folder_ + "/damaged/latest", "checkpoint-7\n");
   const std::vector<Case> cases = {
       {{"--help"}, 0, "train"},
       {{"--version"}, 0, "eps "},
@@ -175,7 +183,7 @@ TEST_F(EpsTest, EachKindOfFailureHasItsExitCodeAndSaysWhatToChange) {
       {{"train", "--config=/nowhere.yaml"}, 66, "/nowhere.yaml"},
       {{"train", "--model=/nowhere"}, 66, "model.path: cannot open /nowhere"},
       {{"train", "--data=/nowhere.txt"}, 66, "/nowhere.txt"},
-      {Train("o", {"--resume=latest"}), 66, "no checkpoint in"},
+      {Train("damaged", {"--resume=latest"}), 65, "names checkpoint-7, which is not there"},
       {{"status", "--servers=127.0.0.1:1"}, 69, "127.0.0.1:1"},
       {Train("o", {"--servers.memory_limit=10KiB"}), 71, "servers.memory_limit"},
       {Train("a-file/o", {}), 74, "checkpoint.dir"},
@@ -252,6 +260,63 @@ TEST_F(EpsTest, AResumeOnOtherServersGivesTheBitsOfOneRun) {
   };
   EXPECT_EQ(losses("whole").size(), 8u);
   EXPECT_EQ(losses("whole"), losses("parts"));
+}
+
+TEST_F(EpsTest, ResumingGoesOnWithTheBitsOfOneRunOnAnyServersAndWorkers) {
+  // The parts are the checkpoint's, so that the workers may be more or fewer.
+  const Arguments job = {"--training.steps=6", "--training.parts=2"};
+  const auto train = [&](const std::string& out, Arguments more) {
+    more.insert(more.end(), job.begin(), job.end());
+    const Result result = Run(Train(out, more));
+    ASSERT_EQ(result.code, 0) << result.out;
+  };
+  train("whole", {"--servers=2", "--workers=1"});
+  const std::string expected = Digest(folder_ + "/whole/checkpoint-6");
+  ASSERT_TRUE(absl::StrContains(expected, "state sha256:")) << expected;
+  struct Case {
+    std::string before_servers, before_workers, after_servers, after_workers;
+  };
+  for (const Case& c : {Case{"1", "2", "2", "1"}, Case{"2", "1", "1", "2"}}) {
+    const std::string out = absl::StrCat("o", c.before_servers, c.before_workers);
+    train(out, {"--servers=" + c.before_servers, "--workers=" + c.before_workers,
+                "--checkpoint.save_steps=3"});
+    EXPECT_EQ(Digest(folder_ + "/" + out + "/checkpoint-6"), expected);
+    EXPECT_NE(Digest(folder_ + "/" + out + "/checkpoint-3"), expected);
+    fs::remove_all(folder_ + "/" + out + "/checkpoint-6");
+    WriteFile(folder_ + "/" + out + "/latest", "checkpoint-3\n");
+    const Result resumed =
+        Run({"train", "--out=" + folder_ + "/" + out, "--resume=latest",
+             "--servers=" + c.after_servers, "--workers=" + c.after_workers});
+    ASSERT_EQ(resumed.code, 0) << resumed.out;
+    EXPECT_TRUE(absl::StrContains(resumed.out, "resume: ")) << resumed.out;
+    EXPECT_TRUE(absl::StrContains(resumed.out, "done: 3 steps")) << resumed.out;
+    EXPECT_EQ(Digest(folder_ + "/" + out + "/checkpoint-6"), expected) << out;
+  }
+}
+
+TEST_F(EpsTest, KeepsSoManyCheckpointsAndGoesOnFromTheLatestEachTime) {
+  const Arguments arguments =
+      Train("o", {"--resume=latest", "--training.steps=10", "--checkpoint.save_steps=1",
+                  "--checkpoint.save_total_limit=2"});
+  fs::create_directories(folder_ + "/o/checkpoint-0");  // of somebody else
+  const Result first = Run(arguments);
+  ASSERT_EQ(first.code, 0) << first.out;
+  EXPECT_TRUE(absl::StrContains(first.out, "no checkpoint in ")) << first.out;
+  EXPECT_EQ(ReadFile(folder_ + "/o/latest"), "checkpoint-10\n");
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(folder_ + "/o")) {
+    left.insert(entry.path().filename().string());
+  }
+  EXPECT_EQ(left, (std::set<std::string>{"checkpoint-0", "checkpoint-9", "checkpoint-10", "latest",
+                                         "logs", "metrics.jsonl", "tensorboard",
+                                         "trainer_state.json"}));
+  Arguments more = arguments;
+  more.push_back("--training.steps=11");
+  const Result second = Run(more);
+  ASSERT_EQ(second.code, 0) << second.out;
+  EXPECT_TRUE(absl::StrContains(second.out, "checkpoint-10, step 10")) << second.out;
+  EXPECT_FALSE(fs::exists(folder_ + "/o/checkpoint-9"));
+  EXPECT_TRUE(fs::exists(folder_ + "/o/checkpoint-11"));
 }
 
 TEST_F(EpsTest, ExactClippingIsSealedAndDoesNotDependOnTheServers) {
