@@ -1,6 +1,8 @@
 #include "compression/codec.h"
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "compression/float_codecs.h"
@@ -11,7 +13,23 @@ namespace {
 // Every codec of this build, in the order of their numbers.
 std::vector<const Codec*> AllCodecs() { return {Fp32Codec(), Bf16Codec()}; }
 
+constexpr char kElementPayload[] = "eps/inadmissible_element";
+
 }  // namespace
+
+absl::optional<uint64_t> InadmissibleElement(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kElementPayload);
+  uint64_t element = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &element)) {
+    return absl::nullopt;
+  }
+  return element;
+}
+
+absl::Status WithInadmissibleElement(absl::Status status, uint64_t element) {
+  status.SetPayload(kElementPayload, absl::Cord(absl::StrCat(element)));
+  return status;
+}
 
 absl::StatusOr<const Codec*> FindCodec(absl::string_view name) {
   for (const Codec* codec : AllCodecs()) {

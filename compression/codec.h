@@ -6,12 +6,15 @@
 // Encoded formats: docs/formats/codecs.md.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "common/bytes.h"
 #include "spec/chunk_map.h"
 #include "spec/rng.h"
@@ -49,6 +52,12 @@ class TileEncoder {
 // Whether the bytes must be admissible as a gradient (|x| < kMaxGradient, no NaN).
 enum class Content { kWeights, kGradient };
 
+// If `status` is Open's refusal of well-formed bytes because of a value (Content::kGradient), the
+// index of that element in its chunk; else nothing. Travels as a payload, inside a process only.
+absl::optional<uint64_t> InadmissibleElement(const absl::Status& status);
+// Marks a refusal so.
+absl::Status WithInadmissibleElement(absl::Status status, uint64_t element);
+
 // Stateless, immutable, thread-safe; owned by the registry for the life of the process.
 class Codec {
  public:
@@ -65,7 +74,8 @@ class Codec {
   virtual const Traits& traits() const = 0;
   virtual size_t MaxEncodedSize(const Chunk& chunk) const = 0;
   // `chunk` must outlive the result. Bytes may be hostile: every length, index and scale is
-  // checked. InvalidArgument says what was expected and found, and for a value its index.
+  // checked. InvalidArgument says what was expected and found; for a value that is not admissible
+  // as a gradient, InadmissibleElement has its place.
   virtual absl::StatusOr<std::shared_ptr<const EncodedChunk>> Open(const Chunk& chunk, Bytes bytes,
                                                                    Content content) const = 0;
   // `chunk` must outlive the encoder. The bytes are charged to `account` (may be null) as `kind`.

@@ -136,7 +136,7 @@ class FloatCodec final : public Codec {
       if (index < chunk.elements) {
         float value = 0;
         Format::kDecode(bytes.data() + index * Format::kBytes, 1, 1, 1, 1, &value);
-        return Inadmissible(Format::kName, chunk, index, value);
+        return WithInadmissibleElement(Inadmissible(Format::kName, chunk, index, value), index);
       }
     }
     std::shared_ptr<const EncodedChunk> opened =

@@ -42,6 +42,7 @@ void ContributionLedger::Reset() {
       use.counted_parts = 0;
     }
     entry.missing = parts_ * static_cast<uint32_t>(entry.uses.size());
+    entry.nonfinite = false;
     for (StageId stage : chunks_.chunk(entry.chunk).uses) stage_missing_[stage.value()] += parts_;
   }
 }
@@ -83,6 +84,7 @@ void ContributionLedger::Count(const Place& place, const Origin& origin, uint64_
   UseState& use = chunk.uses[UseIndex(place.chunk, place.use)];
   auto at = std::find_if(use.entries.begin(), use.entries.end(),
                          [&](const Entry& e) { return e.parts.first > place.parts.first; });
+  if (data == nullptr) chunk.nonfinite = true;
   use.entries.insert(at, Entry{place.parts, origin, tokens, std::move(data)});
   use.counted_parts += place.parts.count;
   EPS_CHECK_MSG(use.counted_parts <= parts_ && chunk.missing >= place.parts.count,
@@ -93,6 +95,16 @@ void ContributionLedger::Count(const Place& place, const Origin& origin, uint64_
 
 bool ContributionLedger::Complete(ChunkId chunk) const {
   return entries_[local_[chunk.value()]].missing == 0;
+}
+
+bool ContributionLedger::Nonfinite(ChunkId chunk) const {
+  return entries_[local_[chunk.value()]].nonfinite;
+}
+
+void ContributionLedger::Drop(ChunkId chunk) {
+  for (UseState& use : entries_[local_[chunk.value()]].uses) {
+    for (Entry& entry : use.entries) entry.data = nullptr;
+  }
 }
 
 std::vector<UpdateInput> ContributionLedger::Take(ChunkId chunk) {

@@ -45,13 +45,20 @@ class ContributionLedger {
   bool IsValid(const Place& place) const;
 
   // REQUIRES Check(place, origin) == kNew. `tokens`: those that counted in the loss of the parts.
+  // `data` is null for a contribution that is not finite: it counts like any other, but the chunk's
+  // gradient cannot be had any more.
   void Count(const Place& place, const Origin& origin, uint64_t tokens,
              std::shared_ptr<const EncodedChunk> data);
 
   // Every use of the chunk has every part.
   bool Complete(ChunkId chunk) const;
+  // Whether one of the contributions to the chunk is not finite.
+  bool Nonfinite(ChunkId chunk) const;
   // The data of a complete chunk, once; the ledger goes on knowing that it was counted.
+  // REQUIRES !Nonfinite(chunk).
   std::vector<UpdateInput> Take(ChunkId chunk);
+  // Lets go of the data of a chunk that Take is not called for; it stays counted.
+  void Drop(ChunkId chunk);
 
   // Tokens of all parts of a complete chunk; nullopt if its uses do not agree on them.
   std::optional<uint64_t> Tokens(ChunkId chunk) const;
@@ -83,6 +90,7 @@ class ContributionLedger {
     ChunkId chunk;
     std::vector<UseState> uses;  // as Chunk::uses
     uint32_t missing = 0;        // parts, over all uses
+    bool nonfinite = false;
   };
 
   const UseState* Find(ChunkId chunk, StageId use) const;

@@ -39,7 +39,7 @@ absl::StatusOr<bool> Lead::OnImported(ShardId shard, const v1::Imported& importe
   }
   open_ = true;
   base_step_ = imported.step();
-  base_update_ = imported.update();
+  last_update_ = imported.update();
   next_decision_ = next_record_ = base_step_ + 1;
   last_record_ms_ = now_ms;
   norms_[base_step_] = imported_[0]->lagged_norm();
@@ -66,11 +66,12 @@ void Lead::OnStats(ShardId shard, const v1::Stats& stats) {
   for (int i = 0; i < stats.chunks_size() && i < stats.sum_squares_size(); ++i) {
     if (stats.chunks(i) < chunks_) open.sum_squares[stats.chunks(i)] = stats.sum_squares(i);
   }
+  open.nonfinite |= stats.nonfinite();
   if (!StatsComplete(open)) return;
   double sum = 0;
   for (double s : open.sum_squares) sum += s;  // chunk order: no influence of placement
-  open.norm = std::sqrt(sum);
-  norms_[stats.step()] = open.norm;
+  open.norm = open.nonfinite ? std::nan("") : std::sqrt(sum);
+  norms_[stats.step()] = Skips(stats.step()) ? NormOf(stats.step() - 1) : open.norm;
   while (norms_.size() > kNormsKept) norms_.erase(norms_.begin());
   last_norm_step_ = stats.step();
 }
@@ -125,10 +126,27 @@ std::optional<v1::StepRecord> Lead::OnEvaluation(const v1::PartLoss& loss, Term 
   return record;
 }
 
+// Whether the step's gradient is known and not to be used. A shard says so itself, so that all of
+// them agree however the sums of the others come out.
+bool Lead::Skips(uint64_t step) const {
+  const auto it = steps_.find(step);
+  return spec_.training.nonfinite == Nonfinite::kSkip && it != steps_.end() &&
+         !std::isfinite(it->second.norm);
+}
+
 v1::Decision Lead::Decide(uint64_t step) const {
-  const uint64_t update = base_update_ + (step - base_step_);
   v1::Decision decision;
   decision.set_step(step);
+  if (Skips(step)) {
+    decision.set_skip(true);
+    decision.set_update(last_update_);
+    decision.set_clip_factor(1.0);
+    // Of the update that is not done: a record without a rate would look like a gap in a chart.
+    decision.set_lr(
+        LearningRate(spec_.schedule, spec_.optimizer.lr, last_update_ + 1, spec_.training.steps));
+    return decision;
+  }
+  const uint64_t update = last_update_ + 1;
   decision.set_update(update);
   decision.set_lr(LearningRate(spec_.schedule, spec_.optimizer.lr, update, spec_.training.steps));
   decision.set_bias_correction1(1.0 - IntegerPower(spec_.optimizer.beta1, update));
@@ -148,6 +166,7 @@ std::vector<v1::Decision> Lead::TakeDecisions() {
   while (next_decision_ <= spec_.training.steps && Decidable(next_decision_)) {
     decisions.push_back(Decide(next_decision_));
     At(next_decision_).decision = decisions.back();
+    last_update_ = decisions.back().update();
     ++next_decision_;
   }
   return decisions;
@@ -170,6 +189,7 @@ v1::StepRecord Lead::Record(uint64_t step, const OpenStep& open) const {
   record.set_grad_norm(open.norm);
   record.set_lr(open.decision->lr());
   record.set_clip_factor(open.decision->clip_factor());
+  record.set_skipped(open.decision->skip());
   record.set_tokens(tokens);
   return record;
 }

@@ -43,7 +43,8 @@ class Lead {
   // The decisions of steps that are not recorded yet: what a shard that links again may miss.
   std::vector<v1::Decision> OpenDecisions() const;
 
-  // The gradient norm of a step, one of the last few; 0 if it is not known.
+  // The gradient norm of a step, one of the last few; 0 if it is not known. Of a skipped step it is
+  // that of the one before, as if the step had never been.
   double NormOf(uint64_t step) const;
   // "shard 1: gradient statistics of step 7", or empty: what the oldest open record waits for.
   std::string WaitsFor() const;
@@ -56,11 +57,13 @@ class Lead {
     std::vector<double> sum_squares;  // by chunk
     std::vector<std::optional<v1::PartLoss>> losses;
     uint32_t losses_in = 0;
-    double norm = 0;
+    bool nonfinite = false;
+    double norm = 0;  // NaN if the gradient is not finite
   };
 
   OpenStep& At(uint64_t step);
   bool Decidable(uint64_t step) const;
+  bool Skips(uint64_t step) const;
   v1::Decision Decide(uint64_t step) const;
   v1::StepRecord Record(uint64_t step, const OpenStep& open) const;
   bool StatsComplete(const OpenStep& open) const { return open.shards_in == shards_; }
@@ -70,8 +73,8 @@ class Lead {
   const uint32_t shards_;
   std::vector<std::optional<v1::Imported>> imported_;
   bool open_ = false;
-  uint64_t base_step_ = 0;  // the border behind which the job opened
-  uint64_t base_update_ = 0;
+  uint64_t base_step_ = 0;    // the border behind which the job opened
+  uint64_t last_update_ = 0;  // the optimizer's t after the last decision
   uint64_t next_decision_ = 0;
   uint64_t next_record_ = 0;
   uint64_t last_record_ms_ = 0;

@@ -305,7 +305,7 @@ void ShardCore::Impl::AnswerBegin(const ParkedBegin& begin) {
 }
 
 void ShardCore::Impl::MaybeStartUpdate(ChunkState* chunk) {
-  if (state_ != v1::JOB_STATE_RUNNING || chunk->updating || chunk->reducing ||
+  if (state_ != v1::JOB_STATE_RUNNING || chunk->updating || chunk->reducing || chunk->nonfinite ||
       chunk->version != Version(base_version_) || !ledger_.Complete(chunk->id)) {
     return;
   }
@@ -316,13 +316,16 @@ void ShardCore::Impl::MaybeStartUpdate(ChunkState* chunk) {
                                   " count different numbers of tokens"));
     }
     chunk->tokens = *tokens;
+    if (ledger_.Nonfinite(chunk->id)) return DropGradient(chunk);
     if (sealed()) return StartStats(chunk);
   }
   for (const auto& [stream, job] : exports_) {
     if (job.started) return;  // the border is being read
   }
   const auto decision = decisions_.find(step_);
-  if (decision != decisions_.end()) StartUpdate(chunk, decision->second);
+  if (decision != decisions_.end() && !decision->second.skip()) {
+    StartUpdate(chunk, decision->second);
+  }
 }
 
 // The contributions of a complete chunk, and the scale that makes their sum the mean over tokens.
@@ -347,6 +350,18 @@ void ShardCore::Impl::StartStats(ChunkState* chunk) {
   op.chunk = chunk->id;
   op.held.swap(chunk->held);
   StartOp(std::move(op), backend_call::Stats{NewRequest(chunk, kLossScaleLog2)});
+}
+
+// A part of the chunk's gradient is not finite: there is nothing to sum. The lead hears of it and
+// every shard skips the step.
+void ShardCore::Impl::DropGradient(ChunkState* chunk) {
+  ledger_.Drop(chunk->id);
+  for (const auto& [part, bytes] : chunk->held) admission_.Release(part, IsTied(chunk->id), bytes);
+  chunk->held.clear();
+  chunk->nonfinite = true;
+  nonfinite_ = true;
+  sum_squares_[local_[chunk->id.value()]] = 0;
+  if (++reduced_ == owned_.size()) SendStats(step_);
 }
 
 void ShardCore::Impl::OnStatsDone(const StatsOp& op, const BackendDone& done) {
@@ -383,6 +398,7 @@ void ShardCore::Impl::StartUpdate(ChunkState* chunk, const v1::Decision& decisio
 
 void ShardCore::Impl::StartReadyUpdates() {
   for (ChunkState& chunk : owned_) MaybeStartUpdate(&chunk);
+  MaybeCompleteStep();  // a skipped step has no update whose end would complete it
 }
 
 void ShardCore::Impl::OnUpdateDone(const UpdateOp& op, const BackendDone& done) {
@@ -406,14 +422,30 @@ void ShardCore::Impl::OnUpdateDone(const UpdateOp& op, const BackendDone& done) 
 }
 
 void ShardCore::Impl::MaybeCompleteStep() {
-  if (state_ != v1::JOB_STATE_RUNNING || updated_ < owned_.size()) return;
+  if (state_ != v1::JOB_STATE_RUNNING) return;
   // A shard without chunks completes a step as soon as it is decided.
-  if (decisions_.find(step_) == decisions_.end()) return;
-  TraceIt(TraceAction::Kind::kStepComplete, 0, Version(base_version_ + 1));
+  const auto decision = decisions_.find(step_);
+  if (decision == decisions_.end()) return;
+  const bool skip = decision->second.skip();
+  if (skip ? reduced_ < owned_.size() : updated_ < owned_.size()) return;
+  for (const auto& [stream, job] : exports_) {
+    if (job.started) return;  // the border is being read
+  }
+  if (skip) {
+    // The weights stay at the version that the step read; what was held for their update goes.
+    for (ChunkState& chunk : owned_) {
+      chunk.reduced.reset();
+      chunk.nonfinite = false;
+    }
+    Count("skipped_steps");
+  } else {
+    ++base_version_;
+  }
+  TraceIt(TraceAction::Kind::kStepComplete, 0, Version(base_version_));
   decisions_.erase(decisions_.begin(), decisions_.upper_bound(step_));
   ledger_.Reset();
   updates_ = updated_ = reduced_ = 0;
-  ++base_version_;
+  nonfinite_ = false;
   ++step_;
   OpenJob();
   if (!sealed()) SendStats(step_ - 1);
@@ -428,6 +460,7 @@ void ShardCore::Impl::MaybeCompleteStep() {
 void ShardCore::Impl::SendStats(uint64_t step) {
   v1::Stats stats;
   stats.set_step(step);
+  stats.set_nonfinite(nonfinite_);
   for (size_t i = 0; i < owned_.size(); ++i) {
     stats.add_chunks(owned_[i].id.value());
     stats.add_sum_squares(sum_squares_[i]);
@@ -478,7 +511,6 @@ void ShardCore::Impl::OnDecision(const v1::Decision& decision) {
   if (decision.step() < step_ || state_ == v1::JOB_STATE_FAILED) return;
   decisions_.emplace(decision.step(), decision);
   StartReadyUpdates();
-  MaybeCompleteStep();
 }
 
 void ShardCore::Impl::AddRecord(const v1::StepRecord& record) {

@@ -65,7 +65,8 @@ struct PushReceived {
   std::shared_ptr<const EncodedChunk> data;
   uint64_t digest = 0;
 };
-// The payload was refused by CRC or codec; `status` becomes the ack's text.
+// The payload was refused by CRC or codec; `status` becomes the ack's text. If InadmissibleElement
+// (compression/codec.h) says that it is a value of the gradient, training.nonfinite decides.
 struct PushInvalid {
   StreamId stream;
   uint64_t tag = 0;

@@ -58,7 +58,8 @@ class ShardCore::Impl {
     // Sealed mode: the reduced gradient that waits for the decision.
     bool reducing = false;
     std::shared_ptr<const EncodedChunk> reduced;
-    uint64_t tokens = 0;  // that counted in the chunk's gradient
+    uint64_t tokens = 0;     // that counted in the chunk's gradient
+    bool nonfinite = false;  // complete, but without a gradient: the step will be skipped
   };
   struct OpenFetch {
     v1::FetchRequest request;
@@ -171,6 +172,7 @@ class ShardCore::Impl {
   void MaybeStartUpdate(ChunkState* chunk);
   UpdateRequest NewRequest(ChunkState* chunk, int loss_scale_log2);
   void StartStats(ChunkState* chunk);
+  void DropGradient(ChunkState* chunk);
   void StartUpdate(ChunkState* chunk, const v1::Decision& decision);
   void OnStatsDone(const StatsOp& op, const BackendDone& done);
   void SendStats(uint64_t step);
@@ -204,6 +206,9 @@ class ShardCore::Impl {
   void RetryOffers();
   void Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome, const std::string& message);
   void ReleaseIncoming(const Incoming& incoming);
+  void Receive(StreamId stream, uint64_t tag, std::shared_ptr<const EncodedChunk> data_or_null);
+  std::string NonfiniteText(const v1::ContributionKey& key, uint64_t element,
+                            const absl::Status& status) const;
   bool IsTied(ChunkId chunk) const { return chunks_.chunk(chunk).uses.size() > 1; }
   static std::array<uint32_t, 4> FlatKey(const v1::ContributionKey& key);
   static ContributionLedger::Place PlaceOf(const v1::ContributionKey& key);
@@ -248,7 +253,8 @@ class ShardCore::Impl {
   uint64_t base_version_ = 0;        // the version that the open step reads
   uint64_t updates_ = 0;             // chunks updated, or being updated, in the open step
   uint64_t updated_ = 0;             // chunks updated in the open step
-  uint64_t reduced_ = 0;             // sealed: chunks whose reduced gradient is there
+  uint64_t reduced_ = 0;             // sealed: chunks whose gradient is reduced, or dropped
+  bool nonfinite_ = false;           // a gradient of the open step was dropped
   std::vector<double> sum_squares_;  // by owned chunk, of the open step
   std::map<uint64_t, v1::Decision> decisions_;
   std::optional<v1::Stats> last_stats_;

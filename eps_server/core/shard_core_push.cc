@@ -11,9 +11,9 @@ namespace {
 // A refused contribution may be offered again after this pause.
 constexpr uint32_t kRetryAfterMs = 50;
 
-// What tells two encodings of a contribution apart.
-uint64_t HeaderDigest(const v1::PushHeader& header) {
-  return header.bytes() << 32 | header.crc32c();
+// Which process sent a contribution, and what tells two encodings of it apart.
+ContributionLedger::Origin OriginOf(const v1::PushHeader& header) {
+  return {header.worker_nonce(), header.bytes() << 32 | header.crc32c()};
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ ShardCore::Impl::Decided ShardCore::Impl::TryOffer(const Offer& offer) {
     return Decided::kAnswered;
   }
   const ContributionLedger::Place place = PlaceOf(key);
-  switch (ledger_.Check(place, {header.worker_nonce(), HeaderDigest(header)})) {
+  switch (ledger_.Check(place, OriginOf(header))) {
     case ContributionLedger::Verdict::kDuplicate:
       Ack(offer.stream, header.tag(), v1::Ack::DUPLICATE, "");
       return Decided::kAnswered;
@@ -167,40 +167,78 @@ void ShardCore::Impl::ReleaseIncoming(const Incoming& incoming) {
                      incoming.header.bytes());
 }
 
-void ShardCore::Impl::On(const event::PushReceived& e) {
-  auto it = incoming_.find(FetchTag{e.stream, e.tag});
+void ShardCore::Impl::On(const event::PushReceived& e) { Receive(e.stream, e.tag, e.data); }
+
+// The payload of a credited header is there. `data_or_null` is null if its values are not finite
+// and the step is to be skipped for it: it counts, so that repetitions are known and the step can
+// be decided, and no memory is held for it.
+void ShardCore::Impl::Receive(StreamId stream, uint64_t tag,
+                              std::shared_ptr<const EncodedChunk> data_or_null) {
+  auto it = incoming_.find(FetchTag{stream, tag});
   if (it == incoming_.end()) return;
   const Incoming incoming = std::move(it->second);
   incoming_.erase(it);
   const v1::PushHeader& header = incoming.header;
   const v1::ContributionKey& key = header.key();
   const ContributionLedger::Place place = PlaceOf(key);
-  const ContributionLedger::Origin origin{header.worker_nonce(), HeaderDigest(header)};
+  const ContributionLedger::Origin origin = OriginOf(header);
   if (state_ != v1::JOB_STATE_RUNNING || key.step() != step_ ||
       ledger_.Check(place, origin) != ContributionLedger::Verdict::kNew) {
     ReleaseIncoming(incoming);
     if (state_ == v1::JOB_STATE_FAILED) {
-      Ack(e.stream, e.tag, v1::Ack::REFUSED, std::string(FailedStatus().message()));
+      Ack(stream, tag, v1::Ack::REFUSED, std::string(FailedStatus().message()));
     } else {
-      TryOffer(Offer{e.stream, header, now_ms_});  // answers: stale, duplicate or conflict
+      TryOffer(Offer{stream, header, now_ms_});  // answers: stale, duplicate or conflict
     }
     return RetryOffers();
   }
-  incoming_keys_.erase(FlatKey(key));
-  ledger_.Count(place, origin, header.tokens(), e.data);
-  TraceIt(TraceAction::Kind::kCounted, key.chunk(), Version(base_version_));
   ChunkState* chunk = Owned(place.chunk);
-  chunk->held.emplace_back(PartId(key.part_first()), header.bytes());
+  if (data_or_null == nullptr) {
+    ReleaseIncoming(incoming);
+    Count("nonfinite");
+  } else {
+    incoming_keys_.erase(FlatKey(key));
+    chunk->held.emplace_back(PartId(key.part_first()), header.bytes());
+  }
+  ledger_.Count(place, origin, header.tokens(), std::move(data_or_null));
+  TraceIt(TraceAction::Kind::kCounted, key.chunk(), Version(base_version_));
   TouchPart(PartId(key.part_first()));
-  Ack(e.stream, e.tag, v1::Ack::ACCEPTED, "");
+  Ack(stream, tag, v1::Ack::ACCEPTED, "");
   Count("accepted_bytes", header.bytes());
   MaybeStartUpdate(chunk);
   RetryOffers();
 }
 
+std::string ShardCore::Impl::NonfiniteText(const v1::ContributionKey& key, uint64_t element,
+                                           const absl::Status& status) const {
+  std::string tensor = "a tensor";
+  for (const Segment& s : chunks_.chunk(ChunkId(key.chunk())).segments) {
+    if (element >= s.offset && element < s.offset + s.elements()) {
+      tensor = spec_.tensors[s.tensor.value()].name;
+    }
+  }
+  return absl::StrCat("step ", key.step(), ": the gradient of ", tensor, " (stage ",
+                      StageName(StageId(key.use_stage())), ", part ", key.part_first(),
+                      ") is not finite: ", std::string(status.message()),
+                      "; lower optimizer.lr, raise lr_scheduler.warmup_steps, or look at the data; "
+                      "training.nonfinite=skip with training.mode=sealed leaves such steps out");
+}
+
 void ShardCore::Impl::On(const event::PushInvalid& e) {
   auto it = incoming_.find(FetchTag{e.stream, e.tag});
   if (it == incoming_.end()) return;
+  if (const absl::optional<uint64_t> element = InadmissibleElement(e.status)) {
+    const v1::PushHeader& header = it->second.header;
+    const v1::ContributionKey& key = header.key();
+    // What would not count ends nothing: it is answered as any other.
+    const bool would_count =
+        state_ == v1::JOB_STATE_RUNNING && key.step() == step_ &&
+        ledger_.Check(PlaceOf(key), OriginOf(header)) == ContributionLedger::Verdict::kNew;
+    if (would_count && spec_.training.nonfinite == Nonfinite::kHalt) {
+      FailJob(NonfiniteText(key, *element, e.status));
+    }
+    return Receive(e.stream, e.tag, nullptr);
+  }
   ReleaseIncoming(it->second);
   const uint32_t chunk = it->second.header.key().chunk();
   incoming_.erase(it);

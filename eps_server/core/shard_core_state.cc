@@ -123,9 +123,12 @@ void ShardCore::Impl::PumpExports() {
     if (!job.started && AtBorder(job.request.step())) ready.push_back(stream);
   }
   for (StreamId stream : ready) {
-    ExportJob& job = exports_[stream];
-    job.started = true;
-    StartExportRead(stream, &job);
+    // An export that ends may let the step go on, and so may have been the last of the border.
+    const auto it = exports_.find(stream);
+    if (it == exports_.end() || it->second.started || !AtBorder(it->second.request.step()))
+      continue;
+    it->second.started = true;
+    StartExportRead(stream, &it->second);
   }
 }
 
