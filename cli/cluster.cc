@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -23,13 +24,16 @@ namespace {
 
 constexpr std::chrono::seconds kStartTimeout{60};
 
-// This process's variables without those of the configuration.
+// This process's variables without those of the configuration, and without those by which a
+// launcher tells this process, not its children, where it stands.
 std::vector<std::string> ChildEnvironment() {
+  static const std::set<std::string> kLauncher = {
+      "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
   std::vector<std::string> variables;
   for (const auto& [name, value] : ProcessEnvironment()) {
     const bool config =
         name == "EPS_SERVERS" || (absl::StartsWith(name, "EPS_") && absl::StrContains(name, "__"));
-    if (!config) variables.push_back(absl::StrCat(name, "=", value));
+    if (!config && kLauncher.count(name) == 0) variables.push_back(absl::StrCat(name, "=", value));
   }
   return variables;
 }
@@ -61,15 +65,16 @@ absl::Status Cluster::WriteConfig() {
   return ReplaceFile(config_path_, config_.ToYaml());
 }
 
-absl::StatusOr<std::unique_ptr<ChildProcess>> Cluster::Start(const std::string& name,
-                                                             std::vector<std::string> argv,
-                                                             bool read_stdout) {
+absl::StatusOr<std::unique_ptr<ChildProcess>> Cluster::Start(
+    const std::string& name, std::vector<std::string> argv,
+    const std::vector<std::string>& variables, bool read_stdout) {
   EPS_RETURN_IF_ERROR(WriteConfig());
   ChildOptions options;
   options.name = name;
   options.argv = std::move(argv);
   options.argv.push_back(absl::StrCat("--config=", config_path_));
   options.environment = environment_;
+  options.environment.insert(options.environment.end(), variables.begin(), variables.end());
   options.log_path =
       absl::StrCat(log_folder_, "/", absl::StrReplaceAll(name, {{" ", "-"}}), ".log");
   options.read_stdout = read_stdout;
@@ -85,9 +90,8 @@ absl::Status Cluster::StartServers(uint32_t count) {
     argv.push_back(absl::StrCat("--servers.memory_limit=", MemoryShare(count)));
   }
   for (uint32_t i = 0; i < count; ++i) {
-    EPS_ASSIGN_OR_RETURN(
-        auto server, Start(absl::StrCat("server ", i), {OwnPath(), "serve", "--listen=127.0.0.1:0"},
-                           /*read_stdout=*/true));
+    EPS_ASSIGN_OR_RETURN(auto server, Start(absl::StrCat("server ", i), argv, /*variables=*/{},
+                                            /*read_stdout=*/true));
     servers_.push_back(std::move(server));
   }
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
@@ -109,6 +113,7 @@ absl::Status Cluster::StartWorkers(uint32_t count) {
         Start(absl::StrCat("worker ", i),
               {program, "worker", absl::StrCat("--servers=", absl::StrJoin(addresses_, ",")),
                absl::StrCat("--worker.rank=", i), absl::StrCat("--worker.count=", count)},
+              {absl::StrCat("LOCAL_RANK=", i), absl::StrCat("LOCAL_WORLD_SIZE=", count)},
               /*read_stdout=*/false));
     workers_.push_back(std::move(worker));
   }

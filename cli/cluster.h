@@ -41,6 +41,7 @@ class Cluster {
   absl::Status WriteConfig();
   absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::string& name,
                                                       std::vector<std::string> argv,
+                                                      const std::vector<std::string>& variables,
                                                       bool read_stdout);
 
   const Config config_;

@@ -1,6 +1,7 @@
 #include "worker/options.h"
 
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -72,17 +73,73 @@ absl::Status ApplyFile(const std::string& path, Config* config) {
   return config->MergeYaml(yaml.str(), path);
 }
 
-absl::Status ApplyEnvironment(const std::map<std::string, std::string>& environment,
-                              Config* config) {
-  const std::pair<const char*, const char*> launcher[] = {{"RANK", "worker.rank"},
-                                                          {"WORLD_SIZE", "worker.count"}};
-  for (const auto& [name, key] : launcher) {
-    const auto it = environment.find(name);
-    if (it == environment.end()) continue;
-    const absl::Status status = config->Set(key, it->second);
-    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", status.message()));
+// A variable of the launcher: nothing if it is not set. InvalidArgument unless it is a whole number
+// from `least` to `most`.
+absl::Status ReadVariable(const std::map<std::string, std::string>& environment, const char* name,
+                          int least, int most, std::optional<int>* value) {
+  const auto it = environment.find(name);
+  if (it == environment.end()) return absl::OkStatus();
+  int number = 0;
+  if (!absl::SimpleAtoi(it->second, &number) || number < least || number > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is \"", it->second, "\", expected a whole number from ", least, " to ",
+                     most, "; a launcher such as torchrun sets it, else unset it"));
   }
-  return config->MergeEnvironment(environment);
+  *value = number;
+  return absl::OkStatus();
+}
+
+// A place and the number of places, which are set together or not at all.
+absl::Status ReadPlace(const std::map<std::string, std::string>& environment, const char* rank_name,
+                       const char* count_name, std::optional<int>* rank,
+                       std::optional<int>* count) {
+  constexpr int kMost = 1 << 20;
+  EPS_RETURN_IF_ERROR(ReadVariable(environment, rank_name, 0, kMost, rank));
+  EPS_RETURN_IF_ERROR(ReadVariable(environment, count_name, 1, kMost, count));
+  if (rank->has_value() != count->has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(rank->has_value() ? rank_name : count_name, " is set, but ",
+                     rank->has_value() ? count_name : rank_name,
+                     " is not; a launcher such as torchrun sets both, else unset it"));
+  }
+  if (rank->has_value() && **rank >= **count) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        rank_name, " is ", **rank, ", expected less than ", count_name, " = ", **count));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyLauncher(const std::map<std::string, std::string>& environment,
+                           WorkerOptions* options) {
+  std::optional<int> rank, count, local_rank, local_count, port;
+  EPS_RETURN_IF_ERROR(ReadPlace(environment, "RANK", "WORLD_SIZE", &rank, &count));
+  EPS_RETURN_IF_ERROR(
+      ReadPlace(environment, "LOCAL_RANK", "LOCAL_WORLD_SIZE", &local_rank, &local_count));
+  EPS_RETURN_IF_ERROR(ReadVariable(environment, "MASTER_PORT", 1, 65535, &port));
+  if (count.has_value() && local_count.has_value() && *local_count > *count) {
+    return absl::InvalidArgumentError(absl::StrCat("LOCAL_WORLD_SIZE is ", *local_count,
+                                                   ", expected at most WORLD_SIZE = ", *count));
+  }
+  options->config.worker.rank = rank.value_or(options->config.worker.rank);
+  options->config.worker.count = count.value_or(options->config.worker.count);
+  options->local_rank = local_rank.value_or(options->local_rank);
+  options->local_count = local_count.value_or(options->local_count);
+  return absl::OkStatus();
+}
+
+// The lead on the launcher's first host, if nobody said where the servers are.
+absl::Status DefaultServers(const std::map<std::string, std::string>& environment, Config* config) {
+  const auto it = environment.find("MASTER_ADDR");
+  if (!config->servers.addresses.empty() || it == environment.end()) return absl::OkStatus();
+  std::string host = it->second;
+  if (absl::StrContains(host, ':') && !absl::StartsWith(host, "[")) {
+    host = absl::StrCat("[", host, "]");  // IPv6
+  }
+  config->servers.addresses = absl::StrCat(host, ":", kDefaultServerPort);
+  if (host.find_first_of(" \t,/") == std::string::npos && !host.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("MASTER_ADDR is \"", it->second,
+                                                 "\", expected the name or address of a host; or "
+                                                 "name the servers by --servers=host:port,..."));
 }
 
 absl::Status ParseServers(WorkerOptions* options) {
@@ -98,7 +155,8 @@ absl::Status ParseServers(WorkerOptions* options) {
     options->servers.emplace_back(address);
   }
   if (options->servers.empty()) {
-    return absl::InvalidArgumentError("a worker needs --servers=host:port,...");
+    return absl::InvalidArgumentError(
+        "a worker needs --servers=host:port,... (or EPS_SERVERS, or a launcher's MASTER_ADDR)");
   }
   return absl::OkStatus();
 }
@@ -108,10 +166,12 @@ absl::Status FinishWorker(const Raw& raw, const std::vector<std::string>& extras
                           WorkerOptions* options) {
   Config& config = options->config;
   EPS_RETURN_IF_ERROR(ApplyFile(raw.config_file, &config));
-  EPS_RETURN_IF_ERROR(ApplyEnvironment(environment, &config));
+  EPS_RETURN_IF_ERROR(ApplyLauncher(environment, options));
+  EPS_RETURN_IF_ERROR(config.MergeEnvironment(environment));
   if (!raw.servers.empty()) EPS_RETURN_IF_ERROR(config.Set("servers.addresses", raw.servers));
   if (!raw.data.empty()) EPS_RETURN_IF_ERROR(config.Set("data.path", ListText(raw.data)));
   EPS_RETURN_IF_ERROR(ApplyOverrides(extras, &config));
+  EPS_RETURN_IF_ERROR(DefaultServers(environment, &config));
   options->report_path = raw.report;
   if (config.worker.count < 1 || config.worker.rank < 0 ||
       config.worker.rank >= config.worker.count) {

@@ -13,10 +13,15 @@
 
 namespace eps {
 
+// Where a server is looked for on a host that is named without a port.
+inline constexpr int kDefaultServerPort = 50151;
+
 struct WorkerOptions {
   Config config;
   std::vector<std::string> servers;  // host:port, from config.servers.addresses
   std::string report_path;           // --report: one JSON line per step; empty: none
+  int local_rank = 0;                // which of the workers of this machine, by LOCAL_RANK
+  int local_count = 1;               // of how many, by LOCAL_WORLD_SIZE
 };
 
 struct GenerateOptions {
@@ -37,9 +42,11 @@ struct ProgramOptions {
 };
 
 // Reads the arguments of eps-worker without its name. The configuration is layered flags >
-// `environment` > the file of --config > defaults; RANK and WORLD_SIZE, as torchrun sets them,
-// stand for worker.rank and worker.count below EPS_WORKER__RANK and EPS_WORKER__COUNT.
-// InvalidArgument or NotFound say which argument, key or file is wrong.
+// `environment` > the file of --config > defaults. What torchrun and its like set stands below our
+// own variables: RANK and WORLD_SIZE for worker.rank and worker.count, LOCAL_RANK and
+// LOCAL_WORLD_SIZE for the place on this machine, and MASTER_ADDR, with kDefaultServerPort, for
+// servers.addresses. MASTER_PORT is where torchrun's own store listens; it is checked, not used.
+// InvalidArgument or NotFound say which argument, key, variable or file is wrong.
 absl::StatusOr<ProgramOptions> ParseProgramOptions(
     const std::vector<std::string>& arguments,
     const std::map<std::string, std::string>& environment);

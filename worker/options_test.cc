@@ -61,6 +61,61 @@ TEST(WorkerOptionsTest, TakesRankAndCountFromALauncherUnlessOursAreSet) {
   EXPECT_EQ(options.config.worker.count, 8);
 }
 
+TEST(WorkerOptionsTest, TakesItsPlaceAndTheServersFromALauncher) {
+  Environment environment = {{"RANK", "5"},           {"WORLD_SIZE", "6"},
+                             {"LOCAL_RANK", "1"},     {"LOCAL_WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "host"}, {"MASTER_PORT", "29500"}};
+  WorkerOptions options = ParseWorker({}, environment);
+  EXPECT_EQ(options.servers, std::vector<std::string>{"host:50151"});
+  EXPECT_EQ(options.config.worker.rank, 5);
+  EXPECT_EQ(options.local_rank, 1);
+  EXPECT_EQ(options.local_count, 2);
+  environment["MASTER_ADDR"] = "fe80::1";
+  EXPECT_EQ(ParseWorker({}, environment).servers, std::vector<std::string>{"[fe80::1]:50151"});
+  // What names servers wins, wherever it stands.
+  EXPECT_EQ(ParseWorker({"--servers=a:1"}, environment).servers, std::vector<std::string>{"a:1"});
+  environment["EPS_SERVERS"] = "b:2";
+  EXPECT_EQ(ParseWorker({}, environment).servers, std::vector<std::string>{"b:2"});
+  options = ParseWorker({"--servers=a:1"});
+  EXPECT_EQ(options.local_rank, 0);
+  EXPECT_EQ(options.local_count, 1);
+}
+
+TEST(WorkerOptionsTest, RefusesALaunchersNonsenseByTheVariablesName) {
+  const struct {
+    Environment environment;
+    std::vector<std::string> texts;
+  } cases[] = {
+      {{{"RANK", "x"}, {"WORLD_SIZE", "2"}}, {"RANK is \"x\""}},
+      {{{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, {"RANK is \"-1\""}},
+      {{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, {"RANK is 2", "WORLD_SIZE = 2"}},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "0"}}, {"WORLD_SIZE is \"0\""}},
+      {{{"RANK", "0"}}, {"RANK is set", "WORLD_SIZE is not"}},
+      {{{"WORLD_SIZE", "3"}}, {"WORLD_SIZE is set", "RANK is not"}},
+      {{{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "1"}}, {"LOCAL_RANK is 1", "LOCAL_WORLD_SIZE"}},
+      {{{"LOCAL_RANK", ""}, {"LOCAL_WORLD_SIZE", "1"}}, {"LOCAL_RANK is \"\""}},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "3"}},
+       {"LOCAL_WORLD_SIZE is 3", "WORLD_SIZE = 2"}},
+      {{{"MASTER_PORT", "99999"}}, {"MASTER_PORT"}},
+      {{{"MASTER_PORT", "http"}}, {"MASTER_PORT"}},
+      {{{"MASTER_ADDR", ""}}, {"MASTER_ADDR"}},
+      {{{"MASTER_ADDR", "a b"}}, {"MASTER_ADDR is \"a b\""}},
+      {{{"MASTER_ADDR", "http://a"}}, {"MASTER_ADDR"}},
+  };
+  for (const auto& c : cases) {
+    const bool needs_servers = c.environment.count("MASTER_ADDR") == 0;
+    const absl::Status status =
+        ParseProgramOptions(needs_servers ? std::vector<std::string>{"worker", "--servers=a:1"}
+                                          : std::vector<std::string>{"worker"},
+                            c.environment)
+            .status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.texts[0];
+    for (const std::string& text : c.texts) {
+      EXPECT_TRUE(absl::StrContains(status.message(), text)) << status << " lacks " << text;
+    }
+  }
+}
+
 TEST(WorkerOptionsTest, ReadsTheOptionsOfGenerate) {
   auto options = ParseProgramOptions({"generate", "--model=m", "--prompt-ids=1,22,3", "--tokens=9",
                                       "--seed=4", "--temperature=0.5", "--top-k=3"},

@@ -19,11 +19,13 @@
 namespace eps {
 namespace {
 
-RuntimeOptions RuntimeOptionsOf(const WorkerConfig& config) {
+RuntimeOptions RuntimeOptionsOf(const WorkerOptions& worker) {
   RuntimeOptions options;
-  options.device = config.device;
-  options.stash = config.stash;
-  options.threads = config.threads;
+  options.device = worker.config.worker.device;
+  options.stash = worker.config.worker.stash;
+  options.threads = worker.config.worker.threads;
+  options.local_rank = worker.local_rank;
+  options.local_count = worker.local_count;
   return options;
 }
 
@@ -168,7 +170,7 @@ absl::StatusOr<std::unique_ptr<ParameterClient>> ConnectTo(const WorkerOptions& 
 
 absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>& interrupted) {
   const WorkerConfig& config = options.config.worker;
-  const RuntimeOptions runtime_options = RuntimeOptionsOf(config);
+  const RuntimeOptions runtime_options = RuntimeOptionsOf(options);
   MemoryAccount account;
   JoinOptions join;
   join.rank = static_cast<uint32_t>(config.rank);

@@ -6,6 +6,7 @@
 #include <cpuid.h>
 #endif
 
+#include <algorithm>
 #include <cstring>
 
 #include "ATen/Context.h"
@@ -73,10 +74,13 @@ bool AllThreadsFlush(int threads) {
 
 }  // namespace
 
-absl::StatusOr<c10::Device> ChooseDevice(const std::string& name) {
+absl::StatusOr<c10::Device> ChooseDevice(const std::string& name, int local_rank) {
   if (name == "cpu") return c10::Device(c10::DeviceType::CPU);
   if (name == "auto") {
-    if (LoadCuda().empty() && CudaDeviceCount() > 0) return c10::Device(c10::DeviceType::CUDA, 0);
+    if (LoadCuda().empty() && CudaDeviceCount() > 0) {
+      return c10::Device(c10::DeviceType::CUDA,
+                         static_cast<c10::DeviceIndex>(local_rank % CudaDeviceCount()));
+    }
     return c10::Device(c10::DeviceType::CPU);
   }
   absl::string_view index_text = name;
@@ -93,6 +97,7 @@ absl::StatusOr<c10::Device> ChooseDevice(const std::string& name) {
     return absl::FailedPreconditionError(
         absl::StrCat("worker.device is ", name, ", but CUDA is not there: ", error));
   }
+  if (name == "cuda" && CudaDeviceCount() > 0) index = local_rank % CudaDeviceCount();
   if (index >= CudaDeviceCount()) {
     return absl::FailedPreconditionError(absl::StrCat("worker.device is ", name, ", but there are ",
                                                       CudaDeviceCount(), " CUDA devices"));
@@ -100,11 +105,11 @@ absl::StatusOr<c10::Device> ChooseDevice(const std::string& name) {
   return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
 }
 
-int ResolveThreads(int threads) {
+int ResolveThreads(int threads, int local_count) {
   if (threads > 0) return threads;
   cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return 1;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set) / std::max(1, local_count));
 }
 
 std::string ComputeProfileOf(c10::Device device, int threads) {
@@ -112,7 +117,9 @@ std::string ComputeProfileOf(c10::Device device, int threads) {
     return absl::StrCat("libtorch ", TORCH_VERSION, " cpu ", at::get_cpu_capability(), " ",
                         CpuModel(), " threads=", threads);
   }
-  return absl::StrCat("libtorch ", TORCH_VERSION, " ", device.str());
+  // Not the number: the workers of a machine have one each.
+  return absl::StrCat("libtorch ", TORCH_VERSION, " ",
+                      c10::DeviceTypeName(device.type(), /*lower_case=*/true));
 }
 
 absl::Status PrepareThreads(int threads) {

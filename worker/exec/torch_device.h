@@ -13,11 +13,13 @@
 namespace eps {
 
 // worker.device -> a device that is there. "auto" is a CUDA device if LibTorch's CUDA half can be
-// loaded and finds one, else the CPU.
-absl::StatusOr<c10::Device> ChooseDevice(const std::string& name);
+// loaded and finds one, else the CPU. Without a number it is the device of number `local_rank`, in
+// turns if there are fewer.
+absl::StatusOr<c10::Device> ChooseDevice(const std::string& name, int local_rank = 0);
 
-// worker.threads -> intra-op threads; 0 means all cores that this process may use.
-int ResolveThreads(int threads);
+// worker.threads -> intra-op threads; 0 means all cores that this process may use, shared with the
+// other workers of the machine, of which there are `local_count` in all.
+int ResolveThreads(int threads, int local_count = 1);
 
 // See TorchComputeProfile.
 std::string ComputeProfileOf(c10::Device device, int threads);

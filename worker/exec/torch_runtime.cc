@@ -432,8 +432,8 @@ class TorchRuntime final : public StageRuntime {
 }  // namespace
 
 absl::StatusOr<std::string> TorchComputeProfile(const RuntimeOptions& options) {
-  EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device));
-  return ComputeProfileOf(device, ResolveThreads(options.threads));
+  EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device, options.local_rank));
+  return ComputeProfileOf(device, ResolveThreads(options.threads, options.local_count));
 }
 
 absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spec,
@@ -448,8 +448,8 @@ absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spe
     return absl::InvalidArgumentError(
         absl::StrCat("worker.stash is \"", options.stash, "\"; expected host or device"));
   }
-  EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device));
-  const int threads = ResolveThreads(options.threads);
+  EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device, options.local_rank));
+  const int threads = ResolveThreads(options.threads, options.local_count);
   TensorMemory::Get();
   EPS_RETURN_IF_ERROR(PrepareThreads(threads));
   std::unique_ptr<TorchRuntime> runtime;

@@ -146,7 +146,11 @@ class StageRuntime {
 struct RuntimeOptions {
   std::string device = "auto";  // auto | cpu | cuda | cuda:N
   std::string stash = "host";   // host | device
-  int threads = 0;              // 0: all cores
+  int threads = 0;              // 0: all cores, shared by the workers of the machine
+  // Which of the workers of this machine this one is, of how many: auto takes the device of that
+  // number, as far as there are so many.
+  int local_rank = 0;
+  int local_count = 1;
 };
 
 // The synthetic model (spec.model.type synthetic), on the CPU without LibTorch. `spec` and
