@@ -284,9 +284,8 @@ TEST_F(EpsTest, ResumingGoesOnWithTheBitsOfOneRunOnAnyServersAndWorkers) {
     EXPECT_NE(Digest(folder_ + "/" + out + "/checkpoint-3"), expected);
     fs::remove_all(folder_ + "/" + out + "/checkpoint-6");
     WriteFile(folder_ + "/" + out + "/latest", "checkpoint-3\n");
-    const Result resumed =
-        Run({"train", "--out=" + folder_ + "/" + out, "--resume=latest",
-             "--servers=" + c.after_servers, "--workers=" + c.after_workers});
+    const Result resumed = Run({"train", "--out=" + folder_ + "/" + out, "--resume=latest",
+                                "--servers=" + c.after_servers, "--workers=" + c.after_workers});
     ASSERT_EQ(resumed.code, 0) << resumed.out;
     EXPECT_TRUE(absl::StrContains(resumed.out, "resume: ")) << resumed.out;
     EXPECT_TRUE(absl::StrContains(resumed.out, "done: 3 steps")) << resumed.out;
@@ -307,9 +306,9 @@ TEST_F(EpsTest, KeepsSoManyCheckpointsAndGoesOnFromTheLatestEachTime) {
   for (const auto& entry : fs::directory_iterator(folder_ + "/o")) {
     left.insert(entry.path().filename().string());
   }
-  EXPECT_EQ(left, (std::set<std::string>{"checkpoint-0", "checkpoint-9", "checkpoint-10", "latest",
-                                         "logs", "metrics.jsonl", "tensorboard",
-                                         "trainer_state.json"}));
+  EXPECT_EQ(left,
+            (std::set<std::string>{"checkpoint-0", "checkpoint-9", "checkpoint-10", "latest",
+                                   "logs", "metrics.jsonl", "tensorboard", "trainer_state.json"}));
   Arguments more = arguments;
   more.push_back("--training.steps=11");
   const Result second = Run(more);
