@@ -2,6 +2,7 @@
 // for bit, what a plain loop in this process computes, whoever computed which part.
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/checksum.h"
+#include "common/exit_code.h"
 #include "eps/v1/control.grpc.pb.h"
 #include "eps_server/shell/server.h"
 #include "grpcpp/client_context.h"
@@ -23,6 +25,7 @@
 #include "spec/schedule.h"
 #include "spec/test_specs.h"
 #include "wire/channel.h"
+#include "wire/grpc_status.h"
 #include "worker/client/parameter_client.h"
 #include "worker/data/token_source.h"
 #include "worker/relay/plain_loop.h"
@@ -56,14 +59,96 @@ JobSpec SpecOf(const std::string& name, Clip clip) {
   return spec;
 }
 
+// Where a worker is to push a gradient with a NaN in it. Step 0: nowhere.
+struct Poison {
+  uint64_t step = 0;
+  uint32_t part = 0;
+  StageId stage;
+};
+
+// The synthetic model, but for one value of the gradient of `poison`, on its way to the servers.
+class PoisonedRuntime final : public StageRuntime {
+ public:
+  PoisonedRuntime(const JobSpec& spec, const Poison& poison, std::unique_ptr<StageRuntime> runtime)
+      : spec_(spec),
+        poison_(poison),
+        runtime_(std::move(runtime)),
+        program_(this, &runtime_->program(poison.stage)) {}
+
+  StageProgram& program(StageId stage) override {
+    return stage == poison_.stage ? program_ : runtime_->program(stage);
+  }
+  std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
+    return runtime_->NewHostStage(stage);
+  }
+  std::shared_ptr<const StageWeights> Load(StageId stage,
+                                           std::shared_ptr<HostStage> host) override {
+    return runtime_->Load(stage, std::move(host));
+  }
+  StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) override {
+    return runtime_->Add(std::move(left), std::move(right));
+  }
+  absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) override {
+    const absl::Status status = runtime_->ToHost(stage, gradient, out);
+    if (stage == poison_.stage && poisoned_) out->tensor(0)[5] = std::nanf("");
+    return status;
+  }
+  absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
+    return runtime_->Stash(std::move(activation));
+  }
+  absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) override {
+    return runtime_->Unstash(std::move(stashed));
+  }
+  DeviceMemory device_memory() const override { return runtime_->device_memory(); }
+  std::string compute_profile() const override { return runtime_->compute_profile(); }
+
+ private:
+  // Notes whose gradient it computes: the next one that ToHost is asked for.
+  class Program final : public StageProgram {
+   public:
+    Program(PoisonedRuntime* runtime, StageProgram* program)
+        : runtime_(runtime), program_(program) {}
+    const StageSpec& spec() const override { return program_->spec(); }
+    absl::StatusOr<ActivationPtr> Forward(const StageWeights& weights, const MicroBatch& batch,
+                                          const ActivationPtr& in) override {
+      return program_->Forward(weights, batch, in);
+    }
+    absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
+                                            const ActivationPtr& in, const ActivationPtr& grad_out,
+                                            int loss_scale_log2) override {
+      const uint32_t part = batch.index / runtime_->spec_.training.micro_batches;
+      const Poison& poison = runtime_->poison_;
+      runtime_->poisoned_ = batch.step == Step(poison.step) && part == poison.part;
+      return program_->Backward(weights, batch, in, grad_out, loss_scale_log2);
+    }
+    absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
+                                 const ActivationPtr& in) override {
+      return program_->Loss(weights, batch, in);
+    }
+
+   private:
+    PoisonedRuntime* const runtime_;
+    StageProgram* const program_;
+  };
+
+  const JobSpec& spec_;
+  const Poison poison_;
+  const std::unique_ptr<StageRuntime> runtime_;
+  Program program_;
+  bool poisoned_ = false;
+};
+
 struct Outcome {
   Tensors weights;
   std::vector<double> losses;  // by step
   std::vector<uint64_t> tokens;
+  std::vector<uint64_t> skipped;  // steps
+  absl::Status failure;           // of the job
 };
 
-// AdamW on the whole model in this process; no clipping.
-Outcome TrainPlainly(const JobSpec& spec) {
+// AdamW on the whole model in this process; no clipping. `without_step` (0: none) sees its data and
+// updates nothing.
+Outcome TrainPlainly(const JobSpec& spec, uint64_t without_step = 0) {
   Outcome outcome;
   outcome.weights = InitialWeights(spec);
   Tensors exp_avg;
@@ -72,6 +157,7 @@ Outcome TrainPlainly(const JobSpec& spec) {
   const auto runtime = NewSyntheticRuntime(spec, nullptr);
   const auto batches = NewEmptyBatchSource(spec);
   const auto rule = *NewUpdateRule(spec.optimizer, Kernel::kReference);
+  uint64_t update = 0;
   for (uint64_t t = 1; t <= spec.training.steps; ++t) {
     std::vector<PlainPart> parts;
     uint64_t tokens = 0;
@@ -82,12 +168,16 @@ Outcome TrainPlainly(const JobSpec& spec) {
       tokens += parts.back().tokens;
       loss += parts.back().loss_sum;
     }
+    outcome.losses.push_back(loss / static_cast<double>(tokens));
+    outcome.tokens.push_back(tokens);
+    if (t == without_step) continue;
+    ++update;
     const Tensors gradient = ReducePlainly(spec, std::move(parts));
     StepScalars step;
-    step.update = t;
-    step.lr = LearningRate(spec.schedule, spec.optimizer.lr, t, spec.training.steps);
-    step.bias_correction1 = 1.0 - IntegerPower(spec.optimizer.beta1, t);
-    step.bias_correction2 = 1.0 - IntegerPower(spec.optimizer.beta2, t);
+    step.update = update;
+    step.lr = LearningRate(spec.schedule, spec.optimizer.lr, update, spec.training.steps);
+    step.bias_correction1 = 1.0 - IntegerPower(spec.optimizer.beta1, update);
+    step.bias_correction2 = 1.0 - IntegerPower(spec.optimizer.beta2, update);
     step.grad_scale = static_cast<float>(1.0 / static_cast<double>(tokens));
     for (size_t i = 0; i < spec.tensors.size(); ++i) {
       const TensorSpec& tensor = spec.tensors[i];
@@ -99,8 +189,6 @@ Outcome TrainPlainly(const JobSpec& spec) {
       rule->Run(tensor.rows, tensor.cols, gradient[i].data(), tensor.cols, step,
                 GroupScalars{spec.groups[tensor.group.value()].weight_decay}, state);
     }
-    outcome.losses.push_back(loss / static_cast<double>(tokens));
-    outcome.tokens.push_back(tokens);
   }
   return outcome;
 }
@@ -148,10 +236,6 @@ class Cluster {
   // The weights after the last step, and what the lead recorded of the steps.
   Outcome Result() {
     Outcome outcome;
-    outcome.weights = InitialWeights(spec_);
-    for (auto& tensor : outcome.weights) std::fill(tensor.begin(), tensor.end(), 0.0f);
-    const ChunkMap chunks = ChunkMap::Build(spec_);
-    for (const auto& control : controls_) Export(control.get(), chunks, &outcome.weights);
     const auto context = Context();
     v1::WatchStepsRequest request;
     request.set_job_id(spec_.id().value());
@@ -159,11 +243,19 @@ class Cluster {
     v1::StepRecord record;
     while (stream->Read(&record)) {
       EXPECT_EQ(record.step(), outcome.losses.size() + 1);
-      EXPECT_EQ(record.clip_factor() < 1.0, ClipsStep(record.step())) << "step " << record.step();
+      EXPECT_EQ(record.clip_factor() < 1.0, ClipsStep(record.step()) && !record.skipped())
+          << "step " << record.step();
+      EXPECT_EQ(std::isnan(record.grad_norm()), record.skipped());
+      if (record.skipped()) outcome.skipped.push_back(record.step());
       outcome.losses.push_back(record.loss());
       outcome.tokens.push_back(record.tokens());
     }
-    EXPECT_TRUE(stream->Finish().ok());
+    outcome.failure = FromGrpc(stream->Finish(), "WatchSteps");
+    if (!outcome.failure.ok()) return outcome;
+    outcome.weights = InitialWeights(spec_);
+    for (auto& tensor : outcome.weights) std::fill(tensor.begin(), tensor.end(), 0.0f);
+    const ChunkMap chunks = ChunkMap::Build(spec_);
+    for (const auto& control : controls_) Export(control.get(), chunks, &outcome.weights);
     return outcome;
   }
 
@@ -216,7 +308,7 @@ class Cluster {
 
 // One worker from join to the end of the job.
 absl::Status RunWorker(const std::vector<std::string>& addresses, uint32_t rank, uint32_t count,
-                       int prefetch) {
+                       int prefetch, const Poison& poison) {
   MemoryAccount account;
   ClientOptions options;
   options.servers = addresses;
@@ -231,7 +323,10 @@ absl::Status RunWorker(const std::vector<std::string>& addresses, uint32_t rank,
   join.compute_profile = "synthetic";
   const auto job = (*client)->Join(join);
   if (!job.ok()) return job.status();
-  const auto runtime = NewSyntheticRuntime(job->spec, &account);
+  std::unique_ptr<StageRuntime> runtime = NewSyntheticRuntime(job->spec, &account);
+  if (poison.step > 0) {
+    runtime = std::make_unique<PoisonedRuntime>(job->spec, poison, std::move(runtime));
+  }
   const auto batches = NewEmptyBatchSource(job->spec);
   absl::Status status;
   {
@@ -242,18 +337,23 @@ absl::Status RunWorker(const std::vector<std::string>& addresses, uint32_t rank,
   return status;
 }
 
-Outcome Train(const JobSpec& spec, int servers, uint32_t workers, int prefetch = 1) {
+Outcome Train(const JobSpec& spec, int servers, uint32_t workers, int prefetch = 1,
+              const Poison& poison = Poison()) {
   Cluster cluster(spec, servers);
   std::vector<absl::Status> statuses(workers);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < workers; ++rank) {
-    threads.emplace_back(
-        [&, rank] { statuses[rank] = RunWorker(cluster.addresses(), rank, workers, prefetch); });
+    threads.emplace_back([&, rank] {
+      statuses[rank] = RunWorker(cluster.addresses(), rank, workers, prefetch, poison);
+    });
   }
   cluster.Initialize();  // the workers wait for the weights
   for (std::thread& thread : threads) thread.join();
-  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
-  return cluster.Result();
+  Outcome outcome = cluster.Result();
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.ok(), outcome.failure.ok()) << status << "; " << outcome.failure;
+  }
+  return outcome;
 }
 
 void ExpectSameWeights(const JobSpec& spec, const Outcome& a, const Outcome& b) {
@@ -296,6 +396,47 @@ TEST(E2eSyntheticTest, DividesPartsBetweenWorkersWithoutAChangeInAnyMode) {
     EXPECT_EQ(one.losses, two.losses);
     EXPECT_EQ(one.losses.size(), kSteps);
     EXPECT_NE(one.weights, InitialWeights(spec));
+  }
+}
+
+TEST(E2eSyntheticTest, ASkippedStepLeavesTheWeightsOfARunThatNeverHadIt) {
+  JobSpec spec = SpecOf("skip", Clip::kNone);
+  spec.training.mode = Mode::kSealed;
+  spec.training.nonfinite = Nonfinite::kSkip;
+  ASSERT_TRUE(spec.Validate().ok()) << spec.Validate();
+  const Outcome plain = TrainPlainly(spec, /*without_step=*/3);
+  ASSERT_NE(plain.weights, TrainPlainly(spec).weights) << "the step would have done nothing";
+  for (const uint32_t workers : {1u, 3u}) {
+    for (const Poison& poison : {Poison{3, 0, StageId(0)}, Poison{3, 2, StageId(2)}}) {
+      SCOPED_TRACE(absl::StrCat(workers, " workers, part ", poison.part));
+      const Outcome outcome = Train(spec, /*servers=*/2, workers, /*prefetch=*/1, poison);
+      ASSERT_TRUE(outcome.failure.ok()) << outcome.failure;
+      EXPECT_EQ(outcome.skipped, std::vector<uint64_t>{3});
+      ExpectSameWeights(spec, outcome, plain);
+      EXPECT_EQ(outcome.tokens, plain.tokens);
+      for (size_t i = 0; i < kSteps; ++i) EXPECT_DOUBLE_EQ(outcome.losses[i], plain.losses[i]);
+    }
+  }
+}
+
+TEST(E2eSyntheticTest, AGradientThatIsNotFiniteEndsTheJobForEverybodyWithItsPlace) {
+  for (const Clip clip : {Clip::kLagged, Clip::kExact}) {  // eager, sealed
+    const JobSpec spec = SpecOf(absl::StrCat("halt-", ClipName(clip)), clip);
+    const Outcome outcome =
+        Train(spec, /*servers=*/2, /*workers=*/2, /*prefetch=*/1, Poison{3, 1, StageId(2)});
+    EXPECT_EQ(outcome.losses.size(), 2u) << "steps before it are recorded";
+    EXPECT_EQ(ExitCodeOf(outcome.failure), ExitCode::kDataInvalid);
+    const TensorUse& use = spec.stages[2].uses[0];
+    const std::string place =
+        absl::StrCat("step 3: the gradient of ", spec.tensors[use.tensor.value()].name, " (stage ",
+                     spec.stages[2].name, ", part 1) is not finite");
+    for (const std::string& text :
+         {place, std::string("is nan"), std::string("lower optimizer.lr"),
+          std::string("training.nonfinite=skip with training.mode=sealed"),
+          std::string("--resume=latest")}) {
+      EXPECT_NE(std::string(outcome.failure.message()).find(text), std::string::npos)
+          << outcome.failure << "\nexpected " << text;
+    }
   }
 }
 
