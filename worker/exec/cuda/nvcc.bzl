@@ -1,0 +1,39 @@
+"""Shared libraries of CUDA kernels, compiled by nvcc."""
+
+load("@cuda//:defs.bzl", "CUDA_ROOT", "HAS_CUDA", "HOST_CXX")
+
+# Machine code for A100 (80) and H100/H200 (90), and PTX for what comes later.
+_ARCHITECTURES = [
+    "-gencode=arch=compute_80,code=sm_80",
+    "-gencode=arch=compute_90,code=sm_90",
+    "-gencode=arch=compute_90,code=compute_90",
+]
+
+# The bits of a sum are part of the protocol: denormals are zero, a*b+c is rounded twice, and
+# division and root are exact, as on a CPU.
+_NUMERICS = ["-ftz=true", "-fmad=false", "-prec-div=true", "-prec-sqrt=true"]
+
+def cuda_shared_library(name, out, srcs, hdrs = [], visibility = None):
+    """`out` from .cu files, with the CUDA runtime inside and only the C functions of it exported.
+
+    It needs nothing to be loaded, not even a driver. Tagged manual: only a build that names it, or
+    what depends on it, needs the compiler.
+    """
+    nvcc = [CUDA_ROOT + "/bin/nvcc", "-ccbin", HOST_CXX, "-std=c++17", "-O3", "-shared"]
+    nvcc += ["-cudart", "static", "-L%s/lib" % CUDA_ROOT, "-L%s/lib64" % CUDA_ROOT]
+    nvcc += ["-Werror=all-warnings", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra"]
+    nvcc += ["-Xcompiler=-ffp-contract=off", "-Xlinker=--exclude-libs=ALL"]
+    nvcc += _NUMERICS + _ARCHITECTURES
+    command = " ".join(nvcc) + " -I. -o $@ " + " ".join(["$(location %s)" % s for s in srcs])
+    if not HAS_CUDA:
+        command = "echo 'no CUDA compiler: run tools/setup_cuda.sh or set CUDA_HOME, then" + \
+                  " bazel sync --configure' >&2; exit 1"
+    native.genrule(
+        name = name,
+        srcs = srcs + hdrs,
+        outs = [out],
+        cmd = command,
+        message = "Compiling CUDA kernels",
+        tags = ["manual"],
+        visibility = visibility,
+    )

@@ -1,0 +1,76 @@
+#include "worker/exec/cuda_library.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <climits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "worker/exec/cuda/kernels.h"
+
+namespace eps {
+namespace {
+
+constexpr char kName[] = "libeps_cuda.so";
+
+std::string LoaderError() {
+  const char* error = dlerror();
+  return error == nullptr ? "unknown error" : error;
+}
+
+template <class Function>
+bool Find(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  return *function != nullptr;
+}
+
+absl::StatusOr<CudaKernels> FunctionsOf(void* library, const std::string& path) {
+  int (*abi_version)() = nullptr;
+  if (!Find(library, "eps_cuda_abi_version", &abi_version)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is not a library of EPS: it lacks eps_cuda_abi_version"));
+  }
+  if (abi_version() != EPS_CUDA_ABI_VERSION) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " has version ", abi_version(), " of the kernels, this worker needs ",
+                     EPS_CUDA_ABI_VERSION, "; build both from one source"));
+  }
+  CudaKernels kernels = {};
+  if (!Find(library, "eps_cuda_tree_add", &kernels.tree_add) ||
+      !Find(library, "eps_cuda_decode_bf16", &kernels.decode_bf16) ||
+      !Find(library, "eps_cuda_encode_bf16", &kernels.encode_bf16) ||
+      !Find(library, "eps_cuda_error_text", &kernels.error_text)) {
+    return absl::FailedPreconditionError(absl::StrCat(path, " lacks a function: ", LoaderError()));
+  }
+  return kernels;
+}
+
+}  // namespace
+
+absl::StatusOr<CudaKernels> LoadCudaKernels(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    if (access(path.c_str(), F_OK) != 0) continue;
+    void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return absl::FailedPreconditionError(LoaderError());
+    return FunctionsOf(library, path);
+  }
+  return absl::NotFoundError(
+      absl::StrCat("no ", kName, " (built with --config=cuda) at ", absl::StrJoin(paths, " or ")));
+}
+
+std::vector<std::string> CudaKernelPaths() {
+  char program[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", program, sizeof(program));
+  if (length <= 0 || length == sizeof(program)) return {};
+  std::string folder(program, static_cast<size_t>(length));
+  folder.resize(folder.rfind('/') + 1);
+  return {folder + kName, folder + "exec/cuda/" + kName};
+}
+
+std::string WhyNoCudaDriver() {
+  return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr ? LoaderError() : "";
+}
+
+}  // namespace eps
