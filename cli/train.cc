@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -183,7 +184,16 @@ absl::Status TrainRun::OpenResume() {
     Print(absl::StrCat("note: --resume=latest: no checkpoint in ", out(), " yet, starting anew\n"));
   }
   if (folder.empty()) return absl::OkStatus();
-  EPS_ASSIGN_OR_RETURN(resume_, CheckpointReader::Open(folder));
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> checkpoint = CheckpointReader::Open(folder);
+  if (absl::IsDataLoss(checkpoint.status())) {
+    const fs::path path =
+        fs::path(folder).has_filename() ? fs::path(folder) : fs::path(folder).parent_path();
+    return absl::DataLossError(
+        absl::StrCat("checkpoint.resume: ", checkpoint.status().message(),
+                     ResumeAdvice(path.parent_path().string(), path.filename().string())));
+  }
+  EPS_RETURN_IF_ERROR(checkpoint.status());
+  resume_ = *std::move(checkpoint);
   EPS_RETURN_IF_ERROR(resume_->CheckFits(spec_));
   first_step_ = resume_->border().step;
   if (first_step_ >= spec_.training.steps) {
@@ -347,7 +357,8 @@ absl::Status TrainRun::OnEvaluation(const v1::StepRecord& record) {
   last_record_ = Clock::now();
   longest_step_ = std::max(longest_step_, record.step_seconds());
   Print(EvaluationLine(record, spec_.training.steps) + "\n");
-  return Log(record);
+  // A resume evaluates its border again: the same figure.
+  return metrics_->Evaluated(record.step()) ? absl::OkStatus() : Log(record);
 }
 
 absl::Status TrainRun::OnRecord(const v1::StepRecord& record) {
@@ -560,7 +571,9 @@ absl::Status RunTrain(const RunConfig& run) {
     status = train.Run();
   }
   std::error_code error;
-  if (!status.ok() && !out.empty() && fs::exists(out + "/latest", error)) {
+  // A checkpoint that cannot be resumed from has said what can.
+  const bool unreadable = absl::StartsWith(status.message(), "checkpoint.resume: ");
+  if (!status.ok() && !unreadable && !out.empty() && fs::exists(out + "/latest", error)) {
     std::fprintf(stderr, "to go on from the last checkpoint: eps train --out=%s --resume=latest\n",
                  out.c_str());
   }
