@@ -66,19 +66,6 @@ absl::StatusOr<std::string> LatestName(const std::string& root) {
                                           kPrefix, "<step>), found \"", name.substr(0, 100), "\""));
 }
 
-// What to do when `latest` cannot be followed.
-std::string Advice(const std::string& root) {
-  const std::vector<CheckpointFolder> folders = ListCheckpoints(root);
-  const auto last = std::find_if(folders.rbegin(), folders.rend(),
-                                 [](const CheckpointFolder& f) { return f.complete.ok(); });
-  if (last == folders.rend()) {
-    return absl::StrCat("; no complete checkpoint is left: remove ", root, "/", kLatestFile,
-                        " to start anew");
-  }
-  return absl::StrCat("; the last complete checkpoint is ", last->name, ": --resume=", last->path,
-                      " takes it (eps checkpoint verify checks its bytes)");
-}
-
 }  // namespace
 
 std::string ManifestText(const CheckpointManifest& manifest) {
@@ -191,10 +178,26 @@ std::vector<CheckpointFolder> ListCheckpoints(const std::string& root) {
   return folders;
 }
 
+std::string ResumeAdvice(const std::string& root, const std::string& damaged) {
+  const std::vector<CheckpointFolder> folders = ListCheckpoints(root);
+  const auto last =
+      std::find_if(folders.rbegin(), folders.rend(), [&](const CheckpointFolder& folder) {
+        return folder.complete.ok() && folder.name != damaged;
+      });
+  if (last == folders.rend()) {
+    return absl::StrCat("; no other complete checkpoint is left in ", root, ": remove ", root, "/",
+                        kLatestFile, " and the damaged folder to start anew");
+  }
+  return absl::StrCat("; the last other complete checkpoint is ", last->name,
+                      ": --resume=", last->path,
+                      " takes it (eps checkpoint verify checks its bytes)");
+}
+
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
   absl::StatusOr<std::string> name = LatestName(root);
   if (!name.ok()) {
-    return absl::Status(name.status().code(), absl::StrCat(name.status().message(), Advice(root)));
+    return absl::Status(name.status().code(),
+                        absl::StrCat(name.status().message(), ResumeAdvice(root, "")));
   }
   const std::vector<CheckpointFolder> folders = ListCheckpoints(root);
   for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
@@ -203,11 +206,11 @@ absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
     if (folder->complete.ok()) return folder->path;
     return absl::DataLossError(absl::StrCat(root, "/", kLatestFile, " names ", *name,
                                             ", which is not complete: ", folder->complete.message(),
-                                            Advice(root)));
+                                            ResumeAdvice(root, *name)));
   }
   if (name->empty()) return std::string();
-  return absl::DataLossError(
-      absl::StrCat(root, "/", kLatestFile, " names ", *name, ", which is not there", Advice(root)));
+  return absl::DataLossError(absl::StrCat(root, "/", kLatestFile, " names ", *name,
+                                          ", which is not there", ResumeAdvice(root, *name)));
 }
 
 absl::StatusOr<std::vector<std::string>> RemoveOldCheckpoints(const std::string& root,

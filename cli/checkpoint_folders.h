@@ -57,6 +57,10 @@ std::vector<CheckpointFolder> ListCheckpoints(const std::string& root);
 // if `latest` names a folder that is not there or not complete.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
 
+// What to do instead of resuming from `damaged` (a folder's name), to be put behind the error: the
+// last other complete checkpoint of `root`, or that none is left.
+std::string ResumeAdvice(const std::string& root, const std::string& damaged);
+
 // Removes checkpoints from the lowest step on until at most `limit` are left (0: no limit), and
 // returns their names. Only complete ones of ours count and go; the one that `latest` names stays.
 // A crash leaves a checkpoint whole or under a hidden name, which the next write removes. Stops at

@@ -131,6 +131,10 @@ TEST_F(CheckpointFoldersTest, ADamagedLatestIsAnErrorThatSaysWhatToDo) {
   fs::remove_all(root_ + "/checkpoint-10");
   const absl::Status status = LatestCheckpoint(root_).status();
   EXPECT_TRUE(absl::StrContains(status.message(), "remove " + root_ + "/latest")) << status;
+  Checkpoint(9);
+  Checkpoint(10);
+  EXPECT_TRUE(absl::StrContains(ResumeAdvice(root_, "checkpoint-10"), "/checkpoint-9 takes it"))
+      << "never the damaged one itself";
 }
 
 TEST_F(CheckpointFoldersTest, RemovesTheLowestNumbersDownToTheLimit) {

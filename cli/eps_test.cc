@@ -180,6 +180,10 @@ TEST_F(EpsTest, EachKindOfFailureHasItsExitCodeAndSaysWhatToChange) {
       {Train("o", {"--training.steps=0"}), 64, "training.steps"},
       {{"status"}, 64, "--servers=host:port"},
       {Train("o", {"--resume=" + folder_ + "/torn"}), 65, "not the manifest of a checkpoint"},
+      {{"checkpoint"}, 64, "eps checkpoint --help"},
+      {{"checkpoint", "--help"}, 0, "export"},
+      {{"checkpoint", "verify", folder_ + "/torn"}, 65, "not the manifest of a checkpoint"},
+      {{"checkpoint", "ls", "/nowhere"}, 66, "/nowhere"},
       {{"train", "--config=/nowhere.yaml"}, 66, "/nowhere.yaml"},
       {{"train", "--model=/nowhere"}, 66, "model.path: cannot open /nowhere"},
       {{"train", "--data=/nowhere.txt"}, 66, "/nowhere.txt"},
@@ -316,6 +320,30 @@ TEST_F(EpsTest, KeepsSoManyCheckpointsAndGoesOnFromTheLatestEachTime) {
   EXPECT_TRUE(absl::StrContains(second.out, "checkpoint-10, step 10")) << second.out;
   EXPECT_FALSE(fs::exists(folder_ + "/o/checkpoint-9"));
   EXPECT_TRUE(fs::exists(folder_ + "/o/checkpoint-11"));
+}
+
+TEST_F(EpsTest, ADamagedCheckpointIsFoundAndNotResumedFrom) {
+  ASSERT_EQ(Run(Train("o", {"--training.steps=4", "--checkpoint.save_steps=2"})).code, 0);
+  const std::string latest = folder_ + "/o/checkpoint-4";
+  const Result good = Run({"checkpoint", "verify", latest});
+  EXPECT_EQ(good.code, 0) << good.out;
+  EXPECT_TRUE(absl::StrContains(good.out, "ok: step 4, ")) << good.out;
+  std::string weights = ReadFile(latest + "/model.safetensors");
+  weights[weights.size() - 5] = static_cast<char>(weights[weights.size() - 5] ^ 1);
+  WriteFile(latest + "/model.safetensors", weights);
+  const Result bad = Run({"checkpoint", "verify", latest});
+  EXPECT_EQ(bad.code, 65) << bad.out;
+  EXPECT_TRUE(absl::StrContains(bad.out, "1 of ")) << bad.out;
+  const Result resumed = Run(Train("o", {"--training.steps=6", "--resume=latest"}));
+  EXPECT_EQ(resumed.code, 65) << resumed.out;
+  EXPECT_TRUE(absl::StrContains(resumed.out, "model.safetensors: SHA-256 ")) << resumed.out;
+  const std::string advice = "--resume=" + folder_ + "/o/checkpoint-2";
+  EXPECT_TRUE(absl::StrContains(resumed.out, advice)) << resumed.out;
+  EXPECT_FALSE(absl::StrContains(resumed.out, "to go on")) << resumed.out;
+  EXPECT_EQ(Run(Train("o", {"--training.steps=6", advice})).code, 0);
+  const Result table = Run({"checkpoint", "ls", folder_ + "/o"});
+  EXPECT_EQ(table.code, 0);
+  EXPECT_TRUE(absl::StrContains(table.out, "complete, latest")) << table.out;
 }
 
 TEST_F(EpsTest, ExactClippingIsSealedAndDoesNotDependOnTheServers) {

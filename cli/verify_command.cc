@@ -88,6 +88,7 @@ absl::Status RunVerifyCommand(const std::vector<std::string>& arguments) {
     line.settings.emplace_back("checkpoint.dir", folder);
   }
   line.settings.emplace_back("checkpoint.save_steps", "1");
+  line.settings.emplace_back("checkpoint.save_total_limit", "0");
   EPS_ASSIGN_OR_RETURN(const RunConfig run, ResolveConfig(line, ProcessEnvironment()));
   EPS_RETURN_IF_ERROR(RunTrain(run));
   std::fflush(stdout);
