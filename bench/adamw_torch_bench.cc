@@ -1,0 +1,78 @@
+// AdamW's kernel against the kernel behind torch.optim.AdamW(fused=True) on the same processor: as
+// many parameters, as many threads, the same gradient, in rounds that alternate. The figure is the
+// median of torch's time / ours per round. Usage: adamw_torch_bench [Mi parameters] [rounds]
+// [threads]. Exits with 1 if the results differ or the goal is missed, 64 if called wrongly.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/adamw_torch.h"
+#include "bench/timing.h"
+#include "optimizer/kernels.h"
+#include "torch/version.h"
+
+namespace eps {
+namespace {
+
+constexpr double kGoal = 1.2;
+constexpr double kBytesPerParameter = 28;
+
+// What differs after two updates of a length that no vector divides; empty if nothing does.
+std::string Check(int threads) {
+  AdamWPair pair((size_t{1} << 20) + 13);
+  for (int i = 0; i < 2; ++i) {
+    pair.TimeOurs(threads);
+    pair.TimeTorch(threads);
+  }
+  return pair.Difference();
+}
+
+void Print(const char* what, double seconds, double n) {
+  std::printf("  %-24s %.3f ns/param, %.1f GB/s of 28 bytes per parameter\n", what,
+              seconds / n * 1e9, kBytesPerParameter * n / seconds / 1e9);
+}
+
+int Main(int argc, char** argv) {
+  const long mebi = argc > 1 ? std::atol(argv[1]) : 64;
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 15;
+  const int most_threads =
+      argc > 3 ? std::atoi(argv[3]) : static_cast<int>(std::thread::hardware_concurrency());
+  if (mebi < 1 || rounds < 1 || most_threads < 1) {
+    std::fprintf(stderr, "usage: adamw_torch_bench [Mi parameters] [rounds] [threads]\n");
+    return 64;
+  }
+  std::printf("machine: %s, %u threads; ours on %s; torch %s; %ld Mi parameters; %d rounds\n",
+              MachineName().c_str(), std::thread::hardware_concurrency(), KernelTarget(),
+              TORCH_VERSION, mebi, rounds);
+  AdamWPair pair(static_cast<size_t>(mebi) << 20);
+  const double n = static_cast<double>(pair.size());
+  bool reached = true;
+  for (int threads = 1; threads <= most_threads; threads *= 2) {
+    const std::string difference = Check(threads);
+    if (!difference.empty()) {
+      std::fprintf(stderr, "the results differ: %s\n", difference.c_str());
+      return 1;
+    }
+    pair.TimeOurs(threads);  // warms up
+    pair.TimeTorch(threads);
+    std::vector<double> ours, torchs, ratios;
+    for (int round = 0; round < rounds; ++round) {
+      ours.push_back(pair.TimeOurs(threads));
+      torchs.push_back(pair.TimeTorch(threads));
+      ratios.push_back(torchs.back() / ours.back());
+    }
+    std::printf("%d thread%s\n", threads, threads == 1 ? "" : "s");
+    Print("ours", SpreadOf(ours).median, n);
+    Print("torch, fused", SpreadOf(torchs).median, n);
+    if (!ReportGoal("  time of torch / ours", ratios, kGoal)) reached = false;
+  }
+  return reached ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace eps
+
+int main(int argc, char** argv) { return eps::Main(argc, argv); }

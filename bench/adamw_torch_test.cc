@@ -1,0 +1,51 @@
+// The torch benchmark compares two kernels that do the same work. Nothing is timed here.
+
+#include "bench/adamw_torch.h"
+
+
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+TEST(AdamWTorch, BothKernelsMakeTheSameUpdate) {
+  for (const size_t n : {size_t{1}, size_t{1037}, (size_t{1} << 16) + 13}) {
+    for (const int threads : {1, 2}) {
+      AdamWPair pair(n);
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_GT(pair.TimeOurs(threads), 0);
+        EXPECT_GT(pair.TimeTorch(threads), 0);
+      }
+      EXPECT_EQ(pair.Difference(), "") << n << " parameters, " << threads << " threads";
+    }
+  }
+}
+
+TEST(AdamWTorch, AnUpdateThatOneOfThemDidNotMakeIsADifference) {
+  AdamWPair pair(1037);
+  pair.TimeOurs(2);
+  EXPECT_NE(pair.Difference(), "");
+  pair.TimeTorch(2);
+  EXPECT_EQ(pair.Difference(), "");
+}
+
+TEST(AdamWTorch, AWeightThatIsOffByAThousandthOfAStepIsADifference) {
+  AdamWPair pair(1037);
+  pair.TimeOurs(2);
+  pair.TimeTorch(2);
+  float& weight = pair.our_weights()[1036];
+  weight += 1e-6f;
+  EXPECT_NE(pair.Difference().find("weight of parameter 1036"), std::string::npos);
+}
+
+TEST(Timing, ReportsMedianExtremesAndTheGoal) {
+  const Spread spread = SpreadOf({3, 1, 10});
+  EXPECT_EQ(spread.median, 3);
+  EXPECT_EQ(spread.low, 1);
+  EXPECT_EQ(spread.high, 10);
+  EXPECT_TRUE(ReportGoal("reached", {1.0, 1.2, 1.3}, 1.2));
+  EXPECT_FALSE(ReportGoal("missed", {1.0, 1.1, 1.3}, 1.2));
+}
+
+}  // namespace
+}  // namespace eps
