@@ -40,9 +40,8 @@ HWY_INLINE hn::Vec<D> LoadBytes(D d, const uint8_t* in) {
 }
 
 template <class D>
-HWY_INLINE void StoreBytes(D d, hn::Vec<D> v, uint8_t* out) {
+HWY_INLINE void StoreBytes(D /*d*/, hn::Vec<D> v, uint8_t* out) {
 #if HWY_TARGET == HWY_SCALAR
-  (void)d;
   const hn::TFromD<D> element = hn::GetLane(v);
   std::memcpy(out, &element, sizeof(element));
 #else

@@ -37,7 +37,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
   const v1::BeginStepReply& reply() const { return reply_; }
 
   // Does what is due now; `wake` is lowered to when to ask again.
-  absl::Status Advance(TimePoint now, TimePoint* wake) EPS_REQUIRES(core_->mu) {
+  absl::Status Advance(TimePoint now, TimePoint* wake) EPS_REQUIRES(client_lock) {
     if (in_flight() && result_.has_value()) {
       const grpc::Status result = *std::exchange(result_, std::nullopt);
       const bool probe = state_ == State::kProbing;
@@ -53,10 +53,10 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
     return absl::OkStatus();
   }
 
-  void Cancel() EPS_REQUIRES(core_->mu) {
+  void Cancel() EPS_REQUIRES(client_lock) {
     if (in_flight()) context_->TryCancel();
   }
-  bool settled() const EPS_REQUIRES(core_->mu) { return !in_flight() || result_.has_value(); }
+  bool settled() const EPS_REQUIRES(client_lock) { return !in_flight() || result_.has_value(); }
 
  private:
   enum class State { kIdle, kCalling, kProbing, kDone };
@@ -66,7 +66,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
     context_->set_deadline(std::chrono::system_clock::now() + core_->options.rpc_timeout);
   }
 
-  void Call() EPS_REQUIRES(core_->mu) {
+  void Call() EPS_REQUIRES(client_lock) {
     state_ = State::kCalling;
     NewContext();
     request_.set_request_id(core_->NextRequestId());
@@ -75,7 +75,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
     data_->async()->BeginStep(context_.get(), &request_, &reply_, ResultTaker());
   }
 
-  void Probe() EPS_REQUIRES(core_->mu) {
+  void Probe() EPS_REQUIRES(client_lock) {
     state_ = State::kProbing;
     NewContext();
     status_request_.set_request_id(core_->NextRequestId());
@@ -87,14 +87,14 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
   // last reference to a channel may not go on a gRPC thread.
   std::function<void(grpc::Status)> ResultTaker() {
     return [self = shared_from_this(), core = core_](grpc::Status status) mutable {
-      MutexLock lock(&core->mu);
+      ClientLock lock(&core->mu);
       self->result_ = std::move(status);
       self.reset();
       core->changed.NotifyAll();
     };
   }
 
-  absl::Status OnReply(const grpc::Status& result) EPS_REQUIRES(core_->mu) {
+  absl::Status OnReply(const grpc::Status& result) EPS_REQUIRES(client_lock) {
     const absl::Status status =
         FromGrpc(result, absl::StrCat("BeginStep ", request_.step(), " on ", address_));
     if (status.ok()) {
@@ -109,7 +109,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
     return Away(status);
   }
 
-  absl::Status OnProbe(const grpc::Status& result) EPS_REQUIRES(core_->mu) {
+  absl::Status OnProbe(const grpc::Status& result) EPS_REQUIRES(client_lock) {
     const absl::Status status = FromGrpc(result, absl::StrCat("Status on ", address_));
     if (status.ok() && status_reply_.state() == v1::JOB_STATE_FAILED) {
       return absl::FailedPreconditionError(
@@ -123,7 +123,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
     return absl::OkStatus();
   }
 
-  absl::Status Away(const absl::Status& status) EPS_REQUIRES(core_->mu) {
+  absl::Status Away(const absl::Status& status) EPS_REQUIRES(client_lock) {
     const TimePoint now = steady_clock::now();
     if (!away_since_.has_value()) away_since_ = now;
     const TimePoint give_up = *away_since_ + core_->options.rpc_timeout;
@@ -146,7 +146,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
   v1::BeginStepReply reply_;
   v1::StatusRequest status_request_;
   v1::StatusReply status_reply_;
-  std::optional<grpc::Status> result_ EPS_GUARDED_BY(core_->mu);
+  std::optional<grpc::Status> result_ EPS_GUARDED_BY(client_lock);
   TimePoint next_call_;  // long past: at once
   std::optional<TimePoint> away_since_;
   int attempt_ = 0;
@@ -162,7 +162,7 @@ absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
   for (size_t i = 0; i < channels.size(); ++i) {
     calls.push_back(std::make_shared<ShardBegin>(core, job, job.servers[i], channels[i], request));
   }
-  MutexLock lock(&core->mu);
+  ClientLock lock(&core->mu);
   absl::Status status;
   for (;;) {
     status = core->failure;

@@ -49,19 +49,38 @@ struct JobView {
 float* TensorPointer(const JobSpec& spec, StageId stage, const TensorPointers& pointers,
                      TensorId tensor);
 
+// Held by whoever holds the mutex of a client. The parts of a client share one mutex, each by a
+// pointer of its own, which clang takes for different ones; so this stands in the annotations.
+struct EPS_CAPABILITY("role") ClientRole {};
+inline ClientRole client_lock;
+
+class EPS_SCOPED_CAPABILITY ClientLock {
+ public:
+  explicit ClientLock(Mutex* mu) EPS_ACQUIRE(mu, client_lock) EPS_NO_THREAD_SAFETY_ANALYSIS
+      : mu_(mu) {
+    mu_->Lock();
+  }
+  ~ClientLock() EPS_RELEASE() EPS_NO_THREAD_SAFETY_ANALYSIS { mu_->Unlock(); }
+  ClientLock(const ClientLock&) = delete;
+  ClientLock& operator=(const ClientLock&) = delete;
+
+ private:
+  Mutex* const mu_;
+};
+
 // Shared by the client and by fetches that outlive it.
 struct ClientCore {
   explicit ClientCore(ClientOptions client_options);
 
-  // The first failure stays. Wakes all who wait. REQUIRES mu.
-  void Fail(const absl::Status& status) EPS_REQUIRES(mu);
+  // The first failure stays. Wakes all who wait.
+  void Fail(const absl::Status& status) EPS_REQUIRES(client_lock);
   // An RPC that holds pointers into the client begins or ends.
-  void RpcStarted() EPS_REQUIRES(mu) { ++active_rpcs; }
-  void RpcDone() EPS_REQUIRES(mu);
-  std::string NextRequestId() EPS_REQUIRES(mu);
+  void RpcStarted() EPS_REQUIRES(client_lock) { ++active_rpcs; }
+  void RpcDone() EPS_REQUIRES(client_lock);
+  std::string NextRequestId() EPS_REQUIRES(client_lock);
   // The pause before attempt `attempt` (0-based) to reach a server: doubles from 20 ms to 2 s,
   // half of it random, so that workers that lost a server together do not return together.
-  std::chrono::milliseconds BackOff(int attempt) EPS_REQUIRES(mu);
+  std::chrono::milliseconds BackOff(int attempt) EPS_REQUIRES(client_lock);
   // Unavailable: the server, for how long, what was waited for, the last error, what to change.
   absl::Status Away(absl::string_view address, TimePoint since, absl::string_view waited_for,
                     const absl::Status& last) const;
@@ -72,13 +91,13 @@ struct ClientCore {
   Mutex mu;
   CondVar changed;  // for callers: something they may wait for has happened
   CondVar timer;    // for the supervisor: something is due earlier than it thinks
-  absl::Status failure EPS_GUARDED_BY(mu);
-  ClientStats stats EPS_GUARDED_BY(mu);
-  int active_rpcs EPS_GUARDED_BY(mu) = 0;
+  absl::Status failure EPS_GUARDED_BY(client_lock);
+  ClientStats stats EPS_GUARDED_BY(client_lock);
+  int active_rpcs EPS_GUARDED_BY(client_lock) = 0;
 
  private:
-  uint64_t next_request_ EPS_GUARDED_BY(mu) = 1;
-  std::minstd_rand jitter_ EPS_GUARDED_BY(mu);
+  uint64_t next_request_ EPS_GUARDED_BY(client_lock) = 1;
+  std::minstd_rand jitter_ EPS_GUARDED_BY(client_lock);
 };
 
 // Whether a call that ended so may be repeated by identity: the server, the connection or the

@@ -24,7 +24,7 @@ class PendingFetchImpl final : public PendingFetch {
       : core_(std::move(core)), op_(std::move(op)) {}
 
   ~PendingFetchImpl() override {
-    MutexLock lock(&core_->mu);
+    ClientLock lock(&core_->mu);
     op_->abandoned = true;
     // Those that write now end within the time of decoding one chunk.
     while (op_->writers > 0) core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
@@ -32,7 +32,7 @@ class PendingFetchImpl final : public PendingFetch {
 
   absl::Status Wait() override {
     const TimePoint start = steady_clock::now();
-    MutexLock lock(&core_->mu);
+    ClientLock lock(&core_->mu);
     // The links end this: they fail the client when a server no longer answers.
     while (op_->missing > 0 && op_->status.ok() && core_->failure.ok()) {
       core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
@@ -129,7 +129,7 @@ void ShardFetcher::OnMessage(const grpc::ByteBuffer& message) {
   absl::Status status = SplitPayload(message, &slice, &pieces);
   if (status.ok()) status = OnSlice(slice, pieces);
   if (status.ok()) return;
-  MutexLock lock(&core_->mu);
+  ClientLock lock(&core_->mu);
   core_->Fail(
       absl::Status(status.code(), absl::StrCat("Fetch on ", address_, ": ", status.message())));
 }
@@ -140,7 +140,7 @@ absl::Status ShardFetcher::OnSlice(const v1::FetchSlice& slice,
   for (const grpc::Slice& piece : pieces) size += piece.size();
   std::shared_ptr<Assembly> assembly;
   {
-    MutexLock lock(&core_->mu);
+    ClientLock lock(&core_->mu);
     core_->stats.fetched_bytes += size;
     if (slice.code() != 0) {
       OnRefused(slice);
@@ -157,7 +157,7 @@ absl::Status ShardFetcher::OnSlice(const v1::FetchSlice& slice,
   }
   assembly->received += size;
   if (!slice.last()) return absl::OkStatus();
-  MutexLock lock(&core_->mu);
+  ClientLock lock(&core_->mu);
   OnComplete(slice, std::move(assembly));
   return absl::OkStatus();
 }
@@ -238,12 +238,12 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
   Bytes bytes = std::move(assembly->buffer).Freeze();
   const uint32_t found = Crc32c(bytes.view());
   if (found != crc) {
-    MutexLock lock(&core_->mu);
+    ClientLock lock(&core_->mu);
     return OnDamaged(op, chunk, crc, found);
   }
   auto encoded = assembly->codec->Open(chunk, bytes, Content::kWeights);
   {
-    MutexLock lock(&core_->mu);
+    ClientLock lock(&core_->mu);
     if (!encoded.ok()) {
       return FailOp(op.get(),
                     absl::Status(encoded.status().code(),
@@ -256,7 +256,7 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
   DecodeTiles(**encoded, chunk, job_->spec, *op);
   encoded = nullptr;  // uncharged before the fetch counts as done
   bytes = Bytes();
-  MutexLock lock(&core_->mu);
+  ClientLock lock(&core_->mu);
   --op->writers;
   --op->missing;
   core_->changed.NotifyAll();

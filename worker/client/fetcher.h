@@ -49,12 +49,12 @@ class ShardFetcher final : public StreamHandler {
 
   // Asks for `chunks` of the op's stage, which lie on this shard.
   void Fetch(std::shared_ptr<FetchOp> op, const std::vector<ChunkId>& chunks)
-      EPS_REQUIRES(core_->mu);
+      EPS_REQUIRES(client_lock);
   StreamLink& link() { return link_; }
 
-  void OnOpen() override EPS_REQUIRES(core_->mu);
-  void OnMessage(const grpc::ByteBuffer& message) override EPS_EXCLUDES(core_->mu);
-  std::string WaitingFor() const override EPS_REQUIRES(core_->mu);
+  void OnOpen() override EPS_REQUIRES(client_lock);
+  void OnMessage(const grpc::ByteBuffer& message) override EPS_EXCLUDES(client_lock);
+  std::string WaitingFor() const override EPS_REQUIRES(client_lock);
 
  private:
   struct Request {
@@ -70,21 +70,21 @@ class ShardFetcher final : public StreamHandler {
     const Codec* codec = nullptr;
   };
 
-  void SendRequests() EPS_REQUIRES(core_->mu);
+  void SendRequests() EPS_REQUIRES(client_lock);
   // The request of the slice and its assembly, which it opens. InvalidArgument if the slice was
   // not asked for or contradicts what came before.
   absl::StatusOr<std::shared_ptr<Assembly>> Locate(const v1::FetchSlice& slice, uint64_t size)
-      EPS_REQUIRES(core_->mu);
+      EPS_REQUIRES(client_lock);
   absl::Status OnSlice(const v1::FetchSlice& slice, const std::vector<grpc::Slice>& pieces);
-  void OnRefused(const v1::FetchSlice& slice) EPS_REQUIRES(core_->mu);
+  void OnRefused(const v1::FetchSlice& slice) EPS_REQUIRES(client_lock);
   // The last slice of a chunk is in.
   void OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assembly> assembly)
-      EPS_REQUIRES(core_->mu);
+      EPS_REQUIRES(client_lock);
   void Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
-              Assembly* assembly) EPS_EXCLUDES(core_->mu);
+              Assembly* assembly) EPS_EXCLUDES(client_lock);
   void OnDamaged(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t expected,
-                 uint32_t found) EPS_REQUIRES(core_->mu);
-  void FailOp(FetchOp* op, absl::Status status) EPS_REQUIRES(core_->mu);
+                 uint32_t found) EPS_REQUIRES(client_lock);
+  void FailOp(FetchOp* op, absl::Status status) EPS_REQUIRES(client_lock);
   std::string Place(const FetchOp& op, ChunkId chunk) const;
 
   const std::shared_ptr<ClientCore> core_;
@@ -94,10 +94,10 @@ class ShardFetcher final : public StreamHandler {
   const std::vector<PartId> parts_;
   StreamLink link_;
 
-  uint64_t next_tag_ EPS_GUARDED_BY(core_->mu) = 1;
-  std::map<uint64_t, Request> requests_ EPS_GUARDED_BY(core_->mu);
+  uint64_t next_tag_ EPS_GUARDED_BY(client_lock) = 1;
+  std::map<uint64_t, Request> requests_ EPS_GUARDED_BY(client_lock);
   std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<Assembly>> assemblies_
-      EPS_GUARDED_BY(core_->mu);
+      EPS_GUARDED_BY(client_lock);
 };
 
 }  // namespace eps

@@ -36,7 +36,7 @@ int PoolThreads() {
 using UnaryCall = std::function<grpc::Status(grpc::ClientContext*, const std::string& request_id)>;
 
 // Waits until `deadline` or a failure of the client.
-void Pause(ClientCore* core, TimePoint deadline) EPS_REQUIRES(core->mu) {
+void Pause(ClientCore* core, TimePoint deadline) EPS_REQUIRES(core->mu, client_lock) {
   while (core->failure.ok() && steady_clock::now() < deadline) {
     core->changed.WaitUntil(&core->mu, deadline);
   }
@@ -52,7 +52,7 @@ absl::Status CallWithRetry(ClientCore* core, const std::string& address, grpc::C
   for (int attempt = 0;; ++attempt) {
     std::string request_id;
     {
-      MutexLock lock(&core->mu);
+      ClientLock lock(&core->mu);
       request_id = core->NextRequestId();
     }
     const auto left = std::max<steady_clock::duration>(give_up - steady_clock::now(),
@@ -65,7 +65,7 @@ absl::Status CallWithRetry(ClientCore* core, const std::string& address, grpc::C
     if (status.ok() || !MayRepeat(status.code())) return status;
     // The last attempt may be cut short by the time that is left, which explains nothing.
     if (last_error.ok() || !absl::IsDeadlineExceeded(status)) last_error = status;
-    MutexLock lock(&core->mu);
+    ClientLock lock(&core->mu);
     const TimePoint next = steady_clock::now() + core->BackOff(attempt);
     if (next >= give_up) return core->Away(address, start, what, last_error);
     Pause(core, next);
@@ -110,7 +110,7 @@ class GrpcParameterClient final : public ParameterClient {
                     std::shared_ptr<void> keep_alive) override;
   absl::Status Flush() override;
   ClientStats stats() const override {
-    MutexLock lock(&core_->mu);
+    ClientLock lock(&core_->mu);
     return core_->stats;
   }
 
@@ -133,10 +133,10 @@ class GrpcParameterClient final : public ParameterClient {
   absl::Status ConnectShards();
   v1::BeginStepRequest NewBeginStep(Step step) const;
   absl::StatusOr<StepStart> TakeReplies(Step step, const std::vector<v1::BeginStepReply>& replies)
-      EPS_REQUIRES(core_->mu);
-  absl::Status TakeCodecs(const v1::BeginStepReply& reply) EPS_REQUIRES(core_->mu);
-  bool AllCounted() const EPS_REQUIRES(core_->mu);
-  void Supervise() EPS_EXCLUDES(core_->mu);
+      EPS_REQUIRES(client_lock);
+  absl::Status TakeCodecs(const v1::BeginStepReply& reply) EPS_REQUIRES(client_lock);
+  bool AllCounted() const EPS_REQUIRES(client_lock);
+  void Supervise() EPS_EXCLUDES(client_lock);
 
   const std::shared_ptr<ClientCore> core_;
   std::shared_ptr<grpc::Channel> first_channel_;  // until Join
@@ -148,19 +148,19 @@ class GrpcParameterClient final : public ParameterClient {
   std::set<HaveKey> have_;  // counted already in the open step
   std::unique_ptr<ThreadPool> pool_;
   std::thread supervisor_;
-  bool stopping_ EPS_GUARDED_BY(core_->mu) = false;
+  bool stopping_ EPS_GUARDED_BY(client_lock) = false;
 };
 
 GrpcParameterClient::~GrpcParameterClient() {
   {
-    MutexLock lock(&core_->mu);
+    ClientLock lock(&core_->mu);
     core_->Fail(absl::CancelledError("the client is closed"));
     stopping_ = true;
     core_->timer.NotifyAll();
   }
   if (supervisor_.joinable()) supervisor_.join();
   {
-    MutexLock lock(&core_->mu);
+    ClientLock lock(&core_->mu);
     for (Shard& shard : shards_) {
       shard.fetcher->link().Stop();
       shard.pusher->link().Stop();
@@ -210,7 +210,7 @@ absl::StatusOr<v1::JoinReply> GrpcParameterClient::JoinWhenReady(const JoinOptio
                       });
     if (status.ok() && reply.state() != v1::JOB_STATE_IMPORTING) return reply;
     if (!status.ok() && (!absl::IsUnavailable(status) || !IsImporting(stub.get()))) return status;
-    MutexLock lock(&core_->mu);
+    ClientLock lock(&core_->mu);
     Pause(core_.get(), steady_clock::now() + core_->BackOff(attempt));
   }
 }
@@ -294,7 +294,8 @@ absl::Status GrpcParameterClient::ConnectShards() {
     shards[i].fetcher =
         std::make_unique<ShardFetcher>(core_, &job_, id, shards[i].down, pool_.get(), parts_);
     shards[i].pusher = std::make_unique<ShardPusher>(
-        core_, &job_, id, shards[i].up, [this](uint64_t bytes) { queue_->OnCounted(bytes); });
+        core_, &job_, id, shards[i].up,
+        [this](uint64_t bytes) EPS_REQUIRES(client_lock) { queue_->OnCounted(bytes); });
   }
   shards_ = std::move(shards);
   return absl::OkStatus();
@@ -319,7 +320,7 @@ absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step,
   for (const Shard& shard : shards_) channels.push_back(shard.down);
   EPS_ASSIGN_OR_RETURN(const std::vector<v1::BeginStepReply> replies,
                        BeginStepOnAll(core_, job_, channels, request));
-  MutexLock lock(&core_->mu);
+  ClientLock lock(&core_->mu);
   return TakeReplies(step, replies);
 }
 
@@ -399,7 +400,7 @@ std::unique_ptr<PendingFetch> GrpcParameterClient::FetchStage(StageId stage, Ver
     by_shard[job_.placement[chunk.value()].value()].push_back(chunk);
     ++op->missing;
   }
-  MutexLock lock(&core_->mu);
+  ClientLock lock(&core_->mu);
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (!by_shard[i].empty()) shards_[i].fetcher->Fetch(op, by_shard[i]);
   }
@@ -422,7 +423,7 @@ absl::Status GrpcParameterClient::Push(StageId use, PartId part, uint64_t tokens
   }
   if (job.chunks.empty()) return absl::OkStatus();
   const TimePoint start = steady_clock::now();
-  MutexLock lock(&core_->mu);
+  ClientLock lock(&core_->mu);
   while (core_->failure.ok() && !queue_->admits()) {
     core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
   }
@@ -444,7 +445,7 @@ bool GrpcParameterClient::AllCounted() const {
 absl::Status GrpcParameterClient::Flush() {
   EPS_CHECK_MSG(!shards_.empty(), "Flush before Join");
   const TimePoint start = steady_clock::now();
-  MutexLock lock(&core_->mu);
+  ClientLock lock(&core_->mu);
   // The links end this: they fail the client when a server no longer answers.
   while (core_->failure.ok() && !AllCounted()) {
     core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
@@ -459,7 +460,7 @@ absl::Status GrpcParameterClient::Flush() {
 void GrpcParameterClient::Supervise() {
   for (;;) {
     std::deque<std::shared_ptr<PushQueue::Job>> dropped;  // its keep_alives go without the lock
-    MutexLock lock(&core_->mu);
+    ClientLock lock(&core_->mu);
     if (stopping_) return;
     const TimePoint now = steady_clock::now();
     TimePoint next = now + std::chrono::seconds(10);

@@ -70,7 +70,7 @@ void ShardPusher::OnMessage(const grpc::ByteBuffer& message) {
   v1::PushReply reply;
   std::vector<grpc::Slice> none;
   const absl::Status status = SplitPayload(message, &reply, &none);
-  MutexLock lock(&core_->mu);
+  ClientLock lock(&core_->mu);
   if (!status.ok()) {
     return core_->Fail(
         absl::Status(status.code(), absl::StrCat("Push on ", address_, ": ", status.message())));
@@ -179,7 +179,7 @@ PushQueue::PushQueue(std::shared_ptr<ClientCore> core, const JobView* job, Execu
     : core_(std::move(core)), job_(job), pool_(pool), pusher_(std::move(pusher)) {}
 
 PushQueue::~PushQueue() {
-  MutexLock lock(&core_->mu);
+  ClientLock lock(&core_->mu);
   Release(outstanding_bytes_);
 }
 
@@ -269,7 +269,7 @@ void PushQueue::Encode(const Job& job, const Chunk& chunk, const Codec* codec, u
   header.set_tokens(job.tokens);
   header.set_worker_nonce(core_->nonce);
 
-  MutexLock lock(&core_->mu);
+  ClientLock lock(&core_->mu);
   Release(reserved - payload.size());
   if (!core_->failure.ok()) return;
   pusher_(job_->placement[chunk.id.value()])->Push(std::move(header), std::move(payload));

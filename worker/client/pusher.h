@@ -28,17 +28,17 @@ class ShardPusher final : public StreamHandler {
               std::shared_ptr<grpc::Channel> channel, std::function<void(uint64_t)> on_counted);
 
   // `header` without a tag.
-  void Push(v1::PushHeader header, Bytes payload) EPS_REQUIRES(core_->mu);
-  bool idle() const EPS_REQUIRES(core_->mu) { return items_.empty(); }
+  void Push(v1::PushHeader header, Bytes payload) EPS_REQUIRES(client_lock);
+  bool idle() const EPS_REQUIRES(client_lock) { return items_.empty(); }
   StreamLink& link() { return link_; }
   // Offers again what was pushed back and is due; returns when to ask again.
-  TimePoint Tick(TimePoint now) EPS_REQUIRES(core_->mu);
+  TimePoint Tick(TimePoint now) EPS_REQUIRES(client_lock);
   // Drops everything: the client has failed.
-  void Clear() EPS_REQUIRES(core_->mu) { items_.clear(); }
+  void Clear() EPS_REQUIRES(client_lock) { items_.clear(); }
 
-  void OnOpen() override EPS_REQUIRES(core_->mu);
-  void OnMessage(const grpc::ByteBuffer& message) override EPS_EXCLUDES(core_->mu);
-  std::string WaitingFor() const override EPS_REQUIRES(core_->mu);
+  void OnOpen() override EPS_REQUIRES(client_lock);
+  void OnMessage(const grpc::ByteBuffer& message) override EPS_EXCLUDES(client_lock);
+  std::string WaitingFor() const override EPS_REQUIRES(client_lock);
 
  private:
   struct Item {
@@ -50,11 +50,11 @@ class ShardPusher final : public StreamHandler {
   };
   using Items = std::map<uint64_t, Item>;
 
-  void Offer(Item* item) EPS_REQUIRES(core_->mu);
-  void SendPayload(Item* item) EPS_REQUIRES(core_->mu);
-  void OnReply(const v1::PushReply& reply) EPS_REQUIRES(core_->mu);
-  void OnAck(Items::iterator it, const v1::Ack& ack) EPS_REQUIRES(core_->mu);
-  void PushBack(Items::iterator it, uint32_t retry_after_ms) EPS_REQUIRES(core_->mu);
+  void Offer(Item* item) EPS_REQUIRES(client_lock);
+  void SendPayload(Item* item) EPS_REQUIRES(client_lock);
+  void OnReply(const v1::PushReply& reply) EPS_REQUIRES(client_lock);
+  void OnAck(Items::iterator it, const v1::Ack& ack) EPS_REQUIRES(client_lock);
+  void PushBack(Items::iterator it, uint32_t retry_after_ms) EPS_REQUIRES(client_lock);
   // "the gradient of chunk 17 (h.2.attn.c_attn.weight), use by stage 3 (h.2), part 0, step 12".
   std::string Text(const v1::PushHeader& header) const;
 
@@ -64,8 +64,8 @@ class ShardPusher final : public StreamHandler {
   const std::function<void(uint64_t)> on_counted_;
   StreamLink link_;
 
-  uint64_t next_tag_ EPS_GUARDED_BY(core_->mu) = 1;
-  Items items_ EPS_GUARDED_BY(core_->mu);  // by tag: oldest first
+  uint64_t next_tag_ EPS_GUARDED_BY(client_lock) = 1;
+  Items items_ EPS_GUARDED_BY(client_lock);  // by tag: oldest first
 };
 
 // The gradient of one stage for one part, chunk by chunk into the pushers: encodes on `pool` as far
@@ -87,33 +87,33 @@ class PushQueue {
             std::function<ShardPusher*(ShardId)> pusher);
   ~PushQueue();
 
-  void Add(Job job) EPS_REQUIRES(core_->mu);
+  void Add(Job job) EPS_REQUIRES(client_lock);
   // A contribution of that size is counted.
-  void OnCounted(uint64_t bytes) EPS_REQUIRES(core_->mu);
+  void OnCounted(uint64_t bytes) EPS_REQUIRES(client_lock);
   // Everything added is encoded or being encoded: the window admits more.
-  bool admits() const EPS_REQUIRES(core_->mu) { return jobs_.empty(); }
+  bool admits() const EPS_REQUIRES(client_lock) { return jobs_.empty(); }
   // Everything added was counted.
-  bool idle() const EPS_REQUIRES(core_->mu) { return jobs_.empty() && outstanding_bytes_ == 0; }
+  bool idle() const EPS_REQUIRES(client_lock) { return jobs_.empty() && outstanding_bytes_ == 0; }
   // Gives up what is not being encoded; the caller drops the result without the lock.
-  std::deque<std::shared_ptr<Job>> Clear() EPS_REQUIRES(core_->mu);
+  std::deque<std::shared_ptr<Job>> Clear() EPS_REQUIRES(client_lock);
 
  private:
-  void Pump() EPS_REQUIRES(core_->mu);
+  void Pump() EPS_REQUIRES(client_lock);
   // Encoded gradients are charged here, as long as they count for the window: their memory itself
   // may stay with the transport for a moment longer than the client and its account.
-  void Reserve(uint64_t bytes) EPS_REQUIRES(core_->mu);
-  void Release(uint64_t bytes) EPS_REQUIRES(core_->mu);
+  void Reserve(uint64_t bytes) EPS_REQUIRES(client_lock);
+  void Release(uint64_t bytes) EPS_REQUIRES(client_lock);
   void Encode(const Job& job, const Chunk& chunk, const Codec* codec, uint64_t reserved)
-      EPS_EXCLUDES(core_->mu);
+      EPS_EXCLUDES(client_lock);
 
   const std::shared_ptr<ClientCore> core_;
   const JobView* const job_;
   Executor* const pool_;
   const std::function<ShardPusher*(ShardId)> pusher_;
 
-  std::deque<std::shared_ptr<Job>> jobs_ EPS_GUARDED_BY(core_->mu);
-  size_t next_chunk_ EPS_GUARDED_BY(core_->mu) = 0;  // of the front
-  uint64_t outstanding_bytes_ EPS_GUARDED_BY(core_->mu) = 0;
+  std::deque<std::shared_ptr<Job>> jobs_ EPS_GUARDED_BY(client_lock);
+  size_t next_chunk_ EPS_GUARDED_BY(client_lock) = 0;  // of the front
+  uint64_t outstanding_bytes_ EPS_GUARDED_BY(client_lock) = 0;
 };
 
 }  // namespace eps

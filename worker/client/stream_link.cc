@@ -62,7 +62,7 @@ void StreamLink::SayHello() {
   core_->RpcStarted();
   control_->async()->Hello(&call->context, &call->hello, &call->hello_reply,
                            [this, core = core_, call](grpc::Status status) mutable {
-                             MutexLock lock(&core_->mu);
+                             ClientLock lock(&core_->mu);
                              OnHello(status);
                              call.reset();  // it holds the channel, which RpcDone may end
                              core_->RpcDone();
@@ -84,7 +84,7 @@ void StreamLink::OpenStream() {
       channel_, method_,
       [this, core = core_](const grpc::ByteBuffer& message) {
         {
-          MutexLock lock(&core_->mu);
+          ClientLock lock(&core_->mu);
           heard_at_ = steady_clock::now();
           Reached();
           if (stopped_) return;
@@ -92,7 +92,7 @@ void StreamLink::OpenStream() {
         handler_->OnMessage(message);
       },
       [this, core = core_](const grpc::Status& status) {
-        MutexLock lock(&core_->mu);
+        ClientLock lock(&core_->mu);
         OnStreamDone(status);
         core_->RpcDone();
       });
@@ -161,7 +161,7 @@ void StreamLink::Probe() {
   core_->RpcStarted();
   control_->async()->Status(&call->context, &call->status, &call->status_reply,
                             [this, core = core_, call](grpc::Status status) mutable {
-                              MutexLock lock(&core_->mu);
+                              ClientLock lock(&core_->mu);
                               OnProbe(*call, status);
                               call.reset();  // it holds the channel, which RpcDone may end
                               core_->RpcDone();

@@ -41,13 +41,13 @@ class StreamLink {
              StreamHandler* handler);
 
   // Opens the stream unless it is open or on its way: there is something to send.
-  void Ensure() EPS_REQUIRES(core_->mu);
-  bool is_open() const EPS_REQUIRES(core_->mu) { return state_ == State::kOpen; }
+  void Ensure() EPS_REQUIRES(client_lock);
+  bool is_open() const EPS_REQUIRES(client_lock) { return state_ == State::kOpen; }
   // Dropped unless open: OnOpen sends it then.
-  void Write(grpc::ByteBuffer message) EPS_REQUIRES(core_->mu);
+  void Write(grpc::ByteBuffer message) EPS_REQUIRES(client_lock);
   // Does what is due and returns when to ask again.
-  TimePoint Tick(TimePoint now) EPS_REQUIRES(core_->mu);
-  void Stop() EPS_REQUIRES(core_->mu);
+  TimePoint Tick(TimePoint now) EPS_REQUIRES(client_lock);
+  void Stop() EPS_REQUIRES(client_lock);
 
  private:
   // A unary call with its arguments.
@@ -60,16 +60,16 @@ class StreamLink {
   };
   enum class State { kClosed, kHello, kOpen, kBackOff };
 
-  void SayHello() EPS_REQUIRES(core_->mu);
-  void OnHello(const grpc::Status& status) EPS_REQUIRES(core_->mu);
-  void OpenStream() EPS_REQUIRES(core_->mu);
-  void OnStreamDone(const grpc::Status& status) EPS_REQUIRES(core_->mu);
+  void SayHello() EPS_REQUIRES(client_lock);
+  void OnHello(const grpc::Status& status) EPS_REQUIRES(client_lock);
+  void OpenStream() EPS_REQUIRES(client_lock);
+  void OnStreamDone(const grpc::Status& status) EPS_REQUIRES(client_lock);
   // The server is there.
-  void Reached() EPS_REQUIRES(core_->mu);
+  void Reached() EPS_REQUIRES(client_lock);
   // The server went away with `status`, at `since` if it was there before.
-  void Broken(const absl::Status& status, TimePoint since) EPS_REQUIRES(core_->mu);
-  void Probe() EPS_REQUIRES(core_->mu);
-  void OnProbe(const Call& call, const grpc::Status& status) EPS_REQUIRES(core_->mu);
+  void Broken(const absl::Status& status, TimePoint since) EPS_REQUIRES(client_lock);
+  void Probe() EPS_REQUIRES(client_lock);
+  void OnProbe(const Call& call, const grpc::Status& status) EPS_REQUIRES(client_lock);
 
   const std::shared_ptr<ClientCore> core_;
   const std::string address_;
@@ -79,18 +79,18 @@ class StreamLink {
   const std::unique_ptr<v1::Control::Stub> control_;
   StreamHandler* const handler_;
 
-  State state_ EPS_GUARDED_BY(core_->mu) = State::kClosed;
-  bool stopped_ EPS_GUARDED_BY(core_->mu) = false;
-  int attempt_ EPS_GUARDED_BY(core_->mu) = 0;
-  std::optional<TimePoint> away_since_ EPS_GUARDED_BY(core_->mu);
-  absl::Status last_error_ EPS_GUARDED_BY(core_->mu);
-  TimePoint next_attempt_ EPS_GUARDED_BY(core_->mu);
-  TimePoint hello_at_ EPS_GUARDED_BY(core_->mu);
-  TimePoint opened_at_ EPS_GUARDED_BY(core_->mu);
-  TimePoint heard_at_ EPS_GUARDED_BY(core_->mu);
-  std::shared_ptr<ByteStream> stream_ EPS_GUARDED_BY(core_->mu);
-  std::shared_ptr<Call> hello_ EPS_GUARDED_BY(core_->mu);
-  std::shared_ptr<Call> probe_ EPS_GUARDED_BY(core_->mu);
+  State state_ EPS_GUARDED_BY(client_lock) = State::kClosed;
+  bool stopped_ EPS_GUARDED_BY(client_lock) = false;
+  int attempt_ EPS_GUARDED_BY(client_lock) = 0;
+  std::optional<TimePoint> away_since_ EPS_GUARDED_BY(client_lock);
+  absl::Status last_error_ EPS_GUARDED_BY(client_lock);
+  TimePoint next_attempt_ EPS_GUARDED_BY(client_lock);
+  TimePoint hello_at_ EPS_GUARDED_BY(client_lock);
+  TimePoint opened_at_ EPS_GUARDED_BY(client_lock);
+  TimePoint heard_at_ EPS_GUARDED_BY(client_lock);
+  std::shared_ptr<ByteStream> stream_ EPS_GUARDED_BY(client_lock);
+  std::shared_ptr<Call> hello_ EPS_GUARDED_BY(client_lock);
+  std::shared_ptr<Call> probe_ EPS_GUARDED_BY(client_lock);
 };
 
 }  // namespace eps
