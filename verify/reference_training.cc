@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -36,10 +37,25 @@ void PassCodec(const std::string& codec, std::vector<float>* values) {
   for (float& x : *values) x = RoundedToBf16(x);
 }
 
+// Whether a server takes the value: magnitudes below 2^50, so that sums and squares stay finite.
+bool IsAdmissible(float x) { return std::fabs(x) < 0x1p50f; }
+
+// What goes through the sums like any number, and is still there at their end.
+constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
+
 absl::Status CheckCodec(absl::string_view key, absl::string_view codec) {
   if (codec == "fp32" || codec == "bf16") return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("the reference does not know how ", key, "=", codec,
                                                " rounds; runs with fp32 and bf16 can be verified"));
+}
+
+bool HasNan(const TensorValues& gradient) {
+  for (const auto& values : gradient) {
+    for (const float x : values) {
+      if (std::isnan(x)) return true;
+    }
+  }
+  return false;
 }
 
 MicroBatchResult Sum(MicroBatchResult left, MicroBatchResult right) {
@@ -102,10 +118,23 @@ absl::StatusOr<StepFigures> ReferenceTraining::RunStep() {
                        plant_ == Plant::kSwappedTree ? RunSwappedTree() : RunParts());
   const TensorValues gradient = ReduceUses(std::move(sum.gradient));
   StepFigures figures;
+  figures.skipped = HasNan(gradient);
+  if (figures.skipped && spec_.training.nonfinite == Nonfinite::kHalt) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", step_,
+                     ": a gradient of the reference is not finite, and the run has "
+                     "training.nonfinite=halt"));
+  }
   figures.tokens = sum.loss.tokens;
   const auto tokens = static_cast<double>(std::max<uint64_t>(figures.tokens, 1));
   const double scale = (plant_ == Plant::kWrongLossScale ? 2.0 : 1.0) / tokens;
   figures.loss = sum.loss.sum / tokens;
+  if (figures.skipped) {
+    figures.grad_norm = std::nan("");
+    figures.lr = Rate(update_ + 1);  // of the update that is not done
+    return figures;
+  }
+  ++update_;
   figures.grad_norm = Norm(gradient, static_cast<float>(scale));
   const StepScalars scalars = Scalars(scale, figures.grad_norm);
   figures.lr = scalars.lr;
@@ -148,7 +177,10 @@ absl::StatusOr<MicroBatchResult> ReferenceTraining::RunPart(uint32_t part) const
                        SumOf(spec_.training.micro_batches, plant_ == Plant::kSequentialTree,
                              [&](uint32_t j) { return RunMicroBatch(part, j); }));
   for (auto& stage : sum.gradient) {
-    for (auto& values : stage) PassCodec(spec_.codecs.gradients, &values);
+    for (auto& values : stage) {
+      PassCodec(spec_.codecs.gradients, &values);
+      for (float& x : values) x = IsAdmissible(x) ? x : kPoison;
+    }
   }
   return sum;
 }
@@ -207,6 +239,10 @@ double ReferenceTraining::Norm(const TensorValues& gradient, float scale) const 
   return std::sqrt(sum);
 }
 
+double ReferenceTraining::Rate(uint64_t update) const {
+  return LearningRate(spec_.schedule, spec_.optimizer.lr, update, spec_.training.steps);
+}
+
 double ReferenceTraining::ClipFactor(double norm) const {
   double clipped = norm;  // exact
   if (spec_.training.clip == Clip::kNone) return 1.0;
@@ -216,11 +252,11 @@ double ReferenceTraining::ClipFactor(double norm) const {
 }
 
 StepScalars ReferenceTraining::Scalars(double scale, double norm) const {
-  const uint64_t t = step_;
+  const uint64_t t = update_;
   const uint64_t corrected = plant_ == Plant::kWrongBiasCorrection ? t + 1 : t;
   StepScalars scalars;
   scalars.update = t;
-  scalars.lr = LearningRate(spec_.schedule, spec_.optimizer.lr, t, spec_.training.steps);
+  scalars.lr = Rate(t);
   scalars.bias_correction1 = 1.0 - IntegerPower(spec_.optimizer.beta1, corrected);
   scalars.bias_correction2 = 1.0 - IntegerPower(spec_.optimizer.beta2, corrected);
   scalars.grad_scale = static_cast<float>(scale * ClipFactor(norm));

@@ -20,9 +20,10 @@ namespace eps {
 // What a step's record says about it.
 struct StepFigures {
   double loss = 0;       // mean over the counted tokens
-  double grad_norm = 0;  // before clipping
+  double grad_norm = 0;  // before clipping; NaN of a skipped step
   double lr = 0;
   uint64_t tokens = 0;
+  bool skipped = false;  // a gradient was not finite, so nothing was updated
 };
 
 // One array of values per tensor of the spec, in its order, row-major.
@@ -48,7 +49,8 @@ class ReferenceTraining {
   // For a run that begins with other weights. REQUIRES step() == 0 and the sizes of the spec.
   void SetWeights(TensorValues weights) { state_[0] = std::move(weights); }
 
-  // Runs the next step. After an error the object is of no use.
+  // Runs the next step. FailedPrecondition if a gradient is not finite and
+  // training.nonfinite=halt. After an error the object is of no use.
   absl::StatusOr<StepFigures> RunStep();
 
   uint64_t step() const { return step_; }  // the last one that ran; 0: none
@@ -70,6 +72,7 @@ class ReferenceTraining {
   double ClipFactor(double norm) const;
   StepScalars Scalars(double scale, double norm) const;
   void Update(const TensorValues& gradient, const StepScalars& scalars);
+  double Rate(uint64_t update) const;
 
   const JobSpec& spec_;
   ReferenceModel* const model_;
@@ -79,7 +82,8 @@ class ReferenceTraining {
   const ChunkMap chunks_;
 
   uint64_t step_ = 0;
-  double last_norm_ = 0;
+  uint64_t update_ = 0;              // the optimizer's t: steps that were not skipped
+  double last_norm_ = 0;             // of the last of them
   std::vector<TensorValues> state_;  // weights, then the rule's fields
   TensorValues shown_;               // the weights as the codec of the wire leaves them
   TensorValues shown_before_;        // those of the step before

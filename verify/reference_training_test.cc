@@ -75,6 +75,40 @@ class NumberedBatches final : public BatchSource {
   }
 };
 
+// A model that draws its noise by the step that the data is of, with one NaN in that of one step
+// (0: of none).
+class PoisonedModel final : public ReferenceModel {
+ public:
+  PoisonedModel(const JobSpec& spec, uint64_t step) : model_(spec), step_(step) {}
+  absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
+                                       const MicroBatch& batch) override {
+    MicroBatch by_data = batch;
+    by_data.step = Step(static_cast<uint64_t>(batch.tokens[0]) / 100);
+    absl::StatusOr<MicroBatchResult> result = model_.Run(weights, by_data);
+    if (by_data.step == Step(step_) && batch.index == 1) {
+      result->gradient[1][0].back() = std::numeric_limits<float>::quiet_NaN();
+    }
+    return result;
+  }
+
+ private:
+  NoisyModel model_;
+  const uint64_t step_;
+};
+
+// As if the data of one step did not exist.
+class BatchesWithout final : public BatchSource {
+ public:
+  explicit BatchesWithout(uint64_t step) : step_(step) {}
+  absl::StatusOr<MicroBatch> Get(Step step, uint32_t index) override {
+    return batches_.Get(step.value() < step_ ? step : step.Next(), index);
+  }
+
+ private:
+  NumberedBatches batches_;
+  const uint64_t step_;
+};
+
 JobSpec SpecFor(uint32_t parts, uint32_t micro_batches, bool tied) {
   JobSpec spec = TinySyntheticSpec();
   spec.model.synthetic.n_layer = 3;
@@ -170,6 +204,50 @@ TEST(ReferenceTraining, EveryPlantedMistakeOfTheArithmeticShowsInTheState) {
                               info.plant == Plant::kStaleWeights;
     EXPECT_EQ(SameBits(RunFor(spec, Plant::kNone, 1).exp_avg, first.exp_avg), only_weights)
         << info.name;
+  }
+}
+
+TEST(ReferenceTraining, LeavesOutAStepWhoseGradientIsNotFinite) {
+  for (const Clip clip : {Clip::kNone, Clip::kLagged, Clip::kExact}) {
+    for (const char* const codec : {"fp32", "bf16"}) {
+      SCOPED_TRACE(testing::Message() << ClipName(clip) << " " << codec);
+      JobSpec spec = SpecFor(2, 2, /*tied=*/true);
+      spec.codecs.gradients = codec;
+      spec.training.clip = clip;
+      spec.training.mode = Mode::kSealed;
+      spec.training.nonfinite = Nonfinite::kSkip;
+      NumberedBatches batches;
+      PoisonedModel poisoned(spec, /*step=*/2);
+      auto found = ReferenceTraining::New(spec, &poisoned, &batches, Plant::kNone);
+      PoisonedModel model(spec, /*step=*/0);
+      BatchesWithout without(2);
+      auto expected = ReferenceTraining::New(spec, &model, &without, Plant::kNone);
+      ASSERT_TRUE(found.ok() && expected.ok());
+      double rate = 0;
+      for (uint64_t step = 1; step <= 4; ++step) {
+        const auto figures = (*found)->RunStep();
+        ASSERT_TRUE(figures.ok()) << figures.status();
+        EXPECT_EQ(figures->skipped, step == 2);
+        EXPECT_EQ(std::isnan(figures->grad_norm), step == 2);
+        if (step == 3) {
+          EXPECT_EQ(figures->lr, rate);
+        }
+        rate = figures->lr;
+        if (step != 2) {
+          const auto other = (*expected)->RunStep();
+          ASSERT_TRUE(other.ok());
+          EXPECT_EQ(figures->grad_norm, other->grad_norm);
+          EXPECT_EQ(figures->lr, other->lr);
+        }
+        for (size_t i = 0; i < 3; ++i) {
+          EXPECT_TRUE(SameBits((*found)->state()[i], (*expected)->state()[i])) << step;
+        }
+      }
+      spec.training.nonfinite = Nonfinite::kHalt;
+      auto halting = ReferenceTraining::New(spec, &poisoned, &batches, Plant::kNone);
+      ASSERT_TRUE((*halting)->RunStep().ok());
+      EXPECT_EQ((*halting)->RunStep().status().code(), absl::StatusCode::kFailedPrecondition);
+    }
   }
 }
 

@@ -76,6 +76,7 @@ absl::StatusOr<std::map<uint64_t, StepFigures>> ReadFigures(const std::string& p
           path, ":", number, ": not a record with step, loss, grad_norm, lr and tokens"));
     }
     figures.tokens = line["tokens"].get<uint64_t>();
+    figures.skipped = line.contains("skipped") && line["skipped"] == true;
     const auto step = line["step"].get<uint64_t>();
     if (!all.emplace(step, figures).second) {
       return absl::DataLossError(

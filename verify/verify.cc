@@ -128,6 +128,11 @@ class Comparison {
       tokens = absl::StrCat("tokens: expected ", expected.tokens, ", found ", found.tokens);
     }
     Note("tokens", tokens, line);
+    if (expected.skipped == found.skipped) return;
+    Note("skipped",
+         absl::StrCat("skipped: expected ", expected.skipped ? "true" : "false", ", found ",
+                      found.skipped ? "true" : "false"),
+         line);
   }
 
   absl::Status PrintSums(const ReferenceTraining& reference, const RecordedState& state) {
