@@ -99,6 +99,33 @@ class VerifyMatrix(unittest.TestCase):
                                 optimizer__lr=0.1, training__clip=clip, training__parts=2,
                                 flags=["--servers=2", "--workers=2"])
 
+    # The first update with such a rate leaves weights from which every gradient is NaN.
+    DIVERGES = {"optimizer__lr": 1e6, "training__steps": 5, "training__parts": 2,
+                "lr_scheduler__name": "constant_with_warmup"}
+
+    def test_steps_that_are_skipped_because_gradients_are_not_finite(self):
+        for clip in ("none", "lagged", "exact"):
+            with self.subTest(clip=clip):
+                out = os.path.join(TMP, "skips-" + clip)
+                self.verify(training__nonfinite="skip", training__clip=clip, **self.DIVERGES,
+                            flags=["--out=" + out, "--servers=2", "--workers=2"])
+                with open(os.path.join(out, "metrics.jsonl")) as f:
+                    lines = [json.loads(line) for line in f]
+                self.assertEqual([line.get("skipped", False) for line in lines],
+                                 [False, False, True, True, True])
+                self.assertEqual([line["version"] for line in lines], [1, 2, 2, 2, 2])
+                self.assertIsNone(lines[-1]["grad_norm"])
+
+    def test_a_gradient_that_is_not_finite_ends_the_job_and_says_where(self):
+        for mode in ("eager", "sealed"):
+            with self.subTest(mode=mode):
+                result = self.eps("train", training__mode=mode, **self.DIVERGES,
+                                  flags=["--servers=2", "--workers=2"])
+                self.assertEqual(result.returncode, 65, result.stdout[-3000:])
+                for text in ("step 3: the gradient of transformer.", "(stage head, part ",
+                             "is not finite", "lower optimizer.lr", "training.nonfinite=skip"):
+                    self.assertIn(text, result.stdout)
+
     def test_three_parts_on_two_workers(self):
         self.verify(training__parts=3, flags=["--servers=2", "--workers=2"])
 
