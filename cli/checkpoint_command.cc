@@ -191,7 +191,7 @@ absl::StatusOr<std::string> CheckpointDigest(const std::string& folder) {
   };
   EPS_ASSIGN_OR_RETURN(const std::string weights, WeightsDigest(checkpoint->spec(), field(0)));
   Sha256 state;
-  for (size_t f = 0; f < checkpoint->fields(); ++f) {
+  for (size_t f = 1; f < checkpoint->fields(); ++f) {
     EPS_RETURN_IF_ERROR(AddTensors(checkpoint->spec(), field(f), &state));
   }
   return absl::StrCat(weights, "state sha256:", ToHex(state.Finish()), "\n");
@@ -243,8 +243,8 @@ absl::Status RunCheckpointCommand(const std::vector<std::string>& arguments) {
   Arguments given;
   CLI::App* const ls = app.add_subcommand("ls", "list the checkpoints of an output folder");
   ls->add_option("DIR", given.folder, "output folder of a run (checkpoint.dir)")->required();
-  CLI::App* const digest = app.add_subcommand(
-      "digest", "print the SHA-256 of the weights, and of weights and optimizer state");
+  CLI::App* const digest =
+      app.add_subcommand("digest", "print the SHA-256 of the weights and of the optimizer's state");
   digest->add_option("FOLDER", given.folder, "a checkpoint, or a folder of weights")->required();
   CLI::App* const verify = app.add_subcommand(
       "verify", "check every byte and the structure of a checkpoint; exit code 65 if damaged");

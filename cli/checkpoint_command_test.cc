@@ -110,8 +110,7 @@ TEST_F(CheckpointCommandTest, TheDigestIsOfTheFloatsInTheOrderOfTheSpec) {
       const std::vector<float> values = ValuesOf(field, t);
       const absl::string_view bytes(reinterpret_cast<const char*>(values.data()),
                                     values.size() * sizeof(float));
-      state.Update(bytes);
-      if (field == 0) weights.Update(bytes);
+      (field == 0 ? weights : state).Update(bytes);
     }
   }
   const std::string expected = absl::StrCat("weights sha256:", ToHex(weights.Finish()),

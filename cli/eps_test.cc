@@ -140,6 +140,20 @@ class EpsTest : public testing::Test {
     return arguments;
   }
 
+  // A run of a small GPT-2 on a text of its own.
+  Arguments TrainGpt2(const std::string& out, const Arguments& more) const {
+    WriteFile(folder_ + "/gpt2/config.json",
+              R"({"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 32,
+                  "vocab_size": 256, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0})");
+    std::string text;
+    for (int i = 0; i < 200; ++i) absl::StrAppend(&text, "line ", i, " of a text\n");
+    WriteFile(folder_ + "/text.txt", text);
+    Arguments arguments = Train(out, more);
+    arguments[1] = "--model=" + folder_ + "/gpt2";
+    arguments.push_back("--data=" + folder_ + "/text.txt");
+    return arguments;
+  }
+
   std::string folder_;
   int runs_ = 0;
 };
@@ -295,6 +309,18 @@ TEST_F(EpsTest, ResumingGoesOnWithTheBitsOfOneRunOnAnyServersAndWorkers) {
     EXPECT_TRUE(absl::StrContains(resumed.out, "done: 3 steps")) << resumed.out;
     EXPECT_EQ(Digest(folder_ + "/" + out + "/checkpoint-6"), expected) << out;
   }
+}
+
+TEST_F(EpsTest, VerifyAndDigestPrintTheSameSums) {
+  Arguments arguments = TrainGpt2("o", {"--training.steps=2", "--servers=2"});
+  arguments[0] = "verify";
+  const Result verified = Run(arguments);
+  ASSERT_EQ(verified.code, 0) << verified.out;
+  const std::string digest = Digest(folder_ + "/o/checkpoint-2");
+  const std::vector<std::string> lines = absl::StrSplit(digest, '\n');
+  ASSERT_EQ(lines.size(), 3u) << digest;
+  EXPECT_TRUE(absl::StrContains(verified.out, absl::StrCat(lines[0], " ", lines[1], "\n")))
+      << digest << verified.out;
 }
 
 TEST_F(EpsTest, KeepsSoManyCheckpointsAndGoesOnFromTheLatestEachTime) {
@@ -453,14 +479,7 @@ TEST_F(EpsTest, AttachesToServersThatRunAndStatusShowsThem) {
 }
 
 TEST_F(EpsTest, TrainsAByteLevelModelThatGenerateContinues) {
-  WriteFile(folder_ + "/gpt2/config.json",
-            R"({"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 32,
-                "vocab_size": 256, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0})");
-  std::string text;
-  for (int i = 0; i < 200; ++i) absl::StrAppend(&text, "line ", i, " of a text\n");
-  WriteFile(folder_ + "/text.txt", text);
-  Arguments arguments = Train("o", {"--training.steps=3", "--data=" + folder_ + "/text.txt"});
-  arguments[1] = "--model=" + folder_ + "/gpt2";
+  Arguments arguments = TrainGpt2("o", {"--training.steps=3"});
   const Result train = Run(arguments);
   ASSERT_EQ(train.code, 0) << train.out;
   EXPECT_TRUE(absl::StrContains(train.out, "eps generate --model=")) << train.out;
@@ -474,6 +493,17 @@ TEST_F(EpsTest, TrainsAByteLevelModelThatGenerateContinues) {
   const Result tuned = Run(arguments);
   EXPECT_EQ(tuned.code, 0) << tuned.out;
   EXPECT_TRUE(absl::StrContains(tuned.out, "weights: from ")) << tuned.out;
+  // Also in shards, with the same bits.
+  const Result exported = Run({"checkpoint", "export", folder_ + "/o/checkpoint-3",
+                               "--out=" + folder_ + "/shards", "--max-shard-size=20KB"});
+  EXPECT_EQ(exported.code, 0) << exported.out;
+  arguments[1] = "--model=" + folder_ + "/shards";
+  arguments[2] = "--out=" + folder_ + "/tuned-from-shards";
+  const Result from_shards = Run(arguments);
+  EXPECT_EQ(from_shards.code, 0) << from_shards.out;
+  EXPECT_TRUE(absl::StrContains(from_shards.out, "model.safetensors.index.json")) << exported.out;
+  EXPECT_EQ(Digest(folder_ + "/tuned-from-shards/checkpoint-3"),
+            Digest(folder_ + "/tuned/checkpoint-3"));
 }
 
 TEST_F(EpsTest, DoctorFindsThatThisMachineWorks) {
