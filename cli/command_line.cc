@@ -50,6 +50,7 @@ struct ConfigOptions {
   std::vector<std::string> data;
   bool insecure = false;
   bool json = false;
+  std::string import_file;  // of config import-deepspeed
 };
 
 void AddConfigOptions(CLI::App* app, ConfigOptions* options) {
@@ -138,6 +139,10 @@ struct Parser {
     Add(config, Command::kConfigPrint, "print", "the resolved configuration as YAML");
     CLI::App* const reference = config->add_subcommand("reference", "all keys as a Markdown page");
     commands.emplace_back(reference, Command::kConfigReference);
+    CLI::App* const import = config->add_subcommand(
+        "import-deepspeed", "a DeepSpeed configuration as YAML, and what of it has no equivalent");
+    import->add_option("FILE", options.import_file, "the JSON file")->required();
+    commands.emplace_back(import, Command::kConfigImportDeepSpeed);
   }
 
   CLI::App* Add(CLI::App* parent, Command command, const char* name, const char* help) {
@@ -159,14 +164,18 @@ absl::Status UnknownCommand(const std::string& word, const std::vector<std::stri
 absl::Status WrongCommand(const std::vector<std::string>& arguments) {
   const std::vector<std::string> commands = {"train",  "serve",      "worker", "generate", "verify",
                                              "status", "checkpoint", "doctor", "config"};
-  const std::vector<std::string> of_config = {"print", "reference"};
+  const std::vector<std::string> of_config = {"print", "reference", "import-deepspeed"};
   if (arguments.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a command is missing: ", absl::StrJoin(commands, ", ")));
   }
   if (arguments[0] != "config") return UnknownCommand(arguments[0], commands);
+  if (arguments.size() > 1 && arguments[1] == of_config[2]) {
+    return absl::InvalidArgumentError(
+        "eps config import-deepspeed needs one argument: the JSON file of DeepSpeed");
+  }
   if (arguments.size() > 1) return UnknownCommand(arguments[1], of_config);
-  return absl::InvalidArgumentError("eps config needs print or reference");
+  return absl::InvalidArgumentError("eps config needs print, reference or import-deepspeed");
 }
 
 }  // namespace
@@ -197,8 +206,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     line.command = command;
     line.config_file = options.config_file;
     line.json = options.json;
+    if (command == Command::kConfigImportDeepSpeed) line.passed_on = {options.import_file};
+    // These take no configuration.
+    if (command == Command::kConfigReference || command == Command::kConfigImportDeepSpeed) {
+      continue;
+    }
     for (const ShortForm& form : kShortForms) {
-      if (command == Command::kConfigReference || app->count(form.option) == 0) continue;
+      if (app->count(form.option) == 0) continue;
       line.settings.emplace_back(form.key, options.by_key.at(form.key));
     }
     if (!options.data.empty()) line.settings.emplace_back("data.path", ListText(options.data));

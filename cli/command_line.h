@@ -21,6 +21,7 @@ enum class Command {
   kDoctor,
   kConfigPrint,
   kConfigReference,
+  kConfigImportDeepSpeed,  // `passed_on` is the file
 };
 
 // What the user typed, with short forms already turned into configuration keys. No key or value

@@ -93,7 +93,7 @@ TEST(CommandLineTest, RefusesWhatItDoesNotKnowAndNamesTheNearest) {
       {{"train", "stray"}, "unknown argument stray"},
       {{"train", "--training.steps"}, "--training.steps: a value is missing"},
       {{"train", "--training.steps", "--out=x"}, "--training.steps: a value is missing"},
-      {{"config"}, "print or reference"},
+      {{"config"}, "print, reference or import-deepspeed"},
       {{"config", "prnt"}, "did you mean print?"},
       {{"status", "--jsn"}, "unknown argument --jsn"},
   };

@@ -10,6 +10,7 @@
 #include "cli/checkpoint_command.h"
 #include "cli/command_line.h"
 #include "cli/doctor.h"
+#include "cli/import_deepspeed.h"
 #include "cli/run_config.h"
 #include "cli/serve.h"
 #include "cli/siblings.h"
@@ -53,6 +54,8 @@ absl::Status RunCommand(const std::vector<std::string>& arguments) {
     case Command::kConfigReference:
       std::fputs(ConfigReference().c_str(), stdout);
       return absl::OkStatus();
+    case Command::kConfigImportDeepSpeed:
+      return RunImportDeepSpeed(passed_on.at(0));
     case Command::kWorker:
       passed_on.insert(passed_on.begin(), "worker");
       return BecomeSibling("eps-worker", passed_on);
