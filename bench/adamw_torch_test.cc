@@ -2,7 +2,6 @@
 
 #include "bench/adamw_torch.h"
 
-
 #include "gtest/gtest.h"
 
 namespace eps {

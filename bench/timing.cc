@@ -39,8 +39,8 @@ std::string MachineName() {
 }
 
 PageArray::PageArray(size_t bytes) : bytes_(bytes) {
-  mapped_ = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                 -1, 0);
+  mapped_ =
+      mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped_ == MAP_FAILED) {
     std::fprintf(stderr, "no memory for %zu bytes\n", bytes);
     std::exit(71);

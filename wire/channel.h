@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
+#include "grpcpp/server_builder.h"
 
 namespace eps {
 
@@ -31,6 +32,9 @@ void KeepGrpcInitialised();
 
 // A channel of its own connection, with message limits, keep-alive and no gRPC compression.
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
+
+// The counterpart for a server: the same limits and keep-alive, a port of its own.
+void SetServerOptions(grpc::ServerBuilder* builder);
 
 // "HOST:PORT" with a port in 1…65535 (0 allowed if `allow_any_port`). InvalidArgument else.
 absl::Status CheckAddress(absl::string_view address, bool allow_any_port);

@@ -74,20 +74,6 @@ absl::Status CheckListen(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
-void SetBuilderOptions(grpc::ServerBuilder* builder) {
-  builder->SetMaxReceiveMessageSize(kMaxControlMessageBytes);
-  builder->SetMaxSendMessageSize(kMaxControlMessageBytes);
-  builder->SetDefaultCompressionAlgorithm(GRPC_COMPRESS_NONE);  // payloads are packed already
-  // Else a second server on the port starts too and takes half of the calls.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveTimeMs);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveTimeoutMs);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                              kMinPingIntervalMs);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-}
-
 }  // namespace
 
 class Server::Impl {
@@ -146,7 +132,7 @@ absl::Status Server::Impl::Listen(const std::string& listen) {
   KeepGrpcInitialised();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  SetBuilderOptions(&builder);
+  SetServerOptions(&builder);
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(&control_);
   builder.RegisterService(&data_);

@@ -1,0 +1,47 @@
+#ifndef EPS_BENCH_TRANSPORT_SERVER_H_
+#define EPS_BENCH_TRANSPORT_SERVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+
+namespace eps {
+
+// What is sent: `total_bytes` in chunks of `chunk_bytes`, each in slices of kMaxSliceBytes
+// (wire/payload_message.h). Both sides know it.
+struct TransportLoad {
+  size_t total_bytes = 0;
+  size_t chunk_bytes = 0;
+
+  uint32_t chunks() const {
+    return static_cast<uint32_t>((total_bytes + chunk_bytes - 1) / chunk_bytes);
+  }
+};
+
+// The bytes that every transport has to deliver: any shift, swap or repetition of 8 bytes shows.
+void FillPattern(uint8_t* data, size_t bytes);
+// Offset of the first of `bytes` that is not the pattern's; `bytes` if all are.
+size_t FirstDifference(const uint8_t* data, size_t bytes);
+
+// Sends the pattern over each of the transports from the same memory: the product's chunk stream
+// (StreamCall, the stream state machine of eps-server, with the server's options), protobuf
+// messages over generated code, and a TCP socket. Listens on free loopback ports until destroyed.
+class TransportServer {
+ public:
+  static absl::StatusOr<std::unique_ptr<TransportServer>> Start(const TransportLoad& load);
+  virtual ~TransportServer() = default;
+
+  // Ports of the chunk stream, of the protobuf services and of the socket.
+  struct Ports {
+    int chunks = 0;
+    int peers = 0;
+    int tcp = 0;
+  };
+  virtual Ports ports() const = 0;
+};
+
+}  // namespace eps
+
+#endif  // EPS_BENCH_TRANSPORT_SERVER_H_
