@@ -213,6 +213,7 @@ TEST(Open, NamesTheFirstInadmissibleElementByItsPlaceInTheTensor) {
       ASSERT_FALSE(opened.ok()) << name << " " << b.text;
       EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
       const std::string message(opened.status().message());
+      EXPECT_EQ(InadmissibleElement(opened.status()), uint64_t{66 * 200 + 3});
       EXPECT_THAT(message, HasSubstr("tensor 4 (chunk 7, segment 0, codec " + name + ")"));
       EXPECT_THAT(message, HasSubstr(std::string("row 98, column 3 is ") + b.text + ";"));
       EXPECT_TRUE(codec.Open(chunk, Encoded(codec, chunk, values), Content::kWeights).ok());
