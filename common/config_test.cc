@@ -319,6 +319,15 @@ TEST(Config, EnvironmentErrorsNameTheVariable) {
   EXPECT_THAT(MessageOf(status), HasSubstr("EPS_OPTIMIZER__LR: optimizer.lr: expected a finite"));
 }
 
+TEST(ParseSize, ReadsWhatAKeyOfThatTypeReads) {
+  EXPECT_EQ(*ParseSize("5GB"), 5'000'000'000u);
+  EXPECT_EQ(*ParseSize("1.5KiB"), 1536u);
+  EXPECT_EQ(*ParseSize("7"), 7u);
+  for (const char* wrong : {"", "GB", "-1", "5 apples", "99999999999TB"}) {
+    EXPECT_EQ(ParseSize(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
+}
+
 TEST(NearestName, FindsASlipAndRefusesAnotherWord) {
   const std::vector<std::string> names = {"adamw", "lion", "sgd"};
   EXPECT_EQ(NearestName("adam", names), "adamw");
