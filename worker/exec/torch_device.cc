@@ -105,6 +105,12 @@ absl::StatusOr<c10::Device> ChooseDevice(const std::string& name, int local_rank
   return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index));
 }
 
+std::string CudaFinding() {
+  const std::string error = LoadCuda();
+  if (!error.empty()) return absl::StrCat("not used: ", error);
+  return absl::StrCat(CudaDeviceCount(), " devices");
+}
+
 int ResolveThreads(int threads, int local_count) {
   if (threads > 0) return threads;
   cpu_set_t set;

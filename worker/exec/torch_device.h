@@ -17,6 +17,9 @@ namespace eps {
 // turns if there are fewer.
 absl::StatusOr<c10::Device> ChooseDevice(const std::string& name, int local_rank = 0);
 
+// "2 devices", or "not used: " and why.
+std::string CudaFinding();
+
 // worker.threads -> intra-op threads; 0 means all cores that this process may use, shared with the
 // other workers of the machine, of which there are `local_count` in all.
 int ResolveThreads(int threads, int local_count = 1);

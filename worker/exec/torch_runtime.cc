@@ -436,6 +436,8 @@ absl::StatusOr<std::string> TorchComputeProfile(const RuntimeOptions& options) {
   return ComputeProfileOf(device, ResolveThreads(options.threads, options.local_count));
 }
 
+std::string TorchCuda() { return CudaFinding(); }
+
 absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spec,
                                                               const RuntimeOptions& options,
                                                               MemoryAccount* account) {

@@ -20,6 +20,9 @@ namespace eps {
 // worker joins with it. Errors as NewTorchRuntime.
 absl::StatusOr<std::string> TorchComputeProfile(const RuntimeOptions& options);
 
+// What this LibTorch finds of CUDA: "2 devices", or "not used: " and why.
+std::string TorchCuda();
+
 // The runtime of a gpt2 job. `spec` and `account` (may be null) outlive it. From this call on the
 // calling thread flushes denormals, and so do the threads that LibTorch starts from it: call it
 // from the thread that will compute, before anything else uses LibTorch. The peak of device memory

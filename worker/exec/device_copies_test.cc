@@ -1,0 +1,197 @@
+#include "worker/exec/device_copies.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/from_blob.h"
+#include "gtest/gtest.h"
+#include "worker/exec/simulated_queues.h"
+
+namespace eps {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kWidth = 8;  // floats of a stage, an activation, a gradient
+constexpr uint64_t kBytes = kWidth * sizeof(float);
+
+// Pinned memory of stages as the relay's pool keeps it: what comes back is filled anew at once.
+class StagePool {
+ public:
+  std::shared_ptr<std::vector<float>> Take(float value) {
+    ++in_use;
+    most_in_use = std::max(most_in_use, in_use);
+    auto* memory = new std::vector<float>(kWidth, value);
+    return {memory, [this](std::vector<float>* returned) {
+              std::fill(returned->begin(), returned->end(), -1.0f);
+              --in_use;
+              graveyard_.emplace_back(returned);
+            }};
+  }
+  int in_use = 0;
+  int most_in_use = 0;
+
+ private:
+  std::vector<std::unique_ptr<std::vector<float>>> graveyard_;
+};
+
+Tensor BytesOf(const std::shared_ptr<std::vector<float>>& stage) {
+  return at::from_blob(stage->data(), {static_cast<int64_t>(kBytes)},
+                       at::TensorOptions().dtype(at::kByte));
+}
+
+float* FloatsOf(const Tensor& tensor) { return static_cast<float*>(tensor.mutable_data_ptr()); }
+
+// A relay of `stages` on the simulated device: every stage turns the activation of each micro-batch
+// into twice that plus its weight, and has a gradient of that minus one. Stage s weighs s + 1.
+class SmallRelay {
+ public:
+  explicit SmallRelay(uint32_t seed)
+      : queues_(new SimulatedQueues(seed)),
+        copies_(std::unique_ptr<DeviceQueues>(queues_), kBytes) {}
+
+  void Run(int stages, int micro_batches) {
+    expected_.assign(micro_batches, 0.0f);
+    for (int s = 0; s < stages; ++s) Visit(s, micro_batches);
+    PushBehind();
+    for (int m = 0; m < micro_batches; ++m) {
+      WaitFor(*stash_[m].copied);
+      Expect(FloatsOf(stash_[m].host), expected_[m], "stash");
+    }
+  }
+
+  uint64_t peak_device_bytes() const { return queues_->peak_device_bytes(); }
+  StagePool& weights() { return weights_; }
+  int wrong() const { return wrong_; }
+
+ private:
+  struct Push {
+    DeviceEventPtr copied;
+    std::shared_ptr<std::vector<float>> host;
+    float expected = 0;
+  };
+
+  void Visit(int s, int micro_batches) {
+    const float weight = static_cast<float>(s + 1);
+    auto host = weights_.Take(weight);
+    const Tensor pinned = BytesOf(host);
+    const auto stage = copies_.LoadStage(pinned, std::move(host));
+    Tensor gradient = queues_->New(DeviceQueue::kCompute, {kWidth}, at::kFloat);
+    for (int m = 0; m < micro_batches; ++m) {
+      Tensor in;
+      if (s > 0) in = copies_.CopyFromStash(stash_[m]);
+      const Tensor out = queues_->New(DeviceQueue::kCompute, {kWidth}, at::kFloat);
+      queues_->Compute([w = FloatsOf(stage->bytes), x = s > 0 ? FloatsOf(in) : nullptr,
+                        y = FloatsOf(out), g = FloatsOf(gradient)] {
+        for (int64_t i = 0; i < kWidth; ++i) {
+          y[i] = 2 * (x == nullptr ? 0.0f : x[i]) + w[i];
+          g[i] = y[i] - 1;
+        }
+      });
+      expected_[m] = 2 * expected_[m] + weight;
+      if (m == static_cast<int>(stash_.size())) stash_.emplace_back();
+      stash_[m] = copies_.CopyToStash(out);
+      copies_.EndOfMicroBatch();
+    }
+    StartPush(std::move(gradient), expected_.back() - 1);
+  }
+
+  // As the relay: a gradient is read when the work of the next stage is enqueued.
+  void StartPush(Tensor gradient, float expected) {
+    Push push;
+    push.host = gradients_.Take(0);
+    push.expected = expected;
+    const Tensor to = BytesOf(push.host);
+    push.copied = copies_.CopyToHost({{gradient, to}});
+    gradient = Tensor();
+    PushBehind();
+    behind_ = std::move(push);
+  }
+
+  void PushBehind() {
+    if (behind_.host == nullptr) return;
+    WaitFor(*behind_.copied);
+    Expect(behind_.host->data(), behind_.expected, "gradient");
+    behind_.host = nullptr;
+  }
+
+  void Expect(const float* values, float expected, const char* what) {
+    for (int64_t i = 0; i < kWidth; ++i) {
+      if (values[i] == expected) continue;
+      if (++wrong_ == 1) ADD_FAILURE() << what << " is " << values[i] << ", not " << expected;
+    }
+  }
+
+  SimulatedQueues* const queues_;
+  StagePool weights_;
+  StagePool gradients_;
+  DeviceCopies copies_;  // waits for the device before the pools go
+  std::vector<DeviceCopies::Stashed> stash_;
+  std::vector<float> expected_;
+  Push behind_;
+  int wrong_ = 0;
+};
+
+TEST(DeviceCopiesTest, EveryOrderThatTheDeviceMayChooseGivesTheSameNumbers) {
+  for (uint32_t seed = 0; seed < 500; ++seed) {
+    SmallRelay relay(seed);
+    relay.Run(/*stages=*/7, /*micro_batches=*/1 + static_cast<int>(seed % 5));
+    ASSERT_EQ(relay.wrong(), 0) << "seed " << seed;
+  }
+}
+
+// What is under way is bounded, whatever the device's order.
+TEST(DeviceCopiesTest, MemoryGrowsNeitherWithDepthNorWithMicroBatches) {
+  for (uint32_t seed = 0; seed < 100; ++seed) {
+    for (const auto& [stages, micro_batches] : {std::pair(4, 3), std::pair(40, 3), {4, 30}}) {
+      SmallRelay relay(seed);
+      relay.Run(stages, micro_batches);
+      // Two stages; a micro-batch has two activations, one is under way, two may be before it and
+      // one behind; a gradient for the stage under way and the one before.
+      EXPECT_LE(relay.peak_device_bytes(), (2 + 2 * 4 + 2) * kBytes) << stages << " stages";
+      EXPECT_LE(relay.weights().most_in_use, 3) << stages << " stages, seed " << seed;
+    }
+  }
+}
+
+TEST(DeviceCopiesTest, GivesWhoeverHoldsManyStagesAsManyBuffers) {
+  auto owned = std::make_unique<SimulatedQueues>(1);
+  SimulatedQueues* const queues = owned.get();
+  DeviceCopies copies(std::move(owned), kBytes);
+  StagePool pool;
+  std::vector<std::shared_ptr<const DeviceCopies::LoadedStage>> held;
+  for (int round = 0; round < 3; ++round) {
+    for (int s = 0; s < 5; ++s) {
+      auto host = pool.Take(static_cast<float>(s));
+      const Tensor pinned = BytesOf(host);
+      held.push_back(copies.LoadStage(pinned, std::move(host)));
+    }
+    WaitFor(*queues->Record(DeviceQueue::kToDevice));
+    for (int s = 0; s < 5; ++s) EXPECT_EQ(FloatsOf(held[s]->bytes)[0], static_cast<float>(s));
+    held.clear();
+  }
+  EXPECT_EQ(queues->peak_device_bytes(), 5 * kBytes) << "buffers are used again";
+}
+
+TEST(DeviceCopiesTest, WaitsForTheDeviceBeforeItGoes) {
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    StagePool pool;
+    auto owned = std::make_unique<SimulatedQueues>(seed);
+    bool computed = false;
+    {
+      DeviceCopies copies(std::move(owned), kBytes);
+      auto host = pool.Take(1);
+      const Tensor pinned = BytesOf(host);
+      const auto stage = copies.LoadStage(pinned, std::move(host));
+      static_cast<SimulatedQueues&>(copies.queues()).Compute([&computed] { computed = true; });
+    }
+    EXPECT_TRUE(computed) << "seed " << seed;
+    EXPECT_EQ(pool.in_use, 0);
+  }
+}
+
+}  // namespace
+}  // namespace eps
