@@ -2,12 +2,14 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -16,12 +18,16 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "cli/child_process.h"
+#include "cli/doctor_checks.h"
 #include "cli/progress.h"
 #include "cli/run_config.h"
 #include "cli/siblings.h"
@@ -34,19 +40,18 @@ namespace eps {
 namespace {
 
 constexpr std::chrono::seconds kSiblingTimeout{60};
-constexpr uint64_t kLittleMemory = uint64_t{2} << 30;
+constexpr std::chrono::milliseconds kReachTimeout{3'000};
 constexpr uint64_t kLittleDisk = uint64_t{1} << 30;
-
-enum class Finding { kOk, kWarn, kFail };
 
 class Report {
  public:
-  void Add(Finding finding, const std::string& text) {
+  void Add(const Finding& finding) {
     static constexpr const char* kWords[] = {"ok  ", "warn", "fail"};
-    std::printf("%s  %s\n", kWords[static_cast<int>(finding)], text.c_str());
+    std::printf("%s  %s\n", kWords[static_cast<int>(finding.level)], finding.text.c_str());
     std::fflush(stdout);
-    failures_ += finding == Finding::kFail ? 1 : 0;
+    failures_ += finding.level == Level::kFail ? 1 : 0;
   }
+  void Add(Level level, std::string text) { Add(Finding{level, std::move(text)}); }
   int failures() const { return failures_; }
 
  private:
@@ -75,25 +80,41 @@ void CheckCpu(Report* report) {
     if (has) absl::StrAppend(&isa, " ", flag);
   }
   if (!__builtin_cpu_supports("avx2")) {
-    return report->Add(Finding::kWarn, text + "; no avx2: kernels run, but several times slower");
+    return report->Add(Level::kWarn, text + "; no avx2: kernels run, but several times slower");
   }
-  report->Add(Finding::kOk, absl::StrCat(text, ";", isa));
+  report->Add(Level::kOk, absl::StrCat(text, ";", isa));
 #else
-  report->Add(Finding::kOk, text);
+  report->Add(Level::kOk, text);
 #endif
 }
 
-void CheckMemory(Report* report) {
+void CheckMemory(const Config& config, Report* report) {
   uint64_t available_kib = 0;
   if (std::sscanf(ProcLine("/proc/meminfo", "MemAvailable").c_str(), "%lu", &available_kib) != 1) {
-    return report->Add(Finding::kWarn, "memory: /proc/meminfo does not say what is available");
+    return report->Add(Level::kWarn, "memory: /proc/meminfo does not say what is available");
   }
-  const uint64_t bytes = available_kib * 1024;
-  report->Add(bytes < kLittleMemory ? Finding::kWarn : Finding::kOk,
-              absl::StrCat("memory: ", FormatBytes(static_cast<double>(bytes)),
-                           " available; AdamW needs 12 bytes per parameter on the servers: at most "
-                           "about ",
-                           FormatCount(bytes / 12), " parameters"));
+  report->Add(CheckMemoryLimit(std::min(available_kib * 1024, CgroupRoom("/sys/fs/cgroup")),
+                               config.servers.memory_limit));
+}
+
+void CheckFileLimit(Report* report) {
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) {
+    return report->Add(Level::kWarn, absl::StrCat("open files: ", std::strerror(errno)));
+  }
+  report->Add(CheckOpenFiles(files.rlim_cur, files.rlim_max));
+}
+
+// Where servers are to listen, and those that are to be attached to.
+void CheckAddresses(const Config& config, Report* report) {
+  report->Add(CheckListen(config.servers.listen));
+  uint64_t count = 0;
+  if (config.servers.addresses.empty() || absl::SimpleAtoi(config.servers.addresses, &count)) {
+    return;  // eps train starts them on free ports
+  }
+  for (absl::string_view address : absl::StrSplit(config.servers.addresses, ',')) {
+    report->Add(CheckReach(std::string(absl::StripAsciiWhitespace(address)), kReachTimeout));
+  }
 }
 
 void CheckDisk(const Config& config, Report* report) {
@@ -106,16 +127,16 @@ void CheckDisk(const Config& config, Report* report) {
   }
   struct statvfs info;
   if (statvfs(folder.c_str(), &info) != 0) {
-    return report->Add(Finding::kFail,
+    return report->Add(Level::kFail,
                        absl::StrCat("disk: ", folder.string(), ": ", std::strerror(errno)));
   }
   const std::string where =
       config.checkpoint.dir.empty() ? folder.string() : folder.string() + " (for --out)";
   const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
   if (access(folder.c_str(), W_OK) != 0) {
-    return report->Add(Finding::kFail, absl::StrCat("disk: ", where, " is not writable"));
+    return report->Add(Level::kFail, absl::StrCat("disk: ", where, " is not writable"));
   }
-  report->Add(free < kLittleDisk ? Finding::kWarn : Finding::kOk,
+  report->Add(free < kLittleDisk ? Level::kWarn : Level::kOk,
               absl::StrCat("disk: ", FormatBytes(static_cast<double>(free)), " free at ", where,
                            "; a checkpoint is 12 bytes per parameter"));
 }
@@ -130,7 +151,7 @@ void CheckLoopback(Report* report) {
                      listen(fd, 1) == 0;
   const std::string why = bound ? "" : std::strerror(errno);
   if (fd >= 0) close(fd);
-  report->Add(bound ? Finding::kOk : Finding::kFail,
+  report->Add(bound ? Level::kOk : Level::kFail,
               bound ? "loopback: a server can listen on 127.0.0.1"
                     : absl::StrCat("loopback: cannot listen on 127.0.0.1: ", why));
 }
@@ -141,16 +162,16 @@ void CheckIoUring(Report* report) {
   if (result >= 0) close(static_cast<int>(result));
   const int error = result >= 0 ? 0 : errno;
   if (error == 0 || error == EFAULT || error == EINVAL) {
-    return report->Add(Finding::kOk, "io_uring: available");
+    return report->Add(Level::kOk, "io_uring: available");
   }
-  report->Add(Finding::kWarn, absl::StrCat("io_uring: not available (", std::strerror(error),
-                                           "); only storage on NVMe would use it"));
+  report->Add(Level::kWarn, absl::StrCat("io_uring: not available (", std::strerror(error),
+                                         "); only storage on NVMe would use it"));
 }
 
 void CheckWorkerProgram(Report* report) {
   const absl::StatusOr<std::string> program = FindSibling("eps-worker");
   if (!program.ok()) {
-    return report->Add(Finding::kFail,
+    return report->Add(Level::kFail,
                        absl::StrCat("worker: ", std::string(program.status().message())));
   }
   std::string log =
@@ -171,23 +192,38 @@ void CheckWorkerProgram(Report* report) {
                  ? (*child)->Failure()
                  : absl::DeadlineExceededError("eps-worker --version does not end");
   }
-  const std::string said = absl::StrJoin(absl::StrSplit(LastLines(log, 3), '\n'), "; ");
+  std::string said;
+  std::string cuda;
+  for (absl::string_view line : absl::StrSplit(LastLines(log, 3), '\n', absl::SkipEmpty())) {
+    if (absl::ConsumePrefix(&line, "cuda: ")) {
+      cuda = std::string(line);
+    } else {
+      absl::StrAppend(&said, said.empty() ? "" : "; ", line);
+    }
+  }
   std::error_code ignored;
   std::filesystem::remove(log, ignored);
-  report->Add(status.ok() ? Finding::kOk : Finding::kFail,
+  report->Add(status.ok() ? Level::kOk : Level::kFail,
               status.ok() ? absl::StrCat("worker: ", *program, " runs: ", said)
                           : absl::StrCat("worker: ", std::string(status.message())));
+  report->Add(CheckGpu(CountGpus("/dev"), cuda));
+}
+
+void CheckVerifyProgram(Report* report) {
+  const absl::StatusOr<std::string> program = FindSibling("eps-verify");
+  report->Add(program.ok() ? Level::kOk : Level::kWarn,
+              program.ok() ? absl::StrCat("verify: ", *program)
+                           : absl::StrCat("verify: ", std::string(program.status().message())));
 }
 
 void CheckVersions(Report* report) {
   utsname kernel = {};
   uname(&kernel);
   const int protobuf = GOOGLE_PROTOBUF_VERSION;
-  report->Add(
-      Finding::kOk,
-      absl::StrCat("versions: eps ", kVersion, ", protocol ", kProtocolVersion, ", gRPC ",
-                   grpc::Version(), ", protobuf ", protobuf / 1000000, ".", protobuf / 1000 % 1000,
-                   ".", protobuf % 1000, ", ", kernel.sysname, " ", kernel.release));
+  report->Add(Level::kOk, absl::StrCat("versions: eps ", kVersion, ", protocol ", kProtocolVersion,
+                                       ", gRPC ", grpc::Version(), ", protobuf ",
+                                       protobuf / 1000000, ".", protobuf / 1000 % 1000, ".",
+                                       protobuf % 1000, ", ", kernel.sysname, " ", kernel.release));
 }
 
 }  // namespace
@@ -196,11 +232,14 @@ absl::Status RunDoctor(const Config& config) {
   Report report;
   CheckVersions(&report);
   CheckCpu(&report);
-  CheckMemory(&report);
+  CheckMemory(config, &report);
   CheckDisk(config, &report);
   CheckLoopback(&report);
+  CheckAddresses(config, &report);
+  CheckFileLimit(&report);
   CheckIoUring(&report);
   CheckWorkerProgram(&report);
+  CheckVerifyProgram(&report);
   if (report.failures() == 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(report.failures(), " checks failed"));
 }

@@ -509,8 +509,8 @@ TEST_F(EpsTest, TrainsAByteLevelModelThatGenerateContinues) {
 TEST_F(EpsTest, DoctorFindsThatThisMachineWorks) {
   const Result result = Run({"doctor", "--out=" + folder_});
   EXPECT_EQ(result.code, 0) << result.out;
-  for (const char* what :
-       {"versions: ", "cpu: ", "memory: ", "disk: ", "loopback: ", "io_uring: ", "worker: "}) {
+  for (const char* what : {"versions: ", "cpu: ", "memory: ", "disk: ", "loopback: ", "listen: ",
+                           "open files: ", "io_uring: ", "worker: ", "gpu: ", "verify: "}) {
     EXPECT_TRUE(absl::StrContains(result.out, what)) << what << result.out;
   }
   EXPECT_FALSE(absl::StrContains(result.out, "fail  ")) << result.out;

@@ -70,7 +70,8 @@ TEST(ImportDeepSpeedTest, SaysWhatDeepSpeedsDefaultsMeanWhereOursDiffer) {
 TEST(ImportDeepSpeedTest, KnowsTheOtherOptimizerAndSchedules) {
   Config config = Imported(R"({
     "optimizer": {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}},
-    "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.1, "warmup_type": "linear"}}})");
+    "scheduler": {"type": "WarmupLR",
+                  "params": {"warmup_max_lr": 0.1, "warmup_type": "linear"}}})");
   EXPECT_EQ(config.optimizer.name, "sgd");
   EXPECT_EQ(config.optimizer.momentum, 0.9);
   EXPECT_EQ(config.optimizer.weight_decay, 1e-4);

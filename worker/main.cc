@@ -54,7 +54,7 @@ absl::Status Run(const std::vector<std::string>& arguments) {
       return absl::OkStatus();
     case ProgramOptions::Command::kVersion: {
       EPS_ASSIGN_OR_RETURN(const std::string profile, TorchComputeProfile(RuntimeOptions()));
-      std::printf("eps-worker (%s)\n", profile.c_str());
+      std::printf("eps-worker (%s)\ncuda: %s\n", profile.c_str(), TorchCuda().c_str());
       return absl::OkStatus();
     }
     case ProgramOptions::Command::kWorker:

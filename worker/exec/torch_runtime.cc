@@ -1,5 +1,6 @@
 #include "worker/exec/torch_runtime.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,13 +14,16 @@
 #include "ATen/ops/from_blob.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/CachingDeviceAllocator.h"
-#include "c10/core/Event.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
+#include "c10/util/accumulate.h"
 #include "common/bytes.h"
 #include "common/check.h"
 #include "common/flush_denormals.h"
 #include "common/status_macros.h"
 #include "common/tree_add.h"
+#include "worker/exec/cuda_library.h"
+#include "worker/exec/device_copies.h"
+#include "worker/exec/device_queues.h"
 #include "worker/exec/tensor_memory.h"
 #include "worker/exec/torch_device.h"
 #include "worker/exec/torch_guard.h"
@@ -67,14 +71,26 @@ class DeviceCount {
   const int64_t bytes_;
 };
 
+uint64_t Aligned(uint64_t bytes) {
+  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+
+// What a TorchHostStage occupies.
+uint64_t StageBytes(const JobSpec& spec, const StageSpec& stage) {
+  uint64_t bytes = 0;
+  for (const TensorUse& use : stage.uses) {
+    bytes += Aligned(spec.tensors[use.tensor.value()].elements() * sizeof(float));
+  }
+  return bytes;
+}
+
 // One block of memory for all tensors of a stage, each at an aligned offset.
 class TorchHostStage final : public HostStage {
  public:
   TorchHostStage(const JobSpec& spec, StageId stage, bool pinned, MemoryAccount* account) {
     for (const TensorUse& use : spec.stages[stage.value()].uses) {
       offsets_.push_back(bytes_);
-      const uint64_t tensor_bytes = spec.tensors[use.tensor.value()].elements() * sizeof(float);
-      bytes_ += (tensor_bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+      bytes_ += Aligned(spec.tensors[use.tensor.value()].elements() * sizeof(float));
     }
     if (pinned) {
       if (account != nullptr) account->Charge(MemoryKind::kStage, bytes_);
@@ -89,15 +105,17 @@ class TorchHostStage final : public HostStage {
   }
   float* tensor(size_t use) override { return reinterpret_cast<float*>(data_ + offsets_[use]); }
   uint64_t bytes() const override { return bytes_; }
+  // All of it, of a stage in pinned memory.
+  Tensor pinned() const { return pinned_; }
+  // One use of a tensor that holds a stage as this one does.
+  Tensor view_of(const Tensor& bytes, size_t use, const std::vector<int64_t>& shape) const {
+    return bytes.narrow(0, static_cast<int64_t>(offsets_[use]), c10::multiply_integers(shape) * 4)
+        .view(at::kFloat)
+        .view(shape);
+  }
   // The memory of one use as a tensor, without a copy.
   Tensor view(size_t use, const std::vector<int64_t>& shape) const {
-    int64_t elements = 1;
-    for (const int64_t n : shape) elements *= n;
-    if (pinned_.defined()) {
-      return pinned_.narrow(0, static_cast<int64_t>(offsets_[use]), elements * 4)
-          .view(at::kFloat)
-          .view(shape);
-    }
+    if (pinned_.defined()) return view_of(pinned_, use, shape);
     return at::from_blob(data_ + offsets_[use], shape, at::TensorOptions().dtype(at::kFloat));
   }
 
@@ -114,8 +132,9 @@ class TorchHostStage final : public HostStage {
 class TorchWeights final : public StageWeights {
  public:
   StageTensors tensors;
-  std::shared_ptr<HostStage> host;
-  std::unique_ptr<DeviceCount> counted;  // on a CPU
+  std::shared_ptr<HostStage> host;                        // on a CPU
+  std::unique_ptr<DeviceCount> counted;                   // on a CPU
+  std::shared_ptr<const DeviceCopies::LoadedStage> lent;  // on a device
   absl::Status status;
 };
 
@@ -167,13 +186,16 @@ class TorchActivation final : public Activation {
 // An activation in host memory, charged to the stash as long as it lives.
 class StashedActivation final : public Activation {
  public:
-  StashedActivation(Tensor t, std::unique_ptr<Charge> c, bool shares_memory)
+  StashedActivation(Tensor t, std::unique_ptr<Charge> c)
       : tensor(std::move(t)),
-        off_device(shares_memory ? std::make_shared<OffDevice>(tensor.nbytes()) : nullptr),
+        off_device(std::make_shared<OffDevice>(tensor.nbytes())),
         charge_(std::move(c)) {}
+  StashedActivation(DeviceCopies::Stashed stashed, std::unique_ptr<Charge> c)
+      : tensor(std::move(stashed.host)), copied(std::move(stashed.copied)), charge_(std::move(c)) {}
   uint64_t bytes() const override { return tensor.nbytes(); }
   const Tensor tensor;
-  const std::shared_ptr<OffDevice> off_device;  // null on a device that copies
+  const DeviceEventPtr copied;                  // on a device
+  const std::shared_ptr<OffDevice> off_device;  // on a CPU
 
  private:
   const std::unique_ptr<Charge> charge_;
@@ -187,11 +209,26 @@ Tensor TensorOf(const ActivationPtr& activation) {
   return activation == nullptr ? Tensor() : static_cast<const TorchActivation&>(*activation).tensor;
 }
 
+// A gradient on its way to the host.
+class TorchPendingCopy final : public PendingCopy {
+ public:
+  TorchPendingCopy(std::string what, DeviceEventPtr copied)
+      : what_(std::move(what)), copied_(std::move(copied)) {}
+  absl::Status Wait() override {
+    return CatchTorch(what_, [this] { WaitFor(*copied_); });
+  }
+
+ private:
+  const std::string what_;
+  const DeviceEventPtr copied_;
+};
+
 // A TorchStage behind the interface of the relay: handles in and out, exceptions caught.
 class TorchProgram final : public StageProgram {
  public:
-  TorchProgram(const StageSpec& spec, std::unique_ptr<TorchStage> stage)
-      : spec_(spec), stage_(std::move(stage)) {}
+  // `copies` is null on a CPU, and outlives the program.
+  TorchProgram(const StageSpec& spec, std::unique_ptr<TorchStage> stage, DeviceCopies* copies)
+      : spec_(spec), stage_(std::move(stage)), copies_(copies) {}
 
   const StageSpec& spec() const override { return spec_; }
 
@@ -203,6 +240,7 @@ class TorchProgram final : public StageProgram {
       const at::NoGradGuard no_grad;
       out = std::make_shared<TorchActivation>(
           stage_->Forward(WeightsOf(weights).tensors, batch, TensorOf(in)));
+      if (copies_ != nullptr) copies_->EndOfMicroBatch();
     }));
     return out;
   }
@@ -223,6 +261,7 @@ class TorchProgram final : public StageProgram {
       gradient->tensors = std::move(out.gradient);
       result.gradient = std::move(gradient);
       result.loss = out.loss;
+      if (copies_ != nullptr) copies_->EndOfMicroBatch();
     }));
     return result;
   }
@@ -241,7 +280,15 @@ class TorchProgram final : public StageProgram {
  private:
   const StageSpec& spec_;
   const std::unique_ptr<TorchStage> stage_;
+  DeviceCopies* const copies_;
 };
+
+// The bytes of the largest stage in the memory of TorchHostStage.
+uint64_t LargestStage(const JobSpec& spec) {
+  uint64_t largest = 0;
+  for (const StageSpec& stage : spec.stages) largest = std::max(largest, StageBytes(spec, stage));
+  return largest;
+}
 
 // x with denormals replaced by zeros of their sign: what a CPU with FTZ and DAZ reads and writes.
 Tensor Flushed(const Tensor& x) {
@@ -261,9 +308,12 @@ class TorchRuntime final : public StageRuntime {
     if (device_.is_cpu()) {
       TensorMemory::Get().ResetPeak();
     } else {
+      at::globalContext().lazyInitDevice(device_.type());
       guard_ = std::make_unique<c10::impl::VirtualGuardImpl>(device_.type());
       guard_->setDevice(device_);
-      copy_stream_ = guard_->getStreamFromGlobalPool(device_, /*isHighPriority=*/false);
+      copies_ = std::make_unique<DeviceCopies>(NewTorchQueues(device_), LargestStage(spec_));
+      const auto kernels = LoadCudaKernels(CudaKernelPaths());
+      if (kernels.ok()) kernels_ = *kernels;
       at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
       at::globalContext().setDeterministicFillUninitializedMemory(false);
     }
@@ -272,7 +322,8 @@ class TorchRuntime final : public StageRuntime {
   absl::Status AddStages() {
     for (uint32_t i = 0; i < spec_.stages.size(); ++i) {
       EPS_ASSIGN_OR_RETURN(std::unique_ptr<TorchStage> stage, NewGpt2Stage(spec_, StageId(i)));
-      programs_.push_back(std::make_unique<TorchProgram>(spec_.stages[i], std::move(stage)));
+      programs_.push_back(
+          std::make_unique<TorchProgram>(spec_.stages[i], std::move(stage), copies_.get()));
     }
     return absl::OkStatus();
   }
@@ -288,16 +339,17 @@ class TorchRuntime final : public StageRuntime {
     auto weights = std::make_shared<TorchWeights>();
     weights->status = CatchTorch(absl::StrCat("loading stage ", Name(stage)), [&] {
       const auto& memory = static_cast<const TorchHostStage&>(*host);
+      if (!device_.is_cpu()) weights->lent = copies_->LoadStage(memory.pinned(), host);
       for (size_t use = 0; use < UsesOf(stage).size(); ++use) {
-        weights->tensors.push_back(memory.view(use, Shape(stage, use)));
+        weights->tensors.push_back(
+            device_.is_cpu() ? memory.view(use, Shape(stage, use))
+                             : memory.view_of(weights->lent->bytes, use, Shape(stage, use)));
       }
       if (device_.is_cpu()) {
         weights->counted = std::make_unique<DeviceCount>(static_cast<int64_t>(host->bytes()));
-      } else {
-        CopyToDevice(&weights->tensors);
+        weights->host = host;
       }
     });
-    weights->host = std::move(host);
     return weights;
   }
 
@@ -317,15 +369,32 @@ class TorchRuntime final : public StageRuntime {
   }
 
   absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) override {
+    EPS_ASSIGN_OR_RETURN(const auto pending, StartToHost(stage, gradient, out));
+    return pending == nullptr ? absl::OkStatus() : pending->Wait();
+  }
+
+  absl::StatusOr<std::unique_ptr<PendingCopy>> StartToHost(StageId stage,
+                                                           const StageGradient& gradient,
+                                                           HostStage* out) override {
     const auto& from = static_cast<const TorchGradient&>(gradient);
     EPS_RETURN_IF_ERROR(from.status);
-    return CatchTorch(absl::StrCat("copying the gradient of stage ", Name(stage)), [&] {
+    std::string what = absl::StrCat("copying the gradient of stage ", Name(stage));
+    DeviceEventPtr copied;
+    EPS_RETURN_IF_ERROR(CatchTorch(what, [&] {
       const auto& memory = static_cast<const TorchHostStage&>(*out);
+      std::vector<std::pair<Tensor, Tensor>> copies;
       for (size_t use = 0; use < from.tensors.size(); ++use) {
-        memory.view(use, Shape(stage, use)).copy_(from.tensors[use], /*non_blocking=*/true);
+        copies.emplace_back(from.tensors[use], memory.view(use, Shape(stage, use)));
       }
-      if (!device_.is_cpu()) guard_->synchronizeStream(guard_->getStream(device_));
-    });
+      if (!device_.is_cpu()) {
+        copied = copies_->CopyToHost(copies);
+        return;
+      }
+      for (const auto& [tensor, host] : copies) host.copy_(tensor);
+    }));
+    if (copied == nullptr) return std::unique_ptr<PendingCopy>();
+    return std::unique_ptr<PendingCopy>(
+        std::make_unique<TorchPendingCopy>(std::move(what), std::move(copied)));
   }
 
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
@@ -343,13 +412,10 @@ class TorchRuntime final : public StageRuntime {
     auto charge = std::make_unique<Charge>(account_, MemoryKind::kStash, tensor.nbytes());
     std::shared_ptr<StashedActivation> stashed;
     EPS_RETURN_IF_ERROR(CatchTorch("stashing an activation", [&] {
-      Tensor host = tensor;  // a CPU keeps it where it is
-      if (!device_.is_cpu()) {
-        host = at::empty(tensor.sizes(), at::TensorOptions().dtype(at::kFloat).pinned_memory(true));
-        host.copy_(tensor, /*non_blocking=*/true);
-      }
-      stashed =
-          std::make_shared<StashedActivation>(std::move(host), std::move(charge), device_.is_cpu());
+      stashed = device_.is_cpu()  // which keeps it where it is
+                    ? std::make_shared<StashedActivation>(tensor, std::move(charge))
+                    : std::make_shared<StashedActivation>(copies_->CopyToStash(tensor),
+                                                          std::move(charge));
     }));
     from.ShareWith(stashed->off_device);
     return stashed;
@@ -360,8 +426,8 @@ class TorchRuntime final : public StageRuntime {
     const auto& from = static_cast<const StashedActivation&>(*stashed);
     std::shared_ptr<TorchActivation> activation;
     EPS_RETURN_IF_ERROR(CatchTorch("fetching an activation from the stash", [&] {
-      activation = std::make_shared<TorchActivation>(from.tensor.to(
-          at::TensorOptions().device(device_), /*non_blocking=*/true, /*copy=*/false));
+      activation = std::make_shared<TorchActivation>(
+          device_.is_cpu() ? from.tensor : copies_->CopyFromStash({from.tensor, from.copied}));
     }));
     activation->ShareWith(from.off_device);
     return activation;
@@ -391,32 +457,28 @@ class TorchRuntime final : public StageRuntime {
     return ShapeOf(spec_.tensors[UsesOf(stage)[use].tensor.value()]);
   }
 
-  // Copies on a stream of its own, while the stage before still computes; what is enqueued for
-  // computing from now on waits for the copies.
-  void CopyToDevice(StageTensors* tensors) {
-    const c10::Stream compute_stream = guard_->exchangeStream(*copy_stream_);
-    for (Tensor& tensor : *tensors) {
-      tensor = tensor.to(at::TensorOptions().device(device_), /*non_blocking=*/true);
-    }
-    c10::Event copied(device_.type());
-    copied.record(*copy_stream_);
-    guard_->exchangeStream(compute_stream);
-    copied.block(compute_stream);
-    for (const Tensor& tensor : *tensors) {
-      guard_->recordDataPtrOnStream(tensor.storage().data_ptr(), compute_stream);
-    }
-  }
-
   // *left = *left + right, by TreeAdd or, on a device, with the same bits.
   void AddTensor(const Tensor& right, Tensor* left) {
     EPS_CHECK(left->is_contiguous() && right.is_contiguous() && left->sizes() == right.sizes());
-    if (!device_.is_cpu()) {
-      *left = Flushed(Flushed(*left).add_(Flushed(right)));
-      return;
-    }
+    if (!device_.is_cpu()) return AddOnDevice(right, left);
     const ScopedFlushDenormals flush;
     float* sum = left->mutable_data_ptr<float>();
     TreeAdd(sum, right.const_data_ptr<float>(), static_cast<size_t>(left->numel()), sum);
+  }
+
+  // By our kernel if its library is there, else by LibTorch's operators, which read and write the
+  // memory several times.
+  void AddOnDevice(const Tensor& right, Tensor* left) {
+    if (!kernels_.has_value()) {
+      *left = Flushed(Flushed(*left).add_(Flushed(right)));
+      return;
+    }
+    float* const sum = left->mutable_data_ptr<float>();
+    const int error =
+        kernels_->tree_add(sum, right.const_data_ptr<float>(), static_cast<uint64_t>(left->numel()),
+                           sum, guard_->getStream(device_).native_handle());
+    TORCH_CHECK(error == 0, "adding gradients on ", device_.str(), ": ",
+                kernels_->error_text(error));
   }
 
   const JobSpec& spec_;
@@ -424,9 +486,12 @@ class TorchRuntime final : public StageRuntime {
   const int threads_;
   const bool stash_on_host_;
   MemoryAccount* const account_;
+  // Of a device other than the CPU.
+  std::unique_ptr<c10::impl::VirtualGuardImpl> guard_;
+  std::optional<CudaKernels> kernels_;
+  std::unique_ptr<DeviceCopies> copies_;
+
   std::vector<std::unique_ptr<TorchProgram>> programs_;
-  std::unique_ptr<c10::impl::VirtualGuardImpl> guard_;  // of a device other than the CPU
-  std::optional<c10::Stream> copy_stream_;              // of a device other than the CPU
 };
 
 }  // namespace
