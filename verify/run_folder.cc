@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/exit_code.h"
+#include "common/safetensors_folder.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "optimizer/update_rule.h"
@@ -174,20 +175,20 @@ absl::StatusOr<StepFigures> RunFolder::Figures(uint64_t step) const {
 }
 
 absl::StatusOr<TensorValues> ReadWeights(const std::string& path, const JobSpec& spec) {
-  EPS_ASSIGN_OR_RETURN(const auto reader, SafetensorsReader::Open(path));
+  EPS_ASSIGN_OR_RETURN(const auto folder, SafetensorsFolder::Open(path));
   TensorValues weights;
   for (const TensorSpec& tensor : spec.tensors) {
-    auto entry = reader->Find(tensor.name);
-    if (!entry.ok()) entry = reader->Find(absl::StripPrefix(tensor.name, "transformer."));
-    if (!entry.ok()) {
+    auto found = folder->Find(tensor.name);
+    if (!found.ok()) found = folder->Find(absl::StripPrefix(tensor.name, "transformer."));
+    if (!found.ok()) {
       return absl::DataLossError(absl::StrCat(path, " has no tensor ", tensor.name));
     }
-    if ((*entry)->shape != ShapeOf(tensor)) {
+    if (found->entry->shape != ShapeOf(tensor)) {
       return absl::DataLossError(
           absl::StrCat(path, ": tensor ", tensor.name, " has not the shape of the job's"));
     }
     weights.emplace_back(tensor.elements());
-    EPS_RETURN_IF_ERROR(reader->Read(**entry, 0, weights.back().size(), weights.back().data()));
+    EPS_RETURN_IF_ERROR(found->Read(0, weights.back().size(), weights.back().data()));
   }
   return weights;
 }
@@ -197,8 +198,10 @@ std::string InitialWeightsFile(const Config& config) {
   std::error_code error;
   const fs::path given(config.model.path);
   const fs::path folder = fs::is_directory(given, error) ? given : given.parent_path();
-  const fs::path file = folder / "model.safetensors";
-  return fs::exists(file, error) ? file.string() : "";
+  for (const char* name : {kSafetensorsFile, kSafetensorsIndexFile}) {
+    if (fs::exists(folder / name, error)) return (folder / name).string();
+  }
+  return "";
 }
 
 }  // namespace eps

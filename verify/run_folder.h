@@ -50,12 +50,14 @@ class RunFolder {
   std::map<uint64_t, StepFigures> figures_;
 };
 
-// The weights of a model.safetensors, by tensor of `spec`; names may lack the "transformer." that
-// GPT-2 files on the Hub leave out. NotFound or DataLoss with file and tensor.
+// The weights of a model.safetensors or of an index of shards, by tensor of `spec`; names may lack
+// the "transformer." that GPT-2 files on the Hub leave out. NotFound or DataLoss with file and
+// tensor.
 absl::StatusOr<TensorValues> ReadWeights(const std::string& path, const JobSpec& spec);
 
 // The file whose weights a run of this configuration begins with: model.safetensors beside
-// model.path's config.json. Empty if there is none: the spec's initial values.
+// model.path's config.json, else an index of shards. Empty if there is none: the spec's initial
+// values.
 std::string InitialWeightsFile(const Config& config);
 
 }  // namespace eps

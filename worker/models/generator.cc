@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/safetensors.h"
+#include "common/safetensors_folder.h"
 #include "common/status_macros.h"
 #include "spec/model_layout.h"
 #include "worker/exec/torch_device.h"
@@ -46,22 +46,22 @@ absl::StatusOr<std::string> ModelFolder(const std::string& model_dir) {
 
 // The weights of one tensor, whose name may lack the "transformer." that GPT-2 files on the Hub
 // leave out.
-absl::StatusOr<Tensor> ReadTensor(const SafetensorsReader& file, const TensorSpec& spec) {
+absl::StatusOr<Tensor> ReadTensor(const SafetensorsFolder& weights, const TensorSpec& spec) {
   absl::string_view name = spec.name;
-  absl::StatusOr<const SafetensorsEntry*> entry = file.Find(name);
-  if (!entry.ok() && absl::ConsumePrefix(&name, "transformer.")) entry = file.Find(name);
-  EPS_RETURN_IF_ERROR(entry.status());
+  absl::StatusOr<SafetensorsFolder::Tensor> stored = weights.Find(name);
+  if (!stored.ok() && absl::ConsumePrefix(&name, "transformer.")) stored = weights.Find(name);
+  EPS_RETURN_IF_ERROR(stored.status());
   std::vector<int64_t> shape = {spec.rows, spec.cols};
   if (spec.rank == 1) shape = {spec.cols};
-  if ((*entry)->shape != std::vector<uint64_t>(shape.begin(), shape.end())) {
-    return absl::DataLossError(absl::StrCat(file.path(), ": tensor ", spec.name,
+  if (stored->entry->shape != std::vector<uint64_t>(shape.begin(), shape.end())) {
+    return absl::DataLossError(absl::StrCat(stored->file->path(), ": tensor ", spec.name,
                                             " has another shape than config.json says"));
   }
   Tensor tensor;
   EPS_RETURN_IF_ERROR(CatchTorch("loading the model", [&] {
     tensor = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
   }));
-  EPS_RETURN_IF_ERROR(file.Read(**entry, 0, spec.elements(), tensor.mutable_data_ptr<float>()));
+  EPS_RETURN_IF_ERROR(stored->Read(0, spec.elements(), tensor.mutable_data_ptr<float>()));
   return tensor;
 }
 
@@ -78,7 +78,7 @@ class Gpt2Generator final : public Generator {
     EPS_RETURN_IF_ERROR(BuildLayout(/*weight_decay=*/0, &spec_));
     EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device));
     EPS_RETURN_IF_ERROR(PrepareThreads(ResolveThreads(options.threads)));
-    EPS_ASSIGN_OR_RETURN(const auto file, SafetensorsReader::Open(folder + "/model.safetensors"));
+    EPS_ASSIGN_OR_RETURN(const auto file, SafetensorsFolder::Open(folder));
     std::vector<Tensor> tensors;
     for (const TensorSpec& tensor_spec : spec_.tensors) {
       EPS_ASSIGN_OR_RETURN(Tensor tensor, ReadTensor(*file, tensor_spec));

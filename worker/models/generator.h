@@ -18,9 +18,9 @@ namespace eps {
 // profile.
 class Generator {
  public:
-  // `model_dir` holds config.json and model.safetensors, or is a folder of checkpoints whose file
-  // `latest` names one that does. Of `options` only device and threads matter.
-  // NotFound, InvalidArgument or DataLoss name the file, the field or the tensor.
+  // `model_dir` holds config.json and model.safetensors (or its shards with their index), or is a
+  // folder of checkpoints whose file `latest` names one that does. Of `options` only device and
+  // threads matter. NotFound, InvalidArgument or DataLoss name the file, the field or the tensor.
   static absl::StatusOr<std::unique_ptr<Generator>> Load(const std::string& model_dir,
                                                          const RuntimeOptions& options);
   virtual ~Generator() = default;
