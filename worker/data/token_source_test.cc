@@ -1,9 +1,11 @@
 #include "worker/data/token_source.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -90,6 +92,7 @@ TEST_F(TokenSourceTest, NamesTheFirstIdOutsideTheVocabulary) {
   const absl::Status status = (*data)->CheckIds(100);
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
   EXPECT_TRUE(absl::StrContains(status.message(), "token 2 ")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "d.bin")) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "id 100")) << status;
 }
 
@@ -172,6 +175,88 @@ TEST_F(TokenSourceTest, RefusesDataOfAnotherLengthThanTheJobs) {
   EXPECT_EQ(batch.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(absl::StrContains(batch.status().message(), "1000")) << batch.status();
   EXPECT_TRUE(absl::StrContains(batch.status().message(), "41")) << batch.status();
+}
+
+TEST_F(TokenSourceTest, MapsABinInsteadOfReadingIt) {
+  // Sparse: it would take 8 GiB to read, and most of a minute.
+  const std::string path = Write("sparse.bin", Bin({7, 8}));
+  std::filesystem::resize_file(path, uint64_t{8} << 30);
+  auto data = TokenData::Open({path}, 100);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ((*data)->size(), uint64_t{4} << 30);
+  EXPECT_EQ((**data)[1], 8);
+  EXPECT_EQ((**data)[(uint64_t{4} << 30) - 1], 0);
+  std::filesystem::remove(path);
+}
+
+TEST_F(TokenSourceTest, AnEpochOfMicroBatchesHoldsEverySampleOnce) {
+  std::vector<uint16_t> tokens;
+  for (uint16_t i = 0; i < 8 * 4 + 1; ++i) tokens.push_back(i);
+  auto data = TokenData::Open({Write("d.bin", Bin(tokens))}, 100);
+  ASSERT_TRUE(data.ok());
+  const JobSpec spec = Spec(DataOrder::kShuffled, tokens.size());
+  ASSERT_EQ(WholeSamples(spec), spec.samples_per_step()) << "an epoch is a step of this test";
+  auto source = NewTokenBatchSource(spec, **data);
+  std::set<std::vector<int32_t>> orders;
+  for (uint64_t step = 1; step <= 5; ++step) {
+    std::vector<int32_t> firsts;
+    for (uint32_t index = 0; index < 4; ++index) {
+      auto batch = source->Get(Step(step), index);
+      ASSERT_TRUE(batch.ok()) << batch.status();
+      for (uint32_t slot = 0; slot < batch->samples; ++slot) {
+        firsts.push_back(batch->tokens[slot * batch->seq_len]);
+      }
+    }
+    orders.insert(firsts);
+    std::sort(firsts.begin(), firsts.end());
+    EXPECT_EQ(firsts, (std::vector<int32_t>{0, 4, 8, 12, 16, 20, 24, 28}));
+  }
+  EXPECT_EQ(orders.size(), 5u) << "every epoch has an order of its own";
+}
+
+TEST_F(TokenSourceTest, CutsHeldOutSamplesInTheirOrder) {
+  std::vector<uint16_t> tokens;
+  for (uint16_t i = 0; i < 7 * 4 + 3; ++i) tokens.push_back(i);
+  auto data = TokenData::Open({Write("d.bin", Bin(tokens))}, 100, "data.eval_path");
+  ASSERT_TRUE(data.ok());
+  const JobSpec spec = Spec(DataOrder::kShuffled, 1000);
+  for (const uint64_t samples : {0, 7, 4}) {
+    auto source = NewTokenEvaluationSource(spec, **data, samples);
+    ASSERT_TRUE(source.ok()) << source.status();
+    const uint32_t count = samples == 4 ? 4 : 7;
+    EXPECT_EQ((*source)->micro_batches(), (count + 1) / 2);
+    std::vector<int32_t> seen;
+    for (uint32_t m = 0; m < (*source)->micro_batches(); ++m) {
+      auto batch = (*source)->Get(m);
+      ASSERT_TRUE(batch.ok()) << batch.status();
+      EXPECT_TRUE(batch->held_out);
+      EXPECT_EQ(batch->samples, 2 * m + 2 <= count ? 2u : 1u);
+      ASSERT_EQ(batch->labels.size(), batch->tokens.size());
+      for (size_t i = 0; i < batch->tokens.size(); ++i) {
+        EXPECT_EQ(batch->labels[i], batch->tokens[i] + 1);
+        seen.push_back(batch->tokens[i]);
+      }
+    }
+    ASSERT_EQ(seen.size(), count * 4);
+    for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], static_cast<int32_t>(i));
+    EXPECT_FALSE((*source)->Get((*source)->micro_batches()).ok());
+  }
+  const absl::Status too_many = NewTokenEvaluationSource(spec, **data, 8).status();
+  EXPECT_EQ(too_many.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(too_many.message(), "7 whole samples")) << too_many;
+  auto shorter = TokenData::Open({Write("s.bin", Bin({1, 2, 3, 4}))}, 100, "data.eval_path");
+  const absl::Status too_short = NewTokenEvaluationSource(spec, **shorter, 0).status();
+  EXPECT_EQ(too_short.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(too_short.message(), "4 tokens")) << too_short;
+}
+
+TEST_F(TokenSourceTest, ErrorsNameTheKeyThatNamesTheFile) {
+  for (const std::string& path : {std::string("/nonexistent/x.bin"), Write("empty.bin", ""),
+                                  Write("odd.bin", "123"), std::string("/")}) {
+    const absl::Status status = TokenData::Open({path}, 256, "data.eval_path").status();
+    EXPECT_TRUE(absl::StrContains(status.message(), "data.eval_path")) << status;
+    EXPECT_FALSE(absl::StrContains(status.message(), "data.path")) << status;
+  }
 }
 
 TEST_F(TokenSourceTest, RefusesAMicroBatchThatIsNotOfTheStep) {
