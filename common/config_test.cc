@@ -73,7 +73,9 @@ TEST(Config, AllKeysTogetherReadBackWithNonDefaultValues) {
   const std::string defaults = config.ToYaml();
   for (const ConfigKey& key : ConfigKeys()) {
     const std::string before = config.ToYaml();
-    ASSERT_TRUE(config.Set(key.name, HardValuesOf(key)[0]).ok()) << key.name;
+    const std::vector<std::string> values = HardValuesOf(key);
+    const std::string& value = values[0] == key.default_value ? values[1] : values[0];
+    ASSERT_TRUE(config.Set(key.name, value).ok()) << key.name;
     EXPECT_NE(config.ToYaml(), before) << key.name << " has no effect";
   }
   Config read;
