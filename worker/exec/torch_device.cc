@@ -20,17 +20,20 @@
 #include "absl/strings/strip.h"
 #include "c10/core/impl/DeviceGuardImplInterface.h"
 #include "torch/version.h"
+#include "worker/exec/cuda_library.h"
 #include "worker/exec/torch_guard.h"
 
 namespace eps {
 namespace {
 
-// Loads LibTorch's CUDA half, which registers itself; empty if that worked.
+// Loads LibTorch's CUDA half, which registers itself; empty if that worked, else why not.
 std::string LoadCuda() {
+  const std::string no_driver = WhyNoCudaDriver();
+  if (!no_driver.empty()) return absl::StrCat("no NVIDIA driver: ", no_driver);
   if (c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return "";
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     const char* error = dlerror();
-    return error == nullptr ? "libtorch_cuda.so cannot be loaded" : error;
+    return absl::StrCat("no CUDA half of LibTorch: ", error == nullptr ? "unknown error" : error);
   }
   if (!c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) {
     return "libtorch_cuda.so was loaded, but does not match this LibTorch";
@@ -108,7 +111,12 @@ absl::StatusOr<c10::Device> ChooseDevice(const std::string& name, int local_rank
 std::string CudaFinding() {
   const std::string error = LoadCuda();
   if (!error.empty()) return absl::StrCat("not used: ", error);
-  return absl::StrCat(CudaDeviceCount(), " devices");
+  const int devices = CudaDeviceCount();
+  if (devices == 0) return "not used: the driver has no device for this process";
+  const absl::Status kernels = LoadCudaKernels(CudaKernelPaths()).status();
+  return absl::StrCat(devices, devices == 1 ? " device" : " devices",
+                      kernels.ok() ? "" : "; gradients are added without a kernel of our own: ",
+                      std::string(kernels.message()));
 }
 
 int ResolveThreads(int threads, int local_count) {

@@ -17,7 +17,7 @@ namespace eps {
 // turns if there are fewer.
 absl::StatusOr<c10::Device> ChooseDevice(const std::string& name, int local_rank = 0);
 
-// "2 devices", or "not used: " and why.
+// See TorchCuda.
 std::string CudaFinding();
 
 // worker.threads -> intra-op threads; 0 means all cores that this process may use, shared with the

@@ -20,7 +20,8 @@ namespace eps {
 // worker joins with it. Errors as NewTorchRuntime.
 absl::StatusOr<std::string> TorchComputeProfile(const RuntimeOptions& options);
 
-// What this LibTorch finds of CUDA: "2 devices", or "not used: " and why.
+// What this LibTorch finds of CUDA: "2 devices", with why our own kernels are not used if they are
+// not there; or "not used: " and why (no driver, no CUDA half of LibTorch, no device). One line.
 std::string TorchCuda();
 
 // The runtime of a gpt2 job. `spec` and `account` (may be null) outlive it. From this call on the

@@ -222,5 +222,18 @@ TEST(TorchRuntimeTest, ProfileIsKnownBeforeTheJobAndNamesLibraryIsaAndThreads) {
   EXPECT_EQ(MakeRuntime(spec, "host", nullptr)->compute_profile(), *profile);
 }
 
+TEST(TorchRuntimeTest, SaysWhetherCudaIsUsedAndWhyNot) {
+  const std::string text = TorchCuda();
+  EXPECT_FALSE(absl::StrContains(text, "\n")) << text;
+  // Whoever asks for it by name is told the same reason.
+  const JobSpec spec = MakeSpec(1);
+  RuntimeOptions options = Options("host");
+  options.device = "cuda";
+  const absl::Status status = NewTorchRuntime(spec, options, nullptr).status();
+  const size_t reason = text.find("not used: no ");
+  if (reason == std::string::npos) return;  // there is a device, or a driver without one
+  EXPECT_TRUE(absl::StrContains(status.message(), text.substr(reason + 10))) << status;
+}
+
 }  // namespace
 }  // namespace eps

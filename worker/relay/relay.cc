@@ -68,7 +68,7 @@ class StepRun {
             SecondsSince(visit_start) - (timing_->push_wait_seconds - push_wait);
       }
     }
-    return absl::OkStatus();
+    return PushCopied();
   }
 
   // One per hosted part, after Run.
@@ -76,6 +76,15 @@ class StepRun {
 
  private:
   static constexpr size_t kNone = SIZE_MAX;
+
+  // A gradient in host memory, or on its way there from a device. The device has the work of the
+  // next part or stage by the time that this one is waited for.
+  struct CopiedGradient {
+    StageId stage;
+    size_t part = 0;
+    std::shared_ptr<HostStage> host;
+    std::unique_ptr<PendingCopy> pending;  // null: it is there
+  };
 
   absl::Status LoadBatches(BatchSource* batches) {
     for (const PartId part : job_.parts) {
@@ -191,17 +200,32 @@ class StepRun {
       EPS_RETURN_IF_ERROR(client_->Flush());  // servers may be slow; Flush knows if they are gone
     }
     timing_->push_wait_seconds += SecondsSince(start);
-    std::shared_ptr<HostStage> host = gradient_pool_->Take(stage);
-    EPS_RETURN_IF_ERROR(runtime_->ToHost(stage, *gradient, host.get()));
+    CopiedGradient next;
+    next.stage = stage;
+    next.part = part;
+    next.host = gradient_pool_->Take(stage);
+    EPS_ASSIGN_OR_RETURN(next.pending, runtime_->StartToHost(stage, *gradient, next.host.get()));
     gradient.reset();
+    EPS_RETURN_IF_ERROR(PushCopied());
+    copied_ = std::move(next);
+    return copied_.pending == nullptr ? PushCopied() : absl::OkStatus();
+  }
+
+  // Pushes the gradient that was copied last, if there is one.
+  absl::Status PushCopied() {
+    if (copied_.host == nullptr) return absl::OkStatus();
+    CopiedGradient copied = std::move(copied_);
+    copied_ = CopiedGradient();
+    if (copied.pending != nullptr) EPS_RETURN_IF_ERROR(copied.pending->Wait());
+    const auto start = steady_clock::now();
     TensorPointers pointers;
-    for (size_t use = 0; use < job_.spec.stages[stage.value()].uses.size(); ++use) {
-      pointers.push_back(host->tensor(use));
+    for (size_t use = 0; use < job_.spec.stages[copied.stage.value()].uses.size(); ++use) {
+      pointers.push_back(copied.host->tensor(use));
     }
-    const auto push_start = steady_clock::now();
-    const absl::Status status = client_->Push(stage, losses_[part].part, losses_[part].tokens,
-                                              std::move(pointers), std::move(host));
-    timing_->push_wait_seconds += SecondsSince(push_start);
+    const PartLossSum& part = losses_[copied.part];
+    const absl::Status status = client_->Push(copied.stage, part.part, part.tokens,
+                                              std::move(pointers), std::move(copied.host));
+    timing_->push_wait_seconds += SecondsSince(start);
     return status;
   }
 
@@ -230,6 +254,7 @@ class StepRun {
   std::vector<ActivationPtr> output_gradients_;
   ActivationPtr at_hand_;  // what the last Keep stashed, on the device
   size_t at_hand_item_ = kNone;
+  CopiedGradient copied_;  // not pushed yet; without host memory if there is none
 };
 
 }  // namespace

@@ -114,6 +114,14 @@ struct DeviceMemory {
   uint64_t peak_bytes = 0;
 };
 
+// A gradient on its way to host memory.
+class PendingCopy {
+ public:
+  virtual ~PendingCopy() = default;
+  // Waits until it is there, at most a few minutes.
+  virtual absl::Status Wait() = 0;
+};
+
 // One device. Owns the programs; outlives everything it hands out.
 class StageRuntime {
  public:
@@ -131,6 +139,16 @@ class StageRuntime {
   virtual StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) = 0;
   // Copies the gradient to host memory; waits until it is there.
   virtual absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) = 0;
+  // As ToHost, but may return before the gradient is there: it is when Wait of the result returns,
+  // until then `out` must live. Null if it is there already, as always on a CPU. The gradient may
+  // be dropped at once.
+  virtual absl::StatusOr<std::unique_ptr<PendingCopy>> StartToHost(StageId stage,
+                                                                   const StageGradient& gradient,
+                                                                   HostStage* out) {
+    const absl::Status status = ToHost(stage, gradient, out);
+    if (!status.ok()) return status;
+    return std::unique_ptr<PendingCopy>();
+  }
 
   // Moves an activation to the stash (host memory if worker.stash is host; charged to kStash) and
   // back. Values are kept bit for bit. What is stashed may be read several times and stays charged
