@@ -44,7 +44,7 @@ const std::map<std::string, std::vector<std::string>>& HardValues() {
         "\x01\n\t", "host:1,host:2", "näh", " padded ", "-dash", "[a]", "'"}},
       {"size", {"17GiB", "17179869185", "18446744073709551615"}},
       {"duration", {"1500ms", "7s", "9223372036854775807ms"}},
-      {"flag", {"true"}},
+      {"flag", {"true", "false"}},
   };
   return *kValues;
 }
