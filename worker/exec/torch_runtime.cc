@@ -223,6 +223,35 @@ class TorchPendingCopy final : public PendingCopy {
   const DeviceEventPtr copied_;
 };
 
+// The loss over the labels that count, in their order. `label_log_p` is in host memory.
+LossSum LossOf(const std::vector<int32_t>& labels, const Tensor& label_log_p) {
+  EPS_CHECK(label_log_p.numel() == static_cast<int64_t>(labels.size()));
+  const float* const values = label_log_p.const_data_ptr<float>();
+  LossSum loss;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] == kIgnoreLabel) continue;
+    loss.sum -= values[i];
+    ++loss.tokens;
+  }
+  return loss;
+}
+
+// A loss on its way from a device.
+class TorchLateLoss final : public LateLoss {
+ public:
+  TorchLateLoss(std::string what, std::vector<int32_t> labels, DeviceCopies::Stashed label_log_p)
+      : what_(std::move(what)), labels_(std::move(labels)), label_log_p_(std::move(label_log_p)) {}
+  absl::StatusOr<LossSum> Wait() override {
+    EPS_RETURN_IF_ERROR(CatchTorch(what_, [this] { WaitFor(*label_log_p_.copied); }));
+    return LossOf(labels_, label_log_p_.host);
+  }
+
+ private:
+  const std::string what_;
+  const std::vector<int32_t> labels_;
+  const DeviceCopies::Stashed label_log_p_;
+};
+
 // A TorchStage behind the interface of the relay: handles in and out, exceptions caught.
 class TorchProgram final : public StageProgram {
  public:
@@ -260,27 +289,44 @@ class TorchProgram final : public StageProgram {
       auto gradient = std::make_unique<TorchGradient>();
       gradient->tensors = std::move(out.gradient);
       result.gradient = std::move(gradient);
-      result.loss = out.loss;
+      if (out.label_log_p.defined()) TakeLoss(batch, out.label_log_p, &result);
       if (copies_ != nullptr) copies_->EndOfMicroBatch();
     }));
+    if (result.late_loss == nullptr || late_losses_) return result;
+    EPS_ASSIGN_OR_RETURN(result.loss, result.late_loss->Wait());
+    result.late_loss = nullptr;
     return result;
   }
 
   absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
                                const ActivationPtr& in) override {
     EPS_RETURN_IF_ERROR(WeightsOf(weights).status);
-    LossSum loss;
+    BackwardResult result;
     EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("stage ", spec_.name, ", loss"), [&] {
       const at::NoGradGuard no_grad;
-      loss = stage_->Loss(WeightsOf(weights).tensors, batch, TensorOf(in));
+      TakeLoss(batch, stage_->LabelLogP(WeightsOf(weights).tensors, batch, TensorOf(in)), &result);
     }));
-    return loss;
+    return result.late_loss == nullptr ? result.loss : result.late_loss->Wait();
   }
 
+  void AllowLateLosses() { late_losses_ = true; }
+
  private:
+  void TakeLoss(const MicroBatch& batch, const Tensor& label_log_p, BackwardResult* result) {
+    if (copies_ == nullptr) {
+      result->loss = LossOf(batch.labels, label_log_p);
+      return;
+    }
+    result->loss.tokens = CountedTokens(batch);
+    result->late_loss =
+        std::make_unique<TorchLateLoss>(absl::StrCat("stage ", spec_.name, ", reading the loss"),
+                                        batch.labels, copies_->CopyToStash(label_log_p));
+  }
+
   const StageSpec& spec_;
   const std::unique_ptr<TorchStage> stage_;
   DeviceCopies* const copies_;
+  bool late_losses_ = false;
 };
 
 // The bytes of the largest stage in the memory of TorchHostStage.
@@ -329,6 +375,10 @@ class TorchRuntime final : public StageRuntime {
   }
 
   StageProgram& program(StageId stage) override { return *programs_[stage.value()]; }
+
+  void AllowLateLosses() override {
+    for (const auto& program : programs_) program->AllowLateLosses();
+  }
 
   std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
     return std::make_unique<TorchHostStage>(spec_, stage, !device_.is_cpu(), account_);

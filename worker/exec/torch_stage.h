@@ -17,7 +17,9 @@ using StageTensors = std::vector<at::Tensor>;
 struct TorchBackward {
   at::Tensor grad_in;     // undefined for the first stage
   StageTensors gradient;  // each the only reference to its memory, so that a sum may reuse it
-  LossSum loss;           // of the last stage
+  // Of the last stage: FP32 [rows], the logarithm of the probability of each row's label; arbitrary
+  // where the label does not count.
+  at::Tensor label_log_p;
 };
 
 // Stateless: everything is computed on the device where the weights lie, in the order that the
@@ -35,9 +37,9 @@ class TorchStage {
   virtual TorchBackward Backward(const StageTensors& weights, const MicroBatch& batch,
                                  const at::Tensor& in, const at::Tensor& grad_out,
                                  int loss_scale_log2) const = 0;
-  // The loss that Backward counts, bit for bit. Only called for the last stage.
-  virtual LossSum Loss(const StageTensors& weights, const MicroBatch& batch,
-                       const at::Tensor& in) const = 0;
+  // The label_log_p of Backward, bit for bit. Only called for the last stage.
+  virtual at::Tensor LabelLogP(const StageTensors& weights, const MicroBatch& batch,
+                               const at::Tensor& in) const = 0;
   // Scores [rows of `in`, vocabulary] of the last stage; `in` is [rows, width]. Only called for
   // the last stage.
   virtual at::Tensor Logits(const StageTensors& weights, const at::Tensor& in) const = 0;

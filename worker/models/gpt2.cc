@@ -56,6 +56,16 @@ absl::StatusOr<size_t> FindUse(const JobSpec& spec, StageId stage, const std::st
                                                  ": not the layout of a gpt2 model"));
 }
 
+// Memory to fill for a tensor on the device of `like`: a device copies from it while the program
+// goes on. Content arbitrary.
+Tensor UploadBuffer(at::IntArrayRef shape, at::ScalarType type, const Tensor& like) {
+  return at::empty(shape, at::TensorOptions().dtype(type).pinned_memory(!like.device().is_cpu()));
+}
+// It on that device, in the order of what is computed there. A CPU returns `filled` itself.
+Tensor Uploaded(const Tensor& filled, const Tensor& like) {
+  return filled.to(at::TensorOptions().device(like.device()), /*non_blocking=*/true);
+}
+
 // What all stages share: sizes and random masks.
 class Gpt2Stage : public TorchStage {
  public:
@@ -68,7 +78,7 @@ class Gpt2Stage : public TorchStage {
   Tensor Forward(const StageTensors&, const MicroBatch&, const Tensor&) const override {
     TORCH_CHECK(false, "this stage has no forward pass of its own");
   }
-  LossSum Loss(const StageTensors&, const MicroBatch&, const Tensor&) const override {
+  Tensor LabelLogP(const StageTensors&, const MicroBatch&, const Tensor&) const override {
     TORCH_CHECK(false, "only the last stage has a loss");
   }
   Tensor Logits(const StageTensors&, const Tensor&) const override {
@@ -85,7 +95,7 @@ class Gpt2Stage : public TorchStage {
   // The inverted-dropout mask of one site, in the shape and on the device of `like`'s kind.
   Tensor Mask(const MicroBatch& batch, uint16_t site, double p, at::IntArrayRef shape,
               const Tensor& like) const {
-    Tensor mask = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
+    Tensor mask = UploadBuffer(shape, at::kFloat, like);
     RngKey key;
     key.seed = spec_.training.seed;
     key.step = batch.step.value();
@@ -93,7 +103,7 @@ class Gpt2Stage : public TorchStage {
     key.stage = static_cast<uint16_t>(stage_.value());
     key.site = site;
     FillDropoutMask(key, p, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
-    return mask.to(like.device());
+    return Uploaded(mask, like);
   }
   // Multiplies `x`, which the caller owns alone, by the mask of one site.
   void DropInPlace(const MicroBatch& batch, uint16_t site, double configured, Tensor* x) const {
@@ -115,10 +125,10 @@ class Gpt2Stage : public TorchStage {
 Tensor IdTensor(const std::vector<int32_t>& ids, const MicroBatch& batch, const Tensor& like) {
   TORCH_CHECK(ids.size() == size_t{batch.samples} * batch.seq_len, "a micro-batch of ",
               batch.samples, " samples of ", batch.seq_len, " tokens holds ", ids.size(), " ids");
-  Tensor out = at::empty({batch.samples, batch.seq_len}, at::TensorOptions().dtype(at::kLong));
+  Tensor out = UploadBuffer({batch.samples, batch.seq_len}, at::kLong, like);
   int64_t* data = out.mutable_data_ptr<int64_t>();
   for (size_t i = 0; i < ids.size(); ++i) data[i] = ids[i];
-  return out.to(like.device());
+  return Uploaded(out, like);
 }
 
 // A layer norm's output with what its derivative needs.
@@ -333,6 +343,7 @@ class HeadStage final : public Gpt2Stage {
     const Tensor labels = IdTensor(batch.labels, batch, x).view({-1});
     const int64_t rows = x.size(0);
     const int64_t block = spec_.training.loss_block_tokens;
+    out.label_log_p = at::empty({rows}, x.options());
     for (int64_t first = 0; first < rows; first += block) {
       LossBlock(w[lm_weight_], norm.y, labels, first, std::min(block, rows - first),
                 std::ldexp(1.0, -loss_scale_log2), dh, &out);
@@ -343,19 +354,20 @@ class HeadStage final : public Gpt2Stage {
     return out;
   }
 
-  LossSum Loss(const StageTensors& w, const MicroBatch& batch, const Tensor& in) const override {
+  Tensor LabelLogP(const StageTensors& w, const MicroBatch& batch,
+                   const Tensor& in) const override {
     const Tensor x = in.view({-1, width_});
     const Tensor h = LayerNorm(x, w[ln_weight_], w[ln_bias_], eps_).y;
     const Tensor labels = IdTensor(batch.labels, batch, x).view({-1});
     const int64_t block = spec_.training.loss_block_tokens;
-    LossSum loss;
+    const Tensor label_log_p = at::empty({x.size(0)}, x.options());
     for (int64_t first = 0; first < x.size(0); first += block) {
       const int64_t count = std::min(block, x.size(0) - first);
       const Tensor log_p =
           at::_log_softmax(at::mm(h.narrow(0, first, count), w[lm_weight_].t()), 1, false);
-      AddLoss(log_p, labels.narrow(0, first, count), &loss);
+      CopyLabelLogP(log_p, labels, first, count, label_log_p);
     }
-    return loss;
+    return label_log_p;
   }
 
   Tensor Logits(const StageTensors& w, const Tensor& in) const override {
@@ -363,8 +375,8 @@ class HeadStage final : public Gpt2Stage {
   }
 
  private:
-  // Loss and gradients of rows [first, first + count): adds to out->loss and to the gradient of the
-  // output matrix, writes those rows of `dh`.
+  // Loss and gradients of rows [first, first + count): writes those of out->label_log_p and `dh`,
+  // adds to the gradient of the output matrix.
   void LossBlock(const Tensor& weight, const Tensor& h_all, const Tensor& labels_all, int64_t first,
                  int64_t count, double scale, const Tensor& dh, TorchBackward* out) const {
     const Tensor h = h_all.narrow(0, first, count);
@@ -374,7 +386,7 @@ class HeadStage final : public Gpt2Stage {
     Tensor scores = at::mm(h, weight.t());
     const Tensor log_p = at::_log_softmax(scores, 1, /*half_to_float=*/false);
 
-    AddLoss(log_p, labels, &out->loss);
+    CopyLabelLogP(log_p, labels_all, first, count, out->label_log_p);
 
     // The gradient of -log_p[label] in the memory of the scores, which are not needed any more.
     scores.zero_().scatter_(1, targets, counted.to(at::kFloat).mul_(-scale).unsqueeze(1));
@@ -389,17 +401,11 @@ class HeadStage final : public Gpt2Stage {
     at::mm_out(dh_block, scores, weight);
   }
 
-  // Adds -log_p[label] of the rows that have a label.
-  static void AddLoss(const Tensor& log_p, const Tensor& labels, LossSum* loss) {
-    const Tensor of_label = log_p.gather(1, labels.clamp_min(0).unsqueeze(1)).to(at::kCPU);
-    const Tensor counted = labels.ne(kIgnoreLabel).to(at::kCPU);
-    const float* values = of_label.const_data_ptr<float>();
-    const bool* use = counted.const_data_ptr<bool>();
-    for (int64_t i = 0; i < counted.numel(); ++i) {
-      if (!use[i]) continue;
-      loss->sum -= values[i];
-      ++loss->tokens;
-    }
+  // Writes rows [first, first + count) of `out`, of which `log_p` holds the scores.
+  static void CopyLabelLogP(const Tensor& log_p, const Tensor& labels, int64_t first, int64_t count,
+                            const Tensor& out) {
+    const Tensor of_block = labels.narrow(0, first, count).clamp_min(0).unsqueeze(1);
+    out.narrow(0, first, count).copy_(log_p.gather(1, of_block).squeeze(1));
   }
 
   const size_t ln_weight_, ln_bias_, lm_weight_;

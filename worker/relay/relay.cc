@@ -68,7 +68,8 @@ class StepRun {
             SecondsSince(visit_start) - (timing_->push_wait_seconds - push_wait);
       }
     }
-    return PushCopied();
+    EPS_RETURN_IF_ERROR(PushCopied());
+    return ReadLateLosses();
   }
 
   // One per hosted part, after Run.
@@ -177,7 +178,21 @@ class StepRun {
     }
     const uint32_t leaf = static_cast<uint32_t>(item % g_);
     sum->Insert({leaf, 1}, std::move(result->gradient));
-    return last ? CountLoss(stage, item, result->loss) : absl::OkStatus();
+    if (!last) return absl::OkStatus();
+    if (result->late_loss == nullptr) return CountLoss(stage, item, result->loss);
+    late_losses_.emplace_back(item, std::move(result->late_loss));
+    return absl::OkStatus();
+  }
+
+  // The next step's BeginStep is the first to need them.
+  absl::Status ReadLateLosses() {
+    const StageId last(static_cast<uint32_t>(stages_ - 1));
+    for (const auto& [item, late] : late_losses_) {
+      absl::StatusOr<LossSum> loss = late->Wait();
+      if (!loss.ok()) return InContext(last, item, loss.status());
+      EPS_RETURN_IF_ERROR(CountLoss(last, item, *loss));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CountLoss(StageId stage, size_t item, const LossSum& loss) {
@@ -252,6 +267,7 @@ class StepRun {
   std::vector<std::vector<ActivationPtr>> inputs_;  // by stage and item, stashed until used
   // By item, stashed: of the output of the stage that is visited next on the way down.
   std::vector<ActivationPtr> output_gradients_;
+  std::vector<std::pair<size_t, std::unique_ptr<LateLoss>>> late_losses_;  // with their items
   ActivationPtr at_hand_;  // what the last Keep stashed, on the device
   size_t at_hand_item_ = kNone;
   CopiedGradient copied_;  // not pushed yet; without host memory if there is none
@@ -269,7 +285,9 @@ class Relay::Impl {
         batches_(batches),
         options_(options),
         weight_pool_(runtime, &job_.spec, static_cast<size_t>(options.prefetch) + 1),
-        gradient_pool_(runtime, &job_.spec, kGradientsInFlight) {}
+        gradient_pool_(runtime, &job_.spec, kGradientsInFlight) {
+    runtime_->AllowLateLosses();
+  }
 
   absl::Status Run(const std::function<bool()>& stop,
                    const std::function<void(Step, const LossSum&, const StepTiming&)>& on_step) {

@@ -81,6 +81,14 @@ struct LossSum {
   uint64_t tokens = 0;
 };
 
+// The loss of a micro-batch that a device still computes.
+class LateLoss {
+ public:
+  virtual ~LateLoss() = default;
+  // Waits until it is there, at most a few minutes.
+  virtual absl::StatusOr<LossSum> Wait() = 0;
+};
+
 class StageProgram {
  public:
   virtual ~StageProgram() = default;
@@ -95,6 +103,8 @@ class StageProgram {
     ActivationPtr grad_in;  // null for the first stage
     StageGradientPtr gradient;
     LossSum loss;  // of the last stage
+    // Null, or what has loss.sum, which is not there yet; see StageRuntime::AllowLateLosses.
+    std::unique_ptr<LateLoss> late_loss;
   };
   // Recomputes from `in` and propagates. `grad_out` is null for the last stage, which computes the
   // loss over bounded blocks of tokens and starts from d(sum of token losses) * 2^-loss_scale_log2.
@@ -128,6 +138,9 @@ class StageRuntime {
   virtual ~StageRuntime() = default;
 
   virtual StageProgram& program(StageId stage) = 0;
+  // From now on Backward may leave the loss to BackwardResult::late_loss, so that a device does not
+  // stand still for every micro-batch while its loss is read.
+  virtual void AllowLateLosses() {}
   virtual std::unique_ptr<HostStage> NewHostStage(StageId stage) = 0;
 
   // Makes the weights available to the programs. The runtime keeps `host` until it needs it no
