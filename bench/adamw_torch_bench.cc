@@ -67,7 +67,7 @@ int Main(int argc, char** argv) {
     std::printf("%d thread%s\n", threads, threads == 1 ? "" : "s");
     Print("ours", SpreadOf(ours).median, n);
     Print("torch, fused", SpreadOf(torchs).median, n);
-    if (!ReportGoal("  time of torch / ours", ratios, kGoal)) reached = false;
+    if (!ReportRatio("  time of torch / ours", ratios, kGoal)) reached = false;
   }
   return reached ? 0 : 1;
 }

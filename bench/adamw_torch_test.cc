@@ -42,8 +42,8 @@ TEST(Timing, ReportsMedianExtremesAndTheGoal) {
   EXPECT_EQ(spread.median, 3);
   EXPECT_EQ(spread.low, 1);
   EXPECT_EQ(spread.high, 10);
-  EXPECT_TRUE(ReportGoal("reached", {1.0, 1.2, 1.3}, 1.2));
-  EXPECT_FALSE(ReportGoal("missed", {1.0, 1.1, 1.3}, 1.2));
+  EXPECT_TRUE(ReportRatio("reached", {1.0, 1.2, 1.3}, 1.2));
+  EXPECT_FALSE(ReportRatio("missed", {1.0, 1.1, 1.3}, 1.2));
 }
 
 }  // namespace

@@ -21,11 +21,12 @@ Spread SpreadOf(std::vector<double> values) {
   return {values[values.size() / 2], values.front(), values.back()};
 }
 
-bool ReportGoal(const std::string& name, const std::vector<double>& ratios, double goal) {
+bool ReportRatio(const std::string& name, const std::vector<double>& ratios, double goal) {
   const Spread spread = SpreadOf(ratios);
   const bool reached = spread.median >= goal;
-  std::printf("%-44s %5.2f [%.2f..%.2f]  goal >= %.2f: %s\n", name.c_str(), spread.median,
-              spread.low, spread.high, goal, reached ? "reached" : "MISSED");
+  std::printf("%-44s %5.2f [%.2f..%.2f]", name.c_str(), spread.median, spread.low, spread.high);
+  if (goal > 0) std::printf("  goal >= %.2f: %s", goal, reached ? "reached" : "MISSED");
+  std::printf("\n");
   return reached;
 }
 

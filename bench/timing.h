@@ -18,7 +18,7 @@ Spread SpreadOf(std::vector<double> values);
 
 // Prints "NAME: median [low..high], goal >= GOAL: reached" (or MISSED) of ratios that are better
 // the larger they are. Returns whether the median reaches the goal.
-bool ReportGoal(const std::string& name, const std::vector<double>& ratios, double goal);
+bool ReportRatio(const std::string& name, const std::vector<double>& ratios, double goal);
 
 // The processor's name as the system tells it, "unknown" if it does not.
 std::string MachineName();

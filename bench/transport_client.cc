@@ -17,6 +17,8 @@
 #include "bench/transport.grpc.pb.h"
 #include "common/mutex.h"
 #include "eps/v1/data.pb.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/support/channel_arguments.h"
 #include "wire/channel.h"
 #include "wire/grpc_status.h"
 #include "wire/payload_message.h"
@@ -30,6 +32,14 @@ constexpr std::chrono::minutes kTimeout{1};
 constexpr char kFetchMethod[] = "/eps.v1.Data/Fetch";
 
 std::string Loopback(int port) { return absl::StrCat("127.0.0.1:", port); }
+
+// What a program gets that sets nothing, but a connection of its own.
+std::shared_ptr<grpc::Channel> PlainChannel(int port) {
+  KeepGrpcInitialised();
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(Loopback(port), grpc::InsecureChannelCredentials(), args);
+}
 
 absl::Status BadSlice(uint64_t chunk, uint64_t offset, size_t size) {
   return absl::DataLossError(
@@ -135,8 +145,8 @@ class ChunkStreamClient final : public TransportClient {
 
 class ProtobufStreamClient final : public TransportClient {
  public:
-  ProtobufStreamClient(const TransportLoad& load, int port)
-      : load_(load), stub_(bench::Peers::NewStub(NewChannel(Loopback(port)))) {}
+  ProtobufStreamClient(const TransportLoad& load, const std::shared_ptr<grpc::Channel>& channel)
+      : load_(load), stub_(bench::Peers::NewStub(channel)) {}
 
   absl::Status Fetch(uint8_t* out) override {
     grpc::ClientContext context;
@@ -163,7 +173,7 @@ class ProtobufStreamClient final : public TransportClient {
 class UnaryClient final : public TransportClient {
  public:
   UnaryClient(const TransportLoad& load, int port)
-      : load_(load), stub_(bench::Peers::NewStub(NewChannel(Loopback(port)))) {}
+      : load_(load), stub_(bench::Peers::NewStub(PlainChannel(port))) {}
 
   absl::Status Fetch(uint8_t* out) override {
     for (size_t done = 0; done < load_.total_bytes;) {
@@ -224,8 +234,10 @@ std::unique_ptr<TransportClient> NewChunkStreamClient(const TransportLoad& load,
   return std::make_unique<ChunkStreamClient>(load, port);
 }
 
-std::unique_ptr<TransportClient> NewProtobufStreamClient(const TransportLoad& load, int port) {
-  return std::make_unique<ProtobufStreamClient>(load, port);
+std::unique_ptr<TransportClient> NewProtobufStreamClient(const TransportLoad& load, int port,
+                                                         bool product_channel) {
+  return std::make_unique<ProtobufStreamClient>(
+      load, product_channel ? NewChannel(Loopback(port)) : PlainChannel(port));
 }
 
 std::unique_ptr<TransportClient> NewUnaryClient(const TransportLoad& load, int port) {

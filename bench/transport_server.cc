@@ -29,6 +29,7 @@ namespace {
 
 constexpr size_t kMaxQueuedBytes = size_t{16} << 20;  // FetchCall's
 constexpr int kPoolThreads = 2;
+constexpr size_t kCompared = 4096;  // bytes that are compared without looking which one differs
 constexpr char kAnyPort[] = "127.0.0.1:0";
 
 uint64_t PatternWord(uint64_t index) {
@@ -247,7 +248,7 @@ class TransportServerImpl final : public TransportServer {
     for (auto [service, port] : {std::pair<grpc::Service*, int*>{&chunks_, &ports_.chunks},
                                  std::pair<grpc::Service*, int*>{&peers_, &ports_.peers}}) {
       grpc::ServerBuilder builder;
-      SetServerOptions(&builder);
+      if (service == &chunks_) SetServerOptions(&builder);
       builder.AddListeningPort(kAnyPort, grpc::InsecureServerCredentials(), port);
       builder.RegisterService(service);
       servers_.push_back(builder.BuildAndStart());
@@ -283,12 +284,19 @@ void FillPattern(uint8_t* data, size_t bytes) {
 }
 
 size_t FirstDifference(const uint8_t* data, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
-    const uint64_t word = PatternWord(i);
-    if (std::memcmp(data + i, &word, std::min(sizeof(word), bytes - i)) == 0) continue;
-    size_t at = i;
-    while (data[at] == reinterpret_cast<const uint8_t*>(&word)[at - i]) ++at;
-    return at;
+  size_t begin = 0;
+  uint64_t differs = 0;
+  for (; begin + kCompared <= bytes && differs == 0; begin += kCompared) {
+    for (size_t i = begin; i < begin + kCompared; i += sizeof(uint64_t)) {
+      uint64_t word;
+      std::memcpy(&word, data + i, sizeof(word));
+      differs |= word ^ PatternWord(i);
+    }
+  }
+  if (differs != 0) begin -= kCompared;
+  for (size_t i = begin; i < bytes; ++i) {
+    const uint64_t word = PatternWord(i / sizeof(uint64_t) * sizeof(uint64_t));
+    if (data[i] != reinterpret_cast<const uint8_t*>(&word)[i % sizeof(word)]) return i;
   }
   return bytes;
 }

@@ -20,7 +20,9 @@ using Clients = std::vector<std::pair<std::string, std::unique_ptr<TransportClie
 Clients AllClients(const TransportLoad& load, const TransportServer::Ports& ports) {
   Clients clients;
   clients.emplace_back("chunk stream", NewChunkStreamClient(load, ports.chunks));
-  clients.emplace_back("protobuf stream", NewProtobufStreamClient(load, ports.peers));
+  for (const bool product : {false, true}) {
+    clients.emplace_back("protobuf stream", NewProtobufStreamClient(load, ports.peers, product));
+  }
   clients.emplace_back("protobuf calls", NewUnaryClient(load, ports.peers));
   for (const bool in_place : {false, true}) {
     auto tcp = NewTcpClient(load, ports.tcp, in_place);

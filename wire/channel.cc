@@ -1,6 +1,7 @@
 #include "wire/channel.h"
 
 #include <arpa/inet.h>
+#include <malloc.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -14,6 +15,25 @@ namespace eps {
 namespace {
 
 constexpr uint32_t kMaxPort = 65535;
+
+// The most that glibc allows, the size of its arenas' heaps, and what a heap may keep.
+constexpr int kMmapThresholdBytes = 32 << 20;
+constexpr int kHeapPadBytes = 64 << 20;
+constexpr int kTrimThresholdBytes = 256 << 20;
+
+// Both ends set the same: each receives.
+struct IntArgument {
+  const char* name;
+  int value;
+};
+constexpr IntArgument kReceiving[] = {
+    {GRPC_ARG_HTTP2_BDP_PROBE, 0},
+    {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes},
+    {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes},
+    {GRPC_ARG_TCP_READ_CHUNK_SIZE, kReadBytes},
+    {GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, kMinReadBytes},
+    {GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kMaxReadBytes},
+};
 
 // The host part without brackets, or empty if there is no ":PORT".
 absl::string_view HostOf(absl::string_view address) {
@@ -84,6 +104,9 @@ bool IsLoopback(absl::string_view address) {
 
 void KeepGrpcInitialised() {
   static const bool once = [] {
+    mallopt(M_MMAP_THRESHOLD, kMmapThresholdBytes);
+    mallopt(M_TRIM_THRESHOLD, kTrimThresholdBytes);
+    mallopt(M_TOP_PAD, kHeapPadBytes);
     grpc_init();
     return true;
   }();
@@ -98,6 +121,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   args.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);  // payloads are packed already
   // One TCP connection carries about 1 GB/s: channels must not share one.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  for (const IntArgument& argument : kReceiving) args.SetInt(argument.name, argument.value);
   // Repeating is the caller's, by identity.
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // Servers are named by the operator; a web proxy never stands between.
@@ -116,6 +140,9 @@ void SetServerOptions(grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(kMaxControlMessageBytes);
   builder->SetMaxSendMessageSize(kMaxControlMessageBytes);
   builder->SetDefaultCompressionAlgorithm(GRPC_COMPRESS_NONE);  // payloads are packed already
+  for (const IntArgument& argument : kReceiving) {
+    builder->AddChannelArgument(argument.name, argument.value);
+  }
   // Else a second server on the port starts too and takes half of the calls.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveTimeMs);

@@ -25,9 +25,25 @@ inline constexpr int kKeepAliveTimeMs = 20'000;
 inline constexpr int kKeepAliveTimeoutMs = 10'000;
 inline constexpr int kMinPingIntervalMs = 10'000;
 
-// Keeps the gRPC library initialised until the process ends. Without it the last channel or server
-// to go shuts the library down, which takes up to 10 s when a socket was being written (gRPC 1.51's
-// backup poller). NewChannel calls it; a server must too. Thread-safe, cheap when repeated.
+// What a stream may have received that nobody has read yet: four slices, so that the sender goes on
+// while one is decoded. The window is fixed. gRPC's probing of the link (BDP) costs half of the
+// receiver's time at memory speed, and on a loopback it settles on less than a slice
+// (bench/transport_bench measures both settings through the throughput).
+inline constexpr int kStreamWindowBytes = 8 << 20;
+inline constexpr int kMaxFrameBytes = 1 << 20;
+// gRPC reads sockets in pieces between these sizes, 8 KiB and less if it is not told.
+inline constexpr int kMinReadBytes = 64 << 10;
+inline constexpr int kReadBytes = 256 << 10;
+inline constexpr int kMaxReadBytes = 4 << 20;
+
+// Prepares the process for gRPC and its messages; NewChannel calls it, a server must too.
+// Thread-safe, cheap when repeated.
+//
+// It keeps the library initialised until the process ends. Without it the last channel or server to
+// go shuts the library down, which takes up to 10 s when a socket was being written (gRPC 1.51's
+// backup poller). And it has malloc keep what is freed, up to 256 MiB in each of its arenas: gRPC
+// allocates what it receives in megabytes, and to fault every page in anew costs more than to
+// receive it.
 void KeepGrpcInitialised();
 
 // A channel of its own connection, with message limits, keep-alive and no gRPC compression.
