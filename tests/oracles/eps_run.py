@@ -18,7 +18,7 @@ class Run:
     grad_norms: list  # of the mean gradient, before clipping
     lrs: list
     weights: dict     # {name: (shape, values)}
-    moments: dict     # {"exp_avg" or "exp_avg_sq": {name: (shape, values)}}
+    moments: dict     # {field of the optimizer's state: {name: (shape, values)}}
     folder: str       # the checkpoint; empty if the run wrote none
 
 
@@ -37,14 +37,18 @@ def call(*command):
 
 def settings(job):
     """The job in the words of EPS's configuration; where EPS has a default, torch has the same."""
+    if job.optimizer == "sgd":
+        optimizer = {"optimizer.momentum": job.momentum}
+    else:
+        optimizer = {"optimizer.betas": "%r,%r" % job.betas, "optimizer.eps": job.eps}
     return {
+        "optimizer.name": job.optimizer, **optimizer,
         "training.steps": jobs.STEPS, "training.seq_len": job.seq_len,
         "training.micro_batch_size": job.micro_batch_size,
         "training.micro_batches": job.micro_batches, "training.parts": job.parts,
         "training.clip": job.clip, "training.max_grad_norm": job.max_grad_norm,
         "training.loss_block_tokens": job.loss_block_tokens, "data.order": "sequential",
-        "optimizer.lr": job.lr, "optimizer.betas": "%r,%r" % job.betas,
-        "optimizer.eps": job.eps, "optimizer.weight_decay": job.weight_decay,
+        "optimizer.lr": job.lr, "optimizer.weight_decay": job.weight_decay,
         "lr_scheduler.name": job.schedule, "lr_scheduler.warmup_steps": job.warmup_steps,
         "servers.addresses": job.servers, "worker.count": job.workers, "worker.threads": 1,
     }
@@ -71,7 +75,7 @@ def train(eps, job, inputs, out, changes=None):
                weights=tensors.read_safetensors(os.path.join(folder, "model.safetensors")),
                moments={field: tensors.read_safetensors(
                    os.path.join(folder, "eps", field + ".safetensors"))
-                        for field in ("exp_avg", "exp_avg_sq")},
+                        for field in job.state_fields},
                folder=folder)
 
 

@@ -39,6 +39,8 @@ class Job:
     workers: int = 1
     servers: int = 1
     loss_block_tokens: int = 1024
+    optimizer: str = "adamw"  # or sgd, which has no betas and no eps
+    momentum: float = 0.0
     lr: float = 1e-3
     betas: tuple = (0.9, 0.999)
     eps: float = 1e-8
@@ -49,6 +51,13 @@ class Job:
     @property
     def batch_size(self):
         return self.micro_batch_size * self.micro_batches * self.parts
+
+    @property
+    def state_fields(self):
+        """The optimizer's state, by torch's names."""
+        if self.optimizer == "adamw":
+            return ("exp_avg", "exp_avg_sq")
+        return ("momentum_buffer",) if self.momentum else ()
 
 
 JOBS = [
@@ -63,6 +72,17 @@ JOBS = [
     Job(name="untied_none", tie_word_embeddings=False, clip="none", seed=4, vocab_size=320,
         n_layer=2, n_head=2, micro_batch_size=3, parts=2, weight_decay=0.3, lr=2e-3,
         schedule="polynomial", warmup_steps=2),
+]
+
+
+# Compared with PyTorch, but not kept in golden files. The decay is strong, so that it shows in
+# these few steps.
+SGD_JOBS = [
+    Job(name="sgd_momentum", tie_word_embeddings=True, clip="exact", optimizer="sgd", momentum=0.9,
+        lr=0.05, weight_decay=0.5, schedule="linear", warmup_steps=2, micro_batch_size=2,
+        micro_batches=2, parts=2, workers=2, servers=2),
+    Job(name="sgd_plain", tie_word_embeddings=False, clip="none", optimizer="sgd", lr=0.1,
+        weight_decay=0.5, seed=3),
 ]
 
 

@@ -59,13 +59,16 @@ def to_arrays(named_tensors):
 
 
 def new_optimizer(job, model, mistake):
-    """AdamW that decays matrices only, as most training scripts group their parameters."""
+    """Decays matrices only, as most training scripts group their parameters."""
     decayed = [p for p in model.parameters() if p.dim() >= 2 or mistake == "decay_on_biases"]
     others = [p for p in model.parameters() if not any(p is q for q in decayed)]
     groups = [{"params": decayed, "weight_decay": job.weight_decay},
               {"params": others, "weight_decay": 0.0}]
+    groups = [g for g in groups if g["params"]]
+    if job.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=job.lr, momentum=job.momentum)
     kind = torch.optim.Adam if mistake == "coupled_decay" else torch.optim.AdamW
-    return kind([g for g in groups if g["params"]], lr=job.lr, betas=job.betas, eps=job.eps)
+    return kind(groups, lr=job.lr, betas=job.betas, eps=job.eps)
 
 
 def new_scheduler(name, optimizer, warmup_steps, total_steps, options=None):
@@ -157,7 +160,7 @@ def train(job, inputs, mistake=None):
     run.weights = to_arrays(model.named_parameters())
     run.moments = {field: to_arrays((name, optimizer.state[parameter][field])
                                     for name, parameter in model.named_parameters())
-                   for field in ("exp_avg", "exp_avg_sq")}
+                   for field in job.state_fields}
     if mistake == "untied_head":
         del run.weights["lm_head.weight"]
     return run

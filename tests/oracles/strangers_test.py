@@ -4,6 +4,7 @@ Runs in the environment of tools/setup_oracles.sh (./test --oracles). Arguments:
 and print_logits.
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -96,6 +97,20 @@ class Training(Folders):
                 with self.subTest(job=job.name, field=field):
                     self.assertEqual([], compare.moments(ours.moments[field],
                                                          theirs.moments[field]))
+
+    def test_sgd_is_torchs_with_and_without_momentum(self):
+        for job in jobs.SGD_JOBS:
+            inputs, ours, theirs = self.both(job)
+            with self.subTest(job=job.name):
+                self.assertEqual([], compare.runs(ours, theirs))
+            for field in job.state_fields:
+                with self.subTest(job=job.name, field=field):
+                    self.assertEqual([], compare.moments(ours.moments[field],
+                                                         theirs.moments[field]))
+            for change in ({"momentum": job.momentum * 0.98 + 0.01}, {"weight_decay": 0.45}):
+                with self.subTest(job=job.name, change=change):
+                    other = oracle.train(dataclasses.replace(job, **change), inputs)
+                    self.assertNotEqual([], compare.runs(ours, other))
 
     def test_jobs_clip_in_some_steps_and_not_in_all(self):
         job = jobs.named("untied_exact")
