@@ -46,7 +46,8 @@ Tensor BytesOf(const std::shared_ptr<std::vector<float>>& stage) {
 float* FloatsOf(const Tensor& tensor) { return static_cast<float*>(tensor.mutable_data_ptr()); }
 
 // A relay of `stages` on the simulated device: every stage turns the activation of each micro-batch
-// into twice that plus its weight, and has a gradient of that minus one. Stage s weighs s + 1.
+// into twice that plus its weight, and the upper half of the stages has a gradient of that minus
+// one. Stage s weighs s + 1.
 class SmallRelay {
  public:
   explicit SmallRelay(uint32_t seed)
@@ -55,7 +56,7 @@ class SmallRelay {
 
   void Run(int stages, int micro_batches) {
     expected_.assign(micro_batches, 0.0f);
-    for (int s = 0; s < stages; ++s) Visit(s, micro_batches);
+    for (int s = 0; s < stages; ++s) Visit(s, micro_batches, /*with_gradient=*/2 * s > stages);
     PushBehind();
     for (int m = 0; m < micro_batches; ++m) {
       WaitFor(*stash_[m].copied);
@@ -74,7 +75,7 @@ class SmallRelay {
     float expected = 0;
   };
 
-  void Visit(int s, int micro_batches) {
+  void Visit(int s, int micro_batches, bool with_gradient) {
     const float weight = static_cast<float>(s + 1);
     auto host = weights_.Take(weight);
     const Tensor pinned = BytesOf(host);
@@ -96,7 +97,7 @@ class SmallRelay {
       stash_[m] = copies_.CopyToStash(out);
       copies_.EndOfMicroBatch();
     }
-    StartPush(std::move(gradient), expected_.back() - 1);
+    if (with_gradient) StartPush(std::move(gradient), expected_.back() - 1);
   }
 
   // As the relay: a gradient is read when the work of the next stage is enqueued.
@@ -155,6 +156,24 @@ TEST(DeviceCopiesTest, MemoryGrowsNeitherWithDepthNorWithMicroBatches) {
       EXPECT_LE(relay.weights().most_in_use, 3) << stages << " stages, seed " << seed;
     }
   }
+}
+
+TEST(DeviceCopiesTest, FillsOneBufferWhileTheOtherIsComputedOn) {
+  auto owned = std::make_unique<SimulatedQueues>(1);
+  SimulatedQueues* const queues = owned.get();
+  DeviceCopies copies(std::move(owned), kBytes);
+  StagePool pool;
+  std::vector<float> seen(20);
+  for (int s = 0; s < 20; ++s) {
+    auto host = pool.Take(static_cast<float>(s));
+    const Tensor pinned = BytesOf(host);
+    const auto stage = copies.LoadStage(pinned, std::move(host));
+    queues->Compute([from = FloatsOf(stage->bytes), to = &seen[s]] { *to = *from; });
+    if (s > 0) EXPECT_GT(queues->pending(), 0u) << "stage " << s << " was waited for";
+  }
+  WaitFor(*queues->Record(DeviceQueue::kCompute));
+  for (int s = 0; s < 20; ++s) EXPECT_EQ(seen[s], static_cast<float>(s));
+  EXPECT_EQ(queues->peak_device_bytes(), 2 * kBytes);
 }
 
 TEST(DeviceCopiesTest, GivesWhoeverHoldsManyStagesAsManyBuffers) {
