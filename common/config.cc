@@ -336,8 +336,9 @@ constexpr Key kKeys[] = {
         "optimizer.eps", "adamw: added to the denominator of the update."),
     MakeKey<Number, &C::optimizer, &OptimizerConfig::momentum>(
         "optimizer.momentum", "sgd: decay of the momentum buffer; 0 keeps none."),
-    MakeKey<Number, &C::optimizer, &OptimizerConfig::weight_decay>("optimizer.weight_decay",
-                                                                   "Decoupled weight decay."),
+    MakeKey<Number, &C::optimizer, &OptimizerConfig::weight_decay>(
+        "optimizer.weight_decay",
+        "Weight decay of matrices: decoupled for adamw, part of the gradient for sgd."),
     MakeKey<Text, &C::lr_scheduler, &Scheduler::name>(
         "lr_scheduler.name", "Learning rate schedule, by its Hugging Face name."),
     MakeKey<Integer, &C::lr_scheduler, &Scheduler::warmup_steps>("lr_scheduler.warmup_steps",
