@@ -33,12 +33,12 @@ constexpr char kFetchMethod[] = "/eps.v1.Data/Fetch";
 
 std::string Loopback(int port) { return absl::StrCat("127.0.0.1:", port); }
 
-// What a program gets that sets nothing, but a connection of its own.
-std::shared_ptr<grpc::Channel> PlainChannel(int port) {
-  KeepGrpcInitialised();
+std::unique_ptr<bench::Peers::Stub> NewStub(int port, Settings settings) {
+  if (settings == Settings::kProduct) return bench::Peers::NewStub(NewChannel(Loopback(port)));
   grpc::ChannelArguments args;
-  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(Loopback(port), grpc::InsecureChannelCredentials(), args);
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  return bench::Peers::NewStub(
+      grpc::CreateCustomChannel(Loopback(port), grpc::InsecureChannelCredentials(), args));
 }
 
 absl::Status BadSlice(uint64_t chunk, uint64_t offset, size_t size) {
@@ -145,8 +145,8 @@ class ChunkStreamClient final : public TransportClient {
 
 class ProtobufStreamClient final : public TransportClient {
  public:
-  ProtobufStreamClient(const TransportLoad& load, const std::shared_ptr<grpc::Channel>& channel)
-      : load_(load), stub_(bench::Peers::NewStub(channel)) {}
+  ProtobufStreamClient(const TransportLoad& load, int port, Settings settings)
+      : load_(load), stub_(NewStub(port, settings)) {}
 
   absl::Status Fetch(uint8_t* out) override {
     grpc::ClientContext context;
@@ -172,8 +172,8 @@ class ProtobufStreamClient final : public TransportClient {
 
 class UnaryClient final : public TransportClient {
  public:
-  UnaryClient(const TransportLoad& load, int port)
-      : load_(load), stub_(bench::Peers::NewStub(PlainChannel(port))) {}
+  UnaryClient(const TransportLoad& load, int port, Settings settings)
+      : load_(load), stub_(NewStub(port, settings)) {}
 
   absl::Status Fetch(uint8_t* out) override {
     for (size_t done = 0; done < load_.total_bytes;) {
@@ -235,13 +235,13 @@ std::unique_ptr<TransportClient> NewChunkStreamClient(const TransportLoad& load,
 }
 
 std::unique_ptr<TransportClient> NewProtobufStreamClient(const TransportLoad& load, int port,
-                                                         bool product_channel) {
-  return std::make_unique<ProtobufStreamClient>(
-      load, product_channel ? NewChannel(Loopback(port)) : PlainChannel(port));
+                                                         Settings settings) {
+  return std::make_unique<ProtobufStreamClient>(load, port, settings);
 }
 
-std::unique_ptr<TransportClient> NewUnaryClient(const TransportLoad& load, int port) {
-  return std::make_unique<UnaryClient>(load, port);
+std::unique_ptr<TransportClient> NewUnaryClient(const TransportLoad& load, int port,
+                                                Settings settings) {
+  return std::make_unique<UnaryClient>(load, port, settings);
 }
 
 absl::StatusOr<std::unique_ptr<TransportClient>> NewTcpClient(const TransportLoad& load, int port,

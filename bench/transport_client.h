@@ -22,13 +22,12 @@ class TransportClient {
 // The product's chunk stream: ByteStream, the stream that the worker fetches with, at most 8
 // requests in flight, one chunk each; slices are split as ShardFetcher splits them.
 std::unique_ptr<TransportClient> NewChunkStreamClient(const TransportLoad& load, int port);
-// The same slices as protobuf messages: one server stream for all, read by generated code, over a
-// channel as gRPC makes it or over one with the product's settings.
+// The same slices as protobuf messages: one server stream for all, read by generated code.
 std::unique_ptr<TransportClient> NewProtobufStreamClient(const TransportLoad& load, int port,
-                                                         bool product_channel);
-// The same slices as protobuf messages, one call for each, one after the other, over a channel as
-// gRPC makes it.
-std::unique_ptr<TransportClient> NewUnaryClient(const TransportLoad& load, int port);
+                                                         Settings settings);
+// The same slices as protobuf messages, one call for each, one after the other.
+std::unique_ptr<TransportClient> NewUnaryClient(const TransportLoad& load, int port,
+                                                Settings settings);
 // A blocking socket. What is received is copied to its place, as by all others; `in_place` receives
 // it there at once, which no transport of messages can do.
 absl::StatusOr<std::unique_ptr<TransportClient>> NewTcpClient(const TransportLoad& load, int port,

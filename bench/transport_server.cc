@@ -16,6 +16,7 @@
 #include "bench/transport.grpc.pb.h"
 #include "common/bytes.h"
 #include "common/executor.h"
+#include "common/status_macros.h"
 #include "eps/v1/data.grpc.pb.h"
 #include "eps_server/rpc/stream_call.h"
 #include "grpcpp/security/server_credentials.h"
@@ -243,28 +244,33 @@ class TransportServerImpl final : public TransportServer {
     for (const auto& server : servers_) server->Shutdown(std::chrono::system_clock::now());
   }
 
-  absl::Status Listen() {
+  absl::Status Listen(Settings settings) {
+    if (settings == Settings::kPlain) return Add(&peers_, settings, &ports_.protobuf);
     KeepGrpcInitialised();
-    for (auto [service, port] : {std::pair<grpc::Service*, int*>{&chunks_, &ports_.chunks},
-                                 std::pair<grpc::Service*, int*>{&peers_, &ports_.peers}}) {
-      grpc::ServerBuilder builder;
-      if (service == &chunks_) SetServerOptions(&builder);
-      builder.AddListeningPort(kAnyPort, grpc::InsecureServerCredentials(), port);
-      builder.RegisterService(service);
-      servers_.push_back(builder.BuildAndStart());
-      if (servers_.back() == nullptr || *port == 0) {
-        servers_.pop_back();
-        return absl::UnavailableError("no port for a gRPC server on 127.0.0.1");
-      }
-    }
-    const absl::Status status = tcp_.Start();
+    EPS_RETURN_IF_ERROR(Add(&peers_, settings, &ports_.protobuf));
+    EPS_RETURN_IF_ERROR(Add(&chunks_, settings, &ports_.chunks));
+    EPS_RETURN_IF_ERROR(tcp_.Start());
     ports_.tcp = tcp_.port();
-    return status;
+    return absl::OkStatus();
   }
 
   Ports ports() const override { return ports_; }
 
  private:
+  // A gRPC server of its own for each service, as in a program that has no other.
+  absl::Status Add(grpc::Service* service, Settings settings, int* port) {
+    grpc::ServerBuilder builder;
+    if (settings == Settings::kProduct) SetServerOptions(&builder);
+    builder.AddListeningPort(kAnyPort, grpc::InsecureServerCredentials(), port);
+    builder.RegisterService(service);
+    auto server = builder.BuildAndStart();
+    if (server == nullptr || *port == 0) {
+      return absl::UnavailableError("no port for a gRPC server on 127.0.0.1");
+    }
+    servers_.push_back(std::move(server));
+    return absl::OkStatus();
+  }
+
   const Source source_;
   ThreadPool pool_;
   ChunkService chunks_;
@@ -301,14 +307,15 @@ size_t FirstDifference(const uint8_t* data, size_t bytes) {
   return bytes;
 }
 
-absl::StatusOr<std::unique_ptr<TransportServer>> TransportServer::Start(const TransportLoad& load) {
+absl::StatusOr<std::unique_ptr<TransportServer>> TransportServer::Start(const TransportLoad& load,
+                                                                        Settings settings) {
   if (load.total_bytes == 0 || load.chunk_bytes == 0) {
     return absl::InvalidArgumentError("a load of no bytes");
   }
   Buffer buffer(load.total_bytes);
   FillPattern(buffer.data(), buffer.size());
   auto server = std::make_unique<TransportServerImpl>(Source{load, std::move(buffer).Freeze()});
-  const absl::Status status = server->Listen();
+  const absl::Status status = server->Listen(settings);
   if (!status.ok()) return status;
   return std::unique_ptr<TransportServer>(std::move(server));
 }

@@ -25,18 +25,23 @@ void FillPattern(uint8_t* data, size_t bytes);
 // Offset of the first of `bytes` that is not the pattern's; `bytes` if all are.
 size_t FirstDifference(const uint8_t* data, size_t bytes);
 
-// Sends the pattern over each of the transports from the same memory: the product's chunk stream
-// (StreamCall, the stream state machine of eps-server, with the server's options), protobuf
-// messages over generated code, and a TCP socket. Listens on free loopback ports until destroyed.
+// Whose settings a process runs with: the product's for channels, servers and malloc, or those that
+// a program has which sets nothing.
+enum class Settings { kProduct, kPlain };
+
+// Sends the pattern from memory over protobuf messages and generated code; with the product's
+// settings also over the product's chunk stream (StreamCall, the stream state machine of
+// eps-server) and over a TCP socket. Listens on free loopback ports until destroyed.
 class TransportServer {
  public:
-  static absl::StatusOr<std::unique_ptr<TransportServer>> Start(const TransportLoad& load);
+  static absl::StatusOr<std::unique_ptr<TransportServer>> Start(const TransportLoad& load,
+                                                                Settings settings);
   virtual ~TransportServer() = default;
 
-  // Ports of the chunk stream, of the protobuf services and of the socket.
+  // 0: not there.
   struct Ports {
+    int protobuf = 0;
     int chunks = 0;
-    int peers = 0;
     int tcp = 0;
   };
   virtual Ports ports() const = 0;

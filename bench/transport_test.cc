@@ -17,17 +17,31 @@ namespace {
 
 using Clients = std::vector<std::pair<std::string, std::unique_ptr<TransportClient>>>;
 
-Clients AllClients(const TransportLoad& load, const TransportServer::Ports& ports) {
-  Clients clients;
-  clients.emplace_back("chunk stream", NewChunkStreamClient(load, ports.chunks));
-  for (const bool product : {false, true}) {
-    clients.emplace_back("protobuf stream", NewProtobufStreamClient(load, ports.peers, product));
+using Servers = std::vector<std::unique_ptr<TransportServer>>;
+
+Servers BothServers(const TransportLoad& load) {
+  Servers servers;
+  for (const Settings settings : {Settings::kProduct, Settings::kPlain}) {
+    auto server = TransportServer::Start(load, settings);
+    EXPECT_TRUE(server.ok()) << server.status();
+    if (server.ok()) servers.push_back(std::move(*server));
   }
-  clients.emplace_back("protobuf calls", NewUnaryClient(load, ports.peers));
+  return servers;
+}
+
+Clients AllClients(const TransportLoad& load, const Servers& servers) {
+  Clients clients;
+  const TransportServer::Ports ports = servers[0]->ports();
+  clients.emplace_back("chunk stream", NewChunkStreamClient(load, ports.chunks));
   for (const bool in_place : {false, true}) {
     auto tcp = NewTcpClient(load, ports.tcp, in_place);
     EXPECT_TRUE(tcp.ok()) << tcp.status();
     if (tcp.ok()) clients.emplace_back("socket", std::move(*tcp));
+  }
+  for (const Settings settings : {Settings::kProduct, Settings::kPlain}) {
+    const int port = servers[settings == Settings::kPlain ? 1 : 0]->ports().protobuf;
+    clients.emplace_back("protobuf stream", NewProtobufStreamClient(load, port, settings));
+    clients.emplace_back("protobuf calls", NewUnaryClient(load, port, settings));
   }
   return clients;
 }
@@ -40,9 +54,9 @@ TEST(Transport, EveryWayDeliversEveryByteAgainAndAgain) {
       {5 * kMaxSliceBytes, 2 * kMaxSliceBytes},
   };
   for (const TransportLoad& load : loads) {
-    const auto server = TransportServer::Start(load);
-    ASSERT_TRUE(server.ok()) << server.status();
-    for (const auto& [name, client] : AllClients(load, (*server)->ports())) {
+    const Servers servers = BothServers(load);
+    ASSERT_EQ(servers.size(), 2u);
+    for (const auto& [name, client] : AllClients(load, servers)) {
       for (int repetition = 0; repetition < 3; ++repetition) {
         std::vector<uint8_t> memory(load.total_bytes + 1, 0xa5);
         const absl::Status status = client->Fetch(memory.data());
@@ -56,12 +70,12 @@ TEST(Transport, EveryWayDeliversEveryByteAgainAndAgain) {
 
 TEST(Transport, AServerThatWentAwayIsAnErrorAndNoHang) {
   const TransportLoad load = {1000, 64};
-  auto server = TransportServer::Start(load);
-  ASSERT_TRUE(server.ok()) << server.status();
-  const Clients clients = AllClients(load, (*server)->ports());
+  Servers servers = BothServers(load);
+  ASSERT_EQ(servers.size(), 2u);
+  const Clients clients = AllClients(load, servers);
   std::vector<uint8_t> memory(load.total_bytes);
   for (const auto& [name, client] : clients) EXPECT_TRUE(client->Fetch(memory.data()).ok()) << name;
-  server->reset();
+  servers.clear();
   for (const auto& [name, client] : clients) {
     EXPECT_FALSE(client->Fetch(memory.data()).ok()) << name;
   }
