@@ -190,8 +190,9 @@ class PythonClient(unittest.TestCase):
         self.assertEqual(push(2, 0, gradient, 7)[0], "DUPLICATE")
         self.assertEqual(push(3, 0, other, 8)[0], "DUPLICATE")
         self.assertEqual(push(4, 0, other, 7)[0], "CONFLICT")
-        outcome, message = push(5, 1, struct.pack("<f", 2.0**51) * (len(weights) // 4), 7)
+        outcome, message = push(5, 1, other[:-4], 7)
         self.assertEqual(outcome, "REFUSED", message)
+        self.assertIn("expected %d" % len(other), message)
         self.assertEqual(push(6, 1, other, 7)[0], "ACCEPTED")
         sender.close()
         self.assertEqual(list(replies), [])
@@ -224,6 +225,23 @@ class PythonClient(unittest.TestCase):
             next(replies)
         self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
         self.assertIn("without credit", caught.exception.details())
+
+    def test_8_a_gradient_that_is_not_finite_ends_the_job(self):
+        chunk, weights = max(self.fetch(stage=2).items(), key=lambda item: len(item[1]))
+        gradient = struct.pack("<f", 2.0**51) * (len(weights) // 4)
+        sender = Sender()
+        replies = self.data.Push(iter(sender), timeout=TIMEOUT_S)
+        sender.put(header(self.job_id, 1, chunk, 2, 1, gradient, 7))
+        self.assertTrue(next(replies).HasField("credit"))
+        for frame in slices(1, gradient):
+            sender.put(frame)
+        ack = next(replies).ack
+        self.assertEqual(ack.outcome, data_pb2.Ack.REFUSED)
+        for text in ("step 1", "layer.2", "part 1", "is not finite", "training.nonfinite=skip"):
+            self.assertIn(text, ack.message)
+        sender.close()
+        status = self.control.Status(control_pb2.StatusRequest(), timeout=TIMEOUT_S)
+        self.assertEqual(status.state, control_pb2.JOB_STATE_FAILED)
 
 
 if __name__ == "__main__":
