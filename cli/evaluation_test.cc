@@ -159,6 +159,7 @@ TEST_F(EvaluationTest, TheFigureDependsNeitherOnServersNorWorkersNorPrefetchAndT
                    "--training.eval_samples=17"});
       const auto [code, output] = Run(Train("o", more));
       ASSERT_EQ(code, 0) << output;
+      EXPECT_TRUE(absl::StrContains(output, "every 2 steps and behind the last, 17 held-out"));
       EXPECT_TRUE(absl::StrContains(output, "step: 3/3 eval_loss: ")) << output;
       EXPECT_EQ(TrainingBits("o", 3), bits);
       EXPECT_EQ(Steps("o"), "1 2 e2 3 e3");

@@ -95,6 +95,7 @@ absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
         "evaluated; set the steps between evaluations");
   }
   if (plan->spec.model.type == ModelType::kSynthetic) {
+    plan->eval_samples = training.eval_samples;
     if (training.eval_samples > 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("training.eval_steps of a model of type ", kSyntheticType,
@@ -110,7 +111,12 @@ absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
   EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
                        TokenData::Open(plan->config.data.eval_path, vocabulary, "data.eval_path"));
   EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
-  return NewTokenEvaluationSource(plan->spec, *data, training.eval_samples).status();
+  EPS_RETURN_IF_ERROR(NewTokenEvaluationSource(plan->spec, *data, training.eval_samples).status());
+  plan->eval_samples = training.eval_samples;
+  if (plan->eval_samples == 0) {
+    plan->eval_samples = (data->size() - 1) / plan->spec.training.seq_len;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) {
@@ -162,6 +168,14 @@ uint64_t LargestStage(const JobSpec& spec, const ChunkMap& chunks) {
 uint32_t Width(const ModelSpec& model) {
   return static_cast<uint32_t>(model.type == ModelType::kGpt2 ? model.gpt2.n_embd
                                                               : model.synthetic.n_embd);
+}
+
+// The line about evaluations; empty if there are none.
+std::string EvaluationSummary(const TrainPlan& plan) {
+  if (plan.eval_samples == 0) return "";
+  return absl::StrCat("evaluation: every ", plan.config.training.eval_steps,
+                      " steps and behind the last, ", FormatCount(plan.eval_samples),
+                      " held-out samples\n");
 }
 
 }  // namespace
@@ -330,7 +344,7 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
       " (", spec.codecs.gradients, ")\n", "batch: ", t.micro_batch_size, " x ", t.micro_batches,
       " x ", t.parts, " samples (micro_batch_size x micro_batches x parts) of ", t.seq_len,
       " tokens = ", FormatCount(spec.tokens_per_step()), " tokens; mode ", ModeName(t.mode),
-      ", clip ", ClipName(t.clip), "\n");
+      ", clip ", ClipName(t.clip), "\n", EvaluationSummary(plan));
 }
 
 }  // namespace eps

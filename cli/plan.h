@@ -23,6 +23,7 @@ struct TrainPlan {
   std::string model_folder;     // where model.path's config.json lies; empty for the quickstart's
   std::string initial_weights;  // model.safetensors (.index.json) there; empty: the spec's values
   double unigram_entropy = 0;   // of the data in nats; 0 for a model without tokens
+  uint64_t eval_samples = 0;    // held-out samples of an evaluation; 0: there is none
 };
 
 // Reads the model's config.json (model_type gpt2, or eps-synthetic with n_layer, n_embd, tied) and
