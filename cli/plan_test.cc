@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -137,6 +138,24 @@ TEST(PlanTest, RefusesWhatCannotBeAndNamesTheKey) {
     const absl::Status status = MakePlan(c.run).status();
     EXPECT_EQ(status.code(), c.code) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), c.says)) << c.says << " | " << status;
+  }
+}
+
+TEST(PlanTest, CountsTheStateThatTheOptimizerKeeps) {
+  const std::pair<const char*, double> kept[] = {
+      {"12 bytes", -1}, {"8 bytes", 0.9}, {"4 bytes", 0}};
+  for (const auto& [bytes, momentum] : kept) {
+    RunConfig run = Synthetic();
+    if (momentum >= 0) {
+      run.config.optimizer.name = "sgd";
+      run.config.optimizer.momentum = momentum;
+    }
+    const auto plan = MakePlan(run);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const auto summary = PlanSummary(*plan, 1);
+    ASSERT_TRUE(summary.ok());
+    EXPECT_TRUE(absl::StrContains(*summary, absl::StrCat("(", bytes, " per parameter)")))
+        << *summary;
   }
 }
 
