@@ -232,6 +232,21 @@ TEST_F(EvaluationTest, AWorkerThatDiesInAnEvaluationHangsNothing) {
   }
 }
 
+TEST_F(EvaluationTest, AnInterruptWaitsForAnEvaluationLongerThanThePatienceForAStep) {
+  WriteModel(256);
+  const auto child =
+      Start(Train("o", {"--training.steps=9", "--training.eval_steps=2",
+                        "--training.eval_samples=60000", "--servers.worker_timeout=200ms"}),
+            /*read_stdout=*/true);
+  const auto deadline = Clock::now() + kPatience;
+  ASSERT_TRUE(child->WaitForLine("step: 2/", deadline).ok());
+  child->Signal(SIGINT);
+  ASSERT_TRUE(child->WaitForLine("interrupted: ", deadline).ok());
+  EXPECT_TRUE(child->WaitForLine("checkpoint: ", deadline).ok());
+  EXPECT_EQ(CodeOf(child.get()), 0);
+  EXPECT_EQ(Steps("o"), "1 2 e2 3");
+}
+
 TEST_F(EvaluationTest, RefusesSettingsThatWouldEvaluateNothing) {
   std::ofstream(folder_ + "/gpt2.json")
       << R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 16, "n_embd": 64,)"

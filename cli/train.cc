@@ -134,6 +134,8 @@ class TrainRun {
   absl::Status OnQuiet(StepWatch* watch);
   absl::Status Blame(const absl::Status& status);
   absl::Status StopAtNextBorder();
+  void ExtendPatience();
+  bool Evaluating() const;
   absl::Status WriteCheckpoint(uint64_t step);
   void ShowWaits();
   void Summarize() const;
@@ -356,6 +358,7 @@ absl::Status TrainRun::Log(const v1::StepRecord& record) {
 absl::Status TrainRun::OnEvaluation(const v1::StepRecord& record) {
   last_record_ = Clock::now();
   longest_step_ = std::max(longest_step_, record.step_seconds());
+  if (stopping_) ExtendPatience();
   Print(EvaluationLine(record, spec_.training.steps) + "\n");
   // A resume evaluates its border again: the same figure.
   return metrics_->Evaluated(record.step()) ? absl::OkStatus() : Log(record);
@@ -378,13 +381,25 @@ absl::Status TrainRun::OnRecord(const v1::StepRecord& record) {
   return absl::OkStatus();
 }
 
+// From now on, how long the step that runs may take before an interrupted run is given up.
+void TrainRun::ExtendPatience() {
+  const double patience = std::max(
+      static_cast<double>(plan_.config.servers.worker_timeout_ms) / 1e3, 3 * longest_step_);
+  stop_by_ = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(patience * 1e3));
+}
+
+// Whether workers of ours, which are alive, have an evaluation to finish before the next step.
+bool TrainRun::Evaluating() const {
+  const uint64_t every = plan_.config.training.eval_steps;
+  return every > 0 && step_ > 0 && step_ % every == 0 && plan_.config.worker.count > 0 &&
+         !metrics_->Evaluated(step_);
+}
+
 // Moves the gate to a border that no server has passed.
 absl::Status TrainRun::StopAtNextBorder() {
   Print("interrupted: finishing the step, then a checkpoint; once more ends at once\n");
   stopping_ = true;
-  const double patience = std::max(
-      static_cast<double>(plan_.config.servers.worker_timeout_ms) / 1e3, 3 * longest_step_);
-  stop_by_ = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(patience * 1e3));
+  ExtendPatience();
   gate_ = step_ + 1;
   while (true) {
     EPS_ASSIGN_OR_RETURN(const uint64_t latest, client_->Gate(gate_));
@@ -425,7 +440,7 @@ absl::Status TrainRun::OnQuiet(StepWatch* watch) {
                                               log_folder_));
     }
   }
-  if (stopping_ && Clock::now() > stop_by_) {
+  if (stopping_ && Clock::now() > stop_by_ && !Evaluating()) {
     ShowWaits();
     return absl::CancelledError(absl::StrCat("interrupted, and step ", gate_,
                                              " did not come to an end (servers.worker_timeout)"));
