@@ -11,6 +11,7 @@
 #include "ATen/Parallel.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/ops/_fused_adamw.h"
+#include "ATen/ops/empty.h"
 #include "ATen/ops/from_blob.h"
 #include "ATen/ops/full.h"
 #include "common/flush_denormals.h"
@@ -51,28 +52,39 @@ AdamWScalars Scalars() {
 
 float* Floats(const PageArray& array) { return static_cast<float*>(array.data()); }
 
-at::Tensor View(const PageArray& array, size_t n) {
-  return at::from_blob(array.data(), {static_cast<int64_t>(n)}, at::kFloat);
-}
-
 }  // namespace
 
-AdamWPair::AdamWPair(size_t n)
+// torch's side; `pages` is empty if torch allocated.
+struct AdamWPair::Tensors {
+  std::vector<std::unique_ptr<PageArray>> pages;
+  std::vector<at::Tensor> arrays;
+};
+
+AdamWPair::AdamWPair(size_t n, TorchMemory memory)
     : n_(n),
-      grad_(n * sizeof(float)),
       ours_{PageArray(n * sizeof(float)), PageArray(n * sizeof(float)),
-            PageArray(n * sizeof(float))},
-      torchs_{PageArray(n * sizeof(float)), PageArray(n * sizeof(float)),
-              PageArray(n * sizeof(float))} {
+            PageArray(n * sizeof(float)), PageArray(n * sizeof(float))},
+      torchs_(std::make_unique<Tensors>()) {
   for (size_t i = 0; i < n; ++i) {
     const float x = static_cast<float>(i * 2654435761u >> 8 & 0xffff) / 65536.0f;
-    Floats(grad_)[i] = 1e-3f * (x - 0.5f);
-    Floats(ours_[0])[i] = 0.02f * x - 0.01f;
-    Floats(ours_[1])[i] = 1e-4f * (0.5f - x);
-    Floats(ours_[2])[i] = 1e-8f * (x + 0.1f);
+    Floats(ours_[kWeight])[i] = 0.02f * x - 0.01f;
+    Floats(ours_[kFirst])[i] = 1e-4f * (0.5f - x);
+    Floats(ours_[kSecond])[i] = 1e-8f * (x + 0.1f);
+    Floats(ours_[kGradient])[i] = 1e-3f * (x - 0.5f);
   }
-  for (int a = 0; a < 3; ++a) std::memcpy(torchs_[a].data(), ours_[a].data(), n * sizeof(float));
+  const std::vector<int64_t> shape{static_cast<int64_t>(n)};
+  for (const PageArray& array : ours_) {
+    if (memory == TorchMemory::kHugePages) {
+      torchs_->pages.push_back(std::make_unique<PageArray>(n * sizeof(float)));
+      torchs_->arrays.push_back(at::from_blob(torchs_->pages.back()->data(), shape, at::kFloat));
+    } else {
+      torchs_->arrays.push_back(at::empty(shape, at::kFloat));
+    }
+    std::memcpy(torchs_->arrays.back().data_ptr<float>(), array.data(), n * sizeof(float));
+  }
 }
+
+AdamWPair::~AdamWPair() = default;
 
 double AdamWPair::TimeOurs(int threads) {
   const AdamWScalars scalars = Scalars();
@@ -87,11 +99,11 @@ double AdamWPair::TimeOurs(int threads) {
       AdamWTile tile;
       tile.rows = 1;
       tile.cols = (t == threads - 1 ? n_ : begin + share) - begin;
-      tile.grad = Floats(grad_) + begin;
+      tile.grad = Floats(ours_[kGradient]) + begin;
       tile.grad_ld = tile.cols;
-      tile.weight = Floats(ours_[0]) + begin;
-      tile.exp_avg = Floats(ours_[1]) + begin;
-      tile.exp_avg_sq = Floats(ours_[2]) + begin;
+      tile.weight = Floats(ours_[kWeight]) + begin;
+      tile.exp_avg = Floats(ours_[kFirst]) + begin;
+      tile.exp_avg_sq = Floats(ours_[kSecond]) + begin;
       tile.ld = tile.cols;
       ready.fetch_add(1);
       while (!go.load()) std::this_thread::yield();
@@ -105,15 +117,17 @@ double AdamWPair::TimeOurs(int threads) {
   return Seconds(start);
 }
 
-double AdamWPair::TimeTorch(int threads) {
+double AdamWPair::TimeTorch(int threads, bool clips) {
   at::set_num_threads(threads);
   const at::Tensor step = at::full({}, static_cast<double>(kStep), at::kFloat);
-  const std::vector<at::Tensor> weight{View(torchs_[0], n_)}, grad{View(grad_, n_)};
-  const std::vector<at::Tensor> exp_avg{View(torchs_[1], n_)}, exp_avg_sq{View(torchs_[2], n_)};
+  const std::vector<at::Tensor>& arrays = torchs_->arrays;
+  const at::Tensor one = at::full({}, 1.0, at::kFloat);
   ScopedFlushDenormals flush;
   const auto start = std::chrono::steady_clock::now();
-  at::_fused_adamw_(weight, grad, exp_avg, exp_avg_sq, {}, {step}, kLr, kBeta1, kBeta2, kDecay,
-                    kEps, /*amsgrad=*/false, /*maximize=*/false);
+  if (clips) at::Tensor(arrays[kGradient]).mul_(one);
+  at::_fused_adamw_({arrays[kWeight]}, {arrays[kGradient]}, {arrays[kFirst]}, {arrays[kSecond]}, {},
+                    {step}, kLr, kBeta1, kBeta2, kDecay, kEps, /*amsgrad=*/false,
+                    /*maximize=*/false);
   return Seconds(start);
 }
 
@@ -122,10 +136,11 @@ std::string AdamWPair::Difference() const {
   // The terms that were added up: a weight's own size and that of a step, a moment's and the
   // gradient's part in it.
   const double terms[] = {20 * kLr * kUpdateRelative, 1e-4 * kRelative, 1e-9 * kRelative};
-  for (int a = 0; a < 3; ++a) {
+  for (const Array a : {kWeight, kFirst, kSecond}) {
+    const float* const torchs = torchs_->arrays[a].data_ptr<float>();
     for (size_t i = 0; i < n_; ++i) {
       const double ours = Floats(ours_[a])[i];
-      const double other = Floats(torchs_[a])[i];
+      const double other = torchs[i];
       if (std::abs(ours - other) <= kRelative * std::abs(other) + terms[a]) continue;
       char text[160];
       std::snprintf(text, sizeof(text), "%s of parameter %zu: %.9g, torch has %.9g", names[a], i,

@@ -2,6 +2,8 @@
 
 #include "bench/adamw_torch.h"
 
+#include <utility>
+
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -9,11 +11,13 @@ namespace {
 
 TEST(AdamWTorch, BothKernelsMakeTheSameUpdate) {
   for (const size_t n : {size_t{1}, size_t{1037}, (size_t{1} << 16) + 13}) {
-    for (const int threads : {1, 2}) {
-      AdamWPair pair(n);
+    for (const auto& [threads, memory] :
+         {std::pair{1, TorchMemory::kTensors}, std::pair{2, TorchMemory::kTensors},
+          std::pair{2, TorchMemory::kHugePages}}) {
+      AdamWPair pair(n, memory);
       for (int i = 0; i < 3; ++i) {
         EXPECT_GT(pair.TimeOurs(threads), 0);
-        EXPECT_GT(pair.TimeTorch(threads), 0);
+        EXPECT_GT(pair.TimeTorch(threads, /*clips=*/i == 1), 0);
       }
       EXPECT_EQ(pair.Difference(), "") << n << " parameters, " << threads << " threads";
     }
@@ -21,7 +25,7 @@ TEST(AdamWTorch, BothKernelsMakeTheSameUpdate) {
 }
 
 TEST(AdamWTorch, AnUpdateThatOneOfThemDidNotMakeIsADifference) {
-  AdamWPair pair(1037);
+  AdamWPair pair(1037, TorchMemory::kTensors);
   pair.TimeOurs(2);
   EXPECT_NE(pair.Difference(), "");
   pair.TimeTorch(2);
@@ -29,7 +33,7 @@ TEST(AdamWTorch, AnUpdateThatOneOfThemDidNotMakeIsADifference) {
 }
 
 TEST(AdamWTorch, AWeightThatIsOffByAThousandthOfAStepIsADifference) {
-  AdamWPair pair(1037);
+  AdamWPair pair(1037, TorchMemory::kTensors);
   pair.TimeOurs(2);
   pair.TimeTorch(2);
   float& weight = pair.our_weights()[1036];

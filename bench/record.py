@@ -32,6 +32,21 @@ BENCHMARKS = {
         "kernel, per round: 1.0 is the memory's limit, the goal is at least 0.90 over contiguous "
         "memory.",
         ["//bench:adamw_bench"], [["bazel-bin/bench/adamw_bench", "64", "25", "2"]]),
+    "adamw-torch": Benchmark(
+        "AdamW against torch's fused AdamW",
+        "Time of the kernel behind torch.optim.AdamW(fused=True) on the processor / time of the "
+        "update kernel, per round, as many threads for both; the goal is at least 1.20. Both move "
+        "28 bytes per parameter: where both reach the memory's limit, 1.0 is all there is. "
+        "`scaled` is with the pass that clipping costs torch and our kernel has built in.",
+        ["//bench:adamw_torch_bench"], [["bazel-bin/bench/adamw_torch_bench", "64", "25", "2"]]),
+    "transport": Benchmark(
+        "The chunk stream against TCP and protobuf",
+        "Throughput of the chunk stream from a server process to a worker process over loopback / "
+        "of the same bytes another way, per round; every byte is compared after each fetch. Codecs "
+        "and checksums of chunks are left out. Goals: at least 0.95 of a TCP socket whose reader "
+        "copies to where the bytes belong, 1.3 of protobuf messages in a gRPC stream, 2.0 of a "
+        "gRPC call per slice; the processes of the latter two set nothing.",
+        ["//bench:transport_bench"], [["bazel-bin/bench/transport_bench", "512", "25"]]),
 }
 
 
