@@ -82,7 +82,7 @@ TEST(Transport, AServerThatWentAwayIsAnErrorAndNoHang) {
 }
 
 TEST(Transport, TheComparisonSeesEveryWrongByte) {
-  std::vector<uint8_t> memory(1003);
+  std::vector<uint8_t> memory(3 * 4096 + 1003);  // more than is compared at once
   FillPattern(memory.data(), memory.size());
   EXPECT_EQ(FirstDifference(memory.data(), memory.size()), memory.size());
   for (size_t i = 0; i < memory.size(); ++i) {
