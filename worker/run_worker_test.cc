@@ -154,6 +154,48 @@ TEST_F(RunWorkerTest, RefusesDataThatIsNotTheJobs) {
   EXPECT_TRUE(server_->seen().begins.empty());
 }
 
+TEST_F(RunWorkerTest, EvaluatesTheHeldOutDataThatItsConfigurationNames) {
+  StartServer(TinyGpt2Spec());
+  options_.config.training.eval_steps = 2;
+  options_.config.data.eval_path = {WriteText("held_out.txt", std::string(3 * 32 + 5, 'c'))};
+  const absl::Status status = RunWorker(options_, Never);
+  ASSERT_TRUE(status.ok()) << status;
+  std::vector<uint64_t> borders;
+  for (const v1::BeginStepRequest& request : server_->seen().begins) {
+    if (request.evaluations_size() == 0) continue;
+    borders.push_back(request.step() - 1);
+    // Part 0, which this worker hosts, has the first of two micro-batches of 2 and 1 samples.
+    EXPECT_EQ(request.evaluations(0).tokens(), 2u * 32);
+    EXPECT_GT(request.evaluations(0).loss_sum(), 0.0);
+  }
+  EXPECT_EQ(borders, (std::vector<uint64_t>{2, 3}));
+}
+
+TEST_F(RunWorkerTest, RefusesHeldOutDataThatItCannotEvaluate) {
+  StartServer(TinyGpt2Spec());
+  options_.config.training.eval_steps = 2;
+  const std::string few = WriteText("few.txt", std::string(32, 'c'));
+  const std::string enough = WriteText("enough.txt", std::string(100, 'c'));
+  const struct {
+    std::vector<std::string> paths;
+    uint64_t samples;
+    std::string text;
+  } cases[] = {
+      {{}, 0, "data.eval_path names no held-out data"},
+      {{few}, 0, "32 tokens"},
+      {{enough}, 4, "holds 3 whole samples"},
+      {{"/nonexistent/x"}, 0, "data.eval_path"},
+  };
+  for (const auto& c : cases) {
+    options_.config.data.eval_path = c.paths;
+    options_.config.training.eval_samples = c.samples;
+    const absl::Status status = RunWorker(options_, Never);
+    EXPECT_FALSE(status.ok()) << c.text;
+    EXPECT_TRUE(absl::StrContains(status.message(), c.text)) << status;
+  }
+  EXPECT_TRUE(server_->seen().begins.empty());
+}
+
 TEST_F(RunWorkerTest, NamesAServerThatIsNotThere) {
   StartServer(TinySyntheticSpec());
   server_->Stop();

@@ -104,6 +104,45 @@ TEST_F(JoinAndBeginTest, BeginStepCarriesPartsAndLosses) {
   EXPECT_TRUE(end->done);
 }
 
+TEST_F(JoinAndBeginTest, AnEvaluationIsReportedToTheLeadByRepeatingTheRequest) {
+  StartServers(2);
+  ChangeAll([](Script* s) { s->parts = {1, 3}; });
+  Join();
+  const uint64_t steps = spec_.training.steps;
+  // Behind a step in the middle, and behind the last one, where the servers say done.
+  for (const uint64_t step : {uint64_t{5}, steps + 1}) {
+    ASSERT_TRUE(client_->BeginStep(Step(step), {}).ok());
+    int failures = 2;  // repeated as any other request
+    servers_[0]->Change([&](Script* s) {
+      s->begin_step = [&failures, step](const v1::BeginStepRequest& request,
+                                        v1::BeginStepReply* reply) {
+        reply->set_step(step);
+        return request.evaluations_size() > 0 && failures-- > 0
+                   ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "busy")
+                   : grpc::Status::OK;
+      };
+    });
+    const absl::Status status =
+        client_->ReportEvaluation({{PartId(1), 4.5, 10}, {PartId(3), 2.25, 12}});
+    ASSERT_TRUE(status.ok()) << status;
+    servers_[0]->Change([](Script* s) { s->begin_step = nullptr; });
+    const v1::BeginStepRequest request = servers_[0]->seen().begins.back();
+    EXPECT_EQ(request.step(), step);
+    EXPECT_EQ(request.parts_size(), 2);
+    EXPECT_EQ(request.losses_size(), 0);
+    ASSERT_EQ(request.evaluations_size(), 2);
+    EXPECT_EQ(request.evaluations(1).part(), 3u);
+    EXPECT_EQ(request.evaluations(1).step(), step - 1);
+    EXPECT_EQ(request.evaluations(1).loss_sum(), 2.25);
+    EXPECT_EQ(request.evaluations(1).tokens(), 12u);
+    EXPECT_EQ(request.worker_nonce(), servers_[0]->seen().begins.front().worker_nonce());
+  }
+  for (const v1::BeginStepRequest& request : servers_[1]->seen().begins) {
+    EXPECT_EQ(request.evaluations_size(), 0) << "only the lead sums";
+  }
+  EXPECT_EQ(servers_[1]->seen().begins.size(), 2u);
+}
+
 TEST_F(JoinAndBeginTest, BeginStepWaitsForAServerThatDrains) {
   StartServers(2);
   Join();
