@@ -3,7 +3,7 @@
 
 // `eps bench depth`: the project's first promise, measured. A GPT-2 of growing depth is trained for
 // a few steps through real servers and a real worker; the device's memory must not grow with the
-// layers, the stash must be what arithmetic says, the servers' memory 12 bytes per parameter and a
+// layers, the stash must be what arithmetic says, the servers' memory the job's state and a
 // bounded rest.
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace eps {
 // What arithmetic says about a depth, in bytes.
 struct DepthBounds {
   uint64_t stash = 0;   // stage inputs of all micro-batches, kept from forward to backward
-  uint64_t state = 0;   // 12 bytes per parameter, over all servers
+  uint64_t state = 0;   // 12 bytes per parameter with AdamW, over all servers
   uint64_t server = 0;  // the most that state and contributions may take, over all servers
 };
 // REQUIRES an eager gpt2 job whose parts are all on one worker.

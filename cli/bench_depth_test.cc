@@ -131,7 +131,7 @@ TEST(BenchDepth, EachVerdictFailsForItsOwnReasonAlone) {
       {"device_flat", [](DepthRun* run) { run->worker.device_peak = 0; }},
       {"stash_as_predicted", [](DepthRun* run) { ++run->worker.stash_peak; }},
       {"stash_as_predicted", [](DepthRun* run) { --run->worker.stash_peak; }},
-      {"state_12_bytes", [](DepthRun* run) { --run->state_peak; }},
+      {"state_exact", [](DepthRun* run) { --run->state_peak; }},
       {"servers_bounded", [](DepthRun* run) { ++run->contribution_peak; }},
   };
   for (const Case& c : cases) {
