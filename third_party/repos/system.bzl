@@ -40,6 +40,9 @@ _EXTRA_STATIC_LIBS = {
     "rocksdb": ["-lsnappy", "-lzstd", "-llz4", "-lbz2", "-lz"],
 }
 
+# Debian has no archive of these: a static build needs their shared libraries beside it.
+_NO_ARCHIVE = ["-lfmt", "-lhwy", "-lisal", "-lspdlog"]
+
 _ALWAYS_SHARED = ["-ldl", "-lrt", "-lpthread", "-lm", "-latomic", "-lsystemd"]
 
 def _dedup_keep_last(flags):
@@ -73,11 +76,12 @@ def _library(rctx, name, modules):
     archives = [
         flag
         for flag in extra + static_libs + _EXTRA_STATIC_LIBS.get(name, [])
-        if flag not in _ALWAYS_SHARED and flag.startswith("-l")
+        if flag not in _ALWAYS_SHARED + _NO_ARCHIVE and flag.startswith("-l")
     ]
     shared = ["-Wl,--as-needed"] + extra + libs
     static = ["-Wl,-Bstatic", "-Wl,--start-group"] + archives
     static += ["-Wl,--end-group", "-Wl,-Bdynamic", "-ldl", "-lrt", "-lpthread", "-lm"]
+    static += [flag for flag in static_libs if flag in _NO_ARCHIVE]
     defines = [flag[2:] for flag in cflags if flag.startswith("-D")]
     return _LIBRARY % (name, static, shared, defines)
 
