@@ -26,12 +26,11 @@ inline constexpr int kKeepAliveTimeoutMs = 10'000;
 inline constexpr int kMinPingIntervalMs = 10'000;
 
 // What a stream may have received that nobody has read yet: four slices, so that the sender goes on
-// while one is decoded. The window is fixed. gRPC's probing of the link (BDP) costs half of the
-// receiver's time at memory speed, and on a loopback it settles on less than a slice
-// (bench/transport_bench measures both settings through the throughput).
+// while one is decoded. The window is fixed: with gRPC's probing of the link (BDP) the receiver took
+// 0.14 instead of 0.08 CPU seconds per GB over loopback (bench/transport_bench).
 inline constexpr int kStreamWindowBytes = 8 << 20;
 inline constexpr int kMaxFrameBytes = 1 << 20;
-// gRPC reads sockets in pieces between these sizes, 8 KiB and less if it is not told.
+// The pieces in which gRPC reads a socket; by itself it begins with 8 KiB.
 inline constexpr int kMinReadBytes = 64 << 10;
 inline constexpr int kReadBytes = 256 << 10;
 inline constexpr int kMaxReadBytes = 4 << 20;
