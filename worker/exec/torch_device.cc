@@ -7,6 +7,7 @@
 #endif
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "ATen/Context.h"
@@ -31,6 +32,8 @@ std::string LoadCuda() {
   const std::string no_driver = WhyNoCudaDriver();
   if (!no_driver.empty()) return absl::StrCat("no NVIDIA driver: ", no_driver);
   if (c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return "";
+  // Without it LibTorch refuses to multiply matrices when bits must repeat.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     const char* error = dlerror();
     return absl::StrCat("no CUDA half of LibTorch: ", error == nullptr ? "unknown error" : error);

@@ -389,7 +389,7 @@ class HeadStage final : public Gpt2Stage {
     CopyLabelLogP(log_p, labels_all, first, count, out->label_log_p);
 
     // The gradient of -log_p[label] in the memory of the scores, which are not needed any more.
-    scores.zero_().scatter_(1, targets, counted.to(at::kFloat).mul_(-scale).unsqueeze(1));
+    SetLabels(targets, counted.to(at::kFloat).unsqueeze(1), -scale, &scores);
     scores = at::_log_softmax_backward_data(scores, log_p, 1, at::kFloat);
     Tensor& dweight = out->gradient[lm_weight_];
     if (dweight.defined()) {
@@ -399,6 +399,17 @@ class HeadStage final : public Gpt2Stage {
     }
     Tensor dh_block = dh.narrow(0, first, count);
     at::mm_out(dh_block, scores, weight);
+  }
+
+  // Zeros but for value * counted[row] at the row's target.
+  static void SetLabels(const Tensor& targets, const Tensor& counted, double value,
+                        Tensor* scores) {
+    scores->zero_();
+    if (scores->device().is_cpu()) {
+      scores->scatter_(1, targets, counted.mul(value));
+    } else {  // whose scatter of a tensor counts as one whose bits do not repeat
+      scores->scatter_(1, targets, value).mul_(counted);
+    }
   }
 
   // Writes rows [first, first + count) of `out`, of which `log_p` holds the scores.
