@@ -52,8 +52,10 @@ BENCHMARKS = {
 
 def run(command):
     """(exit code, output) of a command run at the root of the tree."""
+    # Threads of LibTorch that spin after their work would take the cores from what comes next.
     result = subprocess.run(command, cwd=report.ROOT, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT_S)
+                            stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT_S,
+                            env=dict(os.environ, OMP_WAIT_POLICY="passive"))
     return result.returncode, result.stdout.decode(errors="replace").strip()
 
 
