@@ -1,10 +1,14 @@
 // Of the library as nvcc made it, on a machine with or without a device.
 
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
 #include "worker/exec/cuda_library.h"
 
@@ -34,6 +38,23 @@ TEST(CudaLibraryTest, ALaunchWithoutADriverIsAnErrorWithAText) {
   EXPECT_NE(error, 0);
   EXPECT_TRUE(absl::StrContains(kernels->error_text(error), "driver"))
       << kernels->error_text(error);
+}
+
+// Of what defines bits, only the instructions that a CPU has, too.
+TEST(CudaLibraryTest, AddsWithoutDenormalsAndFusesNothing) {
+  std::ifstream file(PathOf("kernels.ptx"));
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  ASSERT_TRUE(absl::StrContains(text, "TreeAddKernel")) << "not the kernels";
+  int additions = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    EXPECT_FALSE(absl::StrContains(line, "fma.")) << line;
+    EXPECT_FALSE(absl::StrContains(line, "mul.f") || absl::StrContains(line, "mul.rn")) << line;
+    if (!absl::StrContains(line, ".f32") || !absl::StrContains(line, "add.")) continue;
+    ++additions;
+    EXPECT_TRUE(absl::StrContains(line, "add.rn.ftz.f32") || absl::StrContains(line, "add.ftz.f32"))
+        << line;
+  }
+  EXPECT_GT(additions, 0);
 }
 
 }  // namespace

@@ -13,17 +13,8 @@ _ARCHITECTURES = [
 # division and root are exact, as on a CPU.
 _NUMERICS = ["-ftz=true", "-fmad=false", "-prec-div=true", "-prec-sqrt=true"]
 
-def cuda_shared_library(name, out, srcs, hdrs = [], visibility = None):
-    """`out` from .cu files, with the CUDA runtime inside and only the C functions of it exported.
-
-    It needs nothing to be loaded, not even a driver. Tagged manual: only a build that names it, or
-    what depends on it, needs the compiler.
-    """
-    nvcc = [CUDA_ROOT + "/bin/nvcc", "-ccbin", HOST_CXX, "-std=c++17", "-O3", "-shared"]
-    nvcc += ["-cudart", "static", "-L%s/lib" % CUDA_ROOT, "-L%s/lib64" % CUDA_ROOT]
-    nvcc += ["-Werror=all-warnings", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra"]
-    nvcc += ["-Xcompiler=-ffp-contract=off", "-Xlinker=--exclude-libs=ALL"]
-    nvcc += _NUMERICS + _ARCHITECTURES
+def _nvcc_rule(name, out, srcs, hdrs, flags, visibility):
+    nvcc = [CUDA_ROOT + "/bin/nvcc", "-ccbin", HOST_CXX, "-std=c++17", "-O3"] + _NUMERICS + flags
     command = " ".join(nvcc) + " -I. -o $@ " + " ".join(["$(location %s)" % s for s in srcs])
     if not HAS_CUDA:
         command = "echo 'no CUDA compiler: run tools/setup_cuda.sh or set CUDA_HOME, then" + \
@@ -37,3 +28,18 @@ def cuda_shared_library(name, out, srcs, hdrs = [], visibility = None):
         tags = ["manual"],
         visibility = visibility,
     )
+
+def cuda_shared_library(name, out, srcs, hdrs = [], visibility = None):
+    """`out` from .cu files, with the CUDA runtime inside and only the C functions of it exported.
+
+    It needs nothing to be loaded, not even a driver. Tagged manual: only a build that names it, or
+    what depends on it, needs the compiler.
+    """
+    flags = ["-shared", "-cudart", "static", "-L%s/lib" % CUDA_ROOT, "-L%s/lib64" % CUDA_ROOT]
+    flags += ["-Werror=all-warnings", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra"]
+    flags += ["-Xcompiler=-ffp-contract=off", "-Xlinker=--exclude-libs=ALL"]
+    _nvcc_rule(name, out, srcs, hdrs, flags + _ARCHITECTURES, visibility)
+
+def cuda_assembly(name, out, srcs, hdrs = [], visibility = None):
+    """What nvcc made of .cu files, as text: PTX, with the flags of cuda_shared_library."""
+    _nvcc_rule(name, out, srcs, hdrs, ["-ptx", "-arch=compute_90"], visibility)
