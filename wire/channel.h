@@ -26,8 +26,7 @@ inline constexpr int kKeepAliveTimeoutMs = 10'000;
 inline constexpr int kMinPingIntervalMs = 10'000;
 
 // What a stream may have received that nobody has read yet: four slices, so that the sender goes on
-// while one is decoded. The window is fixed: with gRPC's probing of the link (BDP) the receiver took
-// 0.14 instead of 0.08 CPU seconds per GB over loopback (bench/transport_bench).
+// while one is decoded. The window is fixed, docs/adr/0005-fixed-stream-window.md says why.
 inline constexpr int kStreamWindowBytes = 8 << 20;
 inline constexpr int kMaxFrameBytes = 1 << 20;
 // The pieces in which gRPC reads a socket; by itself it begins with 8 KiB.
