@@ -227,7 +227,8 @@ def section_body(options, pairs, verdict):
 
 `bench/step_ratio.py --rounds={options.rounds} --steps={options.steps}{extra}`
 
-The quickstart model, 8,192 tokens per step (8 samples x 4 micro-batches x 256 tokens). *Servers*:
+The quickstart model and settings, 8,192 tokens per step (8 samples x 4 micro-batches x 256 tokens){
+', ' + ', '.join(options.extra) if options.extra else ''}. *Servers*:
 `eps train` (servers, worker, front: all their work) on the same cores as *one process*: the same
 GPT-2 with recomputed blocks, clipping and LibTorch's fused AdamW. Job id and losses agree.
 
@@ -259,6 +260,7 @@ def parse_arguments(arguments):
                         help="no pair begins later, undisturbed or not")
     parser.add_argument("--eps-arg", dest="extra", action="append", default=[],
                         help="passed to eps train (repeatable)")
+    parser.add_argument("--section", default=SECTION, help="of the page that is written")
     parser.add_argument("--write", help="page to write the result into, e.g. docs/benchmarks.md")
     options = parser.parse_args(arguments)
     if min(options.rounds, options.steps, options.warmup, options.cores) < 1:
@@ -285,7 +287,8 @@ def main():
     print(verdict.text)
     print("CPU ratio " + report.format_spread([cpu_ratio(p) for p in verdict.used]))
     if options.write:
-        report.write_section(options.write, SECTION, section_body(options, pairs, verdict))
+        report.write_section(options.write, options.section,
+                             section_body(options, pairs, verdict))
     return 0 if verdict.reached else 1
 
 
