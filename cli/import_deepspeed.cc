@@ -163,7 +163,7 @@ class Importer {
     for (const auto& [name, value] : root.items()) {
       if (done_.count(name) > 0) continue;
       const auto reason = std::find_if(std::begin(kReasons), std::end(kReasons),
-                                       [&](const Reason& r) { return name == r.key; });
+                                       [&key = name](const Reason& r) { return key == r.key; });
       const bool known = reason != std::end(kReasons) && reason->why != nullptr;
       LeaveOut(name, value, known ? reason->why : "not a key that is known here");
     }
