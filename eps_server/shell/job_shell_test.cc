@@ -70,8 +70,8 @@ class JobShellTest : public ::testing::Test {
   void SetUp() override { Create({"a:1"}, ShardId(0)); }
   void TearDown() override {
     shell_.reset();
+    timers_.Stop();  // a timer that fires posts to the pool
     pool_.reset();
-    timers_.Stop();
   }
 
   void Create(std::vector<std::string> servers, ShardId shard) {
