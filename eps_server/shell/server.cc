@@ -173,9 +173,9 @@ void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
   } else {
     peers_.Stop();
   }
-  // No call is left. What they posted runs before the pool ends; then nobody posts any more.
-  pool_.reset();
+  // No call is left, and no timer posts any more. What was posted runs before the pool ends.
   timers_.Stop();
+  pool_.reset();
   MutexLock lock(&mu_);
   ended_ = true;
   ended_changed_.NotifyAll();
