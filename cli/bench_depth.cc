@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -124,13 +123,8 @@ absl::StatusOr<RunConfig> ConfigOf(const Options& options) {
 class TemporaryFolder {
  public:
   static absl::StatusOr<std::unique_ptr<TemporaryFolder>> Make() {
-    const char* const base = std::getenv("TMPDIR");
-    std::string path =
-        absl::StrCat(base != nullptr && *base != '\0' ? base : "/tmp", "/eps-depth-XXXXXX");
-    if (mkdtemp(path.data()) == nullptr) {
-      return IoError(absl::StrCat("bench depth: cannot make a folder at ", path, " (TMPDIR)"));
-    }
-    return std::make_unique<TemporaryFolder>(path);
+    EPS_ASSIGN_OR_RETURN(std::string path, MakeTemporaryFolder("depth"));
+    return std::make_unique<TemporaryFolder>(std::move(path));
   }
   explicit TemporaryFolder(std::string path) : path_(std::move(path)) {}
   ~TemporaryFolder() {

@@ -1,10 +1,12 @@
 #include "cli/files.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -89,6 +91,14 @@ absl::Status CreateFolder(const std::string& path) {
   if (!error) return absl::OkStatus();
   errno = error.value();
   return Errno("create", path);
+}
+
+absl::StatusOr<std::string> MakeTemporaryFolder(absl::string_view purpose) {
+  const char* const base = std::getenv("TMPDIR");
+  std::string path =
+      absl::StrCat(base != nullptr && *base != '\0' ? base : "/tmp", "/eps-", purpose, "-XXXXXX");
+  if (mkdtemp(path.data()) == nullptr) return Errno("create (TMPDIR)", path);
+  return path;
 }
 
 absl::Status RenamePath(const std::string& from, const std::string& to) {

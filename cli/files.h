@@ -10,10 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace eps {
 
-// The whole content of a file. NotFound, or Internal with the reason.
+// All functions may be called from any thread; two that write one path need their own order.
+
+// The whole content of a file. InvalidArgument if it is a folder.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
 // Writes a new or emptied file and syncs it; the folder that holds it is not synced.
@@ -28,6 +31,10 @@ absl::Status SyncPath(const std::string& path);
 // Creates a folder and those above it; one that is there is left as it is.
 absl::Status CreateFolder(const std::string& path);
 
+// A new, empty folder below TMPDIR (or /tmp) whose name begins with "eps-<purpose>-". It stays
+// until the caller removes it.
+absl::StatusOr<std::string> MakeTemporaryFolder(absl::string_view purpose);
+
 // Makes `from` appear as `to` in one step, with all that is in it.
 absl::Status RenamePath(const std::string& from, const std::string& to);
 
@@ -37,6 +44,7 @@ struct FileSums {
   uint32_t crc32c = 0;
   std::string sha256;  // in hexadecimal digits
 };
+// Reads the whole file once.
 absl::StatusOr<FileSums> SumFile(const std::string& path);
 
 }  // namespace eps

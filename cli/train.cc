@@ -1,7 +1,5 @@
 #include "cli/train.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -20,6 +18,7 @@
 #include "cli/checkpoint_folders.h"
 #include "cli/cluster.h"
 #include "cli/control_client.h"
+#include "cli/files.h"
 #include "cli/initial_weights.h"
 #include "cli/interrupt.h"
 #include "cli/metrics_log.h"
@@ -48,16 +47,6 @@ constexpr size_t kSummarySteps = 20;
 void Print(absl::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
-}
-
-// Where logs go when no output folder is asked for. Kept if something failed.
-absl::StatusOr<std::string> TemporaryFolder() {
-  const char* const base = std::getenv("TMPDIR");
-  std::string path = absl::StrCat(base != nullptr ? base : "/tmp", "/eps-train-XXXXXX");
-  if (mkdtemp(&path[0]) == nullptr) {
-    return absl::InternalError(absl::StrCat("cannot create ", path, " for logs (TMPDIR)"));
-  }
-  return path;
 }
 
 // The lead's step records, read by a thread, taken in order by the supervisor.
@@ -214,7 +203,7 @@ absl::Status TrainRun::OpenResume() {
 absl::Status TrainRun::OpenFolders() {
   std::error_code error;
   if (out().empty()) {
-    EPS_ASSIGN_OR_RETURN(log_folder_, TemporaryFolder());
+    EPS_ASSIGN_OR_RETURN(log_folder_, MakeTemporaryFolder("train"));  // kept if something failed
     temporary_ = true;
     Print("note: checkpoint.dir (--out) is empty: no checkpoint will be written\n");
   } else {

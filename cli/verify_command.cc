@@ -4,7 +4,6 @@
 #include <sys/wait.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/child_process.h"
 #include "cli/command_line.h"
+#include "cli/files.h"
 #include "cli/run_config.h"
 #include "cli/siblings.h"
 #include "cli/train.h"
@@ -36,16 +36,6 @@ bool IsOnlyComparison(const std::vector<std::string>& arguments) {
     }
   }
   return false;
-}
-
-absl::StatusOr<std::string> TemporaryFolder() {
-  const char* base = std::getenv("TMPDIR");
-  std::string path =
-      absl::StrCat(base != nullptr && *base != '\0' ? base : "/tmp", "/eps-verify-XXXXXX");
-  if (mkdtemp(path.data()) == nullptr) {
-    return IoError(absl::StrCat("verify: cannot make a folder at ", path));
-  }
-  return path;
 }
 
 // Runs a program to its end with our streams; its exit code.
@@ -84,7 +74,7 @@ absl::Status RunVerifyCommand(const std::vector<std::string>& arguments) {
   for (const auto& [key, value] : line.settings) has_folder |= key == "checkpoint.dir";
   std::string folder;
   if (!has_folder) {
-    EPS_ASSIGN_OR_RETURN(folder, TemporaryFolder());
+    EPS_ASSIGN_OR_RETURN(folder, MakeTemporaryFolder("verify"));
     line.settings.emplace_back("checkpoint.dir", folder);
   }
   line.settings.emplace_back("checkpoint.save_steps", "1");
