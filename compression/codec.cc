@@ -1,17 +1,92 @@
 #include "compression/codec.h"
 
+#include <map>
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "compression/float_codecs.h"
+#include "absl/strings/str_split.h"
+#include "common/check.h"
+#include "common/mutex.h"
 
 namespace eps {
 namespace {
 
-// Every codec of this build, in the order of their numbers.
-std::vector<const Codec*> AllCodecs() { return {Fp32Codec(), Bf16Codec()}; }
+// What the codecs' folders registered, and the codecs made of it so far.
+class Registry {
+ public:
+  // Never destroyed: codecs live as long as the process.
+  static Registry& Get() {
+    static Registry* const registry = new Registry();
+    return *registry;
+  }
+
+  void Add(CodecFamily family) {
+    MutexLock lock(&mu_);
+    for (const auto& [id, other] : families_) {
+      EPS_CHECK_MSG(id != family.id && other.name != family.name,
+                    "codecs " << family.name << " and " << other.name << " share name or number "
+                              << static_cast<int>(id));
+    }
+    families_.emplace(family.id, std::move(family));
+  }
+
+  absl::StatusOr<const Codec*> Find(absl::string_view name) {
+    MutexLock lock(&mu_);
+    const auto known = codecs_.find(name);
+    if (known != codecs_.end()) return known->second.get();
+    std::vector<std::string> pieces = absl::StrSplit(name, ':');
+    for (const auto& [id, family] : families_) {
+      if (family.name != pieces.front()) continue;
+      pieces.erase(pieces.begin());
+      absl::StatusOr<std::unique_ptr<Codec>> codec = family.create(name, pieces);
+      if (!codec.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("codec \"", name, "\": ", codec.status().message(), "; it is written ",
+                         family.name, family.parameters));
+      }
+      return codecs_.emplace(std::string(name), *std::move(codec)).first->second.get();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no codec \"", name, "\"; known are ", absl::StrJoin(Names(), ", ")));
+  }
+
+  bool Knows(CodecId id) {
+    MutexLock lock(&mu_);
+    return families_.count(id) > 0;
+  }
+
+  std::vector<std::string> NamesOfAll() {
+    MutexLock lock(&mu_);
+    return Names();
+  }
+
+  std::vector<std::string> Examples() {
+    MutexLock lock(&mu_);
+    std::vector<std::string> examples;
+    for (const auto& [id, family] : families_) {
+      examples.insert(examples.end(), family.examples.begin(), family.examples.end());
+    }
+    return examples;
+  }
+
+ private:
+  std::vector<std::string> Names() const EPS_REQUIRES(mu_) {
+    std::vector<std::string> names;
+    for (const auto& [id, family] : families_) {
+      names.push_back(absl::StrCat(family.name, family.parameters));
+    }
+    return names;
+  }
+
+  Mutex mu_;
+  std::map<CodecId, CodecFamily> families_ EPS_GUARDED_BY(mu_);
+  std::map<std::string, std::unique_ptr<Codec>, std::less<>> codecs_ EPS_GUARDED_BY(mu_);
+};
 
 constexpr char kElementPayload[] = "eps/inadmissible_element";
 
@@ -26,39 +101,40 @@ absl::optional<uint64_t> InadmissibleElement(const absl::Status& status) {
   return element;
 }
 
-absl::Status WithInadmissibleElement(absl::Status status, uint64_t element) {
-  status.SetPayload(kElementPayload, absl::Cord(absl::StrCat(element)));
-  return status;
+absl::Status InadmissibleGradient(absl::string_view codec, const Chunk& chunk, uint64_t element,
+                                  float value) {
+  // The element as its tensor's owner knows it: by row and column of the whole tensor.
+  for (size_t i = 0; i < chunk.segments.size(); ++i) {
+    const Segment& s = chunk.segments[i];
+    if (element >= s.offset + s.elements()) continue;
+    const uint64_t in_segment = element - s.offset;
+    absl::Status status = absl::InvalidArgumentError(absl::StrFormat(
+        "gradient of tensor %d (chunk %d, segment %d, codec %s): element at row %d, column %d is "
+        "%g; every magnitude must be below 2^50 (1.1259e+15)",
+        s.tensor.value(), chunk.id.value(), i, codec, s.row + in_segment / s.cols,
+        in_segment % s.cols, value));
+    status.SetPayload(kElementPayload, absl::Cord(absl::StrCat(element)));
+    return status;
+  }
+  EPS_CHECK_MSG(false, "element " << element << " of chunk " << chunk.id << " is in no segment");
+  return absl::OkStatus();
 }
+
+CodecRegistration::CodecRegistration(CodecFamily family) { Registry::Get().Add(std::move(family)); }
 
 absl::StatusOr<const Codec*> FindCodec(absl::string_view name) {
-  for (const Codec* codec : AllCodecs()) {
-    if (codec->name() == name) return codec;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("quantization.weights, quantization.gradients: there is no codec \"", name,
-                   "\"; known are ", absl::StrJoin(CodecNames(), ", ")));
+  return Registry::Get().Find(name);
 }
 
-absl::StatusOr<const Codec*> FindCodec(CodecId id) {
-  for (const Codec* codec : AllCodecs()) {
-    if (codec->traits().id == id) return codec;
-  }
-  return absl::InvalidArgumentError(absl::StrCat("there is no codec number ", static_cast<int>(id),
-                                                 "; known are ",
-                                                 absl::StrJoin(CodecNames(), ", ")));
-}
+bool IsKnownCodec(CodecId id) { return Registry::Get().Knows(id); }
 
-std::vector<std::string> CodecNames() {
-  std::vector<std::string> names;
-  for (const Codec* codec : AllCodecs()) names.emplace_back(codec->name());
-  return names;
-}
+std::vector<std::string> CodecNames() { return Registry::Get().NamesOfAll(); }
 
-Bytes EncodeChunk(const Codec& codec, const Chunk& chunk, Axis axis, const RngKey& rng,
-                  const float* elements, MemoryKind kind, MemoryAccount* account) {
-  const std::unique_ptr<TileEncoder> encoder =
-      codec.NewEncoder(chunk, axis, rng, /*residual_or_null=*/nullptr, kind, account);
+std::vector<std::string> CodecExamples() { return Registry::Get().Examples(); }
+
+Bytes EncodeChunk(const Codec& codec, const Chunk& chunk, const EncodeOptions& options,
+                  const float* elements) {
+  const std::unique_ptr<TileEncoder> encoder = codec.NewEncoder(chunk, options);
   ForEachTile(chunk, [&](const Tile& tile) {
     const Segment& s = chunk.segments[tile.segment];
     encoder->Write(tile, s.cols, elements + tile.offset(s));

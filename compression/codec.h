@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,8 @@ namespace eps {
 // parts, sums and their squares stay finite (PROTOCOL.md 2.6).
 inline constexpr float kMaxGradient = 1125899906842624.0f;  // 2^50
 
-// Numbers on the wire; never reused.
+// A codec's number on the wire, chosen in the codec's folder; never reused. It names the format,
+// not the parameters: those are part of the name, which the job spec holds.
 enum class CodecId : uint16_t { kNone = 0, kFp32 = 1, kBf16 = 2 };
 
 // An encoded chunk whose bytes were checked. Immutable, thread-safe, random access by tile.
@@ -55,45 +57,86 @@ enum class Content { kWeights, kGradient };
 // If `status` is Open's refusal of well-formed bytes because of a value (Content::kGradient), the
 // index of that element in its chunk; else nothing. Travels as a payload, inside a process only.
 absl::optional<uint64_t> InadmissibleElement(const absl::Status& status);
-// Marks a refusal so.
-absl::Status WithInadmissibleElement(absl::Status status, uint64_t element);
+// That refusal, by codec name and element of the chunk.
+absl::Status InadmissibleGradient(absl::string_view codec, const Chunk& chunk, uint64_t element,
+                                  float value);
+
+// How one chunk is to be encoded.
+struct EncodeOptions {
+  // Along which blocks run; block codecs only.
+  Axis axis = Axis::kRow;
+  // What stochastic rounding draws from; two encodings with equal keys give equal bytes.
+  RngKey rng;
+  // Error feedback: the chunk's elements times FP32, added to what Write brings; holds what the
+  // encoded bytes leave out once Finish returned. Null: dropped values are lost. Only for codecs
+  // with uses_residual.
+  float* residual_or_null = nullptr;
+  // Who pays for the encoded bytes; the account may be null.
+  MemoryKind kind = MemoryKind::kScratch;
+  MemoryAccount* account = nullptr;
+};
 
 // Stateless, immutable, thread-safe; owned by the registry for the life of the process.
 class Codec {
  public:
   struct Traits {
     CodecId id = CodecId::kNone;
-    bool exact = false;       // decode(encode(x)) == x for every float that is not NaN
-    bool fixed_size = false;  // every chunk of a shape has the same encoded size
-    bool uses_residual = false;
-    double bits_per_element = 0;
+    bool exact = false;           // decode(encode(x)) == x for every float that is not NaN
+    bool fixed_size = false;      // every chunk of a shape and axis has the same encoded size
+    bool uses_residual = false;   // drops elements: for gradients only
+    uint32_t block = 1;           // elements that share a scale
+    double bits_per_element = 0;  // of a large tensor; expected if not fixed_size
   };
 
   virtual ~Codec() = default;
+  // With parameters, as FindCodec takes it: "topk:0.01".
   virtual absl::string_view name() const = 0;
   virtual const Traits& traits() const = 0;
-  virtual size_t MaxEncodedSize(const Chunk& chunk) const = 0;
-  // `chunk` must outlive the result. Bytes may be hostile: every length, index and scale is
-  // checked. InvalidArgument says what was expected and found; for a value that is not admissible
-  // as a gradient, InadmissibleElement has its place.
-  virtual absl::StatusOr<std::shared_ptr<const EncodedChunk>> Open(const Chunk& chunk, Bytes bytes,
+  virtual size_t MaxEncodedSize(const Chunk& chunk, Axis axis) const = 0;
+  // `chunk` must outlive the result; `axis` is the encoder's. Bytes may be hostile: every length,
+  // index and scale is checked. InvalidArgument says what was expected and found; for a value that
+  // is not admissible as a gradient, InadmissibleElement has its place.
+  virtual absl::StatusOr<std::shared_ptr<const EncodedChunk>> Open(const Chunk& chunk, Axis axis,
+                                                                   Bytes bytes,
                                                                    Content content) const = 0;
-  // `chunk` must outlive the encoder. The bytes are charged to `account` (may be null) as `kind`.
-  // `axis`, `rng` and `residual_or_null` matter only to codecs with blocks, stochastic rounding or
-  // error feedback.
-  virtual std::unique_ptr<TileEncoder> NewEncoder(const Chunk& chunk, Axis axis, const RngKey& rng,
-                                                  Buffer* residual_or_null, MemoryKind kind,
-                                                  MemoryAccount* account) const = 0;
+  // `chunk` and what the options point to must outlive the encoder.
+  virtual std::unique_ptr<TileEncoder> NewEncoder(const Chunk& chunk,
+                                                  const EncodeOptions& options) const = 0;
 };
 
-// The codec of that name, or InvalidArgument with the known names. Thread-safe.
+// The codec of that name, parameters included ("mx6", "topk:0.01"), or InvalidArgument with the
+// known names. Thread-safe; the same object for the same name.
 absl::StatusOr<const Codec*> FindCodec(absl::string_view name);
-absl::StatusOr<const Codec*> FindCodec(CodecId id);
+// Whether `id` is the number of some codec of this build, whatever its parameters.
+bool IsKnownCodec(CodecId id);
+// Every registered name with its parameters as the user writes them ("topk:FRACTION"), by number.
 std::vector<std::string> CodecNames();
+// Complete names that exercise every registered codec and each of its parameters: for tests.
+std::vector<std::string> CodecExamples();
+
+// What a codec's folder says of it at start-up (docs/guides/add_a_codec.md):
+//
+//   const CodecRegistration kMx9({"mx9", CodecId{8}, "[:truncate]", {"mx9", "mx9:truncate"},
+//   &New});
+struct CodecFamily {
+  std::string name;  // up to the first colon
+  CodecId id = CodecId::kNone;
+  std::string parameters;             // as CodecNames shows them, colon included
+  std::vector<std::string> examples;  // for CodecExamples
+  // `name` as given; `parameters`: its pieces behind the first colon. InvalidArgument says what is
+  // wrong with them.
+  std::function<absl::StatusOr<std::unique_ptr<Codec>>(absl::string_view name,
+                                                       const std::vector<std::string>& parameters)>
+      create;
+};
+struct CodecRegistration {
+  // Two families with one name or number end the process.
+  explicit CodecRegistration(CodecFamily family);
+};
 
 // Encodes a whole chunk that lies in memory as its segments in order, row-major (Segment::offset).
-Bytes EncodeChunk(const Codec& codec, const Chunk& chunk, Axis axis, const RngKey& rng,
-                  const float* elements, MemoryKind kind, MemoryAccount* account);
+Bytes EncodeChunk(const Codec& codec, const Chunk& chunk, const EncodeOptions& options,
+                  const float* elements);
 // The inverse, for `elements` of chunk.elements floats.
 void DecodeChunk(const EncodedChunk& encoded, const Chunk& chunk, float* elements);
 

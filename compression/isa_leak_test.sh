@@ -7,7 +7,7 @@ set -euo pipefail
 
 checked=0
 for file in "$@"; do
-  case "$file" in *.a | *.o) ;; *) continue ;; esac
+  case "$file" in *.a | *.lo | *.o) ;; *) continue ;; esac
   checked=$((checked + 1))
   listing=$(objdump --disassemble --no-show-raw-insn "$file")
   report=$(awk '

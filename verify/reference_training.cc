@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "common/flush_denormals.h"
 #include "common/status_macros.h"
-#include "compression/codec_reference.h"
+#include "compression/codecs/floats/reference.h"
 #include "spec/rng.h"
 #include "spec/schedule.h"
 #include "verify/tree_sum.h"
@@ -26,7 +26,7 @@ constexpr uint32_t kStaleStage = 1;
 float RoundedToBf16(float x) {
   uint32_t bits = 0;
   std::memcpy(&bits, &x, sizeof(bits));
-  bits = uint32_t{codec_reference::RoundToBf16(bits)} << 16;
+  bits = uint32_t{float_reference::RoundToBf16(bits)} << 16;
   std::memcpy(&x, &bits, sizeof(x));
   return x;
 }

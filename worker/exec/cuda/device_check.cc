@@ -14,7 +14,7 @@
 #include "common/check.h"
 #include "common/flush_denormals.h"
 #include "common/tree_add.h"
-#include "compression/codec_reference.h"
+#include "compression/codecs/floats/reference.h"
 #include "worker/exec/cuda/elementwise.h"
 #include "worker/exec/cuda_library.h"
 
@@ -92,7 +92,7 @@ uint64_t CountBf16Differences(const CudaKernels& kernels) {
   const std::vector<uint16_t> encoded = codes.Read();
   uint64_t differences = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    differences += encoded[i] != codec_reference::RoundToBf16(elementwise::BitsOf(values[i]));
+    differences += encoded[i] != float_reference::RoundToBf16(elementwise::BitsOf(values[i]));
   }
 
   std::vector<uint16_t> all(65536);

@@ -46,7 +46,7 @@ EPS_HOST_DEVICE inline float DecodeBf16One(uint16_t bits) {
   return FloatOf(static_cast<uint32_t>(bits) << 16);
 }
 
-// As codec_reference::RoundToBf16: nearest, ties to even; NaN becomes the quiet NaN with the same
+// As float_reference::RoundToBf16: nearest, ties to even; NaN becomes the quiet NaN with the same
 // sign and upper six payload bits; denormals are rounded like any other value.
 EPS_HOST_DEVICE inline uint16_t EncodeBf16One(float value) {
   const uint32_t bits = BitsOf(value);

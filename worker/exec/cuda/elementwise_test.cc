@@ -6,7 +6,7 @@
 
 #include "common/flush_denormals.h"
 #include "common/tree_add.h"
-#include "compression/codec_reference.h"
+#include "compression/codecs/floats/reference.h"
 #include "gtest/gtest.h"
 
 namespace eps::elementwise {
@@ -84,7 +84,7 @@ TEST(ElementwiseTest, DecodesEveryBf16AsTheCodec) {
   for (uint32_t code = 0; code < 65536; ++code) {
     const uint8_t bytes[] = {static_cast<uint8_t>(code & 0xff), static_cast<uint8_t>(code >> 8)};
     float expected;
-    codec_reference::DecodeBf16(bytes, 1, 1, 1, 1, &expected);
+    float_reference::DecodeBf16(bytes, 1, 1, 1, 1, &expected);
     ASSERT_EQ(BitsOf(DecodeBf16One(static_cast<uint16_t>(code))), BitsOf(expected)) << code;
   }
 }
@@ -93,7 +93,7 @@ TEST(ElementwiseTest, EncodesAsTheCodecAroundEveryBf16) {
   for (uint32_t code = 0; code < 65536; ++code) {
     for (const uint32_t low : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
       const uint32_t bits = code << 16 | low;
-      ASSERT_EQ(EncodeBf16One(FloatOf(bits)), codec_reference::RoundToBf16(bits)) << bits;
+      ASSERT_EQ(EncodeBf16One(FloatOf(bits)), float_reference::RoundToBf16(bits)) << bits;
     }
   }
 }
@@ -102,7 +102,7 @@ TEST(ElementwiseTest, EncodesRandomFloatsAsTheCodec) {
   uint64_t state = 2;
   for (int i = 0; i < 4'000'000; ++i) {
     const uint32_t bits = static_cast<uint32_t>(SplitMix(&state) >> 32);
-    ASSERT_EQ(EncodeBf16One(FloatOf(bits)), codec_reference::RoundToBf16(bits)) << bits;
+    ASSERT_EQ(EncodeBf16One(FloatOf(bits)), float_reference::RoundToBf16(bits)) << bits;
   }
 }
 

@@ -1,18 +1,18 @@
-#include "compression/codec_kernels.h"
+#include "compression/codecs/floats/kernels.h"
 
 #include <cstring>
 
 #include "common/flush_denormals.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "compression/codec_kernels.cc"
+#define HWY_TARGET_INCLUDE "compression/codecs/floats/kernels.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded elements are little-endian");
 
 HWY_BEFORE_NAMESPACE();
-namespace eps::codec_kernels {
+namespace eps::float_kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
@@ -210,11 +210,11 @@ void EncodeBf16Rows(const float* in, size_t ld, size_t rows, size_t cols, size_t
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
-}  // namespace eps::codec_kernels
+}  // namespace eps::float_kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace eps::codec_kernels {
+namespace eps::float_kernels {
 
 HWY_EXPORT(ScanFp32);
 HWY_EXPORT(ScanBf16);
@@ -251,5 +251,5 @@ void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out
   HWY_DYNAMIC_DISPATCH(EncodeBf16Rows)(in, ld, rows, cols, out_ld, out);
 }
 
-}  // namespace eps::codec_kernels
+}  // namespace eps::float_kernels
 #endif  // HWY_ONCE

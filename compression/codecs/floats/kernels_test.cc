@@ -1,6 +1,6 @@
 // The kernels against the scalar reference, on every instruction set of this machine.
 
-#include "compression/codec_kernels.h"
+#include "compression/codecs/floats/kernels.h"
 
 #include <cmath>
 #include <cstring>
@@ -8,69 +8,17 @@
 #include <vector>
 
 #include "common/guarded_memory.h"
-#include "compression/codec_reference.h"
+#include "compression/codec_testing.h"
+#include "compression/codecs/floats/reference.h"
 #include "gtest/gtest.h"
-#include "hwy/targets.h"
 
 namespace eps {
 namespace {
 
 constexpr size_t kMaxLength = 150;
 
-// Runs `body` once per instruction set that is compiled in and supported here.
-template <class Body>
-void OnEveryTarget(Body body) {
-  const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
-  ASSERT_FALSE(targets.empty());
-  for (const int64_t target : targets) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    SCOPED_TRACE(hwy::TargetName(target));
-    body();
-  }
-  ::testing::Test::RecordProperty("targets", static_cast<int>(targets.size()));
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
-
-// A linear congruential generator: equal on every machine.
-class Random {
- public:
-  uint32_t Next() {
-    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<uint32_t>(state_ >> 32);
-  }
-
- private:
-  uint64_t state_ = 42;
-};
-
-// Bit patterns at the borders of every rule: zeros, denormals, halves between bfloat16 values,
-// 2^50 and its neighbours, the largest finite values, infinities, quiet and signalling NaN.
-const std::vector<uint32_t>& SpecialBits() {
-  static const std::vector<uint32_t>* const bits = new std::vector<uint32_t>{
-      0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff, 0x00008000,
-      0x00018000, 0x00800000, 0x3f800000, 0x3f808000, 0x3f818000, 0x3f808001,
-      0x3f807fff, 0xbf818000, 0x587fffff, 0x58800000, 0x58800001, 0xd8800000,
-      0x7f7f7fff, 0x7f7f8000, 0x7f7fffff, 0xff7fffff, 0x7f800000, 0xff800000,
-      0x7f800001, 0x7fc00000, 0x7fbfffff, 0xff80ffff, 0xffffffff, 0x7fffffff};
-  return *bits;
-}
-
-float ToFloat(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-uint32_t ToBits(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
 // `n` elements of `bytes` bytes each: every fourth a special value, else random bits.
-std::string AnyBits(size_t n, size_t bytes, Random* random) {
+std::string AnyBits(size_t n, size_t bytes, TestRandom* random) {
   std::string out(n * bytes, '\0');
   for (size_t i = 0; i < n; ++i) {
     uint32_t word = random->Next();
@@ -85,14 +33,14 @@ std::string AnyBits(size_t n, size_t bytes, Random* random) {
 void ExpectSame(const std::vector<float>& expected, const float* found, const std::string& what) {
   for (size_t i = 0; i < expected.size(); ++i) {
     if (std::isnan(expected[i]) && std::isnan(found[i])) continue;
-    ASSERT_EQ(ToBits(expected[i]), ToBits(found[i])) << what << ", element " << i;
+    ASSERT_EQ(BitsOfFloat(expected[i]), BitsOfFloat(found[i])) << what << ", element " << i;
   }
 }
 
 using Decode = void (*)(const uint8_t*, size_t, size_t, size_t, size_t, float*);
 
 void CheckDecode(size_t bytes, Decode reference, Decode kernel) {
-  Random random;
+  TestRandom random;
   for (size_t n = 0; n <= kMaxLength; ++n) {
     const std::string encoded = AnyBits(n, bytes, &random);
     const std::string before = AnyBits(n, 4, &random);
@@ -110,34 +58,34 @@ void CheckDecode(size_t bytes, Decode reference, Decode kernel) {
 
 TEST(CodecKernels, DecodeLikeTheReferenceAtEveryLengthAndTouchNothingBeyond) {
   OnEveryTarget([] {
-    CheckDecode(4, codec_reference::DecodeFp32, codec_kernels::DecodeFp32);
-    CheckDecode(2, codec_reference::DecodeBf16, codec_kernels::DecodeBf16);
+    CheckDecode(4, float_reference::DecodeFp32, float_kernels::DecodeFp32);
+    CheckDecode(2, float_reference::DecodeBf16, float_kernels::DecodeBf16);
   });
 }
 
 TEST(CodecKernels, AccumulateLikeTheReferenceWithDenormalsAsZeros) {
   OnEveryTarget([] {
-    CheckDecode(4, codec_reference::AccumulateFp32, codec_kernels::AccumulateFp32);
-    CheckDecode(2, codec_reference::AccumulateBf16, codec_kernels::AccumulateBf16);
-    float sum = ToFloat(0x00000003);
+    CheckDecode(4, float_reference::AccumulateFp32, float_kernels::AccumulateFp32);
+    CheckDecode(2, float_reference::AccumulateBf16, float_kernels::AccumulateBf16);
+    float sum = FloatOfBits(0x00000003);
     const uint32_t denormal = 0x00400000;
-    codec_kernels::AccumulateFp32(reinterpret_cast<const uint8_t*>(&denormal), 1, 1, 1, 1, &sum);
-    EXPECT_EQ(ToBits(sum), 0u);
+    float_kernels::AccumulateFp32(reinterpret_cast<const uint8_t*>(&denormal), 1, 1, 1, 1, &sum);
+    EXPECT_EQ(BitsOfFloat(sum), 0u);
   });
 }
 
 TEST(CodecKernels, DecodeStridedRowsFromAnyAlignment) {
   constexpr size_t kRows = 3, kCols = 37, kInLd = 41, kLd = 50;
   OnEveryTarget([] {
-    Random random;
+    TestRandom random;
     for (size_t shift = 0; shift < 4; ++shift) {
       for (const bool fp32 : {true, false}) {
         const std::string encoded = AnyBits(kRows * kInLd + 1, 4, &random);
         const uint8_t* in = reinterpret_cast<const uint8_t*>(encoded.data()) + shift;
         std::vector<float> expected(kRows * kLd, 1.0f);
         std::vector<float> found = expected;
-        const auto reference = fp32 ? codec_reference::DecodeFp32 : codec_reference::DecodeBf16;
-        const auto kernel = fp32 ? codec_kernels::DecodeFp32 : codec_kernels::DecodeBf16;
+        const auto reference = fp32 ? float_reference::DecodeFp32 : float_reference::DecodeBf16;
+        const auto kernel = fp32 ? float_kernels::DecodeFp32 : float_kernels::DecodeBf16;
         reference(in, kInLd, kRows, kCols, kLd, expected.data());
         kernel(in, kInLd, kRows, kCols, kLd, found.data());
         ExpectSame(expected, found.data(), "shift " + std::to_string(shift));
@@ -148,16 +96,16 @@ TEST(CodecKernels, DecodeStridedRowsFromAnyAlignment) {
 
 TEST(CodecKernels, EncodeBf16LikeTheReferenceAtEveryLengthAndTouchNothingBeyond) {
   OnEveryTarget([] {
-    Random random;
+    TestRandom random;
     for (size_t n = 0; n <= kMaxLength; ++n) {
       const std::string values = AnyBits(n, 4, &random);
       GuardedMemory in(4 * n);
       GuardedMemory out(2 * n);
       std::memcpy(in.data(), values.data(), values.size());
       std::string expected(2 * n, '\0');
-      codec_reference::EncodeBf16(in.floats(), n, 1, n, n,
+      float_reference::EncodeBf16(in.floats(), n, 1, n, n,
                                   reinterpret_cast<uint8_t*>(&expected[0]));
-      codec_kernels::EncodeBf16(in.floats(), n, 1, n, n, out.data());
+      float_kernels::EncodeBf16(in.floats(), n, 1, n, n, out.data());
       ASSERT_EQ(std::memcmp(expected.data(), out.data(), out.size()), 0) << "length " << n;
     }
   });
@@ -175,10 +123,10 @@ TEST(CodecKernels, EncodeBf16LikeTheReferenceForEveryUpperHalf) {
   std::memcpy(values.data(), bits.data(), 4 * bits.size());
   std::vector<uint16_t> found(bits.size());
   OnEveryTarget([&] {
-    codec_kernels::EncodeBf16(values.data(), values.size(), 1, values.size(), values.size(),
+    float_kernels::EncodeBf16(values.data(), values.size(), 1, values.size(), values.size(),
                               reinterpret_cast<uint8_t*>(found.data()));
     for (size_t i = 0; i < bits.size(); ++i) {
-      ASSERT_EQ(found[i], codec_reference::RoundToBf16(bits[i])) << std::hex << bits[i];
+      ASSERT_EQ(found[i], float_reference::RoundToBf16(bits[i])) << std::hex << bits[i];
     }
   });
 }
@@ -186,17 +134,17 @@ TEST(CodecKernels, EncodeBf16LikeTheReferenceForEveryUpperHalf) {
 // The definition of rounding itself, against arithmetic in double: the nearer neighbour, or the
 // even one.
 TEST(CodecReference, RoundsToTheNearestBf16TiesToEven) {
-  Random random;
+  TestRandom random;
   for (int i = 0; i < 200'000; ++i) {
     const uint32_t bits = random.Next();
-    const double exact = ToFloat(bits);
+    const double exact = FloatOfBits(bits);
     if (!std::isfinite(exact) || std::fabs(exact) >= 3.38e38) continue;
     const uint32_t down = bits & 0xffff0000u;  // towards zero
     const uint32_t up = down + 0x10000u;
-    const double below = std::fabs(exact - ToFloat(down));
-    const double above = std::fabs(ToFloat(up) - exact);
+    const double below = std::fabs(exact - FloatOfBits(down));
+    const double above = std::fabs(FloatOfBits(up) - exact);
     const uint32_t nearest = below < above || (below == above && (down >> 16) % 2 == 0) ? down : up;
-    ASSERT_EQ(codec_reference::RoundToBf16(bits), nearest >> 16) << std::hex << bits;
+    ASSERT_EQ(float_reference::RoundToBf16(bits), nearest >> 16) << std::hex << bits;
   }
 }
 
@@ -212,10 +160,10 @@ TEST(CodecKernels, FindTheFirstInadmissibleElementWhereverItLies) {
       words[kLength - 1] = bad[0];
       std::vector<uint16_t> halves;
       for (const uint32_t w : words) halves.push_back(static_cast<uint16_t>(w >> 16));
-      EXPECT_EQ(codec_kernels::FirstInadmissibleFp32(reinterpret_cast<const uint8_t*>(words.data()),
+      EXPECT_EQ(float_kernels::FirstInadmissibleFp32(reinterpret_cast<const uint8_t*>(words.data()),
                                                      kLength),
                 at);
-      EXPECT_EQ(codec_kernels::FirstInadmissibleBf16(
+      EXPECT_EQ(float_kernels::FirstInadmissibleBf16(
                     reinterpret_cast<const uint8_t*>(halves.data()), kLength),
                 at);
     }
@@ -229,21 +177,21 @@ TEST(CodecKernels, ScanLikeTheReferenceAtEveryLengthAndTouchNothingBeyond) {
       GuardedMemory halves(2 * n);
       std::memset(words.data(), 0x58, words.size());
       std::memset(halves.data(), 0x58, halves.size());
-      EXPECT_EQ(codec_kernels::FirstInadmissibleFp32(words.data(), n), n);
-      EXPECT_EQ(codec_kernels::FirstInadmissibleBf16(halves.data(), n), n);
+      EXPECT_EQ(float_kernels::FirstInadmissibleFp32(words.data(), n), n);
+      EXPECT_EQ(float_kernels::FirstInadmissibleBf16(halves.data(), n), n);
     }
-    Random random;
+    TestRandom random;
     for (int i = 0; i < 20'000; ++i) {
       const uint32_t word = i < 30 ? SpecialBits()[i] : random.Next();
       uint8_t bytes[4];
       std::memcpy(bytes, &word, 4);
-      ASSERT_EQ(codec_kernels::FirstInadmissibleFp32(bytes, 1),
-                codec_reference::FirstInadmissibleFp32(bytes, 1));
-      ASSERT_EQ(codec_kernels::FirstInadmissibleFp32(bytes, 1) == 1,
-                std::fabs(ToFloat(word)) < 1125899906842624.0f)
+      ASSERT_EQ(float_kernels::FirstInadmissibleFp32(bytes, 1),
+                float_reference::FirstInadmissibleFp32(bytes, 1));
+      ASSERT_EQ(float_kernels::FirstInadmissibleFp32(bytes, 1) == 1,
+                std::fabs(FloatOfBits(word)) < 1125899906842624.0f)
           << std::hex << word;
-      ASSERT_EQ(codec_kernels::FirstInadmissibleBf16(bytes, 2),
-                codec_reference::FirstInadmissibleBf16(bytes, 2));
+      ASSERT_EQ(float_kernels::FirstInadmissibleBf16(bytes, 2),
+                float_reference::FirstInadmissibleBf16(bytes, 2));
     }
   });
 }

@@ -1,8 +1,8 @@
-#ifndef EPS_COMPRESSION_CODEC_KERNELS_H_
-#define EPS_COMPRESSION_CODEC_KERNELS_H_
+#ifndef EPS_COMPRESSION_CODECS_FLOATS_KERNELS_H_
+#define EPS_COMPRESSION_CODECS_FLOATS_KERNELS_H_
 
 // The inner loops of the float codecs, for the best instruction set of the machine. Every function
-// gives the same bits as its namesake in codec_reference.h on every instruction set. Encoded
+// gives the same bits as its namesake in float_reference.h on every instruction set. Encoded
 // elements are little-endian at any alignment; no function touches a byte outside of the elements
 // that it names. This header stays free of the standard library's templates, because the file that
 // implements it is compiled once per instruction set.
@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace eps::codec_kernels {
+namespace eps::float_kernels {
 
 // The index of the first of `n` encoded elements whose magnitude is 2^50 or more or that is NaN;
 // `n` if there is none.
@@ -28,9 +28,9 @@ void AccumulateFp32(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, s
 void AccumulateBf16(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                     float* out);
 
-// Element r * out_ld + c of `out` = in[r * ld + c], rounded as codec_reference::RoundToBf16.
+// Element r * out_ld + c of `out` = in[r * ld + c], rounded as float_reference::RoundToBf16.
 void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out);
 
-}  // namespace eps::codec_kernels
+}  // namespace eps::float_kernels
 
-#endif  // EPS_COMPRESSION_CODEC_KERNELS_H_
+#endif  // EPS_COMPRESSION_CODECS_FLOATS_KERNELS_H_

@@ -1,13 +1,13 @@
-#ifndef EPS_COMPRESSION_CODEC_REFERENCE_H_
-#define EPS_COMPRESSION_CODEC_REFERENCE_H_
+#ifndef EPS_COMPRESSION_CODECS_FLOATS_REFERENCE_H_
+#define EPS_COMPRESSION_CODECS_FLOATS_REFERENCE_H_
 
 // The float formats in plain scalar C++: what docs/formats/codecs.md means, bit by bit. The
-// kernels of codec_kernels.h are tested against these functions, which have the same contracts.
+// kernels of float_kernels.h are tested against these functions, which have the same contracts.
 
 #include <cstddef>
 #include <cstdint>
 
-namespace eps::codec_reference {
+namespace eps::float_reference {
 
 // The bits of the bfloat16 nearest to the float of `bits`, ties to even. What is above the largest
 // finite bfloat16 by half a unit or more becomes infinity; denormals are rounded like any other
@@ -24,6 +24,6 @@ void AccumulateBf16(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, s
                     float* out);
 void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out);
 
-}  // namespace eps::codec_reference
+}  // namespace eps::float_reference
 
-#endif  // EPS_COMPRESSION_CODEC_REFERENCE_H_
+#endif  // EPS_COMPRESSION_CODECS_FLOATS_REFERENCE_H_

@@ -1,4 +1,4 @@
-#include "compression/float_codecs.h"
+// The codecs whose encoded chunk is its elements one after the other (docs/formats/codecs.md).
 
 #include <cstring>
 #include <utility>
@@ -7,7 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/check.h"
-#include "compression/codec_kernels.h"
+#include "compression/codec.h"
+#include "compression/codecs/floats/kernels.h"
 
 namespace eps {
 namespace {
@@ -24,9 +25,9 @@ struct Fp32Format {
     return traits;
   }
   static constexpr char kName[] = "fp32";
-  static constexpr auto kFirstInadmissible = codec_kernels::FirstInadmissibleFp32;
-  static constexpr auto kDecode = codec_kernels::DecodeFp32;
-  static constexpr auto kAccumulate = codec_kernels::AccumulateFp32;
+  static constexpr auto kFirstInadmissible = float_kernels::FirstInadmissibleFp32;
+  static constexpr auto kDecode = float_kernels::DecodeFp32;
+  static constexpr auto kAccumulate = float_kernels::AccumulateFp32;
   static void Encode(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
                      uint8_t* out) {
     for (size_t r = 0; r < rows; ++r) {
@@ -45,31 +46,14 @@ struct Bf16Format {
     return traits;
   }
   static constexpr char kName[] = "bf16";
-  static constexpr auto kFirstInadmissible = codec_kernels::FirstInadmissibleBf16;
-  static constexpr auto kDecode = codec_kernels::DecodeBf16;
-  static constexpr auto kAccumulate = codec_kernels::AccumulateBf16;
+  static constexpr auto kFirstInadmissible = float_kernels::FirstInadmissibleBf16;
+  static constexpr auto kDecode = float_kernels::DecodeBf16;
+  static constexpr auto kAccumulate = float_kernels::AccumulateBf16;
   static void Encode(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
                      uint8_t* out) {
-    codec_kernels::EncodeBf16(in, ld, rows, cols, out_ld, out);
+    float_kernels::EncodeBf16(in, ld, rows, cols, out_ld, out);
   }
 };
-
-// Names a refused element as its tensor's owner knows it: by row and column of the whole tensor.
-absl::Status Inadmissible(absl::string_view codec, const Chunk& chunk, uint64_t index,
-                          float value) {
-  for (size_t i = 0; i < chunk.segments.size(); ++i) {
-    const Segment& s = chunk.segments[i];
-    if (index >= s.offset + s.elements()) continue;
-    const uint64_t in_segment = index - s.offset;
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "gradient of tensor %d (chunk %d, segment %d, codec %s): element at row %d, column %d is "
-        "%g; every magnitude must be below 2^50 (1.1259e+15)",
-        s.tensor.value(), chunk.id.value(), i, codec, s.row + in_segment / s.cols,
-        in_segment % s.cols, value));
-  }
-  EPS_CHECK_MSG(false, "element " << index << " of chunk " << chunk.id << " is in no segment");
-  return absl::OkStatus();
-}
 
 template <class Format>
 class FloatChunk final : public EncodedChunk {
@@ -120,23 +104,25 @@ class FloatCodec final : public Codec {
  public:
   absl::string_view name() const override { return Format::kName; }
   const Traits& traits() const override { return traits_; }
-  size_t MaxEncodedSize(const Chunk& chunk) const override {
+  size_t MaxEncodedSize(const Chunk& chunk, Axis /*axis*/) const override {
     return chunk.elements * Format::kBytes;
   }
 
-  absl::StatusOr<std::shared_ptr<const EncodedChunk>> Open(const Chunk& chunk, Bytes bytes,
+  absl::StatusOr<std::shared_ptr<const EncodedChunk>> Open(const Chunk& chunk, Axis axis,
+                                                           Bytes bytes,
                                                            Content content) const override {
-    if (bytes.size() != MaxEncodedSize(chunk)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "chunk ", chunk.id.value(), " of ", chunk.elements, " elements, codec ", Format::kName,
-          ": expected ", MaxEncodedSize(chunk), " bytes, found ", bytes.size()));
+    const size_t expected = MaxEncodedSize(chunk, axis);
+    if (bytes.size() != expected) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("chunk ", chunk.id.value(), " of ", chunk.elements, " elements, codec ",
+                       Format::kName, ": expected ", expected, " bytes, found ", bytes.size()));
     }
     if (content == Content::kGradient) {
       const uint64_t index = Format::kFirstInadmissible(bytes.data(), chunk.elements);
       if (index < chunk.elements) {
         float value = 0;
         Format::kDecode(bytes.data() + index * Format::kBytes, 1, 1, 1, 1, &value);
-        return WithInadmissibleElement(Inadmissible(Format::kName, chunk, index, value), index);
+        return InadmissibleGradient(Format::kName, chunk, index, value);
       }
     }
     std::shared_ptr<const EncodedChunk> opened =
@@ -144,25 +130,30 @@ class FloatCodec final : public Codec {
     return opened;
   }
 
-  std::unique_ptr<TileEncoder> NewEncoder(const Chunk& chunk, Axis, const RngKey&, Buffer*,
-                                          MemoryKind kind, MemoryAccount* account) const override {
-    return std::make_unique<FloatEncoder<Format>>(chunk, kind, account);
+  std::unique_ptr<TileEncoder> NewEncoder(const Chunk& chunk,
+                                          const EncodeOptions& options) const override {
+    return std::make_unique<FloatEncoder<Format>>(chunk, options.kind, options.account);
   }
 
  private:
   const Traits traits_ = Format::Traits();
 };
 
+template <class Format>
+absl::StatusOr<std::unique_ptr<Codec>> New(absl::string_view /*name*/,
+                                           const std::vector<std::string>& parameters) {
+  if (!parameters.empty()) return absl::InvalidArgumentError("it has no parameters");
+  std::unique_ptr<Codec> codec = std::make_unique<FloatCodec<Format>>();
+  return codec;
+}
+
+template <class Format>
+CodecFamily Family() {
+  return {Format::kName, Format::Traits().id, "", {Format::kName}, &New<Format>};
+}
+
+const CodecRegistration kFp32(Family<Fp32Format>());
+const CodecRegistration kBf16(Family<Bf16Format>());
+
 }  // namespace
-
-const Codec* Fp32Codec() {
-  static const FloatCodec<Fp32Format>* const codec = new FloatCodec<Fp32Format>();
-  return codec;
-}
-
-const Codec* Bf16Codec() {
-  static const FloatCodec<Bf16Format>* const codec = new FloatCodec<Bf16Format>();
-  return codec;
-}
-
 }  // namespace eps

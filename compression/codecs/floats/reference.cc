@@ -1,10 +1,11 @@
-#include "compression/codec_reference.h"
+#include "compression/codecs/floats/reference.h"
 
 #include <cstring>
 
 #include "common/flush_denormals.h"
+#include "compression/reference_codec.h"
 
-namespace eps::codec_reference {
+namespace eps::float_reference {
 namespace {
 
 constexpr uint32_t kMagnitude32 = 0x7fffffffu;
@@ -101,4 +102,49 @@ void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out
   }
 }
 
-}  // namespace eps::codec_reference
+namespace {
+
+// What tells one float format from another.
+struct Fp32 {
+  static constexpr size_t kBytes = 4;
+  static void Encode(float value, uint8_t* out) { std::memcpy(out, &value, 4); }
+  static void Decode(const uint8_t* in, float* out) { DecodeFp32(in, 1, 1, 1, 1, out); }
+};
+struct Bf16 {
+  static constexpr size_t kBytes = 2;
+  static void Encode(float value, uint8_t* out) { EncodeBf16(&value, 1, 1, 1, 1, out); }
+  static void Decode(const uint8_t* in, float* out) { DecodeBf16(in, 1, 1, 1, 1, out); }
+};
+
+template <class Format>
+class FloatReference final : public ReferenceCodec {
+ public:
+  std::string Encode(const Chunk& chunk, Axis /*axis*/, const float* elements,
+                     float* /*residual_or_null*/) const override {
+    std::string bytes(chunk.elements * Format::kBytes, '\0');
+    auto* out = reinterpret_cast<uint8_t*>(&bytes[0]);
+    for (uint64_t i = 0; i < chunk.elements; ++i) {
+      Format::Encode(elements[i], out + i * Format::kBytes);
+    }
+    return bytes;
+  }
+  void Decode(const Chunk& chunk, Axis /*axis*/, absl::string_view bytes,
+              float* elements) const override {
+    const auto* in = reinterpret_cast<const uint8_t*>(bytes.data());
+    for (uint64_t i = 0; i < chunk.elements; ++i) {
+      Format::Decode(in + i * Format::kBytes, elements + i);
+    }
+  }
+};
+
+template <class Format>
+absl::StatusOr<std::unique_ptr<ReferenceCodec>> New(const std::vector<std::string>&) {
+  std::unique_ptr<ReferenceCodec> codec = std::make_unique<FloatReference<Format>>();
+  return codec;
+}
+
+const ReferenceRegistration kFp32("fp32", &New<Fp32>);
+const ReferenceRegistration kBf16("bf16", &New<Bf16>);
+
+}  // namespace
+}  // namespace eps::float_reference
