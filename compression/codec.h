@@ -39,6 +39,9 @@ class EncodedChunk {
   virtual void Read(const Tile& tile, bool accumulate, size_t ld, float* out) const = 0;
   // As received: for redo logs and pass-through to a device.
   virtual const Bytes& bytes() const = 0;
+  // kFp32 or kBf16 if bytes() are the chunk's elements of that codec one after the other, in chunk
+  // order, so that a kernel may read them in place. kNone, always correct: Read is the only way.
+  virtual CodecId in_place_format() const { return CodecId::kNone; }
 };
 
 // Encodes one chunk. Used by one thread; every tile exactly once, in grid order.

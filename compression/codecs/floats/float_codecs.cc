@@ -67,6 +67,7 @@ class FloatChunk final : public EncodedChunk {
     decode(bytes_.data() + tile.offset(s) * Format::kBytes, s.cols, tile.rows, tile.cols, ld, out);
   }
   const Bytes& bytes() const override { return bytes_; }
+  CodecId in_place_format() const override { return Format::Traits().id; }
 
  private:
   const Chunk& chunk_;
