@@ -36,23 +36,53 @@ struct Fp32Format {
   }
 };
 
+// Of the formats that round.
+Codec::Traits NarrowTraits(CodecId id, size_t bytes) {
+  Codec::Traits traits;
+  traits.id = id;
+  traits.fixed_size = true;
+  traits.bits_per_element = 8.0 * static_cast<double>(bytes);
+  return traits;
+}
+
 struct Bf16Format {
   static constexpr size_t kBytes = 2;
-  static Codec::Traits Traits() {
-    Codec::Traits traits;
-    traits.id = CodecId::kBf16;
-    traits.fixed_size = true;
-    traits.bits_per_element = 16;
-    return traits;
-  }
+  static Codec::Traits Traits() { return NarrowTraits(CodecId::kBf16, kBytes); }
   static constexpr char kName[] = "bf16";
   static constexpr auto kFirstInadmissible = float_kernels::FirstInadmissibleBf16;
   static constexpr auto kDecode = float_kernels::DecodeBf16;
   static constexpr auto kAccumulate = float_kernels::AccumulateBf16;
-  static void Encode(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
-                     uint8_t* out) {
-    float_kernels::EncodeBf16(in, ld, rows, cols, out_ld, out);
-  }
+  static constexpr auto Encode = float_kernels::EncodeBf16;
+};
+
+struct Fp16Format {
+  static constexpr size_t kBytes = 2;
+  static Codec::Traits Traits() { return NarrowTraits(CodecId{3}, kBytes); }
+  static constexpr char kName[] = "fp16";
+  static constexpr auto kFirstInadmissible = float_kernels::FirstInadmissibleFp16;
+  static constexpr auto kDecode = float_kernels::DecodeFp16;
+  static constexpr auto kAccumulate = float_kernels::AccumulateFp16;
+  static constexpr auto Encode = float_kernels::EncodeFp16;
+};
+
+struct E4m3Format {
+  static constexpr size_t kBytes = 1;
+  static Codec::Traits Traits() { return NarrowTraits(CodecId{4}, kBytes); }
+  static constexpr char kName[] = "fp8_e4m3";
+  static constexpr auto kFirstInadmissible = float_kernels::FirstInadmissibleE4m3;
+  static constexpr auto kDecode = float_kernels::DecodeE4m3;
+  static constexpr auto kAccumulate = float_kernels::AccumulateE4m3;
+  static constexpr auto Encode = float_kernels::EncodeE4m3;
+};
+
+struct E5m2Format {
+  static constexpr size_t kBytes = 1;
+  static Codec::Traits Traits() { return NarrowTraits(CodecId{5}, kBytes); }
+  static constexpr char kName[] = "fp8_e5m2";
+  static constexpr auto kFirstInadmissible = float_kernels::FirstInadmissibleE5m2;
+  static constexpr auto kDecode = float_kernels::DecodeE5m2;
+  static constexpr auto kAccumulate = float_kernels::AccumulateE5m2;
+  static constexpr auto Encode = float_kernels::EncodeE5m2;
 };
 
 template <class Format>
@@ -67,7 +97,10 @@ class FloatChunk final : public EncodedChunk {
     decode(bytes_.data() + tile.offset(s) * Format::kBytes, s.cols, tile.rows, tile.cols, ld, out);
   }
   const Bytes& bytes() const override { return bytes_; }
-  CodecId in_place_format() const override { return Format::Traits().id; }
+  CodecId in_place_format() const override {
+    const CodecId id = Format::Traits().id;
+    return id == CodecId::kFp32 || id == CodecId::kBf16 ? id : CodecId::kNone;
+  }
 
  private:
   const Chunk& chunk_;
@@ -155,6 +188,9 @@ CodecFamily Family() {
 
 const CodecRegistration kFp32(Family<Fp32Format>());
 const CodecRegistration kBf16(Family<Bf16Format>());
+const CodecRegistration kFp16(Family<Fp16Format>());
+const CodecRegistration kE4m3(Family<E4m3Format>());
+const CodecRegistration kE5m2(Family<E5m2Format>());
 
 }  // namespace
 }  // namespace eps

@@ -75,6 +75,154 @@ struct Bf16 {
     const hn::RebindToUnsigned<DF> d32;
     return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(d32, LoadBytes(d16, in))));
   }
+
+  template <class DF>
+  static HWY_INLINE void Store(DF df, const float* in, uint8_t* out) {
+    const hn::RebindToUnsigned<DF> d32;
+    const hn::Rebind<uint16_t, DF> d16;
+    const auto bits = hn::BitCast(d32, hn::LoadU(df, in));
+    const auto upper = hn::ShiftRight<16>(bits);
+    const auto odd = hn::And(upper, hn::Set(d32, 1u));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(d32, 0x7fffu)), odd));
+    // Magnitudes are below 2^31, so that a signed comparison, which every target has, orders them.
+    const hn::RebindToSigned<DF> di;
+    const auto magnitude = hn::BitCast(di, hn::And(bits, hn::Set(d32, 0x7fffffffu)));
+    const auto is_nan = hn::RebindMask(d32, hn::Gt(magnitude, hn::Set(di, 0x7f800000)));
+    const auto code = hn::IfThenElse(is_nan, hn::Or(upper, hn::Set(d32, 0x40u)), rounded);
+    StoreBytes(d16, hn::TruncateTo(d16, code), out);
+  }
+};
+
+// What the formats with exponents narrower than FP32's share. Codes here have no sign, lie in
+// 32-bit lanes and are below 2^15, so that signed comparisons order them.
+template <int kMantissaBits, int kBias>
+struct Narrow {
+  static constexpr int kDropped = 23 - kMantissaBits;
+  static constexpr int32_t kRebias = 127 - kBias;
+  // A float whose unit in the last place is the format's smallest denormal. Next to it, denormals
+  // of the format are mantissa bits, and the processor's addition rounds to them, ties to even. No
+  // operand that matters and no result is a denormal of FP32, so that no mode changes a bit.
+  static constexpr int32_t kMagic = (kRebias + kDropped + 1) << 23;
+
+  // The code nearest to finite magnitudes (as FP32 bits).
+  template <class DI>
+  static HWY_INLINE hn::Vec<DI> CodeOf(DI di, hn::Vec<DI> magnitude) {
+    const hn::RebindToFloat<DI> df;
+    const auto odd = hn::And(hn::ShiftRight<kDropped>(magnitude), hn::Set(di, 1));
+    const auto carried = hn::Add(hn::Add(magnitude, hn::Set(di, (1 << (kDropped - 1)) - 1)), odd);
+    const auto normal =
+        hn::Sub(hn::ShiftRight<kDropped>(carried), hn::Set(di, kRebias << kMantissaBits));
+    const auto magic = hn::Set(di, kMagic);
+    const auto sum = hn::Add(hn::BitCast(df, magnitude), hn::BitCast(df, magic));
+    const auto denormal = hn::Sub(hn::BitCast(di, sum), magic);
+    const auto is_normal = hn::Gt(magnitude, hn::Set(di, ((kRebias + 1) << 23) - 1));
+    return hn::IfThenElse(is_normal, normal, denormal);
+  }
+
+  // The FP32 bits of finite codes.
+  template <class DI>
+  static HWY_INLINE hn::Vec<DI> MagnitudeOf(DI di, hn::Vec<DI> code) {
+    const hn::RebindToFloat<DI> df;
+    const auto normal = hn::Add(hn::ShiftLeft<kDropped>(code), hn::Set(di, kRebias << 23));
+    const auto magic = hn::Set(di, kMagic);
+    const auto sum = hn::BitCast(df, hn::Or(code, magic));
+    const auto denormal = hn::BitCast(di, hn::Sub(sum, hn::BitCast(df, magic)));
+    return hn::IfThenElse(hn::Gt(code, hn::Set(di, (1 << kMantissaBits) - 1)), normal, denormal);
+  }
+};
+
+// binary16. Beyond the largest value comes infinity by rounding alone, if 2^16 stands for all that
+// is above.
+struct Fp16 : Narrow<10, 15> {
+  static constexpr size_t kBytes = 2;
+  using Word = uint16_t;
+  static constexpr Word kMagnitude = 0x7fffu;
+  static constexpr Word kLimit = 0x7c00u;  // every finite value is below 2^50
+  static constexpr int32_t kLargest = 0x47800000;
+
+  template <class DI>
+  static HWY_INLINE hn::Vec<DI> NanCode(DI di, hn::Vec<DI> magnitude) {
+    const auto payload = hn::And(hn::ShiftRight<kDropped>(magnitude), hn::Set(di, 0x3ff));
+    return hn::Or(payload, hn::Set(di, 0x7e00));
+  }
+  template <class DI>
+  static HWY_INLINE hn::Vec<DI> SpecialMagnitude(DI di, hn::Vec<DI> code) {
+    const auto infinity = hn::Set(di, 0x7c00);
+    const auto quiet = hn::IfThenElseZero(hn::Gt(code, infinity), hn::Set(di, 0x400000));
+    return hn::Or(hn::Or(hn::ShiftLeft<kDropped>(code), hn::Set(di, 0x7f800000)), quiet);
+  }
+};
+
+// arXiv 2209.05433; no infinity.
+struct E4m3 : Narrow<3, 7> {
+  static constexpr size_t kBytes = 1;
+  using Word = uint8_t;
+  static constexpr Word kMagnitude = 0x7fu;
+  static constexpr Word kLimit = 0x7fu;
+  static constexpr int32_t kLargest = 0x43e00000;  // 448
+
+  template <class DI>
+  static HWY_INLINE hn::Vec<DI> NanCode(DI di, hn::Vec<DI> /*magnitude*/) {
+    return hn::Set(di, 0x7f);
+  }
+  template <class DI>
+  static HWY_INLINE hn::Vec<DI> SpecialMagnitude(DI di, hn::Vec<DI> /*code*/) {
+    return hn::Set(di, 0x7fc00000);
+  }
+};
+
+struct E5m2 : Narrow<2, 15> {
+  static constexpr size_t kBytes = 1;
+  using Word = uint8_t;
+  static constexpr Word kMagnitude = 0x7fu;
+  static constexpr Word kLimit = 0x7cu;
+  static constexpr int32_t kLargest = 0x47600000;  // 57344
+
+  template <class DI>
+  static HWY_INLINE hn::Vec<DI> NanCode(DI di, hn::Vec<DI> /*magnitude*/) {
+    return hn::Set(di, 0x7e);
+  }
+  template <class DI>
+  static HWY_INLINE hn::Vec<DI> SpecialMagnitude(DI di, hn::Vec<DI> code) {
+    const auto is_nan = hn::Gt(code, hn::Set(di, 0x7c));
+    return hn::IfThenElse(is_nan, hn::Set(di, 0x7fc00000), hn::Set(di, 0x7f800000));
+  }
+};
+
+// Signs, infinities and NaN around a narrow format, and its bytes.
+template <class Format>
+struct Signed : Format {
+  static constexpr int kSignShift = 32 - 8 * static_cast<int>(Format::kBytes);
+
+  template <class DF>
+  static HWY_INLINE hn::Vec<DF> Load(DF df, const uint8_t* in) {
+    const hn::RebindToUnsigned<DF> d32;
+    const hn::RebindToSigned<DF> di;
+    const hn::Rebind<typename Format::Word, DF> dword;
+    const auto word = hn::PromoteTo(d32, LoadBytes(dword, in));
+    const auto code = hn::BitCast(di, hn::And(word, hn::Set(d32, uint32_t{Format::kMagnitude})));
+    const auto is_special = hn::Gt(code, hn::Set(di, int32_t{Format::kLimit} - 1));
+    const auto magnitude = hn::IfThenElse(is_special, Format::SpecialMagnitude(di, code),
+                                          Format::MagnitudeOf(di, code));
+    const auto sign = hn::And(hn::ShiftLeft<kSignShift>(word), hn::Set(d32, 0x80000000u));
+    return hn::BitCast(df, hn::Or(hn::BitCast(d32, magnitude), sign));
+  }
+
+  template <class DF>
+  static HWY_INLINE void Store(DF df, const float* in, uint8_t* out) {
+    const hn::RebindToUnsigned<DF> d32;
+    const hn::RebindToSigned<DF> di;
+    const hn::Rebind<typename Format::Word, DF> dword;
+    const auto bits = hn::BitCast(d32, hn::LoadU(df, in));
+    const auto magnitude = hn::BitCast(di, hn::And(bits, hn::Set(d32, 0x7fffffffu)));
+    const auto is_nan = hn::Gt(magnitude, hn::Set(di, 0x7f800000));
+    const auto bounded = hn::Min(magnitude, hn::Set(di, Format::kLargest));
+    const auto code =
+        hn::IfThenElse(is_nan, Format::NanCode(di, magnitude), Format::CodeOf(di, bounded));
+    const auto sign =
+        hn::And(hn::ShiftRight<kSignShift>(bits), hn::Set(d32, Format::kMagnitude + 1u));
+    StoreBytes(dword, hn::TruncateTo(dword, hn::Or(hn::BitCast(d32, code), sign)), out);
+  }
 };
 
 template <class Format>
@@ -155,24 +303,31 @@ HWY_INLINE void DecodeRows(const uint8_t* in, size_t in_ld, size_t rows, size_t 
   }
 }
 
-template <class DF>
-HWY_INLINE void EncodeBf16Vector(DF df, const float* in, uint8_t* out) {
-  const hn::RebindToUnsigned<DF> d32;
-  const hn::Rebind<uint16_t, DF> d16;
-  const auto bits = hn::BitCast(d32, hn::LoadU(df, in));
-  const auto upper = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(upper, hn::Set(d32, 1u));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(d32, 0x7fffu)), odd));
-  // Magnitudes are below 2^31, so that a signed comparison, which every target has, orders them.
-  const hn::RebindToSigned<DF> di;
-  const auto magnitude = hn::BitCast(di, hn::And(bits, hn::Set(d32, 0x7fffffffu)));
-  const auto is_nan = hn::RebindMask(d32, hn::Gt(magnitude, hn::Set(di, 0x7f800000)));
-  const auto code = hn::IfThenElse(is_nan, hn::Or(upper, hn::Set(d32, 0x40u)), rounded);
-  StoreBytes(d16, hn::TruncateTo(d16, code), out);
+template <class Format>
+HWY_INLINE void EncodeRows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                           uint8_t* out) {
+  const HWY_CAPPED(float, kStep) df;
+  const HWY_CAPPED(float, 1) d1;
+  const size_t lanes = hn::Lanes(df);
+  for (size_t r = 0; r < rows; ++r) {
+    const float* HWY_RESTRICT from = in + r * ld;
+    uint8_t* HWY_RESTRICT to = out + r * out_ld * Format::kBytes;
+    size_t i = 0;
+    for (; i + kStep <= cols; i += kStep) {
+      PrefetchLine(from + i + kPrefetchElements);
+      for (size_t j = i; j < i + kStep; j += lanes) {
+        Format::Store(df, from + j, to + j * Format::kBytes);
+      }
+    }
+    for (; i < cols; ++i) Format::Store(d1, from + i, to + i * Format::kBytes);
+  }
 }
 
 size_t ScanFp32(const uint8_t* in, size_t n) { return FirstInadmissible<Fp32>(in, n); }
 size_t ScanBf16(const uint8_t* in, size_t n) { return FirstInadmissible<Bf16>(in, n); }
+size_t ScanFp16(const uint8_t* in, size_t n) { return FirstInadmissible<Signed<Fp16>>(in, n); }
+size_t ScanE4m3(const uint8_t* in, size_t n) { return FirstInadmissible<Signed<E4m3>>(in, n); }
+size_t ScanE5m2(const uint8_t* in, size_t n) { return FirstInadmissible<Signed<E5m2>>(in, n); }
 
 void DecodeFp32Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                     float* out) {
@@ -182,6 +337,18 @@ void DecodeBf16Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, s
                     float* out) {
   DecodeRows<Bf16, Assign>(in, in_ld, rows, cols, ld, out);
 }
+void DecodeFp16Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
+                    float* out) {
+  DecodeRows<Signed<Fp16>, Assign>(in, in_ld, rows, cols, ld, out);
+}
+void DecodeE4m3Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
+                    float* out) {
+  DecodeRows<Signed<E4m3>, Assign>(in, in_ld, rows, cols, ld, out);
+}
+void DecodeE5m2Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
+                    float* out) {
+  DecodeRows<Signed<E5m2>, Assign>(in, in_ld, rows, cols, ld, out);
+}
 void AccumulateFp32Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                         float* out) {
   DecodeRows<Fp32, Accumulate>(in, in_ld, rows, cols, ld, out);
@@ -190,22 +357,34 @@ void AccumulateBf16Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t col
                         float* out) {
   DecodeRows<Bf16, Accumulate>(in, in_ld, rows, cols, ld, out);
 }
+void AccumulateFp16Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
+                        float* out) {
+  DecodeRows<Signed<Fp16>, Accumulate>(in, in_ld, rows, cols, ld, out);
+}
+void AccumulateE4m3Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
+                        float* out) {
+  DecodeRows<Signed<E4m3>, Accumulate>(in, in_ld, rows, cols, ld, out);
+}
+void AccumulateE5m2Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
+                        float* out) {
+  DecodeRows<Signed<E5m2>, Accumulate>(in, in_ld, rows, cols, ld, out);
+}
 
 void EncodeBf16Rows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
                     uint8_t* out) {
-  const HWY_CAPPED(float, kStep) df;
-  const HWY_CAPPED(float, 1) d1;
-  const size_t lanes = hn::Lanes(df);
-  for (size_t r = 0; r < rows; ++r) {
-    const float* HWY_RESTRICT from = in + r * ld;
-    uint8_t* HWY_RESTRICT to = out + 2 * r * out_ld;
-    size_t i = 0;
-    for (; i + kStep <= cols; i += kStep) {
-      PrefetchLine(from + i + kPrefetchElements);
-      for (size_t j = i; j < i + kStep; j += lanes) EncodeBf16Vector(df, from + j, to + 2 * j);
-    }
-    for (; i < cols; ++i) EncodeBf16Vector(d1, from + i, to + 2 * i);
-  }
+  EncodeRows<Bf16>(in, ld, rows, cols, out_ld, out);
+}
+void EncodeFp16Rows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                    uint8_t* out) {
+  EncodeRows<Signed<Fp16>>(in, ld, rows, cols, out_ld, out);
+}
+void EncodeE4m3Rows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                    uint8_t* out) {
+  EncodeRows<Signed<E4m3>>(in, ld, rows, cols, out_ld, out);
+}
+void EncodeE5m2Rows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                    uint8_t* out) {
+  EncodeRows<Signed<E5m2>>(in, ld, rows, cols, out_ld, out);
 }
 
 }  // namespace
@@ -218,11 +397,23 @@ namespace eps::float_kernels {
 
 HWY_EXPORT(ScanFp32);
 HWY_EXPORT(ScanBf16);
+HWY_EXPORT(ScanFp16);
+HWY_EXPORT(ScanE4m3);
+HWY_EXPORT(ScanE5m2);
 HWY_EXPORT(DecodeFp32Rows);
 HWY_EXPORT(DecodeBf16Rows);
+HWY_EXPORT(DecodeFp16Rows);
+HWY_EXPORT(DecodeE4m3Rows);
+HWY_EXPORT(DecodeE5m2Rows);
 HWY_EXPORT(AccumulateFp32Rows);
 HWY_EXPORT(AccumulateBf16Rows);
+HWY_EXPORT(AccumulateFp16Rows);
+HWY_EXPORT(AccumulateE4m3Rows);
+HWY_EXPORT(AccumulateE5m2Rows);
 HWY_EXPORT(EncodeBf16Rows);
+HWY_EXPORT(EncodeFp16Rows);
+HWY_EXPORT(EncodeE4m3Rows);
+HWY_EXPORT(EncodeE5m2Rows);
 
 size_t FirstInadmissibleFp32(const uint8_t* in, size_t n) {
   return HWY_DYNAMIC_DISPATCH(ScanFp32)(in, n);
@@ -230,11 +421,29 @@ size_t FirstInadmissibleFp32(const uint8_t* in, size_t n) {
 size_t FirstInadmissibleBf16(const uint8_t* in, size_t n) {
   return HWY_DYNAMIC_DISPATCH(ScanBf16)(in, n);
 }
+size_t FirstInadmissibleFp16(const uint8_t* in, size_t n) {
+  return HWY_DYNAMIC_DISPATCH(ScanFp16)(in, n);
+}
+size_t FirstInadmissibleE4m3(const uint8_t* in, size_t n) {
+  return HWY_DYNAMIC_DISPATCH(ScanE4m3)(in, n);
+}
+size_t FirstInadmissibleE5m2(const uint8_t* in, size_t n) {
+  return HWY_DYNAMIC_DISPATCH(ScanE5m2)(in, n);
+}
 void DecodeFp32(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld, float* out) {
   HWY_DYNAMIC_DISPATCH(DecodeFp32Rows)(in, in_ld, rows, cols, ld, out);
 }
 void DecodeBf16(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld, float* out) {
   HWY_DYNAMIC_DISPATCH(DecodeBf16Rows)(in, in_ld, rows, cols, ld, out);
+}
+void DecodeFp16(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld, float* out) {
+  HWY_DYNAMIC_DISPATCH(DecodeFp16Rows)(in, in_ld, rows, cols, ld, out);
+}
+void DecodeE4m3(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld, float* out) {
+  HWY_DYNAMIC_DISPATCH(DecodeE4m3Rows)(in, in_ld, rows, cols, ld, out);
+}
+void DecodeE5m2(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld, float* out) {
+  HWY_DYNAMIC_DISPATCH(DecodeE5m2Rows)(in, in_ld, rows, cols, ld, out);
 }
 // The mode is set outside of the indirect call, across which the compiler moves no arithmetic.
 void AccumulateFp32(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
@@ -247,8 +456,32 @@ void AccumulateBf16(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, s
   ScopedFlushDenormals flush;
   HWY_DYNAMIC_DISPATCH(AccumulateBf16Rows)(in, in_ld, rows, cols, ld, out);
 }
+void AccumulateFp16(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
+                    float* out) {
+  ScopedFlushDenormals flush;
+  HWY_DYNAMIC_DISPATCH(AccumulateFp16Rows)(in, in_ld, rows, cols, ld, out);
+}
+void AccumulateE4m3(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
+                    float* out) {
+  ScopedFlushDenormals flush;
+  HWY_DYNAMIC_DISPATCH(AccumulateE4m3Rows)(in, in_ld, rows, cols, ld, out);
+}
+void AccumulateE5m2(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
+                    float* out) {
+  ScopedFlushDenormals flush;
+  HWY_DYNAMIC_DISPATCH(AccumulateE5m2Rows)(in, in_ld, rows, cols, ld, out);
+}
 void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out) {
   HWY_DYNAMIC_DISPATCH(EncodeBf16Rows)(in, ld, rows, cols, out_ld, out);
+}
+void EncodeFp16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(EncodeFp16Rows)(in, ld, rows, cols, out_ld, out);
+}
+void EncodeE4m3(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(EncodeE4m3Rows)(in, ld, rows, cols, out_ld, out);
+}
+void EncodeE5m2(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(EncodeE5m2Rows)(in, ld, rows, cols, out_ld, out);
 }
 
 }  // namespace eps::float_kernels

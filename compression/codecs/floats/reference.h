@@ -2,7 +2,7 @@
 #define EPS_COMPRESSION_CODECS_FLOATS_REFERENCE_H_
 
 // The float formats in plain scalar C++: what docs/formats/codecs.md means, bit by bit. The
-// kernels of float_kernels.h are tested against these functions, which have the same contracts.
+// kernels of kernels.h are tested against these functions, which have the same contracts.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +13,15 @@ namespace eps::float_reference {
 // finite bfloat16 by half a unit or more becomes infinity; denormals are rounded like any other
 // value; NaN becomes the quiet NaN with the same sign and upper six payload bits.
 uint16_t RoundToBf16(uint32_t bits);
+
+// The same for binary16, and for the 8-bit floats, which saturate (docs/formats/codecs.md).
+uint16_t RoundToFp16(uint32_t bits);
+uint8_t RoundToE4m3(uint32_t bits);
+uint8_t RoundToE5m2(uint32_t bits);
+// The bits of the float that a code stands for.
+uint32_t BitsOfFp16(uint16_t code);
+uint32_t BitsOfE4m3(uint8_t code);
+uint32_t BitsOfE5m2(uint8_t code);
 
 size_t FirstInadmissibleFp32(const uint8_t* in, size_t n);
 size_t FirstInadmissibleBf16(const uint8_t* in, size_t n);
