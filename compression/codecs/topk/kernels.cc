@@ -1,0 +1,276 @@
+#include "compression/codecs/topk/kernels.h"
+
+#include <cstring>
+
+#include "common/flush_denormals.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "compression/codecs/topk/kernels.cc"
+#include "hwy/foreach_target.h"  // compiles this file once per instruction set
+#include "hwy/highway.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded values are little-endian");
+
+HWY_BEFORE_NAMESPACE();
+namespace eps::topk_kernels {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+void AddRowsImpl(const float* in, size_t ld, const float* residual, size_t rows, size_t cols,
+                 size_t out_ld, float* out) {
+  const HWY_CAPPED(float, 16) df;
+  const size_t lanes = hn::Lanes(df);
+  for (size_t r = 0; r < rows; ++r) {
+    const float* HWY_RESTRICT a = in + r * ld;
+    const float* HWY_RESTRICT b = residual + r * out_ld;
+    float* HWY_RESTRICT to = out + r * out_ld;
+    size_t c = 0;
+    for (; c + lanes <= cols; c += lanes) {
+      hn::StoreU(hn::Add(hn::LoadU(df, a + c), hn::LoadU(df, b + c)), df, to + c);
+    }
+    for (; c < cols; ++c) to[c] = a[c] + b[c];
+  }
+}
+
+HWY_INLINE uint32_t BitsAt(const float* x, size_t i) {
+  uint32_t bits;
+  std::memcpy(&bits, x + i, sizeof(bits));
+  return bits;
+}
+
+// Keys are below 2^31, so that a signed comparison, which every target has, orders them; NaN need
+// not become kNanKey, because no threshold is larger.
+size_t CollectImpl(const float* HWY_RESTRICT x, size_t n, uint32_t threshold, size_t limit,
+                   uint32_t* HWY_RESTRICT out) {
+  const HWY_CAPPED(int32_t, 16) di;
+  const hn::RebindToUnsigned<decltype(di)> du;
+  const hn::RebindToFloat<decltype(di)> df;
+  const size_t lanes = hn::Lanes(di);
+  const auto magnitude = hn::Set(di, 0x7fffffff);
+  const auto below = hn::Set(di, static_cast<int32_t>(threshold) - 1);
+  const auto step = hn::Set(du, static_cast<uint32_t>(lanes));
+  auto numbers = hn::Iota(du, 0);
+  size_t found = 0;
+  size_t i = 0;
+  for (; i + lanes <= n && found < limit; i += lanes) {
+    const auto key = hn::And(hn::BitCast(di, hn::LoadU(df, x + i)), magnitude);
+    const auto chosen = hn::RebindMask(du, hn::Gt(key, below));
+    hn::StoreU(hn::Compress(numbers, chosen), du, out + found);
+    found += hn::CountTrue(du, chosen);
+    numbers = hn::Add(numbers, step);
+  }
+  for (; i < n && found < limit; ++i) {
+    out[found] = static_cast<uint32_t>(i);
+    found += (BitsAt(x, i) & 0x7fffffffu) >= threshold;
+  }
+  return found < limit ? found : limit;
+}
+
+void RoundChosenImpl(const float* HWY_RESTRICT x, const uint32_t* HWY_RESTRICT indexes,
+                     size_t count, uint8_t* HWY_RESTRICT values, float* HWY_RESTRICT residual) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t bits = BitsAt(x, indexes[i]);
+    const uint32_t upper = bits >> 16;
+    const uint32_t rounded = (bits + 0x7fffu + (upper & 1u)) >> 16;
+    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    const uint16_t code = static_cast<uint16_t>(is_nan ? upper | 0x40u : rounded);
+    std::memcpy(values + 2 * i, &code, sizeof(code));
+    if (residual == nullptr) continue;
+    const uint32_t sent_bits = uint32_t{code} << 16;
+    float sent;
+    std::memcpy(&sent, &sent_bits, sizeof(sent));
+    residual[indexes[i]] = x[indexes[i]] - sent;
+  }
+}
+
+HWY_INLINE size_t SetBits(uint64_t word) { return static_cast<size_t>(hwy::PopCount(word)); }
+
+uint64_t CountBitsImpl(const uint64_t* HWY_RESTRICT words, size_t count,
+                       uint32_t* HWY_RESTRICT before) {
+  uint64_t sum = 0;
+  for (size_t w = 0; w < count; ++w) {
+    before[w] = static_cast<uint32_t>(sum);
+    sum += SetBits(words[w]);
+  }
+  return sum;
+}
+
+struct Assign {
+  template <class DF>
+  static HWY_INLINE hn::Vec<DF> Combine(DF, const float*, hn::Vec<DF> value) {
+    return value;
+  }
+  static HWY_INLINE void One(float value, float* out) { std::memcpy(out, &value, sizeof(value)); }
+};
+
+struct Accumulate {
+  template <class DF>
+  static HWY_INLINE hn::Vec<DF> Combine(DF df, const float* out, hn::Vec<DF> value) {
+    return hn::Add(hn::LoadU(df, out), value);
+  }
+  static HWY_INLINE void One(float value, float* out) { *out = *out + value; }
+};
+
+// Bits i … of the bitmap, at least 25 of them.
+HWY_INLINE uint32_t BitsFrom(const uint64_t* words, size_t i) {
+  uint32_t bits;
+  std::memcpy(&bits, reinterpret_cast<const uint8_t*>(words) + i / 8, sizeof(bits));
+  return bits >> (i % 8);
+}
+
+HWY_INLINE float FloatOfBf16(const uint8_t* in) {
+  uint16_t code;
+  std::memcpy(&code, in, sizeof(code));
+  const uint32_t bits = uint32_t{code} << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+#if HWY_TARGET != HWY_SCALAR
+
+// As many bf16 values as d has lanes, in the upper halves.
+template <class DU>
+HWY_INLINE hn::Vec<DU> LoadBf16(DU du, const uint8_t* in) {
+  const hn::Rebind<uint16_t, DU> d16;
+  const hn::Repartition<uint8_t, decltype(d16)> d8;
+  return hn::ShiftLeft<16>(hn::PromoteTo(du, hn::BitCast(d16, hn::LoadU(d8, in))));
+}
+
+// Lane i = the next lane of v if bit i is set, else zero. (Highway 1.0.3 has no Expand.)
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+HWY_INLINE hn::Vec512<uint32_t> ExpandLanes(hn::Full512<uint32_t>, hn::Vec512<uint32_t> v,
+                                            uint32_t bits) {
+  return hn::Vec512<uint32_t>{_mm512_maskz_expand_epi32(static_cast<__mmask16>(bits), v.raw)};
+}
+constexpr size_t kMaxLanes = 16;
+#else
+constexpr size_t kMaxLanes = 8;
+
+// For every byte of bits, how many are set before each: the lane of v that goes there.
+struct Sources {
+  constexpr Sources() : lane() {
+    for (size_t bits = 0; bits < 256; ++bits) {
+      uint8_t before = 0;
+      for (size_t i = 0; i < 8; ++i) {
+        lane[bits][i] = before;
+        before = static_cast<uint8_t>(before + (bits >> i & 1));
+      }
+    }
+  }
+  uint8_t lane[256][8];
+};
+constexpr Sources kSources;
+constexpr uint32_t kLaneBits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
+
+template <class DU>
+HWY_INLINE hn::Vec<DU> ExpandLanes(DU du, hn::Vec<DU> v, uint32_t bits) {
+  const uint32_t all = (1u << hn::Lanes(du)) - 1;
+  const hn::Rebind<uint8_t, DU> d8;
+  const auto sources = hn::PromoteTo(du, hn::LoadU(d8, kSources.lane[bits & all]));
+  const auto moved = hn::TableLookupLanes(v, hn::IndicesFromVec(du, sources));
+  const auto lane_bits = hn::LoadU(du, kLaneBits);
+  const auto present = hn::Eq(hn::And(hn::Set(du, bits), lane_bits), lane_bits);
+  return hn::IfThenElseZero(present, moved);
+}
+#endif
+
+#endif  // HWY_TARGET != HWY_SCALAR
+
+// Elements first … first + cols, whose values begin at `values`; cols values are readable there.
+template <class Operation>
+HWY_INLINE void ExpandRow(const uint64_t* HWY_RESTRICT words, size_t first,
+                          const uint8_t* HWY_RESTRICT values, size_t cols,
+                          float* HWY_RESTRICT out) {
+  size_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const HWY_CAPPED(uint32_t, kMaxLanes) du;
+  const hn::RebindToFloat<decltype(du)> df;
+  const size_t lanes = hn::Lanes(du);
+  for (; c + lanes <= cols; c += lanes) {
+    const uint32_t bits = BitsFrom(words, first + c);
+    const auto value = hn::BitCast(df, ExpandLanes(du, LoadBf16(du, values), bits));
+    values += 2 * SetBits(bits & ((1u << lanes) - 1));
+    hn::StoreU(Operation::Combine(df, out + c, value), df, out + c);
+  }
+#endif
+  for (; c < cols; ++c) {
+    const bool present = (BitsFrom(words, first + c) & 1) != 0;
+    Operation::One(present ? FloatOfBf16(values) : 0.0f, out + c);
+    values += 2 * present;
+  }
+}
+
+template <class Operation>
+HWY_INLINE void ExpandRows(const Sparse& sparse, size_t first, size_t stride, size_t rows,
+                           size_t cols, size_t ld, float* out) {
+  for (size_t r = 0; r < rows; ++r) {
+    const size_t begin = first + r * stride;
+    const uint64_t earlier = (uint64_t{1} << (begin % 64)) - 1;
+    const size_t rank = sparse.before[begin / 64] + SetBits(sparse.words[begin / 64] & earlier);
+    const uint8_t* values = sparse.values + 2 * rank;
+    uint8_t last_values[2 * kMaxCols];  // for whole vectors at the end of what may be read
+    if (sparse.count - rank < cols) {
+      std::memset(last_values, 0, sizeof(last_values));
+      std::memcpy(last_values, values, 2 * (sparse.count - rank));
+      values = last_values;
+    }
+    ExpandRow<Operation>(sparse.words, begin, values, cols, out + r * ld);
+  }
+}
+
+void ExpandImpl(const Sparse& sparse, size_t first, size_t stride, size_t rows, size_t cols,
+                size_t ld, float* out) {
+  ExpandRows<Assign>(sparse, first, stride, rows, cols, ld, out);
+}
+void ExpandAddImpl(const Sparse& sparse, size_t first, size_t stride, size_t rows, size_t cols,
+                   size_t ld, float* out) {
+  ExpandRows<Accumulate>(sparse, first, stride, rows, cols, ld, out);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace eps::topk_kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eps::topk_kernels {
+
+HWY_EXPORT(AddRowsImpl);
+HWY_EXPORT(CollectImpl);
+HWY_EXPORT(RoundChosenImpl);
+HWY_EXPORT(CountBitsImpl);
+HWY_EXPORT(ExpandImpl);
+HWY_EXPORT(ExpandAddImpl);
+
+// The mode is set outside of the indirect call, across which the compiler moves no arithmetic.
+void AddRows(const float* in, size_t ld, const float* residual, size_t rows, size_t cols,
+             size_t out_ld, float* out) {
+  ScopedFlushDenormals flush;
+  HWY_DYNAMIC_DISPATCH(AddRowsImpl)(in, ld, residual, rows, cols, out_ld, out);
+}
+size_t CollectAtLeast(const float* x, size_t n, uint32_t threshold, size_t limit, uint32_t* out) {
+  return HWY_DYNAMIC_DISPATCH(CollectImpl)(x, n, threshold, limit, out);
+}
+void RoundChosen(const float* x, const uint32_t* indexes, size_t count, uint8_t* values,
+                 float* residual_or_null) {
+  ScopedFlushDenormals flush;
+  HWY_DYNAMIC_DISPATCH(RoundChosenImpl)(x, indexes, count, values, residual_or_null);
+}
+uint64_t CountBits(const uint64_t* words, size_t count, uint32_t* before) {
+  return HWY_DYNAMIC_DISPATCH(CountBitsImpl)(words, count, before);
+}
+void Expand(const Sparse& sparse, size_t first, size_t stride, size_t rows, size_t cols, size_t ld,
+            float* out) {
+  HWY_DYNAMIC_DISPATCH(ExpandImpl)(sparse, first, stride, rows, cols, ld, out);
+}
+void ExpandAdd(const Sparse& sparse, size_t first, size_t stride, size_t rows, size_t cols,
+               size_t ld, float* out) {
+  ScopedFlushDenormals flush;
+  HWY_DYNAMIC_DISPATCH(ExpandAddImpl)(sparse, first, stride, rows, cols, ld, out);
+}
+
+}  // namespace eps::topk_kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,39 @@
+#ifndef EPS_COMPRESSION_CODECS_TOPK_PARAMETERS_H_
+#define EPS_COMPRESSION_CODECS_TOPK_PARAMETERS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace eps::topk {
+
+// What stands behind "topk" in a codec's name: FRACTION[:raw32][:sampled].
+struct Parameters {
+  // FRACTION as it was written: digits / 10^places. Kept exact, because a double's error would make
+  // one element more of ceil(FRACTION * n).
+  uint64_t digits = 0;
+  uint64_t power_of_ten = 1;
+  bool raw32 = false;
+  bool sampled = false;
+
+  // ceil(FRACTION * n). REQUIRES n <= 2^32.
+  uint64_t Fraction(uint64_t n) const { return (digits * n + power_of_ten - 1) / power_of_ten; }
+  // How many of n elements an encoded chunk holds at most.
+  uint64_t MaxCount(uint64_t n) const {
+    const uint64_t k = Fraction(n);
+    if (!sampled) return k;
+    return 2 * k < n ? 2 * k : n;
+  }
+  double fraction() const {
+    return static_cast<double>(digits) / static_cast<double>(power_of_ten);
+  }
+};
+
+// InvalidArgument says what was found and what is expected.
+absl::StatusOr<Parameters> ParseParameters(const std::vector<std::string>& pieces);
+
+}  // namespace eps::topk
+
+#endif  // EPS_COMPRESSION_CODECS_TOPK_PARAMETERS_H_

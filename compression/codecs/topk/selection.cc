@@ -1,0 +1,160 @@
+#include "compression/codecs/topk/selection.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "common/check.h"
+#include "compression/codecs/topk/kernels.h"
+
+namespace eps::topk {
+namespace {
+
+using topk_kernels::CollectAtLeast;
+using topk_kernels::kCollectSlack;
+using topk_kernels::KeyOfBits;
+
+uint32_t KeyAt(const float* x, size_t i) {
+  uint32_t bits;
+  std::memcpy(&bits, x + i, sizeof(bits));
+  return KeyOfBits(bits);
+}
+
+uint32_t* Words(Buffer* buffer) { return reinterpret_cast<uint32_t*>(buffer->data()); }
+
+Buffer IndexBuffer(size_t count, MemoryAccount* account) {
+  return Buffer((count + kCollectSlack) * sizeof(uint32_t), MemoryKind::kScratch, account);
+}
+
+struct Threshold {
+  uint32_t key = 0;
+  size_t above = 0;  // keys that are larger
+};
+
+// The key of rank `rank` from the top, from 1, of key_at(0 … n): radix selection, digit by digit
+// of 11, 10 and 10 bits. REQUIRES 1 <= rank <= n.
+template <class KeyFunction>
+Threshold KeyOfRank(KeyFunction key_at, size_t n, size_t rank) {
+  EPS_DCHECK(1 <= rank && rank <= n);
+  struct Digit {
+    int shift;
+    uint32_t mask;
+  };
+  constexpr Digit kDigits[] = {{20, 0x7ff}, {10, 0x3ff}, {0, 0x3ff}};
+  Threshold threshold;
+  uint32_t known = 0;  // the bits of the digits found so far
+  for (const Digit& digit : kDigits) {
+    std::array<uint32_t, 2048> counts{};
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t key = key_at(i);
+      if ((key & known) == threshold.key) ++counts[key >> digit.shift & digit.mask];
+    }
+    uint32_t value = digit.mask;
+    while (threshold.above + counts[value] < rank) threshold.above += counts[value--];
+    threshold.key |= value << digit.shift;
+    known |= digit.mask << digit.shift;
+  }
+  return threshold;
+}
+
+// Keeps, of the `count` elements listed, the k of largest key, and returns how many that are.
+// `keys` are theirs, none of them 0.
+size_t KeepLargest(uint32_t* indexes, const uint32_t* keys, size_t count, size_t k) {
+  if (count <= k) return count;
+  const Threshold threshold = KeyOfRank([keys](size_t i) { return keys[i]; }, count, k);
+  size_t equals = k - threshold.above;  // of which those of lower number are kept
+  size_t kept = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const bool equal = keys[i] == threshold.key && equals > 0;
+    indexes[kept] = indexes[i];
+    kept += keys[i] > threshold.key || equal;
+    equals -= equal;
+  }
+  return kept;
+}
+
+// Without a guess: counts the keys of all elements, digit by digit.
+Selection SelectByCounting(const float* x, size_t n, size_t k, MemoryAccount* account) {
+  Selection selection;
+  selection.memory = IndexBuffer(k, account);
+  uint32_t* const indexes = Words(&selection.memory);
+  const Threshold threshold = KeyOfRank([x](size_t i) { return KeyAt(x, i); }, n, k);
+  if (threshold.key == 0) {  // fewer than k are not zero
+    selection.count = CollectAtLeast(x, n, 1, k, indexes);
+    return selection;
+  }
+  size_t equals = k - threshold.above;
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t key = KeyAt(x, i);
+    if (key < threshold.key) continue;
+    if (key == threshold.key) {
+      if (equals == 0) continue;
+      --equals;
+    }
+    indexes[selection.count++] = static_cast<uint32_t>(i);
+  }
+  return selection;
+}
+
+// Below this many elements, guessing costs more than it saves.
+constexpr size_t kLeastToGuess = 4096;
+// Of the sample that guesses a threshold. Odd, so that it meets all columns of usual matrices.
+constexpr size_t kGuessStride = 61;
+
+// A key that is met or exceeded by k elements at least, but by few more: very likely, not surely.
+// `expected` becomes how many there may be.
+uint32_t GuessThreshold(const float* x, size_t n, size_t k, MemoryAccount* account,
+                        size_t* expected) {
+  const size_t sample = (n + kGuessStride - 1) / kGuessStride;
+  Buffer memory(sample * sizeof(uint32_t), MemoryKind::kScratch, account);
+  uint32_t* const keys = Words(&memory);
+  for (size_t i = 0; i < sample; ++i) keys[i] = KeyAt(x, i * kGuessStride);
+  // The number of the k largest in a sample varies by the root of its mean.
+  const double mean = static_cast<double>(k) / kGuessStride;
+  const size_t rank = static_cast<size_t>(mean + 4 * std::sqrt(mean)) + 6;
+  *expected = std::min(n, (rank + rank / 4) * kGuessStride);
+  if (rank >= sample) return 1;
+  return std::max(1u, KeyOfRank([keys](size_t i) { return keys[i]; }, sample, rank).key);
+}
+
+}  // namespace
+
+// One pass collects the elements above a guessed threshold, and the exact selection is among these
+// few. Where the guess is wrong, the slow way gives the same answer.
+Selection SelectLargest(const float* x, size_t n, size_t k, MemoryAccount* account) {
+  if (k == 0) return Selection();
+  if (n < kLeastToGuess) return SelectByCounting(x, n, k, account);
+  size_t expected = 0;
+  const uint32_t guess = GuessThreshold(x, n, k, account, &expected);
+  Selection selection;
+  selection.memory = IndexBuffer(expected, account);
+  uint32_t* const indexes = Words(&selection.memory);
+  selection.count = CollectAtLeast(x, n, guess, expected, indexes);
+  const bool too_many = selection.count == expected && expected < n;
+  const bool too_few = selection.count < k && guess > 1;
+  if (too_many || too_few) return SelectByCounting(x, n, k, account);
+  if (selection.count <= k) return selection;
+  Buffer memory(selection.count * sizeof(uint32_t), MemoryKind::kScratch, account);
+  uint32_t* const keys = Words(&memory);
+  for (size_t i = 0; i < selection.count; ++i) keys[i] = KeyAt(x, indexes[i]);
+  selection.count = KeepLargest(indexes, keys, selection.count, k);
+  return selection;
+}
+
+Selection SelectSampled(const float* x, size_t n, size_t sample_rank, size_t limit,
+                        MemoryAccount* account) {
+  const size_t sample = (n + kSampleStride - 1) / kSampleStride;
+  Buffer memory(sample * sizeof(uint32_t), MemoryKind::kScratch, account);
+  uint32_t* const keys = Words(&memory);
+  for (size_t i = 0; i < sample; ++i) keys[i] = KeyAt(x, i * kSampleStride);
+  const Threshold threshold = KeyOfRank([keys](size_t i) { return keys[i]; }, sample, sample_rank);
+  Selection selection;
+  selection.memory = IndexBuffer(limit, account);
+  selection.count =
+      CollectAtLeast(x, n, std::max(1u, threshold.key), limit, Words(&selection.memory));
+  return selection;
+}
+
+}  // namespace eps::topk

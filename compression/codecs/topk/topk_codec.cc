@@ -1,0 +1,271 @@
+// Of a gradient, the elements of largest magnitude (docs/formats/codecs.md).
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "compression/codec.h"
+#include "compression/codecs/floats/kernels.h"
+#include "compression/codecs/topk/index.h"
+#include "compression/codecs/topk/kernels.h"
+#include "compression/codecs/topk/parameters.h"
+#include "compression/codecs/topk/selection.h"
+
+namespace eps {
+namespace {
+
+using topk::BitmapWords;
+using topk::IndexFormat;
+using topk::IndexSize;
+using topk::Parameters;
+using topk::Selection;
+
+static_assert(topk_kernels::kMaxCols >= kTileCols);
+
+constexpr CodecId kTopkId{32};
+constexpr uint64_t kMaxElements = uint64_t{1} << 32;  // numbers of elements have 32 bits
+
+// What comes before the index.
+struct Header {
+  static constexpr size_t kBytes = 12;
+  uint32_t count = 0;
+  uint8_t format = 0;
+  uint8_t zero[3] = {0, 0, 0};
+  uint32_t index_bytes = 0;
+};
+static_assert(sizeof(Header) == Header::kBytes);
+
+// The bytes as received, and beside them, for random access, the index as a bitmap and the number
+// of set bits before each of its words: 3/16 of a byte per element of the chunk, charged to nobody,
+// because Open knows no account.
+class TopkChunk final : public EncodedChunk {
+ public:
+  TopkChunk(const Chunk& chunk, Bytes bytes)
+      : chunk_(chunk),
+        bytes_(std::move(bytes)),
+        words_(BitmapWords(chunk.elements) * sizeof(uint64_t)),
+        before_(BitmapWords(chunk.elements) * sizeof(uint32_t)) {}
+
+  // To be called once, before anything else. The error lacks the chunk's name.
+  absl::Status Parse() {
+    const uint64_t n = chunk_.elements;
+    if (n > kMaxElements) return absl::InvalidArgumentError("expected 2^32 elements at most");
+    Header header;
+    if (bytes_.size() < Header::kBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("expected a header of ", Header::kBytes,
+                                                     " bytes, found ", bytes_.size(), " bytes"));
+    }
+    std::memcpy(&header, bytes_.data(), Header::kBytes);
+    if (header.count > n) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("it holds ", header.count, " elements, expected ", n, " at most"));
+    }
+    if (header.zero[0] != 0 || header.zero[1] != 0 || header.zero[2] != 0) {
+      return absl::InvalidArgumentError("bytes 5 to 7 of its header are not zero");
+    }
+    const uint64_t expected =
+        Header::kBytes + uint64_t{header.index_bytes} + 2 * uint64_t{header.count};
+    if (bytes_.size() != expected) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "expected ", expected, " bytes for ", header.count, " elements and an index of ",
+          header.index_bytes, " bytes, found ", bytes_.size()));
+    }
+    const uint8_t* const index = bytes_.data() + Header::kBytes;
+    EPS_RETURN_IF_ERROR(
+        topk::ReadIndex(header.format, index, header.index_bytes, header.count, n, words()));
+    const uint64_t set = topk_kernels::CountBits(words(), BitmapWords(n),
+                                                 reinterpret_cast<uint32_t*>(before_.data()));
+    if (set != header.count) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the index has ", set, " elements, expected ", header.count));
+    }
+    sparse_.words = words();
+    sparse_.before = reinterpret_cast<const uint32_t*>(before_.data());
+    sparse_.values = index + header.index_bytes;
+    sparse_.count = header.count;
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckGradient(absl::string_view codec) const {
+    const size_t i = float_kernels::FirstInadmissibleBf16(sparse_.values, sparse_.count);
+    if (i == sparse_.count) return absl::OkStatus();
+    float value = 0;
+    float_kernels::DecodeBf16(sparse_.values + 2 * i, 1, 1, 1, 1, &value);
+    return InadmissibleGradient(codec, chunk_, ElementOfValue(i), value);
+  }
+
+  void Read(const Tile& tile, bool accumulate, size_t ld, float* out) const override {
+    const Segment& s = chunk_.segments[tile.segment];
+    EPS_DCHECK(tile.row + tile.rows <= s.rows && tile.col + tile.cols <= s.cols);
+    const auto expand = accumulate ? topk_kernels::ExpandAdd : topk_kernels::Expand;
+    expand(sparse_, tile.offset(s), s.cols, tile.rows, tile.cols, ld, out);
+  }
+  const Bytes& bytes() const override { return bytes_; }
+
+ private:
+  uint64_t* words() { return reinterpret_cast<uint64_t*>(words_.data()); }
+
+  // The chunk's element that value i belongs to: the one with set bit number i.
+  uint64_t ElementOfValue(size_t i) const {
+    const uint32_t* const end = sparse_.before + BitmapWords(chunk_.elements);
+    const size_t w = std::upper_bound(sparse_.before, end, i) - sparse_.before - 1;
+    uint64_t word = sparse_.words[w];
+    for (size_t before = sparse_.before[w]; before < i; ++before) word &= word - 1;
+    return 64 * w + static_cast<uint64_t>(__builtin_ctzll(word));
+  }
+
+  const Chunk& chunk_;
+  const Bytes bytes_;
+  Buffer words_;
+  Buffer before_;
+  topk_kernels::Sparse sparse_{};
+};
+
+// Keeps the chunk's elements, residual added, until all are there.
+class TopkEncoder final : public TileEncoder {
+ public:
+  TopkEncoder(const Parameters& parameters, const Chunk& chunk, const EncodeOptions& options)
+      : parameters_(parameters),
+        chunk_(chunk),
+        options_(options),
+        elements_(chunk.elements * sizeof(float), MemoryKind::kScratch, options.account) {
+    EPS_CHECK_MSG(chunk.elements <= kMaxElements, "chunk " << chunk.id << " is too large");
+  }
+
+  void Write(const Tile& tile, size_t ld, const float* in) override {
+    const Segment& s = chunk_.segments[tile.segment];
+    EPS_DCHECK(tile.row + tile.rows <= s.rows && tile.col + tile.cols <= s.cols);
+    const uint64_t offset = tile.offset(s);
+    float* const out = elements_.floats() + offset;
+    if (options_.residual_or_null != nullptr) {
+      topk_kernels::AddRows(in, ld, options_.residual_or_null + offset, tile.rows, tile.cols,
+                            s.cols, out);
+    } else {
+      for (size_t r = 0; r < tile.rows; ++r) {
+        std::memcpy(out + r * s.cols, in + r * ld, tile.cols * sizeof(float));
+      }
+    }
+    written_ += uint64_t{tile.rows} * tile.cols;
+  }
+
+  Bytes Finish() override {
+    const uint64_t n = chunk_.elements;
+    EPS_CHECK_MSG(written_ == n,
+                  "chunk " << chunk_.id << ": " << written_ << " of " << n << " elements written");
+    const Selection chosen = Select();
+    const IndexSize index = parameters_.raw32
+                                ? topk::Raw32Index(chosen.count)
+                                : topk::ShortestIndex(chosen.indexes(), chosen.count, n);
+    Header header;
+    header.count = static_cast<uint32_t>(chosen.count);
+    header.format = static_cast<uint8_t>(index.format);
+    header.index_bytes = static_cast<uint32_t>(index.bytes);
+    Buffer bytes(Header::kBytes + index.bytes + 2 * chosen.count, options_.kind, options_.account);
+    std::memcpy(bytes.data(), &header, Header::kBytes);
+    uint8_t* const index_bytes = bytes.data() + Header::kBytes;
+    topk::WriteIndex(index.format, chosen.indexes(), chosen.count, n, index_bytes);
+    if (options_.residual_or_null != nullptr) {
+      std::memcpy(options_.residual_or_null, elements_.data(), elements_.size());
+    }
+    topk_kernels::RoundChosen(elements_.floats(), chosen.indexes(), chosen.count,
+                              index_bytes + index.bytes, options_.residual_or_null);
+    return std::move(bytes).Freeze();
+  }
+
+ private:
+  Selection Select() const {
+    const uint64_t n = chunk_.elements;
+    if (n == 0) return Selection();
+    if (!parameters_.sampled) {
+      return topk::SelectLargest(elements_.floats(), n, parameters_.Fraction(n), options_.account);
+    }
+    const uint64_t sample = (n + topk::kSampleStride - 1) / topk::kSampleStride;
+    return topk::SelectSampled(elements_.floats(), n, parameters_.Fraction(sample),
+                               parameters_.MaxCount(n), options_.account);
+  }
+
+  const Parameters& parameters_;
+  const Chunk& chunk_;
+  const EncodeOptions options_;
+  Buffer elements_;
+  uint64_t written_ = 0;
+};
+
+// Of a chunk of 1 Mi elements whose chosen ones lie at random.
+double ExpectedBitsPerElement(const Parameters& parameters) {
+  const double n = 1 << 20;
+  const double density = static_cast<double>(parameters.Fraction(1 << 20)) / n;
+  // A gap is at least `escape` with probability (1 - density)^escape, and so on for each more.
+  const auto delta_bits = [density](double word_bits, double escape) {
+    return word_bits * density / (1 - std::pow(1 - density, escape));
+  };
+  const double index =
+      parameters.raw32 ? 32 * density : std::min({delta_bits(8, 255), delta_bits(16, 65535), 1.0});
+  return 8 * Header::kBytes / n + index + 16 * density;
+}
+
+class TopkCodec final : public Codec {
+ public:
+  TopkCodec(absl::string_view name, const Parameters& parameters)
+      : name_(name), parameters_(parameters) {
+    traits_.id = kTopkId;
+    traits_.uses_residual = true;
+    traits_.bits_per_element = ExpectedBitsPerElement(parameters);
+  }
+
+  absl::string_view name() const override { return name_; }
+  const Traits& traits() const override { return traits_; }
+
+  size_t MaxEncodedSize(const Chunk& chunk, Axis /*axis*/) const override {
+    const uint64_t count = parameters_.MaxCount(chunk.elements);
+    const uint64_t index = parameters_.raw32 ? topk::Raw32Index(count).bytes
+                                             : topk::MaxShortestIndex(count, chunk.elements);
+    return Header::kBytes + index + 2 * count;
+  }
+
+  absl::StatusOr<std::shared_ptr<const EncodedChunk>> Open(const Chunk& chunk, Axis /*axis*/,
+                                                           Bytes bytes,
+                                                           Content content) const override {
+    auto opened = std::make_shared<TopkChunk>(chunk, std::move(bytes));
+    const absl::Status status = opened->Parse();
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.id.value(), " of ",
+                                                     chunk.elements, " elements, codec ", name_,
+                                                     ": ", status.message()));
+    }
+    if (content == Content::kGradient) EPS_RETURN_IF_ERROR(opened->CheckGradient(name_));
+    return std::shared_ptr<const EncodedChunk>(std::move(opened));
+  }
+
+  std::unique_ptr<TileEncoder> NewEncoder(const Chunk& chunk,
+                                          const EncodeOptions& options) const override {
+    return std::make_unique<TopkEncoder>(parameters_, chunk, options);
+  }
+
+ private:
+  const std::string name_;
+  const Parameters parameters_;
+  Traits traits_;
+};
+
+absl::StatusOr<std::unique_ptr<Codec>> New(absl::string_view name,
+                                           const std::vector<std::string>& pieces) {
+  EPS_ASSIGN_OR_RETURN(const Parameters parameters, topk::ParseParameters(pieces));
+  std::unique_ptr<Codec> codec = std::make_unique<TopkCodec>(name, parameters);
+  return codec;
+}
+
+const CodecRegistration kTopk({"topk",
+                               kTopkId,
+                               ":FRACTION[:raw32][:sampled]",
+                               {"topk:0.01", "topk:0.1", "topk:0.01:raw32", "topk:0.05:sampled",
+                                "topk:0.1:raw32:sampled"},
+                               &New});
+
+}  // namespace
+}  // namespace eps
