@@ -24,13 +24,34 @@ uint64_t Padded(uint64_t elements) {
   return (elements + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
 }
 
-// Elements of the chunk's largest row panel, the rows of one row of tiles.
-size_t LargestPanel(const Chunk& chunk) {
-  size_t largest = 0;
-  for (const Segment& s : chunk.segments) {
-    largest = std::max(largest, size_t{std::min(s.rows, kTileRows)} * s.cols);
+// A panel is what one pass goes over while it stays in cache: the rows of one row of tiles, at most
+// so many columns wide that gradient, weights and two state arrays take half a megabyte.
+constexpr uint32_t kPanelCols = 8 * kTileCols;
+// Rows of the gradient's panel begin a cache line further than the columns say. Rows that are a
+// power of two apart would share a few sets of the cache.
+constexpr size_t kPanelStride = kPanelCols + 16;
+
+// Calls `visit(panel)` for every panel of the chunk. Their tiles, one panel's after the other's,
+// are the chunk's tiles in grid order.
+template <class Visitor>
+void ForEachPanel(const Chunk& chunk, Visitor visit) {
+  for (uint32_t i = 0; i < chunk.segments.size(); ++i) {
+    const Segment& s = chunk.segments[i];
+    for (uint32_t row = 0; row < s.rows; row += kTileRows) {
+      const uint32_t rows = std::min(s.rows - row, kTileRows);
+      for (uint32_t col = 0; col < s.cols; col += kPanelCols) {
+        visit(Tile{i, row, col, rows, std::min(s.cols - col, kPanelCols)});
+      }
+    }
   }
-  return largest;
+}
+
+template <class Visitor>
+void ForEachTileOf(const Tile& panel, Visitor visit) {
+  for (uint32_t col = 0; col < panel.cols; col += kTileCols) {
+    visit(Tile{panel.segment, panel.row, panel.col + col, panel.rows,
+               std::min(panel.cols - col, kTileCols)});
+  }
 }
 
 // A chunk's place in the arena. Weights come first, then the state fields, `stride` floats apart.
@@ -82,9 +103,12 @@ class DramBackend final : public StateBackend {
     return arena_->floats() + slot.offset + index * slot.stride;
   }
   absl::Status CheckVersion(const Slot& slot, Version wanted) const;
+  absl::Status CheckEncode(const UpdateRequest& request) const;
+  // How the weights of `version` are encoded, whoever asks: a function of (spec, version, chunk).
+  EncodeOptions OptionsOfWeights(const Chunk& chunk, Version version, Axis axis) const;
   absl::StatusOr<BackendValue> DoStats(const UpdateRequest& request, const Slot& slot) const;
   absl::StatusOr<BackendValue> DoUpdate(const UpdateRequest& request, Slot* slot) const;
-  void UpdatePanel(const Tile& last, const float* gradient, const StepScalars& step,
+  void UpdatePanel(const Tile& panel, const float* gradient, const StepScalars& step,
                    const Slot& slot) const;
 
   const JobSpec& spec_;
@@ -182,14 +206,20 @@ absl::Status DramBackend::CheckVersion(const Slot& slot, Version wanted) const {
 void DramBackend::Read(OpId op, ChunkId chunk, Version version, const Codec* codec, Axis axis) {
   Start(op, chunk, [this, version, codec, axis](Slot* slot) -> absl::StatusOr<BackendValue> {
     EPS_RETURN_IF_ERROR(CheckVersion(*slot, version));
-    // A function of (spec, version, chunk), so that a second read gives the same bytes.
-    RngKey rng;
-    rng.seed = spec_.training.seed;
-    rng.step = version.value();
-    rng.micro_batch = slot->chunk->id.value();
-    return BackendValue(EncodeChunk(*codec, *slot->chunk, axis, rng, Array(*slot, 0),
-                                    MemoryKind::kFetch, account_));
+    const EncodeOptions options = OptionsOfWeights(*slot->chunk, version, axis);
+    return BackendValue(EncodeChunk(*codec, *slot->chunk, options, Array(*slot, 0)));
   });
+}
+
+EncodeOptions DramBackend::OptionsOfWeights(const Chunk& chunk, Version version, Axis axis) const {
+  EncodeOptions options;
+  options.axis = axis;
+  options.rng.seed = spec_.training.seed;
+  options.rng.step = version.value();
+  options.rng.micro_batch = chunk.id.value();
+  options.kind = MemoryKind::kFetch;
+  options.account = account_;
+  return options;
 }
 
 void DramBackend::ReadState(OpId op, ChunkId chunk, Version version) {
@@ -253,15 +283,17 @@ absl::StatusOr<BackendValue> DramBackend::DoStats(const UpdateRequest& request,
   // One input is kept as it came; it is never larger than its sum.
   const bool keep_input = request.inputs.size() == 1;
   Buffer sum(keep_input ? 0 : chunk.elements * sizeof(float), MemoryKind::kContribution, account_);
+  Buffer dropped(keep_input ? ReductionPlan::kBufferElements * sizeof(float) : 0,
+                 MemoryKind::kScratch, account_);
   ScopedFlushDenormals flush;
   SquareSum squares;
   ForEachTile(chunk, [&](const Tile& tile) {
     const Segment& segment = chunk.segments[tile.segment];
-    plan.Run(request.inputs, tile, tiles.floats());
-    squares.Add(tiles.floats(), tile.rows, tile.cols, tile.cols, request.norm_scale);
-    for (size_t r = 0; r < tile.rows && !keep_input; ++r) {
-      std::memcpy(sum.floats() + tile.offset(segment) + r * segment.cols,
-                  tiles.floats() + r * tile.cols, tile.cols * sizeof(float));
+    if (keep_input) {
+      plan.Run(tile, request.norm_scale, tiles.floats(), tile.cols, dropped.floats(), &squares);
+    } else {
+      plan.Run(tile, request.norm_scale, tiles.floats(), segment.cols,
+               sum.floats() + tile.offset(segment), &squares);
     }
   });
   UpdateResult result;
@@ -269,9 +301,9 @@ absl::StatusOr<BackendValue> DramBackend::DoStats(const UpdateRequest& request,
   if (keep_input) {
     result.reduced = request.inputs.front().data;
   } else {
-    EPS_ASSIGN_OR_RETURN(const Codec* const fp32, FindCodec(CodecId::kFp32));
+    EPS_ASSIGN_OR_RETURN(const Codec* const fp32, FindCodec("fp32"));
     EPS_ASSIGN_OR_RETURN(result.reduced,
-                         fp32->Open(chunk, std::move(sum).Freeze(), Content::kWeights));
+                         fp32->Open(chunk, Axis::kRow, std::move(sum).Freeze(), Content::kWeights));
   }
   return BackendValue(std::move(result));
 }
@@ -284,6 +316,17 @@ void DramBackend::Update(OpId op, UpdateRequest request) {
         [this, shared = std::move(shared)](Slot* slot) { return DoUpdate(*shared, slot); });
 }
 
+absl::Status DramBackend::CheckEncode(const UpdateRequest& request) const {
+  for (const UpdateRequest::Encode& encode : request.encode) {
+    if (encode.codec == nullptr || encode.codec->traits().uses_residual) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "update of chunk ", request.chunk.value(), ": weights cannot be encoded with ",
+          encode.codec == nullptr ? "no codec" : encode.codec->name()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<BackendValue> DramBackend::DoUpdate(const UpdateRequest& request, Slot* slot) const {
   EPS_RETURN_IF_ERROR(CheckVersion(*slot, request.from));
   if (request.to != request.from.Next()) {
@@ -291,51 +334,59 @@ absl::StatusOr<BackendValue> DramBackend::DoUpdate(const UpdateRequest& request,
                                                    " from version ", request.from.value(), " to ",
                                                    request.to.value(), " is not one step"));
   }
+  EPS_RETURN_IF_ERROR(CheckEncode(request));
   const Chunk& chunk = *slot->chunk;
-  std::optional<ReductionPlan> plan;  // nullopt: the sum is there already
-  if (request.reduced == nullptr) {
+  std::optional<ReductionPlan> plan;
+  if (request.reduced != nullptr) {
+    plan = ReductionPlan::Of(chunk, *request.reduced);
+  } else {
     EPS_ASSIGN_OR_RETURN(plan, ReductionPlan::Build(chunk, request.parts, request.inputs));
   }
-  Buffer tiles(
-      (plan.has_value() ? plan->buffers() : 1) * ReductionPlan::kBufferElements * sizeof(float),
-      MemoryKind::kScratch, account_);
-  Buffer panel(LargestPanel(chunk) * sizeof(float), MemoryKind::kScratch, account_);
+  std::vector<std::unique_ptr<TileEncoder>> encoders;
+  for (const UpdateRequest::Encode& encode : request.encode) {
+    encoders.push_back(
+        encode.codec->NewEncoder(chunk, OptionsOfWeights(chunk, request.to, encode.axis)));
+  }
+  Buffer tiles(plan->buffers() * ReductionPlan::kBufferElements * sizeof(float),
+               MemoryKind::kScratch, account_);
+  Buffer gradient(kTileRows * kPanelStride * sizeof(float), MemoryKind::kScratch, account_);
   ScopedFlushDenormals flush;
   SquareSum squares;
-  ForEachTile(chunk, [&](const Tile& tile) {
-    const uint32_t cols = chunk.segments[tile.segment].cols;
-    if (plan.has_value()) {
-      plan->Run(request.inputs, tile, tiles.floats());
-    } else {
-      request.reduced->Read(tile, /*accumulate=*/false, tile.cols, tiles.floats());
+  ForEachPanel(chunk, [&](const Tile& panel) {
+    const Segment& segment = chunk.segments[panel.segment];
+    ForEachTileOf(panel, [&](const Tile& tile) {
+      plan->Run(tile, request.norm_scale, tiles.floats(), kPanelStride,
+                gradient.floats() + (tile.col - panel.col), &squares);
+    });
+    UpdatePanel(panel, gradient.floats(), request.step, *slot);
+    for (const std::unique_ptr<TileEncoder>& encoder : encoders) {
+      ForEachTileOf(panel, [&](const Tile& tile) {
+        encoder->Write(tile, segment.cols, Array(*slot, 0) + tile.offset(segment));
+      });
     }
-    squares.Add(tiles.floats(), tile.rows, tile.cols, tile.cols, request.norm_scale);
-    for (size_t r = 0; r < tile.rows; ++r) {
-      std::memcpy(panel.floats() + r * cols + tile.col, tiles.floats() + r * tile.cols,
-                  tile.cols * sizeof(float));
-    }
-    if (tile.col + tile.cols == cols) UpdatePanel(tile, panel.floats(), request.step, *slot);
   });
   slot->version = request.to;
   UpdateResult result;
   result.sum_squares = squares.Fold();
-  return BackendValue(result);
+  for (const std::unique_ptr<TileEncoder>& encoder : encoders) {
+    result.encoded.push_back(encoder->Finish());
+  }
+  return BackendValue(std::move(result));
 }
 
-// Updates the rows of `last`, a panel's last tile, over their whole width. The panel is one run of
-// memory in each array of the state: walked tile by tile, in short pieces of many pages, memory
-// gives a quarter less.
-void DramBackend::UpdatePanel(const Tile& last, const float* gradient, const StepScalars& step,
+// Updates a panel row by row: walked tile by tile, in shorter pieces of many pages, memory gives a
+// quarter less.
+void DramBackend::UpdatePanel(const Tile& panel, const float* gradient, const StepScalars& step,
                               const Slot& slot) const {
-  const Segment& s = slot.chunk->segments[last.segment];
-  const uint64_t offset = s.offset + uint64_t{last.row} * s.cols;
+  const Segment& s = slot.chunk->segments[panel.segment];
+  const uint64_t offset = panel.offset(s);
   TileState state;
   state.ld = s.cols;
   state.weight = Array(slot, 0) + offset;
   for (size_t i = 1; i < arrays_; ++i) state.field[i - 1] = Array(slot, i) + offset;
   GroupScalars group;
   group.weight_decay = spec_.groups[s.group.value()].weight_decay;
-  rule_->Run(last.rows, s.cols, gradient, s.cols, step, group, state);
+  rule_->Run(panel.rows, panel.cols, gradient, kPanelStride, step, group, state);
 }
 
 }  // namespace

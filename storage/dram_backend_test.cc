@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -168,6 +169,20 @@ StepScalars StepAt(uint64_t t) {
   return step;
 }
 
+// A gradient as a worker would send it.
+std::shared_ptr<const EncodedChunk> OpenGradient(absl::string_view codec_name, const Chunk& chunk,
+                                                 const std::vector<float>& values,
+                                                 MemoryAccount* account) {
+  const Codec* codec = *FindCodec(codec_name);
+  EncodeOptions options;
+  options.kind = MemoryKind::kContribution;
+  options.account = account;
+  auto opened = codec->Open(chunk, options.axis, EncodeChunk(*codec, chunk, options, values.data()),
+                            Content::kGradient);
+  EXPECT_TRUE(opened.ok()) << opened.status();
+  return *opened;
+}
+
 // A backend over a job's whole state.
 class Shard {
  public:
@@ -212,13 +227,7 @@ class Shard {
 
   std::shared_ptr<const EncodedChunk> Encode(const Chunk& chunk, const std::vector<float>& values,
                                              absl::string_view codec_name = "fp32") {
-    const Codec* codec = *FindCodec(codec_name);
-    auto opened = codec->Open(chunk,
-                              EncodeChunk(*codec, chunk, Axis::kRow, RngKey(), values.data(),
-                                          MemoryKind::kContribution, &account_),
-                              Content::kGradient);
-    EXPECT_TRUE(opened.ok()) << opened.status();
-    return *opened;
+    return OpenGradient(codec_name, chunk, values, &account_);
   }
 
  private:
@@ -406,15 +415,9 @@ TEST(Update, DropsItsContributionsBeforeItCompletes) {
   request.to = Version(1);
   request.parts = 1;
   request.step = StepAt(1);
-  const Codec* codec = *FindCodec("fp32");
   for (uint32_t use = 0; use < chunk.uses.size(); ++use) {
     const std::vector<float> zeros(chunk.elements);
-    request.inputs.push_back(
-        {use, TreeRange{0, 1},
-         *codec->Open(chunk,
-                      EncodeChunk(*codec, chunk, Axis::kRow, RngKey(), zeros.data(),
-                                  MemoryKind::kContribution, &account),
-                      Content::kGradient)});
+    request.inputs.push_back({use, TreeRange{0, 1}, OpenGradient("fp32", chunk, zeros, &account)});
   }
   const OpId op = completions.Next();
   backend->Update(op, std::move(request));
@@ -456,15 +459,9 @@ TEST(Update, ReadsDenormalPartialSumsAsZerosOnEveryThread) {
   request.parts = 8;
   request.step = StepAt(1);
   request.norm_scale = 1e20f;
-  const Codec* codec = *FindCodec("fp32");
   for (uint32_t part = 0; part < 8; ++part) {
     const std::vector<float> values(chunk.elements, parts[part]);
-    request.inputs.push_back(
-        {0, TreeRange{part, 1},
-         *codec->Open(chunk,
-                      EncodeChunk(*codec, chunk, Axis::kRow, RngKey(), values.data(),
-                                  MemoryKind::kContribution, nullptr),
-                      Content::kGradient)});
+    request.inputs.push_back({0, TreeRange{part, 1}, OpenGradient("fp32", chunk, values, nullptr)});
   }
   const OpId op = completions.Next();
   backend->Update(op, std::move(request));
@@ -476,6 +473,69 @@ TEST(Update, ReadsDenormalPartialSumsAsZerosOnEveryThread) {
               square * static_cast<double>(chunk.elements),
               1e-6 * square * static_cast<double>(chunk.elements));
 }
+
+// Weights in every codec and along both axes, encoded by the update and read after it.
+class EncodeTest : public testing::TestWithParam<std::string> {
+ protected:
+  const Codec& codec() { return **FindCodec(GetParam()); }
+
+  // What Read gives now.
+  std::string Fetch(Shard* shard, const Chunk& chunk, Version version, Axis axis) {
+    const OpId op = shard->completions().Next();
+    shard->backend().Read(op, chunk.id, version, &codec(), axis);
+    const BackendDone done = shard->completions().Take(op);
+    EXPECT_TRUE(done.status.ok()) << done.status;
+    return std::string(std::get<Bytes>(done.value).view());
+  }
+
+  UpdateResult Run(Shard* shard, UpdateRequest request, bool stats) {
+    const OpId op = shard->completions().Next();
+    if (stats) {
+      shard->backend().Stats(op, std::move(request));
+    } else {
+      shard->backend().Update(op, std::move(request));
+    }
+    BackendDone done = shard->completions().Take(op);
+    EXPECT_TRUE(done.status.ok()) << done.status;
+    return std::get<UpdateResult>(std::move(done.value));
+  }
+};
+
+TEST_P(EncodeTest, GivesTheBytesOfALaterReadWithAndWithoutStatsBefore) {
+  if (codec().traits().uses_residual) return;
+  Shard shard(RaggedSpec(), 1);
+  shard.InitializeAll();
+  for (uint64_t step = 1; step <= 3; ++step) {
+    for (const Chunk& chunk : shard.chunks().chunks()) {
+      const uint32_t parts = static_cast<uint32_t>(step);
+      UpdateRequest request = RequestOf(&shard, chunk, GradientsOf(chunk, step, parts), step,
+                                        step == 2 ? Merging::kRandom : Merging::kNone);
+      if (chunk.id.value() % 2 == 1) {
+        request.reduced = Run(&shard, request, /*stats=*/true).reduced;
+        request.inputs.clear();
+      }
+      request.encode = {{&codec(), Axis::kColumn}, {&codec(), Axis::kRow}};
+      const uint64_t before = shard.account().live_bytes(MemoryKind::kFetch);
+      const UpdateResult result = Run(&shard, std::move(request), /*stats=*/false);
+      ASSERT_EQ(result.encoded.size(), 2u);
+      EXPECT_EQ(shard.account().live_bytes(MemoryKind::kFetch) - before,
+                result.encoded[0].size() + result.encoded[1].size());
+      for (const size_t i : {0u, 1u}) {
+        const Axis axis = i == 0 ? Axis::kColumn : Axis::kRow;
+        EXPECT_TRUE(result.encoded[i].view() == Fetch(&shard, chunk, Version(step), axis))
+            << "chunk " << chunk.id << ", step " << step << ", encoding " << i;
+      }
+    }
+  }
+}
+
+std::string CodecTestName(const testing::TestParamInfo<std::string>& info) {
+  std::string name = info.param;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Codecs, EncodeTest, testing::ValuesIn(CodecExamples()), CodecTestName);
 
 struct BadRequest {
   const char* name;
@@ -521,6 +581,8 @@ TEST(Update, RefusesWhatIsNotOneCompleteStepAndChangesNothing) {
          r->inputs.back().use = 2;
        },
        invalid, "to use 2 is no node"},
+      {"encoded with nothing", [](UpdateRequest* r) { r->encode.resize(1); }, invalid,
+       "weights cannot be encoded with no codec"},
       {"no data", [](UpdateRequest* r) { r->inputs[0].data = nullptr; }, invalid, "has no data"},
       {"unknown chunk", [](UpdateRequest* r) { r->chunk = ChunkId(99'999); },
        absl::StatusCode::kNotFound, "chunk 99999"},
@@ -576,8 +638,7 @@ TEST(Read, GivesBytesThatLaterUpdatesLeaveAlone) {
     ASSERT_TRUE(done.status.ok()) << done.status;
     const Bytes bytes = std::get<Bytes>(done.value);
     const Bytes expected =
-        EncodeChunk(*codec, chunk, Axis::kRow, RngKey(),
-                    reinterpret_cast<const float*>(state.data()), MemoryKind::kFetch, nullptr);
+        EncodeChunk(*codec, chunk, EncodeOptions(), reinterpret_cast<const float*>(state.data()));
     std::string changed = state;
     changed[0] = static_cast<char>(changed[0] + 1);
     ASSERT_TRUE(shard.Write(chunk.id, Version(0), changed).ok());

@@ -1,6 +1,7 @@
 #include "storage/reduction_plan.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -14,7 +15,7 @@ namespace eps {
 class ReductionPlan::Builder {
  public:
   Builder(const Chunk& chunk, const std::vector<UpdateInput>& inputs)
-      : chunk_(chunk), inputs_(inputs) {}
+      : chunk_(chunk), inputs_(inputs), plan_(chunk) {}
 
   absl::Status AddUses(uint32_t parts) {
     EPS_RETURN_IF_ERROR(IndexInputs());
@@ -57,7 +58,7 @@ class ReductionPlan::Builder {
     return absl::OkStatus();
   }
 
-  void Emit(Kind kind, uint32_t buffer, uint32_t input) {
+  void Emit(Kind kind, uint32_t buffer, const EncodedChunk* input) {
     plan_.operations_.push_back({kind, buffer, input});
     plan_.buffers_ = std::max<size_t>(plan_.buffers_, buffer + (kind == Kind::kAdd ? 2 : 1));
   }
@@ -67,7 +68,7 @@ class ReductionPlan::Builder {
     const auto it = by_place_.find(Place(use, node));
     if (it == by_place_.end()) return false;
     used_[it->second] = true;
-    Emit(kind, buffer, it->second);
+    Emit(kind, buffer, inputs_[it->second].data.get());
     return true;
   }
 
@@ -88,7 +89,7 @@ class ReductionPlan::Builder {
   absl::Status AddRightBranch(uint32_t use, TreeRange node, uint32_t buffer) {
     if (AddInput(use, node, Kind::kReadAdd, buffer)) return absl::OkStatus();
     EPS_RETURN_IF_ERROR(AddNode(use, node, buffer + 1));
-    Emit(Kind::kAdd, buffer, 0);
+    Emit(Kind::kAdd, buffer, nullptr);
     return absl::OkStatus();
   }
 
@@ -103,26 +104,81 @@ absl::StatusOr<ReductionPlan> ReductionPlan::Build(const Chunk& chunk, uint32_t 
                                                    const std::vector<UpdateInput>& inputs) {
   Builder builder(chunk, inputs);
   EPS_RETURN_IF_ERROR(builder.AddUses(parts));
-  return builder.Take();
+  ReductionPlan plan = builder.Take();
+  plan.PlanStrips();
+  return plan;
 }
 
-void ReductionPlan::Run(const std::vector<UpdateInput>& inputs, const Tile& tile,
-                        float* buffers) const {
+ReductionPlan ReductionPlan::Of(const Chunk& chunk, const EncodedChunk& sum) {
+  ReductionPlan plan(chunk);
+  plan.operations_.push_back({Kind::kRead, 0, &sum});
+  plan.buffers_ = 1;
+  plan.PlanStrips();
+  return plan;
+}
+
+void ReductionPlan::PlanStrips() {
+  using strip_kernels::StepKind;
+  if (buffers_ > strip_kernels::kMaxPushed) return;
+  std::vector<strip_kernels::Step> steps;
+  for (const Operation& operation : operations_) {
+    if (operation.kind == Kind::kAdd) {
+      steps.push_back({StepKind::kPopAdd, nullptr});
+      continue;
+    }
+    const CodecId format = operation.input->in_place_format();
+    if (format != CodecId::kFp32 && format != CodecId::kBf16) return;
+    const bool fp32 = format == CodecId::kFp32;
+    const uint8_t* const elements = operation.input->bytes().data();
+    if (operation.kind == Kind::kReadAdd) {
+      steps.push_back({fp32 ? StepKind::kAddFp32 : StepKind::kAddBf16, elements});
+      continue;
+    }
+    if (!steps.empty()) steps.push_back({StepKind::kPush, nullptr});
+    steps.push_back({fp32 ? StepKind::kReadFp32 : StepKind::kReadBf16, elements});
+  }
+  strips_ = std::move(steps);
+}
+
+void ReductionPlan::Run(const Tile& tile, float norm_scale, float* buffers, size_t ld, float* out,
+                        SquareSum* squares) const {
+  if (!strips_.empty() && tile.cols >= strip_kernels::kMinCols) {
+    return RunStrips(tile, norm_scale, ld, out, squares);
+  }
   const size_t elements = size_t{tile.rows} * tile.cols;
   for (const Operation& operation : operations_) {
     float* buffer = buffers + operation.buffer * kBufferElements;
     switch (operation.kind) {
       case Kind::kRead:
-        inputs[operation.input].data->Read(tile, /*accumulate=*/false, tile.cols, buffer);
+        operation.input->Read(tile, /*accumulate=*/false, tile.cols, buffer);
         break;
       case Kind::kReadAdd:
-        inputs[operation.input].data->Read(tile, /*accumulate=*/true, tile.cols, buffer);
+        operation.input->Read(tile, /*accumulate=*/true, tile.cols, buffer);
         break;
       case Kind::kAdd:
         TreeAdd(buffer, buffer + kBufferElements, elements, buffer);
         break;
     }
   }
+  squares->Add(buffers, tile.rows, tile.cols, tile.cols, norm_scale);
+  for (size_t r = 0; r < tile.rows; ++r) {
+    std::memcpy(out + r * ld, buffers + r * tile.cols, tile.cols * sizeof(float));
+  }
+}
+
+void ReductionPlan::RunStrips(const Tile& tile, float norm_scale, size_t ld, float* out,
+                              SquareSum* squares) const {
+  const Segment& segment = chunk_->segments[tile.segment];
+  strip_kernels::Source source;
+  source.element = tile.offset(segment);
+  source.rows = tile.rows;
+  source.cols = tile.cols;
+  source.ld = segment.cols;
+  // The same row of the next tile.
+  const bool last = tile.col + tile.cols == segment.cols;
+  source.ahead = last ? uint64_t{tile.rows} * segment.cols - tile.col : tile.cols;
+  strip_kernels::Reduce(strips_.data(), strips_.size(), source, ld, out, norm_scale,
+                        squares->lanes());
 }
 
 }  // namespace eps

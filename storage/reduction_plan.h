@@ -8,13 +8,17 @@
 #include "absl/status/statusor.h"
 #include "spec/chunk_map.h"
 #include "storage/state_backend.h"
+#include "storage/strip_kernels.h"
 
 namespace eps {
 
-// The canonical reduction of one chunk's contributions as a list of steps over tile buffers. It is
-// made once per update and run for every tile, so that a tile costs neither a search nor an
-// allocation. The order of additions depends on the tree alone, not on how the inputs are ordered.
-// Immutable after Build; thread-safe.
+// The canonical reduction of one chunk's contributions as a list of steps. It is made once per
+// update and run for every tile, so that a tile costs neither a search nor an allocation. The order
+// of additions depends on the tree alone, not on how the inputs are ordered. Immutable after Build;
+// thread-safe. The inputs of Build must outlive it.
+//
+// Inputs are decoded to tile buffers in L1, which are then added. If all of them can be read in
+// place, the same sums are made in registers instead (strip_kernels.h).
 class ReductionPlan {
  public:
   // Floats of one tile buffer.
@@ -24,13 +28,16 @@ class ReductionPlan {
   // tree, is there twice, or overlaps another.
   static absl::StatusOr<ReductionPlan> Build(const Chunk& chunk, uint32_t parts,
                                              const std::vector<UpdateInput>& inputs);
+  // The plan of a sum that is there already.
+  static ReductionPlan Of(const Chunk& chunk, const EncodedChunk& sum);
 
-  // Tile buffers that Run needs: one more than the deepest right branch with partial sums.
+  // Tile buffers that Run needs.
   size_t buffers() const { return buffers_; }
 
-  // Leaves the reduced tile in the first of the buffers, dense: element (r, c) at r * tile.cols +
-  // c. `inputs` are those of Build. The calling thread must hold ScopedFlushDenormals.
-  void Run(const std::vector<UpdateInput>& inputs, const Tile& tile, float* buffers) const;
+  // Leaves element (r, c) of the reduced tile in out[r * ld + c] and adds the tile to `squares`,
+  // times norm_scale. The calling thread must hold ScopedFlushDenormals.
+  void Run(const Tile& tile, float norm_scale, float* buffers, size_t ld, float* out,
+           SquareSum* squares) const;
 
  private:
   enum class Kind : uint8_t {
@@ -41,13 +48,20 @@ class ReductionPlan {
   struct Operation {
     Kind kind;
     uint32_t buffer;
-    uint32_t input;
+    const EncodedChunk* input;  // null for kAdd
   };
   class Builder;
 
-  ReductionPlan() = default;
+  explicit ReductionPlan(const Chunk& chunk) : chunk_(&chunk) {}
 
+  // Fills strips_ if that is possible.
+  void PlanStrips();
+  void RunStrips(const Tile& tile, float norm_scale, size_t ld, float* out,
+                 SquareSum* squares) const;
+
+  const Chunk* chunk_;
   std::vector<Operation> operations_;
+  std::vector<strip_kernels::Step> strips_;  // the same as operations_; empty: not in place
   size_t buffers_ = 0;
 };
 

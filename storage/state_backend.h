@@ -44,11 +44,21 @@ struct UpdateRequest {
   // Scale of the gradient in UpdateResult::sum_squares: 2^k / tokens, without the clip factor that
   // StepScalars::grad_scale contains.
   float norm_scale = 1;
+  // How the chunk's weights at `to` are to be encoded while they are in cache, for those who fetch
+  // them next; usually empty, at most one for each axis. No codec that uses_residual. Update only.
+  struct Encode {
+    const Codec* codec = nullptr;
+    Axis axis = Axis::kRow;
+  };
+  std::vector<Encode> encode;
 };
 
 struct UpdateResult {
   double sum_squares = 0;  // of the chunk's reduced gradient times norm_scale, canonical order
   std::shared_ptr<const EncodedChunk> reduced;  // of Stats: the sum of the inputs
+  // Of Update: for each of UpdateRequest::encode the bytes that Read(to, codec, axis) would give,
+  // charged like those.
+  std::vector<Bytes> encoded;
 };
 
 using BackendValue = std::variant<absl::monostate, Bytes, UpdateResult>;
@@ -86,7 +96,7 @@ class StateBackend {
   // input itself if there is one) replaces the inputs in a later Update. For sealed mode, which
   // needs the norm of the whole gradient first. Reads no state and changes none.
   virtual void Stats(OpId op, UpdateRequest request) = 0;
-  // Decode + reduce + update in one pass over the chunk; completes with UpdateResult.
+  // Decode + reduce + update + encode in one pass over the chunk; completes with UpdateResult.
   virtual void Update(OpId op, UpdateRequest request) = 0;
 };
 

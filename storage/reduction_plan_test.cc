@@ -1,0 +1,178 @@
+#include "storage/reduction_plan.h"
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/flush_denormals.h"
+#include "compression/codec_testing.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+// Decodes like `chunk`, but never says that its elements can be read in place.
+class Opaque final : public EncodedChunk {
+ public:
+  explicit Opaque(std::shared_ptr<const EncodedChunk> chunk) : chunk_(std::move(chunk)) {}
+  void Read(const Tile& tile, bool accumulate, size_t ld, float* out) const override {
+    chunk_->Read(tile, accumulate, ld, out);
+  }
+  const Bytes& bytes() const override { return chunk_->bytes(); }
+
+ private:
+  const std::shared_ptr<const EncodedChunk> chunk_;
+};
+
+// Values over many binades, with zeros of both signs and denormals: sums depend on their order.
+std::vector<float> SomeValues(TestRandom* random, uint64_t n) {
+  std::vector<float> values(n);
+  for (float& v : values) {
+    const uint32_t r = random->Next();
+    v = std::ldexp(static_cast<float>(static_cast<int32_t>(random->Next())),
+                   -31 - static_cast<int>(r % 24));
+    if (r % 31 == 0) v = -0.0f;
+    if (r % 37 == 0) v = 0.0f;
+    if (r % 41 == 0) v = 1e-39f;
+    if (r % 43 == 0) v = -1.2e-38f;
+    if (r % 47 == 0) v = 1.3e-38f;
+  }
+  return values;
+}
+
+std::shared_ptr<const EncodedChunk> Encoded(absl::string_view codec_name, const Chunk& chunk,
+                                            const std::vector<float>& values) {
+  const Codec& codec = **FindCodec(codec_name);
+  return *codec.Open(chunk, Axis::kRow, EncodeChunk(codec, chunk, EncodeOptions(), values.data()),
+                     Content::kGradient);
+}
+
+// Cuts the tree at random nodes: what workers may have merged.
+void CutTree(TreeRange node, TestRandom* random, std::vector<TreeRange>* out) {
+  if (node.count == 1 || random->Next() % 4 == 0) {
+    out->push_back(node);
+    return;
+  }
+  const uint32_t left = LeftLeaves(node.count);
+  CutTree(TreeRange{node.first, left}, random, out);
+  CutTree(TreeRange{node.first + left, node.count - left}, random, out);
+}
+
+struct Reduced {
+  std::vector<float> sum;  // with padding behind each row of a segment
+  double squares = 0;
+
+  bool operator==(const Reduced& other) const {
+    return std::memcmp(&squares, &other.squares, sizeof(squares)) == 0 &&
+           sum.size() == other.sum.size() &&
+           std::memcmp(sum.data(), other.sum.data(), 4 * sum.size()) == 0;
+  }
+};
+
+constexpr float kNormScale = 1.0f / 12;
+
+Reduced ReduceAll(const ReductionPlan& plan, const Chunk& chunk, size_t padding) {
+  ScopedFlushDenormals flush;
+  Reduced reduced;
+  uint64_t rows = 0;
+  for (const Segment& s : chunk.segments) rows += s.rows;
+  reduced.sum.assign(chunk.elements + rows * padding, 7.0f);
+  std::vector<float> buffers(plan.buffers() * ReductionPlan::kBufferElements, 3.0f);
+  SquareSum squares;
+  ForEachTile(chunk, [&](const Tile& tile) {
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < tile.segment; ++i) {
+      first += chunk.segments[i].rows * (chunk.segments[i].cols + padding);
+    }
+    const size_t ld = chunk.segments[tile.segment].cols + padding;
+    plan.Run(tile, kNormScale, buffers.data(), ld,
+             reduced.sum.data() + first + tile.row * ld + tile.col, &squares);
+  });
+  reduced.squares = squares.Fold();
+  return reduced;
+}
+
+std::vector<UpdateInput> OpaqueInputs(const std::vector<UpdateInput>& inputs) {
+  std::vector<UpdateInput> opaque = inputs;
+  for (UpdateInput& input : opaque) input.data = std::make_shared<Opaque>(input.data);
+  return opaque;
+}
+
+// Random trees, merged ranges, uses and formats over a chunk.
+std::vector<UpdateInput> SomeInputs(const Chunk& chunk, uint32_t parts, const char* format_or_null,
+                                    TestRandom* random) {
+  std::vector<UpdateInput> inputs;
+  for (uint32_t use = 0; use < chunk.uses.size(); ++use) {
+    std::vector<TreeRange> ranges;
+    CutTree(TreeRange{0, parts}, random, &ranges);
+    for (const TreeRange range : ranges) {
+      const char* const format =
+          format_or_null != nullptr ? format_or_null : (random->Next() % 2 == 0 ? "bf16" : "fp32");
+      inputs.push_back({use, range, Encoded(format, chunk, SomeValues(random, chunk.elements))});
+    }
+  }
+  for (size_t i = inputs.size(); i > 1; --i) {
+    std::swap(inputs[i - 1], inputs[random->Next() % i]);
+  }
+  return inputs;
+}
+
+TEST(ReductionPlan, GivesTheSameBitsInPlaceAndTileByTileOnEveryInstructionSet) {
+  TestRandom random;
+  const std::vector<Chunk> shapes = {RaggedChunk(), MatrixChunk(33, 130), MatrixChunk(5, 64),
+                                     MatrixChunk(2, 63), MatrixChunk(3, 127)};
+  for (const Chunk& shape : shapes) {
+    for (uint32_t parts = 1; parts <= 9; ++parts) {
+      Chunk chunk = shape;
+      chunk.uses.resize(1 + random.Next() % 3);
+      const char* const formats[] = {"bf16", "fp32", nullptr};
+      const std::vector<UpdateInput> inputs =
+          SomeInputs(chunk, parts, formats[random.Next() % 3], &random);
+      const std::vector<UpdateInput> opaque = OpaqueInputs(inputs);
+      const ReductionPlan by_tile = *ReductionPlan::Build(chunk, parts, opaque);
+      const ReductionPlan in_place = *ReductionPlan::Build(chunk, parts, inputs);
+      const Reduced expected = ReduceAll(by_tile, chunk, 3);
+      OnEveryTarget([&] {
+        EXPECT_TRUE(ReduceAll(in_place, chunk, 3) == expected)
+            << parts << " parts, " << chunk.uses.size() << " uses, " << inputs.size() << " inputs";
+      });
+    }
+  }
+}
+
+TEST(ReductionPlan, GivesTheSameBitsForTreesOfAnyDepth) {
+  TestRandom random(5);
+  Chunk chunk = MatrixChunk(2, 70);
+  chunk.uses.resize(2);
+  for (const uint32_t parts : {31u, 64u, 127u, 300u}) {
+    std::vector<UpdateInput> inputs;
+    for (uint32_t use = 0; use < 2; ++use) {
+      for (uint32_t part = 0; part < parts; ++part) {
+        inputs.push_back(
+            {use, TreeRange{part, 1}, Encoded("bf16", chunk, SomeValues(&random, chunk.elements))});
+      }
+    }
+    const std::vector<UpdateInput> opaque = OpaqueInputs(inputs);
+    EXPECT_TRUE(ReduceAll(*ReductionPlan::Build(chunk, parts, inputs), chunk, 0) ==
+                ReduceAll(*ReductionPlan::Build(chunk, parts, opaque), chunk, 0))
+        << parts;
+  }
+}
+
+TEST(ReductionPlan, ReadsASumThatIsThere) {
+  TestRandom random(6);
+  const Chunk chunk = RaggedChunk();
+  for (const char* format : {"fp32", "bf16"}) {
+    const auto sum = Encoded(format, chunk, SomeValues(&random, chunk.elements));
+    const Reduced found = ReduceAll(ReductionPlan::Of(chunk, *sum), chunk, 0);
+    std::vector<float> expected(chunk.elements);
+    DecodeChunk(*sum, chunk, expected.data());
+    EXPECT_EQ(std::memcmp(found.sum.data(), expected.data(), 4 * expected.size()), 0);
+    EXPECT_TRUE(ReduceAll(ReductionPlan::Of(chunk, Opaque(sum)), chunk, 0) == found);
+  }
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,176 @@
+#include "storage/strip_kernels.h"
+
+#include <cstring>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "storage/strip_kernels.cc"
+#include "hwy/foreach_target.h"  // compiles this file once per instruction set
+#include "hwy/highway.h"
+#include "optimizer/square_lanes-inl.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded elements are little-endian");
+
+HWY_BEFORE_NAMESPACE();
+namespace eps {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using strip_kernels::kMaxPushed;
+using strip_kernels::kMinCols;
+using strip_kernels::Source;
+using strip_kernels::Step;
+using strip_kernels::StepKind;
+
+// A strip is four vectors, because vectors of some targets cannot be kept in an array.
+constexpr size_t kLine = 64;
+
+// Lanes(d) little-endian elements at any alignment, as floats.
+struct Fp32 {
+  static constexpr size_t kBytes = 4;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* in) {
+#if HWY_TARGET == HWY_SCALAR  // a vector of bytes would hold one byte only
+    float element;
+    std::memcpy(&element, in, sizeof(element));
+    return hn::Set(d, element);
+#else
+    const hn::Repartition<uint8_t, D> d8;
+    return hn::BitCast(d, hn::LoadU(d8, in));
+#endif
+  }
+};
+
+struct Bf16 {
+  static constexpr size_t kBytes = 2;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* in) {
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::RebindToUnsigned<D> d32;
+#if HWY_TARGET == HWY_SCALAR
+    uint16_t element;
+    std::memcpy(&element, in, sizeof(element));
+    const auto elements = hn::Set(d16, element);
+#else
+    const hn::Repartition<uint8_t, decltype(d16)> d8;
+    const auto elements = hn::BitCast(d16, hn::LoadU(d8, in));
+#endif
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, elements)));
+  }
+};
+
+// The lines of the strip that is `ahead` elements on.
+template <class Format>
+HWY_INLINE void Prefetch(const uint8_t* in, size_t strip, size_t ahead) {
+  const uint8_t* p = in + ahead * Format::kBytes;
+  for (size_t i = 0; i < strip * Format::kBytes; i += kLine) __builtin_prefetch(p + i, 0, 2);
+}
+
+template <class Format, class D, class V>
+HWY_INLINE void Read(D d, const uint8_t* in, V& v0, V& v1, V& v2, V& v3) {
+  const size_t width = hn::Lanes(d) * Format::kBytes;
+  v0 = Format::Load(d, in);
+  v1 = Format::Load(d, in + width);
+  v2 = Format::Load(d, in + 2 * width);
+  v3 = Format::Load(d, in + 3 * width);
+}
+
+template <class Format, class D, class V>
+HWY_INLINE void ReadAdd(D d, const uint8_t* in, V& v0, V& v1, V& v2, V& v3) {
+  V a0, a1, a2, a3;
+  Read<Format>(d, in, a0, a1, a2, a3);
+  v0 = hn::Add(v0, a0);
+  v1 = hn::Add(v1, a1);
+  v2 = hn::Add(v2, a2);
+  v3 = hn::Add(v3, a3);
+}
+
+template <class D>
+HWY_INLINE void ReduceStrip(D d, const Step* HWY_RESTRICT steps, size_t n, uint64_t element,
+                            size_t ahead, float* HWY_RESTRICT out) {
+  const size_t width = hn::Lanes(d);
+  HWY_ALIGN float pushed[kMaxPushed * kMinCols];
+  float* below = pushed;
+  auto v0 = hn::Zero(d), v1 = v0, v2 = v0, v3 = v0;
+  for (size_t i = 0; i < n; ++i) {
+    const uint8_t* const in = steps[i].elements;
+    switch (steps[i].kind) {
+      case StepKind::kPush:
+        hn::Store(v0, d, below);
+        hn::Store(v1, d, below + width);
+        hn::Store(v2, d, below + 2 * width);
+        hn::Store(v3, d, below + 3 * width);
+        below += 4 * width;
+        break;
+      case StepKind::kReadFp32:
+        Prefetch<Fp32>(in + element * Fp32::kBytes, 4 * width, ahead);
+        Read<Fp32>(d, in + element * Fp32::kBytes, v0, v1, v2, v3);
+        break;
+      case StepKind::kReadBf16:
+        Prefetch<Bf16>(in + element * Bf16::kBytes, 4 * width, ahead);
+        Read<Bf16>(d, in + element * Bf16::kBytes, v0, v1, v2, v3);
+        break;
+      case StepKind::kAddFp32:
+        Prefetch<Fp32>(in + element * Fp32::kBytes, 4 * width, ahead);
+        ReadAdd<Fp32>(d, in + element * Fp32::kBytes, v0, v1, v2, v3);
+        break;
+      case StepKind::kAddBf16:
+        Prefetch<Bf16>(in + element * Bf16::kBytes, 4 * width, ahead);
+        ReadAdd<Bf16>(d, in + element * Bf16::kBytes, v0, v1, v2, v3);
+        break;
+      case StepKind::kPopAdd:
+        below -= 4 * width;
+        v0 = hn::Add(hn::Load(d, below), v0);
+        v1 = hn::Add(hn::Load(d, below + width), v1);
+        v2 = hn::Add(hn::Load(d, below + 2 * width), v2);
+        v3 = hn::Add(hn::Load(d, below + 3 * width), v3);
+        break;
+    }
+  }
+  hn::StoreU(v0, d, out);
+  hn::StoreU(v1, d, out + width);
+  hn::StoreU(v2, d, out + 2 * width);
+  hn::StoreU(v3, d, out + 3 * width);
+}
+
+void ReduceKernel(const Step* steps, size_t n, const Source& source, size_t out_ld, float* out,
+                  float scale, double* lanes) {
+  const HWY_CAPPED(float, kMinCols / 4) d;
+  const size_t strip = 4 * hn::Lanes(d);
+  for (size_t r = 0; r < source.rows; ++r) {
+    const uint64_t element = source.element + r * source.ld;
+    float* const row = out + r * out_ld;
+    size_t c = 0;
+    for (; c + strip <= source.cols; c += strip) {
+      ReduceStrip(d, steps, n, element + c, source.ahead, row + c);
+    }
+    // The last strip of a ragged row overlaps the one before and writes the same values again.
+    if (c < source.cols) {
+      c = source.cols - strip;
+      ReduceStrip(d, steps, n, element + c, source.ahead, row + c);
+    }
+    AddSquaresOfRow(row, source.cols, scale, lanes);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace eps
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eps {
+
+HWY_EXPORT(ReduceKernel);
+
+namespace strip_kernels {
+
+void Reduce(const Step* steps, size_t n, const Source& source, size_t out_ld, float* out,
+            float scale, double* lanes) {
+  HWY_DYNAMIC_DISPATCH(ReduceKernel)(steps, n, source, out_ld, out, scale, lanes);
+}
+
+}  // namespace strip_kernels
+}  // namespace eps
+#endif  // HWY_ONCE
