@@ -18,19 +18,37 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-void AddRowsImpl(const float* in, size_t ld, const float* residual, size_t rows, size_t cols,
-                 size_t out_ld, float* out) {
-  const HWY_CAPPED(float, 16) df;
+// The rows of a tile are short runs in distant pages, which hardware prefetchers do not follow.
+// This many elements on is the same row of the next tile (kTileCols).
+constexpr size_t kPrefetchElements = 128;
+// A cache line of floats.
+constexpr size_t kLine = 16;
+
+HWY_INLINE void PrefetchLine(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+void CopyRowsImpl(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, float* out) {
+  for (size_t r = 0; r < rows; ++r) {
+    const float* const from = in + r * ld;
+    for (size_t c = 0; c < cols; c += kLine) PrefetchLine(from + c + kPrefetchElements);
+    std::memcpy(out + r * out_ld, from, cols * sizeof(float));
+  }
+}
+
+void AddRowsImpl(const float* in, size_t ld, size_t rows, size_t cols, size_t sum_ld, float* sum) {
+  const HWY_CAPPED(float, kLine) df;
   const size_t lanes = hn::Lanes(df);
   for (size_t r = 0; r < rows; ++r) {
-    const float* HWY_RESTRICT a = in + r * ld;
-    const float* HWY_RESTRICT b = residual + r * out_ld;
-    float* HWY_RESTRICT to = out + r * out_ld;
+    const float* HWY_RESTRICT from = in + r * ld;
+    float* HWY_RESTRICT to = sum + r * sum_ld;
     size_t c = 0;
-    for (; c + lanes <= cols; c += lanes) {
-      hn::StoreU(hn::Add(hn::LoadU(df, a + c), hn::LoadU(df, b + c)), df, to + c);
+    for (; c + kLine <= cols; c += kLine) {
+      PrefetchLine(from + c + kPrefetchElements);
+      PrefetchLine(to + c + kPrefetchElements);
+      for (size_t i = c; i < c + kLine; i += lanes) {
+        hn::StoreU(hn::Add(hn::LoadU(df, from + i), hn::LoadU(df, to + i)), df, to + i);
+      }
     }
-    for (; c < cols; ++c) to[c] = a[c] + b[c];
+    for (; c < cols; ++c) to[c] = from[c] + to[c];
   }
 }
 
@@ -68,20 +86,35 @@ size_t CollectImpl(const float* HWY_RESTRICT x, size_t n, uint32_t threshold, si
   return found < limit ? found : limit;
 }
 
+// The bits of the nearest bf16, as float_reference::RoundToBf16 has it.
+HWY_INLINE uint16_t Bf16OfBits(uint32_t bits) {
+  const uint32_t upper = bits >> 16;
+  const uint32_t rounded = (bits + 0x7fffu + (upper & 1u)) >> 16;
+  const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<uint16_t>(is_nan ? upper | 0x40u : rounded);
+}
+
+HWY_INLINE float FloatOfBf16(uint16_t code) {
+  const uint32_t bits = uint32_t{code} << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
 void RoundChosenImpl(const float* HWY_RESTRICT x, const uint32_t* HWY_RESTRICT indexes,
-                     size_t count, uint8_t* HWY_RESTRICT values, float* HWY_RESTRICT residual) {
+                     size_t count, uint8_t* HWY_RESTRICT values) {
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t bits = BitsAt(x, indexes[i]);
-    const uint32_t upper = bits >> 16;
-    const uint32_t rounded = (bits + 0x7fffu + (upper & 1u)) >> 16;
-    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    const uint16_t code = static_cast<uint16_t>(is_nan ? upper | 0x40u : rounded);
+    const uint16_t code = Bf16OfBits(BitsAt(x, indexes[i]));
     std::memcpy(values + 2 * i, &code, sizeof(code));
-    if (residual == nullptr) continue;
-    const uint32_t sent_bits = uint32_t{code} << 16;
-    float sent;
-    std::memcpy(&sent, &sent_bits, sizeof(sent));
-    residual[indexes[i]] = x[indexes[i]] - sent;
+  }
+}
+
+void RoundAndSubtractImpl(float* HWY_RESTRICT x, const uint32_t* HWY_RESTRICT indexes, size_t count,
+                          uint8_t* HWY_RESTRICT values) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint16_t code = Bf16OfBits(BitsAt(x, indexes[i]));
+    std::memcpy(values + 2 * i, &code, sizeof(code));
+    x[indexes[i]] = x[indexes[i]] - FloatOfBf16(code);
   }
 }
 
@@ -118,15 +151,6 @@ HWY_INLINE uint32_t BitsFrom(const uint64_t* words, size_t i) {
   uint32_t bits;
   std::memcpy(&bits, reinterpret_cast<const uint8_t*>(words) + i / 8, sizeof(bits));
   return bits >> (i % 8);
-}
-
-HWY_INLINE float FloatOfBf16(const uint8_t* in) {
-  uint16_t code;
-  std::memcpy(&code, in, sizeof(code));
-  const uint32_t bits = uint32_t{code} << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -198,7 +222,9 @@ HWY_INLINE void ExpandRow(const uint64_t* HWY_RESTRICT words, size_t first,
 #endif
   for (; c < cols; ++c) {
     const bool present = (BitsFrom(words, first + c) & 1) != 0;
-    Operation::One(present ? FloatOfBf16(values) : 0.0f, out + c);
+    uint16_t code = 0;
+    if (present) std::memcpy(&code, values, sizeof(code));
+    Operation::One(FloatOfBf16(code), out + c);
     values += 2 * present;
   }
 }
@@ -238,26 +264,32 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace eps::topk_kernels {
 
+HWY_EXPORT(CopyRowsImpl);
 HWY_EXPORT(AddRowsImpl);
 HWY_EXPORT(CollectImpl);
 HWY_EXPORT(RoundChosenImpl);
+HWY_EXPORT(RoundAndSubtractImpl);
 HWY_EXPORT(CountBitsImpl);
 HWY_EXPORT(ExpandImpl);
 HWY_EXPORT(ExpandAddImpl);
 
+void CopyRows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, float* out) {
+  HWY_DYNAMIC_DISPATCH(CopyRowsImpl)(in, ld, rows, cols, out_ld, out);
+}
 // The mode is set outside of the indirect call, across which the compiler moves no arithmetic.
-void AddRows(const float* in, size_t ld, const float* residual, size_t rows, size_t cols,
-             size_t out_ld, float* out) {
+void AddRows(const float* in, size_t ld, size_t rows, size_t cols, size_t sum_ld, float* sum) {
   ScopedFlushDenormals flush;
-  HWY_DYNAMIC_DISPATCH(AddRowsImpl)(in, ld, residual, rows, cols, out_ld, out);
+  HWY_DYNAMIC_DISPATCH(AddRowsImpl)(in, ld, rows, cols, sum_ld, sum);
 }
 size_t CollectAtLeast(const float* x, size_t n, uint32_t threshold, size_t limit, uint32_t* out) {
   return HWY_DYNAMIC_DISPATCH(CollectImpl)(x, n, threshold, limit, out);
 }
-void RoundChosen(const float* x, const uint32_t* indexes, size_t count, uint8_t* values,
-                 float* residual_or_null) {
+void RoundChosen(const float* x, const uint32_t* indexes, size_t count, uint8_t* values) {
+  HWY_DYNAMIC_DISPATCH(RoundChosenImpl)(x, indexes, count, values);
+}
+void RoundAndSubtractChosen(float* x, const uint32_t* indexes, size_t count, uint8_t* values) {
   ScopedFlushDenormals flush;
-  HWY_DYNAMIC_DISPATCH(RoundChosenImpl)(x, indexes, count, values, residual_or_null);
+  HWY_DYNAMIC_DISPATCH(RoundAndSubtractImpl)(x, indexes, count, values);
 }
 uint64_t CountBits(const uint64_t* words, size_t count, uint32_t* before) {
   return HWY_DYNAMIC_DISPATCH(CountBitsImpl)(words, count, before);

@@ -19,10 +19,10 @@ inline uint32_t KeyOfBits(uint32_t bits) {
   return magnitude < kNanKey ? magnitude : kNanKey;
 }
 
-// out[r * out_ld + c] = in[r * ld + c] + residual[r * out_ld + c], FTZ+DAZ whatever the thread's
-// mode.
-void AddRows(const float* in, size_t ld, const float* residual, size_t rows, size_t cols,
-             size_t out_ld, float* out);
+// out[r * out_ld + c] = in[r * ld + c], bits kept.
+void CopyRows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, float* out);
+// sum[r * sum_ld + c] = in[r * ld + c] + sum[r * sum_ld + c], FTZ+DAZ whatever the thread's mode.
+void AddRows(const float* in, size_t ld, size_t rows, size_t cols, size_t sum_ld, float* sum);
 
 // Elements behind the last one collected that CollectAtLeast may overwrite in `out`.
 inline constexpr size_t kCollectSlack = 16;
@@ -30,10 +30,10 @@ inline constexpr size_t kCollectSlack = 16;
 // returns how many. REQUIRES room for limit + kCollectSlack, n <= 2^32.
 size_t CollectAtLeast(const float* x, size_t n, uint32_t threshold, size_t limit, uint32_t* out);
 
-// Value i of `values` = x[indexes[i]] as bf16 (nearest, ties to even; NaN stays NaN). If there is a
-// residual, residual[indexes[i]] = x[indexes[i]] - that value, FTZ+DAZ whatever the thread's mode.
-void RoundChosen(const float* x, const uint32_t* indexes, size_t count, uint8_t* values,
-                 float* residual_or_null);
+// Value i of `values` = x[indexes[i]] as bf16 (nearest, ties to even; NaN stays NaN).
+void RoundChosen(const float* x, const uint32_t* indexes, size_t count, uint8_t* values);
+// The same, and x[indexes[i]] -= value i, FTZ+DAZ whatever the thread's mode.
+void RoundAndSubtractChosen(float* x, const uint32_t* indexes, size_t count, uint8_t* values);
 
 // before[w] = set bits of the words before w. Returns those of all.
 uint64_t CountBits(const uint64_t* words, size_t count, uint32_t* before);

@@ -126,30 +126,24 @@ class TopkChunk final : public EncodedChunk {
   topk_kernels::Sparse sparse_{};
 };
 
-// Keeps the chunk's elements, residual added, until all are there.
+// Keeps the chunk's elements until all are there. With error feedback they are kept where the
+// residual was, and added to it: only what is sent has to be taken out of it in the end.
 class TopkEncoder final : public TileEncoder {
  public:
   TopkEncoder(const Parameters& parameters, const Chunk& chunk, const EncodeOptions& options)
-      : parameters_(parameters),
-        chunk_(chunk),
-        options_(options),
-        elements_(chunk.elements * sizeof(float), MemoryKind::kScratch, options.account) {
+      : parameters_(parameters), chunk_(chunk), options_(options) {
     EPS_CHECK_MSG(chunk.elements <= kMaxElements, "chunk " << chunk.id << " is too large");
+    elements_ = options.residual_or_null;
+    if (feedback()) return;
+    buffer_ = Buffer(chunk.elements * sizeof(float), MemoryKind::kScratch, options.account);
+    elements_ = buffer_.floats();
   }
 
   void Write(const Tile& tile, size_t ld, const float* in) override {
     const Segment& s = chunk_.segments[tile.segment];
     EPS_DCHECK(tile.row + tile.rows <= s.rows && tile.col + tile.cols <= s.cols);
-    const uint64_t offset = tile.offset(s);
-    float* const out = elements_.floats() + offset;
-    if (options_.residual_or_null != nullptr) {
-      topk_kernels::AddRows(in, ld, options_.residual_or_null + offset, tile.rows, tile.cols,
-                            s.cols, out);
-    } else {
-      for (size_t r = 0; r < tile.rows; ++r) {
-        std::memcpy(out + r * s.cols, in + r * ld, tile.cols * sizeof(float));
-      }
-    }
+    const auto keep = feedback() ? topk_kernels::AddRows : topk_kernels::CopyRows;
+    keep(in, ld, tile.rows, tile.cols, s.cols, elements_ + tile.offset(s));
     written_ += uint64_t{tile.rows} * tile.cols;
   }
 
@@ -168,31 +162,35 @@ class TopkEncoder final : public TileEncoder {
     Buffer bytes(Header::kBytes + index.bytes + 2 * chosen.count, options_.kind, options_.account);
     std::memcpy(bytes.data(), &header, Header::kBytes);
     uint8_t* const index_bytes = bytes.data() + Header::kBytes;
+    uint8_t* const values = index_bytes + index.bytes;
     topk::WriteIndex(index.format, chosen.indexes(), chosen.count, n, index_bytes);
-    if (options_.residual_or_null != nullptr) {
-      std::memcpy(options_.residual_or_null, elements_.data(), elements_.size());
+    if (feedback()) {
+      topk_kernels::RoundAndSubtractChosen(elements_, chosen.indexes(), chosen.count, values);
+    } else {
+      topk_kernels::RoundChosen(elements_, chosen.indexes(), chosen.count, values);
     }
-    topk_kernels::RoundChosen(elements_.floats(), chosen.indexes(), chosen.count,
-                              index_bytes + index.bytes, options_.residual_or_null);
     return std::move(bytes).Freeze();
   }
 
  private:
+  bool feedback() const { return options_.residual_or_null != nullptr; }
+
   Selection Select() const {
     const uint64_t n = chunk_.elements;
     if (n == 0) return Selection();
     if (!parameters_.sampled) {
-      return topk::SelectLargest(elements_.floats(), n, parameters_.Fraction(n), options_.account);
+      return topk::SelectLargest(elements_, n, parameters_.Fraction(n), options_.account);
     }
     const uint64_t sample = (n + topk::kSampleStride - 1) / topk::kSampleStride;
-    return topk::SelectSampled(elements_.floats(), n, parameters_.Fraction(sample),
-                               parameters_.MaxCount(n), options_.account);
+    return topk::SelectSampled(elements_, n, parameters_.Fraction(sample), parameters_.MaxCount(n),
+                               options_.account);
   }
 
   const Parameters& parameters_;
   const Chunk& chunk_;
   const EncodeOptions options_;
-  Buffer elements_;
+  Buffer buffer_;              // empty with error feedback
+  float* elements_ = nullptr;  // in chunk order
   uint64_t written_ = 0;
 };
 
