@@ -1,0 +1,45 @@
+#ifndef EPS_COMPRESSION_CODECS_OCP_MX_KERNELS_H_
+#define EPS_COMPRESSION_CODECS_OCP_MX_KERNELS_H_
+
+// The inner loops of the OCP Microscaling codecs, for the best instruction set of the machine: one
+// tile at a time (docs/formats/codecs.md, "Tiles of block codecs"). Every function gives the same
+// bits on every instruction set, whatever the thread does with denormals. No function touches a
+// byte outside of the tile that it is given. This header stays free of the standard library's
+// templates, because the file that implements it is compiled once per instruction set.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace eps::ocp_mx_kernels {
+
+inline constexpr size_t kBlock = 32;
+inline constexpr size_t kMaxRows = 32;
+inline constexpr size_t kMaxCols = 128;
+
+enum class Element { kE4m3, kE5m2, kE2m3, kE3m2, kE2m1, kInt8 };
+
+// The shape of a tile, and along which axis its blocks run. REQUIRES at most kMaxRows x kMaxCols.
+struct TileShape {
+  size_t rows = 0;
+  size_t cols = 0;
+  bool column_blocks = false;
+};
+
+// Encodes in[r * ld + c] to a tile's scales and codes.
+void Encode(Element element, const TileShape& shape, const float* in, size_t ld, uint8_t* scales,
+            uint8_t* codes);
+
+// out[r * ld + c] = element (r, c) of the tile; any bytes are a tile.
+void Decode(Element element, const TileShape& shape, const uint8_t* scales, const uint8_t* codes,
+            size_t ld, float* out);
+
+// out[r * ld + c] += that element, FTZ+DAZ whatever the thread's mode.
+void Accumulate(Element element, const TileShape& shape, const uint8_t* scales,
+                const uint8_t* codes, size_t ld, float* out);
+
+// Whether (byte & mask) > limit for one of `n` bytes.
+bool AnyAbove(const uint8_t* in, size_t n, uint8_t mask, uint8_t limit);
+
+}  // namespace eps::ocp_mx_kernels
+
+#endif  // EPS_COMPRESSION_CODECS_OCP_MX_KERNELS_H_
