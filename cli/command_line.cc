@@ -98,7 +98,7 @@ absl::Status TakeOverrides(const std::vector<std::string>& extras, CommandLine* 
   return absl::OkStatus();
 }
 
-// The commands that read their own arguments; but for checkpoint they are other programs.
+// The commands that read their own arguments; but for checkpoint and codec they are other programs.
 bool PassOn(const std::vector<std::string>& arguments, CommandLine* line) {
   if (arguments.empty()) return false;
   if (arguments[0] == "worker") {
@@ -109,6 +109,8 @@ bool PassOn(const std::vector<std::string>& arguments, CommandLine* line) {
     line->command = Command::kVerify;
   } else if (arguments[0] == "checkpoint") {
     line->command = Command::kCheckpoint;
+  } else if (arguments[0] == "codec") {
+    line->command = Command::kCodec;
   } else {
     return false;
   }
@@ -130,6 +132,7 @@ struct Parser {
     app.add_subcommand("generate", "continue a text (its own options: eps generate --help)");
     app.add_subcommand("verify", "compare with a plain training loop (eps verify --help)");
     app.add_subcommand("checkpoint", "ls, digest, verify or export (eps checkpoint --help)");
+    app.add_subcommand("codec", "list them, or try one on a file (eps codec --help)");
     CLI::App* const status =
         Add(&app, Command::kStatus, "status", "what the servers of --servers hold and wait for");
     status->add_flag("--json", options.json, "one JSON object per server");
@@ -162,8 +165,9 @@ absl::Status UnknownCommand(const std::string& word, const std::vector<std::stri
 
 // What CLI11 missed or did not know at the top, in words.
 absl::Status WrongCommand(const std::vector<std::string>& arguments) {
-  const std::vector<std::string> commands = {"train",  "serve",      "worker", "generate", "verify",
-                                             "status", "checkpoint", "doctor", "config"};
+  const std::vector<std::string> commands = {"train",  "serve",  "worker",     "generate",
+                                             "verify", "status", "checkpoint", "codec",
+                                             "doctor", "config"};
   const std::vector<std::string> of_config = {"print", "reference", "import-deepspeed"};
   if (arguments.empty()) {
     return absl::InvalidArgumentError(

@@ -17,6 +17,7 @@ enum class Command {
   kVerify,
   kGenerate,
   kCheckpoint,
+  kCodec,
   kStatus,
   kDoctor,
   kConfigPrint,

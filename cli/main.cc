@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/bench_depth.h"
 #include "cli/checkpoint_command.h"
+#include "cli/codec_command.h"
 #include "cli/command_line.h"
 #include "cli/doctor.h"
 #include "cli/import_deepspeed.h"
@@ -66,6 +67,8 @@ absl::Status RunCommand(const std::vector<std::string>& arguments) {
       return RunVerifyCommand(passed_on);
     case Command::kCheckpoint:
       return RunCheckpointCommand(passed_on);
+    case Command::kCodec:
+      return RunCodecCommand(passed_on);
     default:
       return RunWithConfig(line);
   }

@@ -1,9 +1,10 @@
 // fp16, fp8_e4m3 and fp8_e5m2: the reference against the definition of the formats, the kernels
 // against the reference, with denormals kept and flushed, on every instruction set of this machine.
 //
-// With EPS_LONG=1 in the environment, EncodeEveryFloatLikeTheReference goes through all 2^32 floats instead of
-// one in 4099 (2 cores: 6 minutes):
-//   bazel run -c opt //compression:floats_narrow_floats_test --run_under="env EPS_LONG=1"
+// With EPS_LONG=1 in the environment, EncodeEveryFloatLikeTheReference goes through all 2^32 floats
+// instead of one in 4099 (5 minutes of one core):
+//   bazel build //compression:floats_narrow_floats_test
+//   EPS_LONG=1 bazel-bin/compression/floats_narrow_floats_test --gtest_filter='*EveryFloat*'
 
 #include <cmath>
 #include <cstdlib>
