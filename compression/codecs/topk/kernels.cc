@@ -146,11 +146,12 @@ struct Accumulate {
   static HWY_INLINE void One(float value, float* out) { *out = *out + value; }
 };
 
-// Bits i … of the bitmap, at least 25 of them.
-HWY_INLINE uint32_t BitsFrom(const uint64_t* words, size_t i) {
-  uint32_t bits;
-  std::memcpy(&bits, reinterpret_cast<const uint8_t*>(words) + i / 8, sizeof(bits));
-  return bits >> (i % 8);
+// The bits of the kStep elements from `first` on.
+constexpr size_t kStep = 32;
+HWY_INLINE uint32_t BitsFrom(const uint64_t* words, size_t first) {
+  uint64_t bits;
+  std::memcpy(&bits, reinterpret_cast<const uint8_t*>(words) + first / 8, sizeof(bits));
+  return static_cast<uint32_t>(bits >> (first % 8));
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -163,7 +164,8 @@ HWY_INLINE hn::Vec<DU> LoadBf16(DU du, const uint8_t* in) {
   return hn::ShiftLeft<16>(hn::PromoteTo(du, hn::BitCast(d16, hn::LoadU(d8, in))));
 }
 
-// Lane i = the next lane of v if bit i is set, else zero. (Highway 1.0.3 has no Expand.)
+// Lane i = the next lane of v if bit i is set, else zero. REQUIRES no bit beyond the lanes.
+// (Highway 1.0.3 has no Expand.)
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 HWY_INLINE hn::Vec512<uint32_t> ExpandLanes(hn::Full512<uint32_t>, hn::Vec512<uint32_t> v,
                                             uint32_t bits) {
@@ -191,9 +193,8 @@ constexpr uint32_t kLaneBits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
 
 template <class DU>
 HWY_INLINE hn::Vec<DU> ExpandLanes(DU du, hn::Vec<DU> v, uint32_t bits) {
-  const uint32_t all = (1u << hn::Lanes(du)) - 1;
   const hn::Rebind<uint8_t, DU> d8;
-  const auto sources = hn::PromoteTo(du, hn::LoadU(d8, kSources.lane[bits & all]));
+  const auto sources = hn::PromoteTo(du, hn::LoadU(d8, kSources.lane[bits]));
   const auto moved = hn::TableLookupLanes(v, hn::IndicesFromVec(du, sources));
   const auto lane_bits = hn::LoadU(du, kLaneBits);
   const auto present = hn::Eq(hn::And(hn::Set(du, bits), lane_bits), lane_bits);
@@ -213,11 +214,15 @@ HWY_INLINE void ExpandRow(const uint64_t* HWY_RESTRICT words, size_t first,
   const HWY_CAPPED(uint32_t, kMaxLanes) du;
   const hn::RebindToFloat<decltype(du)> df;
   const size_t lanes = hn::Lanes(du);
-  for (; c + lanes <= cols; c += lanes) {
-    const uint32_t bits = BitsFrom(words, first + c);
-    const auto value = hn::BitCast(df, ExpandLanes(du, LoadBf16(du, values), bits));
-    values += 2 * SetBits(bits & ((1u << lanes) - 1));
-    hn::StoreU(Operation::Combine(df, out + c, value), df, out + c);
+  for (; c + kStep <= cols; c += kStep) {
+    const uint32_t all = BitsFrom(words, first + c);
+    for (size_t i = 0; i < kStep; i += lanes) {
+      const uint32_t bits = (all >> i) & ((1u << lanes) - 1);
+      const uint8_t* const in = values + 2 * SetBits(all & ((1u << i) - 1));
+      const auto value = hn::BitCast(df, ExpandLanes(du, LoadBf16(du, in), bits));
+      hn::StoreU(Operation::Combine(df, out + c + i, value), df, out + c + i);
+    }
+    values += 2 * SetBits(all);
   }
 #endif
   for (; c < cols; ++c) {
