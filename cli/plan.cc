@@ -16,7 +16,7 @@
 #include "common/checksum.h"
 #include "common/safetensors_folder.h"
 #include "common/status_macros.h"
-#include "compression/codec.h"
+#include "compression/codec_table.h"
 #include "nlohmann/json.hpp"
 #include "optimizer/update_rule.h"
 #include "spec/chunk_map.h"
@@ -290,16 +290,23 @@ absl::StatusOr<ServerChoice> ChooseServers(const ServersConfig& config) {
 }
 
 absl::StatusOr<WireBytes> WireBytesPerStep(const JobSpec& spec, uint32_t workers) {
-  EPS_ASSIGN_OR_RETURN(const Codec* weights, FindCodec(spec.codecs.weights));
-  EPS_ASSIGN_OR_RETURN(const Codec* gradients, FindCodec(spec.codecs.gradients));
   const ChunkMap chunks = ChunkMap::Build(spec);
+  EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
+  const Step after_warmup(spec.codecs.warmup_steps + 1);
   WireBytes bytes;
   for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-    const double elements = static_cast<double>(chunks.StageElements(StageId(s)));
-    // Forward and backward; the last stage goes straight into its backward.
-    const double passes = s + 1 == spec.stages.size() ? 1 : 2;
-    bytes.fetched += elements * passes * weights->traits().bits_per_element / 8 * workers;
-    bytes.pushed += elements * gradients->traits().bits_per_element / 8 * spec.training.parts;
+    const StageId stage(s);
+    for (const ChunkId id : chunks.ChunksOfStage(stage)) {
+      const double elements = static_cast<double>(chunks.chunk(id).elements);
+      // The last stage goes straight from its forward into its backward.
+      const bool once = s + 1 == spec.stages.size();
+      const double copies =
+          (once ? 0 : 1) + (codecs.axes(stage, id, /*backward=*/true).has_second ? 2 : 1);
+      bytes.fetched +=
+          elements * copies * codecs.weights(id).traits().bits_per_element / 8 * workers;
+      bytes.pushed += elements * codecs.gradient(id, after_warmup).traits().bits_per_element / 8 *
+                      spec.training.parts;
+    }
   }
   return bytes;
 }

@@ -278,6 +278,7 @@ constexpr Key MakeKey(absl::string_view name, const char* help) {
 using C = Config;
 using Training = TrainingConfig;
 using Scheduler = LrSchedulerConfig;
+using Quantization = QuantizationConfig;
 
 // The one table: a key that does not stand here does not exist.
 constexpr Key kKeys[] = {
@@ -349,10 +350,49 @@ constexpr Key kKeys[] = {
                                                               "Waves of the cosine schedules."),
     MakeKey<Number, &C::lr_scheduler, &Scheduler::power>("lr_scheduler.power",
                                                          "Exponent of the polynomial schedule."),
-    MakeKey<Text, &C::quantization, &QuantizationConfig::weights>(
-        "quantization.weights", "Codec of the weights on the wire."),
-    MakeKey<Text, &C::quantization, &QuantizationConfig::gradients>(
-        "quantization.gradients", "Codec of the gradients on the wire."),
+    MakeKey<Text, &C::quantization, &Quantization::weights>(
+        "quantization.weights",
+        "Codec of the weights on the wire (eps codec list), of the matrices of inner stages."),
+    MakeKey<Text, &C::quantization, &Quantization::gradients>(
+        "quantization.gradients",
+        "Codec of the gradients on the wire, of the matrices of inner stages."),
+    MakeKey<Text, &C::quantization, &Quantization::embedding_weights>(
+        "quantization.embedding_weights",
+        "As quantization.weights, of the embeddings; auto: fp32 if that is fp32, else bf16."),
+    MakeKey<Text, &C::quantization, &Quantization::embedding_gradients>(
+        "quantization.embedding_gradients",
+        "As quantization.gradients, of the embeddings; auto: fp32 if that is fp32, else bf16."),
+    MakeKey<Text, &C::quantization, &Quantization::head_weights>(
+        "quantization.head_weights",
+        "As quantization.weights, of an untied head; auto: fp32 if that is fp32, else bf16."),
+    MakeKey<Text, &C::quantization, &Quantization::head_gradients>(
+        "quantization.head_gradients",
+        "As quantization.gradients, of an untied head; auto: fp32 if that is fp32, else bf16."),
+    MakeKey<Text, &C::quantization, &Quantization::norm_weights>(
+        "quantization.norm_weights", "As quantization.weights, of norms and biases; auto: fp32."),
+    MakeKey<Text, &C::quantization, &Quantization::norm_gradients>(
+        "quantization.norm_gradients",
+        "As quantization.gradients, of norms and biases; auto: fp32."),
+    MakeKey<Text, &C::quantization, &Quantization::rounding>(
+        "quantization.rounding", "Of mx9, mx6 and mx4: nearest or truncate."),
+    MakeKey<Text, &C::quantization, &Quantization::backward_weights>(
+        "quantization.backward_weights",
+        "recompute_axis, both_axes or decode_once: what backward computes with "
+        "(docs/quantization.md)."),
+    MakeKey<Integer, &C::quantization, &Quantization::warmup_steps>(
+        "quantization.warmup_steps", "First steps, whose gradients all travel dense."),
+    MakeKey<Text, &C::quantization, &Quantization::index>(
+        "quantization.index", "How topk writes which elements it sends: packed or raw32."),
+    MakeKey<Text, &C::quantization, &Quantization::selection>(
+        "quantization.selection",
+        "How topk chooses: exact, or sampled (a threshold from a sample)."),
+    MakeKey<Flag, &C::quantization, &Quantization::error_feedback>(
+        "quantization.error_feedback",
+        "Adds what topk left out to the next gradient of the same part."),
+    MakeKey<Text, &C::quantization, &Quantization::residual_home>(
+        "quantization.residual_home", "Where what topk left out waits: server or worker."),
+    MakeKey<Text, &C::quantization, &Quantization::residual>(
+        "quantization.residual", "Codec of what topk left out, at its home and on the way there."),
     MakeKey<Text, &C::storage, &StorageConfig::kind>(
         "storage.kind", "Where a server keeps weights and optimizer state."),
     MakeKey<Text, &C::storage, &StorageConfig::path>(
@@ -381,6 +421,9 @@ constexpr Key kKeys[] = {
     MakeKey<Text, &C::worker, &WorkerConfig::device>("worker.device", "auto, cpu, cuda or cuda:N."),
     MakeKey<Text, &C::worker, &WorkerConfig::stash>(
         "worker.stash", "Where stage inputs wait for the backward pass: host or device."),
+    MakeKey<Text, &C::worker, &WorkerConfig::stash_codec>(
+        "worker.stash_codec",
+        "How stage inputs wait there: fp32, bf16, fp16, fp8_e4m3 or fp8_e5m2."),
     MakeKey<Integer, &C::worker, &WorkerConfig::threads>(
         "worker.threads", "Threads of a worker's computation; 0: all cores."),
     MakeKey<Integer, &C::worker, &WorkerConfig::prefetch>("worker.prefetch",

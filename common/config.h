@@ -66,6 +66,20 @@ struct LrSchedulerConfig {
 struct QuantizationConfig {
   std::string weights = "fp32";
   std::string gradients = "fp32";
+  std::string embedding_weights = "auto";  // auto: as weights if that is fp32, else bf16
+  std::string embedding_gradients = "auto";
+  std::string head_weights = "auto";
+  std::string head_gradients = "auto";
+  std::string norm_weights = "auto";  // auto: fp32
+  std::string norm_gradients = "auto";
+  std::string rounding = "nearest";                 // of mx9, mx6, mx4: nearest | truncate
+  std::string backward_weights = "recompute_axis";  // recompute_axis | both_axes | decode_once
+  uint64_t warmup_steps = 0;
+  std::string index = "packed";          // of topk: packed | raw32
+  std::string selection = "exact";       // of topk: exact | sampled
+  bool error_feedback = true;            // of topk
+  std::string residual_home = "server";  // server | worker
+  std::string residual = "bf16";
 };
 
 struct StorageConfig {
@@ -92,9 +106,10 @@ struct ServersConfig {
 struct WorkerConfig {
   std::string device = "auto";  // auto | cpu | cuda | cuda:N
   std::string stash = "host";   // host | device
-  int threads = 0;              // 0: all cores
-  int prefetch = 1;             // stages fetched ahead; 0: none
-  int count = 1;                // --workers
+  std::string stash_codec = "fp32";
+  int threads = 0;   // 0: all cores
+  int prefetch = 1;  // stages fetched ahead; 0: none
+  int count = 1;     // --workers
   int rank = 0;
   int64_t rpc_timeout_ms = 60'000;
 };

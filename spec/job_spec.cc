@@ -243,6 +243,23 @@ absl::Status ValidateData(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
+// That the names are known, and fit their use, is checked where the codecs are (CodecTable).
+absl::Status ValidateCodecs(const CodecSpec& codecs) {
+  const std::pair<const char*, const std::string*> names[] = {
+      {"quantization.weights", &codecs.weights},
+      {"quantization.gradients", &codecs.gradients},
+      {"quantization.embedding_weights", &codecs.embedding.weights},
+      {"quantization.embedding_gradients", &codecs.embedding.gradients},
+      {"quantization.head_weights", &codecs.head.weights},
+      {"quantization.head_gradients", &codecs.head.gradients},
+      {"quantization.norm_weights", &codecs.norm.weights},
+      {"quantization.norm_gradients", &codecs.norm.gradients},
+      {"quantization.residual", &codecs.residual},
+      {"worker.stash_codec", &codecs.stash}};
+  for (const auto& [key, name] : names) EPS_RETURN_IF_ERROR(NonEmptyName(key, *name, "_:."));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 uint64_t JobSpec::total_elements() const {
@@ -272,8 +289,7 @@ absl::Status JobSpec::Validate() const {
                   training.seq_len);
   }
   EPS_RETURN_IF_ERROR(ValidateData(*this));
-  EPS_RETURN_IF_ERROR(NonEmptyName("quantization.weights", codecs.weights, "_:."));
-  EPS_RETURN_IF_ERROR(NonEmptyName("quantization.gradients", codecs.gradients, "_:."));
+  EPS_RETURN_IF_ERROR(ValidateCodecs(codecs));
   EPS_RETURN_IF_ERROR(ValidateGroups(*this));
   EPS_RETURN_IF_ERROR(ValidateTensors(*this));
   return ValidateStages(*this);

@@ -150,10 +150,39 @@ struct DataSpec {
   std::string sha256;   // of the tokens as little-endian uint16
 };
 
-struct CodecSpec {
-  std::string weights = "fp32";  // name in the codec registry
+// Codecs by name, parameters included, as compression/codec.h finds them.
+struct TensorCodecs {
+  std::string weights = "fp32";
   std::string gradients = "fp32";
 };
+
+// Which weights the backward pass of a block codec computes with. What forward saw is fetched again
+// for the recomputation in every case; the gradient of a stage's input contracts the other axis.
+enum class BackwardWeights {
+  kRecomputeAxis,  // what forward saw, for both
+  kBothAxes,       // the gradient of the input sees the weights quantized along its own axis
+  kDecodeOnce,     // what forward saw, rounded to bf16 where it is decoded; one copy serves all
+};
+
+// Where what a sparse codec left out waits for the next step (PROTOCOL.md section 7).
+enum class ResidualHome { kServer, kWorker };
+
+// How weights and gradients travel. `weights` and `gradients` are those of the matrices of the
+// inner stages; spec/codec_table.h says which codec a tensor has in a step.
+struct CodecSpec {
+  std::string weights = "fp32";
+  std::string gradients = "fp32";
+  TensorCodecs embedding;  // matrices that the first stage uses
+  TensorCodecs head;       // matrices of the last stage alone
+  TensorCodecs norm;       // rank 1: norms and biases
+  BackwardWeights backward_weights = BackwardWeights::kRecomputeAxis;
+  uint64_t warmup_steps = 0;   // steps whose gradients all travel as kWarmupGradients, or exactly
+  bool error_feedback = true;  // of codecs that drop elements
+  ResidualHome residual_home = ResidualHome::kServer;
+  std::string residual = "bf16";  // codec of the residuals on the wire and at their home
+  std::string stash = "fp32";  // of stage inputs between forward and backward: fp32, bf16, fp8_…
+};
+inline constexpr char kWarmupGradients[] = "bf16";
 
 struct JobSpec {
   std::string name;  // tells apart runs of equal settings
@@ -203,6 +232,8 @@ const char* ReplayName(Replay replay);
 const char* NonfiniteName(Nonfinite nonfinite);
 const char* DeterminismName(Determinism determinism);
 const char* ModelTypeName(ModelType type);
+const char* BackwardWeightsName(BackwardWeights backward_weights);
+const char* ResidualHomeName(ResidualHome home);
 
 }  // namespace eps
 

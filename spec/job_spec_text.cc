@@ -66,6 +66,14 @@ struct Names<Nonfinite> {
   static constexpr std::array<const char*, 2> kAll = {"halt", "skip"};
 };
 template <>
+struct Names<BackwardWeights> {
+  static constexpr std::array<const char*, 3> kAll = {"recompute_axis", "both_axes", "decode_once"};
+};
+template <>
+struct Names<ResidualHome> {
+  static constexpr std::array<const char*, 2> kAll = {"server", "worker"};
+};
+template <>
 struct Names<Determinism> {
   static constexpr std::array<const char*, 2> kAll = {"strict", "relaxed"};
 };
@@ -367,6 +375,25 @@ void WalkTraining(Io* io, Training* t) {
   io->Field("training.loss_block_tokens", &t->loss_block_tokens);
 }
 
+template <class Io, class Codecs>
+void WalkCodecs(Io* io, Codecs* c) {
+  const CodecSpec usual;
+  io->Field("quantization.weights", &c->weights);
+  io->Field("quantization.gradients", &c->gradients);
+  io->OptionalField("quantization.embedding_weights", &c->embedding.weights, usual.weights);
+  io->OptionalField("quantization.embedding_gradients", &c->embedding.gradients, usual.gradients);
+  io->OptionalField("quantization.head_weights", &c->head.weights, usual.weights);
+  io->OptionalField("quantization.head_gradients", &c->head.gradients, usual.gradients);
+  io->OptionalField("quantization.norm_weights", &c->norm.weights, usual.weights);
+  io->OptionalField("quantization.norm_gradients", &c->norm.gradients, usual.gradients);
+  io->OptionalField("quantization.backward_weights", &c->backward_weights, usual.backward_weights);
+  io->OptionalField("quantization.warmup_steps", &c->warmup_steps, usual.warmup_steps);
+  io->OptionalField("quantization.error_feedback", &c->error_feedback, usual.error_feedback);
+  io->OptionalField("quantization.residual_home", &c->residual_home, usual.residual_home);
+  io->OptionalField("quantization.residual", &c->residual, usual.residual);
+  io->OptionalField("worker.stash_codec", &c->stash, usual.stash);
+}
+
 // The order of the lines. `Spec` is JobSpec for a Reader and const JobSpec for a Writer.
 template <class Io, class Spec>
 void Walk(Io* io, Spec* spec) {
@@ -384,8 +411,7 @@ void Walk(Io* io, Spec* spec) {
   io->Field("data.order", &spec->data.order);
   io->Field("data.tokens", &spec->data.tokens);
   io->Field("data.sha256", &spec->data.sha256);
-  io->Field("quantization.weights", &spec->codecs.weights);
-  io->Field("quantization.gradients", &spec->codecs.gradients);
+  WalkCodecs(io, &spec->codecs);
   io->List("groups", "group", kMaxGroups, &spec->groups);
   io->List("tensors", "tensor", kMaxTensors, &spec->tensors);
   io->List("stages", "stage", kMaxStages, &spec->stages);
@@ -451,6 +477,8 @@ const char* DataOrderName(DataOrder order) { return NameOf(order); }
 const char* OptimizerNameText(OptimizerName name) { return NameOf(name); }
 const char* ReplayName(Replay replay) { return NameOf(replay); }
 const char* NonfiniteName(Nonfinite nonfinite) { return NameOf(nonfinite); }
+const char* BackwardWeightsName(BackwardWeights value) { return NameOf(value); }
+const char* ResidualHomeName(ResidualHome home) { return NameOf(home); }
 const char* DeterminismName(Determinism determinism) { return NameOf(determinism); }
 const char* ModelTypeName(ModelType type) { return NameOf(type); }
 

@@ -1,5 +1,6 @@
 #include "spec/spec_builder.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "spec/chunk_map.h"
@@ -107,6 +108,68 @@ absl::StatusOr<TrainingSpec> BuildTraining(const TrainingConfig& config, const M
   return t;
 }
 
+absl::StatusOr<BackwardWeights> ParseBackwardWeights(absl::string_view text) {
+  for (BackwardWeights value : {BackwardWeights::kRecomputeAxis, BackwardWeights::kBothAxes,
+                                BackwardWeights::kDecodeOnce}) {
+    if (text == BackwardWeightsName(value)) return value;
+  }
+  return UnknownName("quantization.backward_weights", text,
+                     {"recompute_axis", "both_axes", "decode_once"});
+}
+
+absl::StatusOr<ResidualHome> ParseResidualHome(absl::string_view text) {
+  for (ResidualHome home : {ResidualHome::kServer, ResidualHome::kWorker}) {
+    if (text == ResidualHomeName(home)) return home;
+  }
+  return UnknownName("quantization.residual_home", text, {"server", "worker"});
+}
+
+// Whether a key that has a usual and one other value has the other.
+absl::StatusOr<bool> IsOther(absl::string_view key, absl::string_view value,
+                             absl::string_view usual, absl::string_view other) {
+  if (value != usual && value != other) {
+    return UnknownName(key, value, {std::string(usual), std::string(other)});
+  }
+  return value == other;
+}
+
+absl::StatusOr<CodecSpec> BuildCodecs(const QuantizationConfig& config) {
+  EPS_ASSIGN_OR_RETURN(const bool truncate,
+                       IsOther("quantization.rounding", config.rounding, "nearest", "truncate"));
+  EPS_ASSIGN_OR_RETURN(const bool raw32,
+                       IsOther("quantization.index", config.index, "packed", "raw32"));
+  EPS_ASSIGN_OR_RETURN(const bool sampled,
+                       IsOther("quantization.selection", config.selection, "exact", "sampled"));
+  // The parameters that have keys of their own become part of the name.
+  const auto complete = [&](std::string name) {
+    if (name == "mx9" || name == "mx6" || name == "mx4")
+      return name + (truncate ? ":truncate" : "");
+    if (absl::StartsWith(name, "topk:") && !absl::StrContains(name.substr(5), ":")) {
+      return name + (raw32 ? ":raw32" : "") + (sampled ? ":sampled" : "");
+    }
+    return name;
+  };
+  const auto choose = [&](const std::string& name, const std::string& automatic) {
+    return name == "auto" ? automatic : complete(name);
+  };
+  const auto dense = [](const std::string& name) { return name == "fp32" ? "fp32" : "bf16"; };
+  CodecSpec codecs;
+  codecs.weights = complete(config.weights);
+  codecs.gradients = complete(config.gradients);
+  codecs.embedding.weights = choose(config.embedding_weights, dense(config.weights));
+  codecs.embedding.gradients = choose(config.embedding_gradients, dense(config.gradients));
+  codecs.head.weights = choose(config.head_weights, dense(config.weights));
+  codecs.head.gradients = choose(config.head_gradients, dense(config.gradients));
+  codecs.norm.weights = choose(config.norm_weights, "fp32");
+  codecs.norm.gradients = choose(config.norm_gradients, "fp32");
+  EPS_ASSIGN_OR_RETURN(codecs.backward_weights, ParseBackwardWeights(config.backward_weights));
+  codecs.warmup_steps = config.warmup_steps;
+  codecs.error_feedback = config.error_feedback;
+  EPS_ASSIGN_OR_RETURN(codecs.residual_home, ParseResidualHome(config.residual_home));
+  codecs.residual = complete(config.residual);
+  return codecs;
+}
+
 }  // namespace
 
 absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& model,
@@ -127,8 +190,8 @@ absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& mode
   }
   spec.data.tokens = data_tokens;
   spec.data.sha256 = data_sha256;
-  spec.codecs.weights = config.quantization.weights;
-  spec.codecs.gradients = config.quantization.gradients;
+  EPS_ASSIGN_OR_RETURN(spec.codecs, BuildCodecs(config.quantization));
+  spec.codecs.stash = config.worker.stash_codec;
   EPS_RETURN_IF_ERROR(BuildLayout(config.optimizer.weight_decay, &spec));
   spec.chunk_elements = config.training.chunk_elements != 0
                             ? config.training.chunk_elements

@@ -3,19 +3,20 @@
 #include <algorithm>
 
 #include "common/check.h"
-#include "compression/codec.h"
 
 namespace eps {
 
 Admission::Quota Admission::ComputeQuota(const JobSpec& spec, const ChunkMap& chunks,
+                                         const CodecTable& codecs,
                                          const std::vector<ChunkId>& owned) {
-  const auto codec = FindCodec(spec.codecs.gradients);
-  EPS_CHECK_MSG(codec.ok(), codec.status().ToString());
+  const Step warmup(1);
+  const Step after(spec.codecs.warmup_steps + 1);
   std::vector<uint64_t> stage_bytes(spec.stages.size(), 0);
   Quota quota;
   for (ChunkId id : owned) {
     const Chunk& chunk = chunks.chunk(id);
-    const uint64_t bytes = (*codec)->MaxEncodedSize(chunk);
+    const uint64_t bytes = std::max(codecs.gradient(id, warmup).MaxEncodedSize(chunk, Axis::kRow),
+                                    codecs.gradient(id, after).MaxEncodedSize(chunk, Axis::kRow));
     if (chunk.uses.size() > 1) {
       quota.tied_bytes += bytes * chunk.uses.size();
       continue;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/ids.h"
+#include "compression/codec_table.h"
 #include "spec/chunk_map.h"
 #include "spec/job_spec.h"
 
@@ -26,8 +27,8 @@ class Admission {
     uint64_t tied_bytes = 0;   // of tied chunks, beside total_bytes
     uint64_t per_part() const { return total_bytes + tied_bytes; }
   };
-  // From the largest encoded gradients of the owned chunks' stages.
-  static Quota ComputeQuota(const JobSpec& spec, const ChunkMap& chunks,
+  // From the largest encoded gradients of the owned chunks' stages, in warm-up or after it.
+  static Quota ComputeQuota(const JobSpec& spec, const ChunkMap& chunks, const CodecTable& codecs,
                             const std::vector<ChunkId>& owned);
 
   Admission(Quota quota, uint32_t parts) : quota_(quota), held_(parts, 0) {}

@@ -25,8 +25,7 @@ CoreCluster::CoreCluster(JobSpec spec, Options options)
     : spec_(std::move(spec)),
       chunks_(ChunkMap::Build(spec_)),
       placement_(chunks_.Place(options.shards)),
-      weight_codec_(*FindCodec(spec_.codecs.weights)),
-      gradient_codec_(*FindCodec(spec_.codecs.gradients)),
+      codecs_(*CodecTable::Build(spec_, chunks_)),
       rng_(options.seed) {
   std::vector<std::string> servers;
   for (uint32_t s = 0; s < options.shards; ++s) servers.push_back("shard-" + std::to_string(s));
@@ -109,7 +108,7 @@ void CoreCluster::Carry(ShardId shard, Effect effect) {
 void CoreCluster::Start(Shard* shard, const effect::Start& start) {
   StateBackend* backend = shard->backend.get();
   if (auto* c = std::get_if<backend_call::Read>(&start.call)) {
-    backend->Read(start.op, c->chunk, c->version, *FindCodec(c->codec), c->axis);
+    backend->Read(start.op, c->chunk, c->version, c->codec, c->axis);
   } else if (auto* c = std::get_if<backend_call::ReadState>(&start.call)) {
     backend->ReadState(start.op, c->chunk, c->version);
   } else if (auto* c = std::get_if<backend_call::WriteState>(&start.call)) {
@@ -206,11 +205,14 @@ uint64_t CoreCluster::Push(StreamId stream, uint64_t step, StageId use, TreeRang
   Payload payload;
   payload.shard = OwnerOf(chunk);
   payload.chunk = chunk;
-  payload.bytes = EncodeChunk(*gradient_codec_, chunks_.chunk(chunk), Axis::kRow, RngKey{},
-                              gradient.data(), MemoryKind::kContribution, &account(payload.shard));
+  payload.codec = &codecs_.gradient(chunk, Step(step));
+  EncodeOptions options;
+  options.kind = MemoryKind::kContribution;
+  options.account = &account(payload.shard);
+  payload.bytes = EncodeChunk(*payload.codec, chunks_.chunk(chunk), options, gradient.data());
   v1::PushHeader header;
   header.set_tag(tag);
-  header.set_codec(static_cast<uint32_t>(gradient_codec_->traits().id));
+  header.set_codec(static_cast<uint32_t>(payload.codec->traits().id));
   header.set_bytes(payload.bytes.size());
   header.set_crc32c(Crc32c(payload.bytes.view()));
   header.set_tokens(tokens);
@@ -234,8 +236,8 @@ void CoreCluster::SendPayload(StreamId stream, uint64_t tag) {
   if (it == payloads_.end()) return;
   const Payload payload = std::move(it->second);
   payloads_.erase(it);
-  auto opened =
-      gradient_codec_->Open(chunks_.chunk(payload.chunk), payload.bytes, Content::kGradient);
+  auto opened = payload.codec->Open(chunks_.chunk(payload.chunk), Axis::kRow, payload.bytes,
+                                    Content::kGradient);
   if (opened.ok()) {
     event::PushReceived received;
     received.stream = stream;

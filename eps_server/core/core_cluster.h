@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/executor.h"
+#include "compression/codec_table.h"
 #include "eps_server/core/shard_core.h"
 
 namespace eps {
@@ -96,6 +97,7 @@ class CoreCluster {
   struct Payload {
     ShardId shard;
     ChunkId chunk;
+    const Codec* codec = nullptr;
     Bytes bytes;
   };
 
@@ -106,8 +108,7 @@ class CoreCluster {
   const JobSpec spec_;
   const ChunkMap chunks_;
   const std::vector<ShardId> placement_;
-  const Codec* weight_codec_;
-  const Codec* gradient_codec_;
+  const CodecTable codecs_;
   uint64_t rng_;
   uint64_t next_stream_ = 1;
   uint64_t next_tag_ = 1;

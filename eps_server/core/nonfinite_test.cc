@@ -396,9 +396,8 @@ TEST(Halt, AStepThatIsOverIsNotEndedByALatePoisonedContribution) {
   EXPECT_EQ(cluster.Status(ShardId(0)).step(), 2u);
   absl::Status refused =
       (*FindCodec("fp32"))
-          ->Open(chunk,
-                 EncodeChunk(**FindCodec("fp32"), chunk, Axis::kRow, RngKey(),
-                             Poisoned(chunk).data(), MemoryKind::kContribution, nullptr),
+          ->Open(chunk, Axis::kRow,
+                 EncodeChunk(**FindCodec("fp32"), chunk, EncodeOptions(), Poisoned(chunk).data()),
                  Content::kGradient)
           .status();
   ASSERT_TRUE(InadmissibleElement(refused).has_value());

@@ -27,10 +27,11 @@ double MeanScale(int loss_scale_log2, uint64_t tokens) {
          static_cast<double>(std::max<uint64_t>(tokens, 1));
 }
 
-CodecId CodecIdOf(const std::string& name) {
-  const auto codec = FindCodec(name);
-  EPS_CHECK_MSG(codec.ok(), codec.status().ToString());
-  return (*codec)->traits().id;
+// Whoever creates the core has checked the codecs.
+CodecTable TableOf(const JobSpec& spec, const ChunkMap& chunks) {
+  auto table = CodecTable::Build(spec, chunks);
+  EPS_CHECK_MSG(table.ok(), table.status().ToString());
+  return *std::move(table);
 }
 
 }  // namespace
@@ -48,7 +49,9 @@ v1::JobState ShardCore::state() const { return impl_->state(); }
 
 uint64_t ShardCore::ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
                                        const std::vector<ChunkId>& owned) {
-  uint64_t budget = Admission::ComputeQuota(spec, chunks, owned).per_part() * spec.training.parts;
+  const Admission::Quota quota =
+      Admission::ComputeQuota(spec, chunks, TableOf(spec, chunks), owned);
+  uint64_t budget = quota.per_part() * spec.training.parts;
   if (spec.training.mode != Mode::kSealed) return budget;
   for (ChunkId id : owned) budget += chunks.chunk(id).elements * sizeof(float);
   return budget;
@@ -60,13 +63,13 @@ ShardCore::Impl::Impl(Options options)
       chunks_(*options_.chunks),
       placement_(chunks_.Place(static_cast<uint32_t>(options_.servers.size()))),
       job_id_(spec_.id()),
-      weight_codec_(CodecIdOf(spec_.codecs.weights)),
-      gradient_codec_(CodecIdOf(spec_.codecs.gradients)),
+      codecs_(TableOf(spec_, chunks_)),
       local_(chunks_.chunks().size(), -1),
       term_(options_.term),
       ledger_(spec_, chunks_, OwnedChunks(placement_, options_.shard)),
-      admission_(Admission::ComputeQuota(spec_, chunks_, OwnedChunks(placement_, options_.shard)),
-                 spec_.training.parts),
+      admission_(
+          Admission::ComputeQuota(spec_, chunks_, codecs_, OwnedChunks(placement_, options_.shard)),
+          spec_.training.parts),
       parts_(spec_.training.parts) {
   for (ChunkId id : OwnedChunks(placement_, options_.shard)) {
     local_[id.value()] = static_cast<int32_t>(owned_.size());
@@ -296,9 +299,11 @@ void ShardCore::Impl::AnswerBegin(const ParkedBegin& begin) {
     for (const ChunkState& chunk : owned_) {
       v1::ChunkCodecs* codecs = reply.add_codecs();
       codecs->set_chunk(chunk.id.value());
-      codecs->set_forward_weights(static_cast<uint32_t>(weight_codec_));
-      codecs->set_backward_weights(static_cast<uint32_t>(weight_codec_));
-      codecs->set_gradient(static_cast<uint32_t>(gradient_codec_));
+      const auto weights = static_cast<uint32_t>(codecs_.weights(chunk.id).traits().id);
+      const Codec& gradient = codecs_.gradient(chunk.id, Step(step_));
+      codecs->set_forward_weights(weights);
+      codecs->set_backward_weights(weights);
+      codecs->set_gradient(static_cast<uint32_t>(gradient.traits().id));
     }
   }
   Emit(effect::Reply{begin.stream, std::move(reply)});

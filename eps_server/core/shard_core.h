@@ -136,8 +136,8 @@ namespace backend_call {
 struct Read {
   ChunkId chunk;
   Version version;
-  CodecId codec;
-  Axis axis;
+  const Codec* codec = nullptr;
+  Axis axis = Axis::kRow;
 };
 struct ReadState {
   ChunkId chunk;
@@ -201,6 +201,8 @@ struct SendChunk {
   ChunkId chunk;
   Version version;
   CodecId codec;
+  uint32_t view = 0;  // FetchSlice.view
+  bool completes_fetch = false;
   Bytes payload;
 };
 struct FailFetch {

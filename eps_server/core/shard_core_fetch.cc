@@ -62,18 +62,19 @@ void ShardCore::Impl::On(const event::Fetch& e) {
   Count("fetches");
   if (e.request.part() < parts_.size()) TouchPart(PartId(e.request.part()));
   if (wanted.empty()) return;
-  fetches_.emplace(tag, OpenFetch{e.request, static_cast<uint32_t>(wanted.size()), now_ms_});
+  const Version version(e.request.version());
   const bool backward = e.request.pass() == v1::PASS_BACKWARD;
+  std::vector<std::pair<ChunkId, ParkedFetch>> copies;
   for (ChunkId id : wanted) {
+    const WeightAxes axes = codecs_.axes(StageId(e.request.stage()), id, backward);
+    copies.emplace_back(id, ParkedFetch{tag, version, axes.first, /*view=*/0, now_ms_});
+    if (!axes.has_second) continue;
+    copies.emplace_back(id, ParkedFetch{tag, version, axes.second, /*view=*/1, now_ms_});
+  }
+  fetches_.emplace(tag, OpenFetch{e.request, static_cast<uint32_t>(copies.size()), now_ms_});
+  for (auto& [id, copy] : copies) {
     if (fetches_.count(tag) == 0) return;  // refused by an earlier chunk
-    Axis axis = Axis::kRow;
-    for (const TensorUse& use : spec_.stages[e.request.stage()].uses) {
-      if (use.tensor == chunks_.chunk(id).segments.front().tensor) {
-        axis = backward ? use.backward_axis : use.forward_axis;
-      }
-    }
-    ServeOrPark(Owned(id),
-                ParkedFetch{tag, Version(e.request.version()), weight_codec_, axis, now_ms_});
+    ServeOrPark(Owned(id), std::move(copy));
   }
 }
 
@@ -105,13 +106,13 @@ void ShardCore::Impl::StartRead(const ChunkState& chunk, const ParkedFetch& fetc
   for (auto& [id, op] : ops_) {
     auto* read = std::get_if<ReadOp>(&op);
     if (read != nullptr && read->chunk == chunk.id && read->version == fetch.version &&
-        read->codec == fetch.codec && read->axis == fetch.axis) {
-      read->tags.push_back(fetch.tag);
+        read->axis == fetch.axis) {
+      read->fetches.push_back(fetch);
       return;
     }
   }
-  StartOp(ReadOp{chunk.id, fetch.version, fetch.codec, fetch.axis, {fetch.tag}},
-          backend_call::Read{chunk.id, fetch.version, fetch.codec, fetch.axis});
+  StartOp(ReadOp{chunk.id, fetch.version, fetch.axis, {fetch}},
+          backend_call::Read{chunk.id, fetch.version, &codecs_.weights(chunk.id), fetch.axis});
 }
 
 void ShardCore::Impl::ServeParked(ChunkState* chunk) {
@@ -123,7 +124,8 @@ void ShardCore::Impl::ServeParked(ChunkState* chunk) {
 }
 
 void ShardCore::Impl::OnReadDone(const ReadOp& op, const BackendDone& done) {
-  for (const FetchTag& tag : op.tags) {
+  for (const ParkedFetch& fetch : op.fetches) {
+    const FetchTag& tag = fetch.tag;
     auto it = fetches_.find(tag);
     if (it == fetches_.end()) continue;
     if (!done.status.ok()) {
@@ -132,8 +134,10 @@ void ShardCore::Impl::OnReadDone(const ReadOp& op, const BackendDone& done) {
     }
     const Bytes& payload = std::get<Bytes>(done.value);
     Count("fetched_bytes", payload.size());
-    Emit(effect::SendChunk{tag.stream, tag.tag, op.chunk, op.version, op.codec, payload});
-    if (--it->second.chunks_left == 0) fetches_.erase(it);
+    const bool complete = --it->second.chunks_left == 0;
+    Emit(effect::SendChunk{tag.stream, tag.tag, op.chunk, op.version,
+                           codecs_.weights(op.chunk).traits().id, fetch.view, complete, payload});
+    if (complete) fetches_.erase(it);
   }
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "compression/codec_table.h"
 #include "eps_server/core/admission.h"
 #include "eps_server/core/contribution_ledger.h"
 #include "eps_server/core/lead.h"
@@ -45,8 +46,8 @@ class ShardCore::Impl {
   struct ParkedFetch {
     FetchTag tag;
     Version version;
-    CodecId codec;
     Axis axis;
+    uint32_t view = 0;  // FetchSlice.view
     uint64_t since_ms = 0;
   };
   struct ChunkState {
@@ -116,9 +117,8 @@ class ShardCore::Impl {
   struct ReadOp {
     ChunkId chunk;
     Version version;
-    CodecId codec;
     Axis axis;
-    std::vector<FetchTag> tags;
+    std::vector<ParkedFetch> fetches;
   };
   struct UpdateOp {
     ChunkId chunk;
@@ -241,8 +241,7 @@ class ShardCore::Impl {
   const ChunkMap& chunks_;
   const std::vector<ShardId> placement_;
   const JobId job_id_;
-  const CodecId weight_codec_;
-  const CodecId gradient_codec_;
+  const CodecTable codecs_;
   std::vector<ChunkState> owned_;  // ascending
   std::vector<int32_t> local_;     // chunk id -> index in owned_, or -1
 

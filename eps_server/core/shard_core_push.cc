@@ -65,17 +65,21 @@ absl::Status ShardCore::Impl::CheckHeader(const v1::PushHeader& header) const {
         "chunk ", key.chunk(), ", use by stage ", key.use_stage(), ", parts ", key.part_first(),
         "+", key.part_count(), ": no such contribution on shard ", options_.shard.value()));
   }
-  if (header.codec() != static_cast<uint32_t>(gradient_codec_)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "codec ", header.codec(), "; quantization.gradients is ", spec_.codecs.gradients));
+  const ChunkId chunk(key.chunk());
+  const Codec& codec = codecs_.gradient(chunk, Step(key.step()));
+  if (header.codec() != static_cast<uint32_t>(codec.traits().id)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", key.chunk(), ": codec ", header.codec(), ", expected ",
+                     static_cast<uint32_t>(codec.traits().id), " (", codec.name(), ")"));
   }
-  const Codec* codec = *FindCodec(gradient_codec_);
-  if (key.part_count() > 1 && !codec->traits().exact) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "merged parts need an exact codec, quantization.gradients is ", spec_.codecs.gradients));
+  if (key.part_count() > 1 && !codec.traits().exact) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("merged parts need an exact codec; gradients of "
+                     "chunk ",
+                     key.chunk(), " come as ", codec.name()));
   }
-  const uint64_t expected = codec->MaxEncodedSize(chunks_.chunk(ChunkId(key.chunk())));
-  if (header.bytes() > expected || (codec->traits().fixed_size && header.bytes() != expected)) {
+  const uint64_t expected = codec.MaxEncodedSize(chunks_.chunk(chunk), Axis::kRow);
+  if (header.bytes() > expected || (codec.traits().fixed_size && header.bytes() != expected)) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk ", key.chunk(), ": ", header.bytes(), " bytes, expected ", expected));
   }

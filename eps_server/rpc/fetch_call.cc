@@ -24,11 +24,9 @@ bool FetchCall::OnMessage(const grpc::ByteBuffer& message) {
     End(status);
     return false;
   }
-  const uint32_t chunks = request.chunks().empty() ? job()->OwnedOfStage(StageId(request.stage()))
-                                                   : static_cast<uint32_t>(request.chunks_size());
-  if (chunks > 0) {
+  if (!request.chunks().empty() || job()->OwnedOfStage(StageId(request.stage())) > 0) {
     MutexLock lock(&mu_);
-    open_[request.tag()] += chunks;
+    ++open_;
   }
   job()->Post(event::Fetch{id(), std::move(request)});
   return queued_bytes() <= kMaxQueuedBytes;
@@ -39,7 +37,7 @@ void FetchCall::OnHalfClose() {
   {
     MutexLock lock(&mu_);
     half_closed_ = true;
-    over = open_.empty();
+    over = open_ == 0;
   }
   if (over) End(absl::OkStatus());
 }
@@ -56,7 +54,7 @@ void FetchCall::OnFailFetch(const effect::FailFetch& failure) {
     slice.set_code(static_cast<uint32_t>(status.error_code()));
     slice.set_message(status.error_message());
     self->Write(JoinPayload(slice, Bytes()));
-    self->Answered(failure.tag, UINT32_MAX);
+    self->Answered();
   });
 }
 
@@ -71,6 +69,7 @@ void FetchCall::WriteSlices(const effect::SendChunk& chunk) {
   slice.set_chunk(chunk.chunk.value());
   slice.set_version(chunk.version.value());
   slice.set_codec(static_cast<uint32_t>(chunk.codec));
+  slice.set_view(chunk.view);
   slice.set_total_bytes(payload.size());
   const uint32_t crc = Crc32c(payload.view());
   std::vector<grpc::ByteBuffer> messages;
@@ -86,21 +85,15 @@ void FetchCall::WriteSlices(const effect::SendChunk& chunk) {
     offset += size;
   } while (offset < payload.size());
   Write(std::move(messages));
-  Answered(chunk.tag, 1);
+  if (chunk.completes_fetch) Answered();
 }
 
-void FetchCall::Answered(uint64_t tag, uint32_t chunks) {
+void FetchCall::Answered() {
   bool over = false;
   {
     MutexLock lock(&mu_);
-    const auto it = open_.find(tag);
-    if (it == open_.end()) return;
-    if (it->second > chunks) {
-      it->second -= chunks;
-    } else {
-      open_.erase(it);
-    }
-    over = half_closed_ && open_.empty();
+    --open_;
+    over = half_closed_ && open_ == 0;
   }
   if (over) End(absl::OkStatus());
 }

@@ -33,14 +33,14 @@ class FetchCall final : public BidiCall {
     return std::static_pointer_cast<FetchCall>(shared_from_this());
   }
   void WriteSlices(const effect::SendChunk& chunk);
-  // `chunks` more of the request are answered.
-  void Answered(uint64_t tag, uint32_t chunks);
+  // One more request has all of its answers.
+  void Answered();
 
   Sequence work_;  // CRC and slices, in the order of the effects, away from the core's sequence
   Mutex mu_;
-  // Chunks that are not answered yet, by tag: when the client has closed its side, the stream ends
-  // with the last answer.
-  std::map<uint64_t, uint32_t> open_ EPS_GUARDED_BY(mu_);
+  // Requests that are not answered yet: when the client has closed its side, the stream ends with
+  // the last answer.
+  uint32_t open_ EPS_GUARDED_BY(mu_) = 0;
   bool half_closed_ EPS_GUARDED_BY(mu_) = false;
 };
 

@@ -94,14 +94,17 @@ absl::Status PushCall::OnPayload(const v1::PushFrame& frame,
 
 void PushCall::Check(const v1::PushHeader& header, Bytes bytes) {
   // The core credited this header, so its chunk exists.
-  const Chunk* chunk = &job()->chunks().chunk(ChunkId(header.key().chunk()));
-  job()->pool()->Post([job = job(), id = id(), header, chunk, bytes = std::move(bytes)]() mutable {
-    Event event = CheckPush(id, header, *chunk, std::move(bytes));
-    if (std::holds_alternative<event::PushInvalid>(event)) {
-      job->counters().payloads_refused.fetch_add(1, std::memory_order_relaxed);
-    }
-    job->Post(std::move(event));
-  });
+  const v1::ContributionKey& key = header.key();
+  const Chunk* chunk = &job()->chunks().chunk(ChunkId(key.chunk()));
+  const Codec* codec = &job()->codecs().gradient(chunk->id, Step(key.step()));
+  job()->pool()->Post(
+      [job = job(), id = id(), header, chunk, codec, bytes = std::move(bytes)]() mutable {
+        Event event = CheckPush(id, header, *chunk, *codec, std::move(bytes));
+        if (std::holds_alternative<event::PushInvalid>(event)) {
+          job->counters().payloads_refused.fetch_add(1, std::memory_order_relaxed);
+        }
+        job->Post(std::move(event));
+      });
 }
 
 void PushCall::OnCredit(uint64_t tag) {

@@ -99,6 +99,8 @@ void DestroyLater(JobShell* shell) {
 absl::Status JobShell::Reserve() {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<UpdateRule> rule, NewUpdateRule(spec_.optimizer));
   state_fields_ = rule->fields().size();
+  EPS_ASSIGN_OR_RETURN(CodecTable codecs, CodecTable::Build(spec_, chunks_));
+  codecs_.emplace(std::move(codecs));
   const uint64_t budget = ShardCore::ContributionBudget(spec_, chunks_, owned_);
   MemoryAccount* account = environment_.account;
   // The budget is charged while the state is reserved, so that both together fit; contributions
@@ -274,9 +276,7 @@ void JobShell::Execute(const effect::Start& e) {
 }
 
 void JobShell::Call(OpId op, const backend_call::Read& call) {
-  const auto codec = FindCodec(call.codec);
-  EPS_CHECK_MSG(codec.ok(), codec.status().ToString());
-  backend_->Read(op, call.chunk, call.version, *codec, call.axis);
+  backend_->Read(op, call.chunk, call.version, call.codec, call.axis);
 }
 
 void JobShell::Call(OpId op, const backend_call::ReadState& call) {

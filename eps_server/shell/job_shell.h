@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "common/executor.h"
 #include "common/memory_account.h"
 #include "common/mutex.h"
+#include "compression/codec_table.h"
 #include "eps_server/core/shard_core.h"
 #include "eps_server/shell/peer_mailbox.h"
 #include "eps_server/shell/stream_sink.h"
@@ -71,6 +73,7 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   const JobSpec& spec() const { return spec_; }
   const std::string& spec_text() const { return spec_text_; }
   const ChunkMap& chunks() const { return chunks_; }
+  const CodecTable& codecs() const { return *codecs_; }
   const std::vector<std::string>& servers() const { return servers_; }
   JobId id() const { return id_; }
   ShardId shard() const { return shard_; }
@@ -147,6 +150,7 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   const JobSpec spec_;
   const std::string spec_text_;
   const ChunkMap chunks_;
+  std::optional<CodecTable> codecs_;  // set by Create
   const std::vector<std::string> servers_;
   const ShardId shard_;
   const JobId id_;

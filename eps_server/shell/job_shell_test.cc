@@ -147,7 +147,7 @@ TEST_F(JobShellTest, StartsBackendOperationsAndTellsTheCoreWhatBecameOfThem) {
     if (!std::holds_alternative<event::Gate>(event)) return;
     out->push_back(effect::Start{OpId(1), backend_call::Initialize{ChunkId(0)}});
     out->push_back(effect::Start{
-        OpId(2), backend_call::Read{ChunkId(0), Version(0), CodecId::kFp32, Axis::kRow}});
+        OpId(2), backend_call::Read{ChunkId(0), Version(0), *FindCodec("fp32"), Axis::kRow}});
     out->push_back(effect::Start{OpId(3), backend_call::ReadState{ChunkId(0), Version(0)}});
     out->push_back(effect::Start{OpId(4), backend_call::Update{}});
     out->push_back(effect::Start{OpId(5), backend_call::Stats{}});

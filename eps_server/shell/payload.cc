@@ -47,13 +47,12 @@ absl::Status CheckCrc(const Bytes& bytes, uint32_t expected) {
                                           absl::Hex(found, absl::kZeroPad8)));
 }
 
-Event CheckPush(StreamId stream, const v1::PushHeader& header, const Chunk& chunk, Bytes bytes) {
+Event CheckPush(StreamId stream, const v1::PushHeader& header, const Chunk& chunk,
+                const Codec& codec, Bytes bytes) {
   const uint64_t tag = header.tag();
   absl::Status status = CheckCrc(bytes, header.crc32c());
   if (!status.ok()) return event::PushInvalid{stream, tag, std::move(status)};
-  const auto codec = FindCodec(static_cast<CodecId>(header.codec()));
-  if (!codec.ok()) return event::PushInvalid{stream, tag, codec.status()};
-  auto opened = (*codec)->Open(chunk, std::move(bytes), Content::kGradient);
+  auto opened = codec.Open(chunk, Axis::kRow, std::move(bytes), Content::kGradient);
   if (!opened.ok()) return event::PushInvalid{stream, tag, std::move(opened).status()};
   return event::PushReceived{stream, tag, *std::move(opened)};
 }

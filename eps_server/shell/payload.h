@@ -34,10 +34,11 @@ class PayloadAssembler {
   size_t received_ = 0;
 };
 
-// Checks a complete contribution: CRC32C, then the codec. What the core is to be told of it.
-// `chunk` outlives the event. A damaged transfer is DataLoss (worth another try), bytes that the
-// codec refuses are InvalidArgument. Runs long: not for callback threads.
-Event CheckPush(StreamId stream, const v1::PushHeader& header, const Chunk& chunk, Bytes bytes);
+// Checks a complete contribution: CRC32C, then by `codec`, that of its header. What the core is to
+// be told of it. `chunk` outlives the event. A damaged transfer is DataLoss (worth another try),
+// bytes that the codec refuses are InvalidArgument. Runs long: not for callback threads.
+Event CheckPush(StreamId stream, const v1::PushHeader& header, const Chunk& chunk,
+                const Codec& codec, Bytes bytes);
 
 // OK if the CRC32C of `bytes` is `expected`; DataLoss with both else.
 absl::Status CheckCrc(const Bytes& bytes, uint32_t expected);

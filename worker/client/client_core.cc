@@ -21,10 +21,10 @@ std::string JobView::StageText(StageId stage) const {
 }
 
 float* TensorPointer(const JobSpec& spec, StageId stage, const TensorPointers& pointers,
-                     TensorId tensor) {
+                     TensorId tensor, uint32_t view) {
   const std::vector<TensorUse>& uses = spec.stages[stage.value()].uses;
   for (size_t i = 0; i < uses.size(); ++i) {
-    if (uses[i].tensor == tensor) return pointers[i];
+    if (uses[i].tensor == tensor) return pointers[view * uses.size() + i];
   }
   return nullptr;
 }

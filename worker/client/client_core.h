@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,7 +17,7 @@
 #include "common/executor.h"
 #include "common/ids.h"
 #include "common/mutex.h"
-#include "compression/codec.h"
+#include "compression/codec_table.h"
 #include "grpcpp/support/status.h"
 #include "spec/chunk_map.h"
 #include "spec/job_spec.h"
@@ -26,8 +27,7 @@ namespace eps {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-// What a client knows of its job since Join. Immutable but for the codec tables, which BeginStep
-// sets under the client's lock.
+// What a client knows of its job since Join. Immutable.
 struct JobView {
   JobSpec spec;
   ChunkMap chunks;
@@ -35,19 +35,16 @@ struct JobView {
   std::vector<std::string> servers;  // in shard order
   JobId id;
   Term term;
-  // Codec of each chunk in the open step.
-  std::vector<const Codec*> forward_weights;
-  std::vector<const Codec*> backward_weights;
-  std::vector<const Codec*> gradients;
+  std::optional<CodecTable> codecs;  // set by Join
 
   // "3 (h.2)".
   std::string StageText(StageId stage) const;
 };
 
-// The tensor's array among `pointers`, one per TensorUse of `stage`; null if the stage does not use
-// the tensor.
+// The tensor's array among `pointers`, one per TensorUse of `stage` for each view; null if the
+// stage does not use the tensor.
 float* TensorPointer(const JobSpec& spec, StageId stage, const TensorPointers& pointers,
-                     TensorId tensor);
+                     TensorId tensor, uint32_t view = 0);
 
 // Held by whoever holds the mutex of a client. The parts of a client share one mutex, each by a
 // pointer of its own, which clang takes for different ones; so this stands in the annotations.

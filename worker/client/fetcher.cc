@@ -49,10 +49,10 @@ class PendingFetchImpl final : public PendingFetch {
 };
 
 void DecodeTiles(const EncodedChunk& encoded, const Chunk& chunk, const JobSpec& spec,
-                 const FetchOp& op) {
+                 const FetchOp& op, uint32_t view) {
   ForEachTile(chunk, [&](const Tile& tile) {
     const Segment& segment = chunk.segments[tile.segment];
-    float* tensor = TensorPointer(spec, op.stage, op.out, segment.tensor);
+    float* tensor = TensorPointer(spec, op.stage, op.out, segment.tensor, view);
     if (tensor == nullptr) return;
     float* out = tensor + segment.tensor_offset + uint64_t{tile.row} * segment.cols + tile.col;
     encoded.Read(tile, /*accumulate=*/false, segment.cols, out);
@@ -79,7 +79,13 @@ ShardFetcher::ShardFetcher(std::shared_ptr<ClientCore> core, const JobView* job,
 void ShardFetcher::Fetch(std::shared_ptr<FetchOp> op, const std::vector<ChunkId>& chunks) {
   Request request;
   request.op = std::move(op);
-  for (const ChunkId id : chunks) request.chunks.insert(id.value());
+  for (const ChunkId id : chunks) {
+    request.copies.insert({id.value(), 0});
+    const FetchOp& op = *request.op;
+    if (job_->codecs->axes(op.stage, id, op.backward).has_second) {
+      request.copies.insert({id.value(), 1});
+    }
+  }
   requests_.emplace(next_tag_++, std::move(request));
   link_.Ensure();
   SendRequests();
@@ -114,7 +120,9 @@ void ShardFetcher::SendRequests() {
       message.set_pass(request.op->backward ? v1::PASS_BACKWARD : v1::PASS_FORWARD);
       // A fetch shows that its part is alive: every hosted one in turn.
       message.set_part(parts_[it->first % parts_.size()].value());
-      for (const uint32_t chunk : request.chunks) message.add_chunks(chunk);
+      for (const ChunkCopy& copy : request.copies) {
+        if (copy.view == 0) message.add_chunks(copy.chunk);
+      }
       link_.Write(JoinPayload(message, Bytes()));
       request.sent = true;
       ++in_flight;
@@ -165,32 +173,36 @@ absl::Status ShardFetcher::OnSlice(const v1::FetchSlice& slice,
 absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
     const v1::FetchSlice& slice, uint64_t size) {
   const auto it = requests_.find(slice.tag());
-  if (it == requests_.end() || it->second.chunks.count(slice.chunk()) == 0 || slice.residual()) {
+  const ChunkCopy copy{slice.chunk(), slice.view()};
+  if (it == requests_.end() || it->second.copies.count(copy) == 0 || slice.residual()) {
     return absl::InvalidArgumentError(absl::StrCat("a slice of chunk ", slice.chunk(), " for tag ",
                                                    slice.tag(), " was not asked for"));
   }
   const FetchOp& op = *it->second.op;
   const Chunk& chunk = job_->chunks.chunk(ChunkId(slice.chunk()));
-  const Codec* codec =
-      (op.backward ? job_->backward_weights : job_->forward_weights)[slice.chunk()];
-  // An abandoned fetch may be of a step before, with other codecs; it is only counted down.
-  if (!op.abandoned && (Version(slice.version()) != op.version ||
-                        slice.codec() != static_cast<uint32_t>(codec->traits().id))) {
+  const Codec* codec = &job_->codecs->weights(chunk.id);
+  const WeightAxes axes = job_->codecs->axes(op.stage, chunk.id, op.backward);
+  const Axis axis = copy.view == 0 ? axes.first : axes.second;
+  if (Version(slice.version()) != op.version ||
+      slice.codec() != static_cast<uint32_t>(codec->traits().id)) {
     return absl::InvalidArgumentError(
         absl::StrCat(Place(op, chunk.id), ": got version ", slice.version(), " in codec ",
                      slice.codec(), ", expected version ", op.version.value(), " in codec ",
                      static_cast<uint32_t>(codec->traits().id), " (", codec->name(), ")"));
   }
-  std::shared_ptr<Assembly>& assembly = assemblies_[{slice.tag(), slice.chunk()}];
+  std::shared_ptr<Assembly>& assembly = assemblies_[{slice.tag(), copy}];
   if (assembly == nullptr) {
-    if (!op.abandoned && slice.total_bytes() > codec->MaxEncodedSize(chunk)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Place(op, chunk.id), ": ", slice.total_bytes(), " bytes, at most ",
-                       codec->MaxEncodedSize(chunk), " in codec ", codec->name()));
+    const size_t most = codec->MaxEncodedSize(chunk, axis);
+    if (slice.total_bytes() > most) {
+      return absl::InvalidArgumentError(absl::StrCat(Place(op, chunk.id), ": ", slice.total_bytes(),
+                                                     " bytes, at most ", most, " in codec ",
+                                                     codec->name()));
     }
     assembly = std::make_shared<Assembly>();
     assembly->total = slice.total_bytes();
     assembly->codec = codec;
+    assembly->axis = axis;
+    assembly->view = copy.view;
     if (!op.abandoned) {
       assembly->buffer = Buffer(slice.total_bytes(), MemoryKind::kStage, core_->options.account);
     }
@@ -219,11 +231,12 @@ void ShardFetcher::OnRefused(const v1::FetchSlice& slice) {
 }
 
 void ShardFetcher::OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assembly> assembly) {
-  assemblies_.erase({slice.tag(), slice.chunk()});
+  const ChunkCopy copy{slice.chunk(), slice.view()};
+  assemblies_.erase({slice.tag(), copy});
   const auto it = requests_.find(slice.tag());
   const std::shared_ptr<FetchOp> op = it->second.op;
-  it->second.chunks.erase(slice.chunk());
-  if (it->second.chunks.empty()) {
+  it->second.copies.erase(copy);
+  if (it->second.copies.empty()) {
     requests_.erase(it);
     SendRequests();
   }
@@ -241,7 +254,7 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
     ClientLock lock(&core_->mu);
     return OnDamaged(op, chunk, crc, found);
   }
-  auto encoded = assembly->codec->Open(chunk, bytes, Content::kWeights);
+  auto encoded = assembly->codec->Open(chunk, assembly->axis, bytes, Content::kWeights);
   {
     ClientLock lock(&core_->mu);
     if (!encoded.ok()) {
@@ -253,7 +266,7 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
     if (op->abandoned || !core_->failure.ok()) return;
     ++op->writers;
   }
-  DecodeTiles(**encoded, chunk, job_->spec, *op);
+  DecodeTiles(**encoded, chunk, job_->spec, *op, assembly->view);
   encoded = nullptr;  // uncharged before the fetch counts as done
   bytes = Bytes();
   ClientLock lock(&core_->mu);
@@ -271,6 +284,8 @@ void ShardFetcher::OnDamaged(const std::shared_ptr<FetchOp>& op, const Chunk& ch
                                 "row",
                                 address_, Place(*op, chunk.id), found, expected, kMaxDamaged)));
   }
+  // Both copies come again, if there are two; the other one may be there already.
+  if (job_->codecs->axes(op->stage, chunk.id, op->backward).has_second) ++op->missing;
   Fetch(op, {chunk.id});
 }
 
@@ -299,7 +314,7 @@ std::string ShardFetcher::WaitingFor() const {
   if (first == nullptr) return "";
   std::string text =
       absl::StrCat("the weights of stage ", job_->StageText(first->op->stage), " at version ",
-                   first->op->version.value(), ", ", first->chunks.size(), " chunks");
+                   first->op->version.value(), ", ", first->copies.size(), " chunks");
   if (others > 0) absl::StrAppend(&text, " and ", others, " more requests");
   return text;
 }

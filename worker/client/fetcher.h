@@ -23,13 +23,22 @@ struct FetchOp {
   StageId stage;
   Version version;
   bool backward = false;
-  TensorPointers out;
+  TensorPointers out;  // ParameterClient::FetchStage
 
   uint32_t missing = 0;  // chunks that are not decoded yet
   uint32_t writers = 0;  // tasks that write to `out` now
   bool abandoned = false;
   absl::Status status;
   std::map<uint32_t, int> damaged;  // transfers of a chunk that failed their CRC
+};
+
+// One encoded copy of a chunk's weights; `view` is FetchSlice.view.
+struct ChunkCopy {
+  uint32_t chunk = 0;
+  uint32_t view = 0;
+  friend bool operator<(ChunkCopy a, ChunkCopy b) {
+    return a.chunk != b.chunk ? a.chunk < b.chunk : a.view < b.view;
+  }
 };
 
 // The PendingFetch of `op`; abandons it when dropped.
@@ -59,7 +68,7 @@ class ShardFetcher final : public StreamHandler {
  private:
   struct Request {
     std::shared_ptr<FetchOp> op;
-    std::set<uint32_t> chunks;  // not received completely
+    std::set<ChunkCopy> copies;  // not received completely
     bool sent = false;
   };
   // A chunk whose slices are coming in; touched only by the stream's thread.
@@ -68,6 +77,8 @@ class ShardFetcher final : public StreamHandler {
     uint64_t total = 0;
     uint64_t received = 0;
     const Codec* codec = nullptr;
+    Axis axis = Axis::kRow;
+    uint32_t view = 0;
   };
 
   void SendRequests() EPS_REQUIRES(client_lock);
@@ -96,7 +107,7 @@ class ShardFetcher final : public StreamHandler {
 
   uint64_t next_tag_ EPS_GUARDED_BY(client_lock) = 1;
   std::map<uint64_t, Request> requests_ EPS_GUARDED_BY(client_lock);
-  std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<Assembly>> assemblies_
+  std::map<std::pair<uint64_t, ChunkCopy>, std::shared_ptr<Assembly>> assemblies_
       EPS_GUARDED_BY(client_lock);
 };
 

@@ -134,7 +134,7 @@ class GrpcParameterClient final : public ParameterClient {
   v1::BeginStepRequest NewBeginStep(Step step) const;
   absl::StatusOr<StepStart> TakeReplies(Step step, const std::vector<v1::BeginStepReply>& replies)
       EPS_REQUIRES(client_lock);
-  absl::Status TakeCodecs(const v1::BeginStepReply& reply) EPS_REQUIRES(client_lock);
+  absl::Status CheckCodecs(const v1::BeginStepReply& reply) const EPS_REQUIRES(client_lock);
   bool AllCounted() const EPS_REQUIRES(client_lock);
   void Supervise() EPS_EXCLUDES(client_lock);
 
@@ -261,18 +261,19 @@ absl::Status GrpcParameterClient::TakeJob(const v1::JoinReply& reply) {
   if (parts_.empty() || reply.servers().empty()) {
     return absl::InternalError(absl::StrCat(context, "the reply names no parts or no servers"));
   }
-  EPS_ASSIGN_OR_RETURN(const Codec* weights, FindCodec(spec->codecs.weights));
-  EPS_ASSIGN_OR_RETURN(const Codec* gradients, FindCodec(spec->codecs.gradients));
   job_.chunks = ChunkMap::Build(*spec);
   job_.id = spec->id();
   job_.spec = *std::move(spec);
+  absl::StatusOr<CodecTable> codecs = CodecTable::Build(job_.spec, job_.chunks);
+  if (!codecs.ok()) {
+    return absl::Status(
+        codecs.status().code(),
+        absl::StrCat(context, "this worker cannot take part: ", codecs.status().message()));
+  }
+  job_.codecs.emplace(*std::move(codecs));
   job_.term = Term(reply.term());
   job_.servers.assign(reply.servers().begin(), reply.servers().end());
   job_.placement = job_.chunks.Place(static_cast<uint32_t>(job_.servers.size()));
-  const size_t count = job_.chunks.chunks().size();
-  job_.forward_weights.assign(count, weights);
-  job_.backward_weights.assign(count, weights);
-  job_.gradients.assign(count, gradients);
   return absl::OkStatus();
 }
 
@@ -353,7 +354,7 @@ absl::StatusOr<StepStart> GrpcParameterClient::TakeReplies(
           " says step ", first.step(), " version ", first.version(), " loss scale 2^",
           first.loss_scale_log2(), first.done() ? " done" : ""));
     }
-    EPS_RETURN_IF_ERROR(TakeCodecs(reply));
+    EPS_RETURN_IF_ERROR(CheckCodecs(reply));
     for (const v1::Have& have : reply.have()) {
       for (const PartId part : parts_) {
         if (part.value() - have.part_first() >= have.part_count()) continue;
@@ -370,18 +371,26 @@ absl::StatusOr<StepStart> GrpcParameterClient::TakeReplies(
   return start;
 }
 
-absl::Status GrpcParameterClient::TakeCodecs(const v1::BeginStepReply& reply) {
+absl::Status GrpcParameterClient::CheckCodecs(const v1::BeginStepReply& reply) const {
   for (const v1::ChunkCodecs& codecs : reply.codecs()) {
-    const uint32_t chunk = codecs.chunk();
-    if (chunk >= job_.gradients.size()) {
+    const size_t count = job_.chunks.chunks().size();
+    if (codecs.chunk() >= count) {
       return absl::InternalError(absl::StrCat("BeginStep ", reply.step(), ": codecs for chunk ",
-                                              chunk, " of ", job_.gradients.size()));
+                                              codecs.chunk(), " of ", count));
     }
-    EPS_ASSIGN_OR_RETURN(job_.forward_weights[chunk],
-                         FindCodec(static_cast<CodecId>(codecs.forward_weights())));
-    EPS_ASSIGN_OR_RETURN(job_.backward_weights[chunk],
-                         FindCodec(static_cast<CodecId>(codecs.backward_weights())));
-    EPS_ASSIGN_OR_RETURN(job_.gradients[chunk], FindCodec(static_cast<CodecId>(codecs.gradient())));
+    const ChunkId chunk(codecs.chunk());
+    const Codec& weights = job_.codecs->weights(chunk);
+    const Codec& gradient = job_.codecs->gradient(chunk, Step(reply.step()));
+    const auto weights_id = static_cast<uint32_t>(weights.traits().id);
+    const auto gradient_id = static_cast<uint32_t>(gradient.traits().id);
+    if (codecs.forward_weights() != weights_id || codecs.backward_weights() != weights_id ||
+        codecs.gradient() != gradient_id) {
+      return absl::InternalError(absl::StrCat(
+          "BeginStep ", reply.step(), ": chunk ", codecs.chunk(), ": the server's codecs are ",
+          codecs.forward_weights(), " forward, ", codecs.backward_weights(), " backward, ",
+          codecs.gradient(), " for gradients; the job spec says ", weights_id, " (", weights.name(),
+          ") and ", gradient_id, " (", gradient.name(), ")"));
+    }
   }
   return absl::OkStatus();
 }
@@ -389,7 +398,10 @@ absl::Status GrpcParameterClient::TakeCodecs(const v1::BeginStepReply& reply) {
 std::unique_ptr<PendingFetch> GrpcParameterClient::FetchStage(StageId stage, Version version,
                                                               bool backward, TensorPointers out) {
   EPS_CHECK_MSG(!shards_.empty() && stage.value() < job_.spec.stages.size(), "stage " << stage);
-  EPS_CHECK(out.size() == job_.spec.stages[stage.value()].uses.size());
+  const size_t uses = job_.spec.stages[stage.value()].uses.size();
+  const bool two_views =
+      backward && job_.spec.codecs.backward_weights == BackwardWeights::kBothAxes;
+  EPS_CHECK(out.size() == (two_views ? 2 : 1) * uses);
   auto op = std::make_shared<FetchOp>();
   op->stage = stage;
   op->version = version;
@@ -398,7 +410,7 @@ std::unique_ptr<PendingFetch> GrpcParameterClient::FetchStage(StageId stage, Ver
   std::vector<std::vector<ChunkId>> by_shard(shards_.size());
   for (const ChunkId chunk : job_.chunks.ChunksOfStage(stage)) {
     by_shard[job_.placement[chunk.value()].value()].push_back(chunk);
-    ++op->missing;
+    op->missing += job_.codecs->axes(stage, chunk, backward).has_second ? 2 : 1;
   }
   ClientLock lock(&core_->mu);
   for (size_t i = 0; i < shards_.size(); ++i) {

@@ -99,7 +99,10 @@ class ParameterClient {
   // that was answered with done. Waits until the lead has it.
   virtual absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) = 0;
 
-  // Starts fetching a stage into `out`, which must stay valid until the fetch is dropped.
+  // Starts fetching a stage into `out`, which must stay valid until the fetch is dropped: one
+  // pointer per TensorUse, and in a backward pass with quantization.backward_weights=both_axes as
+  // many again for the copy along the other axis. Tensors that have no second copy
+  // (CodecTable::axes) leave those as they are.
   virtual std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
                                                    TensorPointers out) = 0;
 

@@ -220,8 +220,8 @@ void PushQueue::Pump() {
   while (!jobs_.empty() && core_->failure.ok()) {
     const std::shared_ptr<Job> job = jobs_.front();
     const Chunk& chunk = job_->chunks.chunk(job->chunks[next_chunk_]);
-    const Codec* codec = job_->gradients[chunk.id.value()];
-    const uint64_t reserved = codec->MaxEncodedSize(chunk);
+    const Codec* codec = &job_->codecs->gradient(chunk.id, job->step);
+    const uint64_t reserved = codec->MaxEncodedSize(chunk, Axis::kRow);
     // A chunk larger than the whole window goes alone.
     if (outstanding_bytes_ > 0 &&
         outstanding_bytes_ + reserved > core_->options.push_window_bytes) {
@@ -238,13 +238,13 @@ void PushQueue::Pump() {
 }
 
 void PushQueue::Encode(const Job& job, const Chunk& chunk, const Codec* codec, uint64_t reserved) {
-  RngKey key;
-  key.seed = job_->spec.training.seed;
-  key.step = job.step.value();
-  key.micro_batch = job.part.value();
-  key.stage = static_cast<uint16_t>(job.use.value());
-  auto encoder = codec->NewEncoder(chunk, Axis::kRow, key, /*residual_or_null=*/nullptr,
-                                   MemoryKind::kStage, /*account=*/nullptr);
+  EncodeOptions options;
+  options.rng.seed = job_->spec.training.seed;
+  options.rng.step = job.step.value();
+  options.rng.micro_batch = job.part.value();
+  options.rng.stage = static_cast<uint16_t>(job.use.value());
+  options.kind = MemoryKind::kStage;
+  auto encoder = codec->NewEncoder(chunk, options);
   ForEachTile(chunk, [&](const Tile& tile) {
     const Segment& segment = chunk.segments[tile.segment];
     const float* tensor = TensorPointer(job_->spec, job.use, job.gradient, segment.tensor);

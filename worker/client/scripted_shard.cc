@@ -28,8 +28,7 @@ std::string EncodedWeights(const Chunk& chunk, const std::string& codec, uint64_
   for (uint64_t i = 0; i < chunk.elements; ++i) {
     elements[i] = ScriptedWeight(chunk.id.value(), i, version);
   }
-  const Bytes bytes = EncodeChunk(CodecNamed(codec), chunk, Axis::kRow, RngKey(), elements.data(),
-                                  MemoryKind::kScratch, nullptr);
+  const Bytes bytes = EncodeChunk(CodecNamed(codec), chunk, EncodeOptions(), elements.data());
   return std::string(bytes.view());
 }
 
@@ -206,9 +205,9 @@ class ScriptedShard::PushStream {
     const v1::ContributionKey& key = header.key();
     EPS_CHECK(Crc32c(incoming.bytes) == header.crc32c());
     const Chunk& chunk = s_->chunks_->chunk(ChunkId(key.chunk()));
-    auto codec = FindCodec(static_cast<CodecId>(header.codec()));
-    EPS_CHECK(codec.ok());
-    auto encoded = (*codec)->Open(chunk, Bytes::CopyOf(incoming.bytes), Content::kGradient);
+    const Codec& codec = CodecNamed(s_->script_.gradients);
+    EPS_CHECK(header.codec() == static_cast<uint32_t>(codec.traits().id));
+    auto encoded = codec.Open(chunk, Axis::kRow, Bytes::CopyOf(incoming.bytes), Content::kGradient);
     EPS_CHECK_MSG(encoded.ok(), encoded.status().message());
     const Seen::Place place{key.use_stage(), key.part_first(), key.chunk()};
     std::vector<float>& elements = s_->seen_.counted[place];

@@ -1,0 +1,50 @@
+#ifndef EPS_COMPRESSION_CODEC_TABLE_H_
+#define EPS_COMPRESSION_CODEC_TABLE_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "compression/codec.h"
+#include "spec/chunk_map.h"
+#include "spec/codec_table.h"
+#include "spec/job_spec.h"
+
+namespace eps {
+
+// The codecs of a job's chunks, found by the names of spec/codec_table.h. Immutable, thread-safe;
+// `spec` and `chunks` must outlive it.
+class CodecTable {
+ public:
+  // InvalidArgument names the key of a codec that is unknown or does not fit its use, and the known
+  // ones. REQUIRES spec.Validate().ok(); `chunks` is the spec's.
+  static absl::StatusOr<CodecTable> Build(const JobSpec& spec, const ChunkMap& chunks);
+
+  const Codec& weights(ChunkId chunk) const { return *weights_[chunk.value()]; }
+  // Always along Axis::kRow.
+  const Codec& gradient(ChunkId chunk, Step step) const {
+    return *(step.value() > warmup_steps_ ? gradients_ : warmup_gradients_)[chunk.value()];
+  }
+  // The codec of what the gradient's codec leaves out; null if nothing is kept.
+  const Codec* residual_or_null(ChunkId chunk, Step step) const {
+    return keeps_residuals_ && gradient(chunk, step).traits().uses_residual ? residual_ : nullptr;
+  }
+  // Along which axes a stage gets the weights of one of its chunks. The second copy is there only
+  // if the codec has blocks, whose values depend on the axis.
+  WeightAxes axes(StageId stage, ChunkId chunk, bool backward) const;
+
+ private:
+  CodecTable() = default;
+
+  const JobSpec* spec_ = nullptr;
+  const ChunkMap* chunks_ = nullptr;
+  std::vector<const Codec*> weights_;  // by chunk
+  std::vector<const Codec*> gradients_;
+  std::vector<const Codec*> warmup_gradients_;
+  const Codec* residual_ = nullptr;
+  bool keeps_residuals_ = false;
+  uint64_t warmup_steps_ = 0;
+};
+
+}  // namespace eps
+
+#endif  // EPS_COMPRESSION_CODEC_TABLE_H_
