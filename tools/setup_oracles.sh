@@ -1,7 +1,8 @@
 #!/bin/bash
-# Makes the Python environment that the oracles run in (./test --oracles): PyTorch for the CPU and
-# transformers, pinned by hash in tools/oracles_requirements.txt, in third_party/.oracles. Nothing
-# else of the machine's Python is touched, and nothing is fetched when the oracles run.
+# Makes the Python environment that the oracles run in (./test --oracles): PyTorch for the CPU,
+# transformers, torchao and ml_dtypes, pinned by hash in tools/oracles_requirements.txt, in
+# third_party/.oracles. Nothing else of the machine's Python is touched, and nothing is fetched when
+# the oracles run.
 #
 # A second call is instant: a stamp inside the folder names what it was made from. Interrupted calls
 # leave either the old folder or the new one.
@@ -55,6 +56,9 @@ install() {
   LD_LIBRARY_PATH=$unpacked/stub_libs "$unpacked/bin/python" -c \
     'import torch, transformers; transformers.GPT2LMHeadModel; torch.eye(2) @ torch.eye(2)' ||
     fail "PyTorch or transformers cannot be imported"
+  LD_LIBRARY_PATH=$unpacked/stub_libs "$unpacked/bin/python" -c \
+    'import ml_dtypes, torchao.prototype.mx_formats.mx_tensor' ||
+    fail "ml_dtypes or torchao cannot be imported"
   wanted_stamp >"$unpacked/.complete"
 }
 
