@@ -80,8 +80,6 @@ class SquareSum {
   void Add(const float* x, uint32_t rows, uint32_t cols, size_t ld, float scale);
   // The sum of all lanes: lane i and lane i + 8, of these i and i + 4, then 2, then 1.
   double Fold() const;
-  // For kernels that add the squares on their way (AddSquares in kernels.h): 16 lanes.
-  double* lanes() { return lanes_.data(); }
 
  private:
   std::array<double, 16> lanes_{};

@@ -10,6 +10,7 @@
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "spec/rng.h"
+#include "storage/panel.h"
 #include "storage/reduction_plan.h"
 #include "storage/state_arena.h"
 #include "storage/state_backend.h"
@@ -24,34 +25,11 @@ uint64_t Padded(uint64_t elements) {
   return (elements + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
 }
 
-// A panel is what one pass goes over while it stays in cache: the rows of one row of tiles, at most
-// so many columns wide that gradient, weights and two state arrays take half a megabyte.
-constexpr uint32_t kPanelCols = 8 * kTileCols;
-// Rows of the gradient's panel begin a cache line further than the columns say. Rows that are a
-// power of two apart would share a few sets of the cache.
-constexpr size_t kPanelStride = kPanelCols + 16;
-
-// Calls `visit(panel)` for every panel of the chunk. Their tiles, one panel's after the other's,
-// are the chunk's tiles in grid order.
-template <class Visitor>
-void ForEachPanel(const Chunk& chunk, Visitor visit) {
-  for (uint32_t i = 0; i < chunk.segments.size(); ++i) {
-    const Segment& s = chunk.segments[i];
-    for (uint32_t row = 0; row < s.rows; row += kTileRows) {
-      const uint32_t rows = std::min(s.rows - row, kTileRows);
-      for (uint32_t col = 0; col < s.cols; col += kPanelCols) {
-        visit(Tile{i, row, col, rows, std::min(s.cols - col, kPanelCols)});
-      }
-    }
-  }
-}
-
-template <class Visitor>
-void ForEachTileOf(const Tile& panel, Visitor visit) {
-  for (uint32_t col = 0; col < panel.cols; col += kTileCols) {
-    visit(Tile{panel.segment, panel.row, panel.col + col, panel.rows,
-               std::min(panel.cols - col, kTileCols)});
-  }
+// Adds a panel of the gradient tile by tile, which is the order that the sum is defined in.
+void AddSquares(const Panel& panel, const float* gradient, float scale, SquareSum* squares) {
+  ForEachTileOf(panel, [&](const Tile& tile) {
+    squares->Add(gradient + tile.col, tile.rows, tile.cols, panel.cols, scale);
+  });
 }
 
 // A chunk's place in the arena. Weights come first, then the state fields, `stride` floats apart.
@@ -108,7 +86,7 @@ class DramBackend final : public StateBackend {
   EncodeOptions OptionsOfWeights(const Chunk& chunk, Version version, Axis axis) const;
   absl::StatusOr<BackendValue> DoStats(const UpdateRequest& request, const Slot& slot) const;
   absl::StatusOr<BackendValue> DoUpdate(const UpdateRequest& request, Slot* slot) const;
-  void UpdatePanel(const Tile& panel, const float* gradient, const StepScalars& step,
+  void UpdatePanel(const Panel& panel, const float* gradient, const StepScalars& step,
                    const Slot& slot) const;
 
   const JobSpec& spec_;
@@ -283,18 +261,15 @@ absl::StatusOr<BackendValue> DramBackend::DoStats(const UpdateRequest& request,
   // One input is kept as it came; it is never larger than its sum.
   const bool keep_input = request.inputs.size() == 1;
   Buffer sum(keep_input ? 0 : chunk.elements * sizeof(float), MemoryKind::kContribution, account_);
-  Buffer dropped(keep_input ? ReductionPlan::kBufferElements * sizeof(float) : 0,
-                 MemoryKind::kScratch, account_);
+  Buffer dropped(keep_input ? LargestPanel(chunk) * sizeof(float) : 0, MemoryKind::kScratch,
+                 account_);
   ScopedFlushDenormals flush;
   SquareSum squares;
-  ForEachTile(chunk, [&](const Tile& tile) {
-    const Segment& segment = chunk.segments[tile.segment];
-    if (keep_input) {
-      plan.Run(tile, request.norm_scale, tiles.floats(), tile.cols, dropped.floats(), &squares);
-    } else {
-      plan.Run(tile, request.norm_scale, tiles.floats(), segment.cols,
-               sum.floats() + tile.offset(segment), &squares);
-    }
+  ForEachPanel(chunk, [&](const Panel& panel) {
+    float* const out =
+        keep_input ? dropped.floats() : sum.floats() + panel.offset(chunk.segments[panel.segment]);
+    plan.Run(panel, tiles.floats(), out);
+    AddSquares(panel, out, request.norm_scale, &squares);
   });
   UpdateResult result;
   result.sum_squares = squares.Fold();
@@ -349,15 +324,13 @@ absl::StatusOr<BackendValue> DramBackend::DoUpdate(const UpdateRequest& request,
   }
   Buffer tiles(plan->buffers() * ReductionPlan::kBufferElements * sizeof(float),
                MemoryKind::kScratch, account_);
-  Buffer gradient(kTileRows * kPanelStride * sizeof(float), MemoryKind::kScratch, account_);
+  Buffer gradient(LargestPanel(chunk) * sizeof(float), MemoryKind::kScratch, account_);
   ScopedFlushDenormals flush;
   SquareSum squares;
-  ForEachPanel(chunk, [&](const Tile& panel) {
+  ForEachPanel(chunk, [&](const Panel& panel) {
     const Segment& segment = chunk.segments[panel.segment];
-    ForEachTileOf(panel, [&](const Tile& tile) {
-      plan->Run(tile, request.norm_scale, tiles.floats(), kPanelStride,
-                gradient.floats() + (tile.col - panel.col), &squares);
-    });
+    plan->Run(panel, tiles.floats(), gradient.floats());
+    AddSquares(panel, gradient.floats(), request.norm_scale, &squares);
     UpdatePanel(panel, gradient.floats(), request.step, *slot);
     for (const std::unique_ptr<TileEncoder>& encoder : encoders) {
       ForEachTileOf(panel, [&](const Tile& tile) {
@@ -374,9 +347,7 @@ absl::StatusOr<BackendValue> DramBackend::DoUpdate(const UpdateRequest& request,
   return BackendValue(std::move(result));
 }
 
-// Updates a panel row by row: walked tile by tile, in shorter pieces of many pages, memory gives a
-// quarter less.
-void DramBackend::UpdatePanel(const Tile& panel, const float* gradient, const StepScalars& step,
+void DramBackend::UpdatePanel(const Panel& panel, const float* gradient, const StepScalars& step,
                               const Slot& slot) const {
   const Segment& s = slot.chunk->segments[panel.segment];
   const uint64_t offset = panel.offset(s);
@@ -386,7 +357,7 @@ void DramBackend::UpdatePanel(const Tile& panel, const float* gradient, const St
   for (size_t i = 1; i < arrays_; ++i) state.field[i - 1] = Array(slot, i) + offset;
   GroupScalars group;
   group.weight_decay = spec_.groups[s.group.value()].weight_decay;
-  rule_->Run(panel.rows, panel.cols, gradient, kPanelStride, step, group, state);
+  rule_->Run(panel.rows, panel.cols, gradient, panel.cols, step, group, state);
 }
 
 }  // namespace

@@ -140,11 +140,22 @@ void ReductionPlan::PlanStrips() {
   strips_ = std::move(steps);
 }
 
-void ReductionPlan::Run(const Tile& tile, float norm_scale, float* buffers, size_t ld, float* out,
-                        SquareSum* squares) const {
-  if (!strips_.empty() && tile.cols >= strip_kernels::kMinCols) {
-    return RunStrips(tile, norm_scale, ld, out, squares);
+void ReductionPlan::Run(const Panel& panel, float* buffers, float* out) const {
+  if (!strips_.empty() && panel.elements() >= strip_kernels::kStrip) {
+    strip_kernels::Reduce(strips_.data(), strips_.size(),
+                          panel.offset(chunk_->segments[panel.segment]), panel.elements(), out);
+    return;
   }
+  ForEachTileOf(panel, [&](const Tile& tile) {
+    RunTile(tile, buffers);
+    for (size_t r = 0; r < tile.rows; ++r) {
+      std::memcpy(out + r * panel.cols + tile.col, buffers + r * tile.cols,
+                  tile.cols * sizeof(float));
+    }
+  });
+}
+
+void ReductionPlan::RunTile(const Tile& tile, float* buffers) const {
   const size_t elements = size_t{tile.rows} * tile.cols;
   for (const Operation& operation : operations_) {
     float* buffer = buffers + operation.buffer * kBufferElements;
@@ -160,25 +171,6 @@ void ReductionPlan::Run(const Tile& tile, float norm_scale, float* buffers, size
         break;
     }
   }
-  squares->Add(buffers, tile.rows, tile.cols, tile.cols, norm_scale);
-  for (size_t r = 0; r < tile.rows; ++r) {
-    std::memcpy(out + r * ld, buffers + r * tile.cols, tile.cols * sizeof(float));
-  }
-}
-
-void ReductionPlan::RunStrips(const Tile& tile, float norm_scale, size_t ld, float* out,
-                              SquareSum* squares) const {
-  const Segment& segment = chunk_->segments[tile.segment];
-  strip_kernels::Source source;
-  source.element = tile.offset(segment);
-  source.rows = tile.rows;
-  source.cols = tile.cols;
-  source.ld = segment.cols;
-  // The same row of the next tile.
-  const bool last = tile.col + tile.cols == segment.cols;
-  source.ahead = last ? uint64_t{tile.rows} * segment.cols - tile.col : tile.cols;
-  strip_kernels::Reduce(strips_.data(), strips_.size(), source, ld, out, norm_scale,
-                        squares->lanes());
 }
 
 }  // namespace eps

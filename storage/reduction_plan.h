@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "spec/chunk_map.h"
+#include "storage/panel.h"
 #include "storage/state_backend.h"
 #include "storage/strip_kernels.h"
 
@@ -18,7 +19,7 @@ namespace eps {
 // thread-safe. The inputs of Build must outlive it.
 //
 // Inputs are decoded to tile buffers in L1, which are then added. If all of them can be read in
-// place, the same sums are made in registers instead (strip_kernels.h).
+// place, the same sums are made in registers instead, in the order of memory (strip_kernels.h).
 class ReductionPlan {
  public:
   // Floats of one tile buffer.
@@ -34,10 +35,10 @@ class ReductionPlan {
   // Tile buffers that Run needs.
   size_t buffers() const { return buffers_; }
 
-  // Leaves element (r, c) of the reduced tile in out[r * ld + c] and adds the tile to `squares`,
-  // times norm_scale. The calling thread must hold ScopedFlushDenormals.
-  void Run(const Tile& tile, float norm_scale, float* buffers, size_t ld, float* out,
-           SquareSum* squares) const;
+  // Leaves the sums of a panel's elements in out[0 … elements), row after row. A panel is one row
+  // of tiles over a segment's whole width: one run of elements. The calling thread must hold
+  // ScopedFlushDenormals.
+  void Run(const Panel& panel, float* buffers, float* out) const;
 
  private:
   enum class Kind : uint8_t {
@@ -56,8 +57,7 @@ class ReductionPlan {
 
   // Fills strips_ if that is possible.
   void PlanStrips();
-  void RunStrips(const Tile& tile, float norm_scale, size_t ld, float* out,
-                 SquareSum* squares) const;
+  void RunTile(const Tile& tile, float* buffers) const;
 
   const Chunk* chunk_;
   std::vector<Operation> operations_;

@@ -6,7 +6,6 @@
 #define HWY_TARGET_INCLUDE "storage/strip_kernels.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-#include "optimizer/square_lanes-inl.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded elements are little-endian");
 
@@ -18,13 +17,13 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 using strip_kernels::kMaxPushed;
-using strip_kernels::kMinCols;
-using strip_kernels::Source;
+using strip_kernels::kStrip;
 using strip_kernels::Step;
 using strip_kernels::StepKind;
 
-// A strip is four vectors, because vectors of some targets cannot be kept in an array.
 constexpr size_t kLine = 64;
+// How far ahead memory is fetched, in elements.
+constexpr size_t kAhead = 512;
 
 // Lanes(d) little-endian elements at any alignment, as floats.
 struct Fp32 {
@@ -60,13 +59,14 @@ struct Bf16 {
   }
 };
 
-// The lines of the strip that is `ahead` elements on.
+// The lines of a later strip.
 template <class Format>
-HWY_INLINE void Prefetch(const uint8_t* in, size_t strip, size_t ahead) {
-  const uint8_t* p = in + ahead * Format::kBytes;
+HWY_INLINE void Prefetch(const uint8_t* in, size_t strip) {
+  const uint8_t* p = in + kAhead * Format::kBytes;
   for (size_t i = 0; i < strip * Format::kBytes; i += kLine) __builtin_prefetch(p + i, 0, 2);
 }
 
+// A strip is four vectors: those of some targets cannot be kept in an array.
 template <class Format, class D, class V>
 HWY_INLINE void Read(D d, const uint8_t* in, V& v0, V& v1, V& v2, V& v3) {
   const size_t width = hn::Lanes(d) * Format::kBytes;
@@ -88,9 +88,9 @@ HWY_INLINE void ReadAdd(D d, const uint8_t* in, V& v0, V& v1, V& v2, V& v3) {
 
 template <class D>
 HWY_INLINE void ReduceStrip(D d, const Step* HWY_RESTRICT steps, size_t n, uint64_t element,
-                            size_t ahead, float* HWY_RESTRICT out) {
+                            float* HWY_RESTRICT out) {
   const size_t width = hn::Lanes(d);
-  HWY_ALIGN float pushed[kMaxPushed * kMinCols];
+  HWY_ALIGN float pushed[kMaxPushed * kStrip];
   float* below = pushed;
   auto v0 = hn::Zero(d), v1 = v0, v2 = v0, v3 = v0;
   for (size_t i = 0; i < n; ++i) {
@@ -104,19 +104,19 @@ HWY_INLINE void ReduceStrip(D d, const Step* HWY_RESTRICT steps, size_t n, uint6
         below += 4 * width;
         break;
       case StepKind::kReadFp32:
-        Prefetch<Fp32>(in + element * Fp32::kBytes, 4 * width, ahead);
+        Prefetch<Fp32>(in + element * Fp32::kBytes, 4 * width);
         Read<Fp32>(d, in + element * Fp32::kBytes, v0, v1, v2, v3);
         break;
       case StepKind::kReadBf16:
-        Prefetch<Bf16>(in + element * Bf16::kBytes, 4 * width, ahead);
+        Prefetch<Bf16>(in + element * Bf16::kBytes, 4 * width);
         Read<Bf16>(d, in + element * Bf16::kBytes, v0, v1, v2, v3);
         break;
       case StepKind::kAddFp32:
-        Prefetch<Fp32>(in + element * Fp32::kBytes, 4 * width, ahead);
+        Prefetch<Fp32>(in + element * Fp32::kBytes, 4 * width);
         ReadAdd<Fp32>(d, in + element * Fp32::kBytes, v0, v1, v2, v3);
         break;
       case StepKind::kAddBf16:
-        Prefetch<Bf16>(in + element * Bf16::kBytes, 4 * width, ahead);
+        Prefetch<Bf16>(in + element * Bf16::kBytes, 4 * width);
         ReadAdd<Bf16>(d, in + element * Bf16::kBytes, v0, v1, v2, v3);
         break;
       case StepKind::kPopAdd:
@@ -134,24 +134,13 @@ HWY_INLINE void ReduceStrip(D d, const Step* HWY_RESTRICT steps, size_t n, uint6
   hn::StoreU(v3, d, out + 3 * width);
 }
 
-void ReduceKernel(const Step* steps, size_t n, const Source& source, size_t out_ld, float* out,
-                  float scale, double* lanes) {
-  const HWY_CAPPED(float, kMinCols / 4) d;
+void ReduceKernel(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out) {
+  const HWY_CAPPED(float, kStrip / 4) d;
   const size_t strip = 4 * hn::Lanes(d);
-  for (size_t r = 0; r < source.rows; ++r) {
-    const uint64_t element = source.element + r * source.ld;
-    float* const row = out + r * out_ld;
-    size_t c = 0;
-    for (; c + strip <= source.cols; c += strip) {
-      ReduceStrip(d, steps, n, element + c, source.ahead, row + c);
-    }
-    // The last strip of a ragged row overlaps the one before and writes the same values again.
-    if (c < source.cols) {
-      c = source.cols - strip;
-      ReduceStrip(d, steps, n, element + c, source.ahead, row + c);
-    }
-    AddSquaresOfRow(row, source.cols, scale, lanes);
-  }
+  size_t i = 0;
+  for (; i + strip <= n; i += strip) ReduceStrip(d, steps, step_count, first + i, out + i);
+  // The last strip overlaps the one before and writes the same values again.
+  if (i < n) ReduceStrip(d, steps, step_count, first + n - strip, out + n - strip);
 }
 
 }  // namespace
@@ -166,9 +155,8 @@ HWY_EXPORT(ReduceKernel);
 
 namespace strip_kernels {
 
-void Reduce(const Step* steps, size_t n, const Source& source, size_t out_ld, float* out,
-            float scale, double* lanes) {
-  HWY_DYNAMIC_DISPATCH(ReduceKernel)(steps, n, source, out_ld, out, scale, lanes);
+void Reduce(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out) {
+  HWY_DYNAMIC_DISPATCH(ReduceKernel)(steps, step_count, first, n, out);
 }
 
 }  // namespace strip_kernels

@@ -1,0 +1,349 @@
+// The server's one pass over a chunk (decode the parts, sum them along the tree, sum of squares,
+// AdamW, encode) against the same work in separate passes, against other AdamW kernels, and against
+// memory. Ours is the DRAM backend as the server runs it; the others go over the same contributions
+// with arrays of their own on as many threads, and without the sum of squares. Rounds alternate;
+// the figures are medians of the rounds' ratios. First all of them must give the same weights,
+// moments and encoded bytes.
+//
+// Usage: one_pass_bench [Mi parameters] [rounds] [threads] [weights codec]. Exits with 1 if a goal
+// is missed, with 2 if results differ.
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bench/one_pass_peers.h"
+#include "bench/one_pass_world.h"
+#include "bench/timing.h"
+#include "compression/codecs/floats/kernels.h"
+#include "optimizer/update_rule.h"
+#include "storage/strip_kernels.h"
+
+namespace eps {
+namespace {
+
+constexpr uint32_t kParts = 4;
+
+struct Time {
+  double elapsed = 0;
+  double processor = 0;  // of all threads
+};
+
+double SecondsOf(clockid_t clock) {
+  timespec time;
+  clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+Time Now() { return {SecondsOf(CLOCK_MONOTONIC), SecondsOf(CLOCK_PROCESS_CPUTIME_ID)}; }
+
+// One number of threads.
+class Bench {
+ public:
+  Bench(const JobSpec& spec, const ChunkMap& chunks, const Gradients& gradients, Arrays* arrays,
+        const Codec* codec, int threads)
+      : spec_(spec),
+        chunks_(chunks),
+        gradients_(gradients),
+        arrays_(*arrays),
+        codec_(codec),
+        bf16_(*FindCodec("bf16")),
+        encoded_(chunks.chunks().size()),
+        crew_(threads),
+        server_(spec, chunks, &crew_) {
+    for (const std::vector<Encoded>& part : gradients.bf16) parts_.push_back(&part);
+    for (const std::vector<Encoded>& part : gradients.opaque) opaque_.push_back(&part);
+  }
+
+  bool Verify() {
+    const std::vector<UpdateRequest::Encode> to_bf16 = {{bf16_, Axis::kRow}};
+    bool equal = Same(
+        "six passes", [&] { OnePass(); }, [&] { SixPasses(); });
+    equal = Same(
+                "span kernel and cast", [&] { server_.Update({&gradients_.fp32}, to_bf16); },
+                [&] { SpanAndCast(); }) &&
+            equal;
+    equal = Same(
+                "unfused passes and cast", [&] { server_.Update({&gradients_.fp32}, to_bf16); },
+                [&] { UnfusedAndCast(); }) &&
+            equal;
+    equal = Same(
+                "bf16 in place", [&] { server_.Update({parts_[0]}, {}); }, [&] { InPlace(); }) &&
+            equal;
+    equal = Same(
+                "panels", [&] { server_.Update({parts_[0]}, {}); }, [&] { Panels(); }) &&
+            equal;
+    return Same(
+               "tile by tile", [&] { server_.Update(opaque_, {}); }, [&] { SixPasses(); }) &&
+           equal;
+  }
+
+  bool Measure(int rounds) {
+    const std::string codec(codec_->name());
+    const std::vector<UpdateRequest::Encode> encode = {{codec_, Axis::kRow}};
+    const std::vector<UpdateRequest::Encode> to_bf16 = {{bf16_, Axis::kRow}};
+    enum {
+      kOne,
+      kSix,
+      kPlain,
+      kWith,
+      kBf16,
+      kLimit,
+      kFp32,
+      kSpan,
+      kUnfused,
+      kTiles,
+      kRegisters,
+      kTilesStats,
+      kRegistersStats,
+      kInPlace,
+      kPanels,
+      kCount
+    };
+    const std::pair<std::string, std::function<void()>> candidates[kCount] = {
+        {"4 bf16 parts + AdamW + " + codec + ", one pass", [&] { OnePass(); }},
+        {"the same in six passes", [&] { SixPasses(); }},
+        {"1 bf16 part + AdamW", [&] { server_.Update({parts_[0]}, {}); }},
+        {"1 bf16 part + AdamW + " + codec, [&] { server_.Update({parts_[0]}, encode); }},
+        {"1 bf16 part + AdamW + bf16", [&] { server_.Update({parts_[0]}, to_bf16); }},
+        {"memory traffic of that", [&] { MemoryLimit(); }},
+        {"1 fp32 part + AdamW + bf16", [&] { server_.Update({&gradients_.fp32}, to_bf16); }},
+        {"span kernel (fp32 gradient), cast to bf16", [&] { SpanAndCast(); }},
+        {"unfused passes (fp32 gradient), cast", [&] { UnfusedAndCast(); }},
+        {"4 bf16 parts + AdamW, tile by tile", [&] { server_.Update(opaque_, {}); }},
+        {"4 bf16 parts + AdamW, in registers", [&] { server_.Update(parts_, {}); }},
+        {"Stats of 4 bf16 parts, tile by tile", [&] { server_.Stats(opaque_); }},
+        {"Stats of 4 bf16 parts, in registers", [&] { server_.Stats(parts_); }},
+        {"squares, then AdamW, bf16 in place", [&] { InPlace(); }},
+        {"squares and panel, then AdamW", [&] { Panels(); }},
+    };
+    std::vector<double> elapsed[kCount];
+    std::vector<double> seconds[kCount];             // of each thread's processor
+    for (int round = -1; round < rounds; ++round) {  // the first warms up
+      for (int i = 0; i < kCount; ++i) {
+        const Time begin = Now();
+        candidates[i].second();
+        const Time end = Now();
+        if (round < 0) continue;
+        elapsed[i].push_back(end.elapsed - begin.elapsed);
+        seconds[i].push_back((end.processor - begin.processor) / crew_.threads());
+      }
+    }
+    std::printf("%d thread%s\n", crew_.threads(), crew_.threads() == 1 ? "" : "s");
+    const double n = static_cast<double>(arrays_.elements()) * 1e-9;
+    for (int i = 0; i < kCount; ++i) {
+      const Spread spread = SpreadOf(seconds[i]);
+      std::printf("  %-42s %.3f [%.3f..%.3f] ns/param, elapsed %.3f\n", candidates[i].first.c_str(),
+                  spread.median / n, spread.low / n, spread.high / n,
+                  SpreadOf(elapsed[i]).median / n);
+    }
+    const auto ratio = [&](const char* name, int of, int by, double goal) {
+      std::vector<double> ratios;
+      for (size_t i = 0; i < seconds[of].size(); ++i) {
+        ratios.push_back(seconds[of][i] / seconds[by][i]);
+      }
+      return ReportRatio(std::string("  ") + name, ratios, goal);
+    };
+    bool reached = ratio("six passes / one pass", kSix, kOne, 2.0);
+    // With encoding at most 1.10 times the time without.
+    reached = ratio("update / with encoding", kPlain, kWith, 1 / 1.10) && reached;
+    reached = ratio("memory traffic / bf16 to bf16", kLimit, kBf16, 0.90) && reached;
+    reached = ratio("span kernel, cast / fp32 to bf16", kSpan, kFp32, 1.3) && reached;
+    reached = ratio("unfused, cast / fp32 to bf16", kUnfused, kFp32, 5.0) && reached;
+    ratio("tile by tile / in registers", kTiles, kRegisters, 0);
+    ratio("tile by tile / in registers, Stats", kTilesStats, kRegistersStats, 0);
+    ratio("in place / panel", kInPlace, kPanels, 0);
+    return reached;
+  }
+
+ private:
+  // Whether a server and another way come to the same state from the same state, and to the same
+  // encoded bytes if there are any.
+  bool Same(const char* what, const std::function<void()>& ours,
+            const std::function<void()>& other) {
+    arrays_.Reset();
+    server_.WriteState(arrays_);
+    ours();
+    other();
+    const std::vector<Bytes> states = server_.ReadState();
+    for (const Chunk& chunk : chunks_.chunks()) {
+      const uint32_t id = chunk.id.value();
+      const AdamWTile row = arrays_.Row(chunk, nullptr);
+      const std::vector<Bytes>& encoded = server_.results()[id].encoded;
+      const size_t bytes = 4 * chunk.elements;
+      if (std::memcmp(states[id].data(), row.weight, bytes) != 0 ||
+          std::memcmp(states[id].data() + bytes, row.exp_avg, bytes) != 0 ||
+          std::memcmp(states[id].data() + 2 * bytes, row.exp_avg_sq, bytes) != 0 ||
+          (!encoded.empty() && encoded[0].view() != encoded_[id].view())) {
+        std::fprintf(stderr, "%s: results differ in chunk %u\n", what, id);
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void OnePass() { server_.Update(parts_, {{codec_, Axis::kRow}}); }
+
+  // As each part comes in it is added to an FP32 sum; then come the update and the encoding.
+  void SixPasses() {
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
+        const uint8_t* const in = (*parts_[p])[chunk.id.value()]->bytes().data();
+        const size_t n = chunk.elements;
+        const auto add = p == 0 ? float_kernels::DecodeBf16 : float_kernels::AccumulateBf16;
+        add(in, n, 1, n, n, arrays_.SumOf(chunk));
+      });
+    }
+    crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
+      AdamW(OnePassScalars(spec_, chunk), arrays_.Row(chunk, arrays_.SumOf(chunk)));
+    });
+    EncodeAll(*codec_);
+  }
+
+  void EncodeAll(const Codec& codec) {
+    crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
+      encoded_[chunk.id.value()] = Bytes();
+      encoded_[chunk.id.value()] =
+          EncodeChunk(codec, chunk, EncodeOptions(), arrays_.Row(chunk, nullptr).weight);
+    });
+  }
+
+  // What a kernel for contiguous FP32 does with the first part's gradient; then the weights become
+  // bf16 in a pass of their own.
+  void FusedThenCast(const std::function<void(const Chunk&, const AdamWTile&)>& kernel) {
+    crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
+      const uint8_t* const gradient = gradients_.fp32[chunk.id.value()]->bytes().data();
+      kernel(chunk, arrays_.Row(chunk, reinterpret_cast<const float*>(gradient)));
+    });
+    crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
+      const size_t n = chunk.elements;
+      encoded_[chunk.id.value()] = Bytes();
+      Buffer out(2 * n);
+      float_kernels::EncodeBf16(arrays_.Row(chunk, nullptr).weight, n, 1, n, n, out.data());
+      encoded_[chunk.id.value()] = std::move(out).Freeze();
+    });
+  }
+  void SpanAndCast() {
+    FusedThenCast([this](const Chunk& chunk, const AdamWTile& row) {
+      peers::SpanAdamW(OnePassScalars(spec_, chunk), row);
+    });
+  }
+  void UnfusedAndCast() {
+    FusedThenCast([this](const Chunk& chunk, const AdamWTile& row) {
+      peers::UnfusedAdamW(OnePassScalars(spec_, chunk), row, arrays_.SumOf(chunk));
+    });
+  }
+
+  void MemoryLimit() {
+    crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
+      encoded_[chunk.id.value()] = Bytes();
+      Buffer out(2 * chunk.elements);
+      peers::MemoryLimitOfBf16(arrays_.Row(chunk, nullptr),
+                               (*parts_[0])[chunk.id.value()]->bytes().data(), out.data());
+      encoded_[chunk.id.value()] = std::move(out).Freeze();
+    });
+  }
+
+  // `update(chunk, panel, first element of its gradient, panel of floats)` for the first part in
+  // the panels of 32 rows that the backend goes over.
+  void ForEachPanel(
+      const std::function<void(const Chunk&, const AdamWTile&, uint64_t, float*)>& update) {
+    crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
+      Buffer floats(kTileRows * kOnePassWidth * sizeof(float));
+      const Segment& segment = chunk.segments[0];
+      for (uint32_t row = 0; row < segment.rows; row += kTileRows) {
+        AdamWTile panel = arrays_.Row(chunk, floats.floats());
+        const uint64_t first = uint64_t{row} * segment.cols;
+        panel.rows = std::min(kTileRows, segment.rows - row);
+        panel.cols = panel.ld = panel.grad_ld = segment.cols;
+        panel.weight += first;
+        panel.exp_avg += first;
+        panel.exp_avg_sq += first;
+        update(chunk, panel, first, floats.floats());
+      }
+    });
+  }
+  // Without a panel of floats: what is squared is decoded tile by tile and dropped.
+  void InPlace() {
+    ForEachPanel([&](const Chunk& chunk, const AdamWTile& panel, uint64_t first, float* floats) {
+      const EncodedChunk& gradient = *(*parts_[0])[chunk.id.value()];
+      SquareSum squares;
+      Tile tile;
+      tile.row = static_cast<uint32_t>(first / panel.cols);
+      tile.rows = static_cast<uint32_t>(panel.rows);
+      for (tile.col = 0; tile.col < panel.cols; tile.col += kTileCols) {
+        tile.cols = std::min<uint32_t>(kTileCols, static_cast<uint32_t>(panel.cols) - tile.col);
+        gradient.Read(tile, /*accumulate=*/false, tile.cols, floats);
+        squares.Add(floats, tile.rows, tile.cols, tile.cols, 1.0f);
+      }
+      peers::AdamWOfBf16(OnePassScalars(spec_, chunk), panel, gradient.bytes().data() + 2 * first,
+                         panel.cols);
+    });
+  }
+  void Panels() {
+    ForEachPanel([&](const Chunk& chunk, const AdamWTile& panel, uint64_t first, float* floats) {
+      const strip_kernels::Step read = {strip_kernels::StepKind::kReadBf16,
+                                        (*parts_[0])[chunk.id.value()]->bytes().data()};
+      SquareSum squares;
+      strip_kernels::Reduce(&read, 1, first, panel.rows * panel.cols, floats);
+      for (size_t col = 0; col < panel.cols; col += kTileCols) {
+        squares.Add(floats + col, static_cast<uint32_t>(panel.rows),
+                    static_cast<uint32_t>(std::min<size_t>(kTileCols, panel.cols - col)),
+                    panel.cols, 1.0f);
+      }
+      AdamW(OnePassScalars(spec_, chunk), panel);
+    });
+  }
+
+  const JobSpec& spec_;
+  const ChunkMap& chunks_;
+  const Gradients& gradients_;
+  Arrays& arrays_;
+  const Codec* const codec_;
+  const Codec* const bf16_;
+  std::vector<const std::vector<Encoded>*> parts_;
+  std::vector<const std::vector<Encoded>*> opaque_;
+  std::vector<Bytes> encoded_;  // by chunk: what the others made of the weights
+  Crew crew_;
+  Server server_;
+};
+
+int Main(int argc, char** argv) {
+  const int mebi = argc > 1 ? std::atoi(argv[1]) : 64;
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 15;
+  const int most_threads =
+      argc > 3 ? std::atoi(argv[3]) : static_cast<int>(std::thread::hardware_concurrency());
+  const absl::StatusOr<const Codec*> codec = FindCodec(argc > 4 ? argv[4] : "mx9");
+  if (mebi < 1 || rounds < 1 || most_threads < 1 || !codec.ok()) {
+    std::fprintf(stderr,
+                 "usage: one_pass_bench [Mi parameters] [rounds] [threads] [weights codec]\n%s\n",
+                 std::string(codec.status().message()).c_str());
+    return 64;
+  }
+  std::printf("machine: %s, %u threads; instruction set: %s; %d Mi parameters; %d rounds\n",
+              MachineName().c_str(), std::thread::hardware_concurrency(), KernelTarget(), mebi,
+              rounds);
+  const JobSpec spec = OnePassSpec(mebi);
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  const Gradients gradients(chunks, kParts);
+  Arrays arrays(chunks);
+  bool reached = true;
+  for (int threads = 1; threads <= most_threads; threads *= 2) {
+    Bench bench(spec, chunks, gradients, &arrays, *codec, threads);
+    if (!bench.Verify()) return 2;
+    reached = bench.Measure(rounds) && reached;
+  }
+  return reached ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace eps
+
+int main(int argc, char** argv) { return eps::Main(argc, argv); }
