@@ -1,13 +1,13 @@
 // Top-k gradients against dense bf16 ones: the time to encode a chunk, the bits of the index
-// against the entropy of random positions, and the time of an update from one contribution, tile by
-// tile and panel by panel as the DRAM backend does it. Both sides of a ratio run in each round; the
-// figure is the median of the rounds' ratios. Usage: topk_bench [millions of parameters] [rounds]
-// [threads]. Exits with 1 if an encoded chunk is not the reference's, or an update from top-k is
-// not bit for bit the one from the same gradient in FP32.
+// against the entropy of random positions, and the time of an update from one contribution by the
+// DRAM backend that the server runs. Both sides of a ratio run in each round; the figure is the
+// median of the rounds' ratios. Times are processor seconds of the whole process: on a machine that
+// does other things, the time on the clock counts their turns too. Usage: topk_bench [millions of
+// parameters] [rounds] [threads]. Exits with 1 if an encoded chunk is not the reference's, or an
+// update from top-k is not bit for bit the one from the same gradient in FP32.
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
+#include <time.h>
+
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -18,13 +18,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "bench/one_pass_world.h"
 #include "bench/timing.h"
 #include "common/check.h"
 #include "common/flush_denormals.h"
 #include "compression/codec.h"
 #include "compression/reference_codec.h"
 #include "optimizer/kernels.h"
-#include "optimizer/update_rule.h"
+#include "spec/chunk_map.h"
 
 namespace eps {
 namespace {
@@ -52,8 +53,8 @@ Chunk MatrixChunk() {
 }
 
 // Sums of uniform numbers: tails like a gradient's, equal on every machine.
-std::vector<float> Gradient(uint64_t seed) {
-  std::vector<float> values(kElements);
+std::vector<float> Gradient(uint64_t seed, size_t n = kElements) {
+  std::vector<float> values(n);
   uint64_t state = seed * 2 + 1;
   for (float& value : values) {
     double sum = -3;
@@ -72,125 +73,45 @@ const Codec& Named(const std::string& name) {
   return **codec;
 }
 
-using Opened = std::shared_ptr<const EncodedChunk>;
-
-Opened Open(const Codec& codec, const Chunk& chunk, const Bytes& bytes) {
-  absl::StatusOr<Opened> opened = codec.Open(chunk, Axis::kRow, bytes, Content::kGradient);
+Encoded Open(const Codec& codec, const Chunk& chunk, const Bytes& bytes) {
+  absl::StatusOr<Encoded> opened = codec.Open(chunk, Axis::kRow, bytes, Content::kGradient);
   EPS_CHECK_MSG(opened.ok(), opened.status());
   return *std::move(opened);
 }
 
+// Processor seconds of all threads.
 double Seconds(const std::function<void()>& run) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto now = [] {
+    timespec t;
+    EPS_CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
+    return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+  };
+  const double start = now();
   run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return now() - start;
 }
 
-// Weights and moments of all chunks, each chunk's elements in one piece.
-class State {
- public:
-  explicit State(size_t chunks)
-      : n_(chunks * kElements), weight_(4 * n_), exp_avg_(4 * n_), exp_avg_sq_(4 * n_) {
-    for (size_t i = 0; i < n_; ++i) {
-      const float x = static_cast<float>(i * 2654435761u >> 8 & 0xffff) / 65536.0f;
-      Floats(weight_)[i] = 0.02f * x - 0.01f;
-      Floats(exp_avg_)[i] = 1e-4f * (0.5f - x);
-      Floats(exp_avg_sq_)[i] = 1e-8f * (x + 0.1f);
+// One contribution to all chunks in one codec.
+struct Contribution {
+  explicit Contribution(const Codec& codec) : codec(&codec) {}
+
+  void Add(const Chunk& chunk, const std::vector<float>& gradient) {
+    bytes.push_back(EncodeChunk(*codec, chunk, EncodeOptions(), gradient.data()));
+    opened.push_back(Open(*codec, chunk, bytes.back()));
+  }
+  void OpenAgain(const ChunkMap& chunks) {
+    for (const Chunk& chunk : chunks.chunks()) {
+      const size_t i = chunk.id.value();
+      opened[i] = Open(*codec, chunk, bytes[i]);
     }
   }
 
-  // The panel that begins at `element` and takes its gradient from `grad`.
-  AdamWTile Panel(size_t element, size_t rows, const float* grad) const {
-    AdamWTile tile;
-    tile.rows = rows;
-    tile.cols = tile.grad_ld = tile.ld = kCols;
-    tile.grad = grad;
-    tile.weight = Floats(weight_) + element;
-    tile.exp_avg = Floats(exp_avg_) + element;
-    tile.exp_avg_sq = Floats(exp_avg_sq_) + element;
-    return tile;
-  }
-
-  bool operator==(const State& other) const {
-    return std::memcmp(weight_.data(), other.weight_.data(), 4 * n_) == 0 &&
-           std::memcmp(exp_avg_.data(), other.exp_avg_.data(), 4 * n_) == 0 &&
-           std::memcmp(exp_avg_sq_.data(), other.exp_avg_sq_.data(), 4 * n_) == 0;
-  }
-
- private:
-  static float* Floats(const PageArray& array) { return static_cast<float*>(array.data()); }
-
-  const size_t n_;
-  PageArray weight_, exp_avg_, exp_avg_sq_;
+  const Codec* codec;
+  std::vector<Bytes> bytes;     // by chunk
+  std::vector<Encoded> opened;  // by chunk
 };
 
-AdamWScalars Scalars() {
-  AdamWScalars s;
-  s.grad_scale = 0.5f;
-  s.decay = 1.0f - 1e-5f;
-  s.beta1 = 0.9f;
-  s.one_minus_beta1 = 0.1f;
-  s.beta2 = 0.999f;
-  s.one_minus_beta2 = 0.001f;
-  s.rsqrt_correction2 = 18.0f;
-  s.eps = 1e-8f;
-  s.step_size = 3e-3f;
-  return s;
-}
-
-// Updates chunk number `index` of the state from one contribution. Returns the sum of squares.
-double Update(const Chunk& chunk, const EncodedChunk& part, size_t index, State* state) {
-  alignas(64) float gradient[kTileRows * kTileCols];
-  Buffer panel(size_t{kTileRows} * kCols * sizeof(float));
-  const AdamWScalars scalars = Scalars();
-  SquareSum squares;
-  ForEachTile(chunk, [&](const Tile& tile) {
-    part.Read(tile, /*accumulate=*/false, tile.cols, gradient);
-    squares.Add(gradient, tile.rows, tile.cols, tile.cols, scalars.grad_scale);
-    for (size_t r = 0; r < tile.rows; ++r) {
-      std::memcpy(panel.floats() + r * kCols + tile.col, gradient + r * tile.cols,
-                  tile.cols * sizeof(float));
-    }
-    if (tile.col + tile.cols < kCols) return;
-    AdamW(scalars,
-          state->Panel(index * kElements + size_t{tile.row} * kCols, tile.rows, panel.floats()));
-  });
-  return squares.Fold();
-}
-
-// All chunks' contributions in one codec.
-struct Contributions {
-  const Codec* codec = nullptr;
-  std::vector<Bytes> bytes;
-  std::vector<Opened> opened;
-};
-
-// Seconds to update all chunks, shared out to `threads`; `open`: from the bytes.
-double TimeUpdates(const Chunk& chunk, const Contributions& parts, bool open, int threads,
-                   State* state) {
-  std::atomic<int> ready{0};
-  std::atomic<bool> go{false};
-  std::vector<std::thread> workers;
-  for (int t = 0; t < threads; ++t) {
-    workers.emplace_back([&, t] {
-      ScopedFlushDenormals flush;
-      ready.fetch_add(1);
-      while (!go.load()) std::this_thread::yield();
-      for (size_t i = static_cast<size_t>(t); i < parts.bytes.size();
-           i += static_cast<size_t>(threads)) {
-        Update(chunk, open ? *Open(*parts.codec, chunk, parts.bytes[i]) : *parts.opened[i], i,
-               state);
-      }
-    });
-  }
-  while (ready.load() != threads) std::this_thread::yield();
-  return Seconds([&] {
-    go.store(true);
-    for (std::thread& worker : workers) worker.join();
-  });
-}
-
-bool Verify(const Chunk& chunk, const std::string& name) {
+bool EncodesLikeTheReference(const Chunk& chunk, const std::string& name) {
   const std::vector<float> gradient = Gradient(99);
   std::vector<float> residual = Gradient(98);
   std::vector<float> expected_residual = residual;
@@ -199,21 +120,40 @@ bool Verify(const Chunk& chunk, const std::string& name) {
   const Bytes bytes = EncodeChunk(Named(name), chunk, options, gradient.data());
   const auto reference = NewReferenceCodec(name);
   EPS_CHECK_MSG(reference.ok(), reference.status());
-  const std::string expected =
-      (*reference)->Encode(chunk, Axis::kRow, gradient.data(), expected_residual.data());
-  std::vector<float> sent(kElements);
-  (*reference)->Decode(chunk, Axis::kRow, expected, sent.data());
-  const Codec& fp32 = Named("fp32");
-  const Bytes dense = EncodeChunk(fp32, chunk, EncodeOptions(), sent.data());
-  State found_state(1);
-  State expected_state(1);
-  const double found_squares =
-      Update(chunk, *Open(Named(name), chunk, bytes), /*index=*/0, &found_state);
-  const double expected_squares =
-      Update(chunk, *Open(fp32, chunk, dense), /*index=*/0, &expected_state);
-  return bytes.view() == expected && found_state == expected_state &&
-         found_squares == expected_squares &&
+  return bytes.view() ==
+             (*reference)->Encode(chunk, Axis::kRow, gradient.data(), expected_residual.data()) &&
          std::memcmp(residual.data(), expected_residual.data(), 4 * kElements) == 0;
+}
+
+// Updates from top-k and from what a reference decodes of it, in FP32, give the same state.
+bool UpdatesLikeFp32(const std::string& name) {
+  const JobSpec spec = OnePassSpec(2);
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  const auto reference = NewReferenceCodec(name);
+  EPS_CHECK_MSG(reference.ok(), reference.status());
+  Contribution sparse(Named(name));
+  Contribution dense(Named("fp32"));
+  for (const Chunk& chunk : chunks.chunks()) {
+    sparse.Add(chunk, Gradient(chunk.id.value(), chunk.elements));
+    std::vector<float> decoded(chunk.elements);
+    (*reference)->Decode(chunk, Axis::kRow, sparse.bytes.back().view(), decoded.data());
+    dense.Add(chunk, decoded);
+  }
+  Crew crew(/*threads=*/2);
+  Server server(spec, chunks, &crew);
+  const Arrays arrays(chunks);
+  std::vector<std::string> states;
+  for (const Contribution* contribution : {&sparse, &dense}) {
+    server.WriteState(arrays);
+    server.Update({&contribution->opened}, {});
+    std::string state;
+    for (const Bytes& bytes : server.ReadState()) absl::StrAppend(&state, bytes.view());
+    for (const UpdateResult& result : server.results()) {
+      absl::StrAppend(&state, result.sum_squares, " ");
+    }
+    states.push_back(std::move(state));
+  }
+  return states[0] == states[1];
 }
 
 void ReportIndex(const Chunk& chunk, const Density& density) {
@@ -283,44 +223,45 @@ void ReportEncoding(const Chunk& chunk, int rounds) {
   }
 }
 
-bool ReportUpdates(const Chunk& chunk, size_t chunks, int rounds, int most_threads) {
-  State state(chunks);
-  Contributions dense;
-  dense.codec = &Named("bf16");
-  std::vector<Contributions> sparse(std::size(kDensities));
-  for (size_t d = 0; d < sparse.size(); ++d) sparse[d].codec = &Named(kDensities[d].codec);
-  const auto add = [&chunk](const std::vector<float>& gradient, Contributions* parts) {
-    parts->bytes.push_back(EncodeChunk(*parts->codec, chunk, EncodeOptions(), gradient.data()));
-    parts->opened.push_back(Open(*parts->codec, chunk, parts->bytes.back()));
-  };
-  for (size_t i = 0; i < chunks; ++i) {
-    const std::vector<float> gradient = Gradient(i);
-    add(gradient, &dense);
-    for (Contributions& parts : sparse) add(gradient, &parts);
+void ReportUpdates(int mebi, int rounds, int threads) {
+  const JobSpec spec = OnePassSpec(mebi);
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  Contribution dense(Named("bf16"));
+  std::vector<Contribution> sparse;
+  for (const Density& density : kDensities) sparse.emplace_back(Named(density.codec));
+  uint64_t elements = 0;
+  for (const Chunk& chunk : chunks.chunks()) {
+    const std::vector<float> gradient = Gradient(chunk.id.value(), chunk.elements);
+    dense.Add(chunk, gradient);
+    for (Contribution& contribution : sparse) contribution.Add(chunk, gradient);
+    elements += chunk.elements;
   }
-  bool reached = true;
-  for (int threads = 1; threads <= most_threads; threads *= 2) {
-    TimeUpdates(chunk, dense, /*open=*/false, threads, &state);  // warms up
-    for (const bool open : {false, true}) {
-      std::vector<double> dense_seconds;
-      std::vector<std::vector<double>> ratios(sparse.size());
-      for (int round = 0; round < rounds; ++round) {
-        for (size_t d = 0; d < sparse.size(); ++d) {
-          dense_seconds.push_back(TimeUpdates(chunk, dense, open, threads, &state));
-          ratios[d].push_back(dense_seconds.back() /
-                              TimeUpdates(chunk, sparse[d], open, threads, &state));
-        }
-      }
-      std::printf(
-          "%s update, %d thread%s, dense bf16 %.3f ns/parameter; speed relative to it:\n",
-          open ? "opening and" : "opened,", threads, threads == 1 ? "" : "s",
-          SpreadOf(dense_seconds).median / static_cast<double>(chunks * kElements) * kNanoseconds);
+  Crew crew(threads);
+  Server server(spec, chunks, &crew);
+  server.WriteState(Arrays(chunks));
+  const auto update = [&](Contribution* contribution, bool open) {
+    return Seconds([&] {
+      if (open) contribution->OpenAgain(chunks);
+      server.Update({&contribution->opened}, {});
+    });
+  };
+  update(&dense, /*open=*/false);  // warms up
+  for (const bool open : {false, true}) {
+    std::vector<double> dense_seconds;
+    std::vector<std::vector<double>> ratios(sparse.size());
+    for (int round = 0; round < rounds; ++round) {
       for (size_t d = 0; d < sparse.size(); ++d) {
-        reached &= ReportRatio(absl::StrCat("  ", kDensities[d].codec), ratios[d], /*goal=*/1.0);
+        dense_seconds.push_back(update(&dense, open));
+        ratios[d].push_back(dense_seconds.back() / update(&sparse[d], open));
       }
     }
+    std::printf("%s, %d thread%s: dense bf16 %.3f ns/parameter; speed relative to it:\n",
+                open ? "opening and updating" : "updating", threads, threads == 1 ? "" : "s",
+                SpreadOf(dense_seconds).median / static_cast<double>(elements) * kNanoseconds);
+    for (size_t d = 0; d < sparse.size(); ++d) {
+      ReportRatio(absl::StrCat("  ", kDensities[d].codec), ratios[d], /*goal=*/1.0);
+    }
   }
-  return reached;
 }
 
 int Main(int argc, char** argv) {
@@ -340,14 +281,16 @@ int Main(int argc, char** argv) {
   for (const Density& density : kDensities) {
     for (const char* variant : {"", ":raw32", ":sampled"}) {
       const std::string name = absl::StrCat(density.codec, variant);
-      if (Verify(chunk, name)) continue;
+      if (EncodesLikeTheReference(chunk, name) && UpdatesLikeFp32(name)) continue;
       std::fprintf(stderr, "%s differs from the reference\n", name.c_str());
       return 1;
     }
   }
   for (const Density& density : kDensities) ReportIndex(chunk, density);
   ReportEncoding(chunk, rounds);
-  ReportUpdates(chunk, static_cast<size_t>(mebi), rounds, most_threads);
+  for (int threads = 1; threads <= most_threads; threads *= 2) {
+    ReportUpdates(static_cast<int>(mebi), rounds, threads);
+  }
   return 0;
 }
 
