@@ -4,6 +4,7 @@
 #define HWY_TARGET_INCLUDE "optimizer/kernels.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
+#include "optimizer/adamw-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eps {
@@ -20,26 +21,6 @@ constexpr size_t kStep = 16;
 constexpr size_t kPrefetchLong = 512;
 constexpr size_t kPrefetchTile = 128;
 constexpr size_t kLongRun = 2 * kPrefetchLong;
-
-// One vector of the formula in kernels.h. Mul and Add apart, never MulAdd: that is fused on some
-// targets only.
-template <class D>
-HWY_INLINE void AdamWVector(D d, const AdamWScalars& s, const float* HWY_RESTRICT grad,
-                            float* HWY_RESTRICT weight, float* HWY_RESTRICT exp_avg,
-                            float* HWY_RESTRICT exp_avg_sq) {
-  const auto g = hn::Mul(hn::LoadU(d, grad), hn::Set(d, s.grad_scale));
-  const auto m = hn::Add(hn::Mul(hn::Set(d, s.beta1), hn::LoadU(d, exp_avg)),
-                         hn::Mul(hn::Set(d, s.one_minus_beta1), g));
-  const auto v = hn::Add(hn::Mul(hn::Set(d, s.beta2), hn::LoadU(d, exp_avg_sq)),
-                         hn::Mul(hn::Mul(hn::Set(d, s.one_minus_beta2), g), g));
-  const auto denominator =
-      hn::Add(hn::Mul(hn::Sqrt(v), hn::Set(d, s.rsqrt_correction2)), hn::Set(d, s.eps));
-  const auto p = hn::Sub(hn::Mul(hn::LoadU(d, weight), hn::Set(d, s.decay)),
-                         hn::Div(hn::Mul(hn::Set(d, s.step_size), m), denominator));
-  hn::StoreU(p, d, weight);
-  hn::StoreU(m, d, exp_avg);
-  hn::StoreU(v, d, exp_avg_sq);
-}
 
 // Writes follow at once, so lines are fetched for writing.
 HWY_INLINE void PrefetchState(const float* p) { __builtin_prefetch(p, 1, 3); }

@@ -17,7 +17,7 @@ constexpr StateField kMomentumFields[] = {{"momentum_buffer"}};
 class AdamWRule final : public UpdateRule {
  public:
   AdamWRule(const OptimizerSpec& spec, Kernel kernel)
-      : spec_(spec), run_(kernel == Kernel::kReference ? reference::AdamW : AdamW) {}
+      : spec_(spec), best_(kernel == Kernel::kBest), run_(best_ ? AdamW : reference::AdamW) {}
 
   absl::Span<const StateField> fields() const override { return kAdamWFields; }
 
@@ -38,6 +38,12 @@ class AdamWRule final : public UpdateRule {
     run_(scalars, tile);
   }
 
+  absl::optional<AdamWScalars> adamw_scalars(const StepScalars& step,
+                                             const GroupScalars& group) const override {
+    if (!best_) return absl::nullopt;
+    return Scalars(step, group);
+  }
+
  private:
   AdamWScalars Scalars(const StepScalars& step, const GroupScalars& group) const {
     AdamWScalars s;
@@ -54,6 +60,7 @@ class AdamWRule final : public UpdateRule {
   }
 
   const OptimizerSpec spec_;
+  const bool best_;
   void (*const run_)(const AdamWScalars&, const AdamWTile&);
 };
 

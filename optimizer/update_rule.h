@@ -10,7 +10,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
+#include "optimizer/kernels.h"
 #include "spec/chunk_map.h"
 #include "spec/job_spec.h"
 
@@ -60,6 +62,13 @@ class UpdateRule {
   virtual void Run(uint32_t rows, uint32_t cols, const float* grad, size_t grad_ld,
                    const StepScalars& step, const GroupScalars& group,
                    const TileState& state) const = 0;
+  // For kernels that update on their way (AdamW of kernels.h gives the bits of Run): the numbers of
+  // this step, if the rule is AdamW with fields() as kernels.h has them. Nothing: Run is the only
+  // way, and always correct.
+  virtual absl::optional<AdamWScalars> adamw_scalars(const StepScalars& /*step*/,
+                                                     const GroupScalars& /*group*/) const {
+    return absl::nullopt;
+  }
 };
 
 // Which implementation of a rule: both give the same bits on every machine, unless a result is NaN

@@ -86,8 +86,9 @@ class DramBackend final : public StateBackend {
   EncodeOptions OptionsOfWeights(const Chunk& chunk, Version version, Axis axis) const;
   absl::StatusOr<BackendValue> DoStats(const UpdateRequest& request, const Slot& slot) const;
   absl::StatusOr<BackendValue> DoUpdate(const UpdateRequest& request, Slot* slot) const;
-  void UpdatePanel(const Panel& panel, const float* gradient, const StepScalars& step,
-                   const Slot& slot) const;
+  // Reduces a panel to `gradient` and updates it; `tiles` are the plan's buffers.
+  void UpdatePanel(const ReductionPlan& plan, const Panel& panel, const StepScalars& step,
+                   const Slot& slot, float* tiles, float* gradient) const;
 
   const JobSpec& spec_;
   const std::unique_ptr<UpdateRule> rule_;
@@ -329,9 +330,8 @@ absl::StatusOr<BackendValue> DramBackend::DoUpdate(const UpdateRequest& request,
   SquareSum squares;
   ForEachPanel(chunk, [&](const Panel& panel) {
     const Segment& segment = chunk.segments[panel.segment];
-    plan->Run(panel, tiles.floats(), gradient.floats());
+    UpdatePanel(*plan, panel, request.step, *slot, tiles.floats(), gradient.floats());
     AddSquares(panel, gradient.floats(), request.norm_scale, &squares);
-    UpdatePanel(panel, gradient.floats(), request.step, *slot);
     for (const std::unique_ptr<TileEncoder>& encoder : encoders) {
       ForEachTileOf(panel, [&](const Tile& tile) {
         encoder->Write(tile, segment.cols, Array(*slot, 0) + tile.offset(segment));
@@ -347,16 +347,22 @@ absl::StatusOr<BackendValue> DramBackend::DoUpdate(const UpdateRequest& request,
   return BackendValue(std::move(result));
 }
 
-void DramBackend::UpdatePanel(const Panel& panel, const float* gradient, const StepScalars& step,
-                              const Slot& slot) const {
+void DramBackend::UpdatePanel(const ReductionPlan& plan, const Panel& panel,
+                              const StepScalars& step, const Slot& slot, float* tiles,
+                              float* gradient) const {
   const Segment& s = slot.chunk->segments[panel.segment];
-  const uint64_t offset = panel.offset(s);
   TileState state;
   state.ld = s.cols;
-  state.weight = Array(slot, 0) + offset;
-  for (size_t i = 1; i < arrays_; ++i) state.field[i - 1] = Array(slot, i) + offset;
+  state.weight = Array(slot, 0) + panel.offset(s);
+  for (size_t i = 1; i < arrays_; ++i) state.field[i - 1] = Array(slot, i) + panel.offset(s);
   GroupScalars group;
   group.weight_decay = spec_.groups[s.group.value()].weight_decay;
+  const absl::optional<AdamWScalars> adamw = rule_->adamw_scalars(step, group);
+  if (adamw.has_value() &&
+      plan.RunAdamW(panel, gradient, *adamw, {state.weight, state.field[0], state.field[1]})) {
+    return;
+  }
+  plan.Run(panel, tiles, gradient);
   rule_->Run(panel.rows, panel.cols, gradient, panel.cols, step, group, state);
 }
 

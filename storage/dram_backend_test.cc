@@ -374,23 +374,28 @@ INSTANTIATE_TEST_SUITE_P(PartsThreadsAndMerging, UpdateTest, testing::ValuesIn(U
                                   (info.param.momentum > 0 ? "Momentum" : "");
                          });
 
+// bf16 is read in place, mx9 tile by tile.
 TEST(Update, TakesLossyContributionsAsDecoded) {
-  Shard shard(RaggedSpec(), 1);
-  shard.InitializeAll();
-  const Chunk& chunk = shard.chunks().chunk(ChunkId(0));
-  Reference reference = ReferenceFrom(*shard.State(chunk.id, Version(0)), chunk.elements);
-  Gradients gradients = GradientsOf(chunk, 1, 3);
-  UpdateRequest request = RequestOf(&shard, chunk, gradients, 1, Merging::kNone);
-  for (UpdateInput& input : request.inputs) {
-    std::vector<float>& values = gradients[input.use][input.parts.first];
-    input.data = shard.Encode(chunk, values, "bf16");
-    DecodeChunk(*input.data, chunk, values.data());
+  for (const char* codec_name : {"bf16", "mx9"}) {
+    Shard shard(RaggedSpec(), 1);
+    shard.InitializeAll();
+    const Chunk& chunk = shard.chunks().chunk(ChunkId(0));
+    Reference reference = ReferenceFrom(*shard.State(chunk.id, Version(0)), chunk.elements);
+    Gradients gradients = GradientsOf(chunk, 1, 3);
+    UpdateRequest request = RequestOf(&shard, chunk, gradients, 1, Merging::kNone);
+    for (UpdateInput& input : request.inputs) {
+      std::vector<float>& values = gradients[input.use][input.parts.first];
+      input.data = shard.Encode(chunk, values, codec_name);
+      DecodeChunk(*input.data, chunk, values.data());
+    }
+    const double squares = reference.Update(shard.spec(), chunk, gradients, StepAt(1));
+    const OpId op = shard.completions().Next();
+    shard.backend().Update(op, std::move(request));
+    const BackendDone done = shard.completions().Take(op);
+    ASSERT_TRUE(done.status.ok()) << done.status;
+    EXPECT_EQ(std::get<UpdateResult>(done.value).sum_squares, squares) << codec_name;
+    EXPECT_TRUE(*shard.State(chunk.id, Version(1)) == reference.Bytes()) << codec_name;
   }
-  reference.Update(shard.spec(), chunk, gradients, StepAt(1));
-  const OpId op = shard.completions().Next();
-  shard.backend().Update(op, std::move(request));
-  ASSERT_TRUE(shard.completions().Take(op).status.ok());
-  EXPECT_TRUE(*shard.State(chunk.id, Version(1)) == reference.Bytes());
 }
 
 TEST(Update, DropsItsContributionsBeforeItCompletes) {

@@ -141,7 +141,7 @@ void ReductionPlan::PlanStrips() {
 }
 
 void ReductionPlan::Run(const Panel& panel, float* buffers, float* out) const {
-  if (!strips_.empty() && panel.elements() >= strip_kernels::kStrip) {
+  if (InPlace(panel)) {
     strip_kernels::Reduce(strips_.data(), strips_.size(),
                           panel.offset(chunk_->segments[panel.segment]), panel.elements(), out);
     return;
@@ -153,6 +153,15 @@ void ReductionPlan::Run(const Panel& panel, float* buffers, float* out) const {
                   tile.cols * sizeof(float));
     }
   });
+}
+
+bool ReductionPlan::RunAdamW(const Panel& panel, float* out, const AdamWScalars& scalars,
+                             const strip_kernels::AdamWState& state) const {
+  if (!InPlace(panel)) return false;
+  strip_kernels::ReduceAdamW(strips_.data(), strips_.size(),
+                             panel.offset(chunk_->segments[panel.segment]), panel.elements(), out,
+                             scalars, state);
+  return true;
 }
 
 void ReductionPlan::RunTile(const Tile& tile, float* buffers) const {

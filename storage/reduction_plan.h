@@ -40,6 +40,11 @@ class ReductionPlan {
   // ScopedFlushDenormals.
   void Run(const Panel& panel, float* buffers, float* out) const;
 
+  // As Run, and updates the panel's weights and moments with the sums, in one go; or returns false
+  // and does nothing, where Run and an UpdateRule have to do it.
+  bool RunAdamW(const Panel& panel, float* out, const AdamWScalars& scalars,
+                const strip_kernels::AdamWState& state) const;
+
  private:
   enum class Kind : uint8_t {
     kRead,     // input -> buffer
@@ -57,6 +62,9 @@ class ReductionPlan {
 
   // Fills strips_ if that is possible.
   void PlanStrips();
+  bool InPlace(const Panel& panel) const {
+    return !strips_.empty() && panel.elements() >= strip_kernels::kStrip;
+  }
   void RunTile(const Tile& tile, float* buffers) const;
 
   const Chunk* chunk_;

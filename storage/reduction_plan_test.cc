@@ -1,5 +1,6 @@
 #include "storage/reduction_plan.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -154,6 +155,79 @@ TEST(ReductionPlan, ReadsASumThatIsThere) {
       const uint64_t first = panel.offset(chunk.segments[panel.segment]);
       EXPECT_EQ(std::memcmp(found.data() + at, expected.data() + first, 4 * panel.elements()), 0);
       at += 4 * (panel.elements() + 5);
+    });
+  }
+}
+
+// Weights and moments of a chunk, and the bits of all that an update leaves.
+struct State {
+  explicit State(const Chunk& chunk) {
+    TestRandom random(8);
+    for (std::vector<float>& array : arrays) {
+      array.resize(chunk.elements + 1);
+      for (float& x : array) x = 1e-3f + static_cast<float>(random.Next() % 1000) * 1e-4f;
+    }
+  }
+  strip_kernels::AdamWState At(uint64_t element) {
+    return {arrays[0].data() + element, arrays[1].data() + element, arrays[2].data() + element};
+  }
+  std::string Bits() const {
+    std::string bits;
+    for (const std::vector<float>& array : arrays) {
+      bits.append(reinterpret_cast<const char*>(array.data()), array.size() * sizeof(float));
+    }
+    return bits;
+  }
+
+  std::array<std::vector<float>, 3> arrays;
+};
+
+TEST(ReductionPlan, UpdatesOnItsWayAsAfterItOnEveryInstructionSet) {
+  AdamWScalars scalars;
+  scalars.grad_scale = 0.3f;
+  scalars.beta1 = 0.9f;
+  scalars.one_minus_beta1 = 0.1f;
+  scalars.beta2 = 0.999f;
+  scalars.one_minus_beta2 = 0.001f;
+  scalars.eps = 1e-8f;
+  scalars.step_size = 1e-3f;
+  TestRandom random(9);
+  for (const Chunk& chunk : {RaggedChunk(), MatrixChunk(33, 130), MatrixChunk(3, 127),
+                             MatrixChunk(1, 193), MatrixChunk(1, 63)}) {
+    Chunk used = chunk;
+    used.uses.resize(1);
+    const std::vector<UpdateInput> inputs = SomeInputs(used, 5, nullptr, &random);
+    const ReductionPlan plan = *ReductionPlan::Build(used, 5, inputs);
+    std::vector<float> buffers(plan.buffers() * ReductionPlan::kBufferElements);
+    OnEveryTarget([&] {
+      ScopedFlushDenormals flush;
+      State expected(used);
+      State found(used);
+      ForEachPanel(used, [&](const Panel& panel) {
+        const uint64_t first = panel.offset(used.segments[panel.segment]);
+        std::vector<float> after(panel.elements() + 5, 7.0f);
+        plan.Run(panel, buffers.data(), after.data());
+        std::vector<float> on_the_way(panel.elements() + 5, 7.0f);
+        const bool done = plan.RunAdamW(panel, on_the_way.data(), scalars, found.At(first));
+        ASSERT_EQ(done, panel.elements() >= strip_kernels::kStrip);
+        AdamWTile tile;
+        tile.rows = 1;
+        tile.cols = tile.ld = tile.grad_ld = panel.elements();
+        tile.grad = after.data();
+        tile.weight = expected.At(first).weight;
+        tile.exp_avg = expected.At(first).exp_avg;
+        tile.exp_avg_sq = expected.At(first).exp_avg_sq;
+        AdamW(scalars, tile);
+        if (!done) {
+          tile.weight = found.At(first).weight;
+          tile.exp_avg = found.At(first).exp_avg;
+          tile.exp_avg_sq = found.At(first).exp_avg_sq;
+          AdamW(scalars, tile);
+          return;
+        }
+        EXPECT_EQ(std::memcmp(on_the_way.data(), after.data(), 4 * after.size()), 0);
+      });
+      EXPECT_TRUE(found.Bits() == expected.Bits());
     });
   }
 }

@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "storage/strip_kernels.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
+#include "optimizer/adamw-inl.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded elements are little-endian");
 
@@ -16,6 +17,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+using strip_kernels::AdamWState;
 using strip_kernels::kMaxPushed;
 using strip_kernels::kStrip;
 using strip_kernels::Step;
@@ -24,6 +26,8 @@ using strip_kernels::StepKind;
 constexpr size_t kLine = 64;
 // How far ahead memory is fetched, in elements.
 constexpr size_t kAhead = 512;
+// Elements that are summed, then updated.
+constexpr size_t kPiece = 128;
 
 // Lanes(d) little-endian elements at any alignment, as floats.
 struct Fp32 {
@@ -134,13 +138,47 @@ HWY_INLINE void ReduceStrip(D d, const Step* HWY_RESTRICT steps, size_t n, uint6
   hn::StoreU(v3, d, out + 3 * width);
 }
 
-void ReduceKernel(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out) {
+// REQUIRES n >= kStrip.
+HWY_INLINE void ReduceRun(const Step* steps, size_t step_count, uint64_t first, size_t n,
+                          float* out) {
   const HWY_CAPPED(float, kStrip / 4) d;
   const size_t strip = 4 * hn::Lanes(d);
   size_t i = 0;
   for (; i + strip <= n; i += strip) ReduceStrip(d, steps, step_count, first + i, out + i);
   // The last strip overlaps the one before and writes the same values again.
   if (i < n) ReduceStrip(d, steps, step_count, first + n - strip, out + n - strip);
+}
+
+void ReduceKernel(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out) {
+  ReduceRun(steps, step_count, first, n, out);
+}
+
+// Writes follow at once, so lines are fetched for writing.
+HWY_INLINE void PrefetchState(const float* p) { __builtin_prefetch(p + kAhead, 1, 3); }
+
+void ReduceAdamWKernel(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
+                       const AdamWScalars& scalars, const AdamWState& state) {
+  const AdamWScalars s = scalars;  // a copy that no store can alias: its values stay in registers
+  float* HWY_RESTRICT weight = state.weight;
+  float* HWY_RESTRICT exp_avg = state.exp_avg;
+  float* HWY_RESTRICT exp_avg_sq = state.exp_avg_sq;
+  constexpr size_t kStep = kLine / sizeof(float);
+  const HWY_CAPPED(float, kStep) d;
+  const HWY_CAPPED(float, 1) d1;
+  size_t i = 0;
+  while (i < n) {
+    const size_t end = n - i < kPiece + kStrip ? n : i + kPiece;
+    ReduceRun(steps, step_count, first + i, end - i, out + i);
+    for (; i + kStep <= end; i += kStep) {
+      PrefetchState(weight + i);
+      PrefetchState(exp_avg + i);
+      PrefetchState(exp_avg_sq + i);
+      for (size_t j = i; j < i + kStep; j += hn::Lanes(d)) {
+        AdamWVector(d, s, out + j, weight + j, exp_avg + j, exp_avg_sq + j);
+      }
+    }
+    for (; i < end; ++i) AdamWVector(d1, s, out + i, weight + i, exp_avg + i, exp_avg_sq + i);
+  }
 }
 
 }  // namespace
@@ -152,11 +190,17 @@ HWY_AFTER_NAMESPACE();
 namespace eps {
 
 HWY_EXPORT(ReduceKernel);
+HWY_EXPORT(ReduceAdamWKernel);
 
 namespace strip_kernels {
 
 void Reduce(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out) {
   HWY_DYNAMIC_DISPATCH(ReduceKernel)(steps, step_count, first, n, out);
+}
+
+void ReduceAdamW(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
+                 const AdamWScalars& scalars, const AdamWState& state) {
+  HWY_DYNAMIC_DISPATCH(ReduceAdamWKernel)(steps, step_count, first, n, out, scalars, state);
 }
 
 }  // namespace strip_kernels

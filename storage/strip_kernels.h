@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "optimizer/kernels.h"
+
 namespace eps::strip_kernels {
 
 // One step of a stack machine over strips. Its top is in registers.
@@ -34,6 +36,18 @@ inline constexpr size_t kStrip = 64;
 // on top in out[0 … n). The calling thread must hold ScopedFlushDenormals. REQUIRES n >= kStrip and
 // at most kMaxPushed below the top.
 void Reduce(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out);
+
+// Weights and moments of the element `first`, those of later ones behind them.
+struct AdamWState {
+  float* weight = nullptr;
+  float* exp_avg = nullptr;
+  float* exp_avg_sq = nullptr;
+};
+
+// As Reduce, followed by the AdamW update of those elements (optimizer/kernels.h), but piece by
+// piece: while one waits for memory or divides, the other adds.
+void ReduceAdamW(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
+                 const AdamWScalars& scalars, const AdamWState& state);
 
 }  // namespace eps::strip_kernels
 
