@@ -31,7 +31,7 @@ def bits(values):
 
 
 def by_blocks(values, column, size, function):
-    """`function` of all blocks, one in a row: runs of `size` along the axis, the last one padded."""
+    """`function` of all blocks, a row each: runs of `size` along the axis, the last one padded."""
     lines = values.T if column else values
     padded = numpy.zeros((lines.shape[0], -(-lines.shape[1] // size) * size), numpy.float32)
     padded[:, :lines.shape[1]] = lines
