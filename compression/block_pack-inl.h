@@ -111,15 +111,15 @@ struct ByteOrder {
   }
 };
 
-// Writes kGroupsAtOnce groups, and zeros up to 16 bytes from the start of the last one.
+// The groups of a vector of codes, each in the first 2 * kBits bytes of its 128 bits; zeros behind.
 template <int kBits>
-HWY_INLINE void PackSome(const uint8_t* codes, uint8_t* out) {
+HWY_INLINE hn::Vec<Codes> PackedApart(hn::Vec<Codes> codes) {
   const Codes d8;
   const hn::Repartition<uint16_t, Codes> d16;
   const hn::Repartition<uint32_t, Codes> d32;
   const hn::Repartition<uint64_t, Codes> d64;
   // Pairs of fields move together: 2 codes of 16 bits, 4 of 32, 8 of 64.
-  const auto v16 = hn::BitCast(d16, hn::LoadU(d8, codes));
+  const auto v16 = hn::BitCast(d16, codes);
   const auto two =
       hn::Or(hn::And(v16, hn::Set(d16, uint16_t{0x00ff})),
              hn::ShiftRight<8 - kBits>(hn::And(v16, hn::Set(d16, static_cast<uint16_t>(0xff00)))));
@@ -131,9 +131,14 @@ HWY_INLINE void PackSome(const uint8_t* codes, uint8_t* out) {
       hn::Or(hn::And(v64, hn::Set(d64, uint64_t{0x00000000ffffffffu})),
              hn::ShiftRight<32 - 4 * kBits>(hn::And(v64, hn::Set(d64, 0xffffffff00000000u))));
   static constexpr ByteOrder<kBits> kOrder;
-  const auto packed =
-      hn::TableLookupBytesOr0(hn::BitCast(d8, eight), hn::LoadDup128(d8, kOrder.pack));
-  StoreApart(d8, packed, out, 2 * kBits);
+  return hn::TableLookupBytesOr0(hn::BitCast(d8, eight), hn::LoadDup128(d8, kOrder.pack));
+}
+
+// Writes kGroupsAtOnce groups, and zeros up to 16 bytes from the start of the last one.
+template <int kBits>
+HWY_INLINE void PackSome(const uint8_t* codes, uint8_t* out) {
+  const Codes d8;
+  StoreApart(d8, PackedApart<kBits>(hn::LoadU(d8, codes)), out, 2 * kBits);
 }
 
 // Reads kGroupsAtOnce groups, and up to 16 bytes from the start of the last one.

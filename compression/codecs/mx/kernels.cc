@@ -28,6 +28,7 @@ constexpr int32_t kMagnitude = 0x7fffffff;
 constexpr int32_t kExponent = 0x7f800000;
 constexpr int32_t kSmallestNormal = 0x00800000;
 constexpr int32_t kOne = 0x3f800000;
+constexpr size_t kStep = 4 * kBlock;  // elements that are encoded together
 constexpr int32_t kNaN = 0x7fc00000;
 constexpr uint8_t kNaNScale = 255;
 
@@ -39,36 +40,6 @@ using IntVector = hn::Vec<Ints>;
 
 // ---- Encoding
 
-// The codes of some elements, by their bits, the exponent bits of their blocks' scales, and where
-// their pairs' microexponents are 1. What a scale of 255 gives means nothing.
-template <int kBits, bool kTruncate>
-HWY_INLINE IntVector Codes(IntVector bits, IntVector scale, hn::Mask<Ints> micro) {
-  const Ints di;
-  const Floats df;
-  const auto magnitude = hn::And(bits, hn::Set(di, kMagnitude));
-  // y = |x| / 2^(E - 127), below 2; what is too small for that is too small for any code.
-  const auto moved = hn::Sub(magnitude, hn::Sub(scale, hn::Set(di, kOne)));
-  const auto normal = hn::Gt(magnitude, hn::Set(di, kSmallestNormal - 1));
-  const auto y = hn::BitCast(df, hn::IfThenElseZero(normal, hn::Max(moved, hn::Zero(di))));
-  // M = y * 2^(kBits - 1 + D)
-  IntVector m;
-  if constexpr (kTruncate) {
-    const auto factor =
-        hn::IfThenElse(hn::RebindMask(df, micro), hn::Set(df, static_cast<float>(1 << kBits)),
-                       hn::Set(df, static_cast<float>(1 << (kBits - 1))));
-    m = hn::ConvertTo(di, hn::Mul(y, factor));
-  } else {
-    // A sum with this power of two has M, rounded to even, as the last bits of its significand.
-    const auto power = hn::IfThenElse(micro, hn::Set(di, (127 + 23 - kBits) << kExponentAt),
-                                      hn::Set(di, (127 + 24 - kBits) << kExponentAt));
-    const auto sum = hn::Add(y, hn::BitCast(df, power));
-    m = hn::Min(hn::And(hn::BitCast(di, sum), hn::Set(di, 0xff)), hn::Set(di, (1 << kBits) - 1));
-  }
-  const hn::RebindToUnsigned<Ints> du;
-  const auto sign = hn::BitCast(di, hn::ShiftRight<31 - kBits>(hn::BitCast(du, bits)));
-  return hn::Or(m, hn::And(sign, hn::Set(di, 1 << kBits)));
-}
-
 HWY_INLINE IntVector LoadBits(const float* in) {
   return hn::BitCast(Ints(), hn::LoadU(Floats(), in));
 }
@@ -77,12 +48,114 @@ HWY_INLINE IntVector MagnitudeOf(IntVector bits) {
   return hn::And(bits, hn::Set(Ints(), kMagnitude));
 }
 
-// Sixteen rows of Lanes(Floats) columns, a block in each; elements of a block are `step` apart in
-// `in` and `codes_step` in `codes`, the blocks' scales and micro bytes lie side by side.
+// Where encoding moves magnitudes of the largest exponent to: as far up as the sum below bears,
+// with an even exponent for that.
+template <int kBits>
+constexpr int kTop = kBits == 7 ? 229 : 230;
+
+// Scales that the vectors can do; others are rare, and RepairBlocks does their blocks again. Below,
+// a zero would not stay one; above, sums would overflow. A block of zeros is no exception.
+template <int kBits>
+constexpr uint8_t kLeastScale = kBits + 2;
+template <int kBits>
+constexpr uint8_t kMostScale = kTop<kBits>;
+
+// The codes of some elements in the lanes' lowest bytes, by their bits and kTop - (E - D) of their
+// pairs, at least 0, in the place of a float's exponent. The second and third bytes are zero. What
+// a scale above kMostScale gives means nothing, but is a code.
 template <int kBits, bool kTruncate>
-HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step,
-                             uint8_t* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT micro,
-                             uint8_t* HWY_RESTRICT codes, size_t codes_step) {
+HWY_INLINE IntVector Codes(IntVector bits, IntVector lift) {
+  const Ints di;
+  const Floats df;
+  // y = |x| * 2^(kTop - (E - D)), so that M = y * 2^(126 + kBits - kTop).
+  const auto y_bits = hn::Add(MagnitudeOf(bits), lift);
+  IntVector m;
+  if constexpr (kTruncate) {
+    const auto unit = hn::BitCast(df, hn::Set(di, (253 + kBits - kTop<kBits>) << kExponentAt));
+    const auto most = hn::Set(di, ((kTop<kBits> + 1) << kExponentAt) - 1);
+    const auto y = hn::BitCast(df, hn::Min(y_bits, most));
+    m = hn::ConvertTo(di, hn::Mul(y, unit));
+  } else {
+    // A sum with this power of two has M, rounded to even, as the last bits of its significand.
+    constexpr int32_t kPower = (kTop<kBits> + 24 - kBits) << kExponentAt;
+    static_assert((kPower >> 8 & 0xffff) == 0, "lets the second and third bytes be zero");
+    const auto power = hn::BitCast(df, hn::Set(di, kPower));
+    const auto sum = hn::BitCast(di, hn::Add(hn::BitCast(df, y_bits), power));
+    m = hn::Min(sum, hn::Set(di, kPower + (1 << kBits) - 1));
+  }
+  const hn::RebindToUnsigned<Ints> du;
+  const auto sign = hn::BitCast(di, hn::ShiftRight<31 - kBits>(hn::BitCast(du, bits)));
+  return hn::Or(m, hn::And(sign, hn::Set(di, 1 << kBits)));
+}
+
+#if HWY_TARGET == HWY_SCALAR
+constexpr bool kWholeBlocks = false;
+#else
+// Whether a vector of bytes holds four whole blocks of codes, so that they are packed at once.
+constexpr bool kWholeBlocks = hn::MaxLanes(Floats()) == kBlock;
+
+// The lanes' lowest bytes of four vectors as bytes, one vector after the other.
+HWY_INLINE hn::Vec<hn::Repartition<uint8_t, Ints> > FourTogether(IntVector v0, IntVector v1,
+                                                                 IntVector v2, IntVector v3) {
+  // Lane i gets byte i of each; then blocks of 128 bits get theirs, four bytes of each vector.
+  alignas(16) static constexpr uint8_t kByVector[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                        2, 6, 10, 14, 3, 7, 11, 15};
+  alignas(64) static constexpr int32_t kTogether[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                        2, 6, 10, 14, 3, 7, 11, 15};
+  const Ints di;
+  const hn::Repartition<uint8_t, Ints> d8;
+  const auto mixed = hn::Or(hn::Or(hn::And(v0, hn::Set(di, 0xff)), hn::ShiftLeft<8>(v1)),
+                            hn::Or(hn::ShiftLeft<16>(v2), hn::ShiftLeft<24>(v3)));
+  const auto apart = hn::TableLookupBytes(hn::BitCast(d8, mixed), hn::LoadDup128(d8, kByVector));
+  return hn::BitCast(
+      d8, hn::TableLookupLanes(hn::BitCast(di, apart), hn::SetTableIndices(di, kTogether)));
+}
+#endif
+
+// Stores the codes of four vectors, `stride` bytes apart in `out`: packed groups if kWholeBlocks,
+// else a byte each. If `exact`, no byte behind any group is touched, else 16 from the start of
+// each.
+template <int kBits>
+HWY_INLINE void StoreCodes(IntVector v0, IntVector v1, IntVector v2, IntVector v3,
+                           [[maybe_unused]] bool exact, uint8_t* out, size_t stride) {
+  if constexpr (kWholeBlocks) {
+#if HWY_TARGET != HWY_SCALAR
+    const hn::Repartition<uint8_t, Ints> d8;
+    const auto codes = FourTogether(v0, v1, v2, v3);
+    if constexpr (kBits == 7) {
+      bp::StoreApart(d8, codes, out, stride);
+    } else {
+      const auto packed = bp::PackedApart<kBits + 1>(codes);
+      if (HWY_LIKELY(!exact)) {
+        bp::StoreApart(d8, packed, out, stride);
+      } else {
+        HWY_ALIGN uint8_t groups[kStep];
+        hn::Store(packed, d8, groups);
+        for (size_t i = 0; i < 4; ++i) {
+          std::memcpy(out + i * stride, groups + i * kBlock, 2 * (kBits + 1));
+        }
+      }
+    }
+#endif
+  } else {
+    const CodeBytes d8;
+    const auto mask = hn::Set(Ints(), 0xff);
+    hn::StoreU(hn::DemoteTo(d8, hn::And(v0, mask)), d8, out);
+    hn::StoreU(hn::DemoteTo(d8, hn::And(v1, mask)), d8, out + stride);
+    hn::StoreU(hn::DemoteTo(d8, hn::And(v2, mask)), d8, out + 2 * stride);
+    hn::StoreU(hn::DemoteTo(d8, hn::And(v3, mask)), d8, out + 3 * stride);
+  }
+}
+
+HWY_INLINE void Prefetch(const char* p) { __builtin_prefetch(p, 0, 3); }
+
+// Sixteen rows of Lanes(Floats) columns, a block in each; elements of a block are `step` apart in
+// `in` and `ahead`, their codes `stride` bytes in `codes` (StoreCodes); the blocks' scales and
+// micro bytes lie side by side.
+template <int kBits, bool kTruncate>
+HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step, const char* ahead,
+                             bool exact, uint8_t* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT micro,
+                             uint8_t* HWY_RESTRICT codes, size_t stride) {
   const Ints di;
   const Floats df;
   const CodeBytes d8;
@@ -97,133 +170,250 @@ HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step,
   }
   const auto scale = hn::And(largest, hn::Set(di, kExponent));
   hn::StoreU(hn::DemoteTo(d8, hn::ShiftRight<kExponentAt>(scale)), d8, scales);
+  const auto top = hn::Set(di, kTop<kBits> << kExponentAt);
+  const auto lift_if_at_scale =
+      hn::IfThenZeroElse(hn::Eq(scale, hn::Zero(di)), hn::Max(hn::Sub(top, scale), hn::Zero(di)));
+  // Below a scale of 1 there are only zeros, to which one too much does nothing.
+  const auto lift_if_below = hn::Add(lift_if_at_scale, hn::Set(di, 1 << kExponentAt));
   auto micros = hn::Zero(di);
-  for (size_t i = 0; i < kBlock; i += 2) {
+  for (size_t i = 0; i < kBlock; i += 4) {
+    for (size_t k = i; k < i + 4; ++k) Prefetch(ahead + sizeof(float) * k * step);
     const auto bits0 = LoadBits(copy + i * lanes);
     const auto bits1 = LoadBits(copy + (i + 1) * lanes);
-    const auto below = hn::Lt(hn::Max(MagnitudeOf(bits0), MagnitudeOf(bits1)), scale);
-    micros = hn::Or(micros, hn::IfThenElseZero(below, hn::Set(di, 1 << (i / 2))));
-    hn::StoreU(hn::DemoteTo(d8, Codes<kBits, kTruncate>(bits0, scale, below)), d8,
-               codes + i * codes_step);
-    hn::StoreU(hn::DemoteTo(d8, Codes<kBits, kTruncate>(bits1, scale, below)), d8,
-               codes + (i + 1) * codes_step);
+    const auto bits2 = LoadBits(copy + (i + 2) * lanes);
+    const auto bits3 = LoadBits(copy + (i + 3) * lanes);
+    const auto below01 = hn::Lt(hn::Max(MagnitudeOf(bits0), MagnitudeOf(bits1)), scale);
+    const auto below23 = hn::Lt(hn::Max(MagnitudeOf(bits2), MagnitudeOf(bits3)), scale);
+    micros = hn::Or(micros, hn::IfThenElseZero(below01, hn::Set(di, 1 << (i / 2))));
+    micros = hn::Or(micros, hn::IfThenElseZero(below23, hn::Set(di, 2 << (i / 2))));
+    const auto lift01 = hn::IfThenElse(below01, lift_if_below, lift_if_at_scale);
+    const auto lift23 = hn::IfThenElse(below23, lift_if_below, lift_if_at_scale);
+    StoreCodes<kBits>(Codes<kBits, kTruncate>(bits0, lift01),
+                      Codes<kBits, kTruncate>(bits1, lift01),
+                      Codes<kBits, kTruncate>(bits2, lift23),
+                      Codes<kBits, kTruncate>(bits3, lift23), exact, codes + i * stride, stride);
   }
   hn::StoreU(hn::DemoteTo(d8, micros), d8, micro);
 }
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Bits of the lanes of a mask, the first lowest.
-HWY_INLINE uint32_t MaskBits(hn::Mask<Ints> mask) {
-  uint8_t bytes[8] = {};
-  hn::StoreMaskBits(Ints(), mask, bytes);
-  uint32_t bits;
-  std::memcpy(&bits, bytes, sizeof(bits));
-  return bits;
-}
-
-// The even bits of 16, side by side.
-HWY_INLINE uint32_t EvenBits(uint32_t bits) {
-  bits &= 0x5555;
-  bits = (bits | bits >> 1) & 0x3333;
-  bits = (bits | bits >> 2) & 0x0f0f;
-  return (bits | bits >> 4) & 0xff;
-}
-
-// One block of sixteen elements side by side.
+// Four blocks of sixteen elements each, one after the other. Byte k of the 32-bit lanes belongs to
+// block k, so that what concerns exponents is done for all four at once.
 template <int kBits, bool kTruncate>
-HWY_INLINE void EncodeAlong(const float* HWY_RESTRICT in, uint8_t* HWY_RESTRICT scale,
-                            uint8_t* HWY_RESTRICT micro, uint8_t* HWY_RESTRICT codes) {
+HWY_INLINE void EncodeFourAlong(const float* HWY_RESTRICT in, bool exact,
+                                uint8_t* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT micro,
+                                uint8_t* HWY_RESTRICT codes, size_t stride) {
   const Ints di;
-  const CodeBytes d8;
+  const hn::Repartition<uint8_t, Ints> d8;
+  const hn::RebindToUnsigned<Ints> du;
   const size_t lanes = hn::Lanes(di);
-  auto largest = hn::Zero(di);
+  // The largest exponents of pairs, and of the blocks.
+  HWY_ALIGN uint8_t pairs[4 * kBlock];
+  auto largest = hn::Zero(d8);
   for (size_t i = 0; i < kBlock; i += lanes) {
-    largest = hn::Max(largest, MagnitudeOf(LoadBits(in + i)));
+    const auto bits0 = hn::BitCast(du, LoadBits(in + i));
+    const auto bits1 = hn::BitCast(du, LoadBits(in + kBlock + i));
+    const auto bits2 = hn::BitCast(du, LoadBits(in + 2 * kBlock + i));
+    const auto bits3 = hn::BitCast(du, LoadBits(in + 3 * kBlock + i));
+    const auto exponents =
+        hn::Or(hn::Or(hn::And(hn::ShiftRight<23>(bits0), hn::Set(du, 0x000000ffu)),
+                      hn::And(hn::ShiftRight<15>(bits1), hn::Set(du, 0x0000ff00u))),
+               hn::Or(hn::And(hn::ShiftRight<7>(bits2), hn::Set(du, 0x00ff0000u)),
+                      hn::And(hn::ShiftLeft<1>(bits3), hn::Set(du, 0xff000000u))));
+    const auto pair =
+        hn::Max(hn::BitCast(d8, exponents), hn::BitCast(d8, hn::Shuffle2301(exponents)));
+    hn::Store(pair, d8, pairs + 4 * i);
+    largest = hn::Max(largest, pair);
   }
-  const auto scales = hn::And(hn::MaxOfLanes(di, largest), hn::Set(di, kExponent));
-  uint32_t below_bits = 0;
+  largest = hn::Max(largest, hn::BitCast(d8, hn::Shuffle1032(hn::BitCast(du, largest))));
+  if constexpr (hn::MaxLanes(Ints()) >= 8) {
+    largest = hn::Max(largest, hn::SwapAdjacentBlocks(largest));
+  }
+  if constexpr (hn::MaxLanes(Ints()) >= 16) {
+    largest = hn::Max(largest, hn::ReverseBlocks(d8, largest));
+  }
+  const uint32_t four_scales = hn::GetLane(hn::BitCast(du, largest));
+  std::memcpy(scales, &four_scales, sizeof(four_scales));
+
+  // For a pair at the scale, and below it; blocks of zeros are not lifted.
+  const auto lift_if_at_scale = hn::IfThenZeroElse(
+      hn::Eq(largest, hn::Zero(d8)), hn::SaturatedSub(hn::Set(d8, kTop<kBits>), largest));
+  const auto lift_if_below = hn::Add(lift_if_at_scale, hn::Set(d8, 1));
+  uint64_t not_below = 0;  // bits 4 * i + k for element i of block k
   for (size_t i = 0; i < kBlock; i += lanes) {
-    const auto bits = LoadBits(in + i);
-    const auto magnitude = MagnitudeOf(bits);
-    const auto below = hn::Lt(hn::Max(magnitude, hn::Shuffle2301(magnitude)), scales);
-    below_bits |= MaskBits(below) << i;
-    hn::StoreU(hn::DemoteTo(d8, Codes<kBits, kTruncate>(bits, scales, below)), d8, codes + i);
+    const auto at_scale = hn::Eq(hn::Load(d8, pairs + 4 * i), largest);
+    uint8_t mask_bytes[8] = {};
+    hn::StoreMaskBits(d8, at_scale, mask_bytes);
+    uint64_t mask_bits;
+    std::memcpy(&mask_bits, mask_bytes, sizeof(mask_bits));
+    not_below |= mask_bits << 4 * i;
+    const auto lift = hn::BitCast(du, hn::IfThenElse(at_scale, lift_if_at_scale, lift_if_below));
+    const auto mask = hn::Set(du, static_cast<uint32_t>(kExponent));
+    const auto lift0 = hn::BitCast(di, hn::And(hn::ShiftLeft<23>(lift), mask));
+    const auto lift1 = hn::BitCast(di, hn::And(hn::ShiftLeft<15>(lift), mask));
+    const auto lift2 = hn::BitCast(di, hn::And(hn::ShiftLeft<7>(lift), mask));
+    const auto lift3 = hn::BitCast(di, hn::And(hn::ShiftRight<1>(lift), mask));
+    StoreCodes<kBits>(Codes<kBits, kTruncate>(LoadBits(in + i), lift0),
+                      Codes<kBits, kTruncate>(LoadBits(in + kBlock + i), lift1),
+                      Codes<kBits, kTruncate>(LoadBits(in + 2 * kBlock + i), lift2),
+                      Codes<kBits, kTruncate>(LoadBits(in + 3 * kBlock + i), lift3), exact,
+                      codes + i, stride);
   }
-  *scale = static_cast<uint8_t>(hn::GetLane(scales) >> kExponentAt);
-  *micro = static_cast<uint8_t>(EvenBits(below_bits));
+  for (int k = 0; k < 4; ++k) {
+    // The first bit of each of eight bytes, moved into the highest byte.
+    const uint64_t pair_bits = ~not_below >> k & 0x0101010101010101u;
+    micro[k] = static_cast<uint8_t>(pair_bits * 0x0102040810204080u >> 56);
+  }
 }
 
 #endif  // HWY_TARGET != HWY_SCALAR
 
-HWY_INLINE void Prefetch(const char* p) { __builtin_prefetch(p, 0, 2); }
+// What is needed soon: elements as the tile's own, and the place of as many encoded bytes.
+struct Ahead {
+  const char* in;
+  const char* out;
+  size_t out_bytes;
+};
 
-// Whole blocks only: cols is a multiple of 16, and so are rows if blocks run along columns.
+// Cols are a multiple of kStep; if blocks run along columns, of kBlock, and rows too.
 template <int kBits, bool kTruncate>
-HWY_INLINE void EncodeBlocks(const Tile& tile, const float* in, size_t ld, const char* ahead,
-                             uint8_t* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT micro,
-                             uint8_t* HWY_RESTRICT codes) {
+HWY_INLINE void EncodeBlocks(const Tile& tile, const float* in, size_t ld, const Ahead& ahead,
+                             const Planes<uint8_t>& out) {
+  constexpr size_t kGroupBytes = 2 * (kBits + 1);
+  const size_t groups = tile.cols / kBlock;
+  // Codes go to their place packed, or as bytes to where they are packed from.
+  HWY_ALIGN uint8_t unpacked[kWholeBlocks || kBits == 7 ? 1 : kRows * kCols];
+  constexpr bool kDirect = kWholeBlocks || kBits == 7;
+  uint8_t* const codes = kDirect ? out.codes : unpacked;
+  constexpr size_t kStride = kDirect ? kGroupBytes : kBlock;  // of groups of 16 codes
+  const size_t out_step = ahead.out_bytes * kStep / (tile.rows * tile.cols);
+  const char* ahead_out = ahead.out;
   if (tile.by_column) {
     const size_t lanes = hn::Lanes(Floats());
     for (size_t r = 0; r < tile.rows; r += kBlock) {
+      const size_t first = r / kBlock * tile.cols;
       for (size_t c = 0; c < tile.cols; c += lanes) {
-        if (c % kBlock == 0) {
-          for (size_t i = 0; i < kBlock; ++i) Prefetch(ahead + 4 * ((r + i) * ld + c));
+        for (size_t i = 0; i < lanes * kBlock; i += kStep, ahead_out += out_step) {
+          Prefetch(ahead_out);
         }
-        EncodeAcross<kBits, kTruncate>(in + r * ld + c, ld, scales + r / kBlock * tile.cols + c,
-                                       micro + r / kBlock * tile.cols + c,
-                                       codes + r * tile.cols + c, tile.cols);
+        EncodeAcross<kBits, kTruncate>(
+            in + r * ld + c, ld, ahead.in + sizeof(float) * (r * ld + c),
+            (groups - c / kBlock) * kGroupBytes < 16, out.scales + first + c, out.micro + first + c,
+            codes + (r * groups + c / kBlock) * kStride + c % kBlock, groups * kStride);
       }
     }
   } else {
-    const size_t blocks = tile.cols / kBlock;
     for (size_t r = 0; r < tile.rows; ++r) {
-      for (size_t b = 0; b < blocks; ++b) {
-        const size_t n = r * blocks + b;
-        Prefetch(ahead + 4 * (r * ld + b * kBlock));
+      for (size_t b = 0; b < groups; b += 4, ahead_out += out_step) {
+        const size_t n = r * groups + b;
+        const size_t at = r * ld + b * kBlock;
+        for (size_t i = 0; i < kStep; i += kBlock) Prefetch(ahead.in + sizeof(float) * (at + i));
+        Prefetch(ahead_out);
 #if HWY_TARGET == HWY_SCALAR
-        EncodeAcross<kBits, kTruncate>(in + r * ld + b * kBlock, 1, scales + n, micro + n,
-                                       codes + n * kBlock, 1);
+        for (size_t i = 0; i < 4; ++i) {
+          EncodeAcross<kBits, kTruncate>(in + at + i * kBlock, 1, ahead.in, true,
+                                         out.scales + n + i, out.micro + n + i,
+                                         codes + (n + i) * kBlock, 1);
+        }
 #else
-        EncodeAlong<kBits, kTruncate>(in + r * ld + b * kBlock, scales + n, micro + n,
-                                      codes + n * kBlock);
+        EncodeFourAlong<kBits, kTruncate>(in + at, n + 4 == tile.rows * groups, out.scales + n,
+                                          out.micro + n, codes + n * kStride, kStride);
 #endif
       }
     }
   }
+  if constexpr (!kDirect) bp::PackGroups<kBits + 1>(codes, tile.rows * groups, out.codes);
 }
 
-// A block with a NaN or an infinity has no micro byte and no codes.
-void ClearNaNBlocks(const Tile& tile, const uint8_t* scales, uint8_t* micro, uint8_t* codes) {
-  const size_t across = tile.by_column ? tile.cols : tile.cols / kBlock;
-  const size_t blocks = (tile.by_column ? tile.rows / kBlock : tile.rows) * across;
-  const auto* found = static_cast<const uint8_t*>(std::memchr(scales, kNaNScale, blocks));
-  while (found != nullptr) {
-    const size_t n = static_cast<size_t>(found - scales);
-    micro[n] = 0;
-    if (tile.by_column) {
-      uint8_t* block = codes + n / across * kBlock * tile.cols + n % across;
-      for (size_t i = 0; i < kBlock; ++i) block[i * tile.cols] = 0;
-    } else {
-      std::memset(codes + n * kBlock, 0, kBlock);
+// Code number i of a group.
+template <int kBits>
+void SetCode(uint32_t code, size_t i, uint8_t* group) {
+  const size_t bit = i * (kBits + 1);
+  uint8_t* byte = group + bit / 8;
+  const uint32_t shifted = code << bit % 8;
+  const uint32_t mask = ((1u << (kBits + 1)) - 1) << bit % 8;
+  byte[0] = static_cast<uint8_t>((byte[0] & ~mask) | shifted);
+  if (mask > 0xff) byte[1] = static_cast<uint8_t>((byte[1] & ~(mask >> 8)) | shifted >> 8);
+}
+
+// M for a float's magnitude bits, by E - D.
+template <int kBits, bool kTruncate>
+uint32_t RoundedMagnitude(uint32_t magnitude, uint32_t exponent) {
+  const uint32_t own = magnitude >> kExponentAt;
+  if (own == 0) return 0;
+  const uint32_t significand = (magnitude & 0x7fffff) | 0x800000;
+  const uint32_t drop = 24 - kBits + exponent - own;  // last bits, at least 17
+  if (drop > 25) return 0;
+  uint32_t m = significand >> drop;
+  if (!kTruncate) {
+    const uint32_t rest = significand & ((1u << drop) - 1);
+    const uint32_t half = 1u << (drop - 1);
+    if (rest > half || (rest == half && (m & 1) != 0)) ++m;
+  }
+  return HWY_MIN(m, (1u << kBits) - 1);
+}
+
+template <int kBits>
+HWY_INLINE bool IsUsual(uint8_t scale) {
+  return scale == 0 || (scale >= kLeastScale<kBits> && scale <= kMostScale<kBits>);
+}
+
+// Encodes those blocks of an encoded tile again, one by one, whose scales the vectors cannot do. If
+// there is a NaN or an infinity in it, the block has no micro byte and no codes.
+template <int kBits, bool kTruncate>
+HWY_INLINE void RepairBlocks(const Tile& tile, const float* in, size_t ld,
+                             const Planes<uint8_t>& out) {
+  const size_t groups = (tile.cols + kBlock - 1) / kBlock;
+  const size_t across = tile.by_column ? tile.cols : groups;
+  const size_t blocks = (tile.by_column ? (tile.rows + kBlock - 1) / kBlock : tile.rows) * across;
+  const hn::ScalableTag<uint8_t> d8;
+  const size_t lanes = hn::Lanes(d8);
+  for (size_t n = 0; n < blocks; ++n) {
+    if (n + lanes <= blocks) {
+      const auto scales = hn::LoadU(d8, out.scales + n);
+      const auto clamped =
+          hn::Max(hn::Min(scales, hn::Set(d8, kMostScale<kBits>)), hn::Set(d8, kLeastScale<kBits>));
+      if (hn::AllTrue(d8, hn::Or(hn::Eq(scales, clamped), hn::Eq(scales, hn::Zero(d8))))) {
+        n += lanes - 1;
+        continue;
+      }
     }
-    found = static_cast<const uint8_t*>(std::memchr(found + 1, kNaNScale, blocks - n - 1));
+    const uint8_t scale = out.scales[n];
+    if (IsUsual<kBits>(scale)) continue;
+    if (scale == kNaNScale) out.micro[n] = 0;
+    for (size_t i = 0; i < kBlock; ++i) {
+      const size_t r = tile.by_column ? n / across * kBlock + i : n / across;
+      const size_t c = tile.by_column ? n % across : n % across * kBlock + i;
+      if (r >= tile.rows) break;
+      uint32_t bits = 0;  // codes of padding are stored too
+      if (c < tile.cols) std::memcpy(&bits, in + r * ld + c, sizeof(bits));
+      uint32_t code = 0;
+      if (scale != kNaNScale) {
+        const uint32_t exponent = scale - (out.micro[n] >> i / 2 & 1u);
+        code =
+            RoundedMagnitude<kBits, kTruncate>(bits & kMagnitude, exponent) | bits >> 31 << kBits;
+      }
+      SetCode<kBits>(code, c % kBlock, out.codes + (r * groups + c / kBlock) * 2 * (kBits + 1));
+    }
   }
 }
 
-// How a ragged tile lies in one of whole blocks.
+// How a ragged tile lies in one of whole blocks, whose columns are a multiple of `unit`.
 struct Padded {
-  explicit Padded(const Tile& tile) : tile(tile), whole(tile) {
-    whole.cols = (tile.cols + kBlock - 1) / kBlock * kBlock;
+  Padded(const Tile& tile, size_t unit) : tile(tile), whole(tile) {
+    groups = (tile.cols + kBlock - 1) / kBlock;
+    whole.cols = (tile.cols + unit - 1) / unit * unit;
     if (tile.by_column) whole.rows = (tile.rows + kBlock - 1) / kBlock * kBlock;
-    across = tile.by_column ? tile.cols : whole.cols / kBlock;
-    whole_across = tile.by_column ? whole.cols : across;
+    across = tile.by_column ? tile.cols : groups;
+    whole_across = tile.by_column ? whole.cols : whole.cols / kBlock;
     down = tile.by_column ? whole.rows / kBlock : tile.rows;
   }
   bool ragged() const { return whole.cols != tile.cols || whole.rows != tile.rows; }
 
   Tile tile;
   Tile whole;
+  size_t groups;        // of codes in a row, stored
   size_t across;        // blocks in a row of blocks, stored
   size_t whole_across;  // with those of padding only
   size_t down;          // rows of blocks
@@ -241,7 +431,8 @@ void ClearPaddingPairs(const Padded& padded, uint8_t* micro) {
     for (size_t c = 0; c < padded.whole_across; ++c) last[c] &= pairs;
   } else {
     const uint8_t pairs = PairsOf(tile.cols - (padded.across - 1) * kBlock);
-    for (size_t r = 0; r < padded.down; ++r) micro[(r + 1) * padded.across - 1] &= pairs;
+    uint8_t* last = micro + padded.across - 1;
+    for (size_t r = 0; r < padded.down; ++r) last[r * padded.whole_across] &= pairs;
   }
 }
 
@@ -250,38 +441,40 @@ void EncodeRagged(const Padded& padded, const float* in, size_t ld, const Planes
   const Tile& tile = padded.tile;
   const Tile& whole = padded.whole;
   HWY_ALIGN float values[kRows * kCols];
-  HWY_ALIGN uint8_t codes[kRows * kCols];
+  uint8_t codes[kRows * kCols];
   uint8_t scales[kMostBlocks];
   uint8_t micro[kMostBlocks];
   std::memset(values, 0, whole.rows * whole.cols * sizeof(float));
   for (size_t r = 0; r < tile.rows; ++r) {
     std::memcpy(values + r * whole.cols, in + r * ld, tile.cols * sizeof(float));
   }
-  EncodeBlocks<kBits, kTruncate>(whole, values, whole.cols, reinterpret_cast<const char*>(values),
-                                 scales, micro, codes);
+  const Ahead ahead{reinterpret_cast<const char*>(values), reinterpret_cast<const char*>(codes), 0};
+  EncodeBlocks<kBits, kTruncate>(whole, values, whole.cols, ahead, {scales, micro, codes});
   ClearPaddingPairs(padded, micro);
-  ClearNaNBlocks(whole, scales, micro, codes);
   for (size_t r = 0; r < padded.down; ++r) {
     std::memcpy(out.scales + r * padded.across, scales + r * padded.whole_across, padded.across);
     std::memcpy(out.micro + r * padded.across, micro + r * padded.whole_across, padded.across);
   }
-  bp::PackGroups<kBits + 1>(codes, tile.rows * whole.cols / kBlock, out.codes);
+  constexpr size_t kGroupBytes = 2 * (kBits + 1);
+  for (size_t r = 0; r < tile.rows; ++r) {
+    std::memcpy(out.codes + r * padded.groups * kGroupBytes,
+                codes + r * (whole.cols / kBlock) * kGroupBytes, padded.groups * kGroupBytes);
+  }
 }
 
 template <int kBits, bool kTruncate>
 void EncodeTile(const Tile& tile, const float* in, size_t ld, const char* ahead,
                 const Planes<uint8_t>& out) {
-  const Padded padded(tile);
-  if (padded.ragged()) return EncodeRagged<kBits, kTruncate>(padded, in, ld, out);
-  if constexpr (kBits == 7) {
-    EncodeBlocks<kBits, kTruncate>(tile, in, ld, ahead, out.scales, out.micro, out.codes);
-    ClearNaNBlocks(tile, out.scales, out.micro, out.codes);
+  const Padded padded(tile, tile.by_column ? kBlock : kStep);
+  if (padded.ragged()) {
+    EncodeRagged<kBits, kTruncate>(padded, in, ld, out);
   } else {
-    HWY_ALIGN uint8_t codes[kRows * kCols];
-    EncodeBlocks<kBits, kTruncate>(tile, in, ld, ahead, out.scales, out.micro, codes);
-    ClearNaNBlocks(tile, out.scales, out.micro, codes);
-    bp::PackGroups<kBits + 1>(codes, tile.rows * tile.cols / kBlock, out.codes);
+    const size_t bytes =
+        static_cast<size_t>(out.codes - out.scales) + tile.rows * padded.groups * 2 * (kBits + 1);
+    EncodeBlocks<kBits, kTruncate>(
+        tile, in, ld, {ahead, reinterpret_cast<const char*>(out.scales + bytes), bytes}, out);
   }
+  RepairBlocks<kBits, kTruncate>(tile, in, ld, out);
 }
 
 // ---- Decoding
@@ -475,7 +668,7 @@ void DecodeRagged(const Padded& padded, const uint8_t* codes, const Planes<const
 
 template <int kBits, class Operation>
 void DecodeTile(const Tile& tile, const Planes<const uint8_t>& in, size_t ld, float* out) {
-  const Padded padded(tile);
+  const Padded padded(tile, kBlock);
   // A band of rows that the tile lacks has no codes either.
   HWY_ALIGN uint8_t unpacked[kRows * kCols];
   const uint8_t* codes = unpacked;
