@@ -30,8 +30,11 @@ constexpr int32_t kMagnitude = 0x7fffffff;
 constexpr int32_t kInfinity = 0x7f800000;
 constexpr int32_t kNan = 0x7fc00000;
 // The rows of a tile are short runs in distant pages, which hardware prefetchers do not follow.
-// This many elements on is the same row of the next tile.
-constexpr size_t kPrefetchElements = kMaxCols;
+// This many elements on is the same row of the next tile: from memory to the second cache. This
+// many rows on, the tile's own: from there to the first cache, which would not hold all rows of two
+// tiles if they are a power of two apart.
+constexpr size_t kFarElements = kMaxCols;
+constexpr size_t kNearRows = 3;
 
 // Blocks whose largest element has a biased exponent below kLift + emax or above kHigh are not
 // encoded as they are: they are first lifted by 2^kLift or lowered by 2^kLower. In between, an FP32
@@ -44,14 +47,15 @@ constexpr int kHigh = 224;
 constexpr int kLowScale = 64;
 constexpr int kRaise = 149;
 
-HWY_INLINE void PrefetchRow(const float* row, size_t cols) {
-  for (size_t c = 0; c < cols; c += kGroup) {
-    __builtin_prefetch(row + kPrefetchElements + c, 0, 2);
-  }
+HWY_INLINE void PrefetchFar(const float* row, size_t cols) {
+  for (size_t c = 0; c < cols; c += kGroup) __builtin_prefetch(row + kFarElements + c, 0, 2);
+}
+HWY_INLINE void PrefetchNear(const float* row, size_t cols, size_t ld) {
+  for (size_t c = 0; c < cols; c += kGroup) __builtin_prefetch(row + kNearRows * ld + c, 0, 3);
 }
 HWY_INLINE void PrefetchRowToWrite(const float* row, size_t cols) {
   for (size_t c = 0; c < cols; c += kGroup) {
-    __builtin_prefetch(row + kPrefetchElements + c, 1, 2);
+    __builtin_prefetch(row + kFarElements + c, 1, 2);
   }
 }
 
@@ -67,40 +71,49 @@ struct SmallFloat {
   // What is taken from a block's largest exponent to get `lowest`, and the least `lowest`.
   static constexpr int kToLowest = kEmax - 1 + kBias;
   static constexpr int kLeastLowest = kLift + 1 - kBias;
-  // What a scale's exponent is lowered by to multiply Value.
-  static constexpr int kValueShift = 0;
+  // Value gives multiples of the least element.
+  static constexpr int kValueShift = kBias - 1 + kMantissaBits;
   static constexpr bool kHasSpecials = kSpecial < 256;
+  static constexpr int kLeastSpecial = kSpecial;
 
-  // Rounds by adding the power of two whose unit is the element's, takes that away from the bits,
-  // and adds the exponent: rounding up to the next binade carries.
+  // Rounds by adding the power of two whose unit is the element's, takes the element's binade away
+  // from the bits, and adds that counted from `lowest`: rounding up to the next binade carries. The
+  // code is in the low byte. The product is exact, so that fusing it changes nothing.
   static HWY_INLINE Ints Code(FloatTag df, Floats x, Ints lowest) {
     const IntTag di;
     constexpr int kDrop = 23 - kMantissaBits;
     const auto bits = hn::BitCast(di, x);
     const auto magnitude = hn::And(bits, hn::Set(di, kMagnitude));
     const auto binade = hn::And(hn::Max(magnitude, lowest), hn::Set(di, kInfinity));
-    const auto unit = hn::Add(binade, hn::Set(di, kDrop << 23));
-    const auto sum = hn::BitCast(di, hn::Add(hn::BitCast(df, magnitude), hn::BitCast(df, unit)));
-    const auto code = hn::Add(hn::Sub(sum, unit), hn::ShiftRight<kDrop>(hn::Sub(binade, lowest)));
-    const auto sign = hn::And(hn::ShiftRight<32 - kBits>(bits), hn::Set(di, kSignBit));
-    return hn::Or(hn::Min(code, hn::Set(di, kMaxCode)), sign);
+    const auto sum =
+        hn::MulAdd(hn::BitCast(df, binade), hn::Set(df, static_cast<float>(1 << kDrop)),
+                   hn::BitCast(df, magnitude));
+    const auto code = hn::Add(hn::Sub(hn::BitCast(di, sum), binade),
+                              hn::ShiftRight<kDrop>(hn::Sub(binade, lowest)));
+    return hn::OrAnd(hn::Min(code, hn::Set(di, (kDrop << 23) + kMaxCode)),
+                     hn::ShiftRight<32 - kBits>(bits), hn::Set(di, kSignBit));
   }
 
-  // The value of a code without its sign; infinity and NaN are FP32's.
+  // The value of a code without its sign, times 2^kValueShift; infinity and NaN are FP32's.
+  template <bool kSpecials>
   static HWY_INLINE Floats Value(FloatTag df, Ints code) {
     const IntTag di;
     const auto magnitude = hn::And(code, hn::Set(di, kSignBit - 1));
-    const auto shifted = hn::ShiftLeft<23 - kMantissaBits>(magnitude);
-    auto normal = hn::Add(shifted, hn::Set(di, (127 - kBias) << 23));
-    if (kHasSpecials) {
+    auto normal = hn::Add(hn::ShiftLeft<23 - kMantissaBits>(magnitude),
+                          hn::Set(di, (127 - kBias + kValueShift) << 23));
+    if (kSpecials && kHasSpecials) {
       const auto is_special = hn::Gt(magnitude, hn::Set(di, kSpecial - 1));
       normal = hn::IfThenElse(is_special, hn::Or(normal, hn::Set(di, kInfinity)), normal);
     }
-    // As if it were of the binade above, less what is too much then.
-    const auto one = hn::Set(di, (128 - kBias) << 23);
-    const auto denormal = hn::Sub(hn::BitCast(df, hn::Add(shifted, one)), hn::BitCast(df, one));
     const auto is_denormal = hn::RebindMask(df, hn::Lt(magnitude, hn::Set(di, 1 << kMantissaBits)));
-    return hn::IfThenElse(is_denormal, denormal, hn::BitCast(df, normal));
+    return hn::IfThenElse(is_denormal, hn::ConvertTo(df, magnitude), hn::BitCast(df, normal));
+  }
+  // With its sign; no infinity and no NaN.
+  static HWY_INLINE Floats FiniteValue(FloatTag df, Ints code) {
+    const IntTag di;
+    const auto bits = hn::BitCast(di, Value<false>(df, code));
+    return hn::BitCast(df,
+                       hn::OrAnd(bits, hn::ShiftLeft<32 - kBits>(code), hn::Set(di, ~kMagnitude)));
   }
   static HWY_INLINE Ints Sign(Ints code) {
     const IntTag di;
@@ -116,6 +129,7 @@ struct Integer {
   static constexpr int kLeastLowest = kLift;
   static constexpr int kValueShift = 6;
   static constexpr bool kHasSpecials = false;
+  static constexpr int kLeastSpecial = 256;
 
   static HWY_INLINE Ints Code(FloatTag df, Floats x, Ints lowest) {
     const IntTag di;
@@ -124,8 +138,12 @@ struct Integer {
     const auto code = hn::Sub(hn::BitCast(di, hn::Add(x, hn::BitCast(df, unit))), unit);
     return hn::Max(hn::Min(code, hn::Set(di, 127)), hn::Set(di, -127));
   }
+  static HWY_INLINE Floats FiniteValue(FloatTag df, Ints code) {
+    return hn::ConvertTo(df, hn::ShiftRight<24>(hn::ShiftLeft<24>(code)));
+  }
+  template <bool kSpecials>
   static HWY_INLINE Floats Value(FloatTag df, Ints code) {
-    return hn::Abs(hn::ConvertTo(df, hn::ShiftRight<24>(hn::ShiftLeft<24>(code))));
+    return hn::Abs(FiniteValue(df, code));
   }
   static HWY_INLINE Ints Sign(Ints code) {
     const IntTag di;
@@ -138,6 +156,130 @@ using E5m2 = SmallFloat<5, 2, 0x7b, 0x7c>;
 using E2m3 = SmallFloat<2, 3, 0x1f>;
 using E3m2 = SmallFloat<3, 2, 0x1f>;
 using E2m1 = SmallFloat<2, 1, 0x7>;
+
+// ---- Codes of 6 and 4 bits.
+
+#if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
+
+template <int kBits>
+HWY_INLINE void Pack(const uint8_t* codes, size_t groups, uint8_t* out) {
+  bp::PackGroups<kBits>(codes, groups, out);
+}
+template <int kBits>
+HWY_INLINE void Unpack(const uint8_t* in, size_t groups, uint8_t* codes) {
+  bp::UnpackGroups<kBits>(in, groups, codes);
+}
+
+#else
+
+using ByteTag = HWY_CAPPED(uint8_t, 64);
+constexpr size_t kBytes = hn::MaxLanes(ByteTag());
+
+// Between four codes in three bytes, four times in twelve bytes, and a code in each byte. Where the
+// bytes of a vector go, and where its 32-bit words go, that is: words 0 to 2 of each 128 bits in a
+// row.
+struct SixBits {
+  alignas(16) uint8_t pack[16] = {};
+  alignas(16) uint8_t unpack[16] = {};
+  alignas(64) int32_t join[16] = {};
+  alignas(64) int32_t part[16] = {};
+
+  constexpr SixBits() {
+    for (int i = 0; i < 16; ++i) {
+      pack[i] = static_cast<uint8_t>(i < 12 ? i / 3 * 4 + i % 3 : 0x80);
+      unpack[i] = static_cast<uint8_t>(i % 4 < 3 ? i / 4 * 3 + i % 4 : 0x80);
+      const int words = static_cast<int>(kBytes / 4);
+      join[i] = i < words / 4 * 3 ? i / 3 * 4 + i % 3 : 0;
+      part[i] = i < words && i % 4 < 3 ? i / 4 * 3 + i % 4 : 0;
+    }
+  }
+};
+constexpr SixBits kSixBits;
+
+// A vector of codes at a time, which writes a whole vector, then group by group.
+HWY_INLINE void PackSix(const uint8_t* HWY_RESTRICT codes, size_t groups,
+                        uint8_t* HWY_RESTRICT out) {
+  const ByteTag d8;
+  const hn::Repartition<uint16_t, ByteTag> d16;
+  const hn::Repartition<uint32_t, ByteTag> d32;
+  const size_t at_once = kBytes / kGroup;
+  const auto order = hn::LoadDup128(d8, kSixBits.pack);
+  const auto join = hn::SetTableIndices(d32, kSixBits.join);
+  size_t g = 0;
+  for (; g * 12 + kBytes <= groups * 12; g += at_once) {
+    const auto one = hn::BitCast(d16, hn::LoadU(d8, codes + g * kGroup));
+    const auto two =
+        hn::BitCast(d32, hn::OrAnd(hn::And(one, hn::Set(d16, uint16_t{0x3f})),
+                                   hn::ShiftRight<2>(one), hn::Set(d16, uint16_t{0xfc0})));
+    const auto four = hn::OrAnd(hn::And(two, hn::Set(d32, 0xfffu)), hn::ShiftRight<4>(two),
+                                hn::Set(d32, 0xfff000u));
+    const auto joined = hn::TableLookupBytesOr0(hn::BitCast(d8, four), order);
+    hn::StoreU(hn::BitCast(d8, hn::TableLookupLanes(hn::BitCast(d32, joined), join)), d8,
+               out + g * 12);
+  }
+  bp::PackGroups<6>(codes + g * kGroup, groups - g, out + g * 12);
+}
+
+HWY_INLINE void UnpackSix(const uint8_t* HWY_RESTRICT in, size_t groups,
+                          uint8_t* HWY_RESTRICT codes) {
+  const ByteTag d8;
+  const hn::Repartition<uint32_t, ByteTag> d32;
+  const size_t at_once = kBytes / kGroup;
+  const auto order = hn::LoadDup128(d8, kSixBits.unpack);
+  const auto part = hn::SetTableIndices(d32, kSixBits.part);
+  size_t g = 0;
+  for (; g * 12 + kBytes <= groups * 12; g += at_once) {
+    const auto joined = hn::BitCast(d32, hn::LoadU(d8, in + g * 12));
+    const auto parted = hn::BitCast(d8, hn::TableLookupLanes(joined, part));
+    const auto four = hn::BitCast(d32, hn::TableLookupBytesOr0(parted, order));
+    auto one = hn::And(four, hn::Set(d32, 0x3fu));
+    one = hn::OrAnd(one, hn::ShiftLeft<2>(four), hn::Set(d32, 0x3f00u));
+    one = hn::OrAnd(one, hn::ShiftLeft<4>(four), hn::Set(d32, 0x3f0000u));
+    one = hn::OrAnd(one, hn::ShiftLeft<6>(four), hn::Set(d32, 0x3f000000u));
+    hn::StoreU(hn::BitCast(d8, one), d8, codes + g * kGroup);
+  }
+  bp::UnpackGroups<6>(in + g * 12, groups - g, codes + g * kGroup);
+}
+
+HWY_INLINE void PackFour(const uint8_t* HWY_RESTRICT codes, size_t groups,
+                         uint8_t* HWY_RESTRICT out) {
+  const ByteTag d8;
+  const hn::Repartition<uint16_t, ByteTag> d16;
+  const hn::Half<ByteTag> half;
+  size_t i = 0;
+  for (; i + kBytes <= groups * kGroup; i += kBytes) {
+    const auto one = hn::BitCast(d16, hn::LoadU(d8, codes + i));
+    hn::StoreU(hn::TruncateTo(half, hn::Or(one, hn::ShiftRight<4>(one))), half, out + i / 2);
+  }
+  bp::PackGroups<4>(codes + i, groups - i / kGroup, out + i / 2);
+}
+
+HWY_INLINE void UnpackFour(const uint8_t* HWY_RESTRICT in, size_t groups,
+                           uint8_t* HWY_RESTRICT codes) {
+  const ByteTag d8;
+  const hn::Repartition<uint16_t, ByteTag> d16;
+  const hn::Half<ByteTag> half;
+  size_t i = 0;
+  for (; i + kBytes <= groups * kGroup; i += kBytes) {
+    const auto two = hn::PromoteTo(d16, hn::LoadU(half, in + i / 2));
+    const auto one = hn::And(hn::Or(two, hn::ShiftLeft<4>(two)), hn::Set(d16, uint16_t{0x0f0f}));
+    hn::StoreU(hn::BitCast(d8, one), d8, codes + i);
+  }
+  bp::UnpackGroups<4>(in + i / 2, groups - i / kGroup, codes + i);
+}
+
+template <int kBits>
+HWY_INLINE void Pack(const uint8_t* codes, size_t groups, uint8_t* out) {
+  if (kBits == 6) PackSix(codes, groups, out);
+  if (kBits == 4) PackFour(codes, groups, out);
+}
+template <int kBits>
+HWY_INLINE void Unpack(const uint8_t* in, size_t groups, uint8_t* codes) {
+  if (kBits == 6) UnpackSix(in, groups, codes);
+  if (kBits == 4) UnpackFour(in, groups, codes);
+}
+
+#endif  // HWY_TARGET
 
 // ---- Encoding.
 
@@ -184,77 +326,171 @@ HWY_INLINE int32_t EncodeRowBlock(const float* in, uint8_t* codes) {
   return hn::GetLane(largest);
 }
 
-// The codes of a whole tile and the bits of its blocks' largest magnitudes, which come as zeros.
-// Codes of blocks that have to be lifted or lowered are wrong.
+#if HWY_TARGET != HWY_SCALAR
+
+// In each lane the largest of a block's lanes, not yet across lanes.
+HWY_INLINE Ints LargestOfBlock(const float* in) {
+  const size_t lanes = hn::Lanes(IntTag());
+  auto largest = Magnitude(in);
+  for (size_t i = lanes; i < kBlock; i += lanes) largest = hn::Max(largest, Magnitude(in + i));
+  return largest;
+}
+
+template <class Format, int kBlockInRow>
+HWY_INLINE void EncodeOneOfFour(const float* HWY_RESTRICT in, Ints largest,
+                                uint8_t* HWY_RESTRICT codes) {
+  const FloatTag df;
+  const auto lowest = Lowest<Format>(hn::Broadcast<kBlockInRow>(largest));
+  for (size_t i = kBlockInRow * kBlock; i < (kBlockInRow + 1) * kBlock; i += hn::Lanes(df)) {
+    StoreCodes(Format::Code(df, hn::LoadU(df, in + i), lowest), codes + i);
+  }
+}
+
+// Four blocks of a row at once: their maxima across lanes share the shuffles. Writes up to kGroup
+// elements of `largest`.
+template <class Format>
+HWY_INLINE void EncodeFourRowBlocks(const float* HWY_RESTRICT in, int32_t* HWY_RESTRICT largest,
+                                    uint8_t* HWY_RESTRICT codes) {
+  const IntTag di;
+  const hn::Repartition<int64_t, IntTag> d64;
+  const auto a = LargestOfBlock(in);
+  const auto b = LargestOfBlock(in + kBlock);
+  const auto c = LargestOfBlock(in + 2 * kBlock);
+  const auto d = LargestOfBlock(in + 3 * kBlock);
+  const auto ab =
+      hn::BitCast(d64, hn::Max(hn::InterleaveLower(di, a, b), hn::InterleaveUpper(di, a, b)));
+  const auto cd =
+      hn::BitCast(d64, hn::Max(hn::InterleaveLower(di, c, d), hn::InterleaveUpper(di, c, d)));
+  auto all = hn::Max(hn::BitCast(di, hn::InterleaveLower(d64, ab, cd)),
+                     hn::BitCast(di, hn::InterleaveUpper(d64, ab, cd)));
+  // Now across the 128-bit pieces, each of which holds a, b, c, d.
+  if (hn::MaxLanes(di) > 4) all = hn::Max(all, hn::ConcatLowerUpper(di, all, all));
+  if (hn::MaxLanes(di) > 8) all = hn::Max(all, hn::ReverseBlocks(di, all));
+  hn::StoreU(all, di, largest);  // more than four: the next blocks' own come later
+  EncodeOneOfFour<Format, 0>(in, all, codes);
+  EncodeOneOfFour<Format, 1>(in, all, codes);
+  EncodeOneOfFour<Format, 2>(in, all, codes);
+  EncodeOneOfFour<Format, 3>(in, all, codes);
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
+
+// The codes of a whole tile, a byte each, whole groups in each row, and the bits of its blocks'
+// largest magnitudes, which come as zeros. Codes of blocks that have to be lifted or lowered are
+// wrong.
 template <class Format>
 HWY_INLINE void EncodeRowBlocks(const TileShape& shape, const float* HWY_RESTRICT in, size_t ld,
-                                int32_t* HWY_RESTRICT largest, uint8_t* HWY_RESTRICT out) {
-  const size_t groups = (shape.cols + kGroup - 1) / kGroup;
-  uint8_t codes[kMaxCols];
+                                int32_t* HWY_RESTRICT largest, uint8_t* HWY_RESTRICT codes) {
   for (size_t r = 0; r < shape.rows; ++r) {
     const float* row = in + r * ld;
-    PrefetchRow(row, shape.cols);
-    uint8_t* to = Format::kBits == 8 ? out : codes;
+    PrefetchFar(row, shape.cols);
+    PrefetchNear(row, shape.cols, ld);
     size_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+    for (; c + 4 * kBlock <= shape.cols; c += 4 * kBlock) {
+      EncodeFourRowBlocks<Format>(row + c, largest, codes + c);
+      largest += 4;
+    }
+#endif
     for (; c + kBlock <= shape.cols; c += kBlock) {
-      *largest++ = EncodeRowBlock<Format, kBlock>(row + c, to + c);
+      *largest++ = EncodeRowBlock<Format, kBlock>(row + c, codes + c);
     }
     if (c < shape.cols) {
       float tail[kBlock] = {};
       std::memcpy(tail, row + c, (shape.cols - c) * sizeof(float));
       if (shape.cols - c > kGroup) {
-        *largest++ = EncodeRowBlock<Format, kBlock>(tail, to + c);
+        *largest++ = EncodeRowBlock<Format, kBlock>(tail, codes + c);
       } else {
-        *largest++ = EncodeRowBlock<Format, kGroup>(tail, to + c);
+        *largest++ = EncodeRowBlock<Format, kGroup>(tail, codes + c);
       }
     }
-    if (Format::kBits < 8) bp::PackGroups<Format::kBits>(codes, groups, out);
-    out += groups * 2 * Format::kBits;
+    codes += (shape.cols + kGroup - 1) / kGroup * kGroup;
+  }
+}
+
+// Blocks that are four vectors of columns next to each other, `padded` codes to a row.
+template <class Format>
+HWY_INLINE void EncodeFourVectors(const float* HWY_RESTRICT in, size_t ld, size_t rows,
+                                  size_t padded, int32_t* HWY_RESTRICT largest,
+                                  uint8_t* HWY_RESTRICT codes) {
+  const IntTag di;
+  const FloatTag df;
+  const size_t lanes = hn::Lanes(di);
+  // The rows can lie at addresses that share a few lines of the first cache, so that they are kept
+  // here rather than read again.
+  HWY_ALIGN float copy[kMaxRows * 4 * kGroup];
+  auto a = hn::Zero(di);
+  auto b = hn::Zero(di);
+  auto c = hn::Zero(di);
+  auto d = hn::Zero(di);
+  float* HWY_RESTRICT to = copy;
+  for (size_t r = 0; r < rows; ++r) {
+    const float* HWY_RESTRICT row = in + r * ld;
+    // Half of the next tile now and half in the second pass, which leaves the memory idle.
+    PrefetchFar(row, 2 * lanes);
+    PrefetchNear(row, 4 * lanes, ld);
+    for (size_t i = 0; i < 4 * lanes; i += lanes) hn::Store(hn::LoadU(df, row + i), df, to + i);
+    a = hn::Max(a, Magnitude(row));
+    b = hn::Max(b, Magnitude(row + lanes));
+    c = hn::Max(c, Magnitude(row + 2 * lanes));
+    d = hn::Max(d, Magnitude(row + 3 * lanes));
+    to += 4 * lanes;
+  }
+  hn::Store(a, di, largest);
+  hn::Store(b, di, largest + lanes);
+  hn::Store(c, di, largest + 2 * lanes);
+  hn::Store(d, di, largest + 3 * lanes);
+  a = Lowest<Format>(a);
+  b = Lowest<Format>(b);
+  c = Lowest<Format>(c);
+  d = Lowest<Format>(d);
+  const float* HWY_RESTRICT from = copy;
+  for (size_t r = 0; r < rows; ++r) {
+    PrefetchFar(in + r * ld + 2 * lanes, 2 * lanes);
+    StoreCodes(Format::Code(df, hn::Load(df, from), a), codes);
+    StoreCodes(Format::Code(df, hn::Load(df, from + lanes), b), codes + lanes);
+    StoreCodes(Format::Code(df, hn::Load(df, from + 2 * lanes), c), codes + 2 * lanes);
+    StoreCodes(Format::Code(df, hn::Load(df, from + 3 * lanes), d), codes + 3 * lanes);
+    from += 4 * lanes;
+    codes += padded;
+  }
+}
+
+// The same for one vector.
+template <class Format>
+HWY_INLINE void EncodeOneVector(const float* HWY_RESTRICT in, size_t ld, size_t rows, size_t padded,
+                                int32_t* HWY_RESTRICT largest, uint8_t* HWY_RESTRICT codes) {
+  const IntTag di;
+  const FloatTag df;
+  auto most = hn::Zero(di);
+  for (size_t r = 0; r < rows; ++r) most = hn::Max(most, Magnitude(in + r * ld));
+  hn::Store(most, di, largest);
+  const auto lowest = Lowest<Format>(most);
+  for (size_t r = 0; r < rows; ++r) {
+    StoreCodes(Format::Code(df, hn::LoadU(df, in + r * ld), lowest), codes + r * padded);
   }
 }
 
 template <class Format>
 HWY_INLINE void EncodeColumnBlocks(const TileShape& shape, const float* HWY_RESTRICT in, size_t ld,
-                                   int32_t* HWY_RESTRICT largest, uint8_t* HWY_RESTRICT out) {
-  const IntTag di;
-  const FloatTag df;
-  const size_t lanes = hn::Lanes(di);
-  const size_t groups = (shape.cols + kGroup - 1) / kGroup;
+                                   int32_t* HWY_RESTRICT largest, uint8_t* HWY_RESTRICT codes) {
+  const size_t lanes = hn::Lanes(IntTag());
+  const size_t padded = (shape.cols + kGroup - 1) / kGroup * kGroup;
   const size_t whole = shape.cols / kGroup * kGroup;
-  const size_t tail = shape.cols - whole;
-  // The tile's rows can lie at addresses that share a few lines of the first cache, so that they
-  // are kept here rather than read again.
-  HWY_ALIGN float copy[kMaxRows * kMaxCols];
-  for (size_t r = 0; r < shape.rows; ++r) {
-    const float* row = in + r * ld;
-    float* to = copy + r * kMaxCols;
-    PrefetchRow(row, shape.cols);
-    if (tail > 0) {
-      hn::StoreU(hn::Zero(df), df, to + whole);
-      for (size_t i = lanes; i < kGroup; i += lanes) hn::StoreU(hn::Zero(df), df, to + whole + i);
-      std::memcpy(to + whole, row + whole, tail * sizeof(float));
-      for (size_t c = whole; c < groups * kGroup; c += lanes) {
-        hn::StoreU(hn::Max(hn::LoadU(di, largest + c), Magnitude(to + c)), di, largest + c);
-      }
-    }
-    for (size_t c = 0; c < whole; c += lanes) {
-      hn::Store(hn::LoadU(df, row + c), df, to + c);
-      hn::StoreU(hn::Max(hn::LoadU(di, largest + c), Magnitude(row + c)), di, largest + c);
-    }
+  size_t c = 0;
+  for (; c + 4 * lanes <= whole; c += 4 * lanes) {
+    EncodeFourVectors<Format>(in + c, ld, shape.rows, padded, largest + c, codes + c);
   }
-  HWY_ALIGN int32_t lowest[kMaxCols];
-  for (size_t c = 0; c < groups * kGroup; c += lanes) {
-    hn::Store(Lowest<Format>(hn::LoadU(di, largest + c)), di, lowest + c);
+  for (; c < whole; c += lanes) {
+    EncodeOneVector<Format>(in + c, ld, shape.rows, padded, largest + c, codes + c);
   }
-  uint8_t codes[kMaxCols];
+  if (whole == padded) return;
+  HWY_ALIGN float tail[kMaxRows * kGroup] = {};
   for (size_t r = 0; r < shape.rows; ++r) {
-    const float* row = copy + r * kMaxCols;
-    uint8_t* to = Format::kBits == 8 ? out : codes;
-    for (size_t c = 0; c < groups * kGroup; c += lanes) {
-      StoreCodes(Format::Code(df, hn::Load(df, row + c), hn::Load(di, lowest + c)), to + c);
-    }
-    if (Format::kBits < 8) bp::PackGroups<Format::kBits>(codes, groups, out);
-    out += groups * 2 * Format::kBits;
+    std::memcpy(tail + r * kGroup, in + r * ld + whole, (shape.cols - whole) * sizeof(float));
+  }
+  for (; c < padded; c += lanes) {
+    EncodeOneVector<Format>(tail + c - whole, kGroup, shape.rows, padded, largest + c, codes + c);
   }
 }
 
@@ -330,20 +566,26 @@ void Rescale(const TileShape& shape, const float* in, size_t ld, const int32_t* 
   }
 }
 
+size_t Groups(const TileShape& shape) { return shape.rows * ((shape.cols + kGroup - 1) / kGroup); }
+
 template <class Format>
 HWY_INLINE void EncodeCodes(const TileShape& shape, const float* in, size_t ld, int32_t* largest,
-                            uint8_t* codes) {
+                            uint8_t* out) {
+  HWY_ALIGN uint8_t unpacked[Format::kBits < 8 ? kMaxRows * kMaxCols : 1];
+  uint8_t* const codes = Format::kBits < 8 ? unpacked : out;
   if (shape.column_blocks) {
     EncodeColumnBlocks<Format>(shape, in, ld, largest, codes);
   } else {
     EncodeRowBlocks<Format>(shape, in, ld, largest, codes);
   }
+  // All of them at the end, when what was just stored has left the store buffers.
+  if (Format::kBits < 8) Pack<Format::kBits>(codes, Groups(shape), out);
 }
 
 template <class Format>
 void EncodeTile(const TileShape& shape, const float* in, size_t ld, uint8_t* scales,
                 uint8_t* codes) {
-  HWY_ALIGN int32_t largest[kMaxBlocks] = {};
+  HWY_ALIGN int32_t largest[kMaxBlocks + kGroup] = {};
   EncodeCodes<Format>(shape, in, ld, largest, codes);
   if (HWY_UNLIKELY(ScalesOf<Format>(largest, Blocks(shape), scales))) {
     float rescaled[kMaxRows * kMaxCols];
@@ -370,21 +612,27 @@ struct Factors {
   HWY_ALIGN int32_t surplus[kMaxBlocks];
 };
 
+// Returns whether all elements are products of a finite value and a factor.
 template <class Format>
-HWY_INLINE void FactorsOf(const uint8_t* scales, size_t blocks, Factors* factors) {
+HWY_INLINE bool FactorsOf(const uint8_t* scales, size_t blocks, Factors* factors) {
   const IntTag di;
-  uint8_t padded[kMaxBlocks] = {};
+  uint8_t padded[kMaxBlocks];
+  std::memset(padded, 127, sizeof(padded));
   std::memcpy(padded, scales, blocks);
+  auto special = hn::Zero(di);
   for (size_t b = 0; b < kMaxBlocks; b += hn::Lanes(di)) {
     const auto scale = LoadCodes(padded + b);
     const auto raise =
         hn::IfThenElseZero(hn::Lt(scale, hn::Set(di, kLowScale)), hn::Set(di, kRaise << 23));
     const auto factor =
         hn::Add(hn::ShiftLeft<23>(hn::Sub(scale, hn::Set(di, Format::kValueShift))), raise);
-    hn::Store(hn::IfThenElse(hn::Eq(scale, hn::Set(di, 255)), hn::Set(di, kNan), factor), di,
+    const auto nan = hn::IfThenElseZero(hn::Eq(scale, hn::Set(di, 255)), hn::Set(di, kNan));
+    hn::Store(hn::IfThenElse(hn::Eq(scale, hn::Set(di, 255)), nan, factor), di,
               factors->factor + b);
     hn::Store(raise, di, factors->surplus + b);
+    special = hn::Or(special, hn::Or(nan, raise));
   }
+  return hn::AllTrue(di, hn::Eq(special, hn::Zero(di)));
 }
 
 // The elements of codes, exactly, denormals included. A product that is raised by 2^149 counts
@@ -392,7 +640,7 @@ HWY_INLINE void FactorsOf(const uint8_t* scales, size_t blocks, Factors* factors
 template <class Format>
 HWY_INLINE Floats Elements(FloatTag df, Ints code, Ints factor, Ints surplus) {
   const IntTag di;
-  const auto raised = hn::Mul(Format::Value(df, code), hn::BitCast(df, factor));
+  const auto raised = hn::Mul(Format::template Value<true>(df, code), hn::BitCast(df, factor));
   const auto raised_bits = hn::BitCast(di, raised);
   const auto one_unit = hn::Set(di, 150 << 23);  // 2^23 units
   const auto counted =
@@ -409,69 +657,102 @@ HWY_INLINE Floats Elements(FloatTag df, Ints code, Ints factor, Ints surplus) {
 }
 
 // One group of codes. Its elements have the factors from `factor` and `surplus` on, or all of them
-// the first.
-template <class Format, class Operation, bool kColumnBlocks>
+// the first. kPlain: FactorsOf returned true and no code is an infinity or NaN.
+template <class Format, class Operation, bool kColumnBlocks, bool kPlain>
 HWY_INLINE void DecodeGroup(const uint8_t* HWY_RESTRICT codes, const int32_t* HWY_RESTRICT factor,
                             const int32_t* HWY_RESTRICT surplus, float* HWY_RESTRICT out) {
   const IntTag di;
   const FloatTag df;
   for (size_t i = 0; i < kGroup; i += hn::Lanes(df)) {
+    const auto code = LoadCodes(codes + i);
     const auto f = kColumnBlocks ? hn::Load(di, factor + i) : hn::Set(di, *factor);
-    const auto s = kColumnBlocks ? hn::Load(di, surplus + i) : hn::Set(di, *surplus);
-    const auto value = Elements<Format>(df, LoadCodes(codes + i), f, s);
+    Floats value;
+    if (kPlain) {
+      value = hn::Mul(Format::FiniteValue(df, code), hn::BitCast(df, f));
+    } else {
+      const auto s = kColumnBlocks ? hn::Load(di, surplus + i) : hn::Set(di, *surplus);
+      value = Elements<Format>(df, code, f, s);
+    }
     hn::StoreU(Operation::Combine(df, out + i, value), df, out + i);
   }
 }
 
-template <class Format, class Operation, bool kColumnBlocks>
+template <class Format, class Operation, bool kColumnBlocks, bool kPlain>
 HWY_INLINE void DecodeRows(const TileShape& shape, const Factors& factors,
-                           const uint8_t* HWY_RESTRICT in, size_t ld, float* HWY_RESTRICT out) {
-  const size_t groups = (shape.cols + kGroup - 1) / kGroup;
+                           const uint8_t* HWY_RESTRICT codes, size_t ld, float* HWY_RESTRICT out) {
   const size_t across = (shape.cols + kBlock - 1) / kBlock;
   const size_t whole = shape.cols / kGroup * kGroup;
   const size_t tail = shape.cols - whole;
   const int32_t* factor = factors.factor;
   const int32_t* surplus = factors.surplus;
-  uint8_t unpacked[kMaxCols];
   for (size_t r = 0; r < shape.rows; ++r) {
     float* HWY_RESTRICT row = out + r * ld;
     PrefetchRowToWrite(row, shape.cols);
-    const uint8_t* codes = in;
-    if (Format::kBits < 8) {
-      bp::UnpackGroups<Format::kBits>(in, groups, unpacked);
-      codes = unpacked;
-    }
     size_t c = 0;
     for (; c < whole; c += kGroup) {
       const size_t block = kColumnBlocks ? c : c / kBlock;
-      DecodeGroup<Format, Operation, kColumnBlocks>(codes + c, factor + block, surplus + block,
-                                                    row + c);
+      DecodeGroup<Format, Operation, kColumnBlocks, kPlain>(codes + c, factor + block,
+                                                            surplus + block, row + c);
     }
     if (tail > 0) {
       const size_t block = kColumnBlocks ? c : c / kBlock;
       float group[kGroup] = {};
       std::memcpy(group, row + c, tail * sizeof(float));
-      DecodeGroup<Format, Operation, kColumnBlocks>(codes + c, factor + block, surplus + block,
-                                                    group);
+      DecodeGroup<Format, Operation, kColumnBlocks, kPlain>(codes + c, factor + block,
+                                                            surplus + block, group);
       std::memcpy(row + c, group, tail * sizeof(float));
+      c += kGroup;
     }
     if (!kColumnBlocks) {
       factor += across;
       surplus += across;
     }
-    in += groups * 2 * Format::kBits;
+    codes += c;
   }
 }
 
+bool ScanBytes(const uint8_t* HWY_RESTRICT in, size_t n, uint8_t mask, uint8_t limit) {
+  const hn::ScalableTag<uint8_t> d;
+  const size_t lanes = hn::Lanes(d);
+  const auto kept = hn::Set(d, mask);
+  auto largest = hn::Zero(d);
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    largest = hn::Max(largest, hn::And(hn::LoadU(d, in + i), kept));
+  }
+  const auto allowed = hn::Set(d, limit);
+  bool found = !hn::AllTrue(d, hn::Eq(hn::Max(largest, allowed), allowed));
+  for (; i < n; ++i) found |= (in[i] & mask) > limit;
+  return found;
+}
+
 template <class Format, class Operation>
-void DecodeTile(const TileShape& shape, const uint8_t* scales, const uint8_t* codes, size_t ld,
+void DecodeTile(const TileShape& shape, const uint8_t* scales, const uint8_t* in, size_t ld,
                 float* out) {
+  const size_t groups = Groups(shape);
+  const uint8_t* codes = in;
+  HWY_ALIGN uint8_t unpacked[Format::kBits < 8 ? kMaxRows * kMaxCols : 1];
+  if (Format::kBits < 8) {
+    Unpack<Format::kBits>(in, groups, unpacked);
+    codes = unpacked;
+  }
   Factors factors;
-  FactorsOf<Format>(scales, Blocks(shape), &factors);
+  bool plain = FactorsOf<Format>(scales, Blocks(shape), &factors);
+  if (Format::kHasSpecials) {
+    plain = plain && !ScanBytes(in, groups * kGroup, 0x7f, HWY_MIN(Format::kLeastSpecial - 1, 255));
+  }
   if (shape.column_blocks) {
-    DecodeRows<Format, Operation, true>(shape, factors, codes, ld, out);
+    if (HWY_LIKELY(plain)) {
+      DecodeRows<Format, Operation, true, true>(shape, factors, codes, ld, out);
+    } else {
+      DecodeRows<Format, Operation, true, false>(shape, factors, codes, ld, out);
+    }
   } else {
-    DecodeRows<Format, Operation, false>(shape, factors, codes, ld, out);
+    if (HWY_LIKELY(plain)) {
+      DecodeRows<Format, Operation, false, true>(shape, factors, codes, ld, out);
+    } else {
+      DecodeRows<Format, Operation, false, false>(shape, factors, codes, ld, out);
+    }
   }
 }
 
@@ -521,21 +802,6 @@ void AssignAny(Element element, const TileShape& shape, const uint8_t* scales, c
 void AddAny(Element element, const TileShape& shape, const uint8_t* scales, const uint8_t* codes,
             size_t ld, float* out) {
   DecodeAny<Add>(element, shape, scales, codes, ld, out);
-}
-
-bool ScanBytes(const uint8_t* HWY_RESTRICT in, size_t n, uint8_t mask, uint8_t limit) {
-  const hn::ScalableTag<uint8_t> d;
-  const size_t lanes = hn::Lanes(d);
-  const auto kept = hn::Set(d, mask);
-  auto largest = hn::Zero(d);
-  size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    largest = hn::Max(largest, hn::And(hn::LoadU(d, in + i), kept));
-  }
-  const auto allowed = hn::Set(d, limit);
-  bool found = !hn::AllTrue(d, hn::Eq(hn::Max(largest, allowed), allowed));
-  for (; i < n; ++i) found |= (in[i] & mask) > limit;
-  return found;
 }
 
 }  // namespace

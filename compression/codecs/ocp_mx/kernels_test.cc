@@ -96,9 +96,9 @@ std::vector<Case> Cases(const Format& format) {
       cases.push_back(c);
     }
   };
-  for (uint32_t cols = 1; cols <= 128; ++cols) add(1 + cols % 3, cols);
-  for (uint32_t rows = 1; rows <= 32; ++rows) add(rows, 1 + random.Next() % 128);
-  for (int i = 0; i < 8; ++i) add(32, 128);
+  for (uint32_t cols = 1; cols <= 128; cols += 1 + cols / 48) add(1 + cols % 3, cols);
+  for (uint32_t rows = 1; rows <= 32; rows += 3) add(rows, 1 + random.Next() % 128);
+  for (int i = 0; i < 6; ++i) add(32, 128);
   return cases;
 }
 

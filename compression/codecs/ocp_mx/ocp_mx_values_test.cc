@@ -78,8 +78,9 @@ uint32_t BitsOfDouble(double value) {
   if (magnitude < std::ldexp(1, -126))
     return sign | static_cast<uint32_t>(std::ldexp(magnitude, 149));
   const int exponent = std::ilogb(magnitude);
-  return sign | (static_cast<uint32_t>(exponent + 126) << 23) +
-                    static_cast<uint32_t>(std::ldexp(magnitude, 23 - exponent));
+  // The implicit bit of the significand is the missing unit of the exponent.
+  const uint32_t significand = static_cast<uint32_t>(std::ldexp(magnitude, 23 - exponent));
+  return sign | ((static_cast<uint32_t>(exponent + 126) << 23) + significand);
 }
 
 double DoubleOfBits(uint32_t bits) {
