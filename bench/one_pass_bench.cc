@@ -122,7 +122,7 @@ class Bench {
         {"Stats of 4 bf16 parts, tile by tile", [&] { server_.Stats(opaque_); }},
         {"Stats of 4 bf16 parts, in registers", [&] { server_.Stats(parts_); }},
         {"squares, then AdamW, bf16 in place", [&] { InPlace(); }},
-        {"squares and panel, then AdamW", [&] { Panels(); }},
+        {"panel, squares, then AdamW", [&] { Panels(); }},
     };
     std::vector<double> elapsed[kCount];
     std::vector<double> seconds[kCount];             // of each thread's processor
@@ -159,7 +159,8 @@ class Bench {
     reached = ratio("unfused, cast / fp32 to bf16", kUnfused, kFp32, 5.0) && reached;
     ratio("tile by tile / in registers", kTiles, kRegisters, 0);
     ratio("tile by tile / in registers, Stats", kTilesStats, kRegistersStats, 0);
-    ratio("in place / panel", kInPlace, kPanels, 0);
+    ratio("panel, then AdamW / on the way", kPanels, kPlain, 0);
+    ratio("bf16 in place / on the way", kInPlace, kPlain, 0);
     return reached;
   }
 
@@ -215,29 +216,34 @@ class Bench {
     });
   }
 
-  // What a kernel for contiguous FP32 does with the first part's gradient; then the weights become
-  // bf16 in a pass of their own.
-  void FusedThenCast(const std::function<void(const Chunk&, const AdamWTile&)>& kernel) {
+  // The first part's gradient as a kernel for contiguous FP32 sees it.
+  AdamWTile Fp32Row(const Chunk& chunk) const {
+    const uint8_t* const gradient = gradients_.fp32[chunk.id.value()]->bytes().data();
+    return arrays_.Row(chunk, reinterpret_cast<const float*>(gradient));
+  }
+  void SpanAndCast() {
     crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
-      const uint8_t* const gradient = gradients_.fp32[chunk.id.value()]->bytes().data();
-      kernel(chunk, arrays_.Row(chunk, reinterpret_cast<const float*>(gradient)));
+      peers::SpanAdamW(OnePassScalars(spec_, chunk), Fp32Row(chunk));
     });
+    Cast();
+  }
+  void UnfusedAndCast() {
+    for (int pass = 0; pass < peers::kUnfusedPasses; ++pass) {
+      crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
+        peers::UnfusedAdamW(pass, OnePassScalars(spec_, chunk), Fp32Row(chunk),
+                            arrays_.SumOf(chunk));
+      });
+    }
+    Cast();
+  }
+  // The weights to bf16, in a pass of its own.
+  void Cast() {
     crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
       const size_t n = chunk.elements;
       encoded_[chunk.id.value()] = Bytes();
       Buffer out(2 * n);
       float_kernels::EncodeBf16(arrays_.Row(chunk, nullptr).weight, n, 1, n, n, out.data());
       encoded_[chunk.id.value()] = std::move(out).Freeze();
-    });
-  }
-  void SpanAndCast() {
-    FusedThenCast([this](const Chunk& chunk, const AdamWTile& row) {
-      peers::SpanAdamW(OnePassScalars(spec_, chunk), row);
-    });
-  }
-  void UnfusedAndCast() {
-    FusedThenCast([this](const Chunk& chunk, const AdamWTile& row) {
-      peers::UnfusedAdamW(OnePassScalars(spec_, chunk), row, arrays_.SumOf(chunk));
     });
   }
 

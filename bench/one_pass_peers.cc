@@ -72,24 +72,37 @@ HWY_INLINE void AddQuotient(D d, const AdamWScalars& s, const float* denominator
   hn::StoreU(hn::Sub(hn::LoadU(d, t.weight + i), quotient), d, t.weight + i);
 }
 
-void UnfusedAdamWKernel(const AdamWScalars& scalars, const AdamWTile& t, float* scratch) {
+void UnfusedAdamWKernel(int pass, const AdamWScalars& scalars, const AdamWTile& t, float* scratch) {
   const AdamWScalars s = scalars;
   const size_t n = t.cols;
-  Pass(n, t.weight, t.weight,
-       [&](auto d, auto p, auto) HWY_ATTR { return hn::Mul(p, hn::Set(d, s.decay)); });
-  Pass(n, t.grad, t.exp_avg, [&](auto d, auto m, auto g) HWY_ATTR {  // lerp_
-    return hn::Add(hn::Mul(hn::Set(d, s.beta1), m), hn::Mul(hn::Set(d, s.one_minus_beta1), g));
-  });
-  Pass(n, t.exp_avg_sq, t.exp_avg_sq,
-       [&](auto d, auto v, auto) HWY_ATTR { return hn::Mul(hn::Set(d, s.beta2), v); });
-  Pass(n, t.grad, t.exp_avg_sq, [&](auto d, auto v, auto g) HWY_ATTR {  // addcmul_
-    return hn::Add(v, hn::Mul(hn::Mul(hn::Set(d, s.one_minus_beta2), g), g));
-  });
-  Pass(n, t.exp_avg_sq, scratch, [&](auto, auto, auto v) HWY_ATTR { return hn::Sqrt(v); });
-  Pass(n, scratch, scratch,
-       [&](auto d, auto x, auto) HWY_ATTR { return hn::Mul(x, hn::Set(d, s.rsqrt_correction2)); });
-  Pass(n, scratch, scratch,
-       [&](auto d, auto x, auto) HWY_ATTR { return hn::Add(x, hn::Set(d, s.eps)); });
+  switch (pass) {
+    case 0:
+      return Pass(n, t.weight, t.weight,
+                  [&](auto d, auto p, auto) HWY_ATTR { return hn::Mul(p, hn::Set(d, s.decay)); });
+    case 1:  // lerp_
+      return Pass(n, t.grad, t.exp_avg, [&](auto d, auto m, auto g) HWY_ATTR {
+        return hn::Add(hn::Mul(hn::Set(d, s.beta1), m), hn::Mul(hn::Set(d, s.one_minus_beta1), g));
+      });
+    case 2:
+      return Pass(n, t.exp_avg_sq, t.exp_avg_sq,
+                  [&](auto d, auto v, auto) HWY_ATTR { return hn::Mul(hn::Set(d, s.beta2), v); });
+    case 3:  // addcmul_
+      return Pass(n, t.grad, t.exp_avg_sq, [&](auto d, auto v, auto g) HWY_ATTR {
+        return hn::Add(v, hn::Mul(hn::Mul(hn::Set(d, s.one_minus_beta2), g), g));
+      });
+    case 4:
+      return Pass(n, t.exp_avg_sq, scratch,
+                  [&](auto, auto, auto v) HWY_ATTR { return hn::Sqrt(v); });
+    case 5:
+      return Pass(n, scratch, scratch, [&](auto d, auto x, auto) HWY_ATTR {
+        return hn::Mul(x, hn::Set(d, s.rsqrt_correction2));
+      });
+    case 6:
+      return Pass(n, scratch, scratch,
+                  [&](auto d, auto x, auto) HWY_ATTR { return hn::Add(x, hn::Set(d, s.eps)); });
+    default:
+      break;
+  }
   const HWY_CAPPED(float, kStep) d;
   const HWY_CAPPED(float, 1) d1;
   size_t i = 0;
@@ -178,8 +191,8 @@ void SpanAdamW(const AdamWScalars& scalars, const AdamWTile& tile) {
   HWY_DYNAMIC_DISPATCH(SpanAdamWKernel)(scalars, tile);
 }
 
-void UnfusedAdamW(const AdamWScalars& scalars, const AdamWTile& tile, float* scratch) {
-  HWY_DYNAMIC_DISPATCH(UnfusedAdamWKernel)(scalars, tile, scratch);
+void UnfusedAdamW(int pass, const AdamWScalars& scalars, const AdamWTile& tile, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(UnfusedAdamWKernel)(pass, scalars, tile, scratch);
 }
 
 void AdamWOfBf16(const AdamWScalars& scalars, const AdamWTile& tile, const uint8_t* grad,

@@ -15,9 +15,11 @@ namespace eps::peers {
 // plain stores, no prefetching. REQUIRES tile.rows == 1.
 void SpanAdamW(const AdamWScalars& scalars, const AdamWTile& tile);
 
-// AdamW as a chain of passes, each over the whole row, as an unfused torch.optim.AdamW makes them;
-// `scratch` has tile.cols floats. REQUIRES tile.rows == 1 and scalars.grad_scale == 1.
-void UnfusedAdamW(const AdamWScalars& scalars, const AdamWTile& tile, float* scratch);
+// AdamW as a chain of passes over the whole model, as an unfused torch.optim.AdamW makes them over
+// a large tensor: this is pass number `pass` for one row; `scratch` has tile.cols floats. REQUIRES
+// tile.rows == 1 and scalars.grad_scale == 1.
+inline constexpr int kUnfusedPasses = 8;
+void UnfusedAdamW(int pass, const AdamWScalars& scalars, const AdamWTile& tile, float* scratch);
 
 // AdamW that reads bf16 elements of a gradient in place: `grad` has rows of `grad_ld` elements of
 // two bytes; tile.grad is not read.
