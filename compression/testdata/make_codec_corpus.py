@@ -67,14 +67,16 @@ def groups(codes, bits):
 
 
 def block_chunk(shape, flags, block, bits, scale, code, micro=None, vectors=0):
-    """Every block with the same scale and micro byte; `code` is a function of (row, column)."""
+    """`scale`: of every block but the last of its tile, and of that one, if there are two. Every
+    block with the same micro byte; `code` is a function of (row, column)."""
+    first, last = scale if isinstance(scale, tuple) else (scale, scale)
     out = b""
     for rows, cols in tiles(*shape, vectors):
         if flags & COLUMN:
             blocks = -(-rows // block) * cols
         else:
             blocks = rows * -(-cols // block)
-        out += bytes([scale]) * blocks
+        out += bytes([first]) * (blocks - 1) + bytes([last])
         if micro is not None:
             out += bytes([micro]) * blocks
         for row in range(rows):
@@ -134,6 +136,8 @@ def add_mx():
         for name, scale, micro, code, verdict in (
                 ("nan_scale", 255, 0, 0, "bad"),
                 ("nan_scale_with_codes", 255, 255, largest, "bad"),
+                ("nan_scale_of_last_block", (127, 255), 0, 0, "bad"),
+                ("largest_scale_of_last_block", (127, 254), 0, largest, "bad"),
                 ("largest_scale", 254, 0, largest, "bad"),
                 ("largest_scale_negative", 254, 0, 2 ** bits - 1, "bad"),
                 ("largest_scale_zeros", 254, 255, 0, "good"),
@@ -166,6 +170,9 @@ def add_ocp():
         add("bad_%s_other_axis" % codec, number, full, shape, COLUMN)
         for name, scale, code, verdict in (("nan_scale", 255, 0, "bad"),
                                            ("nan_scale_with_codes", 255, largest, "bad"),
+                                           ("nan_scale_of_last_block", (127, 255), 0, "bad"),
+                                           ("largest_scale_of_last_block", (127, 254), largest,
+                                            "bad"),
                                            ("largest_scale", 254, largest, "bad"),
                                            ("largest_scale_zeros", 254, 0, "good"),
                                            ("two_to_50", 177, largest, "bad"),
