@@ -68,21 +68,18 @@ HWY_INLINE IntVector Codes(IntVector bits, IntVector lift) {
   const Ints di;
   const Floats df;
   // y = |x| * 2^(kTop - (E - D)), so that M = y * 2^(126 + kBits - kTop).
-  const auto y_bits = hn::Add(MagnitudeOf(bits), lift);
-  IntVector m;
+  const auto y = hn::BitCast(df, hn::Add(MagnitudeOf(bits), lift));
+  // A sum with this power of two has M, rounded to even, as the last bits of its significand.
+  constexpr int32_t kPower = (kTop<kBits> + 24 - kBits) << kExponentAt;
+  static_assert((kPower >> 8 & 0xffff) == 0, "lets the second and third bytes be zero");
+  const auto power = hn::BitCast(df, hn::Set(di, kPower));
+  const auto sum = hn::Add(y, power);
+  auto m = hn::BitCast(di, sum);
   if constexpr (kTruncate) {
-    const auto unit = hn::BitCast(df, hn::Set(di, (253 + kBits - kTop<kBits>) << kExponentAt));
-    const auto most = hn::Set(di, ((kTop<kBits> + 1) << kExponentAt) - 1);
-    const auto y = hn::BitCast(df, hn::Min(y_bits, most));
-    m = hn::ConvertTo(di, hn::Mul(y, unit));
-  } else {
-    // A sum with this power of two has M, rounded to even, as the last bits of its significand.
-    constexpr int32_t kPower = (kTop<kBits> + 24 - kBits) << kExponentAt;
-    static_assert((kPower >> 8 & 0xffff) == 0, "lets the second and third bytes be zero");
-    const auto power = hn::BitCast(df, hn::Set(di, kPower));
-    const auto sum = hn::BitCast(di, hn::Add(hn::BitCast(df, y_bits), power));
-    m = hn::Min(sum, hn::Set(di, kPower + (1 << kBits) - 1));
+    const auto rounded_up = hn::RebindMask(di, hn::Gt(hn::Sub(sum, power), y));
+    m = hn::IfThenElse(rounded_up, hn::Sub(m, hn::Set(di, 1)), m);
   }
+  m = hn::Min(m, hn::Set(di, kPower + (1 << kBits) - 1));
   const hn::RebindToUnsigned<Ints> du;
   const auto sign = hn::BitCast(di, hn::ShiftRight<31 - kBits>(hn::BitCast(du, bits)));
   return hn::Or(m, hn::And(sign, hn::Set(di, 1 << kBits)));
