@@ -53,9 +53,10 @@ HWY_INLINE void PrefetchFar(const float* row, size_t cols) {
 HWY_INLINE void PrefetchNear(const float* row, size_t cols, size_t ld) {
   for (size_t c = 0; c < cols; c += kGroup) __builtin_prefetch(row + kNearRows * ld + c, 0, 3);
 }
-HWY_INLINE void PrefetchRowToWrite(const float* row, size_t cols) {
+HWY_INLINE void PrefetchRowToWrite(const float* row, size_t cols, size_t ld) {
   for (size_t c = 0; c < cols; c += kGroup) {
     __builtin_prefetch(row + kFarElements + c, 1, 2);
+    __builtin_prefetch(row + kNearRows * ld + c, 1, 3);
   }
 }
 
@@ -687,7 +688,7 @@ HWY_INLINE void DecodeRows(const TileShape& shape, const Factors& factors,
   const int32_t* surplus = factors.surplus;
   for (size_t r = 0; r < shape.rows; ++r) {
     float* HWY_RESTRICT row = out + r * ld;
-    PrefetchRowToWrite(row, shape.cols);
+    PrefetchRowToWrite(row, shape.cols, ld);
     size_t c = 0;
     for (; c < whole; c += kGroup) {
       const size_t block = kColumnBlocks ? c : c / kBlock;
