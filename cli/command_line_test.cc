@@ -71,6 +71,9 @@ TEST(CommandLineTest, OtherProgramsGetTheirArgumentsUntouched) {
   EXPECT_EQ(line.passed_on, (std::vector<std::string>{"--help", "--prompt", "a b", "--x"}));
   EXPECT_EQ(Parse({"worker", "--rank=1"}).command, Command::kWorker);
   EXPECT_EQ(Parse({"verify"}).command, Command::kVerify);
+  EXPECT_EQ(Parse({"codec", "list", "--json"}).command, Command::kCodec);
+  EXPECT_EQ(Parse({"codec", "list", "--json"}).passed_on,
+            (std::vector<std::string>{"list", "--json"}));
 }
 
 TEST(CommandLineTest, HelpAndVersionAreTextsToPrint) {
