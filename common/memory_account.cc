@@ -22,6 +22,8 @@ const char* MemoryKindName(MemoryKind kind) {
       return "contribution";
     case MemoryKind::kFetch:
       return "fetch";
+    case MemoryKind::kResidual:
+      return "residual";
     case MemoryKind::kImport:
       return "import";
     case MemoryKind::kStage:

@@ -15,6 +15,7 @@ enum class MemoryKind : int {
   kState = 0,     // master weights and optimizer state at rest
   kContribution,  // received gradients that wait for their update
   kFetch,         // encoded weights on their way to a worker
+  kResidual,      // what sparse gradients left out (error feedback), at its home
   kImport,        // state on its way in or out (ImportState, ExportState, checkpoints)
   kStage,         // worker: weights and gradients of the stages in flight
   kStash,         // worker: stage inputs kept between forward and backward

@@ -15,8 +15,11 @@ Admission::Quota Admission::ComputeQuota(const JobSpec& spec, const ChunkMap& ch
   Quota quota;
   for (ChunkId id : owned) {
     const Chunk& chunk = chunks.chunk(id);
-    const uint64_t bytes = std::max(codecs.gradient(id, warmup).MaxEncodedSize(chunk, Axis::kRow),
-                                    codecs.gradient(id, after).MaxEncodedSize(chunk, Axis::kRow));
+    const Codec* residual = codecs.residual_or_null(id, after);
+    const uint64_t bytes =
+        std::max(codecs.gradient(id, warmup).MaxEncodedSize(chunk, Axis::kRow),
+                 codecs.gradient(id, after).MaxEncodedSize(chunk, Axis::kRow) +
+                     (residual == nullptr ? 0 : residual->MaxEncodedSize(chunk, Axis::kRow)));
     if (chunk.uses.size() > 1) {
       quota.tied_bytes += bytes * chunk.uses.size();
       continue;

@@ -75,7 +75,11 @@ void CoreCluster::Carry(ShardId shard, Effect effect) {
   } else if (auto* e = std::get_if<effect::Close>(&effect)) {
     closed[e->stream] = e->status;
   } else if (auto* e = std::get_if<effect::SendChunk>(&effect)) {
-    fetched[e->tag] = e->payload;
+    if (e->residual) {
+      residuals[e->tag][e->chunk.value()] = e->payload;
+    } else {
+      fetched[e->tag] = e->payload;
+    }
   } else if (auto* e = std::get_if<effect::FailFetch>(&effect)) {
     failed_fetches[e->tag] = e->status;
   } else if (auto* e = std::get_if<effect::Credit>(&effect)) {
@@ -243,6 +247,7 @@ void CoreCluster::SendPayload(StreamId stream, uint64_t tag) {
     received.stream = stream;
     received.tag = tag;
     received.data = *opened;
+    received.residual = payload.residual;
     Send(payload.shard, received);
   } else {
     Send(payload.shard, event::PushInvalid{stream, tag, opened.status()});

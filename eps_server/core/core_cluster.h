@@ -78,6 +78,7 @@ class CoreCluster {
   // What the shards said, by stream or by tag (tags are unique in the cluster).
   std::map<uint64_t, v1::Ack> acks;
   std::map<uint64_t, Bytes> fetched;
+  std::map<uint64_t, std::map<uint32_t, Bytes>> residuals;  // by tag and chunk
   std::map<uint64_t, absl::Status> failed_fetches;
   std::map<StreamId, absl::Status> closed;
   std::map<StreamId, std::vector<effect::ReplyMessage>> replies;
@@ -99,6 +100,7 @@ class CoreCluster {
     ChunkId chunk;
     const Codec* codec = nullptr;
     Bytes bytes;
+    Bytes residual;
   };
 
   void Carry(ShardId shard, Effect effect);

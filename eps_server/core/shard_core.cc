@@ -47,6 +47,21 @@ void ShardCore::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
 }
 v1::JobState ShardCore::state() const { return impl_->state(); }
 
+uint64_t ShardCore::ResidualBudget(const JobSpec& spec, const ChunkMap& chunks,
+                                   const std::vector<ChunkId>& owned) {
+  if (spec.codecs.residual_home != ResidualHome::kServer) return 0;
+  const CodecTable codecs = TableOf(spec, chunks);
+  const Step after_warmup(spec.codecs.warmup_steps + 1);
+  uint64_t bytes = 0;
+  for (ChunkId id : owned) {
+    const Codec* codec = codecs.residual_or_null(id, after_warmup);
+    if (codec == nullptr) continue;
+    const Chunk& chunk = chunks.chunk(id);
+    bytes += codec->MaxEncodedSize(chunk, Axis::kRow) * chunk.uses.size() * spec.training.parts;
+  }
+  return bytes;
+}
+
 uint64_t ShardCore::ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
                                        const std::vector<ChunkId>& owned) {
   const Admission::Quota quota =
@@ -305,8 +320,18 @@ void ShardCore::Impl::AnswerBegin(const ParkedBegin& begin) {
       codecs->set_backward_weights(weights);
       codecs->set_gradient(static_cast<uint32_t>(gradient.traits().id));
     }
+    push_residuals_ = PushResiduals();
+    reply.set_push_residuals(*push_residuals_);
   }
   Emit(effect::Reply{begin.stream, std::move(reply)});
+}
+
+// Residuals that live with the workers come along where the state behind the step is saved: at a
+// gate, and at the end.
+bool ShardCore::Impl::PushResiduals() const {
+  if (push_residuals_.has_value()) return *push_residuals_;
+  return spec_.codecs.residual_home == ResidualHome::kServer || gate_step_ == step_ ||
+         step_ == spec_.training.steps;
 }
 
 void ShardCore::Impl::MaybeStartUpdate(ChunkState* chunk) {
@@ -446,6 +471,8 @@ void ShardCore::Impl::MaybeCompleteStep() {
   } else {
     ++base_version_;
   }
+  residuals_.Close(skip);
+  push_residuals_.reset();
   TraceIt(TraceAction::Kind::kStepComplete, 0, Version(base_version_));
   decisions_.erase(decisions_.begin(), decisions_.upper_bound(step_));
   ledger_.Reset();
@@ -713,7 +740,7 @@ void ShardCore::Impl::On(const event::OpDone& e) {
 void ShardCore::Impl::On(const event::Gate& e) {
   gate_step_ = e.step;
   v1::GateReply reply;
-  reply.set_step(step_);
+  reply.set_step(push_residuals_.value_or(true) ? step_ : step_ + 1);
   Emit(effect::Reply{e.stream, std::move(reply)});
   TryAnswerBegins();
 }

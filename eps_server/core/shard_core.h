@@ -58,11 +58,12 @@ struct PushOffered {
   StreamId stream;
   v1::PushHeader header;
 };
-// The payload is in; CRC and Codec::Open passed.
+// The payload is in; CRC and Codec::Open passed, of the residual too if the header has one.
 struct PushReceived {
   StreamId stream;
   uint64_t tag = 0;
   std::shared_ptr<const EncodedChunk> data;
+  Bytes residual;
 };
 // The payload was refused by CRC or codec; `status` becomes the ack's text. If InadmissibleElement
 // (compression/codec.h) says that it is a value of the gradient, training.nonfinite decides.
@@ -80,6 +81,13 @@ struct ImportChunk {
   ChunkId chunk;
   Version version;
   Bytes state;
+};
+struct ImportResidual {
+  StreamId stream;
+  ChunkId chunk;
+  StageId use;
+  PartId part;
+  Bytes residual;
 };
 struct ImportFinish {
   StreamId stream;
@@ -124,12 +132,11 @@ struct Timer {
   TimerId id;
 };
 }  // namespace event
-using Event =
-    std::variant<event::StreamClosed, event::Join, event::BeginStep, event::Fetch,
-                 event::PushOffered, event::PushReceived, event::PushInvalid,
-                 event::ImportInitialize, event::ImportChunk, event::ImportFinish, event::Export,
-                 event::ExportDrained, event::Watch, event::Gate, event::OpDone, event::FromShard,
-                 event::LinkUp, event::LinkDown, event::Timer>;
+using Event = std::variant<
+    event::StreamClosed, event::Join, event::BeginStep, event::Fetch, event::PushOffered,
+    event::PushReceived, event::PushInvalid, event::ImportInitialize, event::ImportChunk,
+    event::ImportResidual, event::ImportFinish, event::Export, event::ExportDrained, event::Watch,
+    event::Gate, event::OpDone, event::FromShard, event::LinkUp, event::LinkDown, event::Timer>;
 
 // Calls on the StateBackend, as values.
 namespace backend_call {
@@ -202,6 +209,7 @@ struct SendChunk {
   Version version;
   CodecId codec;
   uint32_t view = 0;  // FetchSlice.view
+  bool residual = false;
   bool completes_fetch = false;
   Bytes payload;
 };
@@ -280,6 +288,9 @@ class ShardCore {
   // for ages in the status and step_seconds).
   void Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out);
 
+  // Bytes of residuals that the job holds between steps with quantization.residual_home=server.
+  static uint64_t ResidualBudget(const JobSpec& spec, const ChunkMap& chunks,
+                                 const std::vector<ChunkId>& owned);
   // Bytes of contributions that the job may hold at most, reserved when it is admitted:
   // parts * (quota of two largest stages here + tied holdings), and in sealed mode the sums of all
   // chunks, which wait for the norm of the whole gradient.

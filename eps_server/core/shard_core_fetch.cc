@@ -62,6 +62,7 @@ void ShardCore::Impl::On(const event::Fetch& e) {
   Count("fetches");
   if (e.request.part() < parts_.size()) TouchPart(PartId(e.request.part()));
   if (wanted.empty()) return;
+  if (e.request.residuals()) return SendResiduals(tag, e.request, wanted);
   const Version version(e.request.version());
   const bool backward = e.request.pass() == v1::PASS_BACKWARD;
   std::vector<std::pair<ChunkId, ParkedFetch>> copies;
@@ -76,6 +77,45 @@ void ShardCore::Impl::On(const event::Fetch& e) {
     if (fetches_.count(tag) == 0) return;  // refused by an earlier chunk
     ServeOrPark(Owned(id), std::move(copy));
   }
+}
+
+void ShardCore::Impl::SendResiduals(FetchTag tag, const v1::FetchRequest& request,
+                                    const std::vector<ChunkId>& wanted) {
+  if (state_ != v1::JOB_STATE_RUNNING || request.version() != base_version_ ||
+      request.part() >= parts_.size()) {
+    return Emit(effect::FailFetch{tag.stream, tag.tag,
+                                  absl::FailedPreconditionError(absl::StrCat(
+                                      "Fetch: residuals of part ", request.part(), " at version ",
+                                      request.version(), "; the open step reads version ",
+                                      base_version_, " and has ", parts_.size(), " parts"))});
+  }
+  std::vector<effect::SendChunk> answers;
+  for (ChunkId id : wanted) {
+    const Codec* codec = codecs_.residual_or_null(id, Step(step_));
+    if (codec == nullptr) continue;
+    const Residuals::Residual residual =
+        residuals_.Find({id, StageId(request.stage()), PartId(request.part())});
+    if (!residual.has_value()) {
+      return Emit(effect::FailFetch{
+          tag.stream, tag.tag,
+          absl::FailedPreconditionError(absl::StrCat(
+              "Fetch: what part ", request.part(),
+              " left out of its gradients is with the worker "
+              "that hosted it (quantization.residual_home=worker); if that is gone, start again "
+              "with --resume=latest"))});
+    }
+    effect::SendChunk answer;
+    answer.stream = tag.stream;
+    answer.tag = tag.tag;
+    answer.chunk = id;
+    answer.version = Version(base_version_);
+    answer.codec = codec->traits().id;
+    answer.residual = true;
+    answer.payload = *residual;
+    answers.push_back(std::move(answer));
+  }
+  if (!answers.empty()) answers.back().completes_fetch = true;
+  for (effect::SendChunk& answer : answers) Emit(std::move(answer));
 }
 
 void ShardCore::Impl::ServeOrPark(ChunkState* chunk, ParkedFetch fetch) {
@@ -135,8 +175,16 @@ void ShardCore::Impl::OnReadDone(const ReadOp& op, const BackendDone& done) {
     const Bytes& payload = std::get<Bytes>(done.value);
     Count("fetched_bytes", payload.size());
     const bool complete = --it->second.chunks_left == 0;
-    Emit(effect::SendChunk{tag.stream, tag.tag, op.chunk, op.version,
-                           codecs_.weights(op.chunk).traits().id, fetch.view, complete, payload});
+    effect::SendChunk answer;
+    answer.stream = tag.stream;
+    answer.tag = tag.tag;
+    answer.chunk = op.chunk;
+    answer.version = op.version;
+    answer.codec = codecs_.weights(op.chunk).traits().id;
+    answer.view = fetch.view;
+    answer.completes_fetch = complete;
+    answer.payload = payload;
+    Emit(std::move(answer));
     if (complete) fetches_.erase(it);
   }
 }

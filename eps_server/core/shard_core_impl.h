@@ -22,6 +22,7 @@
 #include "eps_server/core/admission.h"
 #include "eps_server/core/contribution_ledger.h"
 #include "eps_server/core/lead.h"
+#include "eps_server/core/residuals.h"
 #include "eps_server/core/shard_core.h"
 
 namespace eps {
@@ -97,6 +98,7 @@ class ShardCore::Impl {
     v1::ExportStateRequest request;
     std::vector<ChunkId> chunks;
     size_t next = 0;
+    std::vector<Residuals::Place> residuals;  // of the chunk before `next`, to be sent, last first
     bool started = false;
     uint64_t since_ms = 0;
   };
@@ -150,6 +152,7 @@ class ShardCore::Impl {
   void On(const event::PushInvalid& e);
   void On(const event::ImportInitialize& e);
   void On(const event::ImportChunk& e);
+  void On(const event::ImportResidual& e);
   void On(const event::ImportFinish& e);
   void On(const event::Export& e);
   void On(const event::ExportDrained& e);
@@ -167,6 +170,7 @@ class ShardCore::Impl {
   void TryAnswerBegins();
   bool BeginIsDue(const v1::BeginStepRequest& request) const;
   void AnswerBegin(const ParkedBegin& begin);
+  bool PushResiduals() const;
   absl::Status CheckBegin(const v1::BeginStepRequest& request) const;
   bool sealed() const { return spec_.training.mode == Mode::kSealed; }
   void MaybeStartUpdate(ChunkState* chunk);
@@ -195,6 +199,8 @@ class ShardCore::Impl {
   absl::Status CheckFetch(const event::Fetch& e, std::vector<ChunkId>* wanted) const;
   void ServeOrPark(ChunkState* chunk, ParkedFetch fetch);
   void StartRead(const ChunkState& chunk, const ParkedFetch& fetch);
+  void SendResiduals(FetchTag tag, const v1::FetchRequest& request,
+                     const std::vector<ChunkId>& wanted);
   void ServeParked(ChunkState* chunk);
   void OnReadDone(const ReadOp& op, const BackendDone& done);
   void FailFetch(FetchTag tag, const absl::Status& status);
@@ -206,7 +212,8 @@ class ShardCore::Impl {
   void RetryOffers();
   void Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome, const std::string& message);
   void ReleaseIncoming(const Incoming& incoming);
-  void Receive(StreamId stream, uint64_t tag, std::shared_ptr<const EncodedChunk> data_or_null);
+  void Receive(StreamId stream, uint64_t tag, std::shared_ptr<const EncodedChunk> data_or_null,
+               Bytes residual);
   std::string NonfiniteText(const v1::ContributionKey& key, uint64_t element,
                             const absl::Status& status) const;
   bool IsTied(ChunkId chunk) const { return chunks_.chunk(chunk).uses.size() > 1; }
@@ -218,6 +225,7 @@ class ShardCore::Impl {
   void MaybeFinishImport(ImportJob* job);
   void PumpExports();
   void StartExportRead(StreamId stream, ExportJob* job);
+  v1::ExportStateReply ExportHeader(ChunkId chunk) const;
   void OnExportDone(const ExportOp& op, const BackendDone& done);
   bool AtBorder(uint64_t step) const;
 
@@ -262,6 +270,9 @@ class ShardCore::Impl {
   uint64_t gate_step_ = 0;                     // 0: no gate
 
   ContributionLedger ledger_;
+  Residuals residuals_;
+  // Whether contributions of the open step bring their residuals; decided by its first BeginStep.
+  std::optional<bool> push_residuals_;
   Admission admission_;
   std::unique_ptr<Lead> lead_;  // null on other shards
   std::vector<v1::StepRecord> records_;

@@ -11,6 +11,11 @@ namespace {
 // A refused contribution may be offered again after this pause.
 constexpr uint32_t kRetryAfterMs = 50;
 
+// What a contribution holds in memory until its update.
+uint64_t PayloadBytes(const v1::PushHeader& header) {
+  return header.bytes() + header.residual_bytes();
+}
+
 // Which process sent a contribution, and what tells two encodings of it apart.
 ContributionLedger::Origin OriginOf(const v1::PushHeader& header) {
   return {header.worker_nonce(), header.bytes() << 32 | header.crc32c()};
@@ -83,8 +88,16 @@ absl::Status ShardCore::Impl::CheckHeader(const v1::PushHeader& header) const {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk ", key.chunk(), ": ", header.bytes(), " bytes, expected ", expected));
   }
-  if (header.residual_bytes() != 0) {
-    return absl::InvalidArgumentError("residuals are not part of this job");
+  // Whether a residual is wanted at all is known of the open step only.
+  const Codec* residual = codecs_.residual_or_null(chunk, Step(key.step()));
+  const bool wanted =
+      residual != nullptr && (key.step() == step_ ? PushResiduals() : header.residual_bytes() > 0);
+  const uint64_t residual_bytes =
+      wanted ? residual->MaxEncodedSize(chunks_.chunk(chunk), Axis::kRow) : 0;
+  if (header.residual_bytes() != residual_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk ", key.chunk(), ": a residual of ",
+                                                   header.residual_bytes(), " bytes, expected ",
+                                                   residual_bytes));
   }
   return absl::OkStatus();
 }
@@ -147,7 +160,7 @@ ShardCore::Impl::Decided ShardCore::Impl::TryOffer(const Offer& offer) {
   }
   if (incoming_keys_.count(FlatKey(key)) > 0) return Decided::kWaits;  // somebody is sending it
   if (!admission_.Admit(PartId(key.part_first()), place.use, ledger_.OldestIncompleteStage(),
-                        IsTied(place.chunk), header.bytes())) {
+                        IsTied(place.chunk), PayloadBytes(header))) {
     return Decided::kWaits;
   }
   incoming_keys_.insert(FlatKey(key));
@@ -168,16 +181,18 @@ void ShardCore::Impl::ReleaseIncoming(const Incoming& incoming) {
   const v1::ContributionKey& key = incoming.header.key();
   incoming_keys_.erase(FlatKey(key));
   admission_.Release(PartId(key.part_first()), IsTied(ChunkId(key.chunk())),
-                     incoming.header.bytes());
+                     PayloadBytes(incoming.header));
 }
 
-void ShardCore::Impl::On(const event::PushReceived& e) { Receive(e.stream, e.tag, e.data); }
+void ShardCore::Impl::On(const event::PushReceived& e) {
+  Receive(e.stream, e.tag, e.data, e.residual);
+}
 
 // The payload of a credited header is there. `data_or_null` is null if its values are not finite
 // and the step is to be skipped for it: it counts, so that repetitions are known and the step can
 // be decided, and no memory is held for it.
 void ShardCore::Impl::Receive(StreamId stream, uint64_t tag,
-                              std::shared_ptr<const EncodedChunk> data_or_null) {
+                              std::shared_ptr<const EncodedChunk> data_or_null, Bytes residual) {
   auto it = incoming_.find(FetchTag{stream, tag});
   if (it == incoming_.end()) return;
   const Incoming incoming = std::move(it->second);
@@ -202,7 +217,11 @@ void ShardCore::Impl::Receive(StreamId stream, uint64_t tag,
     Count("nonfinite");
   } else {
     incoming_keys_.erase(FlatKey(key));
-    chunk->held.emplace_back(PartId(key.part_first()), header.bytes());
+    chunk->held.emplace_back(PartId(key.part_first()), PayloadBytes(header));
+  }
+  if (codecs_.residual_or_null(place.chunk, Step(step_)) != nullptr) {
+    const Residuals::Place left{place.chunk, place.use, PartId(key.part_first())};
+    residuals_.Put(left, PushResiduals() ? Residuals::Residual(std::move(residual)) : std::nullopt);
   }
   ledger_.Count(place, origin, header.tokens(), std::move(data_or_null));
   TraceIt(TraceAction::Kind::kCounted, key.chunk(), Version(base_version_));
@@ -241,7 +260,7 @@ void ShardCore::Impl::On(const event::PushInvalid& e) {
     if (would_count && spec_.training.nonfinite == Nonfinite::kHalt) {
       FailJob(NonfiniteText(key, *element, e.status));
     }
-    return Receive(e.stream, e.tag, nullptr);
+    return Receive(e.stream, e.tag, nullptr, Bytes());
   }
   ReleaseIncoming(it->second);
   const uint32_t chunk = it->second.header.key().chunk();

@@ -1,5 +1,6 @@
 // ShardCore: state in (import) and out (export), both at a border.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,14 @@ void ShardCore::Impl::On(const event::ImportChunk& e) {
   ++job.ops_left;
   StartOp(ImportOp{e.stream, e.chunk, e.version},
           backend_call::WriteState{e.chunk, e.version, e.state});
+}
+
+void ShardCore::Impl::On(const event::ImportResidual& e) {
+  if (state_ != v1::JOB_STATE_IMPORTING) {
+    return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
+                               "ImportState: the job has its weights, it is at step ", step_)));
+  }
+  residuals_.Import({e.chunk, e.use, e.part}, e.residual);
 }
 
 void ShardCore::Impl::On(const event::ImportFinish& e) {
@@ -127,14 +136,33 @@ void ShardCore::Impl::PumpExports() {
     const auto it = exports_.find(stream);
     if (it == exports_.end() || it->second.started || !AtBorder(it->second.request.step()))
       continue;
+    if (!it->second.request.weights_only() && !residuals_.complete()) {
+      exports_.erase(it);
+      Close(stream, absl::FailedPreconditionError(
+                        "ExportState: what sparse gradients left out is with the workers "
+                        "(quantization.residual_home=worker); gate a step before it begins"));
+      continue;
+    }
     it->second.started = true;
     StartExportRead(stream, &it->second);
   }
 }
 
 void ShardCore::Impl::StartExportRead(StreamId stream, ExportJob* job) {
+  if (!job->residuals.empty()) {
+    const Residuals::Place place = job->residuals.back();
+    job->residuals.pop_back();
+    v1::ExportStateReply header = ExportHeader(place.chunk);
+    header.mutable_residual()->set_use_stage(place.use.value());
+    header.mutable_residual()->set_part(place.part.value());
+    return Emit(effect::SendState{stream, std::move(header), *residuals_.Find(place)});
+  }
   if (job->next < job->chunks.size()) {
     const ChunkId id = job->chunks[job->next++];
+    if (!job->request.weights_only()) {
+      job->residuals = residuals_.PlacesOf(id);
+      std::reverse(job->residuals.begin(), job->residuals.end());
+    }
     StartOp(ExportOp{stream, id}, backend_call::ReadState{id, Owned(id)->version});
     return;
   }
@@ -151,18 +179,22 @@ void ShardCore::Impl::OnExportDone(const ExportOp& op, const BackendDone& done) 
     Close(op.stream, done.status);
     return StartReadyUpdates();
   }
+  Bytes state = std::get<Bytes>(done.value);
+  if (it->second.request.weights_only()) {
+    state = state.Sub(0, chunks_.chunk(op.chunk).elements * sizeof(float));
+  }
+  Emit(effect::SendState{op.stream, ExportHeader(op.chunk), std::move(state)});
+}
+
+v1::ExportStateReply ShardCore::Impl::ExportHeader(ChunkId chunk) const {
   v1::ExportStateReply header;
-  header.set_chunk(op.chunk.value());
+  header.set_chunk(chunk.value());
   header.set_step(step_ - 1);
   header.set_version(base_version_);
   header.set_update(base_version_);
   header.set_term(term_.value());
   header.set_lagged_norm(is_lead() ? lead_->NormOf(step_ - 1) : 0.0);
-  Bytes state = std::get<Bytes>(done.value);
-  if (it->second.request.weights_only()) {
-    state = state.Sub(0, chunks_.chunk(op.chunk).elements * sizeof(float));
-  }
-  Emit(effect::SendState{op.stream, std::move(header), std::move(state)});
+  return header;
 }
 
 void ShardCore::Impl::On(const event::ExportDrained& e) {

@@ -202,12 +202,6 @@ TEST_F(DataRpc, PayloadWithoutCreditClosesTheStream) {
       {"another tag",
        {HeaderFrame(spec_, 1, 1, StageId(0), PartId(0), FirstChunk(), payload, 5),
         PayloadFrames(2, payload, kSlice)[0]}},
-      {"residual",
-       [&] {
-         v1::PushFrame frame = PayloadFrames(1, payload, kSlice)[0];
-         frame.set_residual(true);
-         return std::vector<v1::PushFrame>{frame};
-       }()},
       {"payload beside a header",
        [&] {
          v1::PushFrame frame =

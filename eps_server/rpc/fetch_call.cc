@@ -70,6 +70,7 @@ void FetchCall::WriteSlices(const effect::SendChunk& chunk) {
   slice.set_version(chunk.version.value());
   slice.set_codec(static_cast<uint32_t>(chunk.codec));
   slice.set_view(chunk.view);
+  slice.set_residual(chunk.residual);
   slice.set_total_bytes(payload.size());
   const uint32_t crc = Crc32c(payload.view());
   std::vector<grpc::ByteBuffer> messages;

@@ -68,7 +68,7 @@ absl::Status PushCall::OnPayload(const v1::PushFrame& frame,
       if (frame.last()) open_.erase(it);
       return absl::OkStatus();
     }
-    if (it == open_.end() || it->second.state != State::kReceiving || frame.residual()) {
+    if (it == open_.end() || it->second.state != State::kReceiving) {
       return absl::InvalidArgumentError(absl::StrCat("payload without credit, tag ", tag,
                                                      "; send the header and wait for its Credit"));
     }
@@ -96,10 +96,10 @@ void PushCall::Check(const v1::PushHeader& header, Bytes bytes) {
   // The core credited this header, so its chunk exists.
   const v1::ContributionKey& key = header.key();
   const Chunk* chunk = &job()->chunks().chunk(ChunkId(key.chunk()));
-  const Codec* codec = &job()->codecs().gradient(chunk->id, Step(key.step()));
+  const CodecTable* codecs = &job()->codecs();
   job()->pool()->Post(
-      [job = job(), id = id(), header, chunk, codec, bytes = std::move(bytes)]() mutable {
-        Event event = CheckPush(id, header, *chunk, *codec, std::move(bytes));
+      [job = job(), id = id(), header, chunk, codecs, bytes = std::move(bytes)]() mutable {
+        Event event = CheckPush(id, header, *chunk, *codecs, std::move(bytes), job->account());
         if (std::holds_alternative<event::PushInvalid>(event)) {
           job->counters().payloads_refused.fetch_add(1, std::memory_order_relaxed);
         }
@@ -118,7 +118,8 @@ void PushCall::OnCredit(uint64_t tag) {
       over = open_.empty();
     } else {
       it->second.payload =
-          PayloadAssembler(it->second.header.bytes(), MemoryKind::kContribution, job()->account());
+          PayloadAssembler(it->second.header.bytes() + it->second.header.residual_bytes(),
+                           MemoryKind::kContribution, job()->account());
       it->second.state = State::kReceiving;
     }
   }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checksum.h"
+#include "common/status_macros.h"
 #include "wire/payload_message.h"
 
 namespace eps {
@@ -75,6 +76,7 @@ absl::Status ImportCall::TakeSlice(const v1::ImportStateRequest& message,
                                                    job()->shard().value(), " of ",
                                                    job()->servers().size()));
   }
+  EPS_ASSIGN_OR_RETURN(const size_t bytes, SizeOf(message));
   auto it = open_.find(chunk.value());
   if (it == open_.end() || message.offset() == 0) {
     // A chunk that begins again overwrites.
@@ -85,7 +87,9 @@ absl::Status ImportCall::TakeSlice(const v1::ImportStateRequest& message,
                                                      open_.begin()->first, " first"));
     }
     it = open_
-             .emplace(chunk.value(), PayloadAssembler(job()->StateBytes(chunk), MemoryKind::kImport,
+             .emplace(chunk.value(), PayloadAssembler(bytes,
+                                                      message.has_residual() ? MemoryKind::kResidual
+                                                                             : MemoryKind::kImport,
                                                       job()->account()))
              .first;
   }
@@ -97,8 +101,48 @@ absl::Status ImportCall::TakeSlice(const v1::ImportStateRequest& message,
   if (!message.last()) return absl::OkStatus();
   Bytes state = it->second.Take();
   open_.erase(it);
-  Deliver(chunk, message.crc32c(), std::move(state));
+  if (message.has_residual()) {
+    DeliverResidual(message, std::move(state));
+  } else {
+    Deliver(chunk, message.crc32c(), std::move(state));
+  }
   return absl::OkStatus();
+}
+
+// Bytes of the data that the message is a slice of.
+absl::StatusOr<size_t> ImportCall::SizeOf(const v1::ImportStateRequest& message) const {
+  const ChunkId chunk(message.chunk());
+  if (!message.has_residual()) return job()->StateBytes(chunk);
+  const std::vector<StageId>& uses = job()->chunks().chunk(chunk).uses;
+  const StageId use(message.residual().use_stage());
+  const Step after_warmup(job()->spec().codecs.warmup_steps + 1);
+  const Codec* codec = job()->codecs().residual_or_null(chunk, after_warmup);
+  if (codec == nullptr || std::find(uses.begin(), uses.end(), use) == uses.end() ||
+      message.residual().part() >= job()->spec().training.parts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk.value(), ": the job keeps no residual of part ",
+                     message.residual().part(), " for its use by stage ", use.value()));
+  }
+  return codec->MaxEncodedSize(job()->chunks().chunk(chunk), Axis::kRow);
+}
+
+void ImportCall::DeliverResidual(const v1::ImportStateRequest& message, Bytes residual) {
+  work_.Post([self = Self(), header = message, residual = std::move(residual)] {
+    const ChunkId id(header.chunk());
+    absl::Status status = CheckCrc(residual, header.crc32c());
+    if (status.ok() && !residual.empty()) {
+      const Codec* codec = self->job()->codecs().residual_or_null(
+          id, Step(self->job()->spec().codecs.warmup_steps + 1));
+      const Chunk& chunk = self->job()->chunks().chunk(id);
+      status = codec->Open(chunk, Axis::kRow, residual, Content::kGradient).status();
+    }
+    if (!status.ok()) {
+      return self->End(absl::InvalidArgumentError(absl::StrCat(
+          "ImportState: residual of chunk ", id.value(), ": ", std::string(status.message()))));
+    }
+    self->job()->Post(event::ImportResidual{self->id(), id, StageId(header.residual().use_stage()),
+                                            PartId(header.residual().part()), residual});
+  });
 }
 
 void ImportCall::Deliver(ChunkId chunk, uint32_t crc32c, Bytes state) {

@@ -45,6 +45,8 @@ class ImportCall final : public ReadCall {
                          const std::vector<grpc::Slice>& pieces);
   // Checks the CRC on the pool; then the core gets the chunk.
   void Deliver(ChunkId chunk, uint32_t crc32c, Bytes state);
+  void DeliverResidual(const v1::ImportStateRequest& message, Bytes residual);
+  absl::StatusOr<size_t> SizeOf(const v1::ImportStateRequest& message) const;
   void NoteBorder(const v1::ImportStateRequest& message);
   // Ends an unfinished stream once the errors of its chunks are known.
   void EndIfUnfinished();

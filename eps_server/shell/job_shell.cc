@@ -101,7 +101,8 @@ absl::Status JobShell::Reserve() {
   state_fields_ = rule->fields().size();
   EPS_ASSIGN_OR_RETURN(CodecTable codecs, CodecTable::Build(spec_, chunks_));
   codecs_.emplace(std::move(codecs));
-  const uint64_t budget = ShardCore::ContributionBudget(spec_, chunks_, owned_);
+  const uint64_t budget = ShardCore::ContributionBudget(spec_, chunks_, owned_) +
+                          ShardCore::ResidualBudget(spec_, chunks_, owned_);
   MemoryAccount* account = environment_.account;
   // The budget is charged while the state is reserved, so that both together fit; contributions
   // are charged one by one later.
@@ -109,8 +110,9 @@ absl::Status JobShell::Reserve() {
   if (!fits.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "job \"", spec_.name, "\", shard ", shard_.value(), " of ", servers_.size(),
-        ": gradients that wait for their update (", spec_.training.parts, " parts) do not fit: ",
-        std::string(fits.message()), "; raise servers.memory_limit, or lower training.parts"));
+        ": gradients that wait for their update, and what was left out of sparse ones (",
+        spec_.training.parts, " parts), do not fit: ", std::string(fits.message()),
+        "; raise servers.memory_limit, or lower training.parts"));
   }
   const uint64_t before = account->live_bytes(MemoryKind::kState);
   auto backend = environment_.new_backend(spec_, chunks_, owned_, environment_.pool, account,

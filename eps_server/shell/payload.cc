@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checksum.h"
+#include "common/status_macros.h"
 
 namespace eps {
 
@@ -47,14 +48,41 @@ absl::Status CheckCrc(const Bytes& bytes, uint32_t expected) {
                                           absl::Hex(found, absl::kZeroPad8)));
 }
 
+namespace {
+
+// The residual behind the gradient in a payload, in memory of its own: it stays when the gradient
+// is gone.
+absl::StatusOr<Bytes> CheckResidual(const v1::PushHeader& header, const Chunk& chunk,
+                                    const CodecTable& codecs, const Bytes& payload,
+                                    MemoryAccount* account) {
+  const Bytes received = payload.Sub(header.bytes(), header.residual_bytes());
+  EPS_RETURN_IF_ERROR(CheckCrc(received, header.residual_crc32c()));
+  Buffer kept(received.size(), MemoryKind::kResidual, account);
+  std::memcpy(kept.data(), received.data(), received.size());
+  Bytes residual = std::move(kept).Freeze();
+  // The core credited this header, so the codec is there.
+  const Codec* codec = codecs.residual_or_null(chunk.id, Step(header.key().step()));
+  EPS_RETURN_IF_ERROR(codec->Open(chunk, Axis::kRow, residual, Content::kGradient).status());
+  return residual;
+}
+
+}  // namespace
+
 Event CheckPush(StreamId stream, const v1::PushHeader& header, const Chunk& chunk,
-                const Codec& codec, Bytes bytes) {
+                const CodecTable& codecs, Bytes bytes, MemoryAccount* account) {
   const uint64_t tag = header.tag();
-  absl::Status status = CheckCrc(bytes, header.crc32c());
+  const Bytes gradient = bytes.Sub(0, header.bytes());
+  absl::Status status = CheckCrc(gradient, header.crc32c());
   if (!status.ok()) return event::PushInvalid{stream, tag, std::move(status)};
-  auto opened = codec.Open(chunk, Axis::kRow, std::move(bytes), Content::kGradient);
+  const Codec& codec = codecs.gradient(chunk.id, Step(header.key().step()));
+  auto opened = codec.Open(chunk, Axis::kRow, gradient, Content::kGradient);
   if (!opened.ok()) return event::PushInvalid{stream, tag, std::move(opened).status()};
-  return event::PushReceived{stream, tag, *std::move(opened)};
+  if (header.residual_bytes() == 0) {
+    return event::PushReceived{stream, tag, *std::move(opened), Bytes()};
+  }
+  absl::StatusOr<Bytes> residual = CheckResidual(header, chunk, codecs, bytes, account);
+  if (!residual.ok()) return event::PushInvalid{stream, tag, std::move(residual).status()};
+  return event::PushReceived{stream, tag, *std::move(opened), *std::move(residual)};
 }
 
 }  // namespace eps

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/bytes.h"
+#include "compression/codec_table.h"
 #include "eps_server/core/shard_core.h"
 #include "grpcpp/support/slice.h"
 
@@ -34,11 +35,12 @@ class PayloadAssembler {
   size_t received_ = 0;
 };
 
-// Checks a complete contribution: CRC32C, then by `codec`, that of its header. What the core is to
-// be told of it. `chunk` outlives the event. A damaged transfer is DataLoss (worth another try),
+// Checks a complete contribution: CRC32C, then by the codecs of its step, gradient and residual
+// alike. What the core is to be told of it. `chunk` outlives the event; the residual is charged to
+// `account`. A damaged transfer is DataLoss (worth another try),
 // bytes that the codec refuses are InvalidArgument. Runs long: not for callback threads.
 Event CheckPush(StreamId stream, const v1::PushHeader& header, const Chunk& chunk,
-                const Codec& codec, Bytes bytes);
+                const CodecTable& codecs, Bytes bytes, MemoryAccount* account);
 
 // OK if the CRC32C of `bytes` is `expected`; DataLoss with both else.
 absl::Status CheckCrc(const Bytes& bytes, uint32_t expected);

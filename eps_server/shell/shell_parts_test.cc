@@ -9,6 +9,7 @@
 #include "eps_server/shell/peer_mailbox.h"
 #include "eps_server/shell/timer_queue.h"
 #include "gtest/gtest.h"
+#include "spec/test_specs.h"
 
 namespace eps {
 namespace {
@@ -156,12 +157,17 @@ class CheckPushTest : public ::testing::Test {
     chunk_.segments.push_back(segment);
     header_.set_tag(9);
     header_.set_codec(static_cast<uint32_t>(CodecId::kFp32));
+    header_.mutable_key()->set_step(1);
+    header_.set_bytes(bytes_.size());
     header_.set_crc32c(Crc32c(bytes_));
   }
   Event Check(const std::string& bytes) {
-    return CheckPush(StreamId(3), header_, chunk_, **FindCodec("fp32"), Bytes::CopyOf(bytes));
+    return CheckPush(StreamId(3), header_, chunk_, codecs_, Bytes::CopyOf(bytes), nullptr);
   }
 
+  const JobSpec spec_ = TinySyntheticSpec();
+  const ChunkMap chunks_ = ChunkMap::Build(spec_);
+  const CodecTable codecs_ = *CodecTable::Build(spec_, chunks_);
   Chunk chunk_;
   v1::PushHeader header_;
   std::string bytes_ = std::string(16, '\1');

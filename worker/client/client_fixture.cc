@@ -56,6 +56,7 @@ v1::Ack AckOf(v1::Ack::Outcome outcome, uint64_t term, uint64_t step, uint32_t r
 
 void ClientFixture::StartServers(int count, int width, uint64_t chunk_elements) {
   spec_ = Spec(width, chunk_elements);
+  spec_.codecs = codecs_;
   chunks_ = ChunkMap::Build(spec_);
   std::vector<std::string> addresses;
   for (int i = 0; i < count; ++i) {

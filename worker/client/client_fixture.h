@@ -49,6 +49,7 @@ class ClientFixture : public testing::Test {
   // What the servers counted for (stage, part) is `gradient`, each chunk once.
   void ExpectCounted(StageId stage, uint32_t part, const StageMemory& gradient);
 
+  CodecSpec codecs_;  // of the job, set before StartServers
   JobSpec spec_;
   ChunkMap chunks_;
   MemoryAccount account_;

@@ -38,9 +38,9 @@ TEST_F(FetchTest, FetchesStagesThatAreStripedOverServers) {
   EXPECT_GT(account_.peak_bytes(MemoryKind::kStage), 0u);
 }
 
-TEST_F(FetchTest, TakesTheCodecsOfTheStepsTable) {
+TEST_F(FetchTest, TakesTheCodecsOfTheSpecsTable) {
+  codecs_.weights = codecs_.gradients = "bf16";
   StartServers(1);
-  ChangeAll([](Script* s) { s->weights = s->gradients = "bf16"; });
   Join();
   Begin();
   StageMemory memory(spec_, StageId(1));

@@ -82,6 +82,7 @@ void ShardFetcher::Fetch(std::shared_ptr<FetchOp> op, const std::vector<ChunkId>
   for (const ChunkId id : chunks) {
     request.copies.insert({id.value(), 0});
     const FetchOp& op = *request.op;
+    if (op.residuals_of.has_value()) continue;
     if (job_->codecs->axes(op.stage, id, op.backward).has_second) {
       request.copies.insert({id.value(), 1});
     }
@@ -119,7 +120,9 @@ void ShardFetcher::SendRequests() {
       message.set_version(request.op->version.value());
       message.set_pass(request.op->backward ? v1::PASS_BACKWARD : v1::PASS_FORWARD);
       // A fetch shows that its part is alive: every hosted one in turn.
-      message.set_part(parts_[it->first % parts_.size()].value());
+      const PartId part = parts_[it->first % parts_.size()];
+      message.set_part(request.op->residuals_of.value_or(part).value());
+      message.set_residuals(request.op->residuals_of.has_value());
       for (const ChunkCopy& copy : request.copies) {
         if (copy.view == 0) message.add_chunks(copy.chunk);
       }
@@ -174,15 +177,16 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
     const v1::FetchSlice& slice, uint64_t size) {
   const auto it = requests_.find(slice.tag());
   const ChunkCopy copy{slice.chunk(), slice.view()};
-  if (it == requests_.end() || it->second.copies.count(copy) == 0 || slice.residual()) {
+  if (it == requests_.end() || it->second.copies.count(copy) == 0 ||
+      slice.residual() != it->second.op->residuals_of.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("a slice of chunk ", slice.chunk(), " for tag ",
                                                    slice.tag(), " was not asked for"));
   }
   const FetchOp& op = *it->second.op;
   const Chunk& chunk = job_->chunks.chunk(ChunkId(slice.chunk()));
-  const Codec* codec = &job_->codecs->weights(chunk.id);
-  const WeightAxes axes = job_->codecs->axes(op.stage, chunk.id, op.backward);
-  const Axis axis = copy.view == 0 ? axes.first : axes.second;
+  const std::pair<const Codec*, Axis> encoding = CodecOf(op, copy);
+  const Codec* codec = encoding.first;
+  const Axis axis = encoding.second;
   if (Version(slice.version()) != op.version ||
       slice.codec() != static_cast<uint32_t>(codec->traits().id)) {
     return absl::InvalidArgumentError(
@@ -216,6 +220,17 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
                      "; expected offset ", assembly->received, " of ", assembly->total));
   }
   return assembly;
+}
+
+std::pair<const Codec*, Axis> ShardFetcher::CodecOf(const FetchOp& op,
+                                                    const ChunkCopy& copy) const {
+  const ChunkId chunk(copy.chunk);
+  if (op.residuals_of.has_value()) {
+    const Step after_warmup(job_->spec.codecs.warmup_steps + 1);
+    return {job_->codecs->residual_or_null(chunk, after_warmup), Axis::kRow};
+  }
+  const WeightAxes axes = job_->codecs->axes(op.stage, chunk, op.backward);
+  return {&job_->codecs->weights(chunk), copy.view == 0 ? axes.first : axes.second};
 }
 
 void ShardFetcher::OnRefused(const v1::FetchSlice& slice) {
@@ -254,7 +269,13 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
     ClientLock lock(&core_->mu);
     return OnDamaged(op, chunk, crc, found);
   }
-  auto encoded = assembly->codec->Open(chunk, assembly->axis, bytes, Content::kWeights);
+  const bool residual = op->residuals_of.has_value();
+  if (residual && bytes.empty()) {
+    ClientLock lock(&core_->mu);
+    return OnResidual(op, chunk.id, Bytes());
+  }
+  auto encoded = assembly->codec->Open(chunk, assembly->axis, bytes,
+                                       residual ? Content::kGradient : Content::kWeights);
   {
     ClientLock lock(&core_->mu);
     if (!encoded.ok()) {
@@ -264,6 +285,7 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
                                               encoded.status().message())));
     }
     if (op->abandoned || !core_->failure.ok()) return;
+    if (residual) return OnResidual(op, chunk.id, std::move(bytes));
     ++op->writers;
   }
   DecodeTiles(**encoded, chunk, job_->spec, *op, assembly->view);
@@ -285,11 +307,19 @@ void ShardFetcher::OnDamaged(const std::shared_ptr<FetchOp>& op, const Chunk& ch
                                 address_, Place(*op, chunk.id), found, expected, kMaxDamaged)));
   }
   // Both copies come again, if there are two; the other one may be there already.
-  if (job_->codecs->axes(op->stage, chunk.id, op->backward).has_second) ++op->missing;
+  const WeightAxes axes = job_->codecs->axes(op->stage, chunk.id, op->backward);
+  if (!op->residuals_of.has_value() && axes.has_second) ++op->missing;
   Fetch(op, {chunk.id});
 }
 
+void ShardFetcher::OnResidual(const std::shared_ptr<FetchOp>& op, ChunkId chunk, Bytes bytes) {
+  op->residuals[chunk.value()] = std::move(bytes);
+  if (--op->missing == 0) op->on_done(*op);
+  core_->changed.NotifyAll();
+}
+
 void ShardFetcher::FailOp(FetchOp* op, absl::Status status) {
+  if (op->residuals_of.has_value()) core_->Fail(status);  // nobody waits for the op itself
   if (op->status.ok()) op->status = std::move(status);
   core_->changed.NotifyAll();
 }

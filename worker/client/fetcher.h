@@ -2,8 +2,10 @@
 #define EPS_WORKER_CLIENT_FETCHER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,15 +19,21 @@
 
 namespace eps {
 
-// One stage on its way into memory, shared by its PendingFetch, the fetchers and decoding tasks.
-// Everything but the constants is guarded by the client's lock.
+// One stage, or a part's residuals of it, on its way into memory, shared by its PendingFetch, the
+// fetchers and decoding tasks. Everything but the constants is guarded by the client's lock.
 struct FetchOp {
   StageId stage;
   Version version;
   bool backward = false;
   TensorPointers out;  // ParameterClient::FetchStage
 
-  uint32_t missing = 0;  // chunks that are not decoded yet
+  // Of a fetch of residuals, which decodes nothing: whose, what came, and whom to tell when all is
+  // here, with the lock held.
+  std::optional<PartId> residuals_of;
+  std::map<uint32_t, Bytes> residuals;  // by chunk
+  std::function<void(const FetchOp&)> on_done;
+
+  uint32_t missing = 0;  // copies that are not here yet
   uint32_t writers = 0;  // tasks that write to `out` now
   bool abandoned = false;
   absl::Status status;
@@ -91,8 +99,12 @@ class ShardFetcher final : public StreamHandler {
   // The last slice of a chunk is in.
   void OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assembly> assembly)
       EPS_REQUIRES(client_lock);
+  // The codec of a chunk's answer, and the axis.
+  std::pair<const Codec*, Axis> CodecOf(const FetchOp& op, const ChunkCopy& copy) const;
   void Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
               Assembly* assembly) EPS_EXCLUDES(client_lock);
+  void OnResidual(const std::shared_ptr<FetchOp>& op, ChunkId chunk, Bytes bytes)
+      EPS_REQUIRES(client_lock);
   void OnDamaged(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t expected,
                  uint32_t found) EPS_REQUIRES(client_lock);
   void FailOp(FetchOp* op, absl::Status status) EPS_REQUIRES(client_lock);

@@ -21,6 +21,7 @@
 #include "worker/client/client_core.h"
 #include "worker/client/fetcher.h"
 #include "worker/client/pusher.h"
+#include "worker/client/residual_keeper.h"
 
 namespace eps {
 namespace {
@@ -135,6 +136,8 @@ class GrpcParameterClient final : public ParameterClient {
   absl::StatusOr<StepStart> TakeReplies(Step step, const std::vector<v1::BeginStepReply>& replies)
       EPS_REQUIRES(client_lock);
   absl::Status CheckCodecs(const v1::BeginStepReply& reply) const EPS_REQUIRES(client_lock);
+  void FetchFromShards(const std::shared_ptr<FetchOp>& op, const std::vector<ChunkId>& chunks)
+      EPS_REQUIRES(client_lock);
   bool AllCounted() const EPS_REQUIRES(client_lock);
   void Supervise() EPS_EXCLUDES(client_lock);
 
@@ -143,6 +146,7 @@ class GrpcParameterClient final : public ParameterClient {
   JobView job_;
   std::vector<PartId> parts_;
   std::vector<Shard> shards_;
+  std::unique_ptr<ResidualKeeper> residuals_;
   std::unique_ptr<PushQueue> queue_;
   Step step_;               // the open one
   std::set<HaveKey> have_;  // counted already in the open step
@@ -287,9 +291,14 @@ absl::Status GrpcParameterClient::ConnectShards() {
     shards[i].up = NewChannel(job_.servers[i]);
     EPS_RETURN_IF_ERROR(SayHello(job_.servers[i], shards[i].down));
   }
-  queue_ = std::make_unique<PushQueue>(core_, &job_, pool_.get(), [this](ShardId shard) {
-    return shards_[shard.value()].pusher.get();
-  });
+  residuals_ = std::make_unique<ResidualKeeper>(
+      &job_, parts_,
+      [this](const std::shared_ptr<FetchOp>& op, const std::vector<ChunkId>& chunks)
+          EPS_REQUIRES(client_lock) { FetchFromShards(op, chunks); },
+      [this]() EPS_REQUIRES(client_lock) { queue_->OnResiduals(); });
+  queue_ = std::make_unique<PushQueue>(
+      core_, &job_, pool_.get(), residuals_.get(),
+      [this](ShardId shard) { return shards_[shard.value()].pusher.get(); });
   for (size_t i = 0; i < shards.size(); ++i) {
     const ShardId id(static_cast<uint32_t>(i));
     shards[i].fetcher =
@@ -363,6 +372,9 @@ absl::StatusOr<StepStart> GrpcParameterClient::TakeReplies(
     }
   }
   step_ = step;
+  std::vector<bool> push_residuals;
+  for (const v1::BeginStepReply& reply : replies) push_residuals.push_back(reply.push_residuals());
+  residuals_->Begin(step, Version(first.version()), std::move(push_residuals));
   StepStart start;
   start.done = first.done();
   start.step = step;
@@ -407,16 +419,25 @@ std::unique_ptr<PendingFetch> GrpcParameterClient::FetchStage(StageId stage, Ver
   op->version = version;
   op->backward = backward;
   op->out = std::move(out);
-  std::vector<std::vector<ChunkId>> by_shard(shards_.size());
-  for (const ChunkId chunk : job_.chunks.ChunksOfStage(stage)) {
-    by_shard[job_.placement[chunk.value()].value()].push_back(chunk);
+  const absl::Span<const ChunkId> chunks = job_.chunks.ChunksOfStage(stage);
+  for (const ChunkId chunk : chunks) {
     op->missing += job_.codecs->axes(stage, chunk, backward).has_second ? 2 : 1;
   }
   ClientLock lock(&core_->mu);
+  FetchFromShards(op, {chunks.begin(), chunks.end()});
+  if (backward) residuals_->Want(stage);
+  return NewPendingFetch(core_, std::move(op));
+}
+
+void GrpcParameterClient::FetchFromShards(const std::shared_ptr<FetchOp>& op,
+                                          const std::vector<ChunkId>& chunks) {
+  std::vector<std::vector<ChunkId>> by_shard(shards_.size());
+  for (const ChunkId chunk : chunks) {
+    by_shard[job_.placement[chunk.value()].value()].push_back(chunk);
+  }
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (!by_shard[i].empty()) shards_[i].fetcher->Fetch(op, by_shard[i]);
   }
-  return NewPendingFetch(core_, std::move(op));
 }
 
 absl::Status GrpcParameterClient::Push(StageId use, PartId part, uint64_t tokens,
@@ -442,6 +463,7 @@ absl::Status GrpcParameterClient::Push(StageId use, PartId part, uint64_t tokens
   const std::chrono::duration<double> waited = steady_clock::now() - start;
   core_->stats.push_wait_seconds += waited.count();
   if (!core_->failure.ok()) return core_->failure;
+  residuals_->Want(use);  // most often asked for already, with the weights of the backward pass
   queue_->Add(std::move(job));
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
 #include "worker/client/pusher.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -175,8 +176,12 @@ std::string ShardPusher::WaitingFor() const {
 }
 
 PushQueue::PushQueue(std::shared_ptr<ClientCore> core, const JobView* job, Executor* pool,
-                     std::function<ShardPusher*(ShardId)> pusher)
-    : core_(std::move(core)), job_(job), pool_(pool), pusher_(std::move(pusher)) {}
+                     ResidualKeeper* residuals, std::function<ShardPusher*(ShardId)> pusher)
+    : core_(std::move(core)),
+      job_(job),
+      pool_(pool),
+      residuals_(residuals),
+      pusher_(std::move(pusher)) {}
 
 PushQueue::~PushQueue() {
   ClientLock lock(&core_->mu);
@@ -219,32 +224,57 @@ std::deque<std::shared_ptr<PushQueue::Job>> PushQueue::Clear() {
 void PushQueue::Pump() {
   while (!jobs_.empty() && core_->failure.ok()) {
     const std::shared_ptr<Job> job = jobs_.front();
-    const Chunk& chunk = job_->chunks.chunk(job->chunks[next_chunk_]);
-    const Codec* codec = &job_->codecs->gradient(chunk.id, job->step);
-    const uint64_t reserved = codec->MaxEncodedSize(chunk, Axis::kRow);
+    Encoding encoding;
+    encoding.chunk = &job_->chunks.chunk(job->chunks[next_chunk_]);
+    const ChunkId id = encoding.chunk->id;
+    encoding.codec = &job_->codecs->gradient(id, job->step);
+    encoding.residual_codec = residuals_->codec_or_null(id);
+    encoding.reserved = encoding.codec->MaxEncodedSize(*encoding.chunk, Axis::kRow);
+    if (encoding.residual_codec != nullptr) {
+      std::optional<Bytes> residual = residuals_->Find({job->use, job->part, id});
+      if (!residual.has_value()) return;  // OnResiduals goes on
+      encoding.residual = *std::move(residual);
+      encoding.push_residual = residuals_->PushesTo(job_->placement[id.value()]);
+      encoding.reserved += encoding.residual_codec->MaxEncodedSize(*encoding.chunk, Axis::kRow);
+    }
     // A chunk larger than the whole window goes alone.
     if (outstanding_bytes_ > 0 &&
-        outstanding_bytes_ + reserved > core_->options.push_window_bytes) {
+        outstanding_bytes_ + encoding.reserved > core_->options.push_window_bytes) {
       return;
     }
-    Reserve(reserved);
+    Reserve(encoding.reserved);
     if (++next_chunk_ == job->chunks.size()) {
       jobs_.pop_front();
       next_chunk_ = 0;
       core_->changed.NotifyAll();
     }
-    pool_->Post([this, job, &chunk, codec, reserved] { Encode(*job, chunk, codec, reserved); });
+    pool_->Post([this, job, encoding = std::move(encoding)] { Encode(*job, encoding); });
   }
 }
 
-void PushQueue::Encode(const Job& job, const Chunk& chunk, const Codec* codec, uint64_t reserved) {
+Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
+  const Chunk& chunk = *encoding->chunk;
   EncodeOptions options;
   options.rng.seed = job_->spec.training.seed;
   options.rng.step = job.step.value();
   options.rng.micro_batch = job.part.value();
   options.rng.stage = static_cast<uint16_t>(job.use.value());
   options.kind = MemoryKind::kStage;
-  auto encoder = codec->NewEncoder(chunk, options);
+  Buffer residual;
+  if (encoding->residual_codec != nullptr) {
+    residual = Buffer(chunk.elements * sizeof(float), MemoryKind::kScratch, core_->options.account);
+    if (encoding->residual.empty()) {
+      std::memset(residual.data(), 0, residual.size());
+    } else {
+      // Checked when it came, or made here.
+      const auto opened =
+          encoding->residual_codec->Open(chunk, Axis::kRow, encoding->residual, Content::kWeights);
+      EPS_CHECK_MSG(opened.ok(), opened.status());
+      DecodeChunk(**opened, chunk, residual.floats());
+    }
+    options.residual_or_null = residual.floats();
+  }
+  auto encoder = encoding->codec->NewEncoder(chunk, options);
   ForEachTile(chunk, [&](const Tile& tile) {
     const Segment& segment = chunk.segments[tile.segment];
     const float* tensor = TensorPointer(job_->spec, job.use, job.gradient, segment.tensor);
@@ -252,8 +282,19 @@ void PushQueue::Encode(const Job& job, const Chunk& chunk, const Codec* codec, u
     encoder->Write(tile, segment.cols,
                    tensor + segment.tensor_offset + uint64_t{tile.row} * segment.cols + tile.col);
   });
-  Bytes payload = encoder->Finish();
+  Bytes gradient = encoder->Finish();
+  if (encoding->residual_codec != nullptr) {
+    EncodeOptions kept;
+    kept.kind = MemoryKind::kResidual;
+    kept.account = core_->options.account;
+    encoding->residual = EncodeChunk(*encoding->residual_codec, chunk, kept, residual.floats());
+  }
+  return gradient;
+}
 
+void PushQueue::Encode(const Job& job, Encoding encoding) {
+  const ChunkId chunk = encoding.chunk->id;
+  const Bytes gradient = EncodeGradient(job, &encoding);
   v1::PushHeader header;
   v1::ContributionKey* contribution = header.mutable_key();
   contribution->set_job_id(job_->id.value());
@@ -262,17 +303,29 @@ void PushQueue::Encode(const Job& job, const Chunk& chunk, const Codec* codec, u
   contribution->set_use_stage(job.use.value());
   contribution->set_part_first(job.part.value());
   contribution->set_part_count(1);
-  contribution->set_chunk(chunk.id.value());
-  header.set_codec(static_cast<uint32_t>(codec->traits().id));
-  header.set_bytes(payload.size());
-  header.set_crc32c(Crc32c(payload.view()));
+  contribution->set_chunk(chunk.value());
+  header.set_codec(static_cast<uint32_t>(encoding.codec->traits().id));
+  header.set_bytes(gradient.size());
+  header.set_crc32c(Crc32c(gradient.view()));
   header.set_tokens(job.tokens);
   header.set_worker_nonce(core_->nonce);
+  Bytes payload = gradient;
+  if (encoding.push_residual) {
+    header.set_residual_bytes(encoding.residual.size());
+    header.set_residual_crc32c(Crc32c(encoding.residual.view()));
+    Buffer both(gradient.size() + encoding.residual.size());
+    std::memcpy(both.data(), gradient.data(), gradient.size());
+    std::memcpy(both.data() + gradient.size(), encoding.residual.data(), encoding.residual.size());
+    payload = std::move(both).Freeze();
+  }
 
   ClientLock lock(&core_->mu);
-  Release(reserved - payload.size());
+  Release(encoding.reserved - payload.size());
   if (!core_->failure.ok()) return;
-  pusher_(job_->placement[chunk.id.value()])->Push(std::move(header), std::move(payload));
+  if (encoding.residual_codec != nullptr) {
+    residuals_->Put({job.use, job.part, chunk}, std::move(encoding.residual));
+  }
+  pusher_(job_->placement[chunk.value()])->Push(std::move(header), std::move(payload));
 }
 
 }  // namespace eps

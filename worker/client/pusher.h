@@ -13,6 +13,7 @@
 #include "common/executor.h"
 #include "eps/v1/data.pb.h"
 #include "worker/client/client_core.h"
+#include "worker/client/residual_keeper.h"
 #include "worker/client/stream_link.h"
 
 namespace eps {
@@ -84,12 +85,14 @@ class PushQueue {
 
   // All borrowed but `core`.
   PushQueue(std::shared_ptr<ClientCore> core, const JobView* job, Executor* pool,
-            std::function<ShardPusher*(ShardId)> pusher);
+            ResidualKeeper* residuals, std::function<ShardPusher*(ShardId)> pusher);
   ~PushQueue();
 
   void Add(Job job) EPS_REQUIRES(client_lock);
   // A contribution of that size is counted.
   void OnCounted(uint64_t bytes) EPS_REQUIRES(client_lock);
+  // Residuals have come that something may wait for.
+  void OnResiduals() EPS_REQUIRES(client_lock) { Pump(); }
   // Everything added is encoded or being encoded: the window admits more.
   bool admits() const EPS_REQUIRES(client_lock) { return jobs_.empty(); }
   // Everything added was counted.
@@ -103,12 +106,24 @@ class PushQueue {
   // may stay with the transport for a moment longer than the client and its account.
   void Reserve(uint64_t bytes) EPS_REQUIRES(client_lock);
   void Release(uint64_t bytes) EPS_REQUIRES(client_lock);
-  void Encode(const Job& job, const Chunk& chunk, const Codec* codec, uint64_t reserved)
-      EPS_EXCLUDES(client_lock);
+  // One contribution that is being encoded. Error feedback: what was left out before, and the codec
+  // of what is left out now (null: nothing is kept).
+  struct Encoding {
+    const Chunk* chunk = nullptr;
+    const Codec* codec = nullptr;
+    const Codec* residual_codec = nullptr;
+    Bytes residual;
+    bool push_residual = false;
+    uint64_t reserved = 0;
+  };
+  // The gradient's bytes; replaces `residual` by what they leave out.
+  Bytes EncodeGradient(const Job& job, Encoding* encoding) const;
+  void Encode(const Job& job, Encoding encoding) EPS_EXCLUDES(client_lock);
 
   const std::shared_ptr<ClientCore> core_;
   const JobView* const job_;
   Executor* const pool_;
+  ResidualKeeper* const residuals_;
   const std::function<ShardPusher*(ShardId)> pusher_;
 
   std::deque<std::shared_ptr<Job>> jobs_ EPS_GUARDED_BY(client_lock);

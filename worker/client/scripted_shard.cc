@@ -17,18 +17,14 @@ namespace {
 
 constexpr std::chrono::milliseconds kPoll{20};
 
-const Codec& CodecNamed(const std::string& name) {
-  auto codec = FindCodec(name);
-  EPS_CHECK_MSG(codec.ok(), codec.status().message());
-  return **codec;
-}
-
-std::string EncodedWeights(const Chunk& chunk, const std::string& codec, uint64_t version) {
+std::string EncodedWeights(const Chunk& chunk, const Codec& codec, Axis axis, uint64_t version) {
   std::vector<float> elements(chunk.elements);
   for (uint64_t i = 0; i < chunk.elements; ++i) {
     elements[i] = ScriptedWeight(chunk.id.value(), i, version);
   }
-  const Bytes bytes = EncodeChunk(CodecNamed(codec), chunk, EncodeOptions(), elements.data());
+  EncodeOptions options;
+  options.axis = axis;
+  const Bytes bytes = EncodeChunk(codec, chunk, options, elements.data());
   return std::string(bytes.view());
 }
 
@@ -205,7 +201,7 @@ class ScriptedShard::PushStream {
     const v1::ContributionKey& key = header.key();
     EPS_CHECK(Crc32c(incoming.bytes) == header.crc32c());
     const Chunk& chunk = s_->chunks_->chunk(ChunkId(key.chunk()));
-    const Codec& codec = CodecNamed(s_->script_.gradients);
+    const Codec& codec = s_->codecs_.gradient(chunk.id, Step(key.step()));
     EPS_CHECK(header.codec() == static_cast<uint32_t>(codec.traits().id));
     auto encoded = codec.Open(chunk, Axis::kRow, Bytes::CopyOf(incoming.bytes), Content::kGradient);
     EPS_CHECK_MSG(encoded.ok(), encoded.status().message());
@@ -246,10 +242,11 @@ class ScriptedShard::DataService final : public v1::Data::Service {
     for (const Chunk& chunk : s_->chunks_->chunks()) {
       v1::ChunkCodecs* codecs = reply->add_codecs();
       codecs->set_chunk(chunk.id.value());
-      const auto weights = static_cast<uint32_t>(CodecNamed(s_->script_.weights).traits().id);
+      const auto weights = static_cast<uint32_t>(s_->codecs_.weights(chunk.id).traits().id);
       codecs->set_forward_weights(weights);
       codecs->set_backward_weights(weights);
-      codecs->set_gradient(static_cast<uint32_t>(CodecNamed(s_->script_.gradients).traits().id));
+      const Codec& gradient = s_->codecs_.gradient(chunk.id, Step(request->step()));
+      codecs->set_gradient(static_cast<uint32_t>(gradient.traits().id));
     }
     return grpc::Status::OK;
   }
@@ -327,7 +324,12 @@ class ScriptedShard::DataService final : public v1::Data::Service {
   std::vector<v1::FetchSlice> Slices(const v1::FetchRequest& request) {
     MutexLock lock(&s_->mu_);
     std::vector<std::vector<v1::FetchSlice>> by_chunk;
-    for (const ChunkId id : s_->ChunksOf(request)) by_chunk.push_back(SlicesOf(request, id));
+    const bool backward = request.pass() == v1::PASS_BACKWARD;
+    for (const ChunkId id : s_->ChunksOf(request)) {
+      by_chunk.push_back(SlicesOf(request, id, 0));
+      const WeightAxes axes = s_->codecs_.axes(StageId(request.stage()), id, backward);
+      if (axes.has_second) by_chunk.push_back(SlicesOf(request, id, 1));
+    }
     std::vector<v1::FetchSlice> all;
     if (!s_->script_.interleave) {
       for (const auto& slices : by_chunk) all.insert(all.end(), slices.begin(), slices.end());
@@ -344,9 +346,12 @@ class ScriptedShard::DataService final : public v1::Data::Service {
     return all;
   }
 
-  std::vector<v1::FetchSlice> SlicesOf(const v1::FetchRequest& request, ChunkId id) {
+  std::vector<v1::FetchSlice> SlicesOf(const v1::FetchRequest& request, ChunkId id, uint32_t view) {
     const Chunk& chunk = s_->chunks_->chunk(id);
-    const std::string bytes = EncodedWeights(chunk, s_->script_.weights, request.version());
+    const bool backward = request.pass() == v1::PASS_BACKWARD;
+    const WeightAxes axes = s_->codecs_.axes(StageId(request.stage()), id, backward);
+    const std::string bytes = EncodedWeights(
+        chunk, s_->codecs_.weights(id), view == 0 ? axes.first : axes.second, request.version());
     uint32_t crc = Crc32c(bytes);
     if (s_->script_.damage > 0) {
       --s_->script_.damage;
@@ -358,7 +363,8 @@ class ScriptedShard::DataService final : public v1::Data::Service {
       slice.set_tag(request.tag());
       slice.set_chunk(id.value());
       slice.set_version(request.version());
-      slice.set_codec(static_cast<uint32_t>(CodecNamed(s_->script_.weights).traits().id));
+      slice.set_codec(static_cast<uint32_t>(s_->codecs_.weights(id).traits().id));
+      slice.set_view(view);
       slice.set_total_bytes(bytes.size());
       slice.set_offset(offset);
       slice.set_data(bytes.substr(offset, s_->script_.slice_bytes));
@@ -385,7 +391,11 @@ std::vector<ChunkId> ScriptedShard::ChunksOf(const v1::FetchRequest& request) co
 }
 
 ScriptedShard::ScriptedShard(const JobSpec* spec, const ChunkMap* chunks, uint32_t shard)
-    : spec_(spec), chunks_(chunks), shard_(shard), address_("127.0.0.1:0") {
+    : spec_(spec),
+      chunks_(chunks),
+      codecs_(*CodecTable::Build(*spec, *chunks)),
+      shard_(shard),
+      address_("127.0.0.1:0") {
   Start();
   servers_ = {address_};
 }

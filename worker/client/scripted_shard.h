@@ -15,6 +15,7 @@
 
 #include "common/mutex.h"
 #include "compression/codec.h"
+#include "compression/codec_table.h"
 #include "eps/v1/control.grpc.pb.h"
 #include "eps/v1/data.grpc.pb.h"
 #include "grpcpp/server.h"
@@ -30,8 +31,6 @@ struct Script {
   std::vector<uint32_t> parts = {0};
   uint64_t term = 1;
   uint64_t next_step = 1;
-  std::string weights = "fp32";
-  std::string gradients = "fp32";
   size_t slice_bytes = size_t{2} << 20;
 
   int importing_joins = 0;  // joins answered with IMPORTING first
@@ -101,6 +100,7 @@ class ScriptedShard {
 
   const JobSpec* const spec_;
   const ChunkMap* const chunks_;
+  const CodecTable codecs_;
   const uint32_t shard_;
   std::string address_;
   mutable Mutex mu_;
