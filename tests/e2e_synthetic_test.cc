@@ -81,6 +81,9 @@ class PoisonedRuntime final : public StageRuntime {
   std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
     return runtime_->NewHostStage(stage);
   }
+  std::unique_ptr<HostStage> NewBackwardStage(StageId stage) override {
+    return runtime_->NewBackwardStage(stage);
+  }
   std::shared_ptr<const StageWeights> Load(StageId stage,
                                            std::shared_ptr<HostStage> host) override {
     return runtime_->Load(stage, std::move(host));

@@ -15,6 +15,7 @@
 #include "worker/data/token_source.h"
 #include "worker/exec/torch_runtime.h"
 #include "worker/relay/relay.h"
+#include "worker/relay/stash_codec.h"
 
 namespace eps {
 namespace {
@@ -32,6 +33,7 @@ RuntimeOptions RuntimeOptionsOf(const WorkerOptions& worker) {
 absl::StatusOr<std::unique_ptr<StageRuntime>> MakeRuntime(const JobSpec& spec,
                                                           const RuntimeOptions& options,
                                                           MemoryAccount* account) {
+  EPS_RETURN_IF_ERROR(StashCodec::Find(spec.codecs.stash).status());
   if (spec.model.type == ModelType::kSynthetic) return NewSyntheticRuntime(spec, account);
   return NewTorchRuntime(spec, options, account);
 }

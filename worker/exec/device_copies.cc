@@ -82,14 +82,15 @@ void DeviceCopies::Release(Buffer* buffer) {
 
 DeviceCopies::Stashed DeviceCopies::CopyToStash(const Tensor& on_device) {
   Stashed stashed;
-  stashed.host = queues_->NewPinned(on_device.sizes());
+  stashed.host = queues_->NewPinned(on_device.sizes(), on_device.scalar_type());
   stashed.copied = CopyToHost({{on_device, stashed.host}});
   return stashed;
 }
 
 Tensor DeviceCopies::CopyFromStash(const Stashed& stashed) {
   queues_->Await(DeviceQueue::kToDevice, stashed.copied);
-  Tensor tensor = queues_->New(DeviceQueue::kToDevice, stashed.host.sizes(), at::kFloat);
+  Tensor tensor =
+      queues_->New(DeviceQueue::kToDevice, stashed.host.sizes(), stashed.host.scalar_type());
   queues_->Copy(DeviceQueue::kToDevice, stashed.host, tensor);
   queues_->Await(DeviceQueue::kCompute, queues_->Record(DeviceQueue::kToDevice));
   queues_->KeepFor(DeviceQueue::kCompute, tensor);

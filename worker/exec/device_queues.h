@@ -37,9 +37,9 @@ class DeviceQueues {
   virtual at::Tensor New(DeviceQueue queue, at::IntArrayRef shape, at::ScalarType type) = 0;
   // Puts that off until what is then enqueued in the other queue `user` is done, too.
   virtual void KeepFor(DeviceQueue user, const at::Tensor& tensor) = 0;
-  // FP32 in memory of the host that the device copies from and to. When the tensor is dropped, its
-  // memory is used again only after all copies that were enqueued.
-  virtual at::Tensor NewPinned(at::IntArrayRef shape) = 0;
+  // Memory of the host that the device copies from and to. When the tensor is dropped, its memory
+  // is used again only after all copies that were enqueued.
+  virtual at::Tensor NewPinned(at::IntArrayRef shape, at::ScalarType type) = 0;
 
   // Both of one shape and type, contiguous, one in pinned memory. Keeps neither alive.
   virtual void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) = 0;

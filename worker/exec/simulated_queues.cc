@@ -60,10 +60,10 @@ at::Tensor SimulatedQueues::New(DeviceQueue queue, at::IntArrayRef shape, at::Sc
   return NewBlock(shape, type, /*on_device=*/true, users);
 }
 
-at::Tensor SimulatedQueues::NewPinned(at::IntArrayRef shape) {
+at::Tensor SimulatedQueues::NewPinned(at::IntArrayRef shape, at::ScalarType type) {
   std::array<bool, 3> users{};
   users[IndexOf(DeviceQueue::kToDevice)] = users[IndexOf(DeviceQueue::kToHost)] = true;
-  return NewBlock(shape, at::kFloat, /*on_device=*/false, users);
+  return NewBlock(shape, type, /*on_device=*/false, users);
 }
 
 void SimulatedQueues::KeepFor(DeviceQueue user, const at::Tensor& tensor) {

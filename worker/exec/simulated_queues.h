@@ -24,7 +24,7 @@ class SimulatedQueues final : public DeviceQueues {
 
   at::Tensor New(DeviceQueue queue, at::IntArrayRef shape, at::ScalarType type) override;
   void KeepFor(DeviceQueue user, const at::Tensor& tensor) override;
-  at::Tensor NewPinned(at::IntArrayRef shape) override;
+  at::Tensor NewPinned(at::IntArrayRef shape, at::ScalarType type) override;
   void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) override;
   DeviceEventPtr Record(DeviceQueue queue) override;
   void Await(DeviceQueue queue, const DeviceEventPtr& event) override;

@@ -51,8 +51,8 @@ class TorchQueues final : public DeviceQueues {
     guard_.recordDataPtrOnStream(tensor.storage().data_ptr(), StreamOf(user));
   }
 
-  at::Tensor NewPinned(at::IntArrayRef shape) override {
-    return at::empty(shape, at::TensorOptions().dtype(at::kFloat).pinned_memory(true));
+  at::Tensor NewPinned(at::IntArrayRef shape, at::ScalarType type) override {
+    return at::empty(shape, at::TensorOptions().dtype(type).pinned_memory(true));
   }
 
   void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) override {

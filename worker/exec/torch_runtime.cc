@@ -11,12 +11,9 @@
 #include "ATen/core/Tensor.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
-#include "ATen/ops/from_blob.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/CachingDeviceAllocator.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
-#include "c10/util/accumulate.h"
-#include "common/bytes.h"
 #include "common/check.h"
 #include "common/flush_denormals.h"
 #include "common/status_macros.h"
@@ -24,9 +21,11 @@
 #include "worker/exec/cuda_library.h"
 #include "worker/exec/device_copies.h"
 #include "worker/exec/device_queues.h"
+#include "worker/exec/stash_tensors.h"
 #include "worker/exec/tensor_memory.h"
 #include "worker/exec/torch_device.h"
 #include "worker/exec/torch_guard.h"
+#include "worker/exec/torch_host_stage.h"
 #include "worker/exec/torch_stage.h"
 #include "worker/models/gpt2.h"
 
@@ -34,30 +33,6 @@ namespace eps {
 namespace {
 
 using at::Tensor;
-
-constexpr uint64_t kTensorAlignment = 64;
-
-std::vector<int64_t> ShapeOf(const TensorSpec& tensor) {
-  if (tensor.rank == 1) return {tensor.cols};
-  return {tensor.rows, tensor.cols};
-}
-
-// Releases a charge that was made before it. `account` may be null.
-class Charge {
- public:
-  Charge(MemoryAccount* account, MemoryKind kind, uint64_t bytes)
-      : account_(account), kind_(kind), bytes_(bytes) {}
-  ~Charge() {
-    if (account_ != nullptr) account_->Release(kind_, bytes_);
-  }
-  Charge(const Charge&) = delete;
-  Charge& operator=(const Charge&) = delete;
-
- private:
-  MemoryAccount* const account_;
-  const MemoryKind kind_;
-  const uint64_t bytes_;
-};
 
 // Counts bytes into (or, negative, out of) the CPU's device account for as long as it lives.
 class DeviceCount {
@@ -71,67 +46,11 @@ class DeviceCount {
   const int64_t bytes_;
 };
 
-uint64_t Aligned(uint64_t bytes) {
-  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
-}
-
-// What a TorchHostStage occupies.
-uint64_t StageBytes(const JobSpec& spec, const StageSpec& stage) {
-  uint64_t bytes = 0;
-  for (const TensorUse& use : stage.uses) {
-    bytes += Aligned(spec.tensors[use.tensor.value()].elements() * sizeof(float));
-  }
-  return bytes;
-}
-
-// One block of memory for all tensors of a stage, each at an aligned offset.
-class TorchHostStage final : public HostStage {
- public:
-  TorchHostStage(const JobSpec& spec, StageId stage, bool pinned, MemoryAccount* account) {
-    for (const TensorUse& use : spec.stages[stage.value()].uses) {
-      offsets_.push_back(bytes_);
-      bytes_ += Aligned(spec.tensors[use.tensor.value()].elements() * sizeof(float));
-    }
-    if (pinned) {
-      if (account != nullptr) account->Charge(MemoryKind::kStage, bytes_);
-      pinned_charge_ = std::make_unique<Charge>(account, MemoryKind::kStage, bytes_);
-      pinned_ = at::empty({static_cast<int64_t>(bytes_)},
-                          at::TensorOptions().dtype(at::kByte).pinned_memory(true));
-      data_ = pinned_.mutable_data_ptr<uint8_t>();
-    } else {
-      buffer_ = Buffer(bytes_, MemoryKind::kStage, account);
-      data_ = buffer_.data();
-    }
-  }
-  float* tensor(size_t use) override { return reinterpret_cast<float*>(data_ + offsets_[use]); }
-  uint64_t bytes() const override { return bytes_; }
-  // All of it, of a stage in pinned memory.
-  Tensor pinned() const { return pinned_; }
-  // One use of a tensor that holds a stage as this one does.
-  Tensor view_of(const Tensor& bytes, size_t use, const std::vector<int64_t>& shape) const {
-    return bytes.narrow(0, static_cast<int64_t>(offsets_[use]), c10::multiply_integers(shape) * 4)
-        .view(at::kFloat)
-        .view(shape);
-  }
-  // The memory of one use as a tensor, without a copy.
-  Tensor view(size_t use, const std::vector<int64_t>& shape) const {
-    if (pinned_.defined()) return view_of(pinned_, use, shape);
-    return at::from_blob(data_ + offsets_[use], shape, at::TensorOptions().dtype(at::kFloat));
-  }
-
- private:
-  std::vector<uint64_t> offsets_;
-  uint64_t bytes_ = 0;
-  uint8_t* data_ = nullptr;
-  Buffer buffer_;
-  Tensor pinned_;
-  std::unique_ptr<Charge> pinned_charge_;
-};
-
 // `status` keeps an error of making the object until the next call that can return one.
 class TorchWeights final : public StageWeights {
  public:
   StageTensors tensors;
+  StageTensors for_input_gradient;                        // the second copy, or the tensor itself
   std::shared_ptr<HostStage> host;                        // on a CPU
   std::unique_ptr<DeviceCount> counted;                   // on a CPU
   std::shared_ptr<const DeviceCopies::LoadedStage> lent;  // on a device
@@ -145,7 +64,7 @@ class TorchGradient final : public StageGradient {
 };
 
 // Keeps a stashed tensor out of the device's count as long as no activation on the device shares
-// its memory: a CPU stashes without a copy, and counts as if there were one.
+// its memory: a CPU stashes FP32 without a copy, and counts as if there were one.
 class OffDevice {
  public:
   explicit OffDevice(uint64_t bytes) : bytes_(static_cast<int64_t>(bytes)) { Leave(); }
@@ -166,10 +85,16 @@ class OffDevice {
 class TorchActivation final : public Activation {
  public:
   explicit TorchActivation(Tensor t) : tensor(std::move(t)) {}
+  // What Forward gave, with its encoding for the stash.
+  TorchActivation(Tensor t, Tensor encoded) : tensor(std::move(t)), encoded_(std::move(encoded)) {}
   ~TorchActivation() override {
     if (const auto stashed = stashed_.lock()) stashed->Leave();
   }
-  uint64_t bytes() const override { return tensor.nbytes(); }
+  uint64_t bytes() const override { return tensor.defined() ? tensor.nbytes() : encoded_.nbytes(); }
+  // Undefined if it is stashed as it is.
+  const Tensor& encoded() const { return encoded_; }
+  // Gives the encoding away, for a stash that is not on the device.
+  Tensor TakeEncoded() const { return std::exchange(encoded_, Tensor()); }
   // Its memory is that of a stashed tensor.
   void ShareWith(const std::shared_ptr<OffDevice>& stashed) const {
     if (stashed == nullptr) return;
@@ -177,9 +102,10 @@ class TorchActivation final : public Activation {
     stashed->Enter();
     stashed_ = stashed;
   }
-  Tensor tensor;
+  Tensor tensor;  // undefined in a stash on the device if there is an encoding
 
  private:
+  mutable Tensor encoded_;
   mutable std::weak_ptr<OffDevice> stashed_;
 };
 
@@ -256,8 +182,9 @@ class TorchLateLoss final : public LateLoss {
 class TorchProgram final : public StageProgram {
  public:
   // `copies` is null on a CPU, and outlives the program.
-  TorchProgram(const StageSpec& spec, std::unique_ptr<TorchStage> stage, DeviceCopies* copies)
-      : spec_(spec), stage_(std::move(stage)), copies_(copies) {}
+  TorchProgram(const StageSpec& spec, std::unique_ptr<TorchStage> stage, const StashCodec& stash,
+               DeviceCopies* copies)
+      : spec_(spec), stage_(std::move(stage)), stash_(stash), copies_(copies) {}
 
   const StageSpec& spec() const override { return spec_; }
 
@@ -267,8 +194,7 @@ class TorchProgram final : public StageProgram {
     ActivationPtr out;
     EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("stage ", spec_.name, ", forward"), [&] {
       const at::NoGradGuard no_grad;
-      out = std::make_shared<TorchActivation>(
-          stage_->Forward(WeightsOf(weights).tensors, batch, TensorOf(in)));
+      out = Stashable(stage_->Forward(WeightsOf(weights).tensors, batch, TensorOf(in)));
       if (copies_ != nullptr) copies_->EndOfMicroBatch();
     }));
     return out;
@@ -281,7 +207,8 @@ class TorchProgram final : public StageProgram {
     BackwardResult result;
     EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("stage ", spec_.name, ", backward"), [&] {
       const at::NoGradGuard no_grad;
-      TorchBackward out = stage_->Backward(WeightsOf(weights).tensors, batch, TensorOf(in),
+      const TorchWeights& w = WeightsOf(weights);
+      TorchBackward out = stage_->Backward(w.tensors, w.for_input_gradient, batch, TensorOf(in),
                                            TensorOf(grad_out), loss_scale_log2);
       if (out.grad_in.defined()) {
         result.grad_in = std::make_shared<TorchActivation>(std::move(out.grad_in));
@@ -312,6 +239,14 @@ class TorchProgram final : public StageProgram {
   void AllowLateLosses() { late_losses_ = true; }
 
  private:
+  // The activation that the stage gives to the next one: its values are those that the stash gives.
+  ActivationPtr Stashable(Tensor y) const {
+    if (stash_.exact()) return std::make_shared<TorchActivation>(std::move(y));
+    Tensor encoded = EncodeForStash(stash_, y);
+    DecodeFromStash(stash_, encoded, y);
+    return std::make_shared<TorchActivation>(std::move(y), std::move(encoded));
+  }
+
   void TakeLoss(const MicroBatch& batch, const Tensor& label_log_p, BackwardResult* result) {
     if (copies_ == nullptr) {
       result->loss = LossOf(batch.labels, label_log_p);
@@ -325,14 +260,17 @@ class TorchProgram final : public StageProgram {
 
   const StageSpec& spec_;
   const std::unique_ptr<TorchStage> stage_;
+  const StashCodec& stash_;
   DeviceCopies* const copies_;
   bool late_losses_ = false;
 };
 
-// The bytes of the largest stage in the memory of TorchHostStage.
+// The bytes of the largest stage in memory, with its second copies.
 uint64_t LargestStage(const JobSpec& spec) {
   uint64_t largest = 0;
-  for (const StageSpec& stage : spec.stages) largest = std::max(largest, StageBytes(spec, stage));
+  for (const StageSpec& stage : spec.stages) {
+    largest = std::max(largest, StageLayout(spec, stage, /*backward=*/true).bytes());
+  }
   return largest;
 }
 
@@ -344,11 +282,12 @@ Tensor Flushed(const Tensor& x) {
 
 class TorchRuntime final : public StageRuntime {
  public:
-  TorchRuntime(const JobSpec& spec, c10::Device device, int threads, bool stash_on_host,
-               MemoryAccount* account)
+  TorchRuntime(const JobSpec& spec, c10::Device device, int threads, const StashCodec& stash,
+               bool stash_on_host, MemoryAccount* account)
       : spec_(spec),
         device_(device),
         threads_(threads),
+        stash_(stash),
         stash_on_host_(stash_on_host),
         account_(account) {
     if (device_.is_cpu()) {
@@ -370,7 +309,7 @@ class TorchRuntime final : public StageRuntime {
     for (uint32_t i = 0; i < spec_.stages.size(); ++i) {
       EPS_ASSIGN_OR_RETURN(std::unique_ptr<TorchStage> stage, NewGpt2Stage(spec_, StageId(i)));
       programs_.push_back(
-          std::make_unique<TorchProgram>(spec_.stages[i], std::move(stage), copies_.get()));
+          std::make_unique<TorchProgram>(spec_.stages[i], std::move(stage), stash_, copies_.get()));
     }
     return absl::OkStatus();
   }
@@ -382,7 +321,10 @@ class TorchRuntime final : public StageRuntime {
   }
 
   std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
-    return std::make_unique<TorchHostStage>(spec_, stage, !device_.is_cpu(), account_);
+    return NewStage(stage, /*backward=*/false);
+  }
+  std::unique_ptr<HostStage> NewBackwardStage(StageId stage) override {
+    return NewStage(stage, /*backward=*/true);
   }
 
   std::shared_ptr<const StageWeights> Load(StageId stage,
@@ -390,11 +332,14 @@ class TorchRuntime final : public StageRuntime {
     auto weights = std::make_shared<TorchWeights>();
     weights->status = CatchTorch(absl::StrCat("loading stage ", Name(stage)), [&] {
       const auto& memory = static_cast<const TorchHostStage&>(*host);
-      if (!device_.is_cpu()) weights->lent = copies_->LoadStage(memory.pinned(), host);
-      for (size_t use = 0; use < UsesOf(stage).size(); ++use) {
-        weights->tensors.push_back(
-            device_.is_cpu() ? memory.view(use, Shape(stage, use))
-                             : memory.view_of(weights->lent->bytes, use, Shape(stage, use)));
+      const StageLayout& layout = memory.layout();
+      if (!device_.is_cpu()) weights->lent = copies_->LoadStage(memory.all(), host);
+      const Tensor& bytes = device_.is_cpu() ? memory.all() : weights->lent->bytes;
+      for (size_t use = 0; use < spec_.stages[stage.value()].uses.size(); ++use) {
+        weights->tensors.push_back(TensorIn(bytes, layout, use));
+        weights->for_input_gradient.push_back(layout.has_second_copy(use)
+                                                  ? SecondCopyIn(bytes, layout, use)
+                                                  : weights->tensors.back());
       }
       if (device_.is_cpu()) {
         weights->counted = std::make_unique<DeviceCount>(static_cast<int64_t>(host->bytes()));
@@ -435,7 +380,7 @@ class TorchRuntime final : public StageRuntime {
       const auto& memory = static_cast<const TorchHostStage&>(*out);
       std::vector<std::pair<Tensor, Tensor>> copies;
       for (size_t use = 0; use < from.tensors.size(); ++use) {
-        copies.emplace_back(from.tensors[use], memory.view(use, Shape(stage, use)));
+        copies.emplace_back(from.tensors[use], TensorIn(memory.all(), memory.layout(), use));
       }
       if (!device_.is_cpu()) {
         copied = copies_->CopyToHost(copies);
@@ -449,18 +394,23 @@ class TorchRuntime final : public StageRuntime {
   }
 
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
-    if (!stash_on_host_) return activation;
     const auto& from = static_cast<const TorchActivation&>(*activation);
-    const Tensor& tensor = from.tensor;
+    if (!stash_on_host_) {
+      if (!from.encoded().defined()) return activation;
+      return ActivationPtr(std::make_shared<TorchActivation>(Tensor(), from.encoded()));
+    }
+    const bool encoded = from.encoded().defined();
+    const uint64_t bytes = encoded ? from.encoded().nbytes() : from.tensor.nbytes();
     if (account_ != nullptr) {
-      const absl::Status room = account_->TryCharge(MemoryKind::kStash, tensor.nbytes());
+      const absl::Status room = account_->TryCharge(MemoryKind::kStash, bytes);
       if (!room.ok()) {
         return absl::Status(room.code(),
                             absl::StrCat("stashing an activation: ", room.message(),
                                          "; lower training.micro_batches or micro_batch_size"));
       }
     }
-    auto charge = std::make_unique<Charge>(account_, MemoryKind::kStash, tensor.nbytes());
+    auto charge = std::make_unique<Charge>(account_, MemoryKind::kStash, bytes);
+    const Tensor tensor = encoded ? from.TakeEncoded() : from.tensor;
     std::shared_ptr<StashedActivation> stashed;
     EPS_RETURN_IF_ERROR(CatchTorch("stashing an activation", [&] {
       stashed = device_.is_cpu()  // which keeps it where it is
@@ -468,20 +418,29 @@ class TorchRuntime final : public StageRuntime {
                     : std::make_shared<StashedActivation>(copies_->CopyToStash(tensor),
                                                           std::move(charge));
     }));
-    from.ShareWith(stashed->off_device);
+    if (!encoded) from.ShareWith(stashed->off_device);
     return stashed;
   }
 
   absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) override {
-    if (!stash_on_host_) return stashed;
-    const auto& from = static_cast<const StashedActivation&>(*stashed);
     std::shared_ptr<TorchActivation> activation;
+    if (!stash_on_host_) {
+      const auto& from = static_cast<const TorchActivation&>(*stashed);
+      if (from.tensor.defined()) return stashed;
+      EPS_RETURN_IF_ERROR(CatchTorch("decoding an activation of the stash", [&] {
+        activation = std::make_shared<TorchActivation>(Decoded(from.encoded()));
+      }));
+      return ActivationPtr(std::move(activation));
+    }
+    const auto& from = static_cast<const StashedActivation&>(*stashed);
     EPS_RETURN_IF_ERROR(CatchTorch("fetching an activation from the stash", [&] {
-      activation = std::make_shared<TorchActivation>(
-          device_.is_cpu() ? from.tensor : copies_->CopyFromStash({from.tensor, from.copied}));
+      const Tensor tensor =
+          device_.is_cpu() ? from.tensor : copies_->CopyFromStash({from.tensor, from.copied});
+      const bool encoded = tensor.scalar_type() != at::kFloat;
+      activation = std::make_shared<TorchActivation>(encoded ? Decoded(tensor) : tensor);
+      if (!encoded) activation->ShareWith(from.off_device);
     }));
-    activation->ShareWith(from.off_device);
-    return activation;
+    return ActivationPtr(std::move(activation));
   }
 
   DeviceMemory device_memory() const override {
@@ -500,12 +459,16 @@ class TorchRuntime final : public StageRuntime {
   std::string compute_profile() const override { return ComputeProfileOf(device_, threads_); }
 
  private:
-  const std::vector<TensorUse>& UsesOf(StageId stage) const {
-    return spec_.stages[stage.value()].uses;
-  }
   const std::string& Name(StageId stage) const { return spec_.stages[stage.value()].name; }
-  std::vector<int64_t> Shape(StageId stage, size_t use) const {
-    return ShapeOf(spec_.tensors[UsesOf(stage)[use].tensor.value()]);
+  std::unique_ptr<HostStage> NewStage(StageId stage, bool backward) const {
+    return std::make_unique<TorchHostStage>(
+        StageLayout(spec_, spec_.stages[stage.value()], backward), !device_.is_cpu(), account_);
+  }
+
+  Tensor Decoded(const Tensor& encoded) const {
+    Tensor out = at::empty(encoded.sizes(), encoded.options().dtype(at::kFloat));
+    DecodeFromStash(stash_, encoded, out);
+    return out;
   }
 
   // *left = *left + right, by TreeAdd or, on a device, with the same bits.
@@ -535,6 +498,7 @@ class TorchRuntime final : public StageRuntime {
   const JobSpec& spec_;
   const c10::Device device_;
   const int threads_;
+  const StashCodec& stash_;
   const bool stash_on_host_;
   MemoryAccount* const account_;
   // Of a device other than the CPU.
@@ -566,14 +530,15 @@ absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spe
     return absl::InvalidArgumentError(
         absl::StrCat("worker.stash is \"", options.stash, "\"; expected host or device"));
   }
+  EPS_ASSIGN_OR_RETURN(const StashCodec* const stash, StashCodec::Find(spec.codecs.stash));
   EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device, options.local_rank));
   const int threads = ResolveThreads(options.threads, options.local_count);
   TensorMemory::Get();
   EPS_RETURN_IF_ERROR(PrepareThreads(threads));
   std::unique_ptr<TorchRuntime> runtime;
   EPS_RETURN_IF_ERROR(CatchTorch("making the runtime", [&] {
-    runtime =
-        std::make_unique<TorchRuntime>(spec, device, threads, options.stash == "host", account);
+    runtime = std::make_unique<TorchRuntime>(spec, device, threads, *stash, options.stash == "host",
+                                             account);
   }));
   EPS_RETURN_IF_ERROR(runtime->AddStages());
   return std::unique_ptr<StageRuntime>(std::move(runtime));

@@ -28,8 +28,9 @@ std::string TorchCuda();
 // calling thread flushes denormals, and so do the threads that LibTorch starts from it: call it
 // from the thread that will compute, before anything else uses LibTorch. The peak of device memory
 // counts from here; there is one such account per process.
-// InvalidArgument names worker.device, worker.stash or the tensor that the model lacks;
-// FailedPrecondition if the device is not there or LibTorch's threads do not flush denormals.
+// InvalidArgument names worker.device, worker.stash, worker.stash_codec or the tensor that the
+// model lacks; FailedPrecondition if the device is not there or LibTorch's threads do not flush
+// denormals.
 absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spec,
                                                               const RuntimeOptions& options,
                                                               MemoryAccount* account);

@@ -65,8 +65,10 @@ std::shared_ptr<HostStage> FilledHost(const JobSpec& spec, StageId stage, StageR
 
 // Forward and backward of one micro-batch, every stage input in the stash; returns the peak of
 // device memory.
-uint64_t PeakOfOneStep(int layers, const std::string& stash, MemoryAccount* account) {
-  const JobSpec spec = MakeSpec(layers);
+uint64_t PeakOfOneStep(int layers, const std::string& stash, MemoryAccount* account,
+                       const std::string& codec = "fp32") {
+  JobSpec spec = MakeSpec(layers);
+  spec.codecs.stash = codec;
   auto runtime = MakeRuntime(spec, stash, account);
   const uint32_t stages = static_cast<uint32_t>(spec.stages.size());
   std::vector<ActivationPtr> inputs(stages);
@@ -104,6 +106,58 @@ TEST(TorchRuntimeTest, StashOnTheDeviceGrowsByOneInputPerLayer) {
   const uint64_t of_two = PeakOfOneStep(2, "device", &account);
   EXPECT_EQ(PeakOfOneStep(12, "device", &account), of_two + 10 * input_bytes);
   EXPECT_EQ(account.peak_bytes(MemoryKind::kStash), 0u);
+}
+
+TEST(TorchRuntimeTest, AnEncodedStashOnTheDeviceGrowsByWhatAnEncodedInputTakes) {
+  const uint64_t elements = 2 * 32 * 64;
+  const uint64_t of_two = PeakOfOneStep(2, "device", nullptr, "fp8_e4m3");
+  EXPECT_EQ(PeakOfOneStep(12, "device", nullptr, "fp8_e4m3"), of_two + 10 * elements);
+}
+
+TEST(TorchRuntimeTest, AnEncodedStashIsChargedAsItIs) {
+  JobSpec spec = MakeSpec(1);
+  spec.codecs.stash = "bf16";
+  MemoryAccount account;
+  auto runtime = MakeRuntime(spec, "host", &account);
+  auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
+  const uint64_t before = runtime->device_memory().live_bytes;
+  ActivationPtr out = *runtime->program(StageId(0)).Forward(*weights, MakeBatch(), nullptr);
+  const uint64_t bytes = out->bytes();
+  ActivationPtr stashed = *runtime->Stash(out);
+  EXPECT_EQ(stashed->bytes(), bytes / 2);
+  EXPECT_EQ(runtime->device_memory().live_bytes, before + bytes) << "the activation is at hand";
+  EXPECT_EQ(account.live_bytes(MemoryKind::kStash), bytes / 2);
+  out = nullptr;
+  EXPECT_EQ(runtime->device_memory().live_bytes, before);
+  ActivationPtr in = *runtime->Unstash(stashed);
+  EXPECT_EQ(runtime->device_memory().live_bytes, before + bytes);
+  in = nullptr;
+  stashed = nullptr;
+  EXPECT_EQ(runtime->device_memory().live_bytes, before);
+  EXPECT_EQ(account.live_bytes(MemoryKind::kStash), 0u);
+}
+
+TEST(TorchRuntimeTest, HasSecondCopiesOfMatricesThatTravelAlongBothAxes) {
+  JobSpec spec = MakeSpec(1);
+  spec.codecs.weights = spec.codecs.embedding.weights = "mx6";
+  spec.codecs.backward_weights = BackwardWeights::kBothAxes;
+  MemoryAccount account;
+  auto runtime = MakeRuntime(spec, "host", &account);
+  for (uint32_t s = 0; s < spec.stages.size(); ++s) {
+    const auto forward = runtime->NewHostStage(StageId(s));
+    const auto backward = runtime->NewBackwardStage(StageId(s));
+    uint64_t more = 0;
+    for (size_t use = 0; use < spec.stages[s].uses.size(); ++use) {
+      const TensorUse& of_stage = spec.stages[s].uses[use];
+      const TensorSpec& tensor = spec.tensors[of_stage.tensor.value()];
+      const bool two = tensor.rank == 2 && of_stage.forward_axis != of_stage.backward_axis;
+      EXPECT_EQ(backward->second_copy(use) != nullptr, two) << tensor.name;
+      EXPECT_EQ(forward->second_copy(use), nullptr);
+      if (two) more += tensor.elements() * sizeof(float);
+    }
+    EXPECT_EQ(backward->bytes(), forward->bytes() + more);
+    EXPECT_EQ(more == 0, s == 0);
+  }
 }
 
 TEST(TorchRuntimeTest, StashIsChargedToTheAccountAndNotToTheDevice) {
@@ -180,6 +234,10 @@ TEST(TorchRuntimeTest, NamesTheKeyOfAnOptionThatItRefuses) {
   absl::Status status = NewTorchRuntime(spec, options, nullptr).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(status.message(), "worker.stash")) << status;
+  JobSpec encoded = spec;
+  encoded.codecs.stash = "mx9";
+  status = NewTorchRuntime(encoded, Options("host"), nullptr).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), "worker.stash_codec")) << status;
   for (const char* device : {"tpu", "cuda:x", "cuda:-1", "cuda:99", ""}) {
     options = Options("host");
     options.device = device;

@@ -30,11 +30,16 @@ class TorchStage {
  public:
   virtual ~TorchStage() = default;
 
-  // As StageProgram. `in` is undefined for the first stage. Not called for the last stage.
+  // As StageProgram, but the result is not rounded; it is contiguous and has memory of its own,
+  // which the caller may write. `in` is undefined for the first stage. Not called for the last
+  // stage.
   virtual at::Tensor Forward(const StageTensors& weights, const MicroBatch& batch,
                              const at::Tensor& in) const = 0;
-  // `grad_out` is undefined for the last stage.
-  virtual TorchBackward Backward(const StageTensors& weights, const MicroBatch& batch,
+  // `grad_out` is undefined for the last stage. `for_input_gradient`: by use, the weights that the
+  // gradient of a product's input is computed with, dX = dY W^T: the second copy of a tensor, or
+  // the same tensor as in `weights`.
+  virtual TorchBackward Backward(const StageTensors& weights,
+                                 const StageTensors& for_input_gradient, const MicroBatch& batch,
                                  const at::Tensor& in, const at::Tensor& grad_out,
                                  int loss_scale_log2) const = 0;
   // The label_log_p of Backward, bit for bit. Only called for the last stage.

@@ -176,8 +176,9 @@ class EmbeddingStage final : public Gpt2Stage {
     return y;
   }
 
-  TorchBackward Backward(const StageTensors& weights, const MicroBatch& batch, const Tensor& /*in*/,
-                         const Tensor& grad_out, int /*loss_scale_log2*/) const override {
+  TorchBackward Backward(const StageTensors& weights, const StageTensors& /*for_input_gradient*/,
+                         const MicroBatch& batch, const Tensor& /*in*/, const Tensor& grad_out,
+                         int /*loss_scale_log2*/) const override {
     const Tensor dy = Dropped(batch, kEmbeddingSite, config().embd_pdrop, grad_out);
     TorchBackward out;
     out.gradient.resize(weights.size());
@@ -222,8 +223,10 @@ class BlockStage final : public Gpt2Stage {
     return m.add_(y).view(in.sizes());
   }
 
-  TorchBackward Backward(const StageTensors& w, const MicroBatch& batch, const Tensor& in,
-                         const Tensor& grad_out, int /*loss_scale_log2*/) const override {
+  TorchBackward Backward(const StageTensors& w, const StageTensors& for_input_gradient,
+                         const MicroBatch& batch, const Tensor& in, const Tensor& grad_out,
+                         int /*loss_scale_log2*/) const override {
+    const StageTensors& wt = for_input_gradient;
     const Tensor x = in.view({-1, width_});
     const Tensor dy = grad_out.view({-1, width_});
     TorchBackward out;
@@ -243,14 +246,14 @@ class BlockStage final : public Gpt2Stage {
     const Tensor merged = Merge(attended.detach());
     const Tensor x2 = Project(w, batch, merged, x);
 
-    Tensor dx2 = MlpBackward(w, batch, x2, dy, &out.gradient);
+    Tensor dx2 = MlpBackward(w, wt, batch, x2, dy, &out.gradient);
     const Tensor dprojected = Dropped(batch, kProjectionSite, config().resid_pdrop, dx2);
     LinearBackward(dprojected, merged, &out.gradient[u_.attn_proj_weight],
                    &out.gradient[u_.attn_proj_bias]);
     const Tensor dpacked =
-        AttentionBackward(batch, attended, qkv, at::mm(dprojected, w[u_.attn_proj_weight].t()));
+        AttentionBackward(batch, attended, qkv, at::mm(dprojected, wt[u_.attn_proj_weight].t()));
     LinearBackward(dpacked, norm1.y, &out.gradient[u_.attn_weight], &out.gradient[u_.attn_bias]);
-    norm1.y = at::mm(dpacked, w[u_.attn_weight].t());
+    norm1.y = at::mm(dpacked, wt[u_.attn_weight].t());
     Tensor dx = LayerNormBackward(norm1.y, x, norm1, w[u_.ln_1_weight], w[u_.ln_1_bias],
                                   &out.gradient[u_.ln_1_weight], &out.gradient[u_.ln_1_bias]);
     out.grad_in = dx.add_(dx2).view(in.sizes());
@@ -297,17 +300,18 @@ class BlockStage final : public Gpt2Stage {
   }
 
   // The second half of the block from x2: fills the gradients of its tensors, returns dx2.
-  Tensor MlpBackward(const StageTensors& w, const MicroBatch& batch, const Tensor& x2,
-                     const Tensor& dy, StageTensors* gradient) const {
+  // `wt` as for_input_gradient of Backward.
+  Tensor MlpBackward(const StageTensors& w, const StageTensors& wt, const MicroBatch& batch,
+                     const Tensor& x2, const Tensor& dy, StageTensors* gradient) const {
     Norm norm2 = LayerNorm(x2, w[u_.ln_2_weight], w[u_.ln_2_bias], eps_);
     const Tensor f = at::addmm(w[u_.fc_bias], norm2.y, w[u_.fc_weight]);
     const Tensor dm = Dropped(batch, kMlpSite, config().resid_pdrop, dy);
-    Tensor df = at::mm(dm, w[u_.mlp_proj_weight].t());
+    Tensor df = at::mm(dm, wt[u_.mlp_proj_weight].t());
     LinearBackward(dm, at::gelu(f, "tanh"), &(*gradient)[u_.mlp_proj_weight],
                    &(*gradient)[u_.mlp_proj_bias]);
     df = at::gelu_backward(df, f, "tanh");
     LinearBackward(df, norm2.y, &(*gradient)[u_.fc_weight], &(*gradient)[u_.fc_bias]);
-    norm2.y = at::mm(df, w[u_.fc_weight].t());
+    norm2.y = at::mm(df, wt[u_.fc_weight].t());
     Tensor dx2 = LayerNormBackward(norm2.y, x2, norm2, w[u_.ln_2_weight], w[u_.ln_2_bias],
                                    &(*gradient)[u_.ln_2_weight], &(*gradient)[u_.ln_2_bias]);
     return dx2.add_(dy);
@@ -333,8 +337,9 @@ class HeadStage final : public Gpt2Stage {
   HeadStage(const JobSpec& spec, StageId stage, size_t ln_weight, size_t ln_bias, size_t lm_weight)
       : Gpt2Stage(spec, stage), ln_weight_(ln_weight), ln_bias_(ln_bias), lm_weight_(lm_weight) {}
 
-  TorchBackward Backward(const StageTensors& w, const MicroBatch& batch, const Tensor& in,
-                         const Tensor& /*grad_out*/, int loss_scale_log2) const override {
+  TorchBackward Backward(const StageTensors& w, const StageTensors& for_input_gradient,
+                         const MicroBatch& batch, const Tensor& in, const Tensor& /*grad_out*/,
+                         int loss_scale_log2) const override {
     const Tensor x = in.view({-1, width_});
     const Norm norm = LayerNorm(x, w[ln_weight_], w[ln_bias_], eps_);
     TorchBackward out;
@@ -345,8 +350,8 @@ class HeadStage final : public Gpt2Stage {
     const int64_t block = spec_.training.loss_block_tokens;
     out.label_log_p = at::empty({rows}, x.options());
     for (int64_t first = 0; first < rows; first += block) {
-      LossBlock(w[lm_weight_], norm.y, labels, first, std::min(block, rows - first),
-                std::ldexp(1.0, -loss_scale_log2), dh, &out);
+      LossBlock(w[lm_weight_], for_input_gradient[lm_weight_], norm.y, labels, first,
+                std::min(block, rows - first), std::ldexp(1.0, -loss_scale_log2), dh, &out);
     }
     out.grad_in = LayerNormBackward(dh, x, norm, w[ln_weight_], w[ln_bias_],
                                     &out.gradient[ln_weight_], &out.gradient[ln_bias_])
@@ -377,8 +382,9 @@ class HeadStage final : public Gpt2Stage {
  private:
   // Loss and gradients of rows [first, first + count): writes those of out->label_log_p and `dh`,
   // adds to the gradient of the output matrix.
-  void LossBlock(const Tensor& weight, const Tensor& h_all, const Tensor& labels_all, int64_t first,
-                 int64_t count, double scale, const Tensor& dh, TorchBackward* out) const {
+  void LossBlock(const Tensor& weight, const Tensor& for_input_gradient, const Tensor& h_all,
+                 const Tensor& labels_all, int64_t first, int64_t count, double scale,
+                 const Tensor& dh, TorchBackward* out) const {
     const Tensor h = h_all.narrow(0, first, count);
     const Tensor labels = labels_all.narrow(0, first, count);
     const Tensor counted = labels.ne(kIgnoreLabel);
@@ -398,7 +404,7 @@ class HeadStage final : public Gpt2Stage {
       dweight = at::mm(scores.t(), h);
     }
     Tensor dh_block = dh.narrow(0, first, count);
-    at::mm_out(dh_block, scores, weight);
+    at::mm_out(dh_block, scores, for_input_gradient);
   }
 
   // Zeros but for value * counted[row] at the row's target.

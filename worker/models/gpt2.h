@@ -5,7 +5,8 @@
 // result's bits (with the compute profile); a reference that follows it gets the same bits.
 // B samples of T tokens, N = B * T rows, d = n_embd, mask(s) = FillDropoutMask of site s with key
 // (seed, step, micro-batch, stage), 0-based stage; a probability of 0 skips the multiplication.
-// All FP32, denormals flushed. mm/addmm/layer_norm/gelu/sum are LibTorch's functions.
+// All FP32, denormals flushed. mm/addmm/layer_norm/gelu/sum are LibTorch's functions. W' is W, or
+// its copy along the other axis where there is one (docs/quantization.md).
 //
 // embedding   y = wte[token] + wpe[position]; y = y * mask(0)                           [B, T, d]
 //   backward  dy = dy * mask(0); dwte = embedding_dense_backward(dy);
@@ -19,7 +20,7 @@
 //             f = addmm(b, layer_norm(x2), W); g = gelu(f, "tanh")
 //             y = x2 + addmm(b, g, W) * mask(2)
 //   backward  recomputes up to g (y itself is not needed), then for y = addmm(b, u, W):
-//             db = dy.sum(0); dW = mm(u^T, dy); du = mm(dy, W^T); the residual is dx2 = dy +
+//             db = dy.sum(0); dW = mm(u^T, dy); du = mm(dy, W'^T); the residual is dx2 = dy +
 //             (through the MLP), dx = dx2 + (through the attention); layer norm, gelu and
 //             attention by LibTorch's own derivatives
 //
@@ -27,7 +28,7 @@
 //             order: l = log_softmax(mm(h, W^T)); loss = sum of -l[label] in double, row by row;
 //             dl = log_softmax's derivative of -2^-k at the label (0 in rows without a label);
 //             dW = mm(dl^T, h) for the first block, addmm_(dl^T, h) into it for the others;
-//             dh = mm(dl, W); last, layer norm's derivative for all N rows
+//             dh = mm(dl, W'); last, layer norm's derivative for all N rows
 
 #include <memory>
 

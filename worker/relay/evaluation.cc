@@ -125,7 +125,7 @@ absl::StatusOr<std::vector<PartLossSum>> EvaluateParts(const JoinedJob& job,
       job.parts.size() * job.spec.training.micro_batches * std::max<size_t>(1, stages - 1);
   for (size_t first = 0; first < items.size(); first += most) {
     const size_t count = std::min(most, items.size() - first);
-    WeightStream weights(client, runtime, pool, prefetch, version, visits);
+    WeightStream weights(job.spec, client, runtime, pool, prefetch, version, visits);
     Round round(job.spec, runtime, &items[first], count);
     EPS_RETURN_IF_ERROR(round.Run(source, &weights));
     for (size_t i = 0; i < count; ++i) {

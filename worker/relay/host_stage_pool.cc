@@ -6,16 +6,19 @@
 #include <vector>
 
 #include "common/mutex.h"
+#include "worker/relay/weight_copies.h"
 
 namespace eps {
 namespace {
 
-using Shape = std::vector<uint64_t>;  // elements of each tensor
+using Shape = std::vector<uint64_t>;  // elements of each array
 
-Shape ShapeOf(const JobSpec& spec, StageId stage) {
+Shape ShapeOf(const JobSpec& spec, StageId stage, bool backward) {
   Shape shape;
   for (const TensorUse& use : spec.stages[stage.value()].uses) {
-    shape.push_back(spec.tensors[use.tensor.value()].elements());
+    const uint64_t elements = spec.tensors[use.tensor.value()].elements();
+    shape.push_back(elements);
+    if (backward) shape.push_back(HasSecondCopy(spec, use) ? elements : 0);
   }
   return shape;
 }
@@ -51,7 +54,15 @@ HostStagePool::HostStagePool(StageRuntime* runtime, const JobSpec* spec, size_t 
     : runtime_(runtime), spec_(spec), state_(std::make_shared<State>(keep)) {}
 
 std::shared_ptr<HostStage> HostStagePool::Take(StageId stage) {
-  Shape shape = ShapeOf(*spec_, stage);
+  return Take(stage, /*backward=*/false);
+}
+
+std::shared_ptr<HostStage> HostStagePool::TakeForBackward(StageId stage) {
+  return Take(stage, /*backward=*/true);
+}
+
+std::shared_ptr<HostStage> HostStagePool::Take(StageId stage, bool backward) {
+  Shape shape = ShapeOf(*spec_, stage, backward);
   std::unique_ptr<HostStage> found;
   std::vector<State::Idle> dropped;
   {
@@ -66,7 +77,9 @@ std::shared_ptr<HostStage> HostStagePool::Take(StageId stage) {
     dropped = state_->Trim();
   }
   dropped.clear();
-  if (found == nullptr) found = runtime_->NewHostStage(stage);
+  if (found == nullptr) {
+    found = backward ? runtime_->NewBackwardStage(stage) : runtime_->NewHostStage(stage);
+  }
   return std::shared_ptr<HostStage>(
       found.release(), [state = state_, shape = std::move(shape)](HostStage* p) mutable {
         std::vector<State::Idle> dropped;

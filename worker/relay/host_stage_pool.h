@@ -22,11 +22,15 @@ class HostStagePool {
   // A HostStage of the stage's shape with arbitrary content; never waits. It goes back to the pool
   // with its last reference.
   std::shared_ptr<HostStage> Take(StageId stage);
+  // The same with second copies (StageRuntime::NewBackwardStage).
+  std::shared_ptr<HostStage> TakeForBackward(StageId stage);
   // Waits until fewer than `count` are in use; false after `timeout`.
   bool WaitUntilFewerInUse(size_t count, std::chrono::milliseconds timeout);
 
  private:
   struct State;
+
+  std::shared_ptr<HostStage> Take(StageId stage, bool backward);
 
   StageRuntime* const runtime_;
   const JobSpec* const spec_;

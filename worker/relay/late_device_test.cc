@@ -110,6 +110,9 @@ class LateRuntime final : public StageRuntime {
   std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
     return inner_->NewHostStage(stage);
   }
+  std::unique_ptr<HostStage> NewBackwardStage(StageId stage) override {
+    return inner_->NewBackwardStage(stage);
+  }
   std::shared_ptr<const StageWeights> Load(StageId stage,
                                            std::shared_ptr<HostStage> host) override {
     return inner_->Load(stage, std::move(host));

@@ -20,13 +20,16 @@ Value Must(absl::StatusOr<Value> result) {
 
 std::vector<std::shared_ptr<const StageWeights>> LoadAll(const JobSpec& spec,
                                                          const Tensors& weights,
+                                                         const Tensors& second,
                                                          StageRuntime* runtime) {
   std::vector<std::shared_ptr<const StageWeights>> loaded;
   for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-    std::shared_ptr<HostStage> host = runtime->NewHostStage(StageId(s));
+    std::shared_ptr<HostStage> host = runtime->NewBackwardStage(StageId(s));
     for (size_t u = 0; u < spec.stages[s].uses.size(); ++u) {
-      const std::vector<float>& tensor = weights[spec.stages[s].uses[u].tensor.value()];
-      std::copy(tensor.begin(), tensor.end(), host->tensor(u));
+      const uint32_t t = spec.stages[s].uses[u].tensor.value();
+      std::copy(weights[t].begin(), weights[t].end(), host->tensor(u));
+      if (host->second_copy(u) == nullptr) continue;
+      std::copy(second[t].begin(), second[t].end(), host->second_copy(u));
     }
     loaded.push_back(runtime->Load(StageId(s), std::move(host)));
   }
@@ -56,10 +59,16 @@ std::vector<float> AddPlainly(std::vector<float> a, const std::vector<float>& b)
 
 PlainPart RunPartPlainly(const JobSpec& spec, const Tensors& weights, Step step, PartId part,
                          int loss_scale_log2, StageRuntime* runtime, BatchSource* batches) {
+  return RunPartPlainly(spec, weights, weights, step, part, loss_scale_log2, runtime, batches);
+}
+
+PlainPart RunPartPlainly(const JobSpec& spec, const Tensors& weights, const Tensors& second,
+                         Step step, PartId part, int loss_scale_log2, StageRuntime* runtime,
+                         BatchSource* batches) {
   const ScopedFlushDenormals flush;
   const uint32_t n = static_cast<uint32_t>(spec.stages.size());
   const uint32_t g = spec.training.micro_batches;
-  const auto loaded = LoadAll(spec, weights, runtime);
+  const auto loaded = LoadAll(spec, weights, second, runtime);
   std::vector<std::vector<StageGradientPtr>> leaves(n);
   std::vector<double> losses;
   PlainPart result;

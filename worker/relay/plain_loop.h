@@ -35,8 +35,12 @@ struct PlainPart {
   uint64_t tokens = 0;
 };
 
-// The gradient and loss of one part from `weights` (by tensor). A refusal of a program ends the
-// process.
+// The gradient and loss of one part from `weights` (by tensor), and where a backward pass gets
+// second copies from those of `second`. A refusal of a program ends the process.
+PlainPart RunPartPlainly(const JobSpec& spec, const Tensors& weights, const Tensors& second,
+                         Step step, PartId part, int loss_scale_log2, StageRuntime* runtime,
+                         BatchSource* batches);
+// The same of a job without second copies.
 PlainPart RunPartPlainly(const JobSpec& spec, const Tensors& weights, Step step, PartId part,
                          int loss_scale_log2, StageRuntime* runtime, BatchSource* batches);
 

@@ -56,10 +56,9 @@ class StepRun {
       const auto fetch_start = steady_clock::now();
       EPS_ASSIGN_OR_RETURN(const auto stage_weights, weights->Next());
       timing_->fetch_wait_seconds += SecondsSince(fetch_start);
-      const bool forward = !visit.backward && visit.stage.value() + 1 < stages_;
       const auto visit_start = steady_clock::now();
       const double push_wait = timing_->push_wait_seconds;
-      if (forward) {
+      if (!visit.backward) {
         EPS_RETURN_IF_ERROR(Forward(visit.stage, *stage_weights));
         timing_->forward_seconds += SecondsSince(visit_start);
       } else {
@@ -310,8 +309,8 @@ class Relay::Impl {
                                                 " of a job of ", job_.spec.training.steps));
       }
       StepRun run(job_, client_, runtime_, &gradient_pool_, start, &timing);
-      WeightStream weights(client_, runtime_, &weight_pool_, options_.prefetch, start.version,
-                           VisitsOfStep(job_.spec.stages.size()));
+      WeightStream weights(job_.spec, client_, runtime_, &weight_pool_, options_.prefetch,
+                           start.version, VisitsOfStep(job_.spec.stages.size()));
       EPS_RETURN_IF_ERROR(run.Run(batches_, &weights));
       losses = run.losses();
       LossSum sum;

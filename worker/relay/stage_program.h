@@ -27,6 +27,9 @@ class HostStage {
  public:
   virtual ~HostStage() = default;
   virtual float* tensor(size_t use) = 0;
+  // A second array for the weights along the other axis (docs/quantization.md). Null if the use has
+  // none: it is there only in what NewBackwardStage made.
+  virtual float* second_copy(size_t use) = 0;
   virtual uint64_t bytes() const = 0;
 };
 
@@ -94,7 +97,9 @@ class StageProgram {
   virtual ~StageProgram() = default;
   virtual const StageSpec& spec() const = 0;
 
-  // `in` is null for the first stage, which reads the tokens. Not called for the last stage.
+  // `in` is null for the first stage, which reads the tokens. Not called for the last stage. The
+  // values of the result are those of worker.stash_codec, so that it makes no difference whether
+  // they come from the stash later.
   virtual absl::StatusOr<ActivationPtr> Forward(const StageWeights& weights,
                                                 const MicroBatch& batch,
                                                 const ActivationPtr& in) = 0;
@@ -106,8 +111,10 @@ class StageProgram {
     // Null, or what has loss.sum, which is not there yet; see StageRuntime::AllowLateLosses.
     std::unique_ptr<LateLoss> late_loss;
   };
-  // Recomputes from `in` and propagates. `grad_out` is null for the last stage, which computes the
-  // loss over bounded blocks of tokens and starts from d(sum of token losses) * 2^-loss_scale_log2.
+  // Recomputes from `in` and propagates; the second copies of the weights, where there are any,
+  // give the gradient of the stage's input and nothing else. `grad_out` is null for the last stage,
+  // which computes the loss over bounded blocks of tokens and starts from d(sum of token losses) *
+  // 2^-loss_scale_log2.
   virtual absl::StatusOr<BackwardResult> Backward(const StageWeights& weights,
                                                   const MicroBatch& batch, const ActivationPtr& in,
                                                   const ActivationPtr& grad_out,
@@ -142,6 +149,8 @@ class StageRuntime {
   // stand still for every micro-batch while its loss is read.
   virtual void AllowLateLosses() {}
   virtual std::unique_ptr<HostStage> NewHostStage(StageId stage) = 0;
+  // The same with a second copy for each use of which HasSecondCopy (worker/relay/weight_copies.h).
+  virtual std::unique_ptr<HostStage> NewBackwardStage(StageId stage) = 0;
 
   // Makes the weights available to the programs. The runtime keeps `host` until it needs it no
   // longer (a CPU computes on it in place).
@@ -164,8 +173,9 @@ class StageRuntime {
   }
 
   // Moves an activation to the stash (host memory if worker.stash is host; charged to kStash) and
-  // back. Values are kept bit for bit. What is stashed may be read several times and stays charged
-  // until its handle goes away.
+  // back. What Forward gave lies there encoded in worker.stash_codec, gradients in FP32; either way
+  // values are kept bit for bit. What is stashed may be read several times and stays charged until
+  // its handle goes away.
   virtual absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) = 0;
   virtual absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) = 0;
 
@@ -185,7 +195,7 @@ struct RuntimeOptions {
 };
 
 // The synthetic model (spec.model.type synthetic), on the CPU without LibTorch. `spec` and
-// `account` (may be null) outlive the runtime.
+// `account` (may be null) outlive the runtime. REQUIRES StashCodec::Find(spec.codecs.stash).ok().
 std::unique_ptr<StageRuntime> NewSyntheticRuntime(const JobSpec& spec, MemoryAccount* account);
 
 }  // namespace eps

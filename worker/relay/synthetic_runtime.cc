@@ -16,6 +16,8 @@
 #include "common/tree_add.h"
 #include "spec/rng.h"
 #include "worker/relay/stage_program.h"
+#include "worker/relay/stash_codec.h"
+#include "worker/relay/weight_copies.h"
 
 namespace eps {
 namespace {
@@ -26,18 +28,24 @@ constexpr uint16_t kTargetSite = 101;
 
 class HostArrays final : public HostStage {
  public:
-  HostArrays(const JobSpec& spec, StageId stage, MemoryAccount* account) {
+  HostArrays(const JobSpec& spec, StageId stage, bool backward, MemoryAccount* account) {
     for (const TensorUse& use : spec.stages[stage.value()].uses) {
       const uint64_t bytes = spec.tensors[use.tensor.value()].elements() * sizeof(float);
       arrays_.emplace_back(bytes, MemoryKind::kStage, account);
+      second_copies_.emplace_back();
+      bytes_ += bytes;
+      if (!backward || !HasSecondCopy(spec, use)) continue;
+      second_copies_.back() = Buffer(bytes, MemoryKind::kStage, account);
       bytes_ += bytes;
     }
   }
   float* tensor(size_t use) override { return arrays_[use].floats(); }
+  float* second_copy(size_t use) override { return second_copies_[use].floats(); }
   uint64_t bytes() const override { return bytes_; }
 
  private:
   std::vector<Buffer> arrays_;
+  std::vector<Buffer> second_copies_;  // empty where there is none
   uint64_t bytes_ = 0;
 };
 
@@ -65,6 +73,11 @@ class InPlaceWeights final : public StageWeights {
   InPlaceWeights(std::shared_ptr<HostStage> host, MemoryAccount* device)
       : host_(std::move(host)), charge_(MemoryKind::kStage, host_->bytes(), device) {}
   const float* tensor(size_t use) const { return host_->tensor(use); }
+  // What the gradient of the stage's input is computed with.
+  const float* for_input_gradient(size_t use) const {
+    const float* const second = host_->second_copy(use);
+    return second == nullptr ? host_->tensor(use) : second;
+  }
 
  private:
   const std::shared_ptr<HostStage> host_;
@@ -72,22 +85,27 @@ class InPlaceWeights final : public StageWeights {
 };
 
 using Values = std::shared_ptr<const std::vector<float>>;
+using Codes = std::shared_ptr<const std::vector<uint8_t>>;  // of the stash codec
 
-// An activation, on the device or in the stash: only the account differs.
+// An activation, on the device or in the stash: the account differs, and what a stage gave to the
+// next one lies in the stash as codes alone.
 class Vector final : public Activation {
  public:
-  Vector(Values values, MemoryKind kind, MemoryAccount* account)
-      : values(std::move(values)), charge_(kind, bytes(), account) {}
-  uint64_t bytes() const override { return values->size() * sizeof(float); }
-  const Values values;
+  Vector(Values values, Codes codes, MemoryKind kind, MemoryAccount* account)
+      : values(std::move(values)), codes(std::move(codes)), charge_(kind, bytes(), account) {}
+  uint64_t bytes() const override {
+    return values == nullptr ? codes->size() : values->size() * sizeof(float);
+  }
+  const Values values;  // null in the stash if there are codes
+  const Codes codes;    // null of gradients, and if the stash codec is exact
 
  private:
   const Charge charge_;
 };
 
-ActivationPtr OnDevice(std::vector<float> values, MemoryAccount* device) {
+ActivationPtr OnDevice(std::vector<float> values, Codes codes, MemoryAccount* device) {
   return std::make_shared<Vector>(std::make_shared<const std::vector<float>>(std::move(values)),
-                                  MemoryKind::kStage, device);
+                                  std::move(codes), MemoryKind::kStage, device);
 }
 
 const std::vector<float>& ValuesOf(const ActivationPtr& activation) {
@@ -128,12 +146,13 @@ std::vector<float> Draw(const RngKey& key, size_t n) {
 
 class SyntheticStage final : public StageProgram {
  public:
-  SyntheticStage(const JobSpec& spec, StageId stage, MemoryAccount* device)
+  SyntheticStage(const JobSpec& spec, StageId stage, const StashCodec& stash, MemoryAccount* device)
       : spec_(spec),
         stage_(spec.stages[stage.value()]),
         first_(stage.value() == 0),
         last_(stage.value() + 1 == spec.stages.size()),
         width_(static_cast<size_t>(spec.model.synthetic.n_embd)),
+        stash_(stash),
         device_(device) {}
 
   const StageSpec& spec() const override { return stage_; }
@@ -143,7 +162,12 @@ class SyntheticStage final : public StageProgram {
     const ScopedFlushDenormals flush;
     std::vector<float> y = Linear(weights, Input(batch, in));
     for (float& v : y) v = v / (1.0f + std::fabs(v));
-    return OnDevice(std::move(y), device_);
+    if (stash_.exact()) return OnDevice(std::move(y), nullptr, device_);
+    std::vector<uint8_t> codes(y.size() * stash_.bytes_per_element());
+    stash_.Encode(y.data(), y.size(), codes.data());
+    stash_.Decode(codes.data(), y.size(), y.data());
+    return OnDevice(std::move(y), std::make_shared<const std::vector<uint8_t>>(std::move(codes)),
+                    device_);
   }
 
   absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
@@ -232,7 +256,7 @@ class SyntheticStage final : public StageProgram {
   }
 
   ActivationPtr InputGradient(const StageWeights& weights, const std::vector<float>& dy) const {
-    const float* w = static_cast<const InPlaceWeights&>(weights).tensor(0);
+    const float* w = static_cast<const InPlaceWeights&>(weights).for_input_gradient(0);
     std::vector<float> dx(dy.size());
     for (size_t n = 0; n < dy.size() / width_; ++n) {
       for (size_t k = 0; k < width_; ++k) {
@@ -241,7 +265,7 @@ class SyntheticStage final : public StageProgram {
         dx[n * width_ + k] = sum * kInputScale;
       }
     }
-    return OnDevice(std::move(dx), device_);
+    return OnDevice(std::move(dx), nullptr, device_);
   }
 
   const JobSpec& spec_;
@@ -249,20 +273,25 @@ class SyntheticStage final : public StageProgram {
   const bool first_;
   const bool last_;
   const size_t width_;
+  const StashCodec& stash_;
   MemoryAccount* const device_;
 };
 
 class SyntheticRuntime final : public StageRuntime {
  public:
-  SyntheticRuntime(const JobSpec& spec, MemoryAccount* account) : spec_(spec), account_(account) {
+  SyntheticRuntime(const JobSpec& spec, const StashCodec& stash, MemoryAccount* account)
+      : spec_(spec), stash_(stash), account_(account) {
     for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-      stages_.push_back(std::make_unique<SyntheticStage>(spec, StageId(s), &device_));
+      stages_.push_back(std::make_unique<SyntheticStage>(spec, StageId(s), stash, &device_));
     }
   }
 
   StageProgram& program(StageId stage) override { return *stages_[stage.value()]; }
   std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
-    return std::make_unique<HostArrays>(spec_, stage, account_);
+    return std::make_unique<HostArrays>(spec_, stage, /*backward=*/false, account_);
+  }
+  std::unique_ptr<HostStage> NewBackwardStage(StageId stage) override {
+    return std::make_unique<HostArrays>(spec_, stage, /*backward=*/true, account_);
   }
   std::shared_ptr<const StageWeights> Load(StageId, std::shared_ptr<HostStage> host) override {
     return std::make_shared<InPlaceWeights>(std::move(host), &device_);
@@ -284,12 +313,19 @@ class SyntheticRuntime final : public StageRuntime {
     return absl::OkStatus();
   }
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
-    const Values& values = static_cast<const Vector&>(*activation).values;
-    return ActivationPtr(std::make_shared<Vector>(values, MemoryKind::kStash, account_));
+    const auto& vector = static_cast<const Vector&>(*activation);
+    return ActivationPtr(std::make_shared<Vector>(vector.codes == nullptr ? vector.values : nullptr,
+                                                  vector.codes, MemoryKind::kStash, account_));
   }
   absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) override {
-    const Values& values = static_cast<const Vector&>(*stashed).values;
-    return ActivationPtr(std::make_shared<Vector>(values, MemoryKind::kStage, &device_));
+    const auto& vector = static_cast<const Vector&>(*stashed);
+    if (vector.codes == nullptr) {
+      return ActivationPtr(
+          std::make_shared<Vector>(vector.values, nullptr, MemoryKind::kStage, &device_));
+    }
+    std::vector<float> values(vector.codes->size() / stash_.bytes_per_element());
+    stash_.Decode(vector.codes->data(), values.size(), values.data());
+    return OnDevice(std::move(values), vector.codes, &device_);
   }
   DeviceMemory device_memory() const override {
     return {device_.live_bytes(), device_.peak_bytes()};
@@ -298,6 +334,7 @@ class SyntheticRuntime final : public StageRuntime {
 
  private:
   const JobSpec& spec_;
+  const StashCodec& stash_;
   MemoryAccount* const account_;
   MemoryAccount device_;
   std::vector<std::unique_ptr<SyntheticStage>> stages_;
@@ -307,7 +344,9 @@ class SyntheticRuntime final : public StageRuntime {
 
 std::unique_ptr<StageRuntime> NewSyntheticRuntime(const JobSpec& spec, MemoryAccount* account) {
   EPS_CHECK(spec.model.type == ModelType::kSynthetic);
-  return std::make_unique<SyntheticRuntime>(spec, account);
+  const auto stash = StashCodec::Find(spec.codecs.stash);
+  EPS_CHECK_MSG(stash.ok(), stash.status());
+  return std::make_unique<SyntheticRuntime>(spec, **stash, account);
 }
 
 }  // namespace eps

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "spec/job_spec.h"
 #include "worker/client/parameter_client.h"
 #include "worker/relay/host_stage_pool.h"
 #include "worker/relay/stage_program.h"
@@ -19,8 +20,9 @@ struct StageVisit {
   bool backward = false;  // the pass that its weights are fetched for
 };
 
-// The visits of a step over `stages` stages: up, the last stage once (its backward follows its
-// forward without a second fetch), and down.
+// The visits of a step over `stages` stages: up, the last stage once, and down. The backward pass
+// of the last stage follows its forward without a second fetch, so it is fetched for both: as for a
+// backward pass, which gets what a forward pass gets and more.
 std::vector<StageVisit> VisitsOfStep(size_t stages);
 
 // The weights of a step's visits in order, those of the next `prefetch` visits on their way while
@@ -28,8 +30,8 @@ std::vector<StageVisit> VisitsOfStep(size_t stages);
 class WeightStream {
  public:
   // All borrowed.
-  WeightStream(ParameterClient* client, StageRuntime* runtime, HostStagePool* pool, int prefetch,
-               Version version, std::vector<StageVisit> visits);
+  WeightStream(const JobSpec& spec, ParameterClient* client, StageRuntime* runtime,
+               HostStagePool* pool, int prefetch, Version version, std::vector<StageVisit> visits);
 
   // The weights of the next visit; waits for them. The weights of the visit before must be dropped
   // first, so that no more than 1 + prefetch stages are held.
@@ -42,6 +44,9 @@ class WeightStream {
     std::unique_ptr<PendingFetch> fetch;
   };
 
+  void Start(const StageVisit& visit);
+
+  const JobSpec& spec_;
   ParameterClient* const client_;
   StageRuntime* const runtime_;
   HostStagePool* const pool_;

@@ -1,0 +1,72 @@
+#include "worker/exec/torch_host_stage.h"
+
+#include <utility>
+
+#include "ATen/ops/empty.h"
+#include "ATen/ops/from_blob.h"
+#include "c10/util/accumulate.h"
+#include "worker/relay/weight_copies.h"
+
+namespace eps {
+namespace {
+
+using at::Tensor;
+
+constexpr uint64_t kTensorAlignment = 64;
+
+uint64_t Aligned(uint64_t bytes) {
+  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+
+std::vector<int64_t> ShapeOf(const TensorSpec& tensor) {
+  if (tensor.rank == 1) return {tensor.cols};
+  return {tensor.rows, tensor.cols};
+}
+
+Tensor View(const Tensor& bytes, uint64_t offset, const std::vector<int64_t>& shape) {
+  return bytes.narrow(0, static_cast<int64_t>(offset), c10::multiply_integers(shape) * 4)
+      .view(at::kFloat)
+      .view(shape);
+}
+
+}  // namespace
+
+StageLayout::StageLayout(const JobSpec& spec, const StageSpec& stage, bool backward) {
+  for (const TensorUse& use : stage.uses) {
+    const TensorSpec& tensor = spec.tensors[use.tensor.value()];
+    shapes_.push_back(ShapeOf(tensor));
+    offsets_.push_back(bytes_);
+    bytes_ += Aligned(tensor.elements() * sizeof(float));
+  }
+  for (const TensorUse& use : stage.uses) {
+    second_offsets_.push_back(0);
+    if (!backward || !HasSecondCopy(spec, use)) continue;
+    second_offsets_.back() = bytes_;
+    bytes_ += Aligned(spec.tensors[use.tensor.value()].elements() * sizeof(float));
+  }
+}
+
+TorchHostStage::TorchHostStage(StageLayout layout, bool pinned, MemoryAccount* account)
+    : layout_(std::move(layout)) {
+  const auto bytes = static_cast<int64_t>(layout_.bytes());
+  const auto options = at::TensorOptions().dtype(at::kByte);
+  if (pinned) {
+    if (account != nullptr) account->Charge(MemoryKind::kStage, layout_.bytes());
+    charge_ = std::make_unique<Charge>(account, MemoryKind::kStage, layout_.bytes());
+    all_ = at::empty({bytes}, options.pinned_memory(true));
+  } else {
+    buffer_ = Buffer(layout_.bytes(), MemoryKind::kStage, account);
+    all_ = at::from_blob(buffer_.data(), {bytes}, options);
+  }
+  data_ = all_.mutable_data_ptr<uint8_t>();
+}
+
+Tensor TensorIn(const Tensor& bytes, const StageLayout& layout, size_t use) {
+  return View(bytes, layout.offset(use), layout.shape(use));
+}
+
+Tensor SecondCopyIn(const Tensor& bytes, const StageLayout& layout, size_t use) {
+  return View(bytes, layout.second_offset(use), layout.shape(use));
+}
+
+}  // namespace eps

@@ -1,0 +1,87 @@
+#ifndef EPS_WORKER_EXEC_TORCH_HOST_STAGE_H_
+#define EPS_WORKER_EXEC_TORCH_HOST_STAGE_H_
+
+// A stage's arrays in host memory, as LibTorch's tensors. Only worker/exec includes this header.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "common/bytes.h"
+#include "common/memory_account.h"
+#include "spec/job_spec.h"
+#include "worker/relay/stage_program.h"
+
+namespace eps {
+
+// Releases a charge that was made before it. `account` may be null.
+class Charge {
+ public:
+  Charge(MemoryAccount* account, MemoryKind kind, uint64_t bytes)
+      : account_(account), kind_(kind), bytes_(bytes) {}
+  ~Charge() {
+    if (account_ != nullptr) account_->Release(kind_, bytes_);
+  }
+  Charge(const Charge&) = delete;
+  Charge& operator=(const Charge&) = delete;
+
+ private:
+  MemoryAccount* const account_;
+  const MemoryKind kind_;
+  const uint64_t bytes_;
+};
+
+// Where the arrays of a stage lie in one block of memory, each at an aligned offset: the tensors,
+// then the second copies.
+class StageLayout {
+ public:
+  // `backward`: with second copies.
+  StageLayout(const JobSpec& spec, const StageSpec& stage, bool backward);
+
+  uint64_t bytes() const { return bytes_; }
+  uint64_t offset(size_t use) const { return offsets_[use]; }
+  bool has_second_copy(size_t use) const { return second_offsets_[use] != 0; }
+  uint64_t second_offset(size_t use) const { return second_offsets_[use]; }
+  const std::vector<int64_t>& shape(size_t use) const { return shapes_[use]; }
+
+ private:
+  std::vector<uint64_t> offsets_;
+  std::vector<uint64_t> second_offsets_;  // 0: none
+  std::vector<std::vector<int64_t>> shapes_;
+  uint64_t bytes_ = 0;
+};
+
+// Pinned memory is for a device that copies from and to it. Throws what LibTorch throws.
+class TorchHostStage final : public HostStage {
+ public:
+  TorchHostStage(StageLayout layout, bool pinned, MemoryAccount* account);
+
+  float* tensor(size_t use) override {
+    return reinterpret_cast<float*>(data_ + layout_.offset(use));
+  }
+  float* second_copy(size_t use) override {
+    if (!layout_.has_second_copy(use)) return nullptr;
+    return reinterpret_cast<float*>(data_ + layout_.second_offset(use));
+  }
+  uint64_t bytes() const override { return layout_.bytes(); }
+
+  const StageLayout& layout() const { return layout_; }
+  // All of it as bytes, without a copy.
+  const at::Tensor& all() const { return all_; }
+
+ private:
+  const StageLayout layout_;
+  Buffer buffer_;                   // if not pinned
+  std::unique_ptr<Charge> charge_;  // if pinned
+  at::Tensor all_;
+  uint8_t* data_ = nullptr;
+};
+
+// The tensor of one use, or its second copy, in `bytes`, which hold a stage as `layout` says.
+at::Tensor TensorIn(const at::Tensor& bytes, const StageLayout& layout, size_t use);
+at::Tensor SecondCopyIn(const at::Tensor& bytes, const StageLayout& layout, size_t use);
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_EXEC_TORCH_HOST_STAGE_H_
