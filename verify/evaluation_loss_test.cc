@@ -113,7 +113,7 @@ TEST(EvaluationLossTest, IsTheReferencesLossWithoutDropout) {
     for (const uint32_t samples : {c.samples, 1u}) {
       const MicroBatch batch = HeldOutBatch(spec, samples);
       const LossSum loss = LossOfStages(spec, runtime->get(), weights, batch);
-      auto expected = (*reference)->Run(weights, batch);
+      auto expected = (*reference)->Run(weights, weights, batch);
       ASSERT_TRUE(expected.ok()) << expected.status();
       EXPECT_EQ(loss.sum, expected->loss.sum);
       EXPECT_EQ(loss.tokens, expected->loss.tokens);

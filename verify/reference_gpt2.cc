@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -25,9 +26,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "compression/reference_codec.h"
 #include "spec/model_layout.h"
 #include "spec/rng.h"
 #include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/autograd/custom_function.h"
 #include "verify/reference_model.h"
 #include "worker/exec/torch_guard.h"
 
@@ -56,36 +59,83 @@ enum BlockUse {
 };
 enum HeadUse { kFinalWeight, kFinalBias, kOutputMatrix };
 
+// y = x W + bias, whose derivative by x is taken with another matrix: dx = dy W'^T.
+class LinearOfTwo : public torch::autograd::Function<LinearOfTwo> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& bias,
+                        const Tensor& x, const Tensor& weight, const Tensor& for_dx) {
+    context->save_for_backward({x, for_dx});
+    return at::addmm(bias, x, weight);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& grads) {
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const Tensor& dy = grads[0];
+    return {dy.sum(0), at::mm(dy, saved[1].t()), at::mm(saved[0].t(), dy), Tensor()};
+  }
+};
+
+// x as the stash gives it back; its derivative is that of x.
+class Rounding : public torch::autograd::Function<Rounding> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x,
+                        const ReferenceCodec* codec) {
+    const Tensor y = x.contiguous().clone();
+    Chunk chunk;
+    chunk.elements = static_cast<uint64_t>(y.numel());
+    float* const values = y.mutable_data_ptr<float>();
+    const std::string bytes = codec->Encode(chunk, Axis::kRow, values, nullptr);
+    codec->Decode(chunk, Axis::kRow, bytes, values);
+    return y;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& grads) {
+    return {grads[0], Tensor()};
+  }
+};
+
 class ReferenceGpt2 final : public ReferenceModel {
  public:
-  ReferenceGpt2(const JobSpec& spec, uint16_t mask_stage_shift)
-      : spec_(spec), config_(spec.model.gpt2), mask_stage_shift_(mask_stage_shift) {}
+  // `stash` is null if nothing is rounded.
+  ReferenceGpt2(const JobSpec& spec, uint16_t mask_stage_shift,
+                std::unique_ptr<ReferenceCodec> stash)
+      : spec_(spec),
+        config_(spec.model.gpt2),
+        mask_stage_shift_(mask_stage_shift),
+        stash_(std::move(stash)) {}
 
   absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
+                                       const StageInputs& for_input_gradient,
                                        const MicroBatch& batch) override {
     MicroBatchResult result;
     EPS_RETURN_IF_ERROR(CatchTorch(
         absl::StrCat("reference, step ", batch.step.value(), ", micro-batch ", batch.index),
-        [&] { result = RunOrThrow(weights, batch); }));
+        [&] { result = RunOrThrow(weights, for_input_gradient, batch); }));
     return result;
   }
 
  private:
   using Leaves = std::vector<std::vector<Tensor>>;  // by stage and use
 
-  MicroBatchResult RunOrThrow(const StageInputs& weights, const MicroBatch& batch) const {
+  MicroBatchResult RunOrThrow(const StageInputs& weights, const StageInputs& for_input_gradient,
+                              const MicroBatch& batch) const {
     const at::AutoGradMode with_grad(true);
     const Leaves leaves = MakeLeaves(weights);
-    Tensor x = Embed(leaves[0], batch);
+    const Leaves others = OtherCopies(weights, for_input_gradient);
+    Tensor x = Stashed(Embed(leaves[0], batch));
     const size_t head = leaves.size() - 1;
-    for (size_t stage = 1; stage < head; ++stage) x = Block(leaves[stage], batch, stage, x);
+    for (size_t stage = 1; stage < head; ++stage) {
+      x = Stashed(Block(leaves[stage], others[stage], batch, stage, x));
+    }
     const Tensor h =
         Norm(x, leaves[head][kFinalWeight], leaves[head][kFinalBias]).view({-1, config_.n_embd});
 
     MicroBatchResult result;
     Tensor dh = at::empty(h.sizes());
+    const Tensor output = leaves[head][kOutputMatrix].detach();
+    const Tensor& other = others[head][kOutputMatrix];
     const Tensor doutput =
-        LossBlocks(h.detach(), leaves[head][kOutputMatrix].detach(), batch, dh, &result.loss);
+        LossBlocks(h.detach(), output, other.defined() ? other : output, batch, dh, &result.loss);
     std::vector<Tensor> inputs;
     for (const auto& stage : leaves) inputs.insert(inputs.end(), stage.begin(), stage.end());
     inputs.pop_back();  // the output matrix, whose gradient is known
@@ -100,15 +150,44 @@ class ReferenceGpt2 final : public ReferenceModel {
     for (size_t stage = 0; stage < spec_.stages.size(); ++stage) {
       leaves.emplace_back();
       for (size_t use = 0; use < spec_.stages[stage].uses.size(); ++use) {
-        const TensorSpec& tensor = spec_.tensors[spec_.stages[stage].uses[use].tensor.value()];
-        std::vector<int64_t> shape = {tensor.rows, tensor.cols};
-        if (tensor.rank == 1) shape.erase(shape.begin());
-        const Tensor borrowed = at::from_blob(const_cast<float*>(weights[stage][use]), shape,
-                                              at::TensorOptions().dtype(at::kFloat));
-        leaves.back().push_back(borrowed.clone().requires_grad_(true));
+        leaves.back().push_back(CopyOf(stage, use, weights[stage][use]).requires_grad_(true));
       }
     }
     return leaves;
+  }
+
+  // Undefined where it is the same.
+  Leaves OtherCopies(const StageInputs& weights, const StageInputs& for_input_gradient) const {
+    Leaves others;
+    for (size_t stage = 0; stage < spec_.stages.size(); ++stage) {
+      others.emplace_back();
+      for (size_t use = 0; use < spec_.stages[stage].uses.size(); ++use) {
+        const float* const other = for_input_gradient[stage][use];
+        others.back().push_back(other == weights[stage][use] ? Tensor()
+                                                             : CopyOf(stage, use, other));
+      }
+    }
+    return others;
+  }
+
+  Tensor CopyOf(size_t stage, size_t use, const float* values) const {
+    const TensorSpec& tensor = spec_.tensors[spec_.stages[stage].uses[use].tensor.value()];
+    std::vector<int64_t> shape = {tensor.rows, tensor.cols};
+    if (tensor.rank == 1) shape.erase(shape.begin());
+    const Tensor borrowed =
+        at::from_blob(const_cast<float*>(values), shape, at::TensorOptions().dtype(at::kFloat));
+    return borrowed.clone();
+  }
+
+  Tensor Stashed(const Tensor& x) const {
+    return stash_ == nullptr ? x : Rounding::apply(x, stash_.get());
+  }
+
+  // x W + b by the places of W and b among the uses; `others` as OtherCopies.
+  static Tensor Linear(const Tensor& x, const std::vector<Tensor>& w,
+                       const std::vector<Tensor>& others, BlockUse weight, BlockUse bias) {
+    if (!others[weight].defined()) return at::addmm(w[bias], x, w[weight]);
+    return LinearOfTwo::apply(w[bias], x, w[weight], others[weight]);
   }
 
   static UseGradients ByUse(const Leaves& leaves, const std::vector<Tensor>& grads) {
@@ -157,17 +236,18 @@ class ReferenceGpt2 final : public ReferenceModel {
   }
 
   // x [samples, seq, width] -> the same shape.
-  Tensor Block(const std::vector<Tensor>& w, const MicroBatch& batch, size_t stage,
-               const Tensor& x) const {
+  Tensor Block(const std::vector<Tensor>& w, const std::vector<Tensor>& others,
+               const MicroBatch& batch, size_t stage, const Tensor& x) const {
     const Tensor rows = x.view({-1, config_.n_embd});
     const Tensor h = Norm(rows, w[kLn1Weight], w[kLn1Bias]);
-    const Tensor qkv = at::addmm(w[kQkvBias], h, w[kQkvWeight]);
+    const Tensor qkv = Linear(h, w, others, kQkvWeight, kQkvBias);
     const Tensor attended = Attention(batch, stage, qkv);
-    const Tensor projected = at::addmm(w[kProjectionBias], attended, w[kProjectionWeight]);
+    const Tensor projected = Linear(attended, w, others, kProjectionWeight, kProjectionBias);
     const Tensor middle =
         rows + Dropout(batch, stage, kAttentionProjection, config_.resid_pdrop, projected);
-    const Tensor up = at::addmm(w[kUpBias], Norm(middle, w[kLn2Weight], w[kLn2Bias]), w[kUpWeight]);
-    const Tensor down = at::addmm(w[kDownBias], at::gelu(up, "tanh"), w[kDownWeight]);
+    const Tensor up =
+        Linear(Norm(middle, w[kLn2Weight], w[kLn2Bias]), w, others, kUpWeight, kUpBias);
+    const Tensor down = Linear(at::gelu(up, "tanh"), w, others, kDownWeight, kDownBias);
     const Tensor y = middle + Dropout(batch, stage, kMlp, config_.resid_pdrop, down);
     return y.view(x.sizes());
   }
@@ -199,9 +279,10 @@ class ReferenceGpt2 final : public ReferenceModel {
 
   // The loss and its gradient in blocks of training.loss_block_tokens rows of `h`, because the
   // gradient of the output matrix is accumulated block by block into one product, whose bits are
-  // not those of a sum of products. Fills `dh`, returns the gradient of the output matrix.
-  Tensor LossBlocks(const Tensor& h, const Tensor& output, const MicroBatch& batch, Tensor dh,
-                    LossSum* loss) const {
+  // not those of a sum of products. Fills `dh`, computed with the output matrix `for_dh`; returns
+  // the gradient of the output matrix.
+  Tensor LossBlocks(const Tensor& h, const Tensor& output, const Tensor& for_dh,
+                    const MicroBatch& batch, Tensor dh, LossSum* loss) const {
     const Tensor labels = Ids(batch.labels);
     const int64_t block = spec_.training.loss_block_tokens;
     Tensor doutput;
@@ -221,7 +302,7 @@ class ReferenceGpt2 final : public ReferenceModel {
       } else {
         doutput.addmm_(dscores.t(), part);
       }
-      dh.narrow(0, first, rows).copy_(at::mm(dscores, output));
+      dh.narrow(0, first, rows).copy_(at::mm(dscores, for_dh));
     }
     return doutput;
   }
@@ -239,7 +320,18 @@ class ReferenceGpt2 final : public ReferenceModel {
   const JobSpec& spec_;
   const Gpt2Config& config_;
   const uint16_t mask_stage_shift_;
+  const std::unique_ptr<ReferenceCodec> stash_;
 };
+
+// Null for fp32.
+absl::StatusOr<std::unique_ptr<ReferenceCodec>> StashReference(const std::string& name) {
+  if (name == "fp32") return std::unique_ptr<ReferenceCodec>();
+  for (const char* const known : {"bf16", "fp16", "fp8_e4m3", "fp8_e5m2"}) {
+    if (name == known) return NewReferenceCodec(name);
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("the reference does not know how worker.stash_codec=", name, " rounds"));
+}
 
 // The uses of a stage are taken by their place, so the spec must be the one of its model.
 absl::Status CheckLayout(const JobSpec& spec) {
@@ -272,6 +364,7 @@ absl::StatusOr<std::unique_ptr<ReferenceModel>> NewReferenceGpt2(
                      ModelTypeName(spec.model.type), ", which cannot be verified"));
   }
   EPS_RETURN_IF_ERROR(CheckLayout(spec));
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<ReferenceCodec> stash, StashReference(spec.codecs.stash));
   bool all_flush = false;
   EPS_RETURN_IF_ERROR(CatchTorch("starting LibTorch's threads",
                                  [&] { all_flush = PrepareLibTorch(options.threads); }));
@@ -280,7 +373,7 @@ absl::StatusOr<std::unique_ptr<ReferenceModel>> NewReferenceGpt2(
         "LibTorch's threads do not flush denormals: they were started before the reference was "
         "made");
   }
-  return std::make_unique<ReferenceGpt2>(spec, options.mask_stage_shift);
+  return std::make_unique<ReferenceGpt2>(spec, options.mask_stage_shift, std::move(stash));
 }
 
 }  // namespace eps

@@ -30,8 +30,11 @@ struct MicroBatchResult {
 class ReferenceModel {
  public:
   virtual ~ReferenceModel() = default;
+  // `for_input_gradient`: as `weights`, those that the gradient of a product's input is computed
+  // with (docs/quantization.md); the same pointer where they are the same.
   // Internal or ResourceExhausted with LibTorch's message.
   virtual absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
+                                               const StageInputs& for_input_gradient,
                                                const MicroBatch& batch) = 0;
 };
 
@@ -42,11 +45,13 @@ struct ReferenceGpt2Options {
 };
 
 // GPT-2 in plain LibTorch, on the CPU: one autograd graph from the tokens to the last layer norm,
-// every operation in the order of worker/models/gpt2.h, whose code it does not share. `spec`
-// outlives the model. From this call on the calling thread flushes denormals, and so do the threads
-// that LibTorch starts from it: call it before anything else uses LibTorch.
-// InvalidArgument if the job's model is not gpt2; FailedPrecondition if its tensors are not those
-// of a gpt2 model, or if LibTorch's threads were started by somebody who does not flush denormals.
+// every operation in the order of worker/models/gpt2.h, whose code it does not share; what a stage
+// gives to the next one is rounded as worker.stash_codec says. `spec` outlives the model. From this
+// call on the calling thread flushes denormals, and so do the threads that LibTorch starts from it:
+// call it before anything else uses LibTorch. InvalidArgument if the job's model is not gpt2;
+// Unimplemented for another stash codec than the worker's; FailedPrecondition if its tensors are
+// not those of a gpt2 model, or if LibTorch's threads were started by somebody who does not flush
+// denormals.
 absl::StatusOr<std::unique_ptr<ReferenceModel>> NewReferenceGpt2(
     const JobSpec& spec, const ReferenceGpt2Options& options);
 

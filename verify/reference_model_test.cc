@@ -15,6 +15,7 @@
 #include "spec/model_layout.h"
 #include "verify/stage_chain.h"
 #include "worker/exec/torch_runtime.h"
+#include "worker/relay/weight_copies.h"
 
 namespace eps {
 namespace {
@@ -28,6 +29,8 @@ struct Case {
   bool tied;
   double resid_pdrop, embd_pdrop, attn_pdrop;
   bool padded;  // some positions do not count
+  bool both_axes = false;
+  std::string stash = "fp32";
 };
 
 JobSpec MakeSpec(const Case& c) {
@@ -103,6 +106,18 @@ StageInputs InputsOf(const JobSpec& spec, const std::vector<std::vector<float>>&
   return inputs;
 }
 
+// `inputs`, but the others' where a backward pass gets a second copy.
+StageInputs WithSecondCopies(const JobSpec& spec, const std::vector<std::vector<float>>& others,
+                             StageInputs inputs) {
+  for (size_t s = 0; s < inputs.size(); ++s) {
+    for (size_t use = 0; use < inputs[s].size(); ++use) {
+      const TensorUse& of_stage = spec.stages[s].uses[use];
+      if (HasSecondCopy(spec, of_stage)) inputs[s][use] = others[of_stage.tensor.value()].data();
+    }
+  }
+  return inputs;
+}
+
 size_t DifferentBits(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return std::max(a.size(), b.size());
   size_t count = 0;
@@ -114,9 +129,20 @@ class ReferenceModelTest : public testing::TestWithParam<Case> {};
 
 TEST_P(ReferenceModelTest, GivesTheBitsOfTheStagePrograms) {
   const Case& c = GetParam();
-  const JobSpec spec = MakeSpec(c);
+  JobSpec spec = MakeSpec(c);
+  spec.codecs.stash = c.stash;
+  if (c.both_axes) {
+    spec.codecs.backward_weights = BackwardWeights::kBothAxes;
+    spec.codecs.weights = spec.codecs.embedding.weights = spec.codecs.head.weights = "mx9";
+  }
   const auto weights = MakeWeights(spec);
   const StageInputs inputs = InputsOf(spec, weights);
+  // Other weights than in quantized runs: far away, so that nothing is equal by chance.
+  auto other_weights = weights;
+  for (auto& values : other_weights) {
+    for (float& x : values) x = 0.7f * x + 0.01f;
+  }
+  const StageInputs others = c.both_axes ? WithSecondCopies(spec, other_weights, inputs) : inputs;
   MemoryAccount account;
   auto runtime = NewTorchRuntime(spec, RuntimeOptions{"cpu", "host", kThreads}, &account);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
@@ -126,8 +152,8 @@ TEST_P(ReferenceModelTest, GivesTheBitsOfTheStagePrograms) {
   ASSERT_TRUE(reference.ok()) << reference.status();
   for (const uint32_t index : {0u, 3u}) {
     const MicroBatch batch = MakeBatch(c, index);
-    const MicroBatchResult expected = RunStagePrograms(spec, runtime->get(), inputs, batch);
-    const auto got = (*reference)->Run(inputs, batch);
+    const MicroBatchResult expected = RunStagePrograms(spec, runtime->get(), inputs, others, batch);
+    const auto got = (*reference)->Run(inputs, others, batch);
     ASSERT_TRUE(got.ok()) << got.status();
     EXPECT_EQ(got->loss.sum, expected.loss.sum);
     EXPECT_EQ(got->loss.tokens, expected.loss.tokens);
@@ -151,6 +177,12 @@ const Case kCases[] = {
     {"Padded", 1, 2, 32, 61, 12, 3, 16, true, 0, 0, 0, true},
     // Blocks so long that a matrix product splits them into pieces of its own.
     {"LongLossBlocks", 1, 4, 128, 256, 256, 6, 700, true, 0, 0, 0, false},
+    {"BothAxesTied", 2, 2, 32, 61, 12, 3, 1024, true, 0.1, 0, 0, false, true},
+    {"BothAxesUntied", 2, 2, 32, 61, 12, 3, 9, false, 0, 0, 0, false, true},
+    {"StashBf16", 2, 2, 32, 61, 12, 3, 1024, true, 0.1, 0, 0, false, false, "bf16"},
+    {"StashFp16", 1, 2, 32, 61, 12, 3, 1024, true, 0, 0, 0, false, false, "fp16"},
+    {"StashFp8E4m3", 2, 2, 32, 61, 12, 3, 1024, false, 0, 0.1, 0, false, true, "fp8_e4m3"},
+    {"StashFp8E5m2", 2, 2, 32, 61, 12, 3, 1024, true, 0, 0, 0, false, false, "fp8_e5m2"},
 };
 INSTANTIATE_TEST_SUITE_P(All, ReferenceModelTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
@@ -166,8 +198,8 @@ TEST(ReferenceModel, DrawsOtherMasksIfThatIsPlanted) {
   auto wrong = NewReferenceGpt2(spec, options);
   ASSERT_TRUE(right.ok() && wrong.ok());
   const MicroBatch batch = MakeBatch(c, 0);
-  EXPECT_NE((*right)->Run(InputsOf(spec, weights), batch)->loss.sum,
-            (*wrong)->Run(InputsOf(spec, weights), batch)->loss.sum);
+  EXPECT_NE((*right)->Run(InputsOf(spec, weights), InputsOf(spec, weights), batch)->loss.sum,
+            (*wrong)->Run(InputsOf(spec, weights), InputsOf(spec, weights), batch)->loss.sum);
 }
 
 TEST(ReferenceModel, RefusesAModelThatIsNotGpt2) {

@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/flush_denormals.h"
 #include "common/status_macros.h"
-#include "compression/codecs/floats/reference.h"
+#include "spec/codec_table.h"
 #include "spec/rng.h"
 #include "spec/schedule.h"
 #include "verify/tree_sum.h"
@@ -23,31 +21,11 @@ namespace {
 constexpr double kClipEpsilon = 1e-6;
 constexpr uint32_t kStaleStage = 1;
 
-float RoundedToBf16(float x) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &x, sizeof(bits));
-  bits = uint32_t{float_reference::RoundToBf16(bits)} << 16;
-  std::memcpy(&x, &bits, sizeof(x));
-  return x;
-}
-
-// What is left of `values` after a trip through the codec.
-void PassCodec(const std::string& codec, std::vector<float>* values) {
-  if (codec != "bf16") return;
-  for (float& x : *values) x = RoundedToBf16(x);
-}
-
 // Whether a server takes the value: magnitudes below 2^50, so that sums and squares stay finite.
 bool IsAdmissible(float x) { return std::fabs(x) < 0x1p50f; }
 
 // What goes through the sums like any number, and is still there at their end.
 constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
-
-absl::Status CheckCodec(absl::string_view key, absl::string_view codec) {
-  if (codec == "fp32" || codec == "bf16") return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("the reference does not know how ", key, "=", codec,
-                                               " rounds; runs with fp32 and bf16 can be verified"));
-}
 
 bool HasNan(const TensorValues& gradient) {
   for (const auto& values : gradient) {
@@ -87,11 +65,11 @@ absl::StatusOr<std::unique_ptr<ReferenceTraining>> ReferenceTraining::New(const 
                                                                           ReferenceModel* model,
                                                                           BatchSource* batches,
                                                                           Plant plant) {
-  EPS_RETURN_IF_ERROR(CheckCodec("quantization.weights", spec.codecs.weights));
-  EPS_RETURN_IF_ERROR(CheckCodec("quantization.gradients", spec.codecs.gradients));
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<UpdateRule> rule, NewUpdateRule(spec.optimizer));
-  return std::unique_ptr<ReferenceTraining>(
+  std::unique_ptr<ReferenceTraining> training(
       new ReferenceTraining(spec, model, batches, plant, std::move(rule)));
+  EPS_ASSIGN_OR_RETURN(training->wire_, WireReference::New(spec, training->chunks_));
+  return training;
 }
 
 ReferenceTraining::ReferenceTraining(const JobSpec& spec, ReferenceModel* model,
@@ -130,11 +108,13 @@ absl::StatusOr<StepFigures> ReferenceTraining::RunStep() {
   const double scale = (plant_ == Plant::kWrongLossScale ? 2.0 : 1.0) / tokens;
   figures.loss = sum.loss.sum / tokens;
   if (figures.skipped) {
+    wire_->DropResiduals();
     figures.grad_norm = std::nan("");
     figures.lr = Rate(update_ + 1);  // of the update that is not done
     return figures;
   }
   ++update_;
+  wire_->KeepResiduals();
   figures.grad_norm = Norm(gradient, static_cast<float>(scale));
   const StepScalars scalars = Scalars(scale, figures.grad_norm);
   figures.lr = scalars.lr;
@@ -145,14 +125,22 @@ absl::StatusOr<StepFigures> ReferenceTraining::RunStep() {
 
 void ReferenceTraining::ShowWeights() {
   shown_before_ = std::move(shown_);
-  shown_ = weights();
-  for (auto& values : shown_) PassCodec(spec_.codecs.weights, &values);
+  shown_.clear();
+  for (const Axis axis : {Axis::kRow, Axis::kColumn}) {
+    shown_[axis] = wire_->Weights(weights(), axis);
+  }
   inputs_.clear();
+  for_input_gradient_.clear();
   for (uint32_t stage = 0; stage < spec_.stages.size(); ++stage) {
     const bool stale = plant_ == Plant::kStaleWeights && stage == kStaleStage && step_ > 1;
+    std::map<Axis, TensorValues>& shown = stale ? shown_before_ : shown_;
     inputs_.emplace_back();
+    for_input_gradient_.emplace_back();
     for (const TensorUse& use : spec_.stages[stage].uses) {
-      inputs_.back().push_back((stale ? shown_before_ : shown_)[use.tensor.value()].data());
+      const WeightAxes axes = WeightAxesOf(spec_, use, /*backward=*/true);
+      const Axis other = axes.has_second ? axes.second : axes.first;
+      inputs_.back().push_back(shown[axes.first][use.tensor.value()].data());
+      for_input_gradient_.back().push_back(shown[other][use.tensor.value()].data());
     }
   }
 }
@@ -169,16 +157,16 @@ absl::StatusOr<MicroBatchResult> ReferenceTraining::RunMicroBatch(uint32_t part,
   EPS_ASSIGN_OR_RETURN(MicroBatch batch, batches_->Get(Step(data_step), data_index));
   batch.step = Step(step_);
   batch.index = index;
-  return model_->Run(inputs_, batch);
+  return model_->Run(inputs_, for_input_gradient_, batch);
 }
 
 absl::StatusOr<MicroBatchResult> ReferenceTraining::RunPart(uint32_t part) const {
   EPS_ASSIGN_OR_RETURN(MicroBatchResult sum,
                        SumOf(spec_.training.micro_batches, plant_ == Plant::kSequentialTree,
                              [&](uint32_t j) { return RunMicroBatch(part, j); }));
+  wire_->PassGradient(Step(step_), part, &sum.gradient);
   for (auto& stage : sum.gradient) {
     for (auto& values : stage) {
-      PassCodec(spec_.codecs.gradients, &values);
       for (float& x : values) x = IsAdmissible(x) ? x : kPoison;
     }
   }

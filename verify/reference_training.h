@@ -2,6 +2,7 @@
 #define EPS_VERIFY_REFERENCE_TRAINING_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "spec/job_spec.h"
 #include "verify/plant.h"
 #include "verify/reference_model.h"
+#include "verify/wire_reference.h"
 #include "worker/relay/relay.h"
 
 namespace eps {
@@ -26,17 +28,15 @@ struct StepFigures {
   bool skipped = false;  // a gradient was not finite, so nothing was updated
 };
 
-// One array of values per tensor of the spec, in its order, row-major.
-using TensorValues = std::vector<std::vector<float>>;
-
 // A whole training run in one process, step by step, all state in memory: what the job spec means,
 // written down without versions, parts in flight, stages on the move or messages. What defines bits
 // and is not a sum is shared with the run: random numbers and initial values (spec/rng.h), sample
-// positions, schedules, the chunk boundaries that the norm depends on, the update rule, and the
-// rounding of BF16. Everything else is the reference's own.
+// positions, schedules, the chunk boundaries, which codec a chunk has, and the update rule.
+// Everything else is the reference's own.
 //
-// Memory: the state and two more arrays of the model's size, and log2(micro-batches of a step) + 2
-// gradients of it. Thread-compatible.
+// Memory: the state and two more arrays of the model's size (four with
+// quantization.backward_weights=both_axes), log2(micro-batches of a step) + 2 gradients of it, and
+// two residuals for each part. Thread-compatible.
 class ReferenceTraining {
  public:
   // All borrowed; they outlive it. The state is that of the spec's initial values. `plant` makes it
@@ -85,9 +85,11 @@ class ReferenceTraining {
   uint64_t update_ = 0;              // the optimizer's t: steps that were not skipped
   double last_norm_ = 0;             // of the last of them
   std::vector<TensorValues> state_;  // weights, then the rule's fields
-  TensorValues shown_;               // the weights as the codec of the wire leaves them
-  TensorValues shown_before_;        // those of the step before
-  StageInputs inputs_;               // into shown_
+  std::unique_ptr<WireReference> wire_;
+  std::map<Axis, TensorValues> shown_;         // the weights as the wire leaves them
+  std::map<Axis, TensorValues> shown_before_;  // those of the step before
+  StageInputs inputs_;                         // into shown_
+  StageInputs for_input_gradient_;             // as ReferenceModel::Run
 };
 
 }  // namespace eps

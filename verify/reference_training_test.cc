@@ -33,6 +33,7 @@ class NoisyModel final : public ReferenceModel {
   explicit NoisyModel(const JobSpec& spec) : spec_(spec) {}
 
   absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
+                                       const StageInputs& for_input_gradient,
                                        const MicroBatch& batch) override {
     MicroBatchResult result;
     const uint32_t data = batch.tokens.empty() ? 0 : static_cast<uint32_t>(batch.tokens[0]);
@@ -46,8 +47,8 @@ class NoisyModel final : public ReferenceModel {
         for (size_t i = 0; i < values.size(); ++i) {
           const uint32_t word = Word(batch.step.value() * 1000 + data, batch.index, stage, use, i);
           const auto mantissa = static_cast<float>(static_cast<int32_t>(word));
-          values[i] =
-              std::ldexp(mantissa, -26 - static_cast<int>(word % 12)) + weights[stage][use][i];
+          values[i] = std::ldexp(mantissa, -26 - static_cast<int>(word % 12)) +
+                      (weights[stage][use][i] - 0.25f * for_input_gradient[stage][use][i]);
           if (word % 61 == 0) values[i] = 1e-40f;
         }
         result.gradient.back().push_back(std::move(values));
@@ -81,10 +82,11 @@ class PoisonedModel final : public ReferenceModel {
  public:
   PoisonedModel(const JobSpec& spec, uint64_t step) : model_(spec), step_(step) {}
   absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
+                                       const StageInputs& for_input_gradient,
                                        const MicroBatch& batch) override {
     MicroBatch by_data = batch;
     by_data.step = Step(static_cast<uint64_t>(batch.tokens[0]) / 100);
-    absl::StatusOr<MicroBatchResult> result = model_.Run(weights, by_data);
+    absl::StatusOr<MicroBatchResult> result = model_.Run(weights, for_input_gradient, by_data);
     if (by_data.step == Step(step_) && batch.index == 1) {
       result->gradient[1][0].back() = std::numeric_limits<float>::quiet_NaN();
     }
@@ -176,6 +178,65 @@ TEST(ReferenceTraining, GivesTheBitsOfAShard) {
   }
 }
 
+struct Codecs {
+  const char* weights;
+  const char* gradients;
+  BackwardWeights backward_weights = BackwardWeights::kRecomputeAxis;
+  uint64_t warmup_steps = 0;
+  bool error_feedback = true;
+  const char* residual = "bf16";
+  const char* norm = "fp32";
+};
+
+JobSpec SpecWith(const Codecs& codecs, uint32_t parts, bool tied) {
+  JobSpec spec = SpecFor(parts, 2, tied);
+  CodecSpec& c = spec.codecs;
+  c.weights = c.embedding.weights = c.head.weights = codecs.weights;
+  c.gradients = c.head.gradients = codecs.gradients;
+  c.embedding.gradients = "bf16";
+  c.norm = {codecs.norm, codecs.norm};
+  c.backward_weights = codecs.backward_weights;
+  c.warmup_steps = codecs.warmup_steps;
+  c.error_feedback = codecs.error_feedback;
+  c.residual = codecs.residual;
+  EXPECT_TRUE(spec.Validate().ok()) << spec.Validate();
+  return spec;
+}
+
+TEST(ReferenceTraining, GivesTheBitsOfAShardWithEveryKindOfCodec) {
+  constexpr auto kBothAxes = BackwardWeights::kBothAxes;
+  constexpr auto kDecodeOnce = BackwardWeights::kDecodeOnce;
+  constexpr auto kRecomputeAxis = BackwardWeights::kRecomputeAxis;
+  uint32_t parts = 1;
+  for (const Codecs& codecs :
+       {Codecs{"mx9", "bf16", kBothAxes}, Codecs{"mx4:truncate", "mx9"},
+        Codecs{"mxfp4_e2m1", "fp8_e5m2", kBothAxes, 1}, Codecs{"fp16", "fp16", kDecodeOnce},
+        Codecs{"bf16", "topk:0.1", kRecomputeAxis, 2},
+        Codecs{"mx6", "topk:0.05:sampled", kBothAxes},
+        Codecs{"fp8_e4m3", "topk:0.02", kRecomputeAxis, 1, /*error_feedback=*/false},
+        Codecs{"mxint8", "topk:0.03:raw32", kDecodeOnce, 0, true, "mx6", "mx9"},
+        Codecs{"mxfp8_e4m3", "topk:0.03", kRecomputeAxis, 0, true, "fp32", "bf16"}}) {
+    SCOPED_TRACE(testing::Message() << codecs.weights << " " << codecs.gradients);
+    parts = parts % 3 + 1;
+    const JobSpec spec = SpecWith(codecs, parts, /*tied=*/parts != 2);
+    NoisyModel model(spec);
+    NumberedBatches batches;
+    ShardOracle shard(spec, &model, &batches);
+    auto reference = ReferenceTraining::New(spec, &model, &batches, Plant::kNone);
+    ASSERT_TRUE(reference.ok()) << reference.status();
+    for (int step = 1; step <= 4; ++step) {
+      const StepFigures expected = shard.RunStep();
+      const auto figures = (*reference)->RunStep();
+      ASSERT_TRUE(figures.ok()) << figures.status();
+      EXPECT_EQ(figures->grad_norm, expected.grad_norm) << "step " << step;
+      const std::vector<TensorValues> state = shard.Read();
+      for (size_t i = 0; i < state.size(); ++i) {
+        EXPECT_TRUE(SameBits((*reference)->state()[i], state[i])) << i << ", step " << step;
+      }
+    }
+  }
+}
+
 struct Outcome {
   TensorValues weights, exp_avg, exp_avg_sq;
 };
@@ -209,7 +270,7 @@ TEST(ReferenceTraining, EveryPlantedMistakeOfTheArithmeticShowsInTheState) {
 
 TEST(ReferenceTraining, LeavesOutAStepWhoseGradientIsNotFinite) {
   for (const Clip clip : {Clip::kNone, Clip::kLagged, Clip::kExact}) {
-    for (const char* const codec : {"fp32", "bf16"}) {
+    for (const char* const codec : {"fp32", "bf16", "topk:0.1"}) {
       SCOPED_TRACE(testing::Message() << ClipName(clip) << " " << codec);
       JobSpec spec = SpecFor(2, 2, /*tied=*/true);
       spec.codecs.gradients = codec;
@@ -259,6 +320,48 @@ TEST(ReferenceTraining, RoundsWhatTravelsAsBf16) {
   spec.codecs.gradients = "fp32";
   spec.codecs.weights = "bf16";
   EXPECT_FALSE(SameBits(exact.exp_avg, RunFor(spec, Plant::kNone, 1).exp_avg));
+}
+
+// Every setting of the codecs defines bits of its own.
+TEST(ReferenceTraining, ToldApartAreAxesWarmUpAndErrorFeedback) {
+  const Codecs base{"mx4", "topk:0.05"};
+  std::vector<Codecs> all(7, base);
+  all[1].backward_weights = BackwardWeights::kBothAxes;
+  all[2].warmup_steps = 1;
+  all[3].warmup_steps = 2;
+  all[4].error_feedback = false;
+  all[5].residual = "mx4";
+  all[6].weights = "mx4:truncate";
+  std::vector<Outcome> outcomes;
+  for (const Codecs& codecs : all) {
+    outcomes.push_back(RunFor(SpecWith(codecs, 2, /*tied=*/true), Plant::kNone, 3));
+    for (size_t i = 0; i + 1 < outcomes.size(); ++i) {
+      EXPECT_FALSE(SameBits(outcomes[i].weights, outcomes.back().weights))
+          << i << " and " << outcomes.size() - 1;
+    }
+  }
+}
+
+// What a codec of mx, fp8 or bf16 decodes to is a value of bf16, so decoding once changes nothing;
+// of fp32 and fp16 it is not.
+TEST(ReferenceTraining, DecodingOnceRoundsWhatIsNoBf16) {
+  for (const char* const codec : {"mx9", "mx6", "mx4:truncate", "mxfp8_e4m3", "mxfp6_e3m2",
+                                  "mxfp4_e2m1", "mxint8", "fp8_e4m3", "fp8_e5m2", "bf16"}) {
+    Codecs codecs{codec, "fp32"};
+    const Outcome recomputed = RunFor(SpecWith(codecs, 1, true), Plant::kNone, 2);
+    codecs.backward_weights = BackwardWeights::kDecodeOnce;
+    EXPECT_TRUE(
+        SameBits(recomputed.weights, RunFor(SpecWith(codecs, 1, true), Plant::kNone, 2).weights))
+        << codec;
+  }
+  for (const char* const codec : {"fp32", "fp16"}) {
+    Codecs codecs{codec, "fp32"};
+    const Outcome recomputed = RunFor(SpecWith(codecs, 1, true), Plant::kNone, 2);
+    codecs.backward_weights = BackwardWeights::kDecodeOnce;
+    EXPECT_FALSE(
+        SameBits(recomputed.weights, RunFor(SpecWith(codecs, 1, true), Plant::kNone, 2).weights))
+        << codec;
+  }
 }
 
 TEST(ReferenceTraining, RefusesACodecThatItDoesNotKnow) {

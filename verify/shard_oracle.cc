@@ -16,6 +16,12 @@
 namespace eps {
 namespace {
 
+template <class Value>
+Value Must(absl::StatusOr<Value> value) {
+  EPS_CHECK_MSG(value.ok(), value.status());
+  return *std::move(value);
+}
+
 MicroBatchResult Add(MicroBatchResult left, MicroBatchResult right) {
   for (size_t stage = 0; stage < left.gradient.size(); ++stage) {
     for (size_t use = 0; use < left.gradient[stage].size(); ++use) {
@@ -31,7 +37,11 @@ MicroBatchResult Add(MicroBatchResult left, MicroBatchResult right) {
 }  // namespace
 
 ShardOracle::ShardOracle(const JobSpec& spec, ReferenceModel* model, BatchSource* batches)
-    : spec_(spec), model_(model), batches_(batches), chunks_(ChunkMap::Build(spec)) {
+    : spec_(spec),
+      model_(model),
+      batches_(batches),
+      chunks_(ChunkMap::Build(spec)),
+      codecs_(Must(CodecTable::Build(spec, chunks_))) {
   std::vector<ChunkId> all;
   for (const Chunk& chunk : chunks_.chunks()) all.push_back(chunk.id);
   auto backend = NewDramBackend(spec, chunks_, all, &threads_, &account_, completions_.Sink());
@@ -48,20 +58,14 @@ StepFigures ShardOracle::RunStep() {
   const ScopedFlushDenormals flush;
   const std::vector<TensorValues> now = Read();
   ++step_;
-  StageInputs inputs;
-  for (const StageSpec& stage : spec_.stages) {
-    inputs.emplace_back();
-    for (const TensorUse& use : stage.uses) {
-      inputs.back().push_back(now[0][use.tensor.value()].data());
-    }
-  }
+  Fetch(now[0]);
   StepFigures figures;
   TreeAccumulator<double, double (*)(double, double)> losses(
       spec_.training.parts, +[](double a, double b) { return a + b; });
   std::vector<UseGradients> parts;
   for (uint32_t part = 0; part < spec_.training.parts; ++part) {
     LossSum loss;
-    parts.push_back(RunPart(part, inputs, &loss));
+    parts.push_back(RunPart(part, &loss));
     losses.Insert({part, 1}, loss.sum);
     figures.tokens += loss.tokens;
   }
@@ -73,11 +77,12 @@ StepFigures ShardOracle::RunStep() {
   return figures;
 }
 
-UseGradients ShardOracle::RunPart(uint32_t part, const StageInputs& inputs, LossSum* loss) {
+UseGradients ShardOracle::RunPart(uint32_t part, LossSum* loss) {
   const uint32_t g = spec_.training.micro_batches;
   TreeAccumulator<MicroBatchResult, decltype(&Add)> sum(g, &Add);
   for (uint32_t j = g; j-- > 0;) {
-    auto result = model_->Run(inputs, *batches_->Get(Step(step_), part * g + j));
+    auto result = model_->Run(InputsOf(fetched_), InputsOf(fetched_for_input_gradient_),
+                              *batches_->Get(Step(step_), part * g + j));
     EPS_CHECK_MSG(result.ok(), result.status());
     sum.Insert({j, 1}, *std::move(result));
   }
@@ -106,23 +111,88 @@ BackendValue ShardOracle::Wait(OpId op) {
   return std::move(done.value);
 }
 
-Bytes ShardOracle::Encoded(const Chunk& chunk, StageId stage, const UseGradients& gradient) const {
-  const auto& uses = spec_.stages[stage.value()].uses;
+StageInputs ShardOracle::InputsOf(const std::vector<TensorValues>& fetched) {
+  StageInputs inputs;
+  for (const TensorValues& stage : fetched) {
+    inputs.emplace_back();
+    for (const std::vector<float>& values : stage) inputs.back().push_back(values.data());
+  }
+  return inputs;
+}
+
+void ShardOracle::Fetch(const TensorValues& weights) {
+  fetched_.clear();
+  fetched_for_input_gradient_.clear();
+  for (uint32_t s = 0; s < spec_.stages.size(); ++s) {
+    TensorValues first;
+    for (const TensorUse& use : spec_.stages[s].uses) first.push_back(weights[use.tensor.value()]);
+    TensorValues second = first;
+    for (const ChunkId id : chunks_.ChunksOfStage(StageId(s))) {
+      const WeightAxes axes = codecs_.axes(StageId(s), id, /*backward=*/true);
+      Pass(chunks_.chunk(id), s, axes.first, &first);
+      Pass(chunks_.chunk(id), s, axes.has_second ? axes.second : axes.first, &second);
+    }
+    fetched_.push_back(std::move(first));
+    fetched_for_input_gradient_.push_back(std::move(second));
+  }
+}
+
+void ShardOracle::Pass(const Chunk& chunk, uint32_t stage, Axis axis, TensorValues* by_use) const {
+  const Codec& codec = codecs_.weights(chunk.id);
+  std::vector<float> elements = Gather(chunk, stage, *by_use);
+  EncodeOptions options;
+  options.axis = axis;
+  Bytes bytes = EncodeChunk(codec, chunk, options, elements.data());
+  DecodeChunk(*Must(codec.Open(chunk, axis, std::move(bytes), Content::kWeights)), chunk,
+              elements.data());
+  const bool matrix = spec_.tensors[chunk.segments.front().tensor.value()].rank != 1;
+  if (matrix && spec_.codecs.backward_weights == BackwardWeights::kDecodeOnce) {
+    const Codec& bf16 = **FindCodec("bf16");
+    bytes = EncodeChunk(bf16, chunk, EncodeOptions(), elements.data());
+    DecodeChunk(*Must(bf16.Open(chunk, Axis::kRow, std::move(bytes), Content::kWeights)), chunk,
+                elements.data());
+  }
+  for (const Segment& s : chunk.segments) {
+    std::memcpy((*by_use)[UseOf(stage, s.tensor)].data() + s.tensor_offset,
+                elements.data() + s.offset, s.elements() * sizeof(float));
+  }
+}
+
+size_t ShardOracle::UseOf(uint32_t stage, TensorId tensor) const {
+  size_t use = 0;
+  while (spec_.stages[stage].uses[use].tensor != tensor) ++use;
+  return use;
+}
+
+std::vector<float> ShardOracle::Gather(const Chunk& chunk, uint32_t stage,
+                                       const TensorValues& by_use) const {
   std::vector<float> elements(chunk.elements);
   for (const Segment& s : chunk.segments) {
-    size_t use = 0;
-    while (uses[use].tensor != s.tensor) ++use;
-    const std::vector<float>& values = gradient[stage.value()][use];
-    std::memcpy(elements.data() + s.offset, values.data() + s.tensor_offset,
+    std::memcpy(elements.data() + s.offset, by_use[UseOf(stage, s.tensor)].data() + s.tensor_offset,
                 s.elements() * sizeof(float));
   }
-  return Bytes::CopyOf(absl::string_view(reinterpret_cast<const char*>(elements.data()),
-                                         elements.size() * sizeof(float)));
+  return elements;
+}
+
+Bytes ShardOracle::Push(const Chunk& chunk, StageId stage, uint32_t part,
+                        const UseGradients& gradient) {
+  const std::vector<float> elements = Gather(chunk, stage.value(), gradient[stage.value()]);
+  const Codec& codec = codecs_.gradient(chunk.id, Step(step_));
+  const Codec* const of_residual = codecs_.residual_or_null(chunk.id, Step(step_));
+  if (of_residual == nullptr) return EncodeChunk(codec, chunk, EncodeOptions(), elements.data());
+  std::vector<float>& residual = residuals_[{part, stage, chunk.id}];
+  residual.resize(chunk.elements);
+  EncodeOptions options;
+  options.residual_or_null = residual.data();
+  Bytes bytes = EncodeChunk(codec, chunk, options, elements.data());
+  Bytes kept = EncodeChunk(*of_residual, chunk, EncodeOptions(), residual.data());
+  DecodeChunk(*Must(of_residual->Open(chunk, Axis::kRow, std::move(kept), Content::kWeights)),
+              chunk, residual.data());
+  return bytes;
 }
 
 double ShardOracle::Update(const std::vector<UseGradients>& parts, const StepScalars& scalars,
                            double scale) {
-  const Codec* const codec = *FindCodec("fp32");
   double sum = 0;
   for (const Chunk& chunk : chunks_.chunks()) {
     UpdateRequest request;
@@ -134,10 +204,10 @@ double ShardOracle::Update(const std::vector<UseGradients>& parts, const StepSca
     request.norm_scale = static_cast<float>(scale);
     for (uint32_t part = request.parts; part-- > 0;) {
       for (uint32_t use = 0; use < chunk.uses.size(); ++use) {
-        auto data =
-            codec->Open(chunk, Encoded(chunk, chunk.uses[use], parts[part]), Content::kGradient);
-        EPS_CHECK_MSG(data.ok(), data.status());
-        request.inputs.push_back({use, TreeRange{part, 1}, *std::move(data)});
+        Bytes bytes = Push(chunk, chunk.uses[use], part, parts[part]);
+        auto data = Must(codecs_.gradient(chunk.id, Step(step_))
+                             .Open(chunk, Axis::kRow, std::move(bytes), Content::kGradient));
+        request.inputs.push_back({use, TreeRange{part, 1}, std::move(data)});
       }
     }
     const OpId op = completions_.Next();

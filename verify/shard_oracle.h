@@ -3,11 +3,14 @@
 
 // Only for tests.
 
+#include <map>
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "common/executor.h"
 #include "common/memory_account.h"
+#include "compression/codec_table.h"
 #include "optimizer/update_rule.h"
 #include "spec/chunk_map.h"
 #include "spec/job_spec.h"
@@ -21,7 +24,8 @@ namespace eps {
 
 // What one server would have after each step: the contributions of the parts are folded with the
 // code of a worker and reduced and applied by the DRAM backend, with the numbers that the lead
-// shard would decide. Starts with the spec's initial values. The fp32 codec only.
+// shard would decide. Weights and gradients pass through the codecs of the product's own table, by
+// the product's kernels. Starts with the spec's initial values; every gradient must be admissible.
 class ShardOracle {
  public:
   // All borrowed; they outlive it.
@@ -33,17 +37,28 @@ class ShardOracle {
   std::vector<TensorValues> Read();
 
  private:
-  UseGradients RunPart(uint32_t part, const StageInputs& inputs, LossSum* loss);
+  static StageInputs InputsOf(const std::vector<TensorValues>& fetched);
+  // What the worker gets of `weights` for both passes.
+  void Fetch(const TensorValues& weights);
+  void Pass(const Chunk& chunk, uint32_t stage, Axis axis, TensorValues* by_use) const;
+  size_t UseOf(uint32_t stage, TensorId tensor) const;
+  std::vector<float> Gather(const Chunk& chunk, uint32_t stage, const TensorValues& by_use) const;
+  UseGradients RunPart(uint32_t part, LossSum* loss);
   StepScalars Scalars(double lr, double scale) const;
   // One update of every chunk, the last part's contribution first. Returns the gradient's norm.
   double Update(const std::vector<UseGradients>& parts, const StepScalars& scalars, double scale);
-  Bytes Encoded(const Chunk& chunk, StageId stage, const UseGradients& gradient) const;
+  // The encoded contribution of a part; keeps what it leaves out.
+  Bytes Push(const Chunk& chunk, StageId stage, uint32_t part, const UseGradients& gradient);
   BackendValue Wait(OpId op);
 
   const JobSpec& spec_;
   ReferenceModel* const model_;
   BatchSource* const batches_;
   const ChunkMap chunks_;
+  const CodecTable codecs_;
+  std::vector<TensorValues> fetched_;  // by stage, then use
+  std::vector<TensorValues> fetched_for_input_gradient_;
+  std::map<std::tuple<uint32_t, StageId, ChunkId>, std::vector<float>> residuals_;
   ThreadPool threads_{2};
   MemoryAccount account_;
   Completions completions_;

@@ -10,9 +10,11 @@
 namespace eps {
 
 // One micro-batch through the programs of a worker, one stage loaded at a time: forward with a
-// stash, backward with recomputation.
+// stash, backward with recomputation. `for_input_gradient`: the second copies, where the spec says
+// that there are any.
 MicroBatchResult RunStagePrograms(const JobSpec& spec, StageRuntime* runtime,
-                                  const StageInputs& weights, const MicroBatch& batch);
+                                  const StageInputs& weights, const StageInputs& for_input_gradient,
+                                  const MicroBatch& batch);
 
 }  // namespace eps
 

@@ -73,8 +73,9 @@ class StageProgramModel final : public ReferenceModel {
  public:
   StageProgramModel(const JobSpec& spec, StageRuntime* runtime) : spec_(spec), runtime_(runtime) {}
   absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
+                                       const StageInputs& for_input_gradient,
                                        const MicroBatch& batch) override {
-    return RunStagePrograms(spec_, runtime_, weights, batch);
+    return RunStagePrograms(spec_, runtime_, weights, for_input_gradient, batch);
   }
 
  private:
