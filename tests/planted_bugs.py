@@ -31,6 +31,10 @@ THREE_PARTS = ["VerifyMatrix.test_three_parts_on_two_workers"]
 TWO_SERVERS = ["VerifyMatrix.test_two_servers"]
 MICRO_BATCHES = ["VerifyMatrix.test_micro_batches"]
 SEALED = ["VerifyMatrix.test_sealed_with_exact_lagged_and_no_clipping"]
+BOTH_AXES = ["VerifyMatrix.test_weights_along_both_axes"]
+FORWARD_AXIS = ["VerifyMatrix.test_weights_along_the_forward_axis"]
+DECODE_ONCE = ["VerifyMatrix.test_weights_that_are_decoded_once"]
+STASH = ["VerifyMatrix.test_stash_codecs_on_host_and_device"]
 
 BUGS = [
     Bug("swapped-tree-of-parts", "the server splits three parts as 1 + 2 instead of 2 + 1",
@@ -114,6 +118,41 @@ BUGS = [
         [Edit("worker/relay/relay.cc", "batches->Get(start_.step, part.value() * g_ + j)",
               "batches->Get(start_.step, part.value() * 0 + j)")],
         MATRIX, THREE_PARTS),
+    Bug("wrong-axis", "weights are encoded along rows whatever contracts them",
+        [Edit("compression/codec_table.cc",
+              "axes.has_second = axes.has_second && weights(chunk).traits().block > 1;",
+              "axes.has_second = axes.has_second && weights(chunk).traits().block > 1;\n"
+              "  axes.first = Axis::kRow;")],
+        MATRIX, FORWARD_AXIS),
+    Bug("swapped-copies", "a backward pass gets the two copies in each other's place",
+        [Edit("compression/codec_table.cc",
+              "axes.has_second = axes.has_second && weights(chunk).traits().block > 1;",
+              "axes.has_second = axes.has_second && weights(chunk).traits().block > 1;\n"
+              "  if (axes.has_second) std::swap(axes.first, axes.second);"),
+         Edit("compression/codec_table.cc", "#include <string>\n",
+              "#include <string>\n#include <utility>\n")],
+        MATRIX, BOTH_AXES),
+    Bug("unused-second-copy", "one product of a block takes the copy of the forward pass",
+        [Edit("worker/models/gpt2.cc", "at::mm(dpacked, wt[u_.attn_weight].t())",
+              "at::mm(dpacked, w[u_.attn_weight].t())")],
+        MATRIX, BOTH_AXES),
+    Bug("forward-copy-at-the-head", "the last stage is fetched as for a forward pass",
+        [Edit("worker/models/gpt2.cc", "LossBlock(w[lm_weight_], for_input_gradient[lm_weight_],",
+              "static_cast<void>(for_input_gradient);\n"
+              "      LossBlock(w[lm_weight_], w[lm_weight_],")],
+        MATRIX, BOTH_AXES),
+    Bug("not-rounded-when-decoded", "decode_once rounds nothing",
+        [Edit("worker/relay/weight_stream.cc",
+              "RoundMatricesToBf16(spec_, spec_.stages[stage.value()], ready.host.get());",
+              "static_cast<void>(stage);")],
+        MATRIX, DECODE_ONCE),
+    Bug("stash-not-rounded-at-hand", "a stage that finds its input at hand gets it unrounded",
+        [Edit("worker/exec/torch_runtime.cc", "DecodeFromStash(stash_, encoded, y);", ";")],
+        MATRIX, STASH),
+    Bug("short-warm-up", "the warm-up of gradients ends a step early",
+        [Edit("compression/codec_table.h", "step.value() > warmup_steps_",
+              "step.value() >= warmup_steps_")],
+        MATRIX, BOTH_AXES),
 ]
 
 

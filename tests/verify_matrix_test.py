@@ -99,6 +99,62 @@ class VerifyMatrix(unittest.TestCase):
                                 optimizer__lr=0.1, training__clip=clip, training__parts=2,
                                 flags=["--servers=2", "--workers=2"])
 
+    def quantized(self, weights, backward_weights, gradients, stash, warmup_steps, servers, parts,
+                  model=None, **more):
+        settings = {
+            "quantization__weights": weights, "quantization__gradients": gradients,
+            "quantization__backward_weights": backward_weights,
+            "quantization__warmup_steps": warmup_steps,
+            "quantization__error_feedback": "false",
+            "worker__stash_codec": stash, "training__parts": parts,
+        }
+        settings.update(more)
+        with self.subTest(**settings):
+            self.verify(model=model, flags=["--servers=%d" % servers, "--workers=%d" % parts],
+                        **settings)
+
+    # The combinations below meet every pair of a weights' codec and a backward_weights, and most
+    # pairs of the others.
+    def test_weights_along_both_axes(self):
+        self.quantized("mx9", "both_axes", "bf16", "bf16", 0, 2, 2,
+                       quantization__embedding_weights="mx9")
+        self.quantized("mx6", "both_axes", "fp8_e5m2", "fp32", 1, 1, 2)
+        self.quantized("mx4:truncate", "both_axes", "fp8_e5m2", "fp32", 0, 1, 1, model=self.untied,
+                       quantization__head_weights="mxint8", quantization__norm_weights="mx9")
+
+    def test_weights_along_both_axes_in_formats_of_ocp_and_without_blocks(self):
+        self.quantized("mxfp8_e4m3", "both_axes", "topk:0.05", "fp8_e4m3", 2, 2, 2)
+        self.quantized("mxfp4_e2m1", "both_axes", "bf16", "fp32", 0, 2, 1, worker__prefetch=2)
+        self.quantized("fp8_e4m3", "both_axes", "mx9", "fp8_e5m2", 1, 2, 1)
+
+    def test_weights_along_the_forward_axis(self):
+        self.quantized("bf16", "recompute_axis", "bf16", "fp32", 0, 1, 1)
+        self.quantized("mx4:truncate", "recompute_axis", "mx9", "fp8_e4m3", 0, 2, 1)
+        self.quantized("mx6", "recompute_axis", "topk:0.1:sampled", "bf16", 2, 1, 2,
+                       quantization__norm_gradients="bf16", quantization__norm_weights="fp16")
+
+    def test_weights_that_are_decoded_once(self):
+        self.quantized("fp32", "decode_once", "fp32", "fp16", 0, 1, 1)
+        self.quantized("mxfp4_e2m1", "decode_once", "topk:0.1:sampled", "bf16", 0, 1, 1)
+        self.quantized("mx9", "decode_once", "topk:0.05", "fp32", 1, 2, 2,
+                       quantization__embedding_gradients="topk:0.05", servers__threads=2)
+
+    def test_stash_codecs_on_host_and_device(self):
+        self.quantized("fp32", "recompute_axis", "fp32", "bf16", 0, 1, 1, worker__stash="device",
+                       training__micro_batches=3)
+        self.quantized("fp32", "recompute_axis", "fp32", "fp8_e4m3", 0, 1, 2,
+                       training__micro_batches=3)
+
+    def test_quantized_runs_that_skip_steps(self):
+        self.quantized("mx9", "both_axes", "topk:0.1", "fp32", 0, 2, 2, training__clip="exact",
+                       training__nonfinite="skip", **self.DIVERGES)
+
+    def test_a_stash_codec_that_is_none_ends_the_job_and_says_which_are(self):
+        result = self.eps("train", worker__stash_codec="mx9")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("worker.stash_codec", result.stdout)
+        self.assertIn("fp32, bf16, fp16, fp8_e4m3, fp8_e5m2", result.stdout)
+
     # The first update with such a rate leaves weights from which every gradient is NaN.
     DIVERGES = {"optimizer__lr": 1e6, "training__steps": 5, "training__parts": 2,
                 "lr_scheduler__name": "constant_with_warmup"}
