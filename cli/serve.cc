@@ -12,6 +12,7 @@ absl::Status RunServe(const Config& config) {
   options.memory_limit_bytes = config.servers.memory_limit;
   options.insecure = config.servers.insecure;
   options.part_timeout_ms = static_cast<uint64_t>(config.servers.worker_timeout_ms);
+  options.jit_depth = static_cast<uint32_t>(config.servers.jit_depth);
   const int code = RunServer(options, nullptr);
   if (code == 0) return absl::OkStatus();
   return WithExitCode(absl::InternalError(""), static_cast<ExitCode>(code));

@@ -418,6 +418,10 @@ constexpr Key kKeys[] = {
         "servers.insecure", "Permits servers.listen on an address that is not loopback."),
     MakeKey<Duration, &C::servers, &ServersConfig::worker_timeout_ms>(
         "servers.worker_timeout", "A part that is gone for longer ends an eager job."),
+    MakeKey<Integer, &C::servers, &ServersConfig::jit_depth>(
+        "servers.jit_depth",
+        "Stages whose weights a server quantizes ahead of the first fetch: 1, or 2 against jitter; "
+        "0: none."),
     MakeKey<Text, &C::worker, &WorkerConfig::device>("worker.device", "auto, cpu, cuda or cuda:N."),
     MakeKey<Text, &C::worker, &WorkerConfig::stash>(
         "worker.stash", "Where stage inputs wait for the backward pass: host or device."),

@@ -101,6 +101,7 @@ struct ServersConfig {
   uint64_t memory_limit = 0;           // bytes; 0: what the machine has free
   bool insecure = false;               // a non-loopback listen needs it until TLS is there
   int64_t worker_timeout_ms = 60'000;  // a part that is gone for longer ends an eager job
+  int jit_depth = 1;                   // stages quantized ahead of their first fetch
 };
 
 struct WorkerConfig {

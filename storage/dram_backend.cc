@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -74,7 +75,7 @@ class DramBackend final : public StateBackend {
 
   // Runs `work` in the chunk's sequence and hands its outcome to done_.
   void Start(OpId op, ChunkId chunk, Work work);
-  void Complete(OpId op, absl::StatusOr<BackendValue> outcome);
+  void Complete(OpId op, absl::StatusOr<BackendValue> outcome, double seconds = 0);
   void WaitUntilIdle();
 
   float* Array(const Slot& slot, size_t index) const {
@@ -149,17 +150,19 @@ void DramBackend::Start(OpId op, ChunkId chunk, Work work) {
   }
   Slot* slot = it->second.get();
   slot->sequence->Post([this, op, slot, work = std::move(work)]() mutable {
+    const auto start = std::chrono::steady_clock::now();
     absl::StatusOr<BackendValue> outcome = work(slot);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     work = nullptr;  // the inputs are dropped, and no longer charged, when the outcome is told
-    Complete(op, std::move(outcome));
+    Complete(op, std::move(outcome), took.count());
   });
 }
 
-void DramBackend::Complete(OpId op, absl::StatusOr<BackendValue> outcome) {
+void DramBackend::Complete(OpId op, absl::StatusOr<BackendValue> outcome, double seconds) {
   if (outcome.ok()) {
-    done_(BackendDone{op, absl::OkStatus(), std::move(*outcome)});
+    done_(BackendDone{op, absl::OkStatus(), std::move(*outcome), seconds});
   } else {
-    done_(BackendDone{op, outcome.status(), BackendValue()});
+    done_(BackendDone{op, outcome.status(), BackendValue(), seconds});
   }
   MutexLock lock(&mu_);
   if (--pending_ == 0) idle_.NotifyAll();

@@ -204,7 +204,7 @@ bool CoreCluster::Begin(uint64_t step, const std::vector<uint32_t>& parts, uint6
 
 uint64_t CoreCluster::Push(StreamId stream, uint64_t step, StageId use, TreeRange parts,
                            ChunkId chunk, const std::vector<float>& gradient, uint64_t tokens,
-                           uint64_t nonce) {
+                           uint64_t nonce, const Bytes& residual) {
   const uint64_t tag = next_tag_++;
   Payload payload;
   payload.shard = OwnerOf(chunk);
@@ -214,8 +214,11 @@ uint64_t CoreCluster::Push(StreamId stream, uint64_t step, StageId use, TreeRang
   options.kind = MemoryKind::kContribution;
   options.account = &account(payload.shard);
   payload.bytes = EncodeChunk(*payload.codec, chunks_.chunk(chunk), options, gradient.data());
+  payload.residual = residual;
   v1::PushHeader header;
   header.set_tag(tag);
+  header.set_residual_bytes(residual.size());
+  header.set_residual_crc32c(Crc32c(residual.view()));
   header.set_codec(static_cast<uint32_t>(payload.codec->traits().id));
   header.set_bytes(payload.bytes.size());
   header.set_crc32c(Crc32c(payload.bytes.view()));
@@ -254,7 +257,8 @@ void CoreCluster::SendPayload(StreamId stream, uint64_t tag) {
   }
 }
 
-uint64_t CoreCluster::Fetch(StreamId stream, StageId stage, ChunkId chunk, uint64_t version) {
+uint64_t CoreCluster::FetchResidual(StreamId stream, StageId stage, PartId part, ChunkId chunk,
+                                    uint64_t version) {
   const uint64_t tag = next_tag_++;
   v1::FetchRequest request;
   request.set_tag(tag);
@@ -262,7 +266,24 @@ uint64_t CoreCluster::Fetch(StreamId stream, StageId stage, ChunkId chunk, uint6
   request.set_term(1);
   request.set_stage(stage.value());
   request.set_version(version);
-  request.set_pass(v1::PASS_FORWARD);
+  request.set_pass(v1::PASS_BACKWARD);
+  request.set_part(part.value());
+  request.set_residuals(true);
+  request.add_chunks(chunk.value());
+  Send(OwnerOf(chunk), event::Fetch{stream, request});
+  return tag;
+}
+
+uint64_t CoreCluster::Fetch(StreamId stream, StageId stage, ChunkId chunk, uint64_t version,
+                            bool backward) {
+  const uint64_t tag = next_tag_++;
+  v1::FetchRequest request;
+  request.set_tag(tag);
+  request.set_job_id(spec_.id().value());
+  request.set_term(1);
+  request.set_stage(stage.value());
+  request.set_version(version);
+  request.set_pass(backward ? v1::PASS_BACKWARD : v1::PASS_FORWARD);
   request.add_chunks(chunk.value());
   Send(OwnerOf(chunk), event::Fetch{stream, request});
   return tag;

@@ -65,9 +65,14 @@ class CoreCluster {
   // Offers one contribution: `gradient` holds the chunk's elements. Its payload follows a credit
   // by itself. Returns the tag under which the ack will stand in `acks`.
   uint64_t Push(StreamId stream, uint64_t step, StageId use, TreeRange parts, ChunkId chunk,
-                const std::vector<float>& gradient, uint64_t tokens, uint64_t nonce);
+                const std::vector<float>& gradient, uint64_t tokens, uint64_t nonce,
+                const Bytes& residual = Bytes());
   // Fetches one chunk of a stage; the answer stands in `fetched` or `failed_fetches` by tag.
-  uint64_t Fetch(StreamId stream, StageId stage, ChunkId chunk, uint64_t version);
+  uint64_t Fetch(StreamId stream, StageId stage, ChunkId chunk, uint64_t version,
+                 bool backward = false);
+  // Fetches what a part left out; the answer stands in `residuals` or `failed_fetches` by tag.
+  uint64_t FetchResidual(StreamId stream, StageId stage, PartId part, ChunkId chunk,
+                         uint64_t version);
   // Weights and optimizer state of all chunks, read from the backends, in chunk order.
   std::vector<Bytes> States();
   MemoryAccount& account(ShardId shard) { return accounts_[shard.value()]; }

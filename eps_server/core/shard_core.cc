@@ -82,6 +82,8 @@ ShardCore::Impl::Impl(Options options)
       local_(chunks_.chunks().size(), -1),
       term_(options_.term),
       ledger_(spec_, chunks_, OwnedChunks(placement_, options_.shard)),
+      copies_(options_.limits.jit_depth + 2),
+      stage_clock_(spec_.stages.size()),
       admission_(
           Admission::ComputeQuota(spec_, chunks_, codecs_, OwnedChunks(placement_, options_.shard)),
           spec_.training.parts),
@@ -413,7 +415,12 @@ void ShardCore::Impl::StartUpdate(ChunkState* chunk, const v1::Decision& decisio
   UpdateOp op;
   op.chunk = chunk->id;
   op.held.swap(chunk->held);
+  op.copies = CopiesForUpdate(*chunk);
+  copies_.DropChunk(chunk->id);
   UpdateRequest request = NewRequest(chunk, decision.loss_scale_log2());
+  for (const EncodedCopies::Key& copy : op.copies) {
+    request.encode.push_back({&codecs_.weights(chunk->id), copy.axis});
+  }
   request.step.lr = decision.lr();
   request.step.update = decision.update();
   request.step.bias_correction1 = decision.bias_correction1();
@@ -446,6 +453,7 @@ void ShardCore::Impl::OnUpdateDone(const UpdateOp& op, const BackendDone& done) 
   ++updated_;
   Count("updates");
   TraceIt(TraceAction::Kind::kUpdated, op.chunk.value(), chunk->version);
+  ServeUpdated(chunk, op, std::get<UpdateResult>(done.value));
   ServeParked(chunk);
   MaybeCompleteStep();
   RetryOffers();
@@ -747,6 +755,7 @@ void ShardCore::Impl::On(const event::Gate& e) {
 
 void ShardCore::Impl::On(const event::StreamClosed& e) {
   const StreamId s = e.stream;
+  stage_clock_.Closed(s);
   begins_.erase(std::remove_if(begins_.begin(), begins_.end(),
                                [s](const ParkedBegin& b) { return b.stream == s; }),
                 begins_.end());

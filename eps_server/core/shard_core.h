@@ -53,6 +53,10 @@ struct Fetch {
   StreamId stream;
   v1::FetchRequest request;
 };
+// The transport took all that was sent on a fetch stream.
+struct FetchDrained {
+  StreamId stream;
+};
 // A push header: admission comes before memory.
 struct PushOffered {
   StreamId stream;
@@ -132,11 +136,12 @@ struct Timer {
   TimerId id;
 };
 }  // namespace event
-using Event = std::variant<
-    event::StreamClosed, event::Join, event::BeginStep, event::Fetch, event::PushOffered,
-    event::PushReceived, event::PushInvalid, event::ImportInitialize, event::ImportChunk,
-    event::ImportResidual, event::ImportFinish, event::Export, event::ExportDrained, event::Watch,
-    event::Gate, event::OpDone, event::FromShard, event::LinkUp, event::LinkDown, event::Timer>;
+using Event = std::variant<event::StreamClosed, event::Join, event::BeginStep, event::Fetch,
+                           event::FetchDrained, event::PushOffered, event::PushReceived,
+                           event::PushInvalid, event::ImportInitialize, event::ImportChunk,
+                           event::ImportResidual, event::ImportFinish, event::Export,
+                           event::ExportDrained, event::Watch, event::Gate, event::OpDone,
+                           event::FromShard, event::LinkUp, event::LinkDown, event::Timer>;
 
 // Calls on the StateBackend, as values.
 namespace backend_call {
@@ -265,6 +270,8 @@ using Effect =
 struct CoreLimits {
   uint64_t part_timeout_ms = 60'000;  // a part gone for longer ends an eager job
   uint32_t max_fetches_per_stream = 8;
+  // Stages quantized ahead of the first fetch of them; 0: when they are fetched.
+  uint32_t jit_depth = 0;
 };
 
 // Handle() is called by one thread at a time. Unknown or late ops, timers and streams are ignored.

@@ -1,6 +1,7 @@
 // ShardCore: weights on their way to workers.
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,18 +66,21 @@ void ShardCore::Impl::On(const event::Fetch& e) {
   if (e.request.residuals()) return SendResiduals(tag, e.request, wanted);
   const Version version(e.request.version());
   const bool backward = e.request.pass() == v1::PASS_BACKWARD;
+  const Visit visit{StageId(e.request.stage()), backward};
+  stage_clock_.Fetched(e.stream, visit, now_ms_);
   std::vector<std::pair<ChunkId, ParkedFetch>> copies;
   for (ChunkId id : wanted) {
     const WeightAxes axes = codecs_.axes(StageId(e.request.stage()), id, backward);
-    copies.emplace_back(id, ParkedFetch{tag, version, axes.first, /*view=*/0, now_ms_});
+    copies.emplace_back(id, ParkedFetch{tag, version, visit, axes.first, /*view=*/0, now_ms_});
     if (!axes.has_second) continue;
-    copies.emplace_back(id, ParkedFetch{tag, version, axes.second, /*view=*/1, now_ms_});
+    copies.emplace_back(id, ParkedFetch{tag, version, visit, axes.second, /*view=*/1, now_ms_});
   }
   fetches_.emplace(tag, OpenFetch{e.request, static_cast<uint32_t>(copies.size()), now_ms_});
   for (auto& [id, copy] : copies) {
     if (fetches_.count(tag) == 0) return;  // refused by an earlier chunk
     ServeOrPark(Owned(id), std::move(copy));
   }
+  EncodeAhead(visit, version);
 }
 
 void ShardCore::Impl::SendResiduals(FetchTag tag, const v1::FetchRequest& request,
@@ -121,7 +125,7 @@ void ShardCore::Impl::SendResiduals(FetchTag tag, const v1::FetchRequest& reques
 void ShardCore::Impl::ServeOrPark(ChunkState* chunk, ParkedFetch fetch) {
   const bool importing = state_ == v1::JOB_STATE_IMPORTING;
   if (!importing && !chunk->updating && fetch.version == chunk->version) {
-    return StartRead(*chunk, fetch);
+    return Serve(*chunk, fetch);
   }
   const Version newest = chunk->updating ? chunk->version.Next() : chunk->version;
   if (!importing && fetch.version < newest) {
@@ -141,18 +145,141 @@ void ShardCore::Impl::ServeOrPark(ChunkState* chunk, ParkedFetch fetch) {
   chunk->parked.push_back(std::move(fetch));
 }
 
-void ShardCore::Impl::StartRead(const ChunkState& chunk, const ParkedFetch& fetch) {
-  // Encoded once for all who ask while the read is in flight.
+void ShardCore::Impl::Serve(const ChunkState& chunk, const ParkedFetch& fetch) {
+  const EncodedCopies::Key key{fetch.visit, chunk.id, fetch.axis};
+  if (const Bytes* copy = copies_.Find(key, fetch.version)) {
+    Answer(chunk.id, fetch, *copy);
+    Count("encoded_before");
+    return copies_.Served(key, fetch.tag.stream, WorkersOfStep());
+  }
+  if (ReadOp* read = ReadInFlight(key, fetch.version)) {
+    read->fetches.push_back(fetch);
+    return;
+  }
+  StartRead(key, fetch.version, {fetch});
+}
+
+void ShardCore::Impl::Answer(ChunkId chunk, const ParkedFetch& fetch, const Bytes& payload) {
+  const auto it = fetches_.find(fetch.tag);
+  if (it == fetches_.end()) return;
+  effect::SendChunk answer;
+  answer.stream = fetch.tag.stream;
+  answer.tag = fetch.tag.tag;
+  answer.chunk = chunk;
+  answer.version = fetch.version;
+  answer.codec = codecs_.weights(chunk).traits().id;
+  answer.view = fetch.view;
+  answer.completes_fetch = --it->second.chunks_left == 0;
+  answer.payload = payload;
+  if (answer.completes_fetch) fetches_.erase(it);
+  Count("fetched_bytes", payload.size());
+  stage_clock_.Sent(fetch.tag.stream, fetch.visit.stage, now_ms_);
+  Emit(std::move(answer));
+}
+
+// The read that encodes this copy, if one is under way; whose visit it was begun for is the same.
+ShardCore::Impl::ReadOp* ShardCore::Impl::ReadInFlight(const EncodedCopies::Key& key,
+                                                       Version version) {
   for (auto& [id, op] : ops_) {
     auto* read = std::get_if<ReadOp>(&op);
-    if (read != nullptr && read->chunk == chunk.id && read->version == fetch.version &&
-        read->axis == fetch.axis) {
-      read->fetches.push_back(fetch);
-      return;
+    if (read != nullptr && read->copy.chunk == key.chunk && read->version == version &&
+        read->copy.axis == key.axis) {
+      return read;
     }
   }
-  StartOp(ReadOp{chunk.id, fetch.version, fetch.axis, {fetch}},
-          backend_call::Read{chunk.id, fetch.version, &codecs_.weights(chunk.id), fetch.axis});
+  return nullptr;
+}
+
+void ShardCore::Impl::StartRead(const EncodedCopies::Key& key, Version version,
+                                std::vector<ParkedFetch> fetches) {
+  Count("encodes");
+  StartOp(ReadOp{key, version, std::move(fetches)},
+          backend_call::Read{key.chunk, version, &codecs_.weights(key.chunk), key.axis});
+}
+
+// What follows `visit` in a step: up, the last stage once, and down.
+std::optional<Visit> ShardCore::Impl::NextVisit(Visit visit) const {
+  const size_t stages = spec_.stages.size();
+  if (!visit.backward && visit.stage.value() + 1 < stages) {
+    return Visit{StageId(visit.stage.value() + 1), false};
+  }
+  if (visit.stage == StageId(0)) return std::nullopt;
+  return Visit{StageId(visit.stage.value() - 1), true};
+}
+
+// Quantizes the stages that will be fetched next, so that a worker finds them ready.
+void ShardCore::Impl::EncodeAhead(Visit visit, Version version) {
+  if (state_ != v1::JOB_STATE_RUNNING) return;
+  for (uint32_t ahead = 0; ahead < options_.limits.jit_depth; ++ahead) {
+    const std::optional<Visit> next = NextVisit(visit);
+    if (!next.has_value()) return;
+    visit = *next;
+    for (const ChunkId id : chunks_.ChunksOfStage(visit.stage)) {
+      const ChunkState* chunk = Owned(id);
+      if (chunk == nullptr || chunk->updating || chunk->version != version) continue;
+      const WeightAxes axes = codecs_.axes(visit.stage, id, visit.backward);
+      for (uint32_t view = 0; view <= (axes.has_second ? 1 : 0); ++view) {
+        const EncodedCopies::Key key{visit, id, view == 0 ? axes.first : axes.second};
+        if (copies_.Find(key, version) != nullptr) continue;
+        if (ReadInFlight(key, version) == nullptr) StartRead(key, version, {});
+      }
+    }
+  }
+}
+
+// Workers that fetch in the open step; a part of which nothing was heard yet counts as one.
+size_t ShardCore::Impl::WorkersOfStep() const {
+  std::set<uint64_t> nonces;
+  size_t unknown = 0;
+  for (const PartState& part : parts_) {
+    if (part.nonce == 0) {
+      ++unknown;
+    } else {
+      nonces.insert(part.nonce);
+    }
+  }
+  return std::max<size_t>(1, nonces.size() + unknown);
+}
+
+// What an update encodes while it has the chunk in cache: what somebody waits for, and what the
+// next step begins with.
+std::vector<EncodedCopies::Key> ShardCore::Impl::CopiesForUpdate(const ChunkState& chunk) const {
+  std::vector<EncodedCopies::Key> copies;
+  const auto add = [&](Visit visit, Axis axis) {
+    for (const EncodedCopies::Key& key : copies) {
+      if (key.axis == axis) return;
+    }
+    copies.push_back({visit, chunk.id, axis});
+  };
+  for (const ParkedFetch& fetch : chunk.parked) {
+    if (fetch.version == chunk.version.Next()) add(fetch.visit, fetch.axis);
+  }
+  const bool first = chunks_.chunk(chunk.id).uses.front() == StageId(0);
+  if (copies.empty() && first && options_.limits.jit_depth > 0 && step_ < spec_.training.steps) {
+    add(Visit{StageId(0), false}, codecs_.axes(StageId(0), chunk.id, /*backward=*/false).first);
+  }
+  return copies;
+}
+
+// Hands out what the update encoded.
+void ShardCore::Impl::ServeUpdated(ChunkState* chunk, const UpdateOp& op,
+                                   const UpdateResult& result) {
+  for (size_t i = 0; i < op.copies.size() && i < result.encoded.size(); ++i) {
+    const EncodedCopies::Key& key = op.copies[i];
+    std::set<StreamId> served;
+    std::vector<ParkedFetch> others;
+    for (ParkedFetch& fetch : chunk->parked) {
+      if (fetch.version == chunk->version && fetch.axis == key.axis) {
+        Answer(chunk->id, fetch, result.encoded[i]);
+        if (fetch.visit == key.visit) served.insert(fetch.tag.stream);
+      } else {
+        others.push_back(std::move(fetch));
+      }
+    }
+    chunk->parked = std::move(others);
+    copies_.Put(key, chunk->version, result.encoded[i], std::move(served), WorkersOfStep());
+    Count("encoded_by_updates");
+  }
 }
 
 void ShardCore::Impl::ServeParked(ChunkState* chunk) {
@@ -164,30 +291,22 @@ void ShardCore::Impl::ServeParked(ChunkState* chunk) {
 }
 
 void ShardCore::Impl::OnReadDone(const ReadOp& op, const BackendDone& done) {
+  stage_clock_.Encoded(op.copy.visit.stage, done.seconds);
+  std::set<StreamId> served;
   for (const ParkedFetch& fetch : op.fetches) {
-    const FetchTag& tag = fetch.tag;
-    auto it = fetches_.find(tag);
-    if (it == fetches_.end()) continue;
     if (!done.status.ok()) {
-      FailFetch(tag, done.status);
+      FailFetch(fetch.tag, done.status);
       continue;
     }
-    const Bytes& payload = std::get<Bytes>(done.value);
-    Count("fetched_bytes", payload.size());
-    const bool complete = --it->second.chunks_left == 0;
-    effect::SendChunk answer;
-    answer.stream = tag.stream;
-    answer.tag = tag.tag;
-    answer.chunk = op.chunk;
-    answer.version = op.version;
-    answer.codec = codecs_.weights(op.chunk).traits().id;
-    answer.view = fetch.view;
-    answer.completes_fetch = complete;
-    answer.payload = payload;
-    Emit(std::move(answer));
-    if (complete) fetches_.erase(it);
+    Answer(op.copy.chunk, fetch, std::get<Bytes>(done.value));
+    if (fetch.visit == op.copy.visit) served.insert(fetch.tag.stream);
   }
+  const ChunkState* chunk = Owned(op.copy.chunk);
+  if (!done.status.ok() || chunk->updating || chunk->version != op.version) return;
+  copies_.Put(op.copy, op.version, std::get<Bytes>(done.value), std::move(served), WorkersOfStep());
 }
+
+void ShardCore::Impl::On(const event::FetchDrained& e) { stage_clock_.Drained(e.stream, now_ms_); }
 
 void ShardCore::Impl::FailFetch(FetchTag tag, const absl::Status& status) {
   if (fetches_.erase(tag) == 0) return;

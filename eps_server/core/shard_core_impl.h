@@ -21,9 +21,11 @@
 #include "compression/codec_table.h"
 #include "eps_server/core/admission.h"
 #include "eps_server/core/contribution_ledger.h"
+#include "eps_server/core/encoded_copies.h"
 #include "eps_server/core/lead.h"
 #include "eps_server/core/residuals.h"
 #include "eps_server/core/shard_core.h"
+#include "eps_server/core/stage_clock.h"
 
 namespace eps {
 
@@ -47,6 +49,7 @@ class ShardCore::Impl {
   struct ParkedFetch {
     FetchTag tag;
     Version version;
+    Visit visit;
     Axis axis;
     uint32_t view = 0;  // FetchSlice.view
     uint64_t since_ms = 0;
@@ -117,13 +120,13 @@ class ShardCore::Impl {
   };
   // ---- operations in flight
   struct ReadOp {
-    ChunkId chunk;
+    EncodedCopies::Key copy;
     Version version;
-    Axis axis;
-    std::vector<ParkedFetch> fetches;
+    std::vector<ParkedFetch> fetches;  // none yet: ahead of the first fetch
   };
   struct UpdateOp {
     ChunkId chunk;
+    std::vector<EncodedCopies::Key> copies;         // that the update encodes
     std::vector<std::pair<PartId, uint64_t>> held;  // to release; tied contributions apart
     double clip_factor = 1;
   };
@@ -147,6 +150,7 @@ class ShardCore::Impl {
   void On(const event::Join& e);
   void On(const event::BeginStep& e);
   void On(const event::Fetch& e);
+  void On(const event::FetchDrained& e);
   void On(const event::PushOffered& e);
   void On(const event::PushReceived& e);
   void On(const event::PushInvalid& e);
@@ -198,7 +202,15 @@ class ShardCore::Impl {
   // ---- fetch
   absl::Status CheckFetch(const event::Fetch& e, std::vector<ChunkId>* wanted) const;
   void ServeOrPark(ChunkState* chunk, ParkedFetch fetch);
-  void StartRead(const ChunkState& chunk, const ParkedFetch& fetch);
+  void Serve(const ChunkState& chunk, const ParkedFetch& fetch);
+  void Answer(ChunkId chunk, const ParkedFetch& fetch, const Bytes& payload);
+  ReadOp* ReadInFlight(const EncodedCopies::Key& key, Version version);
+  void StartRead(const EncodedCopies::Key& key, Version version, std::vector<ParkedFetch> fetches);
+  void EncodeAhead(Visit visit, Version version);
+  std::optional<Visit> NextVisit(Visit visit) const;
+  std::vector<EncodedCopies::Key> CopiesForUpdate(const ChunkState& chunk) const;
+  void ServeUpdated(ChunkState* chunk, const UpdateOp& op, const UpdateResult& result);
+  size_t WorkersOfStep() const;
   void SendResiduals(FetchTag tag, const v1::FetchRequest& request,
                      const std::vector<ChunkId>& wanted);
   void ServeParked(ChunkState* chunk);
@@ -271,6 +283,8 @@ class ShardCore::Impl {
 
   ContributionLedger ledger_;
   Residuals residuals_;
+  EncodedCopies copies_;
+  StageClock stage_clock_;
   // Whether contributions of the open step bring their residuals; decided by its first BeginStep.
   std::optional<bool> push_residuals_;
   Admission admission_;

@@ -33,6 +33,21 @@ void ShardCore::Impl::FillStatus(uint64_t now_ms, v1::StatusReply* status) const
   status->set_parameters(parameters);
   status->set_joined_workers(static_cast<uint32_t>(joined_.size()));
   for (const auto& [name, value] : counters_) (*status->mutable_counters())[name] = value;
+  std::vector<std::string> names;
+  for (const StageSpec& stage : spec_.stages) names.push_back(stage.name);
+  stage_clock_.Fill(names, status);
+  uint64_t saved = 0;
+  for (uint32_t s = 0; s < spec_.stages.size(); ++s) {
+    for (const ChunkId id : chunks_.ChunksOfStage(StageId(s))) {
+      const Chunk& chunk = chunks_.chunk(id);
+      const Codec& codec = codecs_.weights(id);
+      if (!Owns(id) || chunk.uses.front() != StageId(s) || codec.traits().exact) continue;
+      const WeightAxes axes = codecs_.axes(StageId(s), id, /*backward=*/true);
+      saved += codec.MaxEncodedSize(chunk, axes.first);
+      if (axes.has_second) saved += codec.MaxEncodedSize(chunk, axes.second);
+    }
+  }
+  status->set_jit_saved_bytes(saved);
   FillWaits(now_ms, status);
 }
 

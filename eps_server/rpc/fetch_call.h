@@ -25,7 +25,10 @@ class FetchCall final : public BidiCall {
  protected:
   bool OnMessage(const grpc::ByteBuffer& message) override;
   void OnHalfClose() override;
-  void OnDrained() override { ReadNext(); }
+  void OnDrained() override {
+    job()->Post(event::FetchDrained{id()});
+    ReadNext();
+  }
 
  private:
   explicit FetchCall(Executor* pool) : work_(pool) {}

@@ -108,6 +108,7 @@ class Server::Impl {
     environment.account = account;
     environment.incarnation = NewIncarnation();
     environment.limits.part_timeout_ms = options.part_timeout_ms;
+    environment.limits.jit_depth = options.jit_depth;
     return environment;
   }
 

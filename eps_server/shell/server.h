@@ -18,6 +18,7 @@ struct ServerOptions {
   uint64_t memory_limit_bytes = 0;    // 0: what the machine has available now
   bool insecure = false;              // allows to listen beyond this machine without TLS
   uint64_t part_timeout_ms = 60'000;  // a part gone for longer ends an eager job
+  uint32_t jit_depth = 1;             // stages quantized ahead of their first fetch
 };
 
 // A parameter server: one process's share of one job behind gRPC, with the health service
