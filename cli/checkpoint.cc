@@ -159,6 +159,8 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const
     writer->states_.push_back(std::move(states));
     writer->files_.push_back(file);
   }
+  EPS_ASSIGN_OR_RETURN(writer->residuals_, ResidualWriter::Create(writer->hidden_, spec, chunks));
+  for (const std::string& file : writer->residuals_->files()) writer->files_.push_back(file);
   return writer;
 }
 
@@ -192,6 +194,17 @@ absl::Status CheckpointWriter::WriteChunk(ChunkId id, const ChunkState& state) {
   return absl::OkStatus();
 }
 
+absl::Status CheckpointWriter::WriteResidual(const ResidualPlace& place,
+                                             const std::string& encoded) {
+  return residuals_->Write(place, encoded);
+}
+
+uint64_t CheckpointWriter::bytes() const {
+  uint64_t bytes = residuals_->bytes();
+  for (const auto& states : states_) bytes += states->file_bytes();
+  return bytes;
+}
+
 absl::Status CheckpointWriter::WriteManifest(const Border& border) {
   CheckpointManifest manifest;
   manifest.step = border.step;
@@ -214,6 +227,7 @@ absl::Status CheckpointWriter::Commit(const Border& border, const SmallFiles& fi
 
 absl::Status CheckpointWriter::WriteAll(const Border& border, const SmallFiles& files) {
   for (const auto& states : states_) EPS_RETURN_IF_ERROR(states->Finish());
+  EPS_RETURN_IF_ERROR(residuals_->Finish());
   for (const auto& [name, content] : files) {
     EPS_RETURN_IF_ERROR(WriteSynced(absl::StrCat(hidden_, "/", name), content));
     files_.push_back(name);
@@ -270,6 +284,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
     }
     reader->states_.push_back(std::move(states));
   }
+  EPS_ASSIGN_OR_RETURN(reader->residuals_, ResidualReader::Open(folder, manifest, reader->spec_));
   return reader;
 }
 

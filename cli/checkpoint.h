@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/checkpoint_residuals.h"
 #include "cli/control_client.h"
 #include "common/safetensors.h"
 #include "spec/chunk_map.h"
@@ -40,7 +41,7 @@ class CheckpointWriter {
  public:
   // `root`: checkpoint.dir, which is created; what a crash left there of an earlier write is
   // removed. `spec` and `chunks` outlive the writer. IoError, ResourceExhausted (disk full) or
-  // PermissionDenied with the path.
+  // PermissionDenied with the path; InvalidArgument for a codec that is unknown.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const std::string& root,
                                                                   uint64_t step,
                                                                   const JobSpec& spec,
@@ -50,6 +51,8 @@ class CheckpointWriter {
 
   // DataLoss if the state has another size than the chunk.
   absl::Status WriteChunk(ChunkId chunk, const ChunkState& state);
+  // As ResidualWriter::Write. Where none is written, nothing was left out.
+  absl::Status WriteResidual(const ResidualPlace& place, const std::string& encoded);
   // Writes `files`, then the manifest, last; syncs; renames the folder to checkpoint-<step> (an
   // older one of that name is replaced as a whole); then points `root`/latest at it.
   // FailedPrecondition names a tensor that is not complete.
@@ -57,6 +60,8 @@ class CheckpointWriter {
 
   // The folder that Commit makes.
   const std::string& folder() const { return folder_; }
+  // Of the tensors, with those that are still to be written.
+  uint64_t bytes() const;
 
  private:
   CheckpointWriter(std::string root, uint64_t step, const JobSpec& spec, const ChunkMap& chunks);
@@ -70,7 +75,8 @@ class CheckpointWriter {
   const JobSpec& spec_;
   const ChunkMap& chunks_;
   std::vector<std::unique_ptr<SafetensorsWriter>> states_;  // weights, then the state fields
-  std::vector<std::string> files_;                          // written so far, for the manifest
+  std::unique_ptr<ResidualWriter> residuals_;
+  std::vector<std::string> files_;  // written so far, for the manifest
   bool committed_ = false;
 };
 
@@ -93,6 +99,8 @@ class CheckpointReader {
   absl::Status Read(size_t field, TensorId tensor, uint64_t first, size_t count, float* out) const;
   // The state of a chunk of any job that CheckFits. Thread-safe.
   absl::StatusOr<ChunkState> ReadChunk(const JobSpec& spec, const Chunk& chunk) const;
+  // What sparse gradients left out; null if the checkpoint has none of it.
+  const ResidualReader* residuals_or_null() const { return residuals_.get(); }
 
  private:
   CheckpointReader() = default;
@@ -101,6 +109,7 @@ class CheckpointReader {
   Border border_;
   JobSpec spec_;
   std::vector<std::unique_ptr<SafetensorsReader>> states_;
+  std::unique_ptr<ResidualReader> residuals_;
 };
 
 }  // namespace eps

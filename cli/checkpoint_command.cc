@@ -71,18 +71,27 @@ std::string WrittenAt(const std::string& folder) {
   return text;
 }
 
-// The SHA-256 of all tensors of a job, one after the other, as little-endian FP32.
+// Elements of one tensor as little-endian FP32.
+using ReadPiece = std::function<absl::Status(uint64_t first, size_t count, float* out)>;
+absl::Status AddElements(uint64_t elements, const ReadPiece& read, Sha256* sha256) {
+  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats are hashed as they lie");
+  std::vector<float> values(std::min<uint64_t>(kPiece, elements));
+  for (uint64_t first = 0; first < elements; first += kPiece) {
+    const size_t count = std::min<uint64_t>(kPiece, elements - first);
+    EPS_RETURN_IF_ERROR(read(first, count, values.data()));
+    sha256->Update({reinterpret_cast<const char*>(values.data()), count * sizeof(float)});
+  }
+  return absl::OkStatus();
+}
+
+// All tensors of a job, one after the other.
 using ReadTensor = std::function<absl::Status(TensorId, uint64_t first, size_t count, float* out)>;
 absl::Status AddTensors(const JobSpec& spec, const ReadTensor& read, Sha256* sha256) {
-  static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats are hashed as they lie");
-  std::vector<float> values(kPiece);
   for (uint32_t t = 0; t < spec.tensors.size(); ++t) {
-    const uint64_t elements = spec.tensors[t].elements();
-    for (uint64_t first = 0; first < elements; first += kPiece) {
-      const size_t count = std::min<uint64_t>(kPiece, elements - first);
-      EPS_RETURN_IF_ERROR(read(TensorId(t), first, count, values.data()));
-      sha256->Update({reinterpret_cast<const char*>(values.data()), count * sizeof(float)});
-    }
+    const auto piece = [&](uint64_t first, size_t count, float* out) {
+      return read(TensorId(t), first, count, out);
+    };
+    EPS_RETURN_IF_ERROR(AddElements(spec.tensors[t].elements(), piece, sha256));
   }
   return absl::OkStatus();
 }
@@ -91,6 +100,24 @@ absl::StatusOr<std::string> WeightsDigest(const JobSpec& spec, const ReadTensor&
   Sha256 sha256;
   EPS_RETURN_IF_ERROR(AddTensors(spec, read, &sha256));
   return absl::StrCat("weights sha256:", ToHex(sha256.Finish()), "\n");
+}
+
+// The line of what sparse gradients left out: part by part. Empty if the checkpoint has none.
+absl::StatusOr<std::string> ResidualsDigest(const CheckpointReader& checkpoint) {
+  const ResidualReader* const residuals = checkpoint.residuals_or_null();
+  if (residuals == nullptr) return std::string();
+  Sha256 sha256;
+  for (uint32_t part = 0; part < residuals->parts(); ++part) {
+    for (size_t t = 0; t < residuals->tensors().size(); ++t) {
+      const TensorId tensor = residuals->tensors()[t].tensor;
+      const auto piece = [&](uint64_t first, size_t count, float* out) {
+        return residuals->Read(part, t, first, count, out);
+      };
+      EPS_RETURN_IF_ERROR(
+          AddElements(checkpoint.spec().tensors[tensor.value()].elements(), piece, &sha256));
+    }
+  }
+  return absl::StrCat("residuals sha256:", ToHex(sha256.Finish()), "\n");
 }
 
 // Of a folder as transformers writes it. Its config.json says what the tensors and their order are.
@@ -194,7 +221,8 @@ absl::StatusOr<std::string> CheckpointDigest(const std::string& folder) {
   for (size_t f = 1; f < checkpoint->fields(); ++f) {
     EPS_RETURN_IF_ERROR(AddTensors(checkpoint->spec(), field(f), &state));
   }
-  return absl::StrCat(weights, "state sha256:", ToHex(state.Finish()), "\n");
+  EPS_ASSIGN_OR_RETURN(const std::string residuals, ResidualsDigest(*checkpoint));
+  return absl::StrCat(weights, "state sha256:", ToHex(state.Finish()), "\n", residuals);
 }
 
 absl::Status VerifyCheckpoint(const std::string& folder, std::string* report) {

@@ -18,8 +18,9 @@ absl::Status RunCheckpointCommand(const std::vector<std::string>& arguments);
 // The table of `ls`: step, size, when it was written (UTC) and whether it is complete; by number.
 absl::StatusOr<std::string> CheckpointTable(const std::string& root);
 
-// The lines of `digest`: "weights sha256:…" and, of a checkpoint, "state sha256:…"
-// (docs/formats/checkpoint.md says over what). A folder of weights alone has only the first.
+// The lines of `digest`: "weights sha256:…" and, of a checkpoint, "state sha256:…", and of one that
+// has residuals "residuals sha256:…" (docs/formats/checkpoint.md says over what). A folder of
+// weights alone has only the first.
 absl::StatusOr<std::string> CheckpointDigest(const std::string& folder);
 
 // Checks a checkpoint to the last byte: sizes, SHA-256 and CRC32C of all files of the manifest,

@@ -66,6 +66,24 @@ class ImportStream {
     return end.ok() ? absl::UnavailableError(where_ + ": the server ended the call early") : end;
   }
 
+  // Sends `data` in slices; `header` says what it is.
+  absl::Status SendData(const v1::ImportStateRequest& header, const std::string& data) {
+    size_t offset = 0;
+    do {  // also of no bytes, for the message that is the last
+      const size_t bytes = std::min(kMaxSliceBytes, data.size() - offset);
+      v1::ImportStateRequest request = header;
+      request.set_offset(offset);
+      request.set_data(data.data() + offset, bytes);
+      offset += bytes;
+      if (offset == data.size()) {
+        request.set_last(true);
+        request.set_crc32c(Crc32c(data));
+      }
+      EPS_RETURN_IF_ERROR(Send(&request));
+    } while (offset < data.size());
+    return absl::OkStatus();
+  }
+
   // All chunks were sent: they are the state at `border`.
   absl::Status Finish(const Border& border) {
     v1::ImportStateRequest request;
@@ -150,28 +168,24 @@ absl::Status ControlClient::Initialize(ShardId shard) {
   return stream.Finish(Border());
 }
 
-absl::Status ControlClient::Import(ShardId shard, const std::vector<ChunkId>& chunks,
-                                   const Border& border,
-                                   const std::function<absl::StatusOr<ChunkState>(ChunkId)>& read) {
+absl::Status ControlClient::Import(ShardId shard, const ImportSource& source) {
   const size_t server = shard.value();
   ImportStream stream(stubs_[server].get(), job_, Where("ImportState", server));
-  for (const ChunkId id : chunks) {
-    EPS_ASSIGN_OR_RETURN(const ChunkState state, read(id));
-    for (size_t offset = 0; offset < state.size(); offset += kMaxSliceBytes) {
-      const size_t bytes = std::min(kMaxSliceBytes, state.size() - offset);
-      v1::ImportStateRequest request;
-      SetBorder(border, &request);
-      request.set_chunk(id.value());
-      request.set_offset(offset);
-      request.set_data(state.data() + offset, bytes);
-      if (offset + bytes == state.size()) {
-        request.set_last(true);
-        request.set_crc32c(Crc32c(state));
-      }
-      EPS_RETURN_IF_ERROR(stream.Send(&request));
-    }
+  v1::ImportStateRequest header;
+  SetBorder(source.border, &header);
+  for (const ChunkId id : source.chunks) {
+    EPS_ASSIGN_OR_RETURN(const ChunkState state, source.read(id));
+    header.set_chunk(id.value());
+    EPS_RETURN_IF_ERROR(stream.SendData(header, state));
   }
-  return stream.Finish(border);
+  for (const ResidualPlace& place : source.residuals) {
+    EPS_ASSIGN_OR_RETURN(const std::string residual, source.read_residual(place));
+    header.set_chunk(place.chunk.value());
+    header.mutable_residual()->set_use_stage(place.use.value());
+    header.mutable_residual()->set_part(place.part.value());
+    EPS_RETURN_IF_ERROR(stream.SendData(header, residual));
+  }
+  return stream.Finish(source.border);
 }
 
 absl::StatusOr<uint64_t> ControlClient::Gate(uint64_t step) {
@@ -192,7 +206,8 @@ absl::StatusOr<uint64_t> ControlClient::Gate(uint64_t step) {
 
 absl::Status ControlClient::Export(
     ShardId shard, uint64_t step, std::chrono::seconds timeout,
-    const std::function<absl::Status(ChunkId, const Border&, const ChunkState&)>& write) {
+    const std::function<absl::Status(ChunkId, const Border&, const ChunkState&)>& write,
+    const std::function<absl::Status(const ResidualPlace&, const std::string&)>& write_residual) {
   const std::string where = Where("ExportState", shard.value());
   grpc::ClientContext context;
   SetTimeout(&context, timeout);
@@ -217,14 +232,24 @@ absl::Status ControlClient::Export(
           absl::StrCat(where, ": chunk ", reply.chunk(), ": CRC differs from its bytes"));
       break;
     }
-    const Border border = {reply.step(), reply.version(), reply.update(), reply.term(),
-                           reply.lagged_norm()};
-    failure = write(ChunkId(reply.chunk()), border, state);
+    const ChunkId chunk(reply.chunk());
+    if (reply.has_residual()) {
+      failure = write_residual(
+          {chunk, StageId(reply.residual().use_stage()), PartId(reply.residual().part())}, state);
+    } else {
+      const Border border = {reply.step(), reply.version(), reply.update(), reply.term(),
+                             reply.lagged_norm()};
+      failure = write(chunk, border, state);
+    }
     state.clear();
   }
   if (!failure.ok()) context.TryCancel();
   const grpc::Status end = reader->Finish();
-  return failure.ok() ? FromGrpc(end, where) : failure;
+  if (!failure.ok()) return failure;
+  EPS_RETURN_IF_ERROR(FromGrpc(end, where));
+  if (state.empty()) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(where, ": chunk ", reply.chunk(), ": the last slices did not come"));
 }
 
 absl::Status ControlClient::Watch(uint64_t after_step, uint64_t until_evaluation,

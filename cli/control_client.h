@@ -33,6 +33,14 @@ struct Border {
 // exp_avg_sq), each in element order.
 using ChunkState = std::string;
 
+// What one part left out of its gradients of a chunk by one stage's use of it (error feedback of
+// sparse codecs): encoded in the job's quantization.residual; no bytes: nothing.
+struct ResidualPlace {
+  ChunkId chunk;
+  StageId use;
+  PartId part;
+};
+
 // Every call has a deadline and every error names the server. Thread-safe.
 class ControlClient {
  public:
@@ -50,19 +58,28 @@ class ControlClient {
   // Sets every chunk of a server to the spec's initial values, at the border before training. When
   // all servers have their state, the job is open.
   absl::Status Initialize(ShardId shard);
-  // Sends the state of `chunks` (all of this shard) at `border`; `read` gives one at a time.
-  absl::Status Import(ShardId shard, const std::vector<ChunkId>& chunks, const Border& border,
-                      const std::function<absl::StatusOr<ChunkState>(ChunkId)>& read);
+  // What a shard gets at `border`: the state of all of its chunks, and residuals of some places in
+  // them. The functions are asked for one at a time, in order.
+  struct ImportSource {
+    Border border;
+    std::vector<ChunkId> chunks;
+    std::function<absl::StatusOr<ChunkState>(ChunkId)> read;
+    std::vector<ResidualPlace> residuals;
+    std::function<absl::StatusOr<std::string>(const ResidualPlace&)> read_residual;
+  };
+  absl::Status Import(ShardId shard, const ImportSource& source);
 
-  // Withholds steps after `step` on every server (0: lifts the gate). Returns the latest step that
-  // any of them has opened: if it is at most `step`, all of them will stand at that border.
+  // Withholds steps after `step` on every server (0: lifts the gate). Returns the first border at
+  // which all of them can be exported: if it is at most `step`, all of them will stand at that one.
   absl::StatusOr<uint64_t> Gate(uint64_t step);
 
-  // Reads the state of all chunks of a server at the border after `step`. `write` gets one whole
-  // chunk at a time; its CRC was checked.
+  // Reads the state of all chunks of a server at the border after `step`, and what sparse gradients
+  // left out of them. `write` gets one whole chunk at a time, `write_residual` one residual behind
+  // its chunk; their CRCs were checked.
   absl::Status Export(
       ShardId shard, uint64_t step, std::chrono::seconds timeout,
-      const std::function<absl::Status(ChunkId, const Border&, const ChunkState&)>& write);
+      const std::function<absl::Status(ChunkId, const Border&, const ChunkState&)>& write,
+      const std::function<absl::Status(const ResidualPlace&, const std::string&)>& write_residual);
 
   // Calls `on_record` for every completed step after `after_step`, and every evaluation behind one
   // not before it, until the job ends (OK), the server fails, or CancelWatch (Cancelled). If

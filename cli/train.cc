@@ -125,6 +125,7 @@ class TrainRun {
   absl::Status StopAtNextBorder();
   void ExtendPatience();
   bool Evaluating() const;
+  absl::Status GateNextSave();
   absl::Status WriteCheckpoint(uint64_t step);
   void ShowWaits();
   void Summarize() const;
@@ -136,7 +137,8 @@ class TrainRun {
   const JobSpec& spec_;
   const ChunkMap chunks_;
   std::unique_ptr<CheckpointReader> resume_;
-  uint64_t first_step_ = 0;  // the border that this run starts from
+  std::unique_ptr<ResidualImport> residuals_;  // of resume_
+  uint64_t first_step_ = 0;                    // the border that this run starts from
   std::string log_folder_;
   bool temporary_ = false;
   std::unique_ptr<MetricsLog> metrics_;
@@ -197,6 +199,9 @@ absl::Status TrainRun::OpenResume() {
   if (!difference.empty()) {
     Print(absl::StrCat("note: not the same job as before: ", difference, "\n"));
   }
+  EPS_ASSIGN_OR_RETURN(residuals_, ResidualImport::Create(resume_->residuals_or_null(),
+                                                          resume_->spec(), spec_, chunks_));
+  if (!residuals_->note().empty()) Print(absl::StrCat("note: ", residuals_->note(), "\n"));
   return absl::OkStatus();
 }
 
@@ -249,21 +254,28 @@ absl::Status TrainRun::SetState(v1::JobState state) {
     Print(absl::StrCat("weights: from ", plan_.initial_weights, "\n"));
     for (const std::string& note : weights->notes()) Print(absl::StrCat("note: ", note, "\n"));
   }
-  const Border border = resume_ != nullptr ? resume_->border() : Border{};
   for (uint32_t s = 0; s < client_->servers().size(); ++s) {
     const ShardId shard(s);
     if (resume_ == nullptr && weights == nullptr) {
       EPS_RETURN_IF_ERROR(client_->Initialize(shard));
       continue;
     }
-    std::vector<ChunkId> owned;
+    ControlClient::ImportSource source;
     for (const Chunk& chunk : chunks_.chunks()) {
-      if (placement[chunk.id.value()] == shard) owned.push_back(chunk.id);
+      if (placement[chunk.id.value()] != shard) continue;
+      source.chunks.push_back(chunk.id);
+      if (residuals_ == nullptr) continue;
+      for (const ResidualPlace& place : residuals_->PlacesOf(chunk.id)) {
+        source.residuals.push_back(place);
+      }
     }
-    EPS_RETURN_IF_ERROR(client_->Import(shard, owned, border, [&](ChunkId id) {
+    if (resume_ != nullptr) source.border = resume_->border();
+    source.read = [&](ChunkId id) {
       return resume_ != nullptr ? resume_->ReadChunk(spec_, chunks_.chunk(id))
                                 : weights->ReadChunk(spec_, chunks_.chunk(id));
-    }));
+    };
+    source.read_residual = [&](const ResidualPlace& place) { return residuals_->Read(place); };
+    EPS_RETURN_IF_ERROR(client_->Import(shard, source));
   }
   return absl::OkStatus();
 }
@@ -287,8 +299,18 @@ absl::Status TrainRun::StartJob() {
   // A job that is under way tells its records from the beginning, and gets its next checkpoint.
   step_ = first_step_;
   gate_ = NextSave(std::max(first_step_, job.step() > 0 ? job.step() - 1 : 0));
-  EPS_RETURN_IF_ERROR(client_->Gate(gate_).status());
+  EPS_RETURN_IF_ERROR(GateNextSave());
   return cluster_->StartWorkers(static_cast<uint32_t>(plan_.config.worker.count));
+}
+
+// Sets the gate at gate_, or at a later border of a checkpoint if that one is passed by now or
+// cannot be exported any more.
+absl::Status TrainRun::GateNextSave() {
+  while (true) {
+    EPS_ASSIGN_OR_RETURN(const uint64_t first, client_->Gate(gate_));
+    if (gate_ == 0 || first <= gate_) return absl::OkStatus();
+    gate_ = NextSave(first - 1);
+  }
 }
 
 absl::Status TrainRun::WriteCheckpoint(uint64_t step) {
@@ -296,7 +318,7 @@ absl::Status TrainRun::WriteCheckpoint(uint64_t step) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointWriter> writer,
                        CheckpointWriter::Create(out(), step, spec_, chunks_));
   // At 20 MB/s even a slow disk is not taken for a dead server.
-  const std::chrono::seconds timeout(120 + spec_.total_elements() * 12 / 20'000'000);
+  const std::chrono::seconds timeout(120 + writer->bytes() / 20'000'000);
   Border border;
   for (uint32_t s = 0; s < client_->servers().size(); ++s) {
     EPS_RETURN_IF_ERROR(client_->Export(
@@ -309,6 +331,9 @@ absl::Status TrainRun::WriteCheckpoint(uint64_t step) {
                              at.version, ", expected step ", step, " version ", border.version));
           }
           return writer->WriteChunk(chunk, state);
+        },
+        [&](const ResidualPlace& place, const std::string& encoded) {
+          return writer->WriteResidual(place, encoded);
         }));
   }
   SmallFiles files = FilesOfJob(spec_);
@@ -330,7 +355,7 @@ absl::Status TrainRun::OnBorder(uint64_t step) {
   EPS_RETURN_IF_ERROR(WriteCheckpoint(step));
   if (stopping_) return absl::OkStatus();
   gate_ = NextSave(step);
-  return client_->Gate(gate_).status();
+  return GateNextSave();
 }
 
 absl::Status TrainRun::Log(const v1::StepRecord& record) {
@@ -360,6 +385,7 @@ absl::Status TrainRun::OnRecord(const v1::StepRecord& record) {
   last_record_ = Clock::now();
   eta_.Add(record.step_seconds());
   longest_step_ = std::max(longest_step_, record.step_seconds());
+  if (stopping_) ExtendPatience();
   EPS_RETURN_IF_ERROR(Log(record));
   const uint64_t every = std::max<uint64_t>(1, plan_.config.metrics.log_every_steps);
   const uint64_t steps = spec_.training.steps;
@@ -384,16 +410,17 @@ bool TrainRun::Evaluating() const {
          !metrics_->Evaluated(step_);
 }
 
-// Moves the gate to a border that no server has passed.
+// Moves the gate to the first border that no server has passed and at which all of them hold all
+// of their state: with quantization.residual_home=worker that is often the one after the next.
 absl::Status TrainRun::StopAtNextBorder() {
   Print("interrupted: finishing the step, then a checkpoint; once more ends at once\n");
   stopping_ = true;
   ExtendPatience();
   gate_ = step_ + 1;
   while (true) {
-    EPS_ASSIGN_OR_RETURN(const uint64_t latest, client_->Gate(gate_));
-    if (latest <= gate_) return absl::OkStatus();
-    gate_ = latest;
+    EPS_ASSIGN_OR_RETURN(const uint64_t first, client_->Gate(gate_));
+    if (first <= gate_) return absl::OkStatus();
+    gate_ = first;
   }
 }
 

@@ -1,0 +1,293 @@
+// What sparse gradients leave out survives a checkpoint: with real processes, a resume on other
+// servers trains to the bits of a run that was never interrupted.
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cli/checkpoint.h"
+#include "cli/checkpoint_command.h"
+#include "cli/checkpoint_folders.h"
+#include "cli/child_process.h"
+#include "cli/control_client.h"
+#include "eps_server/shell/server.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "spec/chunk_map.h"
+
+namespace eps {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using Arguments = std::vector<std::string>;
+
+constexpr std::chrono::seconds kPatience{60};
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream content;
+  content << std::ifstream(path, std::ios::binary).rdbuf();
+  return content.str();
+}
+
+void WriteFile(const std::string& path, const std::string& content) {
+  fs::create_directories(fs::path(path).parent_path());
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+
+struct Result {
+  int code = -1;
+  std::string out;  // stdout and stderr
+};
+
+class ResidualResumeTest : public testing::Test {
+ protected:
+  ResidualResumeTest() {
+    folder_ = absl::StrCat(testing::TempDir(), "/residual-",
+                           testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    WriteFile(folder_ + "/model/config.json",
+              R"({"model_type": "eps-synthetic", "n_layer": 5, "n_embd": 128, "tied": true})");
+  }
+  ~ResidualResumeTest() override { fs::remove_all(folder_); }
+
+  std::unique_ptr<ChildProcess> Start(const Arguments& arguments, bool read_stdout) {
+    ChildOptions options;
+    options.name = "eps";
+    options.argv = {fs::absolute("cli/eps").string()};
+    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+    options.environment = {"PATH=/usr/bin:/bin", "TMPDIR=" + folder_};
+    options.log_path = absl::StrCat(folder_, "/output-", ++runs_);
+    options.read_stdout = read_stdout;
+    auto child = ChildProcess::Start(std::move(options));
+    EXPECT_TRUE(child.ok()) << child.status();
+    return *std::move(child);
+  }
+
+  static int CodeOf(ChildProcess* child) {
+    EXPECT_TRUE(child->WaitExit(Clock::now() + kPatience)) << "it hangs";
+    if (child->Running() || WIFSIGNALED(child->wait_status())) return -1;
+    return WEXITSTATUS(child->wait_status());
+  }
+
+  Result Run(const Arguments& arguments) {
+    const auto child = Start(arguments, /*read_stdout=*/false);
+    Result result;
+    result.code = CodeOf(child.get());
+    result.out = ReadFile(child->log_path());
+    return result;
+  }
+
+  // Twelve steps of three parts whose inner layers send 5 % of their gradients.
+  Arguments Train(const std::string& out, const Arguments& more) const {
+    Arguments arguments = {"train",
+                           "--model=" + folder_ + "/model",
+                           "--out=" + folder_ + "/" + out,
+                           "--training.steps=12",
+                           "--training.parts=3",
+                           "--training.mode=eager",
+                           "--training.clip=none",
+                           "--quantization.weights=mx6",
+                           "--quantization.gradients=topk:0.05"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  std::string Checkpoint(const std::string& out, int step) const {
+    return absl::StrCat(folder_, "/", out, "/checkpoint-", step);
+  }
+  std::string Digest(const std::string& out, int step) const {
+    const auto digest = CheckpointDigest(Checkpoint(out, step));
+    EXPECT_TRUE(digest.ok()) << digest.status();
+    return digest.ok() ? *digest : "";
+  }
+  std::vector<double> Losses(const std::string& out) const {
+    std::vector<double> losses;
+    std::ifstream metrics(folder_ + "/" + out + "/metrics.jsonl");
+    for (std::string line; std::getline(metrics, line);) {
+      losses.push_back(nlohmann::json::parse(line)["loss"].get<double>());
+    }
+    return losses;
+  }
+
+  // Goes back to the checkpoint of step 6 and from there to the end again.
+  Result ResumeAtSix(const std::string& out, const Arguments& more) {
+    fs::remove_all(Checkpoint(out, 12));
+    WriteFile(folder_ + "/" + out + "/latest", "checkpoint-6\n");
+    Arguments arguments = {"train", "--out=" + folder_ + "/" + out, "--resume=latest"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Run(arguments);
+  }
+
+  std::string folder_;
+  int runs_ = 0;
+};
+
+class ResidualHomeTest : public ResidualResumeTest,
+                         public testing::WithParamInterface<const char*> {};
+
+TEST_P(ResidualHomeTest, AResumeOnOtherServersGivesTheBitsOfOneRun) {
+  const std::string home = absl::StrCat("--quantization.residual_home=", GetParam());
+  const Result whole = Run(Train("whole", {home, "--servers=2", "--workers=2"}));
+  ASSERT_EQ(whole.code, 0) << whole.out;
+  const std::string expected = Digest("whole", 12);
+  ASSERT_EQ(std::vector<std::string>(absl::StrSplit(expected, '\n')).size(), 4u) << expected;
+
+  const Result parts =
+      Run(Train("parts", {home, "--servers=2", "--workers=2", "--checkpoint.save_steps=6"}));
+  ASSERT_EQ(parts.code, 0) << parts.out;
+  EXPECT_EQ(Digest("parts", 12), expected) << "a checkpoint on the way changes nothing";
+  for (int part = 0; part < 3; ++part) {
+    const std::string name = absl::StrCat("eps/residual-0000", part, ".safetensors");
+    const auto file = SafetensorsReader::Open(Checkpoint("parts", 6) + "/" + name);
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ((*file)->entries().size(), 3u) << "only the inner layers send few";
+    std::vector<float> values((*file)->entries()[0].elements());
+    ASSERT_TRUE((*file)->Read((*file)->entries()[0], 0, values.size(), values.data()).ok());
+    size_t left_out = 0;
+    for (const float value : values) left_out += value != 0 ? 1 : 0;
+    EXPECT_GT(left_out, values.size() / 2);
+  }
+
+  // One server less, fewer workers, and chunks of another size (a layer is still one chunk: topk
+  // chooses within chunks).
+  const Result resumed =
+      ResumeAtSix("parts", {"--servers=1", "--workers=1", "--training.chunk_elements=16384"});
+  ASSERT_EQ(resumed.code, 0) << resumed.out;
+  EXPECT_TRUE(absl::StrContains(resumed.out, "training.chunk_elements")) << resumed.out;
+  EXPECT_TRUE(absl::StrContains(resumed.out, "done: 6 steps")) << resumed.out;
+  EXPECT_FALSE(absl::StrContains(resumed.out, "starts at zero")) << resumed.out;
+  EXPECT_EQ(Digest("parts", 12), expected);
+  ASSERT_EQ(Losses("whole").size(), 12u);
+  EXPECT_EQ(Losses("parts"), Losses("whole"));
+
+  // Without what was left out the same resume gives other bits, and says so.
+  CheckpointManifest manifest = *ReadManifest(Checkpoint("parts", 6));
+  for (uint32_t part = 0; part < 3; ++part) manifest.files.erase(ResidualFile(part));
+  WriteFile(Checkpoint("parts", 6) + "/" + kManifestFile, ManifestText(manifest));
+  const Result without = ResumeAtSix("parts", {"--servers=2"});
+  ASSERT_EQ(without.code, 0) << without.out;
+  EXPECT_TRUE(absl::StrContains(without.out, "starts at zero: the checkpoint does not hold it"))
+      << without.out;
+  EXPECT_NE(Digest("parts", 12), expected);
+}
+
+TEST_P(ResidualHomeTest, AnInterruptLeavesACheckpointWithResiduals) {
+  const std::string home = absl::StrCat("--quantization.residual_home=", GetParam());
+  const auto eps = Start(
+      Train("o", {home, "--training.steps=1000000", "--servers=2", "--metrics.log_every_steps=1"}),
+      /*read_stdout=*/true);
+  ASSERT_TRUE(eps->WaitForLine("step: 4/", Clock::now() + kPatience).ok());
+  eps->Signal(SIGINT);
+  const auto checkpoint = eps->WaitForLine("checkpoint: ", Clock::now() + kPatience);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(CodeOf(eps.get()), 0) << ReadFile(eps->log_path());
+  const std::string step = checkpoint->substr(checkpoint->rfind('-') + 1);
+  // It is what a run holds that ends there.
+  const Result ends = Run(Train("ends", {home, "--training.steps=" + step}));
+  ASSERT_EQ(ends.code, 0) << ends.out;
+  EXPECT_EQ(Digest("o", std::stoi(step)), Digest("ends", std::stoi(step)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Homes, ResidualHomeTest, testing::Values("server", "worker"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_F(ResidualResumeTest, WithoutErrorFeedbackThereIsNothingToKeep) {
+  const Result run =
+      Run(Train("o", {"--quantization.error_feedback=false", "--training.steps=2", "--servers=2"}));
+  ASSERT_EQ(run.code, 0) << run.out;
+  EXPECT_FALSE(fs::exists(Checkpoint("o", 2) + "/eps/residual-00000.safetensors"));
+  const std::string digest = Digest("o", 2);
+  EXPECT_EQ(std::vector<std::string>(absl::StrSplit(digest, '\n')).size(), 3u) << digest;
+}
+
+// Servers whose chunks are cut otherwise hold what the checkpoint holds: exported again, it has the
+// same sums.
+TEST_F(ResidualResumeTest, ServersWithOtherChunksHoldTheSameResiduals) {
+  const Result run = Run(Train("o", {"--training.steps=3", "--servers=2"}));
+  ASSERT_EQ(run.code, 0) << run.out;
+  const auto reader = CheckpointReader::Open(Checkpoint("o", 3));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  JobSpec spec = (*reader)->spec();
+  spec.training.steps = 12;
+  spec.chunk_elements = 4096;  // four chunks to a layer
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  ASSERT_GT(chunks.chunks().size(), 2 * ChunkMap::Build((*reader)->spec()).chunks().size());
+  const auto residuals =
+      ResidualImport::Create((*reader)->residuals_or_null(), (*reader)->spec(), spec, chunks);
+  ASSERT_TRUE(residuals.ok()) << residuals.status();
+
+  std::vector<std::unique_ptr<Server>> servers;
+  std::vector<std::string> addresses;
+  for (int i = 0; i < 3; ++i) {
+    ServerOptions options;
+    options.threads = 1;
+    options.memory_limit_bytes = uint64_t{1} << 28;
+    auto server = Server::Start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    addresses.push_back((*server)->address());
+    servers.push_back(*std::move(server));
+  }
+  const auto client = ControlClient::Connect(addresses, Clock::now() + kPatience);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const auto job = (*client)->CreateJob(spec);
+  ASSERT_TRUE(job.ok()) << job.status();
+  const std::vector<ShardId> placement = chunks.Place(3);
+  size_t empty = 0;
+  for (uint32_t s = 0; s < 3; ++s) {
+    ControlClient::ImportSource source;
+    source.border = (*reader)->border();
+    source.read = [&](ChunkId id) { return (*reader)->ReadChunk(spec, chunks.chunk(id)); };
+    for (const Chunk& chunk : chunks.chunks()) {
+      if (placement[chunk.id.value()] != ShardId(s)) continue;
+      source.chunks.push_back(chunk.id);
+      for (const ResidualPlace& place : (*residuals)->PlacesOf(chunk.id)) {
+        source.residuals.push_back(place);
+      }
+    }
+    ASSERT_FALSE(source.residuals.empty());
+    // A residual of no bytes, then the right one: the later counts.
+    const ResidualPlace first = source.residuals.front();
+    source.residuals.insert(source.residuals.begin(), first);
+    source.read_residual = [&, asked = 0](const ResidualPlace& place) mutable {
+      return ++asked == 1 ? absl::StatusOr<std::string>(std::string()) : (*residuals)->Read(place);
+    };
+    const absl::Status status = (*client)->Import(ShardId(s), source);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  const auto writer = CheckpointWriter::Create(folder_ + "/again", 3, spec, chunks);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  for (uint32_t s = 0; s < 3; ++s) {
+    const absl::Status status = (*client)->Export(
+        ShardId(s), 3, kPatience,
+        [&](ChunkId chunk, const Border&, const ChunkState& state) {
+          return (*writer)->WriteChunk(chunk, state);
+        },
+        [&](const ResidualPlace& place, const std::string& encoded) {
+          empty += encoded.empty() ? 1 : 0;
+          return (*writer)->WriteResidual(place, encoded);
+        });
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  EXPECT_EQ(empty, 0u);
+  const absl::Status committed = (*writer)->Commit((*reader)->border(), FilesOfJob(spec));
+  ASSERT_TRUE(committed.ok()) << committed;
+  EXPECT_EQ(Digest("again", 3), Digest("o", 3));
+}
+
+}  // namespace
+}  // namespace eps
