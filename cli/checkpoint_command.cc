@@ -271,8 +271,8 @@ absl::Status RunCheckpointCommand(const std::vector<std::string>& arguments) {
   Arguments given;
   CLI::App* const ls = app.add_subcommand("ls", "list the checkpoints of an output folder");
   ls->add_option("DIR", given.folder, "output folder of a run (checkpoint.dir)")->required();
-  CLI::App* const digest =
-      app.add_subcommand("digest", "print the SHA-256 of the weights and of the optimizer's state");
+  CLI::App* const digest = app.add_subcommand(
+      "digest", "print the SHA-256 of the weights, of the optimizer's state and of residuals");
   digest->add_option("FOLDER", given.folder, "a checkpoint, or a folder of weights")->required();
   CLI::App* const verify = app.add_subcommand(
       "verify", "check every byte and the structure of a checkpoint; exit code 65 if damaged");

@@ -214,21 +214,18 @@ TEST_F(ResidualResumeTest, WithoutErrorFeedbackThereIsNothingToKeep) {
   EXPECT_EQ(std::vector<std::string>(absl::StrSplit(digest, '\n')).size(), 3u) << digest;
 }
 
-// Servers whose chunks are cut otherwise hold what the checkpoint holds: exported again, it has the
-// same sums.
-TEST_F(ResidualResumeTest, ServersWithOtherChunksHoldTheSameResiduals) {
-  const Result run = Run(Train("o", {"--training.steps=3", "--servers=2"}));
-  ASSERT_EQ(run.code, 0) << run.out;
-  const auto reader = CheckpointReader::Open(Checkpoint("o", 3));
-  ASSERT_TRUE(reader.ok()) << reader.status();
-  JobSpec spec = (*reader)->spec();
+// Sends a checkpoint's state to three servers of a job whose layers are cut into four chunks, and
+// writes what they then hold as another one. Returns how many residuals came without bytes.
+size_t SendAndFetch(const CheckpointReader& reader, const std::string& out) {
+  JobSpec spec = reader.spec();
   spec.training.steps = 12;
-  spec.chunk_elements = 4096;  // four chunks to a layer
+  spec.chunk_elements = 4096;
   const ChunkMap chunks = ChunkMap::Build(spec);
-  ASSERT_GT(chunks.chunks().size(), 2 * ChunkMap::Build((*reader)->spec()).chunks().size());
+  EXPECT_GT(chunks.chunks().size(), 2 * ChunkMap::Build(reader.spec()).chunks().size());
   const auto residuals =
-      ResidualImport::Create((*reader)->residuals_or_null(), (*reader)->spec(), spec, chunks);
-  ASSERT_TRUE(residuals.ok()) << residuals.status();
+      ResidualImport::Create(reader.residuals_or_null(), reader.spec(), spec, chunks);
+  EXPECT_TRUE(residuals.ok()) << residuals.status();
+  EXPECT_EQ((*residuals)->note(), "");
 
   std::vector<std::unique_ptr<Server>> servers;
   std::vector<std::string> addresses;
@@ -236,21 +233,16 @@ TEST_F(ResidualResumeTest, ServersWithOtherChunksHoldTheSameResiduals) {
     ServerOptions options;
     options.threads = 1;
     options.memory_limit_bytes = uint64_t{1} << 28;
-    auto server = Server::Start(options);
-    ASSERT_TRUE(server.ok()) << server.status();
-    addresses.push_back((*server)->address());
-    servers.push_back(*std::move(server));
+    servers.push_back(*Server::Start(options));
+    addresses.push_back(servers.back()->address());
   }
-  const auto client = ControlClient::Connect(addresses, Clock::now() + kPatience);
-  ASSERT_TRUE(client.ok()) << client.status();
-  const auto job = (*client)->CreateJob(spec);
-  ASSERT_TRUE(job.ok()) << job.status();
+  const auto client = *ControlClient::Connect(addresses, Clock::now() + kPatience);
+  const auto job = client->CreateJob(spec);
+  EXPECT_TRUE(job.ok()) << job.status();
   const std::vector<ShardId> placement = chunks.Place(3);
-  size_t empty = 0;
   for (uint32_t s = 0; s < 3; ++s) {
     ControlClient::ImportSource source;
-    source.border = (*reader)->border();
-    source.read = [&](ChunkId id) { return (*reader)->ReadChunk(spec, chunks.chunk(id)); };
+    source.border = reader.border();
     for (const Chunk& chunk : chunks.chunks()) {
       if (placement[chunk.id.value()] != ShardId(s)) continue;
       source.chunks.push_back(chunk.id);
@@ -258,35 +250,49 @@ TEST_F(ResidualResumeTest, ServersWithOtherChunksHoldTheSameResiduals) {
         source.residuals.push_back(place);
       }
     }
-    ASSERT_FALSE(source.residuals.empty());
-    // A residual of no bytes, then the right one: the later counts.
-    const ResidualPlace first = source.residuals.front();
-    source.residuals.insert(source.residuals.begin(), first);
-    source.read_residual = [&, asked = 0](const ResidualPlace& place) mutable {
-      return ++asked == 1 ? absl::StatusOr<std::string>(std::string()) : (*residuals)->Read(place);
-    };
-    const absl::Status status = (*client)->Import(ShardId(s), source);
-    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_FALSE(source.residuals.empty());
+    source.read = [&](ChunkId id) { return reader.ReadChunk(spec, chunks.chunk(id)); };
+    source.read_residual = [&](const ResidualPlace& place) { return (*residuals)->Read(place); };
+    const absl::Status status = client->Import(ShardId(s), source);
+    EXPECT_TRUE(status.ok()) << status;
   }
 
-  const auto writer = CheckpointWriter::Create(folder_ + "/again", 3, spec, chunks);
-  ASSERT_TRUE(writer.ok()) << writer.status();
+  size_t empty = 0;
+  const auto writer = *CheckpointWriter::Create(out, reader.border().step, spec, chunks);
   for (uint32_t s = 0; s < 3; ++s) {
-    const absl::Status status = (*client)->Export(
-        ShardId(s), 3, kPatience,
+    const absl::Status status = client->Export(
+        ShardId(s), reader.border().step, kPatience,
         [&](ChunkId chunk, const Border&, const ChunkState& state) {
-          return (*writer)->WriteChunk(chunk, state);
+          return writer->WriteChunk(chunk, state);
         },
         [&](const ResidualPlace& place, const std::string& encoded) {
           empty += encoded.empty() ? 1 : 0;
-          return (*writer)->WriteResidual(place, encoded);
+          return writer->WriteResidual(place, encoded);
         });
-    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(status.ok()) << status;
   }
-  EXPECT_EQ(empty, 0u);
-  const absl::Status committed = (*writer)->Commit((*reader)->border(), FilesOfJob(spec));
-  ASSERT_TRUE(committed.ok()) << committed;
+  const absl::Status committed = writer->Commit(reader.border(), FilesOfJob(spec));
+  EXPECT_TRUE(committed.ok()) << committed;
+  return empty;
+}
+
+TEST_F(ResidualResumeTest, ServersWithOtherChunksHoldTheSameResiduals) {
+  const Result run = Run(Train("o", {"--training.steps=3", "--servers=2"}));
+  ASSERT_EQ(run.code, 0) << run.out;
+  const auto reader = CheckpointReader::Open(Checkpoint("o", 3));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(SendAndFetch(**reader, folder_ + "/again"), 0u);
   EXPECT_EQ(Digest("again", 3), Digest("o", 3));
+}
+
+TEST_F(ResidualResumeTest, InTheWarmUpNothingIsLeftOut) {
+  const Result run =
+      Run(Train("o", {"--training.steps=2", "--quantization.warmup_steps=5", "--servers=2"}));
+  ASSERT_EQ(run.code, 0) << run.out;
+  const auto reader = CheckpointReader::Open(Checkpoint("o", 2));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(SendAndFetch(**reader, folder_ + "/again"), 3u * 3 * 4) << "parts, layers, chunks";
+  EXPECT_EQ(Digest("again", 2), Digest("o", 2));
 }
 
 }  // namespace
