@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "worker/exec/cuda/kernels.h"
 
 namespace eps {
 namespace {
@@ -41,6 +40,10 @@ absl::StatusOr<CudaKernels> FunctionsOf(void* library, const std::string& path) 
   if (!Find(library, "eps_cuda_tree_add", &kernels.tree_add) ||
       !Find(library, "eps_cuda_decode_bf16", &kernels.decode_bf16) ||
       !Find(library, "eps_cuda_encode_bf16", &kernels.encode_bf16) ||
+      !Find(library, "eps_cuda_decode_chunk", &kernels.decode_chunk) ||
+      !Find(library, "eps_cuda_encode_chunk", &kernels.encode_chunk) ||
+      !Find(library, "eps_cuda_topk_scratch_bytes", &kernels.topk_scratch_bytes) ||
+      !Find(library, "eps_cuda_encode_topk", &kernels.encode_topk) ||
       !Find(library, "eps_cuda_error_text", &kernels.error_text)) {
     return absl::FailedPreconditionError(absl::StrCat(path, " lacks a function: ", LoaderError()));
   }

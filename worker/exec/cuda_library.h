@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/exec/cuda/kernels.h"
 
 namespace eps {
 
@@ -17,6 +18,13 @@ struct CudaKernels {
   int (*tree_add)(const float* left, const float* right, uint64_t n, float* out, void* stream);
   int (*decode_bf16)(const uint16_t* in, uint64_t n, float* out, void* stream);
   int (*encode_bf16)(const float* in, uint64_t n, uint16_t* out, void* stream);
+  int (*decode_chunk)(uint32_t codec, const eps_cuda_chunk* chunk, const void* in, float* out,
+                      void* stream);
+  int (*encode_chunk)(uint32_t codec, int truncate, const eps_cuda_chunk* chunk, const float* in,
+                      void* out, void* stream);
+  uint64_t (*topk_scratch_bytes)(const eps_cuda_topk* call);
+  int (*encode_topk)(const eps_cuda_topk* call, const float* gradient, float* residual_or_null,
+                     void* scratch, uint8_t* out, uint64_t* out_bytes, void* stream);
   const char* (*error_text)(int error);
 };
 

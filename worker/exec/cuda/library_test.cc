@@ -23,10 +23,26 @@ std::string PathOf(const std::string& file) {
 TEST(CudaLibraryTest, LoadsWithoutADriverAndHasEveryFunction) {
   const auto kernels = LoadCudaKernels({"/nowhere/libeps_cuda.so", PathOf("libeps_cuda.so")});
   ASSERT_TRUE(kernels.ok()) << kernels.status();
+  const eps_cuda_chunk nothing = {nullptr, 0, 0};
   EXPECT_EQ(kernels->tree_add(nullptr, nullptr, 0, nullptr, nullptr), 0);
   EXPECT_EQ(kernels->decode_bf16(nullptr, 0, nullptr, nullptr), 0);
   EXPECT_EQ(kernels->encode_bf16(nullptr, 0, nullptr, nullptr), 0);
+  EXPECT_EQ(kernels->decode_chunk(8, &nothing, nullptr, nullptr, nullptr), 0);
+  EXPECT_EQ(kernels->encode_chunk(8, 1, &nothing, nullptr, nullptr, nullptr), 0);
   EXPECT_STREQ(kernels->error_text(0), "no error");
+}
+
+TEST(CudaLibraryTest, RefusesWhatIsNoCodecAndNoCallOfOne) {
+  const auto kernels = LoadCudaKernels({PathOf("libeps_cuda.so")});
+  ASSERT_TRUE(kernels.ok()) << kernels.status();
+  const eps_cuda_chunk nothing = {nullptr, 0, 0};
+  const int error = kernels->decode_chunk(6, &nothing, nullptr, nullptr, nullptr);
+  EXPECT_STREQ(kernels->error_text(error), "invalid argument");
+  EXPECT_EQ(kernels->encode_chunk(16, 1, &nothing, nullptr, nullptr, nullptr), error);
+  const eps_cuda_topk call = {100, 0, 1, 0, 0};
+  EXPECT_EQ(kernels->encode_topk(&call, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr),
+            error);
+  EXPECT_GT(kernels->topk_scratch_bytes(&call), 0u);
 }
 
 TEST(CudaLibraryTest, ALaunchWithoutADriverIsAnErrorWithAText) {
@@ -38,13 +54,22 @@ TEST(CudaLibraryTest, ALaunchWithoutADriverIsAnErrorWithAText) {
   EXPECT_NE(error, 0);
   EXPECT_TRUE(absl::StrContains(kernels->error_text(error), "driver"))
       << kernels->error_text(error);
+  const eps_cuda_segment segment = {1, 1};
+  const eps_cuda_chunk chunk = {&segment, 1, 0};
+  EXPECT_EQ(kernels->decode_chunk(16, &chunk, &value, &value, nullptr), error);
+  EXPECT_EQ(kernels->encode_chunk(3, 0, &chunk, &value, &value, nullptr), error);
+  const eps_cuda_topk call = {1, 1, 1, 0, 0};
+  EXPECT_EQ(kernels->encode_topk(&call, &value, nullptr, nullptr, nullptr, nullptr, nullptr),
+            error);
 }
 
-// Of what defines bits, only the instructions that a CPU has, too.
-TEST(CudaLibraryTest, AddsWithoutDenormalsAndFusesNothing) {
-  std::ifstream file(PathOf("kernels.ptx"));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  ASSERT_TRUE(absl::StrContains(text, "TreeAddKernel")) << "not the kernels";
+std::string Assembly(const std::string& file) {
+  std::ifstream in(PathOf(file));
+  return std::string((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+}
+
+// Of what defines bits, only the instructions that a CPU has, too. Returns the additions of floats.
+int CheckArithmetic(const std::string& text) {
   int additions = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     EXPECT_FALSE(absl::StrContains(line, "fma.")) << line;
@@ -54,7 +79,22 @@ TEST(CudaLibraryTest, AddsWithoutDenormalsAndFusesNothing) {
     EXPECT_TRUE(absl::StrContains(line, "add.rn.ftz.f32") || absl::StrContains(line, "add.ftz.f32"))
         << line;
   }
-  EXPECT_GT(additions, 0);
+  return additions;
+}
+
+TEST(CudaLibraryTest, AddsWithoutDenormalsAndFusesNothing) {
+  const std::string text = Assembly("kernels.ptx");
+  ASSERT_TRUE(absl::StrContains(text, "TreeAddKernel")) << "not the kernels";
+  EXPECT_GT(CheckArithmetic(text), 0);
+  const std::string topk = Assembly("topk_kernels.ptx");
+  ASSERT_TRUE(absl::StrContains(topk, "AddResidualBody")) << "not the kernels";
+  EXPECT_GT(CheckArithmetic(topk), 0);
+}
+
+TEST(CudaLibraryTest, DenseCodecsDoNoArithmeticOnFloats) {
+  const std::string text = Assembly("codec_kernels.ptx");
+  ASSERT_TRUE(absl::StrContains(text, "DecodeTilesBody")) << "not the kernels";
+  EXPECT_EQ(CheckArithmetic(text), 0);
 }
 
 }  // namespace

@@ -1,0 +1,96 @@
+#ifndef EPS_WORKER_EXEC_CUDA_SIMULATED_RUNNER_H_
+#define EPS_WORKER_EXEC_CUDA_SIMULATED_RUNNER_H_
+
+// Runs the launches of the codecs on a simulated grid, each with threads in another order, other
+// garbage in all memory, and bytes at another alignment. Ends the process if a byte beside what a
+// call may write has changed.
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "common/check.h"
+#include "worker/exec/cuda/codec_cases.h"
+#include "worker/exec/cuda/codec_launches.h"
+#include "worker/exec/cuda/simulated_grid.h"
+#include "worker/exec/cuda/topk_launches.h"
+
+namespace eps {
+
+// `bytes` bytes that begin `misalignment` behind a multiple of 16, all holding `garbage`.
+class GuardedBytes {
+ public:
+  GuardedBytes(size_t bytes, size_t misalignment, uint8_t garbage)
+      : bytes_(bytes),
+        begin_(kGuard + misalignment),
+        garbage_(garbage),
+        memory_(begin_ + bytes + kGuard, garbage) {}
+  uint8_t* data() { return memory_.data() + begin_; }
+  std::string Read(size_t bytes) {
+    EPS_CHECK(bytes <= bytes_);
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      EPS_CHECK_MSG(
+          (i >= begin_ && i < begin_ + bytes_) || memory_[i] == garbage_,
+          "byte " << i << " was written, memory begins at " << begin_ << " and has " << bytes_);
+    }
+    return std::string(reinterpret_cast<const char*>(data()), bytes);
+  }
+
+ private:
+  static constexpr size_t kGuard = 64;
+  const size_t bytes_;
+  const size_t begin_;
+  const uint8_t garbage_;
+  std::vector<uint8_t> memory_;
+};
+
+class SimulatedRunner final : public KernelRunner {
+ public:
+  std::string Encode(uint32_t codec, bool truncate, const eps_cuda_chunk& chunk,
+                     const std::vector<float>& in, size_t bytes) override {
+    ++round_;
+    GuardedBytes out(bytes, Misalignment(codec), Garbage());
+    grid::SimulatedGrid grid(round_);
+    EPS_CHECK(grid::LaunchEncodeChunk(codec, truncate, chunk, in.data(), out.data(), grid) == 0);
+    return out.Read(bytes);
+  }
+
+  std::vector<float> Decode(uint32_t codec, const eps_cuda_chunk& chunk, const std::string& bytes,
+                            size_t n) override {
+    ++round_;
+    GuardedBytes in(bytes.size(), Misalignment(codec), Garbage());
+    if (!bytes.empty()) std::memcpy(in.data(), bytes.data(), bytes.size());
+    std::vector<float> out(n, -77.0f);
+    grid::SimulatedGrid grid(round_);
+    EPS_CHECK(grid::LaunchDecodeChunk(codec, chunk, in.data(), out.data(), grid) == 0);
+    EPS_CHECK_MSG(in.Read(bytes.size()) == bytes, "the input has changed");
+    return out;
+  }
+
+  std::string EncodeTopk(const eps_cuda_topk& call, const std::vector<float>& gradient,
+                         std::vector<float>* residual_or_null, size_t room) override {
+    ++round_;
+    GuardedBytes out(room, round_ % 4, Garbage());
+    GuardedBytes scratch(grid::LayOutTopkScratch(call.n, call.max_count).bytes, 0, Garbage());
+    uint64_t bytes = 0;
+    grid::SimulatedGrid grid(round_);
+    EPS_CHECK(
+        grid::LaunchEncodeTopk(call, gradient.data(),
+                               residual_or_null == nullptr ? nullptr : residual_or_null->data(),
+                               scratch.data(), out.data(), &bytes, grid) == 0);
+    scratch.Read(0);
+    EPS_CHECK_MSG(bytes <= room, bytes << " bytes, expected " << room << " at most");
+    return out.Read(bytes);
+  }
+
+ private:
+  uint8_t Garbage() const { return static_cast<uint8_t>(17 * round_ + 5); }
+  // Codecs without blocks read and write whole codes.
+  size_t Misalignment(uint32_t codec) const { return codec < 8 ? 4 * (round_ % 4) : round_ % 4; }
+
+  uint32_t round_ = 0;
+};
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_EXEC_CUDA_SIMULATED_RUNNER_H_
