@@ -34,6 +34,7 @@ SEALED = ["VerifyMatrix.test_sealed_with_exact_lagged_and_no_clipping"]
 BOTH_AXES = ["VerifyMatrix.test_weights_along_both_axes"]
 FORWARD_AXIS = ["VerifyMatrix.test_weights_along_the_forward_axis"]
 DECODE_ONCE = ["VerifyMatrix.test_weights_that_are_decoded_once"]
+RESIDUALS = ["VerifyMatrix.test_residuals_at_the_servers_and_at_the_workers"]
 STASH = ["VerifyMatrix.test_stash_codecs_on_host_and_device"]
 
 BUGS = [
@@ -153,6 +154,16 @@ BUGS = [
         [Edit("compression/codec_table.h", "step.value() > warmup_steps_",
               "step.value() >= warmup_steps_")],
         MATRIX, BOTH_AXES),
+    Bug("dropped-residual", "what a gradient leaves out is added to nothing",
+        [Edit("worker/client/pusher.cc",
+              "DecodeChunk(**opened, chunk, residual.floats());",
+              "std::memset(residual.data(), 0, residual.size());")],
+        MATRIX, RESIDUALS),
+    Bug("exact-residual", "a residual is kept as it would be without its codec's rounding",
+        [Edit("compression/codec_table.cc",
+              'FindFor("quantization.residual", spec.codecs.residual)',
+              'FindFor("quantization.residual", "fp32")')],
+        MATRIX, RESIDUALS),
 ]
 
 

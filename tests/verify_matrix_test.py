@@ -105,7 +105,6 @@ class VerifyMatrix(unittest.TestCase):
             "quantization__weights": weights, "quantization__gradients": gradients,
             "quantization__backward_weights": backward_weights,
             "quantization__warmup_steps": warmup_steps,
-            "quantization__error_feedback": "false",
             "worker__stash_codec": stash, "training__parts": parts,
         }
         settings.update(more)
@@ -123,7 +122,8 @@ class VerifyMatrix(unittest.TestCase):
                        quantization__head_weights="mxint8", quantization__norm_weights="mx9")
 
     def test_weights_along_both_axes_in_formats_of_ocp_and_without_blocks(self):
-        self.quantized("mxfp8_e4m3", "both_axes", "topk:0.05", "fp8_e4m3", 2, 2, 2)
+        self.quantized("mxfp8_e4m3", "both_axes", "topk:0.05", "fp8_e4m3", 2, 2, 2,
+                       quantization__error_feedback="false")
         self.quantized("mxfp4_e2m1", "both_axes", "bf16", "fp32", 0, 2, 1, worker__prefetch=2)
         self.quantized("fp8_e4m3", "both_axes", "mx9", "fp8_e5m2", 1, 2, 1)
 
@@ -138,6 +138,15 @@ class VerifyMatrix(unittest.TestCase):
         self.quantized("mxfp4_e2m1", "decode_once", "topk:0.1:sampled", "bf16", 0, 1, 1)
         self.quantized("mx9", "decode_once", "topk:0.05", "fp32", 1, 2, 2,
                        quantization__embedding_gradients="topk:0.05", servers__threads=2)
+
+    def test_residuals_at_the_servers_and_at_the_workers(self):
+        self.quantized("bf16", "recompute_axis", "topk:0.05", "fp32", 1, 2, 2)
+        self.quantized("mx9", "both_axes", "topk:0.1:sampled", "bf16", 0, 1, 2,
+                       quantization__residual="mx9", quantization__residual_home="worker",
+                       quantization__embedding_gradients="topk:0.02")
+        self.quantized("mx6", "recompute_axis", "topk:0.02", "fp32", 0, 2, 1,
+                       quantization__residual="mx4:truncate", training__clip="exact",
+                       training__mode="sealed")
 
     def test_stash_codecs_on_host_and_device(self):
         self.quantized("fp32", "recompute_axis", "fp32", "bf16", 0, 1, 1, worker__stash="device",
