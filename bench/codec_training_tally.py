@@ -207,6 +207,8 @@ def section_body(runs, picture):
     hours = sum(run["seconds"] for run in runs) / 3600
     extra = "".join(" --eps-arg=" + a for a in arguments)
     missed = any(row.verdict == "MISSED" for row in table)
+    share = min(run["codec_share"] for run in runs)
+    note = " **A goal was missed.**" if missed else ""
     return f"""## What codecs do to training
 
 `bench/codec_training.py --steps={steps}{extra}`, then `bench/codec_training.py --steps={steps}{
@@ -215,13 +217,13 @@ extra} --report`
 The quickstart's model, settings and texts, {steps:,} steps, seeds {listed(runs, "seed")}. The last
 part of the texts is held out: {runs[0]["eval_samples"]} samples, the same for all. A difference is
 that of the held-out loss behind the last step to the FP32 run of the same seed, in percent of it.
-{min(run["codec_share"] for run in runs):.0%} of the parameters are matrices of inner layers and travel in the
+{share:.0%} of the parameters are matrices of inner layers and travel in the
 codec, embeddings in BF16, norms and biases in FP32. Evaluations too compute with weights as they
-arrive. With topk, gradients of the first {int(steps * WARMUP_PART)} steps travel dense. Bytes are those that
-`eps train` expects of a step after these. A goal is judged from {MIN_SEEDS} seeds on.
+arrive. With topk, gradients of the first {int(steps * WARMUP_PART)} steps travel dense. Bytes are
+those that `eps train` expects of a step after these. A goal is judged from {MIN_SEEDS} seeds on.
 
-Machine: {listed(runs, "machine")}, {listed(runs, "cores")} cores; commit {listed(runs, "commit")}; {
-len(runs)} runs in {hours:.1f} hours.{' **A goal was missed.**' if missed else ''}
+Machine: {listed(runs, "machine")}, {listed(runs, "cores")} cores;
+commit {listed(runs, "commit")}; {len(runs)} runs in {hours:.1f} hours.{note}
 
 {format_table(table)}
 

@@ -136,20 +136,11 @@ class Bench {
         seconds[i].push_back((end.processor - begin.processor) / crew_.threads());
       }
     }
-    std::printf("%d thread%s\n", crew_.threads(), crew_.threads() == 1 ? "" : "s");
-    const double n = static_cast<double>(arrays_.elements()) * 1e-9;
-    for (int i = 0; i < kCount; ++i) {
-      const Spread spread = SpreadOf(seconds[i]);
-      std::printf("  %-42s %.3f [%.3f..%.3f] ns/param, elapsed %.3f\n", candidates[i].first.c_str(),
-                  spread.median / n, spread.low / n, spread.high / n,
-                  SpreadOf(elapsed[i]).median / n);
-    }
+    std::vector<std::string> names;
+    for (const auto& candidate : candidates) names.push_back(candidate.first);
+    Print(names, seconds, elapsed);
     const auto ratio = [&](const char* name, int of, int by, double goal) {
-      std::vector<double> ratios;
-      for (size_t i = 0; i < seconds[of].size(); ++i) {
-        ratios.push_back(seconds[of][i] / seconds[by][i]);
-      }
-      return ReportRatio(std::string("  ") + name, ratios, goal);
+      return Ratio(name, seconds[of], seconds[by], goal);
     };
     bool reached = ratio("six passes / one pass", kSix, kOne, 2.0);
     // With encoding at most 1.10 times the time without.
@@ -165,6 +156,26 @@ class Bench {
   }
 
  private:
+  static bool Ratio(const char* name, const std::vector<double>& of, const std::vector<double>& by,
+                    double goal) {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < of.size(); ++i) ratios.push_back(of[i] / by[i]);
+    return ReportRatio(std::string("  ") + name, ratios, goal);
+  }
+
+  // Nanoseconds per parameter of each candidate, by processor time and elapsed.
+  void Print(const std::vector<std::string>& names, const std::vector<double>* seconds,
+             const std::vector<double>* elapsed) const {
+    std::printf("%d thread%s\n", crew_.threads(), crew_.threads() == 1 ? "" : "s");
+    const double n = static_cast<double>(arrays_.elements()) * 1e-9;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const Spread spread = SpreadOf(seconds[i]);
+      std::printf("  %-42s %.3f [%.3f..%.3f] ns/param, elapsed %.3f\n", names[i].c_str(),
+                  spread.median / n, spread.low / n, spread.high / n,
+                  SpreadOf(elapsed[i]).median / n);
+    }
+  }
+
   // Whether a server and another way come to the same state from the same state, and to the same
   // encoded bytes if there are any.
   bool Same(const char* what, const std::function<void()>& ours,

@@ -34,6 +34,22 @@ const char* StateName(v1::JobState state) {
 
 }  // namespace
 
+std::string StageTimesText(const v1::StatusReply& status) {
+  if (status.stage_times().empty()) return "";
+  std::string text = "  per visit, ms:  quantize     wire   worker    slack\n";
+  for (const v1::StageTimes& times : status.stage_times()) {
+    absl::StrAppendFormat(&text, "    %-12s %9.2f %8.2f %8.2f %8.2f\n", times.name(),
+                          1e3 * times.jit_seconds(), 1e3 * times.wire_seconds(),
+                          1e3 * times.worker_seconds(), 1e3 * times.slack_seconds());
+  }
+  if (status.jit_saved_bytes() > 0) {
+    absl::StrAppend(&text, "    quantizing just in time saves ",
+                    FormatBytes(static_cast<double>(status.jit_saved_bytes())),
+                    " of low-precision copies at rest\n");
+  }
+  return text;
+}
+
 std::string StatusText(const std::string& address, const v1::StatusReply& status) {
   std::string text = absl::StrFormat("server %s: %s", address, StateName(status.state()));
   if (status.job_id() != 0) {
@@ -63,7 +79,8 @@ std::string StatusText(const std::string& address, const v1::StatusReply& status
        std::map<std::string, uint64_t>(status.counters().begin(), status.counters().end())) {
     absl::StrAppend(&text, " ", name, "=", value);
   }
-  absl::StrAppend(&text, "\n  waits: ", status.waits_size() == 0 ? "none\n" : "\n");
+  absl::StrAppend(&text, "\n", StageTimesText(status),
+                  "  waits: ", status.waits_size() == 0 ? "none\n" : "\n");
   for (const v1::Wait& wait : status.waits()) {
     absl::StrAppendFormat(&text, "    %s waits %.1f s for %s\n", wait.what(), wait.seconds(),
                           wait.waits_for());
@@ -95,6 +112,17 @@ std::string StatusJson(const std::string& address, const v1::StatusReply& status
   }
   json["counters"] =
       std::map<std::string, uint64_t>(status.counters().begin(), status.counters().end());
+  json["jit_saved_bytes"] = status.jit_saved_bytes();
+  json["stage_times"] = nlohmann::ordered_json::array();
+  for (const v1::StageTimes& times : status.stage_times()) {
+    json["stage_times"].push_back({{"stage", times.stage()},
+                                   {"name", times.name()},
+                                   {"visits", times.visits()},
+                                   {"jit_seconds", times.jit_seconds()},
+                                   {"wire_seconds", times.wire_seconds()},
+                                   {"worker_seconds", times.worker_seconds()},
+                                   {"slack_seconds", times.slack_seconds()}});
+  }
   json["waits"] = nlohmann::ordered_json::array();
   for (const v1::Wait& wait : status.waits()) {
     json["waits"].push_back(

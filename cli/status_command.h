@@ -15,6 +15,9 @@ absl::Status RunStatus(const Config& config, bool json);
 
 // One server as lines for people, or as one JSON object without newline.
 std::string StatusText(const std::string& address, const v1::StatusReply& status);
+// Where each stage's time goes on that server, and what quantizing just in time saves; empty before
+// the first fetch.
+std::string StageTimesText(const v1::StatusReply& status);
 std::string StatusJson(const std::string& address, const v1::StatusReply& status);
 
 }  // namespace eps

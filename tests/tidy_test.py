@@ -87,6 +87,11 @@ def wrong_guard(path, text):
         return
     guard = "EPS_" + re.sub(r"\W", "_", path.removeprefix("eps_")).upper() + "_"
     first = [line for line in source_tree.cpp_code(text).split("\n") if line.strip()][:2]
+    if path.endswith("-inl.h"):
+        # Highway's: the file is included once per instruction set.
+        if f"#if defined({guard}) == defined(HWY_TARGET_TOGGLE)" not in text:
+            yield f"{path}: does not toggle the include guard {guard}"
+        return
     if first != [f"#ifndef {guard}", f"#define {guard}"]:
         yield f"{path}: does not begin with the include guard {guard}"
     elif not text.rstrip().endswith(f"#endif  // {guard}"):

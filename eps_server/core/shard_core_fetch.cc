@@ -178,8 +178,7 @@ void ShardCore::Impl::Answer(ChunkId chunk, const ParkedFetch& fetch, const Byte
 }
 
 // The read that encodes this copy, if one is under way; whose visit it was begun for is the same.
-ShardCore::Impl::ReadOp* ShardCore::Impl::ReadInFlight(const EncodedCopies::Key& key,
-                                                       Version version) {
+ReadOp* ShardCore::Impl::ReadInFlight(const EncodedCopies::Key& key, Version version) {
   for (auto& [id, op] : ops_) {
     auto* read = std::get_if<ReadOp>(&op);
     if (read != nullptr && read->copy.chunk == key.chunk && read->version == version &&

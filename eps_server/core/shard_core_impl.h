@@ -23,6 +23,7 @@
 #include "eps_server/core/contribution_ledger.h"
 #include "eps_server/core/encoded_copies.h"
 #include "eps_server/core/lead.h"
+#include "eps_server/core/operations.h"
 #include "eps_server/core/residuals.h"
 #include "eps_server/core/shard_core.h"
 #include "eps_server/core/stage_clock.h"
@@ -39,21 +40,6 @@ class ShardCore::Impl {
 
  private:
   // ---- what the shard holds
-  struct FetchTag {
-    StreamId stream;
-    uint64_t tag = 0;
-    friend bool operator<(const FetchTag& a, const FetchTag& b) {
-      return a.stream != b.stream ? a.stream < b.stream : a.tag < b.tag;
-    }
-  };
-  struct ParkedFetch {
-    FetchTag tag;
-    Version version;
-    Visit visit;
-    Axis axis;
-    uint32_t view = 0;  // FetchSlice.view
-    uint64_t since_ms = 0;
-  };
   struct ChunkState {
     ChunkId id;
     Version version;
@@ -118,33 +104,6 @@ class ShardCore::Impl {
       return true;
     }
   };
-  // ---- operations in flight
-  struct ReadOp {
-    EncodedCopies::Key copy;
-    Version version;
-    std::vector<ParkedFetch> fetches;  // none yet: ahead of the first fetch
-  };
-  struct UpdateOp {
-    ChunkId chunk;
-    std::vector<EncodedCopies::Key> copies;         // that the update encodes
-    std::vector<std::pair<PartId, uint64_t>> held;  // to release; tied contributions apart
-    double clip_factor = 1;
-  };
-  struct StatsOp {
-    ChunkId chunk;
-    std::vector<std::pair<PartId, uint64_t>> held;
-  };
-  struct ImportOp {
-    StreamId stream;
-    ChunkId chunk;
-    Version version;
-  };
-  struct ExportOp {
-    StreamId stream;
-    ChunkId chunk;
-  };
-  using Op = std::variant<ReadOp, StatsOp, UpdateOp, ImportOp, ExportOp>;
-
   // ---- dispatch, by event
   void On(const event::StreamClosed& e);
   void On(const event::Join& e);

@@ -176,72 +176,6 @@ HWY_INLINE void Unpack(const uint8_t* in, size_t groups, uint8_t* codes) {
 using ByteTag = HWY_CAPPED(uint8_t, 64);
 constexpr size_t kBytes = hn::MaxLanes(ByteTag());
 
-// Between four codes in three bytes, four times in twelve bytes, and a code in each byte. Where the
-// bytes of a vector go, and where its 32-bit words go, that is: words 0 to 2 of each 128 bits in a
-// row.
-struct SixBits {
-  alignas(16) uint8_t pack[16] = {};
-  alignas(16) uint8_t unpack[16] = {};
-  alignas(64) int32_t join[16] = {};
-  alignas(64) int32_t part[16] = {};
-
-  constexpr SixBits() {
-    for (int i = 0; i < 16; ++i) {
-      pack[i] = static_cast<uint8_t>(i < 12 ? i / 3 * 4 + i % 3 : 0x80);
-      unpack[i] = static_cast<uint8_t>(i % 4 < 3 ? i / 4 * 3 + i % 4 : 0x80);
-      const int words = static_cast<int>(kBytes / 4);
-      join[i] = i < words / 4 * 3 ? i / 3 * 4 + i % 3 : 0;
-      part[i] = i < words && i % 4 < 3 ? i / 4 * 3 + i % 4 : 0;
-    }
-  }
-};
-constexpr SixBits kSixBits;
-
-// A vector of codes at a time, which writes a whole vector, then group by group.
-HWY_INLINE void PackSix(const uint8_t* HWY_RESTRICT codes, size_t groups,
-                        uint8_t* HWY_RESTRICT out) {
-  const ByteTag d8;
-  const hn::Repartition<uint16_t, ByteTag> d16;
-  const hn::Repartition<uint32_t, ByteTag> d32;
-  const size_t at_once = kBytes / kGroup;
-  const auto order = hn::LoadDup128(d8, kSixBits.pack);
-  const auto join = hn::SetTableIndices(d32, kSixBits.join);
-  size_t g = 0;
-  for (; g * 12 + kBytes <= groups * 12; g += at_once) {
-    const auto one = hn::BitCast(d16, hn::LoadU(d8, codes + g * kGroup));
-    const auto two =
-        hn::BitCast(d32, hn::OrAnd(hn::And(one, hn::Set(d16, uint16_t{0x3f})),
-                                   hn::ShiftRight<2>(one), hn::Set(d16, uint16_t{0xfc0})));
-    const auto four = hn::OrAnd(hn::And(two, hn::Set(d32, 0xfffu)), hn::ShiftRight<4>(two),
-                                hn::Set(d32, 0xfff000u));
-    const auto joined = hn::TableLookupBytesOr0(hn::BitCast(d8, four), order);
-    hn::StoreU(hn::BitCast(d8, hn::TableLookupLanes(hn::BitCast(d32, joined), join)), d8,
-               out + g * 12);
-  }
-  bp::PackGroups<6>(codes + g * kGroup, groups - g, out + g * 12);
-}
-
-HWY_INLINE void UnpackSix(const uint8_t* HWY_RESTRICT in, size_t groups,
-                          uint8_t* HWY_RESTRICT codes) {
-  const ByteTag d8;
-  const hn::Repartition<uint32_t, ByteTag> d32;
-  const size_t at_once = kBytes / kGroup;
-  const auto order = hn::LoadDup128(d8, kSixBits.unpack);
-  const auto part = hn::SetTableIndices(d32, kSixBits.part);
-  size_t g = 0;
-  for (; g * 12 + kBytes <= groups * 12; g += at_once) {
-    const auto joined = hn::BitCast(d32, hn::LoadU(d8, in + g * 12));
-    const auto parted = hn::BitCast(d8, hn::TableLookupLanes(joined, part));
-    const auto four = hn::BitCast(d32, hn::TableLookupBytesOr0(parted, order));
-    auto one = hn::And(four, hn::Set(d32, 0x3fu));
-    one = hn::OrAnd(one, hn::ShiftLeft<2>(four), hn::Set(d32, 0x3f00u));
-    one = hn::OrAnd(one, hn::ShiftLeft<4>(four), hn::Set(d32, 0x3f0000u));
-    one = hn::OrAnd(one, hn::ShiftLeft<6>(four), hn::Set(d32, 0x3f000000u));
-    hn::StoreU(hn::BitCast(d8, one), d8, codes + g * kGroup);
-  }
-  bp::UnpackGroups<6>(in + g * 12, groups - g, codes + g * kGroup);
-}
-
 HWY_INLINE void PackFour(const uint8_t* HWY_RESTRICT codes, size_t groups,
                          uint8_t* HWY_RESTRICT out) {
   const ByteTag d8;
@@ -271,12 +205,12 @@ HWY_INLINE void UnpackFour(const uint8_t* HWY_RESTRICT in, size_t groups,
 
 template <int kBits>
 HWY_INLINE void Pack(const uint8_t* codes, size_t groups, uint8_t* out) {
-  if (kBits == 6) PackSix(codes, groups, out);
+  if (kBits == 6) bp::PackGroups<6>(codes, groups, out);
   if (kBits == 4) PackFour(codes, groups, out);
 }
 template <int kBits>
 HWY_INLINE void Unpack(const uint8_t* in, size_t groups, uint8_t* codes) {
-  if (kBits == 6) UnpackSix(in, groups, codes);
+  if (kBits == 6) bp::UnpackGroups<6>(in, groups, codes);
   if (kBits == 4) UnpackFour(in, groups, codes);
 }
 

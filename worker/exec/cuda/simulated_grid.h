@@ -6,10 +6,10 @@
 // two threads of one phase do to the same memory then shows as a difference between seeds, if not
 // as a wrong result.
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "worker/exec/cuda/grid.h"
@@ -49,7 +49,7 @@ class SimulatedGrid {
   std::vector<uint32_t> Shuffled(uint32_t n) {
     std::vector<uint32_t> order(n);
     for (uint32_t i = 0; i < n; ++i) order[i] = i;
-    std::shuffle(order.begin(), order.end(), random_);
+    for (uint32_t i = n; i > 1; --i) std::swap(order[i - 1], order[random_() % i]);
     return order;
   }
 
