@@ -24,6 +24,7 @@
 #include "cli/metrics_log.h"
 #include "cli/plan.h"
 #include "cli/progress.h"
+#include "cli/status_command.h"
 #include "cli/tensorboard.h"
 #include "common/exit_code.h"
 #include "common/mutex.h"
@@ -128,6 +129,7 @@ class TrainRun {
   absl::Status GateNextSave();
   absl::Status WriteCheckpoint(uint64_t step);
   void ShowWaits();
+  std::string QuantizationSummary() const;
   void Summarize() const;
   // The next step after `step` at which a checkpoint is due; 0: none but the last.
   uint64_t NextSave(uint64_t step) const;
@@ -544,6 +546,7 @@ void TrainRun::Summarize() const {
         mean, std::min<uint64_t>(kSummarySteps, done), plan_.unigram_entropy,
         mean / plan_.unigram_entropy);
   }
+  if (spec_.codecs.weights != "fp32") absl::StrAppend(&text, QuantizationSummary());
   if (!last_checkpoint_.empty()) {
     absl::StrAppend(&text, "next:\n");
     if (spec_.model.type == ModelType::kGpt2) {
@@ -555,6 +558,17 @@ void TrainRun::Summarize() const {
                     steps == 0 ? "" : absl::StrCat(" --training.steps=", steps), "\n");
   }
   Print(text);
+}
+
+// What quantizing just in time took and saved, server by server.
+std::string TrainRun::QuantizationSummary() const {
+  std::string text;
+  for (size_t i = 0; i < client_->servers().size(); ++i) {
+    const absl::StatusOr<v1::StatusReply> status = client_->GetStatus(i, std::chrono::seconds(10));
+    if (!status.ok()) continue;  // the run is over and saved: it does not fail for want of a figure
+    absl::StrAppend(&text, "server ", client_->servers()[i], ":\n", StageTimesText(*status));
+  }
+  return text;
 }
 
 // A dead child is the cause, a call that failed the consequence: gives it a moment to be seen.
