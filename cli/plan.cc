@@ -337,8 +337,11 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
   const double stage_bytes = 4.0 * static_cast<double>(LargestStage(spec, chunks));
   const double in_flight = stage_bytes * (2 + std::max(0, plan.config.worker.prefetch));
   const double parts_here = static_cast<double>(t.parts) / workers;
-  const double stash = 4.0 * static_cast<double>(spec.stages.size() - 1) * Width(spec.model) *
-                       t.seq_len * t.micro_batch_size * t.micro_batches * parts_here;
+  EPS_ASSIGN_OR_RETURN(const Codec* const stash_codec, FindCodec(spec.codecs.stash));
+  const double stash_bytes = stash_codec->traits().bits_per_element / 8;
+  const double stash = stash_bytes * static_cast<double>(spec.stages.size() - 1) *
+                       Width(spec.model) * t.seq_len * t.micro_batch_size * t.micro_batches *
+                       parts_here;
   return absl::StrCat(
       "model: ", ModelTypeName(spec.model.type), ", ", FormatCount(spec.total_elements()),
       " parameters, ", spec.stages.size(), " stages, ", chunks.chunks().size(), " chunks\n",

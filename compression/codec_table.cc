@@ -47,6 +47,13 @@ absl::StatusOr<CodecTable> CodecTable::Build(const JobSpec& spec, const ChunkMap
   table.keeps_residuals_ = spec.codecs.error_feedback;
   EPS_ASSIGN_OR_RETURN(table.residual_, FindFor("quantization.residual", spec.codecs.residual));
   EPS_RETURN_IF_ERROR(CheckDense("quantization.residual", *table.residual_));
+  EPS_ASSIGN_OR_RETURN(const Codec* stash, FindFor("worker.stash_codec", spec.codecs.stash));
+  if (!stash->traits().fixed_size || stash->traits().block > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker.stash_codec=", stash->name(),
+                     ": stage inputs are stashed element by element; use fp32, bf16, fp16, "
+                     "fp8_e4m3 or fp8_e5m2"));
+  }
   const Step first(1);
   const Step last(spec.codecs.warmup_steps + 1);
   for (const Chunk& chunk : chunks.chunks()) {
