@@ -47,6 +47,22 @@ BENCHMARKS = {
         "copies to where the bytes belong, 1.3 of protobuf messages in a gRPC stream, 2.0 of a "
         "gRPC call per slice; the processes of the latter two set nothing.",
         ["//bench:transport_bench"], [["bazel-bin/bench/transport_bench", "512", "25"]]),
+    "codecs": Benchmark(
+        "Codecs against the memory",
+        "Time of memory traffic of the same bytes (read 4 and write n per element, or the reverse) "
+        "/ time of the codec, per round. Goals for encoding: 0.90 (bf16, fp16), 0.88 (fp8), 0.80 "
+        "(mx, OCP).",
+        ["//bench:codec_bench"], [["bazel-bin/bench/codec_bench", "64", "7", "2"]]),
+    "one-pass": Benchmark(
+        "One pass over a chunk",
+        "Decode, reduce, update and encode in one pass / in separate passes and by others' ways; "
+        "states and bytes of all ways are compared first. Times are of processors, per thread.",
+        ["//bench:one_pass_bench"], [["bazel-bin/bench/one_pass_bench", "64", "9", "2", "mx9"]]),
+    "topk": Benchmark(
+        "Sparse gradients",
+        "Bits per sent element against the entropy of their positions, encoding against dense "
+        "bf16, and the update from one sparse part against one dense bf16 part.",
+        ["//bench:topk_bench"], [["bazel-bin/bench/topk_bench", "64", "9", "2"]]),
 }
 
 
