@@ -92,8 +92,10 @@ constexpr bool kWholeBlocks = false;
 constexpr bool kWholeBlocks = hn::MaxLanes(Floats()) == kBlock;
 
 // The lanes' lowest bytes of four vectors as bytes, one vector after the other.
-HWY_INLINE hn::Vec<hn::Repartition<uint8_t, Ints> > FourTogether(IntVector v0, IntVector v1,
-                                                                 IntVector v2, IntVector v3) {
+[[maybe_unused]] HWY_INLINE hn::Vec<hn::Repartition<uint8_t, Ints> > FourTogether(IntVector v0,
+                                                                                  IntVector v1,
+                                                                                  IntVector v2,
+                                                                                  IntVector v3) {
   // Lane i gets byte i of each; then blocks of 128 bits get theirs, four bytes of each vector.
   alignas(16) static constexpr uint8_t kByVector[16] = {0, 4, 8,  12, 1, 5, 9,  13,
                                                         2, 6, 10, 14, 3, 7, 11, 15};
