@@ -19,6 +19,7 @@
 #include "optimizer/update_rule.h"
 #include "spec/chunk_map.h"
 #include "spec/reduction_tree.h"
+#include "storage/cut.h"
 
 namespace eps {
 
@@ -61,7 +62,11 @@ struct UpdateResult {
   std::vector<Bytes> encoded;
 };
 
-using BackendValue = std::variant<absl::monostate, Bytes, UpdateResult>;
+// Of Restore: the residuals of the cut.
+using CutResiduals = std::vector<CutResidual>;
+
+using BackendValue =
+    std::variant<absl::monostate, Bytes, UpdateResult, RecoveredState, CutResiduals>;
 
 // What became of an operation. `status` not OK: nothing was changed.
 struct BackendDone {
@@ -99,6 +104,30 @@ class StateBackend {
   virtual void Stats(OpId op, UpdateRequest request) = 0;
   // Decode + reduce + update + encode in one pass over the chunk; completes with UpdateResult.
   virtual void Update(OpId op, UpdateRequest request) = 0;
+
+  // ---- Durability, where caps().durable; elsewhere a call ends the process. An I/O error in any
+  // of them, or in an update, completes with DataLoss (a checksum, with file and offset) or
+  // Internal (the device, with file, offset and errno): the process has to end, nothing is retried.
+
+  // Makes the state durable that the calls before this one leave; all of them are in it and none of
+  // those after it. Completes when data, and then one record, are synced. Cuts complete in order.
+  // FailedPrecondition if a chunk is not at the border's version. Later updates may wait until the
+  // cut has captured their chunk, and with two slots until Recycle has freed the one they need.
+  virtual void Cut(OpId op, CutRequest cut);
+  // Every shard has this cut: what only older ones need may be written over. No durable effect.
+  virtual void Recycle(CutId oldest_kept);
+  // Completes when nothing issued earlier can still reach memory or disk. Updates and cuts that
+  // wait (see Cut) complete with Cancelled first.
+  virtual void Quiesce(OpId op);
+  // Completes with RecoveredState. Reads what describes the cuts, not the tensors.
+  virtual void Recover(OpId op);
+  // REQUIRES Quiesce, or that nothing was issued. Durably: {term, base} is recorded and cuts that
+  // are younger than `base` are dead. Then the shard's state is that of `base`. Completes with
+  // CutResiduals. NotFound if the shard lacks the cut.
+  virtual void Restore(OpId op, CutId base, Term term);
+  // Durable when it completes: no term below `term` is served again. FailedPrecondition names the
+  // term if a later one was promised.
+  virtual void Promise(OpId op, Term term);
 };
 
 // Called for each completed operation, on any thread, without locks held.

@@ -1,0 +1,98 @@
+#ifndef EPS_STORAGE_CATALOGUE_H_
+#define EPS_STORAGE_CATALOGUE_H_
+
+// What a shard remembers of its jobs apart from tensor bytes, which never come here.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/ids.h"
+#include "storage/cut.h"
+
+namespace eps {
+
+// An ordered map of byte strings whose writes are atomic and durable: the seam between catalogue
+// and database. Thread-safe; calls block. After a failed write every later write fails, too.
+class KeyValueStore {
+ public:
+  struct Change {
+    std::string key;
+    absl::optional<std::string> value;  // nullopt removes the key
+  };
+
+  virtual ~KeyValueStore() = default;
+  // All of it or nothing, synced when it returns OK. Internal with the folder and the reason.
+  virtual absl::Status Write(const std::vector<Change>& changes) = 0;
+  // Pairs whose key begins with `prefix`, by key. DataLoss names the file that is damaged.
+  virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Scan(
+      absl::string_view prefix) const = 0;
+};
+
+// One shard's part of a job.
+struct CatalogueJob {
+  JobId id;
+  std::string spec_text;  // canonical; its digest is checked when it is read
+  uint32_t shard = 0;
+  uint32_t shards = 0;
+  Term promised;  // no earlier term may be served
+  // Of what lies beside it on the disk: a copied or foreign folder of extents is told by it.
+  uint64_t extents_nonce = 0;
+};
+
+// A cut as this shard holds it.
+struct CatalogueCut {
+  CutBorder border;
+  // By owned chunk, in ascending order of chunk ids: the slot, 0 or 1, that holds it.
+  std::vector<bool> slot;
+  uint32_t extents_crc32c = 0;   // over the chunks' footers in that order
+  uint32_t residuals_slot = 0;   // of the area of residuals
+  uint64_t residuals_bytes = 0;  // 0: none
+  uint32_t residuals_crc32c = 0;
+};
+
+// Typed access to a KeyValueStore; keeps nothing in memory. Thread-compatible. Every change is one
+// synced write. Records carry a format version and a CRC32C; DataLoss names the key of one that is
+// damaged, FailedPrecondition that of one that a later release wrote.
+class Catalogue {
+ public:
+  // `store` is borrowed.
+  explicit Catalogue(KeyValueStore* store) : store_(store) {}
+
+  absl::StatusOr<std::vector<CatalogueJob>> Jobs() const;
+  // NotFound.
+  absl::StatusOr<CatalogueJob> FindJob(JobId job) const;
+  // A new job; AlreadyExists.
+  absl::Status AddJob(const CatalogueJob& job);
+  // The job, its cuts and all else that is known of it.
+  absl::Status RemoveJob(JobId job);
+
+  // FailedPrecondition names the promised term if it is later than `term`.
+  absl::Status Promise(JobId job, Term term);
+
+  // Ascending.
+  absl::StatusOr<std::vector<CatalogueCut>> Cuts(JobId job) const;
+  // FailedPrecondition unless it is younger than all others.
+  absl::Status AddCut(JobId job, const CatalogueCut& cut);
+  // In one write: promises `term`, and removes all cuts but `base` and those that are older.
+  // NotFound if `base` is not there.
+  absl::Status Restore(JobId job, const CutId& base, Term term);
+  // Removes the cuts that are older than `oldest_kept`.
+  absl::Status RemoveCutsBelow(JobId job, const CutId& oldest_kept);
+
+ private:
+  KeyValueStore* const store_;
+};
+
+// RocksDB in the folder, which is created if it is missing (storage/rocksdb_store.cc). One process
+// at a time: FailedPrecondition if another one has it open.
+absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& folder);
+
+}  // namespace eps
+
+#endif  // EPS_STORAGE_CATALOGUE_H_

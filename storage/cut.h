@@ -1,0 +1,61 @@
+#ifndef EPS_STORAGE_CUT_H_
+#define EPS_STORAGE_CUT_H_
+
+// A cut is a border whose state is durable on every shard: the same borders on all of them, in
+// order, never skipped (PROTOCOL.md 5).
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "common/bytes.h"
+#include "common/ids.h"
+
+namespace eps {
+
+// Two cuts are the same only if both agree: a step that was repeated after a recovery may have been
+// cut twice, and the cut of the term that lost is dead.
+struct CutId {
+  Step step;  // the last step that is in it; 0: before training
+  Term term;  // in which it was made
+
+  friend bool operator==(const CutId& a, const CutId& b) {
+    return a.step == b.step && a.term == b.term;
+  }
+  friend bool operator!=(const CutId& a, const CutId& b) { return !(a == b); }
+  // By age: of two cuts with one step, that of the later term is the younger one.
+  friend bool operator<(const CutId& a, const CutId& b) {
+    return std::tie(a.step, a.term) < std::tie(b.step, b.term);
+  }
+};
+
+// The job's state at a border, apart from what chunks hold: equal on all shards.
+struct CutBorder {
+  CutId id;
+  Version version;         // of every chunk
+  uint64_t update = 0;     // the optimizer's t
+  double lagged_norm = 0;  // of the gradient of step id.step, for training.clip: lagged
+};
+
+// What one contribution's codec left out (error feedback), as the shard keeps it.
+struct CutResidual {
+  ChunkId chunk;
+  StageId use;
+  PartId part;
+  Bytes bytes;
+};
+
+struct CutRequest {
+  CutBorder border;
+  std::vector<CutResidual> residuals;  // in any order
+};
+
+// What was found durable when a backend was opened.
+struct RecoveredState {
+  std::vector<CutBorder> cuts;  // ascending, complete on this shard
+  Term promised;                // no earlier term may be served again; 0: none yet
+};
+
+}  // namespace eps
+
+#endif  // EPS_STORAGE_CUT_H_

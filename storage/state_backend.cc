@@ -1,0 +1,19 @@
+#include "storage/state_backend.h"
+
+#include "common/check.h"
+
+namespace eps {
+namespace {
+
+void NotDurable() { EPS_CHECK_MSG(false, "this state backend keeps nothing on disk"); }
+
+}  // namespace
+
+void StateBackend::Cut(OpId, CutRequest) { NotDurable(); }
+void StateBackend::Recycle(CutId) { NotDurable(); }
+void StateBackend::Quiesce(OpId) { NotDurable(); }
+void StateBackend::Recover(OpId) { NotDurable(); }
+void StateBackend::Restore(OpId, CutId, Term) { NotDurable(); }
+void StateBackend::Promise(OpId, Term) { NotDurable(); }
+
+}  // namespace eps
