@@ -5,6 +5,7 @@
 // order, never skipped (PROTOCOL.md 5).
 
 #include <cstdint>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct CutBorder {
   Version version;         // of every chunk
   uint64_t update = 0;     // the optimizer's t
   double lagged_norm = 0;  // of the gradient of step id.step, for training.clip: lagged
+  bool opened = false;     // the job had begun; false: its state was just imported
 };
 
 // What one contribution's codec left out (error feedback), as the shard keeps it.
@@ -45,9 +47,16 @@ struct CutResidual {
   Bytes bytes;
 };
 
+// What a cut holds beside the chunks. `records` are v1::StepRecord messages, in order: in a request
+// those since the cut before it, on the lead; out of a restored cut all of them up to the border.
+struct CutContent {
+  std::vector<CutResidual> residuals;  // in any order
+  std::vector<std::string> records;
+};
+
 struct CutRequest {
   CutBorder border;
-  std::vector<CutResidual> residuals;  // in any order
+  CutContent content;
 };
 
 // What was found durable when a backend was opened.

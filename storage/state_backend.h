@@ -62,11 +62,7 @@ struct UpdateResult {
   std::vector<Bytes> encoded;
 };
 
-// Of Restore: the residuals of the cut.
-using CutResiduals = std::vector<CutResidual>;
-
-using BackendValue =
-    std::variant<absl::monostate, Bytes, UpdateResult, RecoveredState, CutResiduals>;
+using BackendValue = std::variant<absl::monostate, Bytes, UpdateResult, RecoveredState, CutContent>;
 
 // What became of an operation. `status` not OK: nothing was changed.
 struct BackendDone {
@@ -123,7 +119,7 @@ class StateBackend {
   virtual void Recover(OpId op);
   // REQUIRES Quiesce, or that nothing was issued. Durably: {term, base} is recorded and cuts that
   // are younger than `base` are dead. Then the shard's state is that of `base`. Completes with
-  // CutResiduals. NotFound if the shard lacks the cut.
+  // CutContent. NotFound if the shard lacks the cut.
   virtual void Restore(OpId op, CutId base, Term term);
   // Durable when it completes: no term below `term` is served again. FailedPrecondition names the
   // term if a later one was promised.
