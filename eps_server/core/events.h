@@ -33,6 +33,8 @@ struct PushKey {
 // Inputs: everything that can happen to a shard. A StreamId names one RPC (unary or streaming) for
 // as long as it lives; ids are never reused.
 namespace event {
+// The first event of a durable shard: it may look at what its backend has.
+struct Opened {};
 // A data stream (Fetch, Push) or watch ended, or a unary caller went away: its waits are dropped.
 struct StreamClosed {
   StreamId stream;
@@ -132,12 +134,13 @@ struct Timer {
   TimerId id;
 };
 }  // namespace event
-using Event = std::variant<event::StreamClosed, event::Join, event::BeginStep, event::Fetch,
-                           event::FetchDrained, event::PushOffered, event::PushReceived,
-                           event::PushInvalid, event::ImportInitialize, event::ImportChunk,
-                           event::ImportResidual, event::ImportFinish, event::Export,
-                           event::ExportDrained, event::Watch, event::Gate, event::OpDone,
-                           event::FromShard, event::LinkUp, event::LinkDown, event::Timer>;
+using Event =
+    std::variant<event::Opened, event::StreamClosed, event::Join, event::BeginStep, event::Fetch,
+                 event::FetchDrained, event::PushOffered, event::PushReceived, event::PushInvalid,
+                 event::ImportInitialize, event::ImportChunk, event::ImportResidual,
+                 event::ImportFinish, event::Export, event::ExportDrained, event::Watch,
+                 event::Gate, event::OpDone, event::FromShard, event::LinkUp, event::LinkDown,
+                 event::Timer>;
 
 // Calls on the StateBackend, as values.
 namespace backend_call {
@@ -165,10 +168,29 @@ struct Stats {
 struct Update {
   UpdateRequest request;
 };
+struct Cut {
+  CutRequest request;
+};
+struct Recycle {  // completes nothing
+  CutId oldest_kept;
+};
+struct Quiesce {};
+struct Recover {};
+struct Restore {
+  CutId base;
+  Term term;
+};
+struct Promise {
+  Term term;
+};
 }  // namespace backend_call
 using BackendCall =
     std::variant<backend_call::Read, backend_call::ReadState, backend_call::WriteState,
-                 backend_call::Initialize, backend_call::Stats, backend_call::Update>;
+                 backend_call::Initialize, backend_call::Stats, backend_call::Update,
+                 backend_call::Cut, backend_call::Recycle, backend_call::Quiesce,
+                 backend_call::Recover, backend_call::Restore, backend_call::Promise>;
+// Carries a call out.
+void Call(StateBackend* backend, OpId op, const BackendCall& call);
 
 // What happened to the protocol's state: for the trace checker and for debugging.
 struct TraceAction {
@@ -179,6 +201,10 @@ struct TraceAction {
     kStepOpened,
     kStepComplete,
     kRecorded,
+    kPromised,
+    kRestored,
+    kCut,      // begun
+    kDurable,  // on this shard
     kFailed
   };
   Kind kind;

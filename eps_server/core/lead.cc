@@ -17,8 +17,8 @@ constexpr size_t kNormsKept = 4;
 
 }  // namespace
 
-Lead::Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards)
-    : spec_(spec), chunks_(chunks), shards_(shards), imported_(shards) {}
+Lead::Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards, uint64_t cut_steps)
+    : spec_(spec), chunks_(chunks), shards_(shards), cut_steps_(cut_steps), imported_(shards) {}
 
 absl::StatusOr<bool> Lead::OnImported(ShardId shard, const v1::Imported& imported,
                                       uint64_t now_ms) {
@@ -137,6 +137,8 @@ bool Lead::Skips(uint64_t step) const {
 v1::Decision Lead::Decide(uint64_t step) const {
   v1::Decision decision;
   decision.set_step(step);
+  // Absolute multiples: a run that was stopped cuts where an undisturbed one does.
+  decision.set_cut(cut_steps_ > 0 && (step % cut_steps_ == 0 || step == spec_.training.steps));
   if (Skips(step)) {
     decision.set_skip(true);
     decision.set_update(last_update_);

@@ -22,7 +22,8 @@ namespace eps {
 // Thread-compatible. `spec` is borrowed and outlives it.
 class Lead {
  public:
-  Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards);
+  // Every `cut_steps`-th decision, and the last one, asks for a cut; 0: none does.
+  Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards, uint64_t cut_steps);
 
   // A shard holds the state of a border. True when all shards do: the job opens behind it.
   // FailedPrecondition if it is not the border that the others hold.
@@ -71,6 +72,7 @@ class Lead {
   const JobSpec& spec_;
   const uint32_t chunks_;
   const uint32_t shards_;
+  const uint64_t cut_steps_;
   std::vector<std::optional<v1::Imported>> imported_;
   bool open_ = false;
   uint64_t base_step_ = 0;    // the border behind which the job opened

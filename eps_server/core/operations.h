@@ -4,6 +4,7 @@
 // What ShardCore has under way: fetches that wait for a version, and calls on the backend.
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "common/ids.h"
 #include "eps_server/core/encoded_copies.h"
 #include "spec/job_spec.h"
+#include "storage/cut.h"
 
 namespace eps {
 
@@ -54,7 +56,21 @@ struct ExportOp {
   StreamId stream;
   ChunkId chunk;
 };
-using Op = std::variant<ReadOp, StatsOp, UpdateOp, ImportOp, ExportOp>;
+// Of a durable shard, in the order of a recovery.
+struct RecoverOp {
+  bool promised = false;  // the term of now; else the process has just begun
+};
+struct PromiseOp {};
+struct QuiesceOp {};
+struct RestoreOp {
+  CutId cut;
+};
+struct CutOp {
+  CutId cut;
+  std::optional<StreamId> import;  // the cut is of imported state: whom to tell
+};
+using Op = std::variant<ReadOp, StatsOp, UpdateOp, ImportOp, ExportOp, RecoverOp, PromiseOp,
+                        QuiesceOp, RestoreOp, CutOp>;
 
 }  // namespace eps
 

@@ -12,6 +12,7 @@
 
 #include "common/bytes.h"
 #include "common/ids.h"
+#include "storage/cut.h"
 
 namespace eps {
 
@@ -52,6 +53,14 @@ class Residuals {
       if (!residual.has_value()) return false;
     }
     return true;
+  }
+  // What was left out before the open step and is here, in order.
+  std::vector<CutResidual> All() const {
+    std::vector<CutResidual> all;
+    for (const auto& [place, residual] : closed_) {
+      if (residual.has_value()) all.push_back({place.chunk, place.use, place.part, *residual});
+    }
+    return all;
   }
   // Places of a chunk of which something was left out, in order.
   std::vector<Place> PlacesOf(ChunkId chunk) const {

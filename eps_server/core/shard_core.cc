@@ -41,6 +41,10 @@ ShardCore::~ShardCore() = default;
 
 void ShardCore::Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out) {
   impl_->Handle(event, now_ms, out);
+  while (std::unique_ptr<Impl> next = impl_->TakeSuccessor()) {
+    impl_ = std::move(next);
+    impl_->BeginTerm(now_ms, out);
+  }
 }
 void ShardCore::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
   impl_->FillStatus(now_ms, status);
@@ -96,8 +100,17 @@ ShardCore::Impl::Impl(Options options)
   }
   sum_squares_.assign(owned_.size(), 0.0);
   if (options_.shard == ShardId(0)) {
+    // A durable job that makes no cuts on its way makes one at its end.
+    const uint64_t cut_steps = !durable()                       ? 0
+                               : options_.limits.cut_steps == 0 ? UINT64_MAX
+                                                                : options_.limits.cut_steps;
     lead_ = std::make_unique<Lead>(spec_, static_cast<uint32_t>(chunks_.chunks().size()),
-                                   static_cast<uint32_t>(options_.servers.size()));
+                                   static_cast<uint32_t>(options_.servers.size()), cut_steps);
+    if (durable()) recovery_ = std::make_unique<Recovery>(options_.servers);
+  }
+  if (durable()) {
+    state_ = v1::JOB_STATE_RECOVERING;
+    term_ = Term(0);
   }
 }
 
@@ -136,9 +149,10 @@ void ShardCore::Impl::TouchPart(PartId part) {
 
 // Every shard holds the border: the step behind it opens.
 void ShardCore::Impl::OpenBorder(const v1::Imported& border) {
-  if (state_ != v1::JOB_STATE_IMPORTING || !last_imported_.has_value()) return;
+  if (!WaitsForState() || !last_imported_.has_value()) return;
   step_ = border.step() + 1;
   base_version_ = border.version();
+  if (durable()) KeepFrom(*base_cut_);
   OpenJob();
   TryAnswerBegins();
   PumpExports();
@@ -156,7 +170,7 @@ void ShardCore::Impl::OpenJob() {
 
 void ShardCore::Impl::On(const event::Join& e) {
   const v1::JoinRequest& request = e.request;
-  if (is_lead() && state_ == v1::JOB_STATE_IMPORTING) {
+  if (is_lead() && WaitsForState()) {
     joins_.push_back(e);  // the first step is known when the weights are there
     return;
   }
@@ -275,7 +289,7 @@ void ShardCore::Impl::CountEvaluations(const v1::BeginStepRequest& request) {
 }
 
 bool ShardCore::Impl::BeginIsDue(const v1::BeginStepRequest& request) const {
-  if (state_ == v1::JOB_STATE_IMPORTING || request.step() != step_) return false;
+  if (WaitsForState() || request.step() != step_) return false;
   return gate_step_ == 0 || step_ <= gate_step_ || state_ == v1::JOB_STATE_DONE;
 }
 
@@ -329,10 +343,10 @@ void ShardCore::Impl::AnswerBegin(const ParkedBegin& begin) {
 }
 
 // Residuals that live with the workers come along where the state behind the step is saved: at a
-// gate, and at the end.
+// gate, at the end, and wherever a cut may be.
 bool ShardCore::Impl::PushResiduals() const {
   if (push_residuals_.has_value()) return *push_residuals_;
-  return spec_.codecs.residual_home == ResidualHome::kServer || gate_step_ == step_ ||
+  return durable() || spec_.codecs.residual_home == ResidualHome::kServer || gate_step_ == step_ ||
          step_ == spec_.training.steps;
 }
 
@@ -354,6 +368,7 @@ void ShardCore::Impl::MaybeStartUpdate(ChunkState* chunk) {
   for (const auto& [stream, job] : exports_) {
     if (job.started) return;  // the border is being read
   }
+  if (pending_cut_.has_value()) return;  // the border's cut has to begin first
   const auto decision = decisions_.find(step_);
   if (decision != decisions_.end() && !decision->second.skip()) {
     StartUpdate(chunk, decision->second);
@@ -482,11 +497,13 @@ void ShardCore::Impl::MaybeCompleteStep() {
   residuals_.Close(skip);
   push_residuals_.reset();
   TraceIt(TraceAction::Kind::kStepComplete, 0, Version(base_version_));
+  if (decision->second.cut()) pending_cut_ = Border(decision->second.update());
   decisions_.erase(decisions_.begin(), decisions_.upper_bound(step_));
   ledger_.Reset();
   updates_ = updated_ = reduced_ = 0;
   nonfinite_ = false;
   ++step_;
+  TryStartCut();
   OpenJob();
   if (!sealed()) SendStats(step_ - 1);
   TryAnswerBegins();
@@ -511,187 +528,7 @@ void ShardCore::Impl::SendStats(uint64_t step) {
   SendToLead(std::move(message));
 }
 
-// ---------------------------------------------------------------- lead and shards
-
-v1::ShardMessage ShardCore::Impl::NewMessage() const {
-  v1::ShardMessage message;
-  message.set_job_id(job_id_.value());
-  message.set_from(options_.shard.value());
-  message.set_term(term_.value());
-  return message;
-}
-
-void ShardCore::Impl::SendToLead(v1::ShardMessage message) {
-  if (is_lead()) {
-    On(event::FromShard{options_.shard, std::move(message)});
-  } else {
-    Emit(effect::ToShard{ShardId(0), std::move(message)});
-  }
-}
-
-void ShardCore::Impl::Broadcast(const v1::ShardMessage& message) {
-  for (uint32_t s = 1; s < options_.servers.size(); ++s) {
-    Emit(effect::ToShard{ShardId(s), message});
-  }
-}
-
-void ShardCore::Impl::PumpLead() {
-  if (!is_lead() || state_ == v1::JOB_STATE_FAILED) return;
-  for (v1::Decision& decision : lead_->TakeDecisions()) {
-    v1::ShardMessage message = NewMessage();
-    *message.mutable_decision() = decision;
-    Broadcast(message);
-    OnDecision(decision);
-  }
-  for (const v1::StepRecord& record : lead_->TakeRecords(term_, now_ms_)) AddRecord(record);
-  FinishWatchersIfDone();
-}
-
-void ShardCore::Impl::OnDecision(const v1::Decision& decision) {
-  if (decision.step() < step_ || state_ == v1::JOB_STATE_FAILED) return;
-  decisions_.emplace(decision.step(), decision);
-  StartReadyUpdates();
-}
-
-void ShardCore::Impl::AddRecord(const v1::StepRecord& record) {
-  TraceIt(TraceAction::Kind::kRecorded, record.step(), Version(record.version()));
-  records_.push_back(record);
-  for (auto& [stream, watcher] : watchers_) {
-    if (watcher.Takes(record)) Emit(effect::Reply{stream, record});
-  }
-}
-
-void ShardCore::Impl::FinishWatchersIfDone() {
-  if (state_ != v1::JOB_STATE_DONE) return;
-  const bool all_recorded = step_ > spec_.training.steps &&
-                            (records_.empty() ? last_imported_.has_value() &&
-                                                    last_imported_->step() >= spec_.training.steps
-                                              : records_.back().step() >= spec_.training.steps);
-  if (!all_recorded) return;
-  for (auto it = watchers_.begin(); it != watchers_.end();) {
-    if (it->second.after_evaluation < it->second.until_evaluation) {
-      ++it;
-      continue;
-    }
-    Close(it->first, absl::OkStatus());
-    it = watchers_.erase(it);
-  }
-}
-
-void ShardCore::Impl::On(const event::Watch& e) {
-  if (!is_lead()) {
-    return Close(e.stream, absl::UnimplementedError(
-                               absl::StrCat("WatchSteps: ask the lead, ", options_.servers[0])));
-  }
-  Watcher watcher{e.after_step, e.after_evaluation, e.until_evaluation};
-  for (const v1::StepRecord& record : records_) {
-    if (watcher.Takes(record)) Emit(effect::Reply{e.stream, record});
-  }
-  if (state_ == v1::JOB_STATE_FAILED) return Close(e.stream, FailedStatus());
-  watchers_.emplace(e.stream, watcher);
-  FinishWatchersIfDone();
-}
-
-void ShardCore::Impl::On(const event::FromShard& e) {
-  const v1::ShardMessage& m = e.message;
-  if (JobId(m.job_id()) != job_id_ || Term(m.term()) != term_) return;
-  switch (m.message_case()) {
-    case v1::ShardMessage::kRegister: {
-      if (!is_lead()) return;
-      const auto [it, is_new] = incarnations_.emplace(e.from, m.register_().incarnation());
-      if (!is_new && it->second != m.register_().incarnation()) {
-        return FailJob(absl::StrCat("shard ", e.from.value(), " at ",
-                                    options_.servers[e.from.value()],
-                                    " was restarted and has lost its memory"));
-      }
-      if (opened_border_.has_value()) {
-        v1::ShardMessage message = NewMessage();
-        *message.mutable_imported() = *opened_border_;
-        Emit(effect::ToShard{e.from, std::move(message)});
-      }
-      for (const v1::Decision& decision : lead_->OpenDecisions()) {
-        v1::ShardMessage message = NewMessage();
-        *message.mutable_decision() = decision;
-        Emit(effect::ToShard{e.from, std::move(message)});
-      }
-      return;
-    }
-    case v1::ShardMessage::kImported: {
-      if (!is_lead()) return OpenBorder(m.imported());
-      const absl::StatusOr<bool> opened = lead_->OnImported(e.from, m.imported(), now_ms_);
-      if (!opened.ok()) return FailJob(std::string(opened.status().message()));
-      if (!*opened) return;
-      opened_border_ = m.imported();
-      Broadcast(m);
-      OpenBorder(m.imported());
-      return PumpLead();
-    }
-    case v1::ShardMessage::kStats:
-      if (!is_lead()) return;
-      lead_->OnStats(e.from, m.stats());
-      return PumpLead();
-    case v1::ShardMessage::kDecision:
-      return OnDecision(m.decision());
-    case v1::ShardMessage::kFailed:
-      return FailJob(m.failed().reason());
-    default:
-      return;  // messages of durable recovery: none is sent by this build
-  }
-}
-
-void ShardCore::Impl::On(const event::LinkUp& e) {
-  if (auto it = link_timers_.find(e.peer); it != link_timers_.end()) {
-    Emit(effect::ClearTimer{it->second});
-    link_timers_.erase(it);
-  }
-  if (is_lead()) return;
-  v1::ShardMessage message = NewMessage();
-  message.mutable_register_()->set_incarnation(options_.incarnation);
-  message.mutable_register_()->set_promised_term(term_.value());
-  message.mutable_register_()->set_step(step_);
-  SendToLead(std::move(message));
-  if (last_imported_.has_value()) {
-    v1::ShardMessage imported = NewMessage();
-    *imported.mutable_imported() = *last_imported_;
-    SendToLead(std::move(imported));
-  }
-  if (last_stats_.has_value()) {
-    v1::ShardMessage stats = NewMessage();
-    *stats.mutable_stats() = *last_stats_;
-    SendToLead(std::move(stats));
-  }
-}
-
-void ShardCore::Impl::On(const event::LinkDown& e) {
-  if (state_ == v1::JOB_STATE_FAILED || state_ == v1::JOB_STATE_DONE ||
-      link_timers_.count(e.peer) > 0) {
-    return;
-  }
-  const TimerId timer(next_timer_++);
-  link_timers_.emplace(e.peer, timer);
-  Emit(effect::SetTimer{timer, options_.limits.part_timeout_ms});
-}
-
-void ShardCore::Impl::On(const event::Timer& e) {
-  const uint64_t seconds = options_.limits.part_timeout_ms / 1000;
-  for (uint32_t p = 0; p < parts_.size(); ++p) {
-    if (parts_[p].lost_timer != e.id) continue;
-    parts_[p].lost_timer.reset();
-    // Sealed: nothing was updated, a replacement sends what is missing, whenever it comes.
-    if (state_ != v1::JOB_STATE_RUNNING || sealed()) return;
-    return FailJob(absl::StrCat("part ", p, " was lost in step ", step_,
-                                " (its worker went away and none took over within ", seconds,
-                                " s), and training.mode eager with training.replay rollback keeps "
-                                "no older weights to repeat the step"));
-  }
-  for (const auto& [peer, timer] : link_timers_) {
-    if (timer != e.id) continue;
-    const ShardId lost = peer;
-    link_timers_.erase(lost);
-    return FailJob(absl::StrCat("shard ", lost.value(), " at ", options_.servers[lost.value()],
-                                " has been unreachable for ", seconds, " s"));
-  }
-}
+// ---------------------------------------------------------------- failure
 
 absl::Status ShardCore::Impl::FailedStatus() const {
   return absl::FailedPreconditionError(
@@ -705,23 +542,14 @@ void ShardCore::Impl::FailJob(const std::string& reason) {
   failure_ = reason;
   TraceIt(TraceAction::Kind::kFailed, 0, Version(base_version_));
   const absl::Status status = FailedStatus();
-  for (const ParkedBegin& begin : begins_) Close(begin.stream, status);
-  begins_.clear();
   for (const event::Join& join : joins_) Close(join.stream, status);
   joins_.clear();
   for (const auto& [stream, watcher] : watchers_) Close(stream, status);
   watchers_.clear();
-  for (const auto& [tag, fetch] : fetches_) Emit(effect::FailFetch{tag.stream, tag.tag, status});
-  fetches_.clear();
-  for (ChunkState& chunk : owned_) chunk.parked.clear();
   for (const Offer& offer : offers_) {
     Ack(offer.stream, offer.header.tag(), v1::Ack::REFUSED, std::string(status.message()));
   }
-  offers_.clear();
-  for (const auto& [stream, job] : imports_) Close(stream, status);
-  imports_.clear();
-  for (const auto& [stream, job] : exports_) Close(stream, status);
-  exports_.clear();
+  EndWork(status);
   v1::ShardMessage message = NewMessage();
   message.mutable_failed()->set_reason(reason);
   if (is_lead()) {
@@ -729,6 +557,19 @@ void ShardCore::Impl::FailJob(const std::string& reason) {
   } else {
     SendToLead(std::move(message));
   }
+}
+
+void ShardCore::Impl::EndWork(const absl::Status& why) {
+  for (const ParkedBegin& begin : begins_) Close(begin.stream, why);
+  begins_.clear();
+  for (const auto& [tag, fetch] : fetches_) Emit(effect::FailFetch{tag.stream, tag.tag, why});
+  fetches_.clear();
+  for (ChunkState& chunk : owned_) chunk.parked.clear();
+  offers_.clear();
+  for (const auto& [stream, job] : imports_) Close(stream, why);
+  imports_.clear();
+  for (const auto& [stream, job] : exports_) Close(stream, why);
+  exports_.clear();
 }
 
 // ---------------------------------------------------------------- operations and streams
@@ -742,7 +583,9 @@ void ShardCore::Impl::On(const event::OpDone& e) {
   if (const auto* stats = std::get_if<StatsOp>(&op)) return OnStatsDone(*stats, e.done);
   if (const auto* update = std::get_if<UpdateOp>(&op)) return OnUpdateDone(*update, e.done);
   if (const auto* import = std::get_if<ImportOp>(&op)) return OnImportDone(*import, e.done);
-  OnExportDone(std::get<ExportOp>(op), e.done);
+  if (const auto* exported = std::get_if<ExportOp>(&op)) return OnExportDone(*exported, e.done);
+  if (const auto* cut = std::get_if<CutOp>(&op)) return OnCutDone(*cut, e.done);
+  OnRecoveryStep(op, e.done);
 }
 
 void ShardCore::Impl::On(const event::Gate& e) {

@@ -25,8 +25,14 @@ struct CoreLimits {
   uint32_t max_fetches_per_stream = 8;
   // Stages quantized ahead of the first fetch of them; 0: when they are fetched.
   uint32_t jit_depth = 0;
+  // Every so many steps the border is made durable, if the backend can; 0: only what was imported,
+  // and the end. Asked of the lead.
+  uint64_t cut_steps = 0;
 };
 
+// With caps.durable the first event is Opened, and the state is RECOVERING until all shards have
+// agreed on what they have (recovery.h): then it waits for ImportState, or goes on.
+//
 // Handle() is called by one thread at a time. Unknown or late ops, timers and streams are ignored.
 class ShardCore {
  public:
@@ -37,6 +43,7 @@ class ShardCore {
     std::vector<std::string> servers;  // addresses in shard order; told to workers
     ShardId shard;
     uint64_t incarnation = 0;
+    // Of a job whose state is nowhere durable. A durable one agrees on its term when it is opened.
     Term term{1};
     StateBackend::Caps caps;
     CoreLimits limits;

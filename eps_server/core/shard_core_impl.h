@@ -2,8 +2,9 @@
 #define EPS_SERVER_CORE_SHARD_CORE_IMPL_H_
 
 // Private to eps_server/core: the state of ShardCore. Its methods stand in files by concern:
-// shard_core.cc (dispatch, steps, updates, shards), shard_core_fetch.cc, shard_core_push.cc,
-// shard_core_state.cc (import, export), shard_core_status.cc.
+// shard_core.cc (dispatch, steps, updates), shard_core_shards.cc, shard_core_fetch.cc,
+// shard_core_push.cc, shard_core_state.cc (import, export), shard_core_cuts.cc (cuts, recovery),
+// shard_core_status.cc.
 
 #include <array>
 #include <deque>
@@ -24,6 +25,7 @@
 #include "eps_server/core/encoded_copies.h"
 #include "eps_server/core/lead.h"
 #include "eps_server/core/operations.h"
+#include "eps_server/core/recovery.h"
 #include "eps_server/core/residuals.h"
 #include "eps_server/core/shard_core.h"
 #include "eps_server/core/stage_clock.h"
@@ -37,6 +39,11 @@ class ShardCore::Impl {
   void Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out);
   void FillStatus(uint64_t now_ms, v1::StatusReply* status) const;
   v1::JobState state() const { return state_; }
+
+  // A term's protocol is an object of its own: nothing of an earlier term can be left in it. Once a
+  // later term was asked for, its object takes this one's place and has to begin.
+  std::unique_ptr<Impl> TakeSuccessor() { return std::move(successor_); }
+  void BeginTerm(uint64_t now_ms, std::vector<Effect>* out);
 
  private:
   // ---- what the shard holds
@@ -105,6 +112,7 @@ class ShardCore::Impl {
     }
   };
   // ---- dispatch, by event
+  void On(const event::Opened& e);
   void On(const event::StreamClosed& e);
   void On(const event::Join& e);
   void On(const event::BeginStep& e);
@@ -154,6 +162,7 @@ class ShardCore::Impl {
   void CountEvaluations(const v1::BeginStepRequest& request);
   void FinishWatchersIfDone();
   void FailJob(const std::string& reason);
+  void EndWork(const absl::Status& why);
   absl::Status FailedStatus() const;
   v1::ShardMessage NewMessage() const;
   void TouchPart(PartId part);
@@ -199,6 +208,34 @@ class ShardCore::Impl {
   v1::ExportStateReply ExportHeader(ChunkId chunk) const;
   void OnExportDone(const ExportOp& op, const BackendDone& done);
   bool AtBorder(uint64_t step) const;
+  void FinishImport(StreamId stream, const v1::Imported& border);
+  void TellImported(const v1::Imported& border);
+
+  // ---- cuts and recovery; of durable shards only
+  bool durable() const { return options_.caps.durable; }
+  bool WaitsForState() const {
+    return state_ == v1::JOB_STATE_IMPORTING || state_ == v1::JOB_STATE_RECOVERING;
+  }
+  void Register();
+  void TellOpenState(ShardId shard);
+  bool OnRecoveryMessage(const event::FromShard& e);
+  void OnRegister(ShardId shard, const v1::Register& message);
+  void StartTerm();
+  void OnNewTerm(Term term);
+  void OnPromised(ShardId shard, const v1::Promised& message);
+  void OnRestore(const v1::Restore& message);
+  void OnRecoveryStep(const Op& op, const BackendDone& done);
+  void OnRecoverDone(const RecoverOp& op, const RecoveredState& found);
+  void OnRestoreDone(const RestoreOp& op, const CutContent& content);
+  void RollBack();
+  std::string RecoveryWaitsFor() const;
+  CutBorder Border(uint64_t update) const;
+  void StartImportCut(StreamId stream, const v1::Imported& border);
+  void TryStartCut();
+  void StartCut(CutBorder border, std::optional<StreamId> import);
+  void OnCutDone(const CutOp& op, const BackendDone& done);
+  void OnDurable(ShardId shard, const CutId& cut);
+  void KeepFrom(const CutId& cut);
 
   // ---- status
   void FillWaits(uint64_t now_ms, v1::StatusReply* status) const;
@@ -236,6 +273,7 @@ class ShardCore::Impl {
   std::vector<double> sum_squares_;  // by owned chunk, of the open step
   std::map<uint64_t, v1::Decision> decisions_;
   std::optional<v1::Stats> last_stats_;
+  v1::Imported last_import_;  // that a cut is being made of
   std::optional<v1::Imported> last_imported_;
   std::optional<v1::Imported> opened_border_;  // the lead's: every shard holds it
   uint64_t gate_step_ = 0;                     // 0: no gate
@@ -268,6 +306,21 @@ class ShardCore::Impl {
   uint64_t next_op_ = 1;
   uint64_t next_timer_ = 1;
   std::map<std::string, uint64_t> counters_;
+
+  // Of a durable shard.
+  bool recovered_ = false;              // it knows what it has, and has registered
+  Term promised_;                       // durably
+  std::vector<CutBorder> cuts_;         // that it has; as of its promise
+  std::optional<v1::Promised> answer_;  // to NewTerm
+  std::optional<v1::Restore> chosen_;   // the lead's
+  bool restoring_ = false;
+  uint64_t recovering_since_ms_ = 0;
+  std::optional<CutId> base_cut_;         // behind which the term goes on
+  std::optional<CutBorder> pending_cut_;  // to be begun before an update
+  std::optional<CutId> last_durable_;
+  size_t durable_records_ = 0;          // of records_, in a cut
+  std::unique_ptr<Recovery> recovery_;  // null on other shards than the lead
+  std::unique_ptr<Impl> successor_;
 
   uint64_t now_ms_ = 0;
   std::vector<Effect>* out_ = nullptr;  // valid within Handle

@@ -86,11 +86,20 @@ void ShardCore::Impl::MaybeFinishImport(ImportJob* job) {
                                "; not all chunks were sent")));
     }
   }
-  last_imported_ = border;
+  if (durable()) return StartImportCut(stream, border);
+  FinishImport(stream, border);
+}
+
+void ShardCore::Impl::FinishImport(StreamId stream, const v1::Imported& border) {
   v1::ImportStateReply reply;
   reply.set_chunks(static_cast<uint32_t>(owned_.size()));
   reply.set_state(state_);
   Emit(effect::Reply{stream, std::move(reply)});
+  TellImported(border);
+}
+
+void ShardCore::Impl::TellImported(const v1::Imported& border) {
+  last_imported_ = border;
   v1::ShardMessage message = NewMessage();
   *message.mutable_imported() = border;
   SendToLead(std::move(message));

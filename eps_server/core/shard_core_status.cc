@@ -72,7 +72,10 @@ void ShardCore::Impl::FillWaits(uint64_t now_ms, v1::StatusReply* status) const 
                         ", use ", StageName(place.use));
   };
   std::string step_waits_for = "nothing";
-  if (state_ == v1::JOB_STATE_IMPORTING) {
+  if (state_ == v1::JOB_STATE_RECOVERING) {
+    step_waits_for = RecoveryWaitsFor();
+    add("what all shards have", step_waits_for, recovering_since_ms_);
+  } else if (state_ == v1::JOB_STATE_IMPORTING) {
     step_waits_for = is_lead() ? lead_->WaitsFor() : "ImportState";
   } else {
     for (const ChunkState& chunk : owned_) {

@@ -1,0 +1,307 @@
+// ShardCore: borders made durable, and how the shards agree on one to go back to (PROTOCOL.md 5):
+// Register -> promise of a new term -> quiesce -> youngest common cut -> Restore -> open.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "eps_server/core/shard_core_impl.h"
+
+namespace eps {
+
+// ---------------------------------------------------------------- terms
+
+void ShardCore::Impl::On(const event::Opened&) {
+  if (!durable()) return;
+  recovering_since_ms_ = now_ms_;
+  StartOp(RecoverOp{}, backend_call::Recover{});
+}
+
+// Whether the message was one that is meant for any term.
+bool ShardCore::Impl::OnRecoveryMessage(const event::FromShard& e) {
+  const v1::ShardMessage& m = e.message;
+  switch (m.message_case()) {
+    case v1::ShardMessage::kRegister:
+      if (is_lead()) OnRegister(e.from, m.register_());
+      return true;
+    case v1::ShardMessage::kNewTerm:
+      OnNewTerm(Term(m.new_term().term()));
+      return true;
+    case v1::ShardMessage::kRollBack:
+      if (is_lead() && Term(m.term()) == term_ && state_ != v1::JOB_STATE_RECOVERING) StartTerm();
+      return true;
+    case v1::ShardMessage::kPromised:
+      if (is_lead() && Term(m.term()) == term_) OnPromised(e.from, m.promised());
+      return true;
+    case v1::ShardMessage::kRestore:
+      if (Term(m.term()) == term_) OnRestore(m.restore());
+      return true;
+    case v1::ShardMessage::kDurable:
+      if (is_lead() && Term(m.term()) == term_) OnDurable(e.from, ToCutId(m.durable().cut()));
+      return true;
+    case v1::ShardMessage::kWatermark:
+      if (Term(m.term()) == term_) KeepFrom(ToCutId(m.watermark().cut()));
+      return true;
+    default:
+      return false;
+  }
+}
+
+void ShardCore::Impl::OnRegister(ShardId shard, const v1::Register& message) {
+  const bool is_new =
+      recovery_->OnRegister(shard, message.incarnation(), Term(message.promised_term()));
+  if (!recovery_->AllRegistered()) return;
+  if (is_new) return StartTerm();
+  // Its link broke: what it may have missed.
+  v1::ShardMessage again = NewMessage();
+  if (chosen_.has_value()) {
+    *again.mutable_restore() = *chosen_;
+  } else {
+    again.mutable_new_term()->set_term(term_.value());
+  }
+  Emit(effect::ToShard{shard, std::move(again)});
+  TellOpenState(shard);
+  if (opened_border_.has_value() && recovery_->watermark().has_value()) {
+    v1::ShardMessage watermark = NewMessage();
+    *watermark.mutable_watermark()->mutable_cut() = ToProto(*recovery_->watermark());
+    Emit(effect::ToShard{shard, std::move(watermark)});
+  }
+}
+
+void ShardCore::Impl::StartTerm() {
+  const Term term = recovery_->NextTerm(term_);
+  recovery_->Begin(term);
+  v1::ShardMessage message = NewMessage();
+  message.set_term(term.value());
+  message.mutable_new_term()->set_term(term.value());
+  Broadcast(message);
+  OnNewTerm(term);
+}
+
+// The state of this shard cannot be finished: back to the last cut.
+void ShardCore::Impl::RollBack() {
+  Count("rollbacks");
+  if (is_lead()) return StartTerm();
+  v1::ShardMessage message = NewMessage();
+  message.mutable_roll_back();
+  SendToLead(std::move(message));
+}
+
+void ShardCore::Impl::OnNewTerm(Term term) {
+  if (term < term_ || successor_ != nullptr || !recovered_) return;
+  if (term == term_) {
+    if (!answer_.has_value()) return;  // it is on its way
+    v1::ShardMessage message = NewMessage();
+    *message.mutable_promised() = *answer_;
+    return SendToLead(std::move(message));
+  }
+  const absl::Status over = absl::AbortedError(absl::StrCat(
+      "term ", term_.value(), " is over; the job is at term ", term.value(), ", join again"));
+  EndWork(over);
+  for (PartState& part : parts_) {
+    if (part.push_stream.has_value()) Close(*part.push_stream, over);
+    if (part.lost_timer.has_value()) Emit(effect::ClearTimer{*part.lost_timer});
+  }
+  Options options = options_;
+  options.term = term;
+  successor_ = std::make_unique<Impl>(std::move(options));
+  successor_->term_ = term;
+  successor_->recovered_ = true;
+  successor_->promised_ = promised_;
+  successor_->recovery_ = std::move(recovery_);
+  successor_->gate_step_ = gate_step_;
+  successor_->records_ = std::move(records_);
+  successor_->joins_ = std::move(joins_);
+  successor_->watchers_ = std::move(watchers_);
+  successor_->counters_ = std::move(counters_);
+  // Names are never used again.
+  successor_->next_op_ = next_op_;
+  successor_->next_timer_ = next_timer_;
+}
+
+void ShardCore::Impl::BeginTerm(uint64_t now_ms, std::vector<Effect>* out) {
+  now_ms_ = recovering_since_ms_ = now_ms;
+  out_ = out;
+  StartOp(PromiseOp{}, backend_call::Promise{term_});
+  out_ = nullptr;
+}
+
+// Promise, Quiesce, Recover and Restore in turn.
+void ShardCore::Impl::OnRecoveryStep(const Op& op, const BackendDone& done) {
+  if (!done.status.ok()) {
+    return FailJob(absl::StrCat("shard ", options_.shard.value(), ", recovery in term ",
+                                term_.value(), ": ", std::string(done.status.message())));
+  }
+  if (std::holds_alternative<PromiseOp>(op)) {
+    promised_ = term_;
+    TraceIt(TraceAction::Kind::kPromised, 0, Version(0));
+    StartOp(QuiesceOp{}, backend_call::Quiesce{});
+  } else if (std::holds_alternative<QuiesceOp>(op)) {
+    StartOp(RecoverOp{/*promised=*/true}, backend_call::Recover{});
+  } else if (const auto* recover = std::get_if<RecoverOp>(&op)) {
+    OnRecoverDone(*recover, std::get<RecoveredState>(done.value));
+  } else {
+    OnRestoreDone(std::get<RestoreOp>(op), std::get<CutContent>(done.value));
+  }
+}
+
+void ShardCore::Impl::OnRecoverDone(const RecoverOp& op, const RecoveredState& found) {
+  cuts_ = found.cuts;
+  if (!op.promised) {
+    promised_ = found.promised;
+    recovered_ = true;
+    return Register();
+  }
+  v1::Promised answer;
+  answer.set_term(term_.value());
+  for (const CutBorder& cut : cuts_) {
+    *answer.add_cuts() = ToProto(cut.id);
+    if (cut.opened) answer.set_opened(true);
+  }
+  answer_ = answer;
+  v1::ShardMessage message = NewMessage();
+  *message.mutable_promised() = std::move(answer);
+  SendToLead(std::move(message));
+}
+
+void ShardCore::Impl::OnPromised(ShardId shard, const v1::Promised& message) {
+  if (!recovery_->OnPromised(shard, message)) return;
+  const absl::StatusOr<std::optional<CutId>> common = recovery_->HighestCommon();
+  if (!common.ok()) return FailJob(std::string(common.status().message()));
+  v1::Restore restore;
+  restore.set_term(term_.value());
+  if (common->has_value()) *restore.mutable_cut() = ToProto(**common);
+  chosen_ = restore;
+  v1::ShardMessage order = NewMessage();
+  *order.mutable_restore() = restore;
+  Broadcast(order);
+  OnRestore(restore);
+}
+
+void ShardCore::Impl::OnRestore(const v1::Restore& message) {
+  if (state_ != v1::JOB_STATE_RECOVERING || restoring_) {
+    if (last_imported_.has_value()) TellImported(*last_imported_);
+    return;
+  }
+  if (!message.has_cut()) {
+    state_ = v1::JOB_STATE_IMPORTING;
+    return;
+  }
+  restoring_ = true;
+  const CutId cut = ToCutId(message.cut());
+  StartOp(RestoreOp{cut}, backend_call::Restore{cut, term_});
+}
+
+void ShardCore::Impl::OnRestoreDone(const RestoreOp& op, const CutContent& content) {
+  const auto border = std::find_if(cuts_.begin(), cuts_.end(),
+                                   [&op](const CutBorder& cut) { return cut.id == op.cut; });
+  if (border == cuts_.end()) {
+    return FailJob(absl::StrCat("shard ", options_.shard.value(), " was told to restore ",
+                                CutName(op.cut), ", which it does not have"));
+  }
+  for (ChunkState& chunk : owned_) chunk.version = border->version;
+  for (const CutResidual& residual : content.residuals) {
+    residuals_.Import({residual.chunk, residual.use, residual.part}, residual.bytes);
+  }
+  records_.clear();
+  for (const std::string& text : content.records) {
+    if (!records_.emplace_back().ParseFromString(text)) {
+      return FailJob(absl::StrCat("the record of a step up to ", CutName(op.cut), " is damaged"));
+    }
+  }
+  durable_records_ = records_.size();
+  base_cut_ = op.cut;
+  TraceIt(TraceAction::Kind::kRestored, op.cut.step.value(), border->version);
+  v1::Imported imported;
+  imported.set_step(op.cut.step.value());
+  imported.set_version(border->version.value());
+  imported.set_update(border->update);
+  imported.set_lagged_norm(border->lagged_norm);
+  TellImported(imported);
+}
+
+std::string ShardCore::Impl::RecoveryWaitsFor() const {
+  if (!recovered_) return "its own data directory";
+  if (!is_lead()) return absl::StrCat("the lead at ", options_.servers[0]);
+  const std::string shards = recovery_->WaitsFor();
+  return !shards.empty() ? shards : lead_->WaitsFor();
+}
+
+// ---------------------------------------------------------------- cuts
+
+// The border that the shard has just reached.
+CutBorder ShardCore::Impl::Border(uint64_t update) const {
+  CutBorder border;
+  border.id = CutId{Step(step_), term_};
+  border.version = Version(base_version_);
+  border.update = update;
+  border.opened = true;
+  return border;
+}
+
+void ShardCore::Impl::StartImportCut(StreamId stream, const v1::Imported& imported) {
+  CutBorder border;
+  border.id = CutId{Step(imported.step()), term_};
+  border.version = Version(imported.version());
+  border.update = imported.update();
+  border.lagged_norm = imported.lagged_norm();
+  base_cut_ = border.id;
+  last_import_ = imported;
+  StartCut(border, stream);
+}
+
+// The lead's cut holds the records of all steps up to it, and the norm that the next step may be
+// clipped by: it waits for what the other shards and the workers say of the step, which does not
+// depend on any later one.
+void ShardCore::Impl::TryStartCut() {
+  if (!pending_cut_.has_value()) return;
+  if (is_lead()) {
+    if (records_.empty() || Step(records_.back().step()) < pending_cut_->id.step) return;
+    pending_cut_->lagged_norm = lead_->NormOf(pending_cut_->id.step.value());
+  }
+  const CutBorder border = *pending_cut_;
+  pending_cut_.reset();
+  StartCut(border, std::nullopt);
+  StartReadyUpdates();
+}
+
+void ShardCore::Impl::StartCut(CutBorder border, std::optional<StreamId> import) {
+  CutRequest request;
+  request.border = border;
+  request.content.residuals = residuals_.All();
+  for (; durable_records_ < records_.size(); ++durable_records_) {
+    request.content.records.push_back(records_[durable_records_].SerializeAsString());
+  }
+  TraceIt(TraceAction::Kind::kCut, border.id.step.value(), border.version);
+  StartOp(CutOp{border.id, import}, backend_call::Cut{std::move(request)});
+}
+
+void ShardCore::Impl::OnCutDone(const CutOp& op, const BackendDone& done) {
+  if (!done.status.ok()) {
+    // What was written is not known any more: only a new process may look.
+    return Emit(effect::Abort{
+        ExitCode::kIo, absl::StrCat("the cut of ", CutName(op.cut), ": ", done.status.ToString())});
+  }
+  TraceIt(TraceAction::Kind::kDurable, op.cut.step.value(), Version(base_version_));
+  Count("cuts");
+  last_durable_ = op.cut;
+  if (op.import.has_value()) return FinishImport(*op.import, last_import_);
+  v1::ShardMessage message = NewMessage();
+  *message.mutable_durable()->mutable_cut() = ToProto(op.cut);
+  SendToLead(std::move(message));
+}
+
+void ShardCore::Impl::OnDurable(ShardId shard, const CutId& cut) {
+  if (!recovery_->OnDurable(shard, cut)) return;
+  v1::ShardMessage message = NewMessage();
+  *message.mutable_watermark()->mutable_cut() = ToProto(*recovery_->watermark());
+  Broadcast(message);
+  KeepFrom(*recovery_->watermark());
+}
+
+// Every shard has the cut: older ones are not needed any more.
+void ShardCore::Impl::KeepFrom(const CutId& cut) {
+  Emit(effect::Start{OpId(0), backend_call::Recycle{cut}});
+}
+
+}  // namespace eps
