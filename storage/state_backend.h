@@ -62,7 +62,10 @@ struct UpdateResult {
   std::vector<Bytes> encoded;
 };
 
-using BackendValue = std::variant<absl::monostate, Bytes, UpdateResult, RecoveredState, CutContent>;
+// Cheap to copy.
+using BackendValue =
+    std::variant<absl::monostate, Bytes, UpdateResult, std::shared_ptr<const RecoveredState>,
+                 std::shared_ptr<const CutContent>>;
 
 // What became of an operation. `status` not OK: nothing was changed.
 struct BackendDone {

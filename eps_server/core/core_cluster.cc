@@ -22,47 +22,92 @@ void ManualExecutor::Run(size_t index) {
 }
 
 CoreCluster::CoreCluster(JobSpec spec, Options options)
-    : spec_(std::move(spec)),
+    : options_(std::move(options)),
+      spec_(std::move(spec)),
       chunks_(ChunkMap::Build(spec_)),
-      placement_(chunks_.Place(options.shards)),
+      placement_(chunks_.Place(options_.shards)),
       codecs_(*CodecTable::Build(spec_, chunks_)),
-      rng_(options.seed) {
-  std::vector<std::string> servers;
-  for (uint32_t s = 0; s < options.shards; ++s) servers.push_back("shard-" + std::to_string(s));
-  for (uint32_t s = 0; s < options.shards; ++s) {
-    auto shard = std::make_unique<Shard>();
-    std::vector<ChunkId> owned;
-    for (const Chunk& chunk : chunks_.chunks()) {
-      if (OwnerOf(chunk.id) == ShardId(s)) owned.push_back(chunk.id);
+      rng_(options_.seed),
+      shards_(options_.shards) {
+  for (uint32_t s = 0; s < options_.shards; ++s) accounts_.emplace_back();
+  for (uint32_t s = 0; s < options_.shards; ++s) StartProcess(ShardId(s));
+  for (uint32_t s = 1; s < options_.shards; ++s) Send(ShardId(s), event::LinkUp{ShardId(0)});
+}
+
+void CoreCluster::StartProcess(ShardId id) {
+  shards_[id.value()] = std::make_unique<Shard>();
+  Shard* shard = shards_[id.value()].get();
+  shard->incarnation = next_incarnation_++;
+  std::vector<ChunkId> owned;
+  for (const Chunk& chunk : chunks_.chunks()) {
+    if (OwnerOf(chunk.id) == id) owned.push_back(chunk.id);
+  }
+  const BackendDoneFn done = [this, id](const BackendDone& done) {
+    if (done.op.value() >= kOwnOps) {
+      state_reads_[done.op.value()] = std::get<Bytes>(done.value);
+      return;
     }
-    auto backend =
-        NewDramBackend(spec_, chunks_, owned, &shard->executor, &accounts_.emplace_back(),
-                       [this, s](BackendDone done) {
-                         if (done.op.value() >= kOwnOps) {
-                           state_reads_[done.op.value()] = std::get<Bytes>(done.value);
-                           return;
-                         }
-                         bag_.push_back([this, s, done] { Send(ShardId(s), event::OpDone{done}); });
-                       });
+    Later(id, id, event::OpDone{done});
+  };
+  if (options_.new_backend != nullptr) {
+    shard->backend =
+        options_.new_backend(spec_, chunks_, owned, id, &shard->executor, &account(id), done);
+  } else {
+    auto backend = NewDramBackend(spec_, chunks_, owned, &shard->executor, &account(id), done);
     EPS_CHECK_MSG(backend.ok(), backend.status().ToString());
     shard->backend = std::move(*backend);
-    ShardCore::Options core;
-    core.spec = &spec_;
-    core.chunks = &chunks_;
-    core.servers = servers;
-    core.shard = ShardId(s);
-    core.incarnation = 100 + s;
-    core.caps = shard->backend->caps();
-    core.limits = options.limits;
-    shard->core = std::make_unique<ShardCore>(std::move(core));
-    shards_.push_back(std::move(shard));
   }
-  for (uint32_t s = 1; s < options.shards; ++s) Send(ShardId(s), event::LinkUp{ShardId(0)});
+  ShardCore::Options core;
+  core.spec = &spec_;
+  core.chunks = &chunks_;
+  for (uint32_t s = 0; s < options_.shards; ++s) {
+    core.servers.push_back("shard-" + std::to_string(s));
+  }
+  core.shard = id;
+  core.incarnation = shard->incarnation;
+  core.caps = shard->backend->caps();
+  core.limits = options_.limits;
+  shard->core = std::make_unique<ShardCore>(std::move(core));
+  Send(id, event::Opened{});
+}
+
+void CoreCluster::Crash(ShardId id) {
+  if (options_.on_crash != nullptr) options_.on_crash(id);
+  // Nobody hears of what ends from here on.
+  const std::unique_ptr<Shard> dead = std::move(shards_[id.value()]);
+  while (!dead->executor.empty()) dead->executor.Run(0);
+  dead->core.reset();
+  dead->backend.reset();
+  for (uint32_t s = 0; s < shards_.size(); ++s) {
+    if (IsUp(ShardId(s)) && (id == ShardId(0) || s == 0)) Send(ShardId(s), event::LinkDown{id});
+  }
+}
+
+void CoreCluster::Restart(ShardId id) {
+  StartProcess(id);
+  for (uint32_t s = 1; s < shards_.size(); ++s) {
+    const bool links = id == ShardId(0) || id == ShardId(s);
+    if (links && IsUp(ShardId(0)) && IsUp(ShardId(s))) {
+      Send(ShardId(s), event::LinkUp{ShardId(0)});
+    }
+  }
 }
 
 CoreCluster::~CoreCluster() { Run(); }
 
+void CoreCluster::Later(ShardId from, ShardId shard, const Event& event) {
+  if (!IsUp(from) || !IsUp(shard)) return;
+  const uint64_t sender = shards_[from.value()]->incarnation;
+  const uint64_t receiver = shards_[shard.value()]->incarnation;
+  bag_.push_back([this, from, shard, sender, receiver, event] {
+    if (!IsUp(from) || shards_[from.value()]->incarnation != sender) return;
+    if (!IsUp(shard) || shards_[shard.value()]->incarnation != receiver) return;
+    Send(shard, event);
+  });
+}
+
 void CoreCluster::Send(ShardId shard, const Event& event) {
+  if (!IsUp(shard)) return;
   std::vector<Effect> effects;
   shards_[shard.value()]->core->Handle(event, now_ms, &effects);
   for (Effect& effect : effects) Carry(shard, std::move(effect));
@@ -93,13 +138,11 @@ void CoreCluster::Carry(ShardId shard, Effect effect) {
   } else if (auto* e = std::get_if<effect::SendState>(&effect)) {
     exported[e->stream].emplace_back(e->header, e->state);
     const StreamId stream = e->stream;
-    bag_.push_back([this, shard, stream] { Send(shard, event::ExportDrained{stream}); });
+    Later(shard, shard, event::ExportDrained{stream});
   } else if (auto* e = std::get_if<effect::Start>(&effect)) {
-    Start(s, *e);
+    Call(s->backend.get(), e->op, e->call);
   } else if (auto* e = std::get_if<effect::ToShard>(&effect)) {
-    const ShardId to = e->to;
-    const v1::ShardMessage message = e->message;
-    bag_.push_back([this, shard, to, message] { Send(to, event::FromShard{shard, message}); });
+    Later(shard, e->to, event::FromShard{shard, e->message});
   } else if (auto* e = std::get_if<effect::SetTimer>(&effect)) {
     s->timers[e->id.value()] = now_ms + e->after_ms;
   } else if (auto* e = std::get_if<effect::ClearTimer>(&effect)) {
@@ -109,50 +152,44 @@ void CoreCluster::Carry(ShardId shard, Effect effect) {
   }
 }
 
-void CoreCluster::Start(Shard* shard, const effect::Start& start) {
-  StateBackend* backend = shard->backend.get();
-  if (auto* c = std::get_if<backend_call::Read>(&start.call)) {
-    backend->Read(start.op, c->chunk, c->version, c->codec, c->axis);
-  } else if (auto* c = std::get_if<backend_call::ReadState>(&start.call)) {
-    backend->ReadState(start.op, c->chunk, c->version);
-  } else if (auto* c = std::get_if<backend_call::WriteState>(&start.call)) {
-    backend->WriteState(start.op, c->chunk, c->version, c->state);
-  } else if (auto* c = std::get_if<backend_call::Initialize>(&start.call)) {
-    backend->Initialize(start.op, c->chunk);
-  } else if (auto* c = std::get_if<backend_call::Stats>(&start.call)) {
-    backend->Stats(start.op, c->request);
-  } else {
-    backend->Update(start.op, std::get<backend_call::Update>(start.call).request);
+bool CoreCluster::RunOne() {
+  size_t under_way = bag_.size();
+  for (const auto& shard : shards_) under_way += shard == nullptr ? 0 : shard->executor.size();
+  if (under_way == 0) return false;
+  size_t pick = 0;
+  if (rng_ != 0) {
+    rng_ ^= rng_ << 13;
+    rng_ ^= rng_ >> 7;
+    rng_ ^= rng_ << 17;
+    pick = rng_ % under_way;
   }
+  if (pick < bag_.size()) {
+    std::function<void()> delivery = std::move(bag_[pick]);
+    bag_.erase(bag_.begin() + static_cast<ptrdiff_t>(pick));
+    delivery();
+    return true;
+  }
+  pick -= bag_.size();
+  for (const auto& shard : shards_) {
+    if (shard == nullptr) continue;
+    if (pick < shard->executor.size()) {
+      shard->executor.Run(pick);
+      return true;
+    }
+    pick -= shard->executor.size();
+  }
+  return true;
 }
 
 void CoreCluster::Run() {
-  for (;;) {
-    size_t under_way = bag_.size();
-    for (const auto& shard : shards_) under_way += shard->executor.size();
-    if (under_way == 0) return;
-    size_t pick = 0;
-    if (rng_ != 0) {
-      rng_ ^= rng_ << 13;
-      rng_ ^= rng_ >> 7;
-      rng_ ^= rng_ << 17;
-      pick = rng_ % under_way;
-    }
-    if (pick < bag_.size()) {
-      std::function<void()> delivery = std::move(bag_[pick]);
-      bag_.erase(bag_.begin() + static_cast<ptrdiff_t>(pick));
-      delivery();
-      continue;
-    }
-    pick -= bag_.size();
-    for (const auto& shard : shards_) {
-      if (pick < shard->executor.size()) {
-        shard->executor.Run(pick);
-        break;
-      }
-      pick -= shard->executor.size();
-    }
+  while (RunOne()) {
   }
+}
+
+size_t CoreCluster::RunSome(size_t deliveries) {
+  size_t done = 0;
+  while (done < deliveries && RunOne()) ++done;
+  return done;
 }
 
 void CoreCluster::InitializeAll() {
@@ -182,7 +219,7 @@ bool CoreCluster::Begin(uint64_t step, const std::vector<uint32_t>& parts, uint6
                         const std::vector<v1::PartLoss>& losses) {
   v1::BeginStepRequest request;
   request.set_job_id(spec_.id().value());
-  request.set_term(1);
+  request.set_term(term);
   request.set_step(step);
   request.set_worker_nonce(nonce);
   for (uint32_t part : parts) request.add_parts(part);
@@ -226,7 +263,7 @@ uint64_t CoreCluster::Push(StreamId stream, uint64_t step, StageId use, TreeRang
   header.set_worker_nonce(nonce);
   v1::ContributionKey* key = header.mutable_key();
   key->set_job_id(spec_.id().value());
-  key->set_term(1);
+  key->set_term(term);
   key->set_step(step);
   key->set_use_stage(use.value());
   key->set_part_first(parts.first);
@@ -263,7 +300,7 @@ uint64_t CoreCluster::FetchResidual(StreamId stream, StageId stage, PartId part,
   v1::FetchRequest request;
   request.set_tag(tag);
   request.set_job_id(spec_.id().value());
-  request.set_term(1);
+  request.set_term(term);
   request.set_stage(stage.value());
   request.set_version(version);
   request.set_pass(v1::PASS_BACKWARD);
@@ -280,7 +317,7 @@ uint64_t CoreCluster::Fetch(StreamId stream, StageId stage, ChunkId chunk, uint6
   v1::FetchRequest request;
   request.set_tag(tag);
   request.set_job_id(spec_.id().value());
-  request.set_term(1);
+  request.set_term(term);
   request.set_stage(stage.value());
   request.set_version(version);
   request.set_pass(backward ? v1::PASS_BACKWARD : v1::PASS_FORWARD);

@@ -41,6 +41,13 @@ class CoreCluster {
     uint32_t shards = 1;
     uint64_t seed = 0;  // 0: first in, first out
     CoreLimits limits;
+    // Null: state in DRAM.
+    std::function<std::unique_ptr<StateBackend>(
+        const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, ShardId shard,
+        Executor* executor, MemoryAccount* account, BackendDoneFn done)>
+        new_backend = nullptr;
+    // Called before a shard's process dies: nothing that its backend still does may last.
+    std::function<void(ShardId)> on_crash = nullptr;
   };
   CoreCluster(JobSpec spec, Options options);
   ~CoreCluster();
@@ -54,6 +61,13 @@ class CoreCluster {
   void Send(ShardId shard, const Event& event);
   // Delivers what is under way until nothing is.
   void Run();
+
+  // Delivers at most `deliveries` of what is under way, and tells how many there were.
+  size_t RunSome(size_t deliveries);
+  // The process of a shard dies: its core, its backend, and what was on its way from or to it.
+  void Crash(ShardId shard);
+  // A new process in its place.
+  void Restart(ShardId shard);
 
   // Fills every shard with the initial weights and opens the job.
   void InitializeAll();
@@ -76,6 +90,7 @@ class CoreCluster {
   // Weights and optimizer state of all chunks, read from the backends, in chunk order.
   std::vector<Bytes> States();
   MemoryAccount& account(ShardId shard) { return accounts_[shard.value()]; }
+  bool IsUp(ShardId shard) const { return shards_[shard.value()] != nullptr; }
   ShardCore& core(ShardId shard) { return *shards_[shard.value()]->core; }
   v1::StatusReply Status(ShardId shard);
   void FireTimers();  // every timer that is set
@@ -91,10 +106,12 @@ class CoreCluster {
   std::vector<v1::BeginStepReply> begun;  // of the last Begin, by shard
   uint64_t credits = 0;
   uint64_t now_ms = 0;
+  uint64_t term = 1;           // of what the workers say
   bool hold_payloads = false;  // credited payloads are not sent
 
  private:
-  struct Shard {
+  struct Shard {  // a process
+    uint64_t incarnation = 0;
     ManualExecutor executor;
     std::unique_ptr<StateBackend> backend;
     std::unique_ptr<ShardCore> core;
@@ -108,10 +125,14 @@ class CoreCluster {
     Bytes residual;
   };
 
+  void StartProcess(ShardId shard);
+  // Puts a delivery to `shard` into the bag; dropped if one of the processes dies before.
+  void Later(ShardId from, ShardId shard, const Event& event);
   void Carry(ShardId shard, Effect effect);
-  void Start(Shard* shard, const effect::Start& start);
+  bool RunOne();
   void SendPayload(StreamId stream, uint64_t tag);
 
+  const Options options_;
   const JobSpec spec_;
   const ChunkMap chunks_;
   const std::vector<ShardId> placement_;
@@ -119,6 +140,7 @@ class CoreCluster {
   uint64_t rng_;
   uint64_t next_stream_ = 1;
   uint64_t next_tag_ = 1;
+  uint64_t next_incarnation_ = 100;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::deque<std::function<void()>> bag_;
   std::map<uint64_t, Payload> payloads_;  // by tag

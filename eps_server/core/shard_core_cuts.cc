@@ -51,13 +51,15 @@ void ShardCore::Impl::OnRegister(ShardId shard, const v1::Register& message) {
   const bool is_new =
       recovery_->OnRegister(shard, message.incarnation(), Term(message.promised_term()));
   if (!recovery_->AllRegistered()) return;
-  if (is_new) return StartTerm();
+  if (is_new || Term(message.promised_term()) > term_) return StartTerm();
   // Its link broke: what it may have missed.
   v1::ShardMessage again = NewMessage();
   if (chosen_.has_value()) {
     *again.mutable_restore() = *chosen_;
-  } else {
+  } else if (promised_ == term_) {
     again.mutable_new_term()->set_term(term_.value());
+  } else {
+    return;  // it will be asked
   }
   Emit(effect::ToShard{shard, std::move(again)});
   TellOpenState(shard);
@@ -68,13 +70,12 @@ void ShardCore::Impl::OnRegister(ShardId shard, const v1::Register& message) {
   }
 }
 
+// The lead promises first, durably, and then asks the others: a lead that dies and comes back never
+// uses a term for the second time.
 void ShardCore::Impl::StartTerm() {
+  if (successor_ != nullptr) return;
   const Term term = recovery_->NextTerm(term_);
   recovery_->Begin(term);
-  v1::ShardMessage message = NewMessage();
-  message.set_term(term.value());
-  message.mutable_new_term()->set_term(term.value());
-  Broadcast(message);
   OnNewTerm(term);
 }
 
@@ -89,6 +90,7 @@ void ShardCore::Impl::RollBack() {
 
 void ShardCore::Impl::OnNewTerm(Term term) {
   if (term < term_ || successor_ != nullptr || !recovered_) return;
+  if (term > term_ && term <= promised_) return Register();  // the lead does not know it yet
   if (term == term_) {
     if (!answer_.has_value()) return;  // it is on its way
     v1::ShardMessage message = NewMessage();
@@ -135,13 +137,19 @@ void ShardCore::Impl::OnRecoveryStep(const Op& op, const BackendDone& done) {
   if (std::holds_alternative<PromiseOp>(op)) {
     promised_ = term_;
     TraceIt(TraceAction::Kind::kPromised, 0, Version(0));
+    if (is_lead()) {
+      v1::ShardMessage message = NewMessage();
+      message.mutable_new_term()->set_term(term_.value());
+      Broadcast(message);
+    }
     StartOp(QuiesceOp{}, backend_call::Quiesce{});
   } else if (std::holds_alternative<QuiesceOp>(op)) {
     StartOp(RecoverOp{/*promised=*/true}, backend_call::Recover{});
   } else if (const auto* recover = std::get_if<RecoverOp>(&op)) {
-    OnRecoverDone(*recover, std::get<RecoveredState>(done.value));
+    OnRecoverDone(*recover, *std::get<std::shared_ptr<const RecoveredState>>(done.value));
   } else {
-    OnRestoreDone(std::get<RestoreOp>(op), std::get<CutContent>(done.value));
+    OnRestoreDone(std::get<RestoreOp>(op),
+                  *std::get<std::shared_ptr<const CutContent>>(done.value));
   }
 }
 
@@ -240,6 +248,8 @@ CutBorder ShardCore::Impl::Border(uint64_t update) const {
 }
 
 void ShardCore::Impl::StartImportCut(StreamId stream, const v1::Imported& imported) {
+  const absl::Status importing = CheckImporting();
+  if (!importing.ok()) return Close(stream, importing);
   CutBorder border;
   border.id = CutId{Step(imported.step()), term_};
   border.version = Version(imported.version());

@@ -201,6 +201,7 @@ class ShardCore::Impl {
   static ContributionLedger::Place PlaceOf(const v1::ContributionKey& key);
 
   // ---- state in and out
+  absl::Status CheckImporting() const;
   void OnImportDone(const ImportOp& op, const BackendDone& done);
   void MaybeFinishImport(ImportJob* job);
   void PumpExports();

@@ -1,5 +1,6 @@
 // ShardCore: what the lead says to the shards and they to it.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -169,7 +170,7 @@ void ShardCore::Impl::On(const event::LinkUp& e) {
 void ShardCore::Impl::Register() {
   v1::ShardMessage message = NewMessage();
   message.mutable_register_()->set_incarnation(options_.incarnation);
-  message.mutable_register_()->set_promised_term(durable() ? promised_.value() : term_.value());
+  message.mutable_register_()->set_promised_term(std::max(promised_, term_).value());
   message.mutable_register_()->set_step(step_);
   SendToLead(std::move(message));
 }

@@ -8,11 +8,27 @@
 
 namespace eps {
 
-void ShardCore::Impl::On(const event::ImportInitialize& e) {
-  if (state_ != v1::JOB_STATE_IMPORTING) {
-    return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
-                               "ImportState: the job has its weights, it is at step ", step_)));
+absl::Status ShardCore::Impl::CheckImporting() const {
+  if (state_ == v1::JOB_STATE_RECOVERING) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("ImportState: it is not known yet whether the job has its weights; waiting "
+                     "for ",
+                     RecoveryWaitsFor()));
   }
+  if (state_ != v1::JOB_STATE_IMPORTING) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("ImportState: the job has its weights, it is at step ", step_));
+  }
+  if (base_cut_.has_value()) {
+    return absl::FailedPreconditionError(
+        "ImportState: the weights are here and are being made durable");
+  }
+  return absl::OkStatus();
+}
+
+void ShardCore::Impl::On(const event::ImportInitialize& e) {
+  const absl::Status importing = CheckImporting();
+  if (!importing.ok()) return Close(e.stream, importing);
   ImportJob& job = imports_[e.stream];
   job.stream = e.stream;
   for (const ChunkState& chunk : owned_) {
@@ -22,10 +38,8 @@ void ShardCore::Impl::On(const event::ImportInitialize& e) {
 }
 
 void ShardCore::Impl::On(const event::ImportChunk& e) {
-  if (state_ != v1::JOB_STATE_IMPORTING) {
-    return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
-                               "ImportState: the job has its weights, it is at step ", step_)));
-  }
+  const absl::Status importing = CheckImporting();
+  if (!importing.ok()) return Close(e.stream, importing);
   if (!Owns(e.chunk)) {
     return Close(e.stream, absl::InvalidArgumentError(
                                absl::StrCat("ImportState: chunk ", e.chunk.value(),
@@ -39,18 +53,14 @@ void ShardCore::Impl::On(const event::ImportChunk& e) {
 }
 
 void ShardCore::Impl::On(const event::ImportResidual& e) {
-  if (state_ != v1::JOB_STATE_IMPORTING) {
-    return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
-                               "ImportState: the job has its weights, it is at step ", step_)));
-  }
+  const absl::Status importing = CheckImporting();
+  if (!importing.ok()) return Close(e.stream, importing);
   residuals_.Import({e.chunk, e.use, e.part}, e.residual);
 }
 
 void ShardCore::Impl::On(const event::ImportFinish& e) {
-  if (state_ != v1::JOB_STATE_IMPORTING) {
-    return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
-                               "ImportState: the job has its weights, it is at step ", step_)));
-  }
+  const absl::Status importing = CheckImporting();
+  if (!importing.ok()) return Close(e.stream, importing);
   ImportJob& job = imports_[e.stream];
   job.stream = e.stream;
   job.finish = true;

@@ -1,0 +1,244 @@
+// Stories about cuts, crashes and recovery, told to real cores in one thread.
+
+#include "eps_server/core/recovery.h"
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "common/checksum.h"
+#include "eps_server/core/core_cluster.h"
+#include "eps_server/core/memory_cuts.h"
+#include "gtest/gtest.h"
+#include "spec/model_layout.h"
+
+namespace eps {
+namespace {
+
+constexpr uint64_t kTokens = 100;
+constexpr uint64_t kSteps = 7;
+
+JobSpec Spec(uint32_t parts, Clip clip, Mode mode, const std::string& gradients = "fp32") {
+  JobSpec spec;
+  spec.name = "recovery-test";
+  spec.model.type = ModelType::kSynthetic;
+  spec.model.synthetic.n_layer = 3;
+  spec.model.synthetic.n_embd = 64;
+  spec.model.synthetic.tied = true;
+  EXPECT_TRUE(BuildLayout(0.01, &spec).ok());
+  spec.chunk_elements = 2048;
+  spec.training.steps = kSteps;
+  spec.training.parts = parts;
+  spec.training.clip = clip;
+  spec.training.mode = mode;
+  spec.training.max_grad_norm = 0.25;
+  spec.codecs.gradients = gradients;
+  spec.data.tokens = 100'000;
+  spec.data.sha256 = std::string(64, '0');
+  EXPECT_TRUE(spec.Validate().ok()) << spec.Validate();
+  return spec;
+}
+
+// A gradient that tells its identity: any mix-up changes the weights.
+std::vector<float> Gradient(const Chunk& chunk, StageId use, uint32_t part, uint64_t step) {
+  std::vector<float> g(chunk.elements);
+  for (size_t i = 0; i < g.size(); ++i) {
+    const auto mixed = static_cast<int>(
+        (i * 7 + chunk.id.value() * 31 + use.value() * 131 + part * 1009 + step * 13) % 2003);
+    g[i] = (static_cast<float>(mixed) - 1001.0f) * 1.234567e-3f;
+  }
+  return g;
+}
+
+// A cluster whose shards leave cuts behind, and a worker that trains on it through any crash.
+class Training {
+ public:
+  Training(const JobSpec& spec, uint32_t shards, uint64_t seed, uint64_t cut_steps)
+      : disks_(shards), cluster_(spec, OptionsOf(shards, seed, cut_steps)) {
+    cluster_.Run();
+  }
+
+  CoreCluster& cluster() { return cluster_; }
+  MemoryCuts& disk(uint32_t shard) { return disks_[shard]; }
+
+  // Brings the job to its end; `between` is called all the time, and may kill and restart shards.
+  // False if it is not there after many rounds.
+  bool Finish(const std::function<void()>& between) {
+    for (int round = 0; round < 10'000; ++round) {
+      between();
+      if (!AllUp()) continue;
+      const v1::JobState state = cluster_.core(ShardId(0)).state();
+      if (state == v1::JOB_STATE_FAILED) return false;
+      if (state == v1::JOB_STATE_IMPORTING) Import();
+      if (state == v1::JOB_STATE_RUNNING) Step(between);
+      if (state == v1::JOB_STATE_DONE && Report()) return true;
+      cluster_.RunSome(3);
+    }
+    return false;
+  }
+
+  // Weights and optimizer state, and what the lead has recorded of each step.
+  std::string Digest() {
+    Sha256 sha;
+    for (const Bytes& state : cluster_.States()) sha.Update(state.view());
+    std::string digest = ToHex(sha.Finish());
+    const StreamId watch = cluster_.NewStream();
+    cluster_.Send(ShardId(0), event::Watch{watch, 0});
+    for (const effect::ReplyMessage& reply : cluster_.replies[watch]) {
+      const v1::StepRecord& record = std::get<v1::StepRecord>(reply);
+      absl::StrAppendFormat(&digest, " %d:%a:%a", record.step(), record.loss(), record.grad_norm());
+    }
+    return digest;
+  }
+
+ private:
+  CoreCluster::Options OptionsOf(uint32_t shards, uint64_t seed, uint64_t cut_steps) {
+    CoreCluster::Options options;
+    options.shards = shards;
+    options.seed = seed;
+    options.limits.cut_steps = cut_steps;
+    options.new_backend = [this](const JobSpec& spec, const ChunkMap& chunks,
+                                 std::vector<ChunkId> owned, ShardId shard, Executor* executor,
+                                 MemoryAccount* account, BackendDoneFn done) {
+      return disks_[shard.value()].Open(spec, chunks, std::move(owned), executor, account,
+                                        std::move(done));
+    };
+    options.on_crash = [this](ShardId shard) { disks_[shard.value()].CutOff(); };
+    return options;
+  }
+  bool AllUp() {
+    for (uint32_t s = 0; s < disks_.size(); ++s) {
+      if (!cluster_.IsUp(ShardId(s))) return false;
+    }
+    return true;
+  }
+  void Import() {
+    for (uint32_t s = 0; s < disks_.size(); ++s) {
+      const StreamId stream = cluster_.NewStream();
+      cluster_.Send(ShardId(s), event::ImportInitialize{stream});
+      cluster_.Send(ShardId(s), event::ImportFinish{stream, eps::Step(0), Version(0), 0, 0});
+    }
+  }
+  std::vector<v1::PartLoss> Losses(uint64_t step) {
+    std::vector<v1::PartLoss> losses;
+    for (uint32_t p = 0; p < cluster_.spec().training.parts && step > 0; ++p) {
+      losses.emplace_back();
+      losses.back().set_part(p);
+      losses.back().set_step(step);
+      losses.back().set_loss_sum(50.0 + p + static_cast<double>(step));
+      losses.back().set_tokens(kTokens);
+    }
+    return losses;
+  }
+  // Sends BeginStep everywhere, without waiting for answers.
+  bool Begin(uint64_t step) {
+    std::vector<uint32_t> parts;
+    for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) parts.push_back(p);
+    return cluster_.Begin(step, parts, 7, Losses(step - 1));
+  }
+  void Step(const std::function<void()>& between) {
+    const v1::StatusReply status = cluster_.Status(ShardId(0));
+    cluster_.term = status.term();
+    const uint64_t step = status.step();
+    if (!Begin(step)) return;
+    const StreamId stream = cluster_.NewStream();
+    for (size_t s = cluster_.spec().stages.size(); s-- > 0;) {
+      const StageId stage(static_cast<uint32_t>(s));
+      for (ChunkId id : cluster_.chunks().ChunksOfStage(stage)) {
+        for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) {
+          cluster_.Push(stream, step, stage, TreeRange{p, 1}, id,
+                        Gradient(cluster_.chunks().chunk(id), stage, p, step), kTokens, 9);
+          between();
+        }
+      }
+    }
+  }
+  bool Report() {
+    cluster_.term = cluster_.Status(ShardId(0)).term();
+    return Begin(kSteps + 1) && cluster_.begun[0].done();
+  }
+
+  std::vector<MemoryCuts> disks_;
+  CoreCluster cluster_;
+};
+
+std::string Undisturbed(const JobSpec& spec) {
+  Training training(spec, 1, 0, 0);
+  EXPECT_TRUE(training.Finish([] {}));
+  return training.Digest();
+}
+
+// Draws from a seed.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15 + 1) {}
+  uint64_t operator()(uint64_t sides) {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return state_ % sides;
+  }
+
+ private:
+  uint64_t state_;
+};
+
+struct Story {
+  const char* name;
+  Clip clip;
+  Mode mode;
+  const char* gradients;
+};
+constexpr Story kStories[] = {
+    {"eager", Clip::kNone, Mode::kEager, "fp32"},
+    {"lagged", Clip::kLagged, Mode::kEager, "bf16"},
+    {"exact", Clip::kExact, Mode::kSealed, "fp32"},
+};
+
+class RecoveryTest : public testing::TestWithParam<Story> {};
+
+TEST_P(RecoveryTest, ProcessesThatDieAtAnyTimeChangeNoBit) {
+  const Story story = GetParam();
+  const JobSpec spec = Spec(2, story.clip, story.mode, story.gradients);
+  const std::string expected = Undisturbed(spec);
+  uint64_t crashes = 0;
+  uint64_t terms = 0;
+  const uint64_t seeds = std::getenv("EPS_LONG") != nullptr ? 5000 : 60;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    const auto shards = static_cast<uint32_t>(1 + seed % 3);
+    Training training(spec, shards, seed, /*cut_steps=*/1 + seed % 3);
+    Dice dice(seed);
+    uint64_t left = 6;
+    const auto between = [&] {
+      CoreCluster& cluster = training.cluster();
+      for (uint32_t s = 0; s < shards; ++s) {
+        if (!cluster.IsUp(ShardId(s)) && dice(8) == 0) cluster.Restart(ShardId(s));
+      }
+      if (left > 0 && dice(60) == 0) {
+        const ShardId victim(static_cast<uint32_t>(dice(shards)));
+        if (cluster.IsUp(victim)) {
+          cluster.Crash(victim);
+          --left;
+          ++crashes;
+        }
+      }
+      cluster.RunSome(dice(12));
+    };
+    ASSERT_TRUE(training.Finish(between))
+        << "seed " << seed << ": " << training.cluster().Status(ShardId(0)).DebugString();
+    while (left > 0 && dice(3) == 0) --left;
+    training.cluster().Run();
+    EXPECT_EQ(training.Digest(), expected) << "seed " << seed;
+    terms += training.cluster().Status(ShardId(0)).term();
+  }
+  EXPECT_GT(crashes, 100u);
+  EXPECT_GT(terms, 100u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stories, RecoveryTest, testing::ValuesIn(kStories),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace eps
