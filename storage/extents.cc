@@ -167,29 +167,34 @@ absl::Status Extents::Create(Disk* disk, const std::string& folder, const Extent
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Extents>> Extents::Open(Disk* disk, const std::string& folder,
-                                                       const ExtentLayout& layout,
-                                                       const ExtentIdentity& identity) {
-  std::unique_ptr<Extents> extents(new Extents(layout, identity));
+absl::Status Extents::CheckHeaders(Disk* disk, const std::string& folder,
+                                   const ExtentLayout& layout, const ExtentIdentity& identity) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StateArena> blocks,
                        StateArena::New(2 * format::kBlock));
   auto* const found = reinterpret_cast<uint8_t*>(blocks->floats());
   uint8_t* const expected = found + format::kBlock;
   for (const uint32_t slot : {0u, 1u}) {
     const std::string path = PathOf(folder, slot);
-    EPS_ASSIGN_OR_RETURN(extents->files_[slot], disk->Open(path));
-    AsyncFile* const file = extents->files_[slot].get();
-    if (file->size() < format::kBlock) {
-      return absl::DataLossError(absl::StrCat(path, ": ", layout.file_bytes(), " bytes expected, ",
-                                              file->size(), " found"));
+    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AsyncFile> file, disk->Open(path));
+    if (file->size() >= format::kBlock) {
+      EPS_RETURN_IF_ERROR(ReadBlocking(file.get(), 0, absl::MakeSpan(found, format::kBlock)));
+      FillHeader(layout, identity, slot, expected);
+      EPS_RETURN_IF_ERROR(CheckHeader(path, found, expected));
     }
-    EPS_RETURN_IF_ERROR(ReadBlocking(file, 0, absl::MakeSpan(found, format::kBlock)));
-    FillHeader(layout, identity, slot, expected);
-    EPS_RETURN_IF_ERROR(CheckHeader(path, found, expected));
     if (file->size() != layout.file_bytes()) {
       return absl::DataLossError(absl::StrCat(path, ": ", layout.file_bytes(), " bytes expected, ",
                                               file->size(), " found"));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Extents>> Extents::Open(Disk* disk, const std::string& folder,
+                                                       const ExtentLayout& layout,
+                                                       const ExtentIdentity& identity) {
+  std::unique_ptr<Extents> extents(new Extents(layout, identity));
+  for (const uint32_t slot : {0u, 1u}) {
+    EPS_ASSIGN_OR_RETURN(extents->files_[slot], disk->Open(PathOf(folder, slot)));
   }
   return extents;
 }

@@ -83,8 +83,11 @@ class Extents {
   // Makes both files, durably. ResourceExhausted with the bytes that are missing.
   static absl::Status Create(Disk* disk, const std::string& folder, const ExtentLayout& layout,
                              const ExtentIdentity& identity);
-  // Opens both and checks their headers: NotFound; DataLoss if one is damaged; FailedPrecondition
-  // with both values if it is of another job, shard, number of shards, folder or format.
+  // Checks both headers: NotFound; DataLoss if one is damaged; FailedPrecondition with both values
+  // if it is of another job, shard, number of shards, folder or format.
+  static absl::Status CheckHeaders(Disk* disk, const std::string& folder,
+                                   const ExtentLayout& layout, const ExtentIdentity& identity);
+  // REQUIRES CheckHeaders. Does not wait for any transfer.
   static absl::StatusOr<std::unique_ptr<Extents>> Open(Disk* disk, const std::string& folder,
                                                        const ExtentLayout& layout,
                                                        const ExtentIdentity& identity);

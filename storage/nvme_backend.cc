@@ -370,16 +370,16 @@ uint64_t NewNonce() {
 }
 
 // Removes what an attempt to create the job left, and makes its files.
-absl::Status CreateExtents(const NvmeOptions& options, const ExtentLayout& layout,
+absl::Status CreateExtents(const NvmeOptions& options, Disk* disk, const ExtentLayout& layout,
                            const ExtentIdentity& identity) {
-  EPS_RETURN_IF_ERROR(options.disk->CreateFolder(options.folder));
-  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> names, options.disk->List(options.folder));
+  EPS_RETURN_IF_ERROR(disk->CreateFolder(options.folder));
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> names, disk->List(options.folder));
   for (const char* const ours : extent_format::kFileNames) {
     if (std::find(names.begin(), names.end(), ours) == names.end()) continue;
-    EPS_RETURN_IF_ERROR(options.disk->Remove(absl::StrCat(options.folder, "/", ours)));
+    EPS_RETURN_IF_ERROR(disk->Remove(absl::StrCat(options.folder, "/", ours)));
   }
   const uint64_t wanted = 2 * layout.file_bytes();
-  EPS_ASSIGN_OR_RETURN(const uint64_t free_bytes, options.disk->FreeBytes(options.folder));
+  EPS_ASSIGN_OR_RETURN(const uint64_t free_bytes, disk->FreeBytes(options.folder));
   if (wanted > free_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         options.folder, ": two slots of ", layout.file_bytes(), " bytes want ", wanted,
@@ -387,7 +387,7 @@ absl::Status CreateExtents(const NvmeOptions& options, const ExtentLayout& layou
         " are missing; free them, choose another storage.path, or spread the job over more "
         "servers (servers.addresses)"));
   }
-  return Extents::Create(options.disk, options.folder, layout, identity);
+  return Extents::Create(disk, options.folder, layout, identity);
 }
 
 absl::Status CheckKnown(const CatalogueJob& known, const JobSpec& spec, ShardId shard,
@@ -424,13 +424,15 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewNvmeBackend(
       std::make_unique<nvme::NvmeBackend>(std::move(compute), identity.job, layout, executor,
                                           account, options.catalogue, std::move(done));
   EPS_RETURN_IF_ERROR(backend->Reserve(options.staging_bytes));
+  Disk* const disk =
+      options.blocking_disk_or_null != nullptr ? options.blocking_disk_or_null : options.disk;
   const absl::StatusOr<CatalogueJob> known = options.catalogue->FindJob(identity.job);
   if (known.ok()) {
     EPS_RETURN_IF_ERROR(CheckKnown(*known, spec, shard, shards, options.folder));
     identity.nonce = known->extents_nonce;
   } else if (absl::IsNotFound(known.status())) {
     identity.nonce = NewNonce();
-    EPS_RETURN_IF_ERROR(CreateExtents(options, layout, identity));
+    EPS_RETURN_IF_ERROR(CreateExtents(options, disk, layout, identity));
     CatalogueJob job;
     job.id = identity.job;
     job.spec_text = spec.ToText();
@@ -441,6 +443,7 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewNvmeBackend(
   } else {
     return known.status();
   }
+  EPS_RETURN_IF_ERROR(Extents::CheckHeaders(disk, options.folder, layout, identity));
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<Extents> extents,
                        Extents::Open(options.disk, options.folder, layout, identity));
   EPS_RETURN_IF_ERROR(backend->Adopt(std::move(extents)));

@@ -20,7 +20,10 @@
 namespace eps {
 
 struct NvmeOptions {
-  Disk* disk = nullptr;            // borrowed
+  Disk* disk = nullptr;  // borrowed
+  // The same files for calls that block, where `disk` needs the caller's thread to complete
+  // anything, as in simulations; null: `disk`.
+  Disk* blocking_disk_or_null = nullptr;
   Catalogue* catalogue = nullptr;  // borrowed; no other backend uses it at the same time
   std::string folder;              // of this job's extents, apart from those of other jobs
   // Memory for chunks on their way, charged to the account: at least one chunk with all its arrays;

@@ -10,15 +10,6 @@
 namespace eps::nvme {
 namespace {
 
-std::string NameOf(const CutId& id) {
-  return absl::StrCat("cut of step ", id.step.value(), ", term ", id.term.value());
-}
-
-absl::Status Cancelled(absl::string_view what) {
-  return absl::CancelledError(
-      absl::StrCat(what, " waited for a slot of an older cut, and the job goes back or ends"));
-}
-
 // CRC32C over the footers' own: a CRC over bytes that end with theirs would always be the same.
 template <class Crcs>
 uint32_t CrcOfFooters(const Crcs& crcs) {
@@ -45,6 +36,15 @@ bool IsFatal(const absl::Status& status) {
 }
 
 }  // namespace
+
+std::string NameOf(const CutId& id) {
+  return absl::StrCat("cut of step ", id.step.value(), ", term ", id.term.value());
+}
+
+absl::Status Cancelled(absl::string_view what) {
+  return absl::CancelledError(
+      absl::StrCat(what, " waited for a slot of an older cut, and the job goes back or ends"));
+}
 
 // ---- Cuts.
 

@@ -31,6 +31,10 @@ namespace eps::nvme {
 
 using Outcome = absl::StatusOr<BackendValue>;
 
+std::string NameOf(const CutId& id);
+// Of an operation that waits when the backend is told to be quiet.
+absl::Status Cancelled(absl::string_view what);
+
 // A cut on its way: captures its chunks one by one, then its residuals, syncs and is recorded.
 struct PendingCut {
   OpId op;
