@@ -1,10 +1,12 @@
 #ifndef EPS_STORAGE_CATALOGUE_H_
 #define EPS_STORAGE_CATALOGUE_H_
 
-// What a shard remembers of its jobs apart from tensor bytes, which never come here.
+// What a shard remembers of its jobs apart from tensor bytes, which never come here. The records
+// are described in docs/formats/catalogue.md; the database is behind storage/rocksdb_store.h.
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,7 +25,7 @@ class KeyValueStore {
  public:
   struct Change {
     std::string key;
-    absl::optional<std::string> value;  // nullopt removes the key
+    std::optional<std::string> value;  // nullopt removes the key
   };
 
   virtual ~KeyValueStore() = default;
@@ -67,7 +69,7 @@ class Catalogue {
   absl::StatusOr<std::vector<CatalogueJob>> Jobs() const;
   // NotFound.
   absl::StatusOr<CatalogueJob> FindJob(JobId job) const;
-  // A new job; AlreadyExists.
+  // A new job; AlreadyExists. InvalidArgument if the id is not that of the text.
   absl::Status AddJob(const CatalogueJob& job);
   // The job, its cuts and all else that is known of it.
   absl::Status RemoveJob(JobId job);
@@ -75,12 +77,12 @@ class Catalogue {
   // FailedPrecondition names the promised term if it is later than `term`.
   absl::Status Promise(JobId job, Term term);
 
-  // Ascending.
+  // Ascending; NotFound if the job is not there, as of all that follow.
   absl::StatusOr<std::vector<CatalogueCut>> Cuts(JobId job) const;
   // FailedPrecondition unless it is younger than all others.
   absl::Status AddCut(JobId job, const CatalogueCut& cut);
-  // In one write: promises `term`, and removes all cuts but `base` and those that are older.
-  // NotFound if `base` is not there.
+  // In one write: promises `term`, as Promise does, and removes all cuts but `base` and those that
+  // are older. NotFound if `base` is not there.
   absl::Status Restore(JobId job, const CutId& base, Term term);
   // Removes the cuts that are older than `oldest_kept`.
   absl::Status RemoveCutsBelow(JobId job, const CutId& oldest_kept);
@@ -88,10 +90,6 @@ class Catalogue {
  private:
   KeyValueStore* const store_;
 };
-
-// RocksDB in the folder, which is created if it is missing (storage/rocksdb_store.cc). One process
-// at a time: FailedPrecondition if another one has it open.
-absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& folder);
 
 }  // namespace eps
 

@@ -23,7 +23,7 @@ inline constexpr size_t kDiskBlock = 4096;
 // One open file. Thread-safe. Reads and writes complete by `done` once, on any thread, in any
 // order, and never on the caller's stack; the memory must stay valid until then. A short transfer
 // is finished by the implementation or completes with an error. Errors are Internal with file,
-// operation, offset, length and errno; reading past the end is OutOfRange.
+// operation, offset, length and errno; what lies past the end is OutOfRange.
 class AsyncFile {
  public:
   using Done = std::function<void(absl::Status)>;
@@ -73,7 +73,7 @@ absl::Status WriteBlocking(AsyncFile* file, uint64_t offset, absl::Span<const ui
 absl::Status SyncBlocking(AsyncFile* file);
 
 struct DiskOptions {
-  // Operations in flight per file; more wait in line.
+  // Operations in flight; more wait in line.
   uint32_t queue_depth = 16;
   bool allow_io_uring = true;
 };

@@ -22,6 +22,7 @@ _LIBS = {
     "protobuf": ["protobuf"],
     "rocksdb": ["rocksdb"],
     "spdlog": ["spdlog"],
+    "uring": ["liburing"],
     "yaml": ["yaml-cpp"],
 }
 
