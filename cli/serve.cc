@@ -1,9 +1,24 @@
 #include "cli/serve.h"
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "common/exit_code.h"
+#include "common/status_macros.h"
+#include "eps_server/core/shard_core.h"
 #include "eps_server/shell/server.h"
 
 namespace eps {
+namespace {
+
+absl::StatusOr<uint64_t> CutSteps(const StorageConfig& storage) {
+  uint64_t steps = 0;
+  if (storage.cut_steps == "auto") return CoreLimits::kAutoCuts;
+  if (absl::SimpleAtoi(storage.cut_steps, &steps)) return steps;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "storage.cut_steps: expected auto or a number of steps, found \"", storage.cut_steps, "\""));
+}
+
+}  // namespace
 
 absl::Status RunServe(const Config& config) {
   ServerOptions options;
@@ -13,6 +28,10 @@ absl::Status RunServe(const Config& config) {
   options.insecure = config.servers.insecure;
   options.part_timeout_ms = static_cast<uint64_t>(config.servers.worker_timeout_ms);
   options.jit_depth = static_cast<uint32_t>(config.servers.jit_depth);
+  options.storage.kind = config.storage.kind;
+  options.storage.path = config.storage.path;
+  options.storage.staging_bytes = config.storage.staging;
+  EPS_ASSIGN_OR_RETURN(options.cut_steps, CutSteps(config.storage));
   const int code = RunServer(options, nullptr);
   if (code == 0) return absl::OkStatus();
   return WithExitCode(absl::InternalError(""), static_cast<ExitCode>(code));

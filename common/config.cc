@@ -394,9 +394,19 @@ constexpr Key kKeys[] = {
     MakeKey<Text, &C::quantization, &Quantization::residual>(
         "quantization.residual", "Codec of what topk left out, at its home and on the way there."),
     MakeKey<Text, &C::storage, &StorageConfig::kind>(
-        "storage.kind", "Where a server keeps weights and optimizer state."),
+        "storage.kind",
+        "Where a server keeps weights and optimizer state: dram, or nvme, which survives its "
+        "process."),
     MakeKey<Text, &C::storage, &StorageConfig::path>(
-        "storage.path", "Folder or device of the storage, for kinds that need one."),
+        "storage.path",
+        "Folder of the storage of one server; eps train gives each server that it starts a folder "
+        "in it. Empty: state in checkpoint.dir."),
+    MakeKey<Size, &C::storage, &StorageConfig::staging>(
+        "storage.staging", "Memory of a server for chunks on their way from and to its disk."),
+    MakeKey<Text, &C::storage, &StorageConfig::cut_steps>(
+        "storage.cut_steps",
+        "Steps between cuts, from which a job goes on after a crash; auto: so many that they cost "
+        "at most 1 % of the time; 0: one behind the last step only."),
     MakeKey<Text, &C::checkpoint, &CheckpointConfig::dir>(
         "checkpoint.dir", "Output folder of checkpoints and logs; empty: none are written."),
     MakeKey<Text, &C::checkpoint, &CheckpointConfig::resume>(

@@ -83,8 +83,10 @@ struct QuantizationConfig {
 };
 
 struct StorageConfig {
-  std::string kind = "dram";
+  std::string kind = "dram";  // dram | nvme
   std::string path;
+  uint64_t staging = uint64_t{256} << 20;  // bytes
+  std::string cut_steps = "auto";          // auto | a number
 };
 
 struct CheckpointConfig {

@@ -22,6 +22,10 @@ std::string CutsPrefix(JobId job) { return absl::StrFormat("cut/%016x/", job.val
 std::string CutKey(JobId job, const CutId& id) {
   return absl::StrFormat("cut/%016x/%016x/%016x", job.value(), id.step.value(), id.term.value());
 }
+std::string RecordsPrefix(JobId job) { return absl::StrFormat("record/%016x/", job.value()); }
+std::string RecordKey(JobId job, uint64_t number) {
+  return absl::StrFormat("record/%016x/%016x", job.value(), number);
+}
 
 std::string Describe(const CutId& id) {
   return absl::StrCat("step ", id.step.value(), " of term ", id.term.value());
@@ -188,6 +192,8 @@ std::string EncodeCut(const CatalogueCut& cut) {
   writer.U64(cut.border.version.value());
   writer.U64(cut.border.update);
   writer.F64(cut.border.lagged_norm);
+  writer.U32(cut.border.opened ? 1 : 0);
+  writer.U64(cut.records);
   writer.U32(cut.extents_crc32c);
   writer.U32(cut.residuals_slot);
   writer.U64(cut.residuals_bytes);
@@ -217,6 +223,9 @@ absl::StatusOr<CatalogueCut> DecodeCut(JobId job, absl::string_view key, absl::s
   cut.border.version = Version(reader.U64());
   cut.border.update = reader.U64();
   cut.border.lagged_norm = reader.F64();
+  const uint32_t opened = reader.U32();
+  cut.border.opened = opened != 0;
+  cut.records = reader.U64();
   cut.extents_crc32c = reader.U32();
   cut.residuals_slot = reader.U32();
   cut.residuals_bytes = reader.U64();
@@ -224,6 +233,7 @@ absl::StatusOr<CatalogueCut> DecodeCut(JobId job, absl::string_view key, absl::s
   const uint32_t chunks = reader.U32();
   const absl::string_view bits = reader.Text((uint64_t{chunks} + 7) / 8);
   if (!reader.complete()) return Damaged(key, "its fields do not fill it");
+  if (opened > 1) return Damaged(key, absl::StrCat("neither opened nor not: ", opened));
   if (chunks % 8 != 0 && static_cast<uint8_t>(bits.back()) >> (chunks % 8) != 0) {
     return Damaged(key, "slots of more chunks than it has");
   }
@@ -283,6 +293,8 @@ absl::Status Catalogue::RemoveJob(JobId job) {
   if (found.empty()) return FindJob(job).status();
   std::vector<Change> changes = {{JobKey(job), std::nullopt}};
   for (const auto& cut : cuts) changes.push_back({cut.first, std::nullopt});
+  EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(RecordsPrefix(job)));
+  for (const auto& record : records) changes.push_back({record.first, std::nullopt});
   return store_->Write(changes);
 }
 
@@ -305,16 +317,43 @@ absl::StatusOr<std::vector<CatalogueCut>> Catalogue::Cuts(JobId job) const {
   return cuts;
 }
 
-absl::Status Catalogue::AddCut(JobId job, const CatalogueCut& cut) {
+absl::Status Catalogue::AddCut(JobId job, const CatalogueCut& cut,
+                               const std::vector<std::string>& records) {
   EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, Cuts(job));
   if (!cuts.empty() && !(cuts.back().border.id < cut.border.id)) {
     return absl::FailedPreconditionError(
         absl::StrFormat("job %016x: the cut behind %s is not younger than that behind %s",
                         job.value(), Describe(cut.border.id), Describe(cuts.back().border.id)));
   }
+  CatalogueCut numbered = cut;
+  numbered.records = cuts.empty() ? 0 : cuts.back().records;
+  std::vector<Change> changes;
+  for (const std::string& record : records) {
+    std::string key = RecordKey(job, numbered.records++);
+    std::string sealed = Seal(key, record);
+    changes.push_back({std::move(key), std::move(sealed)});
+  }
   std::string key = CutKey(job, cut.border.id);
-  std::string record = Seal(key, EncodeCut(cut));
-  return store_->Write({{std::move(key), std::move(record)}});
+  std::string sealed = Seal(key, EncodeCut(numbered));
+  changes.push_back({std::move(key), std::move(sealed)});
+  return store_->Write(changes);
+}
+
+absl::StatusOr<std::vector<std::string>> Catalogue::Records(JobId job,
+                                                            const CatalogueCut& cut) const {
+  EPS_ASSIGN_OR_RETURN(const auto stored, store_->Scan(RecordsPrefix(job)));
+  std::vector<std::string> records;
+  for (const auto& record : stored) {
+    if (records.size() == cut.records) break;
+    const std::string expected = RecordKey(job, records.size());
+    if (record.first != expected) return Damaged(expected, "it is missing");
+    EPS_ASSIGN_OR_RETURN(const absl::string_view text, Unseal(record.first, record.second));
+    records.emplace_back(text);
+  }
+  if (records.size() < cut.records) {
+    return Damaged(RecordKey(job, records.size()), "it is missing");
+  }
+  return records;
 }
 
 absl::Status Catalogue::Restore(JobId job, const CutId& base, Term term) {
@@ -324,14 +363,21 @@ absl::Status Catalogue::Restore(JobId job, const CutId& base, Term term) {
   found.promised = term;
   std::vector<Change> changes = {PutJob(found)};
   bool base_is_there = false;
+  uint64_t kept = 0;
+  uint64_t records = 0;
   for (const CatalogueCut& cut : cuts) {
-    if (cut.border.id == base) base_is_there = true;
+    if (cut.border.id == base) {
+      base_is_there = true;
+      kept = cut.records;
+    }
+    records = cut.records;
     if (base < cut.border.id) changes.push_back({CutKey(job, cut.border.id), std::nullopt});
   }
   if (!base_is_there) {
     return absl::NotFoundError(
         absl::StrFormat("job %016x has no cut behind %s", job.value(), Describe(base)));
   }
+  for (; kept < records; ++kept) changes.push_back({RecordKey(job, kept), std::nullopt});
   return store_->Write(changes);
 }
 

@@ -56,6 +56,7 @@ struct CatalogueCut {
   uint32_t residuals_slot = 0;   // of the area of residuals
   uint64_t residuals_bytes = 0;  // 0: none
   uint32_t residuals_crc32c = 0;
+  uint64_t records = 0;  // of steps, from the job's beginning up to the border
 };
 
 // Typed access to a KeyValueStore; keeps nothing in memory. Thread-compatible. Every change is one
@@ -79,10 +80,13 @@ class Catalogue {
 
   // Ascending; NotFound if the job is not there, as of all that follow.
   absl::StatusOr<std::vector<CatalogueCut>> Cuts(JobId job) const;
+  // With the records since the cut before it, whose number it adds up (cut.records is not read).
   // FailedPrecondition unless it is younger than all others.
-  absl::Status AddCut(JobId job, const CatalogueCut& cut);
+  absl::Status AddCut(JobId job, const CatalogueCut& cut, const std::vector<std::string>& records);
+  // The first cut.records records, in order. DataLoss if one of them is missing.
+  absl::StatusOr<std::vector<std::string>> Records(JobId job, const CatalogueCut& cut) const;
   // In one write: promises `term`, as Promise does, and removes all cuts but `base` and those that
-  // are older. NotFound if `base` is not there.
+  // are older, with the records that are only of removed ones. NotFound if `base` is not there.
   absl::Status Restore(JobId job, const CutId& base, Term term);
   // Removes the cuts that are older than `oldest_kept`.
   absl::Status RemoveCutsBelow(JobId job, const CutId& oldest_kept);

@@ -17,7 +17,7 @@ class CatalogueTest : public testing::Test {
   void AddJobWithCuts(const CatalogueJob& job, std::vector<std::pair<uint64_t, uint64_t>> cuts) {
     ASSERT_EQ(catalogue.AddJob(job), absl::OkStatus());
     for (const auto& cut : cuts) {
-      ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(cut.first, cut.second)), absl::OkStatus());
+      ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(cut.first, cut.second), {}), absl::OkStatus());
     }
   }
 
@@ -60,7 +60,7 @@ TEST_F(CatalogueTest, EveryNumberSurvivesAtItsLimits) {
     cut.slot.assign(chunks, true);
     cut.border.update = std::numeric_limits<uint64_t>::max();
     cut.border.lagged_norm = std::numeric_limits<double>::denorm_min();
-    ASSERT_EQ(catalogue.AddCut(job.id, cut), absl::OkStatus());
+    ASSERT_EQ(catalogue.AddCut(job.id, cut, {}), absl::OkStatus());
     EXPECT_EQ(catalogue.Cuts(job.id)->back(), cut);
   }
 }
@@ -77,11 +77,11 @@ TEST_F(CatalogueTest, CutsAreInOrderOfAge) {
 TEST_F(CatalogueTest, ACutHasToBeTheYoungest) {
   AddJobWithCuts(job, {{5, 2}});
   for (const CatalogueCut& late : {SampleCut(5, 2), SampleCut(4, 3), SampleCut(5, 1)}) {
-    const absl::Status status = catalogue.AddCut(job.id, late);
+    const absl::Status status = catalogue.AddCut(job.id, late, {});
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(status.message(), HasSubstr("step 5 of term 2"));
   }
-  EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(5, 3)), absl::OkStatus());
+  EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(5, 3), {}), absl::OkStatus());
 }
 
 TEST_F(CatalogueTest, AJobIsAddedOnceAndUnderItsId) {
@@ -100,7 +100,7 @@ TEST_F(CatalogueTest, WhatIsNotThereIsNotFound) {
   const auto not_found = absl::StatusCode::kNotFound;
   EXPECT_EQ(catalogue.FindJob(job.id).status().code(), not_found);
   EXPECT_EQ(catalogue.Cuts(job.id).status().code(), not_found);
-  EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(1, 1)).code(), not_found);
+  EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(1, 1), {}).code(), not_found);
   EXPECT_EQ(catalogue.Promise(job.id, Term(1)).code(), not_found);
   EXPECT_EQ(catalogue.RemoveJob(job.id).code(), not_found);
   EXPECT_EQ(catalogue.Restore(job.id, {Step(1), Term(1)}, Term(2)).code(), not_found);
@@ -135,7 +135,26 @@ TEST_F(CatalogueTest, RestoreIsOneWriteAndKillsWhatIsYounger) {
   EXPECT_EQ(catalogue.Restore(job.id, {Step(6), Term(2)}, Term(4)).code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(catalogue.FindJob(job.id)->promised, Term(3));
-  EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(9, 3)), absl::OkStatus());
+  EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(9, 3), {}), absl::OkStatus());
+}
+
+TEST_F(CatalogueTest, RecordsOfStepsBelongToTheCutThatBroughtThemAndToLaterOnes) {
+  AddJobWithCuts(job, {{0, 1}});
+  ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(2, 1), {"one", "two"}), absl::OkStatus());
+  ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(3, 1), {"three"}), absl::OkStatus());
+  std::vector<CatalogueCut> cuts = *catalogue.Cuts(job.id);
+  ASSERT_EQ(cuts.size(), 3u);
+  EXPECT_THAT(*catalogue.Records(job.id, cuts[0]), ElementsAre());
+  EXPECT_THAT(*catalogue.Records(job.id, cuts[1]), ElementsAre("one", "two"));
+  EXPECT_THAT(*catalogue.Records(job.id, cuts[2]), ElementsAre("one", "two", "three"));
+  // Older cuts that go take none of them away; those that a restore kills do.
+  ASSERT_EQ(catalogue.RemoveCutsBelow(job.id, {Step(2), Term(1)}), absl::OkStatus());
+  ASSERT_EQ(catalogue.Restore(job.id, {Step(2), Term(1)}, Term(2)), absl::OkStatus());
+  ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(3, 2), {"other"}), absl::OkStatus());
+  cuts = *catalogue.Cuts(job.id);
+  EXPECT_THAT(*catalogue.Records(job.id, cuts.back()), ElementsAre("one", "two", "other"));
+  cuts.back().records = 4;
+  EXPECT_EQ(catalogue.Records(job.id, cuts.back()).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(CatalogueTest, RemovesCutsBelow) {
@@ -298,7 +317,7 @@ TEST_F(CatalogueTest, ErrorsOfTheStoreAreHandedOn) {
   store.fail = absl::InternalError("broken");
   EXPECT_EQ(catalogue.Jobs().status(), store.fail);
   EXPECT_EQ(catalogue.Cuts(job.id).status(), store.fail);
-  EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(4, 1)), store.fail);
+  EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(4, 1), {}), store.fail);
   EXPECT_EQ(catalogue.RemoveJob(job.id), store.fail);
 }
 

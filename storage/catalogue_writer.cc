@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   for (;;) {
     ++step;
     absl::Status status = catalogue.Promise(job.id, eps::Term(step));
-    if (status.ok()) status = catalogue.AddCut(job.id, eps::SampleCut(step, step));
+    if (status.ok()) status = catalogue.AddCut(job.id, eps::SampleCut(step, step), {});
     if (status.ok() && step > 2) {
       status = catalogue.RemoveCutsBelow(job.id, {eps::Step(step - 1), eps::Term(step - 1)});
     }

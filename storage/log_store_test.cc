@@ -54,7 +54,7 @@ TEST(LogStore, IsTheCataloguesStore) {
     Catalogue catalogue(store->get());
     ASSERT_EQ(catalogue.AddJob(job), absl::OkStatus());
     for (uint64_t step = 0; step < 40; ++step) {
-      ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(step, 1)), absl::OkStatus());
+      ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(step, 1), {}), absl::OkStatus());
       if (step > 1) {
         ASSERT_EQ(catalogue.RemoveCutsBelow(job.id, {Step(step - 1), Term(1)}), absl::OkStatus());
       }

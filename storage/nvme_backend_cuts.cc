@@ -53,7 +53,7 @@ void NvmeBackend::Cut(OpId op, CutRequest request) {
   PendingCut* const raw = cut.get();
   cut->op = op;
   cut->request = std::move(request);
-  cut->residuals.emplace(cut->request.residuals);
+  cut->residuals.emplace(cut->request.content.residuals);
   MutexLock lock(&mu_);
   ++pending_;
   cut->kept = table_.Begin(cut->request.border);
@@ -170,7 +170,7 @@ void NvmeBackend::RecordCut(PendingCut* cut) {
   const absl::Status failed = failure();
   if (!failed.ok()) return EndCut(failed);
   cut->kept->record.extents_crc32c = CrcOfFooters(cut->footers);
-  EndCut(catalogue_->AddCut(job_, cut->kept->record));
+  EndCut(catalogue_->AddCut(job_, cut->kept->record, cut->request.content.records));
 }
 
 void NvmeBackend::EndCut(absl::Status status) {
@@ -287,7 +287,9 @@ void NvmeBackend::Recover(OpId op) {
 
 void NvmeBackend::CheckCuts(OpId op, std::shared_ptr<RecoveredState> state,
                             std::vector<CatalogueCut> left) {
-  if (left.empty()) return Complete(op, BackendValue(std::move(*state)));
+  if (left.empty()) {
+    return Complete(op, BackendValue(std::shared_ptr<const RecoveredState>(std::move(state))));
+  }
   auto scan = std::make_shared<Scan>();
   scan->cut = left.front();
   scan->part = Extents::Part::kFooter;
@@ -405,13 +407,23 @@ absl::Status NvmeBackend::BeginRestore(const CutId& base, Term term, CatalogueCu
                                           " bytes, and room for ", layout_.residual_bytes()));
 }
 
+void NvmeBackend::CompleteRestore(OpId op, const CatalogueCut& record,
+                                  std::vector<CutResidual> residuals) {
+  absl::StatusOr<std::vector<std::string>> records = catalogue_->Records(job_, record);
+  if (!records.ok()) return Refuse(op, records.status());
+  auto content = std::make_shared<CutContent>();
+  content->residuals = std::move(residuals);
+  content->records = *std::move(records);
+  Complete(op, BackendValue(std::shared_ptr<const CutContent>(std::move(content))));
+}
+
 void NvmeBackend::ReadResiduals(OpId op, const CatalogueCut& record,
                                 std::shared_ptr<ResidualReader> reader, uint8_t* buffer,
                                 uint64_t at) {
   AsyncFile* const file = extents_->file(record.residuals_slot);
-  const auto end = [=](absl::StatusOr<CutResiduals> outcome) {
+  const auto end = [=](absl::StatusOr<std::vector<CutResidual>> outcome) {
     staging_->Release(buffer);
-    if (outcome.ok()) return Complete(op, BackendValue(std::move(*outcome)));
+    if (outcome.ok()) return CompleteRestore(op, record, std::move(*outcome));
     Refuse(op,
            absl::Status(outcome.status().code(),
                         absl::StrCat(file->path(), ": residuals at offset ",

@@ -137,6 +137,7 @@ class NvmeBackend final : public StateBackend {
   absl::Status CheckScanned(Scan* scan, uint32_t index, const uint8_t* buffer) const;
   void EndScanned(Scan* scan, const absl::Status& status) EPS_EXCLUDES(mu_);
   absl::Status BeginRestore(const CutId& base, Term term, CatalogueCut* record) EPS_EXCLUDES(mu_);
+  void CompleteRestore(OpId op, const CatalogueCut& record, std::vector<CutResidual> residuals);
   void ReadResiduals(OpId op, const CatalogueCut& record, std::shared_ptr<ResidualReader> reader,
                      uint8_t* buffer, uint64_t at) EPS_EXCLUDES(mu_);
 

@@ -24,7 +24,8 @@ std::unique_ptr<NvmeProcess> CutOnce(NvmeWorld* world) {
   EXPECT_TRUE(process->status().ok()) << process->status();
   process->WriteAll(Version(1));
   CutRequest cut = CutAt(1, 1, 1);
-  cut.residuals = SomeResiduals(7);
+  cut.content.residuals = SomeResiduals(7);
+  cut.content.records = {"step 1", ""};
   const absl::Status status = process->Cut(cut);
   EXPECT_TRUE(status.ok()) << status;
   return process;
@@ -46,8 +47,10 @@ TEST(NvmeCut, IsWhatAnotherProcessFindsAndRestores) {
   EXPECT_EQ(found->cuts[0].lagged_norm, 0.5);
   EXPECT_THAT(std::string(next.State(ChunkId(0), Version(1)).status().message()),
               HasSubstr("it has no content yet"));
-  const auto residuals = next.Restore(found->cuts[0].id, Term(2));
-  ASSERT_TRUE(residuals.ok()) << residuals.status();
+  const auto content = next.Restore(found->cuts[0].id, Term(2));
+  ASSERT_TRUE(content.ok()) << content.status();
+  const std::vector<CutResidual>* const residuals = &content->residuals;
+  EXPECT_THAT(content->records, testing::ElementsAre("step 1", ""));
   const auto expected = SomeResiduals(7);
   ASSERT_EQ(residuals->size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -149,7 +152,7 @@ TEST(NvmeCut, WaitsForTheSlotOfItsResidualsAndRefusesTooMany) {
   NvmeWorld world;
   auto process = CutOnce(&world);
   CutRequest request = CutAt(2, 1, 1);
-  request.residuals = SomeResiduals(8);
+  request.content.residuals = SomeResiduals(8);
   ASSERT_TRUE(process->Cut(request).ok());
   request.border.id.step = Step(3);
   const OpId third = process->Next();
@@ -162,7 +165,8 @@ TEST(NvmeCut, WaitsForTheSlotOfItsResidualsAndRefusesTooMany) {
   process->backend().Recycle({Step(2), Term(1)});
   EXPECT_TRUE(process->Await(third).status.ok());
   request.border.id.step = Step(4);
-  request.residuals = {{ChunkId(0), StageId(0), PartId(0), Bytes::CopyOf(std::string(20000, 'x'))}};
+  request.content.residuals = {
+      {ChunkId(0), StageId(0), PartId(0), Bytes::CopyOf(std::string(20000, 'x'))}};
   const absl::Status refused = process->Cut(request);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("residuals of 20024 bytes, and room for "));

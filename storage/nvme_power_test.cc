@@ -75,7 +75,7 @@ class Story {
     process->backend().Recover(op);
     const auto recovered = Outcome(process, op);
     if (recovered == nullptr) return;
-    const RecoveredState state = std::get<RecoveredState>(recovered->value);
+    const RecoveredState state = *std::get<std::shared_ptr<const RecoveredState>>(recovered->value);
     ASSERT_GE(state.promised, term_);
     if (state.cuts.empty()) {
       ASSERT_FALSE(floor_.has_value()) << "a cut that had completed is lost";
@@ -133,7 +133,7 @@ class Story {
       EXPECT_TRUE(std::get<Bytes>(found->value).view() == snapshot.chunks.at(id.value()))
           << "chunk " << id << " of the cut of step " << base.step;
     }
-    const auto& residuals = std::get<CutResiduals>(restored->value);
+    const auto& residuals = std::get<std::shared_ptr<const CutContent>>(restored->value)->residuals;
     const auto expected = snapshot.residual_seed == 0 ? std::vector<CutResidual>()
                                                       : SomeResiduals(snapshot.residual_seed);
     EXPECT_EQ(residuals.size(), expected.size());
@@ -178,7 +178,7 @@ class Story {
     snapshot.version = version_;
     if (random_.Below(3) > 0) {
       snapshot.residual_seed = 1 + random_.Below(1000);
-      request.residuals = SomeResiduals(snapshot.residual_seed);
+      request.content.residuals = SomeResiduals(snapshot.residual_seed);
     }
     std::vector<OpId> reads;
     for (const ChunkId id : world_.owned) {

@@ -98,7 +98,7 @@ TEST_P(NvmeRealTest, HasTheBitsOfDramAndKeepsThem) {
     }
     cut = nvme_.Next();
     CutRequest request = CutAt(step, 1, step);
-    request.residuals = SomeResiduals(step);
+    request.content.residuals = SomeResiduals(step);
     nvme->Cut(cut, request);
   }
   EXPECT_TRUE(nvme_.Take(cut).status.ok());
@@ -106,13 +106,13 @@ TEST_P(NvmeRealTest, HasTheBitsOfDramAndKeepsThem) {
   nvme = Open();
   OpId op = nvme_.Next();
   nvme->Recover(op);
-  const auto found = std::get<RecoveredState>(nvme_.Take(op).value);
+  const auto found = *std::get<std::shared_ptr<const RecoveredState>>(nvme_.Take(op).value);
   ASSERT_EQ(found.cuts.size(), 2u);
   op = nvme_.Next();
   nvme->Restore(op, found.cuts.back().id, Term(2));
   const BackendDone restored = nvme_.Take(op);
   ASSERT_TRUE(restored.status.ok()) << restored.status;
-  EXPECT_EQ(std::get<CutResiduals>(restored.value).size(), 3u);
+  EXPECT_EQ(std::get<std::shared_ptr<const CutContent>>(restored.value)->residuals.size(), 3u);
   for (const ChunkId id : owned_) {
     EXPECT_TRUE(State(nvme.get(), &nvme_, id, Version(kSteps)) ==
                 State(dram.get(), &dram_, id, Version(kSteps)))

@@ -165,14 +165,14 @@ class NvmeProcess {
     backend_->Recover(op);
     BackendDone done = Await(op);
     if (!done.status.ok()) return done.status;
-    return std::get<RecoveredState>(std::move(done.value));
+    return *std::get<std::shared_ptr<const RecoveredState>>(done.value);
   }
-  absl::StatusOr<CutResiduals> Restore(const CutId& base, Term term) {
+  absl::StatusOr<CutContent> Restore(const CutId& base, Term term) {
     const OpId op = Next();
     backend_->Restore(op, base, term);
     BackendDone done = Await(op);
     if (!done.status.ok()) return done.status;
-    return std::get<CutResiduals>(std::move(done.value));
+    return *std::get<std::shared_ptr<const CutContent>>(done.value);
   }
   absl::Status Quiesce() {
     const OpId op = Next();

@@ -159,7 +159,7 @@ std::string UsedCatalogue(const std::string& name, std::vector<CatalogueCut>* cu
     if (opened == 0) EPS_CHECK(catalogue.AddJob(job).ok());
     for (uint64_t i = 0; i < 3; ++i) {
       cuts->push_back(SampleCut(opened * 3 + i, 1));
-      EPS_CHECK(catalogue.AddCut(job.id, cuts->back()).ok());
+      EPS_CHECK(catalogue.AddCut(job.id, cuts->back(), {}).ok());
     }
   }
   return folder;

@@ -15,10 +15,35 @@ namespace {
 // A border may still be exported while the step behind it has its norm.
 constexpr size_t kNormsKept = 4;
 
+// As CoreLimits::kAutoCuts.
+constexpr uint64_t kAutoCuts = UINT64_MAX;
+constexpr uint64_t kFirstInterval = 10;  // until a cut was measured
+constexpr double kCutsPerTime = 100;     // 1 %
+constexpr double kLongestInterval = 1000;
+
 }  // namespace
 
-Lead::Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards, uint64_t cut_steps)
-    : spec_(spec), chunks_(chunks), shards_(shards), cut_steps_(cut_steps), imported_(shards) {}
+CutPlan::CutPlan(uint64_t cut_steps)
+    : cuts_(true),
+      auto_(cut_steps == kAutoCuts),
+      interval_(auto_ ? kFirstInterval : cut_steps) {}
+
+bool CutPlan::Due(uint64_t step, uint64_t last_step) const {
+  if (!cuts_) return false;
+  if (step == last_step) return true;
+  if (auto_) return step >= last_cut_ + interval_;
+  // Multiples: a run that was stopped cuts where an undisturbed one does.
+  return interval_ > 0 && step % interval_ == 0;
+}
+
+void CutPlan::OnMeasured(double cut_seconds, double step_seconds) {
+  if (!auto_ || step_seconds <= 0) return;
+  const double steps = std::ceil(kCutsPerTime * cut_seconds / step_seconds);
+  interval_ = static_cast<uint64_t>(std::min(std::max(steps, 1.0), kLongestInterval));
+}
+
+Lead::Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards, CutPlan cuts)
+    : spec_(spec), chunks_(chunks), shards_(shards), cuts_(cuts), imported_(shards) {}
 
 absl::StatusOr<bool> Lead::OnImported(ShardId shard, const v1::Imported& imported,
                                       uint64_t now_ms) {
@@ -41,6 +66,7 @@ absl::StatusOr<bool> Lead::OnImported(ShardId shard, const v1::Imported& importe
   base_step_ = imported.step();
   last_update_ = imported.update();
   next_decision_ = next_record_ = base_step_ + 1;
+  cuts_.OnDecided(base_step_);
   last_record_ms_ = now_ms;
   norms_[base_step_] = imported_[0]->lagged_norm();
   last_norm_step_ = base_step_;
@@ -137,8 +163,7 @@ bool Lead::Skips(uint64_t step) const {
 v1::Decision Lead::Decide(uint64_t step) const {
   v1::Decision decision;
   decision.set_step(step);
-  // Absolute multiples: a run that was stopped cuts where an undisturbed one does.
-  decision.set_cut(cut_steps_ > 0 && (step % cut_steps_ == 0 || step == spec_.training.steps));
+  decision.set_cut(cuts_.Due(step, spec_.training.steps));
   if (Skips(step)) {
     decision.set_skip(true);
     decision.set_update(last_update_);
@@ -167,6 +192,7 @@ std::vector<v1::Decision> Lead::TakeDecisions() {
   if (!open_) return decisions;
   while (next_decision_ <= spec_.training.steps && Decidable(next_decision_)) {
     decisions.push_back(Decide(next_decision_));
+    if (decisions.back().cut()) cuts_.OnDecided(next_decision_);
     At(next_decision_).decision = decisions.back();
     last_update_ = decisions.back().update();
     ++next_decision_;
@@ -206,7 +232,8 @@ std::vector<v1::StepRecord> Lead::TakeRecords(Term term, uint64_t now_ms) {
     }
     v1::StepRecord record = Record(next_record_, open);
     record.set_term(term.value());
-    record.set_step_seconds(static_cast<double>(now_ms - last_record_ms_) / 1e3);
+    step_seconds_ = static_cast<double>(now_ms - last_record_ms_) / 1e3;
+    record.set_step_seconds(step_seconds_);
     last_record_ms_ = now_ms;
     records.push_back(std::move(record));
     steps_.erase(it);

@@ -19,11 +19,31 @@
 
 namespace eps {
 
+// Which steps end with a cut. Plain value.
+class CutPlan {
+ public:
+  CutPlan() = default;  // none does
+  // As CoreLimits::cut_steps. The last step of a job always does.
+  explicit CutPlan(uint64_t cut_steps);
+
+  bool Due(uint64_t step, uint64_t last_step) const;
+  void OnDecided(uint64_t step) { last_cut_ = step; }
+  // How long the shards took for a cut, from the border on, and a step takes. With auto, cuts are
+  // from now on so far apart that they would take 1 % of the time if training waited for them.
+  void OnMeasured(double cut_seconds, double step_seconds);
+  uint64_t interval() const { return interval_; }
+
+ private:
+  bool cuts_ = false;
+  bool auto_ = false;
+  uint64_t interval_ = 0;  // 0: the last step only
+  uint64_t last_cut_ = 0;  // of auto
+};
+
 // Thread-compatible. `spec` is borrowed and outlives it.
 class Lead {
  public:
-  // Every `cut_steps`-th decision, and the last one, asks for a cut; 0: none does.
-  Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards, uint64_t cut_steps);
+  Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards, CutPlan cuts);
 
   // A shard holds the state of a border. True when all shards do: the job opens behind it.
   // FailedPrecondition if it is not the border that the others hold.
@@ -47,6 +67,9 @@ class Lead {
   // The gradient norm of a step, one of the last few; 0 if it is not known. Of a skipped step it is
   // that of the one before, as if the step had never been.
   double NormOf(uint64_t step) const;
+  CutPlan& cuts() { return cuts_; }
+  // Of the last step that was recorded.
+  double step_seconds() const { return step_seconds_; }
   // "shard 1: gradient statistics of step 7", or empty: what the oldest open record waits for.
   std::string WaitsFor() const;
 
@@ -72,7 +95,7 @@ class Lead {
   const JobSpec& spec_;
   const uint32_t chunks_;
   const uint32_t shards_;
-  const uint64_t cut_steps_;
+  CutPlan cuts_;
   std::vector<std::optional<v1::Imported>> imported_;
   bool open_ = false;
   uint64_t base_step_ = 0;    // the border behind which the job opened
@@ -80,6 +103,7 @@ class Lead {
   uint64_t next_decision_ = 0;
   uint64_t next_record_ = 0;
   uint64_t last_record_ms_ = 0;
+  double step_seconds_ = 0;
   uint64_t last_norm_step_ = 0;
   std::map<uint64_t, double> norms_;    // of the last steps with complete statistics
   std::map<uint64_t, OpenStep> steps_;  // decided or heard of, not yet recorded

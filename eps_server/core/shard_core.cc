@@ -100,12 +100,9 @@ ShardCore::Impl::Impl(Options options)
   }
   sum_squares_.assign(owned_.size(), 0.0);
   if (options_.shard == ShardId(0)) {
-    // A durable job that makes no cuts on its way makes one at its end.
-    const uint64_t cut_steps = !durable()                       ? 0
-                               : options_.limits.cut_steps == 0 ? UINT64_MAX
-                                                                : options_.limits.cut_steps;
     lead_ = std::make_unique<Lead>(spec_, static_cast<uint32_t>(chunks_.chunks().size()),
-                                   static_cast<uint32_t>(options_.servers.size()), cut_steps);
+                                   static_cast<uint32_t>(options_.servers.size()),
+                                   durable() ? CutPlan(options_.limits.cut_steps) : CutPlan());
     if (durable()) recovery_ = std::make_unique<Recovery>(options_.servers);
   }
   if (durable()) {

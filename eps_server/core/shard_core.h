@@ -26,8 +26,9 @@ struct CoreLimits {
   // Stages quantized ahead of the first fetch of them; 0: when they are fetched.
   uint32_t jit_depth = 0;
   // Every so many steps the border is made durable, if the backend can; 0: only what was imported,
-  // and the end. Asked of the lead.
+  // and the end; kAutoCuts: so many that they take at most 1 % of the time. Asked of the lead.
   uint64_t cut_steps = 0;
+  static constexpr uint64_t kAutoCuts = UINT64_MAX;
 };
 
 // With caps.durable the first event is Opened, and the state is RECOVERING until all shards have

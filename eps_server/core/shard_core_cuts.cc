@@ -282,6 +282,7 @@ void ShardCore::Impl::StartCut(CutBorder border, std::optional<StreamId> import)
   for (; durable_records_ < records_.size(); ++durable_records_) {
     request.content.records.push_back(records_[durable_records_].SerializeAsString());
   }
+  cut_begun_ms_ = now_ms_;
   TraceIt(TraceAction::Kind::kCut, border.id.step.value(), border.version);
   StartOp(CutOp{border.id, import}, backend_call::Cut{std::move(request)});
 }
@@ -303,6 +304,8 @@ void ShardCore::Impl::OnCutDone(const CutOp& op, const BackendDone& done) {
 
 void ShardCore::Impl::OnDurable(ShardId shard, const CutId& cut) {
   if (!recovery_->OnDurable(shard, cut)) return;
+  lead_->cuts().OnMeasured(static_cast<double>(now_ms_ - cut_begun_ms_) / 1e3,
+                           lead_->step_seconds());
   v1::ShardMessage message = NewMessage();
   *message.mutable_watermark()->mutable_cut() = ToProto(*recovery_->watermark());
   Broadcast(message);

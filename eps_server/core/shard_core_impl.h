@@ -319,6 +319,7 @@ class ShardCore::Impl {
   std::optional<CutId> base_cut_;         // behind which the term goes on
   std::optional<CutBorder> pending_cut_;  // to be begun before an update
   std::optional<CutId> last_durable_;
+  uint64_t cut_begun_ms_ = 0;
   size_t durable_records_ = 0;          // of records_, in a cut
   std::unique_ptr<Recovery> recovery_;  // null on other shards than the lead
   std::unique_ptr<Impl> successor_;

@@ -50,7 +50,11 @@ ShellEnvironment ShellEnvironment::Default() {
   environment.new_protocol = [](ShardCore::Options options) -> std::unique_ptr<Protocol> {
     return std::make_unique<CoreProtocol>(std::move(options));
   };
-  environment.new_backend = &NewDramBackend;
+  environment.new_backend = [](const JobSpec& spec, const ChunkMap& chunks,
+                               std::vector<ChunkId> owned, const ShardPlace&, Executor* executor,
+                               MemoryAccount* account, BackendDoneFn done) {
+    return NewDramBackend(spec, chunks, std::move(owned), executor, account, std::move(done));
+  };
   return environment;
 }
 
@@ -64,6 +68,7 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobShell::Create(JobSpec spec,
       [](JobShell* raw) { DestroyLater(raw); });
   EPS_RETURN_IF_ERROR(shell->Reserve());
   shell->StartProtocol(term);
+  if (shell->backend_->caps().durable) shell->Post(event::Opened{});
   return shell;
 }
 
@@ -101,8 +106,12 @@ absl::Status JobShell::Reserve() {
   state_fields_ = rule->fields().size();
   EPS_ASSIGN_OR_RETURN(CodecTable codecs, CodecTable::Build(spec_, chunks_));
   codecs_.emplace(std::move(codecs));
-  const uint64_t budget = ShardCore::ContributionBudget(spec_, chunks_, owned_) +
-                          ShardCore::ResidualBudget(spec_, chunks_, owned_);
+  ShardPlace place;
+  place.shard = shard_;
+  place.shards = static_cast<uint32_t>(servers_.size());
+  place.residual_bytes = ShardCore::ResidualBudget(spec_, chunks_, owned_);
+  const uint64_t budget =
+      ShardCore::ContributionBudget(spec_, chunks_, owned_) + place.residual_bytes;
   MemoryAccount* account = environment_.account;
   // The budget is charged while the state is reserved, so that both together fit; contributions
   // are charged one by one later.
@@ -115,7 +124,7 @@ absl::Status JobShell::Reserve() {
         "; raise servers.memory_limit, or lower training.parts"));
   }
   const uint64_t before = account->live_bytes(MemoryKind::kState);
-  auto backend = environment_.new_backend(spec_, chunks_, owned_, environment_.pool, account,
+  auto backend = environment_.new_backend(spec_, chunks_, owned_, place, environment_.pool, account,
                                           [weak = weak_from_this()](BackendDone done) {
                                             if (auto self = weak.lock())
                                               self->Post(event::OpDone{std::move(done)});
@@ -273,32 +282,16 @@ void JobShell::Execute(const effect::SendState& e) {
 }
 
 void JobShell::Execute(const effect::Start& e) {
-  touched_.store(true, std::memory_order_release);
-  std::visit([&](const auto& call) { Call(e.op, call); }, e.call);
-}
-
-void JobShell::Call(OpId op, const backend_call::Read& call) {
-  backend_->Read(op, call.chunk, call.version, call.codec, call.axis);
-}
-
-void JobShell::Call(OpId op, const backend_call::ReadState& call) {
-  backend_->ReadState(op, call.chunk, call.version);
-}
-
-void JobShell::Call(OpId op, const backend_call::WriteState& call) {
-  if (importing_ != nullptr) import_ops_.emplace(op, *importing_);
-  importing_ = nullptr;
-  backend_->WriteState(op, call.chunk, call.version, call.state);
-}
-
-void JobShell::Call(OpId op, const backend_call::Initialize& call) {
-  backend_->Initialize(op, call.chunk);
-}
-
-void JobShell::Call(OpId op, const backend_call::Stats& call) { backend_->Stats(op, call.request); }
-
-void JobShell::Call(OpId op, const backend_call::Update& call) {
-  backend_->Update(op, call.request);
+  // Looking at what is durable, and promising a term, leaves the state as it is.
+  const bool looks = std::holds_alternative<backend_call::Recover>(e.call) ||
+                     std::holds_alternative<backend_call::Promise>(e.call) ||
+                     std::holds_alternative<backend_call::Quiesce>(e.call);
+  if (!looks) touched_.store(true, std::memory_order_release);
+  if (std::holds_alternative<backend_call::WriteState>(e.call)) {
+    if (importing_ != nullptr) import_ops_.emplace(e.op, *importing_);
+    importing_ = nullptr;
+  }
+  Call(backend_.get(), e.op, e.call);
 }
 
 void JobShell::Execute(const effect::ToShard& e) {

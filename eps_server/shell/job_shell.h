@@ -15,6 +15,7 @@
 #include "common/mutex.h"
 #include "compression/codec_table.h"
 #include "eps_server/core/shard_core.h"
+#include "eps_server/shell/durable_storage.h"
 #include "eps_server/shell/peer_mailbox.h"
 #include "eps_server/shell/stream_sink.h"
 #include "eps_server/shell/timer_queue.h"
@@ -41,9 +42,9 @@ struct ShellEnvironment {
   std::function<void(ExitCode, const std::string& why)> abort;
   // Replaced by tests.
   std::function<std::unique_ptr<Protocol>(ShardCore::Options)> new_protocol;
-  std::function<absl::StatusOr<std::unique_ptr<StateBackend>>(const JobSpec&, const ChunkMap&,
-                                                              std::vector<ChunkId> owned, Executor*,
-                                                              MemoryAccount*, BackendDoneFn)>
+  std::function<absl::StatusOr<std::unique_ptr<StateBackend>>(
+      const JobSpec&, const ChunkMap&, std::vector<ChunkId> owned, const ShardPlace&, Executor*,
+      MemoryAccount*, BackendDoneFn)>
       new_backend;
   // Held until everything that the job owns is freed.
   std::shared_ptr<const void> lifetime;
@@ -106,7 +107,7 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   PeerMailbox& mailbox(ShardId peer) { return *mailboxes_[peer.value()]; }
   // As of the last event. Thread-safe.
   v1::JobState state() const { return state_.load(std::memory_order_acquire); }
-  // Whether nothing was ever asked of the backend: the job holds no state yet.
+  // Whether the backend was never asked to read or write state: the job holds none yet.
   bool untouched() const { return !touched_.load(std::memory_order_acquire); }
 
   // Transport's part of the status counters.
@@ -138,12 +139,6 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   void Execute(const effect::ClearTimer& e);
   void Execute(const effect::Trace&) {}
   void Execute(const effect::Abort& e);
-  void Call(OpId op, const backend_call::Read& call);
-  void Call(OpId op, const backend_call::ReadState& call);
-  void Call(OpId op, const backend_call::WriteState& call);
-  void Call(OpId op, const backend_call::Initialize& call);
-  void Call(OpId op, const backend_call::Stats& call);
-  void Call(OpId op, const backend_call::Update& call);
   void ImportTaken(StreamId stream);
 
   const ShellEnvironment environment_;

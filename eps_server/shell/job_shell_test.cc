@@ -87,7 +87,7 @@ class JobShellTest : public ::testing::Test {
       return std::make_unique<ScriptedProtocol>(
           [this](const Event& event, std::vector<Effect>* out) { script_(event, out); }, &events_);
     };
-    environment.new_backend = [this](const JobSpec&, const ChunkMap&, std::vector<ChunkId>,
+    environment.new_backend = [this](const JobSpec&, const ChunkMap&, std::vector<ChunkId>, const ShardPlace&,
                                      Executor*, MemoryAccount*, BackendDoneFn done) {
       auto backend = std::make_unique<ManualBackend>(std::move(done), &calls_);
       backend_ = backend.get();

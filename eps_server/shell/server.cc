@@ -78,8 +78,10 @@ absl::Status CheckListen(const ServerOptions& options) {
 
 class Server::Impl {
  public:
-  Impl(const ServerOptions& options, MemoryAccount* account)
-      : pool_(std::make_unique<ThreadPool>(
+  Impl(const ServerOptions& options, MemoryAccount* account,
+       std::unique_ptr<DurableStorage> storage_or_null)
+      : storage_(std::move(storage_or_null)),
+        pool_(std::make_unique<ThreadPool>(
             options.threads > 0
                 ? options.threads
                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency())))),
@@ -109,9 +111,21 @@ class Server::Impl {
     environment.incarnation = NewIncarnation();
     environment.limits.part_timeout_ms = options.part_timeout_ms;
     environment.limits.jit_depth = options.jit_depth;
+    environment.limits.cut_steps = options.cut_steps;
+    if (storage_ != nullptr) {
+      environment.new_backend = [storage = storage_.get()](
+                                    const JobSpec& spec, const ChunkMap& chunks,
+                                    std::vector<ChunkId> owned, const ShardPlace& place,
+                                    Executor* executor, MemoryAccount* account_of_job,
+                                    BackendDoneFn done) {
+        return storage->NewBackend(spec, chunks, std::move(owned), place, executor, account_of_job,
+                                   std::move(done));
+      };
+    }
     return environment;
   }
 
+  const std::unique_ptr<DurableStorage> storage_;  // null: nothing is durable
   ProcessInfo process_;
   int port_ = 0;
   TimerQueue timers_;
@@ -200,7 +214,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (limit == 0) {
     EPS_ASSIGN_OR_RETURN(limit, MemAvailable());
   }
-  auto impl = std::make_unique<Impl>(options, NewAccount(limit));
+  std::unique_ptr<DurableStorage> storage;
+  if (options.storage.kind != "dram") {
+    EPS_ASSIGN_OR_RETURN(storage, DurableStorage::Open(options.storage));
+  }
+  auto impl = std::make_unique<Impl>(options, NewAccount(limit), std::move(storage));
   EPS_RETURN_IF_ERROR(impl->Listen(options.listen));
   EPS_LOG_INFO("listening on " << impl->address() << ", memory limit " << limit << " bytes");
   return std::unique_ptr<Server>(new Server(std::move(impl)));

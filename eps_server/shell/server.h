@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "eps_server/shell/durable_storage.h"
 
 namespace eps {
 
@@ -19,6 +20,8 @@ struct ServerOptions {
   bool insecure = false;              // allows to listen beyond this machine without TLS
   uint64_t part_timeout_ms = 60'000;  // a part gone for longer ends an eager job
   uint32_t jit_depth = 1;             // stages quantized ahead of their first fetch
+  StorageOptions storage;
+  uint64_t cut_steps = 0;  // of durable storage; see CoreLimits
 };
 
 // A parameter server: one process's share of one job behind gRPC, with the health service
