@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/flush_denormals.h"
+#include "compression/panel_ahead.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/codecs/floats/kernels.cc"
@@ -309,12 +310,16 @@ HWY_INLINE void EncodeRows(const float* in, size_t ld, size_t rows, size_t cols,
   const HWY_CAPPED(float, kStep) df;
   const HWY_CAPPED(float, 1) d1;
   const size_t lanes = hn::Lanes(df);
+  const size_t far = PanelAhead(ld);
+  const size_t near = kRowsAhead * ld;
   for (size_t r = 0; r < rows; ++r) {
     const float* HWY_RESTRICT from = in + r * ld;
     uint8_t* HWY_RESTRICT to = out + r * out_ld * Format::kBytes;
     size_t i = 0;
     for (; i + kStep <= cols; i += kStep) {
-      PrefetchLine(from + i + kPrefetchElements);
+      PrefetchLine(from + i + far);
+      __builtin_prefetch(from + i + near, 0, 3);
+      __builtin_prefetch(to + (i + kPrefetchElements) * Format::kBytes, 1, 3);
       for (size_t j = i; j < i + kStep; j += lanes) {
         Format::Store(df, from + j, to + j * Format::kBytes);
       }
