@@ -316,7 +316,7 @@ HWY_INLINE void EncodeRows(const float* in, size_t ld, size_t rows, size_t cols,
   const size_t lanes = hn::Lanes(df);
   const size_t far = rows > 1 ? PanelAhead(ld) : kPrefetchElements;
   const size_t near = rows > 1 ? kRowsAhead * ld : kPrefetchElements;
-  const bool past_caches = out_ld > cols;
+  const bool past_caches = Format::kBytes > 1 && out_ld > cols;  // a byte each is slower so
   for (size_t r = 0; r < rows; ++r) {
     const float* HWY_RESTRICT from = in + r * ld;
     for (size_t begin = 0; begin < cols; begin += kPiece) {
@@ -328,6 +328,7 @@ HWY_INLINE void EncodeRows(const float* in, size_t ld, size_t rows, size_t cols,
       for (; i + kStep <= end; i += kStep) {
         PrefetchLine(from + i + far);
         __builtin_prefetch(from + i + near, 0, 3);
+        if (Format::kBytes == 1) __builtin_prefetch(to + i - begin + kPrefetchElements, 1, 3);
         for (size_t j = i; j < i + kStep; j += lanes, code += lanes * Format::kBytes) {
           Format::Store(df, from + j, code);
         }
