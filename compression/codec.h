@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "common/bytes.h"
+#include "compression/sparse.h"
 #include "spec/chunk_map.h"
 #include "spec/rng.h"
 
@@ -42,6 +43,9 @@ class EncodedChunk {
   // kFp32 or kBf16 if bytes() are the chunk's elements of that codec one after the other, in chunk
   // order, so that a kernel may read them in place. kNone, always correct: Read is the only way.
   virtual CodecId in_place_format() const { return CodecId::kNone; }
+  // The elements as a kernel reads few of many, valid as long as this; null, always correct: Read
+  // is the only way.
+  virtual const SparseElements* sparse_elements() const { return nullptr; }
 };
 
 // Encodes one chunk. Used by one thread; every tile exactly once, in grid order.

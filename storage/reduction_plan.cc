@@ -123,19 +123,24 @@ void ReductionPlan::PlanStrips() {
   std::vector<strip_kernels::Step> steps;
   for (const Operation& operation : operations_) {
     if (operation.kind == Kind::kAdd) {
-      steps.push_back({StepKind::kPopAdd, nullptr});
+      steps.push_back({StepKind::kPopAdd});
+      continue;
+    }
+    const bool add = operation.kind == Kind::kReadAdd;
+    if (!add && !steps.empty()) steps.push_back({StepKind::kPush});
+    if (const SparseElements* const sparse = operation.input->sparse_elements()) {
+      steps.push_back({add ? StepKind::kAddSparse : StepKind::kReadSparse, nullptr, sparse});
       continue;
     }
     const CodecId format = operation.input->in_place_format();
     if (format != CodecId::kFp32 && format != CodecId::kBf16) return;
     const bool fp32 = format == CodecId::kFp32;
     const uint8_t* const elements = operation.input->bytes().data();
-    if (operation.kind == Kind::kReadAdd) {
+    if (add) {
       steps.push_back({fp32 ? StepKind::kAddFp32 : StepKind::kAddBf16, elements});
-      continue;
+    } else {
+      steps.push_back({fp32 ? StepKind::kReadFp32 : StepKind::kReadBf16, elements});
     }
-    if (!steps.empty()) steps.push_back({StepKind::kPush, nullptr});
-    steps.push_back({fp32 ? StepKind::kReadFp32 : StepKind::kReadBf16, elements});
   }
   strips_ = std::move(steps);
 }
@@ -144,6 +149,12 @@ void ReductionPlan::Run(const Panel& panel, float* buffers, float* out) const {
   if (InPlace(panel)) {
     strip_kernels::Reduce(strips_.data(), strips_.size(),
                           panel.offset(chunk_->segments[panel.segment]), panel.elements(), out);
+    return;
+  }
+  if (operations_.size() == 1) {  // nothing to add: there is no need for a buffer
+    ForEachTileOf(panel, [&](const Tile& tile) {
+      operations_[0].input->Read(tile, /*accumulate=*/false, panel.cols, out + tile.col);
+    });
     return;
   }
   ForEachTileOf(panel, [&](const Tile& tile) {

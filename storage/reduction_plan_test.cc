@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/flush_denormals.h"
+#include "common/guarded_memory.h"
 #include "compression/codec_testing.h"
 #include "gtest/gtest.h"
 
@@ -88,8 +89,9 @@ std::vector<UpdateInput> SomeInputs(const Chunk& chunk, uint32_t parts, const ch
     std::vector<TreeRange> ranges;
     CutTree(TreeRange{0, parts}, random, &ranges);
     for (const TreeRange range : ranges) {
+      const char* const any[] = {"bf16", "fp32", "topk:0.01", "topk:0.1", "topk:0.5"};
       const char* const format =
-          format_or_null != nullptr ? format_or_null : (random->Next() % 2 == 0 ? "bf16" : "fp32");
+          format_or_null != nullptr ? format_or_null : any[random->Next() % 5];
       inputs.push_back({use, range, Encoded(format, chunk, SomeValues(random, chunk.elements))});
     }
   }
@@ -107,9 +109,9 @@ TEST(ReductionPlan, GivesTheSameBitsInPlaceAndTileByTileOnEveryInstructionSet) {
     for (uint32_t parts = 1; parts <= 9; ++parts) {
       Chunk chunk = shape;
       chunk.uses.resize(1 + random.Next() % 3);
-      const char* const formats[] = {"bf16", "fp32", nullptr};
+      const char* const formats[] = {"bf16", "fp32", "topk:0.1", nullptr, nullptr};
       const std::vector<UpdateInput> inputs =
-          SomeInputs(chunk, parts, formats[random.Next() % 3], &random);
+          SomeInputs(chunk, parts, formats[random.Next() % 5], &random);
       const std::vector<UpdateInput> opaque = OpaqueInputs(inputs);
       const ReductionPlan by_tile = *ReductionPlan::Build(chunk, parts, opaque);
       const ReductionPlan in_place = *ReductionPlan::Build(chunk, parts, inputs);
@@ -144,7 +146,7 @@ TEST(ReductionPlan, GivesTheSameBitsForTreesOfAnyDepth) {
 TEST(ReductionPlan, ReadsASumThatIsThere) {
   TestRandom random(6);
   const Chunk chunk = RaggedChunk();
-  for (const char* format : {"fp32", "bf16"}) {
+  for (const char* format : {"fp32", "bf16", "topk:0.1"}) {
     const auto sum = Encoded(format, chunk, SomeValues(&random, chunk.elements));
     const std::string found = ReduceAll(ReductionPlan::Of(chunk, *sum), chunk);
     EXPECT_TRUE(ReduceAll(ReductionPlan::Of(chunk, Opaque(sum)), chunk) == found);
@@ -157,6 +159,77 @@ TEST(ReductionPlan, ReadsASumThatIsThere) {
       at += 4 * (panel.elements() + 5);
     });
   }
+}
+
+// Sparse elements of which a share is present, their words and values at the end of what may be
+// read.
+struct SparseWorld {
+  SparseWorld(size_t n, uint32_t percent, TestRandom* random)
+      : elements(n), words(8 * ((n + 63) / 64 + 1)), before((n + 63) / 64 + 1) {
+    auto* const bits = reinterpret_cast<uint64_t*>(words.data());
+    std::memset(bits, 0, words.size());
+    std::vector<uint16_t> codes;
+    for (size_t i = 0; i < n; ++i) {
+      if (i % 64 == 0) before[i / 64] = static_cast<uint32_t>(codes.size());
+      if (random->Next() % 100 >= percent) continue;
+      bits[i / 64] |= uint64_t{1} << (i % 64);
+      codes.push_back(static_cast<uint16_t>(random->Next() % 16 == 0 ? 0x8000 : random->Next()));
+      const uint32_t value = uint32_t{codes.back()} << 16;
+      std::memcpy(&elements[i], &value, sizeof(value));
+    }
+    values = std::make_unique<GuardedMemory>(2 * codes.size());
+    std::memcpy(values->data(), codes.data(), values->size());
+    sparse = {bits, before.data(), values->data(), codes.size()};
+  }
+
+  std::vector<float> elements;
+  GuardedMemory words;
+  std::vector<uint32_t> before;
+  std::unique_ptr<GuardedMemory> values;
+  SparseElements sparse{};
+};
+
+TEST(StripKernels, ReadSparseElementsFromAnyPlaceOnAndNothingBehindThem) {
+  OnEveryTarget([] {
+    TestRandom random(7);
+    for (const uint32_t percent : {0u, 1u, 30u, 100u}) {
+      for (const size_t n : {64u, 65u, 127u, 192u, 700u}) {
+        const SparseWorld world(n, percent, &random);
+        const strip_kernels::Step read = {strip_kernels::StepKind::kReadSparse, nullptr,
+                                          &world.sparse};
+        for (int round = 0; round < 40; ++round) {
+          const size_t first = random.Next() % (n - strip_kernels::kStrip + 1);
+          const size_t count =
+              strip_kernels::kStrip + random.Next() % (n - first - strip_kernels::kStrip + 1);
+          std::vector<float> found(count + 1, 7.0f);
+          strip_kernels::Reduce(&read, 1, first, count, found.data());
+          ASSERT_EQ(std::memcmp(found.data(), &world.elements[first], 4 * count), 0)
+              << percent << " % of " << n << ", from " << first << ", " << count;
+          ASSERT_EQ(found[count], 7.0f);
+        }
+      }
+    }
+  });
+}
+
+TEST(ReductionPlan, AddsPlusZeroWhereASparsePartHasNothing) {
+  Chunk chunk = MatrixChunk(2, 200);
+  chunk.uses.resize(1);
+  std::vector<float> one(chunk.elements, 0.0f);
+  one[77] = 3.0f;
+  const std::vector<UpdateInput> inputs = {
+      {0, TreeRange{0, 1}, Encoded("bf16", chunk, std::vector<float>(chunk.elements, -0.0f))},
+      {0, TreeRange{1, 1}, Encoded("topk:0.0025", chunk, one)}};
+  const ReductionPlan plan = *ReductionPlan::Build(chunk, 2, inputs);
+  OnEveryTarget([&] {
+    const std::string bits = ReduceAll(plan, chunk);
+    for (size_t i = 0; i < chunk.elements; ++i) {
+      float sum;
+      std::memcpy(&sum, bits.data() + 4 * i, sizeof(sum));
+      ASSERT_EQ(sum, one[i]);
+      ASSERT_FALSE(std::signbit(sum)) << i;
+    }
+  });
 }
 
 // Weights and moments of a chunk, and the bits of all that an update leaves.

@@ -6,6 +6,8 @@
 #define HWY_TARGET_INCLUDE "storage/strip_kernels.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
+// After Highway.
+#include "compression/sparse-inl.h"
 #include "optimizer/adamw-inl.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded elements are little-endian");
@@ -16,6 +18,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
+namespace sp = sparse::HWY_NAMESPACE;
 
 using strip_kernels::AdamWState;
 using strip_kernels::kMaxPushed;
@@ -90,6 +93,38 @@ HWY_INLINE void ReadAdd(D d, const uint8_t* in, V& v0, V& v1, V& v2, V& v3) {
   v3 = hn::Add(v3, a3);
 }
 
+// The next Lanes(d) elements of those whose `bits` and values are given; steps over them.
+template <class D>
+HWY_INLINE hn::Vec<D> NextSparse(D d, uint64_t* bits, const uint8_t** values) {
+  const uint32_t present = static_cast<uint32_t>(*bits & ((uint64_t{1} << hn::Lanes(d)) - 1));
+  const auto elements = sp::Expand(d, *values, present);
+  *bits >>= hn::Lanes(d);
+  *values += 2 * sp::SetBits(present);
+  return elements;
+}
+
+// As Read, of the elements from `element` on.
+template <class D, class V>
+HWY_INLINE void ReadSparse(D d, const SparseElements& sparse, uint64_t element, V& v0, V& v1, V& v2,
+                           V& v3) {
+  const size_t strip = 4 * hn::Lanes(d);
+  v0 = v1 = v2 = v3 = hn::Zero(d);
+  uint64_t bits = sp::BitsFrom(sparse, element) & (~uint64_t{0} >> (64 - strip));
+  if (bits == 0) return;
+  const size_t rank = sp::Rank(sparse, element);
+  const uint8_t* values = sparse.values + 2 * rank;
+  uint8_t last_values[2 * kStrip];  // for whole vectors at the end of what may be read
+  if (HWY_UNLIKELY(sparse.count - rank < strip)) {
+    std::memset(last_values, 0, sizeof(last_values));
+    std::memcpy(last_values, values, 2 * (sparse.count - rank));
+    values = last_values;
+  }
+  v0 = NextSparse(d, &bits, &values);
+  v1 = NextSparse(d, &bits, &values);
+  v2 = NextSparse(d, &bits, &values);
+  v3 = NextSparse(d, &bits, &values);
+}
+
 template <class D>
 HWY_INLINE void ReduceStrip(D d, const Step* HWY_RESTRICT steps, size_t n, uint64_t element,
                             float* HWY_RESTRICT out) {
@@ -123,6 +158,18 @@ HWY_INLINE void ReduceStrip(D d, const Step* HWY_RESTRICT steps, size_t n, uint6
         Prefetch<Bf16>(in + element * Bf16::kBytes, 4 * width);
         ReadAdd<Bf16>(d, in + element * Bf16::kBytes, v0, v1, v2, v3);
         break;
+      case StepKind::kReadSparse:
+        ReadSparse(d, *steps[i].sparse, element, v0, v1, v2, v3);
+        break;
+      case StepKind::kAddSparse: {
+        decltype(v0) a0, a1, a2, a3;
+        ReadSparse(d, *steps[i].sparse, element, a0, a1, a2, a3);
+        v0 = hn::Add(v0, a0);
+        v1 = hn::Add(v1, a1);
+        v2 = hn::Add(v2, a2);
+        v3 = hn::Add(v3, a3);
+        break;
+      }
       case StepKind::kPopAdd:
         below -= 4 * width;
         v0 = hn::Add(hn::Load(d, below), v0);
@@ -141,7 +188,7 @@ HWY_INLINE void ReduceStrip(D d, const Step* HWY_RESTRICT steps, size_t n, uint6
 // REQUIRES n >= kStrip.
 HWY_INLINE void ReduceRun(const Step* steps, size_t step_count, uint64_t first, size_t n,
                           float* out) {
-  const HWY_CAPPED(float, kStrip / 4) d;
+  const HWY_CAPPED(float, HWY_MIN(kStrip / 4, sp::kMaxLanes)) d;
   const size_t strip = 4 * hn::Lanes(d);
   size_t i = 0;
   for (; i + strip <= n; i += strip) ReduceStrip(d, steps, step_count, first + i, out + i);

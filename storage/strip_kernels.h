@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "compression/sparse.h"
 #include "optimizer/kernels.h"
 
 namespace eps::strip_kernels {
@@ -20,11 +21,14 @@ enum class StepKind : uint8_t {
   kReadBf16,
   kAddFp32,  // top = top + element
   kAddBf16,
+  kReadSparse,
+  kAddSparse,
   kPopAdd,  // top = what is below + top
 };
 struct Step {
   StepKind kind;
-  const uint8_t* elements;  // of the chunk, from its first; null unless an element is read
+  const uint8_t* elements = nullptr;       // of the chunk, from its first: FP32 and bf16 only
+  const SparseElements* sparse = nullptr;  // of the chunk: sparse only
 };
 
 // Strips that may lie below the top.

@@ -3,11 +3,14 @@
 #include <cstring>
 
 #include "common/flush_denormals.h"
+#include "compression/panel_ahead.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/codecs/floats/kernels.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
+// After Highway.
+#include "compression/stream-inl.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded elements are little-endian");
 
@@ -23,6 +26,8 @@ constexpr size_t kStep = 16;
 // The rows of a tile are short runs in distant pages, which hardware prefetchers do not follow.
 // This many elements on is the same row of the next tile (kTileCols).
 constexpr size_t kPrefetchElements = 128;
+// Elements that are encoded, then stored past the caches.
+constexpr size_t kPiece = 128;
 
 HWY_INLINE void PrefetchLine(const void* p) { __builtin_prefetch(p, 0, 2); }
 
@@ -309,18 +314,30 @@ HWY_INLINE void EncodeRows(const float* in, size_t ld, size_t rows, size_t cols,
   const HWY_CAPPED(float, kStep) df;
   const HWY_CAPPED(float, 1) d1;
   const size_t lanes = hn::Lanes(df);
+  const size_t far = rows > 1 ? PanelAhead(ld) : kPrefetchElements;
+  const size_t near = rows > 1 ? kRowsAhead * ld : kPrefetchElements;
+  const bool past_caches = Format::kBytes > 1 && out_ld > cols;  // a byte each is slower so
   for (size_t r = 0; r < rows; ++r) {
     const float* HWY_RESTRICT from = in + r * ld;
-    uint8_t* HWY_RESTRICT to = out + r * out_ld * Format::kBytes;
-    size_t i = 0;
-    for (; i + kStep <= cols; i += kStep) {
-      PrefetchLine(from + i + kPrefetchElements);
-      for (size_t j = i; j < i + kStep; j += lanes) {
-        Format::Store(df, from + j, to + j * Format::kBytes);
+    for (size_t begin = 0; begin < cols; begin += kPiece) {
+      const size_t end = HWY_MIN(cols, begin + kPiece);
+      uint8_t* const to = out + (r * out_ld + begin) * Format::kBytes;
+      HWY_ALIGN uint8_t piece[kPiece * Format::kBytes];
+      uint8_t* HWY_RESTRICT code = past_caches ? piece : to;
+      size_t i = begin;
+      for (; i + kStep <= end; i += kStep) {
+        PrefetchLine(from + i + far);
+        __builtin_prefetch(from + i + near, 0, 3);
+        if (Format::kBytes == 1) __builtin_prefetch(to + i - begin + kPrefetchElements, 1, 3);
+        for (size_t j = i; j < i + kStep; j += lanes, code += lanes * Format::kBytes) {
+          Format::Store(df, from + j, code);
+        }
       }
+      for (; i < end; ++i, code += Format::kBytes) Format::Store(d1, from + i, code);
+      if (past_caches) stream::HWY_NAMESPACE::Copy(piece, (end - begin) * Format::kBytes, to);
     }
-    for (; i < cols; ++i) Format::Store(d1, from + i, to + i * Format::kBytes);
   }
+  if (past_caches) hwy::FlushStream();
 }
 
 size_t ScanFp32(const uint8_t* in, size_t n) { return FirstInadmissible<Fp32>(in, n); }

@@ -42,7 +42,8 @@ void AccumulateE5m2(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, s
                     float* out);
 
 // Element r * out_ld + c of `out` = in[r * ld + c], rounded as by float_reference::RoundToBf16
-// (…ToFp16, …).
+// (…ToFp16, …). Rows that lie apart in `out` are part of something large: if their elements have
+// two bytes, they are stored past the caches.
 void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out);
 void EncodeFp16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out);
 void EncodeE4m3(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out);

@@ -111,6 +111,29 @@ TEST(CodecKernels, EncodeBf16LikeTheReferenceAtEveryLengthAndTouchNothingBeyond)
   });
 }
 
+TEST(CodecKernels, EncodeRowsThatAreApartLikeTheReferenceAndTouchNothingBetween) {
+  OnEveryTarget([] {
+    TestRandom random;
+    for (int round = 0; round < 300; ++round) {
+      const size_t rows = 1 + random.Next() % 5;
+      const size_t cols = 1 + random.Next() % 300;
+      const size_t out_ld = round % 3 == 0 ? (cols + 64) / 64 * 64 : cols + random.Next() % 70;
+      const size_t elements = (rows - 1) * out_ld + cols;
+      const std::string values = AnyBits(rows * cols, 4, &random);
+      GuardedMemory in(values.size());
+      std::memcpy(in.data(), values.data(), values.size());
+      GuardedMemory out(2 * elements);
+      std::string expected(2 * elements, 'u');
+      std::memcpy(out.data(), expected.data(), expected.size());
+      float_reference::EncodeBf16(in.floats(), cols, rows, cols, out_ld,
+                                  reinterpret_cast<uint8_t*>(&expected[0]));
+      float_kernels::EncodeBf16(in.floats(), cols, rows, cols, out_ld, out.data());
+      ASSERT_EQ(std::memcmp(expected.data(), out.data(), out.size()), 0)
+          << rows << " x " << cols << ", " << out_ld << " apart";
+    }
+  });
+}
+
 // One float per upper half and per interesting lower half: all that rounding can depend on.
 TEST(CodecKernels, EncodeBf16LikeTheReferenceForEveryUpperHalf) {
   std::vector<uint32_t> bits;

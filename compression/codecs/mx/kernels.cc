@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/flush_denormals.h"
+#include "compression/panel_ahead.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/codecs/mx/kernels.cc"
@@ -146,13 +147,17 @@ HWY_INLINE void StoreCodes(IntVector v0, IntVector v1, IntVector v2, IntVector v
   }
 }
 
-HWY_INLINE void Prefetch(const char* p) { __builtin_prefetch(p, 0, 3); }
+// From memory to the second cache, and from there to the first.
+HWY_INLINE void PrefetchFar(const float* p) { __builtin_prefetch(p, 0, 2); }
+HWY_INLINE void PrefetchNear(const float* p) { __builtin_prefetch(p, 0, 3); }
+// What is written soon.
+HWY_INLINE void PrefetchToWrite(const char* p) { __builtin_prefetch(p, 1, 3); }
 
 // Sixteen rows of Lanes(Floats) columns, a block in each; elements of a block are `step` apart in
 // `in` and `ahead`, their codes `stride` bytes in `codes` (StoreCodes); the blocks' scales and
 // micro bytes lie side by side.
 template <int kBits, bool kTruncate>
-HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step, const char* ahead,
+HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step, const float* ahead,
                              bool exact, uint8_t* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT micro,
                              uint8_t* HWY_RESTRICT codes, size_t stride) {
   const Ints di;
@@ -176,7 +181,7 @@ HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step, const ch
   const auto lift_if_below = hn::Add(lift_if_at_scale, hn::Set(di, 1 << kExponentAt));
   auto micros = hn::Zero(di);
   for (size_t i = 0; i < kBlock; i += 4) {
-    for (size_t k = i; k < i + 4; ++k) Prefetch(ahead + sizeof(float) * k * step);
+    for (size_t k = i; k < i + 4; ++k) PrefetchFar(ahead + k * step);
     const auto bits0 = LoadBits(copy + i * lanes);
     const auto bits1 = LoadBits(copy + (i + 1) * lanes);
     const auto bits2 = LoadBits(copy + (i + 2) * lanes);
@@ -270,7 +275,7 @@ HWY_INLINE void EncodeFourAlong(const float* HWY_RESTRICT in, bool exact,
 
 // What is needed soon: elements as the tile's own, and the place of as many encoded bytes.
 struct Ahead {
-  const char* in;
+  const float* in;
   const char* out;
   size_t out_bytes;
 };
@@ -294,11 +299,11 @@ HWY_INLINE void EncodeBlocks(const Tile& tile, const float* in, size_t ld, const
       const size_t first = r / kBlock * tile.cols;
       for (size_t c = 0; c < tile.cols; c += lanes) {
         for (size_t i = 0; i < lanes * kBlock; i += kStep, ahead_out += out_step) {
-          Prefetch(ahead_out);
+          PrefetchToWrite(ahead_out);
         }
         EncodeAcross<kBits, kTruncate>(
-            in + r * ld + c, ld, ahead.in + sizeof(float) * (r * ld + c),
-            (groups - c / kBlock) * kGroupBytes < 16, out.scales + first + c, out.micro + first + c,
+            in + r * ld + c, ld, ahead.in + r * ld + c, (groups - c / kBlock) * kGroupBytes < 16,
+            out.scales + first + c, out.micro + first + c,
             codes + (r * groups + c / kBlock) * kStride + c % kBlock, groups * kStride);
       }
     }
@@ -307,8 +312,11 @@ HWY_INLINE void EncodeBlocks(const Tile& tile, const float* in, size_t ld, const
       for (size_t b = 0; b < groups; b += 4, ahead_out += out_step) {
         const size_t n = r * groups + b;
         const size_t at = r * ld + b * kBlock;
-        for (size_t i = 0; i < kStep; i += kBlock) Prefetch(ahead.in + sizeof(float) * (at + i));
-        Prefetch(ahead_out);
+        for (size_t i = 0; i < kStep; i += kBlock) {
+          PrefetchFar(ahead.in + at + i);
+          PrefetchNear(in + kRowsAhead * ld + at + i);
+        }
+        PrefetchToWrite(ahead_out);
 #if HWY_TARGET == HWY_SCALAR
         for (size_t i = 0; i < 4; ++i) {
           EncodeAcross<kBits, kTruncate>(in + at + i * kBlock, 1, ahead.in, true,
@@ -447,7 +455,7 @@ void EncodeRagged(const Padded& padded, const float* in, size_t ld, const Planes
   for (size_t r = 0; r < tile.rows; ++r) {
     std::memcpy(values + r * whole.cols, in + r * ld, tile.cols * sizeof(float));
   }
-  const Ahead ahead{reinterpret_cast<const char*>(values), reinterpret_cast<const char*>(codes), 0};
+  const Ahead ahead{values, reinterpret_cast<const char*>(codes), 0};
   EncodeBlocks<kBits, kTruncate>(whole, values, whole.cols, ahead, {scales, micro, codes});
   ClearPaddingPairs(padded, micro);
   for (size_t r = 0; r < padded.down; ++r) {
@@ -462,8 +470,7 @@ void EncodeRagged(const Padded& padded, const float* in, size_t ld, const Planes
 }
 
 template <int kBits, bool kTruncate>
-void EncodeTile(const Tile& tile, const float* in, size_t ld, const char* ahead,
-                const Planes<uint8_t>& out) {
+void EncodeTile(const Tile& tile, const float* in, size_t ld, const Planes<uint8_t>& out) {
   const Padded padded(tile, tile.by_column ? kBlock : kStep);
   if (padded.ragged()) {
     EncodeRagged<kBits, kTruncate>(padded, in, ld, out);
@@ -471,7 +478,8 @@ void EncodeTile(const Tile& tile, const float* in, size_t ld, const char* ahead,
     const size_t bytes =
         static_cast<size_t>(out.codes - out.scales) + tile.rows * padded.groups * 2 * (kBits + 1);
     EncodeBlocks<kBits, kTruncate>(
-        tile, in, ld, {ahead, reinterpret_cast<const char*>(out.scales + bytes), bytes}, out);
+        tile, in, ld,
+        {in + PanelAhead(ld), reinterpret_cast<const char*>(out.scales + bytes), bytes}, out);
   }
   RepairBlocks<kBits, kTruncate>(tile, in, ld, out);
 }
@@ -685,15 +693,15 @@ void DecodeTile(const Tile& tile, const Planes<const uint8_t>& in, size_t ld, fl
 }
 
 template <bool kTruncate>
-void EncodeAs(Format format, const Tile& tile, const float* in, size_t ld, const char* ahead,
+void EncodeAs(Format format, const Tile& tile, const float* in, size_t ld,
               const Planes<uint8_t>& out) {
   switch (format) {
     case Format::kMx9:
-      return EncodeTile<7, kTruncate>(tile, in, ld, ahead, out);
+      return EncodeTile<7, kTruncate>(tile, in, ld, out);
     case Format::kMx6:
-      return EncodeTile<4, kTruncate>(tile, in, ld, ahead, out);
+      return EncodeTile<4, kTruncate>(tile, in, ld, out);
     case Format::kMx4:
-      return EncodeTile<2, kTruncate>(tile, in, ld, ahead, out);
+      return EncodeTile<2, kTruncate>(tile, in, ld, out);
   }
 }
 
@@ -710,13 +718,13 @@ void DecodeAs(Format format, const Tile& tile, const Planes<const uint8_t>& in, 
   }
 }
 
-void EncodeNearest(Format format, const Tile& tile, const float* in, size_t ld, const char* ahead,
+void EncodeNearest(Format format, const Tile& tile, const float* in, size_t ld,
                    const Planes<uint8_t>& out) {
-  EncodeAs<false>(format, tile, in, ld, ahead, out);
+  EncodeAs<false>(format, tile, in, ld, out);
 }
-void EncodeTruncated(Format format, const Tile& tile, const float* in, size_t ld, const char* ahead,
+void EncodeTruncated(Format format, const Tile& tile, const float* in, size_t ld,
                      const Planes<uint8_t>& out) {
-  EncodeAs<true>(format, tile, in, ld, ahead, out);
+  EncodeAs<true>(format, tile, in, ld, out);
 }
 void DecodeAssigned(Format format, const Tile& tile, const Planes<const uint8_t>& in, size_t ld,
                     float* out) {
@@ -753,12 +761,11 @@ HWY_EXPORT(DecodeAdded);
 HWY_EXPORT(FindScaleFrom);
 
 void Encode(Format format, bool truncate, const Tile& tile, const float* in, size_t ld,
-            const void* ahead, const Planes<uint8_t>& out) {
-  const char* next = static_cast<const char*>(ahead);
+            const Planes<uint8_t>& out) {
   if (truncate) {
-    HWY_DYNAMIC_DISPATCH(EncodeTruncated)(format, tile, in, ld, next, out);
+    HWY_DYNAMIC_DISPATCH(EncodeTruncated)(format, tile, in, ld, out);
   } else {
-    HWY_DYNAMIC_DISPATCH(EncodeNearest)(format, tile, in, ld, next, out);
+    HWY_DYNAMIC_DISPATCH(EncodeNearest)(format, tile, in, ld, out);
   }
 }
 

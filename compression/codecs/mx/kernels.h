@@ -29,10 +29,9 @@ struct Planes {
 // Which of the formats: 7, 4 or 2 magnitude bits.
 enum class Format { kMx9, kMx6, kMx4 };
 
-// Encodes in[row * ld + col]. `ahead` is a hint: elements from there on, `ld` apart like the
-// tile's own, are needed soon; it is never read.
+// Encodes in[row * ld + col].
 void Encode(Format format, bool truncate, const Tile& tile, const float* in, size_t ld,
-            const void* ahead, const Planes<uint8_t>& out);
+            const Planes<uint8_t>& out);
 
 // out[row * ld + col] = the value.
 void Decode(Format format, const Tile& tile, const Planes<const uint8_t>& in, size_t ld,

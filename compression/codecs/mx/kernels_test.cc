@@ -94,7 +94,7 @@ TEST(MxKernels, EncodeLikeTheReferenceAndTouchNothingElse) {
               GuardedMemory out(layout.bytes);
               mx_kernels::Encode(v.format, v.truncate,
                                  {shape.rows, shape.cols, axis == Axis::kColumn}, in.floats(),
-                                 shape.cols, in.data(), PlanesAt(out.data(), layout));
+                                 shape.cols, PlanesAt(out.data(), layout));
               ASSERT_TRUE(std::memcmp(out.data(), expected.data(), expected.size()) == 0)
                   << "flush " << flush;
             }

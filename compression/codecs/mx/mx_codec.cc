@@ -92,18 +92,6 @@ class MxChunk final : public EncodedChunk {
   const Bytes bytes_;
 };
 
-// Where the elements of the tile behind this one lie if the caller walks over a whole row-major
-// chunk; else somewhere: for prefetching only.
-const void* NextTile(const Tile& tile, const Segment& s, size_t ld, const float* in) {
-  auto address = reinterpret_cast<uintptr_t>(in);
-  if (ld == s.cols) {
-    const uint64_t right = uint64_t{tile.col} + kTileCols;
-    const uint64_t below = uint64_t{kTileRows} * s.cols - tile.col;
-    address += sizeof(float) * (right < s.cols ? kTileCols : below);
-  }
-  return reinterpret_cast<const void*>(address);
-}
-
 class MxEncoder final : public TileEncoder {
  public:
   MxEncoder(const Variant& variant, bool truncate, const Chunk& chunk, const EncodeOptions& options)
@@ -116,8 +104,7 @@ class MxEncoder final : public TileEncoder {
 
   void Write(const Tile& tile, size_t ld, const float* in) override {
     const auto planes = PlanesAt(buffer_.data() + tiles_.offset(tile), tiles_.layout(tile));
-    mx_kernels::Encode(variant_.format, truncate_, KernelTile(tile, axis_), in, ld,
-                       NextTile(tile, chunk_.segments[tile.segment], ld, in), planes);
+    mx_kernels::Encode(variant_.format, truncate_, KernelTile(tile, axis_), in, ld, planes);
     written_ += uint64_t{tile.rows} * tile.cols;
   }
 

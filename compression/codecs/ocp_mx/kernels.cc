@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/flush_denormals.h"
+#include "compression/panel_ahead.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/codecs/ocp_mx/kernels.cc"
@@ -29,12 +30,6 @@ using Floats = hn::Vec<FloatTag>;
 constexpr int32_t kMagnitude = 0x7fffffff;
 constexpr int32_t kInfinity = 0x7f800000;
 constexpr int32_t kNan = 0x7fc00000;
-// The rows of a tile are short runs in distant pages, which hardware prefetchers do not follow.
-// This many elements on is the same row of the next tile: from memory to the second cache. This
-// many rows on, the tile's own: from there to the first cache, which would not hold all rows of two
-// tiles if they are a power of two apart.
-constexpr size_t kFarElements = kMaxCols;
-constexpr size_t kNearRows = 3;
 
 // Blocks whose largest element has a biased exponent below kLift + emax or above kHigh are not
 // encoded as they are: they are first lifted by 2^kLift or lowered by 2^kLower. In between, an FP32
@@ -47,16 +42,19 @@ constexpr int kHigh = 224;
 constexpr int kLowScale = 64;
 constexpr int kRaise = 149;
 
-HWY_INLINE void PrefetchFar(const float* row, size_t cols) {
-  for (size_t c = 0; c < cols; c += kGroup) __builtin_prefetch(row + kFarElements + c, 0, 2);
+// The rows of a tile are short runs in distant pages, which hardware prefetchers do not follow.
+HWY_INLINE void PrefetchFar(const float* row, size_t cols, size_t ld) {
+  const float* const far = row + PanelAhead(ld);
+  for (size_t c = 0; c < cols; c += kGroup) __builtin_prefetch(far + c, 0, 2);
 }
 HWY_INLINE void PrefetchNear(const float* row, size_t cols, size_t ld) {
-  for (size_t c = 0; c < cols; c += kGroup) __builtin_prefetch(row + kNearRows * ld + c, 0, 3);
+  for (size_t c = 0; c < cols; c += kGroup) __builtin_prefetch(row + kRowsAhead * ld + c, 0, 3);
 }
+// What is decoded to: the next tile's and the tile's own rows.
 HWY_INLINE void PrefetchRowToWrite(const float* row, size_t cols, size_t ld) {
   for (size_t c = 0; c < cols; c += kGroup) {
-    __builtin_prefetch(row + kFarElements + c, 1, 2);
-    __builtin_prefetch(row + kNearRows * ld + c, 1, 3);
+    __builtin_prefetch(row + kMaxCols + c, 1, 2);
+    __builtin_prefetch(row + kRowsAhead * ld + c, 1, 3);
   }
 }
 
@@ -318,7 +316,7 @@ HWY_INLINE void EncodeRowBlocks(const TileShape& shape, const float* HWY_RESTRIC
                                 int32_t* HWY_RESTRICT largest, uint8_t* HWY_RESTRICT codes) {
   for (size_t r = 0; r < shape.rows; ++r) {
     const float* row = in + r * ld;
-    PrefetchFar(row, shape.cols);
+    PrefetchFar(row, shape.cols, ld);
     PrefetchNear(row, shape.cols, ld);
     size_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
@@ -362,7 +360,7 @@ HWY_INLINE void EncodeFourVectors(const float* HWY_RESTRICT in, size_t ld, size_
   for (size_t r = 0; r < rows; ++r) {
     const float* HWY_RESTRICT row = in + r * ld;
     // Half of the next tile now and half in the second pass, which leaves the memory idle.
-    PrefetchFar(row, 2 * lanes);
+    PrefetchFar(row, 2 * lanes, ld);
     PrefetchNear(row, 4 * lanes, ld);
     for (size_t i = 0; i < 4 * lanes; i += lanes) hn::Store(hn::LoadU(df, row + i), df, to + i);
     a = hn::Max(a, Magnitude(row));
@@ -381,7 +379,7 @@ HWY_INLINE void EncodeFourVectors(const float* HWY_RESTRICT in, size_t ld, size_
   d = Lowest<Format>(d);
   const float* HWY_RESTRICT from = copy;
   for (size_t r = 0; r < rows; ++r) {
-    PrefetchFar(in + r * ld + 2 * lanes, 2 * lanes);
+    PrefetchFar(in + r * ld + 2 * lanes, 2 * lanes, ld);
     StoreCodes(Format::Code(df, hn::Load(df, from), a), codes);
     StoreCodes(Format::Code(df, hn::Load(df, from + lanes), b), codes + lanes);
     StoreCodes(Format::Code(df, hn::Load(df, from + 2 * lanes), c), codes + 2 * lanes);

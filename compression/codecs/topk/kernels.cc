@@ -8,6 +8,8 @@
 #define HWY_TARGET_INCLUDE "compression/codecs/topk/kernels.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
+// After Highway.
+#include "compression/sparse-inl.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded values are little-endian");
 
@@ -17,6 +19,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
+namespace sp = sparse::HWY_NAMESPACE;
 
 // The rows of a tile are short runs in distant pages, which hardware prefetchers do not follow.
 // This many elements on is the same row of the next tile (kTileCols).
@@ -118,14 +121,12 @@ void RoundAndSubtractImpl(float* HWY_RESTRICT x, const uint32_t* HWY_RESTRICT in
   }
 }
 
-HWY_INLINE size_t SetBits(uint64_t word) { return static_cast<size_t>(hwy::PopCount(word)); }
-
 uint64_t CountBitsImpl(const uint64_t* HWY_RESTRICT words, size_t count,
                        uint32_t* HWY_RESTRICT before) {
   uint64_t sum = 0;
   for (size_t w = 0; w < count; ++w) {
     before[w] = static_cast<uint32_t>(sum);
-    sum += SetBits(words[w]);
+    sum += sp::SetBits(words[w]);
   }
   return sum;
 }
@@ -146,87 +147,31 @@ struct Accumulate {
   static HWY_INLINE void One(float value, float* out) { *out = *out + value; }
 };
 
-// The bits of the kStep elements from `first` on.
+// Elements that are expanded together.
 constexpr size_t kStep = 32;
-HWY_INLINE uint32_t BitsFrom(const uint64_t* words, size_t first) {
-  uint64_t bits;
-  std::memcpy(&bits, reinterpret_cast<const uint8_t*>(words) + first / 8, sizeof(bits));
-  return static_cast<uint32_t>(bits >> (first % 8));
-}
-
-#if HWY_TARGET != HWY_SCALAR
-
-// As many bf16 values as d has lanes, in the upper halves.
-template <class DU>
-HWY_INLINE hn::Vec<DU> LoadBf16(DU du, const uint8_t* in) {
-  const hn::Rebind<uint16_t, DU> d16;
-  const hn::Repartition<uint8_t, decltype(d16)> d8;
-  return hn::ShiftLeft<16>(hn::PromoteTo(du, hn::BitCast(d16, hn::LoadU(d8, in))));
-}
-
-// Lane i = the next lane of v if bit i is set, else zero. REQUIRES no bit beyond the lanes.
-// (Highway 1.0.3 has no Expand.)
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-HWY_INLINE hn::Vec512<uint32_t> ExpandLanes(hn::Full512<uint32_t>, hn::Vec512<uint32_t> v,
-                                            uint32_t bits) {
-  return hn::Vec512<uint32_t>{_mm512_maskz_expand_epi32(static_cast<__mmask16>(bits), v.raw)};
-}
-constexpr size_t kMaxLanes = 16;
-#else
-constexpr size_t kMaxLanes = 8;
-
-// For every byte of bits, how many are set before each: the lane of v that goes there.
-struct Sources {
-  constexpr Sources() : lane() {
-    for (size_t bits = 0; bits < 256; ++bits) {
-      uint8_t before = 0;
-      for (size_t i = 0; i < 8; ++i) {
-        lane[bits][i] = before;
-        before = static_cast<uint8_t>(before + (bits >> i & 1));
-      }
-    }
-  }
-  uint8_t lane[256][8];
-};
-constexpr Sources kSources;
-constexpr uint32_t kLaneBits[8] = {1, 2, 4, 8, 16, 32, 64, 128};
-
-template <class DU>
-HWY_INLINE hn::Vec<DU> ExpandLanes(DU du, hn::Vec<DU> v, uint32_t bits) {
-  const hn::Rebind<uint8_t, DU> d8;
-  const auto sources = hn::PromoteTo(du, hn::LoadU(d8, kSources.lane[bits]));
-  const auto moved = hn::TableLookupLanes(v, hn::IndicesFromVec(du, sources));
-  const auto lane_bits = hn::LoadU(du, kLaneBits);
-  const auto present = hn::Eq(hn::And(hn::Set(du, bits), lane_bits), lane_bits);
-  return hn::IfThenElseZero(present, moved);
-}
-#endif
-
-#endif  // HWY_TARGET != HWY_SCALAR
 
 // Elements first … first + cols, whose values begin at `values`; cols values are readable there.
 template <class Operation>
-HWY_INLINE void ExpandRow(const uint64_t* HWY_RESTRICT words, size_t first,
+HWY_INLINE void ExpandRow(const SparseElements& sparse, size_t first,
                           const uint8_t* HWY_RESTRICT values, size_t cols,
                           float* HWY_RESTRICT out) {
   size_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
-  const HWY_CAPPED(uint32_t, kMaxLanes) du;
-  const hn::RebindToFloat<decltype(du)> df;
-  const size_t lanes = hn::Lanes(du);
+  const HWY_CAPPED(float, sp::kMaxLanes) df;
+  const size_t lanes = hn::Lanes(df);
   for (; c + kStep <= cols; c += kStep) {
-    const uint32_t all = BitsFrom(words, first + c);
+    const uint32_t all = static_cast<uint32_t>(sp::BitsFrom(sparse, first + c));
     for (size_t i = 0; i < kStep; i += lanes) {
       const uint32_t bits = (all >> i) & ((1u << lanes) - 1);
-      const uint8_t* const in = values + 2 * SetBits(all & ((1u << i) - 1));
-      const auto value = hn::BitCast(df, ExpandLanes(du, LoadBf16(du, in), bits));
+      const uint8_t* const in = values + 2 * sp::SetBits(all & ((1u << i) - 1));
+      const auto value = sp::Expand(df, in, bits);
       hn::StoreU(Operation::Combine(df, out + c + i, value), df, out + c + i);
     }
-    values += 2 * SetBits(all);
+    values += 2 * sp::SetBits(all);
   }
 #endif
   for (; c < cols; ++c) {
-    const bool present = (BitsFrom(words, first + c) & 1) != 0;
+    const bool present = (sp::BitsFrom(sparse, first + c) & 1) != 0;
     uint16_t code = 0;
     if (present) std::memcpy(&code, values, sizeof(code));
     Operation::One(FloatOfBf16(code), out + c);
@@ -235,12 +180,11 @@ HWY_INLINE void ExpandRow(const uint64_t* HWY_RESTRICT words, size_t first,
 }
 
 template <class Operation>
-HWY_INLINE void ExpandRows(const Sparse& sparse, size_t first, size_t stride, size_t rows,
+HWY_INLINE void ExpandRows(const SparseElements& sparse, size_t first, size_t stride, size_t rows,
                            size_t cols, size_t ld, float* out) {
   for (size_t r = 0; r < rows; ++r) {
     const size_t begin = first + r * stride;
-    const uint64_t earlier = (uint64_t{1} << (begin % 64)) - 1;
-    const size_t rank = sparse.before[begin / 64] + SetBits(sparse.words[begin / 64] & earlier);
+    const size_t rank = sp::Rank(sparse, begin);
     const uint8_t* values = sparse.values + 2 * rank;
     uint8_t last_values[2 * kMaxCols];  // for whole vectors at the end of what may be read
     if (sparse.count - rank < cols) {
@@ -248,16 +192,16 @@ HWY_INLINE void ExpandRows(const Sparse& sparse, size_t first, size_t stride, si
       std::memcpy(last_values, values, 2 * (sparse.count - rank));
       values = last_values;
     }
-    ExpandRow<Operation>(sparse.words, begin, values, cols, out + r * ld);
+    ExpandRow<Operation>(sparse, begin, values, cols, out + r * ld);
   }
 }
 
-void ExpandImpl(const Sparse& sparse, size_t first, size_t stride, size_t rows, size_t cols,
+void ExpandImpl(const SparseElements& sparse, size_t first, size_t stride, size_t rows, size_t cols,
                 size_t ld, float* out) {
   ExpandRows<Assign>(sparse, first, stride, rows, cols, ld, out);
 }
-void ExpandAddImpl(const Sparse& sparse, size_t first, size_t stride, size_t rows, size_t cols,
-                   size_t ld, float* out) {
+void ExpandAddImpl(const SparseElements& sparse, size_t first, size_t stride, size_t rows,
+                   size_t cols, size_t ld, float* out) {
   ExpandRows<Accumulate>(sparse, first, stride, rows, cols, ld, out);
 }
 
@@ -299,11 +243,11 @@ void RoundAndSubtractChosen(float* x, const uint32_t* indexes, size_t count, uin
 uint64_t CountBits(const uint64_t* words, size_t count, uint32_t* before) {
   return HWY_DYNAMIC_DISPATCH(CountBitsImpl)(words, count, before);
 }
-void Expand(const Sparse& sparse, size_t first, size_t stride, size_t rows, size_t cols, size_t ld,
-            float* out) {
+void Expand(const SparseElements& sparse, size_t first, size_t stride, size_t rows, size_t cols,
+            size_t ld, float* out) {
   HWY_DYNAMIC_DISPATCH(ExpandImpl)(sparse, first, stride, rows, cols, ld, out);
 }
-void ExpandAdd(const Sparse& sparse, size_t first, size_t stride, size_t rows, size_t cols,
+void ExpandAdd(const SparseElements& sparse, size_t first, size_t stride, size_t rows, size_t cols,
                size_t ld, float* out) {
   ScopedFlushDenormals flush;
   HWY_DYNAMIC_DISPATCH(ExpandAddImpl)(sparse, first, stride, rows, cols, ld, out);

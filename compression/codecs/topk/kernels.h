@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "compression/sparse.h"
+
 namespace eps::topk_kernels {
 
 // What elements are chosen by: the bits of the magnitude, and one key above infinity for every NaN,
@@ -38,22 +40,14 @@ void RoundAndSubtractChosen(float* x, const uint32_t* indexes, size_t count, uin
 // before[w] = set bits of the words before w. Returns those of all.
 uint64_t CountBits(const uint64_t* words, size_t count, uint32_t* before);
 
-// An opened chunk: element i is present if bit i % 64 of words[i / 64] is set; `count` bf16 values
-// of the present ones in order.
-struct Sparse {
-  const uint64_t* words;   // readable for a word behind the last element's
-  const uint32_t* before;  // as CountBits gives it
-  const uint8_t* values;
-  size_t count;
-};
 inline constexpr size_t kMaxCols = 128;
 
 // out[r * ld + c] = element first + r * stride + c, +0.0 if it is absent. Bits are kept, also those
 // of denormals. REQUIRES cols <= kMaxCols.
-void Expand(const Sparse& sparse, size_t first, size_t stride, size_t rows, size_t cols, size_t ld,
-            float* out);
+void Expand(const SparseElements& sparse, size_t first, size_t stride, size_t rows, size_t cols,
+            size_t ld, float* out);
 // out[r * ld + c] += that, FTZ+DAZ whatever the thread's mode.
-void ExpandAdd(const Sparse& sparse, size_t first, size_t stride, size_t rows, size_t cols,
+void ExpandAdd(const SparseElements& sparse, size_t first, size_t stride, size_t rows, size_t cols,
                size_t ld, float* out);
 
 }  // namespace eps::topk_kernels

@@ -55,7 +55,7 @@ struct World {
   std::unique_ptr<GuardedMemory> values;
   std::vector<float> elements;
   std::vector<bool> present;
-  Sparse sparse{};
+  SparseElements sparse{};
 };
 
 constexpr uint32_t kPercents[] = {0, 1, 10, 50, 99, 100};

@@ -106,6 +106,7 @@ class TopkChunk final : public EncodedChunk {
     expand(sparse_, tile.offset(s), s.cols, tile.rows, tile.cols, ld, out);
   }
   const Bytes& bytes() const override { return bytes_; }
+  const SparseElements* sparse_elements() const override { return &sparse_; }
 
  private:
   uint64_t* words() { return reinterpret_cast<uint64_t*>(words_.data()); }
@@ -123,7 +124,7 @@ class TopkChunk final : public EncodedChunk {
   const Bytes bytes_;
   Buffer words_;
   Buffer before_;
-  topk_kernels::Sparse sparse_{};
+  SparseElements sparse_{};
 };
 
 // Keeps the chunk's elements until all are there. With error feedback they are kept where the
