@@ -24,9 +24,7 @@ constexpr double kLongestInterval = 1000;
 }  // namespace
 
 CutPlan::CutPlan(uint64_t cut_steps)
-    : cuts_(true),
-      auto_(cut_steps == kAutoCuts),
-      interval_(auto_ ? kFirstInterval : cut_steps) {}
+    : cuts_(true), auto_(cut_steps == kAutoCuts), interval_(auto_ ? kFirstInterval : cut_steps) {}
 
 bool CutPlan::Due(uint64_t step, uint64_t last_step) const {
   if (!cuts_) return false;

@@ -35,13 +35,9 @@ class DurableStorage {
   static absl::StatusOr<std::unique_ptr<DurableStorage>> Open(const StorageOptions& options);
 
   // As NewNvmeBackend.
-  absl::StatusOr<std::unique_ptr<StateBackend>> NewBackend(const JobSpec& spec,
-                                                           const ChunkMap& chunks,
-                                                           std::vector<ChunkId> owned,
-                                                           const ShardPlace& place,
-                                                           Executor* executor,
-                                                           MemoryAccount* account,
-                                                           BackendDoneFn done);
+  absl::StatusOr<std::unique_ptr<StateBackend>> NewBackend(
+      const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
+      const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done);
 
  private:
   explicit DurableStorage(StorageOptions options) : options_(std::move(options)) {}

@@ -87,8 +87,9 @@ class JobShellTest : public ::testing::Test {
       return std::make_unique<ScriptedProtocol>(
           [this](const Event& event, std::vector<Effect>* out) { script_(event, out); }, &events_);
     };
-    environment.new_backend = [this](const JobSpec&, const ChunkMap&, std::vector<ChunkId>, const ShardPlace&,
-                                     Executor*, MemoryAccount*, BackendDoneFn done) {
+    environment.new_backend = [this](const JobSpec&, const ChunkMap&, std::vector<ChunkId>,
+                                     const ShardPlace&, Executor*, MemoryAccount*,
+                                     BackendDoneFn done) {
       auto backend = std::make_unique<ManualBackend>(std::move(done), &calls_);
       backend_ = backend.get();
       return absl::StatusOr<std::unique_ptr<StateBackend>>(std::move(backend));
