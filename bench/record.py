@@ -63,6 +63,13 @@ BENCHMARKS = {
         "Bits per sent element against the entropy of their positions, encoding against dense "
         "bf16, and the update from one sparse part against one dense bf16 part.",
         ["//bench:topk_bench"], [["bazel-bin/bench/topk_bench", "64", "9", "2"]]),
+    "shaped-link": Benchmark(
+        "Training over a link of 1 Gbit/s",
+        "Parameters of the model / time of a step that waits for the link, by codecs; ratios are "
+        "to fp32 of the same round. `of TCP`: what the busier direction used of the rate of a "
+        "plain TCP connection over the same link. Needs root; where the processor is busy "
+        "otherwise, the faster settings suffer more.",
+        ["//cli:eps"], [["bench/shaped_link.py", "--rounds=7"]]),
 }
 
 

@@ -156,11 +156,24 @@ absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) 
   return absl::OkStatus();
 }
 
-// The largest stage, which a worker holds once as weights and once as gradient.
-uint64_t LargestStage(const JobSpec& spec, const ChunkMap& chunks) {
-  uint64_t largest = 0;
+// Elements of the largest stage: of its gradient, and of its weights as the backward pass gets
+// them, where some come twice (quantization.backward_weights=both_axes).
+struct LargestStage {
+  uint64_t gradient = 0;
+  uint64_t weights = 0;
+};
+LargestStage FindLargestStage(const JobSpec& spec, const ChunkMap& chunks,
+                              const CodecTable& codecs) {
+  LargestStage largest;
   for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-    largest = std::max(largest, chunks.StageElements(StageId(s)));
+    const StageId stage(s);
+    uint64_t weights = chunks.StageElements(stage);
+    for (const ChunkId id : chunks.ChunksOfStage(stage)) {
+      if (codecs.axes(stage, id, /*backward=*/true).has_second)
+        weights += chunks.chunk(id).elements;
+    }
+    largest.gradient = std::max(largest.gradient, chunks.StageElements(stage));
+    largest.weights = std::max(largest.weights, weights);
   }
   return largest;
 }
@@ -334,8 +347,11 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
   const double parameters = static_cast<double>(spec.total_elements());
   // FP32 weight and state.
   const size_t parameter_bytes = sizeof(float) * (1 + StateFields(spec.optimizer).size());
-  const double stage_bytes = 4.0 * static_cast<double>(LargestStage(spec, chunks));
-  const double in_flight = stage_bytes * (2 + std::max(0, plan.config.worker.prefetch));
+  EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
+  const LargestStage stage = FindLargestStage(spec, chunks, codecs);
+  const double stages_of_weights = 1 + std::max(0, plan.config.worker.prefetch);
+  const double in_flight = 4.0 * (static_cast<double>(stage.gradient) +
+                                  stages_of_weights * static_cast<double>(stage.weights));
   const double parts_here = static_cast<double>(t.parts) / workers;
   EPS_ASSIGN_OR_RETURN(const Codec* const stash_codec, FindCodec(spec.codecs.stash));
   const double stash_bytes = stash_codec->traits().bits_per_element / 8;

@@ -108,6 +108,22 @@ TEST(PlanTest, WireBytesCountEveryPassAndPart) {
   EXPECT_EQ(bytes->pushed, 3 * stage * 4 * 2);
 }
 
+TEST(PlanTest, TheWorkersMemoryCountsSecondCopies) {
+  RunConfig run = Synthetic();
+  run.config.worker.prefetch = 1;
+  const auto summary = [&run] {
+    const auto plan = MakePlan(run);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? PlanSummary(*plan, 1).value_or("") : "";
+  };
+  // A gradient and two stages of weights, each a matrix of 32 x 32 and a bias.
+  EXPECT_TRUE(absl::StrContains(summary(), "about 12.4 KiB of weights")) << summary();
+  run.config.quantization.weights = "mx6";
+  EXPECT_TRUE(absl::StrContains(summary(), "about 12.4 KiB of weights")) << summary();
+  run.config.quantization.backward_weights = "both_axes";
+  EXPECT_TRUE(absl::StrContains(summary(), "about 20.4 KiB of weights")) << summary();
+}
+
 TEST(PlanTest, RefusesWhatCannotBeAndNamesTheKey) {
   struct Case {
     std::string says;

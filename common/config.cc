@@ -386,6 +386,9 @@ constexpr Key kKeys[] = {
     MakeKey<Text, &C::quantization, &Quantization::selection>(
         "quantization.selection",
         "How topk chooses: exact, or sampled (a threshold from a sample)."),
+    MakeKey<Text, &C::quantization, &Quantization::scope>(
+        "quantization.scope",
+        "Among which elements topk chooses: those of a chunk, or of a tensor."),
     MakeKey<Flag, &C::quantization, &Quantization::error_feedback>(
         "quantization.error_feedback",
         "Adds what topk left out to the next gradient of the same part."),

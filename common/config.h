@@ -77,6 +77,7 @@ struct QuantizationConfig {
   uint64_t warmup_steps = 0;
   std::string index = "packed";          // of topk: packed | raw32
   std::string selection = "exact";       // of topk: exact | sampled
+  std::string scope = "chunk";           // of topk: chunk | tensor
   bool error_feedback = true;            // of topk
   std::string residual_home = "server";  // server | worker
   std::string residual = "bf16";

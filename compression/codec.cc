@@ -101,6 +101,13 @@ absl::optional<uint64_t> InadmissibleElement(const absl::Status& status) {
   return element;
 }
 
+std::vector<uint64_t> Codec::CountsOf(
+    absl::Span<const Chunk> /*chunks*/,
+    const std::function<const float*(size_t)>& /*elements*/) const {
+  EPS_CHECK_MSG(false, name() << " does not choose among whole tensors");
+  return {};
+}
+
 absl::Status InadmissibleGradient(absl::string_view codec, const Chunk& chunk, uint64_t element,
                                   float value) {
   // The element as its tensor's owner knows it: by row and column of the whole tensor.

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "common/bytes.h"
 #include "compression/sparse.h"
 #include "spec/chunk_map.h"
@@ -78,6 +79,9 @@ struct EncodeOptions {
   // encoded bytes leave out once Finish returned. Null: dropped values are lost. Only for codecs
   // with uses_residual.
   float* residual_or_null = nullptr;
+  // Of a codec with whole_tensors: how many elements are sent, from CountsOf. Absent: the chunk is
+  // all of its tensor.
+  absl::optional<uint64_t> count;
   // Who pays for the encoded bytes; the account may be null.
   MemoryKind kind = MemoryKind::kScratch;
   MemoryAccount* account = nullptr;
@@ -91,6 +95,7 @@ class Codec {
     bool exact = false;           // decode(encode(x)) == x for every float that is not NaN
     bool fixed_size = false;      // every chunk of a shape and axis has the same encoded size
     bool uses_residual = false;   // drops elements: for gradients only
+    bool whole_tensors = false;   // chooses what it sends among all chunks of a tensor: CountsOf
     uint32_t block = 1;           // elements that share a scale
     double bits_per_element = 0;  // of a large tensor; expected if not fixed_size
   };
@@ -109,6 +114,12 @@ class Codec {
   // `chunk` and what the options point to must outlive the encoder.
   virtual std::unique_ptr<TileEncoder> NewEncoder(const Chunk& chunk,
                                                   const EncodeOptions& options) const = 0;
+  // How many elements of each of a tensor's chunks, which are given in row order, are among those
+  // that are sent of the tensor: their EncodeOptions::count. `elements(i)`: what chunk i has to
+  // encode, error feedback added, in chunk order, valid until the next call; asked for several
+  // times. REQUIRES traits().whole_tensors.
+  virtual std::vector<uint64_t> CountsOf(absl::Span<const Chunk> chunks,
+                                         const std::function<const float*(size_t)>& elements) const;
 };
 
 // The codec of that name, parameters included ("mx6", "topk:0.01"), or InvalidArgument with the

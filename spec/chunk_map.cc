@@ -118,6 +118,16 @@ ChunkMap ChunkMap::Build(const JobSpec& spec) {
   return map;
 }
 
+absl::Span<const Chunk> ChunkMap::ChunksOfTensor(ChunkId id) const {
+  const TensorId tensor = chunk(id).segments.front().tensor;
+  const auto same = [&](size_t i) { return chunks_[i].segments.front().tensor == tensor; };
+  size_t begin = id.value();
+  size_t end = begin + 1;
+  while (begin > 0 && same(begin - 1)) --begin;
+  while (end < chunks_.size() && same(end)) ++end;
+  return absl::MakeConstSpan(chunks_).subspan(begin, end - begin);
+}
+
 std::vector<ShardId> ChunkMap::Place(uint32_t shards) const {
   EPS_CHECK(shards > 0);
   constexpr uint32_t kNowhere = UINT32_MAX;

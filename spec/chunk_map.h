@@ -81,6 +81,8 @@ class ChunkMap {
   absl::Span<const ChunkId> ChunksOfStage(StageId stage) const {
     return stage_chunks_[stage.value()];
   }
+  // The chunks of the matrix that lies in this one, in row order; of vectors, the chunk alone.
+  absl::Span<const Chunk> ChunksOfTensor(ChunkId id) const;
   uint64_t StageElements(StageId stage) const { return stage_elements_[stage.value()]; }
 
   // shard of each chunk for `shards` servers. Each stage is striped: its chunks go, in order, to

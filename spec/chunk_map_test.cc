@@ -178,6 +178,29 @@ TEST(ChunkMapPlace, IsAsItAlwaysWas) {
   EXPECT_EQ(found, expected);
 }
 
+TEST(ChunkMap, KnowsTheChunksOfAMatrix) {
+  const JobSpec spec = TinyGpt2Spec();
+  const ChunkMap map = ChunkMap::Build(spec);
+  size_t seen = 0;
+  while (seen < map.chunks().size()) {
+    const absl::Span<const Chunk> chunks = map.ChunksOfTensor(ChunkId(static_cast<uint32_t>(seen)));
+    ASSERT_EQ(chunks.data(), &map.chunks()[seen]);
+    const TensorSpec& tensor = spec.tensors[chunks.front().segments.front().tensor.value()];
+    uint64_t elements = 0;
+    for (const Chunk& chunk : chunks) {
+      EXPECT_EQ(map.ChunksOfTensor(chunk.id).data(), chunks.data());
+      EXPECT_EQ(map.ChunksOfTensor(chunk.id).size(), chunks.size());
+      elements += chunk.elements;
+    }
+    if (tensor.rank == 1) {
+      EXPECT_EQ(chunks.size(), 1u);
+    } else {
+      EXPECT_EQ(elements, tensor.elements());
+    }
+    seen += chunks.size();
+  }
+}
+
 TEST(ChunkMapPlace, CountsWhatAnEarlierStageShares) {
   // The last stage shares a big chunk, so its own goes to the other server although both servers
   // hold equally much of the job.

@@ -1,5 +1,7 @@
 #include "spec/codec_table.h"
 
+#include <set>
+
 namespace eps {
 namespace {
 
@@ -50,6 +52,18 @@ std::string GradientCodecName(const JobSpec& spec, TensorId tensor, Step step) {
   }
   if (step.value() > spec.codecs.warmup_steps || *name == "fp32") return *name;
   return kWarmupGradients;
+}
+
+std::vector<std::string> CodecNamesOf(const JobSpec& spec) {
+  std::set<std::string> names = {spec.codecs.residual, spec.codecs.stash};
+  const Step first(1);
+  const Step last(spec.codecs.warmup_steps + 1);
+  for (uint32_t i = 0; i < spec.tensors.size(); ++i) {
+    const TensorId tensor(i);
+    names.insert(WeightCodecName(spec, tensor));
+    for (const Step step : {first, last}) names.insert(GradientCodecName(spec, tensor, step));
+  }
+  return {names.begin(), names.end()};
 }
 
 WeightAxes WeightAxesOf(const JobSpec& spec, const TensorUse& use, bool backward) {

@@ -5,6 +5,7 @@
 // servers, workers and the reference cannot disagree.
 
 #include <string>
+#include <vector>
 
 #include "common/ids.h"
 #include "spec/job_spec.h"
@@ -24,6 +25,9 @@ TensorKind KindOf(const JobSpec& spec, TensorId tensor);
 // first warmup_steps steps: those whose codec is neither fp32 nor bf16 anyway.
 const std::string& WeightCodecName(const JobSpec& spec, TensorId tensor);
 std::string GradientCodecName(const JobSpec& spec, TensorId tensor, Step step);
+
+// Every codec that the job needs to know, sorted, each once.
+std::vector<std::string> CodecNamesOf(const JobSpec& spec);
 
 // Along which axis blocks run in the weights that a pass gets, and in the second copy that a
 // backward pass with both_axes gets for the gradient of the stage's input. Tensors of rank 1 have

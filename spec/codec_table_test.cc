@@ -1,5 +1,6 @@
 #include "spec/codec_table.h"
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "spec/test_specs.h"
 
@@ -47,6 +48,19 @@ TEST(CodecNames, FollowTheKindAndTheWarmup) {
   EXPECT_EQ(GradientCodecName(spec, block, Step(4)), "topk:0.01");
   EXPECT_EQ(GradientCodecName(spec, embedding, Step(4)), "fp16");
   EXPECT_EQ(GradientCodecName(spec, norm, Step(1)), "fp32");
+}
+
+TEST(CodecNames, AreThoseOfTheTensorsThatThereAre) {
+  JobSpec spec = TinyGpt2Spec();
+  EXPECT_THAT(CodecNamesOf(spec), testing::ElementsAre("bf16", "fp32"));  // of residuals: bf16
+  spec.codecs.weights = "mx6";
+  spec.codecs.gradients = "topk:0.01";
+  spec.codecs.stash = "fp16";
+  spec.codecs.residual = "mx9";
+  EXPECT_THAT(CodecNamesOf(spec), testing::ElementsAre("fp16", "fp32", "mx6", "mx9", "topk:0.01"));
+  spec.codecs.warmup_steps = 1;
+  EXPECT_THAT(CodecNamesOf(spec),
+              testing::ElementsAre("bf16", "fp16", "fp32", "mx6", "mx9", "topk:0.01"));
 }
 
 TEST(WeightAxes, AreThoseOfForwardAndOnDemandOfTheOtherPass) {

@@ -140,12 +140,20 @@ absl::StatusOr<CodecSpec> BuildCodecs(const QuantizationConfig& config) {
                        IsOther("quantization.index", config.index, "packed", "raw32"));
   EPS_ASSIGN_OR_RETURN(const bool sampled,
                        IsOther("quantization.selection", config.selection, "exact", "sampled"));
+  EPS_ASSIGN_OR_RETURN(const bool tensor,
+                       IsOther("quantization.scope", config.scope, "chunk", "tensor"));
+  if (sampled && tensor) {
+    return absl::InvalidArgumentError(
+        "quantization.selection=sampled and quantization.scope=tensor exclude each other: a sample "
+        "is one of a chunk; set quantization.selection=exact or quantization.scope=chunk");
+  }
   // The parameters that have keys of their own become part of the name.
   const auto complete = [&](std::string name) {
     if (name == "mx9" || name == "mx6" || name == "mx4")
       return name + (truncate ? ":truncate" : "");
     if (absl::StartsWith(name, "topk:") && !absl::StrContains(name.substr(5), ":")) {
-      return name + (raw32 ? ":raw32" : "") + (sampled ? ":sampled" : "");
+      return name + (raw32 ? ":raw32" : "") + (sampled ? ":sampled" : "") +
+             (tensor ? ":tensor" : "");
     }
     return name;
   };

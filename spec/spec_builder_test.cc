@@ -131,6 +131,23 @@ TEST(BuildJobSpec, TheDefaultIsExactClippingAndSoSealed) {
   EXPECT_EQ(spec->training.mode, Mode::kSealed);
 }
 
+TEST(BuildJobSpec, TheScopeOfTopkIsPartOfTheJob) {
+  Config config = EagerConfig();
+  config.quantization.gradients = "topk:0.01";
+  const absl::StatusOr<JobSpec> of_chunks = Build(config);
+  config.quantization.scope = "tensor";
+  config.quantization.index = "raw32";
+  const absl::StatusOr<JobSpec> of_tensors = Build(config);
+  ASSERT_TRUE(of_chunks.ok() && of_tensors.ok()) << of_tensors.status();
+  EXPECT_EQ(of_chunks->codecs.gradients, "topk:0.01");
+  EXPECT_EQ(of_tensors->codecs.gradients, "topk:0.01:raw32:tensor");
+  EXPECT_EQ(of_tensors->codecs.head.gradients, "bf16");
+  const absl::StatusOr<JobSpec> again = JobSpec::Parse(of_tensors->ToText());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->Digest(), of_tensors->Digest());
+  EXPECT_NE(again->Digest(), of_chunks->Digest());
+}
+
 TEST(BuildJobSpec, NamesTheKeyOfEveryBadValue) {
   const struct {
     std::function<void(Config*)> change;
@@ -176,6 +193,13 @@ TEST(BuildJobSpec, NamesTheKeyOfEveryBadValue) {
       {[](Config* c) { c->training.steps = 0; }, "training.steps"},
       {[](Config* c) { c->training.parts = 1025; }, "training.parts: expected 1 to 1024"},
       {[](Config* c) { c->quantization.weights = "fp 8"; }, "quantization.weights"},
+      {[](Config* c) { c->quantization.scope = "tensors"; },
+       "quantization.scope: 'tensors' is unknown, did you mean 'tensor'?"},
+      {[](Config* c) {
+         c->quantization.scope = "tensor";
+         c->quantization.selection = "sampled";
+       },
+       "quantization.selection=sampled and quantization.scope=tensor exclude"},
   };
   for (const auto& c : cases) {
     Config config = EagerConfig();

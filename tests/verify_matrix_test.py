@@ -148,6 +148,18 @@ class VerifyMatrix(unittest.TestCase):
                        quantization__residual="mx4:truncate", training__clip="exact",
                        training__mode="sealed")
 
+    def test_sparse_gradients_chosen_among_whole_tensors(self):
+        self.quantized("mx6", "both_axes", "topk:0.03", "fp32", 1, 2, 2,
+                       quantization__scope="tensor", training__chunk_elements=2048,
+                       quantization__embedding_gradients="topk:0.02")
+        self.quantized("bf16", "recompute_axis", "topk:0.05", "fp32", 0, 2, 1,
+                       quantization__scope="tensor", training__chunk_elements=4096,
+                       quantization__residual_home="worker",
+                       quantization__norm_gradients="topk:0.1")
+        self.quantized("fp8_e4m3", "decode_once", "topk:0.02", "bf16", 0, 1, 2,
+                       quantization__scope="tensor", training__chunk_elements=2048,
+                       quantization__error_feedback="false")
+
     def test_stash_codecs_on_host_and_device(self):
         self.quantized("fp32", "recompute_axis", "fp32", "bf16", 0, 1, 1, worker__stash="device",
                        training__micro_batches=3)

@@ -64,6 +64,38 @@ absl::StatusOr<std::optional<TensorDifference>> CompareTensors(const JobSpec& sp
   return first;
 }
 
+absl::StatusOr<std::string> CompareResiduals(
+    const std::map<std::string, std::vector<float>>& expected,
+    const SafetensorsReader* found_or_null, ArraySums* sums) {
+  std::string first;
+  for (const auto& [name, values] : expected) {
+    if (found_or_null != nullptr && found_or_null->Find(name).ok()) continue;
+    first = absl::StrCat("residual of ", name, ": expected one, found none");
+    break;
+  }
+  if (found_or_null == nullptr) return first;
+  std::vector<float> found;
+  for (const SafetensorsEntry& entry : found_or_null->entries()) {
+    uint64_t elements = 1;
+    for (const uint64_t n : entry.shape) elements *= n;
+    found.resize(elements);
+    EPS_RETURN_IF_ERROR(found_or_null->Read(entry, 0, elements, found.data()));
+    const auto it = expected.find(entry.name);
+    std::vector<float> wanted = it == expected.end() ? std::vector<float>() : it->second;
+    wanted.resize(elements);
+    sums->expected.Update(BytesOf(wanted));
+    sums->found.Update(BytesOf(found));
+    TensorDifference difference;
+    if (!first.empty() || !Differ(wanted, found, &difference)) continue;
+    first = absl::StrFormat(
+        "residual of %s: %d of %d elements differ, the first at element %d: expected %.9g "
+        "(0x%08x), found %.9g (0x%08x)",
+        entry.name, difference.differing, elements, difference.element, difference.expected,
+        Bits<uint32_t>(difference.expected), difference.found, Bits<uint32_t>(difference.found));
+  }
+  return first;
+}
+
 std::string Describe(const JobSpec& spec, const char* field, const TensorDifference& difference) {
   const TensorSpec& tensor = spec.tensors[difference.tensor.value()];
   const std::string shape =

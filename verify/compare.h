@@ -2,8 +2,10 @@
 #define EPS_VERIFY_COMPARE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/checksum.h"
@@ -35,6 +37,13 @@ absl::StatusOr<std::optional<TensorDifference>> CompareTensors(const JobSpec& sp
                                                                const TensorValues& expected,
                                                                const SafetensorsReader& found,
                                                                ArraySums* sums_or_null);
+
+// Compares what a part left out (WireReference::Residuals) with its file; a tensor that only one
+// side has counts as zeros on the other. Null: there is no file. Says what differs first; empty if
+// nothing. The sums get the tensors of the file, in its order.
+absl::StatusOr<std::string> CompareResiduals(
+    const std::map<std::string, std::vector<float>>& expected,
+    const SafetensorsReader* found_or_null, ArraySums* sums);
 
 // "exp_avg of transformer.wte.weight [256 x 64]: 3 of 16384 elements differ, the first at element
 // 65 (row 1, column 1): expected 0.5 (0x3f000000), found 0.25 (0x3e800000)".

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,28 @@ std::unique_ptr<SafetensorsReader> FileOf(const TensorValues& values) {
 }
 
 const TensorValues kValues = {{1, 2, 3, 4, 5, 6}, {0, 0.5f, -1, 7}};
+
+TEST(CompareResiduals, TakesWhatIsMissingForZeros) {
+  const auto compare = [](const std::map<std::string, std::vector<float>>& expected,
+                          const SafetensorsReader* found) {
+    ArraySums sums;
+    const auto difference = CompareResiduals(expected, found, &sums);
+    EXPECT_TRUE(difference.ok()) << difference.status();
+    const bool equal = sums.expected.Finish() == sums.found.Finish();
+    return difference.value_or("?") + (equal ? "" : ", other sums");
+  };
+  const auto all = FileOf(kValues);
+  EXPECT_EQ(compare({{"matrix", kValues[0]}, {"vector", kValues[1]}}, all.get()), "");
+  EXPECT_EQ(compare({}, nullptr), "");
+  EXPECT_EQ(compare({{"matrix", kValues[0]}}, nullptr),
+            "residual of matrix: expected one, found none");
+  EXPECT_EQ(compare({{"matrix", kValues[0]}}, all.get()),
+            "residual of vector: 3 of 4 elements differ, the first at element 1: expected 0 "
+            "(0x00000000), found 0.5 (0x3f000000), other sums");
+  EXPECT_EQ(compare({{"matrix@1", kValues[0]}}, all.get()),
+            "residual of matrix@1: expected one, found none, other sums");
+  EXPECT_EQ(compare({{"matrix", kValues[0]}}, FileOf({kValues[0], {0, 0, 0, 0}}).get()), "");
+}
 
 TEST(CompareTensors, FindsNothingInEqualBits) {
   ArraySums sums;

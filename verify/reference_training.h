@@ -55,6 +55,10 @@ class ReferenceTraining {
 
   uint64_t step() const { return step_; }  // the last one that ran; 0: none
   // The weights, then the update rule's fields in their order.
+  // As WireReference::Residuals, after the last step.
+  std::map<std::string, std::vector<float>> Residuals(uint32_t part) const {
+    return wire_->Residuals(part);
+  }
   const std::vector<TensorValues>& state() const { return state_; }
   const TensorValues& weights() const { return state_[0]; }
 

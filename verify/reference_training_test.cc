@@ -215,7 +215,9 @@ TEST(ReferenceTraining, GivesTheBitsOfAShardWithEveryKindOfCodec) {
         Codecs{"mx6", "topk:0.05:sampled", kBothAxes},
         Codecs{"fp8_e4m3", "topk:0.02", kRecomputeAxis, 1, /*error_feedback=*/false},
         Codecs{"mxint8", "topk:0.03:raw32", kDecodeOnce, 0, true, "mx6", "mx9"},
-        Codecs{"mxfp8_e4m3", "topk:0.03", kRecomputeAxis, 0, true, "fp32", "bf16"}}) {
+        Codecs{"mxfp8_e4m3", "topk:0.03", kRecomputeAxis, 0, true, "fp32", "bf16"},
+        Codecs{"bf16", "topk:0.03:tensor", kRecomputeAxis, 1, true, "bf16", "bf16"},
+        Codecs{"mx6", "topk:0.05:raw32:tensor", kBothAxes, 0, /*error_feedback=*/false}}) {
     SCOPED_TRACE(testing::Message() << codecs.weights << " " << codecs.gradients);
     parts = parts % 3 + 1;
     const JobSpec spec = SpecWith(codecs, parts, /*tied=*/parts != 2);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -166,6 +167,14 @@ absl::StatusOr<RecordedState> RunFolder::OpenState(uint64_t step) const {
     state.push_back(*std::move(reader));
   }
   return state;
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsReader>> RunFolder::OpenResiduals(uint64_t step,
+                                                                            uint32_t part) const {
+  auto reader = SafetensorsReader::Open(
+      absl::StrFormat("%s/eps/residual-%05d.safetensors", CheckpointFolder(path_, step), part));
+  if (absl::IsNotFound(reader.status())) return std::unique_ptr<SafetensorsReader>();
+  return reader;
 }
 
 absl::StatusOr<StepFigures> RunFolder::Figures(uint64_t step) const {

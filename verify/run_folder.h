@@ -39,6 +39,10 @@ class RunFolder {
 
   // checkpoint-<step>. NotFound and DataLoss as Open; DataLoss too if it belongs to another job.
   absl::StatusOr<RecordedState> OpenState(uint64_t step) const;
+  // What a part has left out at the end of a step (eps/residual-<part>.safetensors); null if the
+  // checkpoint has no such file. DataLoss as Open.
+  absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenResiduals(uint64_t step,
+                                                                   uint32_t part) const;
   // The line of metrics.jsonl for `step`. DataLoss if there is none.
   absl::StatusOr<StepFigures> Figures(uint64_t step) const;
 

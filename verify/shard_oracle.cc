@@ -174,15 +174,36 @@ std::vector<float> ShardOracle::Gather(const Chunk& chunk, uint32_t stage,
   return elements;
 }
 
+uint64_t ShardOracle::CountOf(const Codec& codec, const Chunk& chunk, StageId stage, uint32_t part,
+                              const TensorValues& by_use) {
+  const absl::Span<const Chunk> chunks = chunks_.ChunksOfTensor(chunk.id);
+  std::vector<uint64_t>& counts = counts_[{part, stage, chunks.front().id}];
+  if (chunk.id == chunks.front().id) {  // the others still have the residuals of before
+    std::vector<float> sums;
+    counts = codec.CountsOf(chunks, [&](size_t i) {
+      sums = Gather(chunks[i], stage.value(), by_use);
+      const auto residual = residuals_.find({part, stage, chunks[i].id});
+      for (size_t j = 0; residual != residuals_.end() && j < sums.size(); ++j) {
+        sums[j] += residual->second[j];
+      }
+      return sums.data();
+    });
+  }
+  return counts[chunk.id.value() - chunks.front().id.value()];
+}
+
 Bytes ShardOracle::Push(const Chunk& chunk, StageId stage, uint32_t part,
                         const UseGradients& gradient) {
   const std::vector<float> elements = Gather(chunk, stage.value(), gradient[stage.value()]);
   const Codec& codec = codecs_.gradient(chunk.id, Step(step_));
   const Codec* const of_residual = codecs_.residual_or_null(chunk.id, Step(step_));
-  if (of_residual == nullptr) return EncodeChunk(codec, chunk, EncodeOptions(), elements.data());
+  EncodeOptions options;
+  if (codec.traits().whole_tensors) {
+    options.count = CountOf(codec, chunk, stage, part, gradient[stage.value()]);
+  }
+  if (of_residual == nullptr) return EncodeChunk(codec, chunk, options, elements.data());
   std::vector<float>& residual = residuals_[{part, stage, chunk.id}];
   residual.resize(chunk.elements);
-  EncodeOptions options;
   options.residual_or_null = residual.data();
   Bytes bytes = EncodeChunk(codec, chunk, options, elements.data());
   Bytes kept = EncodeChunk(*of_residual, chunk, EncodeOptions(), residual.data());

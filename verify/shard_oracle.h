@@ -49,6 +49,9 @@ class ShardOracle {
   double Update(const std::vector<UseGradients>& parts, const StepScalars& scalars, double scale);
   // The encoded contribution of a part; keeps what it leaves out.
   Bytes Push(const Chunk& chunk, StageId stage, uint32_t part, const UseGradients& gradient);
+  // EncodeOptions::count. To be called for the chunks of a tensor in order, each before its Push.
+  uint64_t CountOf(const Codec& codec, const Chunk& chunk, StageId stage, uint32_t part,
+                   const TensorValues& by_use);
   BackendValue Wait(OpId op);
 
   const JobSpec& spec_;
@@ -59,6 +62,8 @@ class ShardOracle {
   std::vector<TensorValues> fetched_;  // by stage, then use
   std::vector<TensorValues> fetched_for_input_gradient_;
   std::map<std::tuple<uint32_t, StageId, ChunkId>, std::vector<float>> residuals_;
+  // Of a tensor's chunks, by its first one.
+  std::map<std::tuple<uint32_t, StageId, ChunkId>, std::vector<uint64_t>> counts_;
   ThreadPool threads_{2};
   MemoryAccount account_;
   Completions completions_;

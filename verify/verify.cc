@@ -1,10 +1,13 @@
 #include "verify/verify.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -91,6 +94,7 @@ class Comparison {
     differences_.clear();
     std::string line = absl::StrCat("step: ", step, "/", steps_);
     EPS_RETURN_IF_ERROR(CompareState(reference, state, &line));
+    EPS_RETURN_IF_ERROR(CompareParts(reference, &line));
     CompareFigures(expected, found, &line);
     out_ << line << std::endl;
     for (const std::string& text : differences_) {
@@ -119,6 +123,22 @@ class Comparison {
     return absl::OkStatus();
   }
 
+  // The residuals of all parts, if there are any on either side.
+  absl::Status CompareParts(const ReferenceTraining& reference, std::string* line) {
+    residuals_.reset();
+    for (uint32_t part = 0; part < run_.spec().training.parts; ++part) {
+      EPS_ASSIGN_OR_RETURN(const auto found, run_.OpenResiduals(reference.step(), part));
+      const std::map<std::string, std::vector<float>> expected = reference.Residuals(part);
+      if (found == nullptr && expected.empty()) continue;
+      if (!residuals_.has_value()) residuals_.emplace();
+      EPS_ASSIGN_OR_RETURN(const std::string difference,
+                           CompareResiduals(expected, found.get(), &*residuals_));
+      const std::string of_part = difference.empty() ? "" : absl::StrCat("part ", part, ": ");
+      Note(absl::StrCat("residuals of part ", part).c_str(), of_part + difference, line);
+    }
+    return absl::OkStatus();
+  }
+
   void CompareFigures(const StepFigures& expected, const StepFigures& found, std::string* line) {
     Note("loss", CompareFigure("loss", expected.loss, found.loss), line);
     Note("grad_norm", CompareFigure("grad_norm", expected.grad_norm, found.grad_norm), line);
@@ -142,10 +162,15 @@ class Comparison {
                                          field == 0 ? &weights : &moments)
                               .status());
     }
+    std::string expected, found;
+    if (residuals_.has_value()) {
+      expected = absl::StrCat(" residuals sha256:", ToHex(residuals_->expected.Finish()));
+      found = absl::StrCat(" residuals sha256:", ToHex(residuals_->found.Finish()));
+    }
     out_ << "expected: weights sha256:" << ToHex(weights.expected.Finish())
-         << " state sha256:" << ToHex(moments.expected.Finish()) << std::endl;
+         << " state sha256:" << ToHex(moments.expected.Finish()) << expected << std::endl;
     out_ << "found:    weights sha256:" << ToHex(weights.found.Finish())
-         << " state sha256:" << ToHex(moments.found.Finish()) << std::endl;
+         << " state sha256:" << ToHex(moments.found.Finish()) << found << std::endl;
     return absl::OkStatus();
   }
 
@@ -154,6 +179,8 @@ class Comparison {
   const uint64_t steps_;
   std::ostream& out_;
   std::vector<std::string> differences_;
+  std::optional<ArraySums>
+      residuals_;  // of the step's parts, in order; none are kept if it is empty
 };
 
 }  // namespace

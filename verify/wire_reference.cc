@@ -1,10 +1,12 @@
 #include "verify/wire_reference.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "spec/codec_table.h"
@@ -38,6 +40,27 @@ void Scatter(const std::vector<float>& elements, const Chunk& chunk, const Value
     const float* const from = elements.data() + s.offset;
     std::copy(from, from + s.elements(), values(s.tensor).data() + s.tensor_offset);
   }
+}
+
+// Whether a codec chooses what it sends among all chunks of a tensor.
+bool ChoosesAmongTensors(const std::string& codec) { return absl::EndsWith(codec, ":tensor"); }
+
+// How many chunks from number `i` on are pieces of the matrix that it begins; 1 for vectors.
+size_t ChunksFrom(absl::Span<const Chunk> chunks, size_t i) {
+  const TensorId tensor = chunks[i].segments.front().tensor;
+  size_t end = i + 1;
+  while (end < chunks.size() && chunks[end].segments.front().tensor == tensor) ++end;
+  return end - i;
+}
+
+// The pieces of a matrix as if they were one chunk. One chunk is itself.
+Chunk Joined(absl::Span<const Chunk> chunks) {
+  Chunk joined = chunks.front();
+  for (const Chunk& chunk : chunks.subspan(1)) {
+    joined.segments.front().rows += chunk.segments.front().rows;
+    joined.elements += chunk.elements;
+  }
+  return joined;
 }
 
 bool IsZero(const std::vector<float>& values) {
@@ -126,31 +149,69 @@ TensorValues WireReference::Weights(const TensorValues& weights, Axis axis) cons
 }
 
 void WireReference::PassGradient(Step step, uint32_t part, UseGradients* gradient) {
-  const bool past_warmup = step.value() > spec_.codecs.warmup_steps;
-  for (const Chunk& chunk : chunks_.chunks()) {
-    const std::string codec = GradientCodecName(spec_, chunk.segments.front().tensor, step);
-    for (const StageId use : chunk.uses) {
+  const absl::Span<const Chunk> all = chunks_.chunks();
+  for (size_t i = 0; i < all.size();) {
+    const std::string codec = GradientCodecName(spec_, all[i].segments.front().tensor, step);
+    const size_t count = ChoosesAmongTensors(codec) ? ChunksFrom(all, i) : 1;
+    for (const StageId use : all[i].uses) {
       const auto of_use = [&](TensorId t) -> std::vector<float>& {
         return (*gradient)[use.value()][UseOf(spec_.stages[use.value()], t)];
       };
+      const Chunk chunk = Joined(all.subspan(i, count));
       std::vector<float> elements = Gather(chunk, of_use);
-      if (past_warmup && spec_.codecs.error_feedback) {
-        const ResidualKey key{part, use, chunk.id};
-        std::vector<float>& residual = waiting_[key];
-        const auto before = residuals_.find(key);
-        residual = before == residuals_.end() ? std::vector<float>(chunk.elements) : before->second;
-        Pass(codec, chunk, Axis::kRow, &elements, &residual);
-        if (IsZero(residual)) {
-          residual.clear();
-        } else {
-          Pass(spec_.codecs.residual, chunk, Axis::kRow, &residual, nullptr);
+      if (step.value() > spec_.codecs.warmup_steps && spec_.codecs.error_feedback) {
+        std::vector<float> residual;
+        for (const Chunk& piece : all.subspan(i, count)) {
+          const auto before = residuals_.find({part, use, piece.id});
+          if (before != residuals_.end()) {
+            residual.insert(residual.end(), before->second.begin(), before->second.end());
+          } else {
+            residual.resize(residual.size() + piece.elements);
+          }
         }
+        Pass(codec, chunk, Axis::kRow, &elements, &residual);
+        Keep(residual, all.subspan(i, count), part, use);
       } else {
         Pass(codec, chunk, Axis::kRow, &elements, nullptr);
       }
       Scatter(elements, chunk, of_use);
     }
+    i += count;
   }
+}
+
+void WireReference::Keep(const std::vector<float>& residual, absl::Span<const Chunk> chunks,
+                         uint32_t part, StageId use) {
+  auto begin = residual.begin();
+  for (const Chunk& chunk : chunks) {
+    const auto end = begin + static_cast<std::ptrdiff_t>(chunk.elements);
+    std::vector<float>& waiting = waiting_[{part, use, chunk.id}];
+    waiting.assign(begin, end);
+    begin = end;
+    if (IsZero(waiting)) {
+      waiting.clear();
+    } else {
+      Pass(spec_.codecs.residual, chunk, Axis::kRow, &waiting, nullptr);
+    }
+  }
+}
+
+std::map<std::string, std::vector<float>> WireReference::Residuals(uint32_t part) const {
+  std::map<std::string, std::vector<float>> by_name;
+  for (const auto& [key, residual] : residuals_) {
+    const auto& [of_part, use, id] = key;
+    if (of_part != part) continue;
+    const Chunk& chunk = chunks_.chunk(id);
+    for (const Segment& s : chunk.segments) {
+      const TensorSpec& tensor = spec_.tensors[s.tensor.value()];
+      std::vector<float>& values =
+          by_name[chunk.uses.size() == 1 ? tensor.name
+                                         : absl::StrCat(tensor.name, "@", use.value())];
+      values.resize(tensor.elements());
+      std::copy_n(residual.data() + s.offset, s.elements(), values.data() + s.tensor_offset);
+    }
+  }
+  return by_name;
 }
 
 void WireReference::KeepResiduals() {

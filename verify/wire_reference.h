@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "compression/reference_codec.h"
 #include "spec/chunk_map.h"
 #include "spec/job_spec.h"
@@ -36,6 +37,9 @@ class WireReference {
   // Turns the gradient of a part into what the servers decode. What its codecs left out waits for
   // KeepResiduals.
   void PassGradient(Step step, uint32_t part, UseGradients* gradient);
+  // What a part has left out, by the names of its file in a checkpoint
+  // (docs/formats/checkpoint.md): arrays of whole tensors, without those of zeros.
+  std::map<std::string, std::vector<float>> Residuals(uint32_t part) const;
   // The step was done: what waits is added to the gradients of the next one.
   void KeepResiduals();
   // The step was skipped: the residuals stay as they were before it.
@@ -50,6 +54,9 @@ class WireReference {
   // Encodes and decodes; `residual_or_null` as in ReferenceCodec::Encode.
   void Pass(const std::string& codec, const Chunk& chunk, Axis axis, std::vector<float>* elements,
             std::vector<float>* residual_or_null) const;
+  // What was left out of `chunks` together waits for KeepResiduals, chunk by chunk.
+  void Keep(const std::vector<float>& residual, absl::Span<const Chunk> chunks, uint32_t part,
+            StageId use);
 
   const JobSpec& spec_;
   const ChunkMap& chunks_;

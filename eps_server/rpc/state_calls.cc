@@ -127,6 +127,7 @@ absl::StatusOr<size_t> ImportCall::SizeOf(const v1::ImportStateRequest& message)
 }
 
 void ImportCall::DeliverResidual(const v1::ImportStateRequest& message, Bytes residual) {
+  in_flight_.fetch_add(1);
   work_.Post([self = Self(), header = message, residual = std::move(residual)] {
     const ChunkId id(header.chunk());
     absl::Status status = CheckCrc(residual, header.crc32c());

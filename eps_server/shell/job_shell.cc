@@ -240,6 +240,9 @@ void JobShell::Handle(const Event& event) {
   // No operation was started for the chunk: it was refused.
   if (importing_ != nullptr) ImportTaken(import_stream);
   importing_ = nullptr;
+  if (const auto* residual = std::get_if<event::ImportResidual>(&event)) {
+    ImportTaken(residual->stream);
+  }
   if (const auto* done = std::get_if<event::OpDone>(&event)) {
     const auto it = import_ops_.find(done->done.op);
     if (it == import_ops_.end()) return;

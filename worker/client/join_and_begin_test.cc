@@ -19,6 +19,21 @@ using std::chrono::milliseconds;
 
 using JoinAndBeginTest = ClientFixture;
 
+TEST_F(JoinAndBeginTest, JoinRefusesAJobOfAnUnknownCodecAndListsBothSides) {
+  StartServers(1);
+  spec_.codecs.weights = "mx5";
+  spec_.codecs.gradients = "topk:0.01";
+  auto client = ParameterClient::Connect(options_);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const absl::Status status = (*client)->Join(JoinOptions()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  for (const char* const text :
+       {"this worker cannot take part: quantization.weights: there is no codec \"mx5\"",
+        "known are fp32, bf16", "; the codecs of the job are bf16, fp32, mx5, topk:0.01"}) {
+    EXPECT_TRUE(absl::StrContains(status.message(), text)) << text << " | " << status;
+  }
+}
+
 TEST_F(JoinAndBeginTest, JoinLearnsSpecPartsTermAndStep) {
   StartServers(2);
   ChangeAll([](Script* s) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/executor.h"
 #include "common/status_macros.h"
@@ -15,6 +16,7 @@
 #include "eps/v1/control.grpc.pb.h"
 #include "grpc/grpc.h"
 #include "grpcpp/client_context.h"
+#include "spec/codec_table.h"
 #include "wire/channel.h"
 #include "wire/grpc_status.h"
 #include "worker/client/begin_step.h"
@@ -272,7 +274,8 @@ absl::Status GrpcParameterClient::TakeJob(const v1::JoinReply& reply) {
   if (!codecs.ok()) {
     return absl::Status(
         codecs.status().code(),
-        absl::StrCat(context, "this worker cannot take part: ", codecs.status().message()));
+        absl::StrCat(context, "this worker cannot take part: ", codecs.status().message(),
+                     "; the codecs of the job are ", absl::StrJoin(CodecNamesOf(job_.spec), ", ")));
   }
   job_.codecs.emplace(*std::move(codecs));
   job_.term = Term(reply.term());

@@ -1,5 +1,6 @@
 // How a client pushes, what it repeats, and what it takes for an answer.
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -198,6 +199,52 @@ TEST_F(PushTest, RefusesAReplyThatNothingWaitsFor) {
   StageMemory gradient = Gradient(StageId(1), 1);
   ASSERT_TRUE(Push(StageId(1), 0, &gradient).ok());
   EXPECT_EQ(client_->Flush().code(), absl::StatusCode::kInternal);
+}
+
+// The larger elements of layer 1 lie in its second chunk, whether or not the first is counted.
+TEST_F(PushTest, ChoosesAmongTheChunksOfATensor) {
+  for (const bool has_first : {false, true}) {
+    SCOPED_TRACE(has_first);
+    codecs_.gradients = "topk:0.25:tensor";
+    codecs_.error_feedback = false;
+    servers_.clear();
+    StartServers(1);
+    const ChunkId first = chunks_.ChunksOfStage(StageId(1))[0];
+    const absl::Span<const Chunk> chunks = chunks_.ChunksOfTensor(first);
+    ASSERT_EQ(chunks.size(), 2u);
+    if (has_first) {
+      ChangeAll([&](Script* s) {
+        s->parts = {2};
+        v1::Have have;
+        have.set_use_stage(1);
+        have.set_part_count(4);
+        have.set_chunk(first.value());
+        s->have.push_back(have);
+      });
+    }
+    Join();
+    Begin();
+    StageMemory gradient = Gradient(StageId(1), 0);
+    size_t use = 0;
+    while (gradient.tensors[use].size() != chunks[0].elements + chunks[1].elements) ++use;
+    std::vector<float>& matrix = gradient.tensors[use];
+    for (size_t i = 0; i < matrix.size(); ++i) matrix[i] = i < chunks[0].elements ? 1.0f : 2.0f;
+    matrix[5] = 3.0f;
+    ASSERT_TRUE(Push(StageId(1), 2, &gradient).ok());
+    ASSERT_TRUE(client_->Flush().ok());
+    const Seen seen = servers_[0]->seen();
+    std::vector<float> expected(chunks[0].elements, 0.0f);
+    expected[5] = 3.0f;
+    const auto counted = seen.counted.find({1, 2, first.value()});
+    EXPECT_EQ(counted == seen.counted.end(), has_first);
+    if (counted != seen.counted.end()) {
+      EXPECT_EQ(counted->second, expected);
+    }
+    expected.assign(chunks[1].elements, 0.0f);
+    std::fill_n(expected.begin(), matrix.size() / 4 - 1, 2.0f);
+    EXPECT_EQ(seen.counted.at({1, 2, chunks[1].id.value()}), expected);
+    client_ = nullptr;
+  }
 }
 
 TEST_F(PushTest, DoesNotSendWhatTheServersHave) {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/checksum.h"
+#include "common/flush_denormals.h"
 #include "wire/payload_message.h"
 
 namespace eps {
@@ -16,6 +17,18 @@ using std::chrono::steady_clock;
 
 constexpr char kPushMethod[] = "/eps.v1.Data/Push";
 constexpr std::chrono::seconds kIdleTick{10};
+
+// The elements of a residual; no bytes stand for zeros. REQUIRES bytes that were checked when they
+// came, or made here.
+void ReadResidual(const Codec& codec, const Chunk& chunk, const Bytes& residual, float* out) {
+  if (residual.empty()) {
+    std::memset(out, 0, chunk.elements * sizeof(float));
+    return;
+  }
+  const auto opened = codec.Open(chunk, Axis::kRow, residual, Content::kWeights);
+  EPS_CHECK_MSG(opened.ok(), opened.status());
+  DecodeChunk(**opened, chunk, out);
+}
 
 }  // namespace
 
@@ -237,6 +250,7 @@ void PushQueue::Pump() {
       encoding.push_residual = residuals_->PushesTo(job_->placement[id.value()]);
       encoding.reserved += encoding.residual_codec->MaxEncodedSize(*encoding.chunk, Axis::kRow);
     }
+    if (!FindCount(job, &encoding)) return;
     // A chunk larger than the whole window goes alone.
     if (outstanding_bytes_ > 0 &&
         outstanding_bytes_ + encoding.reserved > core_->options.push_window_bytes) {
@@ -252,6 +266,58 @@ void PushQueue::Pump() {
   }
 }
 
+bool PushQueue::FindCount(const std::shared_ptr<Job>& job, Encoding* encoding) {
+  const ChunkId id = encoding->chunk->id;
+  const absl::Span<const Chunk> chunks = job_->chunks.ChunksOfTensor(id);
+  if (!encoding->codec->traits().whole_tensors || chunks.size() == 1) return true;
+  const auto known = job->counts.find(id);
+  if (known != job->counts.end()) {
+    encoding->count = known->second;
+    return true;
+  }
+  if (counting_) return false;
+  std::vector<Bytes> residuals;
+  if (encoding->residual_codec != nullptr) {
+    for (const Chunk& chunk : chunks) {
+      std::optional<Bytes> residual = residuals_->Find({job->use, job->part, chunk.id});
+      if (!residual.has_value()) return false;  // OnResiduals goes on
+      residuals.push_back(*std::move(residual));
+    }
+  }
+  counting_ = true;
+  const Codec* const residual_codec = encoding->residual_codec;
+  pool_->Post([this, job, chunks, residual_codec, residuals = std::move(residuals)] {
+    Count(job, chunks, residual_codec, residuals);
+  });
+  return false;
+}
+
+void PushQueue::Count(const std::shared_ptr<Job>& job, absl::Span<const Chunk> chunks,
+                      const Codec* residual_codec_or_null, const std::vector<Bytes>& residuals) {
+  Buffer sums;
+  const auto elements = [&](size_t i) -> const float* {
+    const Chunk& chunk = chunks[i];
+    const Segment& segment = chunk.segments.front();
+    const float* const tensor = TensorPointer(job_->spec, job->use, job->gradient, segment.tensor);
+    EPS_CHECK_MSG(tensor != nullptr, "chunk " << chunk.id << " is not all of stage " << job->use);
+    const float* const gradient = tensor + segment.tensor_offset;
+    if (residual_codec_or_null == nullptr) return gradient;
+    if (sums.size() < chunk.elements * sizeof(float)) {
+      sums = Buffer(chunk.elements * sizeof(float), MemoryKind::kScratch, core_->options.account);
+    }
+    ReadResidual(*residual_codec_or_null, chunk, residuals[i], sums.floats());
+    const ScopedFlushDenormals flush;
+    for (uint64_t j = 0; j < chunk.elements; ++j) sums.floats()[j] += gradient[j];
+    return sums.floats();
+  };
+  const Codec& codec = job_->codecs->gradient(chunks.front().id, job->step);
+  const std::vector<uint64_t> counts = codec.CountsOf(chunks, elements);
+  ClientLock lock(&core_->mu);
+  counting_ = false;
+  for (size_t i = 0; i < chunks.size(); ++i) job->counts[chunks[i].id] = counts[i];
+  Pump();
+}
+
 Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
   const Chunk& chunk = *encoding->chunk;
   EncodeOptions options;
@@ -260,18 +326,11 @@ Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
   options.rng.micro_batch = job.part.value();
   options.rng.stage = static_cast<uint16_t>(job.use.value());
   options.kind = MemoryKind::kStage;
+  options.count = encoding->count;
   Buffer residual;
   if (encoding->residual_codec != nullptr) {
     residual = Buffer(chunk.elements * sizeof(float), MemoryKind::kScratch, core_->options.account);
-    if (encoding->residual.empty()) {
-      std::memset(residual.data(), 0, residual.size());
-    } else {
-      // Checked when it came, or made here.
-      const auto opened =
-          encoding->residual_codec->Open(chunk, Axis::kRow, encoding->residual, Content::kWeights);
-      EPS_CHECK_MSG(opened.ok(), opened.status());
-      DecodeChunk(**opened, chunk, residual.floats());
-    }
+    ReadResidual(*encoding->residual_codec, chunk, encoding->residual, residual.floats());
     options.residual_or_null = residual.floats();
   }
   auto encoder = encoding->codec->NewEncoder(chunk, options);

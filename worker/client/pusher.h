@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "common/bytes.h"
 #include "common/executor.h"
 #include "eps/v1/data.pb.h"
@@ -81,6 +83,8 @@ class PushQueue {
     TensorPointers gradient;
     std::shared_ptr<void> keep_alive;
     std::vector<ChunkId> chunks;
+    // EncodeOptions::count of the chunks of which it is known; the queue's.
+    std::map<ChunkId, uint64_t> counts;
   };
 
   // All borrowed but `core`.
@@ -114,8 +118,17 @@ class PushQueue {
     const Codec* residual_codec = nullptr;
     Bytes residual;
     bool push_residual = false;
+    absl::optional<uint64_t> count;  // EncodeOptions::count
     uint64_t reserved = 0;
   };
+  // Of a codec that chooses among whole tensors: whether the chunk's part of the choice is known.
+  // If not, sees to it that Pump is called once it is.
+  bool FindCount(const std::shared_ptr<Job>& job, Encoding* encoding) EPS_REQUIRES(client_lock);
+  // Chooses among the elements of `chunks`, a whole matrix; `residuals` as Encoding::residual, none
+  // without error feedback.
+  void Count(const std::shared_ptr<Job>& job, absl::Span<const Chunk> chunks,
+             const Codec* residual_codec_or_null, const std::vector<Bytes>& residuals)
+      EPS_EXCLUDES(client_lock);
   // The gradient's bytes; replaces `residual` by what they leave out.
   Bytes EncodeGradient(const Job& job, Encoding* encoding) const;
   void Encode(const Job& job, Encoding encoding) EPS_EXCLUDES(client_lock);
@@ -128,6 +141,7 @@ class PushQueue {
 
   std::deque<std::shared_ptr<Job>> jobs_ EPS_GUARDED_BY(client_lock);
   size_t next_chunk_ EPS_GUARDED_BY(client_lock) = 0;  // of the front
+  bool counting_ EPS_GUARDED_BY(client_lock) = false;  // Count is under way
   uint64_t outstanding_bytes_ EPS_GUARDED_BY(client_lock) = 0;
 };
 

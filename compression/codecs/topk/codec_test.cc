@@ -290,6 +290,62 @@ TEST(Choice, IsTheReferencesWhereGuessingIsHard) {
   }
 }
 
+// EncodeOptions::count of the pieces of one row.
+std::vector<uint64_t> Counts(absl::string_view name, const std::vector<std::vector<float>>& rows) {
+  std::vector<Chunk> chunks;
+  for (const std::vector<float>& row : rows) chunks.push_back(RowChunk(row.size()));
+  return Named(name).CountsOf(chunks, [&](size_t i) { return rows[i].data(); });
+}
+
+TEST(WholeTensors, CountWhatIsLargestOfAllChunks) {
+  EXPECT_THAT(Counts("topk:0.5:tensor", {{1, 2, 9}, {8, 7}, {3}}), ElementsAre(1, 2, 0));
+  EXPECT_THAT(Counts("topk:0.01:tensor", {{1, 2, 3}, {-4, 3}}), ElementsAre(0, 1));
+  EXPECT_THAT(Counts("topk:0.3:tensor", {{1, 0, 1}, {1, 1, 1, 2}, {1, 1, 1}}),
+              ElementsAre(2, 1, 0));
+  EXPECT_THAT(Counts("topk:0.5:tensor", {{0, 0, -0.0f}, {0, 5}, {-1e-40f}}), ElementsAre(0, 1, 1));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(Counts("topk:0.2:tensor", {{1, infinity, 2}, {nan, 3}}), ElementsAre(0, 1));
+}
+
+// The pieces send what the whole row would send.
+TEST(WholeTensors, SendWhatOneChunkOfAllWouldSend) {
+  std::vector<float> row(9000);
+  for (size_t i = 0; i < row.size(); ++i) {
+    row[i] = static_cast<float>((i * 7919) % 61) * (i < 5000 ? 0.25f : 1.0f);
+  }
+  const std::vector<float> expected = Decoded("topk:0.1", row.size(), Encoded("topk:0.1", row));
+  for (const size_t piece : {700u, 4097u, 8999u}) {
+    std::vector<std::vector<float>> rows;
+    for (size_t begin = 0; begin < row.size(); begin += piece) {
+      rows.emplace_back(row.begin() + begin, row.begin() + std::min(row.size(), begin + piece));
+    }
+    const std::vector<uint64_t> counts = Counts("topk:0.1:tensor", rows);
+    std::vector<float> found;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EncodeOptions options;
+      options.count = counts[i];
+      const Bytes bytes =
+          EncodeChunk(Named("topk:0.1:tensor"), RowChunk(rows[i].size()), options, rows[i].data());
+      EXPECT_EQ(CountOf(bytes), counts[i]);
+      const std::vector<float> decoded = Decoded("topk:0.1:tensor", rows[i].size(), bytes);
+      found.insert(found.end(), decoded.begin(), decoded.end());
+    }
+    EXPECT_EQ(found, expected) << "pieces of " << piece;
+  }
+}
+
+TEST(WholeTensors, MayAllLieInOneChunk) {
+  const Codec& codec = Named("topk:0.1:tensor");
+  const std::vector<float> row(300, 1.0f);
+  EncodeOptions options;
+  options.count = row.size();
+  const Bytes bytes = EncodeChunk(codec, RowChunk(row.size()), options, row.data());
+  EXPECT_EQ(CountOf(bytes), 300u);
+  EXPECT_EQ(bytes.size(), codec.MaxEncodedSize(RowChunk(row.size()), Axis::kRow));
+  EXPECT_EQ(Decoded("topk:0.1:tensor", row.size(), bytes), row);
+}
+
 TEST(Sampled, TakesAllThatReachTheSamplesThreshold) {
   std::vector<float> values(130, 1.0f);
   values[0] = 1.5f;
@@ -593,8 +649,9 @@ TEST(Traits, TellTheExpectedBitsOfRandomPositions) {
 }
 
 TEST(Names, AreReadStrictly) {
-  for (const char* name : {"topk:0.5", "topk:0.001", "topk:0.123456789", "topk:0.10",
-                           "topk:0.01:sampled", "topk:0.01:raw32:sampled"}) {
+  for (const char* name :
+       {"topk:0.5", "topk:0.001", "topk:0.123456789", "topk:0.10", "topk:0.01:sampled",
+        "topk:0.01:raw32:sampled", "topk:0.01:tensor", "topk:0.01:raw32:tensor"}) {
     EXPECT_EQ(Named(name).name(), name);
   }
   struct Case {
@@ -602,7 +659,7 @@ TEST(Names, AreReadStrictly) {
     const char* text;
   };
   const Case cases[] = {
-      {"topk", "its FRACTION is missing; it is written topk:FRACTION[:raw32][:sampled]"},
+      {"topk", "its FRACTION is missing; it is written topk:FRACTION[:raw32][:sampled|:tensor]"},
       {"topk:", "FRACTION is \"\", expected a decimal number in (0, 0.5] like 0.01"},
       {"topk:0", "FRACTION is \"0\""},
       {"topk:0.0", "FRACTION is \"0.0\""},
@@ -619,6 +676,8 @@ TEST(Names, AreReadStrictly) {
       {"topk:0.1:packed", "\"packed\" was not expected as parameter 2"},
       {"topk:0.1:sampled:raw32", "\"raw32\" was not expected as parameter 3"},
       {"topk:0.1:raw32:raw32", "\"raw32\" was not expected as parameter 3"},
+      {"topk:0.1:sampled:tensor", "sampled and tensor exclude each other"},
+      {"topk:0.1:tensor:sampled", "\"sampled\" was not expected as parameter 3"},
       {"topk:0.1:", "\"\" was not expected as parameter 2"},
   };
   for (const Case& c : cases) {

@@ -8,7 +8,7 @@
 namespace eps::topk {
 namespace {
 
-// With nine places, digits * n stays below 2^64 for every chunk whose elements have 32-bit numbers.
+// With nine places, products of digits and of what is below 10^places stay below 2^63.
 constexpr size_t kMaxPlaces = 9;
 
 absl::Status ParseFraction(const std::string& text, Parameters* parameters) {
@@ -43,10 +43,19 @@ absl::StatusOr<Parameters> ParseParameters(const std::vector<std::string>& piece
     parameters.sampled = true;
     ++i;
   }
+  if (i < pieces.size() && pieces[i] == "tensor") {
+    if (parameters.sampled) {
+      return absl::InvalidArgumentError(
+          "sampled and tensor exclude each other: a sample is one of a chunk, and tensor chooses "
+          "exactly");
+    }
+    parameters.tensor = true;
+    ++i;
+  }
   if (i < pieces.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", pieces[i], "\" was not expected as parameter ", i + 1,
-                     "; behind FRACTION come raw32 and sampled, each once, in this order"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", pieces[i], "\" was not expected as parameter ", i + 1,
+        "; behind FRACTION come raw32 and one of sampled, tensor, each once, in this order"));
   }
   return parameters;
 }

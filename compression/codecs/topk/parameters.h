@@ -9,7 +9,7 @@
 
 namespace eps::topk {
 
-// What stands behind "topk" in a codec's name: FRACTION[:raw32][:sampled].
+// What stands behind "topk" in a codec's name: FRACTION[:raw32][:sampled|:tensor].
 struct Parameters {
   // FRACTION as it was written: digits / 10^places. Kept exact, because a double's error would make
   // one element more of ceil(FRACTION * n).
@@ -17,11 +17,16 @@ struct Parameters {
   uint64_t power_of_ten = 1;
   bool raw32 = false;
   bool sampled = false;
+  bool tensor = false;
 
-  // ceil(FRACTION * n). REQUIRES n <= 2^32.
-  uint64_t Fraction(uint64_t n) const { return (digits * n + power_of_ten - 1) / power_of_ten; }
+  // ceil(FRACTION * n). REQUIRES n < 2^63.
+  uint64_t Fraction(uint64_t n) const {
+    return digits * (n / power_of_ten) +
+           (digits * (n % power_of_ten) + power_of_ten - 1) / power_of_ten;
+  }
   // How many of n elements an encoded chunk holds at most.
   uint64_t MaxCount(uint64_t n) const {
+    if (tensor) return n;  // all that is large may lie in one chunk
     const uint64_t k = Fraction(n);
     if (!sampled) return k;
     return 2 * k < n ? 2 * k : n;

@@ -33,11 +33,12 @@ struct Threshold {
   size_t above = 0;  // keys that are larger
 };
 
-// The key of rank `rank` from the top, from 1, of key_at(0 … n): radix selection, digit by digit
-// of 11, 10 and 10 bits. REQUIRES 1 <= rank <= n.
-template <class KeyFunction>
-Threshold KeyOfRank(KeyFunction key_at, size_t n, size_t rank) {
-  EPS_DCHECK(1 <= rank && rank <= n);
+// The key of rank `rank` from the top, from 1, of those that for_each_key(visit) shows, the same
+// three times: radix selection, digit by digit of 11, 10 and 10 bits. REQUIRES at least `rank`
+// keys.
+template <class ForEachKey>
+Threshold KeyOfRankAmong(ForEachKey for_each_key, size_t rank) {
+  EPS_DCHECK(1 <= rank);
   struct Digit {
     int shift;
     uint32_t mask;
@@ -46,17 +47,27 @@ Threshold KeyOfRank(KeyFunction key_at, size_t n, size_t rank) {
   Threshold threshold;
   uint32_t known = 0;  // the bits of the digits found so far
   for (const Digit& digit : kDigits) {
-    std::array<uint32_t, 2048> counts{};
-    for (size_t i = 0; i < n; ++i) {
-      const uint32_t key = key_at(i);
+    std::array<uint64_t, 2048> counts{};
+    for_each_key([&](uint32_t key) {
       if ((key & known) == threshold.key) ++counts[key >> digit.shift & digit.mask];
-    }
+    });
     uint32_t value = digit.mask;
     while (threshold.above + counts[value] < rank) threshold.above += counts[value--];
     threshold.key |= value << digit.shift;
     known |= digit.mask << digit.shift;
   }
   return threshold;
+}
+
+// The same of key_at(0 … n). REQUIRES 1 <= rank <= n.
+template <class KeyFunction>
+Threshold KeyOfRank(KeyFunction key_at, size_t n, size_t rank) {
+  EPS_DCHECK(rank <= n);
+  return KeyOfRankAmong(
+      [&](const auto& visit) {
+        for (size_t i = 0; i < n; ++i) visit(key_at(i));
+      },
+      rank);
 }
 
 // Keeps, of the `count` elements listed, the k of largest key, and returns how many that are.
@@ -141,6 +152,34 @@ Selection SelectLargest(const float* x, size_t n, size_t k, MemoryAccount* accou
   for (size_t i = 0; i < selection.count; ++i) keys[i] = KeyAt(x, indexes[i]);
   selection.count = KeepLargest(indexes, keys, selection.count, k);
   return selection;
+}
+
+std::vector<uint64_t> CountLargest(const std::vector<uint64_t>& sizes, uint64_t k,
+                                   const std::function<const float*(size_t)>& array) {
+  std::vector<uint64_t> counts(sizes.size(), 0);
+  if (k == 0) return counts;
+  const Threshold threshold = KeyOfRankAmong(
+      [&](const auto& visit) {
+        for (size_t a = 0; a < sizes.size(); ++a) {
+          const float* const x = array(a);
+          for (uint64_t i = 0; i < sizes[a]; ++i) visit(KeyAt(x, i));
+        }
+      },
+      k);
+  uint64_t equals = threshold.key == 0 ? 0 : k - threshold.above;  // those of lower number first
+  for (size_t a = 0; a < sizes.size(); ++a) {
+    const float* const x = array(a);
+    uint64_t equals_here = 0;
+    for (uint64_t i = 0; i < sizes[a]; ++i) {
+      const uint32_t key = KeyAt(x, i);
+      counts[a] += key > threshold.key;
+      equals_here += key == threshold.key;
+    }
+    equals_here = std::min(equals_here, equals);
+    counts[a] += equals_here;
+    equals -= equals_here;
+  }
+  return counts;
 }
 
 Selection SelectSampled(const float* x, size_t n, size_t sample_rank, size_t limit,

@@ -134,6 +134,9 @@ class TopkEncoder final : public TileEncoder {
   TopkEncoder(const Parameters& parameters, const Chunk& chunk, const EncodeOptions& options)
       : parameters_(parameters), chunk_(chunk), options_(options) {
     EPS_CHECK_MSG(chunk.elements <= kMaxElements, "chunk " << chunk.id << " is too large");
+    EPS_CHECK_MSG(
+        !options.count.has_value() || (parameters.tensor && *options.count <= chunk.elements),
+        "chunk " << chunk.id << ": " << *options.count << " of " << chunk.elements);
     elements_ = options.residual_or_null;
     if (feedback()) return;
     buffer_ = Buffer(chunk.elements * sizeof(float), MemoryKind::kScratch, options.account);
@@ -180,7 +183,8 @@ class TopkEncoder final : public TileEncoder {
     const uint64_t n = chunk_.elements;
     if (n == 0) return Selection();
     if (!parameters_.sampled) {
-      return topk::SelectLargest(elements_, n, parameters_.Fraction(n), options_.account);
+      const uint64_t k = options_.count.value_or(parameters_.Fraction(n));
+      return topk::SelectLargest(elements_, n, k, options_.account);
     }
     const uint64_t sample = (n + topk::kSampleStride - 1) / topk::kSampleStride;
     return topk::SelectSampled(elements_, n, parameters_.Fraction(sample), parameters_.MaxCount(n),
@@ -214,6 +218,7 @@ class TopkCodec final : public Codec {
       : name_(name), parameters_(parameters) {
     traits_.id = kTopkId;
     traits_.uses_residual = true;
+    traits_.whole_tensors = parameters.tensor;
     traits_.bits_per_element = ExpectedBitsPerElement(parameters);
   }
 
@@ -246,6 +251,19 @@ class TopkCodec final : public Codec {
     return std::make_unique<TopkEncoder>(parameters_, chunk, options);
   }
 
+  std::vector<uint64_t> CountsOf(
+      absl::Span<const Chunk> chunks,
+      const std::function<const float*(size_t)>& elements) const override {
+    EPS_CHECK(parameters_.tensor);
+    std::vector<uint64_t> sizes;
+    uint64_t total = 0;
+    for (const Chunk& chunk : chunks) {
+      sizes.push_back(chunk.elements);
+      total += chunk.elements;
+    }
+    return topk::CountLargest(sizes, parameters_.Fraction(total), elements);
+  }
+
  private:
   const std::string name_;
   const Parameters parameters_;
@@ -261,9 +279,9 @@ absl::StatusOr<std::unique_ptr<Codec>> New(absl::string_view name,
 
 const CodecRegistration kTopk({"topk",
                                kTopkId,
-                               ":FRACTION[:raw32][:sampled]",
+                               ":FRACTION[:raw32][:sampled|:tensor]",
                                {"topk:0.01", "topk:0.1", "topk:0.01:raw32", "topk:0.05:sampled",
-                                "topk:0.1:raw32:sampled"},
+                                "topk:0.1:raw32:sampled", "topk:0.05:tensor"},
                                &New});
 
 }  // namespace
