@@ -53,6 +53,14 @@ uint64_t MemoryShare(uint32_t servers) {
 
 }  // namespace
 
+absl::StatusOr<std::string> StorageFolder(const Config& config) {
+  if (!config.storage.path.empty()) return config.storage.path;
+  if (!config.checkpoint.dir.empty()) return config.checkpoint.dir + "/state";
+  return absl::InvalidArgumentError(
+      absl::StrCat("storage.kind=", config.storage.kind,
+                   " needs a folder: set storage.path, or checkpoint.dir (--out)"));
+}
+
 Cluster::Cluster(const Config& config, std::string log_folder)
     : config_(config),
       log_folder_(std::move(log_folder)),
@@ -90,7 +98,12 @@ absl::Status Cluster::StartServers(uint32_t count) {
     argv.push_back(absl::StrCat("--servers.memory_limit=", MemoryShare(count)));
   }
   for (uint32_t i = 0; i < count; ++i) {
-    EPS_ASSIGN_OR_RETURN(auto server, Start(absl::StrCat("server ", i), argv, /*variables=*/{},
+    std::vector<std::string> own = argv;
+    if (config_.storage.kind != "dram") {
+      EPS_ASSIGN_OR_RETURN(const std::string folder, StorageFolder(config_));
+      own.push_back(absl::StrCat("--storage.path=", folder, "/server-", i));
+    }
+    EPS_ASSIGN_OR_RETURN(auto server, Start(absl::StrCat("server ", i), own, /*variables=*/{},
                                             /*read_stdout=*/true));
     servers_.push_back(std::move(server));
   }

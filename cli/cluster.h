@@ -14,6 +14,10 @@
 
 namespace eps {
 
+// Where servers that are started here keep what is durable, each in a folder of its own.
+// InvalidArgument if neither storage.path nor checkpoint.dir is set.
+absl::StatusOr<std::string> StorageFolder(const Config& config);
+
 class Cluster {
  public:
   // Children read their configuration from a file in `log_folder`, which exists; their logs go

@@ -80,7 +80,10 @@ void MetricsLog::History::Remember(uint64_t place, const v1::StepRecord& record)
 }
 
 void MetricsLog::Remember(const v1::StepRecord& record) {
-  if (!record.has_evaluation()) return steps_.Remember(record.step(), record);
+  if (!record.has_evaluation()) {
+    last_step_ = record.step();
+    return steps_.Remember(record.step(), record);
+  }
   evaluations_.Remember(evaluations_seen_++, record);
   last_evaluated_ = record.step();
 }

@@ -37,6 +37,8 @@ class MetricsLog {
   std::string TrainerState(const JobSpec& spec, uint64_t step, uint64_t eval_steps = 0) const;
   // Whether the evaluation behind `step` stands in the log.
   bool Evaluated(uint64_t step) const { return step > 0 && last_evaluated_ >= step; }
+  // The last step whose record stands in the log; 0: none.
+  uint64_t last_step() const { return last_step_; }
   // Mean loss of the last `steps` steps of this process; NaN before the first.
   double MeanLoss(size_t steps) const;
 
@@ -57,6 +59,7 @@ class MetricsLog {
   History evaluations_;
   uint64_t evaluations_seen_ = 0;
   uint64_t last_evaluated_ = 0;  // step
+  uint64_t last_step_ = 0;
   std::vector<double> last_losses_;
 };
 

@@ -21,6 +21,8 @@ const char* StateName(v1::JobState state) {
   switch (state) {
     case v1::JOB_STATE_IMPORTING:
       return "importing";
+    case v1::JOB_STATE_RECOVERING:
+      return "recovering";
     case v1::JOB_STATE_RUNNING:
       return "running";
     case v1::JOB_STATE_DONE:

@@ -112,7 +112,10 @@ class TrainRun {
  private:
   absl::Status OpenResume();
   absl::Status OpenFolders();
+  absl::Status OpenLogs();
   absl::Status StartJob();
+  absl::StatusOr<v1::StatusReply> AwaitRecovery();
+  absl::Status TakeRecovered(const v1::StatusReply& status, bool own_servers);
   absl::Status SetState(v1::JobState state);
   absl::Status Supervise();
   absl::Status OnRecord(const v1::StepRecord& record);
@@ -141,6 +144,7 @@ class TrainRun {
   std::unique_ptr<CheckpointReader> resume_;
   std::unique_ptr<ResidualImport> residuals_;  // of resume_
   uint64_t first_step_ = 0;                    // the border that this run starts from
+  bool recovered_ = false;                     // that border is the servers', of durable state
   std::string log_folder_;
   bool temporary_ = false;
   std::unique_ptr<MetricsLog> metrics_;
@@ -175,7 +179,8 @@ uint64_t TrainRun::NextSave(uint64_t step) const {
 
 absl::Status TrainRun::OpenResume() {
   EPS_ASSIGN_OR_RETURN(const std::string folder, ResumeFolder(plan_.config.checkpoint));
-  if (folder.empty() && plan_.config.checkpoint.resume == "latest") {
+  if (folder.empty() && plan_.config.checkpoint.resume == "latest" &&
+      plan_.config.storage.kind == "dram") {
     Print(absl::StrCat("note: --resume=latest: no checkpoint in ", out(), " yet, starting anew\n"));
   }
   if (folder.empty()) return absl::OkStatus();
@@ -228,11 +233,61 @@ absl::Status TrainRun::OpenFolders() {
                          "it, this run replaces those of equal steps\n"));
     }
   }
+  return absl::OkStatus();
+}
+
+// With what earlier runs wrote up to the border that this run starts from.
+absl::Status TrainRun::OpenLogs() {
   EPS_ASSIGN_OR_RETURN(
       metrics_, MetricsLog::Open(out().empty() ? "" : out() + "/metrics.jsonl", first_step_));
   if (!out().empty() && plan_.config.metrics.tensorboard) {
     EPS_ASSIGN_OR_RETURN(tensorboard_, TensorBoardLog::Open(out() + "/tensorboard", first_step_));
   }
+  return absl::OkStatus();
+}
+
+// The job once its servers have agreed on what is durable.
+absl::StatusOr<v1::StatusReply> TrainRun::AwaitRecovery() {
+  // At 20 MB/s even a slow disk is not taken for a dead server.
+  uint64_t elements = 0;
+  for (const Chunk& chunk : chunks_.chunks()) elements += chunk.elements;
+  const auto deadline = Clock::now() + std::chrono::seconds(120 + elements * 12 / 20'000'000);
+  auto show = Clock::now() + kSilence;
+  for (;;) {
+    EPS_ASSIGN_OR_RETURN(v1::StatusReply status, client_->GetStatus(0, std::chrono::seconds(10)));
+    if (status.state() != v1::JOB_STATE_RECOVERING) return status;
+    EPS_RETURN_IF_ERROR(cluster_->Check());
+    if (Interrupted()) return absl::CancelledError("interrupted");
+    if (Clock::now() > deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the servers do not agree on what is durable; they wait for ",
+                       status.waits_size() > 0 ? status.waits(0).waits_for() : "each other"));
+    }
+    if (Clock::now() > show) {
+      ShowWaits();
+      show = Clock::now() + kSilence;
+    }
+    std::this_thread::sleep_for(kTick);
+  }
+}
+
+// Whatever the servers have is the newest: a checkpoint is not read.
+absl::Status TrainRun::TakeRecovered(const v1::StatusReply& status, bool own_servers) {
+  if (!own_servers || plan_.config.storage.kind == "dram" || status.step() == 0) {
+    return absl::OkStatus();
+  }
+  const uint64_t border = status.step() - 1;
+  EPS_ASSIGN_OR_RETURN(const std::string folder, StorageFolder(plan_.config));
+  if (plan_.config.checkpoint.resume == "none") {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "storage.path: ", folder, " holds this job at step ", border,
+        "; --resume=latest goes on with it; to start anew, remove it or name another one"));
+  }
+  resume_.reset();
+  residuals_.reset();
+  first_step_ = border;
+  recovered_ = true;
+  Print(absl::StrCat("resume: ", folder, ", step ", border, ", term ", status.term(), "\n"));
   return absl::OkStatus();
 }
 
@@ -245,7 +300,9 @@ absl::Status TrainRun::SetState(v1::JobState state) {
                      "); restart them and use --resume=latest"));
   }
   if (state != v1::JOB_STATE_IMPORTING) {
-    Print("note: the servers already run this job; joining it\n");
+    if (plan_.config.storage.kind == "dram") {
+      Print("note: the servers already run this job; joining it\n");
+    }
     return absl::OkStatus();
   }
   const std::vector<ShardId> placement =
@@ -296,10 +353,14 @@ absl::Status TrainRun::StartJob() {
   }
   EPS_ASSIGN_OR_RETURN(
       client_, ControlClient::Connect(cluster_->addresses(), Clock::now() + kConnectTimeout));
-  EPS_ASSIGN_OR_RETURN(const v1::CreateJobReply job, client_->CreateJob(spec_));
+  EPS_RETURN_IF_ERROR(client_->CreateJob(spec_).status());
+  EPS_ASSIGN_OR_RETURN(const v1::StatusReply job, AwaitRecovery());
+  EPS_RETURN_IF_ERROR(TakeRecovered(job, choice.spawn != 0));
+  EPS_RETURN_IF_ERROR(OpenLogs());
   EPS_RETURN_IF_ERROR(SetState(job.state()));
-  // A job that is under way tells its records from the beginning, and gets its next checkpoint.
-  step_ = first_step_;
+  // A job that is under way tells its records from where the log ends, and gets its next
+  // checkpoint.
+  step_ = recovered_ ? std::min(first_step_, metrics_->last_step()) : first_step_;
   gate_ = NextSave(std::max(first_step_, job.step() > 0 ? job.step() - 1 : 0));
   EPS_RETURN_IF_ERROR(GateNextSave());
   return cluster_->StartWorkers(static_cast<uint32_t>(plan_.config.worker.count));
@@ -516,6 +577,8 @@ absl::Status TrainRun::Supervise() {
   const std::string servers = absl::StrJoin(client_->servers(), ",");
   Print(absl::StrFormat("job: %016x at step %d (eps status --servers=%s)\n", client_->job().value(),
                         step_, servers));
+  // A job that ended, and whose run was killed before it had its checkpoint.
+  if (step_ == spec_.training.steps) EPS_RETURN_IF_ERROR(OnBorder(step_));
   while (step_ < spec_.training.steps) {
     const std::optional<v1::StepRecord> record = watch.Next();
     if (record.has_value()) {
@@ -532,7 +595,7 @@ absl::Status TrainRun::Supervise() {
 
 void TrainRun::Summarize() const {
   const double seconds = std::chrono::duration<double>(Clock::now() - started_).count();
-  const uint64_t done = step_ - first_step_;
+  const uint64_t done = step_ > first_step_ ? step_ - first_step_ : 0;
   std::string text = absl::StrFormat(
       "done: %d steps, %s tokens in %s, %s tokens/s\n", done, FormatCount(tokens_),
       FormatSeconds(seconds),

@@ -303,6 +303,8 @@ TEST_F(CatalogueTest, TheFormatIsWhatThePageSays) {
   integer(103, 8);
   integer(53, 8);
   integer(0x3fd999999999999a, 8);  // 0.4
+  integer(1, 4);
+  integer(0, 8);
   integer(0xdead0003, 4);
   integer(1, 4);
   integer(4099, 8);

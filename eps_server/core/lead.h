@@ -26,6 +26,7 @@ class CutPlan {
   // As CoreLimits::cut_steps. The last step of a job always does.
   explicit CutPlan(uint64_t cut_steps);
 
+  bool enabled() const { return cuts_; }
   bool Due(uint64_t step, uint64_t last_step) const;
   void OnDecided(uint64_t step) { last_cut_ = step; }
   // How long the shards took for a cut, from the border on, and a step takes. With auto, cuts are
@@ -67,6 +68,8 @@ class Lead {
   // The gradient norm of a step, one of the last few; 0 if it is not known. Of a skipped step it is
   // that of the one before, as if the step had never been.
   double NormOf(uint64_t step) const;
+  // The border behind the step will be held and read: it is worth a cut, too. 0: none.
+  void Gate(uint64_t step) { gate_step_ = step; }
   CutPlan& cuts() { return cuts_; }
   // Of the last step that was recorded.
   double step_seconds() const { return step_seconds_; }
@@ -96,6 +99,7 @@ class Lead {
   const uint32_t chunks_;
   const uint32_t shards_;
   CutPlan cuts_;
+  uint64_t gate_step_ = 0;
   std::vector<std::optional<v1::Imported>> imported_;
   bool open_ = false;
   uint64_t base_step_ = 0;    // the border behind which the job opened

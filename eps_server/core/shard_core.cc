@@ -587,6 +587,7 @@ void ShardCore::Impl::On(const event::OpDone& e) {
 
 void ShardCore::Impl::On(const event::Gate& e) {
   gate_step_ = e.step;
+  if (is_lead()) lead_->Gate(e.step);
   v1::GateReply reply;
   reply.set_step(push_residuals_.value_or(true) ? step_ : step_ + 1);
   Emit(effect::Reply{e.stream, std::move(reply)});

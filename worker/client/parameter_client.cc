@@ -226,7 +226,8 @@ bool GrpcParameterClient::IsImporting(v1::Control::Stub* stub) {
   v1::StatusReply reply;
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + core_->options.rpc_timeout);
-  return stub->Status(&context, request, &reply).ok() && reply.state() == v1::JOB_STATE_IMPORTING;
+  return stub->Status(&context, request, &reply).ok() &&
+         (reply.state() == v1::JOB_STATE_IMPORTING || reply.state() == v1::JOB_STATE_RECOVERING);
 }
 
 absl::StatusOr<JoinedJob> GrpcParameterClient::Join(const JoinOptions& options) {
