@@ -4,7 +4,6 @@
 
 #include "common/check.h"
 #include "common/checksum.h"
-#include "common/flush_denormals.h"
 
 namespace eps {
 namespace {
@@ -13,13 +12,6 @@ namespace {
 constexpr uint64_t kOwnOps = uint64_t{1} << 60;
 
 }  // namespace
-
-void ManualExecutor::Run(size_t index) {
-  std::function<void()> task = std::move(tasks_[index]);
-  tasks_.erase(tasks_.begin() + static_cast<ptrdiff_t>(index));
-  ScopedFlushDenormals flush;
-  task();
-}
 
 CoreCluster::CoreCluster(JobSpec spec, Options options)
     : spec_(std::move(spec)),

@@ -13,24 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "common/executor.h"
+#include "common/manual_executor.h"
 #include "compression/codec_table.h"
 #include "eps_server/core/shard_core.h"
 
 namespace eps {
-
-// Keeps posted tasks until they are run by hand.
-class ManualExecutor final : public Executor {
- public:
-  void Post(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
-  bool empty() const { return tasks_.empty(); }
-  size_t size() const { return tasks_.size(); }
-  // Runs the task at `index`.
-  void Run(size_t index);
-
- private:
-  std::deque<std::function<void()>> tasks_;
-};
 
 class CoreCluster {
  private:
