@@ -2,17 +2,18 @@
 #include <cctype>
 #include <cmath>
 #include <cstring>
-#include <deque>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "common/flush_denormals.h"
+#include "common/manual_executor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "spec/model_layout.h"
 #include "spec/test_specs.h"
 #include "storage/backend_harness.h"
+#include "storage/backend_under_test.h"
 #include "storage/state_backend.h"
 
 namespace eps {
@@ -186,11 +187,12 @@ std::shared_ptr<const EncodedChunk> OpenGradient(absl::string_view codec_name, c
 // A backend over a job's whole state.
 class Shard {
  public:
-  Shard(const JobSpec& spec, int threads, uint64_t limit = MemoryAccount::kNoLimit)
-      : spec_(spec), chunks_(ChunkMap::Build(spec_)), account_(limit), pool_(threads) {
+  Shard(const JobSpec& spec, int threads)
+      : spec_(spec), chunks_(ChunkMap::Build(spec_)), pool_(threads) {
     std::vector<ChunkId> owned;
     for (const Chunk& c : chunks_.chunks()) owned.push_back(c.id);
-    auto backend = NewDramBackend(spec_, chunks_, owned, &pool_, &account_, completions_.Sink());
+    auto backend =
+        NewBackendUnderTest(spec_, chunks_, owned, &pool_, &account_, completions_.Sink());
     status_ = backend.status();
     if (backend.ok()) backend_ = std::move(*backend);
   }
@@ -404,13 +406,15 @@ TEST(Update, DropsItsContributionsBeforeItCompletes) {
   MemoryAccount account;
   ThreadPool pool(1);
   Completions completions;
-  uint64_t charged_at_completion = 0;
+  uint64_t charged_at_completion = 0;  // of what an operation holds
   auto sink = completions.Sink();
-  auto backend = *NewDramBackend(spec, chunks, {ChunkId(0)}, &pool, &account, [&](BackendDone d) {
-    charged_at_completion =
-        account.live_bytes(MemoryKind::kContribution) + account.live_bytes(MemoryKind::kScratch);
-    sink(std::move(d));
-  });
+  auto backend =
+      *NewBackendUnderTest(spec, chunks, {ChunkId(0)}, &pool, &account, [&](BackendDone d) {
+        charged_at_completion = account.live_bytes(MemoryKind::kContribution) +
+                                account.live_bytes(MemoryKind::kScratch);
+        sink(std::move(d));
+      });
+  const uint64_t at_rest = account.live_bytes(MemoryKind::kScratch);
   const OpId init = completions.Next();
   backend->Initialize(init, ChunkId(0));
   completions.Take(init);
@@ -427,24 +431,8 @@ TEST(Update, DropsItsContributionsBeforeItCompletes) {
   const OpId op = completions.Next();
   backend->Update(op, std::move(request));
   EXPECT_TRUE(completions.Take(op).status.ok());
-  EXPECT_EQ(charged_at_completion, 0u);
+  EXPECT_EQ(charged_at_completion, at_rest);
 }
-
-// Runs what was posted on the thread of the test, whose mode is not set.
-class ManualExecutor final : public Executor {
- public:
-  void Post(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
-  void RunAll() {
-    while (!tasks_.empty()) {
-      const std::function<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      task();
-    }
-  }
-
- private:
-  std::deque<std::function<void()>> tasks_;
-};
 
 TEST(Update, ReadsDenormalPartialSumsAsZerosOnEveryThread) {
   const JobSpec spec = RaggedSpec();
@@ -454,7 +442,8 @@ TEST(Update, ReadsDenormalPartialSumsAsZerosOnEveryThread) {
   MemoryAccount account;
   ManualExecutor executor;
   Completions completions;
-  auto backend = *NewDramBackend(spec, chunks, {chunk.id}, &executor, &account, completions.Sink());
+  auto backend =
+      *NewBackendUnderTest(spec, chunks, {chunk.id}, &executor, &account, completions.Sink());
   backend->Initialize(completions.Next(), chunk.id);
   // The right half sums to a denormal: (1.5e-38 + 0) + (-1.2e-38 + 0). The left one does not.
   const float parts[] = {1.2e-38f, 0, 0, 0, 1.5e-38f, 0, -1.2e-38f, 0};
@@ -693,42 +682,6 @@ TEST(WriteState, SetsContentAndVersionAndRefusesAnotherSize) {
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr("expected " + std::to_string(state.size()) + " bytes (3 arrays of"));
   EXPECT_TRUE(*shard.State(chunk.id, Version(17)) == state);
-}
-
-TEST(Memory, IsTwelveBytesPerParameterAndNotOneMore) {
-  Shard shard(RaggedSpec(), 1);
-  const uint64_t state_bytes = 12 * shard.spec().total_elements();
-  EXPECT_EQ(shard.account().live_bytes(), state_bytes);
-  EXPECT_EQ(shard.account().live_bytes(MemoryKind::kState), state_bytes);
-  shard.InitializeAll();
-  EXPECT_EQ(shard.account().live_bytes(), state_bytes);
-  shard.DropBackend();
-  EXPECT_EQ(shard.account().live_bytes(), 0u);
-}
-
-TEST(Memory, IsWhatTheRuleKeeps) {
-  for (const double momentum : {0.0, 0.9}) {
-    JobSpec spec = RaggedSpec();
-    spec.optimizer.name = OptimizerName::kSgd;
-    spec.optimizer.momentum = momentum;
-    Shard shard(spec, 1);
-    EXPECT_EQ(shard.account().live_bytes(), (momentum > 0 ? 8 : 4) * spec.total_elements());
-  }
-}
-
-TEST(Memory, IsRefusedWithTheFiguresAndTheKey) {
-  const JobSpec spec = RaggedSpec();
-  const uint64_t state_bytes = 12 * spec.total_elements();
-  Shard enough(spec, 1, state_bytes);
-  EXPECT_TRUE(enough.status().ok()) << enough.status();
-  Shard short_by_one(spec, 1, state_bytes - 1);
-  EXPECT_EQ(short_by_one.status().code(), absl::StatusCode::kResourceExhausted);
-  const std::string message(short_by_one.status().message());
-  EXPECT_THAT(message, HasSubstr(std::to_string(state_bytes) + " bytes wanted, 0 in use, limit " +
-                                 std::to_string(state_bytes - 1)));
-  EXPECT_THAT(message, HasSubstr(std::to_string(spec.total_elements()) + " parameters"));
-  EXPECT_THAT(message, HasSubstr("servers.memory_limit"));
-  EXPECT_EQ(short_by_one.account().live_bytes(), 0u);
 }
 
 TEST(Destructor, WaitsForWhatWasBegun) {
