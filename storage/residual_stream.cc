@@ -72,8 +72,8 @@ absl::Status ResidualReader::Take(absl::Span<const uint8_t> from) {
       std::memcpy(words, head_.data() + format::kChunkAt, sizeof(words));
       std::memcpy(&bytes, head_.data() + format::kSizeAt, sizeof(bytes));
       if (bytes > left_ || words[3] != 0) {
-        return absl::DataLossError(
-            absl::StrCat("a residual of ", bytes, " bytes where ", left_, " bytes are left"));
+        return absl::DataLossError(absl::StrCat("a residual of at most ", left_,
+                                                " bytes expected, one of ", bytes, " found"));
       }
       current_ = Buffer(bytes, MemoryKind::kResidual, account_);
       filled_ = 0;
@@ -93,7 +93,9 @@ absl::Status ResidualReader::Take(absl::Span<const uint8_t> from) {
 
 absl::StatusOr<std::vector<CutResidual>> ResidualReader::Finish() && {
   if (left_ == 0 && head_.empty()) return std::move(residuals_);
-  return absl::DataLossError(absl::StrCat("the residuals end ", left_, " bytes early"));
+  return absl::DataLossError(absl::StrCat("whole residuals expected, ", head_.size(),
+                                          " bytes of a head and ", filled_,
+                                          " of a residual found at the end"));
 }
 
 }  // namespace eps

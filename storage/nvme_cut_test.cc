@@ -1,0 +1,368 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "storage/nvme_world.h"
+
+namespace eps {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::vector<CutId> IdsOf(const RecoveredState& state) {
+  std::vector<CutId> ids;
+  for (const CutBorder& border : state.cuts) ids.push_back(border.id);
+  return ids;
+}
+
+// A process in which version 1 is cut as step 1, term 1.
+std::unique_ptr<NvmeProcess> CutOnce(NvmeWorld* world) {
+  auto process = std::make_unique<NvmeProcess>(world);
+  EXPECT_TRUE(process->status().ok()) << process->status();
+  process->WriteAll(Version(1));
+  CutRequest cut = CutAt(1, 1, 1);
+  cut.residuals = SomeResiduals(7);
+  const absl::Status status = process->Cut(cut);
+  EXPECT_TRUE(status.ok()) << status;
+  return process;
+}
+
+TEST(NvmeCut, IsWhatAnotherProcessFindsAndRestores) {
+  NvmeWorld world;
+  CutOnce(&world);
+  world.disk.CutPower(1);
+  world.disk.PowerOn();
+  NvmeProcess next(&world);
+  ASSERT_TRUE(next.status().ok()) << next.status();
+  const auto found = next.Recover();
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->cuts.size(), 1u);
+  EXPECT_EQ(found->cuts[0].id, (CutId{Step(1), Term(1)}));
+  EXPECT_EQ(found->cuts[0].version, Version(1));
+  EXPECT_EQ(found->cuts[0].update, 1u);
+  EXPECT_EQ(found->cuts[0].lagged_norm, 0.5);
+  EXPECT_THAT(std::string(next.State(ChunkId(0), Version(1)).status().message()),
+              HasSubstr("it has no content yet"));
+  const auto residuals = next.Restore(found->cuts[0].id, Term(2));
+  ASSERT_TRUE(residuals.ok()) << residuals.status();
+  const auto expected = SomeResiduals(7);
+  ASSERT_EQ(residuals->size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ((*residuals)[i].chunk, expected[i].chunk);
+    EXPECT_EQ((*residuals)[i].use, expected[i].use);
+    EXPECT_EQ((*residuals)[i].part, expected[i].part);
+    EXPECT_TRUE((*residuals)[i].bytes.view() == expected[i].bytes.view());
+  }
+  next.ExpectAll(Version(1));
+  EXPECT_EQ(next.Recover()->promised, Term(2));
+}
+
+TEST(NvmeCut, HoldsTheCallsBeforeItAndNoneAfterIt) {
+  NvmeWorld world;
+  auto process = CutOnce(&world);
+  // All at once: chunk by chunk an update to 2, the cut, and a write that comes too late for it.
+  std::vector<OpId> late;
+  for (const Chunk& c : world.chunks.chunks()) {
+    process->backend().WriteState(process->Next(), c.id, Version(2),
+                                  Bytes::CopyOf(NvmeProcess::SomeState(c, Version(2))));
+  }
+  const OpId cut = process->Next();
+  process->backend().Cut(cut, CutAt(2, 1, 2));
+  for (const Chunk& c : world.chunks.chunks()) {
+    late.push_back(process->Next());
+    process->backend().WriteState(late.back(), c.id, Version(3),
+                                  Bytes::CopyOf(NvmeProcess::SomeState(c, Version(3))));
+  }
+  const BackendDone done = process->Await(cut);
+  EXPECT_TRUE(done.status.ok()) << done.status;
+  for (const OpId op : late) EXPECT_FALSE(process->IsDone(op)) << "both slots are needed";
+  process->backend().Recycle({Step(2), Term(1)});
+  for (const OpId op : late) EXPECT_TRUE(process->Await(op).status.ok());
+  process->ExpectAll(Version(3));
+  process.reset();
+  NvmeProcess next(&world);
+  EXPECT_EQ(IdsOf(*next.Recover()), (std::vector<CutId>{{Step(2), Term(1)}}));
+  ASSERT_TRUE(next.Restore({Step(2), Term(1)}, Term(2)).ok());
+  next.ExpectAll(Version(2));
+}
+
+TEST(NvmeCut, OfTwoBothCanBeRestoredUntilTheOlderIsRecycled) {
+  for (const uint64_t base : {1u, 2u}) {
+    NvmeWorld world;
+    auto process = CutOnce(&world);
+    process->WriteAll(Version(2));
+    ASSERT_TRUE(process->Cut(CutAt(2, 1, 2)).ok());
+    process.reset();
+    {
+      NvmeProcess next(&world);
+      EXPECT_EQ(IdsOf(*next.Recover()),
+                (std::vector<CutId>{{Step(1), Term(1)}, {Step(2), Term(1)}}));
+      ASSERT_TRUE(next.Restore({Step(base), Term(1)}, Term(2)).ok());
+      next.ExpectAll(Version(base));
+      if (base == 1) {
+        // The other one is dead, and its slots are free.
+        EXPECT_EQ(next.Restore({Step(2), Term(1)}, Term(3)).status().code(),
+                  absl::StatusCode::kNotFound);
+        next.WriteAll(Version(2));
+        ASSERT_TRUE(next.Cut(CutAt(2, 2, 2)).ok());
+      }
+    }
+    NvmeProcess last(&world);
+    EXPECT_EQ(IdsOf(*last.Recover()),
+              (std::vector<CutId>{{Step(1), Term(1)}, {Step(2), Term(base == 1 ? 2 : 1)}}));
+  }
+}
+
+TEST(NvmeCut, WithoutNewVersionsNeedsNoSlotAndSeveralMayBeKept) {
+  NvmeWorld world;
+  auto process = CutOnce(&world);
+  for (uint64_t step = 2; step <= 4; ++step) ASSERT_TRUE(process->Cut(CutAt(step, 1, 1)).ok());
+  process->WriteAll(Version(2));
+  process->ExpectAll(Version(2));
+  process.reset();
+  NvmeProcess next(&world);
+  EXPECT_EQ(next.Recover()->cuts.size(), 4u);
+  ASSERT_TRUE(next.Restore({Step(3), Term(1)}, Term(5)).ok());
+  next.ExpectAll(Version(1));
+}
+
+TEST(NvmeCut, RefusesAChunkThatIsNotAtTheBorderAndOneThatIsNotYounger) {
+  NvmeWorld world;
+  auto process = CutOnce(&world);
+  ASSERT_TRUE(process
+                  ->Write(ChunkId(1), Version(2),
+                          NvmeProcess::SomeState(world.chunks.chunk(ChunkId(1)), Version(2)))
+                  .ok());
+  const absl::Status refused = process->Cut(CutAt(2, 1, 1));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("cut of step 2, term 1: chunk 1: version 1 wanted, version 2 is here"));
+  process->WriteAll(Version(2));
+  EXPECT_EQ(process->Cut(CutAt(1, 1, 2)).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(process->Cut(CutAt(2, 1, 2)).ok()) << "a refusal is no failure";
+}
+
+TEST(NvmeCut, WaitsForTheSlotOfItsResidualsAndRefusesTooMany) {
+  NvmeWorld world;
+  auto process = CutOnce(&world);
+  CutRequest request = CutAt(2, 1, 1);
+  request.residuals = SomeResiduals(8);
+  ASSERT_TRUE(process->Cut(request).ok());
+  request.border.id.step = Step(3);
+  const OpId third = process->Next();
+  process->backend().Cut(third, request);
+  world.executor.RunAll();
+  EXPECT_FALSE(process->IsDone(third));
+  process->backend().Recycle({Step(9), Term(1)});  // nobody's: frees nothing
+  world.executor.RunAll();
+  EXPECT_FALSE(process->IsDone(third));
+  process->backend().Recycle({Step(2), Term(1)});
+  EXPECT_TRUE(process->Await(third).status.ok());
+  request.border.id.step = Step(4);
+  request.residuals = {{ChunkId(0), StageId(0), PartId(0), Bytes::CopyOf(std::string(20000, 'x'))}};
+  const absl::Status refused = process->Cut(request);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("residuals of 20024 bytes, and room for "));
+}
+
+TEST(NvmeQuiesce, CancelsWhatWaitsAndAwaitsTheRest) {
+  NvmeWorld world;
+  auto process = CutOnce(&world);
+  process->WriteAll(Version(2));
+  ASSERT_TRUE(process->Cut(CutAt(2, 1, 2)).ok());
+  std::vector<OpId> parked;
+  for (const Chunk& c : world.chunks.chunks()) {
+    parked.push_back(process->Next());
+    process->backend().Update(parked.back(), process->Request(c, Version(2), 5));
+  }
+  const OpId cut = process->Next();
+  process->backend().Cut(cut, CutAt(3, 1, 3));
+  world.executor.RunAll();
+  EXPECT_FALSE(process->IsDone(cut));
+  const OpId read = process->Next();  // of what is there after the update: it waits behind it
+  process->backend().ReadState(read, ChunkId(0), Version(2));
+  ASSERT_TRUE(process->Quiesce().ok());
+  for (const OpId op : parked) {
+    EXPECT_EQ(process->Take(op).status.code(), absl::StatusCode::kCancelled);
+  }
+  EXPECT_EQ(process->Take(cut).status.code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(process->Take(read).status.ok());
+  ASSERT_TRUE(process->Restore({Step(1), Term(1)}, Term(2)).ok());
+  process->ExpectAll(Version(1));
+  process->WriteAll(Version(2));
+  EXPECT_TRUE(process->Cut(CutAt(2, 2, 2)).ok());
+}
+
+TEST(NvmeRestore, NamesTheTermThatWasPromisedAndTheCutThatIsNotThere) {
+  NvmeWorld world;
+  auto process = CutOnce(&world);
+  const OpId promise = process->Next();
+  process->backend().Promise(promise, Term(5));
+  EXPECT_TRUE(process->Await(promise).status.ok());
+  const OpId earlier = process->Next();
+  process->backend().Promise(earlier, Term(4));
+  EXPECT_EQ(process->Await(earlier).status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(process->Restore({Step(1), Term(1)}, Term(4)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(process->Restore({Step(7), Term(1)}, Term(6)).status().message()),
+              HasSubstr("this shard has no cut of step 7, term 1"));
+  EXPECT_TRUE(process->Restore({Step(1), Term(1)}, Term(6)).ok());
+  EXPECT_EQ(process->Recover()->promised, Term(6));
+}
+
+TEST(NvmeOpen, RefusesAnotherShardAnotherCountAndACopiedFolder) {
+  NvmeWorld world;
+  CutOnce(&world);
+  world.shard = ShardId(1);
+  world.shards = 2;
+  const absl::Status other = NvmeProcess(&world).status();
+  EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(other.message()),
+              AllOf(HasSubstr("shard 1 of 2 expected, shard 0 of 1 found"),
+                    HasSubstr("storage.path"), HasSubstr("/state/extents")));
+  world.shard = ShardId(0);
+  world.shards = 1;
+  // The same job on another disk: its extents have another nonce.
+  NvmeWorld twin;
+  CutOnce(&twin);
+  for (const char* name : {"/slot-0.eps", "/slot-1.eps"}) {
+    const std::string path = world.folder + name;
+    auto file = *world.disk.blocking()->Open(path);
+    const std::string content = twin.disk.Contents(path);
+    std::unique_ptr<uint8_t, void (*)(void*)> block(
+        static_cast<uint8_t*>(std::aligned_alloc(kDiskBlock, content.size())), std::free);
+    std::copy(content.begin(), content.end(), block.get());
+    ASSERT_TRUE(
+        WriteBlocking(file.get(), 0, absl::MakeConstSpan(block.get(), content.size())).ok());
+  }
+  const absl::Status copied = NvmeProcess(&world).status();
+  EXPECT_EQ(copied.code(), absl::StatusCode::kFailedPrecondition) << copied;
+  EXPECT_THAT(std::string(copied.message()), HasSubstr("/state/extents/slot-0.eps: nonce "));
+}
+
+TEST(NvmeOpen, MakesAnewWhatACrashBeforeTheJobLeft) {
+  NvmeWorld world;
+  ASSERT_TRUE(world.disk.CreateFolder(world.folder).ok());
+  ASSERT_TRUE(world.disk.CreateFile(world.folder + "/slot-0.eps", kDiskBlock).ok());
+  auto process = CutOnce(&world);
+  process->ExpectAll(Version(1));
+}
+
+TEST(NvmeOpen, SaysWhatIsMissingOnTheDisk) {
+  NvmeWorld world;
+  world.disk.set_capacity_bytes((1 << 20) + 100000);  // the catalogue's log takes 1 MiB
+  const absl::Status refused = NvmeProcess(&world).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr("are missing"), HasSubstr("storage.path")));
+}
+
+TEST(NvmeMemory, IsTheStagingBuffersHoweverLargeTheModel) {
+  for (const uint64_t buffers : {1u, 4u}) {
+    NvmeWorld world;
+    uint64_t largest = 0;
+    for (const Chunk& c : world.chunks.chunks()) largest = std::max(largest, c.elements);
+    const uint64_t area = (12 * largest + 4095) / 4096 * 4096 + 4096;
+    world.staging_bytes = buffers * area + 100;
+    world.residual_bytes = 0;
+    NvmeProcess process(&world);
+    ASSERT_TRUE(process.status().ok()) << process.status();
+    EXPECT_EQ(process.account().live_bytes(), buffers * area);
+    std::vector<OpId> ops;
+    for (uint64_t version = 1; version <= 3; ++version) {
+      for (const Chunk& c : world.chunks.chunks()) {
+        ops.push_back(process.Next());
+        process.backend().WriteState(ops.back(), c.id, Version(version),
+                                     Bytes::CopyOf(NvmeProcess::SomeState(c, Version(version))));
+      }
+    }
+    world.executor.RunAll();
+    for (const OpId op : ops) EXPECT_TRUE(process.Take(op).status.ok());
+    process.ExpectAll(Version(3));
+    EXPECT_EQ(process.account().peak_bytes(MemoryKind::kScratch), buffers * area);
+    world.staging_bytes = area - 1;
+    NvmeWorld other;
+    other.staging_bytes = area - 1;
+    const absl::Status refused = NvmeProcess(&other).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("storage.staging"), HasSubstr(std::to_string(area))));
+  }
+}
+
+TEST(NvmeDamage, OfAnyByteThatIsReadIsLocatedAndEndsEverything) {
+  NvmeWorld world;
+  CutOnce(&world);
+  const std::string slot0 = world.folder + "/slot-0.eps";
+  const uint64_t size = world.disk.Contents(slot0).size();
+  int found = 0;
+  for (uint64_t at = 0; at < size; at += 331) {
+    const std::string path = slot0;
+    world.disk.FlipBit(path, at, static_cast<int>(at % 8));
+    {
+      NvmeProcess process(&world);
+      absl::Status status = process.status();
+      if (status.ok()) {
+        status = process.Recover().status();
+        if (status.ok()) status = process.Restore({Step(1), Term(1)}, Term(1)).status();
+        if (!status.ok()) {
+          EXPECT_EQ(process.Recover().status(), status) << "not fail-stop";
+          EXPECT_EQ(process.State(ChunkId(0), Version(1)).status(), status);
+        }
+      }
+      if (!status.ok()) {
+        ++found;
+        EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+        EXPECT_THAT(std::string(status.message()),
+                    AllOf(HasSubstr(slot0), HasSubstr("at offset "), HasSubstr("expected"),
+                          HasSubstr("found")));
+      } else {
+        EXPECT_GT(at, size - 12288) << "a flipped bit at offset " << at << " was not found";
+      }
+    }
+    world.disk.FlipBit(path, at, static_cast<int>(at % 8));
+  }
+  EXPECT_GT(found, 250);
+}
+
+TEST(NvmeFaults, OfAnyTransferEndEverythingAndLeaveTheLastCut) {
+  using Call = SimulatedDisk::Call;
+  for (const Call call : {Call::kRead, Call::kWrite, Call::kSync}) {
+    int failed = 0;
+    for (uint64_t n = 1; n < 200; ++n) {
+      NvmeWorld world;
+      auto process = CutOnce(&world);
+      world.disk.FailCall(call, n, SimulatedDisk::Fault::kIoError);
+      std::vector<OpId> ops;
+      for (const Chunk& c : world.chunks.chunks()) {
+        ops.push_back(process->Next());
+        process->backend().Update(ops.back(), process->Request(c, Version(1), 3));
+      }
+      ops.push_back(process->Next());
+      process->backend().Cut(ops.back(), CutAt(2, 1, 2));
+      world.executor.RunAll();
+      bool any = false;
+      for (const OpId op : ops) {
+        const absl::Status status = process->Take(op).status;
+        any = any || !status.ok();
+        EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInternal) << status;
+      }
+      if (!any) break;  // the fault is still to come
+      ++failed;
+      EXPECT_FALSE(process->State(ChunkId(0), Version(2)).ok()) << "not fail-stop";
+      process.reset();
+      NvmeProcess next(&world);
+      const std::vector<CutId> ids = IdsOf(*next.Recover());
+      EXPECT_EQ(ids.front(), (CutId{Step(1), Term(1)}));
+      ASSERT_TRUE(next.Restore(ids.front(), Term(2)).ok());
+      next.ExpectAll(Version(1));
+    }
+    EXPECT_GE(failed, call == Call::kSync ? 2 : 4);
+    EXPECT_LT(failed, 199);
+  }
+}
+
+}  // namespace
+}  // namespace eps
