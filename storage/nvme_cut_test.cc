@@ -176,7 +176,7 @@ TEST(NvmeQuiesce, CancelsWhatWaitsAndAwaitsTheRest) {
   std::vector<OpId> parked;
   for (const Chunk& c : world.chunks.chunks()) {
     parked.push_back(process->Next());
-    process->backend().Update(parked.back(), process->Request(c, Version(2), 5));
+    process->backend().Update(parked.back(), SomeUpdate(c, Version(2), 5));
   }
   const OpId cut = process->Next();
   process->backend().Cut(cut, CutAt(3, 1, 3));
@@ -338,7 +338,7 @@ TEST(NvmeFaults, OfAnyTransferEndEverythingAndLeaveTheLastCut) {
       std::vector<OpId> ops;
       for (const Chunk& c : world.chunks.chunks()) {
         ops.push_back(process->Next());
-        process->backend().Update(ops.back(), process->Request(c, Version(1), 3));
+        process->backend().Update(ops.back(), SomeUpdate(c, Version(1), 3));
       }
       ops.push_back(process->Next());
       process->backend().Cut(ops.back(), CutAt(2, 1, 2));

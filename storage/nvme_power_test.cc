@@ -153,7 +153,7 @@ class Story {
       for (const ChunkId id : world_.owned) {
         ops.push_back(process->Next());
         const Chunk& chunk = world_.chunks.chunk(id);
-        process->backend().Update(ops.back(), process->Request(chunk, version_, random_.Below(99)));
+        process->backend().Update(ops.back(), SomeUpdate(chunk, version_, random_.Below(99)));
       }
       version_ = version_.Next();
     }

@@ -46,6 +46,28 @@ inline std::string SomeBytes(uint64_t seed, size_t size) {
   return bytes;
 }
 
+// An update by one step, whose gradient a seed stands for.
+inline UpdateRequest SomeUpdate(const Chunk& chunk, Version from, uint64_t seed) {
+  UpdateRequest request;
+  request.chunk = chunk.id;
+  request.from = from;
+  request.to = from.Next();
+  request.step.lr = 1e-3;
+  request.step.bias_correction1 = 0.5;
+  request.step.bias_correction2 = 0.5;
+  request.step.grad_scale = 1;
+  request.step.update = from.value() + 1;
+  const Codec* const fp32 = *FindCodec("fp32");
+  for (uint32_t use = 0; use < chunk.uses.size(); ++use) {
+    auto data =
+        fp32->Open(chunk, Axis::kRow, Bytes::CopyOf(SomeBytes(seed + use, 4 * chunk.elements)),
+                   Content::kGradient);
+    EPS_CHECK(data.ok());
+    request.inputs.push_back({use, TreeRange{0, 1}, *data});
+  }
+  return request;
+}
+
 // The disk, its tasks, and what every process on it is given.
 struct NvmeWorld {
   explicit NvmeWorld(uint64_t seed = 0)
@@ -174,28 +196,6 @@ class NvmeProcess {
       ASSERT_TRUE(state.ok()) << state.status();
       EXPECT_TRUE(*state == SomeState(c, version)) << "chunk " << c.id;
     }
-  }
-
-  // An update by one step, whose gradient a seed stands for.
-  UpdateRequest Request(const Chunk& chunk, Version from, uint64_t seed) {
-    UpdateRequest request;
-    request.chunk = chunk.id;
-    request.from = from;
-    request.to = from.Next();
-    request.step.lr = 1e-3;
-    request.step.bias_correction1 = 0.5;
-    request.step.bias_correction2 = 0.5;
-    request.step.grad_scale = 1;
-    request.step.update = from.value() + 1;
-    const Codec* const fp32 = *FindCodec("fp32");
-    for (uint32_t use = 0; use < chunk.uses.size(); ++use) {
-      auto data =
-          fp32->Open(chunk, Axis::kRow, Bytes::CopyOf(SomeBytes(seed + use, 4 * chunk.elements)),
-                     Content::kGradient);
-      EPS_CHECK(data.ok());
-      request.inputs.push_back({use, TreeRange{0, 1}, *data});
-    }
-    return request;
   }
 
  private:
