@@ -60,9 +60,10 @@ BENCHMARKS = {
         ["//bench:one_pass_bench"], [["bazel-bin/bench/one_pass_bench", "64", "9", "2", "mx9"]]),
     "nvme": Benchmark(
         "State on NVMe against the disk",
-        "Time of io_uring alone for the same bytes, with O_DIRECT at queue depth 8 and the syncs of "
-        "a commit / time of the NVMe backend, per round. Goals: 0.90 for writing and for updating, "
-        "5 against values in the catalogue's RocksDB, at most 0.25 processor seconds per GB.",
+        "Time of io_uring alone for the same bytes, with O_DIRECT at queue depth 8 and the syncs "
+        "of a commit / time of the NVMe backend, per round. Goals: 0.90 for writing and for "
+        "updating, 5 against values in the catalogue's RocksDB, at most 0.25 processor seconds per "
+        "GB.",
         ["//bench:nvme_bench"], [["bazel-bin/bench/nvme_bench", "384", "9"]]),
     "topk": Benchmark(
         "Sparse gradients",
