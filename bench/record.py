@@ -58,6 +58,13 @@ BENCHMARKS = {
         "Decode, reduce, update and encode in one pass / in separate passes and by others' ways; "
         "states and bytes of all ways are compared first. Times are of processors, per thread.",
         ["//bench:one_pass_bench"], [["bazel-bin/bench/one_pass_bench", "64", "9", "2", "mx9"]]),
+    "nvme": Benchmark(
+        "State on NVMe against the disk",
+        "Time of io_uring alone for the same bytes, with O_DIRECT at queue depth 8 and the syncs "
+        "of a commit / time of the NVMe backend, per round. Goals: 0.90 for writing and for "
+        "updating, 5 against values in the catalogue's RocksDB, at most 0.25 processor seconds per "
+        "GB.",
+        ["//bench:nvme_bench"], [["bazel-bin/bench/nvme_bench", "384", "9"]]),
     "topk": Benchmark(
         "Sparse gradients",
         "Bits per sent element against the entropy of their positions, encoding against dense "

@@ -35,6 +35,12 @@ bool IsFatal(const absl::Status& status) {
   }
 }
 
+// Whether damage was found: the rest needs no reading.
+bool IsOver(Scan* scan) {
+  MutexLock lock(&scan->mu);
+  return !scan->status.ok();
+}
+
 }  // namespace
 
 std::string NameOf(const CutId& id) {
@@ -312,6 +318,10 @@ void NvmeBackend::StartScan(const std::shared_ptr<Scan>& scan) {
   }
   for (uint32_t i = 0; i < chunks; ++i) {
     staging_->Acquire([this, scan, i](uint8_t* buffer) {
+      if (IsOver(scan.get())) {
+        staging_->Release(buffer);
+        return EndScanned(scan.get(), absl::OkStatus());
+      }
       extents_->Read(scan->cut.slot[i] ? 1 : 0, i, scan->part, buffer,
                      Posted([this, scan, i, buffer](absl::Status status) {
                        if (status.ok()) status = CheckScanned(scan.get(), i, buffer);

@@ -152,11 +152,18 @@ class NvmeBackend final : public StateBackend {
   void Refuse(OpId op, const absl::Status& status) EPS_EXCLUDES(mu_);
   void Ended() EPS_REQUIRES(mu_);
   void CompleteQuiesces() EPS_REQUIRES(mu_);
-  // A completion for the disk, whose rest runs on the executor.
+  // A completion for the disk, whose rest runs on the executor. It is pending until the disk's
+  // thread has let go of the executor, which may end with the backend.
   template <class Then>
-  AsyncFile::Done Posted(Then then) {
+  AsyncFile::Done Posted(Then then) EPS_EXCLUDES(mu_) {
+    {
+      MutexLock lock(&mu_);
+      ++pending_;
+    }
     return [this, then](absl::Status status) {
       executor_->Post([then, status = std::move(status)] { then(status); });
+      MutexLock lock(&mu_);
+      Ended();
     };
   }
   const Chunk& chunk(uint32_t index) const { return *layout_.area(index).chunk; }

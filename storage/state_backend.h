@@ -113,7 +113,8 @@ class StateBackend {
   // FailedPrecondition if a chunk is not at the border's version. Later updates may wait until the
   // cut has captured their chunk, and with two slots until Recycle has freed the one they need.
   virtual void Cut(OpId op, CutRequest cut);
-  // Every shard has this cut: what only older ones need may be written over. No durable effect.
+  // Every shard has this cut: older ones are forgotten, and what only they need may be written
+  // over. Does nothing if this shard has no such cut.
   virtual void Recycle(CutId oldest_kept);
   // Completes when nothing issued earlier can still reach memory or disk. Updates and cuts that
   // wait (see Cut) complete with Cancelled first.

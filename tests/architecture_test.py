@@ -190,14 +190,21 @@ def linked_torch_violations(targets):
 
 
 def rocksdb_violations(sources, targets):
-    """RocksDB is behind one target: the catalogue. `sources`: path -> text."""
+    """RocksDB is behind one target, the catalogue's; tests beside it may see it, too.
+
+    `sources`: path -> text.
+    """
     files = {path for path, text in sources.items()
              if any(include.startswith("rocksdb/") for _, include, _ in includes_of(text))}
     users = [t for t in targets
              if "@sys//:rocksdb" in t.deps or files & {f"{t.folder}/{f}" for f in t.files}]
-    if len(users) > 1:
-        labels = ", ".join(sorted(t.label for t in users))
-        yield f"RocksDB is seen by {labels}; one target (the catalogue) may see it"
+    owners = [t for t in users if t.kind != "cc_test"]
+    strangers = [t for t in users if t.kind == "cc_test" and t.folder not in
+                 {owner.folder for owner in owners}]
+    if len(owners) > 1 or strangers:
+        labels = ", ".join(sorted(t.label for t in owners + strangers))
+        yield (f"RocksDB is seen by {labels}; one target (the catalogue's) may see it, and tests "
+               "beside it")
     owned = {f"{t.folder}/{f}" for t in users for f in t.files}
     for path in sorted(files - owned):
         yield f"{path}: includes RocksDB's headers and belongs to no target that depends on it"
@@ -299,6 +306,9 @@ class PlantedViolations(unittest.TestCase):
                                            list(targets_of("storage/BUILD", build))))
         self.assertEqual(found({}, catalog), [])
         self.assertEqual(len(found({}, catalog + other)), 1)
+        beside = "cc_test(name='t', srcs=['t.cc'], deps=['@sys//:rocksdb'])\n"
+        self.assertEqual(found({}, catalog + beside), [])
+        self.assertEqual(len(found({}, beside)), 2)  # the catalogue has no target then
         self.assertEqual(len(found({"eps_server/a.cc": "#include <rocksdb/db.h>\n"}, catalog)), 1)
 
 
