@@ -40,6 +40,8 @@ class Protocol {
       : config_(config), rules_(config.rules), search_(search) {
     EPS_CHECK(config.stages_per_shard <= kMaxStagesPerShard && config.steps <= kMaxSteps);
     EPS_CHECK(config.steps % config.cut_interval == 0);
+    // Each crash leads to one recovery at most, and a lineage has room for eras up to 7.
+    EPS_CHECK(config.shard_crashes <= 6);
   }
 
   static State Initial() {

@@ -110,8 +110,10 @@ TEST(ProtocolModel, LongSearchesFindNothingEither) {
       {Config(1, 2, 2, 2), 3209070},
       {Config(1, 4, 3, 0), 5271891},
       {Config(1, 3, 3, 1), 17856170},
+      {Config(1, 4, 4, 0), 27865406},
       {Every(2, Config(1, 4, 2, 1)), 1733780},
       {Sealed(2, Config(2, 3, 2, 0)), 996901},
+      {Sealed(2, Config(2, 3, 1, 1)), 2307798},
   });
 }
 
