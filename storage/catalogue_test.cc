@@ -240,6 +240,21 @@ TEST_F(CatalogueTest, WellSealedNonsenseIsSeen) {
   }
 }
 
+TEST_F(CatalogueTest, AWellSealedJobThatContradictsItselfIsSeen) {
+  AddJobWithCuts(job, {});
+  std::string& record = store.records.begin()->second;
+  const std::string& key = store.records.begin()->first;
+  const std::string fields = record.substr(4, record.size() - 8);
+  std::string other_spec = fields;
+  other_spec.back() = '!';
+  record = SealAs(1, key, other_spec);
+  EXPECT_EQ(catalogue.FindJob(job.id).status().code(), absl::StatusCode::kDataLoss);
+  std::string outside = fields;
+  outside[0] = 3;  // shard 3 of 3
+  record = SealAs(1, key, outside);
+  EXPECT_EQ(catalogue.FindJob(job.id).status().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST_F(CatalogueTest, ARecordUnderAnotherKeyIsSeen) {
   AddJobWithCuts(job, {{3, 1}});
   auto node = store.records.extract(store.records.begin());

@@ -287,7 +287,7 @@ absl::Status SimulatedDisk::CheckFolderOf(const std::string& path) const {
 
 absl::Status SimulatedDisk::CreateFolder(const std::string& path) {
   MutexLock lock(&mu_);
-  return Block(Call::kCreateFolder, path, [&] {
+  return Block(Call::kCreateFolder, path, [&]() EPS_REQUIRES(mu_) {
     for (std::string folder = path; folders_.insert(folder).second; folder = FolderOf(folder)) {
     }
     return absl::OkStatus();
@@ -297,7 +297,7 @@ absl::Status SimulatedDisk::CreateFolder(const std::string& path) {
 absl::StatusOr<std::vector<std::string>> SimulatedDisk::List(const std::string& path) {
   std::vector<std::string> names;
   MutexLock lock(&mu_);
-  EPS_RETURN_IF_ERROR(Block(Call::kList, path, [&] {
+  EPS_RETURN_IF_ERROR(Block(Call::kList, path, [&]() EPS_REQUIRES(mu_) {
     if (folders_.count(path) == 0) return absl::NotFoundError(absl::StrCat("no folder ", path));
     const auto add = [&](const std::string& entry) {
       if (entry == path || FolderOf(entry) != path) return;
@@ -315,7 +315,7 @@ absl::StatusOr<std::vector<std::string>> SimulatedDisk::List(const std::string& 
 
 absl::Status SimulatedDisk::CreateFile(const std::string& path, uint64_t size) {
   MutexLock lock(&mu_);
-  return Block(Call::kCreateFile, path, [&] {
+  return Block(Call::kCreateFile, path, [&]() EPS_REQUIRES(mu_) {
     EPS_RETURN_IF_ERROR(CheckFolderOf(path));
     if (files_.count(path) != 0) return absl::AlreadyExistsError(absl::StrCat(path, " exists"));
     const uint64_t used = UsedBytes();
@@ -340,7 +340,7 @@ absl::StatusOr<std::unique_ptr<AsyncFile>> SimulatedDisk::OpenFor(const std::str
                                                                   Executor* executor) {
   std::unique_ptr<AsyncFile> file;
   MutexLock lock(&mu_);
-  EPS_RETURN_IF_ERROR(Block(Call::kOpen, path, [&] {
+  EPS_RETURN_IF_ERROR(Block(Call::kOpen, path, [&]() EPS_REQUIRES(mu_) {
     const auto it = files_.find(path);
     if (it == files_.end()) return absl::NotFoundError(absl::StrCat("no file ", path));
     file = std::make_unique<File>(this, executor, it->second, path, boot_);
@@ -351,7 +351,7 @@ absl::StatusOr<std::unique_ptr<AsyncFile>> SimulatedDisk::OpenFor(const std::str
 
 absl::Status SimulatedDisk::Remove(const std::string& path) {
   MutexLock lock(&mu_);
-  return Block(Call::kRemove, path, [&] {
+  return Block(Call::kRemove, path, [&]() EPS_REQUIRES(mu_) {
     if (files_.erase(path) == 0) return absl::NotFoundError(absl::StrCat("no file ", path));
     return absl::OkStatus();
   });
@@ -359,7 +359,7 @@ absl::Status SimulatedDisk::Remove(const std::string& path) {
 
 absl::Status SimulatedDisk::Rename(const std::string& from, const std::string& to) {
   MutexLock lock(&mu_);
-  return Block(Call::kRename, from, [&] {
+  return Block(Call::kRename, from, [&]() EPS_REQUIRES(mu_) {
     EPS_CHECK_MSG(FolderOf(from) == FolderOf(to), from << " to " << to);
     const auto it = files_.find(from);
     if (it == files_.end()) return absl::NotFoundError(absl::StrCat("no file ", from));
@@ -374,7 +374,7 @@ absl::StatusOr<std::unique_ptr<Disk::Lock>> SimulatedDisk::TakeLock(const std::s
   uint64_t boot = 0;
   {
     MutexLock lock(&mu_);
-    EPS_RETURN_IF_ERROR(Block(Call::kTakeLock, path, [&] {
+    EPS_RETURN_IF_ERROR(Block(Call::kTakeLock, path, [&]() EPS_REQUIRES(mu_) {
       EPS_RETURN_IF_ERROR(CheckFolderOf(path));
       if (!locks_.insert(path).second) {
         return absl::FailedPreconditionError(absl::StrCat(path, " is held already"));
@@ -390,7 +390,7 @@ absl::StatusOr<std::unique_ptr<Disk::Lock>> SimulatedDisk::TakeLock(const std::s
 absl::StatusOr<uint64_t> SimulatedDisk::FreeBytes(const std::string& path) {
   uint64_t free = 0;
   MutexLock lock(&mu_);
-  EPS_RETURN_IF_ERROR(Block(Call::kFreeBytes, path, [&] {
+  EPS_RETURN_IF_ERROR(Block(Call::kFreeBytes, path, [&]() EPS_REQUIRES(mu_) {
     const uint64_t used = UsedBytes();
     if (used < capacity_bytes_) free = capacity_bytes_ - used;
     return absl::OkStatus();
