@@ -144,6 +144,7 @@ class TrainRun {
   std::unique_ptr<CheckpointReader> resume_;
   std::unique_ptr<ResidualImport> residuals_;  // of resume_
   uint64_t first_step_ = 0;                    // the border that this run starts from
+  bool complete_ = false;                      // --resume=latest found the end of the job
   bool recovered_ = false;                     // that border is the servers', of durable state
   std::string log_folder_;
   bool temporary_ = false;
@@ -197,9 +198,14 @@ absl::Status TrainRun::OpenResume() {
   EPS_RETURN_IF_ERROR(resume_->CheckFits(spec_));
   first_step_ = resume_->border().step;
   if (first_step_ >= spec_.training.steps) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    const std::string text = absl::StrCat(
         "checkpoint.resume: ", folder, " is at step ", first_step_, " and training.steps is ",
-        spec_.training.steps, ": nothing is left to train; raise training.steps"));
+        spec_.training.steps, ": nothing is left to train; raise training.steps");
+    // A job that is started again and again with the same arguments has come to its end.
+    complete_ = plan_.config.checkpoint.resume == "latest";
+    if (!complete_) return absl::InvalidArgumentError(text);
+    Print(absl::StrCat("note: ", text, " to go on\n"));
+    return absl::OkStatus();
   }
   Print(absl::StrCat("resume: ", folder, ", step ", first_step_, "\n"));
   const std::string difference = FirstDifference(resume_->spec().ToText(), spec_.ToText());
@@ -647,6 +653,7 @@ absl::Status TrainRun::Blame(const absl::Status& status) {
 
 absl::Status TrainRun::Run() {
   EPS_RETURN_IF_ERROR(OpenResume());
+  if (complete_) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(OpenFolders());
   EPS_RETURN_IF_ERROR(Blame(StartJob()));
   EPS_RETURN_IF_ERROR(Blame(Supervise()));

@@ -183,7 +183,7 @@ absl::Status Change(Catalogue* catalogue, uint64_t i) {
   }
   if (i % 5 == 2) return catalogue->Promise(job.id, Term(i + 1));
   if (i % 11 == 10) return catalogue->RemoveCutsBelow(job.id, state.cuts.back().border.id);
-  return catalogue->AddCut(job.id, SampleCut(i, state.promised.value()));
+  return catalogue->AddCut(job.id, SampleCut(i, state.promised.value()), {});
 }
 
 struct Run {

@@ -1,5 +1,7 @@
 #include "eps_server/shell/durable_storage.h"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,23 @@
 #include "storage/rocksdb_store.h"
 
 namespace eps {
+namespace {
+
+// A process that was killed a moment ago may still be on its way out.
+constexpr std::chrono::seconds kLockPatience{10};
+constexpr std::chrono::milliseconds kLockPause{100};
+
+absl::StatusOr<std::unique_ptr<Disk::Lock>> TakeLock(Disk* disk, const std::string& path) {
+  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
+  for (;;) {
+    absl::StatusOr<std::unique_ptr<Disk::Lock>> lock = disk->TakeLock(path);
+    const bool held = absl::IsFailedPrecondition(lock.status());
+    if (!held || std::chrono::steady_clock::now() > deadline) return lock;
+    std::this_thread::sleep_for(kLockPause);
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
     const StorageOptions& options) {
@@ -24,7 +43,7 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
   storage->disk_ = NewRealDisk(DiskOptions());
   EPS_RETURN_IF_ERROR(storage->disk_->CreateFolder(options.path));
   EPS_ASSIGN_OR_RETURN(storage->lock_,
-                       storage->disk_->TakeLock(absl::StrCat(options.path, "/LOCK")));
+                       TakeLock(storage->disk_.get(), absl::StrCat(options.path, "/LOCK")));
   EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDb(absl::StrCat(options.path, "/catalogue")));
   storage->catalogue_ = std::make_unique<Catalogue>(storage->store_.get());
   return storage;

@@ -1,0 +1,178 @@
+"""Processes that are killed at any time change no bit: a run on durable servers that dies again and
+again, and is started again with the same command, ends with the weights, the optimizer state and the
+loss log of an undisturbed run.
+
+Arguments: the path of eps. EPS_KILLS: kills of each setting (default 12). EPS_KILLS_TALLY: a file to
+which each setting's kills are added, one JSON line each; a run that has some goes on from there."""
+
+import collections
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+EPS = None
+TMP = os.environ.get("TEST_TMPDIR", "/tmp")
+KILLS = int(os.environ.get("EPS_KILLS", "12"))
+TALLY = os.environ.get("EPS_KILLS_TALLY", "")
+TIMEOUT_SECONDS = 120
+STEPS = 40
+
+MODEL = {"model_type": "eps-synthetic", "n_layer": 4, "n_embd": 64, "tied": True}
+BASE = {
+    "training.steps": STEPS, "training.micro_batch_size": 2, "training.micro_batches": 2,
+    "training.max_grad_norm": 0.5, "training.chunk_elements": 2048, "training.seq_len": 16,
+    "lr_scheduler.name": "cosine", "lr_scheduler.warmup_steps": 3, "worker.threads": 1,
+    "metrics.tensorboard": "false", "storage.staging": "8MiB",
+}
+# What the loss log is compared by.
+COLUMNS = ("step", "loss", "grad_norm", "lr", "tokens")
+
+Outcome = collections.namedtuple("Outcome", "digests log")
+
+
+def children_of(pid):
+    """Processes of a run by their role."""
+    found = {"supervisor": pid}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % entry, encoding="utf-8", errors="replace") as f:
+                parent = int(f.read().rpartition(")")[2].split()[1])
+            with open("/proc/%s/cmdline" % entry, "rb") as f:
+                command = f.read().split(b"\0")
+        except (OSError, ValueError, IndexError):
+            continue
+        if parent != pid or len(command) < 2:
+            continue
+        role = command[1].decode(errors="replace")
+        found["%s %d" % (role, sum(name.startswith(role) for name in found))] = int(entry)
+    return found
+
+
+class CrashTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model = os.path.join(TMP, "model.json")
+        cls.text = os.path.join(TMP, "text.txt")
+        with open(cls.model, "w", encoding="utf-8") as f:
+            json.dump(MODEL, f)
+        with open(cls.text, "w", encoding="utf-8") as f:
+            for i in range(400):
+                f.write("%d bottles of beer on the wall, take %d down.\n" % (i, i * i))
+
+    def command(self, out, resume, settings):
+        merged = dict(BASE, **settings)
+        return [EPS, "train", "--model=" + self.model, "--data=" + self.text, "--out=" + out,
+                "--resume=" + resume] + ["--%s=%s" % item for item in sorted(merged.items())]
+
+    def start(self, out, resume, settings):
+        log = open(os.path.join(TMP, "run.log"), "w", encoding="utf-8")
+        with log:
+            return subprocess.Popen(self.command(out, resume, settings), stdin=subprocess.DEVNULL,
+                                    stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def said(self):
+        with open(os.path.join(TMP, "run.log"), encoding="utf-8", errors="replace") as f:
+            return f.read()[-2000:]
+
+    def outcome(self, out):
+        digests = subprocess.run(
+            [EPS, "checkpoint", "digest", os.path.join(out, "checkpoint-%d" % STEPS)],
+            stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS, check=True).stdout
+        with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+            lines = [json.loads(line) for line in f]
+        return Outcome([line for line in digests.splitlines() if "sha256" in line],
+                       [[line.get(column) for column in COLUMNS] for line in lines])
+
+    def undisturbed(self, name, settings):
+        out = os.path.join(TMP, name + "-undisturbed")
+        shutil.rmtree(out, ignore_errors=True)
+        settings = {k: v for k, v in settings.items() if not k.startswith("storage.")}
+        start = time.monotonic()
+        process = self.start(out, "none", settings)
+        self.assertEqual(process.wait(timeout=TIMEOUT_SECONDS), 0, self.said())
+        return self.outcome(out), time.monotonic() - start
+
+    def kill_some(self, process, dice):
+        """Kills one process of the run, or all of them at once; the name of the victim."""
+        processes = children_of(process.pid)
+        victim = dice.choice(["everything"] + sorted(processes))
+        for pid in processes.values() if victim == "everything" else [processes[victim]]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        return victim
+
+    def run_with_kills(self, out, settings, kills, seconds, dice):
+        """Starts the run again and again, and kills it `kills` times before its end."""
+        shutil.rmtree(out, ignore_errors=True)
+        victims = collections.Counter()
+        resume = "none"
+        while True:
+            process = self.start(out, resume, settings)
+            # A run that has never come so far has no state to resume from: anew is the same.
+            resume = "latest"
+            killed = False
+            code = None
+            if sum(victims.values()) < kills:
+                try:
+                    # More often near the beginning, where recovery runs.
+                    code = process.wait(timeout=dice.uniform(0.02, 1.0) ** 2 * seconds)
+                except subprocess.TimeoutExpired:
+                    victims[self.kill_some(process, dice)] += 1
+                    killed = True
+            if code is None:
+                code = process.wait(timeout=TIMEOUT_SECONDS)
+            if code == 0:
+                if sum(victims.values()) >= kills:
+                    return victims
+                shutil.rmtree(out, ignore_errors=True)
+                resume = "none"
+            elif not killed:
+                self.fail("exit code %d: %s" % (code, self.said()))
+
+    def check(self, name, settings):
+        settings = dict(settings, **{"storage.kind": "nvme"})
+        expected, seconds = self.undisturbed(name, settings)
+        self.assertEqual([row[0] for row in expected.log], list(range(1, STEPS + 1)))
+        seed = int(time.time()) if TALLY else 1
+        out = os.path.join(TMP, name)
+        start = time.monotonic()
+        victims = self.run_with_kills(out, settings, KILLS, seconds, random.Random(seed))
+        minutes = (time.monotonic() - start) / 60
+        found = self.outcome(out)
+        self.assertEqual(found.digests, expected.digests, "seed %d" % seed)
+        self.assertEqual(found.log, expected.log, "seed %d" % seed)
+        line = {"setting": name, "seed": seed, "kills": sum(victims.values()),
+                "kills_per_minute": round(sum(victims.values()) / minutes, 1),
+                "victims": dict(victims)}
+        print(json.dumps(line), flush=True)
+        if TALLY:
+            with open(TALLY, "a", encoding="utf-8") as f:
+                f.write(json.dumps(line) + "\n")
+
+    def test_eager_and_two_servers(self):
+        self.check("eager", {"servers.addresses": 2, "training.clip": "lagged",
+                             "storage.cut_steps": 3})
+
+    def test_sealed_and_every_step_cut(self):
+        self.check("sealed", {"servers.addresses": 2, "training.clip": "exact",
+                              "storage.cut_steps": 1})
+
+    def test_three_servers_two_workers_and_sparse_gradients(self):
+        self.check("sparse", {"servers.addresses": 3, "worker.count": 2, "training.parts": 2,
+                              "training.clip": "none", "quantization.gradients": "topk:0.1",
+                              "quantization.weights": "mx9", "storage.cut_steps": "auto"})
+
+
+if __name__ == "__main__":
+    EPS = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)
