@@ -178,7 +178,8 @@ TEST(NvmeCut, WaitsForTheSlotOfItsResidualsAndRefusesTooMany) {
   process->backend().Recycle({Step(2), Term(1)});
   EXPECT_TRUE(process->Await(third).status.ok());
   request.border.id.step = Step(4);
-  request.content.residuals = {{ChunkId(0), StageId(0), PartId(0), Bytes::CopyOf(std::string(20000, 'x'))}};
+  request.content.residuals = {
+      {ChunkId(0), StageId(0), PartId(0), Bytes::CopyOf(std::string(20000, 'x'))}};
   const absl::Status refused = process->Cut(request);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("residuals of 20024 bytes, and room for "));

@@ -1,9 +1,9 @@
 """Processes that are killed at any time change no bit: a run on durable servers that dies again and
-again, and is started again with the same command, ends with the weights, the optimizer state and the
-loss log of an undisturbed run.
+again, and is started again with the same command, ends with the weights, the optimizer state and
+the loss log of an undisturbed run.
 
-Arguments: the path of eps. EPS_KILLS: kills of each setting (default 12). EPS_KILLS_TALLY: a file to
-which each setting's kills are added, one JSON line each; a run that has some goes on from there."""
+Arguments: the path of eps. EPS_KILLS: kills of each setting (default 67). EPS_KILLS_TALLY: a
+file to which each setting's kills are added, one JSON line each; the seed is then new each time."""
 
 import collections
 import json
@@ -18,7 +18,7 @@ import unittest
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-KILLS = int(os.environ.get("EPS_KILLS", "12"))
+KILLS = int(os.environ.get("EPS_KILLS", "67"))
 TALLY = os.environ.get("EPS_KILLS_TALLY", "")
 TIMEOUT_SECONDS = 120
 STEPS = 40

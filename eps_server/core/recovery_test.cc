@@ -237,6 +237,71 @@ TEST_P(RecoveryTest, ProcessesThatDieAtAnyTimeChangeNoBit) {
   EXPECT_GT(terms, 100u);
 }
 
+v1::Promised Promised(uint64_t term, bool opened,
+                      const std::vector<std::pair<uint64_t, uint64_t>>& cuts) {
+  v1::Promised promised;
+  promised.set_term(term);
+  promised.set_opened(opened);
+  for (const auto& cut : cuts) *promised.add_cuts() = ToProto({Step(cut.first), Term(cut.second)});
+  return promised;
+}
+
+// What two shards have in common, by what they answer to term 3.
+absl::StatusOr<std::optional<CutId>> Common(Recovery* recovery, const v1::Promised& first,
+                                            const v1::Promised& second) {
+  recovery->Begin(Term(3));
+  EXPECT_FALSE(recovery->OnPromised(ShardId(0), first));
+  EXPECT_TRUE(recovery->OnPromised(ShardId(1), second));
+  return recovery->HighestCommon();
+}
+
+TEST(Recovery, TakesTheYoungestCutThatAllHaveByStepAndTerm) {
+  Recovery recovery({"a:1", "b:1"});
+  const auto common = Common(&recovery, Promised(3, true, {{20, 1}, {40, 1}, {40, 2}}),
+                             Promised(3, true, {{20, 1}, {40, 1}, {60, 1}}));
+  ASSERT_TRUE(common.ok()) << common.status();
+  EXPECT_EQ(**common, (CutId{Step(40), Term(1)}));
+  // The same step of another term is another cut.
+  const auto older = Common(&recovery, Promised(3, true, {{20, 1}, {40, 2}}),
+                            Promised(3, true, {{20, 1}, {40, 1}}));
+  EXPECT_EQ(**older, (CutId{Step(20), Term(1)}));
+}
+
+TEST(Recovery, NeverGuesses) {
+  Recovery recovery({"a:1", "b:1"});
+  const auto none = Common(&recovery, Promised(3, true, {{40, 1}}), Promised(3, false, {}));
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kFailedPrecondition);
+  for (const char* said :
+       {"shard 0 at a:1 has step 40 (term 1)", "shard 1 at b:1 has none", "storage.path"}) {
+    EXPECT_NE(none.status().message().find(said), absl::string_view::npos) << none.status();
+  }
+  // Nothing but imported state anywhere: it can be imported again.
+  const auto imported = Common(&recovery, Promised(3, false, {{0, 1}}), Promised(3, false, {}));
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_FALSE(imported->has_value());
+}
+
+TEST(Recovery, DoesNotGoBackBehindWhatWasEverywhere) {
+  Recovery recovery({"a:1", "b:1"});
+  recovery.Begin(Term(2));
+  EXPECT_FALSE(recovery.OnDurable(ShardId(0), {Step(40), Term(2)}));
+  EXPECT_TRUE(recovery.OnDurable(ShardId(1), {Step(40), Term(2)}));
+  const auto lost =
+      Common(&recovery, Promised(3, true, {{20, 1}, {40, 2}}), Promised(3, true, {{20, 1}}));
+  EXPECT_EQ(lost.status().code(), absl::StatusCode::kInternal);
+}
+
+TEST(Recovery, AnyNewProcessNeedsANewTerm) {
+  Recovery recovery({"a:1", "b:1"});
+  EXPECT_TRUE(recovery.OnRegister(ShardId(0), 7, Term(4)));
+  EXPECT_FALSE(recovery.AllRegistered());
+  EXPECT_TRUE(recovery.OnRegister(ShardId(1), 8, Term(9)));
+  EXPECT_TRUE(recovery.AllRegistered());
+  EXPECT_EQ(recovery.NextTerm(Term(4)), Term(10));
+  EXPECT_FALSE(recovery.OnRegister(ShardId(1), 8, Term(9)));
+  EXPECT_TRUE(recovery.OnRegister(ShardId(1), 80, Term(9)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Stories, RecoveryTest, testing::ValuesIn(kStories),
                          [](const auto& info) { return std::string(info.param.name); });
 

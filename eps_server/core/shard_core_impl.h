@@ -72,45 +72,6 @@ class ShardCore::Impl {
   struct Incoming {  // credited: the payload is on its way
     v1::PushHeader header;
   };
-  struct ParkedBegin {
-    StreamId stream;
-    v1::BeginStepRequest request;
-    uint64_t since_ms = 0;
-  };
-  struct PartState {
-    uint64_t begun_step = 0;
-    uint64_t nonce = 0;  // of the worker that began it
-    std::optional<StreamId> push_stream;
-    std::optional<TimerId> lost_timer;
-    uint64_t last_seen_ms = 0;
-  };
-  struct ImportJob {
-    StreamId stream;
-    uint32_t ops_left = 0;
-    bool finish = false;
-    v1::Imported border;
-  };
-  struct ExportJob {
-    v1::ExportStateRequest request;
-    std::vector<ChunkId> chunks;
-    size_t next = 0;
-    std::vector<Residuals::Place> residuals;  // of the chunk before `next`, to be sent, last first
-    bool started = false;
-    uint64_t since_ms = 0;
-  };
-  struct Watcher {
-    uint64_t after_step = 0;
-    uint64_t after_evaluation = 0;
-    uint64_t until_evaluation = 0;
-
-    // Whether the record is news to the watcher, who then knows it.
-    bool Takes(const v1::StepRecord& record) {
-      uint64_t& after = record.has_evaluation() ? after_evaluation : after_step;
-      if (record.step() <= after) return false;
-      after = record.step();
-      return true;
-    }
-  };
   // ---- dispatch, by event
   void On(const event::Opened& e);
   void On(const event::StreamClosed& e);
