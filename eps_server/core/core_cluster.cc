@@ -207,8 +207,9 @@ void CoreCluster::ImportAll(const std::map<uint32_t, Bytes>& states, uint64_t st
   Run();
 }
 
-bool CoreCluster::Begin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
-                        const std::vector<v1::PartLoss>& losses) {
+std::vector<StreamId> CoreCluster::SendBegin(uint64_t step, const std::vector<uint32_t>& parts,
+                                             uint64_t nonce,
+                                             const std::vector<v1::PartLoss>& losses) {
   v1::BeginStepRequest request;
   request.set_job_id(spec_.id().value());
   request.set_term(term);
@@ -221,6 +222,12 @@ bool CoreCluster::Begin(uint64_t step, const std::vector<uint32_t>& parts, uint6
     streams.push_back(NewStream());
     Send(ShardId(s), event::BeginStep{streams.back(), request});
   }
+  return streams;
+}
+
+bool CoreCluster::Begin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
+                        const std::vector<v1::PartLoss>& losses) {
+  const std::vector<StreamId> streams = SendBegin(step, parts, nonce, losses);
   Run();
   begun.clear();
   for (StreamId stream : streams) {

@@ -10,6 +10,7 @@ namespace eps {
 namespace {
 
 constexpr uint64_t kOwnOps = uint64_t{1} << 61;  // far from those of the caller
+constexpr int kDiskDelay = 12;
 
 }  // namespace
 
@@ -163,11 +164,19 @@ class MemoryCutsBackend final : public StateBackend {
         // A copy: what lasts is charged to no account of the process.
         (*chunks)[chunk] = Bytes::CopyOf(std::get<Bytes>(done.value).view());
         if (chunks->size() == owned_.size()) {
-          executor_->Post([chunks, later] { (*later)(*chunks); });
+          Slowly(kDiskDelay, [chunks, later] { (*later)(*chunks); });
         }
       });
       dram_->ReadState(own, chunk, version);
     }
+  }
+
+  // A disk takes its time: others have their turn meanwhile.
+  void Slowly(int turns, std::function<void()> then) {
+    executor_->Post([this, turns, then = std::move(then)] {
+      if (turns == 0) return then();
+      Slowly(turns - 1, then);
+    });
   }
 
   MemoryCuts* const disk_;
