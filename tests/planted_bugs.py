@@ -37,6 +37,9 @@ DECODE_ONCE = ["VerifyMatrix.test_weights_that_are_decoded_once"]
 RESIDUALS = ["VerifyMatrix.test_residuals_at_the_servers_and_at_the_workers"]
 STASH = ["VerifyMatrix.test_stash_codecs_on_host_and_device"]
 
+# Adds what is read in place to the sum in registers.
+ADD_STRIP = "steps.push_back({fp32 ? StepKind::kAddFp32 : StepKind::kAddBf16, elements});"
+
 BUGS = [
     Bug("swapped-tree-of-parts", "the server splits three parts as 1 + 2 instead of 2 + 1",
         [Edit("storage/reduction_plan.cc", "const uint32_t left = LeftLeaves(node.count);",
@@ -53,14 +56,10 @@ BUGS = [
               "for (const auto& [key, i] : by_place_) if (key.first == use) used_[i] = true;")],
         MATRIX, TWO_SERVERS),
     Bug("doubled-part", "one contribution of a sum is added twice",
-        [Edit("storage/reduction_plan.cc", "case Kind::kReadAdd:\n",
-              "case Kind::kReadAdd:\n"
-              "        inputs[operation.input].data->Read(tile, true, tile.cols, buffer);\n")],
+        [Edit("storage/reduction_plan.cc", ADD_STRIP, ADD_STRIP + "\n" + ADD_STRIP)],
         MATRIX, THREE_PARTS),
     Bug("lost-part", "one contribution of a sum is not added",
-        [Edit("storage/reduction_plan.cc",
-              "inputs[operation.input].data->Read(tile, /*accumulate=*/true, tile.cols, buffer);",
-              "static_cast<void>(inputs);")],
+        [Edit("storage/reduction_plan.cc", ADD_STRIP, "continue;")],
         MATRIX, THREE_PARTS),
     Bug("wrong-mask-stage", "all stages drop by the mask of stage 0",
         [Edit("worker/models/gpt2.cc", "key.stage = static_cast<uint16_t>(stage_.value());",
@@ -91,21 +90,22 @@ BUGS = [
               "for (size_t i = 1; i < open.sum_squares.size(); ++i) sum += open.sum_squares[i];")],
         MATRIX, SEALED),
     Bug("stale-fetch", "the server encodes a chunk once for two versions",
-        [Edit("storage/dram_backend.cc",
-              "    return BackendValue(EncodeChunk(*codec, *slot->chunk, axis, rng, "
-              "Array(*slot, 0),\n"
-              "                                    MemoryKind::kFetch, account_));",
-              "    static auto* const mu = new Mutex;\n"
-              "    static auto* const cache = new std::map<const Slot*, Bytes>;\n"
-              "    const MutexLock lock(mu);\n"
-              "    Bytes& encoded = (*cache)[slot];\n"
-              "    if (version.value() % 2 == 1 || encoded.size() == 0) {\n"
-              "      encoded = EncodeChunk(*codec, *slot->chunk, axis, rng, Array(*slot, 0),\n"
-              "                            MemoryKind::kFetch, nullptr);\n"
-              "    }\n"
-              "    return BackendValue(encoded);"),
-         Edit("storage/dram_backend.cc", "#include <cstring>\n",
-              "#include <cstring>\n#include <map>\n")],
+        [Edit("storage/chunk_compute.cc",
+              "  return EncodeChunk(codec, chunk, options, arrays.weights);",
+              "  static auto* const mu = new Mutex;\n"
+              "  static auto* const cache = new std::map<uint32_t, Bytes>;\n"
+              "  const MutexLock lock(mu);\n"
+              "  Bytes& encoded = (*cache)[chunk.id.value()];\n"
+              "  if (version.value() % 2 == 1 || encoded.size() == 0) {\n"
+              "    EncodeOptions uncharged = options;\n"
+              "    uncharged.account = nullptr;\n"
+              "    encoded = EncodeChunk(codec, chunk, uncharged, arrays.weights);\n"
+              "  }\n"
+              "  return encoded;"),
+         Edit("storage/chunk_compute.cc", "#include <cstring>\n",
+              "#include <cstring>\n#include <map>\n"),
+         Edit("storage/chunk_compute.cc", '#include "common/flush_denormals.h"\n',
+              '#include "common/flush_denormals.h"\n#include "common/mutex.h"\n')],
         MATRIX, TWO_SERVERS),
     Bug("weights-of-another-stage", "two equal blocks are fetched in each other's place",
         [Edit("worker/relay/weight_stream.cc",
@@ -156,8 +156,8 @@ BUGS = [
         MATRIX, BOTH_AXES),
     Bug("dropped-residual", "what a gradient leaves out is added to nothing",
         [Edit("worker/client/pusher.cc",
-              "DecodeChunk(**opened, chunk, residual.floats());",
-              "std::memset(residual.data(), 0, residual.size());")],
+              "DecodeChunk(**opened, chunk, out);",
+              "std::memset(out, 0, chunk.elements * sizeof(float));")],
         MATRIX, RESIDUALS),
     Bug("exact-residual", "a residual is kept as it would be without its codec's rounding",
         [Edit("compression/codec_table.cc",

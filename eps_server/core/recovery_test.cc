@@ -87,6 +87,21 @@ class Training {
     }
   }
 
+  // BeginStep everywhere, until all have answered or nobody does for a while. What is under way
+  // beside it stays under way.
+  bool Begin(uint64_t step) {
+    std::vector<uint32_t> parts;
+    for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) parts.push_back(p);
+    const std::vector<StreamId> streams = cluster_.SendBegin(step, parts, 7, Losses(step - 1));
+    for (int round = 0; round < 1000; ++round) {
+      size_t answered = 0;
+      for (const StreamId stream : streams) answered += cluster_.replies.count(stream);
+      if (answered == streams.size()) return true;
+      if (cluster_.RunSome(1) == 0) return false;
+    }
+    return false;
+  }
+
   // Weights and optimizer state, and what the lead has recorded of each step.
   std::string Digest() {
     Sha256 sha;
@@ -132,20 +147,6 @@ class Training {
       losses.back().set_tokens(kTokens);
     }
     return losses;
-  }
-  // BeginStep everywhere, until all have answered or nobody does for a while. What is under way
-  // beside it stays under way.
-  bool Begin(uint64_t step) {
-    std::vector<uint32_t> parts;
-    for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) parts.push_back(p);
-    const std::vector<StreamId> streams = cluster_.SendBegin(step, parts, 7, Losses(step - 1));
-    for (int round = 0; round < 1000; ++round) {
-      size_t answered = 0;
-      for (const StreamId stream : streams) answered += cluster_.replies.count(stream);
-      if (answered == streams.size()) return true;
-      if (cluster_.RunSome(1) == 0) return false;
-    }
-    return false;
   }
   void Step(const std::function<void()>& between) {
     const v1::StatusReply status = cluster_.Status(ShardId(0));
@@ -284,6 +285,29 @@ TEST(RecoveryStory, APushOfATermThatIsOverCountsNowhere) {
     cluster.Run();
     EXPECT_EQ(cluster.acks[tag].outcome(), term == 1 ? v1::Ack::STALE : v1::Ack::ACCEPTED);
   }
+}
+
+TEST(RecoveryStory, APartThatIsLostInAnEagerStepSendsAllBackToTheLastCut) {
+  const JobSpec spec = Spec(2, Clip::kNone, Mode::kEager);
+  Training training(spec, 2, 0, 1);
+  CoreCluster& cluster = training.cluster();
+  training.Import();
+  cluster.Run();
+  ASSERT_TRUE(training.Begin(1));
+  const StreamId stream = cluster.NewStream();
+  const StageId stage(static_cast<uint32_t>(spec.stages.size() - 1));
+  for (ChunkId id : cluster.chunks().ChunksOfStage(stage)) {
+    cluster.Push(stream, 1, stage, TreeRange{0, 1}, id,
+                 Gradient(cluster.chunks().chunk(id), stage, 0, 1), kTokens, 9);
+  }
+  cluster.Run();
+  for (uint32_t s = 0; s < 2; ++s) cluster.Send(ShardId(s), event::StreamClosed{stream});
+  cluster.FireTimers();
+  EXPECT_EQ(cluster.core(ShardId(0)).state(), v1::JOB_STATE_RUNNING);
+  EXPECT_GE(cluster.Status(ShardId(0)).term(), 2u);
+  EXPECT_TRUE(training.Finish([] {}));
+  cluster.Run();
+  EXPECT_EQ(training.Digest(), Undisturbed(spec));
 }
 
 TEST(Recovery, TakesTheYoungestCutThatAllHaveByStepAndTerm) {

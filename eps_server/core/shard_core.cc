@@ -411,8 +411,8 @@ void ShardCore::Impl::DropGradient(ChunkState* chunk) {
 void ShardCore::Impl::OnStatsDone(const StatsOp& op, const BackendDone& done) {
   for (const auto& [part, bytes] : op.held) admission_.Release(part, IsTied(op.chunk), bytes);
   if (!done.status.ok()) {
-    return FailJob(absl::StrCat("reduction of chunk ", op.chunk.value(), " at step ", step_, ": ",
-                                std::string(done.status.message())));
+    return FailOperation(absl::StrCat("reduction of chunk ", op.chunk.value(), " at step ", step_),
+                         done.status);
   }
   ChunkState* chunk = Owned(op.chunk);
   const UpdateResult& result = std::get<UpdateResult>(done.value);
@@ -453,8 +453,8 @@ void ShardCore::Impl::StartReadyUpdates() {
 void ShardCore::Impl::OnUpdateDone(const UpdateOp& op, const BackendDone& done) {
   for (const auto& [part, bytes] : op.held) admission_.Release(part, IsTied(op.chunk), bytes);
   if (!done.status.ok()) {
-    return FailJob(absl::StrCat("update of chunk ", op.chunk.value(), " at step ", step_, ": ",
-                                std::string(done.status.message())));
+    return FailOperation(absl::StrCat("update of chunk ", op.chunk.value(), " at step ", step_),
+                         done.status);
   }
   ChunkState* chunk = Owned(op.chunk);
   chunk->updating = false;
@@ -554,6 +554,16 @@ void ShardCore::Impl::FailJob(const std::string& reason) {
   } else {
     SendToLead(std::move(message));
   }
+}
+
+void ShardCore::Impl::FailOperation(const std::string& what, const absl::Status& status) {
+  const std::string text = absl::StrCat(what, ": ", std::string(status.message()));
+  // What a disk holds behind an error is not known any more: only a new process may look.
+  if (durable() && absl::IsInternal(status)) return Emit(effect::Abort{ExitCode::kIo, text});
+  if (durable() && absl::IsDataLoss(status)) {
+    return Emit(effect::Abort{ExitCode::kDataInvalid, text});
+  }
+  FailJob(text);
 }
 
 void ShardCore::Impl::EndWork(const absl::Status& why) {

@@ -290,9 +290,7 @@ void ShardCore::Impl::StartCut(CutBorder border, std::optional<StreamId> import)
 
 void ShardCore::Impl::OnCutDone(const CutOp& op, const BackendDone& done) {
   if (!done.status.ok()) {
-    // What was written is not known any more: only a new process may look.
-    return Emit(effect::Abort{
-        ExitCode::kIo, absl::StrCat("the cut of ", CutName(op.cut), ": ", done.status.ToString())});
+    return FailOperation(absl::StrCat("the cut of ", CutName(op.cut)), done.status);
   }
   TraceIt(TraceAction::Kind::kDurable, op.cut.step.value(), Version(base_version_));
   Count("cuts");

@@ -301,6 +301,9 @@ void ShardCore::Impl::OnReadDone(const ReadOp& op, const BackendDone& done) {
     if (fetch.visit == op.copy.visit) served.insert(fetch.tag.stream);
   }
   const ChunkState* chunk = Owned(op.copy.chunk);
+  if (durable() && (absl::IsInternal(done.status) || absl::IsDataLoss(done.status))) {
+    return FailOperation(absl::StrCat("reading chunk ", op.copy.chunk.value()), done.status);
+  }
   if (!done.status.ok() || chunk->updating || chunk->version != op.version) return;
   copies_.Put(op.copy, op.version, std::get<Bytes>(done.value), std::move(served), WorkersOfStep());
 }

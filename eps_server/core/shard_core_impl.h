@@ -123,6 +123,7 @@ class ShardCore::Impl {
   void CountEvaluations(const v1::BeginStepRequest& request);
   void FinishWatchersIfDone();
   void FailJob(const std::string& reason);
+  void FailOperation(const std::string& what, const absl::Status& status);
   void EndWork(const absl::Status& why);
   absl::Status FailedStatus() const;
   v1::ShardMessage NewMessage() const;

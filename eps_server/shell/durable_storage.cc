@@ -45,7 +45,6 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
   EPS_ASSIGN_OR_RETURN(storage->lock_,
                        TakeLock(storage->disk_.get(), absl::StrCat(options.path, "/LOCK")));
   EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDb(absl::StrCat(options.path, "/catalogue")));
-  storage->catalogue_ = std::make_unique<Catalogue>(storage->store_.get());
   return storage;
 }
 
@@ -54,7 +53,11 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
     const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done) {
   NvmeOptions options;
   options.disk = disk_.get();
-  options.catalogue = catalogue_.get();
+  {
+    MutexLock lock(&mu_);
+    catalogues_.push_back(std::make_unique<Catalogue>(store_.get()));
+    options.catalogue = catalogues_.back().get();
+  }
   options.folder = absl::StrFormat("%s/job-%016x", options_.path, spec.id().value());
   options.staging_bytes = options_.staging_bytes;
   options.residual_bytes = place.residual_bytes;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/mutex.h"
 #include "storage/catalogue.h"
 #include "storage/disk.h"
 #include "storage/state_backend.h"
@@ -46,7 +47,8 @@ class DurableStorage {
   std::unique_ptr<Disk> disk_;
   std::unique_ptr<Disk::Lock> lock_;
   std::unique_ptr<KeyValueStore> store_;
-  std::unique_ptr<Catalogue> catalogue_;
+  Mutex mu_;
+  std::vector<std::unique_ptr<Catalogue>> catalogues_ EPS_GUARDED_BY(mu_);  // one for each backend
 };
 
 }  // namespace eps

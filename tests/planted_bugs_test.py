@@ -1,0 +1,23 @@
+"""Every bug that tests/planted_bugs.py plants still has its place in the source."""
+
+import pathlib
+import unittest
+
+import planted_bugs
+import source_tree
+
+
+class PlantedBugs(unittest.TestCase):
+    def test_every_place_is_there_once(self):
+        gone = []
+        for bug in planted_bugs.BUGS:
+            for edit in bug.edits:
+                text = pathlib.Path(source_tree.ROOT, edit.path).read_text(encoding="utf-8")
+                if text.count(edit.before) != 1:
+                    gone.append(f"{bug.name}: {edit.path} has {text.count(edit.before)} times: "
+                                f"{edit.before!r}")
+        self.assertEqual(gone, [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
