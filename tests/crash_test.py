@@ -173,6 +173,17 @@ class CrashTest(unittest.TestCase):
                               "quantization.weights": "mx9", "storage.cut_steps": "auto"})
 
 
+def tests_of_shard():
+    """Names of the tests that are this process's, of several that bazel starts."""
+    if "TEST_SHARD_STATUS_FILE" in os.environ:
+        with open(os.environ["TEST_SHARD_STATUS_FILE"], "w", encoding="utf-8"):
+            pass
+    shards = int(os.environ.get("TEST_TOTAL_SHARDS", "1"))
+    shard = int(os.environ.get("TEST_SHARD_INDEX", "0"))
+    names = unittest.defaultTestLoader.getTestCaseNames(CrashTest)
+    return ["CrashTest." + name for name in names[shard::shards]]
+
+
 if __name__ == "__main__":
     EPS = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+    unittest.main(verbosity=2, argv=sys.argv + (tests_of_shard() if len(sys.argv) == 1 else []))

@@ -1,6 +1,13 @@
 """program_test: a Python test that runs the programs of the project as a user would."""
 
-def program_test(name, script, programs, size = "medium", data = [], tags = []):
+def program_test(
+        name,
+        script,
+        programs,
+        size = "medium",
+        data = [],
+        tags = [],
+        shard_count = None):
     """Runs `script` with python3 and the paths of `programs` as its arguments.
 
     Args:
@@ -10,6 +17,7 @@ def program_test(name, script, programs, size = "medium", data = [], tags = []):
       size: of the test.
       data: other files that the script needs.
       tags: of the test.
+      shard_count: into how many processes the script divides its tests, if it does.
     """
     native.sh_test(
         name = name,
@@ -18,4 +26,5 @@ def program_test(name, script, programs, size = "medium", data = [], tags = []):
         args = ["$(location %s)" % script] + ["$(location %s)" % p for p in programs],
         data = [script] + programs + data,
         tags = tags,
+        shard_count = shard_count,
     )
