@@ -4,15 +4,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/exit_code.h"
 #include "common/status_macros.h"
-#include "eps_server/core/shard_core.h"
 #include "eps_server/shell/server.h"
+#include "storage/cut.h"
 
 namespace eps {
 namespace {
 
 absl::StatusOr<uint64_t> CutSteps(const StorageConfig& storage) {
   uint64_t steps = 0;
-  if (storage.cut_steps == "auto") return CoreLimits::kAutoCuts;
+  if (storage.cut_steps == "auto") return kAutoCutSteps;
   if (absl::SimpleAtoi(storage.cut_steps, &steps)) return steps;
   return absl::InvalidArgumentError(absl::StrCat(
       "storage.cut_steps: expected auto or a number of steps, found \"", storage.cut_steps, "\""));

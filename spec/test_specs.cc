@@ -41,4 +41,17 @@ JobSpec TinySyntheticSpec() {
   return Tiny(model);
 }
 
+JobSpec RaggedSpec() {
+  JobSpec spec = TinySyntheticSpec();
+  spec.model.synthetic.n_layer = 3;
+  spec.model.synthetic.n_embd = 200;
+  spec.tensors.clear();
+  spec.groups.clear();
+  spec.stages.clear();
+  spec.chunk_elements = 96 * 200;
+  EPS_CHECK(BuildLayout(/*weight_decay=*/0.02, &spec).ok());
+  EPS_CHECK(spec.Validate().ok());
+  return spec;
+}
+
 }  // namespace eps

@@ -14,6 +14,9 @@
 
 namespace eps {
 
+// For "steps between cuts": as far apart as they have to be to cost little.
+inline constexpr uint64_t kAutoCutSteps = UINT64_MAX;
+
 // Two cuts are the same only if both agree: a step that was repeated after a recovery may have been
 // cut twice, and the cut of the term that lost is dead.
 struct CutId {

@@ -16,18 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-JobSpec SomeSpec() {
-  JobSpec spec = TinySyntheticSpec();
-  spec.model.synthetic.n_embd = 200;
-  spec.tensors.clear();
-  spec.groups.clear();
-  spec.stages.clear();
-  spec.chunk_elements = 96 * 200;
-  EPS_CHECK(BuildLayout(/*weight_decay=*/0.02, &spec).ok());
-  EPS_CHECK(spec.Validate().ok());
-  return spec;
-}
-
 class Shard {
  public:
   explicit Shard(const JobSpec& spec, uint64_t limit = MemoryAccount::kNoLimit)
@@ -63,7 +51,7 @@ class Shard {
 };
 
 TEST(Memory, IsTwelveBytesPerParameterAndNotOneMore) {
-  Shard shard(SomeSpec());
+  Shard shard(RaggedSpec());
   const uint64_t state_bytes = 12 * shard.spec().total_elements();
   EXPECT_EQ(shard.account().live_bytes(), state_bytes);
   EXPECT_EQ(shard.account().live_bytes(MemoryKind::kState), state_bytes);
@@ -75,7 +63,7 @@ TEST(Memory, IsTwelveBytesPerParameterAndNotOneMore) {
 
 TEST(Memory, IsWhatTheRuleKeeps) {
   for (const double momentum : {0.0, 0.9}) {
-    JobSpec spec = SomeSpec();
+    JobSpec spec = RaggedSpec();
     spec.optimizer.name = OptimizerName::kSgd;
     spec.optimizer.momentum = momentum;
     Shard shard(spec);
@@ -84,7 +72,7 @@ TEST(Memory, IsWhatTheRuleKeeps) {
 }
 
 TEST(Memory, IsRefusedWithTheFiguresAndTheKey) {
-  const JobSpec spec = SomeSpec();
+  const JobSpec spec = RaggedSpec();
   const uint64_t state_bytes = 12 * spec.total_elements();
   Shard enough(spec, state_bytes);
   EXPECT_TRUE(enough.status().ok()) << enough.status();

@@ -45,28 +45,6 @@ class Blocks {
   size_t size_;
 };
 
-// Lets the caller wait for one operation.
-class Outcome {
- public:
-  AsyncFile::Done Done() {
-    return [this](absl::Status status) {
-      MutexLock lock(&mu_);
-      status_ = std::move(status);
-      arrived_.NotifyAll();
-    };
-  }
-  absl::Status Wait() {
-    MutexLock lock(&mu_);
-    while (!status_) arrived_.WaitFor(&mu_, std::chrono::seconds(1));
-    return *status_;
-  }
-
- private:
-  Mutex mu_;
-  CondVar arrived_;
-  std::optional<absl::Status> status_ EPS_GUARDED_BY(mu_);
-};
-
 void PutU32(std::string* out, uint32_t value) {
   for (int i = 0; i < 4; ++i) out->push_back(static_cast<char>(value >> (8 * i)));
 }
@@ -165,9 +143,7 @@ absl::Status LogStore::Prepare(uint64_t log_bytes) {
 
 absl::Status LogStore::Recover() {
   Blocks blocks(file_->size());
-  Outcome read;
-  file_->Read(0, blocks.span(), read.Done());
-  EPS_RETURN_IF_ERROR(read.Wait());
+  EPS_RETURN_IF_ERROR(ReadBlocking(file_.get(), 0, blocks.span()));
   uint64_t batch = 0;
   while (const auto changes = DecodeFrame(blocks.view().substr(end_), &batch)) {
     if (end_ != 0 && batch != batches_ + 1) break;
@@ -192,12 +168,8 @@ absl::Status LogStore::Recover() {
 absl::Status LogStore::Append(AsyncFile* file, uint64_t offset, const std::string& frame) {
   Blocks blocks(frame.size());
   std::copy(frame.begin(), frame.end(), blocks.span().begin());
-  Outcome written;
-  file->Write(offset, blocks.span(), written.Done());
-  EPS_RETURN_IF_ERROR(written.Wait());
-  Outcome synced;
-  file->Sync(synced.Done());
-  return synced.Wait();
+  EPS_RETURN_IF_ERROR(WriteBlocking(file, offset, blocks.span()));
+  return SyncBlocking(file);
 }
 
 absl::Status LogStore::Compact(const std::map<std::string, std::string>& records,

@@ -21,21 +21,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Layers of 200 x 200 in panels of 96 rows: ragged tiles, rank-1 chunks, and a tied tensor with
-// two uses.
-JobSpec RaggedSpec() {
-  JobSpec spec = TinySyntheticSpec();
-  spec.model.synthetic.n_layer = 3;
-  spec.model.synthetic.n_embd = 200;
-  spec.tensors.clear();
-  spec.groups.clear();
-  spec.stages.clear();
-  spec.chunk_elements = 96 * 200;
-  EPS_CHECK(BuildLayout(/*weight_decay=*/0.02, &spec).ok());
-  EPS_CHECK(spec.Validate().ok());
-  return spec;
-}
-
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}

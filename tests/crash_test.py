@@ -161,7 +161,8 @@ class CrashTest(unittest.TestCase):
 
     def test_eager_and_two_servers(self):
         self.check("eager", {"servers.addresses": 2, "training.clip": "lagged",
-                             "storage.cut_steps": 3})
+                             "quantization.gradients": "topk:0.2",
+                             "quantization.residual_home": "worker", "storage.cut_steps": 3})
 
     def test_sealed_and_every_step_cut(self):
         self.check("sealed", {"servers.addresses": 2, "training.clip": "exact",

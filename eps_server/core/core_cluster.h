@@ -19,6 +19,9 @@
 
 namespace eps {
 
+// A gradient that tells its identity: any mix-up changes the weights.
+std::vector<float> TellingGradient(const Chunk& chunk, StageId use, uint32_t part, uint64_t step);
+
 class CoreCluster {
  private:
   std::deque<MemoryAccount> accounts_;  // by shard; before all that is charged to them

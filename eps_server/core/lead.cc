@@ -15,8 +15,6 @@ namespace {
 // A border may still be exported while the step behind it has its norm.
 constexpr size_t kNormsKept = 4;
 
-// As CoreLimits::kAutoCuts.
-constexpr uint64_t kAutoCuts = UINT64_MAX;
 constexpr uint64_t kFirstInterval = 10;  // until a cut was measured
 constexpr double kCutsPerTime = 100;     // 1 %
 constexpr double kLongestInterval = 1000;
@@ -24,7 +22,9 @@ constexpr double kLongestInterval = 1000;
 }  // namespace
 
 CutPlan::CutPlan(uint64_t cut_steps)
-    : cuts_(true), auto_(cut_steps == kAutoCuts), interval_(auto_ ? kFirstInterval : cut_steps) {}
+    : cuts_(true),
+      auto_(cut_steps == kAutoCutSteps),
+      interval_(auto_ ? kFirstInterval : cut_steps) {}
 
 bool CutPlan::Due(uint64_t step, uint64_t last_step) const {
   if (!cuts_) return false;

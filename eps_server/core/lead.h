@@ -16,6 +16,7 @@
 #include "eps/v1/shard.pb.h"
 #include "eps/v1/types.pb.h"
 #include "spec/job_spec.h"
+#include "storage/cut.h"
 
 namespace eps {
 

@@ -84,7 +84,6 @@ class MemoryCutsBackend final : public StateBackend {
   void Recycle(CutId oldest_kept) override {
     if (process_ != disk_->process_) return;
     EPS_CHECK_MSG(disk_->cuts.count(oldest_kept) > 0, "the oldest cut to keep is not here");
-    disk_->oldest_kept = oldest_kept;
     disk_->cuts.erase(disk_->cuts.begin(), disk_->cuts.find(oldest_kept));
   }
   void Quiesce(OpId op) override {

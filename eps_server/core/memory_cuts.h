@@ -2,7 +2,8 @@
 #define EPS_SERVER_CORE_MEMORY_CUTS_H_
 
 // Durable state for stories about the protocol: DRAM backends whose cuts are kept in memory that
-// outlives them. The real ones are tested with it in storage/ and tests/.
+// outlives them. What a disk may do to real ones is tested in storage/ and by tests/crash_test.py.
+// For tests; thread-compatible.
 
 #include <map>
 #include <memory>
@@ -31,8 +32,6 @@ class MemoryCuts {
 
   std::map<CutId, Cut> cuts;
   Term promised;
-  // Cuts that are older than this are dropped at Recycle; kept for assertions.
-  CutId oldest_kept;
 
  private:
   friend class MemoryCutsBackend;

@@ -42,16 +42,6 @@ JobSpec SpecWith(Nonfinite nonfinite, Clip clip = Clip::kExact, Mode mode = Mode
   return spec;
 }
 
-std::vector<float> Gradient(const Chunk& chunk, StageId use, uint32_t part, uint64_t data) {
-  std::vector<float> g(chunk.elements);
-  for (size_t i = 0; i < g.size(); ++i) {
-    const auto mixed = static_cast<int>(
-        (i * 7 + chunk.id.value() * 31 + use.value() * 131 + part * 1009 + data * 13) % 2003);
-    g[i] = (static_cast<float>(mixed) - 1001.0f) * 1.234567e-3f;
-  }
-  return g;
-}
-
 // The values that admission refuses; the rest of a chunk may be fine.
 std::vector<float> Poisoned(const Chunk& chunk) {
   std::vector<float> g(chunk.elements, 0.5f);
@@ -87,9 +77,9 @@ class Trainer {
         for (ChunkId id : cluster.chunks().ChunksOfStage(stage)) {
           const Chunk& chunk = cluster.chunks().chunk(id);
           const bool bad = poisoned != nullptr && *poisoned == id && part == 1;
-          tags.push_back(cluster.Push(stream, step, stage, TreeRange{part, 1}, id,
-                                      bad ? Poisoned(chunk) : Gradient(chunk, stage, part, data),
-                                      kTokens, kNonce));
+          tags.push_back(cluster.Push(
+              stream, step, stage, TreeRange{part, 1}, id,
+              bad ? Poisoned(chunk) : TellingGradient(chunk, stage, part, data), kTokens, kNonce));
         }
       }
     }
@@ -210,7 +200,7 @@ TEST(Skip, CountsAPoisonedContributionExactlyOnce) {
     cluster.Run();
     return cluster.acks.at(tag).outcome();
   };
-  const std::vector<float> good = Gradient(chunk, stage, 1, 1);
+  const std::vector<float> good = TellingGradient(chunk, stage, 1, 1);
   EXPECT_EQ(push(1, Poisoned(chunk), 1), v1::Ack::ACCEPTED);
   EXPECT_EQ(push(1, Poisoned(chunk), 1), v1::Ack::DUPLICATE) << "a retry";
   EXPECT_EQ(push(1, Poisoned(chunk), 2), v1::Ack::DUPLICATE) << "another process";
@@ -227,7 +217,7 @@ TEST(Skip, CountsAPoisonedContributionExactlyOnce) {
   EXPECT_EQ(reply.have(0).part_first(), 1u);
 
   // The other way round: a poisoned repetition of what is counted spoils nothing.
-  EXPECT_EQ(push(0, Gradient(chunk, stage, 0, 1), 1), v1::Ack::ACCEPTED);
+  EXPECT_EQ(push(0, TellingGradient(chunk, stage, 0, 1), 1), v1::Ack::ACCEPTED);
   EXPECT_EQ(push(0, Poisoned(chunk), 2), v1::Ack::DUPLICATE);
   EXPECT_EQ(cluster.account(owner).live_bytes(MemoryKind::kContribution), 0u)
       << "the chunk has no gradient any more, whatever the other parts pushed";

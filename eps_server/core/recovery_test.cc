@@ -11,6 +11,7 @@
 #include "common/checksum.h"
 #include "eps_server/core/core_cluster.h"
 #include "eps_server/core/memory_cuts.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "spec/model_layout.h"
 
@@ -39,17 +40,6 @@ JobSpec Spec(uint32_t parts, Clip clip, Mode mode, const std::string& gradients 
   spec.data.sha256 = std::string(64, '0');
   EXPECT_TRUE(spec.Validate().ok()) << spec.Validate();
   return spec;
-}
-
-// A gradient that tells its identity: any mix-up changes the weights.
-std::vector<float> Gradient(const Chunk& chunk, StageId use, uint32_t part, uint64_t step) {
-  std::vector<float> g(chunk.elements);
-  for (size_t i = 0; i < g.size(); ++i) {
-    const auto mixed = static_cast<int>(
-        (i * 7 + chunk.id.value() * 31 + use.value() * 131 + part * 1009 + step * 13) % 2003);
-    g[i] = (static_cast<float>(mixed) - 1001.0f) * 1.234567e-3f;
-  }
-  return g;
 }
 
 // A cluster whose shards leave cuts behind, and a worker that trains on it through any crash.
@@ -159,7 +149,7 @@ class Training {
       for (ChunkId id : cluster_.chunks().ChunksOfStage(stage)) {
         for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) {
           cluster_.Push(stream, step, stage, TreeRange{p, 1}, id,
-                        Gradient(cluster_.chunks().chunk(id), stage, p, step), kTokens, 9);
+                        TellingGradient(cluster_.chunks().chunk(id), stage, p, step), kTokens, 9);
           between();
         }
       }
@@ -277,7 +267,7 @@ TEST(RecoveryStory, APushOfATermThatIsOverCountsNowhere) {
   ASSERT_EQ(cluster.Status(ShardId(0)).term(), 2u);
   const StageId stage(static_cast<uint32_t>(spec.stages.size() - 1));
   const ChunkId chunk = cluster.chunks().ChunksOfStage(stage)[0];
-  const std::vector<float> gradient = Gradient(cluster.chunks().chunk(chunk), stage, 0, 1);
+  const std::vector<float> gradient = TellingGradient(cluster.chunks().chunk(chunk), stage, 0, 1);
   for (const uint64_t term : {1, 2}) {
     cluster.term = term;
     const uint64_t tag =
@@ -285,6 +275,31 @@ TEST(RecoveryStory, APushOfATermThatIsOverCountsNowhere) {
     cluster.Run();
     EXPECT_EQ(cluster.acks[tag].outcome(), term == 1 ? v1::Ack::STALE : v1::Ack::ACCEPTED);
   }
+}
+
+TEST(RecoveryStory, ATermInheritsTheComputeProfile) {
+  Training training(Spec(2, Clip::kNone, Mode::kEager), 2, 0, 1);
+  CoreCluster& cluster = training.cluster();
+  training.Import();
+  cluster.Run();
+  const auto join = [&](uint32_t rank, const std::string& profile) {
+    v1::JoinRequest request;
+    request.set_compute_profile(profile);
+    request.set_worker_count(2);
+    request.set_worker_rank(rank);
+    const StreamId stream = cluster.NewStream();
+    cluster.Send(ShardId(0), event::Join{stream, request});
+    cluster.Run();
+    return stream;
+  };
+  EXPECT_EQ(cluster.replies[join(0, "profile a")].size(), 1u);
+  cluster.Crash(ShardId(1));
+  cluster.Restart(ShardId(1));
+  cluster.Run();
+  ASSERT_EQ(cluster.Status(ShardId(0)).term(), 2u);
+  const StreamId other = join(1, "profile b");
+  EXPECT_TRUE(cluster.replies[other].empty());
+  EXPECT_THAT(std::string(cluster.closed[other].message()), testing::HasSubstr("profile a"));
 }
 
 TEST(RecoveryStory, APartThatIsLostInAnEagerStepSendsAllBackToTheLastCut) {
@@ -298,7 +313,7 @@ TEST(RecoveryStory, APartThatIsLostInAnEagerStepSendsAllBackToTheLastCut) {
   const StageId stage(static_cast<uint32_t>(spec.stages.size() - 1));
   for (ChunkId id : cluster.chunks().ChunksOfStage(stage)) {
     cluster.Push(stream, 1, stage, TreeRange{0, 1}, id,
-                 Gradient(cluster.chunks().chunk(id), stage, 0, 1), kTokens, 9);
+                 TellingGradient(cluster.chunks().chunk(id), stage, 0, 1), kTokens, 9);
   }
   cluster.Run();
   for (uint32_t s = 0; s < 2; ++s) cluster.Send(ShardId(s), event::StreamClosed{stream});

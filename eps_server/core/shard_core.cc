@@ -52,8 +52,8 @@ void ShardCore::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
 v1::JobState ShardCore::state() const { return impl_->state(); }
 
 uint64_t ShardCore::ResidualBudget(const JobSpec& spec, const ChunkMap& chunks,
-                                   const std::vector<ChunkId>& owned) {
-  if (spec.codecs.residual_home != ResidualHome::kServer) return 0;
+                                   const std::vector<ChunkId>& owned, bool durable) {
+  if (spec.codecs.residual_home != ResidualHome::kServer && !durable) return 0;
   const CodecTable codecs = TableOf(spec, chunks);
   const Step after_warmup(spec.codecs.warmup_steps + 1);
   uint64_t bytes = 0;

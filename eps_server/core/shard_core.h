@@ -26,9 +26,9 @@ struct CoreLimits {
   // Stages quantized ahead of the first fetch of them; 0: when they are fetched.
   uint32_t jit_depth = 0;
   // Every so many steps the border is made durable, if the backend can; 0: only what was imported,
-  // and the end; kAutoCuts: so many that they take at most 1 % of the time. Asked of the lead.
+  // and the end; kAutoCutSteps (storage/cut.h): so many that they take at most 1 % of the time.
+  // Asked of the lead.
   uint64_t cut_steps = 0;
-  static constexpr uint64_t kAutoCuts = UINT64_MAX;
 };
 
 // With caps.durable the first event is Opened, and the state is RECOVERING until all shards have
@@ -56,9 +56,10 @@ class ShardCore {
   // for ages in the status and step_seconds).
   void Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out);
 
-  // Bytes of residuals that the job holds between steps with quantization.residual_home=server.
+  // Bytes of residuals that the job holds between steps: with quantization.residual_home=server,
+  // and in a durable job, whose cuts hold them, with any.
   static uint64_t ResidualBudget(const JobSpec& spec, const ChunkMap& chunks,
-                                 const std::vector<ChunkId>& owned);
+                                 const std::vector<ChunkId>& owned, bool durable);
   // Bytes of contributions that the job may hold at most, reserved when it is admitted:
   // parts * (quota of two largest stages here + tied holdings), and in sealed mode the sums of all
   // chunks, which wait for the norm of the whole gradient.

@@ -112,6 +112,7 @@ void ShardCore::Impl::OnNewTerm(Term term) {
   successor_->promised_ = promised_;
   successor_->recovery_ = std::move(recovery_);
   successor_->gate_step_ = gate_step_;
+  successor_->compute_profile_ = compute_profile_;
   if (is_lead()) successor_->lead_->Gate(gate_step_);
   successor_->records_ = std::move(records_);
   successor_->joins_ = std::move(joins_);

@@ -37,17 +37,6 @@ JobSpec SmallSpec(uint32_t parts, Clip clip = Clip::kNone, Mode mode = Mode::kEa
   return spec;
 }
 
-// A gradient that tells its identity: any mix-up changes the weights.
-std::vector<float> Gradient(const Chunk& chunk, StageId use, uint32_t part, uint64_t step) {
-  std::vector<float> g(chunk.elements);
-  for (size_t i = 0; i < g.size(); ++i) {
-    const auto mixed = static_cast<int>(
-        (i * 7 + chunk.id.value() * 31 + use.value() * 131 + part * 1009 + step * 13) % 2003);
-    g[i] = (static_cast<float>(mixed) - 1001.0f) * 1.234567e-3f;
-  }
-  return g;
-}
-
 constexpr uint64_t kTokens = 100;
 
 v1::PartLoss Loss(uint32_t part, uint64_t step) {
@@ -67,9 +56,10 @@ std::vector<uint64_t> PushAll(CoreCluster* cluster, StreamId stream, uint32_t pa
     const StageId stage(static_cast<uint32_t>(s));
     for (ChunkId id : cluster->chunks().ChunksOfStage(stage)) {
       for (int copy = 0; copy < copies; ++copy) {
-        tags.push_back(cluster->Push(stream, step, stage, TreeRange{part, 1}, id,
-                                     Gradient(cluster->chunks().chunk(id), stage, part, step),
-                                     kTokens, nonce + static_cast<uint64_t>(copy)));
+        tags.push_back(
+            cluster->Push(stream, step, stage, TreeRange{part, 1}, id,
+                          TellingGradient(cluster->chunks().chunk(id), stage, part, step), kTokens,
+                          nonce + static_cast<uint64_t>(copy)));
       }
     }
   }
@@ -174,7 +164,7 @@ TEST(ShardCore, SealedUpdatesNothingBeforeTheLastContributionOfTheLastShard) {
     for (ChunkId id : cluster.chunks().ChunksOfStage(stage)) {
       if (stage == StageId(0) && id == last) continue;
       cluster.Push(stream, 1, stage, TreeRange{0, 1}, id,
-                   Gradient(cluster.chunks().chunk(id), stage, 0, 1), kTokens, 7);
+                   TellingGradient(cluster.chunks().chunk(id), stage, 0, 1), kTokens, 7);
     }
   }
   cluster.Run();
@@ -191,7 +181,7 @@ TEST(ShardCore, SealedUpdatesNothingBeforeTheLastContributionOfTheLastShard) {
   const int counted = cluster.begun[0].have_size() + cluster.begun[1].have_size();
   EXPECT_GT(counted, 4);
   cluster.Push(replacement, 1, StageId(0), TreeRange{0, 1}, last,
-               Gradient(cluster.chunks().chunk(last), StageId(0), 0, 1), kTokens, 8);
+               TellingGradient(cluster.chunks().chunk(last), StageId(0), 0, 1), kTokens, 8);
   cluster.Run();
   EXPECT_EQ(cluster.Status(ShardId(0)).step(), 2u);
   EXPECT_EQ(cluster.Status(ShardId(1)).step(), 2u);
@@ -234,7 +224,7 @@ TEST(ShardCore, CountsAContributionOnceAndTellsConflictFromDuplicate) {
   const StreamId stream = cluster.NewStream();
   const StageId top(3);
   const ChunkId id = cluster.chunks().ChunksOfStage(top).back();
-  const std::vector<float> gradient = Gradient(cluster.chunks().chunk(id), top, 0, 1);
+  const std::vector<float> gradient = TellingGradient(cluster.chunks().chunk(id), top, 0, 1);
   std::vector<float> other = gradient;
   other[5] += 1.0f;
   const auto push = [&](const std::vector<float>& g, uint64_t nonce) {
@@ -255,7 +245,7 @@ TEST(ShardCore, ATwinOfAContributionUnderWayWaitsAndIsThenADuplicate) {
   ASSERT_TRUE(cluster.Begin(1, {0}, 7));
   const StageId top(3);
   const ChunkId id = cluster.chunks().ChunksOfStage(top).back();
-  const std::vector<float> gradient = Gradient(cluster.chunks().chunk(id), top, 0, 1);
+  const std::vector<float> gradient = TellingGradient(cluster.chunks().chunk(id), top, 0, 1);
   cluster.hold_payloads = true;
   const StreamId first = cluster.NewStream();
   const StreamId second = cluster.NewStream();
@@ -298,8 +288,8 @@ TEST(ShardCore, MergedPartsGiveTheBitsOfSinglePartsAndOverlapsAreRefused) {
       for (ChunkId id : cluster.chunks().ChunksOfStage(stage)) {
         const Chunk& chunk = cluster.chunks().chunk(id);
         for (uint32_t p = 0; p < 4; p += 2) {
-          std::vector<float> a = Gradient(chunk, stage, p, 1);
-          const std::vector<float> b = Gradient(chunk, stage, p + 1, 1);
+          std::vector<float> a = TellingGradient(chunk, stage, p, 1);
+          const std::vector<float> b = TellingGradient(chunk, stage, p + 1, 1);
           if (!merged) {
             cluster.Push(stream, 1, stage, TreeRange{p, 1}, id, a, kTokens, 1);
             cluster.Push(stream, 1, stage, TreeRange{p + 1, 1}, id, b, kTokens, 1);
@@ -364,7 +354,8 @@ TEST(ShardCore, TheOldestIncompleteStageIsAdmittedEvenWhenTheQuotaIsFull) {
     std::vector<uint64_t> tags;
     for (ChunkId id : cluster.chunks().ChunksOfStage(stage)) {
       tags.push_back(cluster.Push(stream, 1, stage, TreeRange{0, 1}, id,
-                                  Gradient(cluster.chunks().chunk(id), stage, 0, 1), kTokens, 1));
+                                  TellingGradient(cluster.chunks().chunk(id), stage, 0, 1), kTokens,
+                                  1));
     }
     cluster.Run();
     return tags;
@@ -414,8 +405,8 @@ TEST(ShardCore, AReplacementLearnsWhatIsCounted) {
   const StreamId stream = cluster.NewStream();
   const StageId top(3);
   const ChunkId id = cluster.chunks().ChunksOfStage(top).back();
-  cluster.Push(stream, 1, top, TreeRange{0, 1}, id, Gradient(cluster.chunks().chunk(id), top, 0, 1),
-               kTokens, 7);
+  cluster.Push(stream, 1, top, TreeRange{0, 1}, id,
+               TellingGradient(cluster.chunks().chunk(id), top, 0, 1), kTokens, 7);
   cluster.Run();
   ASSERT_TRUE(cluster.Begin(1, {0}, 8)) << "another process takes part 0 over";
   ASSERT_EQ(cluster.begun[0].have_size(), 1);
@@ -561,7 +552,7 @@ TEST(ShardCore, RefusesWhatIsNoContribution) {
   const StreamId stream = cluster.NewStream();
   const ChunkId id(1);
   const Chunk& chunk = cluster.chunks().chunk(id);
-  const std::vector<float> g = Gradient(chunk, StageId(0), 0, 1);
+  const std::vector<float> g = TellingGradient(chunk, StageId(0), 0, 1);
   const auto outcome = [&](uint64_t step, StageId use, TreeRange parts) {
     const uint64_t tag = cluster.Push(stream, step, use, parts, id, g, kTokens, 1);
     cluster.Run();

@@ -38,6 +38,7 @@ struct ShellEnvironment {
   MemoryAccount* account = nullptr;
   uint64_t incarnation = 0;
   CoreLimits limits;
+  bool durable = false;  // what new_backend makes is; residuals are held for its cuts
   // Ends the process after a broken invariant; does not return in a daemon.
   std::function<void(ExitCode, const std::string& why)> abort;
   // Replaced by tests.

@@ -113,6 +113,7 @@ class Server::Impl {
     environment.limits.jit_depth = options.jit_depth;
     environment.limits.cut_steps = options.cut_steps;
     if (storage_ != nullptr) {
+      environment.durable = true;
       environment.new_backend = [storage = storage_.get()](
                                     const JobSpec& spec, const ChunkMap& chunks,
                                     std::vector<ChunkId> owned, const ShardPlace& place,
