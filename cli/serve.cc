@@ -31,6 +31,7 @@ absl::Status RunServe(const Config& config) {
   options.storage.kind = config.storage.kind;
   options.storage.path = config.storage.path;
   options.storage.staging_bytes = config.storage.staging;
+  options.storage.reopen = config.storage.reopen;
   EPS_ASSIGN_OR_RETURN(options.cut_steps, CutSteps(config.storage));
   const int code = RunServer(options, nullptr);
   if (code == 0) return absl::OkStatus();

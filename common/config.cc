@@ -410,6 +410,10 @@ constexpr Key kKeys[] = {
         "storage.cut_steps",
         "Steps between cuts, from which a job goes on after a crash; auto: so many that they cost "
         "at most 1 % of the time; 0: one behind the last step only."),
+    MakeKey<Flag, &C::storage, &StorageConfig::reopen>(
+        "storage.reopen",
+        "A server that starts opens the job again that it served when it ended, for the same "
+        "servers.addresses."),
     MakeKey<Text, &C::checkpoint, &CheckpointConfig::dir>(
         "checkpoint.dir", "Output folder of checkpoints and logs; empty: none are written."),
     MakeKey<Text, &C::checkpoint, &CheckpointConfig::resume>(

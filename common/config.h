@@ -88,6 +88,7 @@ struct StorageConfig {
   std::string path;
   uint64_t staging = uint64_t{256} << 20;  // bytes
   std::string cut_steps = "auto";          // auto | a number
+  bool reopen = true;                      // a server opens the job that it served
 };
 
 struct CheckpointConfig {

@@ -1,5 +1,6 @@
 #include "storage/catalogue.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@ constexpr uint32_t kFormat = 1;
 constexpr size_t kSealBytes = 8;  // version in front, CRC32C behind
 
 constexpr absl::string_view kJobs = "job/";
+constexpr absl::string_view kServed = "served";
 
 std::string JobKey(JobId job) { return absl::StrFormat("job/%016x", job.value()); }
 std::string CutsPrefix(JobId job) { return absl::StrFormat("cut/%016x/", job.value()); }
@@ -187,6 +189,29 @@ Change PutJob(const CatalogueJob& job) {
   return {std::move(key), std::move(record)};
 }
 
+std::string EncodeServed(const ServedJob& served) {
+  FieldWriter writer;
+  writer.U64(served.id.value());
+  writer.U32(static_cast<uint32_t>(served.servers.size()));
+  for (const std::string& server : served.servers) {
+    writer.U32(static_cast<uint32_t>(server.size()));
+    writer.Text(server);
+  }
+  return std::move(writer).Take();
+}
+
+absl::StatusOr<ServedJob> DecodeServed(absl::string_view record) {
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, Unseal(kServed, record));
+  FieldReader reader(fields);
+  ServedJob served;
+  served.id = JobId(reader.U64());
+  // A length takes four bytes: no more can be there, whatever the number says.
+  const uint64_t servers = std::min<uint64_t>(reader.U32(), fields.size() / 4);
+  for (uint64_t i = 0; i < servers; ++i) served.servers.emplace_back(reader.Text(reader.U32()));
+  if (!reader.complete()) return Damaged(kServed, "its fields do not fill it");
+  return served;
+}
+
 std::string EncodeCut(const CatalogueCut& cut) {
   FieldWriter writer;
   writer.U64(cut.border.version.value());
@@ -295,7 +320,23 @@ absl::Status Catalogue::RemoveJob(JobId job) {
   for (const auto& cut : cuts) changes.push_back({cut.first, std::nullopt});
   EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(RecordsPrefix(job)));
   for (const auto& record : records) changes.push_back({record.first, std::nullopt});
+  EPS_ASSIGN_OR_RETURN(const std::optional<ServedJob> served, Served());
+  if (served.has_value() && served->id == job) {
+    changes.push_back({std::string(kServed), std::nullopt});
+  }
   return store_->Write(changes);
+}
+
+absl::Status Catalogue::SetServed(const ServedJob& served) {
+  EPS_RETURN_IF_ERROR(FindJob(served.id).status());
+  return store_->Write({{std::string(kServed), Seal(kServed, EncodeServed(served))}});
+}
+
+absl::StatusOr<std::optional<ServedJob>> Catalogue::Served() const {
+  EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(kServed));
+  if (records.empty()) return std::optional<ServedJob>();
+  EPS_ASSIGN_OR_RETURN(ServedJob served, DecodeServed(records[0].second));
+  return std::optional<ServedJob>(std::move(served));
 }
 
 absl::Status Catalogue::Promise(JobId job, Term term) {

@@ -59,6 +59,12 @@ struct CatalogueCut {
   uint64_t records = 0;  // of steps, from the job's beginning up to the border
 };
 
+// The job that a server is to open again when it is started again, and its servers in shard order.
+struct ServedJob {
+  JobId id;
+  std::vector<std::string> servers;
+};
+
 // Typed access to a KeyValueStore; keeps nothing in memory. Thread-compatible. Every change is one
 // synced write. Records carry a format version and a CRC32C; DataLoss names the key of one that is
 // damaged, FailedPrecondition that of one that a later release wrote.
@@ -74,6 +80,11 @@ class Catalogue {
   absl::Status AddJob(const CatalogueJob& job);
   // The job, its cuts and all else that is known of it.
   absl::Status RemoveJob(JobId job);
+
+  // NotFound if that job is not there.
+  absl::Status SetServed(const ServedJob& served);
+  // nullopt: none was set, or it was removed.
+  absl::StatusOr<std::optional<ServedJob>> Served() const;
 
   // FailedPrecondition names the promised term if it is later than `term`.
   absl::Status Promise(JobId job, Term term);

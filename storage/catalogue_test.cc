@@ -329,6 +329,33 @@ TEST_F(CatalogueTest, TheFormatIsWhatThePageSays) {
   EXPECT_EQ(store.records[cut_key], SealAs(1, cut_key, fields));
 }
 
+TEST_F(CatalogueTest, RemembersTheServedJobAsLongAsItIsThere) {
+  EXPECT_FALSE(catalogue.Served()->has_value());
+  const std::vector<std::string> servers = {"10.0.0.1:7000", "", "[::1]:80"};
+  EXPECT_EQ(catalogue.SetServed({job.id, servers}).code(), absl::StatusCode::kNotFound);
+  const CatalogueJob other = SampleJob("other");
+  AddJobWithCuts(job, {});
+  AddJobWithCuts(other, {});
+  ASSERT_EQ(catalogue.SetServed({other.id, {}}), absl::OkStatus());
+  ASSERT_EQ(catalogue.SetServed({job.id, servers}), absl::OkStatus());
+  ASSERT_EQ(catalogue.RemoveJob(other.id), absl::OkStatus());
+  const auto served = catalogue.Served();
+  ASSERT_TRUE(served.ok() && served->has_value()) << served.status();
+  EXPECT_EQ((*served)->id, job.id);
+  EXPECT_EQ((*served)->servers, servers);
+  std::string& record = store.records["served"];
+  const std::string good = record;
+  for (const std::string& bad :
+       {good.substr(0, good.size() - 1), good + "x", SealAs(1, "served", std::string(12, '\xff')),
+        SealAs(1, "job", good.substr(4, good.size() - 8))}) {
+    record = bad;
+    EXPECT_EQ(catalogue.Served().status().code(), absl::StatusCode::kDataLoss);
+  }
+  record = good;
+  ASSERT_EQ(catalogue.RemoveJob(job.id), absl::OkStatus());
+  EXPECT_FALSE(catalogue.Served()->has_value());
+}
+
 TEST_F(CatalogueTest, ErrorsOfTheStoreAreHandedOn) {
   AddJobWithCuts(job, {{3, 1}});
   store.fail = absl::InternalError("broken");

@@ -58,6 +58,7 @@ class Disk {
   virtual absl::Status CreateFile(const std::string& path, uint64_t size) = 0;
   // Opens an existing file for direct I/O where the file system allows it; NotFound.
   virtual absl::StatusOr<std::unique_ptr<AsyncFile>> Open(const std::string& path) = 0;
+  // A file or an empty folder.
   virtual absl::Status Remove(const std::string& path) = 0;
   // Moves a file over another one in the same folder, durably.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;

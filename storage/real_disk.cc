@@ -251,7 +251,7 @@ absl::StatusOr<std::unique_ptr<AsyncFile>> RealDisk::Open(const std::string& pat
 }
 
 absl::Status RealDisk::Remove(const std::string& path) {
-  if (unlink(path.c_str()) != 0) return Errno(path, "remove", errno);
+  if (std::remove(path.c_str()) != 0) return Errno(path, "remove", errno);
   return SyncFolder(FolderOf(path));
 }
 

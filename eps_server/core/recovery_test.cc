@@ -277,6 +277,43 @@ TEST(RecoveryStory, APushOfATermThatIsOverCountsNowhere) {
   }
 }
 
+TEST(RecoveryStory, AReplacementThatNeedsOlderWeightsSendsAllBackToTheLastCut) {
+  const JobSpec spec = Spec(2, Clip::kNone, Mode::kEager);
+  for (const uint32_t shards : {1, 2}) {
+    Training training(spec, shards, 0, 1);
+    CoreCluster& cluster = training.cluster();
+    training.Import();
+    cluster.Run();
+    const uint64_t term = cluster.Status(ShardId(0)).term();
+    ASSERT_TRUE(training.Begin(1));
+    const StreamId watch = cluster.NewStream();
+    cluster.Send(ShardId(0), event::Watch{watch, 0});
+    const StreamId stream = cluster.NewStream();
+    const auto last = static_cast<uint32_t>(spec.stages.size() - 1);
+    const StageId below(last - 1);
+    for (const StageId stage : {StageId(last), below}) {
+      for (ChunkId id : cluster.chunks().ChunksOfStage(stage)) {
+        for (const uint32_t part : {0, 1}) {
+          cluster.Push(stream, 1, stage, TreeRange{part, 1}, id,
+                       TellingGradient(cluster.chunks().chunk(id), stage, part, 1), kTokens, 9);
+        }
+      }
+    }
+    cluster.Run();
+    ASSERT_TRUE(cluster.Begin(1, {0}, 10));
+    const uint64_t tag =
+        cluster.Fetch(cluster.NewStream(), below, cluster.chunks().ChunksOfStage(below)[0], 0);
+    cluster.Run();
+    ASSERT_EQ(cluster.failed_fetches.count(tag), 1u);
+    EXPECT_TRUE(absl::IsAborted(cluster.failed_fetches[tag])) << cluster.failed_fetches[tag];
+    EXPECT_TRUE(absl::IsAborted(cluster.closed[watch])) << cluster.closed[watch];
+    EXPECT_EQ(cluster.Status(ShardId(0)).term(), term + 1);
+    EXPECT_TRUE(training.Finish([] {}));
+    cluster.Run();
+    EXPECT_EQ(training.Digest(), Undisturbed(spec));
+  }
+}
+
 TEST(RecoveryStory, ATermInheritsTheComputeProfile) {
   Training training(Spec(2, Clip::kNone, Mode::kEager), 2, 0, 1);
   CoreCluster& cluster = training.cluster();

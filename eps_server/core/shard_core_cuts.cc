@@ -104,6 +104,8 @@ void ShardCore::Impl::OnNewTerm(Term term) {
     if (part.push_stream.has_value()) Close(*part.push_stream, over);
     if (part.lost_timer.has_value()) Emit(effect::ClearTimer{*part.lost_timer});
   }
+  // Records of steps that will be repeated are withdrawn: who watches has to look where it stands.
+  for (const auto& [stream, watcher] : watchers_) Close(stream, over);
   Options options = options_;
   options.term = term;
   successor_ = std::make_unique<Impl>(std::move(options));
@@ -116,7 +118,6 @@ void ShardCore::Impl::OnNewTerm(Term term) {
   if (is_lead()) successor_->lead_->Gate(gate_step_);
   successor_->records_ = std::move(records_);
   successor_->joins_ = std::move(joins_);
-  successor_->watchers_ = std::move(watchers_);
   successor_->counters_ = std::move(counters_);
   // Names are never used again.
   successor_->next_op_ = next_op_;

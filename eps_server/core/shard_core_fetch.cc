@@ -129,6 +129,8 @@ void ShardCore::Impl::ServeOrPark(ChunkState* chunk, ParkedFetch fetch) {
   }
   const Version newest = chunk->updating ? chunk->version.Next() : chunk->version;
   if (!importing && fetch.version < newest) {
+    // Somebody took over a part whose work of this step is lost: it is answered by the new term.
+    if (durable() && fetch.version == Version(base_version_)) return RollBack();
     return FailFetch(fetch.tag,
                      absl::FailedPreconditionError(absl::StrCat(
                          "Fetch: version ", fetch.version.value(), " of chunk ", chunk->id.value(),

@@ -1,9 +1,11 @@
 #include "eps_server/shell/durable_storage.h"
 
 #include <chrono>
+#include <set>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
@@ -16,6 +18,10 @@ namespace {
 // A process that was killed a moment ago may still be on its way out.
 constexpr std::chrono::seconds kLockPatience{10};
 constexpr std::chrono::milliseconds kLockPause{100};
+
+constexpr absl::string_view kFolderPrefix = "job-";
+
+std::string FolderName(JobId job) { return absl::StrFormat("%s%016x", kFolderPrefix, job.value()); }
 
 absl::StatusOr<std::unique_ptr<Disk::Lock>> TakeLock(Disk* disk, const std::string& path) {
   const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
@@ -48,9 +54,57 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
   return storage;
 }
 
+absl::StatusOr<std::optional<ServedSpec>> DurableStorage::Served() const {
+  const Catalogue catalogue(store_.get());
+  EPS_ASSIGN_OR_RETURN(const std::optional<ServedJob> served, catalogue.Served());
+  if (!served.has_value()) return std::optional<ServedSpec>();
+  EPS_ASSIGN_OR_RETURN(const CatalogueJob job, catalogue.FindJob(served->id));
+  ServedSpec found;
+  EPS_ASSIGN_OR_RETURN(found.spec, JobSpec::Parse(job.spec_text));
+  found.servers = served->servers;
+  found.shard = ShardId(job.shard);
+  if (job.shards != found.servers.size()) {
+    return absl::DataLossError(
+        absl::StrFormat("%s/catalogue: job %016x is of %d shards, and %d servers are kept for it",
+                        options_.path, job.id.value(), job.shards, found.servers.size()));
+  }
+  return std::optional<ServedSpec>(std::move(found));
+}
+
+absl::Status DurableStorage::Remember(JobId job, const std::vector<std::string>& servers) {
+  return Catalogue(store_.get()).SetServed({job, servers});
+}
+
+// Of jobs that were refused by another server, or whose process died before they had a state.
+absl::Status DurableStorage::RemoveEmptyJobs(JobId but) {
+  Catalogue catalogue(store_.get());
+  std::set<std::string> kept = {FolderName(but)};
+  EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueJob> jobs, catalogue.Jobs());
+  for (const CatalogueJob& job : jobs) {
+    EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, catalogue.Cuts(job.id));
+    if (!cuts.empty()) {
+      kept.insert(FolderName(job.id));
+    } else if (job.id != but) {
+      EPS_RETURN_IF_ERROR(catalogue.RemoveJob(job.id));
+    }
+  }
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(options_.path));
+  for (const std::string& name : names) {
+    if (!absl::StartsWith(name, kFolderPrefix) || kept.count(name) > 0) continue;
+    const std::string folder = absl::StrCat(options_.path, "/", name);
+    EPS_ASSIGN_OR_RETURN(const std::vector<std::string> files, disk_->List(folder));
+    for (const std::string& file : files) {
+      EPS_RETURN_IF_ERROR(disk_->Remove(absl::StrCat(folder, "/", file)));
+    }
+    EPS_RETURN_IF_ERROR(disk_->Remove(folder));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
     const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done) {
+  EPS_RETURN_IF_ERROR(RemoveEmptyJobs(spec.id()));
   NvmeOptions options;
   options.disk = disk_.get();
   {
@@ -58,7 +112,7 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
     catalogues_.push_back(std::make_unique<Catalogue>(store_.get()));
     options.catalogue = catalogues_.back().get();
   }
-  options.folder = absl::StrFormat("%s/job-%016x", options_.path, spec.id().value());
+  options.folder = absl::StrCat(options_.path, "/", FolderName(spec.id()));
   options.staging_bytes = options_.staging_bytes;
   options.residual_bytes = place.residual_bytes;
   return NewNvmeBackend(spec, chunks, std::move(owned), place.shard, place.shards, executor,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct StorageOptions {
   std::string kind = "dram";  // dram: state in memory, nothing is durable | nvme
   std::string path;           // folder of this server alone
   uint64_t staging_bytes = 0;
+  bool reopen = true;  // the job that was served when the server ended
 };
 
 // What a backend is made for.
@@ -25,6 +27,13 @@ struct ShardPlace {
   ShardId shard;
   uint32_t shards = 1;
   uint64_t residual_bytes = 0;  // ShardCore::ResidualBudget
+};
+
+// A job that a server served when it ended.
+struct ServedSpec {
+  JobSpec spec;
+  std::vector<std::string> servers;
+  ShardId shard;
 };
 
 // The data directory of a server: its lock, its catalogue, and a folder of extents for each job.
@@ -35,13 +44,20 @@ class DurableStorage {
   // names the key); FailedPrecondition if another process has the folder.
   static absl::StatusOr<std::unique_ptr<DurableStorage>> Open(const StorageOptions& options);
 
-  // As NewNvmeBackend.
+  // The job of this directory that Remember was told of last; nullopt: none.
+  absl::StatusOr<std::optional<ServedSpec>> Served() const;
+  // From now on `job`, which has a backend here, is the one that Served gives.
+  absl::Status Remember(JobId job, const std::vector<std::string>& servers);
+
+  // As NewNvmeBackend. Jobs of the directory that never got a state, and what is left of removed
+  // ones, give way to it.
   absl::StatusOr<std::unique_ptr<StateBackend>> NewBackend(
       const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
       const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done);
 
  private:
   explicit DurableStorage(StorageOptions options) : options_(std::move(options)) {}
+  absl::Status RemoveEmptyJobs(JobId but);
 
   const StorageOptions options_;
   std::unique_ptr<Disk> disk_;

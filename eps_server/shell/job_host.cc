@@ -45,21 +45,26 @@ absl::StatusOr<std::vector<std::string>> CheckServers(
 }
 
 absl::Status OtherJob(const JobShell& job, const JobSpec& wanted,
-                      const std::vector<std::string>& servers, uint32_t shard) {
-  const std::string here =
+                      const std::vector<std::string>& servers, uint32_t shard, bool durable) {
+  std::string text =
       absl::StrCat("this server is shard ", job.shard().value(), " of job \"", job.spec().name,
                    "\" (", absl::Hex(job.id().value()), ") on ", absl::StrJoin(job.servers(), ","));
   if (job.id() != wanted.id()) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        here, "; the spec of job \"", wanted.name, "\" differs: ",
-        FirstDifference(wanted.ToText(), job.spec_text()), ". Start another server for it"));
+    absl::StrAppend(&text, "; the spec of job \"", wanted.name,
+                    "\" differs: ", FirstDifference(wanted.ToText(), job.spec_text()),
+                    ". Start another server for it");
+  } else if (job.servers() != servers) {
+    absl::StrAppend(&text, "; the same job was asked for on ", absl::StrJoin(servers, ","));
+  } else {
+    absl::StrAppend(&text, "; it was asked for as shard ", shard, " (the lead is ", servers[0],
+                    ")");
   }
-  if (job.servers() != servers) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(here, "; the same job was asked for on ", absl::StrJoin(servers, ",")));
+  if (durable) {
+    absl::StrAppend(&text,
+                    ". A server opens the job again that it served before, unless it is "
+                    "started with --storage.reopen=false");
   }
-  return absl::AlreadyExistsError(
-      absl::StrCat(here, "; it was asked for as shard ", shard, " (the lead is ", servers[0], ")"));
+  return absl::AlreadyExistsError(text);
 }
 
 bool Matches(const JobShell& job, const JobSpec& spec, const std::vector<std::string>& servers,
@@ -120,6 +125,32 @@ void JobHost::Install(std::shared_ptr<JobShell> job) {
   job_ = std::move(job);
 }
 
+absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Make(JobSpec spec,
+                                                        std::vector<std::string> servers,
+                                                        ShardId shard, Term term) {
+  ShellEnvironment environment = environment_;
+  environment.lifetime = std::make_shared<int>(0);
+  retired_ = environment.lifetime;
+  EPS_ASSIGN_OR_RETURN(
+      std::shared_ptr<JobShell> job,
+      JobShell::Create(std::move(spec), std::move(servers), shard, term, environment));
+  if (environment.durable) {
+    EPS_RETURN_IF_ERROR(environment.remember(job->id(), job->servers()));
+  }
+  retired_.reset();
+  Install(job);
+  return job;
+}
+
+absl::Status JobHost::Reopen(ServedSpec served) {
+  EPS_ASSIGN_OR_RETURN(
+      const std::shared_ptr<JobShell> job,
+      Make(std::move(served.spec), std::move(served.servers), served.shard, Term(1)));
+  ready_.store(true, std::memory_order_release);
+  if (!job->is_lead()) peers_->OpenLink(job);
+  return absl::OkStatus();
+}
+
 void JobHost::Retire(const absl::Status& why) {
   std::shared_ptr<JobShell> job;
   {
@@ -163,20 +194,18 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
 
   std::shared_ptr<JobShell> existing = job();
   if (existing != nullptr && !Matches(*existing, *spec, *servers, 0)) {
-    return done(OtherJob(*existing, *spec, *servers, 0));
+    return done(OtherJob(*existing, *spec, *servers, 0, environment_.durable));
   }
   if (existing == nullptr) {
-    ShellEnvironment environment = environment_;
-    environment.lifetime = std::make_shared<int>(0);
-    retired_ = environment.lifetime;
-    auto created =
-        JobShell::Create(*std::move(spec), *std::move(servers), ShardId(0), Term(1), environment);
+    auto created = Make(*std::move(spec), *std::move(servers), ShardId(0), Term(1));
     if (!created.ok()) return done(created.status());
-    retired_.reset();
-    Install(*created);
     existing = *std::move(created);
   }
-  if (ready_.load(std::memory_order_acquire)) return Reply(existing, std::move(done));
+  // While it recovers, a shard whose data directory is new may not know of the job.
+  const bool asks_nobody = existing->state() != v1::JOB_STATE_RECOVERING;
+  if (ready_.load(std::memory_order_acquire) && asks_nobody) {
+    return Reply(existing, std::move(done));
+  }
   if (creation_ != nullptr) {
     creation_->waiters.push_back(std::move(done));
     return;
@@ -223,12 +252,13 @@ void JobHost::OnPrepared(const std::shared_ptr<Creation>& creation, uint32_t sha
         absl::Status(result.code(), absl::StrCat("shard ", s, " at ", creation->job->servers()[s],
                                                  ": ", std::string(result.message())));
   }
-  ready_.store(first.ok(), std::memory_order_release);
+  const bool was_ready = ready_.load(std::memory_order_acquire);
+  ready_.store(was_ready || first.ok(), std::memory_order_release);
   if (first.ok()) {
     for (Created& waiter : creation->waiters) Reply(creation->job, std::move(waiter));
     return;
   }
-  if (creation->job->untouched() && job() == creation->job) {
+  if (!was_ready && creation->job->untouched() && job() == creation->job) {
     Retire(first);
     retired_ = creation->job->lifetime();
   }
@@ -265,23 +295,17 @@ void JobHost::DoPrepare(const v1::PrepareJobRequest& request, Prepared done) {
     // A lead has one job at a time: it has given up what it prepared before.
     const bool gives_way =
         !existing->is_lead() && existing->untouched() && existing->servers()[0] == servers->front();
-    if (!gives_way) return done(OtherJob(*existing, *spec, *servers, shard));
+    if (!gives_way) return done(OtherJob(*existing, *spec, *servers, shard, environment_.durable));
     Retire(absl::AbortedError("the lead prepares another job"));
     retired_ = existing->lifetime();
     existing.reset();
     return WhenRetiredIsGone([this, request, done] { DoPrepare(request, done); });
   }
   if (existing == nullptr) {
-    ShellEnvironment environment = environment_;
-    environment.lifetime = std::make_shared<int>(0);
-    retired_ = environment.lifetime;
     const Term term(std::max<uint64_t>(request.term(), 1));
-    auto created =
-        JobShell::Create(*std::move(spec), *std::move(servers), ShardId(shard), term, environment);
+    auto created = Make(*std::move(spec), *std::move(servers), ShardId(shard), term);
     if (!created.ok()) return done(created.status());
-    retired_.reset();
     existing = *std::move(created);
-    Install(existing);
     ready_.store(true, std::memory_order_release);
     peers_->OpenLink(existing);
   }

@@ -48,6 +48,11 @@ class JobHost {
   // REQUIRES that the pool has ended: no request is in work.
   ~JobHost();
 
+  // Opens a job that this server served before it ended: its state is there, the other shards will
+  // register or are registered with. To be called before any request. Blocks while the state is
+  // opened.
+  absl::Status Reopen(ServedSpec served);
+
   // `deadline` is the caller's; the other shards get it less a margin for the reply.
   void CreateJob(v1::CreateJobRequest request, Clock::time_point deadline, Created done);
   void PrepareJob(v1::PrepareJobRequest request, Prepared done);
@@ -74,6 +79,9 @@ class JobHost {
   void PrepareShards(Clock::time_point deadline);
   void OnPrepared(const std::shared_ptr<Creation>& creation, uint32_t shard, absl::Status status);
   void Reply(std::shared_ptr<JobShell> job, Created done);
+  // A new job; `retired_` is what it replaces, as long as it is in the way.
+  absl::StatusOr<std::shared_ptr<JobShell>> Make(JobSpec spec, std::vector<std::string> servers,
+                                                 ShardId shard, Term term);
   // Makes the job the one that Find gives.
   void Install(std::shared_ptr<JobShell> job);
   // Ends an untouched job: its streams, its link.

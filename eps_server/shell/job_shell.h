@@ -39,6 +39,8 @@ struct ShellEnvironment {
   uint64_t incarnation = 0;
   CoreLimits limits;
   bool durable = false;  // what new_backend makes is; residuals are held for its cuts
+  // Where durable: the job is the one that the server opens when it starts again.
+  std::function<absl::Status(JobId, const std::vector<std::string>& servers)> remember;
   // Ends the process after a broken invariant; does not return in a daemon.
   std::function<void(ExitCode, const std::string& why)> abort;
   // Replaced by tests.

@@ -94,6 +94,8 @@ class Server::Impl {
   }
   ~Impl() { Shutdown(std::chrono::milliseconds(0)); }
 
+  // Opens the job that this server served before it ended, if there is one.
+  absl::Status Reopen();
   absl::Status Listen(const std::string& listen);
   void Drain();
   void Shutdown(std::chrono::milliseconds grace);
@@ -114,6 +116,10 @@ class Server::Impl {
     environment.limits.cut_steps = options.cut_steps;
     if (storage_ != nullptr) {
       environment.durable = true;
+      environment.remember = [storage = storage_.get()](JobId job,
+                                                        const std::vector<std::string>& servers) {
+        return storage->Remember(job, servers);
+      };
       environment.new_backend = [storage = storage_.get()](
                                     const JobSpec& spec, const ChunkMap& chunks,
                                     std::vector<ChunkId> owned, const ShardPlace& place,
@@ -143,6 +149,12 @@ class Server::Impl {
   bool shutting_down_ EPS_GUARDED_BY(mu_) = false;
   bool ended_ EPS_GUARDED_BY(mu_) = false;
 };
+
+absl::Status Server::Impl::Reopen() {
+  EPS_ASSIGN_OR_RETURN(std::optional<ServedSpec> served, storage_->Served());
+  if (!served.has_value()) return absl::OkStatus();
+  return host_->Reopen(*std::move(served));
+}
 
 absl::Status Server::Impl::Listen(const std::string& listen) {
   KeepGrpcInitialised();
@@ -220,6 +232,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     EPS_ASSIGN_OR_RETURN(storage, DurableStorage::Open(options.storage));
   }
   auto impl = std::make_unique<Impl>(options, NewAccount(limit), std::move(storage));
+  if (options.storage.kind != "dram" && options.storage.reopen) EPS_RETURN_IF_ERROR(impl->Reopen());
   EPS_RETURN_IF_ERROR(impl->Listen(options.listen));
   EPS_LOG_INFO("listening on " << impl->address() << ", memory limit " << limit << " bytes");
   return std::unique_ptr<Server>(new Server(std::move(impl)));
