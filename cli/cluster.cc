@@ -73,44 +73,54 @@ absl::Status Cluster::WriteConfig() {
   return ReplaceFile(config_path_, config_.ToYaml());
 }
 
-absl::StatusOr<std::unique_ptr<ChildProcess>> Cluster::Start(
-    const std::string& name, std::vector<std::string> argv,
-    const std::vector<std::string>& variables, bool read_stdout) {
-  EPS_RETURN_IF_ERROR(WriteConfig());
+ChildOptions Cluster::OptionsOf(const Child& child) const {
   ChildOptions options;
-  options.name = name;
-  options.argv = std::move(argv);
+  options.name = child.name;
+  options.argv = child.argv;
   options.argv.push_back(absl::StrCat("--config=", config_path_));
   options.environment = environment_;
-  options.environment.insert(options.environment.end(), variables.begin(), variables.end());
+  options.environment.insert(options.environment.end(), child.variables.begin(),
+                             child.variables.end());
   options.log_path =
-      absl::StrCat(log_folder_, "/", absl::StrReplaceAll(name, {{" ", "-"}}), ".log");
+      absl::StrCat(log_folder_, "/", absl::StrReplaceAll(child.name, {{" ", "-"}}), ".log");
+  return options;
+}
+
+absl::Status Cluster::Start(Child* child, bool read_stdout) {
+  EPS_RETURN_IF_ERROR(WriteConfig());
+  ChildOptions options = OptionsOf(*child);
   options.read_stdout = read_stdout;
   // What an earlier run said is kept once, apart, so that a log speaks of one run only.
   std::error_code none_yet;
   std::filesystem::rename(options.log_path, options.log_path + ".old", none_yet);
-  return ChildProcess::Start(std::move(options));
+  EPS_ASSIGN_OR_RETURN(child->process, ChildProcess::Start(std::move(options)));
+  return absl::OkStatus();
 }
 
 absl::Status Cluster::StartServers(uint32_t count) {
-  std::vector<std::string> argv = {OwnPath(), "serve", "--listen=127.0.0.1:0"};
+  std::vector<std::string> argv = {OwnPath(), "serve"};
   if (config_.servers.memory_limit == 0) {
     argv.push_back(absl::StrCat("--servers.memory_limit=", MemoryShare(count)));
   }
   for (uint32_t i = 0; i < count; ++i) {
-    std::vector<std::string> own = argv;
+    Child server{absl::StrCat("server ", i), argv, /*variables=*/{}, nullptr};
     if (config_.storage.kind != "dram") {
       EPS_ASSIGN_OR_RETURN(const std::string folder, StorageFolder(config_));
-      own.push_back(absl::StrCat("--storage.path=", folder, "/server-", i));
+      server.argv.push_back(absl::StrCat("--storage.path=", folder, "/server-", i));
     }
-    EPS_ASSIGN_OR_RETURN(auto server, Start(absl::StrCat("server ", i), own, /*variables=*/{},
-                                            /*read_stdout=*/true));
+    const size_t kept = server.argv.size();
+    server.argv.push_back("--listen=127.0.0.1:0");
+    // What it served before was at other addresses: this run makes the job anew.
+    server.argv.push_back("--storage.reopen=false");
+    EPS_RETURN_IF_ERROR(Start(&server, /*read_stdout=*/true));
+    server.argv.resize(kept);
     servers_.push_back(std::move(server));
   }
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
-  for (const auto& server : servers_) {
+  for (Child& server : servers_) {
     EPS_ASSIGN_OR_RETURN(const std::string address,
-                         server->WaitForLine(kListeningPrefix, deadline));
+                         server.process->WaitForLine(kListeningPrefix, deadline));
+    server.argv.push_back(absl::StrCat("--listen=", address));
     addresses_.push_back(address);
   }
   return absl::OkStatus();
@@ -121,43 +131,65 @@ absl::Status Cluster::StartWorkers(uint32_t count) {
   if (count == 0) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(const std::string program, FindSibling("eps-worker"));
   for (uint32_t i = 0; i < count; ++i) {
-    EPS_ASSIGN_OR_RETURN(
-        auto worker,
-        Start(absl::StrCat("worker ", i),
-              {program, "worker", absl::StrCat("--servers=", absl::StrJoin(addresses_, ",")),
-               absl::StrCat("--worker.rank=", i), absl::StrCat("--worker.count=", count)},
-              {absl::StrCat("LOCAL_RANK=", i), absl::StrCat("LOCAL_WORLD_SIZE=", count)},
-              /*read_stdout=*/false));
+    Child worker{absl::StrCat("worker ", i),
+                 {program, "worker", absl::StrCat("--servers=", absl::StrJoin(addresses_, ",")),
+                  absl::StrCat("--worker.rank=", i), absl::StrCat("--worker.count=", count)},
+                 {absl::StrCat("LOCAL_RANK=", i), absl::StrCat("LOCAL_WORLD_SIZE=", count)},
+                 nullptr};
+    EPS_RETURN_IF_ERROR(Start(&worker, /*read_stdout=*/false));
     workers_.push_back(std::move(worker));
   }
   return absl::OkStatus();
 }
 
-absl::Status Cluster::Check() {
-  for (const auto& server : servers_) {
-    if (server->Running()) continue;
-    const absl::Status failure = server->Failure();
-    if (!failure.ok()) return failure;
-    return absl::UnavailableError(absl::StrCat(server->name(), " ended before the job did"));
+absl::Status Cluster::StartAgain(Child* child) {
+  if (child->process->Running()) return absl::OkStatus();
+  const absl::Status failure = child->process->Failure();
+  // Killed, or without a server for too long. Whoever says what is wrong would say it again.
+  if (!absl::IsUnavailable(failure) || restarts_ >= config_.storage.max_restarts) {
+    return absl::OkStatus();
   }
-  for (const auto& worker : workers_) {
-    if (!worker->Running()) EPS_RETURN_IF_ERROR(worker->Failure());
+  ++restarts_;
+  std::printf("note: %s is started again (%d of at most %d times): %s\n", child->name.c_str(),
+              static_cast<int>(restarts_), static_cast<int>(config_.storage.max_restarts),
+              std::string(failure.message().substr(0, failure.message().find('\n'))).c_str());
+  std::fflush(stdout);
+  EPS_ASSIGN_OR_RETURN(child->process, ChildProcess::Start(OptionsOf(*child)));
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::Mend() {
+  for (auto* children : {&servers_, &workers_}) {
+    for (Child& child : *children) EPS_RETURN_IF_ERROR(StartAgain(&child));
+  }
+  return Check();
+}
+
+absl::Status Cluster::Check() {
+  for (const Child& server : servers_) {
+    if (server.process->Running()) continue;
+    const absl::Status failure = server.process->Failure();
+    if (!failure.ok()) return failure;
+    return absl::UnavailableError(absl::StrCat(server.name, " ended before the job did"));
+  }
+  for (const Child& worker : workers_) {
+    if (!worker.process->Running()) EPS_RETURN_IF_ERROR(worker.process->Failure());
   }
   return absl::OkStatus();
 }
 
 bool Cluster::WorkersEnded() {
   bool ended = true;
-  for (const auto& worker : workers_) ended = !worker->Running() && ended;
+  for (const Child& worker : workers_) ended = !worker.process->Running() && ended;
   return ended;
 }
 
 void Cluster::Stop(std::chrono::milliseconds grace) {
   for (auto* children : {&workers_, &servers_}) {
-    for (const auto& child : *children) child->Signal(15);
+    for (const Child& child : *children) child.process->Signal(15);
     const auto deadline = std::chrono::steady_clock::now() + grace;
-    for (const auto& child : *children) {
-      if (!child->WaitExit(deadline)) child->Stop(std::chrono::milliseconds(0));
+    for (const Child& child : *children) {
+      if (!child.process->WaitExit(deadline)) child.process->Stop(std::chrono::milliseconds(0));
     }
   }
 }

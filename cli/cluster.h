@@ -33,6 +33,10 @@ class Cluster {
 
   const std::vector<std::string>& addresses() const { return addresses_; }
 
+  // Starts children again that were killed, or that gave up because another one was away: at most
+  // storage.max_restarts, a server with its address and its folder. REQUIRES storage.kind=nvme.
+  // Then as Check.
+  absl::Status Mend();
   // OK while every child runs, or is a worker that ended well; else what ended, how, and the last
   // lines of its log. Servers are named before workers, which fail as a consequence.
   absl::Status Check();
@@ -42,11 +46,19 @@ class Cluster {
   void Stop(std::chrono::milliseconds grace);
 
  private:
+  // A program with what it takes to start it again.
+  struct Child {
+    std::string name;
+    std::vector<std::string> argv;
+    std::vector<std::string> variables;
+    std::unique_ptr<ChildProcess> process;
+  };
+
   absl::Status WriteConfig();
-  absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::string& name,
-                                                      std::vector<std::string> argv,
-                                                      const std::vector<std::string>& variables,
-                                                      bool read_stdout);
+  ChildOptions OptionsOf(const Child& child) const;
+  // Starts it for the first time. Its log is new then, and later starts add to it.
+  absl::Status Start(Child* child, bool read_stdout);
+  absl::Status StartAgain(Child* child);
 
   const Config config_;
   const std::string log_folder_;
@@ -54,8 +66,9 @@ class Cluster {
   bool config_written_ = false;
   std::vector<std::string> environment_;
   std::vector<std::string> addresses_;
-  std::vector<std::unique_ptr<ChildProcess>> servers_;
-  std::vector<std::unique_ptr<ChildProcess>> workers_;
+  std::vector<Child> servers_;
+  std::vector<Child> workers_;
+  uint64_t restarts_ = 0;
 };
 
 }  // namespace eps

@@ -39,8 +39,10 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::seconds kConnectTimeout{30};
-constexpr std::chrono::seconds kSilence{30};     // without a step, until the waits are shown
-constexpr std::chrono::seconds kWorkerExit{10};  // from the job's end to the workers' own
+constexpr std::chrono::seconds kReconnectTimeout{2};
+constexpr std::chrono::seconds kRejoinTimeout{300};  // without a server that answers
+constexpr std::chrono::seconds kSilence{30};         // without a step, until the waits are shown
+constexpr std::chrono::seconds kWorkerExit{10};      // from the job's end to the workers' own
 constexpr std::chrono::milliseconds kRecordsAfterWorkers{2'000};  // records may be on their way
 constexpr std::chrono::seconds kStopGrace{5};
 constexpr size_t kSummarySteps = 20;
@@ -48,6 +50,10 @@ constexpr size_t kSummarySteps = 20;
 void Print(absl::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
+}
+
+std::string FirstLine(absl::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
 }
 
 // The lead's step records, read by a thread, taken in order by the supervisor.
@@ -112,12 +118,17 @@ class TrainRun {
  private:
   absl::Status OpenResume();
   absl::Status OpenFolders();
-  absl::Status OpenLogs();
+  absl::Status OpenLogs(uint64_t border);
   absl::Status StartJob();
   absl::StatusOr<v1::StatusReply> AwaitRecovery();
-  absl::Status TakeRecovered(const v1::StatusReply& status, bool own_servers);
+  absl::Status TakeRecovered(const v1::StatusReply& status);
   absl::Status SetState(v1::JobState state);
   absl::Status Supervise();
+  absl::Status FollowSteps();
+  absl::Status CheckCluster();
+  bool GoesOnFromACut(const absl::Status& status) const;
+  absl::Status Rejoin(const absl::Status& why);
+  absl::Status TryRejoin();
   absl::Status OnRecord(const v1::StepRecord& record);
   absl::Status OnEvaluation(const v1::StepRecord& record);
   absl::Status Log(const v1::StepRecord& record);
@@ -127,6 +138,7 @@ class TrainRun {
   absl::Status OnQuiet(StepWatch* watch);
   absl::Status Blame(const absl::Status& status);
   absl::Status StopAtNextBorder();
+  absl::Status GateFrom(uint64_t step);
   void ExtendPatience();
   bool Evaluating() const;
   absl::Status GateNextSave();
@@ -146,6 +158,7 @@ class TrainRun {
   uint64_t first_step_ = 0;                    // the border that this run starts from
   bool complete_ = false;                      // --resume=latest found the end of the job
   bool recovered_ = false;                     // that border is the servers', of durable state
+  bool own_durable_servers_ = false;           // which are started again when they are killed
   std::string log_folder_;
   bool temporary_ = false;
   std::unique_ptr<MetricsLog> metrics_;
@@ -242,12 +255,14 @@ absl::Status TrainRun::OpenFolders() {
   return absl::OkStatus();
 }
 
-// With what earlier runs wrote up to the border that this run starts from.
-absl::Status TrainRun::OpenLogs() {
-  EPS_ASSIGN_OR_RETURN(
-      metrics_, MetricsLog::Open(out().empty() ? "" : out() + "/metrics.jsonl", first_step_));
+// With what was written up to a border from which the job goes on.
+absl::Status TrainRun::OpenLogs(uint64_t border) {
+  metrics_.reset();
+  tensorboard_.reset();
+  EPS_ASSIGN_OR_RETURN(metrics_,
+                       MetricsLog::Open(out().empty() ? "" : out() + "/metrics.jsonl", border));
   if (!out().empty() && plan_.config.metrics.tensorboard) {
-    EPS_ASSIGN_OR_RETURN(tensorboard_, TensorBoardLog::Open(out() + "/tensorboard", first_step_));
+    EPS_ASSIGN_OR_RETURN(tensorboard_, TensorBoardLog::Open(out() + "/tensorboard", border));
   }
   return absl::OkStatus();
 }
@@ -262,7 +277,7 @@ absl::StatusOr<v1::StatusReply> TrainRun::AwaitRecovery() {
   for (;;) {
     EPS_ASSIGN_OR_RETURN(v1::StatusReply status, client_->GetStatus(0, std::chrono::seconds(10)));
     if (status.state() != v1::JOB_STATE_RECOVERING) return status;
-    EPS_RETURN_IF_ERROR(cluster_->Check());
+    EPS_RETURN_IF_ERROR(CheckCluster());
     if (Interrupted()) return absl::CancelledError("interrupted");
     if (Clock::now() > deadline) {
       return absl::DeadlineExceededError(
@@ -278,10 +293,8 @@ absl::StatusOr<v1::StatusReply> TrainRun::AwaitRecovery() {
 }
 
 // Whatever the servers have is the newest: a checkpoint is not read.
-absl::Status TrainRun::TakeRecovered(const v1::StatusReply& status, bool own_servers) {
-  if (!own_servers || plan_.config.storage.kind == "dram" || status.step() == 0) {
-    return absl::OkStatus();
-  }
+absl::Status TrainRun::TakeRecovered(const v1::StatusReply& status) {
+  if (!own_durable_servers_ || status.step() == 0) return absl::OkStatus();
   const uint64_t border = status.step() - 1;
   EPS_ASSIGN_OR_RETURN(const std::string folder, StorageFolder(plan_.config));
   if (plan_.config.checkpoint.resume == "none") {
@@ -354,6 +367,7 @@ absl::Status TrainRun::StartJob() {
   cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_);
   if (choice.spawn != 0) {
     EPS_RETURN_IF_ERROR(cluster_->StartServers(choice.spawn));
+    own_durable_servers_ = plan_.config.storage.kind != "dram";
   } else {
     cluster_->UseServers(choice.attach);
   }
@@ -361,8 +375,8 @@ absl::Status TrainRun::StartJob() {
       client_, ControlClient::Connect(cluster_->addresses(), Clock::now() + kConnectTimeout));
   EPS_RETURN_IF_ERROR(client_->CreateJob(spec_).status());
   EPS_ASSIGN_OR_RETURN(const v1::StatusReply job, AwaitRecovery());
-  EPS_RETURN_IF_ERROR(TakeRecovered(job, choice.spawn != 0));
-  EPS_RETURN_IF_ERROR(OpenLogs());
+  EPS_RETURN_IF_ERROR(TakeRecovered(job));
+  EPS_RETURN_IF_ERROR(OpenLogs(first_step_));
   EPS_RETURN_IF_ERROR(SetState(job.state()));
   // A job that is under way tells its records from where the log ends, and gets its next
   // checkpoint.
@@ -479,13 +493,17 @@ bool TrainRun::Evaluating() const {
          !metrics_->Evaluated(step_);
 }
 
-// Moves the gate to the first border that no server has passed and at which all of them hold all
-// of their state: with quantization.residual_home=worker that is often the one after the next.
 absl::Status TrainRun::StopAtNextBorder() {
   Print("interrupted: finishing the step, then a checkpoint; once more ends at once\n");
   stopping_ = true;
   ExtendPatience();
-  gate_ = step_ + 1;
+  return GateFrom(step_ + 1);
+}
+
+// Moves the gate to the first border from `step` on that no server has passed and at which all of
+// them hold all of their state: with quantization.residual_home=worker that is often the one after.
+absl::Status TrainRun::GateFrom(uint64_t step) {
+  gate_ = step;
   while (true) {
     EPS_ASSIGN_OR_RETURN(const uint64_t first, client_->Gate(gate_));
     if (first <= gate_) return absl::OkStatus();
@@ -511,7 +529,7 @@ void TrainRun::ShowWaits() {
 
 // Looks after everything but the steps. The status ends the run.
 absl::Status TrainRun::OnQuiet(StepWatch* watch) {
-  EPS_RETURN_IF_ERROR(cluster_->Check());
+  EPS_RETURN_IF_ERROR(CheckCluster());
   if (const std::optional<absl::Status> end = watch->end(); end.has_value()) {
     if (!end->ok()) return *end;
     return absl::UnavailableError(
@@ -548,7 +566,7 @@ absl::Status TrainRun::AwaitLastEvaluation(StepWatch* watch) {
       EPS_RETURN_IF_ERROR(OnRecord(*record));
       continue;
     }
-    EPS_RETURN_IF_ERROR(cluster_->Check());
+    EPS_RETURN_IF_ERROR(CheckCluster());
     if (Interrupted()) return absl::CancelledError("interrupted");
     if (watch->end().has_value()) return absl::UnavailableError("the job's records ended");
     if (plan_.config.worker.count > 0 && !cluster_->WorkersEnded()) continue;
@@ -574,15 +592,65 @@ void TrainRun::AwaitEvaluation(StepWatch* watch) {
                      std::string(status.message()), "\n"));
 }
 
+// OK while every process of ours runs, or runs again.
+absl::Status TrainRun::CheckCluster() {
+  return own_durable_servers_ ? cluster_->Mend() : cluster_->Check();
+}
+
+// Whether an error is only what is seen here of servers that go back to their last cut.
+bool TrainRun::GoesOnFromACut(const absl::Status& status) const {
+  return own_durable_servers_ && plan_.config.storage.max_restarts > 0 && !Interrupted() &&
+         (absl::IsUnavailable(status) || absl::IsAborted(status));
+}
+
+// Takes the job up where its servers stand now.
+absl::Status TrainRun::TryRejoin() {
+  EPS_ASSIGN_OR_RETURN(
+      client_, ControlClient::Connect(cluster_->addresses(), Clock::now() + kReconnectTimeout));
+  EPS_RETURN_IF_ERROR(client_->CreateJob(spec_).status());
+  EPS_ASSIGN_OR_RETURN(const v1::StatusReply job, AwaitRecovery());
+  EPS_RETURN_IF_ERROR(SetState(job.state()));
+  const uint64_t border = job.step() > 0 ? job.step() - 1 : 0;
+  Print(absl::StrCat("note: the job goes on behind step ", border, ", term ", job.term(), "\n"));
+  EPS_RETURN_IF_ERROR(OpenLogs(border));
+  step_ = std::min(border, metrics_->last_step());
+  last_record_ = Clock::now();
+  if (stopping_) return GateFrom(border + 1);
+  gate_ = NextSave(border);
+  return GateNextSave();
+}
+
+absl::Status TrainRun::Rejoin(const absl::Status& why) {
+  Print(absl::StrCat("note: ", FirstLine(why.message()), "\n"));
+  const auto deadline = Clock::now() + kRejoinTimeout;
+  for (;;) {
+    EPS_RETURN_IF_ERROR(CheckCluster());
+    const absl::Status status = TryRejoin();
+    if (status.ok()) return status;
+    if (!GoesOnFromACut(status) || Clock::now() > deadline) return status;
+    std::this_thread::sleep_for(kTick);
+  }
+}
+
 absl::Status TrainRun::Supervise() {
-  const uint64_t evaluated =
-      plan_.config.training.eval_steps > 0 ? spec_.training.steps : uint64_t{0};
-  StepWatch watch(client_.get(), step_, evaluated);
-  started_ = last_record_ = Clock::now();
+  started_ = Clock::now();
   SetGraceful(true);
   const std::string servers = absl::StrJoin(client_->servers(), ",");
   Print(absl::StrFormat("job: %016x at step %d (eps status --servers=%s)\n", client_->job().value(),
                         step_, servers));
+  for (;;) {
+    const absl::Status status = FollowSteps();
+    if (!GoesOnFromACut(status)) return status;
+    EPS_RETURN_IF_ERROR(Rejoin(status));
+  }
+}
+
+// To the last step, or the one at which the run stops.
+absl::Status TrainRun::FollowSteps() {
+  const uint64_t evaluated =
+      plan_.config.training.eval_steps > 0 ? spec_.training.steps : uint64_t{0};
+  StepWatch watch(client_.get(), step_, evaluated);
+  last_record_ = Clock::now();
   // A job that ended, and whose run was killed before it had its checkpoint.
   if (step_ == spec_.training.steps) EPS_RETURN_IF_ERROR(OnBorder(step_));
   while (step_ < spec_.training.steps) {

@@ -414,6 +414,10 @@ constexpr Key kKeys[] = {
         "storage.reopen",
         "A server that starts opens the job again that it served when it ended, for the same "
         "servers.addresses."),
+    MakeKey<Integer, &C::storage, &StorageConfig::max_restarts>(
+        "storage.max_restarts",
+        "How often eps train starts servers and workers again that were killed, if their job goes "
+        "on from a cut; 0: the run ends."),
     MakeKey<Text, &C::checkpoint, &CheckpointConfig::dir>(
         "checkpoint.dir", "Output folder of checkpoints and logs; empty: none are written."),
     MakeKey<Text, &C::checkpoint, &CheckpointConfig::resume>(

@@ -89,6 +89,7 @@ struct StorageConfig {
   uint64_t staging = uint64_t{256} << 20;  // bytes
   std::string cut_steps = "auto";          // auto | a number
   bool reopen = true;                      // a server opens the job that it served
+  uint64_t max_restarts = 10;              // of killed processes, by eps train
 };
 
 struct CheckpointConfig {

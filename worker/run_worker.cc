@@ -168,59 +168,104 @@ absl::StatusOr<std::unique_ptr<ParameterClient>> ConnectTo(const WorkerOptions& 
   return ParameterClient::Connect(std::move(client));
 }
 
-}  // namespace
+// What a worker keeps from one term of its job to the next.
+class Worker {
+ public:
+  Worker(const WorkerOptions& options, const std::function<bool()>& interrupted, JoinOptions join,
+         std::unique_ptr<Report> report)
+      : options_(options),
+        interrupted_(interrupted),
+        join_(std::move(join)),
+        report_(std::move(report)) {}
 
-absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>& interrupted) {
-  const WorkerConfig& config = options.config.worker;
-  const RuntimeOptions runtime_options = RuntimeOptionsOf(options);
-  MemoryAccount account;
-  JoinOptions join;
-  join.rank = static_cast<uint32_t>(config.rank);
-  join.count = static_cast<uint32_t>(config.count);
-  EPS_ASSIGN_OR_RETURN(join.compute_profile, TorchComputeProfile(runtime_options));
-  EPS_ASSIGN_OR_RETURN(const auto report, Report::Open(options.report_path));
-  EPS_ASSIGN_OR_RETURN(const auto client, ConnectTo(options, &account));
-  EPS_ASSIGN_OR_RETURN(const JoinedJob job, client->Join(join));
+  // To the job's end. Where its state went back to a durable border (Aborted), the worker follows.
+  absl::Status Run() {
+    for (;;) {
+      const Term before = term_;
+      const absl::Status status = TrainOneTerm();
+      // An error that a new term does not explain stays one.
+      if (!absl::IsAborted(status) || term_ == before || interrupted_()) return status;
+      EPS_LOG_WARN("joining again: " << status.message());
+    }
+  }
+  void WarnIfIncomplete() const { report_->WarnIfIncomplete(); }
+
+ private:
+  absl::Status OpenBatches(const JobSpec& spec);
+  absl::Status TrainOneTerm();
+
+  const WorkerOptions& options_;
+  const std::function<bool()>& interrupted_;
+  const JoinOptions join_;
+  const std::unique_ptr<Report> report_;
+  MemoryAccount account_;
+  Term term_;  // joined last
+  std::shared_ptr<const TokenData> data_;
+  std::unique_ptr<BatchSource> batches_;
+  HeldOut held_out_;
+};
+
+absl::Status Worker::OpenBatches(const JobSpec& spec) {
+  if (batches_ != nullptr) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(held_out_, OpenHeldOut(options_.config, spec));
+  if (spec.model.type == ModelType::kSynthetic) {
+    batches_ = NewEmptyBatchSource(spec);
+    return absl::OkStatus();
+  }
+  EPS_ASSIGN_OR_RETURN(data_, OpenData(options_.config.data, spec));
+  batches_ = NewTokenBatchSource(spec, *data_);
+  return absl::OkStatus();
+}
+
+absl::Status Worker::TrainOneTerm() {
+  std::unique_ptr<StageRuntime> runtime;  // outlives the client, which reads gradients in it
+  EPS_ASSIGN_OR_RETURN(const auto client, ConnectTo(options_, &account_));
+  EPS_ASSIGN_OR_RETURN(const JoinedJob job, client->Join(join_));
+  term_ = job.term;
   if (job.done) {
     EPS_LOG_INFO("the job is done: nothing to compute");
     return absl::OkStatus();
   }
-  EPS_LOG_INFO("joined the job at step " << job.next_step << " of " << job.spec.training.steps
-                                         << " with parts " << PartsText(job.parts) << " ("
-                                         << join.compute_profile << ")");
-
-  std::shared_ptr<const TokenData> data;
-  std::unique_ptr<BatchSource> batches;
-  if (job.spec.model.type == ModelType::kSynthetic) {
-    batches = NewEmptyBatchSource(job.spec);
-  } else {
-    EPS_ASSIGN_OR_RETURN(data, OpenData(options.config.data, job.spec));
-    batches = NewTokenBatchSource(job.spec, *data);
-  }
-  EPS_ASSIGN_OR_RETURN(const HeldOut held_out, OpenHeldOut(options.config, job.spec));
-  EPS_ASSIGN_OR_RETURN(const auto runtime, MakeRuntime(job.spec, runtime_options, &account));
+  EPS_LOG_INFO("joined the job at step "
+               << job.next_step << " of " << job.spec.training.steps << ", term " << job.term
+               << ", with parts " << PartsText(job.parts) << " (" << join_.compute_profile << ")");
+  EPS_RETURN_IF_ERROR(OpenBatches(job.spec));
+  EPS_ASSIGN_OR_RETURN(runtime, MakeRuntime(job.spec, RuntimeOptionsOf(options_), &account_));
 
   RelayOptions relay_options;
-  relay_options.prefetch = config.prefetch;
-  relay_options.evaluation_or_null = held_out.source.get();
-  relay_options.eval_steps = options.config.training.eval_steps;
-  Relay relay(job, client.get(), runtime.get(), batches.get(), relay_options);
+  relay_options.prefetch = options_.config.worker.prefetch;
+  relay_options.evaluation_or_null = held_out_.source.get();
+  relay_options.eval_steps = options_.config.training.eval_steps;
+  Relay relay(job, client.get(), runtime.get(), batches_.get(), relay_options);
   uint64_t finished = job.next_step.value() - 1;
   bool stopped = false;
   // After the last step only its completion is left to hear, which an interrupt does not cut off.
   const auto stop = [&] {
-    stopped = finished < job.spec.training.steps && interrupted();
+    stopped = finished < job.spec.training.steps && interrupted_();
     return stopped;
   };
   EPS_RETURN_IF_ERROR(
       relay.Run(stop, [&](Step step, const LossSum& loss, const StepTiming& timing) {
         finished = step.value();
-        report->Add(step, loss, timing, client->stats(), runtime->device_memory(), account);
+        report_->Add(step, loss, timing, client->stats(), runtime->device_memory(), account_);
       }));
-  report->WarnIfIncomplete();
   if (!stopped) return absl::OkStatus();
   return absl::CancelledError(
       absl::StrCat("interrupted after step ", finished, " of ", job.spec.training.steps));
+}
+
+}  // namespace
+
+absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>& interrupted) {
+  JoinOptions join;
+  join.rank = static_cast<uint32_t>(options.config.worker.rank);
+  join.count = static_cast<uint32_t>(options.config.worker.count);
+  EPS_ASSIGN_OR_RETURN(join.compute_profile, TorchComputeProfile(RuntimeOptionsOf(options)));
+  EPS_ASSIGN_OR_RETURN(auto report, Report::Open(options.report_path));
+  Worker worker(options, interrupted, std::move(join), std::move(report));
+  const absl::Status status = worker.Run();
+  worker.WarnIfIncomplete();
+  return status;
 }
 
 }  // namespace eps
