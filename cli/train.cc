@@ -121,7 +121,7 @@ class TrainRun {
   absl::Status OpenLogs(uint64_t border);
   absl::Status StartJob();
   absl::StatusOr<v1::StatusReply> AwaitRecovery();
-  absl::Status TakeRecovered(const v1::StatusReply& status);
+  absl::Status TakeRecovered(const v1::StatusReply& status, bool own_servers);
   absl::Status SetState(v1::JobState state);
   absl::Status Supervise();
   absl::Status FollowSteps();
@@ -158,7 +158,7 @@ class TrainRun {
   uint64_t first_step_ = 0;                    // the border that this run starts from
   bool complete_ = false;                      // --resume=latest found the end of the job
   bool recovered_ = false;                     // that border is the servers', of durable state
-  bool own_durable_servers_ = false;           // which are started again when they are killed
+  bool durable_ = false;                       // servers that are killed come back
   std::string log_folder_;
   bool temporary_ = false;
   std::unique_ptr<MetricsLog> metrics_;
@@ -293,11 +293,15 @@ absl::StatusOr<v1::StatusReply> TrainRun::AwaitRecovery() {
 }
 
 // Whatever the servers have is the newest: a checkpoint is not read.
-absl::Status TrainRun::TakeRecovered(const v1::StatusReply& status) {
-  if (!own_durable_servers_ || status.step() == 0) return absl::OkStatus();
+absl::Status TrainRun::TakeRecovered(const v1::StatusReply& status, bool own_servers) {
+  const bool anew = plan_.config.checkpoint.resume == "none";
+  if (!durable_ || status.step() == 0 || (anew && !own_servers)) return absl::OkStatus();
   const uint64_t border = status.step() - 1;
-  EPS_ASSIGN_OR_RETURN(const std::string folder, StorageFolder(plan_.config));
-  if (plan_.config.checkpoint.resume == "none") {
+  std::string folder = absl::StrJoin(client_->servers(), ",");
+  if (own_servers) {
+    EPS_ASSIGN_OR_RETURN(folder, StorageFolder(plan_.config));
+  }
+  if (anew) {
     return absl::FailedPreconditionError(absl::StrCat(
         "storage.path: ", folder, " holds this job at step ", border,
         "; --resume=latest goes on with it; to start anew, remove it or name another one"));
@@ -360,6 +364,7 @@ absl::Status TrainRun::SetState(v1::JobState state) {
 
 absl::Status TrainRun::StartJob() {
   EPS_ASSIGN_OR_RETURN(const ServerChoice choice, ChooseServers(plan_.config.servers));
+  durable_ = plan_.config.storage.kind != "dram";
   const uint32_t servers =
       choice.spawn != 0 ? choice.spawn : static_cast<uint32_t>(choice.attach.size());
   EPS_ASSIGN_OR_RETURN(const std::string summary, PlanSummary(plan_, servers));
@@ -367,7 +372,6 @@ absl::Status TrainRun::StartJob() {
   cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_);
   if (choice.spawn != 0) {
     EPS_RETURN_IF_ERROR(cluster_->StartServers(choice.spawn));
-    own_durable_servers_ = plan_.config.storage.kind != "dram";
   } else {
     cluster_->UseServers(choice.attach);
   }
@@ -375,7 +379,7 @@ absl::Status TrainRun::StartJob() {
       client_, ControlClient::Connect(cluster_->addresses(), Clock::now() + kConnectTimeout));
   EPS_RETURN_IF_ERROR(client_->CreateJob(spec_).status());
   EPS_ASSIGN_OR_RETURN(const v1::StatusReply job, AwaitRecovery());
-  EPS_RETURN_IF_ERROR(TakeRecovered(job));
+  EPS_RETURN_IF_ERROR(TakeRecovered(job, choice.spawn != 0));
   EPS_RETURN_IF_ERROR(OpenLogs(first_step_));
   EPS_RETURN_IF_ERROR(SetState(job.state()));
   // A job that is under way tells its records from where the log ends, and gets its next
@@ -593,13 +597,11 @@ void TrainRun::AwaitEvaluation(StepWatch* watch) {
 }
 
 // OK while every process of ours runs, or runs again.
-absl::Status TrainRun::CheckCluster() {
-  return own_durable_servers_ ? cluster_->Mend() : cluster_->Check();
-}
+absl::Status TrainRun::CheckCluster() { return durable_ ? cluster_->Mend() : cluster_->Check(); }
 
 // Whether an error is only what is seen here of servers that go back to their last cut.
 bool TrainRun::GoesOnFromACut(const absl::Status& status) const {
-  return own_durable_servers_ && plan_.config.storage.max_restarts > 0 && !Interrupted() &&
+  return durable_ && plan_.config.storage.max_restarts > 0 && !Interrupted() &&
          (absl::IsUnavailable(status) || absl::IsAborted(status));
 }
 

@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ BASE = {
     "training.steps": STEPS, "training.micro_batch_size": 2, "training.micro_batches": 2,
     "training.max_grad_norm": 0.5, "training.chunk_elements": 2048, "training.seq_len": 16,
     "lr_scheduler.name": "cosine", "lr_scheduler.warmup_steps": 3, "worker.threads": 1,
-    "metrics.tensorboard": "false", "storage.staging": "8MiB",
+    "metrics.tensorboard": "false", "storage.staging": "8MiB", "storage.max_restarts": 1000,
 }
 # What the loss log is compared by.
 COLUMNS = ("step", "loss", "grad_norm", "lr", "tokens")
@@ -82,23 +83,23 @@ class CrashTest(unittest.TestCase):
         with open(os.path.join(TMP, "run.log"), encoding="utf-8", errors="replace") as f:
             return f.read()[-2000:]
 
-    def outcome(self, out):
+    def outcome(self, out, steps=STEPS):
         digests = subprocess.run(
-            [EPS, "checkpoint", "digest", os.path.join(out, "checkpoint-%d" % STEPS)],
+            [EPS, "checkpoint", "digest", os.path.join(out, "checkpoint-%d" % steps)],
             stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS, check=True).stdout
         with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
             lines = [json.loads(line) for line in f]
         return Outcome([line for line in digests.splitlines() if "sha256" in line],
                        [[line.get(column) for column in COLUMNS] for line in lines])
 
-    def undisturbed(self, name, settings):
+    def undisturbed(self, name, settings, steps=STEPS):
         out = os.path.join(TMP, name + "-undisturbed")
         shutil.rmtree(out, ignore_errors=True)
         settings = {k: v for k, v in settings.items() if not k.startswith("storage.")}
         start = time.monotonic()
         process = self.start(out, "none", settings)
         self.assertEqual(process.wait(timeout=TIMEOUT_SECONDS), 0, self.said())
-        return self.outcome(out), time.monotonic() - start
+        return self.outcome(out, steps), time.monotonic() - start
 
     def kill_some(self, process, dice):
         """Kills one process of the run, or all of them at once; the name of the victim."""
@@ -111,8 +112,29 @@ class CrashTest(unittest.TestCase):
                 pass
         return victim
 
+    def started(self):
+        """Whether the run that is alive has its job, and so takes care of its processes itself."""
+        with open(os.path.join(TMP, "run.log"), encoding="utf-8", errors="replace") as f:
+            return "\njob: " in f.read()
+
+    def kill_while_it_runs(self, process, victims, kills, seconds, dice):
+        """Kills until there are `kills` victims or the run has ended; whether it had to end."""
+        had_to_end = False
+        while sum(victims.values()) < kills:
+            try:
+                # More often near the beginning, where recovery runs.
+                process.wait(timeout=dice.uniform(0.02, 1.0) ** 2 * seconds)
+                break
+            except subprocess.TimeoutExpired:
+                had_to_end |= not self.started()
+                victim = self.kill_some(process, dice)
+                had_to_end |= victim in ("everything", "supervisor")
+                victims[victim] += 1
+        return had_to_end
+
     def run_with_kills(self, out, settings, kills, seconds, dice):
-        """Starts the run again and again, and kills it `kills` times before its end."""
+        """Starts the run again and again, with `kills` kills before its end: a run whose servers or
+        workers are killed goes on by itself, one that is killed itself is started again."""
         shutil.rmtree(out, ignore_errors=True)
         victims = collections.Counter()
         resume = "none"
@@ -120,23 +142,14 @@ class CrashTest(unittest.TestCase):
             process = self.start(out, resume, settings)
             # A run that has never come so far has no state to resume from: anew is the same.
             resume = "latest"
-            killed = False
-            code = None
-            if sum(victims.values()) < kills:
-                try:
-                    # More often near the beginning, where recovery runs.
-                    code = process.wait(timeout=dice.uniform(0.02, 1.0) ** 2 * seconds)
-                except subprocess.TimeoutExpired:
-                    victims[self.kill_some(process, dice)] += 1
-                    killed = True
-            if code is None:
-                code = process.wait(timeout=TIMEOUT_SECONDS)
+            had_to_end = self.kill_while_it_runs(process, victims, kills, seconds, dice)
+            code = process.wait(timeout=TIMEOUT_SECONDS)
             if code == 0:
                 if sum(victims.values()) >= kills:
                     return victims
                 shutil.rmtree(out, ignore_errors=True)
                 resume = "none"
-            elif not killed:
+            elif not had_to_end:
                 self.fail("exit code %d: %s" % (code, self.said()))
 
     def check(self, name, settings):
@@ -172,6 +185,55 @@ class CrashTest(unittest.TestCase):
         self.check("sparse", {"servers.addresses": 3, "worker.count": 2, "training.parts": 2,
                               "training.clip": "none", "quantization.gradients": "topk:0.1",
                               "quantization.weights": "mx9", "storage.cut_steps": "auto"})
+
+    def test_servers_and_workers_that_somebody_else_starts_again(self):
+        settings = {"training.clip": "lagged", "storage.cut_steps": 2, "training.steps": 300}
+        expected, _ = self.undisturbed("by-hand", settings, steps=300)
+        folder = os.path.join(TMP, "by-hand")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        addresses = ["127.0.0.1:%d" % free_port() for _ in range(2)]
+        servers = "--servers=" + ",".join(addresses)
+        durable = ["--storage.kind=nvme", "--storage.staging=8MiB"]
+        commands = {"serve %d" % i: [EPS, "serve", "--listen=" + address, "--storage.cut_steps=2",
+                                     "--storage.path=%s/server-%d" % (folder, i)] + durable
+                    for i, address in enumerate(addresses)}
+        commands["worker"] = [EPS, "worker", servers, "--worker.threads=1"]
+        out = os.path.join(folder, "out")
+        train = self.command(out, "none", dict(settings, **{"worker.count": 0}))
+        processes = {}
+        dice = random.Random(1)
+        kills = max(4, KILLS // 8)
+
+        def start(name, command):
+            with open(os.path.join(folder, name + ".log"), "a", encoding="utf-8") as log:
+                processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+                                                   stderr=subprocess.STDOUT)
+
+        try:
+            for name, command in commands.items():
+                start(name, command)
+            start("train", train + [servers] + durable)
+            for _ in range(kills):
+                time.sleep(dice.uniform(0.1, 1.5))
+                victim = dice.choice(sorted(commands))
+                processes[victim].kill()
+                processes[victim].wait()
+                start(victim, commands[victim])
+            code = processes["train"].wait(timeout=TIMEOUT_SECONDS)
+            with open(os.path.join(folder, "train.log"), encoding="utf-8") as log:
+                self.assertEqual(code, 0, log.read()[-2000:])
+        finally:
+            for process in processes.values():
+                process.kill()
+                process.wait()
+        self.assertEqual(self.outcome(out, steps=300), expected)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def tests_of_shard():
