@@ -39,7 +39,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::seconds kConnectTimeout{30};
-constexpr std::chrono::seconds kReconnectTimeout{2};
+constexpr std::chrono::milliseconds kFirstReconnect{200};  // doubles with each attempt
+constexpr std::chrono::milliseconds kLastReconnect{6'400};
 constexpr std::chrono::seconds kRejoinTimeout{300};  // without a server that answers
 constexpr std::chrono::seconds kSilence{30};         // without a step, until the waits are shown
 constexpr std::chrono::seconds kWorkerExit{10};      // from the job's end to the workers' own
@@ -128,7 +129,7 @@ class TrainRun {
   absl::Status CheckCluster();
   bool GoesOnFromACut(const absl::Status& status) const;
   absl::Status Rejoin(const absl::Status& why);
-  absl::Status TryRejoin();
+  absl::Status TryRejoin(std::chrono::milliseconds timeout);
   absl::Status OnRecord(const v1::StepRecord& record);
   absl::Status OnEvaluation(const v1::StepRecord& record);
   absl::Status Log(const v1::StepRecord& record);
@@ -606,9 +607,9 @@ bool TrainRun::GoesOnFromACut(const absl::Status& status) const {
 }
 
 // Takes the job up where its servers stand now.
-absl::Status TrainRun::TryRejoin() {
-  EPS_ASSIGN_OR_RETURN(
-      client_, ControlClient::Connect(cluster_->addresses(), Clock::now() + kReconnectTimeout));
+absl::Status TrainRun::TryRejoin(std::chrono::milliseconds timeout) {
+  EPS_ASSIGN_OR_RETURN(client_,
+                       ControlClient::Connect(cluster_->addresses(), Clock::now() + timeout));
   EPS_RETURN_IF_ERROR(client_->CreateJob(spec_).status());
   EPS_ASSIGN_OR_RETURN(const v1::StatusReply job, AwaitRecovery());
   EPS_RETURN_IF_ERROR(SetState(job.state()));
@@ -625,9 +626,9 @@ absl::Status TrainRun::TryRejoin() {
 absl::Status TrainRun::Rejoin(const absl::Status& why) {
   Print(absl::StrCat("note: ", FirstLine(why.message()), "\n"));
   const auto deadline = Clock::now() + kRejoinTimeout;
-  for (;;) {
+  for (auto timeout = kFirstReconnect;; timeout = std::min(2 * timeout, kLastReconnect)) {
     EPS_RETURN_IF_ERROR(CheckCluster());
-    const absl::Status status = TryRejoin();
+    const absl::Status status = TryRejoin(timeout);
     if (status.ok()) return status;
     if (!GoesOnFromACut(status) || Clock::now() > deadline) return status;
     std::this_thread::sleep_for(kTick);

@@ -11,11 +11,12 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 import unittest
+
+import processes
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
@@ -35,26 +36,6 @@ BASE = {
 COLUMNS = ("step", "loss", "grad_norm", "lr", "tokens")
 
 Outcome = collections.namedtuple("Outcome", "digests log")
-
-
-def children_of(pid):
-    """Processes of a run by their role."""
-    found = {"supervisor": pid}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            with open("/proc/%s/stat" % entry, encoding="utf-8", errors="replace") as f:
-                parent = int(f.read().rpartition(")")[2].split()[1])
-            with open("/proc/%s/cmdline" % entry, "rb") as f:
-                command = f.read().split(b"\0")
-        except (OSError, ValueError, IndexError):
-            continue
-        if parent != pid or len(command) < 2:
-            continue
-        role = command[1].decode(errors="replace")
-        found["%s %d" % (role, sum(name.startswith(role) for name in found))] = int(entry)
-    return found
 
 
 class CrashTest(unittest.TestCase):
@@ -103,9 +84,9 @@ class CrashTest(unittest.TestCase):
 
     def kill_some(self, process, dice):
         """Kills one process of the run, or all of them at once; the name of the victim."""
-        processes = children_of(process.pid)
-        victim = dice.choice(["everything"] + sorted(processes))
-        for pid in processes.values() if victim == "everything" else [processes[victim]]:
+        alive = processes.children_of(process.pid)
+        victim = dice.choice(["everything"] + sorted(alive))
+        for pid in alive.values() if victim == "everything" else [alive[victim]]:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -192,7 +173,7 @@ class CrashTest(unittest.TestCase):
         folder = os.path.join(TMP, "by-hand")
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
-        addresses = ["127.0.0.1:%d" % free_port() for _ in range(2)]
+        addresses = ["127.0.0.1:%d" % processes.free_port() for _ in range(2)]
         servers = "--servers=" + ",".join(addresses)
         durable = ["--storage.kind=nvme", "--storage.staging=8MiB"]
         commands = {"serve %d" % i: [EPS, "serve", "--listen=" + address, "--storage.cut_steps=2",
@@ -201,13 +182,13 @@ class CrashTest(unittest.TestCase):
         commands["worker"] = [EPS, "worker", servers, "--worker.threads=1"]
         out = os.path.join(folder, "out")
         train = self.command(out, "none", dict(settings, **{"worker.count": 0}))
-        processes = {}
+        started = {}
         dice = random.Random(1)
         kills = max(4, KILLS // 8)
 
         def start(name, command):
             with open(os.path.join(folder, name + ".log"), "a", encoding="utf-8") as log:
-                processes[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+                started[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
                                                    stderr=subprocess.STDOUT)
 
         try:
@@ -217,23 +198,17 @@ class CrashTest(unittest.TestCase):
             for _ in range(kills):
                 time.sleep(dice.uniform(0.1, 1.5))
                 victim = dice.choice(sorted(commands))
-                processes[victim].kill()
-                processes[victim].wait()
+                started[victim].kill()
+                started[victim].wait()
                 start(victim, commands[victim])
-            code = processes["train"].wait(timeout=TIMEOUT_SECONDS)
+            code = started["train"].wait(timeout=TIMEOUT_SECONDS)
             with open(os.path.join(folder, "train.log"), encoding="utf-8") as log:
                 self.assertEqual(code, 0, log.read()[-2000:])
         finally:
-            for process in processes.values():
+            for process in started.values():
                 process.kill()
                 process.wait()
         self.assertEqual(self.outcome(out, steps=300), expected)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def tests_of_shard():

@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""What durable state costs while training runs, and how long a killed process is missed.
+
+Steps: rounds of the quickstart model alternate between state in memory without cuts and durable
+state, each through real processes; a round's figure is the median of its steps after warm-up, and
+the processor seconds of all its processes per step. All rounds must have the same losses.
+
+Kills: in a run on durable servers one process is killed with SIGKILL again and again. Shown is the
+time from the kill until the job is open again, and until there is a step that was not there before.
+
+Restart: a server with a large state is killed and started again. Shown is the time from its start
+until it serves the job, against the time to read the bytes of that state once, by direct I/O, from
+the same files.
+
+Exit code: 0 measured, 1 losses differ, 2 something did not run.
+"""
+
+import argparse
+import collections
+import json
+import mmap
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import report
+import step_ratio
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+import processes  # noqa: E402
+
+TIMEOUT_S = 600
+POLL_S = 0.005
+READ_BYTES = 4 << 20
+STATES = {
+    "memory": [],
+    "nvme": ["--storage.kind=nvme"],
+}
+GOES_ON = re.compile(r"^note: the job goes on behind step (\d+)", re.M)
+
+# Seconds from a kill to the open job and to the next new step; steps that were computed twice.
+Gap = collections.namedtuple("Gap", "victim opened stepped repeated")
+
+
+class DidNotRun(Exception):
+    pass
+
+
+def environment():
+    return dict(os.environ, OMP_WAIT_POLICY="passive")
+
+
+def wait_for(what, condition, process):
+    """The value of `condition` once it is not None."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        value = condition()
+        if value is not None:
+            return value
+        if process.poll() is not None:
+            raise DidNotRun(f"exit code {process.returncode} while waiting for {what}")
+        time.sleep(POLL_S)
+    raise DidNotRun(f"no {what} in {TIMEOUT_S} s")
+
+
+def text_of(path):
+    return pathlib.Path(path).read_text(encoding="utf-8") if os.path.exists(path) else ""
+
+
+def last_step(metrics):
+    lines = text_of(metrics).rpartition("\n")[0].splitlines()
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
+def step_rounds(options, folder):
+    """{state: [Round]}, interleaved."""
+    rounds = {name: [] for name in STATES}
+    for index in range(options.rounds):
+        for name in sorted(STATES, reverse=index % 2 == 1):
+            out = os.path.join(folder, "steps")
+            shutil.rmtree(out, ignore_errors=True)
+            report.wait_until_quiet(0.10, len(os.sched_getaffinity(0)), options.patience,
+                                    time.monotonic, time.sleep)
+            command = step_ratio.train_command(
+                options.eps, out, options.warmup + options.steps + 1, STATES[name])
+            follower = step_ratio.Follower(command, os.path.join(folder, "steps.log"),
+                                           os.path.join(out, "metrics.jsonl"), environment())
+            rounds[name].append(follower.run(options.warmup, options.steps))
+    return rounds
+
+
+def step_lines(rounds):
+    lines = ["state     step / step in memory       processor s per step / in memory"]
+    for name, runs in rounds.items():
+        pairs = list(zip(runs, rounds["memory"]))
+        ratios = [step_ratio.step_ratio(pair) for pair in pairs]
+        cpu = [step_ratio.cpu_ratio(pair) for pair in pairs]
+        lines.append(f"{name:<10}{report.format_spread(ratios):<28}{report.format_spread(cpu)}")
+    return lines
+
+
+def losses_differ(rounds):
+    return len({tuple(r.losses) for runs in rounds.values() for r in runs}) > 1
+
+
+def kill_gaps(options, folder):
+    """Gaps of one run, in which a server or a worker is killed again and again."""
+    out, log = os.path.join(folder, "kills"), os.path.join(folder, "kills.log")
+    metrics = os.path.join(out, "metrics.jsonl")
+    command = [options.eps, "train", f"--out={out}", "--training.steps=1000000",
+               "--worker.device=cpu", "--servers=2", "--storage.kind=nvme",
+               f"--storage.cut_steps={options.cut_steps}", "--storage.max_restarts=100000",
+               "--metrics.tensorboard=false"]
+    dice = random.Random(1)
+    gaps = []
+    with open(log, "w", encoding="utf-8") as file, subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            env=environment()) as run:
+        try:
+            wait_for("a step", lambda: last_step(metrics) or None, run)
+            while len(gaps) < options.kills:
+                time.sleep(dice.uniform(1, 4))
+                children = processes.children_of(run.pid)
+                victim = dice.choice([name for name in sorted(children) if name != "supervisor"])
+                before = len(GOES_ON.findall(text_of(log)))
+                reached = last_step(metrics)
+                start = time.monotonic()
+                os.kill(children[victim], signal.SIGKILL)
+                border = wait_for("recovery", lambda: (GOES_ON.findall(text_of(log))[before:]
+                                                       or [None])[-1], run)
+                opened = time.monotonic() - start
+                wait_for("a new step", lambda: last_step(metrics) > reached or None, run)
+                gaps.append(Gap(victim, opened, time.monotonic() - start, reached - int(border)))
+        finally:
+            run.kill()
+    return gaps
+
+
+def gap_lines(gaps, cut_steps):
+    lines = [f"killed        times   s to the open job        s to a new step          steps "
+             f"repeated (a cut every {cut_steps})"]
+    for role in sorted({gap.victim for gap in gaps}):
+        mine = [gap for gap in gaps if gap.victim == role]
+        lines.append(f"{role:<14}{len(mine):<8}"
+                     f"{report.format_spread([g.opened for g in mine], 2):<25}"
+                     f"{report.format_spread([g.stepped for g in mine], 2):<25}"
+                     f"{report.format_spread([g.repeated for g in mine], 0)}")
+    return lines
+
+
+def read_once(path, count):
+    """Seconds to read the first `count` bytes of a file by direct I/O."""
+    buffer = mmap.mmap(-1, READ_BYTES)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        start = time.monotonic()
+        offset = 0
+        while offset < count:
+            got = os.preadv(fd, [buffer], offset)
+            if got <= 0:
+                raise DidNotRun(f"{path} ends at {offset} of {count} bytes")
+            offset += got
+        return time.monotonic() - start
+    finally:
+        os.close(fd)
+
+
+def slot_files(state):
+    return sorted(str(p) for p in pathlib.Path(state).rglob("slot-*.eps"))
+
+
+def restart_seconds(options, folder):
+    """(seconds of each restart, seconds of reading the state, bytes of the state)."""
+    model = os.path.join(folder, "model.json")
+    pathlib.Path(model).write_text(json.dumps(
+        {"model_type": "eps-synthetic", "n_layer": options.layers, "n_embd": 1024, "tied": True}),
+                                   encoding="utf-8")
+    text = os.path.join(folder, "text.txt")
+    pathlib.Path(text).write_text("".join(f"{i} bottles of beer\n" for i in range(400)),
+                                  encoding="utf-8")
+    out, state = os.path.join(folder, "restart"), os.path.join(folder, "state")
+    subprocess.run([options.eps, "train", f"--model={model}", f"--data={text}", f"--out={out}",
+                    f"--storage.path={state}", "--storage.kind=nvme", "--training.steps=2",
+                    "--training.seq_len=16", "--servers=1", "--metrics.tensorboard=false"],
+                   check=True, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, env=environment())
+    shutil.rmtree(out)
+    count = min(os.path.getsize(path) for path in slot_files(state))
+    took, reads = [], []
+    for _ in range(options.restarts):
+        reads.append(read_once(slot_files(state)[0], count))
+        took.append(time_of_server(options.eps, os.path.join(state, "server-0"), folder))
+    return took, reads, count
+
+
+def time_of_server(eps, path, folder):
+    log = os.path.join(folder, "serve.log")
+    port = processes.free_port()
+    command = [eps, "serve", f"--listen=127.0.0.1:{port}", f"--storage.path={path}",
+               "--storage.kind=nvme"]
+    with open(log, "w", encoding="utf-8") as file:
+        start = time.monotonic()
+        with subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT,
+                              env=environment()) as server:
+            def serves():
+                status = subprocess.run([eps, "status", f"--servers=127.0.0.1:{port}"], text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                        timeout=60, check=False).stdout
+                return True if "DONE" in status.upper() else None
+            try:
+                wait_for("the port", lambda: "listening" in text_of(log) or None, server)
+                wait_for("the job", serves, server)
+                return time.monotonic() - start
+            finally:
+                server.kill()
+
+
+def main():
+    root = pathlib.Path(report.ROOT)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--eps", default=str(root / "bazel-bin/cli/eps"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=12, help="timed steps of a round")
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--cut_steps", default="10")
+    parser.add_argument("--layers", type=int, default=64, help="of the state that is restarted")
+    parser.add_argument("--restarts", type=int, default=5)
+    parser.add_argument("--patience", type=float, default=60)
+    parser.add_argument("--folder", help="on the disk in question; default: a temporary one")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="eps-durability-", dir=options.folder) as folder:
+        try:
+            rounds = step_rounds(options, folder)
+            print("\n".join(step_lines(rounds)) + "\n", flush=True)
+            print("\n".join(gap_lines(kill_gaps(options, folder), options.cut_steps)) + "\n",
+                  flush=True)
+            took, reads, count = restart_seconds(options, folder)
+        except (DidNotRun, RuntimeError, subprocess.SubprocessError) as error:
+            print(error, file=sys.stderr)
+            return 2
+    ratios = [t / r for t, r in zip(took, reads)]
+    print(f"start of a server with {count / 2**20:.0f} MiB of state until it serves: "
+          f"{report.format_spread(took, 2)} s, / reading them once: {report.format_spread(ratios)}")
+    if losses_differ(rounds):
+        print("LOSSES DIFFER between rounds")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

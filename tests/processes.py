@@ -1,0 +1,31 @@
+"""Processes of a run on this machine, as tests and benchmarks look at them."""
+
+import os
+import socket
+
+
+def children_of(pid):
+    """Processes of a run by their role: supervisor, serve 0, worker 0 and so on."""
+    found = {"supervisor": pid}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open("/proc/%s/stat" % entry, encoding="utf-8", errors="replace") as f:
+                parent = int(f.read().rpartition(")")[2].split()[1])
+            with open("/proc/%s/cmdline" % entry, "rb") as f:
+                command = f.read().split(b"\0")
+        except (OSError, ValueError, IndexError):
+            continue
+        if parent != pid or len(command) < 2:
+            continue
+        role = command[1].decode(errors="replace")
+        found["%s %d" % (role, sum(name.startswith(role) for name in found))] = int(entry)
+    return found
+
+
+def free_port():
+    """A port of the loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
