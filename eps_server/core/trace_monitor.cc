@@ -1,0 +1,176 @@
+#include "eps_server/core/trace_monitor.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace eps {
+namespace {
+
+using Kind = TraceAction::Kind;
+
+const char* Name(Kind kind) {
+  switch (kind) {
+    case Kind::kCounted:
+      return "counted";
+    case Kind::kUpdateStarted:
+      return "update started";
+    case Kind::kUpdated:
+      return "updated";
+    case Kind::kStepOpened:
+      return "step opened";
+    case Kind::kStepComplete:
+      return "step complete";
+    case Kind::kRecorded:
+      return "recorded";
+    case Kind::kPromised:
+      return "promised";
+    case Kind::kRestored:
+      return "restored";
+    case Kind::kCut:
+      return "cut";
+    case Kind::kDurable:
+      return "durable";
+    case Kind::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+void TraceMonitor::Expect(bool holds, const char* rule) {
+  if (holds) return;
+  violations_.push_back(absl::StrCat(rule, ": shard ", at_.value(), " ", Name(action_.kind),
+                                     " term ", action_.term.value(), " step ", action_.step.value(),
+                                     " subject ", action_.subject, " cut ",
+                                     action_.cut.step.value(), "/", action_.cut.term.value()));
+}
+
+void TraceMonitor::OnProcess(ShardId shard) {
+  Shard& s = shards_[shard.value()];
+  Shard next;
+  next.promised = s.promised;
+  next.cuts = std::move(s.cuts);
+  s = std::move(next);
+}
+
+bool TraceMonitor::OnAll(const CutId& cut) const {
+  return std::all_of(shards_.begin(), shards_.end(),
+                     [&cut](const Shard& s) { return s.cuts.count(cut) > 0; });
+}
+
+void TraceMonitor::OnAction(ShardId shard, const TraceAction& action) {
+  ++actions_;
+  at_ = shard;
+  action_ = action;
+  Shard* s = &shards_[shard.value()];
+  Expect(!s->failed, "nothing happens behind a failure");
+  switch (action.kind) {
+    case Kind::kPromised:
+      return OnPromised(s);
+    case Kind::kRestored:
+      return OnRestored(s);
+    case Kind::kStepOpened:
+      return OnStepOpened(s);
+    case Kind::kCut:
+      return OnCut(s);
+    case Kind::kDurable:
+      return OnDurable(s);
+    case Kind::kCounted:
+      Expect(s->open_step > 0 && s->term == action.term && s->open_step == action.step.value(),
+             "contributions count in the open step of the open term");
+      return Expect(s->updating.count(action.subject) == 0,
+                    "a contribution counts before its chunk is updated");
+    case Kind::kUpdateStarted:
+    case Kind::kUpdated:
+      return OnUpdate(s);
+    case Kind::kFailed:
+      s->failed = true;
+      return;
+    case Kind::kStepComplete:
+      return Expect(s->updating == s->updated, "a step is complete when no update is under way");
+    case Kind::kRecorded:
+      return;
+  }
+}
+
+void TraceMonitor::OnPromised(Shard* shard) {
+  Expect(shard->promised < action_.term, "no term is promised twice, or behind a later one");
+  std::set<CutId> cuts = std::move(shard->cuts);
+  *shard = Shard();
+  shard->cuts = std::move(cuts);
+  shard->promised = shard->term = action_.term;
+}
+
+void TraceMonitor::OnRestored(Shard* shard) {
+  const CutId& base = action_.cut;
+  for (const Shard& other : shards_) {
+    Expect(other.promised >= action_.term, "all promise before the base is chosen");
+  }
+  Expect(shard->promised == action_.term, "a shard restores in the term that it promised last");
+  const auto [it, first] = bases_.emplace(action_.term, base);
+  Expect(first || it->second == base, "all shards of a term have one base");
+  if (first) Expect(OnAll(base), "the base is a cut of all shards");
+  Expect(!committed_.has_value() || !(base < *committed_),
+         "no term goes back behind a cut that was everywhere");
+  shard->cuts.erase(shard->cuts.upper_bound(base), shard->cuts.end());
+  shard->base = base;
+}
+
+void TraceMonitor::OnStepOpened(Shard* shard) {
+  const uint64_t step = action_.step.value();
+  if (shard->open_step == 0) {
+    shard->term = action_.term;
+    Expect(shard->base.has_value() && shard->base->step.value() + 1 == step,
+           "the first step of a term is the one behind its base");
+    for (const Shard& other : shards_) {
+      Expect(other.promised > action_.term || (other.base.has_value() && other.base == shard->base),
+             "a term opens when all shards have its base");
+    }
+  } else {
+    Expect(shard->term == action_.term && shard->open_step + 1 == step,
+           "steps open one behind the other");
+  }
+  shard->open_step = step;
+  shard->updating.clear();
+  shard->updated.clear();
+  for (const Shard& other : shards_) {
+    if (other.term != action_.term || other.open_step == 0) continue;
+    Expect(other.open_step + 1 >= step && step + 1 >= other.open_step,
+           "open steps differ by at most one");
+  }
+}
+
+void TraceMonitor::OnCut(Shard* shard) {
+  Expect(action_.cut.term == action_.term, "a cut names the term that it is made in");
+  Expect(shard->begun.empty() || shard->begun.back() < action_.cut, "cuts are made in order");
+  if (shard->open_step == 0) shard->base = action_.cut;  // of a state that was imported
+  shard->begun.push_back(action_.cut);
+  for (const Shard& other : shards_) {
+    if (other.term != shard->term) continue;
+    const size_t common = std::min(other.begun.size(), shard->begun.size());
+    Expect(std::equal(other.begun.begin(), other.begun.begin() + static_cast<long>(common),
+                      shard->begun.begin()),
+           "all shards make the same cuts");
+  }
+}
+
+void TraceMonitor::OnDurable(Shard* shard) {
+  Expect(shard->durable < shard->begun.size() && shard->begun[shard->durable] == action_.cut,
+         "cuts become durable in the order in which they are made");
+  ++shard->durable;
+  shard->cuts.insert(action_.cut);
+  if (OnAll(action_.cut) && (!committed_.has_value() || *committed_ < action_.cut)) {
+    committed_ = action_.cut;
+  }
+}
+
+void TraceMonitor::OnUpdate(Shard* shard) {
+  const bool begins = action_.kind == Kind::kUpdateStarted;
+  std::set<uint64_t>* const chunks = begins ? &shard->updating : &shard->updated;
+  Expect(chunks->insert(action_.subject).second, "a chunk is updated once in a step");
+  Expect(begins || shard->updating.count(action_.subject) > 0, "an update ends that was begun");
+}
+
+}  // namespace eps

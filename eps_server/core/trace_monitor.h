@@ -1,0 +1,69 @@
+#ifndef EPS_SERVER_CORE_TRACE_MONITOR_H_
+#define EPS_SERVER_CORE_TRACE_MONITOR_H_
+
+// Holds what the shards of one durable job do (effect::Trace) against the rules that tests/model
+// searches with: promises, cuts, restores, steps, updates and contributions. For tests.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "eps_server/core/events.h"
+#include "storage/cut.h"
+
+namespace eps {
+
+// Thread-compatible. Actions have to come in an order in which causes are before effects.
+class TraceMonitor {
+ public:
+  explicit TraceMonitor(uint32_t shards) : shards_(shards) {}
+
+  void OnAction(ShardId shard, const TraceAction& action);
+  // The shard's process is a new one: what the one before it held in memory is gone.
+  void OnProcess(ShardId shard);
+
+  // What broke a rule: the rule, and the action with its shard.
+  const std::vector<std::string>& violations() const { return violations_; }
+  // Actions that were seen.
+  uint64_t actions() const { return actions_; }
+
+ private:
+  struct Shard {
+    // Durable.
+    Term promised;
+    std::set<CutId> cuts;
+    // Of the process.
+    std::optional<CutId> base;  // that it took its state from, in this term
+    Term term;
+    uint64_t open_step = 0;                // 0: none is
+    std::vector<CutId> begun;              // cuts of this term, as they were begun
+    size_t durable = 0;                    // of these
+    std::set<uint64_t> updating, updated;  // chunks, in the open step
+    bool failed = false;
+  };
+
+  void Expect(bool holds, const char* rule);
+  bool OnAll(const CutId& cut) const;
+  void OnPromised(Shard* shard);
+  void OnRestored(Shard* shard);
+  void OnStepOpened(Shard* shard);
+  void OnCut(Shard* shard);
+  void OnDurable(Shard* shard);
+  void OnUpdate(Shard* shard);
+
+  std::vector<Shard> shards_;
+  std::map<Term, CutId> bases_;     // by the term that began with it
+  std::optional<CutId> committed_;  // the youngest cut that was ever durable everywhere
+  std::vector<std::string> violations_;
+  uint64_t actions_ = 0;
+  ShardId at_;  // of the action
+  TraceAction action_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_CORE_TRACE_MONITOR_H_
