@@ -31,7 +31,7 @@
 #include "spec/model_layout.h"
 #include "spec/test_specs.h"
 #include "storage/backend_harness.h"
-#include "storage/nvme_backend.h"
+#include "storage/durable_backend.h"
 #include "storage/rocksdb_store.h"
 
 namespace eps {
@@ -174,7 +174,7 @@ class State {
     for (const Chunk& c : chunks_.chunks()) {
       if (c.elements == uint64_t{kWidth} * kWidth) owned_.push_back(c.id);
     }
-    NvmeOptions options;
+    DurableOptions options;
     options.disk = disk_.get();
     options.catalogue = &catalogue_;
     options.folder = folder + "/extents";

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
-#include "storage/nvme_backend.h"
+#include "storage/durable_backend.h"
 #include "storage/rocksdb_store.h"
 
 namespace eps {
@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
     const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done) {
   EPS_RETURN_IF_ERROR(RemoveEmptyJobs(spec.id()));
-  NvmeOptions options;
+  DurableOptions options;
   options.disk = disk_.get();
   {
     MutexLock lock(&mu_);
