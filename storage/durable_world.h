@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,6 +75,7 @@ struct DurableKind {
   bool in_dram;
   decltype(&NewNvmeBackend) make;
 };
+inline void PrintTo(const DurableKind& kind, std::ostream* out) { *out << kind.name; }
 inline constexpr DurableKind kInDram = {"Dram", true, &NewDurableDramBackend};
 inline constexpr DurableKind kOnNvme = {"Nvme", false, &NewNvmeBackend};
 
