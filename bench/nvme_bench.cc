@@ -5,7 +5,9 @@
 //   raw update   io_uring reads every chunk and writes it elsewhere, 8 at a time, and the same end;
 //   update       the backend updates all chunks from a bf16 gradient and cuts;
 //   RocksDB      the same values, in the database that holds the catalogue, one synced batch for
-//                each chunk (every fourth round).
+//                each chunk (every fourth round);
+//   DRAM         the backend that has the state in DRAM updates all chunks, then the same right
+//                after a cut was asked for: what it takes longer is what a cut can hold a step up.
 // The figure is the median of the rounds' ratios. Usage: nvme_bench [MiB of state] [rounds]
 // [folder]. Exits with 1 if a goal is missed, with 2 if the disk or a byte is wrong.
 
@@ -31,7 +33,7 @@
 #include "spec/model_layout.h"
 #include "spec/test_specs.h"
 #include "storage/backend_harness.h"
-#include "storage/nvme_backend.h"
+#include "storage/durable_backend.h"
 #include "storage/rocksdb_store.h"
 
 namespace eps {
@@ -165,7 +167,7 @@ JobSpec SpecOf(uint64_t mib) {
 // The backend as a server has it, its chunks of 1024 x 1024 only.
 class State {
  public:
-  State(const std::string& folder, uint64_t mib)
+  State(const std::string& folder, uint64_t mib, decltype(&NewNvmeBackend) make)
       : spec_(SpecOf(mib)),
         chunks_(ChunkMap::Build(spec_)),
         pool_(2),
@@ -174,13 +176,13 @@ class State {
     for (const Chunk& c : chunks_.chunks()) {
       if (c.elements == uint64_t{kWidth} * kWidth) owned_.push_back(c.id);
     }
-    NvmeOptions options;
+    DurableOptions options;
     options.disk = disk_.get();
     options.catalogue = &catalogue_;
     options.folder = folder + "/extents";
     options.staging_bytes = kDepth * PieceBytes();
-    auto backend = NewNvmeBackend(spec_, chunks_, owned_, ShardId(0), 1, &pool_, &account_, options,
-                                  completions_.Sink());
+    auto backend = make(spec_, chunks_, owned_, ShardId(0), 1, &pool_, &account_, options,
+                        completions_.Sink());
     EPS_CHECK_MSG(backend.ok(), backend.status());
     backend_ = std::move(*backend);
     std::string bytes(12 * uint64_t{kWidth} * kWidth, '\0');
@@ -213,6 +215,35 @@ class State {
   }
 
   void Update() {
+    const std::vector<OpId> ops = BeginUpdate();
+    End(ops);
+  }
+  void UpdateWithoutCut() { Take(BeginUpdate()); }
+  // Returns when the updates are done; the cut is with EndCut.
+  void UpdatePastCut() {
+    BeginCut();
+    Take(BeginUpdate());
+  }
+  void EndCut() {
+    Take({cut_});
+    backend_->Recycle({Step(step_), Term(1)});
+  }
+
+  // Ends the process with 2 unless every chunk holds what Write wrote.
+  void Verify() {
+    for (const ChunkId id : owned_) {
+      const OpId op = completions_.Next();
+      backend_->ReadState(op, id, version_);
+      const BackendDone done = completions_.Take(op);
+      if (done.status.ok() && std::get<Bytes>(done.value).view() == state_.view()) continue;
+      std::printf("chunk %u is not what was written: %s\n", id.value(),
+                  done.status.ToString().c_str());
+      std::exit(2);
+    }
+  }
+
+ private:
+  std::vector<OpId> BeginUpdate() {
     std::vector<OpId> ops;
     for (size_t i = 0; i < owned_.size(); ++i) {
       UpdateRequest request;
@@ -231,36 +262,28 @@ class State {
       backend_->Update(ops.back(), std::move(request));
     }
     version_ = version_.Next();
-    End(ops);
+    return ops;
   }
 
-  // Ends the process with 2 unless every chunk holds what Write wrote.
-  void Verify() {
-    for (const ChunkId id : owned_) {
-      const OpId op = completions_.Next();
-      backend_->ReadState(op, id, version_);
-      const BackendDone done = completions_.Take(op);
-      if (done.status.ok() && std::get<Bytes>(done.value).view() == state_.view()) continue;
-      std::printf("chunk %u is not what was written: %s\n", id.value(),
-                  done.status.ToString().c_str());
-      std::exit(2);
-    }
-  }
-
- private:
-  void End(const std::vector<OpId>& ops) {
+  void Take(const std::vector<OpId>& ops) {
     for (const OpId op : ops) {
       const absl::Status status = completions_.Take(op).status;
       EPS_CHECK_MSG(status.ok(), status);
     }
+  }
+
+  void BeginCut() {
     CutRequest cut;
     cut.border.id = {Step(++step_), Term(1)};
     cut.border.version = version_;
-    const OpId op = completions_.Next();
-    backend_->Cut(op, cut);
-    const absl::Status status = completions_.Take(op).status;
-    EPS_CHECK_MSG(status.ok(), status);
-    backend_->Recycle(cut.border.id);
+    cut_ = completions_.Next();
+    backend_->Cut(cut_, cut);
+  }
+
+  void End(const std::vector<OpId>& ops) {
+    Take(ops);
+    BeginCut();
+    EndCut();
   }
 
   const JobSpec spec_;
@@ -276,6 +299,7 @@ class State {
   std::vector<std::shared_ptr<const EncodedChunk>> gradients_;
   Version version_;
   uint64_t step_ = 0;
+  OpId cut_;  // the last one
   std::unique_ptr<StateBackend> backend_;
 };
 
@@ -307,13 +331,16 @@ std::vector<double> Ratios(const std::vector<Cost>& slow, const std::vector<Cost
 }
 
 bool Run(const std::string& folder, uint64_t mib, int rounds) {
-  State state(folder, mib);
+  State state(folder, mib, NewNvmeBackend);
+  State dram(folder + "/dram", mib, NewDurableDramBackend);
+  dram.Write();
   RawDisk raw(folder, State::PieceBytes(), state.pieces(), /*registered=*/false);
   RawDisk fixed(folder + "/extents", State::PieceBytes(), state.pieces(), /*registered=*/true);
   const uint64_t bytes = State::PieceBytes() * state.pieces();
   std::printf("%s; %u chunks, %.0f MB of state, queue depth %u\n", MachineName().c_str(),
               state.pieces(), static_cast<double>(bytes) / 1e6, kDepth);
-  std::vector<Cost> raw_write, fixed_write, write, raw_update, update, database, beside;
+  std::vector<Cost> raw_write, fixed_write, write, raw_update, update, database, beside, alone,
+      past;
   for (int round = -1; round < rounds; ++round) {
     const auto add = [round](std::vector<Cost>* costs, const Cost& cost) {
       if (round >= 0) costs->push_back(cost);  // the first round warms up
@@ -324,6 +351,9 @@ bool Run(const std::string& folder, uint64_t mib, int rounds) {
     add(&fixed_write, CostOf([&] { fixed.Run(/*reads=*/false); }));
     add(&raw_update, CostOf([&] { raw.Run(/*reads=*/true); }));
     add(&update, CostOf([&] { state.Update(); }));
+    add(&alone, CostOf([&] { dram.UpdateWithoutCut(); }));
+    add(&past, CostOf([&] { dram.UpdatePastCut(); }));
+    dram.EndCut();
     if (round % 4 != 0) continue;
     add(&database, CostOf([&] { WriteToRocksDb(&state); }));
     add(&beside, write.back());
@@ -334,6 +364,8 @@ bool Run(const std::string& folder, uint64_t mib, int rounds) {
   PrintSpeed("raw read and write", 2 * bytes, raw_update);
   PrintSpeed("update", 2 * bytes, update);
   PrintSpeed("RocksDB", bytes, database);
+  PrintSpeed("DRAM: update", bytes, alone);
+  PrintSpeed("DRAM: past a cut", bytes, past);
   std::vector<double> cpu;
   for (const Cost& cost : write)
     cpu.push_back(0.25 * static_cast<double>(bytes) / kGiga / cost.cpu_seconds);

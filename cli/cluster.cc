@@ -104,7 +104,7 @@ absl::Status Cluster::StartServers(uint32_t count) {
   }
   for (uint32_t i = 0; i < count; ++i) {
     Child server{absl::StrCat("server ", i), argv, /*variables=*/{}, nullptr};
-    if (config_.storage.kind != "dram") {
+    if (config_.storage.durable()) {
       EPS_ASSIGN_OR_RETURN(const std::string folder, StorageFolder(config_));
       server.argv.push_back(absl::StrCat("--storage.path=", folder, "/server-", i));
     }

@@ -34,8 +34,8 @@ class Cluster {
   const std::vector<std::string>& addresses() const { return addresses_; }
 
   // Starts children again that were killed, or that gave up because another one was away: at most
-  // storage.max_restarts, a server with its address and its folder. REQUIRES storage.kind=nvme.
-  // Then as Check.
+  // storage.max_restarts, a server with its address and its folder. REQUIRES
+  // StorageConfig::durable(). Then as Check.
   absl::Status Mend();
   // OK while every child runs, or is a worker that ended well; else what ended, how, and the last
   // lines of its log. Servers are named before workers, which fail as a consequence.

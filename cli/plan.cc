@@ -364,7 +364,7 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
       "servers: ", servers, ", ", FormatBytes(static_cast<double>(parameter_bytes) * parameters),
       " of state (", parameter_bytes, " bytes per parameter), at most ",
       FormatBytes(static_cast<double>(parameter_bytes * *most)), " on one",
-      plan.config.storage.kind == "dram" ? "" : ", twice on its disk", "\n", "workers: ", workers,
+      plan.config.storage.durable() ? ", twice on its disk" : "", "\n", "workers: ", workers,
       ", about ", FormatBytes(in_flight), " of weights and gradients and ", FormatBytes(stash),
       " of stash (", plan.config.worker.stash, ") on each\n", "wire per step: fetch ",
       FormatBytes(wire.fetched), " (", spec.codecs.weights, "), push ", FormatBytes(wire.pushed),

@@ -28,10 +28,10 @@ absl::Status RunServe(const Config& config) {
   options.insecure = config.servers.insecure;
   options.part_timeout_ms = static_cast<uint64_t>(config.servers.worker_timeout_ms);
   options.jit_depth = static_cast<uint32_t>(config.servers.jit_depth);
-  options.storage.kind = config.storage.kind;
-  options.storage.path = config.storage.path;
-  options.storage.staging_bytes = config.storage.staging;
-  options.storage.reopen = config.storage.reopen;
+  if (config.storage.durable()) {
+    options.storage = StorageOptions{config.storage.kind, config.storage.path,
+                                     config.storage.staging, config.storage.reopen};
+  }
   EPS_ASSIGN_OR_RETURN(options.cut_steps, CutSteps(config.storage));
   const int code = RunServer(options, nullptr);
   if (code == 0) return absl::OkStatus();

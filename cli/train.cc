@@ -195,7 +195,7 @@ uint64_t TrainRun::NextSave(uint64_t step) const {
 absl::Status TrainRun::OpenResume() {
   EPS_ASSIGN_OR_RETURN(const std::string folder, ResumeFolder(plan_.config.checkpoint));
   if (folder.empty() && plan_.config.checkpoint.resume == "latest" &&
-      plan_.config.storage.kind == "dram") {
+      !plan_.config.storage.durable()) {
     Print(absl::StrCat("note: --resume=latest: no checkpoint in ", out(), " yet, starting anew\n"));
   }
   if (folder.empty()) return absl::OkStatus();
@@ -324,7 +324,7 @@ absl::Status TrainRun::SetState(v1::JobState state) {
                      "); restart them and use --resume=latest"));
   }
   if (state != v1::JOB_STATE_IMPORTING) {
-    if (plan_.config.storage.kind == "dram") {
+    if (!plan_.config.storage.durable()) {
       Print("note: the servers already run this job; joining it\n");
     }
     return absl::OkStatus();
@@ -365,7 +365,7 @@ absl::Status TrainRun::SetState(v1::JobState state) {
 
 absl::Status TrainRun::StartJob() {
   EPS_ASSIGN_OR_RETURN(const ServerChoice choice, ChooseServers(plan_.config.servers));
-  durable_ = plan_.config.storage.kind != "dram";
+  durable_ = plan_.config.storage.durable();
   const uint32_t servers =
       choice.spawn != 0 ? choice.spawn : static_cast<uint32_t>(choice.attach.size());
   EPS_ASSIGN_OR_RETURN(const std::string summary, PlanSummary(plan_, servers));

@@ -398,12 +398,13 @@ constexpr Key kKeys[] = {
         "quantization.residual", "Codec of what topk left out, at its home and on the way there."),
     MakeKey<Text, &C::storage, &StorageConfig::kind>(
         "storage.kind",
-        "Where a server keeps weights and optimizer state: dram, or nvme, which survives its "
-        "process."),
+        "Where a server keeps weights and optimizer state: dram, or nvme. On nvme, and in dram "
+        "with "
+        "a storage.path, they survive its process."),
     MakeKey<Text, &C::storage, &StorageConfig::path>(
         "storage.path",
         "Folder of the storage of one server; eps train gives each server that it starts a folder "
-        "in it. Empty: state in checkpoint.dir."),
+        "in it. Empty: with nvme, state in checkpoint.dir; with dram, nothing is written."),
     MakeKey<Size, &C::storage, &StorageConfig::staging>(
         "storage.staging", "Memory of a server for chunks on their way from and to its disk."),
     MakeKey<Text, &C::storage, &StorageConfig::cut_steps>(

@@ -90,6 +90,9 @@ struct StorageConfig {
   std::string cut_steps = "auto";          // auto | a number
   bool reopen = true;                      // a server opens the job that it served
   uint64_t max_restarts = 10;              // of killed processes, by eps train
+
+  // Whether servers keep cuts of the state in a folder, and a job outlives its processes.
+  bool durable() const { return kind != "dram" || !path.empty(); }
 };
 
 struct CheckpointConfig {

@@ -1,77 +1,35 @@
+#include "storage/dram_backend.h"
+
+#include <algorithm>
 #include <chrono>
-#include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/mutex.h"
 #include "common/status_macros.h"
-#include "storage/chunk_compute.h"
-#include "storage/state_arena.h"
-#include "storage/state_backend.h"
 
 namespace eps {
-namespace {
 
-// A chunk's place in the arena. What follows `sequence` is touched by tasks of that sequence only.
-struct Slot {
-  const Chunk* chunk = nullptr;
-  uint64_t offset = 0;  // in floats, from the start of the arena
-  uint64_t stride = 0;
-  std::unique_ptr<Sequence> sequence;
-  std::optional<Version> version;  // nullopt until the first WriteState or Initialize
-};
+DramBackend::DramBackend(ChunkCompute compute, Executor* executor, MemoryAccount* account,
+                         BackendDoneFn done)
+    : compute_(std::move(compute)),
+      executor_(executor),
+      account_(account),
+      done_(std::move(done)) {}
 
-class DramBackend final : public StateBackend {
- public:
-  DramBackend(ChunkCompute compute, Executor* executor, MemoryAccount* account, BackendDoneFn done)
-      : compute_(std::move(compute)),
-        executor_(executor),
-        account_(account),
-        done_(std::move(done)) {}
+DramBackend::~DramBackend() {
+  WaitUntilIdle();
+  if (charged_bytes_ > 0) account_->Release(MemoryKind::kState, charged_bytes_);
+}
 
-  ~DramBackend() override {
-    WaitUntilIdle();
-    if (charged_bytes_ > 0) account_->Release(MemoryKind::kState, charged_bytes_);
-  }
-
-  // Reserves the memory of all chunks. To be called once, before any operation.
-  absl::Status Reserve(const ChunkMap& chunks, const std::vector<ChunkId>& owned);
-
-  Caps caps() const override { return Caps(); }
-  void Read(OpId op, ChunkId chunk, Version version, const Codec* codec, Axis axis) override;
-  void ReadState(OpId op, ChunkId chunk, Version version) override;
-  void WriteState(OpId op, ChunkId chunk, Version version, Bytes state) override;
-  void Initialize(OpId op, ChunkId chunk) override;
-  void Stats(OpId op, UpdateRequest request) override;
-  void Update(OpId op, UpdateRequest request) override;
-
- private:
-  using Work = std::function<absl::StatusOr<BackendValue>(Slot*)>;
-
-  // Runs `work` in the chunk's sequence and hands its outcome to done_.
-  void Start(OpId op, ChunkId chunk, Work work);
-  void Complete(OpId op, absl::StatusOr<BackendValue> outcome, double seconds = 0);
-  void WaitUntilIdle();
-
-  ChunkArrays Arrays(const Slot& slot) const {
-    return ChunkArrays{arena_->floats() + slot.offset, slot.stride};
-  }
-
-  const ChunkCompute compute_;
-  Executor* const executor_;
-  MemoryAccount* const account_;
-  const BackendDoneFn done_;
-
-  uint64_t charged_bytes_ = 0;
-  std::unique_ptr<StateArena> arena_;
-  absl::flat_hash_map<uint32_t, std::unique_ptr<Slot>> slots_;  // by chunk id; fixed after Reserve
-
-  Mutex mu_;
-  CondVar idle_;
-  uint64_t pending_ EPS_GUARDED_BY(mu_) = 0;
-};
+absl::StatusOr<std::unique_ptr<DramBackend>> DramBackend::New(
+    ChunkCompute compute, const ChunkMap& chunks, const std::vector<ChunkId>& owned,
+    Executor* executor, MemoryAccount* account, BackendDoneFn done) {
+  std::unique_ptr<DramBackend> backend(
+      new DramBackend(std::move(compute), executor, account, std::move(done)));
+  EPS_RETURN_IF_ERROR(backend->Reserve(chunks, owned));
+  return backend;
+}
 
 absl::Status DramBackend::Reserve(const ChunkMap& chunks, const std::vector<ChunkId>& owned) {
   uint64_t elements = 0;
@@ -130,6 +88,10 @@ void DramBackend::Complete(OpId op, absl::StatusOr<BackendValue> outcome, double
   } else {
     done_(BackendDone{op, outcome.status(), BackendValue(), seconds});
   }
+  Ended();
+}
+
+void DramBackend::Ended() {
   MutexLock lock(&mu_);
   if (--pending_ == 0) idle_.NotifyAll();
 }
@@ -197,15 +159,30 @@ void DramBackend::Update(OpId op, UpdateRequest request) {
   });
 }
 
-}  // namespace
+void DramBackend::Visit(ChunkId chunk, Visitor visit) {
+  {
+    MutexLock lock(&mu_);
+    ++pending_;
+  }
+  Slot* const slot = slots_.at(chunk.value()).get();
+  slot->sequence->Post([this, slot, visit = std::move(visit)] {
+    visit(slot->version, Arrays(*slot));
+    Ended();
+  });
+}
+
+void DramBackend::Set(ChunkId chunk, Version version, const float* arrays) {
+  Slot* const slot = slots_.at(chunk.value()).get();
+  std::copy_n(arrays, slot->stride * compute_.arrays(), Arrays(*slot).weights);
+  slot->version = version;
+}
 
 absl::StatusOr<std::unique_ptr<StateBackend>> NewDramBackend(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
     MemoryAccount* account, BackendDoneFn done) {
   EPS_ASSIGN_OR_RETURN(ChunkCompute compute, ChunkCompute::New(spec, account));
-  auto backend =
-      std::make_unique<DramBackend>(std::move(compute), executor, account, std::move(done));
-  EPS_RETURN_IF_ERROR(backend->Reserve(chunks, owned));
+  EPS_ASSIGN_OR_RETURN(auto backend, DramBackend::New(std::move(compute), chunks, owned, executor,
+                                                      account, std::move(done)));
   return std::unique_ptr<StateBackend>(std::move(backend));
 }
 

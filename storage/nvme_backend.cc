@@ -1,89 +1,88 @@
-#include "storage/nvme_backend.h"
-
 #include <algorithm>
 #include <chrono>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
-#include "storage/extent_format.h"
-#include "storage/nvme_backend_impl.h"
+#include "storage/chunk_compute.h"
+#include "storage/cut_backend.h"
 
 namespace eps {
-namespace nvme {
+namespace durable {
+namespace {
 
-NvmeBackend::NvmeBackend(ChunkCompute compute, JobId job, const ExtentLayout& layout,
-                         Executor* executor, MemoryAccount* account, Catalogue* catalogue,
-                         BackendDoneFn done)
-    : compute_(std::move(compute)),
-      job_(job),
-      layout_(layout),
-      executor_(executor),
-      account_(account),
-      catalogue_(catalogue),
-      done_(std::move(done)),
-      journal_(executor),
-      table_(static_cast<uint32_t>(layout.areas().size())),
-      lines_(layout.areas().size()) {
-  for (uint32_t i = 0; i < layout_.areas().size(); ++i) {
-    EPS_CHECK_MSG(index_.emplace(chunk(i).id.value(), i).second,
-                  "chunk " << chunk(i).id << " twice");
-  }
-}
+// One operation of one chunk, in the chunk's line. Once begun, it is touched by one task at a time.
+struct Operation {
+  OpId op;
+  uint32_t index = 0;
+  PendingCut* capture = nullptr;  // of this cut; nothing else is done
+  // Asked before anything is done, with the version that is here.
+  std::function<absl::Status(std::optional<Version>)> check;
+  std::optional<Extents::Part> reads;
+  bool writes = false;
+  Version to;  // of what is written
+  std::function<Outcome(const ChunkArrays&)> work;
 
-NvmeBackend::~NvmeBackend() {
-  {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(5);
-    MutexLock lock(&mu_);
-    quiescing_ = true;
-    CancelCuts();
-    BeginParked();
-    while (pending_ > 0) {
-      const bool in_time = idle_.WaitUntil(&mu_, deadline);
-      EPS_CHECK_MSG(in_time || pending_ == 0, pending_ << " operations never ended");
-    }
-  }
-  if (charged_bytes_ > 0) account_->Release(MemoryKind::kScratch, charged_bytes_);
-}
+  SlotTable::Content from;  // what is read
+  uint32_t target = 0;      // slot of what is written
+  Term term;
+  uint8_t* buffer = nullptr;
+  BackendValue value;
+  double seconds = 0;
+};
 
-absl::Status NvmeBackend::Reserve(uint64_t staging_bytes) {
-  const uint64_t buffer_bytes = std::max(layout_.largest_area_bytes(), kDiskBlock + uint64_t{0});
-  if (staging_bytes < buffer_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("storage.staging: ", staging_bytes,
-                     " bytes, but one chunk with its state has ", buffer_bytes,
-                     "; give at least that, or four times as much for speed, or "
-                     "lower training.chunk_elements"));
-  }
-  const uint64_t buffers =
-      std::min<uint64_t>(staging_bytes / buffer_bytes, std::max<size_t>(layout_.areas().size(), 1));
-  const absl::Status charged = account_->TryCharge(MemoryKind::kScratch, buffers * buffer_bytes);
-  if (!charged.ok()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        buffers, " staging buffers of ", buffer_bytes, " bytes do not fit: ", charged.message(),
-        "; raise servers.memory_limit or lower storage.staging"));
-  }
-  charged_bytes_ = buffers * buffer_bytes;
-  EPS_ASSIGN_OR_RETURN(staging_, StagingPool::New(buffer_bytes, buffers, executor_));
-  return absl::OkStatus();
-}
+class NvmeBackend final : public CutBackend {
+ public:
+  NvmeBackend(ChunkCompute compute, const ExtentLayout& layout, Executor* executor,
+              MemoryAccount* account, BackendDoneFn done)
+      : CutBackend(layout, executor, account, std::move(done)),
+        compute_(std::move(compute)),
+        lines_(layout.areas().size()) {}
+  ~NvmeBackend() override { Drain(); }
 
-absl::Status NvmeBackend::Adopt(std::unique_ptr<Extents> extents) {
-  extents_ = std::move(extents);
-  EPS_ASSIGN_OR_RETURN(const CatalogueJob known, catalogue_->FindJob(job_));
-  EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, catalogue_->Cuts(job_));
-  MutexLock lock(&mu_);
-  term_ = known.promised;
-  for (const CatalogueCut& cut : cuts) {
-    if (cut.slot.size() != table_.chunks() || cut.residuals_slot > 1) {
-      return absl::DataLossError(absl::StrCat(NameOf(cut.border.id), ": ", table_.chunks(),
-                                              " chunks expected, ", cut.slot.size(), " found"));
-    }
-    table_.Adopt(cut);
-  }
-  return absl::OkStatus();
+  void Read(OpId op, ChunkId chunk, Version version, const Codec* codec, Axis axis) override;
+  void ReadState(OpId op, ChunkId chunk, Version version) override;
+  void WriteState(OpId op, ChunkId chunk, Version version, Bytes state) override;
+  void Initialize(OpId op, ChunkId chunk) override;
+  void Stats(OpId op, UpdateRequest request) override;
+  void Update(OpId op, UpdateRequest request) override;
+
+ private:
+  struct Line {
+    std::deque<std::unique_ptr<Operation>> waiting;
+    std::unique_ptr<Operation> begun;
+  };
+
+  // Operations of one chunk, in the order in which they pass these functions.
+  void Submit(OpId op, ChunkId chunk, std::unique_ptr<Operation> operation) EPS_EXCLUDES(mu_);
+  void Advance(uint32_t index) EPS_REQUIRES(mu_);
+  void CaptureContent(PendingCut* cut, uint32_t index) EPS_REQUIRES(mu_);
+  void Begin(Operation* o) EPS_REQUIRES(mu_);
+  void Load(Operation* o, uint8_t* buffer) EPS_EXCLUDES(mu_);
+  void Loaded(Operation* o, absl::Status status) EPS_EXCLUDES(mu_);
+  void Compute(Operation* o) EPS_EXCLUDES(mu_);
+  void Written(Operation* o, const SlotTable::Content& content, absl::Status status)
+      EPS_EXCLUDES(mu_);
+  void Finish(Operation* o, Outcome outcome) EPS_EXCLUDES(mu_);
+
+  // A cut's capture of a chunk is an operation in the chunk's line: the slot that holds the chunk
+  // then is the cut's.
+  void Capture(PendingCut* cut) override EPS_REQUIRES(mu_);
+  void BeginWaiting() override EPS_REQUIRES(mu_);
+  bool HasOperations() const override EPS_REQUIRES(mu_);
+  void Restored(uint32_t, Version, const uint8_t*) override {}
+  ChunkArrays Arrays(const Operation& o) const;
+
+  const ChunkCompute compute_;
+  std::vector<Line> lines_ EPS_GUARDED_BY(mu_);         // by index
+  std::vector<Operation*> parked_ EPS_GUARDED_BY(mu_);  // begun, but both slots are needed
+};
+
+bool NvmeBackend::HasOperations() const {
+  return std::any_of(lines_.begin(), lines_.end(), [](const Line& line) {
+    return line.begun != nullptr || !line.waiting.empty();
+  });
 }
 
 // ---- Operations of one chunk.
@@ -112,12 +111,31 @@ void NvmeBackend::Advance(uint32_t index) {
     std::unique_ptr<Operation> next = std::move(line.waiting.front());
     line.waiting.pop_front();
     if (next->capture != nullptr) {
-      Capture(next->capture, index);
+      CaptureContent(next->capture, index);
     } else {
       line.begun = std::move(next);
       Begin(line.begun.get());
     }
   }
+}
+
+void NvmeBackend::Capture(PendingCut* cut) {
+  for (uint32_t i = 0; i < table_.chunks(); ++i) {
+    auto capture = std::make_unique<Operation>();
+    capture->capture = cut;
+    lines_[i].waiting.push_back(std::move(capture));
+    Advance(i);
+  }
+}
+
+void NvmeBackend::CaptureContent(PendingCut* cut, uint32_t index) {
+  const std::optional<SlotTable::Content>& content = table_.content(index);
+  Captured(
+      cut, index,
+      ChunkCompute::CheckVersion(chunk(index),
+                                 content.has_value() ? std::make_optional(content->footer.version)
+                                                     : std::optional<Version>(),
+                                 cut->request.border.version));
 }
 
 void NvmeBackend::Begin(Operation* o) {
@@ -152,7 +170,7 @@ void NvmeBackend::Begin(Operation* o) {
   }
 }
 
-void NvmeBackend::BeginParked() {
+void NvmeBackend::BeginWaiting() {
   const std::vector<Operation*> parked = std::exchange(parked_, {});
   for (Operation* o : parked) Begin(o);
 }
@@ -322,131 +340,20 @@ void NvmeBackend::Update(OpId op, UpdateRequest request) {
   Submit(op, id, std::move(o));
 }
 
-// ---- What all operations use.
-
-absl::Status NvmeBackend::failure() {
-  MutexLock lock(&mu_);
-  return failure_;
-}
-
-void NvmeBackend::Fail(const absl::Status& status) {
-  MutexLock lock(&mu_);
-  if (failure_.ok()) failure_ = status;
-  BeginParked();
-  AdvanceCuts();
-}
-
-void NvmeBackend::Complete(OpId op, Outcome outcome, double seconds) {
-  if (outcome.ok()) {
-    done_(BackendDone{op, absl::OkStatus(), std::move(*outcome), seconds});
-  } else {
-    done_(BackendDone{op, outcome.status(), BackendValue(), seconds});
-  }
-  MutexLock lock(&mu_);
-  Ended();
-}
-
-void NvmeBackend::Ended() {
-  --pending_;
-  CompleteQuiesces();
-  if (pending_ == 0) idle_.NotifyAll();
-}
-
-void NvmeBackend::CompleteQuiesces() {
-  if (quiesces_.empty() || pending_ > quiesces_.size()) return;
-  quiescing_ = false;
-  for (const OpId op : std::exchange(quiesces_, {})) {
-    executor_->Post([this, op] { Complete(op, BackendValue()); });
-  }
-}
-
-}  // namespace nvme
-
-namespace {
-
-uint64_t NewNonce() {
-  std::random_device random;
-  return uint64_t{random()} << 32 | random();
-}
-
-// Removes what an attempt to create the job left, and makes its files.
-absl::Status CreateExtents(const NvmeOptions& options, Disk* disk, const ExtentLayout& layout,
-                           const ExtentIdentity& identity) {
-  EPS_RETURN_IF_ERROR(disk->CreateFolder(options.folder));
-  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> names, disk->List(options.folder));
-  for (const char* const ours : extent_format::kFileNames) {
-    if (std::find(names.begin(), names.end(), ours) == names.end()) continue;
-    EPS_RETURN_IF_ERROR(disk->Remove(absl::StrCat(options.folder, "/", ours)));
-  }
-  const uint64_t wanted = 2 * layout.file_bytes();
-  EPS_ASSIGN_OR_RETURN(const uint64_t free_bytes, disk->FreeBytes(options.folder));
-  if (wanted > free_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        options.folder, ": two slots of ", layout.file_bytes(), " bytes want ", wanted,
-        " bytes, and ", free_bytes, " are free: ", wanted - free_bytes,
-        " are missing; free them, choose another storage.path, or spread the job over more "
-        "servers (servers.addresses)"));
-  }
-  return Extents::Create(disk, options.folder, layout, identity);
-}
-
-absl::Status CheckKnown(const CatalogueJob& known, const JobSpec& spec, ShardId shard,
-                        uint32_t shards, const std::string& folder) {
-  if (known.shard != shard.value() || known.shards != shards) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(folder, ": shard ", shard.value(), " of ", shards, " expected, shard ",
-                     known.shard, " of ", known.shards,
-                     " found: give each server its own storage.path, and the servers in the order "
-                     "of before (servers.addresses)"));
-  }
-  if (known.spec_text == spec.ToText()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(folder, ": the job here has another specification: ",
-                   FirstDifference(known.spec_text, spec.ToText())));
-}
-
 }  // namespace
+}  // namespace durable
 
 absl::StatusOr<std::unique_ptr<StateBackend>> NewNvmeBackend(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, ShardId shard,
-    uint32_t shards, Executor* executor, MemoryAccount* account, const NvmeOptions& options,
+    uint32_t shards, Executor* executor, MemoryAccount* account, const DurableOptions& options,
     BackendDoneFn done) {
   std::sort(owned.begin(), owned.end());
   EPS_ASSIGN_OR_RETURN(ChunkCompute compute, ChunkCompute::New(spec, account));
   const ExtentLayout layout(chunks, owned, compute.arrays(), options.residual_bytes,
                             spec.training.parts);
-  ExtentIdentity identity;
-  identity.job = spec.id();
-  identity.digest = spec.Digest();
-  identity.shard = shard.value();
-  identity.shards = shards;
-  auto backend =
-      std::make_unique<nvme::NvmeBackend>(std::move(compute), identity.job, layout, executor,
-                                          account, options.catalogue, std::move(done));
-  EPS_RETURN_IF_ERROR(backend->Reserve(options.staging_bytes));
-  Disk* const disk =
-      options.blocking_disk_or_null != nullptr ? options.blocking_disk_or_null : options.disk;
-  const absl::StatusOr<CatalogueJob> known = options.catalogue->FindJob(identity.job);
-  if (known.ok()) {
-    EPS_RETURN_IF_ERROR(CheckKnown(*known, spec, shard, shards, options.folder));
-    identity.nonce = known->extents_nonce;
-  } else if (absl::IsNotFound(known.status())) {
-    identity.nonce = NewNonce();
-    EPS_RETURN_IF_ERROR(CreateExtents(options, disk, layout, identity));
-    CatalogueJob job;
-    job.id = identity.job;
-    job.spec_text = spec.ToText();
-    job.shard = identity.shard;
-    job.shards = shards;
-    job.extents_nonce = identity.nonce;
-    EPS_RETURN_IF_ERROR(options.catalogue->AddJob(job));
-  } else {
-    return known.status();
-  }
-  EPS_RETURN_IF_ERROR(Extents::CheckHeaders(disk, options.folder, layout, identity));
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<Extents> extents,
-                       Extents::Open(options.disk, options.folder, layout, identity));
-  EPS_RETURN_IF_ERROR(backend->Adopt(std::move(extents)));
+  auto backend = std::make_unique<durable::NvmeBackend>(std::move(compute), layout, executor,
+                                                        account, std::move(done));
+  EPS_RETURN_IF_ERROR(backend->Open(spec, shard, shards, options));
   return std::unique_ptr<StateBackend>(std::move(backend));
 }
 

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "storage/nvme_world.h"
+#include "storage/durable_world.h"
 
 namespace eps {
 namespace {
@@ -21,7 +21,7 @@ std::vector<CutId> IdsOf(const RecoveredState& state) {
 }
 
 // Replaces a whole file behind everybody's back.
-void Overwrite(NvmeWorld* world, const std::string& path, const std::string& content) {
+void Overwrite(DurableWorld* world, const std::string& path, const std::string& content) {
   const auto file = world->disk.blocking()->Open(path);
   ASSERT_TRUE(file.ok()) << file.status();
   const std::unique_ptr<uint8_t, void (*)(void*)> blocks(
@@ -32,8 +32,8 @@ void Overwrite(NvmeWorld* world, const std::string& path, const std::string& con
 }
 
 // A process in which version 1 is cut as step 1, term 1.
-std::unique_ptr<NvmeProcess> CutOnce(NvmeWorld* world) {
-  auto process = std::make_unique<NvmeProcess>(world);
+std::unique_ptr<DurableProcess> CutOnce(DurableWorld* world) {
+  auto process = std::make_unique<DurableProcess>(world);
   EXPECT_TRUE(process->status().ok()) << process->status();
   process->WriteAll(Version(1));
   CutRequest cut = CutAt(1, 1, 1);
@@ -44,12 +44,14 @@ std::unique_ptr<NvmeProcess> CutOnce(NvmeWorld* world) {
   return process;
 }
 
-TEST(NvmeCut, IsWhatAnotherProcessFindsAndRestores) {
-  NvmeWorld world;
+class Durable : public testing::TestWithParam<DurableKind> {};
+
+TEST_P(Durable, CutIsWhatAnotherProcessFindsAndRestores) {
+  DurableWorld world(GetParam());
   CutOnce(&world);
   world.disk.CutPower(1);
   world.disk.PowerOn();
-  NvmeProcess next(&world);
+  DurableProcess next(&world);
   ASSERT_TRUE(next.status().ok()) << next.status();
   const auto found = next.Recover();
   ASSERT_TRUE(found.ok()) << found.status();
@@ -76,44 +78,45 @@ TEST(NvmeCut, IsWhatAnotherProcessFindsAndRestores) {
   EXPECT_EQ(next.Recover()->promised, Term(2));
 }
 
-TEST(NvmeCut, HoldsTheCallsBeforeItAndNoneAfterIt) {
-  NvmeWorld world;
+TEST_P(Durable, CutHoldsTheCallsBeforeItAndNoneAfterIt) {
+  DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   // All at once: chunk by chunk an update to 2, the cut, and a write that comes too late for it.
   std::vector<OpId> late;
   for (const Chunk& c : world.chunks.chunks()) {
     process->backend().WriteState(process->Next(), c.id, Version(2),
-                                  Bytes::CopyOf(NvmeProcess::SomeState(c, Version(2))));
+                                  Bytes::CopyOf(DurableProcess::SomeState(c, Version(2))));
   }
   const OpId cut = process->Next();
   process->backend().Cut(cut, CutAt(2, 1, 2));
   for (const Chunk& c : world.chunks.chunks()) {
     late.push_back(process->Next());
     process->backend().WriteState(late.back(), c.id, Version(3),
-                                  Bytes::CopyOf(NvmeProcess::SomeState(c, Version(3))));
+                                  Bytes::CopyOf(DurableProcess::SomeState(c, Version(3))));
   }
   const BackendDone done = process->Await(cut);
   EXPECT_TRUE(done.status.ok()) << done.status;
-  for (const OpId op : late) EXPECT_FALSE(process->IsDone(op)) << "both slots are needed";
+  // Memory is no slot; on NVMe both are needed.
+  for (const OpId op : late) EXPECT_EQ(process->IsDone(op), world.kind.in_dram);
   process->backend().Recycle({Step(2), Term(1)});
   for (const OpId op : late) EXPECT_TRUE(process->Await(op).status.ok());
   process->ExpectAll(Version(3));
   process.reset();
-  NvmeProcess next(&world);
+  DurableProcess next(&world);
   EXPECT_EQ(IdsOf(*next.Recover()), (std::vector<CutId>{{Step(2), Term(1)}}));
   ASSERT_TRUE(next.Restore({Step(2), Term(1)}, Term(2)).ok());
   next.ExpectAll(Version(2));
 }
 
-TEST(NvmeCut, OfTwoBothCanBeRestoredUntilTheOlderIsRecycled) {
+TEST_P(Durable, CutOfTwoBothCanBeRestoredUntilTheOlderIsRecycled) {
   for (const uint64_t base : {1u, 2u}) {
-    NvmeWorld world;
+    DurableWorld world(GetParam());
     auto process = CutOnce(&world);
     process->WriteAll(Version(2));
     ASSERT_TRUE(process->Cut(CutAt(2, 1, 2)).ok());
     process.reset();
     {
-      NvmeProcess next(&world);
+      DurableProcess next(&world);
       EXPECT_EQ(IdsOf(*next.Recover()),
                 (std::vector<CutId>{{Step(1), Term(1)}, {Step(2), Term(1)}}));
       ASSERT_TRUE(next.Restore({Step(base), Term(1)}, Term(2)).ok());
@@ -126,31 +129,31 @@ TEST(NvmeCut, OfTwoBothCanBeRestoredUntilTheOlderIsRecycled) {
         ASSERT_TRUE(next.Cut(CutAt(2, 2, 2)).ok());
       }
     }
-    NvmeProcess last(&world);
+    DurableProcess last(&world);
     EXPECT_EQ(IdsOf(*last.Recover()),
               (std::vector<CutId>{{Step(1), Term(1)}, {Step(2), Term(base == 1 ? 2 : 1)}}));
   }
 }
 
-TEST(NvmeCut, WithoutNewVersionsNeedsNoSlotAndSeveralMayBeKept) {
-  NvmeWorld world;
+TEST_P(Durable, CutWithoutNewVersionsNeedsNoSlotAndSeveralMayBeKept) {
+  DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   for (uint64_t step = 2; step <= 4; ++step) ASSERT_TRUE(process->Cut(CutAt(step, 1, 1)).ok());
   process->WriteAll(Version(2));
   process->ExpectAll(Version(2));
   process.reset();
-  NvmeProcess next(&world);
+  DurableProcess next(&world);
   EXPECT_EQ(next.Recover()->cuts.size(), 4u);
   ASSERT_TRUE(next.Restore({Step(3), Term(1)}, Term(5)).ok());
   next.ExpectAll(Version(1));
 }
 
-TEST(NvmeCut, RefusesAChunkThatIsNotAtTheBorderAndOneThatIsNotYounger) {
-  NvmeWorld world;
+TEST_P(Durable, CutRefusesAChunkThatIsNotAtTheBorderAndOneThatIsNotYounger) {
+  DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   ASSERT_TRUE(process
                   ->Write(ChunkId(1), Version(2),
-                          NvmeProcess::SomeState(world.chunks.chunk(ChunkId(1)), Version(2)))
+                          DurableProcess::SomeState(world.chunks.chunk(ChunkId(1)), Version(2)))
                   .ok());
   const absl::Status refused = process->Cut(CutAt(2, 1, 1));
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
@@ -161,8 +164,8 @@ TEST(NvmeCut, RefusesAChunkThatIsNotAtTheBorderAndOneThatIsNotYounger) {
   EXPECT_TRUE(process->Cut(CutAt(2, 1, 2)).ok()) << "a refusal is no failure";
 }
 
-TEST(NvmeCut, WaitsForTheSlotOfItsResidualsAndRefusesTooMany) {
-  NvmeWorld world;
+TEST_P(Durable, CutWaitsForTheSlotOfItsResidualsAndRefusesTooMany) {
+  DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   CutRequest request = CutAt(2, 1, 1);
   request.content.residuals = SomeResiduals(8);
@@ -185,22 +188,26 @@ TEST(NvmeCut, WaitsForTheSlotOfItsResidualsAndRefusesTooMany) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("residuals of 20024 bytes, and room for "));
 }
 
-TEST(NvmeQuiesce, CancelsWhatWaitsAndAwaitsTheRest) {
-  NvmeWorld world;
+TEST_P(Durable, QuiesceCancelsWhatWaitsAndAwaitsTheRest) {
+  DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   process->WriteAll(Version(2));
   ASSERT_TRUE(process->Cut(CutAt(2, 1, 2)).ok());
+  // On NVMe updates wait for a slot, and the cut for them; in DRAM it is the other way round.
+  const Version here(world.kind.in_dram ? 3 : 2);
+  if (world.kind.in_dram) process->WriteAll(here);
+  const OpId cut = process->Next();
+  if (world.kind.in_dram) process->backend().Cut(cut, CutAt(3, 1, 3));
   std::vector<OpId> parked;
   for (const Chunk& c : world.chunks.chunks()) {
     parked.push_back(process->Next());
-    process->backend().Update(parked.back(), SomeUpdate(c, Version(2), 5));
+    process->backend().Update(parked.back(), SomeUpdate(c, here, 5));
   }
-  const OpId cut = process->Next();
-  process->backend().Cut(cut, CutAt(3, 1, 3));
+  if (!world.kind.in_dram) process->backend().Cut(cut, CutAt(3, 1, 3));
   world.executor.RunAll();
   EXPECT_FALSE(process->IsDone(cut));
   const OpId read = process->Next();  // of what is there after the update: it waits behind it
-  process->backend().ReadState(read, ChunkId(0), Version(2));
+  process->backend().ReadState(read, ChunkId(0), here);
   ASSERT_TRUE(process->Quiesce().ok());
   for (const OpId op : parked) {
     EXPECT_EQ(process->Take(op).status.code(), absl::StatusCode::kCancelled);
@@ -213,8 +220,8 @@ TEST(NvmeQuiesce, CancelsWhatWaitsAndAwaitsTheRest) {
   EXPECT_TRUE(process->Cut(CutAt(2, 2, 2)).ok());
 }
 
-TEST(NvmeRestore, NamesTheTermThatWasPromisedAndTheCutThatIsNotThere) {
-  NvmeWorld world;
+TEST_P(Durable, RestoreNamesTheTermThatWasPromisedAndTheCutThatIsNotThere) {
+  DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   const OpId promise = process->Next();
   process->backend().Promise(promise, Term(5));
@@ -230,12 +237,12 @@ TEST(NvmeRestore, NamesTheTermThatWasPromisedAndTheCutThatIsNotThere) {
   EXPECT_EQ(process->Recover()->promised, Term(6));
 }
 
-TEST(NvmeOpen, RefusesAnotherShardAnotherCountAndACopiedFolder) {
-  NvmeWorld world;
+TEST_P(Durable, OpenRefusesAnotherShardAnotherCountAndACopiedFolder) {
+  DurableWorld world(GetParam());
   CutOnce(&world);
   world.shard = ShardId(1);
   world.shards = 2;
-  const absl::Status other = NvmeProcess(&world).status();
+  const absl::Status other = DurableProcess(&world).status();
   EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(other.message()),
               AllOf(HasSubstr("shard 1 of 2 expected, shard 0 of 1 found"),
@@ -243,67 +250,72 @@ TEST(NvmeOpen, RefusesAnotherShardAnotherCountAndACopiedFolder) {
   world.shard = ShardId(0);
   world.shards = 1;
   // The same job on another disk: its extents have another nonce.
-  NvmeWorld twin;
+  DurableWorld twin(GetParam());
   CutOnce(&twin);
   for (const char* name : {"/slot-0.eps", "/slot-1.eps"}) {
     Overwrite(&world, world.folder + name, twin.disk.Contents(world.folder + name));
   }
-  const absl::Status copied = NvmeProcess(&world).status();
+  const absl::Status copied = DurableProcess(&world).status();
   EXPECT_EQ(copied.code(), absl::StatusCode::kFailedPrecondition) << copied;
   EXPECT_THAT(std::string(copied.message()), HasSubstr("/state/extents/slot-0.eps: nonce "));
 }
 
-TEST(NvmeOpen, MakesAnewWhatACrashBeforeTheJobLeft) {
-  NvmeWorld world;
+TEST_P(Durable, OpenMakesAnewWhatACrashBeforeTheJobLeft) {
+  DurableWorld world(GetParam());
   ASSERT_TRUE(world.disk.CreateFolder(world.folder).ok());
   ASSERT_TRUE(world.disk.CreateFile(world.folder + "/slot-0.eps", kDiskBlock).ok());
   auto process = CutOnce(&world);
   process->ExpectAll(Version(1));
 }
 
-TEST(NvmeOpen, SaysWhatIsMissingOnTheDisk) {
-  NvmeWorld world;
+TEST_P(Durable, OpenSaysWhatIsMissingOnTheDisk) {
+  DurableWorld world(GetParam());
   world.disk.set_capacity_bytes((1 << 20) + 100000);  // the catalogue's log takes 1 MiB
-  const absl::Status refused = NvmeProcess(&world).status();
+  const absl::Status refused = DurableProcess(&world).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
   EXPECT_THAT(refused.message(), AllOf(HasSubstr("are missing"), HasSubstr("storage.path")));
 }
 
-TEST(NvmeMemory, IsTheStagingBuffersHoweverLargeTheModel) {
+TEST_P(Durable, MemoryIsTheStagingBuffersAndWhatIsInDram) {
   for (const uint64_t buffers : {1u, 4u}) {
-    NvmeWorld world;
+    DurableWorld world(GetParam());
     uint64_t largest = 0;
     for (const Chunk& c : world.chunks.chunks()) largest = std::max(largest, c.elements);
     const uint64_t area = (12 * largest + 4095) / 4096 * 4096 + 4096;
+    const uint64_t resident = world.kind.in_dram ? 12 * world.spec.total_elements() : 0;
     world.staging_bytes = buffers * area + 100;
     world.residual_bytes = 0;
-    NvmeProcess process(&world);
+    DurableProcess process(&world);
     ASSERT_TRUE(process.status().ok()) << process.status();
-    EXPECT_EQ(process.account().live_bytes(), buffers * area);
+    EXPECT_EQ(process.account().live_bytes(), resident + buffers * area);
     std::vector<OpId> ops;
     for (uint64_t version = 1; version <= 3; ++version) {
       for (const Chunk& c : world.chunks.chunks()) {
         ops.push_back(process.Next());
         process.backend().WriteState(ops.back(), c.id, Version(version),
-                                     Bytes::CopyOf(NvmeProcess::SomeState(c, Version(version))));
+                                     Bytes::CopyOf(DurableProcess::SomeState(c, Version(version))));
       }
+      ops.push_back(process.Next());
+      process.backend().Cut(ops.back(), CutAt(version, 1, version));
+      world.executor.RunAll();
+      process.backend().Recycle(CutAt(version, 1, version).border.id);
     }
     world.executor.RunAll();
     for (const OpId op : ops) EXPECT_TRUE(process.Take(op).status.ok());
     process.ExpectAll(Version(3));
     EXPECT_EQ(process.account().peak_bytes(MemoryKind::kScratch), buffers * area);
     world.staging_bytes = area - 1;
-    NvmeWorld other;
+    DurableWorld other(GetParam());
     other.staging_bytes = area - 1;
-    const absl::Status refused = NvmeProcess(&other).status();
+    const absl::Status refused = DurableProcess(&other).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_THAT(std::string(refused.message()),
                 AllOf(HasSubstr("storage.staging"), HasSubstr(std::to_string(area))));
   }
 }
 
-TEST(NvmeDamage, OfAnyByteThatIsReadIsLocatedAndEndsEverything) {
-  NvmeWorld world;
+TEST_P(Durable, DamageOfAnyByteThatIsReadIsLocatedAndEndsEverything) {
+  DurableWorld world(GetParam());
   CutOnce(&world);
   const std::string slot0 = world.folder + "/slot-0.eps";
   const std::string content = world.disk.Contents(slot0);
@@ -314,7 +326,7 @@ TEST(NvmeDamage, OfAnyByteThatIsReadIsLocatedAndEndsEverything) {
     const std::string path = slot0;
     world.disk.FlipBit(path, at, static_cast<int>(at % 8));
     {
-      NvmeProcess process(&world);
+      DurableProcess process(&world);
       absl::Status status = process.status();
       if (status.ok()) {
         status = process.Recover().status();
@@ -340,36 +352,48 @@ TEST(NvmeDamage, OfAnyByteThatIsReadIsLocatedAndEndsEverything) {
 }
 
 // Footers and data are whole and of the right version, but of a write before the last one.
-TEST(NvmeDamage, OfAWriteThatNeverArrivedIsFound) {
-  NvmeWorld world;
+TEST_P(Durable, DamageOfAWriteThatNeverArrivedIsFound) {
+  DurableWorld world(GetParam());
   const std::string slot0 = world.folder + "/slot-0.eps";
-  NvmeProcess process(&world);
+  DurableProcess process(&world);
   process.WriteAll(Version(1));
-  const std::string before = world.disk.Contents(slot0);
-  const Chunk& chunk = world.chunks.chunk(ChunkId(1));
-  ASSERT_TRUE(process.Write(chunk.id, Version(1), NvmeProcess::SomeState(chunk, Version(9))).ok());
   ASSERT_TRUE(process.Cut(CutAt(1, 1, 1)).ok());
+  const Chunk& chunk = world.chunks.chunk(ChunkId(1));
+  std::string before;
+  for (const uint64_t step : {2u, 3u}) {  // the chunk goes to slot 1, and back
+    before = world.disk.Contents(slot0);
+    const std::string state = DurableProcess::SomeState(chunk, Version(7 + step));
+    ASSERT_TRUE(process.Write(chunk.id, Version(1), state).ok());
+    ASSERT_TRUE(process.Cut(CutAt(step, 1, 1)).ok());
+    process.backend().Recycle({Step(step), Term(1)});
+    world.executor.RunAll();
+  }
   Overwrite(&world, slot0, before);
   const absl::Status found = process.Recover().status();
   EXPECT_EQ(found.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(found.message()),
-              AllOf(HasSubstr(slot0), HasSubstr("footers of cut of step 1, term 1: CRC32C ")));
-  NvmeWorld other;
-  NvmeProcess stale(&other);
+              AllOf(HasSubstr(slot0), HasSubstr("footers of cut of step 3, term 1: CRC32C ")));
+}
+
+TEST(Nvme, DamageOfAWriteThatNeverArrivedIsFoundByARead) {
+  DurableWorld world(kOnNvme);
+  const std::string slot0 = world.folder + "/slot-0.eps";
+  DurableProcess stale(&world);
   stale.WriteAll(Version(1));
-  const std::string old = other.disk.Contents(slot0);
-  ASSERT_TRUE(stale.Write(chunk.id, Version(1), NvmeProcess::SomeState(chunk, Version(9))).ok());
-  Overwrite(&other, slot0, old);
+  const std::string old = world.disk.Contents(slot0);
+  const Chunk& chunk = world.chunks.chunk(ChunkId(1));
+  ASSERT_TRUE(stale.Write(chunk.id, Version(1), DurableProcess::SomeState(chunk, Version(9))).ok());
+  Overwrite(&world, slot0, old);
   EXPECT_THAT(std::string(stale.State(chunk.id, Version(1)).status().message()),
               AllOf(HasSubstr(slot0), HasSubstr("as written last expected")));
 }
 
-TEST(NvmeFaults, OfAnyTransferEndEverythingAndLeaveTheLastCut) {
+TEST_P(Durable, FaultsOfAnyTransferEndEverythingAndLeaveTheLastCut) {
   using Call = SimulatedDisk::Call;
   for (const Call call : {Call::kRead, Call::kWrite, Call::kSync}) {
     int failed = 0;
     for (uint64_t n = 1; n < 200; ++n) {
-      NvmeWorld world;
+      DurableWorld world(GetParam());
       auto process = CutOnce(&world);
       world.disk.FailCall(call, n, SimulatedDisk::Fault::kIoError);
       std::vector<OpId> ops;
@@ -390,14 +414,102 @@ TEST(NvmeFaults, OfAnyTransferEndEverythingAndLeaveTheLastCut) {
       ++failed;
       EXPECT_FALSE(process->State(ChunkId(0), Version(2)).ok()) << "not fail-stop";
       process.reset();
-      NvmeProcess next(&world);
+      DurableProcess next(&world);
       const std::vector<CutId> ids = IdsOf(*next.Recover());
       EXPECT_EQ(ids.front(), (CutId{Step(1), Term(1)}));
       ASSERT_TRUE(next.Restore(ids.front(), Term(2)).ok());
       next.ExpectAll(Version(1));
     }
-    EXPECT_GE(failed, call == Call::kSync ? 2 : 4);
+    // Neither an update nor a cut reads from the disk what is in DRAM.
+    const bool never = GetParam().in_dram && call == Call::kRead;
+    EXPECT_GE(failed, never ? 0 : call == Call::kSync ? 2 : 4);
     EXPECT_LT(failed, 199);
+  }
+}
+
+TEST_P(Durable, OpenTakesWhatTheOtherKindLeft) {
+  DurableWorld world(GetParam());
+  CutOnce(&world);
+  world.kind = world.kind.in_dram ? kOnNvme : kInDram;
+  DurableProcess next(&world);
+  ASSERT_TRUE(next.Restore({Step(1), Term(1)}, Term(2)).ok());
+  next.ExpectAll(Version(1));
+  next.WriteAll(Version(2));
+  EXPECT_TRUE(next.Cut(CutAt(2, 2, 2)).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Durable, testing::Values(kInDram, kOnNvme),
+                         [](const testing::TestParamInfo<DurableKind>& info) {
+                           return info.param.name;
+                         });
+
+// How many chunks a slot file holds.
+int StoredIn(DurableWorld* world, const std::string& file) {
+  const std::string content = world->disk.Contents(world->folder + file);
+  int stored = 0;
+  for (size_t at = content.find("EPSCHK01"); at != std::string::npos;
+       at = content.find("EPSCHK01", at + 1)) {
+    ++stored;
+  }
+  return stored;
+}
+
+TEST(DurableDram, AnUpdateWaitsForTheCopyOfItsChunkWhichIsTheNextAndReadsDoNot) {
+  DurableWorld world(kInDram);
+  world.staging_bytes = 24576;  // one chunk at a time
+  auto process = CutOnce(&world);
+  const auto chunks = static_cast<int>(world.owned.size());
+  ASSERT_EQ(StoredIn(&world, "/slot-0.eps"), chunks);
+  process->WriteAll(Version(2));
+  const OpId cut = process->Next();
+  process->backend().Cut(cut, CutAt(2, 1, 2));
+  const Chunk& last = world.chunks.chunk(world.owned.back());
+  const OpId read = process->Next();
+  process->backend().ReadState(read, last.id, Version(2));
+  const OpId update = process->Next();
+  process->backend().Update(update, SomeUpdate(last, Version(2), 3));
+  const OpId after = process->Next();  // in the order of calls
+  process->backend().ReadState(after, last.id, Version(3));
+  while (!process->IsDone(read)) {
+    ASSERT_FALSE(world.executor.empty());
+    world.executor.Run(0);
+  }
+  EXPECT_EQ(StoredIn(&world, "/slot-1.eps"), 0);
+  while (!process->IsDone(update)) {
+    ASSERT_FALSE(world.executor.empty());
+    world.executor.Run(0);
+  }
+  EXPECT_FALSE(process->IsDone(cut));
+  EXPECT_LE(StoredIn(&world, "/slot-1.eps"), 2) << "of " << chunks;
+  EXPECT_TRUE(process->Await(cut).status.ok());
+  EXPECT_TRUE(process->Take(update).status.ok());
+  EXPECT_TRUE(process->Take(after).status.ok());
+  EXPECT_EQ(StoredIn(&world, "/slot-1.eps"), chunks);
+  ASSERT_TRUE(process->Restore({Step(2), Term(1)}, Term(2)).ok());
+  process->ExpectAll(Version(2));
+}
+
+TEST(DurableDram, TwoCutsAtOnceHoldWhatWasThereWhenTheyWereAsked) {
+  for (const uint64_t base : {1u, 2u}) {
+    DurableWorld world(kInDram);
+    world.staging_bytes = 2 * 24576;
+    DurableProcess process(&world);
+    std::vector<OpId> ops;
+    for (const uint64_t version : {1u, 2u, 3u}) {
+      for (const Chunk& c : world.chunks.chunks()) {
+        ops.push_back(process.Next());
+        process.backend().WriteState(ops.back(), c.id, Version(version),
+                                     Bytes::CopyOf(DurableProcess::SomeState(c, Version(version))));
+      }
+      if (version == 3) continue;
+      ops.push_back(process.Next());
+      process.backend().Cut(ops.back(), CutAt(version, 1, version));
+    }
+    world.executor.RunAll();
+    for (const OpId op : ops) EXPECT_TRUE(process.Take(op).status.ok());
+    process.ExpectAll(Version(3));
+    ASSERT_TRUE(process.Restore({Step(base), Term(1)}, Term(2)).ok());
+    process.ExpectAll(Version(base));
   }
 }
 

@@ -1,28 +1,29 @@
-// The NVMe backend on real files and several threads, beside the DRAM backend.
+// The backends that make cuts on real files and several threads, beside one that makes none.
 
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "storage/backend_harness.h"
 #include "storage/catalogue_samples.h"
-#include "storage/nvme_backend.h"
-#include "storage/nvme_world.h"
+#include "storage/durable_backend.h"
+#include "storage/durable_world.h"
 
 namespace eps {
 namespace {
 
-class NvmeRealTest : public testing::TestWithParam<bool> {
+class DurableRealTest : public testing::TestWithParam<std::tuple<bool, DurableKind>> {
  protected:
-  NvmeRealTest() : spec_(SmallSpec()), chunks_(ChunkMap::Build(spec_)), pool_(4) {
+  DurableRealTest() : spec_(SmallSpec()), chunks_(ChunkMap::Build(spec_)), pool_(4) {
     DiskOptions disk;
-    disk.allow_io_uring = GetParam();
+    disk.allow_io_uring = std::get<bool>(GetParam());
     disk_ = NewRealDisk(disk);
     for (const Chunk& c : chunks_.chunks()) owned_.push_back(c.id);
-    std::string folder = testing::TempDir() + "/nvme-XXXXXX";
+    std::string folder = testing::TempDir() + "/durable-XXXXXX";
     EXPECT_NE(mkdtemp(folder.data()), nullptr);
     options_.disk = disk_.get();
     options_.catalogue = &catalogue_;
@@ -32,8 +33,9 @@ class NvmeRealTest : public testing::TestWithParam<bool> {
   }
 
   std::unique_ptr<StateBackend> Open() {
-    auto backend = NewNvmeBackend(spec_, chunks_, owned_, ShardId(0), 1, &pool_, &account_,
-                                  options_, nvme_.Sink());
+    auto backend = std::get<DurableKind>(GetParam())
+                       .make(spec_, chunks_, owned_, ShardId(0), 1, &pool_, &account_, options_,
+                             durable_.Sink());
     EXPECT_TRUE(backend.ok()) << backend.status();
     return std::move(*backend);
   }
@@ -57,37 +59,37 @@ class NvmeRealTest : public testing::TestWithParam<bool> {
   std::unique_ptr<Disk> disk_;
   MapStore store_;
   Catalogue catalogue_{&store_};
-  NvmeOptions options_;
+  DurableOptions options_;
   MemoryAccount account_;
-  Completions dram_, nvme_;
+  Completions dram_, durable_;
   ThreadPool pool_;
 };
 
-TEST_P(NvmeRealTest, HasTheBitsOfDramAndKeepsThem) {
+TEST_P(DurableRealTest, HasTheBitsOfDramAndKeepsThem) {
   MemoryAccount dram_account;
   auto dram = *NewDramBackend(spec_, chunks_, owned_, &pool_, &dram_account, dram_.Sink());
-  auto nvme = Open();
+  auto durable = Open();
   for (const ChunkId id : owned_) {
     dram->Initialize(dram_.Next(), id);
-    nvme->Initialize(nvme_.Next(), id);
+    durable->Initialize(durable_.Next(), id);
   }
   constexpr uint64_t kSteps = 6;
   OpId cut;
   for (uint64_t step = 1; step <= kSteps; ++step) {
     std::vector<std::pair<OpId, OpId>> updates;
     for (const ChunkId id : owned_) {
-      updates.emplace_back(dram_.Next(), nvme_.Next());
+      updates.emplace_back(dram_.Next(), durable_.Next());
       dram->Update(updates.back().first, Request(chunks_.chunk(id), step));
-      nvme->Update(updates.back().second, Request(chunks_.chunk(id), step));
+      durable->Update(updates.back().second, Request(chunks_.chunk(id), step));
     }
     // They are sent while the cut before is on its way, and wait for the slots it frees.
     if (step > 1) {
-      EXPECT_TRUE(nvme_.Take(cut).status.ok());
-      nvme->Recycle({Step(step - 1), Term(1)});
+      EXPECT_TRUE(durable_.Take(cut).status.ok());
+      durable->Recycle({Step(step - 1), Term(1)});
     }
     for (const auto& ops : updates) {
       const BackendDone a = dram_.Take(ops.first);
-      const BackendDone b = nvme_.Take(ops.second);
+      const BackendDone b = durable_.Take(ops.second);
       ASSERT_TRUE(a.status.ok()) << a.status;
       ASSERT_TRUE(b.status.ok()) << b.status;
       const auto& x = std::get<UpdateResult>(a.value);
@@ -96,33 +98,36 @@ TEST_P(NvmeRealTest, HasTheBitsOfDramAndKeepsThem) {
       ASSERT_EQ(y.encoded.size(), 1u);
       EXPECT_TRUE(x.encoded[0].view() == y.encoded[0].view());
     }
-    cut = nvme_.Next();
+    cut = durable_.Next();
     CutRequest request = CutAt(step, 1, step);
     request.content.residuals = SomeResiduals(step);
-    nvme->Cut(cut, request);
+    durable->Cut(cut, request);
   }
-  EXPECT_TRUE(nvme_.Take(cut).status.ok());
-  nvme = nullptr;
-  nvme = Open();
-  OpId op = nvme_.Next();
-  nvme->Recover(op);
-  const auto found = *std::get<std::shared_ptr<const RecoveredState>>(nvme_.Take(op).value);
+  EXPECT_TRUE(durable_.Take(cut).status.ok());
+  durable = nullptr;
+  durable = Open();
+  OpId op = durable_.Next();
+  durable->Recover(op);
+  const auto found = *std::get<std::shared_ptr<const RecoveredState>>(durable_.Take(op).value);
   ASSERT_EQ(found.cuts.size(), 2u);
-  op = nvme_.Next();
-  nvme->Restore(op, found.cuts.back().id, Term(2));
-  const BackendDone restored = nvme_.Take(op);
+  op = durable_.Next();
+  durable->Restore(op, found.cuts.back().id, Term(2));
+  const BackendDone restored = durable_.Take(op);
   ASSERT_TRUE(restored.status.ok()) << restored.status;
   EXPECT_EQ(std::get<std::shared_ptr<const CutContent>>(restored.value)->residuals.size(), 3u);
   for (const ChunkId id : owned_) {
-    EXPECT_TRUE(State(nvme.get(), &nvme_, id, Version(kSteps)) ==
+    EXPECT_TRUE(State(durable.get(), &durable_, id, Version(kSteps)) ==
                 State(dram.get(), &dram_, id, Version(kSteps)))
         << "chunk " << id;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Queues, NvmeRealTest, testing::Values(true, false),
-                         [](const testing::TestParamInfo<bool>& info) {
-                           return info.param ? "Uring" : "Threads";
+INSTANTIATE_TEST_SUITE_P(Queues, DurableRealTest,
+                         testing::Combine(testing::Values(true, false),
+                                          testing::Values(kInDram, kOnNvme)),
+                         [](const testing::TestParamInfo<std::tuple<bool, DurableKind>>& info) {
+                           return std::string(std::get<DurableKind>(info.param).name) +
+                                  (std::get<bool>(info.param) ? "Uring" : "Threads");
                          });
 
 }  // namespace

@@ -29,7 +29,7 @@ class StagingPool {
   static absl::StatusOr<std::unique_ptr<StagingPool>> New(uint64_t buffer_bytes, uint64_t buffers,
                                                           Executor* executor) {
     EPS_CHECK(buffer_bytes % kDiskBlock == 0 && buffers > 0);
-    std::unique_ptr<StagingPool> pool(new StagingPool(buffer_bytes, executor));
+    std::unique_ptr<StagingPool> pool(new StagingPool(buffer_bytes, buffers, executor));
     EPS_ASSIGN_OR_RETURN(pool->memory_, StateArena::New(buffer_bytes * buffers));
     auto* const begin = reinterpret_cast<uint8_t*>(pool->memory_->floats());
     MutexLock lock(&pool->mu_);
@@ -38,6 +38,7 @@ class StagingPool {
   }
 
   uint64_t buffer_bytes() const { return buffer_bytes_; }
+  uint64_t buffers() const { return buffers_; }
 
   // Hands a buffer to `use`, on the executor and in the order of calls. Never blocks.
   void Acquire(Use use) EPS_EXCLUDES(mu_) {
@@ -60,14 +61,15 @@ class StagingPool {
   }
 
  private:
-  StagingPool(uint64_t buffer_bytes, Executor* executor)
-      : buffer_bytes_(buffer_bytes), executor_(executor) {}
+  StagingPool(uint64_t buffer_bytes, uint64_t buffers, Executor* executor)
+      : buffer_bytes_(buffer_bytes), buffers_(buffers), executor_(executor) {}
 
   void Give(uint8_t* buffer, Use use) {
     executor_->Post([buffer, use = std::move(use)] { use(buffer); });
   }
 
   const uint64_t buffer_bytes_;
+  const uint64_t buffers_;
   Executor* const executor_;
   std::unique_ptr<StateArena> memory_;
   Mutex mu_;

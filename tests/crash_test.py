@@ -2,7 +2,7 @@
 again, and is started again with the same command, ends with the weights, the optimizer state and
 the loss log of an undisturbed run.
 
-Arguments: the path of eps. EPS_KILLS: kills of each setting (default 67). EPS_KILLS_TALLY: a
+Arguments: the path of eps. EPS_KILLS: kills of each setting (default 51). EPS_KILLS_TALLY: a
 file to which each setting's kills are added, one JSON line each; the seed is then new each time."""
 
 import collections
@@ -20,7 +20,7 @@ import processes
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-KILLS = int(os.environ.get("EPS_KILLS", "67"))
+KILLS = int(os.environ.get("EPS_KILLS", "51"))
 TALLY = os.environ.get("EPS_KILLS_TALLY", "")
 TIMEOUT_SECONDS = 120
 STEPS = 40
@@ -134,7 +134,7 @@ class CrashTest(unittest.TestCase):
                 self.fail("exit code %d: %s" % (code, self.said()))
 
     def check(self, name, settings):
-        settings = dict(settings, **{"storage.kind": "nvme"})
+        settings = dict({"storage.kind": "nvme"}, **settings)
         expected, seconds = self.undisturbed(name, settings)
         self.assertEqual([row[0] for row in expected.log], list(range(1, STEPS + 1)))
         seed = int(time.time()) if TALLY else 1
@@ -166,6 +166,12 @@ class CrashTest(unittest.TestCase):
         self.check("sparse", {"servers.addresses": 3, "worker.count": 2, "training.parts": 2,
                               "training.clip": "none", "quantization.gradients": "topk:0.1",
                               "quantization.weights": "mx9", "storage.cut_steps": "auto"})
+
+    def test_state_in_dram_copied_by_few_buffers(self):
+        self.check("dram", {"servers.addresses": 2, "training.clip": "lagged",
+                            "quantization.gradients": "topk:0.2", "storage.kind": "dram",
+                            "storage.path": os.path.join(TMP, "dram", "state"),
+                            "storage.staging": "128KiB", "storage.cut_steps": 2})
 
     def test_servers_and_workers_that_somebody_else_starts_again(self):
         settings = {"training.clip": "lagged", "storage.cut_steps": 2, "training.steps": 300}

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
-#include "storage/nvme_backend.h"
+#include "storage/durable_backend.h"
 #include "storage/rocksdb_store.h"
 
 namespace eps {
@@ -37,13 +37,13 @@ absl::StatusOr<std::unique_ptr<Disk::Lock>> TakeLock(Disk* disk, const std::stri
 
 absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
     const StorageOptions& options) {
-  if (options.kind != "nvme") {
+  if (options.kind != "nvme" && options.kind != "dram") {
     return absl::InvalidArgumentError(
         absl::StrCat("storage.kind: expected dram or nvme, found \"", options.kind, "\""));
   }
   if (options.path.empty()) {
     return absl::InvalidArgumentError(
-        "storage.path is empty: storage.kind=nvme needs a folder for this server alone");
+        "storage.path is empty: durable state needs a folder for this server alone");
   }
   std::unique_ptr<DurableStorage> storage(new DurableStorage(options));
   storage->disk_ = NewRealDisk(DiskOptions());
@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
     const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done) {
   EPS_RETURN_IF_ERROR(RemoveEmptyJobs(spec.id()));
-  NvmeOptions options;
+  DurableOptions options;
   options.disk = disk_.get();
   {
     MutexLock lock(&mu_);
@@ -115,8 +115,9 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
   options.folder = absl::StrCat(options_.path, "/", FolderName(spec.id()));
   options.staging_bytes = options_.staging_bytes;
   options.residual_bytes = place.residual_bytes;
-  return NewNvmeBackend(spec, chunks, std::move(owned), place.shard, place.shards, executor,
-                        account, options, std::move(done));
+  const auto make = options_.kind == "dram" ? NewDurableDramBackend : NewNvmeBackend;
+  return make(spec, chunks, std::move(owned), place.shard, place.shards, executor, account, options,
+              std::move(done));
 }
 
 }  // namespace eps

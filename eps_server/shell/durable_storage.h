@@ -16,8 +16,8 @@
 namespace eps {
 
 struct StorageOptions {
-  std::string kind = "dram";  // dram: state in memory, nothing is durable | nvme
-  std::string path;           // folder of this server alone
+  std::string kind;  // dram: state in memory, cuts of it on disk | nvme: state on disk
+  std::string path;  // folder of this server alone
   uint64_t staging_bytes = 0;
   bool reopen = true;  // the job that was served when the server ended
 };
@@ -40,8 +40,8 @@ struct ServedSpec {
 // Thread-safe; outlives the backends.
 class DurableStorage {
  public:
-  // Creates what is missing. InvalidArgument for another kind than nvme or an empty path (the error
-  // names the key); FailedPrecondition if another process has the folder.
+  // Creates what is missing. InvalidArgument for another kind or an empty path (the error names the
+  // key); FailedPrecondition if another process has the folder.
   static absl::StatusOr<std::unique_ptr<DurableStorage>> Open(const StorageOptions& options);
 
   // The job of this directory that Remember was told of last; nullopt: none.
@@ -49,8 +49,8 @@ class DurableStorage {
   // From now on `job`, which has a backend here, is the one that Served gives.
   absl::Status Remember(JobId job, const std::vector<std::string>& servers);
 
-  // As NewNvmeBackend. Jobs of the directory that never got a state, and what is left of removed
-  // ones, give way to it.
+  // As NewNvmeBackend and NewDurableDramBackend. Jobs of the directory that never got a state, and
+  // what is left of removed ones, give way to it.
   absl::StatusOr<std::unique_ptr<StateBackend>> NewBackend(
       const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
       const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done);

@@ -228,11 +228,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     EPS_ASSIGN_OR_RETURN(limit, MemAvailable());
   }
   std::unique_ptr<DurableStorage> storage;
-  if (options.storage.kind != "dram") {
-    EPS_ASSIGN_OR_RETURN(storage, DurableStorage::Open(options.storage));
+  if (options.storage.has_value()) {
+    EPS_ASSIGN_OR_RETURN(storage, DurableStorage::Open(*options.storage));
   }
   auto impl = std::make_unique<Impl>(options, NewAccount(limit), std::move(storage));
-  if (options.storage.kind != "dram" && options.storage.reopen) EPS_RETURN_IF_ERROR(impl->Reopen());
+  if (options.storage.has_value() && options.storage->reopen) EPS_RETURN_IF_ERROR(impl->Reopen());
   EPS_RETURN_IF_ERROR(impl->Listen(options.listen));
   EPS_LOG_INFO("listening on " << impl->address() << ", memory limit " << limit << " bytes");
   return std::unique_ptr<Server>(new Server(std::move(impl)));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -20,8 +21,8 @@ struct ServerOptions {
   bool insecure = false;              // allows to listen beyond this machine without TLS
   uint64_t part_timeout_ms = 60'000;  // a part gone for longer ends an eager job
   uint32_t jit_depth = 1;             // stages quantized ahead of their first fetch
-  StorageOptions storage;
-  uint64_t cut_steps = 0;  // of durable storage; see CoreLimits
+  std::optional<StorageOptions> storage;  // nullopt: state in memory, nothing is durable
+  uint64_t cut_steps = 0;                 // of durable storage; see CoreLimits
 };
 
 // A parameter server: one process's share of one job behind gRPC, with the health service

@@ -2,7 +2,7 @@
 
 #include "storage/backend_under_test.h"
 #include "storage/catalogue_samples.h"
-#include "storage/nvme_backend.h"
+#include "storage/durable_backend.h"
 #include "storage/simulated_disk.h"
 
 namespace eps {
@@ -22,13 +22,13 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewBackendUnderTest(
     MemoryAccount* account, BackendDoneFn done) {
   static auto* const grounds = new std::vector<std::unique_ptr<Ground>>();
   grounds->push_back(std::make_unique<Ground>());
-  NvmeOptions options;
+  DurableOptions options;
   options.disk = &grounds->back()->disk;
   options.catalogue = &grounds->back()->catalogue;
   options.folder = "/state";
   options.staging_bytes = uint64_t{4} << 20;
-  return NewNvmeBackend(spec, chunks, std::move(owned), ShardId(0), 1, executor, account, options,
-                        std::move(done));
+  return EPS_NEW_BACKEND(spec, chunks, std::move(owned), ShardId(0), 1, executor, account, options,
+                         std::move(done));
 }
 
 }  // namespace eps

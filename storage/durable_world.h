@@ -1,11 +1,12 @@
-#ifndef EPS_STORAGE_NVME_WORLD_H_
-#define EPS_STORAGE_NVME_WORLD_H_
+#ifndef EPS_STORAGE_DURABLE_WORLD_H_
+#define EPS_STORAGE_DURABLE_WORLD_H_
 
-// For tests of the NVMe backend: a simulated disk, and processes that come and go on it. All on one
-// thread, and the same every time.
+// For tests of the backends that make cuts: a simulated disk, and processes that come and go on it.
+// All on one thread, and the same every time.
 
 #include <map>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,8 +16,8 @@
 #include "gtest/gtest.h"
 #include "spec/model_layout.h"
 #include "spec/test_specs.h"
+#include "storage/durable_backend.h"
 #include "storage/log_store.h"
-#include "storage/nvme_backend.h"
 #include "storage/simulated_disk.h"
 
 namespace eps {
@@ -68,10 +69,23 @@ inline UpdateRequest SomeUpdate(const Chunk& chunk, Version from, uint64_t seed)
   return request;
 }
 
+// Where the state is between two cuts.
+struct DurableKind {
+  const char* name;
+  bool in_dram;
+  decltype(&NewNvmeBackend) make;
+};
+inline void PrintTo(const DurableKind& kind, std::ostream* out) { *out << kind.name; }
+inline constexpr DurableKind kInDram = {"Dram", true, &NewDurableDramBackend};
+inline constexpr DurableKind kOnNvme = {"Nvme", false, &NewNvmeBackend};
+
 // The disk, its tasks, and what every process on it is given.
-struct NvmeWorld {
-  explicit NvmeWorld(uint64_t seed = 0)
-      : spec(SmallSpec()), chunks(ChunkMap::Build(spec)), disk(OptionsOf(&executor, seed)) {
+struct DurableWorld {
+  explicit DurableWorld(const DurableKind& k, uint64_t seed = 0)
+      : kind(k),
+        spec(SmallSpec()),
+        chunks(ChunkMap::Build(spec)),
+        disk(OptionsOf(&executor, seed)) {
     for (const Chunk& c : chunks.chunks()) owned.push_back(c.id);
   }
   static SimulatedDisk::Options OptionsOf(Executor* executor, uint64_t seed) {
@@ -81,6 +95,7 @@ struct NvmeWorld {
     return options;
   }
 
+  DurableKind kind;  // of the next process
   ManualExecutor executor;
   JobSpec spec;
   ChunkMap chunks;
@@ -95,22 +110,22 @@ struct NvmeWorld {
 
 // One process: opens catalogue and backend, and collects what completes. After a power cut it is
 // left behind as it is.
-class NvmeProcess {
+class DurableProcess {
  public:
-  explicit NvmeProcess(NvmeWorld* world) : world_(world) {
+  explicit DurableProcess(DurableWorld* world) : world_(world) {
     auto store = LogStore::Open(world->disk.blocking(), "/state/catalogue");
     status_ = store.status();
     if (!status_.ok()) return;
     store_ = std::move(*store);
     catalogue_ = std::make_unique<Catalogue>(store_.get());
-    NvmeOptions options;
+    DurableOptions options;
     options.disk = &world->disk;
     options.blocking_disk_or_null = world->disk.blocking();
     options.catalogue = catalogue_.get();
     options.folder = world->folder;
     options.staging_bytes = world->staging_bytes;
     options.residual_bytes = world->residual_bytes;
-    auto backend = NewNvmeBackend(
+    auto backend = world->kind.make(
         world->spec, world->chunks, world->owned, world->shard, world->shards, &world->executor,
         &account_, options,
         [this](BackendDone done) { EPS_CHECK(done_.emplace(done.op, std::move(done)).second); });
@@ -118,8 +133,8 @@ class NvmeProcess {
     if (backend.ok()) backend_ = std::move(*backend);
   }
   // Keeps a process whose operations never complete: it cannot end in good order.
-  static void Abandon(std::unique_ptr<NvmeProcess> process) {
-    static auto* const abandoned = new std::vector<std::unique_ptr<NvmeProcess>>();
+  static void Abandon(std::unique_ptr<DurableProcess> process) {
+    static auto* const abandoned = new std::vector<std::unique_ptr<DurableProcess>>();
     process->world_->executor = ManualExecutor();
     process->store_.reset();  // its lock goes with the power
     abandoned->push_back(std::move(process));
@@ -199,7 +214,7 @@ class NvmeProcess {
   }
 
  private:
-  NvmeWorld* const world_;
+  DurableWorld* const world_;
   absl::Status status_;
   MemoryAccount account_;
   std::map<OpId, BackendDone> done_;
@@ -230,4 +245,4 @@ inline std::vector<CutResidual> SomeResiduals(uint64_t seed) {
 
 }  // namespace eps
 
-#endif  // EPS_STORAGE_NVME_WORLD_H_
+#endif  // EPS_STORAGE_DURABLE_WORLD_H_
