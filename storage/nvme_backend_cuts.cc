@@ -3,22 +3,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
-#include "common/checksum.h"
 #include "common/status_macros.h"
 #include "storage/nvme_backend_impl.h"
 
 namespace eps::nvme {
 namespace {
-
-// CRC32C over the footers' own: a CRC over bytes that end with theirs would always be the same.
-template <class Crcs>
-uint32_t CrcOfFooters(const Crcs& crcs) {
-  uint32_t crc = 0;
-  for (const uint32_t footer : crcs) {
-    crc = Crc32c(absl::string_view(reinterpret_cast<const char*>(&footer), sizeof(footer)), crc);
-  }
-  return crc;
-}
 
 // Whether nothing is known any more of what the disk or the catalogue holds; else the call was
 // refused and changed nothing.
