@@ -45,6 +45,7 @@ class CheckpointState final : public JobState {
     }
     return residuals;
   }
+  std::string note() const override { return residuals_->note(); }
 
  private:
   const std::unique_ptr<CheckpointReader> reader_;

@@ -45,6 +45,8 @@ class JobState {
   // What sparse gradients left out of some chunks (ascending).
   virtual absl::StatusOr<std::vector<CutResidual>> ReadResiduals(
       const std::vector<ChunkId>& chunks) const = 0;
+  // What of it is not there; empty: all of it is.
+  virtual std::string note() const { return ""; }
 
  protected:
   explicit JobState(JobStateHead head)

@@ -36,9 +36,8 @@ absl::StatusOr<std::optional<JobId>> ChosenJob(const std::string& text) {
 
 std::string Show(const JobState& state) {
   const JobStateHead& head = state.head();
-  return absl::StrFormat("job %016x \"%s\", %s, %s parameters", head.spec.id().value(),
-                         head.spec.name, CutName(head.border.id),
-                         FormatCount(head.spec.total_elements()));
+  return absl::StrFormat("job %016x, %s, %s parameters", head.spec.id().value(),
+                         CutName(head.border.id), FormatCount(head.spec.total_elements()));
 }
 
 std::string Show(const StatePlan& plan) {
@@ -119,6 +118,7 @@ absl::Status RestoreState(const StateArguments& arguments) {
   EPS_ASSIGN_OR_RETURN(const std::string checkpoint, ChosenCheckpoint(arguments.from));
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<JobState> state, OpenCheckpointState(checkpoint));
   Print(absl::StrCat("verified: ", checkpoint, "\n"));
+  if (!state->note().empty()) Print(absl::StrCat("note: ", state->note(), "\n"));
   const uint32_t servers = arguments.servers != 0 ? arguments.servers : state->head().servers;
   if (servers == 0) {
     return absl::InvalidArgumentError(

@@ -143,14 +143,14 @@ absl::StatusOr<std::vector<StateFolder::Part>> StateFolder::WholeJob(JobId job) 
     return absl::NotFoundError(absl::StrCat(path_, " holds no job ", Name(job)));
   }
   const uint32_t shards = parts.front().job.shards;
+  for (const Part& part : parts) {
+    if (part.job.shards == shards && part.job.spec_text == parts.front().job.spec_text) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job ", Name(job), ": ", parts.front().server->folder, " is of ", shards, " servers, and ",
+        part.server->folder, " of ", part.job.shards, ": they do not belong together"));
+  }
   std::vector<Part> by_shard(shards);
   for (Part& part : parts) {
-    if (part.job.shards != shards || part.job.spec_text != parts.front().job.spec_text) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("job ", Name(job), ": ", parts.front().server->folder, " is of ", shards,
-                       " servers, and ", part.server->folder, " of ", part.job.shards,
-                       ": they do not belong together"));
-    }
     Part& place = by_shard[part.job.shard];
     if (place.server != nullptr) {
       return absl::FailedPreconditionError(
@@ -229,9 +229,7 @@ absl::StatusOr<std::string> StateFolder::Table() const {
   if (jobs.empty()) return absl::StrCat("no jobs in ", path_, "\n");
   for (const JobId job : jobs) {
     EPS_ASSIGN_OR_RETURN(const std::vector<Part> parts, PartsOf(job));
-    EPS_ASSIGN_OR_RETURN(const JobSpec spec, JobSpec::Parse(parts.front().job.spec_text));
-    absl::StrAppend(&table, "job ", Name(job), " \"", spec.name, "\", ", parts.front().job.shards,
-                    " servers, ");
+    absl::StrAppend(&table, "job ", Name(job), ", ", parts.front().job.shards, " servers, ");
     const absl::StatusOr<std::vector<Part>> whole = WholeJob(job);
     const absl::StatusOr<CutId> common = whole.ok() ? CommonCut(*whole) : whole.status();
     absl::StrAppend(&table,

@@ -232,7 +232,6 @@ absl::Status WriteStateFolder(const JobState& state, uint32_t servers, const std
   EPS_ASSIGN_OR_RETURN(const StatePlan plan, PlanStateFolder(state, servers, out));
   EPS_RETURN_IF_ERROR(CheckFits(plan, out));
   const OutFolder folder = Located(out);
-  EPS_RETURN_IF_ERROR(CreateFolder(folder.above));
   std::error_code error;
   fs::remove_all(folder.hidden, error);  // what a crash left
   if (error) {
