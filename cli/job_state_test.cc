@@ -198,6 +198,10 @@ TEST_F(JobStateTest, ComesBackFromAnyNumberOfServersAndFromACheckpoint) {
     EXPECT_THAT((*found)->head().config,
                 AllOf(HasSubstr("eval_steps: 3"), HasSubstr(absl::StrCat("addresses: ", servers)),
                       HasSubstr("path: " + Path(name))));
+    const std::string moved = absl::StrCat("moved-from-", servers);
+    Write(**found, 3, moved);
+    const auto of_three = *Open(moved);
+    ExpectSame(**of_three->OpenCut(std::nullopt), state);
     const auto checkpoint = SaveCheckpoint(**found, Path("saved"));
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     const auto saved = OpenCheckpointState(*checkpoint);
