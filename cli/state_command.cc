@@ -62,7 +62,7 @@ absl::Status Write(const JobState& state, uint32_t servers, const StateArguments
   Print(absl::StrCat("next:\n  eps train ",
                      std::filesystem::exists(config, error)
                          ? absl::StrCat("--config=", config)
-                         : absl::StrCat("… --storage.kind=nvme --storage.path=", arguments.out,
+                         : absl::StrCat("... --storage.kind=nvme --storage.path=", arguments.out,
                                         " --servers=", servers),
                      " --resume=latest\n"));
   return absl::OkStatus();
