@@ -7,6 +7,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -86,14 +87,23 @@ class StateTest(unittest.TestCase):
     @classmethod
     def kill_in_the_middle(cls):
         """Kills all processes of a run on two servers once it has made some steps."""
-        process = cls.start(cls.command(cls.killed, DURABLE))
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while cls.steps_of(cls.killed) < 5 and process.poll() is None:
-            if time.monotonic() > deadline:
-                raise AssertionError("no step within %d s" % TIMEOUT_SECONDS)
-            time.sleep(0.002)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=TIMEOUT_SECONDS)
+        for _ in range(10):
+            shutil.rmtree(cls.killed, ignore_errors=True)
+            process = cls.start(cls.command(cls.killed, DURABLE))
+            deadline = time.monotonic() + TIMEOUT_SECONDS
+            while cls.steps_of(cls.killed) < 5 and process.poll() is None:
+                if time.monotonic() > deadline:
+                    raise AssertionError("no step within %d s" % TIMEOUT_SECONDS)
+                time.sleep(0.002)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=TIMEOUT_SECONDS)
+            table = subprocess.run([EPS, "checkpoint", "ls", cls.state], stdout=subprocess.PIPE,
+                                   text=True, timeout=TIMEOUT_SECONDS, check=True).stdout
+            step = int(re.search(r"youngest common cut: step (\d+) ", table).group(1))
+            if 0 < step < STEPS:
+                return
+            # On a busy machine the run may have ended before it was seen: once more.
+        raise AssertionError("no run was killed before its end")
 
     def eps(self, *arguments, code=0):
         """What it says on both streams."""
@@ -145,8 +155,6 @@ class StateTest(unittest.TestCase):
         checkpoint, step = self.saved()
         self.assertEqual(sums_below(self.state), before, "reading changed the state")
         self.assertIn("step %d (term 1)" % step, self.eps("checkpoint", "ls", self.state))
-        self.assertGreaterEqual(step, 4)
-        self.assertLess(step, STEPS)
         expected = os.path.join(self.expected(step), "checkpoint-%d" % step)
         self.assertEqual(self.digests(checkpoint), self.digests(expected))
         self.assertEqual(len(self.digests(checkpoint)), 3)
