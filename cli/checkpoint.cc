@@ -159,7 +159,8 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const
     writer->states_.push_back(std::move(states));
     writer->files_.push_back(file);
   }
-  EPS_ASSIGN_OR_RETURN(writer->residuals_, ResidualWriter::Create(writer->hidden_, spec, chunks));
+  EPS_ASSIGN_OR_RETURN(writer->residuals_,
+                       ResidualFilesWriter::Create(writer->hidden_, spec, chunks));
   for (const std::string& file : writer->residuals_->files()) writer->files_.push_back(file);
   return writer;
 }
@@ -205,8 +206,9 @@ uint64_t CheckpointWriter::bytes() const {
   return bytes;
 }
 
-absl::Status CheckpointWriter::WriteManifest(const Border& border) {
+absl::Status CheckpointWriter::WriteManifest(const Border& border, uint32_t servers) {
   CheckpointManifest manifest;
+  manifest.servers = servers;
   manifest.step = border.step;
   manifest.version = border.version;
   manifest.update = border.update;
@@ -221,18 +223,20 @@ absl::Status CheckpointWriter::WriteManifest(const Border& border) {
   return WriteSynced(absl::StrCat(hidden_, "/", kManifestFile), ManifestText(manifest));
 }
 
-absl::Status CheckpointWriter::Commit(const Border& border, const SmallFiles& files) {
-  return OfCheckpointDir(WriteAll(border, files));
+absl::Status CheckpointWriter::Commit(const Border& border, const SmallFiles& files,
+                                      uint32_t servers) {
+  return OfCheckpointDir(WriteAll(border, files, servers));
 }
 
-absl::Status CheckpointWriter::WriteAll(const Border& border, const SmallFiles& files) {
+absl::Status CheckpointWriter::WriteAll(const Border& border, const SmallFiles& files,
+                                        uint32_t servers) {
   for (const auto& states : states_) EPS_RETURN_IF_ERROR(states->Finish());
   EPS_RETURN_IF_ERROR(residuals_->Finish());
   for (const auto& [name, content] : files) {
     EPS_RETURN_IF_ERROR(WriteSynced(absl::StrCat(hidden_, "/", name), content));
     files_.push_back(name);
   }
-  EPS_RETURN_IF_ERROR(WriteManifest(border));
+  EPS_RETURN_IF_ERROR(WriteManifest(border, servers));
   EPS_RETURN_IF_ERROR(SyncPath(hidden_ + "/eps"));
   EPS_RETURN_IF_ERROR(SyncPath(hidden_));
   std::error_code error;
@@ -284,7 +288,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
     }
     reader->states_.push_back(std::move(states));
   }
-  EPS_ASSIGN_OR_RETURN(reader->residuals_, ResidualReader::Open(folder, manifest, reader->spec_));
+  EPS_ASSIGN_OR_RETURN(reader->residuals_, ResidualFiles::Open(folder, manifest, reader->spec_));
   return reader;
 }
 

@@ -51,12 +51,12 @@ class CheckpointWriter {
 
   // DataLoss if the state has another size than the chunk.
   absl::Status WriteChunk(ChunkId chunk, const ChunkState& state);
-  // As ResidualWriter::Write. Where none is written, nothing was left out.
+  // As ResidualFilesWriter::Write. Where none is written, nothing was left out.
   absl::Status WriteResidual(const ResidualPlace& place, const std::string& encoded);
   // Writes `files`, then the manifest, last; syncs; renames the folder to checkpoint-<step> (an
   // older one of that name is replaced as a whole); then points `root`/latest at it.
-  // FailedPrecondition names a tensor that is not complete.
-  absl::Status Commit(const Border& border, const SmallFiles& files);
+  // FailedPrecondition names a tensor that is not complete. `servers`: as in CheckpointManifest.
+  absl::Status Commit(const Border& border, const SmallFiles& files, uint32_t servers = 0);
 
   // The folder that Commit makes.
   const std::string& folder() const { return folder_; }
@@ -65,8 +65,8 @@ class CheckpointWriter {
 
  private:
   CheckpointWriter(std::string root, uint64_t step, const JobSpec& spec, const ChunkMap& chunks);
-  absl::Status WriteAll(const Border& border, const SmallFiles& files);
-  absl::Status WriteManifest(const Border& border);
+  absl::Status WriteAll(const Border& border, const SmallFiles& files, uint32_t servers);
+  absl::Status WriteManifest(const Border& border, uint32_t servers);
 
   const std::string root_;
   const std::string name_;    // checkpoint-<step>
@@ -75,7 +75,7 @@ class CheckpointWriter {
   const JobSpec& spec_;
   const ChunkMap& chunks_;
   std::vector<std::unique_ptr<SafetensorsWriter>> states_;  // weights, then the state fields
-  std::unique_ptr<ResidualWriter> residuals_;
+  std::unique_ptr<ResidualFilesWriter> residuals_;
   std::vector<std::string> files_;  // written so far, for the manifest
   bool committed_ = false;
 };
@@ -100,7 +100,7 @@ class CheckpointReader {
   // The state of a chunk of any job that CheckFits. Thread-safe.
   absl::StatusOr<ChunkState> ReadChunk(const JobSpec& spec, const Chunk& chunk) const;
   // What sparse gradients left out; null if the checkpoint has none of it.
-  const ResidualReader* residuals_or_null() const { return residuals_.get(); }
+  const ResidualFiles* residuals_or_null() const { return residuals_.get(); }
 
  private:
   CheckpointReader() = default;
@@ -109,7 +109,7 @@ class CheckpointReader {
   Border border_;
   JobSpec spec_;
   std::vector<std::unique_ptr<SafetensorsReader>> states_;
-  std::unique_ptr<ResidualReader> residuals_;
+  std::unique_ptr<ResidualFiles> residuals_;
 };
 
 }  // namespace eps

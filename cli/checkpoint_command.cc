@@ -24,6 +24,8 @@
 #include "cli/initial_weights.h"
 #include "cli/plan.h"
 #include "cli/progress.h"
+#include "cli/state_command.h"
+#include "cli/state_folder.h"
 #include "common/checksum.h"
 #include "common/config.h"
 #include "common/status_macros.h"
@@ -104,7 +106,7 @@ absl::StatusOr<std::string> WeightsDigest(const JobSpec& spec, const ReadTensor&
 
 // The line of what sparse gradients left out: part by part. Empty if the checkpoint has none.
 absl::StatusOr<std::string> ResidualsDigest(const CheckpointReader& checkpoint) {
-  const ResidualReader* const residuals = checkpoint.residuals_or_null();
+  const ResidualFiles* const residuals = checkpoint.residuals_or_null();
   if (residuals == nullptr) return std::string();
   Sha256 sha256;
   for (uint32_t part = 0; part < residuals->parts(); ++part) {
@@ -150,6 +152,9 @@ std::set<std::string> Unlisted(const std::string& folder, const CheckpointManife
 
 struct Arguments {
   std::string folder;
+  std::vector<std::string> folders;
+  bool force = false;
+  StateArguments state;
   ExportOptions options;
   std::string max_shard_size = "5GB";
 };
@@ -159,6 +164,19 @@ absl::Status RunVerify(const std::string& folder) {
   const absl::Status status = VerifyCheckpoint(folder, &report);
   Print(report);
   return status;
+}
+
+// All of them are looked at before the first one goes.
+absl::Status RunRemove(const Arguments& arguments) {
+  const RemoveLatest latest = arguments.force ? RemoveLatest::kRepoint : RemoveLatest::kRefuse;
+  for (const std::string& folder : arguments.folders) {
+    EPS_RETURN_IF_ERROR(CheckRemovable(folder, latest));
+  }
+  for (const std::string& folder : arguments.folders) {
+    EPS_RETURN_IF_ERROR(RemoveCheckpoint(folder, latest));
+    Print(absl::StrCat("removed: ", folder, "\n"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunExport(Arguments arguments) {
@@ -181,6 +199,10 @@ absl::Status RunExport(Arguments arguments) {
 
 absl::StatusOr<std::string> CheckpointTable(const std::string& root) {
   EPS_RETURN_IF_ERROR(CheckIsFolder(root));
+  if (IsStateFolder(root)) {
+    EPS_ASSIGN_OR_RETURN(const auto state, StateFolder::Open(root));
+    return state->Table();
+  }
   const absl::StatusOr<std::string> text = ReadTextFile(absl::StrCat(root, "/", kLatestFile));
   const std::string latest =
       text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : std::string();
@@ -265,12 +287,47 @@ absl::Status VerifyCheckpoint(const std::string& folder, std::string* report) {
   return absl::OkStatus();
 }
 
+namespace {
+
+// The subcommands that make checkpoints and state of each other.
+struct StateCommands {
+  CLI::App* save;
+  CLI::App* reshard;
+  CLI::App* rm;
+};
+
+StateCommands AddStateCommands(CLI::App* app, Arguments* given) {
+  StateCommands commands;
+  commands.save = app->add_subcommand(
+      "save", "write the youngest cut of durable state as a checkpoint; no server may run");
+  commands.reshard = app->add_subcommand(
+      "reshard", "make of durable state that of another number of servers; no server may run");
+  for (CLI::App* const command : {commands.save, commands.reshard}) {
+    command->add_option("STATE", given->state.from, "folder of the servers' data (storage.path)")
+        ->required();
+    command->add_option("--job", given->state.job, "id of the job, if there are several");
+  }
+  commands.save
+      ->add_option("--out", given->state.out, "folder in which checkpoint-<step> is written")
+      ->required();
+  commands.reshard->add_option("--out", given->state.out, "the new folder")->required();
+  commands.reshard->add_option("--servers", given->state.servers, "their new number")->required();
+  commands.rm = app->add_subcommand("rm", "remove checkpoints");
+  commands.rm->add_option("CHECKPOINT", given->folders, "folders checkpoint-<step>")->required();
+  commands.rm->add_flag("--force", given->force, "also the one that `latest` names");
+  return commands;
+}
+
+}  // namespace
+
 absl::Status RunCheckpointCommand(const std::vector<std::string>& arguments) {
-  CLI::App app{"Looks at checkpoints; no server or worker is needed.", "eps checkpoint"};
+  CLI::App app{"Works with checkpoints and durable state; no server or worker is needed.",
+               "eps checkpoint"};
   app.require_subcommand(1);
   Arguments given;
-  CLI::App* const ls = app.add_subcommand("ls", "list the checkpoints of an output folder");
-  ls->add_option("DIR", given.folder, "output folder of a run (checkpoint.dir)")->required();
+  CLI::App* const ls = app.add_subcommand(
+      "ls", "list the checkpoints of an output folder, or the cuts of a state folder");
+  ls->add_option("DIR", given.folder, "checkpoint.dir or storage.path of a run")->required();
   CLI::App* const digest = app.add_subcommand(
       "digest", "print the SHA-256 of the weights, of the optimizer's state and of residuals");
   digest->add_option("FOLDER", given.folder, "a checkpoint, or a folder of weights")->required();
@@ -284,6 +341,7 @@ absl::Status RunCheckpointCommand(const std::vector<std::string>& arguments) {
   exporter->add_option("--dtype", given.options.dtype, "f32, bf16 or f16 (default f32)");
   exporter->add_option("--max-shard-size,--max_shard_size", given.max_shard_size,
                        "largest file of weights, such as 500MB (default 5GB)");
+  const StateCommands state = AddStateCommands(&app, &given);
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants it
     app.parse(std::move(reversed));
@@ -296,6 +354,9 @@ absl::Status RunCheckpointCommand(const std::vector<std::string>& arguments) {
   }
   if (verify->parsed()) return RunVerify(given.folder);
   if (exporter->parsed()) return RunExport(std::move(given));
+  if (state.save->parsed()) return SaveState(given.state);
+  if (state.reshard->parsed()) return ReshardState(given.state);
+  if (state.rm->parsed()) return RunRemove(given);
   EPS_ASSIGN_OR_RETURN(const std::string text, ls->parsed() ? CheckpointTable(given.folder)
                                                             : CheckpointDigest(given.folder));
   Print(text);

@@ -1,7 +1,8 @@
 #ifndef EPS_CLI_CHECKPOINT_COMMAND_H_
 #define EPS_CLI_CHECKPOINT_COMMAND_H_
 
-// `eps checkpoint {ls,digest,verify,export}`: looks at checkpoints without servers or workers.
+// `eps checkpoint {ls,digest,verify,export,save,reshard,rm}`: works with checkpoints, and with
+// durable state, without servers or workers.
 
 #include <string>
 #include <vector>
@@ -12,10 +13,12 @@
 namespace eps {
 
 // The arguments behind `eps checkpoint`. InvalidArgument for arguments that do not fit, NotFound
-// for a folder that is not there, DataLoss for one that is damaged; export as ExportCheckpoint.
+// for a folder that is not there, DataLoss for one that is damaged; export as ExportCheckpoint,
+// save and reshard as in cli/state_command.h, rm as RemoveCheckpoint.
 absl::Status RunCheckpointCommand(const std::vector<std::string>& arguments);
 
 // The table of `ls`: step, size, when it was written (UTC) and whether it is complete; by number.
+// Of a state folder StateFolder::Table.
 absl::StatusOr<std::string> CheckpointTable(const std::string& root);
 
 // The lines of `digest`: "weights sha256:…" and, of a checkpoint, "state sha256:…", and of one that

@@ -66,7 +66,89 @@ absl::StatusOr<std::string> LatestName(const std::string& root) {
                                           kPrefix, "<step>), found \"", name.substr(0, 100), "\""));
 }
 
+absl::Status HideAndRemove(const std::string& root, const std::string& name) {
+  const std::string hidden = absl::StrCat(root, "/.", name, ".tmp");
+  std::error_code error;
+  fs::remove_all(hidden, error);
+  // Gone in one step for whoever looks for checkpoints, before its first file goes.
+  EPS_RETURN_IF_ERROR(RenamePath(absl::StrCat(root, "/", name), hidden));
+  EPS_RETURN_IF_ERROR(SyncPath(root));
+  fs::remove_all(hidden, error);
+  if (!error) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("cannot remove ", hidden, ": ", error.message()));
+}
+
+// A checkpoint's folder by those above it and its name.
+struct Located {
+  std::string root;
+  std::string name;
+  bool is_latest = false;
+};
+
+absl::StatusOr<Located> Locate(const std::string& folder) {
+  std::error_code error;
+  fs::path path = fs::absolute(folder, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // behind a slash at the end
+  const fs::file_type type = fs::symlink_status(path, error).type();
+  if (type == fs::file_type::not_found) {
+    return absl::NotFoundError(absl::StrCat("no folder ", folder));
+  }
+  Located located;
+  located.root = path.parent_path().string();
+  located.name = path.filename().string();
+  uint64_t step = 0;
+  if (type != fs::file_type::directory || !ParseName(located.name, &step)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder, " is no checkpoint: expected a folder that is named ", kPrefix, "<step>"));
+  }
+  const absl::StatusOr<CheckpointManifest> manifest = ReadManifest(path.string());
+  if (!manifest.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder, " is no complete checkpoint: ", manifest.status().message()));
+  }
+  if (manifest->step != step) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder, " is no checkpoint of that name: its manifest says step ", manifest->step));
+  }
+  EPS_ASSIGN_OR_RETURN(const std::string latest, LatestName(located.root));
+  located.is_latest = latest == located.name;
+  return located;
+}
+
+absl::StatusOr<Located> LocateRemovable(const std::string& folder, RemoveLatest latest) {
+  EPS_ASSIGN_OR_RETURN(Located located, Locate(folder));
+  if (!located.is_latest || latest == RemoveLatest::kRepoint) return located;
+  return absl::FailedPreconditionError(
+      absl::StrCat(folder, " is the one that ", located.root, "/", kLatestFile,
+                   " names, which --resume=latest takes; --force removes it all the same"));
+}
+
 }  // namespace
+
+absl::Status CheckRemovable(const std::string& folder, RemoveLatest latest) {
+  return LocateRemovable(folder, latest).status();
+}
+
+absl::Status RemoveCheckpoint(const std::string& folder, RemoveLatest latest) {
+  EPS_ASSIGN_OR_RETURN(const Located located, LocateRemovable(folder, latest));
+  if (!located.is_latest) return HideAndRemove(located.root, located.name);
+  const std::string pointer = absl::StrCat(located.root, "/", kLatestFile);
+  const std::vector<CheckpointFolder> folders = ListCheckpoints(located.root);
+  const auto next = std::find_if(folders.rbegin(), folders.rend(), [&](const CheckpointFolder& f) {
+    return f.complete.ok() && f.name != located.name;
+  });
+  // Before the folder goes: `latest` names something complete at every moment.
+  if (next != folders.rend()) {
+    EPS_RETURN_IF_ERROR(ReplaceFile(pointer, next->name + "\n"));
+  } else {
+    std::error_code error;
+    fs::remove(pointer, error);
+    if (error) {
+      return absl::InternalError(absl::StrCat("cannot remove ", pointer, ": ", error.message()));
+    }
+  }
+  return HideAndRemove(located.root, located.name);
+}
 
 std::string ManifestText(const CheckpointManifest& manifest) {
   ordered_json json;
@@ -80,6 +162,7 @@ std::string ManifestText(const CheckpointManifest& manifest) {
   json["spec_digest"] = manifest.spec_digest;
   json["numerics_version"] = manifest.numerics_version;
   json["optimizer"] = manifest.optimizer;
+  if (manifest.servers > 0) json["servers"] = manifest.servers;
   ordered_json& files = json["files"] = ordered_json::object();
   for (const auto& [name, sums] : manifest.files) {
     files[name] = {{"bytes", sums.bytes},
@@ -117,6 +200,7 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& folder) {
   if (HasNumber(json, "numerics_version")) {
     manifest.numerics_version = json["numerics_version"].get<int>();
   }
+  if (HasNumber(json, "servers")) manifest.servers = json["servers"].get<uint32_t>();
   for (const auto& [name, file] : json["files"].items()) {
     if (!IsFileName(name) || !ParseFile(file, &manifest.files[name])) {
       return absl::DataLossError(absl::StrCat(path, ": malformed entry of a file"));
@@ -226,16 +310,7 @@ absl::StatusOr<std::vector<std::string>> RemoveOldCheckpoints(const std::string&
   for (const CheckpointFolder& folder : folders) {
     if (left <= limit) break;
     if (folder.name == latest) continue;
-    const std::string hidden = absl::StrCat(root, "/.", folder.name, ".tmp");
-    std::error_code error;
-    fs::remove_all(hidden, error);
-    // Gone in one step for whoever looks for checkpoints, before its first file goes.
-    EPS_RETURN_IF_ERROR(RenamePath(folder.path, hidden));
-    EPS_RETURN_IF_ERROR(SyncPath(root));
-    fs::remove_all(hidden, error);
-    if (error) {
-      return absl::InternalError(absl::StrCat("cannot remove ", hidden, ": ", error.message()));
-    }
+    EPS_RETURN_IF_ERROR(HideAndRemove(root, folder.name));
     removed.push_back(folder.name);
     --left;
   }

@@ -28,6 +28,8 @@ struct CheckpointManifest {
   std::string spec_digest;  // in hexadecimal digits
   int numerics_version = 0;
   std::string optimizer;
+  // Of whose durable state it was made (eps checkpoint save, eps backup); 0: it was not.
+  uint32_t servers = 0;
   std::map<std::string, FileSums> files;  // every other file, by its path in the folder
 };
 
@@ -67,6 +69,17 @@ std::string ResumeAdvice(const std::string& root, const std::string& damaged);
 // the first error.
 absl::StatusOr<std::vector<std::string>> RemoveOldCheckpoints(const std::string& root,
                                                               uint64_t limit);
+
+// Whether and how RemoveCheckpoint removes the one that `latest` names.
+enum class RemoveLatest { kRefuse, kRepoint };
+
+// Removes one checkpoint as RemoveOldCheckpoints does. `folder` is its path. The one that `latest`
+// names is refused with FailedPrecondition, or `latest` names the complete one with the highest
+// step first, or goes if there is none. NotFound, or FailedPrecondition for a folder that is no
+// checkpoint of ours: with another name, without a manifest, a link.
+absl::Status RemoveCheckpoint(const std::string& folder, RemoveLatest latest);
+// The same refusals, and nothing is removed.
+absl::Status CheckRemovable(const std::string& folder, RemoveLatest latest);
 
 }  // namespace eps
 

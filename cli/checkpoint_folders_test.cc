@@ -197,6 +197,45 @@ TEST_F(CheckpointFoldersTest, ACheckpointIsHiddenBeforeItsFirstFileGoes) {
   EXPECT_FALSE(fs::exists(root_ + "/.checkpoint-1.tmp"));
 }
 
+TEST_F(CheckpointFoldersTest, RemovesOneByNameButNotTheLatestUnlessForced) {
+  for (const uint64_t step : {3, 9, 10, 11}) Checkpoint(step);
+  fs::remove(root_ + "/checkpoint-11/config.json");
+  Write(kLatestFile, "checkpoint-9\n");
+  ASSERT_TRUE(RemoveCheckpoint(root_ + "/checkpoint-3/", RemoveLatest::kRefuse).ok());
+  EXPECT_EQ(Names(), (Strings{"checkpoint-9", "checkpoint-10", "checkpoint-11"}));
+  const absl::Status refused = RemoveCheckpoint(root_ + "/checkpoint-9", RemoveLatest::kRefuse);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(refused.message(), "--force")) << refused;
+  EXPECT_EQ(Latest(), "checkpoint-9");
+  ASSERT_TRUE(RemoveCheckpoint(root_ + "/checkpoint-9", RemoveLatest::kRepoint).ok());
+  EXPECT_EQ(*ReadTextFile(root_ + "/latest"), "checkpoint-10\n") << "11 is not complete";
+  ASSERT_TRUE(RemoveCheckpoint(root_ + "/checkpoint-10", RemoveLatest::kRepoint).ok());
+  EXPECT_FALSE(fs::exists(root_ + "/latest"));
+  EXPECT_TRUE(RemoveCheckpoint(root_ + "/checkpoint-11", RemoveLatest::kRefuse).ok())
+      << "damaged, and with a manifest of ours";
+  EXPECT_TRUE(fs::is_empty(root_));
+}
+
+TEST_F(CheckpointFoldersTest, RemovesNothingThatIsNoCheckpoint) {
+  Checkpoint(3);
+  Checkpoint(4);
+  Write("checkpoint-1/pytorch_model.bin", "of another program");
+  Write("notes/eps/manifest.json", *ReadTextFile(root_ + "/checkpoint-3/eps/manifest.json"));
+  fs::rename(root_ + "/checkpoint-4", root_ + "/checkpoint-5");
+  fs::create_directory_symlink(root_ + "/checkpoint-3", root_ + "/checkpoint-7");
+  for (const char* const name : {"/checkpoint-1", "/notes", "/checkpoint-5", "/checkpoint-7"}) {
+    for (const RemoveLatest latest : {RemoveLatest::kRefuse, RemoveLatest::kRepoint}) {
+      EXPECT_EQ(RemoveCheckpoint(root_ + name, latest).code(),
+                absl::StatusCode::kFailedPrecondition)
+          << name;
+    }
+    EXPECT_TRUE(fs::exists(root_ + name)) << name;
+  }
+  EXPECT_TRUE(absl::IsNotFound(CheckRemovable(root_ + "/checkpoint-6", RemoveLatest::kRefuse)));
+  EXPECT_TRUE(CheckRemovable(root_ + "/checkpoint-3", RemoveLatest::kRefuse).ok());
+  EXPECT_TRUE(fs::exists(root_ + "/checkpoint-3"));
+}
+
 TEST_F(CheckpointFoldersTest, AManifestReadsBackAndBadOnesAreNamed) {
   CheckpointManifest manifest;
   manifest.step = 12;

@@ -106,14 +106,15 @@ std::string ResidualFile(uint32_t part) {
 
 // ---------------------------------------------------------------- writer
 
-ResidualWriter::ResidualWriter(const JobSpec& spec, const ChunkMap& chunks, CodecTable codecs)
+ResidualFilesWriter::ResidualFilesWriter(const JobSpec& spec, const ChunkMap& chunks,
+                                         CodecTable codecs)
     : spec_(spec), chunks_(chunks), codecs_(std::move(codecs)) {}
 
-absl::StatusOr<std::unique_ptr<ResidualWriter>> ResidualWriter::Create(const std::string& folder,
-                                                                       const JobSpec& spec,
-                                                                       const ChunkMap& chunks) {
+absl::StatusOr<std::unique_ptr<ResidualFilesWriter>> ResidualFilesWriter::Create(
+    const std::string& folder, const JobSpec& spec, const ChunkMap& chunks) {
   EPS_ASSIGN_OR_RETURN(CodecTable codecs, CodecTable::Build(spec, chunks));
-  std::unique_ptr<ResidualWriter> writer(new ResidualWriter(spec, chunks, std::move(codecs)));
+  std::unique_ptr<ResidualFilesWriter> writer(
+      new ResidualFilesWriter(spec, chunks, std::move(codecs)));
   std::vector<SafetensorsEntry> entries;
   for (const TensorUsePlace& use : UsesWithResiduals(spec, chunks, writer->codecs_)) {
     writer->entries_[{use.tensor, use.use}] = entries.size();
@@ -129,13 +130,13 @@ absl::StatusOr<std::unique_ptr<ResidualWriter>> ResidualWriter::Create(const std
   return writer;
 }
 
-uint64_t ResidualWriter::bytes() const {
+uint64_t ResidualFilesWriter::bytes() const {
   uint64_t bytes = 0;
   for (const auto& part : parts_) bytes += part->file_bytes();
   return bytes;
 }
 
-absl::Status ResidualWriter::Write(const ResidualPlace& place, const std::string& encoded) {
+absl::Status ResidualFilesWriter::Write(const ResidualPlace& place, const std::string& encoded) {
   const bool known =
       place.chunk.value() < chunks_.chunks().size() && place.part.value() < parts_.size() &&
       entries_.count({chunks_.chunk(place.chunk).segments.front().tensor, place.use}) != 0;
@@ -158,7 +159,7 @@ absl::Status ResidualWriter::Write(const ResidualPlace& place, const std::string
   return WriteFloats(place, elements.data());
 }
 
-absl::Status ResidualWriter::WriteFloats(const ResidualPlace& place, const float* elements) {
+absl::Status ResidualFilesWriter::WriteFloats(const ResidualPlace& place, const float* elements) {
   for (const Segment& segment : chunks_.chunk(place.chunk).segments) {
     EPS_RETURN_IF_ERROR(parts_[place.part.value()]->Write(
         entries_.at({segment.tensor, place.use}), segment.tensor_offset,
@@ -167,7 +168,7 @@ absl::Status ResidualWriter::WriteFloats(const ResidualPlace& place, const float
   return absl::OkStatus();
 }
 
-absl::Status ResidualWriter::Finish() {
+absl::Status ResidualFilesWriter::Finish() {
   for (const Chunk& chunk : chunks_.chunks()) {
     if (ResidualCodec(spec_, codecs_, chunk.id) == nullptr) continue;
     const std::vector<float> zeros(chunk.elements);
@@ -185,18 +186,18 @@ absl::Status ResidualWriter::Finish() {
 
 // ---------------------------------------------------------------- reader
 
-absl::StatusOr<std::unique_ptr<ResidualReader>> ResidualReader::Open(
+absl::StatusOr<std::unique_ptr<ResidualFiles>> ResidualFiles::Open(
     const std::string& folder, const CheckpointManifest& manifest, const JobSpec& spec) {
   const auto listed =
       std::count_if(manifest.files.begin(), manifest.files.end(),
                     [](const auto& f) { return absl::StartsWith(f.first, kPrefix); });
-  std::unique_ptr<ResidualReader> reader;
+  std::unique_ptr<ResidualFiles> reader;
   if (listed == 0) return reader;
   if (listed != static_cast<int64_t>(spec.training.parts)) {
     return absl::DataLossError(absl::StrCat(folder, ": the manifest lists residuals of ", listed,
                                             " parts, the job has ", spec.training.parts));
   }
-  reader.reset(new ResidualReader());
+  reader.reset(new ResidualFiles());
   for (uint32_t part = 0; part < spec.training.parts; ++part) {
     const std::string name = ResidualFile(part);
     if (manifest.files.count(name) == 0) {
@@ -224,8 +225,8 @@ absl::StatusOr<std::unique_ptr<ResidualReader>> ResidualReader::Open(
   return reader;
 }
 
-absl::Status ResidualReader::Read(uint32_t part, size_t tensor, uint64_t first, size_t count,
-                                  float* out) const {
+absl::Status ResidualFiles::Read(uint32_t part, size_t tensor, uint64_t first, size_t count,
+                                 float* out) const {
   EPS_CHECK(part < parts_.size() && tensor < tensors_.size());
   EPS_ASSIGN_OR_RETURN(const SafetensorsEntry* entry, parts_[part]->Find(tensors_[tensor].name));
   return parts_[part]->Read(*entry, first, count, out);
@@ -233,12 +234,12 @@ absl::Status ResidualReader::Read(uint32_t part, size_t tensor, uint64_t first, 
 
 // ---------------------------------------------------------------- import
 
-ResidualImport::ResidualImport(const ResidualReader* from_or_null, const JobSpec& spec,
+ResidualImport::ResidualImport(const ResidualFiles* from_or_null, const JobSpec& spec,
                                const ChunkMap& chunks, CodecTable codecs)
     : from_or_null_(from_or_null), spec_(spec), chunks_(chunks), codecs_(std::move(codecs)) {}
 
 absl::StatusOr<std::unique_ptr<ResidualImport>> ResidualImport::Create(
-    const ResidualReader* from_or_null, const JobSpec& from_spec, const JobSpec& spec,
+    const ResidualFiles* from_or_null, const JobSpec& from_spec, const JobSpec& spec,
     const ChunkMap& chunks) {
   EPS_ASSIGN_OR_RETURN(CodecTable codecs, CodecTable::Build(spec, chunks));
   std::unique_ptr<ResidualImport> import(

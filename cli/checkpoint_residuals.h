@@ -38,14 +38,14 @@ std::vector<TensorUsePlace> UsesOfTensors(const JobSpec& spec);
 std::string ResidualFile(uint32_t part);
 
 // Writes what the servers' residuals stand for. Thread-compatible.
-class ResidualWriter {
+class ResidualFilesWriter {
  public:
   // Creates the files in `folder`/eps, which is there, of all tensors for which the job keeps
   // residuals: none if it keeps none. `spec` and `chunks` outlive the writer. InvalidArgument as
   // CodecTable::Build, else as SafetensorsWriter.
-  static absl::StatusOr<std::unique_ptr<ResidualWriter>> Create(const std::string& folder,
-                                                                const JobSpec& spec,
-                                                                const ChunkMap& chunks);
+  static absl::StatusOr<std::unique_ptr<ResidualFilesWriter>> Create(const std::string& folder,
+                                                                     const JobSpec& spec,
+                                                                     const ChunkMap& chunks);
   // DataLoss for a place that has no residual or already has one, and for bytes that its codec
   // refuses.
   absl::Status Write(const ResidualPlace& place, const std::string& encoded);
@@ -56,7 +56,7 @@ class ResidualWriter {
   uint64_t bytes() const;                                           // of all files
 
  private:
-  ResidualWriter(const JobSpec& spec, const ChunkMap& chunks, CodecTable codecs);
+  ResidualFilesWriter(const JobSpec& spec, const ChunkMap& chunks, CodecTable codecs);
   absl::Status WriteFloats(const ResidualPlace& place, const float* elements);
 
   const JobSpec& spec_;
@@ -69,13 +69,13 @@ class ResidualWriter {
 };
 
 // The residuals of a checkpoint. Immutable, thread-safe.
-class ResidualReader {
+class ResidualFiles {
  public:
   // Null if the checkpoint has none. `spec` is the checkpoint's. DataLoss names the file that is
   // missing or has other tensors than the job.
-  static absl::StatusOr<std::unique_ptr<ResidualReader>> Open(const std::string& folder,
-                                                              const CheckpointManifest& manifest,
-                                                              const JobSpec& spec);
+  static absl::StatusOr<std::unique_ptr<ResidualFiles>> Open(const std::string& folder,
+                                                             const CheckpointManifest& manifest,
+                                                             const JobSpec& spec);
 
   uint32_t parts() const { return static_cast<uint32_t>(parts_.size()); }
   // Those that have residuals; the same for every part.
@@ -84,7 +84,7 @@ class ResidualReader {
   absl::Status Read(uint32_t part, size_t tensor, uint64_t first, size_t count, float* out) const;
 
  private:
-  ResidualReader() = default;
+  ResidualFiles() = default;
 
   std::vector<TensorUsePlace> tensors_;
   std::vector<std::unique_ptr<SafetensorsReader>> parts_;
@@ -96,7 +96,7 @@ class ResidualImport {
  public:
   // `from_or_null`: the residuals of a checkpoint that the job `from_spec` wrote. The job `spec`
   // has the same tensors. All references outlive the object. InvalidArgument as CodecTable::Build.
-  static absl::StatusOr<std::unique_ptr<ResidualImport>> Create(const ResidualReader* from_or_null,
+  static absl::StatusOr<std::unique_ptr<ResidualImport>> Create(const ResidualFiles* from_or_null,
                                                                 const JobSpec& from_spec,
                                                                 const JobSpec& spec,
                                                                 const ChunkMap& chunks);
@@ -109,10 +109,10 @@ class ResidualImport {
   absl::StatusOr<std::string> Read(const ResidualPlace& place) const;
 
  private:
-  ResidualImport(const ResidualReader* from_or_null, const JobSpec& spec, const ChunkMap& chunks,
+  ResidualImport(const ResidualFiles* from_or_null, const JobSpec& spec, const ChunkMap& chunks,
                  CodecTable codecs);
 
-  const ResidualReader* const from_or_null_;
+  const ResidualFiles* const from_or_null_;
   const JobSpec& spec_;
   const ChunkMap& chunks_;
   const CodecTable codecs_;

@@ -98,7 +98,7 @@ absl::Status TakeOverrides(const std::vector<std::string>& extras, CommandLine* 
   return absl::OkStatus();
 }
 
-// The commands that read their own arguments; but for checkpoint and codec they are other programs.
+// The commands that read their own arguments; worker, generate and verify are other programs.
 bool PassOn(const std::vector<std::string>& arguments, CommandLine* line) {
   if (arguments.empty()) return false;
   if (arguments[0] == "worker") {
@@ -109,6 +109,10 @@ bool PassOn(const std::vector<std::string>& arguments, CommandLine* line) {
     line->command = Command::kVerify;
   } else if (arguments[0] == "checkpoint") {
     line->command = Command::kCheckpoint;
+  } else if (arguments[0] == "backup") {
+    line->command = Command::kBackup;
+  } else if (arguments[0] == "restore") {
+    line->command = Command::kRestore;
   } else if (arguments[0] == "codec") {
     line->command = Command::kCodec;
   } else {
@@ -131,7 +135,10 @@ struct Parser {
     app.add_subcommand("worker", "run one worker (its own options: eps worker --help)");
     app.add_subcommand("generate", "continue a text (its own options: eps generate --help)");
     app.add_subcommand("verify", "compare with a plain training loop (eps verify --help)");
-    app.add_subcommand("checkpoint", "ls, digest, verify or export (eps checkpoint --help)");
+    app.add_subcommand("checkpoint",
+                       "ls, digest, verify, export, save, reshard, rm (eps checkpoint --help)");
+    app.add_subcommand("backup", "durable state into a checkpoint (eps backup --help)");
+    app.add_subcommand("restore", "durable state out of a checkpoint (eps restore --help)");
     app.add_subcommand("codec", "list them, or try one on a file (eps codec --help)");
     CLI::App* const status =
         Add(&app, Command::kStatus, "status", "what the servers of --servers hold and wait for");
@@ -165,9 +172,9 @@ absl::Status UnknownCommand(const std::string& word, const std::vector<std::stri
 
 // What CLI11 missed or did not know at the top, in words.
 absl::Status WrongCommand(const std::vector<std::string>& arguments) {
-  const std::vector<std::string> commands = {"train",  "serve",  "worker",     "generate",
-                                             "verify", "status", "checkpoint", "codec",
-                                             "doctor", "config"};
+  const std::vector<std::string> commands = {"train",   "serve",  "worker",     "generate",
+                                             "verify",  "status", "checkpoint", "backup",
+                                             "restore", "codec",  "doctor",     "config"};
   const std::vector<std::string> of_config = {"print", "reference", "import-deepspeed"};
   if (arguments.empty()) {
     return absl::InvalidArgumentError(

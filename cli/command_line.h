@@ -17,6 +17,8 @@ enum class Command {
   kVerify,
   kGenerate,
   kCheckpoint,
+  kBackup,
+  kRestore,
   kCodec,
   kStatus,
   kDoctor,

@@ -15,6 +15,7 @@
 #include "cli/run_config.h"
 #include "cli/serve.h"
 #include "cli/siblings.h"
+#include "cli/state_command.h"
 #include "cli/status_command.h"
 #include "cli/train.h"
 #include "cli/verify_command.h"
@@ -67,6 +68,10 @@ absl::Status RunCommand(const std::vector<std::string>& arguments) {
       return RunVerifyCommand(passed_on);
     case Command::kCheckpoint:
       return RunCheckpointCommand(passed_on);
+    case Command::kBackup:
+      return RunBackupCommand(passed_on);
+    case Command::kRestore:
+      return RunRestoreCommand(passed_on);
     case Command::kCodec:
       return RunCodecCommand(passed_on);
     default:

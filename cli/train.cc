@@ -21,6 +21,7 @@
 #include "cli/files.h"
 #include "cli/initial_weights.h"
 #include "cli/interrupt.h"
+#include "cli/job_state.h"
 #include "cli/metrics_log.h"
 #include "cli/plan.h"
 #include "cli/progress.h"
@@ -123,6 +124,8 @@ class TrainRun {
   absl::Status StartJob();
   absl::StatusOr<v1::StatusReply> AwaitRecovery();
   absl::Status TakeRecovered(const v1::StatusReply& status, bool own_servers);
+  absl::Status KeepConfig() const;
+  std::string ConfigText() const;
   absl::Status SetState(v1::JobState state);
   absl::Status Supervise();
   absl::Status FollowSteps();
@@ -315,6 +318,19 @@ absl::Status TrainRun::TakeRecovered(const v1::StatusReply& status, bool own_ser
   return absl::OkStatus();
 }
 
+// The configuration, for a checkpoint and beside the state.
+std::string TrainRun::ConfigText() const {
+  Config config = plan_.config;
+  config.checkpoint.resume = "none";
+  return config.ToYaml();
+}
+
+// For the tools that make checkpoints of the servers' state.
+absl::Status TrainRun::KeepConfig() const {
+  EPS_ASSIGN_OR_RETURN(const std::string folder, StorageFolder(plan_.config));
+  return ReplaceFile(JobConfigFile(folder, spec_.id()), ConfigText());
+}
+
 absl::Status TrainRun::SetState(v1::JobState state) {
   if (state == v1::JOB_STATE_FAILED) {
     EPS_ASSIGN_OR_RETURN(const v1::StatusReply status,
@@ -381,6 +397,7 @@ absl::Status TrainRun::StartJob() {
   EPS_RETURN_IF_ERROR(client_->CreateJob(spec_).status());
   EPS_ASSIGN_OR_RETURN(const v1::StatusReply job, AwaitRecovery());
   EPS_RETURN_IF_ERROR(TakeRecovered(job, choice.spawn != 0));
+  if (choice.spawn != 0 && plan_.config.storage.kind != "dram") EPS_RETURN_IF_ERROR(KeepConfig());
   EPS_RETURN_IF_ERROR(OpenLogs(first_step_));
   EPS_RETURN_IF_ERROR(SetState(job.state()));
   // A job that is under way tells its records from where the log ends, and gets its next
@@ -427,9 +444,7 @@ absl::Status TrainRun::WriteCheckpoint(uint64_t step) {
   SmallFiles files = FilesOfJob(spec_);
   files["trainer_state.json"] =
       metrics_->TrainerState(spec_, step, plan_.config.training.eval_steps);
-  Config config = plan_.config;
-  config.checkpoint.resume = "none";
-  files["eps/config.yaml"] = config.ToYaml();
+  files["eps/config.yaml"] = ConfigText();
   EPS_RETURN_IF_ERROR(writer->Commit(border, files));
   last_checkpoint_ = writer->folder();
   Print(absl::StrCat("checkpoint: ", last_checkpoint_, "\n"));

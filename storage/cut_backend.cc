@@ -38,14 +38,6 @@ absl::Status Cancelled(absl::string_view what) {
       absl::StrCat(what, " waited for a cut or its slot, and the job goes back or ends"));
 }
 
-uint32_t CrcOfFooters(absl::Span<const uint32_t> crcs) {
-  uint32_t crc = 0;
-  for (const uint32_t footer : crcs) {
-    crc = Crc32c(absl::string_view(reinterpret_cast<const char*>(&footer), sizeof(footer)), crc);
-  }
-  return crc;
-}
-
 CutBackend::CutBackend(const ExtentLayout& layout, Executor* executor, MemoryAccount* account,
                        BackendDoneFn done)
     : layout_(layout),

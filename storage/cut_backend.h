@@ -36,8 +36,6 @@ using Outcome = absl::StatusOr<BackendValue>;
 std::string NameOf(const CutId& id);
 // Of an operation that waits when the backend is told to be quiet.
 absl::Status Cancelled(absl::string_view what);
-// CRC32C over the footers' own: a CRC over bytes that end with theirs would always be the same.
-uint32_t CrcOfFooters(absl::Span<const uint32_t> crcs);
 
 // A cut on its way: captures its chunks one by one, then its residuals, syncs and is recorded.
 struct PendingCut {

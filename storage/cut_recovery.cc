@@ -59,7 +59,13 @@ absl::Status CreateExtents(const DurableOptions& options, Disk* disk, const Exte
 
 absl::Status CheckKnown(const CatalogueJob& known, const JobSpec& spec, ShardId shard,
                         uint32_t shards, const std::string& folder) {
-  if (known.shard != shard.value() || known.shards != shards) {
+  if (known.shards != shards) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder, ": this state was made for ", known.shards, " servers, and the job has ", shards,
+        " (servers.addresses); eps checkpoint reshard STATE --servers=", shards,
+        " --out=NEW makes a state folder for ", shards));
+  }
+  if (known.shard != shard.value()) {
     return absl::FailedPreconditionError(
         absl::StrCat(folder, ": shard ", shard.value(), " of ", shards, " expected, shard ",
                      known.shard, " of ", known.shards,

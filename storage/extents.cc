@@ -152,6 +152,14 @@ ExtentLayout::ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> own
   file_bytes_ = at + RoundUp(residual_bytes + heads, format::kBlock);
 }
 
+uint32_t CrcOfFooters(absl::Span<const uint32_t> crcs) {
+  uint32_t crc = 0;
+  for (const uint32_t footer : crcs) {
+    crc = Crc32c(absl::string_view(reinterpret_cast<const char*>(&footer), sizeof(footer)), crc);
+  }
+  return crc;
+}
+
 absl::Status Extents::Create(Disk* disk, const std::string& folder, const ExtentLayout& layout,
                              const ExtentIdentity& identity) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StateArena> block, StateArena::New(format::kBlock));

@@ -70,6 +70,10 @@ struct ExtentFooter {
   uint32_t crc32c = 0;  // stands for the whole content of the chunk
 };
 
+// CatalogueCut::extents_crc32c: over the CRC32Cs of the chunks' footers, in ascending order of
+// chunk ids. (Over whole footers, which end with their own, it would always be the same.)
+uint32_t CrcOfFooters(absl::Span<const uint32_t> crcs);
+
 // Thread-safe. Buffers are the caller's, kDiskBlock-aligned, as large as the chunk's area: arrays
 // from their begin on, then the footer. Reads and writes complete as AsyncFile's do.
 class Extents {

@@ -239,18 +239,25 @@ TEST_P(Durable, RestoreNamesTheTermThatWasPromisedAndTheCutThatIsNotThere) {
 
 TEST_P(Durable, OpenRefusesAnotherShardAnotherCountAndACopiedFolder) {
   DurableWorld world(GetParam());
+  world.shards = 2;
   CutOnce(&world);
   world.shard = ShardId(1);
-  world.shards = 2;
   const absl::Status other = DurableProcess(&world).status();
   EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(other.message()),
-              AllOf(HasSubstr("shard 1 of 2 expected, shard 0 of 1 found"),
+              AllOf(HasSubstr("shard 1 of 2 expected, shard 0 of 2 found"),
                     HasSubstr("storage.path"), HasSubstr("/state/extents")));
+  world.shards = 3;
+  const absl::Status more = DurableProcess(&world).status();
+  EXPECT_EQ(more.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(more.message()),
+              AllOf(HasSubstr("was made for 2 servers, and the job has 3"),
+                    HasSubstr("eps checkpoint reshard STATE --servers=3")));
   world.shard = ShardId(0);
-  world.shards = 1;
+  world.shards = 2;
   // The same job on another disk: its extents have another nonce.
   DurableWorld twin(GetParam());
+  twin.shards = 2;
   CutOnce(&twin);
   for (const char* name : {"/slot-0.eps", "/slot-1.eps"}) {
     Overwrite(&world, world.folder + name, twin.disk.Contents(world.folder + name));

@@ -160,6 +160,21 @@ absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& fo
   return OpenRocksDbIn(rocksdb::Env::Default(), folder);
 }
 
+absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbForReading(const std::string& folder) {
+  rocksdb::Env* const env = rocksdb::Env::Default();
+  if (!env->FileExists(folder).ok()) {
+    return absl::NotFoundError(absl::StrCat("there is no catalogue in ", folder));
+  }
+  EPS_RETURN_IF_ERROR(CheckNotBeheaded(env, folder));
+  if (!env->FileExists(absl::StrCat(folder, "/CURRENT")).ok()) {
+    return absl::NotFoundError(absl::StrCat("the catalogue in ", folder, " is empty"));
+  }
+  rocksdb::DB* db = nullptr;
+  EPS_RETURN_IF_ERROR(
+      ToStatus(folder, "opening", rocksdb::DB::OpenForReadOnly(OptionsIn(env), folder, &db)));
+  return std::unique_ptr<KeyValueStore>(std::make_unique<RocksDbStore>(folder, db));
+}
+
 absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbIn(rocksdb::Env* env,
                                                              const std::string& folder) {
   EPS_RETURN_IF_ERROR(ToStatus(folder, "creating the folder", env->CreateDirIfMissing(folder)));

@@ -20,6 +20,10 @@ namespace eps {
 // which the last record is cut short is not, because an interrupted write leaves one.
 absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& folder);
 
+// What is there, of which nothing is changed, not even a log of its own: every Write fails.
+// NotFound if there is no database. It takes no lock: the caller sees to it that nobody writes.
+absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbForReading(const std::string& folder);
+
 // The same over another environment than the default one; borrowed. For tests.
 absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbIn(rocksdb::Env* env,
                                                              const std::string& folder);

@@ -133,6 +133,31 @@ TEST(RocksDbStore, CreatesTheFolderAndItsParents) {
   EXPECT_THAT(store.status().message(), HasSubstr(file));
 }
 
+TEST(RocksDbStore, ReadingChangesNoFile) {
+  const std::string folder = FreshFolder("read");
+  EXPECT_EQ(OpenRocksDbForReading(folder + "/none").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(OpenRocksDbForReading(folder).status().code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE((*OpenRocksDb(folder))->Write({{"key", "value"}}).ok());
+  const auto files = [&folder] {
+    std::map<std::string, std::string> contents;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      std::ifstream file(entry.path(), std::ios::binary);
+      contents[entry.path().filename()] = {std::istreambuf_iterator<char>(file), {}};
+    }
+    return contents;
+  };
+  const auto before = files();
+  {
+    const auto store = OpenRocksDbForReading(folder);
+    ASSERT_TRUE(store.ok()) << store.status();
+    EXPECT_EQ((*store)->Scan("k")->size(), 1u) << "what is in the log alone";
+    EXPECT_FALSE((*store)->Write({{"other", "value"}}).ok());
+  }
+  EXPECT_TRUE(files() == before);
+  std::filesystem::remove(folder + "/CURRENT");
+  EXPECT_EQ(OpenRocksDbForReading(folder).status().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST(RocksDbStore, ScansInOrderAndByPrefix) {
   const auto store = OpenRocksDb(FreshFolder("scan"));
   ASSERT_EQ(store.status(), absl::OkStatus());

@@ -17,14 +17,16 @@ namespace {
 
 // A process that was killed a moment ago may still be on its way out.
 constexpr std::chrono::seconds kLockPatience{10};
+constexpr std::chrono::seconds kReaderPatience{2};
 constexpr std::chrono::milliseconds kLockPause{100};
 
 constexpr absl::string_view kFolderPrefix = "job-";
 
 std::string FolderName(JobId job) { return absl::StrFormat("%s%016x", kFolderPrefix, job.value()); }
 
-absl::StatusOr<std::unique_ptr<Disk::Lock>> TakeLock(Disk* disk, const std::string& path) {
-  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
+absl::StatusOr<std::unique_ptr<Disk::Lock>> TakeLock(Disk* disk, const std::string& path,
+                                                     std::chrono::seconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   for (;;) {
     absl::StatusOr<std::unique_ptr<Disk::Lock>> lock = disk->TakeLock(path);
     const bool held = absl::IsFailedPrecondition(lock.status());
@@ -48,8 +50,9 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
   std::unique_ptr<DurableStorage> storage(new DurableStorage(options));
   storage->disk_ = NewRealDisk(DiskOptions());
   EPS_RETURN_IF_ERROR(storage->disk_->CreateFolder(options.path));
-  EPS_ASSIGN_OR_RETURN(storage->lock_,
-                       TakeLock(storage->disk_.get(), absl::StrCat(options.path, "/LOCK")));
+  EPS_ASSIGN_OR_RETURN(
+      storage->lock_,
+      TakeLock(storage->disk_.get(), absl::StrCat(options.path, "/LOCK"), kLockPatience));
   EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDb(absl::StrCat(options.path, "/catalogue")));
   return storage;
 }
@@ -99,6 +102,42 @@ absl::Status DurableStorage::RemoveEmptyJobs(JobId but) {
     EPS_RETURN_IF_ERROR(disk_->Remove(folder));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::OpenForReading(
+    const std::string& path) {
+  StorageOptions options;
+  options.path = path;
+  std::unique_ptr<DurableStorage> storage(new DurableStorage(options));
+  storage->disk_ = NewRealDisk(DiskOptions());
+  const std::string catalogue = absl::StrCat(path, "/catalogue");
+  // Before the lock, whose file is made where it is missing.
+  EPS_RETURN_IF_ERROR(storage->disk_->List(catalogue).status());
+  absl::StatusOr<std::unique_ptr<Disk::Lock>> lock =
+      TakeLock(storage->disk_.get(), absl::StrCat(path, "/LOCK"), kReaderPatience);
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": a server is using this folder (",
+                                                      lock.status().message(),
+                                                      "); end its run first"));
+  }
+  EPS_RETURN_IF_ERROR(lock.status());
+  storage->lock_ = *std::move(lock);
+  EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDbForReading(catalogue));
+  storage->catalogue_ = std::make_unique<Catalogue>(storage->store_.get());
+  return storage;
+}
+
+absl::StatusOr<std::unique_ptr<CutReader>> DurableStorage::OpenCut(
+    const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
+    uint64_t residual_bytes, const CatalogueJob& job, const CatalogueCut& cut) const {
+  CutPlace place;
+  place.disk = disk_.get();
+  place.folder = absl::StrCat(options_.path, "/", FolderName(job.id));
+  place.spec = &spec;
+  place.chunks = &chunks;
+  place.owned = std::move(owned);
+  place.residual_bytes = residual_bytes;
+  return CutReader::Open(place, job, cut);
 }
 
 absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(

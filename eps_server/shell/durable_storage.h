@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/mutex.h"
 #include "storage/catalogue.h"
+#include "storage/cut_reader.h"
 #include "storage/disk.h"
 #include "storage/state_backend.h"
 
@@ -44,6 +45,20 @@ class DurableStorage {
   // key); FailedPrecondition if another process has the folder.
   static absl::StatusOr<std::unique_ptr<DurableStorage>> Open(const StorageOptions& options);
 
+  // A folder that is there, to be looked at: nothing in it is changed. NotFound if it holds no
+  // catalogue; FailedPrecondition if a server is using it.
+  static absl::StatusOr<std::unique_ptr<DurableStorage>> OpenForReading(const std::string& path);
+
+  // What jobs and cuts are here. Only for a folder that was opened for reading.
+  const Catalogue& catalogue() const { return *catalogue_; }
+  // Of the job's extents here; residual_bytes as in ShardPlace. `spec` and `chunks` outlive the
+  // reader, as the storage does.
+  absl::StatusOr<std::unique_ptr<CutReader>> OpenCut(const JobSpec& spec, const ChunkMap& chunks,
+                                                     std::vector<ChunkId> owned,
+                                                     uint64_t residual_bytes,
+                                                     const CatalogueJob& job,
+                                                     const CatalogueCut& cut) const;
+
   // The job of this directory that Remember was told of last; nullopt: none.
   absl::StatusOr<std::optional<ServedSpec>> Served() const;
   // From now on `job`, which has a backend here, is the one that Served gives.
@@ -63,6 +78,7 @@ class DurableStorage {
   std::unique_ptr<Disk> disk_;
   std::unique_ptr<Disk::Lock> lock_;
   std::unique_ptr<KeyValueStore> store_;
+  std::unique_ptr<Catalogue> catalogue_;  // of a folder that was opened for reading
   Mutex mu_;
   std::vector<std::unique_ptr<Catalogue>> catalogues_ EPS_GUARDED_BY(mu_);  // one for each backend
 };

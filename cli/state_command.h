@@ -1,0 +1,34 @@
+#ifndef EPS_CLI_STATE_COMMAND_H_
+#define EPS_CLI_STATE_COMMAND_H_
+
+// What can be done with durable state while no server runs: `eps checkpoint save | reshard`,
+// `eps backup` and `eps restore` (docs/durability.md). Each prints what it did.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace eps {
+
+struct StateArguments {
+  std::string from;      // a state folder; of a restore a checkpoint, or a folder of them
+  std::string out;       // a folder for checkpoints (save, backup), or a new state folder
+  std::string job;       // 16 hexadecimal digits; empty: the only one
+  uint32_t servers = 0;  // of the new state folder; 0: as many as before
+  bool dry_run = false;
+};
+
+// Errors as StateFolder, SaveCheckpoint and WriteStateFolder have them.
+absl::Status SaveState(const StateArguments& arguments);
+absl::Status ReshardState(const StateArguments& arguments);
+absl::Status RestoreState(const StateArguments& arguments);
+
+// The arguments behind `eps backup` and `eps restore`. InvalidArgument if they do not fit.
+absl::Status RunBackupCommand(const std::vector<std::string>& arguments);
+absl::Status RunRestoreCommand(const std::vector<std::string>& arguments);
+
+}  // namespace eps
+
+#endif  // EPS_CLI_STATE_COMMAND_H_

@@ -1,0 +1,67 @@
+#ifndef EPS_CLI_STATE_FOLDER_H_
+#define EPS_CLI_STATE_FOLDER_H_
+
+// The data directories of a job's servers as `eps train --storage.kind=nvme` leaves them, read
+// without servers: nothing in them is changed, no term promised, no cut removed.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/job_state.h"
+#include "eps_server/shell/durable_storage.h"
+#include "storage/catalogue.h"
+
+namespace eps {
+
+// Whether there is a folder server-K with a catalogue below.
+bool IsStateFolder(const std::string& path);
+
+// Keeps the folders of all servers locked as long as it lives. Thread-compatible.
+class StateFolder {
+ public:
+  // NotFound if there is no folder server-K with a catalogue; FailedPrecondition if a server is
+  // using one of them.
+  static absl::StatusOr<std::unique_ptr<StateFolder>> Open(const std::string& path);
+
+  // The youngest cut that all shards of a job have, as the servers would find it after a crash. The
+  // folder outlives the state. `job` may be left out if there is only one. NotFound without such a
+  // job; FailedPrecondition if shards are missing or do not belong together, or without a common
+  // cut, with what each of them has; DataLoss names the file that is damaged.
+  absl::StatusOr<std::unique_ptr<JobState>> OpenCut(std::optional<JobId> job) const;
+
+  // Jobs, and what each server has of them, as text.
+  absl::StatusOr<std::string> Table() const;
+
+ private:
+  struct Server {
+    std::string folder;
+    std::unique_ptr<DurableStorage> storage;
+  };
+  // One server's part of a job.
+  struct Part {
+    const Server* server = nullptr;
+    CatalogueJob job;
+    std::vector<CatalogueCut> cuts;
+  };
+
+  explicit StateFolder(std::string path) : path_(std::move(path)) {}
+  absl::StatusOr<std::vector<JobId>> Jobs() const;
+  absl::StatusOr<JobId> OnlyJob() const;
+  absl::StatusOr<std::vector<Part>> PartsOf(JobId job) const;
+  // By shard, all of them.
+  absl::StatusOr<std::vector<Part>> WholeJob(JobId job) const;
+  static absl::StatusOr<CutId> CommonCut(const std::vector<Part>& shards);
+
+  const std::string path_;
+  std::vector<Server> servers_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_CLI_STATE_FOLDER_H_

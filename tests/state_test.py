@@ -1,0 +1,284 @@
+"""The durable state of a run that was killed can be saved as a checkpoint, moved to another number
+of servers, backed up and restored; the run then ends with the bits of an undisturbed one.
+
+Arguments: the path of eps."""
+
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+EPS = None
+TMP = os.environ.get("TEST_TMPDIR", "/tmp")
+TIMEOUT_SECONDS = 120
+STEPS = 24
+
+MODEL = {"model_type": "eps-synthetic", "n_layer": 4, "n_embd": 64, "tied": True}
+SETTINGS = {
+    "training.steps": STEPS, "training.micro_batch_size": 2, "training.micro_batches": 2,
+    # Below the norms, so that each step depends on the norm of the one before.
+    "training.max_grad_norm": 0.05, "training.clip": "lagged", "training.chunk_elements": 2048,
+    "training.seq_len": 16, "lr_scheduler.name": "cosine", "lr_scheduler.warmup_steps": 3,
+    "quantization.gradients": "topk:0.2", "worker.threads": 1, "metrics.tensorboard": "false",
+    "storage.staging": "8MiB",
+}
+DURABLE = {"storage.kind": "nvme", "storage.cut_steps": 1, "servers.addresses": 2}
+COLUMNS = ("step", "loss", "grad_norm", "lr", "tokens")
+
+
+def sums_below(folder):
+    sums = {}
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(root, name)
+            with open(path, "rb") as f:
+                sums[os.path.relpath(path, folder)] = hashlib.sha256(f.read()).hexdigest()
+    return sums
+
+
+class StateTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model = os.path.join(TMP, "model.json")
+        cls.text = os.path.join(TMP, "text.txt")
+        with open(cls.model, "w", encoding="utf-8") as f:
+            json.dump(MODEL, f)
+        with open(cls.text, "w", encoding="utf-8") as f:
+            for i in range(400):
+                f.write("%d bottles of beer on the wall, take %d down.\n" % (i, i * i))
+        cls.killed = cls.fresh("killed")
+        cls.state = os.path.join(cls.killed, "state")
+        cls.kill_in_the_middle()
+        cls.undisturbed = {}
+
+    @staticmethod
+    def fresh(name):
+        path = os.path.join(TMP, name)
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    @classmethod
+    def command(cls, out, settings):
+        merged = dict(SETTINGS, **settings)
+        return [EPS, "train", "--model=" + cls.model, "--data=" + cls.text, "--out=" + out] + [
+            "--%s=%s" % item for item in sorted(merged.items())]
+
+    @classmethod
+    def start(cls, command):
+        with open(os.path.join(TMP, "run.log"), "w", encoding="utf-8") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+                                    stderr=subprocess.STDOUT, start_new_session=True)
+
+    @staticmethod
+    def steps_of(out):
+        try:
+            with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+                return sum(line.endswith("\n") for line in f)
+        except OSError:
+            return 0
+
+    @classmethod
+    def kill_in_the_middle(cls):
+        """Kills all processes of a run on two servers once it has made some steps."""
+        for _ in range(10):
+            shutil.rmtree(cls.killed, ignore_errors=True)
+            process = cls.start(cls.command(cls.killed, DURABLE))
+            deadline = time.monotonic() + TIMEOUT_SECONDS
+            while cls.steps_of(cls.killed) < 5 and process.poll() is None:
+                if time.monotonic() > deadline:
+                    raise AssertionError("no step within %d s" % TIMEOUT_SECONDS)
+                time.sleep(0.002)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=TIMEOUT_SECONDS)
+            table = subprocess.run([EPS, "checkpoint", "ls", cls.state], stdout=subprocess.PIPE,
+                                   text=True, timeout=TIMEOUT_SECONDS, check=True).stdout
+            step = int(re.search(r"youngest common cut: step (\d+) ", table).group(1))
+            if 0 < step < STEPS:
+                return
+            # On a busy machine the run may have ended before it was seen: once more.
+        raise AssertionError("no run was killed before its end")
+
+    def eps(self, *arguments, code=0):
+        """What it says on both streams."""
+        done = subprocess.run([EPS] + list(arguments), stdout=subprocess.PIPE, text=True,
+                              stderr=subprocess.STDOUT, timeout=TIMEOUT_SECONDS)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
+
+    def train(self, command, code=0):
+        process = self.start(command)
+        found = process.wait(timeout=TIMEOUT_SECONDS)
+        with open(os.path.join(TMP, "run.log"), encoding="utf-8", errors="replace") as f:
+            said = f.read()
+        self.assertEqual(found, code, said[-2000:])
+        return said
+
+    def digests(self, checkpoint):
+        return [line for line in self.eps("checkpoint", "digest", checkpoint).splitlines()
+                if "sha256" in line]
+
+    def rows(self, out):
+        with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+            return [[json.loads(line).get(column) for column in COLUMNS] for line in f]
+
+    def expected(self, save_step=0):
+        """The output folder of an undisturbed run that has a checkpoint of `save_step`, too."""
+        if save_step not in self.undisturbed:
+            out = self.fresh("undisturbed-%d" % save_step)
+            self.train(self.command(out, {"checkpoint.save_steps": save_step}))
+            self.undisturbed[save_step] = out
+        return self.undisturbed[save_step]
+
+    def expect_end(self, out, save_step=0):
+        expected = self.expected(save_step)
+        last = "checkpoint-%d" % STEPS
+        self.assertEqual(self.digests(os.path.join(out, last)),
+                         self.digests(os.path.join(expected, last)))
+        self.assertEqual(self.rows(out), self.rows(expected))
+
+    def saved(self):
+        """A checkpoint of the killed run's state, and its step."""
+        out = self.fresh("saved")
+        self.eps("checkpoint", "save", self.state, "--out=" + out)
+        checkpoint, = glob.glob(os.path.join(out, "checkpoint-*"))
+        return checkpoint, int(checkpoint.rpartition("-")[2])
+
+    def test_1_what_is_saved_is_what_the_run_exports_at_that_border(self):
+        before = sums_below(self.state)
+        checkpoint, step = self.saved()
+        self.assertEqual(sums_below(self.state), before, "reading changed the state")
+        self.assertIn("step %d (term 1)" % step, self.eps("checkpoint", "ls", self.state))
+        expected = os.path.join(self.expected(step), "checkpoint-%d" % step)
+        self.assertEqual(self.digests(checkpoint), self.digests(expected))
+        self.assertEqual(len(self.digests(checkpoint)), 3)
+        ours, theirs = sums_below(checkpoint), sums_below(expected)
+        for name in theirs:
+            if name.endswith(".safetensors") or name in ("config.json", "eps/job_spec.txt",
+                                                         "trainer_state.json"):
+                self.assertEqual(ours.get(name), theirs[name], name)
+        self.assertEqual(set(ours) - set(theirs), {"eps/step_records.bin"})
+        self.eps("checkpoint", "verify", checkpoint)
+        # A checkpoint like any other: with its own configuration, on one server in memory.
+        out = self.fresh("from-saved")
+        os.makedirs(out)
+        shutil.copy(os.path.join(self.killed, "metrics.jsonl"), out)
+        self.train([EPS, "train", "--resume=" + checkpoint, "--out=" + out,
+                    "--storage.kind=dram", "--servers=1"])
+        self.assertEqual(self.digests(os.path.join(out, "checkpoint-%d" % STEPS)),
+                         self.digests(os.path.join(self.expected(step), "checkpoint-%d" % STEPS)))
+
+    def test_2_other_numbers_of_servers_go_on_with_the_same_bits(self):
+        _, step = self.saved()
+        state = self.fresh("tried-with-3")
+        shutil.copytree(self.state, state)
+        said = self.train(self.command(self.fresh("refused"), dict(DURABLE, **{
+            "servers.addresses": 3, "storage.path": state, "checkpoint.resume": "latest"})),
+            code=65)
+        self.assertIn("made for 2 servers, and the job has 3", said)
+        self.assertIn("eps checkpoint reshard", said)
+        # What that try has left, a third folder without a job, is in nobody's way.
+        self.assertTrue(os.path.isdir(os.path.join(state, "server-2")))
+        before = sums_below(state)
+        for servers in (3, 1):
+            moved = self.fresh("state-of-%d" % servers)
+            self.eps("checkpoint", "reshard", state, "--servers=%d" % servers, "--out=" + moved)
+            said = self.eps("checkpoint", "reshard", state, "--servers=2", "--out=" + moved,
+                            code=64)
+            self.assertIn("is there already", said)
+            self.assertEqual(glob.glob(os.path.join(TMP, ".*.tmp")), [])
+            out = self.fresh("run-on-%d" % servers)
+            copy = self.fresh("run-on-%d-state" % servers)
+            shutil.copytree(moved, copy)
+            said = self.train(self.command(out, dict(DURABLE, **{
+                "servers.addresses": servers, "storage.path": copy,
+                "checkpoint.resume": "latest"})))
+            self.assertIn("step %d, term 2" % step, said)
+            self.expect_end(out)
+            if servers == 3:
+                self.assertEqual(sums_below(state), before, "reading changed the state")
+            # The next number of servers is made of this one.
+            state = moved
+
+    def test_3_a_backup_comes_back(self):
+        backup = self.fresh("backup")
+        self.eps("backup", self.state, "--out=" + backup)
+        restored = self.fresh("restored")
+        said = self.eps("restore", backup, "--out=" + restored, "--dry-run")
+        self.assertIn("would write", said)
+        self.assertIn("2 servers", said)
+        self.assertFalse(os.path.exists(restored))
+        said = self.eps("restore", backup, "--out=" + restored, "--servers=1000", code=64)
+        self.assertIn("would hold nothing", said)
+        # By default as many servers as before, and with what the backup knows of the job.
+        said = self.eps("restore", backup, "--out=" + restored)
+        config, = glob.glob(os.path.join(restored, "job-*.yaml"))
+        self.assertIn("--config=" + config, said)
+        self.assertEqual(len(glob.glob(os.path.join(restored, "server-*"))), 2)
+        out = self.fresh("run-on-restored")
+        self.train([EPS, "train", "--config=" + config, "--out=" + out, "--resume=latest"])
+        self.expect_end(out)
+        name, = glob.glob(os.path.join(backup, "checkpoint-*/eps/exp_avg.safetensors"))
+        flip(name, os.path.getsize(name) - 100)
+        said = self.eps("restore", backup, "--out=" + self.fresh("never"), "--dry-run", code=65)
+        self.assertIn(name, said)
+
+    def test_4_damage_and_what_is_missing_are_named(self):
+        state = self.fresh("damaged")
+        shutil.copytree(self.state, state)
+        for slot in (0, 1):
+            # Of the first chunk on server 1; which of the slots the cut is in does not matter.
+            path, = glob.glob(os.path.join(state, "server-1/job-*/slot-%d.eps" % slot))
+            flip(path, 4096 + 8)
+        out = self.fresh("never")
+        said = self.eps("checkpoint", "save", state, "--out=" + out, code=65)
+        self.assertRegex(said, r"server-1/job-[0-9a-f]+/slot-[01].eps: chunk \d+: \d+ bytes at "
+                               r"offset 4096: CRC32C [0-9a-f]+ expected, [0-9a-f]+ found")
+        self.assertEqual(os.listdir(out), [])
+        moved = self.fresh("never-state")
+        self.eps("checkpoint", "reshard", state, "--servers=1", "--out=" + moved, code=65)
+        self.assertEqual(glob.glob(os.path.join(TMP, ".never-state.tmp")), [])
+        self.assertFalse(os.path.exists(moved))
+        shutil.rmtree(os.path.join(state, "server-1"))
+        said = self.eps("checkpoint", "save", state, "--out=" + out, code=65)
+        self.assertIn("shard 1 of 2", said)
+        said = self.eps("checkpoint", "save", self.killed, "--out=" + out, code=66)
+        self.assertIn(self.state + " is", said)
+        said = self.eps("checkpoint", "save", self.state, "--out=" + out, "--job=1", code=66)
+        self.assertIn("holds no job 0000000000000001", said)
+
+    def test_5_the_state_of_a_run_is_not_touched(self):
+        out = self.fresh("running")
+        process = self.start(self.command(out, dict(DURABLE, **{"training.steps": 100000})))
+        try:
+            deadline = time.monotonic() + TIMEOUT_SECONDS
+            while self.steps_of(out) < 2:
+                self.assertIsNone(process.poll())
+                self.assertLess(time.monotonic(), deadline, "no step")
+                time.sleep(0.01)
+            said = self.eps("checkpoint", "save", out + "/state", "--out=" + out + "/no", code=65)
+            self.assertIn("a server is using this folder", said)
+            self.assertFalse(os.path.exists(out + "/no"))
+            self.assertIsNone(process.poll())
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(timeout=TIMEOUT_SECONDS)
+
+
+def flip(path, offset):
+    with open(path, "r+b") as f:
+        f.seek(offset)
+        byte = f.read(1)[0]
+        f.seek(offset)
+        f.write(bytes([byte ^ 1]))
+
+
+if __name__ == "__main__":
+    EPS = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)
