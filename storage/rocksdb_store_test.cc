@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <set>
 
 #include "common/check.h"
@@ -140,9 +141,8 @@ TEST(RocksDbStore, ReadingChangesNoFile) {
   ASSERT_TRUE((*OpenRocksDb(folder))->Write({{"key", "value"}}).ok());
   const auto files = [&folder] {
     std::map<std::string, std::string> contents;
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      std::ifstream file(entry.path(), std::ios::binary);
-      contents[entry.path().filename()] = {std::istreambuf_iterator<char>(file), {}};
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      contents[entry.path().filename().string()] = ReadFile(entry.path());
     }
     return contents;
   };
@@ -154,7 +154,7 @@ TEST(RocksDbStore, ReadingChangesNoFile) {
     EXPECT_FALSE((*store)->Write({{"other", "value"}}).ok());
   }
   EXPECT_TRUE(files() == before);
-  std::filesystem::remove(folder + "/CURRENT");
+  fs::remove(folder + "/CURRENT");
   EXPECT_EQ(OpenRocksDbForReading(folder).status().code(), absl::StatusCode::kDataLoss);
 }
 
