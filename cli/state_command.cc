@@ -59,12 +59,12 @@ absl::Status Write(const JobState& state, uint32_t servers, const StateArguments
   EPS_RETURN_IF_ERROR(WriteStateFolder(state, servers, arguments.out));
   const std::string config = JobConfigFile(arguments.out, state.head().spec.id());
   std::error_code error;
-  Print(absl::StrCat("next:\n  eps train ",
-                     std::filesystem::exists(config, error)
-                         ? absl::StrCat("--config=", config)
-                         : absl::StrCat("... --storage.kind=nvme --storage.path=", arguments.out,
-                                        " --servers=", servers),
-                     " --resume=latest\n"));
+  Print(
+      absl::StrCat("next:\n  eps train ",
+                   std::filesystem::exists(config, error)
+                       ? absl::StrCat("--config=", config)
+                       : absl::StrCat("... --storage.path=", arguments.out, " --servers=", servers),
+                   " --resume=latest\n"));
   return absl::OkStatus();
 }
 

@@ -1,8 +1,8 @@
 #ifndef EPS_CLI_STATE_FOLDER_H_
 #define EPS_CLI_STATE_FOLDER_H_
 
-// The data directories of a job's servers as `eps train --storage.kind=nvme` leaves them, read
-// without servers: nothing in them is changed, no term promised, no cut removed.
+// The data directories of a job's servers as durable ones of either kind leave them, read without
+// servers: nothing in them is changed, no term promised, no cut removed.
 
 #include <cstdint>
 #include <memory>

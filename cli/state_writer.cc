@@ -147,7 +147,6 @@ absl::StatusOr<std::string> ConfigFor(const JobState& state, uint32_t servers,
   if (state.head().config.empty()) return std::string();
   Config config;
   EPS_RETURN_IF_ERROR(config.MergeYaml(state.head().config, "the job's configuration"));
-  EPS_RETURN_IF_ERROR(config.Set("storage.kind", "nvme"));
   EPS_RETURN_IF_ERROR(config.Set("servers.addresses", absl::StrCat(servers)));
   config.storage.path = out;
   return config.ToYaml();
