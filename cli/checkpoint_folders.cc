@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/checksum.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -51,6 +52,13 @@ bool ParseFile(const ordered_json& json, FileSums* sums) {
   sums->bytes = json["bytes"].get<uint64_t>();
   sums->sha256 = json["sha256"].get<std::string>();
   return absl::SimpleHexAtoi(json["crc32c"].get<std::string>(), &sums->crc32c);
+}
+
+constexpr char kOwnSum[] = "crc32c";
+
+// Of a manifest without its own sum.
+std::string SumOf(const ordered_json& json) {
+  return absl::StrFormat("%08x", Crc32c(json.dump(2)));
 }
 
 // The name in `root`/latest, empty if there is no such file.
@@ -169,13 +177,14 @@ std::string ManifestText(const CheckpointManifest& manifest) {
                    {"crc32c", absl::StrFormat("%08x", sums.crc32c)},
                    {"sha256", sums.sha256}};
   }
+  json[kOwnSum] = SumOf(json);
   return json.dump(2) + "\n";
 }
 
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/", kManifestFile);
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  const ordered_json json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  ordered_json json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   const bool well_formed =
       json.is_object() && HasText(json, "format") && json["format"] == kFormat &&
       HasNumber(json, "format_version") && HasNumber(json, "step") && HasNumber(json, "version") &&
@@ -188,6 +197,15 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& folder) {
     return absl::DataLossError(absl::StrCat(path, ": format_version ",
                                             json["format_version"].get<uint64_t>(),
                                             ", this program reads ", kFormatVersion));
+  }
+  // Earlier releases wrote none.
+  if (HasText(json, kOwnSum)) {
+    const std::string expected = json[kOwnSum].get<std::string>();
+    json.erase(kOwnSum);
+    if (const std::string found = SumOf(json); found != expected) {
+      return absl::DataLossError(
+          absl::StrCat(path, ": CRC32C ", expected, " expected, ", found, " found"));
+    }
   }
   CheckpointManifest manifest;
   manifest.step = json["step"].get<uint64_t>();

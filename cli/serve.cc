@@ -33,6 +33,7 @@ absl::Status RunServe(const Config& config) {
                                      config.storage.staging, config.storage.reopen};
   }
   EPS_ASSIGN_OR_RETURN(options.cut_steps, CutSteps(config.storage));
+  options.scrub_bytes_per_second = config.storage.scrub;
   const int code = RunServer(options, nullptr);
   if (code == 0) return absl::OkStatus();
   return WithExitCode(absl::InternalError(""), static_cast<ExitCode>(code));

@@ -419,6 +419,9 @@ constexpr Key kKeys[] = {
         "storage.max_restarts",
         "How often eps train starts servers and workers again that were killed, if their job goes "
         "on from a cut; 0: the run ends."),
+    MakeKey<Size, &C::storage, &StorageConfig::scrub>(
+        "storage.scrub",
+        "Bytes per second at which a server reads its cuts again and checks them; 0: never."),
     MakeKey<Text, &C::checkpoint, &CheckpointConfig::dir>(
         "checkpoint.dir", "Output folder of checkpoints and logs; empty: none are written."),
     MakeKey<Text, &C::checkpoint, &CheckpointConfig::resume>(

@@ -422,6 +422,18 @@ absl::Status Catalogue::Restore(JobId job, const CutId& base, Term term) {
   return store_->Write(changes);
 }
 
+absl::Status Catalogue::Forget(JobId job, Term term) {
+  EPS_ASSIGN_OR_RETURN(CatalogueJob found, FindJob(job));
+  EPS_RETURN_IF_ERROR(CheckPromise(found, term));
+  found.promised = term;
+  std::vector<Change> changes = {PutJob(found)};
+  for (const std::string& prefix : {CutsPrefix(job), RecordsPrefix(job)}) {
+    EPS_ASSIGN_OR_RETURN(const auto stored, store_->Scan(prefix));
+    for (const auto& record : stored) changes.push_back({record.first, std::nullopt});
+  }
+  return store_->Write(changes);
+}
+
 absl::Status Catalogue::RemoveCutsBelow(JobId job, const CutId& oldest_kept) {
   EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, Cuts(job));
   std::vector<Change> changes;

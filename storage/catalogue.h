@@ -99,6 +99,8 @@ class Catalogue {
   // In one write: promises `term`, as Promise does, and removes all cuts but `base` and those that
   // are older, with the records that are only of removed ones. NotFound if `base` is not there.
   absl::Status Restore(JobId job, const CutId& base, Term term);
+  // In one write: promises `term` and removes all cuts and records.
+  absl::Status Forget(JobId job, Term term);
   // Removes the cuts that are older than `oldest_kept`.
   absl::Status RemoveCutsBelow(JobId job, const CutId& oldest_kept);
 

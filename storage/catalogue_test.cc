@@ -138,6 +138,20 @@ TEST_F(CatalogueTest, RestoreIsOneWriteAndKillsWhatIsYounger) {
   EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(9, 3), {}), absl::OkStatus());
 }
 
+TEST_F(CatalogueTest, ForgetsAllCutsInOneWrite) {
+  AddJobWithCuts(job, {{0, 1}});
+  ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(0, 2), {"one"}), absl::OkStatus());
+  const int writes = store.writes;
+  ASSERT_EQ(catalogue.Forget(job.id, Term(3)), absl::OkStatus());
+  EXPECT_EQ(store.writes, writes + 1);
+  EXPECT_EQ(catalogue.FindJob(job.id)->promised, Term(3));
+  EXPECT_TRUE(catalogue.Cuts(job.id)->empty());
+  EXPECT_EQ(catalogue.Forget(job.id, Term(2)).code(), absl::StatusCode::kFailedPrecondition);
+  // No record of before belongs to a cut of now.
+  ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(0, 3), {}), absl::OkStatus());
+  EXPECT_THAT(*catalogue.Records(job.id, catalogue.Cuts(job.id)->back()), ElementsAre());
+}
+
 TEST_F(CatalogueTest, RecordsOfStepsBelongToTheCutThatBroughtThemAndToLaterOnes) {
   AddJobWithCuts(job, {{0, 1}});
   ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(2, 1), {"one", "two"}), absl::OkStatus());

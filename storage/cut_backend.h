@@ -64,8 +64,9 @@ class CutBackend : public StateBackend {
   void Recycle(CutId oldest_kept) override;
   void Quiesce(OpId op) override EPS_EXCLUDES(mu_);
   void Recover(OpId op) override;
-  void Restore(OpId op, CutId base, Term term) override EPS_EXCLUDES(mu_);
+  void Restore(OpId op, std::optional<CutId> base, Term term) override EPS_EXCLUDES(mu_);
   void Promise(OpId op, Term term) override;
+  void Scrub(OpId op) override EPS_EXCLUDES(mu_);
 
  protected:
   CutBackend(const ExtentLayout& layout, Executor* executor, MemoryAccount* account,
@@ -148,10 +149,23 @@ class CutBackend : public StateBackend {
   void StartScan(const std::shared_ptr<Scan>& scan) EPS_EXCLUDES(mu_);
   absl::Status CheckScanned(Scan* scan, uint32_t index, const uint8_t* buffer);
   void EndScanned(Scan* scan, const absl::Status& status) EPS_EXCLUDES(mu_);
+  absl::Status Forget(Term term) EPS_EXCLUDES(mu_);
   absl::Status BeginRestore(const CutId& base, Term term, CatalogueCut* record) EPS_EXCLUDES(mu_);
   void CompleteRestore(OpId op, const CatalogueCut& record, std::vector<CutResidual> residuals);
   void ReadResiduals(OpId op, const CatalogueCut& record, std::shared_ptr<ResidualReader> reader,
                      uint8_t* buffer, uint64_t at) EPS_EXCLUDES(mu_);
+
+  // ---- Scrub: the chunk that is next, and where it lies.
+  struct ScrubPlace {
+    CutId cut;
+    Version version;
+    uint32_t slot = 0;
+    uint32_t index = 0;
+    bool ends_pass = false;
+  };
+  std::optional<ScrubPlace> NextToScrub() EPS_EXCLUDES(mu_);
+  void Scrubbed(OpId op, const ScrubPlace& place, uint8_t* buffer, absl::Status status)
+      EPS_EXCLUDES(mu_);
 
   // Runs `task`, which ends with Complete, where the catalogue is used, unless something failed.
   void OnJournal(OpId op, std::function<void()> task) EPS_EXCLUDES(mu_);
@@ -166,6 +180,8 @@ class CutBackend : public StateBackend {
   CondVar idle_;
   std::deque<std::unique_ptr<PendingCut>> cuts_ EPS_GUARDED_BY(mu_);
   std::vector<OpId> quiesces_ EPS_GUARDED_BY(mu_);
+  CutId scrub_cut_ EPS_GUARDED_BY(mu_);  // the oldest that is not scrubbed in this pass
+  uint32_t scrub_index_ EPS_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace eps::durable

@@ -245,15 +245,20 @@ void CutBackend::EndScanned(Scan* scan, const absl::Status& status) {
   done(scan->footers, outcome);
 }
 
-void CutBackend::Restore(OpId op, CutId base, Term term) {
+void CutBackend::Restore(OpId op, std::optional<CutId> base, Term term) {
   {
     MutexLock lock(&mu_);
     EPS_CHECK_MSG(cuts_.empty(), "Restore without Quiesce: a cut is on its way");
     EPS_CHECK_MSG(!HasOperations(), "Restore without Quiesce");
   }
   OnJournal(op, [this, op, base, term] {
+    if (!base.has_value()) {
+      const absl::Status forgotten = Forget(term);
+      if (!forgotten.ok()) return Refuse(op, forgotten);
+      return Complete(op, BackendValue(std::make_shared<const CutContent>()));
+    }
     auto scan = std::make_shared<Scan>();
-    const absl::Status begun = BeginRestore(base, term, &scan->cut);
+    const absl::Status begun = BeginRestore(*base, term, &scan->cut);
     if (!begun.ok()) return Refuse(op, begun);
     scan->part = Extents::Part::kAll;
     scan->restores = true;
@@ -274,6 +279,15 @@ void CutBackend::Restore(OpId op, CutId base, Term term) {
   });
 }
 
+absl::Status CutBackend::Forget(Term term) {
+  EPS_RETURN_IF_ERROR(catalogue_->Forget(job_, term));
+  MutexLock lock(&mu_);
+  table_.DropAll();
+  table_.ForgetContent();
+  term_ = term;
+  return absl::OkStatus();
+}
+
 absl::Status CutBackend::BeginRestore(const CutId& base, Term term, CatalogueCut* record) {
   {
     MutexLock lock(&mu_);
@@ -285,6 +299,9 @@ absl::Status CutBackend::BeginRestore(const CutId& base, Term term, CatalogueCut
     *record = kept->record;
   }
   EPS_RETURN_IF_ERROR(catalogue_->Restore(job_, base, term));
+  // The number of records is the catalogue's: a cut that this process made does not know it.
+  EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> left, catalogue_->Cuts(job_));
+  record->records = left.back().records;
   MutexLock lock(&mu_);
   table_.DropAbove(base);
   table_.ForgetContent();
@@ -332,6 +349,76 @@ void CutBackend::ReadResiduals(OpId op, const CatalogueCut& record,
                if (!status.ok()) return end(std::move(status));
                ReadResiduals(op, record, reader, buffer, at + size);
              }));
+}
+
+// ---- Scrub.
+
+std::optional<CutBackend::ScrubPlace> CutBackend::NextToScrub() {
+  MutexLock lock(&mu_);
+  const SlotTable::KeptCut* cut = table_.OldestFrom(scrub_cut_);
+  if (cut == nullptr) cut = table_.OldestFrom(CutId());
+  if (cut == nullptr || table_.chunks() == 0) return std::nullopt;
+  const CutId id = cut->record.border.id;
+  if (id != scrub_cut_) {
+    scrub_cut_ = id;
+    scrub_index_ = 0;
+  }
+  ScrubPlace place;
+  place.cut = id;
+  place.version = cut->record.border.version;
+  place.index = scrub_index_++;
+  place.slot = cut->record.slot[place.index] ? 1 : 0;
+  if (scrub_index_ == table_.chunks()) {
+    scrub_cut_ = CutId{id.step, id.term.Next()};
+    scrub_index_ = 0;
+    place.ends_pass = table_.OldestFrom(scrub_cut_) == nullptr;
+  }
+  return place;
+}
+
+void CutBackend::Scrub(OpId op) {
+  {
+    MutexLock lock(&mu_);
+    ++pending_;
+  }
+  staging_->Acquire([this, op](uint8_t* buffer) {
+    const absl::Status failed = failure();
+    const std::optional<ScrubPlace> place = failed.ok() ? NextToScrub() : std::nullopt;
+    if (!place.has_value()) {
+      staging_->Release(buffer);
+      if (!failed.ok()) return Complete(op, failed);
+      return Complete(op, BackendValue(ScrubResult()));
+    }
+    extents_->Read(place->slot, place->index, Extents::Part::kAll, buffer,
+                   Posted([this, op, place = *place, buffer](absl::Status status) {
+                     Scrubbed(op, place, buffer, std::move(status));
+                   }));
+  });
+}
+
+void CutBackend::Scrubbed(OpId op, const ScrubPlace& place, uint8_t* buffer, absl::Status status) {
+  if (status.ok()) {
+    const absl::StatusOr<ExtentFooter> footer =
+        extents_->Check(place.slot, place.index, Extents::Part::kAll, buffer);
+    status = footer.status();
+    if (footer.ok() && footer->version != place.version) {
+      status = extents_->Damaged(
+          place.slot, place.index,
+          absl::StrCat(NameOf(place.cut), " expected at version ", place.version.value(),
+                       ", version ", footer->version.value(), " found"));
+    }
+  }
+  staging_->Release(buffer);
+  if (absl::IsDataLoss(status)) {
+    // A slot that was let go of meanwhile may be in the middle of a write.
+    MutexLock lock(&mu_);
+    if (table_.FindDurable(place.cut) == nullptr) status = absl::OkStatus();
+  }
+  if (!status.ok()) return Refuse(op, status);
+  ScrubResult result;
+  result.bytes = layout_.area(place.index).bytes();
+  result.ends_pass = place.ends_pass;
+  Complete(op, BackendValue(result));
 }
 
 }  // namespace eps::durable

@@ -135,6 +135,73 @@ TEST_P(Durable, CutOfTwoBothCanBeRestoredUntilTheOlderIsRecycled) {
   }
 }
 
+// Without a new process: what this one made is restored with all that belongs to it.
+TEST_P(Durable, CutGivesItsRecordsBackToTheProcessThatMadeIt) {
+  DurableWorld world(GetParam());
+  auto process = CutOnce(&world);
+  process->WriteAll(Version(2));
+  CutRequest second = CutAt(2, 1, 2);
+  second.content.records = {"step 2"};
+  ASSERT_TRUE(process->Cut(second).ok());
+  ASSERT_TRUE(process->Quiesce().ok());
+  const auto content = process->Restore({Step(2), Term(1)}, Term(2));
+  ASSERT_TRUE(content.ok()) << content.status();
+  EXPECT_THAT(content->records, testing::ElementsAre("step 1", "", "step 2"));
+}
+
+// Two imports that not all shards finished leave a cut in each slot, and nothing to restore.
+TEST_P(Durable, CutThatNobodyWantsAnyMoreGivesItsSlotsBack) {
+  DurableWorld world(GetParam());
+  auto process = CutOnce(&world);
+  process->WriteAll(Version(1));
+  ASSERT_TRUE(process->Cut(CutAt(1, 2, 1)).ok());
+  process.reset();
+  DurableProcess next(&world);
+  EXPECT_EQ(next.Recover()->cuts.size(), 2u);
+  const OpId op = next.Next();
+  next.backend().Restore(op, std::nullopt, Term(3));
+  ASSERT_TRUE(next.Await(op).status.ok());
+  EXPECT_EQ(next.Recover()->promised, Term(3));
+  EXPECT_TRUE(next.Recover()->cuts.empty());
+  next.WriteAll(Version(1));
+  next.ExpectAll(Version(1));
+}
+
+// Slots that are let go of and written while they are read are no damage.
+TEST_P(Durable, ScrubReadsEveryChunkOfEveryCutAndTakesNoWriteForDamage) {
+  uint64_t passes = 0;
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    DurableWorld world(GetParam(), seed);
+    auto process = CutOnce(&world);
+    uint64_t draws = seed;
+    for (uint64_t version = 2; version < 8; ++version) {
+      std::vector<OpId> ops, scrubs;
+      for (const Chunk& c : world.chunks.chunks()) {
+        scrubs.push_back(process->Next());
+        process->backend().Scrub(scrubs.back());
+        ops.push_back(process->Next());
+        process->backend().WriteState(
+            ops.back(), c.id, Version(version),
+            Bytes::CopyOf(DurableProcess::SomeState(c, Version(version))));
+      }
+      ops.push_back(process->Next());
+      process->backend().Cut(ops.back(), CutAt(version, 1, version));
+      process->backend().Recycle({Step(version - 1), Term(1)});
+      while (!world.executor.empty()) {
+        draws = draws * 6364136223846793005u + 1442695040888963407u;
+        world.executor.Run((draws >> 33) % world.executor.size());
+      }
+      for (const OpId op : ops) EXPECT_TRUE(process->Take(op).status.ok());
+      for (const OpId op : scrubs) {
+        const BackendDone done = process->Take(op);
+        ASSERT_TRUE(done.status.ok()) << "seed " << seed << ": " << done.status;
+        passes += std::get<ScrubResult>(done.value).ends_pass;
+      }
+    }
+  }
+  EXPECT_GT(passes, 30u);
+}
+
 TEST_P(Durable, CutWithoutNewVersionsNeedsNoSlotAndSeveralMayBeKept) {
   DurableWorld world(GetParam());
   auto process = CutOnce(&world);

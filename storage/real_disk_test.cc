@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -177,6 +178,32 @@ TEST_P(RealDiskTest, GivesALockOnce) {
   EXPECT_THAT(std::string(second.message()), HasSubstr(Path("lock")));
   lock->reset();
   EXPECT_TRUE(disk_->TakeLock(Path("lock")).ok());
+}
+
+// A file system in memory, of which older kernels refuse direct I/O.
+TEST_P(RealDiskTest, GoesThroughThePageCacheWhereDirectIoIsRefusedAndSaysSo) {
+  // Without one, what holds of the folder of all tests is seen again.
+  const bool in_memory = access("/dev/shm", W_OK) == 0;
+  folder_ = (in_memory ? std::string("/dev/shm") : testing::TempDir()) + "/eps-disk-XXXXXX";
+  ASSERT_NE(mkdtemp(folder_.data()), nullptr);
+  const int probe = open(Path("probe").c_str(), O_RDWR | O_CREAT | O_DIRECT, 0666);
+  const bool refused = probe < 0 && errno == EINVAL;
+  if (probe >= 0) close(probe);
+  testing::internal::CaptureStderr();
+  auto file = Make("a", kMiB);
+  const Blocks data = Blocks::Pattern(kMiB, 7);
+  const absl::Status written = WriteBlocking(file.get(), 0, data.span());
+  const absl::Status synced = SyncBlocking(file.get());
+  Blocks back(kMiB);
+  const absl::Status read = ReadBlocking(file.get(), 0, back.span());
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(written.ok() && synced.ok() && read.ok()) << written << synced << read;
+  EXPECT_TRUE(back == data);
+  const std::string warning = Path("a") + ": the file system has no direct I/O";
+  EXPECT_EQ(said.find(warning) != std::string::npos, refused) << said;
+  EXPECT_EQ(said.find(warning), said.rfind(warning)) << "said more than once: " << said;
+  for (const char* name : {"a", "probe"}) unlink(Path(name).c_str());
+  rmdir(folder_.c_str());
 }
 
 INSTANTIATE_TEST_SUITE_P(Queues, RealDiskTest, testing::Values(true, false),

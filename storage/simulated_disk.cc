@@ -132,6 +132,10 @@ struct SimulatedDisk::Operation {
                         " bytes");
   }
 
+  Site site() const {
+    return Site{kind, path, offset, kind == Call::kRead ? into.size() : from.size()};
+  }
+
   Call kind;
   std::shared_ptr<Inode> inode;
   std::string path;
@@ -242,6 +246,8 @@ class SimulatedDisk::BlockingView final : public Disk {
 
 SimulatedDisk::SimulatedDisk(const Options& options)
     : executor_(options.executor),
+      end_dead_operations_(options.end_dead_operations),
+      watch_(options.watch),
       blocking_(std::make_unique<BlockingView>(this)),
       shuffled_(options.seed != 0),
       draws_(options.seed),
@@ -252,9 +258,9 @@ SimulatedDisk::~SimulatedDisk() = default;
 
 Disk* SimulatedDisk::blocking() { return blocking_.get(); }
 
-absl::Status SimulatedDisk::Enter(Call call, Entry* entry) {
+absl::Status SimulatedDisk::Enter(Site site, Entry* entry) {
   if (!on_) return PowerIsOff();
-  const auto kind = static_cast<size_t>(call);
+  const auto kind = static_cast<size_t>(site.call);
   ++calls_[kind];
   ++all_calls_;
   std::vector<PlannedFault>& faults = faults_[kind];
@@ -265,13 +271,17 @@ absl::Status SimulatedDisk::Enter(Call call, Entry* entry) {
     break;
   }
   entry->cut = cut_at_ == all_calls_;
+  if (watch_ != nullptr) {
+    site.fails = entry->fault.has_value();
+    watch_(site);
+  }
   return absl::OkStatus();
 }
 
 template <class Change>
 absl::Status SimulatedDisk::Block(Call call, const std::string& path, const Change& change) {
   Entry entry;
-  EPS_RETURN_IF_ERROR(Enter(call, &entry));
+  EPS_RETURN_IF_ERROR(Enter(Site{call, path}, &entry));
   if (entry.fault) return FaultStatus(call, *entry.fault, path);
   if (!entry.cut) return change();
   uint64_t draws = cut_seed_;
@@ -404,8 +414,8 @@ void SimulatedDisk::Submit(std::unique_ptr<Operation> operation, Executor* execu
   {
     MutexLock lock(&mu_);
     Entry entry;
-    status = operation->boot == boot_ ? Enter(operation->kind, &entry) : PowerIsOff();
-    if (!status.ok() && executor != nullptr) return;  // its process is gone
+    status = operation->boot == boot_ ? Enter(operation->site(), &entry) : PowerIsOff();
+    if (!status.ok() && executor != nullptr) return EndDead(std::move(operation));
     operation->fault = entry.fault;
     operation->completed_before = completions_;
     if (executor != nullptr || entry.cut) {
@@ -423,6 +433,11 @@ void SimulatedDisk::Submit(std::unique_ptr<Operation> operation, Executor* execu
     }
   }
   if (executor == nullptr) done(std::move(status));
+}
+
+void SimulatedDisk::EndDead(std::unique_ptr<Operation> operation) {
+  if (!end_dead_operations_ || operation->done == nullptr) return;
+  executor_->Post([done = std::move(operation->done)] { done(PowerIsOff()); });
 }
 
 void SimulatedDisk::CompleteOne(uint64_t boot) {
@@ -471,6 +486,7 @@ void SimulatedDisk::Cut(uint64_t seed) {
     if (operation->offset + bytes > inode->now.size()) continue;
     inode->Apply(operation->offset, operation->from, bytes, ++completions_);
   }
+  for (std::unique_ptr<Operation>& operation : under_way_) EndDead(std::move(operation));
   under_way_.clear();
   for (auto& file : files_) file.second->Cut(mode, &draws);
   locks_.clear();

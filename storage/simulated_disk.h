@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,6 +31,9 @@ class SimulatedDisk final : public Disk {
  public:
   static constexpr uint64_t kSector = 512;
 
+  // A call as the disk sees it.
+  struct Site;
+
   struct Options {
     // Where operations complete, one task each; borrowed. Null: on the caller's stack, before the
     // call returns, for users that only block.
@@ -37,6 +41,11 @@ class SimulatedDisk final : public Disk {
     // Of the order in which operations under way take effect and complete; 0: as issued.
     uint64_t seed = 0;
     uint64_t capacity_bytes = uint64_t{1} << 40;  // of all files together
+    // What was opened before a cut: its operations, those under way and later ones, complete with
+    // an error, so that the process that is left behind can be taken apart. False: never.
+    bool end_dead_operations = false;
+    // Told of every call that is counted, with the disk's lock held.
+    std::function<void(const Site&)> watch = nullptr;
   };
   enum class Call {
     kCreateFolder,
@@ -56,6 +65,14 @@ class SimulatedDisk final : public Disk {
     kIoError,     // Internal, EIO; nothing was done
     kShortWrite,  // as kIoError, but the first half of the sectors was written
     kNoSpace,  // ENOSPC: ResourceExhausted, of reads, writes and syncs Internal; nothing was done
+  };
+
+  struct Site {
+    Call call;
+    std::string path;
+    uint64_t offset = 0;  // of a transfer
+    uint64_t bytes = 0;   // likewise
+    bool fails = false;
   };
 
   explicit SimulatedDisk(const Options& options);
@@ -115,7 +132,7 @@ class SimulatedDisk final : public Disk {
     std::optional<Fault> fault;
     bool cut = false;
   };
-  absl::Status Enter(Call call, Entry* entry) EPS_REQUIRES(mu_);
+  absl::Status Enter(Site site, Entry* entry) EPS_REQUIRES(mu_);
   // A call that blocks: counts it, carries out `change`, or fails, or cuts the power before or
   // after the change.
   template <class Change>
@@ -124,7 +141,12 @@ class SimulatedDisk final : public Disk {
   uint64_t UsedBytes() const EPS_REQUIRES(mu_);
   absl::Status CheckFolderOf(const std::string& path) const EPS_REQUIRES(mu_);
 
+  // Of a process that is gone.
+  void EndDead(std::unique_ptr<Operation> operation) EPS_REQUIRES(mu_);
+
   Executor* const executor_;
+  const bool end_dead_operations_;
+  const std::function<void(const Site&)> watch_;
   const std::unique_ptr<BlockingView> blocking_;
   mutable Mutex mu_;
   const bool shuffled_;

@@ -70,6 +70,13 @@ class SlotTable {
   // A durable cut that was found in the catalogue; `record.slot` has an entry for each chunk.
   void Adopt(const CatalogueCut& record);
 
+  // The oldest durable cut that is not older than `from`, or null.
+  const KeptCut* OldestFrom(const CutId& from) const {
+    for (const KeptCut& cut : kept_) {
+      if (cut.durable && !(cut.record.border.id < from)) return &cut;
+    }
+    return nullptr;
+  }
   // The durable cut of that name, or null.
   const KeptCut* FindDurable(const CutId& id) const;
   // Frees what only this cut needs.
@@ -78,6 +85,9 @@ class SlotTable {
   int DropBelow(const CutId& oldest_kept);
   // All cuts that are younger.
   void DropAbove(const CutId& base);
+  void DropAll() {
+    while (!kept_.empty()) Erase(kept_.begin());
+  }
 
  private:
   using Needed = std::array<uint32_t, 2>;  // by slot: kept cuts that need it

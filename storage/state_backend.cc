@@ -13,7 +13,8 @@ void StateBackend::Cut(OpId, CutRequest) { NotDurable(); }
 void StateBackend::Recycle(CutId) { NotDurable(); }
 void StateBackend::Quiesce(OpId) { NotDurable(); }
 void StateBackend::Recover(OpId) { NotDurable(); }
-void StateBackend::Restore(OpId, CutId, Term) { NotDurable(); }
+void StateBackend::Scrub(OpId) { NotDurable(); }
+void StateBackend::Restore(OpId, std::optional<CutId>, Term) { NotDurable(); }
 void StateBackend::Promise(OpId, Term) { NotDurable(); }
 
 }  // namespace eps

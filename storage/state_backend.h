@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -62,10 +63,15 @@ struct UpdateResult {
   std::vector<Bytes> encoded;
 };
 
+struct ScrubResult {
+  uint64_t bytes = 0;      // that were read; 0: no cut is kept
+  bool ends_pass = false;  // every chunk of every kept cut was read since the last one
+};
+
 // Cheap to copy.
 using BackendValue =
     std::variant<absl::monostate, Bytes, UpdateResult, std::shared_ptr<const RecoveredState>,
-                 std::shared_ptr<const CutContent>>;
+                 std::shared_ptr<const CutContent>, ScrubResult>;
 
 // What became of an operation. `status` not OK: nothing was changed.
 struct BackendDone {
@@ -123,11 +129,16 @@ class StateBackend {
   virtual void Recover(OpId op);
   // REQUIRES Quiesce, or that nothing was issued. Durably: {term, base} is recorded and cuts that
   // are younger than `base` are dead. Then the shard's state is that of `base`. Completes with
-  // CutContent. NotFound if the shard lacks the cut.
-  virtual void Restore(OpId op, CutId base, Term term);
+  // CutContent. NotFound if the shard lacks the cut. Without a base all cuts are dead, and the
+  // shard has no state: what they held may be written over.
+  virtual void Restore(OpId op, std::optional<CutId> base, Term term);
   // Durable when it completes: no term below `term` is served again. FailedPrecondition names the
   // term if a later one was promised.
   virtual void Promise(OpId op, Term term);
+  // Reads and checks one more chunk of the kept cuts, all of them in turn, so that damage is found
+  // while there may be something to go back to. Completes with ScrubResult. Nothing waits for it
+  // but for one staging buffer. One at a time.
+  virtual void Scrub(OpId op);
 };
 
 // Called for each completed operation, on any thread, without locks held.

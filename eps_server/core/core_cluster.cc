@@ -10,6 +10,7 @@ namespace {
 
 // Ops of the cluster's own (States()): far from those of the cores.
 constexpr uint64_t kOwnOps = uint64_t{1} << 60;
+constexpr uint64_t kDrainOp = kOwnOps - 1;
 
 }  // namespace
 
@@ -45,8 +46,14 @@ void CoreCluster::StartProcess(ShardId id) {
     if (OwnerOf(chunk.id) == id) owned.push_back(chunk.id);
   }
   const BackendDoneFn done = [this, id](const BackendDone& done) {
+    if (done.op.value() == kDrainOp) return;
     if (done.op.value() >= kOwnOps) {
-      state_reads_[done.op.value()] = std::get<Bytes>(done.value);
+      if (done.status.ok()) {
+        state_reads_[done.op.value()] = std::get<Bytes>(done.value);
+      } else {
+        EPS_CHECK_MSG(options_.on_abort != nullptr, done.status.ToString());
+        options_.on_abort(id, effect::Abort{ExitCode::kIo, done.status.ToString()});
+      }
       return;
     }
     Later(id, id, event::OpDone{done});
@@ -54,6 +61,10 @@ void CoreCluster::StartProcess(ShardId id) {
   if (options_.new_backend != nullptr) {
     shard->backend =
         options_.new_backend(spec_, chunks_, owned, id, &shard->executor, &account(id), done);
+    if (shard->backend == nullptr) {
+      shards_[id.value()].reset();
+      return;
+    }
   } else {
     auto backend = NewDramBackend(spec_, chunks_, owned, &shard->executor, &account(id), done);
     EPS_CHECK_MSG(backend.ok(), backend.status().ToString());
@@ -73,11 +84,16 @@ void CoreCluster::StartProcess(ShardId id) {
   Send(id, event::Opened{});
 }
 
+void CoreCluster::Drain(Shard* shard) {
+  if (shard->backend->caps().durable) shard->backend->Quiesce(OpId(kDrainOp));
+  shard->executor.RunAll();
+}
+
 void CoreCluster::Crash(ShardId id) {
   if (options_.on_crash != nullptr) options_.on_crash(id);
   // Nobody hears of what ends from here on.
   const std::unique_ptr<Shard> dead = std::move(shards_[id.value()]);
-  while (!dead->executor.empty()) dead->executor.Run(0);
+  Drain(dead.get());
   dead->core.reset();
   dead->backend.reset();
   for (uint32_t s = 0; s < shards_.size(); ++s) {
@@ -95,7 +111,12 @@ void CoreCluster::Restart(ShardId id) {
   }
 }
 
-CoreCluster::~CoreCluster() { Run(); }
+CoreCluster::~CoreCluster() {
+  Run();
+  for (const auto& shard : shards_) {
+    if (shard != nullptr) Drain(shard.get());
+  }
+}
 
 void CoreCluster::Later(ShardId from, ShardId shard, const Event& event) {
   if (!IsUp(from) || !IsUp(shard)) return;
@@ -112,10 +133,13 @@ void CoreCluster::Send(ShardId shard, const Event& event) {
   if (!IsUp(shard)) return;
   std::vector<Effect> effects;
   shards_[shard.value()]->core->Handle(event, now_ms, &effects);
-  for (Effect& effect : effects) Carry(shard, std::move(effect));
+  for (Effect& effect : effects) {
+    if (options_.watch != nullptr) options_.watch(shard, effect);
+    if (!Carry(shard, std::move(effect)) || IsDead(shard)) return Crash(shard);
+  }
 }
 
-void CoreCluster::Carry(ShardId shard, Effect effect) {
+bool CoreCluster::Carry(ShardId shard, Effect effect) {
   Shard* s = shards_[shard.value()].get();
   if (auto* e = std::get_if<effect::Reply>(&effect)) {
     replies[e->stream].push_back(e->message);
@@ -150,8 +174,11 @@ void CoreCluster::Carry(ShardId shard, Effect effect) {
   } else if (auto* e = std::get_if<effect::ClearTimer>(&effect)) {
     s->timers.erase(e->id.value());
   } else if (auto* e = std::get_if<effect::Abort>(&effect)) {
-    EPS_CHECK_MSG(false, e->why);
+    EPS_CHECK_MSG(options_.on_abort != nullptr, e->why);
+    options_.on_abort(shard, *e);
+    return false;
   }
+  return true;
 }
 
 bool CoreCluster::RunOne() {
@@ -172,13 +199,15 @@ bool CoreCluster::RunOne() {
     return true;
   }
   pick -= bag_.size();
-  for (const auto& shard : shards_) {
-    if (shard == nullptr) continue;
-    if (pick < shard->executor.size()) {
-      shard->executor.Run(pick);
+  for (uint32_t s = 0; s < shards_.size(); ++s) {
+    if (!IsUp(ShardId(s))) continue;
+    ManualExecutor* const executor = &shards_[s]->executor;
+    if (pick < executor->size()) {
+      executor->Run(pick);
+      if (IsDead(ShardId(s))) Crash(ShardId(s));
       return true;
     }
-    pick -= shard->executor.size();
+    pick -= executor->size();
   }
   return true;
 }
@@ -357,6 +386,7 @@ v1::StatusReply CoreCluster::Status(ShardId shard) {
 
 void CoreCluster::FireTimers() {
   for (uint32_t s = 0; s < shards_.size(); ++s) {
+    if (!IsUp(ShardId(s))) continue;
     std::map<uint64_t, uint64_t> timers;
     timers.swap(shards_[s]->timers);
     for (const auto& [id, at] : timers) {

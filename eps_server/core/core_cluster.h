@@ -31,13 +31,19 @@ class CoreCluster {
     uint32_t shards = 1;
     uint64_t seed = 0;  // 0: first in, first out
     CoreLimits limits;
-    // Null: state in DRAM.
+    // Null: state in DRAM. What it gives may be null: the process could not start, and is down.
     std::function<std::unique_ptr<StateBackend>(
         const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, ShardId shard,
         Executor* executor, MemoryAccount* account, BackendDoneFn done)>
         new_backend = nullptr;
     // Called before a shard's process dies: nothing that its backend still does may last.
     std::function<void(ShardId)> on_crash = nullptr;
+    // Asked after everything that a process does: true, and it dies.
+    std::function<bool(ShardId)> is_dead = nullptr;
+    // A core wants its process to end, which it does behind this call. Null: no core may.
+    std::function<void(ShardId, const effect::Abort&)> on_abort = nullptr;
+    // Sees each effect before it is carried out.
+    std::function<void(ShardId, const Effect&)> watch = nullptr;
   };
   CoreCluster(JobSpec spec, Options options);
   ~CoreCluster();
@@ -80,9 +86,11 @@ class CoreCluster {
   // Fetches what a part left out; the answer stands in `residuals` or `failed_fetches` by tag.
   uint64_t FetchResidual(StreamId stream, StageId stage, PartId part, ChunkId chunk,
                          uint64_t version);
-  // Weights and optimizer state of all chunks, read from the backends, in chunk order.
+  // Weights and optimizer state of all chunks, read from the backends, in chunk order. A shard that
+  // cannot tell wants its process to end (on_abort).
   std::vector<Bytes> States();
   MemoryAccount& account(ShardId shard) { return accounts_[shard.value()]; }
+  uint32_t shards() const { return static_cast<uint32_t>(shards_.size()); }
   bool IsUp(ShardId shard) const { return shards_[shard.value()] != nullptr; }
   ShardCore& core(ShardId shard) { return *shards_[shard.value()]->core; }
   v1::StatusReply Status(ShardId shard);
@@ -119,9 +127,15 @@ class CoreCluster {
   };
 
   void StartProcess(ShardId shard);
+  // Ends what the backend has under way or waiting.
+  static void Drain(Shard* shard);
+  bool IsDead(ShardId shard) const {
+    return options_.is_dead != nullptr && IsUp(shard) && options_.is_dead(shard);
+  }
   // Puts a delivery to `shard` into the bag; dropped if one of the processes dies before.
   void Later(ShardId from, ShardId shard, const Event& event);
-  void Carry(ShardId shard, Effect effect);
+  // False: the process has to end.
+  bool Carry(ShardId shard, Effect effect);
   bool RunOne();
   void SendPayload(StreamId stream, uint64_t tag);
 

@@ -26,6 +26,7 @@ struct Caller {
   void operator()(const backend_call::Recover&) const { backend->Recover(op); }
   void operator()(const backend_call::Restore& c) const { backend->Restore(op, c.base, c.term); }
   void operator()(const backend_call::Promise& c) const { backend->Promise(op, c.term); }
+  void operator()(const backend_call::Scrub&) const { backend->Scrub(op); }
 };
 
 }  // namespace

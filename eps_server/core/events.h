@@ -177,18 +177,20 @@ struct Recycle {  // completes nothing
 struct Quiesce {};
 struct Recover {};
 struct Restore {
-  CutId base;
+  std::optional<CutId> base;
   Term term;
 };
 struct Promise {
   Term term;
 };
+struct Scrub {};
 }  // namespace backend_call
 using BackendCall =
     std::variant<backend_call::Read, backend_call::ReadState, backend_call::WriteState,
                  backend_call::Initialize, backend_call::Stats, backend_call::Update,
                  backend_call::Cut, backend_call::Recycle, backend_call::Quiesce,
-                 backend_call::Recover, backend_call::Restore, backend_call::Promise>;
+                 backend_call::Recover, backend_call::Restore, backend_call::Promise,
+                 backend_call::Scrub>;
 // Carries a call out.
 void Call(StateBackend* backend, OpId op, const BackendCall& call);
 

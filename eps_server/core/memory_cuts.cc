@@ -111,11 +111,16 @@ class MemoryCutsBackend final : public StateBackend {
       done_(BackendDone{op, status, BackendValue()});
     });
   }
-  void Restore(OpId op, CutId base, Term term) override {
+  void Restore(OpId op, std::optional<CutId> base, Term term) override {
     executor_->Post([this, op, base, term] {
       if (process_ != disk_->process_) return;
       EPS_CHECK(pending_ == 0 && disk_->promised == term);
-      const auto it = disk_->cuts.find(base);
+      if (!base.has_value()) {
+        disk_->cuts.clear();
+        done_(BackendDone{op, absl::OkStatus(), std::make_shared<const CutContent>()});
+        return;
+      }
+      const auto it = disk_->cuts.find(*base);
       EPS_CHECK(it != disk_->cuts.end());
       disk_->cuts.erase(std::next(it), disk_->cuts.end());
       auto left = std::make_shared<size_t>(owned_.size());

@@ -107,14 +107,15 @@ struct RecoverOp {
 struct PromiseOp {};
 struct QuiesceOp {};
 struct RestoreOp {
-  CutId cut;
+  std::optional<CutId> cut;  // nullopt: everything is imported again
 };
+struct ScrubOp {};
 struct CutOp {
   CutId cut;
   std::optional<StreamId> import;  // the cut is of imported state: whom to tell
 };
 using Op = std::variant<ReadOp, StatsOp, UpdateOp, ImportOp, ExportOp, RecoverOp, PromiseOp,
-                        QuiesceOp, RestoreOp, CutOp>;
+                        QuiesceOp, RestoreOp, CutOp, ScrubOp>;
 
 }  // namespace eps
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_format.h"
-#include "common/checksum.h"
+#include "common/tally.h"
 #include "eps_server/core/core_cluster.h"
+#include "eps_server/core/core_training.h"
 #include "eps_server/core/memory_cuts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,7 +18,7 @@
 namespace eps {
 namespace {
 
-constexpr uint64_t kTokens = 100;
+constexpr uint64_t kTokens = CoreTraining::kTokens;
 constexpr uint64_t kSteps = 7;
 
 JobSpec Spec(uint32_t parts, Clip clip, Mode mode, const std::string& gradients = "fp32") {
@@ -42,148 +42,37 @@ JobSpec Spec(uint32_t parts, Clip clip, Mode mode, const std::string& gradients 
   return spec;
 }
 
-// A cluster whose shards leave cuts behind, and a worker that trains on it through any crash.
-class Training {
- public:
-  Training(const JobSpec& spec, uint32_t shards, uint64_t seed, uint64_t cut_steps)
-      : disks_(shards), cluster_(spec, OptionsOf(shards, seed, cut_steps)) {
-    cluster_.Run();
-  }
-
-  CoreCluster& cluster() { return cluster_; }
-  MemoryCuts& disk(uint32_t shard) { return disks_[shard]; }
-
-  // Brings the job to its end; `between` is called all the time, and may kill and restart shards.
-  // False if it is not there after many rounds.
-  bool Finish(const std::function<void()>& between) {
-    for (int round = 0; round < 10'000; ++round) {
-      between();
-      if (!AllUp()) continue;
-      const v1::JobState state = cluster_.core(ShardId(0)).state();
-      if (state == v1::JOB_STATE_FAILED) return false;
-      if (state == v1::JOB_STATE_IMPORTING) Import();
-      if (state == v1::JOB_STATE_RUNNING) Step(between);
-      if (state == v1::JOB_STATE_DONE && Report()) return true;
-      cluster_.RunSome(3);
-    }
-    return false;
-  }
-
-  void Import() {
-    for (uint32_t s = 0; s < disks_.size(); ++s) {
-      const StreamId stream = cluster_.NewStream();
-      cluster_.Send(ShardId(s), event::ImportInitialize{stream});
-      cluster_.Send(ShardId(s), event::ImportFinish{stream, eps::Step(0), Version(0), 0, 0});
-    }
-  }
-
-  // BeginStep everywhere, until all have answered or nobody does for a while. What is under way
-  // beside it stays under way.
-  bool Begin(uint64_t step) {
-    std::vector<uint32_t> parts;
-    for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) parts.push_back(p);
-    const std::vector<StreamId> streams = cluster_.SendBegin(step, parts, 7, Losses(step - 1));
-    for (int round = 0; round < 1000; ++round) {
-      size_t answered = 0;
-      for (const StreamId stream : streams) answered += cluster_.replies.count(stream);
-      if (answered == streams.size()) return true;
-      if (cluster_.RunSome(1) == 0) return false;
-    }
-    return false;
-  }
-
-  // Weights and optimizer state, and what the lead has recorded of each step.
-  std::string Digest() {
-    Sha256 sha;
-    for (const Bytes& state : cluster_.States()) sha.Update(state.view());
-    std::string digest = ToHex(sha.Finish());
-    const StreamId watch = cluster_.NewStream();
-    cluster_.Send(ShardId(0), event::Watch{watch, 0});
-    for (const effect::ReplyMessage& reply : cluster_.replies[watch]) {
-      const v1::StepRecord& record = std::get<v1::StepRecord>(reply);
-      absl::StrAppendFormat(&digest, " %d:%a:%a", record.step(), record.loss(), record.grad_norm());
-    }
-    return digest;
-  }
-
- private:
-  CoreCluster::Options OptionsOf(uint32_t shards, uint64_t seed, uint64_t cut_steps) {
-    CoreCluster::Options options;
+// What the shards of a cluster leave behind.
+struct Disks {
+  Disks(uint32_t shards, uint64_t seed, uint64_t cut_steps) : disks(shards) {
     options.shards = shards;
     options.seed = seed;
     options.limits.cut_steps = cut_steps;
     options.new_backend = [this](const JobSpec& spec, const ChunkMap& chunks,
                                  std::vector<ChunkId> owned, ShardId shard, Executor* executor,
                                  MemoryAccount* account, BackendDoneFn done) {
-      return disks_[shard.value()].Open(spec, chunks, std::move(owned), executor, account,
-                                        std::move(done));
+      return disks[shard.value()].Open(spec, chunks, std::move(owned), executor, account,
+                                       std::move(done));
     };
-    options.on_crash = [this](ShardId shard) { disks_[shard.value()].CutOff(); };
-    return options;
-  }
-  bool AllUp() {
-    for (uint32_t s = 0; s < disks_.size(); ++s) {
-      if (!cluster_.IsUp(ShardId(s))) return false;
-    }
-    return true;
-  }
-  std::vector<v1::PartLoss> Losses(uint64_t step) {
-    std::vector<v1::PartLoss> losses;
-    for (uint32_t p = 0; p < cluster_.spec().training.parts && step > 0; ++p) {
-      losses.emplace_back();
-      losses.back().set_part(p);
-      losses.back().set_step(step);
-      losses.back().set_loss_sum(50.0 + p + static_cast<double>(step));
-      losses.back().set_tokens(kTokens);
-    }
-    return losses;
-  }
-  void Step(const std::function<void()>& between) {
-    const v1::StatusReply status = cluster_.Status(ShardId(0));
-    cluster_.term = status.term();
-    const uint64_t step = status.step();
-    if (!Begin(step)) return;
-    const StreamId stream = cluster_.NewStream();
-    for (size_t s = cluster_.spec().stages.size(); s-- > 0;) {
-      const StageId stage(static_cast<uint32_t>(s));
-      for (ChunkId id : cluster_.chunks().ChunksOfStage(stage)) {
-        for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) {
-          cluster_.Push(stream, step, stage, TreeRange{p, 1}, id,
-                        TellingGradient(cluster_.chunks().chunk(id), stage, p, step), kTokens, 9);
-          between();
-        }
-      }
-    }
-  }
-  bool Report() {
-    cluster_.term = cluster_.Status(ShardId(0)).term();
-    return Begin(kSteps + 1);
+    options.on_crash = [this](ShardId shard) { disks[shard.value()].CutOff(); };
   }
 
-  std::vector<MemoryCuts> disks_;
-  CoreCluster cluster_;
+  std::vector<MemoryCuts> disks;
+  CoreCluster::Options options;
+};
+
+class Training : private Disks, public CoreTraining {
+ public:
+  Training(const JobSpec& spec, uint32_t shards, uint64_t seed, uint64_t cut_steps)
+      : Disks(shards, seed, cut_steps), CoreTraining(spec, options) {}
 };
 
 std::string Undisturbed(const JobSpec& spec) {
   Training training(spec, 1, 0, 0);
-  EXPECT_TRUE(training.Finish([] {}));
-  return training.Digest();
+  const absl::Status finished = training.Finish([] {});
+  EXPECT_TRUE(finished.ok()) << finished;
+  return training.End().digest;
 }
-
-// Draws from a seed.
-class Dice {
- public:
-  explicit Dice(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15 + 1) {}
-  uint64_t operator()(uint64_t sides) {
-    state_ ^= state_ << 13;
-    state_ ^= state_ >> 7;
-    state_ ^= state_ << 17;
-    return state_ % sides;
-  }
-
- private:
-  uint64_t state_;
-};
 
 struct Story {
   const char* name;
@@ -226,11 +115,10 @@ TEST_P(RecoveryTest, ProcessesThatDieAtAnyTimeChangeNoBit) {
       }
       cluster.RunSome(dice(12));
     };
-    ASSERT_TRUE(training.Finish(between))
-        << "seed " << seed << ": " << training.cluster().Status(ShardId(0)).DebugString();
+    const absl::Status finished = training.Finish(between);
+    ASSERT_TRUE(finished.ok()) << "seed " << seed << ": " << finished;
     while (left > 0 && dice(3) == 0) --left;
-    training.cluster().Run();
-    EXPECT_EQ(training.Digest(), expected) << "seed " << seed;
+    EXPECT_EQ(training.End().digest, expected) << "seed " << seed;
     terms += training.cluster().Status(ShardId(0)).term();
   }
   EXPECT_GT(crashes, 100u);
@@ -308,9 +196,9 @@ TEST(RecoveryStory, AReplacementThatNeedsOlderWeightsSendsAllBackToTheLastCut) {
     EXPECT_TRUE(absl::IsAborted(cluster.failed_fetches[tag])) << cluster.failed_fetches[tag];
     EXPECT_TRUE(absl::IsAborted(cluster.closed[watch])) << cluster.closed[watch];
     EXPECT_EQ(cluster.Status(ShardId(0)).term(), term + 1);
-    EXPECT_TRUE(training.Finish([] {}));
-    cluster.Run();
-    EXPECT_EQ(training.Digest(), Undisturbed(spec));
+    const absl::Status finished = training.Finish([] {});
+    EXPECT_TRUE(finished.ok()) << finished;
+    EXPECT_EQ(training.End().digest, Undisturbed(spec));
   }
 }
 
@@ -357,9 +245,9 @@ TEST(RecoveryStory, APartThatIsLostInAnEagerStepSendsAllBackToTheLastCut) {
   cluster.FireTimers();
   EXPECT_EQ(cluster.core(ShardId(0)).state(), v1::JOB_STATE_RUNNING);
   EXPECT_GE(cluster.Status(ShardId(0)).term(), 2u);
-  EXPECT_TRUE(training.Finish([] {}));
-  cluster.Run();
-  EXPECT_EQ(training.Digest(), Undisturbed(spec));
+  const absl::Status finished = training.Finish([] {});
+  EXPECT_TRUE(finished.ok()) << finished;
+  EXPECT_EQ(training.End().digest, Undisturbed(spec));
 }
 
 TEST(Recovery, TakesTheYoungestCutThatAllHaveByStepAndTerm) {

@@ -158,6 +158,10 @@ void ShardCore::Impl::OpenBorder(const v1::Imported& border) {
 void ShardCore::Impl::OpenJob() {
   state_ = step_ > spec_.training.steps ? v1::JOB_STATE_DONE : v1::JOB_STATE_RUNNING;
   TraceIt(TraceAction::Kind::kStepOpened, 0, Version(base_version_));
+  if (durable() && options_.limits.scrub_bytes_per_second > 0 && !scrub_timer_.has_value()) {
+    scrub_timer_ = TimerId(0);
+    StartOp(ScrubOp(), backend_call::Scrub());
+  }
   std::vector<event::Join> joins;
   joins.swap(joins_);
   for (const event::Join& join : joins) On(join);
@@ -556,14 +560,15 @@ void ShardCore::Impl::FailJob(const std::string& reason) {
   }
 }
 
+// What a disk holds behind an error is not known any more: only a new process may look.
+bool ShardCore::Impl::EndsProcess(const absl::Status& status) const {
+  return durable() && (absl::IsInternal(status) || absl::IsDataLoss(status));
+}
+
 void ShardCore::Impl::FailOperation(const std::string& what, const absl::Status& status) {
   const std::string text = absl::StrCat(what, ": ", std::string(status.message()));
-  // What a disk holds behind an error is not known any more: only a new process may look.
-  if (durable() && absl::IsInternal(status)) return Emit(effect::Abort{ExitCode::kIo, text});
-  if (durable() && absl::IsDataLoss(status)) {
-    return Emit(effect::Abort{ExitCode::kDataInvalid, text});
-  }
-  FailJob(text);
+  if (!EndsProcess(status)) return FailJob(text);
+  Emit(effect::Abort{absl::IsDataLoss(status) ? ExitCode::kDataInvalid : ExitCode::kIo, text});
 }
 
 void ShardCore::Impl::EndWork(const absl::Status& why) {
@@ -592,6 +597,7 @@ void ShardCore::Impl::On(const event::OpDone& e) {
   if (const auto* import = std::get_if<ImportOp>(&op)) return OnImportDone(*import, e.done);
   if (const auto* exported = std::get_if<ExportOp>(&op)) return OnExportDone(*exported, e.done);
   if (const auto* cut = std::get_if<CutOp>(&op)) return OnCutDone(*cut, e.done);
+  if (std::holds_alternative<ScrubOp>(op)) return OnScrubDone(e.done);
   OnRecoveryStep(op, e.done);
 }
 

@@ -29,6 +29,8 @@ struct CoreLimits {
   // and the end; kAutoCutSteps (storage/cut.h): so many that they take at most 1 % of the time.
   // Asked of the lead.
   uint64_t cut_steps = 0;
+  // At which the kept cuts are read and checked, over and over; 0: they are not.
+  uint64_t scrub_bytes_per_second = 0;
 };
 
 // With caps.durable the first event is Opened, and the state is RECOVERING until all shards have

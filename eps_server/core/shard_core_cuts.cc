@@ -8,6 +8,11 @@
 #include "eps_server/core/shard_core_impl.h"
 
 namespace eps {
+namespace {
+
+constexpr uint64_t kScrubPauseMs = 10'000;  // while no cut is kept
+
+}  // namespace
 
 // ---------------------------------------------------------------- terms
 
@@ -106,6 +111,7 @@ void ShardCore::Impl::OnNewTerm(Term term) {
   }
   // Records of steps that will be repeated are withdrawn: who watches has to look where it stands.
   for (const auto& [stream, watcher] : watchers_) Close(stream, over);
+  if (scrub_timer_.has_value()) Emit(effect::ClearTimer{*scrub_timer_});
   Options options = options_;
   options.term = term;
   successor_ = std::make_unique<Impl>(std::move(options));
@@ -134,8 +140,9 @@ void ShardCore::Impl::BeginTerm(uint64_t now_ms, std::vector<Effect>* out) {
 // Promise, Quiesce, Recover and Restore in turn.
 void ShardCore::Impl::OnRecoveryStep(const Op& op, const BackendDone& done) {
   if (!done.status.ok()) {
-    return FailJob(absl::StrCat("shard ", options_.shard.value(), ", recovery in term ",
-                                term_.value(), ": ", std::string(done.status.message())));
+    return FailOperation(
+        absl::StrCat("shard ", options_.shard.value(), ", recovery in term ", term_.value()),
+        done.status);
   }
   if (std::holds_alternative<PromiseOp>(op)) {
     promised_ = term_;
@@ -194,21 +201,22 @@ void ShardCore::Impl::OnRestore(const v1::Restore& message) {
     if (last_imported_.has_value()) TellImported(*last_imported_);
     return;
   }
-  if (!message.has_cut()) {
-    state_ = v1::JOB_STATE_IMPORTING;
-    return;
-  }
   restoring_ = true;
-  const CutId cut = ToCutId(message.cut());
+  std::optional<CutId> cut;
+  if (message.has_cut()) cut = ToCutId(message.cut());
   StartOp(RestoreOp{cut}, backend_call::Restore{cut, term_});
 }
 
 void ShardCore::Impl::OnRestoreDone(const RestoreOp& op, const CutContent& content) {
+  if (!op.cut.has_value()) {
+    state_ = v1::JOB_STATE_IMPORTING;
+    return;
+  }
   const auto border = std::find_if(cuts_.begin(), cuts_.end(),
-                                   [&op](const CutBorder& cut) { return cut.id == op.cut; });
+                                   [&op](const CutBorder& cut) { return cut.id == *op.cut; });
   if (border == cuts_.end()) {
     return FailJob(absl::StrCat("shard ", options_.shard.value(), " was told to restore ",
-                                CutName(op.cut), ", which it does not have"));
+                                CutName(*op.cut), ", which it does not have"));
   }
   for (ChunkState& chunk : owned_) chunk.version = border->version;
   for (const CutResidual& residual : content.residuals) {
@@ -217,14 +225,14 @@ void ShardCore::Impl::OnRestoreDone(const RestoreOp& op, const CutContent& conte
   records_.clear();
   for (const std::string& text : content.records) {
     if (!records_.emplace_back().ParseFromString(text)) {
-      return FailJob(absl::StrCat("the record of a step up to ", CutName(op.cut), " is damaged"));
+      return FailJob(absl::StrCat("the record of a step up to ", CutName(*op.cut), " is damaged"));
     }
   }
   durable_records_ = records_.size();
   base_cut_ = op.cut;
-  TraceIt(TraceAction::Kind::kRestored, op.cut.step.value(), border->version);
+  TraceIt(TraceAction::Kind::kRestored, op.cut->step.value(), border->version);
   v1::Imported imported;
-  imported.set_step(op.cut.step.value());
+  imported.set_step(op.cut->step.value());
   imported.set_version(border->version.value());
   imported.set_update(border->update);
   imported.set_lagged_norm(border->lagged_norm);
@@ -311,6 +319,22 @@ void ShardCore::Impl::OnDurable(ShardId shard, const CutId& cut) {
   *message.mutable_watermark()->mutable_cut() = ToProto(*recovery_->watermark());
   Broadcast(message);
   KeepFrom(*recovery_->watermark());
+}
+
+// One read at a time, and none sooner than the rate allows.
+void ShardCore::Impl::OnScrubDone(const BackendDone& done) {
+  if (!done.status.ok()) {
+    if (absl::IsDataLoss(done.status)) Count("scrub_damage");
+    return FailOperation("scrub", done.status);
+  }
+  const ScrubResult& result = std::get<ScrubResult>(done.value);
+  Count("scrubbed_bytes", result.bytes);
+  if (result.ends_pass) Count("scrub_passes");
+  const uint64_t after_ms = result.bytes == 0
+                                ? kScrubPauseMs
+                                : result.bytes * 1000 / options_.limits.scrub_bytes_per_second;
+  scrub_timer_ = TimerId(next_timer_++);
+  Emit(effect::SetTimer{*scrub_timer_, std::max<uint64_t>(after_ms, 1)});
 }
 
 // Every shard has the cut: older ones are not needed any more.

@@ -303,7 +303,7 @@ void ShardCore::Impl::OnReadDone(const ReadOp& op, const BackendDone& done) {
     if (fetch.visit == op.copy.visit) served.insert(fetch.tag.stream);
   }
   const ChunkState* chunk = Owned(op.copy.chunk);
-  if (durable() && (absl::IsInternal(done.status) || absl::IsDataLoss(done.status))) {
+  if (EndsProcess(done.status)) {
     return FailOperation(absl::StrCat("reading chunk ", op.copy.chunk.value()), done.status);
   }
   if (!done.status.ok() || chunk->updating || chunk->version != op.version) return;

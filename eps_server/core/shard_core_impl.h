@@ -124,6 +124,7 @@ class ShardCore::Impl {
   void FinishWatchersIfDone();
   void FailJob(const std::string& reason);
   void FailOperation(const std::string& what, const absl::Status& status);
+  bool EndsProcess(const absl::Status& status) const;
   void EndWork(const absl::Status& why);
   absl::Status FailedStatus() const;
   v1::ShardMessage NewMessage() const;
@@ -199,6 +200,7 @@ class ShardCore::Impl {
   void OnCutDone(const CutOp& op, const BackendDone& done);
   void OnDurable(ShardId shard, const CutId& cut);
   void KeepFrom(const CutId& cut);
+  void OnScrubDone(const BackendDone& done);
 
   // ---- status
   void FillWaits(uint64_t now_ms, v1::StatusReply* status) const;
@@ -283,6 +285,7 @@ class ShardCore::Impl {
   std::optional<CutId> last_durable_;
   uint64_t cut_begun_ms_ = 0;
   size_t durable_records_ = 0;          // of records_, in a cut
+  std::optional<TimerId> scrub_timer_;  // 0: a chunk is being read; nullopt: nothing is scrubbed
   std::unique_ptr<Recovery> recovery_;  // null on other shards than the lead
   std::unique_ptr<Impl> successor_;
 

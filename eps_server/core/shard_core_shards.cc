@@ -187,6 +187,12 @@ void ShardCore::Impl::On(const event::LinkDown& e) {
 }
 
 void ShardCore::Impl::On(const event::Timer& e) {
+  if (scrub_timer_ == e.id) {
+    scrub_timer_ = TimerId(0);
+    if (state_ == v1::JOB_STATE_FAILED) return;
+    StartOp(ScrubOp(), backend_call::Scrub());
+    return;
+  }
   const uint64_t seconds = options_.limits.part_timeout_ms / 1000;
   for (uint32_t p = 0; p < parts_.size(); ++p) {
     if (parts_[p].lost_timer != e.id) continue;

@@ -72,6 +72,9 @@ void ShardCore::Impl::On(const event::ImportFinish& e) {
 }
 
 void ShardCore::Impl::OnImportDone(const ImportOp& op, const BackendDone& done) {
+  if (EndsProcess(done.status)) {
+    return FailOperation(absl::StrCat("import of chunk ", op.chunk.value()), done.status);
+  }
   if (done.status.ok()) Owned(op.chunk)->version = op.version;
   auto it = imports_.find(op.stream);
   if (it == imports_.end()) return;
@@ -191,6 +194,9 @@ void ShardCore::Impl::StartExportRead(StreamId stream, ExportJob* job) {
 }
 
 void ShardCore::Impl::OnExportDone(const ExportOp& op, const BackendDone& done) {
+  if (EndsProcess(done.status)) {
+    return FailOperation(absl::StrCat("export of chunk ", op.chunk.value()), done.status);
+  }
   auto it = exports_.find(op.stream);
   if (it == exports_.end()) return;
   if (!done.status.ok()) {

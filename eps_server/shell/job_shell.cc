@@ -285,8 +285,11 @@ void JobShell::Execute(const effect::SendState& e) {
 }
 
 void JobShell::Execute(const effect::Start& e) {
-  // Looking at what is durable, and promising a term, leaves the state as it is.
-  const bool looks = std::holds_alternative<backend_call::Recover>(e.call) ||
+  // Looking at what is durable, promising a term, and dropping imports that were never finished,
+  // leaves the state as it is.
+  const auto* const restore = std::get_if<backend_call::Restore>(&e.call);
+  const bool looks = (restore != nullptr && !restore->base.has_value()) ||
+                     std::holds_alternative<backend_call::Recover>(e.call) ||
                      std::holds_alternative<backend_call::Promise>(e.call) ||
                      std::holds_alternative<backend_call::Quiesce>(e.call);
   if (!looks) touched_.store(true, std::memory_order_release);

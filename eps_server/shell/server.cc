@@ -114,6 +114,7 @@ class Server::Impl {
     environment.limits.part_timeout_ms = options.part_timeout_ms;
     environment.limits.jit_depth = options.jit_depth;
     environment.limits.cut_steps = options.cut_steps;
+    environment.limits.scrub_bytes_per_second = options.scrub_bytes_per_second;
     if (storage_ != nullptr) {
       environment.durable = true;
       environment.remember = [storage = storage_.get()](JobId job,

@@ -22,7 +22,8 @@ struct ServerOptions {
   uint64_t part_timeout_ms = 60'000;  // a part gone for longer ends an eager job
   uint32_t jit_depth = 1;             // stages quantized ahead of their first fetch
   std::optional<StorageOptions> storage;  // nullopt: state in memory, nothing is durable
-  uint64_t cut_steps = 0;                 // of durable storage; see CoreLimits
+  uint64_t cut_steps = 0;                 // of durable storage, as the next; see CoreLimits
+  uint64_t scrub_bytes_per_second = 0;
 };
 
 // A parameter server: one process's share of one job behind gRPC, with the health service

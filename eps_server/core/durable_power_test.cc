@@ -1,0 +1,127 @@
+// Power cuts under a whole cluster: cores, backends, catalogues. Whatever a cut leaves of what was
+// not synced, the job ends with the bits of a run in which nothing happened.
+//
+// EPS_POWER_CUTS=N: so many cuts. EPS_POWER_TALLY=FILE: keeps count, so that a run that was
+// interrupted goes on. EPS_POWER_SEED=N: this story alone.
+
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/tally.h"
+#include "eps_server/core/durable_cluster.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+struct Job {
+  JobSpec spec;
+  CoreTraining::Outcome expected;
+};
+
+const std::vector<Job>& Jobs() {
+  static const auto* const jobs = [] {
+    auto* made = new std::vector<Job>();
+    for (const JobSpec& spec : {SmallDurableSpec(Clip::kNone, Mode::kEager, "fp32"),
+                                SmallDurableSpec(Clip::kLagged, Mode::kEager, "bf16"),
+                                SmallDurableSpec(Clip::kExact, Mode::kSealed, "fp32"),
+                                SmallDurableSpec(Clip::kNone, Mode::kSealed, "topk:0.05")}) {
+      made->push_back({spec, UndisturbedOutcome(spec)});
+    }
+    return made;
+  }();
+  return *jobs;
+}
+
+// What happened in a story.
+struct Told {
+  absl::Status status;
+  uint64_t cuts = 0;
+  uint64_t blackouts = 0;  // of all shards at once
+  uint64_t terms = 0;
+};
+
+// Every life of every process is ended by a cut, at a call of its disk or between two deliveries,
+// until there were enough of them.
+Told Tell(uint64_t seed) {
+  const Job& job = Jobs()[seed % Jobs().size()];
+  Dice dice(seed);
+  DurableDisks::Options options;
+  options.shards = static_cast<uint32_t>(1 + dice(3));
+  options.seed = seed;
+  options.cut_steps = 1 + dice(3);
+  options.in_dram = dice(3) == 0;
+  DurableTraining training(job.spec, options, /*fetches=*/dice(2) == 0);
+  CoreCluster& cluster = training.cluster();
+  Told told;
+  const uint64_t wanted = 40 + dice(40);
+  const auto plan = [&](ShardId shard) {
+    if (training.disks().cuts() >= wanted) return;
+    const uint64_t calls = dice(3) == 0 ? 15 : dice(3) == 0 ? 150 : 60;
+    training.disks().disk(shard).CutPowerAtCall(1 + dice(calls), dice(1 << 30));
+  };
+  for (uint32_t s = 0; s < options.shards; ++s) plan(ShardId(s));
+  const auto between = [&] {
+    for (uint32_t s = 0; s < options.shards; ++s) {
+      const ShardId shard(s);
+      if (cluster.IsUp(shard) || dice(3) != 0) continue;
+      plan(shard);
+      cluster.Restart(shard);
+    }
+    if (training.disks().cuts() < wanted && dice(150) == 0) {
+      ++told.blackouts;
+      for (uint32_t s = 0; s < options.shards; ++s) {
+        if (cluster.IsUp(ShardId(s))) cluster.Crash(ShardId(s));
+      }
+    }
+    cluster.RunSome(dice(20));
+  };
+  told.status = training.FinishAsIn(job.expected, between);
+  if (told.status.ok() && !training.disks().ends().empty()) {
+    told.status = absl::InternalError(
+        absl::StrCat("no call failed, and a process ended: ", training.disks().ends().front()));
+  }
+  told.cuts = training.disks().cuts();
+  if (cluster.IsUp(ShardId(0))) told.terms = cluster.Status(ShardId(0)).term();
+  return told;
+}
+
+TEST(DurablePower, WhateverACutLeavesTheJobEndsWithTheSameBits) {
+  if (std::getenv("EPS_POWER_SEED") != nullptr) {
+    const Told told = Tell(NumberFromEnvironment("EPS_POWER_SEED", 0));
+    EXPECT_TRUE(told.status.ok()) << told.status;
+    return;
+  }
+  const uint64_t goal = NumberFromEnvironment("EPS_POWER_CUTS", 10'000);
+  Tally tally(std::getenv("EPS_POWER_TALLY"));
+  uint64_t cuts_here = 0;
+  const auto begun = std::chrono::steady_clock::now();
+  while (tally["cuts"] < goal) {
+    const uint64_t seed = ++tally["stories"];
+    const Told told = Tell(seed);
+    tally["cuts"] += told.cuts;
+    tally["blackouts"] += told.blackouts;
+    tally["terms"] += told.terms;
+    cuts_here += told.cuts;
+    if (!told.status.ok()) {
+      ++tally["failed"];
+      ADD_FAILURE() << "EPS_POWER_SEED=" << seed << " tells it again: " << told.status;
+    }
+    if (seed % 100 == 0) tally.Save();
+    if (tally["failed"] > 5) break;
+  }
+  tally.Save();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  std::printf("power cuts: %s; %.0f cuts per second\n", tally.ToString().c_str(),
+              static_cast<double>(cuts_here) / seconds);
+  EXPECT_EQ(tally["failed"], 0u);
+  EXPECT_GT(tally["blackouts"], tally["stories"] / 2);
+  EXPECT_GT(tally["terms"], tally["cuts"] / 8);
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,173 @@
+// One flipped bit in one of the files that a cluster leaves behind: nothing wrong is served or
+// trained on. Either nobody needs the bit, and the job ends with the same bits as ever, or a
+// process ends and names the file, and in our own formats the offset.
+//
+// EPS_FLIPS=N: so many flips. EPS_FLIPS_TALLY=FILE: keeps count, so that a run that was interrupted
+// goes on. EPS_FLIP_SEED=N: this flip alone.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/tally.h"
+#include "eps_server/core/durable_cluster.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+constexpr uint32_t kShards = 2;
+
+// What a cluster leaves that was stopped on its way.
+struct Left {
+  JobSpec spec = SmallDurableSpec(Clip::kNone, Mode::kSealed, "topk:0.05");
+  CoreTraining::Outcome expected = UndisturbedOutcome(spec);
+  std::vector<DurableDisks::Image> images;
+
+  explicit Left(uint64_t stop_at) {
+    DurableDisks::Options options;
+    options.shards = kShards;
+    DurableTraining training(spec, options, /*fetches=*/false);
+    const auto between = [&] {
+      CoreCluster& cluster = training.cluster();
+      cluster.RunSome(100);
+      const bool is_up = cluster.IsUp(ShardId(0));
+      if (!is_up || cluster.Status(ShardId(0)).step() < stop_at) return;
+      for (uint32_t s = 0; s < kShards; ++s) cluster.Crash(ShardId(s));
+    };
+    EXPECT_FALSE(training.Finish(between, 200).ok()) << "it was to be stopped";
+    for (uint32_t s = 0; s < kShards; ++s) {
+      training.disks().disk(ShardId(s)).PowerOn();
+      images.push_back(training.disks().Contents(ShardId(s)));
+    }
+  }
+};
+
+const Left& WhatIsLeft(uint64_t stop_at) {
+  static std::map<uint64_t, Left>* const all = new std::map<uint64_t, Left>();
+  return all->emplace(stop_at, stop_at).first->second;
+}
+
+// Where the log's last frame begins: a flip in it cannot be told from an interrupted write, and the
+// log without it is one that was.
+uint64_t LastFrame(const std::string& log) {
+  const std::string magic = log.substr(0, 8);
+  uint64_t last = 0;
+  for (uint64_t at = 0; at + 8 <= log.size(); at += kDiskBlock) {
+    if (log.compare(at, 8, magic) == 0) last = at;
+  }
+  return last;
+}
+
+struct Flipped {
+  absl::Status status;  // not OK: something wrong was served, or damage was not located
+  bool noticed = false;
+  std::string kind;
+};
+
+Flipped Flip(uint64_t seed) {
+  Dice dice(seed);
+  for (int i = 0; i < 5; ++i) dice(2);
+  const Left& left = WhatIsLeft(3 + dice(3));
+  DurableDisks::Options options;
+  options.shards = kShards;
+  options.images = left.images;
+  options.in_dram = dice(4) == 0;
+  auto& image = options.images[dice(kShards)];
+  auto file = image.begin();
+  std::advance(file, static_cast<ptrdiff_t>(dice(image.size())));
+  const std::string path = file->first;
+  const uint64_t at = dice(file->second.size());
+  const bool is_log = absl::EndsWith(path, "/log");
+  const bool is_tail = is_log && at >= LastFrame(file->second);
+  file->second[at] = static_cast<char>(file->second[at] ^ 1 << dice(8));
+
+  Flipped flipped;
+  flipped.kind = is_log ? "log" : "slot";
+  DurableTraining training(left.spec, options, /*fetches=*/true);
+  const absl::Status finished =
+      training.Finish([&] { training.cluster().RunSome(100); }, /*rounds=*/300);
+  const absl::Status served = training.CheckServed(left.expected);
+  std::string said = training.disks().ends().empty() ? "" : training.disks().ends().front();
+  const auto where = [&](absl::string_view what) {
+    return absl::DataLossError(absl::StrCat(path, " at ", at, ": ", what));
+  };
+  if (!served.ok()) {
+    flipped.status = where(served.message());
+  } else if (finished.ok() && said.empty()) {
+    const CoreTraining::Outcome outcome = training.End();
+    if (!training.disks().ends().empty()) {
+      said = training.disks().ends().front();
+    } else if (outcome.digest != left.expected.digest) {
+      flipped.status = where("the bits differ");
+    }
+  } else if (said.empty()) {
+    said = std::string(finished.message());
+  }
+  flipped.noticed = !said.empty();
+  if (flipped.noticed && !is_tail &&
+      !(absl::StrContains(said, path) &&
+        (absl::StrContains(said, "offset ") || absl::StrContains(said, " at ")))) {
+    flipped.status = where(absl::StrCat("not located by: ", said));
+  }
+  return flipped;
+}
+
+TEST(DurableScrub, FindsDamageInOnePassAndDisturbsNothingWithoutIt) {
+  const JobSpec spec = SmallDurableSpec(Clip::kNone, Mode::kSealed, "fp32");
+  DurableDisks::Options options;
+  options.scrub_bytes_per_second = 1 << 20;
+  DurableTraining training(spec, options, /*fetches=*/false);
+  CoreCluster& cluster = training.cluster();
+  const absl::Status same =
+      training.FinishAsIn(UndisturbedOutcome(spec), [&] { cluster.FireTimers(); });
+  ASSERT_TRUE(same.ok()) << same;
+  const size_t chunks = cluster.chunks().chunks().size();
+  const auto counters = [&] { return cluster.Status(ShardId(0)).counters(); };
+  for (size_t i = 0; i < 3 * chunks; ++i) cluster.FireTimers();
+  EXPECT_GE(counters().at("scrub_passes"), 2u);
+  EXPECT_GE(counters().at("scrubbed_bytes"), 3 * chunks * kDiskBlock);
+  EXPECT_EQ(counters().count("scrub_damage"), 0u);
+  EXPECT_TRUE(training.disks().ends().empty()) << training.disks().ends().front();
+  // The first chunk, whichever slot the cut has it in.
+  for (const char* path : {"/state/job/slot-0.eps", "/state/job/slot-1.eps"}) {
+    training.disks().disk(ShardId(0)).FlipBit(path, kDiskBlock + 100, 3);
+  }
+  for (size_t i = 0; i <= chunks && cluster.IsUp(ShardId(0)); ++i) cluster.FireTimers();
+  EXPECT_FALSE(cluster.IsUp(ShardId(0)));
+  ASSERT_EQ(training.disks().ends().size(), 1u);
+  const std::string& said = training.disks().ends().front();
+  EXPECT_TRUE(absl::StrContains(said, "scrub: /state/job/slot-")) << said;
+  EXPECT_TRUE(absl::StrContains(said, "at offset 4096")) << said;
+}
+
+TEST(DurableRot, AFlippedBitIsLocatedOrHarmless) {
+  if (std::getenv("EPS_FLIP_SEED") != nullptr) {
+    const Flipped flipped = Flip(NumberFromEnvironment("EPS_FLIP_SEED", 0));
+    EXPECT_TRUE(flipped.status.ok()) << flipped.status;
+    return;
+  }
+  const uint64_t goal = NumberFromEnvironment("EPS_FLIPS", 2000);
+  Tally tally(std::getenv("EPS_FLIPS_TALLY"));
+  while (tally["flips"] < goal && tally["failed"] <= 5) {
+    const uint64_t seed = ++tally["flips"];
+    const Flipped flipped = Flip(seed);
+    ++tally[flipped.kind + (flipped.noticed ? "_noticed" : "_harmless")];
+    if (!flipped.status.ok()) {
+      ++tally["failed"];
+      ADD_FAILURE() << "EPS_FLIP_SEED=" << seed << " does it again: " << flipped.status;
+    }
+    if (seed % 500 == 0) tally.Save();
+  }
+  tally.Save();
+  std::printf("flips: %s\n", tally.ToString().c_str());
+  EXPECT_EQ(tally["failed"], 0u);
+  EXPECT_GT(tally["slot_noticed"], goal / 10);
+  EXPECT_GT(tally["log_noticed"], goal / 100);
+}
+
+}  // namespace
+}  // namespace eps
