@@ -397,7 +397,7 @@ absl::Status TrainRun::StartJob() {
   EPS_RETURN_IF_ERROR(client_->CreateJob(spec_).status());
   EPS_ASSIGN_OR_RETURN(const v1::StatusReply job, AwaitRecovery());
   EPS_RETURN_IF_ERROR(TakeRecovered(job, choice.spawn != 0));
-  if (choice.spawn != 0 && plan_.config.storage.kind != "dram") EPS_RETURN_IF_ERROR(KeepConfig());
+  if (choice.spawn != 0 && plan_.config.storage.durable()) EPS_RETURN_IF_ERROR(KeepConfig());
   EPS_RETURN_IF_ERROR(OpenLogs(first_step_));
   EPS_RETURN_IF_ERROR(SetState(job.state()));
   // A job that is under way tells its records from where the log ends, and gets its next
