@@ -28,7 +28,7 @@ STEPS = 40
 MODEL = {"model_type": "eps-synthetic", "n_layer": 4, "n_embd": 64, "tied": True}
 BASE = {
     "training.steps": STEPS, "training.micro_batch_size": 2, "training.micro_batches": 2,
-    "training.max_grad_norm": 0.5, "training.chunk_elements": 2048, "training.seq_len": 16,
+    "training.max_grad_norm": 0.05, "training.chunk_elements": 2048, "training.seq_len": 16,
     "lr_scheduler.name": "cosine", "lr_scheduler.warmup_steps": 3, "worker.threads": 1,
     "metrics.tensorboard": "false", "storage.staging": "8MiB", "storage.max_restarts": 1000,
 }
