@@ -16,9 +16,9 @@ namespace eps {
 class Completions {
  public:
   BackendDoneFn Sink() {
-    return [this](BackendDone done) {
+    return [this](const BackendDone& done) {
       MutexLock lock(&mu_);
-      EPS_CHECK_MSG(done_.emplace(done.op, std::move(done)).second, "completed twice");
+      EPS_CHECK_MSG(done_.emplace(done.op, done).second, "completed twice");
       arrived_.NotifyAll();
     };
   }
@@ -32,11 +32,7 @@ class Completions {
     MutexLock lock(&mu_);
     for (;;) {
       const auto it = done_.find(op);
-      if (it != done_.end()) {
-        BackendDone done = std::move(it->second);
-        done_.erase(it);
-        return done;
-      }
+      if (it != done_.end()) return std::move(done_.extract(it).mapped());
       EPS_CHECK_MSG(arrived_.WaitUntil(&mu_, deadline), "operation " << op << " never completed");
     }
   }
