@@ -176,9 +176,13 @@ TEST_P(Durable, ScrubReadsEveryChunkOfEveryCutAndTakesNoWriteForDamage) {
     uint64_t draws = seed;
     for (uint64_t version = 2; version < 8; ++version) {
       std::vector<OpId> ops, scrubs;
+      const auto run = [&](size_t tasks) {
+        for (; tasks > 0 && !world.executor.empty(); --tasks) {
+          draws = draws * 6364136223846793005u + 1442695040888963407u;
+          world.executor.Run((draws >> 33) % world.executor.size());
+        }
+      };
       for (const Chunk& c : world.chunks.chunks()) {
-        scrubs.push_back(process->Next());
-        process->backend().Scrub(scrubs.back());
         ops.push_back(process->Next());
         process->backend().WriteState(
             ops.back(), c.id, Version(version),
@@ -186,11 +190,15 @@ TEST_P(Durable, ScrubReadsEveryChunkOfEveryCutAndTakesNoWriteForDamage) {
       }
       ops.push_back(process->Next());
       process->backend().Cut(ops.back(), CutAt(version, 1, version));
-      process->backend().Recycle({Step(version - 1), Term(1)});
-      while (!world.executor.empty()) {
-        draws = draws * 6364136223846793005u + 1442695040888963407u;
-        world.executor.Run((draws >> 33) % world.executor.size());
+      // The writes wait for the slots that are read.
+      const size_t reads = 1 + (seed + version) % (2 * world.owned.size());
+      for (size_t i = 0; i < reads; ++i) {
+        scrubs.push_back(process->Next());
+        process->backend().Scrub(scrubs.back());
       }
+      run(seed % 12);
+      process->backend().Recycle({Step(version - 1), Term(1)});
+      run(SIZE_MAX);
       for (const OpId op : ops) EXPECT_TRUE(process->Take(op).status.ok());
       for (const OpId op : scrubs) {
         const BackendDone done = process->Take(op);

@@ -96,7 +96,11 @@ void CoreTraining::Step(const std::function<void()>& between) {
   const uint64_t step = status.step();
   const uint64_t version = status.version();
   if (!Begin(step)) return;
-  if (fetches_) FetchAll(version);
+  // Once: who asks again for weights that are updated already says that it lost its work.
+  if (fetches_ && fetched_ != std::make_pair(cluster_.term, step)) {
+    fetched_ = {cluster_.term, step};
+    FetchAll(version);
+  }
   const StreamId stream = cluster_.NewStream();
   for (size_t s = cluster_.spec().stages.size(); s-- > 0;) {
     const StageId stage(static_cast<uint32_t>(s));
