@@ -69,7 +69,8 @@ CoreTraining::Outcome UndisturbedOutcome(const JobSpec& spec) {
   return training.End();
 }
 
-DurableDisks::DurableDisks(const Options& options) : options_(options), draws_(options.seed) {
+DurableDisks::DurableDisks(const Options& options)
+    : options_(options), draws_(options.seed), monitor_(options.shards) {
   for (uint32_t s = 0; s < options_.shards; ++s) {
     places_.push_back(std::make_unique<Place>());
     Place* const place = places_.back().get();
@@ -135,6 +136,7 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableDisks::Start(
   place->catalogue.reset();
   place->store.reset();
   place->relay.to = executor;
+  monitor_.OnProcess(shard);
   place->disk->PowerOn();
   EPS_ASSIGN_OR_RETURN(place->store,
                        LogStore::Open(place->disk->blocking(), kCatalogue, options_.log_bytes));
@@ -154,8 +156,11 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableDisks::Start(
 void DurableDisks::Watch(ShardId shard, const Effect& effect) {
   Place* const place = places_[shard.value()].get();
   if (const auto* trace = std::get_if<effect::Trace>(&effect)) {
-    if (trace->action.kind != TraceAction::Kind::kDurable) return;
-    place->said = CutId{Step(trace->action.subject), trace->action.term};
+    monitor_.OnAction(shard, trace->action);
+    if (!monitor_.violations().empty() && violation_.ok()) {
+      violation_ = absl::InternalError(monitor_.violations()[0]);
+    }
+    if (trace->action.kind == TraceAction::Kind::kDurable) place->said = trace->action.cut;
     return;
   }
   const auto* const start = std::get_if<effect::Start>(&effect);
@@ -176,6 +181,7 @@ void DurableDisks::Watch(ShardId shard, const Effect& effect) {
 }
 
 void DurableDisks::OnRecovered(ShardId shard, const RecoveredState& state) {
+  monitor_.OnRecovered(shard, state);
   const std::optional<CutId>& said = places_[shard.value()]->said;
   if (!said.has_value()) return;
   if (state.cuts.empty()) return Violate(shard, "has no cut", *said);

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "eps_server/core/core_cluster.h"
 #include "eps_server/core/core_training.h"
+#include "eps_server/core/trace_monitor.h"
 #include "storage/catalogue.h"
 #include "storage/log_store.h"
 #include "storage/simulated_disk.h"
@@ -63,8 +64,8 @@ class DurableDisks {
   uint64_t cuts() const { return cuts_; }
   // Processes that ended by themselves (effect::Abort), or could not start, with power on: why.
   const std::vector<std::string>& ends() const { return ends_; }
-  // What may never happen: the cluster goes back behind a cut that all shards had said to have, or
-  // a shard lacks one that it had said to have.
+  // What may never happen: the cluster goes back behind a cut that all shards had said to have, a
+  // shard lacks one that it had said to have, or does what a rule of TraceMonitor forbids.
   const absl::Status& violation() const { return violation_; }
   const std::optional<CutId>& acknowledged() const { return acknowledged_; }
 
@@ -96,6 +97,7 @@ class DurableDisks {
   std::vector<std::unique_ptr<Place>> places_;
   uint64_t cuts_ = 0;
   uint64_t draws_ = 0;
+  TraceMonitor monitor_;
   std::vector<std::string> ends_;
   absl::Status violation_;
   std::optional<CutId> acknowledged_;

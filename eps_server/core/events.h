@@ -214,6 +214,7 @@ struct TraceAction {
   Step step;
   uint64_t subject = 0;  // chunk, or part
   Version version;
+  CutId cut;  // restored, begun or durable
 };
 
 // Outputs: a shell carries them out in order and decides nothing.

@@ -129,8 +129,9 @@ OpId ShardCore::Impl::StartOp(Op op, BackendCall call) {
   return id;
 }
 
-void ShardCore::Impl::TraceIt(TraceAction::Kind kind, uint64_t subject, Version version) {
-  Emit(effect::Trace{TraceAction{kind, term_, Step(step_), subject, version}});
+void ShardCore::Impl::TraceIt(TraceAction::Kind kind, uint64_t subject, Version version,
+                              const CutId& cut) {
+  Emit(effect::Trace{TraceAction{kind, term_, Step(step_), subject, version, cut}});
 }
 
 void ShardCore::Impl::TouchPart(PartId part) {

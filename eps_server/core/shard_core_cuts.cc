@@ -230,7 +230,7 @@ void ShardCore::Impl::OnRestoreDone(const RestoreOp& op, const CutContent& conte
   }
   durable_records_ = records_.size();
   base_cut_ = op.cut;
-  TraceIt(TraceAction::Kind::kRestored, op.cut->step.value(), border->version);
+  TraceIt(TraceAction::Kind::kRestored, 0, border->version, *op.cut);
   v1::Imported imported;
   imported.set_step(op.cut->step.value());
   imported.set_version(border->version.value());
@@ -294,7 +294,7 @@ void ShardCore::Impl::StartCut(CutBorder border, std::optional<StreamId> import)
     request.content.records.push_back(records_[durable_records_].SerializeAsString());
   }
   cut_begun_ms_ = now_ms_;
-  TraceIt(TraceAction::Kind::kCut, border.id.step.value(), border.version);
+  TraceIt(TraceAction::Kind::kCut, 0, border.version, border.id);
   StartOp(CutOp{border.id, import}, backend_call::Cut{std::move(request)});
 }
 
@@ -302,7 +302,7 @@ void ShardCore::Impl::OnCutDone(const CutOp& op, const BackendDone& done) {
   if (!done.status.ok()) {
     return FailOperation(absl::StrCat("the cut of ", CutName(op.cut)), done.status);
   }
-  TraceIt(TraceAction::Kind::kDurable, op.cut.step.value(), Version(base_version_));
+  TraceIt(TraceAction::Kind::kDurable, 0, Version(base_version_), op.cut);
   Count("cuts");
   last_durable_ = op.cut;
   if (op.import.has_value()) return FinishImport(*op.import, last_import_);

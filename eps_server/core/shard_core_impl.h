@@ -211,7 +211,8 @@ class ShardCore::Impl {
   OpId StartOp(Op op, BackendCall call);
   void Emit(Effect effect) { out_->push_back(std::move(effect)); }
   void Close(StreamId stream, const absl::Status& status) { Emit(effect::Close{stream, status}); }
-  void TraceIt(TraceAction::Kind kind, uint64_t subject, Version version);
+  void TraceIt(TraceAction::Kind kind, uint64_t subject, Version version,
+               const CutId& cut = CutId());
   bool is_lead() const { return lead_ != nullptr; }
   std::string PartName(PartId part) const;
   std::string StageName(StageId stage) const { return spec_.stages[stage.value()].name; }

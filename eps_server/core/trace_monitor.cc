@@ -55,6 +55,18 @@ void TraceMonitor::OnProcess(ShardId shard) {
   s = std::move(next);
 }
 
+void TraceMonitor::OnRecovered(ShardId shard, const RecoveredState& state) {
+  Shard& s = shards_[shard.value()];
+  at_ = shard;
+  if (!s.recovered) {
+    Expect(state.promised >= s.promised, "a promise is durable");
+    s.promised = state.promised;
+  }
+  s.recovered = true;
+  s.cuts.clear();
+  for (const CutBorder& cut : state.cuts) s.cuts.insert(cut.id);
+}
+
 bool TraceMonitor::OnAll(const CutId& cut) const {
   return std::all_of(shards_.begin(), shards_.end(),
                      [&cut](const Shard& s) { return s.cuts.count(cut) > 0; });
@@ -100,6 +112,7 @@ void TraceMonitor::OnPromised(Shard* shard) {
   std::set<CutId> cuts = std::move(shard->cuts);
   *shard = Shard();
   shard->cuts = std::move(cuts);
+  shard->recovered = true;
   shard->promised = shard->term = action_.term;
 }
 

@@ -26,6 +26,10 @@ class TraceMonitor {
   // The shard's process is a new one: what the one before it held in memory is gone.
   void OnProcess(ShardId shard);
 
+  // What a process found on its disk: its cuts, of which one may be durable before it is told, and
+  // for the first time what was promised; later that may be older than the newest promise.
+  void OnRecovered(ShardId shard, const RecoveredState& state);
+
   // What broke a rule: the rule, and the action with its shard.
   const std::vector<std::string>& violations() const { return violations_; }
   // Actions that were seen.
@@ -43,6 +47,7 @@ class TraceMonitor {
     std::vector<CutId> begun;              // cuts of this term, as they were begun
     size_t durable = 0;                    // of these
     std::set<uint64_t> updating, updated;  // chunks, in the open step
+    bool recovered = false;
     bool failed = false;
   };
 
