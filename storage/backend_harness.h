@@ -16,9 +16,9 @@ namespace eps {
 class Completions {
  public:
   BackendDoneFn Sink() {
-    return [this](const BackendDone& done) {
+    return [this](BackendDone done) {
       MutexLock lock(&mu_);
-      EPS_CHECK_MSG(done_.emplace(done.op, done).second, "completed twice");
+      EPS_CHECK_MSG(done_.emplace(done.op, std::move(done)).second, "completed twice");
       arrived_.NotifyAll();
     };
   }
