@@ -41,6 +41,7 @@ POLL_S = 0.005
 READ_BYTES = 4 << 20
 STATES = {
     "memory": [],
+    "memory, with cuts": ["--storage.path="],  # a folder of the round's
     "nvme": ["--storage.kind=nvme"],
 }
 GOES_ON = re.compile(r"^note: the job goes on behind step (\d+)", re.M)
@@ -88,8 +89,9 @@ def step_rounds(options, folder):
             shutil.rmtree(out, ignore_errors=True)
             report.wait_until_quiet(0.10, len(os.sched_getaffinity(0)), options.patience,
                                     time.monotonic, time.sleep)
+            extra = [key + out + "/state" if key.endswith("=") else key for key in STATES[name]]
             command = step_ratio.train_command(
-                options.eps, out, options.warmup + options.steps + 1, STATES[name])
+                options.eps, out, options.warmup + options.steps + 1, extra)
             follower = step_ratio.Follower(command, os.path.join(folder, "steps.log"),
                                            os.path.join(out, "metrics.jsonl"), environment())
             rounds[name].append(follower.run(options.warmup, options.steps))
@@ -97,12 +99,12 @@ def step_rounds(options, folder):
 
 
 def step_lines(rounds):
-    lines = ["state     step / step in memory       processor s per step / in memory"]
+    lines = ["state               step / step in memory       processor s per step / in memory"]
     for name, runs in rounds.items():
         pairs = list(zip(runs, rounds["memory"]))
         ratios = [step_ratio.step_ratio(pair) for pair in pairs]
         cpu = [step_ratio.cpu_ratio(pair) for pair in pairs]
-        lines.append(f"{name:<10}{report.format_spread(ratios):<28}{report.format_spread(cpu)}")
+        lines.append(f"{name:<20}{report.format_spread(ratios):<28}{report.format_spread(cpu)}")
     return lines
 
 

@@ -65,6 +65,12 @@ BENCHMARKS = {
         "updating, 5 against values in the catalogue's RocksDB, at most 0.25 processor seconds per "
         "GB.",
         ["//bench:nvme_bench"], [["bazel-bin/bench/nvme_bench", "384", "9"]]),
+    "durability": Benchmark(
+        "What durable state costs, and how long a killed process is missed",
+        "Steps of the quickstart model (8,192 tokens each) with durable state / without, of the "
+        "same round; then processes of a run are killed, and a server with a large state is "
+        "started again.",
+        ["//cli:eps", "//worker:eps-worker"], [["bench/durability.py"]]),
     "topk": Benchmark(
         "Sparse gradients",
         "Bits per sent element against the entropy of their positions, encoding against dense "
