@@ -17,6 +17,7 @@ import time
 import unittest
 
 import processes
+import small_job
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
@@ -25,15 +26,7 @@ TALLY = os.environ.get("EPS_KILLS_TALLY", "")
 TIMEOUT_SECONDS = 120
 STEPS = 40
 
-MODEL = {"model_type": "eps-synthetic", "n_layer": 4, "n_embd": 64, "tied": True}
-BASE = {
-    "training.steps": STEPS, "training.micro_batch_size": 2, "training.micro_batches": 2,
-    "training.max_grad_norm": 0.05, "training.chunk_elements": 2048, "training.seq_len": 16,
-    "lr_scheduler.name": "cosine", "lr_scheduler.warmup_steps": 3, "worker.threads": 1,
-    "metrics.tensorboard": "false", "storage.staging": "8MiB", "storage.max_restarts": 1000,
-}
-# What the loss log is compared by.
-COLUMNS = ("step", "loss", "grad_norm", "lr", "tokens")
+BASE = dict(small_job.SETTINGS, **{"training.steps": STEPS, "storage.max_restarts": 1000})
 
 Outcome = collections.namedtuple("Outcome", "digests log")
 
@@ -41,13 +34,7 @@ Outcome = collections.namedtuple("Outcome", "digests log")
 class CrashTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.model = os.path.join(TMP, "model.json")
-        cls.text = os.path.join(TMP, "text.txt")
-        with open(cls.model, "w", encoding="utf-8") as f:
-            json.dump(MODEL, f)
-        with open(cls.text, "w", encoding="utf-8") as f:
-            for i in range(400):
-                f.write("%d bottles of beer on the wall, take %d down.\n" % (i, i * i))
+        cls.model, cls.text = small_job.write_inputs(TMP)
 
     def command(self, out, resume, settings):
         merged = dict(BASE, **settings)
@@ -71,7 +58,7 @@ class CrashTest(unittest.TestCase):
         with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
             lines = [json.loads(line) for line in f]
         return Outcome([line for line in digests.splitlines() if "sha256" in line],
-                       [[line.get(column) for column in COLUMNS] for line in lines])
+                       [[line.get(column) for column in small_job.COLUMNS] for line in lines])
 
     def undisturbed(self, name, settings, steps=STEPS):
         out = os.path.join(TMP, name + "-undisturbed")

@@ -15,22 +15,16 @@ import sys
 import time
 import unittest
 
+import small_job
+
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
 TIMEOUT_SECONDS = 120
 STEPS = 24
 
-MODEL = {"model_type": "eps-synthetic", "n_layer": 4, "n_embd": 64, "tied": True}
-SETTINGS = {
-    "training.steps": STEPS, "training.micro_batch_size": 2, "training.micro_batches": 2,
-    # Below the norms, so that each step depends on the norm of the one before.
-    "training.max_grad_norm": 0.05, "training.clip": "lagged", "training.chunk_elements": 2048,
-    "training.seq_len": 16, "lr_scheduler.name": "cosine", "lr_scheduler.warmup_steps": 3,
-    "quantization.gradients": "topk:0.2", "worker.threads": 1, "metrics.tensorboard": "false",
-    "storage.staging": "8MiB",
-}
+SETTINGS = dict(small_job.SETTINGS, **{"training.steps": STEPS, "training.clip": "lagged",
+                                       "quantization.gradients": "topk:0.2"})
 DURABLE = {"storage.kind": "nvme", "storage.cut_steps": 1, "servers.addresses": 2}
-COLUMNS = ("step", "loss", "grad_norm", "lr", "tokens")
 
 
 def sums_below(folder):
@@ -46,13 +40,7 @@ def sums_below(folder):
 class StateTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.model = os.path.join(TMP, "model.json")
-        cls.text = os.path.join(TMP, "text.txt")
-        with open(cls.model, "w", encoding="utf-8") as f:
-            json.dump(MODEL, f)
-        with open(cls.text, "w", encoding="utf-8") as f:
-            for i in range(400):
-                f.write("%d bottles of beer on the wall, take %d down.\n" % (i, i * i))
+        cls.model, cls.text = small_job.write_inputs(TMP)
         cls.killed = cls.fresh("killed")
         cls.state = os.path.join(cls.killed, "state")
         cls.kill_in_the_middle()
@@ -126,7 +114,7 @@ class StateTest(unittest.TestCase):
 
     def rows(self, out):
         with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
-            return [[json.loads(line).get(column) for column in COLUMNS] for line in f]
+            return [[json.loads(line).get(column) for column in small_job.COLUMNS] for line in f]
 
     def expected(self, save_step=0):
         """The output folder of an undisturbed run that has a checkpoint of `save_step`, too."""
