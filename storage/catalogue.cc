@@ -24,6 +24,7 @@ std::string CutsPrefix(JobId job) { return absl::StrFormat("cut/%016x/", job.val
 std::string CutKey(JobId job, const CutId& id) {
   return absl::StrFormat("cut/%016x/%016x/%016x", job.value(), id.step.value(), id.term.value());
 }
+std::string LogKey(JobId job) { return absl::StrFormat("log/%016x", job.value()); }
 std::string RecordsPrefix(JobId job) { return absl::StrFormat("record/%016x/", job.value()); }
 std::string RecordKey(JobId job, uint64_t number) {
   return absl::StrFormat("record/%016x/%016x", job.value(), number);
@@ -267,6 +268,39 @@ absl::StatusOr<CatalogueCut> DecodeCut(JobId job, absl::string_view key, absl::s
   return cut;
 }
 
+std::string EncodeLog(const CatalogueLog& log) {
+  FieldWriter writer;
+  writer.U64(log.log.id.term.value());
+  writer.U64(log.log.id.incarnation);
+  for (const CutId& cut : {log.log.opened, log.log.base}) {
+    writer.U64(cut.step.value());
+    writer.U64(cut.term.value());
+  }
+  writer.U64(log.position);
+  return std::move(writer).Take();
+}
+
+absl::StatusOr<CatalogueLog> DecodeLog(absl::string_view key, absl::string_view record) {
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, Unseal(key, record));
+  FieldReader reader(fields);
+  CatalogueLog log;
+  log.log.id.term = Term(reader.U64());
+  log.log.id.incarnation = reader.U64();
+  for (CutId* const cut : {&log.log.opened, &log.log.base}) {
+    cut->step = Step(reader.U64());
+    cut->term = Term(reader.U64());
+  }
+  log.position = reader.U64();
+  if (!reader.complete()) return Damaged(key, "its fields do not fill it");
+  return log;
+}
+
+Change PutLog(JobId job, const CatalogueLog& log) {
+  std::string key = LogKey(job);
+  std::string sealed = Seal(key, EncodeLog(log));
+  return {std::move(key), std::move(sealed)};
+}
+
 absl::Status CheckPromise(const CatalogueJob& job, Term term) {
   if (job.promised <= term) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -318,6 +352,8 @@ absl::Status Catalogue::RemoveJob(JobId job) {
   if (found.empty()) return FindJob(job).status();
   std::vector<Change> changes = {{JobKey(job), std::nullopt}};
   for (const auto& cut : cuts) changes.push_back({cut.first, std::nullopt});
+  EPS_ASSIGN_OR_RETURN(const auto log, store_->Scan(LogKey(job)));
+  if (!log.empty()) changes.push_back({log[0].first, std::nullopt});
   EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(RecordsPrefix(job)));
   for (const auto& record : records) changes.push_back({record.first, std::nullopt});
   EPS_ASSIGN_OR_RETURN(const std::optional<ServedJob> served, Served());
@@ -359,7 +395,8 @@ absl::StatusOr<std::vector<CatalogueCut>> Catalogue::Cuts(JobId job) const {
 }
 
 absl::Status Catalogue::AddCut(JobId job, const CatalogueCut& cut,
-                               const std::vector<std::string>& records) {
+                               const std::vector<std::string>& records,
+                               const CatalogueLog* log_or_null) {
   EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, Cuts(job));
   if (!cuts.empty() && !(cuts.back().border.id < cut.border.id)) {
     return absl::FailedPreconditionError(
@@ -377,6 +414,7 @@ absl::Status Catalogue::AddCut(JobId job, const CatalogueCut& cut,
   std::string key = CutKey(job, cut.border.id);
   std::string sealed = Seal(key, EncodeCut(numbered));
   changes.push_back({std::move(key), std::move(sealed)});
+  if (log_or_null != nullptr) changes.push_back(PutLog(job, *log_or_null));
   return store_->Write(changes);
 }
 
@@ -443,6 +481,23 @@ absl::Status Catalogue::RemoveCutsBelow(JobId job, const CutId& oldest_kept) {
     }
   }
   return changes.empty() ? absl::OkStatus() : store_->Write(changes);
+}
+
+absl::StatusOr<std::optional<CatalogueLog>> Catalogue::Log(JobId job) const {
+  EPS_ASSIGN_OR_RETURN(const CatalogueJob found, FindJob(job));
+  EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(LogKey(job)));
+  if (records.empty()) return std::optional<CatalogueLog>();
+  EPS_ASSIGN_OR_RETURN(CatalogueLog log, DecodeLog(records[0].first, records[0].second));
+  if (log.log.id.term != found.promised) return std::optional<CatalogueLog>();
+  return std::optional<CatalogueLog>(log);
+}
+
+absl::Status Catalogue::SetLog(JobId job, const CatalogueLog& log) {
+  EPS_ASSIGN_OR_RETURN(const CatalogueJob found, FindJob(job));
+  if (log.log.id.term == found.promised) return store_->Write({PutLog(job, log)});
+  return absl::FailedPreconditionError(
+      absl::StrFormat("job %016x: a log of term %d, and term %d is promised", job.value(),
+                      log.log.id.term.value(), found.promised.value()));
 }
 
 }  // namespace eps

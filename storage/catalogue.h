@@ -59,6 +59,12 @@ struct CatalogueCut {
   uint64_t records = 0;  // of steps, from the job's beginning up to the border
 };
 
+// What a shard's contribution log has of a job (storage/contribution_log.h).
+struct CatalogueLog {
+  FoundLog log;
+  uint64_t position = 0;  // from which entries behind log.base can be read
+};
+
 // The job that a server is to open again when it is started again, and its servers in shard order.
 struct ServedJob {
   JobId id;
@@ -92,8 +98,10 @@ class Catalogue {
   // Ascending; NotFound if the job is not there, as of all that follow.
   absl::StatusOr<std::vector<CatalogueCut>> Cuts(JobId job) const;
   // With the records since the cut before it, whose number it adds up (cut.records is not read).
-  // FailedPrecondition unless it is younger than all others.
-  absl::Status AddCut(JobId job, const CatalogueCut& cut, const std::vector<std::string>& records);
+  // FailedPrecondition unless it is younger than all others. With `log_or_null`, in the same write:
+  // from now on the log is this one.
+  absl::Status AddCut(JobId job, const CatalogueCut& cut, const std::vector<std::string>& records,
+                      const CatalogueLog* log_or_null = nullptr);
   // The first cut.records records, in order. DataLoss if one of them is missing.
   absl::StatusOr<std::vector<std::string>> Records(JobId job, const CatalogueCut& cut) const;
   // In one write: promises `term`, as Promise does, and removes all cuts but `base` and those that
@@ -103,6 +111,11 @@ class Catalogue {
   absl::Status Forget(JobId job, Term term);
   // Removes the cuts that are older than `oldest_kept`.
   absl::Status RemoveCutsBelow(JobId job, const CutId& oldest_kept);
+
+  // The log that was begun last; nullopt: none, or the promised term is a later one.
+  absl::StatusOr<std::optional<CatalogueLog>> Log(JobId job) const;
+  // FailedPrecondition unless it is of the promised term.
+  absl::Status SetLog(JobId job, const CatalogueLog& log);
 
  private:
   KeyValueStore* const store_;

@@ -5,6 +5,7 @@
 // order, never skipped (PROTOCOL.md 5).
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -62,10 +63,39 @@ struct CutRequest {
   CutContent content;
 };
 
+// One thing that a shard was told and that counts: what it says of it is the core's business.
+struct LogEntry {
+  Step step;         // a cut of this step, or a later one, makes it needless
+  std::string text;  // small
+  Bytes payload;
+  Bytes residual;
+};
+
+// Whose memory a contribution log stands for.
+struct LogId {
+  Term term;
+  uint64_t incarnation = 0;
+};
+
+// A log that a process left: what it was told in that term, behind the cut `base`.
+struct FoundLog {
+  LogId id;
+  CutId opened;  // behind which the term began
+  CutId base;    // the youngest cut of this shard
+};
+
+// How much a log has to hold.
+struct LogRoom {
+  uint64_t steps = 0;        // between two cuts, at most; 0: no log is kept
+  uint64_t step_bytes = 0;   // of one step's entries, each in a batch of its own
+  uint64_t entry_bytes = 0;  // of the largest entry, all told
+};
+
 // What was found durable when a backend was opened.
 struct RecoveredState {
   std::vector<CutBorder> cuts;  // ascending, complete on this shard
   Term promised;                // no earlier term may be served again; 0: none yet
+  std::optional<FoundLog> log;  // of the promised term
 };
 
 }  // namespace eps

@@ -175,14 +175,20 @@ void CutBackend::SyncSlots(PendingCut* cut, uint32_t slot) {
     }));
     return;
   }
-  journal_.Post([this, cut] { RecordCut(cut); });
+  // What was logged before the cut may stand in for what is not in it.
+  const auto record = [this, cut](absl::Status flushed) {
+    if (!flushed.ok()) return EndCut(std::move(flushed));
+    journal_.Post([this, cut] { RecordCut(cut); });
+  };
+  if (log_ == nullptr) return record(absl::OkStatus());
+  log_->Flush(record);
 }
 
 void CutBackend::RecordCut(PendingCut* cut) {
   const absl::Status failed = failure();
   if (!failed.ok()) return EndCut(failed);
   cut->kept->record.extents_crc32c = CrcOfFooters(cut->footers);
-  EndCut(catalogue_->AddCut(job_, cut->kept->record, cut->request.content.records));
+  EndCut(AddCut(cut->kept->record, cut->request.content.records));
 }
 
 void CutBackend::EndCut(absl::Status status) {
@@ -273,6 +279,7 @@ absl::Status CutBackend::failure() {
 void CutBackend::Fail(const absl::Status& status) {
   MutexLock lock(&mu_);
   if (failure_.ok()) failure_ = status;
+  if (log_ != nullptr) log_->Fail(failure_);
   BeginWaiting();
   AdvanceCuts();
 }

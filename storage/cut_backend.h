@@ -22,6 +22,7 @@
 #include "common/executor.h"
 #include "common/mutex.h"
 #include "storage/catalogue.h"
+#include "storage/contribution_log.h"
 #include "storage/durable_backend.h"
 #include "storage/extents.h"
 #include "storage/residual_stream.h"
@@ -59,7 +60,7 @@ class CutBackend : public StateBackend {
   absl::Status Open(const JobSpec& spec, ShardId shard, uint32_t shards,
                     const DurableOptions& options);
 
-  Caps caps() const override { return Caps{1, true}; }
+  Caps caps() const override;
   void Cut(OpId op, CutRequest cut) override EPS_EXCLUDES(mu_);
   void Recycle(CutId oldest_kept) override;
   void Quiesce(OpId op) override EPS_EXCLUDES(mu_);
@@ -67,6 +68,9 @@ class CutBackend : public StateBackend {
   void Restore(OpId op, std::optional<CutId> base, Term term) override EPS_EXCLUDES(mu_);
   void Promise(OpId op, Term term) override;
   void Scrub(OpId op) override EPS_EXCLUDES(mu_);
+  void StartLog(OpId op, const FoundLog& log) override EPS_EXCLUDES(mu_);
+  void Log(OpId op, LogEntry entry) override EPS_EXCLUDES(mu_);
+  void ReadLog(OpId op) override EPS_EXCLUDES(mu_);
 
  protected:
   CutBackend(const ExtentLayout& layout, Executor* executor, MemoryAccount* account,
@@ -133,6 +137,8 @@ class CutBackend : public StateBackend {
   // ---- Opening.
   absl::Status Reserve(uint64_t staging_bytes);
   absl::Status Adopt(std::unique_ptr<Extents> extents);
+  absl::Status OpenLog(Disk* blocking_disk, const DurableOptions& options,
+                       const ExtentIdentity& identity);
 
   // ---- Cuts, in the order in which they pass these functions.
   void AdvanceCuts() EPS_REQUIRES(mu_);
@@ -167,6 +173,10 @@ class CutBackend : public StateBackend {
   void Scrubbed(OpId op, const ScrubPlace& place, uint8_t* buffer, absl::Status status)
       EPS_EXCLUDES(mu_);
 
+  // ---- The log; on the journal.
+  absl::Status FindLog(const std::vector<CatalogueCut>& cuts, std::optional<FoundLog>* found);
+  absl::Status AddCut(const CatalogueCut& cut, const std::vector<std::string>& records);
+
   // Runs `task`, which ends with Complete, where the catalogue is used, unless something failed.
   void OnJournal(OpId op, std::function<void()> task) EPS_EXCLUDES(mu_);
   // Completes with an error, which is fatal if it is not a refusal.
@@ -176,6 +186,8 @@ class CutBackend : public StateBackend {
   JobId job_;
   Catalogue* catalogue_ = nullptr;  // used on journal_ only
   uint64_t charged_bytes_ = 0;
+  std::unique_ptr<ContributionLog> log_;  // null: none is kept
+  std::optional<CatalogueLog> logged_;    // as it was recorded last; used on journal_ only
   Sequence journal_;
   CondVar idle_;
   std::deque<std::unique_ptr<PendingCut>> cuts_ EPS_GUARDED_BY(mu_);

@@ -149,7 +149,8 @@ absl::Status CutBackend::Open(const JobSpec& spec, ShardId shard, uint32_t shard
   EPS_RETURN_IF_ERROR(Extents::CheckHeaders(disk, options.folder, layout_, identity));
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<Extents> extents,
                        Extents::Open(options.disk, options.folder, layout_, identity));
-  return Adopt(std::move(extents));
+  EPS_RETURN_IF_ERROR(Adopt(std::move(extents)));
+  return OpenLog(disk, options, identity);
 }
 
 // ---- Recovery.
@@ -162,6 +163,8 @@ void CutBackend::Recover(OpId op) {
     if (!cuts.ok()) return Refuse(op, cuts.status());
     auto state = std::make_shared<RecoveredState>();
     state->promised = known->promised;
+    const absl::Status log = FindLog(*cuts, &state->log);
+    if (!log.ok()) return Refuse(op, log);
     CheckCuts(op, std::move(state), std::move(*cuts));
   });
 }
@@ -252,6 +255,7 @@ void CutBackend::Restore(OpId op, std::optional<CutId> base, Term term) {
     EPS_CHECK_MSG(!HasOperations(), "Restore without Quiesce");
   }
   OnJournal(op, [this, op, base, term] {
+    logged_.reset();
     if (!base.has_value()) {
       const absl::Status forgotten = Forget(term);
       if (!forgotten.ok()) return Refuse(op, forgotten);

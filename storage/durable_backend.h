@@ -14,6 +14,7 @@
 #include "common/executor.h"
 #include "spec/chunk_map.h"
 #include "storage/catalogue.h"
+#include "storage/cut.h"
 #include "storage/disk.h"
 #include "storage/state_backend.h"
 
@@ -30,6 +31,7 @@ struct DurableOptions {
   // with all its arrays; four keep a disk busy. What exceeds one buffer per chunk is not taken.
   uint64_t staging_bytes = 0;
   uint64_t residual_bytes = 0;  // room for the residuals of a cut (ShardCore::ResidualBudget)
+  LogRoom log;                  // of contributions; by default none
 };
 
 // A job that the catalogue does not know is new: its two slot files are written in full, then it is

@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
+#include "storage/block_bytes.h"
 #include "storage/chunk_compute.h"
 #include "storage/extent_format.h"
 #include "storage/state_arena.h"
@@ -19,23 +20,6 @@ namespace {
 namespace format = extent_format;
 
 static_assert(format::kBlock == kDiskBlock);
-
-uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
-
-template <class T>
-void Store(uint8_t* at, T value) {
-  std::memcpy(at, &value, sizeof(value));
-}
-template <class T>
-T Load(const uint8_t* at) {
-  T value;
-  std::memcpy(&value, at, sizeof(value));
-  return value;
-}
-
-uint32_t CrcOf(const uint8_t* data, size_t size) {
-  return Crc32c(absl::string_view(reinterpret_cast<const char*>(data), size));
-}
 
 std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad8)); }
 
@@ -59,27 +43,27 @@ void ForEachPiece(const ExtentLayout::Area& area, size_t arrays, size_t all_arra
 void FillHeader(const ExtentLayout& layout, const ExtentIdentity& identity, uint32_t slot,
                 uint8_t* block) {
   std::memset(block, 0, format::kBlock);
-  Store(block + format::header::kMagicAt, format::kHeaderMagic);
-  Store(block + format::header::kVersionAt, format::kVersion);
-  Store(block + format::header::kSlotAt, slot);
-  Store(block + format::header::kJobAt, identity.job.value());
-  Store(block + format::header::kShardAt, identity.shard);
-  Store(block + format::header::kShardsAt, identity.shards);
-  Store(block + format::header::kNonceAt, identity.nonce);
-  Store(block + format::header::kChunksAt, static_cast<uint32_t>(layout.areas().size()));
-  Store(block + format::header::kArraysAt, static_cast<uint32_t>(layout.arrays()));
-  Store(block + format::header::kFileBytesAt, layout.file_bytes());
-  Store(block + format::header::kResidualBytesAt, layout.residual_bytes());
+  StoreAt(block + format::header::kMagicAt, format::kHeaderMagic);
+  StoreAt(block + format::header::kVersionAt, format::kVersion);
+  StoreAt(block + format::header::kSlotAt, slot);
+  StoreAt(block + format::header::kJobAt, identity.job.value());
+  StoreAt(block + format::header::kShardAt, identity.shard);
+  StoreAt(block + format::header::kShardsAt, identity.shards);
+  StoreAt(block + format::header::kNonceAt, identity.nonce);
+  StoreAt(block + format::header::kChunksAt, static_cast<uint32_t>(layout.areas().size()));
+  StoreAt(block + format::header::kArraysAt, static_cast<uint32_t>(layout.arrays()));
+  StoreAt(block + format::header::kFileBytesAt, layout.file_bytes());
+  StoreAt(block + format::header::kResidualBytesAt, layout.residual_bytes());
   std::memcpy(block + format::header::kDigestAt, identity.digest.data(), identity.digest.size());
-  Store(block + format::header::kCrcAt, CrcOf(block, format::header::kCrcAt));
+  StoreAt(block + format::header::kCrcAt, CrcOf(block, format::header::kCrcAt));
 }
 
 // FailedPrecondition unless a field of the header is as expected.
 template <class T>
 absl::Status CheckField(const std::string& path, absl::string_view name, const uint8_t* found,
                         const uint8_t* expected, size_t at) {
-  const T value = Load<T>(found + at);
-  const T wanted = Load<T>(expected + at);
+  const T value = LoadFrom<T>(found + at);
+  const T wanted = LoadFrom<T>(expected + at);
   if (value == wanted) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(path, ": ", name, " ", wanted, " expected, ", value,
@@ -89,14 +73,14 @@ absl::Status CheckField(const std::string& path, absl::string_view name, const u
 absl::Status CheckHeader(const std::string& path, const uint8_t* found, const uint8_t* expected) {
   namespace header = format::header;
   const uint32_t crc = CrcOf(found, header::kCrcAt);
-  if (Load<uint64_t>(found + header::kMagicAt) != format::kHeaderMagic) {
+  if (LoadFrom<uint64_t>(found + header::kMagicAt) != format::kHeaderMagic) {
     return absl::DataLossError(
         absl::StrCat(path, ": header at offset 0: magic ", Hex(format::kHeaderMagic), " expected, ",
-                     Hex(Load<uint64_t>(found + header::kMagicAt)), " found"));
+                     Hex(LoadFrom<uint64_t>(found + header::kMagicAt)), " found"));
   }
-  if (crc != Load<uint32_t>(found + header::kCrcAt)) {
+  if (crc != LoadFrom<uint32_t>(found + header::kCrcAt)) {
     return absl::DataLossError(absl::StrCat(path, ": header at offset 0: CRC32C ",
-                                            Hex(Load<uint32_t>(found + header::kCrcAt)),
+                                            Hex(LoadFrom<uint32_t>(found + header::kCrcAt)),
                                             " expected, ", Hex(crc), " found"));
   }
   EPS_RETURN_IF_ERROR(
@@ -137,9 +121,9 @@ ExtentLayout::ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> own
     area.chunk = &chunks.chunk(id);
     area.offset = at;
     area.stride_bytes = ChunkArrays::Stride(area.chunk->elements) * sizeof(float);
-    area.data_bytes = RoundUp(area.stride_bytes * arrays, format::kBlock);
+    area.data_bytes = RoundUpTo(area.stride_bytes * arrays, format::kBlock);
     ForEachPiece(area, arrays, arrays, [&](uint32_t, uint64_t, uint64_t) { ++area.pieces; });
-    area.footer_bytes = RoundUp(
+    area.footer_bytes = RoundUpTo(
         format::footer::kTableAt + sizeof(uint32_t) * area.pieces + format::footer::kCrcBytesAtEnd,
         format::kBlock);
     at += area.bytes();
@@ -149,7 +133,7 @@ ExtentLayout::ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> own
   }
   residual_offset_ = at;
   const uint64_t heads = residual_bytes == 0 ? 0 : residuals * format::residual::kHeadBytes;
-  file_bytes_ = at + RoundUp(residual_bytes + heads, format::kBlock);
+  file_bytes_ = at + RoundUpTo(residual_bytes + heads, format::kBlock);
 }
 
 uint32_t CrcOfFooters(absl::Span<const uint32_t> crcs) {
@@ -239,7 +223,7 @@ void Extents::Read(uint32_t slot, uint32_t index, Part part, uint8_t* buffer,
     }
     both->done(std::move(outcome));
   };
-  const uint64_t weights_bytes = RoundUp(area.stride_bytes, format::kBlock);
+  const uint64_t weights_bytes = RoundUpTo(area.stride_bytes, format::kBlock);
   file->Read(area.offset, absl::MakeSpan(buffer, weights_bytes), one);
   file->Read(area.offset + area.data_bytes,
              absl::MakeSpan(buffer + area.data_bytes, area.footer_bytes), one);
@@ -255,7 +239,7 @@ absl::Status Extents::Damaged(uint32_t slot, uint32_t index, absl::string_view w
 absl::Status Extents::CheckFooter(uint32_t slot, uint32_t index, const uint8_t* footer) const {
   const ExtentLayout::Area& area = layout_.area(index);
   const size_t crc_at = area.footer_bytes - format::footer::kCrcBytesAtEnd;
-  const uint32_t expected = Load<uint32_t>(footer + crc_at);
+  const uint32_t expected = LoadFrom<uint32_t>(footer + crc_at);
   const uint32_t found = CrcOf(footer, crc_at);
   if (found != expected) {
     return Damaged(slot, index,
@@ -266,11 +250,11 @@ absl::Status Extents::CheckFooter(uint32_t slot, uint32_t index, const uint8_t* 
     uint64_t expected, found;
   };
   const Field fields[] = {
-      {"magic", format::kFooterMagic, Load<uint64_t>(footer + format::footer::kMagicAt)},
-      {"chunk", area.chunk->id.value(), Load<uint32_t>(footer + format::footer::kChunkAt)},
-      {"slot", slot, Load<uint32_t>(footer + format::footer::kSlotAt)},
-      {"nonce", identity_.nonce, Load<uint64_t>(footer + format::footer::kNonceAt)},
-      {"pieces", area.pieces, Load<uint32_t>(footer + format::footer::kPiecesAt)},
+      {"magic", format::kFooterMagic, LoadFrom<uint64_t>(footer + format::footer::kMagicAt)},
+      {"chunk", area.chunk->id.value(), LoadFrom<uint32_t>(footer + format::footer::kChunkAt)},
+      {"slot", slot, LoadFrom<uint32_t>(footer + format::footer::kSlotAt)},
+      {"nonce", identity_.nonce, LoadFrom<uint64_t>(footer + format::footer::kNonceAt)},
+      {"pieces", area.pieces, LoadFrom<uint32_t>(footer + format::footer::kPiecesAt)},
   };
   for (const Field& field : fields) {
     if (field.expected == field.found) continue;
@@ -292,7 +276,7 @@ absl::StatusOr<ExtentFooter> Extents::Check(uint32_t slot, uint32_t index, Part 
     if (!damaged.ok()) return;
     // Of the only array, weights end at a block too.
     const auto expected =
-        Load<uint32_t>(footer + format::footer::kTableAt + sizeof(uint32_t) * piece);
+        LoadFrom<uint32_t>(footer + format::footer::kTableAt + sizeof(uint32_t) * piece);
     const uint32_t found = CrcOf(buffer + begin, size);
     if (found == expected) return;
     damaged = absl::DataLossError(absl::StrCat(
@@ -301,9 +285,9 @@ absl::StatusOr<ExtentFooter> Extents::Check(uint32_t slot, uint32_t index, Part 
   });
   if (!damaged.ok()) return damaged;
   ExtentFooter result;
-  result.version = Version(Load<uint64_t>(footer + format::footer::kVersionAt));
-  result.term = Term(Load<uint64_t>(footer + format::footer::kTermAt));
-  result.crc32c = Load<uint32_t>(footer + area.footer_bytes - format::footer::kCrcBytesAtEnd);
+  result.version = Version(LoadFrom<uint64_t>(footer + format::footer::kVersionAt));
+  result.term = Term(LoadFrom<uint64_t>(footer + format::footer::kTermAt));
+  result.crc32c = LoadFrom<uint32_t>(footer + area.footer_bytes - format::footer::kCrcBytesAtEnd);
   return result;
 }
 
@@ -319,21 +303,21 @@ ExtentFooter Extents::Seal(uint32_t slot, uint32_t index, Version version, Term 
   }
   uint8_t* const footer = buffer + area.data_bytes;
   std::memset(footer, 0, area.footer_bytes);
-  Store(footer + format::footer::kMagicAt, format::kFooterMagic);
-  Store(footer + format::footer::kChunkAt, area.chunk->id.value());
-  Store(footer + format::footer::kSlotAt, slot);
-  Store(footer + format::footer::kVersionAt, version.value());
-  Store(footer + format::footer::kTermAt, term.value());
-  Store(footer + format::footer::kNonceAt, identity_.nonce);
-  Store(footer + format::footer::kPiecesAt, area.pieces);
+  StoreAt(footer + format::footer::kMagicAt, format::kFooterMagic);
+  StoreAt(footer + format::footer::kChunkAt, area.chunk->id.value());
+  StoreAt(footer + format::footer::kSlotAt, slot);
+  StoreAt(footer + format::footer::kVersionAt, version.value());
+  StoreAt(footer + format::footer::kTermAt, term.value());
+  StoreAt(footer + format::footer::kNonceAt, identity_.nonce);
+  StoreAt(footer + format::footer::kPiecesAt, area.pieces);
   ForEachPiece(area, layout_.arrays(), layout_.arrays(),
                [&](uint32_t piece, uint64_t begin, uint64_t size) {
-                 Store(footer + format::footer::kTableAt + sizeof(uint32_t) * piece,
-                       CrcOf(buffer + begin, size));
+                 StoreAt(footer + format::footer::kTableAt + sizeof(uint32_t) * piece,
+                         CrcOf(buffer + begin, size));
                });
   const size_t crc_at = area.footer_bytes - format::footer::kCrcBytesAtEnd;
   const uint32_t crc = CrcOf(footer, crc_at);
-  Store(footer + crc_at, crc);
+  StoreAt(footer + crc_at, crc);
   return ExtentFooter{version, term, crc};
 }
 

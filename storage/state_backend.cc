@@ -16,5 +16,8 @@ void StateBackend::Recover(OpId) { NotDurable(); }
 void StateBackend::Scrub(OpId) { NotDurable(); }
 void StateBackend::Restore(OpId, std::optional<CutId>, Term) { NotDurable(); }
 void StateBackend::Promise(OpId, Term) { NotDurable(); }
+void StateBackend::StartLog(OpId, const FoundLog&) { NotDurable(); }
+void StateBackend::Log(OpId, LogEntry) { NotDurable(); }
+void StateBackend::ReadLog(OpId) { NotDurable(); }
 
 }  // namespace eps

@@ -71,7 +71,8 @@ struct ScrubResult {
 // Cheap to copy.
 using BackendValue =
     std::variant<absl::monostate, Bytes, UpdateResult, std::shared_ptr<const RecoveredState>,
-                 std::shared_ptr<const CutContent>, ScrubResult>;
+                 std::shared_ptr<const CutContent>, ScrubResult,
+                 std::shared_ptr<const std::vector<LogEntry>>>;
 
 // What became of an operation. `status` not OK: nothing was changed.
 struct BackendDone {
@@ -89,6 +90,9 @@ class StateBackend {
   struct Caps {
     int versions = 1;  // versions of a chunk that can be read at a time
     bool durable = false;
+    // Steps that may lie between two cuts, at most, because what counted since is logged; 0: it is
+    // not.
+    uint64_t log_steps = 0;
   };
 
   virtual ~StateBackend() = default;
@@ -139,6 +143,20 @@ class StateBackend {
   // while there may be something to go back to. Completes with ScrubResult. Nothing waits for it
   // but for one staging buffer. One at a time.
   virtual void Scrub(OpId op);
+
+  // ---- The contribution log, where caps().log_steps > 0.
+
+  // Everything logged so far is forgotten; durable when it completes. `log.base` is the cut that
+  // the shard's state is of. Entries may be logged behind it at once. FailedPrecondition if another
+  // term than log.id.term is promised.
+  virtual void StartLog(OpId op, const FoundLog& log);
+  // Completes when the entry is durable, and so are all that were logged before it. A cut becomes
+  // durable after all that was logged before it, and frees the room of entries up to its step;
+  // Internal if there is none left.
+  virtual void Log(OpId op, LogEntry entry);
+  // REQUIRES Restore of the base of the log that Recover found, in its term. Completes with the
+  // entries that come next, in order; with none at the end. What is logged then comes behind them.
+  virtual void ReadLog(OpId op);
 };
 
 // Called for each completed operation, on any thread, without locks held.

@@ -42,7 +42,7 @@ absl::Status CoreTraining::Finish(const std::function<void()>& between, int roun
     }
     if (state == v1::JOB_STATE_RUNNING) Step(between);
     if (state == v1::JOB_STATE_DONE) {
-      cluster_.term = cluster_.Status(ShardId(0)).term();
+      CatchUp(between);
       if (Begin(cluster_.spec().training.steps + 1)) return absl::OkStatus();
     }
     cluster_.RunSome(3);
@@ -90,9 +90,29 @@ std::vector<v1::PartLoss> CoreTraining::Losses(uint64_t step) const {
   return losses;
 }
 
+// A worker says what was not acknowledged until it is: also to who comes back.
+v1::StatusReply CoreTraining::CatchUp(const std::function<void()>& between) {
+  std::vector<std::pair<ShardId, v1::StatusReply>> statuses;
+  v1::StatusReply first = cluster_.Status(ShardId(0));
+  cluster_.term = first.term();
+  for (uint32_t s = 0; s < cluster_.shards(); ++s) {
+    if (!cluster_.IsUp(ShardId(s))) continue;
+    v1::StatusReply status = cluster_.Status(ShardId(s));
+    const bool works =
+        status.state() == v1::JOB_STATE_RUNNING || status.state() == v1::JOB_STATE_DONE;
+    if (!works || status.term() != cluster_.term) continue;
+    if (status.step() > first.step()) first = status;
+    statuses.emplace_back(ShardId(s), std::move(status));
+  }
+  for (const auto& [shard, status] : statuses) {
+    if (status.step() >= first.step()) continue;
+    if (!PushAll(status.step(), status.version(), &shard, between)) break;
+  }
+  return first;
+}
+
 void CoreTraining::Step(const std::function<void()>& between) {
-  const v1::StatusReply status = cluster_.Status(ShardId(0));
-  cluster_.term = status.term();
+  const v1::StatusReply status = CatchUp(between);
   const uint64_t step = status.step();
   const uint64_t version = status.version();
   if (!Begin(step)) return;
@@ -101,10 +121,17 @@ void CoreTraining::Step(const std::function<void()>& between) {
     fetched_ = {cluster_.term, step};
     FetchAll(version);
   }
+  if (step > cluster_.spec().training.steps) return;
+  if (PushAll(step, version, nullptr, between)) NoteServed();
+}
+
+bool CoreTraining::PushAll(uint64_t step, uint64_t version, const ShardId* only_or_null,
+                           const std::function<void()>& between) {
   const StreamId stream = cluster_.NewStream();
   for (size_t s = cluster_.spec().stages.size(); s-- > 0;) {
     const StageId stage(static_cast<uint32_t>(s));
     for (ChunkId id : cluster_.chunks().ChunksOfStage(stage)) {
+      if (only_or_null != nullptr && cluster_.OwnerOf(id) != *only_or_null) continue;
       const Chunk& chunk = cluster_.chunks().chunk(id);
       const Codec* const codec = codecs_.residual_or_null(id, eps::Step(step));
       for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) {
@@ -112,7 +139,7 @@ void CoreTraining::Step(const std::function<void()>& between) {
         Bytes residual;
         if (codec != nullptr) {
           float scale = 1;
-          if (!ReadResidual(stage, p, id, version, &scale)) return;
+          if (!ReadResidual(stage, p, id, version, &scale)) return false;
           for (float& g : gradient) g *= scale;
           residual = EncodeChunk(*codec, chunk, EncodeOptions(), gradient.data());
         }
@@ -121,7 +148,7 @@ void CoreTraining::Step(const std::function<void()>& between) {
       }
     }
   }
-  NoteServed();
+  return true;
 }
 
 bool CoreTraining::ReadResidual(StageId use, uint32_t part, ChunkId chunk, uint64_t version,

@@ -53,6 +53,11 @@ class CoreTraining {
  private:
   std::vector<v1::PartLoss> Losses(uint64_t step) const;
   void Step(const std::function<void()>& between);
+  // Says again, to shards behind the others, what these were told; the status of one that is not.
+  v1::StatusReply CatchUp(const std::function<void()>& between);
+  // All contributions of a step to that shard, or to all; false: nobody answers.
+  bool PushAll(uint64_t step, uint64_t version, const ShardId* only_or_null,
+               const std::function<void()>& between);
   void FetchAll(uint64_t version);
   void NoteServed();
   // What the part's residuals of the chunk make of its gradient; false: nobody answers.

@@ -54,6 +54,7 @@ Told Tell(uint64_t seed) {
   options.seed = seed;
   options.cut_steps = 1 + dice(3);
   options.in_dram = dice(3) == 0;
+  options.logs_contributions = dice(2) == 0;
   DurableTraining training(job.spec, options, /*fetches=*/dice(2) == 0);
   CoreCluster& cluster = training.cluster();
   Told told;

@@ -27,6 +27,9 @@ struct Caller {
   void operator()(const backend_call::Restore& c) const { backend->Restore(op, c.base, c.term); }
   void operator()(const backend_call::Promise& c) const { backend->Promise(op, c.term); }
   void operator()(const backend_call::Scrub&) const { backend->Scrub(op); }
+  void operator()(const backend_call::StartLog& c) const { backend->StartLog(op, c.log); }
+  void operator()(const backend_call::Log& c) const { backend->Log(op, c.entry); }
+  void operator()(const backend_call::ReadLog&) const { backend->ReadLog(op); }
 };
 
 }  // namespace

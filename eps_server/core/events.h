@@ -184,13 +184,19 @@ struct Promise {
   Term term;
 };
 struct Scrub {};
+struct StartLog {
+  FoundLog log;
+};
+struct Log {
+  LogEntry entry;
+};
+struct ReadLog {};
 }  // namespace backend_call
-using BackendCall =
-    std::variant<backend_call::Read, backend_call::ReadState, backend_call::WriteState,
-                 backend_call::Initialize, backend_call::Stats, backend_call::Update,
-                 backend_call::Cut, backend_call::Recycle, backend_call::Quiesce,
-                 backend_call::Recover, backend_call::Restore, backend_call::Promise,
-                 backend_call::Scrub>;
+using BackendCall = std::variant<
+    backend_call::Read, backend_call::ReadState, backend_call::WriteState, backend_call::Initialize,
+    backend_call::Stats, backend_call::Update, backend_call::Cut, backend_call::Recycle,
+    backend_call::Quiesce, backend_call::Recover, backend_call::Restore, backend_call::Promise,
+    backend_call::Scrub, backend_call::StartLog, backend_call::Log, backend_call::ReadLog>;
 // Carries a call out.
 void Call(StateBackend* backend, OpId op, const BackendCall& call);
 
@@ -205,8 +211,10 @@ struct TraceAction {
     kRecorded,
     kPromised,
     kRestored,
-    kCut,      // begun
-    kDurable,  // on this shard
+    kResumed,   // the cut behind which a log is replayed, in the term of before
+    kReplayed,  // all of it
+    kCut,       // begun
+    kDurable,   // on this shard
     kFailed
   };
   Kind kind;

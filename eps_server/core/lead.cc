@@ -15,6 +15,9 @@ namespace {
 // A border may still be exported while the step behind it has its norm.
 constexpr size_t kNormsKept = 4;
 
+// One that a shard behind the others waits for, the open one, and one ahead of it.
+constexpr size_t kDecisionsKept = 4;
+
 constexpr uint64_t kFirstInterval = 10;  // until a cut was measured
 constexpr double kCutsPerTime = 100;     // 1 %
 constexpr double kLongestInterval = 1000;
@@ -29,9 +32,14 @@ CutPlan::CutPlan(uint64_t cut_steps)
 bool CutPlan::Due(uint64_t step, uint64_t last_step) const {
   if (!cuts_) return false;
   if (step == last_step) return true;
+  if (most_ > 0 && step >= last_cut_ + most_) return true;
   if (auto_) return step >= last_cut_ + interval_;
   // Multiples: a run that was stopped cuts where an undisturbed one does.
   return interval_ > 0 && step % interval_ == 0;
+}
+
+void CutPlan::Limit(uint64_t most_steps) {
+  if (most_steps > 0 && (most_ == 0 || most_steps < most_)) most_ = most_steps;
 }
 
 void CutPlan::OnMeasured(double cut_seconds, double step_seconds) {
@@ -45,6 +53,7 @@ Lead::Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards, CutPlan cuts)
 
 absl::StatusOr<bool> Lead::OnImported(ShardId shard, const v1::Imported& imported,
                                       uint64_t now_ms) {
+  if (open_) return false;
   for (uint32_t s = 0; s < shards_; ++s) {
     if (!imported_[s].has_value()) continue;
     if (imported_[s]->step() != imported.step() || imported_[s]->version() != imported.version() ||
@@ -56,19 +65,23 @@ absl::StatusOr<bool> Lead::OnImported(ShardId shard, const v1::Imported& importe
     }
   }
   imported_[shard.value()] = imported;
-  if (open_ || !std::all_of(imported_.begin(), imported_.end(),
-                            [](const auto& i) { return i.has_value(); })) {
+  if (!std::all_of(imported_.begin(), imported_.end(),
+                   [](const auto& i) { return i.has_value(); })) {
     return false;
   }
+  Open(*imported_[0], now_ms);
+  return true;
+}
+
+void Lead::Open(const v1::Imported& border, uint64_t now_ms) {
   open_ = true;
-  base_step_ = imported.step();
-  last_update_ = imported.update();
+  base_step_ = border.step();
+  last_update_ = border.update();
   next_decision_ = next_record_ = base_step_ + 1;
   cuts_.OnDecided(base_step_);
   last_record_ms_ = now_ms;
-  norms_[base_step_] = imported_[0]->lagged_norm();
+  norms_[base_step_] = border.lagged_norm();
   last_norm_step_ = base_step_;
-  return true;
 }
 
 Lead::OpenStep& Lead::At(uint64_t step) {
@@ -81,10 +94,28 @@ Lead::OpenStep& Lead::At(uint64_t step) {
   return open;
 }
 
+bool Lead::IsNews(ShardId shard, const v1::Stats& stats) const {
+  if (!open_ || stats.step() < next_record_ || stats.step() > next_decision_) return false;
+  const auto it = steps_.find(stats.step());
+  return it == steps_.end() || !it->second.shard_in[shard.value()];
+}
+
+bool Lead::IsNews(const v1::PartLoss& loss) const {
+  if (!open_ || loss.step() < next_record_ || loss.step() > next_decision_) return false;
+  if (loss.part() >= spec_.training.parts) return false;
+  const auto it = steps_.find(loss.step());
+  return it == steps_.end() || !it->second.losses[loss.part()].has_value();
+}
+
+bool Lead::IsNewEvaluation(const v1::PartLoss& loss) const {
+  if (!open_ || loss.part() >= spec_.training.parts || loss.step() < evaluated_step_) return false;
+  return evaluations_.empty() || loss.step() > evaluated_step_ ||
+         !evaluations_[loss.part()].has_value();
+}
+
 void Lead::OnStats(ShardId shard, const v1::Stats& stats) {
-  if (!open_ || stats.step() < next_record_ || stats.step() > next_decision_) return;
+  if (!IsNews(shard, stats)) return;
   OpenStep& open = At(stats.step());
-  if (open.shard_in[shard.value()]) return;
   open.shard_in[shard.value()] = true;
   ++open.shards_in;
   for (int i = 0; i < stats.chunks_size() && i < stats.sum_squares_size(); ++i) {
@@ -113,24 +144,19 @@ bool Lead::Decidable(uint64_t step) const {
 }
 
 void Lead::OnLoss(const v1::PartLoss& loss) {
-  if (!open_ || loss.step() < next_record_ || loss.step() > next_decision_) return;
-  if (loss.part() >= spec_.training.parts) return;
+  if (!IsNews(loss)) return;
   OpenStep& open = At(loss.step());
-  if (open.losses[loss.part()].has_value()) return;  // counted once by its key
   open.losses[loss.part()] = loss;
   ++open.losses_in;
 }
 
 std::optional<v1::StepRecord> Lead::OnEvaluation(const v1::PartLoss& loss, Term term,
                                                  uint64_t now_ms) {
-  if (!open_ || loss.part() >= spec_.training.parts || loss.step() < evaluated_step_) {
-    return std::nullopt;
-  }
+  if (!IsNewEvaluation(loss)) return std::nullopt;
   if (evaluations_.empty() || loss.step() > evaluated_step_) {
     evaluated_step_ = loss.step();
     evaluations_.assign(spec_.training.parts, std::nullopt);
   }
-  if (evaluations_[loss.part()].has_value()) return std::nullopt;  // counted once by its key
   evaluations_[loss.part()] = loss;
   double sum = 0;
   uint64_t tokens = 0;
@@ -191,12 +217,19 @@ std::vector<v1::Decision> Lead::TakeDecisions() {
   if (!open_) return decisions;
   while (next_decision_ <= spec_.training.steps && Decidable(next_decision_)) {
     decisions.push_back(Decide(next_decision_));
-    if (decisions.back().cut()) cuts_.OnDecided(next_decision_);
-    At(next_decision_).decision = decisions.back();
-    last_update_ = decisions.back().update();
-    ++next_decision_;
+    Adopt(decisions.back());
   }
   return decisions;
+}
+
+void Lead::Adopt(const v1::Decision& decision) {
+  if (decision.step() != next_decision_) return;
+  if (decision.cut()) cuts_.OnDecided(next_decision_);
+  At(next_decision_).decision = decision;
+  last_update_ = decision.update();
+  Remember(decision);
+  while (last_decisions_.size() > kDecisionsKept) last_decisions_.erase(last_decisions_.begin());
+  ++next_decision_;
 }
 
 v1::StepRecord Lead::Record(uint64_t step, const OpenStep& open) const {
@@ -241,11 +274,9 @@ std::vector<v1::StepRecord> Lead::TakeRecords(Term term, uint64_t now_ms) {
   return records;
 }
 
-std::vector<v1::Decision> Lead::OpenDecisions() const {
+std::vector<v1::Decision> Lead::LastDecisions() const {
   std::vector<v1::Decision> decisions;
-  for (const auto& [step, open] : steps_) {
-    if (open.decision.has_value()) decisions.push_back(*open.decision);
-  }
+  for (const auto& [step, decision] : last_decisions_) decisions.push_back(decision);
   return decisions;
 }
 

@@ -30,6 +30,8 @@ class CutPlan {
   bool enabled() const { return cuts_; }
   bool Due(uint64_t step, uint64_t last_step) const;
   void OnDecided(uint64_t step) { last_cut_ = step; }
+  // No more steps than that lie between two cuts; 0: any number.
+  void Limit(uint64_t most_steps);
   // How long the shards took for a cut, from the border on, and a step takes. With auto, cuts are
   // from now on so far apart that they would take 1 % of the time if training waited for them.
   void OnMeasured(double cut_seconds, double step_seconds);
@@ -39,7 +41,8 @@ class CutPlan {
   bool cuts_ = false;
   bool auto_ = false;
   uint64_t interval_ = 0;  // 0: the last step only
-  uint64_t last_cut_ = 0;  // of auto
+  uint64_t most_ = 0;      // 0: no limit
+  uint64_t last_cut_ = 0;
 };
 
 // Thread-compatible. `spec` is borrowed and outlives it.
@@ -50,8 +53,15 @@ class Lead {
   // A shard holds the state of a border. True when all shards do: the job opens behind it.
   // FailedPrecondition if it is not the border that the others hold.
   absl::StatusOr<bool> OnImported(ShardId shard, const v1::Imported& imported, uint64_t now_ms);
+  // All shards hold the border: the job is open behind it.
+  void Open(const v1::Imported& border, uint64_t now_ms);
 
-  // Repeated messages are counted once.
+  // Whether a message would count: it is of a step that is not recorded, and not a repeated one.
+  bool IsNews(ShardId shard, const v1::Stats& stats) const;
+  bool IsNews(const v1::PartLoss& loss) const;
+  bool IsNewEvaluation(const v1::PartLoss& loss) const;
+
+  // What is no news counts for nothing.
   void OnStats(ShardId shard, const v1::Stats& stats);
   void OnLoss(const v1::PartLoss& loss);
   // What a part found on held-out data with the weights behind step loss.step(), the newest border.
@@ -60,11 +70,18 @@ class Lead {
 
   // Decisions that became possible since the last call, in step order: for every shard.
   std::vector<v1::Decision> TakeDecisions();
+  // A decision that was made before this process began. Those of a job come in order.
+  void Adopt(const v1::Decision& decision);
+  // The last step that TakeRecords gave the record of, or the border behind which the job opened.
+  uint64_t recorded_step() const { return next_record_ - 1; }
   // Records that became complete since the last call, in step order. `now_ms` stamps their
   // duration.
   std::vector<v1::StepRecord> TakeRecords(Term term, uint64_t now_ms);
-  // The decisions of steps that are not recorded yet: what a shard that links again may miss.
-  std::vector<v1::Decision> OpenDecisions() const;
+  // The last few decisions: what a shard that links again may miss. It is one step behind the
+  // others at most; that a step is recorded does not say that every shard has its decision.
+  std::vector<v1::Decision> LastDecisions() const;
+  // Of LastDecisions, before this process began.
+  void Remember(const v1::Decision& decision) { last_decisions_[decision.step()] = decision; }
 
   // The gradient norm of a step, one of the last few; 0 if it is not known. Of a skipped step it is
   // that of the one before, as if the step had never been.
@@ -110,9 +127,10 @@ class Lead {
   uint64_t last_record_ms_ = 0;
   double step_seconds_ = 0;
   uint64_t last_norm_step_ = 0;
-  std::map<uint64_t, double> norms_;    // of the last steps with complete statistics
-  std::map<uint64_t, OpenStep> steps_;  // decided or heard of, not yet recorded
-  uint64_t evaluated_step_ = 0;         // the border that evaluations_ speaks of
+  std::map<uint64_t, double> norms_;                 // of the last steps with complete statistics
+  std::map<uint64_t, OpenStep> steps_;               // decided or heard of, not yet recorded
+  std::map<uint64_t, v1::Decision> last_decisions_;  // by step
+  uint64_t evaluated_step_ = 0;                      // the border that evaluations_ speaks of
   std::vector<std::optional<v1::PartLoss>> evaluations_;  // by part
 };
 

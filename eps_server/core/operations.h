@@ -4,15 +4,20 @@
 // What ShardCore has under way: RPCs that wait, parts, and calls on the backend.
 
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "common/ids.h"
+#include "compression/codec.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
 #include "eps/v1/shard.pb.h"
+#include "eps_server/core/contribution_ledger.h"
 #include "eps_server/core/encoded_copies.h"
 #include "eps_server/core/residuals.h"
 #include "spec/job_spec.h"
@@ -47,6 +52,31 @@ struct PartState {
   std::optional<TimerId> lost_timer;
   uint64_t last_seen_ms = 0;
 };
+struct ChunkState {
+  ChunkId id;
+  Version version;
+  bool updating = false;
+  std::vector<ParkedFetch> parked;
+  std::vector<std::pair<PartId, uint64_t>> held;  // bytes charged to parts, tied chunks apart
+  // Sealed mode: the reduced gradient that waits for the decision.
+  bool reducing = false;
+  std::shared_ptr<const EncodedChunk> reduced;
+  uint64_t tokens = 0;     // that counted in the chunk's gradient
+  bool nonfinite = false;  // complete, but without a gradient: the step will be skipped
+};
+struct OpenFetch {
+  v1::FetchRequest request;
+  uint32_t chunks_left = 0;
+  uint64_t since_ms = 0;
+};
+struct Offer {  // a header that has no credit yet
+  StreamId stream;
+  v1::PushHeader header;
+  uint64_t since_ms = 0;
+};
+struct Incoming {  // credited: the payload is on its way
+  v1::PushHeader header;
+};
 struct ImportJob {
   StreamId stream;
   uint32_t ops_left = 0;
@@ -74,6 +104,20 @@ struct Watcher {
     return true;
   }
 };
+
+// Of a contribution, as its header says.
+inline ContributionLedger::Place PlaceOf(const v1::ContributionKey& key) {
+  return {ChunkId(key.chunk()), StageId(key.use_stage()),
+          TreeRange{key.part_first(), key.part_count()}};
+}
+// Which process sent it, and what tells two encodings of it apart.
+inline ContributionLedger::Origin OriginOf(const v1::PushHeader& header) {
+  return {header.worker_nonce(), header.bytes() << 32 | header.crc32c()};
+}
+// What it holds in memory until its update.
+inline uint64_t PayloadBytes(const v1::PushHeader& header) {
+  return header.bytes() + header.residual_bytes();
+}
 
 // Calls on the backend that are under way.
 struct ReadOp {
@@ -110,12 +154,30 @@ struct RestoreOp {
   std::optional<CutId> cut;  // nullopt: everything is imported again
 };
 struct ScrubOp {};
+struct LogOp {};  // also the begin of a log
+struct ReadLogOp {};
 struct CutOp {
   CutId cut;
   std::optional<StreamId> import;  // the cut is of imported state: whom to tell
 };
 using Op = std::variant<ReadOp, StatsOp, UpdateOp, ImportOp, ExportOp, RecoverOp, PromiseOp,
-                        QuiesceOp, RestoreOp, CutOp, ScrubOp>;
+                        QuiesceOp, RestoreOp, CutOp, ScrubOp, LogOp, ReadLogOp>;
+
+// Whether a call of that kind is under way.
+template <class Kind>
+bool HasOp(const std::unordered_map<OpId, Op>& ops) {
+  for (const auto& [id, op] : ops) {
+    if (std::holds_alternative<Kind>(op)) return true;
+  }
+  return false;
+}
+
+// A contribution log that is being read: what it was, and what was read and not applied yet.
+struct LogReplay {
+  FoundLog log;
+  std::deque<LogEntry> entries;
+  bool ended = false;  // there is nothing else to read
+};
 
 }  // namespace eps
 

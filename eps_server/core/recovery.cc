@@ -19,6 +19,15 @@ v1::CutId ToProto(const CutId& cut) {
   return proto;
 }
 
+v1::Imported ToImported(const CutBorder& border) {
+  v1::Imported imported;
+  imported.set_step(border.id.step.value());
+  imported.set_version(border.version.value());
+  imported.set_update(border.update);
+  imported.set_lagged_norm(border.lagged_norm);
+  return imported;
+}
+
 std::string CutName(const CutId& cut) {
   return absl::StrCat("step ", cut.step.value(), " (term ", cut.term.value(), ")");
 }
@@ -41,6 +50,12 @@ bool Recovery::OnRegister(ShardId shard, uint64_t incarnation, Term promised) {
 bool Recovery::AllRegistered() const {
   return std::all_of(shards_.begin(), shards_.end(),
                      [](const Shard& s) { return s.incarnation.has_value(); });
+}
+
+std::vector<uint64_t> Recovery::Incarnations() const {
+  std::vector<uint64_t> incarnations;
+  for (const Shard& s : shards_) incarnations.push_back(s.incarnation.value_or(0));
+  return incarnations;
 }
 
 Term Recovery::NextTerm(Term current) const {

@@ -19,6 +19,7 @@ namespace eps {
 
 CutId ToCutId(const v1::CutId& cut);
 v1::CutId ToProto(const CutId& cut);
+v1::Imported ToImported(const CutBorder& border);
 // "step 40 (term 2)".
 std::string CutName(const CutId& cut);
 
@@ -32,6 +33,8 @@ class Recovery {
   // what it knows has to be agreed on, in a new term.
   bool OnRegister(ShardId shard, uint64_t incarnation, Term promised);
   bool AllRegistered() const;
+  // Of all shards, in their order; 0: not registered.
+  std::vector<uint64_t> Incarnations() const;
   // Later than all that was promised anywhere, and than `current`.
   Term NextTerm(Term current) const;
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "eps_server/core/log_facts.h"
 #include "eps_server/core/shard_core_impl.h"
 
 namespace eps {
@@ -17,6 +18,9 @@ std::vector<ChunkId> OwnedChunks(const std::vector<ShardId>& placement, ShardId 
   }
   return owned;
 }
+
+// Of the open step and the one before: what the lead may not have.
+constexpr size_t kStatsKept = 2;
 
 // k of the 2^-k that workers multiply the loss by; a dynamic scale would come with the decision.
 constexpr int kLossScaleLog2 = 0;
@@ -40,10 +44,12 @@ ShardCore::ShardCore(Options options) : impl_(new Impl(std::move(options))) {}
 ShardCore::~ShardCore() = default;
 
 void ShardCore::Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out) {
-  impl_->Handle(event, now_ms, out);
-  while (std::unique_ptr<Impl> next = impl_->TakeSuccessor()) {
-    impl_ = std::move(next);
-    impl_->BeginTerm(now_ms, out);
+  for (std::optional<Event> next = event; next.has_value(); next = impl_->TakeDeferred()) {
+    impl_->Handle(*next, now_ms, out);
+    while (std::unique_ptr<Impl> successor = impl_->TakeSuccessor()) {
+      impl_ = std::move(successor);
+      impl_->BeginTerm(now_ms, out);
+    }
   }
 }
 void ShardCore::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
@@ -91,7 +97,8 @@ ShardCore::Impl::Impl(Options options)
       admission_(
           Admission::ComputeQuota(spec_, chunks_, codecs_, OwnedChunks(placement_, options_.shard)),
           spec_.training.parts),
-      parts_(spec_.training.parts) {
+      parts_(spec_.training.parts),
+      incarnation_(options_.incarnation) {
   for (ChunkId id : OwnedChunks(placement_, options_.shard)) {
     local_[id.value()] = static_cast<int32_t>(owned_.size());
     ChunkState chunk;
@@ -103,6 +110,7 @@ ShardCore::Impl::Impl(Options options)
     lead_ = std::make_unique<Lead>(spec_, static_cast<uint32_t>(chunks_.chunks().size()),
                                    static_cast<uint32_t>(options_.servers.size()),
                                    durable() ? CutPlan(options_.limits.cut_steps) : CutPlan());
+    lead_->cuts().Limit(options_.caps.log_steps);
     if (durable()) recovery_ = std::make_unique<Recovery>(options_.servers);
   }
   if (durable()) {
@@ -114,11 +122,12 @@ ShardCore::Impl::Impl(Options options)
 void ShardCore::Impl::Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out) {
   now_ms_ = now_ms;
   out_ = out;
-  std::visit([this](const auto& e) { On(e); }, event);
+  if (!Defers(event)) std::visit([this](const auto& e) { On(e); }, event);
+  if (replay_.has_value()) PumpReplay();
   out_ = nullptr;
 }
 
-ShardCore::Impl::ChunkState* ShardCore::Impl::Owned(ChunkId id) {
+ChunkState* ShardCore::Impl::Owned(ChunkId id) {
   return Owns(id) ? &owned_[local_[id.value()]] : nullptr;
 }
 
@@ -151,6 +160,7 @@ void ShardCore::Impl::OpenBorder(const v1::Imported& border) {
   step_ = border.step() + 1;
   base_version_ = border.version();
   if (durable()) KeepFrom(*base_cut_);
+  StartLog();
   OpenJob();
   TryAnswerBegins();
   PumpExports();
@@ -167,7 +177,7 @@ void ShardCore::Impl::OpenJob() {
   joins.swap(joins_);
   for (const event::Join& join : joins) On(join);
   // A shard without chunks has nothing to reduce.
-  if (sealed() && owned_.empty() && state_ == v1::JOB_STATE_RUNNING) SendStats(step_);
+  if (sealed() && owned_.empty() && state_ == v1::JOB_STATE_RUNNING) FinishReduction();
 }
 
 void ShardCore::Impl::On(const event::Join& e) {
@@ -191,7 +201,10 @@ void ShardCore::Impl::On(const event::Join& e) {
     }
   }
   if (spec_.training.determinism == Determinism::kStrict) {
-    if (compute_profile_.empty()) compute_profile_ = request.compute_profile();
+    if (compute_profile_.empty()) {
+      compute_profile_ = request.compute_profile();
+      LogSession();
+    }
     if (compute_profile_ != request.compute_profile()) {
       return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
                                  "Join: training.determinism is strict and this worker computes "
@@ -271,6 +284,8 @@ void ShardCore::Impl::On(const event::BeginStep& e) {
   if (!status.ok()) return Close(e.stream, status);
   for (uint32_t part : e.request.parts()) TouchPart(PartId(part));
   if (is_lead()) {
+    const v1::LogFact reports = ReportsFact(e.request, *lead_);
+    if (reports.ByteSizeLong() > 0) LogIt(e.request.step(), reports);
     for (const v1::PartLoss& loss : e.request.losses()) lead_->OnLoss(loss);
   }
   begins_.push_back(ParkedBegin{e.stream, e.request, now_ms_});
@@ -410,7 +425,13 @@ void ShardCore::Impl::DropGradient(ChunkState* chunk) {
   chunk->nonfinite = true;
   nonfinite_ = true;
   sum_squares_[local_[chunk->id.value()]] = 0;
-  if (++reduced_ == owned_.size()) SendStats(step_);
+  if (++reduced_ == owned_.size()) FinishReduction();
+}
+
+// Every chunk's gradient is reduced, or dropped.
+void ShardCore::Impl::FinishReduction() {
+  KeepStats(step_);
+  SendStats();
 }
 
 void ShardCore::Impl::OnStatsDone(const StatsOp& op, const BackendDone& done) {
@@ -424,7 +445,10 @@ void ShardCore::Impl::OnStatsDone(const StatsOp& op, const BackendDone& done) {
   chunk->reducing = false;
   chunk->reduced = result.reduced;
   sum_squares_[local_[op.chunk.value()]] = result.sum_squares;
-  if (++reduced_ == owned_.size()) SendStats(step_);
+  if (++reduced_ == owned_.size()) FinishReduction();
+  // In a replay the decision may be there before what it was made of.
+  MaybeStartUpdate(chunk);
+  MaybeCompleteStep();
   RetryOffers();
 }
 
@@ -505,18 +529,19 @@ void ShardCore::Impl::MaybeCompleteStep() {
   updates_ = updated_ = reduced_ = 0;
   nonfinite_ = false;
   ++step_;
+  if (!sealed()) KeepStats(step_ - 1);
+  if (pending_cut_.has_value()) LogSession();  // before the cut, which it is not in
   TryStartCut();
   OpenJob();
-  if (!sealed()) SendStats(step_ - 1);
+  if (!sealed()) SendStats();
   TryAnswerBegins();
   PumpExports();
   PumpLead();
   MaybeCompleteStep();
 }
 
-// The squared norms of all chunks in `step`. The lead may decide on it at once, so the state of
-// this shard must be complete before.
-void ShardCore::Impl::SendStats(uint64_t step) {
+// The squared norms of all chunks in `step`, until the lead has them.
+void ShardCore::Impl::KeepStats(uint64_t step) {
   v1::Stats stats;
   stats.set_step(step);
   stats.set_nonfinite(nonfinite_);
@@ -524,9 +549,15 @@ void ShardCore::Impl::SendStats(uint64_t step) {
     stats.add_chunks(owned_[i].id.value());
     stats.add_sum_squares(sum_squares_[i]);
   }
-  last_stats_ = stats;
+  last_stats_.push_back(std::move(stats));
+  if (last_stats_.size() > kStatsKept) last_stats_.pop_front();
+}
+
+// Those that were kept last. The lead may decide on them at once, so the state of this shard must
+// be complete before.
+void ShardCore::Impl::SendStats() {
   v1::ShardMessage message = NewMessage();
-  *message.mutable_stats() = std::move(stats);
+  *message.mutable_stats() = last_stats_.back();
   SendToLead(std::move(message));
 }
 
@@ -599,12 +630,16 @@ void ShardCore::Impl::On(const event::OpDone& e) {
   if (const auto* exported = std::get_if<ExportOp>(&op)) return OnExportDone(*exported, e.done);
   if (const auto* cut = std::get_if<CutOp>(&op)) return OnCutDone(*cut, e.done);
   if (std::holds_alternative<ScrubOp>(op)) return OnScrubDone(e.done);
+  if (std::holds_alternative<LogOp>(op)) return OnLogged(e.done.op, e.done);
+  if (std::holds_alternative<ReadLogOp>(op)) return OnLogRead(e.done);
   OnRecoveryStep(op, e.done);
 }
 
 void ShardCore::Impl::On(const event::Gate& e) {
+  const bool changes = gate_step_ != e.step;
   gate_step_ = e.step;
   if (is_lead()) lead_->Gate(e.step);
+  if (changes) LogSession();
   v1::GateReply reply;
   reply.set_step(push_residuals_.value_or(true) ? step_ : step_ + 1);
   Emit(effect::Reply{e.stream, std::move(reply)});

@@ -2,7 +2,8 @@
 #define EPS_SERVER_CORE_SHARD_CORE_H_
 
 // The protocol of one shard of one job as a deterministic state machine: events in, effects out.
-// No thread, clock, file, socket or payload byte is touched here; time comes in with the events.
+// No thread, clock, file or socket is touched here, nor a payload's byte unless a log is replayed;
+// time comes in with the events.
 // The daemon, the in-process test shell, a simulator and a trace checker are shells around it.
 
 #include <cstdint>
@@ -34,7 +35,9 @@ struct CoreLimits {
 };
 
 // With caps.durable the first event is Opened, and the state is RECOVERING until all shards have
-// agreed on what they have (recovery.h): then it waits for ImportState, or goes on.
+// agreed on what they have (recovery.h): then it waits for ImportState, or goes on. A shard whose
+// process before had a contribution log (caps.log_steps) replays that first, and is then, with the
+// same incarnation in the same term, what it was: nobody has to agree on anything.
 //
 // Handle() is called by one thread at a time. Unknown or late ops, timers and streams are ignored.
 class ShardCore {
@@ -62,6 +65,9 @@ class ShardCore {
   // and in a durable job, whose cuts hold them, with any.
   static uint64_t ResidualBudget(const JobSpec& spec, const ChunkMap& chunks,
                                  const std::vector<ChunkId>& owned, bool durable);
+  // What a contribution log has to hold of a shard; `steps` is left to the caller.
+  static LogRoom LogNeeds(const JobSpec& spec, const ChunkMap& chunks,
+                          const std::vector<ChunkId>& owned, uint64_t shards);
   // Bytes of contributions that the job may hold at most, reserved when it is admitted:
   // parts * (quota of two largest stages here + tied holdings), and in sealed mode the sums of all
   // chunks, which wait for the norm of the whole gradient.

@@ -55,6 +55,7 @@ bool ShardCore::Impl::OnRecoveryMessage(const event::FromShard& e) {
 void ShardCore::Impl::OnRegister(ShardId shard, const v1::Register& message) {
   const bool is_new =
       recovery_->OnRegister(shard, message.incarnation(), Term(message.promised_term()));
+  lead_->cuts().Limit(message.most_cut_steps());
   if (!recovery_->AllRegistered()) return;
   if (is_new || Term(message.promised_term()) > term_) return StartTerm();
   // Its link broke: what it may have missed.
@@ -86,7 +87,8 @@ void ShardCore::Impl::StartTerm() {
 
 // The state of this shard cannot be finished: back to the last cut.
 void ShardCore::Impl::RollBack() {
-  Count("rollbacks");
+  if (!rolls_back_) Count("rollbacks");
+  rolls_back_ = true;
   if (is_lead()) return StartTerm();
   v1::ShardMessage message = NewMessage();
   message.mutable_roll_back();
@@ -105,6 +107,7 @@ void ShardCore::Impl::OnNewTerm(Term term) {
   const absl::Status over = absl::AbortedError(absl::StrCat(
       "term ", term_.value(), " is over; the job is at term ", term.value(), ", join again"));
   EndWork(over);
+  output_.Drop(out_);
   for (PartState& part : parts_) {
     if (part.push_stream.has_value()) Close(*part.push_stream, over);
     if (part.lost_timer.has_value()) Emit(effect::ClearTimer{*part.lost_timer});
@@ -121,6 +124,8 @@ void ShardCore::Impl::OnNewTerm(Term term) {
   successor_->recovery_ = std::move(recovery_);
   successor_->gate_step_ = gate_step_;
   successor_->compute_profile_ = compute_profile_;
+  successor_->incarnation_ = incarnation_;
+  successor_->deferred_ = std::move(deferred_);
   if (is_lead()) successor_->lead_->Gate(gate_step_);
   successor_->records_ = std::move(records_);
   successor_->joins_ = std::move(joins_);
@@ -168,6 +173,7 @@ void ShardCore::Impl::OnRecoverDone(const RecoverOp& op, const RecoveredState& f
   if (!op.promised) {
     promised_ = found.promised;
     recovered_ = true;
+    if (found.log.has_value()) return BeginReplay(*found.log);
     return Register();
   }
   v1::Promised answer;
@@ -229,18 +235,15 @@ void ShardCore::Impl::OnRestoreDone(const RestoreOp& op, const CutContent& conte
     }
   }
   durable_records_ = records_.size();
-  base_cut_ = op.cut;
+  if (replay_.has_value()) return OpenReplay(*border);
   TraceIt(TraceAction::Kind::kRestored, 0, border->version, *op.cut);
-  v1::Imported imported;
-  imported.set_step(op.cut->step.value());
-  imported.set_version(border->version.value());
-  imported.set_update(border->update);
-  imported.set_lagged_norm(border->lagged_norm);
-  TellImported(imported);
+  base_cut_ = op.cut;
+  TellImported(ToImported(*border));
 }
 
 std::string ShardCore::Impl::RecoveryWaitsFor() const {
   if (!recovered_) return "its own data directory";
+  if (replay_.has_value()) return "its contribution log";
   if (!is_lead()) return absl::StrCat("the lead at ", options_.servers[0]);
   const std::string shards = recovery_->WaitsFor();
   return !shards.empty() ? shards : lead_->WaitsFor();
@@ -277,7 +280,7 @@ void ShardCore::Impl::StartImportCut(StreamId stream, const v1::Imported& import
 void ShardCore::Impl::TryStartCut() {
   if (!pending_cut_.has_value()) return;
   if (is_lead()) {
-    if (records_.empty() || Step(records_.back().step()) < pending_cut_->id.step) return;
+    if (Step(lead_->recorded_step()) < pending_cut_->id.step) return;
     pending_cut_->lagged_norm = lead_->NormOf(pending_cut_->id.step.value());
   }
   const CutBorder border = *pending_cut_;
@@ -313,8 +316,10 @@ void ShardCore::Impl::OnCutDone(const CutOp& op, const BackendDone& done) {
 
 void ShardCore::Impl::OnDurable(ShardId shard, const CutId& cut) {
   if (!recovery_->OnDurable(shard, cut)) return;
-  lead_->cuts().OnMeasured(static_cast<double>(now_ms_ - cut_begun_ms_) / 1e3,
-                           lead_->step_seconds());
+  if (cut_begun_ms_ > 0) {
+    lead_->cuts().OnMeasured(static_cast<double>(now_ms_ - cut_begun_ms_) / 1e3,
+                             lead_->step_seconds());
+  }
   v1::ShardMessage message = NewMessage();
   *message.mutable_watermark()->mutable_cut() = ToProto(*recovery_->watermark());
   Broadcast(message);

@@ -4,7 +4,7 @@
 // Private to eps_server/core: the state of ShardCore. Its methods stand in files by concern:
 // shard_core.cc (dispatch, steps, updates), shard_core_shards.cc, shard_core_fetch.cc,
 // shard_core_push.cc, shard_core_state.cc (import, export), shard_core_cuts.cc (cuts, recovery),
-// shard_core_status.cc.
+// shard_core_log.cc, shard_core_status.cc.
 
 #include <array>
 #include <deque>
@@ -19,12 +19,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "compression/codec_table.h"
+#include "eps/v1/log.pb.h"
 #include "eps_server/core/admission.h"
 #include "eps_server/core/contribution_ledger.h"
 #include "eps_server/core/encoded_copies.h"
 #include "eps_server/core/lead.h"
 #include "eps_server/core/operations.h"
+#include "eps_server/core/output_commit.h"
 #include "eps_server/core/recovery.h"
 #include "eps_server/core/residuals.h"
 #include "eps_server/core/shard_core.h"
@@ -38,40 +41,16 @@ class ShardCore::Impl {
 
   void Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out);
   void FillStatus(uint64_t now_ms, v1::StatusReply* status) const;
-  v1::JobState state() const { return state_; }
+  v1::JobState state() const { return replay_.has_value() ? v1::JOB_STATE_RECOVERING : state_; }
 
   // A term's protocol is an object of its own: nothing of an earlier term can be left in it. Once a
   // later term was asked for, its object takes this one's place and has to begin.
   std::unique_ptr<Impl> TakeSuccessor() { return std::move(successor_); }
   void BeginTerm(uint64_t now_ms, std::vector<Effect>* out);
+  // The next event that came while a log was replayed, and is to be handled now.
+  std::optional<Event> TakeDeferred();
 
  private:
-  // ---- what the shard holds
-  struct ChunkState {
-    ChunkId id;
-    Version version;
-    bool updating = false;
-    std::vector<ParkedFetch> parked;
-    std::vector<std::pair<PartId, uint64_t>> held;  // bytes charged to parts, tied chunks apart
-    // Sealed mode: the reduced gradient that waits for the decision.
-    bool reducing = false;
-    std::shared_ptr<const EncodedChunk> reduced;
-    uint64_t tokens = 0;     // that counted in the chunk's gradient
-    bool nonfinite = false;  // complete, but without a gradient: the step will be skipped
-  };
-  struct OpenFetch {
-    v1::FetchRequest request;
-    uint32_t chunks_left = 0;
-    uint64_t since_ms = 0;
-  };
-  struct Offer {  // a header that has no credit yet
-    StreamId stream;
-    v1::PushHeader header;
-    uint64_t since_ms = 0;
-  };
-  struct Incoming {  // credited: the payload is on its way
-    v1::PushHeader header;
-  };
   // ---- dispatch, by event
   void On(const event::Opened& e);
   void On(const event::StreamClosed& e);
@@ -111,7 +90,9 @@ class ShardCore::Impl {
   void DropGradient(ChunkState* chunk);
   void StartUpdate(ChunkState* chunk, const v1::Decision& decision);
   void OnStatsDone(const StatsOp& op, const BackendDone& done);
-  void SendStats(uint64_t step);
+  void KeepStats(uint64_t step);
+  void SendStats();
+  void FinishReduction();
   void StartReadyUpdates();
   void OnUpdateDone(const UpdateOp& op, const BackendDone& done);
   void MaybeCompleteStep();
@@ -157,11 +138,11 @@ class ShardCore::Impl {
   void ReleaseIncoming(const Incoming& incoming);
   void Receive(StreamId stream, uint64_t tag, std::shared_ptr<const EncodedChunk> data_or_null,
                Bytes residual);
+  void CountPush(const v1::PushHeader& header, std::shared_ptr<const EncodedChunk> data_or_null,
+                 Bytes residual);
   std::string NonfiniteText(const v1::ContributionKey& key, uint64_t element,
                             const absl::Status& status) const;
   bool IsTied(ChunkId chunk) const { return chunks_.chunk(chunk).uses.size() > 1; }
-  static std::array<uint32_t, 4> FlatKey(const v1::ContributionKey& key);
-  static ContributionLedger::Place PlaceOf(const v1::ContributionKey& key);
 
   // ---- state in and out
   absl::Status CheckImporting() const;
@@ -181,6 +162,7 @@ class ShardCore::Impl {
     return state_ == v1::JOB_STATE_IMPORTING || state_ == v1::JOB_STATE_RECOVERING;
   }
   void Register();
+  void TellLeadAgain();
   void TellOpenState(ShardId shard);
   bool OnRecoveryMessage(const event::FromShard& e);
   void OnRegister(ShardId shard, const v1::Register& message);
@@ -202,6 +184,24 @@ class ShardCore::Impl {
   void KeepFrom(const CutId& cut);
   void OnScrubDone(const BackendDone& done);
 
+  // ---- the contribution log
+  bool logs() const { return options_.caps.log_steps > 0; }
+  void StartLog();
+  void LogIt(uint64_t step, const v1::LogFact& fact, Bytes payload = Bytes(),
+             Bytes residual = Bytes());
+  void LogSession();
+  void OnLogged(OpId op, const BackendDone& done);
+  void BeginReplay(const FoundLog& log);
+  void OpenReplay(const CutBorder& border);
+  void OnLogRead(const BackendDone& done);
+  void PumpReplay();
+  absl::StatusOr<bool> Replay(const LogEntry& entry);
+  absl::StatusOr<bool> ReplayPush(const v1::LoggedPush& push, const LogEntry& entry);
+  absl::StatusOr<bool> ReplayReports(const v1::LoggedReports& reports);
+  void ReplaySession(const v1::LoggedSession& session);
+  void EndReplay();
+  bool Defers(const Event& event);
+
   // ---- status
   void FillWaits(uint64_t now_ms, v1::StatusReply* status) const;
 
@@ -209,7 +209,8 @@ class ShardCore::Impl {
   ChunkState* Owned(ChunkId id);
   bool Owns(ChunkId id) const { return id.value() < local_.size() && local_[id.value()] >= 0; }
   OpId StartOp(Op op, BackendCall call);
-  void Emit(Effect effect) { out_->push_back(std::move(effect)); }
+  // What tells others something is held until all that was logged before is durable.
+  void Emit(Effect effect);
   void Close(StreamId stream, const absl::Status& status) { Emit(effect::Close{stream, status}); }
   void TraceIt(TraceAction::Kind kind, uint64_t subject, Version version,
                const CutId& cut = CutId());
@@ -238,8 +239,8 @@ class ShardCore::Impl {
   bool nonfinite_ = false;           // a gradient of the open step was dropped
   std::vector<double> sum_squares_;  // by owned chunk, of the open step
   std::map<uint64_t, v1::Decision> decisions_;
-  std::optional<v1::Stats> last_stats_;
-  v1::Imported last_import_;  // that a cut is being made of
+  std::deque<v1::Stats> last_stats_;  // that the lead may not have: of two steps at most
+  v1::Imported last_import_;          // that a cut is being made of
   std::optional<v1::Imported> last_imported_;
   std::optional<v1::Imported> opened_border_;  // the lead's: every shard holds it
   uint64_t gate_step_ = 0;                     // 0: no gate
@@ -262,7 +263,7 @@ class ShardCore::Impl {
   std::map<FetchTag, OpenFetch> fetches_;
   std::deque<Offer> offers_;
   std::map<FetchTag, Incoming> incoming_;
-  std::set<std::array<uint32_t, 4>> incoming_keys_;  // use, first part, parts, chunk
+  std::set<std::array<uint32_t, 4>> incoming_keys_;  // FlatKey
   std::map<StreamId, ImportJob> imports_;
   std::map<StreamId, ExportJob> exports_;
   std::map<StreamId, Watcher> watchers_;
@@ -286,9 +287,17 @@ class ShardCore::Impl {
   std::optional<CutId> last_durable_;
   uint64_t cut_begun_ms_ = 0;
   size_t durable_records_ = 0;          // of records_, in a cut
+  bool rolls_back_ = false;             // the lead was asked for a new term
   std::optional<TimerId> scrub_timer_;  // 0: a chunk is being read; nullopt: nothing is scrubbed
   std::unique_ptr<Recovery> recovery_;  // null on other shards than the lead
   std::unique_ptr<Impl> successor_;
+
+  // Of one with a contribution log.
+  uint64_t incarnation_;
+  bool logging_ = false;
+  OutputCommit output_;
+  std::optional<LogReplay> replay_;
+  std::deque<Event> deferred_;  // until the log is replayed
 
   uint64_t now_ms_ = 0;
   std::vector<Effect>* out_ = nullptr;  // valid within Handle

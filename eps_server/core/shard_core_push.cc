@@ -1,8 +1,10 @@
 // ShardCore: gradients on their way in. Header, admission, payload, counted once, acknowledged.
 
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "eps_server/core/log_facts.h"
 #include "eps_server/core/shard_core_impl.h"
 
 namespace eps {
@@ -11,26 +13,12 @@ namespace {
 // A refused contribution may be offered again after this pause.
 constexpr uint32_t kRetryAfterMs = 50;
 
-// What a contribution holds in memory until its update.
-uint64_t PayloadBytes(const v1::PushHeader& header) {
-  return header.bytes() + header.residual_bytes();
-}
-
-// Which process sent a contribution, and what tells two encodings of it apart.
-ContributionLedger::Origin OriginOf(const v1::PushHeader& header) {
-  return {header.worker_nonce(), header.bytes() << 32 | header.crc32c()};
+// Use, first part, parts, chunk.
+std::array<uint32_t, 4> FlatKey(const v1::ContributionKey& key) {
+  return {key.use_stage(), key.part_first(), key.part_count(), key.chunk()};
 }
 
 }  // namespace
-
-ContributionLedger::Place ShardCore::Impl::PlaceOf(const v1::ContributionKey& key) {
-  return ContributionLedger::Place{ChunkId(key.chunk()), StageId(key.use_stage()),
-                                   TreeRange{key.part_first(), key.part_count()}};
-}
-
-std::array<uint32_t, 4> ShardCore::Impl::FlatKey(const v1::ContributionKey& key) {
-  return {key.use_stage(), key.part_first(), key.part_count(), key.chunk()};
-}
 
 void ShardCore::Impl::Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome,
                           const std::string& message) {
@@ -211,25 +199,36 @@ void ShardCore::Impl::Receive(StreamId stream, uint64_t tag,
     }
     return RetryOffers();
   }
-  ChunkState* chunk = Owned(place.chunk);
   if (data_or_null == nullptr) {
     ReleaseIncoming(incoming);
     Count("nonfinite");
   } else {
     incoming_keys_.erase(FlatKey(key));
-    chunk->held.emplace_back(PartId(key.part_first()), PayloadBytes(header));
+  }
+  LogIt(step_, PushFact(header, data_or_null == nullptr),
+        data_or_null == nullptr ? Bytes() : data_or_null->bytes(), residual);
+  CountPush(header, std::move(data_or_null), std::move(residual));
+  TouchPart(PartId(key.part_first()));
+  Ack(stream, tag, v1::Ack::ACCEPTED, "");
+  Count("accepted_bytes", header.bytes());
+  MaybeStartUpdate(Owned(place.chunk));
+  RetryOffers();
+}
+
+// Of the open step, counted for the first time; what it holds in memory is admitted.
+void ShardCore::Impl::CountPush(const v1::PushHeader& header,
+                                std::shared_ptr<const EncodedChunk> data_or_null, Bytes residual) {
+  const v1::ContributionKey& key = header.key();
+  const ContributionLedger::Place place = PlaceOf(key);
+  if (data_or_null != nullptr) {
+    Owned(place.chunk)->held.emplace_back(PartId(key.part_first()), PayloadBytes(header));
   }
   if (codecs_.residual_or_null(place.chunk, Step(step_)) != nullptr) {
     const Residuals::Place left{place.chunk, place.use, PartId(key.part_first())};
     residuals_.Put(left, PushResiduals() ? Residuals::Residual(std::move(residual)) : std::nullopt);
   }
-  ledger_.Count(place, origin, header.tokens(), std::move(data_or_null));
+  ledger_.Count(place, OriginOf(header), header.tokens(), std::move(data_or_null));
   TraceIt(TraceAction::Kind::kCounted, key.chunk(), Version(base_version_));
-  TouchPart(PartId(key.part_first()));
-  Ack(stream, tag, v1::Ack::ACCEPTED, "");
-  Count("accepted_bytes", header.bytes());
-  MaybeStartUpdate(chunk);
-  RetryOffers();
 }
 
 std::string ShardCore::Impl::NonfiniteText(const v1::ContributionKey& key, uint64_t element,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "eps_server/core/log_facts.h"
 #include "eps_server/core/shard_core_impl.h"
 
 namespace eps {
@@ -32,7 +33,10 @@ void ShardCore::Impl::Broadcast(const v1::ShardMessage& message) {
 
 void ShardCore::Impl::PumpLead() {
   if (!is_lead() || state_ == v1::JOB_STATE_FAILED) return;
-  for (v1::Decision& decision : lead_->TakeDecisions()) {
+  std::vector<v1::Decision> decisions;
+  if (!replay_.has_value()) decisions = lead_->TakeDecisions();
+  for (const v1::Decision& decision : decisions) {
+    LogIt(decision.step(), DecisionFact(decision));
     v1::ShardMessage message = NewMessage();
     *message.mutable_decision() = decision;
     Broadcast(message);
@@ -117,9 +121,16 @@ void ShardCore::Impl::On(const event::FromShard& e) {
     }
     case v1::ShardMessage::kStats:
       if (!is_lead()) return;
+      // Its own follow from the rest.
+      if (e.from != options_.shard && lead_->IsNews(e.from, m.stats())) {
+        LogIt(m.stats().step(), StatsFact(e.from, m.stats()));
+      }
       lead_->OnStats(e.from, m.stats());
       return PumpLead();
     case v1::ShardMessage::kDecision:
+      if (m.decision().step() >= step_ && decisions_.count(m.decision().step()) == 0) {
+        LogIt(m.decision().step(), DecisionFact(m.decision()));
+      }
       return OnDecision(m.decision());
     case v1::ShardMessage::kFailed:
       return FailJob(m.failed().reason());
@@ -135,7 +146,7 @@ void ShardCore::Impl::TellOpenState(ShardId shard) {
     *message.mutable_imported() = *opened_border_;
     Emit(effect::ToShard{shard, std::move(message)});
   }
-  for (const v1::Decision& decision : lead_->OpenDecisions()) {
+  for (const v1::Decision& decision : lead_->LastDecisions()) {
     v1::ShardMessage message = NewMessage();
     *message.mutable_decision() = decision;
     Emit(effect::ToShard{shard, std::move(message)});
@@ -149,29 +160,36 @@ void ShardCore::Impl::On(const event::LinkUp& e) {
   }
   if (is_lead()) return;
   if (durable() && !recovered_) return;  // it registers when it knows what it has
+  TellLeadAgain();
+}
+
+// What the lead may have missed, or forgotten.
+void ShardCore::Impl::TellLeadAgain() {
   Register();
   if (last_imported_.has_value()) {
     v1::ShardMessage imported = NewMessage();
     *imported.mutable_imported() = *last_imported_;
     SendToLead(std::move(imported));
   }
-  if (last_stats_.has_value()) {
-    v1::ShardMessage stats = NewMessage();
-    *stats.mutable_stats() = *last_stats_;
-    SendToLead(std::move(stats));
+  for (const v1::Stats& stats : last_stats_) {
+    v1::ShardMessage message = NewMessage();
+    *message.mutable_stats() = stats;
+    SendToLead(std::move(message));
   }
   if (last_durable_.has_value()) {
     v1::ShardMessage durable = NewMessage();
     *durable.mutable_durable()->mutable_cut() = ToProto(*last_durable_);
     SendToLead(std::move(durable));
   }
+  if (rolls_back_) RollBack();
 }
 
 void ShardCore::Impl::Register() {
   v1::ShardMessage message = NewMessage();
-  message.mutable_register_()->set_incarnation(options_.incarnation);
+  message.mutable_register_()->set_incarnation(incarnation_);
   message.mutable_register_()->set_promised_term(std::max(promised_, term_).value());
   message.mutable_register_()->set_step(step_);
+  message.mutable_register_()->set_most_cut_steps(options_.caps.log_steps);
   SendToLead(std::move(message));
 }
 

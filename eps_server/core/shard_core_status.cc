@@ -19,7 +19,7 @@ std::string ShardCore::Impl::PartName(PartId part) const {
 void ShardCore::Impl::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
   status->set_job_id(job_id_.value());
   status->set_job_name(spec_.name);
-  status->set_state(state_);
+  status->set_state(state());
   status->set_failure(failure_);
   status->set_shard(options_.shard.value());
   status->set_shards(static_cast<uint32_t>(options_.servers.size()));
@@ -72,9 +72,10 @@ void ShardCore::Impl::FillWaits(uint64_t now_ms, v1::StatusReply* status) const 
                         ", use ", StageName(place.use));
   };
   std::string step_waits_for = "nothing";
-  if (state_ == v1::JOB_STATE_RECOVERING) {
+  if (state() == v1::JOB_STATE_RECOVERING) {
     step_waits_for = RecoveryWaitsFor();
-    add("what all shards have", step_waits_for, recovering_since_ms_);
+    add(replay_.has_value() ? "the state of before" : "what all shards have", step_waits_for,
+        recovering_since_ms_);
   } else if (state_ == v1::JOB_STATE_IMPORTING) {
     step_waits_for = is_lead() ? lead_->WaitsFor() : "ImportState";
   } else {

@@ -27,6 +27,10 @@ const char* Name(Kind kind) {
       return "promised";
     case Kind::kRestored:
       return "restored";
+    case Kind::kResumed:
+      return "resumed";
+    case Kind::kReplayed:
+      return "replayed";
     case Kind::kCut:
       return "cut";
     case Kind::kDurable:
@@ -52,6 +56,10 @@ void TraceMonitor::OnProcess(ShardId shard) {
   Shard next;
   next.promised = s.promised;
   next.cuts = std::move(s.cuts);
+  next.begun = std::move(s.begun);
+  if (logs_) next.base = s.base;
+  next.left_term = s.term;
+  next.left_at = s.open_step;
   s = std::move(next);
 }
 
@@ -83,6 +91,10 @@ void TraceMonitor::OnAction(ShardId shard, const TraceAction& action) {
       return OnPromised(s);
     case Kind::kRestored:
       return OnRestored(s);
+    case Kind::kResumed:
+      return OnResumed(s);
+    case Kind::kReplayed:
+      return OnReplayed(s);
     case Kind::kStepOpened:
       return OnStepOpened(s);
     case Kind::kCut:
@@ -129,6 +141,37 @@ void TraceMonitor::OnRestored(Shard* shard) {
          "no term goes back behind a cut that was everywhere");
   shard->cuts.erase(shard->cuts.upper_bound(base), shard->cuts.end());
   shard->base = base;
+  shard->begun.clear();
+}
+
+// A log is replayed: the process goes on in the place of the one before it.
+void TraceMonitor::OnResumed(Shard* shard) {
+  // The cut behind which the term began: the first one here, if the state was imported.
+  std::optional<CutId> opened;
+  if (!shard->begun.empty()) opened = shard->begun.front();
+  if (const auto base = bases_.find(action_.term); base != bases_.end()) opened = base->second;
+  Expect(shard->promised == action_.term && opened.has_value(),
+         "a log is replayed in the term that was promised last");
+  Expect(!shard->cuts.empty() && *shard->cuts.rbegin() == action_.cut,
+         "a log is replayed behind the youngest cut");
+  const auto end = std::find(shard->begun.begin(), shard->begun.end(), action_.cut);
+  Expect(end != shard->begun.end() || action_.cut == opened,
+         "a log is replayed behind a cut of its term");
+  shard->begun.erase(end == shard->begun.end() ? shard->begun.begin() : end + 1,
+                     shard->begun.end());
+  shard->durable = shard->begun.size();
+  shard->base = opened;
+  shard->term = action_.term;
+  shard->open_step = action_.cut.step.value();
+  shard->replaying = true;
+}
+
+void TraceMonitor::OnReplayed(Shard* shard) {
+  shard->replaying = false;
+  // What was not durable was told to nobody: no worker begins the step behind it.
+  Expect(shard->left_term != shard->term || shard->open_step + 1 >= shard->left_at,
+         "a replay loses no step that anybody was told of");
+  ExpectNear(*shard);
 }
 
 void TraceMonitor::OnStepOpened(Shard* shard) {
@@ -148,9 +191,14 @@ void TraceMonitor::OnStepOpened(Shard* shard) {
   shard->open_step = step;
   shard->updating.clear();
   shard->updated.clear();
+  ExpectNear(*shard);
+}
+
+void TraceMonitor::ExpectNear(const Shard& shard) {
   for (const Shard& other : shards_) {
-    if (other.term != action_.term || other.open_step == 0) continue;
-    Expect(other.open_step + 1 >= step && step + 1 >= other.open_step,
+    if (other.term != shard.term || other.open_step == 0) continue;
+    if (other.replaying || shard.replaying) continue;
+    Expect(other.open_step + 1 >= shard.open_step && shard.open_step + 1 >= other.open_step,
            "open steps differ by at most one");
   }
 }

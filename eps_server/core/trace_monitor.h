@@ -20,7 +20,8 @@ namespace eps {
 // Thread-compatible. Actions have to come in an order in which causes are before effects.
 class TraceMonitor {
  public:
-  explicit TraceMonitor(uint32_t shards) : shards_(shards) {}
+  // `logs`: what a shard has of a term outlives its process.
+  TraceMonitor(uint32_t shards, bool logs) : logs_(logs), shards_(shards) {}
 
   void OnAction(ShardId shard, const TraceAction& action);
   // The shard's process is a new one: what the one before it held in memory is gone.
@@ -44,10 +45,13 @@ class TraceMonitor {
     std::optional<CutId> base;  // that it took its state from, in this term
     Term term;
     uint64_t open_step = 0;                // 0: none is
+    Term left_term;                        // in which the process before ended,
+    uint64_t left_at = 0;                  // and the step that it had open
     std::vector<CutId> begun;              // cuts of this term, as they were begun
     size_t durable = 0;                    // of these
     std::set<uint64_t> updating, updated;  // chunks, in the open step
     bool recovered = false;
+    bool replaying = false;
     bool failed = false;
   };
 
@@ -55,11 +59,15 @@ class TraceMonitor {
   bool OnAll(const CutId& cut) const;
   void OnPromised(Shard* shard);
   void OnRestored(Shard* shard);
+  void OnResumed(Shard* shard);
+  void OnReplayed(Shard* shard);
+  void ExpectNear(const Shard& shard);
   void OnStepOpened(Shard* shard);
   void OnCut(Shard* shard);
   void OnDurable(Shard* shard);
   void OnUpdate(Shard* shard);
 
+  const bool logs_;
   std::vector<Shard> shards_;
   std::map<Term, CutId> bases_;     // by the term that began with it
   std::optional<CutId> committed_;  // the youngest cut that was ever durable everywhere
