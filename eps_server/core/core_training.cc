@@ -65,7 +65,10 @@ bool CoreTraining::Begin(uint64_t step) {
   for (int round = 0; round < 1000; ++round) {
     size_t answered = 0;
     for (const StreamId stream : streams) answered += cluster_.replies.count(stream);
-    if (answered == streams.size()) return true;
+    if (answered == streams.size()) {
+      begun_ = {cluster_.term, step};
+      return true;
+    }
     if (cluster_.RunSome(1) == 0) return false;
   }
   return false;
@@ -105,7 +108,9 @@ v1::StatusReply CoreTraining::CatchUp(const std::function<void()>& between) {
     statuses.emplace_back(ShardId(s), std::move(status));
   }
   for (const auto& [shard, status] : statuses) {
-    if (status.step() >= first.step()) continue;
+    // A status may say what is not durable yet: only what was answered was begun.
+    if (status.step() >= first.step() || status.step() > begun_.second) continue;
+    if (begun_.first != cluster_.term) continue;
     if (!PushAll(status.step(), status.version(), &shard, between)) break;
   }
   return first;

@@ -200,6 +200,7 @@ class ShardCore::Impl {
   absl::StatusOr<bool> ReplayReports(const v1::LoggedReports& reports);
   void ReplaySession(const v1::LoggedSession& session);
   void EndReplay();
+  bool KnowsItself() const;
   bool Defers(const Event& event);
 
   // ---- status

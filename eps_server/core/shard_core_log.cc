@@ -277,15 +277,21 @@ void ShardCore::Impl::EndReplay() {
   PumpLead();
 }
 
+// Before, it would drop what is said to it in a term of which it does not know yet that it is its
+// own.
+bool ShardCore::Impl::KnowsItself() const {
+  return !logs() || (recovered_ && !replay_.has_value());
+}
+
 std::optional<Event> ShardCore::Impl::TakeDeferred() {
-  if (replay_.has_value() || deferred_.empty()) return std::nullopt;
+  if (!KnowsItself() || deferred_.empty()) return std::nullopt;
   Event event = std::move(deferred_.front());
   deferred_.pop_front();
   return event;
 }
 
 bool ShardCore::Impl::Defers(const Event& event) {
-  if (!replay_.has_value() || IsOwn(event)) return false;
+  if (KnowsItself() || IsOwn(event)) return false;
   deferred_.push_back(event);
   return true;
 }
