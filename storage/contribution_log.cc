@@ -221,6 +221,10 @@ void ContributionLog::Append(LogEntry entry, Done done) {
 
 void ContributionLog::Flush(Done done) {
   MutexLock lock(&mu_);
+  if (waiting_.empty() && !writing_) {  // also while it is read
+    executor_->Post([status = failure_, done = std::move(done)] { done(status); });
+    return;
+  }
   waiting_.push_back(Pending{std::nullopt, std::move(done)});
   MaybeWrite();
 }
