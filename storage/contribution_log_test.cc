@@ -634,6 +634,10 @@ class DurableLog : public testing::TestWithParam<DurableKind> {
     EPS_CHECK_MSG(process->status().ok(), process->status());
     return process;
   }
+  void Replace(std::unique_ptr<DurableProcess>* process) {
+    process->reset();
+    *process = NewProcess();
+  }
   static CutId IdOf(uint64_t step, uint64_t term) { return {Step(step), Term(term)}; }
   static absl::Status StartLog(DurableProcess* process, const LogId& id, const CutId& base) {
     const OpId op = process->Next();
@@ -681,11 +685,11 @@ TEST_P(DurableLog, EntriesBehindTheCutAreWhatAnotherProcessReads) {
   process->WriteAll(Version(3));
   ASSERT_TRUE(process->Cut(CutAt(3, 1, 3)).ok());
   ASSERT_TRUE(Log(process.get(), 5).ok());
-  process.reset();
   for (uint64_t last = 5; last < 8; ++last) {
+    process.reset();
     world_.disk.CutPower(last);
     world_.disk.PowerOn();
-    process = NewProcess();
+    Replace(&process);
     const auto found = process->Recover();
     ASSERT_TRUE(found.ok()) << found.status();
     ASSERT_TRUE(found->log.has_value());
@@ -703,9 +707,10 @@ TEST_P(DurableLog, EntriesBehindTheCutAreWhatAnotherProcessReads) {
     ASSERT_TRUE(Log(process.get(), last + 1).ok());
   }
   // A cut that holds everything leaves nothing to read.
+  process->backend().Recycle(IdOf(3, 1));
   process->WriteAll(Version(8));
   ASSERT_TRUE(process->Cut(CutAt(8, 1, 8)).ok());
-  process = NewProcess();
+  Replace(&process);
   EXPECT_EQ(process->Recover()->log->base, IdOf(8, 1));
   ASSERT_TRUE(process->Restore(IdOf(8, 1), Term(1)).ok());
   EXPECT_TRUE(ReadLog(process.get())->empty());
@@ -717,11 +722,11 @@ TEST_P(DurableLog, OneOfALaterTermHidesTheOld) {
   EXPECT_FALSE(process->Recover()->log.has_value());
   EXPECT_EQ(StartLog(process.get(), kOne, IdOf(1, 1)).code(),
             absl::StatusCode::kFailedPrecondition);
-  process = NewProcess();
+  Replace(&process);
   ASSERT_TRUE(process->Restore(IdOf(1, 1), Term(2)).ok());
   ASSERT_TRUE(StartLog(process.get(), {Term(2), 12}, IdOf(1, 1)).ok());
   ASSERT_TRUE(Log(process.get(), 9).ok());
-  process = NewProcess();
+  Replace(&process);
   EXPECT_EQ(process->Recover()->log->id.incarnation, 12u);
   ASSERT_TRUE(process->Restore(IdOf(1, 1), Term(2)).ok());
   EXPECT_EQ(StepsOf(*ReadLog(process.get())), (std::vector<uint64_t>{9}));
@@ -729,7 +734,7 @@ TEST_P(DurableLog, OneOfALaterTermHidesTheOld) {
 
 TEST_P(DurableLog, IsFoundOnlyIfItsTermIsPromisedAndItsBaseTheYoungestCut) {
   auto process = Begun();
-  process = NewProcess();
+  Replace(&process);
   EXPECT_TRUE(process->Recover()->log.has_value());
   // A cut that no log knows of.
   CatalogueCut cut = process->catalogue().Cuts(world_.spec.id())->back();
@@ -746,7 +751,7 @@ TEST_P(DurableLog, IsNotFoundIfItsFileIsGone) {
   auto process = Begun();
   process.reset();
   ASSERT_TRUE(world_.disk.blocking()->Remove("/state/extents/contributions.eps").ok());
-  process = NewProcess();
+  Replace(&process);
   EXPECT_FALSE(process->Recover()->log.has_value());
 }
 
