@@ -1,7 +1,7 @@
 #ifndef EPS_STORAGE_CATALOGUE_SAMPLES_H_
 #define EPS_STORAGE_CATALOGUE_SAMPLES_H_
 
-// Jobs and cuts for tests of the catalogue.
+// Jobs, cuts and logs for tests of the catalogue.
 
 #include <map>
 #include <ostream>
@@ -48,6 +48,16 @@ inline CatalogueCut SampleCut(uint64_t step, uint64_t term) {
   return cut;
 }
 
+// A log of that term behind the cut of that step, in which no two fields are the same.
+inline CatalogueLog SampleLog(uint64_t term, uint64_t step) {
+  CatalogueLog log;
+  log.log.id = {Term(term), 0xfedcba9876543210 + term};
+  log.log.opened = {Step(step + 200), Term(term + 300)};
+  log.log.base = {Step(step), Term(term + 400)};
+  log.position = 0x100000000 + 4096 * step;
+  return log;
+}
+
 inline auto Fields(const CatalogueJob& job) {
   return std::tie(job.id, job.spec_text, job.shard, job.shards, job.promised, job.extents_nonce);
 }
@@ -68,6 +78,17 @@ inline bool operator==(const CatalogueCut& a, const CatalogueCut& b) {
 }
 inline std::ostream& operator<<(std::ostream& os, const CatalogueCut& cut) {
   return os << "cut " << cut.border.id.step << " of term " << cut.border.id.term;
+}
+
+inline auto Fields(const CatalogueLog& log) {
+  return std::tie(log.log.id.term, log.log.id.incarnation, log.log.opened, log.log.base,
+                  log.position);
+}
+inline bool operator==(const CatalogueLog& a, const CatalogueLog& b) {
+  return Fields(a) == Fields(b);
+}
+inline std::ostream& operator<<(std::ostream& os, const CatalogueLog& log) {
+  return os << "log of term " << log.log.id.term << " from " << log.position;
 }
 
 // A KeyValueStore in memory that survives nothing. Thread-compatible.

@@ -341,6 +341,91 @@ TEST_F(CatalogueTest, TheFormatIsWhatThePageSays) {
   integer(19, 4);
   integer(0x049249, 3);  // slots 0, 3, 6, …
   EXPECT_EQ(store.records[cut_key], SealAs(1, cut_key, fields));
+  ASSERT_EQ(catalogue.SetLog(job.id, SampleLog(1, 3)), absl::OkStatus());
+  const std::string log_key = "log/" + id;
+  fields.clear();
+  for (const uint64_t value : {uint64_t{1}, uint64_t{0xfedcba9876543211}, uint64_t{203},
+                               uint64_t{301}, uint64_t{3}, uint64_t{401}, uint64_t{0x100003000}}) {
+    integer(value, 8);
+  }
+  EXPECT_EQ(store.records[log_key], SealAs(1, log_key, fields));
+}
+
+TEST_F(CatalogueTest, RemembersTheLogOfThePromisedTerm) {
+  EXPECT_EQ(catalogue.Log(job.id).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(catalogue.SetLog(job.id, SampleLog(1, 3)).code(), absl::StatusCode::kNotFound);
+  const CatalogueJob other = SampleJob("other");
+  AddJobWithCuts(job, {{3, 1}});
+  AddJobWithCuts(other, {{3, 1}});
+  EXPECT_FALSE(catalogue.Log(job.id)->has_value());
+  CatalogueLog log = SampleLog(1, 3);
+  log.log.id.incarnation = std::numeric_limits<uint64_t>::max();
+  log.position = std::numeric_limits<uint64_t>::max();
+  for (const CatalogueLog& set : {log, SampleLog(1, 3)}) {
+    ASSERT_EQ(catalogue.SetLog(job.id, set), absl::OkStatus());
+    EXPECT_EQ(*catalogue.Log(job.id), set);
+  }
+  EXPECT_FALSE(catalogue.Log(other.id)->has_value());
+  // Of another term than the promised one.
+  const int writes = store.writes;
+  for (const uint64_t term : {0, 2}) {
+    const absl::Status refused = catalogue.SetLog(job.id, SampleLog(term, 3));
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(refused.message(), HasSubstr(absl::StrCat("a log of term ", term)));
+    EXPECT_THAT(refused.message(), HasSubstr("term 1 is promised"));
+  }
+  EXPECT_EQ(store.writes, writes);
+  // A restore in the same term keeps it; a later term does not know it.
+  ASSERT_EQ(catalogue.Restore(job.id, {Step(3), Term(1)}, Term(1)), absl::OkStatus());
+  EXPECT_EQ(*catalogue.Log(job.id), SampleLog(1, 3));
+  ASSERT_EQ(catalogue.Promise(job.id, Term(2)), absl::OkStatus());
+  ASSERT_TRUE(catalogue.Log(job.id).ok());
+  EXPECT_FALSE(catalogue.Log(job.id)->has_value());
+  ASSERT_EQ(catalogue.SetLog(job.id, SampleLog(2, 3)), absl::OkStatus());
+  EXPECT_EQ(*catalogue.Log(job.id), SampleLog(2, 3));
+}
+
+TEST_F(CatalogueTest, ACutMovesTheLogInTheSameWrite) {
+  AddJobWithCuts(job, {{3, 1}});
+  ASSERT_EQ(catalogue.SetLog(job.id, SampleLog(1, 3)), absl::OkStatus());
+  const CatalogueLog moved = SampleLog(1, 6);
+  const int writes = store.writes;
+  ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(6, 1), {"one"}, &moved), absl::OkStatus());
+  EXPECT_EQ(store.writes, writes + 1);
+  EXPECT_EQ(*catalogue.Log(job.id), moved);
+  // One that is refused moves nothing, and one without a log leaves it.
+  const CatalogueLog other = SampleLog(1, 9);
+  EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(5, 1), {}, &other).code(),
+            absl::StatusCode::kFailedPrecondition);
+  ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(9, 1), {}), absl::OkStatus());
+  EXPECT_EQ(*catalogue.Log(job.id), moved);
+}
+
+TEST_F(CatalogueTest, ADamagedLogIsSeenAndGoesWithItsJob) {
+  AddJobWithCuts(job, {{3, 1}});
+  ASSERT_EQ(catalogue.SetLog(job.id, SampleLog(1, 3)), absl::OkStatus());
+  const std::string key = absl::StrCat("log/", absl::Hex(job.id.value(), absl::kZeroPad16));
+  ASSERT_EQ(store.records.count(key), 1u);
+  std::string& record = store.records[key];
+  const std::string good = record;
+  std::vector<std::string> damaged = {
+      good + "x", SealAs(1, "log", good.substr(4, good.size() - 8)),
+      SealAs(1, key, good.substr(4, good.size() - 8) + std::string(8, '\0'))};
+  for (size_t bytes = 0; bytes < good.size(); ++bytes) damaged.push_back(good.substr(0, bytes));
+  for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+    damaged.push_back(good);
+    damaged.back()[bit / 8] = static_cast<char>(good[bit / 8] ^ 1 << (bit % 8));
+  }
+  for (const std::string& bad : damaged) {
+    record = bad;
+    const absl::Status status = catalogue.Log(job.id).status();
+    ASSERT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    ASSERT_THAT(status.message(), HasSubstr(key));
+  }
+  record = SealAs(2, key, "of a later release");
+  EXPECT_EQ(catalogue.Log(job.id).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_EQ(catalogue.RemoveJob(job.id), absl::OkStatus());
+  EXPECT_TRUE(store.records.empty());
 }
 
 TEST_F(CatalogueTest, RemembersTheServedJobAsLongAsItIsThere) {

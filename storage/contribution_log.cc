@@ -221,6 +221,10 @@ void ContributionLog::Append(LogEntry entry, Done done) {
 
 void ContributionLog::Flush(Done done) {
   MutexLock lock(&mu_);
+  if (waiting_.empty() && !writing_) {  // also while it is read
+    executor_->Post([status = failure_, done = std::move(done)] { done(status); });
+    return;
+  }
   waiting_.push_back(Pending{std::nullopt, std::move(done)});
   MaybeWrite();
 }
@@ -271,7 +275,7 @@ void ContributionLog::WriteBatch() {
                                                   BytesOf(*waiting_.front().entry),
                                                   " bytes, and room for ", batch_bytes_));
     }
-    if (position.ok()) position = Place(head.padded());
+    if (position.ok() && head.entries > 0) position = Place(head.padded());
     head.term = id_.term.value();
     head.incarnation = id_.incarnation;
     head.after = end_;
@@ -355,10 +359,18 @@ void ContributionLog::Rewind(const LogId& id, uint64_t position) {
   MutexLock lock(&mu_);
   begin_ = end_ = first_ = at_ = after_ = position;
   window_bytes_ = 0;
+  settled_ = false;
 }
 
+// What a process left that was killed may be readable and not durable yet: others are told what
+// follows from it, and what is written next goes behind it.
 void ContributionLog::ReadNext(Page done) {
-  executor_->Post([this, done = std::move(done)] { ReadBatch(done); });
+  if (settled_) return executor_->Post([this, done = std::move(done)] { ReadBatch(done); });
+  settled_ = true;
+  file_->Sync(posted_([this, done = std::move(done)](const absl::Status& status) {
+    if (!status.ok()) return done(status);
+    ReadBatch(done);
+  }));
 }
 
 // Reads as much as may belong to a batch at the position.
@@ -391,11 +403,11 @@ void ContributionLog::ReadBatch(Page done) {
     });
   }
   Head head;
-  if (!HeadAt(at_, &head) || (head.after != after_ && at_ != first_)) {
-    return at_ == after_ ? ReadLapStart(done) : EndReading(done);
-  }
+  const bool begins = HeadAt(at_, &head) && (head.after == after_ || at_ == first_);
   const uint64_t most = std::min(batch_bytes_, LeftOfLap(at_));
-  if (head.bytes < format::batch::kHeadBytes || head.padded() > most) return EndReading(done);
+  if (!begins || head.bytes < format::batch::kHeadBytes || head.padded() > most) {
+    return ReadLapStart(done);
+  }
   if (!HasWindow(at_, head.padded())) {
     return Load(at_, [this, done](const absl::Status& status) {
       if (!status.ok()) return done(status);
@@ -405,7 +417,7 @@ void ContributionLog::ReadBatch(Page done) {
   const uint8_t* const batch = buffer() + (at_ - window_);
   const uint64_t content = head.bytes - format::batch::kHeadBytes;
   if (CrcOf(batch + format::batch::kHeadBytes, content) != head.content_crc) {
-    return EndReading(done);
+    return ReadLapStart(done);
   }
   absl::StatusOr<std::vector<LogEntry>> entries = Parse(head, batch);
   if (!entries.ok()) return done(entries.status());
@@ -420,10 +432,11 @@ void ContributionLog::ReadBatch(Page done) {
   done(std::move(entries));
 }
 
-// What did not fit before the end of the lap lies at the begin of the next one.
+// What did not fit before the end of the lap lies at the begin of the next one; where it would have
+// been there may still be a torn batch, behind which it was written.
 void ContributionLog::ReadLapStart(Page done) {
   const uint64_t lap = at_ + LeftOfLap(at_);
-  if (at_ % ring_bytes_ == 0) return EndReading(done);
+  if (at_ != after_ || at_ % ring_bytes_ == 0) return EndReading(done);
   Load(lap, [this, lap, done](const absl::Status& status) {
     if (!status.ok()) return done(status);
     Head head;
@@ -435,35 +448,36 @@ void ContributionLog::ReadLapStart(Page done) {
   });
 }
 
-// A torn batch is the last one: the next is not begun before it is synced. So none may lie behind
-// it, wherever one that is not whole would have ended, or in the next lap.
+// A torn batch is the last one: the next is not begun before it is synced. So none may follow that
+// begins wherever one that is not whole would have ended, here or at the begin of the next lap.
 void ContributionLog::EndReading(Page done) {
-  const uint64_t lap = at_ + LeftOfLap(at_);
-  CheckNone(at_ + format::kBlock, std::min(at_ + batch_bytes_, lap),
-            [this, lap, done](absl::Status status) {
+  const uint64_t lap = after_ + LeftOfLap(after_);
+  const uint64_t most = batch_bytes_ + format::kBlock;
+  CheckNone(after_ + format::kBlock, std::min(after_ + most, lap),
+            [this, lap, most, done](const absl::Status& status) {
               if (!status.ok()) return done(status);
-              const uint64_t rest = std::min(window_ + window_bytes_, lap);
-              CheckNone(rest, rest + format::kBlock, [this, lap, done](absl::Status nothing) {
-                if (!nothing.ok()) return done(nothing);
-                CheckNone(lap, lap + format::kBlock, [this, done](absl::Status none) {
-                  if (!none.ok()) return done(none);
-                  Resume();
-                  done(std::vector<LogEntry>());
-                });
+              CheckNone(lap, lap + most, [this, done](const absl::Status& none) {
+                if (!none.ok()) return done(none);
+                Resume();
+                done(std::vector<LogEntry>());
               });
             });
 }
 
-// DataLoss if a batch of this log begins in [begin, end), which is part of one lap.
+// DataLoss if in [begin, end), which is part of one lap, a batch of this log begins that follows
+// another one than the last that was read.
 void ContributionLog::CheckNone(uint64_t begin, uint64_t end, Done then) {
-  Load(begin, [this, begin, end, then = std::move(then)](absl::Status status) {
+  if (begin >= end) return then(absl::OkStatus());
+  Load(begin, [this, begin, end, then = std::move(then)](const absl::Status& status) {
+    if (!status.ok()) return then(status);
     Head head;
-    for (uint64_t at = begin; status.ok() && at < end; at += format::kBlock) {
-      if (HasWindow(at, format::kBlock) && HeadAt(at, &head)) {
-        status = Damaged(at_, "it is not whole, and later ones follow");
+    uint64_t at = begin;
+    for (; at < end && HasWindow(at, format::kBlock); at += format::kBlock) {
+      if (HeadAt(at, &head) && head.after > after_) {
+        return then(Damaged(at_, "it is not whole, and later ones follow"));
       }
     }
-    then(std::move(status));
+    CheckNone(at, end, then);
   });
 }
 

@@ -70,7 +70,7 @@ class ContributionLog {
   void Rewind(const LogId& id, uint64_t position) EPS_EXCLUDES(mu_);
   // The next entries, a batch at a time; none: that was the end. A batch at the end that is not
   // whole was never acknowledged and is left out; one that others follow is DataLoss with file and
-  // offset. Payloads and residuals are charged to the account.
+  // offset. Entries are durable when they come; payloads and residuals are charged to the account.
   void ReadNext(Page done) EPS_EXCLUDES(mu_);
 
  private:
@@ -131,7 +131,9 @@ class ContributionLog {
 
   std::deque<Pending> in_batch_;  // that is on its way; its own alone
 
-  // The reader's alone: what the buffer holds, where the next batch may be, and behind what.
+  // The reader's alone: whether what is there is durable, what the buffer holds, where the next
+  // batch may be, and behind what.
+  bool settled_ = false;
   uint64_t window_ = 0;
   uint64_t window_bytes_ = 0;
   uint64_t first_ = 0;

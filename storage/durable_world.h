@@ -106,6 +106,7 @@ struct DurableWorld {
   std::string folder = "/state/extents";
   uint64_t staging_bytes = uint64_t{1} << 20;
   uint64_t residual_bytes = 10000;
+  LogRoom log;  // none
 };
 
 // One process: opens catalogue and backend, and collects what completes. After a power cut it is
@@ -125,6 +126,7 @@ class DurableProcess {
     options.folder = world->folder;
     options.staging_bytes = world->staging_bytes;
     options.residual_bytes = world->residual_bytes;
+    options.log = world->log;
     auto backend = world->kind.make(
         world->spec, world->chunks, world->owned, world->shard, world->shards, &world->executor,
         &account_, options,
