@@ -411,6 +411,10 @@ constexpr Key kKeys[] = {
         "storage.cut_steps",
         "Steps between cuts, from which a job goes on after a crash; auto: so many that they cost "
         "at most 1 % of the time; 0: one behind the last step only."),
+    MakeKey<Text, &C::storage, &StorageConfig::log>(
+        "storage.log",
+        "contributions: what counts is logged before it is acknowledged, so that a server that "
+        "died comes back to where it stood and nobody goes back to a cut; none."),
     MakeKey<Flag, &C::storage, &StorageConfig::reopen>(
         "storage.reopen",
         "A server that starts opens the job again that it served when it ended, for the same "

@@ -88,6 +88,7 @@ struct StorageConfig {
   std::string path;
   uint64_t staging = uint64_t{256} << 20;  // bytes
   std::string cut_steps = "auto";          // auto | a number
+  std::string log = "none";                // none | contributions
   uint64_t scrub = uint64_t{8} << 20;      // bytes per second
   bool reopen = true;                      // a server opens the job that it served
   uint64_t max_restarts = 10;              // of killed processes, by eps train

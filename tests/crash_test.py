@@ -160,15 +160,26 @@ class CrashTest(unittest.TestCase):
                             "storage.path": os.path.join(TMP, "dram", "state"),
                             "storage.staging": "128KiB", "storage.cut_steps": 2})
 
+    def test_contributions_logged(self):
+        self.check("logged", {"servers.addresses": 2, "worker.count": 2, "training.parts": 2,
+                              "training.clip": "lagged", "quantization.gradients": "topk:0.2",
+                              "storage.log": "contributions", "storage.cut_steps": 4})
+
     def test_servers_and_workers_that_somebody_else_starts_again(self):
+        self.start_again_by_hand("by-hand", "none")
+
+    def test_servers_with_logs_that_somebody_else_starts_again(self):
+        self.start_again_by_hand("by-hand-logged", "contributions")
+
+    def start_again_by_hand(self, name, log):
         settings = {"training.clip": "lagged", "storage.cut_steps": 2, "training.steps": 300}
-        expected, _ = self.undisturbed("by-hand", settings, steps=300)
-        folder = os.path.join(TMP, "by-hand")
+        expected, _ = self.undisturbed(name, settings, steps=300)
+        folder = os.path.join(TMP, name)
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         addresses = ["127.0.0.1:%d" % processes.free_port() for _ in range(2)]
         servers = "--servers=" + ",".join(addresses)
-        durable = ["--storage.kind=nvme", "--storage.staging=8MiB"]
+        durable = ["--storage.kind=nvme", "--storage.staging=8MiB", "--storage.log=" + log]
         commands = {"serve %d" % i: [EPS, "serve", "--listen=" + address, "--storage.cut_steps=2",
                                      "--storage.path=%s/server-%d" % (folder, i)] + durable
                     for i, address in enumerate(addresses)}

@@ -43,6 +43,10 @@ bool Admission::Admit(PartId part, StageId stage, StageId oldest_incomplete, boo
   return true;
 }
 
+void Admission::Charge(PartId part, bool tied, uint64_t bytes) {
+  if (!tied) held_[part.value()] += bytes;
+}
+
 void Admission::Release(PartId part, bool tied, uint64_t bytes) {
   if (tied) return;
   uint64_t& held = held_[part.value()];

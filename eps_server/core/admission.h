@@ -35,6 +35,8 @@ class Admission {
 
   // Whether `bytes` of a chunk of `stage` fit for `part` now; if so they are charged.
   bool Admit(PartId part, StageId stage, StageId oldest_incomplete, bool tied, uint64_t bytes);
+  // Charges what was admitted before, whatever is held.
+  void Charge(PartId part, bool tied, uint64_t bytes);
   // Gives back what was charged: the contribution is gone, or in an update that is done.
   void Release(PartId part, bool tied, uint64_t bytes);
 

@@ -67,8 +67,8 @@ class CoreTraining {
   CoreCluster cluster_;
   const bool fetches_;
   const CodecTable codecs_;
-  std::pair<uint64_t, uint64_t> begun_;  // term and step that all shards answered last
-  std::pair<uint64_t, uint64_t> fetched_;                       // term and step
+  std::pair<uint64_t, uint64_t> begun_;    // term and step that all shards answered last
+  std::pair<uint64_t, uint64_t> fetched_;  // term and step
   std::map<uint64_t, std::pair<uint64_t, uint32_t>> fetching_;  // by tag: version and chunk
   Outcome outcome_;
   absl::Status served_;

@@ -214,10 +214,13 @@ absl::StatusOr<bool> ShardCore::Impl::ReplayPush(const v1::LoggedPush& push,
   }
   std::shared_ptr<const EncodedChunk> data;
   if (!push.nonfinite()) {
-    // In this order they were admitted before; the updates that made room may still be under way.
-    if (!admission_.Admit(PartId(key.part_first()), place.use, ledger_.OldestIncompleteStage(),
-                          IsTied(place.chunk), PayloadBytes(header))) {
-      return false;
+    // It was admitted before, perhaps in another order. Updates that made room then may be under
+    // way; if none is, it does not depend on one.
+    const PartId part(key.part_first());
+    if (!admission_.Admit(part, place.use, ledger_.OldestIncompleteStage(), IsTied(place.chunk),
+                          PayloadBytes(header))) {
+      if (HasOp<UpdateOp>(ops_) || HasOp<StatsOp>(ops_)) return false;
+      admission_.Charge(part, IsTied(place.chunk), PayloadBytes(header));
     }
     auto opened =
         codecs_.gradient(place.chunk, Step(key.step()))

@@ -154,6 +154,8 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
   options.folder = absl::StrCat(options_.path, "/", FolderName(spec.id()));
   options.staging_bytes = options_.staging_bytes;
   options.residual_bytes = place.residual_bytes;
+  options.log = place.log;
+  options.log.steps = options_.log_steps;
   const auto make = options_.kind == "dram" ? NewDurableDramBackend : NewNvmeBackend;
   return make(spec, chunks, std::move(owned), place.shard, place.shards, executor, account, options,
               std::move(done));

@@ -21,6 +21,8 @@ struct StorageOptions {
   std::string path;  // folder of this server alone
   uint64_t staging_bytes = 0;
   bool reopen = true;  // the job that was served when the server ended
+  // Between two cuts, of which contributions are logged; 0: they are not.
+  uint64_t log_steps = 0;
 };
 
 // What a backend is made for.
@@ -28,6 +30,7 @@ struct ShardPlace {
   ShardId shard;
   uint32_t shards = 1;
   uint64_t residual_bytes = 0;  // ShardCore::ResidualBudget
+  LogRoom log;                  // ShardCore::LogNeeds
 };
 
 // A job that a server served when it ended.

@@ -110,6 +110,7 @@ absl::Status JobShell::Reserve() {
   place.shard = shard_;
   place.shards = static_cast<uint32_t>(servers_.size());
   place.residual_bytes = ShardCore::ResidualBudget(spec_, chunks_, owned_, environment_.durable);
+  place.log = ShardCore::LogNeeds(spec_, chunks_, owned_, servers_.size());
   const uint64_t budget =
       ShardCore::ContributionBudget(spec_, chunks_, owned_) + place.residual_bytes;
   MemoryAccount* account = environment_.account;
