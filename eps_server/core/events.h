@@ -16,6 +16,7 @@
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
 #include "eps/v1/shard.pb.h"
+#include "eps_server/core/trace_action.h"
 #include "spec/reduction_tree.h"
 #include "storage/state_backend.h"
 
@@ -199,31 +200,6 @@ using BackendCall = std::variant<
     backend_call::Scrub, backend_call::StartLog, backend_call::Log, backend_call::ReadLog>;
 // Carries a call out.
 void Call(StateBackend* backend, OpId op, const BackendCall& call);
-
-// What happened to the protocol's state: for the trace checker and for debugging.
-struct TraceAction {
-  enum class Kind {
-    kCounted,
-    kUpdateStarted,
-    kUpdated,
-    kStepOpened,
-    kStepComplete,
-    kRecorded,
-    kPromised,
-    kRestored,
-    kResumed,   // the cut behind which a log is replayed, in the term of before
-    kReplayed,  // all of it
-    kCut,       // begun
-    kDurable,   // on this shard
-    kFailed
-  };
-  Kind kind;
-  Term term;
-  Step step;
-  uint64_t subject = 0;  // chunk, or part
-  Version version;
-  CutId cut;  // restored, begun or durable
-};
 
 // Outputs: a shell carries them out in order and decides nothing.
 namespace effect {

@@ -131,6 +131,14 @@ ChunkState* ShardCore::Impl::Owned(ChunkId id) {
   return Owns(id) ? &owned_[local_[id.value()]] : nullptr;
 }
 
+v1::JobState ShardCore::Impl::state() const {
+  return replay_.has_value() ? v1::JOB_STATE_RECOVERING : state_;
+}
+
+bool ShardCore::Impl::WaitsForState() const {
+  return state_ == v1::JOB_STATE_IMPORTING || state_ == v1::JOB_STATE_RECOVERING;
+}
+
 OpId ShardCore::Impl::StartOp(Op op, BackendCall call) {
   const OpId id(next_op_++);
   ops_.emplace(id, std::move(op));
@@ -177,7 +185,10 @@ void ShardCore::Impl::OpenJob() {
   joins.swap(joins_);
   for (const event::Join& join : joins) On(join);
   // A shard without chunks has nothing to reduce.
-  if (sealed() && owned_.empty() && state_ == v1::JOB_STATE_RUNNING) FinishReduction();
+  if (sealed() && owned_.empty() && state_ == v1::JOB_STATE_RUNNING) {
+    KeepStats(step_);
+    SendStats();
+  }
 }
 
 void ShardCore::Impl::On(const event::Join& e) {
@@ -425,11 +436,7 @@ void ShardCore::Impl::DropGradient(ChunkState* chunk) {
   chunk->nonfinite = true;
   nonfinite_ = true;
   sum_squares_[local_[chunk->id.value()]] = 0;
-  if (++reduced_ == owned_.size()) FinishReduction();
-}
-
-// Every chunk's gradient is reduced, or dropped.
-void ShardCore::Impl::FinishReduction() {
+  if (++reduced_ < owned_.size()) return;
   KeepStats(step_);
   SendStats();
 }
@@ -445,7 +452,10 @@ void ShardCore::Impl::OnStatsDone(const StatsOp& op, const BackendDone& done) {
   chunk->reducing = false;
   chunk->reduced = result.reduced;
   sum_squares_[local_[op.chunk.value()]] = result.sum_squares;
-  if (++reduced_ == owned_.size()) FinishReduction();
+  if (++reduced_ == owned_.size()) {
+    KeepStats(step_);
+    SendStats();
+  }
   // In a replay the decision may be there before what it was made of.
   MaybeStartUpdate(chunk);
   MaybeCompleteStep();

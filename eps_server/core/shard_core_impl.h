@@ -47,8 +47,7 @@ class ShardCore::Impl {
   // later term was asked for, its object takes this one's place and has to begin.
   std::unique_ptr<Impl> TakeSuccessor() { return std::move(successor_); }
   void BeginTerm(uint64_t now_ms, std::vector<Effect>* out);
-  // The next event that came while a log was replayed, and is to be handled now.
-  std::optional<Event> TakeDeferred();
+  std::optional<Event> TakeDeferred();  // that came while a log was replayed
 
  private:
   // ---- dispatch, by event
@@ -92,7 +91,6 @@ class ShardCore::Impl {
   void OnStatsDone(const StatsOp& op, const BackendDone& done);
   void KeepStats(uint64_t step);
   void SendStats();
-  void FinishReduction();
   void StartReadyUpdates();
   void OnUpdateDone(const UpdateOp& op, const BackendDone& done);
   void MaybeCompleteStep();
@@ -158,9 +156,7 @@ class ShardCore::Impl {
 
   // ---- cuts and recovery; of durable shards only
   bool durable() const { return options_.caps.durable; }
-  bool WaitsForState() const {
-    return state_ == v1::JOB_STATE_IMPORTING || state_ == v1::JOB_STATE_RECOVERING;
-  }
+  bool WaitsForState() const;
   void Register();
   void TellLeadAgain();
   void TellOpenState(ShardId shard);
@@ -184,11 +180,10 @@ class ShardCore::Impl {
   void KeepFrom(const CutId& cut);
   void OnScrubDone(const BackendDone& done);
 
-  // ---- the contribution log
+  // ---- the contribution log, and status
   bool logs() const { return options_.caps.log_steps > 0; }
   void StartLog();
-  void LogIt(uint64_t step, const v1::LogFact& fact, Bytes payload = Bytes(),
-             Bytes residual = Bytes());
+  void LogIt(uint64_t step, const v1::LogFact& fact, Bytes payload = {}, Bytes residual = {});
   void LogSession();
   void OnLogged(OpId op, const BackendDone& done);
   void BeginReplay(const FoundLog& log);
@@ -202,11 +197,8 @@ class ShardCore::Impl {
   void EndReplay();
   bool KnowsItself() const;
   bool Defers(const Event& event);
-
-  // ---- status
   void FillWaits(uint64_t now_ms, v1::StatusReply* status) const;
 
-  // ---- small helpers
   ChunkState* Owned(ChunkId id);
   bool Owns(ChunkId id) const { return id.value() < local_.size() && local_[id.value()] >= 0; }
   OpId StartOp(Op op, BackendCall call);
@@ -299,7 +291,6 @@ class ShardCore::Impl {
   OutputCommit output_;
   std::optional<LogReplay> replay_;
   std::deque<Event> deferred_;  // until the log is replayed
-
   uint64_t now_ms_ = 0;
   std::vector<Effect>* out_ = nullptr;  // valid within Handle
 };

@@ -98,6 +98,7 @@ void ShardCore::Impl::LogIt(uint64_t step, const v1::LogFact& fact, Bytes payloa
 }
 
 void ShardCore::Impl::LogSession() {
+  if (!logging_) return;
   v1::LogFact fact;
   v1::LoggedSession* const session = fact.mutable_session();
   session->set_gate_step(gate_step_);

@@ -1,0 +1,38 @@
+#ifndef EPS_SERVER_CORE_TRACE_ACTION_H_
+#define EPS_SERVER_CORE_TRACE_ACTION_H_
+
+#include <cstdint>
+
+#include "common/ids.h"
+#include "storage/cut.h"
+
+namespace eps {
+
+// What happened to the protocol's state: for the trace checker and for debugging.
+struct TraceAction {
+  enum class Kind {
+    kCounted,
+    kUpdateStarted,
+    kUpdated,
+    kStepOpened,
+    kStepComplete,
+    kRecorded,
+    kPromised,
+    kRestored,
+    kResumed,   // the cut behind which a log is replayed, in the term of before
+    kReplayed,  // all of it
+    kCut,       // begun
+    kDurable,   // on this shard
+    kFailed
+  };
+  Kind kind;
+  Term term;
+  Step step;
+  uint64_t subject = 0;  // chunk, or part
+  Version version;
+  CutId cut;  // restored, begun or durable
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_CORE_TRACE_ACTION_H_
