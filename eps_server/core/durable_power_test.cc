@@ -124,5 +124,43 @@ TEST(DurablePower, WhateverACutLeavesTheJobEndsWithTheSameBits) {
   EXPECT_GT(tally["terms"], tally["cuts"] / 8);
 }
 
+// Once all shards have opened the job, no cut of the power ends its term: what a shard was told and
+// acknowledged is there again, whoever dies and whenever.
+TEST(DurablePower, WithLogsNobodyGoesBack) {
+  uint64_t cuts = 0;
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
+    const Job& job = Jobs()[seed % Jobs().size()];
+    Dice dice(seed);
+    DurableDisks::Options options;
+    options.shards = static_cast<uint32_t>(1 + dice(3));
+    options.seed = seed;
+    options.cut_steps = 1 + dice(3);
+    options.in_dram = dice(2) == 0;
+    options.logs_contributions = true;
+    DurableTraining training(job.spec, options, /*fetches=*/true);
+    CoreCluster& cluster = training.cluster();
+    training.Import();
+    cluster.Run();
+    ASSERT_EQ(cluster.core(ShardId(0)).state(), v1::JOB_STATE_RUNNING) << "seed " << seed;
+    const uint64_t term = cluster.Status(ShardId(0)).term();
+    const auto between = [&] {
+      for (uint32_t s = 0; s < options.shards; ++s) {
+        const ShardId shard(s);
+        if (!cluster.IsUp(shard) && dice(3) == 0) cluster.Restart(shard);
+        if (!cluster.IsUp(shard) || training.disks().cuts() >= 30) continue;
+        if (dice(100) == 0) cluster.Crash(shard);
+      }
+      cluster.RunSome(dice(20));
+    };
+    const absl::Status finished = training.FinishAsIn(job.expected, between);
+    EXPECT_TRUE(finished.ok()) << "seed " << seed << ": " << finished;
+    for (uint32_t s = 0; s < options.shards; ++s) {
+      EXPECT_EQ(cluster.Status(ShardId(s)).term(), term) << "seed " << seed << ", shard " << s;
+    }
+    cuts += training.disks().cuts();
+  }
+  EXPECT_GT(cuts, 400u);
+}
+
 }  // namespace
 }  // namespace eps

@@ -131,10 +131,6 @@ ChunkState* ShardCore::Impl::Owned(ChunkId id) {
   return Owns(id) ? &owned_[local_[id.value()]] : nullptr;
 }
 
-v1::JobState ShardCore::Impl::state() const {
-  return replay_.has_value() ? v1::JOB_STATE_RECOVERING : state_;
-}
-
 bool ShardCore::Impl::WaitsForState() const {
   return state_ == v1::JOB_STATE_IMPORTING || state_ == v1::JOB_STATE_RECOVERING;
 }
