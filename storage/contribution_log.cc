@@ -204,6 +204,7 @@ void ContributionLog::Start(const LogId& id) {
   id_ = id;
   begin_ = end_ = 0;
   batches_.clear();
+  reading_ = false;
   holds_ = failure_.ok();
 }
 
@@ -215,13 +216,14 @@ void ContributionLog::Resume() {
 
 void ContributionLog::Append(LogEntry entry, Done done) {
   MutexLock lock(&mu_);
+  if (reading_) reading_ = holds_ = false;
   waiting_.push_back(Pending{std::move(entry), std::move(done)});
   MaybeWrite();
 }
 
 void ContributionLog::Flush(Done done) {
   MutexLock lock(&mu_);
-  if (waiting_.empty() && !writing_) {  // also while it is read
+  if (!reading_ && waiting_.empty() && !writing_) {
     executor_->Post([status = failure_, done = std::move(done)] { done(status); });
     return;
   }
@@ -229,10 +231,19 @@ void ContributionLog::Flush(Done done) {
   MaybeWrite();
 }
 
+void ContributionLog::CancelFlushes(const absl::Status& why) {
+  MutexLock lock(&mu_);
+  if (!reading_) return;
+  for (Pending& flush : waiting_) {
+    executor_->Post([why, done = std::move(flush.done)] { done(why); });
+  }
+  waiting_.clear();
+}
+
 void ContributionLog::Fail(const absl::Status& status) {
   MutexLock lock(&mu_);
   if (failure_.ok()) failure_ = status;
-  holds_ = false;
+  reading_ = holds_ = false;
   MaybeWrite();
 }
 
@@ -360,6 +371,7 @@ void ContributionLog::Rewind(const LogId& id, uint64_t position) {
   begin_ = end_ = first_ = at_ = after_ = position;
   window_bytes_ = 0;
   settled_ = false;
+  reading_ = true;
 }
 
 // What a process left that was killed may be readable and not durable yet: others are told what
@@ -458,7 +470,6 @@ void ContributionLog::EndReading(Page done) {
               if (!status.ok()) return done(status);
               CheckNone(lap, lap + most, [this, done](const absl::Status& none) {
                 if (!none.ok()) return done(none);
-                Resume();
                 done(std::vector<LogEntry>());
               });
             });

@@ -56,8 +56,11 @@ class ContributionLog {
   // `done` when the entry and all before it are synced. ResourceExhausted if the ring is full of
   // entries that were not released. After an error nothing is written any more.
   void Append(LogEntry entry, Done done) EPS_EXCLUDES(mu_);
-  // `done` when all that was appended so far is synced.
+  // `done` when all that was appended so far is synced; of a log that is being read, when the first
+  // entry behind it is.
   void Flush(Done done) EPS_EXCLUDES(mu_);
+  // Flushes of a log that is being read end with `why`: nothing will be appended.
+  void CancelFlushes(const absl::Status& why) EPS_EXCLUDES(mu_);
   // As if the next write had that error.
   void Fail(const absl::Status& status) EPS_EXCLUDES(mu_);
 
@@ -123,6 +126,7 @@ class ContributionLog {
   LogId id_ EPS_GUARDED_BY(mu_);
   absl::Status failure_ EPS_GUARDED_BY(mu_);
   bool holds_ EPS_GUARDED_BY(mu_) = true;     // until Resume
+  bool reading_ EPS_GUARDED_BY(mu_) = false;  // from Rewind to the first Append
   bool writing_ EPS_GUARDED_BY(mu_) = false;  // a batch is on its way
   uint64_t begin_ EPS_GUARDED_BY(mu_) = 0;    // of what is needed
   uint64_t end_ EPS_GUARDED_BY(mu_) = 0;      // of what was written

@@ -214,6 +214,7 @@ void CutBackend::EndCut(absl::Status status) {
 }
 
 void CutBackend::CancelCuts() {
+  if (log_ != nullptr) log_->CancelFlushes(Cancelled("a cut"));
   for (const std::unique_ptr<PendingCut>& cut : cuts_) {
     if (cut == nullptr || cut->running || !cut->status.ok()) continue;
     cut->status = Cancelled(NameOf(cut->request.border.id));

@@ -155,7 +155,8 @@ class StateBackend {
   // Internal if there is none left.
   virtual void Log(OpId op, LogEntry entry);
   // REQUIRES Restore of the base of the log that Recover found, in its term. Completes with the
-  // entries that come next, in order; with none at the end. What is logged then comes behind them.
+  // entries that come next, in order; with none at the end. What is logged then comes behind them;
+  // cuts that were begun meanwhile become durable after the first of that.
   virtual void ReadLog(OpId op);
 };
 

@@ -269,6 +269,7 @@ void ShardCore::Impl::ReplaySession(const v1::LoggedSession& session) {
 void ShardCore::Impl::EndReplay() {
   replay_.reset();
   logging_ = true;
+  LogSession();  // a border that was passed again may have lost its own
   Count("replays");
   TraceIt(TraceAction::Kind::kReplayed, 0, Version(base_version_));
   for (PartState& part : parts_) {
