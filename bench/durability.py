@@ -43,7 +43,9 @@ STATES = {
     "memory": [],
     "memory, with cuts": ["--storage.path="],  # a folder of the round's
     "nvme": ["--storage.kind=nvme"],
+    "nvme, with a log": ["--storage.kind=nvme", "--storage.log=contributions"],
 }
+LOGS = ("none", "contributions")
 GOES_ON = re.compile(r"^note: the job goes on behind step (\d+)", re.M)
 
 # Seconds from a kill to the open job and to the next new step; steps that were computed twice.
@@ -112,13 +114,15 @@ def losses_differ(rounds):
     return len({tuple(r.losses) for runs in rounds.values() for r in runs}) > 1
 
 
-def kill_gaps(options, folder):
-    """Gaps of one run, in which a server or a worker is killed again and again."""
-    out, log = os.path.join(folder, "kills"), os.path.join(folder, "kills.log")
+def kill_gaps(options, folder, kept):
+    """Gaps of one run, in which a server or a worker is killed again and again; `kept` is its
+    storage.log. With contributions in it nobody goes back, and only the next step is waited for."""
+    out, log = os.path.join(folder, "kills-" + kept), os.path.join(folder, kept + ".log")
     metrics = os.path.join(out, "metrics.jsonl")
     command = [options.eps, "train", f"--out={out}", "--training.steps=1000000",
                "--worker.device=cpu", "--servers=2", "--storage.kind=nvme",
-               f"--storage.cut_steps={options.cut_steps}", "--storage.max_restarts=100000",
+               f"--storage.cut_steps={options.cut_steps}", f"--storage.log={kept}",
+               "--storage.max_restarts=100000",
                "--metrics.tensorboard=false"]
     dice = random.Random(1)
     gaps = []
@@ -135,8 +139,9 @@ def kill_gaps(options, folder):
                 reached = last_step(metrics)
                 start = time.monotonic()
                 os.kill(children[victim], signal.SIGKILL)
-                border = wait_for("recovery", lambda: (GOES_ON.findall(text_of(log))[before:]
-                                                       or [None])[-1], run)
+                border = reached if kept == "contributions" else wait_for(
+                    "recovery", lambda: (GOES_ON.findall(text_of(log))[before:] or [None])[-1],
+                    run)
                 opened = time.monotonic() - start
                 wait_for("a new step", lambda: last_step(metrics) > reached or None, run)
                 gaps.append(Gap(victim, opened, time.monotonic() - start, reached - int(border)))
@@ -145,9 +150,10 @@ def kill_gaps(options, folder):
     return gaps
 
 
-def gap_lines(gaps, cut_steps):
-    lines = [f"killed        times   s to the open job        s to a new step          steps "
-             f"repeated (a cut every {cut_steps})"]
+def gap_lines(gaps, cut_steps, kept):
+    lines = [f"storage.log={kept}, a cut every {cut_steps} steps",
+             "killed        times   s to the open job        s to a new step          steps "
+             "repeated"]
     for role in sorted({gap.victim for gap in gaps}):
         mine = [gap for gap in gaps if gap.victim == role]
         lines.append(f"{role:<14}{len(mine):<8}"
@@ -241,8 +247,9 @@ def main():
         try:
             rounds = step_rounds(options, folder)
             print("\n".join(step_lines(rounds)) + "\n", flush=True)
-            print("\n".join(gap_lines(kill_gaps(options, folder), options.cut_steps)) + "\n",
-                  flush=True)
+            for kept in LOGS:
+                gaps = kill_gaps(options, folder, kept)
+                print("\n".join(gap_lines(gaps, options.cut_steps, kept)) + "\n", flush=True)
             took, reads, count = restart_seconds(options, folder)
         except (DidNotRun, RuntimeError, subprocess.SubprocessError) as error:
             print(error, file=sys.stderr)
