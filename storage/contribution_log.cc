@@ -468,7 +468,7 @@ void ContributionLog::EndReading(Page done) {
   CheckNone(after_ + format::kBlock, std::min(after_ + most, lap),
             [this, lap, most, done](const absl::Status& status) {
               if (!status.ok()) return done(status);
-              CheckNone(lap, lap + most, [this, done](const absl::Status& none) {
+              CheckNone(lap, lap + most, [done](const absl::Status& none) {
                 if (!none.ok()) return done(none);
                 done(std::vector<LogEntry>());
               });
