@@ -41,6 +41,7 @@ absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_ste
 absl::Status RunServe(const Config& config) {
   ServerOptions options;
   options.listen = config.servers.listen;
+  options.metrics = config.servers.metrics;
   options.threads = config.servers.threads;
   options.memory_limit_bytes = config.servers.memory_limit;
   options.insecure = config.servers.insecure;

@@ -439,6 +439,10 @@ constexpr Key kKeys[] = {
         "servers.addresses", "2: start two servers; host:port,host:port: attach to running ones."),
     MakeKey<Text, &C::servers, &ServersConfig::listen>(
         "servers.listen", "Address that eps serve listens on; port 0: any free one."),
+    MakeKey<Text, &C::servers, &ServersConfig::metrics>(
+        "servers.metrics",
+        "Address of eps serve's Prometheus metrics (GET /metrics); port 0: any free one; empty: "
+        "none."),
     MakeKey<Integer, &C::servers, &ServersConfig::threads>(
         "servers.threads", "Threads of a server for reduction and update."),
     MakeKey<Size, &C::servers, &ServersConfig::memory_limit>(

@@ -120,6 +120,15 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ControlService::WatchSteps(
   return WatchCall::Start(host_, *request);
 }
 
+void ControlService::GetStatus(std::function<void(v1::StatusReply)> done) {
+  const auto complete = [process = process_, done = std::move(done)](v1::StatusReply status) {
+    process->FillStatus(&status);
+    done(std::move(status));
+  };
+  if (const std::shared_ptr<JobShell> job = host_->job()) return job->GetStatus(complete);
+  complete(v1::StatusReply());
+}
+
 grpc::ServerUnaryReactor* ControlService::Status(grpc::CallbackServerContext*,
                                                  const v1::StatusRequest* request,
                                                  v1::StatusReply* reply) {
@@ -128,15 +137,8 @@ grpc::ServerUnaryReactor* ControlService::Status(grpc::CallbackServerContext*,
   if (request->job_id() != 0 && (job == nullptr || JobId(request->job_id()) != job->id())) {
     call->Fail(job == nullptr ? absl::NotFoundError("this server runs no job")
                               : host_->Find(request->job_id()).status());
-  } else if (job == nullptr) {
-    v1::StatusReply status;
-    process_->FillStatus(&status);
-    call->Succeed(status);
   } else {
-    job->GetStatus([call, process = process_](v1::StatusReply status) {
-      process->FillStatus(&status);
-      call->Succeed(status);
-    });
+    GetStatus([call](v1::StatusReply status) { call->Succeed(status); });
   }
   return call.get();
 }

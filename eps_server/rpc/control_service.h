@@ -1,6 +1,8 @@
 #ifndef EPS_SERVER_RPC_CONTROL_SERVICE_H_
 #define EPS_SERVER_RPC_CONTROL_SERVICE_H_
 
+#include <functional>
+
 #include "eps/v1/control.grpc.pb.h"
 #include "eps_server/rpc/process_info.h"
 #include "eps_server/shell/job_host.h"
@@ -41,6 +43,9 @@ class ControlService final : public internal::ControlBase {
                                    v1::StatusReply* reply) override;
   grpc::ServerUnaryReactor* Gate(grpc::CallbackServerContext* context,
                                  const v1::GateRequest* request, v1::GateReply* reply) override;
+
+  // What Status answers of the job that is here, if there is one: `done` on any thread, soon.
+  void GetStatus(std::function<void(v1::StatusReply)> done);
 
  private:
   JobHost* const host_;

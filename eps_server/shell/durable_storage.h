@@ -12,6 +12,7 @@
 #include "storage/catalogue.h"
 #include "storage/cut_reader.h"
 #include "storage/disk.h"
+#include "storage/log_room.h"
 #include "storage/state_backend.h"
 
 namespace eps {

@@ -15,6 +15,7 @@
 #include "eps_server/rpc/control_service.h"
 #include "eps_server/rpc/data_service.h"
 #include "eps_server/rpc/grpc_peers.h"
+#include "eps_server/rpc/metrics.h"
 #include "eps_server/rpc/shard_service.h"
 #include "eps_server/shell/job_host.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -58,18 +59,17 @@ uint64_t NewIncarnation() {
   return value == 0 ? 1 : value;
 }
 
-absl::Status CheckListen(const ServerOptions& options) {
-  const absl::Status status = CheckAddress(options.listen, /*allow_any_port=*/true);
+// `harm`: what anybody could do there who reaches the address.
+absl::Status CheckListen(const char* key, const std::string& address, bool insecure,
+                         const char* harm) {
+  const absl::Status status = CheckAddress(address, /*allow_any_port=*/true);
   if (!status.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("servers.listen: ", std::string(status.message())));
+    return absl::InvalidArgumentError(absl::StrCat(key, ": ", std::string(status.message())));
   }
-  if (!IsLoopback(options.listen) && !options.insecure) {
+  if (!IsLoopback(address) && !insecure) {
     return absl::PermissionDeniedError(absl::StrCat(
-        "servers.listen: ", options.listen,
-        " can be reached from other machines, and without TLS "
-        "anybody there could read and change the weights; give --insecure if the network is "
-        "trusted, or listen on 127.0.0.1"));
+        key, ": ", address, " can be reached from other machines, and without TLS anybody there ",
+        harm, "; give --insecure if the network is trusted, or listen on 127.0.0.1"));
   }
   return absl::OkStatus();
 }
@@ -97,6 +97,7 @@ class Server::Impl {
   // Opens the job that this server served before it ended, if there is one.
   absl::Status Reopen();
   absl::Status Listen(const std::string& listen);
+  absl::Status ServeMetrics(const std::string& listen);
   void Drain();
   void Shutdown(std::chrono::milliseconds grace);
   bool WaitForTermination(std::chrono::milliseconds timeout);
@@ -144,6 +145,7 @@ class Server::Impl {
   DataService data_;
   ShardService shard_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<MetricsEndpoint> metrics_;  // null: none, or shut down
 
   Mutex mu_;
   CondVar ended_changed_;
@@ -179,6 +181,15 @@ absl::Status Server::Impl::Listen(const std::string& listen) {
   return absl::OkStatus();
 }
 
+absl::Status Server::Impl::ServeMetrics(const std::string& listen) {
+  EPS_ASSIGN_OR_RETURN(
+      metrics_, MetricsEndpoint::Start(listen, [this](std::function<void(v1::StatusReply)> done) {
+        control_.GetStatus(std::move(done));
+      }));
+  EPS_LOG_INFO("metrics: http://" << metrics_->address() << "/metrics");
+  return absl::OkStatus();
+}
+
 void Server::Impl::Drain() {
   host_->Drain();
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
@@ -191,6 +202,7 @@ void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
     if (shutting_down_) return;
     shutting_down_ = true;
   }
+  metrics_.reset();
   if (server_ != nullptr) {
     Drain();
     peers_.Stop();
@@ -223,7 +235,12 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
-  EPS_RETURN_IF_ERROR(CheckListen(options));
+  EPS_RETURN_IF_ERROR(CheckListen("servers.listen", options.listen, options.insecure,
+                                  "could read and change the weights"));
+  if (!options.metrics.empty()) {
+    EPS_RETURN_IF_ERROR(CheckListen("servers.metrics", options.metrics, options.insecure,
+                                    "could see how the job goes"));
+  }
   uint64_t limit = options.memory_limit_bytes;
   if (limit == 0) {
     EPS_ASSIGN_OR_RETURN(limit, MemAvailable());
@@ -235,6 +252,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   auto impl = std::make_unique<Impl>(options, NewAccount(limit), std::move(storage));
   if (options.storage.has_value() && options.storage->reopen) EPS_RETURN_IF_ERROR(impl->Reopen());
   EPS_RETURN_IF_ERROR(impl->Listen(options.listen));
+  if (!options.metrics.empty()) EPS_RETURN_IF_ERROR(impl->ServeMetrics(options.metrics));
   EPS_LOG_INFO("listening on " << impl->address() << ", memory limit " << limit << " bytes");
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

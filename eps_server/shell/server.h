@@ -16,6 +16,7 @@ namespace eps {
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:0";  // HOST:PORT, port 0: any free one
+  std::string metrics;                 // HOST:PORT of GET /metrics; empty: none
   int threads = 0;                    // of the pool that reduces, updates and encodes; 0: all cores
   uint64_t memory_limit_bytes = 0;    // 0: what the machine has available now
   bool insecure = false;              // allows to listen beyond this machine without TLS
@@ -31,7 +32,7 @@ struct ServerOptions {
 class Server {
  public:
   // Listens when it returns. InvalidArgument for a bad address, PermissionDenied for one beyond
-  // this machine without `insecure`, Unavailable if the port is taken; errors name the key.
+  // this machine without `insecure`, Unavailable if a port is taken; errors name the key.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
   // As Shutdown with a short deadline.
   ~Server();

@@ -19,6 +19,7 @@ _LIBS = {
     "gtest_main": ["gtest_main", "gmock", "gtest"],
     "highway": ["libhwy"],
     "isal": ["libisal"],
+    "prometheus": ["prometheus-cpp-pull"],
     "protobuf": ["protobuf"],
     "rocksdb": ["rocksdb"],
     "spdlog": ["spdlog"],
@@ -42,7 +43,16 @@ _EXTRA_STATIC_LIBS = {
 }
 
 # Debian has no archive of these: a static build needs their shared libraries beside it.
-_NO_ARCHIVE = ["-lfmt", "-lhwy", "-lisal", "-lspdlog"]
+_NO_ARCHIVE = [
+    "-lcivetweb",
+    "-lcivetweb-cpp",
+    "-lfmt",
+    "-lhwy",
+    "-lisal",
+    "-lprometheus-cpp-core",
+    "-lprometheus-cpp-pull",
+    "-lspdlog",
+]
 
 _ALWAYS_SHARED = ["-ldl", "-lrt", "-lpthread", "-lm", "-latomic", "-lsystemd"]
 

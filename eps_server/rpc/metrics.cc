@@ -1,0 +1,226 @@
+#include "eps_server/rpc/metrics.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/mutex.h"
+
+namespace eps {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+constexpr std::chrono::seconds kPatience(2);
+
+// Counters of the status that say what became of a push.
+constexpr const char* kPushResults[] = {"accepted", "duplicate", "conflict",
+                                        "stale",    "refused",   "nonfinite"};
+
+// The others, and what they count.
+struct CounterName {
+  const char* counter;
+  const char* metric;
+  const char* help;
+};
+constexpr CounterName kCounters[] = {
+    {"accepted_bytes", "eps_push_bytes_total", "Bytes of encoded gradients that count."},
+    {"fetches", "eps_fetch_requests_total", "Fetches that were taken."},
+    {"fetches_refused", "eps_fetch_refused_total", "Fetches that were refused."},
+    {"fetched_bytes", "eps_fetch_bytes_total", "Bytes of encoded weights that were sent."},
+    {"encodes", "eps_encodes_total", "Chunks quantized for a fetch, or ahead of it."},
+    {"encoded_by_updates", "eps_encodes_in_updates_total",
+     "Chunks quantized as they were updated."},
+    {"updates", "eps_updates_total", "Chunks updated."},
+    {"skipped_steps", "eps_steps_skipped_total", "Steps whose gradient was not finite."},
+    {"cuts", "eps_cuts_total", "Cuts that became durable here."},
+    {"rollbacks", "eps_rollbacks_total", "Times that this shard asked to go back to a cut."},
+    {"replays", "eps_log_replays_total", "Contribution logs that were replayed."},
+    {"scrub_passes", "eps_scrub_passes_total", "Times that all of the state was read and checked."},
+    {"scrubbed_bytes", "eps_scrub_bytes_total", "Bytes that scrubbing read and checked."},
+    {"scrub_damage", "eps_scrub_damage_total", "Chunks that scrubbing found damaged."},
+};
+
+constexpr std::pair<v1::JobState, const char*> kStates[] = {
+    {v1::JOB_STATE_IMPORTING, "importing"}, {v1::JOB_STATE_RECOVERING, "recovering"},
+    {v1::JOB_STATE_RUNNING, "running"},     {v1::JOB_STATE_DONE, "done"},
+    {v1::JOB_STATE_FAILED, "failed"},
+};
+
+class Families {
+ public:
+  explicit Families(std::vector<ClientMetric::Label> labels) : labels_(std::move(labels)) {}
+
+  void Add(const char* name, const char* help, MetricType type) {
+    families_.push_back(MetricFamily{name, help, type, {}});
+  }
+  // To the family that was added last; one more label if `key` is not empty.
+  void Value(double value, const std::string& key = "", const std::string& label = "") {
+    ClientMetric metric;
+    metric.label = labels_;
+    if (!key.empty()) metric.label.push_back({key, label});
+    metric.counter.value = value;
+    metric.gauge.value = value;
+    families_.back().metric.push_back(std::move(metric));
+  }
+  void Gauge(const char* name, const char* help, double value) {
+    Add(name, help, MetricType::Gauge);
+    Value(value);
+  }
+  void Counter(const char* name, const char* help, double value) {
+    Add(name, help, MetricType::Counter);
+    Value(value);
+  }
+  std::vector<MetricFamily> Take() { return std::move(families_); }
+
+ private:
+  const std::vector<ClientMetric::Label> labels_;
+  std::vector<MetricFamily> families_;
+};
+
+void AddProcess(const v1::StatusReply& status, Families* families) {
+  families->Gauge("eps_uptime_seconds", "Age of the process.", status.uptime_seconds());
+  families->Gauge("eps_memory_limit_bytes", "servers.memory_limit.",
+                  static_cast<double>(status.memory_limit_bytes()));
+  families->Add("eps_memory_bytes", "Memory that is charged now.", MetricType::Gauge);
+  for (const v1::MemoryUse& use : status.memory()) {
+    families->Value(static_cast<double>(use.live_bytes()), "kind", use.kind());
+  }
+  families->Add("eps_memory_peak_bytes", "The most that was charged at once.", MetricType::Gauge);
+  for (const v1::MemoryUse& use : status.memory()) {
+    families->Value(static_cast<double>(use.peak_bytes()), "kind", use.kind());
+  }
+}
+
+void AddProgress(const v1::StatusReply& status, Families* families) {
+  families->Add("eps_job_state", "1 for the state of the job.", MetricType::Gauge);
+  for (const auto& [state, name] : kStates) {
+    families->Value(status.state() == state ? 1 : 0, "state", name);
+  }
+  families->Gauge("eps_term", "Term of the job: recoveries begin a new one.",
+                  static_cast<double>(status.term()));
+  families->Gauge("eps_step_current", "The step that is open on this shard.",
+                  static_cast<double>(status.step()));
+  families->Gauge("eps_steps", "training.steps.", static_cast<double>(status.steps()));
+  families->Gauge("eps_workers", "Workers that joined; shard 0 only.", status.joined_workers());
+  double longest = 0;
+  for (const v1::Wait& wait : status.waits()) longest = std::max(longest, wait.seconds());
+  families->Gauge("eps_waits", "Requests that wait for something.", status.waits_size());
+  families->Gauge("eps_longest_wait_seconds", "The longest of these waits.", longest);
+}
+
+void AddCounters(const v1::StatusReply& status, Families* families) {
+  const auto count = [&](const char* name) {
+    const auto found = status.counters().find(name);
+    return found == status.counters().end() ? 0.0 : static_cast<double>(found->second);
+  };
+  families->Add("eps_push_requests_total", "Contributions, by what became of them.",
+                MetricType::Counter);
+  for (const char* result : kPushResults) families->Value(count(result), "result", result);
+  for (const CounterName& c : kCounters) families->Counter(c.metric, c.help, count(c.counter));
+}
+
+// Just-in-time quantization (SEEDS.md 6): T_JIT, T_wire, T_worker over all visits, and what is left
+// of a worker's stay in a stage when the next one is quantized.
+void AddStageTimes(const v1::StatusReply& status, Families* families) {
+  double visits = 0;
+  double jit = 0;
+  double wire = 0;
+  double worker = 0;
+  double slack = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (const v1::StageTimes& times : status.stage_times()) {
+    const auto n = static_cast<double>(times.visits());
+    visits += n;
+    jit += n * times.jit_seconds();
+    wire += n * times.wire_seconds();
+    worker += n * times.worker_seconds();
+    slack += n * times.slack_seconds();
+    if (times.visits() > 0) least = std::min(least, times.slack_seconds());
+  }
+  families->Counter("eps_stage_visits_total", "Stages that workers fetched.", visits);
+  families->Counter("eps_stage_jit_seconds_total", "Time that quantizing for them took.", jit);
+  families->Counter("eps_stage_wire_seconds_total", "Time until the transport had taken them.",
+                    wire);
+  families->Counter("eps_stage_worker_seconds_total", "Time that workers stayed in them.", worker);
+  families->Gauge("eps_slack_mean_seconds",
+                  "Of a worker's stay, less the quantizing of the next stage; mean over visits.",
+                  visits > 0 ? slack / visits : 0);
+  families->Gauge("eps_slack_least_seconds",
+                  "The same of the stage that has least; below 0: workers wait for quantizing.",
+                  visits > 0 ? least : 0);
+  families->Gauge("eps_jit_saved_bytes", "What copies in all wire codecs would take at rest.",
+                  static_cast<double>(status.jit_saved_bytes()));
+}
+
+// What a scrape waits for. Shared with the answer, which may come when nobody waits any more.
+struct Answer {
+  Mutex mu;
+  CondVar changed;
+  std::optional<v1::StatusReply> status EPS_GUARDED_BY(mu);
+};
+
+class StatusMetrics final : public prometheus::Collectable {
+ public:
+  explicit StatusMetrics(MetricsEndpoint::Ask ask) : ask_(std::move(ask)) {}
+
+  std::vector<MetricFamily> Collect() const override {
+    const auto answer = std::make_shared<Answer>();
+    ask_([answer](v1::StatusReply status) {
+      MutexLock lock(&answer->mu);
+      answer->status = std::move(status);
+      answer->changed.NotifyAll();
+    });
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    MutexLock lock(&answer->mu);
+    while (!answer->status.has_value()) {
+      if (!answer->changed.WaitUntil(&answer->mu, deadline)) break;
+    }
+    return answer->status.has_value() ? MetricsOf(*answer->status) : std::vector<MetricFamily>();
+  }
+
+ private:
+  const MetricsEndpoint::Ask ask_;
+};
+
+}  // namespace
+
+std::vector<MetricFamily> MetricsOf(const v1::StatusReply& status) {
+  const bool has_job = status.job_id() != 0;
+  Families process({});
+  AddProcess(status, &process);
+  std::vector<MetricFamily> all = process.Take();
+  if (!has_job) return all;
+  Families job({{"job", absl::StrFormat("%016x", status.job_id())},
+                {"shard", absl::StrCat(status.shard())}});
+  AddProgress(status, &job);
+  AddCounters(status, &job);
+  AddStageTimes(status, &job);
+  for (MetricFamily& family : job.Take()) all.push_back(std::move(family));
+  return all;
+}
+
+absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const std::string& listen,
+                                                                        Ask ask) {
+  auto endpoint = std::unique_ptr<MetricsEndpoint>(new MetricsEndpoint());
+  endpoint->status_ = std::make_shared<StatusMetrics>(std::move(ask));
+  try {
+    endpoint->exposer_ = std::make_unique<prometheus::Exposer>(listen, /*num_threads=*/1);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", listen, ": ",
+                                               error.what(), "; change servers.metrics"));
+  }
+  endpoint->exposer_->RegisterCollectable(endpoint->status_);
+  endpoint->address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":",
+                                    endpoint->exposer_->GetListeningPorts().front());
+  return endpoint;
+}
+
+}  // namespace eps

@@ -1,0 +1,136 @@
+#include "eps_server/rpc/metrics.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::StatusReply StatusOfAJob() {
+  v1::StatusReply status;
+  status.set_job_id(0xabc);
+  status.set_shard(1);
+  status.set_state(v1::JOB_STATE_RUNNING);
+  status.set_step(7);
+  (*status.mutable_counters())["accepted"] = 12;
+  v1::MemoryUse* use = status.add_memory();
+  use->set_kind("state");
+  use->set_live_bytes(4096);
+  for (const double slack : {0.25, -0.5, 0.0}) {
+    v1::StageTimes* times = status.add_stage_times();
+    times->set_visits(slack == 0 ? 0 : slack > 0 ? 3 : 1);
+    times->set_jit_seconds(0.5);
+    times->set_slack_seconds(slack);
+  }
+  return status;
+}
+
+// What GET says, head and body.
+std::string Get(const std::string& address, const std::string& path) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t n; (n = read(fd, buffer, sizeof(buffer))) > 0;) answer.append(buffer, n);
+  close(fd);
+  return answer;
+}
+
+TEST(Metrics, AScrapeSaysWhatTheStatusSays) {
+  const auto endpoint = MetricsEndpoint::Start(
+      "127.0.0.1:0",
+      [](const std::function<void(v1::StatusReply)>& done) { done(StatusOfAJob()); });
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  const std::string page = Get((*endpoint)->address(), "/metrics");
+  const std::string labels = "{job=\"0000000000000abc\",shard=\"1\"";
+  for (const std::string& line :
+       {absl::StrCat("eps_step_current", labels, "} 7"),
+        absl::StrCat("eps_push_requests_total", labels, ",result=\"accepted\"} 12"),
+        absl::StrCat("eps_push_requests_total", labels, ",result=\"duplicate\"} 0"),
+        absl::StrCat("eps_job_state", labels, ",state=\"running\"} 1"),
+        absl::StrCat("eps_job_state", labels, ",state=\"failed\"} 0"),
+        // Three visits of 0.25 s and one of -0.5 s; a stage without visits says nothing.
+        absl::StrCat("eps_slack_mean_seconds", labels, "} 0.0625"),
+        absl::StrCat("eps_slack_least_seconds", labels, "} -0.5"),
+        absl::StrCat("eps_stage_jit_seconds_total", labels, "} 2"),
+        std::string("eps_memory_bytes{kind=\"state\"} 4096"),
+        std::string("# TYPE eps_push_requests_total counter")}) {
+    EXPECT_THAT(page, HasSubstr(absl::StrCat(line, "\n")));
+  }
+  EXPECT_THAT(Get((*endpoint)->address(), "/"), HasSubstr("404"));
+}
+
+TEST(Metrics, AServerWithoutAJobSaysWhatItsProcessTakes) {
+  v1::StatusReply status;
+  status.set_memory_limit_bytes(99);
+  std::set<std::string> names;
+  for (const prometheus::MetricFamily& family : MetricsOf(status)) names.insert(family.name);
+  EXPECT_EQ(names.count("eps_memory_limit_bytes"), 1u);
+  EXPECT_EQ(names.count("eps_step_current"), 0u);
+}
+
+TEST(Metrics, APortThatIsTakenIsSaid) {
+  const auto ask = [](const std::function<void(v1::StatusReply)>& done) { done({}); };
+  const auto first = MetricsEndpoint::Start("127.0.0.1:0", ask);
+  ASSERT_TRUE(first.ok());
+  const auto second = MetricsEndpoint::Start((*first)->address(), ask);
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("change servers.metrics"));
+}
+
+TEST(Metrics, AScrapeEndsWhenNobodyAnswers) {
+  std::function<void(v1::StatusReply)> late;
+  const auto endpoint = MetricsEndpoint::Start(
+      "127.0.0.1:0", [&](std::function<void(v1::StatusReply)> done) { late = std::move(done); });
+  ASSERT_TRUE(endpoint.ok());
+  EXPECT_THAT(Get((*endpoint)->address(), "/metrics"), Not(HasSubstr("eps_uptime")));
+  late(StatusOfAJob());
+}
+
+// docs/reference/metrics.md lists what there is, with its type and its help.
+TEST(Metrics, ThePageListsThemAll) {
+  std::ifstream file("docs/reference/metrics.md");
+  ASSERT_TRUE(file.is_open());
+  std::ostringstream page;
+  page << file.rdbuf();
+  size_t rows = 0;
+  for (const absl::string_view line : absl::StrSplit(page.str(), '\n')) {
+    rows += absl::StartsWith(line, "| `eps_") ? 1 : 0;
+  }
+  const auto families = MetricsOf(StatusOfAJob());
+  EXPECT_EQ(rows, families.size());
+  for (const prometheus::MetricFamily& family : families) {
+    const char* type = family.type == prometheus::MetricType::Counter ? "counter" : "gauge";
+    const std::string row =
+        absl::StrCat("| `", family.name, "` | ", type, " | ", family.help, " |");
+    EXPECT_THAT(page.str(), HasSubstr(row));
+    EXPECT_EQ(family.type == prometheus::MetricType::Counter,
+              absl::EndsWith(family.name, "_total"));
+  }
+}
+
+}  // namespace
+}  // namespace eps
