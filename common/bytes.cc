@@ -67,18 +67,18 @@ class BufferPool {
 
 }  // namespace
 
-struct Buffer::Block {
-  Block(size_t size, MemoryKind kind, MemoryAccount* account)
+struct MemoryBlock {
+  MemoryBlock(size_t size, MemoryKind kind, MemoryAccount* account)
       : size(size), rounded(BufferPool::RoundUp(size)), kind(kind), account(account) {
     data = BufferPool::Get().Allocate(rounded);
     if (account != nullptr) account->Charge(kind, size);
   }
-  ~Block() {
+  ~MemoryBlock() {
     BufferPool::Get().Free(data, rounded);
     if (account != nullptr) account->Release(kind, size);
   }
-  Block(const Block&) = delete;
-  Block& operator=(const Block&) = delete;
+  MemoryBlock(const MemoryBlock&) = delete;
+  MemoryBlock& operator=(const MemoryBlock&) = delete;
 
   const size_t size;
   const size_t rounded;
@@ -89,7 +89,7 @@ struct Buffer::Block {
 
 Buffer::Buffer(size_t size, MemoryKind kind, MemoryAccount* account) : size_(size) {
   if (size == 0) return;
-  block_ = std::make_shared<Block>(size, kind, account);
+  block_ = std::make_shared<MemoryBlock>(size, kind, account);
   data_ = block_->data;
 }
 
@@ -118,6 +118,10 @@ Bytes Bytes::Sub(size_t offset, size_t size) const {
   bytes.data_ += offset;
   bytes.size_ = size;
   return bytes;
+}
+
+Buffer Bytes::NewBeside(size_t size) const {
+  return owner_ == nullptr ? Buffer(size) : Buffer(size, owner_->kind, owner_->account);
 }
 
 void TrimBufferPool() { BufferPool::Get().Trim(); }

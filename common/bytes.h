@@ -13,6 +13,9 @@
 
 namespace eps {
 
+class Buffer;
+struct MemoryBlock;  // private to bytes.cc
+
 // Reference-counted immutable bytes; copies share the memory. Thread-safe count. The memory stays
 // charged to its account until the last reference drops.
 class Bytes {
@@ -29,10 +32,12 @@ class Bytes {
   }
   // A piece of these bytes that keeps the whole alive. REQUIRES offset + size <= size().
   Bytes Sub(size_t offset, size_t size) const;
+  // Memory for what is made of these bytes, charged as they are.
+  Buffer NewBeside(size_t size) const;
 
  private:
   friend class Buffer;
-  std::shared_ptr<const void> owner_;
+  std::shared_ptr<const MemoryBlock> owner_;
   const uint8_t* data_ = nullptr;
   size_t size_ = 0;
 };
@@ -59,8 +64,7 @@ class Buffer {
   Bytes Freeze(size_t size) &&;
 
  private:
-  struct Block;
-  std::shared_ptr<Block> block_;
+  std::shared_ptr<MemoryBlock> block_;
   uint8_t* data_ = nullptr;
   size_t size_ = 0;
 };

@@ -105,6 +105,8 @@ class Codec {
   virtual absl::string_view name() const = 0;
   virtual const Traits& traits() const = 0;
   virtual size_t MaxEncodedSize(const Chunk& chunk, Axis axis) const = 0;
+  // Bytes that the chunk holds beside the encoded ones while it is open, charged as these are.
+  virtual size_t IndexSize(const Chunk& /*chunk*/) const { return 0; }
   // `chunk` must outlive the result; `axis` is the encoder's. Bytes may be hostile: every length,
   // index and scale is checked. InvalidArgument says what was expected and found; for a value that
   // is not admissible as a gradient, InadmissibleElement has its place.

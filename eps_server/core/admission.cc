@@ -16,10 +16,12 @@ Admission::Quota Admission::ComputeQuota(const JobSpec& spec, const ChunkMap& ch
   for (ChunkId id : owned) {
     const Chunk& chunk = chunks.chunk(id);
     const Codec* residual = codecs.residual_or_null(id, after);
+    const auto most = [&](const Codec& codec) {
+      return codec.MaxEncodedSize(chunk, Axis::kRow) + codec.IndexSize(chunk);
+    };
     const uint64_t bytes =
-        std::max(codecs.gradient(id, warmup).MaxEncodedSize(chunk, Axis::kRow),
-                 codecs.gradient(id, after).MaxEncodedSize(chunk, Axis::kRow) +
-                     (residual == nullptr ? 0 : residual->MaxEncodedSize(chunk, Axis::kRow)));
+        std::max(most(codecs.gradient(id, warmup)),
+                 most(codecs.gradient(id, after)) + (residual == nullptr ? 0 : most(*residual)));
     if (chunk.uses.size() > 1) {
       quota.tied_bytes += bytes * chunk.uses.size();
       continue;

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "common/flush_denormals.h"
+#include "common/memory_account.h"
 #include "compression/codec.h"
 #include "compression/codec_testing.h"
 #include "compression/reference_codec.h"
@@ -120,6 +122,21 @@ void ExpectRefusal(size_t n, const std::string& bytes, const std::string& text) 
 constexpr uint16_t kOne = 0x3f80;
 
 // The vectors of docs/formats/codecs.md, to the letter.
+TEST(Formats, ChargeTheIndexAsTheBytesAre) {
+  const Chunk chunk = RowChunk(6400);
+  const Codec& codec = Named("topk:0.1");
+  MemoryAccount account(uint64_t{1} << 20);
+  const Bytes encoded = Encoded("topk:0.1", std::vector<float>(6400, 1.0f));
+  Buffer charged(encoded.size(), MemoryKind::kContribution, &account);
+  std::memcpy(charged.data(), encoded.data(), encoded.size());
+  auto opened = codec.Open(chunk, Axis::kRow, std::move(charged).Freeze(), Content::kGradient);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ(codec.IndexSize(chunk), 6400u * 3 / 16 + 12) << "and a word behind the last";
+  EXPECT_EQ(account.live_bytes(MemoryKind::kContribution), encoded.size() + codec.IndexSize(chunk));
+  opened->reset();
+  EXPECT_EQ(account.live_bytes(MemoryKind::kContribution), 0u);
+}
+
 TEST(Formats, EncodeTheGoldenVectors) {
   const std::vector<float> row = {0.5f, -2.0f, -0.0f, FloatOfBits(0x3f818000), 1.0f, 2.0f, -0.25f,
                                   0.0f, 1.0f,  0.001f};

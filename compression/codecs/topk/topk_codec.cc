@@ -41,15 +41,14 @@ struct Header {
 static_assert(sizeof(Header) == Header::kBytes);
 
 // The bytes as received, and beside them, for random access, the index as a bitmap and the number
-// of set bits before each of its words: 3/16 of a byte per element of the chunk, charged to nobody,
-// because Open knows no account.
+// of set bits before each of its words: 3/16 of a byte per element of the chunk.
 class TopkChunk final : public EncodedChunk {
  public:
   TopkChunk(const Chunk& chunk, Bytes bytes)
       : chunk_(chunk),
         bytes_(std::move(bytes)),
-        words_(BitmapWords(chunk.elements) * sizeof(uint64_t)),
-        before_(BitmapWords(chunk.elements) * sizeof(uint32_t)) {}
+        words_(bytes_.NewBeside(BitmapWords(chunk.elements) * sizeof(uint64_t))),
+        before_(bytes_.NewBeside(BitmapWords(chunk.elements) * sizeof(uint32_t))) {}
 
   // To be called once, before anything else. The error lacks the chunk's name.
   absl::Status Parse() {
@@ -230,6 +229,10 @@ class TopkCodec final : public Codec {
     const uint64_t index = parameters_.raw32 ? topk::Raw32Index(count).bytes
                                              : topk::MaxShortestIndex(count, chunk.elements);
     return Header::kBytes + index + 2 * count;
+  }
+
+  size_t IndexSize(const Chunk& chunk) const override {
+    return BitmapWords(chunk.elements) * (sizeof(uint64_t) + sizeof(uint32_t));
   }
 
   absl::StatusOr<std::shared_ptr<const EncodedChunk>> Open(const Chunk& chunk, Axis /*axis*/,
