@@ -62,8 +62,8 @@ BENCHMARKS = {
         "State on NVMe against the disk",
         "Time of io_uring alone for the same bytes, with O_DIRECT at queue depth 8 and the syncs "
         "of a commit / time of the NVMe backend, per round. Goals: 0.90 for writing and for "
-        "updating, 5 against values in the catalogue's RocksDB, at most 0.25 processor seconds per "
-        "GB.",
+        "updating, 5 against values in RocksDB (leveled, without WAL), 4 against BlobDB, at most "
+        "0.25 processor seconds per GB.",
         ["//bench:nvme_bench"], [["bazel-bin/bench/nvme_bench", "384", "9"]]),
     "durability": Benchmark(
         "What durable state costs, and how long a killed process is missed",

@@ -190,12 +190,14 @@ def linked_torch_violations(targets):
 
 
 def rocksdb_violations(sources, targets):
-    """RocksDB is behind one target, the catalogue's; tests beside it may see it, too.
+    """RocksDB is behind one target, the catalogue's; tests beside it may see it, too, and the
+    benchmarks, which measure against it.
 
     `sources`: path -> text.
     """
-    files = {path for path, text in sources.items()
-             if any(include.startswith("rocksdb/") for _, include, _ in includes_of(text))}
+    targets = [t for t in targets if t.folder != "bench"]
+    files = {path for path, text in sources.items() if not path.startswith("bench/") and
+             any(include.startswith("rocksdb/") for _, include, _ in includes_of(text))}
     users = [t for t in targets
              if "@sys//:rocksdb" in t.deps or files & {f"{t.folder}/{f}" for f in t.files}]
     owners = [t for t in users if t.kind != "cc_test"]
@@ -310,6 +312,7 @@ class PlantedViolations(unittest.TestCase):
         self.assertEqual(found({}, catalog + beside), [])
         self.assertEqual(len(found({}, beside)), 2)  # the catalogue has no target then
         self.assertEqual(len(found({"eps_server/a.cc": "#include <rocksdb/db.h>\n"}, catalog)), 1)
+        self.assertEqual(found({"bench/a.cc": "#include <rocksdb/db.h>\n"}, catalog), [])
 
 
 class Tree(unittest.TestCase):
