@@ -206,6 +206,12 @@ TEST_F(EpsTest, EachKindOfFailureHasItsExitCodeAndSaysWhatToChange) {
       {Train("o", {"--servers.memory_limit=10KiB"}), 71, "servers.memory_limit"},
       {Train("a-file/o", {}), 74, "checkpoint.dir"},
       {{"serve", "--listen=0.0.0.0:0"}, 77, "--insecure"},
+      {{"serve", "--storage.log=all"}, 64, "expected none or contributions, found \"all\""},
+      {{"serve", "--storage.log=contributions"}, 64, "it needs cuts"},
+      {{"serve", "--storage.log=contributions", "--storage.path=" + folder_,
+        "--storage.cut_steps=0"},
+       64,
+       "it needs cuts"},
   };
   for (const Case& c : cases) {
     const Result result = Run(c.arguments);

@@ -160,10 +160,18 @@ absl::StatusOr<std::unique_ptr<ContributionLog>> ContributionLog::Open(
   }
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<AsyncFile> file, disk->Open(path));
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<StateArena> memory, StateArena::New(batch_bytes));
+  const absl::Status charged = account->TryCharge(MemoryKind::kScratch, batch_bytes);
+  if (!charged.ok()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": a batch of ", batch_bytes, " bytes does not fit: ", charged.message(),
+                     "; raise servers.memory_limit, or set storage.log=none"));
+  }
+  // One that was kept holds at least a step between two cuts, or it would not be there.
   const uint64_t step_room = (ring_bytes - 2 * batch_bytes) / room.step_bytes;
-  return std::unique_ptr<ContributionLog>(new ContributionLog(
-      std::move(file), ring_bytes, batch_bytes, step_room == 0 ? 0 : (step_room - 1) / 2, kept,
-      std::move(memory), executor, account, std::move(posted)));
+  const uint64_t steps = step_room < 3 ? 1 : (step_room - 1) / 2;
+  return std::unique_ptr<ContributionLog>(
+      new ContributionLog(std::move(file), ring_bytes, batch_bytes, steps, kept, std::move(memory),
+                          executor, account, std::move(posted)));
 }
 
 ContributionLog::ContributionLog(std::unique_ptr<AsyncFile> file, uint64_t ring_bytes,
@@ -178,9 +186,7 @@ ContributionLog::ContributionLog(std::unique_ptr<AsyncFile> file, uint64_t ring_
       memory_(std::move(memory)),
       executor_(executor),
       account_(account),
-      posted_(std::move(posted)) {
-  account_->Charge(MemoryKind::kScratch, batch_bytes_);
-}
+      posted_(std::move(posted)) {}
 
 ContributionLog::~ContributionLog() { account_->Release(MemoryKind::kScratch, batch_bytes_); }
 

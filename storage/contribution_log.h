@@ -20,12 +20,14 @@
 #include "storage/cut.h"
 #include "storage/disk.h"
 #include "storage/extents.h"
+#include "storage/log_room.h"
 #include "storage/state_arena.h"
 
 namespace eps {
 
-// One thread at a time calls; completions come on the executor. Entries are durable in order:
-// those that come while a batch is being written share the next one.
+// Thread-safe, but Start and Rewind REQUIRE that nothing is under way, and ReadNext is called one
+// at a time. Completions come on the executor. Entries become durable in order: those that come
+// while a batch is being written share the next one. REQUIRES that all has completed when it ends.
 class ContributionLog {
  public:
   using Done = std::function<void(absl::Status)>;
@@ -35,8 +37,9 @@ class ContributionLog {
 
   // Blocking. Opens the log in `folder`, or makes one with that room, durably. One that is there
   // and fits the identity is kept as it is if `live`, or if it is not smaller; else it gives way.
-  // DataLoss if it is live and its header damaged; ResourceExhausted with the bytes that are
-  // missing.
+  // DataLoss if it is live and its header damaged; ResourceExhausted with the bytes of disk or of
+  // memory that are missing. Disks, executor and account are borrowed; one batch's memory is
+  // charged as scratch.
   static absl::StatusOr<std::unique_ptr<ContributionLog>> Open(
       Disk* blocking_disk, Disk* disk, const std::string& folder, const ExtentIdentity& identity,
       const LogRoom& room, bool live, Executor* executor, MemoryAccount* account, Posted posted);
@@ -53,8 +56,8 @@ class ContributionLog {
   // for Resume: until then nothing says that the log exists.
   void Start(const LogId& id) EPS_EXCLUDES(mu_);
   void Resume() EPS_EXCLUDES(mu_);
-  // `done` when the entry and all before it are synced. ResourceExhausted if the ring is full of
-  // entries that were not released. After an error nothing is written any more.
+  // `done` when the entry and all before it are synced. Internal if the ring is full of entries
+  // that were not released, or of the device. After an error nothing is written any more.
   void Append(LogEntry entry, Done done) EPS_EXCLUDES(mu_);
   // `done` when all that was appended so far is synced; of a log that is being read, when the first
   // entry behind it is.

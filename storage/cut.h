@@ -84,13 +84,6 @@ struct FoundLog {
   CutId base;    // the youngest cut of this shard
 };
 
-// How much a log has to hold.
-struct LogRoom {
-  uint64_t steps = 0;        // between two cuts, at most; 0: no log is kept
-  uint64_t step_bytes = 0;   // of one step's entries, each in a batch of its own
-  uint64_t entry_bytes = 0;  // of the largest entry, all told
-};
-
 // What was found durable when a backend was opened.
 struct RecoveredState {
   std::vector<CutBorder> cuts;  // ascending, complete on this shard

@@ -16,6 +16,7 @@
 #include "storage/catalogue.h"
 #include "storage/cut.h"
 #include "storage/disk.h"
+#include "storage/log_room.h"
 #include "storage/state_backend.h"
 
 namespace eps {

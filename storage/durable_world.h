@@ -17,6 +17,7 @@
 #include "spec/model_layout.h"
 #include "spec/test_specs.h"
 #include "storage/durable_backend.h"
+#include "storage/log_room.h"
 #include "storage/log_store.h"
 #include "storage/simulated_disk.h"
 

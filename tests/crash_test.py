@@ -9,6 +9,7 @@ import collections
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -50,6 +51,20 @@ class CrashTest(unittest.TestCase):
     def said(self):
         with open(os.path.join(TMP, "run.log"), encoding="utf-8", errors="replace") as f:
             return f.read()[-2000:]
+
+    def end_of(self, process):
+        """The exit code; fails with what the servers wait for if there is none in time."""
+        try:
+            return process.wait(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            with open(os.path.join(TMP, "run.log"), encoding="utf-8", errors="replace") as f:
+                servers = re.findall(r"[(]eps status (--servers=[^)]+)", f.read())
+            status = [subprocess.run([EPS, "status", s], stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT, text=True,
+                                     timeout=TIMEOUT_SECONDS).stdout for s in servers]
+            for pid in processes.children_of(process.pid).values():
+                os.kill(pid, signal.SIGKILL)
+            self.fail("it does not end: %s%s" % (self.said(), "".join(status)))
 
     def outcome(self, out, steps=STEPS):
         digests = subprocess.run(
@@ -111,7 +126,7 @@ class CrashTest(unittest.TestCase):
             # A run that has never come so far has no state to resume from: anew is the same.
             resume = "latest"
             had_to_end = self.kill_while_it_runs(process, victims, kills, seconds, dice)
-            code = process.wait(timeout=TIMEOUT_SECONDS)
+            code = self.end_of(process)
             if code == 0:
                 if sum(victims.values()) >= kills:
                     return victims
@@ -166,12 +181,33 @@ class CrashTest(unittest.TestCase):
                               "storage.log": "contributions", "storage.cut_steps": 4})
 
     def test_servers_and_workers_that_somebody_else_starts_again(self):
-        self.start_again_by_hand("by-hand", "none")
+        self.start_again_by_hand("by-hand", logged=False)
 
     def test_servers_with_logs_that_somebody_else_starts_again(self):
-        self.start_again_by_hand("by-hand-logged", "contributions")
+        self.start_again_by_hand("by-hand-logged", logged=True)
 
-    def start_again_by_hand(self, name, log):
+    def wait_for_first_step(self, out, train):
+        """Until eps train has written a line of its log."""
+        end = time.monotonic() + TIMEOUT_SECONDS
+        metrics = os.path.join(out, "metrics.jsonl")
+        while not os.path.exists(metrics) or os.path.getsize(metrics) == 0:
+            self.assertIsNone(train.poll(), "eps train has ended")
+            self.assertLess(time.monotonic(), end, "no step was logged")
+            time.sleep(0.05)
+
+    def terms(self, servers):
+        """The term of each server's job, once all of them are there and know it."""
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            status = subprocess.run([EPS, "status", "--json", servers], stdout=subprocess.PIPE,
+                                    stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS)
+            found = [json.loads(line) for line in status.stdout.splitlines()]
+            if status.returncode == 0 and all(s["state"] in ("running", "done") for s in found):
+                return [server["term"] for server in found]
+            self.assertLess(time.monotonic(), end, status.stdout + status.stderr)
+            time.sleep(0.1)
+
+    def start_again_by_hand(self, name, logged):
         settings = {"training.clip": "lagged", "storage.cut_steps": 2, "training.steps": 300}
         expected, _ = self.undisturbed(name, settings, steps=300)
         folder = os.path.join(TMP, name)
@@ -179,7 +215,8 @@ class CrashTest(unittest.TestCase):
         os.makedirs(folder)
         addresses = ["127.0.0.1:%d" % processes.free_port() for _ in range(2)]
         servers = "--servers=" + ",".join(addresses)
-        durable = ["--storage.kind=nvme", "--storage.staging=8MiB", "--storage.log=" + log]
+        durable = ["--storage.kind=nvme", "--storage.staging=8MiB",
+                   "--storage.log=" + ("contributions" if logged else "none")]
         commands = {"serve %d" % i: [EPS, "serve", "--listen=" + address, "--storage.cut_steps=2",
                                      "--storage.path=%s/server-%d" % (folder, i)] + durable
                     for i, address in enumerate(addresses)}
@@ -199,15 +236,21 @@ class CrashTest(unittest.TestCase):
             for name, command in commands.items():
                 start(name, command)
             start("train", train + [servers] + durable)
+            self.wait_for_first_step(out, started["train"])
+            term = self.terms(servers)
+            # A worker's death in an eager step sends all back; a logged server's does not.
+            victims = [name for name in sorted(commands) if not logged or name != "worker"]
             for _ in range(kills):
                 time.sleep(dice.uniform(0.1, 1.5))
-                victim = dice.choice(sorted(commands))
+                victim = dice.choice(victims)
                 started[victim].kill()
                 started[victim].wait()
                 start(victim, commands[victim])
             code = started["train"].wait(timeout=TIMEOUT_SECONDS)
             with open(os.path.join(folder, "train.log"), encoding="utf-8") as log:
                 self.assertEqual(code, 0, log.read()[-2000:])
+            if logged:
+                self.assertEqual(self.terms(servers), term, "nobody goes back")
         finally:
             for process in started.values():
                 process.kill()

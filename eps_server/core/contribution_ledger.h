@@ -69,6 +69,8 @@ class ContributionLedger {
   // The first missing (use, part) of a chunk, for status texts. REQUIRES !Complete(chunk).
   Place FirstMissing(ChunkId chunk) const;
 
+  // Every chunk has the part in all its uses.
+  bool Complete(PartId part) const;
   // All counted places that touch one of `parts`.
   std::vector<Place> Counted(const std::vector<bool>& parts) const;
 

@@ -69,9 +69,10 @@ class CoreCluster {
   void InitializeAll();
   // Restores every shard from exported states (by chunk) at a border.
   void ImportAll(const std::map<uint32_t, Bytes>& states, uint64_t step, double lagged_norm);
-  // Sends BeginStep to every shard, each on a stream of its own, in shard order.
+  // Sends BeginStep to every shard, each on a stream of its own, in shard order. `first_step`: that
+  // the worker joined at; 0: it does not say.
   std::vector<StreamId> SendBegin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
-                                  const std::vector<v1::PartLoss>& losses);
+                                  const std::vector<v1::PartLoss>& losses, uint64_t first_step = 0);
   // BeginStep on every shard; true if all answered (after Run). Replies stand in `begun`.
   bool Begin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
              const std::vector<v1::PartLoss>& losses = {});

@@ -42,8 +42,8 @@ absl::Status CoreTraining::Finish(const std::function<void()>& between, int roun
     }
     if (state == v1::JOB_STATE_RUNNING) Step(between);
     if (state == v1::JOB_STATE_DONE) {
-      CatchUp(between);
-      if (Begin(cluster_.spec().training.steps + 1)) return absl::OkStatus();
+      if (Join()) CatchUp(between);
+      if (joined_.second > 0 && Begin(cluster_.spec().training.steps + 1)) return absl::OkStatus();
     }
     cluster_.RunSome(3);
   }
@@ -58,15 +58,46 @@ void CoreTraining::Import() {
   }
 }
 
+bool CoreTraining::Join() {
+  cluster_.term = cluster_.Status(ShardId(0)).term();
+  if (joined_.second > 0 && joined_.first == cluster_.term) return true;
+  const StreamId stream = cluster_.NewStream();
+  cluster_.Send(ShardId(0), event::Join{stream, v1::JoinRequest()});
+  for (int round = 0; round < 1000 && cluster_.replies.count(stream) == 0; ++round) {
+    if (cluster_.RunSome(1) == 0) break;
+  }
+  const auto reply = cluster_.replies.find(stream);
+  if (reply == cluster_.replies.end()) return false;
+  const auto& joined = std::get<v1::JoinReply>(reply->second.front());
+  cluster_.term = joined.term();
+  joined_ = {joined.term(), joined.step()};
+  begun_ = fetched_ = {0, 0};
+  ++nonce_;
+  return true;
+}
+
 bool CoreTraining::Begin(uint64_t step) {
   std::vector<uint32_t> parts;
   for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) parts.push_back(p);
-  const std::vector<StreamId> streams = cluster_.SendBegin(step, parts, 7, Losses(step - 1));
+  std::vector<v1::PartLoss> losses;
+  if (step > joined_.second) losses = Losses(step - 1);
+  const std::pair<uint64_t, uint64_t> worker = joined_;
+  const std::vector<StreamId> streams =
+      cluster_.SendBegin(step, parts, nonce_, losses, joined_.second);
   for (int round = 0; round < 1000; ++round) {
     size_t answered = 0;
-    for (const StreamId stream : streams) answered += cluster_.replies.count(stream);
+    for (const StreamId stream : streams) {
+      answered += cluster_.replies.count(stream);
+      // The step that it was given was complete meanwhile, or the term is over.
+      const auto closed = cluster_.closed.find(stream);
+      if (begun_.second > 0 || closed == cluster_.closed.end()) continue;
+      if (absl::IsAborted(closed->second)) joined_ = {0, 0};
+    }
+    if (joined_ != worker) return false;
     if (answered == streams.size()) {
       begun_ = {cluster_.term, step};
+      const auto& reply = cluster_.replies[streams[0]].front();
+      version_ = std::get<v1::BeginStepReply>(reply).version();
       return true;
     }
     if (cluster_.RunSome(1) == 0) return false;
@@ -97,7 +128,7 @@ std::vector<v1::PartLoss> CoreTraining::Losses(uint64_t step) const {
 v1::StatusReply CoreTraining::CatchUp(const std::function<void()>& between) {
   std::vector<std::pair<ShardId, v1::StatusReply>> statuses;
   v1::StatusReply first = cluster_.Status(ShardId(0));
-  cluster_.term = first.term();
+  if (first.term() != joined_.first) return first;
   for (uint32_t s = 0; s < cluster_.shards(); ++s) {
     if (!cluster_.IsUp(ShardId(s))) continue;
     v1::StatusReply status = cluster_.Status(ShardId(s));
@@ -117,17 +148,17 @@ v1::StatusReply CoreTraining::CatchUp(const std::function<void()>& between) {
 }
 
 void CoreTraining::Step(const std::function<void()>& between) {
+  if (!Join()) return;
   const v1::StatusReply status = CatchUp(between);
-  const uint64_t step = status.step();
-  const uint64_t version = status.version();
+  const uint64_t step = begun_.second == 0 ? joined_.second : status.step();
   if (!Begin(step)) return;
   // Once: who asks again for weights that are updated already says that it lost its work.
   if (fetches_ && fetched_ != std::make_pair(cluster_.term, step)) {
     fetched_ = {cluster_.term, step};
-    FetchAll(version);
+    FetchAll(version_);
   }
   if (step > cluster_.spec().training.steps) return;
-  if (PushAll(step, version, nullptr, between)) NoteServed();
+  if (PushAll(step, version_, nullptr, between)) NoteServed();
 }
 
 bool CoreTraining::PushAll(uint64_t step, uint64_t version, const ShardId* only_or_null,
@@ -148,8 +179,10 @@ bool CoreTraining::PushAll(uint64_t step, uint64_t version, const ShardId* only_
           for (float& g : gradient) g *= scale;
           residual = EncodeChunk(*codec, chunk, EncodeOptions(), gradient.data());
         }
-        cluster_.Push(stream, step, stage, TreeRange{p, 1}, id, gradient, kTokens, 9, residual);
+        cluster_.Push(stream, step, stage, TreeRange{p, 1}, id, gradient, kTokens, nonce_,
+                      residual);
         between();
+        if (joined_.second == 0) return false;  // its worker has ended
       }
     }
   }

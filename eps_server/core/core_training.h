@@ -49,10 +49,15 @@ class CoreTraining {
   absl::Status CheckServed(const Outcome& expected) const;
 
   bool AllUp() const;
+  // The worker ends, and another one takes over its parts, without what it knew. Anything that it
+  // was about to say is never said.
+  void ReplaceWorker() { joined_ = {0, 0}; }
 
  private:
   std::vector<v1::PartLoss> Losses(uint64_t step) const;
   void Step(const std::function<void()>& between);
+  // Asks the lead at which step to begin, where that is not known; false: nobody answers.
+  bool Join();
   // Says again, to shards behind the others, what these were told; the status of one that is not.
   v1::StatusReply CatchUp(const std::function<void()>& between);
   // All contributions of a step to that shard, or to all; false: nobody answers.
@@ -67,7 +72,10 @@ class CoreTraining {
   CoreCluster cluster_;
   const bool fetches_;
   const CodecTable codecs_;
+  std::pair<uint64_t, uint64_t> joined_;   // the worker: term, and the step it was given
+  uint64_t nonce_ = 0;                     // of that worker
   std::pair<uint64_t, uint64_t> begun_;    // term and step that all shards answered last
+  uint64_t version_ = 0;                   // that it reads
   std::pair<uint64_t, uint64_t> fetched_;  // term and step
   std::map<uint64_t, std::pair<uint64_t, uint32_t>> fetching_;  // by tag: version and chunk
   Outcome outcome_;

@@ -72,7 +72,7 @@ CoreTraining::Outcome UndisturbedOutcome(const JobSpec& spec) {
 DurableDisks::DurableDisks(const Options& options)
     : options_(options),
       draws_(options.seed),
-      monitor_(options.shards, options.logs_contributions) {
+      monitor_(options.shards, !options.log_steps.empty()) {
   for (uint32_t s = 0; s < options_.shards; ++s) {
     places_.push_back(std::make_unique<Place>());
     Place* const place = places_.back().get();
@@ -150,9 +150,9 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableDisks::Start(
   durable.folder = kExtents;
   durable.staging_bytes = options_.staging_bytes;
   durable.residual_bytes = ShardCore::ResidualBudget(spec, chunks, owned, /*durable=*/true);
-  if (options_.logs_contributions) {
+  if (shard.value() < options_.log_steps.size()) {
     durable.log = ShardCore::LogNeeds(spec, chunks, owned, options_.shards);
-    durable.log.steps = options_.cut_steps;
+    durable.log.steps = options_.log_steps[shard.value()];
   }
   const auto make = options_.in_dram ? NewDurableDramBackend : NewNvmeBackend;
   return make(spec, chunks, owned, shard, options_.shards, executor, account, durable,

@@ -41,7 +41,8 @@ class DurableDisks {
     uint64_t seed = 0;     // of every order; 0: first in, first out
     bool in_dram = false;  // durable DRAM instead of NVMe
     uint64_t cut_steps = 1;
-    bool logs_contributions = false;
+    // Between two cuts, of which a shard logs contributions, by shard; 0, or not there: of none.
+    std::vector<uint64_t> log_steps;
     uint64_t log_bytes = uint64_t{16} << 10;  // of the catalogue's log before it grows
     uint64_t staging_bytes = uint64_t{64} << 10;
     uint64_t scrub_bytes_per_second = 0;

@@ -4,6 +4,7 @@
 // EPS_POWER_CUTS=N: so many cuts. EPS_POWER_TALLY=FILE: keeps count, so that a run that was
 // interrupted goes on. EPS_POWER_SEED=N: this story alone.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <string>
@@ -36,12 +37,23 @@ const std::vector<Job>& Jobs() {
   return *jobs;
 }
 
+// Of a cluster without logs.
+DurableDisks::Options Draw(uint64_t seed, Dice* dice) {
+  DurableDisks::Options options;
+  options.shards = static_cast<uint32_t>(1 + (*dice)(3));
+  options.seed = seed;
+  options.cut_steps = 1 + (*dice)(3);
+  options.in_dram = (*dice)(3) == 0;
+  return options;
+}
+
 // What happened in a story.
 struct Told {
   absl::Status status;
   uint64_t cuts = 0;
   uint64_t blackouts = 0;  // of all shards at once
   uint64_t terms = 0;
+  uint64_t replaced = 0;  // workers
 };
 
 // Every life of every process is ended by a cut, at a call of its disk or between two deliveries,
@@ -49,12 +61,8 @@ struct Told {
 Told Tell(uint64_t seed) {
   const Job& job = Jobs()[seed % Jobs().size()];
   Dice dice(seed);
-  DurableDisks::Options options;
-  options.shards = static_cast<uint32_t>(1 + dice(3));
-  options.seed = seed;
-  options.cut_steps = 1 + dice(3);
-  options.in_dram = dice(3) == 0;
-  options.logs_contributions = dice(2) == 0;
+  DurableDisks::Options options = Draw(seed, &dice);
+  if (dice(2) == 0) options.log_steps.assign(options.shards, options.cut_steps);
   DurableTraining training(job.spec, options, /*fetches=*/dice(2) == 0);
   CoreCluster& cluster = training.cluster();
   Told told;
@@ -77,6 +85,10 @@ Told Tell(uint64_t seed) {
       for (uint32_t s = 0; s < options.shards; ++s) {
         if (cluster.IsUp(ShardId(s))) cluster.Crash(ShardId(s));
       }
+    }
+    if (training.disks().cuts() < wanted && dice(100) == 0) {
+      ++told.replaced;
+      training.ReplaceWorker();
     }
     cluster.RunSome(dice(20));
   };
@@ -106,6 +118,7 @@ TEST(DurablePower, WhateverACutLeavesTheJobEndsWithTheSameBits) {
     tally["cuts"] += told.cuts;
     tally["blackouts"] += told.blackouts;
     tally["terms"] += told.terms;
+    tally["replaced"] += told.replaced;
     cuts_here += told.cuts;
     if (!told.status.ok()) {
       ++tally["failed"];
@@ -122,6 +135,7 @@ TEST(DurablePower, WhateverACutLeavesTheJobEndsWithTheSameBits) {
   EXPECT_EQ(tally["failed"], 0u);
   EXPECT_GT(tally["blackouts"], tally["stories"] / 2);
   EXPECT_GT(tally["terms"], tally["cuts"] / 8);
+  EXPECT_GT(tally["replaced"], tally["stories"]);
 }
 
 // Once all shards have opened the job, no cut of the power ends its term: what a shard was told and
@@ -131,12 +145,8 @@ TEST(DurablePower, WithLogsNobodyGoesBack) {
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     const Job& job = Jobs()[seed % Jobs().size()];
     Dice dice(seed);
-    DurableDisks::Options options;
-    options.shards = static_cast<uint32_t>(1 + dice(3));
-    options.seed = seed;
-    options.cut_steps = 1 + dice(3);
-    options.in_dram = dice(2) == 0;
-    options.logs_contributions = true;
+    DurableDisks::Options options = Draw(seed, &dice);
+    options.log_steps.assign(options.shards, options.cut_steps);
     DurableTraining training(job.spec, options, /*fetches=*/true);
     CoreCluster& cluster = training.cluster();
     training.Import();
@@ -160,6 +170,29 @@ TEST(DurablePower, WithLogsNobodyGoesBack) {
     cuts += training.disks().cuts();
   }
   EXPECT_GT(cuts, 300u);
+}
+
+TEST(DurablePower, TheSmallestLogSaysInEveryTermHowFarApartCutsMayBe) {
+  const Job& job = Jobs()[0];
+  DurableDisks::Options options;
+  options.shards = 2;
+  options.cut_steps = 10;  // more than the job has
+  options.log_steps = {0, 1};
+  DurableTraining training(job.spec, options, /*fetches=*/true);
+  CoreCluster& cluster = training.cluster();
+  training.Import();
+  cluster.Run();
+  cluster.Crash(ShardId(0));  // has no log: a new term
+  cluster.Restart(ShardId(0));
+  uint64_t cuts = 0;
+  const absl::Status finished = training.FinishAsIn(job.expected, [&] {
+    cluster.RunSome(10);
+    const v1::StatusReply status = cluster.Status(ShardId(0));
+    if (status.counters().count("cuts") > 0) cuts = std::max(cuts, status.counters().at("cuts"));
+  });
+  EXPECT_TRUE(finished.ok()) << finished;
+  EXPECT_GT(cluster.Status(ShardId(0)).term(), 1u);
+  EXPECT_GE(cuts + 1, job.spec.training.steps);  // the last one may come later
 }
 
 }  // namespace

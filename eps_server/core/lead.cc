@@ -38,9 +38,7 @@ bool CutPlan::Due(uint64_t step, uint64_t last_step) const {
   return interval_ > 0 && step % interval_ == 0;
 }
 
-void CutPlan::Limit(uint64_t most_steps) {
-  if (most_steps > 0 && (most_ == 0 || most_steps < most_)) most_ = most_steps;
-}
+void CutPlan::Limit(uint64_t most_steps) { most_ = most_steps; }
 
 void CutPlan::OnMeasured(double cut_seconds, double step_seconds) {
   if (!auto_ || step_seconds <= 0) return;
@@ -111,6 +109,13 @@ bool Lead::IsNewEvaluation(const v1::PartLoss& loss) const {
   if (!open_ || loss.part() >= spec_.training.parts || loss.step() < evaluated_step_) return false;
   return evaluations_.empty() || loss.step() > evaluated_step_ ||
          !evaluations_[loss.part()].has_value();
+}
+
+bool Lead::MissesLoss(uint64_t step, PartId part) const {
+  v1::PartLoss loss;
+  loss.set_step(step);
+  loss.set_part(part.value());
+  return IsNews(loss);
 }
 
 void Lead::OnStats(ShardId shard, const v1::Stats& stats) {

@@ -30,7 +30,7 @@ class CutPlan {
   bool enabled() const { return cuts_; }
   bool Due(uint64_t step, uint64_t last_step) const;
   void OnDecided(uint64_t step) { last_cut_ = step; }
-  // No more steps than that lie between two cuts; 0: any number.
+  // No more steps than that may lie between two cuts; 0: any number.
   void Limit(uint64_t most_steps);
   // How long the shards took for a cut, from the border on, and a step takes. With auto, cuts are
   // from now on so far apart that they would take 1 % of the time if training waited for them.
@@ -60,6 +60,8 @@ class Lead {
   bool IsNews(ShardId shard, const v1::Stats& stats) const;
   bool IsNews(const v1::PartLoss& loss) const;
   bool IsNewEvaluation(const v1::PartLoss& loss) const;
+  // Whether the record of the step, which is complete, still waits for the part's loss.
+  bool MissesLoss(uint64_t step, PartId part) const;
 
   // What is no news counts for nothing.
   void OnStats(ShardId shard, const v1::Stats& stats);

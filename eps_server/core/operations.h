@@ -114,10 +114,6 @@ inline ContributionLedger::Place PlaceOf(const v1::ContributionKey& key) {
 inline ContributionLedger::Origin OriginOf(const v1::PushHeader& header) {
   return {header.worker_nonce(), header.bytes() << 32 | header.crc32c()};
 }
-// What it holds in memory until its update.
-inline uint64_t PayloadBytes(const v1::PushHeader& header) {
-  return header.bytes() + header.residual_bytes();
-}
 
 // Calls on the backend that are under way.
 struct ReadOp {
@@ -172,11 +168,16 @@ bool HasOp(const std::unordered_map<OpId, Op>& ops) {
   return false;
 }
 
+// Steps whose statistics a shard keeps, because the lead may not have them.
+inline constexpr size_t kStatsKept = 2;
+
 // A contribution log that is being read: what it was, and what was read and not applied yet.
 struct LogReplay {
   FoundLog log;
   std::deque<LogEntry> entries;
   bool ended = false;  // there is nothing else to read
+  // A border with a cut was passed again, whose session may not have come into the log before.
+  bool owes_session = false;
 };
 
 }  // namespace eps

@@ -47,6 +47,18 @@ bool Recovery::OnRegister(ShardId shard, uint64_t incarnation, Term promised) {
   return is_new;
 }
 
+void Recovery::OnLimit(ShardId shard, uint64_t most_cut_steps) {
+  shards_[shard.value()].most_cut_steps = most_cut_steps;
+}
+
+uint64_t Recovery::most_cut_steps() const {
+  uint64_t most = 0;
+  for (const Shard& s : shards_) {
+    if (s.most_cut_steps > 0 && (most == 0 || s.most_cut_steps < most)) most = s.most_cut_steps;
+  }
+  return most;
+}
+
 bool Recovery::AllRegistered() const {
   return std::all_of(shards_.begin(), shards_.end(),
                      [](const Shard& s) { return s.incarnation.has_value(); });

@@ -32,6 +32,10 @@ class Recovery {
   // A shard is there. True if its memory is not the one that was there before, or was never there:
   // what it knows has to be agreed on, in a new term.
   bool OnRegister(ShardId shard, uint64_t incarnation, Term promised);
+  // At most so many steps may lie between two cuts for the shard; 0: any number.
+  void OnLimit(ShardId shard, uint64_t most_cut_steps);
+  // For all of them.
+  uint64_t most_cut_steps() const;
   bool AllRegistered() const;
   // Of all shards, in their order; 0: not registered.
   std::vector<uint64_t> Incarnations() const;
@@ -64,6 +68,7 @@ class Recovery {
     Term promised;
     std::optional<v1::Promised> answer;  // in the term that was begun
     std::optional<CutId> durable;        // the youngest one
+    uint64_t most_cut_steps = 0;
   };
 
   std::string Name(size_t shard) const;

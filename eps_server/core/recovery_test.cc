@@ -202,6 +202,63 @@ TEST(RecoveryStory, AReplacementThatNeedsOlderWeightsSendsAllBackToTheLastCut) {
   }
 }
 
+// All gradients of the first step, or those for one shard.
+void PushFirstStep(CoreCluster* cluster, std::optional<ShardId> only) {
+  const StreamId stream = cluster->NewStream();
+  for (size_t s = cluster->spec().stages.size(); s-- > 0;) {
+    const StageId stage(static_cast<uint32_t>(s));
+    for (ChunkId id : cluster->chunks().ChunksOfStage(stage)) {
+      if (only.has_value() && cluster->OwnerOf(id) != *only) continue;
+      for (uint32_t part = 0; part < cluster->spec().training.parts; ++part) {
+        cluster->Push(stream, 1, stage, TreeRange{part, 1}, id,
+                      TellingGradient(cluster->chunks().chunk(id), stage, part, 1), kTokens, 9);
+      }
+    }
+  }
+  cluster->Run();
+}
+
+// The worker that ended had sent its gradients to one shard and not to the other, or had sent all
+// of them, and not said what its loss was.
+TEST(RecoveryStory, AWorkerThatTakesOverBehindLostWorkSendsAllBackToTheLastCut) {
+  const JobSpec spec = Spec(2, Clip::kNone, Mode::kEager);
+  for (const std::optional<ShardId> only :
+       {std::optional<ShardId>(0), std::optional<ShardId>(1), std::optional<ShardId>()}) {
+    Training training(spec, 2, 0, 1);
+    CoreCluster& cluster = training.cluster();
+    training.Import();
+    cluster.Run();
+    const uint64_t term = cluster.Status(ShardId(0)).term();
+    ASSERT_TRUE(cluster.Begin(1, {0, 1}, 9));
+    PushFirstStep(&cluster, only);
+    const uint64_t joined = cluster.Status(ShardId(0)).step();
+    EXPECT_EQ(joined, only == ShardId(1) ? 1u : 2u);
+    cluster.SendBegin(joined, {0, 1}, 10, {}, joined);
+    cluster.Run();
+    EXPECT_EQ(cluster.Status(ShardId(0)).term(), term + 1);
+    const absl::Status finished = training.Finish([] {});
+    EXPECT_TRUE(finished.ok()) << finished;
+    EXPECT_EQ(training.End().digest, Undisturbed(spec));
+  }
+}
+
+// Of a shard that cannot go back.
+TEST(RecoveryStory, LostWorkEndsAJobWithoutCuts) {
+  CoreCluster cluster(Spec(2, Clip::kNone, Mode::kEager), [] {
+    CoreCluster::Options options;
+    options.shards = 2;
+    return options;
+  }());
+  cluster.InitializeAll();
+  ASSERT_TRUE(cluster.Begin(1, {0, 1}, 9));
+  PushFirstStep(&cluster, ShardId(0));
+  cluster.SendBegin(2, {0, 1}, 10, {}, 2);
+  cluster.Run();
+  const v1::StatusReply status = cluster.Status(ShardId(1));
+  EXPECT_EQ(status.state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(status.failure(), testing::HasSubstr("gradients of part 0 at step 1: lost with"));
+}
+
 TEST(RecoveryStory, ATermInheritsTheComputeProfile) {
   Training training(Spec(2, Clip::kNone, Mode::kEager), 2, 0, 1);
   CoreCluster& cluster = training.cluster();

@@ -19,9 +19,6 @@ std::vector<ChunkId> OwnedChunks(const std::vector<ShardId>& placement, ShardId 
   return owned;
 }
 
-// Of the open step and the one before: what the lead may not have.
-constexpr size_t kStatsKept = 2;
-
 // k of the 2^-k that workers multiply the loss by; a dynamic scale would come with the decision.
 constexpr int kLossScaleLog2 = 0;
 
@@ -44,13 +41,15 @@ ShardCore::ShardCore(Options options) : impl_(new Impl(std::move(options))) {}
 ShardCore::~ShardCore() = default;
 
 void ShardCore::Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out) {
-  for (std::optional<Event> next = event; next.has_value(); next = impl_->TakeDeferred()) {
-    impl_->Handle(*next, now_ms, out);
+  const auto handle = [&](const Event& next) {
+    impl_->Handle(next, now_ms, out);
     while (std::unique_ptr<Impl> successor = impl_->TakeSuccessor()) {
       impl_ = std::move(successor);
       impl_->BeginTerm(now_ms, out);
     }
-  }
+  };
+  handle(event);
+  while (const std::optional<Event> deferred = impl_->TakeDeferred()) handle(*deferred);
 }
 void ShardCore::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
   impl_->FillStatus(now_ms, status);
@@ -110,7 +109,6 @@ ShardCore::Impl::Impl(Options options)
     lead_ = std::make_unique<Lead>(spec_, static_cast<uint32_t>(chunks_.chunks().size()),
                                    static_cast<uint32_t>(options_.servers.size()),
                                    durable() ? CutPlan(options_.limits.cut_steps) : CutPlan());
-    lead_->cuts().Limit(options_.caps.log_steps);
     if (durable()) recovery_ = std::make_unique<Recovery>(options_.servers);
   }
   if (durable()) {
@@ -182,7 +180,7 @@ void ShardCore::Impl::OpenJob() {
   for (const event::Join& join : joins) On(join);
   // A shard without chunks has nothing to reduce.
   if (sealed() && owned_.empty() && state_ == v1::JOB_STATE_RUNNING) {
-    KeepStats(step_);
+    KeepStats(StatsOf(step_));
     SendStats();
   }
 }
@@ -286,13 +284,47 @@ absl::Status ShardCore::Impl::CheckBegin(const v1::BeginStepRequest& request) co
   return absl::OkStatus();
 }
 
+// What a worker that took over parts can neither send nor begin with again, now that the process is
+// gone that had it; empty if nothing is lost.
+std::string ShardCore::Impl::LostWork(const v1::BeginStepRequest& request) const {
+  if (Term(request.term()) != term_ || request.first_step() != request.step()) return "";
+  if (state_ != v1::JOB_STATE_RUNNING && state_ != v1::JOB_STATE_DONE) return "";
+  const uint64_t before = request.step() - 1;
+  for (const uint32_t p : request.parts()) {
+    const PartId part(p);
+    if (step_ == before && !ledger_.Complete(part)) {
+      return absl::StrCat("gradients of ", PartName(part), " at step ", before);
+    }
+    if (durable() && is_lead() && lead_->MissesLoss(before, part)) {
+      return absl::StrCat("the loss of ", PartName(part), " at step ", before);
+    }
+  }
+  // It would repeat a step that is open elsewhere, and that all of sealed mode can still finish.
+  if (durable() && !sealed() && request.step() < step_) {
+    return absl::StrCat("what step ", request.step(), " began with");
+  }
+  return "";
+}
+
 void ShardCore::Impl::On(const event::BeginStep& e) {
   const absl::Status status = CheckBegin(e.request);
+  const bool valid = status.ok() || absl::IsAborted(status);
+  if (const std::string lost = valid ? LostWork(e.request) : ""; !lost.empty()) {
+    if (!durable()) {
+      return FailJob(absl::StrCat(lost,
+                                  ": lost with the worker that had it, and training.mode "
+                                  "eager keeps no older weights to repeat the step"));
+    }
+    begins_.push_back(ParkedBegin{e.stream, e.request, now_ms_});  // the new term answers it
+    return RollBack();
+  }
   if (!status.ok()) return Close(e.stream, status);
   for (uint32_t part : e.request.parts()) TouchPart(PartId(part));
   if (is_lead()) {
-    const v1::LogFact reports = ReportsFact(e.request, *lead_);
-    if (reports.ByteSizeLong() > 0) LogIt(e.request.step(), reports);
+    if (logging_) {
+      const v1::LogFact reports = ReportsFact(e.request, *lead_);
+      if (reports.ByteSizeLong() > 0) LogIt(e.request.step(), reports);
+    }
     for (const v1::PartLoss& loss : e.request.losses()) lead_->OnLoss(loss);
   }
   begins_.push_back(ParkedBegin{e.stream, e.request, now_ms_});
@@ -433,7 +465,7 @@ void ShardCore::Impl::DropGradient(ChunkState* chunk) {
   nonfinite_ = true;
   sum_squares_[local_[chunk->id.value()]] = 0;
   if (++reduced_ < owned_.size()) return;
-  KeepStats(step_);
+  KeepStats(StatsOf(step_));
   SendStats();
 }
 
@@ -449,7 +481,7 @@ void ShardCore::Impl::OnStatsDone(const StatsOp& op, const BackendDone& done) {
   chunk->reduced = result.reduced;
   sum_squares_[local_[op.chunk.value()]] = result.sum_squares;
   if (++reduced_ == owned_.size()) {
-    KeepStats(step_);
+    KeepStats(StatsOf(step_));
     SendStats();
   }
   // In a replay the decision may be there before what it was made of.
@@ -535,7 +567,7 @@ void ShardCore::Impl::MaybeCompleteStep() {
   updates_ = updated_ = reduced_ = 0;
   nonfinite_ = false;
   ++step_;
-  if (!sealed()) KeepStats(step_ - 1);
+  if (!sealed()) KeepStats(StatsOf(step_ - 1));
   if (pending_cut_.has_value()) LogSession();  // before the cut, which it is not in
   TryStartCut();
   OpenJob();
@@ -546,8 +578,8 @@ void ShardCore::Impl::MaybeCompleteStep() {
   MaybeCompleteStep();
 }
 
-// The squared norms of all chunks in `step`, until the lead has them.
-void ShardCore::Impl::KeepStats(uint64_t step) {
+// The squared norms of all chunks in `step`.
+v1::Stats ShardCore::Impl::StatsOf(uint64_t step) const {
   v1::Stats stats;
   stats.set_step(step);
   stats.set_nonfinite(nonfinite_);
@@ -555,6 +587,10 @@ void ShardCore::Impl::KeepStats(uint64_t step) {
     stats.add_chunks(owned_[i].id.value());
     stats.add_sum_squares(sum_squares_[i]);
   }
+  return stats;
+}
+
+void ShardCore::Impl::KeepStats(v1::Stats stats) {
   last_stats_.push_back(std::move(stats));
   if (last_stats_.size() > kStatsKept) last_stats_.pop_front();
 }

@@ -16,6 +16,7 @@
 #include "eps_server/core/events.h"
 #include "spec/chunk_map.h"
 #include "spec/job_spec.h"
+#include "storage/log_room.h"
 #include "storage/state_backend.h"
 
 namespace eps {

@@ -55,7 +55,8 @@ bool ShardCore::Impl::OnRecoveryMessage(const event::FromShard& e) {
 void ShardCore::Impl::OnRegister(ShardId shard, const v1::Register& message) {
   const bool is_new =
       recovery_->OnRegister(shard, message.incarnation(), Term(message.promised_term()));
-  lead_->cuts().Limit(message.most_cut_steps());
+  recovery_->OnLimit(shard, message.most_cut_steps());
+  lead_->cuts().Limit(recovery_->most_cut_steps());
   if (!recovery_->AllRegistered()) return;
   if (is_new || Term(message.promised_term()) > term_) return StartTerm();
   // Its link broke: what it may have missed.
@@ -126,7 +127,10 @@ void ShardCore::Impl::OnNewTerm(Term term) {
   successor_->compute_profile_ = compute_profile_;
   successor_->incarnation_ = incarnation_;
   successor_->deferred_ = std::move(deferred_);
-  if (is_lead()) successor_->lead_->Gate(gate_step_);
+  if (is_lead()) {
+    successor_->lead_->Gate(gate_step_);
+    successor_->lead_->cuts().Limit(successor_->recovery_->most_cut_steps());
+  }
   successor_->records_ = std::move(records_);
   successor_->joins_ = std::move(joins_);
   successor_->counters_ = std::move(counters_);

@@ -73,7 +73,6 @@ class ShardCore::Impl {
   void On(const event::LinkUp& e);
   void On(const event::LinkDown& e);
   void On(const event::Timer& e);
-
   // ---- steps (shard_core.cc)
   void OpenBorder(const v1::Imported& border);
   void OpenJob();
@@ -82,6 +81,7 @@ class ShardCore::Impl {
   void AnswerBegin(const ParkedBegin& begin);
   bool PushResiduals() const;
   absl::Status CheckBegin(const v1::BeginStepRequest& request) const;
+  std::string LostWork(const v1::BeginStepRequest& request) const;
   bool sealed() const { return spec_.training.mode == Mode::kSealed; }
   void MaybeStartUpdate(ChunkState* chunk);
   UpdateRequest NewRequest(ChunkState* chunk, int loss_scale_log2);
@@ -89,7 +89,8 @@ class ShardCore::Impl {
   void DropGradient(ChunkState* chunk);
   void StartUpdate(ChunkState* chunk, const v1::Decision& decision);
   void OnStatsDone(const StatsOp& op, const BackendDone& done);
-  void KeepStats(uint64_t step);
+  v1::Stats StatsOf(uint64_t step) const;
+  void KeepStats(v1::Stats stats);
   void SendStats();
   void StartReadyUpdates();
   void OnUpdateDone(const UpdateOp& op, const BackendDone& done);
@@ -108,7 +109,6 @@ class ShardCore::Impl {
   absl::Status FailedStatus() const;
   v1::ShardMessage NewMessage() const;
   void TouchPart(PartId part);
-
   // ---- fetch
   absl::Status CheckFetch(const event::Fetch& e, std::vector<ChunkId>* wanted) const;
   void ServeOrPark(ChunkState* chunk, ParkedFetch fetch);
@@ -126,10 +126,10 @@ class ShardCore::Impl {
   void ServeParked(ChunkState* chunk);
   void OnReadDone(const ReadOp& op, const BackendDone& done);
   void FailFetch(FetchTag tag, const absl::Status& status);
-
   // ---- push
   enum class Decided { kCredited, kAnswered, kWaits };
   absl::Status CheckHeader(const v1::PushHeader& header) const;
+  uint64_t HeldBytes(const v1::PushHeader& header) const;
   Decided TryOffer(const Offer& offer);
   void RetryOffers();
   void Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome, const std::string& message);
@@ -141,7 +141,6 @@ class ShardCore::Impl {
   std::string NonfiniteText(const v1::ContributionKey& key, uint64_t element,
                             const absl::Status& status) const;
   bool IsTied(ChunkId chunk) const { return chunks_.chunk(chunk).uses.size() > 1; }
-
   // ---- state in and out
   absl::Status CheckImporting() const;
   void OnImportDone(const ImportOp& op, const BackendDone& done);
@@ -153,7 +152,6 @@ class ShardCore::Impl {
   bool AtBorder(uint64_t step) const;
   void FinishImport(StreamId stream, const v1::Imported& border);
   void TellImported(const v1::Imported& border);
-
   // ---- cuts and recovery; of durable shards only
   bool durable() const { return options_.caps.durable; }
   bool WaitsForState() const;
@@ -179,7 +177,6 @@ class ShardCore::Impl {
   void OnDurable(ShardId shard, const CutId& cut);
   void KeepFrom(const CutId& cut);
   void OnScrubDone(const BackendDone& done);
-
   // ---- the contribution log, and status
   bool logs() const { return options_.caps.log_steps > 0; }
   void StartLog();
@@ -202,7 +199,6 @@ class ShardCore::Impl {
   ChunkState* Owned(ChunkId id);
   bool Owns(ChunkId id) const { return id.value() < local_.size() && local_[id.value()] >= 0; }
   OpId StartOp(Op op, BackendCall call);
-  // What tells others something is held until all that was logged before is durable.
   void Emit(Effect effect);
   void Close(StreamId stream, const absl::Status& status) { Emit(effect::Close{stream, status}); }
   void TraceIt(TraceAction::Kind kind, uint64_t subject, Version version,
@@ -232,7 +228,7 @@ class ShardCore::Impl {
   bool nonfinite_ = false;           // a gradient of the open step was dropped
   std::vector<double> sum_squares_;  // by owned chunk, of the open step
   std::map<uint64_t, v1::Decision> decisions_;
-  std::deque<v1::Stats> last_stats_;  // that the lead may not have: of two steps at most
+  std::deque<v1::Stats> last_stats_;  // that the lead may not have: kStatsKept at most
   v1::Imported last_import_;          // that a cut is being made of
   std::optional<v1::Imported> last_imported_;
   std::optional<v1::Imported> opened_border_;  // the lead's: every shard holds it

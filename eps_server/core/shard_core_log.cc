@@ -12,25 +12,7 @@
 namespace eps {
 namespace {
 
-constexpr uint64_t kBlock = 4096;
-constexpr uint64_t kTextBytes = 512;  // of a fact of fixed size, and an entry's head
-
-uint64_t Blocks(uint64_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
-
-// What tells others something that may follow from what was logged.
-struct TellsOthers {
-  bool operator()(const effect::Reply&) const { return true; }
-  bool operator()(const effect::Close&) const { return true; }
-  bool operator()(const effect::SendChunk&) const { return true; }
-  bool operator()(const effect::FailFetch&) const { return true; }
-  bool operator()(const effect::SendAck&) const { return true; }
-  bool operator()(const effect::SendState&) const { return true; }
-  bool operator()(const effect::ToShard&) const { return true; }
-  template <class Other>
-  bool operator()(const Other&) const {
-    return false;
-  }
-};
+constexpr uint64_t kFactBytes = 512;  // of one of fixed size
 
 // What the process says to itself, which a replay needs; all else waits for its end.
 bool IsOwn(const Event& event) {
@@ -56,18 +38,16 @@ LogRoom ShardCore::LogNeeds(const JobSpec& spec, const ChunkMap& chunks,
       if (residual != nullptr) wanted += residual->MaxEncodedSize(chunk, Axis::kRow);
       bytes = std::max(bytes, wanted);
     }
-    room.entry_bytes = std::max(room.entry_bytes, kTextBytes + bytes);
-    room.step_bytes += chunk.uses.size() * parts * Blocks(kTextBytes + bytes);
+    room.AddEntries(chunk.uses.size() * parts, kFactBytes + bytes);
   }
-  // Facts beside them: a decision, sessions, what shards and workers report.
-  const uint64_t stats_bytes = kTextBytes + 24 * chunks.chunks().size();
-  const uint64_t small_bytes = kTextBytes + 64 * (parts + shards);
-  room.entry_bytes = std::max({room.entry_bytes, stats_bytes, small_bytes});
-  room.step_bytes += shards * kBlock + Blocks(stats_bytes) + (8 + 2 * parts) * Blocks(small_bytes);
+  // What shards and workers report, decisions, and a session, which repeats some of them.
+  const uint64_t stats_bytes = kFactBytes + 24 * chunks.chunks().size();
+  const uint64_t small_bytes = kFactBytes + 64 * (parts + shards);
+  room.AddEntries(shards, stats_bytes);
+  room.AddEntries(8 + 2 * parts, small_bytes);
+  room.AddEntries(1, kStatsKept * stats_bytes + 8 * small_bytes);
   return room;
 }
-
-bool OutputCommit::Tells(const Effect& effect) { return std::visit(TellsOthers(), effect); }
 
 void ShardCore::Impl::Emit(Effect effect) {
   // What a replay would tell was told, or will be asked for.
@@ -87,8 +67,8 @@ void ShardCore::Impl::StartLog() {
   for (const auto& [step, decision] : decisions_) LogIt(step, DecisionFact(decision));
 }
 
+// REQUIRES logging_.
 void ShardCore::Impl::LogIt(uint64_t step, const v1::LogFact& fact, Bytes payload, Bytes residual) {
-  if (!logging_) return;
   LogEntry entry;
   entry.step = Step(step);
   entry.text = fact.SerializeAsString();
@@ -98,6 +78,7 @@ void ShardCore::Impl::LogIt(uint64_t step, const v1::LogFact& fact, Bytes payloa
 }
 
 void ShardCore::Impl::LogSession() {
+  if (replay_.has_value()) replay_->owes_session = true;
   if (!logging_) return;
   v1::LogFact fact;
   v1::LoggedSession* const session = fact.mutable_session();
@@ -119,7 +100,8 @@ void ShardCore::Impl::OnLogged(OpId op, const BackendDone& done) {
 // ---------------------------------------------------------------- replaying
 
 void ShardCore::Impl::BeginReplay(const FoundLog& log) {
-  replay_ = LogReplay{log, {}, false};
+  replay_.emplace();
+  replay_->log = log;
   term_ = log.id.term;
   incarnation_ = log.id.incarnation;
   base_cut_ = log.opened;
@@ -134,6 +116,8 @@ void ShardCore::Impl::OpenReplay(const CutBorder& border) {
   if (is_lead()) {
     recovery_->OnRegister(options_.shard, incarnation_, promised_);
     recovery_->OnOpened(replay_->log.opened);
+    recovery_->OnLimit(options_.shard, options_.caps.log_steps);
+    lead_->cuts().Limit(recovery_->most_cut_steps());
     lead_->Open(imported, now_ms_);
     opened_border_ = imported;
   }
@@ -219,9 +203,9 @@ absl::StatusOr<bool> ShardCore::Impl::ReplayPush(const v1::LoggedPush& push,
     // way; if none is, it does not depend on one.
     const PartId part(key.part_first());
     if (!admission_.Admit(part, place.use, ledger_.OldestIncompleteStage(), IsTied(place.chunk),
-                          PayloadBytes(header))) {
+                          HeldBytes(header))) {
       if (HasOp<UpdateOp>(ops_) || HasOp<StatsOp>(ops_)) return false;
-      admission_.Charge(part, IsTied(place.chunk), PayloadBytes(header));
+      admission_.Charge(part, IsTied(place.chunk), HeldBytes(header));
     }
     auto opened =
         codecs_.gradient(place.chunk, Step(key.step()))
@@ -253,9 +237,7 @@ void ShardCore::Impl::ReplaySession(const v1::LoggedSession& session) {
   compute_profile_ = session.compute_profile();
   for (const v1::Stats& stats : session.stats()) {
     if (stats.step() >= step_) continue;  // they will follow from the rest
-    if (last_stats_.empty() || last_stats_.back().step() < stats.step()) {
-      last_stats_.push_back(stats);
-    }
+    if (last_stats_.empty() || last_stats_.back().step() < stats.step()) KeepStats(stats);
   }
   if (!is_lead()) return;
   lead_->Gate(gate_step_);
@@ -267,9 +249,10 @@ void ShardCore::Impl::ReplaySession(const v1::LoggedSession& session) {
 
 // The shard stands where it stood: what came meanwhile is handled now.
 void ShardCore::Impl::EndReplay() {
+  const bool owes_session = replay_->owes_session;
   replay_.reset();
   logging_ = true;
-  LogSession();  // a border that was passed again may have lost its own
+  if (owes_session) LogSession();
   Count("replays");
   TraceIt(TraceAction::Kind::kReplayed, 0, Version(base_version_));
   for (PartState& part : parts_) {

@@ -90,6 +90,13 @@ absl::Status ShardCore::Impl::CheckHeader(const v1::PushHeader& header) const {
   return absl::OkStatus();
 }
 
+// What the contribution holds in memory until its update.
+uint64_t ShardCore::Impl::HeldBytes(const v1::PushHeader& header) const {
+  const ChunkId chunk(header.key().chunk());
+  const Codec& codec = codecs_.gradient(chunk, Step(header.key().step()));
+  return header.bytes() + header.residual_bytes() + codec.IndexSize(chunks_.chunk(chunk));
+}
+
 void ShardCore::Impl::On(const event::PushOffered& e) {
   const v1::PushHeader& header = e.header;
   if (state_ == v1::JOB_STATE_FAILED) {
@@ -148,7 +155,7 @@ ShardCore::Impl::Decided ShardCore::Impl::TryOffer(const Offer& offer) {
   }
   if (incoming_keys_.count(FlatKey(key)) > 0) return Decided::kWaits;  // somebody is sending it
   if (!admission_.Admit(PartId(key.part_first()), place.use, ledger_.OldestIncompleteStage(),
-                        IsTied(place.chunk), PayloadBytes(header))) {
+                        IsTied(place.chunk), HeldBytes(header))) {
     return Decided::kWaits;
   }
   incoming_keys_.insert(FlatKey(key));
@@ -169,7 +176,7 @@ void ShardCore::Impl::ReleaseIncoming(const Incoming& incoming) {
   const v1::ContributionKey& key = incoming.header.key();
   incoming_keys_.erase(FlatKey(key));
   admission_.Release(PartId(key.part_first()), IsTied(ChunkId(key.chunk())),
-                     PayloadBytes(incoming.header));
+                     HeldBytes(incoming.header));
 }
 
 void ShardCore::Impl::On(const event::PushReceived& e) {
@@ -205,8 +212,10 @@ void ShardCore::Impl::Receive(StreamId stream, uint64_t tag,
   } else {
     incoming_keys_.erase(FlatKey(key));
   }
-  LogIt(step_, PushFact(header, data_or_null == nullptr),
-        data_or_null == nullptr ? Bytes() : data_or_null->bytes(), residual);
+  if (logging_) {
+    LogIt(step_, PushFact(header, data_or_null == nullptr),
+          data_or_null == nullptr ? Bytes() : data_or_null->bytes(), residual);
+  }
   CountPush(header, std::move(data_or_null), std::move(residual));
   TouchPart(PartId(key.part_first()));
   Ack(stream, tag, v1::Ack::ACCEPTED, "");
@@ -221,7 +230,7 @@ void ShardCore::Impl::CountPush(const v1::PushHeader& header,
   const v1::ContributionKey& key = header.key();
   const ContributionLedger::Place place = PlaceOf(key);
   if (data_or_null != nullptr) {
-    Owned(place.chunk)->held.emplace_back(PartId(key.part_first()), PayloadBytes(header));
+    Owned(place.chunk)->held.emplace_back(PartId(key.part_first()), HeldBytes(header));
   }
   if (codecs_.residual_or_null(place.chunk, Step(step_)) != nullptr) {
     const Residuals::Place left{place.chunk, place.use, PartId(key.part_first())};

@@ -36,7 +36,7 @@ void ShardCore::Impl::PumpLead() {
   std::vector<v1::Decision> decisions;
   if (!replay_.has_value()) decisions = lead_->TakeDecisions();
   for (const v1::Decision& decision : decisions) {
-    LogIt(decision.step(), DecisionFact(decision));
+    if (logging_) LogIt(decision.step(), DecisionFact(decision));
     v1::ShardMessage message = NewMessage();
     *message.mutable_decision() = decision;
     Broadcast(message);
@@ -122,13 +122,13 @@ void ShardCore::Impl::On(const event::FromShard& e) {
     case v1::ShardMessage::kStats:
       if (!is_lead()) return;
       // Its own follow from the rest.
-      if (e.from != options_.shard && lead_->IsNews(e.from, m.stats())) {
+      if (logging_ && e.from != options_.shard && lead_->IsNews(e.from, m.stats())) {
         LogIt(m.stats().step(), StatsFact(e.from, m.stats()));
       }
       lead_->OnStats(e.from, m.stats());
       return PumpLead();
     case v1::ShardMessage::kDecision:
-      if (m.decision().step() >= step_ && decisions_.count(m.decision().step()) == 0) {
+      if (logging_ && m.decision().step() >= step_ && decisions_.count(m.decision().step()) == 0) {
         LogIt(m.decision().step(), DecisionFact(m.decision()));
       }
       return OnDecision(m.decision());

@@ -52,6 +52,7 @@ class TraceMonitor {
     std::set<uint64_t> updating, updated;  // chunks, in the open step
     bool recovered = false;
     bool replaying = false;
+    bool settles = false;  // it was replayed, and updates of its open step may be under way
     bool failed = false;
   };
 

@@ -35,6 +35,7 @@ struct JobView {
   std::vector<std::string> servers;  // in shard order
   JobId id;
   Term term;
+  Step first_step;                   // that Join gave
   std::optional<CodecTable> codecs;  // set by Join
 
   // "3 (h.2)".

@@ -246,7 +246,7 @@ absl::StatusOr<JoinedJob> GrpcParameterClient::Join(const JoinOptions& options) 
   joined.spec = job_.spec;
   joined.parts = parts_;
   joined.term = job_.term;
-  joined.next_step = Step(reply.step());
+  joined.next_step = job_.first_step;
   joined.done = reply.state() == v1::JOB_STATE_DONE;
   return joined;
 }
@@ -270,6 +270,7 @@ absl::Status GrpcParameterClient::TakeJob(const v1::JoinReply& reply) {
   }
   job_.chunks = ChunkMap::Build(*spec);
   job_.id = spec->id();
+  job_.first_step = Step(reply.step());
   job_.spec = *std::move(spec);
   absl::StatusOr<CodecTable> codecs = CodecTable::Build(job_.spec, job_.chunks);
   if (!codecs.ok()) {
@@ -322,6 +323,7 @@ v1::BeginStepRequest GrpcParameterClient::NewBeginStep(Step step) const {
   request.set_step(step.value());
   for (const PartId part : parts_) request.add_parts(part.value());
   request.set_worker_nonce(core_->nonce);
+  request.set_first_step(job_.first_step.value());
   return request;
 }
 
