@@ -42,6 +42,7 @@ absl::Status RunServe(const Config& config) {
   ServerOptions options;
   options.listen = config.servers.listen;
   options.metrics = config.servers.metrics;
+  options.trace = config.servers.trace;
   options.threads = config.servers.threads;
   options.memory_limit_bytes = config.servers.memory_limit;
   options.insecure = config.servers.insecure;

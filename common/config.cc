@@ -443,6 +443,10 @@ constexpr Key kKeys[] = {
         "servers.metrics",
         "Address of eps serve's Prometheus metrics (GET /metrics); port 0: any free one; empty: "
         "none."),
+    MakeKey<Text, &C::servers, &ServersConfig::trace>(
+        "servers.trace",
+        "Folder to which servers append what the protocol does, a line each, for checks; empty: "
+        "none."),
     MakeKey<Integer, &C::servers, &ServersConfig::threads>(
         "servers.threads", "Threads of a server for reduction and update."),
     MakeKey<Size, &C::servers, &ServersConfig::memory_limit>(

@@ -108,6 +108,7 @@ struct ServersConfig {
   std::string addresses;               // "2": spawn two; "host:port,host:port": attach
   std::string listen = "127.0.0.1:0";  // of eps serve
   std::string metrics;                 // HOST:PORT of eps serve's metrics; empty: none
+  std::string trace;                   // folder for what eps serve's protocol does; empty: none
   int threads = 1;
   uint64_t memory_limit = 0;           // bytes; 0: what the machine has free
   bool insecure = false;               // a non-loopback listen needs it until TLS is there

@@ -1,9 +1,11 @@
 """Processes that are killed at any time change no bit: a run on durable servers that dies again and
 again, and is started again with the same command, ends with the weights, the optimizer state and
-the loss log of an undisturbed run.
+the loss log of an undisturbed run. What the servers did on the way is held against the rules of the
+protocol's model (servers.trace, check_trace).
 
-Arguments: the path of eps. EPS_KILLS: kills of each setting (default 51). EPS_KILLS_TALLY: a
-file to which each setting's kills are added, one JSON line each; the seed is then new each time."""
+Arguments: the paths of eps and check_trace. EPS_KILLS: kills of each setting (default 51).
+EPS_KILLS_TALLY: a file to which each setting's kills are added, one JSON line each; the seed is then
+new each time."""
 
 import collections
 import json
@@ -21,6 +23,7 @@ import processes
 import small_job
 
 EPS = None
+CHECK_TRACE = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
 KILLS = int(os.environ.get("EPS_KILLS", "51"))
 TALLY = os.environ.get("EPS_KILLS_TALLY", "")
@@ -75,10 +78,19 @@ class CrashTest(unittest.TestCase):
         return Outcome([line for line in digests.splitlines() if "sha256" in line],
                        [[line.get(column) for column in small_job.COLUMNS] for line in lines])
 
+    def check_trace(self, folder, logs):
+        """What the servers of the job's last run from its beginning did breaks no rule."""
+        found = subprocess.run([CHECK_TRACE] + ["--logs"] * logs + [folder], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               timeout=TIMEOUT_SECONDS)
+        print(found.stdout.splitlines()[0], flush=True)
+        self.assertEqual(found.returncode, 0, found.stdout)
+
     def undisturbed(self, name, settings, steps=STEPS):
         out = os.path.join(TMP, name + "-undisturbed")
         shutil.rmtree(out, ignore_errors=True)
-        settings = {k: v for k, v in settings.items() if not k.startswith("storage.")}
+        settings = {k: v for k, v in settings.items()
+                    if not k.startswith("storage.") and k != "servers.trace"}
         start = time.monotonic()
         process = self.start(out, "none", settings)
         self.assertEqual(process.wait(timeout=TIMEOUT_SECONDS), 0, self.said())
@@ -136,7 +148,8 @@ class CrashTest(unittest.TestCase):
                 self.fail("exit code %d: %s" % (code, self.said()))
 
     def check(self, name, settings):
-        settings = dict({"storage.kind": "nvme"}, **settings)
+        trace = os.path.join(TMP, name, "trace")
+        settings = dict({"storage.kind": "nvme", "servers.trace": trace}, **settings)
         expected, seconds = self.undisturbed(name, settings)
         self.assertEqual([row[0] for row in expected.log], list(range(1, STEPS + 1)))
         seed = int(time.time()) if TALLY else 1
@@ -147,6 +160,7 @@ class CrashTest(unittest.TestCase):
         found = self.outcome(out)
         self.assertEqual(found.digests, expected.digests, "seed %d" % seed)
         self.assertEqual(found.log, expected.log, "seed %d" % seed)
+        self.check_trace(trace, settings.get("storage.log") == "contributions")
         line = {"setting": name, "seed": seed, "kills": sum(victims.values()),
                 "kills_per_minute": round(sum(victims.values()) / minutes, 1),
                 "victims": dict(victims)}
@@ -215,7 +229,8 @@ class CrashTest(unittest.TestCase):
         os.makedirs(folder)
         addresses = ["127.0.0.1:%d" % processes.free_port() for _ in range(2)]
         servers = "--servers=" + ",".join(addresses)
-        durable = ["--storage.kind=nvme", "--storage.staging=8MiB",
+        trace = os.path.join(folder, "trace")
+        durable = ["--storage.kind=nvme", "--storage.staging=8MiB", "--servers.trace=" + trace,
                    "--storage.log=" + ("contributions" if logged else "none")]
         commands = {"serve %d" % i: [EPS, "serve", "--listen=" + address, "--storage.cut_steps=2",
                                      "--storage.path=%s/server-%d" % (folder, i)] + durable
@@ -256,6 +271,7 @@ class CrashTest(unittest.TestCase):
                 process.kill()
                 process.wait()
         self.assertEqual(self.outcome(out, steps=300), expected)
+        self.check_trace(trace, logged)
 
 
 def tests_of_shard():
@@ -271,4 +287,5 @@ def tests_of_shard():
 
 if __name__ == "__main__":
     EPS = os.path.abspath(sys.argv.pop(1))
+    CHECK_TRACE = os.path.abspath(sys.argv.pop(1))
     unittest.main(verbosity=2, argv=sys.argv + (tests_of_shard() if len(sys.argv) == 1 else []))

@@ -187,7 +187,6 @@ void DurableDisks::Watch(ShardId shard, const Effect& effect) {
 }
 
 void DurableDisks::OnRecovered(ShardId shard, const RecoveredState& state) {
-  monitor_.OnRecovered(shard, state);
   const std::optional<CutId>& said = places_[shard.value()]->said;
   if (!said.has_value()) return;
   if (state.cuts.empty()) return Violate(shard, "has no cut", *said);

@@ -174,6 +174,10 @@ void ShardCore::Impl::OnRecoveryStep(const Op& op, const BackendDone& done) {
 
 void ShardCore::Impl::OnRecoverDone(const RecoverOp& op, const RecoveredState& found) {
   cuts_ = found.cuts;
+  TraceIt(TraceAction::Kind::kRecovered, found.promised.value(), Version(0));
+  for (const CutBorder& cut : cuts_) {
+    TraceIt(TraceAction::Kind::kFound, 0, cut.version, cut.id);
+  }
   if (!op.promised) {
     promised_ = found.promised;
     recovered_ = true;

@@ -11,6 +11,8 @@ namespace eps {
 // What happened to the protocol's state: for the trace checker and for debugging.
 struct TraceAction {
   enum class Kind {
+    kRecovered,  // a process knows what is durable here; the cuts follow
+    kFound,      // one of these cuts
     kCounted,
     kUpdateStarted,
     kUpdated,
@@ -28,9 +30,9 @@ struct TraceAction {
   Kind kind;
   Term term;
   Step step;
-  uint64_t subject = 0;  // chunk, or part
+  uint64_t subject = 0;  // chunk; of kRecovered, the term that was promised
   Version version;
-  CutId cut;  // restored, begun or durable
+  CutId cut;  // found, restored, resumed behind, begun or durable
 };
 
 }  // namespace eps

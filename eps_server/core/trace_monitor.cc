@@ -3,52 +3,21 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "eps_server/core/trace_text.h"
 
 namespace eps {
 namespace {
 
 using Kind = TraceAction::Kind;
 
-const char* Name(Kind kind) {
-  switch (kind) {
-    case Kind::kCounted:
-      return "counted";
-    case Kind::kUpdateStarted:
-      return "update started";
-    case Kind::kUpdated:
-      return "updated";
-    case Kind::kStepOpened:
-      return "step opened";
-    case Kind::kStepComplete:
-      return "step complete";
-    case Kind::kRecorded:
-      return "recorded";
-    case Kind::kPromised:
-      return "promised";
-    case Kind::kRestored:
-      return "restored";
-    case Kind::kResumed:
-      return "resumed";
-    case Kind::kReplayed:
-      return "replayed";
-    case Kind::kCut:
-      return "cut";
-    case Kind::kDurable:
-      return "durable";
-    case Kind::kFailed:
-      return "failed";
-  }
-  return "unknown";
-}
-
 }  // namespace
 
 void TraceMonitor::Expect(bool holds, const char* rule) {
   if (holds) return;
-  violations_.push_back(absl::StrCat(rule, ": shard ", at_.value(), " ", Name(action_.kind),
-                                     " term ", action_.term.value(), " step ", action_.step.value(),
-                                     " subject ", action_.subject, " cut ",
-                                     action_.cut.step.value(), "/", action_.cut.term.value()));
+  violations_.push_back(absl::StrCat(
+      rule, ": shard ", at_.value(), " ", TraceKindName(action_.kind), " term ",
+      action_.term.value(), " step ", action_.step.value(), " subject ", action_.subject, " cut ",
+      action_.cut.step.value(), "/", action_.cut.term.value()));
 }
 
 void TraceMonitor::OnProcess(ShardId shard) {
@@ -57,22 +26,21 @@ void TraceMonitor::OnProcess(ShardId shard) {
   next.promised = s.promised;
   next.cuts = std::move(s.cuts);
   next.begun = std::move(s.begun);
+  next.had_base = s.had_base;
   if (logs_) next.base = s.base;
   next.left_term = s.term;
   next.left_at = s.open_step;
   s = std::move(next);
 }
 
-void TraceMonitor::OnRecovered(ShardId shard, const RecoveredState& state) {
-  Shard& s = shards_[shard.value()];
-  at_ = shard;
-  if (!s.recovered) {
-    Expect(state.promised >= s.promised, "a promise is durable");
-    s.promised = state.promised;
+void TraceMonitor::OnRecovered(Shard* shard) {
+  const Term promised(action_.subject);
+  if (!shard->recovered) {
+    Expect(promised >= shard->promised, "a promise is durable");
+    shard->promised = promised;
   }
-  s.recovered = true;
-  s.cuts.clear();
-  for (const CutBorder& cut : state.cuts) s.cuts.insert(cut.id);
+  shard->recovered = true;
+  shard->cuts.clear();
 }
 
 bool TraceMonitor::OnAll(const CutId& cut) const {
@@ -87,6 +55,11 @@ void TraceMonitor::OnAction(ShardId shard, const TraceAction& action) {
   Shard* s = &shards_[shard.value()];
   Expect(!s->failed, "nothing happens behind a failure");
   switch (action.kind) {
+    case Kind::kRecovered:
+      return OnRecovered(s);
+    case Kind::kFound:
+      s->cuts.insert(action.cut);
+      return;
     case Kind::kPromised:
       return OnPromised(s);
     case Kind::kRestored:
@@ -140,7 +113,7 @@ void TraceMonitor::OnRestored(Shard* shard) {
   Expect(!committed_.has_value() || !(base < *committed_),
          "no term goes back behind a cut that was everywhere");
   shard->cuts.erase(shard->cuts.upper_bound(base), shard->cuts.end());
-  shard->base = base;
+  shard->base = shard->had_base = base;
   shard->begun.clear();
 }
 
@@ -160,7 +133,7 @@ void TraceMonitor::OnResumed(Shard* shard) {
   shard->begun.erase(end == shard->begun.end() ? shard->begun.begin() : end + 1,
                      shard->begun.end());
   shard->durable = shard->begun.size();
-  shard->base = opened;
+  shard->base = shard->had_base = opened;
   shard->term = action_.term;
   shard->open_step = action_.cut.step.value();
   shard->replaying = true;
@@ -182,7 +155,8 @@ void TraceMonitor::OnStepOpened(Shard* shard) {
     Expect(shard->base.has_value() && shard->base->step.value() + 1 == step,
            "the first step of a term is the one behind its base");
     for (const Shard& other : shards_) {
-      Expect(other.promised > action_.term || (other.base.has_value() && other.base == shard->base),
+      Expect(other.promised > action_.term ||
+                 (other.had_base.has_value() && other.had_base == shard->base),
              "a term opens when all shards have its base");
     }
   } else {
@@ -211,7 +185,8 @@ void TraceMonitor::ExpectNear(const Shard& shard) {
 void TraceMonitor::OnCut(Shard* shard) {
   Expect(action_.cut.term == action_.term, "a cut names the term that it is made in");
   Expect(shard->begun.empty() || shard->begun.back() < action_.cut, "cuts are made in order");
-  if (shard->open_step == 0) shard->base = action_.cut;  // of a state that was imported
+  if (shard->open_step == 0)
+    shard->base = shard->had_base = action_.cut;  // of a state that was imported
   shard->begun.push_back(action_.cut);
   for (const Shard& other : shards_) {
     if (other.term != shard->term) continue;

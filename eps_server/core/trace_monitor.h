@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/ids.h"
-#include "eps_server/core/events.h"
+#include "eps_server/core/trace_action.h"
 #include "storage/cut.h"
 
 namespace eps {
@@ -27,10 +27,6 @@ class TraceMonitor {
   // The shard's process is a new one: what the one before it held in memory is gone.
   void OnProcess(ShardId shard);
 
-  // What a process found on its disk: its cuts, of which one may be durable before it is told, and
-  // for the first time what was promised; later that may be older than the newest promise.
-  void OnRecovered(ShardId shard, const RecoveredState& state);
-
   // What broke a rule: the rule, and the action with its shard.
   const std::vector<std::string>& violations() const { return violations_; }
   // Actions that were seen.
@@ -41,6 +37,7 @@ class TraceMonitor {
     // Durable.
     Term promised;
     std::set<CutId> cuts;
+    std::optional<CutId> had_base;  // in the term that was promised last, in whatever process
     // Of the process.
     std::optional<CutId> base;  // that it took its state from, in this term
     Term term;
@@ -58,6 +55,9 @@ class TraceMonitor {
 
   void Expect(bool holds, const char* rule);
   bool OnAll(const CutId& cut) const;
+  // What a process found on its disk: its cuts, of which one may be durable before it is told, and
+  // for the first time what was promised; later that may be older than the newest promise.
+  void OnRecovered(Shard* shard);
   void OnPromised(Shard* shard);
   void OnRestored(Shard* shard);
   void OnResumed(Shard* shard);

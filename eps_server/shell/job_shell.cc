@@ -66,6 +66,9 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobShell::Create(JobSpec spec,
   std::shared_ptr<JobShell> shell(
       new JobShell(std::move(spec), std::move(servers), shard, environment),
       [](JobShell* raw) { DestroyLater(raw); });
+  if (!environment.trace.empty()) {
+    EPS_ASSIGN_OR_RETURN(shell->trace_, TraceFile::Open(environment.trace, shard));
+  }
   EPS_RETURN_IF_ERROR(shell->Reserve());
   shell->StartProtocol(term);
   if (shell->backend_->caps().durable) shell->Post(event::Opened{});

@@ -19,6 +19,7 @@
 #include "eps_server/shell/peer_mailbox.h"
 #include "eps_server/shell/stream_sink.h"
 #include "eps_server/shell/timer_queue.h"
+#include "eps_server/shell/trace_file.h"
 
 namespace eps {
 
@@ -38,6 +39,7 @@ struct ShellEnvironment {
   MemoryAccount* account = nullptr;
   uint64_t incarnation = 0;
   CoreLimits limits;
+  std::string trace;     // folder of TraceFile; empty: nothing is traced
   bool durable = false;  // what new_backend makes is; residuals are held for its cuts
   // Where durable: the job is the one that the server opens when it starts again.
   std::function<absl::Status(JobId, const std::vector<std::string>& servers)> remember;
@@ -140,7 +142,9 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   void Execute(const effect::ToShard& e);
   void Execute(const effect::SetTimer& e);
   void Execute(const effect::ClearTimer& e);
-  void Execute(const effect::Trace&) {}
+  void Execute(const effect::Trace& e) {
+    if (trace_ != nullptr) trace_->Write(e.action);
+  }
   void Execute(const effect::Abort& e);
   void ImportTaken(StreamId stream);
 
@@ -167,6 +171,7 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   absl::Status closed_ EPS_GUARDED_BY(closed_mu_);  // not OK once CloseStreams was called
 
   Sequence sequence_;
+  std::unique_ptr<TraceFile> trace_;  // null: nothing is traced
   std::unique_ptr<StateBackend> backend_;
   std::unique_ptr<Protocol> protocol_;
   std::vector<Effect> effects_;

@@ -112,6 +112,7 @@ class Server::Impl {
     environment.timers = &timers_;
     environment.account = account;
     environment.incarnation = NewIncarnation();
+    environment.trace = options.trace;
     environment.limits.part_timeout_ms = options.part_timeout_ms;
     environment.limits.jit_depth = options.jit_depth;
     environment.limits.cut_steps = options.cut_steps;

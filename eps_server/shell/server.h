@@ -21,6 +21,7 @@ struct ServerOptions {
   uint64_t memory_limit_bytes = 0;    // 0: what the machine has available now
   bool insecure = false;              // allows to listen beyond this machine without TLS
   uint64_t part_timeout_ms = 60'000;  // a part gone for longer ends an eager job
+  std::string trace;                  // folder for what the protocol does; empty: none
   uint32_t jit_depth = 1;             // stages quantized ahead of their first fetch
   std::optional<StorageOptions> storage;  // nullopt: state in memory, nothing is durable
   uint64_t cut_steps = 0;                 // of durable storage, as the next; see CoreLimits
