@@ -150,7 +150,8 @@ absl::StatusOr<std::unique_ptr<ContributionLog>> ContributionLog::Open(
   uint64_t batch_bytes = 0;
   absl::Status found = ReadHeader(blocking_disk, path, identity, block, &ring_bytes, &batch_bytes);
   const bool kept = live && !absl::IsNotFound(found);
-  if (kept) EPS_RETURN_IF_ERROR(found);
+  // One that is not needed may be damaged; an error of the device is no damage.
+  if (kept || !(absl::IsNotFound(found) || absl::IsDataLoss(found))) EPS_RETURN_IF_ERROR(found);
   const bool large = ring_bytes >= RingBytes(room) && batch_bytes >= BatchBytes(room);
   if (!found.ok() || (!kept && !large)) {
     if (!absl::IsNotFound(found)) EPS_RETURN_IF_ERROR(blocking_disk->Remove(path));

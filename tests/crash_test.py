@@ -1,11 +1,11 @@
 """Processes that are killed at any time change no bit: a run on durable servers that dies again and
 again, and is started again with the same command, ends with the weights, the optimizer state and
-the loss log of an undisturbed run. What the servers did on the way is held against the rules of the
-protocol's model (servers.trace, check_trace).
+the loss log of an undisturbed run. What the servers did on the way is held against the rules of
+the protocol's model (servers.trace, check_trace).
 
 Arguments: the paths of eps and check_trace. EPS_KILLS: kills of each setting (default 51).
-EPS_KILLS_TALLY: a file to which each setting's kills are added, one JSON line each; the seed is then
-new each time."""
+EPS_KILLS_TALLY: a file to which each setting's kills are added, one JSON line each; the seed is
+then new each time."""
 
 import collections
 import json

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -61,6 +62,7 @@ class Attempt {
  public:
   struct Plan {
     ShardId victim;
+    bool logs = false;           // contributions, all shards
     std::vector<uint64_t> cuts;  // calls of the victim's first lives
     std::vector<Planned> faults;
   };
@@ -71,6 +73,7 @@ class Attempt {
     options.shards = kShards;
     options.cut_steps = 1;
     options.log_bytes = 4096;
+    if (plan_.logs) options.log_steps.assign(kShards, options.cut_steps);
     options.watch = [this](ShardId shard, const Site& site) {
       if (shard == plan_.victim) sites.push_back(site);
     };
@@ -162,12 +165,18 @@ const char* const kAllLabels[] = {"create file log.new",
                                   "write slot: header",
                                   "write slot: residuals"};
 
-class DurableCalls : public testing::TestWithParam<uint32_t> {
+// And in storage/contribution_log.cc.
+const char* const kLabelsOfLogs[] = {"create file contributions.eps", "open contributions.eps",
+                                     "read contributions.eps", "sync contributions.eps",
+                                     "write contributions.eps"};
+
+class DurableCalls : public testing::TestWithParam<std::tuple<uint32_t, bool>> {
  protected:
   DurableCalls()
       : spec_(SmallDurableSpec(Clip::kNone, Mode::kSealed, "topk:0.05")),
         expected_(UndisturbedOutcome(spec_)) {
-    plan_.victim = ShardId(GetParam());
+    plan_.victim = ShardId(std::get<0>(GetParam()));
+    plan_.logs = std::get<1>(GetParam());
     const ChunkMap chunks = ChunkMap::Build(spec_);
     const std::vector<ShardId> placement = chunks.Place(kShards);
     std::vector<ChunkId> owned;
@@ -242,14 +251,15 @@ TEST_P(DurableCalls, EveryCallThatFailsEndsTheShardAndNothingIsLost) {
       }
     }
   }
-  std::printf("shard %u: %lu attempts, %lu processes ended, %lu jobs failed; failures by call:\n",
-              GetParam(), attempts_, ended_, failed_);
+  std::printf("shard %u%s: %lu attempts, %lu processes ended, %lu jobs failed; failures by call:\n",
+              plan_.victim.value(), plan_.logs ? " with a log" : "", attempts_, ended_, failed_);
   std::set<std::string> labels;
   for (const auto& [label, count] : hits_) {
     std::printf("  %5lu %s\n", count, label.c_str());
     labels.insert(label);
   }
   std::set<std::string> all(std::begin(kAllLabels), std::end(kAllLabels));
+  if (plan_.logs) all.insert(std::begin(kLabelsOfLogs), std::end(kLabelsOfLogs));
   if (!keeps_residuals_) {
     all.erase("read slot: residuals");
     all.erase("write slot: residuals");
@@ -265,7 +275,8 @@ TEST(DurableCallsOfAllShards, TakeInThoseOfResiduals) {
   EXPECT_GT(ShardCore::ResidualBudget(spec, chunks, all, /*durable=*/true), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Victims, DurableCalls, testing::Values(0u, 1u));
+INSTANTIATE_TEST_SUITE_P(Victims, DurableCalls,
+                         testing::Combine(testing::Values(0u, 1u), testing::Bool()));
 
 }  // namespace
 }  // namespace eps

@@ -3,6 +3,7 @@
 //
 // Each attempt is a process of its own, on real files. EPS_ALLOCATIONS=all: every n instead of a
 // sample; EPS_ALLOCATIONS_TALLY=FILE: keeps count, so that a run that was interrupted goes on.
+// EPS_ALLOCATION=N: this one alone.
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -141,7 +142,7 @@ struct Place {
 }
 
 // The whole life of a process: brings the job in `folder` to its end and writes the digest.
-void Live(const JobSpec& spec, const std::string& folder) {
+void Live(const JobSpec& spec, const std::string& folder, bool logs) {
   DiskOptions disk_options;
   disk_options.allow_io_uring = false;
   const std::unique_ptr<Disk> disk = NewRealDisk(disk_options);
@@ -169,6 +170,10 @@ void Live(const JobSpec& spec, const std::string& folder) {
     durable.folder = own + "/job";
     durable.staging_bytes = uint64_t{64} << 10;
     durable.residual_bytes = ShardCore::ResidualBudget(job, chunks, owned, /*durable=*/true);
+    if (logs) {
+      durable.log = ShardCore::LogNeeds(job, chunks, owned, kShards);
+      durable.log.steps = options.limits.cut_steps;
+    }
     auto backend = NewNvmeBackend(job, chunks, std::move(owned), shard, kShards, executor, account,
                                   durable, std::move(done));
     if (!backend.ok()) EndWith(backend.status());
@@ -180,7 +185,8 @@ void Live(const JobSpec& spec, const std::string& folder) {
   std::ofstream(folder + "/digest") << training.End().digest;
 }
 
-class DurableMemory : public testing::Test {
+// Of shards with contribution logs, or without.
+class DurableMemory : public testing::TestWithParam<bool> {
  protected:
   DurableMemory()
       : spec_(SmallDurableSpec(Clip::kLagged, Mode::kSealed, "topk:0.05")),
@@ -202,7 +208,7 @@ class DurableMemory : public testing::Test {
       alarm(60);
       allocations = 0;
       fails_at = n;
-      Live(spec_, folder_);
+      Live(spec_, folder_, GetParam());
       fails_at = 0;
       std::ofstream(folder_ + "/allocations") << allocations.load();
       std::_Exit(0);
@@ -224,7 +230,7 @@ class DurableMemory : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(DurableMemory, AFailedAllocationEndsTheProcessAndTheNextOneGoesOn) {
+TEST_P(DurableMemory, AFailedAllocationEndsTheProcessAndTheNextOneGoesOn) {
   ASSERT_EQ(Spawn(0), 0);
   ASSERT_EQ(Read("digest"), expected_);
   const uint64_t count = std::strtoull(Read("allocations").c_str(), nullptr, 10);
@@ -232,7 +238,17 @@ TEST_F(DurableMemory, AFailedAllocationEndsTheProcessAndTheNextOneGoesOn) {
   const char* const mode = std::getenv("EPS_ALLOCATIONS");
   const bool all = mode != nullptr && std::string(mode) == "all";
   const uint64_t stride = all ? 1 : count / NumberFromEnvironment("EPS_ALLOCATIONS", 60);
-  Tally tally(std::getenv("EPS_ALLOCATIONS_TALLY"));
+  const char* const file = std::getenv("EPS_ALLOCATIONS_TALLY");
+  const std::string tally_file =
+      absl::StrCat(file == nullptr ? "" : file, GetParam() ? ".log" : "");
+  Tally tally(file == nullptr ? nullptr : tally_file.c_str());
+  if (const uint64_t alone = NumberFromEnvironment("EPS_ALLOCATION", 0); alone > 0) {
+    Clear();
+    Spawn(alone);
+    ASSERT_EQ(Spawn(0), 0);
+    EXPECT_EQ(Read("digest"), expected_);
+    return;
+  }
   for (uint64_t n = std::max<uint64_t>(tally["next"], 1); n < count; n += stride) {
     // With a stride, not the same place of every round of a loop.
     const uint64_t at = n + (all ? 0 : n * 7919 % stride);
@@ -255,6 +271,8 @@ TEST_F(DurableMemory, AFailedAllocationEndsTheProcessAndTheNextOneGoesOn) {
   std::printf("%lu allocations; %s\n", count, tally.ToString().c_str());
   EXPECT_GT(tally["aborted"], 0u);
 }
+
+INSTANTIATE_TEST_SUITE_P(Logs, DurableMemory, testing::Bool());
 
 }  // namespace
 }  // namespace eps

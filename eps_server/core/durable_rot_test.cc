@@ -5,9 +5,13 @@
 // EPS_FLIPS=N: so many flips. EPS_FLIPS_TALLY=FILE: keeps count, so that a run that was interrupted
 // goes on. EPS_FLIP_SEED=N: this flip alone.
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -15,11 +19,20 @@
 #include "common/tally.h"
 #include "eps_server/core/durable_cluster.h"
 #include "gtest/gtest.h"
+#include "storage/block_bytes.h"
+#include "storage/log_format.h"
 
 namespace eps {
 namespace {
 
 constexpr uint32_t kShards = 2;
+
+DurableDisks::Options OptionsOf(bool logs) {
+  DurableDisks::Options options;
+  options.shards = kShards;
+  if (logs) options.log_steps.assign(kShards, options.cut_steps);
+  return options;
+}
 
 // What a cluster leaves that was stopped on its way.
 struct Left {
@@ -27,9 +40,8 @@ struct Left {
   CoreTraining::Outcome expected = UndisturbedOutcome(spec);
   std::vector<DurableDisks::Image> images;
 
-  explicit Left(uint64_t stop_at) {
-    DurableDisks::Options options;
-    options.shards = kShards;
+  Left(uint64_t stop_at, bool logs) {
+    DurableDisks::Options options = OptionsOf(logs);
     DurableTraining training(spec, options, /*fetches=*/false);
     const auto between = [&] {
       CoreCluster& cluster = training.cluster();
@@ -46,9 +58,12 @@ struct Left {
   }
 };
 
-const Left& WhatIsLeft(uint64_t stop_at) {
-  static std::map<uint64_t, Left>* const all = new std::map<uint64_t, Left>();
-  return all->emplace(stop_at, stop_at).first->second;
+const Left& WhatIsLeft(uint64_t stop_at, bool logs) {
+  static auto* const all = new std::map<std::pair<uint64_t, bool>, Left>();
+  const std::pair<uint64_t, bool> key(stop_at, logs);
+  const auto found = all->find(key);
+  if (found != all->end()) return found->second;
+  return all->emplace(key, Left(stop_at, logs)).first->second;
 }
 
 // Where the log's last frame begins: a flip in it cannot be told from an interrupted write, and the
@@ -62,6 +77,19 @@ uint64_t LastFrame(const std::string& log) {
   return last;
 }
 
+// Where the youngest batch of the contribution log begins: the same holds for it.
+uint64_t LastBatch(const std::string& log) {
+  namespace batch = log_format::batch;
+  std::tuple<uint64_t, uint64_t, uint64_t> last;  // term, position, offset
+  for (uint64_t at = log_format::kBlock; at < log.size(); at += log_format::kBlock) {
+    const auto* const head = reinterpret_cast<const uint8_t*>(log.data() + at);
+    if (LoadFrom<uint64_t>(head + batch::kMagicAt) != log_format::kBatchMagic) continue;
+    last = std::max(last, std::make_tuple(LoadFrom<uint64_t>(head + batch::kTermAt),
+                                          LoadFrom<uint64_t>(head + batch::kPositionAt), at));
+  }
+  return std::get<2>(last);
+}
+
 struct Flipped {
   absl::Status status;  // not OK: something wrong was served, or damage was not located
   bool noticed = false;
@@ -71,9 +99,9 @@ struct Flipped {
 Flipped Flip(uint64_t seed) {
   Dice dice(seed);
   for (int i = 0; i < 5; ++i) dice(2);
-  const Left& left = WhatIsLeft(3 + dice(3));
-  DurableDisks::Options options;
-  options.shards = kShards;
+  const bool logs = dice(2) == 0;
+  const Left& left = WhatIsLeft(3 + dice(3), logs);
+  DurableDisks::Options options = OptionsOf(logs);
   options.images = left.images;
   options.in_dram = dice(4) == 0;
   auto& image = options.images[dice(kShards)];
@@ -82,11 +110,13 @@ Flipped Flip(uint64_t seed) {
   const std::string path = file->first;
   const uint64_t at = dice(file->second.size());
   const bool is_log = absl::EndsWith(path, "/log");
-  const bool is_tail = is_log && at >= LastFrame(file->second);
+  const bool is_contributions = absl::EndsWith(path, log_format::kFileName);
+  const bool is_tail = (is_log && at >= LastFrame(file->second)) ||
+                       (is_contributions && at >= LastBatch(file->second));
   file->second[at] = static_cast<char>(file->second[at] ^ 1 << dice(8));
 
   Flipped flipped;
-  flipped.kind = is_log ? "log" : "slot";
+  flipped.kind = is_log ? "log" : is_contributions ? "contributions" : "slot";
   DurableTraining training(left.spec, options, /*fetches=*/true);
   const absl::Status finished =
       training.Finish([&] { training.cluster().RunSome(100); }, /*rounds=*/300);
@@ -167,6 +197,7 @@ TEST(DurableRot, AFlippedBitIsLocatedOrHarmless) {
   EXPECT_EQ(tally["failed"], 0u);
   EXPECT_GT(tally["slot_noticed"], goal / 10);
   EXPECT_GT(tally["log_noticed"], goal / 100);
+  EXPECT_GT(tally["contributions_noticed"], 0u);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ bool ShardCore::Impl::OnRecoveryMessage(const event::FromShard& e) {
   const v1::ShardMessage& m = e.message;
   switch (m.message_case()) {
     case v1::ShardMessage::kRegister:
-      if (is_lead()) OnRegister(e.from, m.register_());
+      if (is_lead()) OnRegister(e.from, Term(m.term()), m.register_());
       return true;
     case v1::ShardMessage::kNewTerm:
       OnNewTerm(Term(m.new_term().term()));
@@ -52,13 +52,14 @@ bool ShardCore::Impl::OnRecoveryMessage(const event::FromShard& e) {
   }
 }
 
-void ShardCore::Impl::OnRegister(ShardId shard, const v1::Register& message) {
-  const bool is_new =
-      recovery_->OnRegister(shard, message.incarnation(), Term(message.promised_term()));
+void ShardCore::Impl::OnRegister(ShardId shard, Term term, const v1::Register& message) {
+  const Term promised(message.promised_term());
+  bool is_new = recovery_->OnRegister(shard, message.incarnation(), promised);
+  is_new |= promised > term;  // it forgot what it was in the term, whatever it calls itself
   recovery_->OnLimit(shard, message.most_cut_steps());
   lead_->cuts().Limit(recovery_->most_cut_steps());
   if (!recovery_->AllRegistered()) return;
-  if (is_new || Term(message.promised_term()) > term_) return StartTerm();
+  if (is_new || promised > term_) return StartTerm();
   // Its link broke: what it may have missed.
   v1::ShardMessage again = NewMessage();
   if (chosen_.has_value()) {

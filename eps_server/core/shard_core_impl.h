@@ -159,7 +159,7 @@ class ShardCore::Impl {
   void TellLeadAgain();
   void TellOpenState(ShardId shard);
   bool OnRecoveryMessage(const event::FromShard& e);
-  void OnRegister(ShardId shard, const v1::Register& message);
+  void OnRegister(ShardId shard, Term term, const v1::Register& message);
   void StartTerm();
   void OnNewTerm(Term term);
   void OnPromised(ShardId shard, const v1::Promised& message);
