@@ -185,8 +185,8 @@ void TraceMonitor::ExpectNear(const Shard& shard) {
 void TraceMonitor::OnCut(Shard* shard) {
   Expect(action_.cut.term == action_.term, "a cut names the term that it is made in");
   Expect(shard->begun.empty() || shard->begun.back() < action_.cut, "cuts are made in order");
-  if (shard->open_step == 0)
-    shard->base = shard->had_base = action_.cut;  // of a state that was imported
+  // Of a state that was imported.
+  if (shard->open_step == 0) shard->base = shard->had_base = action_.cut;
   shard->begun.push_back(action_.cut);
   for (const Shard& other : shards_) {
     if (other.term != shard->term) continue;

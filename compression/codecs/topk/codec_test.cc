@@ -121,7 +121,6 @@ void ExpectRefusal(size_t n, const std::string& bytes, const std::string& text) 
 
 constexpr uint16_t kOne = 0x3f80;
 
-// The vectors of docs/formats/codecs.md, to the letter.
 TEST(Formats, ChargeTheIndexAsTheBytesAre) {
   const Chunk chunk = RowChunk(6400);
   const Codec& codec = Named("topk:0.1");
@@ -137,6 +136,7 @@ TEST(Formats, ChargeTheIndexAsTheBytesAre) {
   EXPECT_EQ(account.live_bytes(MemoryKind::kContribution), 0u);
 }
 
+// The vectors of docs/formats/codecs.md, to the letter.
 TEST(Formats, EncodeTheGoldenVectors) {
   const std::vector<float> row = {0.5f, -2.0f, -0.0f, FloatOfBits(0x3f818000), 1.0f, 2.0f, -0.25f,
                                   0.0f, 1.0f,  0.001f};
