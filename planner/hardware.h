@@ -1,0 +1,96 @@
+#ifndef EPS_PLANNER_HARDWARE_H_
+#define EPS_PLANNER_HARDWARE_H_
+
+// A description of machines, read from YAML (docs/reference/hardware.md): what a plan is made for.
+// Every number has its unit in the text ("16GB", "12GB/s", "125TFLOP/s"); unknown keys, missing
+// units and numbers that are not finite and above zero are refused with the line.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "planner/units.h"
+
+namespace eps::planner {
+
+// What computes a worker's stages: an accelerator, or the processor itself (`memory` is then the
+// host's, and the link has no limit).
+struct Device {
+  std::string name;
+  Bytes memory;
+  FlopsPerSecond peak;       // of the data type that the stages compute in; MFU counts against it
+  double efficiency = 1;     // of the peak, that a stage's matrix products reach
+  BytesPerSecond to_device;  // host to device while the other direction is busy, too
+  BytesPerSecond from_device;
+  Seconds stage_overhead;  // per pass of a micro-batch over a stage, beside its operations
+};
+
+struct WorkerKind {
+  std::string name;
+  uint32_t count = 1;
+  Device device;
+  Bytes memory;  // of the host
+  BytesPerSecond receive;
+  BytesPerSecond send;
+  Seconds latency;        // of one request to a server and its answer
+  BytesPerSecond encode;  // FP32 bytes of gradients that become encoded ones
+  BytesPerSecond decode;  // FP32 bytes of weights that come out of encoded ones
+  DollarsPerSecond price;
+};
+
+enum class StorageDeviceKind { kNvme, kCsd };
+struct StorageDevices {
+  StorageDeviceKind kind = StorageDeviceKind::kNvme;
+  uint32_t count = 1;
+  Bytes capacity;  // of one
+  BytesPerSecond read;
+  BytesPerSecond write;
+  Bytes endurance;  // bytes that one may be written; 0: not given
+  // Of computational storage: FP32 state bytes that its updater works through per second, and its
+  // own memory.
+  BytesPerSecond update;
+  Bytes memory;
+};
+
+// A server's rates are in FP32 bytes of weights (4 per parameter) that one core works through.
+struct ServerKind {
+  std::string name;
+  uint32_t count = 1;
+  uint32_t cores = 1;
+  Bytes memory;
+  BytesPerSecond memory_bandwidth;
+  BytesPerSecond receive;
+  BytesPerSecond send;
+  BytesPerSecond encode;  // just-in-time quantization of weights
+  BytesPerSecond update;  // reduction and update of an FP32 gradient
+  absl::optional<StorageDevices> storage;
+  DollarsPerSecond price;
+};
+
+struct Hardware {
+  std::string name;
+  std::string source;  // where its numbers are from
+  std::vector<WorkerKind> workers;
+  std::vector<ServerKind> servers;
+  // Workers and servers are processes of one machine and share its cores and memory.
+  bool one_machine = false;
+
+  uint32_t worker_count() const;
+  uint32_t server_count() const;
+};
+
+// `origin` (a file's name) stands in the errors.
+absl::StatusOr<Hardware> ParseHardware(absl::string_view yaml, absl::string_view origin);
+// YAML that ParseHardware reads back to the same values.
+std::string HardwareToYaml(const Hardware& hardware);
+
+// The descriptions that come with the program, by name ("h200_node"), and their YAML.
+std::vector<std::string> HardwareExamples();
+absl::StatusOr<std::string> HardwareExample(absl::string_view name);
+
+}  // namespace eps::planner
+
+#endif  // EPS_PLANNER_HARDWARE_H_

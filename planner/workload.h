@@ -1,0 +1,56 @@
+#ifndef EPS_PLANNER_WORKLOAD_H_
+#define EPS_PLANNER_WORKLOAD_H_
+
+// What a job asks of any machine: bytes and operations per stage and step, counted from its spec
+// with the same chunk map, codecs and legality as the program's. No hardware here.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/units.h"
+#include "spec/job_spec.h"
+
+namespace eps::planner {
+
+// One stage in one step. "A part" is its micro_batches micro-batches, which one worker computes.
+struct StageWork {
+  std::string name;
+  uint64_t elements = 0;  // parameters that it uses, shared ones included
+  // Encoded weights that one worker fetches before its forward and its backward pass. The last
+  // stage goes from one into the other and fetches once (fetch_backward then has the second
+  // copies of quantization.backward_weights=both_axes alone).
+  Bytes fetch_forward;
+  Bytes fetch_backward;
+  Bytes push;      // encoded gradients of one part
+  Flops forward;   // of one part
+  Flops backward;  // of one part: twice `forward`, and the recomputation where there is one
+  Bytes stash;     // the stage's encoded input, of one part; 0 for the first stage
+};
+
+struct Workload {
+  std::vector<StageWork> stages;  // in relay order
+  uint64_t parameters = 0;        // each shared tensor once
+  uint32_t parts = 1;
+  uint64_t tokens = 0;        // of a step, all parts
+  bool sealed = false;        // updates wait for the decision at the end of the step
+  Bytes state_per_parameter;  // FP32 master weight and the optimizer's fields: 12 B for AdamW
+  Flops model_flops;          // of a step without recomputation, as MFU counts them
+
+  // Sums over the stages.
+  Bytes fetched_by_worker() const;  // with `parts` on as many workers, each fetches this
+  Bytes pushed_of_part() const;
+};
+
+// Forward operations of a GPT-2 block for one sequence of S tokens, width E, inner width I:
+// 4 S E I + 8 S E^2 + 4 S^2 E; of the head, 2 S E V (NNTile section 4; SEEDS.md section 6).
+Flops BlockForwardFlops(double tokens, double width, double inner);
+Flops HeadForwardFlops(double tokens, double width, double vocabulary);
+
+// InvalidArgument if a codec of the spec is unknown. REQUIRES spec.Validate().ok().
+absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec);
+
+}  // namespace eps::planner
+
+#endif  // EPS_PLANNER_WORKLOAD_H_
