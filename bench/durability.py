@@ -140,14 +140,22 @@ def kill_gaps(options, folder, kept):
                 start = time.monotonic()
                 os.kill(children[victim], signal.SIGKILL)
                 border = reached if kept == "contributions" else wait_for(
-                    "recovery", lambda: (GOES_ON.findall(text_of(log))[before:] or [None])[-1],
-                    run)
+                    "recovery", lambda: border_after(log, before, metrics, reached), run)
                 opened = time.monotonic() - start
                 wait_for("a new step", lambda: last_step(metrics) > reached or None, run)
                 gaps.append(Gap(victim, opened, time.monotonic() - start, reached - int(border)))
         finally:
             run.kill()
     return gaps
+
+
+def border_after(log, before, metrics, reached):
+    """Behind which step the run goes on. A worker that dies between two steps loses nothing: then
+    there is no recovery, but a new step."""
+    borders = GOES_ON.findall(text_of(log))[before:]
+    if borders:
+        return borders[-1]
+    return reached if last_step(metrics) > reached else None
 
 
 def gap_lines(gaps, cut_steps, kept):
@@ -229,10 +237,38 @@ def time_of_server(eps, path, folder):
                 server.kill()
 
 
+def measure_steps(options, folder):
+    rounds = step_rounds(options, folder)
+    print("\n".join(step_lines(rounds)))
+    if losses_differ(rounds):
+        print("LOSSES DIFFER between rounds")
+        return 1
+    return 0
+
+
+def measure_kills(options, folder):
+    for kept in LOGS:
+        gaps = kill_gaps(options, folder, kept)
+        print("\n".join(gap_lines(gaps, options.cut_steps, kept)) + "\n", flush=True)
+    return 0
+
+
+def measure_restarts(options, folder):
+    took, reads, count = restart_seconds(options, folder)
+    ratios = [t / r for t, r in zip(took, reads)]
+    print(f"start of a server with {count / 2**20:.0f} MiB of state until it serves: "
+          f"{report.format_spread(took, 2)} s, / reading them once: {report.format_spread(ratios)}")
+    return 0
+
+
+MEASUREMENTS = {"steps": measure_steps, "kills": measure_kills, "restarts": measure_restarts}
+
+
 def main():
     root = pathlib.Path(report.ROOT)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--eps", default=str(root / "bazel-bin/cli/eps"))
+    parser.add_argument("what", choices=MEASUREMENTS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12, help="timed steps of a round")
     parser.add_argument("--warmup", type=int, default=3)
@@ -245,22 +281,10 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="eps-durability-", dir=options.folder) as folder:
         try:
-            rounds = step_rounds(options, folder)
-            print("\n".join(step_lines(rounds)) + "\n", flush=True)
-            for kept in LOGS:
-                gaps = kill_gaps(options, folder, kept)
-                print("\n".join(gap_lines(gaps, options.cut_steps, kept)) + "\n", flush=True)
-            took, reads, count = restart_seconds(options, folder)
+            return MEASUREMENTS[options.what](options, folder)
         except (DidNotRun, RuntimeError, subprocess.SubprocessError) as error:
             print(error, file=sys.stderr)
             return 2
-    ratios = [t / r for t, r in zip(took, reads)]
-    print(f"start of a server with {count / 2**20:.0f} MiB of state until it serves: "
-          f"{report.format_spread(took, 2)} s, / reading them once: {report.format_spread(ratios)}")
-    if losses_differ(rounds):
-        print("LOSSES DIFFER between rounds")
-        return 1
-    return 0
 
 
 if __name__ == "__main__":

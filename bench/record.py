@@ -66,11 +66,19 @@ BENCHMARKS = {
         "0.25 processor seconds per GB.",
         ["//bench:nvme_bench"], [["bazel-bin/bench/nvme_bench", "384", "9"]]),
     "durability": Benchmark(
-        "What durable state costs, and how long a killed process is missed",
+        "What durable state costs",
         "Steps of the quickstart model (8,192 tokens each) with durable state / without, of the "
-        "same round; then processes of a run are killed, and a server with a large state is "
-        "started again.",
-        ["//cli:eps", "//worker:eps-worker"], [["bench/durability.py"]]),
+        "same round.",
+        ["//cli:eps", "//worker:eps-worker"],
+        [["bench/durability.py", "steps", "--rounds=3", "--steps=6"]]),
+    "kills": Benchmark(
+        "How long a killed process is missed",
+        "Processes of a run of the quickstart model are killed at random, one after the other.",
+        ["//cli:eps", "//worker:eps-worker"], [["bench/durability.py", "kills"]]),
+    "restarts": Benchmark(
+        "How long a server takes to come back to a large state",
+        "From the start of its process until it serves, against reading the state once.",
+        ["//cli:eps", "//worker:eps-worker"], [["bench/durability.py", "restarts"]]),
     "topk": Benchmark(
         "Sparse gradients",
         "Bits per sent element against the entropy of their positions, encoding against dense "

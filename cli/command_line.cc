@@ -99,27 +99,31 @@ absl::Status TakeOverrides(const std::vector<std::string>& extras, CommandLine* 
 }
 
 // The commands that read their own arguments; worker, generate and verify are other programs.
+struct OwnArguments {
+  const char* name;
+  Command command;
+  const char* help;
+};
+constexpr OwnArguments kOwnArguments[] = {
+    {"plan", Command::kPlan, "what a run will take, before it takes it (eps plan --help)"},
+    {"worker", Command::kWorker, "run one worker (its own options: eps worker --help)"},
+    {"generate", Command::kGenerate, "continue a text (its own options: eps generate --help)"},
+    {"verify", Command::kVerify, "compare with a plain training loop (eps verify --help)"},
+    {"checkpoint", Command::kCheckpoint,
+     "ls, digest, verify, export, save, reshard, rm (eps checkpoint --help)"},
+    {"backup", Command::kBackup, "durable state into a checkpoint (eps backup --help)"},
+    {"restore", Command::kRestore, "durable state out of a checkpoint (eps restore --help)"},
+    {"codec", Command::kCodec, "list them, or try one on a file (eps codec --help)"},
+};
+
 bool PassOn(const std::vector<std::string>& arguments, CommandLine* line) {
-  if (arguments.empty()) return false;
-  if (arguments[0] == "worker") {
-    line->command = Command::kWorker;
-  } else if (arguments[0] == "generate") {
-    line->command = Command::kGenerate;
-  } else if (arguments[0] == "verify") {
-    line->command = Command::kVerify;
-  } else if (arguments[0] == "checkpoint") {
-    line->command = Command::kCheckpoint;
-  } else if (arguments[0] == "backup") {
-    line->command = Command::kBackup;
-  } else if (arguments[0] == "restore") {
-    line->command = Command::kRestore;
-  } else if (arguments[0] == "codec") {
-    line->command = Command::kCodec;
-  } else {
-    return false;
+  for (const OwnArguments& own : kOwnArguments) {
+    if (arguments.empty() || arguments[0] != own.name) continue;
+    line->command = own.command;
+    line->passed_on.assign(arguments.begin() + 1, arguments.end());
+    return true;
   }
-  line->passed_on.assign(arguments.begin() + 1, arguments.end());
-  return true;
+  return false;
 }
 
 struct Parser {
@@ -132,14 +136,7 @@ struct Parser {
     app.set_version_flag("--version", absl::StrCat("eps ", kVersion));
     Add(&app, Command::kTrain, "train", "train a model; starts what it needs on this machine");
     Add(&app, Command::kServe, "serve", "run one parameter server");
-    app.add_subcommand("worker", "run one worker (its own options: eps worker --help)");
-    app.add_subcommand("generate", "continue a text (its own options: eps generate --help)");
-    app.add_subcommand("verify", "compare with a plain training loop (eps verify --help)");
-    app.add_subcommand("checkpoint",
-                       "ls, digest, verify, export, save, reshard, rm (eps checkpoint --help)");
-    app.add_subcommand("backup", "durable state into a checkpoint (eps backup --help)");
-    app.add_subcommand("restore", "durable state out of a checkpoint (eps restore --help)");
-    app.add_subcommand("codec", "list them, or try one on a file (eps codec --help)");
+    for (const OwnArguments& own : kOwnArguments) app.add_subcommand(own.name, own.help);
     CLI::App* const status =
         Add(&app, Command::kStatus, "status", "what the servers of --servers hold and wait for");
     status->add_flag("--json", options.json, "one JSON object per server");
@@ -172,9 +169,8 @@ absl::Status UnknownCommand(const std::string& word, const std::vector<std::stri
 
 // What CLI11 missed or did not know at the top, in words.
 absl::Status WrongCommand(const std::vector<std::string>& arguments) {
-  const std::vector<std::string> commands = {"train",   "serve",  "worker",     "generate",
-                                             "verify",  "status", "checkpoint", "backup",
-                                             "restore", "codec",  "doctor",     "config"};
+  std::vector<std::string> commands = {"train", "serve", "status", "doctor", "config"};
+  for (const OwnArguments& own : kOwnArguments) commands.emplace_back(own.name);
   const std::vector<std::string> of_config = {"print", "reference", "import-deepspeed"};
   if (arguments.empty()) {
     return absl::InvalidArgumentError(

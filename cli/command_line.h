@@ -13,7 +13,8 @@ enum class Command {
   kHelp,  // `text` is to be printed
   kTrain,
   kServe,
-  kWorker,  // these read their own arguments, which are `passed_on`
+  kPlan,  // these read their own arguments, which are `passed_on`
+  kWorker,
   kVerify,
   kGenerate,
   kCheckpoint,

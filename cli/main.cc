@@ -12,6 +12,7 @@
 #include "cli/command_line.h"
 #include "cli/doctor.h"
 #include "cli/import_deepspeed.h"
+#include "cli/plan_command.h"
 #include "cli/run_config.h"
 #include "cli/serve.h"
 #include "cli/siblings.h"
@@ -72,6 +73,8 @@ absl::Status RunCommand(const std::vector<std::string>& arguments) {
       return RunBackupCommand(passed_on);
     case Command::kRestore:
       return RunRestoreCommand(passed_on);
+    case Command::kPlan:
+      return RunPlanCommand(passed_on);
     case Command::kCodec:
       return RunCodecCommand(passed_on);
     default:

@@ -35,7 +35,6 @@ constexpr const char* kOtherWeights[] = {"pytorch_model.bin", "pytorch_model.bin
                                          "tf_model.h5", "flax_model.msgpack"};
 constexpr char kSyntheticType[] = "eps-synthetic";
 constexpr double kQuickstartInitializerRange = 0.06;
-constexpr uint32_t kSyntheticSeqLen = 32;
 constexpr uint32_t kMaxSpawnedServers = 256;
 
 absl::StatusOr<SyntheticConfig> ParseSynthetic(const nlohmann::json& json,
@@ -119,24 +118,19 @@ absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
   return absl::OkStatus();
 }
 
+// The folder that model.path names or lies in.
+fs::path ModelFolder(const fs::path& given) {
+  std::error_code error;
+  return fs::is_directory(given, error) ? given : given.parent_path();
+}
+
 absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) {
   const std::string& path = run.config.model.path;
-  if (path.empty()) {  // the quickstart's: ModelSpec's defaults
-    // GPT-2's 0.02 suits wide models. At width 256 it leaves the residual stream so small that the
-    // first norms amplify it, and the gradient spikes while Adam warms up.
-    model->gpt2.initializer_range = kQuickstartInitializerRange;
-    return absl::OkStatus();
-  }
+  EPS_ASSIGN_OR_RETURN(*model, ReadModel(path));
+  if (path.empty()) return absl::OkStatus();
   std::error_code error;
   const fs::path given = fs::absolute(path, error);
-  const fs::path folder = fs::is_directory(given, error) ? given : given.parent_path();
-  const std::string file = (folder == given ? given / "config.json" : given).string();
-  absl::StatusOr<std::string> json = ReadTextFile(file);
-  if (!json.ok()) {
-    return absl::Status(json.status().code(),
-                        absl::StrCat("model.path: ", json.status().message()));
-  }
-  EPS_ASSIGN_OR_RETURN(*model, ParseModel(*json, file));
+  const fs::path folder = ModelFolder(given);
   plan->config.model.path = given.string();
   plan->model_folder = folder.string();
   for (const char* name : {kSafetensorsFile, kSafetensorsIndexFile}) {
@@ -211,6 +205,25 @@ absl::StatusOr<ModelSpec> ParseModel(absl::string_view json, const std::string& 
   }
   model.gpt2 = *gpt2;
   return model;
+}
+
+absl::StatusOr<ModelSpec> ReadModel(const std::string& path) {
+  ModelSpec model;
+  if (path.empty()) {  // the quickstart's: ModelSpec's defaults
+    // GPT-2's 0.02 suits wide models. At width 256 it leaves the residual stream so small that the
+    // first norms amplify it, and the gradient spikes while Adam warms up.
+    model.gpt2.initializer_range = kQuickstartInitializerRange;
+    return model;
+  }
+  std::error_code error;
+  const fs::path given = fs::absolute(path, error);
+  const std::string file = (ModelFolder(given) == given ? given / "config.json" : given).string();
+  absl::StatusOr<std::string> json = ReadTextFile(file);
+  if (!json.ok()) {
+    return absl::Status(json.status().code(),
+                        absl::StrCat("model.path: ", json.status().message()));
+  }
+  return ParseModel(*json, file);
 }
 
 std::string ModelToJson(const ModelSpec& model) {

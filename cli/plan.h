@@ -16,6 +16,9 @@
 
 namespace eps {
 
+// training.seq_len of a model of type eps-synthetic, if it is not set.
+inline constexpr uint32_t kSyntheticSeqLen = 32;
+
 struct TrainPlan {
   // As resolved: paths absolute, data files listed, parts as the spec has them, threads counted.
   Config config;
@@ -32,6 +35,8 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run);
 
 // The model that a config.json describes; `origin` stands in the errors.
 absl::StatusOr<ModelSpec> ParseModel(absl::string_view json, const std::string& origin);
+// The model of `model.path`: a folder with a config.json, or one; the quickstart's if it is empty.
+absl::StatusOr<ModelSpec> ReadModel(const std::string& path);
 // The config.json of a model; ParseModel reads it back.
 std::string ModelToJson(const ModelSpec& model);
 

@@ -16,15 +16,16 @@
 
 namespace eps::planner {
 
-// What computes a worker's stages: an accelerator, or the processor itself (`memory` is then the
-// host's, and the link has no limit).
+// What computes a worker's stages: an accelerator, or the cores of its own host.
 struct Device {
   std::string name;
+  bool host = false;  // the cores and the memory of the worker's host; copies nothing
   Bytes memory;
-  FlopsPerSecond peak;       // of the data type that the stages compute in; MFU counts against it
-  double efficiency = 1;     // of the peak, that a stage's matrix products reach
-  BytesPerSecond to_device;  // host to device while the other direction is busy, too
-  BytesPerSecond from_device;
+  FlopsPerSecond peak;    // of the data type that the stages compute in; MFU counts against it
+  double efficiency = 1;  // of the peak, that a stage's matrix products reach
+  // Host to device and back, each while the other direction is busy, too.
+  BytesPerSecond to_device = kNoLimit;
+  BytesPerSecond from_device = kNoLimit;
   Seconds stage_overhead;  // per pass of a micro-batch over a stage, beside its operations
 };
 

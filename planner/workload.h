@@ -33,10 +33,11 @@ struct Workload {
   std::vector<StageWork> stages;  // in relay order
   uint64_t parameters = 0;        // each shared tensor once
   uint32_t parts = 1;
-  uint64_t tokens = 0;        // of a step, all parts
-  bool sealed = false;        // updates wait for the decision at the end of the step
-  Bytes state_per_parameter;  // FP32 master weight and the optimizer's fields: 12 B for AdamW
-  Flops model_flops;          // of a step without recomputation, as MFU counts them
+  uint32_t micro_batches = 1;  // of a part
+  uint64_t tokens = 0;         // of a step, all parts
+  bool sealed = false;         // updates wait for the decision at the end of the step
+  Bytes state_per_parameter;   // FP32 master weight and the optimizer's fields: 12 B for AdamW
+  Flops model_flops;           // of a step without recomputation, as MFU counts them
 
   // Sums over the stages.
   Bytes fetched_by_worker() const;  // with `parts` on as many workers, each fetches this

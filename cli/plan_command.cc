@@ -1,0 +1,151 @@
+#include "cli/plan_command.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "cli/command_line.h"
+#include "cli/files.h"
+#include "cli/plan.h"
+#include "cli/run_config.h"
+#include "common/config.h"
+#include "common/exit_code.h"
+#include "common/status_macros.h"
+#include "planner/papers/row.h"
+#include "planner/plan.h"
+#include "planner/plan_report.h"
+#include "spec/job_spec.h"
+#include "spec/spec_builder.h"
+
+namespace eps {
+namespace {
+
+// Data is not read, and there is always enough of it.
+constexpr uint64_t kPlannedTokens = uint64_t{1} << 40;
+
+constexpr char kUsage[] =
+    "usage: eps plan --hardware=FILE|EXAMPLE [--config=FILE] [--model=PATH] [--json] "
+    "[--html=FILE]\n"
+    "                [--section.key=value ...]\n"
+    "       eps plan --reproduce=PAPER [--json]\n"
+    "       eps plan --examples | --example=NAME\n"
+    "\n"
+    "Says what a run of that configuration takes on those machines and how fast it is, before\n"
+    "anything is allocated: bytes by tier, time per stage, the step and its bottleneck, the\n"
+    "largest model, and what to change first. Nothing is started and no data is read; keys are\n"
+    "those of eps train. Exit code 71 if it does not fit.\n"
+    "\n"
+    "--reproduce compares the planner with a paper's numbers: ";
+
+struct Arguments {
+  bool help = false;
+  bool json = false;
+  bool examples = false;
+  std::string example;
+  std::string hardware;
+  std::string html;
+  std::string reproduce;
+  std::vector<std::string> train;  // for the configuration
+};
+
+Arguments ParseArguments(const std::vector<std::string>& given) {
+  Arguments arguments;
+  for (const std::string& argument : given) {
+    absl::string_view value = argument;
+    if (argument == "--help" || argument == "-h") {
+      arguments.help = true;
+    } else if (argument == "--json") {
+      arguments.json = true;
+    } else if (argument == "--examples") {
+      arguments.examples = true;
+    } else if (absl::ConsumePrefix(&value, "--example=")) {
+      arguments.example = std::string(value);
+    } else if (absl::ConsumePrefix(&value, "--hardware=")) {
+      arguments.hardware = std::string(value);
+    } else if (absl::ConsumePrefix(&value, "--html=")) {
+      arguments.html = std::string(value);
+    } else if (absl::ConsumePrefix(&value, "--reproduce=")) {
+      arguments.reproduce = std::string(value);
+    } else {
+      arguments.train.push_back(argument);
+    }
+  }
+  return arguments;
+}
+
+void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+absl::Status Reproduce(const Arguments& arguments) {
+  EPS_ASSIGN_OR_RETURN(const std::vector<planner::Row> rows, planner::RowsOf(arguments.reproduce));
+  Print(arguments.json ? planner::RowsToJson(rows)
+                       : planner::RowsToText(arguments.reproduce, rows));
+  return absl::OkStatus();
+}
+
+// The spec that eps train would make of the configuration, for data of one step.
+absl::StatusOr<JobSpec> SpecOf(const Config& config, uint32_t workers) {
+  EPS_ASSIGN_OR_RETURN(const ModelSpec model, ReadModel(config.model.path));
+  Config sized = config;
+  if (model.type == ModelType::kSynthetic && sized.training.seq_len == 0) {
+    sized.training.seq_len = kSyntheticSeqLen;
+  }
+  return BuildJobSpec(sized, model, kPlannedTokens, std::string(64, '0'), workers);
+}
+
+absl::Status PlanRun(const Arguments& arguments) {
+  EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, ReadHardware(arguments.hardware));
+  std::vector<std::string> train = {"train"};
+  train.insert(train.end(), arguments.train.begin(), arguments.train.end());
+  EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(train));
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, ResolveConfig(line, ProcessEnvironment()));
+  const uint32_t workers = planner::ShapeOf(run.config, hardware).workers;
+  EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(run.config, workers));
+  EPS_ASSIGN_OR_RETURN(const planner::Plan plan, planner::MakePlan(run.config, spec, hardware));
+  Print(arguments.json ? planner::PlanToJson(plan) : planner::PlanToText(plan));
+  if (!arguments.html.empty()) {
+    EPS_RETURN_IF_ERROR(ReplaceFile(arguments.html, planner::PlanToPage(plan)));
+  }
+  return planner::CheckFits(plan.tiers);
+}
+
+}  // namespace
+
+absl::StatusOr<planner::Hardware> ReadHardware(const std::string& name) {
+  std::error_code error;
+  if (std::filesystem::exists(name, error)) {
+    EPS_ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(name));
+    return planner::ParseHardware(yaml, name);
+  }
+  EPS_ASSIGN_OR_RETURN(const std::string yaml, planner::HardwareExample(name));
+  return planner::ParseHardware(yaml, absl::StrCat("example ", name));
+}
+
+absl::Status RunPlanCommand(const std::vector<std::string>& arguments) {
+  const Arguments parsed = ParseArguments(arguments);
+  if (parsed.help) {
+    Print(absl::StrCat(kUsage, absl::StrJoin(planner::PaperNames(), ", "), ".\n"));
+    return absl::OkStatus();
+  }
+  if (parsed.examples) {
+    Print(absl::StrCat(absl::StrJoin(planner::HardwareExamples(), "\n"), "\n"));
+    return absl::OkStatus();
+  }
+  if (!parsed.example.empty()) {
+    EPS_ASSIGN_OR_RETURN(const std::string yaml, planner::HardwareExample(parsed.example));
+    Print(yaml);
+    return absl::OkStatus();
+  }
+  if (!parsed.reproduce.empty()) return Reproduce(parsed);
+  if (parsed.hardware.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("eps plan needs --hardware: a file, or one of the examples ",
+                     absl::StrJoin(planner::HardwareExamples(), ", ")));
+  }
+  return PlanRun(parsed);
+}
+
+}  // namespace eps

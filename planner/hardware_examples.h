@@ -1,0 +1,32 @@
+#ifndef EPS_PLANNER_HARDWARE_EXAMPLES_H_
+#define EPS_PLANNER_HARDWARE_EXAMPLES_H_
+
+// The files of planner/hardware/ in the program.
+
+#include <utility>
+
+#include "planner/hardware_a100_smartssd_10.h"
+#include "planner/hardware_a5000_smartssd_1.h"
+#include "planner/hardware_a5000_smartssd_6.h"
+#include "planner/hardware_h200_node.h"
+#include "planner/hardware_mi210_hbm3_pim.h"
+#include "planner/hardware_mixed_cluster.h"
+#include "planner/hardware_two_core_box.h"
+#include "planner/hardware_v100_16gb_512gb.h"
+
+namespace eps::planner {
+
+inline constexpr std::pair<const char*, const char*> kHardwareExamples[] = {
+    {"two_core_box", kTwoCoreBoxYaml},
+    {"v100_16gb_512gb", kV10016gb512gbYaml},
+    {"a5000_smartssd_1", kA5000Smartssd1Yaml},
+    {"a5000_smartssd_6", kA5000Smartssd6Yaml},
+    {"a100_smartssd_10", kA100Smartssd10Yaml},
+    {"mi210_hbm3_pim", kMi210Hbm3PimYaml},
+    {"h200_node", kH200NodeYaml},
+    {"mixed_cluster", kMixedClusterYaml},
+};
+
+}  // namespace eps::planner
+
+#endif  // EPS_PLANNER_HARDWARE_EXAMPLES_H_

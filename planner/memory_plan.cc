@@ -1,0 +1,342 @@
+#include "planner/memory_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "common/ids.h"
+#include "common/memory_account.h"
+#include "common/status_macros.h"
+#include "compression/codec.h"
+#include "compression/codec_table.h"
+#include "planner/quantity_text.h"
+#include "spec/chunk_map.h"
+
+namespace eps::planner {
+namespace {
+
+constexpr double kFp32 = 4;               // bytes
+constexpr double kGradientsInFlight = 2;  // of a worker: one is encoded, the next is computed
+constexpr double kStagesOnDevice = 2;     // the one that computes, and the next
+constexpr double kSlots = 2;              // of a chunk on disk
+// Matrices of FP32 that a block keeps for its backward pass, and scores of attention, per token:
+// 34 and 5 heads / width times the sequence in bytes at two bytes an element (Korthikanti et al.,
+// "Reducing Activation Recomputation in Large Transformer Models", 2022, equation 2).
+constexpr double kBlockActivations = 17;
+constexpr double kAttentionActivations = 2.5;
+constexpr double kHeadCopies = 3;  // logits, their softmax and gradient, of a block of tokens
+
+double Elements(const Chunk& chunk) { return static_cast<double>(chunk.elements); }
+
+// What the servers hold, computed shard by shard; of each kind the most on one.
+class ServerMemory {
+ public:
+  ServerMemory(const JobSpec& spec, const ChunkMap& chunks, const CodecTable& codecs,
+               uint32_t servers, int jit_depth)
+      : spec_(spec), chunks_(chunks), codecs_(codecs), shards_(servers), jit_depth_(jit_depth) {
+    const std::vector<ShardId> placement = chunks.Place(servers);
+    for (Shard& shard : shards_) {
+      shard.gradients.assign(spec.stages.size(), 0);
+      shard.weights.assign(spec.stages.size(), 0);
+    }
+    for (const Chunk& chunk : chunks.chunks()) {
+      Add(chunk, &shards_[placement[chunk.id.value()].value()]);
+    }
+  }
+
+  double LeastElements() const {
+    return std::min_element(shards_.begin(), shards_.end(),
+                            [](const Shard& a, const Shard& b) { return a.elements < b.elements; })
+        ->elements;
+  }
+  double MostElements() const {
+    return Most([](const Shard& shard) { return shard.elements; });
+  }
+  // Gradients of the two largest stages from every part, those of shared tensors, and in sealed
+  // mode the sums that wait for the decision.
+  double Contributions() const {
+    return Most([this](const Shard& shard) {
+      const double sums = spec_.training.mode == Mode::kSealed ? kFp32 * shard.elements : 0;
+      return spec_.training.parts * (LargestSum(shard.gradients, 2) + shard.tied) + sums;
+    });
+  }
+  // Encoded weights of the stage that is fetched, those ahead of it and the one before.
+  double Fetched() const {
+    return Most([this](const Shard& shard) {
+      return LargestSum(shard.weights, static_cast<size_t>(jit_depth_) + 2);
+    });
+  }
+
+ private:
+  struct Shard {
+    double elements = 0;
+    std::vector<double> gradients;  // encoded, by the stage that has them
+    std::vector<double> weights;
+    double tied = 0;  // encoded gradients of chunks that several stages use
+  };
+
+  void Add(const Chunk& chunk, Shard* shard) const {
+    shard->elements += Elements(chunk);
+    const double gradient = GradientBytes(chunk);
+    if (chunk.uses.size() > 1) {
+      shard->tied += gradient * static_cast<double>(chunk.uses.size());
+    } else {
+      shard->gradients[chunk.uses.front().value()] += gradient;
+    }
+    for (const StageId stage : chunk.uses) {
+      const bool second = codecs_.axes(stage, chunk.id, /*backward=*/true).has_second;
+      const double bits = codecs_.weights(chunk.id).traits().bits_per_element;
+      shard->weights[stage.value()] += (second ? 2 : 1) * Elements(chunk) * bits / 8;
+    }
+  }
+  double GradientBytes(const Chunk& chunk) const {
+    const auto most = [&](const Codec& codec) {
+      return static_cast<double>(codec.MaxEncodedSize(chunk, Axis::kRow) + codec.IndexSize(chunk));
+    };
+    const Step after(spec_.codecs.warmup_steps + 1);
+    const Codec* residual = codecs_.residual_or_null(chunk.id, after);
+    return std::max(
+        most(codecs_.gradient(chunk.id, Step(1))),
+        most(codecs_.gradient(chunk.id, after)) + (residual == nullptr ? 0 : most(*residual)));
+  }
+  double Most(const std::function<double(const Shard&)>& of) const {
+    double most = 0;
+    for (const Shard& shard : shards_) most = std::max(most, of(shard));
+    return most;
+  }
+  static double LargestSum(std::vector<double> values, size_t count) {
+    std::sort(values.rbegin(), values.rend());
+    double sum = 0;
+    for (size_t i = 0; i < std::min(count, values.size()); ++i) sum += values[i];
+    return sum;
+  }
+
+  const JobSpec& spec_;
+  const ChunkMap& chunks_;
+  const CodecTable& codecs_;
+  std::vector<Shard> shards_;
+  const int jit_depth_;
+};
+
+// Elements of the largest stage: of its gradient, and of the weights of its backward pass, where
+// some come twice (quantization.backward_weights=both_axes).
+struct LargestStage {
+  double gradient = 0;
+  double weights = 0;
+};
+
+LargestStage FindLargestStage(const JobSpec& spec, const ChunkMap& chunks,
+                              const CodecTable& codecs) {
+  LargestStage largest;
+  for (uint32_t s = 0; s < spec.stages.size(); ++s) {
+    const StageId stage(s);
+    double weights = static_cast<double>(chunks.StageElements(stage));
+    largest.gradient = std::max(largest.gradient, weights);
+    for (const ChunkId id : chunks.ChunksOfStage(stage)) {
+      if (codecs.axes(stage, id, /*backward=*/true).has_second) {
+        weights += Elements(chunks.chunk(id));
+      }
+    }
+    largest.weights = std::max(largest.weights, weights);
+  }
+  return largest;
+}
+
+// What one micro-batch's backward pass of a block, or of the head, keeps beside weights.
+double ActivationBytes(const JobSpec& spec) {
+  if (spec.model.type == ModelType::kSynthetic) return 0;
+  const Gpt2Config& model = spec.model.gpt2;
+  const double tokens = double{1} * spec.training.micro_batch_size * spec.training.seq_len;
+  const double block = tokens * (kBlockActivations * model.n_embd +
+                                 kAttentionActivations * model.n_head * spec.training.seq_len);
+  const double head =
+      kHeadCopies * std::min<double>(tokens, spec.training.loss_block_tokens) * model.vocab_size;
+  return kFp32 * std::max(block, head);
+}
+
+const ServerKind& SmallestServer(const Hardware& hardware) {
+  return *std::min_element(
+      hardware.servers.begin(), hardware.servers.end(),
+      [](const ServerKind& a, const ServerKind& b) { return a.memory < b.memory; });
+}
+const WorkerKind& SmallestWorker(const Hardware& hardware) {
+  return *std::min_element(
+      hardware.workers.begin(), hardware.workers.end(),
+      [](const WorkerKind& a, const WorkerKind& b) { return a.memory < b.memory; });
+}
+const Device& SmallestDevice(const Hardware& hardware) {
+  return std::min_element(hardware.workers.begin(), hardware.workers.end(),
+                          [](const WorkerKind& a, const WorkerKind& b) {
+                            return a.device.memory < b.device.memory;
+                          })
+      ->device;
+}
+
+// Processes on the machine that has most of them.
+double ProcessesEach(uint32_t processes, uint32_t machines) {
+  return std::ceil(static_cast<double>(processes) / machines);
+}
+
+TierUse ServerTier(const ServerMemory& memory, Bytes state, const Hardware& hardware,
+                   const RunShape& shape, const StoragePlan& storage) {
+  const ServerKind& server = SmallestServer(hardware);
+  const double each = ProcessesEach(shape.servers, hardware.server_count());
+  TierUse tier;
+  tier.tier = Tier::kServerMemory;
+  tier.machine = server.name;
+  tier.available = server.memory;
+  if (storage.server_limit > Bytes(0)) {
+    tier.available = Min(server.memory, each * storage.server_limit);
+  }
+  if (!shape.state_on_disk) {
+    tier.uses.push_back({MemoryKindName(MemoryKind::kState), each * state});
+  }
+  if (storage.durable) {
+    tier.uses.push_back(
+        {MemoryKindName(MemoryKind::kScratch), each * storage.staging, /*exact=*/false});
+  }
+  tier.uses.push_back({MemoryKindName(MemoryKind::kContribution),
+                       each * Bytes(memory.Contributions()), /*exact=*/false});
+  tier.uses.push_back(
+      {MemoryKindName(MemoryKind::kFetch), each * Bytes(memory.Fetched()), /*exact=*/false});
+  tier.remedy =
+      "more servers (servers.addresses), more of the machine's memory (servers.memory_limit), or "
+      "state on disks (storage.kind=nvme)";
+  return tier;
+}
+
+TierUse DiskTier(Bytes state, const Hardware& hardware, const RunShape& shape) {
+  const ServerKind& server = SmallestServer(hardware);
+  TierUse tier;
+  tier.tier = Tier::kServerDisk;
+  tier.machine = server.name;
+  tier.available = server.storage->count * server.storage->capacity;
+  tier.uses.push_back({MemoryKindName(MemoryKind::kState),
+                       ProcessesEach(shape.servers, hardware.server_count()) * kSlots * state,
+                       /*exact=*/false});
+  tier.remedy = "more servers (servers.addresses), or larger disks (storage.path)";
+  return tier;
+}
+
+TierUse WorkerTier(const LargestStage& largest, Bytes stash, const Hardware& hardware,
+                   const RunShape& shape) {
+  const WorkerKind& worker = SmallestWorker(hardware);
+  const double each = ProcessesEach(shape.workers, hardware.worker_count());
+  TierUse tier;
+  tier.tier = Tier::kWorkerMemory;
+  tier.machine = worker.name;
+  tier.available = worker.memory;
+  tier.uses.push_back({MemoryKindName(MemoryKind::kStage),
+                       each * Bytes(kFp32 * ((1 + shape.prefetch) * largest.weights +
+                                             kGradientsInFlight * largest.gradient)),
+                       /*exact=*/false});
+  if (!shape.stash_on_device) {
+    tier.uses.push_back({MemoryKindName(MemoryKind::kStash), each * stash});
+  }
+  tier.remedy =
+      "fewer micro-batches (training.micro_batches), a smaller stash (worker.stash_codec), or more "
+      "workers (worker.count)";
+  return tier;
+}
+
+TierUse DeviceTier(const LargestStage& largest, Bytes stash, double activations,
+                   const Hardware& hardware, const RunShape& shape) {
+  const Device& smallest = SmallestDevice(hardware);
+  TierUse tier;
+  tier.tier = Tier::kDevice;
+  tier.machine = smallest.name;
+  tier.available = smallest.memory;
+  if (!smallest.host) {
+    tier.uses.push_back(
+        {"weights", Bytes(kFp32 * kStagesOnDevice * largest.weights), /*exact=*/false});
+  }
+  tier.uses.push_back({"gradients", Bytes(kFp32 * largest.gradient), /*exact=*/false});
+  tier.uses.push_back({"activations", Bytes(activations), /*exact=*/false});
+  if (shape.stash_on_device) {
+    tier.uses.push_back({MemoryKindName(MemoryKind::kStash), stash});
+  }
+  tier.remedy =
+      "smaller micro-batches (training.micro_batch_size), shorter sequences (training.seq_len), or "
+      "worker.stash=host";
+  return tier;
+}
+
+}  // namespace
+
+const char* TierName(Tier tier) {
+  switch (tier) {
+    case Tier::kServerMemory:
+      return "server memory";
+    case Tier::kServerDisk:
+      return "server disk";
+    case Tier::kWorkerMemory:
+      return "worker memory";
+    case Tier::kDevice:
+      return "device memory";
+  }
+  return "unknown";
+}
+
+Bytes TierUse::used() const {
+  Bytes sum;
+  for (const MemoryUse& use : uses) sum += use.bytes;
+  return sum;
+}
+
+absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workload& work,
+                                                const Hardware& hardware, const RunShape& shape,
+                                                const StoragePlan& storage) {
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
+  const ServerMemory memory(spec, chunks, codecs, shape.servers, shape.jit_depth);
+  if (memory.LeastElements() == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("servers.addresses (--servers): ", shape.servers, " servers are too many for ",
+                     chunks.chunks().size(),
+                     " chunks, some would hold nothing; use fewer servers, or smaller chunks "
+                     "(training.chunk_elements)"));
+  }
+  const Bytes state = memory.MostElements() * work.state_per_parameter;
+  std::vector<TierUse> tiers = {ServerTier(memory, state, hardware, shape, storage)};
+  if (storage.durable && SmallestServer(hardware).storage.has_value()) {
+    tiers.push_back(DiskTier(state, hardware, shape));
+  }
+  Bytes stash;
+  for (const StageWork& stage : work.stages) {
+    stash += std::ceil(static_cast<double>(work.parts) / shape.workers) * stage.stash;
+  }
+  const LargestStage largest = FindLargestStage(spec, chunks, codecs);
+  TierUse host = WorkerTier(largest, stash, hardware, shape);
+  TierUse device = DeviceTier(largest, stash, ActivationBytes(spec), hardware, shape);
+  if (SmallestDevice(hardware).host) {
+    // One memory: what computes lies beside what is fetched.
+    for (MemoryUse& use : device.uses) {
+      use.bytes = ProcessesEach(shape.workers, hardware.worker_count()) * use.bytes;
+      host.uses.push_back(std::move(use));
+    }
+    tiers.push_back(std::move(host));
+  } else {
+    tiers.push_back(std::move(host));
+    tiers.push_back(std::move(device));
+  }
+  return tiers;
+}
+
+absl::Status CheckFits(const std::vector<TierUse>& tiers) {
+  std::string text;
+  for (const TierUse& tier : tiers) {
+    if (tier.fits()) continue;
+    absl::StrAppend(&text, text.empty() ? "" : "\n", TierName(tier.tier), " of ", tier.machine,
+                    ": ", ShortText(tier.used()), " are needed, ", ShortText(tier.available),
+                    " are there (", ShortText(tier.used() - tier.available), " are missing):");
+    for (const MemoryUse& use : tier.uses) {
+      absl::StrAppend(&text, " ", use.kind, " ", ShortText(use.bytes), ",");
+    }
+    text.back() = ';';
+    absl::StrAppend(&text, " change: ", tier.remedy);
+  }
+  return text.empty() ? absl::OkStatus() : absl::ResourceExhaustedError(text);
+}
+
+}  // namespace eps::planner

@@ -1,0 +1,57 @@
+#ifndef EPS_PLANNER_MEMORY_PLAN_H_
+#define EPS_PLANNER_MEMORY_PLAN_H_
+
+// Bytes by tier and kind: what a run holds on the fullest machine of each tier. Kinds are those of
+// the run's own memory accounts (common/memory_account.h).
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "planner/hardware.h"
+#include "planner/step_model.h"
+#include "planner/units.h"
+#include "spec/job_spec.h"
+
+namespace eps::planner {
+
+struct MemoryUse {
+  std::string kind;  // as in the accounts: "state", "contribution", "fetch", "stage", "stash"
+  Bytes bytes;
+  bool exact = true;  // what the account will show; else the most that it can
+};
+
+enum class Tier { kServerMemory, kServerDisk, kWorkerMemory, kDevice };
+const char* TierName(Tier tier);
+
+struct TierUse {
+  Tier tier = Tier::kServerMemory;
+  std::string machine;  // the fullest kind
+  Bytes available;      // of one machine
+  std::vector<MemoryUse> uses;
+  std::string remedy;  // with the key to change, if it does not fit
+
+  Bytes used() const;
+  bool fits() const { return used() <= available; }
+};
+
+// What a run keeps beside the spec.
+struct StoragePlan {
+  bool durable = false;  // keeps cuts in files
+  Bytes staging;         // of a durable server
+  Bytes server_limit;    // servers.memory_limit; 0: all the machine's memory
+};
+
+// Tiers that the run uses. `spec` must be valid; InvalidArgument if there are more servers than
+// chunks, or a codec is unknown.
+absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workload& work,
+                                                const Hardware& hardware, const RunShape& shape,
+                                                const StoragePlan& storage);
+
+// ResourceExhausted (exit code 71) with the figures and the keys to change, if a tier does not fit.
+absl::Status CheckFits(const std::vector<TierUse>& tiers);
+
+}  // namespace eps::planner
+
+#endif  // EPS_PLANNER_MEMORY_PLAN_H_

@@ -1,0 +1,146 @@
+#include "planner/plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "common/status_macros.h"
+
+namespace eps::planner {
+namespace {
+
+constexpr double kDay = 86400;
+constexpr double kMillion = 1e6;
+// Cuts of state in memory are spaced so that they cost about a hundredth of a step's time
+// (docs/durability.md); each writes the whole state.
+constexpr double kCutShare = 0.01;
+
+struct StateWidth {
+  const char* moments;
+  double bytes;  // FP32 master weight and two moments
+  bool built;
+};
+constexpr StateWidth kWidths[] = {
+    {"FP32 moments", 12, true}, {"16-bit moments", 8, false}, {"8-bit moments", 6, false}};
+constexpr double kSlots = 2;
+
+// The most parameters that the servers' memory and disks hold. What does not grow with the depth
+// of the model, gradients and weights in flight, is left out of the memory first.
+std::vector<Capacity> Capacities(const std::vector<TierUse>& tiers, const Hardware& hardware) {
+  Bytes in_flight;
+  for (const MemoryUse& use : tiers.front().uses) {
+    if (!use.exact) in_flight += use.bytes;
+  }
+  Bytes memory;
+  Bytes disk;
+  for (const ServerKind& server : hardware.servers) {
+    memory += server.count * Max(server.memory - in_flight, Bytes(0));
+    if (server.storage.has_value()) {
+      disk += static_cast<double>(server.count) * server.storage->count * server.storage->capacity;
+    }
+  }
+  std::vector<Capacity> capacities;
+  for (const StateWidth& width : kWidths) {
+    const std::string moments = width.moments;
+    capacities.push_back(
+        {"state in memory, " + moments, width.bytes, memory.value() / width.bytes, width.built});
+    if (disk > Bytes(0)) {
+      capacities.push_back({"state on disks, " + moments, width.bytes,
+                            disk.value() / (kSlots * width.bytes), width.built});
+    }
+  }
+  return capacities;
+}
+
+// Days until the disk that is written most has reached its endurance.
+absl::optional<double> EnduranceDays(const Config& config, const Workload& work,
+                                     const Hardware& hardware, const RunShape& shape,
+                                     Seconds step) {
+  if (!config.storage.durable()) return absl::nullopt;
+  const Bytes state = static_cast<double>(work.parameters) * work.state_per_parameter;
+  BytesPerSecond endless;
+  absl::optional<double> days;
+  for (const ServerKind& server : hardware.servers) {
+    if (!server.storage.has_value() || server.storage->endurance == Bytes(0)) continue;
+    const double disks = static_cast<double>(hardware.server_count()) * server.storage->count;
+    BytesPerSecond written = state / disks / step;
+    if (!shape.state_on_disk) {
+      uint64_t steps = 0;
+      // Derived cuts take kCutShare of the time that writing without pause would.
+      written = absl::SimpleAtoi(config.storage.cut_steps, &steps) && steps > 0
+                    ? written / static_cast<double>(steps)
+                    : Min(written, kCutShare * server.storage->write);
+    }
+    const double lasts = server.storage->endurance / written / Seconds(kDay);
+    days = days.has_value() ? std::min(*days, lasts) : lasts;
+  }
+  return days;
+}
+
+DollarsPerSecond PriceOf(const Hardware& hardware) {
+  DollarsPerSecond price;
+  for (const WorkerKind& worker : hardware.workers) price += worker.count * worker.price;
+  for (const ServerKind& server : hardware.servers) price += server.count * server.price;
+  return price;
+}
+
+// Of the devices that compute: the kinds with most peak are not picked first, all take part.
+FlopsPerSecond PeakOf(const Hardware& hardware, const RunShape& shape) {
+  FlopsPerSecond peak;
+  for (const WorkerKind& worker : hardware.workers) peak += worker.count * worker.device.peak;
+  const double share = static_cast<double>(shape.workers) / hardware.worker_count();
+  return std::min(1.0, share) * peak;
+}
+
+}  // namespace
+
+RunShape ShapeOf(const Config& config, const Hardware& hardware) {
+  RunShape shape;
+  shape.workers = config.worker.count > 1 ? static_cast<uint32_t>(config.worker.count)
+                                          : hardware.worker_count();
+  shape.servers = hardware.server_count();
+  uint32_t servers = 0;
+  if (absl::SimpleAtoi(config.servers.addresses, &servers)) {
+    shape.servers = std::max(1u, servers);
+  } else if (!config.servers.addresses.empty()) {
+    const std::vector<std::string> addresses = absl::StrSplit(config.servers.addresses, ',');
+    shape.servers = static_cast<uint32_t>(addresses.size());
+  }
+  shape.server_threads = static_cast<uint32_t>(std::max(1, config.servers.threads));
+  shape.prefetch = config.worker.prefetch;
+  shape.jit_depth = config.servers.jit_depth;
+  shape.stash_on_device = config.worker.stash == "device";
+  shape.weights_exact = config.quantization.weights == "fp32";
+  shape.state_on_disk = config.storage.kind == "nvme";
+  return shape;
+}
+
+absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const Hardware& hardware) {
+  Plan plan;
+  plan.model = ModelTypeName(spec.model.type);
+  plan.hardware = hardware.name;
+  plan.shape = ShapeOf(config, hardware);
+  EPS_ASSIGN_OR_RETURN(plan.work, WorkloadOf(spec));
+  StoragePlan storage;
+  storage.durable = config.storage.durable();
+  storage.staging = Bytes(static_cast<double>(config.storage.staging));
+  storage.server_limit = Bytes(static_cast<double>(config.servers.memory_limit));
+  EPS_ASSIGN_OR_RETURN(plan.tiers, PlanMemory(spec, plan.work, hardware, plan.shape, storage));
+  plan.estimate = EstimateStep(plan.work, hardware, plan.shape);
+  plan.capacities = Capacities(plan.tiers, hardware);
+  plan.fetched = static_cast<double>(plan.shape.workers) * plan.work.fetched_by_worker();
+  plan.pushed = static_cast<double>(plan.work.parts) * plan.work.pushed_of_part();
+  const Seconds step = plan.estimate.step;
+  plan.tokens_per_second = static_cast<double>(plan.work.tokens) / step.value();
+  plan.mfu = plan.work.model_flops / step / PeakOf(hardware, plan.shape);
+  plan.endurance_days = EnduranceDays(config, plan.work, hardware, plan.shape, step);
+  const DollarsPerSecond price = PriceOf(hardware);
+  if (price > DollarsPerSecond(0)) {
+    plan.dollars_per_million_tokens =
+        (price * step).value() / static_cast<double>(plan.work.tokens) * kMillion;
+  }
+  return plan;
+}
+
+}  // namespace eps::planner

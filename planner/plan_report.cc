@@ -1,0 +1,368 @@
+#include "planner/plan_report.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "planner/quantity_text.h"
+
+namespace eps::planner {
+namespace {
+
+constexpr size_t kResourcesShown = 4;
+
+std::string MemoryText(const Plan& plan) {
+  std::string text = "memory of the fullest machine of each tier (~: at most)\n";
+  for (const TierUse& tier : plan.tiers) {
+    absl::StrAppendFormat(&text, "  %-14s %10s of %-10s %s:", TierName(tier.tier),
+                          ShortText(tier.used()), ShortText(tier.available), tier.machine);
+    for (size_t i = 0; i < tier.uses.size(); ++i) {
+      const MemoryUse& use = tier.uses[i];
+      absl::StrAppend(&text, i > 0 ? ", " : " ", use.kind, use.exact ? " " : " ~",
+                      ShortText(use.bytes));
+    }
+    absl::StrAppend(&text, tier.fits() ? "\n" : "  DOES NOT FIT\n");
+  }
+  return text;
+}
+
+// Equal stages in a row, as one line.
+struct StageRun {
+  size_t first = 0;
+  size_t count = 1;
+};
+
+bool SameTimes(const StageTimes& a, const StageTimes& b) {
+  return a.encode == b.encode && a.fetch_forward == b.fetch_forward &&
+         a.fetch_backward == b.fetch_backward && a.forward == b.forward &&
+         a.backward == b.backward && a.push == b.push && a.update == b.update;
+}
+
+std::vector<StageRun> RunsOf(const std::vector<StageTimes>& stages) {
+  std::vector<StageRun> runs;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (!runs.empty() && SameTimes(stages[runs.back().first], stages[i])) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({i, 1});
+    }
+  }
+  return runs;
+}
+
+// The columns of the stages' table.
+struct Column {
+  const char* name;
+  Seconds StageTimes::*time;
+};
+constexpr Column kColumns[] = {
+    {"encode", &StageTimes::encode},
+    {"fetch fw", &StageTimes::fetch_forward},
+    {"fetch bw", &StageTimes::fetch_backward},
+    {"to device", &StageTimes::to_device},
+    {"forward", &StageTimes::forward},
+    {"backward", &StageTimes::backward},
+    {"stash", &StageTimes::stash},
+    {"push", &StageTimes::push},
+    {"update", &StageTimes::update},
+    {"disk", &StageTimes::disk},
+};
+
+std::string StagesText(const Plan& plan) {
+  std::string text = absl::StrCat("times per stage and step, each alone (worker ",
+                                  plan.estimate.worker, ")\n  stage              ");
+  for (const Column& column : kColumns) absl::StrAppendFormat(&text, " %9s", column.name);
+  text += "\n";
+  for (const StageRun& run : RunsOf(plan.estimate.stages)) {
+    const StageTimes& stage = plan.estimate.stages[run.first];
+    const std::string name = run.count == 1
+                                 ? stage.name
+                                 : absl::StrCat(stage.name, " and ", run.count - 1, " more alike");
+    absl::StrAppendFormat(&text, "  %-19s", name);
+    for (const Column& column : kColumns) {
+      const Seconds time = stage.*column.time;
+      absl::StrAppendFormat(&text, " %9s", time == Seconds(0) ? "-" : ShortText(time));
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string StepText(const Plan& plan) {
+  const StepEstimate& e = plan.estimate;
+  return absl::StrFormat("step: %s for %s tokens, %s tokens/s, MFU %.1f %%, device waits %.0f %%\n",
+                         ShortText(e.step), ShortCount(static_cast<double>(plan.work.tokens)),
+                         ShortCount(plan.tokens_per_second), 100 * plan.mfu,
+                         100 * (e.waiting / e.step));
+}
+
+std::string WireText(const Plan& plan) {
+  return absl::StrCat("network per step: ", ShortText(plan.fetched), " fetched, ",
+                      ShortText(plan.pushed), " pushed\n");
+}
+
+std::string HeadText(const Plan& plan) {
+  return absl::StrCat(
+      "plan: ", plan.model, ", ", ShortCount(static_cast<double>(plan.work.parameters)),
+      " parameters, ", plan.work.stages.size(), " stages, on ", plan.hardware, " with ",
+      plan.shape.workers, plan.shape.workers == 1 ? " worker and " : " workers and ",
+      plan.shape.servers, plan.shape.servers == 1 ? " server" : " servers",
+      plan.work.sealed ? ", sealed" : ", eager", "\n");
+}
+
+std::string CapacityText(const Plan& plan) {
+  std::string text = "largest model by its state\n";
+  for (const Capacity& capacity : plan.capacities) {
+    absl::StrAppendFormat(&text, "  %-32s %5.3g B/parameter %10s parameters%s\n", capacity.what,
+                          capacity.state_bytes, ShortCount(capacity.parameters),
+                          capacity.built ? "" : "  (not in this program)");
+  }
+  return text;
+}
+
+// What would be gained if the bottleneck took no time: the next one, at best.
+std::string AdviceText(const Plan& plan) {
+  const Resource& first = plan.bottleneck();
+  const Resource& next = plan.estimate.resources[1];
+  return absl::StrFormat("bottleneck: %s, busy %s of %s; then %s, %s\nchange first: %s\n",
+                         first.name, ShortText(first.busy), ShortText(plan.estimate.step),
+                         next.name, ShortText(next.busy), first.remedy);
+}
+
+nlohmann::ordered_json OptionalNumber(const absl::optional<double>& number) {
+  return number.has_value() ? nlohmann::ordered_json(*number) : nlohmann::ordered_json(nullptr);
+}
+
+nlohmann::ordered_json MemoryJson(const Plan& plan) {
+  nlohmann::ordered_json tiers = nlohmann::ordered_json::array();
+  for (const TierUse& tier : plan.tiers) {
+    nlohmann::ordered_json uses = nlohmann::ordered_json::array();
+    for (const MemoryUse& use : tier.uses) {
+      uses.push_back({{"kind", use.kind}, {"bytes", use.bytes.value()}, {"exact", use.exact}});
+    }
+    tiers.push_back({{"tier", TierName(tier.tier)},
+                     {"machine", tier.machine},
+                     {"available_bytes", tier.available.value()},
+                     {"used_bytes", tier.used().value()},
+                     {"fits", tier.fits()},
+                     {"uses", std::move(uses)}});
+  }
+  return tiers;
+}
+
+std::string Escaped(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        escaped += "&amp;";
+        break;
+      case '<':
+        escaped += "&lt;";
+        break;
+      case '>':
+        escaped += "&gt;";
+        break;
+      case '"':
+        escaped += "&quot;";
+        break;
+      default:
+        escaped += c;
+    }
+  }
+  return escaped;
+}
+
+// A horizontal bar chart as SVG: one row per bar, its pieces side by side.
+struct Piece {
+  std::string name;
+  double value = 0;
+  std::string text;
+};
+struct Bar {
+  std::string name;
+  std::string text;  // behind the bar
+  std::vector<Piece> pieces;
+  double limit = 0;  // marked, if above 0
+};
+
+constexpr const char* kColors[] = {"#3b6ea5", "#e0883a", "#5a9a5f", "#b85450", "#8b6fae",
+                                   "#8a7560", "#d48ec0", "#7f7f7f", "#b5a642", "#4fb0bf"};
+constexpr double kNameWidth = 190;
+constexpr double kBarWidth = 520;
+constexpr double kRowHeight = 26;
+
+std::string BarChart(const std::vector<Bar>& bars) {
+  double most = 0;
+  for (const Bar& bar : bars) {
+    double sum = 0;
+    for (const Piece& piece : bar.pieces) sum += piece.value;
+    most = std::max({most, sum, bar.limit});
+  }
+  if (most == 0) most = 1;
+  std::string svg =
+      absl::StrFormat("<svg width='%g' height='%g' role='img'>", kNameWidth + kBarWidth + 260,
+                      kRowHeight * static_cast<double>(bars.size()) + 6);
+  for (size_t row = 0; row < bars.size(); ++row) {
+    const Bar& bar = bars[row];
+    const double top = kRowHeight * static_cast<double>(row) + 4;
+    absl::StrAppendFormat(&svg, "<text x='0' y='%g'>%s</text>", top + 14, Escaped(bar.name));
+    double x = kNameWidth;
+    for (size_t i = 0; i < bar.pieces.size(); ++i) {
+      const Piece& piece = bar.pieces[i];
+      const double width = kBarWidth * piece.value / most;
+      absl::StrAppendFormat(
+          &svg, "<rect x='%.2f' y='%g' width='%.2f' height='18' fill='%s'><title>%s</title></rect>",
+          x, top, width, kColors[i % std::size(kColors)],
+          Escaped(absl::StrCat(piece.name, ": ", piece.text)));
+      x += width;
+    }
+    if (bar.limit > 0) {
+      const double at = kNameWidth + kBarWidth * bar.limit / most;
+      absl::StrAppendFormat(&svg, "<line x1='%.2f' y1='%g' x2='%.2f' y2='%g' stroke='#000'/>", at,
+                            top - 3, at, top + 21);
+      x = std::max(x, at);
+    }
+    absl::StrAppendFormat(&svg, "<text x='%.2f' y='%g'>%s</text>", x + 6, top + 14,
+                          Escaped(bar.text));
+  }
+  return svg + "</svg>";
+}
+
+std::string MemoryChart(const Plan& plan) {
+  std::string charts;
+  for (const TierUse& tier : plan.tiers) {
+    Bar bar;
+    bar.name = TierName(tier.tier);
+    bar.text = absl::StrCat(ShortText(tier.used()), " of ", ShortText(tier.available));
+    bar.limit = tier.available.value();
+    for (const MemoryUse& use : tier.uses) {
+      bar.pieces.push_back({use.kind, use.bytes.value(), ShortText(use.bytes)});
+    }
+    charts += BarChart({bar});
+  }
+  return charts;
+}
+
+std::string ResourceChart(const Plan& plan) {
+  std::vector<Bar> bars;
+  for (const Resource& resource : plan.estimate.resources) {
+    bars.push_back({resource.name,
+                    absl::StrCat(ShortText(resource.busy), " of ", ShortText(plan.estimate.step)),
+                    {{resource.name, resource.busy.value(), ShortText(resource.busy)}},
+                    plan.estimate.step.value()});
+  }
+  return BarChart(bars);
+}
+
+std::string StageChart(const Plan& plan) {
+  std::vector<Bar> bars;
+  for (const StageRun& run : RunsOf(plan.estimate.stages)) {
+    const StageTimes& stage = plan.estimate.stages[run.first];
+    Bar bar;
+    bar.name = run.count == 1 ? stage.name : absl::StrCat(stage.name, " (", run.count, " alike)");
+    Seconds sum;
+    for (const Column& column : kColumns) {
+      const Seconds time = stage.*column.time;
+      bar.pieces.push_back({column.name, time.value(), ShortText(time)});
+      sum += time;
+    }
+    bar.text = ShortText(sum);
+    bars.push_back(std::move(bar));
+  }
+  std::string legend = "<p>";
+  for (size_t i = 0; i < std::size(kColumns); ++i) {
+    absl::StrAppendFormat(&legend, "<span style='color:%s'>&#9632;</span> %s &nbsp; ",
+                          kColors[i % std::size(kColors)], kColumns[i].name);
+  }
+  return legend + "</p>" + BarChart(bars);
+}
+
+}  // namespace
+
+std::string PlanToText(const Plan& plan) {
+  std::string text = absl::StrCat(HeadText(plan), "\n", MemoryText(plan), "\n", StagesText(plan),
+                                  "\n", WireText(plan), StepText(plan));
+  absl::StrAppend(&text, "resources, busy per step:");
+  const auto& resources = plan.estimate.resources;
+  for (size_t i = 0; i < std::min(kResourcesShown, resources.size()); ++i) {
+    absl::StrAppend(&text, i > 0 ? ", " : " ", resources[i].name, " ",
+                    ShortText(resources[i].busy));
+  }
+  absl::StrAppend(&text, "\n", AdviceText(plan), "\n", CapacityText(plan));
+  if (plan.endurance_days.has_value()) {
+    absl::StrAppendFormat(&text, "disk endurance: reached after %.3g days of training\n",
+                          *plan.endurance_days);
+  }
+  if (plan.dollars_per_million_tokens.has_value()) {
+    absl::StrAppendFormat(&text, "cost: $%.3g per million tokens\n",
+                          *plan.dollars_per_million_tokens);
+  }
+  return text;
+}
+
+std::string PlanToSummary(const Plan& plan) {
+  return absl::StrCat(MemoryText(plan), WireText(plan), StepText(plan), AdviceText(plan));
+}
+
+std::string PlanToJson(const Plan& plan) {
+  nlohmann::ordered_json json;
+  json["model"] = plan.model;
+  json["hardware"] = plan.hardware;
+  json["workers"] = plan.shape.workers;
+  json["servers"] = plan.shape.servers;
+  json["parameters"] = plan.work.parameters;
+  json["tokens_per_step"] = plan.work.tokens;
+  json["mode"] = plan.work.sealed ? "sealed" : "eager";
+  json["memory"] = MemoryJson(plan);
+  json["wire"] = {{"fetched_bytes", plan.fetched.value()}, {"pushed_bytes", plan.pushed.value()}};
+  const StepEstimate& e = plan.estimate;
+  json["step"] = {{"seconds", e.step.value()},
+                  {"tokens_per_second", plan.tokens_per_second},
+                  {"mfu", plan.mfu},
+                  {"waiting_seconds", e.waiting.value()},
+                  {"worker", e.worker}};
+  nlohmann::ordered_json& stages = json["stages"] = nlohmann::ordered_json::array();
+  for (const StageTimes& stage : e.stages) {
+    nlohmann::ordered_json object = {{"name", stage.name}};
+    for (const Column& column : kColumns) object[column.name] = (stage.*column.time).value();
+    stages.push_back(std::move(object));
+  }
+  nlohmann::ordered_json& resources = json["resources"] = nlohmann::ordered_json::array();
+  for (const Resource& resource : e.resources) {
+    resources.push_back({{"name", resource.name},
+                         {"busy_seconds", resource.busy.value()},
+                         {"remedy", resource.remedy}});
+  }
+  nlohmann::ordered_json& capacities = json["capacities"] = nlohmann::ordered_json::array();
+  for (const Capacity& capacity : plan.capacities) {
+    capacities.push_back({{"what", capacity.what},
+                          {"bytes_per_parameter", capacity.state_bytes},
+                          {"parameters", capacity.parameters},
+                          {"built", capacity.built}});
+  }
+  json["endurance_days"] = OptionalNumber(plan.endurance_days);
+  json["dollars_per_million_tokens"] = OptionalNumber(plan.dollars_per_million_tokens);
+  return json.dump(2) + "\n";
+}
+
+std::string PlanToPage(const Plan& plan) {
+  const std::string title =
+      absl::StrCat(plan.model, ", ", ShortCount(static_cast<double>(plan.work.parameters)),
+                   " parameters, on ", plan.hardware);
+  return absl::StrCat(
+      "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>", Escaped(title),
+      "</title><style>body{font:14px sans-serif;margin:24px;max-width:1000px}"
+      "svg{display:block}svg text{font-size:13px}pre{background:#f4f4f4;padding:12px;"
+      "overflow-x:auto}</style></head><body><h1>",
+      Escaped(title), "</h1><p>", Escaped(StepText(plan)), "</p><p>", Escaped(AdviceText(plan)),
+      "</p><h2>Memory</h2><p>The line is what is there.</p>", MemoryChart(plan),
+      "<h2>Resources, busy per step</h2><p>The line is the step.</p>", ResourceChart(plan),
+      "<h2>Stages, each activity alone</h2>", StageChart(plan), "<h2>All figures</h2><pre>",
+      Escaped(PlanToText(plan)), "</pre></body></html>\n");
+}
+
+}  // namespace eps::planner

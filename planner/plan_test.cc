@@ -1,0 +1,300 @@
+#include "planner/plan.h"
+
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/config.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "planner/hardware.h"
+#include "planner/memory_plan.h"
+#include "planner/plan_report.h"
+#include "planner/step_model.h"
+#include "planner/units.h"
+#include "planner/workload.h"
+#include "spec/job_spec.h"
+#include "spec/spec_builder.h"
+#include "spec/test_specs.h"
+
+namespace eps::planner {
+namespace {
+
+using ::testing::HasSubstr;
+
+Hardware Example(const std::string& name) { return *ParseHardware(*HardwareExample(name), name); }
+
+// The program's spec of a GPT-2 with these keys.
+JobSpec Gpt2Spec(const Config& config, int layers, int width, uint32_t workers) {
+  ModelSpec model;
+  model.gpt2.n_layer = layers;
+  model.gpt2.n_embd = width;
+  model.gpt2.n_head = width / 64;
+  model.gpt2.n_positions = 1024;
+  model.gpt2.vocab_size = 50257;
+  return *BuildJobSpec(config, model, uint64_t{1} << 40, std::string(64, '0'), workers);
+}
+
+Config ConfigWith(const std::vector<std::pair<std::string, std::string>>& settings) {
+  Config config;
+  for (const auto& [key, value] : settings) EXPECT_TRUE(config.Set(key, value).ok()) << key;
+  return config;
+}
+
+TEST(Workload, CountsEveryPassAndPart) {
+  const JobSpec spec = TinyGpt2Spec();
+  const Workload work = *WorkloadOf(spec);
+  ASSERT_EQ(work.stages.size(), 4u);
+  EXPECT_EQ(work.parameters, spec.total_elements());
+  EXPECT_EQ(work.state_per_parameter, Bytes(12));
+  // FP32 weights: all but the last stage's come twice.
+  const StageWork& block = work.stages[1];
+  EXPECT_EQ(block.fetch_forward, Bytes(4.0 * static_cast<double>(block.elements)));
+  EXPECT_EQ(block.fetch_backward, block.fetch_forward);
+  EXPECT_EQ(block.push, block.fetch_forward);
+  EXPECT_EQ(work.stages[3].fetch_backward, Bytes(0));
+  EXPECT_EQ(block.backward, 3.0 * block.forward);
+  EXPECT_EQ(work.stages[3].backward, 2.0 * work.stages[3].forward);
+  EXPECT_EQ(work.stages[0].stash, Bytes(0));
+  const TrainingSpec& t = spec.training;
+  EXPECT_EQ(block.stash, Bytes(4.0 * 64 * t.seq_len * t.micro_batch_size * t.micro_batches));
+}
+
+// 4 S E I + 8 S E^2 + 4 S^2 E with S = 2, E = 3, I = 12 (NNTile section 4).
+TEST(Workload, OperationsOfABlockAndTheHead) {
+  EXPECT_EQ(BlockForwardFlops(2, 3, 12), Flops(4 * 2 * 3 * 12 + 8 * 2 * 9 + 4 * 4 * 3));
+  EXPECT_EQ(HeadForwardFlops(2, 3, 5), Flops(2 * 2 * 3 * 5));
+}
+
+TEST(StepModel, WithoutAnythingElseAStepIsItsComputeAndItsFirstFetch) {
+  const Config config = ConfigWith({{"training.clip", "none"}});
+  const Workload work = *WorkloadOf(Gpt2Spec(config, 4, 256, 1));
+  Hardware hardware = Example("h200_node");
+  WorkerKind& worker = hardware.workers[0];
+  ServerKind& server = hardware.servers[0];
+  for (BytesPerSecond* rate :
+       {&worker.receive, &worker.send, &worker.encode, &worker.decode, &worker.device.to_device,
+        &worker.device.from_device, &server.encode, &server.update, &server.memory_bandwidth,
+        &server.send, &server.receive}) {
+    *rate = kNoLimit;
+  }
+  worker.latency = Seconds(0);
+  worker.device.stage_overhead = Seconds(0);
+  Flops flops;
+  for (const StageWork& stage : work.stages) flops += stage.forward + stage.backward;
+  const StepEstimate estimate = EstimateStep(work, hardware, RunShape());
+  EXPECT_NEAR(estimate.step.value(),
+              (flops / (worker.device.efficiency * worker.device.peak)).value(),
+              1e-9 * estimate.step.value());
+  EXPECT_EQ(estimate.resources[0].name, "worker compute");
+}
+
+TEST(StepModel, ASlowLinkIsTheBottleneckAndTheStepItsBytes) {
+  const Config config = ConfigWith({{"training.clip", "none"}});
+  const Workload work = *WorkloadOf(Gpt2Spec(config, 8, 256, 1));
+  Hardware hardware = Example("h200_node");
+  hardware.workers[0].receive = BytesPerSecond(1e6);
+  const StepEstimate estimate = EstimateStep(work, hardware, RunShape());
+  const Seconds transfer = work.fetched_by_worker() / BytesPerSecond(1e6);
+  EXPECT_EQ(estimate.resources[0].name, "weights over the network");
+  EXPECT_GE(estimate.step, transfer);
+  EXPECT_LT(estimate.step, 1.1 * transfer);
+}
+
+// What may be scaled up in a description without making anything worse.
+std::vector<std::function<void(Hardware*, double)>> Improvements() {
+  std::vector<std::function<void(Hardware*, double)>> improvements;
+  const auto worker = [&](auto member) {
+    improvements.push_back([member](Hardware* h, double factor) {
+      for (WorkerKind& w : h->workers) w.*member = factor * (w.*member);
+    });
+  };
+  const auto device = [&](auto member) {
+    improvements.push_back([member](Hardware* h, double factor) {
+      for (WorkerKind& w : h->workers) w.device.*member = factor * (w.device.*member);
+    });
+  };
+  const auto server = [&](auto member) {
+    improvements.push_back([member](Hardware* h, double factor) {
+      for (ServerKind& s : h->servers) s.*member = factor * (s.*member);
+    });
+  };
+  worker(&WorkerKind::receive);
+  worker(&WorkerKind::send);
+  worker(&WorkerKind::encode);
+  worker(&WorkerKind::decode);
+  device(&Device::peak);
+  device(&Device::to_device);
+  device(&Device::from_device);
+  server(&ServerKind::memory_bandwidth);
+  server(&ServerKind::receive);
+  server(&ServerKind::send);
+  server(&ServerKind::encode);
+  server(&ServerKind::update);
+  return improvements;
+}
+
+struct World {
+  Config config;
+  Hardware hardware;
+  JobSpec spec;
+};
+
+World RandomWorld(std::mt19937* random) {
+  const auto pick = [&](auto... choices) {
+    const std::vector<std::string> all = {choices...};
+    return all[(*random)() % all.size()];
+  };
+  World world;
+  world.config = ConfigWith({
+      {"training.micro_batches", pick("1", "4", "16")},
+      {"training.clip", pick("none", "exact")},
+      {"quantization.weights", pick("fp32", "bf16", "mx6")},
+      {"quantization.gradients", pick("fp32", "bf16", "topk:0.01")},
+      {"worker.prefetch", pick("0", "1", "2")},
+      {"worker.stash", pick("host", "device")},
+      {"servers.threads", pick("1", "8")},
+      {"storage.kind", pick("dram", "nvme")},
+  });
+  const std::vector<std::string> names = HardwareExamples();
+  world.hardware = Example(names[(*random)() % names.size()]);
+  const auto scale = [&](auto* value) {
+    *value = (0.05 + static_cast<double>((*random)() % 1000) / 100) * *value;
+  };
+  for (WorkerKind& w : world.hardware.workers) {
+    scale(&w.receive);
+    scale(&w.send);
+    scale(&w.device.peak);
+  }
+  for (ServerKind& s : world.hardware.servers) {
+    scale(&s.update);
+    scale(&s.encode);
+    scale(&s.memory_bandwidth);
+  }
+  const int layers = 2 + static_cast<int>((*random)() % 6);
+  world.spec = Gpt2Spec(world.config, layers, 128, ShapeOf(world.config, world.hardware).workers);
+  return world;
+}
+
+TEST(StepModel, MoreOfAnythingIsNeverSlowerAndNothingBeatsItsBounds) {
+  std::mt19937 random(1);
+  for (int i = 0; i < 200; ++i) {
+    const World world = RandomWorld(&random);
+    const Workload work = *WorkloadOf(world.spec);
+    const RunShape shape = ShapeOf(world.config, world.hardware);
+    const StepEstimate estimate = EstimateStep(work, world.hardware, shape);
+    for (const Resource& resource : estimate.resources) {
+      EXPECT_LE(resource.busy.value(), estimate.step.value() * (1 + 1e-9))
+          << i << ": a step is shorter than its " << resource.name;
+    }
+    for (const auto& improve : Improvements()) {
+      Hardware better = world.hardware;
+      improve(&better, 3);
+      EXPECT_LE(EstimateStep(work, better, shape).step.value(), estimate.step.value() * (1 + 1e-9))
+          << i << ", improvement " << (&improve - &Improvements()[0]);
+    }
+  }
+}
+
+TEST(MemoryPlan, StateAndStashAreExact) {
+  const Config config =
+      ConfigWith({{"training.micro_batches", "4"}, {"training.clip", "none"}, {"servers", "1"}});
+  const JobSpec spec = Gpt2Spec(config, 4, 256, 1);
+  const Plan plan = *MakePlan(config, spec, Example("two_core_box"));
+  EXPECT_EQ(plan.tiers[0].uses[0].kind, "state");
+  EXPECT_EQ(plan.tiers[0].uses[0].bytes, Bytes(12.0 * static_cast<double>(spec.total_elements())));
+  const TierUse& worker = plan.tiers[1];
+  EXPECT_EQ(worker.uses[1].kind, "stash");
+  EXPECT_EQ(worker.uses[1].bytes, Bytes(5.0 * 4 * 4 * 1024 * 256 * 4));
+}
+
+TEST(MemoryPlan, WhatDoesNotFitIsRefusedWithFiguresAndKeys) {
+  const Config config = ConfigWith({{"training.clip", "none"}});
+  const JobSpec spec = Gpt2Spec(config, 48, 1600, 1);
+  Hardware hardware = Example("two_core_box");
+  hardware.servers[0].memory = Bytes(1e9);
+  const Plan plan = *MakePlan(config, spec, hardware);
+  const absl::Status status = CheckFits(plan.tiers);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("server memory of local"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("servers.addresses"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("are missing"));
+}
+
+TEST(MemoryPlan, MoreServersThanChunksAreRefused) {
+  Config config = ConfigWith({{"training.clip", "none"}, {"servers", "250"}});
+  const JobSpec spec = Gpt2Spec(config, 2, 64, 1);
+  const auto plan = MakePlan(config, spec, Example("two_core_box"));
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("servers.addresses"));
+}
+
+// 17e9 parameters of L2L's Table 5 on the paper's machine: 204 GB of FP32 state fit 512 GB; of
+// 50e9 (600 GB) only narrower moments would.
+TEST(Plan, TheL2lMachineHoldsItsSeventeenBillion) {
+  const Config config = ConfigWith({{"training.clip", "none"},
+                                    {"training.micro_batch_size", "8"},
+                                    {"training.micro_batches", "16"},
+                                    {"servers.threads", "40"},
+                                    {"worker.count", "1"}});
+  ModelSpec model;
+  model.gpt2.n_layer = 78;
+  model.gpt2.n_embd = 4256;
+  model.gpt2.n_head = 32;
+  model.gpt2.n_positions = 1024;
+  model.gpt2.vocab_size = 30522;
+  const JobSpec spec = *BuildJobSpec(config, model, uint64_t{1} << 40, std::string(64, '0'), 1);
+  const Plan plan = *MakePlan(config, spec, Example("v100_16gb_512gb"));
+  EXPECT_NEAR(static_cast<double>(plan.work.parameters), 17e9, 0.2e9);
+  EXPECT_TRUE(CheckFits(plan.tiers).ok()) << CheckFits(plan.tiers);
+  EXPECT_NEAR(plan.capacities[0].parameters, 42.7e9, 2e9);
+  EXPECT_TRUE(plan.capacities[0].built);
+  EXPECT_FALSE(plan.capacities[1].built);
+}
+
+TEST(Plan, MfuStaysBelowTheShareThatRecomputationLeaves) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 50; ++i) {
+    const World world = RandomWorld(&random);
+    const auto plan = MakePlan(world.config, world.spec, world.hardware);
+    if (!plan.ok()) continue;  // more servers than chunks
+    EXPECT_LE(plan->mfu, 0.76) << i;
+    EXPECT_GT(plan->mfu, 0) << i;
+  }
+}
+
+TEST(PlanReport, TextJsonAndPageSayTheSame) {
+  const Config config = ConfigWith({{"training.clip", "none"}, {"storage.kind", "nvme"}});
+  const JobSpec spec = Gpt2Spec(config, 12, 768, 8);
+  const Plan plan = *MakePlan(config, spec, Example("h200_node"));
+  const std::string text = PlanToText(plan);
+  EXPECT_THAT(text, HasSubstr("bottleneck: " + plan.bottleneck().name));
+  EXPECT_THAT(text, HasSubstr("h.0 and 11 more alike"));
+  EXPECT_THAT(text, HasSubstr("disk endurance"));
+  EXPECT_THAT(text, HasSubstr("cost: $"));
+  const auto json = nlohmann::json::parse(PlanToJson(plan));
+  EXPECT_EQ(json["step"]["seconds"].get<double>(), plan.estimate.step.value());
+  EXPECT_EQ(json["memory"][0]["uses"].size(), plan.tiers[0].uses.size());
+  EXPECT_EQ(json["stages"].size(), 14u);
+  EXPECT_EQ(json["resources"][0]["name"], plan.bottleneck().name);
+  const std::string page = PlanToPage(plan);
+  EXPECT_THAT(page, HasSubstr("<svg"));
+  EXPECT_THAT(page, HasSubstr(plan.bottleneck().name));
+  EXPECT_EQ(page.find("http"), std::string::npos) << "the page needs the network";
+}
+
+TEST(PlanReport, NamesAreEscapedInThePage) {
+  Hardware hardware = Example("h200_node");
+  hardware.name = "<script>\"&";
+  const Config config = ConfigWith({{"training.clip", "none"}});
+  const Plan plan = *MakePlan(config, Gpt2Spec(config, 2, 128, 8), hardware);
+  const std::string page = PlanToPage(plan);
+  EXPECT_EQ(page.find("<script>"), std::string::npos);
+  EXPECT_THAT(page, HasSubstr("&lt;script&gt;&quot;&amp;"));
+}
+
+}  // namespace
+}  // namespace eps::planner

@@ -1,0 +1,308 @@
+#include "planner/step_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <map>
+#include <utility>
+
+namespace eps::planner {
+namespace {
+
+constexpr int kSteps = 6;  // simulated; the last ones are steady
+constexpr int kSteadySteps = 3;
+constexpr double kFp32 = 4;  // bytes
+// Of one parameter in one pass over the state: weight and two moments, read and written, FP32
+// (PERFORMANCE.md section 6). The encoded bytes come on top.
+constexpr double kArraysMoved = 2;
+
+// A resource that does one thing at a time. Work that is ready takes the earliest time that is
+// still free, in pieces where it has to: activities are told in the order of the relay, which is
+// not quite that of time.
+class Lane {
+ public:
+  // When something that can begin at `ready` and takes `duration` is done.
+  Seconds Run(Seconds ready, Seconds duration) {
+    if (duration == Seconds(0)) return ready;
+    busy_ += duration;
+    double begin = ready.value();
+    double left = duration.value();
+    auto next = taken_.upper_bound(begin);
+    if (next != taken_.begin()) begin = std::max(begin, std::prev(next)->second);
+    // Fills the gaps up to each taken interval; what is filled joins its neighbours.
+    double first = begin;
+    while (next != taken_.end() && left > next->first - begin) {
+      left -= next->first - begin;
+      begin = next->second;
+      next = taken_.erase(next);
+    }
+    const double end = begin + left;
+    if (!taken_.empty() && next != taken_.begin() && std::prev(next)->second == first) {
+      first = std::prev(next)->first;
+    }
+    taken_[first] = end;
+    return Seconds(end);
+  }
+  Seconds busy() const { return busy_; }
+
+ private:
+  std::map<double, double> taken_;  // begin and end of disjoint intervals
+  Seconds busy_;
+};
+
+// The servers of a run as one: their rates together, as far as processes make use of them.
+struct ServerRates {
+  BytesPerSecond encode;
+  BytesPerSecond update;
+  BytesPerSecond memory;
+  BytesPerSecond send;
+  BytesPerSecond receive;
+  BytesPerSecond read;
+  BytesPerSecond write;
+  double cores = 0;  // that work for the run
+};
+
+ServerRates RatesOf(const Hardware& hardware, const RunShape& shape) {
+  ServerRates rates;
+  const double machines = hardware.server_count();
+  const double processes_each = shape.servers / machines;  // on average; less than 1: some idle
+  for (const ServerKind& kind : hardware.servers) {
+    const double used = std::min(1.0, processes_each) * kind.count;
+    const double threads =
+        std::min<double>(kind.cores, std::max(1.0, processes_each) * shape.server_threads);
+    rates.encode += used * threads * kind.encode;
+    rates.update += used * threads * kind.update;
+    rates.memory += used * kind.memory_bandwidth;
+    rates.send += used * kind.send;
+    rates.receive += used * kind.receive;
+    rates.cores += used * threads;
+    if (kind.storage.has_value()) {
+      rates.read += used * kind.storage->count * kind.storage->read;
+      rates.write += used * kind.storage->count * kind.storage->write;
+    }
+  }
+  return rates;
+}
+
+class StepModel {
+ public:
+  StepModel(const Workload& work, const Hardware& hardware, const WorkerKind& worker,
+            const RunShape& shape)
+      : work_(work),
+        worker_(worker),
+        shape_(shape),
+        servers_(RatesOf(hardware, shape)),
+        shared_cores_(hardware.one_machine && worker.device.host ? CoresOf(hardware) : 0) {
+    for (const StageWork& stage : work.stages) times_.push_back(TimesOf(stage));
+  }
+
+  StepEstimate Run();
+
+ private:
+  // A use of a stage in a step, and when its compute was done.
+  struct Visit {
+    size_t stage = 0;
+    bool backward = false;
+  };
+
+  static double CoresOf(const Hardware& hardware) { return hardware.servers.front().cores; }
+
+  double parts_here() const { return std::ceil(static_cast<double>(work_.parts) / shape_.workers); }
+  StageTimes TimesOf(const StageWork& stage) const;
+  std::vector<Visit> Visits() const;
+  Seconds RunStep(Seconds start);
+  Seconds Fetch(const Visit& visit, Seconds issued, Seconds ahead);
+  Seconds Push(size_t stage, Seconds computed);
+  std::vector<Resource> Resources() const;
+  Seconds CoreBound() const;
+
+  const Workload& work_;
+  const WorkerKind& worker_;
+  const RunShape& shape_;
+  const ServerRates servers_;
+  const double shared_cores_;  // of servers and workers together; 0: each has its own
+  std::vector<StageTimes> times_;
+
+  Lane processors_, disks_, network_in_, network_out_, decoder_, encoder_, to_device_, from_device_,
+      device_;
+  std::vector<Seconds> weights_ready_;  // of the version that the next visit wants
+};
+
+StageTimes StepModel::TimesOf(const StageWork& stage) const {
+  const Bytes fp32(kFp32 * static_cast<double>(stage.elements));
+  const double workers = shape_.workers;
+  const double parts = work_.parts;
+  const FlopsPerSecond speed = worker_.device.efficiency * worker_.device.peak;
+  const double passes = parts_here() * work_.micro_batches;
+  StageTimes t;
+  t.name = stage.name;
+  // Exact weights are only copied, which the reading of the memory bounds.
+  const Seconds encode = shape_.weights_exact ? fp32 / servers_.memory : fp32 / servers_.encode;
+  t.encode = encode;
+  const auto network_in = [&](Bytes bytes) {
+    return Max(bytes / worker_.receive, workers * bytes / servers_.send);
+  };
+  t.fetch_forward = network_in(stage.fetch_forward);
+  t.fetch_backward = network_in(stage.fetch_backward);
+  const auto copies = [&](Bytes fetched) { return fetched > Bytes(0) ? 1.0 : 0.0; };
+  t.decode_forward = copies(stage.fetch_forward) * fp32 / worker_.decode;
+  t.decode_backward = copies(stage.fetch_backward) * fp32 / worker_.decode;
+  t.to_device = fp32 / worker_.device.to_device;
+  t.forward = parts_here() * stage.forward / speed + passes * worker_.device.stage_overhead;
+  t.backward = parts_here() * stage.backward / speed + passes * worker_.device.stage_overhead;
+  if (!shape_.stash_on_device) {
+    t.stash =
+        parts_here() * stage.stash / Min(worker_.device.to_device, worker_.device.from_device);
+  }
+  t.from_device = parts_here() * fp32 / worker_.device.from_device;
+  t.encode_push = parts_here() * fp32 / worker_.encode;
+  t.push = Max(parts_here() * stage.push / worker_.send, parts * stage.push / servers_.receive);
+  // One pass over the state with the first part, and one more reading of each further one.
+  const Bytes state = static_cast<double>(stage.elements) * work_.state_per_parameter;
+  t.update = Max(parts * fp32 / servers_.update,
+                 (kArraysMoved * state + 2 * parts * stage.push) / servers_.memory);
+  if (shape_.state_on_disk) t.disk = state / servers_.read + state / servers_.write;
+  return t;
+}
+
+std::vector<StepModel::Visit> StepModel::Visits() const {
+  std::vector<Visit> visits;
+  const size_t stages = work_.stages.size();
+  for (size_t s = 0; s + 1 < stages; ++s) visits.push_back({s, false});
+  for (size_t s = stages; s-- > 0;) visits.push_back({s, true});
+  return visits;
+}
+
+// When the weights are on the device. `issued`: when the worker asks; `ahead`: when the servers may
+// begin to encode, knowing that it will.
+Seconds StepModel::Fetch(const Visit& visit, Seconds issued, Seconds ahead) {
+  const StageTimes& t = times_[visit.stage];
+  const bool turn = visit.stage + 1 == times_.size();
+  const Seconds ready = Max(weights_ready_[visit.stage], ahead);
+  const Seconds encoded = processors_.Run(ready, t.encode);
+  Seconds network = visit.backward ? t.fetch_backward : t.fetch_forward;
+  Seconds decode = visit.backward ? t.decode_backward : t.decode_forward;
+  if (turn) {  // one fetch for its forward and its backward pass
+    network = t.fetch_forward + t.fetch_backward;
+    decode = t.decode_forward + t.decode_backward;
+  }
+  const Seconds arrived = network_in_.Run(Max(encoded, issued) + worker_.latency, network);
+  return to_device_.Run(decoder_.Run(arrived, decode), t.to_device);
+}
+
+// When the servers have all parts of the stage's gradient and, in eager mode, have updated it.
+Seconds StepModel::Push(size_t stage, Seconds computed) {
+  const StageTimes& t = times_[stage];
+  const Seconds on_host = from_device_.Run(computed, t.from_device);
+  const Seconds arrived =
+      network_out_.Run(encoder_.Run(on_host, t.encode_push), t.push) + worker_.latency;
+  if (work_.sealed) return arrived;
+  return disks_.Run(processors_.Run(arrived, t.update), t.disk);
+}
+
+// The end of a step that begins at `start`: the worker may begin the next one.
+Seconds StepModel::RunStep(Seconds start) {
+  const std::vector<Visit> visits = Visits();
+  std::vector<Seconds> computed;
+  std::vector<Seconds> pushed(times_.size());
+  const auto done_before = [&](int visit) {
+    return visit < 0 ? start : computed[static_cast<size_t>(visit)];
+  };
+  for (size_t v = 0; v < visits.size(); ++v) {
+    const Visit& visit = visits[v];
+    const int index = static_cast<int>(v);
+    const Seconds issued = done_before(index - 1 - shape_.prefetch);
+    const Seconds ahead = done_before(index - 1 - shape_.prefetch - shape_.jit_depth);
+    const StageTimes& t = times_[visit.stage];
+    const bool turn = visit.stage + 1 == times_.size();
+    Seconds duration = visit.backward ? t.backward : t.forward;
+    if (turn) duration = t.forward + t.backward;
+    const Seconds on_device = Fetch(visit, issued, ahead);
+    // Stashed inputs go out behind a forward pass and come back for the backward pass.
+    const Seconds input = visit.backward ? to_device_.Run(issued, t.stash) : start;
+    computed.push_back(device_.Run(Max(Max(on_device, input), done_before(index - 1)), duration));
+    if (!visit.backward) from_device_.Run(computed.back(), t.stash);
+    if (visit.backward) pushed[visit.stage] = Push(visit.stage, computed.back());
+  }
+  if (work_.sealed) {
+    // The decision waits for everything; then updates run in forward order.
+    Seconds decided = *std::max_element(pushed.begin(), pushed.end());
+    for (size_t s = 0; s < times_.size(); ++s) {
+      weights_ready_[s] = disks_.Run(processors_.Run(decided, times_[s].update), times_[s].disk);
+    }
+    return decided + worker_.latency;
+  }
+  weights_ready_ = pushed;
+  return computed.back();
+}
+
+// Where workers and servers share cores, a step cannot take less than all their work on all cores.
+// The device's rate is that of all cores.
+Seconds StepModel::CoreBound() const {
+  if (shared_cores_ == 0) return Seconds(0);
+  const Seconds all_cores = device_.busy();
+  const Seconds one_core = decoder_.busy() + encoder_.busy() + servers_.cores * processors_.busy();
+  return (all_cores + one_core / shared_cores_) / kSteps;
+}
+
+std::vector<Resource> StepModel::Resources() const {
+  const auto of = [](const char* name, const Lane& lane, const char* remedy) {
+    return Resource{name, lane.busy() / kSteps, remedy};
+  };
+  std::vector<Resource> resources = {
+      of("worker compute", device_,
+         "more workers with more parts (worker.count, training.parts), or faster devices"),
+      of("weights over the network", network_in_,
+         "fewer bits (quantization.weights), more micro-batches per step "
+         "(training.micro_batches), or faster links"),
+      of("gradients over the network", network_out_,
+         "fewer bits (quantization.gradients), more micro-batches per step "
+         "(training.micro_batches), or faster links"),
+      of("worker decoding", decoder_, "another codec (quantization.weights), or more host cores"),
+      of("worker encoding", encoder_, "another codec (quantization.gradients), or more host cores"),
+      of("weights to the device", to_device_,
+         "more micro-batches per step (training.micro_batches), or worker.stash=device"),
+      of("gradients from the device", from_device_,
+         "more micro-batches per step (training.micro_batches), or worker.stash=device"),
+      of("server processors", processors_,
+         "more threads or servers (servers.threads, servers.addresses), or more micro-batches per "
+         "step (training.micro_batches)"),
+      of("server disks", disks_,
+         "more disks or servers, state in memory (storage.kind=dram), or more micro-batches per "
+         "step (training.micro_batches)"),
+  };
+  if (shared_cores_ > 0) {
+    resources.push_back({"shared cores", CoreBound(),
+                         "servers on another machine, or more micro-batches per step "
+                         "(training.micro_batches)"});
+  }
+  std::stable_sort(resources.begin(), resources.end(),
+                   [](const Resource& a, const Resource& b) { return a.busy > b.busy; });
+  return resources;
+}
+
+StepEstimate StepModel::Run() {
+  weights_ready_.assign(times_.size(), Seconds(0));
+  std::vector<Seconds> ends = {Seconds(0)};
+  for (int i = 0; i < kSteps; ++i) ends.push_back(RunStep(ends.back()));
+  StepEstimate estimate;
+  estimate.step = Max((ends[kSteps] - ends[kSteps - kSteadySteps]) / kSteadySteps, CoreBound());
+  estimate.stages = times_;
+  estimate.worker = worker_.name;
+  estimate.resources = Resources();
+  estimate.waiting = estimate.step - device_.busy() / kSteps;
+  return estimate;
+}
+
+}  // namespace
+
+StepEstimate EstimateStep(const Workload& work, const Hardware& hardware, const RunShape& shape) {
+  StepEstimate slowest;
+  for (const WorkerKind& worker : hardware.workers) {
+    StepEstimate estimate = StepModel(work, hardware, worker, shape).Run();
+    if (slowest.stages.empty() || estimate.step > slowest.step) slowest = std::move(estimate);
+  }
+  return slowest;
+}
+
+}  // namespace eps::planner

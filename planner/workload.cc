@@ -1,0 +1,119 @@
+#include "planner/workload.h"
+
+#include "common/ids.h"
+#include "common/status_macros.h"
+#include "compression/codec.h"
+#include "compression/codec_table.h"
+#include "optimizer/update_rule.h"
+#include "spec/chunk_map.h"
+
+namespace eps::planner {
+namespace {
+
+constexpr double kBitsPerByte = 8;
+
+// Bytes of a chunk as they travel: exact where every chunk of a shape has one size, else expected.
+Bytes EncodedBytes(const Codec& codec, const Chunk& chunk, Axis axis) {
+  if (codec.traits().fixed_size) {
+    return Bytes(static_cast<double>(codec.MaxEncodedSize(chunk, axis)));
+  }
+  return Bytes(static_cast<double>(chunk.elements) * codec.traits().bits_per_element /
+               kBitsPerByte);
+}
+
+// One stage's forward pass over one sequence.
+Flops ForwardOfSequence(const JobSpec& spec, size_t stage, uint64_t elements) {
+  const double tokens = spec.training.seq_len;
+  if (spec.model.type == ModelType::kSynthetic) {
+    return Flops(2 * static_cast<double>(elements));  // one vector through one matrix
+  }
+  const Gpt2Config& model = spec.model.gpt2;
+  const double width = model.n_embd;
+  if (stage == 0) return Flops(0);  // the embedding looks up, and adds
+  if (stage + 1 == spec.stages.size()) {
+    return HeadForwardFlops(tokens, width, model.vocab_size);
+  }
+  return BlockForwardFlops(tokens, width, model.n_inner == 0 ? 4 * width : model.n_inner);
+}
+
+// Of one token's input of a stage, as the stash keeps it.
+absl::StatusOr<Bytes> StashBytesPerToken(const JobSpec& spec) {
+  EPS_ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(spec.codecs.stash));
+  const double bytes = codec->traits().bits_per_element / kBitsPerByte;
+  const bool gpt2 = spec.model.type == ModelType::kGpt2;
+  return Bytes(bytes * (gpt2 ? spec.model.gpt2.n_embd : spec.model.synthetic.n_embd));
+}
+
+}  // namespace
+
+Flops BlockForwardFlops(double tokens, double width, double inner) {
+  return Flops(4 * tokens * width * inner + 8 * tokens * width * width +
+               4 * tokens * tokens * width);
+}
+
+Flops HeadForwardFlops(double tokens, double width, double vocabulary) {
+  return Flops(2 * tokens * width * vocabulary);
+}
+
+Bytes Workload::fetched_by_worker() const {
+  Bytes bytes;
+  for (const StageWork& stage : stages) bytes += stage.fetch_forward + stage.fetch_backward;
+  return bytes;
+}
+
+Bytes Workload::pushed_of_part() const {
+  Bytes bytes;
+  for (const StageWork& stage : stages) bytes += stage.push;
+  return bytes;
+}
+
+absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
+  EPS_ASSIGN_OR_RETURN(const Bytes stash_per_token, StashBytesPerToken(spec));
+  const Step after_warmup(spec.codecs.warmup_steps + 1);
+  const TrainingSpec& t = spec.training;
+  const double sequences = static_cast<double>(t.micro_batch_size) * t.micro_batches;
+
+  Workload work;
+  work.parameters = spec.total_elements();
+  work.parts = t.parts;
+  work.micro_batches = t.micro_batches;
+  work.tokens = spec.tokens_per_step();
+  work.sealed = t.mode == Mode::kSealed;
+  work.state_per_parameter =
+      Bytes(sizeof(float) * static_cast<double>(1 + StateFields(spec.optimizer).size()));
+  for (uint32_t s = 0; s < spec.stages.size(); ++s) {
+    const StageId id(s);
+    const bool last = s + 1 == spec.stages.size();
+    StageWork stage;
+    stage.name = spec.stages[s].name;
+    stage.elements = chunks.StageElements(id);
+    for (const ChunkId chunk_id : chunks.ChunksOfStage(id)) {
+      const Chunk& chunk = chunks.chunk(chunk_id);
+      const Codec& weights = codecs.weights(chunk_id);
+      const WeightAxes forward = codecs.axes(id, chunk_id, /*backward=*/false);
+      const WeightAxes backward = codecs.axes(id, chunk_id, /*backward=*/true);
+      // The last stage goes straight from its forward into its backward: one fetch for both.
+      if (last) {
+        stage.fetch_forward += EncodedBytes(weights, chunk, backward.first);
+      } else {
+        stage.fetch_forward += EncodedBytes(weights, chunk, forward.first);
+        stage.fetch_backward += EncodedBytes(weights, chunk, backward.first);
+      }
+      if (backward.has_second) {
+        stage.fetch_backward += EncodedBytes(weights, chunk, backward.second);
+      }
+      stage.push += EncodedBytes(codecs.gradient(chunk_id, after_warmup), chunk, Axis::kRow);
+    }
+    stage.forward = sequences * ForwardOfSequence(spec, s, stage.elements);
+    // Every stage but the last computes its forward pass again before its backward pass.
+    stage.backward = (last ? 2.0 : 3.0) * stage.forward;
+    if (s > 0) stage.stash = sequences * t.seq_len * stash_per_token;
+    work.model_flops += static_cast<double>(t.parts) * 3.0 * stage.forward;
+    work.stages.push_back(std::move(stage));
+  }
+  return work;
+}
+
+}  // namespace eps::planner
