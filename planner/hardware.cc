@@ -1,5 +1,6 @@
 #include "planner/hardware.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -210,8 +211,8 @@ class MapReader {
     return absl::OkStatus();
   }
 
-  absl::Status Finish() {
-    if (!status_.ok()) return status_;
+  // A key that is misspelt is one that is missing, too: what stands there is said first.
+  absl::Status Finish() const {
     std::set<std::string> seen;
     for (const auto& entry : map_) {
       if (!entry.first.IsScalar()) return Error(entry.first, "expected a key");
@@ -225,7 +226,7 @@ class MapReader {
                    absl::StrCat("unknown key ", key, nearest.empty() ? "" : ", did you mean ",
                                 nearest, "; known: ", absl::StrJoin(known_, ", ")));
     }
-    return absl::OkStatus();
+    return status_;
   }
 
   absl::Status Error(const YAML::Node& node, absl::string_view what) const {
@@ -288,6 +289,11 @@ class MapWriter {
 };
 
 }  // namespace
+
+bool Hardware::has_storage() const {
+  return std::all_of(servers.begin(), servers.end(),
+                     [](const ServerKind& server) { return server.storage.has_value(); });
+}
 
 uint32_t Hardware::worker_count() const {
   uint32_t count = 0;

@@ -79,6 +79,8 @@ struct Hardware {
   // Workers and servers are processes of one machine and share its cores and memory.
   bool one_machine = false;
 
+  // Whether every server has disks.
+  bool has_storage() const;
   uint32_t worker_count() const;
   uint32_t server_count() const;
 };

@@ -297,9 +297,14 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
                      " chunks, some would hold nothing; use fewer servers, or smaller chunks "
                      "(training.chunk_elements)"));
   }
+  if (storage.durable && !hardware.has_storage()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("storage.kind and storage.path ask for state on disks, but a server of \"",
+                     hardware.name, "\" has no storage; describe it, or set storage.kind=dram"));
+  }
   const Bytes state = memory.MostElements() * work.state_per_parameter;
   std::vector<TierUse> tiers = {ServerTier(memory, state, hardware, shape, storage)};
-  if (storage.durable && SmallestServer(hardware).storage.has_value()) {
+  if (storage.durable) {
     tiers.push_back(DiskTier(state, hardware, shape));
   }
   Bytes stash;

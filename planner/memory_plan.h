@@ -44,7 +44,7 @@ struct StoragePlan {
 };
 
 // Tiers that the run uses. `spec` must be valid; InvalidArgument if there are more servers than
-// chunks, or a codec is unknown.
+// chunks, a codec is unknown, or state is to lie on disks that are not there.
 absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workload& work,
                                                 const Hardware& hardware, const RunShape& shape,
                                                 const StoragePlan& storage);

@@ -174,6 +174,7 @@ World RandomWorld(std::mt19937* random) {
     scale(&s.encode);
     scale(&s.memory_bandwidth);
   }
+  if (!world.hardware.has_storage()) world.config.storage.kind = "dram";
   const int layers = 2 + static_cast<int>((*random)() % 6);
   world.spec = Gpt2Spec(world.config, layers, 128, ShapeOf(world.config, world.hardware).workers);
   return world;

@@ -35,7 +35,8 @@ enum class Zero { kRefused, kAllowed };
 
 absl::StatusOr<double> ParseNumber(absl::string_view text, absl::string_view number, Zero zero) {
   double value = 0;
-  const bool plain = !number.empty() && (absl::ascii_isdigit(number[0]) || number[0] == '.');
+  const bool plain = !number.empty() && (absl::ascii_isdigit(number[0]) || number[0] == '.') &&
+                     number.find_first_not_of("0123456789.eE+-") == absl::string_view::npos;
   if (!plain || !absl::SimpleAtod(number, &value) || !std::isfinite(value)) {
     return absl::InvalidArgumentError(
         absl::StrCat("found \"", text, "\", expected a number before the unit"));

@@ -18,10 +18,10 @@ TEST(QuantityText, ReadsPrefixesAndUnits) {
   EXPECT_EQ(ParseBytesPerSecond("12GB/s")->value(), 12e9);
   EXPECT_EQ(ParseBytesPerSecond("900 kB/s")->value(), 900e3);
   EXPECT_EQ(ParseFlopsPerSecond("989TFLOP/s")->value(), 989e12);
-  EXPECT_EQ(ParseSeconds("50us")->value(), 50e-6);
+  EXPECT_DOUBLE_EQ(ParseSeconds("50us")->value(), 50e-6);
   EXPECT_EQ(ParseSeconds("2s")->value(), 2);
   EXPECT_EQ(ParseSeconds("0s")->value(), 0);
-  EXPECT_EQ(ParsePrice("3.6$/h")->value(), 3.6 / 3600);
+  EXPECT_DOUBLE_EQ(ParsePrice("3.6$/h")->value(), 3.6 / 3600);
 }
 
 TEST(QuantityText, RefusesWhatHasNoUnitOrNoSense) {

@@ -2,51 +2,34 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <map>
 #include <utility>
 
 namespace eps::planner {
 namespace {
 
-constexpr int kSteps = 6;  // simulated; the last ones are steady
-constexpr int kSteadySteps = 3;
+constexpr int kSteps = 12;  // simulated; the last ones are steady
+constexpr int kSteadySteps = 4;
 constexpr double kFp32 = 4;  // bytes
 // Of one parameter in one pass over the state: weight and two moments, read and written, FP32
 // (PERFORMANCE.md section 6). The encoded bytes come on top.
 constexpr double kArraysMoved = 2;
 
-// A resource that does one thing at a time. Work that is ready takes the earliest time that is
-// still free, in pieces where it has to: activities are told in the order of the relay, which is
-// not quite that of time.
+// A resource that does one thing after another, in the order in which it is told of them. That
+// order does not depend on how long anything takes, so that a step is a maximum over paths, and
+// nothing that gets faster can make it longer.
 class Lane {
  public:
   // When something that can begin at `ready` and takes `duration` is done.
   Seconds Run(Seconds ready, Seconds duration) {
     if (duration == Seconds(0)) return ready;
+    free_ = Max(free_, ready) + duration;
     busy_ += duration;
-    double begin = ready.value();
-    double left = duration.value();
-    auto next = taken_.upper_bound(begin);
-    if (next != taken_.begin()) begin = std::max(begin, std::prev(next)->second);
-    // Fills the gaps up to each taken interval; what is filled joins its neighbours.
-    double first = begin;
-    while (next != taken_.end() && left > next->first - begin) {
-      left -= next->first - begin;
-      begin = next->second;
-      next = taken_.erase(next);
-    }
-    const double end = begin + left;
-    if (!taken_.empty() && next != taken_.begin() && std::prev(next)->second == first) {
-      first = std::prev(next)->first;
-    }
-    taken_[first] = end;
-    return Seconds(end);
+    return free_;
   }
   Seconds busy() const { return busy_; }
 
  private:
-  std::map<double, double> taken_;  // begin and end of disjoint intervals
+  Seconds free_;
   Seconds busy_;
 };
 
@@ -99,7 +82,7 @@ class StepModel {
   StepEstimate Run();
 
  private:
-  // A use of a stage in a step, and when its compute was done.
+  // A use of a stage in a step.
   struct Visit {
     size_t stage = 0;
     bool backward = false;
@@ -107,11 +90,13 @@ class StepModel {
 
   static double CoresOf(const Hardware& hardware) { return hardware.servers.front().cores; }
 
+  bool IsTurn(const Visit& visit) const { return visit.stage + 1 == times_.size(); }
   double parts_here() const { return std::ceil(static_cast<double>(work_.parts) / shape_.workers); }
   StageTimes TimesOf(const StageWork& stage) const;
   std::vector<Visit> Visits() const;
   Seconds RunStep(Seconds start);
-  Seconds Fetch(const Visit& visit, Seconds issued, Seconds ahead);
+  Seconds Encode(const Visit& visit, Seconds ahead);
+  Seconds Fetch(const Visit& visit, Seconds encoded, Seconds issued);
   Seconds Push(size_t stage, Seconds computed);
   std::vector<Resource> Resources() const;
   Seconds CoreBound() const;
@@ -173,16 +158,17 @@ std::vector<StepModel::Visit> StepModel::Visits() const {
   return visits;
 }
 
-// When the weights are on the device. `issued`: when the worker asks; `ahead`: when the servers may
-// begin to encode, knowing that it will.
-Seconds StepModel::Fetch(const Visit& visit, Seconds issued, Seconds ahead) {
+// When the servers have encoded the weights, of which they know `ahead` that they will be wanted.
+Seconds StepModel::Encode(const Visit& visit, Seconds ahead) {
+  return processors_.Run(Max(weights_ready_[visit.stage], ahead), times_[visit.stage].encode);
+}
+
+// When weights that are `encoded` are on the device, if the worker asks for them at `issued`.
+Seconds StepModel::Fetch(const Visit& visit, Seconds encoded, Seconds issued) {
   const StageTimes& t = times_[visit.stage];
-  const bool turn = visit.stage + 1 == times_.size();
-  const Seconds ready = Max(weights_ready_[visit.stage], ahead);
-  const Seconds encoded = processors_.Run(ready, t.encode);
   Seconds network = visit.backward ? t.fetch_backward : t.fetch_forward;
   Seconds decode = visit.backward ? t.decode_backward : t.decode_forward;
-  if (turn) {  // one fetch for its forward and its backward pass
+  if (IsTurn(visit)) {  // one fetch for its forward and its backward pass
     network = t.fetch_forward + t.fetch_backward;
     decode = t.decode_forward + t.decode_backward;
   }
@@ -203,37 +189,44 @@ Seconds StepModel::Push(size_t stage, Seconds computed) {
 // The end of a step that begins at `start`: the worker may begin the next one.
 Seconds StepModel::RunStep(Seconds start) {
   const std::vector<Visit> visits = Visits();
-  std::vector<Seconds> computed;
+  const size_t ahead = static_cast<size_t>(shape_.prefetch);
+  std::vector<Seconds> encoded;
+  std::vector<Seconds> on_device;
   std::vector<Seconds> pushed(times_.size());
-  const auto done_before = [&](int visit) {
-    return visit < 0 ? start : computed[static_cast<size_t>(visit)];
-  };
+  Seconds computed = start;
   for (size_t v = 0; v < visits.size(); ++v) {
     const Visit& visit = visits[v];
-    const int index = static_cast<int>(v);
-    const Seconds issued = done_before(index - 1 - shape_.prefetch);
-    const Seconds ahead = done_before(index - 1 - shape_.prefetch - shape_.jit_depth);
     const StageTimes& t = times_[visit.stage];
-    const bool turn = visit.stage + 1 == times_.size();
-    Seconds duration = visit.backward ? t.backward : t.forward;
-    if (turn) duration = t.forward + t.backward;
-    const Seconds on_device = Fetch(visit, issued, ahead);
-    // Stashed inputs go out behind a forward pass and come back for the backward pass.
-    const Seconds input = visit.backward ? to_device_.Run(issued, t.stash) : start;
-    computed.push_back(device_.Run(Max(Max(on_device, input), done_before(index - 1)), duration));
-    if (!visit.backward) from_device_.Run(computed.back(), t.stash);
-    if (visit.backward) pushed[visit.stage] = Push(visit.stage, computed.back());
-  }
-  if (work_.sealed) {
-    // The decision waits for everything; then updates run in forward order.
-    Seconds decided = *std::max_element(pushed.begin(), pushed.end());
-    for (size_t s = 0; s < times_.size(); ++s) {
-      weights_ready_[s] = disks_.Run(processors_.Run(decided, times_[s].update), times_[s].disk);
+    // What this visit sets off: fetches ahead of it, and the servers' encoding ahead of those.
+    const size_t jit = ahead + static_cast<size_t>(shape_.jit_depth);
+    while (encoded.size() < std::min(visits.size(), v + jit + 1)) {
+      encoded.push_back(Encode(visits[encoded.size()], computed));
     }
-    return decided + worker_.latency;
+    while (on_device.size() < std::min(visits.size(), v + ahead + 1)) {
+      const size_t next = on_device.size();
+      on_device.push_back(Fetch(visits[next], encoded[next], computed));
+    }
+    // Stashed inputs go out behind a forward pass and come back for the backward pass.
+    const Seconds input = visit.backward ? to_device_.Run(computed, t.stash) : computed;
+    Seconds duration = visit.backward ? t.backward : t.forward;
+    if (IsTurn(visit)) duration = t.forward + t.backward;
+    computed = device_.Run(Max(on_device[v], input), duration);
+    if (visit.backward) {
+      pushed[visit.stage] = Push(visit.stage, computed);
+    } else {
+      from_device_.Run(computed, t.stash);
+    }
   }
-  weights_ready_ = pushed;
-  return computed.back();
+  if (!work_.sealed) {
+    weights_ready_ = pushed;
+    return computed;
+  }
+  // The decision waits for everything; then updates run in forward order.
+  const Seconds decided = *std::max_element(pushed.begin(), pushed.end());
+  for (size_t s = 0; s < times_.size(); ++s) {
+    weights_ready_[s] = disks_.Run(processors_.Run(decided, times_[s].update), times_[s].disk);
+  }
+  return decided + worker_.latency;
 }
 
 // Where workers and servers share cores, a step cannot take less than all their work on all cores.

@@ -62,7 +62,7 @@ struct StepEstimate {
   Seconds waiting;                  // of the device, for anything
 };
 
-// REQUIRES at least one stage, worker and server.
+// REQUIRES at least one stage, worker and server, and storage where the state lies on disks.
 StepEstimate EstimateStep(const Workload& work, const Hardware& hardware, const RunShape& shape);
 
 }  // namespace eps::planner
