@@ -1,0 +1,45 @@
+#ifndef EPS_PLANNER_PAPERS_TRANSFORMER_COUNTS_H_
+#define EPS_PLANNER_PAPERS_TRANSFORMER_COUNTS_H_
+
+// Parameters and operations of the models that the papers train, by formula and counted from the
+// program's own layout. BERT's encoder layer has the shapes of GPT-2's block.
+
+#include <cstdint>
+
+#include "planner/units.h"
+
+namespace eps::planner {
+
+// A GPT-2 model with an inner width of four times the width and with tied embeddings.
+struct TransformerShape {
+  uint64_t layers = 1;
+  uint64_t width = 1;
+  uint64_t vocabulary = 1;
+  uint64_t positions = 1;
+};
+
+// Of one layer of width h, 12 h^2 + 13 h: attention 4 h^2 + 4 h, inner layers 8 h^2 + 5 h, and two
+// norms of 2 h.
+uint64_t LayerParameters(uint64_t width);
+
+// L (12 h^2 + 13 h) + V h + T h + 2 h, for T learned positions: layers, embeddings, last norm.
+uint64_t ModelParameters(const TransformerShape& shape);
+
+// The same numbers, added up over the tensors that BuildLayout gives for the model.
+struct LayoutCount {
+  uint64_t layers = 0;  // of all inner stages together
+  uint64_t total = 0;
+};
+// REQUIRES a shape that ValidateModel allows.
+LayoutCount CountLayout(const TransformerShape& shape);
+
+// Operations of the matrix products of one sequence of S tokens, forward, with I = 4 E:
+// L (4 S E I + 8 S E^2 + 4 S^2 E), and 2 S E V of the head (NNTile section 4, as its public code
+// counts). Backward takes twice that.
+Flops LayersForwardFlops(const TransformerShape& shape, double tokens);
+Flops HeadOnlyForwardFlops(const TransformerShape& shape, double tokens);
+Flops SequenceTrainingFlops(const TransformerShape& shape, double tokens);
+
+}  // namespace eps::planner
+
+#endif  // EPS_PLANNER_PAPERS_TRANSFORMER_COUNTS_H_
