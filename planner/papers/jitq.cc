@@ -314,11 +314,14 @@ void AddPlacements(Rows* rows) {
   rows->Judged("pim.opt_of_strided", "time with conditional shifts, of strided", Source::kDerived,
                0.30 / 0.52, SlowerThan(opt, strided), kModel,
                "FITTED: the field commands per element, a whole number, are chosen for this row");
+  const std::string tiled_checked =
+      absl::StrCat(checked, "; the tiled one's series of ", kLaneMaxima,
+                   " maxima is CHOSEN, a tree of them is below");
   rows->Judged("pim.strided", "time of the strided placement, of tiled (BF16 to MX6, rows)",
-               Source::kPrinted, 0.52, SlowerThan(strided, tiled), kModel, checked);
+               Source::kPrinted, 0.52, SlowerThan(strided, tiled), kModel, tiled_checked);
   rows->Judged("pim.opt", "time with conditional shifts, of tiled (BF16 to MX6, rows)",
                Source::kPrinted, 0.30, SlowerThan(opt, tiled), kModel,
-               absl::StrCat(checked, "; the product of the two rows before"));
+               absl::StrCat(tiled_checked, "; no check of its own: the product of the two before"));
   const PimCommands opt_commands = CommandsOfGroup(kHbm3, opt);
   const double shift = opt_commands.bit_shift * kHbm3.command / TimeOf(kHbm3, opt_commands);
   rows->Judged("pim.opt.shift", "part of that in shifts", Source::kDerived, 0.11,
@@ -328,7 +331,8 @@ void AddPlacements(Rows* rows) {
   PimKernel column = opt;
   column.axis = Axis::kColumn;
   rows->Judged("pim.column", "time along columns, of rows", Source::kPrinted, 1.18,
-               SlowerThan(column, opt), kModel, checked);
+               SlowerThan(column, opt), kModel,
+               absl::StrCat(checked, "; a row open serves both banks of a unit"));
 
   const std::string sensitivity =
       "not judged: what the row becomes under another count that the paper does not exclude: ";

@@ -106,6 +106,8 @@ TEST(Pim, Fp32TakesTwiceTheCommandsAndSixTimesTheShifts) {
   EXPECT_EQ(fp32.load, bf16.load);  // of half as many elements
   EXPECT_EQ(fp32.bit_shift, 3 * bf16.bit_shift);
   EXPECT_EQ(fp32.store, bf16.store / 2);
+  kernel.to = kMx9;
+  EXPECT_EQ(CommandsOfGroup(kHbm3, kernel).store, 16 * 5);  // 4.5 words of each block
 }
 
 TEST(Pim, MoreStacksDivideTheTime) {
