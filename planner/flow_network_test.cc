@@ -1,9 +1,11 @@
 #include "planner/flow_network.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "planner/units.h"
 
 namespace eps::planner {
 namespace {

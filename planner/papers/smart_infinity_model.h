@@ -118,8 +118,11 @@ struct StepTime {
   Seconds update;    // with the states' way up and down
   Seconds total() const { return forward + backward + update; }
 };
-// One training step as an event simulation (planner/flow_network.h); the three phases follow each
-// other, because the norm of all gradients comes before the first update.
+// What the paper leaves open was decided with figures 9 and 11 at hand: the unit of figure 14,
+// which of its points the host's and which the device's transfers reach, and that a medium does one
+// thing at a time. One set of inputs serves all rows. One training step as an event simulation
+// (planner/flow_network.h); the three phases follow each other, because the norm of all gradients
+// comes before the first update.
 StepTime Simulate(const Machine& machine, const Gpu& gpu, const Method& method, double parameters,
                   int devices);
 
