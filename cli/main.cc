@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench_depth.h"
+#include "cli/calibrate.h"
 #include "cli/checkpoint_command.h"
 #include "cli/codec_command.h"
 #include "cli/command_line.h"
@@ -47,6 +48,9 @@ absl::Status RunWithConfig(const CommandLine& line) {
 absl::Status RunCommand(const std::vector<std::string>& arguments) {
   if (arguments.size() >= 2 && arguments[0] == "bench" && arguments[1] == "depth") {
     return RunBenchDepth({arguments.begin() + 2, arguments.end()});
+  }
+  if (arguments.size() >= 2 && arguments[0] == "bench" && arguments[1] == "calibrate") {
+    return RunBenchCalibrate({arguments.begin() + 2, arguments.end()});
   }
   EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(arguments));
   std::vector<std::string> passed_on = line.passed_on;

@@ -149,12 +149,20 @@ void ForEachField(ServerKind* s, Visitor* visit) {
 }
 
 template <class Visitor>
+void ForEachField(CodecRates* c, Visitor* visit) {
+  (*visit)("name", &c->name, Presence::kRequired);
+  (*visit)("encode", &c->encode, Presence::kRequired);
+  (*visit)("decode", &c->decode, Presence::kRequired);
+}
+
+template <class Visitor>
 void ForEachField(Hardware* h, Visitor* visit) {
   (*visit)("name", &h->name, Presence::kRequired);
   (*visit)("source", &h->source, Presence::kRequired);
   (*visit)("one_machine", &h->one_machine, Presence::kOptional);
   (*visit)("workers", &h->workers, Presence::kRequired);
   (*visit)("servers", &h->servers, Presence::kRequired);
+  (*visit)("codecs", &h->codecs, Presence::kOptional);
 }
 
 // Reads one map of the YAML. The first error stays.
@@ -267,6 +275,7 @@ class MapWriter {
   }
   template <class T>
   void operator()(const char* key, std::vector<T>* value, Presence /*presence*/) {
+    if (value->empty()) return;
     absl::StrAppend(yaml_, Indent(), key, ":\n");
     for (T& item : *value) {
       MapWriter writer(yaml_, indent_ + "    ", indent_ + "  - ");
@@ -293,6 +302,12 @@ class MapWriter {
 bool Hardware::has_storage() const {
   return std::all_of(servers.begin(), servers.end(),
                      [](const ServerKind& server) { return server.storage.has_value(); });
+}
+
+const CodecRates* Hardware::CodecOrNull(absl::string_view name) const {
+  const auto it = std::find_if(codecs.begin(), codecs.end(),
+                               [&](const CodecRates& codec) { return codec.name == name; });
+  return it == codecs.end() ? nullptr : &*it;
 }
 
 uint32_t Hardware::worker_count() const {

@@ -71,16 +71,28 @@ struct ServerKind {
   DollarsPerSecond price;
 };
 
+// What one core makes of one codec, in FP32 bytes.
+struct CodecRates {
+  std::string name;  // as in quantization.weights: "mx6"
+  BytesPerSecond encode;
+  BytesPerSecond decode;
+};
+
 struct Hardware {
   std::string name;
   std::string source;  // where its numbers are from
   std::vector<WorkerKind> workers;
   std::vector<ServerKind> servers;
+  // Of servers, and of workers that compute on their host. Codecs that are not here have the rates
+  // that stand with the servers and workers.
+  std::vector<CodecRates> codecs;
   // Workers and servers are processes of one machine and share its cores and memory.
   bool one_machine = false;
 
   // Whether every server has disks.
   bool has_storage() const;
+  // Null if they are not known.
+  const CodecRates* CodecOrNull(absl::string_view name) const;
   uint32_t worker_count() const;
   uint32_t server_count() const;
 };

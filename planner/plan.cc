@@ -111,7 +111,8 @@ RunShape ShapeOf(const Config& config, const Hardware& hardware) {
   shape.prefetch = config.worker.prefetch;
   shape.jit_depth = config.servers.jit_depth;
   shape.stash_on_device = config.worker.stash == "device";
-  shape.weights_exact = config.quantization.weights == "fp32";
+  shape.weights = config.quantization.weights;
+  shape.gradients = config.quantization.gradients;
   shape.state_on_disk = config.storage.kind == "nvme";
   return shape;
 }

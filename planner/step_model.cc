@@ -10,6 +10,8 @@ namespace {
 constexpr int kSteps = 12;  // simulated; the last ones are steady
 constexpr int kSteadySteps = 4;
 constexpr double kFp32 = 4;  // bytes
+// On one machine a core sends what another one receives.
+constexpr double kSidesOfATransfer = 2;
 // Of one parameter in one pass over the state: weight and two moments, read and written, FP32
 // (PERFORMANCE.md section 6). The encoded bytes come on top.
 constexpr double kArraysMoved = 2;
@@ -45,6 +47,14 @@ struct ServerRates {
   double cores = 0;  // that work for the run
 };
 
+// Of one core. Exact weights are only copied, unless their codec was measured.
+BytesPerSecond EncodeRate(const Hardware& hardware, const ServerKind& kind,
+                          const std::string& codec) {
+  const CodecRates* const measured = hardware.CodecOrNull(codec);
+  if (measured != nullptr) return measured->encode;
+  return codec == "fp32" ? kind.memory_bandwidth / kind.cores : kind.encode;
+}
+
 ServerRates RatesOf(const Hardware& hardware, const RunShape& shape) {
   ServerRates rates;
   const double machines = hardware.server_count();
@@ -53,7 +63,7 @@ ServerRates RatesOf(const Hardware& hardware, const RunShape& shape) {
     const double used = std::min(1.0, processes_each) * kind.count;
     const double threads =
         std::min<double>(kind.cores, std::max(1.0, processes_each) * shape.server_threads);
-    rates.encode += used * threads * kind.encode;
+    rates.encode += used * threads * EncodeRate(hardware, kind, shape.weights);
     rates.update += used * threads * kind.update;
     rates.memory += used * kind.memory_bandwidth;
     rates.send += used * kind.send;
@@ -75,7 +85,15 @@ class StepModel {
         worker_(worker),
         shape_(shape),
         servers_(RatesOf(hardware, shape)),
-        shared_cores_(hardware.one_machine && worker.device.host ? CoresOf(hardware) : 0) {
+        shared_cores_(hardware.one_machine && worker.device.host ? CoresOf(hardware) : 0),
+        decode_(worker.decode),
+        encode_(worker.encode) {
+    if (worker.device.host) {
+      const CodecRates* const weights = hardware.CodecOrNull(shape.weights);
+      const CodecRates* const gradients = hardware.CodecOrNull(shape.gradients);
+      if (weights != nullptr) decode_ = weights->decode;
+      if (gradients != nullptr) encode_ = gradients->encode;
+    }
     for (const StageWork& stage : work.stages) times_.push_back(TimesOf(stage));
   }
 
@@ -106,6 +124,8 @@ class StepModel {
   const RunShape& shape_;
   const ServerRates servers_;
   const double shared_cores_;  // of servers and workers together; 0: each has its own
+  BytesPerSecond decode_;      // of a worker
+  BytesPerSecond encode_;
   std::vector<StageTimes> times_;
 
   Lane processors_, disks_, network_in_, network_out_, decoder_, encoder_, to_device_, from_device_,
@@ -122,16 +142,15 @@ StageTimes StepModel::TimesOf(const StageWork& stage) const {
   StageTimes t;
   t.name = stage.name;
   // Exact weights are only copied, which the reading of the memory bounds.
-  const Seconds encode = shape_.weights_exact ? fp32 / servers_.memory : fp32 / servers_.encode;
-  t.encode = encode;
+  t.encode = fp32 / servers_.encode;
   const auto network_in = [&](Bytes bytes) {
     return Max(bytes / worker_.receive, workers * bytes / servers_.send);
   };
   t.fetch_forward = network_in(stage.fetch_forward);
   t.fetch_backward = network_in(stage.fetch_backward);
   const auto copies = [&](Bytes fetched) { return fetched > Bytes(0) ? 1.0 : 0.0; };
-  t.decode_forward = copies(stage.fetch_forward) * fp32 / worker_.decode;
-  t.decode_backward = copies(stage.fetch_backward) * fp32 / worker_.decode;
+  t.decode_forward = copies(stage.fetch_forward) * fp32 / decode_;
+  t.decode_backward = copies(stage.fetch_backward) * fp32 / decode_;
   t.to_device = fp32 / worker_.device.to_device;
   t.forward = parts_here() * stage.forward / speed + passes * worker_.device.stage_overhead;
   t.backward = parts_here() * stage.backward / speed + passes * worker_.device.stage_overhead;
@@ -140,7 +159,7 @@ StageTimes StepModel::TimesOf(const StageWork& stage) const {
         parts_here() * stage.stash / Min(worker_.device.to_device, worker_.device.from_device);
   }
   t.from_device = parts_here() * fp32 / worker_.device.from_device;
-  t.encode_push = parts_here() * fp32 / worker_.encode;
+  t.encode_push = parts_here() * fp32 / encode_;
   t.push = Max(parts_here() * stage.push / worker_.send, parts * stage.push / servers_.receive);
   // One pass over the state with the first part, and one more reading of each further one.
   const Bytes state = static_cast<double>(stage.elements) * work_.state_per_parameter;
@@ -230,12 +249,18 @@ Seconds StepModel::RunStep(Seconds start) {
 }
 
 // Where workers and servers share cores, a step cannot take less than all their work on all cores.
-// The device's rate is that of all cores.
+// A device's rate is that of all cores; everything else is counted in seconds of one.
 Seconds StepModel::CoreBound() const {
   if (shared_cores_ == 0) return Seconds(0);
-  const Seconds all_cores = device_.busy();
-  const Seconds one_core = decoder_.busy() + encoder_.busy() + servers_.cores * processors_.busy();
-  return (all_cores + one_core / shared_cores_) / kSteps;
+  const double workers = shape_.workers;
+  const Seconds all_cores = workers * device_.busy() / kSteps;
+  const Seconds codecs = workers * (decoder_.busy() + encoder_.busy()) / kSteps;
+  const Seconds servers = servers_.cores * processors_.busy() / kSteps;
+  const Seconds transfers =
+      kSidesOfATransfer *
+      (workers * work_.fetched_by_worker() / worker_.receive +
+       static_cast<double>(work_.parts) * work_.pushed_of_part() / worker_.send);
+  return all_cores + (codecs + servers + transfers) / shared_cores_;
 }
 
 std::vector<Resource> StepModel::Resources() const {

@@ -23,7 +23,8 @@ struct RunShape {
   int prefetch = 1;   // stages that a worker fetches ahead
   int jit_depth = 1;  // stages that servers quantize ahead of their first fetch
   bool stash_on_device = false;
-  bool weights_exact = true;  // FP32 weights are copied, not encoded
+  std::string weights = "fp32";  // the codecs of most bytes
+  std::string gradients = "fp32";
   // The state streams through the disks at every update (storage.kind=nvme).
   bool state_on_disk = false;
 };

@@ -18,6 +18,7 @@
 #include "worker/options.h"
 #include "worker/run_generate.h"
 #include "worker/run_worker.h"
+#include "worker/stage_speed.h"
 
 extern char** environ;
 
@@ -63,6 +64,11 @@ absl::Status Run(const std::vector<std::string>& arguments) {
     case ProgramOptions::Command::kGenerate: {
       EPS_ASSIGN_OR_RETURN(const std::string text, RunGenerate(options.generate));
       std::printf("%s\n", text.c_str());
+      return absl::OkStatus();
+    }
+    case ProgramOptions::Command::kCalibrate: {
+      EPS_ASSIGN_OR_RETURN(const StageSpeed speed, MeasureStageSpeed(options.calibrate));
+      std::printf("%s\n", StageSpeedToJson(speed).c_str());
       return absl::OkStatus();
     }
   }

@@ -233,6 +233,16 @@ struct Parser {
     generate->add_option("--device", g.runtime.device, "auto, cpu, cuda or cuda:N")
         ->capture_default_str();
     generate->add_option("--threads", g.runtime.threads, "0: all cores")->capture_default_str();
+
+    calibrate = app.add_subcommand("calibrate", "how fast this device computes a block of GPT-2");
+    CalibrateOptions& c = options->calibrate;
+    calibrate->add_option("--width", c.width)->capture_default_str();
+    calibrate->add_option("--heads", c.heads)->capture_default_str();
+    calibrate->add_option("--seq-len", c.seq_len)->capture_default_str();
+    calibrate->add_option("--samples", c.samples, "of a micro-batch")->capture_default_str();
+    calibrate->add_option("--device", c.runtime.device, "auto, cpu, cuda or cuda:N")
+        ->capture_default_str();
+    calibrate->add_option("--threads", c.runtime.threads, "0: all cores")->capture_default_str();
   }
 
   CLI::App app{"The part of EPS that computes.", "eps-worker"};
@@ -241,6 +251,7 @@ struct Parser {
   CLI::Option* prompt = nullptr;
   CLI::App* worker = nullptr;
   CLI::App* generate = nullptr;
+  CLI::App* calibrate = nullptr;
 };
 
 }  // namespace
@@ -254,9 +265,9 @@ absl::StatusOr<ProgramOptions> ParseProgramOptions(
     return options;
   }
   if (!arguments.empty() && !absl::StartsWith(arguments[0], "-") && arguments[0] != "worker" &&
-      arguments[0] != "generate") {
+      arguments[0] != "generate" && arguments[0] != "calibrate") {
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown command ", arguments[0], "; known are worker, generate"));
+        absl::StrCat("unknown command ", arguments[0], "; known are worker, generate, calibrate"));
   }
   Parser parser(&options);
   try {
@@ -271,6 +282,8 @@ absl::StatusOr<ProgramOptions> ParseProgramOptions(
     options.command = ProgramOptions::Command::kWorker;
     EPS_RETURN_IF_ERROR(
         FinishWorker(parser.raw, parser.worker->remaining(), environment, &options.worker));
+  } else if (parser.calibrate->parsed()) {
+    options.command = ProgramOptions::Command::kCalibrate;
   } else {
     options.command = ProgramOptions::Command::kGenerate;
     parser.raw.has_prompt = parser.prompt->count() > 0;

@@ -33,12 +33,22 @@ struct GenerateOptions {
   RuntimeOptions runtime;
 };
 
+// A block of GPT-2 to measure (worker/stage_speed.h).
+struct CalibrateOptions {
+  uint32_t width = 256;
+  uint32_t heads = 8;
+  uint32_t seq_len = 256;
+  uint32_t samples = 2;  // of a micro-batch
+  RuntimeOptions runtime;
+};
+
 struct ProgramOptions {
-  enum class Command { kHelp, kVersion, kWorker, kGenerate };
+  enum class Command { kHelp, kVersion, kWorker, kGenerate, kCalibrate };
   Command command = Command::kHelp;
-  std::string help;          // of kHelp
-  WorkerOptions worker;      // of kWorker
-  GenerateOptions generate;  // of kGenerate
+  std::string help;            // of kHelp
+  WorkerOptions worker;        // of kWorker
+  GenerateOptions generate;    // of kGenerate
+  CalibrateOptions calibrate;  // of kCalibrate
 };
 
 // Reads the arguments of eps-worker without its name. The configuration is layered flags >

@@ -1,0 +1,210 @@
+#include "cli/calibrate.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "cli/child_process.h"
+#include "cli/files.h"
+#include "cli/machine_speed.h"
+#include "cli/run_config.h"
+#include "cli/siblings.h"
+#include "common/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+using planner::BytesPerSecond;
+using planner::Seconds;
+
+constexpr std::chrono::minutes kComputeTimeout{5};
+// One of each kind that quantization.weights and quantization.gradients take.
+constexpr const char* kCodecs[] = {"fp32", "bf16", "fp16",       "fp8_e4m3", "mx9",
+                                   "mx6",  "mx4",  "mxfp8_e4m3", "topk:0.01"};
+
+constexpr char kUsage[] =
+    "usage: eps bench calibrate [--out=FILE] [--folder=FOLDER] [--device=auto] [--threads=0]\n"
+    "                           [--width=256] [--heads=8] [--seq-len=256] [--samples=2]\n"
+    "\n"
+    "Measures this machine (memory, kernels, codecs, loopback, the disk of --folder, a block of\n"
+    "GPT-2 of that shape on the device) and writes a description for eps plan --hardware. Takes\n"
+    "about a minute; other work on the machine would stand in it.\n";
+
+void Say(const std::string& what) { std::fprintf(stderr, "calibrate: %s\n", what.c_str()); }
+
+// Three digits: more were noise, and nobody could read them.
+double Rounded(double value) {
+  if (value == 0) return 0;
+  const double scale = std::pow(10, 2 - std::floor(std::log10(value)));
+  return std::round(value * scale) / scale;
+}
+template <class Quantity>
+Quantity Rounded(Quantity quantity) {
+  return Quantity(Rounded(quantity.value()));
+}
+
+// What `eps-worker calibrate` found.
+struct Compute {
+  std::string profile;
+  double flops_per_second = 0;
+  double pass_seconds = 0;
+  double wide_flops_per_second = 0;
+};
+
+absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
+                                       const std::string& log_folder) {
+  EPS_ASSIGN_OR_RETURN(const std::string program, FindSibling("eps-worker"));
+  ChildOptions child;
+  child.name = "eps-worker calibrate";
+  child.argv = {program,
+                "calibrate",
+                absl::StrCat("--width=", options.width),
+                absl::StrCat("--heads=", options.heads),
+                absl::StrCat("--seq-len=", options.seq_len),
+                absl::StrCat("--samples=", options.samples),
+                absl::StrCat("--device=", options.device),
+                absl::StrCat("--threads=", options.threads)};
+  for (const auto& [name, value] : ProcessEnvironment()) {
+    child.environment.push_back(absl::StrCat(name, "=", value));
+  }
+  child.log_path = log_folder + "/calibrate.log";
+  child.read_stdout = true;
+  EPS_ASSIGN_OR_RETURN(const auto process, ChildProcess::Start(std::move(child)));
+  const auto deadline = std::chrono::steady_clock::now() + kComputeTimeout;
+  EPS_ASSIGN_OR_RETURN(const std::string line, process->WaitForLine("{", deadline));
+  const auto json = nlohmann::json::parse("{" + line, nullptr, /*allow_exceptions=*/false);
+  Compute compute;
+  try {
+    compute.profile = json.at("profile").get<std::string>();
+    compute.flops_per_second = json.at("flops_per_second").get<double>();
+    compute.pass_seconds = json.at("pass_seconds").get<double>();
+    compute.wide_flops_per_second = json.at("wide_flops_per_second").get<double>();
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InternalError(
+        absl::StrCat("eps-worker calibrate said {", line, ": ", error.what()));
+  }
+  process->WaitExit(deadline);
+  return compute;
+}
+
+absl::Status ParseArguments(const std::vector<std::string>& arguments, CalibrateOptions* options,
+                            std::string* out, bool* help) {
+  const auto number = [](absl::string_view text, auto* value) {
+    return absl::SimpleAtoi(text, value) && *value > 0;
+  };
+  for (const std::string& argument : arguments) {
+    absl::string_view value = argument;
+    bool ok = true;
+    if (argument == "--help" || argument == "-h") {
+      *help = true;
+    } else if (absl::ConsumePrefix(&value, "--out=")) {
+      *out = std::string(value);
+    } else if (absl::ConsumePrefix(&value, "--folder=")) {
+      options->folder = std::string(value);
+    } else if (absl::ConsumePrefix(&value, "--device=")) {
+      options->device = std::string(value);
+    } else if (absl::ConsumePrefix(&value, "--threads=")) {
+      ok = absl::SimpleAtoi(value, &options->threads) && options->threads >= 0;
+    } else if (absl::ConsumePrefix(&value, "--width=")) {
+      ok = number(value, &options->width);
+    } else if (absl::ConsumePrefix(&value, "--heads=")) {
+      ok = number(value, &options->heads);
+    } else if (absl::ConsumePrefix(&value, "--seq-len=")) {
+      ok = number(value, &options->seq_len);
+    } else if (absl::ConsumePrefix(&value, "--samples=")) {
+      ok = number(value, &options->samples);
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("eps bench calibrate: unknown argument ", argument, "\n", kUsage));
+    }
+    if (!ok) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("eps bench calibrate: ", argument, ": expected a positive whole number"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<planner::Hardware> Calibrate(const CalibrateOptions& options) {
+  EPS_ASSIGN_OR_RETURN(const std::string temporary, MakeTemporaryFolder("calibrate"));
+  const std::string folder = options.folder.empty() ? temporary : options.folder;
+  planner::WorkerKind worker;
+  planner::ServerKind server;
+  planner::Hardware hardware;
+  hardware.name = "this machine";
+  hardware.one_machine = true;
+
+  Say("memory, updates and codecs");
+  server.cores = CoreCount();
+  server.memory = worker.memory = worker.device.memory = MemoryBytes();
+  server.memory_bandwidth = Rounded(MeasureMemory());
+  server.update = Rounded(MeasureUpdate());
+  for (const char* name : kCodecs) {
+    EPS_ASSIGN_OR_RETURN(const planner::CodecRates rates, MeasureCodec(name));
+    hardware.codecs.push_back({rates.name, Rounded(rates.encode), Rounded(rates.decode)});
+  }
+  server.encode = worker.encode = hardware.CodecOrNull("bf16")->encode;
+  worker.decode = hardware.CodecOrNull("bf16")->decode;
+
+  Say("loopback");
+  EPS_ASSIGN_OR_RETURN(const BytesPerSecond loopback, MeasureLoopback());
+  server.send = server.receive = worker.send = worker.receive = Rounded(loopback);
+  EPS_ASSIGN_OR_RETURN(const Seconds latency, MeasureLatency());
+  worker.latency = Rounded(latency);
+
+  Say(absl::StrCat("the disk of ", folder));
+  absl::StatusOr<DiskSpeed> disk = MeasureDisk(folder);
+
+  Say("a block of GPT-2");
+  absl::StatusOr<Compute> compute = MeasureCompute(options, temporary);
+  std::error_code ignored;
+  std::filesystem::remove_all(temporary, ignored);
+  EPS_RETURN_IF_ERROR(disk.status());
+  EPS_RETURN_IF_ERROR(compute.status());
+
+  planner::StorageDevices& storage = server.storage.emplace();
+  storage.capacity = disk->free;
+  storage.read = Rounded(disk->read);
+  storage.write = Rounded(disk->write);
+  worker.name = server.name = "here";
+  worker.device.name = compute->profile;
+  // A CUDA device has its own memory and links, which are not measured yet.
+  worker.device.host = compute->profile.find(" cpu ") != std::string::npos;
+  worker.device.peak = planner::FlopsPerSecond(Rounded(compute->wide_flops_per_second));
+  worker.device.efficiency = Rounded(compute->flops_per_second / compute->wide_flops_per_second);
+  worker.device.stage_overhead = Seconds(Rounded(compute->pass_seconds));
+  hardware.source =
+      absl::StrCat("eps bench calibrate: a block of width ", options.width, ", ", options.heads,
+                   " heads, ", options.samples, " x ", options.seq_len, " tokens");
+  hardware.workers = {worker};
+  hardware.servers = {server};
+  return hardware;
+}
+
+absl::Status RunBenchCalibrate(const std::vector<std::string>& arguments) {
+  CalibrateOptions options;
+  std::string out;
+  bool help = false;
+  EPS_RETURN_IF_ERROR(ParseArguments(arguments, &options, &out, &help));
+  if (help) {
+    std::fputs(kUsage, stdout);
+    return absl::OkStatus();
+  }
+  EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, Calibrate(options));
+  const std::string yaml = planner::HardwareToYaml(hardware);
+  if (!out.empty()) return ReplaceFile(out, yaml);
+  std::fputs(yaml.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace eps
