@@ -261,6 +261,10 @@ TEST(Simulator, RepeatsARunBySeed) {
     scenario.seed += 1000;
     EXPECT_NE(first.wall, MustSimulate(scenario).wall);
   }
+  // To the last bit, on any machine.
+  Scenario pinned = RandomScenario(1);
+  pinned.jitter = 0.1;
+  EXPECT_EQ(MustSimulate(pinned).wall.value(), 0x1.0ce0a1f7514bap+10);
 }
 
 TEST(Simulator, RefusesRunsThatCannotBe) {

@@ -220,6 +220,7 @@ StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t membe
     times.forward = Max(times.forward, w.turned());
     times.duration = Max(times.duration, w.arrived(visits_.size() - 1));
   }
+  // Sealed: whatever was fetched, no reduction comes before an update.
   processors.Serve(Seconds(0), visits_[turn].updated_before);
   for (size_t v = turn; v < visits_.size(); ++v) {
     std::sort(by_arrival.begin(), by_arrival.end(),

@@ -122,6 +122,12 @@ TEST(StepModel, HidesUpdatesBehindTheComputeOfOtherStages) {
   EXPECT_NEAR(StepSeconds(scenario), 4 * 5 + 1 + 4 * 3, kClose);
   scenario.mode = UpdateMode::kEager;
   EXPECT_NEAR(StepSeconds(scenario), 4 * 1 + 3 + 4 * 5, kClose);
+  // Nobody waits for a stage that nobody fetches, but it is updated before anything is reduced.
+  scenario = ComputeOnly(1);
+  scenario.mode = UpdateMode::kSealed;
+  scenario.stages[0].update = Seconds(10);
+  scenario.stages[0].reduce = Seconds(2);
+  EXPECT_NEAR(StepSeconds(scenario), 10 + 2, kClose);
 }
 
 // By hand, one buffer, two stages, encoding 1 s, backward 2 s, reduction 5 s: encode 0-1, forward
@@ -139,8 +145,7 @@ TEST(StepModel, EncodesBeforeItReduces) {
   EXPECT_NEAR(Undisturbed(scenario).busiest[5].value(), 3 * 1 + 2 * 5, kClose);
 }
 
-// One gradient is sent while the next is computed, not more: with 1 s of sending and 10 s for one
-// gradient of four, the others are computed meanwhile only as far as there is memory for theirs.
+// One gradient is sent while the next is computed, not more.
 TEST(StepModel, WaitsForTheMemoryOfGradients) {
   Scenario scenario = ComputeOnly(4);  // forward 4 s, backward 3 s each
   scenario.stages[3].push = Bytes(100);
