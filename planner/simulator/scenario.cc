@@ -1,0 +1,149 @@
+#include "planner/simulator/scenario.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/status_macros.h"
+
+namespace eps::planner {
+namespace {
+
+absl::Status Refuse(absl::string_view field, absl::string_view expected, double found) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected ", expected, ", found ", found));
+}
+
+struct Field {
+  const char* name;
+  double value;
+};
+
+absl::Status CheckAmount(absl::string_view prefix, const Field& field, const char* unit) {
+  if (std::isfinite(field.value) && field.value >= 0) return absl::OkStatus();
+  return Refuse(absl::StrCat(prefix, field.name),
+                absl::StrCat("a finite number of ", unit, ", 0 or more"), field.value);
+}
+
+absl::Status ValidateStage(const StageLoad& stage, size_t index) {
+  const std::string prefix = absl::StrCat("stages[", index, "].");
+  const Field bytes[] = {{"fetch_forward", stage.fetch_forward.value()},
+                         {"fetch_backward", stage.fetch_backward.value()},
+                         {"push", stage.push.value()}};
+  for (const Field& field : bytes) EPS_RETURN_IF_ERROR(CheckAmount(prefix, field, "bytes"));
+  const Field seconds[] = {
+      {"forward", stage.forward.value()}, {"backward", stage.backward.value()},
+      {"encode", stage.encode.value()},   {"reduce", stage.reduce.value()},
+      {"update", stage.update.value()},
+  };
+  for (const Field& field : seconds) EPS_RETURN_IF_ERROR(CheckAmount(prefix, field, "seconds"));
+  return absl::OkStatus();
+}
+
+absl::Status ValidateRates(const Scenario& scenario) {
+  const Field rates[] = {{"worker_receive", scenario.worker_receive.value()},
+                         {"worker_send", scenario.worker_send.value()},
+                         {"server_receive", scenario.server_receive.value()},
+                         {"server_send", scenario.server_send.value()}};
+  for (const Field& rate : rates) {
+    // Written so that "not a number" is refused, too.
+    if (!(rate.value > 0)) {
+      return Refuse(rate.name, "bytes per second above 0, or no limit", rate.value);
+    }
+  }
+  const Field seconds[] = {{"cut", scenario.cut.value()},
+                           {"worker_restart", scenario.worker_restart.value()},
+                           {"server_restart", scenario.server_restart.value()},
+                           {"duration", scenario.duration.value()}};
+  for (const Field& field : seconds) EPS_RETURN_IF_ERROR(CheckAmount("", field, "seconds"));
+  const Field failures[] = {{"worker_failures", scenario.worker_failures.value()},
+                            {"server_failures", scenario.server_failures.value()}};
+  for (const Field& field : failures) {
+    EPS_RETURN_IF_ERROR(CheckAmount("", field, "failures per second"));
+  }
+  return CheckAmount("", {"tokens_per_step", scenario.tokens_per_step}, "tokens");
+}
+
+absl::Status ValidateSpeeds(const Scenario& scenario) {
+  if (!(scenario.slow_fraction >= 0 && scenario.slow_fraction <= 1)) {
+    return Refuse("slow_fraction", "a fraction of the workers, 0 to 1", scenario.slow_fraction);
+  }
+  if (!(scenario.slow_factor >= 1 && std::isfinite(scenario.slow_factor))) {
+    return Refuse("slow_factor", "a finite factor of 1 or more", scenario.slow_factor);
+  }
+  // Beyond it the slowest of many workers is slower than any machine that is still alive.
+  constexpr double kMostJitter = 3;
+  if (!(scenario.jitter >= 0 && scenario.jitter <= kMostJitter)) {
+    return Refuse("jitter", absl::StrCat("a sigma of 0 to ", kMostJitter), scenario.jitter);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateMembership(const Scenario& scenario) {
+  int64_t workers = scenario.workers;
+  Seconds last;
+  for (size_t i = 0; i < scenario.membership.size(); ++i) {
+    const MembershipChange& change = scenario.membership[i];
+    const std::string prefix = absl::StrCat("membership[", i, "].");
+    EPS_RETURN_IF_ERROR(CheckAmount(prefix, {"at", change.at.value()}, "seconds"));
+    if (change.at < last) {
+      return Refuse(absl::StrCat(prefix, "at"),
+                    absl::StrCat("no time before the last change's, ", last.value(), " s"),
+                    change.at.value());
+    }
+    last = change.at;
+    workers += change.workers;
+    if (workers < 1 || workers > INT32_MAX) {
+      return Refuse(absl::StrCat(prefix, "workers"),
+                    "a change that leaves 1 to 2147483647 workers, not one that leaves the number",
+                    static_cast<double>(workers));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const char* UpdateModeName(UpdateMode mode) {
+  return mode == UpdateMode::kEager ? "eager" : "sealed";
+}
+
+const char* ReplayName(Replay replay) {
+  switch (replay) {
+    case Replay::kRollback:
+      return "rollback";
+    case Replay::kFrontier:
+      return "frontier";
+    case Replay::kLog:
+      return "log";
+  }
+  return "unknown";
+}
+
+uint32_t Scenario::most_workers() const {
+  int64_t count = workers;
+  int64_t most = count;
+  for (const MembershipChange& change : membership) {
+    count += change.workers;
+    most = std::max(most, count);
+  }
+  return static_cast<uint32_t>(most);
+}
+
+absl::Status Scenario::Validate() const {
+  if (stages.empty()) return Refuse("stages", "one stage or more", 0);
+  for (size_t i = 0; i < stages.size(); ++i) EPS_RETURN_IF_ERROR(ValidateStage(stages[i], i));
+  if (workers == 0 || workers > INT32_MAX) return Refuse("workers", "1 to 2147483647", workers);
+  if (servers == 0) return Refuse("servers", "1 or more", servers);
+  EPS_RETURN_IF_ERROR(ValidateRates(*this));
+  EPS_RETURN_IF_ERROR(ValidateSpeeds(*this));
+  EPS_RETURN_IF_ERROR(ValidateMembership(*this));
+  if (steps == 0 && duration == Seconds(0)) {
+    return absl::InvalidArgumentError(
+        "steps, duration: expected one of them above 0, found 0 and 0");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace eps::planner

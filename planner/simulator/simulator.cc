@@ -1,0 +1,321 @@
+#include "planner/simulator/simulator.h"
+
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "common/status_macros.h"
+#include "planner/simulator/draws.h"
+
+namespace eps::planner {
+namespace {
+
+// A run with more of them would take minutes to simulate and hardly gets anywhere.
+constexpr uint64_t kMostFailures = 1'000'000;
+
+constexpr auto kProcessors = static_cast<size_t>(Resource::kServerProcessors);
+
+class Run {
+ public:
+  explicit Run(const Scenario& scenario)
+      : scenario_(scenario),
+        model_(scenario),
+        workers_(scenario.workers),
+        worker_points_(scenario.seed, DrawPurpose::kWorkerFailure,
+                       scenario.most_workers() * scenario.worker_failures),
+        server_points_(scenario.seed, DrawPurpose::kServerFailure,
+                       scenario.servers * scenario.server_failures) {
+    if (scenario.duration > Seconds(0)) limit_ = scenario.duration;
+  }
+
+  absl::StatusOr<SimulationResult> Simulate();
+
+ private:
+  // How far training has come. Within a step by the time that it has taken, its cut included.
+  struct Place {
+    uint64_t step = 0;
+    Seconds within;
+    bool before(const Place& other) const {
+      return step < other.step || (step == other.step && within < other.within);
+    }
+  };
+  struct Failure {
+    Seconds at;
+    bool of_worker = false;
+  };
+
+  bool done() const {
+    return now_ >= limit_ || (scenario_.steps > 0 && place_.step >= scenario_.steps);
+  }
+  // Whether there is a cut behind the step under way.
+  bool cut_follows() const {
+    return scenario_.cut_steps > 0 && (place_.step + 1) % scenario_.cut_steps == 0;
+  }
+  // Of the step under way and its cut.
+  Seconds length() const { return times_.duration + (cut_follows() ? scenario_.cut : Seconds(0)); }
+
+  void BeginStep();
+  StepTimes TimesOf(uint64_t step);
+  void ChangeMembership();
+  absl::optional<Failure> TakeFailure(Seconds before);
+  void Train(Seconds time);
+  void CompleteStep();
+  void Fail(const Failure& failure);
+  void GoBackToCut();
+  void RepeatParts();
+  void EndStop(Seconds at);
+  void NoteRecovery();
+  void Note(Seconds at, EventKind kind);
+  SimulationResult Finish();
+
+  const Scenario& scenario_;
+  const StepModel model_;
+  Seconds limit_{std::numeric_limits<double>::infinity()};
+
+  Seconds now_;  // training goes on from here; a death may lie before it
+  Place place_;
+  StepTimes times_;  // of the step under way
+  uint32_t workers_;
+  size_t next_change_ = 0;
+  std::vector<WorkerClass> classes_;
+  std::map<uint32_t, StepTimes> undisturbed_;  // by number of workers
+
+  uint64_t cut_step_ = 0;  // the last that is durable
+  Seconds useful_since_cut_;
+  Seconds processors_since_cut_;  // work of each server
+
+  FailurePoints worker_points_;
+  FailurePoints server_points_;
+  bool stopped_ = false;  // by deaths after which no training was done
+  Seconds stopped_at_;
+  Seconds all_back_;                  // the processes that died are
+  absl::optional<Place> lost_place_;  // a recovery is under way until it is reached again
+  Seconds recovery_began_;
+  Seconds recovery_sum_;
+
+  std::array<Seconds, kResourceCount> busy_{};  // of all machines together
+  Seconds worker_time_;                         // of all workers together
+  SimulationResult result_;
+};
+
+StepTimes Run::TimesOf(uint64_t step) {
+  if (scenario_.jitter > 0) return model_.Run(model_.Disturbed(classes_, step), workers_);
+  const auto [found, is_new] = undisturbed_.try_emplace(workers_);
+  if (is_new) found->second = model_.Run(classes_, workers_);
+  return found->second;
+}
+
+void Run::BeginStep() {
+  ChangeMembership();
+  times_ = TimesOf(place_.step);
+}
+
+void Run::ChangeMembership() {
+  const auto& changes = scenario_.membership;
+  const size_t first = next_change_;
+  for (; next_change_ < changes.size() && changes[next_change_].at <= now_; ++next_change_) {
+    workers_ = static_cast<uint32_t>(workers_ + changes[next_change_].workers);
+  }
+  if (next_change_ > first) Note(now_, EventKind::kWorkersChanged);
+  if (next_change_ > first || classes_.empty()) classes_ = model_.Classes(workers_);
+}
+
+// The next death before that time, if there is one.
+absl::optional<Run::Failure> Run::TakeFailure(Seconds before) {
+  struct Kind {
+    FailurePoints* points;
+    PerSecond rate;
+  };
+  const Kind kinds[] = {{&worker_points_, workers_ * scenario_.worker_failures},
+                        {&server_points_, scenario_.servers * scenario_.server_failures}};
+  const Kind* earliest = nullptr;
+  for (const Kind& kind : kinds) {
+    FailurePoints& points = *kind.points;
+    while (points.next().at < before && points.next().height >= kind.rate) points.Take();
+    if (points.next().at < before &&
+        (earliest == nullptr || points.next().at < earliest->points->next().at)) {
+      earliest = &kind;
+    }
+  }
+  if (earliest == nullptr) return absl::nullopt;
+  const Failure failure{earliest->points->next().at, earliest == &kinds[0]};
+  earliest->points->Take();
+  return failure;
+}
+
+// Training goes on undisturbed, at most to the end of the step and its cut.
+void Run::Train(Seconds time) {
+  if (stopped_) Note(now_, EventKind::kResumed);
+  EndStop(now_);
+  const Seconds before = Min(place_.within, times_.duration);
+  place_.within += time;
+  now_ += time;
+  worker_time_ += workers_ * time;
+  const double share = (Min(place_.within, times_.duration) - before) / times_.duration;
+  for (size_t r = 0; r < kResourceCount; ++r) {
+    const uint32_t machines = IsOfWorkers(r) ? workers_ : scenario_.servers;
+    busy_[r] += share * machines * times_.busy[r];
+  }
+  NoteRecovery();
+}
+
+void Run::CompleteStep() {
+  const bool cut = cut_follows();
+  result_.useful += times_.duration;
+  useful_since_cut_ += times_.duration;
+  processors_since_cut_ += times_.busy[kProcessors];
+  place_ = {place_.step + 1, Seconds(0)};
+  if (cut) {
+    result_.cuts += scenario_.cut;
+    cut_step_ = place_.step;
+    useful_since_cut_ = Seconds(0);
+    processors_since_cut_ = Seconds(0);
+  }
+  NoteRecovery();
+}
+
+void Run::GoBackToCut() {
+  result_.useful = result_.useful - useful_since_cut_;
+  result_.lost += useful_since_cut_ + place_.within;
+  result_.lost_steps += place_.step - cut_step_;
+  ++result_.rollbacks;
+  place_ = {cut_step_, Seconds(0)};
+  useful_since_cut_ = Seconds(0);
+  processors_since_cut_ = Seconds(0);
+}
+
+void Run::Fail(const Failure& failure) {
+  if (failure.at > now_) Train(failure.at - now_);
+  Note(failure.at, failure.of_worker ? EventKind::kWorkerFailed : EventKind::kServerFailed);
+  ++(failure.of_worker ? result_.worker_failures : result_.server_failures);
+  if (!stopped_) stopped_at_ = failure.at;
+  stopped_ = true;
+  if (!lost_place_) {
+    lost_place_ = place_;
+    recovery_began_ = failure.at;
+  }
+  const Seconds back =
+      failure.at + (failure.of_worker ? scenario_.worker_restart : scenario_.server_restart);
+  all_back_ = Max(all_back_, back);
+
+  if (!failure.of_worker && scenario_.replay == Replay::kLog) {
+    const double share = Min(place_.within, times_.duration) / times_.duration;
+    now_ = Max(now_, back + processors_since_cut_ + share * times_.busy[kProcessors]);
+  } else if (failure.of_worker &&
+             (scenario_.replay == Replay::kFrontier || scenario_.mode == UpdateMode::kSealed)) {
+    RepeatParts();
+    now_ = Max(now_, back);
+  } else {
+    GoBackToCut();
+    Note(failure.at, EventKind::kRolledBack);
+    times_ = TimesOf(place_.step);
+    now_ = all_back_;  // logs that were being replayed are not needed any more
+  }
+}
+
+// What the worker that died had sent of the step stays; the rest it computes anew.
+void Run::RepeatParts() {
+  if (place_.within >= times_.duration) return;  // all was sent
+  const bool frontier = scenario_.replay == Replay::kFrontier;
+  const Seconds again = frontier ? Min(place_.within, times_.forward) : place_.within;
+  result_.lost += again;
+  place_.within = place_.within - again;
+}
+
+// Training goes on at `at`, or the run ends then.
+void Run::EndStop(Seconds at) {
+  if (!stopped_) return;
+  stopped_ = false;
+  result_.down += at - stopped_at_;
+  worker_time_ += workers_ * (at - stopped_at_);
+}
+
+void Run::NoteRecovery() {
+  if (!lost_place_ || place_.before(*lost_place_)) return;
+  Seconds back = now_;
+  if (place_.step == lost_place_->step) back = now_ - (place_.within - lost_place_->within);
+  const Seconds recovery = back - recovery_began_;
+  recovery_sum_ += recovery;
+  ++result_.recoveries;
+  result_.worst_recovery = Max(result_.worst_recovery, recovery);
+  lost_place_.reset();
+}
+
+void Run::Note(Seconds at, EventKind kind) {
+  ++result_.event_count;
+  if (result_.events.size() < scenario_.max_events) {
+    result_.events.push_back({at, kind, place_.step, workers_});
+  }
+}
+
+absl::StatusOr<SimulationResult> Run::Simulate() {
+  result_.step = model_.Run(model_.Classes(workers_), workers_);
+  if (result_.step.duration == Seconds(0)) {
+    return absl::InvalidArgumentError("stages: expected a step that takes time, found 0 s");
+  }
+  BeginStep();
+  while (!done()) {
+    const Seconds end = now_ + (length() - place_.within);
+    const absl::optional<Failure> failure = TakeFailure(Min(end, limit_));
+    if (failure) {
+      Fail(*failure);
+    } else if (end <= limit_) {
+      Train(end - now_);
+      CompleteStep();
+      BeginStep();
+    } else {
+      Train(limit_ - now_);
+    }
+    const uint64_t failures = result_.worker_failures + result_.server_failures;
+    if (failures > kMostFailures) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "worker_failures, server_failures: expected a run that ends, found ", place_.step,
+          " steps done after ", failures, " failures and ", now_.value(), " s"));
+    }
+  }
+  return Finish();
+}
+
+SimulationResult Run::Finish() {
+  result_.steps = place_.step;
+  result_.unfinished = place_.within;
+  result_.wall = Min(now_, limit_);
+  EndStop(result_.wall);
+  if (result_.recoveries > 0) {
+    result_.mean_recovery = recovery_sum_ / static_cast<double>(result_.recoveries);
+  }
+  for (size_t r = 0; r < kResourceCount; ++r) {
+    const Seconds machine_time = IsOfWorkers(r) ? worker_time_ : scenario_.servers * result_.wall;
+    result_.utilization[r] = busy_[r] / machine_time;
+  }
+  result_.tokens_per_second =
+      scenario_.tokens_per_step * static_cast<double>(result_.steps) / result_.wall.value();
+  return std::move(result_);
+}
+
+}  // namespace
+
+const char* EventKindName(EventKind kind) {
+  switch (kind) {
+    case EventKind::kWorkerFailed:
+      return "worker failed";
+    case EventKind::kServerFailed:
+      return "server failed";
+    case EventKind::kRolledBack:
+      return "rolled back";
+    case EventKind::kResumed:
+      return "resumed";
+    case EventKind::kWorkersChanged:
+      return "workers changed";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<SimulationResult> Simulate(const Scenario& scenario) {
+  EPS_RETURN_IF_ERROR(scenario.Validate());
+  return Run(scenario).Simulate();
+}
+
+}  // namespace eps::planner
