@@ -29,13 +29,19 @@ constexpr double kHeadCopies = 3;  // logits, their softmax and gradient, of a b
 
 double Elements(const Chunk& chunk) { return static_cast<double>(chunk.elements); }
 
-// What the servers hold, computed shard by shard; of each kind the most on one.
+// What the servers of the fullest machine hold, computed shard by shard: of each kind the most
+// that as many shards as a machine hosts have together.
 class ServerMemory {
  public:
   ServerMemory(const JobSpec& spec, const ChunkMap& chunks, const CodecTable& codecs,
-               uint32_t servers, int jit_depth)
-      : spec_(spec), chunks_(chunks), codecs_(codecs), shards_(servers), jit_depth_(jit_depth) {
-    const std::vector<ShardId> placement = chunks.Place(servers);
+               const RunShape& shape, size_t shards_each)
+      : spec_(spec),
+        chunks_(chunks),
+        codecs_(codecs),
+        shards_(shape.servers),
+        shards_each_(shards_each),
+        jit_depth_(shape.jit_depth) {
+    const std::vector<ShardId> placement = chunks.Place(shape.servers);
     for (Shard& shard : shards_) {
       shard.gradients.assign(spec.stages.size(), 0);
       shard.weights.assign(spec.stages.size(), 0);
@@ -101,9 +107,9 @@ class ServerMemory {
         most(codecs_.gradient(chunk.id, after)) + (residual == nullptr ? 0 : most(*residual)));
   }
   double Most(const std::function<double(const Shard&)>& of) const {
-    double most = 0;
-    for (const Shard& shard : shards_) most = std::max(most, of(shard));
-    return most;
+    std::vector<double> each;
+    for (const Shard& shard : shards_) each.push_back(of(shard));
+    return LargestSum(std::move(each), shards_each_);
   }
   static double LargestSum(std::vector<double> values, size_t count) {
     std::sort(values.rbegin(), values.rend());
@@ -116,6 +122,7 @@ class ServerMemory {
   const ChunkMap& chunks_;
   const CodecTable& codecs_;
   std::vector<Shard> shards_;
+  const size_t shards_each_;
   const int jit_depth_;
 };
 
@@ -190,30 +197,29 @@ TierUse ServerTier(const ServerMemory& memory, Bytes state, const Hardware& hard
     tier.available = Min(server.memory, each * storage.server_limit);
   }
   if (!shape.state_on_disk) {
-    tier.uses.push_back({MemoryKindName(MemoryKind::kState), each * state});
+    tier.uses.push_back({MemoryKindName(MemoryKind::kState), state});
   }
   if (storage.durable) {
     tier.uses.push_back(
         {MemoryKindName(MemoryKind::kScratch), each * storage.staging, /*exact=*/false});
   }
-  tier.uses.push_back({MemoryKindName(MemoryKind::kContribution),
-                       each * Bytes(memory.Contributions()), /*exact=*/false});
   tier.uses.push_back(
-      {MemoryKindName(MemoryKind::kFetch), each * Bytes(memory.Fetched()), /*exact=*/false});
+      {MemoryKindName(MemoryKind::kContribution), Bytes(memory.Contributions()), /*exact=*/false});
+  tier.uses.push_back(
+      {MemoryKindName(MemoryKind::kFetch), Bytes(memory.Fetched()), /*exact=*/false});
   tier.remedy =
       "more servers (servers.addresses), more of the machine's memory (servers.memory_limit), or "
       "state on disks (storage.kind=nvme)";
   return tier;
 }
 
-TierUse DiskTier(Bytes state, const Hardware& hardware, const RunShape& shape) {
+TierUse DiskTier(Bytes state, const Hardware& hardware) {
   const ServerKind& server = SmallestServer(hardware);
   TierUse tier;
   tier.tier = Tier::kServerDisk;
   tier.machine = server.name;
   tier.available = server.storage->count * server.storage->capacity;
-  tier.uses.push_back({MemoryKindName(MemoryKind::kState),
-                       ProcessesEach(shape.servers, hardware.server_count()) * kSlots * state,
+  tier.uses.push_back({MemoryKindName(MemoryKind::kState), kSlots * state,
                        /*exact=*/false});
   tier.remedy = "more servers (servers.addresses), or larger disks (storage.path)";
   return tier;
@@ -289,7 +295,9 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
                                                 const StoragePlan& storage) {
   const ChunkMap chunks = ChunkMap::Build(spec);
   EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
-  const ServerMemory memory(spec, chunks, codecs, shape.servers, shape.jit_depth);
+  const ServerMemory memory(
+      spec, chunks, codecs, shape,
+      static_cast<size_t>(ProcessesEach(shape.servers, hardware.server_count())));
   if (memory.LeastElements() == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("servers.addresses (--servers): ", shape.servers, " servers are too many for ",
@@ -305,7 +313,7 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
   const Bytes state = memory.MostElements() * work.state_per_parameter;
   std::vector<TierUse> tiers = {ServerTier(memory, state, hardware, shape, storage)};
   if (storage.durable) {
-    tiers.push_back(DiskTier(state, hardware, shape));
+    tiers.push_back(DiskTier(state, hardware));
   }
   Bytes stash;
   for (const StageWork& stage : work.stages) {

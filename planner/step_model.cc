@@ -85,7 +85,7 @@ class StepModel {
         worker_(worker),
         shape_(shape),
         servers_(RatesOf(hardware, shape)),
-        shared_cores_(hardware.one_machine && worker.device.host ? CoresOf(hardware) : 0),
+        shared_cores_(hardware.one_machine && worker.device.host),
         decode_(worker.decode),
         encode_(worker.encode) {
     if (worker.device.host) {
@@ -106,8 +106,6 @@ class StepModel {
     bool backward = false;
   };
 
-  static double CoresOf(const Hardware& hardware) { return hardware.servers.front().cores; }
-
   bool IsTurn(const Visit& visit) const { return visit.stage + 1 == times_.size(); }
   double parts_here() const { return std::ceil(static_cast<double>(work_.parts) / shape_.workers); }
   StageTimes TimesOf(const StageWork& stage) const;
@@ -123,8 +121,8 @@ class StepModel {
   const WorkerKind& worker_;
   const RunShape& shape_;
   const ServerRates servers_;
-  const double shared_cores_;  // of servers and workers together; 0: each has its own
-  BytesPerSecond decode_;      // of a worker
+  const bool shared_cores_;  // servers and workers compute on the same ones
+  BytesPerSecond decode_;    // of a worker
   BytesPerSecond encode_;
   std::vector<StageTimes> times_;
 
@@ -248,19 +246,20 @@ Seconds StepModel::RunStep(Seconds start) {
   return decided + worker_.latency;
 }
 
-// Where workers and servers share cores, a step cannot take less than all their work on all cores.
-// A device's rate is that of all cores; everything else is counted in seconds of one.
+// Where workers and servers share cores: the threads of a product wait for the slowest of them, so
+// that whatever else one core does is added to what all of them compute. Measured
+// (docs/benchmarks.md, "Plans against runs").
 Seconds StepModel::CoreBound() const {
-  if (shared_cores_ == 0) return Seconds(0);
+  if (!shared_cores_) return Seconds(0);
   const double workers = shape_.workers;
-  const Seconds all_cores = workers * device_.busy() / kSteps;
+  const Seconds compute = workers * device_.busy() / kSteps;
   const Seconds codecs = workers * (decoder_.busy() + encoder_.busy()) / kSteps;
-  const Seconds servers = servers_.cores * processors_.busy() / kSteps;
+  const Seconds servers = processors_.busy() / kSteps;
   const Seconds transfers =
       kSidesOfATransfer *
       (workers * work_.fetched_by_worker() / worker_.receive +
        static_cast<double>(work_.parts) * work_.pushed_of_part() / worker_.send);
-  return all_cores + (codecs + servers + transfers) / shared_cores_;
+  return compute + codecs + servers + transfers;
 }
 
 std::vector<Resource> StepModel::Resources() const {
@@ -289,7 +288,7 @@ std::vector<Resource> StepModel::Resources() const {
          "more disks or servers, state in memory (storage.kind=dram), or more micro-batches per "
          "step (training.micro_batches)"),
   };
-  if (shared_cores_ > 0) {
+  if (shared_cores_) {
     resources.push_back({"shared cores", CoreBound(),
                          "servers on another machine, or more micro-batches per step "
                          "(training.micro_batches)"});

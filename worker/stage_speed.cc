@@ -22,14 +22,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kWide = 1024;  // products of matrices this large reach what a processor can
 constexpr uint32_t kVocabulary = 256;
+constexpr uint32_t kBlocks = 4;
 constexpr int kLeastRounds = 5;
 constexpr std::chrono::milliseconds kLeastTime{1500};
-constexpr StageId kBlock(1);
 
 absl::StatusOr<JobSpec> SpecOf(uint32_t width, uint32_t heads, uint32_t seq_len) {
   JobSpec spec;
   Gpt2Config& model = spec.model.gpt2;
-  model.n_layer = 1;
+  model.n_layer = kBlocks;
   model.n_embd = static_cast<int>(width);
   model.n_head = static_cast<int>(heads);
   model.n_positions = static_cast<int>(seq_len);
@@ -51,33 +51,37 @@ MicroBatch BatchOf(uint32_t samples, uint32_t seq_len) {
   return batch;
 }
 
-// One block of a model, and what its passes need.
-class Block {
+// The blocks of a model without servers: every block has weights of its own, as in a run, where
+// they come from memory and not out of a cache.
+class Blocks {
  public:
   // `spec` outlives it.
-  static absl::StatusOr<std::unique_ptr<Block>> New(const JobSpec& spec,
-                                                    const RuntimeOptions& options) {
+  static absl::StatusOr<std::unique_ptr<Blocks>> New(const JobSpec& spec,
+                                                     const RuntimeOptions& options) {
     EPS_ASSIGN_OR_RETURN(auto runtime, NewTorchRuntime(spec, options, /*account=*/nullptr));
-    return std::make_unique<Block>(spec, std::move(runtime));
+    return std::make_unique<Blocks>(spec, std::move(runtime));
   }
-  Block(const JobSpec& spec, std::unique_ptr<StageRuntime> runtime)
-      : spec_(spec),
-        runtime_(std::move(runtime)),
-        weights_(NewWeights(kBlock)),
-        gradient_(runtime_->NewHostStage(kBlock)) {}
+  Blocks(const JobSpec& spec, std::unique_ptr<StageRuntime> runtime)
+      : spec_(spec), runtime_(std::move(runtime)) {
+    for (uint32_t s = 0; s <= kBlocks; ++s) {
+      weights_.push_back(NewWeights(StageId(s)));
+      gradients_.push_back(runtime_->NewHostStage(StageId(s)));
+    }
+  }
 
-  // Median seconds of a forward and a backward pass together, as the relay runs them.
+  // Median seconds of a forward and a backward pass over one block together, as the relay runs
+  // them.
   absl::StatusOr<double> Measure(const MicroBatch& batch) {
-    const auto embedding = runtime_->Load(StageId(0), NewWeights(StageId(0)));
+    const auto embedding = runtime_->Load(StageId(0), weights_[0]);
     EPS_ASSIGN_OR_RETURN(const ActivationPtr input,
                          runtime_->program(StageId(0)).Forward(*embedding, batch, nullptr));
     std::vector<double> seconds;
-    const auto end = Clock::now() + kLeastTime;
     EPS_RETURN_IF_ERROR(Pass(batch, input));  // the first one allocates
+    const auto end = Clock::now() + kLeastTime;
     while (seconds.size() < kLeastRounds || Clock::now() < end) {
       const auto begin = Clock::now();
       EPS_RETURN_IF_ERROR(Pass(batch, input));
-      seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+      seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count() / kBlocks);
     }
     std::sort(seconds.begin(), seconds.end());
     return seconds[seconds.size() / 2];
@@ -86,9 +90,9 @@ class Block {
  private:
   std::shared_ptr<HostStage> NewWeights(StageId stage) const {
     std::shared_ptr<HostStage> host = runtime_->NewHostStage(stage);
-    const StageSpec& uses = spec_.stages[stage.value()];
-    for (size_t use = 0; use < uses.uses.size(); ++use) {
-      const TensorId id = uses.uses[use].tensor;
+    const std::vector<TensorUse>& uses = spec_.stages[stage.value()].uses;
+    for (size_t use = 0; use < uses.size(); ++use) {
+      const TensorId id = uses[use].tensor;
       FillInitialValues(spec_, id, 0,
                         absl::MakeSpan(host->tensor(use), spec_.tensors[id.value()].elements()));
     }
@@ -96,19 +100,33 @@ class Block {
   }
 
   absl::Status Pass(const MicroBatch& batch, const ActivationPtr& input) {
-    const auto weights = runtime_->Load(kBlock, weights_);
-    StageProgram& program = runtime_->program(kBlock);
-    EPS_ASSIGN_OR_RETURN(const ActivationPtr output, program.Forward(*weights, batch, input));
-    // Any values of the output's shape do for its gradient.
-    EPS_ASSIGN_OR_RETURN(const auto result,
-                         program.Backward(*weights, batch, input, output, /*loss_scale_log2=*/0));
-    return runtime_->ToHost(kBlock, *result.gradient, gradient_.get());
+    std::vector<ActivationPtr> stash;
+    ActivationPtr x = input;
+    for (uint32_t s = 1; s <= kBlocks; ++s) {
+      const auto weights = runtime_->Load(StageId(s), weights_[s]);
+      EPS_ASSIGN_OR_RETURN(ActivationPtr y,
+                           runtime_->program(StageId(s)).Forward(*weights, batch, x));
+      EPS_ASSIGN_OR_RETURN(ActivationPtr stashed, runtime_->Stash(std::move(x)));
+      stash.push_back(std::move(stashed));
+      x = std::move(y);
+    }
+    ActivationPtr gradient = x;  // any values of its shape do
+    for (uint32_t s = kBlocks; s >= 1; --s) {
+      const auto weights = runtime_->Load(StageId(s), weights_[s]);
+      EPS_ASSIGN_OR_RETURN(x, runtime_->Unstash(std::move(stash[s - 1])));
+      EPS_ASSIGN_OR_RETURN(auto result, runtime_->program(StageId(s))
+                                            .Backward(*weights, batch, x, gradient,
+                                                      /*loss_scale_log2=*/0));
+      gradient = std::move(result.grad_in);
+      EPS_RETURN_IF_ERROR(runtime_->ToHost(StageId(s), *result.gradient, gradients_[s].get()));
+    }
+    return absl::OkStatus();
   }
 
   const JobSpec& spec_;
   const std::unique_ptr<StageRuntime> runtime_;
-  const std::shared_ptr<HostStage> weights_;
-  const std::shared_ptr<HostStage> gradient_;
+  std::vector<std::shared_ptr<HostStage>> weights_;
+  std::vector<std::shared_ptr<HostStage>> gradients_;
 };
 
 // Of a forward, a recomputing and a backward pass of one sequence: planner/workload.h.
@@ -127,10 +145,11 @@ struct TwoPoints {
 absl::StatusOr<TwoPoints> MeasureTwice(uint32_t width, uint32_t heads,
                                        const CalibrateOptions& options) {
   EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(width, heads, options.seq_len));
-  EPS_ASSIGN_OR_RETURN(const auto block, Block::New(spec, options.runtime));
+  EPS_ASSIGN_OR_RETURN(const auto blocks, Blocks::New(spec, options.runtime));
   TwoPoints points;
-  EPS_ASSIGN_OR_RETURN(points.once, block->Measure(BatchOf(options.samples, options.seq_len)));
-  EPS_ASSIGN_OR_RETURN(points.twice, block->Measure(BatchOf(2 * options.samples, options.seq_len)));
+  EPS_ASSIGN_OR_RETURN(points.once, blocks->Measure(BatchOf(options.samples, options.seq_len)));
+  EPS_ASSIGN_OR_RETURN(points.twice,
+                       blocks->Measure(BatchOf(2 * options.samples, options.seq_len)));
   return points;
 }
 
