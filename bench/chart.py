@@ -4,8 +4,8 @@ import collections
 import math
 from xml.sax.saxutils import escape
 
-# A rectangle of the drawing and the values at its edges: x from `x_begin` to `x_end`, y from `begin`
-# at its bottom to `end` at its top, all of them after the scales.
+# A rectangle of the drawing and the values at its edges, after the scales: x from `x_begin` to
+# `x_end`, y from `begin` at its bottom to `end` at its top.
 Panel = collections.namedtuple(
     "Panel", "left right top bottom x_begin x_end begin end x_scale scale",
     defaults=(float, float))

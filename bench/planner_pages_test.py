@@ -1,4 +1,4 @@
-"""docs/planning.md and docs/reproduction.md have what the program prints, and pictures of it.
+"""The pages of the planner have what the program prints, and pictures of it.
 
 Arguments: the path of eps."""
 
@@ -39,20 +39,24 @@ class Pages(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        cls.planning, cls.reproduction = read(pages.PLANNING), read(pages.REPRODUCTION)
+        cls.reproduction = read(pages.REPRODUCTION)
         cls.printed, cls.drawn = pages.reproduction_page(EPS, cls.reproduction)
 
     def test_the_plans_are_what_is_printed(self):
-        self.assertEqual(self.planning, pages.planning_page(EPS, self.planning), REMEDY)
+        for name in pages.PLANS:
+            page = read(name)
+            self.assertEqual(page, pages.page_of_plans(EPS, name, page), REMEDY)
 
     def test_the_rows_are_what_is_printed(self):
         self.assertEqual(self.reproduction, self.printed, REMEDY)
 
     def test_every_section_stands_once(self):
-        for page, names in ((self.planning, ["models", *(p.name for p in pages.PLANS)]),
-                            (self.reproduction, ["counts", *pages.PAPERS])):
+        sections = {page: [plan.name for plan in plans] for page, plans in pages.PLANS.items()}
+        sections[pages.PLANNING].append("models")
+        sections[pages.REPRODUCTION] = ["counts", "compression", *pages.PAPERS]
+        for page, names in sections.items():
             for name in names:
-                self.assertEqual(page.count(f"<!-- {name}: begin -->"), 1, name)
+                self.assertEqual(read(page).count(f"<!-- {name}: begin -->"), 1, (page, name))
 
     def test_the_pictures_are_those_of_the_rows_and_shown(self):
         for name, svg in self.drawn.items():
@@ -81,6 +85,12 @@ class Judging(unittest.TestCase):
                          ["* `c` and 1 more: no batch."])
         self.assertEqual(pages.group_lines(self.ROWS[3:], "shown"), ["* `d`: no batch."])
         self.assertEqual(pages.group_lines(self.ROWS[:1], "missed"), ["None."])
+
+    def test_gains_of_compression_are_quotients_of_times(self):
+        rows = [{"id": f"{prefix}.{variant}{n}{suffix}", "paper": paper, "ours": 2.0}
+                for _, prefix, suffix in pages.COMPRESSION for n in (6, 10)
+                for variant, paper in (("su_o", 3.0), ("su_o_c", 2.0))]
+        self.assertIn("| GPT-2 4.0B, update | 6 | 1.50 | 1.00 |", pages.compression_body(rows))
 
     def test_a_plan_shows_its_command_and_the_lines_that_are_asked_for(self):
         plan = pages.Plan("name", ["--a=b"], ("step",))

@@ -68,7 +68,7 @@ def smart_infinity(rows):
 
 
 def nntile(rows):
-    title = "NNTile: measured speed, and the roof of the devices"
+    title = "NNTile: measured speed, and 55 % of the devices' peak"
     drawing = begin(title)
     for experiment, name, top, step, edges in (
             ("l4_gpu4", "4 layers, 4 A100, 500 GB", 400, 100, LEFT_PANEL),

@@ -407,11 +407,12 @@ class TableWriter {
 constexpr char kReferenceHead[] = R"(# Hardware files
 
 Printed by `eps plan --schema`; a test compares. Such a file says what `eps plan --hardware=FILE`
-plans for ([planning](../planning.md)): workers, which compute, and servers, which hold the state. It
-is YAML. Every quantity has its unit: a decimal number, a prefix (k, M, G, T, P; or Ki, Mi, Gi, Ti,
-Pi) and `B`, `B/s` or `FLOP/s`; times are in `s`, `ms` or `us`, prices in `$/h`. Numbers are finite
-and above zero; times and prices may be zero. An unknown key, one that stands twice, and a quantity
-without its unit are refused with the file's line (exit code 64).
+plans for ([planning](../planning.md)): workers, which compute, and servers, which hold the state.
+
+It is YAML. Every quantity has its unit: a decimal number, a prefix (k, M, G, T, P; or Ki, Mi, Gi,
+Ti, Pi) and `B`, `B/s` or `FLOP/s`; times are in `s`, `ms` or `us`, prices in `$/h`. Numbers are
+finite and above zero; times and prices may be zero. An unknown key, one that stands twice, and a
+quantity without its unit are refused with the file's line (exit code 64).
 
 )";
 
