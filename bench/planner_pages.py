@@ -40,8 +40,8 @@ MODELS = {
     "70b.json": {"model_type": "gpt2", "n_layer": 80, "n_head": 64, "n_embd": 8192,
                  "n_positions": 2048, "vocab_size": 50257},
 }
-# A section of a page: its name, the arguments of the plan, and with which words the lines begin that
-# are shown of what it prints; none: all lines.
+# A section of a page: its name, the arguments of the plan, and the words with which the lines begin
+# that are shown of what it prints; none: all lines.
 Plan = collections.namedtuple("Plan", "name arguments shown", defaults=((),))
 SESSION = ["--hardware=h200_node", "--model=70b.json"]
 THREADS = ["--servers.threads=112"]
