@@ -11,6 +11,7 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+import chart
 import codec_training
 import codec_training_picture as picture
 import codec_training_tally as tally
@@ -284,9 +285,9 @@ class Pictures(unittest.TestCase):
         self.assertEqual(len(self.elements(picture.draw([a_run("a<b")]), "polyline")), 1)
 
     def test_ticks_are_round_and_enclose(self):
-        self.assertEqual(picture.nice_ticks(0, 1250), [0, 500, 1000, 1500])
+        self.assertEqual(chart.nice_ticks(0, 1250), [0, 500, 1000, 1500])
         for low, high in ((1.31, 4.2), (2.0, 2.0), (-3, 0.1)):
-            ticks = picture.nice_ticks(low, high)
+            ticks = chart.nice_ticks(low, high)
             self.assertLessEqual(ticks[0], low + 1e-9)
             self.assertGreaterEqual(ticks[-1], high - 1e-9)
             self.assertLess(len(ticks), 10)

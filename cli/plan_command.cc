@@ -32,19 +32,21 @@ constexpr char kUsage[] =
     "[--html=FILE]\n"
     "                [--section.key=value ...]\n"
     "       eps plan --reproduce=PAPER [--json]\n"
-    "       eps plan --examples | --example=NAME\n"
+    "       eps plan --examples | --example=NAME | --schema\n"
     "\n"
     "Says what a run of that configuration takes on those machines and how fast it is, before\n"
     "anything is allocated: bytes by tier, time per stage, the step and its bottleneck, the\n"
     "largest model, and what to change first. Nothing is started and no data is read; keys are\n"
     "those of eps train. Exit code 71 if it does not fit.\n"
     "\n"
+    "--examples and --example show descriptions of machines, --schema all that one may say.\n"
     "--reproduce compares the planner with a paper's numbers: ";
 
 struct Arguments {
   bool help = false;
   bool json = false;
   bool examples = false;
+  bool schema = false;
   std::string example;
   std::string hardware;
   std::string html;
@@ -62,6 +64,8 @@ Arguments ParseArguments(const std::vector<std::string>& given) {
       arguments.json = true;
     } else if (argument == "--examples") {
       arguments.examples = true;
+    } else if (argument == "--schema") {
+      arguments.schema = true;
     } else if (absl::ConsumePrefix(&value, "--example=")) {
       arguments.example = std::string(value);
     } else if (absl::ConsumePrefix(&value, "--hardware=")) {
@@ -132,6 +136,10 @@ absl::Status RunPlanCommand(const std::vector<std::string>& arguments) {
   }
   if (parsed.examples) {
     Print(absl::StrCat(absl::StrJoin(planner::HardwareExamples(), "\n"), "\n"));
+    return absl::OkStatus();
+  }
+  if (parsed.schema) {
+    Print(planner::HardwareReference());
     return absl::OkStatus();
   }
   if (!parsed.example.empty()) {

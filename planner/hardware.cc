@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/check.h"
 #include "common/config.h"
 #include "common/status_macros.h"
 #include "planner/hardware_examples.h"
@@ -93,76 +94,100 @@ std::string ScalarText(Quantity<kB, kF, kS, kD> value) {
   return ExactText(value);
 }
 
-// The schema: every object calls `visit` with each of its keys, its place and whether it has to be
-// there; it serves reading and writing.
+// The schema: every object calls `visit` with each of its keys, its place, whether it has to be
+// there and what it means; it serves reading, writing and the reference page.
 template <class Visitor>
 void ForEachField(Device* d, Visitor* visit) {
-  (*visit)("name", &d->name, Presence::kRequired);
-  (*visit)("host", &d->host, Presence::kOptional);
-  (*visit)("memory", &d->memory, Presence::kRequired);
-  (*visit)("peak", &d->peak, Presence::kRequired);
-  (*visit)("efficiency", &d->efficiency, Presence::kOptional);
-  (*visit)("to_device", &d->to_device, Presence::kOptional);
-  (*visit)("from_device", &d->from_device, Presence::kOptional);
-  (*visit)("stage_overhead", &d->stage_overhead, Presence::kOptional);
+  (*visit)("name", &d->name, Presence::kRequired, "What it is called.");
+  (*visit)("host", &d->host, Presence::kOptional,
+           "The cores and the memory of the worker's host compute; nothing is copied to them.");
+  (*visit)("memory", &d->memory, Presence::kRequired, "Of one device.");
+  (*visit)("peak", &d->peak, Presence::kRequired,
+           "Of the data type that stages compute in. MFU counts against it.");
+  (*visit)("efficiency", &d->efficiency, Presence::kOptional,
+           "Share of `peak` that the matrix products of a stage reach.");
+  (*visit)("to_device", &d->to_device, Presence::kOptional,
+           "From the host, while the other direction is busy, too.");
+  (*visit)("from_device", &d->from_device, Presence::kOptional,
+           "To the host, while the other direction is busy, too.");
+  (*visit)("stage_overhead", &d->stage_overhead, Presence::kOptional,
+           "Per pass of a micro-batch over a stage, beside its operations.");
 }
 
 template <class Visitor>
 void ForEachField(WorkerKind* w, Visitor* visit) {
-  (*visit)("name", &w->name, Presence::kRequired);
-  (*visit)("count", &w->count, Presence::kOptional);
-  (*visit)("device", &w->device, Presence::kRequired);
-  (*visit)("memory", &w->memory, Presence::kRequired);
-  (*visit)("receive", &w->receive, Presence::kRequired);
-  (*visit)("send", &w->send, Presence::kRequired);
-  (*visit)("latency", &w->latency, Presence::kOptional);
-  (*visit)("encode", &w->encode, Presence::kRequired);
-  (*visit)("decode", &w->decode, Presence::kRequired);
-  (*visit)("price", &w->price, Presence::kOptional);
+  (*visit)("name", &w->name, Presence::kRequired, "What it is called.");
+  (*visit)("count", &w->count, Presence::kOptional,
+           "Machines, or devices, of this kind; one worker process each.");
+  (*visit)("device", &w->device, Presence::kRequired, "What computes.");
+  (*visit)("memory", &w->memory, Presence::kRequired, "Of the host of one.");
+  (*visit)("receive", &w->receive, Presence::kRequired, "From the network.");
+  (*visit)("send", &w->send, Presence::kRequired, "To the network.");
+  (*visit)("latency", &w->latency, Presence::kOptional,
+           "Of one request to a server and its answer.");
+  (*visit)(
+      "encode", &w->encode, Presence::kRequired,
+      "FP32 bytes of gradients that turn into encoded ones; of one core where the host computes.");
+  (*visit)(
+      "decode", &w->decode, Presence::kRequired,
+      "FP32 bytes of weights that come out of encoded ones; of one core where the host computes.");
+  (*visit)("price", &w->price, Presence::kOptional, "Of one.");
 }
 
 template <class Visitor>
 void ForEachField(StorageDevices* s, Visitor* visit) {
-  (*visit)("kind", &s->kind, Presence::kRequired);
-  (*visit)("count", &s->count, Presence::kOptional);
-  (*visit)("capacity", &s->capacity, Presence::kRequired);
-  (*visit)("read", &s->read, Presence::kRequired);
-  (*visit)("write", &s->write, Presence::kRequired);
-  (*visit)("endurance", &s->endurance, Presence::kOptional);
-  (*visit)("update", &s->update, Presence::kOptional);
-  (*visit)("memory", &s->memory, Presence::kOptional);
+  (*visit)("kind", &s->kind, Presence::kRequired,
+           "nvme, or csd: computational storage. A plan uses both as disks.");
+  (*visit)("count", &s->count, Presence::kOptional, "Disks of one server.");
+  (*visit)("capacity", &s->capacity, Presence::kRequired, "Of one disk.");
+  (*visit)("read", &s->read, Presence::kRequired, "Of one disk.");
+  (*visit)("write", &s->write, Presence::kRequired, "Of one disk.");
+  (*visit)("endurance", &s->endurance, Presence::kOptional, "Bytes that one disk may be written.");
+  (*visit)("update", &s->update, Presence::kOptional,
+           "Of csd: FP32 bytes of state that its updater works through. No plan uses it.");
+  (*visit)("memory", &s->memory, Presence::kOptional, "Of csd: its own memory. No plan uses it.");
 }
 
 template <class Visitor>
 void ForEachField(ServerKind* s, Visitor* visit) {
-  (*visit)("name", &s->name, Presence::kRequired);
-  (*visit)("count", &s->count, Presence::kOptional);
-  (*visit)("cores", &s->cores, Presence::kRequired);
-  (*visit)("memory", &s->memory, Presence::kRequired);
-  (*visit)("memory_bandwidth", &s->memory_bandwidth, Presence::kRequired);
-  (*visit)("receive", &s->receive, Presence::kRequired);
-  (*visit)("send", &s->send, Presence::kRequired);
-  (*visit)("encode", &s->encode, Presence::kRequired);
-  (*visit)("update", &s->update, Presence::kRequired);
-  (*visit)("storage", &s->storage, Presence::kOptional);
-  (*visit)("price", &s->price, Presence::kOptional);
+  (*visit)("name", &s->name, Presence::kRequired, "What it is called.");
+  (*visit)("count", &s->count, Presence::kOptional, "Machines of this kind.");
+  (*visit)("cores", &s->cores, Presence::kRequired, "Cores of one machine.");
+  (*visit)("memory", &s->memory, Presence::kRequired, "Of one machine.");
+  (*visit)("memory_bandwidth", &s->memory_bandwidth, Presence::kRequired,
+           "Of one machine, reads and writes together.");
+  (*visit)("receive", &s->receive, Presence::kRequired, "From the network.");
+  (*visit)("send", &s->send, Presence::kRequired, "To the network.");
+  (*visit)("encode", &s->encode, Presence::kRequired,
+           "FP32 bytes of weights that one core quantizes just in time.");
+  (*visit)("update", &s->update, Presence::kRequired,
+           "FP32 bytes of one gradient that one core reduces and updates with.");
+  (*visit)("storage", &s->storage, Presence::kOptional, "Its disks.");
+  (*visit)("price", &s->price, Presence::kOptional, "Of one.");
 }
 
 template <class Visitor>
 void ForEachField(CodecRates* c, Visitor* visit) {
-  (*visit)("name", &c->name, Presence::kRequired);
-  (*visit)("encode", &c->encode, Presence::kRequired);
-  (*visit)("decode", &c->decode, Presence::kRequired);
+  (*visit)("name", &c->name, Presence::kRequired, "As in `quantization.weights`.");
+  (*visit)(
+      "encode", &c->encode, Presence::kRequired,
+      "FP32 bytes that one core turns into encoded ones: of servers, and of workers whose host "
+      "computes.");
+  (*visit)("decode", &c->decode, Presence::kRequired,
+           "FP32 bytes that one core gets out of encoded ones, of workers whose host computes.");
 }
 
 template <class Visitor>
 void ForEachField(Hardware* h, Visitor* visit) {
-  (*visit)("name", &h->name, Presence::kRequired);
-  (*visit)("source", &h->source, Presence::kRequired);
-  (*visit)("one_machine", &h->one_machine, Presence::kOptional);
-  (*visit)("workers", &h->workers, Presence::kRequired);
-  (*visit)("servers", &h->servers, Presence::kRequired);
-  (*visit)("codecs", &h->codecs, Presence::kOptional);
+  (*visit)("name", &h->name, Presence::kRequired, "What the machines are called.");
+  (*visit)("source", &h->source, Presence::kRequired, "Where the numbers are from.");
+  (*visit)("one_machine", &h->one_machine, Presence::kOptional,
+           "Workers and servers are processes of one machine. If its cores are the device, they "
+           "share them.");
+  (*visit)("workers", &h->workers, Presence::kRequired, "Kinds of workers.");
+  (*visit)("servers", &h->servers, Presence::kRequired, "Kinds of servers.");
+  (*visit)("codecs", &h->codecs, Presence::kOptional,
+           "Codecs whose rates were measured; others have those of workers and servers.");
 }
 
 // Reads one map of the YAML. The first error stays.
@@ -181,7 +206,7 @@ class MapReader {
   }
 
   template <class T>
-  void operator()(const char* key, T* value, Presence presence) {
+  void operator()(const char* key, T* value, Presence presence, const char* /*meaning*/) {
     known_.emplace_back(key);
     if (!status_.ok()) return;
     const YAML::Node node = map_[key];
@@ -258,23 +283,28 @@ class MapWriter {
       : yaml_(yaml), indent_(std::move(indent)), next_indent_(std::move(first_indent)) {}
 
   template <class T>
-  void operator()(const char* key, T* value, Presence presence) {
+  void operator()(const char* key, T* value, Presence presence, const char* /*meaning*/) {
     if (presence == Presence::kOptional && *value == T()) return;
     absl::StrAppend(yaml_, Indent(), key, ": ", ScalarText(*value), "\n");
   }
-  void operator()(const char* key, double* value, Presence /*presence*/) {
+  void operator()(const char* key, double* value, Presence /*presence*/, const char* /*meaning*/) {
     absl::StrAppend(yaml_, Indent(), key, ": ", ScalarText(*value), "\n");
   }
-  void operator()(const char* key, BytesPerSecond* value, Presence /*presence*/) {
+  void operator()(const char* key, BytesPerSecond* value, Presence /*presence*/,
+                  const char* /*meaning*/) {
     if (*value == kNoLimit || *value == BytesPerSecond()) return;
     absl::StrAppend(yaml_, Indent(), key, ": ", ScalarText(*value), "\n");
   }
-  void operator()(const char* key, Device* value, Presence /*presence*/) { Map(key, value); }
-  void operator()(const char* key, absl::optional<StorageDevices>* value, Presence /*presence*/) {
+  void operator()(const char* key, Device* value, Presence /*presence*/, const char* /*meaning*/) {
+    Map(key, value);
+  }
+  void operator()(const char* key, absl::optional<StorageDevices>* value, Presence /*presence*/,
+                  const char* /*meaning*/) {
     if (value->has_value()) Map(key, &**value);
   }
   template <class T>
-  void operator()(const char* key, std::vector<T>* value, Presence /*presence*/) {
+  void operator()(const char* key, std::vector<T>* value, Presence /*presence*/,
+                  const char* /*meaning*/) {
     if (value->empty()) return;
     absl::StrAppend(yaml_, Indent(), key, ":\n");
     for (T& item : *value) {
@@ -296,6 +326,95 @@ class MapWriter {
   const std::string indent_;
   std::string next_indent_;
 };
+
+// What a value looks like, by its type.
+const char* FormText(const Bytes&) { return "bytes, `16GB`"; }
+const char* FormText(const BytesPerSecond&) { return "bytes per second, `12GB/s`"; }
+const char* FormText(const FlopsPerSecond&) { return "operations per second, `125TFLOP/s`"; }
+const char* FormText(const Seconds&) { return "time, `50us`"; }
+const char* FormText(const DollarsPerSecond&) { return "price, `3.5$/h`"; }
+const char* FormText(const std::string&) { return "text"; }
+const char* FormText(const uint32_t&) { return "whole number from 1"; }
+const char* FormText(const bool&) { return "`true` or `false`"; }
+const char* FormText(const double&) { return "number above 0, at most 1"; }
+const char* FormText(const StorageDeviceKind&) { return "`nvme` or `csd`"; }
+
+// What an optional key is if it is not there.
+template <class T>
+std::string DefaultText(const T& value) {
+  return absl::StrCat("`", ScalarText(value), "`");
+}
+std::string DefaultText(const BytesPerSecond& value) {
+  return value == kNoLimit ? "no limit" : "not given";
+}
+std::string DefaultText(const Bytes& /*value*/) { return "not given"; }
+std::string DefaultText(const DollarsPerSecond& /*value*/) { return "not given"; }
+
+// Writes one table of the reference page, and those of the objects within it behind it.
+class TableWriter {
+ public:
+  explicit TableWriter(std::string path) : path_(std::move(path)) {}
+
+  template <class T>
+  static std::string Tables(const std::string& path, T* object) {
+    TableWriter writer(path);
+    ForEachField(object, &writer);
+    return absl::StrCat("## ", path.empty() ? "The file" : absl::StrCat("`", path, "`"),
+                        "\n\n| key | value | required, or default | meaning |\n"
+                        "| --- | --- | --- | --- |\n",
+                        writer.lines_, "\n", writer.inner_);
+  }
+
+  template <class T>
+  void operator()(const char* key, T* value, Presence presence, const char* meaning) {
+    const bool required = presence == Presence::kRequired;
+    Line(key, FormText(*value), required ? "required" : DefaultText(*value), meaning);
+  }
+  void operator()(const char* key, Device* value, Presence presence, const char* meaning) {
+    Object(key, "", value, presence, meaning);
+  }
+  void operator()(const char* key, absl::optional<StorageDevices>* /*value*/, Presence presence,
+                  const char* meaning) {
+    StorageDevices storage;
+    Object(key, "", &storage, presence, meaning);
+  }
+  template <class T>
+  void operator()(const char* key, std::vector<T>* /*value*/, Presence presence,
+                  const char* meaning) {
+    T item;
+    Object(key, "[]", &item, presence, meaning);
+  }
+
+ private:
+  template <class T>
+  void Object(const char* key, const char* suffix, T* value, Presence presence,
+              const char* meaning) {
+    const std::string path = absl::StrCat(path_, path_.empty() ? "" : ".", key, suffix);
+    Line(key, absl::StrCat(*suffix == '\0' ? "" : "list of ", "`", path, "`"),
+         presence == Presence::kRequired ? "required" : "none", meaning);
+    inner_ += Tables(path, value);
+  }
+  void Line(absl::string_view key, absl::string_view form, absl::string_view presence,
+            absl::string_view meaning) {
+    absl::StrAppend(&lines_, "| `", key, "` | ", form, " | ", presence, " | ", meaning, " |\n");
+  }
+
+  const std::string path_;
+  std::string lines_;
+  std::string inner_;
+};
+
+constexpr char kReferenceHead[] = R"(# Hardware files
+
+Printed by `eps plan --schema`; a test compares. Such a file says what `eps plan --hardware=FILE`
+plans for ([planning](../planning.md)): workers, which compute, and servers, which hold the state.
+
+It is YAML. Every quantity has its unit: a decimal number, a prefix (k, M, G, T, P; or Ki, Mi, Gi,
+Ti, Pi) and `B`, `B/s` or `FLOP/s`; times are in `s`, `ms` or `us`, prices in `$/h`. Numbers are
+finite and above zero; times and prices may be zero. An unknown key, one that stands twice, and a
+quantity without its unit are refused with the file's line (exit code 64).
+
+)";
 
 }  // namespace
 
@@ -357,6 +476,22 @@ absl::StatusOr<std::string> HardwareExample(absl::string_view name) {
   }
   return absl::NotFoundError(absl::StrCat("--hardware: no file and no example of the name ", name,
                                           "; examples: ", absl::StrJoin(HardwareExamples(), ", ")));
+}
+
+std::string HardwareReference() {
+  Hardware hardware;
+  std::string page = absl::StrCat(kReferenceHead, TableWriter::Tables("", &hardware));
+  absl::StrAppend(
+      &page,
+      "## Examples\n\n"
+      "`--hardware=NAME` takes one by its name; `eps plan --example=NAME` prints it.\n\n"
+      "| name | machines | where its numbers are from |\n| --- | --- | --- |\n");
+  for (const auto& [name, yaml] : kHardwareExamples) {
+    const absl::StatusOr<Hardware> example = ParseHardware(yaml, name);
+    EPS_CHECK_MSG(example.ok(), example.status());
+    absl::StrAppend(&page, "| `", name, "` | ", example->name, " | ", example->source, " |\n");
+  }
+  return page;
 }
 
 }  // namespace eps::planner

@@ -106,6 +106,9 @@ std::string HardwareToYaml(const Hardware& hardware);
 std::vector<std::string> HardwareExamples();
 absl::StatusOr<std::string> HardwareExample(absl::string_view name);
 
+// The page docs/reference/hardware.md, in Markdown: every key of the schema, and the examples.
+std::string HardwareReference();
+
 }  // namespace eps::planner
 
 #endif  // EPS_PLANNER_HARDWARE_H_

@@ -1,7 +1,9 @@
 #include "planner/hardware.h"
 
 #include <cstdint>
+#include <fstream>
 #include <random>
+#include <sstream>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -90,6 +92,14 @@ TEST(Hardware, ExamplesParseAndReadBackToTheSame) {
     EXPECT_EQ(again->servers[0].storage.has_value(), hardware->servers[0].storage.has_value());
   }
   EXPECT_THAT(std::string(HardwareExample("nothing").status().message()), HasSubstr("h200_node"));
+}
+
+TEST(Hardware, TheReferencePageInTheDocsIsTheOneThatIsPrinted) {
+  std::ifstream file("docs/reference/hardware.md");
+  std::stringstream page;
+  page << file.rdbuf();
+  EXPECT_TRUE(page.str() == HardwareReference())
+      << "write it anew: bazel-bin/cli/eps plan --schema > docs/reference/hardware.md";
 }
 
 // Bytes changed, cut out, doubled: an answer or an error, and what is read can be written.
