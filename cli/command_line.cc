@@ -106,6 +106,7 @@ struct OwnArguments {
 };
 constexpr OwnArguments kOwnArguments[] = {
     {"plan", Command::kPlan, "what a run will take, before it takes it (eps plan --help)"},
+    {"simulate", Command::kSimulate, "a run with failures and stragglers (eps simulate --help)"},
     {"worker", Command::kWorker, "run one worker (its own options: eps worker --help)"},
     {"generate", Command::kGenerate, "continue a text (its own options: eps generate --help)"},
     {"verify", Command::kVerify, "compare with a plain training loop (eps verify --help)"},

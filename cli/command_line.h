@@ -14,6 +14,7 @@ enum class Command {
   kTrain,
   kServe,
   kPlan,  // these read their own arguments, which are `passed_on`
+  kSimulate,
   kWorker,
   kVerify,
   kGenerate,

@@ -17,6 +17,7 @@
 #include "cli/run_config.h"
 #include "cli/serve.h"
 #include "cli/siblings.h"
+#include "cli/simulate_command.h"
 #include "cli/state_command.h"
 #include "cli/status_command.h"
 #include "cli/train.h"
@@ -79,6 +80,8 @@ absl::Status RunCommand(const std::vector<std::string>& arguments) {
       return RunRestoreCommand(passed_on);
     case Command::kPlan:
       return RunPlanCommand(passed_on);
+    case Command::kSimulate:
+      return RunSimulateCommand(passed_on);
     case Command::kCodec:
       return RunCodecCommand(passed_on);
     default:

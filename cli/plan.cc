@@ -18,7 +18,9 @@
 #include "common/status_macros.h"
 #include "compression/codec_table.h"
 #include "nlohmann/json.hpp"
-#include "optimizer/update_rule.h"
+#include "planner/memory_plan.h"
+#include "planner/units.h"
+#include "planner/workload.h"
 #include "spec/chunk_map.h"
 #include "spec/model_layout.h"
 #include "spec/spec_builder.h"
@@ -148,33 +150,6 @@ absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) 
                      "in a folder of its own to begin with new weights"));
   }
   return absl::OkStatus();
-}
-
-// Elements of the largest stage: of its gradient, and of its weights as the backward pass gets
-// them, where some come twice (quantization.backward_weights=both_axes).
-struct LargestStage {
-  uint64_t gradient = 0;
-  uint64_t weights = 0;
-};
-LargestStage FindLargestStage(const JobSpec& spec, const ChunkMap& chunks,
-                              const CodecTable& codecs) {
-  LargestStage largest;
-  for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-    const StageId stage(s);
-    uint64_t weights = chunks.StageElements(stage);
-    for (const ChunkId id : chunks.ChunksOfStage(stage)) {
-      if (codecs.axes(stage, id, /*backward=*/true).has_second)
-        weights += chunks.chunk(id).elements;
-    }
-    largest.gradient = std::max(largest.gradient, chunks.StageElements(stage));
-    largest.weights = std::max(largest.weights, weights);
-  }
-  return largest;
-}
-
-uint32_t Width(const ModelSpec& model) {
-  return static_cast<uint32_t>(model.type == ModelType::kGpt2 ? model.gpt2.n_embd
-                                                              : model.synthetic.n_embd);
 }
 
 // The line about evaluations; empty if there are none.
@@ -315,34 +290,12 @@ absl::StatusOr<ServerChoice> ChooseServers(const ServersConfig& config) {
   return choice;
 }
 
-absl::StatusOr<WireBytes> WireBytesPerStep(const JobSpec& spec, uint32_t workers) {
-  const ChunkMap chunks = ChunkMap::Build(spec);
-  EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
-  const Step after_warmup(spec.codecs.warmup_steps + 1);
-  WireBytes bytes;
-  for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-    const StageId stage(s);
-    for (const ChunkId id : chunks.ChunksOfStage(stage)) {
-      const double elements = static_cast<double>(chunks.chunk(id).elements);
-      // The last stage goes straight from its forward into its backward.
-      const bool once = s + 1 == spec.stages.size();
-      const double copies =
-          (once ? 0 : 1) + (codecs.axes(stage, id, /*backward=*/true).has_second ? 2 : 1);
-      bytes.fetched +=
-          elements * copies * codecs.weights(id).traits().bits_per_element / 8 * workers;
-      bytes.pushed += elements * codecs.gradient(id, after_warmup).traits().bits_per_element / 8 *
-                      spec.training.parts;
-    }
-  }
-  return bytes;
-}
-
 absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers) {
   const JobSpec& spec = plan.spec;
   const TrainingSpec& t = spec.training;
   const ChunkMap chunks = ChunkMap::Build(spec);
   const uint32_t workers = static_cast<uint32_t>(std::max(1, plan.config.worker.count));
-  EPS_ASSIGN_OR_RETURN(const WireBytes wire, WireBytesPerStep(spec, workers));
+  EPS_ASSIGN_OR_RETURN(const planner::Workload work, planner::WorkloadOf(spec));
 
   std::vector<uint64_t> per_server(servers, 0);
   const std::vector<ShardId> placement = chunks.Place(servers);
@@ -358,19 +311,16 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
                      "(training.chunk_elements)"));
   }
   const double parameters = static_cast<double>(spec.total_elements());
-  // FP32 weight and state.
-  const size_t parameter_bytes = sizeof(float) * (1 + StateFields(spec.optimizer).size());
+  const size_t parameter_bytes = static_cast<size_t>(work.state_per_parameter.value());
   EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
-  const LargestStage stage = FindLargestStage(spec, chunks, codecs);
-  const double stages_of_weights = 1 + std::max(0, plan.config.worker.prefetch);
-  const double in_flight = 4.0 * (static_cast<double>(stage.gradient) +
-                                  stages_of_weights * static_cast<double>(stage.weights));
-  const double parts_here = static_cast<double>(t.parts) / workers;
-  EPS_ASSIGN_OR_RETURN(const Codec* const stash_codec, FindCodec(spec.codecs.stash));
-  const double stash_bytes = stash_codec->traits().bits_per_element / 8;
-  const double stash = stash_bytes * static_cast<double>(spec.stages.size() - 1) *
-                       Width(spec.model) * t.seq_len * t.micro_batch_size * t.micro_batches *
-                       parts_here;
+  const planner::LargestStage stage = planner::FindLargestStage(spec, chunks, codecs);
+  const double in_flight =
+      sizeof(float) *
+      (stage.gradient + (1 + std::max(0, plan.config.worker.prefetch)) * stage.weights);
+  planner::Bytes stash;
+  for (const planner::StageWork& of_stage : work.stages) {
+    stash += static_cast<double>(t.parts) / workers * of_stage.stash;
+  }
   return absl::StrCat(
       "model: ", ModelTypeName(spec.model.type), ", ", FormatCount(spec.total_elements()),
       " parameters, ", spec.stages.size(), " stages, ", chunks.chunks().size(), " chunks\n",
@@ -378,11 +328,12 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
       " of state (", parameter_bytes, " bytes per parameter), at most ",
       FormatBytes(static_cast<double>(parameter_bytes * *most)), " on one",
       plan.config.storage.durable() ? ", twice on its disk" : "", "\n", "workers: ", workers,
-      ", about ", FormatBytes(in_flight), " of weights and gradients and ", FormatBytes(stash),
-      " of stash (", plan.config.worker.stash, ") on each\n", "wire per step: fetch ",
-      FormatBytes(wire.fetched), " (", spec.codecs.weights, "), push ", FormatBytes(wire.pushed),
-      " (", spec.codecs.gradients, ")\n", "batch: ", t.micro_batch_size, " x ", t.micro_batches,
-      " x ", t.parts, " samples (micro_batch_size x micro_batches x parts) of ", t.seq_len,
+      ", about ", FormatBytes(in_flight), " of weights and gradients and ",
+      FormatBytes(stash.value()), " of stash (", plan.config.worker.stash, ") on each\n",
+      "wire per step: fetch ", FormatBytes(planner::FetchedBytes(work, workers).value()), " (",
+      spec.codecs.weights, "), push ", FormatBytes(planner::PushedBytes(work).value()), " (",
+      spec.codecs.gradients, ")\n", "batch: ", t.micro_batch_size, " x ", t.micro_batches, " x ",
+      t.parts, " samples (micro_batch_size x micro_batches x parts) of ", t.seq_len,
       " tokens = ", FormatCount(spec.tokens_per_step()), " tokens; mode ", ModeName(t.mode),
       ", clip ", ClipName(t.clip), "\n", EvaluationSummary(plan));
 }

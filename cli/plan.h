@@ -48,13 +48,6 @@ struct ServerChoice {
 };
 absl::StatusOr<ServerChoice> ChooseServers(const ServersConfig& config);
 
-// Bytes that a step moves over the wire, all workers together.
-struct WireBytes {
-  double fetched = 0;
-  double pushed = 0;
-};
-absl::StatusOr<WireBytes> WireBytesPerStep(const JobSpec& spec, uint32_t workers);
-
 // The lines at the top of `eps train`. InvalidArgument if a server would hold nothing.
 absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers);
 

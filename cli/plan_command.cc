@@ -1,31 +1,19 @@
 #include "cli/plan_command.h"
 
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "cli/command_line.h"
 #include "cli/files.h"
-#include "cli/plan.h"
-#include "cli/run_config.h"
-#include "common/config.h"
-#include "common/exit_code.h"
+#include "cli/planned_run.h"
 #include "common/status_macros.h"
 #include "planner/papers/row.h"
 #include "planner/plan.h"
 #include "planner/plan_report.h"
-#include "spec/job_spec.h"
-#include "spec/spec_builder.h"
 
 namespace eps {
 namespace {
-
-// Data is not read, and there is always enough of it.
-constexpr uint64_t kPlannedTokens = uint64_t{1} << 40;
 
 constexpr char kUsage[] =
     "usage: eps plan --hardware=FILE|EXAMPLE [--config=FILE] [--model=PATH] [--json] "
@@ -90,43 +78,17 @@ absl::Status Reproduce(const Arguments& arguments) {
   return absl::OkStatus();
 }
 
-// The spec that eps train would make of the configuration, for data of one step.
-absl::StatusOr<JobSpec> SpecOf(const Config& config, uint32_t workers) {
-  EPS_ASSIGN_OR_RETURN(const ModelSpec model, ReadModel(config.model.path));
-  Config sized = config;
-  if (model.type == ModelType::kSynthetic && sized.training.seq_len == 0) {
-    sized.training.seq_len = kSyntheticSeqLen;
-  }
-  return BuildJobSpec(sized, model, kPlannedTokens, std::string(64, '0'), workers);
-}
-
 absl::Status PlanRun(const Arguments& arguments) {
-  EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, ReadHardware(arguments.hardware));
-  std::vector<std::string> train = {"train"};
-  train.insert(train.end(), arguments.train.begin(), arguments.train.end());
-  EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(train));
-  EPS_ASSIGN_OR_RETURN(const RunConfig run, ResolveConfig(line, ProcessEnvironment()));
-  const uint32_t workers = planner::ShapeOf(run.config, hardware).workers;
-  EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(run.config, workers));
-  EPS_ASSIGN_OR_RETURN(const planner::Plan plan, planner::MakePlan(run.config, spec, hardware));
-  Print(arguments.json ? planner::PlanToJson(plan) : planner::PlanToText(plan));
+  EPS_ASSIGN_OR_RETURN(const PlannedRun run,
+                       PlanTrainArguments(arguments.hardware, arguments.train));
+  Print(arguments.json ? planner::PlanToJson(run.plan) : planner::PlanToText(run.plan));
   if (!arguments.html.empty()) {
-    EPS_RETURN_IF_ERROR(ReplaceFile(arguments.html, planner::PlanToPage(plan)));
+    EPS_RETURN_IF_ERROR(ReplaceFile(arguments.html, planner::PlanToPage(run.plan)));
   }
-  return planner::CheckFits(plan.tiers);
+  return planner::CheckFits(run.plan.tiers);
 }
 
 }  // namespace
-
-absl::StatusOr<planner::Hardware> ReadHardware(const std::string& name) {
-  std::error_code error;
-  if (std::filesystem::exists(name, error)) {
-    EPS_ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(name));
-    return planner::ParseHardware(yaml, name);
-  }
-  EPS_ASSIGN_OR_RETURN(const std::string yaml, planner::HardwareExample(name));
-  return planner::ParseHardware(yaml, absl::StrCat("example ", name));
-}
 
 absl::Status RunPlanCommand(const std::vector<std::string>& arguments) {
   const Arguments parsed = ParseArguments(arguments);
@@ -148,11 +110,6 @@ absl::Status RunPlanCommand(const std::vector<std::string>& arguments) {
     return absl::OkStatus();
   }
   if (!parsed.reproduce.empty()) return Reproduce(parsed);
-  if (parsed.hardware.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("eps plan needs --hardware: a file, or one of the examples ",
-                     absl::StrJoin(planner::HardwareExamples(), ", ")));
-  }
   return PlanRun(parsed);
 }
 

@@ -5,8 +5,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "planner/hardware.h"
 
 namespace eps {
 
@@ -14,9 +12,6 @@ namespace eps {
 // the planner makes of a paper's numbers. `arguments` come after "plan". ResourceExhausted (exit
 // code 71) if the plan does not fit, after it has been printed.
 absl::Status RunPlanCommand(const std::vector<std::string>& arguments);
-
-// The description in a file, or the example of that name.
-absl::StatusOr<planner::Hardware> ReadHardware(const std::string& name);
 
 }  // namespace eps
 

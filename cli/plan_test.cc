@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "planner/workload.h"
 
 namespace eps {
 namespace {
@@ -102,10 +103,10 @@ TEST(PlanTest, WireBytesCountEveryPassAndPart) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   // Three square layers of 32 and their biases; the last stage is fetched once.
   const double stage = 32 * 32 + 32;
-  const auto bytes = WireBytesPerStep(plan->spec, 1);
+  const auto bytes = planner::WorkloadOf(plan->spec);
   ASSERT_TRUE(bytes.ok()) << bytes.status();
-  EXPECT_EQ(bytes->fetched, (2 * stage + 2 * stage + stage) * 4);
-  EXPECT_EQ(bytes->pushed, 3 * stage * 4 * 2);
+  EXPECT_EQ(planner::FetchedBytes(*bytes, 1).value(), (2 * stage + 2 * stage + stage) * 4);
+  EXPECT_EQ(planner::PushedBytes(*bytes).value(), 3 * stage * 4 * 2);
 }
 
 TEST(PlanTest, TheWorkersMemoryCountsSecondCopies) {

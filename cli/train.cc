@@ -24,6 +24,7 @@
 #include "cli/job_state.h"
 #include "cli/metrics_log.h"
 #include "cli/plan.h"
+#include "cli/plan_check.h"
 #include "cli/progress.h"
 #include "cli/status_command.h"
 #include "cli/tensorboard.h"
@@ -175,6 +176,7 @@ class TrainRun {
   bool stopping_ = false;      // stop at gate_
   Clock::time_point stop_by_;  // of stopping_
   double longest_step_ = 0;    // seconds
+  PlanCheck plan_check_;
   bool finished_ = false;
   uint64_t tokens_ = 0;
   Clock::time_point started_;
@@ -386,6 +388,8 @@ absl::Status TrainRun::StartJob() {
       choice.spawn != 0 ? choice.spawn : static_cast<uint32_t>(choice.attach.size());
   EPS_ASSIGN_OR_RETURN(const std::string summary, PlanSummary(plan_, servers));
   Print(summary);
+  EPS_ASSIGN_OR_RETURN(plan_check_, PlanCheck::New(plan_.config, spec_));
+  Print(plan_check_.summary());
   cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_);
   if (choice.spawn != 0) {
     EPS_RETURN_IF_ERROR(cluster_->StartServers(choice.spawn));
@@ -475,6 +479,7 @@ absl::Status TrainRun::Log(const v1::StepRecord& record) {
 absl::Status TrainRun::OnEvaluation(const v1::StepRecord& record) {
   last_record_ = Clock::now();
   longest_step_ = std::max(longest_step_, record.step_seconds());
+  plan_check_.AddStep(record.step_seconds());
   if (stopping_) ExtendPatience();
   Print(EvaluationLine(record, spec_.training.steps) + "\n");
   // A resume evaluates its border again: the same figure.
@@ -701,6 +706,7 @@ void TrainRun::Summarize() const {
         mean, std::min<uint64_t>(kSummarySteps, done), plan_.unigram_entropy,
         mean / plan_.unigram_entropy);
   }
+  absl::StrAppend(&text, plan_check_.Verdict());
   if (spec_.codecs.weights != "fp32") absl::StrAppend(&text, QuantizationSummary());
   if (!last_checkpoint_.empty()) {
     absl::StrAppend(&text, "next:\n");

@@ -478,6 +478,10 @@ constexpr Key kKeys[] = {
         "metrics.log_every_steps", "Steps between two progress lines."),
     MakeKey<Flag, &C::metrics, &MetricsConfig::tensorboard>(
         "metrics.tensorboard", "TensorBoard event files in <checkpoint.dir>/tensorboard."),
+    MakeKey<Text, &C::metrics, &MetricsConfig::hardware>(
+        "metrics.hardware",
+        "Description of the machines (`eps bench calibrate`, docs/reference/hardware.md): `eps "
+        "train` then says what it plans, and at the end how that compares with what it took."),
 };
 
 struct Alias {

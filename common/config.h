@@ -130,6 +130,7 @@ struct WorkerConfig {
 struct MetricsConfig {
   uint64_t log_every_steps = 1;
   bool tensorboard = true;  // event files in checkpoint.dir/tensorboard
+  std::string hardware;     // description of the machines, to compare a run with its plan
 };
 
 struct Config {

@@ -19,7 +19,6 @@ namespace {
 constexpr double kFp32 = 4;               // bytes
 constexpr double kGradientsInFlight = 2;  // of a worker: one is encoded, the next is computed
 constexpr double kStagesOnDevice = 2;     // the one that computes, and the next
-constexpr double kSlots = 2;              // of a chunk on disk
 // Matrices of FP32 that a block keeps for its backward pass, and scores of attention, per token:
 // 34 and 5 heads / width times the sequence in bytes at two bytes an element (Korthikanti et al.,
 // "Reducing Activation Recomputation in Large Transformer Models", 2022, equation 2).
@@ -59,13 +58,19 @@ class ServerMemory {
   double MostElements() const {
     return Most([](const Shard& shard) { return shard.elements; });
   }
-  // Gradients of the two largest stages from every part, those of shared tensors, and in sealed
-  // mode the sums that wait for the decision.
+  // Gradients of the two largest stages from every part, those of shared tensors, and the sums.
   double Contributions() const {
     return Most([this](const Shard& shard) {
-      const double sums = spec_.training.mode == Mode::kSealed ? kFp32 * shard.elements : 0;
-      return spec_.training.parts * (LargestSum(shard.gradients, 2) + shard.tied) + sums;
+      return spec_.training.parts * (LargestSum(shard.gradients, 2) + shard.tied) + Sums(shard);
     });
+  }
+  // Reduced gradients that wait for the decision of sealed mode.
+  double Sums() const {
+    return Most([this](const Shard& shard) { return Sums(shard); });
+  }
+  // What sparse gradients left out, of every part and use.
+  double Residuals() const {
+    return Most([](const Shard& shard) { return shard.residuals; });
   }
   // Encoded weights of the stage that is fetched, those ahead of it and the one before.
   double Fetched() const {
@@ -80,11 +85,22 @@ class ServerMemory {
     std::vector<double> gradients;  // encoded, by the stage that has them
     std::vector<double> weights;
     double tied = 0;  // encoded gradients of chunks that several stages use
+    double residuals = 0;
   };
+
+  double Sums(const Shard& shard) const {
+    return spec_.training.mode == Mode::kSealed ? kFp32 * shard.elements : 0;
+  }
 
   void Add(const Chunk& chunk, Shard* shard) const {
     shard->elements += Elements(chunk);
     const double gradient = GradientBytes(chunk);
+    const Codec* const residual =
+        codecs_.residual_or_null(chunk.id, Step(spec_.codecs.warmup_steps + 1));
+    if (residual != nullptr) {
+      shard->residuals += static_cast<double>(residual->MaxEncodedSize(chunk, Axis::kRow)) *
+                          static_cast<double>(chunk.uses.size()) * spec_.training.parts;
+    }
     if (chunk.uses.size() > 1) {
       shard->tied += gradient * static_cast<double>(chunk.uses.size());
     } else {
@@ -126,30 +142,6 @@ class ServerMemory {
   const int jit_depth_;
 };
 
-// Elements of the largest stage: of its gradient, and of the weights of its backward pass, where
-// some come twice (quantization.backward_weights=both_axes).
-struct LargestStage {
-  double gradient = 0;
-  double weights = 0;
-};
-
-LargestStage FindLargestStage(const JobSpec& spec, const ChunkMap& chunks,
-                              const CodecTable& codecs) {
-  LargestStage largest;
-  for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-    const StageId stage(s);
-    double weights = static_cast<double>(chunks.StageElements(stage));
-    largest.gradient = std::max(largest.gradient, weights);
-    for (const ChunkId id : chunks.ChunksOfStage(stage)) {
-      if (codecs.axes(stage, id, /*backward=*/true).has_second) {
-        weights += Elements(chunks.chunk(id));
-      }
-    }
-    largest.weights = std::max(largest.weights, weights);
-  }
-  return largest;
-}
-
 // What one micro-batch's backward pass of a block, or of the head, keeps beside weights.
 double ActivationBytes(const JobSpec& spec) {
   if (spec.model.type == ModelType::kSynthetic) return 0;
@@ -184,11 +176,22 @@ const Device& SmallestDevice(const Hardware& hardware) {
 double ProcessesEach(uint32_t processes, uint32_t machines) {
   return std::ceil(static_cast<double>(processes) / machines);
 }
+double ServersEach(const Hardware& hardware, const RunShape& shape) {
+  return ProcessesEach(shape.servers, hardware.server_count());
+}
+// On one host: its devices, where it is the only machine.
+double WorkersEach(const Hardware& hardware, const RunShape& shape) {
+  return ProcessesEach(shape.workers, hardware.one_machine ? 1 : hardware.worker_count());
+}
+
+MemoryUse Use(MemoryKind kind, Bytes bytes, bool exact, Bytes growing) {
+  return MemoryUse{MemoryKindName(kind), bytes, exact, growing};
+}
 
 TierUse ServerTier(const ServerMemory& memory, Bytes state, const Hardware& hardware,
                    const RunShape& shape, const StoragePlan& storage) {
   const ServerKind& server = SmallestServer(hardware);
-  const double each = ProcessesEach(shape.servers, hardware.server_count());
+  const double each = ServersEach(hardware, shape);
   TierUse tier;
   tier.tier = Tier::kServerMemory;
   tier.machine = server.name;
@@ -197,16 +200,19 @@ TierUse ServerTier(const ServerMemory& memory, Bytes state, const Hardware& hard
     tier.available = Min(server.memory, each * storage.server_limit);
   }
   if (!shape.state_on_disk) {
-    tier.uses.push_back({MemoryKindName(MemoryKind::kState), state});
+    tier.uses.push_back(Use(MemoryKind::kState, state, /*exact=*/true, state));
   }
   if (storage.durable) {
     tier.uses.push_back(
-        {MemoryKindName(MemoryKind::kScratch), each * storage.staging, /*exact=*/false});
+        Use(MemoryKind::kScratch, each * storage.staging, /*exact=*/false, Bytes(0)));
   }
-  tier.uses.push_back(
-      {MemoryKindName(MemoryKind::kContribution), Bytes(memory.Contributions()), /*exact=*/false});
-  tier.uses.push_back(
-      {MemoryKindName(MemoryKind::kFetch), Bytes(memory.Fetched()), /*exact=*/false});
+  tier.uses.push_back(Use(MemoryKind::kContribution, Bytes(memory.Contributions()),
+                          /*exact=*/false, Bytes(memory.Sums())));
+  tier.uses.push_back(Use(MemoryKind::kFetch, Bytes(memory.Fetched()), /*exact=*/false, Bytes(0)));
+  if (storage.residuals_at_servers && memory.Residuals() > 0) {
+    const Bytes residuals(memory.Residuals());
+    tier.uses.push_back(Use(MemoryKind::kResidual, residuals, /*exact=*/false, residuals));
+  }
   tier.remedy =
       "more servers (servers.addresses), more of the machine's memory (servers.memory_limit), or "
       "state on disks (storage.kind=nvme)";
@@ -215,12 +221,12 @@ TierUse ServerTier(const ServerMemory& memory, Bytes state, const Hardware& hard
 
 TierUse DiskTier(Bytes state, const Hardware& hardware) {
   const ServerKind& server = SmallestServer(hardware);
+  const Bytes slots = kDiskSlots * state;
   TierUse tier;
   tier.tier = Tier::kServerDisk;
   tier.machine = server.name;
   tier.available = server.storage->count * server.storage->capacity;
-  tier.uses.push_back({MemoryKindName(MemoryKind::kState), kSlots * state,
-                       /*exact=*/false});
+  tier.uses.push_back(Use(MemoryKind::kState, slots, /*exact=*/false, slots));
   tier.remedy = "more servers (servers.addresses), or larger disks (storage.path)";
   return tier;
 }
@@ -228,17 +234,16 @@ TierUse DiskTier(Bytes state, const Hardware& hardware) {
 TierUse WorkerTier(const LargestStage& largest, Bytes stash, const Hardware& hardware,
                    const RunShape& shape) {
   const WorkerKind& worker = SmallestWorker(hardware);
-  const double each = ProcessesEach(shape.workers, hardware.worker_count());
+  const double each = WorkersEach(hardware, shape);
   TierUse tier;
   tier.tier = Tier::kWorkerMemory;
   tier.machine = worker.name;
   tier.available = worker.memory;
-  tier.uses.push_back({MemoryKindName(MemoryKind::kStage),
-                       each * Bytes(kFp32 * ((1 + shape.prefetch) * largest.weights +
-                                             kGradientsInFlight * largest.gradient)),
-                       /*exact=*/false});
+  const Bytes stages(
+      kFp32 * ((1 + shape.prefetch) * largest.weights + kGradientsInFlight * largest.gradient));
+  tier.uses.push_back(Use(MemoryKind::kStage, each * stages, /*exact=*/false, Bytes(0)));
   if (!shape.stash_on_device) {
-    tier.uses.push_back({MemoryKindName(MemoryKind::kStash), each * stash});
+    tier.uses.push_back(Use(MemoryKind::kStash, each * stash, /*exact=*/true, each * stash));
   }
   tier.remedy =
       "fewer micro-batches (training.micro_batches), a smaller stash (worker.stash_codec), or more "
@@ -255,12 +260,12 @@ TierUse DeviceTier(const LargestStage& largest, Bytes stash, double activations,
   tier.available = smallest.memory;
   if (!smallest.host) {
     tier.uses.push_back(
-        {"weights", Bytes(kFp32 * kStagesOnDevice * largest.weights), /*exact=*/false});
+        {"weights", Bytes(kFp32 * kStagesOnDevice * largest.weights), /*exact=*/false, Bytes(0)});
   }
-  tier.uses.push_back({"gradients", Bytes(kFp32 * largest.gradient), /*exact=*/false});
-  tier.uses.push_back({"activations", Bytes(activations), /*exact=*/false});
+  tier.uses.push_back({"gradients", Bytes(kFp32 * largest.gradient), /*exact=*/false, Bytes(0)});
+  tier.uses.push_back({"activations", Bytes(activations), /*exact=*/false, Bytes(0)});
   if (shape.stash_on_device) {
-    tier.uses.push_back({MemoryKindName(MemoryKind::kStash), stash});
+    tier.uses.push_back(Use(MemoryKind::kStash, stash, /*exact=*/true, stash));
   }
   tier.remedy =
       "smaller micro-batches (training.micro_batch_size), shorter sequences (training.seq_len), or "
@@ -284,9 +289,32 @@ const char* TierName(Tier tier) {
   return "unknown";
 }
 
+LargestStage FindLargestStage(const JobSpec& spec, const ChunkMap& chunks,
+                              const CodecTable& codecs) {
+  LargestStage largest;
+  for (uint32_t s = 0; s < spec.stages.size(); ++s) {
+    const StageId stage(s);
+    double weights = static_cast<double>(chunks.StageElements(stage));
+    largest.gradient = std::max(largest.gradient, weights);
+    for (const ChunkId id : chunks.ChunksOfStage(stage)) {
+      if (codecs.axes(stage, id, /*backward=*/true).has_second) {
+        weights += Elements(chunks.chunk(id));
+      }
+    }
+    largest.weights = std::max(largest.weights, weights);
+  }
+  return largest;
+}
+
 Bytes TierUse::used() const {
   Bytes sum;
   for (const MemoryUse& use : uses) sum += use.bytes;
+  return sum;
+}
+
+Bytes TierUse::growing() const {
+  Bytes sum;
+  for (const MemoryUse& use : uses) sum += use.growing;
   return sum;
 }
 
@@ -295,9 +323,8 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
                                                 const StoragePlan& storage) {
   const ChunkMap chunks = ChunkMap::Build(spec);
   EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
-  const ServerMemory memory(
-      spec, chunks, codecs, shape,
-      static_cast<size_t>(ProcessesEach(shape.servers, hardware.server_count())));
+  const ServerMemory memory(spec, chunks, codecs, shape,
+                            static_cast<size_t>(ServersEach(hardware, shape)));
   if (memory.LeastElements() == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("servers.addresses (--servers): ", shape.servers, " servers are too many for ",
@@ -322,17 +349,20 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
   const LargestStage largest = FindLargestStage(spec, chunks, codecs);
   TierUse host = WorkerTier(largest, stash, hardware, shape);
   TierUse device = DeviceTier(largest, stash, ActivationBytes(spec), hardware, shape);
-  if (SmallestDevice(hardware).host) {
-    // One memory: what computes lies beside what is fetched.
+  const bool host_computes = SmallestDevice(hardware).host;
+  if (host_computes) {  // what computes lies beside what is fetched
     for (MemoryUse& use : device.uses) {
-      use.bytes = ProcessesEach(shape.workers, hardware.worker_count()) * use.bytes;
+      use.bytes = WorkersEach(hardware, shape) * use.bytes;
+      use.growing = WorkersEach(hardware, shape) * use.growing;
       host.uses.push_back(std::move(use));
     }
-    tiers.push_back(std::move(host));
-  } else {
-    tiers.push_back(std::move(host));
-    tiers.push_back(std::move(device));
   }
+  if (hardware.one_machine) {
+    host.beside = tiers[0].used();
+    tiers[0].beside = host.used();
+  }
+  tiers.push_back(std::move(host));
+  if (!host_computes) tiers.push_back(std::move(device));
   return tiers;
 }
 
@@ -341,8 +371,12 @@ absl::Status CheckFits(const std::vector<TierUse>& tiers) {
   for (const TierUse& tier : tiers) {
     if (tier.fits()) continue;
     absl::StrAppend(&text, text.empty() ? "" : "\n", TierName(tier.tier), " of ", tier.machine,
-                    ": ", ShortText(tier.used()), " are needed, ", ShortText(tier.available),
-                    " are there (", ShortText(tier.used() - tier.available), " are missing):");
+                    ": ", ShortText(tier.used()), " are needed",
+                    tier.beside > Bytes(0)
+                        ? absl::StrCat(" beside ", ShortText(tier.beside), " of other processes")
+                        : "",
+                    ", ", ShortText(tier.available), " are there (",
+                    ShortText(tier.used() + tier.beside - tier.available), " are missing):");
     for (const MemoryUse& use : tier.uses) {
       absl::StrAppend(&text, " ", use.kind, " ", ShortText(use.bytes), ",");
     }

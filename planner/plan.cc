@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "common/memory_account.h"
 #include "common/status_macros.h"
 
 namespace eps::planner {
@@ -16,39 +17,57 @@ constexpr double kMillion = 1e6;
 // (docs/durability.md); each writes the whole state.
 constexpr double kCutShare = 0.01;
 
-struct StateWidth {
-  const char* moments;
-  double bytes;  // FP32 master weight and two moments
+// How wide the optimizer's fields may be kept; the master weights stay FP32.
+struct MomentWidth {
+  const char* name;
+  double bytes;  // of one field
   bool built;
 };
-constexpr StateWidth kWidths[] = {
-    {"FP32 moments", 12, true}, {"16-bit moments", 8, false}, {"8-bit moments", 6, false}};
-constexpr double kSlots = 2;
+constexpr double kMasterBytes = 4;
+constexpr MomentWidth kMoments[] = {
+    {"FP32 moments", 4, true}, {"16-bit moments", 2, false}, {"8-bit moments", 1, false}};
 
-// The most parameters that the servers' memory and disks hold. What does not grow with the depth
-// of the model, gradients and weights in flight, is left out of the memory first.
-std::vector<Capacity> Capacities(const std::vector<TierUse>& tiers, const Hardware& hardware) {
-  Bytes in_flight;
-  for (const MemoryUse& use : tiers.front().uses) {
-    if (!use.exact) in_flight += use.bytes;
+// What one parameter's state takes if its moments are of that width.
+double StateBytes(const Workload& work, const MomentWidth& moments) {
+  const double fields = (work.state_per_parameter.value() - kMasterBytes) / kMasterBytes;
+  return kMasterBytes + fields * moments.bytes;
+}
+
+// The most parameters that the servers' memory and disks hold, if the model gets deeper: what grows
+// with it beside the state is taken from the plan, what does not is left out of the memory first.
+std::vector<Capacity> Capacities(const std::vector<TierUse>& tiers, const Workload& work,
+                                 const Hardware& hardware) {
+  Bytes fixed;
+  Bytes growing;  // beside the state
+  for (const TierUse& tier : tiers) {
+    const bool same_memory = tier.tier == Tier::kWorkerMemory && hardware.one_machine;
+    if (tier.tier != Tier::kServerMemory && !same_memory) continue;
+    fixed += tier.used() - tier.growing();
+    growing += tier.growing();
+    for (const MemoryUse& use : tier.uses) {
+      if (use.kind == MemoryKindName(MemoryKind::kState)) growing = growing - use.bytes;
+    }
   }
   Bytes memory;
   Bytes disk;
   for (const ServerKind& server : hardware.servers) {
-    memory += server.count * Max(server.memory - in_flight, Bytes(0));
+    memory += server.count * Max(server.memory - fixed, Bytes(0));
     if (server.storage.has_value()) {
       disk += static_cast<double>(server.count) * server.storage->count * server.storage->capacity;
     }
   }
+  const double beside = growing.value() / static_cast<double>(work.parameters);
   std::vector<Capacity> capacities;
-  for (const StateWidth& width : kWidths) {
-    const std::string moments = width.moments;
+  for (const MomentWidth& moments : kMoments) {
+    const double state = StateBytes(work, moments);
+    if (!moments.built && state == kMasterBytes) continue;  // an optimizer without moments
+    const std::string name = moments.name;
     capacities.push_back(
-        {"state in memory, " + moments, width.bytes, memory.value() / width.bytes, width.built});
-    if (disk > Bytes(0)) {
-      capacities.push_back({"state on disks, " + moments, width.bytes,
-                            disk.value() / (kSlots * width.bytes), width.built});
-    }
+        {"state in memory, " + name, state, memory.value() / (state + beside), moments.built});
+    if (disk == Bytes(0)) continue;
+    double parameters = disk.value() / (kDiskSlots * state);
+    if (beside > 0) parameters = std::min(parameters, memory.value() / beside);
+    capacities.push_back({"state on disks, " + name, state, parameters, moments.built});
   }
   return capacities;
 }
@@ -59,7 +78,6 @@ absl::optional<double> EnduranceDays(const Config& config, const Workload& work,
                                      Seconds step) {
   if (!config.storage.durable()) return absl::nullopt;
   const Bytes state = static_cast<double>(work.parameters) * work.state_per_parameter;
-  BytesPerSecond endless;
   absl::optional<double> days;
   for (const ServerKind& server : hardware.servers) {
     if (!server.storage.has_value() || server.storage->endurance == Bytes(0)) continue;
@@ -126,12 +144,14 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   StoragePlan storage;
   storage.durable = config.storage.durable();
   storage.staging = Bytes(static_cast<double>(config.storage.staging));
+  storage.residuals_at_servers =
+      storage.durable || spec.codecs.residual_home == ResidualHome::kServer;
   storage.server_limit = Bytes(static_cast<double>(config.servers.memory_limit));
   EPS_ASSIGN_OR_RETURN(plan.tiers, PlanMemory(spec, plan.work, hardware, plan.shape, storage));
   plan.estimate = EstimateStep(plan.work, hardware, plan.shape);
-  plan.capacities = Capacities(plan.tiers, hardware);
-  plan.fetched = static_cast<double>(plan.shape.workers) * plan.work.fetched_by_worker();
-  plan.pushed = static_cast<double>(plan.work.parts) * plan.work.pushed_of_part();
+  plan.capacities = Capacities(plan.tiers, plan.work, hardware);
+  plan.fetched = FetchedBytes(plan.work, plan.shape.workers);
+  plan.pushed = PushedBytes(plan.work);
   const Seconds step = plan.estimate.step;
   plan.tokens_per_second = static_cast<double>(plan.work.tokens) / step.value();
   plan.mfu = plan.work.model_flops / step / PeakOf(hardware, plan.shape);

@@ -24,6 +24,7 @@ std::string MemoryText(const Plan& plan) {
       absl::StrAppend(&text, i > 0 ? ", " : " ", use.kind, use.exact ? " " : " ~",
                       ShortText(use.bytes));
     }
+    if (tier.beside > Bytes(0)) absl::StrAppend(&text, "; beside it ", ShortText(tier.beside));
     absl::StrAppend(&text, tier.fits() ? "\n" : "  DOES NOT FIT\n");
   }
   return text;
@@ -56,19 +57,20 @@ std::vector<StageRun> RunsOf(const std::vector<StageTimes>& stages) {
 // The columns of the stages' table.
 struct Column {
   const char* name;
+  const char* key;  // in JSON
   Seconds StageTimes::*time;
 };
 constexpr Column kColumns[] = {
-    {"encode", &StageTimes::encode},
-    {"fetch fw", &StageTimes::fetch_forward},
-    {"fetch bw", &StageTimes::fetch_backward},
-    {"to device", &StageTimes::to_device},
-    {"forward", &StageTimes::forward},
-    {"backward", &StageTimes::backward},
-    {"stash", &StageTimes::stash},
-    {"push", &StageTimes::push},
-    {"update", &StageTimes::update},
-    {"disk", &StageTimes::disk},
+    {"encode", "encode_seconds", &StageTimes::encode},
+    {"fetch fw", "fetch_forward_seconds", &StageTimes::fetch_forward},
+    {"fetch bw", "fetch_backward_seconds", &StageTimes::fetch_backward},
+    {"to device", "to_device_seconds", &StageTimes::to_device},
+    {"forward", "forward_seconds", &StageTimes::forward},
+    {"backward", "backward_seconds", &StageTimes::backward},
+    {"stash", "stash_seconds", &StageTimes::stash},
+    {"push", "push_seconds", &StageTimes::push},
+    {"update", "update_seconds", &StageTimes::update},
+    {"disk", "disk_seconds", &StageTimes::disk},
 };
 
 std::string StagesText(const Plan& plan) {
@@ -147,6 +149,7 @@ nlohmann::ordered_json MemoryJson(const Plan& plan) {
                      {"machine", tier.machine},
                      {"available_bytes", tier.available.value()},
                      {"used_bytes", tier.used().value()},
+                     {"beside_bytes", tier.beside.value()},
                      {"fits", tier.fits()},
                      {"uses", std::move(uses)}});
   }
@@ -328,7 +331,7 @@ std::string PlanToJson(const Plan& plan) {
   nlohmann::ordered_json& stages = json["stages"] = nlohmann::ordered_json::array();
   for (const StageTimes& stage : e.stages) {
     nlohmann::ordered_json object = {{"name", stage.name}};
-    for (const Column& column : kColumns) object[column.name] = (stage.*column.time).value();
+    for (const Column& column : kColumns) object[column.key] = (stage.*column.time).value();
     stages.push_back(std::move(object));
   }
   nlohmann::ordered_json& resources = json["resources"] = nlohmann::ordered_json::array();

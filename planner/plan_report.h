@@ -14,11 +14,12 @@ namespace eps::planner {
 std::string PlanToText(const Plan& plan);
 // The lines that stand at the top of `eps train`: bytes by tier, the step and its bottleneck.
 std::string PlanToSummary(const Plan& plan);
-// {model, hardware, workers, servers, parameters, tokens_per_step, memory: [{tier, machine,
-// available_bytes, used_bytes, fits, uses: [{kind, bytes, exact}]}], wire: {fetched_bytes,
-// pushed_bytes}, step: {seconds, tokens_per_second, mfu, waiting_seconds, worker}, stages: [...],
-// resources: [{name, busy_seconds, remedy}], capacities: [...], endurance_days,
-// dollars_per_million_tokens}; seconds and bytes are plain numbers, what is not known is null.
+// {model, hardware, workers, servers, parameters, tokens_per_step, mode, memory: [{tier, machine,
+// available_bytes, used_bytes, beside_bytes, fits, uses: [{kind, bytes, exact}]}], wire:
+// {fetched_bytes, pushed_bytes}, step: {seconds, tokens_per_second, mfu, waiting_seconds, worker},
+// stages: [{name, encode_seconds, ...}], resources: [{name, busy_seconds, remedy}], capacities:
+// [...], endurance_days, dollars_per_million_tokens}; seconds and bytes are plain numbers, what is
+// not known is null.
 std::string PlanToJson(const Plan& plan);
 // One HTML file that needs nothing else: charts of memory, of resources and of the stages' times.
 std::string PlanToPage(const Plan& plan);

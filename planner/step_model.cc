@@ -12,9 +12,8 @@ constexpr int kSteadySteps = 4;
 constexpr double kFp32 = 4;  // bytes
 // On one machine a core sends what another one receives.
 constexpr double kSidesOfATransfer = 2;
-// Of one parameter in one pass over the state: weight and two moments, read and written, FP32
-// (PERFORMANCE.md section 6). The encoded bytes come on top.
-constexpr double kArraysMoved = 2;
+// The state is read and written by an update, a gradient is written when it comes and read once.
+constexpr double kReadAndWritten = 2;
 
 // A resource that does one thing after another, in the order in which it is told of them. That
 // order does not depend on how long anything takes, so that a step is a maximum over paths, and
@@ -47,12 +46,12 @@ struct ServerRates {
   double cores = 0;  // that work for the run
 };
 
-// Of one core. Exact weights are only copied, unless their codec was measured.
+// Of one core. Weights that are only copied are not slower than quantized ones.
 BytesPerSecond EncodeRate(const Hardware& hardware, const ServerKind& kind,
                           const std::string& codec) {
   const CodecRates* const measured = hardware.CodecOrNull(codec);
   if (measured != nullptr) return measured->encode;
-  return codec == "fp32" ? kind.memory_bandwidth / kind.cores : kind.encode;
+  return codec == "fp32" ? Max(kind.memory_bandwidth / kind.cores, kind.encode) : kind.encode;
 }
 
 ServerRates RatesOf(const Hardware& hardware, const RunShape& shape) {
@@ -140,12 +139,14 @@ StageTimes StepModel::TimesOf(const StageWork& stage) const {
   StageTimes t;
   t.name = stage.name;
   // Exact weights are only copied, which the reading of the memory bounds.
-  t.encode = fp32 / servers_.encode;
+  // FP32 weights are read, encoded ones written once and read for every worker.
+  t.encode =
+      Max(fp32 / servers_.encode, (fp32 + (1 + workers) * stage.fetch_forward) / servers_.memory);
   const auto network_in = [&](Bytes bytes) {
     return Max(bytes / worker_.receive, workers * bytes / servers_.send);
   };
   t.fetch_forward = network_in(stage.fetch_forward);
-  t.fetch_backward = network_in(stage.fetch_backward);
+  t.fetch_backward = network_in(stage.fetch_backward + parts_here() * stage.residual);
   const auto copies = [&](Bytes fetched) { return fetched > Bytes(0) ? 1.0 : 0.0; };
   t.decode_forward = copies(stage.fetch_forward) * fp32 / decode_;
   t.decode_backward = copies(stage.fetch_backward) * fp32 / decode_;
@@ -158,11 +159,12 @@ StageTimes StepModel::TimesOf(const StageWork& stage) const {
   }
   t.from_device = parts_here() * fp32 / worker_.device.from_device;
   t.encode_push = parts_here() * fp32 / encode_;
-  t.push = Max(parts_here() * stage.push / worker_.send, parts * stage.push / servers_.receive);
+  const Bytes pushed = stage.push + stage.residual;
+  t.push = Max(parts_here() * pushed / worker_.send, parts * pushed / servers_.receive);
   // One pass over the state with the first part, and one more reading of each further one.
   const Bytes state = static_cast<double>(stage.elements) * work_.state_per_parameter;
   t.update = Max(parts * fp32 / servers_.update,
-                 (kArraysMoved * state + 2 * parts * stage.push) / servers_.memory);
+                 (kReadAndWritten * (state + parts * pushed)) / servers_.memory);
   if (shape_.state_on_disk) t.disk = state / servers_.read + state / servers_.write;
   return t;
 }

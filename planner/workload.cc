@@ -61,10 +61,25 @@ Bytes Workload::fetched_by_worker() const {
   return bytes;
 }
 
+Bytes Workload::fetched_of_part() const {
+  Bytes bytes;
+  for (const StageWork& stage : stages) bytes += stage.residual;
+  return bytes;
+}
+
 Bytes Workload::pushed_of_part() const {
   Bytes bytes;
-  for (const StageWork& stage : stages) bytes += stage.push;
+  for (const StageWork& stage : stages) bytes += stage.push + stage.residual;
   return bytes;
+}
+
+Bytes FetchedBytes(const Workload& work, uint32_t workers) {
+  return static_cast<double>(workers) * work.fetched_by_worker() +
+         static_cast<double>(work.parts) * work.fetched_of_part();
+}
+
+Bytes PushedBytes(const Workload& work) {
+  return static_cast<double>(work.parts) * work.pushed_of_part();
 }
 
 absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
@@ -105,6 +120,10 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
         stage.fetch_backward += EncodedBytes(weights, chunk, backward.second);
       }
       stage.push += EncodedBytes(codecs.gradient(chunk_id, after_warmup), chunk, Axis::kRow);
+      const Codec* const residual = codecs.residual_or_null(chunk_id, after_warmup);
+      if (residual != nullptr && spec.codecs.residual_home == ResidualHome::kServer) {
+        stage.residual += EncodedBytes(*residual, chunk, Axis::kRow);
+      }
     }
     stage.forward = sequences * ForwardOfSequence(spec, s, stage.elements);
     // Every stage but the last computes its forward pass again before its backward pass.

@@ -23,7 +23,10 @@ struct StageWork {
   // copies of quantization.backward_weights=both_axes alone).
   Bytes fetch_forward;
   Bytes fetch_backward;
-  Bytes push;      // encoded gradients of one part
+  Bytes push;  // encoded gradients of one part
+  // What they left out, of one part: to the worker and back in every step, if it waits at the
+  // servers (quantization.residual_home).
+  Bytes residual;
   Flops forward;   // of one part
   Flops backward;  // of one part: twice `forward`, and the recomputation where there is one
   Bytes stash;     // the stage's encoded input, of one part; 0 for the first stage
@@ -40,14 +43,19 @@ struct Workload {
   Flops model_flops;           // of a step without recomputation, as MFU counts them
 
   // Sums over the stages.
-  Bytes fetched_by_worker() const;  // with `parts` on as many workers, each fetches this
-  Bytes pushed_of_part() const;
+  Bytes fetched_by_worker() const;  // weights, however many parts it hosts
+  Bytes fetched_of_part() const;    // residuals
+  Bytes pushed_of_part() const;     // gradients and residuals
 };
 
 // Forward operations of a GPT-2 block for one sequence of S tokens, width E, inner width I:
-// 4 S E I + 8 S E^2 + 4 S^2 E; of the head, 2 S E V (NNTile section 4; SEEDS.md section 6).
+// 4 S E I + 8 S E^2 + 4 S^2 E; of the head, 2 S E V (NNTile section 4).
 Flops BlockForwardFlops(double tokens, double width, double inner);
 Flops HeadForwardFlops(double tokens, double width, double vocabulary);
+
+// Bytes of a step over the network, all workers together.
+Bytes FetchedBytes(const Workload& work, uint32_t workers);
+Bytes PushedBytes(const Workload& work);
 
 // InvalidArgument if a codec of the spec is unknown. REQUIRES spec.Validate().ok().
 absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec);

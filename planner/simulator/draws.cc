@@ -6,7 +6,7 @@
 #include "spec/deterministic_math.h"
 #include "spec/rng.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 // Of the lowest band: one failure in 35,000 years.
@@ -73,4 +73,4 @@ void FailurePoints::Find() {
   next_ = {b.at, b.low + uniform * (b.high - b.low)};
 }
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

@@ -11,7 +11,7 @@
 
 #include "planner/units.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 
 enum class DrawPurpose : uint32_t {
   kWorkerFailure = 1,
@@ -61,6 +61,6 @@ class FailurePoints {
   Point next_;
 };
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator
 
 #endif  // EPS_PLANNER_SIMULATOR_DRAWS_H_

@@ -8,7 +8,7 @@
 
 #include "gtest/gtest.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 // Failures at `rate` until `end`, of points for rates up to `highest`.
@@ -85,4 +85,4 @@ TEST(FailurePoints, OfNoRateNeverCome) {
 }
 
 }  // namespace
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

@@ -7,7 +7,7 @@
 #include "planner/simulator/simulator.h"
 #include "planner/simulator/test_scenarios.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 constexpr uint64_t kScenarios = 3000;
@@ -77,4 +77,4 @@ TEST(Monotone, BetterPartsNeverMakeARunLonger) {
 }
 
 }  // namespace
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 struct Share {
@@ -139,4 +139,4 @@ std::string SimulationToJson(const Scenario& scenario, const SimulationResult& r
   return json.dump(2) + "\n";
 }
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

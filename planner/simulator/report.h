@@ -8,7 +8,7 @@
 #include "planner/simulator/scenario.h"
 #include "planner/simulator/simulator.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 
 // The scenario in a line, how the time went, what was busy, and the events that were kept.
 std::string SimulationToText(const Scenario& scenario, const SimulationResult& result);
@@ -17,6 +17,6 @@ std::string SimulationToText(const Scenario& scenario, const SimulationResult& r
 // bottleneck, utilization by resource, and step with its duration and its busiest machines.
 std::string SimulationToJson(const Scenario& scenario, const SimulationResult& result);
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator
 
 #endif  // EPS_PLANNER_SIMULATOR_REPORT_H_

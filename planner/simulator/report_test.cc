@@ -7,7 +7,7 @@
 #include "nlohmann/json.hpp"
 #include "planner/simulator/test_scenarios.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 // Two steps of 8 s, a cut of 4 s behind each.
@@ -65,4 +65,4 @@ TEST(SimulationReport, GivesTheSameToPrograms) {
 }
 
 }  // namespace
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

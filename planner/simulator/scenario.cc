@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "common/status_macros.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 absl::Status Refuse(absl::string_view field, absl::string_view expected, double found) {
@@ -146,4 +146,4 @@ absl::Status Scenario::Validate() const {
   return absl::OkStatus();
 }
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

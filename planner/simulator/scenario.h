@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "planner/units.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 
 constexpr PerSecond PerHour(double events) { return PerSecond(events / 3600); }
 
@@ -124,6 +124,6 @@ inline constexpr FailureLog kFailureLogs[] = {
      "failures per week (here 1.5) on 384 A100"},
 };
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator
 
 #endif  // EPS_PLANNER_SIMULATOR_SCENARIO_H_

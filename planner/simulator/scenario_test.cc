@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "planner/simulator/test_scenarios.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -90,4 +90,4 @@ TEST(FailureLogs, GiveTheRatesOfTheirRuns) {
 }
 
 }  // namespace
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

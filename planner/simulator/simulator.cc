@@ -9,7 +9,7 @@
 #include "common/status_macros.h"
 #include "planner/simulator/draws.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 // A run with more of them would take minutes to simulate and hardly gets anywhere.
@@ -318,4 +318,4 @@ absl::StatusOr<SimulationResult> Simulate(const Scenario& scenario) {
   return Run(scenario).Simulate();
 }
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

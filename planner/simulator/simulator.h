@@ -28,7 +28,7 @@
 #include "planner/simulator/step_model.h"
 #include "planner/units.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 
 enum class EventKind {
   kWorkerFailed,
@@ -84,6 +84,6 @@ struct SimulationResult {
 // failures that the run does not end.
 absl::StatusOr<SimulationResult> Simulate(const Scenario& scenario);
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator
 
 #endif  // EPS_PLANNER_SIMULATOR_SIMULATOR_H_

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "planner/simulator/test_scenarios.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 constexpr double kClose = 1e-6;
@@ -294,4 +294,4 @@ TEST(Simulator, RunsTenThousandWorkers) {
 }
 
 }  // namespace
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

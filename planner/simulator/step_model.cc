@@ -5,7 +5,7 @@
 
 #include "planner/simulator/draws.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 // As many gradients as a worker holds: one is sent while the next is computed (worker/relay).
@@ -276,4 +276,4 @@ void StepModel::AddBusy(const std::vector<WorkerClass>& classes, uint32_t member
                     server_receive,          processors};
 }
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

@@ -26,7 +26,7 @@
 #include "planner/simulator/scenario.h"
 #include "planner/units.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 
 enum class Resource {
   kWorkerCompute,
@@ -95,6 +95,6 @@ class StepModel {
   std::vector<Visit> visits_;
 };
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator
 
 #endif  // EPS_PLANNER_SIMULATOR_STEP_MODEL_H_

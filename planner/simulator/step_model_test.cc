@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "planner/simulator/test_scenarios.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 constexpr double kClose = 1e-9;
@@ -226,4 +226,4 @@ TEST(StepModel, IsNeverFasterThanAnySingleBound) {
 }
 
 }  // namespace
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

@@ -4,7 +4,7 @@
 
 #include "planner/simulator/draws.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 namespace {
 
 // Draws of one random scenario, one after the other.
@@ -129,4 +129,4 @@ Scenario RandomScenario(uint64_t seed) {
   return scenario;
 }
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator

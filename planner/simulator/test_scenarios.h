@@ -6,7 +6,7 @@
 
 #include "planner/simulator/scenario.h"
 
-namespace eps::planner {
+namespace eps::planner::simulator {
 
 // One worker and one server, one step over `stages` equal stages: 1 s forward, 3 s backward, links
 // without limit, servers that need no time, no failures. Nothing is fetched or pushed.
@@ -22,6 +22,6 @@ Scenario LargeRun();
 // A small scenario that has some of everything but changes of the membership; a function of `seed`.
 Scenario RandomScenario(uint64_t seed);
 
-}  // namespace eps::planner
+}  // namespace eps::planner::simulator
 
 #endif  // EPS_PLANNER_SIMULATOR_TEST_SCENARIOS_H_

@@ -1,0 +1,31 @@
+#ifndef EPS_CLI_PLANNED_RUN_H_
+#define EPS_CLI_PLANNED_RUN_H_
+
+// What `eps plan` and `eps simulate` begin with: a configuration that is not run, on machines that
+// need not be there.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "planner/hardware.h"
+#include "planner/plan.h"
+
+namespace eps {
+
+struct PlannedRun {
+  planner::Hardware hardware;
+  planner::Plan plan;
+};
+
+// `hardware` is a file or the name of an example; `train` are arguments of eps train, whose data
+// are not read.
+absl::StatusOr<PlannedRun> PlanTrainArguments(const std::string& hardware,
+                                              const std::vector<std::string>& train);
+
+// The description in a file, or the example of that name.
+absl::StatusOr<planner::Hardware> ReadHardware(const std::string& name);
+
+}  // namespace eps
+
+#endif  // EPS_CLI_PLANNED_RUN_H_
