@@ -42,7 +42,7 @@ MODELS = {
 }
 # A section of a page: its name, the arguments of the plan, and the words with which the lines begin
 # that are shown of what it prints; none: all lines.
-Plan = collections.namedtuple("Plan", "name arguments shown", defaults=((),))
+Plan = collections.namedtuple("Plan", "name arguments shown command", defaults=((), "plan"))
 SESSION = ["--hardware=h200_node", "--model=70b.json"]
 THREADS = ["--servers.threads=112"]
 CODECS = ["--quantization.weights=mx9", "--quantization.gradients=bf16"]
@@ -59,19 +59,23 @@ PLANS = {README: [
     Plan("plan-70b-threads", SESSION + THREADS, STEP_LINES),
     Plan("plan-70b-codecs", SESSION + THREADS + CODECS, STEP_LINES),
     Plan("plan-70b-batches", SESSION + THREADS + CODECS + BATCHES, MEMORY_LINES + STEP_LINES),
+    Plan("simulate", ["--hardware=h200_node", "--model=70b.json", *THREADS, *CODECS, "--workers=1024",
+                      "--servers=64", "--steps=20000", "--failures=llama3-405b",
+                      "--worker-restart=180s", "--cut-steps=20", "--cut-time=2s", "--events=6"],
+         command="simulate"),
     Plan("plan-too-small", ["--hardware=two_core_box", "--model=70b.json"], ("eps:", "worker mem")),
 ]}
 DOES_NOT_FIT = 71
 
 
-def run(eps, arguments, folder=None):
-    """What `eps plan` prints; of one that does not fit, what it says about it, too."""
+def run(eps, arguments, folder=None, command="plan"):
+    """What `eps plan` (or another command) prints; of one that does not fit, what it says about it, too."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EPS_")}
-    result = subprocess.run([eps, "plan", *arguments], stdout=subprocess.PIPE,
+    result = subprocess.run([eps, command, *arguments], stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, timeout=TIMEOUT_SECONDS, cwd=folder,
                             env=environment, check=False)
     if result.returncode not in (0, DOES_NOT_FIT):
-        raise RuntimeError(f"eps plan {arguments} ended with {result.returncode}: "
+        raise RuntimeError(f"eps {command} {arguments} ended with {result.returncode}: "
                            f"{result.stderr.decode()}")
     return result.stdout.decode() + result.stderr.decode()
 
@@ -84,7 +88,7 @@ def plan_body(plan, printed):
     lines = printed.splitlines()
     if plan.shown:
         lines = [line for line in lines if line.startswith(plan.shown)]
-    return code("\n".join(["$ eps plan " + " ".join(plan.arguments), *lines]))
+    return code("\n".join([f"$ eps {plan.command} " + " ".join(plan.arguments), *lines]))
 
 
 def page_of_plans(eps, page, text):
@@ -93,7 +97,7 @@ def page_of_plans(eps, page, text):
         for name, model in MODELS.items():
             pathlib.Path(folder, name).write_text(json.dumps(model), encoding="utf-8")
         for plan in PLANS[page]:
-            printed = run(eps, plan.arguments, folder)
+            printed = run(eps, plan.arguments, folder, plan.command)
             text = report.replace_section(text, plan.name, plan_body(plan, printed))
     if page == PLANNING:
         models = "\n".join(f"$ cat {name}\n{json.dumps(m)}" for name, m in MODELS.items())
