@@ -59,11 +59,11 @@ PLANS = {README: [
     Plan("plan-70b-threads", SESSION + THREADS, STEP_LINES),
     Plan("plan-70b-codecs", SESSION + THREADS + CODECS, STEP_LINES),
     Plan("plan-70b-batches", SESSION + THREADS + CODECS + BATCHES, MEMORY_LINES + STEP_LINES),
-    Plan("simulate", ["--hardware=h200_node", "--model=70b.json", *THREADS, *CODECS, "--workers=1024",
-                      "--servers=64", "--steps=20000", "--failures=llama3-405b",
-                      "--worker-restart=180s", "--cut-steps=20", "--cut-time=2s", "--events=6"],
-         command="simulate"),
-    Plan("plan-too-small", ["--hardware=two_core_box", "--model=70b.json"], ("eps:", "worker mem")),
+    Plan("simulate", [*SESSION, *THREADS, *CODECS, "--workers=1024", "--servers=64",
+                      "--steps=20000", "--failures=llama3-405b", "--worker-restart=180s",
+                      "--cut-steps=20", "--cut-time=2s", "--events=6"], command="simulate"),
+    Plan("plan-too-small", ["--hardware=two_core_box", "--model=70b.json"],
+         ("eps:", "worker mem")),
 ]}
 DOES_NOT_FIT = 71
 
