@@ -69,7 +69,7 @@ DOES_NOT_FIT = 71
 
 
 def run(eps, arguments, folder=None, command="plan"):
-    """What `eps plan` (or another command) prints; of one that does not fit, what it says about it, too."""
+    """What the command prints; of a plan that does not fit, what it says about it, too."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EPS_")}
     result = subprocess.run([eps, command, *arguments], stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, timeout=TIMEOUT_SECONDS, cwd=folder,
