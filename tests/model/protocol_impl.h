@@ -74,7 +74,7 @@ class Protocol {
 
   // ---- Crashes.
   void CrashShard(const State& state, int i) const;
-  Shard FromDisk(const Shard& before, int kept_facts) const;
+  Shard FromDisk(const Shard& before, uint32_t kept) const;
   void ServeAtOnce(const Shard& before, Shard* shard) const;
   void CrashWorker(const State& state, int part) const;
 
@@ -90,7 +90,8 @@ class Protocol {
   void Sync(const State& state, int i) const;
   // Of a cut: what it makes needless leaves the log.
   static void FreeUpTo(Log* log, int step);
-  void ResumeFromLog(const Log& before, int kept_facts, Shard* shard) const;
+  static bool CanBeKept(const Log& log, uint32_t kept);
+  void ResumeFromLog(const Log& before, uint32_t kept, Shard* shard) const;
   void Replay(const State& state, int i) const;
   // False: the state has to follow first.
   bool Apply(State* next, int i, const Fact& fact, const char** violation) const;

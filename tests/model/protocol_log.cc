@@ -20,10 +20,34 @@ Fact FactOf(uint16_t bits) {
   return fact;
 }
 
-void Truncate(Log* log, int facts) {
-  log->facts = static_cast<uint8_t>(facts);
-  std::fill(log->fact + facts, std::end(log->fact), uint16_t{0});
-  log->batches = static_cast<uint16_t>(log->batches & ((1u << facts) - 1));
+// Both are contributions to one step: their order makes no difference to what follows.
+bool MaySwap(const Fact& a, const Fact& b) {
+  return a.kind == Fact::Kind::kPush && b.kind == Fact::Kind::kPush && a.step == b.step;
+}
+
+// Logs that make no difference look alike: contributions to one step are sorted within a batch, and
+// batches of one and the same step are one.
+void Normalize(Log* log) {
+  int first_step = 0;  // of the batch so far; 0: of several steps
+  for (int f = 0; f < log->facts; ++f) {
+    const int step = FactOf(log->fact[f]).step;
+    if ((log->batches >> f & 1) != 0) {
+      int end = f + 1;
+      while (end < log->known && (log->batches >> end & 1) == 0) ++end;
+      bool same = true;
+      for (int other = f; other < end; ++other) same &= FactOf(log->fact[other]).step == step;
+      if (same && first_step == step && f != log->durable) {
+        log->batches = static_cast<uint16_t>(log->batches & ~(1u << f));
+      }
+      first_step = same ? step : 0;
+    }
+    for (int at = f; at > 0; --at) {
+      const bool border = (log->batches >> at & 1) != 0 || at == log->known || at == log->durable;
+      if (border || !MaySwap(FactOf(log->fact[at - 1]), FactOf(log->fact[at]))) break;
+      if (log->fact[at - 1] < log->fact[at]) break;
+      std::swap(log->fact[at - 1], log->fact[at]);
+    }
+  }
 }
 
 }  // namespace
@@ -46,6 +70,7 @@ void Protocol::LogIt(State* state, int i, const Fact& fact) const {
   if (!HasLog(i) || shard.replaying) return;
   EPS_CHECK(shard.log.facts < kMaxFacts);
   shard.log.fact[shard.log.facts++] = fact.Bits();
+  Normalize(&shard.log);
 }
 
 void Protocol::LogDecision(State* state, int i) const {
@@ -92,6 +117,7 @@ void Protocol::Sync(const State& state, int i) const {
   }
   shard.log.batches = static_cast<uint16_t>(now.batches | 1u << now.known);
   shard.log.known = shard.log.durable = now.facts;
+  Normalize(&shard.log);
   Emit(&next, "shard %d has %d facts of its log synced", i, now.facts);
 }
 
@@ -108,31 +134,48 @@ void Protocol::FreeUpTo(Log* log, int step) {
     begin = freed = end;
   }
   std::copy(log->fact + freed, std::end(log->fact), log->fact);
-  const int left = log->facts - freed;
+  std::fill(std::end(log->fact) - freed, std::end(log->fact), uint16_t{0});
+  log->facts = static_cast<uint8_t>(log->facts - freed);
   log->batches = static_cast<uint16_t>(log->batches >> freed);
   log->durable = static_cast<uint8_t>(log->durable - freed);
   log->known = static_cast<uint8_t>(log->known - freed);
   log->next = static_cast<uint8_t>(std::max(log->next - freed, 0));
-  Truncate(log, left);
 }
 
 // ---------------------------------------------------------------- replaying
 
+// What a crash may leave of the facts that were not synced: a beginning, in some order in which
+// they could have been logged. `kept` has a bit for each of them.
+bool Protocol::CanBeKept(const Log& log, uint32_t kept) {
+  for (int f = log.durable; f < log.facts; ++f) {
+    if ((kept >> (f - log.durable) & 1) == 0) continue;
+    for (int before = log.durable; before < f; ++before) {
+      if ((kept >> (before - log.durable) & 1) != 0) continue;
+      if (!MaySwap(FactOf(log.fact[before]), FactOf(log.fact[f]))) return false;
+    }
+  }
+  return true;
+}
+
 // A log of the promised term brings the shard back in that term, behind its youngest cut.
-void Protocol::ResumeFromLog(const Log& before, int kept_facts, Shard* shard) const {
+void Protocol::ResumeFromLog(const Log& before, uint32_t kept, Shard* shard) const {
   if (before.term == 0 || before.fresh) return;
   if (before.term != shard->promised && rules_.log_of_promised_term) return;
   const Cut* const cut = FindCut(*shard, NewestLive(*shard), 0, /*term_matters=*/false);
   if (cut == nullptr) return;
   shard->log = before;
   Log& log = shard->log;
-  Truncate(&log, kept_facts);
-  if (kept_facts > log.durable) {
-    log.batches = static_cast<uint16_t>(log.batches | 1u << log.durable);
+  log.facts = log.durable;
+  std::fill(log.fact + log.facts, std::end(log.fact), uint16_t{0});
+  for (int f = before.durable; f < before.facts; ++f) {
+    if ((kept >> (f - before.durable) & 1) != 0) log.fact[log.facts++] = before.fact[f];
   }
+  log.batches = static_cast<uint16_t>(log.batches & ((1u << log.durable) - 1));
+  if (log.facts > log.durable) log.batches = static_cast<uint16_t>(log.batches | 1u << log.durable);
   log.known = log.facts;
   if (rules_.log_synced_before_read) log.durable = log.facts;
   log.next = 0;
+  Normalize(&log);
   shard->replaying = 1;
   shard->down = 0;
   shard->loaded = 1;
@@ -146,6 +189,9 @@ void Protocol::ResumeFromLog(const Log& before, int kept_facts, Shard* shard) co
 void Protocol::Replay(const State& state, int i) const {
   const Shard& now = state.shards[i];
   if (!now.replaying) return;
+  // What follows from what was replayed is done first.
+  const bool decided = i == 0 && state.lead.decided_step == now.open_step && HasAll(now);
+  if (decided && (!now.due || (!now.flush.active && SlotFor(now) >= 0))) return;
   if (now.log.next == now.log.facts) return EndReplay(state, i);
   const Fact fact = FactOf(now.log.fact[now.log.next]);
   State next = state;
@@ -206,12 +252,15 @@ void Protocol::EndReplay(const State& state, int i) const {
   next.shards[i].replaying = 0;
   next.shards[i].log.next = 0;
   if (i == 0) {
-    if (next.shards[0].owes_session && rules_.session_is_logged) LogSession(&next);
+    if (next.shards[0].owes_session && rules_.session_follows_replay) LogSession(&next);
     next.shards[0].owes_session = 0;
     lead.phase = Phase::kServing;
     for (int s = 0; s < kShards; ++s) {
-      if (next.shards[s].serving == lead.term) lead.opened |= Bit(s);
-      if (next.shards[s].promised > lead.term) lead.phase = Phase::kLost;
+      Shard& shard = next.shards[s];
+      if (!shard.loaded) shard.down = 1;  // it registers once more, and is not the one of the log
+      if (shard.serving == lead.term) lead.opened |= Bit(s);
+      const bool left = shard.promised > lead.term && rules_.register_names_promise;
+      if (left) lead.phase = Phase::kLost;
     }
     if (!lead.knows) lead.phase = Phase::kLost;
     if (lead.opened != kAllShards && lead.phase == Phase::kServing) {
@@ -314,7 +363,7 @@ void Protocol::CopyFolder(const State& state) const {
   const Shard& now = state.shards[1];
   if (rules_.one_process_per_log || state.copied || now.down) return;
   State next = state;
-  next.twin = FromDisk(now, now.log.durable);
+  next.twin = FromDisk(now, /*kept=*/0);
   if (!next.twin.replaying) return;
   next.copied = 1;
   Emit(&next, "a process is started on a copy of the folder of shard %d", 1);

@@ -32,6 +32,8 @@ Protocol::Protocol(const ModelConfig& config, Search* search)
     : config_(config), rules_(config.rules), search_(search) {
   EPS_CHECK(config.stages_per_shard <= kMaxStagesPerShard && config.steps <= kMaxSteps);
   EPS_CHECK(config.steps % config.cut_interval == 0);
+  // A cut does not hold the version before it.
+  EPS_CHECK(config.logs == 0 || config.one_version);
   // Each crash leads to one recovery at most, and a lineage has room for eras up to 7.
   EPS_CHECK(config.shard_crashes <= 6);
 }

@@ -63,7 +63,10 @@ struct ModelRules {
   bool log_moves_with_cut = true;      // in one write: not when the cut is begun
   bool log_synced_before_read = true;  // what can be read is not durable yet
   bool log_of_promised_term = true;    // a log of another term is none
+  bool lead_promises_first = true;     // or it comes back in a term that others have left
+  bool register_names_promise = true;  // and it hears of that when they register
   bool session_is_logged = true;       // behind each cut: the lead knows who the shards are
+  bool session_follows_replay = true;  // if that has passed a cut
   bool session_has_decision = true;    // and what they may have missed
   bool cut_waits_for_log = true;       // it is recorded behind what was logged before
   bool one_process_per_log = true;     // not kept by anything where a folder was copied

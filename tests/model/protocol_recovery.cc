@@ -39,7 +39,8 @@ void Protocol::Promise(const State& state, int i) const {
   if (state.lead.phase != Phase::kPromising || (state.lead.promised & Bit(i)) != 0) return;
   if (now.down || !Hears(now)) return;
   // The lead first: with a log it may come back in the term that it has not ended.
-  if (config_.logs != 0 && i != 0 && (state.lead.promised & Bit(0)) == 0) return;
+  const bool lead_waits = i != 0 && (state.lead.promised & Bit(0)) == 0;
+  if (config_.logs != 0 && lead_waits && rules_.lead_promises_first) return;
   State next = state;
   next.shards[i].promised = state.lead.term;
   next.shards[i].serving = 0;
@@ -136,6 +137,7 @@ void Protocol::Open(const State& state, int i) const {
   const Lead& lead = state.lead;
   if (lead.phase != Phase::kRestoring || lead.restored != kAllShards) return;
   if ((lead.opened & Bit(i)) != 0 || state.shards[i].down || state.shards[i].replaying) return;
+  if (state.shards[i].promised > lead.term) return;  // it keeps its promise
   State next = state;
   next.shards[i].serving = lead.term;
   next.lead.opened |= Bit(i);
@@ -151,8 +153,8 @@ void Protocol::Open(const State& state, int i) const {
 // ---- Crashes.
 void Protocol::CrashShard(const State& state, int i) const {
   const Shard& before = state.shards[i];
-  // What was written and not synced may be there, up to any fact.
-  for (int kept = before.log.durable; kept <= before.log.facts; ++kept) {
+  for (uint32_t kept = 0; kept >> (before.log.facts - before.log.durable) == 0; ++kept) {
+    if (!CanBeKept(before.log, kept)) continue;
     State next = state;
     ++next.shard_crashes;
     Shard& shard = next.shards[i];
@@ -170,7 +172,7 @@ void Protocol::CrashShard(const State& state, int i) const {
 }
 
 // A new process on what the one before has left on the disk.
-Shard Protocol::FromDisk(const Shard& before, int kept_facts) const {
+Shard Protocol::FromDisk(const Shard& before, uint32_t kept) const {
   Shard shard;
   std::copy(std::begin(before.slots), std::end(before.slots), std::begin(shard.slots));
   shard.base = before.base;
@@ -183,7 +185,7 @@ Shard Protocol::FromDisk(const Shard& before, int kept_facts) const {
   shard.serving = 0;
   shard.era = 0;
   shard.open_step = 0;
-  ResumeFromLog(before.log, kept_facts, &shard);
+  ResumeFromLog(before.log, kept, &shard);
   return shard;
 }
 
