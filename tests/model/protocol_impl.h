@@ -4,8 +4,6 @@
 // The protocol's rules as transitions: steps and cuts in protocol_model.cc, recovery and crashes in
 // protocol_recovery.cc, the contribution log in protocol_log.cc.
 
-#include <algorithm>
-
 #include "tests/model/protocol_model.h"
 #include "tests/model/protocol_state.h"
 #include "tests/model/search.h"

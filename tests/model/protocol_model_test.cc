@@ -142,6 +142,7 @@ TEST(ProtocolModel, WithContributionLogsNothingIsFoundEither) {
       {Logs(3, Sealed(0, Config(1, 1, 1, 1))), 38064},
       // Only one of the shards has one: all go back when the other crashes.
       {Logs(1, Config(1, 2, 1, 0)), 108268},
+      {Logs(1, Config(1, 1, 2, 0)), 48501},
       {Logs(2, Config(1, 2, 2, 0)), 270114},
       // None has, but what a worker has lost is found as in the build.
       {Logs(0, Config(1, 2, 1, 1)), 464112},

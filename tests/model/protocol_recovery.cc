@@ -31,7 +31,8 @@ void Protocol::StartTerm(State* state) {
   state->lead = Lead();
   state->lead.phase = Phase::kPromising;
   state->lead.term = static_cast<uint8_t>(promised + 1);
-  EPS_CHECK(++state->eras < kSkipped);  // a lineage has room for no more
+  ++state->eras;
+  EPS_CHECK(state->eras < kSkipped);  // a lineage has room for no more
 }
 
 void Protocol::Promise(const State& state, int i) const {
