@@ -1,6 +1,6 @@
 // Searches one configuration and prints what it finds:
 //   check_protocol [stages=1] [steps=2] [every=1] [crashes=1] [workers=0] [sealed=0] [poisoned=0]
-//                  [without=RULE]…
+//                  [logs=0] [one_version=0] [without=RULE]…
 // stages is per shard; RULE is a member of ModelRules. Ends with 1 if there was a violation or a
 // stuck state, of each kind of which it prints how it came about.
 
@@ -35,16 +35,38 @@ const std::map<std::string, bool eps::ModelRules::*> kRules = {
     {"base_is_common", &eps::ModelRules::base_is_common},
     {"restore_kills_newer", &eps::ModelRules::restore_kills_newer},
     {"restore_reloads_all", &eps::ModelRules::restore_reloads_all},
+    {"begin_names_first_step", &eps::ModelRules::begin_names_first_step},
+    {"tell_after_sync", &eps::ModelRules::tell_after_sync},
+    {"replay_before_serving", &eps::ModelRules::replay_before_serving},
+    {"replay_names_origin", &eps::ModelRules::replay_names_origin},
+    {"replay_skips_old", &eps::ModelRules::replay_skips_old},
+    {"log_moves_with_cut", &eps::ModelRules::log_moves_with_cut},
+    {"log_synced_before_read", &eps::ModelRules::log_synced_before_read},
+    {"log_of_promised_term", &eps::ModelRules::log_of_promised_term},
+    {"lead_promises_first", &eps::ModelRules::lead_promises_first},
+    {"register_names_promise", &eps::ModelRules::register_names_promise},
+    {"session_is_logged", &eps::ModelRules::session_is_logged},
+    {"session_follows_replay", &eps::ModelRules::session_follows_replay},
+    {"session_has_decision", &eps::ModelRules::session_has_decision},
+    {"cut_waits_for_log", &eps::ModelRules::cut_waits_for_log},
+    {"one_process_per_log", &eps::ModelRules::one_process_per_log},
 };
 
 bool Set(const std::string& key, const std::string& value, eps::ModelConfig* config) {
   const int number = std::atoi(value.c_str());
-  const std::map<std::string, int*> numbers = {
-      {"stages", &config->stages_per_shard}, {"steps", &config->steps},
-      {"every", &config->cut_interval},      {"crashes", &config->shard_crashes},
-      {"workers", &config->worker_crashes},  {"poisoned", &config->poisoned_step}};
+  const std::map<std::string, int*> numbers = {{"stages", &config->stages_per_shard},
+                                               {"steps", &config->steps},
+                                               {"every", &config->cut_interval},
+                                               {"crashes", &config->shard_crashes},
+                                               {"workers", &config->worker_crashes},
+                                               {"poisoned", &config->poisoned_step},
+                                               {"logs", &config->logs}};
   if (const auto it = numbers.find(key); it != numbers.end()) {
     *it->second = number;
+    return true;
+  }
+  if (key == "one_version") {
+    config->one_version = number != 0;
     return true;
   }
   if (key == "sealed") {

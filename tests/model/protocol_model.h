@@ -11,6 +11,11 @@
 // carries the lineage of the weights that it was computed from. None of that is visible to the
 // protocol; it is what violations are found with.
 //
+// A shard may have a contribution log: a list of facts, of which a crash leaves any beginning that
+// holds what was synced. What it tells follows from synced facts only, and it comes back by its
+// youngest cut and the log, in its term. A contribution stays in the bag until the fact is durable:
+// so workers repeat what was not acknowledged.
+//
 // Each rule can be taken away; then the search has to find what the rule is there for. The rules
 // and what was found without them are tabled in docs/protocol.md.
 
@@ -48,16 +53,35 @@ struct ModelRules {
   bool base_is_common = true;       // not: each shard its own newest cut
   bool restore_kills_newer = true;  // cuts above the base are durably dead
   bool restore_reloads_all = true;  // survivors, too, drop what they hold in memory
+  // One version.
+  bool begin_names_first_step = true;  // so that a shard knows what is lost with a worker
+  // Contribution logs.
+  bool tell_after_sync = true;         // nobody hears what follows from facts that are not durable
+  bool replay_before_serving = true;   // a process is heard, and hears, behind its whole log
+  bool replay_names_origin = true;     // what is replayed is known when it is repeated
+  bool replay_skips_old = true;        // facts that the cut holds, too, count once
+  bool log_moves_with_cut = true;      // in one write: not when the cut is begun
+  bool log_synced_before_read = true;  // what can be read is not durable yet
+  bool log_of_promised_term = true;    // a log of another term is none
+  bool lead_promises_first = true;     // or it comes back in a term that others have left
+  bool register_names_promise = true;  // and it hears of that when they register
+  bool session_is_logged = true;       // behind each cut: the lead knows who the shards are
+  bool session_follows_replay = true;  // if that has passed a cut
+  bool session_has_decision = true;    // and what they may have missed
+  bool cut_waits_for_log = true;       // it is recorded behind what was logged before
+  bool one_process_per_log = true;     // not kept by anything where a folder was copied
 };
 
 struct ModelConfig {
   int stages_per_shard = 1;  // 1 or 2
   int steps = 2;             // at most 4, a multiple of cut_interval
   int cut_interval = 1;
-  int shard_crashes = 1;   // of either shard, at any point
-  int worker_crashes = 0;  // of either part; what it has sent may still arrive, or not
-  bool sealed = false;     // every step waits for the lead's decision
-  int poisoned_step = 0;   // sealed: part 0 has a gradient that is not finite in this step; 0: none
+  int logs = 0;              // a bit for each shard that has a contribution log
+  bool one_version = false;  // as the build: none before the open step's is kept
+  int shard_crashes = 1;     // of either shard, at any point
+  int worker_crashes = 0;    // of either part; what it has sent may still arrive, or not
+  bool sealed = false;       // every step waits for the lead's decision
+  int poisoned_step = 0;  // sealed: part 0 has a gradient that is not finite in this step; 0: none
   bool stop_at_violation = false;  // the first one, or the first stuck state, ends the search
   ModelRules rules;
 };

@@ -1,0 +1,381 @@
+// The protocol's model: the contribution log, and what is lost with a worker.
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "tests/model/protocol_impl.h"
+
+namespace eps::model {
+namespace {
+
+Fact FactOf(uint16_t bits) {
+  Fact fact;
+  fact.kind = static_cast<Fact::Kind>(bits & 3);
+  fact.step = bits >> 2 & 7;
+  fact.own = bits >> 5 & 1;
+  fact.part = bits >> 6 & 1;
+  fact.flag = bits >> 7 & 1;
+  fact.decided = bits >> 8 & 7;
+  return fact;
+}
+
+// Both are contributions to one step: their order makes no difference to what follows.
+bool MaySwap(const Fact& a, const Fact& b) {
+  return a.kind == Fact::Kind::kPush && b.kind == Fact::Kind::kPush && a.step == b.step;
+}
+
+// Logs that make no difference look alike: contributions to one step are sorted within a batch, and
+// batches of one and the same step are one.
+void Normalize(Log* log) {
+  int first_step = 0;  // of the batch so far; 0: of several steps
+  for (int f = 0; f < log->facts; ++f) {
+    const int step = FactOf(log->fact[f]).step;
+    if ((log->batches >> f & 1) != 0) {
+      int end = f + 1;
+      while (end < log->known && (log->batches >> end & 1) == 0) ++end;
+      bool same = true;
+      for (int other = f; other < end; ++other) same &= FactOf(log->fact[other]).step == step;
+      if (same && first_step == step && f != log->durable) {
+        log->batches = static_cast<uint16_t>(log->batches & ~(1u << f));
+      }
+      first_step = same ? step : 0;
+    }
+    for (int at = f; at > 0; --at) {
+      const bool border = (log->batches >> at & 1) != 0 || at == log->known || at == log->durable;
+      if (border || !MaySwap(FactOf(log->fact[at - 1]), FactOf(log->fact[at]))) break;
+      if (log->fact[at - 1] < log->fact[at]) break;
+      std::swap(log->fact[at - 1], log->fact[at]);
+    }
+  }
+}
+
+}  // namespace
+
+bool Protocol::Hears(const Shard& shard) const {
+  return !shard.replaying || !rules_.replay_before_serving;
+}
+
+// Telling may wait until all that was logged is durable, not only what was logged before: what was
+// logged since could as well have come later, for nobody knows of it.
+bool Protocol::Speaks(const Shard& shard) const {
+  if (!Hears(shard)) return false;
+  return !rules_.tell_after_sync || (!shard.log.fresh && shard.log.known == shard.log.facts);
+}
+
+// ---------------------------------------------------------------- logging
+
+void Protocol::LogIt(State* state, int i, const Fact& fact) const {
+  Shard& shard = state->shards[i];
+  if (!HasLog(i) || shard.replaying) return;
+  EPS_CHECK(shard.log.facts < kMaxFacts);
+  shard.log.fact[shard.log.facts++] = fact.Bits();
+  Normalize(&shard.log);
+}
+
+void Protocol::LogDecision(State* state, int i) const {
+  Fact fact;
+  fact.kind = Fact::Kind::kDecision;
+  fact.step = state->lead.decided_step;
+  fact.flag = state->lead.decided_skip;
+  LogIt(state, i, fact);
+}
+
+// Of the lead; those of other shards hold nothing that is in the model.
+void Protocol::LogSession(State* state) const {
+  Shard& lead = state->shards[0];
+  if (lead.replaying) lead.owes_session = 1;
+  Fact fact;
+  fact.kind = Fact::Kind::kSession;
+  fact.step = lead.open_step;
+  if (rules_.session_has_decision) {
+    fact.flag = state->lead.decided_skip;
+    fact.decided = state->lead.decided_step;
+  }
+  LogIt(state, 0, fact);
+}
+
+void Protocol::BeginLog(State* state, int i) const {
+  Shard& shard = state->shards[i];
+  const uint8_t before = shard.log.term;
+  shard.log = Log();
+  shard.log.term = before;  // until the next Sync
+  shard.log.era = shard.era;
+  shard.log.fresh = 1;
+  if (i == 0) LogSession(state);
+}
+
+void Protocol::Sync(const State& state, int i) const {
+  const Log& now = state.shards[i].log;
+  if (state.shards[i].serving == 0 || (!now.fresh && now.known == now.facts)) return;
+  State next = state;
+  Shard& shard = next.shards[i];
+  if (now.fresh) {
+    shard.log.fresh = 0;
+    shard.log.term = shard.serving;
+    return Emit(&next, "shard %d has a log of term %d", i, shard.serving);
+  }
+  shard.log.batches = static_cast<uint16_t>(now.batches | 1u << now.known);
+  shard.log.known = shard.log.durable = now.facts;
+  Normalize(&shard.log);
+  Emit(&next, "shard %d has %d facts of its log synced", i, now.facts);
+}
+
+// Batches go as a whole: what is left may begin with facts that the cut holds.
+void Protocol::FreeUpTo(Log* log, int step) {
+  int freed = 0;
+  for (int begin = 0; begin < log->durable;) {
+    int end = begin;
+    int last_step = 0;
+    do {
+      last_step = std::max<int>(last_step, FactOf(log->fact[end++]).step);
+    } while (end < log->durable && (log->batches >> end & 1) == 0);
+    if (last_step > step) break;
+    begin = freed = end;
+  }
+  std::copy(log->fact + freed, std::end(log->fact), log->fact);
+  std::fill(std::end(log->fact) - freed, std::end(log->fact), uint16_t{0});
+  log->facts = static_cast<uint8_t>(log->facts - freed);
+  log->batches = static_cast<uint16_t>(log->batches >> freed);
+  log->durable = static_cast<uint8_t>(log->durable - freed);
+  log->known = static_cast<uint8_t>(log->known - freed);
+  log->next = static_cast<uint8_t>(std::max(log->next - freed, 0));
+}
+
+// ---------------------------------------------------------------- replaying
+
+// What a crash may leave of the facts that were not synced: a beginning, in some order in which
+// they could have been logged. `kept` has a bit for each of them.
+bool Protocol::CanBeKept(const Log& log, uint32_t kept) {
+  for (int f = log.durable; f < log.facts; ++f) {
+    if ((kept >> (f - log.durable) & 1) == 0) continue;
+    for (int before = log.durable; before < f; ++before) {
+      if ((kept >> (before - log.durable) & 1) != 0) continue;
+      if (!MaySwap(FactOf(log.fact[before]), FactOf(log.fact[f]))) return false;
+    }
+  }
+  return true;
+}
+
+// A log of the promised term brings the shard back in that term, behind its youngest cut.
+void Protocol::ResumeFromLog(const Log& before, uint32_t kept, Shard* shard) const {
+  if (before.term == 0 || before.fresh) return;
+  if (before.term != shard->promised && rules_.log_of_promised_term) return;
+  const Cut* const cut = FindCut(*shard, NewestLive(*shard), 0, /*term_matters=*/false);
+  if (cut == nullptr) return;
+  shard->log = before;
+  Log& log = shard->log;
+  log.facts = log.durable;
+  std::fill(log.fact + log.facts, std::end(log.fact), uint16_t{0});
+  for (int f = before.durable; f < before.facts; ++f) {
+    if ((kept >> (f - before.durable) & 1) != 0) log.fact[log.facts++] = before.fact[f];
+  }
+  log.batches = static_cast<uint16_t>(log.batches & ((1u << log.durable) - 1));
+  if (log.facts > log.durable) log.batches = static_cast<uint16_t>(log.batches | 1u << log.durable);
+  log.known = log.facts;
+  if (rules_.log_synced_before_read) log.durable = log.facts;
+  log.next = 0;
+  Normalize(&log);
+  shard->replaying = 1;
+  shard->down = 0;
+  shard->loaded = 1;
+  shard->serving = log.term;
+  shard->era = log.era;
+  shard->open_step = static_cast<uint8_t>(cut->step + 1);
+  shard->lineage = cut->lineage;
+  shard->watermark = shard->base;
+}
+
+void Protocol::Replay(const State& state, int i) const {
+  const Shard& now = state.shards[i];
+  if (!now.replaying) return;
+  // What follows from what was replayed is done first.
+  const bool decided = i == 0 && state.lead.decided_step == now.open_step && HasAll(now);
+  if (decided && (!now.due || (!now.flush.active && SlotFor(now) >= 0))) return;
+  if (now.log.next == now.log.facts) return EndReplay(state, i);
+  const Fact fact = FactOf(now.log.fact[now.log.next]);
+  State next = state;
+  ++next.shards[i].log.next;
+  const char* violation = nullptr;
+  if (!Apply(&next, i, fact, &violation)) return;
+  Emit(violation, &next, "shard %d replays fact %d, of step %d", i, now.log.next, fact.step);
+}
+
+bool Protocol::Apply(State* next, int i, const Fact& fact, const char** violation) const {
+  switch (fact.kind) {
+    case Fact::Kind::kPush:
+      return ApplyPush(next, i, fact, violation);
+    case Fact::Kind::kDecision:
+      return ApplyDecision(next, i, fact);
+    default:
+      next->lead.knows = 1;
+      if (fact.decided <= next->lead.decided_step) return true;
+      next->lead.decided_step = fact.decided;
+      next->lead.decided_skip = fact.flag;
+      return true;
+  }
+}
+
+bool Protocol::ApplyPush(State* next, int i, const Fact& fact, const char** violation) const {
+  Shard& shard = next->shards[i];
+  if (fact.step < shard.open_step && rules_.replay_skips_old) return true;
+  if (fact.step > shard.open_step) return false;
+  const uint8_t counted = shard.counted[fact.own];
+  if (fact.step < shard.open_step || (counted & Bit(fact.part)) != 0) {
+    *violation = "a contribution was counted twice";
+    return true;
+  }
+  const bool completes = (counted | Bit(fact.part)) == kAllParts;
+  if (completes && shard.due && rules_.update_waits_for_capture && !config_.sealed) return false;
+  if (!rules_.replay_names_origin) shard.nameless[fact.own] |= Bit(fact.part);
+  Count(next, i, fact);
+  return true;
+}
+
+bool Protocol::ApplyDecision(State* next, int i, const Fact& fact) const {
+  Shard& shard = next->shards[i];
+  if (i == 0) {
+    next->lead.decided_step = fact.step;  // what follows, FollowDecision does
+    next->lead.decided_skip = fact.flag;
+    return true;
+  }
+  if (fact.step < shard.open_step) return true;
+  if (fact.step > shard.open_step || !HasAll(shard) || shard.due) return false;
+  CompleteStep(next, i, fact.flag != 0);
+  return true;
+}
+
+// The shard links to the lead as one whose link broke, or the lead hears of all that link to it.
+void Protocol::EndReplay(const State& state, int i) const {
+  State next = state;
+  Lead& lead = next.lead;
+  next.shards[i].replaying = 0;
+  next.shards[i].log.next = 0;
+  if (i == 0) {
+    if (next.shards[0].owes_session && rules_.session_follows_replay) LogSession(&next);
+    next.shards[0].owes_session = 0;
+    lead.phase = Phase::kServing;
+    for (int s = 0; s < kShards; ++s) {
+      Shard& shard = next.shards[s];
+      if (!shard.loaded) shard.down = 1;  // it registers once more, and is not the one of the log
+      if (shard.serving == lead.term) lead.opened |= Bit(s);
+      const bool left = shard.promised > lead.term && rules_.register_names_promise;
+      if (left) lead.phase = Phase::kLost;
+    }
+    if (!lead.knows) lead.phase = Phase::kLost;
+    if (lead.opened != kAllShards && lead.phase == Phase::kServing) {
+      lead.phase = Phase::kRestoring;
+      lead.restored = kAllShards;
+    } else {
+      lead.opened = 0;
+    }
+    lead.knows = 0;
+  }
+  for (int s = 0; s < kShards; ++s) {  // what the lead may have missed, or forgotten
+    Shard& shard = next.shards[s];
+    if ((i != 0 && s != i) || shard.serving == 0 || NewestLive(shard) <= shard.base) continue;
+    shard.report_step = static_cast<uint8_t>(NewestLive(shard));
+    shard.report_term = shard.serving;
+  }
+  Emit(&next, "shard %d stands where it stood: step %d", i, next.shards[i].open_step);
+}
+
+// ---------------------------------------------------------------- what was told
+
+// Whether it is durable that the push was counted: nobody sends it any more.
+bool Protocol::IsSettled(const Shard& shard, const Push& push) const {
+  if (!rules_.replay_names_origin) return false;
+  if (NewestLive(shard) >= push.step) return true;
+  for (int f = 0; f < shard.log.durable; ++f) {
+    const Fact fact = FactOf(shard.log.fact[f]);
+    if (fact.kind == Fact::Kind::kPush && fact.step == push.step && fact.own == OwnOf(push.stage) &&
+        fact.part == push.part) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// What is told is told at once: a worker that does not know it yet can do nothing that one that
+// knows it cannot do.
+void Protocol::TellAcks(State* state) const {
+  if (config_.logs == 0) return;
+  for (int part = 0; part < kParts; ++part) {
+    Worker& worker = state->workers[part];
+    if (worker.term == 0 || worker.step > config_.steps) continue;
+    if (!worker.sent && !rules_.have_set_is_answered) continue;
+    for (int stage = 0; stage < kShards * config_.stages_per_shard; ++stage) {
+      const Shard& shard = state->shards[ShardOf(stage)];
+      if (shard.serving != worker.term || !Speaks(shard)) continue;
+      const bool counted =
+          shard.open_step == worker.step && (shard.counted[OwnOf(stage)] & Bit(part)) != 0;
+      if (counted || shard.open_step > worker.step) worker.acked |= Bit(stage);
+    }
+  }
+}
+
+const char* Protocol::Forgotten(const State& state) const {
+  if (config_.logs == 0) return nullptr;
+  for (int part = 0; part < kParts; ++part) {
+    const Worker& worker = state.workers[part];
+    if (worker.term == 0 || worker.step > config_.steps) continue;
+    for (int stage = 0; stage < kShards * config_.stages_per_shard; ++stage) {
+      const int i = ShardOf(stage);
+      const Shard& shard = state.shards[i];
+      if (shard.serving != worker.term || !Hears(shard) || shard.open_step > worker.step) continue;
+      const bool began = worker.sent || (worker.begun & Bit(i)) != 0;
+      if (began && shard.open_step < worker.step) return "a shard forgot which step it had open";
+      const bool counted =
+          shard.open_step == worker.step && (shard.counted[OwnOf(stage)] & Bit(part)) != 0;
+      if ((worker.acked & Bit(stage)) != 0 && !counted) {
+        return "an acknowledged contribution is lost";
+      }
+    }
+  }
+  return nullptr;
+}
+
+// A worker begins with a step for which it needs what is gone, or that is begun behind work that
+// nobody will send any more: all go back.
+void Protocol::LoseWork(const State& state, int part, int i) const {
+  const Worker& worker = state.workers[part];
+  const Shard& shard = state.shards[i];
+  if (!config_.one_version || worker.term == 0 || worker.sent) return;
+  if (shard.serving != worker.term || !Speaks(shard) || (worker.begun & Bit(i)) != 0) return;
+  if (state.lead.phase != Phase::kServing || state.lead.term != worker.term) return;
+  bool owes = false;
+  for (int own = 0; own < config_.stages_per_shard; ++own) {
+    owes |= (shard.counted[own] & Bit(part)) == 0;
+  }
+  const bool said = worker.joined && rules_.begin_names_first_step;
+  const bool behind = said && shard.open_step + 1 == worker.step && owes;
+  const bool ahead = said && shard.open_step > worker.step && !config_.sealed;
+  const bool gone = shard.open_step == worker.step && shard.updated != 0;
+  if (!behind && !ahead && !gone) return;
+  State next = state;
+  StartTerm(&next);
+  Emit(&next, "part %d begins step %d, and shard %d says that work is lost", part, worker.step, i);
+}
+
+// ---------------------------------------------------------------- a copied folder
+
+void Protocol::CopyFolder(const State& state) const {
+  const Shard& now = state.shards[1];
+  if (rules_.one_process_per_log || state.copied || now.down) return;
+  State next = state;
+  next.twin = FromDisk(now, /*kept=*/0);
+  if (!next.twin.replaying) return;
+  next.copied = 1;
+  Emit(&next, "a process is started on a copy of the folder of shard %d", 1);
+}
+
+// Both have the identity of shard 1, so nobody minds which of them answers.
+void Protocol::Reroute(const State& state) const {
+  if (!state.copied || state.shard_crashes >= config_.shard_crashes) return;
+  State next = state;
+  ++next.shard_crashes;
+  std::swap(next.shards[1], next.twin);
+  Emit(&next, "from now on the other process of shard %d is reached", 1);
+}
+
+}  // namespace eps::model
