@@ -62,7 +62,7 @@ constexpr int kComputeUnits = 104;  // of an MI210, section 5.1.3
 constexpr int kTakenUnits = 16;
 constexpr double kMaximumLoss = 5;  // percent, mega-lm-8.3B with MX6, section 5.5
 
-constexpr TransformerShape kFutureModels[] = {
+constexpr ShardedTransformer kFutureModels[] = {
     // Table 2; K is 1024.
     {"1T", 80, 32 * 1024, 128, 4 * 1024, 1, 128, 2},
     {"10T", 200, 64 * 1024, 128, 8 * 1024, 1, 128, 8},
@@ -374,13 +374,13 @@ void AddFp32Times(Rows* rows) {
 
 void AddFutureModels(Rows* rows) {
   for (size_t i = 0; i < sizeof(kFutureModels) / sizeof(kFutureModels[0]); ++i) {
-    const TransformerShape& shape = kFutureModels[i];
+    const ShardedTransformer& shape = kFutureModels[i];
     rows->Judged(absl::StrCat("models.parameters.", shape.name),
                  absl::StrCat("parameters of future-", shape.name, ": 12 L H^2"), Source::kPrinted,
                  kFutureParameters[i], shape.parameters(), 0.05,
                  "the paper's is its name, one digit; embeddings left out");
   }
-  for (const TransformerShape& shape : kFutureModels) {
+  for (const ShardedTransformer& shape : kFutureModels) {
     for (const PrintedFormat& p : kPrinted) {
       PimKernel kernel;
       kernel.to = p.format;

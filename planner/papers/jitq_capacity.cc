@@ -42,7 +42,7 @@ Seconds SustainedStall(Seconds quantize, Seconds compute, int look_ahead, int bl
   return (start[last] - start[first]) / (last - first) - compute;
 }
 
-std::vector<Gemm> BlockGemms(const TransformerShape& shape) {
+std::vector<Gemm> BlockGemms(const ShardedTransformer& shape) {
   const double tokens = shape.sequence * shape.batch;
   const double width = shape.hidden / shape.tensor_parallel;  // of the device's heads together
   const double head = shape.hidden / shape.heads;
@@ -57,7 +57,7 @@ std::vector<Gemm> BlockGemms(const TransformerShape& shape) {
   };
 }
 
-Seconds BlockComputeTime(const TransformerShape& shape, const MatrixDevice& device,
+Seconds BlockComputeTime(const ShardedTransformer& shape, const MatrixDevice& device,
                          Bytes bytes_per_element) {
   Seconds time;
   for (const Gemm& gemm : BlockGemms(shape)) {

@@ -64,7 +64,7 @@ double KappaBound(int taken, int units);
 Seconds SustainedStall(Seconds quantize, Seconds compute, int look_ahead, int blocks);
 
 // A model and how it is cut over devices (JIT-Q table 2).
-struct TransformerShape {
+struct ShardedTransformer {
   const char* name;
   int layers;
   double hidden;
@@ -87,7 +87,7 @@ struct Gemm {
 };
 // The matrix products of one device in one block's forward pass: attention's projections, its
 // scores and sums (of all pairs of positions), and the two of the perceptron, of width 4 H.
-std::vector<Gemm> BlockGemms(const TransformerShape& shape);
+std::vector<Gemm> BlockGemms(const ShardedTransformer& shape);
 
 struct MatrixDevice {
   FlopsPerSecond peak;  // in the format of the products
@@ -97,7 +97,7 @@ struct MatrixDevice {
 // element-wise work and results are free (JIT-Q section 5.1.1, "GPU Performance Model"). The
 // products of a backward pass take the same time there: gradients of weights and of inputs run
 // beside each other at no cost.
-Seconds BlockComputeTime(const TransformerShape& shape, const MatrixDevice& device,
+Seconds BlockComputeTime(const ShardedTransformer& shape, const MatrixDevice& device,
                          Bytes bytes_per_element);
 
 // What one of `shards` devices receives when each sends its part of `elements` to all: (n - 1) / n

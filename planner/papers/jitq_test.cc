@@ -110,7 +110,7 @@ TEST(SustainedStall, IsTheDeficitWhateverTheLookAhead) {
 }
 
 TEST(BlockComputeTime, IsTheLargerOfOperationsAndInputs) {
-  const TransformerShape shape{"", 1, 4, 2, 2, 1, 1, 1};
+  const ShardedTransformer shape{"", 1, 4, 2, 2, 1, 1, 1};
   const double huge = 1e30;
   // 4 S E I + 8 S E^2 + 4 S^2 E with S 2, E 4, I 16.
   EXPECT_NEAR(BlockComputeTime(shape, {FlopsPerSecond(1), BytesPerSecond(huge)}, Bytes(1)).value(),
@@ -122,15 +122,15 @@ TEST(BlockComputeTime, IsTheLargerOfOperationsAndInputs) {
 }
 
 TEST(BlockComputeTime, IsDividedByTensorParallelism) {
-  TransformerShape shape{"", 1, 64, 8, 32, 3, 1, 1};
+  ShardedTransformer shape{"", 1, 64, 8, 32, 3, 1, 1};
   const MatrixDevice device{FlopsPerSecond(1), kNoLimit};
   const Seconds whole = BlockComputeTime(shape, device, Bytes(1));
   shape.tensor_parallel = 4;
   EXPECT_NEAR(BlockComputeTime(shape, device, Bytes(1)) / whole, 0.25, 1e-12);
 }
 
-TEST(TransformerShape, HasTheParametersOfTheFutureModels) {
-  const TransformerShape shape{"", 80, 32768, 128, 4096, 1, 128, 2};
+TEST(ShardedTransformer, HasTheParametersOfTheFutureModels) {
+  const ShardedTransformer shape{"", 80, 32768, 128, 4096, 1, 128, 2};
   EXPECT_NEAR(shape.parameters(), 1.03e12, 0.005e12);
   EXPECT_NEAR(shape.block_parameters() * 80, shape.parameters(), 1);
 }

@@ -24,10 +24,10 @@ constexpr uint64_t kBertWidth = 1024;
 constexpr uint64_t kBertTokens = 512;
 constexpr uint64_t kMicroBatch = 64;  // on each device
 constexpr double kDevices = 4;
-constexpr TransformerShape kBert{kBertLayers, kBertWidth, 30522, 512};  // BERT's vocabulary
+constexpr Gpt2Shape kBert{kBertLayers, kBertWidth, 30522, 512};  // BERT's vocabulary
 
 // Table 5: a Turing-NLG-like model. The shape of its layers alone.
-constexpr TransformerShape kTuring{78, 4256, 1, 1};
+constexpr Gpt2Shape kTuring{78, 4256, 1, 1};
 constexpr uint64_t kTuringMicroBatch = 8;
 constexpr double kTuringMicroBatches = 16;
 constexpr uint64_t kTuringTokens = 1024;

@@ -108,7 +108,7 @@ TEST(HostCapacity, OfHalfATerabyte) {
 TEST(TransformerCounts, LayerFormulaIsTheLayouts) {
   EXPECT_EQ(LayerParameters(1024), 12596224u);
   for (const uint64_t width : {1, 64, 1024, 4256}) {
-    const TransformerShape shape{3, width, 11, 7};
+    const Gpt2Shape shape{3, width, 11, 7};
     EXPECT_EQ(CountLayout(shape).layers, 3 * LayerParameters(width));
     EXPECT_EQ(CountLayout(shape).total, ModelParameters(shape));
   }

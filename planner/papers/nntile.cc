@@ -61,7 +61,7 @@ std::vector<Experiment> Experiments() {
   };
 }
 
-double Billions(const TransformerShape& shape) {
+double Billions(const Gpt2Shape& shape) {
   return static_cast<double>(ModelParameters(shape)) / kGiga;
 }
 
@@ -121,7 +121,7 @@ void AddRates(const Experiment& e, std::vector<Row>* rows) {
                      absl::StrFormat("%gB in %d layers on %g GPUs, TFLOP/s", point.billions,
                                      e.layers, e.devices),
                      Source::kFigure, point.teraflops,
-                     ComputeRoof(e.devices, kA100Tf32, kEfficiency).value() / kTera, absl::nullopt,
+                     ComputeRate(e.devices, kA100Tf32, kEfficiency).value() / kTera, absl::nullopt,
                      "A100's TF32 peak at 55 %; batch and traffic to the host are not given"});
   }
 }

@@ -14,16 +14,16 @@ constexpr double kMasked = -std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-TransformerShape NntileShape(uint64_t layers, uint64_t width_1024) {
+Gpt2Shape NntileShape(uint64_t layers, uint64_t width_1024) {
   return {layers, kWidthUnit * width_1024, kGpt2Vocabulary, kGpt2Positions};
 }
 
-Bytes TrainingState(const TransformerShape& shape) {
+Bytes TrainingState(const Gpt2Shape& shape) {
   const uint64_t parameters = ModelParameters(shape) + shape.vocabulary * shape.width;
   return static_cast<double>(parameters) * kStatePerParameter;
 }
 
-bool FitsHost(const TransformerShape& shape, Bytes host) {
+bool FitsHost(const Gpt2Shape& shape, Bytes host) {
   return TrainingState(shape) <= kUsableHostMemory * host;
 }
 
@@ -33,7 +33,7 @@ uint64_t LargestWidth(uint64_t layers, Bytes host) {
   return width_1024;
 }
 
-FlopsPerSecond ComputeRoof(double devices, FlopsPerSecond peak, double efficiency) {
+FlopsPerSecond ComputeRate(double devices, FlopsPerSecond peak, double efficiency) {
   return devices * efficiency * peak;
 }
 

@@ -1,8 +1,8 @@
 #ifndef EPS_PLANNER_PAPERS_NNTILE_MODEL_H_
 #define EPS_PLANNER_PAPERS_NNTILE_MODEL_H_
 
-// What NNTile's paper lets one compute: which models a machine trains, how fast at most, and the
-// small pieces of tiled arithmetic that its layers and optimizers rest on.
+// What NNTile's paper lets one compute: which models a machine trains, its rate at a share of the
+// peak, and the small pieces of tiled arithmetic that its layers and optimizers rest on.
 
 #include <cstdint>
 #include <limits>
@@ -17,22 +17,23 @@ namespace eps::planner {
 // GPT-2's vocabulary and positions, and NNTile's widths in units of 1024.
 inline constexpr uint64_t kGpt2Vocabulary = 50257;
 inline constexpr uint64_t kGpt2Positions = 1024;
-TransformerShape NntileShape(uint64_t layers, uint64_t width_1024);
+Gpt2Shape NntileShape(uint64_t layers, uint64_t width_1024);
 
 // FP32 weight, gradient and Adam's two moments of every parameter. The head is not tied to the
 // embedding, which adds vocabulary * width parameters (NNTile's public code).
-Bytes TrainingState(const TransformerShape& shape);
+Bytes TrainingState(const Gpt2Shape& shape);
 // Whether a model is trained on a host of so much memory, which holds all of TrainingState. Of the
 // host's memory 0.92 can be used: a fit to the sizes that Figures 1 and 2 show as running and as
 // out of memory. Everything from 0.918 to 0.928 gives the same answers.
 inline constexpr double kUsableHostMemory = 0.92;
-bool FitsHost(const TransformerShape& shape, Bytes host);
+bool FitsHost(const Gpt2Shape& shape, Bytes host);
 // The largest width, in units of 1024, that fits; 0 if none does.
 uint64_t LargestWidth(uint64_t layers, Bytes host);
 
-// What some devices compute at most, if the data is where it is needed: devices * peak *
-// efficiency.
-FlopsPerSecond ComputeRoof(double devices, FlopsPerSecond peak, double efficiency);
+// What some devices compute at an assumed share `efficiency` of their peak, with the data where it
+// is needed: devices * peak * efficiency. No bound: the paper measures more than with the 0.55 that
+// it names for other frameworks.
+FlopsPerSecond ComputeRate(double devices, FlopsPerSecond peak, double efficiency);
 
 // Extents of the tiles of an axis: whole ones of `base`, then the rest. REQUIRES base > 0.
 std::vector<uint64_t> TileExtents(uint64_t extent, uint64_t base);

@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "planner/papers/papers.h"
 #include "planner/papers/transformer_counts.h"
+#include "planner/workload.h"
 #include "spec/model_layout.h"
 
 namespace eps::planner {
@@ -25,7 +26,7 @@ TEST(NntileRows, AreReached) {
 // apart.
 TEST(NntileShape, OnlyGpt2sPositionsGiveThePrintedSizes) {
   const auto prints = [](uint64_t layers, uint64_t width, uint64_t positions, double billions) {
-    TransformerShape shape = NntileShape(layers, width);
+    Gpt2Shape shape = NntileShape(layers, width);
     shape.positions = positions;
     return std::round(static_cast<double>(ModelParameters(shape)) / 1e8) ==
            std::round(billions * 10);
@@ -54,8 +55,8 @@ TEST(TransformerCounts, OperationsAreTwoPerMatrixElementAndTokenAndTheAttentions
       expected += 2 * tokens * static_cast<double>(tensor.elements());
     }
   }
-  const TransformerShape shape{4, 128, 1000, 32};
-  EXPECT_EQ((LayersForwardFlops(shape, tokens) + HeadOnlyForwardFlops(shape, tokens)).value(),
+  const Gpt2Shape shape{4, 128, 1000, 32};
+  EXPECT_EQ((LayersForwardFlops(shape, tokens) + HeadForwardFlops(tokens, 128, 1000)).value(),
             expected);
   EXPECT_EQ(SequenceTrainingFlops(shape, tokens).value(), 3 * expected);
 }
@@ -68,7 +69,7 @@ TEST(FitsHost, EndsWhereTheFiguresEnd) {
 }
 
 TEST(FitsHost, SixteenBytesOfEveryParameterAndAnUntiedHead) {
-  const TransformerShape shape{1, 2, 5, 3};
+  const Gpt2Shape shape{1, 2, 5, 3};
   // Layer 12*4 + 13*2 = 74, embeddings (5 + 3) * 2, last norm 4, head 10.
   EXPECT_EQ(TrainingState(shape), Bytes(16 * (74 + 16 + 4 + 10)));
 }
@@ -86,9 +87,9 @@ TEST(FitsHost, TheFiguresLeaveARangeOfUsableMemory) {
   EXPECT_GT(part(4, 32, 900e9), 0.928);
 }
 
-TEST(ComputeRoof, OfFourAndEightA100) {
-  EXPECT_NEAR(ComputeRoof(4, FlopsPerSecond(156e12), 0.55).value(), 343.2e12, 1e3);
-  EXPECT_NEAR(ComputeRoof(8, FlopsPerSecond(156e12), 0.55).value(), 686.4e12, 1e3);
+TEST(ComputeRate, OfFourAndEightA100) {
+  EXPECT_NEAR(ComputeRate(4, FlopsPerSecond(156e12), 0.55).value(), 343.2e12, 1e3);
+  EXPECT_NEAR(ComputeRate(8, FlopsPerSecond(156e12), 0.55).value(), 686.4e12, 1e3);
 }
 
 TEST(TileExtents, LeaveTheRestToTheLastTile) {

@@ -90,10 +90,11 @@ std::string RowsToText(absl::string_view paper, const std::vector<Row>& rows) {
                                      "", "source", "paper", "ours", "difference", "tolerance");
   for (const Row& row : rows) {
     absl::StrAppend(
-        &text, absl::StrFormat("%-*s %-8s %12.6g %12.6g %11s %10s %s\n", columns, row.what,
-                               SourceName(row.source), row.paper, row.ours, DifferenceText(row),
-                               row.judged() ? absl::StrFormat("%g %%", 100 * *row.tolerance) : "-",
-                               VerdictOf(row)));
+        &text,
+        absl::StrFormat("%-*s %-8s %12.6g %12.6g %11s %10s %s\n", columns, row.what,
+                        SourceName(row.source), row.paper, row.ours, DifferenceText(row),
+                        row.judged() ? absl::StrFormat("%.3g %%", 100 * *row.tolerance) : "-",
+                        VerdictOf(row)));
     if (!row.note.empty()) absl::StrAppend(&text, "    ", row.note, "\n");
   }
   absl::StrAppend(&text, rows.size() - shown - missed, " reached, ", missed, " missed, ", shown,

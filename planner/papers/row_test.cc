@@ -104,6 +104,12 @@ TEST(RowsToText, CountsAndNamesEveryVerdict) {
   }
 }
 
+TEST(RowsToText, AToleranceHasThreeDigitsAndItsJsonAll) {
+  const Row row = MakeRow(4.444, 4.444, HalfLastDigit(4.444, 3));
+  EXPECT_TRUE(absl::StrContains(RowsToText("l2l", {row}), "   0.0113 % ok\n"));
+  EXPECT_EQ(nlohmann::json::parse(RowsToJson({row}))[0]["tolerance"].get<double>(), *row.tolerance);
+}
+
 TEST(SourceName, OfEach) {
   EXPECT_STREQ(SourceName(Source::kPrinted), "printed");
   EXPECT_STREQ(SourceName(Source::kFigure), "figure");

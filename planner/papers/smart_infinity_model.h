@@ -104,7 +104,12 @@ struct Machine {
   BytesPerSecond device_read;  // of one medium, by its updater
   BytesPerSecond device_write;
   BytesPerSecond update;  // of the updater, counted in bytes that it takes in
+  // Of decompression and then the update, counted in bytes before decompression. Not faster than
+  // `update` alone would be for the same parameters.
   BytesPerSecond decompress_update;
+  // False: after all reads, as in the authors' public code, whose kernel decompresses and updates
+  // in one call. True: while the states are read.
+  bool decompress_beside_reads = false;
   double subgroup = 0;           // parameters
   int base_buffers = 0;          // subgroups in flight in the baseline's update
   BytesPerSecond base_software;  // of the baseline's host, counted in bytes read and written
@@ -118,11 +123,11 @@ struct StepTime {
   Seconds update;    // with the states' way up and down
   Seconds total() const { return forward + backward + update; }
 };
-// What the paper leaves open was decided with figures 9 and 11 at hand: the unit of figure 14,
-// which of its points the host's and which the device's transfers reach, and that a medium does one
-// thing at a time. One set of inputs serves all rows. One training step as an event simulation
-// (planner/flow_network.h); the three phases follow each other, because the norm of all gradients
-// comes before the first update.
+// One training step as an event simulation (planner/flow_network.h); the three phases follow each
+// other, because the norm of all gradients comes before the first update.
+// What the paper leaves open was decided with figures 9 and 11 at hand: which of figure 14's points
+// the host's and which the device's transfers reach, and that a medium does one thing at a time.
+// One set of inputs serves all rows.
 StepTime Simulate(const Machine& machine, const Gpu& gpu, const Method& method, double parameters,
                   int devices);
 

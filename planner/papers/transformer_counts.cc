@@ -1,18 +1,19 @@
 #include "planner/papers/transformer_counts.h"
 
 #include "common/check.h"
+#include "planner/workload.h"
 #include "spec/model_layout.h"
 
 namespace eps::planner {
 
 uint64_t LayerParameters(uint64_t width) { return 12 * width * width + 13 * width; }
 
-uint64_t ModelParameters(const TransformerShape& shape) {
+uint64_t ModelParameters(const Gpt2Shape& shape) {
   return shape.layers * LayerParameters(shape.width) +
          (shape.vocabulary + shape.positions + 2) * shape.width;
 }
 
-LayoutCount CountLayout(const TransformerShape& shape) {
+LayoutCount CountLayout(const Gpt2Shape& shape) {
   JobSpec spec;
   spec.model.type = ModelType::kGpt2;
   spec.model.gpt2.n_layer = static_cast<int>(shape.layers);
@@ -32,21 +33,15 @@ LayoutCount CountLayout(const TransformerShape& shape) {
   return count;
 }
 
-Flops LayersForwardFlops(const TransformerShape& shape, double tokens) {
+Flops LayersForwardFlops(const Gpt2Shape& shape, double tokens) {
   const double width = static_cast<double>(shape.width);
-  const double inner = 4 * width;
-  const double layers = static_cast<double>(shape.layers);
-  return Flops(layers * (4 * tokens * width * inner + 8 * tokens * width * width +
-                         4 * tokens * tokens * width));
+  return static_cast<double>(shape.layers) * BlockForwardFlops(tokens, width, 4 * width);
 }
 
-Flops HeadOnlyForwardFlops(const TransformerShape& shape, double tokens) {
-  return Flops(2 * tokens * static_cast<double>(shape.width) *
-               static_cast<double>(shape.vocabulary));
-}
-
-Flops SequenceTrainingFlops(const TransformerShape& shape, double tokens) {
-  return 3 * (LayersForwardFlops(shape, tokens) + HeadOnlyForwardFlops(shape, tokens));
+Flops SequenceTrainingFlops(const Gpt2Shape& shape, double tokens) {
+  const Flops head = HeadForwardFlops(tokens, static_cast<double>(shape.width),
+                                      static_cast<double>(shape.vocabulary));
+  return 3 * (LayersForwardFlops(shape, tokens) + head);
 }
 
 }  // namespace eps::planner

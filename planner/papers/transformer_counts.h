@@ -11,7 +11,7 @@
 namespace eps::planner {
 
 // A GPT-2 model with an inner width of four times the width and with tied embeddings.
-struct TransformerShape {
+struct Gpt2Shape {
   uint64_t layers = 1;
   uint64_t width = 1;
   uint64_t vocabulary = 1;
@@ -23,7 +23,7 @@ struct TransformerShape {
 uint64_t LayerParameters(uint64_t width);
 
 // L (12 h^2 + 13 h) + V h + T h + 2 h, for T learned positions: layers, embeddings, last norm.
-uint64_t ModelParameters(const TransformerShape& shape);
+uint64_t ModelParameters(const Gpt2Shape& shape);
 
 // The same numbers, added up over the tensors that BuildLayout gives for the model.
 struct LayoutCount {
@@ -31,14 +31,13 @@ struct LayoutCount {
   uint64_t total = 0;
 };
 // REQUIRES a shape that ValidateModel allows.
-LayoutCount CountLayout(const TransformerShape& shape);
+LayoutCount CountLayout(const Gpt2Shape& shape);
 
-// Operations of the matrix products of one sequence of S tokens, forward, with I = 4 E:
-// L (4 S E I + 8 S E^2 + 4 S^2 E), and 2 S E V of the head (NNTile section 4, as its public code
-// counts). Backward takes twice that.
-Flops LayersForwardFlops(const TransformerShape& shape, double tokens);
-Flops HeadOnlyForwardFlops(const TransformerShape& shape, double tokens);
-Flops SequenceTrainingFlops(const TransformerShape& shape, double tokens);
+// Operations of the matrix products of one sequence: L BlockForwardFlops (planner/workload.h) with
+// an inner width of 4 E, forward; and of layers and head, forward and backward, which takes twice
+// as many (NNTile section 4, as its public code counts).
+Flops LayersForwardFlops(const Gpt2Shape& shape, double tokens);
+Flops SequenceTrainingFlops(const Gpt2Shape& shape, double tokens);
 
 }  // namespace eps::planner
 
