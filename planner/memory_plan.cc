@@ -35,7 +35,6 @@ class ServerMemory {
   ServerMemory(const JobSpec& spec, const ChunkMap& chunks, const CodecTable& codecs,
                const RunShape& shape, size_t shards_each)
       : spec_(spec),
-        chunks_(chunks),
         codecs_(codecs),
         shards_(shape.servers),
         shards_each_(shards_each),
@@ -135,7 +134,6 @@ class ServerMemory {
   }
 
   const JobSpec& spec_;
-  const ChunkMap& chunks_;
   const CodecTable& codecs_;
   std::vector<Shard> shards_;
   const size_t shards_each_;
