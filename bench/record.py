@@ -79,6 +79,13 @@ BENCHMARKS = {
         "How long a server takes to come back to a large state",
         "From the start of its process until it serves, against reading the state once.",
         ["//cli:eps", "//worker:eps-worker"], [["bench/durability.py", "restarts"]]),
+    "plans": Benchmark(
+        "Plans against runs",
+        "What `eps plan` says of jobs on this machine, right after `eps bench calibrate`, and what "
+        "they then take: the median of 20 steps each, per round. Goals: a median error of the "
+        "jobs' step times of at most 10 %, of exact memory of at most 2 %, and nothing above what "
+        "is planned as at most.",
+        ["//cli:eps"], [["bench/plan_accuracy.py"]]),
     "topk": Benchmark(
         "Sparse gradients",
         "Bits per sent element against the entropy of their positions, encoding against dense "
