@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "cli/calibrate.h"
 #include "cli/files.h"
 #include "cli/planned_run.h"
 #include "common/status_macros.h"
@@ -19,6 +20,7 @@ constexpr char kUsage[] =
     "usage: eps plan --hardware=FILE|EXAMPLE [--config=FILE] [--model=PATH] [--json] "
     "[--html=FILE]\n"
     "                [--section.key=value ...]\n"
+    "       eps plan --this-machine ...   (measured first, as by eps bench calibrate)\n"
     "       eps plan --reproduce=PAPER [--json]\n"
     "       eps plan --examples | --example=NAME | --schema\n"
     "\n"
@@ -35,6 +37,7 @@ struct Arguments {
   bool json = false;
   bool examples = false;
   bool schema = false;
+  bool this_machine = false;
   std::string example;
   std::string hardware;
   std::string html;
@@ -52,6 +55,8 @@ Arguments ParseArguments(const std::vector<std::string>& given) {
       arguments.json = true;
     } else if (argument == "--examples") {
       arguments.examples = true;
+    } else if (argument == "--this-machine") {
+      arguments.this_machine = true;
     } else if (argument == "--schema") {
       arguments.schema = true;
     } else if (absl::ConsumePrefix(&value, "--example=")) {
@@ -78,14 +83,22 @@ absl::Status Reproduce(const Arguments& arguments) {
   return absl::OkStatus();
 }
 
-absl::Status PlanRun(const Arguments& arguments) {
-  EPS_ASSIGN_OR_RETURN(const PlannedRun run,
-                       PlanTrainArguments(arguments.hardware, arguments.train));
-  Print(arguments.json ? planner::PlanToJson(run.plan) : planner::PlanToText(run.plan));
-  if (!arguments.html.empty()) {
-    EPS_RETURN_IF_ERROR(ReplaceFile(arguments.html, planner::PlanToPage(run.plan)));
+absl::StatusOr<planner::Hardware> HardwareOf(const Arguments& arguments) {
+  if (!arguments.this_machine) return ReadHardware(arguments.hardware);
+  if (!arguments.hardware.empty()) {
+    return absl::InvalidArgumentError("--hardware and --this-machine exclude each other");
   }
-  return planner::CheckFits(run.plan.tiers);
+  return Calibrate(CalibrateOptions());
+}
+
+absl::Status PlanRun(const Arguments& arguments) {
+  EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, HardwareOf(arguments));
+  EPS_ASSIGN_OR_RETURN(const planner::Plan plan, PlanTrainArguments(hardware, arguments.train));
+  Print(arguments.json ? planner::PlanToJson(plan) : planner::PlanToText(plan));
+  if (!arguments.html.empty()) {
+    EPS_RETURN_IF_ERROR(ReplaceFile(arguments.html, planner::PlanToPage(plan)));
+  }
+  return planner::CheckFits(plan.tiers);
 }
 
 }  // namespace

@@ -87,6 +87,7 @@ TEST(PlanCommand, RefusalsSayWhatIsKnown) {
   EXPECT_THAT(message({}), HasSubstr("h200_node"));
   EXPECT_THAT(message({"--hardware=nothing"}), HasSubstr("h200_node"));
   EXPECT_THAT(message({"--hardware=h200_node", "--no.such=1"}), HasSubstr("no.such"));
+  EXPECT_THAT(message({"--hardware=h200_node", "--this-machine"}), HasSubstr("exclude"));
   EXPECT_THAT(message({"--reproduce=bert"}), HasSubstr("smart-infinity"));
 }
 
@@ -148,18 +149,16 @@ TEST(SimulateCommand, AnUndisturbedStepIsThatOfThePlan) {
       planner::Hardware hardware = *ReadHardware(example);
       for (planner::WorkerKind& worker : hardware.workers) {
         worker.latency = planner::Seconds(0);
-        worker.decode = worker.encode = planner::BytesPerSecond(1e18);
+        worker.decode = worker.encode = planner::kNoLimit;
         worker.device.to_device = worker.device.from_device = planner::kNoLimit;
       }
-      const std::string file = WriteFile("bare.yaml", planner::HardwareToYaml(hardware));
-      const PlannedRun run =
-          *PlanTrainArguments(file, {keys, "--training.micro_batches=16", "--servers.threads=8"});
-      planner::simulator::Scenario scenario = ScenarioOf(run.plan, run.hardware);
+      const planner::Plan plan = *PlanTrainArguments(
+          hardware, {keys, "--training.micro_batches=16", "--servers.threads=8"});
+      planner::simulator::Scenario scenario = ScenarioOf(plan, hardware);
       scenario.steps = 10;
       const auto result = planner::simulator::Simulate(scenario);
       ASSERT_TRUE(result.ok()) << result.status();
-      EXPECT_NEAR(result->step.duration / run.plan.estimate.step, 1, 0.15)
-          << example << " " << keys;
+      EXPECT_NEAR(result->step.duration / plan.estimate.step, 1, 0.15) << example << " " << keys;
     }
   }
 }

@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -33,27 +32,24 @@ absl::StatusOr<JobSpec> SpecOf(const Config& config, uint32_t workers) {
 
 }  // namespace
 
-absl::StatusOr<PlannedRun> PlanTrainArguments(const std::string& hardware,
-                                              const std::vector<std::string>& train) {
-  if (hardware.empty()) {
+absl::StatusOr<planner::Plan> PlanTrainArguments(const planner::Hardware& hardware,
+                                                 const std::vector<std::string>& train) {
+  std::vector<std::string> arguments = {"train"};
+  arguments.insert(arguments.end(), train.begin(), train.end());
+  EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(arguments));
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, ResolveConfig(line, ProcessEnvironment()));
+  const uint32_t workers = planner::ShapeOf(run.config, hardware).workers;
+  EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(run.config, workers));
+  return planner::MakePlan(run.config, spec, hardware);
+}
+
+absl::StatusOr<planner::Hardware> ReadHardware(const std::string& name) {
+  if (name.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--hardware is missing: a file (eps bench calibrate --out=FILE writes one of "
                      "this machine), or one of the examples ",
                      absl::StrJoin(planner::HardwareExamples(), ", ")));
   }
-  PlannedRun planned;
-  EPS_ASSIGN_OR_RETURN(planned.hardware, ReadHardware(hardware));
-  std::vector<std::string> arguments = {"train"};
-  arguments.insert(arguments.end(), train.begin(), train.end());
-  EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(arguments));
-  EPS_ASSIGN_OR_RETURN(const RunConfig run, ResolveConfig(line, ProcessEnvironment()));
-  const uint32_t workers = planner::ShapeOf(run.config, planned.hardware).workers;
-  EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(run.config, workers));
-  EPS_ASSIGN_OR_RETURN(planned.plan, planner::MakePlan(run.config, spec, planned.hardware));
-  return planned;
-}
-
-absl::StatusOr<planner::Hardware> ReadHardware(const std::string& name) {
   std::error_code error;
   if (std::filesystem::exists(name, error)) {
     EPS_ASSIGN_OR_RETURN(const std::string yaml, ReadTextFile(name));

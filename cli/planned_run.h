@@ -13,17 +13,11 @@
 
 namespace eps {
 
-struct PlannedRun {
-  planner::Hardware hardware;
-  planner::Plan plan;
-};
+// `train` are arguments of eps train, whose data are not read.
+absl::StatusOr<planner::Plan> PlanTrainArguments(const planner::Hardware& hardware,
+                                                 const std::vector<std::string>& train);
 
-// `hardware` is a file or the name of an example; `train` are arguments of eps train, whose data
-// are not read.
-absl::StatusOr<PlannedRun> PlanTrainArguments(const std::string& hardware,
-                                              const std::vector<std::string>& train);
-
-// The description in a file, or the example of that name.
+// The description in a file, or the example of that name. InvalidArgument if it is empty.
 absl::StatusOr<planner::Hardware> ReadHardware(const std::string& name);
 
 }  // namespace eps

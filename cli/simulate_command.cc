@@ -272,8 +272,9 @@ absl::Status RunSimulateCommand(const std::vector<std::string>& arguments) {
     std::fputs((text + "\n").c_str(), stdout);
     return absl::OkStatus();
   }
-  EPS_ASSIGN_OR_RETURN(const PlannedRun run, PlanTrainArguments(parsed.hardware, parsed.train));
-  Scenario scenario = ScenarioOf(run.plan, run.hardware);
+  EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, ReadHardware(parsed.hardware));
+  EPS_ASSIGN_OR_RETURN(const planner::Plan plan, PlanTrainArguments(hardware, parsed.train));
+  Scenario scenario = ScenarioOf(plan, hardware);
   EPS_RETURN_IF_ERROR(Apply(parsed, &scenario));
   EPS_ASSIGN_OR_RETURN(const planner::simulator::SimulationResult result,
                        planner::simulator::Simulate(scenario));

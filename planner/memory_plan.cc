@@ -71,10 +71,11 @@ class ServerMemory {
   double Residuals() const {
     return Most([](const Shard& shard) { return shard.residuals; });
   }
-  // Encoded weights of the stage that is fetched, those ahead of it and the one before.
+  // Encoded weights of the stage that is fetched, those ahead of it and the one before; and what a
+  // stream still sends of one that was dropped.
   double Fetched() const {
     return Most([this](const Shard& shard) {
-      return LargestSum(shard.weights, static_cast<size_t>(jit_depth_) + 2);
+      return LargestSum(shard.weights, static_cast<size_t>(jit_depth_) + 3);
     });
   }
 

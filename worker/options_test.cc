@@ -116,6 +116,19 @@ TEST(WorkerOptionsTest, RefusesALaunchersNonsenseByTheVariablesName) {
   }
 }
 
+TEST(ProgramOptionsTest, CalibrateTakesAShape) {
+  const auto options = ParseProgramOptions(
+      {"calibrate", "--width=512", "--heads=16", "--seq-len=128", "--samples=3", "--threads=2"},
+      {});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->command, ProgramOptions::Command::kCalibrate);
+  EXPECT_EQ(options->calibrate.width, 512u);
+  EXPECT_EQ(options->calibrate.heads, 16u);
+  EXPECT_EQ(options->calibrate.seq_len, 128u);
+  EXPECT_EQ(options->calibrate.samples, 3u);
+  EXPECT_EQ(options->calibrate.runtime.threads, 2);
+}
+
 TEST(WorkerOptionsTest, ReadsTheOptionsOfGenerate) {
   auto options = ParseProgramOptions({"generate", "--model=m", "--prompt-ids=1,22,3", "--tokens=9",
                                       "--seed=4", "--temperature=0.5", "--top-k=3"},

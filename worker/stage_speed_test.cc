@@ -1,0 +1,52 @@
+#include "worker/stage_speed.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "worker/options.h"
+
+namespace eps {
+namespace {
+
+using ::testing::HasSubstr;
+
+CalibrateOptions SmallBlock() {
+  CalibrateOptions options;
+  options.width = 64;
+  options.heads = 2;
+  options.seq_len = 32;
+  options.samples = 1;
+  options.runtime.device = "cpu";
+  options.runtime.threads = 1;
+  return options;
+}
+
+TEST(StageSpeed, MeasuresABlock) {
+  const auto speed = MeasureStageSpeed(SmallBlock());
+  ASSERT_TRUE(speed.ok()) << speed.status();
+  EXPECT_THAT(speed->profile, HasSubstr("cpu"));
+  // A unit that is wrong by a thousand is seen.
+  EXPECT_GT(speed->flops_per_second, 1e6);
+  EXPECT_LT(speed->flops_per_second, 1e14);
+  EXPECT_GE(speed->wide_flops_per_second, speed->flops_per_second);
+  EXPECT_GE(speed->pass_seconds, 0);
+  EXPECT_LT(speed->pass_seconds, 1);
+  const auto json = nlohmann::json::parse(StageSpeedToJson(*speed));
+  EXPECT_EQ(json["flops_per_second"].get<double>(), speed->flops_per_second);
+  EXPECT_EQ(json["profile"], speed->profile);
+}
+
+TEST(StageSpeed, RefusesShapesThatAreNone) {
+  CalibrateOptions options = SmallBlock();
+  options.heads = 3;
+  EXPECT_THAT(std::string(MeasureStageSpeed(options).status().message()),
+              HasSubstr("multiple of heads"));
+  options = SmallBlock();
+  options.samples = 0;
+  EXPECT_FALSE(MeasureStageSpeed(options).ok());
+}
+
+}  // namespace
+}  // namespace eps
