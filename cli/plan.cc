@@ -152,6 +152,13 @@ absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) 
   return absl::OkStatus();
 }
 
+// What sparse gradients leave out travels on top; empty if nothing does.
+std::string ResidualText(const planner::Workload& work) {
+  const planner::Bytes residuals = planner::ResidualBytes(work);
+  if (residuals == planner::Bytes(0)) return "";
+  return absl::StrCat(", residuals ", FormatBytes(residuals.value()), " each way");
+}
+
 // The line about evaluations; empty if there are none.
 std::string EvaluationSummary(const TrainPlan& plan) {
   if (plan.eval_samples == 0) return "";
@@ -332,10 +339,10 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
       FormatBytes(stash.value()), " of stash (", plan.config.worker.stash, ") on each\n",
       "wire per step: fetch ", FormatBytes(planner::FetchedBytes(work, workers).value()), " (",
       spec.codecs.weights, "), push ", FormatBytes(planner::PushedBytes(work).value()), " (",
-      spec.codecs.gradients, ")\n", "batch: ", t.micro_batch_size, " x ", t.micro_batches, " x ",
-      t.parts, " samples (micro_batch_size x micro_batches x parts) of ", t.seq_len,
-      " tokens = ", FormatCount(spec.tokens_per_step()), " tokens; mode ", ModeName(t.mode),
-      ", clip ", ClipName(t.clip), "\n", EvaluationSummary(plan));
+      spec.codecs.gradients, ")", ResidualText(work), "\nbatch: ", t.micro_batch_size, " x ",
+      t.micro_batches, " x ", t.parts, " samples (micro_batch_size x micro_batches x parts) of ",
+      t.seq_len, " tokens = ", FormatCount(spec.tokens_per_step()), " tokens; mode ",
+      ModeName(t.mode), ", clip ", ClipName(t.clip), "\n", EvaluationSummary(plan));
 }
 
 }  // namespace eps

@@ -150,8 +150,8 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   EPS_ASSIGN_OR_RETURN(plan.tiers, PlanMemory(spec, plan.work, hardware, plan.shape, storage));
   plan.estimate = EstimateStep(plan.work, hardware, plan.shape);
   plan.capacities = Capacities(plan.tiers, plan.work, hardware);
-  plan.fetched = FetchedBytes(plan.work, plan.shape.workers);
-  plan.pushed = PushedBytes(plan.work);
+  plan.fetched = FetchedBytes(plan.work, plan.shape.workers) + ResidualBytes(plan.work);
+  plan.pushed = PushedBytes(plan.work) + ResidualBytes(plan.work);
   const Seconds step = plan.estimate.step;
   plan.tokens_per_second = static_cast<double>(plan.work.tokens) / step.value();
   plan.mfu = plan.work.model_flops / step / PeakOf(hardware, plan.shape);

@@ -35,7 +35,7 @@ struct Plan {
   std::vector<TierUse> tiers;
   StepEstimate estimate;
   std::vector<Capacity> capacities;
-  // Bytes of a step over the network, all workers together.
+  // Bytes of a step over the network, all workers together, residuals included.
   Bytes fetched;
   Bytes pushed;
   double tokens_per_second = 0;

@@ -257,10 +257,10 @@ Seconds StepModel::CoreBound() const {
   const Seconds compute = workers * device_.busy() / kSteps;
   const Seconds codecs = workers * (decoder_.busy() + encoder_.busy()) / kSteps;
   const Seconds servers = processors_.busy() / kSteps;
+  const Bytes residuals = ResidualBytes(work_);
   const Seconds transfers =
-      kSidesOfATransfer *
-      (workers * work_.fetched_by_worker() / worker_.receive +
-       static_cast<double>(work_.parts) * work_.pushed_of_part() / worker_.send);
+      kSidesOfATransfer * ((FetchedBytes(work_, shape_.workers) + residuals) / worker_.receive +
+                           (PushedBytes(work_) + residuals) / worker_.send);
   return compute + codecs + servers + transfers;
 }
 

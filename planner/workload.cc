@@ -61,25 +61,28 @@ Bytes Workload::fetched_by_worker() const {
   return bytes;
 }
 
-Bytes Workload::fetched_of_part() const {
+Bytes Workload::pushed_of_part() const {
+  Bytes bytes;
+  for (const StageWork& stage : stages) bytes += stage.push;
+  return bytes;
+}
+
+Bytes Workload::residual_of_part() const {
   Bytes bytes;
   for (const StageWork& stage : stages) bytes += stage.residual;
   return bytes;
 }
 
-Bytes Workload::pushed_of_part() const {
-  Bytes bytes;
-  for (const StageWork& stage : stages) bytes += stage.push + stage.residual;
-  return bytes;
-}
-
 Bytes FetchedBytes(const Workload& work, uint32_t workers) {
-  return static_cast<double>(workers) * work.fetched_by_worker() +
-         static_cast<double>(work.parts) * work.fetched_of_part();
+  return static_cast<double>(workers) * work.fetched_by_worker();
 }
 
 Bytes PushedBytes(const Workload& work) {
   return static_cast<double>(work.parts) * work.pushed_of_part();
+}
+
+Bytes ResidualBytes(const Workload& work) {
+  return static_cast<double>(work.parts) * work.residual_of_part();
 }
 
 absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {

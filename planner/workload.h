@@ -44,8 +44,8 @@ struct Workload {
 
   // Sums over the stages.
   Bytes fetched_by_worker() const;  // weights, however many parts it hosts
-  Bytes fetched_of_part() const;    // residuals
-  Bytes pushed_of_part() const;     // gradients and residuals
+  Bytes pushed_of_part() const;     // gradients
+  Bytes residual_of_part() const;   // each way
 };
 
 // Forward operations of a GPT-2 block for one sequence of S tokens, width E, inner width I:
@@ -53,9 +53,11 @@ struct Workload {
 Flops BlockForwardFlops(double tokens, double width, double inner);
 Flops HeadForwardFlops(double tokens, double width, double vocabulary);
 
-// Bytes of a step over the network, all workers together.
+// Bytes of a step over the network, all workers together: weights, gradients, and residuals, which
+// come and go on top of both.
 Bytes FetchedBytes(const Workload& work, uint32_t workers);
 Bytes PushedBytes(const Workload& work);
+Bytes ResidualBytes(const Workload& work);
 
 // InvalidArgument if a codec of the spec is unknown. REQUIRES spec.Validate().ok().
 absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec);

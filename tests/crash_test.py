@@ -5,7 +5,8 @@ the protocol's model (servers.trace, check_trace).
 
 Arguments: the paths of eps and check_trace. EPS_KILLS: kills of each setting (default 51).
 EPS_KILLS_TALLY: a file to which each setting's kills are added, one JSON line each; the seed is
-then new each time."""
+then new each time. EPS_KILLS_MODEL=gpt2: workers compute a small GPT-2 with LibTorch (default
+synthetic; slower to start)."""
 
 import collections
 import json
@@ -27,6 +28,7 @@ CHECK_TRACE = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
 KILLS = int(os.environ.get("EPS_KILLS", "51"))
 TALLY = os.environ.get("EPS_KILLS_TALLY", "")
+MODEL = os.environ.get("EPS_KILLS_MODEL", "synthetic")
 TIMEOUT_SECONDS = 120
 STEPS = 40
 
@@ -38,7 +40,7 @@ Outcome = collections.namedtuple("Outcome", "digests log")
 class CrashTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.model, cls.text = small_job.write_inputs(TMP)
+        cls.model, cls.text = small_job.write_inputs(TMP, MODEL)
 
     def command(self, out, resume, settings):
         merged = dict(BASE, **settings)
@@ -161,7 +163,7 @@ class CrashTest(unittest.TestCase):
         self.assertEqual(found.digests, expected.digests, "seed %d" % seed)
         self.assertEqual(found.log, expected.log, "seed %d" % seed)
         self.check_trace(trace, settings.get("storage.log") == "contributions")
-        line = {"setting": name, "seed": seed, "kills": sum(victims.values()),
+        line = {"setting": name, "model": MODEL, "seed": seed, "kills": sum(victims.values()),
                 "kills_per_minute": round(sum(victims.values()) / minutes, 1),
                 "victims": dict(victims)}
         print(json.dumps(line), flush=True)

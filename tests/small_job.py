@@ -4,7 +4,12 @@ runs of it are compared by."""
 import json
 import os
 
-MODEL = {"model_type": "eps-synthetic", "n_layer": 4, "n_embd": 64, "tied": True}
+MODELS = {
+    "synthetic": {"model_type": "eps-synthetic", "n_layer": 4, "n_embd": 64, "tied": True},
+    "gpt2": {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 16,
+             "vocab_size": 256, "tie_word_embeddings": True, "resid_pdrop": 0.1, "embd_pdrop": 0.1,
+             "attn_pdrop": 0.0},
+}
 SETTINGS = {
     "training.micro_batch_size": 2, "training.micro_batches": 2,
     # Below the norms, so that where it clips each step depends on a norm.
@@ -16,11 +21,11 @@ SETTINGS = {
 COLUMNS = ("step", "loss", "grad_norm", "lr", "tokens")
 
 
-def write_inputs(folder):
-    """The paths of the model's description and of the data."""
+def write_inputs(folder, name="synthetic"):
+    """The paths of the description of one of MODELS and of the data."""
     model, text = os.path.join(folder, "model.json"), os.path.join(folder, "text.txt")
     with open(model, "w", encoding="utf-8") as f:
-        json.dump(MODEL, f)
+        json.dump(MODELS[name], f)
     with open(text, "w", encoding="utf-8") as f:
         for i in range(400):
             f.write("%d bottles of beer on the wall, take %d down.\n" % (i, i * i))
