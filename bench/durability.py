@@ -116,7 +116,7 @@ def losses_differ(rounds):
 
 def kill_gaps(options, folder, kept):
     """Gaps of one run, in which a server or a worker is killed again and again; `kept` is its
-    storage.log. With contributions in it nobody goes back, and only the next step is waited for."""
+    storage.log. With contributions in it nobody goes back for a server."""
     out, log = os.path.join(folder, "kills-" + kept), os.path.join(folder, kept + ".log")
     metrics = os.path.join(out, "metrics.jsonl")
     command = [options.eps, "train", f"--out={out}", "--training.steps=1000000",
@@ -139,7 +139,7 @@ def kill_gaps(options, folder, kept):
                 reached = last_step(metrics)
                 start = time.monotonic()
                 os.kill(children[victim], signal.SIGKILL)
-                border = reached if kept == "contributions" else wait_for(
+                border = wait_for(
                     "recovery", lambda: border_after(log, before, metrics, reached), run)
                 opened = time.monotonic() - start
                 wait_for("a new step", lambda: last_step(metrics) > reached or None, run)
@@ -150,8 +150,8 @@ def kill_gaps(options, folder, kept):
 
 
 def border_after(log, before, metrics, reached):
-    """Behind which step the run goes on. A worker that dies between two steps loses nothing: then
-    there is no recovery, but a new step."""
+    """Behind which step the run goes on. A server with a log and a worker that dies between two
+    steps lose nothing: then there is no recovery, but a new step."""
     borders = GOES_ON.findall(text_of(log))[before:]
     if borders:
         return borders[-1]
