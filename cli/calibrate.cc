@@ -18,11 +18,15 @@
 #include "cli/siblings.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "planner/units.h"
+#include "planner/workload.h"
 
 namespace eps {
 namespace {
 
 using planner::BytesPerSecond;
+using planner::Flops;
+using planner::FlopsPerSecond;
 using planner::Seconds;
 
 constexpr std::chrono::minutes kComputeTimeout{5};
@@ -51,13 +55,19 @@ Quantity Rounded(Quantity quantity) {
   return Quantity(Rounded(quantity.value()));
 }
 
-// What `eps-worker calibrate` found.
+// What `eps-worker calibrate` found (worker/stage_speed.h), in operations.
 struct Compute {
   std::string profile;
-  double flops_per_second = 0;
-  double pass_seconds = 0;
-  double wide_flops_per_second = 0;
+  FlopsPerSecond speed;  // of a block of the given width
+  FlopsPerSecond peak;   // of a wide one
+  Seconds pass;
 };
+
+// A forward, a recomputing and a backward pass of a micro-batch, which is twice a forward one.
+Flops BlockFlops(const CalibrateOptions& options, uint32_t width, uint32_t samples) {
+  constexpr double kPasses = 4;
+  return kPasses * samples * planner::BlockForwardFlops(options.seq_len, width, 4.0 * width);
+}
 
 absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
                                        const std::string& log_folder) {
@@ -84,9 +94,12 @@ absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
   Compute compute;
   try {
     compute.profile = json.at("profile").get<std::string>();
-    compute.flops_per_second = json.at("flops_per_second").get<double>();
-    compute.pass_seconds = json.at("pass_seconds").get<double>();
-    compute.wide_flops_per_second = json.at("wide_flops_per_second").get<double>();
+    compute.pass = Seconds(json.at("pass_seconds").get<double>());
+    compute.speed = BlockFlops(options, options.width, options.samples) /
+                    Seconds(json.at("block_seconds").get<double>());
+    const Flops wide = BlockFlops(options, json.at("wide_width").get<uint32_t>(),
+                                  json.at("wide_samples").get<uint32_t>());
+    compute.peak = Max(compute.speed, wide / Seconds(json.at("wide_block_seconds").get<double>()));
   } catch (const nlohmann::json::exception& error) {
     return absl::InternalError(
         absl::StrCat("eps-worker calibrate said {", line, ": ", error.what()));
@@ -133,10 +146,9 @@ absl::Status ParseArguments(const std::vector<std::string>& arguments, Calibrate
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<planner::Hardware> Calibrate(const CalibrateOptions& options) {
-  EPS_ASSIGN_OR_RETURN(const std::string temporary, MakeTemporaryFolder("calibrate"));
+// `temporary` is an empty folder.
+absl::StatusOr<planner::Hardware> MeasureHere(const CalibrateOptions& options,
+                                              const std::string& temporary) {
   const std::string folder = options.folder.empty() ? temporary : options.folder;
   planner::WorkerKind worker;
   planner::ServerKind server;
@@ -163,31 +175,37 @@ absl::StatusOr<planner::Hardware> Calibrate(const CalibrateOptions& options) {
   worker.latency = Rounded(latency);
 
   Say(absl::StrCat("the disk of ", folder));
-  absl::StatusOr<DiskSpeed> disk = MeasureDisk(folder);
+  EPS_ASSIGN_OR_RETURN(const DiskSpeed disk, MeasureDisk(folder));
 
   Say("a block of GPT-2");
-  absl::StatusOr<Compute> compute = MeasureCompute(options, temporary);
-  std::error_code ignored;
-  std::filesystem::remove_all(temporary, ignored);
-  EPS_RETURN_IF_ERROR(disk.status());
-  EPS_RETURN_IF_ERROR(compute.status());
+  EPS_ASSIGN_OR_RETURN(const Compute compute, MeasureCompute(options, temporary));
 
   planner::StorageDevices& storage = server.storage.emplace();
-  storage.capacity = disk->free;
-  storage.read = Rounded(disk->read);
-  storage.write = Rounded(disk->write);
+  storage.capacity = disk.free;
+  storage.read = Rounded(disk.read);
+  storage.write = Rounded(disk.write);
   worker.name = server.name = "here";
-  worker.device.name = compute->profile;
+  worker.device.name = compute.profile;
   // A CUDA device has its own memory and links, which are not measured yet.
-  worker.device.host = compute->profile.find(" cpu ") != std::string::npos;
-  worker.device.peak = planner::FlopsPerSecond(Rounded(compute->wide_flops_per_second));
-  worker.device.efficiency = Rounded(compute->flops_per_second / compute->wide_flops_per_second);
-  worker.device.stage_overhead = Seconds(Rounded(compute->pass_seconds));
+  worker.device.host = compute.profile.find(" cpu ") != std::string::npos;
+  worker.device.peak = Rounded(compute.peak);
+  worker.device.efficiency = Rounded(compute.speed / compute.peak);
+  worker.device.stage_overhead = Rounded(compute.pass);
   hardware.source =
       absl::StrCat("eps bench calibrate: a block of width ", options.width, ", ", options.heads,
                    " heads, ", options.samples, " x ", options.seq_len, " tokens");
   hardware.workers = {worker};
   hardware.servers = {server};
+  return hardware;
+}
+
+}  // namespace
+
+absl::StatusOr<planner::Hardware> Calibrate(const CalibrateOptions& options) {
+  EPS_ASSIGN_OR_RETURN(const std::string temporary, MakeTemporaryFolder("calibrate"));
+  absl::StatusOr<planner::Hardware> hardware = MeasureHere(options, temporary);
+  std::error_code ignored;
+  std::filesystem::remove_all(temporary, ignored);
   return hardware;
 }
 

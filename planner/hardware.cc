@@ -6,7 +6,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/config.h"
@@ -85,7 +84,7 @@ std::string ScalarText(const std::string& value) {
 }
 std::string ScalarText(uint32_t value) { return absl::StrCat(value); }
 std::string ScalarText(bool value) { return value ? "true" : "false"; }
-std::string ScalarText(double value) { return absl::StrFormat("%.17g", value); }
+std::string ScalarText(double value) { return ExactText(value); }
 std::string ScalarText(StorageDeviceKind value) {
   return kStorageKinds[static_cast<int>(value)].first;
 }

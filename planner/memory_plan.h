@@ -3,7 +3,7 @@
 
 // Bytes by tier and kind: what a run holds on the fullest machine of each tier. Kinds are those of
 // the run's own memory accounts (common/memory_account.h); what lies on a device beside the stash,
-// LibTorch's memory, is "weights", "gradients" and "activations".
+// LibTorch's memory, is "weights", "gradients" and "activations". Pure functions.
 
 #include <string>
 #include <vector>

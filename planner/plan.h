@@ -1,7 +1,7 @@
 #ifndef EPS_PLANNER_PLAN_H_
 #define EPS_PLANNER_PLAN_H_
 
-// What a run will take and how fast it will be, before anything is allocated.
+// What a run will take and how fast it will be, before anything is allocated. Pure functions.
 
 #include <string>
 #include <vector>

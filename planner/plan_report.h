@@ -1,7 +1,7 @@
 #ifndef EPS_PLANNER_PLAN_REPORT_H_
 #define EPS_PLANNER_PLAN_REPORT_H_
 
-// A plan as text for people, as JSON, and as a page of its own.
+// A plan as text for people, as JSON, and as a page of its own. Pure functions.
 
 #include <string>
 

@@ -80,15 +80,6 @@ absl::StatusOr<double> ParseScaled(absl::string_view text, const Scale (&scales)
       absl::StrCat("found \"", text, "\", expected a number with its unit, like ", example));
 }
 
-// The shortest decimal text of `value` that reads back to it.
-std::string ShortestNumber(double value) {
-  for (int digits = 6; digits < 17; ++digits) {
-    std::string text = absl::StrFormat("%.*g", digits, value);
-    if (std::strtod(text.c_str(), nullptr) == value) return text;
-  }
-  return absl::StrFormat("%.17g", value);
-}
-
 std::string ExactPrefixed(double value, absl::string_view unit) {
   for (const auto& [prefix, factor] : {std::pair<const char*, double>{"P", 1e15},
                                        {"T", 1e12},
@@ -101,7 +92,7 @@ std::string ExactPrefixed(double value, absl::string_view unit) {
       return absl::StrCat(number, prefix, unit);
     }
   }
-  return absl::StrCat(ShortestNumber(value), unit);
+  return absl::StrCat(ExactText(value), unit);
 }
 
 // Three digits and a prefix.
@@ -148,10 +139,18 @@ absl::StatusOr<DollarsPerSecond> ParsePrice(absl::string_view text) {
   return DollarsPerSecond(value);
 }
 
+std::string ExactText(double value) {
+  for (int digits = 6; digits < 17; ++digits) {
+    std::string text = absl::StrFormat("%.*g", digits, value);
+    if (std::strtod(text.c_str(), nullptr) == value) return text;
+  }
+  return absl::StrFormat("%.17g", value);
+}
+
 std::string ExactText(Bytes bytes) { return ExactPrefixed(bytes.value(), "B"); }
 std::string ExactText(BytesPerSecond rate) { return ExactPrefixed(rate.value(), "B/s"); }
 std::string ExactText(FlopsPerSecond rate) { return ExactPrefixed(rate.value(), "FLOP/s"); }
-std::string ExactText(Seconds time) { return absl::StrCat(ShortestNumber(time.value()), "s"); }
+std::string ExactText(Seconds time) { return absl::StrCat(ExactText(time.value()), "s"); }
 
 std::string ExactText(DollarsPerSecond price) {
   // The nearest number of dollars per hour that reads back to the same.
@@ -159,10 +158,10 @@ std::string ExactText(DollarsPerSecond price) {
   for (const double candidate :
        {hourly, std::nextafter(hourly, 0), std::nextafter(hourly, 1e300)}) {
     if (candidate * kPrices[0].factor == price.value()) {
-      return absl::StrCat(ShortestNumber(candidate), "$/h");
+      return absl::StrCat(ExactText(candidate), "$/h");
     }
   }
-  return absl::StrCat(ShortestNumber(hourly), "$/h");
+  return absl::StrCat(ExactText(hourly), "$/h");
 }
 
 std::string ShortText(Bytes bytes) { return ThreeDigits(bytes.value(), "B", kDecimal); }

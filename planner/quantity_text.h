@@ -2,6 +2,7 @@
 #define EPS_PLANNER_QUANTITY_TEXT_H_
 
 // Quantities as people write them: a number, a prefix and a unit without which it means nothing.
+// Pure functions.
 
 #include <string>
 
@@ -21,6 +22,7 @@ absl::StatusOr<Seconds> ParseSeconds(absl::string_view text);
 absl::StatusOr<DollarsPerSecond> ParsePrice(absl::string_view text);
 
 // Text that the functions above read back to the same value, as short as that goes.
+std::string ExactText(double number);
 std::string ExactText(Bytes bytes);
 std::string ExactText(BytesPerSecond rate);
 std::string ExactText(FlopsPerSecond rate);

@@ -3,7 +3,7 @@
 
 // How long a step takes: the relay of stages over the resources that it uses, each of which does
 // one thing after another. Steady state, no failures, all workers of a kind alike
-// (docs/planning.md; planner/simulator has stragglers and failures).
+// (docs/planning.md; planner/simulator has stragglers and failures). A pure function.
 
 #include <cstdint>
 #include <string>

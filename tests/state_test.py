@@ -189,7 +189,10 @@ class StateTest(unittest.TestCase):
                 "storage.kind": "nvme" if servers == 3 else "dram",
                 "servers.addresses": servers, "storage.path": copy,
                 "checkpoint.resume": "latest"})))
-            self.assertIn(", step %d, term " % step, said)
+            term = re.search(r", step %d, term (\d+)\n" % step, said)
+            self.assertIsNotNone(term, said)
+            # Above the cut's, which is 1; on a busy machine recovery may need more than one.
+            self.assertGreater(int(term.group(1)), 1)
             self.expect_end(out)
             if servers == 3:
                 self.assertEqual(sums_below(state), before, "reading changed the state")

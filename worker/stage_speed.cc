@@ -21,6 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kWide = 1024;  // products of matrices this large reach what a processor can
+constexpr uint32_t kWideHead = 64;
 constexpr uint32_t kVocabulary = 256;
 constexpr uint32_t kBlocks = 4;
 constexpr int kLeastRounds = 5;
@@ -129,14 +130,6 @@ class Blocks {
   std::vector<std::shared_ptr<HostStage>> gradients_;
 };
 
-// Of a forward, a recomputing and a backward pass of one sequence: planner/workload.h.
-double FlopsOf(uint32_t width, uint32_t seq_len) {
-  const double e = width;
-  const double s = seq_len;
-  const double forward = 4 * s * e * (4 * e) + 8 * s * e * e + 4 * s * s * e;
-  return 4 * forward;
-}
-
 struct TwoPoints {
   double once = 0;   // seconds of a micro-batch
   double twice = 0;  // of one that is twice as large
@@ -167,17 +160,18 @@ absl::StatusOr<StageSpeed> MeasureStageSpeed(const CalibrateOptions& options) {
   StageSpeed speed;
   EPS_ASSIGN_OR_RETURN(speed.profile, TorchComputeProfile(options.runtime));
   EPS_ASSIGN_OR_RETURN(const TwoPoints here, MeasureTwice(options.width, options.heads, options));
-  const double flops = options.samples * FlopsOf(options.width, options.seq_len);
   // What does not grow with the micro-batch belongs to its two passes; noise must not make it
   // negative, nor eat up what grows.
   const double fixed = std::clamp(2 * here.once - here.twice, 0.0, here.once / 2);
   speed.pass_seconds = fixed / 2;
-  speed.flops_per_second = flops / (here.once - fixed);
-  speed.wide_flops_per_second = speed.flops_per_second;
+  speed.block_seconds = here.once - fixed;
+  speed.wide_width = options.width;
+  speed.wide_samples = 2 * options.samples;
+  speed.wide_block_seconds = here.twice;
   if (options.width < kWide) {
-    EPS_ASSIGN_OR_RETURN(const TwoPoints wide, MeasureTwice(kWide, kWide / 64, options));
-    const double wide_flops = 2 * options.samples * FlopsOf(kWide, options.seq_len);
-    speed.wide_flops_per_second = std::max(speed.flops_per_second, wide_flops / wide.twice);
+    EPS_ASSIGN_OR_RETURN(const TwoPoints wide, MeasureTwice(kWide, kWide / kWideHead, options));
+    speed.wide_width = kWide;
+    speed.wide_block_seconds = wide.twice;
   }
   return speed;
 }
@@ -185,9 +179,11 @@ absl::StatusOr<StageSpeed> MeasureStageSpeed(const CalibrateOptions& options) {
 std::string StageSpeedToJson(const StageSpeed& speed) {
   nlohmann::ordered_json json;
   json["profile"] = speed.profile;
-  json["flops_per_second"] = speed.flops_per_second;
+  json["block_seconds"] = speed.block_seconds;
   json["pass_seconds"] = speed.pass_seconds;
-  json["wide_flops_per_second"] = speed.wide_flops_per_second;
+  json["wide_width"] = speed.wide_width;
+  json["wide_samples"] = speed.wide_samples;
+  json["wide_block_seconds"] = speed.wide_block_seconds;
   return json.dump();
 }
 

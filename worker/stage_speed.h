@@ -4,6 +4,7 @@
 // How fast a device computes a block of GPT-2, forward and backward with recomputation: what
 // `eps bench calibrate` puts into a description of the machine.
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,10 +13,15 @@
 namespace eps {
 
 struct StageSpeed {
-  std::string profile;               // what the device is (TorchComputeProfile)
-  double flops_per_second = 0;       // of a block of this width, as planner/workload.h counts them
-  double pass_seconds = 0;           // of a pass of a micro-batch, whatever it holds
-  double wide_flops_per_second = 0;  // of a block that is wide enough for large products
+  std::string profile;  // what the device is (TorchComputeProfile)
+  // Of a micro-batch's forward and backward pass over a block, recomputation included, without what
+  // every pass takes whatever it holds.
+  double block_seconds = 0;
+  double pass_seconds = 0;  // of one pass of a micro-batch, whatever it holds
+  // The same of a block that is wide enough for large products, all in all.
+  uint32_t wide_width = 0;
+  uint32_t wide_samples = 0;
+  double wide_block_seconds = 0;
 };
 
 // Takes some seconds. Errors as NewTorchRuntime; InvalidArgument for a shape that is none.
