@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "common/check.h"
+#include "common/log.h"
 #include "common/status_macros.h"
 #include "storage/block_bytes.h"
 #include "storage/log_format.h"
@@ -39,8 +40,8 @@ uint64_t RingBytes(const LogRoom& room) {
   return RoundUpTo((2 * room.steps + 1) * room.step_bytes + 2 * BatchBytes(room), format::kBlock);
 }
 
-void FillHeader(const ExtentIdentity& identity, uint64_t ring_bytes, uint64_t batch_bytes,
-                uint8_t* block) {
+void FillHeader(const ExtentIdentity& identity, const FileIdentity& file, uint64_t ring_bytes,
+                uint64_t batch_bytes, uint8_t* block) {
   namespace header = format::header;
   std::memset(block, 0, format::kBlock);
   StoreAt(block + header::kMagicAt, format::kHeaderMagic);
@@ -51,10 +52,14 @@ void FillHeader(const ExtentIdentity& identity, uint64_t ring_bytes, uint64_t ba
   StoreAt(block + header::kNonceAt, identity.nonce);
   StoreAt(block + header::kRingBytesAt, ring_bytes);
   StoreAt(block + header::kBatchBytesAt, batch_bytes);
+  StoreAt(block + header::kFileNumberAt, file.number);
+  StoreAt(block + header::kFileBornAt, file.born);
   StoreAt(block + header::kCrcAt, CrcOf(block, header::kCrcAt));
 }
 
-// What the header of a log that is there says, if it is whole and of that identity.
+// What the header of a log that is there says, if it is whole and of that identity;
+// FailedPrecondition if it is, in a file that was copied: the process whose memory the log stands
+// for may go on with the other one.
 absl::Status ReadHeader(Disk* disk, const std::string& path, const ExtentIdentity& identity,
                         uint8_t* blocks, uint64_t* ring_bytes, uint64_t* batch_bytes) {
   namespace header = format::header;
@@ -64,11 +69,18 @@ absl::Status ReadHeader(Disk* disk, const std::string& path, const ExtentIdentit
     EPS_RETURN_IF_ERROR(ReadBlocking(file.get(), 0, absl::MakeSpan(blocks, format::kBlock)));
     *ring_bytes = LoadFrom<uint64_t>(blocks + header::kRingBytesAt);
     *batch_bytes = LoadFrom<uint64_t>(blocks + header::kBatchBytesAt);
-    FillHeader(identity, *ring_bytes, *batch_bytes, expected);
+    const FileIdentity told{LoadFrom<uint64_t>(blocks + header::kFileNumberAt),
+                            LoadFrom<uint64_t>(blocks + header::kFileBornAt)};
+    FillHeader(identity, told, *ring_bytes, *batch_bytes, expected);
     const bool fits = file->size() == format::kBlock + *ring_bytes && *batch_bytes > 0 &&
                       2 * *batch_bytes <= *ring_bytes && *batch_bytes % format::kBlock == 0 &&
                       *ring_bytes % format::kBlock == 0;
-    if (fits && std::memcmp(blocks, expected, format::kBlock) == 0) return absl::OkStatus();
+    if (fits && std::memcmp(blocks, expected, format::kBlock) == 0) {
+      if (told == file->identity()) return absl::OkStatus();
+      return absl::FailedPreconditionError(absl::StrCat(
+          path, ": was made as file ", told.number, ", born ", told.born, ", and is file ",
+          file->identity().number, ", born ", file->identity().born, ": a copy"));
+    }
   }
   return absl::DataLossError(absl::StrCat(
       path, ": the header at offset 0, or the size of ", file->size(),
@@ -87,7 +99,7 @@ absl::Status CreateLog(Disk* disk, const std::string& folder, const std::string&
   }
   EPS_RETURN_IF_ERROR(disk->CreateFile(path, wanted));
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AsyncFile> file, disk->Open(path));
-  FillHeader(identity, RingBytes(room), BatchBytes(room), block);
+  FillHeader(identity, file->identity(), RingBytes(room), BatchBytes(room), block);
   EPS_RETURN_IF_ERROR(WriteBlocking(file.get(), 0, absl::MakeConstSpan(block, format::kBlock)));
   return SyncBlocking(file.get());
 }
@@ -149,9 +161,16 @@ absl::StatusOr<std::unique_ptr<ContributionLog>> ContributionLog::Open(
   uint64_t ring_bytes = 0;
   uint64_t batch_bytes = 0;
   absl::Status found = ReadHeader(blocking_disk, path, identity, block, &ring_bytes, &batch_bytes);
-  const bool kept = live && !absl::IsNotFound(found);
+  const bool copied = absl::IsFailedPrecondition(found);
+  if (live && copied) {
+    EPS_LOG_WARN("storage: " << found.message() << "; it is not used: the job goes back to its "
+                             << "last cut");
+  }
+  const bool kept = live && !copied && !absl::IsNotFound(found);
   // One that is not needed may be damaged; an error of the device is no damage.
-  if (kept || !(absl::IsNotFound(found) || absl::IsDataLoss(found))) EPS_RETURN_IF_ERROR(found);
+  if (kept || !(copied || absl::IsNotFound(found) || absl::IsDataLoss(found))) {
+    EPS_RETURN_IF_ERROR(found);
+  }
   const bool large = ring_bytes >= RingBytes(room) && batch_bytes >= BatchBytes(room);
   if (!found.ok() || (!kept && !large)) {
     if (!absl::IsNotFound(found)) EPS_RETURN_IF_ERROR(blocking_disk->Remove(path));

@@ -37,6 +37,7 @@ class ContributionLog {
 
   // Blocking. Opens the log in `folder`, or makes one with that room, durably. One that is there
   // and fits the identity is kept as it is if `live`, or if it is not smaller; else it gives way.
+  // So does a copy: two processes must not go on with one log.
   // DataLoss if it is live and its header damaged; ResourceExhausted with the bytes of disk or of
   // memory that are missing. Disks, executor and account are borrowed; one batch's memory is
   // charged as scratch.

@@ -380,6 +380,21 @@ TEST_F(ContributionLogTest, ATornBatchIsNotInTheWayOfTheNext) {
   }
 }
 
+TEST_F(ContributionLogTest, ACopyIsNotGoneOnWith) {
+  Begin();
+  ASSERT_TRUE(Write(EntryOf(1)).ok());
+  log_.reset();
+  disk_.ReplaceByCopy(kPath);
+  Open(/*live=*/true);
+  EXPECT_FALSE(log_->kept());
+  EXPECT_TRUE(Read()->empty());
+  // It was made anew, so it is its own file from now on.
+  Begin({Term(6), 78});
+  ASSERT_TRUE(Write(EntryOf(2)).ok());
+  EXPECT_EQ(StepsOf(*Reopen(0, {Term(6), 78})), (std::vector<uint64_t>{2}));
+  EXPECT_TRUE(log_->kept());
+}
+
 // ---- Damage.
 
 // Flips bits of the head and of the content of each of the batches, which hold these entries.
@@ -591,6 +606,8 @@ TEST_F(ContributionLogTest, TheFormatIsWhatThePageSays) {
   integer(0xfedcba9876543210, 8);
   integer(3 * 4096, 8);
   integer(4096, 8);
+  integer((*disk_.blocking()->Open(kPath))->identity().number, 8);
+  integer(0, 8);
   block.resize(4092);
   integer(Crc32c(block), 4);
   std::string file = block;
@@ -753,6 +770,19 @@ TEST_P(DurableLog, IsNotFoundIfItsFileIsGone) {
   ASSERT_TRUE(world_.disk.blocking()->Remove("/state/extents/contributions.eps").ok());
   Replace(&process);
   EXPECT_FALSE(process->Recover()->log.has_value());
+}
+
+// Who has the original may have been told more.
+TEST_P(DurableLog, IsNotFoundIfItsFileIsACopy) {
+  auto process = Begun();
+  process.reset();
+  world_.disk.ReplaceByCopy("/state/extents/contributions.eps");
+  Replace(&process);
+  const auto found = process->Recover();
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE(found->log.has_value());
+  ASSERT_EQ(found->cuts.size(), 1u);
+  EXPECT_EQ(found->cuts.front().id, IdOf(1, 1));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DurableLog, testing::Values(kInDram, kOnNvme),

@@ -20,6 +20,16 @@ namespace eps {
 // Offsets, lengths and addresses of direct I/O are multiples of this.
 inline constexpr size_t kDiskBlock = 4096;
 
+// Which file it is: the same whenever it is opened and whatever its name; a copy has another one.
+struct FileIdentity {
+  uint64_t number = 0;  // of the inode
+  uint64_t born = 0;    // nanoseconds since 1970; 0 where the file system does not know it
+
+  friend bool operator==(const FileIdentity& a, const FileIdentity& b) {
+    return a.number == b.number && a.born == b.born;
+  }
+};
+
 // One open file. Thread-safe. Reads and writes complete by `done` once, on any thread, in any
 // order, and never on the caller's stack; the memory must stay valid until then. A short transfer
 // is finished by the implementation or completes with an error. Errors are Internal with file,
@@ -36,6 +46,7 @@ class AsyncFile {
   virtual void Sync(Done done) = 0;
   virtual const std::string& path() const = 0;
   virtual uint64_t size() const = 0;
+  virtual FileIdentity identity() const = 0;
 };
 
 // A folder tree. Thread-safe; calls block. Paths are absolute or relative to the process.

@@ -26,6 +26,8 @@ inline constexpr size_t kShardsAt = 28;       // u32
 inline constexpr size_t kNonceAt = 32;        // u64: as that of the extents
 inline constexpr size_t kRingBytesAt = 40;    // u64
 inline constexpr size_t kBatchBytesAt = 48;   // u64: no batch takes more
+inline constexpr size_t kFileNumberAt = 56;   // u64: of this file (FileIdentity)
+inline constexpr size_t kFileBornAt = 64;     // u64
 inline constexpr size_t kCrcAt = kBlock - 4;  // u32: of the bytes before
 }  // namespace header
 

@@ -72,8 +72,12 @@ absl::Status SyncFolder(const std::string& path) {
 
 class RealFile final : public AsyncFile {
  public:
-  RealFile(std::string path, Descriptor fd, uint64_t size, IoQueue* queue)
-      : path_(std::move(path)), fd_(std::move(fd)), size_(size), queue_(queue) {}
+  RealFile(std::string path, Descriptor fd, uint64_t size, FileIdentity identity, IoQueue* queue)
+      : path_(std::move(path)),
+        fd_(std::move(fd)),
+        size_(size),
+        identity_(identity),
+        queue_(queue) {}
 
   void Read(uint64_t offset, absl::Span<uint8_t> into, Done done) override {
     Move(IoRequest::Kind::kRead, offset, into.data(), into.size(), std::move(done));
@@ -85,6 +89,7 @@ class RealFile final : public AsyncFile {
   void Sync(Done done) override { Move(IoRequest::Kind::kSync, 0, nullptr, 0, std::move(done)); }
   const std::string& path() const override { return path_; }
   uint64_t size() const override { return size_; }
+  FileIdentity identity() const override { return identity_; }
 
  private:
   void Move(IoRequest::Kind kind, uint64_t offset, uint8_t* data, uint64_t size, Done done) {
@@ -110,6 +115,7 @@ class RealFile final : public AsyncFile {
   const std::string path_;
   const Descriptor fd_;
   const uint64_t size_;
+  const FileIdentity identity_;
   IoQueue* const queue_;
 };
 
@@ -244,10 +250,18 @@ absl::Status RealDisk::Fill(const std::string& path, uint64_t size) {
 
 absl::StatusOr<std::unique_ptr<AsyncFile>> RealDisk::Open(const std::string& path) {
   EPS_ASSIGN_OR_RETURN(Descriptor fd, OpenDirect(path, O_RDWR));
-  struct stat found {};
-  if (fstat(fd.get(), &found) != 0) return Errno(path, "stat", errno);
-  return std::unique_ptr<AsyncFile>(std::make_unique<RealFile>(
-      path, std::move(fd), static_cast<uint64_t>(found.st_size), queue_.get()));
+  struct statx found {};
+  if (statx(fd.get(), "", AT_EMPTY_PATH, STATX_SIZE | STATX_INO | STATX_BTIME, &found) != 0) {
+    return Errno(path, "stat", errno);
+  }
+  FileIdentity identity;
+  identity.number = found.stx_ino;
+  if ((found.stx_mask & STATX_BTIME) != 0) {
+    identity.born =
+        static_cast<uint64_t>(found.stx_btime.tv_sec) * 1'000'000'000 + found.stx_btime.tv_nsec;
+  }
+  return std::unique_ptr<AsyncFile>(
+      std::make_unique<RealFile>(path, std::move(fd), found.stx_size, identity, queue_.get()));
 }
 
 absl::Status RealDisk::Remove(const std::string& path) {

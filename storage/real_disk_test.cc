@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -89,6 +90,17 @@ TEST_P(RealDiskTest, ReadsWhatWasWrittenAlsoByAnotherDisk) {
   Blocks back(kMiB);
   ASSERT_TRUE(ReadBlocking(again.get(), kMiB + kDiskBlock, back.span()).ok());
   EXPECT_TRUE(back == data);
+}
+
+TEST_P(RealDiskTest, TellsAFileFromItsCopyAndNotFromItselfUnderAnotherName) {
+  const FileIdentity made = Make("a", kMiB)->identity();
+  EXPECT_NE(made.number, 0u);
+  EXPECT_EQ((*NewRealDisk(DiskOptions())->Open(Path("a")))->identity(), made);
+  ASSERT_TRUE(disk_->Rename(Path("a"), Path("b")).ok());
+  EXPECT_EQ((*disk_->Open(Path("b")))->identity(), made);
+  std::ofstream(Path("copy"), std::ios::binary)
+      << std::ifstream(Path("b"), std::ios::binary).rdbuf();
+  EXPECT_FALSE((*disk_->Open(Path("copy")))->identity() == made);
 }
 
 TEST_P(RealDiskTest, FinishesManyMoreOperationsThanItsDepth) {

@@ -121,6 +121,7 @@ struct SimulatedDisk::Inode {
     now = durable;
   }
 
+  uint64_t number = 0;  // no two files of the disk have the same
   std::vector<uint8_t> now;
   std::vector<uint8_t> durable;
   std::map<uint64_t, std::vector<Image>> unsynced;  // by sector, oldest first
@@ -174,6 +175,7 @@ class SimulatedDisk::File final : public AsyncFile {
   void Sync(Done done) override { disk_->Submit(New(Call::kSync, 0, std::move(done)), executor_); }
   const std::string& path() const override { return path_; }
   uint64_t size() const override { return size_; }
+  FileIdentity identity() const override { return {inode_->number, 0}; }
 
  private:
   static void CheckAligned(uint64_t offset, const void* address, size_t bytes) {
@@ -335,6 +337,7 @@ absl::Status SimulatedDisk::CreateFile(const std::string& path, uint64_t size) {
           absl::StrCat(path, ": ", size - free, " bytes are missing on the simulated disk"));
     }
     auto inode = std::make_shared<Inode>();
+    inode->number = ++inodes_;
     inode->now.resize((size + kSector - 1) / kSector * kSector);
     inode->durable = inode->now;
     files_[path] = std::move(inode);
@@ -529,6 +532,14 @@ void SimulatedDisk::FlipBit(const std::string& path, uint64_t offset, int bit) {
   const auto mask = static_cast<uint8_t>(1 << bit);
   it->second->now[offset] ^= mask;
   it->second->durable[offset] ^= mask;
+}
+
+void SimulatedDisk::ReplaceByCopy(const std::string& path) {
+  MutexLock lock(&mu_);
+  const auto it = files_.find(path);
+  EPS_CHECK_MSG(it != files_.end(), path);
+  it->second = std::make_shared<Inode>(*it->second);
+  it->second->number = ++inodes_;
 }
 
 void SimulatedDisk::set_capacity_bytes(uint64_t bytes) {

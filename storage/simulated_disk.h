@@ -103,6 +103,8 @@ class SimulatedDisk final : public Disk {
   // The n-th call of the kind from now on fails; 1: the next.
   void FailCall(Call call, uint64_t n, Fault fault);
   void FlipBit(const std::string& path, uint64_t offset, int bit);
+  // As in a folder that was copied: the same bytes in another file. REQUIRES that it is not open.
+  void ReplaceByCopy(const std::string& path);
   void set_capacity_bytes(uint64_t bytes);
 
   uint64_t calls(Call call) const;
@@ -157,6 +159,7 @@ class SimulatedDisk final : public Disk {
   std::set<std::string> locks_ EPS_GUARDED_BY(mu_);
   std::deque<std::unique_ptr<Operation>> under_way_ EPS_GUARDED_BY(mu_);
   uint64_t completions_ EPS_GUARDED_BY(mu_) = 0;
+  uint64_t inodes_ EPS_GUARDED_BY(mu_) = 0;
   uint64_t boot_ EPS_GUARDED_BY(mu_) = 1;  // moves with every cut
   bool on_ EPS_GUARDED_BY(mu_) = true;
   uint64_t cut_at_ EPS_GUARDED_BY(mu_) = 0;  // count of all calls; 0: no cut is planned

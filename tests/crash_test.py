@@ -9,6 +9,7 @@ then new each time. EPS_KILLS_MODEL=gpt2: workers compute a small GPT-2 with Lib
 synthetic; slower to start)."""
 
 import collections
+import contextlib
 import json
 import os
 import random
@@ -202,14 +203,18 @@ class CrashTest(unittest.TestCase):
     def test_servers_with_logs_that_somebody_else_starts_again(self):
         self.start_again_by_hand("by-hand-logged", logged=True)
 
-    def wait_for_first_step(self, out, train):
-        """Until eps train has written a line of its log."""
+    def wait_for_steps(self, out, train, steps):
+        """Until eps train has written that many lines of its log."""
         end = time.monotonic() + TIMEOUT_SECONDS
         metrics = os.path.join(out, "metrics.jsonl")
-        while not os.path.exists(metrics) or os.path.getsize(metrics) == 0:
+        found = 0
+        while found < steps:
             self.assertIsNone(train.poll(), "eps train has ended")
-            self.assertLess(time.monotonic(), end, "no step was logged")
+            self.assertLess(time.monotonic(), end, "%d steps were logged, not %d" % (found, steps))
             time.sleep(0.05)
+            if os.path.exists(metrics):
+                with open(metrics, encoding="utf-8") as f:
+                    found = sum(1 for _ in f)
 
     def terms(self, servers):
         """The term of each server's job, once all of them are there and know it."""
@@ -223,57 +228,107 @@ class CrashTest(unittest.TestCase):
             self.assertLess(time.monotonic(), end, status.stdout + status.stderr)
             time.sleep(0.1)
 
+    def test_a_copied_folder_does_not_stand_for_its_original(self):
+        """A server's folder is copied, the server goes on and dies, and the copy takes its place: what
+        the copy's log says is old, so all go back to the cut that they have in common."""
+        with self.by_hand("copied", cut_steps=200, logged=True) as run:
+            run.start("train")
+            self.wait_for_steps(run.out, run.started["train"], 5)
+            term = self.terms(run.servers)
+            folder = run.folder_of_server(1)
+            run.started["serve 1"].send_signal(signal.SIGSTOP)
+            shutil.copytree(folder, folder + "-copy")
+            run.started["serve 1"].send_signal(signal.SIGCONT)
+            self.wait_for_steps(run.out, run.started["train"], 40)
+            run.kill("serve 1")
+            os.rename(folder, folder + "-original")
+            os.rename(folder + "-copy", folder)
+            run.start("serve 1")
+            run.wait_for_end()
+            self.assertGreater(self.terms(run.servers)[0], term[0], "all go back")
+
     def start_again_by_hand(self, name, logged):
-        settings = {"training.clip": "lagged", "storage.cut_steps": 2, "training.steps": 300}
-        expected, _ = self.undisturbed(name, settings, steps=300)
-        folder = os.path.join(TMP, name)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.makedirs(folder)
-        addresses = ["127.0.0.1:%d" % processes.free_port() for _ in range(2)]
-        servers = "--servers=" + ",".join(addresses)
-        trace = os.path.join(folder, "trace")
-        durable = ["--storage.kind=nvme", "--storage.staging=8MiB", "--servers.trace=" + trace,
-                   "--storage.log=" + ("contributions" if logged else "none")]
-        commands = {"serve %d" % i: [EPS, "serve", "--listen=" + address, "--storage.cut_steps=2",
-                                     "--storage.path=%s/server-%d" % (folder, i)] + durable
-                    for i, address in enumerate(addresses)}
-        commands["worker"] = [EPS, "worker", servers, "--worker.threads=1"]
-        out = os.path.join(folder, "out")
-        train = self.command(out, "none", dict(settings, **{"worker.count": 0}))
-        started = {}
-        dice = random.Random(1)
-        kills = max(4, KILLS // 8)
-
-        def start(name, command):
-            with open(os.path.join(folder, name + ".log"), "a", encoding="utf-8") as log:
-                started[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
-                                                   stderr=subprocess.STDOUT)
-
-        try:
-            for name, command in commands.items():
-                start(name, command)
-            start("train", train + [servers] + durable)
-            self.wait_for_first_step(out, started["train"])
-            term = self.terms(servers)
+        with self.by_hand(name, cut_steps=2, logged=logged) as run:
+            run.start("train")
+            self.wait_for_steps(run.out, run.started["train"], 1)
+            term = self.terms(run.servers)
+            dice = random.Random(1)
             # A worker's death in an eager step sends all back; a logged server's does not.
-            victims = [name for name in sorted(commands) if not logged or name != "worker"]
-            for _ in range(kills):
+            victims = [name for name in sorted(run.commands)
+                       if name != "train" and not (logged and name == "worker")]
+            for _ in range(max(4, KILLS // 8)):
                 time.sleep(dice.uniform(0.1, 1.5))
                 victim = dice.choice(victims)
-                started[victim].kill()
-                started[victim].wait()
-                start(victim, commands[victim])
-            code = started["train"].wait(timeout=TIMEOUT_SECONDS)
-            with open(os.path.join(folder, "train.log"), encoding="utf-8") as log:
-                self.assertEqual(code, 0, log.read()[-2000:])
+                run.kill(victim)
+                run.start(victim)
+            run.wait_for_end()
             if logged:
-                self.assertEqual(self.terms(servers), term, "nobody goes back")
+                self.assertEqual(self.terms(run.servers), term, "nobody goes back")
+
+    @contextlib.contextmanager
+    def by_hand(self, name, cut_steps, logged):
+        """Two servers and a worker that run, each a process of its own, and their job of 300 steps;
+        what it came to is compared with an undisturbed run."""
+        settings = {"training.clip": "lagged", "storage.cut_steps": cut_steps,
+                    "training.steps": 300}
+        expected, _ = self.undisturbed(name, settings, steps=300)
+        run = ByHand(self, name, settings, logged)
+        try:
+            yield run
         finally:
-            for process in started.values():
-                process.kill()
-                process.wait()
-        self.assertEqual(self.outcome(out, steps=300), expected)
-        self.check_trace(trace, logged)
+            run.stop()
+        self.assertEqual(self.outcome(run.out, steps=300), expected)
+        self.check_trace(run.trace, logged)
+
+
+class ByHand:
+    """Processes of a job that the test starts, kills and starts again itself."""
+
+    def __init__(self, test, name, settings, logged):
+        self.test = test
+        self.folder = os.path.join(TMP, name)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.makedirs(self.folder)
+        self.out = os.path.join(self.folder, "out")
+        self.trace = os.path.join(self.folder, "trace")
+        addresses = ["127.0.0.1:%d" % processes.free_port() for _ in range(2)]
+        self.servers = "--servers=" + ",".join(addresses)
+        durable = ["--storage.kind=nvme", "--storage.staging=8MiB", "--servers.trace=" + self.trace,
+                   "--storage.log=" + ("contributions" if logged else "none")]
+        cuts = "--storage.cut_steps=%d" % settings["storage.cut_steps"]
+        self.commands = {"serve %d" % i: [EPS, "serve", "--listen=" + address, cuts,
+                                          "--storage.path=" + self.folder_of_server(i)] + durable
+                         for i, address in enumerate(addresses)}
+        self.commands["worker"] = [EPS, "worker", self.servers, "--worker.threads=1"]
+        self.started = {}
+        for process in self.commands:
+            self.start(process)
+        train = test.command(self.out, "none", dict(settings, **{"worker.count": 0}))
+        self.commands["train"] = train + [self.servers] + durable
+
+    def folder_of_server(self, number):
+        return os.path.join(self.folder, "server-%d" % number)
+
+    def log_of(self, name):
+        return os.path.join(self.folder, name + ".log")
+
+    def start(self, name):
+        with open(self.log_of(name), "a", encoding="utf-8") as log:
+            self.started[name] = subprocess.Popen(self.commands[name], stdin=subprocess.DEVNULL,
+                                                  stdout=log, stderr=subprocess.STDOUT)
+
+    def kill(self, name):
+        self.started[name].kill()
+        self.started[name].wait()
+
+    def wait_for_end(self):
+        code = self.started["train"].wait(timeout=TIMEOUT_SECONDS)
+        with open(self.log_of("train"), encoding="utf-8") as log:
+            self.test.assertEqual(code, 0, log.read()[-2000:])
+
+    def stop(self):
+        for name in self.started:
+            self.kill(name)
 
 
 def tests_of_shard():

@@ -116,6 +116,7 @@ class InOrder final : public Disk {
     void Sync(Done done) override { Tell(SyncBlocking(file_.get()), std::move(done)); }
     const std::string& path() const override { return file_->path(); }
     uint64_t size() const override { return file_->size(); }
+    FileIdentity identity() const override { return file_->identity(); }
 
    private:
     void Tell(absl::Status status, Done done) {

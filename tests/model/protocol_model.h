@@ -69,7 +69,7 @@ struct ModelRules {
   bool session_follows_replay = true;  // if that has passed a cut
   bool session_has_decision = true;    // and what they may have missed
   bool cut_waits_for_log = true;       // it is recorded behind what was logged before
-  bool one_process_per_log = true;     // not kept by anything where a folder was copied
+  bool one_process_per_log = true;     // a log in a copied file is none
 };
 
 struct ModelConfig {

@@ -358,7 +358,7 @@ TEST(ProtocolModel, CutWaitsForLog) {
   ExpectFound(config, {kAllGoBack});
 }
 
-// A known gap: nothing in the build keeps this rule where a folder was copied (docs/protocol.md).
+// The build keeps this rule by the identity of the log's file (storage/contribution_log.h).
 TEST(ProtocolModel, TwoProcessesOnCopiesOfOneLogAreNotFenced) {
   ModelConfig config = Logs(3, Config(1, 1, 1, 0));
   config.rules.one_process_per_log = false;
