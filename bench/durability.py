@@ -5,6 +5,10 @@ Steps: rounds of the quickstart model alternate between state in memory without 
 state, each through real processes; a round's figure is the median of its steps after warm-up, and
 the processor seconds of all its processes per step. All rounds must have the same losses.
 
+Cost: the same model with state in memory and cuts at the interval that the servers derive
+(storage.cut_steps=auto), and without cuts. Accounted are the time from each border until its cut
+was durable, as if training had waited for it, and what the servers take more of the processors.
+
 Kills: in a run on durable servers one process is killed with SIGKILL again and again. Shown is the
 time from the kill until the job is open again, and until there is a step that was not there before.
 
@@ -46,7 +50,15 @@ STATES = {
     "nvme, with a log": ["--storage.kind=nvme", "--storage.log=contributions"],
 }
 LOGS = ("none", "contributions")
+SERVERS = re.compile(r"[(]eps status (--servers=[^)]+)")
 GOES_ON = re.compile(r"^note: the job goes on behind step (\d+)", re.M)
+
+COSTS = {"without cuts": [], "cuts": ["--storage.cut_steps=auto", "--storage.path="]}
+COST_GOAL = 0.01
+
+# What the servers of a run did between two of its steps: their processor seconds, and the time that
+# their cuts took; all per second.
+Cost = collections.namedtuple("Cost", "losses cpu cutting cuts interval")
 
 # Seconds from a kill to the open job and to the next new step; steps that were computed twice.
 Gap = collections.namedtuple("Gap", "victim opened stepped repeated")
@@ -112,6 +124,65 @@ def step_lines(rounds):
 
 def losses_differ(rounds):
     return len({tuple(r.losses) for runs in rounds.values() for r in runs}) > 1
+
+
+def servers_now(run, eps, log):
+    """(time, processor seconds of the servers, seconds that cuts took, cuts)."""
+    servers = [pid for name, pid in processes.children_of(run.pid).items() if "serve" in name]
+    ticks = sum(report.sample_cpu(pid, 0).own for pid in servers)
+    now = time.monotonic()
+    address = SERVERS.findall(text_of(log))[-1]
+    status = subprocess.run([eps, "status", "--json", address], stdout=subprocess.PIPE, text=True,
+                            timeout=60, check=True).stdout
+    counters = json.loads(status.splitlines()[0])["counters"]
+    return (now, ticks / report.TICKS_PER_SECOND, counters.get("cut_ms", 0) / 1e3,
+            counters.get("cuts", 0))
+
+
+def cost_of(options, folder, extra):
+    out, log = os.path.join(folder, "cost"), os.path.join(folder, "cost.log")
+    shutil.rmtree(out, ignore_errors=True)
+    metrics = os.path.join(out, "metrics.jsonl")
+    extra = [key + out + "/state" if key.endswith("=") else key for key in extra]
+    command = [options.eps, "train", f"--out={out}", "--training.steps=1000000", "--servers=2",
+               "--worker.device=cpu", "--metrics.tensorboard=false", *extra]
+    with open(log, "w", encoding="utf-8") as file, subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            env=environment()) as run:
+        try:
+            samples = []
+            # The first cuts are not at the interval that is derived of them.
+            for steps in (options.cost_warmup, options.cost_warmup + options.cost_steps):
+                wait_for(f"step {steps}", lambda: last_step(metrics) >= steps or None, run)
+                samples.append((last_step(metrics), *servers_now(run, options.eps, log)))
+        finally:
+            run.kill()
+    steps, seconds, cpu, cutting, cuts = (end - begin for begin, end in zip(*samples))
+    lines = text_of(metrics).splitlines()[:options.cost_steps]
+    losses = [json.loads(line)["loss"] for line in lines]
+    return Cost(losses, cpu / seconds, cutting / seconds, cuts, steps / cuts if cuts else 0)
+
+
+def measure_cost(options, folder):
+    runs = {name: [] for name in COSTS}
+    for index in range(options.rounds):
+        for name in sorted(COSTS, reverse=index % 2 == 1):
+            runs[name].append(cost_of(options, folder, COSTS[name]))
+    if len({tuple(r.losses) for rounds in runs.values() for r in rounds}) > 1:
+        print("LOSSES DIFFER between rounds")
+        return 1
+    cutting = [r.cutting for r in runs["cuts"]]
+    more = [r.cpu - plain.cpu for r, plain in zip(runs["cuts"], runs["without cuts"])]
+    both = [a + b for a, b in zip(cutting, more)]
+    reached = report.spread(both).median <= COST_GOAL
+    print(f"cuts, a part of the time: {report.format_spread(cutting, 4)}, every "
+          f"{report.format_spread([r.interval for r in runs['cuts']], 1)} steps")
+    print(f"processor seconds of the servers per second: without cuts "
+          f"{report.format_spread([r.cpu for r in runs['without cuts']], 4)}, "
+          f"with them {report.format_spread(more, 4)} more")
+    print(f"both: {report.format_spread(both, 4)}: goal at most {COST_GOAL} "
+          f"{'reached' if reached else 'MISSED'}")
+    return 0
 
 
 def kill_gaps(options, folder, kept):
@@ -261,7 +332,8 @@ def measure_restarts(options, folder):
     return 0
 
 
-MEASUREMENTS = {"steps": measure_steps, "kills": measure_kills, "restarts": measure_restarts}
+MEASUREMENTS = {"steps": measure_steps, "cost": measure_cost, "kills": measure_kills,
+                "restarts": measure_restarts}
 
 
 def main():
@@ -272,6 +344,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12, help="timed steps of a round")
     parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--cost_warmup", type=int, default=40)
+    parser.add_argument("--cost_steps", type=int, default=200)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--cut_steps", default="10")
     parser.add_argument("--layers", type=int, default=64, help="of the state that is restarted")

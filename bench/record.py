@@ -71,6 +71,11 @@ BENCHMARKS = {
         "same round.",
         ["//cli:eps", "//worker:eps-worker"],
         [["bench/durability.py", "steps", "--rounds=3", "--steps=6"]]),
+    "durability-cost": Benchmark(
+        "What cuts at the derived interval cost",
+        "The quickstart with state in memory and cuts (`storage.cut_steps=auto`), and without. "
+        "Goal: the time that cuts take and what they take of the processors, at most 1 % of it.",
+        ["//cli:eps", "//worker:eps-worker"], [["bench/durability.py", "cost", "--rounds=3"]]),
     "kills": Benchmark(
         "How long a killed process is missed",
         "Processes of a run of the quickstart model are killed at random, one after the other.",

@@ -229,8 +229,8 @@ class CrashTest(unittest.TestCase):
             time.sleep(0.1)
 
     def test_a_copied_folder_does_not_stand_for_its_original(self):
-        """A server's folder is copied, the server goes on and dies, and the copy takes its place: what
-        the copy's log says is old, so all go back to the cut that they have in common."""
+        """A server's folder is copied, the server goes on and dies, and the copy takes its place:
+        what the copy's log says is old, so all go back to the cut that they have in common."""
         with self.by_hand("copied", cut_steps=200, logged=True) as run:
             run.start("train")
             self.wait_for_steps(run.out, run.started["train"], 5)

@@ -326,6 +326,7 @@ void ShardCore::Impl::OnCutDone(const CutOp& op, const BackendDone& done) {
 void ShardCore::Impl::OnDurable(ShardId shard, const CutId& cut) {
   if (!recovery_->OnDurable(shard, cut)) return;
   if (cut_begun_ms_ > 0) {
+    Count("cut_ms", now_ms_ - cut_begun_ms_);
     lead_->cuts().OnMeasured(static_cast<double>(now_ms_ - cut_begun_ms_) / 1e3,
                              lead_->step_seconds());
   }

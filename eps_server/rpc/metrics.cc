@@ -29,6 +29,7 @@ struct CounterName {
   const char* counter;
   const char* metric;
   const char* help;
+  double unit = 1;  // of the metric, in that of the counter
 };
 constexpr CounterName kCounters[] = {
     {"accepted_bytes", "eps_push_bytes_total", "Bytes of encoded gradients that count."},
@@ -41,6 +42,8 @@ constexpr CounterName kCounters[] = {
     {"updates", "eps_updates_total", "Chunks updated."},
     {"skipped_steps", "eps_steps_skipped_total", "Steps whose gradient was not finite."},
     {"cuts", "eps_cuts_total", "Cuts that became durable here."},
+    {"cut_ms", "eps_cut_seconds_total",
+     "Time from a border until its cut was durable on all servers; shard 0 only.", 1000},
     {"rollbacks", "eps_rollbacks_total", "Times that this shard asked to go back to a cut."},
     {"replays", "eps_log_replays_total", "Contribution logs that were replayed."},
     {"scrub_passes", "eps_scrub_passes_total", "Times that all of the state was read and checked."},
@@ -124,7 +127,8 @@ void AddCounters(const v1::StatusReply& status, Families* families) {
   families->Add("eps_push_requests_total", "Contributions, by what became of them.",
                 MetricType::Counter);
   for (const char* result : kPushResults) families->Value(count(result), "result", result);
-  for (const CounterName& c : kCounters) families->Counter(c.metric, c.help, count(c.counter));
+  for (const CounterName& c : kCounters)
+    families->Counter(c.metric, c.help, count(c.counter) / c.unit);
 }
 
 // Just-in-time quantization (SEEDS.md 6): T_JIT, T_wire, T_worker over all visits, and what is left

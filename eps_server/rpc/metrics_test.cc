@@ -30,6 +30,7 @@ v1::StatusReply StatusOfAJob() {
   status.set_state(v1::JOB_STATE_RUNNING);
   status.set_step(7);
   (*status.mutable_counters())["accepted"] = 12;
+  (*status.mutable_counters())["cut_ms"] = 1500;
   v1::MemoryUse* use = status.add_memory();
   use->set_kind("state");
   use->set_live_bytes(4096);
@@ -70,6 +71,7 @@ TEST(Metrics, AScrapeSaysWhatTheStatusSays) {
        {absl::StrCat("eps_step_current", labels, "} 7"),
         absl::StrCat("eps_push_requests_total", labels, ",result=\"accepted\"} 12"),
         absl::StrCat("eps_push_requests_total", labels, ",result=\"duplicate\"} 0"),
+        absl::StrCat("eps_cut_seconds_total", labels, "} 1.5"),
         absl::StrCat("eps_job_state", labels, ",state=\"running\"} 1"),
         absl::StrCat("eps_job_state", labels, ",state=\"failed\"} 0"),
         // Three visits of 0.25 s and one of -0.5 s; a stage without visits says nothing.
