@@ -23,7 +23,7 @@ absl::StatusOr<PlanCheck> PlanCheck::New(const Config& config, const JobSpec& sp
   if (config.metrics.hardware.empty()) return check;
   EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, ReadHardware(config.metrics.hardware));
   EPS_ASSIGN_OR_RETURN(const planner::Plan plan, planner::MakePlan(config, spec, hardware));
-  check.planned_ = plan.estimate.step;
+  check.planned_ = plan.step();
   check.summary_ = planner::PlanToSummary(plan);
   return check;
 }

@@ -111,7 +111,7 @@ TEST(PlanCheck, ComparesTheMedianStepWithThePlan) {
   EXPECT_THAT(check.summary(), HasSubstr("bottleneck: "));
   EXPECT_EQ(check.Verdict(), "") << "there was no step yet";
   const double planned =
-      planner::MakePlan(config, spec, *ReadHardware("two_core_box"))->estimate.step.value();
+      planner::MakePlan(config, spec, *ReadHardware("two_core_box"))->step().value();
   for (const double seconds : {100 * planned, planned / 2, planned / 2}) check.AddStep(seconds);
   EXPECT_THAT(check.Verdict(), HasSubstr("median of the last 3), +100.0 %"));
 
@@ -141,24 +141,18 @@ TEST(SimulateCommand, RunsAScenario) {
   EXPECT_EQ(Capture(&RunSimulateCommand, arguments).text, first.text) << "not deterministic";
 }
 
-// The simulator's model of a step and the planner's are two: without what only the plan has
-// (latencies, the host's own work, links to the device) they have to agree.
 TEST(SimulateCommand, AnUndisturbedStepIsThatOfThePlan) {
   for (const char* keys : {"--training.clip=none", "--training.clip=exact"}) {
-    for (const char* example : {"v100_16gb_512gb", "mi210_hbm3_pim", "mixed_cluster"}) {
-      planner::Hardware hardware = *ReadHardware(example);
-      for (planner::WorkerKind& worker : hardware.workers) {
-        worker.latency = planner::Seconds(0);
-        worker.decode = worker.encode = planner::kNoLimit;
-        worker.device.to_device = worker.device.from_device = planner::kNoLimit;
-      }
-      const planner::Plan plan = *PlanTrainArguments(
-          hardware, {keys, "--training.micro_batches=16", "--servers.threads=8"});
+    for (const std::string& example : planner::HardwareExamples()) {
+      const planner::Hardware hardware = *ReadHardware(example);
+      const planner::Plan plan =
+          *PlanTrainArguments(hardware, {keys, "--training.parts=11", "--servers.threads=8"});
       planner::simulator::Scenario scenario = ScenarioOf(plan, hardware);
       scenario.steps = 10;
       const auto result = planner::simulator::Simulate(scenario);
       ASSERT_TRUE(result.ok()) << result.status();
-      EXPECT_NEAR(result->step.duration / plan.estimate.step, 1, 0.15) << example << " " << keys;
+      EXPECT_EQ(result->step.duration, plan.step()) << example << " " << keys;
+      EXPECT_EQ(result->bottleneck(), plan.bottleneck()) << example << " " << keys;
     }
   }
 }

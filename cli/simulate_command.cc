@@ -1,7 +1,6 @@
 #include "cli/simulate_command.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -15,10 +14,11 @@
 #include "absl/strings/strip.h"
 #include "cli/planned_run.h"
 #include "common/status_macros.h"
+#include "planner/hardware.h"
+#include "planner/plan.h"
 #include "planner/quantity_text.h"
 #include "planner/simulator/report.h"
 #include "planner/simulator/simulator.h"
-#include "planner/step_model.h"
 #include "planner/units.h"
 
 namespace eps {
@@ -28,7 +28,6 @@ using planner::Seconds;
 using planner::simulator::FailureLog;
 using planner::simulator::kFailureLogs;
 using planner::simulator::Scenario;
-using planner::simulator::StageLoad;
 
 constexpr char kUsage[] =
     "usage: eps simulate --hardware=FILE|EXAMPLE [--config=FILE] [--model=PATH] [--json]\n"
@@ -76,12 +75,11 @@ absl::Status SetNumber(absl::string_view text, Number* value) {
   return absl::InvalidArgumentError(absl::StrCat("found \"", text, "\", expected a number"));
 }
 
-// Each with a part of its own, as large as those of the plan.
-absl::Status SetWorkers(absl::string_view text, Scenario* scenario) {
-  const double tokens = scenario->tokens_per_step / scenario->part_count();
-  EPS_RETURN_IF_ERROR(SetNumber(text, &scenario->workers));
-  scenario->parts = 0;
-  scenario->tokens_per_step = tokens * scenario->workers;
+absl::Status SetMachines(absl::string_view text, void (Scenario::*set)(uint32_t),
+                         Scenario* scenario) {
+  uint32_t machines = 0;
+  EPS_RETURN_IF_ERROR(SetNumber(text, &machines));
+  (scenario->*set)(machines);
   return absl::OkStatus();
 }
 
@@ -138,6 +136,11 @@ struct Option {
   std::function<absl::Status(absl::string_view, Scenario*)> set;
 };
 
+Option MachinesOption(const char* name, void (Scenario::*set)(uint32_t)) {
+  return {name, [set](absl::string_view text, Scenario* scenario) {
+            return SetMachines(text, set, scenario);
+          }};
+}
 template <class Number>
 Option NumberOption(const char* name, Number Scenario::*field) {
   return {name, [field](absl::string_view text, Scenario* scenario) {
@@ -157,8 +160,8 @@ Option MeanTimeOption(const char* name, planner::PerSecond Scenario::*field) {
 
 const std::vector<Option>& Options() {
   static const auto* const options = new std::vector<Option>{
-      {"workers", &SetWorkers},
-      NumberOption("servers", &Scenario::servers),
+      MachinesOption("workers", &Scenario::SetWorkers),
+      MachinesOption("servers", &Scenario::SetServers),
       NumberOption("steps", &Scenario::steps),
       TimeOption("duration", &Scenario::duration),
       {"replay", &SetReplay},
@@ -225,40 +228,15 @@ absl::Status Apply(const Arguments& arguments, Scenario* scenario) {
 
 Scenario ScenarioOf(const planner::Plan& plan, const planner::Hardware& hardware) {
   Scenario scenario;
-  scenario.workers = plan.shape.workers;
-  scenario.servers = plan.shape.servers;
-  scenario.parts = plan.work.parts;
-  scenario.prefetch = static_cast<uint32_t>(plan.shape.prefetch);
-  scenario.tokens_per_step = static_cast<double>(plan.work.tokens);
-  if (plan.work.sealed) scenario.mode = planner::simulator::UpdateMode::kSealed;
-  for (const planner::WorkerKind& worker : hardware.workers) {
-    if (worker.name != plan.estimate.worker) continue;
-    scenario.worker_receive = worker.receive;
-    scenario.worker_send = worker.send;
-  }
-  // A process has the share of its machine; the plan's seconds are those of all servers together.
-  const double servers = plan.shape.servers;
-  const double processes_each = std::max(1.0, servers / hardware.server_count());
-  scenario.server_receive = hardware.servers.front().receive / processes_each;
-  scenario.server_send = hardware.servers.front().send / processes_each;
-  const double parts_here = std::ceil(static_cast<double>(plan.work.parts) / plan.shape.workers);
-  for (size_t s = 0; s < plan.work.stages.size(); ++s) {
-    const planner::StageWork& work = plan.work.stages[s];
-    const planner::StageTimes& times = plan.estimate.stages[s];
-    StageLoad load;
-    load.name = work.name;
-    load.parameters = work.elements;
-    load.fetch_forward = work.fetch_forward;
-    load.fetch_backward = work.fetch_backward + parts_here * work.residual;
-    load.push = work.push + work.residual;
-    load.forward = times.forward / parts_here;
-    load.backward = times.backward / parts_here;
-    load.encode = servers * times.encode;
-    // The plan's update holds the reduction of all parts; a disk's time belongs to the server.
-    load.reduce = servers * times.update / static_cast<double>(plan.work.parts);
-    load.update = servers * times.disk;
-    scenario.stages.push_back(load);
-  }
+  scenario.work = plan.work;
+  scenario.shape = plan.shape;
+  scenario.hardware = hardware;
+  std::vector<planner::WorkerKind>& kinds = scenario.hardware.workers;
+  kinds.erase(std::remove_if(kinds.begin(), kinds.end(),
+                             [&](const planner::WorkerKind& kind) {
+                               return kind.name != plan.estimate.worker;
+                             }),
+              kinds.end());
   return scenario;
 }
 

@@ -15,8 +15,8 @@ namespace eps {
 // that come and go. `arguments` come after "simulate".
 absl::Status RunSimulateCommand(const std::vector<std::string>& arguments);
 
-// The plan's stages and machines as the simulator takes them: rates of the slowest worker, the
-// servers' figures per process. What goes wrong is left at its defaults: nothing does.
+// The plan's stages and machines as the simulator takes them: with the kind of worker that a step
+// waits for. What goes wrong is left at its defaults: nothing does.
 planner::simulator::Scenario ScenarioOf(const planner::Plan& plan,
                                         const planner::Hardware& hardware);
 

@@ -152,7 +152,7 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   plan.capacities = Capacities(plan.tiers, plan.work, hardware);
   plan.fetched = FetchedBytes(plan.work, plan.shape.workers) + ResidualBytes(plan.work);
   plan.pushed = PushedBytes(plan.work) + ResidualBytes(plan.work);
-  const Seconds step = plan.estimate.step;
+  const Seconds step = plan.step();
   plan.tokens_per_second = static_cast<double>(plan.work.tokens) / step.value();
   plan.mfu = plan.work.model_flops / step / PeakOf(hardware, plan.shape);
   plan.endurance_days = EnduranceDays(config, plan.work, hardware, plan.shape, step);

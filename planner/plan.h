@@ -44,7 +44,8 @@ struct Plan {
   absl::optional<double> endurance_days;
   absl::optional<double> dollars_per_million_tokens;  // absent: no prices
 
-  const Resource& bottleneck() const { return estimate.resources.front(); }
+  Seconds step() const { return estimate.times.duration; }
+  Resource bottleneck() const { return estimate.times.bottleneck(); }
 };
 
 // How a configuration uses machines: processes of `servers.addresses` (a number, or addresses) and

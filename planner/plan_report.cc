@@ -69,6 +69,7 @@ constexpr Column kColumns[] = {
     {"backward", "backward_seconds", &StageTimes::backward},
     {"stash", "stash_seconds", &StageTimes::stash},
     {"push", "push_seconds", &StageTimes::push},
+    {"reduce", "reduce_seconds", &StageTimes::reduce},
     {"update", "update_seconds", &StageTimes::update},
     {"disk", "disk_seconds", &StageTimes::disk},
 };
@@ -80,9 +81,8 @@ std::string StagesText(const Plan& plan) {
   text += "\n";
   for (const StageRun& run : RunsOf(plan.estimate.stages)) {
     const StageTimes& stage = plan.estimate.stages[run.first];
-    const std::string name = run.count == 1
-                                 ? stage.name
-                                 : absl::StrCat(stage.name, " and ", run.count - 1, " more alike");
+    std::string name = plan.work.stages[run.first].name;
+    if (run.count > 1) absl::StrAppend(&name, " and ", run.count - 1, " more alike");
     absl::StrAppendFormat(&text, "  %-19s", name);
     for (const Column& column : kColumns) {
       const Seconds time = stage.*column.time;
@@ -94,11 +94,10 @@ std::string StagesText(const Plan& plan) {
 }
 
 std::string StepText(const Plan& plan) {
-  const StepEstimate& e = plan.estimate;
   return absl::StrFormat("step: %s for %s tokens, %s tokens/s, MFU %.1f %%, device waits %.0f %%\n",
-                         ShortText(e.step), ShortCount(static_cast<double>(plan.work.tokens)),
+                         ShortText(plan.step()), ShortCount(static_cast<double>(plan.work.tokens)),
                          ShortCount(plan.tokens_per_second), 100 * plan.mfu,
-                         100 * (e.waiting / e.step));
+                         100 * (plan.estimate.waiting() / plan.step()));
 }
 
 std::string WireText(const Plan& plan) {
@@ -127,11 +126,13 @@ std::string CapacityText(const Plan& plan) {
 
 // What would be gained if the bottleneck took no time: the next one, at best.
 std::string AdviceText(const Plan& plan) {
-  const Resource& first = plan.bottleneck();
-  const Resource& next = plan.estimate.resources[1];
+  const StepTimes& times = plan.estimate.times;
+  const Resource first = times.by_use()[0];
+  const Resource next = times.by_use()[1];
   return absl::StrFormat("bottleneck: %s, busy %s of %s; then %s, %s\nchange first: %s\n",
-                         first.name, ShortText(first.busy), ShortText(plan.estimate.step),
-                         next.name, ShortText(next.busy), first.remedy);
+                         ResourceName(first), ShortText(times.busiest_of(first)),
+                         ShortText(plan.step()), ResourceName(next),
+                         ShortText(times.busiest_of(next)), ResourceRemedy(first));
 }
 
 nlohmann::ordered_json OptionalNumber(const absl::optional<double>& number) {
@@ -252,11 +253,13 @@ std::string MemoryChart(const Plan& plan) {
 
 std::string ResourceChart(const Plan& plan) {
   std::vector<Bar> bars;
-  for (const Resource& resource : plan.estimate.resources) {
-    bars.push_back({resource.name,
-                    absl::StrCat(ShortText(resource.busy), " of ", ShortText(plan.estimate.step)),
-                    {{resource.name, resource.busy.value(), ShortText(resource.busy)}},
-                    plan.estimate.step.value()});
+  for (const Resource resource : plan.estimate.times.by_use()) {
+    const Seconds busy = plan.estimate.times.busiest_of(resource);
+    const char* const name = ResourceName(resource);
+    bars.push_back({name,
+                    absl::StrCat(ShortText(busy), " of ", ShortText(plan.step())),
+                    {{name, busy.value(), ShortText(busy)}},
+                    plan.step().value()});
   }
   return BarChart(bars);
 }
@@ -266,7 +269,8 @@ std::string StageChart(const Plan& plan) {
   for (const StageRun& run : RunsOf(plan.estimate.stages)) {
     const StageTimes& stage = plan.estimate.stages[run.first];
     Bar bar;
-    bar.name = run.count == 1 ? stage.name : absl::StrCat(stage.name, " (", run.count, " alike)");
+    bar.name = plan.work.stages[run.first].name;
+    if (run.count > 1) absl::StrAppend(&bar.name, " (", run.count, " alike)");
     Seconds sum;
     for (const Column& column : kColumns) {
       const Seconds time = stage.*column.time;
@@ -290,10 +294,11 @@ std::string PlanToText(const Plan& plan) {
   std::string text = absl::StrCat(HeadText(plan), "\n", MemoryText(plan), "\n", StagesText(plan),
                                   "\n", WireText(plan), StepText(plan));
   absl::StrAppend(&text, "resources, busy per step:");
-  const auto& resources = plan.estimate.resources;
+  const StepTimes& times = plan.estimate.times;
+  const std::vector<Resource> resources = times.by_use();
   for (size_t i = 0; i < std::min(kResourcesShown, resources.size()); ++i) {
-    absl::StrAppend(&text, i > 0 ? ", " : " ", resources[i].name, " ",
-                    ShortText(resources[i].busy));
+    absl::StrAppend(&text, i > 0 ? ", " : " ", ResourceName(resources[i]), " ",
+                    ShortText(times.busiest_of(resources[i])));
   }
   absl::StrAppend(&text, "\n", AdviceText(plan), "\n", CapacityText(plan));
   if (plan.endurance_days.has_value()) {
@@ -323,22 +328,22 @@ std::string PlanToJson(const Plan& plan) {
   json["memory"] = MemoryJson(plan);
   json["wire"] = {{"fetched_bytes", plan.fetched.value()}, {"pushed_bytes", plan.pushed.value()}};
   const StepEstimate& e = plan.estimate;
-  json["step"] = {{"seconds", e.step.value()},
+  json["step"] = {{"seconds", plan.step().value()},
                   {"tokens_per_second", plan.tokens_per_second},
                   {"mfu", plan.mfu},
-                  {"waiting_seconds", e.waiting.value()},
+                  {"waiting_seconds", e.waiting().value()},
                   {"worker", e.worker}};
   nlohmann::ordered_json& stages = json["stages"] = nlohmann::ordered_json::array();
-  for (const StageTimes& stage : e.stages) {
-    nlohmann::ordered_json object = {{"name", stage.name}};
-    for (const Column& column : kColumns) object[column.key] = (stage.*column.time).value();
+  for (size_t s = 0; s < e.stages.size(); ++s) {
+    nlohmann::ordered_json object = {{"name", plan.work.stages[s].name}};
+    for (const Column& column : kColumns) object[column.key] = (e.stages[s].*column.time).value();
     stages.push_back(std::move(object));
   }
   nlohmann::ordered_json& resources = json["resources"] = nlohmann::ordered_json::array();
-  for (const Resource& resource : e.resources) {
-    resources.push_back({{"name", resource.name},
-                         {"busy_seconds", resource.busy.value()},
-                         {"remedy", resource.remedy}});
+  for (const Resource resource : e.times.by_use()) {
+    resources.push_back({{"name", ResourceName(resource)},
+                         {"busy_seconds", e.times.busiest_of(resource).value()},
+                         {"remedy", ResourceRemedy(resource)}});
   }
   nlohmann::ordered_json& capacities = json["capacities"] = nlohmann::ordered_json::array();
   for (const Capacity& capacity : plan.capacities) {

@@ -87,10 +87,10 @@ TEST(StepModel, WithoutAnythingElseAStepIsItsComputeAndItsFirstFetch) {
   Flops flops;
   for (const StageWork& stage : work.stages) flops += stage.forward + stage.backward;
   const StepEstimate estimate = EstimateStep(work, hardware, RunShape());
-  EXPECT_NEAR(estimate.step.value(),
+  EXPECT_NEAR(estimate.times.duration.value(),
               (flops / (worker.device.efficiency * worker.device.peak)).value(),
-              1e-9 * estimate.step.value());
-  EXPECT_EQ(estimate.resources[0].name, "worker compute");
+              1e-9 * estimate.times.duration.value());
+  EXPECT_EQ(estimate.times.bottleneck(), Resource::kWorkerCompute);
 }
 
 TEST(StepModel, ASlowLinkIsTheBottleneckAndTheStepItsBytes) {
@@ -100,9 +100,9 @@ TEST(StepModel, ASlowLinkIsTheBottleneckAndTheStepItsBytes) {
   hardware.workers[0].receive = BytesPerSecond(1e6);
   const StepEstimate estimate = EstimateStep(work, hardware, RunShape());
   const Seconds transfer = work.fetched_by_worker() / BytesPerSecond(1e6);
-  EXPECT_EQ(estimate.resources[0].name, "weights over the network");
-  EXPECT_GE(estimate.step, transfer);
-  EXPECT_LT(estimate.step, 1.1 * transfer);
+  EXPECT_EQ(estimate.times.bottleneck(), Resource::kWorkerReceive);
+  EXPECT_GE(estimate.times.duration, transfer);
+  EXPECT_LT(estimate.times.duration, 1.1 * transfer);
 }
 
 // What may be scaled up in a description without making anything worse.
@@ -188,14 +188,16 @@ TEST(StepModel, MoreOfAnythingIsNeverSlowerAndNothingBeatsItsBounds) {
     const Workload work = *WorkloadOf(world.spec);
     const RunShape shape = ShapeOf(world.config, world.hardware);
     const StepEstimate estimate = EstimateStep(work, world.hardware, shape);
-    for (const Resource& resource : estimate.resources) {
-      EXPECT_LE(resource.busy.value(), estimate.step.value() * (1 + 1e-9))
-          << i << ": a step is shorter than its " << resource.name;
+    for (const Resource resource : estimate.times.by_use()) {
+      EXPECT_LE(estimate.times.busiest_of(resource).value(),
+                estimate.times.duration.value() * (1 + 1e-9))
+          << i << ": a step is shorter than its " << ResourceName(resource);
     }
     for (const auto& improve : Improvements()) {
       Hardware better = world.hardware;
       improve(&better, 3);
-      EXPECT_LE(EstimateStep(work, better, shape).step.value(), estimate.step.value() * (1 + 1e-9))
+      EXPECT_LE(EstimateStep(work, better, shape).times.duration.value(),
+                estimate.times.duration.value() * (1 + 1e-9))
           << i << ", improvement " << (&improve - &Improvements()[0]);
     }
   }
@@ -326,19 +328,20 @@ TEST(PlanReport, TextJsonAndPageSayTheSame) {
   const Config config = ConfigWith({{"training.clip", "none"}, {"storage.kind", "nvme"}});
   const JobSpec spec = Gpt2Spec(config, 12, 768, 8);
   const Plan plan = *MakePlan(config, spec, Example("h200_node"));
+  const std::string bottleneck = ResourceName(plan.bottleneck());
   const std::string text = PlanToText(plan);
-  EXPECT_THAT(text, HasSubstr("bottleneck: " + plan.bottleneck().name));
+  EXPECT_THAT(text, HasSubstr("bottleneck: " + bottleneck));
   EXPECT_THAT(text, HasSubstr("h.0 and 11 more alike"));
   EXPECT_THAT(text, HasSubstr("disk endurance"));
   EXPECT_THAT(text, HasSubstr("cost: $"));
   const auto json = nlohmann::json::parse(PlanToJson(plan));
-  EXPECT_EQ(json["step"]["seconds"].get<double>(), plan.estimate.step.value());
+  EXPECT_EQ(json["step"]["seconds"].get<double>(), plan.step().value());
   EXPECT_EQ(json["memory"][0]["uses"].size(), plan.tiers[0].uses.size());
   EXPECT_EQ(json["stages"].size(), 14u);
-  EXPECT_EQ(json["resources"][0]["name"], plan.bottleneck().name);
+  EXPECT_EQ(json["resources"][0]["name"], bottleneck);
   const std::string page = PlanToPage(plan);
   EXPECT_THAT(page, HasSubstr("<svg"));
-  EXPECT_THAT(page, HasSubstr(plan.bottleneck().name));
+  EXPECT_THAT(page, HasSubstr(bottleneck));
   EXPECT_EQ(page.find("http"), std::string::npos) << "the page needs the network";
 }
 

@@ -2,31 +2,66 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <utility>
 
 namespace eps::planner {
 namespace {
 
-constexpr int kSteps = 12;  // simulated; the last ones are steady
-constexpr int kSteadySteps = 4;
 constexpr double kFp32 = 4;  // bytes
+// As many gradients as a worker holds: one is sent while the next is computed (worker/relay).
+constexpr size_t kGradientsInFlight = 2;
 // On one machine a core sends what another one receives.
 constexpr double kSidesOfATransfer = 2;
 // The state is read and written by an update, a gradient is written when it comes and read once.
 constexpr double kReadAndWritten = 2;
 
-// A resource that does one thing after another, in the order in which it is told of them. That
-// order does not depend on how long anything takes, so that a step is a maximum over paths, and
-// nothing that gets faster can make it longer.
+struct ResourceText {
+  const char* name;
+  const char* remedy;
+};
+constexpr char kLessWeights[] =
+    "fewer bits (quantization.weights), more micro-batches per step (training.micro_batches), or "
+    "faster links";
+constexpr char kLessGradients[] =
+    "fewer bits (quantization.gradients), more micro-batches per step (training.micro_batches), or "
+    "faster links";
+constexpr char kLessOnTheDevice[] =
+    "more micro-batches per step (training.micro_batches), or worker.stash=device";
+constexpr ResourceText kResources[kResourceCount] = {
+    {"worker compute",
+     "more workers with more parts (worker.count, training.parts), or faster devices"},
+    {"worker receive", kLessWeights},
+    {"worker send", kLessGradients},
+    {"worker decoding", "another codec (quantization.weights), or more host cores"},
+    {"worker encoding", "another codec (quantization.gradients), or more host cores"},
+    {"weights to the device", kLessOnTheDevice},
+    {"gradients from the device", kLessOnTheDevice},
+    {"server send", kLessWeights},
+    {"server receive", kLessGradients},
+    {"server processors",
+     "more threads or servers (servers.threads, servers.addresses), or more micro-batches per step "
+     "(training.micro_batches)"},
+    {"server disks",
+     "more disks or servers, state in memory (storage.kind=dram), or more micro-batches per step "
+     "(training.micro_batches)"},
+    {"shared cores",
+     "servers on another machine, or more micro-batches per step (training.micro_batches)"},
+};
+
+constexpr size_t Index(Resource resource) { return static_cast<size_t>(resource); }
+
+// Does one thing after another, in the order in which it is told of them.
 class Lane {
  public:
   // When something that can begin at `ready` and takes `duration` is done.
   Seconds Run(Seconds ready, Seconds duration) {
-    if (duration == Seconds(0)) return ready;
     free_ = Max(free_, ready) + duration;
     busy_ += duration;
     return free_;
   }
+  Seconds free() const { return free_; }
   Seconds busy() const { return busy_; }
 
  private:
@@ -34,16 +69,31 @@ class Lane {
   Seconds busy_;
 };
 
-// The servers of a run as one: their rates together, as far as processes make use of them.
-struct ServerRates {
-  BytesPerSecond encode;
-  BytesPerSecond update;
-  BytesPerSecond memory;
-  BytesPerSecond send;
-  BytesPerSecond receive;
-  BytesPerSecond read;
-  BytesPerSecond write;
-  double cores = 0;  // that work for the run
+// The servers' processors, which reduce and update while nothing has to be encoded. Work comes in
+// order of time.
+class Processors {
+ public:
+  void Encode(Seconds start, Seconds end) { encodings_.push_back({start, end}); }
+
+  // Work that is there at `arrival` is done behind all that came before.
+  void Serve(Seconds arrival, Seconds work) {
+    const Seconds start = Max(free_, arrival);
+    free_ = start + work;
+    for (; next_ < encodings_.size() && encodings_[next_].start < free_; ++next_) {
+      const Span& encoding = encodings_[next_];
+      if (encoding.end > start) free_ += encoding.end - Max(encoding.start, start);
+    }
+  }
+  Seconds free() const { return free_; }
+
+ private:
+  struct Span {
+    Seconds start;
+    Seconds end;
+  };
+  std::vector<Span> encodings_;  // one behind the other
+  size_t next_ = 0;              // that no work has met yet
+  Seconds free_;
 };
 
 // Of one core. Weights that are only copied are not slower than quantized ones.
@@ -54,7 +104,126 @@ BytesPerSecond EncodeRate(const Hardware& hardware, const ServerKind& kind,
   return codec == "fp32" ? Max(kind.memory_bandwidth / kind.cores, kind.encode) : kind.encode;
 }
 
-ServerRates RatesOf(const Hardware& hardware, const RunShape& shape) {
+}  // namespace
+
+const char* ResourceName(Resource resource) { return kResources[Index(resource)].name; }
+const char* ResourceRemedy(Resource resource) { return kResources[Index(resource)].remedy; }
+bool IsOfWorkers(Resource resource) { return resource <= Resource::kFromDevice; }
+
+std::vector<Resource> StepTimes::by_use() const {
+  std::vector<Resource> resources;
+  for (size_t r = 0; r < kResourceCount; ++r) {
+    if (busiest[r] > Seconds(0)) resources.push_back(static_cast<Resource>(r));
+  }
+  std::stable_sort(resources.begin(), resources.end(),
+                   [this](Resource a, Resource b) { return busiest_of(a) > busiest_of(b); });
+  return resources;
+}
+
+std::vector<WorkerClass> DealParts(uint32_t workers, uint32_t parts, uint32_t slow,
+                                   double slowdown) {
+  const uint32_t busy = std::min(workers, parts);
+  const uint32_t idle = workers - busy;
+  const uint32_t slow_and_busy = slow > idle ? slow - idle : 0;
+  const uint32_t more = parts % busy;  // host one part more than the others
+  // Workers in order: those with more parts first, the slow ones last.
+  const uint32_t first_slow = busy - slow_and_busy;
+  uint32_t borders[] = {0, more, first_slow, busy};
+  std::sort(std::begin(borders), std::end(borders));
+  std::vector<WorkerClass> classes;
+  for (size_t i = 0; i + 1 < std::size(borders); ++i) {
+    const uint32_t first = borders[i];
+    if (first == borders[i + 1]) continue;
+    classes.push_back({borders[i + 1] - first, parts / busy + (first < more ? 1 : 0),
+                       first >= first_slow ? slowdown : 1});
+  }
+  return classes;
+}
+
+// One class of workers on its way through the visits.
+class StepModel::Relay {
+ public:
+  // Borrows the times, which are those of all workers with as many parts.
+  Relay(const WorkerClass& workers, Seconds latency, const std::vector<StageTimes>& times)
+      : class_(workers), latency_(latency), times_(times) {
+    computed_.reserve(2 * times.size());
+    pushed_.reserve(2 * times.size());
+  }
+
+  // When the visit is next but `ahead`.
+  Seconds Nears(size_t visit, size_t ahead) const {
+    return visit > ahead ? computed_[visit - ahead - 1] : Seconds(0);
+  }
+
+  // The next visit, whose weights can be fetched from `ready` on.
+  void Next(const Visit& visit, Seconds ready) {
+    const StageTimes& t = times_[visit.stage];
+    const auto both_ways = [&](Seconds up, Seconds down) {
+      return (visit.up ? up : Seconds(0)) + (visit.down ? down : Seconds(0));
+    };
+    const Seconds arrived =
+        receive_.Run(ready + latency_, both_ways(t.fetch_forward, t.fetch_backward));
+    const Seconds decoded = decoder_.Run(arrived, both_ways(t.decode_forward, t.decode_backward));
+    // What was stashed comes back behind the weights.
+    const Seconds there = to_device_.Run(decoded, t.to_device + both_ways(Seconds(0), t.stash));
+    Seconds start = Max(there, computed());
+    if (pushed_.size() >= kGradientsInFlight) {
+      start = Max(start, pushed_[pushed_.size() - kGradientsInFlight]);
+    }
+    if (visit.up) turned_ = start + class_.slowdown * t.forward;
+    computed_.push_back(device_.Run(start, class_.slowdown * both_ways(t.forward, t.backward)));
+    const Seconds on_host = from_device_.Run(computed(), visit.down ? t.from_device : t.stash);
+    if (visit.down) {
+      pushed_.push_back(send_.Run(encoder_.Run(on_host, t.encode_push), t.push));
+    } else {
+      pushed_.push_back(Seconds(0));
+    }
+  }
+
+  const WorkerClass& workers() const { return class_; }
+  Seconds turned() const { return turned_; }
+  // When the gradients of a visit are at the servers.
+  Seconds arrived(size_t visit) const { return pushed_[visit] + latency_; }
+  // Of one worker.
+  Seconds computing() const { return device_.busy(); }
+  Seconds decoding() const { return decoder_.busy(); }
+  Seconds encoding() const { return encoder_.busy(); }
+  Seconds to_device() const { return to_device_.busy(); }
+  Seconds from_device() const { return from_device_.busy(); }
+
+ private:
+  Seconds computed() const { return computed_.empty() ? Seconds(0) : computed_.back(); }
+
+  const WorkerClass class_;
+  const Seconds latency_;
+  const std::vector<StageTimes>& times_;
+  Lane receive_, decoder_, to_device_, device_, from_device_, encoder_, send_;
+  std::vector<Seconds> computed_;  // by visit
+  std::vector<Seconds> pushed_;
+  Seconds turned_;
+};
+
+StepModel::StepModel(const Workload& work, const Hardware& hardware, const WorkerKind& worker,
+                     const RunShape& shape)
+    : work_(work),
+      worker_(worker),
+      shape_(shape),
+      servers_(RatesOf(hardware, shape)),
+      shared_cores_(hardware.one_machine && worker.device.host),
+      decode_(worker.decode),
+      encode_(worker.encode) {
+  if (worker.device.host) {
+    const CodecRates* const weights = hardware.CodecOrNull(shape.weights);
+    const CodecRates* const gradients = hardware.CodecOrNull(shape.gradients);
+    if (weights != nullptr) decode_ = weights->decode;
+    if (gradients != nullptr) encode_ = gradients->encode;
+  }
+  const size_t stages = work.stages.size();
+  for (size_t s = 0; s < stages; ++s) visits_.push_back({s, true, s + 1 == stages});
+  for (size_t s = stages - 1; s-- > 0;) visits_.push_back({s, false, true});
+}
+
+StepModel::ServerRates StepModel::RatesOf(const Hardware& hardware, const RunShape& shape) {
   ServerRates rates;
   const double machines = hardware.server_count();
   const double processes_each = shape.servers / machines;  // on average; less than 1: some idle
@@ -67,7 +236,6 @@ ServerRates RatesOf(const Hardware& hardware, const RunShape& shape) {
     rates.memory += used * kind.memory_bandwidth;
     rates.send += used * kind.send;
     rates.receive += used * kind.receive;
-    rates.cores += used * threads;
     if (kind.storage.has_value()) {
       rates.read += used * kind.storage->count * kind.storage->read;
       rates.write += used * kind.storage->count * kind.storage->write;
@@ -76,250 +244,175 @@ ServerRates RatesOf(const Hardware& hardware, const RunShape& shape) {
   return rates;
 }
 
-class StepModel {
- public:
-  StepModel(const Workload& work, const Hardware& hardware, const WorkerKind& worker,
-            const RunShape& shape)
-      : work_(work),
-        worker_(worker),
-        shape_(shape),
-        servers_(RatesOf(hardware, shape)),
-        shared_cores_(hardware.one_machine && worker.device.host),
-        decode_(worker.decode),
-        encode_(worker.encode) {
-    if (worker.device.host) {
-      const CodecRates* const weights = hardware.CodecOrNull(shape.weights);
-      const CodecRates* const gradients = hardware.CodecOrNull(shape.gradients);
-      if (weights != nullptr) decode_ = weights->decode;
-      if (gradients != nullptr) encode_ = gradients->encode;
-    }
-    for (const StageWork& stage : work.stages) times_.push_back(TimesOf(stage));
+StepModel::Crowd StepModel::CrowdOf(const std::vector<WorkerClass>& classes) {
+  Crowd crowd;
+  for (const WorkerClass& c : classes) {
+    crowd.workers += c.workers;
+    crowd.parts += static_cast<double>(c.workers) * c.parts;
   }
+  return crowd;
+}
 
-  StepEstimate Run();
-
- private:
-  // A use of a stage in a step.
-  struct Visit {
-    size_t stage = 0;
-    bool backward = false;
-  };
-
-  bool IsTurn(const Visit& visit) const { return visit.stage + 1 == times_.size(); }
-  double parts_here() const { return std::ceil(static_cast<double>(work_.parts) / shape_.workers); }
-  StageTimes TimesOf(const StageWork& stage) const;
-  std::vector<Visit> Visits() const;
-  Seconds RunStep(Seconds start);
-  Seconds Encode(const Visit& visit, Seconds ahead);
-  Seconds Fetch(const Visit& visit, Seconds encoded, Seconds issued);
-  Seconds Push(size_t stage, Seconds computed);
-  std::vector<Resource> Resources() const;
-  Seconds CoreBound() const;
-
-  const Workload& work_;
-  const WorkerKind& worker_;
-  const RunShape& shape_;
-  const ServerRates servers_;
-  const bool shared_cores_;  // servers and workers compute on the same ones
-  BytesPerSecond decode_;    // of a worker
-  BytesPerSecond encode_;
-  std::vector<StageTimes> times_;
-
-  Lane processors_, disks_, network_in_, network_out_, decoder_, encoder_, to_device_, from_device_,
-      device_;
-  std::vector<Seconds> weights_ready_;  // of the version that the next visit wants
-};
-
-StageTimes StepModel::TimesOf(const StageWork& stage) const {
+StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd& crowd) const {
   const Bytes fp32(kFp32 * static_cast<double>(stage.elements));
-  const double workers = shape_.workers;
-  const double parts = work_.parts;
-  const FlopsPerSecond speed = worker_.device.efficiency * worker_.device.peak;
-  const double passes = parts_here() * work_.micro_batches;
   StageTimes t;
-  t.name = stage.name;
-  // Exact weights are only copied, which the reading of the memory bounds.
   // FP32 weights are read, encoded ones written once and read for every worker.
-  t.encode =
-      Max(fp32 / servers_.encode, (fp32 + (1 + workers) * stage.fetch_forward) / servers_.memory);
-  const auto network_in = [&](Bytes bytes) {
-    return Max(bytes / worker_.receive, workers * bytes / servers_.send);
+  t.encode = Max(fp32 / servers_.encode,
+                 (fp32 + (1 + crowd.workers) * stage.fetch_forward) / servers_.memory);
+  const auto fetch = [&](Bytes weights, Bytes residual) {
+    return Max((weights + parts * residual) / worker_.receive,
+               (crowd.workers * weights + crowd.parts * residual) / servers_.send);
   };
-  t.fetch_forward = network_in(stage.fetch_forward);
-  t.fetch_backward = network_in(stage.fetch_backward + parts_here() * stage.residual);
+  t.fetch_forward = fetch(stage.fetch_forward, Bytes(0));
+  t.fetch_backward = fetch(stage.fetch_backward, stage.residual);
   const auto copies = [&](Bytes fetched) { return fetched > Bytes(0) ? 1.0 : 0.0; };
   t.decode_forward = copies(stage.fetch_forward) * fp32 / decode_;
   t.decode_backward = copies(stage.fetch_backward) * fp32 / decode_;
-  t.to_device = fp32 / worker_.device.to_device;
-  t.forward = parts_here() * stage.forward / speed + passes * worker_.device.stage_overhead;
-  t.backward = parts_here() * stage.backward / speed + passes * worker_.device.stage_overhead;
+  const Device& device = worker_.device;
+  t.to_device = fp32 / device.to_device;
+  const Seconds overhead = parts * work_.micro_batches * device.stage_overhead;
+  const auto pass = [&](Flops operations) {
+    return parts * operations / (device.efficiency * device.peak) + overhead;
+  };
+  t.forward = pass(stage.forward);
+  t.backward = pass(stage.backward);
   if (!shape_.stash_on_device) {
-    t.stash =
-        parts_here() * stage.stash / Min(worker_.device.to_device, worker_.device.from_device);
+    t.stash = parts * stage.stash / Min(device.to_device, device.from_device);
   }
-  t.from_device = parts_here() * fp32 / worker_.device.from_device;
-  t.encode_push = parts_here() * fp32 / encode_;
+  t.from_device = parts * fp32 / device.from_device;
+  t.encode_push = parts * fp32 / encode_;
   const Bytes pushed = stage.push + stage.residual;
-  t.push = Max(parts_here() * pushed / worker_.send, parts * pushed / servers_.receive);
+  t.push = Max(parts * pushed / worker_.send, crowd.parts * pushed / servers_.receive);
   // One pass over the state with the first part, and one more reading of each further one.
   const Bytes state = static_cast<double>(stage.elements) * work_.state_per_parameter;
-  t.update = Max(parts * fp32 / servers_.update,
-                 (kReadAndWritten * (state + parts * pushed)) / servers_.memory);
+  const auto pass_over = [&](Bytes bytes) {
+    return Max(fp32 / servers_.update, kReadAndWritten * bytes / servers_.memory);
+  };
+  t.reduce = (crowd.parts - 1) * pass_over(pushed);
+  t.update = pass_over(state + pushed);
   if (shape_.state_on_disk) t.disk = state / servers_.read + state / servers_.write;
   return t;
 }
 
-std::vector<StepModel::Visit> StepModel::Visits() const {
-  std::vector<Visit> visits;
-  const size_t stages = work_.stages.size();
-  for (size_t s = 0; s + 1 < stages; ++s) visits.push_back({s, false});
-  for (size_t s = stages; s-- > 0;) visits.push_back({s, true});
-  return visits;
+std::vector<StageTimes> StepModel::StagesOf(uint32_t parts, const Crowd& crowd) const {
+  std::vector<StageTimes> stages;
+  stages.reserve(work_.stages.size());
+  for (const StageWork& stage : work_.stages) stages.push_back(TimesOf(stage, parts, crowd));
+  return stages;
 }
 
-// When the servers have encoded the weights, of which they know `ahead` that they will be wanted.
-Seconds StepModel::Encode(const Visit& visit, Seconds ahead) {
-  return processors_.Run(Max(weights_ready_[visit.stage], ahead), times_[visit.stage].encode);
-}
-
-// When weights that are `encoded` are on the device, if the worker asks for them at `issued`.
-Seconds StepModel::Fetch(const Visit& visit, Seconds encoded, Seconds issued) {
-  const StageTimes& t = times_[visit.stage];
-  Seconds network = visit.backward ? t.fetch_backward : t.fetch_forward;
-  Seconds decode = visit.backward ? t.decode_backward : t.decode_forward;
-  if (IsTurn(visit)) {  // one fetch for its forward and its backward pass
-    network = t.fetch_forward + t.fetch_backward;
-    decode = t.decode_forward + t.decode_backward;
+StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t members) const {
+  const Crowd crowd = CrowdOf(classes);
+  std::map<uint32_t, std::vector<StageTimes>> stages;  // by parts of a worker
+  std::vector<Relay> relays;
+  for (const WorkerClass& c : classes) {
+    const auto [found, is_new] = stages.try_emplace(c.parts);
+    if (is_new) found->second = StagesOf(c.parts, crowd);
+    relays.emplace_back(c, worker_.latency, found->second);
   }
-  const Seconds arrived = network_in_.Run(Max(encoded, issued) + worker_.latency, network);
-  return to_device_.Run(decoder_.Run(arrived, decode), t.to_device);
-}
+  const std::vector<StageTimes>& servers = stages.begin()->second;  // whose part is the same in all
+  const auto prefetch = static_cast<size_t>(shape_.prefetch);
+  const size_t jit = prefetch + static_cast<size_t>(shape_.jit_depth);
 
-// When the servers have all parts of the stage's gradient and, in eager mode, have updated it.
-Seconds StepModel::Push(size_t stage, Seconds computed) {
-  const StageTimes& t = times_[stage];
-  const Seconds on_host = from_device_.Run(computed, t.from_device);
-  const Seconds arrived =
-      network_out_.Run(encoder_.Run(on_host, t.encode_push), t.push) + worker_.latency;
-  if (work_.sealed) return arrived;
-  return disks_.Run(processors_.Run(arrived, t.update), t.disk);
-}
-
-// The end of a step that begins at `start`: the worker may begin the next one.
-Seconds StepModel::RunStep(Seconds start) {
-  const std::vector<Visit> visits = Visits();
-  const size_t ahead = static_cast<size_t>(shape_.prefetch);
-  std::vector<Seconds> encoded;
-  std::vector<Seconds> on_device;
-  std::vector<Seconds> pushed(times_.size());
-  Seconds computed = start;
-  for (size_t v = 0; v < visits.size(); ++v) {
-    const Visit& visit = visits[v];
-    const StageTimes& t = times_[visit.stage];
-    // What this visit sets off: fetches ahead of it, and the servers' encoding ahead of those.
-    const size_t jit = ahead + static_cast<size_t>(shape_.jit_depth);
-    while (encoded.size() < std::min(visits.size(), v + jit + 1)) {
-      encoded.push_back(Encode(visits[encoded.size()], computed));
+  Processors processors;
+  Lane disks;
+  Seconds encoded;      // the last visit's weights
+  Seconds encode_work;  // of the visits before
+  Seconds updates;      // sealed: of this stage and those before it
+  for (size_t v = 0; v < visits_.size(); ++v) {
+    const Visit& visit = visits_[v];
+    const StageTimes& t = servers[visit.stage];
+    Seconds start = relays[0].Nears(v, jit);
+    for (const Relay& relay : relays) start = Min(start, relay.Nears(v, jit));
+    start = Max(start, encoded);
+    if (work_.sealed) {
+      if (visit.up) {
+        updates += t.update;
+        disks.Run(Seconds(0), t.disk);
+      }
+      // The stage's update is done when the processors have had time for all updates up to it, and
+      // for what is encoded before.
+      start = Max(start, Max(updates + encode_work, disks.free()));
     }
-    while (on_device.size() < std::min(visits.size(), v + ahead + 1)) {
-      const size_t next = on_device.size();
-      on_device.push_back(Fetch(visits[next], encoded[next], computed));
-    }
-    // Stashed inputs go out behind a forward pass and come back for the backward pass.
-    const Seconds input = visit.backward ? to_device_.Run(computed, t.stash) : computed;
-    Seconds duration = visit.backward ? t.backward : t.forward;
-    if (IsTurn(visit)) duration = t.forward + t.backward;
-    computed = device_.Run(Max(on_device[v], input), duration);
-    if (visit.backward) {
-      pushed[visit.stage] = Push(visit.stage, computed);
-    } else {
-      from_device_.Run(computed, t.stash);
-    }
+    encoded = start + t.encode;
+    encode_work += t.encode;
+    processors.Encode(start, encoded);
+    for (Relay& relay : relays) relay.Next(visit, Max(encoded, relay.Nears(v, prefetch)));
   }
-  if (!work_.sealed) {
-    weights_ready_ = pushed;
-    return computed;
+
+  StepTimes times;
+  Seconds server_work = encode_work + updates;
+  for (size_t v = work_.stages.size() - 1; v < visits_.size(); ++v) {
+    const StageTimes& t = servers[visits_[v].stage];
+    Seconds arrived;  // all parts
+    for (const Relay& relay : relays) arrived = Max(arrived, relay.arrived(v));
+    const Seconds work = work_.sealed ? t.reduce : t.reduce + t.update;
+    server_work += work;
+    processors.Serve(arrived, work);
+    if (!work_.sealed) disks.Run(arrived, t.disk);
+    times.duration = arrived;
   }
-  // The decision waits for everything; then updates run in forward order.
-  const Seconds decided = *std::max_element(pushed.begin(), pushed.end());
-  for (size_t s = 0; s < times_.size(); ++s) {
-    weights_ready_[s] = disks_.Run(processors_.Run(decided, times_[s].update), times_[s].disk);
-  }
-  return decided + worker_.latency;
+  times.duration = Max(times.duration, Max(processors.free(), disks.free()));
+  if (work_.sealed) times.duration += worker_.latency;
+  for (const Relay& relay : relays) times.forward = Max(times.forward, relay.turned());
+  times.busiest[Index(Resource::kServerProcessors)] = server_work;
+  times.busiest[Index(Resource::kServerDisks)] = disks.busy();
+  AddUse(relays, members, &times);
+  times.duration = Max(times.duration, times.busiest_of(Resource::kSharedCores));
+  return times;
 }
 
-// Where workers and servers share cores: the threads of a product wait for the slowest of them, so
-// that whatever else one core does is added to what all of them compute. Measured
-// (docs/benchmarks.md, "Plans against runs").
-Seconds StepModel::CoreBound() const {
-  if (!shared_cores_) return Seconds(0);
-  const double workers = shape_.workers;
-  const Seconds compute = workers * device_.busy() / kSteps;
-  const Seconds codecs = workers * (decoder_.busy() + encoder_.busy()) / kSteps;
-  const Seconds servers = processors_.busy() / kSteps;
-  const Bytes residuals = ResidualBytes(work_);
-  const Seconds transfers =
-      kSidesOfATransfer * ((FetchedBytes(work_, shape_.workers) + residuals) / worker_.receive +
-                           (PushedBytes(work_) + residuals) / worker_.send);
-  return compute + codecs + servers + transfers;
-}
-
-std::vector<Resource> StepModel::Resources() const {
-  const auto of = [](const char* name, const Lane& lane, const char* remedy) {
-    return Resource{name, lane.busy() / kSteps, remedy};
-  };
-  std::vector<Resource> resources = {
-      of("worker compute", device_,
-         "more workers with more parts (worker.count, training.parts), or faster devices"),
-      of("weights over the network", network_in_,
-         "fewer bits (quantization.weights), more micro-batches per step "
-         "(training.micro_batches), or faster links"),
-      of("gradients over the network", network_out_,
-         "fewer bits (quantization.gradients), more micro-batches per step "
-         "(training.micro_batches), or faster links"),
-      of("worker decoding", decoder_, "another codec (quantization.weights), or more host cores"),
-      of("worker encoding", encoder_, "another codec (quantization.gradients), or more host cores"),
-      of("weights to the device", to_device_,
-         "more micro-batches per step (training.micro_batches), or worker.stash=device"),
-      of("gradients from the device", from_device_,
-         "more micro-batches per step (training.micro_batches), or worker.stash=device"),
-      of("server processors", processors_,
-         "more threads or servers (servers.threads, servers.addresses), or more micro-batches per "
-         "step (training.micro_batches)"),
-      of("server disks", disks_,
-         "more disks or servers, state in memory (storage.kind=dram), or more micro-batches per "
-         "step (training.micro_batches)"),
-  };
+// All but the servers' processors and disks, which are there. Where workers and servers share
+// cores, the threads of a product wait for the slowest of them, so that whatever else one core does
+// is added to what all of them compute. Measured (docs/benchmarks.md, "Plans against runs").
+void StepModel::AddUse(const std::vector<Relay>& relays, uint32_t members, StepTimes* times) const {
+  const Bytes fetched = work_.fetched_by_worker();
+  const Bytes pushed = work_.pushed_of_part();
+  const Bytes residual = work_.residual_of_part();
+  Bytes sent;  // by servers
+  Bytes received;
+  Seconds on_cores;
+  for (const Relay& relay : relays) {
+    const WorkerClass& c = relay.workers();
+    on_cores += c.workers * (relay.computing() + relay.decoding() + relay.encoding());
+    const Bytes receives = fetched + c.parts * residual;
+    const Bytes sends = c.parts * (pushed + residual);
+    sent += c.workers * receives;
+    received += c.workers * sends;
+    const std::pair<Resource, Seconds> uses[] = {
+        {Resource::kWorkerCompute, relay.computing()},
+        {Resource::kWorkerReceive, receives / worker_.receive},
+        {Resource::kWorkerSend, sends / worker_.send},
+        {Resource::kWorkerDecoding, relay.decoding()},
+        {Resource::kWorkerEncoding, relay.encoding()},
+        {Resource::kToDevice, relay.to_device()},
+        {Resource::kFromDevice, relay.from_device()},
+    };
+    for (const auto& [resource, use] : uses) {
+      times->busy[Index(resource)] += static_cast<double>(c.workers) / members * use;
+      times->busiest[Index(resource)] = Max(times->busiest[Index(resource)], use);
+    }
+  }
+  times->busiest[Index(Resource::kServerSend)] = sent / servers_.send;
+  times->busiest[Index(Resource::kServerReceive)] = received / servers_.receive;
   if (shared_cores_) {
-    resources.push_back({"shared cores", CoreBound(),
-                         "servers on another machine, or more micro-batches per step "
-                         "(training.micro_batches)"});
+    times->busiest[Index(Resource::kSharedCores)] =
+        on_cores + times->busiest_of(Resource::kServerProcessors) +
+        kSidesOfATransfer * (sent / worker_.receive + received / worker_.send);
   }
-  std::stable_sort(resources.begin(), resources.end(),
-                   [](const Resource& a, const Resource& b) { return a.busy > b.busy; });
-  return resources;
+  for (size_t r = 0; r < kResourceCount; ++r) {
+    if (!IsOfWorkers(static_cast<Resource>(r))) times->busy[r] = times->busiest[r];
+  }
 }
-
-StepEstimate StepModel::Run() {
-  weights_ready_.assign(times_.size(), Seconds(0));
-  std::vector<Seconds> ends = {Seconds(0)};
-  for (int i = 0; i < kSteps; ++i) ends.push_back(RunStep(ends.back()));
-  StepEstimate estimate;
-  estimate.step = Max((ends[kSteps] - ends[kSteps - kSteadySteps]) / kSteadySteps, CoreBound());
-  estimate.stages = times_;
-  estimate.worker = worker_.name;
-  estimate.resources = Resources();
-  estimate.waiting = estimate.step - device_.busy() / kSteps;
-  return estimate;
-}
-
-}  // namespace
 
 StepEstimate EstimateStep(const Workload& work, const Hardware& hardware, const RunShape& shape) {
   StepEstimate slowest;
+  const std::vector<WorkerClass> classes = DealParts(shape.workers, work.parts);
   for (const WorkerKind& worker : hardware.workers) {
-    StepEstimate estimate = StepModel(work, hardware, worker, shape).Run();
-    if (slowest.stages.empty() || estimate.step > slowest.step) slowest = std::move(estimate);
+    const StepModel model(work, hardware, worker, shape);
+    StepTimes times = model.Run(classes, shape.workers);
+    if (!slowest.stages.empty() && times.duration <= slowest.times.duration) continue;
+    slowest = {times, model.Stages(classes), worker.name};
   }
   return slowest;
 }

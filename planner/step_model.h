@@ -1,10 +1,31 @@
 #ifndef EPS_PLANNER_STEP_MODEL_H_
 #define EPS_PLANNER_STEP_MODEL_H_
 
-// How long a step takes: the relay of stages over the resources that it uses, each of which does
-// one thing after another. Steady state, no failures, all workers of a kind alike
-// (docs/planning.md; planner/simulator has stragglers and failures). A pure function.
+// How long one step takes: the relay of docs/protocol.md over the resources that it uses, in
+// O(stages * classes of workers). A plan is a step whose workers are all alike; the simulator
+// (planner/simulator) asks for steps in which some are slow or have more parts. Pure functions.
+//
+// A worker visits every stage on its way up, the last one once, and every other one on its way
+// down: 2 n - 1 visits (L2L section 3). A visit's weights are fetched when the visit before by
+// prefetch + 1 has dropped its own, and not before the servers have encoded them, which they begin
+// jit_depth stages earlier. What a visit computes waits for its weights, for the visit before and
+// for the memory of a gradient. Gradients leave behind the visit; when those of all parts have
+// come, they are reduced, and the stage is updated: at once (eager), or at the start of the next
+// step in forward order (sealed).
+//
+// Whatever belongs to one class of workers happens in the order of the visits. Shares: each worker
+// has an equal part of the servers' links, also while others leave theirs unused. On the servers'
+// processors encoding goes before reduction and update, because somebody waits for it; disks stream
+// the state of a stage while its update runs. So a step is a maximum over paths whose order no
+// duration changes: nothing that gets faster makes a step longer, and no step is shorter than what
+// any single resource has to do in it.
+//
+// A sealed step lasts from decision to decision: the updates of the step before are in it, its own
+// are not. An eager one lasts until the first stage, the last to be updated, is at the new version.
+// Nothing else of a step is under way at these borders, so one step says what many would.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,7 +38,7 @@ namespace eps::planner {
 
 // How the run uses the machines.
 struct RunShape {
-  uint32_t workers = 1;  // processes, each with `parts` / workers parts, rounded up
+  uint32_t workers = 1;  // processes
   uint32_t servers = 1;  // processes, spread over the server machines
   uint32_t server_threads = 1;
   int prefetch = 1;   // stages that a worker fetches ahead
@@ -29,41 +50,137 @@ struct RunShape {
   bool state_on_disk = false;
 };
 
-// One stage on one kind of worker, each activity alone and undisturbed.
+enum class Resource {
+  kWorkerCompute,
+  kWorkerReceive,
+  kWorkerSend,
+  kWorkerDecoding,
+  kWorkerEncoding,
+  kToDevice,
+  kFromDevice,
+  kServerSend,
+  kServerReceive,
+  kServerProcessors,
+  kServerDisks,
+  kSharedCores,  // of a machine whose workers and servers compute on the same ones
+};
+inline constexpr size_t kResourceCount = 12;
+const char* ResourceName(Resource resource);  // "worker compute", "worker receive", ...
+// What makes it less busy, with the key or the description's field.
+const char* ResourceRemedy(Resource resource);
+// One of each worker; else of the servers.
+bool IsOfWorkers(Resource resource);
+
+// Workers that are alike in a step.
+struct WorkerClass {
+  uint32_t workers = 0;
+  uint32_t parts = 0;   // that each hosts, above 0
+  double slowdown = 1;  // by which its passes take longer
+};
+
+// Deals parts evenly to `workers` workers, `slow` of which are slower by that factor and get theirs
+// last. Those with most parts come first; workers without a part are in no class.
+std::vector<WorkerClass> DealParts(uint32_t workers, uint32_t parts, uint32_t slow = 0,
+                                   double slowdown = 1);
+
+// One stage on one worker, each activity alone and undisturbed.
 struct StageTimes {
-  std::string name;
   Seconds encode;         // all servers together, once for all workers
   Seconds fetch_forward;  // over the network, all workers at once
   Seconds fetch_backward;
   Seconds decode_forward;
   Seconds decode_backward;
   Seconds to_device;  // decoded weights, per fetch
-  Seconds forward;    // all parts of one worker
+  Seconds forward;    // all parts of the worker
   Seconds backward;
-  Seconds stash;        // from the device and back, all parts of one worker
-  Seconds from_device;  // gradients, all parts of one worker
+  Seconds stash;        // from the device, or back, all parts of the worker
+  Seconds from_device;  // gradients, all parts of the worker
   Seconds encode_push;
   Seconds push;
-  Seconds update;  // reduction of all parts, and update, on all servers
+  Seconds reduce;  // all parts but one, on all servers
+  Seconds update;  // with one part, on all servers
   Seconds disk;    // state from and to the disks of all servers
 };
 
-// Something that can be busy, and for how long it is in a step.
-struct Resource {
-  std::string name;  // "worker compute"
-  Seconds busy;
-  std::string remedy;  // what makes it less busy, with the key or the description's field
+struct StepTimes {
+  Seconds duration;
+  Seconds forward;  // until the last worker has ended its forward pass
+  // How long one machine is busy: the mean over all of them, and the busiest one.
+  std::array<Seconds, kResourceCount> busy{};
+  std::array<Seconds, kResourceCount> busiest{};
+
+  // Busiest first, without those that the step does not use.
+  std::vector<Resource> by_use() const;
+  // That with the busiest machine: no step can be shorter than what this takes.
+  Resource bottleneck() const { return by_use().front(); }
+  Seconds busiest_of(Resource resource) const { return busiest[static_cast<size_t>(resource)]; }
+};
+
+class StepModel {
+ public:
+  // Borrows `work`, `worker` and `shape`, of which the classes below replace the workers. `worker`
+  // is one of hardware.workers. REQUIRES at least one stage and one server, and storage where the
+  // state lies on disks.
+  StepModel(const Workload& work, const Hardware& hardware, const WorkerKind& worker,
+            const RunShape& shape);
+
+  // `members`: the workers over which `busy` is the mean, with those that have no part.
+  StepTimes Run(const std::vector<WorkerClass>& classes, uint32_t members) const;
+  // Of all stages on a worker of the first class at full speed.
+  std::vector<StageTimes> Stages(const std::vector<WorkerClass>& classes) const {
+    return StagesOf(classes.front().parts, CrowdOf(classes));
+  }
+
+ private:
+  // The servers of a run as one: their rates together, as far as processes make use of them.
+  struct ServerRates {
+    BytesPerSecond encode;
+    BytesPerSecond update;
+    BytesPerSecond memory;
+    BytesPerSecond send;
+    BytesPerSecond receive;
+    BytesPerSecond read;
+    BytesPerSecond write;
+  };
+  // All workers of a step.
+  struct Crowd {
+    double workers = 0;
+    double parts = 0;
+  };
+  // A use of a stage in a step; both ways of the last one.
+  struct Visit {
+    size_t stage = 0;
+    bool up = false;
+    bool down = false;
+  };
+  class Relay;
+  static ServerRates RatesOf(const Hardware& hardware, const RunShape& shape);
+  static Crowd CrowdOf(const std::vector<WorkerClass>& classes);
+  StageTimes TimesOf(const StageWork& stage, double parts, const Crowd& crowd) const;
+  std::vector<StageTimes> StagesOf(uint32_t parts, const Crowd& crowd) const;
+  void AddUse(const std::vector<Relay>& relays, uint32_t members, StepTimes* times) const;
+
+  const Workload& work_;
+  const WorkerKind& worker_;
+  const RunShape& shape_;
+  const ServerRates servers_;
+  const bool shared_cores_;
+  BytesPerSecond decode_;  // of a worker
+  BytesPerSecond encode_;
+  std::vector<Visit> visits_;
 };
 
 struct StepEstimate {
-  Seconds step;
-  std::vector<StageTimes> stages;   // of the kind of worker that a step waits for
-  std::string worker;               // that kind's name
-  std::vector<Resource> resources;  // busiest first: the bottleneck, and the next one
-  Seconds waiting;                  // of the device, for anything
+  StepTimes times;
+  std::vector<StageTimes> stages;  // of a worker with most parts
+  std::string worker;              // its kind: the one that a step waits for
+
+  Seconds waiting() const {  // of the device, for anything
+    return times.duration - times.busiest_of(Resource::kWorkerCompute);
+  }
 };
 
-// REQUIRES at least one stage, worker and server, and storage where the state lies on disks.
+// A step of workers that are all of one kind, the slowest. REQUIRES as StepModel.
 StepEstimate EstimateStep(const Workload& work, const Hardware& hardware, const RunShape& shape);
 
 }  // namespace eps::planner

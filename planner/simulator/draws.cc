@@ -37,6 +37,25 @@ double LargestLognormal(double uniform, double count, double sigma) {
   return DeterministicExp(sigma * StandardNormal(std::min(k, kUniforms - 1)));
 }
 
+std::vector<WorkerClass> Disturbed(const std::vector<WorkerClass>& classes, double sigma,
+                                   uint64_t seed, uint64_t step) {
+  std::vector<WorkerClass> disturbed;
+  for (size_t i = 0; i < classes.size(); ++i) {
+    const double uniform = UniformDraw(seed, DrawPurpose::kJitter, static_cast<uint32_t>(i), step);
+    const double largest = LargestLognormal(uniform, classes[i].workers, sigma);
+    WorkerClass slowest = classes[i];
+    slowest.workers = 1;
+    slowest.slowdown *= largest;
+    disturbed.push_back(slowest);
+    if (classes[i].workers == 1) continue;
+    WorkerClass others = classes[i];
+    --others.workers;
+    others.slowdown *= std::min(1.0, largest);
+    disturbed.push_back(others);
+  }
+  return disturbed;
+}
+
 FailurePoints::FailurePoints(uint64_t seed, DrawPurpose purpose, PerSecond highest_rate)
     : seed_(seed), purpose_(purpose) {
   PerSecond low(0);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/step_model.h"
 #include "planner/units.h"
 
 namespace eps::planner::simulator {
@@ -26,6 +27,12 @@ double UniformDraw(uint64_t seed, DrawPurpose purpose, uint32_t stream, uint64_t
 // The largest of `count` lognormal factors exp(sigma * z), each of median 1, from one uniform draw:
 // it lies below x with the probability P(x)^count. REQUIRES count > 0.
 double LargestLognormal(double uniform, double count, double sigma);
+
+// The classes with a step's jitter: of each the slowest worker is drawn from the exact distribution
+// of the largest of its factors, all others run at their median, since only the slowest is waited
+// for.
+std::vector<WorkerClass> Disturbed(const std::vector<WorkerClass>& classes, double sigma,
+                                   uint64_t seed, uint64_t step);
 
 // Times of failures of a rate that may change. Points lie evenly over the plane of time and rate,
 // one per unit; a failure is a point below the rate of its time (thinning; Lewis and Shedler 1979).

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
+#include "planner/step_model.h"
 
 namespace eps::planner::simulator {
 namespace {
@@ -41,12 +42,6 @@ std::string TimeText(Seconds time) {
   return absl::StrFormat("%.3g ms", 1000 * time.value());
 }
 
-uint64_t ParametersOf(const Scenario& scenario) {
-  uint64_t parameters = 0;
-  for (const StageLoad& stage : scenario.stages) parameters += stage.parameters;
-  return parameters;
-}
-
 std::string EventText(const Event& event) {
   std::string text = absl::StrFormat("  %12.1f s  step %-8d %s", event.at.value(), event.step,
                                      EventKindName(event.kind));
@@ -59,9 +54,9 @@ std::string EventText(const Event& event) {
 std::string SimulationToText(const Scenario& scenario, const SimulationResult& result) {
   std::string text =
       absl::StrFormat("%d stages of %.4g parameters, %d workers, %d servers, %d parts, %s, %s\n",
-                      scenario.stages.size(), static_cast<double>(ParametersOf(scenario)),
-                      scenario.workers, scenario.servers, scenario.part_count(),
-                      UpdateModeName(scenario.mode), ReplayName(scenario.replay));
+                      scenario.work.stages.size(), static_cast<double>(scenario.work.parameters),
+                      scenario.shape.workers, scenario.shape.servers, scenario.work.parts,
+                      scenario.work.sealed ? "sealed" : "eager", ReplayName(scenario.replay));
   absl::StrAppendFormat(&text, "%d steps in %s, %.4g steps per hour", result.steps,
                         TimeText(result.wall), result.steps_per_hour());
   if (result.tokens_per_second > 0) {
@@ -71,13 +66,13 @@ std::string SimulationToText(const Scenario& scenario, const SimulationResult& r
                         TimeText(result.step.duration), ResourceName(result.bottleneck()));
   absl::StrAppendFormat(&text, "goodput %.2f %%; where the time went:\n", 100 * result.goodput());
   for (const Share& share : SharesOf(result)) {
-    absl::StrAppendFormat(&text, "  %-24s %6.2f %%  %s\n", share.text,
+    absl::StrAppendFormat(&text, "  %-25s %6.2f %%  %s\n", share.text,
                           100 * (share.time / result.wall), TimeText(share.time));
   }
   absl::StrAppend(&text, "busy:\n");
-  for (size_t r = 0; r < kResourceCount; ++r) {
-    absl::StrAppendFormat(&text, "  %-24s %6.2f %%\n", ResourceName(static_cast<Resource>(r)),
-                          100 * result.utilization[r]);
+  for (const Resource resource : result.step.by_use()) {
+    absl::StrAppendFormat(&text, "  %-25s %6.2f %%\n", ResourceName(resource),
+                          100 * result.utilization[static_cast<size_t>(resource)]);
   }
   absl::StrAppendFormat(
       &text, "%d workers and %d servers failed; %d rollbacks, %d steps repeated\n",
@@ -96,12 +91,12 @@ std::string SimulationToText(const Scenario& scenario, const SimulationResult& r
 
 std::string SimulationToJson(const Scenario& scenario, const SimulationResult& result) {
   nlohmann::ordered_json json;
-  json["stages"] = scenario.stages.size();
-  json["parameters"] = ParametersOf(scenario);
-  json["workers"] = scenario.workers;
-  json["servers"] = scenario.servers;
-  json["parts"] = scenario.part_count();
-  json["mode"] = UpdateModeName(scenario.mode);
+  json["stages"] = scenario.work.stages.size();
+  json["parameters"] = scenario.work.parameters;
+  json["workers"] = scenario.shape.workers;
+  json["servers"] = scenario.shape.servers;
+  json["parts"] = scenario.work.parts;
+  json["mode"] = scenario.work.sealed ? "sealed" : "eager";
   json["replay"] = ReplayName(scenario.replay);
   json["seed"] = scenario.seed;
   json["steps"] = result.steps;
@@ -121,10 +116,10 @@ std::string SimulationToJson(const Scenario& scenario, const SimulationResult& r
   json["bottleneck"] = ResourceName(result.bottleneck());
   json["step"]["duration"] = result.step.duration.value();
   json["step"]["forward"] = result.step.forward.value();
-  for (size_t r = 0; r < kResourceCount; ++r) {
-    const char* name = ResourceName(static_cast<Resource>(r));
-    json["step"]["busiest"][name] = result.step.busiest[r].value();
-    json["utilization"][name] = result.utilization[r];
+  for (const Resource resource : result.step.by_use()) {
+    const char* const name = ResourceName(resource);
+    json["step"]["busiest"][name] = result.step.busiest_of(resource).value();
+    json["utilization"][name] = result.utilization[static_cast<size_t>(resource)];
   }
   json["event_count"] = result.event_count;
   json["events"] = nlohmann::ordered_json::array();

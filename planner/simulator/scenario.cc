@@ -26,32 +26,7 @@ absl::Status CheckAmount(absl::string_view prefix, const Field& field, const cha
                 absl::StrCat("a finite number of ", unit, ", 0 or more"), field.value);
 }
 
-absl::Status ValidateStage(const StageLoad& stage, size_t index) {
-  const std::string prefix = absl::StrCat("stages[", index, "].");
-  const Field bytes[] = {{"fetch_forward", stage.fetch_forward.value()},
-                         {"fetch_backward", stage.fetch_backward.value()},
-                         {"push", stage.push.value()}};
-  for (const Field& field : bytes) EPS_RETURN_IF_ERROR(CheckAmount(prefix, field, "bytes"));
-  const Field seconds[] = {
-      {"forward", stage.forward.value()}, {"backward", stage.backward.value()},
-      {"encode", stage.encode.value()},   {"reduce", stage.reduce.value()},
-      {"update", stage.update.value()},
-  };
-  for (const Field& field : seconds) EPS_RETURN_IF_ERROR(CheckAmount(prefix, field, "seconds"));
-  return absl::OkStatus();
-}
-
-absl::Status ValidateRates(const Scenario& scenario) {
-  const Field rates[] = {{"worker_receive", scenario.worker_receive.value()},
-                         {"worker_send", scenario.worker_send.value()},
-                         {"server_receive", scenario.server_receive.value()},
-                         {"server_send", scenario.server_send.value()}};
-  for (const Field& rate : rates) {
-    // Written so that "not a number" is refused, too.
-    if (!(rate.value > 0)) {
-      return Refuse(rate.name, "bytes per second above 0, or no limit", rate.value);
-    }
-  }
+absl::Status ValidateAmounts(const Scenario& scenario) {
   const Field seconds[] = {{"cut", scenario.cut.value()},
                            {"worker_restart", scenario.worker_restart.value()},
                            {"server_restart", scenario.server_restart.value()},
@@ -62,7 +37,7 @@ absl::Status ValidateRates(const Scenario& scenario) {
   for (const Field& field : failures) {
     EPS_RETURN_IF_ERROR(CheckAmount("", field, "failures per second"));
   }
-  return CheckAmount("", {"tokens_per_step", scenario.tokens_per_step}, "tokens");
+  return absl::OkStatus();
 }
 
 absl::Status ValidateSpeeds(const Scenario& scenario) {
@@ -81,7 +56,7 @@ absl::Status ValidateSpeeds(const Scenario& scenario) {
 }
 
 absl::Status ValidateMembership(const Scenario& scenario) {
-  int64_t workers = scenario.workers;
+  int64_t workers = scenario.shape.workers;
   Seconds last;
   for (size_t i = 0; i < scenario.membership.size(); ++i) {
     const MembershipChange& change = scenario.membership[i];
@@ -105,10 +80,6 @@ absl::Status ValidateMembership(const Scenario& scenario) {
 
 }  // namespace
 
-const char* UpdateModeName(UpdateMode mode) {
-  return mode == UpdateMode::kEager ? "eager" : "sealed";
-}
-
 const char* ReplayName(Replay replay) {
   switch (replay) {
     case Replay::kRollback:
@@ -122,7 +93,7 @@ const char* ReplayName(Replay replay) {
 }
 
 uint32_t Scenario::most_workers() const {
-  int64_t count = workers;
+  int64_t count = shape.workers;
   int64_t most = count;
   for (const MembershipChange& change : membership) {
     count += change.workers;
@@ -131,12 +102,29 @@ uint32_t Scenario::most_workers() const {
   return static_cast<uint32_t>(most);
 }
 
+void Scenario::SetWorkers(uint32_t workers) {
+  shape.workers = workers;
+  if (workers == 0) return;  // Validate refuses it
+  work.tokens = work.tokens / work.parts * workers;
+  work.model_flops = static_cast<double>(workers) / work.parts * work.model_flops;
+  work.parts = workers;
+}
+
+void Scenario::SetServers(uint32_t servers) {
+  shape.servers = servers;
+  if (hardware.one_machine && hardware.workers.front().device.host) return;
+  hardware.servers.resize(1);
+  hardware.servers.front().count = servers;
+}
+
 absl::Status Scenario::Validate() const {
-  if (stages.empty()) return Refuse("stages", "one stage or more", 0);
-  for (size_t i = 0; i < stages.size(); ++i) EPS_RETURN_IF_ERROR(ValidateStage(stages[i], i));
-  if (workers == 0 || workers > INT32_MAX) return Refuse("workers", "1 to 2147483647", workers);
-  if (servers == 0) return Refuse("servers", "1 or more", servers);
-  EPS_RETURN_IF_ERROR(ValidateRates(*this));
+  if (work.stages.empty()) return Refuse("stages", "one stage or more", 0);
+  if (shape.workers == 0 || shape.workers > INT32_MAX) {
+    return Refuse("workers", "1 to 2147483647", shape.workers);
+  }
+  if (work.parts == 0) return Refuse("parts", "1 or more", 0);
+  if (shape.servers == 0) return Refuse("servers", "1 or more", 0);
+  EPS_RETURN_IF_ERROR(ValidateAmounts(*this));
   EPS_RETURN_IF_ERROR(ValidateSpeeds(*this));
   EPS_RETURN_IF_ERROR(ValidateMembership(*this));
   if (steps == 0 && duration == Seconds(0)) {

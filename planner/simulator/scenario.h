@@ -10,35 +10,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "planner/hardware.h"
+#include "planner/step_model.h"
 #include "planner/units.h"
+#include "planner/workload.h"
 
 namespace eps::planner::simulator {
 
 constexpr PerSecond PerHour(double events) { return PerSecond(events / 3600); }
-
-// One stage in one step. Every stage is striped over all servers, so the seconds of one server are
-// divided by their number.
-struct StageLoad {
-  std::string name;
-  uint64_t parameters = 0;
-  // Encoded weights that one worker fetches before its forward and its backward pass, whatever the
-  // number of parts that it hosts. The last stage turns: it is fetched once, for both passes, and
-  // its fetch_backward has second copies alone (planner/workload.h).
-  Bytes fetch_forward;
-  Bytes fetch_backward;
-  Bytes push;        // encoded gradients of one part
-  Seconds forward;   // of one part on one worker
-  Seconds backward;  // the same, with the recomputation where there is one
-  Seconds encode;    // just in time, once per fetched pass for all workers, by one server
-  Seconds reduce;    // of one part's gradients, by one server
-  Seconds update;    // by one server
-};
-
-enum class UpdateMode {
-  kEager,   // a stage is updated when its last gradient is reduced
-  kSealed,  // all are updated in forward order after the decision at the end of the step
-};
-const char* UpdateModeName(UpdateMode mode);  // "eager", "sealed"
 
 // What a death costs besides the restart (docs/protocol.md, docs/durability.md). In mode sealed a
 // worker's death never rolls back: no state has changed, and its parts are computed anew.
@@ -57,19 +36,10 @@ struct MembershipChange {
 };
 
 struct Scenario {
-  std::vector<StageLoad> stages;  // in relay order
-  uint32_t workers = 1;
-  uint32_t servers = 1;
-  uint32_t parts = 0;  // 0: as many as workers at the start
+  Workload work;      // its parts are dealt anew when workers come or go
+  Hardware hardware;  // all workers are of its first kind
+  RunShape shape;     // with the workers at the start
 
-  // Of one machine, each direction.
-  BytesPerSecond worker_receive = kNoLimit;
-  BytesPerSecond worker_send = kNoLimit;
-  BytesPerSecond server_receive = kNoLimit;
-  BytesPerSecond server_send = kNoLimit;
-
-  uint32_t prefetch = 1;  // stages fetched ahead of the one that computes; 0: none
-  UpdateMode mode = UpdateMode::kEager;
   Replay replay = Replay::kRollback;
   uint64_t cut_steps = 0;  // a cut every so many steps; 0: only the state at the start is durable
   Seconds cut;             // for which a cut holds training up
@@ -89,12 +59,15 @@ struct Scenario {
   // The run ends after so many steps, or after so long: what comes first. 0: no limit; not both 0.
   uint64_t steps = 0;
   Seconds duration;
-  double tokens_per_step = 0;  // 0: not known
   uint64_t seed = 0;
   size_t max_events = 100;  // kept for the timeline; all are counted
 
-  uint32_t part_count() const { return parts == 0 ? workers : parts; }
   uint32_t most_workers() const;  // at any time
+  // So many, each with a part as large as those before.
+  void SetWorkers(uint32_t workers);
+  // As many machines, of the first kind, with a process each; on the machine that its workers
+  // compute on, too, processes.
+  void SetServers(uint32_t servers);
 
   // InvalidArgument names the field, what was expected and what was found.
   absl::Status Validate() const;

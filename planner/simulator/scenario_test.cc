@@ -29,25 +29,17 @@ TEST(Scenario, RefusesWithTheFieldAndWhatWasFound) {
     const char* found;
   };
   const Case cases[] = {
-      {[](Scenario* s) { s->stages.clear(); }, "stages:", "found 0"},
-      {[](Scenario* s) { s->stages[1].push = Bytes(-1); }, "stages[1].push:", "found -1"},
-      {[](Scenario* s) { s->stages[0].fetch_forward = Bytes(kNaN); },
-       "stages[0].fetch_forward:", "found nan"},
-      {[](Scenario* s) { s->stages[2].backward = Seconds(kInfinity); },
-       "stages[2].backward:", "found inf"},
-      {[](Scenario* s) { s->stages[2].update = Seconds(-3); }, "stages[2].update:", "found -3"},
-      {[](Scenario* s) { s->workers = 0; }, "workers:", "found 0"},
-      {[](Scenario* s) { s->servers = 0; }, "servers:", "found 0"},
-      {[](Scenario* s) { s->worker_send = BytesPerSecond(0); }, "worker_send:", "found 0"},
-      {[](Scenario* s) { s->server_receive = BytesPerSecond(kNaN); },
-       "server_receive:", "found nan"},
+      {[](Scenario* s) { s->work.stages.clear(); }, "stages:", "found 0"},
+      {[](Scenario* s) { s->work.parts = 0; }, "parts:", "found 0"},
+      {[](Scenario* s) { s->SetWorkers(0); }, "workers:", "found 0"},
+      {[](Scenario* s) { s->shape.servers = 0; }, "servers:", "found 0"},
+      {[](Scenario* s) { s->duration = Seconds(kNaN); }, "duration:", "found nan"},
       {[](Scenario* s) { s->cut = Seconds(-2); }, "cut:", "found -2"},
       {[](Scenario* s) { s->server_restart = Seconds(kInfinity); }, "server_restart:", "found inf"},
       {[](Scenario* s) { s->worker_failures = PerSecond(-1); }, "worker_failures:", "found -1"},
       {[](Scenario* s) { s->slow_fraction = 1.5; }, "slow_fraction:", "found 1.5"},
       {[](Scenario* s) { s->slow_factor = 0.5; }, "slow_factor:", "found 0.5"},
       {[](Scenario* s) { s->jitter = 4; }, "jitter:", "found 4"},
-      {[](Scenario* s) { s->tokens_per_step = -7; }, "tokens_per_step:", "found -7"},
       {[](Scenario* s) {
          s->membership = {{Seconds(5), -1}};
        },
@@ -70,14 +62,20 @@ TEST(Scenario, RefusesWithTheFieldAndWhatWasFound) {
   }
 }
 
-TEST(Scenario, CountsPartsAndWorkers) {
+TEST(Scenario, CountsWorkersAndMachines) {
   Scenario scenario = ComputeOnly(1);
-  scenario.workers = 4;
-  EXPECT_EQ(scenario.part_count(), 4u);
-  scenario.parts = 9;
-  EXPECT_EQ(scenario.part_count(), 9u);
+  scenario.work.tokens = 60;
+  scenario.SetWorkers(4);
+  EXPECT_EQ(scenario.work.parts, 4u);
+  EXPECT_EQ(scenario.work.tokens, 240u);
   scenario.membership = {{Seconds(1), 3}, {Seconds(2), -5}, {Seconds(3), 4}};
   EXPECT_EQ(scenario.most_workers(), 7u);
+  scenario.SetServers(3);
+  EXPECT_EQ(scenario.hardware.server_count(), 3u);
+  scenario.hardware.one_machine = scenario.hardware.workers[0].device.host = true;
+  scenario.SetServers(2);
+  EXPECT_EQ(scenario.shape.servers, 2u);
+  EXPECT_EQ(scenario.hardware.server_count(), 3u) << "processes of the machine that there is";
 }
 
 // By hand: 419 interruptions in 54 days are one in 3.09 hours, as the report says ("every three

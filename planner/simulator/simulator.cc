@@ -1,5 +1,6 @@
 #include "planner/simulator/simulator.h"
 
+#include <cmath>
 #include <limits>
 #include <map>
 #include <utility>
@@ -21,12 +22,12 @@ class Run {
  public:
   explicit Run(const Scenario& scenario)
       : scenario_(scenario),
-        model_(scenario),
-        workers_(scenario.workers),
+        model_(scenario.work, scenario.hardware, scenario.hardware.workers.front(), scenario.shape),
+        workers_(scenario.shape.workers),
         worker_points_(scenario.seed, DrawPurpose::kWorkerFailure,
                        scenario.most_workers() * scenario.worker_failures),
         server_points_(scenario.seed, DrawPurpose::kServerFailure,
-                       scenario.servers * scenario.server_failures) {
+                       scenario.shape.servers * scenario.server_failures) {
     if (scenario.duration > Seconds(0)) limit_ = scenario.duration;
   }
 
@@ -101,7 +102,9 @@ class Run {
 };
 
 StepTimes Run::TimesOf(uint64_t step) {
-  if (scenario_.jitter > 0) return model_.Run(model_.Disturbed(classes_, step), workers_);
+  if (scenario_.jitter > 0) {
+    return model_.Run(Disturbed(classes_, scenario_.jitter, scenario_.seed, step), workers_);
+  }
   const auto [found, is_new] = undisturbed_.try_emplace(workers_);
   if (is_new) found->second = model_.Run(classes_, workers_);
   return found->second;
@@ -119,7 +122,10 @@ void Run::ChangeMembership() {
     workers_ = static_cast<uint32_t>(workers_ + changes[next_change_].workers);
   }
   if (next_change_ > first) Note(now_, EventKind::kWorkersChanged);
-  if (next_change_ > first || classes_.empty()) classes_ = model_.Classes(workers_);
+  if (next_change_ > first || classes_.empty()) {
+    const auto slow = static_cast<uint32_t>(std::lround(scenario_.slow_fraction * workers_));
+    classes_ = DealParts(workers_, scenario_.work.parts, slow, scenario_.slow_factor);
+  }
 }
 
 // The next death before that time, if there is one.
@@ -129,7 +135,7 @@ absl::optional<Run::Failure> Run::TakeFailure(Seconds before) {
     PerSecond rate;
   };
   const Kind kinds[] = {{&worker_points_, workers_ * scenario_.worker_failures},
-                        {&server_points_, scenario_.servers * scenario_.server_failures}};
+                        {&server_points_, scenario_.shape.servers * scenario_.server_failures}};
   const Kind* earliest = nullptr;
   for (const Kind& kind : kinds) {
     FailurePoints& points = *kind.points;
@@ -155,7 +161,8 @@ void Run::Train(Seconds time) {
   worker_time_ += workers_ * time;
   const double share = (Min(place_.within, times_.duration) - before) / times_.duration;
   for (size_t r = 0; r < kResourceCount; ++r) {
-    const uint32_t machines = IsOfWorkers(r) ? workers_ : scenario_.servers;
+    const uint32_t machines =
+        IsOfWorkers(static_cast<Resource>(r)) ? workers_ : scenario_.shape.servers;
     busy_[r] += share * machines * times_.busy[r];
   }
   NoteRecovery();
@@ -204,7 +211,7 @@ void Run::Fail(const Failure& failure) {
     const double share = Min(place_.within, times_.duration) / times_.duration;
     now_ = Max(now_, back + processors_since_cut_ + share * times_.busy[kProcessors]);
   } else if (failure.of_worker &&
-             (scenario_.replay == Replay::kFrontier || scenario_.mode == UpdateMode::kSealed)) {
+             (scenario_.replay == Replay::kFrontier || scenario_.work.sealed)) {
     RepeatParts();
     now_ = Max(now_, back);
   } else {
@@ -251,7 +258,8 @@ void Run::Note(Seconds at, EventKind kind) {
 }
 
 absl::StatusOr<SimulationResult> Run::Simulate() {
-  result_.step = model_.Run(model_.Classes(workers_), workers_);
+  ChangeMembership();
+  result_.step = model_.Run(classes_, workers_);
   if (result_.step.duration == Seconds(0)) {
     return absl::InvalidArgumentError("stages: expected a step that takes time, found 0 s");
   }
@@ -287,11 +295,13 @@ SimulationResult Run::Finish() {
     result_.mean_recovery = recovery_sum_ / static_cast<double>(result_.recoveries);
   }
   for (size_t r = 0; r < kResourceCount; ++r) {
-    const Seconds machine_time = IsOfWorkers(r) ? worker_time_ : scenario_.servers * result_.wall;
+    const Seconds machine_time = IsOfWorkers(static_cast<Resource>(r))
+                                     ? worker_time_
+                                     : scenario_.shape.servers * result_.wall;
     result_.utilization[r] = busy_[r] / machine_time;
   }
-  result_.tokens_per_second =
-      scenario_.tokens_per_step * static_cast<double>(result_.steps) / result_.wall.value();
+  result_.tokens_per_second = static_cast<double>(scenario_.work.tokens) *
+                              static_cast<double>(result_.steps) / result_.wall.value();
   return std::move(result_);
 }
 

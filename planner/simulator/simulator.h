@@ -2,7 +2,8 @@
 #define EPS_PLANNER_SIMULATOR_SIMULATOR_H_
 
 // A training run with failures, cuts and workers that come and go, event by event. Steps come from
-// StepModel; in between only deaths, restarts, cuts and changes of the membership happen.
+// StepModel (planner/step_model.h); in between only deaths, restarts, cuts and changes of the
+// membership happen.
 //
 //   * A death stops training until its process is back; deaths meanwhile count, too.
 //   * Rollback: steps since the last cut, and a cut that was not finished, are lost. It does not
@@ -25,7 +26,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/simulator/scenario.h"
-#include "planner/simulator/step_model.h"
+#include "planner/step_model.h"
 #include "planner/units.h"
 
 namespace eps::planner::simulator {

@@ -9,6 +9,8 @@
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
 #include "planner/simulator/test_scenarios.h"
+#include "planner/step_model.h"
+#include "planner/units.h"
 
 namespace eps::planner::simulator {
 namespace {
@@ -25,7 +27,7 @@ SimulationResult MustSimulate(const Scenario& scenario) {
 // Steps of 4 stages, 16 s of compute and 1 s of the servers; forward 4 s. A cut every 5 steps.
 Scenario WithCuts() {
   Scenario scenario = WithBytes(4, 1, 1);
-  for (StageLoad& stage : scenario.stages) stage.update = Seconds(0.25);
+  ServerOf(&scenario).update = kFp32 / Seconds(0.25);
   scenario.steps = 40;
   scenario.cut_steps = 5;
   scenario.cut = Seconds(2);
@@ -59,7 +61,7 @@ constexpr double kUndisturbed = 40 * kStep + 8 * 2;
 
 TEST(Simulator, WithoutFailuresAddsUpStepsAndCuts) {
   Scenario scenario = WithCuts();
-  scenario.tokens_per_step = 1000;
+  scenario.work.tokens = 1000;
   const SimulationResult result = MustSimulate(scenario);
   EXPECT_EQ(result.steps, 40u);
   EXPECT_NEAR(result.step.duration.value(), kStep, kClose);
@@ -89,7 +91,7 @@ TEST(Simulator, RollbackLosesTheWorkSinceTheLastCut) {
 TEST(Simulator, ASealedStepIsBegunAgainByTheWorkerThatDied) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Scenario scenario = WithCuts();
-    scenario.mode = UpdateMode::kSealed;
+    scenario.work.sealed = true;
     scenario.worker_failures = kAboutOne;
     const OneFailure run = RunWithOneFailure(scenario, seed);
     // In a cut there is nothing left to repeat.
@@ -135,7 +137,7 @@ TEST(Simulator, OtherDeathsRollBack) {
   scenario.replay = Replay::kFrontier;
   scenario.server_failures = kAboutOne;
   EXPECT_EQ(RunWithOneFailure(scenario, 0).result.rollbacks, 1u);
-  scenario.mode = UpdateMode::kSealed;
+  scenario.work.sealed = true;
   EXPECT_EQ(RunWithOneFailure(scenario, 0).result.rollbacks, 1u);
   scenario = WithCuts();
   scenario.replay = Replay::kLog;
@@ -149,8 +151,8 @@ struct Expectation {
 };
 double SimulatedGoodput(const Expectation& e) {
   Scenario scenario = ComputeOnly(1);
-  scenario.stages[0].forward = Seconds(0);
-  scenario.stages[0].backward = Seconds(1);
+  scenario.work.stages[0].forward = Flops(0);
+  scenario.work.stages[0].backward = Flops(1);
   scenario.cut_steps = static_cast<uint64_t>(e.work);
   scenario.cut = Seconds(e.cut);
   scenario.server_restart = Seconds(e.restart);
@@ -219,8 +221,8 @@ TEST(Simulator, EndsWithItsDuration) {
 // 8 parts of 4 s: on 4 workers 8 s a step, on 2 workers 16 s, on 3 workers 12 s.
 TEST(Simulator, DealsPartsAnewWhenWorkersComeAndGo) {
   Scenario scenario = ComputeOnly(1);
-  scenario.workers = 4;
-  scenario.parts = 8;
+  scenario.shape.workers = 4;
+  scenario.work.parts = 8;
   scenario.steps = 6;
   scenario.membership = {{Seconds(9), -2}, {Seconds(40), 1}};
   // 0-8-16 with 4, 16-32-48 with 2, 48-60-72 with 3.
@@ -264,15 +266,15 @@ TEST(Simulator, RepeatsARunBySeed) {
   // To the last bit, on any machine.
   Scenario pinned = RandomScenario(1);
   pinned.jitter = 0.1;
-  EXPECT_EQ(MustSimulate(pinned).wall.value(), 0x1.0ce0a1f7514bap+10);
+  EXPECT_EQ(MustSimulate(pinned).wall.value(), 0x1.53ffd6020c7bfp+11);
 }
 
 TEST(Simulator, RefusesRunsThatCannotBe) {
   Scenario scenario = ComputeOnly(2);
-  scenario.workers = 0;
+  scenario.shape.workers = 0;
   EXPECT_EQ(Simulate(scenario).status().code(), absl::StatusCode::kInvalidArgument);
   scenario = ComputeOnly(1);
-  scenario.stages[0].forward = scenario.stages[0].backward = Seconds(0);
+  scenario.work.stages[0].forward = scenario.work.stages[0].backward = Flops(0);
   EXPECT_TRUE(absl::StartsWith(Simulate(scenario).status().message(), "stages: expected"));
   scenario = ComputeOnly(2);
   scenario.server_failures = PerSecond(10);

@@ -1,0 +1,283 @@
+#include "planner/step_model.h"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "planner/hardware.h"
+#include "planner/simulator/draws.h"
+#include "planner/simulator/scenario.h"
+#include "planner/simulator/test_scenarios.h"
+#include "planner/units.h"
+#include "planner/workload.h"
+
+namespace eps::planner {
+namespace {
+
+using simulator::ComputeOnly;
+using simulator::Disturbed;
+using simulator::kFp32;
+using simulator::RandomScenario;
+using simulator::Scenario;
+using simulator::ServerOf;
+using simulator::WithBytes;
+using simulator::WorkerOf;
+
+constexpr double kClose = 1e-9;
+
+StepModel ModelOf(const Scenario& scenario) {
+  return StepModel(scenario.work, scenario.hardware, scenario.hardware.workers.front(),
+                   scenario.shape);
+}
+std::vector<WorkerClass> ClassesOf(const Scenario& scenario) {
+  const uint32_t workers = scenario.shape.workers;
+  const auto slow = static_cast<uint32_t>(std::lround(scenario.slow_fraction * workers));
+  return DealParts(workers, scenario.work.parts, slow, scenario.slow_factor);
+}
+StepTimes Undisturbed(const Scenario& scenario) {
+  return ModelOf(scenario).Run(ClassesOf(scenario), scenario.shape.workers);
+}
+double StepSeconds(const Scenario& scenario) { return Undisturbed(scenario).duration.value(); }
+
+// n (forward + backward), for both modes and any look-ahead.
+TEST(StepModel, WithNothingToWaitForTakesItsCompute) {
+  for (const int prefetch : {0, 1, 5}) {
+    for (const bool sealed : {false, true}) {
+      Scenario scenario = WithBytes(5, 1e9, 1e9);  // links without limit
+      scenario.shape.prefetch = prefetch;
+      scenario.work.sealed = sealed;
+      EXPECT_NEAR(StepSeconds(scenario), 5 * (1 + 3), kClose);
+    }
+  }
+  EXPECT_EQ(Undisturbed(ComputeOnly(5)).forward, Seconds(5));
+  EXPECT_EQ(Undisturbed(ComputeOnly(5)).bottleneck(), Resource::kWorkerCompute);
+}
+
+// 2 n - 1 fetches, one behind the other, at the worker's link or its share of the servers'.
+TEST(StepModel, BoundByFetchesTakesAllBytesOverTheRate) {
+  Scenario scenario = WithBytes(6, 100, 0);
+  for (StageWork& stage : scenario.work.stages) stage.forward = stage.backward = Flops(0);
+  WorkerOf(&scenario).receive = BytesPerSecond(10);
+  EXPECT_NEAR(StepSeconds(scenario), 11 * 100 / 10.0, kClose);
+  EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kWorkerReceive);
+
+  scenario.SetWorkers(8);
+  scenario.SetServers(2);
+  ServerOf(&scenario).send = BytesPerSecond(20);  // 2 * 20 / 8 = 5 for each worker
+  EXPECT_NEAR(StepSeconds(scenario), 11 * 100 / 5.0, kClose);
+  EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerSend);
+}
+
+TEST(StepModel, BoundByPushesTakesAllGradientsOverTheRate) {
+  Scenario scenario = WithBytes(6, 0, 100);
+  for (StageWork& stage : scenario.work.stages) stage.forward = stage.backward = Flops(0);
+  scenario.shape.workers = 3;
+  scenario.work.parts = 6;  // 2 on each worker
+  WorkerOf(&scenario).send = BytesPerSecond(10);
+  EXPECT_NEAR(StepSeconds(scenario), 6 * 2 * 100 / 10.0, kClose);
+  EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kWorkerSend);
+  ServerOf(&scenario).receive = BytesPerSecond(15);  // 5 for each worker
+  EXPECT_NEAR(StepSeconds(scenario), 6 * 2 * 100 / 5.0, kClose);
+  EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerReceive);
+}
+
+// Two buffers: each visit takes the longer of its compute and a fetch, but for the first fetch, or
+// for the last visit's compute.
+TEST(StepModel, TwoBuffersHideTheShorterOfComputeAndFetch) {
+  constexpr size_t kStages = 7;
+  Scenario scenario = WithBytes(kStages, 1, 0);
+  for (StageWork& stage : scenario.work.stages) stage.backward = Flops(1);
+  WorkerOf(&scenario).receive = BytesPerSecond(1 / 0.8);  // shorter than a pass
+  EXPECT_NEAR(StepSeconds(scenario), 0.8 + 2 * kStages * 1, kClose);
+  WorkerOf(&scenario).receive = BytesPerSecond(1 / 2.5);  // longer than the two passes of the turn
+  EXPECT_NEAR(StepSeconds(scenario), (2 * kStages - 1) * 2.5 + 1, kClose);
+}
+
+// L2L section 3 with 2 N - 1 transfers: N (4 u C + 2 X) - X without overlap; N = 24, C = X = 10 ms.
+TEST(StepModel, WithOneBufferIsTheSerialRelayOfL2l) {
+  for (const double micro_batches : {1, 2, 4, 10}) {
+    Scenario scenario = WithBytes(24, 100e6, 0);
+    for (StageWork& stage : scenario.work.stages) {
+      stage.forward = Flops(micro_batches * 0.010);
+      stage.backward = Flops(3 * micro_batches * 0.010);
+    }
+    WorkerOf(&scenario).receive = BytesPerSecond(10e9);
+    scenario.shape.prefetch = 0;
+    EXPECT_NEAR(StepSeconds(scenario), 24 * (4 * micro_batches * 0.010 + 2 * 0.010) - 0.010,
+                kClose);
+  }
+}
+
+// One stage: nothing overlaps, and each term has its divisor.
+TEST(StepModel, AddsUpAllThatAStageNeeds) {
+  Scenario scenario = WithBytes(1, 300, 70);
+  ServerOf(&scenario).encode = kFp32 / Seconds(10);
+  ServerOf(&scenario).update = kFp32 / Seconds(4);
+  scenario.shape.workers = 3;
+  scenario.work.parts = 6;
+  scenario.SetServers(2);
+  WorkerOf(&scenario).receive = BytesPerSecond(100);
+  WorkerOf(&scenario).send = BytesPerSecond(7);
+  WorkerOf(&scenario).latency = Seconds(0.5);
+  WorkerOf(&scenario).decode = kFp32 / Seconds(7);
+  WorkerOf(&scenario).encode = kFp32 / Seconds(8);
+  WorkerOf(&scenario).device.to_device = kFp32 / Seconds(9);
+  WorkerOf(&scenario).device.from_device = kFp32 / Seconds(11);
+  scenario.work.stages[0].stash = kFp32;
+  const double on_worker =
+      7 + 9 + 2 * 11 /* back from the stash, at the slower rate */ + 2 * (1 + 3) + 2 * 11 + 2 * 8;
+  const double expected =
+      10 / 2.0 + 0.5 + 300 / 100.0 + on_worker + 2 * 70 / 7.0 + 0.5 + 6 * 4 / 2.0;
+  EXPECT_NEAR(StepSeconds(scenario), expected, kClose);
+  scenario.work.sealed = true;  // the worker is told the decision
+  EXPECT_NEAR(StepSeconds(scenario), expected + 0.5, kClose);
+}
+
+// The updates of the step before go on while the first stages compute; eager ones while the last
+// ones do, and only the first stage's is waited for.
+TEST(StepModel, HidesUpdatesBehindTheComputeOfOtherStages) {
+  Scenario scenario = WithBytes(4, 1, 0);
+  ServerOf(&scenario).update = kFp32 / Seconds(0.5);
+  for (const bool sealed : {false, true}) {
+    scenario.work.sealed = sealed;
+    EXPECT_NEAR(StepSeconds(scenario), 4 * 4 + 0.5, kClose);
+  }
+  // Too slow to hide: sealed stages come one update apart, eager ones are done one update apart.
+  ServerOf(&scenario).update = kFp32 / Seconds(5);
+  scenario.work.sealed = true;
+  EXPECT_NEAR(StepSeconds(scenario), 4 * 5 + 1 + 4 * 3, kClose);
+  scenario.work.sealed = false;
+  EXPECT_NEAR(StepSeconds(scenario), 4 * 1 + 3 + 4 * 5, kClose);
+}
+
+// The state of a stage streams through the disks while the stage is updated.
+TEST(StepModel, WaitsForDisksBesideTheProcessors) {
+  Scenario scenario = WithBytes(4, 1, 0);
+  scenario.shape.state_on_disk = true;
+  scenario.work.state_per_parameter = Bytes(12);
+  ServerOf(&scenario).update = kFp32 / Seconds(2);
+  ServerOf(&scenario).storage.emplace();
+  ServerOf(&scenario).storage->read = Bytes(12) / Seconds(3);
+  ServerOf(&scenario).storage->write = Bytes(12) / Seconds(4);
+  EXPECT_NEAR(StepSeconds(scenario), 4 * 1 + 3 + 4 * 7, kClose);
+  EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerDisks);
+  scenario.work.sealed = true;
+  EXPECT_NEAR(StepSeconds(scenario), 4 * 7 + 1 + 4 * 3, kClose);
+}
+
+// Sealed: what is reduced when all parts are there is not updated before the decision.
+TEST(StepModel, ReducesBeforeTheDecisionAndUpdatesBehindIt) {
+  Scenario scenario = WithBytes(1, 1, 0);
+  scenario.SetWorkers(5);
+  ServerOf(&scenario).memory_bandwidth = BytesPerSecond(2);
+  scenario.work.stages[0].push = Bytes(3);
+  scenario.work.state_per_parameter = Bytes(20);
+  scenario.work.stages[0].fetch_forward = Bytes(0);
+  // Encoding reads FP32 weights in 2 s; reduction 4 parts in 3 s each, the update takes 23 s.
+  for (const bool sealed : {false, true}) {
+    scenario.work.sealed = sealed;
+    EXPECT_NEAR(StepSeconds(scenario), 2 + 4 + 4 * 3 + 23, kClose);
+  }
+  // Two stages by hand. Eager: encode 0-2-4-6, forward 2-3, turn 4-8, reduction and update until
+  // 43, backward 8-11, reduction and update until 78. Sealed: update 0-23, encode 23-25, forward
+  // 25-26, update 25-48, encode 48-50-52, turn 50-54, backward 54-57, reductions until 66 and 78.
+  scenario.work.stages.push_back(scenario.work.stages[0]);
+  EXPECT_NEAR(StepSeconds(scenario), 78, kClose);
+  EXPECT_NEAR(Undisturbed(scenario).forward.value(), 51, kClose);
+  scenario.work.sealed = false;
+  EXPECT_NEAR(StepSeconds(scenario), 78, kClose);
+  EXPECT_NEAR(Undisturbed(scenario).forward.value(), 5, kClose);
+}
+
+// By hand, one buffer, two stages, encoding 1 s, backward 2 s, reduction 5 s: encode 0-1, forward
+// 1-2, encode 2-3, turn 3-6; the reduction begins at 6 and stands still while the weights of the
+// way down are encoded, 6-7, so it ends at 12; backward 7-9; the other reduction 12-17.
+TEST(StepModel, EncodesBeforeItReduces) {
+  Scenario scenario = WithBytes(2, 1, 1);
+  for (StageWork& stage : scenario.work.stages) stage.backward = Flops(2);
+  ServerOf(&scenario).encode = kFp32 / Seconds(1);
+  ServerOf(&scenario).update = kFp32 / Seconds(5);
+  scenario.shape.prefetch = 0;
+  EXPECT_NEAR(StepSeconds(scenario), 17, kClose);
+  EXPECT_NEAR(Undisturbed(scenario).busiest_of(Resource::kServerProcessors).value(), 3 * 1 + 2 * 5,
+              kClose);
+}
+
+// One gradient is sent while the next is computed, not more.
+TEST(StepModel, WaitsForTheMemoryOfGradients) {
+  Scenario scenario = ComputeOnly(4);  // forward 4 s, backward 3 s each
+  scenario.work.stages[3].push = Bytes(100);
+  WorkerOf(&scenario).send = BytesPerSecond(10);
+  // Turn until 7, sent until 17; stage 2 until 10; stages 1 and 0 from 17 on.
+  EXPECT_NEAR(StepSeconds(scenario), 17 + 3 + 3, kClose);
+}
+
+TEST(StepModel, WaitsForTheSlowestWorker) {
+  Scenario scenario = ComputeOnly(5);
+  scenario.SetWorkers(8);
+  scenario.slow_fraction = 0.25;
+  scenario.slow_factor = 2;
+  const StepTimes times = Undisturbed(scenario);
+  EXPECT_NEAR(times.duration.value(), 2 * 5 * 4, kClose);
+  EXPECT_NEAR(times.busy[0].value(), (6 * 1 + 2 * 2) / 8.0 * 20, kClose);
+}
+
+TEST(StepModel, DealsPartsEvenlyAndToSlowWorkersLast) {
+  struct Expected {
+    uint32_t members;
+    std::string classes;
+  };
+  const Expected cases[] = {{8, "3x2@1 3x1@1 2x1@3 "},
+                            {11, "8x1@1 3x1@3 "},
+                            {13, "10x1@1 1x1@3 "},
+                            {4, "3x3@1 1x2@3 "},
+                            {1, "1x11@1 "}};
+  for (const Expected& expected : cases) {
+    std::string classes;
+    const auto slow = static_cast<uint32_t>(std::lround(0.25 * expected.members));
+    for (const WorkerClass& c : DealParts(expected.members, 11, slow, 3)) {
+      classes += std::to_string(c.workers) + "x" + std::to_string(c.parts) + "@" +
+                 std::to_string(static_cast<int>(c.slowdown)) + " ";
+    }
+    EXPECT_EQ(classes, expected.classes) << expected.members;
+  }
+}
+
+// With many workers a step takes as long as the slowest of them: for 1,000 standard normal draws
+// the mean of the largest is 3.241 (Tippett 1925).
+TEST(StepModel, DrawsTheSlowestOfManyWorkers) {
+  constexpr double kSigma = 0.01;  // small: exp(x) - 1 is nearly x
+  Scenario scenario = ComputeOnly(1);
+  scenario.SetWorkers(1000);
+  const StepModel model = ModelOf(scenario);
+  double sum = 0;
+  constexpr uint64_t kSteps = 4000;
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    sum +=
+        model.Run(Disturbed(ClassesOf(scenario), kSigma, 0, step), 1000).duration.value() / 4 - 1;
+  }
+  EXPECT_NEAR(sum / kSteps / kSigma, 3.241, 0.08);
+}
+
+// Whatever is scarce, no step is shorter than what its busiest machine has to do.
+TEST(StepModel, IsNeverFasterThanAnySingleBound) {
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    const Scenario scenario = RandomScenario(seed);
+    const StepModel model = ModelOf(scenario);
+    const auto classes = ClassesOf(scenario);
+    for (const auto& workers : {classes, Disturbed(classes, scenario.jitter, seed, 0)}) {
+      const StepTimes times = model.Run(workers, scenario.shape.workers);
+      for (size_t r = 0; r < kResourceCount; ++r) {
+        EXPECT_GE(times.duration.value(), times.busiest[r].value() * (1 - kClose))
+            << seed << " " << ResourceName(static_cast<Resource>(r));
+        EXPECT_LE(times.busy[r].value(), times.busiest[r].value() * (1 + kClose)) << seed;
+      }
+      EXPECT_LE(times.forward, times.duration) << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace eps::planner
