@@ -48,6 +48,7 @@ THREADS = ["--servers.threads=112"]
 CODECS = ["--quantization.weights=mx9", "--quantization.gradients=bf16"]
 BATCHES = ["--training.micro_batches=4"]
 STEP_LINES = ("network per step", "step:", "resources", "bottleneck", "change first", "cost")
+STORAGE_LINES = ("cuts", "disks", "step with")
 MEMORY_LINES = ("  server memory", "  worker memory", "  device memory")
 PLANS = {README: [
     Plan("plan", ["--hardware=v100_16gb_512gb", "--model=17b.json", "--servers.threads=40",
@@ -62,6 +63,11 @@ PLANS = {README: [
     Plan("simulate", [*SESSION, *THREADS, *CODECS, "--workers=1024", "--servers=64",
                       "--steps=20000", "--failures=llama3-405b", "--worker-restart=180s",
                       "--cut-steps=20", "--cut-time=2s", "--events=6"], command="simulate"),
+    Plan("plan-durable", ["--hardware=h200_node", "--model=17b.json", "--servers.threads=112",
+                          "--storage.path=state", "--storage.log=contributions"],
+         STEP_LINES + STORAGE_LINES),
+    Plan("plan-csd", ["--hardware=a5000_smartssd_6", "--model=17b.json", "--servers.threads=48",
+                      "--storage.kind=nvme"], STEP_LINES + STORAGE_LINES),
     Plan("plan-too-small", ["--hardware=two_core_box", "--model=70b.json"],
          ("eps:", "worker mem")),
 ]}

@@ -41,6 +41,7 @@ constexpr char kUsage[] =
     "  --steps=N --duration=TIME    how far to go (default: 10,000 steps)\n"
     "  --replay=rollback|frontier|log   what a death costs\n"
     "  --cut-steps=N --cut-time=TIME    steps between cuts, and how long each holds training up\n"
+    "                               (default: those of the plan)\n"
     "  --failures=LOG               rates of a published run: see below\n"
     "  --worker-mtbf=TIME --server-mtbf=TIME    mean time between failures of one machine\n"
     "  --worker-restart=TIME --server-restart=TIME    from a death until it is back\n"
@@ -231,6 +232,9 @@ Scenario ScenarioOf(const planner::Plan& plan, const planner::Hardware& hardware
   scenario.work = plan.work;
   scenario.shape = plan.shape;
   scenario.hardware = hardware;
+  scenario.cut_steps = plan.estimate.cut_steps;
+  scenario.cut = plan.estimate.held;
+  if (plan.shape.log) scenario.replay = planner::simulator::Replay::kLog;
   std::vector<planner::WorkerKind>& kinds = scenario.hardware.workers;
   kinds.erase(std::remove_if(kinds.begin(), kinds.end(),
                              [&](const planner::WorkerKind& kind) {

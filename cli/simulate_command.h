@@ -16,7 +16,7 @@ namespace eps {
 absl::Status RunSimulateCommand(const std::vector<std::string>& arguments);
 
 // The plan's stages and machines as the simulator takes them: with the kind of worker that a step
-// waits for. What goes wrong is left at its defaults: nothing does.
+// waits for, its cuts and its log. What goes wrong is left at its defaults: nothing does.
 planner::simulator::Scenario ScenarioOf(const planner::Plan& plan,
                                         const planner::Hardware& hardware);
 

@@ -136,14 +136,18 @@ void ForEachField(WorkerKind* w, Visitor* visit) {
 template <class Visitor>
 void ForEachField(StorageDevices* s, Visitor* visit) {
   (*visit)("kind", &s->kind, Presence::kRequired,
-           "nvme, or csd: computational storage. A plan uses both as disks.");
+           "nvme, or csd: computational storage. The program uses both as disks.");
   (*visit)("count", &s->count, Presence::kOptional, "Disks of one server.");
   (*visit)("capacity", &s->capacity, Presence::kRequired, "Of one disk.");
   (*visit)("read", &s->read, Presence::kRequired, "Of one disk.");
   (*visit)("write", &s->write, Presence::kRequired, "Of one disk.");
   (*visit)("endurance", &s->endurance, Presence::kOptional, "Bytes that one disk may be written.");
-  (*visit)("update", &s->update, Presence::kOptional,
-           "Of csd: FP32 bytes of state that its updater works through. No plan uses it.");
+  (*visit)("sync", &s->sync, Presence::kOptional,
+           "Until what was written is durable, beside the time of its bytes.");
+  (*visit)(
+      "update", &s->update, Presence::kOptional,
+      "Of csd: bytes of gradients and state that its updater takes in. A plan shows what a step "
+      "would be if the devices updated.");
   (*visit)("memory", &s->memory, Presence::kOptional, "Of csd: its own memory. No plan uses it.");
 }
 
@@ -420,6 +424,13 @@ quantity without its unit are refused with the file's line (exit code 64).
 bool Hardware::has_storage() const {
   return std::all_of(servers.begin(), servers.end(),
                      [](const ServerKind& server) { return server.storage.has_value(); });
+}
+
+bool Hardware::has_updating_storage() const {
+  return std::all_of(servers.begin(), servers.end(), [](const ServerKind& server) {
+    return server.storage.has_value() && server.storage->kind == StorageDeviceKind::kCsd &&
+           server.storage->update > BytesPerSecond(0);
+  });
 }
 
 const CodecRates* Hardware::CodecOrNull(absl::string_view name) const {

@@ -50,8 +50,9 @@ struct StorageDevices {
   BytesPerSecond read;
   BytesPerSecond write;
   Bytes endurance;  // bytes that one may be written; 0: not given
-  // Of computational storage: FP32 state bytes that its updater works through per second, and its
-  // own memory.
+  Seconds sync;     // until what was written is durable, beside the time of its bytes
+  // Of computational storage: bytes of gradients and state that its updater takes in per second, 0:
+  // not given; and its own memory.
   BytesPerSecond update;
   Bytes memory;
 };
@@ -89,8 +90,9 @@ struct Hardware {
   // Workers and servers are processes of one machine and share its cores and memory.
   bool one_machine = false;
 
-  // Whether every server has disks.
+  // Whether every server has disks, and whether all of them are computational storage that updates.
   bool has_storage() const;
+  bool has_updating_storage() const;
   // Null if they are not known.
   const CodecRates* CodecOrNull(absl::string_view name) const;
   uint32_t worker_count() const;

@@ -11,12 +11,8 @@
 namespace eps::planner {
 namespace {
 
-constexpr double kDay = 86400;
+constexpr Seconds kDay(86400);
 constexpr double kMillion = 1e6;
-// Cuts of state in memory are spaced so that they cost about a hundredth of a step's time
-// (docs/durability.md); each writes the whole state.
-constexpr double kCutShare = 0.01;
-
 // How wide the optimizer's fields may be kept; the master weights stay FP32.
 struct MomentWidth {
   const char* name;
@@ -72,28 +68,27 @@ std::vector<Capacity> Capacities(const std::vector<TierUse>& tiers, const Worklo
   return capacities;
 }
 
-// Days until the disk that is written most has reached its endurance.
-absl::optional<double> EnduranceDays(const Config& config, const Workload& work,
-                                     const Hardware& hardware, const RunShape& shape,
-                                     Seconds step) {
-  if (!config.storage.durable()) return absl::nullopt;
-  const Bytes state = static_cast<double>(work.parameters) * work.state_per_parameter;
-  absl::optional<double> days;
-  for (const ServerKind& server : hardware.servers) {
-    if (!server.storage.has_value() || server.storage->endurance == Bytes(0)) continue;
-    const double disks = static_cast<double>(hardware.server_count()) * server.storage->count;
-    BytesPerSecond written = state / disks / step;
-    if (!shape.state_on_disk) {
-      uint64_t steps = 0;
-      // Derived cuts take kCutShare of the time that writing without pause would.
-      written = absl::SimpleAtoi(config.storage.cut_steps, &steps) && steps > 0
-                    ? written / static_cast<double>(steps)
-                    : Min(written, kCutShare * server.storage->write);
-    }
-    const double lasts = server.storage->endurance / written / Seconds(kDay);
-    days = days.has_value() ? std::min(*days, lasts) : lasts;
+// How fast the disks are written, and when the first has reached its endurance.
+void AddWriting(const Hardware& hardware, Plan* plan) {
+  Bytes written;  // in a step, at all servers
+  const Bytes state = static_cast<double>(plan->work.parameters) * plan->work.state_per_parameter;
+  if (plan->shape.state_on_disk) {
+    written += state;
+  } else if (plan->estimate.cut_steps > 0) {
+    written += state / static_cast<double>(plan->estimate.cut_steps);
   }
-  return days;
+  if (plan->shape.log) written += plan->pushed;
+  if (!plan->shape.durable) return;
+  plan->written_per_day = Bytes(0);
+  for (const ServerKind& server : hardware.servers) {
+    if (!server.storage.has_value()) continue;
+    const double disks = static_cast<double>(hardware.server_count()) * server.storage->count;
+    const Bytes a_day = kDay * (written / disks / plan->step());
+    plan->written_per_day = Max(*plan->written_per_day, a_day);
+    if (server.storage->endurance == Bytes(0) || a_day == Bytes(0)) continue;
+    const double lasts = server.storage->endurance / a_day;
+    plan->endurance_days = std::min(plan->endurance_days.value_or(lasts), lasts);
+  }
 }
 
 DollarsPerSecond PriceOf(const Hardware& hardware) {
@@ -132,6 +127,10 @@ RunShape ShapeOf(const Config& config, const Hardware& hardware) {
   shape.weights = config.quantization.weights;
   shape.gradients = config.quantization.gradients;
   shape.state_on_disk = config.storage.kind == "nvme";
+  shape.durable = config.storage.durable();
+  shape.log = config.storage.log == "contributions";
+  uint64_t cut_steps = 0;
+  if (absl::SimpleAtoi(config.storage.cut_steps, &cut_steps)) shape.cut_steps = cut_steps;
   return shape;
 }
 
@@ -155,7 +154,12 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   const Seconds step = plan.step();
   plan.tokens_per_second = static_cast<double>(plan.work.tokens) / step.value();
   plan.mfu = plan.work.model_flops / step / PeakOf(hardware, plan.shape);
-  plan.endurance_days = EnduranceDays(config, plan.work, hardware, plan.shape, step);
+  AddWriting(hardware, &plan);
+  if (hardware.has_updating_storage()) {
+    RunShape shape = plan.shape;
+    shape.state_on_disk = shape.update_in_storage = true;
+    plan.step_in_storage = EstimateStep(plan.work, hardware, shape).times.duration;
+  }
   const DollarsPerSecond price = PriceOf(hardware);
   if (price > DollarsPerSecond(0)) {
     plan.dollars_per_million_tokens =

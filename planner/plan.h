@@ -40,6 +40,11 @@ struct Plan {
   Bytes pushed;
   double tokens_per_second = 0;
   double mfu = 0;  // model operations / peak of the devices that compute
+  // If computational storage updated the state, which no mode of this program does; absent: there
+  // is none.
+  absl::optional<Seconds> step_in_storage;
+  // By updates, cuts and the contribution log; absent: nothing is durable.
+  absl::optional<Bytes> written_per_day;  // on the disk that is written most
   // Until the first disk has been written as often as it endures; absent if none is known.
   absl::optional<double> endurance_days;
   absl::optional<double> dollars_per_million_tokens;  // absent: no prices

@@ -61,6 +61,7 @@ struct Column {
   Seconds StageTimes::*time;
 };
 constexpr Column kColumns[] = {
+    {"read", "read_seconds", &StageTimes::read},
     {"encode", "encode_seconds", &StageTimes::encode},
     {"fetch fw", "fetch_forward_seconds", &StageTimes::fetch_forward},
     {"fetch bw", "fetch_backward_seconds", &StageTimes::fetch_backward},
@@ -72,19 +73,34 @@ constexpr Column kColumns[] = {
     {"reduce", "reduce_seconds", &StageTimes::reduce},
     {"update", "update_seconds", &StageTimes::update},
     {"disk", "disk_seconds", &StageTimes::disk},
+    {"log", "log_seconds", &StageTimes::log},
+    {"cut", "cut_seconds", &StageTimes::cut},
 };
+
+// Those in which any stage takes time.
+std::vector<Column> UsedColumns(const std::vector<StageTimes>& stages) {
+  std::vector<Column> columns;
+  for (const Column& column : kColumns) {
+    if (std::any_of(stages.begin(), stages.end(),
+                    [&](const StageTimes& stage) { return stage.*column.time > Seconds(0); })) {
+      columns.push_back(column);
+    }
+  }
+  return columns;
+}
 
 std::string StagesText(const Plan& plan) {
   std::string text = absl::StrCat("times per stage and step, each alone (worker ",
                                   plan.estimate.worker, ")\n  stage              ");
-  for (const Column& column : kColumns) absl::StrAppendFormat(&text, " %9s", column.name);
+  const std::vector<Column> columns = UsedColumns(plan.estimate.stages);
+  for (const Column& column : columns) absl::StrAppendFormat(&text, " %9s", column.name);
   text += "\n";
   for (const StageRun& run : RunsOf(plan.estimate.stages)) {
     const StageTimes& stage = plan.estimate.stages[run.first];
     std::string name = plan.work.stages[run.first].name;
     if (run.count > 1) absl::StrAppend(&name, " and ", run.count - 1, " more alike");
     absl::StrAppendFormat(&text, "  %-19s", name);
-    for (const Column& column : kColumns) {
+    for (const Column& column : columns) {
       const Seconds time = stage.*column.time;
       absl::StrAppendFormat(&text, " %9s", time == Seconds(0) ? "-" : ShortText(time));
     }
@@ -98,6 +114,33 @@ std::string StepText(const Plan& plan) {
                          ShortText(plan.step()), ShortCount(static_cast<double>(plan.work.tokens)),
                          ShortCount(plan.tokens_per_second), 100 * plan.mfu,
                          100 * (plan.estimate.waiting() / plan.step()));
+}
+
+// What durable state takes, and what other storage would make of the step.
+std::string StorageText(const Plan& plan) {
+  std::string text;
+  const StepEstimate& e = plan.estimate;
+  if (e.cut_steps > 0) {
+    absl::StrAppend(&text, "cuts: every ",
+                    e.cut_steps == 1 ? "step" : absl::StrCat(e.cut_steps, " steps"), ", ",
+                    e.held > Seconds(0)
+                        ? absl::StrCat("each holds the next step up by ", ShortText(e.held))
+                        : "which hold nothing up",
+                    "\n");
+  }
+  if (plan.written_per_day.has_value()) {
+    absl::StrAppend(&text, "disks: ", ShortText(*plan.written_per_day),
+                    " written per day on the busiest one");
+    if (plan.endurance_days.has_value()) {
+      absl::StrAppendFormat(&text, "; endurance is reached after %.3g days", *plan.endurance_days);
+    }
+    text += "\n";
+  }
+  if (plan.step_in_storage.has_value()) {
+    absl::StrAppend(&text, "step with updates inside the storage devices: ",
+                    ShortText(*plan.step_in_storage), "  (not in this program)\n");
+  }
+  return text;
 }
 
 std::string WireText(const Plan& plan) {
@@ -135,6 +178,10 @@ std::string AdviceText(const Plan& plan) {
                          ShortText(times.busiest_of(next)), ResourceRemedy(first));
 }
 
+template <class Unit>
+nlohmann::ordered_json OptionalNumber(const absl::optional<Unit>& quantity) {
+  return quantity.has_value() ? nlohmann::ordered_json(quantity->value()) : nullptr;
+}
 nlohmann::ordered_json OptionalNumber(const absl::optional<double>& number) {
   return number.has_value() ? nlohmann::ordered_json(*number) : nlohmann::ordered_json(nullptr);
 }
@@ -266,13 +313,14 @@ std::string ResourceChart(const Plan& plan) {
 
 std::string StageChart(const Plan& plan) {
   std::vector<Bar> bars;
+  const std::vector<Column> columns = UsedColumns(plan.estimate.stages);
   for (const StageRun& run : RunsOf(plan.estimate.stages)) {
     const StageTimes& stage = plan.estimate.stages[run.first];
     Bar bar;
     bar.name = plan.work.stages[run.first].name;
     if (run.count > 1) absl::StrAppend(&bar.name, " (", run.count, " alike)");
     Seconds sum;
-    for (const Column& column : kColumns) {
+    for (const Column& column : columns) {
       const Seconds time = stage.*column.time;
       bar.pieces.push_back({column.name, time.value(), ShortText(time)});
       sum += time;
@@ -281,9 +329,9 @@ std::string StageChart(const Plan& plan) {
     bars.push_back(std::move(bar));
   }
   std::string legend = "<p>";
-  for (size_t i = 0; i < std::size(kColumns); ++i) {
+  for (size_t i = 0; i < columns.size(); ++i) {
     absl::StrAppendFormat(&legend, "<span style='color:%s'>&#9632;</span> %s &nbsp; ",
-                          kColors[i % std::size(kColors)], kColumns[i].name);
+                          kColors[i % std::size(kColors)], columns[i].name);
   }
   return legend + "</p>" + BarChart(bars);
 }
@@ -300,11 +348,7 @@ std::string PlanToText(const Plan& plan) {
     absl::StrAppend(&text, i > 0 ? ", " : " ", ResourceName(resources[i]), " ",
                     ShortText(times.busiest_of(resources[i])));
   }
-  absl::StrAppend(&text, "\n", AdviceText(plan), "\n", CapacityText(plan));
-  if (plan.endurance_days.has_value()) {
-    absl::StrAppendFormat(&text, "disk endurance: reached after %.3g days of training\n",
-                          *plan.endurance_days);
-  }
+  absl::StrAppend(&text, "\n", AdviceText(plan), StorageText(plan), "\n", CapacityText(plan));
   if (plan.dollars_per_million_tokens.has_value()) {
     absl::StrAppendFormat(&text, "cost: $%.3g per million tokens\n",
                           *plan.dollars_per_million_tokens);
@@ -352,6 +396,9 @@ std::string PlanToJson(const Plan& plan) {
                           {"parameters", capacity.parameters},
                           {"built", capacity.built}});
   }
+  json["cuts"] = {{"steps", e.cut_steps}, {"held_seconds", e.held.value()}};
+  json["step_in_storage_seconds"] = OptionalNumber(plan.step_in_storage);
+  json["written_per_day_bytes"] = OptionalNumber(plan.written_per_day);
   json["endurance_days"] = OptionalNumber(plan.endurance_days);
   json["dollars_per_million_tokens"] = OptionalNumber(plan.dollars_per_million_tokens);
   return json.dump(2) + "\n";

@@ -10,6 +10,10 @@ namespace eps::planner {
 namespace {
 
 constexpr double kFp32 = 4;  // bytes
+// Cuts are so far apart that waiting for them would take a hundredth of the time, if that is not
+// too far.
+constexpr double kTimesTheCut = 100;
+constexpr double kMostCutSteps = 1000;
 // As many gradients as a worker holds: one is sent while the next is computed (worker/relay).
 constexpr size_t kGradientsInFlight = 2;
 // On one machine a core sends what another one receives.
@@ -44,7 +48,8 @@ constexpr ResourceText kResources[kResourceCount] = {
      "more threads or servers (servers.threads, servers.addresses), or more micro-batches per step "
      "(training.micro_batches)"},
     {"server disks",
-     "more disks or servers, state in memory (storage.kind=dram), or more micro-batches per step "
+     "more disks or servers, state in memory (storage.kind=dram), a log of fewer bits "
+     "(quantization.gradients), or more micro-batches per step "
      "(training.micro_batches)"},
     {"shared cores",
      "servers on another machine, or more micro-batches per step (training.micro_batches)"},
@@ -69,31 +74,40 @@ class Lane {
   Seconds busy_;
 };
 
-// The servers' processors, which reduce and update while nothing has to be encoded. Work comes in
-// order of time.
-class Processors {
+// Does other work while nothing urgent has to be done. Both come in order of time.
+class UrgentLane {
  public:
-  void Encode(Seconds start, Seconds end) { encodings_.push_back({start, end}); }
-
-  // Work that is there at `arrival` is done behind all that came before.
-  void Serve(Seconds arrival, Seconds work) {
-    const Seconds start = Max(free_, arrival);
+  // When urgent work that can begin at `ready` is done.
+  Seconds RunUrgent(Seconds ready, Seconds work) {
+    const Seconds start = Max(urgent_free_, ready);
+    urgent_free_ = start + work;
+    urgent_.push_back({start, urgent_free_});
+    busy_ += work;
+    return urgent_free_;
+  }
+  // Other work that is there at `ready` is done behind all that came before.
+  void Run(Seconds ready, Seconds work) {
+    const Seconds start = Max(free_, ready);
     free_ = start + work;
-    for (; next_ < encodings_.size() && encodings_[next_].start < free_; ++next_) {
-      const Span& encoding = encodings_[next_];
-      if (encoding.end > start) free_ += encoding.end - Max(encoding.start, start);
+    busy_ += work;
+    for (; next_ < urgent_.size() && urgent_[next_].start < free_; ++next_) {
+      const Span& span = urgent_[next_];
+      if (span.end > start) free_ += span.end - Max(span.start, start);
     }
   }
   Seconds free() const { return free_; }
+  Seconds busy() const { return busy_; }
 
  private:
   struct Span {
     Seconds start;
     Seconds end;
   };
-  std::vector<Span> encodings_;  // one behind the other
-  size_t next_ = 0;              // that no work has met yet
+  std::vector<Span> urgent_;  // one behind the other
+  size_t next_ = 0;           // that no other work has met yet
+  Seconds urgent_free_;
   Seconds free_;
+  Seconds busy_;
 };
 
 // Of one core. Weights that are only copied are not slower than quantized ones.
@@ -102,6 +116,22 @@ BytesPerSecond EncodeRate(const Hardware& hardware, const ServerKind& kind,
   const CodecRates* const measured = hardware.CodecOrNull(codec);
   if (measured != nullptr) return measured->encode;
   return codec == "fp32" ? Max(kind.memory_bandwidth / kind.cores, kind.encode) : kind.encode;
+}
+
+// What cuts take from a step, of which `behind` follows one.
+void AddCuts(const RunShape& shape, const StepTimes& behind, StepEstimate* estimate) {
+  StepTimes& times = estimate->times;
+  Seconds written;
+  for (const StageTimes& stage : estimate->stages) written += stage.cut;
+  // The program's rule for `auto` (CutPlan).
+  const double rare = std::ceil(kTimesTheCut * (written / times.duration));
+  estimate->cut_steps =
+      shape.cut_steps.value_or(static_cast<uint64_t>(std::min(std::max(rare, 1.0), kMostCutSteps)));
+  if (estimate->cut_steps == 0) return;
+  const auto steps = static_cast<double>(estimate->cut_steps);
+  estimate->held = behind.duration - times.duration;
+  times.duration += estimate->held / steps;
+  times.busiest[Index(Resource::kServerDisks)] += written / steps;
 }
 
 }  // namespace
@@ -182,8 +212,10 @@ class StepModel::Relay {
 
   const WorkerClass& workers() const { return class_; }
   Seconds turned() const { return turned_; }
-  // When the gradients of a visit are at the servers.
-  Seconds arrived(size_t visit) const { return pushed_[visit] + latency_; }
+  // When the gradients of the last visit are at the servers.
+  Seconds arrived() const { return send_.free() + latency_; }
+  // The memory of these gradients is free.
+  void Acknowledge(Seconds time) { pushed_.back() = Max(pushed_.back(), time); }
   // Of one worker.
   Seconds computing() const { return device_.busy(); }
   Seconds decoding() const { return decoder_.busy(); }
@@ -239,6 +271,8 @@ StepModel::ServerRates StepModel::RatesOf(const Hardware& hardware, const RunSha
     if (kind.storage.has_value()) {
       rates.read += used * kind.storage->count * kind.storage->read;
       rates.write += used * kind.storage->count * kind.storage->write;
+      rates.device_update += used * kind.storage->count * kind.storage->update;
+      rates.sync = Max(rates.sync, kind.storage->sync);
     }
   }
   return rates;
@@ -290,7 +324,21 @@ StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd&
   };
   t.reduce = (crowd.parts - 1) * pass_over(pushed);
   t.update = pass_over(state + pushed);
-  if (shape_.state_on_disk) t.disk = state / servers_.read + state / servers_.write;
+  if (shape_.state_on_disk) {
+    t.read = fp32 / servers_.read;
+    t.disk = state / servers_.read + state / servers_.write;
+  } else if (shape_.durable) {
+    t.cut = state / servers_.write;
+  }
+  if (shape_.log) t.log = crowd.parts * pushed / servers_.write;
+  if (shape_.update_in_storage) {
+    // Smart-Infinity: the host reduces and writes one FP32 gradient; the devices read it and the
+    // state, update, and write the state (sections II-A and IV-A).
+    t.reduce += pass_over(pushed);
+    t.update = Seconds(0);
+    t.disk = Max((state + fp32) / servers_.device_update,
+                 (state + fp32) / servers_.read + (state + fp32) / servers_.write);
+  }
   return t;
 }
 
@@ -301,7 +349,8 @@ std::vector<StageTimes> StepModel::StagesOf(uint32_t parts, const Crowd& crowd) 
   return stages;
 }
 
-StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t members) const {
+StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t members,
+                         bool behind_cut) const {
   const Crowd crowd = CrowdOf(classes);
   std::map<uint32_t, std::vector<StageTimes>> stages;  // by parts of a worker
   std::vector<Relay> relays;
@@ -314,48 +363,52 @@ StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t membe
   const auto prefetch = static_cast<size_t>(shape_.prefetch);
   const size_t jit = prefetch + static_cast<size_t>(shape_.jit_depth);
 
-  Processors processors;
-  Lane disks;
-  Seconds encoded;      // the last visit's weights
-  Seconds encode_work;  // of the visits before
-  Seconds updates;      // sealed: of this stage and those before it
+  UrgentLane processors;
+  UrgentLane disks;
+  Lane log;
+  StepTimes times;
+  std::vector<Seconds> arrived(visits_.size());  // gradients of all parts
   for (size_t v = 0; v < visits_.size(); ++v) {
     const Visit& visit = visits_[v];
     const StageTimes& t = servers[visit.stage];
-    Seconds start = relays[0].Nears(v, jit);
-    for (const Relay& relay : relays) start = Min(start, relay.Nears(v, jit));
-    start = Max(start, encoded);
-    if (work_.sealed) {
-      if (visit.up) {
-        updates += t.update;
-        disks.Run(Seconds(0), t.disk);
-      }
-      // The stage's update is done when the processors have had time for all updates up to it, and
-      // for what is encoded before.
-      start = Max(start, Max(updates + encode_work, disks.free()));
+    Seconds asked = relays[0].Nears(v, jit);
+    for (const Relay& relay : relays) asked = Min(asked, relay.Nears(v, jit));
+    if (work_.sealed && visit.up) {  // the update of the step before
+      processors.Run(Seconds(0), t.update);
+      disks.Run(Seconds(0), t.disk);
+      asked = Max(asked, Max(processors.free(), disks.free()));
     }
-    encoded = start + t.encode;
-    encode_work += t.encode;
-    processors.Encode(start, encoded);
-    for (Relay& relay : relays) relay.Next(visit, Max(encoded, relay.Nears(v, prefetch)));
+    const Seconds read = disks.RunUrgent(asked, t.read);
+    const Seconds encoded = Max(read, processors.RunUrgent(asked, t.encode));
+    for (Relay& relay : relays) {
+      relay.Next(visit, Max(encoded, relay.Nears(v, prefetch)));
+      arrived[v] = Max(arrived[v], relay.arrived());
+      times.forward = Max(times.forward, relay.turned());
+    }
+    if (!visit.down || !shape_.log) continue;
+    times.duration = log.Run(arrived[v], t.log) + servers_.sync;
+    for (Relay& relay : relays) relay.Acknowledge(times.duration);
   }
 
-  StepTimes times;
-  Seconds server_work = encode_work + updates;
+  Lane copies;  // of a cut, as updates ask for them
+  if (behind_cut) {
+    for (const StageTimes& t : servers) disks.Run(Seconds(0), t.cut);
+  }
   for (size_t v = work_.stages.size() - 1; v < visits_.size(); ++v) {
     const StageTimes& t = servers[visits_[v].stage];
-    Seconds arrived;  // all parts
-    for (const Relay& relay : relays) arrived = Max(arrived, relay.arrived(v));
-    const Seconds work = work_.sealed ? t.reduce : t.reduce + t.update;
-    server_work += work;
-    processors.Serve(arrived, work);
-    if (!work_.sealed) disks.Run(arrived, t.disk);
-    times.duration = arrived;
+    const Seconds copied = copies.Run(Seconds(0), behind_cut ? t.cut : Seconds(0));
+    if (work_.sealed) {
+      processors.Run(arrived[v], t.reduce);
+      disks.Run(arrived[v], t.log);
+    } else {
+      processors.Run(Max(arrived[v], copied), t.reduce + t.update);
+      disks.Run(arrived[v], t.log + t.disk);
+    }
+    times.duration = Max(times.duration, arrived[v]);
   }
   times.duration = Max(times.duration, Max(processors.free(), disks.free()));
   if (work_.sealed) times.duration += worker_.latency;
-  for (const Relay& relay : relays) times.forward = Max(times.forward, relay.turned());
-  times.busiest[Index(Resource::kServerProcessors)] = server_work;
+  times.busiest[Index(Resource::kServerProcessors)] = processors.busy();
   times.busiest[Index(Resource::kServerDisks)] = disks.busy();
   AddUse(relays, members, &times);
   times.duration = Max(times.duration, times.busiest_of(Resource::kSharedCores));
@@ -410,9 +463,13 @@ StepEstimate EstimateStep(const Workload& work, const Hardware& hardware, const 
   const std::vector<WorkerClass> classes = DealParts(shape.workers, work.parts);
   for (const WorkerKind& worker : hardware.workers) {
     const StepModel model(work, hardware, worker, shape);
-    StepTimes times = model.Run(classes, shape.workers);
-    if (!slowest.stages.empty() && times.duration <= slowest.times.duration) continue;
-    slowest = {times, model.Stages(classes), worker.name};
+    StepEstimate estimate;
+    estimate.times = model.Run(classes, shape.workers);
+    estimate.stages = model.Stages(classes);
+    estimate.worker = worker.name;
+    if (shape.durable) AddCuts(shape, model.Run(classes, shape.workers, true), &estimate);
+    if (!slowest.stages.empty() && estimate.times.duration <= slowest.times.duration) continue;
+    slowest = std::move(estimate);
   }
   return slowest;
 }

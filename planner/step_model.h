@@ -15,8 +15,9 @@
 //
 // Whatever belongs to one class of workers happens in the order of the visits. Shares: each worker
 // has an equal part of the servers' links, also while others leave theirs unused. On the servers'
-// processors encoding goes before reduction and update, because somebody waits for it; disks stream
-// the state of a stage while its update runs. So a step is a maximum over paths whose order no
+// processors encoding goes before reduction and update, and on their disks reading for it and the
+// log before the state, because somebody waits for them; disks stream the state of a stage while
+// its update runs. So a step is a maximum over paths whose order no
 // duration changes: nothing that gets faster makes a step longer, and no step is shorter than what
 // any single resource has to do in it.
 //
@@ -30,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/optional.h"
 #include "planner/hardware.h"
 #include "planner/units.h"
 #include "planner/workload.h"
@@ -46,8 +48,17 @@ struct RunShape {
   bool stash_on_device = false;
   std::string weights = "fp32";  // the codecs of most bytes
   std::string gradients = "fp32";
-  // The state streams through the disks at every update (storage.kind=nvme).
+  // The state streams through the disks at every update, and weights are read from there before
+  // they are encoded (storage.kind=nvme).
   bool state_on_disk = false;
+  // Cuts are written: of state in memory all of it, beside the step that follows the cut.
+  bool durable = false;
+  // Steps from one to the next, 0: none; absent: as many as keep what writing alone takes below a
+  // hundredth of the time (docs/durability.md).
+  absl::optional<uint64_t> cut_steps;
+  bool log = false;  // contributions are on disk before they are acknowledged
+  // Computational storage updates the state on its disks. No mode of this program.
+  bool update_in_storage = false;
 };
 
 enum class Resource {
@@ -99,7 +110,10 @@ struct StageTimes {
   Seconds push;
   Seconds reduce;  // all parts but one, on all servers
   Seconds update;  // with one part, on all servers
-  Seconds disk;    // state from and to the disks of all servers
+  Seconds read;    // of weights, per encoding, from the disks of all servers
+  Seconds disk;    // state from and to the disks of all servers, for the update
+  Seconds log;     // contributions of all parts, to the disks of all servers
+  Seconds cut;     // the same state, where it is in memory, to the disks of all servers
 };
 
 struct StepTimes {
@@ -124,8 +138,10 @@ class StepModel {
   StepModel(const Workload& work, const Hardware& hardware, const WorkerKind& worker,
             const RunShape& shape);
 
-  // `members`: the workers over which `busy` is the mean, with those that have no part.
-  StepTimes Run(const std::vector<WorkerClass>& classes, uint32_t members) const;
+  // `members`: the workers over which `busy` is the mean, with those that have no part. Behind a
+  // cut no stage is updated that is not written yet.
+  StepTimes Run(const std::vector<WorkerClass>& classes, uint32_t members,
+                bool behind_cut = false) const;
   // Of all stages on a worker of the first class at full speed.
   std::vector<StageTimes> Stages(const std::vector<WorkerClass>& classes) const {
     return StagesOf(classes.front().parts, CrowdOf(classes));
@@ -141,6 +157,8 @@ class StepModel {
     BytesPerSecond receive;
     BytesPerSecond read;
     BytesPerSecond write;
+    BytesPerSecond device_update;  // within computational storage
+    Seconds sync;
   };
   // All workers of a step.
   struct Crowd {
@@ -171,9 +189,11 @@ class StepModel {
 };
 
 struct StepEstimate {
-  StepTimes times;
+  StepTimes times;                 // of a step with its share of the cuts
   std::vector<StageTimes> stages;  // of a worker with most parts
   std::string worker;              // its kind: the one that a step waits for
+  uint64_t cut_steps = 0;          // from one cut to the next; 0: there are none
+  Seconds held;                    // what a cut adds to the step behind it
 
   Seconds waiting() const {  // of the device, for anything
     return times.duration - times.busiest_of(Resource::kWorkerCompute);

@@ -16,14 +16,7 @@
 namespace eps::planner {
 namespace {
 
-using simulator::ComputeOnly;
-using simulator::Disturbed;
-using simulator::kFp32;
-using simulator::RandomScenario;
-using simulator::Scenario;
-using simulator::ServerOf;
-using simulator::WithBytes;
-using simulator::WorkerOf;
+using namespace simulator;  // NOLINT: test_scenarios.h
 
 constexpr double kClose = 1e-9;
 
@@ -55,7 +48,8 @@ TEST(StepModel, WithNothingToWaitForTakesItsCompute) {
   EXPECT_EQ(Undisturbed(ComputeOnly(5)).bottleneck(), Resource::kWorkerCompute);
 }
 
-// 2 n - 1 fetches, one behind the other, at the worker's link or its share of the servers'.
+// 2 n - 1 fetches, one behind the other, at the worker's link or its share of
+// the servers'.
 TEST(StepModel, BoundByFetchesTakesAllBytesOverTheRate) {
   Scenario scenario = WithBytes(6, 100, 0);
   for (StageWork& stage : scenario.work.stages) stage.forward = stage.backward = Flops(0);
@@ -83,8 +77,8 @@ TEST(StepModel, BoundByPushesTakesAllGradientsOverTheRate) {
   EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerReceive);
 }
 
-// Two buffers: each visit takes the longer of its compute and a fetch, but for the first fetch, or
-// for the last visit's compute.
+// Two buffers: each visit takes the longer of its compute and a fetch, but for
+// the first fetch, or for the last visit's compute.
 TEST(StepModel, TwoBuffersHideTheShorterOfComputeAndFetch) {
   constexpr size_t kStages = 7;
   Scenario scenario = WithBytes(kStages, 1, 0);
@@ -95,7 +89,8 @@ TEST(StepModel, TwoBuffersHideTheShorterOfComputeAndFetch) {
   EXPECT_NEAR(StepSeconds(scenario), (2 * kStages - 1) * 2.5 + 1, kClose);
 }
 
-// L2L section 3 with 2 N - 1 transfers: N (4 u C + 2 X) - X without overlap; N = 24, C = X = 10 ms.
+// L2L section 3 with 2 N - 1 transfers: N (4 u C + 2 X) - X without overlap; N
+// = 24, C = X = 10 ms.
 TEST(StepModel, WithOneBufferIsTheSerialRelayOfL2l) {
   for (const double micro_batches : {1, 2, 4, 10}) {
     Scenario scenario = WithBytes(24, 100e6, 0);
@@ -135,8 +130,8 @@ TEST(StepModel, AddsUpAllThatAStageNeeds) {
   EXPECT_NEAR(StepSeconds(scenario), expected + 0.5, kClose);
 }
 
-// The updates of the step before go on while the first stages compute; eager ones while the last
-// ones do, and only the first stage's is waited for.
+// The updates of the step before go on while the first stages compute; eager
+// ones while the last ones do, and only the first stage's is waited for.
 TEST(StepModel, HidesUpdatesBehindTheComputeOfOtherStages) {
   Scenario scenario = WithBytes(4, 1, 0);
   ServerOf(&scenario).update = kFp32 / Seconds(0.5);
@@ -144,7 +139,8 @@ TEST(StepModel, HidesUpdatesBehindTheComputeOfOtherStages) {
     scenario.work.sealed = sealed;
     EXPECT_NEAR(StepSeconds(scenario), 4 * 4 + 0.5, kClose);
   }
-  // Too slow to hide: sealed stages come one update apart, eager ones are done one update apart.
+  // Too slow to hide: sealed stages come one update apart, eager ones are done
+  // one update apart.
   ServerOf(&scenario).update = kFp32 / Seconds(5);
   scenario.work.sealed = true;
   EXPECT_NEAR(StepSeconds(scenario), 4 * 5 + 1 + 4 * 3, kClose);
@@ -161,13 +157,54 @@ TEST(StepModel, WaitsForDisksBesideTheProcessors) {
   ServerOf(&scenario).storage.emplace();
   ServerOf(&scenario).storage->read = Bytes(12) / Seconds(3);
   ServerOf(&scenario).storage->write = Bytes(12) / Seconds(4);
-  EXPECT_NEAR(StepSeconds(scenario), 4 * 1 + 3 + 4 * 7, kClose);
+  // Weights are read in 1 s before every visit. Eager: the turn ends at 8; two
+  // of these seconds come between the first stream and its end. Sealed: each
+  // stage is read when its stream is over.
+  EXPECT_NEAR(StepSeconds(scenario), 8 + 4 * 7 + 2, kClose);
   EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerDisks);
+  EXPECT_NEAR(Undisturbed(scenario).busiest_of(Resource::kServerDisks).value(), 4 * 7 + 7 * 1,
+              kClose);
   scenario.work.sealed = true;
-  EXPECT_NEAR(StepSeconds(scenario), 4 * 7 + 1 + 4 * 3, kClose);
+  EXPECT_NEAR(StepSeconds(scenario), 4 * (7 + 1) + 4 + 3 * 3, kClose);
 }
 
-// Sealed: what is reduced when all parts are there is not updated before the decision.
+// A gradient needs its memory until it is logged; the last one has to be there before the step
+// ends.
+TEST(StepModel, WaitsForTheLog) {
+  Scenario scenario = WithBytes(4, 1, 0);
+  scenario.work.stages[3].push = Bytes(10);
+  scenario.shape.log = true;
+  ServerOf(&scenario).storage.emplace();
+  ServerOf(&scenario).storage->write = BytesPerSecond(1);
+  ServerOf(&scenario).storage->sync = Seconds(0.5);
+  // Turn 3-7, logged until 17.5; stage 2 until 10; stages 1 and 0 from 17.5 on.
+  EXPECT_NEAR(StepSeconds(scenario), 17.5 + 3 + 3 + 0.5, kClose);
+  for (StageWork& stage : scenario.work.stages) stage.push = Bytes(10);
+  EXPECT_NEAR(StepSeconds(scenario), 7 + 4 * 10 + 0.5, kClose);
+  EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerDisks);
+}
+
+// A cut is written beside the step behind it; what is to be updated next is
+// written next.
+TEST(StepModel, ACutHoldsUpWhatIsNotWritten) {
+  Scenario scenario = WithBytes(3, 1, 0);
+  scenario.shape.durable = true;
+  scenario.work.state_per_parameter = Bytes(12);
+  ServerOf(&scenario).update = kFp32 / Seconds(1);
+  ServerOf(&scenario).storage.emplace();
+  const auto behind_cut = [&](double seconds_of_a_stage) {
+    ServerOf(&scenario).storage->write = Bytes(12) / Seconds(seconds_of_a_stage);
+    return ModelOf(scenario).Run(ClassesOf(scenario), 1, true).duration.value();
+  };
+  EXPECT_NEAR(StepSeconds(scenario), 3 * 4 + 1, kClose);
+  EXPECT_NEAR(behind_cut(4), 3 * 4 + 1, kClose) << "written at 4, 8, 12; wanted at 6, 9, 12";
+  EXPECT_NEAR(behind_cut(7), 3 * 7 + 1, kClose) << "the first stage's last";
+  scenario.work.sealed = true;
+  EXPECT_NEAR(behind_cut(7), 3 * 7, kClose) << "before the decision";
+}
+
+// Sealed: what is reduced when all parts are there is not updated before the
+// decision.
 TEST(StepModel, ReducesBeforeTheDecisionAndUpdatesBehindIt) {
   Scenario scenario = WithBytes(1, 1, 0);
   scenario.SetWorkers(5);
@@ -175,14 +212,16 @@ TEST(StepModel, ReducesBeforeTheDecisionAndUpdatesBehindIt) {
   scenario.work.stages[0].push = Bytes(3);
   scenario.work.state_per_parameter = Bytes(20);
   scenario.work.stages[0].fetch_forward = Bytes(0);
-  // Encoding reads FP32 weights in 2 s; reduction 4 parts in 3 s each, the update takes 23 s.
+  // Encoding reads FP32 weights in 2 s; reduction 4 parts in 3 s each, the
+  // update takes 23 s.
   for (const bool sealed : {false, true}) {
     scenario.work.sealed = sealed;
     EXPECT_NEAR(StepSeconds(scenario), 2 + 4 + 4 * 3 + 23, kClose);
   }
-  // Two stages by hand. Eager: encode 0-2-4-6, forward 2-3, turn 4-8, reduction and update until
-  // 43, backward 8-11, reduction and update until 78. Sealed: update 0-23, encode 23-25, forward
-  // 25-26, update 25-48, encode 48-50-52, turn 50-54, backward 54-57, reductions until 66 and 78.
+  // Two stages by hand. Eager: encode 0-2-4-6, forward 2-3, turn 4-8, reduction
+  // and update until 43, backward 8-11, reduction and update until 78. Sealed:
+  // update 0-23, encode 23-25, forward 25-26, update 25-48, encode 48-50-52,
+  // turn 50-54, backward 54-57, reductions until 66 and 78.
   scenario.work.stages.push_back(scenario.work.stages[0]);
   EXPECT_NEAR(StepSeconds(scenario), 78, kClose);
   EXPECT_NEAR(Undisturbed(scenario).forward.value(), 51, kClose);
@@ -191,9 +230,10 @@ TEST(StepModel, ReducesBeforeTheDecisionAndUpdatesBehindIt) {
   EXPECT_NEAR(Undisturbed(scenario).forward.value(), 5, kClose);
 }
 
-// By hand, one buffer, two stages, encoding 1 s, backward 2 s, reduction 5 s: encode 0-1, forward
-// 1-2, encode 2-3, turn 3-6; the reduction begins at 6 and stands still while the weights of the
-// way down are encoded, 6-7, so it ends at 12; backward 7-9; the other reduction 12-17.
+// By hand, one buffer, two stages, encoding 1 s, backward 2 s, reduction 5 s:
+// encode 0-1, forward 1-2, encode 2-3, turn 3-6; the reduction begins at 6 and
+// stands still while the weights of the way down are encoded, 6-7, so it ends
+// at 12; backward 7-9; the other reduction 12-17.
 TEST(StepModel, EncodesBeforeItReduces) {
   Scenario scenario = WithBytes(2, 1, 1);
   for (StageWork& stage : scenario.work.stages) stage.backward = Flops(2);
@@ -245,8 +285,8 @@ TEST(StepModel, DealsPartsEvenlyAndToSlowWorkersLast) {
   }
 }
 
-// With many workers a step takes as long as the slowest of them: for 1,000 standard normal draws
-// the mean of the largest is 3.241 (Tippett 1925).
+// With many workers a step takes as long as the slowest of them: for 1,000
+// standard normal draws the mean of the largest is 3.241 (Tippett 1925).
 TEST(StepModel, DrawsTheSlowestOfManyWorkers) {
   constexpr double kSigma = 0.01;  // small: exp(x) - 1 is nearly x
   Scenario scenario = ComputeOnly(1);
@@ -261,7 +301,8 @@ TEST(StepModel, DrawsTheSlowestOfManyWorkers) {
   EXPECT_NEAR(sum / kSteps / kSigma, 3.241, 0.08);
 }
 
-// Whatever is scarce, no step is shorter than what its busiest machine has to do.
+// Whatever is scarce, no step is shorter than what its busiest machine has to
+// do.
 TEST(StepModel, IsNeverFasterThanAnySingleBound) {
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     const Scenario scenario = RandomScenario(seed);
