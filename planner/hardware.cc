@@ -142,6 +142,8 @@ void ForEachField(StorageDevices* s, Visitor* visit) {
   (*visit)("read", &s->read, Presence::kRequired, "Of one disk.");
   (*visit)("write", &s->write, Presence::kRequired, "Of one disk.");
   (*visit)("endurance", &s->endurance, Presence::kOptional, "Bytes that one disk may be written.");
+  (*visit)("link", &s->link, Presence::kOptional,
+           "Of one server to all of its disks together, each direction.");
   (*visit)("sync", &s->sync, Presence::kOptional,
            "Until what was written is durable, beside the time of its bytes.");
   (*visit)(

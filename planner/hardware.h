@@ -49,8 +49,9 @@ struct StorageDevices {
   Bytes capacity;  // of one
   BytesPerSecond read;
   BytesPerSecond write;
-  Bytes endurance;  // bytes that one may be written; 0: not given
-  Seconds sync;     // until what was written is durable, beside the time of its bytes
+  Bytes endurance;                 // bytes that one may be written; 0: not given
+  BytesPerSecond link = kNoLimit;  // of a server to all of its disks, each direction
+  Seconds sync;  // until what was written is durable, beside the time of its bytes
   // Of computational storage: bytes of gradients and state that its updater takes in per second, 0:
   // not given; and its own memory.
   BytesPerSecond update;

@@ -395,6 +395,14 @@ TEST(Plan, ShowsWhatUpdatesInsideTheStorageWouldTake) {
   for (const StageWork& stage : plan.work.stages) elements += static_cast<double>(stage.elements);
   EXPECT_NEAR(plan.step().value(), 12 * elements / 6e7, 0.02 * plan.step().value());
   EXPECT_NEAR(plan.step_in_storage->value(), 16 * elements / 6e7, 0.02 * plan.step().value());
+  // Behind a slow link the host's reads and writes are slow, and of the devices only what it sends.
+  hardware.servers[0].storage->write = BytesPerSecond(1e13);
+  hardware.servers[0].storage->link = BytesPerSecond(1e7);
+  const Plan linked = *MakePlan(config, Gpt2Spec(config, 4, 256, 1), hardware);
+  EXPECT_NEAR(linked.estimate.stages[1].disk.value() /
+                  (24 * static_cast<double>(linked.work.stages[1].elements) / 1e7),
+              1, 1e-3);
+  EXPECT_LT(*linked.step_in_storage, linked.step());
   hardware.servers[0].storage->kind = StorageDeviceKind::kNvme;
   EXPECT_FALSE(MakePlan(config, Gpt2Spec(config, 4, 256, 1), hardware)->step_in_storage);
 }

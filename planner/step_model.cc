@@ -269,9 +269,12 @@ StepModel::ServerRates StepModel::RatesOf(const Hardware& hardware, const RunSha
     rates.send += used * kind.send;
     rates.receive += used * kind.receive;
     if (kind.storage.has_value()) {
-      rates.read += used * kind.storage->count * kind.storage->read;
-      rates.write += used * kind.storage->count * kind.storage->write;
-      rates.device_update += used * kind.storage->count * kind.storage->update;
+      const double disks = kind.storage->count;
+      rates.read += used * Min(disks * kind.storage->read, kind.storage->link);
+      rates.write += used * Min(disks * kind.storage->write, kind.storage->link);
+      rates.device_read += used * disks * kind.storage->read;
+      rates.device_write += used * disks * kind.storage->write;
+      rates.device_update += used * disks * kind.storage->update;
       rates.sync = Max(rates.sync, kind.storage->sync);
     }
   }
@@ -336,8 +339,10 @@ StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd&
     // state, update, and write the state (sections II-A and IV-A).
     t.reduce += pass_over(pushed);
     t.update = Seconds(0);
-    t.disk = Max((state + fp32) / servers_.device_update,
-                 (state + fp32) / servers_.read + (state + fp32) / servers_.write);
+    const Bytes taken_in = state + fp32;
+    t.disk = Max(
+        taken_in / servers_.device_update,
+        fp32 / servers_.write + taken_in / servers_.device_read + state / servers_.device_write);
   }
   return t;
 }

@@ -157,7 +157,9 @@ class StepModel {
     BytesPerSecond receive;
     BytesPerSecond read;
     BytesPerSecond write;
-    BytesPerSecond device_update;  // within computational storage
+    BytesPerSecond device_update;  // within computational storage, whose disks do not share a link
+    BytesPerSecond device_read;
+    BytesPerSecond device_write;
     Seconds sync;
   };
   // All workers of a step.

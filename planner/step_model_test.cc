@@ -16,7 +16,14 @@
 namespace eps::planner {
 namespace {
 
-using namespace simulator;  // NOLINT: test_scenarios.h
+using simulator::ComputeOnly;
+using simulator::Disturbed;
+using simulator::kFp32;
+using simulator::RandomScenario;
+using simulator::Scenario;
+using simulator::ServerOf;
+using simulator::WithBytes;
+using simulator::WorkerOf;
 
 constexpr double kClose = 1e-9;
 
