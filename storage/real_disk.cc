@@ -170,10 +170,9 @@ absl::Status RealDisk::CreateFolder(const std::string& path) {
   }
   const int error = errno;
   struct stat found {};
-  if (error == EEXIST && stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode)) {
-    return absl::OkStatus();
-  }
-  return Errno(path, "create folder", error);
+  if (error != EEXIST) return Errno(path, "create folder", error);
+  if (stat(path.c_str(), &found) != 0) return Errno(path, "stat", errno);
+  return S_ISDIR(found.st_mode) ? absl::OkStatus() : Errno(path, "create folder", error);
 }
 
 absl::StatusOr<std::vector<std::string>> RealDisk::List(const std::string& path) {
@@ -210,6 +209,7 @@ absl::Status RealDisk::CreateFile(const std::string& path, uint64_t size) {
   EPS_CHECK_MSG(size % kDiskBlock == 0, path << ": " << size << " bytes are no whole blocks");
   struct stat found {};
   if (stat(path.c_str(), &found) == 0) return Errno(path, "create", EEXIST);
+  if (errno != ENOENT) return Errno(path, "stat", errno);
   const std::string folder = FolderOf(path);
   EPS_ASSIGN_OR_RETURN(const uint64_t free_bytes, FreeBytes(folder));
   if (size > free_bytes) {
@@ -241,8 +241,15 @@ absl::Status RealDisk::Fill(const std::string& path, uint64_t size) {
                        " of ", size));
     }
     if (written < 0) return Errno(path, absl::StrCat("write at offset ", done), errno);
-    // A short write goes on at a block, as direct I/O wants it; if it is none, ENOSPC comes next.
-    done += static_cast<uint64_t>(written) / kDiskBlock * kDiskBlock;
+    // A short write goes on at a block, as direct I/O wants it. Less than one is all that is left
+    // on a disk with smaller blocks, and would be moved again and again.
+    const uint64_t kept = static_cast<uint64_t>(written) / kDiskBlock * kDiskBlock;
+    if (kept == 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, ": ", size - done, " bytes are missing: of a write at offset ", done,
+                       " only ", written, " bytes were moved"));
+    }
+    done += kept;
   }
   if (fsync(fd.get()) != 0) return Errno(path, "sync", errno);
   return absl::OkStatus();
