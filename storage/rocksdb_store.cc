@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdarg>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "rocksdb/options.h"
 #include "rocksdb/table.h"
 #include "rocksdb/write_batch.h"
+#include "storage/rocksdb_tail.h"
 
 namespace eps {
 namespace {
@@ -29,8 +32,11 @@ rocksdb::Slice ToSlice(absl::string_view text) { return rocksdb::Slice(text.data
 absl::Status ToStatus(const std::string& folder, absl::string_view doing,
                       const rocksdb::Status& status) {
   if (status.ok()) return absl::OkStatus();
-  const std::string text =
+  std::string text =
       absl::StrCat("the catalogue in ", folder, ": ", doing, ": ", status.ToString());
+  if (status.IsPathNotFound() && absl::StrContains(text, "/MANIFEST-")) {
+    absl::StrAppend(&text, ", which ", folder, "/CURRENT names");
+  }
   if (status.IsCorruption() || status.IsPathNotFound() || status.IsNotFound()) {
     return absl::DataLossError(text);
   }
@@ -69,16 +75,28 @@ absl::Status CreateFolderDurably(const std::string& path) {
   return SyncFolder(parent.empty() ? "/" : parent);
 }
 
-// RocksDB takes a folder without the file CURRENT for a new one, and would begin anew. Tables and
-// logs come after CURRENT, so where they are it was lost.
-absl::Status CheckNotBeheaded(rocksdb::Env* env, const std::string& folder) {
+// Looks for damage that RocksDB does not see. It takes a folder without the file CURRENT for a new
+// one, and would begin anew: tables and logs come after CURRENT, so where they are it was lost.
+absl::Status CheckFiles(rocksdb::Env* env, const std::string& folder) {
   std::vector<std::string> names;
   EPS_RETURN_IF_ERROR(ToStatus(folder, "listing the folder", env->GetChildren(folder, &names)));
   bool current = false;
   std::string orphan;
   for (const std::string& name : names) {
     if (name == "CURRENT") current = true;
-    if (absl::EndsWith(name, ".log") || absl::EndsWith(name, ".sst")) orphan = name;
+    const bool is_log = absl::EndsWith(name, ".log");
+    if (is_log || absl::EndsWith(name, ".sst")) orphan = name;
+    if (!is_log && !absl::StartsWith(name, "MANIFEST-")) continue;
+    const std::string path = absl::StrCat(folder, "/", name);
+    std::string bytes;
+    const rocksdb::Status read = rocksdb::ReadFileToString(env, path, &bytes);
+    // Another process may have it open, and the file is needed no more.
+    if (read.IsNotFound() || read.IsPathNotFound()) continue;
+    EPS_RETURN_IF_ERROR(ToStatus(folder, absl::StrCat("reading ", name), read));
+    const absl::Status whole = CheckRocksDbTail(path, bytes);
+    if (!whole.ok()) {
+      return absl::DataLossError(absl::StrCat("the catalogue in ", folder, ": ", whole.message()));
+    }
   }
   if (current || orphan.empty()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("the catalogue in ", folder, ": ", folder,
@@ -108,6 +126,47 @@ rocksdb::Options OptionsIn(rocksdb::Env* env) {
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return options;
 }
+
+// Hands on what RocksDB notes, and keeps what it last said of bytes that it drops: the error of a
+// log that is damaged does not name the file. Thread-safe.
+class DroppedBytes final : public rocksdb::Logger {
+ public:
+  explicit DroppedBytes(std::shared_ptr<rocksdb::Logger> next_or_null)
+      : next_(std::move(next_or_null)) {}
+
+  using rocksdb::Logger::Logv;
+  void Logv(const rocksdb::InfoLogLevel level, const char* format, va_list arguments) override
+      EPS_EXCLUDES(mu_) {
+    if (level >= rocksdb::InfoLogLevel::WARN_LEVEL) {
+      va_list copy;
+      va_copy(copy, arguments);
+      char line[512];
+      std::vsnprintf(line, sizeof(line), format, copy);
+      va_end(copy);
+      MutexLock lock(&mu_);
+      if (absl::StrContains(line, ": dropping ")) said_ = line;
+    }
+    if (next_ != nullptr) next_->Logv(level, format, arguments);
+  }
+  void LogHeader(const char* format, va_list arguments) override {
+    if (next_ != nullptr) next_->LogHeader(format, arguments);
+  }
+  void Flush() override {
+    if (next_ != nullptr) next_->Flush();
+  }
+
+  // The status with what was said of it.
+  absl::Status Explain(const absl::Status& status) const EPS_EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    if (!absl::IsDataLoss(status) || said_.empty()) return status;
+    return absl::Status(status.code(), absl::StrCat(status.message(), " (", said_, ")"));
+  }
+
+ private:
+  const std::shared_ptr<rocksdb::Logger> next_;
+  mutable Mutex mu_;
+  std::string said_ EPS_GUARDED_BY(mu_);
+};
 
 class RocksDbStore final : public KeyValueStore {
  public:
@@ -165,22 +224,31 @@ absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbForReading(const std::
   if (!env->FileExists(folder).ok()) {
     return absl::NotFoundError(absl::StrCat("there is no catalogue in ", folder));
   }
-  EPS_RETURN_IF_ERROR(CheckNotBeheaded(env, folder));
+  EPS_RETURN_IF_ERROR(CheckFiles(env, folder));
   if (!env->FileExists(absl::StrCat(folder, "/CURRENT")).ok()) {
     return absl::NotFoundError(absl::StrCat("the catalogue in ", folder, " is empty"));
   }
+  rocksdb::Options options = OptionsIn(env);
+  const auto dropped = std::make_shared<DroppedBytes>(nullptr);
+  options.info_log = dropped;
   rocksdb::DB* db = nullptr;
-  EPS_RETURN_IF_ERROR(
-      ToStatus(folder, "opening", rocksdb::DB::OpenForReadOnly(OptionsIn(env), folder, &db)));
+  EPS_RETURN_IF_ERROR(dropped->Explain(
+      ToStatus(folder, "opening", rocksdb::DB::OpenForReadOnly(options, folder, &db))));
   return std::unique_ptr<KeyValueStore>(std::make_unique<RocksDbStore>(folder, db));
 }
 
 absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbIn(rocksdb::Env* env,
                                                              const std::string& folder) {
   EPS_RETURN_IF_ERROR(ToStatus(folder, "creating the folder", env->CreateDirIfMissing(folder)));
-  EPS_RETURN_IF_ERROR(CheckNotBeheaded(env, folder));
+  EPS_RETURN_IF_ERROR(CheckFiles(env, folder));
+  rocksdb::Options options = OptionsIn(env);
+  std::shared_ptr<rocksdb::Logger> notes;
+  const rocksdb::Status noted = rocksdb::CreateLoggerFromOptions(folder, options, &notes);
+  const auto dropped = std::make_shared<DroppedBytes>(noted.ok() ? notes : nullptr);
+  options.info_log = dropped;
   rocksdb::DB* db = nullptr;
-  EPS_RETURN_IF_ERROR(ToStatus(folder, "opening", rocksdb::DB::Open(OptionsIn(env), folder, &db)));
+  EPS_RETURN_IF_ERROR(
+      dropped->Explain(ToStatus(folder, "opening", rocksdb::DB::Open(options, folder, &db))));
   return std::unique_ptr<KeyValueStore>(std::make_unique<RocksDbStore>(folder, db));
 }
 

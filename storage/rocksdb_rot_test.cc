@@ -1,0 +1,175 @@
+// One flipped bit in any file that the catalogue's database consists of, closed in good order or
+// left behind by a process that was killed: opening and reading says DataLoss with the file, or all
+// is there as it was.
+//
+// EPS_FLIPS=N: so many flips. EPS_FLIPS_TALLY=FILE: keeps count, so that a run that was interrupted
+// goes on. EPS_FLIP_SEED=N: this flip alone.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/tally.h"
+#include "gtest/gtest.h"
+#include "rocksdb/env.h"
+#include "storage/catalogue.h"
+#include "storage/rocksdb_store.h"
+
+namespace eps {
+namespace {
+
+constexpr char kFolder[] = "/catalogue";
+
+using Contents = std::map<std::string, std::string>;
+using Files = std::map<std::string, std::string>;  // by path
+
+std::unique_ptr<rocksdb::Env> InMemory() {
+  return std::unique_ptr<rocksdb::Env>(rocksdb::NewMemEnv(rocksdb::Env::Default()));
+}
+
+Files FilesIn(rocksdb::Env* env) {
+  std::vector<std::string> names;
+  EPS_CHECK(env->GetChildren(kFolder, &names).ok());
+  Files files;
+  for (const std::string& name : names) {
+    if (name == "LOCK") continue;  // holds no bytes
+    const std::string path = absl::StrCat(kFolder, "/", name);
+    EPS_CHECK(rocksdb::ReadFileToString(env, path, &files[path]).ok());
+    if (files[path].empty()) files.erase(path);
+  }
+  return files;
+}
+
+absl::StatusOr<Contents> ContentsOf(const KeyValueStore& store) {
+  const auto found = store.Scan("");
+  if (!found.ok()) return found.status();
+  return Contents(found->begin(), found->end());
+}
+
+struct Left {
+  Files files;
+  Contents contents;
+};
+
+// What each of several processes leaves, killed and closed.
+std::vector<Left> WhatIsLeft() {
+  const std::unique_ptr<rocksdb::Env> env = InMemory();
+  std::vector<Left> all;
+  size_t writes = 0;
+  for (int opened = 0; opened < 6; ++opened) {
+    auto store = OpenRocksDbIn(env.get(), kFolder);
+    EPS_CHECK(store.ok());
+    for (int i = 0; i < 4 + opened; ++i) {
+      std::vector<KeyValueStore::Change> changes;
+      for (size_t k = 0; k < 4; ++k) {
+        const size_t size = writes % 5 == 3 && k == 0 ? 50000 : 40 + 37 * k;
+        changes.push_back({absl::StrCat("key/", (writes * 3 + k) % 40),
+                           std::string(size, static_cast<char>('a' + writes % 26))});
+      }
+      changes.push_back({absl::StrCat("key/", (writes + 5) % 40), std::nullopt});
+      EPS_CHECK((*store)->Write(changes).ok());
+      ++writes;
+    }
+    const Contents contents = *ContentsOf(**store);
+    all.push_back({FilesIn(env.get()), contents});
+    store->reset();
+    all.push_back({FilesIn(env.get()), contents});
+  }
+  return all;
+}
+
+// "table", "log", …
+std::string KindOf(const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
+  if (absl::EndsWith(name, ".sst")) return "table";
+  if (absl::EndsWith(name, ".log")) return "log";
+  const size_t end = std::min(name.find('-'), name.find('.'));
+  return name.substr(0, end);  // MANIFEST, CURRENT, OPTIONS, IDENTITY
+}
+
+struct Flipped {
+  std::string kind;
+  std::string outcome;
+  absl::Status status;  // not OK: something else was read, or damage was not located
+};
+
+Flipped Flip(const std::vector<Left>& all, uint64_t seed) {
+  Dice dice(seed);
+  for (int i = 0; i < 5; ++i) dice(2);
+  const Left& left = all[dice(all.size())];
+  auto file = left.files.begin();
+  std::advance(file, static_cast<ptrdiff_t>(dice(left.files.size())));
+  const std::string& path = file->first;
+  const uint64_t at = dice(file->second.size());
+  const std::unique_ptr<rocksdb::Env> env = InMemory();
+  EPS_CHECK(env->CreateDirIfMissing(kFolder).ok());
+  for (const auto& [name, bytes] : left.files) {
+    std::string content = bytes;
+    if (name == path) content[at] = static_cast<char>(content[at] ^ 1 << dice(8));
+    EPS_CHECK(rocksdb::WriteStringToFile(env.get(), content, name).ok());
+  }
+
+  Flipped flipped;
+  flipped.kind = KindOf(path);
+  const auto store = OpenRocksDbIn(env.get(), kFolder);
+  const absl::StatusOr<Contents> found =
+      store.ok() ? ContentsOf(**store) : absl::StatusOr<Contents>(store.status());
+  const auto wrong = [&](const std::string& what) {
+    flipped.status = absl::DataLossError(absl::StrCat(path, " at ", at, ": ", what));
+  };
+  if (!found.ok()) {
+    flipped.outcome = "located";
+    const std::string name = path.substr(path.rfind('/') + 1);
+    if (!absl::IsDataLoss(found.status()) || !absl::StrContains(found.status().message(), name)) {
+      wrong(absl::StrCat("not located by ", found.status().ToString()));
+    }
+  } else if (*found == left.contents) {
+    flipped.outcome = "harmless";
+  } else {
+    flipped.outcome = "served";
+    wrong("something else is read");
+  }
+  return flipped;
+}
+
+TEST(RocksDbRot, AFlippedBitIsLocatedOrHarmless) {
+  const std::vector<Left> all = WhatIsLeft();
+  if (std::getenv("EPS_FLIP_SEED") != nullptr) {
+    const Flipped flipped = Flip(all, NumberFromEnvironment("EPS_FLIP_SEED", 0));
+    EXPECT_TRUE(flipped.status.ok()) << flipped.status;
+    return;
+  }
+  const uint64_t goal = NumberFromEnvironment("EPS_FLIPS", 500);
+  Tally tally(std::getenv("EPS_FLIPS_TALLY"));
+  while (tally["flips"] < goal && tally["failed"] <= 5) {
+    const uint64_t seed = ++tally["flips"];
+    const Flipped flipped = Flip(all, seed);
+    ++tally[flipped.kind + "_" + flipped.outcome];
+    if (!flipped.status.ok()) {
+      ++tally["failed"];
+      ADD_FAILURE() << "EPS_FLIP_SEED=" << seed << " does it again: " << flipped.status;
+    }
+    if (seed % 500 == 0) tally.Save();
+  }
+  tally.Save();
+  std::printf("flips: %s\n", tally.ToString().c_str());
+  EXPECT_EQ(tally["failed"], 0u);
+  EXPECT_GT(tally["table_located"], goal / 20);
+  EXPECT_GT(tally["log_located"], goal / 50);
+  EXPECT_GT(tally["MANIFEST_located"], goal / 50);
+  EXPECT_GT(tally["CURRENT_located"], goal / 50);
+}
+
+}  // namespace
+}  // namespace eps
