@@ -161,17 +161,28 @@ class CutBackend : public StateBackend {
   void ReadResiduals(OpId op, const CatalogueCut& record, std::shared_ptr<ResidualReader> reader,
                      uint8_t* buffer, uint64_t at) EPS_EXCLUDES(mu_);
 
-  // ---- Scrub: the chunk that is next, and where it lies.
+  // ---- Scrub: what is next, and where it lies: a chunk, or behind the last one the next piece of
+  // the cut's residuals.
   struct ScrubPlace {
     CutId cut;
     Version version;
     uint32_t slot = 0;
     uint32_t index = 0;
+    uint64_t residuals_bytes = 0;  // of this piece; 0: a chunk
+    uint64_t residuals_at = 0;
+    uint32_t residuals_crc32c = 0;  // of the pieces before
     bool ends_pass = false;
   };
   std::optional<ScrubPlace> NextToScrub() EPS_EXCLUDES(mu_);
+  // The next cut is next. True: it was the last one.
+  bool EndScrubOf(const CutId& cut) EPS_REQUIRES(mu_);
   void Scrubbed(OpId op, const ScrubPlace& place, uint8_t* buffer, absl::Status status)
       EPS_EXCLUDES(mu_);
+  absl::Status CheckScrubbedChunk(const ScrubPlace& place, const uint8_t* buffer) const;
+  absl::Status CheckScrubbedResiduals(const ScrubPlace& place, const uint8_t* buffer,
+                                      bool* ends_pass) EPS_EXCLUDES(mu_);
+  // The error with the place of a slot's residuals.
+  absl::Status OfResiduals(uint32_t slot, const absl::Status& status) const;
 
   // ---- The log; on the journal.
   absl::Status FindLog(const std::vector<CatalogueCut>& cuts, std::optional<FoundLog>* found);
@@ -192,8 +203,10 @@ class CutBackend : public StateBackend {
   CondVar idle_;
   std::deque<std::unique_ptr<PendingCut>> cuts_ EPS_GUARDED_BY(mu_);
   std::vector<OpId> quiesces_ EPS_GUARDED_BY(mu_);
-  CutId scrub_cut_ EPS_GUARDED_BY(mu_);  // the oldest that is not scrubbed in this pass
-  uint32_t scrub_index_ EPS_GUARDED_BY(mu_) = 0;
+  CutId scrub_cut_ EPS_GUARDED_BY(mu_);           // the oldest that is not scrubbed in this pass
+  uint32_t scrub_index_ EPS_GUARDED_BY(mu_) = 0;  // the number of chunks: residuals
+  uint64_t scrub_residuals_at_ EPS_GUARDED_BY(mu_) = 0;
+  uint32_t scrub_residuals_crc32c_ EPS_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace eps::durable

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/checksum.h"
 #include "common/status_macros.h"
 #include "storage/cut_backend.h"
 #include "storage/extent_format.h"
@@ -34,6 +35,13 @@ bool IsOver(Scan* scan) {
 uint64_t NewNonce() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();
+}
+
+absl::Status CheckCrcOfResiduals(const CatalogueCut& record, uint32_t crc32c) {
+  if (crc32c == record.residuals_crc32c) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("CRC32C ", absl::Hex(record.residuals_crc32c, absl::kZeroPad8), " expected, ",
+                   absl::Hex(crc32c, absl::kZeroPad8), " found"));
 }
 
 // Removes what an attempt to create the job left, and makes its files.
@@ -332,17 +340,11 @@ void CutBackend::ReadResiduals(OpId op, const CatalogueCut& record,
   const auto end = [=](absl::StatusOr<std::vector<CutResidual>> outcome) {
     staging_->Release(buffer);
     if (outcome.ok()) return CompleteRestore(op, record, std::move(*outcome));
-    Refuse(op,
-           absl::Status(outcome.status().code(),
-                        absl::StrCat(file->path(), ": residuals at offset ",
-                                     layout_.residual_offset(), ": ", outcome.status().message())));
+    Refuse(op, OfResiduals(record.residuals_slot, outcome.status()));
   };
   if (reader->left() == 0) {
-    if (reader->crc32c() != record.residuals_crc32c) {
-      return end(absl::DataLossError(
-          absl::StrCat("CRC32C ", absl::Hex(record.residuals_crc32c, absl::kZeroPad8),
-                       " expected, ", absl::Hex(reader->crc32c(), absl::kZeroPad8), " found")));
-    }
+    const absl::Status whole = CheckCrcOfResiduals(record, reader->crc32c());
+    if (!whole.ok()) return end(whole);
     return end(std::move(*reader).Finish());
   }
   const uint64_t bytes = std::min(reader->left(), staging_->buffer_bytes());
@@ -362,22 +364,37 @@ std::optional<CutBackend::ScrubPlace> CutBackend::NextToScrub() {
   const SlotTable::KeptCut* cut = table_.OldestFrom(scrub_cut_);
   if (cut == nullptr) cut = table_.OldestFrom(CutId());
   if (cut == nullptr || table_.chunks() == 0) return std::nullopt;
-  const CutId id = cut->record.border.id;
+  const CatalogueCut& record = cut->record;
+  const CutId id = record.border.id;
   if (id != scrub_cut_) {
     scrub_cut_ = id;
     scrub_index_ = 0;
   }
   ScrubPlace place;
   place.cut = id;
-  place.version = cut->record.border.version;
-  place.index = scrub_index_++;
-  place.slot = cut->record.slot[place.index] ? 1 : 0;
+  place.version = record.border.version;
   if (scrub_index_ == table_.chunks()) {
-    scrub_cut_ = CutId{id.step, id.term.Next()};
-    scrub_index_ = 0;
-    place.ends_pass = table_.OldestFrom(scrub_cut_) == nullptr;
+    place.slot = record.residuals_slot;
+    place.residuals_at = scrub_residuals_at_;
+    place.residuals_crc32c = scrub_residuals_crc32c_;
+    place.residuals_bytes =
+        std::min(record.residuals_bytes - scrub_residuals_at_, staging_->buffer_bytes());
+    return place;
+  }
+  place.index = scrub_index_++;
+  place.slot = record.slot[place.index] ? 1 : 0;
+  if (scrub_index_ == table_.chunks()) {
+    scrub_residuals_at_ = 0;
+    scrub_residuals_crc32c_ = 0;
+    if (record.residuals_bytes == 0) place.ends_pass = EndScrubOf(id);
   }
   return place;
+}
+
+bool CutBackend::EndScrubOf(const CutId& cut) {
+  scrub_cut_ = CutId{cut.step, cut.term.Next()};
+  scrub_index_ = 0;
+  return table_.OldestFrom(scrub_cut_) == nullptr;
 }
 
 void CutBackend::Scrub(OpId op) {
@@ -393,24 +410,28 @@ void CutBackend::Scrub(OpId op) {
       if (!failed.ok()) return Complete(op, failed);
       return Complete(op, BackendValue(ScrubResult()));
     }
-    extents_->Read(place->slot, place->index, Extents::Part::kAll, buffer,
-                   Posted([this, op, place = *place, buffer](absl::Status status) {
-                     Scrubbed(op, place, buffer, std::move(status));
-                   }));
+    const auto read = Posted([this, op, place = *place, buffer](absl::Status status) {
+      Scrubbed(op, place, buffer, std::move(status));
+    });
+    if (place->residuals_bytes == 0) {
+      extents_->Read(place->slot, place->index, Extents::Part::kAll, buffer, read);
+    } else {
+      const uint64_t size = (place->residuals_bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock;
+      extents_->file(place->slot)
+          ->Read(layout_.residual_offset() + place->residuals_at, absl::MakeSpan(buffer, size),
+                 read);
+    }
   });
 }
 
 void CutBackend::Scrubbed(OpId op, const ScrubPlace& place, uint8_t* buffer, absl::Status status) {
+  ScrubResult result;
+  result.ends_pass = place.ends_pass;
+  const bool of_residuals = place.residuals_bytes > 0;
+  result.bytes = of_residuals ? place.residuals_bytes : layout_.area(place.index).bytes();
   if (status.ok()) {
-    const absl::StatusOr<ExtentFooter> footer =
-        extents_->Check(place.slot, place.index, Extents::Part::kAll, buffer);
-    status = footer.status();
-    if (footer.ok() && footer->version != place.version) {
-      status = extents_->Damaged(
-          place.slot, place.index,
-          absl::StrCat(NameOf(place.cut), " expected at version ", place.version.value(),
-                       ", version ", footer->version.value(), " found"));
-    }
+    status = of_residuals ? CheckScrubbedResiduals(place, buffer, &result.ends_pass)
+                          : CheckScrubbedChunk(place, buffer);
   }
   staging_->Release(buffer);
   if (absl::IsDataLoss(status)) {
@@ -419,10 +440,39 @@ void CutBackend::Scrubbed(OpId op, const ScrubPlace& place, uint8_t* buffer, abs
     if (table_.FindDurable(place.cut) == nullptr) status = absl::OkStatus();
   }
   if (!status.ok()) return Refuse(op, status);
-  ScrubResult result;
-  result.bytes = layout_.area(place.index).bytes();
-  result.ends_pass = place.ends_pass;
   Complete(op, BackendValue(result));
+}
+
+absl::Status CutBackend::CheckScrubbedChunk(const ScrubPlace& place, const uint8_t* buffer) const {
+  EPS_ASSIGN_OR_RETURN(const ExtentFooter footer,
+                       extents_->Check(place.slot, place.index, Extents::Part::kAll, buffer));
+  if (footer.version == place.version) return absl::OkStatus();
+  return extents_->Damaged(
+      place.slot, place.index,
+      absl::StrCat(NameOf(place.cut), " expected at version ", place.version.value(), ", version ",
+                   footer.version.value(), " found"));
+}
+
+absl::Status CutBackend::CheckScrubbedResiduals(const ScrubPlace& place, const uint8_t* buffer,
+                                                bool* ends_pass) {
+  const absl::string_view bytes(reinterpret_cast<const char*>(buffer), place.residuals_bytes);
+  const uint32_t crc32c = Crc32c(bytes, place.residuals_crc32c);
+  MutexLock lock(&mu_);
+  const SlotTable::KeptCut* const cut = table_.FindDurable(place.cut);
+  const bool is_next = scrub_cut_ == place.cut && scrub_index_ == table_.chunks() &&
+                       scrub_residuals_at_ == place.residuals_at;
+  if (cut == nullptr || !is_next) return absl::OkStatus();
+  scrub_residuals_at_ += place.residuals_bytes;
+  scrub_residuals_crc32c_ = crc32c;
+  if (scrub_residuals_at_ < cut->record.residuals_bytes) return absl::OkStatus();
+  *ends_pass = EndScrubOf(place.cut);
+  return OfResiduals(place.slot, CheckCrcOfResiduals(cut->record, crc32c));
+}
+
+absl::Status CutBackend::OfResiduals(uint32_t slot, const absl::Status& status) const {
+  return absl::Status(status.code(),
+                      absl::StrCat(extents_->file(slot)->path(), ": residuals at offset ",
+                                   layout_.residual_offset(), ": ", status.message()));
 }
 
 }  // namespace eps::durable

@@ -7,6 +7,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "storage/durable_world.h"
+#include "storage/extent_format.h"
+#include "storage/extents.h"
 
 namespace eps {
 namespace {
@@ -189,7 +191,9 @@ TEST_P(Durable, ScrubReadsEveryChunkOfEveryCutAndTakesNoWriteForDamage) {
             Bytes::CopyOf(DurableProcess::SomeState(c, Version(version))));
       }
       ops.push_back(process->Next());
-      process->backend().Cut(ops.back(), CutAt(version, 1, version));
+      CutRequest cut = CutAt(version, 1, version);
+      if (version % 3 != 0) cut.content.residuals = SomeResiduals(seed + version);
+      process->backend().Cut(ops.back(), std::move(cut));
       // The writes wait for the slots that are read.
       const size_t reads = 1 + (seed + version) % (2 * world.owned.size());
       for (size_t i = 0; i < reads; ++i) {
@@ -208,6 +212,49 @@ TEST_P(Durable, ScrubReadsEveryChunkOfEveryCutAndTakesNoWriteForDamage) {
     }
   }
   EXPECT_GT(passes, 30u);
+}
+
+TEST_P(Durable, ScrubReadsResidualsInPiecesAndFindsDamage) {
+  DurableWorld world(GetParam());
+  world.residual_bytes = 300000;
+  DurableProcess process(&world);
+  process.WriteAll(Version(1));
+  CutRequest cut = CutAt(1, 1, 1);
+  const uint64_t residual_bytes = 200000;
+  cut.content.residuals = {
+      {ChunkId(0), StageId(0), PartId(0), Bytes::CopyOf(SomeBytes(1, residual_bytes))}};
+  ASSERT_TRUE(process.Cut(cut).ok());
+  const ExtentLayout layout(world.chunks, world.owned, /*arrays=*/3, world.residual_bytes,
+                            world.spec.training.parts);
+  // One pass. Its status and what was read of residuals.
+  const auto pass = [&](absl::Status* status) {
+    uint64_t of_residuals = 0;
+    for (size_t i = 0; i < world.owned.size() + 100; ++i) {
+      const OpId op = process.Next();
+      process.backend().Scrub(op);
+      const BackendDone done = process.Await(op);
+      *status = done.status;
+      if (!done.status.ok()) return of_residuals;
+      const ScrubResult& result = std::get<ScrubResult>(done.value);
+      EXPECT_LE(result.bytes, layout.largest_area_bytes());
+      if (i >= world.owned.size()) of_residuals += result.bytes;
+      if (result.ends_pass) return of_residuals;
+    }
+    ADD_FAILURE() << "a pass without an end";
+    return of_residuals;
+  };
+  absl::Status status;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(pass(&status), residual_bytes + extent_format::residual::kHeadBytes);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  const std::string slot = world.folder + "/slot-0.eps";
+  world.disk.FlipBit(slot, layout.residual_offset() + residual_bytes / 2, 5);
+  pass(&status);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(slot + ": residuals at offset " + std::to_string(layout.residual_offset()) +
+                        ": CRC32C "));
 }
 
 TEST_P(Durable, CutWithoutNewVersionsNeedsNoSlotAndSeveralMayBeKept) {

@@ -65,7 +65,7 @@ struct UpdateResult {
 
 struct ScrubResult {
   uint64_t bytes = 0;      // that were read; 0: no cut is kept
-  bool ends_pass = false;  // every chunk of every kept cut was read since the last one
+  bool ends_pass = false;  // every byte of every kept cut was read since the last one
 };
 
 // Cheap to copy.
@@ -139,8 +139,9 @@ class StateBackend {
   // Durable when it completes: no term below `term` is served again. FailedPrecondition names the
   // term if a later one was promised.
   virtual void Promise(OpId op, Term term);
-  // Reads and checks one more chunk of the kept cuts, all of them in turn, so that damage is found
-  // while there may be something to go back to. Completes with ScrubResult. Nothing waits for it
+  // Reads and checks one more chunk of the kept cuts, or a piece of their residuals, all of them in
+  // turn, so that damage is found while there may be something to go back to. Completes with
+  // ScrubResult. Nothing waits for it
   // but for one staging buffer. One at a time.
   virtual void Scrub(OpId op);
 
