@@ -177,11 +177,6 @@ int stat(const char* path, struct stat* found) noexcept {
   return Fails("stat") ? -1 : real(path, found);
 }
 
-int fstat(int fd, struct stat* found) noexcept {
-  static auto* const real = Real<int(int, struct stat*)>("fstat");
-  return Fails("fstat") ? -1 : real(fd, found);
-}
-
 int statx(int fd, const char* path, int flags, unsigned mask, struct statx* found) noexcept {
   static auto* const real = Real<int(int, const char*, int, unsigned, struct statx*)>("statx");
   return Fails("statx") ? -1 : real(fd, path, flags, mask, found);

@@ -550,7 +550,7 @@ TEST(RocksDbFaults, EveryCallThatFailsIsToldOrMadeUpForAndNothingIsLost) {
   good.Tell();
   ASSERT_FALSE(HasFailure());
   const bool all = std::getenv("EPS_LONG") != nullptr;
-  const std::vector<Plan> plans = PlansOf(good.faults().counts(), all ? 1 : 50);
+  const std::vector<Plan> plans = PlansOf(good.faults().counts(), all ? 1 : 80);
   std::map<std::string, std::map<std::string, int>> hits;  // by call, by how it was met
   int missed = 0;
   for (const Plan& plan : plans) {

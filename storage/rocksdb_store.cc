@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdarg>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -20,9 +18,10 @@
 #include "rocksdb/db.h"
 #include "rocksdb/env.h"
 #include "rocksdb/options.h"
+#include "rocksdb/sst_file_reader.h"
 #include "rocksdb/table.h"
 #include "rocksdb/write_batch.h"
-#include "storage/rocksdb_tail.h"
+#include "storage/rocksdb_records.h"
 
 namespace eps {
 namespace {
@@ -93,7 +92,7 @@ absl::Status CheckFiles(rocksdb::Env* env, const std::string& folder) {
     // Another process may have it open, and the file is needed no more.
     if (read.IsNotFound() || read.IsPathNotFound()) continue;
     EPS_RETURN_IF_ERROR(ToStatus(folder, absl::StrCat("reading ", name), read));
-    const absl::Status whole = CheckRocksDbTail(path, bytes);
+    const absl::Status whole = CheckRocksDbRecords(path, bytes);
     if (!whole.ok()) {
       return absl::DataLossError(absl::StrCat("the catalogue in ", folder, ": ", whole.message()));
     }
@@ -127,46 +126,24 @@ rocksdb::Options OptionsIn(rocksdb::Env* env) {
   return options;
 }
 
-// Hands on what RocksDB notes, and keeps what it last said of bytes that it drops: the error of a
-// log that is damaged does not name the file. Thread-safe.
-class DroppedBytes final : public rocksdb::Logger {
- public:
-  explicit DroppedBytes(std::shared_ptr<rocksdb::Logger> next_or_null)
-      : next_(std::move(next_or_null)) {}
-
-  using rocksdb::Logger::Logv;
-  void Logv(const rocksdb::InfoLogLevel level, const char* format, va_list arguments) override
-      EPS_EXCLUDES(mu_) {
-    if (level >= rocksdb::InfoLogLevel::WARN_LEVEL) {
-      va_list copy;
-      va_copy(copy, arguments);
-      char line[512];
-      std::vsnprintf(line, sizeof(line), format, copy);
-      va_end(copy);
-      MutexLock lock(&mu_);
-      if (absl::StrContains(line, ": dropping ")) said_ = line;
-    }
-    if (next_ != nullptr) next_->Logv(level, format, arguments);
+// Of some damage in a table RocksDB names the MANIFEST alone: the status with the table.
+absl::Status NameTheTable(rocksdb::Env* env, const std::string& folder,
+                          const absl::Status& status) {
+  std::vector<std::string> names;
+  if (!absl::IsDataLoss(status) || absl::StrContains(status.message(), ".sst") ||
+      !env->GetChildren(folder, &names).ok()) {
+    return status;
   }
-  void LogHeader(const char* format, va_list arguments) override {
-    if (next_ != nullptr) next_->LogHeader(format, arguments);
+  for (const std::string& name : names) {
+    if (!absl::EndsWith(name, ".sst")) continue;
+    const std::string path = absl::StrCat(folder, "/", name);
+    const rocksdb::Status opened = rocksdb::SstFileReader(OptionsIn(env)).Open(path);
+    if (opened.ok()) continue;
+    return absl::DataLossError(
+        absl::StrCat(status.message(), " (", path, ": ", opened.ToString(), ")"));
   }
-  void Flush() override {
-    if (next_ != nullptr) next_->Flush();
-  }
-
-  // The status with what was said of it.
-  absl::Status Explain(const absl::Status& status) const EPS_EXCLUDES(mu_) {
-    MutexLock lock(&mu_);
-    if (!absl::IsDataLoss(status) || said_.empty()) return status;
-    return absl::Status(status.code(), absl::StrCat(status.message(), " (", said_, ")"));
-  }
-
- private:
-  const std::shared_ptr<rocksdb::Logger> next_;
-  mutable Mutex mu_;
-  std::string said_ EPS_GUARDED_BY(mu_);
-};
+  return status;
+}
 
 class RocksDbStore final : public KeyValueStore {
  public:
@@ -228,12 +205,10 @@ absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbForReading(const std::
   if (!env->FileExists(absl::StrCat(folder, "/CURRENT")).ok()) {
     return absl::NotFoundError(absl::StrCat("the catalogue in ", folder, " is empty"));
   }
-  rocksdb::Options options = OptionsIn(env);
-  const auto dropped = std::make_shared<DroppedBytes>(nullptr);
-  options.info_log = dropped;
   rocksdb::DB* db = nullptr;
-  EPS_RETURN_IF_ERROR(dropped->Explain(
-      ToStatus(folder, "opening", rocksdb::DB::OpenForReadOnly(options, folder, &db))));
+  EPS_RETURN_IF_ERROR(NameTheTable(
+      env, folder,
+      ToStatus(folder, "opening", rocksdb::DB::OpenForReadOnly(OptionsIn(env), folder, &db))));
   return std::unique_ptr<KeyValueStore>(std::make_unique<RocksDbStore>(folder, db));
 }
 
@@ -241,14 +216,9 @@ absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbIn(rocksdb::Env* env,
                                                              const std::string& folder) {
   EPS_RETURN_IF_ERROR(ToStatus(folder, "creating the folder", env->CreateDirIfMissing(folder)));
   EPS_RETURN_IF_ERROR(CheckFiles(env, folder));
-  rocksdb::Options options = OptionsIn(env);
-  std::shared_ptr<rocksdb::Logger> notes;
-  const rocksdb::Status noted = rocksdb::CreateLoggerFromOptions(folder, options, &notes);
-  const auto dropped = std::make_shared<DroppedBytes>(noted.ok() ? notes : nullptr);
-  options.info_log = dropped;
   rocksdb::DB* db = nullptr;
-  EPS_RETURN_IF_ERROR(
-      dropped->Explain(ToStatus(folder, "opening", rocksdb::DB::Open(options, folder, &db))));
+  EPS_RETURN_IF_ERROR(NameTheTable(
+      env, folder, ToStatus(folder, "opening", rocksdb::DB::Open(OptionsIn(env), folder, &db))));
   return std::unique_ptr<KeyValueStore>(std::make_unique<RocksDbStore>(folder, db));
 }
 
