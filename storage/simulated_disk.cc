@@ -542,6 +542,14 @@ void SimulatedDisk::ReplaceByCopy(const std::string& path) {
   it->second->number = ++inodes_;
 }
 
+void SimulatedDisk::SetFileNumber(const std::string& path, uint64_t number) {
+  MutexLock lock(&mu_);
+  const auto it = files_.find(path);
+  EPS_CHECK_MSG(it != files_.end(), path);
+  it->second->number = number;
+  inodes_ = std::max(inodes_, number);
+}
+
 void SimulatedDisk::set_capacity_bytes(uint64_t bytes) {
   MutexLock lock(&mu_);
   capacity_bytes_ = bytes;

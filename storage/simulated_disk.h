@@ -105,6 +105,8 @@ class SimulatedDisk final : public Disk {
   void FlipBit(const std::string& path, uint64_t offset, int bit);
   // As in a folder that was copied: the same bytes in another file. REQUIRES that it is not open.
   void ReplaceByCopy(const std::string& path);
+  // As on a disk that was carried elsewhere: it is the file that had this number there.
+  void SetFileNumber(const std::string& path, uint64_t number);
   void set_capacity_bytes(uint64_t bytes);
 
   uint64_t calls(Call call) const;

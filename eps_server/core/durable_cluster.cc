@@ -4,12 +4,15 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "eps_server/core/shard_core.h"
 #include "spec/model_layout.h"
+#include "storage/block_bytes.h"
 #include "storage/durable_backend.h"
+#include "storage/log_format.h"
 
 namespace eps {
 namespace {
@@ -87,6 +90,11 @@ DurableDisks::DurableDisks(const Options& options)
     if (!options_.images.empty()) {
       for (const auto& [path, content] : options_.images[s]) {
         Put(place->disk->blocking(), path, content);
+        if (!absl::EndsWith(path, log_format::kFileName)) continue;
+        // The log says which file it is in.
+        const auto* const header = reinterpret_cast<const uint8_t*>(content.data());
+        place->disk->SetFileNumber(path,
+                                   LoadFrom<uint64_t>(header + log_format::header::kFileNumberAt));
       }
     }
     if (options_.prepare != nullptr) options_.prepare(ShardId(s), place->disk.get());
