@@ -4,10 +4,10 @@
 // A run beside its plan: what `eps train` says if metrics.hardware describes the machines.
 
 #include <deque>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "common/config.h"
 #include "planner/units.h"
 #include "spec/job_spec.h"
@@ -29,7 +29,7 @@ class PlanCheck {
 
  private:
   std::string summary_;
-  absl::optional<planner::Seconds> planned_;
+  std::optional<planner::Seconds> planned_;
   std::deque<double> steps_;  // seconds of the last ones
 };
 

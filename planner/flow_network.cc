@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -125,7 +126,7 @@ class FlowNetwork::Simulation {
   Seconds UntilNextEvent() const {
     Seconds step = kNever;
     for (const ActiveFlow& flow : flows_) step = Min(step, flow.left / flow.rate);
-    for (const absl::optional<ActiveWork>& work : running_) {
+    for (const std::optional<ActiveWork>& work : running_) {
       if (work.has_value()) step = Min(step, work->finish - now_);
     }
     return step;
@@ -144,7 +145,7 @@ class FlowNetwork::Simulation {
       }
     }
     flows_ = std::move(going);
-    for (absl::optional<ActiveWork>& work : running_) {
+    for (std::optional<ActiveWork>& work : running_) {
       if (work.has_value() && work->finish - now_ <= last) {
         finished.push_back(work->task);
         work.reset();
@@ -162,7 +163,7 @@ class FlowNetwork::Simulation {
   std::vector<std::vector<uint32_t>> followers_;
   std::vector<ActiveFlow> flows_;
   std::vector<std::set<uint32_t>> waiting_;  // by resource: tasks that are ready
-  std::vector<absl::optional<ActiveWork>> running_;
+  std::vector<std::optional<ActiveWork>> running_;
 };
 
 Seconds FlowNetwork::Schedule::end() const {
@@ -179,7 +180,7 @@ LinkId FlowNetwork::AddLink(BytesPerSecond capacity) {
 ResourceId FlowNetwork::AddResource() { return ResourceId(resources_++); }
 
 TaskId FlowNetwork::AddFlow(Bytes bytes, std::vector<Crossing> path, std::vector<TaskId> after) {
-  tasks_.push_back({bytes, std::move(path), Seconds(), absl::nullopt, std::move(after)});
+  tasks_.push_back({bytes, std::move(path), Seconds(), std::nullopt, std::move(after)});
   return TaskId(static_cast<uint32_t>(tasks_.size() - 1));
 }
 

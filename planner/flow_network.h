@@ -7,9 +7,9 @@
 // the number of active flows and links.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "absl/types/optional.h"
 #include "common/ids.h"
 #include "planner/units.h"
 
@@ -55,7 +55,7 @@ class FlowNetwork {
     Bytes bytes;
     std::vector<Crossing> path;
     Seconds duration;
-    absl::optional<ResourceId> on;  // of work; a flow has none
+    std::optional<ResourceId> on;  // of work; a flow has none
     std::vector<TaskId> after;
   };
 

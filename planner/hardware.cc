@@ -1,6 +1,7 @@
 #include "planner/hardware.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -234,7 +235,7 @@ class MapReader {
     return Read(node, path, origin_, value);
   }
   absl::Status ReadValue(const YAML::Node& node, const std::string& path,
-                         absl::optional<StorageDevices>* value) {
+                         std::optional<StorageDevices>* value) {
     return Read(node, path, origin_, &value->emplace());
   }
   template <class T>
@@ -303,7 +304,7 @@ class MapWriter {
   void operator()(const char* key, Device* value, Presence /*presence*/, const char* /*meaning*/) {
     Map(key, value);
   }
-  void operator()(const char* key, absl::optional<StorageDevices>* value, Presence /*presence*/,
+  void operator()(const char* key, std::optional<StorageDevices>* value, Presence /*presence*/,
                   const char* /*meaning*/) {
     if (value->has_value()) Map(key, &**value);
   }
@@ -378,7 +379,7 @@ class TableWriter {
   void operator()(const char* key, Device* value, Presence presence, const char* meaning) {
     Object(key, "", value, presence, meaning);
   }
-  void operator()(const char* key, absl::optional<StorageDevices>* /*value*/, Presence presence,
+  void operator()(const char* key, std::optional<StorageDevices>* /*value*/, Presence presence,
                   const char* meaning) {
     StorageDevices storage;
     Object(key, "", &storage, presence, meaning);

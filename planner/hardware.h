@@ -6,12 +6,12 @@
 // units and numbers that are not finite and above zero are refused with the line.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/optional.h"
 #include "planner/units.h"
 
 namespace eps::planner {
@@ -69,7 +69,7 @@ struct ServerKind {
   BytesPerSecond send;
   BytesPerSecond encode;  // just-in-time quantization of weights
   BytesPerSecond update;  // reduction and update of an FP32 gradient
-  absl::optional<StorageDevices> storage;
+  std::optional<StorageDevices> storage;
   DollarsPerSecond price;
 };
 

@@ -3,11 +3,11 @@
 
 // What a run will take and how fast it will be, before anything is allocated. Pure functions.
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "common/config.h"
 #include "planner/hardware.h"
 #include "planner/memory_plan.h"
@@ -42,12 +42,12 @@ struct Plan {
   double mfu = 0;  // model operations / peak of the devices that compute
   // If computational storage updated the state, which no mode of this program does; absent: there
   // is none.
-  absl::optional<Seconds> step_in_storage;
+  std::optional<Seconds> step_in_storage;
   // By updates, cuts and the contribution log; absent: nothing is durable.
-  absl::optional<Bytes> written_per_day;  // on the disk that is written most
+  std::optional<Bytes> written_per_day;  // on the disk that is written most
   // Until the first disk has been written as often as it endures; absent if none is known.
-  absl::optional<double> endurance_days;
-  absl::optional<double> dollars_per_million_tokens;  // absent: no prices
+  std::optional<double> endurance_days;
+  std::optional<double> dollars_per_million_tokens;  // absent: no prices
 
   Seconds step() const { return estimate.times.duration; }
   Resource bottleneck() const { return estimate.times.bottleneck(); }

@@ -1,6 +1,7 @@
 #include "planner/plan_report.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -179,10 +180,10 @@ std::string AdviceText(const Plan& plan) {
 }
 
 template <class Unit>
-nlohmann::ordered_json OptionalNumber(const absl::optional<Unit>& quantity) {
+nlohmann::ordered_json OptionalNumber(const std::optional<Unit>& quantity) {
   return quantity.has_value() ? nlohmann::ordered_json(quantity->value()) : nullptr;
 }
-nlohmann::ordered_json OptionalNumber(const absl::optional<double>& number) {
+nlohmann::ordered_json OptionalNumber(const std::optional<double>& number) {
   return number.has_value() ? nlohmann::ordered_json(*number) : nlohmann::ordered_json(nullptr);
 }
 

@@ -28,10 +28,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/types/optional.h"
 #include "planner/hardware.h"
 #include "planner/units.h"
 #include "planner/workload.h"
@@ -55,7 +55,7 @@ struct RunShape {
   bool durable = false;
   // Steps from one to the next, 0: none; absent: as many as keep what writing alone takes below a
   // hundredth of the time (docs/durability.md).
-  absl::optional<uint64_t> cut_steps;
+  std::optional<uint64_t> cut_steps;
   bool log = false;  // contributions are on disk before they are acknowledged
   // Computational storage updates the state on its disks. No mode of this program.
   bool update_in_storage = false;

@@ -2,13 +2,13 @@
 // of all rows stand first, each with its source; what the paper lacks is a named assumption, and
 // no row that needs one is judged.
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/types/optional.h"
 #include "planner/papers/jitq_capacity.h"
 #include "planner/papers/papers.h"
 #include "planner/papers/pim.h"
@@ -93,7 +93,7 @@ class Rows {
   }
   void Shown(const std::string& id, const std::string& what, Source source, double paper,
              double ours, const std::string& note) {
-    rows_.push_back({"jitq." + id, what, source, paper, ours, absl::nullopt, note});
+    rows_.push_back({"jitq." + id, what, source, paper, ours, std::nullopt, note});
   }
   std::vector<Row> Take() { return std::move(rows_); }
 

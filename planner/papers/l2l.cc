@@ -1,4 +1,6 @@
+#include <optional>
 #include "absl/strings/str_cat.h"
+
 #include "planner/papers/l2l_model.h"
 #include "planner/papers/papers.h"
 #include "planner/papers/tolerance.h"
@@ -98,11 +100,11 @@ void AddEquations(std::vector<Row>* rows) {
                    Source::kDerived, 10, 100 * ForwardOverhead(ten), 0, ""});
   rows->push_back({"l2l.eq5.as_printed", "equation 5 word by word, u 10, samples/s",
                    Source::kPrinted, PrintedForwardThroughput(ten).value(),
-                   ForwardThroughput(ten).value(), absl::nullopt,
+                   ForwardThroughput(ten).value(), std::nullopt,
                    "as printed it divides by N (C + X): u micro-batches in the time of one"});
   rows->push_back({"l2l.eq6.as_printed", "equation 6 word by word, u 10, samples/s",
                    Source::kPrinted, PrintedTrainingThroughput(ten).value(),
-                   TrainingThroughput(ten).value(), absl::nullopt,
+                   TrainingThroughput(ten).value(), std::nullopt,
                    "as printed it divides by 4 u C + 2 X: N layers in the time of one"});
 }
 
@@ -142,17 +144,17 @@ void AddTable2(std::vector<Row>* rows) {
   for (const Case& c : kCases) {
     rows->push_back({absl::StrCat("l2l.table2.", c.id, ".throughput"),
                      absl::StrCat("Table 2, ", c.what, ", against the roof of 4 V100, samples/s"),
-                     Source::kPrinted, c.samples, RoofSamples(c.peak, c.passes), absl::nullopt,
+                     Source::kPrinted, c.samples, RoofSamples(c.peak, c.passes), std::nullopt,
                      "the roof is the devices' peak; the paper gives no rate that they reach"});
   }
   const Bytes states = 16 * Bytes(static_cast<double>(ModelParameters(kBert)));
   rows->push_back({"l2l.table2.baseline_fp32.memory",
                    "Table 2, baseline FP32, against 16 B per parameter, GB", Source::kPrinted,
-                   10.51, InTableGigabytes(states), absl::nullopt,
+                   10.51, InTableGigabytes(states), std::nullopt,
                    "weights, gradients and moments; the paper gives no sizes of activations"});
   rows->push_back({"l2l.table2.baseline_amp.memory",
                    "Table 2, baseline AMP, against 16 B per parameter, GB", Source::kPrinted, 9.2,
-                   InTableGigabytes(states), absl::nullopt,
+                   InTableGigabytes(states), std::nullopt,
                    "two FP16 and three FP32 numbers; the paper gives no sizes of activations"});
 }
 
@@ -204,7 +206,7 @@ void AddTable3(std::vector<Row>* rows) {
     rows->push_back({absl::StrCat("l2l.table3.memory.u", c.micro_batches),
                      absl::StrCat("Table 3, device memory, u ", c.micro_batches, ", GB"),
                      Source::kPrinted, c.gigabytes, InTableGigabytes(ours),
-                     is_input ? absl::nullopt : absl::make_optional(kFitTolerance),
+                     is_input ? std::nullopt : std::make_optional(kFitTolerance),
                      is_input ? "an input of the model: the paper gives no sizes of activations"
                               : "three layer inputs per further micro-batch: a fit to these rows"});
   }
@@ -256,15 +258,15 @@ void AddTable4(std::vector<Row>* rows) {
          absl::StrCat("Table 4, device memory, stash on the ", home, ", ", c.layers, " layers, GB"),
          Source::kPrinted, c.gigabytes,
          InTableGigabytes(DeviceMemory(MeasuredMemory(c.stash), c.layers, 1)),
-         is_input ? absl::nullopt : absl::make_optional(kTolerance), note});
+         is_input ? std::nullopt : std::make_optional(kTolerance), note});
   }
   const double cmp =
       InTableGigabytes(DeviceMemory(MeasuredMemory(StashHome::kDevice), kBertLayers, 1));
   rows->push_back({"l2l.table2.l2l_cmp.memory", "Table 2, L2L CMP, as stash on the device, GB",
-                   Source::kPrinted, 4.96, cmp, absl::nullopt,
+                   Source::kPrinted, 4.96, cmp, std::nullopt,
                    "not said where its stash was; Table 3 has 3.69 GB beside the same 52.48/s"});
   rows->push_back({"l2l.table2.l2l_fp32.memory", "Table 2, L2L FP32, as twice that, GB",
-                   Source::kPrinted, 9.45, 2 * cmp, absl::nullopt,
+                   Source::kPrinted, 9.45, 2 * cmp, std::nullopt,
                    "four bytes for two; not said where its stash was"});
 }
 
@@ -325,7 +327,7 @@ void AddTable5(std::vector<Row>* rows) {
   for (const int devices : {1, 4}) {
     rows->push_back({absl::StrCat("l2l.table5.throughput.devices", devices),
                      absl::StrCat("Table 5, 17B, ub 8, u 16, with ", devices, " V100, samples/s"),
-                     Source::kPrinted, 0.58, TuringSamplesPerSecond(devices), absl::nullopt,
+                     Source::kPrinted, 0.58, TuringSamplesPerSecond(devices), std::nullopt,
                      "not said how many devices; rates and the EPS's time scaled from Table 3"});
   }
   RelayMemory memory;
@@ -336,7 +338,7 @@ void AddTable5(std::vector<Row>* rows) {
                    "Table 5, against one layer's weights, gradients and inputs, GB",
                    Source::kPrinted, 6.68,
                    InTableGigabytes(DeviceMemory(memory, kTuring.layers, kTuringMicroBatches)),
-                   absl::nullopt, "the paper gives no sizes of what is computed within a layer"});
+                   std::nullopt, "the paper gives no sizes of what is computed within a layer"});
 }
 
 void AddCapacity(std::vector<Row>* rows) {
@@ -345,13 +347,13 @@ void AddCapacity(std::vector<Row>* rows) {
     double bytes;
     double billions;
     Source source;
-    absl::optional<double> tolerance;
+    std::optional<double> tolerance;
     const char* note;
   };
   const Case cases[] = {
       {"12b", 12, 42.7, Source::kDerived, HalfLastDigit(42.7, 1),
        "FP32 weights and two FP32 moments"},
-      {"10.24b", 10.24, 50, Source::kPrinted, absl::nullopt,
+      {"10.24b", 10.24, 50, Source::kPrinted, std::nullopt,
        "bytes per parameter are not given; 50 billion leave 10.24, less than FP32 moments need"},
       {"8b", 8, 64, Source::kDerived, HalfLastDigit(64, 0),
        "FP32 weights and two moments of 16 bits"}};
@@ -371,10 +373,10 @@ void AddRatios(std::vector<Row>* rows) {
   constexpr double kL2lFp32 = 22.5;
   constexpr double kBaselineAmp = 26.2;
   rows->push_back({"l2l.ratio.memory", "memory that L2L saves, abstract against Table 2, %",
-                   Source::kPrinted, 45, 100 * (1 - kCmpGigabytes / kAmpGigabytes), absl::nullopt,
+                   Source::kPrinted, 45, 100 * (1 - kCmpGigabytes / kAmpGigabytes), std::nullopt,
                    "CMP against AMP, both measured: the paper's sentence against its own table"});
   rows->push_back({"l2l.ratio.fp32", "throughput that L2L gains, abstract against Table 2, factor",
-                   Source::kPrinted, 1.4, kL2lFp32 / kBaselineFp32, absl::nullopt,
+                   Source::kPrinted, 1.4, kL2lFp32 / kBaselineFp32, std::nullopt,
                    "FP32, both measured: the paper's sentence against its own table"});
   const double u1 = TrainingThroughput(MeasuredStep(1)).value();
   const double u4 = TrainingThroughput(MeasuredStep(4)).value();

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -107,7 +108,7 @@ void AddLargest(const Experiment& e, std::vector<Row>* rows) {
   rows->push_back(
       {absl::StrCat("nntile.largest.", e.id, ".fsdp"),
        absl::StrFormat("the same of FSDP, in the memory of %g GPUs", e.devices), Source::kPrinted,
-       e.fsdp, Billions(NntileShape(e.layers, width)), absl::nullopt,
+       e.fsdp, Billions(NntileShape(e.layers, width)), std::nullopt,
        "ours counts weights, gradients and moments alone: the paper gives no batch, and so no "
        "sizes of activations"});
 }
@@ -121,7 +122,7 @@ void AddRates(const Experiment& e, std::vector<Row>* rows) {
                      absl::StrFormat("%gB in %d layers on %g GPUs, TFLOP/s", point.billions,
                                      e.layers, e.devices),
                      Source::kFigure, point.teraflops,
-                     ComputeRate(e.devices, kA100Tf32, kEfficiency).value() / kTera, absl::nullopt,
+                     ComputeRate(e.devices, kA100Tf32, kEfficiency).value() / kTera, std::nullopt,
                      "A100's TF32 peak at 55 %; batch and traffic to the host are not given"});
   }
 }

@@ -4,12 +4,12 @@
 // What a paper says and what the planner computes, side by side: the rows of
 // `eps plan --reproduce=PAPER`, which are its tests, too.
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/optional.h"
 
 namespace eps::planner {
 
@@ -29,7 +29,7 @@ struct Row {
   // Relative, of `paper`; 0: equal but for the last digits that a double has. Nothing: shown for
   // comparison and not judged, because the paper lacks an input that would decide it; `note` says
   // which.
-  absl::optional<double> tolerance;
+  std::optional<double> tolerance;
   std::string note;
 
   // (ours - paper) / paper; their plain difference where paper is 0.

@@ -1,6 +1,7 @@
 #include "planner/papers/row.h"
 
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -11,7 +12,7 @@
 namespace eps::planner {
 namespace {
 
-Row MakeRow(double paper, double ours, absl::optional<double> tolerance) {
+Row MakeRow(double paper, double ours, std::optional<double> tolerance) {
   return {"paper.row", "some time, s", Source::kFigure, paper, ours, tolerance, ""};
 }
 
@@ -36,7 +37,7 @@ TEST(Row, AToleranceOfZeroForgivesTheLastDigitsOfADoubleAlone) {
 }
 
 TEST(Row, WithoutToleranceIsNotJudged) {
-  const Row row = MakeRow(1, 1000, absl::nullopt);
+  const Row row = MakeRow(1, 1000, std::nullopt);
   EXPECT_FALSE(row.judged());
   EXPECT_TRUE(row.ok());
   EXPECT_TRUE(MakeRow(1, 1, 0).judged());
@@ -76,7 +77,7 @@ TEST(RowsOf, RefusesAnUnknownPaperAndNamesTheKnown) {
 TEST(RowsToJson, HasTheFieldsInTheirOrder) {
   Row judged = MakeRow(4, 5, 0.5);
   judged.note = "a \"note\"";
-  const Row shown = MakeRow(0, 1.5, absl::nullopt);
+  const Row shown = MakeRow(0, 1.5, std::nullopt);
   const std::string text = RowsToJson({judged, shown});
   EXPECT_EQ(text.back(), '\n');
   const auto json = nlohmann::ordered_json::parse(text);
@@ -91,7 +92,7 @@ TEST(RowsToJson, HasTheFieldsInTheirOrder) {
 }
 
 TEST(RowsToText, CountsAndNamesEveryVerdict) {
-  Row shown = MakeRow(2, 3, absl::nullopt);
+  Row shown = MakeRow(2, 3, std::nullopt);
   shown.note = "no batch is given";
   const std::string text = RowsToText("nntile", {MakeRow(100, 101, 0.05), MakeRow(100, 90, 0.05),
                                                  shown, MakeRow(0, 0, 0), MakeRow(0, 0, 0)});

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,7 +8,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/types/optional.h"
 #include "planner/papers/papers.h"
 #include "planner/papers/smart_infinity_model.h"
 #include "planner/units.h"
@@ -76,7 +76,7 @@ double SpeedUp(const Method& method, double parameters, int devices,
 class Rows {
  public:
   void Add(std::string id, std::string what, Source source, double paper, double ours,
-           absl::optional<double> tolerance, std::string note = "") {
+           std::optional<double> tolerance, std::string note = "") {
     rows_.push_back({absl::AsciiStrToLower(absl::StrCat("smart.", id)), std::move(what), source,
                      paper, ours, tolerance, std::move(note)});
   }
@@ -216,7 +216,7 @@ void AddSizes(Rows* rows) {
   for (int sets : {2, 3}) {
     rows->Add(absl::StrCat("dram.pipelined", sets),
               absl::StrCat("the same, pipelined (", sets, " sets)"), Source::kPrinted, kDeviceDram,
-              gigabytes(handover, sets), absl::nullopt, kDramNote);
+              gigabytes(handover, sets), std::nullopt, kDramNote);
   }
   rows->Add("unscale", "unscale factor: scale 1024, scaled norm 4096, clip 1", Source::kDerived,
             2.4414e-4, smart::UnscaleFactor(1024, 4096, 1), kDigits);
@@ -421,7 +421,7 @@ void AddGainsOfModels(Rows* rows) {
     AddGain(id, what, paper, UpdateGain(smart::PaperMachine(), devices), kGain, rows);
     rows->Add(absl::StrCat("gain.", id, ".hidden"),
               absl::StrCat(what, ", decompression hidden behind reads: SU+O over SU+O+C"),
-              Source::kFigure, paper, UpdateGain(hidden, devices), absl::nullopt, kHiddenGain);
+              Source::kFigure, paper, UpdateGain(hidden, devices), std::nullopt, kHiddenGain);
     for (const Totals& model : PaperTotals()) {
       const std::vector<double>& times = devices == 6 ? model.six : model.ten;  // SU+O+C is last
       AddGain(absl::StrCat(model.id, ".iteration", devices),
@@ -582,7 +582,7 @@ void AddOtherModels(Rows* rows) {
           absl::StrCat("fig13.", model.id, ".", bar.variant.id, bar.devices),
           absl::StrCat(model.text, ", ", bar.variant.text, ", n = ", bar.devices, ": speed-up"),
           Source::kFigure, bar.speed_up,
-          SpeedUp(MethodOf(bar.variant.variant), model.parameters, bar.devices), absl::nullopt,
+          SpeedUp(MethodOf(bar.variant.variant), model.parameters, bar.devices), std::nullopt,
           kShape);
     }
   }
@@ -591,7 +591,7 @@ void AddOtherModels(Rows* rows) {
     rows->Add(absl::StrCat("fig17.a4000_", gpus),
               absl::StrCat("GPT-2 1.16B, SU+O+C, n = 10, ", gpus, " A4000: speed-up"),
               Source::kFigure, kA4000[gpus - 1], SpeedUp(MethodOf(Variant::kTopK), 1.16e9, 10),
-              absl::nullopt,
+              std::nullopt,
               "not judged: the paper gives no time of an A4000 nor the traffic of tensor "
               "parallelism on the shared link; ours has one A5000");
   }
@@ -618,7 +618,7 @@ void AddFineTuning(Rows* rows) {
           absl::StrCat("table4.", model.id, ".c", kPercent[i]),
           absl::StrCat(model.text, ", ", dense ? "SU+O" : absl::StrCat("c = ", kPercent[i], " %"),
                        ", n = 6: speed-up of fine-tuning"),
-          Source::kPrinted, model.speed_up[i], SpeedUp(method, model.parameters, 6), absl::nullopt,
+          Source::kPrinted, model.speed_up[i], SpeedUp(method, model.parameters, 6), std::nullopt,
           "not judged: the paper gives no sequence length or time of the GPU for "
           "fine-tuning; ours has GPT-2 4.0B's time per parameter");
     }

@@ -3,10 +3,10 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
 #include "common/status_macros.h"
 #include "planner/simulator/draws.h"
 
@@ -60,7 +60,7 @@ class Run {
   void BeginStep();
   StepTimes TimesOf(uint64_t step);
   void ChangeMembership();
-  absl::optional<Failure> TakeFailure(Seconds before);
+  std::optional<Failure> TakeFailure(Seconds before);
   void Train(Seconds time);
   void CompleteStep();
   void Fail(const Failure& failure);
@@ -91,8 +91,8 @@ class Run {
   FailurePoints server_points_;
   bool stopped_ = false;  // by deaths after which no training was done
   Seconds stopped_at_;
-  Seconds all_back_;                  // the processes that died are
-  absl::optional<Place> lost_place_;  // a recovery is under way until it is reached again
+  Seconds all_back_;                 // the processes that died are
+  std::optional<Place> lost_place_;  // a recovery is under way until it is reached again
   Seconds recovery_began_;
   Seconds recovery_sum_;
 
@@ -129,7 +129,7 @@ void Run::ChangeMembership() {
 }
 
 // The next death before that time, if there is one.
-absl::optional<Run::Failure> Run::TakeFailure(Seconds before) {
+std::optional<Run::Failure> Run::TakeFailure(Seconds before) {
   struct Kind {
     FailurePoints* points;
     PerSecond rate;
@@ -145,7 +145,7 @@ absl::optional<Run::Failure> Run::TakeFailure(Seconds before) {
       earliest = &kind;
     }
   }
-  if (earliest == nullptr) return absl::nullopt;
+  if (earliest == nullptr) return std::nullopt;
   const Failure failure{earliest->points->next().at, earliest == &kinds[0]};
   earliest->points->Take();
   return failure;
@@ -266,7 +266,7 @@ absl::StatusOr<SimulationResult> Run::Simulate() {
   BeginStep();
   while (!done()) {
     const Seconds end = now_ + (length() - place_.within);
-    const absl::optional<Failure> failure = TakeFailure(Min(end, limit_));
+    const std::optional<Failure> failure = TakeFailure(Min(end, limit_));
     if (failure) {
       Fail(*failure);
     } else if (end <= limit_) {
