@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -365,7 +366,16 @@ absl::StatusOr<std::unique_ptr<AsyncFile>> SimulatedDisk::OpenFor(const std::str
 absl::Status SimulatedDisk::Remove(const std::string& path) {
   MutexLock lock(&mu_);
   return Block(Call::kRemove, path, [&]() EPS_REQUIRES(mu_) {
-    if (files_.erase(path) == 0) return absl::NotFoundError(absl::StrCat("no file ", path));
+    if (files_.erase(path) != 0) return absl::OkStatus();
+    if (folders_.count(path) == 0) return absl::NotFoundError(absl::StrCat("no file ", path));
+    const std::string below = absl::StrCat(path, "/");
+    const auto file = files_.lower_bound(below);
+    const auto folder = folders_.lower_bound(below);
+    if ((file != files_.end() && absl::StartsWith(file->first, below)) ||
+        (folder != folders_.end() && absl::StartsWith(*folder, below))) {
+      return absl::InternalError(absl::StrCat(path, ": remove: the folder is not empty"));
+    }
+    folders_.erase(path);
     return absl::OkStatus();
   });
 }

@@ -279,6 +279,11 @@ TEST(SimulatedDisk, FilesFoldersAndLocks) {
   disk.FlipBit("/a/b/f", 5, 7);
   EXPECT_EQ(Now([&](AsyncFile::Done done) { file->Read(0, page.span(), done); }), absl::OkStatus());
   EXPECT_EQ(page.bytes[5], 128);
+  ASSERT_EQ(disk.CreateFolder("/c/d"), absl::OkStatus());
+  EXPECT_EQ(disk.Remove("/c").code(), absl::StatusCode::kInternal) << "it is not empty";
+  EXPECT_EQ(disk.Remove("/c/d"), absl::OkStatus());
+  EXPECT_EQ(disk.Remove("/c"), absl::OkStatus());
+  EXPECT_EQ(disk.List("/c").status().code(), not_found);
 }
 
 TEST(SimulatedDiskDeathTest, WhatIsNotAlignedEndsTheTest) {
