@@ -11,28 +11,12 @@
 #include "cli/progress.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "wire/job_state_names.h"
 
 namespace eps {
 namespace {
 
 constexpr std::chrono::seconds kTimeout{5};
-
-const char* StateName(v1::JobState state) {
-  switch (state) {
-    case v1::JOB_STATE_IMPORTING:
-      return "importing";
-    case v1::JOB_STATE_RECOVERING:
-      return "recovering";
-    case v1::JOB_STATE_RUNNING:
-      return "running";
-    case v1::JOB_STATE_DONE:
-      return "done";
-    case v1::JOB_STATE_FAILED:
-      return "failed";
-    default:
-      return "idle";
-  }
-}
 
 }  // namespace
 
@@ -53,7 +37,7 @@ std::string StageTimesText(const v1::StatusReply& status) {
 }
 
 std::string StatusText(const std::string& address, const v1::StatusReply& status) {
-  std::string text = absl::StrFormat("server %s: %s", address, StateName(status.state()));
+  std::string text = absl::StrFormat("server %s: %s", address, JobStateName(status.state()));
   if (status.job_id() != 0) {
     absl::StrAppendFormat(&text, ", job %016x, shard %d of %d, step %d of %d, version %d, term %d",
                           status.job_id(), status.shard(), status.shards(), status.step(),
@@ -93,7 +77,7 @@ std::string StatusText(const std::string& address, const v1::StatusReply& status
 std::string StatusJson(const std::string& address, const v1::StatusReply& status) {
   nlohmann::ordered_json json;
   json["server"] = address;
-  json["state"] = StateName(status.state());
+  json["state"] = JobStateName(status.state());
   json["job"] = absl::StrFormat("%016x", status.job_id());
   json["failure"] = status.failure();
   json["shard"] = status.shard();

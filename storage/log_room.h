@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "storage/block_bytes.h"
 #include "storage/log_format.h"
 
 namespace eps {
@@ -16,9 +17,8 @@ struct LogRoom {
 
   // Room for that many more entries in every step, of `bytes` at most.
   void AddEntries(uint64_t count, uint64_t bytes) {
-    constexpr uint64_t kBlock = log_format::kBlock;
     const uint64_t batch = log_format::batch::kHeadBytes + log_format::entry::kHeadBytes + bytes;
-    step_bytes += count * ((batch + kBlock - 1) / kBlock * kBlock);
+    step_bytes += count * RoundUpTo(batch, log_format::kBlock);
     entry_bytes = std::max(entry_bytes, bytes);
   }
 };

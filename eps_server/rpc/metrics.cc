@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/mutex.h"
+#include "wire/job_state_names.h"
 
 namespace eps {
 namespace {
@@ -49,12 +50,6 @@ constexpr CounterName kCounters[] = {
     {"scrub_passes", "eps_scrub_passes_total", "Times that all of the state was read and checked."},
     {"scrubbed_bytes", "eps_scrub_bytes_total", "Bytes that scrubbing read and checked."},
     {"scrub_damage", "eps_scrub_damage_total", "Chunks that scrubbing found damaged."},
-};
-
-constexpr std::pair<v1::JobState, const char*> kStates[] = {
-    {v1::JOB_STATE_IMPORTING, "importing"}, {v1::JOB_STATE_RECOVERING, "recovering"},
-    {v1::JOB_STATE_RUNNING, "running"},     {v1::JOB_STATE_DONE, "done"},
-    {v1::JOB_STATE_FAILED, "failed"},
 };
 
 class Families {
@@ -104,7 +99,7 @@ void AddProcess(const v1::StatusReply& status, Families* families) {
 
 void AddProgress(const v1::StatusReply& status, Families* families) {
   families->Add("eps_job_state", "1 for the state of the job.", MetricType::Gauge);
-  for (const auto& [state, name] : kStates) {
+  for (const auto& [state, name] : kJobStateNames) {
     families->Value(status.state() == state ? 1 : 0, "state", name);
   }
   families->Gauge("eps_term", "Term of the job: recoveries begin a new one.",
