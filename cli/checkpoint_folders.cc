@@ -184,6 +184,10 @@ std::string ManifestText(const CheckpointManifest& manifest) {
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& folder) {
   const std::string path = absl::StrCat(folder, "/", kManifestFile);
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  return ParseManifest(text, path);
+}
+
+absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const std::string& path) {
   ordered_json json = ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   const bool well_formed =
       json.is_object() && HasText(json, "format") && json["format"] == kFormat &&
@@ -199,7 +203,8 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& folder) {
                                             ", this program reads ", kFormatVersion));
   }
   // Earlier releases wrote none.
-  if (HasText(json, kOwnSum)) {
+  const bool has_own_sum = HasText(json, kOwnSum);
+  if (has_own_sum) {
     const std::string expected = json[kOwnSum].get<std::string>();
     json.erase(kOwnSum);
     if (const std::string found = SumOf(json); found != expected) {
@@ -208,6 +213,7 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& folder) {
     }
   }
   CheckpointManifest manifest;
+  manifest.has_own_sum = has_own_sum;
   manifest.step = json["step"].get<uint64_t>();
   manifest.version = json["version"].get<uint64_t>();
   manifest.update = json["update"].get<uint64_t>();
@@ -227,6 +233,20 @@ absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& folder) {
   return manifest;
 }
 
+absl::Status CheckSums(const std::string& path, const FileSums& found, const FileSums& expected) {
+  if (found.bytes != expected.bytes) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": ", found.bytes, " bytes, the manifest has ", expected.bytes));
+  }
+  if (found.sha256 != expected.sha256) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": SHA-256 ", found.sha256, ", the manifest has ", expected.sha256));
+  }
+  if (found.crc32c == expected.crc32c) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat("%s: CRC32C %08x, the manifest has %08x", path,
+                                             found.crc32c, expected.crc32c));
+}
+
 absl::Status CheckFile(const std::string& folder, const std::string& name, const FileSums& expected,
                        bool sums) {
   const std::string path = absl::StrCat(folder, "/", name);
@@ -242,15 +262,7 @@ absl::Status CheckFile(const std::string& folder, const std::string& name, const
   }
   if (!sums) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(const FileSums found, SumFile(path));
-  if (found.sha256 != expected.sha256) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": SHA-256 ", found.sha256, ", the manifest has ", expected.sha256));
-  }
-  if (found.crc32c != expected.crc32c) {
-    return absl::DataLossError(absl::StrFormat("%s: CRC32C %08x, the manifest has %08x", path,
-                                               found.crc32c, expected.crc32c));
-  }
-  return absl::OkStatus();
+  return CheckSums(path, found, expected);
 }
 
 absl::Status CheckFiles(const std::string& folder, const CheckpointManifest& manifest, bool sums) {

@@ -31,11 +31,17 @@ struct CheckpointManifest {
   // Of whose durable state it was made (eps checkpoint save, eps backup); 0: it was not.
   uint32_t servers = 0;
   std::map<std::string, FileSums> files;  // every other file, by its path in the folder
+  bool has_own_sum = false;               // of one that was read: it fits its own CRC32C
 };
 
 std::string ManifestText(const CheckpointManifest& manifest);
 // NotFound if there is none. DataLoss names the file and what is wrong with it.
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& folder);
+// `path` is the text's name in errors.
+absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const std::string& path);
+
+// DataLoss if a file's content is not what the manifest says; `path` is its name in errors.
+absl::Status CheckSums(const std::string& path, const FileSums& found, const FileSums& expected);
 
 // DataLoss names the file of `manifest` that is missing or has another size; with `sums` also one
 // whose SHA-256 or CRC32C differs, for which it is read.

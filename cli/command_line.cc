@@ -112,8 +112,10 @@ constexpr OwnArguments kOwnArguments[] = {
     {"verify", Command::kVerify, "compare with a plain training loop (eps verify --help)"},
     {"checkpoint", Command::kCheckpoint,
      "ls, digest, verify, export, save, reshard, rm (eps checkpoint --help)"},
-    {"backup", Command::kBackup, "durable state into a checkpoint (eps backup --help)"},
-    {"restore", Command::kRestore, "durable state out of a checkpoint (eps restore --help)"},
+    {"state", Command::kState, "ls, rm: the jobs that servers have kept (eps state --help)"},
+    {"backup", Command::kBackup,
+     "durable state into a checkpoint, a file or stdout (eps backup --help)"},
+    {"restore", Command::kRestore, "durable state out of any of these (eps restore --help)"},
     {"codec", Command::kCodec, "list them, or try one on a file (eps codec --help)"},
 };
 

@@ -19,6 +19,7 @@ enum class Command {
   kVerify,
   kGenerate,
   kCheckpoint,
+  kState,
   kBackup,
   kRestore,
   kCodec,

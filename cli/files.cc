@@ -54,17 +54,20 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
   return content.str();
 }
 
+absl::Status WriteTo(int fd, const std::string& path, absl::string_view content) {
+  while (!content.empty()) {
+    const ssize_t wrote = write(fd, content.data(), content.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return Errno("write", path);
+    content.remove_prefix(static_cast<size_t>(wrote));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WriteSynced(const std::string& path, const std::string& content) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return Errno("create", path);
-  absl::Status status;
-  size_t done = 0;
-  while (status.ok() && done < content.size()) {
-    const ssize_t wrote = write(fd, content.data() + done, content.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) status = Errno("write", path);
-    if (wrote > 0) done += static_cast<size_t>(wrote);
-  }
+  absl::Status status = WriteTo(fd, path, content);
   if (status.ok() && fsync(fd) != 0) status = Errno("sync", path);
   if (close(fd) != 0 && status.ok()) status = Errno("close", path);
   return status;
@@ -104,6 +107,28 @@ absl::StatusOr<std::string> MakeTemporaryFolder(absl::string_view purpose) {
 absl::Status RenamePath(const std::string& from, const std::string& to) {
   if (rename(from.c_str(), to.c_str()) != 0) return Errno("rename to", to);
   return absl::OkStatus();
+}
+
+OutPath LocateOut(const std::string& path) {
+  std::error_code ignored;
+  fs::path absolute = fs::absolute(path, ignored).lexically_normal();
+  if (!absolute.has_filename()) absolute = absolute.parent_path();
+  OutPath out;
+  out.path = absolute.string();
+  out.above = absolute.parent_path().string();
+  out.hidden = absl::StrCat(out.above, "/.", absolute.filename().string(), ".tmp");
+  return out;
+}
+
+absl::Status ScratchFolder::MakeEmpty() const {
+  std::error_code error;
+  fs::remove_all(path, error);
+  return CreateFolder(path);
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code ignored;
+  fs::remove_all(path, ignored);
 }
 
 absl::StatusOr<FileSums> SumFile(const std::string& path) {

@@ -19,6 +19,9 @@ namespace eps {
 // The whole content of a file. InvalidArgument if it is a folder.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
+// Writes all of it to an open file or pipe; `path` is its name in errors.
+absl::Status WriteTo(int fd, const std::string& path, absl::string_view content);
+
 // Writes a new or emptied file and syncs it; the folder that holds it is not synced.
 absl::Status WriteSynced(const std::string& path, const std::string& content);
 
@@ -37,6 +40,23 @@ absl::StatusOr<std::string> MakeTemporaryFolder(absl::string_view purpose);
 
 // Makes `from` appear as `to` in one step, with all that is in it.
 absl::Status RenamePath(const std::string& from, const std::string& to);
+
+// Where something new is to appear whole or not at all.
+struct OutPath {
+  std::string path;    // absolute, without a slash at the end
+  std::string above;   // the folder that it lies in
+  std::string hidden;  // its name until it is whole: .NAME.tmp
+};
+OutPath LocateOut(const std::string& path);
+
+// A folder that is removed, with all that is in it, when this ends.
+struct ScratchFolder {
+  std::string path;
+
+  // Makes it, without what a crash has left there.
+  absl::Status MakeEmpty() const;
+  ~ScratchFolder();
+};
 
 // What identifies a file's content.
 struct FileSums {

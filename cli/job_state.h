@@ -75,8 +75,9 @@ struct StatePlan {
   uint64_t bytes = 0;
   uint64_t free_bytes = 0;  // on the disk of the folder
 };
-// Looks, and writes nothing. AlreadyExists if there is something at `out`; InvalidArgument if a
-// server would hold nothing.
+// AlreadyExists if there is something at `out`.
+absl::Status CheckIsNew(const std::string& out);
+// Looks, and writes nothing. Errors as CheckIsNew; InvalidArgument if a server would hold nothing.
 absl::StatusOr<StatePlan> PlanStateFolder(const JobState& state, uint32_t servers,
                                           const std::string& out);
 // ResourceExhausted if it does not fit, with both figures.

@@ -11,17 +11,25 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/backup_file.h"
 #include "cli/checkpoint.h"
+#include "cli/files.h"
 #include "cli/state_folder.h"
+#include "common/executor.h"
+#include "common/memory_account.h"
+#include "common/tar.h"
 #include "compression/codec.h"
 #include "eps/v1/types.pb.h"
+#include "eps_server/shell/durable_storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "spec/test_specs.h"
 #include "storage/catalogue.h"
+#include "storage/job_folders.h"
 #include "storage/rocksdb_store.h"
 
 namespace eps {
@@ -30,6 +38,7 @@ namespace {
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 namespace fs = std::filesystem;
 
 JobSpec SpecOf(uint64_t seed) {
@@ -197,7 +206,7 @@ TEST_F(JobStateTest, ComesBackFromAnyNumberOfServersAndFromACheckpoint) {
     EXPECT_EQ((*found)->head().promised, Term(5)) << "terms go on from there";
     EXPECT_THAT((*found)->head().config,
                 AllOf(HasSubstr("eval_steps: 3"), HasSubstr(absl::StrCat("addresses: ", servers)),
-                      HasSubstr("path: " + Path(name))));
+                      HasSubstr("path: " + Path(name)), HasSubstr("kind: dram")));
     const std::string moved = absl::StrCat("moved-from-", servers);
     Write(**found, 3, moved);
     const auto of_three = *Open(moved);
@@ -362,6 +371,256 @@ TEST_F(JobStateTest, OneReaderAtATime) {
   const absl::Status second = Open("read").status();
   EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(second.message()), HasSubstr("a server is using this folder"));
+}
+
+// ---- Old jobs.
+
+class OldJobsTest : public JobStateTest {
+ protected:
+  static constexpr uint64_t kOldBytes = 2 * 8192;
+
+  OldJobsTest() {
+    Write(MemoryState(HeadOf()), 2, "two");
+    for (const uint32_t server : {0, 1}) {
+      const auto store = *OpenRocksDb(Server(server) + "/catalogue");
+      Catalogue catalogue(store.get());
+      CatalogueJob job;
+      job.id = old_.id();
+      job.spec_text = old_.ToText();
+      job.shard = server;
+      job.shards = 2;
+      EXPECT_TRUE(catalogue.AddJob(job).ok());
+      CatalogueCut cut = catalogue.Cuts(SpecOf(1).id())->back();
+      cut.border.id = {Step(99), Term(4)};
+      EXPECT_TRUE(catalogue.AddCut(old_.id(), cut, {}).ok());
+      EXPECT_TRUE(catalogue.SetServed({SpecOf(1).id(), {"x:1", "x:2"}}).ok());
+      fs::create_directories(Folder(server));
+      for (const char* const file : {"/slot-0.eps", "/slot-1.eps"}) {
+        std::ofstream(Folder(server) + file) << std::string(8192, 'o');
+      }
+    }
+    std::ofstream(JobConfigFile(Path("two"), old_.id())) << "old";
+  }
+  std::string Server(uint32_t server) const {
+    return absl::StrCat(Path("two"), "/server-", server);
+  }
+  std::string Folder(uint32_t server) const {
+    return absl::StrCat(Server(server), "/", JobFolderName(old_.id()));
+  }
+  std::string Table() const { return *(*Open("two"))->Table(); }
+  absl::StatusOr<uint64_t> Remove(JobId job, RemoveServed served = RemoveServed::kRefuse) const {
+    return (*Open("two"))->Remove(job, served);
+  }
+  // The other job is there to its last byte.
+  void ExpectOther() const {
+    const absl::Status status = Read("two", SpecOf(1).id());
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_THAT(Table(), HasSubstr("served\n"));
+  }
+
+  const JobSpec old_ = SpecOf(2);
+  const std::string name_ = absl::StrCat(absl::Hex(old_.id().value(), absl::kZeroPad16));
+};
+
+TEST_F(OldJobsTest, AreListedWithWhatTheyHoldAndRemovedFromAllServers) {
+  EXPECT_THAT(Table(),
+              AllOf(HasSubstr(absl::StrCat("job ", name_, ", ")), HasSubstr("gpt2, "),
+                    HasSubstr(" parameters, 2 servers, youngest common cut: step 99 (term 4)"),
+                    HasSubstr("shard 1 of 2, term 0, cuts: step 99 (term 4), 16,384 bytes\n"),
+                    HasSubstr("shard 1 of 2, term 5, cuts: step 7 (term 3), ")));
+  EXPECT_EQ(*Remove(old_.id()), 2 * kOldBytes);
+  EXPECT_FALSE(fs::exists(Folder(0)));
+  EXPECT_FALSE(fs::exists(Folder(1)));
+  EXPECT_FALSE(fs::exists(JobConfigFile(Path("two"), old_.id())));
+  EXPECT_THAT(Table(), Not(HasSubstr(name_)));
+  ExpectOther();
+  EXPECT_EQ(Remove(old_.id()).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(OldJobsTest, TheServedOneStaysWithoutForce) {
+  const JobId served = SpecOf(1).id();
+  const absl::Status refused = Remove(served).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("server-0"), HasSubstr("--force")));
+  ExpectOther();
+  // Also where it is the second server that serves it: the first one loses nothing either.
+  {
+    const auto store = *OpenRocksDb(Server(0) + "/catalogue");
+    ASSERT_TRUE(Catalogue(store.get()).SetServed({old_.id(), {"x:1", "x:2"}}).ok());
+  }
+  EXPECT_THAT(std::string(Remove(served).status().message()), HasSubstr("server-1"));
+  EXPECT_TRUE(Read("two", served).ok());
+  EXPECT_TRUE(Remove(served, RemoveServed::kRemove).ok());
+  EXPECT_EQ(Read("two", served).code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(OldJobsTest, WhatAnInterruptedRemovalLeavesIsNamedAndRemoved) {
+  // A folder in the folder cannot be removed: the second server's part of the job stays.
+  fs::create_directories(Folder(0) + "/kept/by-somebody");
+  EXPECT_FALSE(Remove(old_.id()).ok());
+  EXPECT_THAT(Table(), AllOf(HasSubstr("nothing refers to " + Folder(0) + ", "),
+                             HasSubstr("shard 0 of 2 of job " + name_ + " is not here"),
+                             HasSubstr(absl::StrCat("eps state rm ", Path("two"), " ", name_))));
+  fs::remove_all(Folder(0) + "/kept");
+  EXPECT_TRUE(Remove(old_.id()).ok());
+  EXPECT_FALSE(fs::exists(Folder(0)) || fs::exists(Folder(1)));
+  ExpectOther();
+  // The configuration alone.
+  std::ofstream(JobConfigFile(Path("two"), old_.id())) << "old";
+  EXPECT_THAT(Table(), HasSubstr(absl::StrCat("job-", name_, ".yaml, 3 bytes")));
+  EXPECT_TRUE(Remove(old_.id()).ok());
+  EXPECT_THAT(Table(), Not(HasSubstr(name_)));
+}
+
+TEST_F(OldJobsTest, OneServersFolderWillDo) {
+  const auto folder = *StateFolder::Open(Server(1));
+  EXPECT_THAT(*folder->Table(), AllOf(HasSubstr("shard 1 of 2, term 0"), HasSubstr(name_)));
+  EXPECT_EQ(*folder->Remove(old_.id(), RemoveServed::kRefuse), kOldBytes);
+  EXPECT_TRUE(fs::exists(Folder(0)));
+  EXPECT_TRUE(fs::exists(JobConfigFile(Path("two"), old_.id())));
+}
+
+TEST_F(OldJobsTest, AJobThatTheDiskHasNoRoomForNamesThem) {
+  StorageOptions options;
+  options.kind = "nvme";
+  options.path = Server(0);
+  options.staging_bytes = uint64_t{8} << 20;
+  options.log_steps = 8;
+  const JobSpec spec = SpecOf(3);
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  ShardPlace place;
+  place.log.step_bytes = uint64_t{1} << 50;  // more than any disk has
+  place.log.entry_bytes = 4096;
+  MemoryAccount account;
+  ThreadPool pool(1);
+  const auto storage = *DurableStorage::Open(options);
+  const absl::Status status = storage
+                                  ->NewBackend(spec, chunks, {chunks.chunks().front().id}, place,
+                                               &pool, &account, [](BackendDone) {})
+                                  .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  const uint64_t bytes = kOldBytes + fs::file_size(Slot("two", 0, 0)) * 2;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(absl::StrCat("other jobs hold ", bytes, " bytes in ", Server(0))),
+                    HasSubstr("eps state rm " + Server(0) + " JOB")));
+}
+
+// ---- Backups as one file.
+
+class BackupFileTest : public JobStateTest {
+ protected:
+  // What CheckBackupFile says about the archive; UnpackBackupFile has to say the same.
+  absl::Status Check(const std::string& archive) const {
+    std::ofstream(Path("tried.tar"), std::ios::binary) << archive;
+    const absl::Status checked = CheckBackupFile(Path("tried.tar")).status();
+    fs::remove_all(Path("unpacked"));
+    fs::create_directories(Path("unpacked"));
+    const absl::Status unpacked = UnpackBackupFile(Path("tried.tar"), Path("unpacked")).status();
+    EXPECT_EQ(checked, unpacked);
+    return checked;
+  }
+  std::string Backup() const {
+    const auto bytes = WriteBackupFile(MemoryState(HeadOf()), Path("b.tar"));
+    EXPECT_TRUE(bytes.ok()) << bytes.status();
+    const std::string archive = *ReadTextFile(Path("b.tar"));
+    EXPECT_EQ(archive.size(), *bytes);
+    return archive;
+  }
+  // The members of an archive, each with its header and padding, by name.
+  static std::vector<std::pair<std::string, std::string>> MembersOf(const std::string& archive) {
+    std::vector<std::pair<std::string, std::string>> members;
+    for (size_t at = 0; archive[at] != '\0';) {
+      const uint64_t size = std::stoull(archive.substr(at + 124, 11), nullptr, 8);
+      const size_t bytes = 512 + (size + 511) / 512 * 512;
+      members.emplace_back(archive.substr(at).c_str(), archive.substr(at, bytes));
+      at += bytes;
+    }
+    return members;
+  }
+};
+
+TEST_F(BackupFileTest, HoldsTheCheckpointAndComesBack) {
+  const MemoryState state(HeadOf());
+  Backup();
+  const absl::Status again = WriteBackupFile(state, Path("b.tar")).status();
+  EXPECT_EQ(again.code(), absl::StatusCode::kAlreadyExists);
+  const auto checked = CheckBackupFile(Path("b.tar"));
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ((*checked)->head().spec.ToText(), state.head().spec.ToText());
+  EXPECT_EQ((*checked)->head().border.id, state.head().border.id);
+  EXPECT_EQ((*checked)->head().servers, 2u);
+  EXPECT_EQ((*checked)->ReadChunk(ChunkId(0)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+
+  const auto unpacked = UnpackBackupFile(Path("b.tar"), root_);
+  ASSERT_TRUE(unpacked.ok()) << unpacked.status();
+  ExpectSame(**OpenCheckpointState(*unpacked), state);
+  const std::string saved = *SaveCheckpoint(state, Path("saved"));
+  size_t files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(saved)) {
+    if (!entry.is_regular_file()) continue;
+    const std::string name = entry.path().lexically_relative(saved).string();
+    EXPECT_EQ(*ReadTextFile(entry.path().string()), *ReadTextFile(*unpacked + "/" + name)) << name;
+    ++files;
+  }
+  EXPECT_GT(files, 5u);
+  for (const auto& entry : fs::directory_iterator(root_)) {
+    EXPECT_NE(entry.path().filename().string()[0], '.') << "left behind: " << entry.path();
+  }
+}
+
+TEST_F(BackupFileTest, AnErrorLeavesNothingBehind) {
+  Write(MemoryState(HeadOf()), 1, "state");
+  Flip(Slot("state", 0, 0), 4096);
+  const auto folder = *Open("state");
+  const auto damaged = *folder->OpenCut(std::nullopt);
+  EXPECT_EQ(WriteBackupFile(*damaged, Path("b.tar")).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_FALSE(fs::exists(Path("b.tar")));
+  EXPECT_FALSE(fs::exists(Path(".b.tar.tmp")));
+  EXPECT_EQ(CheckBackupFile(Path("b.tar")).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(BackupFileTest, EachChangedBitIsNoticed) {
+  const std::string archive = Backup();
+  ASSERT_TRUE(Check(archive).ok());
+  // All of the manifest's header, and every so many bytes of the rest.
+  for (size_t byte = 0; byte < archive.size(); byte += byte < 600 ? 13 : archive.size() / 47) {
+    if (byte >= 148 && byte < 156) continue;  // blanks around the header's sum mean nothing
+    std::string changed = archive;
+    changed[byte] = static_cast<char>(changed[byte] ^ 1 << byte % 8);
+    EXPECT_EQ(Check(changed).code(), absl::StatusCode::kDataLoss) << byte;
+  }
+  for (size_t size = 0; size < archive.size(); size += archive.size() / 23) {
+    EXPECT_EQ(Check(archive.substr(0, size)).code(), absl::StatusCode::kDataLoss) << size;
+  }
+}
+
+TEST_F(BackupFileTest, MembersAreThoseOfTheManifestOnceEach) {
+  const std::string archive = Backup();
+  const auto members = MembersOf(archive);
+  ASSERT_GT(members.size(), 5u);
+  EXPECT_EQ(members[0].first, "checkpoint-7/eps/manifest.json");
+  const auto with = [&](const std::vector<std::string>& parts) {
+    std::string changed;
+    for (const std::string& part : parts) changed += part;
+    return std::string(Check(changed + TarEnd()).message());
+  };
+  std::string all;
+  for (const auto& member : members) all += member.second;
+  const std::string manifest = members[0].second;
+  const std::string rest = all.substr(manifest.size());
+  EXPECT_THAT(with({rest, manifest}), HasSubstr("tar xf"));
+  EXPECT_THAT(with({}), HasSubstr("tar xf"));
+  EXPECT_THAT(with({all, manifest}), HasSubstr("no further file of this name"));
+  EXPECT_THAT(with({all, members[1].second}), HasSubstr("no further file of this name"));
+  EXPECT_THAT(with({all, TarHeader("checkpoint-7/eps/new", 0, 1)}), HasSubstr("eps/new"));
+  EXPECT_THAT(with({all, TarHeader("checkpoint-8/config.json", 0, 1)}),
+              HasSubstr("checkpoint-8/config.json: the manifest lists no file"));
+  EXPECT_THAT(with({manifest, TarHeader("checkpoint-7/../../x", 0, 1), rest}),
+              HasSubstr("leaves its folder"));
+  EXPECT_THAT(with({all.substr(0, all.size() - members.back().second.size())}),
+              HasSubstr("is missing"));
+  EXPECT_FALSE(fs::exists(root_ + "/x"));
 }
 
 TEST(StepRecords, ReadBackAndNeverPastTheirEnd) {

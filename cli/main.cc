@@ -74,6 +74,8 @@ absl::Status RunCommand(const std::vector<std::string>& arguments) {
       return RunVerifyCommand(passed_on);
     case Command::kCheckpoint:
       return RunCheckpointCommand(passed_on);
+    case Command::kState:
+      return RunStateCommand(passed_on);
     case Command::kBackup:
       return RunBackupCommand(passed_on);
     case Command::kRestore:

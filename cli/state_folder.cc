@@ -11,11 +11,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "cli/files.h"
+#include "cli/progress.h"
 #include "common/status_macros.h"
 #include "eps_server/core/recovery.h"
 #include "eps_server/core/shard_core.h"
+#include "spec/job_spec.h"
 #include "storage/cut_reader.h"
+#include "storage/job_folders.h"
 
 namespace eps {
 namespace {
@@ -26,18 +30,22 @@ constexpr absl::string_view kServerPrefix = "server-";
 
 std::string Name(JobId job) { return absl::StrFormat("%016x", job.value()); }
 
-// The folders server-K with a catalogue, by number.
+bool IsServerFolder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path / "catalogue", ignored);
+}
+
+// The folders server-K with a catalogue, by number; of a server's own folder that one.
 std::map<uint32_t, std::string> ServerFolders(const std::string& path) {
   std::map<uint32_t, std::string> folders;
+  if (IsServerFolder(path)) return {{0, path}};
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
     uint32_t number = 0;
-    std::error_code ignored;
     if (absl::StartsWith(name, kServerPrefix) &&
         absl::SimpleAtoi(name.substr(kServerPrefix.size()), &number) &&
-        name == absl::StrCat(kServerPrefix, number) &&
-        fs::is_directory(entry.path() / "catalogue", ignored)) {
+        name == absl::StrCat(kServerPrefix, number) && IsServerFolder(entry.path())) {
       folders[number] = absl::StrCat(path, "/", name);
     }
   }
@@ -101,7 +109,9 @@ absl::StatusOr<std::unique_ptr<StateFolder>> StateFolder::Open(const std::string
   if (!state->servers_.empty()) return state;
   const std::string below = absl::StrCat(path, "/state");
   return absl::NotFoundError(absl::StrCat(
-      path, " holds no folder server-0 with a catalogue: not the state of servers (storage.path)",
+      path,
+      " holds neither a catalogue nor a folder server-0 with one: not the state of servers "
+      "(storage.path)",
       IsStateFolder(below) ? absl::StrCat("; ", below, " is") : ""));
 }
 
@@ -223,30 +233,119 @@ absl::StatusOr<std::unique_ptr<JobState>> StateFolder::OpenCut(std::optional<Job
   return std::unique_ptr<JobState>(std::move(state));
 }
 
-absl::StatusOr<std::string> StateFolder::Table() const {
-  std::string table;
-  EPS_ASSIGN_OR_RETURN(const std::vector<JobId> jobs, Jobs());
-  if (jobs.empty()) return absl::StrCat("no jobs in ", path_, "\n");
-  for (const JobId job : jobs) {
-    EPS_ASSIGN_OR_RETURN(const std::vector<Part> parts, PartsOf(job));
-    absl::StrAppend(&table, "job ", Name(job), ", ", parts.front().job.shards, " servers, ");
-    const absl::StatusOr<std::vector<Part>> whole = WholeJob(job);
-    const absl::StatusOr<CutId> common = whole.ok() ? CommonCut(*whole) : whole.status();
-    absl::StrAppend(&table,
-                    common.ok() ? absl::StrCat("youngest common cut: ", CutName(*common))
-                                : std::string(common.status().message()),
-                    "\n");
-    for (const Part& part : parts) {
-      const auto name = [](std::string* out, const CatalogueCut& cut) {
-        out->append(CutName(cut.border.id));
-      };
-      absl::StrAppend(&table, "  ", part.server->folder, ": shard ", part.job.shard, " of ",
-                      part.job.shards, ", term ", part.job.promised.value(),
-                      ", cuts: ", part.cuts.empty() ? "none" : absl::StrJoin(part.cuts, ", ", name),
-                      "\n");
+absl::StatusOr<std::vector<StateFolder::Leftover>> StateFolder::Leftovers(
+    const std::vector<JobId>& jobs) const {
+  std::vector<Leftover> leftovers;
+  for (const Server& server : servers_) {
+    EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders, server.storage->JobFolders());
+    for (const JobFolder& folder : folders) {
+      const absl::Status known = server.storage->catalogue().FindJob(folder.job).status();
+      if (!absl::IsNotFound(known)) continue;
+      leftovers.push_back({folder.job, folder.path, folder.bytes});
     }
   }
+  std::set<std::string> configs;
+  for (const JobId job : jobs) configs.insert(JobConfigFile(path_, job));
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
+    const std::string name = entry.path().filename().string();
+    uint64_t id = 0;
+    std::error_code ignored;
+    const absl::string_view digits = absl::StripSuffix(absl::StripPrefix(name, "job-"), ".yaml");
+    if (!absl::SimpleHexAtoi(digits, &id)) continue;
+    const std::string path = JobConfigFile(path_, JobId(id));
+    if (path != absl::StrCat(path_, "/", name) || configs.count(path) != 0) continue;
+    leftovers.push_back({JobId(id), path, entry.file_size(ignored)});
+  }
+  return leftovers;
+}
+
+absl::StatusOr<std::string> StateFolder::ShowPart(const Part& part) {
+  EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders, part.server->storage->JobFolders());
+  EPS_ASSIGN_OR_RETURN(const std::optional<ServedJob> served,
+                       part.server->storage->catalogue().Served());
+  uint64_t bytes = 0;
+  for (const JobFolder& folder : folders) bytes += folder.job == part.job.id ? folder.bytes : 0;
+  const auto name = [](std::string* out, const CatalogueCut& cut) {
+    out->append(CutName(cut.border.id));
+  };
+  const bool is_served = served.has_value() && served->id == part.job.id;
+  return absl::StrCat("  ", part.server->folder, ": shard ", part.job.shard, " of ",
+                      part.job.shards, ", term ", part.job.promised.value(),
+                      ", cuts: ", part.cuts.empty() ? "none" : absl::StrJoin(part.cuts, ", ", name),
+                      ", ", FormatCount(bytes), " bytes", is_served ? ", served" : "", "\n");
+}
+
+absl::StatusOr<std::string> StateFolder::ShowJob(JobId job) const {
+  EPS_ASSIGN_OR_RETURN(const std::vector<Part> parts, PartsOf(job));
+  const CatalogueJob& first = parts.front().job;
+  const absl::StatusOr<JobSpec> spec = JobSpec::Parse(first.spec_text);
+  const std::string model =
+      !spec.ok() ? std::string(spec.status().message())
+                 : absl::StrCat(spec->name.empty() ? "" : absl::StrCat(spec->name, ", "),
+                                ModelTypeName(spec->model.type), ", ",
+                                FormatCount(spec->total_elements()), " parameters");
+  const absl::StatusOr<std::vector<Part>> whole = WholeJob(job);
+  const absl::StatusOr<CutId> common = whole.ok() ? CommonCut(*whole) : whole.status();
+  std::string text =
+      absl::StrCat("job ", Name(job), ", ", model, ", ", first.shards,
+                   first.shards == 1 ? " server, " : " servers, ",
+                   common.ok() ? absl::StrCat("youngest common cut: ", CutName(*common))
+                               : std::string(common.status().message()),
+                   "\n");
+  for (const Part& part : parts) {
+    EPS_ASSIGN_OR_RETURN(const std::string line, ShowPart(part));
+    text.append(line);
+  }
+  return text;
+}
+
+absl::StatusOr<std::string> StateFolder::Table() const {
+  EPS_ASSIGN_OR_RETURN(const std::vector<JobId> jobs, Jobs());
+  std::string table = jobs.empty() ? absl::StrCat("no jobs in ", path_, "\n") : "";
+  for (const JobId job : jobs) {
+    EPS_ASSIGN_OR_RETURN(const std::string text, ShowJob(job));
+    table.append(text);
+  }
+  EPS_ASSIGN_OR_RETURN(const std::vector<Leftover> leftovers, Leftovers(jobs));
+  for (const Leftover& leftover : leftovers) {
+    absl::StrAppend(&table, "nothing refers to ", leftover.path, ", ", FormatCount(leftover.bytes),
+                    " bytes (eps state rm ", path_, " ", Name(leftover.job), ")\n");
+  }
   return table;
+}
+
+absl::StatusOr<uint64_t> StateFolder::Remove(JobId job, RemoveServed served) {
+  std::vector<Server*> servers;  // that have something of it
+  uint64_t bytes = 0;
+  for (Server& server : servers_) {
+    EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders, server.storage->JobFolders());
+    // A damaged record is one, too.
+    bool found = !absl::IsNotFound(server.storage->catalogue().FindJob(job).status());
+    for (const JobFolder& folder : folders) {
+      if (folder.job != job) continue;
+      bytes += folder.bytes;
+      found = true;
+    }
+    if (found) servers.push_back(&server);
+    EPS_ASSIGN_OR_RETURN(const std::optional<ServedJob> opened,
+                         server.storage->catalogue().Served());
+    if (served == RemoveServed::kRefuse && opened.has_value() && opened->id == job) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          server.folder, ": job ", Name(job),
+          " is the one that the server opens again when it is started here (storage.reopen); "
+          "--force removes it all the same"));
+    }
+  }
+  const std::string config = JobConfigFile(path_, job);
+  std::error_code error;
+  if (servers.empty() && !fs::exists(config, error)) {
+    return absl::NotFoundError(absl::StrCat(path_, " holds no job ", Name(job)));
+  }
+  for (Server* const server : servers) EPS_RETURN_IF_ERROR(server->storage->RemoveJob(job));
+  fs::remove(config, error);
+  if (error) return absl::InternalError(absl::StrCat(config, ": ", error.message()));
+  return bytes;
 }
 
 }  // namespace eps

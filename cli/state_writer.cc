@@ -111,7 +111,7 @@ absl::Status WriteServer(const JobState& state, ShardId id, uint32_t servers,
   const JobStateHead& head = state.head();
   const Shard shard = ShardOf(state, id, servers);
   StorageOptions options;
-  options.kind = "nvme";
+  options.kind = "nvme";  // of this writing alone: its files are those of dram, without the memory
   options.path = folder;
   options.staging_bytes = shard.staging_bytes;
   ShardPlace place;
@@ -152,24 +152,7 @@ absl::StatusOr<std::string> ConfigFor(const JobState& state, uint32_t servers,
   return config.ToYaml();
 }
 
-struct OutFolder {
-  std::string path;    // absolute, without a slash at the end
-  std::string above;   // the folder that it lies in
-  std::string hidden;  // its name until it is whole
-};
-
-OutFolder Located(const std::string& out) {
-  std::error_code ignored;
-  fs::path path = fs::absolute(out, ignored).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  OutFolder folder;
-  folder.path = path.string();
-  folder.above = path.parent_path().string();
-  folder.hidden = absl::StrCat(folder.above, "/.", path.filename().string(), ".tmp");
-  return folder;
-}
-
-absl::Status WriteAll(const JobState& state, uint32_t servers, const OutFolder& out) {
+absl::Status WriteAll(const JobState& state, uint32_t servers, const OutPath& out) {
   for (uint32_t server = 0; server < servers; ++server) {
     const std::string folder = absl::StrCat(out.hidden, "/server-", server);
     EPS_RETURN_IF_ERROR(WriteServer(state, ShardId(server), servers, folder));
@@ -186,14 +169,19 @@ absl::Status WriteAll(const JobState& state, uint32_t servers, const OutFolder& 
 
 }  // namespace
 
+absl::Status CheckIsNew(const std::string& out) {
+  std::error_code error;
+  if (fs::symlink_status(LocateOut(out).path, error).type() == fs::file_type::not_found) {
+    return absl::OkStatus();
+  }
+  return absl::AlreadyExistsError(absl::StrCat(out, " is there already: --out has to be new"));
+}
+
 absl::StatusOr<StatePlan> PlanStateFolder(const JobState& state, uint32_t servers,
                                           const std::string& out) {
-  const OutFolder folder = Located(out);
+  EPS_RETURN_IF_ERROR(CheckIsNew(out));
+  const OutPath folder = LocateOut(out);
   std::error_code error;
-  if (fs::symlink_status(folder.path, error).type() != fs::file_type::not_found) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(out, " is there already: --out has to be a new folder"));
-  }
   if (servers == 0 || servers > kMaxServers) {
     return absl::InvalidArgumentError(
         absl::StrCat("--servers: expected 1 to ", kMaxServers, ", found ", servers));
@@ -230,7 +218,7 @@ absl::Status CheckFits(const StatePlan& plan, const std::string& out) {
 absl::Status WriteStateFolder(const JobState& state, uint32_t servers, const std::string& out) {
   EPS_ASSIGN_OR_RETURN(const StatePlan plan, PlanStateFolder(state, servers, out));
   EPS_RETURN_IF_ERROR(CheckFits(plan, out));
-  const OutFolder folder = Located(out);
+  const OutPath folder = LocateOut(out);
   std::error_code error;
   fs::remove_all(folder.hidden, error);  // what a crash left
   if (error) {

@@ -308,9 +308,11 @@ absl::Status TrainRun::TakeRecovered(const v1::StatusReply& status, bool own_ser
     EPS_ASSIGN_OR_RETURN(folder, StorageFolder(plan_.config));
   }
   if (anew) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "storage.path: ", folder, " holds this job at step ", border,
-        "; --resume=latest goes on with it; to start anew, remove it or name another one"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("storage.path: ", folder, " holds this job at step ", border,
+                     "; --resume=latest goes on with it; to start anew, name another one or remove "
+                     "it (eps state "
+                     "rm)"));
   }
   resume_.reset();
   residuals_.reset();

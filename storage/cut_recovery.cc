@@ -44,6 +44,12 @@ absl::Status CheckCrcOfResiduals(const CatalogueCut& record, uint32_t crc32c) {
                    absl::Hex(crc32c, absl::kZeroPad8), " found"));
 }
 
+// `status`, with what may be freed if there is no room on the disk.
+absl::Status NameOtherJobs(const absl::Status& status, const DurableOptions& options) {
+  if (!absl::IsResourceExhausted(status) || options.other_jobs.empty()) return status;
+  return absl::ResourceExhaustedError(absl::StrCat(status.message(), options.other_jobs));
+}
+
 // Removes what an attempt to create the job left, and makes its files.
 absl::Status CreateExtents(const DurableOptions& options, Disk* disk, const ExtentLayout& layout,
                            const ExtentIdentity& identity) {
@@ -143,7 +149,7 @@ absl::Status CutBackend::Open(const JobSpec& spec, ShardId shard, uint32_t shard
     identity.nonce = known->extents_nonce;
   } else if (absl::IsNotFound(known.status())) {
     identity.nonce = NewNonce();
-    EPS_RETURN_IF_ERROR(CreateExtents(options, disk, layout_, identity));
+    EPS_RETURN_IF_ERROR(NameOtherJobs(CreateExtents(options, disk, layout_, identity), options));
     CatalogueJob job;
     job.id = identity.job;
     job.spec_text = spec.ToText();
@@ -158,7 +164,12 @@ absl::Status CutBackend::Open(const JobSpec& spec, ShardId shard, uint32_t shard
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<Extents> extents,
                        Extents::Open(options.disk, options.folder, layout_, identity));
   EPS_RETURN_IF_ERROR(Adopt(std::move(extents)));
-  return OpenLog(disk, options, identity);
+  const absl::Status opened = OpenLog(disk, options, identity);
+  if (opened.ok()) return opened;
+  const absl::StatusOr<uint64_t> free_bytes = disk->FreeBytes(options.folder);
+  // Else it was memory that did not suffice.
+  const bool no_room = free_bytes.ok() && *free_bytes < ContributionLog::FileBytes(options.log);
+  return no_room ? NameOtherJobs(opened, options) : opened;
 }
 
 // ---- Recovery.

@@ -33,6 +33,8 @@ struct DurableOptions {
   uint64_t staging_bytes = 0;
   uint64_t residual_bytes = 0;  // room for the residuals of a cut (ShardCore::ResidualBudget)
   LogRoom log;                  // of contributions; by default none
+  // What else of the disk could be freed, and how: said where it has no room for this job.
+  std::string other_jobs;
 };
 
 // A job that the catalogue does not know is new: its two slot files are written in full, then it is

@@ -108,6 +108,7 @@ struct DurableWorld {
   uint64_t staging_bytes = uint64_t{1} << 20;
   uint64_t residual_bytes = 10000;
   LogRoom log;  // none
+  std::string other_jobs;
 };
 
 // One process: opens catalogue and backend, and collects what completes. After a power cut it is
@@ -128,6 +129,7 @@ class DurableProcess {
     options.staging_bytes = world->staging_bytes;
     options.residual_bytes = world->residual_bytes;
     options.log = world->log;
+    options.other_jobs = world->other_jobs;
     auto backend = world->kind.make(
         world->spec, world->chunks, world->owned, world->shard, world->shards, &world->executor,
         &account_, options,

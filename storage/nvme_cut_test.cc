@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "storage/durable_world.h"
@@ -15,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::vector<CutId> IdsOf(const RecoveredState& state) {
   std::vector<CutId> ids;
@@ -410,6 +412,12 @@ TEST_P(Durable, OpenSaysWhatIsMissingOnTheDisk) {
   const absl::Status refused = DurableProcess(&world).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
   EXPECT_THAT(refused.message(), AllOf(HasSubstr("are missing"), HasSubstr("storage.path")));
+  world.other_jobs = "; other jobs hold much";
+  const absl::Status named = DurableProcess(&world).status();
+  EXPECT_EQ(named.message(), absl::StrCat(refused.message(), world.other_jobs));
+  // Not where it is memory that does not suffice.
+  world.staging_bytes = 1;
+  EXPECT_THAT(DurableProcess(&world).status().message(), Not(HasSubstr(world.other_jobs)));
 }
 
 TEST_P(Durable, MemoryIsTheStagingBuffersAndWhatIsInDram) {

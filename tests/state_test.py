@@ -258,10 +258,120 @@ class StateTest(unittest.TestCase):
             said = self.eps("checkpoint", "save", out + "/state", "--out=" + out + "/no", code=65)
             self.assertIn("a server is using this folder", said)
             self.assertFalse(os.path.exists(out + "/no"))
+            job, = glob.glob(out + "/state/server-0/job-*")
+            said = self.eps("state", "rm", out + "/state", job[-16:], "--force", code=65)
+            self.assertIn("a server is using this folder", said)
             self.assertIsNone(process.poll())
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(timeout=TIMEOUT_SECONDS)
+
+
+    def test_6_a_backup_is_one_file_too(self):
+        folder, tar = self.fresh("backup-folder"), self.fresh("backup.tar")
+        self.eps("backup", self.state, "--out=" + folder)
+        before = sums_below(self.state)
+        said = self.eps("backup", self.state, "--out=" + tar)
+        self.assertEqual(sums_below(self.state), before, "reading changed the state")
+        self.assertIn("backup: " + tar, said)
+        self.assertEqual(glob.glob(os.path.join(TMP, ".*.tmp")), [])
+        self.assertIn("is there already", self.eps("backup", self.state, "--out=" + tar, code=64))
+
+        # The system's tar lists it and makes of it what the folder would be.
+        checkpoint, = glob.glob(os.path.join(folder, "checkpoint-*"))
+        names = subprocess.run(["tar", "tf", tar], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, check=True).stdout.splitlines()
+        step = os.path.basename(checkpoint)
+        self.assertEqual(names[0], step + "/eps/manifest.json")
+        self.assertEqual(set(names), {os.path.join(step, name) for name in sums_below(checkpoint)})
+        unpacked = self.fresh("unpacked")
+        os.makedirs(unpacked)
+        subprocess.run(["tar", "xf", tar, "-C", unpacked], check=True)
+        self.assertEqual(sums_below(os.path.join(unpacked, step)), sums_below(checkpoint))
+        self.eps("restore", os.path.join(unpacked, step), "--out=" + self.fresh("restored-by-tar"))
+
+        said = self.eps("restore", tar, "--out=" + self.fresh("restored-file"), "--dry-run")
+        self.assertIn("would write", said)
+        self.assertIn("2 servers", said)
+        restored = self.fresh("restored-file")
+        self.eps("restore", tar, "--out=" + restored)
+        self.assertEqual(glob.glob(os.path.join(TMP, ".*")), [], "nothing is left behind")
+        config, = glob.glob(os.path.join(restored, "job-*.yaml"))
+        out = self.fresh("run-on-restored-file")
+        self.train([EPS, "train", "--config=" + config, "--out=" + out, "--resume=latest"])
+        self.expect_end(out)
+
+    def test_7_a_backup_goes_through_pipes(self):
+        tar, restored = self.fresh("piped.tar"), self.fresh("restored-pipe")
+        with open(tar, "wb") as f:
+            done = subprocess.run([EPS, "backup", self.state, "--out=-"], stdout=f,
+                                  stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("backup: -: job ", done.stderr)
+        for extra, there in ((["--dry-run"], False), ([], True)):
+            with subprocess.Popen(["cat", tar], stdout=subprocess.PIPE) as cat:
+                done = subprocess.run([EPS, "restore", "-", "--out=" + restored] + extra,
+                                      stdin=cat.stdout, stdout=subprocess.PIPE, text=True,
+                                      stderr=subprocess.STDOUT, timeout=TIMEOUT_SECONDS)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertIn("verified: -", done.stdout)
+            self.assertEqual(os.path.exists(restored), there)
+        again = self.fresh("saved-again")
+        self.eps("checkpoint", "save", restored, "--out=" + again)
+        checkpoint, = glob.glob(os.path.join(again, "checkpoint-*"))
+        self.assertEqual(self.digests(checkpoint), self.digests(self.saved()[0]))
+        # A reader that ends early is an error, and leaves nothing in TMPDIR.
+        scratch = self.fresh("scratch")
+        os.makedirs(scratch)
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "wb") as gone:
+            done = subprocess.run([EPS, "backup", self.state, "--out=-"], stdout=gone,
+                                  stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS,
+                                  env=dict(os.environ, TMPDIR=scratch))
+        self.assertEqual(done.returncode, 74, done.stderr)
+        self.assertEqual(os.listdir(scratch), [])
+        # Damage changes nothing.
+        flip(tar, os.path.getsize(tar) // 2)
+        never = self.fresh("never-restored")
+        for extra in (["--dry-run"], []):
+            said = self.eps("restore", tar, "--out=" + never, *extra, code=65)
+            self.assertIn("the manifest has", said)
+            self.assertFalse(os.path.exists(never))
+        self.assertEqual(glob.glob(os.path.join(TMP, ".*")), [])
+
+    def test_8_old_jobs_are_listed_and_removed(self):
+        state = self.fresh("with-two-jobs")
+        shutil.copytree(self.state, state)
+        old, = [re.search("job-([0-9a-f]{16})$", path).group(1)
+                for path in glob.glob(os.path.join(state, "server-0/job-*"))]
+        # Another job, from the beginning to its end, in the same folders.
+        self.train(self.command(self.fresh("second-job"), dict(DURABLE, **{
+            "storage.path": state, "training.seed": 5, "checkpoint.save_steps": 0})))
+        said = self.eps("state", "ls", state)
+        jobs = re.findall("^job ([0-9a-f]{16}), .*2 servers, youngest common cut: ", said, re.M)
+        self.assertEqual(len(jobs), 2, said)
+        new, = set(jobs) - {old}
+        self.assertEqual(said, self.eps("checkpoint", "ls", state))
+        self.assertEqual(said.count(", served\n"), 2, said)
+        said = self.eps("state", "rm", state, new, code=65)
+        self.assertIn("--force", said)
+        self.assertIn("no job", self.eps("state", "rm", state, "1", code=66))
+        self.eps("state", "rm", state, "job", code=64)
+        folders = glob.glob(os.path.join(state, "server-*/job-" + old))
+        self.assertEqual(len(folders), 2)
+        held = sum(os.path.getsize(name) for name in
+                   glob.glob(os.path.join(state, "server-*/job-%s/*" % old)))
+        said = self.eps("state", "rm", state, old)
+        self.assertIn("removed: job %s, %s bytes" % (old, format(held, ",")), said)
+        self.assertEqual(glob.glob(os.path.join(state, "**", "*%s*" % old), recursive=True), [])
+        said = self.eps("state", "ls", state)
+        self.assertNotIn(old, said)
+        self.assertIn(new, said)
+        # The job that stays is there to its last byte, and goes with --force.
+        self.eps("backup", state, "--out=" + self.fresh("of-the-second"))
+        self.eps("state", "rm", state, new, "--force")
+        self.assertIn("no jobs in", self.eps("state", "ls", state))
 
 
 def flip(path, offset):

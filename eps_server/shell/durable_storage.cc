@@ -5,7 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
@@ -20,9 +19,13 @@ constexpr std::chrono::seconds kLockPatience{10};
 constexpr std::chrono::seconds kReaderPatience{2};
 constexpr std::chrono::milliseconds kLockPause{100};
 
-constexpr absl::string_view kFolderPrefix = "job-";
-
-std::string FolderName(JobId job) { return absl::StrFormat("%s%016x", kFolderPrefix, job.value()); }
+// What a refusal for want of disk space adds where other jobs' states are in the way.
+std::string OtherJobsText(uint64_t bytes, const std::string& path) {
+  if (bytes == 0) return "";
+  return absl::StrCat("; other jobs hold ", bytes, " bytes in ", path, ": eps state ls ", path,
+                      " lists them, and eps state rm ", path,
+                      " JOB frees one, once this server has ended");
+}
 
 absl::StatusOr<std::unique_ptr<Disk::Lock>> TakeLock(Disk* disk, const std::string& path,
                                                      std::chrono::seconds patience) {
@@ -79,29 +82,29 @@ absl::Status DurableStorage::Remember(JobId job, const std::vector<std::string>&
 }
 
 // Of jobs that were refused by another server, or whose process died before they had a state.
-absl::Status DurableStorage::RemoveEmptyJobs(JobId but) {
+absl::StatusOr<uint64_t> DurableStorage::RemoveEmptyJobs(JobId but) {
   Catalogue catalogue(store_.get());
-  std::set<std::string> kept = {FolderName(but)};
+  std::set<JobId> kept = {but};
   EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueJob> jobs, catalogue.Jobs());
   for (const CatalogueJob& job : jobs) {
     EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, catalogue.Cuts(job.id));
     if (!cuts.empty()) {
-      kept.insert(FolderName(job.id));
+      kept.insert(job.id);
     } else if (job.id != but) {
       EPS_RETURN_IF_ERROR(catalogue.RemoveJob(job.id));
     }
   }
-  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(options_.path));
-  for (const std::string& name : names) {
-    if (!absl::StartsWith(name, kFolderPrefix) || kept.count(name) > 0) continue;
-    const std::string folder = absl::StrCat(options_.path, "/", name);
-    EPS_ASSIGN_OR_RETURN(const std::vector<std::string> files, disk_->List(folder));
-    for (const std::string& file : files) {
-      EPS_RETURN_IF_ERROR(disk_->Remove(absl::StrCat(folder, "/", file)));
+  EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders,
+                       ListJobFolders(disk_.get(), options_.path));
+  uint64_t bytes = 0;
+  for (const JobFolder& folder : folders) {
+    if (kept.count(folder.job) == 0) {
+      EPS_RETURN_IF_ERROR(RemoveJobFolder(disk_.get(), folder));
+    } else if (folder.job != but) {
+      bytes += folder.bytes;
     }
-    EPS_RETURN_IF_ERROR(disk_->Remove(folder));
   }
-  return absl::OkStatus();
+  return bytes;
 }
 
 absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::OpenForReading(
@@ -127,12 +130,23 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::OpenForReading(
   return storage;
 }
 
+absl::StatusOr<std::vector<JobFolder>> DurableStorage::JobFolders() const {
+  return ListJobFolders(disk_.get(), options_.path);
+}
+
+absl::Status DurableStorage::RemoveJob(JobId job) {
+  EPS_ASSIGN_OR_RETURN(auto store, OpenRocksDb(absl::StrCat(options_.path, "/catalogue")));
+  catalogue_ = std::make_unique<Catalogue>(store.get());
+  store_ = std::move(store);
+  return eps::RemoveJob(catalogue_.get(), disk_.get(), options_.path, job);
+}
+
 absl::StatusOr<std::unique_ptr<CutReader>> DurableStorage::OpenCut(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
     uint64_t residual_bytes, const CatalogueJob& job, const CatalogueCut& cut) const {
   CutPlace place;
   place.disk = disk_.get();
-  place.folder = absl::StrCat(options_.path, "/", FolderName(job.id));
+  place.folder = absl::StrCat(options_.path, "/", JobFolderName(job.id));
   place.spec = &spec;
   place.chunks = &chunks;
   place.owned = std::move(owned);
@@ -143,15 +157,16 @@ absl::StatusOr<std::unique_ptr<CutReader>> DurableStorage::OpenCut(
 absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
     const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done) {
-  EPS_RETURN_IF_ERROR(RemoveEmptyJobs(spec.id()));
+  EPS_ASSIGN_OR_RETURN(const uint64_t other_bytes, RemoveEmptyJobs(spec.id()));
   DurableOptions options;
+  options.other_jobs = OtherJobsText(other_bytes, options_.path);
   options.disk = disk_.get();
   {
     MutexLock lock(&mu_);
     catalogues_.push_back(std::make_unique<Catalogue>(store_.get()));
     options.catalogue = catalogues_.back().get();
   }
-  options.folder = absl::StrCat(options_.path, "/", FolderName(spec.id()));
+  options.folder = absl::StrCat(options_.path, "/", JobFolderName(spec.id()));
   options.staging_bytes = options_.staging_bytes;
   options.residual_bytes = place.residual_bytes;
   options.log = place.log;

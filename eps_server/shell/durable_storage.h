@@ -12,6 +12,7 @@
 #include "storage/catalogue.h"
 #include "storage/cut_reader.h"
 #include "storage/disk.h"
+#include "storage/job_folders.h"
 #include "storage/log_room.h"
 #include "storage/state_backend.h"
 
@@ -53,8 +54,12 @@ class DurableStorage {
   // catalogue; FailedPrecondition if a server is using it.
   static absl::StatusOr<std::unique_ptr<DurableStorage>> OpenForReading(const std::string& path);
 
-  // What jobs and cuts are here. Only for a folder that was opened for reading.
+  // What jobs and cuts are here. Only for a folder that was opened for reading, as the next two.
   const Catalogue& catalogue() const { return *catalogue_; }
+  // Also those that are left of removed jobs.
+  absl::StatusOr<std::vector<JobFolder>> JobFolders() const;
+  // As the function of storage/job_folders.h: the only change that is made in such a folder.
+  absl::Status RemoveJob(JobId job);
   // Of the job's extents here; residual_bytes as in ShardPlace. `spec` and `chunks` outlive the
   // reader, as the storage does.
   absl::StatusOr<std::unique_ptr<CutReader>> OpenCut(const JobSpec& spec, const ChunkMap& chunks,
@@ -69,14 +74,16 @@ class DurableStorage {
   absl::Status Remember(JobId job, const std::vector<std::string>& servers);
 
   // As NewNvmeBackend and NewDurableDramBackend. Jobs of the directory that never got a state, and
-  // what is left of removed ones, give way to it.
+  // what is left of removed ones, give way to it. Where the disk has no room, the error says what
+  // the other jobs hold, and how they are removed.
   absl::StatusOr<std::unique_ptr<StateBackend>> NewBackend(
       const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
       const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done);
 
  private:
   explicit DurableStorage(StorageOptions options) : options_(std::move(options)) {}
-  absl::Status RemoveEmptyJobs(JobId but);
+  // Returns the bytes of the jobs that stay, without `but`.
+  absl::StatusOr<uint64_t> RemoveEmptyJobs(JobId but);
 
   const StorageOptions options_;
   std::unique_ptr<Disk> disk_;
