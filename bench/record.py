@@ -91,6 +91,12 @@ BENCHMARKS = {
         "jobs' step times of at most 10 %, of exact memory of at most 2 %, and nothing above what "
         "is planned as at most.",
         ["//cli:eps"], [["bench/plan_accuracy.py"]]),
+    "simulations": Benchmark(
+        "Simulations against runs",
+        "What `eps simulate` says of jobs of two server and four worker processes, and what they "
+        "then take. Passes and links wait instead of computing, by the rates in the simulator's "
+        "description. Goal: a median difference of at most 15 % for every figure. Needs root.",
+        ["//cli:eps"], [["bench/simulate_accuracy.py"]]),
     "topk": Benchmark(
         "Sparse gradients",
         "Bits per sent element against the entropy of their positions, encoding against dense "

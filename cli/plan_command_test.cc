@@ -130,12 +130,15 @@ TEST(SimulateCommand, RunsAScenario) {
                                               "--slow-factor=1.5",
                                               "--jitter=0.05",
                                               "--seed=7",
+                                              "--deaths=1s:worker,2s:server",
                                               "--membership=1s:-3,2s:+3",
                                               "--json"};
   const Printed first = Capture(&RunSimulateCommand, arguments);
   ASSERT_TRUE(first.status.ok()) << first.status;
   const auto json = nlohmann::json::parse(first.text);
   EXPECT_EQ(json["steps"], 200);
+  EXPECT_GE(json["worker_failures"], 1);
+  EXPECT_EQ(json["server_failures"], 1);
   EXPECT_GT(json["goodput"].get<double>(), 0);
   EXPECT_LE(json["goodput"].get<double>(), 1);
   EXPECT_EQ(Capture(&RunSimulateCommand, arguments).text, first.text) << "not deterministic";
@@ -166,6 +169,7 @@ TEST(SimulateCommand, RefusalsNameTheOption) {
   EXPECT_THAT(message("--failures=mine"), HasSubstr("llama3-405b"));
   EXPECT_THAT(message("--cut-time=5"), HasSubstr("--cut-time"));
   EXPECT_THAT(message("--membership=5s"), HasSubstr("TIME:+N"));
+  EXPECT_THAT(message("--deaths=5s:lead"), HasSubstr("TIME:server"));
   EXPECT_THAT(message("--slow-fraction=2"), HasSubstr("slow_fraction"));
 }
 

@@ -45,6 +45,7 @@ constexpr char kUsage[] =
     "  --failures=LOG               rates of a published run: see below\n"
     "  --worker-mtbf=TIME --server-mtbf=TIME    mean time between failures of one machine\n"
     "  --worker-restart=TIME --server-restart=TIME    from a death until it is back\n"
+    "  --deaths=TIME:worker,TIME:server    deaths at given times\n"
     "  --slow-fraction=X --slow-factor=X --jitter=X    stragglers\n"
     "  --membership=TIME:+N,TIME:-N    workers that join and leave\n"
     "  --seed=N --events=N\n"
@@ -132,6 +133,21 @@ absl::Status SetMembership(absl::string_view text, Scenario* scenario) {
   return absl::OkStatus();
 }
 
+absl::Status SetDeaths(absl::string_view text, Scenario* scenario) {
+  for (const absl::string_view entry : absl::StrSplit(text, ',')) {
+    const std::vector<std::string> parts = absl::StrSplit(entry, ':');
+    if (parts.size() != 2 || (parts[1] != "worker" && parts[1] != "server")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("found \"", entry, "\", expected TIME:worker or TIME:server"));
+    }
+    planner::simulator::Death death;
+    EPS_RETURN_IF_ERROR(SetTime(parts[0], &death.at));
+    death.of_worker = parts[1] == "worker";
+    scenario->deaths.push_back(death);
+  }
+  return absl::OkStatus();
+}
+
 struct Option {
   const char* name;
   std::function<absl::Status(absl::string_view, Scenario*)> set;
@@ -176,6 +192,7 @@ const std::vector<Option>& Options() {
       NumberOption("slow-fraction", &Scenario::slow_fraction),
       NumberOption("slow-factor", &Scenario::slow_factor),
       NumberOption("jitter", &Scenario::jitter),
+      {"deaths", &SetDeaths},
       {"membership", &SetMembership},
       NumberOption("seed", &Scenario::seed),
       NumberOption("events", &Scenario::max_events),

@@ -472,6 +472,10 @@ constexpr Key kKeys[] = {
     MakeKey<Integer, &C::worker, &WorkerConfig::count>("worker.count", "Workers of the job."),
     MakeKey<Integer, &C::worker, &WorkerConfig::rank>("worker.rank",
                                                       "Which of the workers this one is, from 0."),
+    MakeKey<Duration, &C::worker, &WorkerConfig::pass_time_ms>(
+        "worker.pass_time",
+        "For measurements, of a model of type eps-synthetic: least time of a forward pass of one "
+        "micro-batch over a stage, waited out; a backward pass takes three times that; 0: none."),
     MakeKey<Duration, &C::worker, &WorkerConfig::rpc_timeout_ms>(
         "worker.rpc_timeout", "Longest wait of a worker for one answer of a server."),
     MakeKey<Integer, &C::metrics, &MetricsConfig::log_every_steps>(

@@ -124,6 +124,7 @@ struct WorkerConfig {
   int prefetch = 1;  // stages fetched ahead; 0: none
   int count = 1;     // --workers
   int rank = 0;
+  int64_t pass_time_ms = 0;  // of the synthetic model, for measurements; 0: none
   int64_t rpc_timeout_ms = 60'000;
 };
 

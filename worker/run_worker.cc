@@ -31,11 +31,19 @@ RuntimeOptions RuntimeOptionsOf(const WorkerOptions& worker) {
 }
 
 absl::StatusOr<std::unique_ptr<StageRuntime>> MakeRuntime(const JobSpec& spec,
-                                                          const RuntimeOptions& options,
+                                                          const WorkerOptions& worker,
                                                           MemoryAccount* account) {
   EPS_RETURN_IF_ERROR(StashCodec::Find(spec.codecs.stash).status());
-  if (spec.model.type == ModelType::kSynthetic) return NewSyntheticRuntime(spec, account);
-  return NewTorchRuntime(spec, options, account);
+  const std::chrono::milliseconds pass_time(worker.config.worker.pass_time_ms);
+  if (spec.model.type == ModelType::kSynthetic) {
+    return NewSyntheticRuntime(spec, account, pass_time);
+  }
+  if (pass_time.count() > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "worker.pass_time is ", pass_time.count(), " ms, expected 0: only models of type ",
+        "eps-synthetic wait, this job's is ", ModelTypeName(spec.model.type)));
+  }
+  return NewTorchRuntime(spec, RuntimeOptionsOf(worker), account);
 }
 
 // The job's data, which must be what the job was created with.
@@ -231,7 +239,7 @@ absl::Status Worker::TrainOneTerm() {
                << job.next_step << " of " << job.spec.training.steps << ", term " << job.term
                << ", with parts " << PartsText(job.parts) << " (" << join_.compute_profile << ")");
   EPS_RETURN_IF_ERROR(OpenBatches(job.spec));
-  EPS_ASSIGN_OR_RETURN(runtime, MakeRuntime(job.spec, RuntimeOptionsOf(options_), &account_));
+  EPS_ASSIGN_OR_RETURN(runtime, MakeRuntime(job.spec, options_, &account_));
 
   RelayOptions relay_options;
   relay_options.prefetch = options_.config.worker.prefetch;

@@ -107,6 +107,34 @@ TEST_F(RunWorkerTest, ComputesASyntheticJobWithoutData) {
   EXPECT_EQ(ReportLines().size(), kSteps);
 }
 
+TEST_F(RunWorkerTest, WaitsOutThePassTimeOfASyntheticModelAndComputesTheSame) {
+  StartServer(TinySyntheticSpec());
+  ASSERT_TRUE(RunWorker(options_, Never).ok());
+  const std::vector<nlohmann::json> undelayed = ReportLines();
+  StartServer(TinySyntheticSpec());
+  options_.config.worker.pass_time_ms = 5;
+  const absl::Status status = RunWorker(options_, Never);
+  ASSERT_TRUE(status.ok()) << status;
+  const std::vector<nlohmann::json> lines = ReportLines();
+  ASSERT_EQ(lines.size(), undelayed.size());
+  // A forward pass over all stages but the last, a backward pass of three times that over all.
+  const double micro_batches = spec_.training.micro_batches;
+  const double stages = static_cast<double>(spec_.stages.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i]["loss_sum"], undelayed[i]["loss_sum"]);
+    EXPECT_GE(lines[i]["forward_seconds"], 0.005 * micro_batches * (stages - 1));
+    EXPECT_GE(lines[i]["backward_seconds"], 0.015 * micro_batches * stages);
+  }
+}
+
+TEST_F(RunWorkerTest, RefusesAPassTimeOfAModelThatComputes) {
+  StartServer(TinyGpt2Spec());
+  options_.config.worker.pass_time_ms = 5;
+  const absl::Status status = RunWorker(options_, Never);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "worker.pass_time is 5 ms")) << status;
+}
+
 TEST_F(RunWorkerTest, FinishesTheStepThatRunsWhenItIsInterrupted) {
   StartServer(TinyGpt2Spec());
   int asked = 0;

@@ -55,22 +55,30 @@ absl::Status ValidateSpeeds(const Scenario& scenario) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateMembership(const Scenario& scenario) {
-  int64_t workers = scenario.shape.workers;
+// A list of what happens at given times.
+template <class Happening>
+absl::Status ValidateOrder(const char* name, const std::vector<Happening>& list) {
   Seconds last;
-  for (size_t i = 0; i < scenario.membership.size(); ++i) {
-    const MembershipChange& change = scenario.membership[i];
-    const std::string prefix = absl::StrCat("membership[", i, "].");
-    EPS_RETURN_IF_ERROR(CheckAmount(prefix, {"at", change.at.value()}, "seconds"));
-    if (change.at < last) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string prefix = absl::StrCat(name, "[", i, "].");
+    EPS_RETURN_IF_ERROR(CheckAmount(prefix, {"at", list[i].at.value()}, "seconds"));
+    if (list[i].at < last) {
       return Refuse(absl::StrCat(prefix, "at"),
-                    absl::StrCat("no time before the last change's, ", last.value(), " s"),
-                    change.at.value());
+                    absl::StrCat("no time before that of the one before, ", last.value(), " s"),
+                    list[i].at.value());
     }
-    last = change.at;
-    workers += change.workers;
+    last = list[i].at;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateMembership(const Scenario& scenario) {
+  EPS_RETURN_IF_ERROR(ValidateOrder("membership", scenario.membership));
+  int64_t workers = scenario.shape.workers;
+  for (size_t i = 0; i < scenario.membership.size(); ++i) {
+    workers += scenario.membership[i].workers;
     if (workers < 1 || workers > INT32_MAX) {
-      return Refuse(absl::StrCat(prefix, "workers"),
+      return Refuse(absl::StrCat("membership[", i, "].workers"),
                     "a change that leaves 1 to 2147483647 workers, not one that leaves the number",
                     static_cast<double>(workers));
     }
@@ -126,6 +134,7 @@ absl::Status Scenario::Validate() const {
   if (shape.servers == 0) return Refuse("servers", "1 or more", 0);
   EPS_RETURN_IF_ERROR(ValidateAmounts(*this));
   EPS_RETURN_IF_ERROR(ValidateSpeeds(*this));
+  EPS_RETURN_IF_ERROR(ValidateOrder("deaths", deaths));
   EPS_RETURN_IF_ERROR(ValidateMembership(*this));
   if (steps == 0 && duration == Seconds(0)) {
     return absl::InvalidArgumentError(

@@ -35,6 +35,11 @@ struct MembershipChange {
   int32_t workers = 0;
 };
 
+struct Death {
+  Seconds at;
+  bool of_worker = true;  // else of a server
+};
+
 struct Scenario {
   Workload work;      // its parts are dealt anew when workers come or go
   Hardware hardware;  // all workers are of its first kind
@@ -54,6 +59,7 @@ struct Scenario {
   double jitter =
       0;  // sigma of the lognormal factor of each worker's passes in each step; median 1
 
+  std::vector<Death> deaths;                 // beside those that are drawn, in order of time
   std::vector<MembershipChange> membership;  // in order of time
 
   // The run ends after so many steps, or after so long: what comes first. 0: no limit; not both 0.

@@ -48,6 +48,10 @@ TEST(Scenario, RefusesWithTheFieldAndWhatWasFound) {
          s->membership = {{Seconds(5), 1}, {Seconds(4), 1}};
        },
        "membership[1].at:", "found 4"},
+      {[](Scenario* s) {
+         s->deaths = {{Seconds(5), true}, {Seconds(4), false}};
+       },
+       "deaths[1].at:", "found 4"},
       {[](Scenario* s) { s->steps = 0; }, "steps, duration:", "found 0 and 0"},
   };
   for (const Case& c : cases) {

@@ -42,10 +42,6 @@ class Run {
       return step < other.step || (step == other.step && within < other.within);
     }
   };
-  struct Failure {
-    Seconds at;
-    bool of_worker = false;
-  };
 
   bool done() const {
     return now_ >= limit_ || (scenario_.steps > 0 && place_.step >= scenario_.steps);
@@ -60,10 +56,10 @@ class Run {
   void BeginStep();
   StepTimes TimesOf(uint64_t step);
   void ChangeMembership();
-  std::optional<Failure> TakeFailure(Seconds before);
+  std::optional<Death> TakeFailure(Seconds before);
   void Train(Seconds time);
   void CompleteStep();
-  void Fail(const Failure& failure);
+  void Fail(const Death& failure);
   void GoBackToCut();
   void RepeatParts();
   void EndStop(Seconds at);
@@ -89,7 +85,8 @@ class Run {
 
   FailurePoints worker_points_;
   FailurePoints server_points_;
-  bool stopped_ = false;  // by deaths after which no training was done
+  size_t next_death_ = 0;  // of those that are given
+  bool stopped_ = false;   // by deaths after which no training was done
   Seconds stopped_at_;
   Seconds all_back_;                 // the processes that died are
   std::optional<Place> lost_place_;  // a recovery is under way until it is reached again
@@ -129,7 +126,7 @@ void Run::ChangeMembership() {
 }
 
 // The next death before that time, if there is one.
-std::optional<Run::Failure> Run::TakeFailure(Seconds before) {
+std::optional<Death> Run::TakeFailure(Seconds before) {
   struct Kind {
     FailurePoints* points;
     PerSecond rate;
@@ -145,10 +142,13 @@ std::optional<Run::Failure> Run::TakeFailure(Seconds before) {
       earliest = &kind;
     }
   }
+  const Seconds drawn = earliest == nullptr ? before : earliest->points->next().at;
+  if (next_death_ < scenario_.deaths.size() && scenario_.deaths[next_death_].at < drawn) {
+    return scenario_.deaths[next_death_++];
+  }
   if (earliest == nullptr) return std::nullopt;
-  const Failure failure{earliest->points->next().at, earliest == &kinds[0]};
   earliest->points->Take();
-  return failure;
+  return Death{drawn, earliest == &kinds[0]};
 }
 
 // Training goes on undisturbed, at most to the end of the step and its cut.
@@ -193,7 +193,7 @@ void Run::GoBackToCut() {
   processors_since_cut_ = Seconds(0);
 }
 
-void Run::Fail(const Failure& failure) {
+void Run::Fail(const Death& failure) {
   if (failure.at > now_) Train(failure.at - now_);
   Note(failure.at, failure.of_worker ? EventKind::kWorkerFailed : EventKind::kServerFailed);
   ++(failure.of_worker ? result_.worker_failures : result_.server_failures);
@@ -266,7 +266,7 @@ absl::StatusOr<SimulationResult> Run::Simulate() {
   BeginStep();
   while (!done()) {
     const Seconds end = now_ + (length() - place_.within);
-    const std::optional<Failure> failure = TakeFailure(Min(end, limit_));
+    const std::optional<Death> failure = TakeFailure(Min(end, limit_));
     if (failure) {
       Fail(*failure);
     } else if (end <= limit_) {

@@ -132,6 +132,27 @@ TEST(Simulator, ALogIsReplayedByTheServerThatDied) {
   }
 }
 
+TEST(Simulator, DeathsComeWhenTheyAreGiven) {
+  Scenario scenario = WithCuts();
+  // In the eighth step, 2.5 steps behind a cut; the other one in a later cycle.
+  scenario.deaths = {{Seconds(kCycle + 2.5 * kStep), true}, {Seconds(400), false}};
+  const SimulationResult result = MustSimulate(scenario);
+  ASSERT_GE(result.events.size(), 4u);
+  EXPECT_EQ(result.events[0].at, scenario.deaths[0].at);
+  EXPECT_EQ(result.events[0].kind, EventKind::kWorkerFailed);
+  EXPECT_EQ(result.events[0].step, 7u);
+  EXPECT_EQ(result.events[3].at, scenario.deaths[1].at);
+  EXPECT_EQ(result.events[3].kind, EventKind::kServerFailed);
+  EXPECT_EQ(result.rollbacks, 2u);
+  const double since_cut = std::fmod(400 - 7 - 2.5 * kStep, kCycle);
+  EXPECT_NEAR(result.lost.value(), 2.5 * kStep + since_cut, kClose);
+  EXPECT_NEAR(result.wall.value(), kUndisturbed + 7 + 11 + 2.5 * kStep + since_cut, kClose);
+  // The same beside those that are drawn.
+  scenario.worker_failures = kAboutOne;
+  EXPECT_GE(MustSimulate(scenario).worker_failures, 1u);
+  EXPECT_EQ(MustSimulate(scenario).server_failures, 1u);
+}
+
 // Who dies decides: a frontier does not help a server, nor a log a worker of an eager step.
 TEST(Simulator, OtherDeathsRollBack) {
   Scenario scenario = WithCuts();

@@ -7,6 +7,7 @@
 // Calls only enqueue work on the runtime's compute stream; the few that wait say so. On a CPU
 // everything has happened when a call returns. Used by one thread.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -195,8 +196,12 @@ struct RuntimeOptions {
 };
 
 // The synthetic model (spec.model.type synthetic), on the CPU without LibTorch. `spec` and
-// `account` (may be null) outlive the runtime. REQUIRES StashCodec::Find(spec.codecs.stash).ok().
-std::unique_ptr<StageRuntime> NewSyntheticRuntime(const JobSpec& spec, MemoryAccount* account);
+// `account` (may be null) outlive the runtime. For measurements a forward pass of a micro-batch
+// over a stage takes at least `pass_time`, a backward pass, which computes the forward one again,
+// three times that; the rest is slept. REQUIRES StashCodec::Find(spec.codecs.stash).ok().
+std::unique_ptr<StageRuntime> NewSyntheticRuntime(
+    const JobSpec& spec, MemoryAccount* account,
+    std::chrono::milliseconds pass_time = std::chrono::milliseconds(0));
 
 }  // namespace eps
 

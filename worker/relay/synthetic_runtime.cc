@@ -6,7 +6,11 @@
 // counted as device memory, so that tests see what a relay keeps there.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <memory>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +29,8 @@ namespace {
 constexpr float kInputScale = 0.125f;
 constexpr uint16_t kInputSite = 100;
 constexpr uint16_t kTargetSite = 101;
+// The forward pass again, and twice as many operations as that (planner/workload.h).
+constexpr int kBackwardPasses = 3;
 
 class HostArrays final : public HostStage {
  public:
@@ -144,21 +150,41 @@ std::vector<float> Draw(const RngKey& key, size_t n) {
   return values;
 }
 
+// A pass, which lasts at least that long.
+class TimedPass {
+ public:
+  explicit TimedPass(std::chrono::milliseconds least) : least_(least) {
+    if (least_.count() > 0) end_ = std::chrono::steady_clock::now() + least_;
+  }
+  ~TimedPass() {
+    if (least_.count() > 0) std::this_thread::sleep_until(end_);
+  }
+  TimedPass(const TimedPass&) = delete;
+  TimedPass& operator=(const TimedPass&) = delete;
+
+ private:
+  const std::chrono::milliseconds least_;
+  std::chrono::steady_clock::time_point end_;
+};
+
 class SyntheticStage final : public StageProgram {
  public:
-  SyntheticStage(const JobSpec& spec, StageId stage, const StashCodec& stash, MemoryAccount* device)
+  SyntheticStage(const JobSpec& spec, StageId stage, const StashCodec& stash, MemoryAccount* device,
+                 std::chrono::milliseconds pass_time)
       : spec_(spec),
         stage_(spec.stages[stage.value()]),
         first_(stage.value() == 0),
         last_(stage.value() + 1 == spec.stages.size()),
         width_(static_cast<size_t>(spec.model.synthetic.n_embd)),
         stash_(stash),
-        device_(device) {}
+        device_(device),
+        pass_time_(pass_time) {}
 
   const StageSpec& spec() const override { return stage_; }
 
   absl::StatusOr<ActivationPtr> Forward(const StageWeights& weights, const MicroBatch& batch,
                                         const ActivationPtr& in) override {
+    const TimedPass pass(pass_time_);
     const ScopedFlushDenormals flush;
     std::vector<float> y = Linear(weights, Input(batch, in));
     for (float& v : y) v = v / (1.0f + std::fabs(v));
@@ -173,6 +199,7 @@ class SyntheticStage final : public StageProgram {
   absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
                                           const ActivationPtr& in, const ActivationPtr& grad_out,
                                           int loss_scale_log2) override {
+    const TimedPass pass(kBackwardPasses * pass_time_);
     const ScopedFlushDenormals flush;
     const std::vector<float> x = Input(batch, in);
     std::vector<float> dy = Linear(weights, x);
@@ -198,6 +225,7 @@ class SyntheticStage final : public StageProgram {
 
   absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
                                const ActivationPtr& in) override {
+    const TimedPass pass(pass_time_);
     const ScopedFlushDenormals flush;
     LossSum loss;
     Errors(batch, Linear(weights, Input(batch, in)), &loss);
@@ -275,14 +303,17 @@ class SyntheticStage final : public StageProgram {
   const size_t width_;
   const StashCodec& stash_;
   MemoryAccount* const device_;
+  const std::chrono::milliseconds pass_time_;
 };
 
 class SyntheticRuntime final : public StageRuntime {
  public:
-  SyntheticRuntime(const JobSpec& spec, const StashCodec& stash, MemoryAccount* account)
+  SyntheticRuntime(const JobSpec& spec, const StashCodec& stash, MemoryAccount* account,
+                   std::chrono::milliseconds pass_time)
       : spec_(spec), stash_(stash), account_(account) {
     for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-      stages_.push_back(std::make_unique<SyntheticStage>(spec, StageId(s), stash, &device_));
+      stages_.push_back(
+          std::make_unique<SyntheticStage>(spec, StageId(s), stash, &device_, pass_time));
     }
   }
 
@@ -342,11 +373,12 @@ class SyntheticRuntime final : public StageRuntime {
 
 }  // namespace
 
-std::unique_ptr<StageRuntime> NewSyntheticRuntime(const JobSpec& spec, MemoryAccount* account) {
+std::unique_ptr<StageRuntime> NewSyntheticRuntime(const JobSpec& spec, MemoryAccount* account,
+                                                  std::chrono::milliseconds pass_time) {
   EPS_CHECK(spec.model.type == ModelType::kSynthetic);
   const auto stash = StashCodec::Find(spec.codecs.stash);
   EPS_CHECK_MSG(stash.ok(), stash.status());
-  return std::make_unique<SyntheticRuntime>(spec, **stash, account);
+  return std::make_unique<SyntheticRuntime>(spec, **stash, account, pass_time);
 }
 
 }  // namespace eps

@@ -1,0 +1,409 @@
+#!/usr/bin/env python3
+"""`eps simulate` against real runs of two server and four worker processes.
+
+Passes and links wait, they do not compute: the model is the synthetic one with worker.pass_time, a
+link is shaped (shaped_link.py). The description that the simulator gets states exactly these rates,
+and server processors as in planner/hardware/two_core_box.yaml, which matter little here. So six
+processes fit on a small machine, and nothing is fitted; what other programs do to the machine makes
+runs slower than simulated, never faster.
+
+Steps: medians after warm-up. Deaths: a process is killed with SIGKILL in the same place of the same
+step on both sides. Compared are the time of the steps from warm-up to the end of the run, and the
+time from the death until the step that it met is complete; steps that were computed twice have to be
+equally many. How long a process is away is measured before, in a run of its own whose passes take no
+time and which makes a cut behind every step.
+
+Exit code: 0 all figures are within the goal, 1 one is not, 2 something did not run. Links need root,
+`ip` and `tc`.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import report
+import shaped_link
+
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent.parent / "tests"))
+import processes  # noqa: E402
+
+GOAL = 0.15
+TIMEOUT_S = 300
+POLL_S = 0.005
+SERVERS = 2
+WORKERS = 4
+SAMPLES = 1    # of a part
+SEQ_LEN = 16
+CUT_STEPS = 5
+DEATH_AT = 0.7  # of a step: in the backward pass, so part of its gradients is with the servers
+# Of a frame of 1,514 bytes 1,448 are what TCP delivers (headers of Ethernet, IP, TCP and its
+# timestamps); tc counts whole frames.
+TCP_SHARE = 1448 / 1514
+LOOPBACK = "2GB/s"
+GOES_ON = re.compile(r"^note: the job goes on behind step (\d+)", re.M)
+
+# `pass_ms`: of a forward pass over a stage. `train`: arguments of eps train and eps simulate.
+# `simulate`: what only the simulator is told. `megabits`: per second and direction, of the link of
+# the machine on which both servers are; 0: none. `slow`: how much longer passes of the last worker
+# take. `victim`: the process that is killed, as tests/processes.py names it.
+Scenario = collections.namedtuple(
+    "Scenario", "name layers width pass_ms train simulate megabits slow victim",
+    defaults=((), (), 0, 1, None))
+EAGER = ("--training.clip=lagged",)
+SEALED = ("--training.clip=exact",)
+CUTS = ("--storage.path=STATE", f"--storage.cut_steps={CUT_STEPS}", "--storage.max_restarts=1000")
+LOG = ("--storage.log=contributions",)
+SCENARIOS = [
+    Scenario("compute", 6, 64, 25, EAGER),
+    Scenario("compute, sealed", 6, 64, 25, SEALED),
+    Scenario("network", 6, 256, 5, EAGER, megabits=100),
+    Scenario("network and compute", 6, 256, 40, EAGER, megabits=100),
+    Scenario("network, sealed", 6, 256, 5, SEALED, megabits=100),
+    Scenario("straggler", 6, 64, 25, EAGER, ("--slow-fraction=0.25", "--slow-factor=2"), slow=2),
+    Scenario("worker killed", 6, 64, 25, EAGER + CUTS, victim="worker 3"),
+    Scenario("worker killed, sealed", 6, 64, 25, SEALED + CUTS, victim="worker 3"),
+    Scenario("server killed", 6, 64, 25, EAGER + CUTS, victim="serve 1"),
+    Scenario("server killed, log", 6, 64, 25, EAGER + CUTS + LOG, ("--replay=log",),
+             victim="serve 1"),
+]
+
+# What is compared, of one round. `digits`: 0 for whole numbers, which have to be equal.
+Figure = collections.namedtuple("Figure", "name measured simulated digits")
+# Seconds from warm-up to the end and from the death to the end of its step; steps repeated.
+Death = collections.namedtuple("Death", "total missed repeated")
+
+
+class DidNotRun(Exception):
+    pass
+
+
+def link_rate(megabits):
+    """Bytes per second that TCP gets out of a shaped link."""
+    return megabits * 1e6 / 8 * TCP_SHARE
+
+
+def peak(scenario):
+    """Operations per second with which a forward pass over a stage takes pass_ms: a sample is one
+    vector through one matrix with a bias (planner/workload.h)."""
+    elements = scenario.width * scenario.width + scenario.width
+    return SAMPLES * 2 * elements / (scenario.pass_ms / 1e3)
+
+
+def hardware_text(scenario):
+    """The description of the machines of a scenario."""
+    link = f"{link_rate(scenario.megabits):.0f}B/s" if scenario.megabits else LOOPBACK
+    machines = 1 if scenario.megabits else SERVERS  # both servers are behind one link
+    return f"""name: {scenario.name}
+source: "worker.pass_time and the shaped link; server processors as two_core_box"
+workers:
+  - name: waiting
+    count: {WORKERS}
+    device: {{name: sleep, host: true, memory: 16GB, peak: {peak(scenario):.0f}FLOP/s}}
+    memory: 16GB
+    receive: {LOOPBACK}
+    send: {LOOPBACK}
+    latency: 200us
+    encode: 5GB/s
+    decode: 5GB/s
+servers:
+  - name: local
+    count: {machines}
+    cores: 2
+    memory: 16GB
+    memory_bandwidth: 100GB/s
+    receive: {link}
+    send: {link}
+    encode: 5GB/s
+    update: 3.8GB/s
+    storage: {{kind: nvme, capacity: 100GB, read: 2.9GB/s, write: 2.5GB/s}}
+"""
+
+
+def write_inputs(scenario, folder):
+    model = {"model_type": "eps-synthetic", "n_layer": scenario.layers, "n_embd": scenario.width,
+             "tied": False}
+    (folder / "model.json").write_text(json.dumps(model), encoding="utf-8")
+    (folder / "hardware.yaml").write_text(hardware_text(scenario), encoding="utf-8")
+
+
+def job_arguments(scenario, folder):
+    """What eps train and eps simulate are both told."""
+    return [f"--model={folder}/model.json", f"--training.micro_batch_size={SAMPLES}",
+            f"--training.seq_len={SEQ_LEN}", f"--training.parts={WORKERS}",
+            *(a.replace("STATE", f"{folder}/state") for a in scenario.train)]
+
+
+def simulate_command(eps, scenario, folder, steps, death_or_none=None):
+    """`death_or_none`: (seconds from the start, seconds away)."""
+    command = [eps, "simulate", "--json", f"--hardware={folder}/hardware.yaml",
+               f"--servers.addresses={SERVERS}", f"--steps={steps}", *scenario.simulate,
+               *job_arguments(scenario, folder)]
+    if scenario.victim:
+        command.append(f"--cut-steps={CUT_STEPS}")
+    if death_or_none:
+        at, away = death_or_none
+        role = "worker" if scenario.victim.startswith("worker") else "server"
+        command += [f"--deaths={at:.6f}s:{role}", f"--{role}-restart={away:.6f}s"]
+    return command
+
+
+def run_json(command):
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            check=False, timeout=TIMEOUT_S)
+    if result.returncode != 0:
+        raise DidNotRun(f"{' '.join(command)}: exit code {result.returncode}: {result.stderr}")
+    return json.loads(result.stdout)
+
+
+def simulated_step(simulation):
+    return simulation["step"]["duration"]
+
+
+def simulated_death(simulation):
+    """Until the step that the death met is complete: a recovery ends where the death was."""
+    rest = (1 - DEATH_AT) * simulated_step(simulation)
+    return Death(simulation["wall"], simulation["mean_recovery"] + rest, simulation["lost_steps"])
+
+
+def difference(figure):
+    return figure.simulated / figure.measured - 1
+
+
+def is_met(rounds):
+    """`rounds`: one Figure of each round. The median difference counts; whole numbers are equal."""
+    if rounds[0].digits == 0:
+        return all(f.measured == f.simulated for f in rounds)
+    return abs(statistics.median(difference(f) for f in rounds)) <= GOAL
+
+
+def table(outcomes):
+    """(lines, whether all is met). `outcomes`: {scenario: [[Figure], one list per round]}."""
+    lines = [f"{'scenario':23}{'figure':25}{'measured':25}{'simulated':25}{'difference %':23}goal"]
+    all_met = True
+    for name, rounds in outcomes.items():
+        for figures in zip(*rounds):
+            met = is_met(figures)
+            all_met = all_met and met
+            first = figures[0]
+            measured = report.format_spread([f.measured for f in figures], first.digits)
+            simulated = report.format_spread([f.simulated for f in figures], first.digits)
+            differences = "-" if first.digits == 0 else report.format_spread(
+                [100 * difference(f) for f in figures], 1)
+            lines.append(f"{name:23}{first.name:25}{measured:25}{simulated:25}{differences:23}"
+                         f"{'met' if met else 'MISSED'}")
+    return lines, all_met
+
+
+def records_of(path):
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in
+            path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()]
+
+
+class Job:
+    """Real processes of a scenario, as long as the context lasts."""
+
+    def __init__(self, options, scenario, folder, steps):
+        self.options = options
+        self.scenario = scenario
+        self.folder = pathlib.Path(folder)
+        self.steps = steps
+        self.metrics = self.folder / "out/metrics.jsonl"
+        self.log = self.folder / "train.log"
+        self.stack = contextlib.ExitStack()
+        self.process = None
+        self.began = None
+
+    def __enter__(self):
+        (self.folder / "text.txt").write_text("some bottles of beer\n" * 100, encoding="ascii")
+        try:
+            self.start()
+        except BaseException:
+            self.stack.close()
+            raise
+        self.began = report.sample_cpu(os.getpid(), time.monotonic())
+        return self
+
+    def __exit__(self, *_):
+        end = report.sample_cpu(os.getpid(), time.monotonic())
+        self.options.others.append(report.others_share(self.began, end, self.options.cores))
+        self.stack.close()
+
+    def spawn(self, command, log):
+        file = self.stack.enter_context(open(log, "w", encoding="utf-8"))
+        process = self.stack.enter_context(subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            env=dict(os.environ, OMP_WAIT_POLICY="passive")))
+        self.stack.callback(process.kill)  # children of eps train end with it
+        return process
+
+    def start(self):
+        s = self.scenario
+        workers_apart = s.slow != 1
+        servers = self.serve_apart() if s.megabits or workers_apart else str(SERVERS)
+        pass_time = f"--worker.pass_time={s.pass_ms}ms"
+        self.process = self.spawn(
+            [self.options.eps, "train", *job_arguments(s, self.folder), f"--servers={servers}",
+             f"--data={self.folder}/text.txt", f"--out={self.folder}/out", pass_time,
+             f"--workers={0 if workers_apart else WORKERS}", "--worker.device=cpu",
+             f"--training.steps={self.steps}", "--metrics.tensorboard=false"], self.log)
+        for rank in range(WORKERS if workers_apart else 0):
+            time_ms = s.pass_ms * (s.slow if rank == WORKERS - 1 else 1)
+            self.spawn([self.options.eps, "worker", f"--servers={servers}",
+                        f"--worker.rank={rank}", f"--worker.count={WORKERS}",
+                        f"--worker.pass_time={time_ms}ms"], self.folder / f"worker-{rank}.log")
+
+    def serve_apart(self):
+        """Addresses of servers that eps train attaches to."""
+        inside, address = [], "127.0.0.1"
+        if self.scenario.megabits:
+            link = self.stack.enter_context(shaped_link.Link(f"{self.scenario.megabits}mbit"))
+            inside, address = link.inside(), shaped_link.SERVER_ADDRESS
+        addresses = []
+        for index in range(SERVERS):
+            log = self.stack.enter_context(
+                open(self.folder / f"serve-{index}.log", "w", encoding="utf-8"))
+            process = self.stack.enter_context(shaped_link.running(
+                [*inside, self.options.eps, "serve", f"--listen={address}:0", "--insecure"], log))
+            addresses.append(shaped_link.read_until(process, shaped_link.LISTENING))
+        return ",".join(addresses)
+
+    def last_step(self):
+        records = records_of(self.metrics)
+        return records[-1]["step"] if records else 0
+
+    def wait_for_step(self, step):
+        """The time at which the step is complete."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.last_step() < step:
+            if time.monotonic() > deadline or self.process.poll() not in (None, 0):
+                said = self.log.read_text(encoding="utf-8")[-2000:]
+                raise DidNotRun(f"{self.scenario.name}: no step {step}: {said}")
+            time.sleep(POLL_S)
+        return time.monotonic()
+
+    def kill(self):
+        victim = processes.children_of(self.process.pid)[self.scenario.victim]
+        os.kill(victim, signal.SIGKILL)
+        return time.monotonic()
+
+    def border(self):
+        """Behind which step the job goes on, the last time that it went back; None if never."""
+        borders = GOES_ON.findall(self.log.read_text(encoding="utf-8"))
+        return int(borders[-1]) if borders else None
+
+
+def measure_steps(options, scenario, folder):
+    """[Figure] of a run in which nothing happens."""
+    last = options.warmup + options.steps
+    with Job(options, scenario, folder, last + 1) as job:
+        job.wait_for_step(last)
+        seconds = [r["step_seconds"] for r in records_of(job.metrics)[options.warmup:last]]
+    simulation = run_json(simulate_command(options.eps, scenario, folder, options.steps))
+    return [Figure("step, s", statistics.median(seconds), simulated_step(simulation), 3)]
+
+
+def time_away(options, scenario, folder):
+    """Seconds from a kill to a step that was not there before, where a step takes next to none."""
+    bare = scenario._replace(pass_ms=0, train=tuple(
+        "--storage.cut_steps=1" if a.startswith("--storage.cut_steps") else a
+        for a in scenario.train))
+    away = []
+    with Job(options, bare, folder, 1_000_000) as job:
+        for _ in range(options.restarts):
+            job.wait_for_step(job.last_step() + 20)
+            killed = job.kill()
+            away.append(job.wait_for_step(job.last_step() + 1) - killed)
+    return statistics.median(away)
+
+
+def measure_death(options, scenario, folder, away):
+    """[Figure] of a run in which a process is killed once, between two cuts."""
+    first = CUT_STEPS  # a cut on both sides: the simulator's run begins with one
+    met = 2 * CUT_STEPS + 3
+    last = first + options.steps
+    quiet = run_json(simulate_command(options.eps, scenario, folder, options.steps))
+    into = DEATH_AT * simulated_step(quiet)
+    at = (met - 1 - first) * simulated_step(quiet) + into
+    simulated = simulated_death(run_json(
+        simulate_command(options.eps, scenario, folder, options.steps, (at, away))))
+    with Job(options, scenario, folder, last + 1) as job:
+        begin = job.wait_for_step(first)
+        time.sleep(max(0.0, job.wait_for_step(met - 1) + into - time.monotonic()))
+        killed = job.kill()
+        missed = job.wait_for_step(met) - killed
+        total = job.wait_for_step(last) - begin
+        border = job.border()
+    repeated = 0 if border is None else met - 1 - border
+    return [Figure("all steps, s", total, simulated.total, 2),
+            Figure("from death to step, s", missed, simulated.missed, 2),
+            Figure("steps repeated", repeated, simulated.repeated, 0)]
+
+
+def measure(options, scenario):
+    with tempfile.TemporaryDirectory(prefix="eps-simulate-") as name:
+        folder = pathlib.Path(name)
+        write_inputs(scenario, folder)
+        if scenario.victim is None:
+            return measure_steps(options, scenario, folder)
+        away = time_away(options, scenario, folder)
+        shutil.rmtree(folder / "state")
+        shutil.rmtree(folder / "out")
+        return measure_death(options, scenario, folder, away)
+
+
+def parse_arguments(arguments):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--eps", default=str(report.ROOT / "bazel-bin/cli/eps"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=20, help="timed steps of a run")
+    parser.add_argument("--warmup", type=int, default=3, help="steps before them")
+    parser.add_argument("--restarts", type=int, default=3, help="kills that time away is from")
+    parser.add_argument("--only", default="", help="scenarios whose names contain this")
+    options = parser.parse_args(arguments)
+    options.cores = len(os.sched_getaffinity(0))
+    options.others = []  # of each run, the part of the cores that other programs took
+    if options.steps <= 2 * CUT_STEPS:
+        parser.error(f"steps are more than {2 * CUT_STEPS}: a death comes in the second of them")
+    return options
+
+
+def main():
+    options = parse_arguments(sys.argv[1:])
+    scenarios = [s for s in SCENARIOS if options.only in s.name]
+    missing = shaped_link.check_host() if any(s.megabits for s in scenarios) else None
+    if missing:
+        print(f"simulate_accuracy: {missing}", file=sys.stderr)
+        return 2
+    outcomes = {s.name: [] for s in scenarios}
+    for _ in range(options.rounds):
+        for scenario in scenarios:
+            try:
+                outcomes[scenario.name].append(measure(options, scenario))
+            except (DidNotRun, RuntimeError, OSError, subprocess.SubprocessError) as failure:
+                print(f"simulate_accuracy: {scenario.name}: {failure}", file=sys.stderr)
+                return 2
+            print(f"{scenario.name}: {outcomes[scenario.name][-1]}", file=sys.stderr, flush=True)
+    lines, met = table(outcomes)
+    print(f"{SERVERS} servers, {WORKERS} workers; {options.rounds} rounds of {options.steps} steps; "
+          f"goal: the median difference is at most {GOAL:.0%}")
+    print("\n".join(lines))
+    print(f"other programs took {report.format_spread([100 * o for o in options.others], 0)} % of "
+          f"the {options.cores} cores meanwhile; load average {os.getloadavg()[2]:.1f}")
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

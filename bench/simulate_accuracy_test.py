@@ -1,0 +1,126 @@
+"""Tests what the comparison of simulated and real runs tells both sides and makes of what they say.
+Nothing is timed here, and no job runs.
+
+Arguments: the path of eps."""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # not where a link to this leads
+import simulate_accuracy as accuracy
+
+EPS = None
+
+
+def figure(measured, simulated, digits=3):
+    return accuracy.Figure("step, s", measured, simulated, digits)
+
+
+def options(*arguments):
+    return accuracy.parse_arguments([f"--eps={EPS}", *arguments])
+
+
+class Descriptions(unittest.TestCase):
+    """The simulator gets the rates that the real processes get."""
+
+    def simulate(self, scenario, death_or_none=None, steps=20):
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as name:
+            folder = pathlib.Path(name)
+            accuracy.write_inputs(scenario, folder)
+            return accuracy.run_json(
+                accuracy.simulate_command(EPS, scenario, folder, steps, death_or_none))
+
+    def scenario(self, name):
+        return next(s for s in accuracy.SCENARIOS if s.name == name)
+
+    def test_every_scenario_is_one_of_two_servers_and_four_workers(self):
+        for scenario in accuracy.SCENARIOS:
+            simulation = self.simulate(scenario)
+            self.assertEqual((simulation["servers"], simulation["workers"], simulation["parts"]),
+                             (2, 4, 4), scenario.name)
+            self.assertEqual(simulation["mode"] == "sealed", "sealed" in scenario.name)
+            self.assertEqual(simulation["replay"] == "log", "log" in scenario.name)
+
+    def test_passes_take_the_time_that_the_program_is_told(self):
+        scenario = self.scenario("compute")
+        # Forward passes over all stages but the last, and backward ones of three times that.
+        passes = (scenario.layers - 1) + 3 * scenario.layers
+        step = accuracy.simulated_step(self.simulate(scenario))
+        self.assertAlmostEqual(step, passes * scenario.pass_ms / 1e3, delta=0.01)
+        slow = accuracy.simulated_step(self.simulate(self.scenario("straggler")))
+        self.assertAlmostEqual(slow, 2 * passes * scenario.pass_ms / 1e3, delta=0.02)
+
+    def test_a_link_is_what_tcp_gets_of_it_for_both_servers_together(self):
+        self.assertAlmostEqual(accuracy.link_rate(100), 11.955e6, delta=1e3)
+        scenario = self.scenario("network")
+        simulation = self.simulate(scenario)
+        self.assertEqual(simulation["bottleneck"], "server send")
+        elements = scenario.width * (scenario.width + 1)
+        fetched = 4 * 4 * elements * (2 * scenario.layers - 1)
+        self.assertAlmostEqual(simulation["step"]["busiest"]["server send"],
+                               fetched / accuracy.link_rate(scenario.megabits), delta=1e-6)
+
+    def test_a_death_comes_where_it_is_asked_for(self):
+        scenario = self.scenario("worker killed")
+        step = accuracy.simulated_step(self.simulate(scenario))
+        simulation = self.simulate(scenario, ((7 + accuracy.DEATH_AT) * step, 0.5))
+        death = accuracy.simulated_death(simulation)
+        self.assertEqual((simulation["worker_failures"], simulation["server_failures"]), (1, 0))
+        self.assertEqual(death.repeated, 2)
+        self.assertAlmostEqual(death.total, 20 * step + 0.5 + (2 + accuracy.DEATH_AT) * step)
+        # Away, the two steps behind the cut, and the step that it met from its begin.
+        self.assertAlmostEqual(death.missed, 0.5 + 3 * step)
+
+    def test_a_server_with_a_log_repeats_no_step(self):
+        scenario = self.scenario("server killed, log")
+        step = accuracy.simulated_step(self.simulate(scenario))
+        simulation = self.simulate(scenario, (7.7 * step, 0.5))
+        self.assertEqual((simulation["worker_failures"], simulation["server_failures"]), (0, 1))
+        self.assertEqual(accuracy.simulated_death(simulation).repeated, 0)
+
+
+class Figures(unittest.TestCase):
+    def test_reads_a_simulation(self):
+        text = ('{"step": {"duration": 2.0}, "wall": 50.0, "mean_recovery": 7.0, '
+                '"lost_steps": 3}')
+        death = accuracy.simulated_death(json.loads(text))
+        self.assertEqual((death.total, death.repeated), (50.0, 3))
+        self.assertAlmostEqual(death.missed, 7.0 + 0.3 * 2.0)
+
+    def test_a_difference_is_of_what_was_measured(self):
+        self.assertAlmostEqual(accuracy.difference(figure(2.0, 1.8)), -0.1)
+
+    def test_the_goal_is_about_the_median_and_inclusive(self):
+        self.assertTrue(accuracy.is_met([figure(1.0, 1.1), figure(1.0, 1.1), figure(1.0, 9.0)]))
+        self.assertTrue(accuracy.is_met([figure(2.0, 2.0 - 0.2999)]))
+        self.assertFalse(accuracy.is_met([figure(1.0, 1.16)]))
+        self.assertFalse(accuracy.is_met([figure(1.0, 0.84)]))
+
+    def test_whole_numbers_are_equal_in_every_round(self):
+        self.assertTrue(accuracy.is_met([figure(2, 2, 0), figure(0, 0, 0)]))
+        self.assertFalse(accuracy.is_met([figure(2, 2, 0), figure(100, 101, 0)]))
+
+    def test_the_table_has_every_figure_and_what_is_missed(self):
+        rounds = [[figure(1.0, 1.0), figure(10.0, 20.0)], [figure(1.2, 1.0), figure(10.0, 20.0)]]
+        lines, met = accuracy.table({"a": rounds})
+        self.assertFalse(met)
+        self.assertEqual(len(lines), 3)
+        self.assertIn("1.100 [1.000..1.200]", lines[1])
+        self.assertTrue(lines[1].endswith("met"))
+        self.assertIn("100.0 [100.0..100.0]", lines[2])
+        self.assertTrue(lines[2].endswith("MISSED"))
+        self.assertTrue(accuracy.table({"a": [[figure(1.0, 1.0)]]})[1])
+
+    def test_a_death_lies_between_two_cuts_of_the_run(self):
+        with self.assertRaises(SystemExit):
+            options(f"--steps={2 * accuracy.CUT_STEPS}")
+        self.assertEqual(options("--rounds=2").rounds, 2)
+
+
+if __name__ == "__main__":
+    EPS = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)
