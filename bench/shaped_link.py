@@ -145,10 +145,12 @@ def call(*command):
 
 
 class Link:
-    """A namespace and a shaped veth pair into it, as long as the context lasts."""
+    """A namespace and a shaped veth pair into it, as long as the context lasts. What waits for
+    longer than `queue` is dropped."""
 
-    def __init__(self, rate):
+    def __init__(self, rate, queue="20ms"):
         self.rate = rate
+        self.queue = queue
         self.namespace = f"eps-link-{os.getpid()}"
         self.ends = (f"epsw{os.getpid()}", f"epss{os.getpid()}")  # 15 characters at most
 
@@ -165,12 +167,14 @@ class Link:
         here, there = self.ends
         call("ip", "link", "add", here, "type", "veth", "peer", "name", there, "netns",
              self.namespace)
+        # Servers in there reach each other by this device.
+        call(*self.inside(), "ip", "link", "set", "lo", "up")
         for end, address, inside in ((here, WORKER_ADDRESS, []),
                                      (there, SERVER_ADDRESS, self.inside())):
             call(*inside, "ip", "address", "add", address + "/30", "dev", end)
             call(*inside, "ip", "link", "set", end, "up")
             call(*inside, "tc", "qdisc", "add", "dev", end, "root", "tbf", "rate", self.rate,
-                 "burst", "256kb", "latency", "20ms")
+                 "burst", "256kb", "latency", self.queue)
 
     def __exit__(self, *_):
         with contextlib.suppress(RuntimeError):

@@ -50,6 +50,8 @@ DEATH_AT = 0.7  # of a step: in the backward pass, so part of its gradients is w
 # Of a frame of 1,514 bytes 1,448 are what TCP delivers (headers of Ethernet, IP, TCP and its
 # timestamps); tc counts whole frames.
 TCP_SHARE = 1448 / 1514
+# As long as all that is ever asked for at once takes: TCP loses nothing and waits for no repetition.
+LINK_QUEUE = "500ms"
 LOOPBACK = "2GB/s"
 GOES_ON = re.compile(r"^note: the job goes on behind step (\d+)", re.M)
 
@@ -269,7 +271,8 @@ class Job:
         """Addresses of servers that eps train attaches to."""
         inside, address = [], "127.0.0.1"
         if self.scenario.megabits:
-            link = self.stack.enter_context(shaped_link.Link(f"{self.scenario.megabits}mbit"))
+            link = self.stack.enter_context(
+                shaped_link.Link(f"{self.scenario.megabits}mbit", LINK_QUEUE))
             inside, address = link.inside(), shaped_link.SERVER_ADDRESS
         addresses = []
         for index in range(SERVERS):
