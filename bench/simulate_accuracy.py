@@ -3,9 +3,9 @@
 
 Passes and links wait, they do not compute: the model is the synthetic one with worker.pass_time, a
 link is shaped (shaped_link.py). The description that the simulator gets states exactly these rates,
-and server processors as in planner/hardware/two_core_box.yaml, which matter little here. So six
-processes fit on a small machine, and nothing is fitted; what other programs do to the machine makes
-runs slower than simulated, never faster.
+and server processors and disks as in planner/hardware/two_core_box.yaml, which matter little here;
+the time of a sync is measured. So six processes fit on a small machine, and nothing is fitted; what
+other programs do to the machine makes runs slower than simulated, never faster.
 
 Steps: medians after warm-up. Deaths: a process is killed with SIGKILL in the same place of the same
 step on both sides. Compared are the time of the steps from warm-up to the end of the run, and the
@@ -76,8 +76,7 @@ SCENARIOS = [
     Scenario("worker killed", 6, 64, 25, EAGER + CUTS, victim="worker 3"),
     Scenario("worker killed, sealed", 6, 64, 25, SEALED + CUTS, victim="worker 3"),
     Scenario("server killed", 6, 64, 25, EAGER + CUTS, victim="serve 1"),
-    Scenario("server killed, log", 6, 64, 25, EAGER + CUTS + LOG, ("--replay=log",),
-             victim="serve 1"),
+    Scenario("server killed, log", 6, 64, 25, EAGER + CUTS + LOG, victim="serve 1"),
 ]
 
 # What is compared, of one round. `digits`: 0 for whole numbers, which have to be equal.
@@ -102,8 +101,8 @@ def peak(scenario):
     return SAMPLES * 2 * elements / (scenario.pass_ms / 1e3)
 
 
-def hardware_text(scenario):
-    """The description of the machines of a scenario."""
+def hardware_text(scenario, sync_s):
+    """The description of the machines of a scenario. `sync_s`: how long the disk takes to sync."""
     link = f"{link_rate(scenario.megabits):.0f}B/s" if scenario.megabits else LOOPBACK
     machines = 1 if scenario.megabits else SERVERS  # both servers are behind one link
     return f"""name: {scenario.name}
@@ -128,15 +127,16 @@ servers:
     send: {link}
     encode: 5GB/s
     update: 3.8GB/s
-    storage: {{kind: nvme, capacity: 100GB, read: 2.9GB/s, write: 2.5GB/s}}
+    storage:
+      {{kind: nvme, capacity: 100GB, read: 2.9GB/s, write: 2.5GB/s, sync: {sync_s:.6f}s}}
 """
 
 
-def write_inputs(scenario, folder):
+def write_inputs(scenario, folder, sync_s):
     model = {"model_type": "eps-synthetic", "n_layer": scenario.layers, "n_embd": scenario.width,
              "tied": False}
     (folder / "model.json").write_text(json.dumps(model), encoding="utf-8")
-    (folder / "hardware.yaml").write_text(hardware_text(scenario), encoding="utf-8")
+    (folder / "hardware.yaml").write_text(hardware_text(scenario, sync_s), encoding="utf-8")
 
 
 def job_arguments(scenario, folder):
@@ -151,8 +151,6 @@ def simulate_command(eps, scenario, folder, steps, death_or_none=None):
     command = [eps, "simulate", "--json", f"--hardware={folder}/hardware.yaml",
                f"--servers.addresses={SERVERS}", f"--steps={steps}", *scenario.simulate,
                *job_arguments(scenario, folder)]
-    if scenario.victim:
-        command.append(f"--cut-steps={CUT_STEPS}")
     if death_or_none:
         at, away = death_or_none
         role = "worker" if scenario.victim.startswith("worker") else "server"
@@ -172,10 +170,9 @@ def simulated_step(simulation):
     return simulation["step"]["duration"]
 
 
-def simulated_death(simulation):
-    """Until the step that the death met is complete: a recovery ends where the death was."""
-    rest = (1 - DEATH_AT) * simulated_step(simulation)
-    return Death(simulation["wall"], simulation["mean_recovery"] + rest, simulation["lost_steps"])
+def simulated_death(to_the_end, to_the_step, at):
+    """Of two simulations, the second one to the end of the step that the death at `at` met."""
+    return Death(to_the_end["wall"], to_the_step["wall"] - at, to_the_end["lost_steps"])
 
 
 def difference(figure):
@@ -308,6 +305,18 @@ class Job:
         return int(borders[-1]) if borders else None
 
 
+def sync_seconds(folder):
+    """Until a few bytes that were written are on the disk."""
+    seconds = []
+    with open(folder / "sync", "wb", buffering=0) as file:
+        for _ in range(20):
+            begin = time.monotonic()
+            file.write(bytes(1 << 16))
+            os.fdatasync(file.fileno())
+            seconds.append(time.monotonic() - begin)
+    return statistics.median(seconds)
+
+
 def measure_steps(options, scenario, folder):
     """[Figure] of a run in which nothing happens."""
     last = options.warmup + options.steps
@@ -337,11 +346,12 @@ def measure_death(options, scenario, folder, away):
     first = CUT_STEPS  # a cut on both sides: the simulator's run begins with one
     met = 2 * CUT_STEPS + 3
     last = first + options.steps
-    quiet = run_json(simulate_command(options.eps, scenario, folder, options.steps))
-    into = DEATH_AT * simulated_step(quiet)
-    at = (met - 1 - first) * simulated_step(quiet) + into
-    simulated = simulated_death(run_json(
-        simulate_command(options.eps, scenario, folder, options.steps, (at, away))))
+    before = run_json(simulate_command(options.eps, scenario, folder, met - 1 - first))
+    into = DEATH_AT * simulated_step(before)
+    at = before["wall"] + into
+    simulated = simulated_death(*(run_json(
+        simulate_command(options.eps, scenario, folder, steps, (at, away)))
+                                  for steps in (options.steps, met - first)), at)
     with Job(options, scenario, folder, last + 1) as job:
         begin = job.wait_for_step(first)
         time.sleep(max(0.0, job.wait_for_step(met - 1) + into - time.monotonic()))
@@ -358,7 +368,7 @@ def measure_death(options, scenario, folder, away):
 def measure(options, scenario):
     with tempfile.TemporaryDirectory(prefix="eps-simulate-") as name:
         folder = pathlib.Path(name)
-        write_inputs(scenario, folder)
+        write_inputs(scenario, folder, sync_seconds(folder))
         if scenario.victim is None:
             return measure_steps(options, scenario, folder)
         away = time_away(options, scenario, folder)

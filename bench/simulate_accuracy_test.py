@@ -30,7 +30,7 @@ class Descriptions(unittest.TestCase):
     def simulate(self, scenario, death_or_none=None, steps=20):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as name:
             folder = pathlib.Path(name)
-            accuracy.write_inputs(scenario, folder)
+            accuracy.write_inputs(scenario, folder, 0.001)
             return accuracy.run_json(
                 accuracy.simulate_command(EPS, scenario, folder, steps, death_or_none))
 
@@ -64,32 +64,45 @@ class Descriptions(unittest.TestCase):
         self.assertAlmostEqual(simulation["step"]["busiest"]["server send"],
                                fetched / accuracy.link_rate(scenario.megabits), delta=1e-6)
 
-    def test_a_death_comes_where_it_is_asked_for(self):
-        scenario = self.scenario("worker killed")
+    def death(self, name):
+        """What a death in the middle of the eighth step comes to, of a process that is away for
+        half a second; and the step."""
+        scenario = self.scenario(name)
         step = accuracy.simulated_step(self.simulate(scenario))
-        simulation = self.simulate(scenario, ((7 + accuracy.DEATH_AT) * step, 0.5))
-        death = accuracy.simulated_death(simulation)
-        self.assertEqual((simulation["worker_failures"], simulation["server_failures"]), (1, 0))
-        self.assertEqual(death.repeated, 2)
-        self.assertAlmostEqual(death.total, 20 * step + 0.5 + (2 + accuracy.DEATH_AT) * step)
-        # Away, the two steps behind the cut, and the step that it met from its begin.
-        self.assertAlmostEqual(death.missed, 0.5 + 3 * step)
+        at = self.simulate(scenario, steps=7)["wall"] + accuracy.DEATH_AT * step
+        runs = [self.simulate(scenario, (at, 0.5), steps) for steps in (20, 8)]
+        worker, server = scenario.victim[0] == "w", scenario.victim[0] == "s"
+        self.assertEqual((runs[0]["worker_failures"], runs[0]["server_failures"]), (worker, server))
+        return accuracy.simulated_death(*runs, at), step, self.simulate(scenario)["wall"]
+
+    def test_a_death_comes_where_it_is_asked_for(self):
+        for name in ("worker killed", "server killed"):
+            death, step, undisturbed = self.death(name)
+            self.assertEqual(death.repeated, 2)
+            again = (2 + accuracy.DEATH_AT) * step  # since the cut behind the fifth
+            self.assertAlmostEqual(death.total, undisturbed + 0.5 + again, delta=0.01)
+            self.assertAlmostEqual(death.missed, 0.5 + 3 * step, delta=0.01)
 
     def test_a_server_with_a_log_repeats_no_step(self):
-        scenario = self.scenario("server killed, log")
-        step = accuracy.simulated_step(self.simulate(scenario))
-        simulation = self.simulate(scenario, (7.7 * step, 0.5))
-        self.assertEqual((simulation["worker_failures"], simulation["server_failures"]), (0, 1))
-        self.assertEqual(accuracy.simulated_death(simulation).repeated, 0)
+        death, step, undisturbed = self.death("server killed, log")
+        self.assertEqual(death.repeated, 0)
+        # Workers go on with a visit and a half of eleven.
+        away = 0.5 - 1.5 / 11 * step
+        self.assertAlmostEqual(death.total, undisturbed + away, delta=0.02)
+        self.assertAlmostEqual(death.missed, away + (1 - accuracy.DEATH_AT) * step, delta=0.02)
+
+    def test_a_sealed_step_is_begun_again_by_a_worker(self):
+        death, step, undisturbed = self.death("worker killed, sealed")
+        self.assertEqual(death.repeated, 0)
+        self.assertAlmostEqual(death.missed, 0.5 + step, delta=0.01)
+        self.assertAlmostEqual(death.total, undisturbed + 0.5 + accuracy.DEATH_AT * step,
+                               delta=0.01)
 
 
 class Figures(unittest.TestCase):
-    def test_reads_a_simulation(self):
-        text = ('{"step": {"duration": 2.0}, "wall": 50.0, "mean_recovery": 7.0, '
-                '"lost_steps": 3}')
-        death = accuracy.simulated_death(json.loads(text))
-        self.assertEqual((death.total, death.repeated), (50.0, 3))
-        self.assertAlmostEqual(death.missed, 7.0 + 0.3 * 2.0)
+    def test_reads_simulations_of_a_death(self):
+        runs = [json.loads(f'{{"wall": {wall}, "lost_steps": 3}}') for wall in (50.0, 17.5)]
+        self.assertEqual(accuracy.simulated_death(*runs, 10.0), (50.0, 7.5, 3))
 
     def test_a_difference_is_of_what_was_measured(self):
         self.assertAlmostEqual(accuracy.difference(figure(2.0, 1.8)), -0.1)

@@ -61,6 +61,7 @@ class Run {
   void CompleteStep();
   void Fail(const Death& failure);
   void GoBackToCut();
+  Seconds WithoutServer() const;
   void RepeatParts();
   void EndStop(Seconds at);
   void NoteRecovery();
@@ -197,7 +198,10 @@ void Run::Fail(const Death& failure) {
   if (failure.at > now_) Train(failure.at - now_);
   Note(failure.at, failure.of_worker ? EventKind::kWorkerFailed : EventKind::kServerFailed);
   ++(failure.of_worker ? result_.worker_failures : result_.server_failures);
-  if (!stopped_) stopped_at_ = failure.at;
+  const bool replays = !failure.of_worker && scenario_.replay == Replay::kLog;
+  const double share = Min(place_.within, times_.duration) / times_.duration;
+  if (replays && !stopped_) Train(WithoutServer());
+  if (!stopped_) stopped_at_ = now_;
   stopped_ = true;
   if (!lost_place_) {
     lost_place_ = place_;
@@ -207,8 +211,7 @@ void Run::Fail(const Death& failure) {
       failure.at + (failure.of_worker ? scenario_.worker_restart : scenario_.server_restart);
   all_back_ = Max(all_back_, back);
 
-  if (!failure.of_worker && scenario_.replay == Replay::kLog) {
-    const double share = Min(place_.within, times_.duration) / times_.duration;
+  if (replays) {
     now_ = Max(now_, back + processors_since_cut_ + share * times_.busy[kProcessors]);
   } else if (failure.of_worker &&
              (scenario_.replay == Replay::kFrontier || scenario_.work.sealed)) {
@@ -220,6 +223,15 @@ void Run::Fail(const Death& failure) {
     times_ = TimesOf(place_.step);
     now_ = all_back_;  // logs that were being replayed are not needed any more
   }
+}
+
+// How long workers go on when a server is away that will go on, too: on average with half a visit
+// and with those that are fetched ahead, not beyond the step.
+Seconds Run::WithoutServer() const {
+  const double visits = 2 * static_cast<double>(scenario_.work.stages.size()) - 1;
+  const Seconds in_hand = (scenario_.shape.prefetch + 0.5) / visits * times_.duration;
+  const Seconds rest = Max(times_.duration - place_.within, Seconds(0));
+  return Min(Min(in_hand, rest), Min(scenario_.server_restart, limit_ - now_));
 }
 
 // What the worker that died had sent of the step stays; the rest it computes anew.
