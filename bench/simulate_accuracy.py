@@ -7,14 +7,14 @@ and server processors and disks as in planner/hardware/two_core_box.yaml, which 
 the time of a sync is measured. So six processes fit on a small machine, and nothing is fitted; what
 other programs do to the machine makes runs slower than simulated, never faster.
 
-Steps: medians after warm-up. Deaths: a process is killed with SIGKILL in the same place of the same
-step on both sides. Compared are the time of the steps from warm-up to the end of the run, and the
-time from the death until the step that it met is complete; steps that were computed twice have to be
-equally many. How long a process is away is measured before, in a run of its own whose passes take no
-time and which makes a cut behind every step.
+Steps: medians after warm-up. Deaths: a process is killed with SIGKILL in the same place of the
+same step on both sides. Compared are the time of the steps from warm-up to the end of the run, and
+the time from the death until the step that it met is complete; steps that were computed twice have
+to be equally many. How long a process is away is measured before, in a run of its own whose passes
+take no time and which makes a cut behind every step.
 
-Exit code: 0 all figures are within the goal, 1 one is not, 2 something did not run. Links need root,
-`ip` and `tc`.
+Exit code: 0 all figures are within the goal, 1 one is not, 2 something did not run. Links need
+root, `ip` and `tc`.
 """
 
 import argparse
@@ -50,7 +50,7 @@ DEATH_AT = 0.7  # of a step: in the backward pass, so part of its gradients is w
 # Of a frame of 1,514 bytes 1,448 are what TCP delivers (headers of Ethernet, IP, TCP and its
 # timestamps); tc counts whole frames.
 TCP_SHARE = 1448 / 1514
-# As long as all that is ever asked for at once takes: TCP loses nothing and waits for no repetition.
+# Longer than all takes that is ever asked for at once: TCP loses nothing and repeats nothing.
 LINK_QUEUE = "500ms"
 LOOPBACK = "2GB/s"
 GOES_ON = re.compile(r"^note: the job goes on behind step (\d+)", re.M)
@@ -383,7 +383,7 @@ def parse_arguments(arguments):
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20, help="timed steps of a run")
     parser.add_argument("--warmup", type=int, default=3, help="steps before them")
-    parser.add_argument("--restarts", type=int, default=3, help="kills that time away is from")
+    parser.add_argument("--restarts", type=int, default=7, help="kills that time away is from")
     parser.add_argument("--only", default="", help="scenarios whose names contain this")
     options = parser.parse_args(arguments)
     options.cores = len(os.sched_getaffinity(0))
@@ -410,8 +410,8 @@ def main():
                 return 2
             print(f"{scenario.name}: {outcomes[scenario.name][-1]}", file=sys.stderr, flush=True)
     lines, met = table(outcomes)
-    print(f"{SERVERS} servers, {WORKERS} workers; {options.rounds} rounds of {options.steps} steps; "
-          f"goal: the median difference is at most {GOAL:.0%}")
+    print(f"{SERVERS} servers, {WORKERS} workers; {options.rounds} rounds of {options.steps} "
+          f"steps; goal: the median difference is at most {GOAL:.0%}")
     print("\n".join(lines))
     print(f"other programs took {report.format_spread([100 * o for o in options.others], 0)} % of "
           f"the {options.cores} cores meanwhile; load average {os.getloadavg()[2]:.1f}")

@@ -199,7 +199,6 @@ void Run::Fail(const Death& failure) {
   Note(failure.at, failure.of_worker ? EventKind::kWorkerFailed : EventKind::kServerFailed);
   ++(failure.of_worker ? result_.worker_failures : result_.server_failures);
   const bool replays = !failure.of_worker && scenario_.replay == Replay::kLog;
-  const double share = Min(place_.within, times_.duration) / times_.duration;
   if (replays && !stopped_) Train(WithoutServer());
   if (!stopped_) stopped_at_ = now_;
   stopped_ = true;
@@ -212,6 +211,8 @@ void Run::Fail(const Death& failure) {
   all_back_ = Max(all_back_, back);
 
   if (replays) {
+    // With what was sent while it was away.
+    const double share = Min(place_.within, times_.duration) / times_.duration;
     now_ = Max(now_, back + processors_since_cut_ + share * times_.busy[kProcessors]);
   } else if (failure.of_worker &&
              (scenario_.replay == Replay::kFrontier || scenario_.work.sealed)) {

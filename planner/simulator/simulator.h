@@ -12,7 +12,7 @@
 //     forward pass and go on where they were (frontier), while all others wait.
 //   * Log: a dead server repeats the work on its processors since the last cut, unless a rollback
 //     comes in between. Workers go on with the weights that they have: half a visit and those that
-//     are fetched ahead.
+//     are fetched ahead; what they send meanwhile is work for it, too.
 //
 // The same scenario gives the same result to the last bit on every machine. A faster machine or
 // link, more servers with as many failures in all, and lower rates of failures never make a run of

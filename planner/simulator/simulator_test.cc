@@ -123,12 +123,12 @@ TEST(Simulator, ALogIsReplayedByTheServerThatDied) {
     scenario.replay = Replay::kLog;
     scenario.server_failures = kAboutOne;
     const OneFailure run = RunWithOneFailure(scenario, seed);
-    // 1 s of the processors in a step of 16.25 s; none in the cut.
-    const double replay = std::min(run.since_cut, 5 * kStep) / kStep * 1;
-    EXPECT_EQ(run.result.rollbacks, 0u);
-    EXPECT_EQ(run.result.lost, Seconds(0));
     // One visit and a half of seven, not beyond the step.
     const double ahead = std::min(1.5 / 7 * kStep, std::max(0.0, kStep - run.in_step));
+    // 1 s of the processors in a step of 16.25 s; none in the cut.
+    const double replay = std::min(run.since_cut + ahead, 5 * kStep) / kStep * 1;
+    EXPECT_EQ(run.result.rollbacks, 0u);
+    EXPECT_EQ(run.result.lost, Seconds(0));
     EXPECT_NEAR(run.result.wall.value(), kUndisturbed + 11 - ahead + replay, kClose);
     EXPECT_NEAR(run.result.down.value(), 11 - ahead + replay, kClose);
     EXPECT_NEAR(run.result.worst_recovery.value(), 11 + replay, kClose);
