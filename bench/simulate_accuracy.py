@@ -8,10 +8,10 @@ the time of a sync is measured. So six processes fit on a small machine, and not
 other programs do to the machine makes runs slower than simulated, never faster.
 
 Steps: medians after warm-up. Deaths: a process is killed with SIGKILL in the same place of the
-same step on both sides. Compared are the time of the steps from warm-up to the end of the run, and
-the time from the death until the step that it met is complete; steps that were computed twice have
-to be equally many. How long a process is away is measured before, in a run of its own whose passes
-take no time and which makes a cut behind every step.
+same steps on both sides. Compared are the time of the steps from the first cut to the end of the
+run, and the time from a death until the step that it met is complete; steps that were computed
+twice have to be equally many. How long a process is away is measured before, in a run of its own
+whose passes take no time and which makes a cut behind every step.
 
 Exit code: 0 all figures are within the goal, 1 one is not, 2 something did not run. Links need
 root, `ip` and `tc`.
@@ -46,7 +46,12 @@ WORKERS = 4
 SAMPLES = 1    # of a part
 SEQ_LEN = 16
 CUT_STEPS = 5
-DEATH_AT = 0.7  # of a step: in the backward pass, so part of its gradients is with the servers
+# A run with deaths is looked at from the first cut on, because the simulator's begins with one.
+# The deaths come in these steps, which begin two steps behind a cut, after this part of the step:
+# in the backward pass, so that some of its gradients are with the servers.
+BEGIN = CUT_STEPS
+STEPS_OF_DEATHS = tuple(cuts * CUT_STEPS + 3 for cuts in (2, 3, 4))
+DEATH_AT = 0.7
 # Of a frame of 1,514 bytes 1,448 are what TCP delivers (headers of Ethernet, IP, TCP and its
 # timestamps); tc counts whole frames.
 TCP_SHARE = 1448 / 1514
@@ -81,7 +86,8 @@ SCENARIOS = [
 
 # What is compared, of one round. `digits`: 0 for whole numbers, which have to be equal.
 Figure = collections.namedtuple("Figure", "name measured simulated digits")
-# Seconds from warm-up to the end and from the death to the end of its step; steps repeated.
+# Seconds from BEGIN to the end, and from a death to the end of its step, the mean of all; steps
+# repeated, of all.
 Death = collections.namedtuple("Death", "total missed repeated")
 
 
@@ -146,15 +152,15 @@ def job_arguments(scenario, folder):
             *(a.replace("STATE", f"{folder}/state") for a in scenario.train)]
 
 
-def simulate_command(eps, scenario, folder, steps, death_or_none=None):
-    """`death_or_none`: (seconds from the start, seconds away)."""
+def simulate_command(eps, scenario, folder, steps, deaths=(), away=0):
+    """`deaths`: seconds from the start. `away`: seconds that each takes."""
     command = [eps, "simulate", "--json", f"--hardware={folder}/hardware.yaml",
                f"--servers.addresses={SERVERS}", f"--steps={steps}", *scenario.simulate,
                *job_arguments(scenario, folder)]
-    if death_or_none:
-        at, away = death_or_none
+    if deaths:
         role = "worker" if scenario.victim.startswith("worker") else "server"
-        command += [f"--deaths={at:.6f}s:{role}", f"--{role}-restart={away:.6f}s"]
+        command += [f"--{role}-restart={away:.6f}s",
+                    "--deaths=" + ",".join(f"{at:.6f}s:{role}" for at in deaths)]
     return command
 
 
@@ -168,11 +174,6 @@ def run_json(command):
 
 def simulated_step(simulation):
     return simulation["step"]["duration"]
-
-
-def simulated_death(to_the_end, to_the_step, at):
-    """Of two simulations, the second one to the end of the step that the death at `at` met."""
-    return Death(to_the_end["wall"], to_the_step["wall"] - at, to_the_end["lost_steps"])
 
 
 def difference(figure):
@@ -299,10 +300,9 @@ class Job:
         os.kill(victim, signal.SIGKILL)
         return time.monotonic()
 
-    def border(self):
-        """Behind which step the job goes on, the last time that it went back; None if never."""
-        borders = GOES_ON.findall(self.log.read_text(encoding="utf-8"))
-        return int(borders[-1]) if borders else None
+    def borders(self):
+        """Behind which steps the job went on, each time that it went back."""
+        return [int(step) for step in GOES_ON.findall(self.log.read_text(encoding="utf-8"))]
 
 
 def sync_seconds(folder):
@@ -328,7 +328,8 @@ def measure_steps(options, scenario, folder):
 
 
 def time_away(options, scenario, folder):
-    """Seconds from a kill to a step that was not there before, where a step takes next to none."""
+    """Seconds from a kill to a step that was not there before, less such a step, which takes next
+    to none."""
     bare = scenario._replace(pass_ms=0, train=tuple(
         "--storage.cut_steps=1" if a.startswith("--storage.cut_steps") else a
         for a in scenario.train))
@@ -338,31 +339,47 @@ def time_away(options, scenario, folder):
             job.wait_for_step(job.last_step() + 20)
             killed = job.kill()
             away.append(job.wait_for_step(job.last_step() + 1) - killed)
-    return statistics.median(away)
+        step = statistics.median(r["step_seconds"] for r in records_of(job.metrics))
+    return statistics.median(away) - step
 
 
-def measure_death(options, scenario, folder, away):
-    """[Figure] of a run in which a process is killed once, between two cuts."""
-    first = CUT_STEPS  # a cut on both sides: the simulator's run begins with one
-    met = 2 * CUT_STEPS + 3
-    last = first + options.steps
-    before = run_json(simulate_command(options.eps, scenario, folder, met - 1 - first))
-    into = DEATH_AT * simulated_step(before)
-    at = before["wall"] + into
-    simulated = simulated_death(*(run_json(
-        simulate_command(options.eps, scenario, folder, steps, (at, away)))
-                                  for steps in (options.steps, met - first)), at)
+def simulate_deaths(options, scenario, folder, away):
+    """(what the deaths of a run come to, how far in a step they are): each death comes where the
+    run is then."""
+    def simulate(steps):
+        return run_json(simulate_command(options.eps, scenario, folder, steps, deaths, away))
+    deaths, missed = [], []
+    into = DEATH_AT * simulated_step(simulate(1))
+    for met in STEPS_OF_DEATHS:
+        deaths.append(simulate(met - 1 - BEGIN)["wall"] + into)
+        missed.append(simulate(met - BEGIN)["wall"] - deaths[-1])
+    whole = simulate(options.steps)
+    return Death(whole["wall"], statistics.mean(missed), whole["lost_steps"]), into
+
+
+def run_deaths(options, scenario, folder, into):
+    """What they come to in a real run."""
+    last = BEGIN + options.steps
+    missed, repeated = [], 0
     with Job(options, scenario, folder, last + 1) as job:
-        begin = job.wait_for_step(first)
-        time.sleep(max(0.0, job.wait_for_step(met - 1) + into - time.monotonic()))
-        killed = job.kill()
-        missed = job.wait_for_step(met) - killed
+        begin = job.wait_for_step(BEGIN)
+        for met in STEPS_OF_DEATHS:
+            time.sleep(max(0.0, job.wait_for_step(met - 1) + into - time.monotonic()))
+            before = len(job.borders())
+            killed = job.kill()
+            missed.append(job.wait_for_step(met) - killed)
+            repeated += sum(met - 1 - border for border in job.borders()[before:])
         total = job.wait_for_step(last) - begin
-        border = job.border()
-    repeated = 0 if border is None else met - 1 - border
-    return [Figure("all steps, s", total, simulated.total, 2),
-            Figure("from death to step, s", missed, simulated.missed, 2),
-            Figure("steps repeated", repeated, simulated.repeated, 0)]
+    return Death(total, statistics.mean(missed), repeated)
+
+
+def measure_deaths(options, scenario, folder, away):
+    """[Figure] of a run in which a process is killed, each time between two cuts."""
+    simulated, into = simulate_deaths(options, scenario, folder, away)
+    measured = run_deaths(options, scenario, folder, into)
+    return [Figure("all steps, s", measured.total, simulated.total, 2),
+            Figure("from death to step, s", measured.missed, simulated.missed, 2),
+            Figure("steps repeated", measured.repeated, simulated.repeated, 0)]
 
 
 def measure(options, scenario):
@@ -374,7 +391,7 @@ def measure(options, scenario):
         away = time_away(options, scenario, folder)
         shutil.rmtree(folder / "state")
         shutil.rmtree(folder / "out")
-        return measure_death(options, scenario, folder, away)
+        return measure_deaths(options, scenario, folder, away)
 
 
 def parse_arguments(arguments):
@@ -388,8 +405,8 @@ def parse_arguments(arguments):
     options = parser.parse_args(arguments)
     options.cores = len(os.sched_getaffinity(0))
     options.others = []  # of each run, the part of the cores that other programs took
-    if options.steps <= 2 * CUT_STEPS:
-        parser.error(f"steps are more than {2 * CUT_STEPS}: a death comes in the second of them")
+    if BEGIN + options.steps <= STEPS_OF_DEATHS[-1]:
+        parser.error(f"steps are more than {STEPS_OF_DEATHS[-1] - BEGIN}, of the last death")
     return options
 
 

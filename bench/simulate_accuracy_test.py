@@ -3,7 +3,6 @@ Nothing is timed here, and no job runs.
 
 Arguments: the path of eps."""
 
-import json
 import os
 import pathlib
 import sys
@@ -27,12 +26,11 @@ def options(*arguments):
 class Descriptions(unittest.TestCase):
     """The simulator gets the rates that the real processes get."""
 
-    def simulate(self, scenario, death_or_none=None, steps=20):
+    def simulate(self, scenario):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as name:
             folder = pathlib.Path(name)
             accuracy.write_inputs(scenario, folder, 0.001)
-            return accuracy.run_json(
-                accuracy.simulate_command(EPS, scenario, folder, steps, death_or_none))
+            return accuracy.run_json(accuracy.simulate_command(EPS, scenario, folder, 20))
 
     def scenario(self, name):
         return next(s for s in accuracy.SCENARIOS if s.name == name)
@@ -64,46 +62,40 @@ class Descriptions(unittest.TestCase):
         self.assertAlmostEqual(simulation["step"]["busiest"]["server send"],
                                fetched / accuracy.link_rate(scenario.megabits), delta=1e-6)
 
-    def death(self, name):
-        """What a death in the middle of the eighth step comes to, of a process that is away for
-        half a second; and the step."""
+    def deaths(self, name, away=0.5):
+        """What the deaths of a run come to beyond an undisturbed one, and the step."""
         scenario = self.scenario(name)
-        step = accuracy.simulated_step(self.simulate(scenario))
-        at = self.simulate(scenario, steps=7)["wall"] + accuracy.DEATH_AT * step
-        runs = [self.simulate(scenario, (at, 0.5), steps) for steps in (20, 8)]
-        worker, server = scenario.victim[0] == "w", scenario.victim[0] == "s"
-        self.assertEqual((runs[0]["worker_failures"], runs[0]["server_failures"]), (worker, server))
-        return accuracy.simulated_death(*runs, at), step, self.simulate(scenario)["wall"]
+        with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
+            accuracy.write_inputs(scenario, pathlib.Path(folder), 0.001)
+            death, into = accuracy.simulate_deaths(options(), scenario, folder, away)
+        undisturbed = self.simulate(scenario)
+        step = accuracy.simulated_step(undisturbed)
+        self.assertAlmostEqual(into, accuracy.DEATH_AT * step)
+        return death._replace(total=death.total - undisturbed["wall"]), step
 
-    def test_a_death_comes_where_it_is_asked_for(self):
+    def test_deaths_roll_back_to_the_cut_before_each(self):
         for name in ("worker killed", "server killed"):
-            death, step, undisturbed = self.death(name)
-            self.assertEqual(death.repeated, 2)
-            again = (2 + accuracy.DEATH_AT) * step  # since the cut behind the fifth
-            self.assertAlmostEqual(death.total, undisturbed + 0.5 + again, delta=0.01)
+            death, step = self.deaths(name)
+            self.assertEqual(death.repeated, 3 * 2)
+            again = (2 + accuracy.DEATH_AT) * step
+            self.assertAlmostEqual(death.total, 3 * (0.5 + again), delta=0.02)
             self.assertAlmostEqual(death.missed, 0.5 + 3 * step, delta=0.01)
 
     def test_a_server_with_a_log_repeats_no_step(self):
-        death, step, undisturbed = self.death("server killed, log")
+        death, step = self.deaths("server killed, log")
         self.assertEqual(death.repeated, 0)
-        # Workers go on with a visit and a half of eleven.
-        away = 0.5 - 1.5 / 11 * step
-        self.assertAlmostEqual(death.total, undisturbed + away, delta=0.02)
+        away = 0.5 - 1.5 / 11 * step  # workers go on with a visit and a half of eleven
+        self.assertAlmostEqual(death.total, 3 * away, delta=0.05)
         self.assertAlmostEqual(death.missed, away + (1 - accuracy.DEATH_AT) * step, delta=0.02)
 
     def test_a_sealed_step_is_begun_again_by_a_worker(self):
-        death, step, undisturbed = self.death("worker killed, sealed")
+        death, step = self.deaths("worker killed, sealed")
         self.assertEqual(death.repeated, 0)
         self.assertAlmostEqual(death.missed, 0.5 + step, delta=0.01)
-        self.assertAlmostEqual(death.total, undisturbed + 0.5 + accuracy.DEATH_AT * step,
-                               delta=0.01)
+        self.assertAlmostEqual(death.total, 3 * (0.5 + accuracy.DEATH_AT * step), delta=0.02)
 
 
 class Figures(unittest.TestCase):
-    def test_reads_simulations_of_a_death(self):
-        runs = [json.loads(f'{{"wall": {wall}, "lost_steps": 3}}') for wall in (50.0, 17.5)]
-        self.assertEqual(accuracy.simulated_death(*runs, 10.0), (50.0, 7.5, 3))
-
     def test_a_difference_is_of_what_was_measured(self):
         self.assertAlmostEqual(accuracy.difference(figure(2.0, 1.8)), -0.1)
 
@@ -128,9 +120,9 @@ class Figures(unittest.TestCase):
         self.assertTrue(lines[2].endswith("MISSED"))
         self.assertTrue(accuracy.table({"a": [[figure(1.0, 1.0)]]})[1])
 
-    def test_a_death_lies_between_two_cuts_of_the_run(self):
+    def test_all_deaths_lie_in_the_run(self):
         with self.assertRaises(SystemExit):
-            options(f"--steps={2 * accuracy.CUT_STEPS}")
+            options(f"--steps={accuracy.STEPS_OF_DEATHS[-1] - accuracy.BEGIN}")
         self.assertEqual(options("--rounds=2").rounds, 2)
 
 
