@@ -425,7 +425,6 @@ def main():
             except (DidNotRun, RuntimeError, OSError, subprocess.SubprocessError) as failure:
                 print(f"simulate_accuracy: {scenario.name}: {failure}", file=sys.stderr)
                 return 2
-            print(f"{scenario.name}: {outcomes[scenario.name][-1]}", file=sys.stderr, flush=True)
     lines, met = table(outcomes)
     print(f"{SERVERS} servers, {WORKERS} workers; {options.rounds} rounds of {options.steps} "
           f"steps; goal: the median difference is at most {GOAL:.0%}")
