@@ -22,6 +22,7 @@
 #include "cli/checkpoint_folders.h"
 #include "cli/files.h"
 #include "common/checksum.h"
+#include "common/descriptor.h"
 #include "common/exit_code.h"
 #include "common/status_macros.h"
 #include "common/tar.h"
@@ -34,22 +35,7 @@ namespace fs = std::filesystem;
 
 constexpr char kStream[] = "-";
 constexpr uint64_t kMaxSmallBytes = uint64_t{64} << 20;  // of the manifest, and of the job spec
-constexpr char kSpecFile[] = "eps/job_spec.txt";
 constexpr size_t kPiece = size_t{1} << 20;
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ > STDERR_FILENO) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 absl::Status Failed(absl::string_view what, const std::string& path) {
   const std::string text = absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(errno));
@@ -69,7 +55,7 @@ class Packer {
     const std::string path = absl::StrCat(root_, "/", name);
     const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat info {};
-    if (file.get() < 0 || fstat(file.get(), &info) != 0) return Failed("open", path);
+    if (!file.ok() || fstat(file.get(), &info) != 0) return Failed("open", path);
     EPS_RETURN_IF_ERROR(Put(TarHeader(name, expected.bytes, static_cast<uint64_t>(info.st_mtime))));
     uint64_t bytes = 0;
     uint32_t crc32c = 0;
@@ -238,11 +224,11 @@ class CheckedState final : public JobState {
   }
 };
 
-absl::StatusOr<int> OpenForReading(const std::string& from) {
-  if (from == kStream) return STDIN_FILENO;
-  const int fd = open(from.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return Failed("open", from);
-  return fd;
+absl::StatusOr<Descriptor> OpenForReading(const std::string& from) {
+  Descriptor file(from == kStream ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
+                                  : open(from.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.ok()) return Failed("open", from);
+  return file;
 }
 
 std::string NameOf(const std::string& from) { return from == kStream ? "stdin" : from; }
@@ -273,7 +259,7 @@ absl::StatusOr<uint64_t> WriteBackupFile(const JobState& state, const std::strin
   EPS_ASSIGN_OR_RETURN(const std::string checkpoint, SaveCheckpoint(state, scratch.path));
   const std::string whole = absl::StrCat(scratch.path, "/backup.tar");
   const Descriptor file(open(whole.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (file.get() < 0) return Failed("create", whole);
+  if (!file.ok()) return Failed("create", whole);
   EPS_ASSIGN_OR_RETURN(const uint64_t bytes, Pack(checkpoint, file.get(), out));
   if (fsync(file.get()) != 0) return Failed("sync", whole);
   EPS_RETURN_IF_ERROR(RenamePath(whole, place.path));
@@ -282,8 +268,7 @@ absl::StatusOr<uint64_t> WriteBackupFile(const JobState& state, const std::strin
 }
 
 absl::StatusOr<std::unique_ptr<JobState>> CheckBackupFile(const std::string& from) {
-  EPS_ASSIGN_OR_RETURN(const int opened, OpenForReading(from));
-  const Descriptor file(opened);
+  EPS_ASSIGN_OR_RETURN(const Descriptor file, OpenForReading(from));
   Unpacker unpacker(file.get(), NameOf(from));
   EPS_RETURN_IF_ERROR(unpacker.ReadManifestMember());
   const CheckpointManifest& manifest = unpacker.manifest();
@@ -315,8 +300,7 @@ absl::StatusOr<std::unique_ptr<JobState>> CheckBackupFile(const std::string& fro
 }
 
 absl::StatusOr<std::string> UnpackBackupFile(const std::string& from, const std::string& folder) {
-  EPS_ASSIGN_OR_RETURN(const int opened, OpenForReading(from));
-  const Descriptor file(opened);
+  EPS_ASSIGN_OR_RETURN(const Descriptor file, OpenForReading(from));
   Unpacker unpacker(file.get(), NameOf(from));
   EPS_RETURN_IF_ERROR(unpacker.ReadManifestMember());
   EPS_RETURN_IF_ERROR(CheckRoom(unpacker.manifest(), folder));
@@ -328,9 +312,9 @@ absl::StatusOr<std::string> UnpackBackupFile(const std::string& from, const std:
                                              const std::string& name) -> absl::StatusOr<Take> {
     const std::string path = absl::StrCat(checkpoint, "/", name);
     EPS_RETURN_IF_ERROR(CreateFolder(fs::path(path).parent_path().string()));
-    const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd < 0) return Failed("create", path);
-    const auto out = std::make_shared<Descriptor>(fd);
+    const auto out = std::make_shared<Descriptor>(
+        open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+    if (!out->ok()) return Failed("create", path);
     return Take([out, path](absl::string_view piece) { return WriteTo(out->get(), path, piece); });
   }));
   return checkpoint;

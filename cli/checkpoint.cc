@@ -30,8 +30,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr char kSpecFile[] = "eps/job_spec.txt";
-
 // UTF-8 of the character that stands for a byte in byte-level vocabularies: printable Latin-1
 // characters for themselves, the others from U+0100 on, in order.
 std::string ByteCharacter(int byte) {

@@ -16,6 +16,7 @@
 namespace eps {
 
 inline constexpr char kManifestFile[] = "eps/manifest.json";
+inline constexpr char kSpecFile[] = "eps/job_spec.txt";
 inline constexpr char kLatestFile[] = "latest";
 
 // eps/manifest.json, which is written last: a folder without one is not a checkpoint.

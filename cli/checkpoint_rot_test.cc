@@ -1,11 +1,9 @@
 // One flipped bit in any file of a checkpoint: it is refused with the file's name, or nothing that
-// a resume reads differs. EPS_FLIPS=N: so many flips; EPS_FLIPS_TALLY=FILE keeps count.
+// a resume reads differs. Long modes: common/flips.h.
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -15,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/checkpoint.h"
 #include "common/checksum.h"
+#include "common/flips.h"
 #include "common/tally.h"
 #include "gtest/gtest.h"
 #include "spec/test_specs.h"
@@ -80,32 +79,29 @@ TEST(CheckpointRot, AFlippedBitIsLocatedOrHarmless) {
   const auto expected = DigestOf(folder, spec, chunks);
   ASSERT_TRUE(expected.ok()) << expected.status();
   const std::vector<std::string> files = FilesIn(folder);
-  const uint64_t goal = NumberFromEnvironment("EPS_FLIPS", 500);
-  Tally tally(std::getenv("EPS_FLIPS_TALLY"));
-  while (tally["flips"] < goal && !testing::Test::HasFailure()) {
-    Dice dice(++tally["flips"]);
-    for (int i = 0; i < 5; ++i) dice(2);
+  Flips flips = MakeFlips(500, [&](Dice dice) {
     const std::string& path = files[dice(files.size())];
     const uint64_t at = dice(fs::file_size(path));
     const int bit = static_cast<int>(dice(8));
     FlipBit(path, at, bit);
     const auto found = DigestOf(folder, spec, chunks);
     FlipBit(path, at, bit);
-    ++tally[found.ok() ? "harmless" : "noticed"];
     const std::string name = path.substr(folder.size() + 1);
+    const std::string where = absl::StrCat(name, " at ", at, ", bit ", bit);
     if (found.ok()) {
-      EXPECT_EQ(*found, *expected) << name << " at " << at << ", bit " << bit;
-    } else {
-      // A damaged sum in the manifest is told as that file and the manifest differing.
-      const bool is_manifest = absl::EndsWith(name, "manifest.json");
-      EXPECT_TRUE(absl::StrContains(found.status().message(), is_manifest ? "manifest" : name))
-          << name << " at " << at << ", bit " << bit << ": " << found.status();
+      return Flipped{"harmless", *found == *expected ? absl::OkStatus()
+                                                     : absl::DataLossError(where + ": served")};
     }
-    if (tally["flips"] % 500 == 0) tally.Save();
-  }
-  tally.Save();
-  std::printf("flips: %s\n", tally.ToString().c_str());
-  EXPECT_GT(tally["noticed"], goal * 9 / 10);
+    // A damaged sum in the manifest is told as that file and the manifest differing.
+    const bool is_manifest = absl::EndsWith(name, "manifest.json");
+    const bool located =
+        absl::StrContains(found.status().message(), is_manifest ? "manifest" : name);
+    return Flipped{"noticed", located
+                                  ? absl::OkStatus()
+                                  : absl::DataLossError(absl::StrCat(where, ": not located by ",
+                                                                     found.status().ToString()))};
+  });
+  flips.ExpectMore("noticed", flips.goal * 9 / 10);
   fs::remove_all(root);
 }
 

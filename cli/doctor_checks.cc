@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cli/progress.h"
+#include "common/descriptor.h"
 #include "wire/channel.h"
 
 namespace eps {
@@ -46,21 +47,6 @@ uint64_t Left(uint64_t limit, uint64_t used) {
   return limit > used ? limit - used : 0;
 }
 
-// A socket that is closed when it goes.
-class Socket {
- public:
-  explicit Socket(int fd) : fd_(fd) {}
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  const int fd_;
-};
-
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 // The socket addresses of "host:port"; null with a reason.
@@ -80,18 +66,18 @@ Addresses Resolve(const std::string& address, std::string* why) {
 
 // 0, or the errno that a connection ended with.
 int Connect(const addrinfo& to, std::chrono::milliseconds timeout) {
-  const Socket socket_fd(
+  const Descriptor socket_fd(
       socket(to.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, to.ai_protocol));
-  if (socket_fd.fd() < 0) return errno;
-  if (connect(socket_fd.fd(), to.ai_addr, to.ai_addrlen) == 0) return 0;
+  if (!socket_fd.ok()) return errno;
+  if (connect(socket_fd.get(), to.ai_addr, to.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
-  pollfd ready = {socket_fd.fd(), POLLOUT, 0};
+  pollfd ready = {socket_fd.get(), POLLOUT, 0};
   const int count = poll(&ready, 1, static_cast<int>(timeout.count()));
   if (count < 0) return errno;
   if (count == 0) return ETIMEDOUT;
   int error = 0;
   socklen_t size = sizeof(error);
-  getsockopt(socket_fd.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+  getsockopt(socket_fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   return error;
 }
 
@@ -142,10 +128,10 @@ Finding CheckListen(const std::string& address) {
   std::string why;
   const Addresses addresses = Resolve(address, &why);
   for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-    const Socket socket_fd(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, a->ai_protocol));
+    const Descriptor socket_fd(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, a->ai_protocol));
     const int on = 1;
-    setsockopt(socket_fd.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(socket_fd.fd(), a->ai_addr, a->ai_addrlen) == 0 && listen(socket_fd.fd(), 1) == 0) {
+    setsockopt(socket_fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(socket_fd.get(), a->ai_addr, a->ai_addrlen) == 0 && listen(socket_fd.get(), 1) == 0) {
       return {Level::kOk, absl::StrCat(name, ": a server can listen there")};
     }
     why = std::strerror(errno);

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/checksum.h"
+#include "common/descriptor.h"
 #include "common/exit_code.h"
 #include "common/status_macros.h"
 
@@ -81,11 +82,9 @@ absl::Status ReplaceFile(const std::string& path, const std::string& content) {
 }
 
 absl::Status SyncPath(const std::string& path) {
-  const int fd = open(path.empty() ? "." : path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return Errno("open", path);
-  const absl::Status synced = fsync(fd) == 0 ? absl::OkStatus() : Errno("sync", path);
-  close(fd);
-  return synced;
+  const Descriptor file(open(path.empty() ? "." : path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.ok()) return Errno("open", path);
+  return fsync(file.get()) == 0 ? absl::OkStatus() : Errno("sync", path);
 }
 
 absl::Status CreateFolder(const std::string& path) {
@@ -132,26 +131,21 @@ ScratchFolder::~ScratchFolder() {
 }
 
 absl::StatusOr<FileSums> SumFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return Errno("open", path);
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.ok()) return Errno("open", path);
   FileSums sums;
   Sha256 sha256;
   std::string buffer(size_t{1} << 20, '\0');
   while (true) {
-    const ssize_t got = read(fd, &buffer[0], buffer.size());
+    const ssize_t got = read(file.get(), &buffer[0], buffer.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      const absl::Status status = Errno("read", path);
-      close(fd);
-      return status;
-    }
+    if (got < 0) return Errno("read", path);
     if (got == 0) break;
     const absl::string_view piece(buffer.data(), static_cast<size_t>(got));
     sums.bytes += piece.size();
     sums.crc32c = Crc32c(piece, sums.crc32c);
     sha256.Update(piece);
   }
-  close(fd);
   sums.sha256 = ToHex(sha256.Finish());
   return sums;
 }

@@ -454,6 +454,15 @@ TEST_F(OldJobsTest, TheServedOneStaysWithoutForce) {
   EXPECT_EQ(Read("two", served).code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(OldJobsTest, SeveralGoOneAfterTheOther) {
+  const auto folder = *StateFolder::Open(Path("two"));
+  for (const JobId job : {old_.id(), SpecOf(1).id()}) {
+    const absl::StatusOr<uint64_t> removed = folder->Remove(job, RemoveServed::kRemove);
+    EXPECT_TRUE(removed.ok()) << removed.status();
+  }
+  EXPECT_THAT(*folder->Table(), HasSubstr("no jobs in"));
+}
+
 TEST_F(OldJobsTest, WhatAnInterruptedRemovalLeavesIsNamedAndRemoved) {
   // A folder in the folder cannot be removed: the second server's part of the job stays.
   fs::create_directories(Folder(0) + "/kept/by-somebody");

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/bytes.h"
+#include "common/descriptor.h"
 #include "common/flush_denormals.h"
 #include "common/status_macros.h"
 #include "compression/codec.h"
@@ -87,69 +88,54 @@ absl::Status SocketError(absl::string_view what) {
   return absl::UnavailableError(absl::StrCat("loopback: ", what, ": ", std::strerror(errno)));
 }
 
-class Socket {
- public:
-  explicit Socket(int fd = -1) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
+bool SendAll(const Descriptor& socket, const uint8_t* data, size_t size) {
+  while (size > 0) {
+    const ssize_t sent = send(socket.get(), data, size, MSG_NOSIGNAL);
+    if (sent <= 0) return false;
+    data += sent;
+    size -= static_cast<size_t>(sent);
   }
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int fd() const { return fd_; }
-  bool SendAll(const uint8_t* data, size_t size) const {
-    while (size > 0) {
-      const ssize_t sent = send(fd_, data, size, MSG_NOSIGNAL);
-      if (sent <= 0) return false;
-      data += sent;
-      size -= static_cast<size_t>(sent);
-    }
-    return true;
-  }
-  bool ReceiveAll(uint8_t* data, size_t size) const {
-    while (size > 0) {
-      const ssize_t received = recv(fd_, data, size, 0);
-      if (received <= 0) return false;
-      data += received;
-      size -= static_cast<size_t>(received);
-    }
-    return true;
-  }
+  return true;
+}
 
- private:
-  int fd_;
-};
+bool ReceiveAll(const Descriptor& socket, uint8_t* data, size_t size) {
+  while (size > 0) {
+    const ssize_t received = recv(socket.get(), data, size, 0);
+    if (received <= 0) return false;
+    data += received;
+    size -= static_cast<size_t>(received);
+  }
+  return true;
+}
 
 struct Connection {
-  Socket client;
-  Socket server;
+  Descriptor client;
+  Descriptor server;
 };
 
 absl::StatusOr<Connection> ConnectToSelf() {
-  const Socket listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof(address);
   auto* const plain = reinterpret_cast<sockaddr*>(&address);
-  if (listener.fd() < 0 || bind(listener.fd(), plain, length) != 0 ||
-      listen(listener.fd(), 1) != 0 || getsockname(listener.fd(), plain, &length) != 0) {
+  if (!listener.ok() || bind(listener.get(), plain, length) != 0 ||
+      listen(listener.get(), 1) != 0 || getsockname(listener.get(), plain, &length) != 0) {
     return SocketError("cannot listen");
   }
   Connection connection;
-  connection.client = Socket(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (connection.client.fd() < 0 || connect(connection.client.fd(), plain, length) != 0) {
+  connection.client = Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!connection.client.ok() || connect(connection.client.get(), plain, length) != 0) {
     return SocketError("cannot connect");
   }
-  connection.server = Socket(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (connection.server.fd() < 0) return SocketError("cannot accept");
+  connection.server = Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!connection.server.ok()) return SocketError("cannot accept");
   const int on = 1;
   const timeval timeout{kReceiveTimeoutSeconds, 0};
-  for (const Socket* side : {&connection.client, &connection.server}) {
-    setsockopt(side->fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    setsockopt(side->fd(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  for (const Descriptor* side : {&connection.client, &connection.server}) {
+    setsockopt(side->get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    setsockopt(side->get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   }
   return connection;
 }
@@ -296,11 +282,11 @@ absl::StatusOr<BytesPerSecond> MeasureLoopback() {
   const double seconds = MedianSeconds([&] {
     std::thread sender([&] {
       for (size_t sent = 0; sent < kStreamBytes; sent += kMessageBytes) {
-        if (!connection.client.SendAll(message.data(), kMessageBytes)) return;
+        if (!SendAll(connection.client, message.data(), kMessageBytes)) return;
       }
     });
     for (size_t at = 0; ok && at < kStreamBytes; at += kMessageBytes) {
-      ok = connection.server.ReceiveAll(received.data(), kMessageBytes);
+      ok = ReceiveAll(connection.server, received.data(), kMessageBytes);
       std::memcpy(&place[at], received.data(), kMessageBytes);
     }
     sender.join();
@@ -317,11 +303,11 @@ absl::StatusOr<planner::Seconds> MeasureLatency() {
     std::thread answerer([&] {
       uint8_t got = 0;
       for (int i = 0; i < kPings; ++i) {
-        if (!connection.server.ReceiveAll(&got, 1) || !connection.server.SendAll(&got, 1)) return;
+        if (!ReceiveAll(connection.server, &got, 1) || !SendAll(connection.server, &got, 1)) return;
       }
     });
     for (int i = 0; ok && i < kPings; ++i) {
-      ok = connection.client.SendAll(&byte, 1) && connection.client.ReceiveAll(&byte, 1);
+      ok = SendAll(connection.client, &byte, 1) && ReceiveAll(connection.client, &byte, 1);
     }
     answerer.join();
   });

@@ -311,8 +311,7 @@ absl::Status TrainRun::TakeRecovered(const v1::StatusReply& status, bool own_ser
     return absl::FailedPreconditionError(
         absl::StrCat("storage.path: ", folder, " holds this job at step ", border,
                      "; --resume=latest goes on with it; to start anew, name another one or remove "
-                     "it (eps state "
-                     "rm)"));
+                     "it (eps state rm)"));
   }
   resume_.reset();
   residuals_.reset();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/descriptor.h"
 #include "common/exit_code.h"
 #include "common/small_floats.h"
 #include "common/status_macros.h"
@@ -303,24 +304,20 @@ uint64_t SafetensorsEntry::elements() const {
 
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(
     const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return Errno("cannot open", path);
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.ok()) return Errno("cannot open", path);
   std::unique_ptr<SafetensorsReader> reader(new SafetensorsReader());
   reader->path_ = path;
   struct stat info;
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    close(fd);
+  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
     return absl::DataLossError(absl::StrCat(path, ": not a regular file"));
   }
   const uint64_t size = static_cast<uint64_t>(info.st_size);
   if (size < kLengthBytes) {
-    close(fd);
     return absl::DataLossError(absl::StrCat(path, ": ", size, " bytes, too short for a header"));
   }
-  void* const map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  const absl::Status mapped = map == MAP_FAILED ? Errno("cannot map", path) : absl::OkStatus();
-  close(fd);
-  EPS_RETURN_IF_ERROR(mapped);
+  void* const map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (map == MAP_FAILED) return Errno("cannot map", path);
   reader->data_ = static_cast<const uint8_t*>(map);
   reader->size_ = size;
 

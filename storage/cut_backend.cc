@@ -8,6 +8,7 @@
 #include "common/check.h"
 #include "common/checksum.h"
 #include "common/status_macros.h"
+#include "storage/block_bytes.h"
 
 namespace eps::durable {
 namespace {
@@ -150,7 +151,7 @@ void CutBackend::WriteResiduals(PendingCut* cut, uint8_t* buffer, uint64_t at) {
     return SyncSlots(cut, 0);
   }
   const size_t filled = cut->residuals->Fill(absl::MakeSpan(buffer, staging_->buffer_bytes()));
-  const size_t size = (filled + kDiskBlock - 1) / kDiskBlock * kDiskBlock;
+  const size_t size = RoundUpTo(filled, kDiskBlock);
   std::fill(buffer + filled, buffer + size, uint8_t{0});
   extents_->file(slot)->Write(layout_.residual_offset() + at, absl::MakeConstSpan(buffer, size),
                               Posted([this, cut, buffer, at, size](absl::Status status) {

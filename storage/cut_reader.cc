@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "storage/block_bytes.h"
 #include "storage/residual_stream.h"
 #include "storage/state_arena.h"
 
@@ -96,7 +97,7 @@ absl::StatusOr<std::vector<CutResidual>> CutReader::ReadResiduals() {
   const uint64_t buffer_bytes = std::max<uint64_t>(layout_.largest_area_bytes(), kDiskBlock);
   for (uint64_t at = 0; reader.left() > 0; at += buffer_bytes) {
     const uint64_t bytes = std::min(reader.left(), buffer_bytes);
-    const uint64_t size = (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock;
+    const uint64_t size = RoundUpTo(bytes, kDiskBlock);
     EPS_RETURN_IF_ERROR(
         ReadBlocking(file, layout_.residual_offset() + at, absl::MakeSpan(buffer(), size)));
     const absl::Status taken = reader.Take(absl::MakeConstSpan(buffer(), bytes));

@@ -8,6 +8,7 @@
 #include "common/check.h"
 #include "common/checksum.h"
 #include "common/status_macros.h"
+#include "storage/block_bytes.h"
 #include "storage/cut_backend.h"
 #include "storage/extent_format.h"
 
@@ -359,7 +360,7 @@ void CutBackend::ReadResiduals(OpId op, const CatalogueCut& record,
     return end(std::move(*reader).Finish());
   }
   const uint64_t bytes = std::min(reader->left(), staging_->buffer_bytes());
-  const uint64_t size = (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock;
+  const uint64_t size = RoundUpTo(bytes, kDiskBlock);
   file->Read(layout_.residual_offset() + at, absl::MakeSpan(buffer, size),
              Posted([=](absl::Status status) {
                if (status.ok()) status = reader->Take(absl::MakeConstSpan(buffer, bytes));
@@ -427,7 +428,7 @@ void CutBackend::Scrub(OpId op) {
     if (place->residuals_bytes == 0) {
       extents_->Read(place->slot, place->index, Extents::Part::kAll, buffer, read);
     } else {
-      const uint64_t size = (place->residuals_bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock;
+      const uint64_t size = RoundUpTo(place->residuals_bytes, kDiskBlock);
       extents_->file(place->slot)
           ->Read(layout_.residual_offset() + place->residuals_at, absl::MakeSpan(buffer, size),
                  read);

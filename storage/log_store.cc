@@ -10,6 +10,7 @@
 #include "common/check.h"
 #include "common/checksum.h"
 #include "common/status_macros.h"
+#include "storage/block_bytes.h"
 
 namespace eps {
 namespace {
@@ -26,7 +27,7 @@ struct FrameHeader {
 constexpr uint64_t kMagic = 0x00676f6c2d737065;  // "eps-log"
 constexpr uint32_t kRemoved = ~uint32_t{0};      // as the length of a value
 
-uint64_t RoundUp(uint64_t bytes) { return (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock; }
+uint64_t RoundUp(uint64_t bytes) { return RoundUpTo(bytes, kDiskBlock); }
 
 // Memory whose address a disk takes.
 class Blocks {

@@ -1,14 +1,9 @@
 // One flipped bit in any file that the catalogue's database consists of, closed in good order or
 // left behind by a process that was killed: opening and reading says DataLoss with the file, or all
-// is there as it was.
-//
-// EPS_FLIPS=N: so many flips. EPS_FLIPS_TALLY=FILE: keeps count, so that a run that was interrupted
-// goes on. EPS_FLIP_SEED=N: this flip alone.
+// is there as it was. Long modes: common/flips.h.
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/flips.h"
 #include "common/tally.h"
 #include "gtest/gtest.h"
 #include "rocksdb/env.h"
@@ -98,15 +94,7 @@ std::string KindOf(const std::string& path) {
   return name.substr(0, end);  // MANIFEST, CURRENT, OPTIONS, IDENTITY
 }
 
-struct Flipped {
-  std::string kind;
-  std::string outcome;
-  absl::Status status;  // not OK: something else was read, or damage was not located
-};
-
-Flipped Flip(const std::vector<Left>& all, uint64_t seed) {
-  Dice dice(seed);
-  for (int i = 0; i < 5; ++i) dice(2);
+Flipped Flip(const std::vector<Left>& all, Dice dice) {
   const Left& left = all[dice(all.size())];
   auto file = left.files.begin();
   std::advance(file, static_cast<ptrdiff_t>(dice(left.files.size())));
@@ -121,7 +109,7 @@ Flipped Flip(const std::vector<Left>& all, uint64_t seed) {
   }
 
   Flipped flipped;
-  flipped.kind = KindOf(path);
+  const std::string kind = KindOf(path);
   const auto store = OpenRocksDbIn(env.get(), kFolder);
   const absl::StatusOr<Contents> found =
       store.ok() ? ContentsOf(**store) : absl::StatusOr<Contents>(store.status());
@@ -129,15 +117,15 @@ Flipped Flip(const std::vector<Left>& all, uint64_t seed) {
     flipped.status = absl::DataLossError(absl::StrCat(path, " at ", at, ": ", what));
   };
   if (!found.ok()) {
-    flipped.outcome = "located";
+    flipped.outcome = kind + "_located";
     const std::string name = path.substr(path.rfind('/') + 1);
     if (!absl::IsDataLoss(found.status()) || !absl::StrContains(found.status().message(), name)) {
       wrong(absl::StrCat("not located by ", found.status().ToString()));
     }
   } else if (*found == left.contents) {
-    flipped.outcome = "harmless";
+    flipped.outcome = kind + "_harmless";
   } else {
-    flipped.outcome = "served";
+    flipped.outcome = kind + "_served";
     wrong("something else is read");
   }
   return flipped;
@@ -145,30 +133,11 @@ Flipped Flip(const std::vector<Left>& all, uint64_t seed) {
 
 TEST(RocksDbRot, AFlippedBitIsLocatedOrHarmless) {
   const std::vector<Left> all = WhatIsLeft();
-  if (std::getenv("EPS_FLIP_SEED") != nullptr) {
-    const Flipped flipped = Flip(all, NumberFromEnvironment("EPS_FLIP_SEED", 0));
-    EXPECT_TRUE(flipped.status.ok()) << flipped.status;
-    return;
-  }
-  const uint64_t goal = NumberFromEnvironment("EPS_FLIPS", 500);
-  Tally tally(std::getenv("EPS_FLIPS_TALLY"));
-  while (tally["flips"] < goal && tally["failed"] <= 5) {
-    const uint64_t seed = ++tally["flips"];
-    const Flipped flipped = Flip(all, seed);
-    ++tally[flipped.kind + "_" + flipped.outcome];
-    if (!flipped.status.ok()) {
-      ++tally["failed"];
-      ADD_FAILURE() << "EPS_FLIP_SEED=" << seed << " does it again: " << flipped.status;
-    }
-    if (seed % 500 == 0) tally.Save();
-  }
-  tally.Save();
-  std::printf("flips: %s\n", tally.ToString().c_str());
-  EXPECT_EQ(tally["failed"], 0u);
-  EXPECT_GT(tally["table_located"], goal / 20);
-  EXPECT_GT(tally["log_located"], goal / 50);
-  EXPECT_GT(tally["MANIFEST_located"], goal / 50);
-  EXPECT_GT(tally["CURRENT_located"], goal / 50);
+  Flips flips = MakeFlips(500, [&all](Dice dice) { return Flip(all, dice); });
+  flips.ExpectMore("table_located", flips.goal / 20);
+  flips.ExpectMore("log_located", flips.goal / 50);
+  flips.ExpectMore("MANIFEST_located", flips.goal / 50);
+  flips.ExpectMore("CURRENT_located", flips.goal / 50);
 }
 
 }  // namespace

@@ -1,13 +1,8 @@
 // One flipped bit in one of the files that a cluster leaves behind: nothing wrong is served or
 // trained on. Either nobody needs the bit, and the job ends with the same bits as ever, or a
-// process ends and names the file, and in our own formats the offset.
-//
-// EPS_FLIPS=N: so many flips. EPS_FLIPS_TALLY=FILE: keeps count, so that a run that was interrupted
-// goes on. EPS_FLIP_SEED=N: this flip alone.
+// process ends and names the file, and in our own formats the offset. Long modes: common/flips.h.
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <tuple>
@@ -16,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/flips.h"
 #include "common/tally.h"
 #include "eps_server/core/durable_cluster.h"
 #include "gtest/gtest.h"
@@ -90,15 +86,7 @@ uint64_t LastBatch(const std::string& log) {
   return std::get<2>(last);
 }
 
-struct Flipped {
-  absl::Status status;  // not OK: something wrong was served, or damage was not located
-  bool noticed = false;
-  std::string kind;
-};
-
-Flipped Flip(uint64_t seed) {
-  Dice dice(seed);
-  for (int i = 0; i < 5; ++i) dice(2);
+Flipped Flip(Dice dice) {
   const bool logs = dice(2) == 0;
   const Left& left = WhatIsLeft(3 + dice(3), logs);
   DurableDisks::Options options = OptionsOf(logs);
@@ -116,7 +104,7 @@ Flipped Flip(uint64_t seed) {
   file->second[at] = static_cast<char>(file->second[at] ^ 1 << dice(8));
 
   Flipped flipped;
-  flipped.kind = is_log ? "log" : is_contributions ? "contributions" : "slot";
+  const std::string kind = is_log ? "log" : is_contributions ? "contributions" : "slot";
   DurableTraining training(left.spec, options, /*fetches=*/true);
   const absl::Status finished =
       training.Finish([&] { training.cluster().RunSome(100); }, /*rounds=*/300);
@@ -137,8 +125,9 @@ Flipped Flip(uint64_t seed) {
   } else if (said.empty()) {
     said = std::string(finished.message());
   }
-  flipped.noticed = !said.empty();
-  if (flipped.noticed && !is_tail &&
+  const bool noticed = !said.empty();
+  flipped.outcome = kind + (noticed ? "_noticed" : "_harmless");
+  if (noticed && !is_tail &&
       !(absl::StrContains(said, path) &&
         (absl::StrContains(said, "offset ") || absl::StrContains(said, " at ")))) {
     flipped.status = where(absl::StrCat("not located by: ", said));
@@ -175,29 +164,10 @@ TEST(DurableScrub, FindsDamageInOnePassAndDisturbsNothingWithoutIt) {
 }
 
 TEST(DurableRot, AFlippedBitIsLocatedOrHarmless) {
-  if (std::getenv("EPS_FLIP_SEED") != nullptr) {
-    const Flipped flipped = Flip(NumberFromEnvironment("EPS_FLIP_SEED", 0));
-    EXPECT_TRUE(flipped.status.ok()) << flipped.status;
-    return;
-  }
-  const uint64_t goal = NumberFromEnvironment("EPS_FLIPS", 2000);
-  Tally tally(std::getenv("EPS_FLIPS_TALLY"));
-  while (tally["flips"] < goal && tally["failed"] <= 5) {
-    const uint64_t seed = ++tally["flips"];
-    const Flipped flipped = Flip(seed);
-    ++tally[flipped.kind + (flipped.noticed ? "_noticed" : "_harmless")];
-    if (!flipped.status.ok()) {
-      ++tally["failed"];
-      ADD_FAILURE() << "EPS_FLIP_SEED=" << seed << " does it again: " << flipped.status;
-    }
-    if (seed % 500 == 0) tally.Save();
-  }
-  tally.Save();
-  std::printf("flips: %s\n", tally.ToString().c_str());
-  EXPECT_EQ(tally["failed"], 0u);
-  EXPECT_GT(tally["slot_noticed"], goal / 10);
-  EXPECT_GT(tally["log_noticed"], goal / 100);
-  EXPECT_GT(tally["contributions_noticed"], 0u);
+  Flips flips = MakeFlips(2000, Flip);
+  flips.ExpectMore("slot_noticed", flips.goal / 10);
+  flips.ExpectMore("log_noticed", flips.goal / 100);
+  flips.ExpectMore("contributions_noticed", 0);
 }
 
 }  // namespace

@@ -135,9 +135,12 @@ absl::StatusOr<std::vector<JobFolder>> DurableStorage::JobFolders() const {
 }
 
 absl::Status DurableStorage::RemoveJob(JobId job) {
-  EPS_ASSIGN_OR_RETURN(auto store, OpenRocksDb(absl::StrCat(options_.path, "/catalogue")));
-  catalogue_ = std::make_unique<Catalogue>(store.get());
-  store_ = std::move(store);
+  if (!may_write_) {
+    EPS_ASSIGN_OR_RETURN(auto store, OpenRocksDb(absl::StrCat(options_.path, "/catalogue")));
+    catalogue_ = std::make_unique<Catalogue>(store.get());
+    store_ = std::move(store);
+    may_write_ = true;
+  }
   return eps::RemoveJob(catalogue_.get(), disk_.get(), options_.path, job);
 }
 

@@ -90,6 +90,7 @@ class DurableStorage {
   std::unique_ptr<Disk::Lock> lock_;
   std::unique_ptr<KeyValueStore> store_;
   std::unique_ptr<Catalogue> catalogue_;  // of a folder that was opened for reading
+  bool may_write_ = false;                // that catalogue, since a job was removed
   Mutex mu_;
   std::vector<std::unique_ptr<Catalogue>> catalogues_ EPS_GUARDED_BY(mu_);  // one for each backend
 };
