@@ -5,9 +5,11 @@ Steps: rounds of the quickstart model alternate between state in memory without 
 state, each through real processes; a round's figure is the median of its steps after warm-up, and
 the processor seconds of all its processes per step. All rounds must have the same losses.
 
-Cost: the same model with state in memory and cuts at the interval that the servers derive
-(storage.cut_steps=auto), and without cuts. Accounted are the time from each border until its cut
-was durable, as if training had waited for it, and what the servers take more of the processors.
+Cost: the same model with state in memory, on one server, and cuts at the interval that it derives
+(storage.cut_steps=auto), without cuts, and with many of them. Accounted are the time from each
+border until its cut was durable, as if training had waited for it, and what the server takes of the
+processors: per cut, of the run with many against the one without, where it is no smaller than the
+noise.
 
 Kills: in a run on durable servers one process is killed with SIGKILL again and again. Shown is the
 time from the kill until the job is open again, and until there is a step that was not there before.
@@ -53,11 +55,12 @@ LOGS = ("none", "contributions")
 SERVERS = re.compile(r"[(]eps status (--servers=[^)]+)")
 GOES_ON = re.compile(r"^note: the job goes on behind step (\d+)", re.M)
 
-COSTS = {"without cuts": [], "cuts": ["--storage.cut_steps=auto", "--storage.path="]}
+COSTS = {"without cuts": [], "auto": ["--storage.cut_steps=auto", "--storage.path="],
+         "many cuts": ["--storage.cut_steps=2", "--storage.path="]}
 COST_GOAL = 0.01
 
-# What the servers of a run did between two of its steps: their processor seconds, and the time that
-# their cuts took; all per second.
+# What the server of a run did between two of its steps, per second: its processor seconds, the time
+# that its cuts took, and their number; and how many steps lay between them.
 Cost = collections.namedtuple("Cost", "losses cpu cutting cuts interval")
 
 # Seconds from a kill to the open job and to the next new step; steps that were computed twice.
@@ -144,7 +147,7 @@ def cost_of(options, folder, extra):
     shutil.rmtree(out, ignore_errors=True)
     metrics = os.path.join(out, "metrics.jsonl")
     extra = [key + out + "/state" if key.endswith("=") else key for key in extra]
-    command = [options.eps, "train", f"--out={out}", "--training.steps=1000000", "--servers=2",
+    command = [options.eps, "train", f"--out={out}", "--training.steps=1000000", "--servers=1",
                "--worker.device=cpu", "--metrics.tensorboard=false", *extra]
     with open(log, "w", encoding="utf-8") as file, subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
@@ -160,7 +163,8 @@ def cost_of(options, folder, extra):
     steps, seconds, cpu, cutting, cuts = (end - begin for begin, end in zip(*samples))
     lines = text_of(metrics).splitlines()[:options.cost_steps]
     losses = [json.loads(line)["loss"] for line in lines]
-    return Cost(losses, cpu / seconds, cutting / seconds, cuts, steps / cuts if cuts else 0)
+    return Cost(losses, cpu / seconds, cutting / seconds, cuts / seconds,
+                steps / cuts if cuts else 0)
 
 
 def measure_cost(options, folder):
@@ -171,15 +175,18 @@ def measure_cost(options, folder):
     if len({tuple(r.losses) for rounds in runs.values() for r in rounds}) > 1:
         print("LOSSES DIFFER between rounds")
         return 1
-    cutting = [r.cutting for r in runs["cuts"]]
-    more = [r.cpu - plain.cpu for r, plain in zip(runs["cuts"], runs["without cuts"])]
+    auto, plain, many = (runs[name] for name in ("auto", "without cuts", "many cuts"))
+    per_cut = [(m.cpu - p.cpu) / m.cuts for m, p in zip(many, plain)]
+    cutting = [a.cutting for a in auto]
+    more = [a.cuts * each for a, each in zip(auto, per_cut)]
     both = [a + b for a, b in zip(cutting, more)]
     reached = report.spread(both).median <= COST_GOAL
-    print(f"cuts, a part of the time: {report.format_spread(cutting, 4)}, every "
-          f"{report.format_spread([r.interval for r in runs['cuts']], 1)} steps")
-    print(f"processor seconds of the servers per second: without cuts "
-          f"{report.format_spread([r.cpu for r in runs['without cuts']], 4)}, "
-          f"with them {report.format_spread(more, 4)} more")
+    took = [r.cutting / r.cuts for r in many]
+    print(f"a cut takes {report.format_spread(took, 3)} s, and "
+          f"{report.format_spread(per_cut, 3)} processor s")
+    print(f"auto: one every {report.format_spread([a.interval for a in auto], 1)} steps; "
+          f"a part {report.format_spread(cutting, 4)} of the time, and of a processor's "
+          f"{report.format_spread(more, 4)}")
     print(f"both: {report.format_spread(both, 4)}: goal at most {COST_GOAL} "
           f"{'reached' if reached else 'MISSED'}")
     return 0

@@ -72,8 +72,8 @@ BENCHMARKS = {
         ["//cli:eps", "//worker:eps-worker"],
         [["bench/durability.py", "steps", "--rounds=3", "--steps=6"]]),
     "durability-cost": Benchmark(
-        "What cuts at the derived interval cost",
-        "The quickstart with state in memory and cuts (`storage.cut_steps=auto`), and without. "
+        "What cuts cost",
+        "The quickstart with state in memory on one server, and cuts (`storage.cut_steps=auto`). "
         "Goal: the time that cuts take and what they take of the processors, at most 1 % of it.",
         ["//cli:eps", "//worker:eps-worker"], [["bench/durability.py", "cost", "--rounds=3"]]),
     "kills": Benchmark(

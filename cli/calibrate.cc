@@ -10,12 +10,15 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "cli/child_process.h"
+#include "cli/exchange_speed.h"
 #include "cli/files.h"
 #include "cli/machine_speed.h"
 #include "cli/run_config.h"
 #include "cli/siblings.h"
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "planner/units.h"
@@ -24,6 +27,7 @@
 namespace eps {
 namespace {
 
+using planner::Bytes;
 using planner::BytesPerSecond;
 using planner::Flops;
 using planner::FlopsPerSecond;
@@ -38,17 +42,19 @@ constexpr char kUsage[] =
     "usage: eps bench calibrate [--out=FILE] [--folder=FOLDER] [--device=auto] [--threads=0]\n"
     "                           [--width=256] [--heads=8] [--seq-len=256] [--samples=2]\n"
     "\n"
-    "Measures this machine (memory, kernels, codecs, loopback, the disk of --folder, a block of\n"
-    "GPT-2 of that shape on the device) and writes a description for eps plan --hardware. Takes\n"
-    "about a minute; other work on the machine would stand in it.\n";
+    "Measures this machine (memory, kernels, codecs, loopback, an exchange with a server, the disk "
+    "of\n"
+    "--folder, a block of GPT-2 of that shape on the device) and writes a description for eps "
+    "plan\n"
+    "--hardware. Takes about a minute; other work on the machine would stand in it.\n";
 
 void Say(const std::string& what) { std::fprintf(stderr, "calibrate: %s\n", what.c_str()); }
 
 // Three digits: more were noise, and nobody could read them.
 double Rounded(double value) {
-  if (value == 0) return 0;
-  const double scale = std::pow(10, 2 - std::floor(std::log10(value)));
-  return std::round(value * scale) / scale;
+  double rounded = value;
+  EPS_CHECK(!std::isfinite(value) || absl::SimpleAtod(absl::StrFormat("%.2e", value), &rounded));
+  return rounded;
 }
 template <class Quantity>
 Quantity Rounded(Quantity quantity) {
@@ -58,15 +64,42 @@ Quantity Rounded(Quantity quantity) {
 // What `eps-worker calibrate` found (worker/stage_speed.h), in operations.
 struct Compute {
   std::string profile;
-  FlopsPerSecond speed;  // of a block of the given width
-  FlopsPerSecond peak;   // of a wide one
+  FlopsPerSecond peak;  // of the products
+  BytesPerSecond activations;
   Seconds pass;
 };
 
-// A forward, a recomputing and a backward pass of a micro-batch, which is twice a forward one.
-Flops BlockFlops(const CalibrateOptions& options, uint32_t width, uint32_t samples) {
-  constexpr double kPasses = 4;
-  return kPasses * samples * planner::BlockForwardFlops(options.seq_len, width, 4.0 * width);
+// A block that was measured: a forward, a recomputing and a backward pass of a micro-batch, which
+// is twice a forward one.
+struct Block {
+  Flops products;
+  Bytes activations;
+  Seconds took;
+};
+Block BlockOf(uint32_t seq_len, uint32_t width, uint32_t heads, uint32_t samples, Seconds took) {
+  const double passes = 4.0 * samples;
+  return {passes * planner::BlockForwardFlops(seq_len, width, 4.0 * width),
+          passes * planner::BlockActivations(seq_len, width, heads), took};
+}
+
+// Two blocks say what products and what all other operations take, if they differ and noise allows
+// it; else the products' rate has to stand for both.
+void SetRates(const Block& narrow, const Block& wide, Compute* compute) {
+  const double apart = narrow.products.value() * wide.activations.value() -
+                       wide.products.value() * narrow.activations.value();
+  const double product = (narrow.took.value() * wide.activations.value() -
+                          wide.took.value() * narrow.activations.value()) /
+                         apart;
+  const double activation =
+      (narrow.products.value() * wide.took.value() - wide.products.value() * narrow.took.value()) /
+      apart;
+  if (apart != 0 && product > 0 && activation > 0) {
+    compute->peak = FlopsPerSecond(1 / product);
+    compute->activations = BytesPerSecond(1 / activation);
+  } else {
+    compute->peak = narrow.products / narrow.took;
+    compute->activations = planner::kNoLimit;
+  }
 }
 
 absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
@@ -95,11 +128,12 @@ absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
   try {
     compute.profile = json.at("profile").get<std::string>();
     compute.pass = Seconds(json.at("pass_seconds").get<double>());
-    compute.speed = BlockFlops(options, options.width, options.samples) /
-                    Seconds(json.at("block_seconds").get<double>());
-    const Flops wide = BlockFlops(options, json.at("wide_width").get<uint32_t>(),
-                                  json.at("wide_samples").get<uint32_t>());
-    compute.peak = Max(compute.speed, wide / Seconds(json.at("wide_block_seconds").get<double>()));
+    SetRates(BlockOf(options.seq_len, options.width, options.heads, options.samples,
+                     Seconds(json.at("block_seconds").get<double>())),
+             BlockOf(options.seq_len, json.at("wide_width").get<uint32_t>(),
+                     json.at("wide_heads").get<uint32_t>(), json.at("wide_samples").get<uint32_t>(),
+                     Seconds(json.at("wide_block_seconds").get<double>())),
+             &compute);
   } catch (const nlohmann::json::exception& error) {
     return absl::InternalError(
         absl::StrCat("eps-worker calibrate said {", line, ": ", error.what()));
@@ -174,6 +208,12 @@ absl::StatusOr<planner::Hardware> MeasureHere(const CalibrateOptions& options,
   EPS_ASSIGN_OR_RETURN(const Seconds latency, MeasureLatency());
   worker.latency = Rounded(latency);
 
+  Say("the exchange between a worker and a server");
+  EPS_ASSIGN_OR_RETURN(const ExchangeSpeed exchange,
+                       MeasureExchange(server, *hardware.CodecOrNull("fp32")));
+  server.transport = worker.transport = Rounded(exchange.transport);
+  server.chunk_overhead = worker.chunk_overhead = Rounded(exchange.chunk);
+
   Say(absl::StrCat("the disk of ", folder));
   EPS_ASSIGN_OR_RETURN(const DiskSpeed disk, MeasureDisk(folder));
 
@@ -189,7 +229,7 @@ absl::StatusOr<planner::Hardware> MeasureHere(const CalibrateOptions& options,
   // A CUDA device has its own memory and links, which are not measured yet.
   worker.device.host = compute.profile.find(" cpu ") != std::string::npos;
   worker.device.peak = Rounded(compute.peak);
-  worker.device.efficiency = Rounded(compute.speed / compute.peak);
+  worker.device.activations = Rounded(compute.activations);
   worker.device.stage_overhead = Rounded(compute.pass);
   hardware.source =
       absl::StrCat("eps bench calibrate: a block of width ", options.width, ", ", options.heads,

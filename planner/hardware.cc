@@ -106,6 +106,8 @@ void ForEachField(Device* d, Visitor* visit) {
            "Of the data type that stages compute in. MFU counts against it.");
   (*visit)("efficiency", &d->efficiency, Presence::kOptional,
            "Share of `peak` that the matrix products of a stage reach.");
+  (*visit)("activations", &d->activations, Presence::kOptional,
+           "FP32 bytes of activations that all other operations of a pass make, beside products.");
   (*visit)("to_device", &d->to_device, Presence::kOptional,
            "From the host, while the other direction is busy, too.");
   (*visit)("from_device", &d->from_device, Presence::kOptional,
@@ -125,6 +127,10 @@ void ForEachField(WorkerKind* w, Visitor* visit) {
   (*visit)("send", &w->send, Presence::kRequired, "To the network.");
   (*visit)("latency", &w->latency, Presence::kOptional,
            "Of one request to a server and its answer.");
+  (*visit)("transport", &w->transport, Presence::kOptional,
+           "What one core takes in or sends, beside the network; each server's stream has one.");
+  (*visit)("chunk_overhead", &w->chunk_overhead, Presence::kOptional,
+           "Of a core, for each chunk that is taken in or sent, beside its bytes.");
   (*visit)(
       "encode", &w->encode, Presence::kRequired,
       "FP32 bytes of gradients that turn into encoded ones; of one core where the host computes.");
@@ -164,6 +170,10 @@ void ForEachField(ServerKind* s, Visitor* visit) {
            "Of one machine, reads and writes together.");
   (*visit)("receive", &s->receive, Presence::kRequired, "From the network.");
   (*visit)("send", &s->send, Presence::kRequired, "To the network.");
+  (*visit)("transport", &s->transport, Presence::kOptional,
+           "What one core takes in or sends, beside the network.");
+  (*visit)("chunk_overhead", &s->chunk_overhead, Presence::kOptional,
+           "Of a core, for each chunk that is taken in or sent, beside its bytes.");
   (*visit)("encode", &s->encode, Presence::kRequired,
            "FP32 bytes of weights that one core quantizes just in time.");
   (*visit)("update", &s->update, Presence::kRequired,

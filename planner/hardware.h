@@ -23,6 +23,7 @@ struct Device {
   Bytes memory;
   FlopsPerSecond peak;    // of the data type that the stages compute in; MFU counts against it
   double efficiency = 1;  // of the peak, that a stage's matrix products reach
+  BytesPerSecond activations = kNoLimit;  // that a stage's other operations make
   // Host to device and back, each while the other direction is busy, too.
   BytesPerSecond to_device = kNoLimit;
   BytesPerSecond from_device = kNoLimit;
@@ -36,7 +37,11 @@ struct WorkerKind {
   Bytes memory;  // of the host
   BytesPerSecond receive;
   BytesPerSecond send;
-  Seconds latency;        // of one request to a server and its answer
+  Seconds latency;  // of one request to a server and its answer
+  // What a core takes or gives by the stream of one server, beside the link; and what each chunk
+  // takes of it.
+  BytesPerSecond transport = kNoLimit;
+  Seconds chunk_overhead;
   BytesPerSecond encode;  // FP32 bytes of gradients that become encoded ones
   BytesPerSecond decode;  // FP32 bytes of weights that come out of encoded ones
   DollarsPerSecond price;
@@ -67,6 +72,8 @@ struct ServerKind {
   BytesPerSecond memory_bandwidth;
   BytesPerSecond receive;
   BytesPerSecond send;
+  BytesPerSecond transport = kNoLimit;  // as of a worker, of any stream
+  Seconds chunk_overhead;
   BytesPerSecond encode;  // just-in-time quantization of weights
   BytesPerSecond update;  // reduction and update of an FP32 gradient
   std::optional<StorageDevices> storage;

@@ -19,12 +19,6 @@ namespace {
 constexpr double kFp32 = 4;               // bytes
 constexpr double kGradientsInFlight = 2;  // of a worker: one is encoded, the next is computed
 constexpr double kStagesOnDevice = 2;     // the one that computes, and the next
-// Matrices of FP32 that a block keeps for its backward pass, and scores of attention, per token:
-// 34 and 5 heads / width times the sequence in bytes at two bytes an element (Korthikanti et al.,
-// "Reducing Activation Recomputation in Large Transformer Models", 2022, equation 2).
-constexpr double kBlockActivations = 17;
-constexpr double kAttentionActivations = 2.5;
-constexpr double kHeadCopies = 3;  // logits, their softmax and gradient, of a block of tokens
 
 double Elements(const Chunk& chunk) { return static_cast<double>(chunk.elements); }
 
@@ -145,12 +139,12 @@ class ServerMemory {
 double ActivationBytes(const JobSpec& spec) {
   if (spec.model.type == ModelType::kSynthetic) return 0;
   const Gpt2Config& model = spec.model.gpt2;
-  const double tokens = double{1} * spec.training.micro_batch_size * spec.training.seq_len;
-  const double block = tokens * (kBlockActivations * model.n_embd +
-                                 kAttentionActivations * model.n_head * spec.training.seq_len);
-  const double head =
-      kHeadCopies * std::min<double>(tokens, spec.training.loss_block_tokens) * model.vocab_size;
-  return kFp32 * std::max(block, head);
+  const TrainingSpec& training = spec.training;
+  const double samples = training.micro_batch_size;
+  const Bytes block = samples * BlockActivations(training.seq_len, model.n_embd, model.n_head);
+  const Bytes head = HeadActivations(
+      std::min<double>(samples * training.seq_len, training.loss_block_tokens), model.vocab_size);
+  return Max(block, head).value();
 }
 
 const ServerKind& SmallestServer(const Hardware& hardware) {

@@ -18,6 +18,7 @@
 #include "planner/step_model.h"
 #include "planner/units.h"
 #include "planner/workload.h"
+#include "spec/cut_interval.h"
 #include "spec/job_spec.h"
 #include "spec/spec_builder.h"
 #include "spec/test_specs.h"
@@ -69,6 +70,8 @@ TEST(Workload, CountsEveryPassAndPart) {
 TEST(Workload, OperationsOfABlockAndTheHead) {
   EXPECT_EQ(BlockForwardFlops(2, 3, 12), Flops(4 * 2 * 3 * 12 + 8 * 2 * 9 + 4 * 4 * 3));
   EXPECT_EQ(HeadForwardFlops(2, 3, 5), Flops(2 * 2 * 3 * 5));
+  EXPECT_EQ(BlockActivations(2, 3, 4), Bytes(4 * 2 * (17 * 3 + 2.5 * 4 * 2)));
+  EXPECT_EQ(HeadActivations(2, 5), Bytes(4 * 3 * 2 * 5));
 }
 
 TEST(StepModel, WithoutAnythingElseAStepIsItsComputeAndItsFirstFetch) {
@@ -128,14 +131,21 @@ std::vector<std::function<void(Hardware*, double)>> Improvements() {
   worker(&WorkerKind::send);
   worker(&WorkerKind::encode);
   worker(&WorkerKind::decode);
+  worker(&WorkerKind::transport);
+  improvements.push_back([](Hardware* h, double factor) {
+    for (WorkerKind& w : h->workers) w.chunk_overhead = w.chunk_overhead / factor;
+    for (ServerKind& s : h->servers) s.chunk_overhead = s.chunk_overhead / factor;
+  });
   device(&Device::peak);
   device(&Device::to_device);
   device(&Device::from_device);
+  device(&Device::activations);
   server(&ServerKind::memory_bandwidth);
   server(&ServerKind::receive);
   server(&ServerKind::send);
   server(&ServerKind::encode);
   server(&ServerKind::update);
+  server(&ServerKind::transport);
   const auto disk = [&](auto member) {
     improvements.push_back([member](Hardware* h, double factor) {
       for (ServerKind& s : h->servers) {
@@ -182,11 +192,19 @@ World RandomWorld(std::mt19937* random) {
     scale(&w.receive);
     scale(&w.send);
     scale(&w.device.peak);
+    w.device.activations = BytesPerSecond(1e9);
+    w.transport = BytesPerSecond(1e9);
+    w.chunk_overhead = Seconds(1e-4);
+    scale(&w.device.activations);
+    scale(&w.transport);
   }
   for (ServerKind& s : world.hardware.servers) {
     scale(&s.update);
     scale(&s.encode);
     scale(&s.memory_bandwidth);
+    s.transport = BytesPerSecond(1e9);
+    s.chunk_overhead = Seconds(1e-4);
+    scale(&s.transport);
   }
   if (!world.hardware.has_storage()) world.config.storage = StorageConfig();
   const int layers = 2 + static_cast<int>((*random)() % 6);
@@ -362,14 +380,13 @@ TEST(Plan, CutsOfStateInMemoryTakeTheirShareOfTheDisks) {
   EXPECT_LE(often.step(), bare.step() + written / 4.0);
   EXPECT_NEAR(often.written_per_day->value() * often.step().value() / 86400,
               12.0 * static_cast<double>(bare.work.parameters) / 4, 1);
-  // Hidden behind a long step; `auto`: a hundred times as far apart as writing
-  // takes.
+  // Hidden behind a long step; `auto`: as far apart as the program has them.
   const Plan rare = DurablePlan({{"storage.path", "state"}});
   EXPECT_EQ(rare.estimate.held, Seconds(0));
   EXPECT_EQ(rare.step(), bare.step());
   Seconds cut;
   for (const StageTimes& stage : rare.estimate.stages) cut += stage.cut;
-  EXPECT_EQ(rare.estimate.cut_steps, static_cast<uint64_t>(std::ceil(100 * (cut / bare.step()))));
+  EXPECT_EQ(rare.estimate.cut_steps, AutoCutSteps(cut.value(), bare.step().value()));
 }
 
 TEST(Plan, ALogIsWrittenBeforeAnswers) {

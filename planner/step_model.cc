@@ -1,23 +1,18 @@
 #include "planner/step_model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <map>
 #include <utility>
+
+#include "spec/cut_interval.h"
 
 namespace eps::planner {
 namespace {
 
 constexpr double kFp32 = 4;  // bytes
-// Cuts are so far apart that waiting for them would take a hundredth of the time, if that is not
-// too far.
-constexpr double kTimesTheCut = 100;
-constexpr double kMostCutSteps = 1000;
 // As many gradients as a worker holds: one is sent while the next is computed (worker/relay).
 constexpr size_t kGradientsInFlight = 2;
-// On one machine a core sends what another one receives.
-constexpr double kSidesOfATransfer = 2;
 // The state is read and written by an update, a gradient is written when it comes and read once.
 constexpr double kReadAndWritten = 2;
 
@@ -123,10 +118,8 @@ void AddCuts(const RunShape& shape, const StepTimes& behind, StepEstimate* estim
   StepTimes& times = estimate->times;
   Seconds written;
   for (const StageTimes& stage : estimate->stages) written += stage.cut;
-  // The program's rule for `auto` (CutPlan).
-  const double rare = std::ceil(kTimesTheCut * (written / times.duration));
   estimate->cut_steps =
-      shape.cut_steps.value_or(static_cast<uint64_t>(std::min(std::max(rare, 1.0), kMostCutSteps)));
+      shape.cut_steps.value_or(AutoCutSteps(written.value(), times.duration.value()));
   if (estimate->cut_steps == 0) return;
   const auto steps = static_cast<double>(estimate->cut_steps);
   estimate->held = behind.duration - times.duration;
@@ -241,7 +234,8 @@ StepModel::StepModel(const Workload& work, const Hardware& hardware, const Worke
       worker_(worker),
       shape_(shape),
       servers_(RatesOf(hardware, shape)),
-      shared_cores_(hardware.one_machine && worker.device.host),
+      shared_cores_(hardware.one_machine && worker.device.host ? hardware.servers.front().cores
+                                                               : 0),
       decode_(worker.decode),
       encode_(worker.encode) {
   if (worker.device.host) {
@@ -268,6 +262,8 @@ StepModel::ServerRates StepModel::RatesOf(const Hardware& hardware, const RunSha
     rates.memory += used * kind.memory_bandwidth;
     rates.send += used * kind.send;
     rates.receive += used * kind.receive;
+    rates.transport += used * kind.cores * kind.transport;
+    rates.chunks += PerSecond(used * kind.cores / kind.chunk_overhead.value());
     if (kind.storage.has_value()) {
       const double disks = kind.storage->count;
       rates.read += used * Min(disks * kind.storage->read, kind.storage->link);
@@ -279,6 +275,14 @@ StepModel::ServerRates StepModel::RatesOf(const Hardware& hardware, const RunSha
     }
   }
   return rates;
+}
+
+Seconds StepModel::OnWorker(Bytes bytes, double chunks) const {
+  return bytes / worker_.transport + chunks * worker_.chunk_overhead;
+}
+
+Seconds StepModel::OnServers(Bytes bytes, double chunks) const {
+  return bytes / servers_.transport + Seconds(chunks / servers_.chunks.value());
 }
 
 StepModel::Crowd StepModel::CrowdOf(const std::vector<WorkerClass>& classes) {
@@ -297,8 +301,11 @@ StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd&
   t.encode = Max(fp32 / servers_.encode,
                  (fp32 + (1 + crowd.workers) * stage.fetch_forward) / servers_.memory);
   const auto fetch = [&](Bytes weights, Bytes residual) {
-    return Max((weights + parts * residual) / worker_.receive,
-               (crowd.workers * weights + crowd.parts * residual) / servers_.send);
+    const double chunks = stage.chunks_of(weights, residual > Bytes(0) ? parts : 0);
+    const Bytes bytes = weights + parts * residual;
+    const Bytes sent = crowd.workers * weights + crowd.parts * residual;
+    return Max(Max(bytes / worker_.receive, OnWorker(bytes, chunks) / shape_.servers),
+               Max(sent / servers_.send, OnServers(sent, crowd.workers * chunks)));
   };
   t.fetch_forward = fetch(stage.fetch_forward, Bytes(0));
   t.fetch_backward = fetch(stage.fetch_backward, stage.residual);
@@ -308,18 +315,22 @@ StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd&
   const Device& device = worker_.device;
   t.to_device = fp32 / device.to_device;
   const Seconds overhead = parts * work_.micro_batches * device.stage_overhead;
-  const auto pass = [&](Flops operations) {
-    return parts * operations / (device.efficiency * device.peak) + overhead;
+  const auto pass = [&](Flops operations, Bytes activations) {
+    return parts * operations / (device.efficiency * device.peak) +
+           parts * activations / device.activations + overhead;
   };
-  t.forward = pass(stage.forward);
-  t.backward = pass(stage.backward);
+  t.forward = pass(stage.forward, stage.forward_activations);
+  t.backward = pass(stage.backward, stage.backward_activations);
   if (!shape_.stash_on_device) {
     t.stash = parts * stage.stash / Min(device.to_device, device.from_device);
   }
   t.from_device = parts * fp32 / device.from_device;
   t.encode_push = parts * fp32 / encode_;
   const Bytes pushed = stage.push + stage.residual;
-  t.push = Max(parts * pushed / worker_.send, crowd.parts * pushed / servers_.receive);
+  const double chunks = stage.chunks;
+  t.push =
+      Max(Max(parts * pushed / worker_.send, parts * OnWorker(pushed, chunks) / shape_.servers),
+          Max(crowd.parts * pushed / servers_.receive, crowd.parts * OnServers(pushed, chunks)));
   // One pass over the state with the first part, and one more reading of each further one.
   const Bytes state = static_cast<double>(stage.elements) * work_.state_per_parameter;
   const auto pass_over = [&](Bytes bytes) {
@@ -422,25 +433,36 @@ StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t membe
 
 // All but the servers' processors and disks, which are there. Where workers and servers share
 // cores, the threads of a product wait for the slowest of them, so that whatever else one core does
-// is added to what all of them compute. Measured (docs/benchmarks.md, "Plans against runs").
+// is added to what all of them compute: what a stage is exchanged with goes from hand to hand.
+// Measured (docs/benchmarks.md, "Plans against runs").
 void StepModel::AddUse(const std::vector<Relay>& relays, uint32_t members, StepTimes* times) const {
   const Bytes fetched = work_.fetched_by_worker();
   const Bytes pushed = work_.pushed_of_part();
   const Bytes residual = work_.residual_of_part();
   Bytes sent;  // by servers
   Bytes received;
-  Seconds on_cores;
+  double chunks_sent = 0;
+  double chunks_received = 0;
+  Seconds computing;  // all workers together, as the next
+  Seconds beside;
   for (const Relay& relay : relays) {
     const WorkerClass& c = relay.workers();
-    on_cores += c.workers * (relay.computing() + relay.decoding() + relay.encoding());
     const Bytes receives = fetched + c.parts * residual;
     const Bytes sends = c.parts * (pushed + residual);
+    const double chunks_in = work_.fetched_chunks(c.parts);
+    const double chunks_out = c.parts * work_.pushed_chunks_of_part();
+    const Seconds receiving = OnWorker(receives, chunks_in);
+    const Seconds sending = OnWorker(sends, chunks_out);
     sent += c.workers * receives;
     received += c.workers * sends;
+    chunks_sent += c.workers * chunks_in;
+    chunks_received += c.workers * chunks_out;
+    computing += c.workers * relay.computing();
+    beside += c.workers * (relay.decoding() + relay.encoding() + receiving + sending);
     const std::pair<Resource, Seconds> uses[] = {
         {Resource::kWorkerCompute, relay.computing()},
-        {Resource::kWorkerReceive, receives / worker_.receive},
-        {Resource::kWorkerSend, sends / worker_.send},
+        {Resource::kWorkerReceive, Max(receives / worker_.receive, receiving / shape_.servers)},
+        {Resource::kWorkerSend, Max(sends / worker_.send, sending / shape_.servers)},
         {Resource::kWorkerDecoding, relay.decoding()},
         {Resource::kWorkerEncoding, relay.encoding()},
         {Resource::kToDevice, relay.to_device()},
@@ -451,12 +473,14 @@ void StepModel::AddUse(const std::vector<Relay>& relays, uint32_t members, StepT
       times->busiest[Index(resource)] = Max(times->busiest[Index(resource)], use);
     }
   }
-  times->busiest[Index(Resource::kServerSend)] = sent / servers_.send;
-  times->busiest[Index(Resource::kServerReceive)] = received / servers_.receive;
-  if (shared_cores_) {
-    times->busiest[Index(Resource::kSharedCores)] =
-        on_cores + times->busiest_of(Resource::kServerProcessors) +
-        kSidesOfATransfer * (sent / worker_.receive + received / worker_.send);
+  const Seconds serving = OnServers(sent, chunks_sent);
+  const Seconds taking_in = OnServers(received, chunks_received);
+  times->busiest[Index(Resource::kServerSend)] = Max(sent / servers_.send, serving);
+  times->busiest[Index(Resource::kServerReceive)] = Max(received / servers_.receive, taking_in);
+  if (shared_cores_ > 0) {
+    times->busiest[Index(Resource::kSharedCores)] = computing + beside +
+                                                    times->busiest_of(Resource::kServerProcessors) +
+                                                    shared_cores_ * (serving + taking_in);
   }
   for (size_t r = 0; r < kResourceCount; ++r) {
     if (!IsOfWorkers(static_cast<Resource>(r))) times->busy[r] = times->busiest[r];

@@ -53,8 +53,8 @@ struct RunShape {
   bool state_on_disk = false;
   // Cuts are written: of state in memory all of it, beside the step that follows the cut.
   bool durable = false;
-  // Steps from one to the next, 0: none; absent: as many as keep what writing alone takes below a
-  // hundredth of the time (docs/durability.md).
+  // Steps from one to the next, 0: none; absent: as spec/cut_interval.h says of what writing alone
+  // takes.
   std::optional<uint64_t> cut_steps;
   bool log = false;  // contributions are on disk before they are acknowledged
   // Computational storage updates the state on its disks. No mode of this program.
@@ -155,6 +155,8 @@ class StepModel {
     BytesPerSecond memory;
     BytesPerSecond send;
     BytesPerSecond receive;
+    BytesPerSecond transport;
+    PerSecond chunks;
     BytesPerSecond read;
     BytesPerSecond write;
     BytesPerSecond device_update;  // within computational storage, whose disks do not share a link
@@ -175,6 +177,9 @@ class StepModel {
   };
   class Relay;
   static ServerRates RatesOf(const Hardware& hardware, const RunShape& shape);
+  // Of a core, on a worker; of all cores, on the servers: what sending or taking in takes.
+  Seconds OnWorker(Bytes bytes, double chunks) const;
+  Seconds OnServers(Bytes bytes, double chunks) const;
   static Crowd CrowdOf(const std::vector<WorkerClass>& classes);
   StageTimes TimesOf(const StageWork& stage, double parts, const Crowd& crowd) const;
   std::vector<StageTimes> StagesOf(uint32_t parts, const Crowd& crowd) const;
@@ -184,8 +189,8 @@ class StepModel {
   const WorkerKind& worker_;
   const RunShape& shape_;
   const ServerRates servers_;
-  const bool shared_cores_;
-  BytesPerSecond decode_;  // of a worker
+  const double shared_cores_;  // of workers and servers, where they compute on the same; else 0
+  BytesPerSecond decode_;      // of a worker
   BytesPerSecond encode_;
   std::vector<Visit> visits_;
 };

@@ -84,6 +84,57 @@ TEST(StepModel, BoundByPushesTakesAllGradientsOverTheRate) {
   EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerReceive);
 }
 
+// What sending and taking in takes of a core, where it is more than the link takes.
+TEST(StepModel, BoundByTransportTakesItsBytesAndChunks) {
+  Scenario scenario = WithBytes(6, 100, 0);
+  for (StageWork& stage : scenario.work.stages) {
+    stage.forward = stage.backward = Flops(0);
+    stage.chunks = 3;
+  }
+  WorkerOf(&scenario).transport = BytesPerSecond(10);
+  WorkerOf(&scenario).chunk_overhead = Seconds(2);
+  // The pushes, of chunks without bytes, go beside the fetches; the last one is left.
+  EXPECT_NEAR(StepSeconds(scenario), 11 * (100 / 10.0 + 3 * 2) + 3 * 2, kClose);
+  EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kWorkerReceive);
+  scenario.SetServers(2);  // a core for the stream of each
+  EXPECT_NEAR(StepSeconds(scenario), (11 * (100 / 10.0 + 3 * 2) + 3 * 2) / 2, kClose);
+
+  // All cores of two servers for eight workers.
+  scenario.SetWorkers(8);
+  ServerOf(&scenario).cores = 4;
+  ServerOf(&scenario).transport = BytesPerSecond(5);
+  ServerOf(&scenario).chunk_overhead = Seconds(3);
+  EXPECT_NEAR(StepSeconds(scenario), (11 * (100 / 5.0 + 3 * 3) + 3 * 3) * 8 / (2 * 4), kClose);
+  EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerSend);
+}
+
+// Passes, and on one of their cores after the other all that the worker and the server do beside.
+TEST(StepModel, SharedCoresDoEverythingThere) {
+  Scenario scenario = WithBytes(3, 20, 10);
+  for (StageWork& stage : scenario.work.stages) stage.chunks = 2;
+  WorkerKind& worker = WorkerOf(&scenario);
+  worker.device.host = true;
+  worker.decode = BytesPerSecond(8);
+  worker.encode = BytesPerSecond(16);
+  worker.transport = BytesPerSecond(4);
+  worker.chunk_overhead = Seconds(0.5);
+  ServerKind& server = ServerOf(&scenario);
+  server.cores = 2;
+  server.transport = BytesPerSecond(5);
+  server.chunk_overhead = Seconds(0.25);
+  server.update = BytesPerSecond(2);
+  const double fetched = 5 * 20;
+  const double pushed = 3 * 10;
+  const double on_worker = (fetched + pushed) / 4 + (5 + 3) * 2 * 0.5;
+  const double on_server = (fetched + pushed) / 5 + (5 + 3) * 2 * 0.25;
+  const double kernels = 5 * 4 / 8.0 + 3 * 4 / 16.0 + 3 * 4 / 2.0;
+  EXPECT_EQ(Undisturbed(scenario).busiest_of(Resource::kSharedCores), Seconds(0));
+  scenario.hardware.one_machine = true;
+  EXPECT_NEAR(Undisturbed(scenario).busiest_of(Resource::kSharedCores).value(),
+              3 * (1 + 3) + on_worker + on_server + kernels, kClose);
+  EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kSharedCores);
+}
+
 // Two buffers: each visit takes the longer of its compute and a fetch, but for
 // the first fetch, or for the last visit's compute.
 TEST(StepModel, TwoBuffersHideTheShorterOfComputeAndFetch) {

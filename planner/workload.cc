@@ -11,6 +11,7 @@ namespace eps::planner {
 namespace {
 
 constexpr double kBitsPerByte = 8;
+constexpr double kFp32 = 4;  // bytes
 
 // Bytes of a chunk as they travel: exact where every chunk of a shape has one size, else expected.
 Bytes EncodedBytes(const Codec& codec, const Chunk& chunk, Axis axis) {
@@ -36,6 +37,14 @@ Flops ForwardOfSequence(const JobSpec& spec, size_t stage, uint64_t elements) {
   return BlockForwardFlops(tokens, width, model.n_inner == 0 ? 4 * width : model.n_inner);
 }
 
+Bytes ActivationsOfSequence(const JobSpec& spec, size_t stage) {
+  if (spec.model.type == ModelType::kSynthetic || stage == 0) return Bytes(0);
+  const double tokens = spec.training.seq_len;
+  const Gpt2Config& model = spec.model.gpt2;
+  if (stage + 1 == spec.stages.size()) return HeadActivations(tokens, model.vocab_size);
+  return BlockActivations(tokens, model.n_embd, model.n_head);
+}
+
 // Of one token's input of a stage, as the stash keeps it.
 absl::StatusOr<Bytes> StashBytesPerToken(const JobSpec& spec) {
   EPS_ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(spec.codecs.stash));
@@ -55,6 +64,17 @@ Flops HeadForwardFlops(double tokens, double width, double vocabulary) {
   return Flops(2 * tokens * width * vocabulary);
 }
 
+Bytes BlockActivations(double tokens, double width, double heads) {
+  constexpr double kMatrices = 17;
+  constexpr double kScores = 2.5;
+  return Bytes(kFp32 * tokens * (kMatrices * width + kScores * heads * tokens));
+}
+
+Bytes HeadActivations(double tokens, double vocabulary) {
+  constexpr double kCopies = 3;
+  return Bytes(kFp32 * kCopies * tokens * vocabulary);
+}
+
 Bytes Workload::fetched_by_worker() const {
   Bytes bytes;
   for (const StageWork& stage : stages) bytes += stage.fetch_forward + stage.fetch_backward;
@@ -71,6 +91,20 @@ Bytes Workload::residual_of_part() const {
   Bytes bytes;
   for (const StageWork& stage : stages) bytes += stage.residual;
   return bytes;
+}
+
+double Workload::fetched_chunks(uint32_t parts) const {
+  double count = 0;
+  for (const StageWork& stage : stages) {
+    count += stage.chunks_of(stage.fetch_forward, 0) + stage.chunks_of(stage.fetch_backward, parts);
+  }
+  return count;
+}
+
+double Workload::pushed_chunks_of_part() const {
+  double count = 0;
+  for (const StageWork& stage : stages) count += stage.chunks;
+  return count;
 }
 
 Bytes FetchedBytes(const Workload& work, uint32_t workers) {
@@ -107,6 +141,7 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
     StageWork stage;
     stage.name = spec.stages[s].name;
     stage.elements = chunks.StageElements(id);
+    stage.chunks = static_cast<uint32_t>(chunks.ChunksOfStage(id).size());
     for (const ChunkId chunk_id : chunks.ChunksOfStage(id)) {
       const Chunk& chunk = chunks.chunk(chunk_id);
       const Codec& weights = codecs.weights(chunk_id);
@@ -130,7 +165,10 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
     }
     stage.forward = sequences * ForwardOfSequence(spec, s, stage.elements);
     // Every stage but the last computes its forward pass again before its backward pass.
-    stage.backward = (last ? 2.0 : 3.0) * stage.forward;
+    const double backward_passes = last ? 2 : 3;
+    stage.backward = backward_passes * stage.forward;
+    stage.forward_activations = sequences * ActivationsOfSequence(spec, s);
+    stage.backward_activations = backward_passes * stage.forward_activations;
     if (s > 0) stage.stash = sequences * t.seq_len * stash_per_token;
     work.model_flops += static_cast<double>(t.parts) * 3.0 * stage.forward;
     work.stages.push_back(std::move(stage));

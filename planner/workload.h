@@ -18,6 +18,7 @@ namespace eps::planner {
 struct StageWork {
   std::string name;
   uint64_t elements = 0;  // parameters that it uses, shared ones included
+  uint32_t chunks = 0;    // that they come and go in
   // Encoded weights that one worker fetches before its forward and its backward pass. The last
   // stage goes from one into the other and fetches once (fetch_backward then has the second
   // copies of quantization.backward_weights=both_axes alone).
@@ -29,7 +30,15 @@ struct StageWork {
   Bytes residual;
   Flops forward;   // of one part
   Flops backward;  // of one part: twice `forward`, and the recomputation where there is one
-  Bytes stash;     // the stage's encoded input, of one part; 0 for the first stage
+  // FP32, of one part, where every matrix is kept; as often as its operations are done.
+  Bytes forward_activations;
+  Bytes backward_activations;
+  Bytes stash;  // the stage's encoded input, of one part; 0 for the first stage
+
+  // Chunks of a fetch of so many bytes of weights, and of what was left out of so many parts.
+  double chunks_of(Bytes weights, double parts) const {
+    return chunks * ((weights > Bytes(0) ? 1 : 0) + (residual > Bytes(0) ? parts : 0));
+  }
 };
 
 struct Workload {
@@ -46,12 +55,23 @@ struct Workload {
   Bytes fetched_by_worker() const;  // weights, however many parts it hosts
   Bytes pushed_of_part() const;     // gradients
   Bytes residual_of_part() const;   // each way
+  // The chunks of these: weights and, of each part, what waits at the servers; gradients.
+  double fetched_chunks(uint32_t parts) const;
+  double pushed_chunks_of_part() const;
 };
 
 // Forward operations of a GPT-2 block for one sequence of S tokens, width E, inner width I:
 // 4 S E I + 8 S E^2 + 4 S^2 E; of the head, 2 S E V (NNTile section 4).
 Flops BlockForwardFlops(double tokens, double width, double inner);
 Flops HeadForwardFlops(double tokens, double width, double vocabulary);
+
+// What the forward pass of a GPT-2 block keeps for its backward pass in FP32, of one sequence: 17
+// matrices of the width, and 2.5 values for each head and two positions: 34 and 5 heads / width
+// times the sequence in bytes at two bytes an element (Korthikanti et al., "Reducing Activation
+// Recomputation in Large Transformer Models", 2022, equation 2). Of the head: logits, their softmax
+// and gradient.
+Bytes BlockActivations(double tokens, double width, double heads);
+Bytes HeadActivations(double tokens, double vocabulary);
 
 // Bytes of a step over the network, all workers together: weights, gradients, and residuals, which
 // come and go on top of both.

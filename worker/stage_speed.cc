@@ -25,7 +25,7 @@ constexpr uint32_t kWideHead = 64;
 constexpr uint32_t kVocabulary = 256;
 constexpr uint32_t kBlocks = 4;
 constexpr int kLeastRounds = 5;
-constexpr std::chrono::milliseconds kLeastTime{1500};
+constexpr std::chrono::milliseconds kLeastTime{3000};
 
 absl::StatusOr<JobSpec> SpecOf(uint32_t width, uint32_t heads, uint32_t seq_len) {
   JobSpec spec;
@@ -71,21 +71,31 @@ class Blocks {
   }
 
   // Median seconds of a forward and a backward pass over one block together, as the relay runs
-  // them.
-  absl::StatusOr<double> Measure(const MicroBatch& batch) {
+  // them, for each of the batches. They take turns, so that a machine that gets faster or slower
+  // meanwhile does so for all of them.
+  absl::StatusOr<std::vector<double>> Measure(const std::vector<MicroBatch>& batches) {
     const auto embedding = runtime_->Load(StageId(0), weights_[0]);
-    EPS_ASSIGN_OR_RETURN(const ActivationPtr input,
-                         runtime_->program(StageId(0)).Forward(*embedding, batch, nullptr));
-    std::vector<double> seconds;
-    EPS_RETURN_IF_ERROR(Pass(batch, input));  // the first one allocates
-    const auto end = Clock::now() + kLeastTime;
-    while (seconds.size() < kLeastRounds || Clock::now() < end) {
-      const auto begin = Clock::now();
-      EPS_RETURN_IF_ERROR(Pass(batch, input));
-      seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count() / kBlocks);
+    std::vector<ActivationPtr> inputs;
+    for (const MicroBatch& batch : batches) {
+      EPS_ASSIGN_OR_RETURN(inputs.emplace_back(),
+                           runtime_->program(StageId(0)).Forward(*embedding, batch, nullptr));
+      EPS_RETURN_IF_ERROR(Pass(batch, inputs.back()));  // the first one allocates
     }
-    std::sort(seconds.begin(), seconds.end());
-    return seconds[seconds.size() / 2];
+    std::vector<std::vector<double>> seconds(batches.size());
+    const auto end = Clock::now() + kLeastTime;
+    while (seconds.back().size() < kLeastRounds || Clock::now() < end) {
+      for (size_t i = 0; i < batches.size(); ++i) {
+        const auto begin = Clock::now();
+        EPS_RETURN_IF_ERROR(Pass(batches[i], inputs[i]));
+        seconds[i].push_back(std::chrono::duration<double>(Clock::now() - begin).count() / kBlocks);
+      }
+    }
+    std::vector<double> medians;
+    for (std::vector<double>& of_batch : seconds) {
+      std::sort(of_batch.begin(), of_batch.end());
+      medians.push_back(of_batch[of_batch.size() / 2]);
+    }
+    return medians;
   }
 
  private:
@@ -139,11 +149,10 @@ absl::StatusOr<TwoPoints> MeasureTwice(uint32_t width, uint32_t heads,
                                        const CalibrateOptions& options) {
   EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(width, heads, options.seq_len));
   EPS_ASSIGN_OR_RETURN(const auto blocks, Blocks::New(spec, options.runtime));
-  TwoPoints points;
-  EPS_ASSIGN_OR_RETURN(points.once, blocks->Measure(BatchOf(options.samples, options.seq_len)));
-  EPS_ASSIGN_OR_RETURN(points.twice,
-                       blocks->Measure(BatchOf(2 * options.samples, options.seq_len)));
-  return points;
+  EPS_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                       blocks->Measure({BatchOf(options.samples, options.seq_len),
+                                        BatchOf(2 * options.samples, options.seq_len)}));
+  return TwoPoints{seconds[0], seconds[1]};
 }
 
 }  // namespace
@@ -166,12 +175,14 @@ absl::StatusOr<StageSpeed> MeasureStageSpeed(const CalibrateOptions& options) {
   speed.pass_seconds = fixed / 2;
   speed.block_seconds = here.once - fixed;
   speed.wide_width = options.width;
+  speed.wide_heads = options.heads;
   speed.wide_samples = 2 * options.samples;
-  speed.wide_block_seconds = here.twice;
+  speed.wide_block_seconds = here.twice - fixed;
   if (options.width < kWide) {
     EPS_ASSIGN_OR_RETURN(const TwoPoints wide, MeasureTwice(kWide, kWide / kWideHead, options));
     speed.wide_width = kWide;
-    speed.wide_block_seconds = wide.twice;
+    speed.wide_heads = kWide / kWideHead;
+    speed.wide_block_seconds = wide.twice - fixed;
   }
   return speed;
 }
@@ -182,6 +193,7 @@ std::string StageSpeedToJson(const StageSpeed& speed) {
   json["block_seconds"] = speed.block_seconds;
   json["pass_seconds"] = speed.pass_seconds;
   json["wide_width"] = speed.wide_width;
+  json["wide_heads"] = speed.wide_heads;
   json["wide_samples"] = speed.wide_samples;
   json["wide_block_seconds"] = speed.wide_block_seconds;
   return json.dump();

@@ -31,6 +31,7 @@ TEST(StageSpeed, MeasuresABlock) {
   EXPECT_GT(speed->block_seconds, 1e-6);
   EXPECT_LT(speed->block_seconds, 10);
   EXPECT_EQ(speed->wide_width, 1024u);
+  EXPECT_EQ(speed->wide_heads, 16u);
   EXPECT_EQ(speed->wide_samples, 2u);
   EXPECT_GT(speed->wide_block_seconds, speed->block_seconds);
   EXPECT_GE(speed->pass_seconds, 0);

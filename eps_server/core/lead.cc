@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "spec/cut_interval.h"
 #include "spec/reduction_tree.h"
 #include "spec/schedule.h"
 
@@ -19,8 +20,6 @@ constexpr size_t kNormsKept = 4;
 constexpr size_t kDecisionsKept = 4;
 
 constexpr uint64_t kFirstInterval = 10;  // until a cut was measured
-constexpr double kCutsPerTime = 100;     // 1 %
-constexpr double kLongestInterval = 1000;
 
 }  // namespace
 
@@ -42,8 +41,7 @@ void CutPlan::Limit(uint64_t most_steps) { most_ = most_steps; }
 
 void CutPlan::OnMeasured(double cut_seconds, double step_seconds) {
   if (!auto_ || step_seconds <= 0) return;
-  const double steps = std::ceil(kCutsPerTime * cut_seconds / step_seconds);
-  interval_ = static_cast<uint64_t>(std::min(std::max(steps, 1.0), kLongestInterval));
+  interval_ = AutoCutSteps(cut_seconds, step_seconds);
 }
 
 Lead::Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards, CutPlan cuts)

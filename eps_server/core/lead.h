@@ -32,8 +32,8 @@ class CutPlan {
   void OnDecided(uint64_t step) { last_cut_ = step; }
   // No more steps than that may lie between two cuts; 0: any number.
   void Limit(uint64_t most_steps);
-  // How long the shards took for a cut, from the border on, and a step takes. With auto, cuts are
-  // from now on so far apart that they would take 1 % of the time if training waited for them.
+  // How long the shards took for a cut, from the border on, and a step takes: with auto, the cuts
+  // from now on are as far apart as spec/cut_interval.h says.
   void OnMeasured(double cut_seconds, double step_seconds);
   uint64_t interval() const { return interval_; }
 

@@ -44,6 +44,13 @@ const Improvement kImprovements[] = {
     Faster("server send", &ServerOf, &ServerKind::send),
     Faster("server encode", &ServerOf, &ServerKind::encode),
     Faster("server update", &ServerOf, &ServerKind::update),
+    Faster("worker transport", &WorkerOf, &WorkerKind::transport),
+    Faster("server transport", &ServerOf, &ServerKind::transport),
+    {"chunks",
+     [](Scenario* s) {
+       WorkerOf(s).chunk_overhead = WorkerOf(s).chunk_overhead / 2;
+       ServerOf(s).chunk_overhead = ServerOf(s).chunk_overhead / 2;
+     }},
     Faster("server memory", &ServerOf, &ServerKind::memory_bandwidth),
     {"to device",
      [](Scenario* s) { WorkerOf(s).device.to_device = 1.5 * WorkerOf(s).device.to_device; }},

@@ -32,6 +32,7 @@ class Dice {
 StageWork RandomStage(Dice* dice) {
   StageWork stage;
   stage.elements = dice->Number(1, 10);
+  stage.chunks = dice->Number(1, 4);
   stage.fetch_forward = Bytes(dice->Between(0, 10));
   stage.fetch_backward = Bytes(dice->Between(0, 10));
   stage.push = Bytes(dice->Between(0, 10));
@@ -137,6 +138,8 @@ Scenario RandomScenario(uint64_t seed) {
   worker.device.to_device = rate_if_any(200);
   worker.device.from_device = rate_if_any(200);
   if (dice.Chance(0.5)) worker.latency = Seconds(dice.Between(0, 0.2));
+  worker.transport = rate_if_any(40);
+  if (dice.Chance(0.5)) worker.chunk_overhead = Seconds(dice.Between(0, 0.1));
   worker.device.host = dice.Chance(0.3);
   scenario.hardware.one_machine = dice.Chance(0.5);
   ServerKind& server = ServerOf(&scenario);
@@ -145,6 +148,8 @@ Scenario RandomScenario(uint64_t seed) {
   server.encode = rate(200);
   server.update = rate(200);
   server.memory_bandwidth = rate_if_any(2000);
+  server.transport = rate_if_any(40);
+  if (dice.Chance(0.5)) server.chunk_overhead = Seconds(dice.Between(0, 0.1));
   scenario.work.state_per_parameter = Bytes(12);
   server.storage.emplace();
   server.storage->read = rate(1000);
