@@ -59,9 +59,9 @@ COSTS = {"without cuts": [], "auto": ["--storage.cut_steps=auto", "--storage.pat
          "many cuts": ["--storage.cut_steps=2", "--storage.path="]}
 COST_GOAL = 0.01
 
-# What the server of a run did between two of its steps, per second: its processor seconds, the time
-# that its cuts took, and their number; and how many steps lay between them.
-Cost = collections.namedtuple("Cost", "losses cpu cutting cuts interval")
+# What the server of a run did between two of its steps: how long one took, and per step its processor
+# seconds, the time that its cuts took, and their number.
+Cost = collections.namedtuple("Cost", "losses step cpu cutting cuts")
 
 # Seconds from a kill to the open job and to the next new step; steps that were computed twice.
 Gap = collections.namedtuple("Gap", "victim opened stepped repeated")
@@ -163,8 +163,7 @@ def cost_of(options, folder, extra):
     steps, seconds, cpu, cutting, cuts = (end - begin for begin, end in zip(*samples))
     lines = text_of(metrics).splitlines()[:options.cost_steps]
     losses = [json.loads(line)["loss"] for line in lines]
-    return Cost(losses, cpu / seconds, cutting / seconds, cuts / seconds,
-                steps / cuts if cuts else 0)
+    return Cost(losses, seconds / steps, cpu / steps, cutting / steps, cuts / steps)
 
 
 def measure_cost(options, folder):
@@ -177,14 +176,14 @@ def measure_cost(options, folder):
         return 1
     auto, plain, many = (runs[name] for name in ("auto", "without cuts", "many cuts"))
     per_cut = [(m.cpu - p.cpu) / m.cuts for m, p in zip(many, plain)]
-    cutting = [a.cutting for a in auto]
-    more = [a.cuts * each for a, each in zip(auto, per_cut)]
+    cutting = [a.cutting / a.step for a in auto]
+    more = [a.cuts * each / a.step for a, each in zip(auto, per_cut)]
     both = [a + b for a, b in zip(cutting, more)]
     reached = report.spread(both).median <= COST_GOAL
     took = [r.cutting / r.cuts for r in many]
     print(f"a cut takes {report.format_spread(took, 3)} s, and "
           f"{report.format_spread(per_cut, 3)} processor s")
-    print(f"auto: one every {report.format_spread([a.interval for a in auto], 1)} steps; "
+    print(f"auto: one every {report.format_spread([1 / a.cuts for a in auto], 1)} steps; "
           f"a part {report.format_spread(cutting, 4)} of the time, and of a processor's "
           f"{report.format_spread(more, 4)}")
     print(f"both: {report.format_spread(both, 4)}: goal at most {COST_GOAL} "
