@@ -59,8 +59,8 @@ COSTS = {"without cuts": [], "auto": ["--storage.cut_steps=auto", "--storage.pat
          "many cuts": ["--storage.cut_steps=2", "--storage.path="]}
 COST_GOAL = 0.01
 
-# What the server of a run did between two of its steps: how long one took, and per step its processor
-# seconds, the time that its cuts took, and their number.
+# What the server of a run did between two of its steps: how long one took, and per step its
+# processor seconds, the time that its cuts took, and their number.
 Cost = collections.namedtuple("Cost", "losses step cpu cutting cuts")
 
 # Seconds from a kill to the open job and to the next new step; steps that were computed twice.
