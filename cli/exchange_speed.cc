@@ -162,16 +162,14 @@ struct StepWork {
 absl::StatusOr<StepWork> WorkOf(const JobSpec& spec, const planner::ServerKind& server,
                                 const planner::CodecRates& fp32) {
   EPS_ASSIGN_OR_RETURN(const planner::Workload work, planner::WorkloadOf(spec));
-  const ChunkMap chunks = ChunkMap::Build(spec);
   StepWork step;
-  for (uint32_t s = 0; s < work.stages.size(); ++s) {
-    const planner::StageWork& stage = work.stages[s];
+  step.chunks = work.fetched_chunks(/*parts=*/1) + work.pushed_chunks_of_part();
+  step.bytes = work.fetched_by_worker() + work.pushed_of_part();
+  for (size_t s = 0; s < work.stages.size(); ++s) {
     const double fetches = s + 1 == work.stages.size() ? 1 : 2;
-    const Bytes elements(sizeof(float) * static_cast<double>(stage.elements));
-    step.chunks += (fetches + 1) * static_cast<double>(chunks.ChunksOfStage(StageId(s)).size());
-    step.bytes += stage.fetch_forward + stage.fetch_backward + stage.push;
-    step.kernels += (fetches + 1) * (elements / fp32.encode) + fetches * (elements / fp32.decode) +
-                    elements / server.update;
+    const Bytes weights(sizeof(float) * static_cast<double>(work.stages[s].elements));
+    step.kernels += (fetches + 1) * (weights / fp32.encode) + fetches * (weights / fp32.decode) +
+                    weights / server.update;
   }
   return step;
 }
