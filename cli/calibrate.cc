@@ -42,11 +42,9 @@ constexpr char kUsage[] =
     "usage: eps bench calibrate [--out=FILE] [--folder=FOLDER] [--device=auto] [--threads=0]\n"
     "                           [--width=256] [--heads=8] [--seq-len=256] [--samples=2]\n"
     "\n"
-    "Measures this machine (memory, kernels, codecs, loopback, an exchange with a server, the disk "
-    "of\n"
-    "--folder, a block of GPT-2 of that shape on the device) and writes a description for eps "
-    "plan\n"
-    "--hardware. Takes about a minute; other work on the machine would stand in it.\n";
+    "Measures this machine (memory, kernels, codecs, loopback, an exchange with a server, the\n"
+    "disk of --folder, a block of GPT-2 of that shape on the device) and writes a description for\n"
+    "eps plan --hardware. Takes about a minute; other work on the machine would stand in it.\n";
 
 void Say(const std::string& what) { std::fprintf(stderr, "calibrate: %s\n", what.c_str()); }
 

@@ -52,7 +52,7 @@ std::string FolderOf(const std::string& path) {
 
 absl::Status SyncFolder(const std::string& path) {
   const Descriptor folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.get() < 0) return Errno(path, "open", errno);
+  if (!folder.ok()) return Errno(path, "open", errno);
   if (fsync(folder.get()) != 0) return Errno(path, "sync", errno);
   return absl::OkStatus();
 }
@@ -180,11 +180,11 @@ absl::StatusOr<std::vector<std::string>> RealDisk::List(const std::string& path)
 
 absl::StatusOr<Descriptor> RealDisk::OpenDirect(const std::string& path, int flags) {
   Descriptor direct(open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, 0666));
-  if (direct.get() >= 0) return direct;
+  if (direct.ok()) return direct;
   if (errno != EINVAL) return Errno(path, "open", errno);
   // The file may be there now: O_EXCL belongs to the refused call.
   Descriptor buffered(open(path.c_str(), (flags & ~O_EXCL) | O_CLOEXEC, 0666));
-  if (buffered.get() < 0) return Errno(path, "open", errno);
+  if (!buffered.ok()) return Errno(path, "open", errno);
   if (!said_buffered_.exchange(true)) {
     EPS_LOG_WARN("storage: " << path << ": the file system has no direct I/O (O_DIRECT: "
                              << std::strerror(EINVAL) << "); it goes through the page cache");
@@ -272,7 +272,7 @@ absl::Status RealDisk::Rename(const std::string& from, const std::string& to) {
 
 absl::StatusOr<std::unique_ptr<Disk::Lock>> RealDisk::TakeLock(const std::string& path) {
   Descriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (fd.get() < 0) return Errno(path, "open", errno);
+  if (!fd.ok()) return Errno(path, "open", errno);
   if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
     return std::unique_ptr<Lock>(std::make_unique<RealLock>(std::move(fd)));
   }

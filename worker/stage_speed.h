@@ -18,8 +18,8 @@ struct StageSpeed {
   // every pass takes whatever it holds.
   double block_seconds = 0;
   double pass_seconds = 0;  // of one pass of a micro-batch, whatever it holds
-  // The same of a block that is wide enough for large products; of the same one, of more samples,
-  // if it is.
+  // The same of a block that is wide enough for large products. If the given one is, of that one
+  // with more samples.
   uint32_t wide_width = 0;
   uint32_t wide_heads = 0;
   uint32_t wide_samples = 0;
