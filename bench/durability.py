@@ -294,7 +294,7 @@ def restart_seconds(options, folder):
 
 def time_of_server(eps, path, folder):
     log = os.path.join(folder, "serve.log")
-    port = processes.free_port()
+    port = processes.reserve_port()
     command = [eps, "serve", f"--listen=127.0.0.1:{port}", f"--storage.path={path}",
                "--storage.kind=nvme"]
     with open(log, "w", encoding="utf-8") as file:

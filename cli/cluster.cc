@@ -108,20 +108,19 @@ absl::Status Cluster::StartServers(uint32_t count) {
       EPS_ASSIGN_OR_RETURN(const std::string folder, StorageFolder(config_));
       server.argv.push_back(absl::StrCat("--storage.path=", folder, "/server-", i));
     }
-    const size_t kept = server.argv.size();
-    server.argv.push_back("--listen=127.0.0.1:0");
+    EPS_ASSIGN_OR_RETURN(ReservedPort port, ReservedPort::Take());
+    server.argv.push_back(absl::StrCat("--listen=", port.address()));
+    addresses_.push_back(port.address());
+    ports_.push_back(std::move(port));
     // What it served before was at other addresses: this run makes the job anew.
     server.argv.push_back("--storage.reopen=false");
     EPS_RETURN_IF_ERROR(Start(&server, /*read_stdout=*/true));
-    server.argv.resize(kept);
+    server.argv.pop_back();
     servers_.push_back(std::move(server));
   }
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
   for (Child& server : servers_) {
-    EPS_ASSIGN_OR_RETURN(const std::string address,
-                         server.process->WaitForLine(kListeningPrefix, deadline));
-    server.argv.push_back(absl::StrCat("--listen=", address));
-    addresses_.push_back(address);
+    EPS_RETURN_IF_ERROR(server.process->WaitForLine(kListeningPrefix, deadline).status());
   }
   return absl::OkStatus();
 }

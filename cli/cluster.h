@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/child_process.h"
+#include "cli/reserved_port.h"
 #include "common/config.h"
 
 namespace eps {
@@ -66,6 +67,7 @@ class Cluster {
   bool config_written_ = false;
   std::vector<std::string> environment_;
   std::vector<std::string> addresses_;
+  std::vector<ReservedPort> ports_;  // of servers_
   std::vector<Child> servers_;
   std::vector<Child> workers_;
   uint64_t restarts_ = 0;

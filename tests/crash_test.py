@@ -291,7 +291,7 @@ class ByHand:
         os.makedirs(self.folder)
         self.out = os.path.join(self.folder, "out")
         self.trace = os.path.join(self.folder, "trace")
-        addresses = ["127.0.0.1:%d" % processes.free_port() for _ in range(2)]
+        addresses = ["127.0.0.1:%d" % processes.reserve_port() for _ in range(2)]
         self.servers = "--servers=" + ",".join(addresses)
         durable = ["--storage.kind=nvme", "--storage.staging=8MiB", "--servers.trace=" + self.trace,
                    "--storage.log=" + ("contributions" if logged else "none")]
