@@ -87,50 +87,41 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(ChildOptions o
   }
   std::unique_ptr<ChildProcess> child(new ChildProcess(std::move(options)));
   const ChildOptions& o = child->options_;
-  const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  const int log = open(o.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const Descriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const Descriptor log(open(o.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   int pipe_fds[2] = {-1, -1};
   const bool piped = !o.read_stdout || pipe2(pipe_fds, O_CLOEXEC) == 0;
-  if (null < 0 || log < 0 || !piped) {
-    const std::string why = std::strerror(errno);
-    for (const int fd : {null, log}) {
-      if (fd >= 0) close(fd);
-    }
-    return absl::InternalError(absl::StrCat(o.name, ": cannot prepare ", o.log_path, ": ", why));
+  child->stdout_ = Descriptor(pipe_fds[0]);
+  const Descriptor writes(pipe_fds[1]);
+  if (!null.ok() || !log.ok() || !piped) {
+    return absl::InternalError(
+        absl::StrCat(o.name, ": cannot prepare ", o.log_path, ": ", std::strerror(errno)));
   }
   const std::vector<char*> argv = Pointers(o.argv);
   const std::vector<char*> environment = Pointers(o.environment);
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
-    BecomeProgram(parent, null, o.read_stdout ? pipe_fds[1] : log, log,
+    BecomeProgram(parent, null.get(), o.read_stdout ? writes.get() : log.get(), log.get(),
                   const_cast<char**>(argv.data()), const_cast<char**>(environment.data()));
     static constexpr char kText[] = "cannot run the program\n";
     if (write(2, kText, sizeof(kText) - 1) < 0) _exit(70);
     _exit(70);
   }
-  const int fork_errno = errno;
-  close(null);
-  close(log);
-  if (pipe_fds[1] >= 0) close(pipe_fds[1]);
-  child->stdout_fd_ = pipe_fds[0];
   if (pid < 0) {
     return absl::InternalError(
-        absl::StrCat(o.name, ": cannot start a process: ", std::strerror(fork_errno)));
+        absl::StrCat(o.name, ": cannot start a process: ", std::strerror(errno)));
   }
   child->pid_ = pid;
   Remember(pid);
   return child;
 }
 
-ChildProcess::~ChildProcess() {
-  Stop(std::chrono::seconds(2));
-  if (stdout_fd_ >= 0) close(stdout_fd_);
-}
+ChildProcess::~ChildProcess() { Stop(std::chrono::seconds(2)); }
 
 absl::StatusOr<std::string> ChildProcess::WaitForLine(absl::string_view prefix,
                                                       Clock::time_point deadline) {
-  EPS_CHECK(stdout_fd_ >= 0);
+  EPS_CHECK(stdout_.ok());
   while (true) {
     for (size_t end = pending_.find('\n'); end != std::string::npos; end = pending_.find('\n')) {
       const std::string line = pending_.substr(0, end);
@@ -143,11 +134,11 @@ absl::StatusOr<std::string> ChildProcess::WaitForLine(absl::string_view prefix,
       return absl::DeadlineExceededError(
           absl::StrCat(name(), " did not say \"", prefix, "\" in time; its log is ", log_path()));
     }
-    pollfd ready = {stdout_fd_, POLLIN, 0};
+    pollfd ready = {stdout_.get(), POLLIN, 0};
     const int polled = poll(&ready, 1, static_cast<int>(std::min<int64_t>(left, 1000)));
     if (polled <= 0) continue;  // interrupted, or the next second
     char buffer[4096];
-    const ssize_t got = read(stdout_fd_, buffer, sizeof(buffer));
+    const ssize_t got = read(stdout_.get(), buffer, sizeof(buffer));
     if (got > 0) {
       pending_.append(buffer, static_cast<size_t>(got));
     } else if (got == 0) {
@@ -217,12 +208,12 @@ void KillAllChildren() {
 
 std::string LastLines(const std::string& path, int lines) {
   constexpr off_t kMost = 8192;
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return "";
-  const off_t size = lseek(fd, 0, SEEK_END);
+  const Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.ok()) return "";
+  const off_t size = lseek(fd.get(), 0, SEEK_END);
   std::string text(static_cast<size_t>(std::max<off_t>(0, std::min(size, kMost))), '\0');
-  const ssize_t got = pread(fd, &text[0], text.size(), size - static_cast<off_t>(text.size()));
-  close(fd);
+  const ssize_t got =
+      pread(fd.get(), &text[0], text.size(), size - static_cast<off_t>(text.size()));
   text.resize(got > 0 ? static_cast<size_t>(got) : 0);
   while (!text.empty() && text.back() == '\n') text.pop_back();
   size_t begin = text.size();

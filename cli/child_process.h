@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/descriptor.h"
 
 namespace eps {
 
@@ -65,7 +66,7 @@ class ChildProcess {
 
   const ChildOptions options_;
   pid_t pid_ = -1;
-  int stdout_fd_ = -1;
+  Descriptor stdout_;
   std::string pending_;  // of stdout: what came after the last whole line
   std::optional<int> wait_status_;
 };

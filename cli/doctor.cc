@@ -32,6 +32,7 @@
 #include "cli/run_config.h"
 #include "cli/siblings.h"
 #include "cli/version.h"
+#include "common/descriptor.h"
 #include "google/protobuf/stubs/common.h"
 #include "grpcpp/grpcpp.h"
 #include "wire/channel.h"
@@ -142,15 +143,14 @@ void CheckDisk(const Config& config, Report* report) {
 }
 
 void CheckLoopback(Report* report) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const Descriptor fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const bool bound = fd >= 0 &&
-                     bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-                     listen(fd, 1) == 0;
+  const bool bound = fd.ok() &&
+                     bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+                     listen(fd.get(), 1) == 0;
   const std::string why = bound ? "" : std::strerror(errno);
-  if (fd >= 0) close(fd);
   report->Add(bound ? Level::kOk : Level::kFail,
               bound ? "loopback: a server can listen on 127.0.0.1"
                     : absl::StrCat("loopback: cannot listen on 127.0.0.1: ", why));
@@ -158,9 +158,8 @@ void CheckLoopback(Report* report) {
 
 void CheckIoUring(Report* report) {
   // A null parameter block: EFAULT where the call exists and is allowed.
-  const int64_t result = syscall(SYS_io_uring_setup, 1, nullptr);
-  if (result >= 0) close(static_cast<int>(result));
-  const int error = result >= 0 ? 0 : errno;
+  const Descriptor ring(static_cast<int>(syscall(SYS_io_uring_setup, 1, nullptr)));
+  const int error = ring.ok() ? 0 : errno;
   if (error == 0 || error == EFAULT || error == EINVAL) {
     return report->Add(Level::kOk, "io_uring: available");
   }
@@ -176,8 +175,7 @@ void CheckWorkerProgram(Report* report) {
   }
   std::string log =
       absl::StrCat(std::filesystem::temp_directory_path().string(), "/eps-doctor-XXXXXX");
-  const int fd = mkstemp(&log[0]);
-  if (fd >= 0) close(fd);
+  const Descriptor made(mkstemp(&log[0]));
   ChildOptions options;
   options.name = "eps-worker";
   options.argv = {*program, "--version"};

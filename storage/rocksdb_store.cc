@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/descriptor.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "rocksdb/cache.h"
@@ -53,12 +54,10 @@ absl::Status ErrnoStatus(absl::string_view doing, const std::string& path) {
 }
 
 absl::Status SyncFolder(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return ErrnoStatus("opening the folder", path);
-  absl::Status status;
-  if (fsync(fd) != 0) status = ErrnoStatus("syncing the folder", path);
-  close(fd);
-  return status;
+  const Descriptor fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.ok()) return ErrnoStatus("opening the folder", path);
+  if (fsync(fd.get()) != 0) return ErrnoStatus("syncing the folder", path);
+  return absl::OkStatus();
 }
 
 // RocksDB syncs what is in its folder; that the folder itself is there is ours to see to.

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "common/descriptor.h"
 #include "common/exit_code.h"
 #include "common/log.h"
 #include "eps_server/shell/server.h"
@@ -28,21 +29,20 @@ class SignalFile {
     sigaddset(&set_, SIGTERM);
     sigaddset(&set_, SIGINT);
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
-    fd_ = signalfd(-1, &set_, SFD_CLOEXEC);
+    fd_ = Descriptor(signalfd(-1, &set_, SFD_CLOEXEC));
   }
-  ~SignalFile() {
-    Unblock();
-    if (fd_ >= 0) close(fd_);
-  }
-  bool ok() const { return fd_ >= 0; }
+  ~SignalFile() { Unblock(); }
+  bool ok() const { return fd_.ok(); }
 
   // The next signal.
   int Wait() {
     for (;;) {
-      pollfd poll_fd{fd_, POLLIN, 0};
+      pollfd poll_fd{fd_.get(), POLLIN, 0};
       if (poll(&poll_fd, 1, kPollMs) <= 0) continue;
       signalfd_siginfo info;
-      if (read(fd_, &info, sizeof(info)) == sizeof(info)) return static_cast<int>(info.ssi_signo);
+      if (read(fd_.get(), &info, sizeof(info)) == sizeof(info)) {
+        return static_cast<int>(info.ssi_signo);
+      }
     }
   }
   // From now on signals have their default effect on the process again.
@@ -51,7 +51,7 @@ class SignalFile {
  private:
   sigset_t set_;
   sigset_t before_;
-  int fd_ = -1;
+  Descriptor fd_;
 };
 
 int Fail(const absl::Status& status) {

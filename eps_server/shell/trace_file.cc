@@ -30,24 +30,21 @@ absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Open(const std::string& fo
   std::error_code ignored;  // what cannot be made cannot be opened in
   std::filesystem::create_directories(folder, ignored);
   const std::string path = absl::StrCat(folder, "/shard-", shard.value(), ".trace");
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0) {
+  Descriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!fd.ok()) {
     return absl::InternalError(
         absl::StrCat("servers.trace: opening ", path, ": ", std::strerror(errno)));
   }
-  auto file = std::unique_ptr<TraceFile>(new TraceFile(fd, path));
+  auto file = std::unique_ptr<TraceFile>(new TraceFile(std::move(fd), path));
   file->WriteLine(TraceLine{NowNs(), std::nullopt}.ToText());
   return file;
 }
 
-TraceFile::TraceFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
-
-TraceFile::~TraceFile() { close(fd_); }
-
 void TraceFile::Write(const TraceAction& action) { WriteLine(TraceLine{NowNs(), action}.ToText()); }
 
 void TraceFile::WriteLine(const std::string& line) {
-  if (write(fd_, line.data(), line.size()) == static_cast<ssize_t>(line.size()) || failed_) return;
+  const ssize_t written = write(fd_.get(), line.data(), line.size());
+  if (written == static_cast<ssize_t>(line.size()) || failed_) return;
   failed_ = true;
   EPS_LOG_WARN("servers.trace: a line is missing in " << path_ << ": " << std::strerror(errno));
 }

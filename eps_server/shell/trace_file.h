@@ -3,8 +3,10 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/descriptor.h"
 #include "common/ids.h"
 #include "eps_server/core/trace_action.h"
 
@@ -16,7 +18,6 @@ class TraceFile {
  public:
   // Makes the folder if it is not there, and says that a process begins. Internal with the path.
   static absl::StatusOr<std::unique_ptr<TraceFile>> Open(const std::string& folder, ShardId shard);
-  ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
@@ -24,10 +25,10 @@ class TraceFile {
   void Write(const TraceAction& action);
 
  private:
-  TraceFile(int fd, std::string path);
+  TraceFile(Descriptor fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
   void WriteLine(const std::string& line);
 
-  const int fd_;
+  const Descriptor fd_;
   const std::string path_;
   bool failed_ = false;
 };

@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/checksum.h"
+#include "common/descriptor.h"
 #include "common/status_macros.h"
 #include "spec/data_position.h"
 
@@ -40,17 +41,15 @@ class MappedFile {
 
   // `key`: the configuration key that names the file.
   static absl::StatusOr<MappedFile> Open(const std::string& path, const std::string& key) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
+    const Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.ok()) {
       const int error = errno;
       const std::string text =
           absl::StrCat("cannot open data file ", path, " (", key, "): ", strerror(error));
       return error == ENOENT || error == ENOTDIR ? absl::NotFoundError(text)
                                                  : absl::PermissionDeniedError(text);
     }
-    absl::StatusOr<MappedFile> file = Map(fd, path, key);
-    close(fd);
-    return file;
+    return Map(fd.get(), path, key);
   }
 
   const uint8_t* data() const { return data_; }
