@@ -165,6 +165,49 @@ TEST(RecoveryStory, APushOfATermThatIsOverCountsNowhere) {
   }
 }
 
+// A worker that were refused at once could only ask the lead, which does not know yet that the
+// shard was away, and would come back with the same term.
+TEST(RecoveryStory, AShardThatCameBackAnswersNoWorkerBeforeItHasATerm) {
+  const JobSpec spec = Spec(1, Clip::kNone, Mode::kEager);
+  Training training(spec, 2, 0, 1);
+  CoreCluster& cluster = training.cluster();
+  training.Import();
+  cluster.Run();
+  ASSERT_TRUE(training.Begin(1));
+  cluster.Crash(ShardId(1));
+  cluster.Restart(ShardId(1));
+  ASSERT_EQ(cluster.Status(ShardId(0)).term(), 1u) << "nobody told the lead yet";
+  ASSERT_EQ(cluster.Status(ShardId(1)).term(), 0u);
+  const auto last = static_cast<uint32_t>(spec.stages.size() - 1);
+  ChunkId chunk;
+  for (const ChunkId id : cluster.chunks().ChunksOfStage(StageId(last))) {
+    if (cluster.OwnerOf(id) == ShardId(1)) chunk = id;
+  }
+  ASSERT_EQ(cluster.OwnerOf(chunk), ShardId(1));
+  const StreamId begin = cluster.SendBegin(1, {0}, 9, {})[1];
+  const StreamId pushes = cluster.NewStream(), closed = cluster.NewStream();
+  const std::vector<float> gradient =
+      TellingGradient(cluster.chunks().chunk(chunk), StageId(last), 0, 1);
+  const uint64_t push =
+      cluster.Push(pushes, 1, StageId(last), TreeRange{0, 1}, chunk, gradient, kTokens, 9);
+  const uint64_t fetch = cluster.Fetch(cluster.NewStream(), StageId(last), chunk, 0);
+  const uint64_t gone = cluster.Fetch(closed, StageId(last), chunk, 0);
+  cluster.Send(ShardId(1), event::StreamClosed{closed});
+  EXPECT_EQ(cluster.closed.count(begin) + cluster.replies.count(begin), 0u);
+  EXPECT_EQ(cluster.acks.count(push), 0u);
+  EXPECT_EQ(cluster.failed_fetches.count(fetch), 0u);
+
+  cluster.Run();
+  ASSERT_EQ(cluster.Status(ShardId(0)).term(), 2u);
+  EXPECT_TRUE(absl::IsAborted(cluster.closed[begin])) << cluster.closed[begin];
+  EXPECT_EQ(cluster.acks[push].outcome(), v1::Ack::STALE);
+  EXPECT_TRUE(absl::IsAborted(cluster.failed_fetches[fetch])) << cluster.failed_fetches[fetch];
+  EXPECT_EQ(cluster.failed_fetches.count(gone), 0u) << "nobody waits for it";
+  const absl::Status finished = training.Finish([] {});
+  EXPECT_TRUE(finished.ok()) << finished;
+  EXPECT_EQ(training.End().digest, Undisturbed(spec));
+}
+
 TEST(RecoveryStory, AReplacementThatNeedsOlderWeightsSendsAllBackToTheLastCut) {
   const JobSpec spec = Spec(2, Clip::kNone, Mode::kEager);
   for (const uint32_t shards : {1, 2}) {

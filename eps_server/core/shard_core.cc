@@ -35,6 +35,21 @@ CodecTable TableOf(const JobSpec& spec, const ChunkMap& chunks) {
   return *std::move(table);
 }
 
+// What the process says to itself, which the replay of a log needs.
+bool IsOwn(const Event& event) {
+  return std::holds_alternative<event::OpDone>(event) ||
+         std::holds_alternative<event::Timer>(event) ||
+         std::holds_alternative<event::Opened>(event);
+}
+
+// The stream of a worker's request that names a term; none: the event is something else.
+std::optional<StreamId> StreamOfRequest(const Event& event) {
+  if (const auto* begin = std::get_if<event::BeginStep>(&event)) return begin->stream;
+  if (const auto* fetch = std::get_if<event::Fetch>(&event)) return fetch->stream;
+  if (const auto* push = std::get_if<event::PushOffered>(&event)) return push->stream;
+  return std::nullopt;
+}
+
 }  // namespace
 
 ShardCore::ShardCore(Options options) : impl_(new Impl(std::move(options))) {}
@@ -123,6 +138,29 @@ void ShardCore::Impl::Handle(const Event& event, uint64_t now_ms, std::vector<Ef
   if (!Defers(event)) std::visit([this](const auto& e) { On(e); }, event);
   if (replay_.has_value()) PumpReplay();
   out_ = nullptr;
+}
+
+bool ShardCore::Impl::WaitsForTerm() const {
+  return state_ == v1::JOB_STATE_RECOVERING && term_ == Term(0);
+}
+
+// Everything waits while a log is replayed. At a shard that came back and waits for the lead's next
+// term, so do requests of workers: refused now, as of a term that is over, they would be made again
+// in the same term, for the lead may not know yet that this shard was away.
+bool ShardCore::Impl::Defers(const Event& event) {
+  const bool replays = !KnowsItself() && !IsOwn(event);
+  if (!replays && !(WaitsForTerm() && StreamOfRequest(event).has_value())) return false;
+  (replays ? deferred_ : early_).push_back(event);
+  return true;
+}
+
+std::optional<Event> ShardCore::Impl::TakeDeferred() {
+  if (!KnowsItself()) return std::nullopt;
+  std::deque<Event>* const from = deferred_.empty() && !WaitsForTerm() ? &early_ : &deferred_;
+  if (from->empty()) return std::nullopt;
+  Event event = std::move(from->front());
+  from->pop_front();
+  return event;
 }
 
 ChunkState* ShardCore::Impl::Owned(ChunkId id) {
@@ -698,6 +736,9 @@ void ShardCore::Impl::On(const event::StreamClosed& e) {
                               [s](const event::Join& j) { return j.stream == s; }),
                joins_.end());
   watchers_.erase(s);
+  early_.erase(std::remove_if(early_.begin(), early_.end(),
+                              [s](const Event& early) { return StreamOfRequest(early) == s; }),
+               early_.end());
   for (auto it = fetches_.begin(); it != fetches_.end();) {
     it = it->first.stream == s ? fetches_.erase(it) : std::next(it);
   }

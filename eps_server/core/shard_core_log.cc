@@ -14,13 +14,6 @@ namespace {
 
 constexpr uint64_t kFactBytes = 512;  // of one of fixed size
 
-// What the process says to itself, which a replay needs; all else waits for its end.
-bool IsOwn(const Event& event) {
-  return std::holds_alternative<event::OpDone>(event) ||
-         std::holds_alternative<event::Timer>(event) ||
-         std::holds_alternative<event::Opened>(event);
-}
-
 }  // namespace
 
 LogRoom ShardCore::LogNeeds(const JobSpec& spec, const ChunkMap& chunks,
@@ -269,19 +262,6 @@ void ShardCore::Impl::EndReplay() {
 // own.
 bool ShardCore::Impl::KnowsItself() const {
   return !logs() || (recovered_ && !replay_.has_value());
-}
-
-std::optional<Event> ShardCore::Impl::TakeDeferred() {
-  if (!KnowsItself() || deferred_.empty()) return std::nullopt;
-  Event event = std::move(deferred_.front());
-  deferred_.pop_front();
-  return event;
-}
-
-bool ShardCore::Impl::Defers(const Event& event) {
-  if (KnowsItself() || IsOwn(event)) return false;
-  deferred_.push_back(event);
-  return true;
 }
 
 }  // namespace eps
