@@ -64,7 +64,7 @@ BENCHMARKS = {
         "of a commit / time of the NVMe backend, per round. Goals: 0.90 for writing and for "
         "updating, 5 against values in RocksDB (leveled, without WAL), 4 against BlobDB, at most "
         "0.25 processor seconds per GB.",
-        ["//bench:nvme_bench"], [["bazel-bin/bench/nvme_bench", "384", "9"]]),
+        ["//bench:nvme_bench"], [["bazel-bin/bench/nvme_bench", "384", "27"]]),
     "durability": Benchmark(
         "What durable state costs",
         "Steps of the quickstart model (8,192 tokens each) with durable state / without, of the "
