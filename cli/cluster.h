@@ -25,7 +25,8 @@ class Cluster {
   // there too. Variables EPS_SECTION__KEY are not handed on: what they said stands in the file.
   Cluster(const Config& config, std::string log_folder);
 
-  // Starts `count` servers on free loopback ports; addresses() has them when it returns.
+  // Starts `count` servers on loopback ports that are kept for them as long as this object lives;
+  // addresses() has them when it returns.
   absl::Status StartServers(uint32_t count);
   // Attaches to servers that somebody else runs.
   void UseServers(std::vector<std::string> addresses) { addresses_ = std::move(addresses); }

@@ -16,6 +16,7 @@ namespace eps {
 //
 // It is a bound socket that does not listen: Linux keeps such a port out of every automatic choice
 // and lets a second socket listen on it if both have SO_REUSEADDR (socket(7), ip(7)).
+// Child processes do not inherit it. Thread-compatible.
 class ReservedPort {
  public:
   // ResourceExhausted with the system's reason if there is none.

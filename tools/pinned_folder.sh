@@ -11,6 +11,8 @@
 #   requirements  the file of pins
 #   layout        raised by hand when build() makes something else of the same pins
 #   witness       a file in the folder without which it is not whole
+#   also          another file that it is made of; empty: none
+#   instead       the variable that names what to take instead; empty: none
 # and defines build, which makes $folder.new out of nothing; then it calls make_folder.
 
 script=$(basename "$0" .sh)
@@ -20,7 +22,9 @@ fail() {
   exit 1
 }
 
-wanted_stamp() { echo "layout $layout" | cat - "$requirements" | sha256sum | cut -d' ' -f1; }
+wanted_stamp() {
+  echo "layout $layout" | cat - "$requirements" ${also:+"$also"} | sha256sum | cut -d' ' -f1
+}
 
 is_complete() {
   [[ -f $folder/.complete && $(<"$folder/.complete") == "$(wanted_stamp)" ]] &&
@@ -32,7 +36,8 @@ make_folder() {
     say "$what is there ($folder)"
     return
   fi
-  [[ $(uname -m) == x86_64 ]] || fail "the pinned wheels are for x86_64"
+  [[ $(uname -m) == x86_64 ]] ||
+    fail "the pinned wheels are for x86_64${instead:+; set $instead instead}"
   exec 9>"$folder.lock"
   flock --wait 1800 9 || fail "another call has held $folder.lock for 30 minutes"
   if is_complete; then return; fi
@@ -84,7 +89,7 @@ find_wheel() {
 
 # Makes sure that the wheel of one line of the requirements is among the downloads.
 download_wheel() {
-  local python=$1 requirement=$2 other_way=$3
+  local python=$1 requirement=$2
   local pin=${requirement%% *} sha256=${requirement##*sha256:}
   local prefix=${pin%%==*} downloads=$folder.download platform platforms=()
   prefix=${prefix//-/_}
@@ -98,19 +103,18 @@ download_wheel() {
   done
   TMPDIR=$PWD/$downloads/tmp pip_quietly "$python" download --no-cache-dir --python-version 3.11 \
     "${platforms[@]}" --requirement "$downloads/requirement.txt" --dest "$downloads" ||
-    fail "pip could not download $pin; run this again to go on, or set $other_way"
+    fail "pip could not download $pin; run this again to go on${instead:+, or set $instead}"
   [[ -n $(find_wheel "$sha256" "$prefix") ]] || fail "pip left no wheel of $pin in $downloads"
 }
 
-# Downloads the wheels of $requirements to $folder.download and keeps what has arrived before. $1:
-# what to set to have their content another way.
+# Downloads the wheels of $requirements to $folder.download and keeps what has arrived before.
 download_wheels() {
   command -v unzip >/dev/null || fail "unzip is missing (tools/install_deps.sh installs it)"
   local python requirement
   python=$(find_python)
   mkdir -p "$folder.download"
   while IFS= read -r requirement; do
-    download_wheel "$python" "$requirement" "$1"
+    download_wheel "$python" "$requirement"
   done < <(grep -v '^#' "$requirements")
 }
 

@@ -13,10 +13,12 @@ folder=third_party/.cuda
 requirements=tools/cuda_requirements.txt
 layout=2
 witness=bin/nvcc
+also=
+instead=CUDA_HOME
 source tools/pinned_folder.sh
 
 build() {
-  download_wheels CUDA_HOME
+  download_wheels
   say "unpacking into $folder"
   local wheels=$folder.download/unpacked wheel
   rm -rf "$wheels"

@@ -10,6 +10,8 @@ folder=third_party/.oracles
 requirements=tools/oracles_requirements.txt
 layout=2
 witness=bin/python
+also=tools/torch_stub_libs.py
+instead=
 source tools/pinned_folder.sh
 
 build() {

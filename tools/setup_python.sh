@@ -9,6 +9,8 @@ folder=third_party/.venv
 requirements=tools/python_requirements.txt
 layout=2
 witness=bin/python
+also=
+instead=
 source tools/pinned_folder.sh
 
 build() {

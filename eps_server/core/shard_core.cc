@@ -135,31 +135,30 @@ ShardCore::Impl::Impl(Options options)
 void ShardCore::Impl::Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out) {
   now_ms_ = now_ms;
   out_ = out;
-  if (!Defers(event)) std::visit([this](const auto& e) { On(e); }, event);
+  if (IsTooEarly(event)) {
+    deferred_.push_back(event);
+  } else {
+    std::visit([this](const auto& e) { On(e); }, event);
+  }
   if (replay_.has_value()) PumpReplay();
   out_ = nullptr;
-}
-
-bool ShardCore::Impl::WaitsForTerm() const {
-  return state_ == v1::JOB_STATE_RECOVERING && term_ == Term(0);
 }
 
 // Everything waits while a log is replayed. At a shard that came back and waits for the lead's next
 // term, so do requests of workers: refused now, as of a term that is over, they would be made again
 // in the same term, for the lead may not know yet that this shard was away.
-bool ShardCore::Impl::Defers(const Event& event) {
-  const bool replays = !KnowsItself() && !IsOwn(event);
-  if (!replays && !(WaitsForTerm() && StreamOfRequest(event).has_value())) return false;
-  (replays ? deferred_ : early_).push_back(event);
-  return true;
+bool ShardCore::Impl::IsTooEarly(const Event& event) const {
+  if (!KnowsItself()) return !IsOwn(event);
+  const bool waits_for_term = state_ == v1::JOB_STATE_RECOVERING && term_ == Term(0);
+  return waits_for_term && StreamOfRequest(event).has_value();
 }
 
 std::optional<Event> ShardCore::Impl::TakeDeferred() {
-  if (!KnowsItself()) return std::nullopt;
-  std::deque<Event>* const from = deferred_.empty() && !WaitsForTerm() ? &early_ : &deferred_;
-  if (from->empty()) return std::nullopt;
-  Event event = std::move(from->front());
-  from->pop_front();
+  const auto it = std::find_if(deferred_.begin(), deferred_.end(),
+                               [this](const Event& event) { return !IsTooEarly(event); });
+  if (it == deferred_.end()) return std::nullopt;
+  Event event = std::move(*it);
+  deferred_.erase(it);
   return event;
 }
 
@@ -736,9 +735,9 @@ void ShardCore::Impl::On(const event::StreamClosed& e) {
                               [s](const event::Join& j) { return j.stream == s; }),
                joins_.end());
   watchers_.erase(s);
-  early_.erase(std::remove_if(early_.begin(), early_.end(),
-                              [s](const Event& early) { return StreamOfRequest(early) == s; }),
-               early_.end());
+  deferred_.erase(std::remove_if(deferred_.begin(), deferred_.end(),
+                                 [s](const Event& d) { return StreamOfRequest(d) == s; }),
+                  deferred_.end());
   for (auto it = fetches_.begin(); it != fetches_.end();) {
     it = it->first.stream == s ? fetches_.erase(it) : std::next(it);
   }

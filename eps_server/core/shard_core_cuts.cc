@@ -128,7 +128,6 @@ void ShardCore::Impl::OnNewTerm(Term term) {
   successor_->compute_profile_ = compute_profile_;
   successor_->incarnation_ = incarnation_;
   successor_->deferred_ = std::move(deferred_);
-  successor_->early_ = std::move(early_);
   if (is_lead()) {
     successor_->lead_->Gate(gate_step_);
     successor_->lead_->cuts().Limit(successor_->recovery_->most_cut_steps());

@@ -47,7 +47,7 @@ class ShardCore::Impl {
   // later term was asked for, its object takes this one's place and has to begin.
   std::unique_ptr<Impl> TakeSuccessor() { return std::move(successor_); }
   void BeginTerm(uint64_t now_ms, std::vector<Effect>* out);
-  std::optional<Event> TakeDeferred();  // that came too early and can be handled now
+  std::optional<Event> TakeDeferred();  // the next that came too early and can be handled now
 
  private:
   // ---- dispatch, by event
@@ -193,8 +193,7 @@ class ShardCore::Impl {
   void ReplaySession(const v1::LoggedSession& session);
   void EndReplay();
   bool KnowsItself() const;
-  bool WaitsForTerm() const;
-  bool Defers(const Event& event);
+  bool IsTooEarly(const Event& event) const;
   void FillWaits(uint64_t now_ms, v1::StatusReply* status) const;
 
   ChunkState* Owned(ChunkId id);
@@ -287,8 +286,7 @@ class ShardCore::Impl {
   bool logging_ = false;
   OutputCommit output_;
   std::optional<LogReplay> replay_;
-  std::deque<Event> deferred_;  // until the log is replayed
-  std::deque<Event> early_;     // requests that came before this shard had a term
+  std::deque<Event> deferred_;  // that came too early
   uint64_t now_ms_ = 0;
   std::vector<Effect>* out_ = nullptr;  // valid within Handle
 };
