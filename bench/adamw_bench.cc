@@ -19,10 +19,10 @@
 #include <thread>
 #include <vector>
 
-#include "bench/memory_limit.h"
-#include "common/flush_denormals.h"
+#include "bench/peers/memory_limit.h"
+#include "base/flush_denormals.h"
 #include "optimizer/kernels.h"
-#include "spec/chunk_map.h"
+#include "base/job/chunk_map.h"
 
 namespace eps {
 namespace {

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "bench/adamw_torch.h"
-#include "bench/timing.h"
+#include "bench/peers/adamw_torch.h"
+#include "bench/peers/timing.h"
 #include "optimizer/kernels.h"
 #include "torch/version.h"
 

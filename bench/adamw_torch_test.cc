@@ -1,6 +1,6 @@
 // The torch benchmark compares two kernels that do the same work. Nothing is timed here.
 
-#include "bench/adamw_torch.h"
+#include "bench/peers/adamw_torch.h"
 
 #include <utility>
 

@@ -20,9 +20,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "bench/codec_limit.h"
-#include "bench/timing.h"
-#include "common/flush_denormals.h"
+#include "bench/peers/codec_limit.h"
+#include "bench/peers/timing.h"
+#include "base/flush_denormals.h"
 #include "compression/codec.h"
 #include "compression/reference_codec.h"
 

@@ -29,14 +29,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "bench/rocksdb_values.h"
-#include "bench/timing.h"
-#include "common/check.h"
-#include "spec/model_layout.h"
-#include "spec/test_specs.h"
-#include "storage/backend_harness.h"
-#include "storage/durable_backend.h"
-#include "storage/rocksdb_store.h"
+#include "bench/peers/rocksdb_values.h"
+#include "bench/peers/timing.h"
+#include "base/check.h"
+#include "base/job/model_layout.h"
+#include "base/testing/test_specs.h"
+#include "storage/testing/backend_harness.h"
+#include "storage/backends/durable_backend.h"
+#include "storage/cuts/rocksdb_store.h"
 
 namespace eps {
 namespace {

@@ -20,12 +20,12 @@
 #include <utility>
 #include <vector>
 
-#include "bench/one_pass_peers.h"
-#include "bench/one_pass_world.h"
-#include "bench/timing.h"
+#include "bench/peers/one_pass_peers.h"
+#include "bench/peers/one_pass_world.h"
+#include "bench/peers/timing.h"
 #include "compression/codecs/floats/kernels.h"
 #include "optimizer/update_rule.h"
-#include "storage/strip_kernels.h"
+#include "optimizer/strip_kernels.h"
 
 namespace eps {
 namespace {

@@ -18,14 +18,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "bench/one_pass_world.h"
-#include "bench/timing.h"
-#include "common/check.h"
-#include "common/flush_denormals.h"
+#include "bench/peers/one_pass_world.h"
+#include "bench/peers/timing.h"
+#include "base/check.h"
+#include "base/flush_denormals.h"
 #include "compression/codec.h"
 #include "compression/reference_codec.h"
 #include "optimizer/kernels.h"
-#include "spec/chunk_map.h"
+#include "base/job/chunk_map.h"
 
 namespace eps {
 namespace {

@@ -1,5 +1,5 @@
 // Trains the model of a run in one process, without servers and wire, and prints one JSON line per
-// step: what `eps train` is measured against (bench/step_ratio.py). It reads the configuration that
+// step: what `eps train` is measured against (bench/record/step_ratio.py). It reads the configuration that
 // a run wrote to logs/config.yaml and says the id of the job that this makes, which is the run's if
 // model, data, order, seed and numbers are all the same.
 //
@@ -20,13 +20,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "bench/whole_model.h"
-#include "cli/files.h"
-#include "cli/plan.h"
-#include "cli/run_config.h"
-#include "common/config.h"
-#include "common/status_macros.h"
-#include "spec/job_spec.h"
+#include "bench/peers/whole_model.h"
+#include "base/files/files.h"
+#include "cli/launch/plan.h"
+#include "cli/launch/run_config.h"
+#include "base/config/config.h"
+#include "base/status_macros.h"
+#include "base/job/job_spec.h"
 #include "worker/data/token_source.h"
 #include "worker/exec/tensor_memory.h"
 

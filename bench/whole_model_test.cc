@@ -1,7 +1,7 @@
 // The peer of the step benchmark trains what it says: the reference's losses and gradients,
 // recomputation that changes nothing, and the project's own update.
 
-#include "bench/whole_model.h"
+#include "bench/peers/whole_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,9 +11,9 @@
 #include "ATen/core/Tensor.h"
 #include "gtest/gtest.h"
 #include "optimizer/update_rule.h"
-#include "spec/model_layout.h"
-#include "spec/rng.h"
-#include "spec/schedule.h"
+#include "base/job/model_layout.h"
+#include "base/job/rng.h"
+#include "base/job/schedule.h"
 #include "verify/reference_model.h"
 
 namespace eps {

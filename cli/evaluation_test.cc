@@ -17,7 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "cli/child_process.h"
+#include "cli/launch/child_process.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

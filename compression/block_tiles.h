@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "common/check.h"
-#include "spec/chunk_map.h"
+#include "base/check.h"
+#include "base/job/chunk_map.h"
 
 namespace eps {
 

@@ -10,8 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "common/check.h"
-#include "common/mutex.h"
+#include "base/check.h"
+#include "base/mutex.h"
 
 namespace eps {
 namespace {

@@ -17,10 +17,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "common/bytes.h"
+#include "base/bytes.h"
 #include "compression/sparse.h"
-#include "spec/chunk_map.h"
-#include "spec/rng.h"
+#include "base/job/chunk_map.h"
+#include "base/job/rng.h"
 
 namespace eps {
 

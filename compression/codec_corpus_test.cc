@@ -13,8 +13,8 @@
 
 #include "absl/strings/match.h"
 #include "compression/codec.h"
-#include "compression/codec_fuzz.h"
-#include "compression/codec_testing.h"
+#include "compression/testing/codec_fuzz.h"
+#include "compression/testing/codec_testing.h"
 #include "gtest/gtest.h"
 
 namespace eps {

@@ -5,13 +5,13 @@
 
 #include "absl/status/statusor.h"
 #include "compression/codec.h"
-#include "spec/chunk_map.h"
-#include "spec/codec_table.h"
-#include "spec/job_spec.h"
+#include "base/job/chunk_map.h"
+#include "base/job/codec_table.h"
+#include "base/job/job_spec.h"
 
 namespace eps {
 
-// The codecs of a job's chunks, found by the names of spec/codec_table.h. Immutable, thread-safe;
+// The codecs of a job's chunks, found by the names of base/job/codec_table.h. Immutable, thread-safe;
 // `spec` and `chunks` must outlive it.
 class CodecTable {
  public:

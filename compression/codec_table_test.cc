@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "spec/test_specs.h"
+#include "base/testing/test_specs.h"
 
 namespace eps {
 namespace {

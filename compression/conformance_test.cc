@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/flush_denormals.h"
+#include "base/flush_denormals.h"
 #include "compression/codec.h"
-#include "compression/codec_testing.h"
+#include "compression/testing/codec_testing.h"
 #include "compression/reference_codec.h"
 #include "gtest/gtest.h"
 

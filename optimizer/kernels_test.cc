@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "common/flush_denormals.h"
-#include "common/guarded_memory.h"
+#include "base/flush_denormals.h"
+#include "base/testing/guarded_memory.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 

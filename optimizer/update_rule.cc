@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/flush_denormals.h"
+#include "base/flush_denormals.h"
 #include "optimizer/kernels.h"
 
 namespace eps {

@@ -13,8 +13,8 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "optimizer/kernels.h"
-#include "spec/chunk_map.h"
-#include "spec/job_spec.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
 
 namespace eps {
 

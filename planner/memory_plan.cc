@@ -5,13 +5,13 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "common/ids.h"
-#include "common/memory_account.h"
-#include "common/status_macros.h"
+#include "base/ids.h"
+#include "base/memory_account.h"
+#include "base/status_macros.h"
 #include "compression/codec.h"
 #include "compression/codec_table.h"
 #include "planner/quantity_text.h"
-#include "spec/chunk_map.h"
+#include "base/job/chunk_map.h"
 
 namespace eps::planner {
 namespace {

@@ -2,7 +2,7 @@
 #define EPS_PLANNER_MEMORY_PLAN_H_
 
 // Bytes by tier and kind: what a run holds on the fullest machine of each tier. Kinds are those of
-// the run's own memory accounts (common/memory_account.h); what lies on a device beside the stash,
+// the run's own memory accounts (base/memory_account.h); what lies on a device beside the stash,
 // LibTorch's memory, is "weights", "gradients" and "activations". Pure functions.
 
 #include <string>
@@ -15,8 +15,8 @@
 #include "planner/step_model.h"
 #include "planner/units.h"
 #include "planner/workload.h"
-#include "spec/chunk_map.h"
-#include "spec/job_spec.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
 
 namespace eps::planner {
 

@@ -5,8 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
-#include "common/memory_account.h"
-#include "common/status_macros.h"
+#include "base/memory_account.h"
+#include "base/status_macros.h"
 
 namespace eps::planner {
 namespace {

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/config.h"
+#include "base/config/config.h"
 #include "planner/hardware.h"
 #include "planner/memory_plan.h"
 #include "planner/step_model.h"
 #include "planner/units.h"
 #include "planner/workload.h"
-#include "spec/job_spec.h"
+#include "base/job/job_spec.h"
 
 namespace eps::planner {
 

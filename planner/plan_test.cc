@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/config.h"
+#include "base/config/config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -18,10 +18,10 @@
 #include "planner/step_model.h"
 #include "planner/units.h"
 #include "planner/workload.h"
-#include "spec/cut_interval.h"
-#include "spec/job_spec.h"
-#include "spec/spec_builder.h"
-#include "spec/test_specs.h"
+#include "base/job/cut_interval.h"
+#include "base/job/job_spec.h"
+#include "base/config/spec_builder.h"
+#include "base/testing/test_specs.h"
 
 namespace eps::planner {
 namespace {

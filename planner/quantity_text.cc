@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "common/status_macros.h"
+#include "base/status_macros.h"
 
 namespace eps::planner {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "spec/cut_interval.h"
+#include "base/job/cut_interval.h"
 
 namespace eps::planner {
 namespace {

@@ -53,7 +53,7 @@ struct RunShape {
   bool state_on_disk = false;
   // Cuts are written: of state in memory all of it, beside the step that follows the cut.
   bool durable = false;
-  // Steps from one to the next, 0: none; absent: as spec/cut_interval.h says of what writing alone
+  // Steps from one to the next, 0: none; absent: as base/job/cut_interval.h says of what writing alone
   // takes.
   std::optional<uint64_t> cut_steps;
   bool log = false;  // contributions are on disk before they are acknowledged

@@ -9,7 +9,7 @@
 #include "planner/hardware.h"
 #include "planner/simulator/draws.h"
 #include "planner/simulator/scenario.h"
-#include "planner/simulator/test_scenarios.h"
+#include "planner/simulator/testing/test_scenarios.h"
 #include "planner/units.h"
 #include "planner/workload.h"
 

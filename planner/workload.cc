@@ -1,11 +1,11 @@
 #include "planner/workload.h"
 
-#include "common/ids.h"
-#include "common/status_macros.h"
+#include "base/ids.h"
+#include "base/status_macros.h"
 #include "compression/codec.h"
 #include "compression/codec_table.h"
 #include "optimizer/update_rule.h"
-#include "spec/chunk_map.h"
+#include "base/job/chunk_map.h"
 
 namespace eps::planner {
 namespace {

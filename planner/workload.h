@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "planner/units.h"
-#include "spec/job_spec.h"
+#include "base/job/job_spec.h"
 
 namespace eps::planner {
 

@@ -1,6 +1,6 @@
 #include "storage/state_backend.h"
 
-#include "common/check.h"
+#include "base/check.h"
 
 namespace eps {
 namespace {

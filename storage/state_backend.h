@@ -13,14 +13,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/bytes.h"
-#include "common/executor.h"
-#include "common/ids.h"
+#include "base/bytes.h"
+#include "base/executor.h"
+#include "base/ids.h"
 #include "compression/codec.h"
 #include "optimizer/update_rule.h"
-#include "spec/chunk_map.h"
-#include "spec/reduction_tree.h"
-#include "storage/cut.h"
+#include "base/job/chunk_map.h"
+#include "base/job/reduction_tree.h"
+#include "storage/cuts/cut.h"
 
 namespace eps {
 

@@ -29,7 +29,7 @@ RESERVED = []
 
 def reserve_port():
     """A port of the loopback that nobody is given until this process ends. A server that binds it
-    with SO_REUSEADDR can listen there, as often as it is started (cli/reserved_port.h)."""
+    with SO_REUSEADDR can listen there, as often as it is started (cli/launch/reserved_port.h)."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))

@@ -17,15 +17,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "cli/checkpoint.h"
-#include "cli/checkpoint_command.h"
-#include "cli/checkpoint_folders.h"
-#include "cli/child_process.h"
-#include "cli/control_client.h"
-#include "eps_server/shell/server.h"
+#include "checkpoint/checkpoint.h"
+#include "cli/commands/checkpoint_command.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "cli/launch/child_process.h"
+#include "wire/control_client.h"
+#include "eps_server/server.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "spec/chunk_map.h"
+#include "base/job/chunk_map.h"
 
 namespace eps {
 namespace {

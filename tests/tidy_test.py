@@ -26,9 +26,9 @@ BANNED_CODE = [
     (r"\busing\s+namespace\b", "names the namespace where it is used"),
     (r"\bthrow\b(?!\s+std::bad_alloc\b)", "absl::Status carries our errors"),
     (r"\babsl::(?:Mutex|CondVar|Notification)\b",
-     "common/mutex.h: the packaged one makes the thread sanitizer report false races"),
-    (r"\bstd::(?:random_)?shuffle\b", "its result depends on the library; see spec/rng.h"),
-    (r"\bstd::normal_distribution\b", "its result depends on the library; see spec/rng.h"),
+     "base/mutex.h: the packaged one makes the thread sanitizer report false races"),
+    (r"\bstd::(?:random_)?shuffle\b", "its result depends on the library; see base/job/rng.h"),
+    (r"\bstd::normal_distribution\b", "its result depends on the library; see base/job/rng.h"),
     (r"\b(?:GTEST_SKIP|DISABLED_\w+)\b", "a test runs or is removed"),
     (r"(?<![\w:])D?(?:CHECK|LOG)\(", "LibTorch defines it; ours begin with EPS_"),
     (r"#pragma\s+once\b", "include guards carry the path"),
@@ -341,7 +341,7 @@ class Tree(unittest.TestCase):
 
     def test_clang_format_would_change_nothing(self):
         tool = shutil.which("clang-format-14")
-        self.assertTrue(tool, "clang-format-14 is missing; tools/install_deps.sh installs it")
+        self.assertTrue(tool, "clang-format-14 is missing; third_party/install/install_deps.sh installs it")
         paths = [p for p in source_tree.files() if p.endswith((".h", ".cc"))]
         done = subprocess.run([tool, "--dry-run", "-Werror", "--ferror-limit=1", *paths],
                               cwd=source_tree.ROOT, stdout=subprocess.PIPE,

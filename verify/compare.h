@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/checksum.h"
-#include "common/ids.h"
-#include "common/safetensors.h"
-#include "spec/job_spec.h"
+#include "base/checksum.h"
+#include "base/ids.h"
+#include "base/files/safetensors.h"
+#include "base/job/job_spec.h"
 #include "verify/reference_training.h"
 
 namespace eps {

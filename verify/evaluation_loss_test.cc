@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "spec/model_layout.h"
+#include "base/job/model_layout.h"
 #include "verify/reference_model.h"
 #include "worker/exec/torch_runtime.h"
 

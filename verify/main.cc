@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "common/exit_code.h"
+#include "base/exit_code.h"
 #include "verify/verify.h"
 
 namespace {

@@ -25,10 +25,10 @@
 #include "ATen/ops/softmax.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/status_macros.h"
+#include "base/status_macros.h"
 #include "compression/reference_codec.h"
-#include "spec/model_layout.h"
-#include "spec/rng.h"
+#include "base/job/model_layout.h"
+#include "base/job/rng.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "verify/reference_model.h"
@@ -39,7 +39,7 @@ namespace {
 
 using at::Tensor;
 
-// The draws of a stage that have a mask each (spec/rng.h).
+// The draws of a stage that have a mask each (base/job/rng.h).
 enum Site : uint16_t { kEmbeddingOrAttention = 0, kAttentionProjection = 1, kMlp = 2 };
 
 // Places of the tensors among the uses of a block and of the head, as BuildLayout lists them.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "spec/job_spec.h"
+#include "base/job/job_spec.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {

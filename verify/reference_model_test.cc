@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/memory_account.h"
+#include "base/memory_account.h"
 #include "gtest/gtest.h"
-#include "spec/model_layout.h"
-#include "verify/stage_chain.h"
+#include "base/job/model_layout.h"
+#include "verify/testing/stage_chain.h"
 #include "worker/exec/torch_runtime.h"
 #include "worker/relay/weight_copies.h"
 

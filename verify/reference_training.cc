@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/flush_denormals.h"
-#include "common/status_macros.h"
-#include "spec/codec_table.h"
-#include "spec/rng.h"
-#include "spec/schedule.h"
+#include "base/flush_denormals.h"
+#include "base/status_macros.h"
+#include "base/job/codec_table.h"
+#include "base/job/rng.h"
+#include "base/job/schedule.h"
 #include "verify/tree_sum.h"
 
 namespace eps {

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "optimizer/update_rule.h"
-#include "spec/chunk_map.h"
-#include "spec/job_spec.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
 #include "verify/plant.h"
 #include "verify/reference_model.h"
 #include "verify/wire_reference.h"
@@ -30,7 +30,7 @@ struct StepFigures {
 
 // A whole training run in one process, step by step, all state in memory: what the job spec means,
 // written down without versions, parts in flight, stages on the move or messages. What defines bits
-// and is not a sum is shared with the run: random numbers and initial values (spec/rng.h), sample
+// and is not a sum is shared with the run: random numbers and initial values (base/job/rng.h), sample
 // positions, schedules, the chunk boundaries, which codec a chunk has, and the update rule.
 // Everything else is the reference's own.
 //

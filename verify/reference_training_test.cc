@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "common/flush_denormals.h"
+#include "base/flush_denormals.h"
 #include "gtest/gtest.h"
-#include "spec/model_layout.h"
-#include "spec/rng.h"
-#include "spec/test_specs.h"
-#include "verify/shard_oracle.h"
+#include "base/job/model_layout.h"
+#include "base/job/rng.h"
+#include "base/testing/test_specs.h"
+#include "verify/testing/shard_oracle.h"
 #include "verify/tree_sum.h"
 
 namespace eps {

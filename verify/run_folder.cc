@@ -13,9 +13,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "common/exit_code.h"
-#include "common/safetensors_folder.h"
-#include "common/status_macros.h"
+#include "base/exit_code.h"
+#include "base/files/safetensors_folder.h"
+#include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "optimizer/update_rule.h"
 

@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/config.h"
-#include "common/safetensors.h"
-#include "spec/job_spec.h"
+#include "base/config/config.h"
+#include "base/files/safetensors.h"
+#include "base/job/job_spec.h"
 #include "verify/reference_training.h"
 
 namespace eps {

@@ -1,6 +1,6 @@
 #include "verify/tree_sum.h"
 
-#include "common/check.h"
+#include "base/check.h"
 
 namespace eps {
 

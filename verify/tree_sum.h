@@ -2,14 +2,14 @@
 #define EPS_VERIFY_TREE_SUM_H_
 
 // The canonical tree as the recursion that defines it, for the reference: workers and servers fold
-// with other code (spec/reduction_tree.h, storage/), so that a mistake in either shows.
+// with other code (base/job/reduction_tree.h, storage/), so that a mistake in either shows.
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/status_macros.h"
+#include "base/status_macros.h"
 
 namespace eps {
 

@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/status_macros.h"
-#include "spec/codec_table.h"
+#include "base/status_macros.h"
+#include "base/job/codec_table.h"
 
 namespace eps {
 namespace {

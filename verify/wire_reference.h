@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "compression/reference_codec.h"
-#include "spec/chunk_map.h"
-#include "spec/job_spec.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
 #include "verify/reference_model.h"
 
 namespace eps {
@@ -22,7 +22,7 @@ using TensorValues = std::vector<std::vector<float>>;
 
 // What is left of weights and gradients after a trip over the wire: every chunk through the
 // reference of the codec that the spec gives it, and what the worker makes of it
-// (docs/quantization.md). Shares with the run the tables of spec/codec_table.h, nothing else.
+// (docs/quantization.md). Shares with the run the tables of base/job/codec_table.h, nothing else.
 // Thread-compatible.
 class WireReference {
  public:

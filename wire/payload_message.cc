@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "grpcpp/impl/grpc_library.h"
 
 namespace eps {

@@ -3,7 +3,7 @@
 #include <random>
 #include <string>
 
-#include "common/memory_account.h"
+#include "base/memory_account.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
 #include "gtest/gtest.h"

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "common/exit_code.h"
+#include "base/exit_code.h"
 
 namespace eps {
 namespace {

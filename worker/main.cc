@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/exit_code.h"
-#include "common/status_macros.h"
+#include "base/exit_code.h"
+#include "base/status_macros.h"
 #include "worker/exec/torch_runtime.h"
 #include "worker/interrupt.h"
 #include "worker/options.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/config.h"
+#include "base/config/config.h"
 #include "worker/models/sampler.h"
 #include "worker/relay/stage_program.h"
 

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/log.h"
-#include "common/memory_account.h"
-#include "common/status_macros.h"
+#include "base/log.h"
+#include "base/memory_account.h"
+#include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "worker/client/parameter_client.h"
 #include "worker/data/token_source.h"

@@ -9,12 +9,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/checksum.h"
+#include "base/checksum.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "spec/chunk_map.h"
-#include "spec/test_specs.h"
-#include "worker/client/scripted_shard.h"
+#include "base/job/chunk_map.h"
+#include "base/testing/test_specs.h"
+#include "worker/client/testing/scripted_shard.h"
 
 namespace eps {
 namespace {

@@ -8,11 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "common/status_macros.h"
+#include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "spec/job_spec.h"
-#include "spec/model_layout.h"
-#include "spec/rng.h"
+#include "base/job/job_spec.h"
+#include "base/job/model_layout.h"
+#include "base/job/rng.h"
 #include "worker/exec/torch_runtime.h"
 
 namespace eps {

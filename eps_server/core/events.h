@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/exit_code.h"
-#include "common/ids.h"
+#include "base/exit_code.h"
+#include "base/ids.h"
 #include "compression/codec.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
 #include "eps/v1/shard.pb.h"
-#include "eps_server/core/trace_action.h"
-#include "spec/reduction_tree.h"
+#include "eps_server/core/trace/trace_action.h"
+#include "base/job/reduction_tree.h"
 #include "storage/state_backend.h"
 
 namespace eps {

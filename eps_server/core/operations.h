@@ -12,16 +12,16 @@
 #include <variant>
 #include <vector>
 
-#include "common/ids.h"
+#include "base/ids.h"
 #include "compression/codec.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
 #include "eps/v1/shard.pb.h"
-#include "eps_server/core/contribution_ledger.h"
-#include "eps_server/core/encoded_copies.h"
-#include "eps_server/core/residuals.h"
-#include "spec/job_spec.h"
-#include "storage/cut.h"
+#include "eps_server/core/push/contribution_ledger.h"
+#include "eps_server/core/fetch/encoded_copies.h"
+#include "eps_server/core/push/residuals.h"
+#include "base/job/job_spec.h"
+#include "storage/cuts/cut.h"
 
 namespace eps {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "eps_server/core/log_facts.h"
+#include "base/check.h"
+#include "eps_server/core/replay/log_facts.h"
 #include "eps_server/core/shard_core_impl.h"
 
 namespace eps {

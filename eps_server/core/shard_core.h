@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "common/ids.h"
+#include "base/ids.h"
 #include "eps/v1/control.pb.h"
 #include "eps_server/core/events.h"
-#include "spec/chunk_map.h"
-#include "spec/job_spec.h"
-#include "storage/log_room.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
+#include "storage/log/log_room.h"
 #include "storage/state_backend.h"
 
 namespace eps {
@@ -28,7 +28,7 @@ struct CoreLimits {
   // Stages quantized ahead of the first fetch of them; 0: when they are fetched.
   uint32_t jit_depth = 0;
   // Every so many steps the border is made durable, if the backend can; 0: only what was imported,
-  // and the end; kAutoCutSteps (storage/cut.h): so many that they take at most 1 % of the time.
+  // and the end; kAutoCutSteps (storage/cuts/cut.h): so many that they take at most 1 % of the time.
   // Asked of the lead.
   uint64_t cut_steps = 0;
   // At which the kept cuts are read and checked, over and over; 0: they are not.

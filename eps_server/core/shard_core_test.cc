@@ -6,11 +6,11 @@
 #include <set>
 
 #include "absl/strings/str_format.h"
-#include "common/checksum.h"
-#include "eps_server/core/core_cluster.h"
+#include "base/checksum.h"
+#include "eps_server/core/testing/core_cluster.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "spec/model_layout.h"
+#include "base/job/model_layout.h"
 
 namespace eps {
 namespace {

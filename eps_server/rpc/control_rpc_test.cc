@@ -3,16 +3,16 @@
 #include <map>
 #include <string>
 
-#include "common/checksum.h"
-#include "common/memory_account.h"
-#include "eps_server/rpc/test_client.h"
+#include "base/checksum.h"
+#include "base/memory_account.h"
+#include "eps_server/rpc/testing/test_client.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "gtest/gtest.h"
-#include "spec/chunk_map.h"
-#include "spec/rng.h"
-#include "spec/test_specs.h"
+#include "base/job/chunk_map.h"
+#include "base/job/rng.h"
+#include "base/testing/test_specs.h"
 #include "wire/grpc_status.h"
 
 namespace eps {

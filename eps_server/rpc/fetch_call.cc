@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/checksum.h"
+#include "base/checksum.h"
 #include "wire/grpc_status.h"
 #include "wire/payload_message.h"
 

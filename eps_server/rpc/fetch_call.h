@@ -4,7 +4,7 @@
 #include <map>
 #include <memory>
 
-#include "common/executor.h"
+#include "base/executor.h"
 #include "eps_server/rpc/stream_call.h"
 #include "eps_server/shell/job_host.h"
 

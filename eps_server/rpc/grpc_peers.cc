@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
+#include "base/check.h"
 #include "eps/v1/control.grpc.pb.h"
 #include "wire/channel.h"
 #include "wire/grpc_status.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/mutex.h"
+#include "base/mutex.h"
 #include "eps_server/rpc/lead_link.h"
 #include "eps_server/shell/job_host.h"
 

@@ -4,7 +4,7 @@
 #include <deque>
 #include <utility>
 
-#include "common/log.h"
+#include "base/log.h"
 #include "wire/channel.h"
 #include "wire/grpc_status.h"
 

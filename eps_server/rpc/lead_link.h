@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "common/mutex.h"
+#include "base/mutex.h"
 #include "eps/v1/shard.grpc.pb.h"
 #include "eps_server/shell/job_shell.h"
 

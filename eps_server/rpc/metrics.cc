@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/mutex.h"
+#include "base/mutex.h"
 #include "wire/job_state_names.h"
 
 namespace eps {

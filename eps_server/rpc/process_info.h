@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/memory_account.h"
+#include "base/memory_account.h"
 #include "eps/v1/control.pb.h"
 
 namespace eps {

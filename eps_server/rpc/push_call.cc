@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/log.h"
+#include "base/log.h"
 #include "wire/payload_message.h"
 
 namespace eps {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/executor.h"
+#include "base/executor.h"
 #include "eps_server/rpc/stream_call.h"
 #include "eps_server/shell/job_host.h"
 #include "eps_server/shell/payload.h"

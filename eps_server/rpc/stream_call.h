@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/check.h"
-#include "common/mutex.h"
+#include "base/check.h"
+#include "base/mutex.h"
 #include "eps_server/shell/job_shell.h"
 #include "eps_server/shell/stream_sink.h"
 #include "google/protobuf/message_lite.h"

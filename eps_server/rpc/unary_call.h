@@ -7,8 +7,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "common/log.h"
-#include "common/mutex.h"
+#include "base/log.h"
+#include "base/mutex.h"
 #include "eps_server/shell/job_shell.h"
 #include "eps_server/shell/stream_sink.h"
 #include "grpcpp/support/server_callback.h"

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/log.h"
-#include "common/status_macros.h"
+#include "base/log.h"
+#include "base/status_macros.h"
 
 namespace eps {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/mutex.h"
+#include "base/mutex.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/shard.pb.h"
 #include "eps_server/shell/job_shell.h"

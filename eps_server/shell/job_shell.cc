@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/log.h"
-#include "common/status_macros.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/status_macros.h"
 #include "optimizer/update_rule.h"
 
 namespace eps {

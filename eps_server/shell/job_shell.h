@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/executor.h"
-#include "common/memory_account.h"
-#include "common/mutex.h"
+#include "base/executor.h"
+#include "base/memory_account.h"
+#include "base/mutex.h"
 #include "compression/codec_table.h"
 #include "eps_server/core/shard_core.h"
-#include "eps_server/shell/durable_storage.h"
+#include "storage/backends/durable_storage.h"
 #include "eps_server/shell/peer_mailbox.h"
 #include "eps_server/shell/stream_sink.h"
 #include "eps_server/shell/timer_queue.h"

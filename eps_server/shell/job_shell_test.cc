@@ -6,7 +6,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "spec/test_specs.h"
+#include "base/testing/test_specs.h"
 
 namespace eps {
 namespace {

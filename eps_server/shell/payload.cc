@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/checksum.h"
-#include "common/status_macros.h"
+#include "base/checksum.h"
+#include "base/status_macros.h"
 
 namespace eps {
 

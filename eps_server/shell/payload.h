@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/bytes.h"
+#include "base/bytes.h"
 #include "compression/codec_table.h"
 #include "eps_server/core/shard_core.h"
 #include "grpcpp/support/slice.h"

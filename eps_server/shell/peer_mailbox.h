@@ -5,7 +5,7 @@
 #include <deque>
 #include <functional>
 
-#include "common/mutex.h"
+#include "base/mutex.h"
 #include "eps/v1/shard.pb.h"
 
 namespace eps {

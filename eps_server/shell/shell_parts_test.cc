@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "common/checksum.h"
+#include "base/checksum.h"
 #include "eps_server/shell/payload.h"
 #include "eps_server/shell/peer_mailbox.h"
 #include "eps_server/shell/timer_queue.h"
 #include "gtest/gtest.h"
-#include "spec/test_specs.h"
+#include "base/testing/test_specs.h"
 
 namespace eps {
 namespace {

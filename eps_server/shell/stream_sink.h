@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/check.h"
-#include "common/ids.h"
-#include "common/mutex.h"
+#include "base/check.h"
+#include "base/ids.h"
+#include "base/mutex.h"
 #include "eps_server/core/shard_core.h"
 
 namespace eps {

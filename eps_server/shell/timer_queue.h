@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "common/mutex.h"
+#include "base/mutex.h"
 
 namespace eps {
 

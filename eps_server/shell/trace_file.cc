@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/log.h"
-#include "eps_server/core/trace_text.h"
+#include "base/log.h"
+#include "eps_server/core/trace/trace_text.h"
 
 namespace eps {
 namespace {

@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "common/descriptor.h"
-#include "common/ids.h"
-#include "eps_server/core/trace_action.h"
+#include "base/descriptor.h"
+#include "base/ids.h"
+#include "eps_server/core/trace/trace_action.h"
 
 namespace eps {
 
-// Appends what a shard does to FOLDER/shard-K.trace (eps_server/core/trace_text.h), each line
+// Appends what a shard does to FOLDER/shard-K.trace (eps_server/core/trace/trace_text.h), each line
 // before what follows from it is done; lines outlive a process that is killed. Thread-compatible.
 class TraceFile {
  public:

@@ -14,7 +14,7 @@
 #include "planner/papers/pim.h"
 #include "planner/papers/row.h"
 #include "planner/units.h"
-#include "spec/job_spec.h"
+#include "base/job/job_spec.h"
 
 namespace eps::planner {
 namespace {

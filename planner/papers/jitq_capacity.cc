@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/check.h"
+#include "base/check.h"
 
 namespace eps::planner {
 namespace {

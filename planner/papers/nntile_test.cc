@@ -7,7 +7,7 @@
 #include "planner/papers/papers.h"
 #include "planner/papers/transformer_counts.h"
 #include "planner/workload.h"
-#include "spec/model_layout.h"
+#include "base/job/model_layout.h"
 
 namespace eps::planner {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "common/check.h"
+#include "base/check.h"
 
 namespace eps::planner {
 namespace {

@@ -17,7 +17,7 @@
 
 #include "planner/papers/jitq_capacity.h"
 #include "planner/units.h"
-#include "spec/job_spec.h"
+#include "base/job/job_spec.h"
 
 namespace eps::planner {
 

@@ -3,7 +3,7 @@
 #include "gtest/gtest.h"
 #include "planner/papers/jitq_capacity.h"
 #include "planner/units.h"
-#include "spec/job_spec.h"
+#include "base/job/job_spec.h"
 
 namespace eps::planner {
 namespace {

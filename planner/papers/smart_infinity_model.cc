@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "planner/flow_network.h"
+#include "planner/papers/flow_network.h"
 
 namespace eps::planner::smart_infinity {
 namespace {

@@ -123,7 +123,7 @@ struct StepTime {
   Seconds update;    // with the states' way up and down
   Seconds total() const { return forward + backward + update; }
 };
-// One training step as an event simulation (planner/flow_network.h); the three phases follow each
+// One training step as an event simulation (planner/papers/flow_network.h); the three phases follow each
 // other, because the norm of all gradients comes before the first update.
 // What the paper leaves open was decided with figures 9 and 11 at hand: which of figure 14's points
 // the host's and which the device's transfers reach, and that a medium does one thing at a time.

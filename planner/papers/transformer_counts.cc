@@ -1,8 +1,8 @@
 #include "planner/papers/transformer_counts.h"
 
-#include "common/check.h"
+#include "base/check.h"
 #include "planner/workload.h"
-#include "spec/model_layout.h"
+#include "base/job/model_layout.h"
 
 namespace eps::planner {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "spec/deterministic_math.h"
-#include "spec/rng.h"
+#include "base/job/deterministic_math.h"
+#include "base/job/rng.h"
 
 namespace eps::planner::simulator {
 namespace {

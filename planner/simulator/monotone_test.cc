@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "planner/hardware.h"
 #include "planner/simulator/simulator.h"
-#include "planner/simulator/test_scenarios.h"
+#include "planner/simulator/testing/test_scenarios.h"
 #include "planner/units.h"
 #include "planner/workload.h"
 

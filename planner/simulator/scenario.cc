@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "common/status_macros.h"
+#include "base/status_macros.h"
 
 namespace eps::planner::simulator {
 namespace {

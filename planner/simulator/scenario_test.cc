@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
-#include "planner/simulator/test_scenarios.h"
+#include "planner/simulator/testing/test_scenarios.h"
 
 namespace eps::planner::simulator {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
-#include "planner/simulator/test_scenarios.h"
+#include "planner/simulator/testing/test_scenarios.h"
 #include "planner/step_model.h"
 #include "planner/units.h"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "eps_server/core/trace_monitor.h"
-#include "eps_server/core/trace_text.h"
+#include "eps_server/core/testing/trace_monitor.h"
+#include "eps_server/core/trace/trace_text.h"
 
 namespace eps {
 namespace {

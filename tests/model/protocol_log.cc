@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/check.h"
+#include "base/check.h"
 #include "tests/model/protocol_impl.h"
 
 namespace eps::model {

@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "common/check.h"
+#include "base/check.h"
 #include "tests/model/protocol_impl.h"
 
 namespace eps {

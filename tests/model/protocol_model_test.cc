@@ -358,7 +358,7 @@ TEST(ProtocolModel, CutWaitsForLog) {
   ExpectFound(config, {kAllGoBack});
 }
 
-// The build keeps this rule by the identity of the log's file (storage/contribution_log.h).
+// The build keeps this rule by the identity of the log's file (storage/log/contribution_log.h).
 TEST(ProtocolModel, TwoProcessesOnCopiesOfOneLogAreNotFenced) {
   ModelConfig config = Logs(3, Config(1, 1, 1, 0));
   config.rules.one_process_per_log = false;

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "common/check.h"
+#include "base/check.h"
 
 namespace eps::model {
 namespace {

@@ -1,7 +1,7 @@
 """Every codec against programs that share nothing with it, bit for bit, through `eps codec
 roundtrip`: ml_dtypes, torchao, and numpy (block_formats.py).
 
-Runs in the environment of tools/setup_oracles.sh (./test --oracles). Argument: the path of eps.
+Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles). Argument: the path of eps.
 """
 
 import json

@@ -1,7 +1,7 @@
 """What users of other programs rely on: torchrun starts our workers, TensorBoard reads our event
 files, and an evaluation's loss is the one that transformers computes.
 
-Runs in the environment of tools/setup_oracles.sh (./test --oracles). Argument: the path of eps.
+Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles). Argument: the path of eps.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Folders of weights travel between EPS and transformers: every dtype, in one file and in shards.
 
-Runs in the environment of tools/setup_oracles.sh (./test --oracles). Argument: the path of eps.
+Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles). Argument: the path of eps.
 """
 
 import dataclasses

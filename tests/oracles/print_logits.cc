@@ -14,8 +14,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/exit_code.h"
-#include "common/status_macros.h"
+#include "base/exit_code.h"
+#include "base/status_macros.h"
 #include "worker/models/generator.h"
 #include "worker/relay/stage_program.h"
 

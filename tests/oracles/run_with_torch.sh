@@ -1,12 +1,12 @@
 #!/bin/bash
-# Runs a Python script of the tree in the environment of tools/setup_oracles.sh: $1 is its path
+# Runs a Python script of the tree in the environment of third_party/install/setup_oracles.sh: $1 is its path
 # from the root, the rest its arguments. Bazel hands this script over as a symlink; what it points
 # to lies in the tree itself.
 set -euo pipefail
 root=$(cd "$(dirname "$(readlink --canonicalize "$0")")/../.." && pwd)
 readonly environment=$root/third_party/.oracles
 if [[ ! -f $environment/.complete ]]; then
-  echo "the oracles' Python is missing; tools/setup_oracles.sh installs it" >&2
+  echo "the oracles' Python is missing; third_party/install/setup_oracles.sh installs it" >&2
   exit 1
 fi
 export PYTHONDONTWRITEBYTECODE=1 OMP_WAIT_POLICY=passive

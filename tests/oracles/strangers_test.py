@@ -1,6 +1,6 @@
 """EPS and strangers agree: PyTorch trains what EPS trains, transformers loads what EPS writes.
 
-Runs in the environment of tools/setup_oracles.sh (./test --oracles). Arguments: the paths of eps
+Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles). Arguments: the paths of eps
 and print_logits.
 """
 

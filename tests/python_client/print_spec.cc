@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "spec/test_specs.h"
+#include "base/testing/test_specs.h"
 
 int main() {
   std::fputs(eps::TinySyntheticSpec().ToText().c_str(), stdout);

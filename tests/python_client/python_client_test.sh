@@ -5,7 +5,7 @@ set -euo pipefail
 root=$(dirname "$(dirname "$(dirname "$(readlink --canonicalize "$0")")")")
 python=$root/third_party/.venv/bin/python
 if [[ ! -x $python ]]; then
-  echo "third_party/.venv is missing: run tools/setup_python.sh" >&2
+  echo "third_party/.venv is missing: run third_party/install/setup_python.sh" >&2
   exit 1
 fi
 stubs=$TEST_TMPDIR/stubs

@@ -69,7 +69,7 @@ def _dedup_keep_last(flags):
 def _pkg_config(rctx, args):
     r = rctx.execute(["pkg-config"] + args)
     if r.return_code != 0:
-        fail("pkg-config %s failed: %s (run tools/install_deps.sh)" % (" ".join(args), r.stderr))
+        fail("pkg-config %s failed: %s (run third_party/install/install_deps.sh)" % (" ".join(args), r.stderr))
     return [f for f in r.stdout.strip().split(" ") if f and not f.startswith("-Wl,")]
 
 _LIBRARY = """cc_library(
@@ -105,12 +105,12 @@ def _impl(rctx):
         build.append(_library(rctx, name, modules))
     for name, header in _HEADER_ONLY.items():
         if not rctx.path(header).exists:
-            fail("%s is missing (run tools/install_deps.sh)" % header)
+            fail("%s is missing (run third_party/install/install_deps.sh)" % header)
         build.append("cc_library(name = %r)" % name)
     for tool in ["protoc", "grpc_cpp_plugin"]:
         path = rctx.which(tool)
         if not path:
-            fail("%s is missing (run tools/install_deps.sh)" % tool)
+            fail("%s is missing (run third_party/install/install_deps.sh)" % tool)
         rctx.symlink(path, "bin/" + tool)
     build.append('exports_files(["bin/protoc", "bin/grpc_cpp_plugin"])')
     rctx.file("BUILD.bazel", "\n".join(build) + "\n")

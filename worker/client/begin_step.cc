@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/status_macros.h"
+#include "base/status_macros.h"
 #include "eps/v1/control.grpc.pb.h"
 #include "eps/v1/data.grpc.pb.h"
 #include "grpcpp/client_context.h"

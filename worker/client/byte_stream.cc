@@ -3,7 +3,7 @@
 #include <deque>
 #include <utility>
 
-#include "common/mutex.h"
+#include "base/mutex.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/client_callback.h"

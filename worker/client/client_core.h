@@ -14,13 +14,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "common/executor.h"
-#include "common/ids.h"
-#include "common/mutex.h"
+#include "base/executor.h"
+#include "base/ids.h"
+#include "base/mutex.h"
 #include "compression/codec_table.h"
 #include "grpcpp/support/status.h"
-#include "spec/chunk_map.h"
-#include "spec/job_spec.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
 #include "worker/client/parameter_client.h"
 
 namespace eps {

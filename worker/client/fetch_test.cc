@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
-#include "worker/client/client_fixture.h"
+#include "worker/client/testing/client_fixture.h"
 
 namespace eps {
 namespace {

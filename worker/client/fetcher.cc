@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/check.h"
-#include "common/checksum.h"
-#include "common/status_macros.h"
+#include "base/check.h"
+#include "base/checksum.h"
+#include "base/status_macros.h"
 #include "wire/payload_message.h"
 
 namespace eps {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "common/bytes.h"
-#include "common/executor.h"
+#include "base/bytes.h"
+#include "base/executor.h"
 #include "eps/v1/data.pb.h"
 #include "grpcpp/support/slice.h"
 #include "worker/client/client_core.h"

@@ -17,10 +17,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/ids.h"
-#include "common/memory_account.h"
-#include "spec/chunk_map.h"
-#include "spec/job_spec.h"
+#include "base/ids.h"
+#include "base/memory_account.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
 
 namespace eps {
 

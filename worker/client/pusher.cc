@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/checksum.h"
-#include "common/flush_denormals.h"
+#include "base/check.h"
+#include "base/checksum.h"
+#include "base/flush_denormals.h"
 #include "wire/payload_message.h"
 
 namespace eps {

@@ -11,8 +11,8 @@
 
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "common/bytes.h"
-#include "common/executor.h"
+#include "base/bytes.h"
+#include "base/executor.h"
 #include "eps/v1/data.pb.h"
 #include "worker/client/client_core.h"
 #include "worker/client/residual_keeper.h"

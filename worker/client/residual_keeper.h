@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "common/bytes.h"
+#include "base/bytes.h"
 #include "worker/client/client_core.h"
 #include "worker/client/fetcher.h"
 

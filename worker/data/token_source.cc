@@ -16,10 +16,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/checksum.h"
-#include "common/descriptor.h"
-#include "common/status_macros.h"
-#include "spec/data_position.h"
+#include "base/checksum.h"
+#include "base/descriptor.h"
+#include "base/status_macros.h"
+#include "base/job/data_position.h"
 
 namespace eps {
 namespace {

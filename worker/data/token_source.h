@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "spec/job_spec.h"
+#include "base/job/job_spec.h"
 #include "worker/relay/evaluation.h"
 #include "worker/relay/relay.h"
 
@@ -37,7 +37,7 @@ class TokenData {
 // The text that the quickstart trains on: regular files below /usr/share/common-licenses, sorted.
 absl::StatusOr<std::vector<std::string>> QuickstartTextFiles();
 
-// Micro-batches of `spec` (spec/data_position.h). `spec` and `data` must outlive it.
+// Micro-batches of `spec` (base/job/data_position.h). `spec` and `data` must outlive it.
 std::unique_ptr<BatchSource> NewTokenBatchSource(const JobSpec& spec, const TokenData& data);
 // For models without tokens (synthetic): batches that only carry their identity.
 std::unique_ptr<BatchSource> NewEmptyBatchSource(const JobSpec& spec);

@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "common/checksum.h"
+#include "base/checksum.h"
 #include "gtest/gtest.h"
-#include "spec/data_position.h"
+#include "base/job/data_position.h"
 
 namespace eps {
 namespace {

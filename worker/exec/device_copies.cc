@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "c10/util/Exception.h"
-#include "common/check.h"
+#include "base/check.h"
 #include "worker/exec/torch_guard.h"
 
 namespace eps {

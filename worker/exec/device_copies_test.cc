@@ -8,7 +8,7 @@
 
 #include "ATen/ops/from_blob.h"
 #include "gtest/gtest.h"
-#include "worker/exec/simulated_queues.h"
+#include "worker/exec/testing/simulated_queues.h"
 
 namespace eps {
 namespace {

@@ -1,7 +1,7 @@
 #include "worker/exec/stash_tensors.h"
 
 #include "ATen/ops/empty.h"
-#include "common/check.h"
+#include "base/check.h"
 
 namespace eps {
 namespace {

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "common/mutex.h"
+#include "base/mutex.h"
 
 namespace eps {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "common/bytes.h"
-#include "common/memory_account.h"
-#include "spec/job_spec.h"
+#include "base/bytes.h"
+#include "base/memory_account.h"
+#include "base/job/job_spec.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {

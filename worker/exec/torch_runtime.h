@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/memory_account.h"
-#include "spec/job_spec.h"
+#include "base/memory_account.h"
+#include "base/job/job_spec.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {

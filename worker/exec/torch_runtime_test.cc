@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
-#include "spec/model_layout.h"
+#include "base/job/model_layout.h"
 
 namespace eps {
 namespace {

@@ -12,9 +12,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/safetensors.h"
+#include "base/files/safetensors.h"
 #include "gtest/gtest.h"
-#include "spec/model_layout.h"
+#include "base/job/model_layout.h"
 
 namespace eps {
 namespace {

@@ -29,8 +29,8 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/status_macros.h"
-#include "spec/rng.h"
+#include "base/status_macros.h"
+#include "base/job/rng.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_stage.h"
 

@@ -33,8 +33,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "common/ids.h"
-#include "spec/job_spec.h"
+#include "base/ids.h"
+#include "base/job/job_spec.h"
 
 namespace eps {
 

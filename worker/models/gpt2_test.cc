@@ -29,9 +29,9 @@
 #include "ATen/ops/tensor.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "spec/model_layout.h"
-#include "spec/reduction_tree.h"
-#include "spec/rng.h"
+#include "base/job/model_layout.h"
+#include "base/job/reduction_tree.h"
+#include "base/job/rng.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_runtime.h"
 

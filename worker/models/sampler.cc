@@ -4,9 +4,9 @@
 #include <numeric>
 #include <vector>
 
-#include "common/check.h"
-#include "spec/deterministic_math.h"
-#include "spec/rng.h"
+#include "base/check.h"
+#include "base/job/deterministic_math.h"
+#include "base/job/rng.h"
 
 namespace eps {
 namespace {

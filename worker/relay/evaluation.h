@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/ids.h"
+#include "base/ids.h"
 #include "worker/client/parameter_client.h"
 #include "worker/relay/host_stage_pool.h"
 #include "worker/relay/stage_program.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/mutex.h"
+#include "base/mutex.h"
 #include "worker/relay/weight_copies.h"
 
 namespace eps {

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <memory>
 
-#include "common/ids.h"
-#include "spec/job_spec.h"
+#include "base/ids.h"
+#include "base/job/job_spec.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "common/memory_account.h"
+#include "base/memory_account.h"
 #include "gtest/gtest.h"
-#include "spec/model_layout.h"
-#include "spec/test_specs.h"
+#include "base/job/model_layout.h"
+#include "base/testing/test_specs.h"
 #include "worker/client/parameter_client.h"
 #include "worker/data/token_source.h"
 #include "worker/relay/relay.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "worker/relay/relay_rig.h"
+#include "worker/relay/testing/relay_rig.h"
 
 namespace eps {
 namespace {

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/flush_denormals.h"
-#include "common/status_macros.h"
-#include "spec/reduction_tree.h"
+#include "base/check.h"
+#include "base/flush_denormals.h"
+#include "base/status_macros.h"
+#include "base/job/reduction_tree.h"
 #include "worker/relay/host_stage_pool.h"
 #include "worker/relay/weight_stream.h"
 

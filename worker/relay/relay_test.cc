@@ -11,12 +11,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/flush_denormals.h"
+#include "base/flush_denormals.h"
 #include "gtest/gtest.h"
-#include "spec/model_layout.h"
+#include "base/job/model_layout.h"
 #include "worker/data/token_source.h"
-#include "worker/relay/plain_loop.h"
-#include "worker/relay/relay_rig.h"
+#include "worker/relay/testing/plain_loop.h"
+#include "worker/relay/testing/relay_rig.h"
 
 namespace eps {
 namespace {

@@ -15,9 +15,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/ids.h"
-#include "common/memory_account.h"
-#include "spec/job_spec.h"
+#include "base/ids.h"
+#include "base/memory_account.h"
+#include "base/job/job_spec.h"
 
 namespace eps {
 
@@ -158,7 +158,7 @@ class StageRuntime {
   virtual std::shared_ptr<const StageWeights> Load(StageId stage,
                                                    std::shared_ptr<HostStage> host) = 0;
 
-  // left + right by the one TreeAdd (common/tree_add.h, or the same bits on a device).
+  // left + right by the one TreeAdd (base/tree_add.h, or the same bits on a device).
   virtual StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) = 0;
   // Copies the gradient to host memory; waits until it is there.
   virtual absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) = 0;

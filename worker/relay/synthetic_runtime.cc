@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "common/bytes.h"
-#include "common/check.h"
-#include "common/flush_denormals.h"
-#include "common/tree_add.h"
-#include "spec/rng.h"
+#include "base/bytes.h"
+#include "base/check.h"
+#include "base/flush_denormals.h"
+#include "base/tree_add.h"
+#include "base/job/rng.h"
 #include "worker/relay/stage_program.h"
 #include "worker/relay/stash_codec.h"
 #include "worker/relay/weight_copies.h"

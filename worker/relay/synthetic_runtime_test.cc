@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "spec/model_layout.h"
-#include "spec/rng.h"
-#include "spec/test_specs.h"
+#include "base/job/model_layout.h"
+#include "base/job/rng.h"
+#include "base/testing/test_specs.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {

@@ -4,10 +4,10 @@
 #include <array>
 #include <cstdint>
 
-#include "common/check.h"
+#include "base/check.h"
 #include "compression/codec.h"
 #include "compression/codecs/floats/kernels.h"
-#include "spec/codec_table.h"
+#include "base/job/codec_table.h"
 
 namespace eps {
 

@@ -4,7 +4,7 @@
 // What quantization.backward_weights makes of a stage's weights in the worker
 // (docs/quantization.md).
 
-#include "spec/job_spec.h"
+#include "base/job/job_spec.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "common/check.h"
-#include "common/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "worker/relay/weight_copies.h"
 
 namespace eps {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/ids.h"
-#include "spec/job_spec.h"
+#include "base/ids.h"
+#include "base/job/job_spec.h"
 #include "worker/client/parameter_client.h"
 #include "worker/relay/host_stage_pool.h"
 #include "worker/relay/stage_program.h"

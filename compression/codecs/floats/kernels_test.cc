@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "common/guarded_memory.h"
-#include "compression/codec_testing.h"
+#include "base/testing/guarded_memory.h"
+#include "compression/testing/codec_testing.h"
 #include "compression/codecs/floats/reference.h"
 #include "gtest/gtest.h"
 

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "common/flush_denormals.h"
-#include "common/guarded_memory.h"
+#include "base/flush_denormals.h"
+#include "base/testing/guarded_memory.h"
 #include "compression/codec.h"
-#include "compression/codec_testing.h"
+#include "compression/testing/codec_testing.h"
 #include "compression/codecs/floats/kernels.h"
 #include "compression/codecs/floats/reference.h"
 #include "gtest/gtest.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/flush_denormals.h"
+#include "base/flush_denormals.h"
 #include "compression/reference_codec.h"
 
 namespace eps::float_reference {

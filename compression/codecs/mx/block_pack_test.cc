@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "common/guarded_memory.h"
+#include "base/testing/guarded_memory.h"
 #include "compression/block_tiles.h"
-#include "compression/codec_testing.h"
+#include "compression/testing/codec_testing.h"
 #include "gtest/gtest.h"
 
 #undef HWY_TARGET_INCLUDE

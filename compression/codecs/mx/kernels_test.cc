@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "common/flush_denormals.h"
-#include "common/guarded_memory.h"
+#include "base/flush_denormals.h"
+#include "base/testing/guarded_memory.h"
 #include "compression/block_tiles.h"
-#include "compression/codec_testing.h"
+#include "compression/testing/codec_testing.h"
 #include "compression/reference_codec.h"
 #include "gtest/gtest.h"
 

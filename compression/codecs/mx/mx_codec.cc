@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
+#include "base/check.h"
 #include "compression/block_tiles.h"
 #include "compression/codec.h"
 #include "compression/codecs/mx/kernels.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "compression/codec.h"
-#include "compression/codec_testing.h"
+#include "compression/testing/codec_testing.h"
 #include "compression/reference_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "absl/status/status.h"
-#include "common/check.h"
+#include "base/check.h"
 #include "compression/reference_codec.h"
 
 namespace eps {

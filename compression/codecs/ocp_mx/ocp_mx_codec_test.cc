@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "compression/codec.h"
-#include "compression/codec_testing.h"
+#include "compression/testing/codec_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "common/flush_denormals.h"
-#include "compression/codec_testing.h"
+#include "base/flush_denormals.h"
+#include "compression/testing/codec_testing.h"
 #include "compression/codecs/ocp_mx/kernels.h"
 #include "gtest/gtest.h"
 

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/bytes.h"
-#include "common/flush_denormals.h"
-#include "common/memory_account.h"
+#include "base/bytes.h"
+#include "base/flush_denormals.h"
+#include "base/memory_account.h"
 #include "compression/codec.h"
-#include "compression/codec_testing.h"
+#include "compression/testing/codec_testing.h"
 #include "compression/reference_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "common/flush_denormals.h"
+#include "base/flush_denormals.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/codecs/topk/kernels.cc"

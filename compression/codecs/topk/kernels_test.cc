@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
-#include "common/flush_denormals.h"
-#include "common/guarded_memory.h"
-#include "compression/codec_testing.h"
+#include "base/flush_denormals.h"
+#include "base/testing/guarded_memory.h"
+#include "compression/testing/codec_testing.h"
 #include "gtest/gtest.h"
 
 namespace eps::topk_kernels {

@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "absl/status/status.h"
-#include "common/check.h"
-#include "common/flush_denormals.h"
+#include "base/check.h"
+#include "base/flush_denormals.h"
 #include "compression/reference_codec.h"
 
 namespace eps {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/check.h"
+#include "base/check.h"
 #include "compression/codecs/topk/kernels.h"
 
 namespace eps::topk {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "common/bytes.h"
+#include "base/bytes.h"
 
 namespace eps::topk {
 

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/status_macros.h"
+#include "base/check.h"
+#include "base/status_macros.h"
 #include "compression/codec.h"
 #include "compression/codecs/floats/kernels.h"
 #include "compression/codecs/topk/index.h"

@@ -8,9 +8,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/check.h"
+#include "base/check.h"
 #include "compression/reference_codec.h"
-#include "spec/chunk_map.h"
+#include "base/job/chunk_map.h"
 
 namespace eps {
 namespace {

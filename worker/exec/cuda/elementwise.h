@@ -33,7 +33,7 @@ EPS_HOST_DEVICE inline uint32_t Flushed(uint32_t bits) {
   return (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits;
 }
 
-// left + right as common/tree_add.h: the one rounded addition, with denormals read and written as
+// left + right as base/tree_add.h: the one rounded addition, with denormals read and written as
 // zero of their sign. Where the CPU gives NaN so does this, but with a payload of its own: a
 // gradient that is not finite is refused by the servers, so payloads reach no result.
 EPS_HOST_DEVICE inline float TreeAddOne(float left, float right) {

@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
-#include "common/flush_denormals.h"
-#include "common/tree_add.h"
+#include "base/flush_denormals.h"
+#include "base/tree_add.h"
 #include "compression/codecs/floats/reference.h"
 #include "gtest/gtest.h"
 

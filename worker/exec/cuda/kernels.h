@@ -21,7 +21,7 @@ extern "C" {
 #define EPS_CUDA_ABI_VERSION 2
 int eps_cuda_abi_version(void);
 
-// out[i] = left[i] + right[i] as common/tree_add.h, payloads of NaN apart. `out` may be an input.
+// out[i] = left[i] + right[i] as base/tree_add.h, payloads of NaN apart. `out` may be an input.
 int eps_cuda_tree_add(const float* left, const float* right, uint64_t n, float* out, void* stream);
 // Between floats and the bits of bfloat16, as the codec bf16 (docs/formats/codecs.md).
 int eps_cuda_decode_bf16(const uint16_t* in, uint64_t n, float* out, void* stream);

@@ -17,7 +17,7 @@ def _nvcc_rule(name, out, srcs, hdrs, flags, visibility):
     nvcc = [CUDA_ROOT + "/bin/nvcc", "-ccbin", HOST_CXX, "-std=c++17", "-O3"] + _NUMERICS + flags
     command = " ".join(nvcc) + " -I. -o $@ " + " ".join(["$(location %s)" % s for s in srcs])
     if not HAS_CUDA:
-        command = "echo 'no CUDA compiler: run tools/setup_cuda.sh or set CUDA_HOME, then" + \
+        command = "echo 'no CUDA compiler: run third_party/install/setup_cuda.sh or set CUDA_HOME, then" + \
                   " bazel sync --configure' >&2; exit 1"
     native.genrule(
         name = name,

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/check.h"
+#include "base/check.h"
 #include "worker/exec/cuda/codec_cases.h"
 #include "worker/exec/cuda/codec_launches.h"
 #include "worker/exec/cuda/simulated_grid.h"

@@ -1,0 +1,84 @@
+#include <atomic>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/checksum.h"
+#include "base/executor.h"
+#include "base/ids.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+TEST(Checksum, Crc32cMatchesTheRfcVectors) {
+  EXPECT_EQ(Crc32c("123456789"), 0xe3069283u);
+  EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8a9136aau);
+  EXPECT_EQ(Crc32c(std::string(32, '\xff')), 0x62a8ab43u);
+}
+
+TEST(Checksum, Crc32cContinues) { EXPECT_EQ(Crc32c("6789", Crc32c("12345")), Crc32c("123456789")); }
+
+TEST(Checksum, Sha256MatchesFips) {
+  EXPECT_EQ(ToHex(Sha256Of("abc")),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+}
+
+TEST(Bytes, StayChargedUntilTheLastReferenceDrops) {
+  MemoryAccount account;
+  Bytes whole;
+  {
+    Buffer buffer(1000, MemoryKind::kFetch, &account);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 64, 0u);
+    buffer.data()[999] = 7;
+    whole = std::move(buffer).Freeze();
+  }
+  EXPECT_EQ(account.live_bytes(MemoryKind::kFetch), 1000u);
+  Bytes piece = whole.Sub(999, 1);
+  whole = Bytes();
+  EXPECT_EQ(account.live_bytes(), 1000u);
+  EXPECT_EQ(piece.data()[0], 7);
+  piece = Bytes();
+  EXPECT_EQ(account.live_bytes(), 0u);
+  EXPECT_EQ(account.peak_bytes(MemoryKind::kFetch), 1000u);
+}
+
+TEST(MemoryAccount, RefusesBeyondTheLimitWithTheFigures) {
+  MemoryAccount account(100);
+  EXPECT_TRUE(account.TryCharge(MemoryKind::kState, 60).ok());
+  absl::Status refused = account.TryCharge(MemoryKind::kContribution, 50);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              testing::HasSubstr("50 bytes wanted, 60 in use, limit 100"));
+  account.Release(MemoryKind::kState, 60);
+  EXPECT_TRUE(account.TryCharge(MemoryKind::kContribution, 100).ok());
+}
+
+TEST(Sequence, RunsTasksInOrderOneAtATime) {
+  std::vector<int> seen;
+  std::atomic<int> inside{0};
+  bool overlapped = false;
+  {
+    ThreadPool pool(4);
+    Sequence sequence(&pool);
+    for (int i = 0; i < 1000; ++i) {
+      sequence.Post([&, i] {
+        if (inside.fetch_add(1) != 0) overlapped = true;
+        seen.push_back(i);
+        inside.fetch_sub(1);
+      });
+    }
+  }
+  EXPECT_FALSE(overlapped);
+  ASSERT_EQ(seen.size(), 1000u);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(seen[i], i);
+}
+
+TEST(Ids, AreOrderedAndDistinct) {
+  EXPECT_LT(Step(1), Step(1).Next());
+  static_assert(!std::is_convertible_v<uint64_t, Step>);
+  static_assert(!std::is_convertible_v<Step, Version>);
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,214 @@
+#include "base/config/spec_builder.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+const char kSha256[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+constexpr uint64_t kTokens = 100'000;
+
+Config EagerConfig() {
+  Config config;
+  config.training.clip = "lagged";
+  return config;
+}
+
+absl::StatusOr<JobSpec> Build(const Config& config, uint64_t tokens = kTokens) {
+  return BuildJobSpec(config, ModelSpec(), tokens, kSha256, /*workers=*/2);
+}
+
+TEST(BuildJobSpec, TakesEveryValueFromTheConfiguration) {
+  Config config = EagerConfig();
+  config.data.order = "sequential";
+  config.training.steps = 7;
+  config.training.micro_batch_size = 3;
+  config.training.micro_batches = 5;
+  config.training.parts = 4;
+  config.training.train_batch_size = 60;
+  config.training.seq_len = 128;
+  config.training.seed = 9;
+  config.training.max_grad_norm = 0.5;
+  config.training.determinism = "relaxed";
+  config.training.loss_block_tokens = 99;
+  config.training.chunk_elements = 12'345;
+  config.optimizer.lr = 0.25;
+  config.optimizer.betas = {0.8, 0.95};
+  config.optimizer.eps = 1e-6;
+  config.optimizer.weight_decay = 0.125;
+  config.lr_scheduler.name = "polynomial";
+  config.lr_scheduler.warmup_steps = 11;
+  config.lr_scheduler.min_lr_ratio = 0.1;
+  config.lr_scheduler.num_cycles = 2;
+  config.lr_scheduler.power = 3;
+  config.quantization.weights = "bf16";
+  config.quantization.gradients = "fp8:e5m2";
+  const absl::StatusOr<JobSpec> spec = Build(config);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const std::string text = spec->ToText();
+  for (const char* line : {"optimizer.name = adamw",
+                           "optimizer.lr = 0.25",
+                           "optimizer.beta1 = 0.8",
+                           "optimizer.beta2 = 0.95",
+                           "optimizer.eps = 1e-06",
+                           "lr_scheduler.name = polynomial",
+                           "lr_scheduler.warmup_steps = 11",
+                           "lr_scheduler.min_lr_ratio = 0.1",
+                           "lr_scheduler.num_cycles = 2",
+                           "lr_scheduler.power = 3",
+                           "training.steps = 7",
+                           "training.micro_batch_size = 3",
+                           "training.micro_batches = 5",
+                           "training.parts = 4",
+                           "training.seq_len = 128",
+                           "training.seed = 9",
+                           "training.mode = eager",
+                           "training.clip = lagged",
+                           "training.max_grad_norm = 0.5",
+                           "training.replay = rollback",
+                           "training.determinism = relaxed",
+                           "training.loss_block_tokens = 99",
+                           "training.chunk_elements = 12345",
+                           "data.order = sequential",
+                           "data.tokens = 100000",
+                           "quantization.weights = bf16",
+                           "quantization.gradients = fp8:e5m2",
+                           "group.0 = decay 0.125",
+                           "group.1 = no_decay 0"}) {
+    EXPECT_TRUE(absl::StrContains(text, absl::StrCat("\n", line, "\n"))) << line;
+  }
+  EXPECT_TRUE(absl::StrContains(text, kSha256));
+}
+
+TEST(BuildJobSpec, FillsInWhatDependsOnTheModelAndTheWorkers) {
+  const absl::StatusOr<JobSpec> spec = Build(EagerConfig());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->training.parts, 2u);
+  EXPECT_EQ(spec->training.seq_len, 256u);
+  EXPECT_EQ(spec->chunk_elements, 65536u);
+  EXPECT_TRUE(spec->Validate().ok());
+  EXPECT_TRUE(JobSpec::Parse(spec->ToText()).ok());
+}
+
+TEST(BuildJobSpec, DoesNotDependOnTheWorkersOncePartsAreSet) {
+  Config config = EagerConfig();
+  config.training.parts = 4;
+  const absl::StatusOr<JobSpec> two = BuildJobSpec(config, ModelSpec(), kTokens, kSha256, 2);
+  const absl::StatusOr<JobSpec> four = BuildJobSpec(config, ModelSpec(), kTokens, kSha256, 4);
+  EXPECT_EQ(two->Digest(), four->Digest());
+}
+
+TEST(BuildJobSpec, TheBatchEquationNamesAllFourNumbers) {
+  Config config = EagerConfig();
+  config.training.micro_batch_size = 3;
+  config.training.micro_batches = 5;
+  config.training.parts = 4;
+  config.training.train_batch_size = 61;
+  const absl::Status status = Build(config).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "training.train_batch_size = 61")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "3 * 5 * 4 = 60")) << status;
+}
+
+TEST(BuildJobSpec, NamesTheDataWhenItIsTooShort) {
+  const absl::Status status = Build(EagerConfig(), 256).status();
+  EXPECT_TRUE(absl::StrContains(status.message(),
+                                "data.path: 256 tokens, a sample needs training.seq_len+1 = 257"))
+      << status;
+  EXPECT_TRUE(Build(EagerConfig(), 257).ok());
+}
+
+TEST(BuildJobSpec, TheDefaultIsExactClippingAndSoSealed) {
+  const absl::StatusOr<JobSpec> spec = Build(Config());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->training.clip, Clip::kExact);
+  EXPECT_EQ(spec->training.mode, Mode::kSealed);
+}
+
+TEST(BuildJobSpec, TheScopeOfTopkIsPartOfTheJob) {
+  Config config = EagerConfig();
+  config.quantization.gradients = "topk:0.01";
+  const absl::StatusOr<JobSpec> of_chunks = Build(config);
+  config.quantization.scope = "tensor";
+  config.quantization.index = "raw32";
+  const absl::StatusOr<JobSpec> of_tensors = Build(config);
+  ASSERT_TRUE(of_chunks.ok() && of_tensors.ok()) << of_tensors.status();
+  EXPECT_EQ(of_chunks->codecs.gradients, "topk:0.01");
+  EXPECT_EQ(of_tensors->codecs.gradients, "topk:0.01:raw32:tensor");
+  EXPECT_EQ(of_tensors->codecs.head.gradients, "bf16");
+  const absl::StatusOr<JobSpec> again = JobSpec::Parse(of_tensors->ToText());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->Digest(), of_tensors->Digest());
+  EXPECT_NE(again->Digest(), of_chunks->Digest());
+}
+
+TEST(BuildJobSpec, NamesTheKeyOfEveryBadValue) {
+  const struct {
+    std::function<void(Config*)> change;
+    const char* message;
+  } cases[] = {
+      {[](Config* c) { c->optimizer.name = "adamv"; }, "optimizer.name: 'adamv' is unknown, did"},
+      {[](Config* c) { c->optimizer.name = "lion"; }, "adamw, sgd"},
+      {[](Config* c) { c->optimizer.momentum = 0.9; }, "optimizer.momentum is a setting of opt"},
+      {[](Config* c) {
+         c->optimizer.name = "sgd";
+         c->optimizer.eps = 1e-6;
+       },
+       "optimizer.eps is a setting of optimizer.name=adamw"},
+      {[](Config* c) {
+         c->optimizer.name = "sgd";
+         c->optimizer.betas = {0.9, 0.99};
+       },
+       "optimizer.betas is a setting of optimizer.name=adamw"},
+      {[](Config* c) {
+         c->optimizer.name = "sgd";
+         c->optimizer.momentum = 1.0;
+       },
+       "optimizer.momentum"},
+      {[](Config* c) { c->optimizer.betas = {0.9}; }, "optimizer.betas: expected 2 numbers"},
+      {[](Config* c) {
+         c->optimizer.betas = {0.9, 1.0};
+       },
+       "optimizer.beta2"},
+      {[](Config* c) { c->optimizer.weight_decay = -1; }, "optimizer.weight_decay"},
+      {[](Config* c) { c->lr_scheduler.name = "cosin"; }, "lr_scheduler.name: 'cosin'"},
+      {[](Config* c) { c->data.order = "shufled"; }, "data.order: 'shufled' is unknown, did you"},
+      {[](Config* c) { c->training.clip = "laged"; }, "training.clip: 'laged' is unknown"},
+      {[](Config* c) { c->training.nonfinite = "skp"; }, "training.nonfinite: 'skp' is unknown"},
+      {[](Config* c) {
+         c->training.mode = "eager";
+         c->training.nonfinite = "skip";
+       },
+       "training.mode=eager and training.nonfinite=skip exclude"},
+      {[](Config* c) { c->training.mode = "egaer"; }, "training.mode: 'egaer' is unknown"},
+      {[](Config* c) { c->training.replay = "roll"; }, "training.replay: 'roll' is unknown"},
+      {[](Config* c) { c->training.determinism = "stric"; }, "training.determinism: 'stric'"},
+      {[](Config* c) { c->training.seq_len = 257; }, "training.seq_len: expected at most"},
+      {[](Config* c) { c->training.steps = 0; }, "training.steps"},
+      {[](Config* c) { c->training.parts = 1025; }, "training.parts: expected 1 to 1024"},
+      {[](Config* c) { c->quantization.weights = "fp 8"; }, "quantization.weights"},
+      {[](Config* c) { c->quantization.scope = "tensors"; },
+       "quantization.scope: 'tensors' is unknown, did you mean 'tensor'?"},
+      {[](Config* c) {
+         c->quantization.scope = "tensor";
+         c->quantization.selection = "sampled";
+       },
+       "quantization.selection=sampled and quantization.scope=tensor exclude"},
+  };
+  for (const auto& c : cases) {
+    Config config = EagerConfig();
+    c.change(&config);
+    const absl::Status status = Build(config).status();
+    EXPECT_TRUE(absl::StrContains(status.message(), c.message))
+        << status << "\nexpected " << c.message;
+  }
+}
+
+}  // namespace
+}  // namespace eps

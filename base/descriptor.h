@@ -1,0 +1,33 @@
+#ifndef EPS_BASE_DESCRIPTOR_H_
+#define EPS_BASE_DESCRIPTOR_H_
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace eps {
+
+// Owns a file descriptor and closes it; negative: none, as system calls return it. Closing tells of
+// no error: what has to be on disk is synced first.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+
+  bool ok() const { return fd_ >= 0; }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_BASE_DESCRIPTOR_H_

@@ -1,0 +1,38 @@
+#ifndef EPS_BASE_EXIT_CODE_H_
+#define EPS_BASE_EXIT_CODE_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace eps {
+
+// The one table of the project; schedulers match on these numbers.
+enum class ExitCode : int {
+  kOk = 0,
+  kDifferent = 1,     // compared, and different (verify, digest)
+  kUsage = 64,        // usage or configuration
+  kDataInvalid = 65,  // data or state invalid
+  kNoInput = 66,      // input missing
+  kUnavailable = 69,  // a peer is unavailable
+  kInternal = 70,     // broken invariant
+  kDoesNotFit = 71,   // memory or disk
+  kIo = 74,           // I/O error (fsync)
+  kFenced = 75,       // another incarnation took over: do not retry in place
+  kNotAllowed = 77,
+  kInterrupted = 130,
+};
+
+// The exit code of a command that ended with `status`: the one place that maps them. A code that
+// WithExitCode gave wins over the one of the status code.
+ExitCode ExitCodeOf(const absl::Status& status);
+
+// `status` (not OK) with an exit code of its own, where no status code stands for it: I/O errors,
+// and what another process of ours ended with. Travels as a payload, inside this process only.
+absl::Status WithExitCode(absl::Status status, ExitCode code);
+
+// An Internal error with exit code kIo: the machine failed to read, write or sync.
+absl::Status IoError(absl::string_view message);
+
+}  // namespace eps
+
+#endif  // EPS_BASE_EXIT_CODE_H_

@@ -1,0 +1,169 @@
+#include "base/job/chunk_map.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace eps {
+namespace {
+
+constexpr uint64_t kMinDefaultChunk = uint64_t{64} << 10;
+constexpr uint64_t kMaxDefaultChunk = uint64_t{1} << 20;
+constexpr uint64_t kDefaultChunksPerModel = 64;
+
+// For each tensor the stages that use it, in relay order.
+std::vector<std::vector<StageId>> StagesOfTensors(const JobSpec& spec) {
+  std::vector<std::vector<StageId>> stages(spec.tensors.size());
+  for (uint32_t i = 0; i < spec.stages.size(); ++i) {
+    for (const TensorUse& use : spec.stages[i].uses) {
+      stages[use.tensor.value()].push_back(StageId(i));
+    }
+  }
+  return stages;
+}
+
+Segment WholeVector(const JobSpec& spec, TensorId id) {
+  const TensorSpec& tensor = spec.tensors[id.value()];
+  Segment segment;
+  segment.tensor = id;
+  segment.rows = 1;
+  segment.cols = tensor.cols;
+  segment.group = tensor.group;
+  return segment;
+}
+
+class Builder {
+ public:
+  explicit Builder(const JobSpec& spec) : spec_(spec), stages_of_(StagesOfTensors(spec)) {}
+
+  std::vector<Chunk> Build() {
+    for (uint32_t i = 0; i < spec_.stages.size(); ++i) {
+      std::vector<TensorId> vectors;
+      for (const TensorUse& use : spec_.stages[i].uses) {
+        if (stages_of_[use.tensor.value()].front() != StageId(i)) continue;
+        if (spec_.tensors[use.tensor.value()].rank == 1) {
+          vectors.push_back(use.tensor);
+        } else {
+          AddPanels(use.tensor);
+        }
+      }
+      std::sort(vectors.begin(), vectors.end());
+      AddPacked(vectors);
+    }
+    return std::move(chunks_);
+  }
+
+ private:
+  Chunk* AddChunk(TensorId first) {
+    Chunk chunk;
+    chunk.id = ChunkId(static_cast<uint32_t>(chunks_.size()));
+    chunk.uses = stages_of_[first.value()];
+    chunks_.push_back(std::move(chunk));
+    return &chunks_.back();
+  }
+
+  static void Append(Segment segment, Chunk* chunk) {
+    segment.offset = chunk->elements;
+    chunk->elements += segment.elements();
+    chunk->segments.push_back(segment);
+  }
+
+  void AddPanels(TensorId id) {
+    const TensorSpec& tensor = spec_.tensors[id.value()];
+    const uint64_t fitting = spec_.chunk_elements / tensor.cols / kPanelRows * kPanelRows;
+    const uint64_t panel_rows = std::max<uint64_t>(kPanelRows, fitting);
+    for (uint64_t row = 0; row < tensor.rows; row += panel_rows) {
+      Segment segment;
+      segment.tensor = id;
+      segment.row = static_cast<uint32_t>(row);
+      segment.rows = static_cast<uint32_t>(std::min<uint64_t>(panel_rows, tensor.rows - row));
+      segment.cols = tensor.cols;
+      segment.group = tensor.group;
+      segment.tensor_offset = row * tensor.cols;
+      Append(segment, AddChunk(id));
+    }
+  }
+
+  void AddPacked(const std::vector<TensorId>& vectors) {
+    Chunk* chunk = nullptr;
+    for (TensorId id : vectors) {
+      const Segment segment = WholeVector(spec_, id);
+      if (chunk == nullptr || chunk->uses != stages_of_[id.value()] ||
+          chunk->elements + segment.elements() > spec_.chunk_elements) {
+        chunk = AddChunk(id);
+      }
+      Append(segment, chunk);
+    }
+  }
+
+  const JobSpec& spec_;
+  const std::vector<std::vector<StageId>> stages_of_;
+  std::vector<Chunk> chunks_;
+};
+
+}  // namespace
+
+ChunkMap ChunkMap::Build(const JobSpec& spec) {
+  ChunkMap map;
+  map.chunks_ = Builder(spec).Build();
+  map.stage_chunks_.resize(spec.stages.size());
+  map.stage_elements_.resize(spec.stages.size());
+  for (const Chunk& chunk : map.chunks_) {
+    for (StageId stage : chunk.uses) {
+      map.stage_chunks_[stage.value()].push_back(chunk.id);
+      map.stage_elements_[stage.value()] += chunk.elements;
+    }
+  }
+  return map;
+}
+
+absl::Span<const Chunk> ChunkMap::ChunksOfTensor(ChunkId id) const {
+  const TensorId tensor = chunk(id).segments.front().tensor;
+  const auto same = [&](size_t i) { return chunks_[i].segments.front().tensor == tensor; };
+  size_t begin = id.value();
+  size_t end = begin + 1;
+  while (begin > 0 && same(begin - 1)) --begin;
+  while (end < chunks_.size() && same(end)) ++end;
+  return absl::MakeConstSpan(chunks_).subspan(begin, end - begin);
+}
+
+std::vector<ShardId> ChunkMap::Place(uint32_t shards) const {
+  EPS_CHECK(shards > 0);
+  constexpr uint32_t kNowhere = UINT32_MAX;
+  std::vector<uint32_t> shard_of(chunks_.size(), kNowhere);
+  std::vector<uint64_t> of_job(shards, 0);
+  for (const std::vector<ChunkId>& stage : stage_chunks_) {
+    std::vector<uint64_t> of_stage(shards, 0);
+    // What an earlier stage shares with this one already lies somewhere.
+    for (ChunkId id : stage) {
+      const uint32_t shard = shard_of[id.value()];
+      if (shard != kNowhere) of_stage[shard] += chunks_[id.value()].elements;
+    }
+    for (ChunkId id : stage) {
+      if (shard_of[id.value()] != kNowhere) continue;
+      uint32_t best = 0;
+      for (uint32_t shard = 1; shard < shards; ++shard) {
+        if (std::make_pair(of_stage[shard], of_job[shard]) <
+            std::make_pair(of_stage[best], of_job[best])) {
+          best = shard;
+        }
+      }
+      shard_of[id.value()] = best;
+      of_stage[best] += chunks_[id.value()].elements;
+      of_job[best] += chunks_[id.value()].elements;
+    }
+  }
+  std::vector<ShardId> placement;
+  placement.reserve(shard_of.size());
+  for (uint32_t shard : shard_of) placement.push_back(ShardId(shard));
+  return placement;
+}
+
+uint64_t DefaultChunkElements(uint64_t total_elements) {
+  uint64_t size = kMinDefaultChunk;
+  while (size < kMaxDefaultChunk && size * 2 * kDefaultChunksPerModel <= total_elements) size *= 2;
+  return size;
+}
+
+}  // namespace eps

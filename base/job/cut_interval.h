@@ -1,0 +1,23 @@
+#ifndef EPS_BASE_JOB_CUT_INTERVAL_H_
+#define EPS_BASE_JOB_CUT_INTERVAL_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace eps {
+
+// storage.cut_steps=auto: steps from one cut to the next, 1 to 1,000, so that cuts cost less than
+// 1 % of the time. Accounted is what they would cost if training waited for each of them from its
+// border until it is durable, and what they take of a server's processors, which is less than that
+// once more (docs/benchmarks.md, "What cuts cost"). `step_seconds` is above 0.
+inline uint64_t AutoCutSteps(double cut_seconds, double step_seconds) {
+  constexpr double kTimesTheCut = 250;  // 0.4 % each
+  constexpr double kLongest = 1000;
+  const double steps = std::ceil(kTimesTheCut * cut_seconds / step_seconds);
+  return static_cast<uint64_t>(std::min(std::max(steps, 1.0), kLongest));
+}
+
+}  // namespace eps
+
+#endif  // EPS_BASE_JOB_CUT_INTERVAL_H_

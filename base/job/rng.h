@@ -1,0 +1,44 @@
+#ifndef EPS_BASE_JOB_RNG_H_
+#define EPS_BASE_JOB_RNG_H_
+
+// Counter-based random numbers: a value is a function of its key and its place, whoever computes
+// it and in whatever order. Generator: Philox4x32-10 (Salmon et al., SC'11).
+
+#include <array>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "base/job/job_spec.h"
+
+namespace eps {
+
+using PhiloxBlock = std::array<uint32_t, 4>;
+// The published function: 10 rounds over a 128-bit counter with a 64-bit key.
+PhiloxBlock Philox4x32(PhiloxBlock counter, std::array<uint32_t, 2> key);
+
+// Where a random draw belongs. Sites number the draws of one stage (0: embedding or attention
+// weights, 1: attention projection, 2: MLP).
+struct RngKey {
+  uint64_t seed = 0;
+  uint64_t step = 0;
+  uint32_t micro_batch = 0;  // global: part * g + j
+  uint16_t stage = 0;
+  uint16_t site = 0;
+};
+
+// Inverted-dropout mask: mask[i] = 0 with probability p, else float(1 / (1 - p)). Element i takes
+// word i%4 of block i/4; it is dropped if the word < p * 2^32. REQUIRES 0 <= p < 1.
+void FillDropoutMask(const RngKey& key, double p, absl::Span<float> mask);
+
+// The standard normal deviate below which a draw lies with probability (k + 1/2) / 2^53: inverse
+// CDF by AS 241 (PPND16). REQUIRES k < 2^53.
+double StandardNormal(uint64_t k);
+
+// The initial values of elements [first, first + out.size()) of a tensor: normal deviates are
+// drawn by StandardNormal from 53-bit uniforms keyed by (seed, tensor, element), with +,-,*,/ and
+// sqrt only, so that every machine gives the same bits.
+void FillInitialValues(const JobSpec& spec, TensorId tensor, uint64_t first, absl::Span<float> out);
+
+}  // namespace eps
+
+#endif  // EPS_BASE_JOB_RNG_H_

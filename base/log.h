@@ -1,0 +1,43 @@
+#ifndef EPS_BASE_LOG_H_
+#define EPS_BASE_LOG_H_
+
+// Log lines on stderr: EPS_LOG_INFO("joined job " << id << " at step " << step). The message is
+// anything that streams; it is not evaluated when its level is off. The environment variable
+// EPS_LOG sets the least level that is written: debug, info (default), warn, error or off; any
+// other value means info and says so once. Thread-safe; a line is written whole. Not for the
+// progress lines of training, which go to stdout.
+//
+// The library behind it does not show here, so that including this header costs nothing.
+
+#include <sstream>
+#include <string>
+
+namespace eps {
+
+enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
+
+// Replaces the level that EPS_LOG gave. For tests and flags.
+void SetLogLevel(LogLevel level);
+
+namespace internal {
+bool LogEnabled(LogLevel level);
+// `file` and `line` are written for warnings and errors.
+void LogLine(LogLevel level, const char* file, int line, const std::string& message);
+}  // namespace internal
+}  // namespace eps
+
+#define EPS_LOG_AT(level, message)                                               \
+  do {                                                                           \
+    if (::eps::internal::LogEnabled(level)) {                                    \
+      std::ostringstream eps_log_stream;                                         \
+      eps_log_stream << message;                                                 \
+      ::eps::internal::LogLine(level, __FILE__, __LINE__, eps_log_stream.str()); \
+    }                                                                            \
+  } while (0)
+
+#define EPS_LOG_DEBUG(message) EPS_LOG_AT(::eps::LogLevel::kDebug, message)
+#define EPS_LOG_INFO(message) EPS_LOG_AT(::eps::LogLevel::kInfo, message)
+#define EPS_LOG_WARN(message) EPS_LOG_AT(::eps::LogLevel::kWarn, message)
+#define EPS_LOG_ERROR(message) EPS_LOG_AT(::eps::LogLevel::kError, message)
+
+#endif  // EPS_BASE_LOG_H_

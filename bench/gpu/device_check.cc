@@ -1,0 +1,277 @@
+// The kernels where they run. It needs a device, and fails without one: it is built with
+// --config=cuda and started by bench/gpu_step.sh, and is none of the tests, which pass on every
+// machine.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/flush_denormals.h"
+#include "base/tree_add.h"
+#include "compression/codecs/floats/reference.h"
+#include "worker/exec/cuda/codec_cases.h"
+#include "worker/exec/cuda/elementwise.h"
+#include "worker/exec/cuda_library.h"
+
+namespace eps {
+namespace {
+
+void Must(cudaError_t error, const char* what) {
+  EPS_CHECK_MSG(error == cudaSuccess, what << ": " << cudaGetErrorString(error));
+}
+
+// Memory on the device, filled from `host`.
+template <class T>
+class OnDevice {
+ public:
+  explicit OnDevice(const std::vector<T>& host) : n_(host.size()) {
+    Must(cudaMalloc(&data_, n_ * sizeof(T)), "cudaMalloc");
+    Must(cudaMemcpy(data_, host.data(), n_ * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
+  }
+  ~OnDevice() { cudaFree(data_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  T* get() { return static_cast<T*>(data_); }
+  std::vector<T> Read() const {
+    std::vector<T> host(n_);
+    Must(cudaMemcpy(host.data(), data_, n_ * sizeof(T), cudaMemcpyDeviceToHost), "cudaMemcpy");
+    return host;
+  }
+
+ private:
+  const size_t n_;
+  void* data_ = nullptr;
+};
+
+// Every exponent with both signs, each with `per_exponent` mantissas.
+std::vector<float> Floats(uint32_t seed, uint32_t per_exponent) {
+  std::vector<float> values;
+  uint32_t state = seed;
+  for (uint32_t i = 0; i < 512 * per_exponent; ++i) {
+    state = state * 1664525u + 1013904223u;
+    values.push_back(elementwise::FloatOf((i % 512) << 23 | state >> 9));
+  }
+  return values;
+}
+
+uint64_t CountTreeAddDifferences(const CudaKernels& kernels) {
+  const std::vector<float> left = Floats(1, 2048);
+  std::vector<float> right = Floats(2, 2048);
+  // Half of the pairs cancel nearly, so that sums reach the denormals.
+  for (size_t i = 0; i < right.size(); i += 2) {
+    right[i] = elementwise::FloatOf((elementwise::BitsOf(left[i]) ^ 0x80000000u) + i % 64);
+  }
+  OnDevice<float> a(left), b(right);
+  const int error = kernels.tree_add(a.get(), b.get(), left.size(), a.get(), nullptr);
+  EPS_CHECK_MSG(error == 0, kernels.error_text(error));
+  const std::vector<float> got = a.Read();
+  std::vector<float> expected(left.size());
+  {
+    const ScopedFlushDenormals flush;
+    TreeAdd(left.data(), right.data(), left.size(), expected.data());
+  }
+  uint64_t differences = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isnan(got[i]) && std::isnan(expected[i])) continue;
+    differences += elementwise::BitsOf(got[i]) != elementwise::BitsOf(expected[i]);
+  }
+  return differences;
+}
+
+uint64_t CountBf16Differences(const CudaKernels& kernels) {
+  const std::vector<float> values = Floats(3, 4096);
+  OnDevice<float> in(values);
+  OnDevice<uint16_t> codes(std::vector<uint16_t>(values.size()));
+  int error = kernels.encode_bf16(in.get(), values.size(), codes.get(), nullptr);
+  EPS_CHECK_MSG(error == 0, kernels.error_text(error));
+  const std::vector<uint16_t> encoded = codes.Read();
+  uint64_t differences = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    differences += encoded[i] != float_reference::RoundToBf16(elementwise::BitsOf(values[i]));
+  }
+
+  std::vector<uint16_t> all(65536);
+  for (uint32_t code = 0; code < 65536; ++code) all[code] = static_cast<uint16_t>(code);
+  OnDevice<uint16_t> every(all);
+  OnDevice<float> out(std::vector<float>(all.size()));
+  error = kernels.decode_bf16(every.get(), all.size(), out.get(), nullptr);
+  EPS_CHECK_MSG(error == 0, kernels.error_text(error));
+  const std::vector<float> decoded = out.Read();
+  for (uint32_t code = 0; code < 65536; ++code) {
+    differences += elementwise::BitsOf(decoded[code]) != code << 16;
+  }
+  return differences;
+}
+
+// The codecs' functions on the device, from and to host memory. Encoded bytes of codecs with blocks
+// lie at another alignment in each call.
+class DeviceRunner final : public KernelRunner {
+ public:
+  explicit DeviceRunner(const CudaKernels& kernels) : kernels_(kernels) {}
+
+  std::string Encode(uint32_t codec, bool truncate, const eps_cuda_chunk& chunk,
+                     const std::vector<float>& in, size_t bytes) override {
+    const size_t begin = BeginFor(codec);
+    OnDevice<float> elements(in);
+    OnDevice<uint8_t> encoded(std::vector<uint8_t>(begin + bytes, 0xa5));
+    Check(kernels_.encode_chunk(codec, truncate, &chunk, elements.get(), encoded.get() + begin,
+                                nullptr));
+    const std::vector<uint8_t> got = encoded.Read();
+    return std::string(got.begin() + static_cast<ptrdiff_t>(begin), got.end());
+  }
+
+  std::vector<float> Decode(uint32_t codec, const eps_cuda_chunk& chunk, const std::string& bytes,
+                            size_t n) override {
+    const size_t begin = BeginFor(codec);
+    std::vector<uint8_t> padded(begin + bytes.size());
+    std::copy(bytes.begin(), bytes.end(), padded.begin() + static_cast<ptrdiff_t>(begin));
+    OnDevice<uint8_t> encoded(padded);
+    OnDevice<float> elements(std::vector<float>(n, -77.0f));
+    Check(kernels_.decode_chunk(codec, &chunk, encoded.get() + begin, elements.get(), nullptr));
+    return elements.Read();
+  }
+
+  std::string EncodeTopk(const eps_cuda_topk& call, const std::vector<float>& gradient,
+                         std::vector<float>* residual_or_null, size_t room) override {
+    OnDevice<float> elements(gradient);
+    OnDevice<float> residual(residual_or_null == nullptr ? std::vector<float>(1)
+                                                         : *residual_or_null);
+    OnDevice<uint8_t> scratch(std::vector<uint8_t>(kernels_.topk_scratch_bytes(&call), 0xa5));
+    OnDevice<uint8_t> encoded(std::vector<uint8_t>(room, 0xa5));
+    OnDevice<uint64_t> size(std::vector<uint64_t>(1));
+    Check(kernels_.encode_topk(&call, elements.get(),
+                               residual_or_null == nullptr ? nullptr : residual.get(),
+                               scratch.get(), encoded.get(), size.get(), nullptr));
+    if (residual_or_null != nullptr) *residual_or_null = residual.Read();
+    const std::vector<uint8_t> got = encoded.Read();
+    const uint64_t bytes = size.Read()[0];
+    EPS_CHECK_MSG(bytes <= room, bytes << " bytes, expected " << room << " at most");
+    return std::string(got.begin(), got.begin() + static_cast<ptrdiff_t>(bytes));
+  }
+
+ private:
+  void Check(int error) { EPS_CHECK_MSG(error == 0, kernels_.error_text(error)); }
+  size_t BeginFor(uint32_t codec) { return codec < 8 ? 0 : round_++ % 4; }
+
+  const CudaKernels& kernels_;
+  size_t round_ = 0;
+};
+
+uint64_t CountCodecDifferences(const CudaKernels& kernels) {
+  DeviceRunner runner(kernels);
+  uint64_t differences = 0;
+  const auto report = [&differences](const char* name, const CaseCount& count) {
+    std::printf("%s: %lu of %lu results differ from the CPU's%s%s\n", name, count.failed,
+                count.cases, count.failed > 0 ? "; first " : "", count.first_failure.c_str());
+    differences += count.failed;
+  };
+  for (const DenseCodec& codec : DenseCodecs()) report(codec.name, CheckDenseCodec(codec, &runner));
+  report("topk", CheckTopk(&runner));
+  return differences;
+}
+
+// Milliseconds of a call of `work`, which enqueues kernels and returns their error.
+template <class Work>
+double TimeOf(const CudaKernels& kernels, Work work) {
+  constexpr int kRounds = 20;
+  cudaEvent_t begin, end;
+  Must(cudaEventCreate(&begin), "cudaEventCreate");
+  Must(cudaEventCreate(&end), "cudaEventCreate");
+  for (int round = 0; round <= kRounds; ++round) {
+    if (round == 1) Must(cudaEventRecord(begin), "cudaEventRecord");
+    const int error = work();
+    EPS_CHECK_MSG(error == 0, kernels.error_text(error));
+  }
+  Must(cudaEventRecord(end), "cudaEventRecord");
+  Must(cudaEventSynchronize(end), "cudaEventSynchronize");
+  float ms = 0;
+  Must(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
+  return ms / kRounds;
+}
+
+// GB/s of a sum over 64 Mi floats: two reads and a write per element.
+double TreeAddSpeed(const CudaKernels& kernels) {
+  constexpr uint64_t kElements = uint64_t{64} << 20;
+  const std::vector<float> zeros(kElements);
+  OnDevice<float> a(zeros), b(zeros);
+  const double ms = TimeOf(
+      kernels, [&] { return kernels.tree_add(a.get(), b.get(), kElements, a.get(), nullptr); });
+  return kElements * 12.0 / (ms * 1e6);
+}
+
+// Prints GB/s of floats read or written, of chunks of 16 Mi elements, and the time of top-k.
+void PrintCodecSpeeds(const CudaKernels& kernels) {
+  const eps_cuda_segment segment = {4096, 4096};
+  constexpr uint64_t kElements = uint64_t{4096} * 4096;
+  std::vector<float> values = Floats(5, 1 << 15);
+  // Gradients: about one, so that no block is NaN.
+  for (float& value : values) {
+    value = elementwise::FloatOf((elementwise::BitsOf(value) & 0x83ffffffu) | 0x3c000000u);
+  }
+  EPS_CHECK(values.size() == kElements);
+  OnDevice<float> elements(values);
+  OnDevice<uint8_t> encoded(std::vector<uint8_t>(5 * kElements));
+  const double gigabytes = kElements * 4.0 / 1e9;
+  for (const DenseCodec& codec : DenseCodecs()) {
+    for (const int column : {0, 1}) {
+      const eps_cuda_chunk chunk = {&segment, 1, column};
+      const double encode = TimeOf(kernels, [&] {
+        return kernels.encode_chunk(codec.number, codec.truncate, &chunk, elements.get(),
+                                    encoded.get(), nullptr);
+      });
+      const double decode = TimeOf(kernels, [&] {
+        return kernels.decode_chunk(codec.number, &chunk, encoded.get(), elements.get(), nullptr);
+      });
+      std::printf("%s along %s: encodes %.0f GB/s of floats, decodes %.0f\n", codec.name,
+                  column != 0 ? "columns" : "rows", gigabytes / (encode * 1e-3),
+                  gigabytes / (decode * 1e-3));
+    }
+  }
+  const eps_cuda_topk call = {uint64_t{1} << 20, 10486, 10486, 0, 0};
+  OnDevice<float> residual(std::vector<float>(call.n));
+  OnDevice<uint8_t> scratch(std::vector<uint8_t>(kernels.topk_scratch_bytes(&call)));
+  OnDevice<uint64_t> size(std::vector<uint64_t>(1));
+  const double ms = TimeOf(kernels, [&] {
+    return kernels.encode_topk(&call, elements.get(), residual.get(), scratch.get(), encoded.get(),
+                               size.get(), nullptr);
+  });
+  std::printf("topk:0.01 of 1 Mi elements with error feedback: %.1f us\n", ms * 1e3);
+}
+
+int Main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fputs("usage: device_check PATH_OF_libeps_cuda.so\n", stderr);
+    return 64;
+  }
+  const auto kernels = LoadCudaKernels({argv[1]});
+  if (!kernels.ok()) {
+    std::fprintf(stderr, "%s\n", kernels.status().ToString().c_str());
+    return 1;
+  }
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error != cudaSuccess || devices == 0) {
+    std::fprintf(stderr, "device_check: no CUDA device: %s\n", cudaGetErrorString(error));
+    return 1;
+  }
+  const uint64_t sums = CountTreeAddDifferences(*kernels);
+  const uint64_t codes = CountBf16Differences(*kernels);
+  std::printf("tree_add: %lu sums differ from the CPU's\n", sums);
+  std::printf("bf16: %lu codes or values differ from the CPU's\n", codes);
+  const uint64_t results = CountCodecDifferences(*kernels);
+  std::printf("tree_add: %.0f GB/s\n", TreeAddSpeed(*kernels));
+  PrintCodecSpeeds(*kernels);
+  return sums == 0 && codes == 0 && results == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace eps
+
+int main(int argc, char** argv) { return eps::Main(argc, argv); }

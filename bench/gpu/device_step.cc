@@ -1,0 +1,350 @@
+// How well a device hides the transfers behind its computing: times a training step of a GPT-2 by
+// the worker's own relay against servers that answer at once, and in the same run its two halves
+// alone, computing without transfers and transfers without computing. A step cannot be faster than
+// the slower half. Prints one line of JSON.
+//
+//   device_step [--device=auto] [--stash=host] [--layers=12] [--width=768] [--heads=12]
+//               [--seq=1024] [--samples=8] [--micro_batches=2] [--vocab=50257] [--steps=5]
+//
+// Numbers of any size do; what is computed has no meaning. Exit code 64: an argument does not fit.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
+#include "base/job/model_layout.h"
+#include "worker/client/parameter_client.h"
+#include "worker/exec/torch_runtime.h"
+#include "worker/relay/host_stage_pool.h"
+#include "worker/relay/relay.h"
+
+namespace eps {
+namespace {
+
+using std::chrono::steady_clock;
+
+struct Shape {
+  RuntimeOptions runtime;
+  std::map<std::string, int> numbers = {{"layers", 12}, {"width", 768},  {"heads", 12},
+                                        {"seq", 1024},  {"samples", 8},  {"micro_batches", 2},
+                                        {"steps", 5},   {"vocab", 50257}};
+  int at(const char* name) const { return numbers.at(name); }
+};
+
+bool Parse(int argc, char** argv, Shape* shape) {
+  for (int i = 1; i < argc; ++i) {
+    absl::string_view argument = argv[i];
+    if (absl::ConsumePrefix(&argument, "--device=")) {
+      shape->runtime.device = std::string(argument);
+    } else if (absl::ConsumePrefix(&argument, "--stash=")) {
+      shape->runtime.stash = std::string(argument);
+    } else {
+      absl::ConsumePrefix(&argument, "--");
+      const size_t equals = argument.find('=');
+      const auto it = shape->numbers.find(std::string(argument.substr(0, equals)));
+      if (equals == absl::string_view::npos || it == shape->numbers.end() ||
+          !absl::SimpleAtoi(argument.substr(equals + 1), &it->second) || it->second <= 0) {
+        std::fprintf(stderr, "device_step: %s is not an argument\n", argv[i]);
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+JobSpec SpecOf(const Shape& shape) {
+  JobSpec spec;
+  Gpt2Config& c = spec.model.gpt2;
+  c.n_layer = shape.at("layers");
+  c.n_embd = shape.at("width");
+  c.n_head = shape.at("heads");
+  c.n_positions = shape.at("seq");
+  c.vocab_size = shape.at("vocab");
+  c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = 0;
+  spec.training.seq_len = static_cast<uint32_t>(shape.at("seq"));
+  spec.training.micro_batch_size = static_cast<uint32_t>(shape.at("samples"));
+  spec.training.micro_batches = static_cast<uint32_t>(shape.at("micro_batches"));
+  spec.training.parts = 1;
+  spec.training.steps = static_cast<uint64_t>(shape.at("steps")) + 1;  // one to warm up
+  const absl::Status status = BuildLayout(0.01, &spec);
+  EPS_CHECK_MSG(status.ok(), status);
+  return spec;
+}
+
+MicroBatch BatchOf(const JobSpec& spec) {
+  MicroBatch batch;
+  batch.step = Step(1);
+  batch.samples = spec.training.micro_batch_size;
+  batch.seq_len = spec.training.seq_len;
+  const uint32_t vocab = static_cast<uint32_t>(spec.model.gpt2.vocab_size);
+  for (uint32_t i = 0; i < batch.samples * batch.seq_len; ++i) {
+    batch.tokens.push_back(static_cast<int32_t>(i * 7919u % vocab));
+    batch.labels.push_back(static_cast<int32_t>(i * 104729u % vocab));
+  }
+  return batch;
+}
+
+class OneBatch final : public BatchSource {
+ public:
+  explicit OneBatch(MicroBatch batch) : batch_(std::move(batch)) {}
+  absl::StatusOr<MicroBatch> Get(Step step, uint32_t index) override {
+    MicroBatch batch = batch_;
+    batch.step = step;
+    batch.index = index;
+    return batch;
+  }
+
+ private:
+  const MicroBatch batch_;
+};
+
+// Fills memory with small numbers, once: what the servers of a benchmark serve.
+class Filler {
+ public:
+  explicit Filler(const JobSpec& spec) : spec_(spec) {}
+  void Fill(StageId stage, const TensorPointers& tensors) {
+    if (!filled_.insert(tensors[0]).second) return;
+    for (size_t use = 0; use < tensors.size(); ++use) {
+      const uint64_t n =
+          spec_.tensors[spec_.stages[stage.value()].uses[use].tensor.value()].elements();
+      for (uint64_t i = 0; i < n; ++i)
+        tensors[use][i] = 0.001f * static_cast<float>(i % 17) - 0.008f;
+    }
+  }
+
+ private:
+  const JobSpec& spec_;
+  std::set<const float*> filled_;
+};
+
+// Servers that are infinitely fast: weights are there when they are asked for, gradients are taken
+// at once.
+class InstantClient final : public ParameterClient {
+ public:
+  explicit InstantClient(const JobSpec& spec) : spec_(spec), filler_(spec) {}
+  absl::StatusOr<JoinedJob> Join(const JoinOptions&) override {
+    return absl::UnimplementedError("not used by a relay");
+  }
+  absl::StatusOr<StepStart> BeginStep(Step step, absl::Span<const PartLossSum>) override {
+    StepStart start;
+    start.done = step.value() > spec_.training.steps;
+    start.step = step;
+    start.version = Version(step.value() - 1);
+    return start;
+  }
+  absl::Status ReportEvaluation(absl::Span<const PartLossSum>) override { return absl::OkStatus(); }
+  std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version, bool,
+                                           TensorPointers out) override {
+    filler_.Fill(stage, out);
+    return std::make_unique<Fetched>();
+  }
+  absl::Status Push(StageId, PartId, uint64_t, TensorPointers, std::shared_ptr<void>) override {
+    return absl::OkStatus();
+  }
+  absl::Status Flush() override { return absl::OkStatus(); }
+  ClientStats stats() const override { return {}; }
+
+ private:
+  class Fetched final : public PendingFetch {
+   public:
+    absl::Status Wait() override { return absl::OkStatus(); }
+  };
+  const JobSpec& spec_;
+  Filler filler_;
+};
+
+double MedianOf(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+// Seconds of a step by the relay: from one step's end to the next's, which has waited for the
+// device when it reads the losses.
+double TimeRelay(const JobSpec& spec, StageRuntime* runtime) {
+  JoinedJob job;
+  job.spec = spec;
+  job.parts = {PartId(0)};
+  job.next_step = Step(1);
+  InstantClient client(spec);
+  OneBatch batches(BatchOf(spec));
+  Relay relay(job, &client, runtime, &batches, RelayOptions());
+  std::vector<double> seconds;
+  steady_clock::time_point last = steady_clock::now();
+  const absl::Status status = relay.Run(nullptr, [&](Step step, const LossSum&, const StepTiming&) {
+    const steady_clock::time_point now = steady_clock::now();
+    if (step.value() > 1) {
+      seconds.push_back(std::chrono::duration<double>(now - last).count());
+    }
+    last = now;
+  });
+  EPS_CHECK_MSG(status.ok(), status);
+  return MedianOf(std::move(seconds));
+}
+
+// The two halves of a step. All blocks have one shape, so that the weights and the gradient of one
+// stand for those of all.
+class Halves {
+ public:
+  Halves(const JobSpec& spec, StageRuntime* runtime)
+      : spec_(spec),
+        runtime_(runtime),
+        pool_(runtime, &spec, 4),
+        filler_(spec),
+        batch_(BatchOf(spec)),
+        last_(static_cast<uint32_t>(spec.stages.size()) - 1),
+        copies_(!absl::StrContains(runtime->compute_profile(), " cpu ")) {
+    for (const uint32_t s : {0u, 1u, last_}) weights_[s] = runtime_->Load(StageId(s), Take(s));
+    Compute(&gradients_);
+    Wait();
+    stashed_ = Must(runtime_->Stash(activation_));
+  }
+
+  // Forward and backward of all micro-batches in all stages with weights that are there.
+  double TimeComputing() {
+    return Time([this] { Compute(nullptr); });
+  }
+  // Weights up and down, a gradient from every stage; of a stash, what goes there and back.
+  double TimeTransfers() {
+    weights_.clear();
+    return Time([this] { Transfer(); });
+  }
+
+ private:
+  uint32_t KindOf(uint32_t s) const { return s == 0 || s == last_ ? s : 1; }
+
+  std::shared_ptr<HostStage> Take(uint32_t s) {
+    std::shared_ptr<HostStage> host = pool_.Take(StageId(s));
+    TensorPointers tensors;
+    for (size_t use = 0; use < spec_.stages[s].uses.size(); ++use) {
+      tensors.push_back(host->tensor(use));
+    }
+    filler_.Fill(StageId(s), tensors);
+    return host;
+  }
+
+  template <class T>
+  static T Must(absl::StatusOr<T> result) {
+    EPS_CHECK_MSG(result.ok(), result.status());
+    return *std::move(result);
+  }
+
+  // Gradients by kind of stage go to `out`, if it is not null.
+  void Compute(std::map<uint32_t, StageGradientPtr>* out) {
+    for (uint32_t j = 0; j < spec_.training.micro_batches; ++j) {
+      activation_ = Must(runtime_->program(StageId(0)).Forward(*weights_[0], batch_, nullptr));
+      for (uint32_t s = 1; s < last_; ++s) {
+        activation_ =
+            Must(runtime_->program(StageId(s)).Forward(*weights_[1], batch_, activation_));
+      }
+      ActivationPtr grad;
+      for (uint32_t s = last_ + 1; s-- > 0;) {
+        auto result = Must(
+            runtime_->program(StageId(s))
+                .Backward(*weights_[KindOf(s)], batch_, s == 0 ? nullptr : activation_, grad, 0));
+        grad = result.grad_in == nullptr ? grad : std::move(result.grad_in);
+        if (out != nullptr) (*out)[KindOf(s)] = std::move(result.gradient);
+        if (result.late_loss != nullptr) late_loss_ = std::move(result.late_loss);
+      }
+    }
+  }
+
+  void Transfer() {
+    std::unique_ptr<PendingCopy> pending;
+    std::shared_ptr<HostStage> host;
+    for (uint32_t visit = 0; visit < 2 * last_ + 1; ++visit) {
+      const bool backward = visit > last_;
+      const uint32_t s = backward ? 2 * last_ - visit : visit;
+      const auto weights = runtime_->Load(StageId(s), Take(s));
+      // A forward visit reads an input and stashes an output, a backward visit reads an input and
+      // a gradient and stashes one; the last stage does both with one visit.
+      for (uint32_t j = 0; j < spec_.training.micro_batches; ++j) {
+        if (copies_) stashed_ = Must(runtime_->Stash(activation_));
+        if (s > 0) Must(runtime_->Unstash(stashed_));
+        if (backward) Must(runtime_->Unstash(stashed_));
+      }
+      if (visit < last_) continue;
+      if (pending != nullptr) EPS_CHECK(pending->Wait().ok());
+      host = pool_.Take(StageId(s));
+      pending = Must(runtime_->StartToHost(StageId(s), *gradients_[KindOf(s)], host.get()));
+    }
+    if (pending != nullptr) EPS_CHECK(pending->Wait().ok());
+  }
+
+  // What was enqueued is done.
+  void Wait() {
+    const auto host = pool_.Take(StageId(0));
+    EPS_CHECK(runtime_->ToHost(StageId(0), *gradients_[0], host.get()).ok());
+  }
+
+  template <class Body>
+  double Time(const Body& body) {
+    body();
+    Wait();
+    std::vector<double> seconds;
+    for (uint64_t step = 1; step < spec_.training.steps; ++step) {
+      const steady_clock::time_point begin = steady_clock::now();
+      body();
+      Wait();
+      seconds.push_back(std::chrono::duration<double>(steady_clock::now() - begin).count());
+    }
+    return MedianOf(std::move(seconds));
+  }
+
+  const JobSpec& spec_;
+  StageRuntime* const runtime_;
+  HostStagePool pool_;
+  Filler filler_;
+  const MicroBatch batch_;
+  const uint32_t last_;
+  const bool copies_;  // a CPU stashes without a copy, and an activation only once
+  std::map<uint32_t, std::shared_ptr<const StageWeights>> weights_;  // by kind
+  std::map<uint32_t, StageGradientPtr> gradients_;                   // by kind
+  ActivationPtr activation_;
+  ActivationPtr stashed_;
+  std::unique_ptr<LateLoss> late_loss_;
+};
+
+int Main(int argc, char** argv) {
+  Shape shape;
+  if (!Parse(argc, argv, &shape)) return 64;
+  const JobSpec spec = SpecOf(shape);
+  auto runtime = NewTorchRuntime(spec, shape.runtime, nullptr);
+  if (!runtime.ok()) {
+    std::fprintf(stderr, "device_step: %s\n", std::string(runtime.status().message()).c_str());
+    return 64;
+  }
+  // First, because the peak counts from here.
+  const double relay = TimeRelay(spec, runtime->get());
+  const uint64_t peak = (*runtime)->device_memory().peak_bytes;
+  Halves halves(spec, runtime->get());
+  const double compute = halves.TimeComputing();
+  const double transfer = halves.TimeTransfers();
+  uint64_t parameters = 0;
+  for (const TensorSpec& tensor : spec.tensors) parameters += tensor.elements();
+  std::printf(
+      "{\"device\": \"%s\", \"layers\": %d, \"width\": %d, \"parameters\": %lu, "
+      "\"tokens\": %u, \"step_s\": %.6f, \"compute_s\": %.6f, \"transfer_s\": %.6f, "
+      "\"over_slower_half\": %.4f, \"device_peak_bytes\": %lu}\n",
+      (*runtime)->compute_profile().c_str(), shape.at("layers"), shape.at("width"), parameters,
+      spec.training.micro_batches * spec.training.micro_batch_size * spec.training.seq_len, relay,
+      compute, transfer, relay / std::max(compute, transfer), peak);
+  return 0;
+}
+
+}  // namespace
+}  // namespace eps
+
+int main(int argc, char** argv) { return eps::Main(argc, argv); }

@@ -1,0 +1,116 @@
+#ifndef EPS_BENCH_PEERS_ONE_PASS_WORLD_H_
+#define EPS_BENCH_PEERS_ONE_PASS_WORLD_H_
+
+// What one_pass_bench measures on: a model's gradients, its state as others keep it, and the DRAM
+// backend that the server runs.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/peers/timing.h"
+#include "base/executor.h"
+#include "base/mutex.h"
+#include "optimizer/kernels.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
+#include "storage/state_backend.h"
+
+namespace eps {
+
+using Encoded = std::shared_ptr<const EncodedChunk>;
+
+// A model of square layers in chunks of 512 rows.
+inline constexpr uint32_t kOnePassWidth = 1024;
+JobSpec OnePassSpec(int mebi_parameters);
+
+// The step that all updates take, and AdamW's numbers for it.
+StepScalars OnePassStep();
+AdamWScalars OnePassScalars(const JobSpec& spec, const Chunk& chunk);
+
+// The gradients of a step by part and chunk, in bf16, and as chunks that do not say how they can be
+// read in place; the first part in FP32 too. Values of eight bits, so that sums are exact in every
+// order. Immutable.
+struct Gradients {
+  Gradients(const ChunkMap& chunks, uint32_t parts);
+
+  std::vector<std::vector<Encoded>> bf16;
+  std::vector<std::vector<Encoded>> opaque;
+  std::vector<Encoded> fp32;
+};
+
+// Weights, moments and a sum of gradients of all chunks, one after the other.
+class Arrays {
+ public:
+  explicit Arrays(const ChunkMap& chunks);
+  void Reset();
+  uint64_t elements() const { return elements_; }
+  float* SumOf(const Chunk& chunk) const;
+  // A chunk as one long row with its gradient elsewhere.
+  AdamWTile Row(const Chunk& chunk, const float* gradient) const;
+
+ private:
+  const uint64_t elements_;
+  const PageArray weight_, exp_avg_, exp_avg_sq_, sum_;
+  std::vector<uint64_t> offsets_;  // by chunk
+};
+
+// Threads that work on one thing until all of it is done.
+class Crew {
+ public:
+  explicit Crew(int threads) : pool_(threads) {}
+
+  ThreadPool* pool() { return &pool_; }
+  int threads() const { return pool_.threads(); }
+  // `visit` for every chunk, each thread a run of chunks.
+  void ForEachChunk(const ChunkMap& chunks, const std::function<void(const Chunk&)>& visit);
+
+  // For work that is posted elsewhere: Wait returns after `tasks` calls of Done.
+  void Expect(size_t tasks);
+  void Done();
+  void Wait();
+
+ private:
+  Mutex mu_;
+  CondVar all_done_;
+  size_t left_ EPS_GUARDED_BY(mu_) = 0;
+  ThreadPool pool_;
+};
+
+// The DRAM backend with all chunks of a job. Used by one thread.
+class Server {
+ public:
+  Server(const JobSpec& spec, const ChunkMap& chunks, Crew* crew);
+
+  void WriteState(const Arrays& arrays);
+  // All chunks of the parts: one update, or the sum alone.
+  void Update(const std::vector<const std::vector<Encoded>*>& parts,
+              const std::vector<UpdateRequest::Encode>& encode);
+  void Stats(const std::vector<const std::vector<Encoded>*>& parts);
+
+  // Weights and moments as ReadState gives them.
+  std::vector<Bytes> ReadState();
+  // Of the last update, by chunk.
+  const std::vector<UpdateResult>& results() const { return results_; }
+
+ private:
+  using Operation = std::function<void(const Chunk& chunk, OpId op)>;
+
+  void ForEachChunk(const Operation& start);
+  UpdateRequest RequestOf(const Chunk& chunk,
+                          const std::vector<const std::vector<Encoded>*>& parts) const;
+  void Take(BackendDone done);
+
+  const ChunkMap& chunks_;
+  Crew* const crew_;
+  MemoryAccount account_;
+  Version version_{0};
+  std::vector<UpdateResult> results_;
+  std::vector<Bytes> bytes_;
+  std::unique_ptr<StateBackend> backend_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_BENCH_PEERS_ONE_PASS_WORLD_H_

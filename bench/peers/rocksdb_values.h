@@ -1,0 +1,39 @@
+#ifndef EPS_BENCH_PEERS_ROCKSDB_VALUES_H_
+#define EPS_BENCH_PEERS_ROCKSDB_VALUES_H_
+
+// The way not taken: state as values in RocksDB, set up as its users do for large values.
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace rocksdb {
+class DB;
+}
+
+namespace eps {
+
+// Thread-compatible. Ends the process if a call fails.
+class RocksDbValues {
+ public:
+  enum class Layout {
+    kLeveled,  // values in the tree, which compaction rewrites
+    kBlobs,    // BlobDB: values in files of their own
+  };
+  // Without WAL and without compression; direct I/O for flushes and compactions.
+  RocksDbValues(const std::string& folder, Layout layout);
+  ~RocksDbValues();
+
+  void Put(const std::string& key, absl::string_view value);
+  // Returns when all that was put is durable. Compactions may go on behind it.
+  void Flush();
+  std::string Get(const std::string& key) const;
+
+ private:
+  std::unique_ptr<rocksdb::DB> db_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_BENCH_PEERS_ROCKSDB_VALUES_H_

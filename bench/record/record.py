@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Runs benchmarks that judge themselves and records what they print in docs/benchmarks.md.
+
+A section holds the command, the machine, the commit and the output as it was. The programs
+interleave what they measure with its limit and exit with 0 if their goal is reached, 1 if not.
+"""
+
+import argparse
+import collections
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import report
+
+TIMEOUT_S = 1800
+
+# `programs`: command lines from the root of the tree. `targets`: what has to be built for them.
+Benchmark = collections.namedtuple("Benchmark", "title intro targets programs")
+
+BENCHMARKS = {
+    "depth": Benchmark(
+        "Memory against depth",
+        "Peaks of a GPT-2 of width 128 whose number of layers grows: only the stash and the "
+        "servers' state may grow with it.",
+        ["//cli:eps"], [["bazel-bin/cli/eps", "bench", "depth"]]),
+    "adamw": Benchmark(
+        "AdamW against the memory",
+        "Time of pure memory traffic over the same 28 bytes per parameter / time of the update "
+        "kernel, per round: 1.0 is the memory's limit, the goal is at least 0.90 over contiguous "
+        "memory.",
+        ["//bench:adamw_bench"], [["bazel-bin/bench/adamw_bench", "64", "25", "2"]]),
+    "adamw-torch": Benchmark(
+        "AdamW against torch's fused AdamW",
+        "Time of the kernel behind torch.optim.AdamW(fused=True) on the processor / time of the "
+        "update kernel, per round, as many threads for both; the goal is at least 1.20. Both move "
+        "28 bytes per parameter: where both reach the memory's limit, 1.0 is all there is. "
+        "`scaled` is with the pass that clipping costs torch and our kernel has built in.",
+        ["//bench:adamw_torch_bench"], [["bazel-bin/bench/adamw_torch_bench", "64", "25", "2"]]),
+    "transport": Benchmark(
+        "The chunk stream against TCP and protobuf",
+        "Throughput of the chunk stream from a server process to a worker process over loopback / "
+        "of the same bytes another way, per round; every byte is compared after each fetch. Codecs "
+        "and checksums of chunks are left out. Goals: at least 0.95 of a TCP socket whose reader "
+        "copies to where the bytes belong, 1.3 of protobuf messages in a gRPC stream, 2.0 of a "
+        "gRPC call per slice; the processes of the latter two set nothing.",
+        ["//bench:transport_bench"], [["bazel-bin/bench/transport_bench", "512", "25"]]),
+    "codecs": Benchmark(
+        "Codecs against the memory",
+        "Time of memory traffic of the same bytes (read 4 and write n per element, or the reverse) "
+        "/ time of the codec, per round. Goals for encoding: 0.90 (bf16, fp16), 0.88 (fp8), 0.80 "
+        "(mx, OCP).",
+        ["//bench:codec_bench"], [["bazel-bin/bench/codec_bench", "64", "7", "2"]]),
+    "one-pass": Benchmark(
+        "One pass over a chunk",
+        "Decode, reduce, update and encode in one pass / in separate passes and by others' ways; "
+        "states and bytes of all ways are compared first. Times are of processors, per thread.",
+        ["//bench:one_pass_bench"], [["bazel-bin/bench/one_pass_bench", "64", "9", "2", "mx9"]]),
+    "nvme": Benchmark(
+        "State on NVMe against the disk",
+        "Time of io_uring alone for the same bytes, with O_DIRECT at queue depth 8 and the syncs "
+        "of a commit / time of the NVMe backend, per round. Goals: 0.90 for writing and for "
+        "updating, 5 against values in RocksDB (leveled, without WAL), 4 against BlobDB, at most "
+        "0.25 processor seconds per GB.",
+        ["//bench:nvme_bench"], [["bazel-bin/bench/nvme_bench", "384", "27"]]),
+    "durability": Benchmark(
+        "What durable state costs",
+        "Steps of the quickstart model (8,192 tokens each) with durable state / without, of the "
+        "same round.",
+        ["//cli:eps", "//worker:eps-worker"],
+        [["bench/record/durability.py", "steps", "--rounds=3", "--steps=6"]]),
+    "durability-cost": Benchmark(
+        "What cuts cost",
+        "The quickstart with state in memory on one server, and cuts (`storage.cut_steps=auto`). "
+        "Goal: the time that cuts take and what they take of the processors, at most 1 % of it.",
+        ["//cli:eps", "//worker:eps-worker"], [["bench/record/durability.py", "cost", "--rounds=3"]]),
+    "kills": Benchmark(
+        "How long a killed process is missed",
+        "Processes of a run of the quickstart model are killed at random, one after the other.",
+        ["//cli:eps", "//worker:eps-worker"], [["bench/record/durability.py", "kills"]]),
+    "restarts": Benchmark(
+        "How long a server takes to come back to a large state",
+        "From the start of its process until it serves, against reading the state once.",
+        ["//cli:eps", "//worker:eps-worker"], [["bench/record/durability.py", "restarts"]]),
+    "plans": Benchmark(
+        "Plans against runs",
+        "What `eps plan` says of jobs on this machine, right after `eps bench calibrate`, and what "
+        "they then take: the median of 20 steps each, per round. Goals: a median error of the "
+        "jobs' step times of at most 10 %, of exact memory of at most 2 %, and nothing above what "
+        "is planned as at most.",
+        ["//cli:eps"], [["bench/record/plan_accuracy.py"]]),
+    "simulations": Benchmark(
+        "Simulations against runs",
+        "What `eps simulate` says of jobs of two server and four worker processes, and what they "
+        "then take. Passes and links wait instead of computing, by the rates in the simulator's "
+        "description. Goal: a median difference of at most 15 % for every figure. Needs root.",
+        ["//cli:eps"], [["bench/record/simulate_accuracy.py"]]),
+    "topk": Benchmark(
+        "Sparse gradients",
+        "Bits per sent element against the entropy of their positions, encoding against dense "
+        "bf16, and the update from one sparse part against one dense bf16 part.",
+        ["//bench:topk_bench"], [["bazel-bin/bench/topk_bench", "64", "9", "2"]]),
+    "shaped-link": Benchmark(
+        "Training over a link of 1 Gbit/s",
+        "Parameters of the model / time of a step that waits for the link, by codecs; ratios are "
+        "to fp32 of the same round. `of TCP`: what the busier direction used of the rate of a "
+        "plain TCP connection over the same link. Needs root; where the processor is busy "
+        "otherwise, the faster settings suffer more.",
+        ["//cli:eps"], [["bench/record/shaped_link.py", "--rounds=7"]]),
+}
+
+
+def run(command):
+    """(exit code, output) of a command run at the root of the tree."""
+    # Threads of LibTorch that spin after their work would take the cores from what comes next.
+    result = subprocess.run(command, cwd=report.ROOT, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT_S,
+                            env=dict(os.environ, OMP_WAIT_POLICY="passive"))
+    return result.returncode, result.stdout.decode(errors="replace").strip()
+
+
+def section_body(benchmark, outputs):
+    blocks = "\n\n".join(f"`{' '.join(program)}`\n\n```\n{output}\n```"
+                         for program, (_, output) in zip(benchmark.programs, outputs))
+    missed = any(code != 0 for code, _ in outputs)
+    return (f"## {benchmark.title}\n\n{benchmark.intro}\n\n"
+            f"Machine: {report.machine()}, {len(os.sched_getaffinity(0))} cores; "
+            f"commit {report.commit()}.{' **The goal was missed.**' if missed else ''}\n\n{blocks}")
+
+
+def record(name, page, patience):
+    benchmark = BENCHMARKS[name]
+    code, output = run(["bazel", "build", *benchmark.targets])
+    if code != 0:
+        print(f"{name}: {benchmark.targets} did not build:\n{output}", file=sys.stderr)
+        return 2
+    if not report.wait_until_quiet(0.10, len(os.sched_getaffinity(0)), patience, time.monotonic,
+                                   time.sleep):
+        print(f"{name}: other programs keep the machine busy; figures are noisy", file=sys.stderr)
+    outputs = [run(program) for program in benchmark.programs]
+    for _, text in outputs:
+        print(text, flush=True)
+    if any(code not in (0, 1) for code, _ in outputs):
+        return 2
+    report.write_section(page, name, section_body(benchmark, outputs))
+    return max(code for code, _ in outputs)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="default: all")
+    parser.add_argument("--page", default=str(pathlib.Path(report.ROOT) / "docs/benchmarks.md"))
+    parser.add_argument("--patience", type=float, default=60,
+                        help="seconds to wait until the machine is quiet")
+    options = parser.parse_args()
+    return max(record(name, options.page, options.patience)
+               for name in options.names or BENCHMARKS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+#include "checkpoint/checkpoint_export.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "base/files/files.h"
+#include "base/files/safetensors_folder.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kPiece = size_t{1} << 20;  // elements that are held at once
+
+struct Dtype {
+  const char* name;       // as the user writes it
+  const char* in_file;    // as safetensors spells it
+  const char* in_config;  // as config.json spells it
+  uint64_t element_bytes;
+};
+constexpr Dtype kDtypes[] = {
+    {"f32", "F32", "float32", 4}, {"bf16", "BF16", "bfloat16", 2}, {"f16", "F16", "float16", 2}};
+
+// What a checkpoint holds at its top besides what transformers loads.
+constexpr const char* kNotExported[] = {kSafetensorsFile, "trainer_state.json"};
+
+// Removes the half-written folder unless it got its name.
+class Hidden {
+ public:
+  explicit Hidden(std::string path) : path_(std::move(path)) { Remove(); }
+  ~Hidden() { Remove(); }
+  Hidden(const Hidden&) = delete;
+  Hidden& operator=(const Hidden&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void Remove() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const std::string path_;
+};
+
+// The tensors of each shard, as indices into `entries`.
+std::vector<std::vector<size_t>> PlanShards(const std::vector<SafetensorsEntry>& entries,
+                                            const Dtype& dtype, uint64_t max_bytes) {
+  std::vector<std::vector<size_t>> shards(1);
+  uint64_t filled = 0;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const uint64_t bytes = entries[i].elements() * dtype.element_bytes;
+    if (!shards.back().empty() && (filled >= max_bytes || bytes > max_bytes - filled)) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    shards.back().push_back(i);
+    filled += bytes;
+  }
+  return shards;
+}
+
+absl::Status WriteShard(const CheckpointReader& checkpoint,
+                        const std::vector<SafetensorsEntry>& all,
+                        const std::vector<size_t>& members, const std::string& path) {
+  std::vector<SafetensorsEntry> entries;
+  for (const size_t i : members) entries.push_back(all[i]);
+  EPS_ASSIGN_OR_RETURN(const auto writer, SafetensorsWriter::Create(path, entries));
+  std::vector<float> values(kPiece);
+  for (size_t e = 0; e < entries.size(); ++e) {
+    const uint64_t elements = entries[e].elements();
+    for (uint64_t first = 0; first < elements; first += kPiece) {
+      const size_t count = std::min<uint64_t>(kPiece, elements - first);
+      EPS_RETURN_IF_ERROR(checkpoint.Read(/*field=*/0, TensorId(static_cast<uint32_t>(members[e])),
+                                          first, count, values.data()));
+      const absl::Status wrote = writer->Write(e, first, absl::MakeSpan(values.data(), count));
+      if (absl::IsInvalidArgument(wrote)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(wrote.message(), "; export with --dtype=bf16 or f32"));
+      }
+      EPS_RETURN_IF_ERROR(wrote);
+    }
+  }
+  return writer->Finish();
+}
+
+// config.json, generation_config.json, tokenizer: every file at the top that is no state.
+absl::Status CopySmallFiles(const std::string& from, const std::string& to, const Dtype& dtype) {
+  EPS_ASSIGN_OR_RETURN(const CheckpointManifest manifest, ReadManifest(from));
+  for (const auto& [name, sums] : manifest.files) {
+    const bool is_state = std::any_of(std::begin(kNotExported), std::end(kNotExported),
+                                      [&, &file = name](const char* n) { return file == n; });
+    if (is_state || absl::StrContains(name, '/')) continue;
+    EPS_ASSIGN_OR_RETURN(std::string content, ReadTextFile(absl::StrCat(from, "/", name)));
+    if (name == "config.json") {
+      auto config = nlohmann::ordered_json::parse(content, nullptr, /*allow_exceptions=*/false);
+      if (config.is_object() && config.contains("torch_dtype")) {
+        config["torch_dtype"] = dtype.in_config;
+        content = config.dump(2) + "\n";
+      }
+    }
+    EPS_RETURN_IF_ERROR(WriteSynced(absl::StrCat(to, "/", name), content));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExportSummary> WriteWeights(const CheckpointReader& checkpoint,
+                                           const std::string& folder, const Dtype& dtype,
+                                           uint64_t max_shard_bytes) {
+  std::vector<SafetensorsEntry> entries = EntriesOf(checkpoint.spec());
+  ExportSummary summary;
+  for (SafetensorsEntry& entry : entries) {
+    entry.dtype = dtype.in_file;
+    ++summary.tensors;
+    summary.elements += entry.elements();
+    summary.bytes += entry.elements() * dtype.element_bytes;
+  }
+  const std::vector<std::vector<size_t>> shards = PlanShards(entries, dtype, max_shard_bytes);
+  summary.shards = shards.size();
+  if (shards.size() > kMaxSafetensorsShards) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-shard-size: would make ", shards.size(),
+                                                   " shards, at most ", kMaxSafetensorsShards,
+                                                   " are read"));
+  }
+  std::map<std::string, std::string> file_by_tensor;
+  for (size_t s = 0; s < shards.size(); ++s) {
+    const std::string name = shards.size() == 1 ? std::string(kSafetensorsFile)
+                                                : absl::StrFormat("model-%05d-of-%05d.safetensors",
+                                                                  s + 1, shards.size());
+    EPS_RETURN_IF_ERROR(
+        WriteShard(checkpoint, entries, shards[s], absl::StrCat(folder, "/", name)));
+    for (const size_t i : shards[s]) file_by_tensor[entries[i].name] = name;
+  }
+  if (shards.size() > 1) {
+    EPS_RETURN_IF_ERROR(
+        WriteSynced(absl::StrCat(folder, "/", kSafetensorsIndexFile),
+                    SafetensorsIndexText(file_by_tensor, summary.bytes, summary.elements)));
+  }
+  return summary;
+}
+
+}  // namespace
+
+absl::StatusOr<ExportSummary> ExportCheckpoint(const ExportOptions& options) {
+  const Dtype* const dtype = std::find_if(std::begin(kDtypes), std::end(kDtypes),
+                                          [&](const Dtype& d) { return options.dtype == d.name; });
+  if (dtype == std::end(kDtypes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dtype: expected f32, bf16 or f16, found \"", options.dtype, "\""));
+  }
+  if (options.max_shard_bytes == 0) {
+    return absl::InvalidArgumentError("--max-shard-size: expected a size above zero");
+  }
+  std::error_code error;
+  const fs::path out = fs::absolute(options.out, error).lexically_normal();
+  const fs::path target = out.has_filename() ? out : out.parent_path();
+  if (fs::exists(target, error) &&
+      !(fs::is_directory(target, error) && fs::is_empty(target, error))) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("--out: ", target.string(), " is there and not empty; name a new folder"));
+  }
+  EPS_ASSIGN_OR_RETURN(const auto checkpoint, CheckpointReader::Open(options.checkpoint));
+  const fs::path parent = target.parent_path();
+  const Hidden hidden(
+      (parent / absl::StrCat(".", target.filename().string(), ".eps-export.tmp")).string());
+  EPS_RETURN_IF_ERROR(CreateFolder(hidden.path()));
+  EPS_ASSIGN_OR_RETURN(const ExportSummary summary,
+                       WriteWeights(*checkpoint, hidden.path(), *dtype, options.max_shard_bytes));
+  EPS_RETURN_IF_ERROR(CopySmallFiles(options.checkpoint, hidden.path(), *dtype));
+  EPS_RETURN_IF_ERROR(SyncPath(hidden.path()));
+  EPS_RETURN_IF_ERROR(RenamePath(hidden.path(), target.string()));
+  EPS_RETURN_IF_ERROR(SyncPath(parent.string()));
+  return summary;
+}
+
+}  // namespace eps

@@ -1,0 +1,184 @@
+#include "cli/commands/doctor_checks.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "cli/launch/progress.h"
+#include "base/descriptor.h"
+#include "wire/channel.h"
+
+namespace eps {
+namespace {
+
+constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kLittleMemory = uint64_t{2} << 30;
+// A server holds three connections for each worker, gRPC some descriptors for each.
+constexpr uint64_t kFewFiles = 1024;
+constexpr uint64_t kEnoughFiles = 65'536;
+
+// The number in a file; kUnlimited if there is none, or another word ("max").
+uint64_t NumberIn(const std::string& path) {
+  std::ifstream file(path);
+  std::string word;
+  uint64_t number = 0;
+  if (!(file >> word) || !absl::SimpleAtoi(word, &number)) return kUnlimited;
+  return number;
+}
+
+uint64_t Left(uint64_t limit, uint64_t used) {
+  if (limit == kUnlimited || used == kUnlimited) return kUnlimited;
+  return limit > used ? limit - used : 0;
+}
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// The socket addresses of "host:port"; null with a reason.
+Addresses Resolve(const std::string& address, std::string* why) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
+    host = host.substr(1, host.size() - 2);
+  }
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
+  if (error != 0) *why = gai_strerror(error);
+  return Addresses(error == 0 ? found : nullptr, &freeaddrinfo);
+}
+
+// 0, or the errno that a connection ended with.
+int Connect(const addrinfo& to, std::chrono::milliseconds timeout) {
+  const Descriptor socket_fd(
+      socket(to.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, to.ai_protocol));
+  if (!socket_fd.ok()) return errno;
+  if (connect(socket_fd.get(), to.ai_addr, to.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  pollfd ready = {socket_fd.get(), POLLOUT, 0};
+  const int count = poll(&ready, 1, static_cast<int>(timeout.count()));
+  if (count < 0) return errno;
+  if (count == 0) return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(socket_fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
+
+}  // namespace
+
+uint64_t CgroupRoom(const std::string& root) {
+  const uint64_t room = Left(NumberIn(root + "/memory.max"), NumberIn(root + "/memory.current"));
+  if (room != kUnlimited) return room;
+  const uint64_t limit = NumberIn(root + "/memory/memory.limit_in_bytes");
+  // Version 1 writes "no limit" as a number near 2^63.
+  if (limit >= uint64_t{1} << 62) return kUnlimited;
+  return Left(limit, NumberIn(root + "/memory/memory.usage_in_bytes"));
+}
+
+Finding CheckMemoryLimit(uint64_t available_bytes, uint64_t limit_bytes) {
+  const std::string available = FormatBytes(static_cast<double>(available_bytes));
+  const uint64_t usable =
+      limit_bytes == 0 ? available_bytes : std::min(available_bytes, limit_bytes);
+  std::string text =
+      absl::StrCat("memory: ", available, " available, servers.memory_limit ",
+                   limit_bytes == 0 ? "not set" : FormatBytes(static_cast<double>(limit_bytes)),
+                   "; AdamW needs 12 bytes per parameter on the servers: at most about ",
+                   FormatCount(usable / 12), " parameters");
+  if (limit_bytes > available_bytes) {
+    return {Level::kWarn, absl::StrCat(text, "; the limit is more than there is: lower it")};
+  }
+  return {usable < kLittleMemory ? Level::kWarn : Level::kOk, std::move(text)};
+}
+
+Finding CheckOpenFiles(uint64_t soft, uint64_t hard) {
+  const auto shown = [](uint64_t limit) {
+    return limit >= uint64_t{1} << 62 ? std::string("unlimited") : FormatCount(limit);
+  };
+  const std::string text = absl::StrCat("open files: at most ", shown(soft), " for a process");
+  if (soft >= kFewFiles) return {Level::kOk, text};
+  return {Level::kWarn,
+          absl::StrCat(text, ", few for a server of many workers; ",
+                       hard > soft ? absl::StrCat("ulimit -n ", std::min(hard, kEnoughFiles))
+                                   : std::string("raise the hard limit"))};
+}
+
+Finding CheckListen(const std::string& address) {
+  const std::string name = absl::StrCat("listen: ", address, " (servers.listen)");
+  const absl::Status well_formed = CheckAddress(address, /*allow_any_port=*/true);
+  if (!well_formed.ok()) {
+    return {Level::kFail, absl::StrCat(name, ": ", std::string(well_formed.message()))};
+  }
+  std::string why;
+  const Addresses addresses = Resolve(address, &why);
+  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+    const Descriptor socket_fd(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, a->ai_protocol));
+    const int on = 1;
+    setsockopt(socket_fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(socket_fd.get(), a->ai_addr, a->ai_addrlen) == 0 && listen(socket_fd.get(), 1) == 0) {
+      return {Level::kOk, absl::StrCat(name, ": a server can listen there")};
+    }
+    why = std::strerror(errno);
+  }
+  return {Level::kFail, absl::StrCat(name, ": ", why, "; choose another address or port")};
+}
+
+Finding CheckReach(const std::string& address, std::chrono::milliseconds timeout) {
+  const std::string name = absl::StrCat("server: ", address, " (servers.addresses)");
+  const absl::Status well_formed = CheckAddress(address, /*allow_any_port=*/false);
+  if (!well_formed.ok()) {
+    return {Level::kFail, absl::StrCat(name, ": ", std::string(well_formed.message()))};
+  }
+  std::string why;
+  const Addresses addresses = Resolve(address, &why);
+  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+    const int error = Connect(*a, timeout);
+    if (error == 0) return {Level::kOk, absl::StrCat(name, ": something listens there")};
+    why = std::strerror(error);
+  }
+  return {Level::kFail, absl::StrCat(name, ": ", why, "; is eps serve running there?")};
+}
+
+int CountGpus(const std::string& folder) {
+  int count = 0;
+  std::error_code error;
+  std::filesystem::directory_iterator it(folder, error);
+  for (const std::filesystem::directory_iterator end; !error && it != end; it.increment(error)) {
+    const std::string file = it->path().filename().string();
+    absl::string_view name = file;
+    int number = 0;
+    if (absl::ConsumePrefix(&name, "nvidia") && absl::SimpleAtoi(name, &number)) ++count;
+  }
+  return count;
+}
+
+Finding CheckGpu(int devices, const std::string& worker_says) {
+  if (devices == 0) {
+    return {Level::kOk, "gpu: none (no /dev/nvidia*): workers compute on the CPU"};
+  }
+  const std::string found = absl::StrCat("gpu: ", devices, devices == 1 ? " device" : " devices",
+                                         " of the NVIDIA driver; the worker's LibTorch: ",
+                                         worker_says.empty() ? "did not say" : worker_says);
+  int usable = 0;
+  const absl::string_view first = absl::string_view(worker_says).substr(0, worker_says.find(' '));
+  if (absl::SimpleAtoi(first, &usable) && usable > 0) return {Level::kOk, found};
+  return {Level::kWarn, absl::StrCat(found, "; workers compute on the CPU")};
+}
+
+}  // namespace eps

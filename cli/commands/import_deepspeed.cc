@@ -1,0 +1,516 @@
+#include "cli/commands/import_deepspeed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/files/files.h"
+#include "base/config/config.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kMaxBytes = size_t{1} << 20;
+constexpr int kMaxDepth = 32;
+constexpr size_t kMaxShownValue = 80;
+
+// Why a key of the top level, with all that stands below it, has no line of its own.
+struct Reason {
+  const char* key;
+  const char* why;
+};
+constexpr char kReplicas[] =
+    "there are no replicas of the weights that would have to be kept equal";
+constexpr char kStages[] = "not needed: a worker holds one layer at a time and recomputes it";
+constexpr char kMemory[] =
+    "not needed: weights and optimizer state are on the servers, sharded; a worker fetches one "
+    "layer at a time (worker.prefetch, worker.stash)";
+constexpr Reason kReasons[] = {
+    {"zero_optimization", kMemory},
+    {"zero_allow_untested_optimizer", kMemory},
+    {"zero_force_ds_cpu_optimizer", kMemory},
+    {"bf16",
+     "not there: layers are computed in FP32; quantization.weights and quantization.gradients "
+     "choose bf16 for the wire alone"},
+    {"bfloat16", "as bf16"},
+    {"fp16", "not there: layers are computed in FP32, so that no loss scale is needed"},
+    {"amp", "not there: layers are computed in FP32"},
+    {"data_types", "not needed: gradients are summed in FP32"},
+    {"communication_data_type",
+     "not translated: quantization.gradients chooses what gradients are on the wire"},
+    {"prescale_gradients", kReplicas},
+    {"gradient_predivide_factor", kReplicas},
+    {"sparse_gradients", "not there"},
+    {"disable_allgather", kReplicas},
+    {"activation_checkpointing", kStages},
+    {"pipeline", "not needed: depth costs nothing on the device"},
+    {"sparse_attention", "not there"},
+    {"aio", "not needed: state lies in the servers' memory"},
+    {"steps_per_print", nullptr},
+    {"wall_clock_breakdown", "not needed: the worker's --report has the times of each step"},
+    {"memory_breakdown", "not needed: eps status shows the memory of each server by kind"},
+    {"dump_state", "not needed: eps config print shows what is resolved"},
+    {"flops_profiler", "not there"},
+    {"comms_logger", "not needed: the worker's --report has the bytes of each step"},
+    {"csv_monitor", "not needed: metrics.jsonl has every step"},
+    {"wandb", "not there: metrics.jsonl has every step"},
+    {"comet", "not there: metrics.jsonl has every step"},
+    {"autotuning", "not there"},
+    {"elasticity", "not needed: who computes which part does not matter to the result"},
+    {"checkpoint", "other names: checkpoint.dir, checkpoint.save_steps"},
+    {"load_universal_checkpoint", "not needed: any checkpoint resumes on any number of servers"},
+    {"use_data_before_expert_parallel", "not there"},
+    {"data_efficiency", "not there"},
+    {"curriculum_learning", "not there"},
+    {"progressive_layer_drop", "not there"},
+    {"eigenvalue", "not there"},
+    {"quantize_training", "not there"},
+    {"compression_training", "not there"},
+    {"hybrid_engine", "not there"},
+    {"tensor_parallel", "not needed: a layer is fetched whole"},
+    {"sequence_parallel_size", "not there"},
+    {"dataloader_drop_last", "not needed: every step has the same number of samples"},
+    {"seed", "another name: training.seed"},
+};
+
+// Escaped, so that nothing in it can end a comment, and not too long.
+std::string Shown(const ordered_json& value) {
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
+  if (text.size() > kMaxShownValue) text = text.substr(0, kMaxShownValue) + "...";
+  return text;
+}
+
+// Names come from the file as well.
+std::string ShownName(const std::string& name) {
+  const std::string quoted = Shown(ordered_json(name));
+  return quoted == absl::StrCat("\"", name, "\"") ? name : quoted;
+}
+
+bool IsAuto(const ordered_json& value) { return value.is_string() && value == "auto"; }
+
+// Reads the file into `root`.
+absl::Status Parse(absl::string_view json, const std::string& origin, ordered_json* root) {
+  if (json.size() > kMaxBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, " has ", json.size(),
+                                                   " bytes, expected at most ", kMaxBytes,
+                                                   ": not a DeepSpeed configuration"));
+  }
+  // Before parsing: values that nest deeply are dear to build and to free.
+  int depth = 0;
+  int deepest = 0;
+  bool in_text = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_text) {
+      if (c == '\\') ++i;
+      if (c == '"') in_text = false;
+    } else if (c == '"') {
+      in_text = true;
+    } else if (c == '{' || c == '[') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  if (deepest > kMaxDepth) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin, " nests ", deepest, " levels deep, expected at most ", kMaxDepth));
+  }
+  std::vector<std::set<std::string>> seen;
+  std::string twice;
+  const auto on_event = [&](int, ordered_json::parse_event_t event, ordered_json& value) {
+    if (event == ordered_json::parse_event_t::object_start) seen.emplace_back();
+    if (event == ordered_json::parse_event_t::object_end) seen.pop_back();
+    if (event == ordered_json::parse_event_t::key &&
+        !seen.back().insert(value.get<std::string>()).second && twice.empty()) {
+      twice = ShownName(value.get<std::string>());
+    }
+    return true;
+  };
+  *root = ordered_json::parse(json.begin(), json.end(), on_event, /*allow_exceptions=*/false);
+  if (!root->is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": expected one JSON object"));
+  }
+  if (!twice.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": the key ", twice, " stands twice"));
+  }
+  return absl::OkStatus();
+}
+
+class Importer {
+ public:
+  explicit Importer(std::string origin) : origin_(std::move(origin)) {}
+
+  absl::Status Run(const ordered_json& root) {
+    EPS_RETURN_IF_ERROR(Batch(root));
+    EPS_RETURN_IF_ERROR(Clipping(root));
+    EPS_RETURN_IF_ERROR(Optimizer(root));
+    EPS_RETURN_IF_ERROR(Scheduler(root));
+    EPS_RETURN_IF_ERROR(Monitoring(root));
+    for (const auto& [name, value] : root.items()) {
+      if (done_.count(name) > 0) continue;
+      const auto reason = std::find_if(std::begin(kReasons), std::end(kReasons),
+                                       [&key = name](const Reason& r) { return key == r.key; });
+      const bool known = reason != std::end(kReasons) && reason->why != nullptr;
+      LeaveOut(name, value, known ? reason->why : "not a key that is known here");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> Text() const {
+    std::string text =
+        absl::StrCat("# From ", ShownName(origin_),
+                     " by eps config import-deepspeed. What is not set here has its default.\n");
+    for (const auto& [section, lines] : sections_) absl::StrAppend(&text, section, ":\n", lines);
+    if (!left_out_.empty()) absl::StrAppend(&text, "\n# Left out:\n", left_out_);
+    // What is printed is read back: no value may slip through that Config would refuse.
+    Config config;
+    EPS_RETURN_IF_ERROR(config.MergeYaml(text, absl::StrCat("what ", origin_, " became")));
+    return text;
+  }
+
+ private:
+  absl::Status Wrong(const std::string& name, const ordered_json& value, const char* expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(origin_, ": ", name, ": expected ", expected, ", found ", Shown(value)));
+  }
+
+  void Set(const char* section, const char* key, const std::string& value,
+           const std::string& comment = "") {
+    absl::StrAppend(&sections_[section], "  ", key, ": ", value,
+                    comment.empty() ? "" : absl::StrCat("  # ", comment), "\n");
+  }
+
+  // A key with everything below it, a line each.
+  void LeaveOut(const std::string& name, const ordered_json& value, const std::string& why) {
+    if (!value.is_object() || value.empty()) {
+      absl::StrAppend(&left_out_, "# ", ShownName(name), ": ", Shown(value), "  -- ", why, "\n");
+      return;
+    }
+    absl::StrAppend(&left_out_, "# ", ShownName(name), "  -- ", why, "\n");
+    AddLeaves("", value);
+  }
+  void AddLeaves(const std::string& prefix, const ordered_json& object) {
+    for (const auto& [name, value] : object.items()) {
+      const std::string path = prefix + ShownName(name);
+      if (value.is_object() && !value.empty()) {
+        AddLeaves(path + ".", value);
+      } else {
+        absl::StrAppend(&left_out_, "#   ", path, ": ", Shown(value), "\n");
+      }
+    }
+  }
+
+  // The value of `name` in `object`, taken note of; null if it is absent or "auto", which is
+  // listed.
+  const ordered_json* Take(const ordered_json& object, const char* name,
+                           const std::string& prefix = "") {
+    const auto it = object.find(name);
+    if (prefix.empty()) done_.insert(name);
+    if (it == object.end()) return nullptr;
+    if (!IsAuto(*it)) return &*it;
+    LeaveOut(prefix + name, *it, "transformers' Trainer would fill it in; set it if it matters");
+    return nullptr;
+  }
+
+  absl::StatusOr<std::optional<uint64_t>> TakeInteger(const ordered_json& object, const char* name,
+                                                      const std::string& prefix = "") {
+    const ordered_json* const value = Take(object, name, prefix);
+    if (value == nullptr) return std::optional<uint64_t>();
+    const double number = value->is_number() ? value->get<double>() : -1;
+    if (number < 1 || number > 4294967295.0 || number != std::floor(number)) {
+      return Wrong(prefix + name, *value, "a whole number from 1 to 4294967295");
+    }
+    return std::optional<uint64_t>(static_cast<uint64_t>(number));
+  }
+
+  absl::StatusOr<std::optional<double>> TakeNumber(const ordered_json& object, const char* name,
+                                                   const std::string& prefix = "") {
+    const ordered_json* const value = Take(object, name, prefix);
+    if (value == nullptr) return std::optional<double>();
+    if (!value->is_number() || !(value->get<double>() >= 0) || std::isinf(value->get<double>())) {
+      return Wrong(prefix + name, *value, "a number that is not negative");
+    }
+    return std::optional<double>(value->get<double>());
+  }
+
+  static std::string Number(double value) { return ordered_json(value).dump(); }
+
+  absl::Status Batch(const ordered_json& root);
+  absl::Status Clipping(const ordered_json& root);
+  absl::Status Optimizer(const ordered_json& root);
+  absl::Status AdamOptions(const ordered_json& params, bool adam_w, std::set<std::string>* known);
+  absl::Status SgdOptions(const ordered_json& params, std::set<std::string>* known);
+  absl::Status Scheduler(const ordered_json& root);
+  absl::Status WarmUp(const std::string& type, const ordered_json& params,
+                      std::set<std::string>* known);
+  absl::Status Monitoring(const ordered_json& root);
+  // {type, params} of `name`; the type is empty if the section is absent.
+  absl::StatusOr<std::pair<std::string, ordered_json>> TypeAndParams(const ordered_json& root,
+                                                                     const char* name);
+  void LeaveOutOthers(const std::string& prefix, const ordered_json& params,
+                      const std::set<std::string>& known);
+
+  const std::string origin_;
+  std::map<std::string, std::string> sections_;  // lines by section
+  std::string left_out_;
+  std::set<std::string> done_;  // keys of the top level that have been dealt with
+  std::optional<double> scheduled_lr_;
+};
+
+// A part is what one GPU computed: micro_batch_size x micro_batches samples.
+absl::Status Importer::Batch(const ordered_json& root) {
+  EPS_ASSIGN_OR_RETURN(const auto total, TakeInteger(root, "train_batch_size"));
+  EPS_ASSIGN_OR_RETURN(const auto micro, TakeInteger(root, "train_micro_batch_size_per_gpu"));
+  EPS_ASSIGN_OR_RETURN(const auto accumulation, TakeInteger(root, "gradient_accumulation_steps"));
+  if (total.has_value()) Set("training", "train_batch_size", absl::StrCat(*total));
+  if (micro.has_value()) Set("training", "micro_batch_size", absl::StrCat(*micro));
+  if (accumulation.has_value()) Set("training", "micro_batches", absl::StrCat(*accumulation));
+  if (!total.has_value() || !micro.has_value()) {
+    if (total.has_value() || micro.has_value() || accumulation.has_value()) {
+      absl::StrAppend(&left_out_,
+                      "# The number of GPUs is not in the file: set training.parts to it.\n");
+    }
+    return absl::OkStatus();
+  }
+  const uint64_t per_gpu = *micro * accumulation.value_or(1);
+  if (*total % per_gpu != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        origin_, ": train_batch_size = ", *total,
+        " is not a multiple of train_micro_batch_size_per_gpu * gradient_accumulation_steps = ",
+        *micro, " * ", accumulation.value_or(1)));
+  }
+  if (accumulation.has_value()) {
+    Set("training", "parts", absl::StrCat(*total / per_gpu), "the number of GPUs");
+  } else {
+    absl::StrAppend(&left_out_,
+                    "# train_batch_size / train_micro_batch_size_per_gpu = ", *total / *micro,
+                    " is training.micro_batches * training.parts: set the number of GPUs as "
+                    "training.parts, and the rest as training.micro_batches.\n");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Importer::Clipping(const ordered_json& root) {
+  const bool is_auto = root.contains("gradient_clipping") && IsAuto(root["gradient_clipping"]);
+  EPS_ASSIGN_OR_RETURN(const auto norm, TakeNumber(root, "gradient_clipping"));
+  if (norm.value_or(0) > 0) {
+    Set("training", "clip", "exact");
+    Set("training", "max_grad_norm", Number(*norm));
+  } else if (!is_auto) {
+    Set("training", "clip", "none", "DeepSpeed clips only if gradient_clipping says so");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::pair<std::string, ordered_json>> Importer::TypeAndParams(
+    const ordered_json& root, const char* name) {
+  std::pair<std::string, ordered_json> result("", ordered_json::object());
+  const ordered_json* const section = Take(root, name);
+  if (section == nullptr) return result;
+  if (!section->is_object()) return Wrong(name, *section, "an object with type and params");
+  const auto type = section->find("type");
+  if (type == section->end() || !type->is_string()) {
+    return Wrong(absl::StrCat(name, ".type"), type == section->end() ? ordered_json() : *type,
+                 "a name");
+  }
+  result.first = type->get<std::string>();
+  const auto params = section->find("params");
+  if (params != section->end()) {
+    if (!params->is_object()) return Wrong(absl::StrCat(name, ".params"), *params, "an object");
+    result.second = *params;
+  }
+  LeaveOutOthers(absl::StrCat(name, "."), *section, {"type", "params"});
+  return result;
+}
+
+void Importer::LeaveOutOthers(const std::string& prefix, const ordered_json& params,
+                              const std::set<std::string>& known) {
+  for (const auto& [name, value] : params.items()) {
+    if (known.count(name) == 0) LeaveOut(prefix + name, value, "not there");
+  }
+}
+
+absl::Status Importer::AdamOptions(const ordered_json& params, bool adam_w,
+                                   std::set<std::string>* known) {
+  const std::string prefix = "optimizer.params.";
+  Set("optimizer", "name", "adamw");
+  if (const ordered_json* const betas = Take(params, "betas", prefix); betas != nullptr) {
+    const bool two = betas->is_array() && betas->size() == 2 && (*betas)[0].is_number() &&
+                     (*betas)[1].is_number();
+    if (!two) return Wrong(prefix + "betas", *betas, "two numbers");
+    Set("optimizer", "betas",
+        absl::StrCat("[", Number((*betas)[0].get<double>()), ", ",
+                     Number((*betas)[1].get<double>()), "]"));
+  }
+  EPS_ASSIGN_OR_RETURN(const auto eps, TakeNumber(params, "eps", prefix));
+  if (eps.has_value()) Set("optimizer", "eps", Number(*eps));
+  const auto is = [&](const char* name, bool value) {
+    return params.contains(name) && params[name].is_boolean() && params[name] == value;
+  };
+  if (!adam_w && is("adam_w_mode", false)) {
+    LeaveOut(prefix + "adam_w_mode", false,
+             "not there: the weight decay of Adam is decoupled here, as AdamW has it");
+  }
+  if (is("bias_correction", false)) {
+    LeaveOut(prefix + "bias_correction", false, "not there: the moments are always corrected");
+  }
+  if (is("amsgrad", true)) LeaveOut(prefix + "amsgrad", true, "not there");
+  known->insert({"betas", "eps", "adam_w_mode", "bias_correction", "amsgrad", "torch_adam"});
+  return absl::OkStatus();
+}
+
+absl::Status Importer::SgdOptions(const ordered_json& params, std::set<std::string>* known) {
+  const std::string prefix = "optimizer.params.";
+  Set("optimizer", "name", "sgd");
+  EPS_ASSIGN_OR_RETURN(const auto momentum, TakeNumber(params, "momentum", prefix));
+  if (momentum.has_value()) Set("optimizer", "momentum", Number(*momentum));
+  known->insert("momentum");
+  return absl::OkStatus();
+}
+
+absl::Status Importer::Optimizer(const ordered_json& root) {
+  EPS_ASSIGN_OR_RETURN(const auto optimizer, TypeAndParams(root, "optimizer"));
+  const auto& [type, params] = optimizer;
+  if (type.empty()) return absl::OkStatus();
+  const std::string prefix = "optimizer.params.";
+  std::set<std::string> known = {"lr", "weight_decay"};
+  if (type == "Adam" || type == "AdamW") {
+    EPS_RETURN_IF_ERROR(AdamOptions(params, type == "AdamW", &known));
+  } else if (type == "SGD") {
+    EPS_RETURN_IF_ERROR(SgdOptions(params, &known));
+  } else {
+    LeaveOut("optimizer.type", type, "not there: the update rules are adamw and sgd");
+    LeaveOutOthers(prefix, params, {});
+    return absl::OkStatus();
+  }
+  EPS_ASSIGN_OR_RETURN(const auto lr, TakeNumber(params, "lr", prefix));
+  if (lr.has_value()) Set("optimizer", "lr", Number(*lr));
+  if (lr.has_value()) scheduled_lr_ = lr;
+  EPS_ASSIGN_OR_RETURN(const auto decay, TakeNumber(params, "weight_decay", prefix));
+  const bool is_auto = params.contains("weight_decay") && IsAuto(params["weight_decay"]);
+  if (!is_auto) {
+    Set("optimizer", "weight_decay", Number(decay.value_or(0)),
+        decay.value_or(0) > 0 ? "of matrices; biases and norms do not decay here"
+                              : "DeepSpeed's default");
+  }
+  LeaveOutOthers(prefix, params, known);
+  return absl::OkStatus();
+}
+
+absl::Status Importer::WarmUp(const std::string& type, const ordered_json& params,
+                              std::set<std::string>* known) {
+  constexpr uint64_t kDefaultWarmup = 1000;
+  const std::string prefix = "scheduler.params.";
+  const bool cosine = type == "WarmupCosineLR";
+  EPS_ASSIGN_OR_RETURN(const auto steps, TakeInteger(params, "total_num_steps", prefix));
+  if (steps.has_value()) Set("training", "steps", absl::StrCat(*steps));
+  Set("lr_scheduler", "name",
+      cosine               ? "cosine_with_min_lr"
+      : type == "WarmupLR" ? "constant_with_warmup"
+                           : "linear");
+  const bool auto_warmup =
+      params.contains("warmup_num_steps") && IsAuto(params["warmup_num_steps"]);
+  EPS_ASSIGN_OR_RETURN(const auto warmup, TakeNumber(params, "warmup_num_steps", prefix));
+  if (warmup.has_value() && *warmup != std::floor(*warmup)) {
+    return Wrong(prefix + "warmup_num_steps", params["warmup_num_steps"], "a whole number");
+  }
+  if (!auto_warmup) {
+    Set("lr_scheduler", "warmup_steps",
+        absl::StrCat(static_cast<uint64_t>(warmup.value_or(kDefaultWarmup))));
+  }
+  const auto shape = params.find("warmup_type");
+  if (!auto_warmup && (shape == params.end() || *shape != "linear")) {
+    LeaveOut(prefix + "warmup_type", shape == params.end() ? ordered_json("log") : *shape,
+             "not there: the warm-up is linear");
+  }
+  if (cosine) {
+    EPS_ASSIGN_OR_RETURN(const auto least, TakeNumber(params, "cos_min_ratio", prefix));
+    Set("lr_scheduler", "min_lr_ratio", Number(least.value_or(0.0001)));
+    known->insert({"cos_min_ratio"});
+  } else {
+    EPS_ASSIGN_OR_RETURN(const auto peak, TakeNumber(params, "warmup_max_lr", prefix));
+    if (peak.has_value() && peak != scheduled_lr_) {
+      if (scheduled_lr_.has_value()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(origin_, ": optimizer.params.lr is ", Number(*scheduled_lr_),
+                         ", scheduler.params.warmup_max_lr ", Number(*peak),
+                         ": the second one is what DeepSpeed trains with; make them equal"));
+      }
+      Set("optimizer", "lr", Number(*peak));
+    }
+    known->insert("warmup_max_lr");
+  }
+  for (const char* from : {"warmup_min_lr", "warmup_min_ratio"}) {
+    if (!params.contains(from)) continue;
+    known->insert(from);
+    EPS_ASSIGN_OR_RETURN(const auto least, TakeNumber(params, from, prefix));
+    if (least.value_or(0) > 0) {
+      LeaveOut(prefix + from, params[from], "not there: the warm-up begins at 0");
+    }
+  }
+  known->insert({"total_num_steps", "warmup_num_steps", "warmup_type", "last_batch_iteration"});
+  return absl::OkStatus();
+}
+
+absl::Status Importer::Scheduler(const ordered_json& root) {
+  EPS_ASSIGN_OR_RETURN(const auto scheduler, TypeAndParams(root, "scheduler"));
+  const auto& [type, params] = scheduler;
+  if (type.empty()) return absl::OkStatus();
+  std::set<std::string> known;
+  if (type == "WarmupLR" || type == "WarmupDecayLR" || type == "WarmupCosineLR") {
+    EPS_RETURN_IF_ERROR(WarmUp(type, params, &known));
+  } else {
+    LeaveOut("scheduler.type", type, "not there: eps config reference has lr_scheduler.name");
+  }
+  LeaveOutOthers("scheduler.params.", params, known);
+  return absl::OkStatus();
+}
+
+absl::Status Importer::Monitoring(const ordered_json& root) {
+  EPS_ASSIGN_OR_RETURN(const auto print, TakeInteger(root, "steps_per_print"));
+  if (print.has_value()) Set("metrics", "log_every_steps", absl::StrCat(*print));
+  const ordered_json* const board = Take(root, "tensorboard");
+  if (board == nullptr) return absl::OkStatus();
+  const bool has_flag =
+      board->is_object() && board->contains("enabled") && (*board)["enabled"].is_boolean();
+  if (!has_flag) return Wrong("tensorboard", *board, "an object with enabled: true or false");
+  Set("metrics", "tensorboard", (*board)["enabled"].get<bool>() ? "true" : "false");
+  for (const auto& [name, value] : board->items()) {
+    if (name == "enabled") continue;
+    LeaveOut("tensorboard." + name, value, "event files lie in <checkpoint.dir>/tensorboard");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ImportDeepSpeed(absl::string_view json, const std::string& origin) {
+  ordered_json root;
+  EPS_RETURN_IF_ERROR(Parse(json, origin, &root));
+  Importer importer(origin);
+  EPS_RETURN_IF_ERROR(importer.Run(root));
+  return importer.Text();
+}
+
+absl::Status RunImportDeepSpeed(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(const std::string json, ReadTextFile(path));
+  EPS_ASSIGN_OR_RETURN(const std::string yaml, ImportDeepSpeed(json, path));
+  std::fputs(yaml.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace eps

@@ -1,0 +1,196 @@
+#include "cli/launch/cluster.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "checkpoint/checkpoint.h"
+#include "base/files/files.h"
+#include "cli/launch/run_config.h"
+#include "cli/launch/serve.h"
+#include "cli/launch/siblings.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace eps {
+namespace {
+
+constexpr std::chrono::seconds kStartTimeout{60};
+
+// This process's variables without those of the configuration, and without those by which a
+// launcher tells this process, not its children, where it stands.
+std::vector<std::string> ChildEnvironment() {
+  static const std::set<std::string> kLauncher = {
+      "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : ProcessEnvironment()) {
+    const bool config =
+        name == "EPS_SERVERS" || (absl::StartsWith(name, "EPS_") && absl::StrContains(name, "__"));
+    if (!config && kLauncher.count(name) == 0) variables.push_back(absl::StrCat(name, "=", value));
+  }
+  return variables;
+}
+
+// Servers of one machine share what is free of its memory, unless the user said how much each has.
+// 0: unknown.
+uint64_t MemoryShare(uint32_t servers) {
+  std::ifstream file("/proc/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    unsigned long kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %lu", &kib) == 1) {
+      return uint64_t{kib} * 1024 / servers;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> StorageFolder(const Config& config) {
+  if (!config.storage.path.empty()) return config.storage.path;
+  if (!config.checkpoint.dir.empty()) return config.checkpoint.dir + "/state";
+  return absl::InvalidArgumentError(
+      absl::StrCat("storage.kind=", config.storage.kind,
+                   " needs a folder: set storage.path, or checkpoint.dir (--out)"));
+}
+
+Cluster::Cluster(const Config& config, std::string log_folder)
+    : config_(config),
+      log_folder_(std::move(log_folder)),
+      config_path_(log_folder_ + "/config.yaml"),
+      environment_(ChildEnvironment()) {}
+
+absl::Status Cluster::WriteConfig() {
+  if (config_written_) return absl::OkStatus();
+  config_written_ = true;
+  return ReplaceFile(config_path_, config_.ToYaml());
+}
+
+ChildOptions Cluster::OptionsOf(const Child& child) const {
+  ChildOptions options;
+  options.name = child.name;
+  options.argv = child.argv;
+  options.argv.push_back(absl::StrCat("--config=", config_path_));
+  options.environment = environment_;
+  options.environment.insert(options.environment.end(), child.variables.begin(),
+                             child.variables.end());
+  options.log_path =
+      absl::StrCat(log_folder_, "/", absl::StrReplaceAll(child.name, {{" ", "-"}}), ".log");
+  return options;
+}
+
+absl::Status Cluster::Start(Child* child, bool read_stdout) {
+  EPS_RETURN_IF_ERROR(WriteConfig());
+  ChildOptions options = OptionsOf(*child);
+  options.read_stdout = read_stdout;
+  // What an earlier run said is kept once, apart, so that a log speaks of one run only.
+  std::error_code none_yet;
+  std::filesystem::rename(options.log_path, options.log_path + ".old", none_yet);
+  EPS_ASSIGN_OR_RETURN(child->process, ChildProcess::Start(std::move(options)));
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::StartServers(uint32_t count) {
+  std::vector<std::string> argv = {OwnPath(), "serve"};
+  if (config_.servers.memory_limit == 0) {
+    argv.push_back(absl::StrCat("--servers.memory_limit=", MemoryShare(count)));
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    Child server{absl::StrCat("server ", i), argv, /*variables=*/{}, nullptr};
+    if (config_.storage.durable()) {
+      EPS_ASSIGN_OR_RETURN(const std::string folder, StorageFolder(config_));
+      server.argv.push_back(absl::StrCat("--storage.path=", folder, "/server-", i));
+    }
+    EPS_ASSIGN_OR_RETURN(ReservedPort port, ReservedPort::Take());
+    server.argv.push_back(absl::StrCat("--listen=", port.address()));
+    addresses_.push_back(port.address());
+    ports_.push_back(std::move(port));
+    // What it served before was at other addresses: this run makes the job anew.
+    server.argv.push_back("--storage.reopen=false");
+    EPS_RETURN_IF_ERROR(Start(&server, /*read_stdout=*/true));
+    server.argv.pop_back();
+    servers_.push_back(std::move(server));
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
+  for (Child& server : servers_) {
+    EPS_RETURN_IF_ERROR(server.process->WaitForLine(kListeningPrefix, deadline).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::StartWorkers(uint32_t count) {
+  EPS_CHECK(!addresses_.empty());
+  if (count == 0) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const std::string program, FindSibling("eps-worker"));
+  for (uint32_t i = 0; i < count; ++i) {
+    Child worker{absl::StrCat("worker ", i),
+                 {program, "worker", absl::StrCat("--servers=", absl::StrJoin(addresses_, ",")),
+                  absl::StrCat("--worker.rank=", i), absl::StrCat("--worker.count=", count)},
+                 {absl::StrCat("LOCAL_RANK=", i), absl::StrCat("LOCAL_WORLD_SIZE=", count)},
+                 nullptr};
+    EPS_RETURN_IF_ERROR(Start(&worker, /*read_stdout=*/false));
+    workers_.push_back(std::move(worker));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::StartAgain(Child* child) {
+  if (child->process->Running()) return absl::OkStatus();
+  const absl::Status failure = child->process->Failure();
+  // Killed, or without a server for too long. Whoever says what is wrong would say it again.
+  if (!absl::IsUnavailable(failure) || restarts_ >= config_.storage.max_restarts) {
+    return absl::OkStatus();
+  }
+  ++restarts_;
+  std::printf("note: %s is started again (%d of at most %d times): %s\n", child->name.c_str(),
+              static_cast<int>(restarts_), static_cast<int>(config_.storage.max_restarts),
+              std::string(failure.message().substr(0, failure.message().find('\n'))).c_str());
+  std::fflush(stdout);
+  EPS_ASSIGN_OR_RETURN(child->process, ChildProcess::Start(OptionsOf(*child)));
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::Mend() {
+  for (auto* children : {&servers_, &workers_}) {
+    for (Child& child : *children) EPS_RETURN_IF_ERROR(StartAgain(&child));
+  }
+  return Check();
+}
+
+absl::Status Cluster::Check() {
+  for (const Child& server : servers_) {
+    if (server.process->Running()) continue;
+    const absl::Status failure = server.process->Failure();
+    if (!failure.ok()) return failure;
+    return absl::UnavailableError(absl::StrCat(server.name, " ended before the job did"));
+  }
+  for (const Child& worker : workers_) {
+    if (!worker.process->Running()) EPS_RETURN_IF_ERROR(worker.process->Failure());
+  }
+  return absl::OkStatus();
+}
+
+bool Cluster::WorkersEnded() {
+  bool ended = true;
+  for (const Child& worker : workers_) ended = !worker.process->Running() && ended;
+  return ended;
+}
+
+void Cluster::Stop(std::chrono::milliseconds grace) {
+  for (auto* children : {&workers_, &servers_}) {
+    for (const Child& child : *children) child.process->Signal(15);
+    const auto deadline = std::chrono::steady_clock::now() + grace;
+    for (const Child& child : *children) {
+      if (!child.process->WaitExit(deadline)) child.process->Stop(std::chrono::milliseconds(0));
+    }
+  }
+}
+
+}  // namespace eps

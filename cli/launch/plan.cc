@@ -1,0 +1,348 @@
+#include "cli/launch/plan.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/files/files.h"
+#include "cli/launch/progress.h"
+#include "base/checksum.h"
+#include "base/files/safetensors_folder.h"
+#include "base/status_macros.h"
+#include "compression/codec_table.h"
+#include "nlohmann/json.hpp"
+#include "planner/memory_plan.h"
+#include "planner/units.h"
+#include "planner/workload.h"
+#include "base/job/chunk_map.h"
+#include "base/job/model_layout.h"
+#include "base/config/spec_builder.h"
+#include "wire/channel.h"
+#include "worker/data/token_source.h"
+
+namespace eps {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Weights in other formats: who names such a folder means them, not new ones.
+constexpr const char* kOtherWeights[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
+                                         "tf_model.h5", "flax_model.msgpack"};
+constexpr char kSyntheticType[] = "eps-synthetic";
+constexpr double kQuickstartInitializerRange = 0.06;
+constexpr uint32_t kMaxSpawnedServers = 256;
+
+absl::StatusOr<SyntheticConfig> ParseSynthetic(const nlohmann::json& json,
+                                               const std::string& origin) {
+  SyntheticConfig model;
+  for (const auto& [name, value] : json.items()) {
+    if (name == "model_type") continue;
+    if (name == "tied" && value.is_boolean()) {
+      model.tied = value.get<bool>();
+    } else if ((name == "n_layer" || name == "n_embd") && value.is_number_unsigned() &&
+               value.get<uint64_t>() <= kMaxTensorCols) {
+      (name == "n_layer" ? model.n_layer : model.n_embd) = value.get<int>();
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat(origin, ": ", name, ": ", kSyntheticType,
+                       " has n_layer and n_embd (positive integers) and tied (true or false)"));
+    }
+  }
+  return model;
+}
+
+// Files as they are, folders as the regular files below them in order of their paths.
+absl::StatusOr<std::vector<std::string>> ListDataFiles(const std::vector<std::string>& paths,
+                                                       const std::string& key) {
+  std::vector<std::string> files;
+  for (const std::string& path : paths) {
+    std::error_code error;
+    if (!fs::is_directory(path, error)) {
+      files.push_back(fs::absolute(path, error).string());
+      continue;
+    }
+    std::vector<std::string> below;
+    for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
+         it.increment(error)) {
+      std::error_code ignored;
+      if (fs::symlink_status(it->path(), ignored).type() != fs::file_type::regular) continue;
+      below.push_back(fs::absolute(it->path(), ignored).string());
+    }
+    if (error || below.empty()) {
+      return absl::NotFoundError(
+          absl::StrCat(key, ": no regular file below ", path, error ? ": " + error.message() : ""));
+    }
+    std::sort(below.begin(), below.end());
+    files.insert(files.end(), below.begin(), below.end());
+  }
+  return files;
+}
+
+// Held-out data, checked here so that a run does not end at its first evaluation.
+absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
+  const TrainingConfig& training = run.config.training;
+  const bool has_data = !run.config.data.eval_path.empty();
+  if (training.eval_steps == 0) {
+    if (!has_data) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "data.eval_path names held-out data, but training.eval_steps is 0: nothing would be "
+        "evaluated; set the steps between evaluations");
+  }
+  if (plan->spec.model.type == ModelType::kSynthetic) {
+    plan->eval_samples = training.eval_samples;
+    if (training.eval_samples > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.eval_steps of a model of type ", kSyntheticType,
+                     " needs training.eval_samples: there is no data to take all of"));
+  }
+  if (!has_data) {
+    return absl::InvalidArgumentError(absl::StrCat("training.eval_steps is ", training.eval_steps,
+                                                   ", but data.eval_path names no held-out data"));
+  }
+  EPS_ASSIGN_OR_RETURN(plan->config.data.eval_path,
+                       ListDataFiles(run.config.data.eval_path, "data.eval_path"));
+  const uint32_t vocabulary = static_cast<uint32_t>(plan->spec.model.gpt2.vocab_size);
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
+                       TokenData::Open(plan->config.data.eval_path, vocabulary, "data.eval_path"));
+  EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
+  EPS_RETURN_IF_ERROR(NewTokenEvaluationSource(plan->spec, *data, training.eval_samples).status());
+  plan->eval_samples = training.eval_samples;
+  if (plan->eval_samples == 0) {
+    plan->eval_samples = (data->size() - 1) / plan->spec.training.seq_len;
+  }
+  return absl::OkStatus();
+}
+
+// The folder that model.path names or lies in.
+fs::path ModelFolder(const fs::path& given) {
+  std::error_code error;
+  return fs::is_directory(given, error) ? given : given.parent_path();
+}
+
+absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) {
+  const std::string& path = run.config.model.path;
+  EPS_ASSIGN_OR_RETURN(*model, ReadModel(path));
+  if (path.empty()) return absl::OkStatus();
+  std::error_code error;
+  const fs::path given = fs::absolute(path, error);
+  const fs::path folder = ModelFolder(given);
+  plan->config.model.path = given.string();
+  plan->model_folder = folder.string();
+  for (const char* name : {kSafetensorsFile, kSafetensorsIndexFile}) {
+    const std::string weights = (folder / name).string();
+    if (!fs::exists(weights, error)) continue;
+    plan->initial_weights = weights;
+    return absl::OkStatus();
+  }
+  for (const char* name : kOtherWeights) {
+    if (!fs::exists(folder / name, error)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.path: ", (folder / name).string(), " is not read, and there is no ",
+                     kSafetensorsFile,
+                     "; write one with save_pretrained of transformers, or name a config.json "
+                     "in a folder of its own to begin with new weights"));
+  }
+  return absl::OkStatus();
+}
+
+// What sparse gradients leave out travels on top; empty if nothing does.
+std::string ResidualText(const planner::Workload& work) {
+  const planner::Bytes residuals = planner::ResidualBytes(work);
+  if (residuals == planner::Bytes(0)) return "";
+  return absl::StrCat(", residuals ", FormatBytes(residuals.value()), " each way");
+}
+
+// The line about evaluations; empty if there are none.
+std::string EvaluationSummary(const TrainPlan& plan) {
+  if (plan.eval_samples == 0) return "";
+  return absl::StrCat("evaluation: every ", plan.config.training.eval_steps,
+                      " steps and behind the last, ", FormatCount(plan.eval_samples),
+                      " held-out samples\n");
+}
+
+}  // namespace
+
+absl::StatusOr<ModelSpec> ParseModel(absl::string_view json, const std::string& origin) {
+  ModelSpec model;
+  const nlohmann::json parsed =
+      nlohmann::json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": expected a JSON object"));
+  }
+  if (parsed.contains("model_type") && parsed["model_type"] == kSyntheticType) {
+    model.type = ModelType::kSynthetic;
+    EPS_ASSIGN_OR_RETURN(model.synthetic, ParseSynthetic(parsed, origin));
+    return model;
+  }
+  absl::StatusOr<Gpt2Config> gpt2 = ParseGpt2Config(json);
+  if (!gpt2.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": ", gpt2.status().message()));
+  }
+  model.gpt2 = *gpt2;
+  return model;
+}
+
+absl::StatusOr<ModelSpec> ReadModel(const std::string& path) {
+  ModelSpec model;
+  if (path.empty()) {  // the quickstart's: ModelSpec's defaults
+    // GPT-2's 0.02 suits wide models. At width 256 it leaves the residual stream so small that the
+    // first norms amplify it, and the gradient spikes while Adam warms up.
+    model.gpt2.initializer_range = kQuickstartInitializerRange;
+    return model;
+  }
+  std::error_code error;
+  const fs::path given = fs::absolute(path, error);
+  const std::string file = (ModelFolder(given) == given ? given / "config.json" : given).string();
+  absl::StatusOr<std::string> json = ReadTextFile(file);
+  if (!json.ok()) {
+    return absl::Status(json.status().code(),
+                        absl::StrCat("model.path: ", json.status().message()));
+  }
+  return ParseModel(*json, file);
+}
+
+std::string ModelToJson(const ModelSpec& model) {
+  if (model.type == ModelType::kGpt2) return Gpt2ConfigToJson(model.gpt2);
+  nlohmann::ordered_json json;
+  json["model_type"] = kSyntheticType;
+  json["n_layer"] = model.synthetic.n_layer;
+  json["n_embd"] = model.synthetic.n_embd;
+  json["tied"] = model.synthetic.tied;
+  return json.dump(2) + "\n";
+}
+
+absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
+  TrainPlan plan;
+  plan.config = run.config;
+  ModelSpec model;
+  EPS_RETURN_IF_ERROR(LoadModel(run, &plan, &model));
+
+  uint64_t tokens = 0;
+  std::string sha256;
+  if (model.type == ModelType::kSynthetic) {
+    uint32_t& seq_len = plan.config.training.seq_len;
+    if (seq_len == 0) seq_len = kSyntheticSeqLen;
+    tokens = uint64_t{seq_len} + 1;  // one sample: there is no data to read
+    sha256 = ToHex(Sha256Of(""));
+  } else {
+    std::vector<std::string> paths = run.config.data.path;
+    if (paths.empty() && run.quickstart) {
+      EPS_ASSIGN_OR_RETURN(paths, QuickstartTextFiles());
+    }
+    if (paths.empty()) {
+      return absl::InvalidArgumentError(
+          "data.path (--data) is empty: name text files, or one .bin of uint16 tokens");
+    }
+    EPS_ASSIGN_OR_RETURN(plan.config.data.path, ListDataFiles(paths, "data.path"));
+    const uint32_t vocabulary = static_cast<uint32_t>(model.gpt2.vocab_size);
+    EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
+                         TokenData::Open(plan.config.data.path, vocabulary));
+    EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
+    tokens = data->size();
+    sha256 = data->Sha256Hex();
+    plan.unigram_entropy = data->UnigramEntropy();
+  }
+  const uint32_t workers = static_cast<uint32_t>(std::max(1, run.config.worker.count));
+  EPS_ASSIGN_OR_RETURN(plan.spec, BuildJobSpec(plan.config, model, tokens, sha256, workers));
+  plan.config.training.parts = plan.spec.training.parts;
+  EPS_RETURN_IF_ERROR(LoadHeldOut(run, &plan));
+  if (plan.config.worker.threads == 0) {
+    // Workers of one machine share its cores. Said in full, because their bits depend on it.
+    const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+    plan.config.worker.threads = static_cast<int>(std::max(1u, cores / workers));
+  }
+  if (!plan.config.checkpoint.dir.empty()) {
+    std::error_code error;
+    plan.config.checkpoint.dir = fs::absolute(plan.config.checkpoint.dir, error).string();
+  }
+  return plan;
+}
+
+absl::StatusOr<ServerChoice> ChooseServers(const ServersConfig& config) {
+  ServerChoice choice;
+  if (config.addresses.empty()) {
+    choice.spawn = 1;
+    return choice;
+  }
+  uint32_t count = 0;
+  if (absl::SimpleAtoi(config.addresses, &count)) {
+    choice.spawn = count;
+    if (count >= 1 && count <= kMaxSpawnedServers) return choice;
+    return absl::InvalidArgumentError(absl::StrCat("servers.addresses (--servers): cannot start ",
+                                                   config.addresses, " servers, 1 to ",
+                                                   kMaxSpawnedServers, " are possible"));
+  }
+  std::set<std::string> seen;
+  for (absl::string_view address : absl::StrSplit(config.addresses, ',')) {
+    const absl::Status status = CheckAddress(address, /*allow_any_port=*/false);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("servers.addresses (--servers): expected a number of servers to start, or "
+                       "addresses to attach to: ",
+                       status.message()));
+    }
+    choice.attach.emplace_back(address);
+    if (!seen.insert(choice.attach.back()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("servers.addresses (--servers): ", address, " stands twice"));
+    }
+  }
+  return choice;
+}
+
+absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers) {
+  const JobSpec& spec = plan.spec;
+  const TrainingSpec& t = spec.training;
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  const uint32_t workers = static_cast<uint32_t>(std::max(1, plan.config.worker.count));
+  EPS_ASSIGN_OR_RETURN(const planner::Workload work, planner::WorkloadOf(spec));
+
+  std::vector<uint64_t> per_server(servers, 0);
+  const std::vector<ShardId> placement = chunks.Place(servers);
+  for (const Chunk& chunk : chunks.chunks()) {
+    per_server[placement[chunk.id.value()].value()] += chunk.elements;
+  }
+  const auto [least, most] = std::minmax_element(per_server.begin(), per_server.end());
+  if (*least == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("servers.addresses (--servers): ", servers, " servers are too many for ",
+                     chunks.chunks().size(),
+                     " chunks, some would hold nothing; use fewer servers, or smaller chunks "
+                     "(training.chunk_elements)"));
+  }
+  const double parameters = static_cast<double>(spec.total_elements());
+  const size_t parameter_bytes = static_cast<size_t>(work.state_per_parameter.value());
+  EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
+  const planner::LargestStage stage = planner::FindLargestStage(spec, chunks, codecs);
+  const double in_flight =
+      sizeof(float) *
+      (stage.gradient + (1 + std::max(0, plan.config.worker.prefetch)) * stage.weights);
+  planner::Bytes stash;
+  for (const planner::StageWork& of_stage : work.stages) {
+    stash += static_cast<double>(t.parts) / workers * of_stage.stash;
+  }
+  return absl::StrCat(
+      "model: ", ModelTypeName(spec.model.type), ", ", FormatCount(spec.total_elements()),
+      " parameters, ", spec.stages.size(), " stages, ", chunks.chunks().size(), " chunks\n",
+      "servers: ", servers, ", ", FormatBytes(static_cast<double>(parameter_bytes) * parameters),
+      " of state (", parameter_bytes, " bytes per parameter), at most ",
+      FormatBytes(static_cast<double>(parameter_bytes * *most)), " on one",
+      plan.config.storage.durable() ? ", twice on its disk" : "", "\n", "workers: ", workers,
+      ", about ", FormatBytes(in_flight), " of weights and gradients and ",
+      FormatBytes(stash.value()), " of stash (", plan.config.worker.stash, ") on each\n",
+      "wire per step: fetch ", FormatBytes(planner::FetchedBytes(work, workers).value()), " (",
+      spec.codecs.weights, "), push ", FormatBytes(planner::PushedBytes(work).value()), " (",
+      spec.codecs.gradients, ")", ResidualText(work), "\nbatch: ", t.micro_batch_size, " x ",
+      t.micro_batches, " x ", t.parts, " samples (micro_batch_size x micro_batches x parts) of ",
+      t.seq_len, " tokens = ", FormatCount(spec.tokens_per_step()), " tokens; mode ",
+      ModeName(t.mode), ", clip ", ClipName(t.clip), "\n", EvaluationSummary(plan));
+}
+
+}  // namespace eps

@@ -1,0 +1,206 @@
+#include "cli/launch/plan.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "planner/workload.h"
+
+namespace eps {
+namespace {
+
+std::string WriteTemp(const std::string& name, const std::string& content) {
+  const std::string path = testing::TempDir() + "/" + name;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path) << content;
+  return path;
+}
+
+RunConfig Synthetic() {
+  RunConfig run;
+  run.config.model.path =
+      WriteTemp("synthetic/config.json",
+                R"({"model_type": "eps-synthetic", "n_layer": 3, "n_embd": 32, "tied": true})");
+  run.config.training.clip = "none";
+  return run;
+}
+
+TEST(PlanTest, ASyntheticModelNeedsNoData) {
+  const auto plan = MakePlan(Synthetic());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->spec.model.type, ModelType::kSynthetic);
+  EXPECT_EQ(plan->spec.model.synthetic.n_embd, 32);
+  EXPECT_EQ(plan->config.training.parts, 1u);
+  const auto again = ParseModel(ModelToJson(plan->spec.model), "again");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->synthetic.n_layer, 3);
+  EXPECT_TRUE(again->synthetic.tied);
+}
+
+TEST(PlanTest, TheModelIsAFolderOrAFile) {
+  RunConfig run = Synthetic();
+  const auto by_file = MakePlan(run);
+  run.config.model.path = testing::TempDir() + "/synthetic";
+  const auto by_folder = MakePlan(run);
+  ASSERT_TRUE(by_file.ok() && by_folder.ok()) << by_folder.status();
+  EXPECT_EQ(by_file->spec.ToText(), by_folder->spec.ToText());
+  EXPECT_EQ(by_folder->initial_weights, "");
+  WriteTemp("synthetic/model.safetensors", "");
+  EXPECT_EQ(MakePlan(run)->initial_weights, testing::TempDir() + "/synthetic/model.safetensors");
+  std::filesystem::remove(testing::TempDir() + "/synthetic/model.safetensors");
+}
+
+TEST(PlanTest, WorkersAreTheDefaultOfParts) {
+  RunConfig run = Synthetic();
+  run.config.worker.count = 3;
+  const auto plan = MakePlan(run);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->spec.training.parts, 3u);
+}
+
+TEST(PlanTest, AFolderOfDataIsItsRegularFilesInOrder) {
+  WriteTemp("data/b/two.txt", "bb");
+  WriteTemp("data/a/one.txt", "a");
+  WriteTemp("data/c.txt", std::string(400, 'c'));
+  RunConfig run;
+  run.config.training.clip = "none";
+  run.config.data.path = {testing::TempDir() + "/data"};
+  const auto plan = MakePlan(run);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->config.data.path.size(), 3u);
+  EXPECT_TRUE(absl::EndsWith(plan->config.data.path[0], "a/one.txt"));
+  EXPECT_TRUE(absl::EndsWith(plan->config.data.path[1], "b/two.txt"));
+  EXPECT_EQ(plan->spec.data.tokens, 403u);
+}
+
+TEST(PlanTest, TheQuickstartModelHasTheFiguresThatItsPageSays) {
+  RunConfig run;
+  run.quickstart = true;
+  run.config.training.clip = "lagged";
+  const auto plan = MakePlan(run);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->spec.model.gpt2.n_layer, 6);
+  EXPECT_EQ(plan->spec.model.gpt2.n_embd, 256);
+  EXPECT_EQ(plan->spec.stages.size(), 8u);
+  EXPECT_EQ(plan->spec.training.mode, Mode::kEager);
+  EXPECT_GT(plan->unigram_entropy, 2.0);
+  const auto summary = PlanSummary(*plan, 2);
+  ASSERT_TRUE(summary.ok()) << summary.status();
+  EXPECT_TRUE(absl::StrContains(*summary, "model: gpt2, 4,870,144 parameters, 8 stages"))
+      << *summary;
+  EXPECT_TRUE(absl::StrContains(*summary, "servers: 2, 55.7 MiB of state")) << *summary;
+}
+
+TEST(PlanTest, WireBytesCountEveryPassAndPart) {
+  RunConfig run = Synthetic();
+  run.config.training.parts = 2;
+  const auto plan = MakePlan(run);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  // Three square layers of 32 and their biases; the last stage is fetched once.
+  const double stage = 32 * 32 + 32;
+  const auto bytes = planner::WorkloadOf(plan->spec);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(planner::FetchedBytes(*bytes, 1).value(), (2 * stage + 2 * stage + stage) * 4);
+  EXPECT_EQ(planner::PushedBytes(*bytes).value(), 3 * stage * 4 * 2);
+}
+
+TEST(PlanTest, TheWorkersMemoryCountsSecondCopies) {
+  RunConfig run = Synthetic();
+  run.config.worker.prefetch = 1;
+  const auto summary = [&run] {
+    const auto plan = MakePlan(run);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? PlanSummary(*plan, 1).value_or("") : "";
+  };
+  // A gradient and two stages of weights, each a matrix of 32 x 32 and a bias.
+  EXPECT_TRUE(absl::StrContains(summary(), "about 12.4 KiB of weights")) << summary();
+  run.config.quantization.weights = "mx6";
+  EXPECT_TRUE(absl::StrContains(summary(), "about 12.4 KiB of weights")) << summary();
+  run.config.quantization.backward_weights = "both_axes";
+  EXPECT_TRUE(absl::StrContains(summary(), "about 20.4 KiB of weights")) << summary();
+}
+
+TEST(PlanTest, RefusesWhatCannotBeAndNamesTheKey) {
+  struct Case {
+    std::string says;
+    RunConfig run;
+    absl::StatusCode code = absl::StatusCode::kInvalidArgument;
+  };
+  std::vector<Case> cases(7);
+  cases[0].says = "model.path: cannot open /nowhere";
+  cases[0].run.config.model.path = "/nowhere";
+  cases[0].code = absl::StatusCode::kNotFound;
+  cases[1].says = "expected a JSON object";
+  cases[1].run.config.model.path = WriteTemp("broken.json", "{");
+  cases[2].says = "n_layers";
+  cases[2].run.config.model.path =
+      WriteTemp("typo.json", R"({"model_type": "eps-synthetic", "n_layers": 3})");
+  cases[3].says = "data.path (--data) is empty";
+  cases[3].run.config.training.clip = "none";
+  cases[4].says = "/nowhere.txt";
+  cases[4].run.config.data.path = {"/nowhere.txt"};
+  cases[4].code = absl::StatusCode::kNotFound;
+  cases[5].says = "training.seq_len+1";
+  cases[5].run.config.data.path = {WriteTemp("short.txt", "short")};
+  cases[5].run.config.training.clip = "none";
+  cases[6].says = "training.train_batch_size = 7";
+  cases[6].run = Synthetic();
+  cases[6].run.config.training.train_batch_size = 7;
+  for (const Case& c : cases) {
+    const absl::Status status = MakePlan(c.run).status();
+    EXPECT_EQ(status.code(), c.code) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), c.says)) << c.says << " | " << status;
+  }
+}
+
+TEST(PlanTest, CountsTheStateThatTheOptimizerKeeps) {
+  const std::pair<const char*, double> kept[] = {
+      {"12 bytes", -1}, {"8 bytes", 0.9}, {"4 bytes", 0}};
+  for (const auto& [bytes, momentum] : kept) {
+    RunConfig run = Synthetic();
+    if (momentum >= 0) {
+      run.config.optimizer.name = "sgd";
+      run.config.optimizer.momentum = momentum;
+    }
+    const auto plan = MakePlan(run);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const auto summary = PlanSummary(*plan, 1);
+    ASSERT_TRUE(summary.ok());
+    EXPECT_TRUE(absl::StrContains(*summary, absl::StrCat("(", bytes, " per parameter)")))
+        << *summary;
+  }
+}
+
+TEST(PlanTest, RefusesAServerThatWouldHoldNothing) {
+  const auto plan = MakePlan(Synthetic());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(PlanSummary(*plan, 2).ok());
+  const absl::Status status = PlanSummary(*plan, 100).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "training.chunk_elements")) << status;
+}
+
+TEST(PlanTest, ServersAreANumberOrAddresses) {
+  ServersConfig config;
+  EXPECT_EQ(ChooseServers(config)->spawn, 1u);
+  config.addresses = "3";
+  EXPECT_EQ(ChooseServers(config)->spawn, 3u);
+  config.addresses = "127.0.0.1:5000";
+  EXPECT_EQ(ChooseServers(config)->spawn, 0u) << "an address begins with a number too";
+  config.addresses = "a:1,b:2";
+  EXPECT_EQ(ChooseServers(config)->attach, (std::vector<std::string>{"a:1", "b:2"}));
+  for (const std::string bad : {"0", "257", "a", "a:1,", "a:0", "a:1,a:1", "a:70000"}) {
+    config.addresses = bad;
+    const absl::Status status = ChooseServers(config).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_TRUE(absl::StrContains(status.message(), "servers.addresses")) << status;
+  }
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,63 @@
+#include "cli/launch/serve.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/exit_code.h"
+#include "base/status_macros.h"
+#include "eps_server/server.h"
+#include "storage/cuts/cut.h"
+
+namespace eps {
+namespace {
+
+// With storage.cut_steps=auto: a log of more would soon be larger than the state.
+constexpr uint64_t kLoggedCutSteps = 8;
+
+absl::StatusOr<uint64_t> CutSteps(const StorageConfig& storage) {
+  uint64_t steps = 0;
+  if (storage.cut_steps == "auto") return kAutoCutSteps;
+  if (absl::SimpleAtoi(storage.cut_steps, &steps)) return steps;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "storage.cut_steps: expected auto or a number of steps, found \"", storage.cut_steps, "\""));
+}
+
+// Steps that a log has to hold between two cuts; 0: none is kept.
+absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_steps) {
+  if (storage.log == "none") return 0;
+  if (storage.log != "contributions") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("storage.log: expected none or contributions, found \"", storage.log, "\""));
+  }
+  if (!storage.durable() || cut_steps == 0) {
+    return absl::InvalidArgumentError(
+        "storage.log=contributions holds what came behind a cut: it needs cuts "
+        "(storage.kind=nvme or a storage.path, and storage.cut_steps other than 0)");
+  }
+  return cut_steps == kAutoCutSteps ? kLoggedCutSteps : cut_steps;
+}
+
+}  // namespace
+
+absl::Status RunServe(const Config& config) {
+  ServerOptions options;
+  options.listen = config.servers.listen;
+  options.metrics = config.servers.metrics;
+  options.trace = config.servers.trace;
+  options.threads = config.servers.threads;
+  options.memory_limit_bytes = config.servers.memory_limit;
+  options.insecure = config.servers.insecure;
+  options.part_timeout_ms = static_cast<uint64_t>(config.servers.worker_timeout_ms);
+  options.jit_depth = static_cast<uint32_t>(config.servers.jit_depth);
+  EPS_ASSIGN_OR_RETURN(options.cut_steps, CutSteps(config.storage));
+  EPS_ASSIGN_OR_RETURN(const uint64_t log_steps, LogSteps(config.storage, options.cut_steps));
+  if (config.storage.durable()) {
+    options.storage = StorageOptions{config.storage.kind, config.storage.path,
+                                     config.storage.staging, config.storage.reopen, log_steps};
+  }
+  options.scrub_bytes_per_second = config.storage.scrub;
+  const int code = RunServer(options, nullptr);
+  if (code == 0) return absl::OkStatus();
+  return WithExitCode(absl::InternalError(""), static_cast<ExitCode>(code));
+}
+
+}  // namespace eps

@@ -1,0 +1,266 @@
+#include "cli/measure/calibrate.h"
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "cli/launch/child_process.h"
+#include "cli/measure/exchange_speed.h"
+#include "base/files/files.h"
+#include "cli/measure/machine_speed.h"
+#include "cli/launch/run_config.h"
+#include "cli/launch/siblings.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
+#include "planner/units.h"
+#include "planner/workload.h"
+
+namespace eps {
+namespace {
+
+using planner::Bytes;
+using planner::BytesPerSecond;
+using planner::Flops;
+using planner::FlopsPerSecond;
+using planner::Seconds;
+
+constexpr std::chrono::minutes kComputeTimeout{5};
+// One of each kind that quantization.weights and quantization.gradients take.
+constexpr const char* kCodecs[] = {"fp32", "bf16", "fp16",       "fp8_e4m3", "mx9",
+                                   "mx6",  "mx4",  "mxfp8_e4m3", "topk:0.01"};
+
+constexpr char kUsage[] =
+    "usage: eps bench calibrate [--out=FILE] [--folder=FOLDER] [--device=auto] [--threads=0]\n"
+    "                           [--width=256] [--heads=8] [--seq-len=256] [--samples=2]\n"
+    "\n"
+    "Measures this machine (memory, kernels, codecs, loopback, an exchange with a server, the\n"
+    "disk of --folder, a block of GPT-2 of that shape on the device) and writes a description for\n"
+    "eps plan --hardware. Takes about a minute; other work on the machine would stand in it.\n";
+
+void Say(const std::string& what) { std::fprintf(stderr, "calibrate: %s\n", what.c_str()); }
+
+// Three digits: more were noise, and nobody could read them.
+double Rounded(double value) {
+  double rounded = value;
+  EPS_CHECK(!std::isfinite(value) || absl::SimpleAtod(absl::StrFormat("%.2e", value), &rounded));
+  return rounded;
+}
+template <class Quantity>
+Quantity Rounded(Quantity quantity) {
+  return Quantity(Rounded(quantity.value()));
+}
+
+// What `eps-worker calibrate` found (worker/stage_speed.h), in operations.
+struct Compute {
+  std::string profile;
+  FlopsPerSecond peak;  // of the products
+  BytesPerSecond activations;
+  Seconds pass;
+};
+
+// A block that was measured: a forward, a recomputing and a backward pass of a micro-batch, which
+// is twice a forward one.
+struct Block {
+  Flops products;
+  Bytes activations;
+  Seconds took;
+};
+Block BlockOf(uint32_t seq_len, uint32_t width, uint32_t heads, uint32_t samples, Seconds took) {
+  const double passes = 4.0 * samples;
+  return {passes * planner::BlockForwardFlops(seq_len, width, 4.0 * width),
+          passes * planner::BlockActivations(seq_len, width, heads), took};
+}
+
+// Two blocks say what products and what all other operations take, if they differ and noise allows
+// it; else the products' rate has to stand for both.
+void SetRates(const Block& narrow, const Block& wide, Compute* compute) {
+  const double apart = narrow.products.value() * wide.activations.value() -
+                       wide.products.value() * narrow.activations.value();
+  const double product = (narrow.took.value() * wide.activations.value() -
+                          wide.took.value() * narrow.activations.value()) /
+                         apart;
+  const double activation =
+      (narrow.products.value() * wide.took.value() - wide.products.value() * narrow.took.value()) /
+      apart;
+  if (apart != 0 && product > 0 && activation > 0) {
+    compute->peak = FlopsPerSecond(1 / product);
+    compute->activations = BytesPerSecond(1 / activation);
+  } else {
+    compute->peak = narrow.products / narrow.took;
+    compute->activations = planner::kNoLimit;
+  }
+}
+
+absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
+                                       const std::string& log_folder) {
+  EPS_ASSIGN_OR_RETURN(const std::string program, FindSibling("eps-worker"));
+  ChildOptions child;
+  child.name = "eps-worker calibrate";
+  child.argv = {program,
+                "calibrate",
+                absl::StrCat("--width=", options.width),
+                absl::StrCat("--heads=", options.heads),
+                absl::StrCat("--seq-len=", options.seq_len),
+                absl::StrCat("--samples=", options.samples),
+                absl::StrCat("--device=", options.device),
+                absl::StrCat("--threads=", options.threads)};
+  for (const auto& [name, value] : ProcessEnvironment()) {
+    child.environment.push_back(absl::StrCat(name, "=", value));
+  }
+  child.log_path = log_folder + "/calibrate.log";
+  child.read_stdout = true;
+  EPS_ASSIGN_OR_RETURN(const auto process, ChildProcess::Start(std::move(child)));
+  const auto deadline = std::chrono::steady_clock::now() + kComputeTimeout;
+  EPS_ASSIGN_OR_RETURN(const std::string line, process->WaitForLine("{", deadline));
+  const auto json = nlohmann::json::parse("{" + line, nullptr, /*allow_exceptions=*/false);
+  Compute compute;
+  try {
+    compute.profile = json.at("profile").get<std::string>();
+    compute.pass = Seconds(json.at("pass_seconds").get<double>());
+    SetRates(BlockOf(options.seq_len, options.width, options.heads, options.samples,
+                     Seconds(json.at("block_seconds").get<double>())),
+             BlockOf(options.seq_len, json.at("wide_width").get<uint32_t>(),
+                     json.at("wide_heads").get<uint32_t>(), json.at("wide_samples").get<uint32_t>(),
+                     Seconds(json.at("wide_block_seconds").get<double>())),
+             &compute);
+  } catch (const nlohmann::json::exception& error) {
+    return absl::InternalError(
+        absl::StrCat("eps-worker calibrate said {", line, ": ", error.what()));
+  }
+  process->WaitExit(deadline);
+  return compute;
+}
+
+absl::Status ParseArguments(const std::vector<std::string>& arguments, CalibrateOptions* options,
+                            std::string* out, bool* help) {
+  const auto number = [](absl::string_view text, auto* value) {
+    return absl::SimpleAtoi(text, value) && *value > 0;
+  };
+  for (const std::string& argument : arguments) {
+    absl::string_view value = argument;
+    bool ok = true;
+    if (argument == "--help" || argument == "-h") {
+      *help = true;
+    } else if (absl::ConsumePrefix(&value, "--out=")) {
+      *out = std::string(value);
+    } else if (absl::ConsumePrefix(&value, "--folder=")) {
+      options->folder = std::string(value);
+    } else if (absl::ConsumePrefix(&value, "--device=")) {
+      options->device = std::string(value);
+    } else if (absl::ConsumePrefix(&value, "--threads=")) {
+      ok = absl::SimpleAtoi(value, &options->threads) && options->threads >= 0;
+    } else if (absl::ConsumePrefix(&value, "--width=")) {
+      ok = number(value, &options->width);
+    } else if (absl::ConsumePrefix(&value, "--heads=")) {
+      ok = number(value, &options->heads);
+    } else if (absl::ConsumePrefix(&value, "--seq-len=")) {
+      ok = number(value, &options->seq_len);
+    } else if (absl::ConsumePrefix(&value, "--samples=")) {
+      ok = number(value, &options->samples);
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("eps bench calibrate: unknown argument ", argument, "\n", kUsage));
+    }
+    if (!ok) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("eps bench calibrate: ", argument, ": expected a positive whole number"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// `temporary` is an empty folder.
+absl::StatusOr<planner::Hardware> MeasureHere(const CalibrateOptions& options,
+                                              const std::string& temporary) {
+  const std::string folder = options.folder.empty() ? temporary : options.folder;
+  planner::WorkerKind worker;
+  planner::ServerKind server;
+  planner::Hardware hardware;
+  hardware.name = "this machine";
+  hardware.one_machine = true;
+
+  Say("memory, updates and codecs");
+  server.cores = CoreCount();
+  server.memory = worker.memory = worker.device.memory = MemoryBytes();
+  server.memory_bandwidth = Rounded(MeasureMemory());
+  server.update = Rounded(MeasureUpdate());
+  for (const char* name : kCodecs) {
+    EPS_ASSIGN_OR_RETURN(const planner::CodecRates rates, MeasureCodec(name));
+    hardware.codecs.push_back({rates.name, Rounded(rates.encode), Rounded(rates.decode)});
+  }
+  server.encode = worker.encode = hardware.CodecOrNull("bf16")->encode;
+  worker.decode = hardware.CodecOrNull("bf16")->decode;
+
+  Say("loopback");
+  EPS_ASSIGN_OR_RETURN(const BytesPerSecond loopback, MeasureLoopback());
+  server.send = server.receive = worker.send = worker.receive = Rounded(loopback);
+  EPS_ASSIGN_OR_RETURN(const Seconds latency, MeasureLatency());
+  worker.latency = Rounded(latency);
+
+  Say("the exchange between a worker and a server");
+  EPS_ASSIGN_OR_RETURN(const ExchangeSpeed exchange,
+                       MeasureExchange(server, *hardware.CodecOrNull("fp32")));
+  server.transport = worker.transport = Rounded(exchange.transport);
+  server.chunk_overhead = worker.chunk_overhead = Rounded(exchange.chunk);
+
+  Say(absl::StrCat("the disk of ", folder));
+  EPS_ASSIGN_OR_RETURN(const DiskSpeed disk, MeasureDisk(folder));
+
+  Say("a block of GPT-2");
+  EPS_ASSIGN_OR_RETURN(const Compute compute, MeasureCompute(options, temporary));
+
+  planner::StorageDevices& storage = server.storage.emplace();
+  storage.capacity = disk.free;
+  storage.read = Rounded(disk.read);
+  storage.write = Rounded(disk.write);
+  worker.name = server.name = "here";
+  worker.device.name = compute.profile;
+  // A CUDA device has its own memory and links, which are not measured yet.
+  worker.device.host = compute.profile.find(" cpu ") != std::string::npos;
+  worker.device.peak = Rounded(compute.peak);
+  worker.device.activations = Rounded(compute.activations);
+  worker.device.stage_overhead = Rounded(compute.pass);
+  hardware.source =
+      absl::StrCat("eps bench calibrate: a block of width ", options.width, ", ", options.heads,
+                   " heads, ", options.samples, " x ", options.seq_len, " tokens");
+  hardware.workers = {worker};
+  hardware.servers = {server};
+  return hardware;
+}
+
+}  // namespace
+
+absl::StatusOr<planner::Hardware> Calibrate(const CalibrateOptions& options) {
+  EPS_ASSIGN_OR_RETURN(const std::string temporary, MakeTemporaryFolder("calibrate"));
+  absl::StatusOr<planner::Hardware> hardware = MeasureHere(options, temporary);
+  std::error_code ignored;
+  std::filesystem::remove_all(temporary, ignored);
+  return hardware;
+}
+
+absl::Status RunBenchCalibrate(const std::vector<std::string>& arguments) {
+  CalibrateOptions options;
+  std::string out;
+  bool help = false;
+  EPS_RETURN_IF_ERROR(ParseArguments(arguments, &options, &out, &help));
+  if (help) {
+    std::fputs(kUsage, stdout);
+    return absl::OkStatus();
+  }
+  EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, Calibrate(options));
+  const std::string yaml = planner::HardwareToYaml(hardware);
+  if (!out.empty()) return ReplaceFile(out, yaml);
+  std::fputs(yaml.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace eps

@@ -1,0 +1,174 @@
+// One flipped bit in one of the files that a cluster leaves behind: nothing wrong is served or
+// trained on. Either nobody needs the bit, and the job ends with the same bits as ever, or a
+// process ends and names the file, and in our own formats the offset. Long modes: base/testing/flips.h.
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/testing/flips.h"
+#include "base/testing/tally.h"
+#include "eps_server/core/testing/durable_cluster.h"
+#include "gtest/gtest.h"
+#include "storage/disk/block_bytes.h"
+#include "storage/log/log_format.h"
+
+namespace eps {
+namespace {
+
+constexpr uint32_t kShards = 2;
+
+DurableDisks::Options OptionsOf(bool logs) {
+  DurableDisks::Options options;
+  options.shards = kShards;
+  if (logs) options.log_steps.assign(kShards, options.cut_steps);
+  return options;
+}
+
+// What a cluster leaves that was stopped on its way.
+struct Left {
+  JobSpec spec = SmallDurableSpec(Clip::kNone, Mode::kSealed, "topk:0.05");
+  CoreTraining::Outcome expected = UndisturbedOutcome(spec);
+  std::vector<DurableDisks::Image> images;
+
+  Left(uint64_t stop_at, bool logs) {
+    DurableDisks::Options options = OptionsOf(logs);
+    DurableTraining training(spec, options, /*fetches=*/false);
+    const auto between = [&] {
+      CoreCluster& cluster = training.cluster();
+      cluster.RunSome(100);
+      const bool is_up = cluster.IsUp(ShardId(0));
+      if (!is_up || cluster.Status(ShardId(0)).step() < stop_at) return;
+      for (uint32_t s = 0; s < kShards; ++s) cluster.Crash(ShardId(s));
+    };
+    EXPECT_FALSE(training.Finish(between, 200).ok()) << "it was to be stopped";
+    for (uint32_t s = 0; s < kShards; ++s) {
+      training.disks().disk(ShardId(s)).PowerOn();
+      images.push_back(training.disks().Contents(ShardId(s)));
+    }
+  }
+};
+
+const Left& WhatIsLeft(uint64_t stop_at, bool logs) {
+  static auto* const all = new std::map<std::pair<uint64_t, bool>, Left>();
+  const std::pair<uint64_t, bool> key(stop_at, logs);
+  const auto found = all->find(key);
+  if (found != all->end()) return found->second;
+  return all->emplace(key, Left(stop_at, logs)).first->second;
+}
+
+// Where the log's last frame begins: a flip in it cannot be told from an interrupted write, and the
+// log without it is one that was.
+uint64_t LastFrame(const std::string& log) {
+  const std::string magic = log.substr(0, 8);
+  uint64_t last = 0;
+  for (uint64_t at = 0; at + 8 <= log.size(); at += kDiskBlock) {
+    if (log.compare(at, 8, magic) == 0) last = at;
+  }
+  return last;
+}
+
+// Where the youngest batch of the contribution log begins: the same holds for it.
+uint64_t LastBatch(const std::string& log) {
+  namespace batch = log_format::batch;
+  std::tuple<uint64_t, uint64_t, uint64_t> last;  // term, position, offset
+  for (uint64_t at = log_format::kBlock; at < log.size(); at += log_format::kBlock) {
+    const auto* const head = reinterpret_cast<const uint8_t*>(log.data() + at);
+    if (LoadFrom<uint64_t>(head + batch::kMagicAt) != log_format::kBatchMagic) continue;
+    last = std::max(last, std::make_tuple(LoadFrom<uint64_t>(head + batch::kTermAt),
+                                          LoadFrom<uint64_t>(head + batch::kPositionAt), at));
+  }
+  return std::get<2>(last);
+}
+
+Flipped Flip(Dice dice) {
+  const bool logs = dice(2) == 0;
+  const Left& left = WhatIsLeft(3 + dice(3), logs);
+  DurableDisks::Options options = OptionsOf(logs);
+  options.images = left.images;
+  options.in_dram = dice(4) == 0;
+  auto& image = options.images[dice(kShards)];
+  auto file = image.begin();
+  std::advance(file, static_cast<ptrdiff_t>(dice(image.size())));
+  const std::string path = file->first;
+  const uint64_t at = dice(file->second.size());
+  const bool is_log = absl::EndsWith(path, "/log");
+  const bool is_contributions = absl::EndsWith(path, log_format::kFileName);
+  const bool is_tail = (is_log && at >= LastFrame(file->second)) ||
+                       (is_contributions && at >= LastBatch(file->second));
+  file->second[at] = static_cast<char>(file->second[at] ^ 1 << dice(8));
+
+  Flipped flipped;
+  const std::string kind = is_log ? "log" : is_contributions ? "contributions" : "slot";
+  DurableTraining training(left.spec, options, /*fetches=*/true);
+  const absl::Status finished =
+      training.Finish([&] { training.cluster().RunSome(100); }, /*rounds=*/300);
+  const absl::Status served = training.CheckServed(left.expected);
+  std::string said = training.disks().ends().empty() ? "" : training.disks().ends().front();
+  const auto where = [&](absl::string_view what) {
+    return absl::DataLossError(absl::StrCat(path, " at ", at, ": ", what));
+  };
+  if (!served.ok()) {
+    flipped.status = where(served.message());
+  } else if (finished.ok() && said.empty()) {
+    const CoreTraining::Outcome outcome = training.End();
+    if (!training.disks().ends().empty()) {
+      said = training.disks().ends().front();
+    } else if (outcome.digest != left.expected.digest) {
+      flipped.status = where("the bits differ");
+    }
+  } else if (said.empty()) {
+    said = std::string(finished.message());
+  }
+  const bool noticed = !said.empty();
+  flipped.outcome = kind + (noticed ? "_noticed" : "_harmless");
+  if (noticed && !is_tail &&
+      !(absl::StrContains(said, path) &&
+        (absl::StrContains(said, "offset ") || absl::StrContains(said, " at ")))) {
+    flipped.status = where(absl::StrCat("not located by: ", said));
+  }
+  return flipped;
+}
+
+TEST(DurableScrub, FindsDamageInOnePassAndDisturbsNothingWithoutIt) {
+  const JobSpec spec = SmallDurableSpec(Clip::kNone, Mode::kSealed, "fp32");
+  DurableDisks::Options options;
+  options.scrub_bytes_per_second = 1 << 20;
+  DurableTraining training(spec, options, /*fetches=*/false);
+  CoreCluster& cluster = training.cluster();
+  const absl::Status same =
+      training.FinishAsIn(UndisturbedOutcome(spec), [&] { cluster.FireTimers(); });
+  ASSERT_TRUE(same.ok()) << same;
+  const size_t chunks = cluster.chunks().chunks().size();
+  const auto counters = [&] { return cluster.Status(ShardId(0)).counters(); };
+  for (size_t i = 0; i < 3 * chunks; ++i) cluster.FireTimers();
+  EXPECT_GE(counters().at("scrub_passes"), 2u);
+  EXPECT_GE(counters().at("scrubbed_bytes"), 3 * chunks * kDiskBlock);
+  EXPECT_EQ(counters().count("scrub_damage"), 0u);
+  EXPECT_TRUE(training.disks().ends().empty()) << training.disks().ends().front();
+  // The first chunk, whichever slot the cut has it in.
+  for (const char* path : {"/state/job/slot-0.eps", "/state/job/slot-1.eps"}) {
+    training.disks().disk(ShardId(0)).FlipBit(path, kDiskBlock + 100, 3);
+  }
+  for (size_t i = 0; i <= chunks && cluster.IsUp(ShardId(0)); ++i) cluster.FireTimers();
+  EXPECT_FALSE(cluster.IsUp(ShardId(0)));
+  ASSERT_EQ(training.disks().ends().size(), 1u);
+  const std::string& said = training.disks().ends().front();
+  EXPECT_TRUE(absl::StrContains(said, "scrub: /state/job/slot-")) << said;
+  EXPECT_TRUE(absl::StrContains(said, "at offset 4096")) << said;
+}
+
+TEST(DurableRot, AFlippedBitIsLocatedOrHarmless) {
+  Flips flips = MakeFlips(2000, Flip);
+  flips.ExpectMore("slot_noticed", flips.goal / 10);
+  flips.ExpectMore("log_noticed", flips.goal / 100);
+  flips.ExpectMore("contributions_noticed", 0);
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,164 @@
+#include "eps_server/core/cuts/recovery.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace eps {
+
+CutId ToCutId(const v1::CutId& cut) { return CutId{Step(cut.step()), Term(cut.term())}; }
+
+v1::CutId ToProto(const CutId& cut) {
+  v1::CutId proto;
+  proto.set_step(cut.step.value());
+  proto.set_term(cut.term.value());
+  return proto;
+}
+
+v1::Imported ToImported(const CutBorder& border) {
+  v1::Imported imported;
+  imported.set_step(border.id.step.value());
+  imported.set_version(border.version.value());
+  imported.set_update(border.update);
+  imported.set_lagged_norm(border.lagged_norm);
+  return imported;
+}
+
+std::string CutName(const CutId& cut) {
+  return absl::StrCat("step ", cut.step.value(), " (term ", cut.term.value(), ")");
+}
+
+Recovery::Recovery(std::vector<std::string> servers)
+    : servers_(std::move(servers)), shards_(servers_.size()) {}
+
+std::string Recovery::Name(size_t shard) const {
+  return absl::StrCat("shard ", shard, " at ", servers_[shard]);
+}
+
+bool Recovery::OnRegister(ShardId shard, uint64_t incarnation, Term promised) {
+  Shard& s = shards_[shard.value()];
+  s.promised = std::max(s.promised, promised);
+  const bool is_new = s.incarnation != incarnation;
+  s.incarnation = incarnation;
+  return is_new;
+}
+
+void Recovery::OnLimit(ShardId shard, uint64_t most_cut_steps) {
+  shards_[shard.value()].most_cut_steps = most_cut_steps;
+}
+
+uint64_t Recovery::most_cut_steps() const {
+  uint64_t most = 0;
+  for (const Shard& s : shards_) {
+    if (s.most_cut_steps > 0 && (most == 0 || s.most_cut_steps < most)) most = s.most_cut_steps;
+  }
+  return most;
+}
+
+bool Recovery::AllRegistered() const {
+  return std::all_of(shards_.begin(), shards_.end(),
+                     [](const Shard& s) { return s.incarnation.has_value(); });
+}
+
+std::vector<uint64_t> Recovery::Incarnations() const {
+  std::vector<uint64_t> incarnations;
+  for (const Shard& s : shards_) incarnations.push_back(s.incarnation.value_or(0));
+  return incarnations;
+}
+
+Term Recovery::NextTerm(Term current) const {
+  Term latest = std::max(current, term_);
+  for (const Shard& s : shards_) latest = std::max(latest, s.promised);
+  return latest.Next();
+}
+
+void Recovery::Begin(Term term) {
+  term_ = term;
+  for (Shard& s : shards_) {
+    s.answer.reset();
+    s.durable.reset();
+  }
+}
+
+bool Recovery::OnPromised(ShardId shard, const v1::Promised& promised) {
+  Shard& s = shards_[shard.value()];
+  if (Term(promised.term()) != term_ || s.answer.has_value()) return false;
+  s.answer = promised;
+  s.promised = std::max(s.promised, term_);
+  return std::all_of(shards_.begin(), shards_.end(),
+                     [](const Shard& other) { return other.answer.has_value(); });
+}
+
+absl::StatusOr<std::optional<CutId>> Recovery::HighestCommon() const {
+  std::set<CutId> common;
+  bool opened = false;
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    std::set<CutId> cuts;
+    std::vector<std::string> names;
+    for (const v1::CutId& cut : shards_[i].answer->cuts()) {
+      cuts.insert(ToCutId(cut));
+      names.push_back(CutName(ToCutId(cut)));
+    }
+    opened |= shards_[i].answer->opened();
+    texts.push_back(
+        absl::StrCat(Name(i), " has ", names.empty() ? "none" : absl::StrJoin(names, ", ")));
+    if (i == 0) {
+      common = std::move(cuts);
+      continue;
+    }
+    for (auto it = common.begin(); it != common.end();) {
+      it = cuts.count(*it) == 0 ? common.erase(it) : std::next(it);
+    }
+  }
+  const std::string known = absl::StrCat("cuts: ", absl::StrJoin(texts, "; "));
+  if (common.empty()) {
+    if (!opened && !watermark_.has_value()) return std::optional<CutId>();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no cut is there on all shards, so there is no state to go on from (", known,
+        "); bring back the missing data directory, or start from a checkpoint with other empty "
+        "ones (storage.path)"));
+  }
+  const CutId highest = *common.rbegin();
+  if (watermark_.has_value() && highest < *watermark_) {
+    return absl::InternalError(absl::StrCat("the cut of ", CutName(*watermark_),
+                                            " was on all shards and is not any more (", known,
+                                            ")"));
+  }
+  return std::optional<CutId>(highest);
+}
+
+bool Recovery::OnDurable(ShardId shard, const CutId& cut) {
+  Shard& s = shards_[shard.value()];
+  if (!s.durable.has_value() || *s.durable < cut) s.durable = cut;
+  std::optional<CutId> lowest;
+  for (const Shard& other : shards_) {
+    if (!other.durable.has_value()) return false;
+    if (!lowest.has_value() || *other.durable < *lowest) lowest = other.durable;
+  }
+  if (watermark_.has_value() && !(*watermark_ < *lowest)) return false;
+  watermark_ = lowest;
+  return true;
+}
+
+void Recovery::OnOpened(const CutId& base) {
+  if (!watermark_.has_value() || *watermark_ < base) watermark_ = base;
+}
+
+std::string Recovery::WaitsFor() const {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!shards_[i].incarnation.has_value()) return absl::StrCat(Name(i), ": Register");
+  }
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (!shards_[i].answer.has_value()) {
+      return absl::StrCat(Name(i), ": its promise of term ", term_.value());
+    }
+  }
+  return "";
+}
+
+}  // namespace eps

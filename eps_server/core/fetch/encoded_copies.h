@@ -1,0 +1,100 @@
+#ifndef EPS_SERVER_CORE_FETCH_ENCODED_COPIES_H_
+#define EPS_SERVER_CORE_FETCH_ENCODED_COPIES_H_
+
+// Weights that were quantized just in time and wait for the workers that have not fetched them
+// yet, so that each chunk is encoded once for a visit however many workers make it. Nothing stays
+// longer than that: a copy goes when the last worker has it, when its chunk is updated, or when
+// younger visits push it out.
+
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/ids.h"
+#include "base/job/job_spec.h"
+
+namespace eps {
+
+// A worker's stay at a stage within a step.
+struct Visit {
+  StageId stage;
+  bool backward = false;
+  friend bool operator==(const Visit& a, const Visit& b) {
+    return a.stage == b.stage && a.backward == b.backward;
+  }
+  friend bool operator<(const Visit& a, const Visit& b) {
+    return std::tie(a.stage, a.backward) < std::tie(b.stage, b.backward);
+  }
+};
+
+// Thread-compatible.
+class EncodedCopies {
+ public:
+  struct Key {
+    Visit visit;
+    ChunkId chunk;
+    Axis axis = Axis::kRow;
+    friend bool operator<(const Key& a, const Key& b) {
+      return std::tie(a.visit, a.chunk, a.axis) < std::tie(b.visit, b.chunk, b.axis);
+    }
+  };
+
+  // Keeps copies of at most so many visits.
+  explicit EncodedCopies(size_t max_visits) : max_visits_(max_visits) {}
+
+  // The copy at `version`, or null.
+  const Bytes* Find(const Key& key, Version version) const {
+    const auto it = copies_.find(key);
+    return it == copies_.end() || it->second.version != version ? nullptr : &it->second.bytes;
+  }
+  // Keeps a copy that the streams of `served` have, if fewer than `workers` do.
+  void Put(const Key& key, Version version, Bytes bytes, std::set<StreamId> served,
+           size_t workers) {
+    if (served.size() >= workers) return;
+    copies_[key] = Copy{version, std::move(bytes), std::move(served)};
+    for (const Visit& visit : visits_) {
+      if (visit == key.visit) return;
+    }
+    visits_.push_back(key.visit);
+    if (visits_.size() > max_visits_) {
+      DropIf([&](const Key& k) { return k.visit == visits_.front(); });
+      visits_.pop_front();
+    }
+  }
+  // `stream` has got the copy; it goes if that was the last of `workers`.
+  void Served(const Key& key, StreamId stream, size_t workers) {
+    const auto it = copies_.find(key);
+    if (it == copies_.end()) return;
+    it->second.served.insert(stream);
+    if (it->second.served.size() >= workers) copies_.erase(it);
+  }
+  // The chunk is updated: nobody may fetch what it was.
+  void DropChunk(ChunkId chunk) {
+    DropIf([&](const Key& key) { return key.chunk == chunk; });
+  }
+
+ private:
+  struct Copy {
+    Version version;
+    Bytes bytes;
+    std::set<StreamId> served;
+  };
+  template <class Predicate>
+  void DropIf(Predicate drop) {
+    for (auto it = copies_.begin(); it != copies_.end();) {
+      it = drop(it->first) ? copies_.erase(it) : std::next(it);
+    }
+  }
+
+  const size_t max_visits_;
+  std::map<Key, Copy> copies_;
+  std::deque<Visit> visits_;  // oldest first
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_CORE_FETCH_ENCODED_COPIES_H_

@@ -1,0 +1,178 @@
+// What the lead makes of evaluations that workers report.
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "eps_server/core/testing/core_cluster.h"
+#include "gtest/gtest.h"
+#include "base/testing/test_specs.h"
+
+namespace eps {
+namespace {
+
+constexpr uint32_t kParts = 3;
+constexpr uint64_t kSteps = 2;
+
+JobSpec Spec() {
+  JobSpec spec = TinySyntheticSpec();
+  spec.training.parts = kParts;
+  spec.training.micro_batches = 1;
+  spec.training.steps = kSteps;
+  EXPECT_TRUE(spec.Validate().ok()) << spec.Validate();
+  return spec;
+}
+
+v1::PartLoss Loss(uint32_t part, uint64_t step, double sum) {
+  v1::PartLoss loss;
+  loss.set_part(part);
+  loss.set_step(step);
+  loss.set_loss_sum(sum);
+  loss.set_tokens(10 + part);
+  return loss;
+}
+
+class EvaluationTest : public testing::Test {
+ protected:
+  EvaluationTest() : cluster_(Spec(), CoreCluster::Options{2, 0, {}}) {
+    cluster_.InitializeAll();
+    pushes_ = cluster_.NewStream();
+    Watch(&watch_, {});
+  }
+
+  void Watch(StreamId* stream, event::Watch request) {
+    *stream = request.stream = cluster_.NewStream();
+    cluster_.Send(ShardId(0), request);
+  }
+  // Begins `step` with the losses of the step before.
+  void Begin(uint64_t step) {
+    std::vector<v1::PartLoss> losses;
+    for (uint32_t p = 0; p < kParts && step > 1; ++p) losses.push_back(Loss(p, step - 1, 1.0));
+    ASSERT_TRUE(cluster_.Begin(step, {0, 1, 2}, 7, losses));
+  }
+  void PushAll(uint64_t step) {
+    for (uint32_t s = 0; s < cluster_.spec().stages.size(); ++s) {
+      for (ChunkId id : cluster_.chunks().ChunksOfStage(StageId(s))) {
+        for (uint32_t p = 0; p < kParts; ++p) {
+          const std::vector<float> gradient(cluster_.chunks().chunk(id).elements, 0.5f);
+          cluster_.Push(pushes_, step, StageId(s), TreeRange{p, 1}, id, gradient, 10, 7);
+        }
+      }
+    }
+    cluster_.Run();
+  }
+  // The request for `step` once more, to the lead, with evaluations of the border before it.
+  StreamId Report(uint64_t step, const std::vector<v1::PartLoss>& evaluations) {
+    v1::BeginStepRequest request;
+    request.set_job_id(cluster_.spec().id().value());
+    request.set_term(1);
+    request.set_step(step);
+    request.set_worker_nonce(7);
+    for (uint32_t p = 0; p < kParts; ++p) request.add_parts(p);
+    for (const v1::PartLoss& loss : evaluations) *request.add_evaluations() = loss;
+    const StreamId stream = cluster_.NewStream();
+    cluster_.Send(ShardId(0), event::BeginStep{stream, request});
+    cluster_.Run();
+    return stream;
+  }
+  // "1 e1 2": steps of the records that a watcher got, with e before those of evaluations.
+  std::string Told(StreamId watch) {
+    std::string told;
+    for (const effect::ReplyMessage& reply : cluster_.replies[watch]) {
+      const auto& record = std::get<v1::StepRecord>(reply);
+      absl::StrAppend(&told, told.empty() ? "" : " ", record.has_evaluation() ? "e" : "",
+                      record.step());
+    }
+    return told;
+  }
+  v1::StepRecord Last(StreamId watch) {
+    return std::get<v1::StepRecord>(cluster_.replies[watch].back());
+  }
+
+  CoreCluster cluster_;
+  StreamId pushes_;
+  StreamId watch_;
+};
+
+TEST_F(EvaluationTest, TheSumOverPartsIsToldOnceWhenTheLastPartHasReported) {
+  Begin(1);
+  PushAll(1);
+  Begin(2);
+  EXPECT_EQ(Told(watch_), "1");
+  // One part twice, with another figure: the first one counts.
+  Report(2, {Loss(2, 1, 1e17)});
+  Report(2, {Loss(2, 1, 5.0), Loss(0, 1, 3.0)});
+  EXPECT_EQ(Told(watch_), "1");
+  const StreamId reply = Report(2, {Loss(1, 1, -1e17)});
+  EXPECT_EQ(cluster_.replies[reply].size(), 1u) << "the request is answered as ever";
+  ASSERT_EQ(Told(watch_), "1 e1");
+  const v1::StepRecord record = Last(watch_);
+  // In the order of parts: (3 + -1e17) + 1e17, whoever came first.
+  EXPECT_EQ(record.evaluation().loss(), ((3.0 + -1e17) + 1e17) / 33.0);
+  EXPECT_EQ(record.evaluation().tokens(), 33u);
+  Report(2, {Loss(0, 1, 3.0), Loss(1, 1, 3.0), Loss(2, 1, 3.0)});
+  EXPECT_EQ(Told(watch_), "1 e1") << "told twice";
+}
+
+TEST_F(EvaluationTest, NoStepWaitsForAPartThatDoesNotReport) {
+  Begin(1);
+  PushAll(1);
+  Begin(2);
+  Report(2, {Loss(0, 1, 3.0), Loss(1, 1, 3.0)});
+  PushAll(2);
+  Begin(3);
+  EXPECT_EQ(Told(watch_), "1 2");
+  EXPECT_EQ(cluster_.closed.count(watch_), 1u) << "the job is done";
+  // What was left of the border before does not count for this one.
+  StreamId late;
+  Watch(&late, {{}, 2, 0, 2});
+  Report(3, {Loss(2, 2, 3.0)});
+  EXPECT_EQ(Told(late), "");
+}
+
+TEST_F(EvaluationTest, OnlyTheNewestBorderIsHeard) {
+  Begin(1);
+  PushAll(1);
+  Begin(2);
+  const std::vector<v1::PartLoss> all = {Loss(0, 2, 1.0), Loss(1, 2, 1.0), Loss(2, 2, 1.0)};
+  Report(2, all);  // of a step that is not complete
+  Report(2, {Loss(0, 0, 1.0), Loss(1, 0, 1.0), Loss(2, 0, 1.0)});
+  Report(2, {Loss(0, 1, 1.0), Loss(1, 1, 1.0), Loss(kParts, 1, 1.0)});
+  EXPECT_EQ(Told(watch_), "1");
+  PushAll(2);
+  const StreamId early = Report(3, {Loss(2, 1, 1.0)});  // of the border before
+  EXPECT_EQ(cluster_.replies[early].size(), 1u);
+  EXPECT_EQ(Told(watch_), "1");
+}
+
+TEST_F(EvaluationTest, AWatcherOfAFinishedJobWaitsForTheLastEvaluationIfItAsks) {
+  StreamId patient;
+  Watch(&patient, {{}, 0, 0, kSteps});
+  Begin(1);
+  PushAll(1);
+  Begin(2);
+  Report(2, {Loss(0, 1, 1.0), Loss(1, 1, 1.0), Loss(2, 1, 1.0)});
+  PushAll(2);
+  Begin(3);
+  EXPECT_TRUE(cluster_.begun[0].done());
+  EXPECT_EQ(cluster_.closed.count(watch_), 1u);
+  EXPECT_EQ(cluster_.closed.count(patient), 0u);
+  // The weights of a finished job are there to be fetched.
+  const ChunkId chunk = cluster_.chunks().ChunksOfStage(StageId(0)).front();
+  const StreamId stream = cluster_.NewStream();
+  const uint64_t tag = cluster_.Fetch(stream, StageId(0), chunk, cluster_.begun[0].version());
+  cluster_.Run();
+  EXPECT_EQ(cluster_.fetched.count(tag), 1u);
+  Report(3, {Loss(0, 2, 1.0), Loss(1, 2, 1.0), Loss(2, 2, 1.0)});
+  EXPECT_EQ(Told(patient), "1 e1 2 e2");
+  EXPECT_EQ(cluster_.closed.count(patient), 1u);
+  EXPECT_TRUE(cluster_.closed.at(patient).ok());
+  // Whoever comes again gets what it has not heard yet.
+  StreamId again;
+  Watch(&again, {{}, 2, 1, kSteps});
+  EXPECT_EQ(Told(again), "e2");
+  Watch(&again, {{}, 1, 0, 0});
+  EXPECT_EQ(Told(again), "e1 2 e2");
+}
+
+}  // namespace
+}  // namespace eps

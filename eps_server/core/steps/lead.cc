@@ -1,0 +1,308 @@
+#include "eps_server/core/steps/lead.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/job/cut_interval.h"
+#include "base/job/reduction_tree.h"
+#include "base/job/schedule.h"
+
+namespace eps {
+namespace {
+
+// A border may still be exported while the step behind it has its norm.
+constexpr size_t kNormsKept = 4;
+
+// One that a shard behind the others waits for, the open one, and one ahead of it.
+constexpr size_t kDecisionsKept = 4;
+
+constexpr uint64_t kFirstInterval = 10;  // until a cut was measured
+
+}  // namespace
+
+CutPlan::CutPlan(uint64_t cut_steps)
+    : cuts_(true),
+      auto_(cut_steps == kAutoCutSteps),
+      interval_(auto_ ? kFirstInterval : cut_steps) {}
+
+bool CutPlan::Due(uint64_t step, uint64_t last_step) const {
+  if (!cuts_) return false;
+  if (step == last_step) return true;
+  if (most_ > 0 && step >= last_cut_ + most_) return true;
+  if (auto_) return step >= last_cut_ + interval_;
+  // Multiples: a run that was stopped cuts where an undisturbed one does.
+  return interval_ > 0 && step % interval_ == 0;
+}
+
+void CutPlan::Limit(uint64_t most_steps) { most_ = most_steps; }
+
+void CutPlan::OnMeasured(double cut_seconds, double step_seconds) {
+  if (!auto_ || step_seconds <= 0) return;
+  interval_ = AutoCutSteps(cut_seconds, step_seconds);
+}
+
+Lead::Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards, CutPlan cuts)
+    : spec_(spec), chunks_(chunks), shards_(shards), cuts_(cuts), imported_(shards) {}
+
+absl::StatusOr<bool> Lead::OnImported(ShardId shard, const v1::Imported& imported,
+                                      uint64_t now_ms) {
+  if (open_) return false;
+  for (uint32_t s = 0; s < shards_; ++s) {
+    if (!imported_[s].has_value()) continue;
+    if (imported_[s]->step() != imported.step() || imported_[s]->version() != imported.version() ||
+        imported_[s]->update() != imported.update()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "ImportState: shard ", shard.value(), " holds step ", imported.step(), " version ",
+          imported.version(), ", shard ", s, " holds step ", imported_[s]->step(), " version ",
+          imported_[s]->version(), "; import the same checkpoint into all shards"));
+    }
+  }
+  imported_[shard.value()] = imported;
+  if (!std::all_of(imported_.begin(), imported_.end(),
+                   [](const auto& i) { return i.has_value(); })) {
+    return false;
+  }
+  Open(*imported_[0], now_ms);
+  return true;
+}
+
+void Lead::Open(const v1::Imported& border, uint64_t now_ms) {
+  open_ = true;
+  base_step_ = border.step();
+  last_update_ = border.update();
+  next_decision_ = next_record_ = base_step_ + 1;
+  cuts_.OnDecided(base_step_);
+  last_record_ms_ = now_ms;
+  norms_[base_step_] = border.lagged_norm();
+  last_norm_step_ = base_step_;
+}
+
+Lead::OpenStep& Lead::At(uint64_t step) {
+  OpenStep& open = steps_[step];
+  if (open.shard_in.empty()) {
+    open.shard_in.assign(shards_, false);
+    open.sum_squares.assign(chunks_, 0.0);
+    open.losses.resize(spec_.training.parts);
+  }
+  return open;
+}
+
+bool Lead::IsNews(ShardId shard, const v1::Stats& stats) const {
+  if (!open_ || stats.step() < next_record_ || stats.step() > next_decision_) return false;
+  const auto it = steps_.find(stats.step());
+  return it == steps_.end() || !it->second.shard_in[shard.value()];
+}
+
+bool Lead::IsNews(const v1::PartLoss& loss) const {
+  if (!open_ || loss.step() < next_record_ || loss.step() > next_decision_) return false;
+  if (loss.part() >= spec_.training.parts) return false;
+  const auto it = steps_.find(loss.step());
+  return it == steps_.end() || !it->second.losses[loss.part()].has_value();
+}
+
+bool Lead::IsNewEvaluation(const v1::PartLoss& loss) const {
+  if (!open_ || loss.part() >= spec_.training.parts || loss.step() < evaluated_step_) return false;
+  return evaluations_.empty() || loss.step() > evaluated_step_ ||
+         !evaluations_[loss.part()].has_value();
+}
+
+bool Lead::MissesLoss(uint64_t step, PartId part) const {
+  v1::PartLoss loss;
+  loss.set_step(step);
+  loss.set_part(part.value());
+  return IsNews(loss);
+}
+
+void Lead::OnStats(ShardId shard, const v1::Stats& stats) {
+  if (!IsNews(shard, stats)) return;
+  OpenStep& open = At(stats.step());
+  open.shard_in[shard.value()] = true;
+  ++open.shards_in;
+  for (int i = 0; i < stats.chunks_size() && i < stats.sum_squares_size(); ++i) {
+    if (stats.chunks(i) < chunks_) open.sum_squares[stats.chunks(i)] = stats.sum_squares(i);
+  }
+  open.nonfinite |= stats.nonfinite();
+  if (!StatsComplete(open)) return;
+  double sum = 0;
+  for (double s : open.sum_squares) sum += s;  // chunk order: no influence of placement
+  open.norm = open.nonfinite ? std::nan("") : std::sqrt(sum);
+  norms_[stats.step()] = Skips(stats.step()) ? NormOf(stats.step() - 1) : open.norm;
+  while (norms_.size() > kNormsKept) norms_.erase(norms_.begin());
+  last_norm_step_ = stats.step();
+}
+
+double Lead::NormOf(uint64_t step) const {
+  const auto it = norms_.find(step);
+  return it == norms_.end() ? 0.0 : it->second;
+}
+
+// Whether everything that the decision of a step depends on is known.
+bool Lead::Decidable(uint64_t step) const {
+  if (spec_.training.mode == Mode::kSealed) return last_norm_step_ == step;
+  if (spec_.training.clip == Clip::kLagged) return last_norm_step_ + 1 == step;
+  return step <= last_norm_step_ + 2;  // depends on no gradient: one step ahead
+}
+
+void Lead::OnLoss(const v1::PartLoss& loss) {
+  if (!IsNews(loss)) return;
+  OpenStep& open = At(loss.step());
+  open.losses[loss.part()] = loss;
+  ++open.losses_in;
+}
+
+std::optional<v1::StepRecord> Lead::OnEvaluation(const v1::PartLoss& loss, Term term,
+                                                 uint64_t now_ms) {
+  if (!IsNewEvaluation(loss)) return std::nullopt;
+  if (evaluations_.empty() || loss.step() > evaluated_step_) {
+    evaluated_step_ = loss.step();
+    evaluations_.assign(spec_.training.parts, std::nullopt);
+  }
+  evaluations_[loss.part()] = loss;
+  double sum = 0;
+  uint64_t tokens = 0;
+  for (const std::optional<v1::PartLoss>& part : evaluations_) {
+    if (!part.has_value()) return std::nullopt;
+    sum += part->loss_sum();
+    tokens += part->tokens();
+  }
+  v1::StepRecord record;
+  record.set_step(evaluated_step_);
+  record.set_term(term.value());
+  record.mutable_evaluation()->set_loss(tokens == 0 ? 0.0 : sum / static_cast<double>(tokens));
+  record.mutable_evaluation()->set_tokens(tokens);
+  // The step behind the border has not lasted as long as its workers evaluated.
+  record.set_step_seconds(static_cast<double>(now_ms - last_record_ms_) / 1e3);
+  last_record_ms_ = now_ms;
+  return record;
+}
+
+// Whether the step's gradient is known and not to be used. A shard says so itself, so that all of
+// them agree however the sums of the others come out.
+bool Lead::Skips(uint64_t step) const {
+  const auto it = steps_.find(step);
+  return spec_.training.nonfinite == Nonfinite::kSkip && it != steps_.end() &&
+         !std::isfinite(it->second.norm);
+}
+
+v1::Decision Lead::Decide(uint64_t step) const {
+  v1::Decision decision;
+  decision.set_step(step);
+  decision.set_cut(cuts_.Due(step, spec_.training.steps) ||
+                   (cuts_.enabled() && step == gate_step_));
+  if (Skips(step)) {
+    decision.set_skip(true);
+    decision.set_update(last_update_);
+    decision.set_clip_factor(1.0);
+    // Of the update that is not done: a record without a rate would look like a gap in a chart.
+    decision.set_lr(
+        LearningRate(spec_.schedule, spec_.optimizer.lr, last_update_ + 1, spec_.training.steps));
+    return decision;
+  }
+  const uint64_t update = last_update_ + 1;
+  decision.set_update(update);
+  decision.set_lr(LearningRate(spec_.schedule, spec_.optimizer.lr, update, spec_.training.steps));
+  decision.set_bias_correction1(1.0 - IntegerPower(spec_.optimizer.beta1, update));
+  decision.set_bias_correction2(1.0 - IntegerPower(spec_.optimizer.beta2, update));
+  // torch.nn.utils.clip_grad_norm_'s factor; lagged: with the norm of the step before.
+  double norm = 0;
+  if (spec_.training.clip == Clip::kExact) norm = NormOf(step);
+  if (spec_.training.clip == Clip::kLagged) norm = NormOf(step - 1);
+  decision.set_clip_factor(norm > 0 ? std::min(1.0, spec_.training.max_grad_norm / (norm + 1e-6))
+                                    : 1.0);
+  return decision;
+}
+
+std::vector<v1::Decision> Lead::TakeDecisions() {
+  std::vector<v1::Decision> decisions;
+  if (!open_) return decisions;
+  while (next_decision_ <= spec_.training.steps && Decidable(next_decision_)) {
+    decisions.push_back(Decide(next_decision_));
+    Adopt(decisions.back());
+  }
+  return decisions;
+}
+
+void Lead::Adopt(const v1::Decision& decision) {
+  if (decision.step() != next_decision_) return;
+  if (decision.cut()) cuts_.OnDecided(next_decision_);
+  At(next_decision_).decision = decision;
+  last_update_ = decision.update();
+  Remember(decision);
+  while (last_decisions_.size() > kDecisionsKept) last_decisions_.erase(last_decisions_.begin());
+  ++next_decision_;
+}
+
+v1::StepRecord Lead::Record(uint64_t step, const OpenStep& open) const {
+  using DoubleTree = TreeAccumulator<double, double (*)(double, double)>;
+  DoubleTree tree(
+      spec_.training.parts, +[](double a, double b) { return a + b; });
+  uint64_t tokens = 0;
+  for (uint32_t p = 0; p < spec_.training.parts; ++p) {
+    tree.Insert(TreeRange{p, 1}, open.losses[p]->loss_sum());
+    tokens += open.losses[p]->tokens();
+  }
+  v1::StepRecord record;
+  record.set_step(step);
+  record.set_update(open.decision->update());
+  record.set_version(open.decision->update());
+  record.set_loss(tokens == 0 ? 0.0 : tree.Take() / static_cast<double>(tokens));
+  record.set_grad_norm(open.norm);
+  record.set_lr(open.decision->lr());
+  record.set_clip_factor(open.decision->clip_factor());
+  record.set_skipped(open.decision->skip());
+  record.set_tokens(tokens);
+  return record;
+}
+
+std::vector<v1::StepRecord> Lead::TakeRecords(Term term, uint64_t now_ms) {
+  std::vector<v1::StepRecord> records;
+  for (auto it = steps_.find(next_record_); it != steps_.end(); it = steps_.find(next_record_)) {
+    const OpenStep& open = it->second;
+    if (!open.decision.has_value() || !StatsComplete(open) ||
+        open.losses_in < spec_.training.parts) {
+      break;
+    }
+    v1::StepRecord record = Record(next_record_, open);
+    record.set_term(term.value());
+    step_seconds_ = static_cast<double>(now_ms - last_record_ms_) / 1e3;
+    record.set_step_seconds(step_seconds_);
+    last_record_ms_ = now_ms;
+    records.push_back(std::move(record));
+    steps_.erase(it);
+    ++next_record_;
+  }
+  return records;
+}
+
+std::vector<v1::Decision> Lead::LastDecisions() const {
+  std::vector<v1::Decision> decisions;
+  for (const auto& [step, decision] : last_decisions_) decisions.push_back(decision);
+  return decisions;
+}
+
+std::string Lead::WaitsFor() const {
+  if (!open_) {
+    for (uint32_t s = 0; s < shards_; ++s) {
+      if (!imported_[s].has_value()) return absl::StrCat("shard ", s, ": ImportState");
+    }
+    return "";
+  }
+  auto it = steps_.find(next_record_);
+  if (it == steps_.end()) return "";
+  for (uint32_t s = 0; s < shards_; ++s) {
+    if (!it->second.shard_in[s]) {
+      return absl::StrCat("shard ", s, ": gradient statistics of step ", next_record_);
+    }
+  }
+  for (uint32_t p = 0; p < spec_.training.parts; ++p) {
+    if (!it->second.losses[p].has_value()) {
+      return absl::StrCat("part ", p, ": loss of step ", next_record_);
+    }
+  }
+  return "";
+}
+
+}  // namespace eps

@@ -1,0 +1,264 @@
+#include "eps_server/core/testing/core_training.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/checksum.h"
+
+namespace eps {
+namespace {
+
+// Rounds until an import that nobody finished is begun again.
+constexpr int kPatience = 20;
+
+}  // namespace
+
+CoreTraining::CoreTraining(const JobSpec& spec, const CoreCluster::Options& options, bool fetches)
+    : cluster_(spec, options),
+      fetches_(fetches),
+      codecs_(*CodecTable::Build(cluster_.spec(), cluster_.chunks())) {
+  cluster_.Run();
+}
+
+std::string CoreTraining::Where() {
+  std::string where;
+  for (uint32_t s = 0; s < cluster_.shards(); ++s) {
+    absl::StrAppend(&where, " shard ", s, ": ",
+                    cluster_.IsUp(ShardId(s)) ? cluster_.Status(ShardId(s)).ShortDebugString()
+                                              : std::string("down"));
+  }
+  return where;
+}
+
+absl::Status CoreTraining::Finish(const std::function<void()>& between, int rounds) {
+  int imported = -kPatience;  // the round
+  for (int round = 0; round < rounds; ++round) {
+    between();
+    if (!AllUp()) continue;
+    const v1::JobState state = cluster_.core(ShardId(0)).state();
+    if (state == v1::JOB_STATE_FAILED) return absl::InternalError("failed:" + Where());
+    if (state == v1::JOB_STATE_IMPORTING && round - imported >= kPatience) {
+      Import();
+      imported = round;
+    }
+    if (state == v1::JOB_STATE_RUNNING) Step(between);
+    if (state == v1::JOB_STATE_DONE) {
+      if (Join()) CatchUp(between);
+      if (joined_.second > 0 && Begin(cluster_.spec().training.steps + 1)) return absl::OkStatus();
+    }
+    cluster_.RunSome(3);
+  }
+  return absl::InternalError("stuck:" + Where());
+}
+
+void CoreTraining::Import() {
+  for (uint32_t s = 0; s < cluster_.shards(); ++s) {
+    const StreamId stream = cluster_.NewStream();
+    cluster_.Send(ShardId(s), event::ImportInitialize{stream});
+    cluster_.Send(ShardId(s), event::ImportFinish{stream, eps::Step(0), Version(0), 0, 0});
+  }
+}
+
+bool CoreTraining::Join() {
+  cluster_.term = cluster_.Status(ShardId(0)).term();
+  if (joined_.second > 0 && joined_.first == cluster_.term) return true;
+  const StreamId stream = cluster_.NewStream();
+  cluster_.Send(ShardId(0), event::Join{stream, v1::JoinRequest()});
+  for (int round = 0; round < 1000 && cluster_.replies.count(stream) == 0; ++round) {
+    if (cluster_.RunSome(1) == 0) break;
+  }
+  const auto reply = cluster_.replies.find(stream);
+  if (reply == cluster_.replies.end()) return false;
+  const auto& joined = std::get<v1::JoinReply>(reply->second.front());
+  cluster_.term = joined.term();
+  joined_ = {joined.term(), joined.step()};
+  begun_ = fetched_ = {0, 0};
+  ++nonce_;
+  return true;
+}
+
+bool CoreTraining::Begin(uint64_t step) {
+  std::vector<uint32_t> parts;
+  for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) parts.push_back(p);
+  std::vector<v1::PartLoss> losses;
+  if (step > joined_.second) losses = Losses(step - 1);
+  const std::pair<uint64_t, uint64_t> worker = joined_;
+  const std::vector<StreamId> streams =
+      cluster_.SendBegin(step, parts, nonce_, losses, joined_.second);
+  for (int round = 0; round < 1000; ++round) {
+    size_t answered = 0;
+    for (const StreamId stream : streams) {
+      answered += cluster_.replies.count(stream);
+      // The step that it was given was complete meanwhile, or the term is over.
+      const auto closed = cluster_.closed.find(stream);
+      if (begun_.second > 0 || closed == cluster_.closed.end()) continue;
+      if (absl::IsAborted(closed->second)) joined_ = {0, 0};
+    }
+    if (joined_ != worker) return false;
+    if (answered == streams.size()) {
+      begun_ = {cluster_.term, step};
+      const auto& reply = cluster_.replies[streams[0]].front();
+      version_ = std::get<v1::BeginStepReply>(reply).version();
+      return true;
+    }
+    if (cluster_.RunSome(1) == 0) return false;
+  }
+  return false;
+}
+
+bool CoreTraining::AllUp() const {
+  for (uint32_t s = 0; s < cluster_.shards(); ++s) {
+    if (!cluster_.IsUp(ShardId(s))) return false;
+  }
+  return true;
+}
+
+std::vector<v1::PartLoss> CoreTraining::Losses(uint64_t step) const {
+  std::vector<v1::PartLoss> losses;
+  for (uint32_t p = 0; p < cluster_.spec().training.parts && step > 0; ++p) {
+    losses.emplace_back();
+    losses.back().set_part(p);
+    losses.back().set_step(step);
+    losses.back().set_loss_sum(50.0 + p + static_cast<double>(step));
+    losses.back().set_tokens(kTokens);
+  }
+  return losses;
+}
+
+// A worker says what was not acknowledged until it is: also to who comes back.
+v1::StatusReply CoreTraining::CatchUp(const std::function<void()>& between) {
+  std::vector<std::pair<ShardId, v1::StatusReply>> statuses;
+  v1::StatusReply first = cluster_.Status(ShardId(0));
+  if (first.term() != joined_.first) return first;
+  for (uint32_t s = 0; s < cluster_.shards(); ++s) {
+    if (!cluster_.IsUp(ShardId(s))) continue;
+    v1::StatusReply status = cluster_.Status(ShardId(s));
+    const bool works =
+        status.state() == v1::JOB_STATE_RUNNING || status.state() == v1::JOB_STATE_DONE;
+    if (!works || status.term() != cluster_.term) continue;
+    if (status.step() > first.step()) first = status;
+    statuses.emplace_back(ShardId(s), std::move(status));
+  }
+  for (const auto& [shard, status] : statuses) {
+    // A status may say what is not durable yet: only what was answered was begun.
+    if (status.step() >= first.step() || status.step() > begun_.second) continue;
+    if (begun_.first != cluster_.term) continue;
+    if (!PushAll(status.step(), status.version(), &shard, between)) break;
+  }
+  return first;
+}
+
+void CoreTraining::Step(const std::function<void()>& between) {
+  if (!Join()) return;
+  const v1::StatusReply status = CatchUp(between);
+  const uint64_t step = begun_.second == 0 ? joined_.second : status.step();
+  if (!Begin(step)) return;
+  // Once: who asks again for weights that are updated already says that it lost its work.
+  if (fetches_ && fetched_ != std::make_pair(cluster_.term, step)) {
+    fetched_ = {cluster_.term, step};
+    FetchAll(version_);
+  }
+  if (step > cluster_.spec().training.steps) return;
+  if (PushAll(step, version_, nullptr, between)) NoteServed();
+}
+
+bool CoreTraining::PushAll(uint64_t step, uint64_t version, const ShardId* only_or_null,
+                           const std::function<void()>& between) {
+  const StreamId stream = cluster_.NewStream();
+  for (size_t s = cluster_.spec().stages.size(); s-- > 0;) {
+    const StageId stage(static_cast<uint32_t>(s));
+    for (ChunkId id : cluster_.chunks().ChunksOfStage(stage)) {
+      if (only_or_null != nullptr && cluster_.OwnerOf(id) != *only_or_null) continue;
+      const Chunk& chunk = cluster_.chunks().chunk(id);
+      const Codec* const codec = codecs_.residual_or_null(id, eps::Step(step));
+      for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) {
+        std::vector<float> gradient = TellingGradient(chunk, stage, p, step);
+        Bytes residual;
+        if (codec != nullptr) {
+          float scale = 1;
+          if (!ReadResidual(stage, p, id, version, &scale)) return false;
+          for (float& g : gradient) g *= scale;
+          residual = EncodeChunk(*codec, chunk, EncodeOptions(), gradient.data());
+        }
+        cluster_.Push(stream, step, stage, TreeRange{p, 1}, id, gradient, kTokens, nonce_,
+                      residual);
+        between();
+        if (joined_.second == 0) return false;  // its worker has ended
+      }
+    }
+  }
+  return true;
+}
+
+bool CoreTraining::ReadResidual(StageId use, uint32_t part, ChunkId chunk, uint64_t version,
+                                float* scale) {
+  const uint64_t tag =
+      cluster_.FetchResidual(cluster_.NewStream(), use, PartId(part), chunk, version);
+  for (int round = 0; round < 1000; ++round) {
+    const auto found = cluster_.residuals.find(tag);
+    if (found != cluster_.residuals.end()) {
+      const Bytes& bytes = found->second.at(chunk.value());
+      *scale = 1.0f + static_cast<float>(bytes.empty() ? 0 : Crc32c(bytes.view()) % 97) / 128.0f;
+      cluster_.residuals.erase(found);
+      return true;
+    }
+    if (cluster_.failed_fetches.count(tag) > 0 || cluster_.RunSome(1) == 0) return false;
+  }
+  return false;
+}
+
+void CoreTraining::FetchAll(uint64_t version) {
+  for (uint32_t s = 0; s < cluster_.spec().stages.size(); ++s) {
+    const StreamId stream = cluster_.NewStream();
+    for (ChunkId id : cluster_.chunks().ChunksOfStage(StageId(s))) {
+      fetching_[cluster_.Fetch(stream, StageId(s), id, version)] = {version, id.value()};
+    }
+  }
+}
+
+void CoreTraining::NoteServed() {
+  for (auto it = fetching_.begin(); it != fetching_.end();) {
+    const auto found = cluster_.fetched.find(it->first);
+    if (found == cluster_.fetched.end()) {
+      ++it;
+      continue;
+    }
+    const uint32_t crc = Crc32c(found->second.view());
+    const auto noted = outcome_.served.emplace(it->second, crc).first;
+    if (noted->second != crc && served_.ok()) {
+      served_ = absl::DataLossError(absl::StrCat("chunk ", it->second.second, " at version ",
+                                                 it->second.first, " was served in two ways"));
+    }
+    cluster_.fetched.erase(found);
+    it = fetching_.erase(it);
+  }
+}
+
+absl::Status CoreTraining::CheckServed(const Outcome& expected) const {
+  if (!served_.ok()) return served_;
+  for (const auto& [what, crc] : outcome_.served) {
+    const auto found = expected.served.find(what);
+    if (found != expected.served.end() && found->second != crc) {
+      return absl::DataLossError(absl::StrCat("chunk ", what.second, " at version ", what.first,
+                                              " was not served as in the undisturbed run"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+CoreTraining::Outcome CoreTraining::End() {
+  cluster_.Run();
+  NoteServed();
+  Sha256 sha;
+  for (const Bytes& state : cluster_.States()) sha.Update(state.view());
+  outcome_.digest = ToHex(sha.Finish());
+  const StreamId watch = cluster_.NewStream();
+  cluster_.Send(ShardId(0), event::Watch{watch, 0});
+  for (const effect::ReplyMessage& reply : cluster_.replies[watch]) {
+    const v1::StepRecord& record = std::get<v1::StepRecord>(reply);
+    absl::StrAppendFormat(&outcome_.digest, " %d:%a:%a", record.step(), record.loss(),
+                          record.grad_norm());
+  }
+  return outcome_;
+}
+
+}  // namespace eps

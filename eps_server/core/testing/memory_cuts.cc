@@ -1,0 +1,209 @@
+#include "eps_server/core/testing/memory_cuts.h"
+
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace eps {
+namespace {
+
+constexpr uint64_t kOwnOps = uint64_t{1} << 61;  // far from those of the caller
+constexpr int kDiskDelay = 12;
+
+}  // namespace
+
+class MemoryCutsBackend final : public StateBackend {
+ public:
+  MemoryCutsBackend(MemoryCuts* disk, std::vector<ChunkId> owned, Executor* executor,
+                    BackendDoneFn done)
+      : disk_(disk),
+        process_(disk->process_),
+        owned_(std::move(owned)),
+        executor_(executor),
+        done_(std::move(done)) {}
+
+  void set_dram(std::unique_ptr<StateBackend> dram) { dram_ = std::move(dram); }
+
+  Caps caps() const override {
+    Caps caps = dram_->caps();
+    caps.durable = true;
+    return caps;
+  }
+  void Read(OpId op, ChunkId chunk, Version version, const Codec* codec, Axis axis) override {
+    ++pending_;
+    dram_->Read(op, chunk, version, codec, axis);
+  }
+  void ReadState(OpId op, ChunkId chunk, Version version) override {
+    ++pending_;
+    dram_->ReadState(op, chunk, version);
+  }
+  void WriteState(OpId op, ChunkId chunk, Version version, Bytes state) override {
+    ++pending_;
+    dram_->WriteState(op, chunk, version, std::move(state));
+  }
+  void Initialize(OpId op, ChunkId chunk) override {
+    ++pending_;
+    dram_->Initialize(op, chunk);
+  }
+  void Stats(OpId op, UpdateRequest request) override {
+    ++pending_;
+    dram_->Stats(op, std::move(request));
+  }
+  void Update(OpId op, UpdateRequest request) override {
+    ++pending_;
+    dram_->Update(op, std::move(request));
+  }
+
+  void Cut(OpId op, CutRequest request) override {
+    auto cut = std::make_shared<MemoryCuts::Cut>();
+    cut->border = request.border;
+    cut->content = std::move(request.content);
+    for (CutResidual& residual : cut->content.residuals) {
+      residual.bytes = Bytes::CopyOf(residual.bytes.view());
+    }
+    Gather(
+        op,
+        [this, op, cut](const std::map<ChunkId, Bytes>& chunks) {
+          cut->chunks = chunks;
+          if (process_ == disk_->process_) {
+            std::vector<std::string> records;
+            if (!disk_->cuts.empty()) {
+              EPS_CHECK(disk_->cuts.rbegin()->first < cut->border.id);
+              records = disk_->cuts.rbegin()->second.content.records;
+            }
+            for (std::string& record : cut->content.records) records.push_back(std::move(record));
+            cut->content.records = std::move(records);
+            disk_->cuts.emplace(cut->border.id, *cut);
+          }
+          Finish(op, BackendValue());
+        },
+        cut->border.version);
+  }
+  void Recycle(CutId oldest_kept) override {
+    if (process_ != disk_->process_) return;
+    EPS_CHECK_MSG(disk_->cuts.count(oldest_kept) > 0, "the oldest cut to keep is not here");
+    disk_->cuts.erase(disk_->cuts.begin(), disk_->cuts.find(oldest_kept));
+  }
+  void Quiesce(OpId op) override {
+    executor_->Post([this, op] {
+      if (pending_ > 0) return Quiesce(op);
+      done_(BackendDone{op, absl::OkStatus(), BackendValue()});
+    });
+  }
+  void Recover(OpId op) override {
+    executor_->Post([this, op] {
+      auto state = std::make_shared<RecoveredState>();
+      state->promised = disk_->promised;
+      for (const auto& [id, cut] : disk_->cuts) state->cuts.push_back(cut.border);
+      done_(BackendDone{op, absl::OkStatus(), std::shared_ptr<const RecoveredState>(state)});
+    });
+  }
+  void Promise(OpId op, Term term) override {
+    executor_->Post([this, op, term] {
+      absl::Status status;
+      if (term < disk_->promised) {
+        status = absl::FailedPreconditionError("a later term was promised");
+      } else if (process_ == disk_->process_) {
+        disk_->promised = term;
+      }
+      done_(BackendDone{op, status, BackendValue()});
+    });
+  }
+  void Restore(OpId op, std::optional<CutId> base, Term term) override {
+    executor_->Post([this, op, base, term] {
+      if (process_ != disk_->process_) return;
+      EPS_CHECK(pending_ == 0 && disk_->promised == term);
+      if (!base.has_value()) {
+        disk_->cuts.clear();
+        done_(BackendDone{op, absl::OkStatus(), std::make_shared<const CutContent>()});
+        return;
+      }
+      const auto it = disk_->cuts.find(*base);
+      EPS_CHECK(it != disk_->cuts.end());
+      disk_->cuts.erase(std::next(it), disk_->cuts.end());
+      auto left = std::make_shared<size_t>(owned_.size());
+      auto content = std::make_shared<const CutContent>(it->second.content);
+      for (ChunkId chunk : owned_) {
+        const OpId own = NewOwn([this, op, left, content](BackendDone done) {
+          EPS_CHECK(done.status.ok());
+          if (--*left == 0) done_(BackendDone{op, absl::OkStatus(), content});
+        });
+        dram_->WriteState(own, chunk, it->second.border.version, it->second.chunks.at(chunk));
+      }
+    });
+  }
+
+  // Of the DRAM backend.
+  void OnDone(BackendDone done) {
+    const auto it = own_.find(done.op.value());
+    if (it != own_.end()) {
+      const std::function<void(BackendDone)> then = std::move(it->second);
+      own_.erase(it);
+      return then(std::move(done));
+    }
+    --pending_;
+    done_(std::move(done));
+  }
+
+ private:
+  OpId NewOwn(std::function<void(BackendDone)> then) {
+    const uint64_t id = kOwnOps + next_own_++;
+    own_[id] = std::move(then);
+    return OpId(id);
+  }
+  void Finish(OpId op, BackendValue value) {
+    --pending_;
+    done_(BackendDone{op, absl::OkStatus(), std::move(value)});
+  }
+  // Reads all chunks in call order, and then, some time later, calls `then`.
+  void Gather(OpId op, std::function<void(const std::map<ChunkId, Bytes>&)> then, Version version) {
+    ++pending_;
+    auto chunks = std::make_shared<std::map<ChunkId, Bytes>>();
+    auto later = std::make_shared<std::function<void(const std::map<ChunkId, Bytes>&)>>(then);
+    for (ChunkId chunk : owned_) {
+      const OpId own = NewOwn([this, chunk, chunks, later, op](BackendDone done) {
+        EPS_CHECK_MSG(done.status.ok(), op << ": " << done.status.ToString());
+        // A copy: what lasts is charged to no account of the process.
+        (*chunks)[chunk] = Bytes::CopyOf(std::get<Bytes>(done.value).view());
+        if (chunks->size() == owned_.size()) {
+          Slowly(kDiskDelay, [chunks, later] { (*later)(*chunks); });
+        }
+      });
+      dram_->ReadState(own, chunk, version);
+    }
+  }
+
+  // A disk takes its time: others have their turn meanwhile.
+  void Slowly(int turns, std::function<void()> then) {
+    executor_->Post([this, turns, then = std::move(then)] {
+      if (turns == 0) return then();
+      Slowly(turns - 1, then);
+    });
+  }
+
+  MemoryCuts* const disk_;
+  const uint64_t process_;
+  const std::vector<ChunkId> owned_;
+  Executor* const executor_;
+  const BackendDoneFn done_;
+  size_t pending_ = 0;
+  uint64_t next_own_ = 0;
+  std::map<uint64_t, std::function<void(BackendDone)>> own_;
+  std::unique_ptr<StateBackend> dram_;
+};
+
+std::unique_ptr<StateBackend> MemoryCuts::Open(const JobSpec& spec, const ChunkMap& chunks,
+                                               std::vector<ChunkId> owned, Executor* executor,
+                                               MemoryAccount* account, BackendDoneFn done) {
+  auto backend = std::make_unique<MemoryCutsBackend>(this, owned, executor, std::move(done));
+  auto dram = NewDramBackend(
+      spec, chunks, owned, executor, account,
+      [backend = backend.get()](BackendDone done) { backend->OnDone(std::move(done)); });
+  EPS_CHECK_MSG(dram.ok(), dram.status().ToString());
+  backend->set_dram(*std::move(dram));
+  return backend;
+}
+
+}  // namespace eps

@@ -1,0 +1,269 @@
+#include "eps_server/server.h"
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/executor.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "eps_server/rpc/control_service.h"
+#include "eps_server/rpc/data_service.h"
+#include "eps_server/rpc/grpc_peers.h"
+#include "eps_server/rpc/metrics.h"
+#include "eps_server/rpc/shard_service.h"
+#include "eps_server/shell/job_host.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "wire/channel.h"
+
+namespace eps {
+namespace {
+
+constexpr char kLive[] = "eps.live";    // the process answers; depends on nothing else
+constexpr char kReady[] = "eps.ready";  // it takes work
+constexpr char kDefault[] = "";         // as kReady
+
+absl::StatusOr<uint64_t> MemAvailable() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key;
+  uint64_t kib = 0;
+  std::string unit;
+  while (meminfo >> key >> kib) {
+    std::getline(meminfo, unit);
+    if (key == "MemAvailable:") return kib << 10;
+  }
+  return absl::InternalError("/proc/meminfo does not say MemAvailable; set servers.memory_limit");
+}
+
+// Bytes that were sent may be held by the transport for a moment after the server has ended, and
+// are charged to its account until then: accounts live as long as the process.
+MemoryAccount* NewAccount(uint64_t limit_bytes) {
+  static Mutex* mu = new Mutex();
+  static auto* accounts = new std::vector<std::unique_ptr<MemoryAccount>>();
+  MutexLock lock(mu);
+  accounts->push_back(std::make_unique<MemoryAccount>(limit_bytes));
+  return accounts->back().get();
+}
+
+uint64_t NewIncarnation() {
+  std::random_device random;
+  const uint64_t value = uint64_t{random()} << 32 | random();
+  return value == 0 ? 1 : value;
+}
+
+// `harm`: what anybody could do there who reaches the address.
+absl::Status CheckListen(const char* key, const std::string& address, bool insecure,
+                         const char* harm) {
+  const absl::Status status = CheckAddress(address, /*allow_any_port=*/true);
+  if (!status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(key, ": ", std::string(status.message())));
+  }
+  if (!IsLoopback(address) && !insecure) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        key, ": ", address, " can be reached from other machines, and without TLS anybody there ",
+        harm, "; give --insecure if the network is trusted, or listen on 127.0.0.1"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class Server::Impl {
+ public:
+  Impl(const ServerOptions& options, MemoryAccount* account,
+       std::unique_ptr<DurableStorage> storage_or_null)
+      : storage_(std::move(storage_or_null)),
+        pool_(std::make_unique<ThreadPool>(
+            options.threads > 0
+                ? options.threads
+                : std::max(1, static_cast<int>(std::thread::hardware_concurrency())))),
+        host_(std::make_unique<JobHost>(Environment(options, account), &peers_)),
+        control_(host_.get(), &process_),
+        data_(host_.get()),
+        shard_(host_.get()) {
+    process_.account = account;
+    process_.incarnation = host_->environment().incarnation;
+  }
+  ~Impl() { Shutdown(std::chrono::milliseconds(0)); }
+
+  // Opens the job that this server served before it ended, if there is one.
+  absl::Status Reopen();
+  absl::Status Listen(const std::string& listen);
+  absl::Status ServeMetrics(const std::string& listen);
+  void Drain();
+  void Shutdown(std::chrono::milliseconds grace);
+  bool WaitForTermination(std::chrono::milliseconds timeout);
+
+  int port() const { return port_; }
+  const std::string& address() const { return process_.address; }
+
+ private:
+  ShellEnvironment Environment(const ServerOptions& options, MemoryAccount* account) {
+    ShellEnvironment environment = ShellEnvironment::Default();
+    environment.pool = pool_.get();
+    environment.timers = &timers_;
+    environment.account = account;
+    environment.incarnation = NewIncarnation();
+    environment.trace = options.trace;
+    environment.limits.part_timeout_ms = options.part_timeout_ms;
+    environment.limits.jit_depth = options.jit_depth;
+    environment.limits.cut_steps = options.cut_steps;
+    environment.limits.scrub_bytes_per_second = options.scrub_bytes_per_second;
+    if (storage_ != nullptr) {
+      environment.durable = true;
+      environment.remember = [storage = storage_.get()](JobId job,
+                                                        const std::vector<std::string>& servers) {
+        return storage->Remember(job, servers);
+      };
+      environment.new_backend = [storage = storage_.get()](
+                                    const JobSpec& spec, const ChunkMap& chunks,
+                                    std::vector<ChunkId> owned, const ShardPlace& place,
+                                    Executor* executor, MemoryAccount* account_of_job,
+                                    BackendDoneFn done) {
+        return storage->NewBackend(spec, chunks, std::move(owned), place, executor, account_of_job,
+                                   std::move(done));
+      };
+    }
+    return environment;
+  }
+
+  const std::unique_ptr<DurableStorage> storage_;  // null: nothing is durable
+  ProcessInfo process_;
+  int port_ = 0;
+  TimerQueue timers_;
+  std::unique_ptr<ThreadPool> pool_;
+  GrpcPeers peers_;
+  std::unique_ptr<JobHost> host_;
+  ControlService control_;
+  DataService data_;
+  ShardService shard_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<MetricsEndpoint> metrics_;  // null: none, or shut down
+
+  Mutex mu_;
+  CondVar ended_changed_;
+  bool shutting_down_ EPS_GUARDED_BY(mu_) = false;
+  bool ended_ EPS_GUARDED_BY(mu_) = false;
+};
+
+absl::Status Server::Impl::Reopen() {
+  EPS_ASSIGN_OR_RETURN(std::optional<ServedSpec> served, storage_->Served());
+  if (!served.has_value()) return absl::OkStatus();
+  return host_->Reopen(*std::move(served));
+}
+
+absl::Status Server::Impl::Listen(const std::string& listen) {
+  KeepGrpcInitialised();
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  SetServerOptions(&builder);
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port_);
+  builder.RegisterService(&control_);
+  builder.RegisterService(&data_);
+  builder.RegisterService(&shard_);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port_ == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", listen,
+                     ": the port is taken (is another server running?) or the host "
+                     "is no address of this machine; change servers.listen"));
+  }
+  process_.address = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port_);
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  for (const char* service : {kLive, kReady, kDefault}) health->SetServingStatus(service, true);
+  return absl::OkStatus();
+}
+
+absl::Status Server::Impl::ServeMetrics(const std::string& listen) {
+  EPS_ASSIGN_OR_RETURN(
+      metrics_, MetricsEndpoint::Start(listen, [this](std::function<void(v1::StatusReply)> done) {
+        control_.GetStatus(std::move(done));
+      }));
+  EPS_LOG_INFO("metrics: http://" << metrics_->address() << "/metrics");
+  return absl::OkStatus();
+}
+
+void Server::Impl::Drain() {
+  host_->Drain();
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  for (const char* service : {kReady, kDefault}) health->SetServingStatus(service, false);
+}
+
+void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
+  {
+    MutexLock lock(&mu_);
+    if (shutting_down_) return;
+    shutting_down_ = true;
+  }
+  metrics_.reset();
+  if (server_ != nullptr) {
+    Drain();
+    peers_.Stop();
+    if (const std::shared_ptr<JobShell> job = host_->job()) {
+      // The open step is dropped, which is safe: nothing of it is durable.
+      job->CloseStreams(absl::UnavailableError("this server is about to end"));
+    }
+    server_->Shutdown(std::chrono::system_clock::now() + grace);
+  } else {
+    peers_.Stop();
+  }
+  // No call is left, and no timer posts any more. What was posted runs before the pool ends.
+  timers_.Stop();
+  pool_.reset();
+  MutexLock lock(&mu_);
+  ended_ = true;
+  ended_changed_.NotifyAll();
+}
+
+bool Server::Impl::WaitForTermination(std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  MutexLock lock(&mu_);
+  while (!ended_) {
+    if (!ended_changed_.WaitUntil(&mu_, deadline)) return ended_;
+  }
+  return true;
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  EPS_RETURN_IF_ERROR(CheckListen("servers.listen", options.listen, options.insecure,
+                                  "could read and change the weights"));
+  if (!options.metrics.empty()) {
+    EPS_RETURN_IF_ERROR(CheckListen("servers.metrics", options.metrics, options.insecure,
+                                    "could see how the job goes"));
+  }
+  uint64_t limit = options.memory_limit_bytes;
+  if (limit == 0) {
+    EPS_ASSIGN_OR_RETURN(limit, MemAvailable());
+  }
+  std::unique_ptr<DurableStorage> storage;
+  if (options.storage.has_value()) {
+    EPS_ASSIGN_OR_RETURN(storage, DurableStorage::Open(*options.storage));
+  }
+  auto impl = std::make_unique<Impl>(options, NewAccount(limit), std::move(storage));
+  if (options.storage.has_value() && options.storage->reopen) EPS_RETURN_IF_ERROR(impl->Reopen());
+  EPS_RETURN_IF_ERROR(impl->Listen(options.listen));
+  if (!options.metrics.empty()) EPS_RETURN_IF_ERROR(impl->ServeMetrics(options.metrics));
+  EPS_LOG_INFO("listening on " << impl->address() << ", memory limit " << limit << " bytes");
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+int Server::port() const { return impl_->port(); }
+const std::string& Server::address() const { return impl_->address(); }
+void Server::Drain() { impl_->Drain(); }
+void Server::Shutdown(std::chrono::milliseconds grace) { impl_->Shutdown(grace); }
+bool Server::WaitForTermination(std::chrono::milliseconds timeout) {
+  return impl_->WaitForTermination(timeout);
+}
+
+}  // namespace eps

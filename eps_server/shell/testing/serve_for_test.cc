@@ -1,0 +1,11 @@
+// A server as a process, for tests that speak to it from outside: serve_for_test [LISTEN].
+
+#include "eps_server/server.h"
+
+int main(int argc, char** argv) {
+  eps::ServerOptions options;
+  if (argc > 1) options.listen = argv[1];
+  options.threads = 2;
+  options.memory_limit_bytes = uint64_t{1} << 30;
+  return eps::RunServer(options, nullptr);
+}

@@ -1,0 +1,202 @@
+#include "optimizer/chunk_compute.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/flush_denormals.h"
+#include "base/status_macros.h"
+#include "base/job/rng.h"
+#include "optimizer/panel.h"
+#include "optimizer/reduction_plan.h"
+
+namespace eps {
+namespace {
+
+// Adds a panel of the gradient tile by tile, which is the order that the sum is defined in.
+void AddSquares(const Panel& panel, const float* gradient, float scale, SquareSum* squares) {
+  ForEachTileOf(panel, [&](const Tile& tile) {
+    squares->Add(gradient + tile.col, tile.rows, tile.cols, panel.cols, scale);
+  });
+}
+
+absl::Status CheckEncode(const UpdateRequest& request) {
+  for (const UpdateRequest::Encode& encode : request.encode) {
+    if (encode.codec == nullptr || encode.codec->traits().uses_residual) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "update of chunk ", request.chunk.value(), ": weights cannot be encoded with ",
+          encode.codec == nullptr ? "no codec" : encode.codec->name()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ChunkCompute> ChunkCompute::New(const JobSpec& spec, MemoryAccount* account) {
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<UpdateRule> rule, NewUpdateRule(spec.optimizer));
+  return ChunkCompute(spec, std::move(rule), account);
+}
+
+absl::Status ChunkCompute::CheckVersion(const Chunk& chunk, std::optional<Version> present,
+                                        Version wanted) {
+  if (present == wanted) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("chunk ", chunk.id.value(), ": version ", wanted.value(), " wanted, ",
+                   present.has_value() ? absl::StrCat("version ", present->value(), " is here")
+                                       : std::string("it has no content yet")));
+}
+
+absl::Status ChunkCompute::CheckUpdate(const Chunk& chunk, std::optional<Version> present,
+                                       const UpdateRequest& request) {
+  EPS_RETURN_IF_ERROR(CheckVersion(chunk, present, request.from));
+  if (request.to != request.from.Next()) {
+    return absl::InvalidArgumentError(absl::StrCat("update of chunk ", chunk.id.value(),
+                                                   " from version ", request.from.value(), " to ",
+                                                   request.to.value(), " is not one step"));
+  }
+  return CheckEncode(request);
+}
+
+absl::Status ChunkCompute::CheckState(const Chunk& chunk, Version version,
+                                      const Bytes& state) const {
+  const size_t array_bytes = chunk.elements * sizeof(float);
+  if (state.size() == array_bytes * arrays_) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("state of chunk ", chunk.id.value(), " at version ", version.value(),
+                   ": expected ", array_bytes * arrays_, " bytes (", arrays_, " arrays of ",
+                   chunk.elements, " FP32 elements), found ", state.size()));
+}
+
+Bytes ChunkCompute::Read(const Chunk& chunk, Version version, const Codec& codec, Axis axis,
+                         const ChunkArrays& arrays) const {
+  const EncodeOptions options = OptionsOfWeights(chunk, version, axis);
+  return EncodeChunk(codec, chunk, options, arrays.weights);
+}
+
+EncodeOptions ChunkCompute::OptionsOfWeights(const Chunk& chunk, Version version, Axis axis) const {
+  EncodeOptions options;
+  options.axis = axis;
+  options.rng.seed = spec_->training.seed;
+  options.rng.step = version.value();
+  options.rng.micro_batch = chunk.id.value();
+  options.kind = MemoryKind::kFetch;
+  options.account = account_;
+  return options;
+}
+
+Bytes ChunkCompute::ReadState(const Chunk& chunk, const ChunkArrays& arrays) const {
+  const size_t array_bytes = chunk.elements * sizeof(float);
+  Buffer state(array_bytes * arrays_, MemoryKind::kImport, account_);
+  for (size_t i = 0; i < arrays_; ++i) {
+    std::memcpy(state.data() + i * array_bytes, arrays.array(i), array_bytes);
+  }
+  return std::move(state).Freeze();
+}
+
+void ChunkCompute::WriteState(const Chunk& chunk, const Bytes& state,
+                              const ChunkArrays& arrays) const {
+  const size_t array_bytes = chunk.elements * sizeof(float);
+  for (size_t i = 0; i < arrays_; ++i) {
+    std::memcpy(arrays.array(i), state.data() + i * array_bytes, array_bytes);
+  }
+}
+
+void ChunkCompute::Initialize(const Chunk& chunk, const ChunkArrays& arrays) const {
+  for (const Segment& s : chunk.segments) {
+    FillInitialValues(*spec_, s.tensor, s.tensor_offset,
+                      absl::MakeSpan(arrays.weights + s.offset, s.elements()));
+  }
+  for (size_t i = 1; i < arrays_; ++i) {
+    std::memset(arrays.array(i), 0, chunk.elements * sizeof(float));
+  }
+}
+
+absl::StatusOr<UpdateResult> ChunkCompute::Stats(const Chunk& chunk,
+                                                 const UpdateRequest& request) const {
+  EPS_ASSIGN_OR_RETURN(const ReductionPlan plan,
+                       ReductionPlan::Build(chunk, request.parts, request.inputs));
+  Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
+               MemoryKind::kScratch, account_);
+  // One input is kept as it came; it is never larger than its sum.
+  const bool keep_input = request.inputs.size() == 1;
+  Buffer sum(keep_input ? 0 : chunk.elements * sizeof(float), MemoryKind::kContribution, account_);
+  Buffer dropped(keep_input ? LargestPanel(chunk) * sizeof(float) : 0, MemoryKind::kScratch,
+                 account_);
+  ScopedFlushDenormals flush;
+  SquareSum squares;
+  ForEachPanel(chunk, [&](const Panel& panel) {
+    float* const out =
+        keep_input ? dropped.floats() : sum.floats() + panel.offset(chunk.segments[panel.segment]);
+    plan.Run(panel, tiles.floats(), out);
+    AddSquares(panel, out, request.norm_scale, &squares);
+  });
+  UpdateResult result;
+  result.sum_squares = squares.Fold();
+  if (keep_input) {
+    result.reduced = request.inputs.front().data;
+  } else {
+    EPS_ASSIGN_OR_RETURN(const Codec* const fp32, FindCodec("fp32"));
+    EPS_ASSIGN_OR_RETURN(result.reduced,
+                         fp32->Open(chunk, Axis::kRow, std::move(sum).Freeze(), Content::kWeights));
+  }
+  return result;
+}
+
+absl::StatusOr<UpdateResult> ChunkCompute::Update(const Chunk& chunk, const UpdateRequest& request,
+                                                  const ChunkArrays& arrays) const {
+  std::optional<ReductionPlan> plan;
+  if (request.reduced != nullptr) {
+    plan = ReductionPlan::Of(chunk, *request.reduced);
+  } else {
+    EPS_ASSIGN_OR_RETURN(plan, ReductionPlan::Build(chunk, request.parts, request.inputs));
+  }
+  std::vector<std::unique_ptr<TileEncoder>> encoders;
+  for (const UpdateRequest::Encode& encode : request.encode) {
+    encoders.push_back(
+        encode.codec->NewEncoder(chunk, OptionsOfWeights(chunk, request.to, encode.axis)));
+  }
+  Buffer tiles(plan->buffers() * ReductionPlan::kBufferElements * sizeof(float),
+               MemoryKind::kScratch, account_);
+  Buffer gradient(LargestPanel(chunk) * sizeof(float), MemoryKind::kScratch, account_);
+  ScopedFlushDenormals flush;
+  SquareSum squares;
+  ForEachPanel(chunk, [&](const Panel& panel) {
+    const Segment& segment = chunk.segments[panel.segment];
+    UpdatePanel(chunk, *plan, panel, request.step, arrays, tiles.floats(), gradient.floats());
+    AddSquares(panel, gradient.floats(), request.norm_scale, &squares);
+    for (const std::unique_ptr<TileEncoder>& encoder : encoders) {
+      ForEachTileOf(panel, [&](const Tile& tile) {
+        encoder->Write(tile, segment.cols, arrays.weights + tile.offset(segment));
+      });
+    }
+  });
+  UpdateResult result;
+  result.sum_squares = squares.Fold();
+  for (const std::unique_ptr<TileEncoder>& encoder : encoders) {
+    result.encoded.push_back(encoder->Finish());
+  }
+  return result;
+}
+
+void ChunkCompute::UpdatePanel(const Chunk& chunk, const ReductionPlan& plan, const Panel& panel,
+                               const StepScalars& step, const ChunkArrays& arrays, float* tiles,
+                               float* gradient) const {
+  const Segment& s = chunk.segments[panel.segment];
+  TileState state;
+  state.ld = s.cols;
+  state.weight = arrays.weights + panel.offset(s);
+  for (size_t i = 1; i < arrays_; ++i) state.field[i - 1] = arrays.array(i) + panel.offset(s);
+  GroupScalars group;
+  group.weight_decay = spec_->groups[s.group.value()].weight_decay;
+  const absl::optional<AdamWScalars> adamw = rule_->adamw_scalars(step, group);
+  if (adamw.has_value() &&
+      plan.RunAdamW(panel, gradient, *adamw, {state.weight, state.field[0], state.field[1]})) {
+    return;
+  }
+  plan.Run(panel, tiles, gradient);
+  rule_->Run(panel.rows, panel.cols, gradient, panel.cols, step, group, state);
+}
+
+}  // namespace eps

@@ -1,0 +1,90 @@
+#ifndef EPS_OPTIMIZER_CHUNK_COMPUTE_H_
+#define EPS_OPTIMIZER_CHUNK_COMPUTE_H_
+
+// What is done with the floats of one chunk, wherever they lie: in DRAM for good, or in a staging
+// buffer between two transfers. Every backend that computes on the host has its bits from here.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/bytes.h"
+#include "base/memory_account.h"
+#include "optimizer/update_rule.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
+#include "storage/state_backend.h"
+
+namespace eps {
+
+class ReductionPlan;
+struct Panel;
+
+// The arrays of a chunk: weights first, then the state fields, `stride` floats apart. Borrowed.
+struct ChunkArrays {
+  float* weights = nullptr;
+  uint64_t stride = 0;
+
+  float* array(size_t index) const { return weights + index * stride; }
+  // Arrays begin at cache lines, so that a vector never straddles two chunks.
+  static uint64_t Stride(uint64_t elements) {
+    constexpr uint64_t kAlignment = 16;  // in floats
+    return (elements + kAlignment - 1) / kAlignment * kAlignment;
+  }
+};
+
+// Immutable, thread-safe; calls on the same arrays exclude each other.
+class ChunkCompute {
+ public:
+  // `spec` and `account` must outlive it. Unimplemented for an unknown optimizer.
+  static absl::StatusOr<ChunkCompute> New(const JobSpec& spec, MemoryAccount* account);
+
+  size_t arrays() const { return arrays_; }  // weights and state fields
+
+  // FailedPrecondition with both versions; `present` is nullopt before a chunk has content.
+  static absl::Status CheckVersion(const Chunk& chunk, std::optional<Version> present,
+                                   Version wanted);
+  // Whether an update may begin on a chunk at `present`: one step from there, legal codecs.
+  static absl::Status CheckUpdate(const Chunk& chunk, std::optional<Version> present,
+                                  const UpdateRequest& request);
+  // InvalidArgument with both sizes.
+  absl::Status CheckState(const Chunk& chunk, Version version, const Bytes& state) const;
+
+  // The operations of StateBackend, without versions.
+  Bytes Read(const Chunk& chunk, Version version, const Codec& codec, Axis axis,
+             const ChunkArrays& arrays) const;
+  Bytes ReadState(const Chunk& chunk, const ChunkArrays& arrays) const;
+  // REQUIRES CheckState.
+  void WriteState(const Chunk& chunk, const Bytes& state, const ChunkArrays& arrays) const;
+  void Initialize(const Chunk& chunk, const ChunkArrays& arrays) const;
+  absl::StatusOr<UpdateResult> Stats(const Chunk& chunk, const UpdateRequest& request) const;
+  // REQUIRES CheckUpdate. An error leaves the arrays as they were.
+  absl::StatusOr<UpdateResult> Update(const Chunk& chunk, const UpdateRequest& request,
+                                      const ChunkArrays& arrays) const;
+
+ private:
+  ChunkCompute(const JobSpec& spec, std::unique_ptr<UpdateRule> rule, MemoryAccount* account)
+      : spec_(&spec),
+        rule_(std::move(rule)),
+        arrays_(1 + rule_->fields().size()),
+        account_(account) {}
+
+  // How the weights of `version` are encoded, whoever asks: a function of (spec, version, chunk).
+  EncodeOptions OptionsOfWeights(const Chunk& chunk, Version version, Axis axis) const;
+  // Reduces a panel to `gradient` and updates it; `tiles` are the plan's buffers.
+  void UpdatePanel(const Chunk& chunk, const ReductionPlan& plan, const Panel& panel,
+                   const StepScalars& step, const ChunkArrays& arrays, float* tiles,
+                   float* gradient) const;
+
+  const JobSpec* spec_;
+  std::unique_ptr<UpdateRule> rule_;
+  size_t arrays_;
+  MemoryAccount* account_;
+};
+
+}  // namespace eps
+
+#endif  // EPS_OPTIMIZER_CHUNK_COMPUTE_H_

@@ -1,0 +1,55 @@
+#ifndef EPS_OPTIMIZER_PANEL_H_
+#define EPS_OPTIMIZER_PANEL_H_
+
+// A panel is what one pass over a chunk goes over while it stays in cache: the rows of one row of
+// tiles over a segment's whole width. It is one run of memory in every array and in the gradients
+// that are read in place; walked in pieces of many rows, memory gives a quarter to a half less.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/job/chunk_map.h"
+
+namespace eps {
+
+struct Panel {
+  uint32_t segment = 0;
+  uint32_t row = 0;  // within the segment
+  uint32_t rows = 0;
+  uint32_t cols = 0;
+
+  // The panel's first element within its chunk.
+  uint64_t offset(const Segment& s) const { return s.offset + uint64_t{row} * s.cols; }
+  size_t elements() const { return size_t{rows} * cols; }
+};
+
+// Calls `visit(panel)` for the panels of a chunk. Their tiles, one panel's after the other's, are
+// the chunk's tiles in grid order.
+template <class Visitor>
+void ForEachPanel(const Chunk& chunk, Visitor visit) {
+  for (uint32_t i = 0; i < chunk.segments.size(); ++i) {
+    const Segment& s = chunk.segments[i];
+    for (uint32_t row = 0; row < s.rows; row += kTileRows) {
+      visit(Panel{i, row, std::min(s.rows - row, kTileRows), s.cols});
+    }
+  }
+}
+
+template <class Visitor>
+void ForEachTileOf(const Panel& panel, Visitor visit) {
+  for (uint32_t col = 0; col < panel.cols; col += kTileCols) {
+    visit(Tile{panel.segment, panel.row, col, panel.rows, std::min(panel.cols - col, kTileCols)});
+  }
+}
+
+// Elements of the chunk's largest panel.
+inline size_t LargestPanel(const Chunk& chunk) {
+  size_t largest = 0;
+  ForEachPanel(chunk, [&](const Panel& panel) { largest = std::max(largest, panel.elements()); });
+  return largest;
+}
+
+}  // namespace eps
+
+#endif  // EPS_OPTIMIZER_PANEL_H_

@@ -1,0 +1,309 @@
+#include "optimizer/reduction_plan.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/flush_denormals.h"
+#include "base/testing/guarded_memory.h"
+#include "compression/testing/codec_testing.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+// Decodes like `chunk`, but never says that its elements can be read in place.
+class Opaque final : public EncodedChunk {
+ public:
+  explicit Opaque(std::shared_ptr<const EncodedChunk> chunk) : chunk_(std::move(chunk)) {}
+  void Read(const Tile& tile, bool accumulate, size_t ld, float* out) const override {
+    chunk_->Read(tile, accumulate, ld, out);
+  }
+  const Bytes& bytes() const override { return chunk_->bytes(); }
+
+ private:
+  const std::shared_ptr<const EncodedChunk> chunk_;
+};
+
+// Values over many binades, with zeros of both signs and denormals: sums depend on their order.
+std::vector<float> SomeValues(TestRandom* random, uint64_t n) {
+  std::vector<float> values(n);
+  for (float& v : values) {
+    const uint32_t r = random->Next();
+    v = std::ldexp(static_cast<float>(static_cast<int32_t>(random->Next())),
+                   -31 - static_cast<int>(r % 24));
+    if (r % 31 == 0) v = -0.0f;
+    if (r % 37 == 0) v = 0.0f;
+    if (r % 41 == 0) v = 1e-39f;
+    if (r % 43 == 0) v = -1.2e-38f;
+    if (r % 47 == 0) v = 1.3e-38f;
+  }
+  return values;
+}
+
+std::shared_ptr<const EncodedChunk> Encoded(absl::string_view codec_name, const Chunk& chunk,
+                                            const std::vector<float>& values) {
+  const Codec& codec = **FindCodec(codec_name);
+  return *codec.Open(chunk, Axis::kRow, EncodeChunk(codec, chunk, EncodeOptions(), values.data()),
+                     Content::kGradient);
+}
+
+// Cuts the tree at random nodes: what workers may have merged.
+void CutTree(TreeRange node, TestRandom* random, std::vector<TreeRange>* out) {
+  if (node.count == 1 || random->Next() % 4 == 0) {
+    out->push_back(node);
+    return;
+  }
+  const uint32_t left = LeftLeaves(node.count);
+  CutTree(TreeRange{node.first, left}, random, out);
+  CutTree(TreeRange{node.first + left, node.count - left}, random, out);
+}
+
+// The bits of the sums, and what lies behind each panel.
+std::string ReduceAll(const ReductionPlan& plan, const Chunk& chunk) {
+  ScopedFlushDenormals flush;
+  std::string bits;
+  std::vector<float> buffers(plan.buffers() * ReductionPlan::kBufferElements, 3.0f);
+  ForEachPanel(chunk, [&](const Panel& panel) {
+    std::vector<float> sums(panel.elements() + 5, 7.0f);
+    plan.Run(panel, buffers.data(), sums.data());
+    bits.append(reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof(float));
+  });
+  return bits;
+}
+
+std::vector<UpdateInput> OpaqueInputs(const std::vector<UpdateInput>& inputs) {
+  std::vector<UpdateInput> opaque = inputs;
+  for (UpdateInput& input : opaque) input.data = std::make_shared<Opaque>(input.data);
+  return opaque;
+}
+
+// Random trees, merged ranges, uses and formats over a chunk.
+std::vector<UpdateInput> SomeInputs(const Chunk& chunk, uint32_t parts, const char* format_or_null,
+                                    TestRandom* random) {
+  std::vector<UpdateInput> inputs;
+  for (uint32_t use = 0; use < chunk.uses.size(); ++use) {
+    std::vector<TreeRange> ranges;
+    CutTree(TreeRange{0, parts}, random, &ranges);
+    for (const TreeRange range : ranges) {
+      const char* const any[] = {"bf16", "fp32", "topk:0.01", "topk:0.1", "topk:0.5"};
+      const char* const format =
+          format_or_null != nullptr ? format_or_null : any[random->Next() % 5];
+      inputs.push_back({use, range, Encoded(format, chunk, SomeValues(random, chunk.elements))});
+    }
+  }
+  for (size_t i = inputs.size(); i > 1; --i) {
+    std::swap(inputs[i - 1], inputs[random->Next() % i]);
+  }
+  return inputs;
+}
+
+TEST(ReductionPlan, GivesTheSameBitsInPlaceAndTileByTileOnEveryInstructionSet) {
+  TestRandom random;
+  const std::vector<Chunk> shapes = {RaggedChunk(), MatrixChunk(33, 130), MatrixChunk(5, 64),
+                                     MatrixChunk(1, 63), MatrixChunk(3, 127)};
+  for (const Chunk& shape : shapes) {
+    for (uint32_t parts = 1; parts <= 9; ++parts) {
+      Chunk chunk = shape;
+      chunk.uses.resize(1 + random.Next() % 3);
+      const char* const formats[] = {"bf16", "fp32", "topk:0.1", nullptr, nullptr};
+      const std::vector<UpdateInput> inputs =
+          SomeInputs(chunk, parts, formats[random.Next() % 5], &random);
+      const std::vector<UpdateInput> opaque = OpaqueInputs(inputs);
+      const ReductionPlan by_tile = *ReductionPlan::Build(chunk, parts, opaque);
+      const ReductionPlan in_place = *ReductionPlan::Build(chunk, parts, inputs);
+      const std::string expected = ReduceAll(by_tile, chunk);
+      OnEveryTarget([&] {
+        EXPECT_TRUE(ReduceAll(in_place, chunk) == expected)
+            << parts << " parts, " << chunk.uses.size() << " uses, " << inputs.size() << " inputs";
+      });
+    }
+  }
+}
+
+TEST(ReductionPlan, GivesTheSameBitsForTreesOfAnyDepth) {
+  TestRandom random(5);
+  Chunk chunk = MatrixChunk(2, 70);
+  chunk.uses.resize(2);
+  for (const uint32_t parts : {31u, 64u, 127u, 300u}) {
+    std::vector<UpdateInput> inputs;
+    for (uint32_t use = 0; use < 2; ++use) {
+      for (uint32_t part = 0; part < parts; ++part) {
+        inputs.push_back(
+            {use, TreeRange{part, 1}, Encoded("bf16", chunk, SomeValues(&random, chunk.elements))});
+      }
+    }
+    const std::vector<UpdateInput> opaque = OpaqueInputs(inputs);
+    EXPECT_TRUE(ReduceAll(*ReductionPlan::Build(chunk, parts, inputs), chunk) ==
+                ReduceAll(*ReductionPlan::Build(chunk, parts, opaque), chunk))
+        << parts;
+  }
+}
+
+TEST(ReductionPlan, ReadsASumThatIsThere) {
+  TestRandom random(6);
+  const Chunk chunk = RaggedChunk();
+  for (const char* format : {"fp32", "bf16", "topk:0.1"}) {
+    const auto sum = Encoded(format, chunk, SomeValues(&random, chunk.elements));
+    const std::string found = ReduceAll(ReductionPlan::Of(chunk, *sum), chunk);
+    EXPECT_TRUE(ReduceAll(ReductionPlan::Of(chunk, Opaque(sum)), chunk) == found);
+    std::vector<float> expected(chunk.elements);
+    DecodeChunk(*sum, chunk, expected.data());
+    uint64_t at = 0;  // in `found`, which has five floats more behind each panel
+    ForEachPanel(chunk, [&](const Panel& panel) {
+      const uint64_t first = panel.offset(chunk.segments[panel.segment]);
+      EXPECT_EQ(std::memcmp(found.data() + at, expected.data() + first, 4 * panel.elements()), 0);
+      at += 4 * (panel.elements() + 5);
+    });
+  }
+}
+
+// Sparse elements of which a share is present, their words and values at the end of what may be
+// read.
+struct SparseWorld {
+  SparseWorld(size_t n, uint32_t percent, TestRandom* random)
+      : elements(n), words(8 * ((n + 63) / 64 + 1)), before((n + 63) / 64 + 1) {
+    auto* const bits = reinterpret_cast<uint64_t*>(words.data());
+    std::memset(bits, 0, words.size());
+    std::vector<uint16_t> codes;
+    for (size_t i = 0; i < n; ++i) {
+      if (i % 64 == 0) before[i / 64] = static_cast<uint32_t>(codes.size());
+      if (random->Next() % 100 >= percent) continue;
+      bits[i / 64] |= uint64_t{1} << (i % 64);
+      codes.push_back(static_cast<uint16_t>(random->Next() % 16 == 0 ? 0x8000 : random->Next()));
+      const uint32_t value = uint32_t{codes.back()} << 16;
+      std::memcpy(&elements[i], &value, sizeof(value));
+    }
+    values = std::make_unique<GuardedMemory>(2 * codes.size());
+    std::memcpy(values->data(), codes.data(), values->size());
+    sparse = {bits, before.data(), values->data(), codes.size()};
+  }
+
+  std::vector<float> elements;
+  GuardedMemory words;
+  std::vector<uint32_t> before;
+  std::unique_ptr<GuardedMemory> values;
+  SparseElements sparse{};
+};
+
+TEST(StripKernels, ReadSparseElementsFromAnyPlaceOnAndNothingBehindThem) {
+  OnEveryTarget([] {
+    TestRandom random(7);
+    for (const uint32_t percent : {0u, 1u, 30u, 100u}) {
+      for (const size_t n : {64u, 65u, 127u, 192u, 700u}) {
+        const SparseWorld world(n, percent, &random);
+        const strip_kernels::Step read = {strip_kernels::StepKind::kReadSparse, nullptr,
+                                          &world.sparse};
+        for (int round = 0; round < 40; ++round) {
+          const size_t first = random.Next() % (n - strip_kernels::kStrip + 1);
+          const size_t count =
+              strip_kernels::kStrip + random.Next() % (n - first - strip_kernels::kStrip + 1);
+          std::vector<float> found(count + 1, 7.0f);
+          strip_kernels::Reduce(&read, 1, first, count, found.data());
+          ASSERT_EQ(std::memcmp(found.data(), &world.elements[first], 4 * count), 0)
+              << percent << " % of " << n << ", from " << first << ", " << count;
+          ASSERT_EQ(found[count], 7.0f);
+        }
+      }
+    }
+  });
+}
+
+TEST(ReductionPlan, AddsPlusZeroWhereASparsePartHasNothing) {
+  Chunk chunk = MatrixChunk(2, 200);
+  chunk.uses.resize(1);
+  std::vector<float> one(chunk.elements, 0.0f);
+  one[77] = 3.0f;
+  const std::vector<UpdateInput> inputs = {
+      {0, TreeRange{0, 1}, Encoded("bf16", chunk, std::vector<float>(chunk.elements, -0.0f))},
+      {0, TreeRange{1, 1}, Encoded("topk:0.0025", chunk, one)}};
+  const ReductionPlan plan = *ReductionPlan::Build(chunk, 2, inputs);
+  OnEveryTarget([&] {
+    const std::string bits = ReduceAll(plan, chunk);
+    for (size_t i = 0; i < chunk.elements; ++i) {
+      float sum;
+      std::memcpy(&sum, bits.data() + 4 * i, sizeof(sum));
+      ASSERT_EQ(sum, one[i]);
+      ASSERT_FALSE(std::signbit(sum)) << i;
+    }
+  });
+}
+
+// Weights and moments of a chunk, and the bits of all that an update leaves.
+struct State {
+  explicit State(const Chunk& chunk) {
+    TestRandom random(8);
+    for (std::vector<float>& array : arrays) {
+      array.resize(chunk.elements + 1);
+      for (float& x : array) x = 1e-3f + static_cast<float>(random.Next() % 1000) * 1e-4f;
+    }
+  }
+  strip_kernels::AdamWState At(uint64_t element) {
+    return {arrays[0].data() + element, arrays[1].data() + element, arrays[2].data() + element};
+  }
+  std::string Bits() const {
+    std::string bits;
+    for (const std::vector<float>& array : arrays) {
+      bits.append(reinterpret_cast<const char*>(array.data()), array.size() * sizeof(float));
+    }
+    return bits;
+  }
+
+  std::array<std::vector<float>, 3> arrays;
+};
+
+TEST(ReductionPlan, UpdatesOnItsWayAsAfterItOnEveryInstructionSet) {
+  AdamWScalars scalars;
+  scalars.grad_scale = 0.3f;
+  scalars.beta1 = 0.9f;
+  scalars.one_minus_beta1 = 0.1f;
+  scalars.beta2 = 0.999f;
+  scalars.one_minus_beta2 = 0.001f;
+  scalars.eps = 1e-8f;
+  scalars.step_size = 1e-3f;
+  TestRandom random(9);
+  for (const Chunk& chunk : {RaggedChunk(), MatrixChunk(33, 130), MatrixChunk(3, 127),
+                             MatrixChunk(1, 193), MatrixChunk(1, 63)}) {
+    Chunk used = chunk;
+    used.uses.resize(1);
+    const std::vector<UpdateInput> inputs = SomeInputs(used, 5, nullptr, &random);
+    const ReductionPlan plan = *ReductionPlan::Build(used, 5, inputs);
+    std::vector<float> buffers(plan.buffers() * ReductionPlan::kBufferElements);
+    OnEveryTarget([&] {
+      ScopedFlushDenormals flush;
+      State expected(used);
+      State found(used);
+      ForEachPanel(used, [&](const Panel& panel) {
+        const uint64_t first = panel.offset(used.segments[panel.segment]);
+        std::vector<float> after(panel.elements() + 5, 7.0f);
+        plan.Run(panel, buffers.data(), after.data());
+        std::vector<float> on_the_way(panel.elements() + 5, 7.0f);
+        const bool done = plan.RunAdamW(panel, on_the_way.data(), scalars, found.At(first));
+        ASSERT_EQ(done, panel.elements() >= strip_kernels::kStrip);
+        AdamWTile tile;
+        tile.rows = 1;
+        tile.cols = tile.ld = tile.grad_ld = panel.elements();
+        tile.grad = after.data();
+        tile.weight = expected.At(first).weight;
+        tile.exp_avg = expected.At(first).exp_avg;
+        tile.exp_avg_sq = expected.At(first).exp_avg_sq;
+        AdamW(scalars, tile);
+        if (!done) {
+          tile.weight = found.At(first).weight;
+          tile.exp_avg = found.At(first).exp_avg;
+          tile.exp_avg_sq = found.At(first).exp_avg_sq;
+          AdamW(scalars, tile);
+          return;
+        }
+        EXPECT_EQ(std::memcmp(on_the_way.data(), after.data(), 4 * after.size()), 0);
+      });
+      EXPECT_TRUE(found.Bits() == expected.Bits());
+    });
+  }
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,255 @@
+#include "optimizer/strip_kernels.h"
+
+#include <cstring>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "optimizer/strip_kernels.cc"
+#include "hwy/foreach_target.h"  // compiles this file once per instruction set
+#include "hwy/highway.h"
+// After Highway.
+#include "compression/sparse-inl.h"
+#include "optimizer/adamw-inl.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded elements are little-endian");
+
+HWY_BEFORE_NAMESPACE();
+namespace eps {
+namespace HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+namespace sp = sparse::HWY_NAMESPACE;
+
+using strip_kernels::AdamWState;
+using strip_kernels::kMaxPushed;
+using strip_kernels::kStrip;
+using strip_kernels::Step;
+using strip_kernels::StepKind;
+
+constexpr size_t kLine = 64;
+// How far ahead memory is fetched, in elements.
+constexpr size_t kAhead = 512;
+// Elements that are summed, then updated.
+constexpr size_t kPiece = 128;
+
+// Lanes(d) little-endian elements at any alignment, as floats.
+struct Fp32 {
+  static constexpr size_t kBytes = 4;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* in) {
+#if HWY_TARGET == HWY_SCALAR  // a vector of bytes would hold one byte only
+    float element;
+    std::memcpy(&element, in, sizeof(element));
+    return hn::Set(d, element);
+#else
+    const hn::Repartition<uint8_t, D> d8;
+    return hn::BitCast(d, hn::LoadU(d8, in));
+#endif
+  }
+};
+
+struct Bf16 {
+  static constexpr size_t kBytes = 2;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* in) {
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::RebindToUnsigned<D> d32;
+#if HWY_TARGET == HWY_SCALAR
+    uint16_t element;
+    std::memcpy(&element, in, sizeof(element));
+    const auto elements = hn::Set(d16, element);
+#else
+    const hn::Repartition<uint8_t, decltype(d16)> d8;
+    const auto elements = hn::BitCast(d16, hn::LoadU(d8, in));
+#endif
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, elements)));
+  }
+};
+
+// The lines of a later strip.
+template <class Format>
+HWY_INLINE void Prefetch(const uint8_t* in, size_t strip) {
+  const uint8_t* p = in + kAhead * Format::kBytes;
+  for (size_t i = 0; i < strip * Format::kBytes; i += kLine) __builtin_prefetch(p + i, 0, 2);
+}
+
+// A strip is four vectors: those of some targets cannot be kept in an array.
+template <class Format, class D, class V>
+HWY_INLINE void Read(D d, const uint8_t* in, V& v0, V& v1, V& v2, V& v3) {
+  const size_t width = hn::Lanes(d) * Format::kBytes;
+  v0 = Format::Load(d, in);
+  v1 = Format::Load(d, in + width);
+  v2 = Format::Load(d, in + 2 * width);
+  v3 = Format::Load(d, in + 3 * width);
+}
+
+template <class Format, class D, class V>
+HWY_INLINE void ReadAdd(D d, const uint8_t* in, V& v0, V& v1, V& v2, V& v3) {
+  V a0, a1, a2, a3;
+  Read<Format>(d, in, a0, a1, a2, a3);
+  v0 = hn::Add(v0, a0);
+  v1 = hn::Add(v1, a1);
+  v2 = hn::Add(v2, a2);
+  v3 = hn::Add(v3, a3);
+}
+
+// The next Lanes(d) elements of those whose `bits` and values are given; steps over them.
+template <class D>
+HWY_INLINE hn::Vec<D> NextSparse(D d, uint64_t* bits, const uint8_t** values) {
+  const uint32_t present = static_cast<uint32_t>(*bits & ((uint64_t{1} << hn::Lanes(d)) - 1));
+  const auto elements = sp::Expand(d, *values, present);
+  *bits >>= hn::Lanes(d);
+  *values += 2 * sp::SetBits(present);
+  return elements;
+}
+
+// As Read, of the elements from `element` on.
+template <class D, class V>
+HWY_INLINE void ReadSparse(D d, const SparseElements& sparse, uint64_t element, V& v0, V& v1, V& v2,
+                           V& v3) {
+  const size_t strip = 4 * hn::Lanes(d);
+  v0 = v1 = v2 = v3 = hn::Zero(d);
+  uint64_t bits = sp::BitsFrom(sparse, element) & (~uint64_t{0} >> (64 - strip));
+  if (bits == 0) return;
+  const size_t rank = sp::Rank(sparse, element);
+  const uint8_t* values = sparse.values + 2 * rank;
+  uint8_t last_values[2 * kStrip];  // for whole vectors at the end of what may be read
+  if (HWY_UNLIKELY(sparse.count - rank < strip)) {
+    std::memset(last_values, 0, sizeof(last_values));
+    std::memcpy(last_values, values, 2 * (sparse.count - rank));
+    values = last_values;
+  }
+  v0 = NextSparse(d, &bits, &values);
+  v1 = NextSparse(d, &bits, &values);
+  v2 = NextSparse(d, &bits, &values);
+  v3 = NextSparse(d, &bits, &values);
+}
+
+template <class D>
+HWY_INLINE void ReduceStrip(D d, const Step* HWY_RESTRICT steps, size_t n, uint64_t element,
+                            float* HWY_RESTRICT out) {
+  const size_t width = hn::Lanes(d);
+  HWY_ALIGN float pushed[kMaxPushed * kStrip];
+  float* below = pushed;
+  auto v0 = hn::Zero(d), v1 = v0, v2 = v0, v3 = v0;
+  for (size_t i = 0; i < n; ++i) {
+    const uint8_t* const in = steps[i].elements;
+    switch (steps[i].kind) {
+      case StepKind::kPush:
+        hn::Store(v0, d, below);
+        hn::Store(v1, d, below + width);
+        hn::Store(v2, d, below + 2 * width);
+        hn::Store(v3, d, below + 3 * width);
+        below += 4 * width;
+        break;
+      case StepKind::kReadFp32:
+        Prefetch<Fp32>(in + element * Fp32::kBytes, 4 * width);
+        Read<Fp32>(d, in + element * Fp32::kBytes, v0, v1, v2, v3);
+        break;
+      case StepKind::kReadBf16:
+        Prefetch<Bf16>(in + element * Bf16::kBytes, 4 * width);
+        Read<Bf16>(d, in + element * Bf16::kBytes, v0, v1, v2, v3);
+        break;
+      case StepKind::kAddFp32:
+        Prefetch<Fp32>(in + element * Fp32::kBytes, 4 * width);
+        ReadAdd<Fp32>(d, in + element * Fp32::kBytes, v0, v1, v2, v3);
+        break;
+      case StepKind::kAddBf16:
+        Prefetch<Bf16>(in + element * Bf16::kBytes, 4 * width);
+        ReadAdd<Bf16>(d, in + element * Bf16::kBytes, v0, v1, v2, v3);
+        break;
+      case StepKind::kReadSparse:
+        ReadSparse(d, *steps[i].sparse, element, v0, v1, v2, v3);
+        break;
+      case StepKind::kAddSparse: {
+        decltype(v0) a0, a1, a2, a3;
+        ReadSparse(d, *steps[i].sparse, element, a0, a1, a2, a3);
+        v0 = hn::Add(v0, a0);
+        v1 = hn::Add(v1, a1);
+        v2 = hn::Add(v2, a2);
+        v3 = hn::Add(v3, a3);
+        break;
+      }
+      case StepKind::kPopAdd:
+        below -= 4 * width;
+        v0 = hn::Add(hn::Load(d, below), v0);
+        v1 = hn::Add(hn::Load(d, below + width), v1);
+        v2 = hn::Add(hn::Load(d, below + 2 * width), v2);
+        v3 = hn::Add(hn::Load(d, below + 3 * width), v3);
+        break;
+    }
+  }
+  hn::StoreU(v0, d, out);
+  hn::StoreU(v1, d, out + width);
+  hn::StoreU(v2, d, out + 2 * width);
+  hn::StoreU(v3, d, out + 3 * width);
+}
+
+// REQUIRES n >= kStrip.
+HWY_INLINE void ReduceRun(const Step* steps, size_t step_count, uint64_t first, size_t n,
+                          float* out) {
+  const HWY_CAPPED(float, HWY_MIN(kStrip / 4, sp::kMaxLanes)) d;
+  const size_t strip = 4 * hn::Lanes(d);
+  size_t i = 0;
+  for (; i + strip <= n; i += strip) ReduceStrip(d, steps, step_count, first + i, out + i);
+  // The last strip overlaps the one before and writes the same values again.
+  if (i < n) ReduceStrip(d, steps, step_count, first + n - strip, out + n - strip);
+}
+
+void ReduceKernel(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out) {
+  ReduceRun(steps, step_count, first, n, out);
+}
+
+// Writes follow at once, so lines are fetched for writing.
+HWY_INLINE void PrefetchState(const float* p) { __builtin_prefetch(p + kAhead, 1, 3); }
+
+void ReduceAdamWKernel(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
+                       const AdamWScalars& scalars, const AdamWState& state) {
+  const AdamWScalars s = scalars;  // a copy that no store can alias: its values stay in registers
+  float* HWY_RESTRICT weight = state.weight;
+  float* HWY_RESTRICT exp_avg = state.exp_avg;
+  float* HWY_RESTRICT exp_avg_sq = state.exp_avg_sq;
+  constexpr size_t kStep = kLine / sizeof(float);
+  const HWY_CAPPED(float, kStep) d;
+  const HWY_CAPPED(float, 1) d1;
+  size_t i = 0;
+  while (i < n) {
+    const size_t end = n - i < kPiece + kStrip ? n : i + kPiece;
+    ReduceRun(steps, step_count, first + i, end - i, out + i);
+    for (; i + kStep <= end; i += kStep) {
+      PrefetchState(weight + i);
+      PrefetchState(exp_avg + i);
+      PrefetchState(exp_avg_sq + i);
+      for (size_t j = i; j < i + kStep; j += hn::Lanes(d)) {
+        AdamWVector(d, s, out + j, weight + j, exp_avg + j, exp_avg_sq + j);
+      }
+    }
+    for (; i < end; ++i) AdamWVector(d1, s, out + i, weight + i, exp_avg + i, exp_avg_sq + i);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace eps
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace eps {
+
+HWY_EXPORT(ReduceKernel);
+HWY_EXPORT(ReduceAdamWKernel);
+
+namespace strip_kernels {
+
+void Reduce(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out) {
+  HWY_DYNAMIC_DISPATCH(ReduceKernel)(steps, step_count, first, n, out);
+}
+
+void ReduceAdamW(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
+                 const AdamWScalars& scalars, const AdamWState& state) {
+  HWY_DYNAMIC_DISPATCH(ReduceAdamWKernel)(steps, step_count, first, n, out, scalars, state);
+}
+
+}  // namespace strip_kernels
+}  // namespace eps
+#endif  // HWY_ONCE

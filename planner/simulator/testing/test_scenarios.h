@@ -1,0 +1,35 @@
+#ifndef EPS_PLANNER_SIMULATOR_TESTING_TEST_SCENARIOS_H_
+#define EPS_PLANNER_SIMULATOR_TESTING_TEST_SCENARIOS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "planner/hardware.h"
+#include "planner/simulator/scenario.h"
+#include "planner/units.h"
+
+namespace eps::planner::simulator {
+
+// One worker and one server, one step over `stages` equal stages: 1 s forward, 3 s backward, links
+// without limit, servers that need no time, no failures. Nothing is fetched or pushed. A stage has
+// one parameter, so that a rate of kFp32 / t has it encoded or updated in the time t.
+Scenario ComputeOnly(size_t stages);
+
+inline constexpr Bytes kFp32(4);
+// The only kinds of these scenarios.
+WorkerKind& WorkerOf(Scenario* scenario);
+ServerKind& ServerOf(Scenario* scenario);
+
+// ComputeOnly, where each pass fetches `fetch` bytes, the last stage once, and pushes `push`.
+Scenario WithBytes(size_t stages, double fetch, double push);
+
+// 10,000 workers, 5,000 servers, 128 stages of 10^12 parameters in all, 1,000 steps, with the
+// failures of the Llama 3 405B run.
+Scenario LargeRun();
+
+// A small scenario that has some of everything but changes of the membership; a function of `seed`.
+Scenario RandomScenario(uint64_t seed);
+
+}  // namespace eps::planner::simulator
+
+#endif  // EPS_PLANNER_SIMULATOR_TESTING_TEST_SCENARIOS_H_

@@ -1,0 +1,182 @@
+#include "storage/backends/durable_storage.h"
+
+#include <chrono>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "storage/backends/durable_backend.h"
+#include "storage/cuts/rocksdb_store.h"
+
+namespace eps {
+namespace {
+
+// A process that was killed a moment ago may still be on its way out.
+constexpr std::chrono::seconds kLockPatience{10};
+constexpr std::chrono::seconds kReaderPatience{2};
+constexpr std::chrono::milliseconds kLockPause{100};
+
+// What a refusal for want of disk space adds where other jobs' states are in the way.
+std::string OtherJobsText(uint64_t bytes, const std::string& path) {
+  if (bytes == 0) return "";
+  return absl::StrCat("; other jobs hold ", bytes, " bytes in ", path, ": eps state ls ", path,
+                      " lists them, and eps state rm ", path,
+                      " JOB frees one, once this server has ended");
+}
+
+absl::StatusOr<std::unique_ptr<Disk::Lock>> TakeLock(Disk* disk, const std::string& path,
+                                                     std::chrono::seconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    absl::StatusOr<std::unique_ptr<Disk::Lock>> lock = disk->TakeLock(path);
+    const bool held = absl::IsFailedPrecondition(lock.status());
+    if (!held || std::chrono::steady_clock::now() > deadline) return lock;
+    std::this_thread::sleep_for(kLockPause);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
+    const StorageOptions& options) {
+  if (options.kind != "nvme" && options.kind != "dram") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("storage.kind: expected dram or nvme, found \"", options.kind, "\""));
+  }
+  if (options.path.empty()) {
+    return absl::InvalidArgumentError(
+        "storage.path is empty: durable state needs a folder for this server alone");
+  }
+  std::unique_ptr<DurableStorage> storage(new DurableStorage(options));
+  storage->disk_ = NewRealDisk(DiskOptions());
+  EPS_RETURN_IF_ERROR(storage->disk_->CreateFolder(options.path));
+  EPS_ASSIGN_OR_RETURN(
+      storage->lock_,
+      TakeLock(storage->disk_.get(), absl::StrCat(options.path, "/LOCK"), kLockPatience));
+  EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDb(absl::StrCat(options.path, "/catalogue")));
+  return storage;
+}
+
+absl::StatusOr<std::optional<ServedSpec>> DurableStorage::Served() const {
+  const Catalogue catalogue(store_.get());
+  EPS_ASSIGN_OR_RETURN(const std::optional<ServedJob> served, catalogue.Served());
+  if (!served.has_value()) return std::optional<ServedSpec>();
+  EPS_ASSIGN_OR_RETURN(const CatalogueJob job, catalogue.FindJob(served->id));
+  ServedSpec found;
+  EPS_ASSIGN_OR_RETURN(found.spec, JobSpec::Parse(job.spec_text));
+  found.servers = served->servers;
+  found.shard = ShardId(job.shard);
+  if (job.shards != found.servers.size()) {
+    return absl::DataLossError(
+        absl::StrFormat("%s/catalogue: job %016x is of %d shards, and %d servers are kept for it",
+                        options_.path, job.id.value(), job.shards, found.servers.size()));
+  }
+  return std::optional<ServedSpec>(std::move(found));
+}
+
+absl::Status DurableStorage::Remember(JobId job, const std::vector<std::string>& servers) {
+  return Catalogue(store_.get()).SetServed({job, servers});
+}
+
+// Of jobs that were refused by another server, or whose process died before they had a state.
+absl::StatusOr<uint64_t> DurableStorage::RemoveEmptyJobs(JobId but) {
+  Catalogue catalogue(store_.get());
+  std::set<JobId> kept = {but};
+  EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueJob> jobs, catalogue.Jobs());
+  for (const CatalogueJob& job : jobs) {
+    EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, catalogue.Cuts(job.id));
+    if (!cuts.empty()) {
+      kept.insert(job.id);
+    } else if (job.id != but) {
+      EPS_RETURN_IF_ERROR(catalogue.RemoveJob(job.id));
+    }
+  }
+  EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders,
+                       ListJobFolders(disk_.get(), options_.path));
+  uint64_t bytes = 0;
+  for (const JobFolder& folder : folders) {
+    if (kept.count(folder.job) == 0) {
+      EPS_RETURN_IF_ERROR(RemoveJobFolder(disk_.get(), folder));
+    } else if (folder.job != but) {
+      bytes += folder.bytes;
+    }
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::OpenForReading(
+    const std::string& path) {
+  StorageOptions options;
+  options.path = path;
+  std::unique_ptr<DurableStorage> storage(new DurableStorage(options));
+  storage->disk_ = NewRealDisk(DiskOptions());
+  const std::string catalogue = absl::StrCat(path, "/catalogue");
+  // Before the lock, whose file is made where it is missing.
+  EPS_RETURN_IF_ERROR(storage->disk_->List(catalogue).status());
+  absl::StatusOr<std::unique_ptr<Disk::Lock>> lock =
+      TakeLock(storage->disk_.get(), absl::StrCat(path, "/LOCK"), kReaderPatience);
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": a server is using this folder (",
+                                                      lock.status().message(),
+                                                      "); end its run first"));
+  }
+  EPS_RETURN_IF_ERROR(lock.status());
+  storage->lock_ = *std::move(lock);
+  EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDbForReading(catalogue));
+  storage->catalogue_ = std::make_unique<Catalogue>(storage->store_.get());
+  return storage;
+}
+
+absl::StatusOr<std::vector<JobFolder>> DurableStorage::JobFolders() const {
+  return ListJobFolders(disk_.get(), options_.path);
+}
+
+absl::Status DurableStorage::RemoveJob(JobId job) {
+  if (!may_write_) {
+    EPS_ASSIGN_OR_RETURN(auto store, OpenRocksDb(absl::StrCat(options_.path, "/catalogue")));
+    catalogue_ = std::make_unique<Catalogue>(store.get());
+    store_ = std::move(store);
+    may_write_ = true;
+  }
+  return eps::RemoveJob(catalogue_.get(), disk_.get(), options_.path, job);
+}
+
+absl::StatusOr<std::unique_ptr<CutReader>> DurableStorage::OpenCut(
+    const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
+    uint64_t residual_bytes, const CatalogueJob& job, const CatalogueCut& cut) const {
+  CutPlace place;
+  place.disk = disk_.get();
+  place.folder = absl::StrCat(options_.path, "/", JobFolderName(job.id));
+  place.spec = &spec;
+  place.chunks = &chunks;
+  place.owned = std::move(owned);
+  place.residual_bytes = residual_bytes;
+  return CutReader::Open(place, job, cut);
+}
+
+absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
+    const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
+    const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done) {
+  EPS_ASSIGN_OR_RETURN(const uint64_t other_bytes, RemoveEmptyJobs(spec.id()));
+  DurableOptions options;
+  options.other_jobs = OtherJobsText(other_bytes, options_.path);
+  options.disk = disk_.get();
+  {
+    MutexLock lock(&mu_);
+    catalogues_.push_back(std::make_unique<Catalogue>(store_.get()));
+    options.catalogue = catalogues_.back().get();
+  }
+  options.folder = absl::StrCat(options_.path, "/", JobFolderName(spec.id()));
+  options.staging_bytes = options_.staging_bytes;
+  options.residual_bytes = place.residual_bytes;
+  options.log = place.log;
+  options.log.steps = options_.log_steps;
+  const auto make = options_.kind == "dram" ? NewDurableDramBackend : NewNvmeBackend;
+  return make(spec, chunks, std::move(owned), place.shard, place.shards, executor, account, options,
+              std::move(done));
+}
+
+}  // namespace eps

@@ -1,0 +1,503 @@
+#include "storage/cuts/catalogue.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/checksum.h"
+#include "base/status_macros.h"
+
+namespace eps {
+namespace {
+
+using Change = KeyValueStore::Change;
+
+constexpr uint32_t kFormat = 1;
+constexpr size_t kSealBytes = 8;  // version in front, CRC32C behind
+
+constexpr absl::string_view kJobs = "job/";
+constexpr absl::string_view kServed = "served";
+
+std::string JobKey(JobId job) { return absl::StrFormat("job/%016x", job.value()); }
+std::string CutsPrefix(JobId job) { return absl::StrFormat("cut/%016x/", job.value()); }
+std::string CutKey(JobId job, const CutId& id) {
+  return absl::StrFormat("cut/%016x/%016x/%016x", job.value(), id.step.value(), id.term.value());
+}
+std::string LogKey(JobId job) { return absl::StrFormat("log/%016x", job.value()); }
+std::string RecordsPrefix(JobId job) { return absl::StrFormat("record/%016x/", job.value()); }
+std::string RecordKey(JobId job, uint64_t number) {
+  return absl::StrFormat("record/%016x/%016x", job.value(), number);
+}
+
+std::string Describe(const CutId& id) {
+  return absl::StrCat("step ", id.step.value(), " of term ", id.term.value());
+}
+
+// Appends little-endian fields.
+class FieldWriter {
+ public:
+  void U32(uint32_t value) { Integer(value, 4); }
+  void U64(uint64_t value) { Integer(value, 8); }
+  void F64(double value) {
+    uint64_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    U64(bits);
+  }
+  void Text(absl::string_view text) { out_.append(text.data(), text.size()); }
+  std::string Take() && { return std::move(out_); }
+
+ private:
+  void Integer(uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) out_.push_back(static_cast<char>(value >> (8 * i)));
+  }
+  std::string out_;
+};
+
+// Reads them again; what is not there reads as zero, and then complete() is false.
+class FieldReader {
+ public:
+  explicit FieldReader(absl::string_view bytes) : rest_(bytes) {}
+  uint32_t U32() { return static_cast<uint32_t>(Integer(4)); }
+  uint64_t U64() { return Integer(8); }
+  double F64() {
+    const uint64_t bits = U64();
+    double value;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+  }
+  absl::string_view Text(uint64_t bytes) {
+    if (bytes > rest_.size()) {
+      missing_ = true;
+      return {};
+    }
+    const absl::string_view text = rest_.substr(0, bytes);
+    rest_.remove_prefix(bytes);
+    return text;
+  }
+  // Everything was there and nothing is left.
+  bool complete() const { return !missing_ && rest_.empty(); }
+
+ private:
+  uint64_t Integer(uint64_t bytes) {
+    const absl::string_view text = Text(bytes);
+    uint64_t value = 0;
+    for (size_t i = text.size(); i-- > 0;) value = value << 8 | static_cast<uint8_t>(text[i]);
+    return value;
+  }
+  absl::string_view rest_;
+  bool missing_ = false;
+};
+
+absl::Status Damaged(absl::string_view key, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("catalogue record ", key, ": ", what));
+}
+
+// A record is its version, its fields, and a CRC32C of key, version and fields. This frame is the
+// same in all versions, so that a damaged record is never taken for a later one.
+std::string Seal(absl::string_view key, absl::string_view fields) {
+  FieldWriter writer;
+  writer.U32(kFormat);
+  writer.Text(fields);
+  std::string record = std::move(writer).Take();
+  FieldWriter crc;
+  crc.U32(Crc32c(record, Crc32c(key)));
+  return record + std::move(crc).Take();
+}
+
+absl::StatusOr<absl::string_view> Unseal(absl::string_view key, absl::string_view record) {
+  if (record.size() < kSealBytes) {
+    return Damaged(
+        key, absl::StrCat(record.size(), " bytes where at least ", kSealBytes, " are expected"));
+  }
+  const absl::string_view sealed = record.substr(0, record.size() - 4);
+  const uint32_t expected = FieldReader(record.substr(sealed.size())).U32();
+  const uint32_t found = Crc32c(sealed, Crc32c(key));
+  if (found != expected) {
+    return Damaged(key, absl::StrFormat("CRC32C %08x where %08x is expected", found, expected));
+  }
+  const uint32_t version = FieldReader(sealed).U32();
+  if (version == 0) return Damaged(key, "version 0");
+  if (version > kFormat) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("catalogue record ", key, ": version ", version,
+                     " of a later release; this one reads versions up to ", kFormat));
+  }
+  return sealed.substr(4);
+}
+
+// One number of a key: 16 digits. False: the key has another shape.
+bool ReadNumber(absl::string_view* key, absl::string_view before, uint64_t* value) {
+  if (key->size() < before.size() + 16 || key->substr(0, before.size()) != before) return false;
+  *value = 0;
+  for (const char c : key->substr(before.size(), 16)) {
+    const bool digit = c >= '0' && c <= '9';
+    if (!digit && (c < 'a' || c > 'f')) return false;
+    *value = *value << 4 | static_cast<uint64_t>(digit ? c - '0' : c - 'a' + 10);
+  }
+  key->remove_prefix(before.size() + 16);
+  return true;
+}
+
+bool ReadId(absl::string_view key, absl::string_view before, JobId* job) {
+  uint64_t id = 0;
+  if (!ReadNumber(&key, before, &id) || !key.empty()) return false;
+  *job = JobId(id);
+  return true;
+}
+
+JobId IdOf(absl::string_view spec_text) {
+  const Sha256Digest digest = Sha256Of(spec_text);
+  uint64_t id = 0;
+  for (int i = 0; i < 8; ++i) id = id << 8 | digest[i];
+  return JobId(id);
+}
+
+std::string EncodeJob(const CatalogueJob& job) {
+  FieldWriter writer;
+  writer.U32(job.shard);
+  writer.U32(job.shards);
+  writer.U64(job.promised.value());
+  writer.U64(job.extents_nonce);
+  writer.U64(job.spec_text.size());
+  writer.Text(job.spec_text);
+  return std::move(writer).Take();
+}
+
+absl::StatusOr<CatalogueJob> DecodeJob(absl::string_view key, absl::string_view record) {
+  CatalogueJob job;
+  if (!ReadId(key, kJobs, &job.id)) return Damaged(key, "not a key of a job");
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, Unseal(key, record));
+  FieldReader reader(fields);
+  job.shard = reader.U32();
+  job.shards = reader.U32();
+  job.promised = Term(reader.U64());
+  job.extents_nonce = reader.U64();
+  job.spec_text = std::string(reader.Text(reader.U64()));
+  if (!reader.complete()) return Damaged(key, "its fields do not fill it");
+  if (job.shard >= job.shards) {
+    return Damaged(key, absl::StrCat("shard ", job.shard, " of ", job.shards));
+  }
+  if (const JobId id = IdOf(job.spec_text); id != job.id) {
+    return Damaged(key, absl::StrFormat("its spec is that of job %016x", id.value()));
+  }
+  return job;
+}
+
+Change PutJob(const CatalogueJob& job) {
+  std::string key = JobKey(job.id);
+  std::string record = Seal(key, EncodeJob(job));
+  return {std::move(key), std::move(record)};
+}
+
+std::string EncodeServed(const ServedJob& served) {
+  FieldWriter writer;
+  writer.U64(served.id.value());
+  writer.U32(static_cast<uint32_t>(served.servers.size()));
+  for (const std::string& server : served.servers) {
+    writer.U32(static_cast<uint32_t>(server.size()));
+    writer.Text(server);
+  }
+  return std::move(writer).Take();
+}
+
+absl::StatusOr<ServedJob> DecodeServed(absl::string_view record) {
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, Unseal(kServed, record));
+  FieldReader reader(fields);
+  ServedJob served;
+  served.id = JobId(reader.U64());
+  // A length takes four bytes: no more can be there, whatever the number says.
+  const uint64_t servers = std::min<uint64_t>(reader.U32(), fields.size() / 4);
+  for (uint64_t i = 0; i < servers; ++i) served.servers.emplace_back(reader.Text(reader.U32()));
+  if (!reader.complete()) return Damaged(kServed, "its fields do not fill it");
+  return served;
+}
+
+std::string EncodeCut(const CatalogueCut& cut) {
+  FieldWriter writer;
+  writer.U64(cut.border.version.value());
+  writer.U64(cut.border.update);
+  writer.F64(cut.border.lagged_norm);
+  writer.U32(cut.border.opened ? 1 : 0);
+  writer.U64(cut.records);
+  writer.U32(cut.extents_crc32c);
+  writer.U32(cut.residuals_slot);
+  writer.U64(cut.residuals_bytes);
+  writer.U32(cut.residuals_crc32c);
+  writer.U32(static_cast<uint32_t>(cut.slot.size()));
+  std::string bits((cut.slot.size() + 7) / 8, '\0');
+  for (size_t i = 0; i < cut.slot.size(); ++i) {
+    if (cut.slot[i]) bits[i / 8] = static_cast<char>(bits[i / 8] | 1 << (i % 8));
+  }
+  writer.Text(bits);
+  return std::move(writer).Take();
+}
+
+absl::StatusOr<CatalogueCut> DecodeCut(JobId job, absl::string_view key, absl::string_view record) {
+  absl::string_view rest = key;
+  uint64_t id = 0;
+  uint64_t step = 0;
+  uint64_t term = 0;
+  if (!ReadNumber(&rest, "cut/", &id) || !ReadNumber(&rest, "/", &step) ||
+      !ReadNumber(&rest, "/", &term) || !rest.empty() || JobId(id) != job) {
+    return Damaged(key, "not a key of a cut");
+  }
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, Unseal(key, record));
+  FieldReader reader(fields);
+  CatalogueCut cut;
+  cut.border.id = {Step(step), Term(term)};
+  cut.border.version = Version(reader.U64());
+  cut.border.update = reader.U64();
+  cut.border.lagged_norm = reader.F64();
+  const uint32_t opened = reader.U32();
+  cut.border.opened = opened != 0;
+  cut.records = reader.U64();
+  cut.extents_crc32c = reader.U32();
+  cut.residuals_slot = reader.U32();
+  cut.residuals_bytes = reader.U64();
+  cut.residuals_crc32c = reader.U32();
+  const uint32_t chunks = reader.U32();
+  const absl::string_view bits = reader.Text((uint64_t{chunks} + 7) / 8);
+  if (!reader.complete()) return Damaged(key, "its fields do not fill it");
+  if (opened > 1) return Damaged(key, absl::StrCat("neither opened nor not: ", opened));
+  if (chunks % 8 != 0 && static_cast<uint8_t>(bits.back()) >> (chunks % 8) != 0) {
+    return Damaged(key, "slots of more chunks than it has");
+  }
+  cut.slot.resize(chunks);
+  for (uint32_t i = 0; i < chunks; ++i) cut.slot[i] = (bits[i / 8] >> (i % 8) & 1) != 0;
+  return cut;
+}
+
+std::string EncodeLog(const CatalogueLog& log) {
+  FieldWriter writer;
+  writer.U64(log.log.id.term.value());
+  writer.U64(log.log.id.incarnation);
+  for (const CutId& cut : {log.log.opened, log.log.base}) {
+    writer.U64(cut.step.value());
+    writer.U64(cut.term.value());
+  }
+  writer.U64(log.position);
+  return std::move(writer).Take();
+}
+
+absl::StatusOr<CatalogueLog> DecodeLog(absl::string_view key, absl::string_view record) {
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, Unseal(key, record));
+  FieldReader reader(fields);
+  CatalogueLog log;
+  log.log.id.term = Term(reader.U64());
+  log.log.id.incarnation = reader.U64();
+  for (CutId* const cut : {&log.log.opened, &log.log.base}) {
+    cut->step = Step(reader.U64());
+    cut->term = Term(reader.U64());
+  }
+  log.position = reader.U64();
+  if (!reader.complete()) return Damaged(key, "its fields do not fill it");
+  return log;
+}
+
+Change PutLog(JobId job, const CatalogueLog& log) {
+  std::string key = LogKey(job);
+  std::string sealed = Seal(key, EncodeLog(log));
+  return {std::move(key), std::move(sealed)};
+}
+
+absl::Status CheckPromise(const CatalogueJob& job, Term term) {
+  if (job.promised <= term) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("job %016x: term %d is promised, so term %d may not be served",
+                      job.id.value(), job.promised.value(), term.value()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<CatalogueJob>> Catalogue::Jobs() const {
+  EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(kJobs));
+  std::vector<CatalogueJob> jobs;
+  for (const auto& record : records) {
+    EPS_ASSIGN_OR_RETURN(CatalogueJob job, DecodeJob(record.first, record.second));
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+absl::StatusOr<CatalogueJob> Catalogue::FindJob(JobId job) const {
+  EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(JobKey(job)));
+  if (records.empty()) {
+    return absl::NotFoundError(absl::StrFormat("job %016x is not in the catalogue", job.value()));
+  }
+  return DecodeJob(records[0].first, records[0].second);
+}
+
+absl::Status Catalogue::AddJob(const CatalogueJob& job) {
+  if (const JobId id = IdOf(job.spec_text); id != job.id) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "a spec of job %016x is given as that of job %016x", id.value(), job.id.value()));
+  }
+  if (job.shard >= job.shards) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("job %016x: shard %d of %d", job.id.value(), job.shard, job.shards));
+  }
+  EPS_ASSIGN_OR_RETURN(const auto found, store_->Scan(JobKey(job.id)));
+  if (!found.empty()) {
+    return absl::AlreadyExistsError(
+        absl::StrFormat("job %016x is in the catalogue already", job.id.value()));
+  }
+  return store_->Write({PutJob(job)});
+}
+
+absl::Status Catalogue::RemoveJob(JobId job) {
+  // Without FindJob: a damaged record can be removed.
+  EPS_ASSIGN_OR_RETURN(const auto found, store_->Scan(JobKey(job)));
+  EPS_ASSIGN_OR_RETURN(const auto cuts, store_->Scan(CutsPrefix(job)));
+  if (found.empty()) return FindJob(job).status();
+  std::vector<Change> changes = {{JobKey(job), std::nullopt}};
+  for (const auto& cut : cuts) changes.push_back({cut.first, std::nullopt});
+  EPS_ASSIGN_OR_RETURN(const auto log, store_->Scan(LogKey(job)));
+  if (!log.empty()) changes.push_back({log[0].first, std::nullopt});
+  EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(RecordsPrefix(job)));
+  for (const auto& record : records) changes.push_back({record.first, std::nullopt});
+  EPS_ASSIGN_OR_RETURN(const std::optional<ServedJob> served, Served());
+  if (served.has_value() && served->id == job) {
+    changes.push_back({std::string(kServed), std::nullopt});
+  }
+  return store_->Write(changes);
+}
+
+absl::Status Catalogue::SetServed(const ServedJob& served) {
+  EPS_RETURN_IF_ERROR(FindJob(served.id).status());
+  return store_->Write({{std::string(kServed), Seal(kServed, EncodeServed(served))}});
+}
+
+absl::StatusOr<std::optional<ServedJob>> Catalogue::Served() const {
+  EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(kServed));
+  if (records.empty()) return std::optional<ServedJob>();
+  EPS_ASSIGN_OR_RETURN(ServedJob served, DecodeServed(records[0].second));
+  return std::optional<ServedJob>(std::move(served));
+}
+
+absl::Status Catalogue::Promise(JobId job, Term term) {
+  EPS_ASSIGN_OR_RETURN(CatalogueJob found, FindJob(job));
+  EPS_RETURN_IF_ERROR(CheckPromise(found, term));
+  if (found.promised == term) return absl::OkStatus();
+  found.promised = term;
+  return store_->Write({PutJob(found)});
+}
+
+absl::StatusOr<std::vector<CatalogueCut>> Catalogue::Cuts(JobId job) const {
+  EPS_RETURN_IF_ERROR(FindJob(job).status());
+  EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(CutsPrefix(job)));
+  std::vector<CatalogueCut> cuts;
+  for (const auto& record : records) {
+    EPS_ASSIGN_OR_RETURN(CatalogueCut cut, DecodeCut(job, record.first, record.second));
+    cuts.push_back(std::move(cut));
+  }
+  return cuts;
+}
+
+absl::Status Catalogue::AddCut(JobId job, const CatalogueCut& cut,
+                               const std::vector<std::string>& records,
+                               const CatalogueLog* log_or_null) {
+  EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, Cuts(job));
+  if (!cuts.empty() && !(cuts.back().border.id < cut.border.id)) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("job %016x: the cut behind %s is not younger than that behind %s",
+                        job.value(), Describe(cut.border.id), Describe(cuts.back().border.id)));
+  }
+  CatalogueCut numbered = cut;
+  numbered.records = cuts.empty() ? 0 : cuts.back().records;
+  std::vector<Change> changes;
+  for (const std::string& record : records) {
+    std::string key = RecordKey(job, numbered.records++);
+    std::string sealed = Seal(key, record);
+    changes.push_back({std::move(key), std::move(sealed)});
+  }
+  std::string key = CutKey(job, cut.border.id);
+  std::string sealed = Seal(key, EncodeCut(numbered));
+  changes.push_back({std::move(key), std::move(sealed)});
+  if (log_or_null != nullptr) changes.push_back(PutLog(job, *log_or_null));
+  return store_->Write(changes);
+}
+
+absl::StatusOr<std::vector<std::string>> Catalogue::Records(JobId job,
+                                                            const CatalogueCut& cut) const {
+  EPS_ASSIGN_OR_RETURN(const auto stored, store_->Scan(RecordsPrefix(job)));
+  std::vector<std::string> records;
+  for (const auto& record : stored) {
+    if (records.size() == cut.records) break;
+    const std::string expected = RecordKey(job, records.size());
+    if (record.first != expected) return Damaged(expected, "it is missing");
+    EPS_ASSIGN_OR_RETURN(const absl::string_view text, Unseal(record.first, record.second));
+    records.emplace_back(text);
+  }
+  if (records.size() < cut.records) {
+    return Damaged(RecordKey(job, records.size()), "it is missing");
+  }
+  return records;
+}
+
+absl::Status Catalogue::Restore(JobId job, const CutId& base, Term term) {
+  EPS_ASSIGN_OR_RETURN(CatalogueJob found, FindJob(job));
+  EPS_RETURN_IF_ERROR(CheckPromise(found, term));
+  EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, Cuts(job));
+  found.promised = term;
+  std::vector<Change> changes = {PutJob(found)};
+  bool base_is_there = false;
+  uint64_t kept = 0;
+  uint64_t records = 0;
+  for (const CatalogueCut& cut : cuts) {
+    if (cut.border.id == base) {
+      base_is_there = true;
+      kept = cut.records;
+    }
+    records = cut.records;
+    if (base < cut.border.id) changes.push_back({CutKey(job, cut.border.id), std::nullopt});
+  }
+  if (!base_is_there) {
+    return absl::NotFoundError(
+        absl::StrFormat("job %016x has no cut behind %s", job.value(), Describe(base)));
+  }
+  for (; kept < records; ++kept) changes.push_back({RecordKey(job, kept), std::nullopt});
+  return store_->Write(changes);
+}
+
+absl::Status Catalogue::Forget(JobId job, Term term) {
+  EPS_ASSIGN_OR_RETURN(CatalogueJob found, FindJob(job));
+  EPS_RETURN_IF_ERROR(CheckPromise(found, term));
+  found.promised = term;
+  std::vector<Change> changes = {PutJob(found)};
+  for (const std::string& prefix : {CutsPrefix(job), RecordsPrefix(job)}) {
+    EPS_ASSIGN_OR_RETURN(const auto stored, store_->Scan(prefix));
+    for (const auto& record : stored) changes.push_back({record.first, std::nullopt});
+  }
+  return store_->Write(changes);
+}
+
+absl::Status Catalogue::RemoveCutsBelow(JobId job, const CutId& oldest_kept) {
+  EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, Cuts(job));
+  std::vector<Change> changes;
+  for (const CatalogueCut& cut : cuts) {
+    if (cut.border.id < oldest_kept) {
+      changes.push_back({CutKey(job, cut.border.id), std::nullopt});
+    }
+  }
+  return changes.empty() ? absl::OkStatus() : store_->Write(changes);
+}
+
+absl::StatusOr<std::optional<CatalogueLog>> Catalogue::Log(JobId job) const {
+  EPS_ASSIGN_OR_RETURN(const CatalogueJob found, FindJob(job));
+  EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(LogKey(job)));
+  if (records.empty()) return std::optional<CatalogueLog>();
+  EPS_ASSIGN_OR_RETURN(CatalogueLog log, DecodeLog(records[0].first, records[0].second));
+  if (log.log.id.term != found.promised) return std::optional<CatalogueLog>();
+  return std::optional<CatalogueLog>(log);
+}
+
+absl::Status Catalogue::SetLog(JobId job, const CatalogueLog& log) {
+  EPS_ASSIGN_OR_RETURN(const CatalogueJob found, FindJob(job));
+  if (log.log.id.term == found.promised) return store_->Write({PutLog(job, log)});
+  return absl::FailedPreconditionError(
+      absl::StrFormat("job %016x: a log of term %d, and term %d is promised", job.value(),
+                      log.log.id.term.value(), found.promised.value()));
+}
+
+}  // namespace eps

@@ -1,0 +1,69 @@
+#ifndef EPS_STORAGE_CUTS_CUT_READER_H_
+#define EPS_STORAGE_CUTS_CUT_READER_H_
+
+// One shard's cut, read where it lies and left as it is: for tools that look at durable state while
+// no server has it. NvmeBackend::Restore gives the same bytes, but records a new term.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "base/bytes.h"
+#include "base/job/chunk_map.h"
+#include "storage/cuts/catalogue.h"
+#include "optimizer/chunk_compute.h"
+#include "storage/disk/disk.h"
+#include "storage/cuts/extents.h"
+#include "storage/disk/state_arena.h"
+
+namespace eps {
+
+// Where a shard's cut is, and whose it is. All of it outlives the reader.
+struct CutPlace {
+  Disk* disk = nullptr;
+  std::string folder;  // of the job's extents, as DurableOptions::folder
+  const JobSpec* spec = nullptr;
+  const ChunkMap* chunks = nullptr;
+  std::vector<ChunkId> owned;   // in any order
+  uint64_t residual_bytes = 0;  // as DurableOptions::residual_bytes
+};
+
+// Holds one chunk in memory. Every byte is checked before it is given out; DataLoss names file,
+// offset and chunk. Thread-compatible; calls block.
+class CutReader {
+ public:
+  // Checks the headers and the footers of all chunks against `cut`. NotFound, DataLoss, or
+  // FailedPrecondition with both values if the files are not those of `job`.
+  static absl::StatusOr<std::unique_ptr<CutReader>> Open(const CutPlace& place,
+                                                         const CatalogueJob& job,
+                                                         const CatalogueCut& cut);
+
+  const CatalogueCut& cut() const { return cut_; }
+  // As StateBackend::ReadState at the cut's version. NotFound for a chunk of another shard.
+  absl::StatusOr<Bytes> ReadChunk(ChunkId chunk);
+  // All of them, in the order in which they lie.
+  absl::StatusOr<std::vector<CutResidual>> ReadResiduals();
+
+ private:
+  CutReader(ChunkCompute compute, const ExtentLayout& layout, CatalogueCut cut)
+      : compute_(std::move(compute)), layout_(layout), cut_(std::move(cut)) {}
+
+  absl::Status CheckFooters();
+  uint8_t* buffer() { return reinterpret_cast<uint8_t*>(buffer_->floats()); }
+  uint32_t SlotOf(uint32_t index) const { return cut_.slot[index] ? 1 : 0; }
+
+  const ChunkCompute compute_;
+  const ExtentLayout layout_;
+  const CatalogueCut cut_;
+  std::unique_ptr<Extents> extents_;
+  std::unique_ptr<StateArena> buffer_;             // as large as the largest area, and a block
+  absl::flat_hash_map<uint32_t, uint32_t> index_;  // by chunk id
+  std::vector<uint32_t> footers_;                  // CRC32C, by index
+};
+
+}  // namespace eps
+
+#endif  // EPS_STORAGE_CUTS_CUT_READER_H_

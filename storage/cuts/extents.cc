@@ -1,0 +1,330 @@
+#include "storage/cuts/extents.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "storage/disk/block_bytes.h"
+#include "optimizer/chunk_compute.h"
+#include "storage/cuts/extent_format.h"
+#include "storage/disk/state_arena.h"
+
+namespace eps {
+namespace {
+
+namespace format = extent_format;
+
+static_assert(format::kBlock == kDiskBlock);
+
+std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad8)); }
+
+std::string PathOf(const std::string& folder, uint32_t slot) {
+  return absl::StrCat(folder, "/", format::kFileNames[slot]);
+}
+
+// Calls visit(piece, begin, size) for the pieces of arrays [0, arrays) of an area.
+template <class Visitor>
+void ForEachPiece(const ExtentLayout::Area& area, size_t arrays, size_t all_arrays, Visitor visit) {
+  uint32_t piece = 0;
+  for (size_t i = 0; i < arrays; ++i) {
+    const uint64_t begin = i * area.stride_bytes;
+    const uint64_t end = i + 1 == all_arrays ? area.data_bytes : begin + area.stride_bytes;
+    for (uint64_t at = begin; at < end; at += format::kCrcBytes) {
+      visit(piece++, at, std::min(end - at, format::kCrcBytes));
+    }
+  }
+}
+
+void FillHeader(const ExtentLayout& layout, const ExtentIdentity& identity, uint32_t slot,
+                uint8_t* block) {
+  std::memset(block, 0, format::kBlock);
+  StoreAt(block + format::header::kMagicAt, format::kHeaderMagic);
+  StoreAt(block + format::header::kVersionAt, format::kVersion);
+  StoreAt(block + format::header::kSlotAt, slot);
+  StoreAt(block + format::header::kJobAt, identity.job.value());
+  StoreAt(block + format::header::kShardAt, identity.shard);
+  StoreAt(block + format::header::kShardsAt, identity.shards);
+  StoreAt(block + format::header::kNonceAt, identity.nonce);
+  StoreAt(block + format::header::kChunksAt, static_cast<uint32_t>(layout.areas().size()));
+  StoreAt(block + format::header::kArraysAt, static_cast<uint32_t>(layout.arrays()));
+  StoreAt(block + format::header::kFileBytesAt, layout.file_bytes());
+  StoreAt(block + format::header::kResidualBytesAt, layout.residual_bytes());
+  std::memcpy(block + format::header::kDigestAt, identity.digest.data(), identity.digest.size());
+  StoreAt(block + format::header::kCrcAt, CrcOf(block, format::header::kCrcAt));
+}
+
+// FailedPrecondition unless a field of the header is as expected.
+template <class T>
+absl::Status CheckField(const std::string& path, absl::string_view name, const uint8_t* found,
+                        const uint8_t* expected, size_t at) {
+  const T value = LoadFrom<T>(found + at);
+  const T wanted = LoadFrom<T>(expected + at);
+  if (value == wanted) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": ", name, " ", wanted, " expected, ", value,
+                   " found: these files are not this shard's (storage.path)"));
+}
+
+absl::Status CheckHeader(const std::string& path, const uint8_t* found, const uint8_t* expected) {
+  namespace header = format::header;
+  const uint32_t crc = CrcOf(found, header::kCrcAt);
+  if (LoadFrom<uint64_t>(found + header::kMagicAt) != format::kHeaderMagic) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": header at offset 0: magic ", Hex(format::kHeaderMagic), " expected, ",
+                     Hex(LoadFrom<uint64_t>(found + header::kMagicAt)), " found"));
+  }
+  if (crc != LoadFrom<uint32_t>(found + header::kCrcAt)) {
+    return absl::DataLossError(absl::StrCat(path, ": header at offset 0: CRC32C ",
+                                            Hex(LoadFrom<uint32_t>(found + header::kCrcAt)),
+                                            " expected, ", Hex(crc), " found"));
+  }
+  EPS_RETURN_IF_ERROR(
+      CheckField<uint32_t>(path, "format version", found, expected, header::kVersionAt));
+  EPS_RETURN_IF_ERROR(CheckField<uint32_t>(path, "slot", found, expected, header::kSlotAt));
+  EPS_RETURN_IF_ERROR(CheckField<uint64_t>(path, "job", found, expected, header::kJobAt));
+  EPS_RETURN_IF_ERROR(CheckField<uint32_t>(path, "shard", found, expected, header::kShardAt));
+  EPS_RETURN_IF_ERROR(CheckField<uint32_t>(path, "shards", found, expected, header::kShardsAt));
+  EPS_RETURN_IF_ERROR(CheckField<uint64_t>(path, "nonce", found, expected, header::kNonceAt));
+  EPS_RETURN_IF_ERROR(CheckField<uint32_t>(path, "chunks", found, expected, header::kChunksAt));
+  EPS_RETURN_IF_ERROR(CheckField<uint32_t>(path, "arrays", found, expected, header::kArraysAt));
+  EPS_RETURN_IF_ERROR(
+      CheckField<uint64_t>(path, "file bytes", found, expected, header::kFileBytesAt));
+  EPS_RETURN_IF_ERROR(
+      CheckField<uint64_t>(path, "residual bytes", found, expected, header::kResidualBytesAt));
+  if (std::memcmp(found + header::kDigestAt, expected + header::kDigestAt, 32) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      path, ": job spec's digest ",
+      absl::BytesToHexString(
+          absl::string_view(reinterpret_cast<const char*>(expected + header::kDigestAt), 32)),
+      " expected, ",
+      absl::BytesToHexString(
+          absl::string_view(reinterpret_cast<const char*>(found + header::kDigestAt), 32)),
+      " found"));
+}
+
+}  // namespace
+
+ExtentLayout::ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> owned, size_t arrays,
+                           uint64_t residual_bytes, uint32_t parts)
+    : arrays_(arrays) {
+  uint64_t at = format::kBlock;
+  uint64_t residuals = 0;
+  for (const ChunkId id : owned) {
+    Area area;
+    area.chunk = &chunks.chunk(id);
+    area.offset = at;
+    area.stride_bytes = ChunkArrays::Stride(area.chunk->elements) * sizeof(float);
+    area.data_bytes = RoundUpTo(area.stride_bytes * arrays, format::kBlock);
+    ForEachPiece(area, arrays, arrays, [&](uint32_t, uint64_t, uint64_t) { ++area.pieces; });
+    area.footer_bytes = RoundUpTo(
+        format::footer::kTableAt + sizeof(uint32_t) * area.pieces + format::footer::kCrcBytesAtEnd,
+        format::kBlock);
+    at += area.bytes();
+    residuals += area.chunk->uses.size() * parts;
+    largest_area_bytes_ = std::max(largest_area_bytes_, area.bytes());
+    areas_.push_back(area);
+  }
+  residual_offset_ = at;
+  const uint64_t heads = residual_bytes == 0 ? 0 : residuals * format::residual::kHeadBytes;
+  file_bytes_ = at + RoundUpTo(residual_bytes + heads, format::kBlock);
+}
+
+uint32_t CrcOfFooters(absl::Span<const uint32_t> crcs) {
+  uint32_t crc = 0;
+  for (const uint32_t footer : crcs) {
+    crc = Crc32c(absl::string_view(reinterpret_cast<const char*>(&footer), sizeof(footer)), crc);
+  }
+  return crc;
+}
+
+absl::Status Extents::Create(Disk* disk, const std::string& folder, const ExtentLayout& layout,
+                             const ExtentIdentity& identity) {
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StateArena> block, StateArena::New(format::kBlock));
+  for (const uint32_t slot : {0u, 1u}) {
+    const std::string path = PathOf(folder, slot);
+    EPS_RETURN_IF_ERROR(disk->CreateFile(path, layout.file_bytes()));
+    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AsyncFile> file, disk->Open(path));
+    auto* const header = reinterpret_cast<uint8_t*>(block->floats());
+    FillHeader(layout, identity, slot, header);
+    EPS_RETURN_IF_ERROR(WriteBlocking(file.get(), 0, absl::MakeConstSpan(header, format::kBlock)));
+    EPS_RETURN_IF_ERROR(SyncBlocking(file.get()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Extents::CheckHeaders(Disk* disk, const std::string& folder,
+                                   const ExtentLayout& layout, const ExtentIdentity& identity) {
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StateArena> blocks,
+                       StateArena::New(2 * format::kBlock));
+  auto* const found = reinterpret_cast<uint8_t*>(blocks->floats());
+  uint8_t* const expected = found + format::kBlock;
+  for (const uint32_t slot : {0u, 1u}) {
+    const std::string path = PathOf(folder, slot);
+    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AsyncFile> file, disk->Open(path));
+    if (file->size() >= format::kBlock) {
+      EPS_RETURN_IF_ERROR(ReadBlocking(file.get(), 0, absl::MakeSpan(found, format::kBlock)));
+      FillHeader(layout, identity, slot, expected);
+      EPS_RETURN_IF_ERROR(CheckHeader(path, found, expected));
+    }
+    if (file->size() != layout.file_bytes()) {
+      return absl::DataLossError(absl::StrCat(path, ": ", layout.file_bytes(), " bytes expected, ",
+                                              file->size(), " found"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Extents>> Extents::Open(Disk* disk, const std::string& folder,
+                                                       const ExtentLayout& layout,
+                                                       const ExtentIdentity& identity) {
+  std::unique_ptr<Extents> extents(new Extents(layout, identity));
+  for (const uint32_t slot : {0u, 1u}) {
+    EPS_ASSIGN_OR_RETURN(extents->files_[slot], disk->Open(PathOf(folder, slot)));
+  }
+  return extents;
+}
+
+void Extents::Read(uint32_t slot, uint32_t index, Part part, uint8_t* buffer,
+                   AsyncFile::Done done) const {
+  const ExtentLayout::Area& area = layout_.area(index);
+  AsyncFile* const file = files_[slot].get();
+  if (part == Part::kAll) {
+    file->Read(area.offset, absl::MakeSpan(buffer, area.bytes()), std::move(done));
+    return;
+  }
+  if (part == Part::kFooter) {
+    file->Read(area.offset + area.data_bytes,
+               absl::MakeSpan(buffer + area.data_bytes, area.footer_bytes), std::move(done));
+    return;
+  }
+  // Completes with the later one of two reads.
+  struct Both {
+    Mutex mu;
+    int left EPS_GUARDED_BY(mu) = 2;
+    absl::Status status EPS_GUARDED_BY(mu);
+    AsyncFile::Done done;
+  };
+  auto both = std::make_shared<Both>();
+  both->done = std::move(done);
+  const auto one = [both](absl::Status status) {
+    absl::Status outcome;
+    {
+      MutexLock lock(&both->mu);
+      if (!status.ok()) both->status = std::move(status);
+      if (--both->left > 0) return;
+      outcome = both->status;
+    }
+    both->done(std::move(outcome));
+  };
+  const uint64_t weights_bytes = RoundUpTo(area.stride_bytes, format::kBlock);
+  file->Read(area.offset, absl::MakeSpan(buffer, weights_bytes), one);
+  file->Read(area.offset + area.data_bytes,
+             absl::MakeSpan(buffer + area.data_bytes, area.footer_bytes), one);
+}
+
+absl::Status Extents::Damaged(uint32_t slot, uint32_t index, absl::string_view what) const {
+  const ExtentLayout::Area& area = layout_.area(index);
+  return absl::DataLossError(absl::StrCat(files_[slot]->path(), ": footer of chunk ",
+                                          area.chunk->id.value(), " at offset ",
+                                          area.offset + area.data_bytes, ": ", what));
+}
+
+absl::Status Extents::CheckFooter(uint32_t slot, uint32_t index, const uint8_t* footer) const {
+  const ExtentLayout::Area& area = layout_.area(index);
+  const size_t crc_at = area.footer_bytes - format::footer::kCrcBytesAtEnd;
+  const uint32_t expected = LoadFrom<uint32_t>(footer + crc_at);
+  const uint32_t found = CrcOf(footer, crc_at);
+  if (found != expected) {
+    return Damaged(slot, index,
+                   absl::StrCat("CRC32C ", Hex(expected), " expected, ", Hex(found), " found"));
+  }
+  struct Field {
+    const char* name;
+    uint64_t expected, found;
+  };
+  const Field fields[] = {
+      {"magic", format::kFooterMagic, LoadFrom<uint64_t>(footer + format::footer::kMagicAt)},
+      {"chunk", area.chunk->id.value(), LoadFrom<uint32_t>(footer + format::footer::kChunkAt)},
+      {"slot", slot, LoadFrom<uint32_t>(footer + format::footer::kSlotAt)},
+      {"nonce", identity_.nonce, LoadFrom<uint64_t>(footer + format::footer::kNonceAt)},
+      {"pieces", area.pieces, LoadFrom<uint32_t>(footer + format::footer::kPiecesAt)},
+  };
+  for (const Field& field : fields) {
+    if (field.expected == field.found) continue;
+    return Damaged(
+        slot, index,
+        absl::StrCat(field.name, " ", field.expected, " expected, ", field.found, " found"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExtentFooter> Extents::Check(uint32_t slot, uint32_t index, Part part,
+                                            const uint8_t* buffer) const {
+  const ExtentLayout::Area& area = layout_.area(index);
+  const uint8_t* const footer = buffer + area.data_bytes;
+  EPS_RETURN_IF_ERROR(CheckFooter(slot, index, footer));
+  absl::Status damaged;
+  const size_t arrays = part == Part::kAll ? layout_.arrays() : part == Part::kWeights ? 1 : 0;
+  ForEachPiece(area, arrays, layout_.arrays(), [&](uint32_t piece, uint64_t begin, uint64_t size) {
+    if (!damaged.ok()) return;
+    // Of the only array, weights end at a block too.
+    const auto expected =
+        LoadFrom<uint32_t>(footer + format::footer::kTableAt + sizeof(uint32_t) * piece);
+    const uint32_t found = CrcOf(buffer + begin, size);
+    if (found == expected) return;
+    damaged = absl::DataLossError(absl::StrCat(
+        files_[slot]->path(), ": chunk ", area.chunk->id.value(), ": ", size, " bytes at offset ",
+        area.offset + begin, ": CRC32C ", Hex(expected), " expected, ", Hex(found), " found"));
+  });
+  if (!damaged.ok()) return damaged;
+  ExtentFooter result;
+  result.version = Version(LoadFrom<uint64_t>(footer + format::footer::kVersionAt));
+  result.term = Term(LoadFrom<uint64_t>(footer + format::footer::kTermAt));
+  result.crc32c = LoadFrom<uint32_t>(footer + area.footer_bytes - format::footer::kCrcBytesAtEnd);
+  return result;
+}
+
+ExtentFooter Extents::Seal(uint32_t slot, uint32_t index, Version version, Term term,
+                           uint8_t* buffer) const {
+  const ExtentLayout::Area& area = layout_.area(index);
+  // The padding behind each array is zeros, whatever the buffer held before.
+  const uint64_t used = area.chunk->elements * sizeof(float);
+  for (size_t i = 0; i < layout_.arrays(); ++i) {
+    const uint64_t begin = i * area.stride_bytes;
+    const uint64_t end = i + 1 == layout_.arrays() ? area.data_bytes : begin + area.stride_bytes;
+    std::memset(buffer + begin + used, 0, end - begin - used);
+  }
+  uint8_t* const footer = buffer + area.data_bytes;
+  std::memset(footer, 0, area.footer_bytes);
+  StoreAt(footer + format::footer::kMagicAt, format::kFooterMagic);
+  StoreAt(footer + format::footer::kChunkAt, area.chunk->id.value());
+  StoreAt(footer + format::footer::kSlotAt, slot);
+  StoreAt(footer + format::footer::kVersionAt, version.value());
+  StoreAt(footer + format::footer::kTermAt, term.value());
+  StoreAt(footer + format::footer::kNonceAt, identity_.nonce);
+  StoreAt(footer + format::footer::kPiecesAt, area.pieces);
+  ForEachPiece(area, layout_.arrays(), layout_.arrays(),
+               [&](uint32_t piece, uint64_t begin, uint64_t size) {
+                 StoreAt(footer + format::footer::kTableAt + sizeof(uint32_t) * piece,
+                         CrcOf(buffer + begin, size));
+               });
+  const size_t crc_at = area.footer_bytes - format::footer::kCrcBytesAtEnd;
+  const uint32_t crc = CrcOf(footer, crc_at);
+  StoreAt(footer + crc_at, crc);
+  return ExtentFooter{version, term, crc};
+}
+
+void Extents::Write(uint32_t slot, uint32_t index, const uint8_t* buffer,
+                    AsyncFile::Done done) const {
+  const ExtentLayout::Area& area = layout_.area(index);
+  files_[slot]->Write(area.offset, absl::MakeConstSpan(buffer, area.bytes()), std::move(done));
+}
+
+}  // namespace eps

@@ -1,0 +1,110 @@
+#ifndef EPS_STORAGE_CUTS_SLOT_TABLE_H_
+#define EPS_STORAGE_CUTS_SLOT_TABLE_H_
+
+// Which of its two slots holds each chunk, and which slots the kept cuts still need. One rule keeps
+// every cut whole: a slot that a kept cut needs is never written. A write goes to the slot that
+// holds the chunk already, or to the other one, or waits until a cut is recycled.
+
+#include <array>
+#include <cstdint>
+#include <list>
+#include <optional>
+#include <vector>
+
+#include "storage/cuts/catalogue.h"
+#include "storage/cuts/cut.h"
+#include "storage/cuts/extents.h"
+
+namespace eps {
+
+// Thread-compatible.
+class SlotTable {
+ public:
+  struct Content {
+    uint32_t slot = 0;
+    ExtentFooter footer;
+  };
+  // A cut that is being made, or that is durable and was not recycled.
+  struct KeptCut {
+    CatalogueCut record;
+    std::vector<bool> captured;  // chunks whose slot is in the record
+    bool durable = false;
+  };
+
+  explicit SlotTable(uint32_t chunks) : content_(chunks), needed_(chunks) {}
+
+  uint32_t chunks() const { return static_cast<uint32_t>(content_.size()); }
+
+  // nullopt until the first write or restore.
+  const std::optional<Content>& content(uint32_t index) const { return content_[index]; }
+  void SetContent(uint32_t index, const Content& content) { content_[index] = content; }
+  void ForgetContent() { content_.assign(content_.size(), std::nullopt); }
+
+  // Where the chunk is to be written next; nullopt: both slots are needed.
+  std::optional<uint32_t> Target(uint32_t index) const {
+    const uint32_t first = content_[index].has_value() ? content_[index]->slot : 0;
+    return FirstFree(needed_[index], first);
+  }
+  // The same for a cut's residuals.
+  std::optional<uint32_t> ResidualTarget() const { return FirstFree(residuals_needed_, 0); }
+
+  // A cut without chunks; the pointer is good until it is dropped.
+  KeptCut* Begin(const CutBorder& border) {
+    kept_.emplace_back();
+    kept_.back().record.border = border;
+    kept_.back().record.slot.resize(content_.size());
+    kept_.back().captured.resize(content_.size());
+    return &kept_.back();
+  }
+  // The chunk's content belongs to the cut. REQUIRES that it has content.
+  void Capture(KeptCut* cut, uint32_t index) {
+    cut->record.slot[index] = content_[index]->slot == 1;
+    cut->captured[index] = true;
+    ++needed_[index][content_[index]->slot];
+  }
+  void TakeResiduals(KeptCut* cut, uint32_t slot, uint64_t bytes) {
+    cut->record.residuals_slot = slot;
+    cut->record.residuals_bytes = bytes;
+    ++residuals_needed_[slot];
+  }
+  // A durable cut that was found in the catalogue; `record.slot` has an entry for each chunk.
+  void Adopt(const CatalogueCut& record);
+
+  // The oldest durable cut that is not older than `from`, or null.
+  const KeptCut* OldestFrom(const CutId& from) const {
+    for (const KeptCut& cut : kept_) {
+      if (cut.durable && !(cut.record.border.id < from)) return &cut;
+    }
+    return nullptr;
+  }
+  // The durable cut of that name, or null.
+  const KeptCut* FindDurable(const CutId& id) const;
+  // Frees what only this cut needs.
+  void Drop(const KeptCut* cut);
+  // The durable cuts that are older than `oldest_kept`. Returns how many.
+  int DropBelow(const CutId& oldest_kept);
+  // All cuts that are younger.
+  void DropAbove(const CutId& base);
+  void DropAll() {
+    while (!kept_.empty()) Erase(kept_.begin());
+  }
+
+ private:
+  using Needed = std::array<uint32_t, 2>;  // by slot: kept cuts that need it
+
+  static std::optional<uint32_t> FirstFree(const Needed& needed, uint32_t first) {
+    if (needed[first] == 0) return first;
+    if (needed[1 - first] == 0) return 1 - first;
+    return std::nullopt;
+  }
+  std::list<KeptCut>::iterator Erase(std::list<KeptCut>::iterator cut);
+
+  std::vector<std::optional<Content>> content_;
+  std::vector<Needed> needed_;
+  Needed residuals_needed_{};
+  std::list<KeptCut> kept_;  // in the order in which they were begun
+};
+
+}  // namespace eps
+
+#endif  // EPS_STORAGE_CUTS_SLOT_TABLE_H_

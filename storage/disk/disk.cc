@@ -1,0 +1,56 @@
+#include "storage/disk/disk.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/mutex.h"
+
+namespace eps {
+namespace {
+
+// Waits for the completion of one operation.
+class Waiter {
+ public:
+  AsyncFile::Done Sink() {
+    return [this](absl::Status status) {
+      MutexLock lock(&mu_);
+      status_ = std::move(status);
+      done_ = true;
+      arrived_.NotifyAll();
+    };
+  }
+
+  absl::Status Wait() {
+    MutexLock lock(&mu_);
+    while (!done_) arrived_.WaitFor(&mu_, std::chrono::seconds(10));
+    return status_;
+  }
+
+ private:
+  Mutex mu_;
+  CondVar arrived_;
+  bool done_ EPS_GUARDED_BY(mu_) = false;
+  absl::Status status_ EPS_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::Status ReadBlocking(AsyncFile* file, uint64_t offset, absl::Span<uint8_t> into) {
+  Waiter waiter;
+  file->Read(offset, into, waiter.Sink());
+  return waiter.Wait();
+}
+
+absl::Status WriteBlocking(AsyncFile* file, uint64_t offset, absl::Span<const uint8_t> from) {
+  Waiter waiter;
+  file->Write(offset, from, waiter.Sink());
+  return waiter.Wait();
+}
+
+absl::Status SyncBlocking(AsyncFile* file) {
+  Waiter waiter;
+  file->Sync(waiter.Sink());
+  return waiter.Wait();
+}
+
+}  // namespace eps

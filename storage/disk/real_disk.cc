@@ -1,0 +1,295 @@
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/descriptor.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "storage/disk/disk.h"
+#include "storage/disk/io_queue.h"
+
+namespace eps {
+namespace {
+
+constexpr size_t kFillBytes = size_t{4} << 20;  // a new file is written in such pieces
+
+absl::Status Errno(const std::string& path, absl::string_view operation, int error) {
+  const std::string text =
+      absl::StrCat(path, ": ", operation, ": ", std::strerror(error), " (errno ", error, ")");
+  switch (error) {
+    case ENOENT:
+      return absl::NotFoundError(text);
+    case EEXIST:
+      return absl::AlreadyExistsError(text);
+    case ENOSPC:
+    case EDQUOT:
+      return absl::ResourceExhaustedError(text);
+    default:
+      return absl::InternalError(text);
+  }
+}
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+absl::Status SyncFolder(const std::string& path) {
+  const Descriptor folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.ok()) return Errno(path, "open", errno);
+  if (fsync(folder.get()) != 0) return Errno(path, "sync", errno);
+  return absl::OkStatus();
+}
+
+class RealFile final : public AsyncFile {
+ public:
+  RealFile(std::string path, Descriptor fd, uint64_t size, FileIdentity identity, IoQueue* queue)
+      : path_(std::move(path)),
+        fd_(std::move(fd)),
+        size_(size),
+        identity_(identity),
+        queue_(queue) {}
+
+  void Read(uint64_t offset, absl::Span<uint8_t> into, Done done) override {
+    Move(IoRequest::Kind::kRead, offset, into.data(), into.size(), std::move(done));
+  }
+  void Write(uint64_t offset, absl::Span<const uint8_t> from, Done done) override {
+    Move(IoRequest::Kind::kWrite, offset, const_cast<uint8_t*>(from.data()), from.size(),
+         std::move(done));
+  }
+  void Sync(Done done) override { Move(IoRequest::Kind::kSync, 0, nullptr, 0, std::move(done)); }
+  const std::string& path() const override { return path_; }
+  uint64_t size() const override { return size_; }
+  FileIdentity identity() const override { return identity_; }
+
+ private:
+  void Move(IoRequest::Kind kind, uint64_t offset, uint8_t* data, uint64_t size, Done done) {
+    EPS_CHECK_MSG(offset % kDiskBlock == 0 && size % kDiskBlock == 0 &&
+                      reinterpret_cast<uintptr_t>(data) % kDiskBlock == 0,
+                  path_ << ": " << size << " bytes at offset " << offset << " are not aligned");
+    auto request = std::make_unique<IoRequest>();
+    request->kind = kind;
+    request->fd = fd_.get();
+    request->path = path_;
+    request->offset = offset;
+    request->data = data;
+    request->size = size;
+    request->done = std::move(done);
+    if (offset > size_ || size > size_ - offset) {
+      request->kind = IoRequest::Kind::kFail;
+      request->status = absl::OutOfRangeError(
+          absl::StrCat(path_, ": ", size, " bytes at offset ", offset, " of a file of ", size_));
+    }
+    queue_->Start(std::move(request));
+  }
+
+  const std::string path_;
+  const Descriptor fd_;
+  const uint64_t size_;
+  const FileIdentity identity_;
+  IoQueue* const queue_;
+};
+
+class RealLock final : public Disk::Lock {
+ public:
+  explicit RealLock(Descriptor fd) : fd_(std::move(fd)) {}
+
+ private:
+  const Descriptor fd_;  // the kernel drops the lock with it
+};
+
+class RealDisk final : public Disk {
+ public:
+  explicit RealDisk(const DiskOptions& options) {
+    const uint32_t depth = std::max(options.queue_depth, 1u);
+    absl::Status refused = absl::UnavailableError("not allowed (DiskOptions::allow_io_uring)");
+    if (options.allow_io_uring) {
+      absl::StatusOr<std::unique_ptr<IoQueue>> queue = NewUringQueue(depth);
+      refused = queue.status();
+      if (queue.ok()) queue_ = std::move(*queue);
+    }
+    if (queue_ == nullptr) {
+      EPS_LOG_WARN(
+          "storage: threads with pread and pwrite instead of io_uring: " << refused.message());
+      queue_ = NewThreadQueue(depth);
+    }
+  }
+
+  absl::Status CreateFolder(const std::string& path) override;
+  absl::StatusOr<std::vector<std::string>> List(const std::string& path) override;
+  absl::Status CreateFile(const std::string& path, uint64_t size) override;
+  absl::StatusOr<std::unique_ptr<AsyncFile>> Open(const std::string& path) override;
+  absl::Status Remove(const std::string& path) override;
+  absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::StatusOr<std::unique_ptr<Lock>> TakeLock(const std::string& path) override;
+  absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override;
+
+ private:
+  // Opens for direct I/O, or buffered where the file system refuses that.
+  absl::StatusOr<Descriptor> OpenDirect(const std::string& path, int flags);
+  absl::Status Fill(const std::string& path, uint64_t size);
+
+  std::unique_ptr<IoQueue> queue_;
+  std::atomic<bool> said_buffered_{false};
+};
+
+absl::Status RealDisk::CreateFolder(const std::string& path) {
+  if (mkdir(path.c_str(), 0777) == 0) return SyncFolder(FolderOf(path));
+  if (errno == ENOENT && FolderOf(path) != path) {
+    EPS_RETURN_IF_ERROR(CreateFolder(FolderOf(path)));
+    return CreateFolder(path);
+  }
+  const int error = errno;
+  struct stat found {};
+  if (error != EEXIST) return Errno(path, "create folder", error);
+  if (stat(path.c_str(), &found) != 0) return Errno(path, "stat", errno);
+  return S_ISDIR(found.st_mode) ? absl::OkStatus() : Errno(path, "create folder", error);
+}
+
+absl::StatusOr<std::vector<std::string>> RealDisk::List(const std::string& path) {
+  DIR* const folder = opendir(path.c_str());
+  if (folder == nullptr) return Errno(path, "list", errno);
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = readdir(folder)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  const int error = errno;
+  closedir(folder);
+  if (error != 0) return Errno(path, "list", error);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::StatusOr<Descriptor> RealDisk::OpenDirect(const std::string& path, int flags) {
+  Descriptor direct(open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, 0666));
+  if (direct.ok()) return direct;
+  if (errno != EINVAL) return Errno(path, "open", errno);
+  // The file may be there now: O_EXCL belongs to the refused call.
+  Descriptor buffered(open(path.c_str(), (flags & ~O_EXCL) | O_CLOEXEC, 0666));
+  if (!buffered.ok()) return Errno(path, "open", errno);
+  if (!said_buffered_.exchange(true)) {
+    EPS_LOG_WARN("storage: " << path << ": the file system has no direct I/O (O_DIRECT: "
+                             << std::strerror(EINVAL) << "); it goes through the page cache");
+  }
+  return buffered;
+}
+
+absl::Status RealDisk::CreateFile(const std::string& path, uint64_t size) {
+  EPS_CHECK_MSG(size % kDiskBlock == 0, path << ": " << size << " bytes are no whole blocks");
+  struct stat found {};
+  if (stat(path.c_str(), &found) == 0) return Errno(path, "create", EEXIST);
+  if (errno != ENOENT) return Errno(path, "stat", errno);
+  const std::string folder = FolderOf(path);
+  EPS_ASSIGN_OR_RETURN(const uint64_t free_bytes, FreeBytes(folder));
+  if (size > free_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(path, ": ", size - free_bytes,
+                                                     " bytes are missing: ", size, " wanted, ",
+                                                     free_bytes, " free in ", folder));
+  }
+  const absl::Status filled = Fill(path, size);
+  if (!filled.ok()) {
+    unlink(path.c_str());
+    return filled;
+  }
+  return SyncFolder(folder);
+}
+
+absl::Status RealDisk::Fill(const std::string& path, uint64_t size) {
+  EPS_ASSIGN_OR_RETURN(const Descriptor fd, OpenDirect(path, O_RDWR | O_CREAT | O_EXCL));
+  const std::unique_ptr<void, void (*)(void*)> zeros(std::aligned_alloc(kDiskBlock, kFillBytes),
+                                                     std::free);
+  EPS_CHECK(zeros != nullptr);
+  std::memset(zeros.get(), 0, kFillBytes);
+  for (uint64_t done = 0; done < size;) {
+    const uint64_t piece = std::min<uint64_t>(size - done, kFillBytes);
+    const ssize_t written = pwrite(fd.get(), zeros.get(), piece, static_cast<off_t>(done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == ENOSPC) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, ": ", size - done, " bytes are missing: the disk is full after ", done,
+                       " of ", size));
+    }
+    if (written < 0) return Errno(path, absl::StrCat("write at offset ", done), errno);
+    // A short write goes on at a block, as direct I/O wants it. Less than one is all that is left
+    // on a disk with smaller blocks, and would be moved again and again.
+    const uint64_t kept = static_cast<uint64_t>(written) / kDiskBlock * kDiskBlock;
+    if (kept == 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, ": ", size - done, " bytes are missing: of a write at offset ", done,
+                       " only ", written, " bytes were moved"));
+    }
+    done += kept;
+  }
+  if (fsync(fd.get()) != 0) return Errno(path, "sync", errno);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<AsyncFile>> RealDisk::Open(const std::string& path) {
+  EPS_ASSIGN_OR_RETURN(Descriptor fd, OpenDirect(path, O_RDWR));
+  struct statx found {};
+  if (statx(fd.get(), "", AT_EMPTY_PATH, STATX_SIZE | STATX_INO | STATX_BTIME, &found) != 0) {
+    return Errno(path, "stat", errno);
+  }
+  FileIdentity identity;
+  identity.number = found.stx_ino;
+  if ((found.stx_mask & STATX_BTIME) != 0) {
+    identity.born =
+        static_cast<uint64_t>(found.stx_btime.tv_sec) * 1'000'000'000 + found.stx_btime.tv_nsec;
+  }
+  return std::unique_ptr<AsyncFile>(
+      std::make_unique<RealFile>(path, std::move(fd), found.stx_size, identity, queue_.get()));
+}
+
+absl::Status RealDisk::Remove(const std::string& path) {
+  if (std::remove(path.c_str()) != 0) return Errno(path, "remove", errno);
+  return SyncFolder(FolderOf(path));
+}
+
+absl::Status RealDisk::Rename(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    return Errno(from, absl::StrCat("rename to ", to), errno);
+  }
+  return SyncFolder(FolderOf(to));
+}
+
+absl::StatusOr<std::unique_ptr<Disk::Lock>> RealDisk::TakeLock(const std::string& path) {
+  Descriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!fd.ok()) return Errno(path, "open", errno);
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+    return std::unique_ptr<Lock>(std::make_unique<RealLock>(std::move(fd)));
+  }
+  if (errno != EWOULDBLOCK) return Errno(path, "lock", errno);
+  return absl::FailedPreconditionError(absl::StrCat(path, ": another process holds this lock"));
+}
+
+absl::StatusOr<uint64_t> RealDisk::FreeBytes(const std::string& path) {
+  struct statvfs found {};
+  if (statvfs(path.c_str(), &found) != 0) return Errno(path, "ask for free space", errno);
+  return uint64_t{found.f_bavail} * found.f_frsize;
+}
+
+}  // namespace
+
+std::unique_ptr<Disk> NewRealDisk(const DiskOptions& options) {
+  return std::make_unique<RealDisk>(options);
+}
+
+}  // namespace eps

@@ -1,0 +1,82 @@
+#ifndef EPS_STORAGE_DISK_STAGING_POOL_H_
+#define EPS_STORAGE_DISK_STAGING_POOL_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/check.h"
+#include "base/executor.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "storage/disk/disk.h"
+#include "storage/disk/state_arena.h"
+
+namespace eps {
+
+// A fixed number of equal buffers, aligned for direct I/O, that operations wait for in line: the
+// only memory through which tensors pass between disk and kernels. Thread-safe. The owner accounts
+// for the memory; the destructor REQUIRES that all buffers are back.
+class StagingPool {
+ public:
+  using Use = std::function<void(uint8_t* buffer)>;
+
+  // `executor` must outlive the pool. ResourceExhausted if the system has not that much memory.
+  static absl::StatusOr<std::unique_ptr<StagingPool>> New(uint64_t buffer_bytes, uint64_t buffers,
+                                                          Executor* executor) {
+    EPS_CHECK(buffer_bytes % kDiskBlock == 0 && buffers > 0);
+    std::unique_ptr<StagingPool> pool(new StagingPool(buffer_bytes, buffers, executor));
+    EPS_ASSIGN_OR_RETURN(pool->memory_, StateArena::New(buffer_bytes * buffers));
+    auto* const begin = reinterpret_cast<uint8_t*>(pool->memory_->floats());
+    MutexLock lock(&pool->mu_);
+    for (uint64_t i = buffers; i > 0; --i) pool->free_.push_back(begin + (i - 1) * buffer_bytes);
+    return pool;
+  }
+
+  uint64_t buffer_bytes() const { return buffer_bytes_; }
+  uint64_t buffers() const { return buffers_; }
+
+  // Hands a buffer to `use`, on the executor and in the order of calls. Never blocks.
+  void Acquire(Use use) EPS_EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    if (free_.empty()) {
+      line_.push_back(std::move(use));
+      return;
+    }
+    Give(free_.back(), std::move(use));
+    free_.pop_back();
+  }
+  void Release(uint8_t* buffer) EPS_EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    if (line_.empty()) {
+      free_.push_back(buffer);
+      return;
+    }
+    Give(buffer, std::move(line_.front()));
+    line_.pop_front();
+  }
+
+ private:
+  StagingPool(uint64_t buffer_bytes, uint64_t buffers, Executor* executor)
+      : buffer_bytes_(buffer_bytes), buffers_(buffers), executor_(executor) {}
+
+  void Give(uint8_t* buffer, Use use) {
+    executor_->Post([buffer, use = std::move(use)] { use(buffer); });
+  }
+
+  const uint64_t buffer_bytes_;
+  const uint64_t buffers_;
+  Executor* const executor_;
+  std::unique_ptr<StateArena> memory_;
+  Mutex mu_;
+  std::vector<uint8_t*> free_ EPS_GUARDED_BY(mu_);
+  std::deque<Use> line_ EPS_GUARDED_BY(mu_);
+};
+
+}  // namespace eps
+
+#endif  // EPS_STORAGE_DISK_STAGING_POOL_H_

@@ -1,0 +1,253 @@
+#ifndef EPS_STORAGE_TESTING_DURABLE_WORLD_H_
+#define EPS_STORAGE_TESTING_DURABLE_WORLD_H_
+
+// For tests of the backends that make cuts: a simulated disk, and processes that come and go on it.
+// All on one thread, and the same every time.
+
+#include <map>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/testing/manual_executor.h"
+#include "gtest/gtest.h"
+#include "base/job/model_layout.h"
+#include "base/testing/test_specs.h"
+#include "storage/backends/durable_backend.h"
+#include "storage/log/log_room.h"
+#include "storage/testing/log_store.h"
+#include "storage/testing/simulated_disk.h"
+
+namespace eps {
+
+// Layers of 40 x 40 whose chunks take a few blocks each; `name` tells jobs apart.
+inline JobSpec SmallSpec(const std::string& name = "small") {
+  JobSpec spec = TinySyntheticSpec();
+  spec.name = name;
+  spec.model.synthetic.n_layer = 3;
+  spec.model.synthetic.n_embd = 40;
+  spec.tensors.clear();
+  spec.groups.clear();
+  spec.stages.clear();
+  spec.chunk_elements = 32 * 40;
+  EPS_CHECK(BuildLayout(/*weight_decay=*/0.02, &spec).ok());
+  EPS_CHECK(spec.Validate().ok());
+  return spec;
+}
+
+// Bytes that a seed stands for: finite floats of moderate size.
+inline std::string SomeBytes(uint64_t seed, size_t size) {
+  std::string bytes(size, '\0');
+  for (size_t i = 0; i < size; ++i) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    bytes[i] = static_cast<char>(i % 4 == 3 ? 0x3e : seed >> 56);
+  }
+  return bytes;
+}
+
+// An update by one step, whose gradient a seed stands for.
+inline UpdateRequest SomeUpdate(const Chunk& chunk, Version from, uint64_t seed) {
+  UpdateRequest request;
+  request.chunk = chunk.id;
+  request.from = from;
+  request.to = from.Next();
+  request.step.lr = 1e-3;
+  request.step.bias_correction1 = 0.5;
+  request.step.bias_correction2 = 0.5;
+  request.step.grad_scale = 1;
+  request.step.update = from.value() + 1;
+  const Codec* const fp32 = *FindCodec("fp32");
+  for (uint32_t use = 0; use < chunk.uses.size(); ++use) {
+    auto data =
+        fp32->Open(chunk, Axis::kRow, Bytes::CopyOf(SomeBytes(seed + use, 4 * chunk.elements)),
+                   Content::kGradient);
+    EPS_CHECK(data.ok());
+    request.inputs.push_back({use, TreeRange{0, 1}, *data});
+  }
+  return request;
+}
+
+// Where the state is between two cuts.
+struct DurableKind {
+  const char* name;
+  bool in_dram;
+  decltype(&NewNvmeBackend) make;
+};
+inline void PrintTo(const DurableKind& kind, std::ostream* out) { *out << kind.name; }
+inline constexpr DurableKind kInDram = {"Dram", true, &NewDurableDramBackend};
+inline constexpr DurableKind kOnNvme = {"Nvme", false, &NewNvmeBackend};
+
+// The disk, its tasks, and what every process on it is given.
+struct DurableWorld {
+  explicit DurableWorld(const DurableKind& k, uint64_t seed = 0)
+      : kind(k),
+        spec(SmallSpec()),
+        chunks(ChunkMap::Build(spec)),
+        disk(OptionsOf(&executor, seed)) {
+    for (const Chunk& c : chunks.chunks()) owned.push_back(c.id);
+  }
+  static SimulatedDisk::Options OptionsOf(Executor* executor, uint64_t seed) {
+    SimulatedDisk::Options options;
+    options.executor = executor;
+    options.seed = seed;
+    return options;
+  }
+
+  DurableKind kind;  // of the next process
+  ManualExecutor executor;
+  JobSpec spec;
+  ChunkMap chunks;
+  std::vector<ChunkId> owned;
+  SimulatedDisk disk;
+  ShardId shard;
+  uint32_t shards = 1;
+  std::string folder = "/state/extents";
+  uint64_t staging_bytes = uint64_t{1} << 20;
+  uint64_t residual_bytes = 10000;
+  LogRoom log;  // none
+  std::string other_jobs;
+};
+
+// One process: opens catalogue and backend, and collects what completes. After a power cut it is
+// left behind as it is.
+class DurableProcess {
+ public:
+  explicit DurableProcess(DurableWorld* world) : world_(world) {
+    auto store = LogStore::Open(world->disk.blocking(), "/state/catalogue");
+    status_ = store.status();
+    if (!status_.ok()) return;
+    store_ = std::move(*store);
+    catalogue_ = std::make_unique<Catalogue>(store_.get());
+    DurableOptions options;
+    options.disk = &world->disk;
+    options.blocking_disk_or_null = world->disk.blocking();
+    options.catalogue = catalogue_.get();
+    options.folder = world->folder;
+    options.staging_bytes = world->staging_bytes;
+    options.residual_bytes = world->residual_bytes;
+    options.log = world->log;
+    options.other_jobs = world->other_jobs;
+    auto backend = world->kind.make(
+        world->spec, world->chunks, world->owned, world->shard, world->shards, &world->executor,
+        &account_, options,
+        [this](BackendDone done) { EPS_CHECK(done_.emplace(done.op, std::move(done)).second); });
+    status_ = backend.status();
+    if (backend.ok()) backend_ = std::move(*backend);
+  }
+  // Keeps a process whose operations never complete: it cannot end in good order.
+  static void Abandon(std::unique_ptr<DurableProcess> process) {
+    static auto* const abandoned = new std::vector<std::unique_ptr<DurableProcess>>();
+    process->world_->executor = ManualExecutor();
+    process->store_.reset();  // its lock goes with the power
+    abandoned->push_back(std::move(process));
+  }
+
+  const absl::Status& status() const { return status_; }
+  StateBackend& backend() { return *backend_; }
+  Catalogue& catalogue() { return *catalogue_; }
+  MemoryAccount& account() { return account_; }
+  OpId Next() { return next_ = next_.Next(); }
+  bool IsDone(OpId op) const { return done_.count(op) > 0; }
+  BackendDone Take(OpId op) {
+    EPS_CHECK_MSG(IsDone(op), "operation " << op << " has not completed");
+    BackendDone done = std::move(done_.at(op));
+    done_.erase(op);
+    return done;
+  }
+  // Runs everything there is to run, then takes the outcome.
+  BackendDone Await(OpId op) {
+    world_->executor.RunAll();
+    return Take(op);
+  }
+
+  absl::Status Write(ChunkId chunk, Version version, const std::string& state) {
+    const OpId op = Next();
+    backend_->WriteState(op, chunk, version, Bytes::CopyOf(state));
+    return Await(op).status;
+  }
+  absl::StatusOr<std::string> State(ChunkId chunk, Version version) {
+    const OpId op = Next();
+    backend_->ReadState(op, chunk, version);
+    BackendDone done = Await(op);
+    if (!done.status.ok()) return done.status;
+    return std::string(std::get<Bytes>(done.value).view());
+  }
+  absl::Status Cut(const CutRequest& request) {
+    const OpId op = Next();
+    backend_->Cut(op, request);
+    return Await(op).status;
+  }
+  absl::StatusOr<RecoveredState> Recover() {
+    const OpId op = Next();
+    backend_->Recover(op);
+    BackendDone done = Await(op);
+    if (!done.status.ok()) return done.status;
+    return *std::get<std::shared_ptr<const RecoveredState>>(done.value);
+  }
+  absl::StatusOr<CutContent> Restore(const CutId& base, Term term) {
+    const OpId op = Next();
+    backend_->Restore(op, base, term);
+    BackendDone done = Await(op);
+    if (!done.status.ok()) return done.status;
+    return *std::get<std::shared_ptr<const CutContent>>(done.value);
+  }
+  absl::Status Quiesce() {
+    const OpId op = Next();
+    backend_->Quiesce(op);
+    return Await(op).status;
+  }
+
+  // Writes every chunk's state of a version, which SomeState says.
+  void WriteAll(Version version) {
+    for (const Chunk& c : world_->chunks.chunks()) {
+      const absl::Status written = Write(c.id, version, SomeState(c, version));
+      EXPECT_TRUE(written.ok()) << written;
+    }
+  }
+  static std::string SomeState(const Chunk& chunk, Version version) {
+    return SomeBytes(chunk.id.value() * 1000 + version.value(), 12 * chunk.elements);
+  }
+  void ExpectAll(Version version) {
+    for (const Chunk& c : world_->chunks.chunks()) {
+      const absl::StatusOr<std::string> state = State(c.id, version);
+      ASSERT_TRUE(state.ok()) << state.status();
+      EXPECT_TRUE(*state == SomeState(c, version)) << "chunk " << c.id;
+    }
+  }
+
+ private:
+  DurableWorld* const world_;
+  absl::Status status_;
+  MemoryAccount account_;
+  std::map<OpId, BackendDone> done_;
+  OpId next_;
+  std::unique_ptr<LogStore> store_;
+  std::unique_ptr<Catalogue> catalogue_;
+  std::unique_ptr<StateBackend> backend_;
+};
+
+inline CutRequest CutAt(uint64_t step, uint64_t term, uint64_t version) {
+  CutRequest request;
+  request.border.id = {Step(step), Term(term)};
+  request.border.version = Version(version);
+  request.border.update = version;
+  request.border.lagged_norm = 0.5;
+  return request;
+}
+
+// Residuals of several sizes, also none at all, that a seed stands for.
+inline std::vector<CutResidual> SomeResiduals(uint64_t seed) {
+  std::vector<CutResidual> residuals;
+  for (uint32_t i = 0; i < 3; ++i) {
+    residuals.push_back({ChunkId(i), StageId(i + 1), PartId(0),
+                         Bytes::CopyOf(SomeBytes(seed + i, (seed + 1000 * i) % 3001))});
+  }
+  return residuals;
+}
+
+}  // namespace eps
+
+#endif  // EPS_STORAGE_TESTING_DURABLE_WORLD_H_

@@ -1,0 +1,81 @@
+#!/bin/bash
+# Installs what the build needs and this machine lacks: Debian 12 packages and LibTorch. It says
+# each step in one line, changes nothing else, and takes well under a second when nothing is
+# missing. Packages need root; without root it names the missing ones and ends with 1.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly packages=(
+  # The build.
+  bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto bazel-skylib
+  g++ pkg-config unzip python3 python3-pip git
+  # Libraries.
+  libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
+  libabsl-dev librocksdb-dev libgtest-dev libgmock-dev libhwy-dev liburing-dev libcli11-dev
+  nlohmann-json3-dev libspdlog-dev libyaml-cpp-dev libxxhash-dev libbenchmark-dev
+  prometheus-cpp-dev libisal-dev libssl-dev
+  # The tests of the source text.
+  clang-format-14
+)
+
+say() { echo "install_deps: $*"; }
+fail() {
+  echo "install_deps: $*" >&2
+  exit 1
+}
+
+# Prints those of the packages that are not installed.
+missing_packages() {
+  # dpkg-query ends with 1 when it knows nothing of a package: that one is missing.
+  comm -23 <(printf '%s\n' "${packages[@]}" | sort) \
+    <(dpkg-query --show --showformat '${db:Status-Status} ${Package}\n' "${packages[@]}" \
+      2>/dev/null | sed -n 's/^installed //p' | sort -u)
+}
+
+install_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages)
+  if ((${#missing[@]} == 0)); then
+    say "all ${#packages[@]} Debian packages are there"
+    return
+  fi
+  say "missing: ${missing[*]}"
+  ((EUID == 0)) || fail "not root; run as root: apt-get install ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  say "refreshing the package lists"
+  apt-get -qq update </dev/null || fail "apt-get update failed"
+  say "installing ${#missing[@]} packages and what they depend on"
+  apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=600 \
+    install "${missing[@]}" </dev/null >"$log" 2>&1 || {
+    tail -n 30 "$log" >&2
+    fail "apt-get install failed"
+  }
+  changed=true
+}
+
+install_libtorch() {
+  if [[ -n ${LIBTORCH_HOME:-} ]]; then
+    say "LibTorch is taken from LIBTORCH_HOME=$LIBTORCH_HOME"
+    return
+  fi
+  local before after
+  before=$(stat --format %i third_party/.libtorch 2>/dev/null || true)
+  third_party/install/setup_torch.sh
+  after=$(stat --format %i third_party/.libtorch)
+  [[ $before == "$after" ]] || changed=true
+}
+
+command -v dpkg-query >/dev/null || fail "this is no Debian; it needs: ${packages[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+changed=false
+install_packages
+install_libtorch
+# The build looks for libraries once and remembers; only an earlier build has something to forget.
+if [[ $changed == true && -L bazel-out ]]; then
+  say "telling bazel to look for the libraries again"
+  bazel sync --configure </dev/null >"$log" 2>&1 || {
+    tail -n 30 "$log" >&2
+    fail "bazel sync --configure failed"
+  }
+fi

@@ -1,0 +1,34 @@
+#!/bin/bash
+# Makes the Python environment that the oracles run in (./test --oracles), third_party/.oracles:
+# PyTorch for the CPU, transformers, torchao and ml_dtypes, as third_party/install/pinned_folder.sh makes folders.
+# Nothing is fetched when the oracles run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+what="the oracles' Python"
+folder=third_party/.oracles
+requirements=third_party/install/oracles_requirements.txt
+layout=2
+witness=bin/python
+also=third_party/install/torch_stub_libs.py
+instead=
+source third_party/install/pinned_folder.sh
+
+build() {
+  command -v gcc nm objdump >/dev/null || fail "gcc or binutils are missing"
+  # Everything stands in the requirements: with their dependencies came 2 GB of CUDA libraries.
+  make_venv "PyTorch and transformers (550 MB to download)"
+  say "making stand-ins for CUDA's libraries"
+  local python=$folder.new/bin/python
+  "$python" third_party/install/torch_stub_libs.py "$folder.new/lib/python3.11/site-packages/torch/lib" \
+    "$folder.new/stub_libs"
+  export LD_LIBRARY_PATH=$folder.new/stub_libs
+  "$python" -c 'import torch, transformers
+transformers.GPT2LMHeadModel
+torch.eye(2) @ torch.eye(2)' || fail "PyTorch or transformers cannot be imported"
+  "$python" -c 'import ml_dtypes, torchao.prototype.mx_formats.mx_tensor' ||
+    fail "ml_dtypes or torchao cannot be imported"
+  unset LD_LIBRARY_PATH
+}
+
+make_folder

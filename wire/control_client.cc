@@ -1,0 +1,304 @@
+#include "wire/control_client.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/version.h"
+#include "base/checksum.h"
+#include "base/status_macros.h"
+#include "grpcpp/client_context.h"
+#include "wire/channel.h"
+#include "wire/grpc_status.h"
+#include "wire/payload_message.h"
+
+namespace eps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kCallTimeout{60};
+// A server reserves and touches all of its memory before it answers CreateJob and imports.
+constexpr std::chrono::seconds kReserveTimeout{1800};
+constexpr std::chrono::seconds kWatchTimeout{600};
+constexpr std::chrono::milliseconds kRetryPause{100};
+
+// Names a request in the server's log.
+std::string RequestId(absl::string_view what) {
+  static std::atomic<uint64_t> counter{0};
+  return absl::StrCat("eps-", getpid(), "-", what, "-", ++counter);
+}
+
+void SetTimeout(grpc::ClientContext* context, std::chrono::milliseconds timeout) {
+  context->set_deadline(std::chrono::system_clock::now() + timeout);
+}
+
+void SetBorder(const Border& border, v1::ImportStateRequest* request) {
+  request->set_step(border.step);
+  request->set_version(border.version);
+  request->set_update(border.update);
+  request->set_lagged_norm(border.lagged_norm);
+}
+
+// One ImportState call: messages go out with Send, Finish tells what became of them.
+class ImportStream {
+ public:
+  ImportStream(v1::Control::Stub* stub, JobId job, std::string where)
+      : job_(job), where_(std::move(where)) {
+    SetTimeout(&context_, kReserveTimeout);
+    writer_ = stub->ImportState(&context_, &reply_);
+  }
+  ~ImportStream() {
+    if (!ended_) context_.TryCancel();
+    if (!ended_) writer_->Finish();
+  }
+
+  absl::Status Send(v1::ImportStateRequest* request) {
+    if (first_) request->set_request_id(RequestId("import"));
+    first_ = false;
+    request->set_job_id(job_.value());
+    if (writer_->Write(*request)) return absl::OkStatus();
+    const absl::Status end = End();  // the reason why nothing more is taken
+    return end.ok() ? absl::UnavailableError(where_ + ": the server ended the call early") : end;
+  }
+
+  // Sends `data` in slices; `header` says what it is.
+  absl::Status SendData(const v1::ImportStateRequest& header, const std::string& data) {
+    size_t offset = 0;
+    do {  // also of no bytes, for the message that is the last
+      const size_t bytes = std::min(kMaxSliceBytes, data.size() - offset);
+      v1::ImportStateRequest request = header;
+      request.set_offset(offset);
+      request.set_data(data.data() + offset, bytes);
+      offset += bytes;
+      if (offset == data.size()) {
+        request.set_last(true);
+        request.set_crc32c(Crc32c(data));
+      }
+      EPS_RETURN_IF_ERROR(Send(&request));
+    } while (offset < data.size());
+    return absl::OkStatus();
+  }
+
+  // All chunks were sent: they are the state at `border`.
+  absl::Status Finish(const Border& border) {
+    v1::ImportStateRequest request;
+    SetBorder(border, &request);
+    request.set_finish(true);
+    EPS_RETURN_IF_ERROR(Send(&request));
+    return End();
+  }
+
+ private:
+  absl::Status End() {
+    ended_ = true;
+    writer_->WritesDone();
+    return FromGrpc(writer_->Finish(), where_);
+  }
+
+  const JobId job_;
+  const std::string where_;
+  grpc::ClientContext context_;
+  v1::ImportStateReply reply_;
+  std::unique_ptr<grpc::ClientWriter<v1::ImportStateRequest>> writer_;
+  bool first_ = true;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+ControlClient::ControlClient(std::vector<std::string> servers) : servers_(std::move(servers)) {
+  for (const std::string& address : servers_) {
+    stubs_.push_back(v1::Control::NewStub(NewChannel(address)));
+  }
+}
+
+std::string ControlClient::Where(absl::string_view call, size_t server) const {
+  return absl::StrCat(call, " on server ", servers_[server]);
+}
+
+absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(
+    std::vector<std::string> servers, Clock::time_point deadline) {
+  std::unique_ptr<ControlClient> client(new ControlClient(std::move(servers)));
+  for (size_t i = 0; i < client->servers_.size(); ++i) {
+    while (true) {
+      grpc::ClientContext context;
+      SetTimeout(&context, std::chrono::seconds(5));
+      v1::HelloRequest request;
+      request.set_request_id(RequestId("hello"));
+      request.set_min_protocol(kProtocolVersion);
+      request.set_max_protocol(kProtocolVersion);
+      request.set_client(absl::StrCat("eps ", kVersion));
+      v1::HelloReply reply;
+      const absl::Status status =
+          FromGrpc(client->stubs_[i]->Hello(&context, request, &reply), client->Where("Hello", i));
+      if (status.ok()) break;
+      const bool may_come = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+      if (!may_come || Clock::now() + kRetryPause >= deadline) return status;
+      std::this_thread::sleep_for(kRetryPause);
+    }
+  }
+  return client;
+}
+
+absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec) {
+  job_ = spec.id();
+  grpc::ClientContext context;
+  SetTimeout(&context, kReserveTimeout);
+  v1::CreateJobRequest request;
+  request.set_request_id(RequestId("create"));
+  request.set_spec_text(spec.ToText());
+  for (const std::string& address : servers_) request.add_servers(address);
+  v1::CreateJobReply reply;
+  EPS_RETURN_IF_ERROR(
+      FromGrpc(stubs_[0]->CreateJob(&context, request, &reply), Where("CreateJob", 0)));
+  return reply;
+}
+
+absl::Status ControlClient::Initialize(ShardId shard) {
+  const size_t server = shard.value();
+  ImportStream stream(stubs_[server].get(), job_, Where("ImportState", server));
+  v1::ImportStateRequest request;
+  request.set_initialize(true);
+  EPS_RETURN_IF_ERROR(stream.Send(&request));
+  return stream.Finish(Border());
+}
+
+absl::Status ControlClient::Import(ShardId shard, const ImportSource& source) {
+  const size_t server = shard.value();
+  ImportStream stream(stubs_[server].get(), job_, Where("ImportState", server));
+  v1::ImportStateRequest header;
+  SetBorder(source.border, &header);
+  for (const ChunkId id : source.chunks) {
+    EPS_ASSIGN_OR_RETURN(const ChunkState state, source.read(id));
+    header.set_chunk(id.value());
+    EPS_RETURN_IF_ERROR(stream.SendData(header, state));
+  }
+  for (const ResidualPlace& place : source.residuals) {
+    EPS_ASSIGN_OR_RETURN(const std::string residual, source.read_residual(place));
+    header.set_chunk(place.chunk.value());
+    header.mutable_residual()->set_use_stage(place.use.value());
+    header.mutable_residual()->set_part(place.part.value());
+    EPS_RETURN_IF_ERROR(stream.SendData(header, residual));
+  }
+  return stream.Finish(source.border);
+}
+
+absl::StatusOr<uint64_t> ControlClient::Gate(uint64_t step) {
+  uint64_t latest = 0;
+  for (size_t i = 0; i < stubs_.size(); ++i) {
+    grpc::ClientContext context;
+    SetTimeout(&context, kCallTimeout);
+    v1::GateRequest request;
+    request.set_request_id(RequestId("gate"));
+    request.set_job_id(job_.value());
+    request.set_step(step);
+    v1::GateReply reply;
+    EPS_RETURN_IF_ERROR(FromGrpc(stubs_[i]->Gate(&context, request, &reply), Where("Gate", i)));
+    latest = std::max(latest, reply.step());
+  }
+  return latest;
+}
+
+absl::Status ControlClient::Export(
+    ShardId shard, uint64_t step, std::chrono::seconds timeout,
+    const std::function<absl::Status(ChunkId, const Border&, const ChunkState&)>& write,
+    const std::function<absl::Status(const ResidualPlace&, const std::string&)>& write_residual) {
+  const std::string where = Where("ExportState", shard.value());
+  grpc::ClientContext context;
+  SetTimeout(&context, timeout);
+  v1::ExportStateRequest request;
+  request.set_request_id(RequestId("export"));
+  request.set_job_id(job_.value());
+  request.set_step(step);
+  const auto reader = stubs_[shard.value()]->ExportState(&context, request);
+  v1::ExportStateReply reply;
+  ChunkState state;
+  absl::Status failure;
+  while (failure.ok() && reader->Read(&reply)) {
+    if (reply.offset() != state.size()) {
+      failure = absl::DataLossError(absl::StrCat(where, ": chunk ", reply.chunk(), ": byte ",
+                                                 reply.offset(), ", expected ", state.size()));
+      break;
+    }
+    state.append(reply.data());
+    if (!reply.last()) continue;
+    if (Crc32c(state) != reply.crc32c()) {
+      failure = absl::DataLossError(
+          absl::StrCat(where, ": chunk ", reply.chunk(), ": CRC differs from its bytes"));
+      break;
+    }
+    const ChunkId chunk(reply.chunk());
+    if (reply.has_residual()) {
+      failure = write_residual(
+          {chunk, StageId(reply.residual().use_stage()), PartId(reply.residual().part())}, state);
+    } else {
+      const Border border = {reply.step(), reply.version(), reply.update(), reply.term(),
+                             reply.lagged_norm()};
+      failure = write(chunk, border, state);
+    }
+    state.clear();
+  }
+  if (!failure.ok()) context.TryCancel();
+  const grpc::Status end = reader->Finish();
+  if (!failure.ok()) return failure;
+  EPS_RETURN_IF_ERROR(FromGrpc(end, where));
+  if (state.empty()) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(where, ": chunk ", reply.chunk(), ": the last slices did not come"));
+}
+
+absl::Status ControlClient::Watch(uint64_t after_step, uint64_t until_evaluation,
+                                  const std::function<void(const v1::StepRecord&)>& on_record) {
+  // A run that resumes at a border may evaluate it.
+  uint64_t after_evaluation = after_step > 0 ? after_step - 1 : 0;
+  while (true) {
+    grpc::ClientContext context;
+    {
+      MutexLock lock(&mu_);
+      if (watch_cancelled_) return absl::CancelledError("watching was ended");
+      watch_or_null_ = &context;
+    }
+    SetTimeout(&context, kWatchTimeout);
+    v1::WatchStepsRequest request;
+    request.set_request_id(RequestId("watch"));
+    request.set_job_id(job_.value());
+    request.set_after_step(after_step);
+    request.set_after_evaluation(after_evaluation);
+    request.set_until_evaluation(until_evaluation);
+    const auto reader = stubs_[0]->WatchSteps(&context, request);
+    v1::StepRecord record;
+    while (reader->Read(&record)) {
+      (record.has_evaluation() ? after_evaluation : after_step) = record.step();
+      on_record(record);
+    }
+    const absl::Status status = FromGrpc(reader->Finish(), Where("WatchSteps", 0));
+    MutexLock lock(&mu_);
+    watch_or_null_ = nullptr;
+    if (!absl::IsDeadlineExceeded(status)) return status;
+  }
+}
+
+void ControlClient::CancelWatch() {
+  MutexLock lock(&mu_);
+  watch_cancelled_ = true;
+  if (watch_or_null_ != nullptr) watch_or_null_->TryCancel();
+}
+
+absl::StatusOr<v1::StatusReply> ControlClient::GetStatus(size_t server,
+                                                         std::chrono::milliseconds timeout) {
+  grpc::ClientContext context;
+  SetTimeout(&context, timeout);
+  v1::StatusRequest request;
+  request.set_request_id(RequestId("status"));
+  v1::StatusReply reply;
+  EPS_RETURN_IF_ERROR(
+      FromGrpc(stubs_[server]->Status(&context, request, &reply), Where("Status", server)));
+  return reply;
+}
+
+}  // namespace eps

@@ -1,0 +1,148 @@
+#include "worker/exec/testing/simulated_queues.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "ATen/ops/from_blob.h"
+#include "base/check.h"
+
+namespace eps {
+namespace {
+
+constexpr uint8_t kOverwritten = 0xff;  // floats of it are NaN
+
+class SimulatedEvent final : public DeviceEvent {
+ public:
+  explicit SimulatedEvent(SimulatedQueues* queues) : queues_(queues) {}
+  // Asking gives the device time.
+  bool done() const override {
+    if (!*done_) queues_->Advance();
+    return *done_;
+  }
+  // As long as it takes: a simulation does not hang, Advance notices queues that would.
+  bool WaitUntil(std::chrono::steady_clock::time_point) const override {
+    while (!done()) {
+    }
+    return true;
+  }
+  const std::shared_ptr<bool>& flag() const { return done_; }
+
+ private:
+  SimulatedQueues* const queues_;
+  const std::shared_ptr<bool> done_ = std::make_shared<bool>(false);
+};
+
+size_t IndexOf(DeviceQueue queue) { return static_cast<size_t>(queue); }
+
+}  // namespace
+
+at::Tensor SimulatedQueues::NewBlock(at::IntArrayRef shape, at::ScalarType type, bool on_device,
+                                     std::array<bool, 3> users) {
+  size_t elements = 1;
+  for (const int64_t n : shape) elements *= static_cast<size_t>(n);
+  Block& block = blocks_.emplace_back();
+  block.bytes.assign(elements * c10::elementSize(type), kOverwritten);
+  block.on_device = on_device;
+  block.users = users;
+  if (on_device) {
+    device_bytes_ += block.bytes.size();
+    peak_device_bytes_ = std::max(peak_device_bytes_, device_bytes_);
+  }
+  return at::from_blob(
+      block.bytes.data(), shape, [this, &block](void*) { Drop(&block); },
+      at::TensorOptions().dtype(type));
+}
+
+at::Tensor SimulatedQueues::New(DeviceQueue queue, at::IntArrayRef shape, at::ScalarType type) {
+  std::array<bool, 3> users{};
+  users[IndexOf(queue)] = true;
+  return NewBlock(shape, type, /*on_device=*/true, users);
+}
+
+at::Tensor SimulatedQueues::NewPinned(at::IntArrayRef shape, at::ScalarType type) {
+  std::array<bool, 3> users{};
+  users[IndexOf(DeviceQueue::kToDevice)] = users[IndexOf(DeviceQueue::kToHost)] = true;
+  return NewBlock(shape, type, /*on_device=*/false, users);
+}
+
+void SimulatedQueues::KeepFor(DeviceQueue user, const at::Tensor& tensor) {
+  for (Block& block : blocks_) {
+    if (block.bytes.data() != tensor.storage().data()) continue;
+    block.users[IndexOf(user)] = true;
+    return;
+  }
+  EPS_CHECK_MSG(false, "memory of somebody else");
+}
+
+void SimulatedQueues::Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) {
+  EPS_CHECK(from.nbytes() == to.nbytes() && from.is_contiguous() && to.is_contiguous());
+  void* const target = to.mutable_data_ptr();
+  const void* const source = from.const_data_ptr();
+  Enqueue(queue, [target, source, n = from.nbytes()] { std::memcpy(target, source, n); });
+}
+
+DeviceEventPtr SimulatedQueues::Record(DeviceQueue queue) {
+  auto event = std::make_shared<SimulatedEvent>(this);
+  Enqueue(queue, [flag = event->flag()] { *flag = true; });
+  return event;
+}
+
+void SimulatedQueues::Await(DeviceQueue queue, const DeviceEventPtr& event) {
+  Enqueue(
+      queue, [] {}, static_cast<const SimulatedEvent&>(*event).flag());
+}
+
+void SimulatedQueues::Enqueue(DeviceQueue queue, std::function<void()> work,
+                              std::shared_ptr<const bool> after) {
+  queues_[IndexOf(queue)].push_back({std::move(work), std::move(after)});
+  ++enqueued_[IndexOf(queue)];
+}
+
+void SimulatedQueues::Advance() {
+  for (uint32_t steps = random_() % 4; steps > 0; --steps) {
+    std::vector<size_t> ready;
+    for (size_t q = 0; q < queues_.size(); ++q) {
+      if (queues_[q].empty()) continue;
+      const Operation& next = queues_[q].front();
+      if (next.after == nullptr || *next.after) ready.push_back(q);
+    }
+    EPS_CHECK_MSG(!ready.empty() || pending() == 0, "the queues wait for each other");
+    if (ready.empty()) return;
+    const size_t q = ready[random_() % ready.size()];
+    const Operation operation = std::move(queues_[q].front());
+    queues_[q].pop_front();
+    operation.work();
+    ++executed_[q];
+    Reuse();
+  }
+}
+
+size_t SimulatedQueues::pending() const {
+  return queues_[0].size() + queues_[1].size() + queues_[2].size();
+}
+
+void SimulatedQueues::Drop(Block* block) {
+  dropped_.push_back(block);
+  for (size_t q = 0; q < queues_.size(); ++q) {
+    if (block->users[q]) block->until[q] = enqueued_[q];
+  }
+  Reuse();
+}
+
+void SimulatedQueues::Reuse() {
+  const auto in_use = [this](const Block* block) {
+    for (size_t q = 0; q < queues_.size(); ++q) {
+      if (executed_[q] < block->until[q]) return true;
+    }
+    return false;
+  };
+  const auto free = std::partition(dropped_.begin(), dropped_.end(), in_use);
+  for (auto it = free; it != dropped_.end(); ++it) {
+    std::fill((*it)->bytes.begin(), (*it)->bytes.end(), kOverwritten);
+    if ((*it)->on_device) device_bytes_ -= (*it)->bytes.size();
+  }
+  dropped_.erase(free, dropped_.end());
+}
+
+}  // namespace eps

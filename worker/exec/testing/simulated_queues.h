@@ -1,0 +1,74 @@
+#ifndef EPS_WORKER_EXEC_TESTING_SIMULATED_QUEUES_H_
+#define EPS_WORKER_EXEC_TESTING_SIMULATED_QUEUES_H_
+
+// A device for tests on a CPU: queues whose operations happen later, in an order drawn at random
+// among those that the events allow. Memory that may be used again is overwritten at the first
+// moment at which a device could do so. Whoever forgets an event or frees too early thus computes
+// wrong numbers for some seed.
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "worker/exec/device_queues.h"
+
+namespace eps {
+
+class SimulatedQueues final : public DeviceQueues {
+ public:
+  explicit SimulatedQueues(uint32_t seed) : random_(seed) {}
+
+  at::Tensor New(DeviceQueue queue, at::IntArrayRef shape, at::ScalarType type) override;
+  void KeepFor(DeviceQueue user, const at::Tensor& tensor) override;
+  at::Tensor NewPinned(at::IntArrayRef shape, at::ScalarType type) override;
+  void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) override;
+  DeviceEventPtr Record(DeviceQueue queue) override;
+  void Await(DeviceQueue queue, const DeviceEventPtr& event) override;
+
+  // Enqueues `work` for computing. It keeps no tensor alive: it works on pointers.
+  void Compute(std::function<void()> work) { Enqueue(DeviceQueue::kCompute, std::move(work)); }
+  // Does some of what is enqueued.
+  void Advance();
+
+  // Bytes of the device that are not free, at most.
+  uint64_t peak_device_bytes() const { return peak_device_bytes_; }
+  // Operations enqueued and not done.
+  size_t pending() const;
+
+ private:
+  struct Operation {
+    std::function<void()> work;
+    std::shared_ptr<const bool> after;  // runs when that is true; null: at once
+  };
+  struct Block {
+    std::vector<uint8_t> bytes;
+    bool on_device = false;
+    std::array<bool, 3> users{};      // queues whose operations hold the memory
+    std::array<uint64_t, 3> until{};  // operations of each queue to be done before it is free
+  };
+
+  at::Tensor NewBlock(at::IntArrayRef shape, at::ScalarType type, bool on_device,
+                      std::array<bool, 3> users);
+  void Enqueue(DeviceQueue queue, std::function<void()> work,
+               std::shared_ptr<const bool> after = nullptr);
+  void Drop(Block* block);
+  // Overwrites what has become free.
+  void Reuse();
+
+  std::mt19937 random_;
+  std::array<std::deque<Operation>, 3> queues_;
+  std::array<uint64_t, 3> enqueued_{};
+  std::array<uint64_t, 3> executed_{};
+  std::deque<Block> blocks_;     // also those that are free
+  std::vector<Block*> dropped_;  // and not free yet
+  uint64_t device_bytes_ = 0;
+  uint64_t peak_device_bytes_ = 0;
+};
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_EXEC_TESTING_SIMULATED_QUEUES_H_

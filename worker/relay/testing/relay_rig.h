@@ -1,0 +1,169 @@
+#ifndef EPS_WORKER_RELAY_TESTING_RELAY_RIG_H_
+#define EPS_WORKER_RELAY_TESTING_RELAY_RIG_H_
+
+// Only for tests: a relay with everything around it in memory and watched.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "worker/data/token_source.h"
+#include "worker/relay/testing/fake_client.h"
+#include "worker/relay/relay.h"
+#include "worker/relay/testing/relay_judge.h"
+
+namespace eps {
+
+// The synthetic runtime with a log of what it is asked to do.
+class WatchedRuntime final : public StageRuntime {
+ public:
+  WatchedRuntime(const JobSpec& spec, MemoryAccount* account, Held* held)
+      : inner_(NewSyntheticRuntime(spec, account)), held_(held) {
+    for (uint32_t s = 0; s < spec.stages.size(); ++s) {
+      programs_.push_back(std::make_unique<Program>(this, StageId(s)));
+    }
+  }
+
+  StageProgram& program(StageId stage) override { return *programs_[stage.value()]; }
+  std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
+    ++host_stages;
+    return inner_->NewHostStage(stage);
+  }
+  std::unique_ptr<HostStage> NewBackwardStage(StageId stage) override {
+    ++host_stages;
+    return inner_->NewBackwardStage(stage);
+  }
+  std::shared_ptr<const StageWeights> Load(StageId stage,
+                                           std::shared_ptr<HostStage> host) override {
+    return std::make_shared<WatchedWeights>(inner_->Load(stage, std::move(host)), held_);
+  }
+  StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) override {
+    return inner_->Add(std::move(left), std::move(right));
+  }
+  absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) override {
+    return inner_->ToHost(stage, gradient, out);
+  }
+  absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
+    return inner_->Stash(std::move(activation));
+  }
+  absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) override {
+    ++unstashed;
+    return inner_->Unstash(std::move(stashed));
+  }
+  DeviceMemory device_memory() const override { return inner_->device_memory(); }
+  std::string compute_profile() const override { return inner_->compute_profile(); }
+
+  std::vector<std::string> log;
+  int unstashed = 0;
+  int host_stages = 0;
+  std::string fail_at;
+  uint64_t extra_loss_tokens = 0;
+
+ private:
+  class WatchedWeights final : public StageWeights {
+   public:
+    WatchedWeights(std::shared_ptr<const StageWeights> weights, Held* held)
+        : inner(std::move(weights)), held_(held) {
+      if (held_ != nullptr) held_->Add();
+    }
+    ~WatchedWeights() override {
+      if (held_ != nullptr) held_->Remove();
+    }
+    const std::shared_ptr<const StageWeights> inner;
+
+   private:
+    Held* const held_;
+  };
+
+  class Program final : public StageProgram {
+   public:
+    Program(WatchedRuntime* runtime, StageId stage)
+        : runtime_(runtime), stage_(stage), inner_(runtime->inner_->program(stage)) {}
+    const StageSpec& spec() const override { return inner_.spec(); }
+    absl::StatusOr<ActivationPtr> Forward(const StageWeights& weights, const MicroBatch& batch,
+                                          const ActivationPtr& in) override {
+      runtime_->log.push_back(absl::StrCat("forward ", stage_.value(), " ", batch.index));
+      if (runtime_->log.back() == runtime_->fail_at) return absl::InternalError("scripted");
+      return inner_.Forward(*static_cast<const WatchedWeights&>(weights).inner, batch, in);
+    }
+    absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
+                                            const ActivationPtr& in, const ActivationPtr& grad_out,
+                                            int loss_scale_log2) override {
+      runtime_->log.push_back(absl::StrCat("backward ", stage_.value(), " ", batch.index));
+      if (runtime_->log.back() == runtime_->fail_at) return absl::InternalError("scripted");
+      auto result = inner_.Backward(*static_cast<const WatchedWeights&>(weights).inner, batch, in,
+                                    grad_out, loss_scale_log2);
+      if (result.ok()) result->loss.tokens += runtime_->extra_loss_tokens;
+      return result;
+    }
+    absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
+                                 const ActivationPtr& in) override {
+      runtime_->log.push_back(absl::StrCat("loss ", stage_.value(), " ", batch.index));
+      if (runtime_->log.back() == runtime_->fail_at) return absl::InternalError("scripted");
+      return inner_.Loss(*static_cast<const WatchedWeights&>(weights).inner, batch, in);
+    }
+
+   private:
+    WatchedRuntime* const runtime_;
+    const StageId stage_;
+    StageProgram& inner_;
+  };
+
+  const std::unique_ptr<StageRuntime> inner_;
+  Held* const held_;
+  std::vector<std::unique_ptr<Program>> programs_;
+};
+
+// A relay over all parts of a job, with everything around it.
+struct Rig {
+  explicit Rig(const JobShape& shape, int prefetch = 1, int loss_scale_log2 = 0)
+      : spec(SpecOf(shape)),
+        runtime(spec, &account, &watched),
+        client(std::make_unique<FakeClient>(spec, loss_scale_log2)),
+        batches(NewEmptyBatchSource(spec)) {
+    job.spec = spec;
+    for (uint32_t p = 0; p < shape.parts; ++p) job.parts.push_back(PartId(p));
+    job.next_step = Step(1);
+    options.prefetch = prefetch;
+    relay = std::make_unique<Relay>(job, client.get(), &runtime, batches.get(), options);
+  }
+
+  // Evaluates `samples` held-out samples behind every `every`-th step. REQUIRES that Run was not
+  // called.
+  void Evaluate(uint64_t samples, uint64_t every) {
+    evaluation = NewEmptyEvaluationSource(spec, samples);
+    options.evaluation_or_null = evaluation.get();
+    options.eval_steps = every;
+    relay = std::make_unique<Relay>(job, client.get(), &runtime, batches.get(), options);
+  }
+
+  absl::Status Run(const std::function<bool()>& stop = nullptr) {
+    return relay->Run(stop, [this](Step step, const LossSum& loss, const StepTiming& timing) {
+      steps.push_back(step.value());
+      losses.push_back(loss);
+      EXPECT_GE(timing.forward_seconds, 0);
+      EXPECT_GE(timing.backward_seconds, 0);
+    });
+  }
+
+  JobSpec spec;
+  MemoryAccount account;
+  Held watched;  // loaded weights
+  WatchedRuntime runtime;
+  std::unique_ptr<FakeClient> client;
+  std::unique_ptr<BatchSource> batches;
+  std::unique_ptr<EvaluationSource> evaluation;
+  JoinedJob job;
+  RelayOptions options;
+  std::unique_ptr<Relay> relay;
+  std::vector<uint64_t> steps;
+  std::vector<LossSum> losses;
+};
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_RELAY_TESTING_RELAY_RIG_H_
