@@ -1,7 +1,8 @@
 #ifndef EPS_BASE_BYTES_H_
 #define EPS_BASE_BYTES_H_
 
-// Buffer: memory that one owner writes. Bytes: the same memory, frozen, shared and immutable.
+// Memory for payloads: a Buffer has one owner, who writes it; Bytes are the same memory after
+// Freeze, shared and immutable.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,12 +17,12 @@ namespace eps {
 class Buffer;
 struct MemoryBlock;  // private to bytes.cc
 
-// Reference-counted immutable bytes; copies share the memory. Thread-safe count. The memory stays
-// charged to its account until the last reference drops.
+// Reference-counted immutable bytes; copies share the memory and may be made on any thread. The
+// memory stays charged to its account until the last reference drops.
 class Bytes {
  public:
   Bytes() = default;
-  // A private copy of `data`, charged to nobody: small things and tests.
+  // A private copy of `data`, charged to no account. For small data and tests.
   static Bytes CopyOf(absl::string_view data);
 
   const uint8_t* data() const { return data_; }
@@ -30,9 +31,9 @@ class Bytes {
   absl::string_view view() const {
     return absl::string_view(reinterpret_cast<const char*>(data_), size_);
   }
-  // A piece of these bytes that keeps the whole alive. REQUIRES offset + size <= size().
+  // A part of these bytes, which keeps all of their memory alive. REQUIRES offset + size <= size().
   Bytes Sub(size_t offset, size_t size) const;
-  // Memory for what is made of these bytes, charged as they are.
+  // Allocates memory for data derived from these bytes, charged to the same account and kind.
   Buffer NewBeside(size_t size) const;
 
  private:
@@ -42,13 +43,13 @@ class Bytes {
   size_t size_ = 0;
 };
 
-// Move-only, 64-byte aligned, uninitialised memory from a process-wide pool: memory that was once
-// faulted in is used again (first touch costs more than the copy). Thread-compatible.
+// Move-only, 64-byte aligned, uninitialised memory from a process-wide pool, which reuses memory
+// that has been faulted in (the first touch costs more than a copy). Thread-compatible.
 class Buffer {
  public:
   Buffer() = default;
-  // Charges `size` bytes of `kind` to `account` (may be null) until freed. Never fails: admission
-  // is the caller's; out of memory ends the process.
+  // Charges `size` bytes of `kind` to `account` (may be null) until freed. Never fails: the caller
+  // decides on admission; running out of memory ends the process.
   explicit Buffer(size_t size, MemoryKind kind = MemoryKind::kScratch,
                   MemoryAccount* account = nullptr);
   Buffer(Buffer&&) noexcept = default;
@@ -59,7 +60,7 @@ class Buffer {
   size_t size() const { return size_; }
   float* floats() { return reinterpret_cast<float*>(data_); }
   const float* floats() const { return reinterpret_cast<const float*>(data_); }
-  // Gives the memory up as immutable bytes; the first `size` bytes of it if given.
+  // Turns the memory, or its first `size` bytes, into immutable bytes.
   Bytes Freeze() &&;
   Bytes Freeze(size_t size) &&;
 

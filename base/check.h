@@ -1,9 +1,9 @@
 #ifndef EPS_BASE_CHECK_H_
 #define EPS_BASE_CHECK_H_
 
-// Assertions that stay on in release builds: a broken invariant ends the process with its place
-// and values (exit code 70 by way of abort). Peer, disk and network errors are never checked with
-// these; they are absl::Status.
+// Assertions that stay on in release builds: a broken invariant aborts the process (exit code 70)
+// and prints its place and values. Do not use them for errors of peers, disks and the network,
+// which are absl::Status.
 
 #include <sstream>
 

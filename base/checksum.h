@@ -22,7 +22,7 @@ class Sha256 {
   Sha256();
   ~Sha256();
   void Update(absl::string_view data);
-  // Ends the message; the object may not be used afterwards.
+  // Ends the message. Do not use the object afterwards.
   Sha256Digest Finish();
 
  private:

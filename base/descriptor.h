@@ -7,8 +7,8 @@
 
 namespace eps {
 
-// Owns a file descriptor and closes it; negative: none, as system calls return it. Closing tells of
-// no error: what has to be on disk is synced first.
+// Owns a file descriptor and closes it; a negative one stands for none, as in system calls. Closing
+// reports no error: sync first what has to be on disk.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) : fd_(fd) {}

@@ -15,11 +15,12 @@ namespace eps {
 class Executor {
  public:
   virtual ~Executor() = default;
-  // Thread-safe; never blocks, never runs `task` before returning control to the caller's caller.
+  // Thread-safe. Never blocks, and never runs `task` inside the call.
   virtual void Post(std::function<void()> task) = 0;
 };
 
-// A fixed number of threads (FTZ+DAZ set) over one queue. The destructor runs what is queued.
+// A fixed number of threads over one queue, with denormals flushed. The destructor runs the tasks
+// that are still queued.
 class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(int threads);
@@ -37,8 +38,9 @@ class ThreadPool final : public Executor {
   std::vector<std::thread> threads_;
 };
 
-// Runs posted tasks one at a time, in order, on a borrowed executor: "the sequence" of a
-// (shard, job). Tasks posted before destruction still run; the state they share lives as long.
+// Runs posted tasks one at a time, in order, on a borrowed executor, for example the tasks of one
+// (shard, job). Tasks that were posted before destruction still run: keep the state that they share
+// alive.
 class Sequence final : public Executor {
  public:
   explicit Sequence(Executor* executor);

@@ -6,10 +6,10 @@
 
 namespace eps {
 
-// The one table of the project; schedulers match on these numbers.
+// The exit codes of all programs; schedulers match on these numbers.
 enum class ExitCode : int {
   kOk = 0,
-  kDifferent = 1,     // compared, and different (verify, digest)
+  kDifferent = 1,     // a comparison found a difference (verify, digest)
   kUsage = 64,        // usage or configuration
   kDataInvalid = 65,  // data or state invalid
   kNoInput = 66,      // input missing
@@ -22,12 +22,13 @@ enum class ExitCode : int {
   kInterrupted = 130,
 };
 
-// The exit code of a command that ended with `status`: the one place that maps them. A code that
-// WithExitCode gave wins over the one of the status code.
+// Returns the exit code of a command that ended with `status`. A code set by WithExitCode wins over
+// that of the status code.
 ExitCode ExitCodeOf(const absl::Status& status);
 
-// `status` (not OK) with an exit code of its own, where no status code stands for it: I/O errors,
-// and what another process of ours ended with. Travels as a payload, inside this process only.
+// Adds an exit code of its own to `status` (not OK), for errors that no status code expresses: I/O
+// errors, and the exit of another of our processes. It is a payload, which does not leave this
+// process.
 absl::Status WithExitCode(absl::Status status, ExitCode code);
 
 // An Internal error with exit code kIo: the machine failed to read, write or sync.

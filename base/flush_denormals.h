@@ -10,7 +10,7 @@ namespace eps {
 
 // While alive, the calling thread flushes denormal results to zero and reads denormal inputs as
 // zero (x86 FTZ + DAZ, AArch64 FZ). Every thread that computes on weights or gradients holds one:
-// it is part of the bits, and denormals cost 16x in the optimizer.
+// it affects the bits, and denormals make the optimizer 16 times slower.
 class ScopedFlushDenormals {
  public:
 #if defined(__SSE__)

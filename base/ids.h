@@ -1,8 +1,8 @@
 #ifndef EPS_BASE_IDS_H_
 #define EPS_BASE_IDS_H_
 
-// Strong integer ids: a value of one kind is never taken for another, and every conversion to or
-// from a plain integer is spelled out.
+// Strong integer ids: the compiler refuses an id of another kind, and every conversion to or from a
+// plain integer is explicit.
 
 #include <cstdint>
 #include <functional>
@@ -19,7 +19,7 @@ class Id {
   constexpr Id() = default;
   constexpr explicit Id(Rep value) : value_(value) {}
   constexpr Rep value() const { return value_; }
-  // The id that follows this one: versions, steps and dense indices are counted with it.
+  // The following id, for counting versions, steps and dense indices.
   constexpr Id Next() const { return Id(value_ + 1); }
 
   friend constexpr bool operator==(Id a, Id b) { return a.value_ == b.value_; }
@@ -48,11 +48,11 @@ using ShardId = Id<struct ShardTag, uint32_t>;
 
 // First 8 bytes of the job spec's digest, big-endian.
 using JobId = Id<struct JobTag, uint64_t>;
-// Incarnation of a job's state; moves only when state goes backwards.
+// Incarnation of a job's state; increases only when the state returns to an earlier version.
 using Term = Id<struct TermTag, uint64_t>;
 // Data index. Step 0 is before any data; training runs steps 1 … training.steps.
 using Step = Id<struct StepTag, uint64_t>;
-// State after that many applied updates; step t reads version t-1 while no step was skipped.
+// The state after that many applied updates; step t reads version t-1 until a step is skipped.
 using Version = Id<struct VersionTag, uint64_t>;
 
 // Names of things that live inside one process.

@@ -3,11 +3,11 @@
 
 // Log lines on stderr: EPS_LOG_INFO("joined job " << id << " at step " << step). The message is
 // anything that streams; it is not evaluated when its level is off. The environment variable
-// EPS_LOG sets the least level that is written: debug, info (default), warn, error or off; any
-// other value means info and says so once. Thread-safe; a line is written whole. Not for the
-// progress lines of training, which go to stdout.
+// EPS_LOG sets the lowest level to write: debug, info (default), warn, error or off; any other
+// value means info and logs one warning. Thread-safe; a line is written whole. Not for the progress
+// lines of training, which go to stdout.
 //
-// The library behind it does not show here, so that including this header costs nothing.
+// This header does not include the logging library, so that it is cheap to include.
 
 #include <sstream>
 #include <string>
@@ -16,12 +16,12 @@ namespace eps {
 
 enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
 
-// Replaces the level that EPS_LOG gave. For tests and flags.
+// Overrides the level of EPS_LOG. For tests and flags.
 void SetLogLevel(LogLevel level);
 
 namespace internal {
 bool LogEnabled(LogLevel level);
-// `file` and `line` are written for warnings and errors.
+// Prints `file` and `line` for warnings and errors only.
 void LogLine(LogLevel level, const char* file, int line, const std::string& message);
 }  // namespace internal
 }  // namespace eps

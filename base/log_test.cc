@@ -14,7 +14,7 @@ using testing::HasSubstr;
 using testing::internal::CaptureStderr;
 using testing::internal::GetCapturedStderr;
 
-TEST(Log, WritesAStreamedLineWithTimeAndLevelToStderr) {
+TEST(Log, WritesLinesWithTimeAndLevel) {
   SetLogLevel(LogLevel::kInfo);
   CaptureStderr();
   EPS_LOG_INFO("step " << 3 << " of {} took " << 0.5 << " s");
@@ -22,7 +22,7 @@ TEST(Log, WritesAStreamedLineWithTimeAndLevelToStderr) {
   EXPECT_THAT(line, ContainsRegex("^[0-9-]+T[0-9:.]+ [0-9]+ info step 3 of \\{\\} took 0.5 s\n$"));
 }
 
-TEST(Log, WarningsAndErrorsSayWhereTheyComeFrom) {
+TEST(Log, WarningsAndErrorsNameTheirPlace) {
   SetLogLevel(LogLevel::kInfo);
   CaptureStderr();
   EPS_LOG_WARN("odd");
@@ -32,7 +32,7 @@ TEST(Log, WarningsAndErrorsSayWhereTheyComeFrom) {
   EXPECT_THAT(lines, ContainsRegex("error base/log_test.cc:[0-9]+: bad\n"));
 }
 
-TEST(Log, DoesNotEvaluateAMessageWhoseLevelIsOff) {
+TEST(Log, SkipsMessagesOfDisabledLevels) {
   SetLogLevel(LogLevel::kWarn);
   int evaluated = 0;
   CaptureStderr();
@@ -47,7 +47,7 @@ TEST(Log, DoesNotEvaluateAMessageWhoseLevelIsOff) {
 }
 
 // A death test is a process of its own, in which the level is not yet read.
-TEST(LogDeathTest, TheEnvironmentSetsTheLevelAndAnUnknownLevelIsReported) {
+TEST(LogDeathTest, TheEnvironmentSetsTheLevel) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto log_and_exit = [](const char* level) {
     setenv("EPS_LOG", level, 1);

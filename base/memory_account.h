@@ -10,12 +10,12 @@
 
 namespace eps {
 
-// What a byte is held for. The planner and the status page use the same kinds.
+// The purpose of a byte of memory. The planner and the status page use the same kinds.
 enum class MemoryKind : int {
   kState = 0,     // master weights and optimizer state at rest
   kContribution,  // received gradients that wait for their update
   kFetch,         // encoded weights on their way to a worker
-  kResidual,      // what sparse gradients left out (error feedback), at its home
+  kResidual,      // elements that sparse gradients left out (error feedback), at their home
   kImport,        // state on its way in or out (ImportState, ExportState, checkpoints)
   kStage,         // worker: weights and gradients of the stages in flight
   kStash,         // worker: stage inputs kept between forward and backward
@@ -33,9 +33,10 @@ class MemoryAccount {
 
   explicit MemoryAccount(uint64_t limit_bytes = kNoLimit) : limit_bytes_(limit_bytes) {}
 
-  // Charges unconditionally: for memory whose admission was decided elsewhere.
+  // Charges unconditionally. For memory that was admitted elsewhere.
   void Charge(MemoryKind kind, uint64_t bytes);
-  // Charges if the total stays within the limit; else ResourceExhausted with wanted, live, limit.
+  // Charges if the total stays within the limit; else returns ResourceExhausted, which states the
+  // wanted, live and limiting numbers of bytes.
   absl::Status TryCharge(MemoryKind kind, uint64_t bytes);
   void Release(MemoryKind kind, uint64_t bytes);
 

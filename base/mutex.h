@@ -1,8 +1,8 @@
 #ifndef EPS_BASE_MUTEX_H_
 #define EPS_BASE_MUTEX_H_
 
-// std::mutex with clang's thread-safety annotations. absl::Mutex is not used: the packaged library
-// is not instrumented, so the thread sanitizer reports false races through it.
+// std::mutex with clang's thread-safety annotations. It replaces absl::Mutex, whose packaged
+// library is not instrumented, so that the thread sanitizer reports false races through it.
 
 #include <chrono>
 #include <condition_variable>
@@ -24,6 +24,7 @@
 
 namespace eps {
 
+// A mutex; prefer MutexLock to Lock and Unlock.
 class EPS_CAPABILITY("mutex") Mutex {
  public:
   void Lock() EPS_ACQUIRE() { mu_.lock(); }
@@ -34,6 +35,7 @@ class EPS_CAPABILITY("mutex") Mutex {
   std::mutex mu_;
 };
 
+// Holds a mutex while alive.
 class EPS_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex* mu) EPS_ACQUIRE(mu) : mu_(mu) { mu_->Lock(); }
@@ -45,10 +47,11 @@ class EPS_SCOPED_CAPABILITY MutexLock {
   Mutex* const mu_;
 };
 
-// Every wait has a deadline: there is no Wait() without one.
+// A condition variable without Wait(): every wait has a deadline.
 class CondVar {
  public:
-  // Waits for a signal at most until `deadline`; spurious returns are possible. False: timed out.
+  // Waits for a signal, at most until `deadline`, and returns false if it timed out. Spurious
+  // returns are possible.
   bool WaitUntil(Mutex* mu, std::chrono::steady_clock::time_point deadline)
       EPS_REQUIRES(mu) EPS_NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);

@@ -1,8 +1,8 @@
 #ifndef EPS_BASE_SMALL_FLOATS_H_
 #define EPS_BASE_SMALL_FLOATS_H_
 
-// The 16-bit floats of files, one value at a time, by integer arithmetic, so that no mode of the
-// processor (rounding, flushing of subnormals) can change a bit. Pure functions.
+// Conversions of the 16-bit floats in files, one value at a time, in integer arithmetic, so that no
+// mode of the processor (rounding, flushing of subnormals) can change a bit. Pure functions.
 
 #include <cstdint>
 #include <cstring>
@@ -21,7 +21,7 @@ inline uint32_t BitsOfFloat(float value) {
   return bits;
 }
 
-// Every value of both formats is a float: these two are exact, and keep a NaN's payload.
+// Exact, because every value of both formats is a float; a NaN keeps its payload.
 inline float FloatFromBf16(uint16_t bits) { return FloatFromBits(uint32_t{bits} << 16); }
 
 inline float FloatFromF16(uint16_t bits) {
@@ -39,8 +39,8 @@ inline float FloatFromF16(uint16_t bits) {
   return FloatFromBits(sign | (wide << 23) | ((mantissa & 1023u) << 13));
 }
 
-// To the nearest value, ties to even, as PyTorch rounds. Beyond the largest value: infinity. A NaN
-// stays one.
+// Round to the nearest value, ties to even, as PyTorch does. Values beyond the largest become
+// infinity; a NaN stays a NaN.
 inline uint16_t Bf16FromFloat(float value) {
   const uint32_t bits = BitsOfFloat(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);

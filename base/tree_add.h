@@ -5,9 +5,9 @@
 
 namespace eps {
 
-// out[i] = left[i] + right[i]: the one addition of every reduction tree on a CPU, worker and
-// server. Bit-equal on every instruction set; the calling thread must hold ScopedFlushDenormals.
-// `out` may be `left` or `right`.
+// Computes out[i] = left[i] + right[i], the addition of every reduction tree on a CPU, in workers
+// and servers. The result has the same bits on every instruction set. Hold ScopedFlushDenormals on
+// the calling thread. `out` may be `left` or `right`.
 void TreeAdd(const float* left, const float* right, size_t n, float* out);
 
 }  // namespace eps

@@ -3,6 +3,7 @@
 
 namespace eps {
 
+// The version of the release, as `eps --version` prints it.
 inline constexpr char kVersion[] = "0.1.0";
 
 }  // namespace eps

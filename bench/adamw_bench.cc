@@ -1,9 +1,10 @@
-// AdamW's kernel against the memory limit of its own access pattern. Both read weights, two moments
-// and an FP32 gradient and write weights and moments, 28 bytes per parameter; the limit does so
-// with arithmetic that costs nothing. Rounds run one after the other, limit and kernel alternating,
-// so that a change of the machine's speed hits both; the figure is the median of the rounds'
-// ratios. Usage: adamw_bench [millions of parameters] [rounds] [threads]. Exits with 1 if the
-// kernel's result differs from the scalar reference.
+// Compares AdamW's kernel with the memory limit of its own access pattern. Both read weights, two
+// moments and an FP32 gradient and write weights and moments, 28 bytes per parameter; the limit
+// does so with almost no arithmetic. Rounds alternate between limit and kernel, so that a change of
+// the machine's speed affects both; the figure is the median of the rounds' ratios.
+//
+// Usage: adamw_bench [millions of parameters] [rounds] [threads]. Exits with 1 if the kernel's
+// result differs from the scalar reference.
 
 #include <sys/mman.h>
 
@@ -19,10 +20,11 @@
 #include <thread>
 #include <vector>
 
-#include "bench/peers/memory_limit.h"
 #include "base/flush_denormals.h"
-#include "optimizer/kernels.h"
 #include "base/job/chunk_map.h"
+#include "bench/peers/memory_limit.h"
+#include "optimizer/kernels.h"
+#include "optimizer/rules/adamw.h"
 
 namespace eps {
 namespace {
@@ -31,14 +33,14 @@ constexpr size_t kMebi = size_t{1} << 20;
 constexpr size_t kMatrixCols = 1024;
 constexpr double kBytesPerParameter = 28;
 
-// Floats on huge pages where there are any, every page touched.
+// Floats on huge pages where available, with every page touched.
 class Array {
  public:
   explicit Array(size_t n) : n_(n) {
     mapped_ = mmap(nullptr, n * sizeof(float) + 2 * kMebi, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped_ == MAP_FAILED) {
-      std::fprintf(stderr, "no memory for %zu floats\n", n);
+      std::fprintf(stderr, "cannot allocate %zu floats\n", n);
       std::exit(71);
     }
     const uintptr_t address = reinterpret_cast<uintptr_t>(mapped_);
@@ -57,6 +59,7 @@ class Array {
   float* data_ = nullptr;
 };
 
+// Weights, moments and gradient of the benchmark.
 struct State {
   explicit State(size_t n) : n(n), grad(n), weight(n), exp_avg(n), exp_avg_sq(n) {
     for (size_t i = 0; i < n; ++i) {
@@ -68,7 +71,7 @@ struct State {
     }
   }
 
-  // The piece [begin, end) as one long row.
+  // Returns the piece [begin, end) as one long row.
   AdamWTile Piece(size_t begin, size_t end) {
     AdamWTile tile;
     tile.rows = 1;
@@ -112,7 +115,7 @@ bool KernelEqualsReference() {
          std::memcmp(found.exp_avg_sq.data(), expected.exp_avg_sq.data(), bytes) == 0;
 }
 
-// Seconds for all pieces, one per thread, from a common start.
+// Returns the seconds for all pieces, one per thread, from a common start.
 double Time(State* state, int threads, const std::function<void(const AdamWTile&)>& run) {
   std::atomic<int> ready{0};
   std::atomic<bool> go{false};
@@ -144,8 +147,8 @@ std::string MachineName() {
   return "unknown";
 }
 
-// The same elements as the rows of a matrix, tile by tile: what short rows in many pages cost, and
-// why the DRAM backend updates whole row panels.
+// Updates the same elements as the rows of a matrix, tile by tile. This shows the cost of short
+// rows in many pages, and why the DRAM backend updates whole row panels.
 void RunTiles(const AdamWScalars& scalars, const AdamWTile& piece) {
   for (size_t row = 0; row < piece.cols / kMatrixCols; row += kTileRows) {
     for (size_t col = 0; col < kMatrixCols; col += kTileCols) {
@@ -172,7 +175,7 @@ double Median(std::vector<double> values) {
 void Report(const char* what, State* state, int threads, int rounds,
             const std::function<void(const AdamWTile&)>& kernel) {
   std::vector<double> limit, own, ratio;
-  Time(state, threads, MemoryLimit);  // warms up
+  Time(state, threads, MemoryLimit);  // warm-up
   for (int round = 0; round < rounds; ++round) {
     limit.push_back(Time(state, threads, MemoryLimit));
     own.push_back(Time(state, threads, kernel));

@@ -1,10 +1,12 @@
-// AdamW's kernel against the kernel behind torch.optim.AdamW(fused=True) on the same processor: as
-// many parameters, as many threads, the same gradient, in rounds that alternate. Each works on the
-// memory that it has in use: ours on huge pages as in the servers' arena, torch's on tensors of
-// torch. Without a goal: torch on huge pages too, and torch with the pass that clipping costs it.
-// The figure is the median of torch's time / ours per round. Usage: adamw_torch_bench [Mi
-// parameters] [rounds] [threads]. Exits with 1 if the results differ or the goal is missed, 64 if
-// called wrongly.
+// Compares AdamW's kernel with the kernel of torch.optim.AdamW(fused=True) on the same
+// processor: the same number of parameters and threads and the same gradient, in alternating
+// rounds. Each works on the memory that it normally uses: ours on huge pages as in the servers'
+// arena, torch's on tensors that torch allocates. Reported without a goal: torch on huge pages too,
+// and torch with the extra pass that clipping costs it. The figure is the median over rounds of
+// torch's time / ours.
+//
+// Usage: adamw_torch_bench [Mi parameters] [rounds] [threads]. Exits with 1 if the results differ
+// or the goal is missed, with 64 after a wrong call.
 
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +25,7 @@ namespace {
 constexpr double kGoal = 1.2;
 constexpr double kBytesPerParameter = 28;
 
-// What differs after two updates of a length that no vector divides; empty if nothing does.
+// Returns what differs after two updates of a length that no vector divides; empty if nothing does.
 std::string Check(int threads, TorchMemory memory) {
   AdamWPair pair((size_t{1} << 20) + 13, memory);
   for (int i = 0; i < 2; ++i) {
@@ -38,14 +40,14 @@ void Print(const char* what, double seconds, double n) {
               kBytesPerParameter * n / seconds / 1e9);
 }
 
-// Rounds on `threads` threads; false if the results differ or the goal, if there is one, is missed.
+// Runs rounds on `threads` threads. Returns false if the results differ or a goal is missed.
 bool Compare(AdamWPair* pair, TorchMemory memory, int threads, int rounds, double goal) {
   const std::string difference = Check(threads, memory);
   if (!difference.empty()) {
     std::fprintf(stderr, "the results differ: %s\n", difference.c_str());
     return false;
   }
-  pair->TimeOurs(threads);  // warms up
+  pair->TimeOurs(threads);  // warm-up
   pair->TimeTorch(threads);
   std::vector<double> ours, torchs, clipped, ratios, clipped_ratios;
   for (int round = 0; round < rounds; ++round) {

@@ -1,4 +1,4 @@
-// The torch benchmark compares two kernels that do the same work. Nothing is timed here.
+// Checks that the torch benchmark compares two kernels that do the same work. Nothing is timed.
 
 #include "bench/peers/adamw_torch.h"
 
@@ -9,7 +9,7 @@
 namespace eps {
 namespace {
 
-TEST(AdamWTorch, BothKernelsMakeTheSameUpdate) {
+TEST(AdamWTorch, BothKernelsComputeTheSameUpdate) {
   for (const size_t n : {size_t{1}, size_t{1037}, (size_t{1} << 16) + 13}) {
     for (const auto& [threads, memory] :
          {std::pair{1, TorchMemory::kTensors}, std::pair{2, TorchMemory::kTensors},
@@ -24,7 +24,7 @@ TEST(AdamWTorch, BothKernelsMakeTheSameUpdate) {
   }
 }
 
-TEST(AdamWTorch, AnUpdateThatOneOfThemDidNotMakeIsADifference) {
+TEST(AdamWTorch, DetectsAMissingUpdate) {
   AdamWPair pair(1037, TorchMemory::kTensors);
   pair.TimeOurs(2);
   EXPECT_NE(pair.Difference(), "");
@@ -32,7 +32,7 @@ TEST(AdamWTorch, AnUpdateThatOneOfThemDidNotMakeIsADifference) {
   EXPECT_EQ(pair.Difference(), "");
 }
 
-TEST(AdamWTorch, AWeightThatIsOffByAThousandthOfAStepIsADifference) {
+TEST(AdamWTorch, DetectsAThousandthOfAStep) {
   AdamWPair pair(1037, TorchMemory::kTensors);
   pair.TimeOurs(2);
   pair.TimeTorch(2);

@@ -1,10 +1,12 @@
-// Every codec of fixed size against the memory limit of its own traffic: encoding reads 4 bytes per
-// element and writes n past the caches, decoding reads n and writes 4. Chunks of 1 Mi elements as
-// matrices of 1024 columns, all larger together than the caches, every page touched before. Limit
-// and codec alternate, so that a change of the machine's speed hits both; the figure is the median
-// of the rounds' ratios of times, limit / codec. Beside it: how often faster than the scalar
-// reference, on one thread. Usage: codec_bench [Mi elements] [rounds] [most threads] [names,...].
-// Exits with 1 if bytes differ from the reference's or a goal is missed, 64 if called wrongly.
+// Compares every codec of fixed size with the memory limit of its own traffic: encoding reads 4
+// bytes per element and writes n past the caches, decoding reads n and writes 4. The chunks have 1
+// Mi elements, as matrices of 1024 columns; together they exceed the caches, and every page is
+// touched before. Rounds alternate between limit and codec, so that a change of the machine's speed
+// affects both; the figure is the median of the rounds' ratios of times, limit / codec. The
+// speed-up over the scalar reference, on one thread, is printed next to it.
+//
+// Usage: codec_bench [Mi elements] [rounds] [most threads] [names,...]. Exits with 1 if bytes
+// differ from the reference's or a goal is missed, with 64 after a wrong call.
 
 #include <algorithm>
 #include <atomic>
@@ -20,9 +22,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/flush_denormals.h"
 #include "bench/peers/codec_limit.h"
 #include "bench/peers/timing.h"
-#include "base/flush_denormals.h"
 #include "compression/codec.h"
 #include "compression/reference_codec.h"
 
@@ -41,8 +43,8 @@ double ThreadSeconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Processor seconds of the slowest thread for work(chunk) for all chunks, a contiguous share of
-// them on each: nothing waits, and what other programs take of the cores does not count.
+// Returns the processor seconds of the slowest thread for work(chunk) over all chunks, a contiguous
+// share per thread. Nothing waits, and time that other programs take of the cores does not count.
 double Time(size_t chunks, int threads, const std::function<void(size_t)>& work) {
   std::atomic<int> ready{0};
   std::atomic<bool> go{false};
@@ -74,7 +76,7 @@ Chunk MatrixChunk() {
   return chunk;
 }
 
-// Two sets of floats and one of encoded chunks.
+// Two arrays of floats, and the encoded chunks.
 struct Memory {
   explicit Memory(size_t n)
       : chunks(n),
@@ -95,7 +97,7 @@ struct Memory {
   float* Out(size_t chunk) const {
     return static_cast<float*>(out.data()) + chunk * kChunkElements;
   }
-  // Where the limit puts or takes encoded bytes.
+  // Where the limit writes or reads encoded bytes.
   uint8_t* Limit(size_t chunk, size_t bytes) const {
     return static_cast<uint8_t*>(limit.data()) + chunk * (bytes / 64 * 64);
   }
@@ -105,7 +107,7 @@ struct Memory {
   std::vector<Bytes> encoded;
 };
 
-// One codec and axis.
+// One codec and axis under test.
 class Subject {
  public:
   Subject(const Codec& codec, Axis axis, Memory* memory)
@@ -116,7 +118,7 @@ class Subject {
     for (size_t i = 0; i < memory_.chunks; ++i) EncodeOne(i);
   }
 
-  // Holds the first chunk against the reference. Sets how much slower that is.
+  // Compares the first chunk with the reference. Sets how much slower the reference is.
   bool EqualsReference(double* encode_ratio, double* decode_ratio) {
     const auto reference = NewReferenceCodec(codec_.name());
     if (!reference.ok()) return false;
@@ -170,12 +172,13 @@ class Subject {
   size_t bytes_ = 0;
 };
 
-// Rounds of a limit and a codec; false if the goal is missed. Sets the codec's median seconds.
+// Runs rounds of a limit and a codec. Returns false if the goal is missed. Sets the codec's median
+// seconds.
 bool Compare(const std::string& name, int rounds, double goal, size_t elements,
              const std::function<double()>& limit, const std::function<double()>& codec,
              double* seconds) {
   std::vector<double> ratios, times;
-  limit();  // warms up
+  limit();  // warm-up
   codec();
   for (int round = 0; round < rounds; ++round) {
     const double of_limit = limit();
@@ -220,7 +223,7 @@ bool Run(const Codec& codec, Axis axis, Memory* memory, int rounds, int most_thr
   return reached;
 }
 
-// The tree's commit, "unknown" if there is none.
+// Returns the commit of the tree, "unknown" outside of a repository.
 std::string Commit() {
   std::string commit;
   if (FILE* pipe = popen("git describe --always --dirty 2>/dev/null", "r")) {

@@ -1,16 +1,18 @@
-// State on NVMe against the disk itself. In each round, after each other:
+// Compares state on NVMe with the disk itself. Each round runs, one after the other:
 //   raw write    io_uring with O_DIRECT writes as many bytes at queue depth 8, syncs, writes one
-//                block and syncs: what a cut cannot do without;
+//                block and syncs: the minimum for a cut;
 //   write        the backend writes the state of all chunks and cuts;
-//   raw update   io_uring reads every chunk and writes it elsewhere, 8 at a time, and the same end;
+//   raw update   io_uring reads every chunk and writes it elsewhere, 8 at a time, and ends alike;
 //   update       the backend updates all chunks from a bf16 gradient and cuts;
 //   RocksDB      the same values in RocksDB, durable at the end (every fourth round): in the
-//                catalogue's database, one synced batch for each chunk; without WAL, leveled; in
-//                BlobDB. Compactions that it puts off are not waited for;
-//   DRAM         the backend that has the state in DRAM updates all chunks, then the same right
-//                after a cut was asked for: what it takes longer is what a cut can hold a step up.
-// The figure is the median of the rounds' ratios. Usage: nvme_bench [MiB of state] [rounds]
-// [folder]. Exits with 1 if a goal is missed, with 2 if the disk or a byte is wrong.
+//                catalogue's database, one synced batch per chunk; without WAL, leveled; in BlobDB.
+//                Compactions that RocksDB defers are not waited for;
+//   DRAM         the backend with its state in DRAM updates all chunks, and again right after a cut
+//                was requested: the extra time is the delay that a cut can cause in a step.
+// The figure is the median of the rounds' ratios.
+//
+// Usage: nvme_bench [MiB of state] [rounds] [folder]. Exits with 1 if a goal is missed, with 2
+// after a disk error or a wrong byte.
 
 #include <fcntl.h>
 #include <liburing.h>
@@ -29,14 +31,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "bench/peers/rocksdb_values.h"
-#include "bench/peers/timing.h"
 #include "base/check.h"
 #include "base/job/model_layout.h"
 #include "base/testing/test_specs.h"
-#include "storage/testing/backend_harness.h"
+#include "bench/peers/rocksdb_values.h"
+#include "bench/peers/timing.h"
 #include "storage/backends/durable_backend.h"
 #include "storage/cuts/rocksdb_store.h"
+#include "storage/testing/backend_harness.h"
 
 namespace eps {
 namespace {
@@ -45,6 +47,7 @@ constexpr uint32_t kWidth = 1024;  // chunks of 1024 x 1024: 12 MiB with their s
 constexpr uint32_t kDepth = 8;
 constexpr double kGiga = 1e9;
 
+// Time of one operation.
 struct Cost {
   double seconds = 0;
   double cpu_seconds = 0;  // of all threads of this process, and of the kernel for them
@@ -64,7 +67,7 @@ Cost CostOf(const std::function<void()>& run) {
           CpuSeconds() - cpu};
 }
 
-// Two files as large as the state, moved by io_uring with nothing else around it.
+// Two files as large as the state, accessed by io_uring alone.
 class RawDisk {
  public:
   RawDisk(const std::string& folder, uint64_t piece_bytes, uint32_t pieces, bool registered)
@@ -166,7 +169,7 @@ JobSpec SpecOf(uint64_t mib) {
   return spec;
 }
 
-// The backend as a server has it, its chunks of 1024 x 1024 only.
+// The backend as a server runs it, with chunks of 1024 x 1024.
 class State {
  public:
   State(const std::string& folder, uint64_t mib, decltype(&NewNvmeBackend) make)
@@ -221,7 +224,7 @@ class State {
     End(ops);
   }
   void UpdateWithoutCut() { Take(BeginUpdate()); }
-  // Returns when the updates are done; the cut is with EndCut.
+  // Returns when the updates are done. Call EndCut for the cut.
   void UpdatePastCut() {
     BeginCut();
     Take(BeginUpdate());
@@ -231,7 +234,7 @@ class State {
     backend_->Recycle({Step(step_), Term(1)});
   }
 
-  // Ends the process with 2 unless every chunk holds what Write wrote.
+  // Exits with 2 unless every chunk holds what Write wrote.
   void Verify() {
     for (const ChunkId id : owned_) {
       const OpId op = completions_.Next();
@@ -301,7 +304,7 @@ class State {
   std::vector<std::shared_ptr<const EncodedChunk>> gradients_;
   Version version_;
   uint64_t step_ = 0;
-  OpId cut_;  // the last one
+  OpId cut_;  // of the latest cut
   std::unique_ptr<StateBackend> backend_;
 };
 

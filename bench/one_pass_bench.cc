@@ -1,9 +1,9 @@
-// The server's one pass over a chunk (decode the parts, sum them along the tree, sum of squares,
-// AdamW, encode) against the same work in separate passes, against other AdamW kernels, and against
-// memory. Ours is the DRAM backend as the server runs it; the others go over the same contributions
-// with arrays of their own on as many threads, and without the sum of squares. Rounds alternate;
-// the figures are medians of the rounds' ratios. First all of them must give the same weights,
-// moments and encoded bytes.
+// Compares the server's one pass over a chunk (decode the parts, sum them along the tree, sum of
+// squares, AdamW, encode) with the same work in separate passes, with other AdamW kernels, and with
+// memory. Ours is the DRAM backend as the server runs it; the others process the same contributions
+// with their own arrays on as many threads, and without the sum of squares. Rounds alternate; the
+// figures are medians of the rounds' ratios. Before any timing, all variants must produce the same
+// weights, moments and encoded bytes.
 //
 // Usage: one_pass_bench [Mi parameters] [rounds] [threads] [weights codec]. Exits with 1 if a goal
 // is missed, with 2 if results differ.
@@ -24,14 +24,17 @@
 #include "bench/peers/one_pass_world.h"
 #include "bench/peers/timing.h"
 #include "compression/codecs/floats/kernels.h"
-#include "optimizer/update_rule.h"
+#include "optimizer/kernels.h"
+#include "optimizer/rules/adamw.h"
 #include "optimizer/strip_kernels.h"
+#include "optimizer/update_rule.h"
 
 namespace eps {
 namespace {
 
 constexpr uint32_t kParts = 4;
 
+// Elapsed and processor time.
 struct Time {
   double elapsed = 0;
   double processor = 0;  // of all threads
@@ -44,7 +47,7 @@ double SecondsOf(clockid_t clock) {
 }
 Time Now() { return {SecondsOf(CLOCK_MONOTONIC), SecondsOf(CLOCK_PROCESS_CPUTIME_ID)}; }
 
-// One number of threads.
+// The benchmark for one number of threads.
 class Bench {
  public:
   Bench(const JobSpec& spec, const ChunkMap& chunks, const Gradients& gradients, Arrays* arrays,
@@ -126,7 +129,7 @@ class Bench {
     };
     std::vector<double> elapsed[kCount];
     std::vector<double> seconds[kCount];             // of each thread's processor
-    for (int round = -1; round < rounds; ++round) {  // the first warms up
+    for (int round = -1; round < rounds; ++round) {  // the first round warms up
       for (int i = 0; i < kCount; ++i) {
         const Time begin = Now();
         candidates[i].second();
@@ -143,7 +146,7 @@ class Bench {
       return Ratio(name, seconds[of], seconds[by], goal);
     };
     bool reached = ratio("six passes / one pass", kSix, kOne, 2.0);
-    // With encoding at most 1.10 times the time without.
+    // With encoding, an update may take at most 1.10 times as long as without.
     reached = ratio("update / with encoding", kPlain, kWith, 1 / 1.10) && reached;
     reached = ratio("memory traffic / bf16 to bf16", kLimit, kBf16, 0.90) && reached;
     reached = ratio("span kernel, cast / fp32 to bf16", kSpan, kFp32, 1.3) && reached;
@@ -163,7 +166,7 @@ class Bench {
     return ReportRatio(std::string("  ") + name, ratios, goal);
   }
 
-  // Nanoseconds per parameter of each candidate, by processor time and elapsed.
+  // Prints nanoseconds per parameter of each candidate, by processor time and elapsed.
   void Print(const std::vector<std::string>& names, const std::vector<double>* seconds,
              const std::vector<double>* elapsed) const {
     std::printf("%d thread%s\n", crew_.threads(), crew_.threads() == 1 ? "" : "s");
@@ -176,8 +179,8 @@ class Bench {
     }
   }
 
-  // Whether a server and another way come to the same state from the same state, and to the same
-  // encoded bytes if there are any.
+  // Returns whether the server and another variant reach the same state from the same state, and
+  // the same encoded bytes if there are any.
   bool Same(const char* what, const std::function<void()>& ours,
             const std::function<void()>& other) {
     arrays_.Reset();
@@ -203,7 +206,7 @@ class Bench {
 
   void OnePass() { server_.Update(parts_, {{codec_, Axis::kRow}}); }
 
-  // As each part comes in it is added to an FP32 sum; then come the update and the encoding.
+  // Adds each part to an FP32 sum as it arrives, then updates and encodes.
   void SixPasses() {
     for (size_t p = 0; p < parts_.size(); ++p) {
       crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
@@ -227,7 +230,7 @@ class Bench {
     });
   }
 
-  // The first part's gradient as a kernel for contiguous FP32 sees it.
+  // The gradient of the first part as a kernel for contiguous FP32 sees it.
   AdamWTile Fp32Row(const Chunk& chunk) const {
     const uint8_t* const gradient = gradients_.fp32[chunk.id.value()]->bytes().data();
     return arrays_.Row(chunk, reinterpret_cast<const float*>(gradient));
@@ -247,7 +250,7 @@ class Bench {
     }
     Cast();
   }
-  // The weights to bf16, in a pass of its own.
+  // Converts the weights to bf16 in a separate pass.
   void Cast() {
     crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
       const size_t n = chunk.elements;
@@ -268,8 +271,8 @@ class Bench {
     });
   }
 
-  // `update(chunk, panel, first element of its gradient, panel of floats)` for the first part in
-  // the panels of 32 rows that the backend goes over.
+  // Calls `update(chunk, panel, first element of its gradient, panel of floats)` for the first
+  // part, in the backend's panels of 32 rows.
   void ForEachPanel(
       const std::function<void(const Chunk&, const AdamWTile&, uint64_t, float*)>& update) {
     crew_.ForEachChunk(chunks_, [&](const Chunk& chunk) {
@@ -287,7 +290,7 @@ class Bench {
       }
     });
   }
-  // Without a panel of floats: what is squared is decoded tile by tile and dropped.
+  // Works without a panel of floats: decodes tile by tile for the squares and drops the values.
   void InPlace() {
     ForEachPanel([&](const Chunk& chunk, const AdamWTile& panel, uint64_t first, float* floats) {
       const EncodedChunk& gradient = *(*parts_[0])[chunk.id.value()];
@@ -327,7 +330,7 @@ class Bench {
   const Codec* const bf16_;
   std::vector<const std::vector<Encoded>*> parts_;
   std::vector<const std::vector<Encoded>*> opaque_;
-  std::vector<Bytes> encoded_;  // by chunk: what the others made of the weights
+  std::vector<Bytes> encoded_;  // by chunk: the weights as the other variants encode them
   Crew crew_;
   Server server_;
 };

@@ -1,10 +1,12 @@
-// Top-k gradients against dense bf16 ones: the time to encode a chunk, the bits of the index
-// against the entropy of random positions, and the time of an update from one contribution by the
-// DRAM backend that the server runs. Both sides of a ratio run in each round; the figure is the
-// median of the rounds' ratios. Times are processor seconds of the whole process: on a machine that
-// does other things, the time on the clock counts their turns too. Usage: topk_bench [millions of
-// parameters] [rounds] [threads]. Exits with 1 if an encoded chunk is not the reference's, or an
-// update from top-k is not bit for bit the one from the same gradient in FP32.
+// Compares top-k gradients with dense bf16 gradients: the time to encode a chunk, the bits of the
+// index against the entropy of random positions, and the time of an update from one contribution by
+// the server's DRAM backend. Both sides of a ratio run in each round; the figure is the median of
+// the rounds' ratios. Times are processor seconds of the whole process, because elapsed time would
+// include the turns of other programs.
+//
+// Usage: topk_bench [millions of parameters] [rounds] [threads]. Exits with 1 if an encoded chunk
+// differs from the reference's, or if an update from top-k differs in any bit from the update from
+// the same gradient in FP32.
 
 #include <time.h>
 
@@ -18,14 +20,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "bench/peers/one_pass_world.h"
-#include "bench/peers/timing.h"
 #include "base/check.h"
 #include "base/flush_denormals.h"
+#include "base/job/chunk_map.h"
+#include "bench/peers/one_pass_world.h"
+#include "bench/peers/timing.h"
 #include "compression/codec.h"
 #include "compression/reference_codec.h"
 #include "optimizer/kernels.h"
-#include "base/job/chunk_map.h"
 
 namespace eps {
 namespace {
@@ -35,6 +37,7 @@ constexpr uint32_t kCols = 1024;
 constexpr size_t kElements = size_t{kRows} * kCols;
 constexpr double kNanoseconds = 1e9;
 
+// A share of elements that top-k sends.
 struct Density {
   const char* codec;
   const char* text;
@@ -52,7 +55,7 @@ Chunk MatrixChunk() {
   return chunk;
 }
 
-// Sums of uniform numbers: tails like a gradient's, equal on every machine.
+// Sums of uniform numbers: their tails resemble a gradient's, and they are equal on every machine.
 std::vector<float> Gradient(uint64_t seed, size_t n = kElements) {
   std::vector<float> values(n);
   uint64_t state = seed * 2 + 1;
@@ -79,7 +82,7 @@ Encoded Open(const Codec& codec, const Chunk& chunk, const Bytes& bytes) {
   return *std::move(opened);
 }
 
-// Processor seconds of all threads.
+// Returns processor seconds of all threads.
 double Seconds(const std::function<void()>& run) {
   const auto now = [] {
     timespec t;
@@ -91,7 +94,7 @@ double Seconds(const std::function<void()>& run) {
   return now() - start;
 }
 
-// One contribution to all chunks in one codec.
+// One contribution to all chunks, in one codec.
 struct Contribution {
   explicit Contribution(const Codec& codec) : codec(&codec) {}
 
@@ -125,7 +128,8 @@ bool EncodesLikeTheReference(const Chunk& chunk, const std::string& name) {
          std::memcmp(residual.data(), expected_residual.data(), 4 * kElements) == 0;
 }
 
-// Updates from top-k and from what a reference decodes of it, in FP32, give the same state.
+// Returns whether updates from top-k, and from the FP32 values that the reference decodes, give the
+// same state.
 bool UpdatesLikeFp32(const std::string& name) {
   const JobSpec spec = OnePassSpec(2);
   const ChunkMap chunks = ChunkMap::Build(spec);
@@ -174,7 +178,7 @@ void ReportIndex(const Chunk& chunk, const Density& density) {
       2.0 * kElements / static_cast<double>(bytes.size()));
 }
 
-// Encoding of chunks that lie in memory, with residuals and without, against bf16.
+// Reports the encoding of chunks in memory, with and without residuals, against bf16.
 void ReportEncoding(const Chunk& chunk, int rounds) {
   constexpr size_t kChunks = 16;
   std::vector<std::vector<float>> gradients;
@@ -245,7 +249,7 @@ void ReportUpdates(int mebi, int rounds, int threads) {
       server.Update({&contribution->opened}, {});
     });
   };
-  update(&dense, /*open=*/false);  // warms up
+  update(&dense, /*open=*/false);  // warm-up
   for (const bool open : {false, true}) {
     std::vector<double> dense_seconds;
     std::vector<std::vector<double>> ratios(sparse.size());

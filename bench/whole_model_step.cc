@@ -1,11 +1,11 @@
 // Trains the model of a run in one process, without servers and wire, and prints one JSON line per
-// step: what `eps train` is measured against (bench/record/step_ratio.py). It reads the configuration that
-// a run wrote to logs/config.yaml and says the id of the job that this makes, which is the run's if
-// model, data, order, seed and numbers are all the same.
+// step: the peer with which `eps train` is compared (bench/record/step_ratio.py). Reads the
+// configuration that a run wrote to logs/config.yaml and prints the id of the resulting job, which
+// equals the run's if model, data, order, seed and numbers are all the same.
 //
 //   whole_model_step --config=FILE [--steps=N] [--keep-activations]
 //
-// Exit code 64: the arguments or the configuration do not fit. LibTorch's exceptions end it.
+// Exits with 64 if the arguments or the configuration do not fit. Exceptions of LibTorch end it.
 
 #include <chrono>
 #include <cstdint>
@@ -20,22 +20,23 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "bench/peers/whole_model.h"
+#include "base/config/config.h"
 #include "base/files/files.h"
+#include "base/job/job_spec.h"
+#include "base/status_macros.h"
+#include "bench/peers/whole_model.h"
 #include "cli/launch/plan.h"
 #include "cli/launch/run_config.h"
-#include "base/config/config.h"
-#include "base/status_macros.h"
-#include "base/job/job_spec.h"
 #include "worker/data/token_source.h"
 #include "worker/exec/tensor_memory.h"
 
 namespace eps {
 namespace {
 
+// The command line.
 struct Options {
   std::string config_path;
-  uint64_t steps = 0;  // 0: all of the configuration's
+  uint64_t steps = 0;  // 0 means all steps of the configuration
   bool recompute = true;
 };
 
@@ -58,7 +59,7 @@ absl::StatusOr<Options> ParseOptions(int argc, char** argv) {
   return options;
 }
 
-// What a run trains on and how.
+// A run's job: its model, data and settings.
 struct Job {
   Config config;
   JobSpec spec;

@@ -1,5 +1,5 @@
-// The peer of the step benchmark trains what it says: the reference's losses and gradients,
-// recomputation that changes nothing, and the project's own update.
+// Checks that the peer of the step benchmark does the same work: it has the reference's losses and
+// gradients, recomputation changes nothing, and its update is the project's own.
 
 #include "bench/peers/whole_model.h"
 
@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "gtest/gtest.h"
-#include "optimizer/update_rule.h"
 #include "base/job/model_layout.h"
 #include "base/job/rng.h"
 #include "base/job/schedule.h"
-#include "verify/reference_model.h"
+#include "gtest/gtest.h"
+#include "optimizer/update_rule.h"
+#include "verify/reference_models.h"
 
 namespace eps {
 namespace {
@@ -52,7 +52,7 @@ MicroBatch MakeBatch(const JobSpec& spec, uint32_t index) {
   return batch;
 }
 
-// The reference's gradient of each tensor, its uses added, for the spec's initial values.
+// The reference's gradient of each tensor, summed over its uses, for the spec's initial values.
 struct Expected {
   std::vector<std::vector<float>> weights, gradients;
   double loss = 0;
@@ -71,9 +71,9 @@ Expected Reference(const JobSpec& spec, const MicroBatch& batch) {
       inputs.back().push_back(expected.weights[use.tensor.value()].data());
     }
   }
-  ReferenceGpt2Options options;
+  ReferenceOptions options;
   options.threads = kThreads;
-  const auto model = NewReferenceGpt2(spec, options);
+  const auto model = NewReferenceModel(spec, options);
   EXPECT_TRUE(model.ok()) << model.status();
   const auto result = (*model)->Run(inputs, inputs, batch);
   EXPECT_TRUE(result.ok()) << result.status();
@@ -87,12 +87,13 @@ Expected Reference(const JobSpec& spec, const MicroBatch& batch) {
   return expected;
 }
 
+// The parameter is whether the model recomputes its blocks.
 class WholeModelTest : public testing::TestWithParam<bool> {
  protected:
   WholeModelTest() { PrepareLibTorch(kThreads); }
 };
 
-TEST_P(WholeModelTest, LossAndGradientsAreThoseOfTheReference) {
+TEST_P(WholeModelTest, LossAndGradientsMatchTheReference) {
   const JobSpec spec = MakeSpec(/*tied=*/GetParam());
   const MicroBatch batch = MakeBatch(spec, 0);
   const Expected expected = Reference(spec, batch);
@@ -127,7 +128,7 @@ TEST_P(WholeModelTest, RecomputationChangesNoBit) {
   }
 }
 
-TEST_P(WholeModelTest, UpdatesAsTheProjectsRuleWithDecayOnMatricesOnly) {
+TEST_P(WholeModelTest, UpdatesLikeTheProjectsRule) {
   const JobSpec spec = MakeSpec(/*tied=*/GetParam());
   const MicroBatch batch = MakeBatch(spec, 0);
   Expected expected = Reference(spec, batch);
@@ -156,7 +157,7 @@ TEST_P(WholeModelTest, UpdatesAsTheProjectsRuleWithDecayOnMatricesOnly) {
                  group, state);
     const float* const found = model.weights()[t].const_data_ptr<float>();
     for (size_t i = 0; i < tensor.elements(); ++i) {
-      // Where the gradient is only rounding, the first update is its sign and says nothing.
+      // Where the gradient is only rounding noise, the first update is its sign and proves nothing.
       if (std::fabs(expected.gradients[t][i]) < 1e-3f) continue;
       ASSERT_NEAR(found[i], expected.weights[t][i], 2e-5) << tensor.name << " " << i;
     }
@@ -169,12 +170,13 @@ INSTANTIATE_TEST_SUITE_P(Models, WholeModelTest, testing::Bool(),
                            return info.param ? "Tied" : "Untied";
                          });
 
-// How far the second update moves the first tensor, when its gradient is divided by `second_scale`.
+// Returns how far the second update moves the first tensor if its gradient is divided by
+// `second_scale`.
 double SecondStep(Clip clip, uint64_t second_scale) {
   JobSpec spec = MakeSpec(true);
   spec.training.clip = clip;
   spec.training.max_grad_norm = 1e-3;
-  // Without memory and with a large epsilon, an update is the clipped gradient times lr.
+  // With betas of 0 and a large epsilon, an update is the clipped gradient times lr.
   spec.optimizer.beta1 = spec.optimizer.beta2 = 0;
   spec.optimizer.eps = 1.0;
   for (ParameterGroup& group : spec.groups) group.weight_decay = 0;
@@ -187,7 +189,7 @@ double SecondStep(Clip clip, uint64_t second_scale) {
   return model.weights()[0].detach().sub(before).abs().sum().item().toDouble();
 }
 
-TEST(WholeModelClipTest, LaggedClipsByTheNormBeforeAndExactByItsOwn) {
+TEST(WholeModelClipTest, LaggedAndExactUseTheirNorms) {
   PrepareLibTorch(kThreads);
   EXPECT_NEAR(SecondStep(Clip::kLagged, 1) / SecondStep(Clip::kLagged, 10), 10.0, 0.2);
   EXPECT_NEAR(SecondStep(Clip::kExact, 1) / SecondStep(Clip::kExact, 10), 1.0, 0.02);

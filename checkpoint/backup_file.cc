@@ -19,14 +19,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "checkpoint/checkpoint_folders.h"
-#include "base/files/files.h"
 #include "base/checksum.h"
 #include "base/descriptor.h"
 #include "base/exit_code.h"
-#include "base/status_macros.h"
+#include "base/files/files.h"
 #include "base/files/tar.h"
 #include "base/job/job_spec.h"
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint_folders.h"
 
 namespace eps {
 namespace {
@@ -44,13 +44,13 @@ absl::Status Failed(absl::string_view what, const std::string& path) {
 
 // ---- Writing.
 
-// Appends files to an archive, and removes them.
+// Moves files into an archive.
 class Packer {
  public:
   Packer(int fd, std::string out, std::string root)
       : fd_(fd), out_(std::move(out)), root_(std::move(root)) {}
 
-  // `name`: below the root. DataLoss unless the content is as it was when it was summed.
+  // Appends the file `name` of the root. DataLoss if the content no longer fits its checksum.
   absl::Status Move(const std::string& name, const FileSums& expected) {
     const std::string path = absl::StrCat(root_, "/", name);
     const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -119,7 +119,7 @@ absl::StatusOr<uint64_t> WriteToStream(const JobState& state) {
 
 // ---- Reading.
 
-// Where the content of a member goes, piece by piece.
+// Receives the content of a member, piece by piece.
 using Take = std::function<absl::Status(absl::string_view)>;
 
 // Reads an archive and checks it against its manifest.
@@ -127,7 +127,7 @@ class Unpacker {
  public:
   Unpacker(int fd, std::string from) : from_(std::move(from)), tar_(fd, from_) {}
 
-  // The first member. DataLoss unless it is the manifest of a checkpoint whose own sum fits.
+  // Reads the first member. DataLoss unless it is a manifest that fits its own checksum.
   absl::Status ReadManifestMember() {
     EPS_ASSIGN_OR_RETURN(const std::optional<TarMember> first, tar_.Next());
     const std::string behind = absl::StrCat("/", kManifestFile);
@@ -152,7 +152,7 @@ class Unpacker {
     return absl::OkStatus();
   }
 
-  // All other members. `open` is told of each and says where its content goes.
+  // Reads all other members. Calls `open` for each, which returns where its content goes.
   absl::Status ReadFiles(const std::function<absl::StatusOr<Take>(const std::string&)>& open) {
     std::set<std::string> seen;
     for (;;) {
@@ -185,7 +185,7 @@ class Unpacker {
   std::string Named(const std::string& member) const { return absl::StrCat(from_, ": ", member); }
 
  private:
-  // Reads the member at hand to its end.
+  // Reads the current member to its end.
   absl::StatusOr<FileSums> Drain(const Take& take) {
     FileSums sums;
     Sha256 sha256;
@@ -208,7 +208,7 @@ class Unpacker {
   std::string folder_;  // checkpoint-<step>
 };
 
-// A job of which the content was looked at and not kept.
+// A job whose content was checked and not kept.
 class CheckedState final : public JobState {
  public:
   explicit CheckedState(JobStateHead head) : JobState(std::move(head)) {}

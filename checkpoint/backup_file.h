@@ -1,9 +1,9 @@
 #ifndef EPS_CHECKPOINT_BACKUP_FILE_H_
 #define EPS_CHECKPOINT_BACKUP_FILE_H_
 
-// A backup as one file: a checkpoint (docs/formats/checkpoint.md) as a tar archive (base/files/tar.h),
-// whose first member is the manifest. Memory holds a megabyte of it and the small files. Paths may
-// be "-": stdout, or stdin.
+// A backup in one file: a checkpoint (docs/formats/checkpoint.md) as a tar archive
+// (base/files/tar.h) whose first member is the manifest. Only the small files and one megabyte of
+// the archive are in memory at a time. The path "-" means stdout or stdin.
 
 #include <cstdint>
 #include <memory>
@@ -15,22 +15,24 @@
 
 namespace eps {
 
-// Whether `--out` asks for one: "-", or a name that ends in .tar.
+// Returns whether the value of `--out` names a backup file: "-", or a name that ends in .tar.
 bool NamesBackupFile(const std::string& path);
 
-// Writes the state and returns the size of the archive. The checkpoint is made beside `out` first,
-// of stdout in TMPDIR, and each of its files goes when it is in the archive. `out` appears synced
-// and whole, or not at all. AlreadyExists if there is something; else errors as SaveCheckpoint.
+// Writes the state and returns the size of the archive. First writes a checkpoint next to `out`, or
+// in TMPDIR for stdout, and removes each of its files once that is in the archive. `out` appears
+// complete and synced, or not at all. AlreadyExists if `out` exists; other errors as
+// SaveCheckpoint.
 absl::StatusOr<uint64_t> WriteBackupFile(const JobState& state, const std::string& out);
 
-// Reads all of it, checks every sum and writes nothing. The job that is returned can be planned
-// with, and has no content: its reads are FailedPrecondition. NotFound without the file; DataLoss
-// names the offset or the member that is damaged, unknown or missing.
+// Reads the whole archive, checks every checksum and writes nothing. The returned job suits
+// PlanStateFolder only: its reads return FailedPrecondition. NotFound if the file does not exist;
+// DataLoss names the offset, or the member that is damaged, unknown or missing.
 absl::StatusOr<std::unique_ptr<JobState>> CheckBackupFile(const std::string& from);
 
-// The same, and unpacks it below `folder`, which is there. Returns the checkpoint's folder. The
-// manifest is checked before anything is written, each other file while it is; after an error what
-// lies there may not be used. ResourceExhausted if the disk has no room, with both figures.
+// Does the same and unpacks the archive below `folder`, which must exist. Returns the checkpoint's
+// folder. The manifest is checked before anything is written, every other file as it is written;
+// after an error, do not use the files. ResourceExhausted, with both figures, if the disk has too
+// little room.
 absl::StatusOr<std::string> UnpackBackupFile(const std::string& from, const std::string& folder);
 
 }  // namespace eps

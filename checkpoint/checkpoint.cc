@@ -13,16 +13,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "checkpoint/checkpoint_folders.h"
-#include "base/files/files.h"
-#include "cli/launch/plan.h"
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/exit_code.h"
+#include "base/files/files.h"
 #include "base/files/safetensors_folder.h"
+#include "base/job/models/model_family.h"
+#include "base/job/optimizers.h"
 #include "base/status_macros.h"
+#include "checkpoint/checkpoint_folders.h"
 #include "nlohmann/json.hpp"
-#include "optimizer/update_rule.h"
 
 namespace eps {
 namespace {
@@ -30,8 +30,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-// UTF-8 of the character that stands for a byte in byte-level vocabularies: printable Latin-1
-// characters for themselves, the others from U+0100 on, in order.
+// Returns, in UTF-8, the character for a byte in byte-level vocabularies: printable Latin-1
+// characters stand for themselves, the others are numbered from U+0100 on.
 std::string ByteCharacter(int byte) {
   const auto printable = [](int b) {
     return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
@@ -70,14 +70,14 @@ std::string ByteLevelTokenizer() {
   return tokenizer.dump(2) + "\n";
 }
 
-// Names the key that decides about the folder.
+// Adds the key that names the folder to an error.
 absl::Status OfCheckpointDir(const absl::Status& status) {
   if (status.ok()) return status;
   absl::Status named(status.code(), absl::StrCat(status.message(), " (checkpoint.dir)"));
   return WithExitCode(std::move(named), ExitCodeOf(status));
 }
 
-// A file that the manifest does not list was not checked.
+// Refuses a file that the manifest does not list, because nothing has checked it.
 absl::Status CheckListed(const std::string& folder, const CheckpointManifest& manifest,
                          const std::string& name) {
   if (manifest.files.count(name) != 0) return absl::OkStatus();
@@ -90,13 +90,14 @@ SmallFiles FilesOfJob(const JobSpec& spec) {
   SmallFiles files;
   files["config.json"] = ModelToJson(spec.model);
   files[kSpecFile] = spec.ToText();
-  if (spec.model.type != ModelType::kGpt2) return files;
+  const ModelFamily& family = FamilyOf(spec.model.type);
+  if (family.vocabulary(spec.model) == 0) return files;
   files["generation_config.json"] =
       "{\n  \"_from_model_config\": true,\n  \"do_sample\": true\n}\n";
-  if (spec.model.gpt2.vocab_size != 256) return files;
+  if (family.vocabulary(spec.model) != kByteVocabulary) return files;
   files["tokenizer.json"] = ByteLevelTokenizer();
   const ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                               {"model_max_length", spec.model.gpt2.n_positions},
+                               {"model_max_length", family.max_seq_len(spec.model)},
                                {"clean_up_tokenization_spaces", false}};
   files["tokenizer_config.json"] = config.dump(2) + "\n";
   return files;
@@ -104,8 +105,8 @@ SmallFiles FilesOfJob(const JobSpec& spec) {
 
 std::vector<std::string> StateFiles(const JobSpec& spec) {
   std::vector<std::string> files = {kSafetensorsFile};
-  for (const StateField& field : StateFields(spec.optimizer)) {
-    files.push_back(absl::StrCat("eps/", field.name, ".safetensors"));
+  for (const char* const field : StateFields(spec.optimizer)) {
+    files.push_back(absl::StrCat("eps/", field, ".safetensors"));
   }
   return files;
 }
@@ -214,7 +215,7 @@ absl::Status CheckpointWriter::WriteManifest(const Border& border, uint32_t serv
   manifest.lagged_norm = border.lagged_norm;
   manifest.spec_digest = ToHex(spec_.Digest());
   manifest.numerics_version = spec_.numerics_version;
-  manifest.optimizer = OptimizerNameText(spec_.optimizer.name);
+  manifest.optimizer = NameOf(spec_.optimizer.name);
   for (const std::string& name : files_) {
     EPS_ASSIGN_OR_RETURN(manifest.files[name], SumFile(absl::StrCat(hidden_, "/", name)));
   }
@@ -239,7 +240,8 @@ absl::Status CheckpointWriter::WriteAll(const Border& border, const SmallFiles& 
   EPS_RETURN_IF_ERROR(SyncPath(hidden_));
   std::error_code error;
   if (fs::exists(folder_, error)) {
-    // Both names exist at every moment; what was there before is then removed as the hidden one.
+    // Exchanging keeps a checkpoint under the name at every moment; the old one gets the hidden
+    // name.
     if (syscall(SYS_renameat2, AT_FDCWD, hidden_.c_str(), AT_FDCWD, folder_.c_str(),
                 RENAME_EXCHANGE) != 0) {
       return IoError(absl::StrCat("cannot exchange ", folder_, ": ", std::strerror(errno)));

@@ -1,8 +1,9 @@
 #ifndef EPS_CHECKPOINT_CHECKPOINT_H_
 #define EPS_CHECKPOINT_CHECKPOINT_H_
 
-// A checkpoint folder (docs/formats/checkpoint.md): what Hugging Face's libraries load, and under
-// eps/ what an exact resume needs, per tensor, so that any number of servers can take it up.
+// Writes and reads a checkpoint folder (docs/formats/checkpoint.md). Hugging Face's libraries load
+// its top level; eps/ holds what an exact resume needs. All state is stored per tensor, so that any
+// number of servers can resume from it.
 
 #include <cstdint>
 #include <map>
@@ -12,36 +13,39 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/checkpoint_residuals.h"
-#include "wire/control_client.h"
 #include "base/files/safetensors.h"
 #include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "checkpoint/checkpoint_residuals.h"
+#include "wire/control_client.h"
 
 namespace eps {
 
-// What a checkpoint holds besides tensors: small files by their path in the folder.
+// The files of a checkpoint that hold no tensors, by their path in the folder.
 using SmallFiles = std::map<std::string, std::string>;
 
-// The Hugging Face and eps/ files that follow from the job: config.json, generation_config.json,
-// eps/job_spec.txt and, for a byte-level vocabulary, tokenizer.json and tokenizer_config.json.
+// Returns the Hugging Face and eps/ files that the spec determines: config.json,
+// generation_config.json, eps/job_spec.txt and, for a byte-level vocabulary, tokenizer.json and
+// tokenizer_config.json.
 SmallFiles FilesOfJob(const JobSpec& spec);
 
-// The tensors of a job as its files hold them: name, shape and dtype F32, in the spec's order.
+// Returns the tensors of a job as its files hold them: name, shape and dtype F32, in the spec's
+// order.
 std::vector<SafetensorsEntry> EntriesOf(const JobSpec& spec);
-// The files of a checkpoint that hold the job's state, in the order of a chunk's state: weights,
-// then the fields of the optimizer.
+// Returns the files of a checkpoint that hold the job's state, in the order of a chunk's state: the
+// weights, then the fields of the optimizer.
 std::vector<std::string> StateFiles(const JobSpec& spec);
-// The size of a ChunkState.
+// Returns the bytes of a chunk's ChunkState.
 uint64_t StateBytes(const JobSpec& spec, const Chunk& chunk);
 
-// Writes one checkpoint, tensor by tensor as the chunks come. Nothing is seen under its name until
-// it is complete and synced: everything goes into a hidden folder that is renamed at the end.
+// Writes one checkpoint from chunks, in any order. The checkpoint appears under its name only when
+// it is complete and synced: everything is written into a hidden folder, which Commit renames.
+// Thread-compatible.
 class CheckpointWriter {
  public:
-  // `root`: checkpoint.dir, which is created; what a crash left there of an earlier write is
-  // removed. `spec` and `chunks` outlive the writer. IoError, ResourceExhausted (disk full) or
-  // PermissionDenied with the path; InvalidArgument for a codec that is unknown.
+  // Creates `root` (checkpoint.dir) and removes hidden folders that an earlier crash left there.
+  // `spec` and `chunks` must outlive the writer. IoError, ResourceExhausted (disk full) or
+  // PermissionDenied with the path; InvalidArgument for an unknown codec.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(const std::string& root,
                                                                   uint64_t step,
                                                                   const JobSpec& spec,
@@ -49,18 +53,18 @@ class CheckpointWriter {
   // Removes the hidden folder if Commit did not succeed.
   ~CheckpointWriter();
 
-  // DataLoss if the state has another size than the chunk.
+  // Writes the state of one chunk. DataLoss if its size is not the chunk's.
   absl::Status WriteChunk(ChunkId chunk, const ChunkState& state);
-  // As ResidualFilesWriter::Write. Where none is written, nothing was left out.
+  // As ResidualFilesWriter::Write. A residual that is never written counts as zero.
   absl::Status WriteResidual(const ResidualPlace& place, const std::string& encoded);
-  // Writes `files`, then the manifest, last; syncs; renames the folder to checkpoint-<step> (an
-  // older one of that name is replaced as a whole); then points `root`/latest at it.
-  // FailedPrecondition names a tensor that is not complete. `servers`: as in CheckpointManifest.
+  // Writes `files` and then the manifest, syncs, renames the folder to checkpoint-<step>, replacing
+  // an older one of that name as a whole, and points `root`/latest at it. FailedPrecondition names
+  // an incomplete tensor. `servers` is CheckpointManifest::servers.
   absl::Status Commit(const Border& border, const SmallFiles& files, uint32_t servers = 0);
 
-  // The folder that Commit makes.
+  // The folder that Commit creates.
   const std::string& folder() const { return folder_; }
-  // Of the tensors, with those that are still to be written.
+  // The bytes of all tensors, including those not written yet.
   uint64_t bytes() const;
 
  private:
@@ -80,26 +84,28 @@ class CheckpointWriter {
   bool committed_ = false;
 };
 
-// Reads a checkpoint for a resume. Believes no file whose size or SHA-256 is not the manifest's.
+// Reads a checkpoint for a resume, and trusts no file whose size or SHA-256 differs from the
+// manifest. Immutable.
 class CheckpointReader {
  public:
-  // NotFound if it is not a complete checkpoint; DataLoss names the file that differs.
-  // `check_sums` false: for a folder that CheckFiles has just been through.
+  // NotFound if `folder` is not a complete checkpoint; DataLoss names the file that differs. Pass
+  // false as `check_sums` only if CheckFiles has just checked the folder.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const std::string& folder,
                                                                 bool check_sums = true);
 
   const Border& border() const { return border_; }
   const JobSpec& spec() const { return spec_; }  // the job that wrote it
 
-  // FailedPrecondition unless the state fits `spec`: the same tensors and state of the optimizer.
+  // FailedPrecondition unless `spec` has the same tensors and the same optimizer state.
   absl::Status CheckFits(const JobSpec& spec) const;
-  // One array of the state by its place in StateFiles(spec()), 0 being the weights: `count`
-  // elements of a tensor of spec(), from `first` on. Thread-safe.
+  // The number of state arrays: the weights and the fields of the optimizer.
   size_t fields() const { return states_.size(); }
+  // Reads `count` elements of a tensor of spec() from `first` on. `field` is a place in
+  // StateFiles(spec()); 0 is the weights. Thread-safe.
   absl::Status Read(size_t field, TensorId tensor, uint64_t first, size_t count, float* out) const;
-  // The state of a chunk of any job that CheckFits. Thread-safe.
+  // Returns the state of a chunk of a job that passed CheckFits. Thread-safe.
   absl::StatusOr<ChunkState> ReadChunk(const JobSpec& spec, const Chunk& chunk) const;
-  // What sparse gradients left out; null if the checkpoint has none of it.
+  // The residuals of sparse gradients; null if the checkpoint has none.
   const ResidualFiles* residuals_or_null() const { return residuals_.get(); }
 
  private:

@@ -12,11 +12,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/checkpoint_folders.h"
 #include "base/files/files.h"
 #include "base/files/safetensors_folder.h"
 #include "base/status_macros.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_folders.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -35,28 +35,10 @@ struct Dtype {
 constexpr Dtype kDtypes[] = {
     {"f32", "F32", "float32", 4}, {"bf16", "BF16", "bfloat16", 2}, {"f16", "F16", "float16", 2}};
 
-// What a checkpoint holds at its top besides what transformers loads.
+// Top-level files of a checkpoint that transformers does not load.
 constexpr const char* kNotExported[] = {kSafetensorsFile, "trainer_state.json"};
 
-// Removes the half-written folder unless it got its name.
-class Hidden {
- public:
-  explicit Hidden(std::string path) : path_(std::move(path)) { Remove(); }
-  ~Hidden() { Remove(); }
-  Hidden(const Hidden&) = delete;
-  Hidden& operator=(const Hidden&) = delete;
-
-  const std::string& path() const { return path_; }
-
- private:
-  void Remove() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const std::string path_;
-};
-
-// The tensors of each shard, as indices into `entries`.
+// Returns the tensors of each shard as indices into `entries`.
 std::vector<std::vector<size_t>> PlanShards(const std::vector<SafetensorsEntry>& entries,
                                             const Dtype& dtype, uint64_t max_bytes) {
   std::vector<std::vector<size_t>> shards(1);
@@ -97,7 +79,7 @@ absl::Status WriteShard(const CheckpointReader& checkpoint,
   return writer->Finish();
 }
 
-// config.json, generation_config.json, tokenizer: every file at the top that is no state.
+// Copies config.json, generation_config.json and the tokenizer: every top-level file without state.
 absl::Status CopySmallFiles(const std::string& from, const std::string& to, const Dtype& dtype) {
   EPS_ASSIGN_OR_RETURN(const CheckpointManifest manifest, ReadManifest(from));
   for (const auto& [name, sums] : manifest.files) {
@@ -174,14 +156,14 @@ absl::StatusOr<ExportSummary> ExportCheckpoint(const ExportOptions& options) {
   }
   EPS_ASSIGN_OR_RETURN(const auto checkpoint, CheckpointReader::Open(options.checkpoint));
   const fs::path parent = target.parent_path();
-  const Hidden hidden(
-      (parent / absl::StrCat(".", target.filename().string(), ".eps-export.tmp")).string());
-  EPS_RETURN_IF_ERROR(CreateFolder(hidden.path()));
+  const ScratchFolder hidden = {
+      (parent / absl::StrCat(".", target.filename().string(), ".eps-export.tmp")).string()};
+  EPS_RETURN_IF_ERROR(hidden.MakeEmpty());
   EPS_ASSIGN_OR_RETURN(const ExportSummary summary,
-                       WriteWeights(*checkpoint, hidden.path(), *dtype, options.max_shard_bytes));
-  EPS_RETURN_IF_ERROR(CopySmallFiles(options.checkpoint, hidden.path(), *dtype));
-  EPS_RETURN_IF_ERROR(SyncPath(hidden.path()));
-  EPS_RETURN_IF_ERROR(RenamePath(hidden.path(), target.string()));
+                       WriteWeights(*checkpoint, hidden.path, *dtype, options.max_shard_bytes));
+  EPS_RETURN_IF_ERROR(CopySmallFiles(options.checkpoint, hidden.path, *dtype));
+  EPS_RETURN_IF_ERROR(SyncPath(hidden.path));
+  EPS_RETURN_IF_ERROR(RenamePath(hidden.path, target.string()));
   EPS_RETURN_IF_ERROR(SyncPath(parent.string()));
   return summary;
 }

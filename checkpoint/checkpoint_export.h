@@ -1,8 +1,8 @@
 #ifndef EPS_CHECKPOINT_CHECKPOINT_EXPORT_H_
 #define EPS_CHECKPOINT_CHECKPOINT_EXPORT_H_
 
-// From a checkpoint to a plain Hugging Face folder: weights, configuration and tokenizer, without
-// the optimizer's state and without eps/.
+// Exports a checkpoint as a plain Hugging Face folder: weights, configuration and tokenizer,
+// without optimizer state and without eps/.
 
 #include <cstdint>
 #include <string>
@@ -11,6 +11,7 @@
 
 namespace eps {
 
+// Settings of an export: folders, the type of the floats, and the size of a file.
 struct ExportOptions {
   std::string checkpoint;
   std::string out;
@@ -18,6 +19,7 @@ struct ExportOptions {
   uint64_t max_shard_bytes = 5'000'000'000;
 };
 
+// The size of an export.
 struct ExportSummary {
   uint64_t tensors = 0;
   uint64_t elements = 0;
@@ -25,11 +27,10 @@ struct ExportSummary {
   uint64_t shards = 0;
 };
 
-// Tensors go into shards in the order of the job spec; one that is larger than a shard gets one of
-// its own. A single shard is model.safetensors, several come with an index. `out` appears whole or
-// not at all. AlreadyExists if there is something in it; InvalidArgument for an unknown dtype, or a
-// weight that the dtype could only hold as infinity, with the tensor; else as CheckpointReader and
-// SafetensorsWriter.
+// Puts tensors into shards in the order of the job spec; a tensor larger than a shard gets its own.
+// A single shard is model.safetensors; several get an index. `out` appears complete or not at all.
+// AlreadyExists if `out` is not empty; InvalidArgument for an unknown dtype, or with the tensor for
+// a weight that overflows the dtype; other errors as CheckpointReader and SafetensorsWriter.
 absl::StatusOr<ExportSummary> ExportCheckpoint(const ExportOptions& options);
 
 }  // namespace eps

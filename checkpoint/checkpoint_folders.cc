@@ -25,7 +25,7 @@ constexpr char kFormat[] = "eps-checkpoint";
 constexpr int kFormatVersion = 1;
 constexpr absl::string_view kPrefix = "checkpoint-";
 
-// Only the name that a step has: no sign, no leading zeros, nothing behind.
+// Accepts only the canonical name of a step: no sign, no leading zeros, nothing after the digits.
 bool ParseName(absl::string_view name, uint64_t* step) {
   return absl::StartsWith(name, kPrefix) && absl::SimpleAtoi(name.substr(kPrefix.size()), step) &&
          name == absl::StrCat(kPrefix, *step);
@@ -56,12 +56,12 @@ bool ParseFile(const ordered_json& json, FileSums* sums) {
 
 constexpr char kOwnSum[] = "crc32c";
 
-// Of a manifest without its own sum.
+// Returns the checksum of a manifest, computed without the checksum itself.
 std::string SumOf(const ordered_json& json) {
   return absl::StrFormat("%08x", Crc32c(json.dump(2)));
 }
 
-// The name in `root`/latest, empty if there is no such file.
+// Returns the name in `root`/latest; empty if there is no such file.
 absl::StatusOr<std::string> LatestName(const std::string& root) {
   const std::string pointer = absl::StrCat(root, "/", kLatestFile);
   const absl::StatusOr<std::string> text = ReadTextFile(pointer);
@@ -78,7 +78,7 @@ absl::Status HideAndRemove(const std::string& root, const std::string& name) {
   const std::string hidden = absl::StrCat(root, "/.", name, ".tmp");
   std::error_code error;
   fs::remove_all(hidden, error);
-  // Gone in one step for whoever looks for checkpoints, before its first file goes.
+  // Rename first, so that the checkpoint disappears atomically before its first file is removed.
   EPS_RETURN_IF_ERROR(RenamePath(absl::StrCat(root, "/", name), hidden));
   EPS_RETURN_IF_ERROR(SyncPath(root));
   fs::remove_all(hidden, error);
@@ -86,7 +86,7 @@ absl::Status HideAndRemove(const std::string& root, const std::string& name) {
   return absl::InternalError(absl::StrCat("cannot remove ", hidden, ": ", error.message()));
 }
 
-// A checkpoint's folder by those above it and its name.
+// The path of a checkpoint's folder, split into its parent and its name.
 struct Located {
   std::string root;
   std::string name;
@@ -145,7 +145,7 @@ absl::Status RemoveCheckpoint(const std::string& folder, RemoveLatest latest) {
   const auto next = std::find_if(folders.rbegin(), folders.rend(), [&](const CheckpointFolder& f) {
     return f.complete.ok() && f.name != located.name;
   });
-  // Before the folder goes: `latest` names something complete at every moment.
+  // First, so that `latest` names a complete checkpoint at every moment.
   if (next != folders.rend()) {
     EPS_RETURN_IF_ERROR(ReplaceFile(pointer, next->name + "\n"));
   } else {
@@ -202,7 +202,7 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const 
                                             json["format_version"].get<uint64_t>(),
                                             ", this program reads ", kFormatVersion));
   }
-  // Earlier releases wrote none.
+  // Earlier releases wrote no checksum.
   const bool has_own_sum = HasText(json, kOwnSum);
   if (has_own_sum) {
     const std::string expected = json[kOwnSum].get<std::string>();
@@ -290,6 +290,27 @@ std::vector<CheckpointFolder> ListCheckpoints(const std::string& root) {
   std::sort(folders.begin(), folders.end(),
             [](const CheckpointFolder& a, const CheckpointFolder& b) { return a.step < b.step; });
   return folders;
+}
+
+absl::StatusOr<std::string> ResumeFolder(const CheckpointConfig& checkpoint) {
+  if (checkpoint.resume == "none" || checkpoint.resume.empty()) return std::string();
+  const std::string& folder = checkpoint.resume;
+  if (folder == "latest") {
+    if (checkpoint.dir.empty()) {
+      return absl::InvalidArgumentError(
+          "checkpoint.resume: latest needs checkpoint.dir (--out), where the checkpoints are");
+    }
+    absl::StatusOr<std::string> latest = LatestCheckpoint(checkpoint.dir);
+    if (latest.ok()) return latest;
+    return absl::Status(latest.status().code(),
+                        absl::StrCat("checkpoint.resume: latest: ", latest.status().message()));
+  }
+  std::error_code error;
+  if (!fs::is_regular_file(absl::StrCat(folder, "/", kManifestFile), error)) {
+    return absl::NotFoundError(absl::StrCat(
+        "checkpoint.resume: ", folder, " has no eps/manifest.json: not a complete checkpoint"));
+  }
+  return folder;
 }
 
 std::string ResumeAdvice(const std::string& root, const std::string& damaged) {

@@ -1,8 +1,8 @@
 #ifndef EPS_CHECKPOINT_CHECKPOINT_FOLDERS_H_
 #define EPS_CHECKPOINT_CHECKPOINT_FOLDERS_H_
 
-// The checkpoints of a run by name and manifest (docs/formats/checkpoint.md): which are there,
-// which are complete, which one is the latest, and which may go. Nothing here reads a tensor.
+// The checkpoints of a run by name and manifest (docs/formats/checkpoint.md): which exist, which
+// are complete, which one is the latest, and which may be removed. Nothing here reads a tensor.
 
 #include <cstdint>
 #include <map>
@@ -11,15 +11,17 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/config/config.h"
 #include "base/files/files.h"
 
 namespace eps {
 
 inline constexpr char kManifestFile[] = "eps/manifest.json";
 inline constexpr char kSpecFile[] = "eps/job_spec.txt";
+inline constexpr char kConfigFile[] = "eps/config.yaml";
 inline constexpr char kLatestFile[] = "latest";
 
-// eps/manifest.json, which is written last: a folder without one is not a checkpoint.
+// eps/manifest.json, which is written last: a folder without it is not a checkpoint.
 struct CheckpointManifest {
   uint64_t step = 0;
   uint64_t version = 0;
@@ -29,63 +31,71 @@ struct CheckpointManifest {
   std::string spec_digest;  // in hexadecimal digits
   int numerics_version = 0;
   std::string optimizer;
-  // Of whose durable state it was made (eps checkpoint save, eps backup); 0: it was not.
+  // The number of servers whose durable state became this checkpoint (eps checkpoint save, eps
+  // backup); 0 if a run wrote it.
   uint32_t servers = 0;
   std::map<std::string, FileSums> files;  // every other file, by its path in the folder
-  bool has_own_sum = false;               // of one that was read: it fits its own CRC32C
+  bool has_own_sum = false;               // set by reading: it has a CRC32C of itself, which fits
 };
 
 std::string ManifestText(const CheckpointManifest& manifest);
-// NotFound if there is none. DataLoss names the file and what is wrong with it.
+// NotFound if the folder has no manifest. DataLoss names the file and what is wrong with it.
 absl::StatusOr<CheckpointManifest> ReadManifest(const std::string& folder);
-// `path` is the text's name in errors.
+// `path` names the text in errors.
 absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const std::string& path);
 
-// DataLoss if a file's content is not what the manifest says; `path` is its name in errors.
+// DataLoss if a file's sums are not the manifest's; `path` names the file in errors.
 absl::Status CheckSums(const std::string& path, const FileSums& found, const FileSums& expected);
 
-// DataLoss names the file of `manifest` that is missing or has another size; with `sums` also one
-// whose SHA-256 or CRC32C differs, for which it is read.
+// DataLoss names a file of `manifest` that is missing or has another size. With `sums`, reads the
+// files and also reports one whose SHA-256 or CRC32C differs.
 absl::Status CheckFile(const std::string& folder, const std::string& name, const FileSums& expected,
                        bool sums);
 absl::Status CheckFiles(const std::string& folder, const CheckpointManifest& manifest, bool sums);
 
+// A checkpoint in a folder of checkpoints.
 struct CheckpointFolder {
   uint64_t step = 0;
   std::string name;  // checkpoint-<step>
   std::string path;
-  absl::Status complete;  // OK: the manifest is there, and every file with its size
+  absl::Status complete;  // OK if the manifest exists, and every file has its size
 };
 
-// The folders of `root` that are named checkpoint-<step>, by number: 9 before 10. Empty if there is
-// no `root`. Links, files and hidden folders are no checkpoints.
+// Returns the folders of `root` named checkpoint-<step>, by number: 9 before 10. Empty if `root`
+// does not exist. Links, files and hidden folders are not checkpoints.
 std::vector<CheckpointFolder> ListCheckpoints(const std::string& root);
 
-// The folder that --resume=latest takes: the one that `root`/latest names; without that file the
-// complete one with the highest number; empty if there is none. DataLoss, with what to do about it,
-// if `latest` names a folder that is not there or not complete.
+// Returns the folder that --resume=latest uses: the one that `root`/latest names; without that file
+// the complete one with the highest number; empty if there is none. DataLoss, with advice, if
+// `latest` names a folder that does not exist or is not complete.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
 
-// What to do instead of resuming from `damaged` (a folder's name), to be put behind the error: the
-// last other complete checkpoint of `root`, or that none is left.
+// Returns the folder that `checkpoint.resume` names; empty for "none". "latest" gives what
+// LatestCheckpoint finds in `checkpoint.dir`: empty if there is no checkpoint yet, so that a job
+// that is started repeatedly with the same arguments starts first and then resumes. InvalidArgument
+// for "latest" without checkpoint.dir; NotFound for a folder that is not a complete checkpoint.
+absl::StatusOr<std::string> ResumeFolder(const CheckpointConfig& checkpoint);
+
+// Returns advice to append to the error about `damaged` (a folder's name): to resume from the last
+// other complete checkpoint of `root`, or that none is left.
 std::string ResumeAdvice(const std::string& root, const std::string& damaged);
 
-// Removes checkpoints from the lowest step on until at most `limit` are left (0: no limit), and
-// returns their names. Only complete ones of ours count and go; the one that `latest` names stays.
-// A crash leaves a checkpoint whole or under a hidden name, which the next write removes. Stops at
-// the first error.
+// Removes checkpoints from the lowest step on until at most `limit` are left, and returns their
+// names; 0 removes none. Counts and removes only complete checkpoints of EPS, and never the one
+// that `latest` names. A crash leaves a checkpoint complete or under a hidden name, which the next
+// write removes. Stops at the first error.
 absl::StatusOr<std::vector<std::string>> RemoveOldCheckpoints(const std::string& root,
                                                               uint64_t limit);
 
-// Whether and how RemoveCheckpoint removes the one that `latest` names.
+// How RemoveCheckpoint treats the checkpoint that `latest` names.
 enum class RemoveLatest { kRefuse, kRepoint };
 
-// Removes one checkpoint as RemoveOldCheckpoints does. `folder` is its path. The one that `latest`
-// names is refused with FailedPrecondition, or `latest` names the complete one with the highest
-// step first, or goes if there is none. NotFound, or FailedPrecondition for a folder that is no
-// checkpoint of ours: with another name, without a manifest, a link.
+// Removes the checkpoint at `folder` as RemoveOldCheckpoints does. If `latest` names it, kRefuse
+// returns FailedPrecondition; kRepoint first points `latest` at the complete checkpoint with the
+// highest step, or removes `latest` if there is none. NotFound if `folder` does not exist;
+// FailedPrecondition if it is not a checkpoint of EPS: another name, no manifest, or a link.
 absl::Status RemoveCheckpoint(const std::string& folder, RemoveLatest latest);
-// The same refusals, and nothing is removed.
+// Returns the refusals of RemoveCheckpoint and removes nothing.
 absl::Status CheckRemovable(const std::string& folder, RemoveLatest latest);
 
 }  // namespace eps

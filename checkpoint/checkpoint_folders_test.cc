@@ -11,7 +11,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cli/launch/run_config.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -69,7 +68,7 @@ class CheckpointFoldersTest : public testing::Test {
 
 using Strings = std::vector<std::string>;
 
-TEST_F(CheckpointFoldersTest, ListsByNumberAndOnlyWhatIsACheckpointByName) {
+TEST_F(CheckpointFoldersTest, ListsOnlyCheckpointsByNumber) {
   for (const uint64_t step : {100, 9, 10}) Checkpoint(step);
   Checkpoint(11);
   fs::rename(root_ + "/checkpoint-11", root_ + "/.checkpoint-11.tmp");
@@ -89,7 +88,7 @@ TEST_F(CheckpointFoldersTest, TheLatestIsWhatThePointerNames) {
   EXPECT_EQ(Latest(), "checkpoint-10");
 }
 
-TEST_F(CheckpointFoldersTest, WithoutThePointerTheHighestCompleteNumberIsTheLatest) {
+TEST_F(CheckpointFoldersTest, WithoutPointerTheHighestCompleteIsLatest) {
   EXPECT_EQ(Latest(), "") << "nothing there: a new run";
   Write("logs/worker-0.log", "");
   EXPECT_EQ(Latest(), "") << "no checkpoint there: a new run";
@@ -105,7 +104,7 @@ TEST_F(CheckpointFoldersTest, WithoutThePointerTheHighestCompleteNumberIsTheLate
   EXPECT_EQ(Latest(), "checkpoint-10") << "hidden";
 }
 
-TEST_F(CheckpointFoldersTest, ADamagedLatestIsAnErrorThatSaysWhatToDo) {
+TEST_F(CheckpointFoldersTest, ADamagedLatestGivesAdvice) {
   struct Case {
     std::string latest;
     std::string says;
@@ -137,7 +136,7 @@ TEST_F(CheckpointFoldersTest, ADamagedLatestIsAnErrorThatSaysWhatToDo) {
       << "never the damaged one itself";
 }
 
-TEST_F(CheckpointFoldersTest, RemovesTheLowestNumbersDownToTheLimit) {
+TEST_F(CheckpointFoldersTest, RemovesLowestNumbersDownToTheLimit) {
   for (const uint64_t step : {9, 10, 100, 11}) Checkpoint(step);
   Write(kLatestFile, "checkpoint-100\n");
   EXPECT_EQ(Removed(0), Strings());
@@ -150,7 +149,7 @@ TEST_F(CheckpointFoldersTest, RemovesTheLowestNumbersDownToTheLimit) {
   }
 }
 
-TEST_F(CheckpointFoldersTest, NeverRemovesTheLatestNorWhatIsNotOurs) {
+TEST_F(CheckpointFoldersTest, NeverRemovesTheLatestNorForeignFolders) {
   for (const uint64_t step : {3, 50, 60}) Checkpoint(step);
   Write(kLatestFile, "checkpoint-3\n");  // a run that went back to an early checkpoint
   Write("checkpoint-1/pytorch_model.bin", "of another program");
@@ -165,7 +164,7 @@ TEST_F(CheckpointFoldersTest, NeverRemovesTheLatestNorWhatIsNotOurs) {
   EXPECT_EQ(Names().size(), 4u);
 }
 
-TEST_F(CheckpointFoldersTest, ACheckpointIsHiddenBeforeItsFirstFileGoes) {
+TEST_F(CheckpointFoldersTest, HidesACheckpointBeforeRemovingFiles) {
   Checkpoint(1);
   Checkpoint(2);
   Write(kLatestFile, "checkpoint-2\n");
@@ -197,7 +196,7 @@ TEST_F(CheckpointFoldersTest, ACheckpointIsHiddenBeforeItsFirstFileGoes) {
   EXPECT_FALSE(fs::exists(root_ + "/.checkpoint-1.tmp"));
 }
 
-TEST_F(CheckpointFoldersTest, RemovesOneByNameButNotTheLatestUnlessForced) {
+TEST_F(CheckpointFoldersTest, RemovesTheLatestOnlyIfForced) {
   for (const uint64_t step : {3, 9, 10, 11}) Checkpoint(step);
   fs::remove(root_ + "/checkpoint-11/config.json");
   Write(kLatestFile, "checkpoint-9\n");
@@ -236,7 +235,7 @@ TEST_F(CheckpointFoldersTest, RemovesNothingThatIsNoCheckpoint) {
   EXPECT_TRUE(fs::exists(root_ + "/checkpoint-3"));
 }
 
-TEST_F(CheckpointFoldersTest, AManifestReadsBackAndBadOnesAreNamed) {
+TEST_F(CheckpointFoldersTest, ReadsManifestsAndNamesBadOnes) {
   CheckpointManifest manifest;
   manifest.step = 12;
   manifest.version = 11;

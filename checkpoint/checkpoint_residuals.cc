@@ -15,12 +15,12 @@ namespace {
 
 constexpr char kPrefix[] = "eps/residual-";
 
-// Whatever the step, residuals are in the codec of the steps behind the warm-up.
+// Residuals always use the codec of the steps after the warm-up, at whatever step they are.
 const Codec* ResidualCodec(const JobSpec& spec, const CodecTable& codecs, ChunkId chunk) {
   return codecs.residual_or_null(chunk, Step(spec.codecs.warmup_steps + 1));
 }
 
-// Uses of tensors for which the job keeps residuals, in the order of UsesOfTensors.
+// Returns the uses whose residuals the job keeps, in the order of UsesOfTensors.
 std::vector<TensorUsePlace> UsesWithResiduals(const JobSpec& spec, const ChunkMap& chunks,
                                               const CodecTable& codecs) {
   std::set<TensorId> tensors;
@@ -50,8 +50,8 @@ std::string Show(const ResidualPlace& place) {
                       ", use by stage ", place.use.value());
 }
 
-// The first key of those that decide about residuals in which two jobs differ. `format_only`: of
-// those that decide whether they can be taken up at all.
+// Returns the first key about residuals in which two jobs differ. `format_only` considers only keys
+// that decide whether a job can use another one's residuals at all.
 std::string DifferingKey(const JobSpec& theirs, const JobSpec& ours, bool format_only) {
   const auto shown = [](bool value) { return std::string(value ? "true" : "false"); };
   struct Key {

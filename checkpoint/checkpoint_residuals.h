@@ -1,8 +1,8 @@
 #ifndef EPS_CHECKPOINT_CHECKPOINT_RESIDUALS_H_
 #define EPS_CHECKPOINT_CHECKPOINT_RESIDUALS_H_
 
-// What sparse gradients left out (error feedback), as a checkpoint holds it: FP32, a file per part,
-// per tensor and use by a stage, so that neither servers nor chunks nor codecs show in it
+// The residuals of sparse gradients (error feedback) in a checkpoint: FP32, one file per part, one
+// entry per tensor and stage that uses it. The format does not depend on servers, chunks or codecs
 // (docs/formats/checkpoint.md).
 
 #include <cstdint>
@@ -16,44 +16,44 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "checkpoint/checkpoint_folders.h"
-#include "wire/control_client.h"
 #include "base/files/safetensors.h"
-#include "compression/codec_table.h"
 #include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "compression/codec_table.h"
+#include "wire/control_client.h"
 
 namespace eps {
 
-// A tensor as one stage uses it: what a part's residual belongs to.
+// A tensor as one stage uses it. Each part has one residual for it.
 struct TensorUsePlace {
-  std::string name;  // in the files: the tensor's; of one with several uses NAME@STAGE
+  std::string name;  // in the files: the tensor's name, or NAME@STAGE if it has several uses
   TensorId tensor;
   StageId use;
 };
-// All of a job, by tensor, then by stage.
+// Returns all uses of a job's tensors, by tensor, then by stage.
 std::vector<TensorUsePlace> UsesOfTensors(const JobSpec& spec);
 
-// A part's file by its path in the checkpoint: eps/residual-00000.safetensors.
+// Returns the path of a part's file in the checkpoint, such as eps/residual-00000.safetensors.
 std::string ResidualFile(uint32_t part);
 
-// Writes what the servers' residuals stand for. Thread-compatible.
+// Decodes the servers' residuals and writes their values. Thread-compatible.
 class ResidualFilesWriter {
  public:
-  // Creates the files in `folder`/eps, which is there, of all tensors for which the job keeps
-  // residuals: none if it keeps none. `spec` and `chunks` outlive the writer. InvalidArgument as
-  // CodecTable::Build, else as SafetensorsWriter.
+  // Creates the files in `folder`/eps, which must exist, for all tensors whose residuals the job
+  // keeps; a job without residuals gets no file. `spec` and `chunks` must outlive the writer.
+  // InvalidArgument as CodecTable::Build; other errors as SafetensorsWriter.
   static absl::StatusOr<std::unique_ptr<ResidualFilesWriter>> Create(const std::string& folder,
                                                                      const JobSpec& spec,
                                                                      const ChunkMap& chunks);
-  // DataLoss for a place that has no residual or already has one, and for bytes that its codec
-  // refuses.
+  // Writes one residual. DataLoss if the place keeps none or was already written, or if its codec
+  // refuses the bytes.
   absl::Status Write(const ResidualPlace& place, const std::string& encoded);
-  // Writes zeros wherever nothing was left out, and ends and syncs the files.
+  // Writes zeros for every residual that was not written, then finishes and syncs the files.
   absl::Status Finish();
 
-  const std::vector<std::string>& files() const { return files_; }  // by their path in the folder
-  uint64_t bytes() const;                                           // of all files
+  const std::vector<std::string>& files() const { return files_; }  // paths in the folder
+  uint64_t bytes() const;                                           // sum of all files
 
  private:
   ResidualFilesWriter(const JobSpec& spec, const ChunkMap& chunks, CodecTable codecs);
@@ -71,16 +71,16 @@ class ResidualFilesWriter {
 // The residuals of a checkpoint. Immutable, thread-safe.
 class ResidualFiles {
  public:
-  // Null if the checkpoint has none. `spec` is the checkpoint's. DataLoss names the file that is
-  // missing or has other tensors than the job.
+  // Returns null if the checkpoint has no residuals. `spec` is the checkpoint's. DataLoss names a
+  // file that is missing or whose tensors are not the job's.
   static absl::StatusOr<std::unique_ptr<ResidualFiles>> Open(const std::string& folder,
                                                              const CheckpointManifest& manifest,
                                                              const JobSpec& spec);
 
   uint32_t parts() const { return static_cast<uint32_t>(parts_.size()); }
-  // Those that have residuals; the same for every part.
+  // The uses that have residuals; equal for every part.
   const std::vector<TensorUsePlace>& tensors() const { return tensors_; }
-  // `count` elements of tensors()[tensor] from `first` on.
+  // Reads `count` elements of tensors()[tensor] from `first` on.
   absl::Status Read(uint32_t part, size_t tensor, uint64_t first, size_t count, float* out) const;
 
  private:
@@ -90,22 +90,23 @@ class ResidualFiles {
   std::vector<std::unique_ptr<SafetensorsReader>> parts_;
 };
 
-// Which residuals of a checkpoint a job takes up, and their bytes as its servers keep them.
-// Thread-safe once created.
+// Selects the residuals of a checkpoint that a job can use, and encodes them as its servers keep
+// them. Thread-safe after Create.
 class ResidualImport {
  public:
-  // `from_or_null`: the residuals of a checkpoint that the job `from_spec` wrote. The job `spec`
-  // has the same tensors. All references outlive the object. InvalidArgument as CodecTable::Build.
+  // `from_or_null` holds the residuals of a checkpoint that the job `from_spec` wrote. The job
+  // `spec` must have the same tensors. All arguments must outlive the object. InvalidArgument as
+  // CodecTable::Build.
   static absl::StatusOr<std::unique_ptr<ResidualImport>> Create(const ResidualFiles* from_or_null,
                                                                 const JobSpec& from_spec,
                                                                 const JobSpec& spec,
                                                                 const ChunkMap& chunks);
 
-  // What is not taken up, with the key that differs; empty: all of it is.
+  // Says which residuals are dropped, and which key differs; empty if none are.
   const std::string& note() const { return note_; }
-  // The places of a chunk that have one, by use, then by part.
+  // Returns the places of a chunk that have a residual, by use, then by part.
   std::vector<ResidualPlace> PlacesOf(ChunkId chunk) const;
-  // Encoded in quantization.residual; no bytes if nothing was left out.
+  // Returns a residual encoded in quantization.residual; empty if it is zero.
   absl::StatusOr<std::string> Read(const ResidualPlace& place) const;
 
  private:

@@ -11,12 +11,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "checkpoint/checkpoint.h"
-#include "cli/commands/checkpoint_command.h"
 #include "base/checksum.h"
+#include "base/testing/test_specs.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_report.h"
 #include "compression/codec.h"
 #include "gtest/gtest.h"
-#include "base/testing/test_specs.h"
 
 namespace eps {
 namespace {
@@ -145,7 +145,7 @@ class CheckpointResidualsTest : public testing::Test {
   std::string root_;
 };
 
-TEST_F(CheckpointResidualsTest, ATensorOfSeveralStagesIsNamedWithEachOfThem) {
+TEST_F(CheckpointResidualsTest, NamesTensorsOfSeveralStagesByStage) {
   const JobSpec spec = SpecOf();
   const std::vector<TensorUsePlace> uses = UsesOfTensors(spec);
   ASSERT_EQ(uses.size(), spec.tensors.size() + 1);
@@ -184,7 +184,7 @@ TEST_F(CheckpointResidualsTest, HoldsFloatsPerPartTensorAndUse) {
 
 // What a resume gives the servers is, bit for bit, what they had, in every codec that may hold
 // residuals and however the chunks are cut.
-TEST_F(CheckpointResidualsTest, AnyCutOfTheChunksGetsTheSameBytesBack) {
+TEST_F(CheckpointResidualsTest, ReadsTheSameBytesForAnyChunks) {
   int codecs = 0;
   for (const std::string& name : CodecExamples()) {
     if (!(*FindCodec(name))->traits().fixed_size) continue;
@@ -222,7 +222,7 @@ TEST_F(CheckpointResidualsTest, AnyCutOfTheChunksGetsTheSameBytesBack) {
   EXPECT_GE(codecs, 5);
 }
 
-TEST_F(CheckpointResidualsTest, WhereNothingWasLeftOutAreZerosAndNothingIsSent) {
+TEST_F(CheckpointResidualsTest, WritesZerosAndSendsNothingWithoutResiduals) {
   const JobSpec spec = SpecOf();
   const PartId absent(1);
   Write(spec, &absent);
@@ -273,7 +273,7 @@ TEST_F(CheckpointResidualsTest, RefusesWhatTheJobDoesNotKeep) {
   }
 }
 
-TEST_F(CheckpointResidualsTest, AJobThatKeepsNoneWritesNoFiles) {
+TEST_F(CheckpointResidualsTest, AJobWithoutResidualsWritesNoFiles) {
   JobSpec spec = SpecOf();
   spec.codecs.error_feedback = false;
   const ChunkMap chunks = ChunkMap::Build(spec);
@@ -288,7 +288,7 @@ TEST_F(CheckpointResidualsTest, AJobThatKeepsNoneWritesNoFiles) {
   EXPECT_FALSE(absl::StrContains(*digest, "residuals")) << *digest;
 }
 
-TEST_F(CheckpointResidualsTest, TheDigestIsOfTheFloatsPartByPart) {
+TEST_F(CheckpointResidualsTest, DigestsFloatsPartByPart) {
   JobSpec spec = SpecOf("fp32");
   Write(spec);
   Sha256 sha256;
@@ -343,7 +343,7 @@ TEST_F(CheckpointResidualsTest, DamageIsFoundAndTheFileNamed) {
   refuses("does not list " + name);
 }
 
-TEST_F(CheckpointResidualsTest, SaysWhatIsNotTakenUpAndWhy) {
+TEST_F(CheckpointResidualsTest, SaysWhichResidualsAreDroppedAndWhy) {
   const JobSpec spec = SpecOf();
   Write(spec);
   const auto reader = Open();
@@ -381,7 +381,7 @@ TEST_F(CheckpointResidualsTest, SaysWhatIsNotTakenUpAndWhy) {
             "quantization.embedding_gradients: topk:0.1 there, bf16 here");
 }
 
-TEST_F(CheckpointResidualsTest, ACheckpointWithoutResidualsStartsThemAtZero) {
+TEST_F(CheckpointResidualsTest, MissingResidualsStartAtZero) {
   JobSpec spec = SpecOf();
   Write(spec);
   Relist({ResidualFile(0), ResidualFile(1), ResidualFile(2)});  // as of an earlier program

@@ -11,12 +11,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "checkpoint/checkpoint.h"
 #include "base/checksum.h"
 #include "base/testing/flips.h"
 #include "base/testing/tally.h"
-#include "gtest/gtest.h"
 #include "base/testing/test_specs.h"
+#include "checkpoint/checkpoint.h"
+#include "gtest/gtest.h"
 
 namespace eps {
 namespace {

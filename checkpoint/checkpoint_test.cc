@@ -1,4 +1,5 @@
 #include "checkpoint/checkpoint.h"
+#include "base/job/optimizers.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,12 +14,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/files/files.h"
-#include "cli/launch/metrics_log.h"
-#include "cli/launch/run_config.h"
+#include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "optimizer/update_rule.h"
-#include "base/testing/test_specs.h"
 
 namespace eps {
 namespace {
@@ -72,7 +70,7 @@ class CheckpointTest : public testing::Test {
   std::string root_;
 };
 
-TEST_F(CheckpointTest, ReadsBackEveryBitAlsoWhenTheChunksAreCutOtherwise) {
+TEST_F(CheckpointTest, ReadsBackEveryBitWithOtherChunks) {
   ASSERT_TRUE(Write(9).ok());
   EXPECT_EQ(Read("latest"), "checkpoint-9\n");
   const auto reader = CheckpointReader::Open(root_ + "/checkpoint-9");
@@ -123,7 +121,7 @@ TEST_F(CheckpointTest, HoldsTheFilesThatHuggingFaceLoads) {
   }
 }
 
-TEST_F(CheckpointTest, HoldsTheFieldsOfTheJobsOptimizerAndNoOthers) {
+TEST_F(CheckpointTest, HoldsOnlyTheFieldsOfTheOptimizer) {
   for (const double momentum : {0.0, 0.9}) {
     SCOPED_TRACE(momentum);
     fs::remove_all(root_);
@@ -173,7 +171,7 @@ TEST_F(CheckpointTest, AnIncompleteStateLeavesNothingBehind) {
   EXPECT_EQ((*writer)->WriteChunk(left_out, "short").code(), absl::StatusCode::kDataLoss);
 }
 
-TEST_F(CheckpointTest, ReplacesAnOlderOneAsAWholeAndRemovesWhatACrashLeft) {
+TEST_F(CheckpointTest, ReplacesOlderOnesAndRemovesLeftovers) {
   ASSERT_TRUE(Write(5, /*salt=*/1).ok());
   std::ofstream(root_ + "/checkpoint-5/stray") << "of the older one";
   fs::create_directories(root_ + "/.checkpoint-4.tmp/eps");
@@ -186,7 +184,7 @@ TEST_F(CheckpointTest, ReplacesAnOlderOneAsAWholeAndRemovesWhatACrashLeft) {
   EXPECT_TRUE(*(*reader)->ReadChunk(spec_, chunks_.chunks()[0]) == StateOf(chunks_.chunks()[0], 2));
 }
 
-TEST_F(CheckpointTest, RefusesAFolderInWhichOneBitDiffersAndNamesTheFile) {
+TEST_F(CheckpointTest, NamesTheFileWithAFlippedBit) {
   for (const std::string name : {"model.safetensors", "eps/exp_avg.safetensors", "config.json",
                                  "eps/exp_avg_sq.safetensors", "eps/job_spec.txt"}) {
     ASSERT_TRUE(Write(5).ok());
@@ -225,58 +223,13 @@ TEST_F(CheckpointTest, RefusesMissingShortAndForeignFiles) {
   EXPECT_EQ(CheckpointReader::Open(root_).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(CheckpointTest, RefusesAnotherModelWithTheLineThatDiffers) {
+TEST_F(CheckpointTest, RefusesAnotherModelByDifferingLine) {
   ASSERT_TRUE(Write(5).ok());
   const auto reader = CheckpointReader::Open(root_ + "/checkpoint-5");
   ASSERT_TRUE(reader.ok());
   const absl::Status status = (*reader)->CheckFits(TinySyntheticSpec());
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(absl::StrContains(status.message(), "model")) << status;
-}
-
-v1::StepRecord Record(uint64_t step, double loss) {
-  v1::StepRecord record;
-  record.set_step(step);
-  record.set_loss(loss);
-  return record;
-}
-
-TEST_F(CheckpointTest, MetricsAreCutBackToTheBorderOfAResume) {
-  fs::create_directories(root_);
-  const std::string path = root_ + "/metrics.jsonl";
-  {
-    auto log = MetricsLog::Open(path, 0);
-    ASSERT_TRUE(log.ok()) << log.status();
-    for (int step = 1; step <= 5; ++step) ASSERT_TRUE((*log)->Add(Record(step, 1.5)).ok());
-  }
-  std::ofstream(path, std::ios::app) << "{\"step\":6,\"lo";  // a crash in mid-line
-  {
-    auto log = MetricsLog::Open(path, 3);
-    ASSERT_TRUE(log.ok()) << log.status();
-    ASSERT_TRUE((*log)->Add(Record(4, 2.5)).ok());
-    const auto state = nlohmann::json::parse((*log)->TrainerState(spec_, 4, 0));
-    EXPECT_EQ(state["global_step"], 4);
-    ASSERT_EQ(state["log_history"].size(), 4u);
-    EXPECT_EQ(state["log_history"][2]["loss"], 1.5);
-    EXPECT_EQ(state["log_history"][3]["loss"], 2.5);
-    EXPECT_EQ((*log)->MeanLoss(20), 2.5);
-  }
-  std::ifstream file(path);
-  std::vector<int> steps;
-  for (std::string line; std::getline(file, line);) {
-    steps.push_back(nlohmann::json::parse(line)["step"].get<int>());
-  }
-  EXPECT_EQ(steps, (std::vector<int>{1, 2, 3, 4}));
-}
-
-TEST_F(CheckpointTest, TheHistoryOfALongRunStaysBounded) {
-  auto log = MetricsLog::Open("", 0);
-  ASSERT_TRUE(log.ok());
-  for (int step = 1; step <= 20'000; ++step) ASSERT_TRUE((*log)->Add(Record(step, step)).ok());
-  const auto state = nlohmann::json::parse((*log)->TrainerState(spec_, 20'000));
-  EXPECT_LT(state["log_history"].size(), 2000u);
-  EXPECT_GE(state["log_history"].size(), 1000u);
-  EXPECT_EQ((*log)->MeanLoss(2), 19'999.5);
 }
 
 }  // namespace

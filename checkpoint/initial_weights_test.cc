@@ -13,9 +13,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/testing/test_specs.h"
 #include "checkpoint/checkpoint.h"
 #include "gtest/gtest.h"
-#include "base/testing/test_specs.h"
 
 namespace eps {
 namespace {
@@ -103,7 +103,7 @@ class WeightsReaderTest : public testing::Test {
   std::vector<std::string> notes_;
 };
 
-TEST_F(WeightsReaderTest, ReadsEveryDtypeWithAndWithoutThePrefix) {
+TEST_F(WeightsReaderTest, ReadsEveryDtypeAndOptionalPrefix) {
   for (const char* dtype : {"F32", "BF16", "F16"}) {
     for (const bool prefix : {true, false}) {
       std::vector<Named> tensors = Model();
@@ -133,7 +133,7 @@ TEST_F(WeightsReaderTest, ReadsShards) {
   ExpectTheWeights("shards");
 }
 
-TEST_F(WeightsReaderTest, PassesOverMasksQuietlyAndOverStrangersWithANote) {
+TEST_F(WeightsReaderTest, SkipsMasksAndNotesUnknownTensors) {
   std::vector<Named> tensors = Model();
   tensors.push_back(Extra("transformer.h.0.attn.bias", {1, 1, 4, 4}, 0));
   tensors.push_back(Extra("h.1.attn.masked_bias", {}, 0));
@@ -150,7 +150,7 @@ TEST_F(WeightsReaderTest, PassesOverMasksQuietlyAndOverStrangersWithANote) {
       << notes_[0];
 }
 
-TEST_F(WeightsReaderTest, TakesATiedHeadOnlyIfItIsTheEmbedding) {
+TEST_F(WeightsReaderTest, TakesATiedHeadOnlyIfEqual) {
   std::vector<Named> tensors = Model();
   ASSERT_EQ(tensors[0].entry.name, "transformer.wte.weight");
   Named head = tensors[0];
@@ -169,7 +169,7 @@ TEST_F(WeightsReaderTest, TakesATiedHeadOnlyIfItIsTheEmbedding) {
   ExpectRefusal(absl::StatusCode::kDataLoss, {"lm_head.weight is [3], unlike"});
 }
 
-TEST_F(WeightsReaderTest, NamesWhatIsMissingAndWhatDoesNotFit) {
+TEST_F(WeightsReaderTest, NamesMissingAndMisfittingTensors) {
   struct Case {
     std::function<void(std::vector<Named>*)> change;
     absl::StatusCode code;

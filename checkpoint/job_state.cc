@@ -5,19 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/config/config.h"
+#include "base/files/files.h"
+#include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/checkpoint_residuals.h"
-#include "base/files/files.h"
-#include "cli/launch/metrics_log.h"
-#include "base/config/config.h"
-#include "base/status_macros.h"
+#include "checkpoint/trainer_state.h"
 #include "eps/v1/types.pb.h"
 
 namespace eps {
 namespace {
-
-constexpr char kConfigFile[] = "eps/config.yaml";
 
 class CheckpointState final : public JobState {
  public:
@@ -52,26 +50,26 @@ class CheckpointState final : public JobState {
   std::unique_ptr<ResidualImport> residuals_;
 };
 
-// A small file of a checkpoint; empty if it has none.
+// Returns a small file of a checkpoint; empty if the manifest does not list it.
 absl::StatusOr<std::string> SmallFile(const std::string& folder, const CheckpointManifest& manifest,
                                       const char* name) {
   if (manifest.files.count(name) == 0) return std::string();
   return ReadTextFile(absl::StrCat(folder, "/", name));
 }
 
-// As the run would have written it, from the records of its steps.
+// trainer_state.json as the run would have written it, from the records of its steps.
 absl::StatusOr<std::string> TrainerStateOf(const JobStateHead& head) {
-  EPS_ASSIGN_OR_RETURN(const auto log, MetricsLog::Open(/*path=*/"", /*base_step=*/0));
+  TrainerHistory history;
   for (const std::string& text : head.records) {
     v1::StepRecord record;
     if (!record.ParseFromString(text)) {
       return absl::DataLossError("the record of a step is damaged");
     }
-    EPS_RETURN_IF_ERROR(log->Add(record));
+    history.Add(record);
   }
   Config config;
   if (!head.config.empty()) EPS_RETURN_IF_ERROR(config.MergeYaml(head.config, "the job's config"));
-  return log->TrainerState(head.spec, head.border.id.step.value(), config.training.eval_steps);
+  return history.Text(head.spec, head.border.id.step.value(), config.training.eval_steps);
 }
 
 }  // namespace

@@ -15,19 +15,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/executor.h"
+#include "base/files/files.h"
+#include "base/files/tar.h"
+#include "base/memory_account.h"
+#include "base/testing/test_specs.h"
 #include "checkpoint/backup_file.h"
 #include "checkpoint/checkpoint.h"
-#include "base/files/files.h"
 #include "checkpoint/state_folder.h"
-#include "base/executor.h"
-#include "base/memory_account.h"
-#include "base/files/tar.h"
 #include "compression/codec.h"
 #include "eps/v1/types.pb.h"
-#include "storage/backends/durable_storage.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/testing/test_specs.h"
+#include "storage/backends/durable_storage.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/cuts/job_folders.h"
 #include "storage/cuts/rocksdb_store.h"
@@ -193,7 +193,7 @@ void ExpectSame(const JobState& found, const JobState& expected) {
   EXPECT_TRUE(ResidualsOf(found) == residuals);
 }
 
-TEST_F(JobStateTest, ComesBackFromAnyNumberOfServersAndFromACheckpoint) {
+TEST_F(JobStateTest, ReadsBackFromBothForms) {
   const MemoryState state(HeadOf());
   for (const uint32_t servers : {1, 2, 5}) {
     const std::string name = absl::StrCat("of-", servers);
@@ -303,7 +303,7 @@ TEST_F(JobStateTest, DamageIsNamedWithFileAndOffset) {
               ContainsRegex("slot-0.eps: footer of chunk 0 at offset [0-9]+: CRC32C"));
 }
 
-TEST_F(JobStateTest, WhatIsNotOneWholeJobIsRefused) {
+TEST_F(JobStateTest, RefusesAnIncompleteJob) {
   const MemoryState state(HeadOf());
   Write(state, 2, "two");
   EXPECT_EQ(Read("two", JobId(1)).code(), absl::StatusCode::kNotFound);
@@ -343,7 +343,7 @@ TEST_F(JobStateTest, WhatIsNotOneWholeJobIsRefused) {
                     HasSubstr("server-1 has step 8 (term 3)")));
 }
 
-TEST_F(JobStateTest, TheYoungestCutOfAllShardsIsTakenAndYoungerOnesStay) {
+TEST_F(JobStateTest, TakesTheNewestCommonCut) {
   const MemoryState state(HeadOf());
   Write(state, 2, "ahead");
   {
@@ -422,7 +422,7 @@ class OldJobsTest : public JobStateTest {
   const std::string name_ = absl::StrCat(absl::Hex(old_.id().value(), absl::kZeroPad16));
 };
 
-TEST_F(OldJobsTest, AreListedWithWhatTheyHoldAndRemovedFromAllServers) {
+TEST_F(OldJobsTest, AreListedAndRemovedFromAllServers) {
   EXPECT_THAT(Table(),
               AllOf(HasSubstr(absl::StrCat("job ", name_, ", ")), HasSubstr("gpt2, "),
                     HasSubstr(" parameters, 2 servers, youngest common cut: step 99 (term 4)"),
@@ -463,7 +463,7 @@ TEST_F(OldJobsTest, SeveralGoOneAfterTheOther) {
   EXPECT_THAT(*folder->Table(), HasSubstr("no jobs in"));
 }
 
-TEST_F(OldJobsTest, WhatAnInterruptedRemovalLeavesIsNamedAndRemoved) {
+TEST_F(OldJobsTest, LeftoversOfRemovalsAreListedAndRemoved) {
   // A folder in the folder cannot be removed: the second server's part of the job stays.
   fs::create_directories(Folder(0) + "/kept/by-somebody");
   EXPECT_FALSE(Remove(old_.id()).ok());
@@ -489,7 +489,7 @@ TEST_F(OldJobsTest, OneServersFolderWillDo) {
   EXPECT_TRUE(fs::exists(JobConfigFile(Path("two"), old_.id())));
 }
 
-TEST_F(OldJobsTest, AJobThatTheDiskHasNoRoomForNamesThem) {
+TEST_F(OldJobsTest, AFullDiskNamesThem) {
   StorageOptions options;
   options.kind = "nvme";
   options.path = Server(0);
@@ -604,7 +604,7 @@ TEST_F(BackupFileTest, EachChangedBitIsNoticed) {
   }
 }
 
-TEST_F(BackupFileTest, MembersAreThoseOfTheManifestOnceEach) {
+TEST_F(BackupFileTest, HasEachMemberOfTheManifestOnce) {
   const std::string archive = Backup();
   const auto members = MembersOf(archive);
   ASSERT_GT(members.size(), 5u);

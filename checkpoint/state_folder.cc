@@ -13,13 +13,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/files/files.h"
-#include "cli/launch/progress.h"
-#include "base/status_macros.h"
-#include "eps_server/core/cuts/recovery.h"
-#include "eps_server/core/shard_core.h"
 #include "base/job/job_spec.h"
+#include "base/status_macros.h"
+#include "base/text.h"
+#include "storage/cuts/common_cut.h"
 #include "storage/cuts/cut_reader.h"
 #include "storage/cuts/job_folders.h"
+#include "storage/cuts/residual_budget.h"
 
 namespace eps {
 namespace {
@@ -35,7 +35,7 @@ bool IsServerFolder(const fs::path& path) {
   return fs::is_directory(path / "catalogue", ignored);
 }
 
-// The folders server-K with a catalogue, by number; of a server's own folder that one.
+// Returns the folders server-K that have a catalogue, by number; or `path` if it is a server's own.
 std::map<uint32_t, std::string> ServerFolders(const std::string& path) {
   std::map<uint32_t, std::string> folders;
   if (IsServerFolder(path)) return {{0, path}};
@@ -56,14 +56,13 @@ class CutState final : public JobState {
  public:
   explicit CutState(JobStateHead head) : JobState(std::move(head)) {}
 
-  // Opens the next shard's part of the cut.
+  // Opens the next shard's share of the cut.
   absl::Status Add(const DurableStorage& storage, const CatalogueJob& job,
                    const CatalogueCut& cut) {
     const ShardId shard(job.shard);
     std::vector<ChunkId> owned = ChunksOf(shard, job.shards);
     for (const ChunkId chunk : owned) shard_of_[chunk] = readers_.size();
-    const uint64_t residual_bytes =
-        ShardCore::ResidualBudget(head().spec, chunks(), owned, /*durable=*/true);
+    const uint64_t residual_bytes = ResidualBudget(head().spec, chunks(), owned, /*durable=*/true);
     EPS_ASSIGN_OR_RETURN(auto reader, storage.OpenCut(head().spec, chunks(), std::move(owned),
                                                       residual_bytes, job, cut));
     readers_.push_back(std::move(reader));
@@ -75,7 +74,7 @@ class CutState final : public JobState {
     return ChunkState(state.view());
   }
 
-  // Those of one shard are read at a time.
+  // Reads the residuals of one shard at a time.
   absl::StatusOr<std::vector<CutResidual>> ReadResiduals(
       const std::vector<ChunkId>& chunks) const override {
     const std::set<ChunkId> wanted(chunks.begin(), chunks.end());
@@ -179,21 +178,17 @@ absl::StatusOr<std::vector<StateFolder::Part>> StateFolder::WholeJob(JobId job) 
 }
 
 absl::StatusOr<CutId> StateFolder::CommonCut(const std::vector<Part>& shards) {
-  std::vector<std::string> names;
-  for (const Part& part : shards) names.push_back(part.server->folder);
-  Recovery recovery(std::move(names));
-  const Term term(1);  // of the questions alone
-  recovery.Begin(term);
+  std::vector<HeldCuts> held;  // by shard, as `shards` is
   for (const Part& part : shards) {
-    v1::Promised answer;
-    answer.set_term(term.value());
+    HeldCuts& shard = held.emplace_back();
+    shard.holder = absl::StrCat("shard ", part.job.shard, " at ", part.server->folder);
     for (const CatalogueCut& cut : part.cuts) {
-      *answer.add_cuts() = ToProto(cut.border.id);
-      if (cut.border.opened) answer.set_opened(true);
+      shard.cuts.push_back(cut.border.id);
+      shard.opened |= cut.border.opened;
     }
-    recovery.OnPromised(ShardId(part.job.shard), answer);
   }
-  EPS_ASSIGN_OR_RETURN(const std::optional<CutId> common, recovery.HighestCommon());
+  EPS_ASSIGN_OR_RETURN(const std::optional<CutId> common,
+                       HighestCommonCut(held, /*watermark=*/std::nullopt));
   if (common.has_value()) return *common;
   return absl::FailedPreconditionError(
       absl::StrCat("job ", Name(shards.front().job.id), " has no cut yet: it had not begun"));
@@ -283,8 +278,8 @@ absl::StatusOr<std::string> StateFolder::ShowJob(JobId job) const {
   const std::string model =
       !spec.ok() ? std::string(spec.status().message())
                  : absl::StrCat(spec->name.empty() ? "" : absl::StrCat(spec->name, ", "),
-                                ModelTypeName(spec->model.type), ", ",
-                                FormatCount(spec->total_elements()), " parameters");
+                                NameOf(spec->model.type), ", ", FormatCount(spec->total_elements()),
+                                " parameters");
   const absl::StatusOr<std::vector<Part>> whole = WholeJob(job);
   const absl::StatusOr<CutId> common = whole.ok() ? CommonCut(*whole) : whole.status();
   std::string text =

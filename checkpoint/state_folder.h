@@ -1,8 +1,8 @@
 #ifndef EPS_CHECKPOINT_STATE_FOLDER_H_
 #define EPS_CHECKPOINT_STATE_FOLDER_H_
 
-// The data directories of a job's servers as durable ones of either kind leave them, looked at
-// without servers: nothing in them is changed, no term promised, no cut removed, but by Remove.
+// The data directories that durable servers leave, read without servers. Only Remove changes
+// anything in them: no function promises a term or removes a cut.
 
 #include <cstdint>
 #include <memory>
@@ -19,34 +19,36 @@
 
 namespace eps {
 
-// Whether it is the data directory of a server, or there is a folder server-K below that is one.
+// Returns whether `path`, or a folder server-K in it, is the data directory of a server.
 bool IsStateFolder(const std::string& path);
 
-// Whether StateFolder::Remove removes a job that a server opens again when it is started.
+// Whether StateFolder::Remove removes a job that a server would reopen when it starts.
 enum class RemoveServed { kRefuse, kRemove };
 
-// Keeps the folders of all servers locked as long as it lives. Thread-compatible.
+// The folders of all servers, locked for the life of the object. Thread-compatible.
 class StateFolder {
  public:
-  // NotFound unless IsStateFolder; FailedPrecondition if a server is using one of the folders.
+  // NotFound unless IsStateFolder(path); FailedPrecondition if a server uses one of the folders.
   static absl::StatusOr<std::unique_ptr<StateFolder>> Open(const std::string& path);
 
-  // The youngest cut that all shards of a job have, as the servers would find it after a crash. The
-  // folder outlives the state. `job` may be left out if there is only one. NotFound without such a
-  // job; FailedPrecondition if shards are missing or do not belong together, or without a common
-  // cut, with what each of them has; DataLoss names the file that is damaged.
+  // Opens the newest cut that all shards of a job have, which servers would recover to after a
+  // crash. This object must outlive the result. `job` may be empty if there is only one job.
+  // NotFound if there is no such job; FailedPrecondition, with the cuts of each shard, if shards
+  // are missing, do not belong together or have no common cut; DataLoss names the damaged file.
   absl::StatusOr<std::unique_ptr<JobState>> OpenCut(std::optional<JobId> job) const;
 
-  // Jobs with what each server has of them, and what removed ones have left, as text.
+  // Returns text that lists each job with the share of each server, and the leftovers of removed
+  // jobs.
   absl::StatusOr<std::string> Table() const;
 
-  // Removes a job from all servers, or what an interrupted removal has left of it, and returns how
-  // many bytes that frees. All servers are asked before the first one loses anything; then each
-  // forgets the job before its folder goes. NotFound if there is nothing of it;
-  // FailedPrecondition for one that is served; errors as RemoveJob of storage/cuts/job_folders.h.
+  // Removes a job from all servers, or the leftovers of an interrupted removal, and returns the
+  // bytes freed. Checks all servers before it changes the first; then removes the job from each
+  // catalogue before its folder. NotFound if nothing of the job exists; FailedPrecondition if it is
+  // served; other errors as RemoveJob of storage/cuts/job_folders.h.
   absl::StatusOr<uint64_t> Remove(JobId job, RemoveServed served);
 
  private:
+  // A folder below the state folder, and its storage.
   struct Server {
     std::string folder;
     std::unique_ptr<DurableStorage> storage;
@@ -58,7 +60,7 @@ class StateFolder {
     std::vector<CatalogueCut> cuts;
   };
 
-  // What is there without a job: folders, and configurations (JobConfigFile).
+  // A folder, or a configuration (JobConfigFile), that belongs to no job.
   struct Leftover {
     JobId job;
     std::string path;
@@ -72,7 +74,7 @@ class StateFolder {
   static absl::StatusOr<std::string> ShowPart(const Part& part);
   absl::StatusOr<JobId> OnlyJob() const;
   absl::StatusOr<std::vector<Part>> PartsOf(JobId job) const;
-  // By shard, all of them.
+  // Returns all parts of the job, by shard.
   absl::StatusOr<std::vector<Part>> WholeJob(JobId job) const;
   static absl::StatusOr<CutId> CommonCut(const std::vector<Part>& shards);
 

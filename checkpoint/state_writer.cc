@@ -1,4 +1,4 @@
-// Job states as the data directories of servers.
+// Writes job states as the data directories of servers.
 
 #include <algorithm>
 #include <chrono>
@@ -9,17 +9,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/files/files.h"
-#include "checkpoint/job_state.h"
 #include "base/config/config.h"
 #include "base/executor.h"
+#include "base/files/files.h"
+#include "base/job/optimizers.h"
 #include "base/memory_account.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "eps_server/core/shard_core.h"
+#include "checkpoint/job_state.h"
 #include "storage/backends/durable_storage.h"
-#include "optimizer/update_rule.h"
 #include "storage/cuts/extents.h"
+#include "storage/cuts/residual_budget.h"
 
 namespace eps {
 namespace {
@@ -30,7 +30,7 @@ constexpr uint32_t kMaxServers = 4096;  // as CreateJob allows
 constexpr size_t kAhead = 4;            // chunks on their way to the disk
 constexpr int kThreads = 2;
 
-// What one server of a job holds, and what its files take.
+// The share of one server, and the size of its files.
 struct Shard {
   std::vector<ChunkId> owned;
   uint64_t residual_bytes = 0;
@@ -42,8 +42,7 @@ Shard ShardOf(const JobState& state, ShardId id, uint32_t servers) {
   const JobSpec& spec = state.head().spec;
   Shard shard;
   shard.owned = state.ChunksOf(id, servers);
-  shard.residual_bytes =
-      ShardCore::ResidualBudget(spec, state.chunks(), shard.owned, /*durable=*/true);
+  shard.residual_bytes = ResidualBudget(spec, state.chunks(), shard.owned, /*durable=*/true);
   const ExtentLayout layout(state.chunks(), shard.owned, 1 + StateFields(spec.optimizer).size(),
                             shard.residual_bytes, spec.training.parts);
   shard.bytes = 2 * layout.file_bytes();
@@ -51,7 +50,7 @@ Shard ShardOf(const JobState& state, ShardId id, uint32_t servers) {
   return shard;
 }
 
-// The outcomes of a backend's operations, awaited one by one. Outlives the backend.
+// Waits for a backend's operations one by one. Must outlive the backend.
 class Outcomes {
  public:
   explicit Outcomes(std::string folder) : folder_(std::move(folder)) {}
@@ -64,7 +63,7 @@ class Outcomes {
     };
   }
   OpId Next() { return next_ = next_.Next(); }
-  // DeadlineExceeded if the disk does not take a chunk within minutes.
+  // DeadlineExceeded if the disk does not store a chunk within minutes.
   absl::Status Take(OpId op) EPS_EXCLUDES(mu_) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(10);
     MutexLock lock(&mu_);
@@ -125,14 +124,14 @@ absl::Status WriteServer(const JobState& state, ShardId id, uint32_t servers,
   EPS_ASSIGN_OR_RETURN(const auto backend,
                        storage->NewBackend(head.spec, state.chunks(), shard.owned, place, &pool,
                                            &account, outcomes.Sink()));
-  // Terms go on from here, although no process of the state before can reach these servers.
+  // Terms continue, although no process of the earlier servers can reach these.
   const OpId promise = outcomes.Next();
   backend->Promise(promise, std::max(head.promised, head.border.id.term));
   EPS_RETURN_IF_ERROR(outcomes.Take(promise));
   EPS_RETURN_IF_ERROR(WriteChunks(state, shard.owned, backend.get(), &outcomes));
   CutRequest request;
   request.border = head.border;
-  // The job has begun: without the cut of one server nothing is to begin anew.
+  // Marks the job as begun: if the cut of one server is lost, the job must not start from scratch.
   request.border.opened = true;
   EPS_ASSIGN_OR_RETURN(request.content.residuals, state.ReadResiduals(shard.owned));
   if (id.value() == 0) request.content.records = head.records;
@@ -141,7 +140,7 @@ absl::Status WriteServer(const JobState& state, ShardId id, uint32_t servers,
   return outcomes.Take(cut);
 }
 
-// The configuration as that of these servers; empty if it is not known.
+// Returns the configuration changed for these servers; empty if it is unknown.
 absl::StatusOr<std::string> ConfigFor(const JobState& state, uint32_t servers,
                                       const std::string& out) {
   if (state.head().config.empty()) return std::string();

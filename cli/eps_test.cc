@@ -1,4 +1,4 @@
-// The real program with real servers and workers, on a model without LibTorch's arithmetic.
+// Runs the real program with real servers and workers, mostly on a model that needs no LibTorch.
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -41,14 +41,14 @@ void WriteFile(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
 }
 
-// Processes whose parent is `parent`.
+// Returns the processes whose parent is `parent`.
 std::set<pid_t> ChildrenOf(pid_t parent) {
   std::set<pid_t> children;
   for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
     int pid = 0;
     if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
     const std::string stat = ReadFile(entry.path().string() + "/stat");
-    const size_t name_end = stat.rfind(')');  // a name may hold anything
+    const size_t name_end = stat.rfind(')');  // a name may contain parentheses
     if (name_end == std::string::npos) continue;
     const std::vector<std::string> fields = absl::StrSplit(stat.substr(name_end + 1), ' ');
     if (fields.size() > 2 && fields[2] == absl::StrCat(parent)) children.insert(pid);
@@ -62,12 +62,12 @@ std::string CommandOf(pid_t pid) {
   return command;
 }
 
-// True when none of `pids` runs any more.
+// Returns true if none of `pids` runs any more.
 bool AllGone(const std::set<pid_t>& pids) {
   const auto deadline = Clock::now() + kPatience;
   while (true) {
     bool gone = true;
-    for (const pid_t pid : pids) gone = gone && CommandOf(pid).empty();  // also of a zombie
+    for (const pid_t pid : pids) gone = gone && CommandOf(pid).empty();  // also empty for a zombie
     if (gone) return true;
     if (Clock::now() > deadline) return false;
   }
@@ -121,14 +121,14 @@ class EpsTest : public testing::Test {
     return result;
   }
 
-  // What eps checkpoint digest prints of the weights and the optimizer's state.
+  // Returns the digests of weights and optimizer state that eps checkpoint digest prints.
   std::string Digest(const std::string& checkpoint) {
     const Result result = Run({"checkpoint", "digest", checkpoint});
     EXPECT_EQ(result.code, 0) << result.out;
     return result.out;
   }
 
-  // A run of the synthetic model.
+  // Returns the arguments of a run of the synthetic model.
   Arguments Train(const std::string& out, const Arguments& more) const {
     Arguments arguments = {"train",
                            "--model=" + folder_ + "/model",
@@ -140,7 +140,7 @@ class EpsTest : public testing::Test {
     return arguments;
   }
 
-  // A run of a small GPT-2 on a text of its own.
+  // Returns the arguments of a run of a small GPT-2, for which it writes a text.
   Arguments TrainGpt2(const std::string& out, const Arguments& more) const {
     WriteFile(folder_ + "/gpt2/config.json",
               R"({"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 32,
@@ -158,7 +158,7 @@ class EpsTest : public testing::Test {
   int runs_ = 0;
 };
 
-TEST_F(EpsTest, FlagsWinOverVariablesOverTheFileOverDefaults) {
+TEST_F(EpsTest, FlagsOverrideVariablesFileAndDefaults) {
   WriteFile(folder_ + "/c.yaml", "training:\n  steps: 1\n  seed: 1\n  seq_len: 7\n");
   const Result result =
       Run({"config", "print", "--config", folder_ + "/c.yaml", "--training.steps=3"},
@@ -170,10 +170,10 @@ TEST_F(EpsTest, FlagsWinOverVariablesOverTheFileOverDefaults) {
   }
   WriteFile(folder_ + "/again.yaml", result.out);
   EXPECT_EQ(Run({"config", "print", "--config", folder_ + "/again.yaml"}).out, result.out)
-      << "what is printed reads back to the same";
+      << "the printed configuration does not read back equal";
 }
 
-TEST_F(EpsTest, EachKindOfFailureHasItsExitCodeAndSaysWhatToChange) {
+TEST_F(EpsTest, FailuresHaveExitCodesAndAdvice) {
   struct Case {
     Arguments arguments;
     int code;
@@ -256,14 +256,14 @@ TEST_F(EpsTest, TrainsThroughProcessesAndShowsEachStep) {
   EXPECT_TRUE(absl::StrContains(ReadFile(folder_ + "/o/checkpoint-6/eps/config.yaml"), "parts: 2"));
 }
 
-TEST_F(EpsTest, AResumeOnOtherServersGivesTheBitsOfOneRun) {
+TEST_F(EpsTest, ResumesOnOtherServersBitForBit) {
   const Result whole = Run(Train("whole", {"--training.steps=8", "--servers=1", "--workers=2"}));
   ASSERT_EQ(whole.code, 0) << whole.out;
   const Result first = Run(Train(
       "parts", {"--training.steps=8", "--servers=2", "--workers=2", "--checkpoint.save_steps=3"}));
   ASSERT_EQ(first.code, 0) << first.out;
   WriteFile(folder_ + "/parts/latest", "checkpoint-3\n");
-  // The checkpoint holds the configuration: nothing else needs to be said again.
+  // The checkpoint holds the configuration, so no other setting is needed.
   const Result second =
       Run({"train", "--out=" + folder_ + "/parts", "--resume=latest", "--servers=3"});
   ASSERT_EQ(second.code, 0) << second.out;
@@ -286,8 +286,8 @@ TEST_F(EpsTest, AResumeOnOtherServersGivesTheBitsOfOneRun) {
   EXPECT_EQ(losses("whole"), losses("parts"));
 }
 
-TEST_F(EpsTest, ResumingGoesOnWithTheBitsOfOneRunOnAnyServersAndWorkers) {
-  // The parts are the checkpoint's, so that the workers may be more or fewer.
+TEST_F(EpsTest, ResumesBitForBitOnAnyCluster) {
+  // The checkpoint determines the parts, so the number of workers may change.
   const Arguments job = {"--training.steps=6", "--training.parts=2"};
   const auto train = [&](const std::string& out, Arguments more) {
     more.insert(more.end(), job.begin(), job.end());
@@ -329,11 +329,11 @@ TEST_F(EpsTest, VerifyAndDigestPrintTheSameSums) {
       << digest << verified.out;
 }
 
-TEST_F(EpsTest, KeepsSoManyCheckpointsAndGoesOnFromTheLatestEachTime) {
+TEST_F(EpsTest, KeepsLimitAndResumesFromLatest) {
   const Arguments arguments =
       Train("o", {"--resume=latest", "--training.steps=10", "--checkpoint.save_steps=1",
                   "--checkpoint.save_total_limit=2"});
-  fs::create_directories(folder_ + "/o/checkpoint-0");  // of somebody else
+  fs::create_directories(folder_ + "/o/checkpoint-0");  // not written by this run
   const Result first = Run(arguments);
   ASSERT_EQ(first.code, 0) << first.out;
   EXPECT_TRUE(absl::StrContains(first.out, "no checkpoint in ")) << first.out;
@@ -354,7 +354,7 @@ TEST_F(EpsTest, KeepsSoManyCheckpointsAndGoesOnFromTheLatestEachTime) {
   EXPECT_TRUE(fs::exists(folder_ + "/o/checkpoint-11"));
 }
 
-TEST_F(EpsTest, ADamagedCheckpointIsFoundAndNotResumedFrom) {
+TEST_F(EpsTest, RefusesToResumeFromADamagedCheckpoint) {
   ASSERT_EQ(Run(Train("o", {"--training.steps=4", "--checkpoint.save_steps=2"})).code, 0);
   const std::string latest = folder_ + "/o/checkpoint-4";
   const Result good = Run({"checkpoint", "verify", latest});
@@ -371,14 +371,14 @@ TEST_F(EpsTest, ADamagedCheckpointIsFoundAndNotResumedFrom) {
   EXPECT_TRUE(absl::StrContains(resumed.out, "model.safetensors: SHA-256 ")) << resumed.out;
   const std::string advice = "--resume=" + folder_ + "/o/checkpoint-2";
   EXPECT_TRUE(absl::StrContains(resumed.out, advice)) << resumed.out;
-  EXPECT_FALSE(absl::StrContains(resumed.out, "to go on")) << resumed.out;
+  EXPECT_FALSE(absl::StrContains(resumed.out, "to continue")) << resumed.out;
   EXPECT_EQ(Run(Train("o", {"--training.steps=6", advice})).code, 0);
   const Result table = Run({"checkpoint", "ls", folder_ + "/o"});
   EXPECT_EQ(table.code, 0);
   EXPECT_TRUE(absl::StrContains(table.out, "complete, latest")) << table.out;
 }
 
-TEST_F(EpsTest, ExactClippingIsSealedAndDoesNotDependOnTheServers) {
+TEST_F(EpsTest, ExactClippingIsIndependentOfServers) {
   for (const char* servers : {"1", "3"}) {
     const Result result =
         Run(Train(servers, {"--training.mode=auto", "--training.clip=exact", "--training.steps=4",
@@ -390,7 +390,7 @@ TEST_F(EpsTest, ExactClippingIsSealedAndDoesNotDependOnTheServers) {
               ReadFile(folder_ + "/3/checkpoint-4/model.safetensors"));
 }
 
-TEST_F(EpsTest, OneInterruptEndsWithACheckpointAndNoProcessStays) {
+TEST_F(EpsTest, AnInterruptLeavesACheckpointOnly) {
   const auto eps = Start(Train("o", {"--training.steps=1000000", "--servers=2", "--workers=2",
                                      "--metrics.log_every_steps=1"}),
                          /*read_stdout=*/true);
@@ -414,15 +414,15 @@ TEST_F(EpsTest, ASecondInterruptEndsAtOnce) {
   EXPECT_EQ(children.size(), 1u);
   eps->Signal(SIGTERM);
   ASSERT_TRUE(eps->WaitForLine("interrupted: ", Clock::now() + kPatience).ok());
-  EXPECT_TRUE(eps->Running()) << "no worker is there to finish the step";
+  EXPECT_TRUE(eps->Running()) << "it should wait, since no worker finishes the step";
   eps->Signal(SIGINT);
   EXPECT_EQ(CodeOf(eps.get()), 130);
   EXPECT_TRUE(AllGone(children));
 }
 
-TEST_F(EpsTest, ADeadChildEndsTheRunAndIsNamed) {
+TEST_F(EpsTest, ADeadChildFailsTheRun) {
   struct Victim {
-    std::string argument;  // by which its process is found
+    std::string argument;  // identifies its process
     std::string name;
   };
   for (const Victim& victim :
@@ -458,7 +458,7 @@ TEST_F(EpsTest, KillingTheSupervisorLeavesNoOrphan) {
   EXPECT_TRUE(AllGone(children));
 }
 
-TEST_F(EpsTest, AttachesToServersThatRunAndStatusShowsThem) {
+TEST_F(EpsTest, AttachesToRunningServersAndShowsStatus) {
   const auto server = Start({"serve"}, /*read_stdout=*/true);
   const auto address = server->WaitForLine("eps serve: listening on ", Clock::now() + kPatience);
   ASSERT_TRUE(address.ok()) << address.status();
@@ -474,7 +474,7 @@ TEST_F(EpsTest, AttachesToServersThatRunAndStatusShowsThem) {
   EXPECT_EQ(json["state"], "done");
   EXPECT_EQ(json["parameters"], 12'544);
   EXPECT_GT(json["memory"]["state"]["live_bytes"], 0);
-  // The same job again is found done there: nothing is trained twice.
+  // A second run finds the same job complete on the servers and trains nothing.
   const Result again = Run(Train("o", {"--training.steps=3", servers}));
   EXPECT_EQ(again.code, 0) << again.out;
   EXPECT_TRUE(absl::StrContains(again.out, "already run this job")) << again.out;
@@ -484,7 +484,7 @@ TEST_F(EpsTest, AttachesToServersThatRunAndStatusShowsThem) {
   EXPECT_EQ(CodeOf(server.get()), 0);
 }
 
-TEST_F(EpsTest, TrainsAByteLevelModelThatGenerateContinues) {
+TEST_F(EpsTest, TrainsAModelThatGenerateContinues) {
   Arguments arguments = TrainGpt2("o", {"--training.steps=3"});
   const Result train = Run(arguments);
   ASSERT_EQ(train.code, 0) << train.out;
@@ -493,13 +493,13 @@ TEST_F(EpsTest, TrainsAByteLevelModelThatGenerateContinues) {
       Run({"generate", "--model=" + folder_ + "/o/checkpoint-3", "--prompt=line", "--tokens=5"});
   EXPECT_EQ(generated.code, 0) << generated.out;
   EXPECT_TRUE(absl::StartsWith(generated.out, "line")) << generated.out;
-  // Weights beside the config.json are where training begins.
+  // Training begins with the weights beside config.json.
   arguments[1] = "--model=" + folder_ + "/o/checkpoint-3";
   arguments[2] = "--out=" + folder_ + "/tuned";
   const Result tuned = Run(arguments);
   EXPECT_EQ(tuned.code, 0) << tuned.out;
   EXPECT_TRUE(absl::StrContains(tuned.out, "weights: from ")) << tuned.out;
-  // Also in shards, with the same bits.
+  // Weights in several files give the same bits.
   const Result exported = Run({"checkpoint", "export", folder_ + "/o/checkpoint-3",
                                "--out=" + folder_ + "/shards", "--max-shard-size=20KB"});
   EXPECT_EQ(exported.code, 0) << exported.out;
@@ -512,7 +512,7 @@ TEST_F(EpsTest, TrainsAByteLevelModelThatGenerateContinues) {
             Digest(folder_ + "/tuned/checkpoint-3"));
 }
 
-TEST_F(EpsTest, DoctorFindsThatThisMachineWorks) {
+TEST_F(EpsTest, DoctorApprovesThisMachine) {
   const Result result = Run({"doctor", "--out=" + folder_});
   EXPECT_EQ(result.code, 0) << result.out;
   for (const char* what : {"versions: ", "cpu: ", "memory: ", "disk: ", "loopback: ", "listen: ",

@@ -1,5 +1,5 @@
-// Evaluation on held-out data by the real program with real servers and workers, on a model without
-// LibTorch's arithmetic.
+// Evaluates held-out data with the real program, servers and workers, on the synthetic model, which
+// needs no LibTorch.
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -75,7 +75,7 @@ class EvaluationTest : public testing::Test {
     EXPECT_TRUE(child->WaitExit(Clock::now() + kPatience)) << "it hangs";
     return child->Running() ? -1 : WEXITSTATUS(child->wait_status());
   }
-  // Exit code and output.
+  // Returns the exit code and the output.
   std::pair<int, std::string> Run(const Arguments& arguments) {
     const auto child = Start(arguments, /*read_stdout=*/false);
     const int code = CodeOf(child.get());
@@ -90,7 +90,7 @@ class EvaluationTest : public testing::Test {
     }
     return lines;
   }
-  // "1 2 e2 3": the steps of metrics.jsonl, those of evaluations with an e.
+  // Returns the steps of metrics.jsonl as "1 2 e2 3"; an e marks an evaluation.
   std::string Steps(const std::string& out) const {
     std::string steps;
     for (const nlohmann::json& line : Metrics(out)) {
@@ -106,7 +106,7 @@ class EvaluationTest : public testing::Test {
     }
     return losses;
   }
-  // What training made: weights, moments, and the figures of the steps.
+  // Returns the results of training: weights, moments, and the figures of the steps.
   std::string TrainingBits(const std::string& out, int steps) const {
     const std::string checkpoint = absl::StrCat(folder_, "/", out, "/checkpoint-", steps);
     std::string bits;
@@ -120,7 +120,7 @@ class EvaluationTest : public testing::Test {
     }
     return bits;
   }
-  // Kills the worker of `parent`, whatever it does.
+  // Kills the worker of `parent`.
   static void KillWorker(pid_t parent) {
     for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
       int pid = 0;
@@ -139,7 +139,7 @@ class EvaluationTest : public testing::Test {
   int runs_ = 0;
 };
 
-TEST_F(EvaluationTest, TheFigureDependsNeitherOnServersNorWorkersNorPrefetchAndTrainingNotOnIt) {
+TEST_F(EvaluationTest, IsIndependentOfServersWorkersAndPrefetch) {
   for (const std::string clip : {"none", "exact"}) {
     const Arguments job = {"--training.steps=3", "--training.clip=" + clip};
     Arguments plain = job;
@@ -159,13 +159,13 @@ TEST_F(EvaluationTest, TheFigureDependsNeitherOnServersNorWorkersNorPrefetchAndT
                    "--training.eval_samples=17"});
       const auto [code, output] = Run(Train("o", more));
       ASSERT_EQ(code, 0) << output;
-      EXPECT_TRUE(absl::StrContains(output, "every 2 steps and behind the last, 17 held-out"));
+      EXPECT_TRUE(absl::StrContains(output, "every 2 steps and after the last, 17 held-out"));
       EXPECT_TRUE(absl::StrContains(output, "step: 3/3 eval_loss: ")) << output;
       EXPECT_EQ(TrainingBits("o", 3), bits);
       EXPECT_EQ(Steps("o"), "1 2 e2 3 e3");
       if (losses.empty()) losses = EvalLosses("o");
       EXPECT_EQ(EvalLosses("o"), losses);
-      EXPECT_NE(losses[3], losses[2]) << "the same weights twice";
+      EXPECT_NE(losses[3], losses[2]) << "both evaluations used the same weights";
       const auto state = nlohmann::json::parse(ReadFile(folder_ + "/o/trainer_state.json"));
       EXPECT_EQ(state["log_history"].size(), 5u);
       EXPECT_EQ(state["log_history"][2]["eval_loss"], losses[2]);
@@ -175,14 +175,14 @@ TEST_F(EvaluationTest, TheFigureDependsNeitherOnServersNorWorkersNorPrefetchAndT
   }
 }
 
-TEST_F(EvaluationTest, AResumeEvaluatesTheBorderThatItTakesUp) {
+TEST_F(EvaluationTest, AResumeEvaluatesItsBorderAgain) {
   const Arguments more = {"--training.steps=4", "--training.eval_steps=2",
                           "--training.eval_samples=9", "--checkpoint.save_steps=2"};
   ASSERT_EQ(Run(Train("o", more)).first, 0);
   const std::string bits = TrainingBits("o", 4);
   const std::map<int, double> losses = EvalLosses("o");
   ASSERT_EQ(losses.size(), 2u);
-  // Once with the evaluation of the border in the log, once without.
+  // The log contains the evaluation of the border, or does not.
   for (const bool logged : {true, false}) {
     fs::remove_all(folder_ + "/o/checkpoint-4");
     std::ofstream(folder_ + "/o/latest") << "checkpoint-2\n";
@@ -201,8 +201,8 @@ TEST_F(EvaluationTest, AResumeEvaluatesTheBorderThatItTakesUp) {
   }
 }
 
-// A worker that is busy with an evaluation for minutes is killed in it.
-TEST_F(EvaluationTest, AWorkerThatDiesInAnEvaluationHangsNothing) {
+// A worker is killed during an evaluation that would take minutes.
+TEST_F(EvaluationTest, AWorkerMayDieDuringAnEvaluation) {
   WriteModel(256);
   for (const bool at_the_end : {false, true}) {
     const std::string out = at_the_end ? "end" : "middle";
@@ -217,14 +217,12 @@ TEST_F(EvaluationTest, AWorkerThatDiesInAnEvaluationHangsNothing) {
     }
     KillWorker(child->pid());
     if (at_the_end) {
-      // Everything that counts is saved.
-      EXPECT_TRUE(
-          child->WaitForLine("note: the evaluation behind the last step did not come: ", deadline)
-              .ok());
+      // The run has saved all results of training.
+      EXPECT_TRUE(child->WaitForLine("note: no evaluation after the last step: ", deadline).ok());
       EXPECT_EQ(CodeOf(child.get()), 0);
       EXPECT_TRUE(fs::exists(folder_ + "/end/checkpoint-2/eps/manifest.json"));
     } else {
-      // Nobody takes its parts over.
+      // No other worker takes over its parts.
       EXPECT_GT(CodeOf(child.get()), 0);
       const std::string output = ReadFile(child->log_path());
       EXPECT_TRUE(absl::StrContains(output, "worker 0")) << output;
@@ -232,7 +230,7 @@ TEST_F(EvaluationTest, AWorkerThatDiesInAnEvaluationHangsNothing) {
   }
 }
 
-TEST_F(EvaluationTest, AnInterruptWaitsForAnEvaluationLongerThanThePatienceForAStep) {
+TEST_F(EvaluationTest, AnInterruptWaitsForALongEvaluation) {
   WriteModel(256);
   const auto child =
       Start(Train("o", {"--training.steps=9", "--training.eval_steps=2",

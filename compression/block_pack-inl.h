@@ -1,7 +1,7 @@
-// Codes of block formats between one byte each and their packed groups: 16 codes of kBits bits are
-// a little-endian integer of 2 * kBits bytes, code i in its bits i * kBits on. Included by kernels
-// inside of Highway's foreach_target; groups lie one after the other on both sides. No function
-// reads or writes a byte outside of the groups that it is given.
+// Converts codes of block formats between one byte each and packed groups. A group packs 16 codes
+// of kBits bits into a little-endian integer of 2 * kBits bytes, with code i from bit i * kBits on.
+// Kernels include this file inside Highway's foreach_target. Groups are contiguous on both sides.
+// The public functions access no byte outside of the groups that they are given.
 //
 //   namespace bp = block_pack::HWY_NAMESPACE;
 //   bp::PackGroups<5>(codes, groups, out);
@@ -29,7 +29,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kGroup = 16;
 
-// Bits of `count` codes, all ones.
+// Returns `count` codes of all ones.
 template <int kBits>
 constexpr uint64_t Ones(int count) {
   return (uint64_t{1} << (kBits * count)) - 1;
@@ -39,7 +39,7 @@ constexpr uint64_t Ones(int count) {
 
 constexpr size_t kGroupsAtOnce = 1;
 
-// Eight codes are kBits whole bytes.
+// Packs one group; eight codes fill kBits whole bytes.
 template <int kBits>
 HWY_INLINE void PackSome(const uint8_t* codes, uint8_t* out) {
   for (size_t half = 0; half < 2; ++half) {
@@ -62,7 +62,7 @@ HWY_INLINE void UnpackSome(const uint8_t* in, uint8_t* codes) {
 
 #else  // HWY_TARGET != HWY_SCALAR
 
-// Vectors that hold whole groups of one-byte codes, a group in each 128 bits.
+// Vectors of whole groups of one-byte codes, one group per 128 bits.
 #if HWY_HAVE_SCALABLE
 using Codes = hn::CappedTag<uint8_t, kGroup>;
 #else
@@ -70,7 +70,7 @@ using Codes = hn::CappedTag<uint8_t, 4 * kGroup>;
 #endif
 constexpr size_t kGroupsAtOnce = hn::MaxLanes(Codes()) / kGroup;
 
-// The 128-bit pieces of a vector from or to addresses `stride` bytes apart.
+// Loads the 128-bit pieces of a vector from addresses `stride` bytes apart.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadApart(D d, const uint8_t* in, size_t stride) {
   if constexpr (hn::MaxLanes(D()) <= kGroup) {
@@ -83,7 +83,8 @@ HWY_INLINE hn::Vec<D> LoadApart(D d, const uint8_t* in, size_t stride) {
   }
 }
 
-// Ascending, so that a piece may spill into the place of the next.
+// Stores the 128-bit pieces of a vector `stride` bytes apart, in ascending order, so that a piece
+// may overlap the place of the next.
 template <class D>
 HWY_INLINE void StoreApart(D d, hn::Vec<D> v, uint8_t* out, size_t stride) {
   if constexpr (hn::MaxLanes(D()) <= kGroup) {
@@ -96,8 +97,8 @@ HWY_INLINE void StoreApart(D d, hn::Vec<D> v, uint8_t* out, size_t stride) {
   }
 }
 
-// Which byte goes where between kBits bytes of packed codes in each half of 128 bits and 2 * kBits
-// bytes in a row; 0x80 makes zeros.
+// The byte permutation between kBits bytes of packed codes in each half of 128 bits and 2 * kBits
+// contiguous bytes; 0x80 gives zeros.
 template <int kBits>
 struct ByteOrder {
   alignas(16) uint8_t pack[16] = {};
@@ -111,14 +112,15 @@ struct ByteOrder {
   }
 };
 
-// The groups of a vector of codes, each in the first 2 * kBits bytes of its 128 bits; zeros behind.
+// Packs the groups of a vector of codes, each into the first 2 * kBits bytes of its 128 bits,
+// followed by zeros.
 template <int kBits>
 HWY_INLINE hn::Vec<Codes> PackedApart(hn::Vec<Codes> codes) {
   const Codes d8;
   const hn::Repartition<uint16_t, Codes> d16;
   const hn::Repartition<uint32_t, Codes> d32;
   const hn::Repartition<uint64_t, Codes> d64;
-  // Pairs of fields move together: 2 codes of 16 bits, 4 of 32, 8 of 64.
+  // Join pairs of fields: 2 codes in 16 bits, then 4 in 32, then 8 in 64.
   const auto v16 = hn::BitCast(d16, codes);
   const auto two =
       hn::Or(hn::And(v16, hn::Set(d16, uint16_t{0x00ff})),
@@ -134,14 +136,14 @@ HWY_INLINE hn::Vec<Codes> PackedApart(hn::Vec<Codes> codes) {
   return hn::TableLookupBytesOr0(hn::BitCast(d8, eight), hn::LoadDup128(d8, kOrder.pack));
 }
 
-// Writes kGroupsAtOnce groups, and zeros up to 16 bytes from the start of the last one.
+// Writes kGroupsAtOnce groups, and zeros up to 16 bytes from the start of the last group.
 template <int kBits>
 HWY_INLINE void PackSome(const uint8_t* codes, uint8_t* out) {
   const Codes d8;
   StoreApart(d8, PackedApart<kBits>(hn::LoadU(d8, codes)), out, 2 * kBits);
 }
 
-// Reads kGroupsAtOnce groups, and up to 16 bytes from the start of the last one.
+// Reads kGroupsAtOnce groups, and up to 16 bytes from the start of the last group.
 template <int kBits>
 HWY_INLINE void UnpackSome(const uint8_t* in, uint8_t* codes) {
   const Codes d8;
@@ -192,7 +194,7 @@ HWY_INLINE void PackGroups(const uint8_t* HWY_RESTRICT codes, size_t groups,
   }
 }
 
-// The inverse: 16 * groups codes below 2^kBits.
+// Unpacks 16 * groups codes, which are below 2^kBits.
 template <int kBits>
 HWY_INLINE void UnpackGroups(const uint8_t* HWY_RESTRICT in, size_t groups,
                              uint8_t* HWY_RESTRICT codes) {

@@ -1,8 +1,9 @@
 #ifndef EPS_COMPRESSION_BLOCK_TILES_H_
 #define EPS_COMPRESSION_BLOCK_TILES_H_
 
-// Where the bytes of a tile lie in a chunk that is encoded in blocks (docs/formats/codecs.md,
-// "Tiles of block codecs"): tile after tile in grid order, each as scales, micro bytes, codes.
+// The position of a tile's bytes in a chunk that is encoded in blocks (docs/formats/codecs.md,
+// "Tiles of block codecs"). Tiles follow each other in grid order, each as scales, micro bytes and
+// codes.
 
 #include <algorithm>
 #include <cstddef>
@@ -14,27 +15,28 @@
 
 namespace eps {
 
-// Codes are stored in groups of so many, whatever the axis: `code_bits` * 2 bytes per group.
+// Codes are stored in groups of 16 along either axis, with `code_bits` * 2 bytes per group.
 inline constexpr uint32_t kCodeGroup = 16;
 
-// What of a block format the layout depends on.
+// The properties of a block format that determine the layout.
 struct BlockFormat {
   uint32_t block = 0;      // elements along the axis that share a scale
-  uint32_t code_bits = 0;  // of one element
-  bool micro = false;      // whether each block has a micro byte
+  uint32_t code_bits = 0;  // bits per element
+  bool micro = false;      // true if each block has a micro byte
 };
 
-// One encoded tile: offsets are from its first byte, the scales.
+// The layout of one encoded tile. Offsets count from its first byte, where the scales begin.
 struct BlockTile {
-  size_t blocks_across = 0;  // blocks in a row of blocks: block b of it is number row * this + b
-  size_t block_rows = 0;     // the tile's rows, or bands of `block` rows if the axis is the column
-  size_t micro = 0;          // offset
-  size_t codes = 0;          // offset
+  size_t blocks_across = 0;  // blocks per row of blocks; blocks are numbered row by row
+  size_t block_rows = 0;     // the tile's rows; for column blocks, bands of `block` rows
+  size_t micro = 0;          // offset of the micro bytes
+  size_t codes = 0;          // offset of the codes
   size_t bytes = 0;
 
   size_t blocks() const { return blocks_across * block_rows; }
 };
 
+// Returns the layout of a tile of rows x cols elements.
 inline BlockTile LayOutTile(const BlockFormat& format, Axis axis, size_t rows, size_t cols) {
   BlockTile tile;
   const bool along_rows = axis == Axis::kRow;
@@ -59,10 +61,10 @@ class BlockTiles {
     }
   }
 
-  // Of the whole chunk.
+  // Returns the bytes of the whole chunk.
   size_t bytes() const { return bytes_; }
-  // Of the tile's first byte. All tiles before it in its band are of full width, all bands before
-  // it of full height. REQUIRES a tile of the chunk's grid.
+  // Returns the offset of the tile's first byte. All earlier tiles of its band have full width, and
+  // all earlier bands have full height. REQUIRES a tile of the chunk's grid.
   size_t offset(const Tile& tile) const {
     EPS_DCHECK(tile.row % kTileRows == 0 && tile.col % kTileCols == 0);
     const SegmentBytes& s = segments_[tile.segment];
@@ -74,12 +76,13 @@ class BlockTiles {
   }
 
  private:
+  // The place of one segment in the encoded bytes.
   struct SegmentBytes {
     size_t offset;
-    size_t band_bytes;  // of kTileRows rows
+    size_t band_bytes;  // bytes of a band of kTileRows rows
   };
 
-  // Of all tiles of so many rows next to each other.
+  // Returns the bytes of one band: all tiles side by side with `rows` rows.
   size_t BandBytes(size_t rows, size_t cols) const {
     return cols / kTileCols * LayOutTile(format_, axis_, rows, kTileCols).bytes +
            LayOutTile(format_, axis_, rows, cols % kTileCols).bytes;

@@ -16,7 +16,7 @@
 namespace eps {
 namespace {
 
-// What the codecs' folders registered, and the codecs made of it so far.
+// The registered families and the codecs created from them so far. Thread-safe.
 class Registry {
  public:
   // Never destroyed: codecs live as long as the process.
@@ -46,7 +46,7 @@ class Registry {
       absl::StatusOr<std::unique_ptr<Codec>> codec = family.create(name, pieces);
       if (!codec.ok()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("codec \"", name, "\": ", codec.status().message(), "; it is written ",
+            absl::StrCat("codec \"", name, "\": ", codec.status().message(), "; the syntax is ",
                          family.name, family.parameters));
       }
       return codecs_.emplace(std::string(name), *std::move(codec)).first->second.get();
@@ -104,13 +104,13 @@ absl::optional<uint64_t> InadmissibleElement(const absl::Status& status) {
 std::vector<uint64_t> Codec::CountsOf(
     absl::Span<const Chunk> /*chunks*/,
     const std::function<const float*(size_t)>& /*elements*/) const {
-  EPS_CHECK_MSG(false, name() << " does not choose among whole tensors");
+  EPS_CHECK_MSG(false, name() << " does not select among whole tensors");
   return {};
 }
 
 absl::Status InadmissibleGradient(absl::string_view codec, const Chunk& chunk, uint64_t element,
                                   float value) {
-  // The element as its tensor's owner knows it: by row and column of the whole tensor.
+  // Name the element by its row and column in the whole tensor, as the user knows it.
   for (size_t i = 0; i < chunk.segments.size(); ++i) {
     const Segment& s = chunk.segments[i];
     if (element >= s.offset + s.elements()) continue;

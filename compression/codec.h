@@ -1,9 +1,9 @@
 #ifndef EPS_COMPRESSION_CODEC_H_
 #define EPS_COMPRESSION_CODEC_H_
 
-// A codec says how a chunk's weights or gradient look on the wire. The contract is tile-wise, so
-// that any codec meets any update rule in L1 and a fused kernel is never needed to be correct.
-// Encoded formats: docs/formats/codecs.md.
+// A codec defines the encoding of a chunk's weights or gradient on the wire. The contract is
+// tile-wise, so any codec can be combined with any update rule in the first-level cache, and fused
+// kernels are only an optimization. The encoded formats are in docs/formats/codecs.md.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,146 +18,158 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
-#include "compression/sparse.h"
 #include "base/job/chunk_map.h"
 #include "base/job/rng.h"
+#include "compression/sparse.h"
 
 namespace eps {
 
-// Gradients of this size or more, and NaN, are refused when a chunk is opened: with at most 2^10
-// parts, sums and their squares stay finite (PROTOCOL.md 2.6).
+// Values of this magnitude or more, and NaN, are refused when a gradient is opened. With at most
+// 2^10 parts, sums of smaller values and the squares of those sums stay finite in FP32.
 inline constexpr float kMaxGradient = 1125899906842624.0f;  // 2^50
 
-// A codec's number on the wire, chosen in the codec's folder; never reused. It names the format,
-// not the parameters: those are part of the name, which the job spec holds.
+// A codec's number on the wire, defined in the codec's folder and never reused. It identifies the
+// format; the parameters are part of the name, which the job spec holds.
 enum class CodecId : uint16_t { kNone = 0, kFp32 = 1, kBf16 = 2 };
 
-// An encoded chunk whose bytes were checked. Immutable, thread-safe, random access by tile.
+// An encoded chunk whose bytes have been checked. Immutable, thread-safe, random access by tile.
 class EncodedChunk {
  public:
   virtual ~EncodedChunk() = default;
-  // Decodes a tile to out[row * ld + col], or adds to it (`accumulate`: out + value, in that
-  // order). Total: every tile of the grid can be read; absent elements are +0.0 and are added.
+  // Decodes a tile to out[row * ld + col], or with `accumulate` adds it: out + value, in that
+  // order. Every tile of the grid can be read; absent elements are +0.0, which is added like any
+  // other value.
   virtual void Read(const Tile& tile, bool accumulate, size_t ld, float* out) const = 0;
-  // As received: for redo logs and pass-through to a device.
+  // Returns the bytes as received, for redo logs and for passing them to a device.
   virtual const Bytes& bytes() const = 0;
-  // kFp32 or kBf16 if bytes() are the chunk's elements of that codec one after the other, in chunk
-  // order, so that a kernel may read them in place. kNone, always correct: Read is the only way.
+  // Returns kFp32 or kBf16 if bytes() are the chunk's elements in that codec, contiguous and in
+  // chunk order, so that a kernel may read them in place. kNone is always correct and means that
+  // only Read may be used.
   virtual CodecId in_place_format() const { return CodecId::kNone; }
-  // The elements as a kernel reads few of many, valid as long as this; null, always correct: Read
-  // is the only way.
+  // Returns the elements in sparse form, valid as long as this object. Null is always correct and
+  // means that only Read may be used.
   virtual const SparseElements* sparse_elements() const { return nullptr; }
 };
 
-// Encodes one chunk. Used by one thread; every tile exactly once, in grid order.
+// Encodes one chunk. Not thread-safe. Write every tile exactly once, in grid order.
 class TileEncoder {
  public:
   virtual ~TileEncoder() = default;
   // Encodes in[row * ld + col].
   virtual void Write(const Tile& tile, size_t ld, const float* in) = 0;
-  // Ends the chunk: at most MaxEncodedSize bytes, exactly that if the codec is fixed_size.
+  // Finishes the chunk and returns its bytes: at most MaxEncodedSize, exactly that many if the
+  // codec is fixed_size. Call once.
   virtual Bytes Finish() = 0;
 };
 
-// Whether the bytes must be admissible as a gradient (|x| < kMaxGradient, no NaN).
+// The content of a chunk. A gradient's values must be admissible: |x| < kMaxGradient, no NaN.
 enum class Content { kWeights, kGradient };
 
-// If `status` is Open's refusal of well-formed bytes because of a value (Content::kGradient), the
-// index of that element in its chunk; else nothing. Travels as a payload, inside a process only.
+// If `status` is Open's refusal of well-formed bytes because of an inadmissible gradient, returns
+// the index of that element in its chunk; otherwise nothing. The index is a payload of the status
+// and stays within the process.
 absl::optional<uint64_t> InadmissibleElement(const absl::Status& status);
-// That refusal, by codec name and element of the chunk.
+// Returns that refusal for an element of `chunk` and its value.
 absl::Status InadmissibleGradient(absl::string_view codec, const Chunk& chunk, uint64_t element,
                                   float value);
 
-// How one chunk is to be encoded.
+// The options of encoding one chunk.
 struct EncodeOptions {
-  // Along which blocks run; block codecs only.
+  // The axis along which blocks run; for block codecs only.
   Axis axis = Axis::kRow;
-  // What stochastic rounding draws from; two encodings with equal keys give equal bytes.
+  // The key of stochastic rounding; equal keys give equal bytes.
   RngKey rng;
-  // Error feedback: the chunk's elements times FP32, added to what Write brings; holds what the
-  // encoded bytes leave out once Finish returned. Null: dropped values are lost. Only for codecs
-  // with uses_residual.
+  // Error feedback: an FP32 array of the chunk's elements. It is added to the values given to
+  // Write, and after Finish it holds what the encoded bytes omit. If null, omitted values are lost.
+  // Only for codecs with uses_residual.
   float* residual_or_null = nullptr;
-  // Of a codec with whole_tensors: how many elements are sent, from CountsOf. Absent: the chunk is
-  // all of its tensor.
+  // For codecs with whole_tensors: the number of elements to send, from CountsOf. If absent, the
+  // chunk is its whole tensor.
   absl::optional<uint64_t> count;
-  // Who pays for the encoded bytes; the account may be null.
+  // The account and the kind that the encoded bytes are charged to; the account may be null.
   MemoryKind kind = MemoryKind::kScratch;
   MemoryAccount* account = nullptr;
 };
 
-// Stateless, immutable, thread-safe; owned by the registry for the life of the process.
+// An encoding of chunks with fixed parameters. Stateless, immutable, thread-safe; owned by the
+// registry for the life of the process.
 class Codec {
  public:
+  // The constant properties of a codec.
   struct Traits {
     CodecId id = CodecId::kNone;
-    bool exact = false;           // decode(encode(x)) == x for every float that is not NaN
-    bool fixed_size = false;      // every chunk of a shape and axis has the same encoded size
-    bool uses_residual = false;   // drops elements: for gradients only
-    bool whole_tensors = false;   // chooses what it sends among all chunks of a tensor: CountsOf
+    bool exact = false;           // decode(encode(x)) == x for every float except NaN
+    bool fixed_size = false;      // chunks of equal shape and axis have equal encoded sizes
+    bool uses_residual = false;   // omits elements, so it is for gradients only
+    bool whole_tensors = false;   // selects elements among all chunks of a tensor; see CountsOf
     uint32_t block = 1;           // elements that share a scale
-    double bits_per_element = 0;  // of a large tensor; expected if not fixed_size
+    double bits_per_element = 0;  // for a large tensor; an expectation unless fixed_size
   };
 
   virtual ~Codec() = default;
-  // With parameters, as FindCodec takes it: "topk:0.01".
+  // Returns the name with its parameters, as FindCodec accepts it: "topk:0.01".
   virtual absl::string_view name() const = 0;
   virtual const Traits& traits() const = 0;
   virtual size_t MaxEncodedSize(const Chunk& chunk, Axis axis) const = 0;
-  // Bytes that the chunk holds beside the encoded ones while it is open, charged as these are.
+  // Returns the bytes that an open chunk holds in addition to the encoded ones; they are charged to
+  // the same account.
   virtual size_t IndexSize(const Chunk& /*chunk*/) const { return 0; }
-  // `chunk` must outlive the result; `axis` is the encoder's. Bytes may be hostile: every length,
-  // index and scale is checked. InvalidArgument says what was expected and found; for a value that
-  // is not admissible as a gradient, InadmissibleElement has its place.
+  // Checks and opens encoded bytes. `chunk` must outlive the result; `axis` must be the encoder's.
+  // The bytes may be hostile: every length, index and scale is checked. InvalidArgument says what
+  // was expected and what was found; for a value that is inadmissible in a gradient,
+  // InadmissibleElement returns its place.
   virtual absl::StatusOr<std::shared_ptr<const EncodedChunk>> Open(const Chunk& chunk, Axis axis,
                                                                    Bytes bytes,
                                                                    Content content) const = 0;
-  // `chunk` and what the options point to must outlive the encoder.
+  // Returns an encoder. `chunk` and everything that the options point to must outlive it.
   virtual std::unique_ptr<TileEncoder> NewEncoder(const Chunk& chunk,
                                                   const EncodeOptions& options) const = 0;
-  // How many elements of each of a tensor's chunks, which are given in row order, are among those
-  // that are sent of the tensor: their EncodeOptions::count. `elements(i)`: what chunk i has to
-  // encode, error feedback added, in chunk order, valid until the next call; asked for several
-  // times. REQUIRES traits().whole_tensors.
+  // Returns for each chunk of a tensor how many of its elements are among those that the whole
+  // tensor sends, to be passed as EncodeOptions::count. `chunks` are in row order. `elements(i)`
+  // returns the values that chunk i has to encode, error feedback added, in chunk order. It is
+  // called several times per chunk; its array must stay valid until the next call. REQUIRES
+  // traits().whole_tensors.
   virtual std::vector<uint64_t> CountsOf(absl::Span<const Chunk> chunks,
                                          const std::function<const float*(size_t)>& elements) const;
 };
 
-// The codec of that name, parameters included ("mx6", "topk:0.01"), or InvalidArgument with the
-// known names. Thread-safe; the same object for the same name.
+// Returns the codec of a name with its parameters ("mx6", "topk:0.01"), or InvalidArgument with the
+// known names. Thread-safe; returns the same object for the same name.
 absl::StatusOr<const Codec*> FindCodec(absl::string_view name);
-// Whether `id` is the number of some codec of this build, whatever its parameters.
+// Returns true if `id` is the number of a codec in this build, with any parameters.
 bool IsKnownCodec(CodecId id);
-// Every registered name with its parameters as the user writes them ("topk:FRACTION"), by number.
+// Returns every registered name with the syntax of its parameters ("topk:FRACTION"), ordered by
+// number.
 std::vector<std::string> CodecNames();
-// Complete names that exercise every registered codec and each of its parameters: for tests.
+// Returns complete names that exercise every registered codec and each of its parameters, for
+// tests.
 std::vector<std::string> CodecExamples();
 
-// What a codec's folder says of it at start-up (docs/guides/add_a_codec.md):
+// The entry that a codec's folder registers at start-up (docs/guides/add_a_codec.md):
 //
-//   const CodecRegistration kMx9({"mx9", CodecId{8}, "[:truncate]", {"mx9", "mx9:truncate"},
-//   &New});
+//   const CodecRegistration kMx9(
+//       {"mx9", CodecId{8}, "[:truncate]", {"mx9", "mx9:truncate"}, &New});
 struct CodecFamily {
-  std::string name;  // up to the first colon
+  std::string name;  // the name up to the first colon
   CodecId id = CodecId::kNone;
-  std::string parameters;             // as CodecNames shows them, colon included
-  std::vector<std::string> examples;  // for CodecExamples
-  // `name` as given; `parameters`: its pieces behind the first colon. InvalidArgument says what is
-  // wrong with them.
+  std::string parameters;             // the syntax that CodecNames shows, colon included
+  std::vector<std::string> examples;  // returned by CodecExamples
+  // Creates the codec of a complete name; `parameters` are its pieces after the first colon.
+  // InvalidArgument says what is wrong with them.
   std::function<absl::StatusOr<std::unique_ptr<Codec>>(absl::string_view name,
                                                        const std::vector<std::string>& parameters)>
       create;
 };
+// Registers a family; define one at namespace scope.
 struct CodecRegistration {
-  // Two families with one name or number end the process.
+  // Ends the process if the name or the number is already registered.
   explicit CodecRegistration(CodecFamily family);
 };
 
-// Encodes a whole chunk that lies in memory as its segments in order, row-major (Segment::offset).
+// Encodes a whole chunk whose segments are in memory in order, row-major (Segment::offset).
 Bytes EncodeChunk(const Codec& codec, const Chunk& chunk, const EncodeOptions& options,
                   const float* elements);
-// The inverse, for `elements` of chunk.elements floats.
+// Decodes a whole chunk into `elements`, an array of chunk.elements floats.
 void DecodeChunk(const EncodedChunk& encoded, const Chunk& chunk, float* elements);
 
 }  // namespace eps

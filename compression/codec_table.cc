@@ -15,7 +15,7 @@ absl::StatusOr<const Codec*> FindFor(absl::string_view key, absl::string_view na
   return absl::InvalidArgumentError(absl::StrCat(key, ": ", codec.status().message()));
 }
 
-// The key that a tensor's codec comes from.
+// Returns the configuration key that selects a tensor's codec.
 std::string KeyOf(const JobSpec& spec, TensorId tensor, absl::string_view direction) {
   switch (KindOf(spec, tensor)) {
     case TensorKind::kNorm:
@@ -30,11 +30,11 @@ std::string KeyOf(const JobSpec& spec, TensorId tensor, absl::string_view direct
   return absl::StrCat("quantization.", direction);
 }
 
-// Whether every element is encoded, so that what is decoded is near what was there everywhere.
+// Returns an error unless the codec encodes every element.
 absl::Status CheckDense(absl::string_view key, const Codec& codec) {
   if (codec.traits().fixed_size) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      key, "=", codec.name(), ": the codec leaves elements out, so it is for gradients only"));
+      key, "=", codec.name(), ": this codec omits elements, so it is for gradients only"));
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ absl::StatusOr<CodecTable> CodecTable::Build(const JobSpec& spec, const ChunkMap
   const Step first(1);
   const Step last(spec.codecs.warmup_steps + 1);
   for (const Chunk& chunk : chunks.chunks()) {
-    // All tensors of a chunk are of one kind: it holds one matrix, or vectors only.
+    // All tensors of a chunk have one kind: a chunk holds one matrix, or only vectors.
     const TensorId tensor = chunk.segments.front().tensor;
     const std::string weights_key = KeyOf(spec, tensor, "weights");
     const std::string gradients_key = KeyOf(spec, tensor, "gradients");

@@ -4,32 +4,33 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "compression/codec.h"
 #include "base/job/chunk_map.h"
 #include "base/job/codec_table.h"
 #include "base/job/job_spec.h"
+#include "compression/codec.h"
 
 namespace eps {
 
-// The codecs of a job's chunks, found by the names of base/job/codec_table.h. Immutable, thread-safe;
-// `spec` and `chunks` must outlive it.
+// The codecs of a job's chunks, looked up by the names of base/job/codec_table.h. Immutable,
+// thread-safe; `spec` and `chunks` must outlive it.
 class CodecTable {
  public:
-  // InvalidArgument names the key of a codec that is unknown or does not fit its use, and the known
-  // ones. REQUIRES spec.Validate().ok(); `chunks` is the spec's.
+  // Returns InvalidArgument with the key of a codec that is unknown or unsuitable for its use, and
+  // with the known names. REQUIRES spec.Validate().ok(); `chunks` must be built from `spec`.
   static absl::StatusOr<CodecTable> Build(const JobSpec& spec, const ChunkMap& chunks);
 
   const Codec& weights(ChunkId chunk) const { return *weights_[chunk.value()]; }
-  // Always along Axis::kRow.
+  // Gradients are always encoded along Axis::kRow.
   const Codec& gradient(ChunkId chunk, Step step) const {
     return *(step.value() > warmup_steps_ ? gradients_ : warmup_gradients_)[chunk.value()];
   }
-  // The codec of what the gradient's codec leaves out; null if nothing is kept.
+  // Returns the codec of the residual that the gradient's codec leaves; null if no residual is
+  // kept.
   const Codec* residual_or_null(ChunkId chunk, Step step) const {
     return keeps_residuals_ && gradient(chunk, step).traits().uses_residual ? residual_ : nullptr;
   }
-  // Along which axes a stage gets the weights of one of its chunks. The second copy is there only
-  // if the codec has blocks, whose values depend on the axis.
+  // Returns the axes along which a stage receives the weights of one of its chunks. There is a
+  // second copy only if the codec has blocks, whose values depend on the axis.
   WeightAxes axes(StageId stage, ChunkId chunk, bool backward) const;
 
  private:

@@ -2,9 +2,9 @@
 
 #include <string>
 
+#include "base/testing/test_specs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/testing/test_specs.h"
 
 namespace eps {
 namespace {
@@ -19,7 +19,7 @@ ChunkId ChunkOf(const JobSpec& spec, const ChunkMap& chunks, const std::string& 
   return ChunkId(0);
 }
 
-TEST(CodecTable, GivesEachChunkTheCodecOfItsKindAndStep) {
+TEST(CodecTable, SelectsCodecsByKindAndStep) {
   JobSpec spec = TinyGpt2Spec();
   spec.codecs.weights = "mx6";
   spec.codecs.gradients = "topk:0.01";
@@ -44,7 +44,7 @@ TEST(CodecTable, GivesEachChunkTheCodecOfItsKindAndStep) {
   EXPECT_EQ(CodecTable::Build(spec, chunks)->residual_or_null(block, Step(3)), nullptr);
 }
 
-TEST(CodecTable, SendsASecondCopyOnlyWhereTheAxisMatters) {
+TEST(CodecTable, OnlyBlockCodecsNeedASecondCopy) {
   JobSpec spec = TinyGpt2Spec();
   spec.codecs.backward_weights = BackwardWeights::kBothAxes;
   const ChunkMap chunks = ChunkMap::Build(spec);
@@ -59,7 +59,7 @@ TEST(CodecTable, SendsASecondCopyOnlyWhereTheAxisMatters) {
   }
 }
 
-TEST(CodecTable, RefusesWhatDoesNotFitAndNamesTheKey) {
+TEST(CodecTable, RefusalsNameTheKey) {
   const struct {
     void (*change)(CodecSpec*);
     const char* message;

@@ -29,14 +29,14 @@ TEST(Registry, EveryExampleIsFoundUnderItsName) {
   }
 }
 
-TEST(Registry, NamesWhatItKnowsWhenAskedForAnythingElse) {
+TEST(Registry, RefusesUnknownNamesAndListsTheKnown) {
   for (const char* const name : {"fp23", "", ":", "fp32 "}) {
     const absl::Status status = FindCodec(name).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("known are fp32, bf16"));
   }
   EXPECT_THAT(std::string(FindCodec("fp32:2").status().message()),
-              HasSubstr("codec \"fp32:2\": it has no parameters; it is written fp32"));
+              HasSubstr("codec \"fp32:2\": it has no parameters; the syntax is fp32"));
 }
 
 }  // namespace

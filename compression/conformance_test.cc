@@ -1,5 +1,5 @@
-// What every codec promises, held against every registered codec: the reference's bytes on every
-// instruction set, random access, idempotence, sizes, and no trust in the bytes.
+// Checks the contract of codecs for every registered codec: the reference's bytes on every
+// instruction set, random access, idempotence, sizes, and robustness against untrusted bytes.
 
 #include <cmath>
 #include <cstring>
@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/flush_denormals.h"
 #include "compression/codec.h"
-#include "compression/testing/codec_testing.h"
 #include "compression/reference_codec.h"
+#include "compression/testing/codec_testing.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -27,7 +27,8 @@ std::string BytesOf(const std::vector<float>& values) {
   return std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
 }
 
-// Heavy-tailed, like weights and gradients: a normal-ish value times a power of two.
+// Returns heavy-tailed values, like weights and gradients: a roughly normal value times a power of
+// two.
 std::vector<float> HeavyTailed(uint64_t n, uint64_t seed) {
   TestRandom random(seed);
   std::vector<float> values(n);
@@ -71,7 +72,7 @@ std::vector<Case> Cases(bool finite_only) {
     cases.push_back({absl::StrCat(rows, " x ", cols), chunk, HeavyTailed(chunk.elements, rows)});
   }
   if (finite_only) return cases;
-  // Every special value once in a while, and raw bits.
+  // Special values at intervals, and raw bits.
   std::vector<float> special = HeavyTailed(ragged.elements, 5);
   for (uint64_t i = 0; i < ragged.elements; i += 37) {
     special[i] = FloatOfBits(SpecialBits()[i / 37 % SpecialBits().size()]);
@@ -102,13 +103,13 @@ std::vector<float> Decode(const Codec& codec, const Chunk& chunk, Axis axis, con
 class Conformance : public ::testing::TestWithParam<std::string> {
  protected:
   const Codec& codec() { return **FindCodec(GetParam()); }
-  // Gradient codecs that drop elements are never shown values that admission refuses.
+  // Gradient codecs that omit elements are not given inadmissible values here.
   std::vector<Case> AllCases() { return Cases(/*finite_only=*/codec().traits().uses_residual); }
 };
 
 constexpr Axis kAxes[] = {Axis::kRow, Axis::kColumn};
 
-TEST_P(Conformance, KernelsGiveTheReferencesBytesOnEveryInstructionSet) {
+TEST_P(Conformance, KernelsMatchTheReferenceOnEveryTarget) {
   const auto reference = NewReferenceCodec(GetParam());
   ASSERT_TRUE(reference.ok()) << reference.status();
   for (const Case& c : AllCases()) {
@@ -126,7 +127,7 @@ TEST_P(Conformance, KernelsGiveTheReferencesBytesOnEveryInstructionSet) {
   }
 }
 
-TEST_P(Conformance, ResidualsAreTheReferencesOnEveryInstructionSet) {
+TEST_P(Conformance, ResidualsMatchTheReferenceOnEveryTarget) {
   if (!codec().traits().uses_residual) return;
   const auto reference = NewReferenceCodec(GetParam());
   ASSERT_TRUE(reference.ok()) << reference.status();
@@ -141,7 +142,7 @@ TEST_P(Conformance, ResidualsAreTheReferencesOnEveryInstructionSet) {
       const Bytes found = Encode(codec(), c.chunk, Axis::kRow, c.values, residual.data());
       ASSERT_TRUE(found.view() == expected);
       ASSERT_TRUE(BytesOf(residual) == BytesOf(expected_residual));
-      // Nothing is lost: what is sent and what is kept make up what there was.
+      // Nothing is lost: the sent and the kept values sum to the originals.
       const std::vector<float> sent = Decode(codec(), c.chunk, Axis::kRow, found);
       ScopedFlushDenormals flush;
       for (uint64_t i = 0; i < c.chunk.elements; ++i) {
@@ -152,7 +153,7 @@ TEST_P(Conformance, ResidualsAreTheReferencesOnEveryInstructionSet) {
   }
 }
 
-TEST_P(Conformance, EncodingWhatWasDecodedChangesNothing) {
+TEST_P(Conformance, EncodingIsIdempotent) {
   for (const Case& c : AllCases()) {
     for (const Axis axis : kAxes) {
       SCOPED_TRACE(absl::StrCat(c.name, axis == Axis::kRow ? ", row" : ", column"));
@@ -165,7 +166,7 @@ TEST_P(Conformance, EncodingWhatWasDecodedChangesNothing) {
   }
 }
 
-TEST_P(Conformance, SizesAreAsPromised) {
+TEST_P(Conformance, SizesMatchTheTraits) {
   for (const Case& c : AllCases()) {
     for (const Axis axis : kAxes) {
       const Bytes bytes = Encode(codec(), c.chunk, axis, c.values);
@@ -184,7 +185,7 @@ TEST_P(Conformance, SizesAreAsPromised) {
   }
 }
 
-TEST_P(Conformance, TilesAreReadInAnyOrderAssignedOrAdded) {
+TEST_P(Conformance, TilesAreReadInAnyOrder) {
   const Case c = Cases(/*finite_only=*/true).front();
   for (const Axis axis : kAxes) {
     const Bytes bytes = Encode(codec(), c.chunk, axis, c.values);
@@ -221,7 +222,7 @@ TEST_P(Conformance, TilesAreReadInAnyOrderAssignedOrAdded) {
   }
 }
 
-TEST_P(Conformance, AbsentAndZeroElementsAreAddedAsPlusZero) {
+TEST_P(Conformance, AbsentElementsAddPlusZero) {
   const Case c = Cases(/*finite_only=*/true)[2];  // all zero
   const Bytes bytes = Encode(codec(), c.chunk, Axis::kRow, c.values);
   const auto opened = codec().Open(c.chunk, Axis::kRow, bytes, Content::kGradient);
@@ -234,7 +235,7 @@ TEST_P(Conformance, AbsentAndZeroElementsAreAddedAsPlusZero) {
   for (const float value : sum) ASSERT_EQ(BitsOfFloat(value), 0u);  // -0 + +0 = +0
 }
 
-TEST_P(Conformance, EveryOtherLengthIsRefused) {
+TEST_P(Conformance, OtherLengthsAreRefused) {
   const Case c = Cases(/*finite_only=*/true).front();
   for (const Axis axis : kAxes) {
     const Bytes bytes = Encode(codec(), c.chunk, axis, c.values);
@@ -250,8 +251,8 @@ TEST_P(Conformance, EveryOtherLengthIsRefused) {
   }
 }
 
-// Whatever Open accepts of bytes that somebody else made can be read to the end, and as a gradient
-// holds only what sums can bear. The address sanitizer's lane runs this too.
+// Everything that Open accepts of untrusted bytes can be read to the end, and as a gradient it
+// holds only admissible values. The address sanitizer's lane also runs this test.
 TEST_P(Conformance, DamagedBytesAreRefusedOrHarmless) {
   TestRandom random(11);
   for (const Case& c : Cases(/*finite_only=*/true)) {
@@ -279,8 +280,8 @@ TEST_P(Conformance, DamagedBytesAreRefusedOrHarmless) {
   }
 }
 
-TEST_P(Conformance, InadmissibleGradientsAreRefusedWithTheirPlace) {
-  if (codec().traits().uses_residual) return;  // its own test
+TEST_P(Conformance, RefusalsLocateInadmissibleGradients) {
+  if (codec().traits().uses_residual) return;  // tested in its own folder
   for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF, kMaxGradient, -2 * kMaxGradient}) {
     Case c = Cases(/*finite_only=*/true).front();
     c.values[3 * 200 + 150] = bad;

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Instructions on wide registers may stand only in functions of their own instruction set (Highway's
-# namespaces N_AVX2, N_AVX3, ...). A shared inline function that was compiled with them would be
-# picked by the linker for every caller and would end the program on an older machine.
+# Wide registers may be used only in functions of their own instruction set (Highway's namespaces
+# N_AVX2, N_AVX3, ...). The linker could select a shared inline function that was compiled with them
+# for every caller, and the program would then crash on an older machine.
 # Usage: isa_leak_test.sh ARCHIVE_OR_OBJECT...
 set -euo pipefail
 

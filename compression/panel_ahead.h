@@ -1,25 +1,25 @@
 #ifndef EPS_COMPRESSION_PANEL_AHEAD_H_
 #define EPS_COMPRESSION_PANEL_AHEAD_H_
 
-// How far ahead encoders fetch. This header stays free of the standard library's templates, because
+// How far ahead encoders prefetch. This header is free of standard library templates, because
 // kernels that are compiled once per instruction set include it.
 
 #include <cstddef>
 
 namespace eps {
 
-// Elements that come in a while, counted from those at hand, in rows that are `ld` apart. Encoders
-// go over one row of tiles, a panel, after the other, and in an update each panel is in cache
-// already: what memory can give meanwhile is the panel below. Where two panels are too much for the
-// second cache, it is the tile to the right.
+// Returns the distance, in elements, to data that is needed soon, in rows that are `ld` apart.
+// Encoders process one row of tiles, a panel, after the other. During an update each panel is
+// already in cache, so the memory is free to load the panel below. If two panels exceed the
+// second-level cache, it loads the tile to the right instead.
 inline size_t PanelAhead(size_t ld) {
   constexpr size_t kRows = 32;
   constexpr size_t kCols = 128;
   constexpr size_t kMostElements = size_t{1} << 16;
   return kRows * ld <= kMostElements ? kRows * ld : kCols;
 }
-// Rows that come soon: from the second cache to the first, which would not hold all rows of two
-// tiles if they are a power of two apart.
+// The distance, in rows, for prefetches from the second-level to the first-level cache, which could
+// not hold all rows of two tiles whose rows are a power of two apart.
 inline constexpr size_t kRowsAhead = 3;
 
 }  // namespace eps

@@ -14,7 +14,7 @@ namespace {
 using Create = std::function<absl::StatusOr<std::unique_ptr<ReferenceCodec>>(
     const std::vector<std::string>& parameters)>;
 
-// Filled before main, read only afterwards. Never destroyed.
+// Filled before main and read-only afterwards. Never destroyed.
 std::map<std::string, Create>& Registry() {
   static auto* const registry = new std::map<std::string, Create>();
   return *registry;

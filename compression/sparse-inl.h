@@ -1,4 +1,4 @@
-// Vectors of SparseElements. Included by kernels inside of Highway's foreach_target.
+// Vector access to SparseElements, for kernels to include inside Highway's foreach_target.
 //
 //   namespace sp = sparse::HWY_NAMESPACE;
 //   const uint64_t bits = sp::BitsFrom(sparse, first);
@@ -29,13 +29,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 HWY_INLINE size_t SetBits(uint64_t bits) { return static_cast<size_t>(hwy::PopCount(bits)); }
 
-// Which of the 64 elements from `first` on are present, the first in the lowest bit.
+// Returns which of the 64 elements from `first` on are present, the first in the lowest bit.
 HWY_INLINE uint64_t BitsFrom(const SparseElements& sparse, size_t first) {
   const uint64_t* const words = sparse.words + first / 64;
   return words[0] >> (first % 64) | words[1] << 1 << (63 - first % 64);
 }
 
-// How many elements before `first` are present: the number of the first value from there on.
+// Returns the number of present elements before `first`, which is the index of the first value from
+// there on.
 HWY_INLINE size_t Rank(const SparseElements& sparse, size_t first) {
   const uint64_t earlier = (uint64_t{1} << (first % 64)) - 1;
   return sparse.before[first / 64] + SetBits(sparse.words[first / 64] & earlier);
@@ -57,7 +58,7 @@ HWY_INLINE hn::Vec<D> Expand(D d, const uint8_t* values, uint32_t bits) {
 
 #else  // HWY_TARGET != HWY_SCALAR
 
-// As many bf16 values as d has lanes, in the upper halves.
+// Loads as many bf16 values as `du` has lanes into their upper halves.
 template <class DU>
 HWY_INLINE hn::Vec<DU> LoadBf16(DU du, const uint8_t* in) {
   const hn::Rebind<uint16_t, DU> d16;
@@ -65,7 +66,7 @@ HWY_INLINE hn::Vec<DU> LoadBf16(DU du, const uint8_t* in) {
   return hn::ShiftLeft<16>(hn::PromoteTo(du, hn::BitCast(d16, hn::LoadU(d8, in))));
 }
 
-// Lane i = the next lane of v if bit i is set, else zero. (Highway 1.0.3 has no Expand.)
+// Returns in lane i the next lane of v if bit i is set, else zero. (Highway 1.0.3 has no Expand.)
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 constexpr size_t kMaxLanes = 16;
 
@@ -76,7 +77,7 @@ HWY_INLINE hn::Vec512<uint32_t> ExpandLanes(hn::Full512<uint32_t>, hn::Vec512<ui
 #else
 constexpr size_t kMaxLanes = 8;
 
-// For every byte of bits, how many are set before each: the lane of v that goes there.
+// For each byte, the number of bits set before each position: the lane of v that moves there.
 struct Sources {
   constexpr Sources() : lane() {
     for (size_t bits = 0; bits < 256; ++bits) {
@@ -103,8 +104,8 @@ HWY_INLINE hn::Vec<DU> ExpandLanes(DU du, hn::Vec<DU> v, uint32_t bits) {
 }
 #endif
 
-// Lane i = the next of `values` if bit i is set, else +0.0. Reads Lanes(d) values. REQUIRES no bit
-// beyond the lanes, and a tag of floats with at most kMaxLanes of them.
+// Returns in lane i the next of `values` if bit i is set, else +0.0. Reads Lanes(d) values.
+// REQUIRES that no bit beyond the lanes is set, and a float tag of at most kMaxLanes lanes.
 template <class D>
 HWY_INLINE hn::Vec<D> Expand(D d, const uint8_t* values, uint32_t bits) {
   const hn::RebindToUnsigned<D> du;

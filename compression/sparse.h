@@ -1,8 +1,8 @@
 #ifndef EPS_COMPRESSION_SPARSE_H_
 #define EPS_COMPRESSION_SPARSE_H_
 
-// Elements of a chunk of which few are there, so that a kernel can read them from any place on. The
-// header stays free of the standard library's templates, because kernels that are compiled once per
+// The few present elements of a sparse chunk, in a form that kernels can read from any position.
+// This header is free of standard library templates, because kernels that are compiled once per
 // instruction set include it.
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace eps {
 
-// In chunk order: element i is present if bit i % 64 of words[i / 64] is set; an absent one is
-// +0.0, and is added where elements are. `count` little-endian bf16 values, at any alignment, of
-// the present ones in order.
+// Elements in chunk order: element i is present if bit i % 64 of words[i / 64] is set; an absent
+// element is +0.0 and takes part in additions. `values` holds `count` little-endian bf16 values, at
+// any alignment: those of the present elements in order.
 struct SparseElements {
-  const uint64_t* words;   // readable for a word behind the last element's; no bit beyond is set
-  const uint32_t* before;  // of each word, how many bits are set in those before it
+  const uint64_t* words;   // one more word is readable; no bit past the end is set
+  const uint32_t* before;  // number of bits set in the words before each word
   const uint8_t* values;
   size_t count;
 };

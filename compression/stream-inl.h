@@ -1,6 +1,6 @@
-// Copies past the caches, for kernels to include inside of Highway's foreach_target: lines of `out`
-// are not read before they are written, as ordinary stores have it. For results that are large and
-// that nobody looks at soon. hwy::FlushStream() has to come before other threads may look.
+// Copies that bypass the caches, for kernels to include inside Highway's foreach_target. Unlike
+// ordinary stores, they do not read the lines of `out` before they write them. Use them for large
+// results that are not read soon. Call hwy::FlushStream() before other threads may read the result.
 //
 //   stream::HWY_NAMESPACE::Copy(in, bytes, out);
 

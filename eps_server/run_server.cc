@@ -1,4 +1,4 @@
-// RunServer: signals around a Server.
+// Implements RunServer: starts a Server and shuts it down after a signal.
 
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -16,12 +16,13 @@
 namespace eps {
 namespace {
 
-// Calls that are open after this are cancelled. Nothing of a step is durable, so there is nothing
-// to wait for but answers on their way.
+// Calls that are still open after this time are cancelled. It only has to cover replies in flight:
+// no part of an open step is durable, so waiting longer would save nothing.
 constexpr std::chrono::milliseconds kGrace{1000};
 constexpr int kPollMs = 60'000;
 
-// SIGTERM and SIGINT, blocked in this thread and in all that it starts, and read from a file.
+// Blocks SIGTERM and SIGINT in this thread and in all threads that it starts, and reads them from a
+// file descriptor.
 class SignalFile {
  public:
   SignalFile() {
@@ -34,7 +35,7 @@ class SignalFile {
   ~SignalFile() { Unblock(); }
   bool ok() const { return fd_.ok(); }
 
-  // The next signal.
+  // Waits for the next signal and returns its number.
   int Wait() {
     for (;;) {
       pollfd poll_fd{fd_.get(), POLLIN, 0};
@@ -45,7 +46,7 @@ class SignalFile {
       }
     }
   }
-  // From now on signals have their default effect on the process again.
+  // Gives the signals their default effect on the process again.
   void Unblock() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
  private:

@@ -1,4 +1,4 @@
-// RunServer as a process: what it prints, and how it ends.
+// Tests RunServer in a process of its own: its output and its exit codes.
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,16 +10,17 @@
 #include <csignal>
 #include <string>
 
+#include "base/testing/test_specs.h"
 #include "eps_server/rpc/testing/test_client.h"
 #include "gtest/gtest.h"
-#include "base/testing/test_specs.h"
 
 namespace eps {
 namespace {
 
 constexpr int kTimeoutMs = 20'000;
-constexpr char kServe[] = "eps_server/shell/serve_for_test";
+constexpr char kServe[] = "eps_server/shell/testing/serve_for_test";
 
+// A process that runs serve_for_test. The destructor kills it.
 class ServeProcess {
  public:
   explicit ServeProcess(const std::string& listen) {
@@ -44,7 +45,7 @@ class ServeProcess {
     close(out_);
   }
 
-  // The first line of its output; empty at its end or after the timeout.
+  // Returns the next line of its output; empty at the end of the output or after the timeout.
   std::string Line() {
     std::string line;
     char c = 0;
@@ -53,9 +54,10 @@ class ServeProcess {
     return line;
   }
   void Signal(int signal) { kill(pid_, signal); }
-  // Its exit code, or minus the signal that ended it; -1000 after the timeout.
+  // Returns its exit code, minus the number of the signal that ended it, or -1000 after the
+  // timeout.
   int Wait() {
-    // Its end of the pipe closes when it ends.
+    // The pipe closes when the process ends.
     char c = 0;
     pollfd poll_fd{out_, POLLIN, 0};
     do {
@@ -79,10 +81,10 @@ std::string AddressIn(const std::string& line) {
   return line.substr(sizeof(kListening) - 1);
 }
 
-TEST(RunServer, SaysWhereItListensAndEndsWithZeroOnSigterm) {
+TEST(RunServer, PrintsAddressAndExitsZeroOnSigterm) {
   ServeProcess process("127.0.0.1:0");
   const std::string address = AddressIn(process.Line());
-  // A job and a stream that would stay open for ever.
+  // A job and a stream that would stay open forever.
   TestClient client(address);
   const JobSpec spec = TinySyntheticSpec();
   ASSERT_TRUE(client.CreateJob(spec, {address}).ok());
@@ -98,14 +100,14 @@ TEST(RunServer, SaysWhereItListensAndEndsWithZeroOnSigterm) {
   EXPECT_EQ(push->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST(RunServer, EndsWith130OnSigint) {
+TEST(RunServer, ExitsWith130OnSigint) {
   ServeProcess process("127.0.0.1:0");
   AddressIn(process.Line());
   process.Signal(SIGINT);
   EXPECT_EQ(process.Wait(), 130);
 }
 
-TEST(RunServer, ErrorsBecomeExitCodes) {
+TEST(RunServer, MapsErrorsToExitCodes) {
   ServeProcess first("127.0.0.1:0");
   const std::string address = AddressIn(first.Line());
   ServeProcess taken(address);

@@ -27,9 +27,9 @@
 namespace eps {
 namespace {
 
-constexpr char kLive[] = "eps.live";    // the process answers; depends on nothing else
-constexpr char kReady[] = "eps.ready";  // it takes work
-constexpr char kDefault[] = "";         // as kReady
+constexpr char kLive[] = "eps.live";    // the process responds; depends on nothing else
+constexpr char kReady[] = "eps.ready";  // the server accepts work
+constexpr char kDefault[] = "";         // same as kReady
 
 absl::StatusOr<uint64_t> MemAvailable() {
   std::ifstream meminfo("/proc/meminfo");
@@ -40,11 +40,11 @@ absl::StatusOr<uint64_t> MemAvailable() {
     std::getline(meminfo, unit);
     if (key == "MemAvailable:") return kib << 10;
   }
-  return absl::InternalError("/proc/meminfo does not say MemAvailable; set servers.memory_limit");
+  return absl::InternalError("/proc/meminfo has no MemAvailable; set servers.memory_limit");
 }
 
-// Bytes that were sent may be held by the transport for a moment after the server has ended, and
-// are charged to its account until then: accounts live as long as the process.
+// Returns an account that lives as long as the process: gRPC may hold sent bytes, which are charged
+// to it, for a moment after the server has ended.
 MemoryAccount* NewAccount(uint64_t limit_bytes) {
   static Mutex* mu = new Mutex();
   static auto* accounts = new std::vector<std::unique_ptr<MemoryAccount>>();
@@ -59,7 +59,8 @@ uint64_t NewIncarnation() {
   return value == 0 ? 1 : value;
 }
 
-// `harm`: what anybody could do there who reaches the address.
+// Checks that the server may listen on `address`, the value of `key`. `harm` completes the sentence
+// "anyone who can connect ...".
 absl::Status CheckListen(const char* key, const std::string& address, bool insecure,
                          const char* harm) {
   const absl::Status status = CheckAddress(address, /*allow_any_port=*/true);
@@ -67,9 +68,10 @@ absl::Status CheckListen(const char* key, const std::string& address, bool insec
     return absl::InvalidArgumentError(absl::StrCat(key, ": ", std::string(status.message())));
   }
   if (!IsLoopback(address) && !insecure) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        key, ": ", address, " can be reached from other machines, and without TLS anybody there ",
-        harm, "; give --insecure if the network is trusted, or listen on 127.0.0.1"));
+    return absl::PermissionDeniedError(
+        absl::StrCat(key, ": ", address,
+                     " can be reached from other machines, and without TLS anyone who can connect ",
+                     harm, "; pass --insecure if you trust the network, or listen on 127.0.0.1"));
   }
   return absl::OkStatus();
 }
@@ -94,7 +96,7 @@ class Server::Impl {
   }
   ~Impl() { Shutdown(std::chrono::milliseconds(0)); }
 
-  // Opens the job that this server served before it ended, if there is one.
+  // Reopens the job that the previous process on this storage served, if there was one.
   absl::Status Reopen();
   absl::Status Listen(const std::string& listen);
   absl::Status ServeMetrics(const std::string& listen);
@@ -135,7 +137,7 @@ class Server::Impl {
     return environment;
   }
 
-  const std::unique_ptr<DurableStorage> storage_;  // null: nothing is durable
+  const std::unique_ptr<DurableStorage> storage_;  // null if state is kept in memory only
   ProcessInfo process_;
   int port_ = 0;
   TimerQueue timers_;
@@ -146,7 +148,7 @@ class Server::Impl {
   DataService data_;
   ShardService shard_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<MetricsEndpoint> metrics_;  // null: none, or shut down
+  std::unique_ptr<MetricsEndpoint> metrics_;  // null if disabled or shut down
 
   Mutex mu_;
   CondVar ended_changed_;
@@ -174,7 +176,7 @@ absl::Status Server::Impl::Listen(const std::string& listen) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", listen,
                      ": the port is taken (is another server running?) or the host "
-                     "is no address of this machine; change servers.listen"));
+                     "is not an address of this machine; change servers.listen"));
   }
   process_.address = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port_);
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
@@ -208,14 +210,14 @@ void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
     Drain();
     peers_.Stop();
     if (const std::shared_ptr<JobShell> job = host_->job()) {
-      // The open step is dropped, which is safe: nothing of it is durable.
-      job->CloseStreams(absl::UnavailableError("this server is about to end"));
+      // This drops the open step, which is safe: no part of it is durable yet.
+      job->CloseStreams(absl::UnavailableError("this server is shutting down"));
     }
     server_->Shutdown(std::chrono::system_clock::now() + grace);
   } else {
     peers_.Stop();
   }
-  // No call is left, and no timer posts any more. What was posted runs before the pool ends.
+  // No call is left. Once the timers stop, nothing posts to the pool, which finishes its queue.
   timers_.Stop();
   pool_.reset();
   MutexLock lock(&mu_);
@@ -240,7 +242,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                   "could read and change the weights"));
   if (!options.metrics.empty()) {
     EPS_RETURN_IF_ERROR(CheckListen("servers.metrics", options.metrics, options.insecure,
-                                    "could see how the job goes"));
+                                    "could watch the job's progress"));
   }
   uint64_t limit = options.memory_limit_bytes;
   if (limit == 0) {

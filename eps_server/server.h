@@ -14,40 +14,45 @@
 
 namespace eps {
 
+// How to run a server. The keys servers.* and storage.* of docs/reference/config.md set these.
 struct ServerOptions {
-  std::string listen = "127.0.0.1:0";  // HOST:PORT, port 0: any free one
-  std::string metrics;                 // HOST:PORT of GET /metrics; empty: none
-  int threads = 0;                    // of the pool that reduces, updates and encodes; 0: all cores
-  uint64_t memory_limit_bytes = 0;    // 0: what the machine has available now
-  bool insecure = false;              // allows to listen beyond this machine without TLS
-  uint64_t part_timeout_ms = 60'000;  // a part gone for longer ends an eager job
-  std::string trace;                  // folder for what the protocol does; empty: none
-  uint32_t jit_depth = 1;             // stages quantized ahead of their first fetch
-  std::optional<StorageOptions> storage;  // nullopt: state in memory, nothing is durable
-  uint64_t cut_steps = 0;                 // of durable storage, as the next; see CoreLimits
-  uint64_t scrub_bytes_per_second = 0;
+  std::string listen = "127.0.0.1:0";     // HOST:PORT; port 0 picks a free one
+  std::string metrics;                    // HOST:PORT that serves GET /metrics; empty disables
+  int threads = 0;                        // that reduce, update and encode; 0 uses all cores
+  uint64_t memory_limit_bytes = 0;        // 0 uses the memory that is available at the start
+  bool insecure = false;                  // allow addresses beyond this machine without TLS
+  uint64_t part_timeout_ms = 60'000;      // an eager job ends if a part is gone for longer
+  std::string trace;                      // folder for protocol traces; empty disables
+  uint32_t jit_depth = 1;                 // stages quantized ahead of their first fetch
+  std::optional<StorageOptions> storage;  // nullopt keeps state in memory only
+  uint64_t cut_steps = 0;                 // steps between cuts; see CoreLimits
+  uint64_t scrub_bytes_per_second = 0;    // rate at which cuts are checked; see CoreLimits
 };
 
-// A parameter server: one process's share of one job behind gRPC, with the health service
-// (eps.live, eps.ready and "", which is eps.ready). Thread-safe.
+// A parameter server: serves this process's shard of one job over gRPC. Its health service reports
+// "eps.live" (the process responds) and "eps.ready" (it accepts work); "" is "eps.ready".
+// Thread-safe.
 class Server {
  public:
-  // Listens when it returns. InvalidArgument for a bad address, PermissionDenied for one beyond
-  // this machine without `insecure`, Unavailable if a port is taken; errors name the key.
+  // Returns a server that already listens. Returns InvalidArgument for a bad address,
+  // PermissionDenied for one beyond this machine without `insecure`, and Unavailable if the port is
+  // taken; these errors name the configuration key. With options.storage, also returns errors from
+  // opening the storage or from reopening the job that it served before.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
-  // As Shutdown with a short deadline.
+  // Calls Shutdown with no grace period.
   ~Server();
 
   int port() const;
-  // "HOST:PORT" with the port that was taken.
+  // "HOST:PORT" with the actual port.
   const std::string& address() const;
 
-  // Not ready from now on; refuses new steps and jobs with UNAVAILABLE. Keeps answering the rest.
+  // Reports "not ready" from now on and refuses new jobs, joins and steps with UNAVAILABLE. Keeps
+  // answering other calls.
   void Drain();
-  // Drains, ends all streams, and returns when every call has ended, at the latest shortly after
-  // `grace` (calls that are open then are cancelled). May be called twice.
+  // Drains, ends all streams, and returns once every call has ended. Cancels calls that are still
+  // open after `grace`. A second call returns at once, even if the first has not finished.
   void Shutdown(std::chrono::milliseconds grace);
-  // Waits until Shutdown has ended. False: not within `timeout`.
+  // Waits until Shutdown has finished. Returns false if `timeout` expires first.
   bool WaitForTermination(std::chrono::milliseconds timeout);
 
  private:
@@ -56,11 +61,11 @@ class Server {
   std::unique_ptr<Impl> impl_;
 };
 
-// Runs a server until SIGTERM or SIGINT, as `eps serve` does. Prints one line
-// "eps serve: listening on HOST:PORT" to stdout and then calls `ready` (may be null). SIGTERM
-// drains and returns 0; SIGINT does the same and returns 130; a second signal ends the process at
-// once. Errors go to stderr; the result is the process's exit code. To be called by main(), before
-// there are other threads: signals are blocked in all threads that it starts.
+// Runs a server until SIGTERM or SIGINT, as `eps serve` does, and returns the exit code of the
+// process. Prints the line "eps serve: listening on HOST:PORT" to stdout, then calls `ready` unless
+// it is null. Shuts down after SIGTERM (exit code 0) or SIGINT (130); a second signal ends the
+// process at once. Errors go to stderr. Call it from main() before starting other threads, because
+// it blocks both signals in its own thread and in all threads that start from it.
 int RunServer(const ServerOptions& options, const std::function<void(const Server&)>& ready);
 
 }  // namespace eps

@@ -6,15 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/flush_denormals.h"
-#include "base/status_macros.h"
 #include "base/job/rng.h"
+#include "base/status_macros.h"
 #include "optimizer/panel.h"
 #include "optimizer/reduction_plan.h"
 
 namespace eps {
 namespace {
 
-// Adds a panel of the gradient tile by tile, which is the order that the sum is defined in.
+// Adds a panel of the gradient tile by tile, the order in which the sum is defined.
 void AddSquares(const Panel& panel, const float* gradient, float scale, SquareSum* squares) {
   ForEachTileOf(panel, [&](const Tile& tile) {
     squares->Add(gradient + tile.col, tile.rows, tile.cols, panel.cols, scale);
@@ -119,7 +119,7 @@ absl::StatusOr<UpdateResult> ChunkCompute::Stats(const Chunk& chunk,
                        ReductionPlan::Build(chunk, request.parts, request.inputs));
   Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
                MemoryKind::kScratch, account_);
-  // One input is kept as it came; it is never larger than its sum.
+  // A single input is kept in its own encoding, which is never larger than the sum.
   const bool keep_input = request.inputs.size() == 1;
   Buffer sum(keep_input ? 0 : chunk.elements * sizeof(float), MemoryKind::kContribution, account_);
   Buffer dropped(keep_input ? LargestPanel(chunk) * sizeof(float) : 0, MemoryKind::kScratch,

@@ -1,8 +1,8 @@
 #ifndef EPS_OPTIMIZER_CHUNK_COMPUTE_H_
 #define EPS_OPTIMIZER_CHUNK_COMPUTE_H_
 
-// What is done with the floats of one chunk, wherever they lie: in DRAM for good, or in a staging
-// buffer between two transfers. Every backend that computes on the host has its bits from here.
+// All computation over the floats of one chunk, wherever they lie: permanently in DRAM, or in a
+// staging buffer between two transfers. Every backend that computes on the host gets its bits here.
 
 #include <cstdint>
 #include <memory>
@@ -12,11 +12,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
-#include "base/memory_account.h"
-#include "optimizer/update_rule.h"
 #include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
-#include "storage/state_backend.h"
+#include "base/job/optimizers.h"
+#include "base/memory_account.h"
+#include "optimizer/update_request.h"
+#include "optimizer/update_rule.h"
 
 namespace eps {
 
@@ -29,31 +30,35 @@ struct ChunkArrays {
   uint64_t stride = 0;
 
   float* array(size_t index) const { return weights + index * stride; }
-  // Arrays begin at cache lines, so that a vector never straddles two chunks.
+  // The stride for that many elements: arrays begin at cache lines, so that a vector never
+  // straddles two chunks.
   static uint64_t Stride(uint64_t elements) {
     constexpr uint64_t kAlignment = 16;  // in floats
     return (elements + kAlignment - 1) / kAlignment * kAlignment;
   }
 };
 
-// Immutable, thread-safe; calls on the same arrays exclude each other.
+// The operations of StateBackend on a chunk's arrays. Immutable, thread-safe; the caller excludes
+// concurrent calls on the same arrays.
 class ChunkCompute {
  public:
-  // `spec` and `account` must outlive it. Unimplemented for an unknown optimizer.
+  // `spec` and `account` must outlive the result. Unimplemented for an unknown optimizer.
   static absl::StatusOr<ChunkCompute> New(const JobSpec& spec, MemoryAccount* account);
 
   size_t arrays() const { return arrays_; }  // weights and state fields
 
-  // FailedPrecondition with both versions; `present` is nullopt before a chunk has content.
+  // FailedPrecondition with both versions unless `present` is `wanted`; nullopt means that the
+  // chunk has no content.
   static absl::Status CheckVersion(const Chunk& chunk, std::optional<Version> present,
                                    Version wanted);
-  // Whether an update may begin on a chunk at `present`: one step from there, legal codecs.
+  // Checks that an update may begin on a chunk at `present`: it goes one step from there and
+  // encodes with legal codecs.
   static absl::Status CheckUpdate(const Chunk& chunk, std::optional<Version> present,
                                   const UpdateRequest& request);
-  // InvalidArgument with both sizes.
+  // InvalidArgument with both sizes if `state` has the wrong one.
   absl::Status CheckState(const Chunk& chunk, Version version, const Bytes& state) const;
 
-  // The operations of StateBackend, without versions.
+  // The operations of StateBackend, without their version checks.
   Bytes Read(const Chunk& chunk, Version version, const Codec& codec, Axis axis,
              const ChunkArrays& arrays) const;
   Bytes ReadState(const Chunk& chunk, const ChunkArrays& arrays) const;
@@ -69,10 +74,11 @@ class ChunkCompute {
   ChunkCompute(const JobSpec& spec, std::unique_ptr<UpdateRule> rule, MemoryAccount* account)
       : spec_(&spec),
         rule_(std::move(rule)),
-        arrays_(1 + rule_->fields().size()),
+        arrays_(1 + StateFields(spec.optimizer).size()),
         account_(account) {}
 
-  // How the weights of `version` are encoded, whoever asks: a function of (spec, version, chunk).
+  // The options for encoding the weights of `version`: a function of (spec, version, chunk), so
+  // that every reader gets equal bytes.
   EncodeOptions OptionsOfWeights(const Chunk& chunk, Version version, Axis axis) const;
   // Reduces a panel to `gradient` and updates it; `tiles` are the plan's buffers.
   void UpdatePanel(const Chunk& chunk, const ReductionPlan& plan, const Panel& panel,

@@ -1,10 +1,6 @@
 #ifndef EPS_OPTIMIZER_PANEL_H_
 #define EPS_OPTIMIZER_PANEL_H_
 
-// A panel is what one pass over a chunk goes over while it stays in cache: the rows of one row of
-// tiles over a segment's whole width. It is one run of memory in every array and in the gradients
-// that are read in place; walked in pieces of many rows, memory gives a quarter to a half less.
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +9,9 @@
 
 namespace eps {
 
+// A panel is the part of a chunk that one pass covers while it stays in cache: one row of tiles
+// over a segment's whole width. It is contiguous in every array and in the gradients that are read
+// in place; strided access to narrower pieces costs a quarter to a half of the memory bandwidth.
 struct Panel {
   uint32_t segment = 0;
   uint32_t row = 0;  // within the segment
@@ -24,8 +23,8 @@ struct Panel {
   size_t elements() const { return size_t{rows} * cols; }
 };
 
-// Calls `visit(panel)` for the panels of a chunk. Their tiles, one panel's after the other's, are
-// the chunk's tiles in grid order.
+// Calls `visit(panel)` for the panels of a chunk. Their tiles, panel after panel, are the chunk's
+// tiles in grid order.
 template <class Visitor>
 void ForEachPanel(const Chunk& chunk, Visitor visit) {
   for (uint32_t i = 0; i < chunk.segments.size(); ++i) {
@@ -43,7 +42,7 @@ void ForEachTileOf(const Panel& panel, Visitor visit) {
   }
 }
 
-// Elements of the chunk's largest panel.
+// Returns the number of elements of the chunk's largest panel.
 inline size_t LargestPanel(const Chunk& chunk) {
   size_t largest = 0;
   ForEachPanel(chunk, [&](const Panel& panel) { largest = std::max(largest, panel.elements()); });

@@ -72,7 +72,7 @@ class ReductionPlan::Builder {
     return true;
   }
 
-  // The sum of the node goes to `buffer`.
+  // Emits the sum of the node into `buffer`.
   absl::Status AddNode(uint32_t use, TreeRange node, uint32_t buffer) {
     if (AddInput(use, node, Kind::kRead, buffer)) return absl::OkStatus();
     if (node.count <= 1) {
@@ -85,7 +85,7 @@ class ReductionPlan::Builder {
     return AddRightBranch(use, TreeRange{node.first + left, node.count - left}, buffer);
   }
 
-  // Adds the sum of the node to `buffer`, which holds its left sibling.
+  // Emits the addition of the node's sum to `buffer`, which holds its left sibling.
   absl::Status AddRightBranch(uint32_t use, TreeRange node, uint32_t buffer) {
     if (AddInput(use, node, Kind::kReadAdd, buffer)) return absl::OkStatus();
     EPS_RETURN_IF_ERROR(AddNode(use, node, buffer + 1));
@@ -151,7 +151,7 @@ void ReductionPlan::Run(const Panel& panel, float* buffers, float* out) const {
                           panel.offset(chunk_->segments[panel.segment]), panel.elements(), out);
     return;
   }
-  if (operations_.size() == 1) {  // nothing to add: there is no need for a buffer
+  if (operations_.size() == 1) {  // nothing to add, so no buffer is needed
     ForEachTileOf(panel, [&](const Tile& tile) {
       operations_[0].input->Read(tile, /*accumulate=*/false, panel.cols, out + tile.col);
     });

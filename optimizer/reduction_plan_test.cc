@@ -51,7 +51,7 @@ std::shared_ptr<const EncodedChunk> Encoded(absl::string_view codec_name, const 
                      Content::kGradient);
 }
 
-// Cuts the tree at random nodes: what workers may have merged.
+// Cuts the tree at random nodes, as merging workers may do.
 void CutTree(TreeRange node, TestRandom* random, std::vector<TreeRange>* out) {
   if (node.count == 1 || random->Next() % 4 == 0) {
     out->push_back(node);
@@ -62,7 +62,7 @@ void CutTree(TreeRange node, TestRandom* random, std::vector<TreeRange>* out) {
   CutTree(TreeRange{node.first + left, node.count - left}, random, out);
 }
 
-// The bits of the sums, and what lies behind each panel.
+// The bits of the sums and of the floats after each panel.
 std::string ReduceAll(const ReductionPlan& plan, const Chunk& chunk) {
   ScopedFlushDenormals flush;
   std::string bits;
@@ -101,7 +101,7 @@ std::vector<UpdateInput> SomeInputs(const Chunk& chunk, uint32_t parts, const ch
   return inputs;
 }
 
-TEST(ReductionPlan, GivesTheSameBitsInPlaceAndTileByTileOnEveryInstructionSet) {
+TEST(ReductionPlan, InPlaceEqualsTiledOnEveryTarget) {
   TestRandom random;
   const std::vector<Chunk> shapes = {RaggedChunk(), MatrixChunk(33, 130), MatrixChunk(5, 64),
                                      MatrixChunk(1, 63), MatrixChunk(3, 127)};
@@ -124,7 +124,7 @@ TEST(ReductionPlan, GivesTheSameBitsInPlaceAndTileByTileOnEveryInstructionSet) {
   }
 }
 
-TEST(ReductionPlan, GivesTheSameBitsForTreesOfAnyDepth) {
+TEST(ReductionPlan, GivesEqualBitsForAnyTreeDepth) {
   TestRandom random(5);
   Chunk chunk = MatrixChunk(2, 70);
   chunk.uses.resize(2);
@@ -152,7 +152,7 @@ TEST(ReductionPlan, ReadsASumThatIsThere) {
     EXPECT_TRUE(ReduceAll(ReductionPlan::Of(chunk, Opaque(sum)), chunk) == found);
     std::vector<float> expected(chunk.elements);
     DecodeChunk(*sum, chunk, expected.data());
-    uint64_t at = 0;  // in `found`, which has five floats more behind each panel
+    uint64_t at = 0;  // in `found`, which has five more floats after each panel
     ForEachPanel(chunk, [&](const Panel& panel) {
       const uint64_t first = panel.offset(chunk.segments[panel.segment]);
       EXPECT_EQ(std::memcmp(found.data() + at, expected.data() + first, 4 * panel.elements()), 0);
@@ -161,8 +161,7 @@ TEST(ReductionPlan, ReadsASumThatIsThere) {
   }
 }
 
-// Sparse elements of which a share is present, their words and values at the end of what may be
-// read.
+// Sparse elements, a share of which is present. Their words and values end at a guard page.
 struct SparseWorld {
   SparseWorld(size_t n, uint32_t percent, TestRandom* random)
       : elements(n), words(8 * ((n + 63) / 64 + 1)), before((n + 63) / 64 + 1) {
@@ -189,7 +188,7 @@ struct SparseWorld {
   SparseElements sparse{};
 };
 
-TEST(StripKernels, ReadSparseElementsFromAnyPlaceOnAndNothingBehindThem) {
+TEST(StripKernels, ReadSparseElementsWithinBounds) {
   OnEveryTarget([] {
     TestRandom random(7);
     for (const uint32_t percent : {0u, 1u, 30u, 100u}) {
@@ -212,7 +211,7 @@ TEST(StripKernels, ReadSparseElementsFromAnyPlaceOnAndNothingBehindThem) {
   });
 }
 
-TEST(ReductionPlan, AddsPlusZeroWhereASparsePartHasNothing) {
+TEST(ReductionPlan, AddsPlusZeroForMissingSparseElements) {
   Chunk chunk = MatrixChunk(2, 200);
   chunk.uses.resize(1);
   std::vector<float> one(chunk.elements, 0.0f);
@@ -232,7 +231,7 @@ TEST(ReductionPlan, AddsPlusZeroWhereASparsePartHasNothing) {
   });
 }
 
-// Weights and moments of a chunk, and the bits of all that an update leaves.
+// Weights and moments of a chunk, and all bits that an update leaves.
 struct State {
   explicit State(const Chunk& chunk) {
     TestRandom random(8);
@@ -255,7 +254,7 @@ struct State {
   std::array<std::vector<float>, 3> arrays;
 };
 
-TEST(ReductionPlan, UpdatesOnItsWayAsAfterItOnEveryInstructionSet) {
+TEST(ReductionPlan, FusedUpdateEqualsSeparateUpdate) {
   AdamWScalars scalars;
   scalars.grad_scale = 0.3f;
   scalars.beta1 = 0.9f;

@@ -6,9 +6,9 @@
 #define HWY_TARGET_INCLUDE "optimizer/strip_kernels.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-// After Highway.
+// Must follow Highway's headers.
 #include "compression/sparse-inl.h"
-#include "optimizer/adamw-inl.h"
+#include "optimizer/rules/adamw-inl.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded elements are little-endian");
 
@@ -27,12 +27,12 @@ using strip_kernels::Step;
 using strip_kernels::StepKind;
 
 constexpr size_t kLine = 64;
-// How far ahead memory is fetched, in elements.
+// The prefetch distance, in elements.
 constexpr size_t kAhead = 512;
-// Elements that are summed, then updated.
+// The number of elements that are summed before they are updated.
 constexpr size_t kPiece = 128;
 
-// Lanes(d) little-endian elements at any alignment, as floats.
+// Loads Lanes(d) little-endian elements at any alignment as floats.
 struct Fp32 {
   static constexpr size_t kBytes = 4;
   template <class D>
@@ -66,14 +66,14 @@ struct Bf16 {
   }
 };
 
-// The lines of a later strip.
+// Prefetches the lines of a later strip.
 template <class Format>
 HWY_INLINE void Prefetch(const uint8_t* in, size_t strip) {
   const uint8_t* p = in + kAhead * Format::kBytes;
   for (size_t i = 0; i < strip * Format::kBytes; i += kLine) __builtin_prefetch(p + i, 0, 2);
 }
 
-// A strip is four vectors: those of some targets cannot be kept in an array.
+// A strip is four vectors. Not an array: some targets' vectors cannot be array elements.
 template <class Format, class D, class V>
 HWY_INLINE void Read(D d, const uint8_t* in, V& v0, V& v1, V& v2, V& v3) {
   const size_t width = hn::Lanes(d) * Format::kBytes;
@@ -93,7 +93,7 @@ HWY_INLINE void ReadAdd(D d, const uint8_t* in, V& v0, V& v1, V& v2, V& v3) {
   v3 = hn::Add(v3, a3);
 }
 
-// The next Lanes(d) elements of those whose `bits` and values are given; steps over them.
+// Expands the next Lanes(d) elements from `bits` and values, and moves past them.
 template <class D>
 HWY_INLINE hn::Vec<D> NextSparse(D d, uint64_t* bits, const uint8_t** values) {
   const uint32_t present = static_cast<uint32_t>(*bits & ((uint64_t{1} << hn::Lanes(d)) - 1));
@@ -103,7 +103,7 @@ HWY_INLINE hn::Vec<D> NextSparse(D d, uint64_t* bits, const uint8_t** values) {
   return elements;
 }
 
-// As Read, of the elements from `element` on.
+// As Read, for the elements from `element` on.
 template <class D, class V>
 HWY_INLINE void ReadSparse(D d, const SparseElements& sparse, uint64_t element, V& v0, V& v1, V& v2,
                            V& v3) {
@@ -113,7 +113,7 @@ HWY_INLINE void ReadSparse(D d, const SparseElements& sparse, uint64_t element, 
   if (bits == 0) return;
   const size_t rank = sp::Rank(sparse, element);
   const uint8_t* values = sparse.values + 2 * rank;
-  uint8_t last_values[2 * kStrip];  // for whole vectors at the end of what may be read
+  uint8_t last_values[2 * kStrip];  // a copy of the last values, so that whole vectors can be read
   if (HWY_UNLIKELY(sparse.count - rank < strip)) {
     std::memset(last_values, 0, sizeof(last_values));
     std::memcpy(last_values, values, 2 * (sparse.count - rank));

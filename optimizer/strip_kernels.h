@@ -2,28 +2,28 @@
 #define EPS_OPTIMIZER_STRIP_KERNELS_H_
 
 // The reduction of chunks whose elements can be read in place, strip by strip with the sum in
-// registers: for the best instruction set of the machine, bit for bit what decoding tile by tile
-// and TreeAdd give. This header stays free of the standard library's templates, because
-// strip_kernels.cc is compiled once per instruction set.
+// registers, for the machine's best instruction set. It gives the bits of decoding tile by tile and
+// TreeAdd. This header includes none of the standard library's templates, because strip_kernels.cc
+// is compiled once per instruction set.
 
 #include <cstddef>
 #include <cstdint>
 
 #include "compression/sparse.h"
-#include "optimizer/kernels.h"
+#include "optimizer/rules/adamw.h"
 
 namespace eps::strip_kernels {
 
-// One step of a stack machine over strips. Its top is in registers.
+// One step of a stack machine over strips. The top of the stack is in registers.
 enum class StepKind : uint8_t {
-  kPush,      // what is on top goes below it
+  kPush,      // moves the top below
   kReadFp32,  // top = element
   kReadBf16,
   kAddFp32,  // top = top + element
   kAddBf16,
   kReadSparse,
   kAddSparse,
-  kPopAdd,  // top = what is below + top
+  kPopAdd,  // top = the strip below + top
 };
 struct Step {
   StepKind kind;
@@ -31,25 +31,25 @@ struct Step {
   const SparseElements* sparse = nullptr;  // of the chunk: sparse only
 };
 
-// Strips that may lie below the top.
+// The most strips below the top.
 inline constexpr size_t kMaxPushed = 16;
-// Elements of the longest strip.
+// The elements of the longest strip.
 inline constexpr size_t kStrip = 64;
 
-// Runs `steps` for every strip of the chunk's elements [first, first + n) and leaves what is then
-// on top in out[0 … n). The calling thread must hold ScopedFlushDenormals. REQUIRES n >= kStrip and
-// at most kMaxPushed below the top.
+// Runs `steps` for every strip of the chunk's elements [first, first + n) and writes the top of the
+// stack to out[0 … n). The calling thread must hold ScopedFlushDenormals. REQUIRES n >= kStrip and
+// at most kMaxPushed strips below the top.
 void Reduce(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out);
 
-// Weights and moments of the element `first`, those of later ones behind them.
+// Pointers to the weight and moments of the element `first`; those of later elements follow.
 struct AdamWState {
   float* weight = nullptr;
   float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;
 };
 
-// As Reduce, followed by the AdamW update of those elements (optimizer/kernels.h), but piece by
-// piece: while one waits for memory or divides, the other adds.
+// As Reduce, followed by the AdamW update of those elements (optimizer/rules/adamw.h). Both proceed
+// piece by piece, so that the sums overlap with the divisions and the memory traffic of the update.
 void ReduceAdamW(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
                  const AdamWScalars& scalars, const AdamWState& state);
 

@@ -11,24 +11,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "absl/types/span.h"
-#include "optimizer/kernels.h"
 #include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/optimizers.h"
+#include "optimizer/rules/adamw.h"
 
 namespace eps {
 
-// One array of optimizer state beside the weights, FP32, element for element.
-struct StateField {
-  const char* name;  // as in torch's state_dict: "exp_avg"
-};
-
-// The state fields that a job's optimizer keeps, in the order of UpdateRule::fields() and of a
-// chunk's state, which begins with the weights. Lives as long as the process.
-absl::Span<const StateField> StateFields(const OptimizerSpec& spec);
-
-// What one update needs from the job's durable state; equal on all shards. lr, bias corrections
-// and clip factor are computed once (by the lead) and carried, never recomputed.
+// The numbers that one update needs from the job's durable state; equal on all shards. The lead
+// computes lr, bias corrections and clip factor once; all others receive them.
 struct StepScalars {
   double lr = 0;
   double bias_correction1 = 1;  // 1 - beta1^t
@@ -38,56 +29,65 @@ struct StepScalars {
   uint64_t update = 0;  // t, 1-based
 };
 
+// The numbers of a parameter group.
 struct GroupScalars {
   double weight_decay = 0;
 };
 
 inline constexpr int kMaxStateFields = 4;
 
-// A tile's weights and state, all with the same leading dimension.
+// A tile's weights and its state, the fields in the order of StateFields (base/job/optimizers.h),
+// all with the same leading dimension.
 struct TileState {
   float* weight = nullptr;
   std::array<float*, kMaxStateFields> field{};
   size_t ld = 0;
 };
 
-// Immutable, thread-safe.
+// How an optimizer updates weights and state from a gradient. Immutable, thread-safe.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
-  virtual absl::Span<const StateField> fields() const = 0;
   // Updates `rows` x `cols` elements in place from the reduced gradient grad[row * grad_ld + col],
   // which overlaps no array of the state. The result does not depend on how elements are grouped
   // into calls.
   virtual void Run(uint32_t rows, uint32_t cols, const float* grad, size_t grad_ld,
                    const StepScalars& step, const GroupScalars& group,
                    const TileState& state) const = 0;
-  // For kernels that update on their way (AdamW of kernels.h gives the bits of Run): the numbers of
-  // this step, if the rule is AdamW with fields() as kernels.h has them. Nothing: Run is the only
-  // way, and always correct.
+  // For kernels that update while they reduce: the numbers of this step, if the rule is AdamW and
+  // the AdamW of rules/adamw.h gives the bits of Run. nullopt if Run, which is always correct, is
+  // the only way.
   virtual absl::optional<AdamWScalars> adamw_scalars(const StepScalars& /*step*/,
                                                      const GroupScalars& /*group*/) const {
     return absl::nullopt;
   }
 };
 
-// Which implementation of a rule: both give the same bits on every machine, unless a result is NaN
-// (its payload is then unspecified).
+// The implementation of a rule. Both give the same bits on every machine, unless a result is NaN
+// (its payload is unspecified).
 enum class Kernel { kBest, kReference };
 
 // Unimplemented with the known names for an unknown optimizer.
 absl::StatusOr<std::unique_ptr<UpdateRule>> NewUpdateRule(const OptimizerSpec& spec,
                                                           Kernel kernel = Kernel::kBest);
 
-// Sum of squares of the scaled gradient in 16 virtual lanes of double, so that vectors of every
-// width add in one order. Fed the tiles of a chunk in grid order. Bit-equal on every instruction
-// set.
+// Tells NewUpdateRule how to make the rule of one optimizer. Each file of rules/ defines one of
+// these as a static object; nothing else names the rule.
+class RuleRegistration {
+ public:
+  using Factory = std::unique_ptr<UpdateRule> (*)(const OptimizerSpec& spec, Kernel kernel);
+  RuleRegistration(OptimizerName name, Factory factory);
+};
+
+// The sum of squares of the scaled gradient in 16 virtual lanes of double, so that vectors of every
+// width add in the same order and every instruction set gives the same bits. Add the tiles of a
+// chunk in grid order.
 class SquareSum {
  public:
   // Adds the squares of scale * x[row * ld + col], the product rounded to float. Column col goes to
   // lane col % 16, rows ascending.
   void Add(const float* x, uint32_t rows, uint32_t cols, size_t ld, float scale);
-  // The sum of all lanes: lane i and lane i + 8, of these i and i + 4, then 2, then 1.
+  // Returns the sum of all lanes: lanes i and i + 8 first, of these i and i + 4, then 2, then 1.
   double Fold() const;
 
  private:

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
-#include "base/config/config.h"
+#include "base/nearest_name.h"
 #include "base/status_macros.h"
 #include "planner/hardware_examples.h"
 #include "planner/quantity_text.h"
@@ -47,7 +47,7 @@ absl::Status ParseScalar(absl::string_view text, DollarsPerSecond* value) {
   return absl::OkStatus();
 }
 absl::Status ParseScalar(absl::string_view text, std::string* value) {
-  if (text.empty()) return absl::InvalidArgumentError("found nothing, expected a text");
+  if (text.empty()) return absl::InvalidArgumentError("found nothing, expected text");
   *value = std::string(text);
   return absl::OkStatus();
 }
@@ -94,119 +94,119 @@ std::string ScalarText(Quantity<kB, kF, kS, kD> value) {
   return ExactText(value);
 }
 
-// The schema: every object calls `visit` with each of its keys, its place, whether it has to be
-// there and what it means; it serves reading, writing and the reference page.
+// The schema: for each of its keys, an object calls `visit` with the key, the field, whether it is
+// required, and its meaning. Reading, writing and the reference page all use it.
 template <class Visitor>
 void ForEachField(Device* d, Visitor* visit) {
-  (*visit)("name", &d->name, Presence::kRequired, "What it is called.");
+  (*visit)("name", &d->name, Presence::kRequired, "Name of the device.");
   (*visit)("host", &d->host, Presence::kOptional,
-           "The cores and the memory of the worker's host compute; nothing is copied to them.");
-  (*visit)("memory", &d->memory, Presence::kRequired, "Of one device.");
+           "The worker computes on the cores and in the memory of its host; nothing is copied.");
+  (*visit)("memory", &d->memory, Presence::kRequired, "Memory of one device.");
   (*visit)("peak", &d->peak, Presence::kRequired,
-           "Of the data type that stages compute in. MFU counts against it.");
+           "Peak for the data type that stages compute in. MFU is relative to it.");
   (*visit)("efficiency", &d->efficiency, Presence::kOptional,
            "Share of `peak` that the matrix products of a stage reach.");
   (*visit)("activations", &d->activations, Presence::kOptional,
-           "FP32 bytes of activations that all other operations of a pass make, beside products.");
+           "FP32 bytes of activations that the operations of a pass other than matrix products "
+           "produce.");
   (*visit)("to_device", &d->to_device, Presence::kOptional,
-           "From the host, while the other direction is busy, too.");
+           "From the host to the device, while the other direction is busy.");
   (*visit)("from_device", &d->from_device, Presence::kOptional,
-           "To the host, while the other direction is busy, too.");
+           "From the device to the host, while the other direction is busy.");
   (*visit)("stage_overhead", &d->stage_overhead, Presence::kOptional,
-           "Per pass of a micro-batch over a stage, beside its operations.");
+           "Added to each pass of a micro-batch over a stage.");
 }
 
 template <class Visitor>
 void ForEachField(WorkerKind* w, Visitor* visit) {
-  (*visit)("name", &w->name, Presence::kRequired, "What it is called.");
+  (*visit)("name", &w->name, Presence::kRequired, "Name of the kind.");
   (*visit)("count", &w->count, Presence::kOptional,
-           "Machines, or devices, of this kind; one worker process each.");
-  (*visit)("device", &w->device, Presence::kRequired, "What computes.");
-  (*visit)("memory", &w->memory, Presence::kRequired, "Of the host of one.");
+           "Machines or devices of this kind; each runs one worker process.");
+  (*visit)("device", &w->device, Presence::kRequired, "The device that computes.");
+  (*visit)("memory", &w->memory, Presence::kRequired, "Host memory of one worker.");
   (*visit)("receive", &w->receive, Presence::kRequired, "From the network.");
   (*visit)("send", &w->send, Presence::kRequired, "To the network.");
-  (*visit)("latency", &w->latency, Presence::kOptional,
-           "Of one request to a server and its answer.");
+  (*visit)("latency", &w->latency, Presence::kOptional, "Round trip of one request to a server.");
   (*visit)("transport", &w->transport, Presence::kOptional,
-           "What one core takes in or sends, beside the network; each server's stream has one.");
+           "What one core receives or sends, apart from the network; the stream of each server has "
+           "its own core.");
   (*visit)("chunk_overhead", &w->chunk_overhead, Presence::kOptional,
-           "Of a core, for each chunk that is taken in or sent, beside its bytes.");
-  (*visit)(
-      "encode", &w->encode, Presence::kRequired,
-      "FP32 bytes of gradients that turn into encoded ones; of one core where the host computes.");
-  (*visit)(
-      "decode", &w->decode, Presence::kRequired,
-      "FP32 bytes of weights that come out of encoded ones; of one core where the host computes.");
-  (*visit)("price", &w->price, Presence::kOptional, "Of one.");
+           "Core time per chunk received or sent, in addition to its bytes.");
+  (*visit)("encode", &w->encode, Presence::kRequired,
+           "FP32 bytes of gradients encoded per second; by one core if the host computes.");
+  (*visit)("decode", &w->decode, Presence::kRequired,
+           "FP32 bytes of weights decoded per second; by one core if the host computes.");
+  (*visit)("price", &w->price, Presence::kOptional, "Price of one.");
 }
 
 template <class Visitor>
 void ForEachField(StorageDevices* s, Visitor* visit) {
   (*visit)("kind", &s->kind, Presence::kRequired,
-           "nvme, or csd: computational storage. The program uses both as disks.");
-  (*visit)("count", &s->count, Presence::kOptional, "Disks of one server.");
-  (*visit)("capacity", &s->capacity, Presence::kRequired, "Of one disk.");
-  (*visit)("read", &s->read, Presence::kRequired, "Of one disk.");
-  (*visit)("write", &s->write, Presence::kRequired, "Of one disk.");
-  (*visit)("endurance", &s->endurance, Presence::kOptional, "Bytes that one disk may be written.");
+           "`nvme`, or `csd` for computational storage. The program uses both as disks.");
+  (*visit)("count", &s->count, Presence::kOptional, "Disks per server.");
+  (*visit)("capacity", &s->capacity, Presence::kRequired, "Capacity of one disk.");
+  (*visit)("read", &s->read, Presence::kRequired, "Read rate of one disk.");
+  (*visit)("write", &s->write, Presence::kRequired, "Write rate of one disk.");
+  (*visit)("endurance", &s->endurance, Presence::kOptional,
+           "Bytes that may be written to one disk over its life.");
   (*visit)("link", &s->link, Presence::kOptional,
-           "Of one server to all of its disks together, each direction.");
+           "From one server to all of its disks together, each direction.");
   (*visit)("sync", &s->sync, Presence::kOptional,
-           "Until what was written is durable, beside the time of its bytes.");
-  (*visit)(
-      "update", &s->update, Presence::kOptional,
-      "Of csd: bytes of gradients and state that its updater takes in. A plan shows what a step "
-      "would be if the devices updated.");
-  (*visit)("memory", &s->memory, Presence::kOptional, "Of csd: its own memory. No plan uses it.");
+           "Time until written data is durable, in addition to the transfer.");
+  (*visit)("update", &s->update, Presence::kOptional,
+           "For `csd`: bytes of gradients and state that its updater processes per second. A plan "
+           "then shows the step that updates inside the devices would give.");
+  (*visit)("memory", &s->memory, Presence::kOptional,
+           "For `csd`: its own memory. No plan uses it.");
 }
 
 template <class Visitor>
 void ForEachField(ServerKind* s, Visitor* visit) {
-  (*visit)("name", &s->name, Presence::kRequired, "What it is called.");
+  (*visit)("name", &s->name, Presence::kRequired, "Name of the kind.");
   (*visit)("count", &s->count, Presence::kOptional, "Machines of this kind.");
   (*visit)("cores", &s->cores, Presence::kRequired, "Cores of one machine.");
-  (*visit)("memory", &s->memory, Presence::kRequired, "Of one machine.");
+  (*visit)("memory", &s->memory, Presence::kRequired, "Memory of one machine.");
   (*visit)("memory_bandwidth", &s->memory_bandwidth, Presence::kRequired,
-           "Of one machine, reads and writes together.");
+           "Memory bandwidth of one machine, reads and writes together.");
   (*visit)("receive", &s->receive, Presence::kRequired, "From the network.");
   (*visit)("send", &s->send, Presence::kRequired, "To the network.");
   (*visit)("transport", &s->transport, Presence::kOptional,
-           "What one core takes in or sends, beside the network.");
+           "What one core receives or sends, apart from the network.");
   (*visit)("chunk_overhead", &s->chunk_overhead, Presence::kOptional,
-           "Of a core, for each chunk that is taken in or sent, beside its bytes.");
+           "Core time per chunk received or sent, in addition to its bytes.");
   (*visit)("encode", &s->encode, Presence::kRequired,
-           "FP32 bytes of weights that one core quantizes just in time.");
+           "FP32 bytes of weights that one core quantizes just in time per second.");
   (*visit)("update", &s->update, Presence::kRequired,
-           "FP32 bytes of one gradient that one core reduces and updates with.");
-  (*visit)("storage", &s->storage, Presence::kOptional, "Its disks.");
-  (*visit)("price", &s->price, Presence::kOptional, "Of one.");
+           "FP32 bytes of one gradient that one core reduces and applies per second.");
+  (*visit)("storage", &s->storage, Presence::kOptional, "The disks of one server.");
+  (*visit)("price", &s->price, Presence::kOptional, "Price of one machine.");
 }
 
 template <class Visitor>
 void ForEachField(CodecRates* c, Visitor* visit) {
-  (*visit)("name", &c->name, Presence::kRequired, "As in `quantization.weights`.");
-  (*visit)(
-      "encode", &c->encode, Presence::kRequired,
-      "FP32 bytes that one core turns into encoded ones: of servers, and of workers whose host "
-      "computes.");
+  (*visit)("name", &c->name, Presence::kRequired,
+           "Name of the codec, as in `quantization.weights`.");
+  (*visit)("encode", &c->encode, Presence::kRequired,
+           "FP32 bytes that one core encodes per second, on servers and on workers that compute on "
+           "their host.");
   (*visit)("decode", &c->decode, Presence::kRequired,
-           "FP32 bytes that one core gets out of encoded ones, of workers whose host computes.");
+           "FP32 bytes that one core decodes per second, on workers that compute on their host.");
 }
 
 template <class Visitor>
 void ForEachField(Hardware* h, Visitor* visit) {
-  (*visit)("name", &h->name, Presence::kRequired, "What the machines are called.");
-  (*visit)("source", &h->source, Presence::kRequired, "Where the numbers are from.");
+  (*visit)("name", &h->name, Presence::kRequired, "Name of the machines.");
+  (*visit)("source", &h->source, Presence::kRequired, "Where the numbers come from.");
   (*visit)("one_machine", &h->one_machine, Presence::kOptional,
-           "Workers and servers are processes of one machine. If its cores are the device, they "
-           "share them.");
+           "Workers and servers are processes on one machine. If the host computes, they share its "
+           "cores.");
   (*visit)("workers", &h->workers, Presence::kRequired, "Kinds of workers.");
   (*visit)("servers", &h->servers, Presence::kRequired, "Kinds of servers.");
   (*visit)("codecs", &h->codecs, Presence::kOptional,
-           "Codecs whose rates were measured; others have those of workers and servers.");
+           "Codecs with measured rates; the others have the rates of the workers and servers.");
 }
 
-// Reads one map of the YAML. The first error stays.
+// Reads one map of the YAML and keeps the first error.
 class MapReader {
  public:
   MapReader(YAML::Node map, std::string path, std::string origin)
@@ -260,13 +260,14 @@ class MapReader {
     return absl::OkStatus();
   }
 
-  // A key that is misspelt is one that is missing, too: what stands there is said first.
+  // Reports unknown and repeated keys before missing ones, because a misspelt key is also a missing
+  // one.
   absl::Status Finish() const {
     std::set<std::string> seen;
     for (const auto& entry : map_) {
       if (!entry.first.IsScalar()) return Error(entry.first, "expected a key");
       const std::string& key = entry.first.Scalar();
-      if (!seen.insert(key).second) return Error(entry.first, absl::StrCat(key, " stands twice"));
+      if (!seen.insert(key).second) return Error(entry.first, absl::StrCat(key, " appears twice"));
       bool known = false;
       for (const std::string& name : known_) known = known || name == key;
       if (known) continue;
@@ -286,13 +287,13 @@ class MapReader {
   }
 
   const YAML::Node map_;
-  const std::string path_;  // of the map in the document
+  const std::string path_;  // path of the map in the document
   const std::string origin_;
   std::vector<std::string> known_;
   absl::Status status_;
 };
 
-// Writes one map; optional fields that have their default are left out.
+// Writes one map and omits optional fields that have their default.
 class MapWriter {
  public:
   MapWriter(std::string* yaml, std::string indent, std::string first_indent)
@@ -343,7 +344,7 @@ class MapWriter {
   std::string next_indent_;
 };
 
-// What a value looks like, by its type.
+// Returns the notation of a value by its type.
 const char* FormText(const Bytes&) { return "bytes, `16GB`"; }
 const char* FormText(const BytesPerSecond&) { return "bytes per second, `12GB/s`"; }
 const char* FormText(const FlopsPerSecond&) { return "operations per second, `125TFLOP/s`"; }
@@ -355,7 +356,7 @@ const char* FormText(const bool&) { return "`true` or `false`"; }
 const char* FormText(const double&) { return "number above 0, at most 1"; }
 const char* FormText(const StorageDeviceKind&) { return "`nvme` or `csd`"; }
 
-// What an optional key is if it is not there.
+// Returns the text for the default of an optional key.
 template <class T>
 std::string DefaultText(const T& value) {
   return absl::StrCat("`", ScalarText(value), "`");
@@ -366,7 +367,7 @@ std::string DefaultText(const BytesPerSecond& value) {
 std::string DefaultText(const Bytes& /*value*/) { return "not given"; }
 std::string DefaultText(const DollarsPerSecond& /*value*/) { return "not given"; }
 
-// Writes one table of the reference page, and those of the objects within it behind it.
+// Writes one table of the reference page, followed by the tables of the objects within it.
 class TableWriter {
  public:
   explicit TableWriter(std::string path) : path_(std::move(path)) {}
@@ -422,13 +423,14 @@ class TableWriter {
 
 constexpr char kReferenceHead[] = R"(# Hardware files
 
-Printed by `eps plan --schema`; a test compares. Such a file says what `eps plan --hardware=FILE`
-plans for ([planning](../planning.md)): workers, which compute, and servers, which hold the state.
+`eps plan --schema` prints this page; a test compares the two. A hardware file describes the
+machines that `eps plan --hardware=FILE` plans for ([planning](../planning.md)): workers, which
+compute, and servers, which hold the state.
 
-It is YAML. Every quantity has its unit: a decimal number, a prefix (k, M, G, T, P; or Ki, Mi, Gi,
-Ti, Pi) and `B`, `B/s` or `FLOP/s`; times are in `s`, `ms` or `us`, prices in `$/h`. Numbers are
-finite and above zero; times and prices may be zero. An unknown key, one that stands twice, and a
-quantity without its unit are refused with the file's line (exit code 64).
+The file is YAML. Every quantity carries its unit: a decimal number, a prefix (k, M, G, T, P; or Ki,
+Mi, Gi, Ti, Pi) and `B`, `B/s` or `FLOP/s`; times are in `s`, `ms` or `us`, prices in `$/h`. Numbers
+must be finite and positive; times and prices may be zero. An unknown key, a repeated key and a
+quantity without its unit are refused with their line number (exit code 64).
 
 )";
 
@@ -467,7 +469,7 @@ uint32_t Hardware::server_count() const {
 absl::StatusOr<Hardware> ParseHardware(absl::string_view yaml, absl::string_view origin) {
   if (yaml.size() > kMaxYamlBytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(origin, ": ", yaml.size(), " bytes, at most ", kMaxYamlBytes, " are read"));
+        absl::StrCat(origin, ": ", yaml.size(), " bytes; at most ", kMaxYamlBytes, " are allowed"));
   }
   Hardware hardware;
   try {
@@ -481,7 +483,7 @@ absl::StatusOr<Hardware> ParseHardware(absl::string_view yaml, absl::string_view
 
 std::string HardwareToYaml(const Hardware& hardware) {
   std::string yaml;
-  Hardware copy = hardware;  // the schema's visitors take what they may write to
+  Hardware copy = hardware;  // the visitors of the schema take mutable fields
   MapWriter writer(&yaml, "", "");
   ForEachField(&copy, &writer);
   return yaml;
@@ -497,18 +499,18 @@ absl::StatusOr<std::string> HardwareExample(absl::string_view name) {
   for (const auto& [known, yaml] : kHardwareExamples) {
     if (known == name) return std::string(yaml);
   }
-  return absl::NotFoundError(absl::StrCat("--hardware: no file and no example of the name ", name,
+  return absl::NotFoundError(absl::StrCat("--hardware: neither a file nor an example is named ",
+                                          name,
                                           "; examples: ", absl::StrJoin(HardwareExamples(), ", ")));
 }
 
 std::string HardwareReference() {
   Hardware hardware;
   std::string page = absl::StrCat(kReferenceHead, TableWriter::Tables("", &hardware));
-  absl::StrAppend(
-      &page,
-      "## Examples\n\n"
-      "`--hardware=NAME` takes one by its name; `eps plan --example=NAME` prints it.\n\n"
-      "| name | machines | where its numbers are from |\n| --- | --- | --- |\n");
+  absl::StrAppend(&page,
+                  "## Examples\n\n"
+                  "`--hardware=NAME` selects an example; `eps plan --example=NAME` prints it.\n\n"
+                  "| name | machines | where the numbers come from |\n| --- | --- | --- |\n");
   for (const auto& [name, yaml] : kHardwareExamples) {
     const absl::StatusOr<Hardware> example = ParseHardware(yaml, name);
     EPS_CHECK_MSG(example.ok(), example.status());

@@ -1,9 +1,10 @@
 #ifndef EPS_PLANNER_HARDWARE_H_
 #define EPS_PLANNER_HARDWARE_H_
 
-// A description of machines, read from YAML (docs/reference/hardware.md): what a plan is made for.
-// Every number has its unit in the text ("16GB", "12GB/s", "125TFLOP/s"); unknown keys, missing
-// units and numbers that are not finite and above zero are refused with the line.
+// The description of the machines that a plan is made for, read from YAML
+// (docs/reference/hardware.md). Every number carries its unit ("16GB", "12GB/s", "125TFLOP/s").
+// Unknown keys, missing units and numbers that are not finite and positive are refused with the
+// line number.
 
 #include <cstdint>
 #include <optional>
@@ -16,54 +17,57 @@
 
 namespace eps::planner {
 
-// What computes a worker's stages: an accelerator, or the cores of its own host.
+// The device that computes a worker's stages: an accelerator, or the cores of the worker's host.
 struct Device {
   std::string name;
-  bool host = false;  // the cores and the memory of the worker's host; copies nothing
+  bool host = false;  // uses the cores and the memory of the worker's host; nothing is copied
   Bytes memory;
-  FlopsPerSecond peak;    // of the data type that the stages compute in; MFU counts against it
-  double efficiency = 1;  // of the peak, that a stage's matrix products reach
-  BytesPerSecond activations = kNoLimit;  // that a stage's other operations make
-  // Host to device and back, each while the other direction is busy, too.
+  FlopsPerSecond peak;    // for the data type that stages compute in; MFU is relative to it
+  double efficiency = 1;  // share of `peak` that a stage's matrix products reach
+  // Bytes per second that a stage's other operations produce.
+  BytesPerSecond activations = kNoLimit;
+  // Rates from host to device and back, each measured while the other direction is busy.
   BytesPerSecond to_device = kNoLimit;
   BytesPerSecond from_device = kNoLimit;
-  Seconds stage_overhead;  // per pass of a micro-batch over a stage, beside its operations
+  Seconds stage_overhead;  // per pass of a micro-batch over a stage, in addition to its operations
 };
 
+// A group of equal workers: their device, their host and their network.
 struct WorkerKind {
   std::string name;
   uint32_t count = 1;
   Device device;
-  Bytes memory;  // of the host
+  Bytes memory;  // memory of the host
   BytesPerSecond receive;
   BytesPerSecond send;
-  Seconds latency;  // of one request to a server and its answer
-  // What a core takes or gives by the stream of one server, beside the link; and what each chunk
-  // takes of it.
+  Seconds latency;  // round trip of one request to a server
+  // The rate at which one core receives or sends over the stream of one server, apart from the
+  // link, and the time that each chunk adds.
   BytesPerSecond transport = kNoLimit;
   Seconds chunk_overhead;
-  BytesPerSecond encode;  // FP32 bytes of gradients that become encoded ones
-  BytesPerSecond decode;  // FP32 bytes of weights that come out of encoded ones
+  BytesPerSecond encode;  // FP32 bytes of gradients encoded per second
+  BytesPerSecond decode;  // FP32 bytes of weights decoded per second
   DollarsPerSecond price;
 };
 
 enum class StorageDeviceKind { kNvme, kCsd };
+// The disks of one server.
 struct StorageDevices {
   StorageDeviceKind kind = StorageDeviceKind::kNvme;
   uint32_t count = 1;
-  Bytes capacity;  // of one
+  Bytes capacity;  // of one disk
   BytesPerSecond read;
   BytesPerSecond write;
-  Bytes endurance;                 // bytes that one may be written; 0: not given
-  BytesPerSecond link = kNoLimit;  // of a server to all of its disks, each direction
-  Seconds sync;  // until what was written is durable, beside the time of its bytes
-  // Of computational storage: bytes of gradients and state that its updater takes in per second, 0:
-  // not given; and its own memory.
+  Bytes endurance;                 // bytes that may be written to one disk; 0 if unknown
+  BytesPerSecond link = kNoLimit;  // from a server to all of its disks together, each direction
+  Seconds sync;  // time until written data is durable, in addition to the transfer
+  // For computational storage only: the bytes of gradients and state that its updater processes per
+  // second (0 if unknown), and its own memory.
   BytesPerSecond update;
   Bytes memory;
 };
 
-// A server's rates are in FP32 bytes of weights (4 per parameter) that one core works through.
+// The rates of a server count FP32 bytes of weights (4 per parameter) processed by one core.
 struct ServerKind {
   std::string name;
   uint32_t count = 1;
@@ -72,7 +76,7 @@ struct ServerKind {
   BytesPerSecond memory_bandwidth;
   BytesPerSecond receive;
   BytesPerSecond send;
-  BytesPerSecond transport = kNoLimit;  // as of a worker, of any stream
+  BytesPerSecond transport = kNoLimit;  // as for a worker, over any stream
   Seconds chunk_overhead;
   BytesPerSecond encode;  // just-in-time quantization of weights
   BytesPerSecond update;  // reduction and update of an FP32 gradient
@@ -80,43 +84,45 @@ struct ServerKind {
   DollarsPerSecond price;
 };
 
-// What one core makes of one codec, in FP32 bytes.
+// The rates of one core for one codec, in FP32 bytes per second.
 struct CodecRates {
   std::string name;  // as in quantization.weights: "mx6"
   BytesPerSecond encode;
   BytesPerSecond decode;
 };
 
+// All machines of one description.
 struct Hardware {
   std::string name;
-  std::string source;  // where its numbers are from
+  std::string source;  // where the numbers come from
   std::vector<WorkerKind> workers;
   std::vector<ServerKind> servers;
-  // Of servers, and of workers that compute on their host. Codecs that are not here have the rates
-  // that stand with the servers and workers.
+  // Rates by codec, for servers and for workers that compute on their host. A codec that is not
+  // listed has the rates of its server or worker.
   std::vector<CodecRates> codecs;
-  // Workers and servers are processes of one machine and share its cores and memory.
+  // Workers and servers are processes on one machine and share its cores and memory.
   bool one_machine = false;
 
-  // Whether every server has disks, and whether all of them are computational storage that updates.
+  // True if every server has disks; true if all of them are computational storage that updates.
   bool has_storage() const;
   bool has_updating_storage() const;
-  // Null if they are not known.
+  // Returns null if the codec is not listed.
   const CodecRates* CodecOrNull(absl::string_view name) const;
   uint32_t worker_count() const;
   uint32_t server_count() const;
 };
 
-// `origin` (a file's name) stands in the errors.
+// `origin` (a file name) prefixes the errors.
 absl::StatusOr<Hardware> ParseHardware(absl::string_view yaml, absl::string_view origin);
-// YAML that ParseHardware reads back to the same values.
+// Returns YAML that ParseHardware reads back to the same values.
 std::string HardwareToYaml(const Hardware& hardware);
 
-// The descriptions that come with the program, by name ("h200_node"), and their YAML.
+// The built-in descriptions: their names ("h200_node"), and the YAML of one. NotFound for an
+// unknown name.
 std::vector<std::string> HardwareExamples();
 absl::StatusOr<std::string> HardwareExample(absl::string_view name);
 
-// The page docs/reference/hardware.md, in Markdown: every key of the schema, and the examples.
+// Returns the text of docs/reference/hardware.md: every key of the schema, and the examples.
 std::string HardwareReference();
 
 }  // namespace eps::planner

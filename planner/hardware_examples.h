@@ -1,7 +1,7 @@
 #ifndef EPS_PLANNER_HARDWARE_EXAMPLES_H_
 #define EPS_PLANNER_HARDWARE_EXAMPLES_H_
 
-// The files of planner/hardware/ in the program.
+// The files of planner/hardware/, embedded in the program by name.
 
 #include <utility>
 

@@ -61,7 +61,7 @@ TEST(Hardware, ReadsADescription) {
   EXPECT_FALSE(hardware.one_machine);
 }
 
-TEST(Hardware, RefusalsNameLineKeyAndWhatWasExpected) {
+TEST(Hardware, RefusalsNameLineKeyAndExpectation) {
   EXPECT_THAT(ErrorOf(Replaced(kSmall, "cores: 4", "core: 4")), HasSubstr("did you mean cores"));
   EXPECT_THAT(ErrorOf(Replaced(kSmall, "memory: 64GB", "memory: 64")),
               HasSubstr("file.yaml:14: servers[0]: servers[0].memory: found \"64\""));
@@ -71,13 +71,13 @@ TEST(Hardware, RefusalsNameLineKeyAndWhatWasExpected) {
   EXPECT_THAT(ErrorOf(Replaced(kSmall, "kind: nvme", "kind: tape")),
               HasSubstr("expected nvme or csd"));
   EXPECT_THAT(ErrorOf(Replaced(kSmall, "cores: 4", "cores: 4\n    cores: 4")),
-              HasSubstr("stands twice"));
+              HasSubstr("appears twice"));
   EXPECT_THAT(ErrorOf("workers: 3"), HasSubstr("name is missing"));
   EXPECT_THAT(ErrorOf(""), HasSubstr("expected keys and values"));
   EXPECT_THAT(ErrorOf("{"), HasSubstr("file.yaml"));
 }
 
-TEST(Hardware, ExamplesParseAndReadBackToTheSame) {
+TEST(Hardware, ExamplesSurviveARoundTrip) {
   ASSERT_GE(HardwareExamples().size(), 8u);
   for (const std::string& name : HardwareExamples()) {
     const auto hardware = ParseHardware(*HardwareExample(name), name);
@@ -94,15 +94,16 @@ TEST(Hardware, ExamplesParseAndReadBackToTheSame) {
   EXPECT_THAT(std::string(HardwareExample("nothing").status().message()), HasSubstr("h200_node"));
 }
 
-TEST(Hardware, TheReferencePageInTheDocsIsTheOneThatIsPrinted) {
+TEST(Hardware, ReferencePageIsUpToDate) {
   std::ifstream file("docs/reference/hardware.md");
   std::stringstream page;
   page << file.rdbuf();
   EXPECT_TRUE(page.str() == HardwareReference())
-      << "write it anew: bazel-bin/cli/eps plan --schema > docs/reference/hardware.md";
+      << "regenerate it: bazel-bin/cli/eps plan --schema > docs/reference/hardware.md";
 }
 
-// Bytes changed, cut out, doubled: an answer or an error, and what is read can be written.
+// Changes, removes and duplicates bytes: parsing succeeds or fails cleanly, and what is read can be
+// written again.
 TEST(Hardware, MutatedFilesNeverCrash) {
   std::mt19937 random(1);
   std::vector<std::string> seeds = {kSmall};

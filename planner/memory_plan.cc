@@ -6,24 +6,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/ids.h"
+#include "base/job/chunk_map.h"
+#include "base/job/models/model_family.h"
 #include "base/memory_account.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
 #include "compression/codec_table.h"
 #include "planner/quantity_text.h"
-#include "base/job/chunk_map.h"
 
 namespace eps::planner {
 namespace {
 
 constexpr double kFp32 = 4;               // bytes
-constexpr double kGradientsInFlight = 2;  // of a worker: one is encoded, the next is computed
-constexpr double kStagesOnDevice = 2;     // the one that computes, and the next
+constexpr double kGradientsInFlight = 2;  // per worker: one is encoded while the next is computed
+constexpr double kStagesOnDevice = 2;     // the one being computed, and the next
 
 double Elements(const Chunk& chunk) { return static_cast<double>(chunk.elements); }
 
-// What the servers of the fullest machine hold, computed shard by shard: of each kind the most
-// that as many shards as a machine hosts have together.
+// The memory of the servers of the fullest machine, computed shard by shard. Each method returns
+// the most that as many shards as one machine hosts hold together.
 class ServerMemory {
  public:
   ServerMemory(const JobSpec& spec, const ChunkMap& chunks, const CodecTable& codecs,
@@ -51,22 +52,22 @@ class ServerMemory {
   double MostElements() const {
     return Most([](const Shard& shard) { return shard.elements; });
   }
-  // Gradients of the two largest stages from every part, those of shared tensors, and the sums.
+  // Gradients of every part for the two largest stages, gradients of shared tensors, and the sums.
   double Contributions() const {
     return Most([this](const Shard& shard) {
       return spec_.training.parts * (LargestSum(shard.gradients, 2) + shard.tied) + Sums(shard);
     });
   }
-  // Reduced gradients that wait for the decision of sealed mode.
+  // Reduced gradients, which mode sealed keeps until the decision.
   double Sums() const {
     return Most([this](const Shard& shard) { return Sums(shard); });
   }
-  // What sparse gradients left out, of every part and use.
+  // Residuals of sparse gradients, for every part and use.
   double Residuals() const {
     return Most([](const Shard& shard) { return shard.residuals; });
   }
-  // Encoded weights of the stage that is fetched, those ahead of it and the one before; and what a
-  // stream still sends of one that was dropped.
+  // Encoded weights of the stage being fetched, of the stages prepared ahead and of the stage
+  // before, and those of a dropped stage that a stream is still sending.
   double Fetched() const {
     return Most([this](const Shard& shard) {
       return LargestSum(shard.weights, static_cast<size_t>(jit_depth_) + 3);
@@ -76,7 +77,7 @@ class ServerMemory {
  private:
   struct Shard {
     double elements = 0;
-    std::vector<double> gradients;  // encoded, by the stage that has them
+    std::vector<double> gradients;  // encoded, by the stage that holds them
     std::vector<double> weights;
     double tied = 0;  // encoded gradients of chunks that several stages use
     double residuals = 0;
@@ -135,16 +136,19 @@ class ServerMemory {
   const int jit_depth_;
 };
 
-// What one micro-batch's backward pass of a block, or of the head, keeps beside weights.
+// Returns the bytes that the backward pass of one micro-batch keeps in addition to weights, for the
+// larger of a block and the head.
 double ActivationBytes(const JobSpec& spec) {
-  if (spec.model.type == ModelType::kSynthetic) return 0;
-  const Gpt2Config& model = spec.model.gpt2;
+  const ModelFamily& family = FamilyOf(spec.model.type);
   const TrainingSpec& training = spec.training;
+  const size_t stages = spec.stages.size();
   const double samples = training.micro_batch_size;
-  const Bytes block = samples * BlockActivations(training.seq_len, model.n_embd, model.n_head);
-  const Bytes head = HeadActivations(
-      std::min<double>(samples * training.seq_len, training.loss_block_tokens), model.vocab_size);
-  return Max(block, head).value();
+  const double head_tokens =
+      std::min<double>(samples * training.seq_len, training.loss_block_tokens);
+  const StageShape block = {1, stages, 0, static_cast<double>(training.seq_len)};
+  const StageShape head = {stages - 1, stages, 0, head_tokens};
+  return std::max(samples * family.ActivationBytes(spec.model, block),
+                  family.ActivationBytes(spec.model, head));
 }
 
 const ServerKind& SmallestServer(const Hardware& hardware) {
@@ -165,14 +169,14 @@ const Device& SmallestDevice(const Hardware& hardware) {
       ->device;
 }
 
-// Processes on the machine that has most of them.
+// Returns the number of processes on the machine that has most of them.
 double ProcessesEach(uint32_t processes, uint32_t machines) {
   return std::ceil(static_cast<double>(processes) / machines);
 }
 double ServersEach(const Hardware& hardware, const RunShape& shape) {
   return ProcessesEach(shape.servers, hardware.server_count());
 }
-// On one host: its devices, where it is the only machine.
+// Returns the workers on one host: all of them if there is only one machine.
 double WorkersEach(const Hardware& hardware, const RunShape& shape) {
   return ProcessesEach(shape.workers, hardware.one_machine ? 1 : hardware.worker_count());
 }
@@ -322,7 +326,7 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
     return absl::InvalidArgumentError(
         absl::StrCat("servers.addresses (--servers): ", shape.servers, " servers are too many for ",
                      chunks.chunks().size(),
-                     " chunks, some would hold nothing; use fewer servers, or smaller chunks "
+                     " chunks, so some would hold nothing; use fewer servers, or smaller chunks "
                      "(training.chunk_elements)"));
   }
   if (storage.durable && !hardware.has_storage()) {
@@ -343,7 +347,7 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
   TierUse host = WorkerTier(largest, stash, hardware, shape);
   TierUse device = DeviceTier(largest, stash, ActivationBytes(spec), hardware, shape);
   const bool host_computes = SmallestDevice(hardware).host;
-  if (host_computes) {  // what computes lies beside what is fetched
+  if (host_computes) {  // the host memory also holds what the device would
     for (MemoryUse& use : device.uses) {
       use.bytes = WorkersEach(hardware, shape) * use.bytes;
       use.growing = WorkersEach(hardware, shape) * use.growing;

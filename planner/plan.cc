@@ -13,7 +13,7 @@ namespace {
 
 constexpr Seconds kDay(86400);
 constexpr double kMillion = 1e6;
-// How wide the optimizer's fields may be kept; the master weights stay FP32.
+// A width of the optimizer's fields; the master weights stay FP32.
 struct MomentWidth {
   const char* name;
   double bytes;  // of one field
@@ -23,18 +23,19 @@ constexpr double kMasterBytes = 4;
 constexpr MomentWidth kMoments[] = {
     {"FP32 moments", 4, true}, {"16-bit moments", 2, false}, {"8-bit moments", 1, false}};
 
-// What one parameter's state takes if its moments are of that width.
+// Returns the bytes of one parameter's state with moments of that width.
 double StateBytes(const Workload& work, const MomentWidth& moments) {
   const double fields = (work.state_per_parameter.value() - kMasterBytes) / kMasterBytes;
   return kMasterBytes + fields * moments.bytes;
 }
 
-// The most parameters that the servers' memory and disks hold, if the model gets deeper: what grows
-// with it beside the state is taken from the plan, what does not is left out of the memory first.
+// Returns the largest numbers of parameters that the servers' memory and disks hold if the model
+// gets deeper. Memory that does not grow with the depth is subtracted first; memory that grows is
+// counted per parameter, as in the plan.
 std::vector<Capacity> Capacities(const std::vector<TierUse>& tiers, const Workload& work,
                                  const Hardware& hardware) {
   Bytes fixed;
-  Bytes growing;  // beside the state
+  Bytes growing;  // growing bytes other than the state
   for (const TierUse& tier : tiers) {
     const bool same_memory = tier.tier == Tier::kWorkerMemory && hardware.one_machine;
     if (tier.tier != Tier::kServerMemory && !same_memory) continue;
@@ -68,7 +69,7 @@ std::vector<Capacity> Capacities(const std::vector<TierUse>& tiers, const Worklo
   return capacities;
 }
 
-// How fast the disks are written, and when the first has reached its endurance.
+// Adds how fast the disks are written, and when the first one reaches its endurance.
 void AddWriting(const Hardware& hardware, Plan* plan) {
   Bytes written;  // in a step, at all servers
   const Bytes state = static_cast<double>(plan->work.parameters) * plan->work.state_per_parameter;
@@ -98,7 +99,8 @@ DollarsPerSecond PriceOf(const Hardware& hardware) {
   return price;
 }
 
-// Of the devices that compute: the kinds with most peak are not picked first, all take part.
+// Returns the peak of the devices that compute. If only some devices compute, they are taken from
+// all kinds in proportion, not from the fastest kind first.
 FlopsPerSecond PeakOf(const Hardware& hardware, const RunShape& shape) {
   FlopsPerSecond peak;
   for (const WorkerKind& worker : hardware.workers) peak += worker.count * worker.device.peak;
@@ -136,7 +138,7 @@ RunShape ShapeOf(const Config& config, const Hardware& hardware) {
 
 absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const Hardware& hardware) {
   Plan plan;
-  plan.model = ModelTypeName(spec.model.type);
+  plan.model = NameOf(spec.model.type);
   plan.hardware = hardware.name;
   plan.shape = ShapeOf(config, hardware);
   EPS_ASSIGN_OR_RETURN(plan.work, WorkloadOf(spec));

@@ -31,7 +31,7 @@ std::string MemoryText(const Plan& plan) {
   return text;
 }
 
-// Equal stages in a row, as one line.
+// Consecutive stages with equal times, which share one line.
 struct StageRun {
   size_t first = 0;
   size_t count = 1;
@@ -58,7 +58,7 @@ std::vector<StageRun> RunsOf(const std::vector<StageTimes>& stages) {
 // The columns of the stages' table.
 struct Column {
   const char* name;
-  const char* key;  // in JSON
+  const char* key;  // its key in JSON
   Seconds StageTimes::*time;
 };
 constexpr Column kColumns[] = {
@@ -78,7 +78,7 @@ constexpr Column kColumns[] = {
     {"cut", "cut_seconds", &StageTimes::cut},
 };
 
-// Those in which any stage takes time.
+// Returns the columns in which any stage takes time.
 std::vector<Column> UsedColumns(const std::vector<StageTimes>& stages) {
   std::vector<Column> columns;
   for (const Column& column : kColumns) {
@@ -117,7 +117,7 @@ std::string StepText(const Plan& plan) {
                          100 * (plan.estimate.waiting() / plan.step()));
 }
 
-// What durable state takes, and what other storage would make of the step.
+// Describes what durable state costs, and the step with updates inside the storage.
 std::string StorageText(const Plan& plan) {
   std::string text;
   const StepEstimate& e = plan.estimate;
@@ -168,7 +168,7 @@ std::string CapacityText(const Plan& plan) {
   return text;
 }
 
-// What would be gained if the bottleneck took no time: the next one, at best.
+// Names the bottleneck and the next resource, which limits any gain, and what to change first.
 std::string AdviceText(const Plan& plan) {
   const StepTimes& times = plan.estimate.times;
   const Resource first = times.by_use()[0];
@@ -228,17 +228,18 @@ std::string Escaped(const std::string& text) {
   return escaped;
 }
 
-// A horizontal bar chart as SVG: one row per bar, its pieces side by side.
+// One piece of a bar in a chart.
 struct Piece {
   std::string name;
   double value = 0;
   std::string text;
 };
+// One row of a chart.
 struct Bar {
   std::string name;
-  std::string text;  // behind the bar
+  std::string text;  // printed after the bar
   std::vector<Piece> pieces;
-  double limit = 0;  // marked, if above 0
+  double limit = 0;  // marked by a line if above 0
 };
 
 constexpr const char* kColors[] = {"#3b6ea5", "#e0883a", "#5a9a5f", "#b85450", "#8b6fae",
@@ -247,6 +248,7 @@ constexpr double kNameWidth = 190;
 constexpr double kBarWidth = 520;
 constexpr double kRowHeight = 26;
 
+// Returns a horizontal bar chart as SVG: one row per bar, its pieces side by side.
 std::string BarChart(const std::vector<Bar>& bars) {
   double most = 0;
   for (const Bar& bar : bars) {

@@ -9,6 +9,10 @@
 #include <vector>
 
 #include "base/config/config.h"
+#include "base/config/spec_builder.h"
+#include "base/job/cut_interval.h"
+#include "base/job/job_spec.h"
+#include "base/testing/test_specs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -18,10 +22,6 @@
 #include "planner/step_model.h"
 #include "planner/units.h"
 #include "planner/workload.h"
-#include "base/job/cut_interval.h"
-#include "base/job/job_spec.h"
-#include "base/config/spec_builder.h"
-#include "base/testing/test_specs.h"
 
 namespace eps::planner {
 namespace {
@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 
 Hardware Example(const std::string& name) { return *ParseHardware(*HardwareExample(name), name); }
 
-// The program's spec of a GPT-2 with these keys.
+// Returns the job spec that the program builds for a GPT-2 with this configuration.
 JobSpec Gpt2Spec(const Config& config, int layers, int width, uint32_t workers) {
   ModelSpec model;
   model.gpt2.n_layer = layers;
@@ -53,7 +53,7 @@ TEST(Workload, CountsEveryPassAndPart) {
   ASSERT_EQ(work.stages.size(), 4u);
   EXPECT_EQ(work.parameters, spec.total_elements());
   EXPECT_EQ(work.state_per_parameter, Bytes(12));
-  // FP32 weights: all but the last stage's come twice.
+  // FP32 weights: every stage except the last fetches them twice.
   const StageWork& block = work.stages[1];
   EXPECT_EQ(block.fetch_forward, Bytes(4.0 * static_cast<double>(block.elements)));
   EXPECT_EQ(block.fetch_backward, block.fetch_forward);
@@ -66,15 +66,7 @@ TEST(Workload, CountsEveryPassAndPart) {
   EXPECT_EQ(block.stash, Bytes(4.0 * 64 * t.seq_len * t.micro_batch_size * t.micro_batches));
 }
 
-// 4 S E I + 8 S E^2 + 4 S^2 E with S = 2, E = 3, I = 12 (NNTile section 4).
-TEST(Workload, OperationsOfABlockAndTheHead) {
-  EXPECT_EQ(BlockForwardFlops(2, 3, 12), Flops(4 * 2 * 3 * 12 + 8 * 2 * 9 + 4 * 4 * 3));
-  EXPECT_EQ(HeadForwardFlops(2, 3, 5), Flops(2 * 2 * 3 * 5));
-  EXPECT_EQ(BlockActivations(2, 3, 4), Bytes(4 * 2 * (17 * 3 + 2.5 * 4 * 2)));
-  EXPECT_EQ(HeadActivations(2, 5), Bytes(4 * 3 * 2 * 5));
-}
-
-TEST(StepModel, WithoutAnythingElseAStepIsItsComputeAndItsFirstFetch) {
+TEST(StepModel, FreeTransfersLeaveOnlyTheCompute) {
   const Config config = ConfigWith({{"training.clip", "none"}});
   const Workload work = *WorkloadOf(Gpt2Spec(config, 4, 256, 1));
   Hardware hardware = Example("h200_node");
@@ -97,7 +89,7 @@ TEST(StepModel, WithoutAnythingElseAStepIsItsComputeAndItsFirstFetch) {
   EXPECT_EQ(estimate.times.bottleneck(), Resource::kWorkerCompute);
 }
 
-TEST(StepModel, ASlowLinkIsTheBottleneckAndTheStepItsBytes) {
+TEST(StepModel, ASlowLinkBoundsTheStep) {
   const Config config = ConfigWith({{"training.clip", "none"}});
   const Workload work = *WorkloadOf(Gpt2Spec(config, 8, 256, 1));
   Hardware hardware = Example("h200_node");
@@ -109,7 +101,7 @@ TEST(StepModel, ASlowLinkIsTheBottleneckAndTheStepItsBytes) {
   EXPECT_LT(estimate.times.duration, 1.1 * transfer);
 }
 
-// What may be scaled up in a description without making anything worse.
+// The hardware values that may be scaled up without making anything worse.
 std::vector<std::function<void(Hardware*, double)>> Improvements() {
   std::vector<std::function<void(Hardware*, double)>> improvements;
   const auto worker = [&](auto member) {
@@ -212,7 +204,7 @@ World RandomWorld(std::mt19937* random) {
   return world;
 }
 
-TEST(StepModel, MoreOfAnythingIsNeverSlowerAndNothingBeatsItsBounds) {
+TEST(StepModel, BetterHardwareIsNeverSlower) {
   std::mt19937 random(1);
   for (int i = 0; i < 200; ++i) {
     const World world = RandomWorld(&random);
@@ -246,7 +238,7 @@ TEST(MemoryPlan, StateAndStashAreExact) {
   EXPECT_EQ(worker.uses[1].bytes, Bytes(5.0 * 4 * 4 * 1024 * 256 * 4));
 }
 
-TEST(MemoryPlan, WhatDoesNotFitIsRefusedWithFiguresAndKeys) {
+TEST(MemoryPlan, RefusalsHaveFiguresAndKeys) {
   const Config config = ConfigWith({{"training.clip", "none"}});
   const JobSpec spec = Gpt2Spec(config, 48, 1600, 1);
   Hardware hardware = Example("two_core_box");
@@ -278,9 +270,9 @@ JobSpec L2lSpec(const Config& config) {
   return *BuildJobSpec(config, model, uint64_t{1} << 40, std::string(64, '0'), 1);
 }
 
-// 17e9 parameters: 204 GB of FP32 state fit 512 GB, which hold 42.7e9 of 12
-// bytes (512 / 12); of 50e9 (600 GB) only narrower moments would.
-TEST(Plan, TheL2lMachineHoldsItsSeventeenBillion) {
+// 17e9 parameters: 204 GB of FP32 state fit into 512 GB, which hold 42.7e9 parameters of 12 bytes
+// (512 / 12). 50e9 (600 GB) would fit only with narrower moments.
+TEST(Plan, L2lMachineHoldsSeventeenBillion) {
   const Config config = ConfigWith(
       {{"training.clip", "none"}, {"training.micro_batch_size", "1"}, {"training.seq_len", "64"}});
   const Plan plan = *MakePlan(config, L2lSpec(config), Example("v100_16gb_512gb"));
@@ -291,9 +283,9 @@ TEST(Plan, TheL2lMachineHoldsItsSeventeenBillion) {
   EXPECT_FALSE(plan.capacities[1].built);
 }
 
-// What is promised as the largest model has to fit when it is planned: deeper
-// by as much.
-TEST(Plan, TheLargestModelFitsAndALargerOneDoesNot) {
+// The largest model that a plan promises, the same model made deeper, must fit when it is planned
+// itself.
+TEST(Plan, OnlyModelsUpToTheLargestFit) {
   for (const char* clip : {"none", "exact"}) {
     const Config config = ConfigWith({{"training.clip", clip}, {"training.micro_batches", "4"}});
     const Hardware hardware = Example("v100_16gb_512gb");
@@ -315,7 +307,7 @@ TEST(Plan, TheLargestModelFitsAndALargerOneDoesNot) {
   }
 }
 
-// Eight devices of one host stash into the memory that holds the state, too.
+// The stash of eight devices on one host shares the memory that holds the state.
 TEST(MemoryPlan, OneMachineHasOneMemory) {
   const Config config = ConfigWith({{"training.clip", "none"}, {"training.micro_batches", "16"}});
   Hardware hardware = Example("h200_node");
@@ -332,7 +324,7 @@ TEST(MemoryPlan, OneMachineHasOneMemory) {
   EXPECT_FALSE(CheckFits(MakePlan(config, spec, hardware)->tiers).ok());
 }
 
-TEST(MemoryPlan, ResidualsAreCountedWhereTheyWait) {
+TEST(MemoryPlan, ResidualsCountAtTheirHome) {
   for (const auto& [home, there] :
        {std::pair<const char*, bool>{"server", true}, {"worker", false}}) {
     const Config config = ConfigWith({{"training.clip", "none"},
@@ -345,7 +337,7 @@ TEST(MemoryPlan, ResidualsAreCountedWhereTheyWait) {
   }
 }
 
-TEST(Plan, MfuStaysBelowTheShareThatRecomputationLeaves) {
+TEST(Plan, RecomputationLimitsMfu) {
   std::mt19937 random(2);
   for (int i = 0; i < 50; ++i) {
     const World world = RandomWorld(&random);
@@ -356,7 +348,7 @@ TEST(Plan, MfuStaysBelowTheShareThatRecomputationLeaves) {
   }
 }
 
-// A model whose state takes the disks of a two-core box a known time; by hand.
+// A model whose state occupies the disks of a two-core box for a known time.
 Plan DurablePlan(const std::vector<std::pair<std::string, std::string>>& settings) {
   std::vector<std::pair<std::string, std::string>> all = {{"training.clip", "none"}};
   all.insert(all.end(), settings.begin(), settings.end());
@@ -364,7 +356,7 @@ Plan DurablePlan(const std::vector<std::pair<std::string, std::string>>& setting
   return *MakePlan(config, Gpt2Spec(config, 4, 256, 1), Example("two_core_box"));
 }
 
-TEST(Plan, CutsOfStateInMemoryTakeTheirShareOfTheDisks) {
+TEST(Plan, CutsOccupyTheDisksProportionally) {
   const Plan bare = DurablePlan({});
   EXPECT_FALSE(bare.written_per_day.has_value());
   const Plan often = DurablePlan({{"storage.path", "state"}, {"storage.cut_steps", "4"}});
@@ -380,7 +372,7 @@ TEST(Plan, CutsOfStateInMemoryTakeTheirShareOfTheDisks) {
   EXPECT_LE(often.step(), bare.step() + written / 4.0);
   EXPECT_NEAR(often.written_per_day->value() * often.step().value() / 86400,
               12.0 * static_cast<double>(bare.work.parameters) / 4, 1);
-  // Hidden behind a long step; `auto`: as far apart as the program has them.
+  // A long step hides the cut; `auto` spaces cuts as AutoCutSteps does.
   const Plan rare = DurablePlan({{"storage.path", "state"}});
   EXPECT_EQ(rare.estimate.held, Seconds(0));
   EXPECT_EQ(rare.step(), bare.step());
@@ -389,7 +381,7 @@ TEST(Plan, CutsOfStateInMemoryTakeTheirShareOfTheDisks) {
   EXPECT_EQ(rare.estimate.cut_steps, AutoCutSteps(cut.value(), bare.step().value()));
 }
 
-TEST(Plan, ALogIsWrittenBeforeAnswers) {
+TEST(Plan, TheLogOccupiesTheDisks) {
   const Plan logged = DurablePlan(
       {{"storage.path", "state"}, {"storage.cut_steps", "0"}, {"storage.log", "contributions"}});
   EXPECT_EQ(logged.estimate.cut_steps, 0u);
@@ -399,20 +391,20 @@ TEST(Plan, ALogIsWrittenBeforeAnswers) {
               logged.pushed.value(), 1);
 }
 
-// Per parameter on n devices: 16 B to the updater, which reads 16 B and writes
-// 12 B and, before it, the gradient's 4 B; the host reads 4 B for each of two
-// fetches (Smart-Infinity, Table I).
-TEST(Plan, ShowsWhatUpdatesInsideTheStorageWouldTake) {
+// Per parameter on n devices: the updater reads 16 B and writes 12 B, after the gradient's 4 B are
+// written; the host reads 4 B for each of two fetches (Smart-Infinity, Table I).
+TEST(Plan, PredictsUpdatesInsideTheStorage) {
   const Config config = ConfigWith({{"training.clip", "none"}, {"storage.kind", "nvme"}});
   Hardware hardware = Example("a5000_smartssd_6");
-  hardware.servers[0].storage->write = BytesPerSecond(1e7);  // nothing else counts
+  hardware.servers[0].storage->write = BytesPerSecond(1e7);  // only writes take time
   hardware.servers[0].storage->read = BytesPerSecond(1e13);
   const Plan plan = *MakePlan(config, Gpt2Spec(config, 4, 256, 1), hardware);
   double elements = 0;
   for (const StageWork& stage : plan.work.stages) elements += static_cast<double>(stage.elements);
   EXPECT_NEAR(plan.step().value(), 12 * elements / 6e7, 0.02 * plan.step().value());
   EXPECT_NEAR(plan.step_in_storage->value(), 16 * elements / 6e7, 0.02 * plan.step().value());
-  // Behind a slow link the host's reads and writes are slow, and of the devices only what it sends.
+  // A slow link slows the host's reads and writes, but of the devices only what the host sends
+  // them.
   hardware.servers[0].storage->write = BytesPerSecond(1e13);
   hardware.servers[0].storage->link = BytesPerSecond(1e7);
   const Plan linked = *MakePlan(config, Gpt2Spec(config, 4, 256, 1), hardware);
@@ -424,7 +416,7 @@ TEST(Plan, ShowsWhatUpdatesInsideTheStorageWouldTake) {
   EXPECT_FALSE(MakePlan(config, Gpt2Spec(config, 4, 256, 1), hardware)->step_in_storage);
 }
 
-TEST(PlanReport, TextJsonAndPageSayTheSame) {
+TEST(PlanReport, TextJsonAndPageAgree) {
   const Config config = ConfigWith({{"training.clip", "none"}, {"storage.kind", "nvme"}});
   const JobSpec spec = Gpt2Spec(config, 12, 768, 8);
   const Plan plan = *MakePlan(config, spec, Example("h200_node"));

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kHour = 3600;
 
-// A way to write a unit, and how many of the SI unit it is.
+// A suffix for a unit, and its value in the SI unit.
 struct Scale {
   const char* suffix;
   double factor;
@@ -47,7 +47,7 @@ absl::StatusOr<double> ParseNumber(absl::string_view text, absl::string_view num
   return value;
 }
 
-// A number with a prefix and `unit`.
+// Parses a number with a prefix and `unit`.
 absl::StatusOr<double> ParsePrefixed(absl::string_view text, absl::string_view unit) {
   absl::string_view rest = absl::StripAsciiWhitespace(text);
   if (absl::ConsumeSuffix(&rest, unit)) {
@@ -95,7 +95,7 @@ std::string ExactPrefixed(double value, absl::string_view unit) {
   return absl::StrCat(ExactText(value), unit);
 }
 
-// Three digits and a prefix.
+// Formats three significant digits with a prefix.
 std::string ThreeDigits(double value, absl::string_view unit, absl::string_view prefixes) {
   size_t prefix = 0;
   double shown = value;
@@ -153,7 +153,7 @@ std::string ExactText(FlopsPerSecond rate) { return ExactPrefixed(rate.value(), 
 std::string ExactText(Seconds time) { return absl::StrCat(ExactText(time.value()), "s"); }
 
 std::string ExactText(DollarsPerSecond price) {
-  // The nearest number of dollars per hour that reads back to the same.
+  // Multiplying by 3600 rounds, so try the neighbouring doubles for one that reads back exactly.
   const double hourly = price.value() * kHour;
   for (const double candidate :
        {hourly, std::nextafter(hourly, 0), std::nextafter(hourly, 1e300)}) {

@@ -1,8 +1,7 @@
 #ifndef EPS_PLANNER_QUANTITY_TEXT_H_
 #define EPS_PLANNER_QUANTITY_TEXT_H_
 
-// Quantities as people write them: a number, a prefix and a unit without which it means nothing.
-// Pure functions.
+// Parses and formats quantities: a number, a prefix and a mandatory unit. Pure functions.
 
 #include <string>
 
@@ -12,16 +11,17 @@
 
 namespace eps::planner {
 
-// "16GB", "1.5 TiB": a decimal number, a prefix (k, M, G, T, P, or Ki, Mi, Gi, Ti, Pi) and the
-// unit: B, B/s or FLOP/s; of times s, ms or us; of prices $/h. InvalidArgument says what was
-// expected; numbers have to be finite and above zero, times and prices may be zero.
+// Parses a decimal number with a prefix (k, M, G, T, P, or Ki, Mi, Gi, Ti, Pi) and its unit, as in
+// "16GB" or "1.5 TiB". The units are B, B/s and FLOP/s; times take s, ms or us without a prefix,
+// prices take $/h. Numbers must be finite and positive; times and prices may be zero.
+// InvalidArgument says what was expected.
 absl::StatusOr<Bytes> ParseBytes(absl::string_view text);
 absl::StatusOr<BytesPerSecond> ParseBytesPerSecond(absl::string_view text);
 absl::StatusOr<FlopsPerSecond> ParseFlopsPerSecond(absl::string_view text);
 absl::StatusOr<Seconds> ParseSeconds(absl::string_view text);
 absl::StatusOr<DollarsPerSecond> ParsePrice(absl::string_view text);
 
-// Text that the functions above read back to the same value, as short as that goes.
+// Returns the shortest text that the functions above parse to the same value.
 std::string ExactText(double number);
 std::string ExactText(Bytes bytes);
 std::string ExactText(BytesPerSecond rate);
@@ -29,7 +29,7 @@ std::string ExactText(FlopsPerSecond rate);
 std::string ExactText(Seconds time);
 std::string ExactText(DollarsPerSecond price);
 
-// For people, three digits: "16.2 GB", "1.50 TB/s", "12.3 ms".
+// Returns text with three significant digits: "16.2 GB", "1.50 TB/s", "12.3 ms".
 std::string ShortText(Bytes bytes);
 std::string ShortText(BytesPerSecond rate);
 std::string ShortText(FlopsPerSecond rate);

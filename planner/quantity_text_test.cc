@@ -24,7 +24,7 @@ TEST(QuantityText, ReadsPrefixesAndUnits) {
   EXPECT_DOUBLE_EQ(ParsePrice("3.6$/h")->value(), 3.6 / 3600);
 }
 
-TEST(QuantityText, RefusesWhatHasNoUnitOrNoSense) {
+TEST(QuantityText, RefusesMissingUnitsAndBadNumbers) {
   for (const char* text : {"", "16", "GB", "16G", "16GB/s", "-1GB", "0GB", "nanGB", "infGB",
                            "1e400GB", "16QB", "0x10B", "1 2GB"}) {
     EXPECT_FALSE(ParseBytes(text).ok()) << text;
@@ -36,7 +36,7 @@ TEST(QuantityText, RefusesWhatHasNoUnitOrNoSense) {
   EXPECT_THAT(std::string(ParseBytes("16").status().message()), HasSubstr("found \"16\""));
 }
 
-TEST(QuantityText, ExactTextReadsBackToTheSameBits) {
+TEST(QuantityText, ExactTextSurvivesARoundTrip) {
   for (const double value : {1.0, 16e9, 1.5e12, 7.68e12, 123456789.125, 1e15 / 3, 4096.0, 0.1}) {
     EXPECT_EQ(ParseBytes(ExactText(Bytes(value)))->value(), value) << ExactText(Bytes(value));
     EXPECT_EQ(ParseSeconds(ExactText(Seconds(value)))->value(), value);
@@ -58,7 +58,7 @@ TEST(QuantityText, ShortTextHasThreeDigits) {
   EXPECT_EQ(ShortCount(830), "830");
 }
 
-// A formula that mixes units does not compile; those that do not have the right dimensions.
+// A formula that mixes units does not compile; the others have the right dimensions.
 TEST(Units, DimensionsFollowFromTheFormula) {
   const Seconds time = Bytes(10) / BytesPerSecond(5);
   EXPECT_EQ(time.value(), 2);

@@ -11,11 +11,12 @@ namespace eps::planner {
 namespace {
 
 constexpr double kFp32 = 4;  // bytes
-// As many gradients as a worker holds: one is sent while the next is computed (worker/relay).
+// Gradients that a worker holds: one is sent while the next is computed (worker/relay).
 constexpr size_t kGradientsInFlight = 2;
-// The state is read and written by an update, a gradient is written when it comes and read once.
+// An update reads and writes the state; a gradient is written on arrival and read once.
 constexpr double kReadAndWritten = 2;
 
+// The texts of one resource.
 struct ResourceText {
   const char* name;
   const char* remedy;
@@ -52,10 +53,10 @@ constexpr ResourceText kResources[kResourceCount] = {
 
 constexpr size_t Index(Resource resource) { return static_cast<size_t>(resource); }
 
-// Does one thing after another, in the order in which it is told of them.
+// Runs tasks one at a time, in the order of the calls.
 class Lane {
  public:
-  // When something that can begin at `ready` and takes `duration` is done.
+  // Adds a task that can begin at `ready` and returns when it ends.
   Seconds Run(Seconds ready, Seconds duration) {
     free_ = Max(free_, ready) + duration;
     busy_ += duration;
@@ -69,10 +70,11 @@ class Lane {
   Seconds busy_;
 };
 
-// Does other work while nothing urgent has to be done. Both come in order of time.
+// Runs other work only while no urgent work is pending. The calls of each kind must be in order of
+// time.
 class UrgentLane {
  public:
-  // When urgent work that can begin at `ready` is done.
+  // Adds urgent work that can begin at `ready` and returns when it ends.
   Seconds RunUrgent(Seconds ready, Seconds work) {
     const Seconds start = Max(urgent_free_, ready);
     urgent_free_ = start + work;
@@ -80,7 +82,7 @@ class UrgentLane {
     busy_ += work;
     return urgent_free_;
   }
-  // Other work that is there at `ready` is done behind all that came before.
+  // Adds other work that can begin at `ready`; it runs after all earlier other work.
   void Run(Seconds ready, Seconds work) {
     const Seconds start = Max(free_, ready);
     free_ = start + work;
@@ -98,14 +100,14 @@ class UrgentLane {
     Seconds start;
     Seconds end;
   };
-  std::vector<Span> urgent_;  // one behind the other
-  size_t next_ = 0;           // that no other work has met yet
+  std::vector<Span> urgent_;  // in order, without overlap
+  size_t next_ = 0;           // the first span that has not delayed other work yet
   Seconds urgent_free_;
   Seconds free_;
   Seconds busy_;
 };
 
-// Of one core. Weights that are only copied are not slower than quantized ones.
+// Returns the rate of one core. Copying FP32 weights is never slower than quantizing them.
 BytesPerSecond EncodeRate(const Hardware& hardware, const ServerKind& kind,
                           const std::string& codec) {
   const CodecRates* const measured = hardware.CodecOrNull(codec);
@@ -113,7 +115,7 @@ BytesPerSecond EncodeRate(const Hardware& hardware, const ServerKind& kind,
   return codec == "fp32" ? Max(kind.memory_bandwidth / kind.cores, kind.encode) : kind.encode;
 }
 
-// What cuts take from a step, of which `behind` follows one.
+// Adds to the estimate what cuts cost on average per step. `behind` is a step that follows a cut.
 void AddCuts(const RunShape& shape, const StepTimes& behind, StepEstimate* estimate) {
   StepTimes& times = estimate->times;
   Seconds written;
@@ -148,8 +150,8 @@ std::vector<WorkerClass> DealParts(uint32_t workers, uint32_t parts, uint32_t sl
   const uint32_t busy = std::min(workers, parts);
   const uint32_t idle = workers - busy;
   const uint32_t slow_and_busy = slow > idle ? slow - idle : 0;
-  const uint32_t more = parts % busy;  // host one part more than the others
-  // Workers in order: those with more parts first, the slow ones last.
+  const uint32_t more = parts % busy;  // workers that host one part more than the others
+  // The workers in order: those with more parts first, the slow ones last.
   const uint32_t first_slow = busy - slow_and_busy;
   uint32_t borders[] = {0, more, first_slow, busy};
   std::sort(std::begin(borders), std::end(borders));
@@ -163,22 +165,23 @@ std::vector<WorkerClass> DealParts(uint32_t workers, uint32_t parts, uint32_t sl
   return classes;
 }
 
-// One class of workers on its way through the visits.
+// One class of workers as it proceeds through the visits.
 class StepModel::Relay {
  public:
-  // Borrows the times, which are those of all workers with as many parts.
+  // Borrows `times`, those of a worker with as many parts.
   Relay(const WorkerClass& workers, Seconds latency, const std::vector<StageTimes>& times)
       : class_(workers), latency_(latency), times_(times) {
     computed_.reserve(2 * times.size());
     pushed_.reserve(2 * times.size());
   }
 
-  // When the visit is next but `ahead`.
+  // Returns when only `ahead` visits are left before `visit`: when the visit `ahead` + 1 earlier
+  // has been computed.
   Seconds Nears(size_t visit, size_t ahead) const {
     return visit > ahead ? computed_[visit - ahead - 1] : Seconds(0);
   }
 
-  // The next visit, whose weights can be fetched from `ready` on.
+  // Appends the next visit, whose weights can be fetched from `ready` on.
   void Next(const Visit& visit, Seconds ready) {
     const StageTimes& t = times_[visit.stage];
     const auto both_ways = [&](Seconds up, Seconds down) {
@@ -187,7 +190,7 @@ class StepModel::Relay {
     const Seconds arrived =
         receive_.Run(ready + latency_, both_ways(t.fetch_forward, t.fetch_backward));
     const Seconds decoded = decoder_.Run(arrived, both_ways(t.decode_forward, t.decode_backward));
-    // What was stashed comes back behind the weights.
+    // The stash returns to the device after the weights.
     const Seconds there = to_device_.Run(decoded, t.to_device + both_ways(Seconds(0), t.stash));
     Seconds start = Max(there, computed());
     if (pushed_.size() >= kGradientsInFlight) {
@@ -205,11 +208,11 @@ class StepModel::Relay {
 
   const WorkerClass& workers() const { return class_; }
   Seconds turned() const { return turned_; }
-  // When the gradients of the last visit are at the servers.
+  // Returns when the gradients of the last visit have arrived at the servers.
   Seconds arrived() const { return send_.free() + latency_; }
-  // The memory of these gradients is free.
+  // Keeps the memory of the last visit's gradients in use at least until `time`.
   void Acknowledge(Seconds time) { pushed_.back() = Max(pushed_.back(), time); }
-  // Of one worker.
+  // Busy times of one worker.
   Seconds computing() const { return device_.busy(); }
   Seconds decoding() const { return decoder_.busy(); }
   Seconds encoding() const { return encoder_.busy(); }
@@ -252,7 +255,8 @@ StepModel::StepModel(const Workload& work, const Hardware& hardware, const Worke
 StepModel::ServerRates StepModel::RatesOf(const Hardware& hardware, const RunShape& shape) {
   ServerRates rates;
   const double machines = hardware.server_count();
-  const double processes_each = shape.servers / machines;  // on average; less than 1: some idle
+  // On average; below 1, some machines are idle.
+  const double processes_each = shape.servers / machines;
   for (const ServerKind& kind : hardware.servers) {
     const double used = std::min(1.0, processes_each) * kind.count;
     const double threads =
@@ -297,7 +301,7 @@ StepModel::Crowd StepModel::CrowdOf(const std::vector<WorkerClass>& classes) {
 StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd& crowd) const {
   const Bytes fp32(kFp32 * static_cast<double>(stage.elements));
   StageTimes t;
-  // FP32 weights are read, encoded ones written once and read for every worker.
+  // The servers read the FP32 weights, write the encoded ones once and read them for every worker.
   t.encode = Max(fp32 / servers_.encode,
                  (fp32 + (1 + crowd.workers) * stage.fetch_forward) / servers_.memory);
   const auto fetch = [&](Bytes weights, Bytes residual) {
@@ -331,7 +335,8 @@ StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd&
   t.push =
       Max(Max(parts * pushed / worker_.send, parts * OnWorker(pushed, chunks) / shape_.servers),
           Max(crowd.parts * pushed / servers_.receive, crowd.parts * OnServers(pushed, chunks)));
-  // One pass over the state with the first part, and one more reading of each further one.
+  // One pass over the state with the first part's gradient, and one more read for each further
+  // gradient.
   const Bytes state = static_cast<double>(stage.elements) * work_.state_per_parameter;
   const auto pass_over = [&](Bytes bytes) {
     return Max(fp32 / servers_.update, kReadAndWritten * bytes / servers_.memory);
@@ -346,8 +351,8 @@ StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd&
   }
   if (shape_.log) t.log = crowd.parts * pushed / servers_.write;
   if (shape_.update_in_storage) {
-    // Smart-Infinity: the host reduces and writes one FP32 gradient; the devices read it and the
-    // state, update, and write the state (sections II-A and IV-A).
+    // Smart-Infinity (sections II-A and IV-A): the host reduces and writes one FP32 gradient; the
+    // devices read it and the state, update the state and write it.
     t.reduce += pass_over(pushed);
     t.update = Seconds(0);
     const Bytes taken_in = state + fp32;
@@ -368,14 +373,15 @@ std::vector<StageTimes> StepModel::StagesOf(uint32_t parts, const Crowd& crowd) 
 StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t members,
                          bool behind_cut) const {
   const Crowd crowd = CrowdOf(classes);
-  std::map<uint32_t, std::vector<StageTimes>> stages;  // by parts of a worker
+  std::map<uint32_t, std::vector<StageTimes>> stages;  // by the number of parts of a worker
   std::vector<Relay> relays;
   for (const WorkerClass& c : classes) {
     const auto [found, is_new] = stages.try_emplace(c.parts);
     if (is_new) found->second = StagesOf(c.parts, crowd);
     relays.emplace_back(c, worker_.latency, found->second);
   }
-  const std::vector<StageTimes>& servers = stages.begin()->second;  // whose part is the same in all
+  // The servers' share is the same in every entry.
+  const std::vector<StageTimes>& servers = stages.begin()->second;
   const auto prefetch = static_cast<size_t>(shape_.prefetch);
   const size_t jit = prefetch + static_cast<size_t>(shape_.jit_depth);
 
@@ -383,13 +389,14 @@ StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t membe
   UrgentLane disks;
   Lane log;
   StepTimes times;
-  std::vector<Seconds> arrived(visits_.size());  // gradients of all parts
+  // When the gradients of all parts have arrived, by visit.
+  std::vector<Seconds> arrived(visits_.size());
   for (size_t v = 0; v < visits_.size(); ++v) {
     const Visit& visit = visits_[v];
     const StageTimes& t = servers[visit.stage];
     Seconds asked = relays[0].Nears(v, jit);
     for (const Relay& relay : relays) asked = Min(asked, relay.Nears(v, jit));
-    if (work_.sealed && visit.up) {  // the update of the step before
+    if (work_.sealed && visit.up) {  // the update of the previous step
       processors.Run(Seconds(0), t.update);
       disks.Run(Seconds(0), t.disk);
       asked = Max(asked, Max(processors.free(), disks.free()));
@@ -406,7 +413,7 @@ StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t membe
     for (Relay& relay : relays) relay.Acknowledge(times.duration);
   }
 
-  Lane copies;  // of a cut, as updates ask for them
+  Lane copies;  // copies of a cut, in the order of the updates that wait for them
   if (behind_cut) {
     for (const StageTimes& t : servers) disks.Run(Seconds(0), t.cut);
   }
@@ -431,19 +438,19 @@ StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t membe
   return times;
 }
 
-// All but the servers' processors and disks, which are there. Where workers and servers share
-// cores, the threads of a product wait for the slowest of them, so that whatever else one core does
-// is added to what all of them compute: what a stage is exchanged with goes from hand to hand.
-// Measured (docs/benchmarks.md, "Plans against runs").
+// Adds the use of all resources except the servers' processors and disks, which Run has set. Where
+// workers and servers share cores, a matrix product waits for its slowest thread, so any other work
+// on one core adds to the time of all of them; the exchange of a stage therefore runs in sequence
+// with its computation. Measured in docs/benchmarks.md, "Plans against runs".
 void StepModel::AddUse(const std::vector<Relay>& relays, uint32_t members, StepTimes* times) const {
   const Bytes fetched = work_.fetched_by_worker();
   const Bytes pushed = work_.pushed_of_part();
   const Bytes residual = work_.residual_of_part();
-  Bytes sent;  // by servers
+  Bytes sent;  // sent by the servers
   Bytes received;
   double chunks_sent = 0;
   double chunks_received = 0;
-  Seconds computing;  // all workers together, as the next
+  Seconds computing;  // all workers together, also for the next two
   Seconds beside;
   for (const Relay& relay : relays) {
     const WorkerClass& c = relay.workers();

@@ -1,29 +1,29 @@
 #ifndef EPS_PLANNER_STEP_MODEL_H_
 #define EPS_PLANNER_STEP_MODEL_H_
 
-// How long one step takes: the relay of docs/protocol.md over the resources that it uses, in
-// O(stages * classes of workers). A plan is a step whose workers are all alike; the simulator
-// (planner/simulator) asks for steps in which some are slow or have more parts. Pure functions.
+// The duration of one step: the relay of docs/protocol.md over the resources that it uses, computed
+// in O(stages * classes of workers). A plan is a step whose workers are all alike; the simulator
+// (planner/simulator) also runs steps in which some workers are slow or have more parts. Pure
+// functions.
 //
-// A worker visits every stage on its way up, the last one once, and every other one on its way
-// down: 2 n - 1 visits (L2L section 3). A visit's weights are fetched when the visit before by
-// prefetch + 1 has dropped its own, and not before the servers have encoded them, which they begin
-// jit_depth stages earlier. What a visit computes waits for its weights, for the visit before and
-// for the memory of a gradient. Gradients leave behind the visit; when those of all parts have
-// come, they are reduced, and the stage is updated: at once (eager), or at the start of the next
-// step in forward order (sealed).
+// A worker visits every stage on its way up, the last one once, and every other one again on its
+// way down: 2 n - 1 visits (L2L section 3). The weights of a visit are fetched once the visit that
+// is prefetch + 1 earlier has released its weights and the servers have encoded them, which they
+// begin jit_depth stages earlier still. The computation of a visit waits for its weights, for the
+// previous visit and for memory for a gradient. Gradients are sent after the visit. Once the
+// gradients of all parts have arrived they are reduced, and the stage is updated: at once (eager),
+// or at the start of the next step in forward order (sealed).
 //
-// Whatever belongs to one class of workers happens in the order of the visits. Shares: each worker
-// has an equal part of the servers' links, also while others leave theirs unused. On the servers'
-// processors encoding goes before reduction and update, and on their disks reading for it and the
-// log before the state, because somebody waits for them; disks stream the state of a stage while
-// its update runs. So a step is a maximum over paths whose order no
-// duration changes: nothing that gets faster makes a step longer, and no step is shorter than what
-// any single resource has to do in it.
+// Each class of workers processes its visits in order. Each worker has an equal share of the
+// servers' links, even while others leave theirs unused. On the servers' processors, encoding has
+// priority over reduction and update; on their disks, reading for it and the log have priority over
+// the state, because workers wait for them. The disks stream the state of a stage while its update
+// runs. A step is therefore a maximum over paths whose order depends on no duration: a faster part
+// never makes a step longer, and no step is shorter than the work of any single resource in it.
 //
-// A sealed step lasts from decision to decision: the updates of the step before are in it, its own
-// are not. An eager one lasts until the first stage, the last to be updated, is at the new version.
-// Nothing else of a step is under way at these borders, so one step says what many would.
+// A sealed step lasts from decision to decision: it includes the updates of the previous step and
+// not its own. An eager step lasts until the first stage, which is updated last, has its new
+// version. No other work of a step is in flight at these borders, so one step represents many.
 
 #include <array>
 #include <cstddef>
@@ -38,29 +38,31 @@
 
 namespace eps::planner {
 
-// How the run uses the machines.
+// How the run uses the machines; ShapeOf (planner/plan.h) derives it from a configuration.
 struct RunShape {
-  uint32_t workers = 1;  // processes
-  uint32_t servers = 1;  // processes, spread over the server machines
+  uint32_t workers = 1;  // worker processes
+  uint32_t servers = 1;  // server processes, spread over the server machines
   uint32_t server_threads = 1;
   int prefetch = 1;   // stages that a worker fetches ahead
   int jit_depth = 1;  // stages that servers quantize ahead of their first fetch
   bool stash_on_device = false;
-  std::string weights = "fp32";  // the codecs of most bytes
+  std::string weights = "fp32";  // the codecs that encode most bytes
   std::string gradients = "fp32";
-  // The state streams through the disks at every update, and weights are read from there before
+  // The state streams through the disks at every update, and weights are read from the disks before
   // they are encoded (storage.kind=nvme).
   bool state_on_disk = false;
-  // Cuts are written: of state in memory all of it, beside the step that follows the cut.
+  // The servers write cuts. If the state is in memory, a cut writes all of it during the step that
+  // follows the cut.
   bool durable = false;
-  // Steps from one to the next, 0: none; absent: as base/job/cut_interval.h says of what writing alone
-  // takes.
+  // Steps from one cut to the next; 0 disables cuts. If absent, base/job/cut_interval.h derives it
+  // from the time that the writing alone takes.
   std::optional<uint64_t> cut_steps;
-  bool log = false;  // contributions are on disk before they are acknowledged
-  // Computational storage updates the state on its disks. No mode of this program.
+  bool log = false;  // contributions are written to disk before they are acknowledged
+  // Computational storage updates the state on its own disks; no mode of this program does.
   bool update_in_storage = false;
 };
 
+// The resources that a step may occupy.
 enum class Resource {
   kWorkerCompute,
   kWorkerReceive,
@@ -73,82 +75,86 @@ enum class Resource {
   kServerReceive,
   kServerProcessors,
   kServerDisks,
-  kSharedCores,  // of a machine whose workers and servers compute on the same ones
+  kSharedCores,  // of a machine whose workers and servers compute on the same cores
 };
 inline constexpr size_t kResourceCount = 12;
 const char* ResourceName(Resource resource);  // "worker compute", "worker receive", ...
-// What makes it less busy, with the key or the description's field.
+// Returns what makes the resource less busy, with the configuration key or the hardware field.
 const char* ResourceRemedy(Resource resource);
-// One of each worker; else of the servers.
+// Returns true if every worker has this resource; false if the servers have it.
 bool IsOfWorkers(Resource resource);
 
-// Workers that are alike in a step.
+// A class of workers that behave alike in a step.
 struct WorkerClass {
   uint32_t workers = 0;
-  uint32_t parts = 0;   // that each hosts, above 0
-  double slowdown = 1;  // by which its passes take longer
+  uint32_t parts = 0;   // parts of each worker, above 0
+  double slowdown = 1;  // factor by which their passes take longer
 };
 
-// Deals parts evenly to `workers` workers, `slow` of which are slower by that factor and get theirs
-// last. Those with most parts come first; workers without a part are in no class.
+// Deals parts evenly to `workers` workers. `slow` of them are slower by `slowdown` and are served
+// last. The classes with most parts come first; workers without a part are in no class.
 std::vector<WorkerClass> DealParts(uint32_t workers, uint32_t parts, uint32_t slow = 0,
                                    double slowdown = 1);
 
-// One stage on one worker, each activity alone and undisturbed.
+// The times of one stage on one worker, each activity alone and undisturbed.
 struct StageTimes {
   Seconds encode;         // all servers together, once for all workers
-  Seconds fetch_forward;  // over the network, all workers at once
+  Seconds fetch_forward;  // over the network, to all workers at once
   Seconds fetch_backward;
   Seconds decode_forward;
   Seconds decode_backward;
   Seconds to_device;  // decoded weights, per fetch
   Seconds forward;    // all parts of the worker
   Seconds backward;
-  Seconds stash;        // from the device, or back, all parts of the worker
+  Seconds stash;        // to or from the host, all parts of the worker
   Seconds from_device;  // gradients, all parts of the worker
   Seconds encode_push;
   Seconds push;
   Seconds reduce;  // all parts but one, on all servers
   Seconds update;  // with one part, on all servers
-  Seconds read;    // of weights, per encoding, from the disks of all servers
-  Seconds disk;    // state from and to the disks of all servers, for the update
+  Seconds read;    // weights, once per encoding, from the disks of all servers
+  Seconds disk;    // state from and to the disks of all servers, per update
   Seconds log;     // contributions of all parts, to the disks of all servers
-  Seconds cut;     // the same state, where it is in memory, to the disks of all servers
+  Seconds cut;     // state in memory, to the disks of all servers
 };
 
+// The result of one step.
 struct StepTimes {
   Seconds duration;
-  Seconds forward;  // until the last worker has ended its forward pass
-  // How long one machine is busy: the mean over all of them, and the busiest one.
+  Seconds forward;  // until the last worker has finished its forward pass
+  // The busy time per machine: the mean over all machines, and that of the busiest one.
   std::array<Seconds, kResourceCount> busy{};
   std::array<Seconds, kResourceCount> busiest{};
 
-  // Busiest first, without those that the step does not use.
+  // Returns the resources that the step uses, busiest first.
   std::vector<Resource> by_use() const;
-  // That with the busiest machine: no step can be shorter than what this takes.
+  // Returns the resource with the busiest machine. No step can be shorter than its busy time.
+  // REQUIRES a step that takes time.
   Resource bottleneck() const { return by_use().front(); }
   Seconds busiest_of(Resource resource) const { return busiest[static_cast<size_t>(resource)]; }
 };
 
+// Computes steps of one workload on given hardware. Immutable after construction.
 class StepModel {
  public:
-  // Borrows `work`, `worker` and `shape`, of which the classes below replace the workers. `worker`
-  // is one of hardware.workers. REQUIRES at least one stage and one server, and storage where the
-  // state lies on disks.
+  // Borrows `work`, `worker` and `shape`, which must outlive the model; the classes given to Run
+  // replace the worker count of `shape`. `worker` is one of hardware.workers. REQUIRES at least one
+  // stage and one server, and storage if the state is on disks.
   StepModel(const Workload& work, const Hardware& hardware, const WorkerKind& worker,
             const RunShape& shape);
 
-  // `members`: the workers over which `busy` is the mean, with those that have no part. Behind a
-  // cut no stage is updated that is not written yet.
+  // Computes one step. `members` is the number of workers over which `busy` is averaged, including
+  // workers without a part. With `behind_cut`, the step follows a cut, and no stage is updated
+  // before the cut has written it.
   StepTimes Run(const std::vector<WorkerClass>& classes, uint32_t members,
                 bool behind_cut = false) const;
-  // Of all stages on a worker of the first class at full speed.
+  // Returns the times of all stages on a worker of the first class at full speed.
   std::vector<StageTimes> Stages(const std::vector<WorkerClass>& classes) const {
     return StagesOf(classes.front().parts, CrowdOf(classes));
   }
 
  private:
-  // The servers of a run as one: their rates together, as far as processes make use of them.
+  // The rates of all servers of a run together, as far as the server processes can use them.
   struct ServerRates {
     BytesPerSecond encode;
     BytesPerSecond update;
@@ -164,12 +170,12 @@ class StepModel {
     BytesPerSecond device_write;
     Seconds sync;
   };
-  // All workers of a step.
+  // The totals over all workers of a step.
   struct Crowd {
     double workers = 0;
     double parts = 0;
   };
-  // A use of a stage in a step; both ways of the last one.
+  // One visit of a stage in a step. The visit of the last stage goes both up and down.
   struct Visit {
     size_t stage = 0;
     bool up = false;
@@ -177,7 +183,7 @@ class StepModel {
   };
   class Relay;
   static ServerRates RatesOf(const Hardware& hardware, const RunShape& shape);
-  // Of a core, on a worker; of all cores, on the servers: what sending or taking in takes.
+  // The time that sending or receiving takes: of one core on a worker, of all cores on the servers.
   Seconds OnWorker(Bytes bytes, double chunks) const;
   Seconds OnServers(Bytes bytes, double chunks) const;
   static Crowd CrowdOf(const std::vector<WorkerClass>& classes);
@@ -189,25 +195,27 @@ class StepModel {
   const WorkerKind& worker_;
   const RunShape& shape_;
   const ServerRates servers_;
-  const double shared_cores_;  // of workers and servers, where they compute on the same; else 0
-  BytesPerSecond decode_;      // of a worker
+  const double shared_cores_;  // cores that workers and servers share; 0 if they do not
+  BytesPerSecond decode_;      // rates of a worker
   BytesPerSecond encode_;
   std::vector<Visit> visits_;
 };
 
+// The step that a plan reports.
 struct StepEstimate {
-  StepTimes times;                 // of a step with its share of the cuts
-  std::vector<StageTimes> stages;  // of a worker with most parts
-  std::string worker;              // its kind: the one that a step waits for
-  uint64_t cut_steps = 0;          // from one cut to the next; 0: there are none
-  Seconds held;                    // what a cut adds to the step behind it
+  StepTimes times;                 // a step with its share of the cuts
+  std::vector<StageTimes> stages;  // of a worker with the most parts
+  std::string worker;              // the kind of worker that the step waits for
+  uint64_t cut_steps = 0;          // from one cut to the next; 0 if there are none
+  Seconds held;                    // what a cut adds to the step that follows it
 
-  Seconds waiting() const {  // of the device, for anything
+  Seconds waiting() const {  // time in which the device does not compute
     return times.duration - times.busiest_of(Resource::kWorkerCompute);
   }
 };
 
-// A step of workers that are all of one kind, the slowest. REQUIRES as StepModel.
+// Estimates a step for each kind of worker as if all were of that kind, and returns the slowest.
+// REQUIRES as for StepModel.
 StepEstimate EstimateStep(const Workload& work, const Hardware& hardware, const RunShape& shape);
 
 }  // namespace eps::planner

@@ -41,11 +41,11 @@ StepTimes Undisturbed(const Scenario& scenario) {
 }
 double StepSeconds(const Scenario& scenario) { return Undisturbed(scenario).duration.value(); }
 
-// n (forward + backward), for both modes and any look-ahead.
-TEST(StepModel, WithNothingToWaitForTakesItsCompute) {
+// n (forward + backward), in both modes and with any look-ahead.
+TEST(StepModel, UnlimitedLinksLeaveOnlyTheCompute) {
   for (const int prefetch : {0, 1, 5}) {
     for (const bool sealed : {false, true}) {
-      Scenario scenario = WithBytes(5, 1e9, 1e9);  // links without limit
+      Scenario scenario = WithBytes(5, 1e9, 1e9);  // links without a limit
       scenario.shape.prefetch = prefetch;
       scenario.work.sealed = sealed;
       EXPECT_NEAR(StepSeconds(scenario), 5 * (1 + 3), kClose);
@@ -55,9 +55,9 @@ TEST(StepModel, WithNothingToWaitForTakesItsCompute) {
   EXPECT_EQ(Undisturbed(ComputeOnly(5)).bottleneck(), Resource::kWorkerCompute);
 }
 
-// 2 n - 1 fetches, one behind the other, at the worker's link or its share of
-// the servers'.
-TEST(StepModel, BoundByFetchesTakesAllBytesOverTheRate) {
+// 2 n - 1 fetches in sequence, at the rate of the worker's link or of its share of the servers'
+// links.
+TEST(StepModel, FetchesCanBoundTheStep) {
   Scenario scenario = WithBytes(6, 100, 0);
   for (StageWork& stage : scenario.work.stages) stage.forward = stage.backward = Flops(0);
   WorkerOf(&scenario).receive = BytesPerSecond(10);
@@ -71,11 +71,11 @@ TEST(StepModel, BoundByFetchesTakesAllBytesOverTheRate) {
   EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerSend);
 }
 
-TEST(StepModel, BoundByPushesTakesAllGradientsOverTheRate) {
+TEST(StepModel, PushesCanBoundTheStep) {
   Scenario scenario = WithBytes(6, 0, 100);
   for (StageWork& stage : scenario.work.stages) stage.forward = stage.backward = Flops(0);
   scenario.shape.workers = 3;
-  scenario.work.parts = 6;  // 2 on each worker
+  scenario.work.parts = 6;  // two on each worker
   WorkerOf(&scenario).send = BytesPerSecond(10);
   EXPECT_NEAR(StepSeconds(scenario), 6 * 2 * 100 / 10.0, kClose);
   EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kWorkerSend);
@@ -84,8 +84,8 @@ TEST(StepModel, BoundByPushesTakesAllGradientsOverTheRate) {
   EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerReceive);
 }
 
-// What sending and taking in takes of a core, where it is more than the link takes.
-TEST(StepModel, BoundByTransportTakesItsBytesAndChunks) {
+// The time that a core spends on sending and receiving, where it exceeds the time of the link.
+TEST(StepModel, TransportCanBoundTheStep) {
   Scenario scenario = WithBytes(6, 100, 0);
   for (StageWork& stage : scenario.work.stages) {
     stage.forward = stage.backward = Flops(0);
@@ -93,13 +93,13 @@ TEST(StepModel, BoundByTransportTakesItsBytesAndChunks) {
   }
   WorkerOf(&scenario).transport = BytesPerSecond(10);
   WorkerOf(&scenario).chunk_overhead = Seconds(2);
-  // The pushes, of chunks without bytes, go beside the fetches; the last one is left.
+  // Pushes, whose chunks have no bytes here, overlap the fetches; only the last one remains.
   EXPECT_NEAR(StepSeconds(scenario), 11 * (100 / 10.0 + 3 * 2) + 3 * 2, kClose);
   EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kWorkerReceive);
-  scenario.SetServers(2);  // a core for the stream of each
+  scenario.SetServers(2);  // one core for each server's stream
   EXPECT_NEAR(StepSeconds(scenario), (11 * (100 / 10.0 + 3 * 2) + 3 * 2) / 2, kClose);
 
-  // All cores of two servers for eight workers.
+  // All cores of two servers, for eight workers.
   scenario.SetWorkers(8);
   ServerOf(&scenario).cores = 4;
   ServerOf(&scenario).transport = BytesPerSecond(5);
@@ -108,8 +108,9 @@ TEST(StepModel, BoundByTransportTakesItsBytesAndChunks) {
   EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerSend);
 }
 
-// Passes, and on one of their cores after the other all that the worker and the server do beside.
-TEST(StepModel, SharedCoresDoEverythingThere) {
+// The passes take all cores; everything else that the worker and the server do runs in sequence on
+// one core.
+TEST(StepModel, SharedCoresAddUpAllWork) {
   Scenario scenario = WithBytes(3, 20, 10);
   for (StageWork& stage : scenario.work.stages) stage.chunks = 2;
   WorkerKind& worker = WorkerOf(&scenario);
@@ -135,21 +136,21 @@ TEST(StepModel, SharedCoresDoEverythingThere) {
   EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kSharedCores);
 }
 
-// Two buffers: each visit takes the longer of its compute and a fetch, but for
-// the first fetch, or for the last visit's compute.
-TEST(StepModel, TwoBuffersHideTheShorterOfComputeAndFetch) {
+// With two buffers, each visit takes the longer of its compute and a fetch, except for the first
+// fetch or for the last visit's compute.
+TEST(StepModel, TwoBuffersOverlapComputeAndFetch) {
   constexpr size_t kStages = 7;
   Scenario scenario = WithBytes(kStages, 1, 0);
   for (StageWork& stage : scenario.work.stages) stage.backward = Flops(1);
-  WorkerOf(&scenario).receive = BytesPerSecond(1 / 0.8);  // shorter than a pass
+  WorkerOf(&scenario).receive = BytesPerSecond(1 / 0.8);  // a fetch is shorter than a pass
   EXPECT_NEAR(StepSeconds(scenario), 0.8 + 2 * kStages * 1, kClose);
-  WorkerOf(&scenario).receive = BytesPerSecond(1 / 2.5);  // longer than the two passes of the turn
+  // A fetch is longer than the two passes of the turn.
+  WorkerOf(&scenario).receive = BytesPerSecond(1 / 2.5);
   EXPECT_NEAR(StepSeconds(scenario), (2 * kStages - 1) * 2.5 + 1, kClose);
 }
 
-// L2L section 3 with 2 N - 1 transfers: N (4 u C + 2 X) - X without overlap; N
-// = 24, C = X = 10 ms.
-TEST(StepModel, WithOneBufferIsTheSerialRelayOfL2l) {
+// L2L section 3 with 2 N - 1 transfers: N (4 u C + 2 X) - X without overlap; N = 24, C = X = 10 ms.
+TEST(StepModel, OneBufferGivesTheSerialRelay) {
   for (const double micro_batches : {1, 2, 4, 10}) {
     Scenario scenario = WithBytes(24, 100e6, 0);
     for (StageWork& stage : scenario.work.stages) {
@@ -163,8 +164,8 @@ TEST(StepModel, WithOneBufferIsTheSerialRelayOfL2l) {
   }
 }
 
-// One stage: nothing overlaps, and each term has its divisor.
-TEST(StepModel, AddsUpAllThatAStageNeeds) {
+// With one stage nothing overlaps, and each term has its own divisor.
+TEST(StepModel, OneStageAddsUpAllTerms) {
   Scenario scenario = WithBytes(1, 300, 70);
   ServerOf(&scenario).encode = kFp32 / Seconds(10);
   ServerOf(&scenario).update = kFp32 / Seconds(4);
@@ -180,25 +181,24 @@ TEST(StepModel, AddsUpAllThatAStageNeeds) {
   WorkerOf(&scenario).device.from_device = kFp32 / Seconds(11);
   scenario.work.stages[0].stash = kFp32;
   const double on_worker =
-      7 + 9 + 2 * 11 /* back from the stash, at the slower rate */ + 2 * (1 + 3) + 2 * 11 + 2 * 8;
+      7 + 9 + 2 * 11 /* the stash returns at the slower rate */ + 2 * (1 + 3) + 2 * 11 + 2 * 8;
   const double expected =
       10 / 2.0 + 0.5 + 300 / 100.0 + on_worker + 2 * 70 / 7.0 + 0.5 + 6 * 4 / 2.0;
   EXPECT_NEAR(StepSeconds(scenario), expected, kClose);
-  scenario.work.sealed = true;  // the worker is told the decision
+  scenario.work.sealed = true;  // the decision is sent to the worker
   EXPECT_NEAR(StepSeconds(scenario), expected + 0.5, kClose);
 }
 
-// The updates of the step before go on while the first stages compute; eager
-// ones while the last ones do, and only the first stage's is waited for.
-TEST(StepModel, HidesUpdatesBehindTheComputeOfOtherStages) {
+// Updates of the previous step overlap the first stages' compute; eager updates overlap the last
+// stages' compute, and only the first stage's update delays the step.
+TEST(StepModel, ComputeHidesUpdatesOfOtherStages) {
   Scenario scenario = WithBytes(4, 1, 0);
   ServerOf(&scenario).update = kFp32 / Seconds(0.5);
   for (const bool sealed : {false, true}) {
     scenario.work.sealed = sealed;
     EXPECT_NEAR(StepSeconds(scenario), 4 * 4 + 0.5, kClose);
   }
-  // Too slow to hide: sealed stages come one update apart, eager ones are done
-  // one update apart.
+  // Too slow to hide: sealed stages start one update apart, eager stages finish one update apart.
   ServerOf(&scenario).update = kFp32 / Seconds(5);
   scenario.work.sealed = true;
   EXPECT_NEAR(StepSeconds(scenario), 4 * 5 + 1 + 4 * 3, kClose);
@@ -215,9 +215,8 @@ TEST(StepModel, WaitsForDisksBesideTheProcessors) {
   ServerOf(&scenario).storage.emplace();
   ServerOf(&scenario).storage->read = Bytes(12) / Seconds(3);
   ServerOf(&scenario).storage->write = Bytes(12) / Seconds(4);
-  // Weights are read in 1 s before every visit. Eager: the turn ends at 8; two
-  // of these seconds come between the first stream and its end. Sealed: each
-  // stage is read when its stream is over.
+  // Weights are read in 1 s before every visit. Eager: the turn ends at 8; two of these reads
+  // interrupt the stream before it ends. Sealed: each stage is read after its stream.
   EXPECT_NEAR(StepSeconds(scenario), 8 + 4 * 7 + 2, kClose);
   EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerDisks);
   EXPECT_NEAR(Undisturbed(scenario).busiest_of(Resource::kServerDisks).value(), 4 * 7 + 7 * 1,
@@ -226,7 +225,7 @@ TEST(StepModel, WaitsForDisksBesideTheProcessors) {
   EXPECT_NEAR(StepSeconds(scenario), 4 * (7 + 1) + 4 + 3 * 3, kClose);
 }
 
-// A gradient needs its memory until it is logged; the last one has to be there before the step
+// A gradient occupies memory until it is logged, and the last one must be logged before the step
 // ends.
 TEST(StepModel, WaitsForTheLog) {
   Scenario scenario = WithBytes(4, 1, 0);
@@ -235,16 +234,17 @@ TEST(StepModel, WaitsForTheLog) {
   ServerOf(&scenario).storage.emplace();
   ServerOf(&scenario).storage->write = BytesPerSecond(1);
   ServerOf(&scenario).storage->sync = Seconds(0.5);
-  // Turn 3-7, logged until 17.5; stage 2 until 10; stages 1 and 0 from 17.5 on.
+  // The turn takes 3-7 and is logged until 17.5; stage 2 takes until 10; stages 1 and 0 run from
+  // 17.5 on.
   EXPECT_NEAR(StepSeconds(scenario), 17.5 + 3 + 3 + 0.5, kClose);
   for (StageWork& stage : scenario.work.stages) stage.push = Bytes(10);
   EXPECT_NEAR(StepSeconds(scenario), 7 + 4 * 10 + 0.5, kClose);
   EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerDisks);
 }
 
-// A cut is written beside the step behind it; what is to be updated next is
-// written next.
-TEST(StepModel, ACutHoldsUpWhatIsNotWritten) {
+// A cut is written during the step that follows it, and the stage that is updated next is written
+// next.
+TEST(StepModel, ACutDelaysUpdatesOfUnwrittenStages) {
   Scenario scenario = WithBytes(3, 1, 0);
   scenario.shape.durable = true;
   scenario.work.state_per_parameter = Bytes(12);
@@ -261,25 +261,22 @@ TEST(StepModel, ACutHoldsUpWhatIsNotWritten) {
   EXPECT_NEAR(behind_cut(7), 3 * 7, kClose) << "before the decision";
 }
 
-// Sealed: what is reduced when all parts are there is not updated before the
-// decision.
-TEST(StepModel, ReducesBeforeTheDecisionAndUpdatesBehindIt) {
+// Sealed: a stage is reduced once all parts have arrived, but not updated before the decision.
+TEST(StepModel, ReducesBeforeTheDecisionUpdatesAfterIt) {
   Scenario scenario = WithBytes(1, 1, 0);
   scenario.SetWorkers(5);
   ServerOf(&scenario).memory_bandwidth = BytesPerSecond(2);
   scenario.work.stages[0].push = Bytes(3);
   scenario.work.state_per_parameter = Bytes(20);
   scenario.work.stages[0].fetch_forward = Bytes(0);
-  // Encoding reads FP32 weights in 2 s; reduction 4 parts in 3 s each, the
-  // update takes 23 s.
+  // Encoding reads FP32 weights in 2 s; reducing takes 3 s for each of 4 parts, the update 23 s.
   for (const bool sealed : {false, true}) {
     scenario.work.sealed = sealed;
     EXPECT_NEAR(StepSeconds(scenario), 2 + 4 + 4 * 3 + 23, kClose);
   }
-  // Two stages by hand. Eager: encode 0-2-4-6, forward 2-3, turn 4-8, reduction
-  // and update until 43, backward 8-11, reduction and update until 78. Sealed:
-  // update 0-23, encode 23-25, forward 25-26, update 25-48, encode 48-50-52,
-  // turn 50-54, backward 54-57, reductions until 66 and 78.
+  // Two stages by hand. Eager: encode 0-2-4-6, forward 2-3, turn 4-8, reduction and update until
+  // 43, backward 8-11, reduction and update until 78. Sealed: update 0-23, encode 23-25, forward
+  // 25-26, update 25-48, encode 48-50-52, turn 50-54, backward 54-57, reductions until 66 and 78.
   scenario.work.stages.push_back(scenario.work.stages[0]);
   EXPECT_NEAR(StepSeconds(scenario), 78, kClose);
   EXPECT_NEAR(Undisturbed(scenario).forward.value(), 51, kClose);
@@ -288,10 +285,9 @@ TEST(StepModel, ReducesBeforeTheDecisionAndUpdatesBehindIt) {
   EXPECT_NEAR(Undisturbed(scenario).forward.value(), 5, kClose);
 }
 
-// By hand, one buffer, two stages, encoding 1 s, backward 2 s, reduction 5 s:
-// encode 0-1, forward 1-2, encode 2-3, turn 3-6; the reduction begins at 6 and
-// stands still while the weights of the way down are encoded, 6-7, so it ends
-// at 12; backward 7-9; the other reduction 12-17.
+// By hand, with one buffer, two stages, encoding 1 s, backward 2 s, reduction 5 s: encode 0-1,
+// forward 1-2, encode 2-3, turn 3-6. The reduction begins at 6 and pauses while the weights of the
+// way down are encoded, 6-7, so it ends at 12; backward 7-9; the other reduction 12-17.
 TEST(StepModel, EncodesBeforeItReduces) {
   Scenario scenario = WithBytes(2, 1, 1);
   for (StageWork& stage : scenario.work.stages) stage.backward = Flops(2);
@@ -303,12 +299,13 @@ TEST(StepModel, EncodesBeforeItReduces) {
               kClose);
 }
 
-// One gradient is sent while the next is computed, not more.
+// One gradient is sent while the next is computed, but no more than one.
 TEST(StepModel, WaitsForTheMemoryOfGradients) {
-  Scenario scenario = ComputeOnly(4);  // forward 4 s, backward 3 s each
+  Scenario scenario = ComputeOnly(4);  // forward 4 s in total, backward 3 s per stage
   scenario.work.stages[3].push = Bytes(100);
   WorkerOf(&scenario).send = BytesPerSecond(10);
-  // Turn until 7, sent until 17; stage 2 until 10; stages 1 and 0 from 17 on.
+  // The turn ends at 7 and its gradient is sent until 17; stage 2 ends at 10; stages 1 and 0 run
+  // from 17 on.
   EXPECT_NEAR(StepSeconds(scenario), 17 + 3 + 3, kClose);
 }
 
@@ -322,7 +319,7 @@ TEST(StepModel, WaitsForTheSlowestWorker) {
   EXPECT_NEAR(times.busy[0].value(), (6 * 1 + 2 * 2) / 8.0 * 20, kClose);
 }
 
-TEST(StepModel, DealsPartsEvenlyAndToSlowWorkersLast) {
+TEST(StepModel, DealsPartsToSlowWorkersLast) {
   struct Expected {
     uint32_t members;
     std::string classes;
@@ -343,8 +340,8 @@ TEST(StepModel, DealsPartsEvenlyAndToSlowWorkersLast) {
   }
 }
 
-// With many workers a step takes as long as the slowest of them: for 1,000
-// standard normal draws the mean of the largest is 3.241 (Tippett 1925).
+// With many workers a step takes as long as the slowest of them: for 1,000 standard normal draws
+// the mean of the largest is 3.241 (Tippett 1925).
 TEST(StepModel, DrawsTheSlowestOfManyWorkers) {
   constexpr double kSigma = 0.01;  // small: exp(x) - 1 is nearly x
   Scenario scenario = ComputeOnly(1);
@@ -359,8 +356,7 @@ TEST(StepModel, DrawsTheSlowestOfManyWorkers) {
   EXPECT_NEAR(sum / kSteps / kSigma, 3.241, 0.08);
 }
 
-// Whatever is scarce, no step is shorter than what its busiest machine has to
-// do.
+// No step is shorter than the work of its busiest machine, whatever is scarce.
 TEST(StepModel, IsNeverFasterThanAnySingleBound) {
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     const Scenario scenario = RandomScenario(seed);

@@ -1,9 +1,9 @@
 #ifndef EPS_PLANNER_UNITS_H_
 #define EPS_PLANNER_UNITS_H_
 
-// Quantities with their dimensions in their types: a formula that mixes units does not compile.
-// All values are SI: bytes, floating-point operations, seconds, dollars; times of zero and infinite
-// rates are legal.
+// Quantities that carry their dimensions in their types, so that a formula that mixes units does
+// not compile. All values are in bytes, floating-point operations, seconds and dollars. Zero times
+// and infinite rates are legal.
 
 #include <limits>
 
@@ -51,7 +51,7 @@ template <int kB1, int kF1, int kS1, int kD1, int kB2, int kF2, int kS2, int kD2
 constexpr auto operator*(Quantity<kB1, kF1, kS1, kD1> a, Quantity<kB2, kF2, kS2, kD2> b) {
   return Quantity<kB1 + kB2, kF1 + kF2, kS1 + kS2, kD1 + kD2>(a.value() * b.value());
 }
-// A ratio of equal units is a plain number.
+// The ratio of two equal units is a plain number.
 template <int kB, int kF, int kS, int kD>
 constexpr double operator/(Quantity<kB, kF, kS, kD> a, Quantity<kB, kF, kS, kD> b) {
   return a.value() / b.value();
@@ -68,9 +68,9 @@ using Dollars = Quantity<0, 0, 0, 1>;
 using BytesPerSecond = Quantity<1, 0, -1, 0>;
 using FlopsPerSecond = Quantity<0, 1, -1, 0>;
 using DollarsPerSecond = Quantity<0, 0, -1, 1>;
-using PerSecond = Quantity<0, 0, -1, 0>;  // rates of events
+using PerSecond = Quantity<0, 0, -1, 0>;  // rate of events
 
-// A rate that is no limit: every finite amount takes no time.
+// An infinite rate: every finite amount takes no time.
 inline constexpr BytesPerSecond kNoLimit(std::numeric_limits<double>::infinity());
 
 template <int kB, int kF, int kS, int kD>

@@ -1,19 +1,19 @@
 #include "planner/workload.h"
 
 #include "base/ids.h"
+#include "base/job/chunk_map.h"
+#include "base/job/models/model_family.h"
+#include "base/job/optimizers.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
 #include "compression/codec_table.h"
-#include "optimizer/update_rule.h"
-#include "base/job/chunk_map.h"
 
 namespace eps::planner {
 namespace {
 
 constexpr double kBitsPerByte = 8;
-constexpr double kFp32 = 4;  // bytes
 
-// Bytes of a chunk as they travel: exact where every chunk of a shape has one size, else expected.
+// Returns the encoded size of a chunk: exact if the codec has a fixed size, else expected.
 Bytes EncodedBytes(const Codec& codec, const Chunk& chunk, Axis axis) {
   if (codec.traits().fixed_size) {
     return Bytes(static_cast<double>(codec.MaxEncodedSize(chunk, axis)));
@@ -22,58 +22,14 @@ Bytes EncodedBytes(const Codec& codec, const Chunk& chunk, Axis axis) {
                kBitsPerByte);
 }
 
-// One stage's forward pass over one sequence.
-Flops ForwardOfSequence(const JobSpec& spec, size_t stage, uint64_t elements) {
-  const double tokens = spec.training.seq_len;
-  if (spec.model.type == ModelType::kSynthetic) {
-    return Flops(2 * static_cast<double>(elements));  // one vector through one matrix
-  }
-  const Gpt2Config& model = spec.model.gpt2;
-  const double width = model.n_embd;
-  if (stage == 0) return Flops(0);  // the embedding looks up, and adds
-  if (stage + 1 == spec.stages.size()) {
-    return HeadForwardFlops(tokens, width, model.vocab_size);
-  }
-  return BlockForwardFlops(tokens, width, model.n_inner == 0 ? 4 * width : model.n_inner);
-}
-
-Bytes ActivationsOfSequence(const JobSpec& spec, size_t stage) {
-  if (spec.model.type == ModelType::kSynthetic || stage == 0) return Bytes(0);
-  const double tokens = spec.training.seq_len;
-  const Gpt2Config& model = spec.model.gpt2;
-  if (stage + 1 == spec.stages.size()) return HeadActivations(tokens, model.vocab_size);
-  return BlockActivations(tokens, model.n_embd, model.n_head);
-}
-
-// Of one token's input of a stage, as the stash keeps it.
+// Returns the stash bytes for one token's input of a stage.
 absl::StatusOr<Bytes> StashBytesPerToken(const JobSpec& spec) {
   EPS_ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(spec.codecs.stash));
   const double bytes = codec->traits().bits_per_element / kBitsPerByte;
-  const bool gpt2 = spec.model.type == ModelType::kGpt2;
-  return Bytes(bytes * (gpt2 ? spec.model.gpt2.n_embd : spec.model.synthetic.n_embd));
+  return Bytes(bytes * FamilyOf(spec.model.type).width(spec.model));
 }
 
 }  // namespace
-
-Flops BlockForwardFlops(double tokens, double width, double inner) {
-  return Flops(4 * tokens * width * inner + 8 * tokens * width * width +
-               4 * tokens * tokens * width);
-}
-
-Flops HeadForwardFlops(double tokens, double width, double vocabulary) {
-  return Flops(2 * tokens * width * vocabulary);
-}
-
-Bytes BlockActivations(double tokens, double width, double heads) {
-  constexpr double kMatrices = 17;
-  constexpr double kScores = 2.5;
-  return Bytes(kFp32 * tokens * (kMatrices * width + kScores * heads * tokens));
-}
-
-Bytes HeadActivations(double tokens, double vocabulary) {
-  constexpr double kCopies = 3;
-  return Bytes(kFp32 * kCopies * tokens * vocabulary);
-}
 
 Bytes Workload::fetched_by_worker() const {
   Bytes bytes;
@@ -124,6 +80,7 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
   EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
   EPS_ASSIGN_OR_RETURN(const Bytes stash_per_token, StashBytesPerToken(spec));
   const Step after_warmup(spec.codecs.warmup_steps + 1);
+  const ModelFamily& family = FamilyOf(spec.model.type);
   const TrainingSpec& t = spec.training;
   const double sequences = static_cast<double>(t.micro_batch_size) * t.micro_batches;
 
@@ -147,7 +104,7 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
       const Codec& weights = codecs.weights(chunk_id);
       const WeightAxes forward = codecs.axes(id, chunk_id, /*backward=*/false);
       const WeightAxes backward = codecs.axes(id, chunk_id, /*backward=*/true);
-      // The last stage goes straight from its forward into its backward: one fetch for both.
+      // The last stage runs its forward and its backward pass in a row, so one fetch serves both.
       if (last) {
         stage.fetch_forward += EncodedBytes(weights, chunk, backward.first);
       } else {
@@ -163,11 +120,13 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
         stage.residual += EncodedBytes(*residual, chunk, Axis::kRow);
       }
     }
-    stage.forward = sequences * ForwardOfSequence(spec, s, stage.elements);
-    // Every stage but the last computes its forward pass again before its backward pass.
+    const StageShape shape = {s, spec.stages.size(), stage.elements,
+                              static_cast<double>(t.seq_len)};
+    stage.forward = sequences * Flops(family.ForwardFlops(spec.model, shape));
+    // Every stage except the last recomputes its forward pass before its backward pass.
     const double backward_passes = last ? 2 : 3;
     stage.backward = backward_passes * stage.forward;
-    stage.forward_activations = sequences * ActivationsOfSequence(spec, s);
+    stage.forward_activations = sequences * Bytes(family.ActivationBytes(spec.model, shape));
     stage.backward_activations = backward_passes * stage.forward_activations;
     if (s > 0) stage.stash = sequences * t.seq_len * stash_per_token;
     work.model_flops += static_cast<double>(t.parts) * 3.0 * stage.forward;

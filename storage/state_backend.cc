@@ -1,23 +1,43 @@
 #include "storage/state_backend.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace eps {
-namespace {
 
-void NotDurable() { EPS_CHECK_MSG(false, "this state backend keeps nothing on disk"); }
+void StateBackend::Submit(OpId, Request) {
+  EPS_CHECK_MSG(false, "this state backend lacks an operation that it was asked for");
+}
+void StateBackend::Recycle(CutId) {
+  EPS_CHECK_MSG(false, "this state backend keeps nothing on disk");
+}
 
-}  // namespace
+void StateBackend::Read(OpId op, ChunkId chunk, Version version, const Codec* codec, Axis axis) {
+  Submit(op, ReadRequest{chunk, version, codec, axis});
+}
+void StateBackend::ReadState(OpId op, ChunkId chunk, Version version) {
+  Submit(op, ReadStateRequest{chunk, version});
+}
+void StateBackend::WriteState(OpId op, ChunkId chunk, Version version, Bytes state) {
+  Submit(op, WriteStateRequest{chunk, version, std::move(state)});
+}
+void StateBackend::Initialize(OpId op, ChunkId chunk) { Submit(op, InitializeRequest{chunk}); }
+void StateBackend::Stats(OpId op, UpdateRequest request) {
+  Submit(op, StatsRequest{std::move(request)});
+}
+void StateBackend::Update(OpId op, UpdateRequest request) { Submit(op, std::move(request)); }
 
-void StateBackend::Cut(OpId, CutRequest) { NotDurable(); }
-void StateBackend::Recycle(CutId) { NotDurable(); }
-void StateBackend::Quiesce(OpId) { NotDurable(); }
-void StateBackend::Recover(OpId) { NotDurable(); }
-void StateBackend::Scrub(OpId) { NotDurable(); }
-void StateBackend::Restore(OpId, std::optional<CutId>, Term) { NotDurable(); }
-void StateBackend::Promise(OpId, Term) { NotDurable(); }
-void StateBackend::StartLog(OpId, const FoundLog&) { NotDurable(); }
-void StateBackend::Log(OpId, LogEntry) { NotDurable(); }
-void StateBackend::ReadLog(OpId) { NotDurable(); }
+void StateBackend::Cut(OpId op, CutRequest cut) { Submit(op, std::move(cut)); }
+void StateBackend::Quiesce(OpId op) { Submit(op, QuiesceRequest()); }
+void StateBackend::Recover(OpId op) { Submit(op, RecoverRequest()); }
+void StateBackend::Restore(OpId op, std::optional<CutId> base, Term term) {
+  Submit(op, RestoreRequest{base, term});
+}
+void StateBackend::Promise(OpId op, Term term) { Submit(op, PromiseRequest{term}); }
+void StateBackend::Scrub(OpId op) { Submit(op, ScrubRequest()); }
+void StateBackend::StartLog(OpId op, const FoundLog& log) { Submit(op, StartLogRequest{log}); }
+void StateBackend::Log(OpId op, LogEntry entry) { Submit(op, LogRequest{std::move(entry)}); }
+void StateBackend::ReadLog(OpId op) { Submit(op, ReadLogRequest()); }
 
 }  // namespace eps

@@ -1,7 +1,9 @@
-"""Holds the arrows between the rooms: who may include whom, and where a library may be seen.
+"""Checks the allowed dependencies between rooms, and the rooms that may use a library.
 
-It reads the includes of every source and the deps of every BUILD file. The rules are data at the
-top; planted violations below prove that each of them can fail.
+The test reads the includes of every source and the deps of every BUILD file. rooms.bzl lists the
+allowed dependencies, from which Bazel also derives the visibility of targets; the rules for
+libraries are data at the top of this file. The planted violations below prove that each rule can
+fail.
 """
 
 import ast
@@ -11,32 +13,21 @@ import unittest
 
 import source_tree
 
-BASE = {"proto", "spec", "common"}
-# Each room with the rooms that it may see besides itself. A room that is not here is unknown, and
-# that is a violation too: a new room has to say where it stands.
-ROOMS = {
-    "common": set(),
-    "proto": set(),
-    "spec": {"common", "proto"},
-    "wire": BASE,
-    "compression": BASE,
-    "optimizer": BASE,
-    "storage": BASE | {"compression", "optimizer"},
-    "eps_server": BASE | {"wire", "compression", "optimizer", "storage"},
-    "worker": BASE | {"wire", "compression"},
-    "planner": BASE | {"compression", "optimizer"},
-    "verify": BASE | {"wire", "compression", "optimizer", "storage", "worker"},
-    "cli": BASE | {"wire", "compression", "optimizer", "storage", "eps_server", "worker",
-                   "planner", "verify"},
-    "bench": BASE | {"wire", "compression", "optimizer", "storage", "eps_server", "worker",
-                     "planner", "verify", "cli"},
-    "tests": BASE | {"wire", "compression", "optimizer", "storage", "eps_server", "worker",
-                     "planner", "verify", "cli"},
-}
+ROOMS_FILE = "rooms.bzl"
+
+
+def read_rooms(text):
+    """Returns the dictionary of rooms.bzl, whose Starlark is also valid Python."""
+    names = {}
+    exec(compile(text, ROOMS_FILE, "exec"), names)  # pylint: disable=exec-used
+    return names["ROOMS"]
+
+
+ROOMS = read_rooms(source_tree.read(ROOMS_FILE))
 
 Library = collections.namedtuple("Library", "name includes labels allowed reason")
-TORCH_ROOMS = ("worker/exec", "worker/tiles", "worker/models", "verify", "bench", "tests")
-GRPC_FREE = ("eps_server/core", "storage", "compression", "optimizer", "spec", "common")
+TORCH_ROOMS = ("worker/exec", "worker/models", "verify", "bench", "tests")
+GRPC_FREE = ("eps_server/core", "storage", "compression", "optimizer", "base")
 LIBRARIES = [
     Library("LibTorch", re.compile(r"(?:torch|ATen|c10)/"), re.compile(r"@libtorch//"),
             lambda folder: is_under(folder, TORCH_ROOMS),
@@ -46,11 +37,13 @@ LIBRARIES = [
             lambda folder: not is_under(folder, GRPC_FREE),
             f"{', '.join(GRPC_FREE)} stay free of it"),
 ]
-# Rooms whose binaries may not even link LibTorch, by whatever way it comes.
-TORCH_FREE = ("eps_server", "cli", "storage", "optimizer", "compression", "spec", "common", "wire",
-              "worker/client", "worker/relay", "worker/data")
-# Deterministic code: it is told the time and never asks for it.
-CLOCKLESS = ("eps_server/core", "spec")
+# Rooms that are not part of the product and may use its code for tests.
+TEST_ROOMS = ("bench", "tests")
+# Rooms whose binaries may not link LibTorch, not even indirectly.
+TORCH_FREE = ("eps_server", "cli", "checkpoint", "storage", "optimizer", "compression", "base",
+              "wire", "worker/client", "worker/relay", "worker/data")
+# Deterministic rooms: callers pass them the time, and they never read a clock.
+CLOCKLESS = ("eps_server/core", "base/job")
 CLOCK_HEADERS = re.compile(
     r"(?:thread|chrono|ctime|fstream|filesystem|future|mutex|condition_variable|shared_mutex)$")
 
@@ -70,44 +63,62 @@ def folder_of(path):
 
 
 def room_of(path):
-    return path.split("/", 1)[0] if "/" in path else ""
+    """Returns the room of a file: the longest row of rooms.bzl that is a folder above it.
+
+    The folder testing/ of a room belongs to the room. Returns the top-level folder of a file in no
+    known room.
+    """
+    folder = folder_of(path).removesuffix("/testing")
+    while folder and folder not in ROOMS:
+        if "/" not in folder:
+            return folder
+        folder = folder_of(folder)
+    return folder
 
 
 def is_test(path):
     return bool(re.search(r"_test\.\w+$", path))
 
 
+def is_test_code(path):
+    return is_test(path) or "/testing/" in path
+
+
 def includes_of(text):
-    """(line number, path, whether in quotes) of each include."""
+    """Returns (line number, path, whether in quotes) of each include."""
     code = source_tree.cpp_code(text, keep_strings=True)
     return [(number, match.group(2), match.group(1) == '"')
             for number, match in source_tree.matches(INCLUDE, code)]
 
 
-def seen_room(include, known_rooms):
-    """The room that an include path lies in; None: a library's. Generated messages are proto."""
+def seen_room(include, top_folders):
+    """Returns the room of an include path, None for a library. Generated messages are in proto."""
     if include.startswith("eps/v1/"):
         return "proto"
-    room = room_of(include)
-    return room if room in known_rooms else None
+    return room_of(include) if include.split("/", 1)[0] in top_folders else None
 
 
 def arrow_violation(from_path, to_room):
     room = room_of(from_path)
     if room not in ROOMS:
-        return f"room {room}/ is unknown; give it a line in tests/architecture_test.py"
-    if to_room is None or to_room == room or to_room in ROOMS[room]:
+        return f"room {room}/ is unknown; give it a row in {ROOMS_FILE}"
+    seen = set(ROOMS[room])
+    if is_test_code(from_path):
+        seen.update(ROOMS.get(room + "/testing", []))
+        seen.update(above for above in ROOMS if room.startswith(above + "/"))
+    if to_room is None or to_room == room or to_room in seen:
         return None
-    allowed = ", ".join(sorted(ROOMS[room])) or "nothing"
-    return f"{room} may not see {to_room} (it may see {allowed})"
+    return f"{room} may not see {to_room} (it may see {', '.join(sorted(seen)) or 'nothing'})"
 
 
 def include_violations(path, text, folders):
-    """`folders`: top-level folders of the tree, so that an unlisted room is seen as one."""
+    """Yields violations. `folders`: the top-level folders of the tree, to detect unlisted rooms."""
     for number, include, _ in includes_of(text):
-        violation = arrow_violation(path, seen_room(include, set(ROOMS) | folders))
+        violation = arrow_violation(path, seen_room(include, folders))
         if violation:
             yield f"{path}:{number}: includes {include}: {violation}"
+        if "/testing/" in include and not is_test_code(path) and not is_under(path, TEST_ROOMS):
+            yield f"{path}:{number}: includes {include}: product code sees no code for tests"
         for library in LIBRARIES:
             if library.includes.match(include) and not library.allowed(folder_of(path)):
                 yield f"{path}:{number}: includes {include} of {library.name}: {library.reason}"
@@ -135,7 +146,7 @@ def absolute(label, folder):
 
 
 def strings_in(node):
-    """The texts in an expression, of every branch of a select() but not its conditions."""
+    """Returns the texts in an expression: all branches of a select(), but not its conditions."""
     if isinstance(node, ast.Constant):
         return [node.value] if isinstance(node.value, str) else []
     parts = node.values if isinstance(node, ast.Dict) else ast.iter_child_nodes(node)
@@ -143,7 +154,7 @@ def strings_in(node):
 
 
 def targets_of(path, text):
-    """The rules of a BUILD file."""
+    """Returns the rules of a BUILD file."""
     folder = folder_of(path)
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, (ast.Name, ast.Attribute)):
@@ -164,7 +175,8 @@ def dep_violations(targets):
         where = f"{target.folder}/BUILD:{target.line}: {target.label}"
         for dep in target.deps:
             if dep.startswith("//"):
-                violation = arrow_violation(target.folder + "/", room_of(dep[2:].replace(":", "/")))
+                path = target.folder + ("/x_test.cc" if target.kind == "cc_test" else "/x.cc")
+                violation = arrow_violation(path, room_of(dep[2:].replace(":", "/")))
                 if violation:
                     yield f"{where} depends on {dep}: {violation}"
             for library in LIBRARIES:
@@ -190,19 +202,20 @@ def linked_torch_violations(targets):
 
 
 def rocksdb_violations(sources, targets):
-    """RocksDB is behind one target, the catalogue's; tests beside it may see it, too, and the
-    benchmarks, which measure against it.
+    """Yields violations of the rule that only the catalogue's store depends on RocksDB, besides the
+    test code of its room and the benchmarks that compare with it.
 
     `sources`: path -> text.
     """
-    targets = [t for t in targets if t.folder != "bench"]
+    targets = [t for t in targets if not is_under(t.folder, ["bench"])]
     files = {path for path, text in sources.items() if not path.startswith("bench/") and
              any(include.startswith("rocksdb/") for _, include, _ in includes_of(text))}
     users = [t for t in targets
              if "@sys//:rocksdb" in t.deps or files & {f"{t.folder}/{f}" for f in t.files}]
-    owners = [t for t in users if t.kind != "cc_test"]
-    strangers = [t for t in users if t.kind == "cc_test" and t.folder not in
-                 {owner.folder for owner in owners}]
+    test_code = [t for t in users if t.kind == "cc_test" or t.folder.endswith("/testing")]
+    owners = [t for t in users if t not in test_code]
+    strangers = [t for t in test_code if t.folder.split("/")[0] not in
+                 {owner.folder.split("/")[0] for owner in owners}]
     if len(owners) > 1 or strangers:
         labels = ", ".join(sorted(t.label for t in owners + strangers))
         yield (f"RocksDB is seen by {labels}; one target (the catalogue's) may see it, and tests "
@@ -213,37 +226,54 @@ def rocksdb_violations(sources, targets):
 
 
 class PlantedViolations(unittest.TestCase):
-    """Each rule finds what it is for, and lets its neighbour pass."""
+    """Checks that each rule finds its violation and accepts the nearest legal text."""
+
+    FOLDERS = {"newroom", "docs"} | {room.split("/")[0] for room in ROOMS}
 
     def includes(self, path, include):
-        return list(include_violations(path, f"// x\n#include {include}\n", {"newroom", "docs"}))
+        return list(include_violations(path, f"// x\n#include {include}\n", self.FOLDERS))
 
     def test_arrows_between_rooms(self):
         cases = [
-            ("common/a.h", '"base/job/rng.h"'), ("spec/a.h", '"compression/codec.h"'),
+            ("base/a.h", '"base/job/rng.h"'), ("base/job/a.h", '"compression/codec.h"'),
+            ("base/job/a.h", '"base/config/config.h"'), ("wire/a.cc", '"base/files/files.h"'),
+            ("storage/disk/a.cc", '"storage/cuts/cut.h"'),
+            ("checkpoint/a.cc", '"cli/launch/plan.h"'),
+            ("storage/cuts/a.cc", '"storage/state_backend.h"'),
             ("compression/a.cc", '"optimizer/a.h"'), ("optimizer/a.cc", '"storage/a.h"'),
             ("storage/a.cc", '"eps_server/core/a.h"'), ("worker/relay/a.h", '"eps_server/a.h"'),
             ("worker/a.cc", '"storage/state_backend.h"'), ("worker/a.cc", '"optimizer/a.h"'),
             ("eps_server/shell/a.cc", '"worker/relay/relay.h"'),
             ("verify/a.cc", '"eps_server/core/shard_core.h"'), ("cli/a.cc", '"tests/a.h"'),
-            ("common/a.h", '"eps/v1/data.pb.h"'), ("common/a.h", '"newroom/a.h"'),
+            ("base/a.h", '"eps/v1/data.pb.h"'), ("base/a.h", '"newroom/a.h"'),
             ("newroom/a.h", '"base/ids.h"'),
+            ("newroom/deep/a.h", '"base/ids.h"'),
         ]
         for path, include in cases:
             self.assertEqual(len(self.includes(path, include)), 1, (path, include))
         for path, include in [
-                ("spec/a.h", '"base/ids.h"'), ("storage/a.cc", '"optimizer/update_rule.h"'),
+                ("base/job/a.h", '"base/ids.h"'), ("storage/a.cc", '"optimizer/update_rule.h"'),
+                ("compression/codecs/mx/a.h", '"base/job/chunk_map.h"'),
+                ("storage/cuts/a_test.cc", '"storage/testing/simulated_disk.h"'),
+                ("storage/testing/a.cc", '"storage/backends/nvme_backend.h"'),
                 ("worker/client/a.cc", '"eps/v1/data.pb.h"'), ("worker/a.cc", '"wire/channel.h"'),
-                ("tests/a.cc", '"eps_server/core/a.h"'), ("common/a.cc", '"yaml-cpp/yaml.h"'),
-                ("common/a.cc", "<vector>"), ("common/a.cc", '"absl/status/status.h"')]:
+                ("tests/a.cc", '"eps_server/core/a.h"'), ("base/a.cc", '"yaml-cpp/yaml.h"'),
+                ("base/a.cc", "<vector>"), ("base/a.cc", '"absl/status/status.h"')]:
             self.assertEqual(self.includes(path, include), [], (path, include))
+
+    def test_product_code_sees_no_test_code(self):
+        kit = '"storage/disk/testing/simulated_disk.h"'
+        self.assertEqual(len(self.includes("storage/cuts/a.cc", kit)), 1)
+        self.assertEqual(self.includes("storage/cuts/a_test.cc", kit), [])
+        self.assertEqual(self.includes("storage/testing/a.h", kit), [])
+        self.assertEqual(self.includes("bench/a.cc", kit), [])
 
     def test_libraries_stay_in_their_rooms(self):
         for path, include in [
                 ("worker/relay/a.cc", '"torch/torch.h"'), ("worker/client/a.cc", "<ATen/ATen.h>"),
                 ("cli/a.cc", '"c10/core/Device.h"'), ("eps_server/main.cc", "<torch/all.h>"),
                 ("eps_server/core/a.h", "<grpcpp/grpcpp.h>"), ("storage/a.cc", '"grpc/grpc.h"'),
-                ("spec/a.cc", '"grpcpp/server.h"')]:
+                ("base/job/a.cc", '"grpcpp/server.h"')]:
             self.assertEqual(len(self.includes(path, include)), 1, (path, include))
         for path, include in [
                 ("worker/exec/a.cc", '"ATen/ops/addmm.h"'), ("worker/models/gpt2/a.cc", "<c10/a>"),
@@ -251,8 +281,8 @@ class PlantedViolations(unittest.TestCase):
                 ("worker/client/a.cc", '"eps/v1/data.grpc.pb.h"'),
                 ("eps_server/core_tools/a.cc", "<grpcpp/a.h>")]:
             self.assertEqual(self.includes(path, include), [], (path, include))
-        # Two rules, two violations: generated services are gRPC, and storage may see proto only.
-        self.assertEqual(len(self.includes("storage/a.cc", '"eps/v1/data.grpc.pb.h"')), 1)
+        # Two rules, two violations: generated services are gRPC, and storage sees no messages.
+        self.assertEqual(len(self.includes("storage/a.cc", '"eps/v1/data.grpc.pb.h"')), 2)
 
     def test_deterministic_rooms_ask_for_no_time(self):
         for header in ("thread", "chrono", "fstream", "mutex"):
@@ -260,29 +290,29 @@ class PlantedViolations(unittest.TestCase):
             self.assertEqual(self.includes("eps_server/shell/a.cc", f"<{header}>"), [])
             self.assertEqual(self.includes("eps_server/core/a_test.cc", f"<{header}>"), [])
         self.assertEqual(list(include_violations(
-            "spec/a.cc", "// #include <thread>\n/*\n#include <chrono>\n*/\n", set())), [])
+            "base/job/a.cc", "// #include <thread>\n/*\n#include <chrono>\n*/\n", set())), [])
 
     def test_deterministic_rooms_name_no_clock_thread_or_file(self):
         for use in ("std::chrono::steady_clock::now();", "std::thread t;", "std::ofstream f;",
                     "clock_gettime(x);", "MutexLock l(&m);", "fopen(p);", "std::random_device r;"):
-            for path in ("spec/a.cc", "eps_server/core/a.h"):
+            for path in ("base/job/a.cc", "eps_server/core/a.h"):
                 found = list(clock_use_violations(path, f"int timer;\nvoid f() {{ {use} }}\n"))
                 self.assertEqual(len(found), 1, found)
                 self.assertIn(f"{path}:2", found[0])
             self.assertEqual(list(clock_use_violations("storage/a.cc", use)), [])
-            self.assertEqual(list(clock_use_violations("spec/a.cc", "// " + use)), [])
+            self.assertEqual(list(clock_use_violations("base/job/a.cc", "// " + use)), [])
 
     def deps(self, folder, deps):
         build = f"cc_library(name = 'x', srcs = ['x.cc'], deps = {deps})"
         return list(dep_violations(list(targets_of(folder + "/BUILD", build))))
 
     def test_deps_follow_the_same_arrows(self):
-        for folder, dep in [("worker/relay", "//storage:dram"), ("common", "//spec"),
+        for folder, dep in [("worker/relay", "//storage:dram"), ("base", "//base/job"),
                             ("worker/client", "@libtorch//:torch"), ("storage", "@sys//:grpc"),
-                            ("eps_server/core", "//proto:eps_v1"), ("newroom", "//common:ids")]:
+                            ("eps_server/core", "//proto:eps_v1"), ("newroom", "//base:ids")]:
             self.assertEqual(len(self.deps(folder, [dep])), 1, (folder, dep))
-        for folder, dep in [("worker/relay", "//spec"), ("worker/exec", "@libtorch//:torch"),
-                            ("eps_server/rpc", "@sys//:grpc"), ("spec", ":rng"),
+        for folder, dep in [("worker/relay", "//base/job"), ("worker/exec", "@libtorch//:torch"),
+                            ("eps_server/rpc", "@sys//:grpc"), ("base/job", ":rng"),
                             ("eps_server/core", "//proto:eps_v1_messages")]:
             self.assertEqual(self.deps(folder, [dep]), [], (folder, dep))
         build = "cc_library(name = 'x', deps = [':a'] + select({'//c:d': ['//storage:s']}))"
@@ -310,19 +340,25 @@ class PlantedViolations(unittest.TestCase):
         self.assertEqual(len(found({}, catalog + other)), 1)
         beside = "cc_test(name='t', srcs=['t.cc'], deps=['@sys//:rocksdb'])\n"
         self.assertEqual(found({}, catalog + beside), [])
-        self.assertEqual(len(found({}, beside)), 2)  # the catalogue has no target then
+        self.assertEqual(len(found({}, beside)), 2)  # without the catalogue's target
+        recording = list(targets_of("storage/testing/BUILD", other))
+        self.assertEqual(list(rocksdb_violations(
+            sources, list(targets_of("storage/BUILD", catalog)) + recording)), [])
+        elsewhere = "cc_test(name='t', srcs=['t.cc'], deps=['@sys//:rocksdb'])\n"
+        self.assertEqual(len(list(rocksdb_violations(sources, [
+            *targets_of("storage/BUILD", catalog), *targets_of("cli/BUILD", elsewhere)]))), 1)
         self.assertEqual(len(found({"eps_server/a.cc": "#include <rocksdb/db.h>\n"}, catalog)), 1)
         self.assertEqual(found({"bench/a.cc": "#include <rocksdb/db.h>\n"}, catalog), [])
 
 
 class Tree(unittest.TestCase):
-    """The rules over the tree."""
+    """Applies the rules to the tree."""
 
     @classmethod
     def setUpClass(cls):
         cls.sources = {p: source_tree.read(p) for p in source_tree.files()
                        if source_tree.is_cpp(p) and not source_tree.is_third_party(p)}
-        cls.folders = {room_of(p) for p in source_tree.files() if "/" in p}
+        cls.folders = {p.split("/", 1)[0] for p in source_tree.files() if "/" in p}
         cls.targets = [t for p in source_tree.build_files()
                        for t in targets_of(p, source_tree.read(p))]
 
@@ -333,7 +369,26 @@ class Tree(unittest.TestCase):
 
     def test_the_tree_was_found(self):
         self.assertIn("base/ids.h", self.sources)
-        self.assertIn("//common:ids", {t.label for t in self.targets})
+        self.assertIn("//base:ids", {t.label for t in self.targets})
+
+    def test_every_row_is_a_room_with_sources(self):
+        folders = {folder_of(p) for p in self.sources} | {"proto", "tests"}
+        for room in ROOMS:
+            sources = room.removesuffix("/testing")  # tests may be beside the code that they test
+            self.assertTrue(any(is_under(f, [sources]) for f in folders), f"{room}: no sources")
+            for seen in ROOMS[room]:
+                self.assertIn(seen, ROOMS, f"row {room} of {ROOMS_FILE}")
+
+    def test_the_arrows_have_no_cycle(self):
+        # The rooms below each room, nearest first.
+        def below(room, trail):
+            self.assertNotIn(room, trail, f"{ROOMS_FILE}: a cycle {' -> '.join(trail)}")
+            for seen in ROOMS[room]:
+                if seen != room:
+                    below(seen, trail + [room])
+        for room in ROOMS:
+            if not room.endswith("/testing"):
+                below(room, [])
 
     def test_includes_follow_the_arrows(self):
         self.assert_none(v for path, text in self.sources.items()

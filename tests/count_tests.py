@@ -1,12 +1,12 @@
 """Counts the test cases of one bazel run from its build event file.
 
-Prints the failed ones, and then "N passed, N failed" alone on the last line. The event file names
-the test.xml of every target that ran or was cached, so results of targets that no longer exist are
-not counted, as they would be by looking through bazel-testlogs.
+Prints the failed cases, and "N passed, N failed" alone on the last line. The event file names the
+test.xml of every target that ran or was cached. A search through bazel-testlogs would also count
+results of targets that no longer exist.
 
 A target that failed without naming a failed case (a crash, a timeout, a broken build) counts as
-one failed case. Cases that were skipped or disabled count as neither. The exit code is 0 only if
-something passed and nothing failed.
+one failed case. Skipped and disabled cases do not count. The exit code is 0 only if something
+passed and nothing failed.
 """
 
 import json
@@ -17,7 +17,7 @@ import xml.etree.ElementTree as ElementTree
 
 
 def read_events(path):
-    """The events of a --build_event_json_file; a last line that was cut off is left out."""
+    """Returns the events of a --build_event_json_file up to the first truncated line."""
     events = []
     with open(path, encoding="utf-8") as lines:
         for line in lines:
@@ -33,7 +33,7 @@ def path_of(uri):
 
 
 def cases_of(xml_path):
-    """(name, state) of every case in a test.xml; state is passed, failed or skipped."""
+    """Returns (name, state) of every case in a test.xml; state is passed, failed or skipped."""
     cases = []
     for case in ElementTree.parse(xml_path).iter("testcase"):
         name = ".".join(filter(None, [case.get("classname"), case.get("name")]))
@@ -49,7 +49,7 @@ def cases_of(xml_path):
 
 
 def count(events):
-    """(passed, names of failed cases) of a run."""
+    """Returns (number of passed cases, names of failed cases) of a run."""
     xml_of_target = {}
     status_of_target = {}
     for event in events:

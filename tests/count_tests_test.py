@@ -1,14 +1,11 @@
-"""Tests the counting behind the last line of ./test."""
+"""Tests how the last line of ./test is counted."""
 
 import os
-import sys
 import tempfile
 import unittest
 
+import count_tests
 import source_tree
-
-sys.path.insert(0, str(source_tree.ROOT / "tools"))
-import count_tests  # pylint: disable=wrong-import-position
 
 
 def summary(label, status):
@@ -30,7 +27,7 @@ class Counting(unittest.TestCase):
                 "testResult": {"testActionOutput": [{"name": "test.log", "uri": uri},
                                                     {"name": "test.xml", "uri": uri}]}}
 
-    def test_counts_cases_of_gtest_and_of_bazel_and_names_the_failed(self):
+    def test_counts_gtest_and_bazel_cases_and_names_failures(self):
         gtest = """<testsuites tests="4"><testsuite name="A">
             <testcase name="Passes" status="run" result="completed" classname="A" />
             <testcase name="Fails" status="run" result="completed" classname="A">
@@ -46,7 +43,7 @@ class Counting(unittest.TestCase):
         self.assertEqual(passed, 2)
         self.assertEqual(failed, ["//a:a_test A.Fails"])
 
-    def test_a_target_that_fails_without_a_failed_case_counts_as_one(self):
+    def test_a_target_failing_without_a_failed_case_counts_once(self):
         clean = "<testsuite><testcase name='x'/></testsuite>"
         passed, failed = count_tests.count([
             self.result("//a:leaks_test", clean), summary("//a:leaks_test", "FAILED"),
@@ -57,7 +54,7 @@ class Counting(unittest.TestCase):
                                   "//a:slow_test (timeout)",
                                   "//a:torn_test (no readable test.xml)"])
 
-    def test_reads_events_up_to_a_line_that_was_cut_off(self):
+    def test_reads_events_up_to_a_truncated_line(self):
         path = os.path.join(self.folder.name, "events")
         with open(path, "w", encoding="utf-8") as out:
             out.write('{"id": {}}\n{"id": {"te')

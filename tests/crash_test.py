@@ -1,12 +1,12 @@
-"""Processes that are killed at any time change no bit: a run on durable servers that dies again and
-again, and is started again with the same command, ends with the weights, the optimizer state and
-the loss log of an undisturbed run. What the servers did on the way is held against the rules of
-the protocol's model (servers.trace, check_trace).
+"""Checks that killing processes at any time changes no bit. A run on durable servers is killed
+repeatedly and restarted with the same command; it must end with the weights, the optimizer state
+and the loss log of an undisturbed run. Every run that ends is compared, and the actions of its
+servers are checked against the rules of the protocol's model (servers.trace, check_trace).
 
-Arguments: the paths of eps and check_trace. EPS_KILLS: kills of each setting (default 51).
-EPS_KILLS_TALLY: a file to which each setting's kills are added, one JSON line each; the seed is
-then new each time. EPS_KILLS_MODEL=gpt2: workers compute a small GPT-2 with LibTorch (default
-synthetic; slower to start)."""
+Arguments: the paths of eps and check_trace. EPS_KILLS: kills per setting (default 12, and 51 with
+EPS_LONG=1). EPS_KILLS_TALLY: a file to which each setting appends its count of runs and kills, one
+JSON line each; the seed is then new each time. EPS_KILLS_MODEL=gpt2: workers compute a small GPT-2
+with LibTorch, which is slower to start (default: synthetic)."""
 
 import collections
 import contextlib
@@ -27,7 +27,7 @@ import small_job
 EPS = None
 CHECK_TRACE = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-KILLS = int(os.environ.get("EPS_KILLS", "51"))
+KILLS = int(os.environ.get("EPS_KILLS", "51" if os.environ.get("EPS_LONG") else "12"))
 TALLY = os.environ.get("EPS_KILLS_TALLY", "")
 MODEL = os.environ.get("EPS_KILLS_MODEL", "synthetic")
 TIMEOUT_SECONDS = 120
@@ -59,7 +59,7 @@ class CrashTest(unittest.TestCase):
             return f.read()[-2000:]
 
     def end_of(self, process):
-        """The exit code; fails with what the servers wait for if there is none in time."""
+        """Returns the exit code. On a timeout, fails and shows what the servers wait for."""
         try:
             return process.wait(timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -70,7 +70,7 @@ class CrashTest(unittest.TestCase):
                                      timeout=TIMEOUT_SECONDS).stdout for s in servers]
             for pid in processes.children_of(process.pid).values():
                 os.kill(pid, signal.SIGKILL)
-            self.fail("it does not end: %s%s" % (self.said(), "".join(status)))
+            self.fail("the run does not end: %s%s" % (self.said(), "".join(status)))
 
     def outcome(self, out, steps=STEPS):
         digests = subprocess.run(
@@ -82,7 +82,7 @@ class CrashTest(unittest.TestCase):
                        [[line.get(column) for column in small_job.COLUMNS] for line in lines])
 
     def check_trace(self, folder, logs):
-        """What the servers of the job's last run from its beginning did breaks no rule."""
+        """Checks that the actions of the servers in the last complete run break no rule."""
         found = subprocess.run([CHECK_TRACE] + ["--logs"] * logs + [folder], text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                timeout=TIMEOUT_SECONDS)
@@ -100,7 +100,7 @@ class CrashTest(unittest.TestCase):
         return self.outcome(out, steps), time.monotonic() - start
 
     def kill_some(self, process, dice):
-        """Kills one process of the run, or all of them at once; the name of the victim."""
+        """Kills one process of the run, or all of them at once. Returns the name of the victim."""
         alive = processes.children_of(process.pid)
         victim = dice.choice(["everything"] + sorted(alive))
         for pid in alive.values() if victim == "everything" else [alive[victim]]:
@@ -111,16 +111,17 @@ class CrashTest(unittest.TestCase):
         return victim
 
     def started(self):
-        """Whether the run that is alive has its job, and so takes care of its processes itself."""
+        """Returns whether the live run has its job, and thus restarts its processes itself."""
         with open(os.path.join(TMP, "run.log"), encoding="utf-8", errors="replace") as f:
             return "\njob: " in f.read()
 
     def kill_while_it_runs(self, process, victims, kills, seconds, dice):
-        """Kills until there are `kills` victims or the run has ended; whether it had to end."""
+        """Kills until there are `kills` victims or the run has ended. Returns whether one of the
+        kills must have ended the run."""
         had_to_end = False
         while sum(victims.values()) < kills:
             try:
-                # More often near the beginning, where recovery runs.
+                # Kill more often near the beginning, during recovery.
                 process.wait(timeout=dice.uniform(0.02, 1.0) ** 2 * seconds)
                 break
             except subprocess.TimeoutExpired:
@@ -130,21 +131,27 @@ class CrashTest(unittest.TestCase):
                 victims[victim] += 1
         return had_to_end
 
-    def run_with_kills(self, out, settings, kills, seconds, dice):
-        """Starts the run again and again, with `kills` kills before its end: a run whose servers or
-        workers are killed goes on by itself, one that is killed itself is started again."""
+    def run_with_kills(self, out, settings, kills, seconds, dice, compare):
+        """Restarts the run until `kills` processes have been killed.
+
+        A run whose servers or workers are killed continues by itself; if the run itself is killed,
+        it is restarted. Calls `compare` after each run that ends, even before the last kill.
+        Returns the victims by name, and the number of runs."""
         shutil.rmtree(out, ignore_errors=True)
         victims = collections.Counter()
+        runs = 0
         resume = "none"
         while True:
             process = self.start(out, resume, settings)
-            # A run that has never come so far has no state to resume from: anew is the same.
+            # Without state to resume from, the run starts over.
             resume = "latest"
             had_to_end = self.kill_while_it_runs(process, victims, kills, seconds, dice)
             code = self.end_of(process)
             if code == 0:
+                runs += 1
+                compare()
                 if sum(victims.values()) >= kills:
-                    return victims
+                    return victims, runs
                 shutil.rmtree(out, ignore_errors=True)
                 resume = "none"
             elif not had_to_end:
@@ -158,13 +165,18 @@ class CrashTest(unittest.TestCase):
         seed = int(time.time()) if TALLY else 1
         out = os.path.join(TMP, name)
         start = time.monotonic()
-        victims = self.run_with_kills(out, settings, KILLS, seconds, random.Random(seed))
+
+        def compare():
+            found = self.outcome(out)
+            self.assertEqual(found.digests, expected.digests, "seed %d" % seed)
+            self.assertEqual(found.log, expected.log, "seed %d" % seed)
+            self.check_trace(trace, settings.get("storage.log") == "contributions")
+
+        victims, runs = self.run_with_kills(out, settings, KILLS, seconds, random.Random(seed),
+                                            compare)
         minutes = (time.monotonic() - start) / 60
-        found = self.outcome(out)
-        self.assertEqual(found.digests, expected.digests, "seed %d" % seed)
-        self.assertEqual(found.log, expected.log, "seed %d" % seed)
-        self.check_trace(trace, settings.get("storage.log") == "contributions")
-        line = {"setting": name, "model": MODEL, "seed": seed, "kills": sum(victims.values()),
+        line = {"setting": name, "model": MODEL, "seed": seed, "runs": runs,
+                "kills": sum(victims.values()),
                 "kills_per_minute": round(sum(victims.values()) / minutes, 1),
                 "victims": dict(victims)}
         print(json.dumps(line), flush=True)
@@ -197,14 +209,14 @@ class CrashTest(unittest.TestCase):
                               "training.clip": "lagged", "quantization.gradients": "topk:0.2",
                               "storage.log": "contributions", "storage.cut_steps": 4})
 
-    def test_servers_and_workers_that_somebody_else_starts_again(self):
+    def test_servers_and_workers_restarted_by_the_test(self):
         self.start_again_by_hand("by-hand", logged=False)
 
-    def test_servers_with_logs_that_somebody_else_starts_again(self):
+    def test_servers_with_logs_restarted_by_the_test(self):
         self.start_again_by_hand("by-hand-logged", logged=True)
 
     def wait_for_steps(self, out, train, steps):
-        """Until eps train has written that many lines of its log."""
+        """Waits until eps train has written that many lines of its log."""
         end = time.monotonic() + TIMEOUT_SECONDS
         metrics = os.path.join(out, "metrics.jsonl")
         found = 0
@@ -217,7 +229,7 @@ class CrashTest(unittest.TestCase):
                     found = sum(1 for _ in f)
 
     def terms(self, servers):
-        """The term of each server's job, once all of them are there and know it."""
+        """Waits until all servers report their job, then returns the term of each."""
         end = time.monotonic() + TIMEOUT_SECONDS
         while True:
             status = subprocess.run([EPS, "status", "--json", servers], stdout=subprocess.PIPE,
@@ -229,8 +241,8 @@ class CrashTest(unittest.TestCase):
             time.sleep(0.1)
 
     def test_a_copied_folder_does_not_stand_for_its_original(self):
-        """A server's folder is copied, the server goes on and dies, and the copy takes its place:
-        what the copy's log says is old, so all go back to the cut that they have in common."""
+        """A server's folder is copied, the server continues and dies, and the copy replaces the
+        folder: the copy's log is outdated, so all servers return to their common cut."""
         with self.by_hand("copied", cut_steps=200, logged=True) as run:
             run.start("train")
             self.wait_for_steps(run.out, run.started["train"], 5)
@@ -245,7 +257,7 @@ class CrashTest(unittest.TestCase):
             os.rename(folder + "-copy", folder)
             run.start("serve 1")
             run.wait_for_end()
-            self.assertGreater(self.terms(run.servers)[0], term[0], "all go back")
+            self.assertGreater(self.terms(run.servers)[0], term[0], "the job was not rolled back")
 
     def start_again_by_hand(self, name, logged):
         with self.by_hand(name, cut_steps=2, logged=logged) as run:
@@ -253,7 +265,8 @@ class CrashTest(unittest.TestCase):
             self.wait_for_steps(run.out, run.started["train"], 1)
             term = self.terms(run.servers)
             dice = random.Random(1)
-            # A worker's death in an eager step sends all back; a logged server's does not.
+            # A worker's death in an eager step rolls the job back; that of a server with a log does
+            # not.
             victims = [name for name in sorted(run.commands)
                        if name != "train" and not (logged and name == "worker")]
             for _ in range(max(4, KILLS // 8)):
@@ -263,12 +276,12 @@ class CrashTest(unittest.TestCase):
                 run.start(victim)
             run.wait_for_end()
             if logged:
-                self.assertEqual(self.terms(run.servers), term, "nobody goes back")
+                self.assertEqual(self.terms(run.servers), term, "the job was rolled back")
 
     @contextlib.contextmanager
     def by_hand(self, name, cut_steps, logged):
-        """Two servers and a worker that run, each a process of its own, and their job of 300 steps;
-        what it came to is compared with an undisturbed run."""
+        """Starts two servers and a worker, each as its own process, for a job of 300 steps, and
+        compares its result with an undisturbed run."""
         settings = {"training.clip": "lagged", "storage.cut_steps": cut_steps,
                     "training.steps": 300}
         expected, _ = self.undisturbed(name, settings, steps=300)
@@ -282,7 +295,7 @@ class CrashTest(unittest.TestCase):
 
 
 class ByHand:
-    """Processes of a job that the test starts, kills and starts again itself."""
+    """The processes of a job, which the test starts, kills and restarts itself."""
 
     def __init__(self, test, name, settings, logged):
         self.test = test
@@ -332,7 +345,7 @@ class ByHand:
 
 
 def tests_of_shard():
-    """Names of the tests that are this process's, of several that bazel starts."""
+    """Returns the names of the tests of this shard, one of several processes that bazel starts."""
     if "TEST_SHARD_STATUS_FILE" in os.environ:
         with open(os.environ["TEST_SHARD_STATUS_FILE"], "w", encoding="utf-8"):
             pass

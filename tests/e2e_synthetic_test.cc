@@ -1,5 +1,5 @@
-// Two real servers, real workers without LibTorch, the synthetic model: what comes out must be, bit
-// for bit, what a plain loop in this process computes, whoever computed which part.
+// Runs two real servers and real workers without LibTorch on the synthetic model. The result must
+// be, bit for bit, what a plain loop in this process computes, however the parts are divided.
 
 #include <algorithm>
 #include <cmath>
@@ -14,23 +14,24 @@
 #include "absl/strings/str_cat.h"
 #include "base/checksum.h"
 #include "base/exit_code.h"
-#include "eps/v1/control.grpc.pb.h"
-#include "eps_server/server.h"
-#include "grpcpp/client_context.h"
-#include "gtest/gtest.h"
-#include "optimizer/update_rule.h"
 #include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
 #include "base/job/model_layout.h"
 #include "base/job/schedule.h"
 #include "base/testing/test_specs.h"
+#include "eps/v1/control.grpc.pb.h"
+#include "eps_server/server.h"
+#include "grpcpp/client_context.h"
+#include "gtest/gtest.h"
+#include "optimizer/update_rule.h"
 #include "wire/channel.h"
 #include "wire/grpc_status.h"
 #include "worker/client/parameter_client.h"
 #include "worker/data/token_source.h"
-#include "worker/relay/testing/plain_loop.h"
 #include "worker/relay/relay.h"
 #include "worker/relay/stage_program.h"
+#include "worker/relay/synthetic_runtime.h"
+#include "worker/relay/testing/plain_loop.h"
 
 namespace eps {
 namespace {
@@ -42,16 +43,16 @@ JobSpec SpecOf(const std::string& name, Clip clip) {
   JobSpec spec = TinySyntheticSpec();
   spec.name = name;
   spec.model.synthetic.n_layer = 4;
-  spec.chunk_elements = 2048;  // two panels to a matrix: every stage is on both servers
+  spec.chunk_elements = 2048;  // two panels per matrix, so that every stage is on both servers
   spec.groups.clear();
   spec.tensors.clear();
   spec.stages.clear();
   EXPECT_TRUE(BuildLayout(/*weight_decay=*/0.1, &spec).ok());
   spec.training.steps = kSteps;
   spec.training.micro_batches = 3;
-  spec.training.parts = 3;  // the order of two would not show
+  spec.training.parts = 3;  // with two parts the order would not show
   spec.training.clip = clip;
-  spec.training.max_grad_norm = 0.01;  // below the norms that occur: every step is clipped
+  spec.training.max_grad_norm = 0.01;  // below the norms that occur: clipping always takes effect
   spec.training.mode = clip == Clip::kExact ? Mode::kSealed : Mode::kEager;
   spec.schedule.name = "linear";
   spec.schedule.warmup_steps = 2;
@@ -59,14 +60,14 @@ JobSpec SpecOf(const std::string& name, Clip clip) {
   return spec;
 }
 
-// Where a worker is to push a gradient with a NaN in it. Step 0: nowhere.
+// The gradient into which a worker puts a NaN. Step 0 disables that.
 struct Poison {
   uint64_t step = 0;
   uint32_t part = 0;
   StageId stage;
 };
 
-// The synthetic model, but for one value of the gradient of `poison`, on its way to the servers.
+// The synthetic model, with one value of the `poison` gradient replaced on its way to the servers.
 class PoisonedRuntime final : public StageRuntime {
  public:
   PoisonedRuntime(const JobSpec& spec, const Poison& poison, std::unique_ptr<StageRuntime> runtime)
@@ -106,7 +107,7 @@ class PoisonedRuntime final : public StageRuntime {
   std::string compute_profile() const override { return runtime_->compute_profile(); }
 
  private:
-  // Notes whose gradient it computes: the next one that ToHost is asked for.
+  // Records whose gradient it computes, for the ToHost call that follows.
   class Program final : public StageProgram {
    public:
     Program(PoisonedRuntime* runtime, StageProgram* program)
@@ -141,16 +142,17 @@ class PoisonedRuntime final : public StageRuntime {
   bool poisoned_ = false;
 };
 
+// The result of a training run.
 struct Outcome {
   Tensors weights;
   std::vector<double> losses;  // by step
   std::vector<uint64_t> tokens;
-  std::vector<uint64_t> skipped;  // steps
-  absl::Status failure;           // of the job
+  std::vector<uint64_t> skipped;  // skipped steps
+  absl::Status failure;           // the job's error
 };
 
-// AdamW on the whole model in this process; no clipping. `without_step` (0: none) sees its data and
-// updates nothing.
+// Trains the whole model with AdamW in this process, without clipping. Step `without_step` consumes
+// its data but updates nothing; 0 disables that.
 Outcome TrainPlainly(const JobSpec& spec, uint64_t without_step = 0) {
   Outcome outcome;
   outcome.weights = InitialWeights(spec);
@@ -196,7 +198,7 @@ Outcome TrainPlainly(const JobSpec& spec, uint64_t without_step = 0) {
   return outcome;
 }
 
-// Servers on loopback with one job.
+// Servers on loopback that hold one job.
 class Cluster {
  public:
   Cluster(const JobSpec& spec, int servers) : spec_(spec) {
@@ -236,7 +238,7 @@ class Cluster {
     }
   }
 
-  // The weights after the last step, and what the lead recorded of the steps.
+  // Returns the weights after the last step and the step records of the lead.
   Outcome Result() {
     Outcome outcome;
     const auto context = Context();
@@ -271,7 +273,7 @@ class Cluster {
     return context;
   }
 
-  // Lagged clipping takes the norm of the step before, which the first step has not.
+  // Lagged clipping uses the norm of the previous step, which the first step does not have.
   bool ClipsStep(uint64_t step) const {
     if (spec_.training.clip == Clip::kNone) return false;
     return spec_.training.clip == Clip::kExact || step > 1;
@@ -309,7 +311,7 @@ class Cluster {
   std::vector<std::unique_ptr<v1::Control::Stub>> controls_;
 };
 
-// One worker from join to the end of the job.
+// Runs one worker from joining to the end of the job.
 absl::Status RunWorker(const std::vector<std::string>& addresses, uint32_t rank, uint32_t count,
                        int prefetch, const Poison& poison) {
   MemoryAccount account;
@@ -370,7 +372,7 @@ void ExpectSameWeights(const JobSpec& spec, const Outcome& a, const Outcome& b) 
   }
 }
 
-TEST(E2eSyntheticTest, TrainsToTheBitsOfAPlainLoop) {
+TEST(E2eSyntheticTest, MatchesAPlainLoopBitForBit) {
   const JobSpec spec = SpecOf("plain", Clip::kNone);
   const Outcome plain = TrainPlainly(spec);
   ASSERT_NE(plain.weights, InitialWeights(spec));
@@ -390,9 +392,9 @@ TEST(E2eSyntheticTest, TrainsToTheBitsOfAPlainLoop) {
   }
 }
 
-TEST(E2eSyntheticTest, DividesPartsBetweenWorkersWithoutAChangeInAnyMode) {
+TEST(E2eSyntheticTest, PartsDivideBetweenWorkersWithoutChangingBits) {
   for (const Clip clip : {Clip::kLagged, Clip::kExact}) {
-    const JobSpec spec = SpecOf(ClipName(clip), clip);
+    const JobSpec spec = SpecOf(NameOf(clip), clip);
     const Outcome one = Train(spec, /*servers=*/2, /*workers=*/1, /*prefetch=*/2);
     const Outcome two = Train(spec, /*servers=*/2, /*workers=*/2);
     ExpectSameWeights(spec, one, two);
@@ -402,13 +404,13 @@ TEST(E2eSyntheticTest, DividesPartsBetweenWorkersWithoutAChangeInAnyMode) {
   }
 }
 
-TEST(E2eSyntheticTest, ASkippedStepLeavesTheWeightsOfARunThatNeverHadIt) {
+TEST(E2eSyntheticTest, ASkippedStepLeavesNoTrace) {
   JobSpec spec = SpecOf("skip", Clip::kNone);
   spec.training.mode = Mode::kSealed;
   spec.training.nonfinite = Nonfinite::kSkip;
   ASSERT_TRUE(spec.Validate().ok()) << spec.Validate();
   const Outcome plain = TrainPlainly(spec, /*without_step=*/3);
-  ASSERT_NE(plain.weights, TrainPlainly(spec).weights) << "the step would have done nothing";
+  ASSERT_NE(plain.weights, TrainPlainly(spec).weights) << "the step has no effect";
   for (const uint32_t workers : {1u, 3u}) {
     for (const Poison& poison : {Poison{3, 0, StageId(0)}, Poison{3, 2, StageId(2)}}) {
       SCOPED_TRACE(absl::StrCat(workers, " workers, part ", poison.part));
@@ -422,12 +424,12 @@ TEST(E2eSyntheticTest, ASkippedStepLeavesTheWeightsOfARunThatNeverHadIt) {
   }
 }
 
-TEST(E2eSyntheticTest, AGradientThatIsNotFiniteEndsTheJobForEverybodyWithItsPlace) {
+TEST(E2eSyntheticTest, ANonFiniteGradientEndsTheJob) {
   for (const Clip clip : {Clip::kLagged, Clip::kExact}) {  // eager, sealed
-    const JobSpec spec = SpecOf(absl::StrCat("halt-", ClipName(clip)), clip);
+    const JobSpec spec = SpecOf(absl::StrCat("halt-", NameOf(clip)), clip);
     const Outcome outcome =
         Train(spec, /*servers=*/2, /*workers=*/2, /*prefetch=*/1, Poison{3, 1, StageId(2)});
-    EXPECT_EQ(outcome.losses.size(), 2u) << "steps before it are recorded";
+    EXPECT_EQ(outcome.losses.size(), 2u) << "the earlier steps are recorded";
     EXPECT_EQ(ExitCodeOf(outcome.failure), ExitCode::kDataInvalid);
     const TensorUse& use = spec.stages[2].uses[0];
     const std::string place =
@@ -443,7 +445,7 @@ TEST(E2eSyntheticTest, AGradientThatIsNotFiniteEndsTheJobForEverybodyWithItsPlac
   }
 }
 
-TEST(E2eSyntheticTest, TrainsWithBf16OnTheWireAlikeWhoeverComputes) {
+TEST(E2eSyntheticTest, Bf16WireIsIndependentOfTheWorkers) {
   JobSpec spec = SpecOf("bf16", Clip::kNone);
   spec.codecs.weights = spec.codecs.gradients = "bf16";
   const Outcome one = Train(spec, /*servers=*/2, /*workers=*/1);

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Plants bugs in the product, one at a time, and tells which the tests notice.
+"""Plants bugs in the product, one at a time, and reports which of them the tests notice.
 
-Every bug is an edit of one or two source files that leaves a program that builds and runs, and a
-test that has to fail because of it. The files are put back afterwards, also after Ctrl-C. Run it
-in a clone of its own, because every bug is built.
+Every bug is an edit of one or two source files, after which the program still builds and runs but
+one test must fail. The files are restored afterwards, also after Ctrl-C. Run the script in a
+separate clone: it builds the product with every bug.
 
-    tests/planted_bugs.py            plants all
-    tests/planted_bugs.py stale tree plants those whose names contain one of the words
-    tests/planted_bugs.py --list     shows them
+    tests/planted_bugs.py            plants all bugs
+    tests/planted_bugs.py stale tree plants the bugs whose names contain one of the words
+    tests/planted_bugs.py --list     lists the bugs
 
-Exit code: 0 all were noticed, 1 some were not, 2 a bug does not fit the sources any more.
+Exit code: 0 if all were noticed, 1 if some were not, 2 if a bug no longer fits the sources or the
+tests fail without any.
 """
 
 import argparse
@@ -23,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TIMEOUT_S = 1200
 
 Edit = collections.namedtuple("Edit", "path before after")
-# `test`: a Bazel target; `cases`: of it, all if empty.
+# `test` is a Bazel target; `cases` are its test cases, all of them if empty.
 Bug = collections.namedtuple("Bug", "name what edits test cases")
 
 MATRIX = "//tests:verify_matrix_test"
@@ -37,11 +38,11 @@ DECODE_ONCE = ["VerifyMatrix.test_weights_that_are_decoded_once"]
 RESIDUALS = ["VerifyMatrix.test_residuals_at_the_servers_and_at_the_workers"]
 STASH = ["VerifyMatrix.test_stash_codecs_on_host_and_device"]
 
-# Adds what is read in place to the sum in registers.
+# Adds the operand, read in place, to the sum in registers.
 ADD_STRIP = "steps.push_back({fp32 ? StepKind::kAddFp32 : StepKind::kAddBf16, elements});"
 
 BUGS = [
-    Bug("swapped-tree-of-parts", "the server splits three parts as 1 + 2 instead of 2 + 1",
+    Bug("swapped-tree-of-parts", "the server sums three parts as 1 + 2 instead of 2 + 1",
         [Edit("optimizer/reduction_plan.cc", "const uint32_t left = LeftLeaves(node.count);",
               "const uint32_t left = node.count - LeftLeaves(node.count);")],
         MATRIX, THREE_PARTS),
@@ -50,7 +51,7 @@ BUGS = [
               "const uint32_t leaf = static_cast<uint32_t>(item % g_);",
               "const uint32_t leaf = g_ - 1 - static_cast<uint32_t>(item % g_);")],
         MATRIX, MICRO_BATCHES),
-    Bug("dropped-use", "the second use of a tied tensor is received and not added",
+    Bug("dropped-use", "the second use of a tied tensor is received but not added",
         [Edit("optimizer/reduction_plan.cc",
               "EPS_RETURN_IF_ERROR(AddRightBranch(use, root, /*buffer=*/0));",
               "for (const auto& [key, i] : by_place_) if (key.first == use) used_[i] = true;")],
@@ -61,35 +62,37 @@ BUGS = [
     Bug("lost-part", "one contribution of a sum is not added",
         [Edit("optimizer/reduction_plan.cc", ADD_STRIP, "continue;")],
         MATRIX, THREE_PARTS),
-    Bug("wrong-mask-stage", "all stages drop by the mask of stage 0",
+    Bug("wrong-mask-stage", "all stages use the dropout mask of stage 0",
         [Edit("worker/models/gpt2.cc", "key.stage = static_cast<uint16_t>(stage_.value());",
               "key.stage = 0;")],
         MATRIX, TWO_SERVERS),
-    Bug("wrong-mask-micro-batch", "all micro-batches of a step drop by the same mask",
+    Bug("wrong-mask-micro-batch", "all micro-batches of a step use the same dropout mask",
         [Edit("worker/models/gpt2.cc", "key.micro_batch = batch.index;", "key.micro_batch = 0;")],
         MATRIX, MICRO_BATCHES),
-    Bug("other-mask-in-backward", "recomputation drops by the mask of another site than forward",
+    Bug("other-mask-in-backward", "recomputation uses a dropout mask of another site",
         [Edit("worker/models/gpt2.cc",
               "const Tensor dm = Dropped(batch, kMlpSite, config().resid_pdrop, dy);",
               "const Tensor dm = Dropped(batch, kProjectionSite, config().resid_pdrop, dy);")],
         MATRIX, TWO_SERVERS),
-    Bug("wrong-bias-correction", "the second moment is corrected by beta1",
+    Bug("wrong-bias-correction", "the second moment is corrected with beta1",
         [Edit("eps_server/core/steps/lead.cc",
               "set_bias_correction2(1.0 - IntegerPower(spec_.optimizer.beta2, update));",
               "set_bias_correction2(1.0 - IntegerPower(spec_.optimizer.beta1, update));")],
         MATRIX, TWO_SERVERS),
-    Bug("late-learning-rate", "a step is updated with the learning rate of the step before",
-        [Edit("eps_server/core/steps/lead.cc", "spec_.optimizer.lr, update, spec_.training.steps));",
+    Bug("late-learning-rate", "a step updates with the previous learning rate",
+        [Edit("eps_server/core/steps/lead.cc",
+              "spec_.optimizer.lr, update, spec_.training.steps));",
               "spec_.optimizer.lr, update - 1, spec_.training.steps));")],
         MATRIX, TWO_SERVERS),
     Bug("older-norm", "lagged clipping uses the norm of two steps ago",
-        [Edit("eps_server/core/steps/lead.cc", "norm = NormOf(step - 1);", "norm = NormOf(step - 2);")],
+        [Edit("eps_server/core/steps/lead.cc", "norm = NormOf(step - 1);",
+              "norm = NormOf(step - 2);")],
         MATRIX, TWO_SERVERS),
-    Bug("norm-without-a-chunk", "the norm leaves out the first chunk",
+    Bug("norm-without-a-chunk", "the norm omits the first chunk",
         [Edit("eps_server/core/steps/lead.cc", "for (double s : open.sum_squares) sum += s;",
               "for (size_t i = 1; i < open.sum_squares.size(); ++i) sum += open.sum_squares[i];")],
         MATRIX, SEALED),
-    Bug("stale-fetch", "the server encodes a chunk once for two versions",
+    Bug("stale-fetch", "the server serves one encoding for two versions",
         [Edit("optimizer/chunk_compute.cc",
               "  return EncodeChunk(codec, chunk, options, arrays.weights);",
               "  static auto* const mu = new Mutex;\n"
@@ -107,7 +110,7 @@ BUGS = [
          Edit("optimizer/chunk_compute.cc", '#include "base/flush_denormals.h"\n',
               '#include "base/flush_denormals.h"\n#include "base/mutex.h"\n')],
         MATRIX, TWO_SERVERS),
-    Bug("weights-of-another-stage", "two equal blocks are fetched in each other's place",
+    Bug("weights-of-another-stage", "two equally shaped blocks are fetched in swapped places",
         [Edit("worker/relay/weight_stream.cc",
               "client_->FetchStage(visit.stage, version_",
               "client_->FetchStage(StageId(visit.stage.value() == 1 || visit.stage.value() == 2\n"
@@ -119,13 +122,13 @@ BUGS = [
         [Edit("worker/relay/relay.cc", "batches->Get(start_.step, part.value() * g_ + j)",
               "batches->Get(start_.step, part.value() * 0 + j)")],
         MATRIX, THREE_PARTS),
-    Bug("wrong-axis", "weights are encoded along rows whatever contracts them",
+    Bug("wrong-axis", "weights are always encoded along rows",
         [Edit("compression/codec_table.cc",
               "axes.has_second = axes.has_second && weights(chunk).traits().block > 1;",
               "axes.has_second = axes.has_second && weights(chunk).traits().block > 1;\n"
               "  axes.first = Axis::kRow;")],
         MATRIX, FORWARD_AXIS),
-    Bug("swapped-copies", "a backward pass gets the two copies in each other's place",
+    Bug("swapped-copies", "a backward pass receives its two copies swapped",
         [Edit("compression/codec_table.cc",
               "axes.has_second = axes.has_second && weights(chunk).traits().block > 1;",
               "axes.has_second = axes.has_second && weights(chunk).traits().block > 1;\n"
@@ -133,11 +136,11 @@ BUGS = [
          Edit("compression/codec_table.cc", "#include <string>\n",
               "#include <string>\n#include <utility>\n")],
         MATRIX, BOTH_AXES),
-    Bug("unused-second-copy", "one product of a block takes the copy of the forward pass",
+    Bug("unused-second-copy", "one backward product uses the copy of the forward pass",
         [Edit("worker/models/gpt2.cc", "at::mm(dpacked, wt[u_.attn_weight].t())",
               "at::mm(dpacked, w[u_.attn_weight].t())")],
         MATRIX, BOTH_AXES),
-    Bug("forward-copy-at-the-head", "the last stage is fetched as for a forward pass",
+    Bug("forward-copy-at-the-head", "the last stage uses only the copy of the forward pass",
         [Edit("worker/models/gpt2.cc", "LossBlock(w[lm_weight_], for_input_gradient[lm_weight_],",
               "static_cast<void>(for_input_gradient);\n"
               "      LossBlock(w[lm_weight_], w[lm_weight_],")],
@@ -147,19 +150,19 @@ BUGS = [
               "RoundMatricesToBf16(spec_, spec_.stages[stage.value()], ready.host.get());",
               "static_cast<void>(stage);")],
         MATRIX, DECODE_ONCE),
-    Bug("stash-not-rounded-at-hand", "a stage that finds its input at hand gets it unrounded",
+    Bug("stash-not-rounded-at-hand", "an input that skips the stash is not rounded",
         [Edit("worker/exec/torch_runtime.cc", "DecodeFromStash(stash_, encoded, y);", ";")],
         MATRIX, STASH),
     Bug("short-warm-up", "the warm-up of gradients ends a step early",
         [Edit("compression/codec_table.h", "step.value() > warmup_steps_",
               "step.value() >= warmup_steps_")],
         MATRIX, BOTH_AXES),
-    Bug("dropped-residual", "what a gradient leaves out is added to nothing",
+    Bug("dropped-residual", "residuals are zeroed instead of added",
         [Edit("worker/client/pusher.cc",
               "DecodeChunk(**opened, chunk, out);",
               "std::memset(out, 0, chunk.elements * sizeof(float));")],
         MATRIX, RESIDUALS),
-    Bug("exact-residual", "a residual is kept as it would be without its codec's rounding",
+    Bug("exact-residual", "residuals are stored without their codec's rounding",
         [Edit("compression/codec_table.cc",
               'FindFor("quantization.residual", spec.codecs.residual)',
               'FindFor("quantization.residual", "fp32")')],
@@ -168,14 +171,17 @@ BUGS = [
 
 
 def apply(edits):
-    """Edits the files; returns their old contents. ValueError if a place is not there once."""
+    """Edits the files; returns their old contents.
+
+    Raises ValueError unless each place occurs exactly once.
+    """
     old = {}
     try:
         for edit in edits:
             path = ROOT / edit.path
             text = path.read_text(encoding="utf-8")
             if text.count(edit.before) != 1:
-                raise ValueError(f"{edit.path} holds {text.count(edit.before)} times: "
+                raise ValueError(f"{edit.path} holds {text.count(edit.before)} copies of: "
                                  f"{edit.before}")
             old.setdefault(path, text)
             path.write_text(text.replace(edit.before, edit.after), encoding="utf-8")
@@ -196,8 +202,8 @@ def bazel(*arguments):
 
 
 def passes(test, cases):
-    """Whether the test passes; RuntimeError if it could not be run."""
-    # 3: Bazel's exit code for a test that failed.
+    """Returns whether the test passes. Raises RuntimeError if it could not run."""
+    # Bazel exits with 3 if a test failed.
     code = bazel("test", "--cache_test_results=no", "--test_output=errors", test,
                  *[f"--test_arg={case}" for case in cases]).returncode
     if code not in (0, 3):
@@ -206,7 +212,7 @@ def passes(test, cases):
 
 
 def verdict(bug):
-    """'noticed', 'NOT NOTICED', or why nothing can be said."""
+    """Returns 'noticed', 'NOT NOTICED', or the reason why there is no verdict."""
     old = apply(bug.edits)
     try:
         build = bazel("build", bug.test)
@@ -219,8 +225,8 @@ def verdict(bug):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("words", nargs="*", help="plants only bugs whose names contain one")
-    parser.add_argument("--list", action="store_true", help="shows the bugs")
+    parser.add_argument("words", nargs="*", help="plant only bugs whose names contain one of them")
+    parser.add_argument("--list", action="store_true", help="list the bugs")
     options = parser.parse_args()
     bugs = [bug for bug in BUGS
             if not options.words or any(word in bug.name for word in options.words)]

@@ -1,4 +1,4 @@
-"""Every bug that tests/planted_bugs.py plants still has its place in the source."""
+"""Checks that every edit of tests/planted_bugs.py still matches the sources."""
 
 import pathlib
 import unittest
@@ -8,7 +8,7 @@ import source_tree
 
 
 class PlantedBugs(unittest.TestCase):
-    def test_every_place_is_there_once(self):
+    def test_every_edit_matches_its_source_once(self):
         gone = []
         for bug in planted_bugs.BUGS:
             for edit in bug.edits:

@@ -1,11 +1,11 @@
-"""Processes of a run on this machine, as tests and benchmarks look at them."""
+"""Helpers for tests and benchmarks: the processes of a run, and reserved ports."""
 
 import os
 import socket
 
 
 def children_of(pid):
-    """Processes of a run by their role: supervisor, serve 0, worker 0 and so on."""
+    """Returns {role: pid} of a run's processes: supervisor, serve 0, worker 0 and so on."""
     found = {"supervisor": pid}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -28,8 +28,11 @@ RESERVED = []
 
 
 def reserve_port():
-    """A port of the loopback that nobody is given until this process ends. A server that binds it
-    with SO_REUSEADDR can listen there, as often as it is started (cli/launch/reserved_port.h)."""
+    """Returns a loopback port that the system gives to no other process until this one ends.
+
+    A server that binds it with SO_REUSEADDR can listen there, and can be restarted
+    (cli/launch/reserved_port.h).
+    """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))

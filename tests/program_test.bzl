@@ -11,13 +11,13 @@ def program_test(
     """Runs `script` with python3 and the paths of `programs` as its arguments.
 
     Args:
-      name: of the test, ending in _test.
+      name: name of the test, ending in _test.
       script: a Python file of this package.
       programs: labels of binaries; their paths are the script's arguments, in order.
-      size: of the test.
+      size: size of the test.
       data: other files that the script needs.
-      tags: of the test.
-      shard_count: into how many processes the script divides its tests, if it does.
+      tags: tags of the test.
+      shard_count: number of processes among which the script divides its tests, if it does.
     """
     native.sh_test(
         name = name,

@@ -3,13 +3,13 @@
 def source_text_test(name, script, size = "small"):
     """Runs a Python script of the tree with python3, outside the sandbox.
 
-    The script sees the tree that it stands in, so bazel cannot know when its result changes: the
-    test always runs ("external").
+    The script reads the tree that contains it, so bazel cannot detect when its result changes:
+    the test always runs ("external").
 
     Args:
-      name: of the test, ending in _test.
+      name: name of the test, ending in _test.
       script: path of the script from the workspace root.
-      size: of the test.
+      size: size of the test.
     """
     native.sh_test(
         name = name,

@@ -1,5 +1,5 @@
-// What sparse gradients leave out survives a checkpoint: with real processes, a resume on other
-// servers trains to the bits of a run that was never interrupted.
+// Residuals of sparse gradients survive a checkpoint: with real processes, a resume on other
+// servers trains to the same bits as a run without interruption.
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -17,15 +17,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/job/chunk_map.h"
 #include "checkpoint/checkpoint.h"
-#include "cli/commands/checkpoint_command.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/checkpoint_report.h"
 #include "cli/launch/child_process.h"
-#include "wire/control_client.h"
 #include "eps_server/server.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "base/job/chunk_map.h"
+#include "wire/control_client.h"
 
 namespace eps {
 namespace {
@@ -47,11 +47,13 @@ void WriteFile(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
 }
 
+// The exit code and output of a program.
 struct Result {
   int code = -1;
   std::string out;  // stdout and stderr
 };
 
+// Runs `eps` in a temporary folder with a small model.
 class ResidualResumeTest : public testing::Test {
  protected:
   ResidualResumeTest() {
@@ -91,7 +93,7 @@ class ResidualResumeTest : public testing::Test {
     return result;
   }
 
-  // Twelve steps of three parts whose inner layers send 5 % of their gradients.
+  // Twelve steps of three parts, whose inner layers send 5 % of their gradients.
   Arguments Train(const std::string& out, const Arguments& more) const {
     Arguments arguments = {"train",
                            "--model=" + folder_ + "/model",
@@ -123,7 +125,7 @@ class ResidualResumeTest : public testing::Test {
     return losses;
   }
 
-  // Goes back to the checkpoint of step 6 and from there to the end again.
+  // Resumes from the checkpoint of step 6 and trains to the end.
   Result ResumeAtSix(const std::string& out, const Arguments& more) {
     fs::remove_all(Checkpoint(out, 12));
     WriteFile(folder_ + "/" + out + "/latest", "checkpoint-6\n");
@@ -139,7 +141,7 @@ class ResidualResumeTest : public testing::Test {
 class ResidualHomeTest : public ResidualResumeTest,
                          public testing::WithParamInterface<const char*> {};
 
-TEST_P(ResidualHomeTest, AResumeOnOtherServersGivesTheBitsOfOneRun) {
+TEST_P(ResidualHomeTest, ResumesBitForBitOnOtherServers) {
   const std::string home = absl::StrCat("--quantization.residual_home=", GetParam());
   const Result whole = Run(Train("whole", {home, "--servers=2", "--workers=2"}));
   ASSERT_EQ(whole.code, 0) << whole.out;
@@ -149,12 +151,12 @@ TEST_P(ResidualHomeTest, AResumeOnOtherServersGivesTheBitsOfOneRun) {
   const Result parts =
       Run(Train("parts", {home, "--servers=2", "--workers=2", "--checkpoint.save_steps=6"}));
   ASSERT_EQ(parts.code, 0) << parts.out;
-  EXPECT_EQ(Digest("parts", 12), expected) << "a checkpoint on the way changes nothing";
+  EXPECT_EQ(Digest("parts", 12), expected) << "an intermediate checkpoint changes nothing";
   for (int part = 0; part < 3; ++part) {
     const std::string name = absl::StrCat("eps/residual-0000", part, ".safetensors");
     const auto file = SafetensorsReader::Open(Checkpoint("parts", 6) + "/" + name);
     ASSERT_TRUE(file.ok()) << file.status();
-    EXPECT_EQ((*file)->entries().size(), 3u) << "only the inner layers send few";
+    EXPECT_EQ((*file)->entries().size(), 3u) << "only the inner layers are sparse";
     std::vector<float> values((*file)->entries()[0].elements());
     ASSERT_TRUE((*file)->Read((*file)->entries()[0], 0, values.size(), values.data()).ok());
     size_t left_out = 0;
@@ -162,8 +164,8 @@ TEST_P(ResidualHomeTest, AResumeOnOtherServersGivesTheBitsOfOneRun) {
     EXPECT_GT(left_out, values.size() / 2);
   }
 
-  // One server less, fewer workers, and chunks of another size (a layer is still one chunk: topk
-  // chooses within chunks).
+  // One server less, fewer workers, and other chunk sizes. A layer is still one chunk, because topk
+  // chooses within chunks.
   const Result resumed =
       ResumeAtSix("parts", {"--servers=1", "--workers=1", "--training.chunk_elements=16384"});
   ASSERT_EQ(resumed.code, 0) << resumed.out;
@@ -174,7 +176,7 @@ TEST_P(ResidualHomeTest, AResumeOnOtherServersGivesTheBitsOfOneRun) {
   ASSERT_EQ(Losses("whole").size(), 12u);
   EXPECT_EQ(Losses("parts"), Losses("whole"));
 
-  // Without what was left out the same resume gives other bits, and says so.
+  // Without the residuals the same resume leads to other bits, and warns about it.
   CheckpointManifest manifest = *ReadManifest(Checkpoint("parts", 6));
   for (uint32_t part = 0; part < 3; ++part) manifest.files.erase(ResidualFile(part));
   WriteFile(Checkpoint("parts", 6) + "/" + kManifestFile, ManifestText(manifest));
@@ -196,7 +198,7 @@ TEST_P(ResidualHomeTest, AnInterruptLeavesACheckpointWithResiduals) {
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   EXPECT_EQ(CodeOf(eps.get()), 0) << ReadFile(eps->log_path());
   const std::string step = checkpoint->substr(checkpoint->rfind('-') + 1);
-  // It is what a run holds that ends there.
+  // The checkpoint equals that of a run that ends at the same step.
   const Result ends = Run(Train("ends", {home, "--training.steps=" + step}));
   ASSERT_EQ(ends.code, 0) << ends.out;
   EXPECT_EQ(Digest("o", std::stoi(step)), Digest("ends", std::stoi(step)));
@@ -205,7 +207,7 @@ TEST_P(ResidualHomeTest, AnInterruptLeavesACheckpointWithResiduals) {
 INSTANTIATE_TEST_SUITE_P(Homes, ResidualHomeTest, testing::Values("server", "worker"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST_F(ResidualResumeTest, WithoutErrorFeedbackThereIsNothingToKeep) {
+TEST_F(ResidualResumeTest, NoResidualsWithoutErrorFeedback) {
   const Result run =
       Run(Train("o", {"--quantization.error_feedback=false", "--training.steps=2", "--servers=2"}));
   ASSERT_EQ(run.code, 0) << run.out;
@@ -215,7 +217,8 @@ TEST_F(ResidualResumeTest, WithoutErrorFeedbackThereIsNothingToKeep) {
 }
 
 // Sends a checkpoint's state to three servers of a job whose layers are cut into four chunks, and
-// writes what they then hold as another one. Returns how many residuals came without bytes.
+// writes the state that they then hold as another checkpoint. Returns the number of residuals
+// without bytes.
 size_t SendAndFetch(const CheckpointReader& reader, const std::string& out) {
   JobSpec spec = reader.spec();
   spec.training.steps = 12;
@@ -276,7 +279,7 @@ size_t SendAndFetch(const CheckpointReader& reader, const std::string& out) {
   return empty;
 }
 
-TEST_F(ResidualResumeTest, ServersWithOtherChunksHoldTheSameResiduals) {
+TEST_F(ResidualResumeTest, OtherChunksKeepTheSameResiduals) {
   const Result run = Run(Train("o", {"--training.steps=3", "--servers=2"}));
   ASSERT_EQ(run.code, 0) << run.out;
   const auto reader = CheckpointReader::Open(Checkpoint("o", 3));
@@ -285,7 +288,7 @@ TEST_F(ResidualResumeTest, ServersWithOtherChunksHoldTheSameResiduals) {
   EXPECT_EQ(Digest("again", 3), Digest("o", 3));
 }
 
-TEST_F(ResidualResumeTest, InTheWarmUpNothingIsLeftOut) {
+TEST_F(ResidualResumeTest, NoResidualsDuringWarmUp) {
   const Result run =
       Run(Train("o", {"--training.steps=2", "--quantization.warmup_steps=5", "--servers=2"}));
   ASSERT_EQ(run.code, 0) << run.out;

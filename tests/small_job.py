@@ -1,5 +1,5 @@
-"""A job of a few seconds for tests that run `eps train`: its model, data and settings, and what two
-runs of it are compared by."""
+"""A job of a few seconds for tests that run `eps train`: its models, data and settings, and the
+columns by which two runs are compared."""
 
 import json
 import os
@@ -12,17 +12,17 @@ MODELS = {
 }
 SETTINGS = {
     "training.micro_batch_size": 2, "training.micro_batches": 2,
-    # Below the norms, so that where it clips each step depends on a norm.
+    # Below the norms that occur, so that wherever a run clips, each step depends on a norm.
     "training.max_grad_norm": 0.05, "training.chunk_elements": 2048, "training.seq_len": 16,
     "lr_scheduler.name": "cosine", "lr_scheduler.warmup_steps": 3, "worker.threads": 1,
     "metrics.tensorboard": "false", "storage.staging": "8MiB",
 }
-# Of a line of metrics.jsonl.
+# Keys of a line of metrics.jsonl.
 COLUMNS = ("step", "loss", "grad_norm", "lr", "tokens")
 
 
 def write_inputs(folder, name="synthetic"):
-    """The paths of the description of one of MODELS and of the data."""
+    """Writes one of MODELS and the data; returns the paths of both files."""
     model, text = os.path.join(folder, "model.json"), os.path.join(folder, "text.txt")
     with open(model, "w", encoding="utf-8") as f:
         json.dump(MODELS[name], f)

@@ -1,7 +1,7 @@
-"""What the tests of the source text share: the files, C++ without comments, a unittest runner.
+"""Shared by the tests of the source text: the file list, C++ without comments, a unittest runner.
 
-These tests read the tree that they were built from, not copies that bazel made, so that a new file
-is checked without being listed anywhere.
+These tests read the source tree itself, not copies in bazel's sandbox, so that a new file is
+checked without being listed anywhere.
 """
 
 import functools
@@ -20,7 +20,7 @@ CPP_SUFFIXES = (".h", ".cc", ".cu", ".cuh")
 
 @functools.lru_cache(maxsize=None)
 def files():
-    """Paths relative to the root of all files that are tracked or that git would offer to add."""
+    """Returns the root-relative paths of all files that are tracked, or new and not ignored."""
     listed = subprocess.run(
         ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "ls-files", "-z", "--cached",
          "--others", "--exclude-standard"],
@@ -46,7 +46,7 @@ def _is_build_file(path):
 
 
 def build_files():
-    """Paths of the BUILD files of our own packages."""
+    """Returns the paths of the BUILD files of our own packages."""
     return [p for p in files() if _is_build_file(p) and not is_third_party(p)]
 
 
@@ -55,12 +55,12 @@ _NOT_CODE = re.compile(
       | /\*.*?\*/                        # a block comment
       | R"(?P<end>[^()\\\s]{0,16})\(.*?\)(?P=end)"   # a raw string
       | "(?:[^"\\\n]|\\.)*"              # a string
-      | (?<![0-9a-fA-F])'(?:[^'\\\n]|\\.)*'          # a character, and no digit separator
+      | (?<![0-9a-fA-F])'(?:[^'\\\n]|\\.)*'          # a character, not a digit separator
     """, re.DOTALL | re.VERBOSE)
 
 
 def cpp_code(text, keep_strings=False):
-    """`text` with comments blanked, and strings too unless kept; lines and columns stay."""
+    """Returns `text` with comments and, unless kept, strings blanked; lines and columns stay."""
     def blank(match):
         piece = match.group()
         if keep_strings and not piece.startswith("/"):
@@ -70,13 +70,13 @@ def cpp_code(text, keep_strings=False):
 
 
 def matches(pattern, text):
-    """(line number, match) of each match of a compiled pattern."""
+    """Yields (line number, match) for each match of a compiled pattern."""
     for match in pattern.finditer(text):
         yield text.count("\n", 0, match.start()) + 1, match
 
 
 class _Timed(unittest.TextTestResult):
-    """Remembers each test with its time and failure, for the XML that bazel reads."""
+    """Records the time and failure of each test for the XML that bazel reads."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -121,7 +121,7 @@ def _write_xml(cases, path):
 
 
 def main():
-    """Runs the unittest cases of the calling script, and tells bazel about each of them."""
+    """Runs the unittest cases of the calling script and reports each of them to bazel."""
     runner = unittest.TextTestRunner(resultclass=_Timed, verbosity=2)
     program = unittest.main(module="__main__", testRunner=runner, exit=False)
     if "XML_OUTPUT_FILE" in os.environ:

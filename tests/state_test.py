@@ -1,7 +1,7 @@
-"""The durable state of a run that was killed can be saved as a checkpoint, moved to another number
-of servers, backed up and restored; the run then ends with the bits of an undisturbed one.
+"""Saves the durable state of a killed run as a checkpoint, moves it to another number of servers,
+backs it up and restores it; each time the run then ends with the bits of an undisturbed run.
 
-Arguments: the path of eps."""
+Argument: the path of eps."""
 
 import glob
 import hashlib
@@ -90,11 +90,11 @@ class StateTest(unittest.TestCase):
             step = int(re.search(r"youngest common cut: step (\d+) ", table).group(1))
             if 0 < step < STEPS:
                 return
-            # On a busy machine the run may have ended before it was seen: once more.
+            # On a busy machine the run may end before the kill; try again.
         raise AssertionError("no run was killed before its end")
 
     def eps(self, *arguments, code=0):
-        """What it says on both streams."""
+        """Runs eps and returns its output on both streams."""
         done = subprocess.run([EPS] + list(arguments), stdout=subprocess.PIPE, text=True,
                               stderr=subprocess.STDOUT, timeout=TIMEOUT_SECONDS)
         self.assertEqual(done.returncode, code, done.stdout)
@@ -117,7 +117,7 @@ class StateTest(unittest.TestCase):
             return [[json.loads(line).get(column) for column in small_job.COLUMNS] for line in f]
 
     def expected(self, save_step=0):
-        """The output folder of an undisturbed run that has a checkpoint of `save_step`, too."""
+        """Returns the output folder of an undisturbed run with a checkpoint of `save_step`."""
         if save_step not in self.undisturbed:
             out = self.fresh("undisturbed-%d" % save_step)
             self.train(self.command(out, {"checkpoint.save_steps": save_step}))
@@ -132,13 +132,13 @@ class StateTest(unittest.TestCase):
         self.assertEqual(self.rows(out), self.rows(expected))
 
     def saved(self):
-        """A checkpoint of the killed run's state, and its step."""
+        """Saves a checkpoint of the killed run's state; returns its path and its step."""
         out = self.fresh("saved")
         self.eps("checkpoint", "save", self.state, "--out=" + out)
         checkpoint, = glob.glob(os.path.join(out, "checkpoint-*"))
         return checkpoint, int(checkpoint.rpartition("-")[2])
 
-    def test_1_what_is_saved_is_what_the_run_exports_at_that_border(self):
+    def test_1_a_saved_checkpoint_equals_the_exported_one(self):
         before = sums_below(self.state)
         checkpoint, step = self.saved()
         self.assertEqual(sums_below(self.state), before, "reading changed the state")
@@ -153,7 +153,7 @@ class StateTest(unittest.TestCase):
                 self.assertEqual(ours.get(name), theirs[name], name)
         self.assertEqual(set(ours) - set(theirs), {"eps/step_records.bin"})
         self.eps("checkpoint", "verify", checkpoint)
-        # A checkpoint like any other: with its own configuration, on one server in memory.
+        # It resumes like any checkpoint: with its own configuration, on one server in memory.
         out = self.fresh("from-saved")
         os.makedirs(out)
         shutil.copy(os.path.join(self.killed, "metrics.jsonl"), out)
@@ -162,7 +162,7 @@ class StateTest(unittest.TestCase):
         self.assertEqual(self.digests(os.path.join(out, "checkpoint-%d" % STEPS)),
                          self.digests(os.path.join(self.expected(step), "checkpoint-%d" % STEPS)))
 
-    def test_2_other_numbers_of_servers_go_on_with_the_same_bits(self):
+    def test_2_resumes_bit_for_bit_on_other_server_counts(self):
         _, step = self.saved()
         state = self.fresh("tried-with-3")
         shutil.copytree(self.state, state)
@@ -171,7 +171,7 @@ class StateTest(unittest.TestCase):
             code=65)
         self.assertIn("made for 2 servers, and the job has 3", said)
         self.assertIn("eps checkpoint reshard", said)
-        # What that try has left, a third folder without a job, is in nobody's way.
+        # The failed attempt leaves a third folder without a job, which does no harm.
         self.assertTrue(os.path.isdir(os.path.join(state, "server-2")))
         before = sums_below(state)
         for servers in (3, 1):
@@ -191,15 +191,15 @@ class StateTest(unittest.TestCase):
                 "checkpoint.resume": "latest"})))
             term = re.search(r", step %d, term (\d+)\n" % step, said)
             self.assertIsNotNone(term, said)
-            # Above the cut's, which is 1; on a busy machine recovery may need more than one.
+            # The cut's term is 1; on a busy machine recovery may need more than one new term.
             self.assertGreater(int(term.group(1)), 1)
             self.expect_end(out)
             if servers == 3:
                 self.assertEqual(sums_below(state), before, "reading changed the state")
-            # The next number of servers is made of this one.
+            # The next round starts from this state.
             state = moved
 
-    def test_3_a_backup_comes_back(self):
+    def test_3_a_backup_is_restored(self):
         backup = self.fresh("backup")
         self.eps("backup", self.state, "--out=" + backup)
         restored = self.fresh("restored")
@@ -209,7 +209,7 @@ class StateTest(unittest.TestCase):
         self.assertFalse(os.path.exists(restored))
         said = self.eps("restore", backup, "--out=" + restored, "--servers=1000", code=64)
         self.assertIn("would hold nothing", said)
-        # By default as many servers as before, and with what the backup knows of the job.
+        # The default is the old number of servers and the backup's own configuration.
         said = self.eps("restore", backup, "--out=" + restored)
         config, = glob.glob(os.path.join(restored, "job-*.yaml"))
         self.assertIn("--config=" + config, said)
@@ -222,11 +222,11 @@ class StateTest(unittest.TestCase):
         said = self.eps("restore", backup, "--out=" + self.fresh("never"), "--dry-run", code=65)
         self.assertIn(name, said)
 
-    def test_4_damage_and_what_is_missing_are_named(self):
+    def test_4_names_damaged_and_missing_files(self):
         state = self.fresh("damaged")
         shutil.copytree(self.state, state)
         for slot in (0, 1):
-            # Of the first chunk on server 1; which of the slots the cut is in does not matter.
+            # Damages the first chunk on server 1 in both slots, as either may hold the cut.
             path, = glob.glob(os.path.join(state, "server-1/job-*/slot-%d.eps" % slot))
             flip(path, 4096 + 8)
         out = self.fresh("never")
@@ -246,7 +246,7 @@ class StateTest(unittest.TestCase):
         said = self.eps("checkpoint", "save", self.state, "--out=" + out, "--job=1", code=66)
         self.assertIn("holds no job 0000000000000001", said)
 
-    def test_5_the_state_of_a_run_is_not_touched(self):
+    def test_5_refuses_the_state_of_a_running_job(self):
         out = self.fresh("running")
         process = self.start(self.command(out, dict(DURABLE, **{"training.steps": 100000})))
         try:
@@ -267,7 +267,7 @@ class StateTest(unittest.TestCase):
             process.wait(timeout=TIMEOUT_SECONDS)
 
 
-    def test_6_a_backup_is_one_file_too(self):
+    def test_6_a_backup_may_be_one_file(self):
         folder, tar = self.fresh("backup-folder"), self.fresh("backup.tar")
         self.eps("backup", self.state, "--out=" + folder)
         before = sums_below(self.state)
@@ -277,7 +277,7 @@ class StateTest(unittest.TestCase):
         self.assertEqual(glob.glob(os.path.join(TMP, ".*.tmp")), [])
         self.assertIn("is there already", self.eps("backup", self.state, "--out=" + tar, code=64))
 
-        # The system's tar lists it and makes of it what the folder would be.
+        # The system's tar lists it and unpacks it to the contents of the folder.
         checkpoint, = glob.glob(os.path.join(folder, "checkpoint-*"))
         names = subprocess.run(["tar", "tf", tar], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, check=True).stdout.splitlines()
@@ -320,7 +320,7 @@ class StateTest(unittest.TestCase):
         self.eps("checkpoint", "save", restored, "--out=" + again)
         checkpoint, = glob.glob(os.path.join(again, "checkpoint-*"))
         self.assertEqual(self.digests(checkpoint), self.digests(self.saved()[0]))
-        # A reader that ends early is an error, and leaves nothing in TMPDIR.
+        # If the reader ends early, the command fails and leaves nothing in TMPDIR.
         scratch = self.fresh("scratch")
         os.makedirs(scratch)
         reading, writing = os.pipe()
@@ -331,7 +331,7 @@ class StateTest(unittest.TestCase):
                                   env=dict(os.environ, TMPDIR=scratch))
         self.assertEqual(done.returncode, 74, done.stderr)
         self.assertEqual(os.listdir(scratch), [])
-        # Damage changes nothing.
+        # A damaged backup is refused, and nothing is written.
         flip(tar, os.path.getsize(tar) // 2)
         never = self.fresh("never-restored")
         for extra in (["--dry-run"], []):
@@ -345,7 +345,7 @@ class StateTest(unittest.TestCase):
         shutil.copytree(self.state, state)
         old, = [re.search("job-([0-9a-f]{16})$", path).group(1)
                 for path in glob.glob(os.path.join(state, "server-0/job-*"))]
-        # Another job, from the beginning to its end, in the same folders.
+        # Another job, trained to its end in the same folders.
         self.train(self.command(self.fresh("second-job"), dict(DURABLE, **{
             "storage.path": state, "training.seed": 5, "checkpoint.save_steps": 0})))
         said = self.eps("state", "ls", state)
@@ -368,7 +368,7 @@ class StateTest(unittest.TestCase):
         said = self.eps("state", "ls", state)
         self.assertNotIn(old, said)
         self.assertIn(new, said)
-        # The job that stays is there to its last byte, and goes with --force.
+        # The other job stays intact, and --force removes it.
         self.eps("backup", state, "--out=" + self.fresh("of-the-second"))
         self.eps("state", "rm", state, new, "--force")
         self.assertIn("no jobs in", self.eps("state", "ls", state))

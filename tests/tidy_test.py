@@ -1,29 +1,27 @@
-"""Holds the style of the source text. Each rule is a function over one file, proven below by
-planted violations, and then applied to the tree.
+"""Checks the style of the source text. Each rule is a function of one file; planted violations
+prove it below, and then it is applied to the tree.
 
-Functions over 70 lines and files over their limit that are there already stand in
-tests/tidy_ratchet.txt with their size. An entry may only shrink: a larger one fails, and so does
-one that is no longer as large as the entry says.
+The rules in this file hold everywhere. Old code breaks those of tidy_sizes.py and tidy_english.py:
+tests/tidy_ratchet.txt lists its violations with their sizes. A size may only shrink: the test fails
+if one grows, and also if it shrinks without its entry.
 """
 
 import ast
-import collections
 import re
 import shutil
 import subprocess
+import sys
 import unittest
 
 import source_tree
+import tidy_english
+import tidy_ratchet
+import tidy_sizes
 
 MAX_COLUMNS = 100
-MAX_FUNCTION_LINES = 70
-MAX_HEADER_LINES = 300
-MAX_SOURCE_LINES = 800
-RATCHET = "tests/tidy_ratchet.txt"
-
-# Pattern over code without comments and strings, reason. In C++ only.
+# (pattern, reason), matched against C++ code without comments and strings.
 BANNED_CODE = [
-    (r"\busing\s+namespace\b", "names the namespace where it is used"),
+    (r"\busing\s+namespace\b", "name the namespace at each use"),
     (r"\bthrow\b(?!\s+std::bad_alloc\b)", "absl::Status carries our errors"),
     (r"\babsl::(?:Mutex|CondVar|Notification)\b",
      "base/mutex.h: the packaged one makes the thread sanitizer report false races"),
@@ -35,19 +33,22 @@ BANNED_CODE = [
     (r"\breinterpret_cast<u?int\w*_t>\(\s*this\b", "an address is no identity"),
 ]
 
-# The same, in the tests only.
+# The same for tests only.
 BANNED_IN_TESTS = [
     (r"\b(?:sleep_for|sleep_until|SleepFor|usleep|nanosleep|sleep)\s*\(",
      "a test waits for a condition, with a deadline"),
 ]
 
-# Pattern over the whole text of every source file, reason.
+# (pattern, reason), matched against the whole text of every source file.
 BANNED_TEXT = [
-    (r"\b(?:TODO|FIXME|XXX)\b", "do it, or write it into docs/PROGRESS.md"),
+    (r"\b(?:TODO|FIXME|XXX)\b", "do it, or leave it out"),
     (r"(?i)betta(?!\w)|warpper|duplidate|streamnig|recieve|seperat|occured", "misspelt"),
     (r"(?<![\w.$}/])/(?:root|home/\w+|work)/", "a path of one machine"),
     (r"\bNOCOMMIT\b|<<<<<<<|>>>>>>>", "left over"),
 ]
+
+# They name words and pages in order to find them.
+NAMES_PLANTED_WORDS = ("tests/docs_test.py", "tests/tidy_english.py", "tests/tidy_test.py")
 
 LABEL_ORDER = {":": 0, "/": 1, "@": 2}
 
@@ -64,7 +65,7 @@ def is_source(path):
 
 
 def long_lines(path, text):
-    """Lines over the limit; a line that is one URL and nothing else cannot be broken."""
+    """Finds lines over the limit, except lines that are nothing but one URL."""
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_COLUMNS and not re.fullmatch(r"\W*https?://\S+", line):
             yield f"{path}:{number}: {len(line)} columns; the limit is {MAX_COLUMNS}"
@@ -88,7 +89,7 @@ def wrong_guard(path, text):
     guard = "EPS_" + re.sub(r"\W", "_", path.removeprefix("eps_")).upper() + "_"
     first = [line for line in source_tree.cpp_code(text).split("\n") if line.strip()][:2]
     if path.endswith("-inl.h"):
-        # Highway's: the file is included once per instruction set.
+        # Highway includes the file once per instruction set.
         if f"#if defined({guard}) == defined(HWY_TARGET_TOGGLE)" not in text:
             yield f"{path}: does not toggle the include guard {guard}"
         return
@@ -112,7 +113,7 @@ def banned_words(path, text):
 
 
 def unsorted_deps(path, text):
-    """Lists of labels in BUILD files: each once, those of this package first, then //, then @."""
+    """Finds label lists of BUILD files that repeat a label or are not sorted: :, then //, @."""
     if path.rsplit("/", 1)[-1] != "BUILD":
         return
     for node in ast.walk(ast.parse(text)):
@@ -125,100 +126,8 @@ def unsorted_deps(path, text):
             yield f"{path}:{node.value.lineno}: {node.arg} are not sorted, or name one twice"
 
 
-def _opens_scope(head):
-    """Whether the text before a brace opens a namespace or a type, in which functions may be."""
-    while "<" in head:
-        shorter = re.sub(r"<[^<>]*>", "", head)
-        if shorter == head:
-            break
-        head = shorter
-    return bool(re.search(r"\b(?:namespace|class|struct|union|enum|extern)\b[^()=]*$", head)) or (
-        bool(re.search(r"\b(?:class|struct)\b\s+\w+\([^()]*\)", head)))
-
-
-def cpp_functions(text):
-    """(name, first line, number of lines) of the functions of a C++ file, by their braces."""
-    code = re.sub(r"(?m)^\s*#(?:.*\\\n)*.*$", lambda m: re.sub(r"[^\n]", " ", m.group()),
-                  source_tree.cpp_code(text))
-    depth = 0           # braces open inside the current function or initializer
-    start = 0           # where the text before the next brace begins
-    opened = None       # (name, position) of the function that is open
-    for match in re.finditer(r"[{};]", code):
-        at = match.start()
-        if match.group() == "{":
-            head = code[start:at]
-            if depth == 0 and _opens_scope(head):
-                start = at + 1
-                continue
-            if depth == 0:
-                called = re.search(r"([~\w:]+|operator\S+)\s*(?:=\s*\[.*\])?"
-                                   r"\(([^,()]*(?:, *\w+)?)", head)
-                name = called.group(1) if called else None
-                if name in ("TEST", "TEST_F", "TEST_P"):
-                    name = re.sub(r"\s", "", called.group(2)).replace(",", ".")
-                opened = (name, start + len(head) - len(head.lstrip()))
-            depth += 1
-        elif match.group() == "}" and depth > 0:
-            depth -= 1
-            if depth == 0:
-                name, begin = opened
-                if name is not None:
-                    line = code.count("\n", 0, begin) + 1
-                    yield name, line, code.count("\n", begin, at) + 1
-                start = at + 1
-        elif depth == 0:
-            start = at + 1
-
-
-def python_functions(text):
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node.name, node.lineno, node.end_lineno - node.lineno + 1
-
-
-def oversize(path, text):
-    """((kind, path, name), size, message) of everything in the file that is over its limit."""
-    functions = cpp_functions(text) if source_tree.is_cpp(path) else (
-        python_functions(text) if path.endswith(".py") else ())
-    for name, line, size in functions:
-        if size > MAX_FUNCTION_LINES:
-            yield ("function", path, name), size, (
-                f"{path}:{line}: {name} has {size} lines; the limit is {MAX_FUNCTION_LINES}")
-    if source_tree.is_cpp(path) or path.endswith((".py", ".sh", ".bzl")):
-        limit = MAX_HEADER_LINES if path.endswith((".h", ".cuh")) else MAX_SOURCE_LINES
-        size = text.count("\n")
-        if size > limit:
-            yield ("file", path, "-"), size, f"{path}: {size} lines; the limit is {limit}"
-
-
-def read_ratchet(text):
-    """{(kind, path, name): size} of lines "kind path name size"; # begins a comment."""
-    entries = {}
-    for line in text.split("\n"):
-        words = line.split("#")[0].split()
-        if words:
-            kind, path, name, size = words
-            entries[kind, path, name] = int(size)
-    return entries
-
-
-def ratchet_violations(found, ratchet):
-    """`found`: (key, size, message); several of one name count as the largest."""
-    largest = collections.defaultdict(int)
-    for key, size, message in found:
-        largest[key] = max(largest[key], size)
-        if key not in ratchet:
-            yield message
-        elif size > ratchet[key]:
-            yield f"{message}, and {RATCHET} allows {ratchet[key]}"
-    for key, size in ratchet.items():
-        if largest[key] < size:
-            now = f"lower it to {largest[key]}" if key in largest and largest[key] else "remove it"
-            yield f"{RATCHET}: \"{' '.join(key)} {size}\" has shrunk: {now}"
-
-
 class PlantedViolations(unittest.TestCase):
-    """Each rule finds what it is for, and lets its neighbour pass."""
+    """Checks that each rule finds its violation and accepts the nearest legal text."""
 
     def assert_finds(self, rule, path, bad, good):
         self.assertEqual(len(list(rule(path, bad))), 1, list(rule(path, bad)))
@@ -272,6 +181,10 @@ class PlantedViolations(unittest.TestCase):
         self.assert_finds(unsorted_deps, "a/BUILD", build("//a:b", ":b"), good)
         self.assert_finds(unsorted_deps, "a/BUILD", build(":b", ":b"), good)
 
+    def assert_measures(self, rule, path, bad, good, size=1):
+        self.assertEqual([found[1] for found in rule(path, bad)], [size])
+        self.assertEqual(list(rule(path, good)), [])
+
     def test_function_sizes(self):
         def function(head, lines):
             return head + " {\n" + "  if (x) { f({1}); }\n" * lines + "}\n"
@@ -279,33 +192,150 @@ class PlantedViolations(unittest.TestCase):
                      "template <class T>\nT F(T t)", "TEST(A, B)", "auto f = [](int a)"]:
             lines = 69 - head.count("\n")
             text = "namespace eps {\nclass C;\nint k[] = {1, 2};\n%s}  // namespace eps\n"
-            self.assert_finds(oversize, "a.cc", text % function(head, lines),
-                              text % function(head, lines - 1))
-        names = [name for name, _, _ in cpp_functions(
+            self.assert_measures(tidy_sizes.large_functions, "a.cc", text % function(head, lines),
+                                 text % function(head, lines - 1), 71)
+        names = [name for name, _, _ in tidy_sizes.cpp_functions(
             "class A : public B<int (x)> {\n public:\n  A() { f(); }\n"
             "  int g() const { return 1; }\n"
             "  int c_ = '{';\n  int d_ = 1'000;\n};\n#define M(x) {\n"
             "// void No() {\nTEST(Room, Opens) { }\nR\"(})\";\nvoid eps::H::i() {}\n")]
         self.assertEqual(names, ["A", "g", "Room.Opens", "eps::H::i"])
         head = "def f():\n"
-        self.assert_finds(oversize, "a.py", head + "  x\n" * 70, head + "  x\n" * 69)
+        self.assert_measures(tidy_sizes.large_functions, "a.py", head + "  x\n" * 70,
+                             head + "  x\n" * 69, 71)
 
     def test_file_sizes(self):
-        self.assert_finds(oversize, "a.h", "int x;\n" * 301, "int x;\n" * 300)
-        self.assert_finds(oversize, "a.cc", "int x;\n" * 801, "int x;\n" * 800)
+        rule = tidy_sizes.large_files
+        self.assert_measures(rule, "a.h", "int x;\n" * 301, "int x;\n" * 300, 301)
+        self.assert_measures(rule, "a.cc", "int x;\n" * 501, "int x;\n" * 500, 501)
+
+    def test_class_sizes(self):
+        def class_of(head, members):
+            functions = ("  A(int x) : x_{x} { f(); }\n  int g() const { return x_; }\n"
+                         "  static constexpr int kOne = 1;\n  using B = int;\n  ~A() = default;\n"
+                         "  struct Inner { int i = 0; };\n  void h(int a, int b) const;\n")
+            fields = ["int m_ EPS_GUARDED_BY(mu_) = 0;", "std::vector<int> m_{1, 2};",
+                      "std::function<void(int, int)> m_;", "const Foo* const m_ = f(1, 2);"]
+            return head + " {\n" + functions + " private:\n" + "".join(
+                f"  {fields[i % 4]}\n" for i in range(members)) + "};\n"
+        for head in ("class A", "class EPS_SCOPED A final : public B<int>", "struct A",
+                     "template <class T, class U>\nclass A::B"):
+            self.assert_measures(tidy_sizes.large_classes, "a.cc", class_of(head, 21),
+                                 class_of(head, 20), 21)
+        plain = "struct A {\n" + "  int x = 0;\n  B b{1};\n" * 15 + "};\nenum class E { kA };\n"
+        self.assertEqual(list(tidy_sizes.large_classes("a.h", plain)), [])
+
+    def test_folder_sizes(self):
+        def found(sources):
+            return list(tidy_sizes.large_folders(
+                [f"a/b/{i}.cc" for i in range(sources)] + ["a/b/BUILD", "a/b/c/x.cc"]))
+        self.assertEqual([size for _, size, _ in found(31)], [31])
+        self.assertEqual(found(30), [])
+
+    def test_readmes(self):
+        def found(lines, *paths):
+            every = {"a/x.cc", "eps_server/core/x.cc", "eps_server/README.md", ".ci/x.sh",
+                     "docs/x.md", *paths}
+            text = "\n" * lines
+            return [(key[:2], size)
+                    for key, size, _ in tidy_sizes.readmes(every, lambda path: text)]
+        both = ("a/README.md", "eps_server/core/README.md")
+        self.assertEqual(found(20, *both), [])
+        self.assertEqual(found(20, both[1]), [(("no_readme", both[0]), 1)])
+        self.assertEqual(found(20, both[0]), [(("no_readme", both[1]), 1)])
+        self.assertEqual(len(found(21, *both)), 3)
+
+    def test_avoided_words(self):
+        rule = tidy_english.avoided_words
+        for bad, good in [("// Behind step 1.", "// After step 1; \"behind\" is quoted."),
+                          ("begin anew", "begin again; canewer"),
+                          ("# the step of now", "# as of now"),
+                          ("is to be called", "will be; his to be"),
+                          ("// Is to call f.", "// Call f."),
+                          ("0: it is not kept", "10: it is not kept; 0 disables")]:
+            self.assert_measures(rule, "a.cc", bad, good)
+        self.assert_measures(rule, "a.md", "behind\nbehind behind", "`behind`", 3)
+
+    def test_headless_comments(self):
+        rule = tidy_english.headless_comments
+        for bad, good in [
+                ("// What stands at the end.\n", "// The bytes at the end. What for?\n"),
+                ("  // Reads. What follows\n  // it.\n", "  // Reads what follows.\n"),
+                ("# What it holds\n", "x = 1  # what it holds\n"),
+                ("// A.\n// What is left.\n", "// What is that? A file.\n")]:
+            self.assert_measures(rule, "a.cc", bad, good)
+
+    def test_uncommented_classes(self):
+        rule = tidy_english.uncommented_classes
+        for bad, good in [
+                ("int x;\nclass A {\n};\n", "// Text.\nclass A {\n};\nclass B;\n"),
+                ("\nstruct A : B {\n};\n", "/* Text. */\nstruct A : B {\n};\n"),
+                ("template <class T>\nclass A {\n};\n",
+                 "// x\ntemplate <class T>\nclass A {\n};\n"),
+                ("// x\n\nclass A {};\n", "class A {};  // x\nenum class E {\n kA };\n")]:
+            self.assert_measures(rule, "a.h", bad, good)
+        self.assertEqual(list(rule("a.cc", "class A {\n};\n")), [])
+
+    def test_cited_pages(self):
+        def rule(path, text):
+            return tidy_english.missing_pages(path, text, {"docs/a.md", "b/README.md"})
+        self.assert_measures(rule, "a.cc", "// See docs/b.md.\n", "// See docs/a.md.\n")
+        self.assert_measures(rule, "a.cc", "// NOWHERE.md\n", "// README.md, FOO_NOWHERE.mdx\n")
+
+    def test_test_names(self):
+        rule = tidy_english.long_test_names
+        for macro in ("TEST", "TEST_F", "TEST_P", "TYPED_TEST"):
+            self.assert_measures(rule, "a_test.cc",
+                                 macro + "(A,\n  OneTwoThreeFourFiveSixSevenEight) {}",
+                                 macro + "(A, AB2TwoThreeFourFiveSixSeven) {}")
+        body = "(self):\n    pass\n"
+        self.assert_measures(rule, "a_test.py", "def test_a_b_c_d_e_f_g_h_i_j" + body,
+                             "def test_a_b_c_d_e_f_g_h_i" + body)
 
     def test_the_ratchet_only_tightens(self):
         key = ("function", "a.cc", "F")
         found = [(key, 80, "a.cc:1: F has 80 lines")]
-        self.assertEqual(list(ratchet_violations(found, read_ratchet("# x\nfunction a.cc F 80"))),
-                         [])
+        self.assertEqual(list(tidy_ratchet.violations(
+            found, tidy_ratchet.read("# x\nfunction a.cc F 80"))), [])
         for ratchet in ({}, {key: 79}, {key: 81}):
-            self.assertEqual(len(list(ratchet_violations(found, ratchet))), 1, ratchet)
-        self.assertEqual(len(list(ratchet_violations([], {key: 80}))), 1)
+            self.assertEqual(len(list(tidy_ratchet.violations(found, ratchet))), 1, ratchet)
+        self.assertEqual(len(list(tidy_ratchet.violations([], {key: 80}))), 1)
+
+    def test_a_written_ratchet_allows_what_it_saw(self):
+        found = [(("file", "b.cc", "-"), 9, "m"), (("file", "a.cc", "-"), 7, "m"),
+                 (("file", "a.cc", "-"), 8, "m")]
+        text = tidy_ratchet.text_of(found)
+        self.assertEqual(text, tidy_ratchet.HEAD + "file a.cc - 8\nfile b.cc - 9\n")
+        self.assertEqual(list(tidy_ratchet.violations(found, tidy_ratchet.read(text))), [])
+
+
+def all_sources():
+    return [p for p in source_tree.files() if is_source(p)]
+
+
+def measured():
+    """Yields ((kind, path, name), size, message) for all that the ratchet allows or forbids."""
+    paths = frozenset(source_tree.files())
+    for path in all_sources():
+        text = source_tree.read(path)
+        yield from tidy_sizes.large_functions(path, text)
+        yield from tidy_sizes.large_files(path, text)
+        yield from tidy_sizes.large_classes(path, text)
+        yield from tidy_english.headless_comments(path, text)
+        yield from tidy_english.uncommented_classes(path, text)
+        yield from tidy_english.long_test_names(path, text)
+        if path not in NAMES_PLANTED_WORDS:
+            yield from tidy_english.missing_pages(path, text, paths)
+            yield from tidy_english.avoided_words(path, text)
+    for path in source_tree.files():
+        if path.endswith(".md"):
+            yield from tidy_english.avoided_words(path, source_tree.read(path))
+    yield from tidy_sizes.large_folders(paths)
+    yield from tidy_sizes.readmes(paths, source_tree.read)
 
 
 class Tree(unittest.TestCase):
-    """The rules over the tree."""
+    """Applies the rules to the tree."""
 
     def assert_clean(self, rule, paths):
         self.assertTrue(paths, "no files found")
@@ -313,35 +343,33 @@ class Tree(unittest.TestCase):
         if violations:
             self.fail("\n" + "\n".join(violations))
 
-    def sources(self, third_party=True):
-        return [p for p in source_tree.files()
-                if is_source(p) and (third_party or not source_tree.is_third_party(p))]
-
     def test_lines_fit(self):
-        self.assert_clean(long_lines, self.sources())
+        self.assert_clean(long_lines, all_sources())
 
     def test_white_space_is_plain(self):
-        self.assert_clean(odd_whitespace, self.sources())
+        self.assert_clean(odd_whitespace, all_sources())
 
     def test_include_guards_match_the_path(self):
-        self.assert_clean(wrong_guard, self.sources(third_party=False))
+        self.assert_clean(wrong_guard, [p for p in all_sources()
+                                         if not source_tree.is_third_party(p)])
 
     def test_no_banned_words(self):
-        # This file has to name them.
-        self.assert_clean(banned_words, [p for p in self.sources() if p != "tests/tidy_test.py"])
+        # This file names them as patterns.
+        self.assert_clean(banned_words, [p for p in all_sources() if p != "tests/tidy_test.py"])
 
     def test_label_lists_are_sorted(self):
         self.assert_clean(unsorted_deps, source_tree.build_files())
 
-    def test_functions_and_files_are_short(self):
-        found = [o for path in self.sources() for o in oversize(path, source_tree.read(path))]
-        violations = list(ratchet_violations(found, read_ratchet(source_tree.read(RATCHET))))
+    def test_nothing_is_worse_than_the_ratchet(self):
+        ratchet = tidy_ratchet.read(source_tree.read(tidy_ratchet.PATH))
+        violations = list(tidy_ratchet.violations(measured(), ratchet))
         if violations:
             self.fail("\n" + "\n".join(violations))
 
     def test_clang_format_would_change_nothing(self):
         tool = shutil.which("clang-format-14")
-        self.assertTrue(tool, "clang-format-14 is missing; third_party/install/install_deps.sh installs it")
+        self.assertTrue(tool, "clang-format-14 is missing; "
+                              "third_party/install/install_deps.sh installs it")
         paths = [p for p in source_tree.files() if p.endswith((".h", ".cc"))]
         done = subprocess.run([tool, "--dry-run", "-Werror", "--ferror-limit=1", *paths],
                               cwd=source_tree.ROOT, stdout=subprocess.PIPE,
@@ -351,4 +379,7 @@ class Tree(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    source_tree.main()
+    if sys.argv[1:] == ["--write-ratchet"]:
+        (source_tree.ROOT / tidy_ratchet.PATH).write_text(tidy_ratchet.text_of(measured()))
+    else:
+        source_tree.main()

@@ -1,7 +1,7 @@
-"""The main claim, setting by setting: weights, optimizer state and loss log of a run through
-servers and wire equal, bit for bit, those of a plain training loop in one process.
+"""Checks the main claim setting by setting: weights, optimizer state and loss log of a run through
+servers and wire are equal, bit for bit, to those of a plain training loop in one process.
 
-Arguments: the path of eps."""
+Argument: the path of eps."""
 
 import hashlib
 import json
@@ -112,8 +112,8 @@ class VerifyMatrix(unittest.TestCase):
             self.verify(model=model, flags=["--servers=%d" % servers, "--workers=%d" % parts],
                         **settings)
 
-    # The combinations below meet every pair of a weights' codec and a backward_weights, and most
-    # pairs of the others.
+    # The combinations below cover every pair of a weights codec family and a backward_weights, and
+    # most pairs of the other settings.
     def test_weights_along_both_axes(self):
         self.quantized("mx9", "both_axes", "bf16", "bf16", 0, 2, 2,
                        quantization__embedding_weights="mx9")
@@ -121,7 +121,7 @@ class VerifyMatrix(unittest.TestCase):
         self.quantized("mx4:truncate", "both_axes", "fp8_e5m2", "fp32", 0, 1, 1, model=self.untied,
                        quantization__head_weights="mxint8", quantization__norm_weights="mx9")
 
-    def test_weights_along_both_axes_in_formats_of_ocp_and_without_blocks(self):
+    def test_weights_along_both_axes_in_ocp_and_scalar_formats(self):
         self.quantized("mxfp8_e4m3", "both_axes", "topk:0.05", "fp8_e4m3", 2, 2, 2,
                        quantization__error_feedback="false")
         self.quantized("mxfp4_e2m1", "both_axes", "bf16", "fp32", 0, 2, 1, worker__prefetch=2)
@@ -170,17 +170,17 @@ class VerifyMatrix(unittest.TestCase):
         self.quantized("mx9", "both_axes", "topk:0.1", "fp32", 0, 2, 2, training__clip="exact",
                        training__nonfinite="skip", **self.DIVERGES)
 
-    def test_a_stash_codec_that_is_none_ends_the_job_and_says_which_are(self):
+    def test_an_invalid_stash_codec_lists_the_valid_ones(self):
         result = self.eps("train", worker__stash_codec="mx9")
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("worker.stash_codec", result.stdout)
         self.assertIn("fp32, bf16, fp16, fp8_e4m3 or fp8_e5m2", result.stdout)
 
-    # The first update with such a rate leaves weights from which every gradient is NaN.
+    # With this rate, every gradient is NaN once the first update was made.
     DIVERGES = {"optimizer__lr": 1e6, "training__steps": 5, "training__parts": 2,
                 "lr_scheduler__name": "constant_with_warmup"}
 
-    def test_steps_that_are_skipped_because_gradients_are_not_finite(self):
+    def test_skips_steps_with_non_finite_gradients(self):
         for clip in ("none", "lagged", "exact"):
             with self.subTest(clip=clip):
                 out = os.path.join(TMP, "skips-" + clip)
@@ -193,7 +193,7 @@ class VerifyMatrix(unittest.TestCase):
                 self.assertEqual([line["version"] for line in lines], [1, 2, 2, 2, 2])
                 self.assertIsNone(lines[-1]["grad_norm"])
 
-    def test_a_gradient_that_is_not_finite_ends_the_job_and_says_where(self):
+    def test_halts_on_a_non_finite_gradient_naming_its_place(self):
         for mode in ("eager", "sealed"):
             with self.subTest(mode=mode):
                 result = self.eps("train", training__mode=mode, **self.DIVERGES,
@@ -206,7 +206,7 @@ class VerifyMatrix(unittest.TestCase):
     def test_three_parts_on_two_workers(self):
         self.verify(training__parts=3, flags=["--servers=2", "--workers=2"])
 
-    def test_four_parts_give_the_same_bits_on_one_two_and_four_workers(self):
+    def test_four_parts_are_equal_on_any_number_of_workers(self):
         digests = set()
         for workers in (1, 2, 4):
             out = os.path.join(TMP, "workers-%d" % workers)

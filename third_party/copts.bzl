@@ -1,3 +1,3 @@
-"""Compiler flags of our own code; generated code and third parties are not held to them."""
+"""Compiler flags of our own code. Generated code and third-party code do not use them."""
 
 EPS_COPTS = ["-Werror"]

@@ -1,12 +1,12 @@
-"""A text file as a C++ constant."""
+"""embed_text: a text file as a C++ constant."""
 
 def embed_text(name, src, symbol, header):
-    """Makes `header` declare eps::<symbol>, an array of char with the content of `src`.
+    """Generates `header`, which declares eps::<symbol>, an array of char with the content of `src`.
 
-    The text goes in as a raw string, so it must not hold the closing delimiter )EMBED".
+    The text becomes a raw string, so it must not contain the closing delimiter )EMBED".
 
     Args:
-      name: a cc_library.
+      name: name of the cc_library.
       src: the text file.
       symbol: name of the constant in namespace eps.
       header: file name of the generated header.

@@ -25,7 +25,7 @@ absl::string_view BytesOf(const std::vector<float>& values) {
                            values.size() * sizeof(float));
 }
 
-// Fills `difference` from two arrays of one size; whether they differ.
+// Fills `difference` from two arrays of equal size. Returns whether they differ.
 bool Differ(const std::vector<float>& expected, const std::vector<float>& found,
             TensorDifference* difference) {
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -116,7 +116,7 @@ std::string Describe(const JobSpec& spec, const char* field, const TensorDiffere
 std::string CompareFigure(const char* name, double expected, double found) {
   const auto expected_bits = Bits<uint64_t>(expected);
   const auto found_bits = Bits<uint64_t>(found);
-  // A record has no payload of a NaN.
+  // JSON records do not store the payload of a NaN, so any two NaNs are equal.
   const bool both_nan = expected != expected && found != found;
   if (expected_bits == found_bits || both_nan) return "";
   return absl::StrFormat("%s: expected %.17g (0x%016x), found %.17g (0x%016x)", name, expected,

@@ -27,7 +27,7 @@ JobSpec TwoTensors() {
   return spec;
 }
 
-// A file of the two tensors, the vector first: the order in the file does not matter.
+// Writes the vector first: the order of the tensors in the file must not matter.
 std::unique_ptr<SafetensorsReader> FileOf(const TensorValues& values) {
   const std::string path = testing::TempDir() + "/compare.safetensors";
   SafetensorsEntry vector, matrix;
@@ -47,7 +47,7 @@ std::unique_ptr<SafetensorsReader> FileOf(const TensorValues& values) {
 
 const TensorValues kValues = {{1, 2, 3, 4, 5, 6}, {0, 0.5f, -1, 7}};
 
-TEST(CompareResiduals, TakesWhatIsMissingForZeros) {
+TEST(CompareResiduals, TreatsAMissingReferenceResidualAsZeros) {
   const auto compare = [](const std::map<std::string, std::vector<float>>& expected,
                           const SafetensorsReader* found) {
     ArraySums sums;
@@ -69,7 +69,7 @@ TEST(CompareResiduals, TakesWhatIsMissingForZeros) {
   EXPECT_EQ(compare({{"matrix", kValues[0]}}, FileOf({kValues[0], {0, 0, 0, 0}}).get()), "");
 }
 
-TEST(CompareTensors, FindsNothingInEqualBits) {
+TEST(CompareTensors, FindsNoDifferenceInEqualBits) {
   ArraySums sums;
   const auto difference = CompareTensors(TwoTensors(), kValues, *FileOf(kValues), &sums);
   ASSERT_TRUE(difference.ok()) << difference.status();
@@ -82,7 +82,7 @@ TEST(CompareTensors, FindsNothingInEqualBits) {
                                                  all.size() * sizeof(float))));
 }
 
-TEST(CompareTensors, NamesTheFirstTensorAndElementAndCountsTheRest) {
+TEST(CompareTensors, NamesTheFirstAndCountsAllDifferences) {
   TensorValues found = kValues;
   found[0][4] = 5.5f;
   found[0][5] = std::nextafter(6.0f, 7.0f);
@@ -96,7 +96,7 @@ TEST(CompareTensors, NamesTheFirstTensorAndElementAndCountsTheRest) {
   EXPECT_NE(sums.expected.Finish(), sums.found.Finish());
 }
 
-TEST(CompareTensors, ComparesBitsAndNotValues) {
+TEST(CompareTensors, ComparesBitsNotValues) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   TensorValues with_nan = kValues;
   with_nan[1][2] = nan;

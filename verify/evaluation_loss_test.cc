@@ -1,21 +1,23 @@
-// The loss of held-out samples by the stage programs of the workers, against the reference: the
-// same bits, and no dropout whatever the model's configuration says.
+// Compares the loss of held-out samples that a worker's stage programs compute with the reference:
+// the bits are equal, and no dropout is applied whatever the model's configuration says.
 
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
-#include "verify/reference_model.h"
+#include "gtest/gtest.h"
+#include "verify/reference_models.h"
 #include "worker/exec/torch_runtime.h"
+#include "worker/models/model_stages.h"
 
 namespace eps {
 namespace {
 
 constexpr int kThreads = 2;
 
+// A model and the sizes of its batches.
 struct Case {
   bool tied;
   double drop;
@@ -41,7 +43,7 @@ JobSpec MakeSpec(const Case& c, double drop) {
   return spec;
 }
 
-// Reproducible values of either sign.
+// Reproducible values of both signs.
 float Value(uint32_t* state) {
   *state = *state * 1664525u + 1013904223u;
   return static_cast<float>(*state >> 8) / 16777216.0f - 0.5f;
@@ -59,7 +61,7 @@ MicroBatch HeldOutBatch(const JobSpec& spec, uint32_t samples) {
   return batch;
 }
 
-// Stage by stage, the last one's loss.
+// Runs the batch through all stages and returns the loss of the last one.
 LossSum LossOfStages(const JobSpec& spec, StageRuntime* runtime, const StageInputs& weights,
                      const MicroBatch& batch) {
   ActivationPtr in;
@@ -82,7 +84,7 @@ LossSum LossOfStages(const JobSpec& spec, StageRuntime* runtime, const StageInpu
   }
 }
 
-TEST(EvaluationLossTest, IsTheReferencesLossWithoutDropout) {
+TEST(EvaluationLossTest, MatchesTheReferenceWithoutDropout) {
   const std::vector<Case> cases = {{true, 0.0, 3, 1024}, {true, 0.3, 3, 7}, {false, 0.5, 2, 16}};
   for (const Case& c : cases) {
     const JobSpec spec = MakeSpec(c, c.drop);
@@ -90,9 +92,9 @@ TEST(EvaluationLossTest, IsTheReferencesLossWithoutDropout) {
     RuntimeOptions options;
     options.device = "cpu";
     options.threads = kThreads;
-    auto runtime = NewTorchRuntime(spec, options, nullptr);
+    auto runtime = NewTorchRuntime(spec, NewModelStage, options, nullptr);
     ASSERT_TRUE(runtime.ok()) << runtime.status();
-    auto reference = NewReferenceGpt2(without, ReferenceGpt2Options{kThreads, 0});
+    auto reference = NewReferenceModel(without, ReferenceOptions{kThreads, 0});
     ASSERT_TRUE(reference.ok()) << reference.status();
     uint32_t state = 7;
     std::vector<std::vector<float>> tensors;
@@ -109,7 +111,7 @@ TEST(EvaluationLossTest, IsTheReferencesLossWithoutDropout) {
         weights.back().push_back(tensors[use.tensor.value()].data());
       }
     }
-    // The last micro-batch of an evaluation may be smaller than those of training.
+    // The last micro-batch of an evaluation may be smaller than a training micro-batch.
     for (const uint32_t samples : {c.samples, 1u}) {
       const MicroBatch batch = HeldOutBatch(spec, samples);
       const LossSum loss = LossOfStages(spec, runtime->get(), weights, batch);

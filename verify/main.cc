@@ -1,4 +1,4 @@
-// eps-verify: the other side of `eps verify`. See ParseVerifyArguments for its options.
+// eps-verify: the program that `eps verify` executes. ParseVerifyArguments lists its options.
 
 #include <iostream>
 #include <string>

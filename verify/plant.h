@@ -1,8 +1,9 @@
 #ifndef EPS_VERIFY_PLANT_H_
 #define EPS_VERIFY_PLANT_H_
 
-// Mistakes that can be planted into the reference, so that a test can show that the comparison
-// would notice each of them in a run: planted here or made there, the two sides differ alike.
+// Mistakes that can be planted in the reference, so that a test can show that the comparison
+// notices each of them. The comparison is symmetric: a mistake in the reference produces the same
+// difference as the same mistake in a run.
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -26,16 +27,17 @@ enum class Plant {
   kDecayOnBias,
 };
 
+// A planted mistake as `--plant` names and lists it.
 struct PlantInfo {
   Plant plant;
   const char* name;
-  const char* what;  // the mistake, and what a job needs for it to show
+  const char* what;  // the mistake, and what a job needs for it to have an effect
 };
 
-// All of them but kNone.
+// All mistakes except kNone.
 absl::Span<const PlantInfo> Plants();
 
-// InvalidArgument with all names.
+// Returns InvalidArgument, listing all names, if there is no such mistake.
 absl::StatusOr<Plant> ParsePlant(absl::string_view name);
 
 }  // namespace eps

@@ -1,7 +1,7 @@
-// The reference against the stage programs of the workers, chained by hand: the same loss and the
-// same gradients for every use of every tensor, bit for bit.
+// Compares the reference with the workers' stage programs, chained by hand: the loss and the
+// gradients of every use of every tensor have the same bits.
 
-#include "verify/reference_model.h"
+#include "verify/reference_models.h"
 
 #include <algorithm>
 #include <cstring>
@@ -10,11 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/job/model_layout.h"
 #include "base/memory_account.h"
 #include "gtest/gtest.h"
-#include "base/job/model_layout.h"
 #include "verify/testing/stage_chain.h"
 #include "worker/exec/torch_runtime.h"
+#include "worker/models/model_stages.h"
 #include "worker/relay/weight_copies.h"
 
 namespace eps {
@@ -22,13 +23,14 @@ namespace {
 
 constexpr int kThreads = 2;
 
+// A model and the shape of its batches.
 struct Case {
   std::string name;
   int layers, heads, width, vocab, seq;
   uint32_t samples, loss_block;
   bool tied;
   double resid_pdrop, embd_pdrop, attn_pdrop;
-  bool padded;  // some positions do not count
+  bool padded;  // some positions do not count in the loss
   bool both_axes = false;
   std::string stash = "fp32";
 };
@@ -54,7 +56,7 @@ JobSpec MakeSpec(const Case& c) {
   return spec;
 }
 
-// A reproducible stream of words in which the upper bits are good enough for tests.
+// A reproducible pseudo-random stream, of which only the upper bits are used.
 class Noise {
  public:
   explicit Noise(uint32_t seed) : state_(seed) {}
@@ -66,7 +68,7 @@ class Noise {
   uint32_t state_;
 };
 
-// Biases and norms too differ from 0 and 1, where mistakes would not show.
+// Biases and norms differ from 0 and 1 too, where mistakes would not show.
 std::vector<std::vector<float>> MakeWeights(const JobSpec& spec) {
   Noise noise(4711);
   std::vector<std::vector<float>> weights;
@@ -106,7 +108,7 @@ StageInputs InputsOf(const JobSpec& spec, const std::vector<std::vector<float>>&
   return inputs;
 }
 
-// `inputs`, but the others' where a backward pass gets a second copy.
+// Returns `inputs` with the pointers of `others` wherever a backward pass receives a second copy.
 StageInputs WithSecondCopies(const JobSpec& spec, const std::vector<std::vector<float>>& others,
                              StageInputs inputs) {
   for (size_t s = 0; s < inputs.size(); ++s) {
@@ -127,7 +129,7 @@ size_t DifferentBits(const std::vector<float>& a, const std::vector<float>& b) {
 
 class ReferenceModelTest : public testing::TestWithParam<Case> {};
 
-TEST_P(ReferenceModelTest, GivesTheBitsOfTheStagePrograms) {
+TEST_P(ReferenceModelTest, MatchesTheStageProgramsBitForBit) {
   const Case& c = GetParam();
   JobSpec spec = MakeSpec(c);
   spec.codecs.stash = c.stash;
@@ -137,18 +139,20 @@ TEST_P(ReferenceModelTest, GivesTheBitsOfTheStagePrograms) {
   }
   const auto weights = MakeWeights(spec);
   const StageInputs inputs = InputsOf(spec, weights);
-  // Other weights than in quantized runs: far away, so that nothing is equal by chance.
+  // Far from `weights`, farther than quantization would move them, so that nothing is equal by
+  // chance.
   auto other_weights = weights;
   for (auto& values : other_weights) {
     for (float& x : values) x = 0.7f * x + 0.01f;
   }
   const StageInputs others = c.both_axes ? WithSecondCopies(spec, other_weights, inputs) : inputs;
   MemoryAccount account;
-  auto runtime = NewTorchRuntime(spec, RuntimeOptions{"cpu", "host", kThreads}, &account);
+  auto runtime =
+      NewTorchRuntime(spec, NewModelStage, RuntimeOptions{"cpu", "host", kThreads}, &account);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
-  ReferenceGpt2Options options;
+  ReferenceOptions options;
   options.threads = kThreads;
-  auto reference = NewReferenceGpt2(spec, options);
+  auto reference = NewReferenceModel(spec, options);
   ASSERT_TRUE(reference.ok()) << reference.status();
   for (const uint32_t index : {0u, 3u}) {
     const MicroBatch batch = MakeBatch(c, index);
@@ -175,7 +179,7 @@ const Case kCases[] = {
     {"Dropout", 2, 4, 64, 67, 16, 2, 1024, true, 0.1, 0.2, 0.3, false},
     {"SmallLossBlocks", 1, 4, 64, 67, 16, 5, 9, false, 0.1, 0.1, 0, false},
     {"Padded", 1, 2, 32, 61, 12, 3, 16, true, 0, 0, 0, true},
-    // Blocks so long that a matrix product splits them into pieces of its own.
+    // Loss blocks so long that the matrix product splits them itself.
     {"LongLossBlocks", 1, 4, 128, 256, 256, 6, 700, true, 0, 0, 0, false},
     {"BothAxesTied", 2, 2, 32, 61, 12, 3, 1024, true, 0.1, 0, 0, false, true},
     {"BothAxesUntied", 2, 2, 32, 61, 12, 3, 9, false, 0, 0, 0, false, true},
@@ -187,26 +191,26 @@ const Case kCases[] = {
 INSTANTIATE_TEST_SUITE_P(All, ReferenceModelTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
-TEST(ReferenceModel, DrawsOtherMasksIfThatIsPlanted) {
+TEST(ReferenceModel, PlantedMaskShiftChangesTheMasks) {
   const Case c = {"", 1, 2, 32, 61, 12, 3, 1024, true, 0.1, 0, 0, false};
   const JobSpec spec = MakeSpec(c);
   const auto weights = MakeWeights(spec);
-  ReferenceGpt2Options options;
+  ReferenceOptions options;
   options.threads = kThreads;
-  auto right = NewReferenceGpt2(spec, options);
+  auto right = NewReferenceModel(spec, options);
   options.mask_stage_shift = 1;
-  auto wrong = NewReferenceGpt2(spec, options);
+  auto wrong = NewReferenceModel(spec, options);
   ASSERT_TRUE(right.ok() && wrong.ok());
   const MicroBatch batch = MakeBatch(c, 0);
   EXPECT_NE((*right)->Run(InputsOf(spec, weights), InputsOf(spec, weights), batch)->loss.sum,
             (*wrong)->Run(InputsOf(spec, weights), InputsOf(spec, weights), batch)->loss.sum);
 }
 
-TEST(ReferenceModel, RefusesAModelThatIsNotGpt2) {
+TEST(ReferenceModel, RefusesAModelWithoutReference) {
   JobSpec spec;
   spec.model.type = ModelType::kSynthetic;
   ASSERT_TRUE(BuildLayout(0, &spec).ok());
-  const absl::Status status = NewReferenceGpt2(spec, {}).status();
+  const absl::Status status = NewReferenceModel(spec, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("synthetic"), std::string::npos) << status;
 }
@@ -214,7 +218,7 @@ TEST(ReferenceModel, RefusesAModelThatIsNotGpt2) {
 TEST(ReferenceModel, RefusesTensorsInAnotherOrder) {
   JobSpec spec = MakeSpec({"", 1, 2, 32, 61, 12, 3, 1024, true, 0, 0, 0, false});
   std::swap(spec.stages[1].uses[0], spec.stages[1].uses[1]);
-  EXPECT_EQ(NewReferenceGpt2(spec, {}).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(NewReferenceModel(spec, {}).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -8,23 +8,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/flush_denormals.h"
-#include "base/status_macros.h"
 #include "base/job/codec_table.h"
+#include "base/job/optimizers.h"
 #include "base/job/rng.h"
 #include "base/job/schedule.h"
+#include "base/status_macros.h"
 #include "verify/tree_sum.h"
 
 namespace eps {
 namespace {
 
-// torch.nn.utils.clip_grad_norm_'s guard against a norm of 0.
+// The guard of torch.nn.utils.clip_grad_norm_ against a norm of 0.
 constexpr double kClipEpsilon = 1e-6;
 constexpr uint32_t kStaleStage = 1;
 
-// Whether a server takes the value: magnitudes below 2^50, so that sums and squares stay finite.
+// Returns whether a server accepts the value: sums and squares of magnitudes below 2^50 stay
+// finite.
 bool IsAdmissible(float x) { return std::fabs(x) < 0x1p50f; }
 
-// What goes through the sums like any number, and is still there at their end.
+// Marks a gradient as not finite: NaN survives every sum.
 constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 
 bool HasNan(const TensorValues& gradient) {
@@ -47,7 +49,7 @@ MicroBatchResult Sum(MicroBatchResult left, MicroBatchResult right) {
   return left;
 }
 
-// The sum of `count` results along the canonical tree, or from left to right.
+// Adds `count` results along the canonical tree, or from left to right if `sequential`.
 template <class Leaf>
 absl::StatusOr<MicroBatchResult> SumOf(uint32_t count, bool sequential, const Leaf& leaf) {
   if (!sequential) return TreeSum<MicroBatchResult>(0, count, leaf, Sum);
@@ -81,7 +83,7 @@ ReferenceTraining::ReferenceTraining(const JobSpec& spec, ReferenceModel* model,
       plant_(plant),
       rule_(std::move(rule)),
       chunks_(ChunkMap::Build(spec)) {
-  state_.resize(1 + rule_->fields().size());
+  state_.resize(1 + StateFields(spec.optimizer).size());
   for (uint32_t t = 0; t < spec.tensors.size(); ++t) {
     for (TensorValues& array : state_) array.emplace_back(spec.tensors[t].elements(), 0.0f);
     FillInitialValues(spec, TensorId(t), 0, absl::MakeSpan(state_[0].back()));
@@ -110,7 +112,7 @@ absl::StatusOr<StepFigures> ReferenceTraining::RunStep() {
   if (figures.skipped) {
     wire_->DropResiduals();
     figures.grad_norm = std::nan("");
-    figures.lr = Rate(update_ + 1);  // of the update that is not done
+    figures.lr = Rate(update_ + 1);  // the rate of the update that is skipped
     return figures;
   }
   ++update_;
@@ -186,7 +188,7 @@ absl::StatusOr<MicroBatchResult> ReferenceTraining::RunParts() const {
   return sum;
 }
 
-// The planted one: the tree over micro-batches outside, the one over parts inside.
+// The planted mistake: sums over the parts inside, over the micro-batches outside.
 absl::StatusOr<MicroBatchResult> ReferenceTraining::RunSwappedTree() const {
   return SumOf(spec_.training.micro_batches, /*sequential=*/false, [&](uint32_t j) {
     return SumOf(spec_.training.parts, /*sequential=*/false,
@@ -194,7 +196,7 @@ absl::StatusOr<MicroBatchResult> ReferenceTraining::RunSwappedTree() const {
   });
 }
 
-// The gradient of each tensor: its uses added in stage order.
+// Returns one gradient per tensor: its uses are added in stage order.
 TensorValues ReferenceTraining::ReduceUses(UseGradients gradient) const {
   TensorValues reduced(spec_.tensors.size());
   for (size_t stage = 0; stage < spec_.stages.size(); ++stage) {
@@ -210,8 +212,8 @@ TensorValues ReferenceTraining::ReduceUses(UseGradients gradient) const {
   return reduced;
 }
 
-// The norm of the scaled gradient: squares summed chunk by chunk, tile by tile, as the contract of
-// SquareSum says, then over the chunks in their order.
+// Returns the norm of the scaled gradient: squares are summed chunk by chunk and tile by tile, as
+// SquareSum documents, then over the chunks in their order.
 double ReferenceTraining::Norm(const TensorValues& gradient, float scale) const {
   double sum = 0;
   for (const Chunk& chunk : chunks_.chunks()) {
@@ -232,7 +234,7 @@ double ReferenceTraining::Rate(uint64_t update) const {
 }
 
 double ReferenceTraining::ClipFactor(double norm) const {
-  double clipped = norm;  // exact
+  double clipped = norm;  // Clip::kExact clips with the current norm
   if (spec_.training.clip == Clip::kNone) return 1.0;
   if (spec_.training.clip == Clip::kLagged && plant_ != Plant::kWrongClip) clipped = last_norm_;
   if (clipped == 0) return 1.0;

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "optimizer/update_rule.h"
 #include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "optimizer/update_rule.h"
 #include "verify/plant.h"
 #include "verify/reference_model.h"
 #include "verify/wire_reference.h"
@@ -19,46 +19,46 @@
 
 namespace eps {
 
-// What a step's record says about it.
+// The figures that a run records for a step.
 struct StepFigures {
   double loss = 0;       // mean over the counted tokens
-  double grad_norm = 0;  // before clipping; NaN of a skipped step
+  double grad_norm = 0;  // before clipping; NaN for a skipped step
   double lr = 0;
   uint64_t tokens = 0;
-  bool skipped = false;  // a gradient was not finite, so nothing was updated
+  bool skipped = false;  // true if a gradient was not finite and nothing was updated
 };
 
-// A whole training run in one process, step by step, all state in memory: what the job spec means,
-// written down without versions, parts in flight, stages on the move or messages. What defines bits
-// and is not a sum is shared with the run: random numbers and initial values (base/job/rng.h), sample
-// positions, schedules, the chunk boundaries, which codec a chunk has, and the update rule.
-// Everything else is the reference's own.
+// A whole training run in one process, step by step, with all state in memory. It implements what
+// the job spec means without versions, parts in flight, moving stages or messages. It shares with a
+// run only what defines bits and is not a sum: random numbers and initial values (base/job/rng.h),
+// sample positions, schedules, chunk boundaries, the choice of each chunk's codec, and the update
+// rule. Everything else is the reference's own code.
 //
-// Memory: the state and two more arrays of the model's size (four with
-// quantization.backward_weights=both_axes), log2(micro-batches of a step) + 2 gradients of it, and
-// two residuals for each part. Thread-compatible.
+// Memory: the state, two more arrays of the model's size (four with
+// quantization.backward_weights=both_axes), log2(micro-batches of a step) + 2 gradients of that
+// size, and two residuals per part. Thread-compatible.
 class ReferenceTraining {
  public:
-  // All borrowed; they outlive it. The state is that of the spec's initial values. `plant` makes it
-  // compute something else on purpose.
-  // Unimplemented names a codec or an optimizer whose arithmetic the reference does not know.
+  // Borrows all arguments; they must outlive the object. The state starts with the spec's initial
+  // values. `plant` selects a deliberate mistake. Returns Unimplemented, naming the codec or the
+  // optimizer, if the reference does not know its arithmetic.
   static absl::StatusOr<std::unique_ptr<ReferenceTraining>> New(const JobSpec& spec,
                                                                 ReferenceModel* model,
                                                                 BatchSource* batches, Plant plant);
 
-  // For a run that begins with other weights. REQUIRES step() == 0 and the sizes of the spec.
+  // Replaces the initial weights. REQUIRES step() == 0 and the sizes of the spec.
   void SetWeights(TensorValues weights) { state_[0] = std::move(weights); }
 
-  // Runs the next step. FailedPrecondition if a gradient is not finite and
-  // training.nonfinite=halt. After an error the object is of no use.
+  // Runs the next step. Returns FailedPrecondition if a gradient is not finite and
+  // training.nonfinite=halt. Do not use the object after an error.
   absl::StatusOr<StepFigures> RunStep();
 
-  uint64_t step() const { return step_; }  // the last one that ran; 0: none
-  // The weights, then the update rule's fields in their order.
+  uint64_t step() const { return step_; }  // the last step that ran; 0 before the first
   // As WireReference::Residuals, after the last step.
   std::map<std::string, std::vector<float>> Residuals(uint32_t part) const {
     return wire_->Residuals(part);
   }
+  // The weights, then the update rule's fields in their order.
   const std::vector<TensorValues>& state() const { return state_; }
   const TensorValues& weights() const { return state_[0]; }
 
@@ -66,6 +66,7 @@ class ReferenceTraining {
   ReferenceTraining(const JobSpec& spec, ReferenceModel* model, BatchSource* batches, Plant plant,
                     std::unique_ptr<UpdateRule> rule);
 
+  // Passes the weights through the wire and points inputs_ and for_input_gradient_ at the result.
   void ShowWeights();
   absl::StatusOr<MicroBatchResult> RunMicroBatch(uint32_t part, uint32_t j) const;
   absl::StatusOr<MicroBatchResult> RunPart(uint32_t part) const;
@@ -86,14 +87,14 @@ class ReferenceTraining {
   const ChunkMap chunks_;
 
   uint64_t step_ = 0;
-  uint64_t update_ = 0;              // the optimizer's t: steps that were not skipped
-  double last_norm_ = 0;             // of the last of them
+  uint64_t update_ = 0;              // the optimizer's t: the number of steps that were not skipped
+  double last_norm_ = 0;             // gradient norm of the last step that was not skipped
   std::vector<TensorValues> state_;  // weights, then the rule's fields
   std::unique_ptr<WireReference> wire_;
-  std::map<Axis, TensorValues> shown_;         // the weights as the wire leaves them
-  std::map<Axis, TensorValues> shown_before_;  // those of the step before
-  StageInputs inputs_;                         // into shown_
-  StageInputs for_input_gradient_;             // as ReferenceModel::Run
+  std::map<Axis, TensorValues> shown_;         // the weights after the wire
+  std::map<Axis, TensorValues> shown_before_;  // shown_ of the previous step
+  StageInputs inputs_;                         // points into shown_
+  StageInputs for_input_gradient_;             // see ReferenceModel::Run
 };
 
 }  // namespace eps

@@ -8,17 +8,17 @@
 #include <vector>
 
 #include "base/flush_denormals.h"
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
 #include "base/job/rng.h"
 #include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
 #include "verify/testing/shard_oracle.h"
 #include "verify/tree_sum.h"
 
 namespace eps {
 namespace {
 
-// Word `i` of a stream that belongs to (step, micro-batch, stage, use).
+// Word `i` of the pseudo-random stream of (step, micro-batch, stage, use).
 uint32_t Word(uint64_t step, uint32_t micro_batch, size_t stage, size_t use, uint64_t i) {
   const PhiloxBlock block =
       Philox4x32({static_cast<uint32_t>(i / 4), static_cast<uint32_t>(step), micro_batch, 7},
@@ -26,8 +26,8 @@ uint32_t Word(uint64_t step, uint32_t micro_batch, size_t stage, size_t use, uin
   return block[i % 4];
 }
 
-// Gradients that depend on the weights, the sample and the place, over many binades, so that every
-// order of adding has its own bits.
+// Gradients depend on the weights, the sample and the position, and span many binades, so that
+// every order of addition has different bits.
 class NoisyModel final : public ReferenceModel {
  public:
   explicit NoisyModel(const JobSpec& spec) : spec_(spec) {}
@@ -61,7 +61,7 @@ class NoisyModel final : public ReferenceModel {
   const JobSpec& spec_;
 };
 
-// Batches that carry their identity as their only token.
+// Batches whose only token encodes step and micro-batch.
 class NumberedBatches final : public BatchSource {
  public:
   absl::StatusOr<MicroBatch> Get(Step step, uint32_t index) override {
@@ -76,8 +76,8 @@ class NumberedBatches final : public BatchSource {
   }
 };
 
-// A model that draws its noise by the step that the data is of, with one NaN in that of one step
-// (0: of none).
+// Draws noise by the step to which the data belongs, with one NaN in the gradient of one step (0:
+// none).
 class PoisonedModel final : public ReferenceModel {
  public:
   PoisonedModel(const JobSpec& spec, uint64_t step) : model_(spec), step_(step) {}
@@ -98,7 +98,7 @@ class PoisonedModel final : public ReferenceModel {
   const uint64_t step_;
 };
 
-// As if the data of one step did not exist.
+// Serves the same batches, except that those of one step do not exist.
 class BatchesWithout final : public BatchSource {
  public:
   explicit BatchesWithout(uint64_t step) : step_(step) {}
@@ -114,7 +114,7 @@ class BatchesWithout final : public BatchSource {
 JobSpec SpecFor(uint32_t parts, uint32_t micro_batches, bool tied) {
   JobSpec spec = TinySyntheticSpec();
   spec.model.synthetic.n_layer = 3;
-  spec.model.synthetic.n_embd = 72;  // ragged tiles
+  spec.model.synthetic.n_embd = 72;  // leaves partial tiles at the edges
   spec.model.synthetic.tied = tied;
   spec.chunk_elements = 32 * 72;
   spec.schedule.name = "cosine";
@@ -136,6 +136,7 @@ bool SameBits(const TensorValues& a, const TensorValues& b) {
   return true;
 }
 
+// The topology and optimizer of one case.
 struct Shape {
   uint32_t parts, micro_batches;
   bool tied;
@@ -144,7 +145,7 @@ struct Shape {
   double momentum = 0;
 };
 
-TEST(ReferenceTraining, GivesTheBitsOfAShard) {
+TEST(ReferenceTraining, MatchesAShardBitForBit) {
   for (const Shape& shape :
        {Shape{1, 1, false, Clip::kNone}, Shape{2, 2, true, Clip::kLagged},
         Shape{3, 1, true, Clip::kLagged}, Shape{1, 5, false, Clip::kLagged},
@@ -172,12 +173,13 @@ TEST(ReferenceTraining, GivesTheBitsOfAShard) {
       ASSERT_EQ((*reference)->state().size(), state.size());
       for (size_t i = 0; i < state.size(); ++i) {
         EXPECT_TRUE(SameBits((*reference)->state()[i], state[i]))
-            << OptimizerNameText(shape.optimizer) << ", array " << i << ", step " << step;
+            << NameOf(shape.optimizer) << ", array " << i << ", step " << step;
       }
     }
   }
 }
 
+// The codec settings of one case.
 struct Codecs {
   const char* weights;
   const char* gradients;
@@ -203,7 +205,7 @@ JobSpec SpecWith(const Codecs& codecs, uint32_t parts, bool tied) {
   return spec;
 }
 
-TEST(ReferenceTraining, GivesTheBitsOfAShardWithEveryKindOfCodec) {
+TEST(ReferenceTraining, MatchesAShardWithEveryCodec) {
   constexpr auto kBothAxes = BackwardWeights::kBothAxes;
   constexpr auto kDecodeOnce = BackwardWeights::kDecodeOnce;
   constexpr auto kRecomputeAxis = BackwardWeights::kRecomputeAxis;
@@ -239,6 +241,7 @@ TEST(ReferenceTraining, GivesTheBitsOfAShardWithEveryKindOfCodec) {
   }
 }
 
+// The state after a run.
 struct Outcome {
   TensorValues weights, exp_avg, exp_avg_sq;
 };
@@ -252,15 +255,16 @@ Outcome RunFor(const JobSpec& spec, Plant plant, int steps) {
   return {(*reference)->weights(), (*reference)->state()[1], (*reference)->state()[2]};
 }
 
-TEST(ReferenceTraining, EveryPlantedMistakeOfTheArithmeticShowsInTheState) {
+TEST(ReferenceTraining, EveryPlantedMistakeChangesTheState) {
   const JobSpec spec = SpecFor(4, 2, /*tied=*/true);
   const Outcome right = RunFor(spec, Plant::kNone, 2);
   EXPECT_TRUE(SameBits(right.weights, RunFor(spec, Plant::kNone, 2).weights));
   for (const PlantInfo& info : Plants()) {
-    if (info.plant == Plant::kWrongMaskKey) continue;  // is planted into the model
+    if (info.plant == Plant::kWrongMaskKey) continue;  // planted in the model
     const Outcome wrong = RunFor(spec, info.plant, 2);
     EXPECT_FALSE(SameBits(right.weights, wrong.weights)) << info.name;
-    // What changes the gradient shows in the moments, the rest must not touch them in step 1.
+    // Mistakes in the gradient show in the moments; other mistakes leave the moments of step 1
+    // alone.
     const Outcome first = RunFor(spec, info.plant, 1);
     const bool only_weights = info.plant == Plant::kWrongBiasCorrection ||
                               info.plant == Plant::kDecayOnBias ||
@@ -270,10 +274,10 @@ TEST(ReferenceTraining, EveryPlantedMistakeOfTheArithmeticShowsInTheState) {
   }
 }
 
-TEST(ReferenceTraining, LeavesOutAStepWhoseGradientIsNotFinite) {
+TEST(ReferenceTraining, SkipsAStepWithNonFiniteGradient) {
   for (const Clip clip : {Clip::kNone, Clip::kLagged, Clip::kExact}) {
     for (const char* const codec : {"fp32", "bf16", "topk:0.1"}) {
-      SCOPED_TRACE(testing::Message() << ClipName(clip) << " " << codec);
+      SCOPED_TRACE(testing::Message() << NameOf(clip) << " " << codec);
       JobSpec spec = SpecFor(2, 2, /*tied=*/true);
       spec.codecs.gradients = codec;
       spec.training.clip = clip;
@@ -314,7 +318,7 @@ TEST(ReferenceTraining, LeavesOutAStepWhoseGradientIsNotFinite) {
   }
 }
 
-TEST(ReferenceTraining, RoundsWhatTravelsAsBf16) {
+TEST(ReferenceTraining, RoundsBf16OnTheWire) {
   JobSpec spec = SpecFor(2, 2, /*tied=*/true);
   const Outcome exact = RunFor(spec, Plant::kNone, 1);
   spec.codecs.gradients = "bf16";
@@ -324,8 +328,8 @@ TEST(ReferenceTraining, RoundsWhatTravelsAsBf16) {
   EXPECT_FALSE(SameBits(exact.exp_avg, RunFor(spec, Plant::kNone, 1).exp_avg));
 }
 
-// Every setting of the codecs defines bits of its own.
-TEST(ReferenceTraining, ToldApartAreAxesWarmUpAndErrorFeedback) {
+// Every codec setting leads to different bits.
+TEST(ReferenceTraining, EveryCodecSettingChangesTheBits) {
   const Codecs base{"mx4", "topk:0.05"};
   std::vector<Codecs> all(7, base);
   all[1].backward_weights = BackwardWeights::kBothAxes;
@@ -344,9 +348,9 @@ TEST(ReferenceTraining, ToldApartAreAxesWarmUpAndErrorFeedback) {
   }
 }
 
-// What a codec of mx, fp8 or bf16 decodes to is a value of bf16, so decoding once changes nothing;
-// of fp32 and fp16 it is not.
-TEST(ReferenceTraining, DecodingOnceRoundsWhatIsNoBf16) {
+// Values that mx, fp8 and bf16 codecs decode to are bf16 values, so decode_once changes nothing;
+// for fp32 and fp16 it does.
+TEST(ReferenceTraining, DecodeOnceRoundsOnlyFp32AndFp16) {
   for (const char* const codec : {"mx9", "mx6", "mx4:truncate", "mxfp8_e4m3", "mxfp6_e3m2",
                                   "mxfp4_e2m1", "mxint8", "fp8_e4m3", "fp8_e5m2", "bf16"}) {
     Codecs codecs{codec, "fp32"};
@@ -366,7 +370,7 @@ TEST(ReferenceTraining, DecodingOnceRoundsWhatIsNoBf16) {
   }
 }
 
-TEST(ReferenceTraining, RefusesACodecThatItDoesNotKnow) {
+TEST(ReferenceTraining, RefusesAnUnknownCodec) {
   JobSpec spec = SpecFor(1, 1, false);
   spec.codecs.gradients = "fp8";
   NoisyModel model(spec);
@@ -376,7 +380,7 @@ TEST(ReferenceTraining, RefusesACodecThatItDoesNotKnow) {
   EXPECT_NE(status.message().find("quantization.gradients=fp8"), std::string::npos) << status;
 }
 
-TEST(ReferenceTraining, BeginsWithOtherWeightsIfGiven) {
+TEST(ReferenceTraining, StartsFromGivenWeights) {
   const JobSpec spec = SpecFor(1, 1, false);
   NoisyModel model(spec);
   NumberedBatches batches;
@@ -389,7 +393,7 @@ TEST(ReferenceTraining, BeginsWithOtherWeightsIfGiven) {
   EXPECT_FALSE(SameBits((*reference)->weights(), RunFor(spec, Plant::kNone, 1).weights));
 }
 
-TEST(TreeSum, SplitsAtTheLargestPowerOfTwoBelow) {
+TEST(TreeSum, SplitsAtTheLargestPowerOfTwo) {
   const auto name = [](uint32_t i) { return absl::StatusOr<std::string>(std::to_string(i)); };
   const auto join = [](const std::string& a, const std::string& b) { return "(" + a + b + ")"; };
   const char* const expected[] = {"0",
@@ -413,7 +417,7 @@ TEST(TreeSum, AddsWithDenormalsFlushed) {
   EXPECT_TRUE(std::signbit(sum[2]));
 }
 
-TEST(Plant, HasANameThatIsUnderstood) {
+TEST(Plant, ParsesEveryListedName) {
   for (const PlantInfo& info : Plants()) {
     const auto parsed = ParsePlant(info.name);
     ASSERT_TRUE(parsed.ok()) << parsed.status();

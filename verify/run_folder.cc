@@ -15,9 +15,9 @@
 #include "absl/strings/strip.h"
 #include "base/exit_code.h"
 #include "base/files/safetensors_folder.h"
+#include "base/job/optimizers.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "optimizer/update_rule.h"
 
 namespace eps {
 namespace {
@@ -27,7 +27,7 @@ using nlohmann::json;
 
 constexpr char kWeights[] = "weights";
 constexpr char kHowToRun[] =
-    "; a run that can be verified is trained from its first step on with --out=FOLDER and "
+    "; to make a run verifiable, train it from its first step with --out=FOLDER and "
     "--checkpoint.save_steps=1";
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -48,7 +48,7 @@ absl::Status Missing(const absl::Status& status) {
   return absl::NotFoundError(absl::StrCat(status.message(), kHowToRun));
 }
 
-// A figure of a record; JSON has no NaN and writes null for it.
+// Reads a figure of a record. JSON has no NaN; records write null for it.
 bool ReadNumber(const json& line, const char* key, double* value) {
   const auto it = line.find(key);
   if (it == line.end() || !(it->is_number() || it->is_null())) return false;
@@ -64,7 +64,8 @@ absl::StatusOr<std::map<uint64_t, StepFigures>> ReadFigures(const std::string& p
     ++number;
     if (piece.empty()) continue;
     const json line = json::parse(piece.begin(), piece.end(), nullptr, /*allow_exceptions=*/false);
-    if (line.is_object() && line.contains("eval_loss")) continue;  // of no step's training
+    // An evaluation, not a training step.
+    if (line.is_object() && line.contains("eval_loss")) continue;
     StepFigures figures;
     const auto whole = [&](const char* key) {
       return line.contains(key) && line[key].is_number_unsigned();
@@ -122,7 +123,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(const std::string
 
 std::vector<std::string> StateArrayNames(const JobSpec& spec) {
   std::vector<std::string> names = {kWeights};
-  for (const StateField& field : StateFields(spec.optimizer)) names.emplace_back(field.name);
+  for (const char* const field : StateFields(spec.optimizer)) names.emplace_back(field);
   return names;
 }
 
@@ -193,8 +194,8 @@ absl::StatusOr<TensorValues> ReadWeights(const std::string& path, const JobSpec&
       return absl::DataLossError(absl::StrCat(path, " has no tensor ", tensor.name));
     }
     if (found->entry->shape != ShapeOf(tensor)) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": tensor ", tensor.name, " has not the shape of the job's"));
+      return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name,
+                                              " does not have the shape that the job gives it"));
     }
     weights.emplace_back(tensor.elements());
     EPS_RETURN_IF_ERROR(found->Read(0, weights.back().size(), weights.back().data()));

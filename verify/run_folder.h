@@ -1,7 +1,7 @@
 #ifndef EPS_VERIFY_RUN_FOLDER_H_
 #define EPS_VERIFY_RUN_FOLDER_H_
 
-// The output folder of a run (docs/formats/checkpoint.md), read for a comparison.
+// Reads the output folder of a run (docs/formats/checkpoint.md) for a comparison.
 
 #include <cstdint>
 #include <map>
@@ -18,32 +18,34 @@
 
 namespace eps {
 
-// The arrays of a checkpoint, in the order in which they are compared: "weights", then the state
-// fields of the job's optimizer, "exp_avg", "exp_avg_sq".
+// Names the arrays of a checkpoint in the order of comparison: "weights", then the state fields of
+// the job's optimizer, such as "exp_avg" and "exp_avg_sq".
 std::vector<std::string> StateArrayNames(const JobSpec& spec);
 
-// One opened file per name, each with exactly the tensors of the spec.
+// One open file per name, each with exactly the tensors of the spec.
 using RecordedState = std::vector<std::unique_ptr<SafetensorsReader>>;
 
-// Immutable, thread-safe.
+// The records and checkpoints of one run. Immutable, thread-safe.
 class RunFolder {
  public:
-  // Reads job spec and configuration of checkpoint-1, and metrics.jsonl. NotFound names the file
-  // that is missing and the key that makes a run write it; DataLoss a file that is malformed.
+  // Reads the job spec and configuration of checkpoint-1, and metrics.jsonl. Returns NotFound,
+  // naming the missing file and the options that make a run write it, or DataLoss for a malformed
+  // file.
   static absl::StatusOr<RunFolder> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
   const JobSpec& spec() const { return spec_; }
-  // What the run was started with: data, model, threads. Defaults if it did not write it down.
+  // The configuration of the run: data, model, threads. Holds defaults if the run did not record
+  // it.
   const Config& config() const { return config_; }
 
-  // checkpoint-<step>. NotFound and DataLoss as Open; DataLoss too if it belongs to another job.
+  // Opens checkpoint-<step>. Errors as for Open, and DataLoss if it belongs to another job.
   absl::StatusOr<RecordedState> OpenState(uint64_t step) const;
-  // What a part has left out at the end of a step (eps/residual-<part>.safetensors); null if the
-  // checkpoint has no such file. DataLoss as Open.
+  // Opens the residuals of a part at the end of a step (eps/residual-<part>.safetensors). Returns
+  // null if the checkpoint has no such file, and DataLoss as Open does.
   absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenResiduals(uint64_t step,
                                                                    uint32_t part) const;
-  // The line of metrics.jsonl for `step`. DataLoss if there is none.
+  // Returns the record of `step` in metrics.jsonl, or DataLoss if there is none.
   absl::StatusOr<StepFigures> Figures(uint64_t step) const;
 
  private:
@@ -54,14 +56,14 @@ class RunFolder {
   std::map<uint64_t, StepFigures> figures_;
 };
 
-// The weights of a model.safetensors or of an index of shards, by tensor of `spec`; names may lack
-// the "transformer." that GPT-2 files on the Hub leave out. NotFound or DataLoss with file and
-// tensor.
+// Reads the weights of a model.safetensors, or of the shards that an index names, by tensor of
+// `spec`. The names may lack the prefix "transformer.", as in GPT-2 files on the Hub. Returns
+// NotFound or DataLoss with file and tensor.
 absl::StatusOr<TensorValues> ReadWeights(const std::string& path, const JobSpec& spec);
 
-// The file whose weights a run of this configuration begins with: model.safetensors beside
-// model.path's config.json, else an index of shards. Empty if there is none: the spec's initial
-// values.
+// Returns the file of initial weights of a run with this configuration: model.safetensors in the
+// folder of model.path, else an index of shards there. Empty if there is none, so that the run
+// starts from the spec's initial values.
 std::string InitialWeightsFile(const Config& config);
 
 }  // namespace eps

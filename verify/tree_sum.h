@@ -1,8 +1,9 @@
 #ifndef EPS_VERIFY_TREE_SUM_H_
 #define EPS_VERIFY_TREE_SUM_H_
 
-// The canonical tree as the recursion that defines it, for the reference: workers and servers fold
-// with other code (base/job/reduction_tree.h, storage/), so that a mistake in either shows.
+// The reference's canonical summation tree, written as the recursion that defines it. Workers and
+// servers use other code (base/job/reduction_tree.h, storage/), so that a mistake in either one
+// shows.
 
 #include <cstdint>
 #include <utility>
@@ -13,14 +14,15 @@
 
 namespace eps {
 
-// sum[i] += addend[i], one rounding each; the calling thread must hold ScopedFlushDenormals. In a
-// file of its own, because a compiler may move inlined arithmetic out of that scope.
-// REQUIRES equal sizes.
+// sum[i] += addend[i], each rounded once. The calling thread must hold ScopedFlushDenormals; the
+// function is in a separate file because a compiler may move inlined arithmetic out of that
+// scope. REQUIRES equal sizes.
 void AddInto(const std::vector<float>& addend, std::vector<float>* sum);
 
-// The sum of leaves [first, first + count): a leaf itself, else the left and the right half, where
-// the left one takes the largest power of two below count. `leaf(i)` gives a StatusOr<Value>,
-// `add(left, right)` a Value. At most log2(count) + 1 values live at a time. REQUIRES count >= 1.
+// Sums leaves [first, first + count). One leaf is its own sum; otherwise the left subtree has the
+// largest power of two below `count` leaves and the right subtree has the rest. `leaf(i)` returns a
+// StatusOr<Value>, `add(left, right)` a Value. At most log2(count) + 1 values exist at a time.
+// REQUIRES count >= 1.
 template <class Value, class Leaf, class Add>
 absl::StatusOr<Value> TreeSum(uint32_t first, uint32_t count, const Leaf& leaf, const Add& add) {
   if (count == 1) return leaf(first);

@@ -14,10 +14,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/checksum.h"
+#include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "verify/compare.h"
-#include "verify/reference_model.h"
+#include "verify/reference_models.h"
 #include "verify/reference_training.h"
 #include "verify/run_folder.h"
 #include "worker/data/token_source.h"
@@ -26,14 +28,14 @@ namespace eps {
 namespace {
 
 std::string PlantList() {
-  std::string text = "mistakes that --plant=NAME makes the reference make:\n";
+  std::string text = "mistakes that --plant=NAME plants in the reference:\n";
   for (const PlantInfo& info : Plants()) {
     absl::StrAppendFormat(&text, "  %-22s %s\n", info.name, info.what);
   }
   return text;
 }
 
-// Threads of each worker of a run on one machine, which share its cores unless told otherwise.
+// The threads of each worker of a run on one machine; by default the workers share its cores.
 int ThreadsOfWorker(const WorkerConfig& worker) {
   if (worker.threads > 0) return worker.threads;
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -41,18 +43,17 @@ int ThreadsOfWorker(const WorkerConfig& worker) {
 }
 
 absl::Status CheckVerifiable(const RunFolder& run) {
-  if (run.spec().model.type != ModelType::kGpt2) {
+  if (!HasReferenceModel(run.spec().model.type)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the run in ", run.path(), " trained a model of type ",
-        ModelTypeName(run.spec().model.type),
-        ", whose gradients are random numbers and no derivatives; eps verify compares gpt2 models "
-        "(model.path)"));
+        "the run in ", run.path(), " trained a model of type ", NameOf(run.spec().model.type),
+        ", whose gradients are random numbers, not derivatives; eps verify compares ",
+        absl::StrJoin(ReferenceModelTypes(), " and "), " models (model.path)"));
   }
   if (absl::StartsWith(run.config().worker.device, "cuda")) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the workers of the run in ", run.path(), " computed on ", run.config().worker.device,
-        ", which has other bits than the reference's CPU; run with "
-        "--worker.device=cpu to verify"));
+        ", whose bits differ from those of the reference's CPU; "
+        "train with --worker.device=cpu to verify"));
   }
   return absl::OkStatus();
 }
@@ -68,24 +69,24 @@ absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const VerifyOptions& o
   }
   const JobSpec& spec = run.spec();
   EPS_ASSIGN_OR_RETURN(auto data,
-                       TokenData::Open(files, static_cast<uint32_t>(spec.model.gpt2.vocab_size)));
+                       TokenData::Open(files, FamilyOf(spec.model.type).vocabulary(spec.model)));
   const std::string sum = data->Sha256Hex();
   if (data->size() != spec.data.tokens || sum != spec.data.sha256) {
     return absl::FailedPreconditionError(
         absl::StrCat("the data (", files[0], files.size() > 1 ? " and more" : "", ") has ",
                      data->size(), " tokens, sha256 ", sum, "; the run read ", spec.data.tokens,
-                     " tokens, sha256 ", spec.data.sha256, "; give its files with --data"));
+                     " tokens, sha256 ", spec.data.sha256, "; name its files with --data"));
   }
   return data;
 }
 
-// One side against the other, step by step.
+// Compares the reference with the recorded run, step by step, and reports to `out`.
 class Comparison {
  public:
   Comparison(const RunFolder& run, uint64_t steps, std::ostream* out)
       : run_(run), names_(StateArrayNames(run.spec())), steps_(steps), out_(*out) {}
 
-  // True if the step is equal.
+  // Returns true if the step is equal.
   absl::StatusOr<bool> CompareStep(const ReferenceTraining& reference,
                                    const StepFigures& expected) {
     const uint64_t step = reference.step();
@@ -123,7 +124,7 @@ class Comparison {
     return absl::OkStatus();
   }
 
-  // The residuals of all parts, if there are any on either side.
+  // Compares the residuals of all parts that have any on either side.
   absl::Status CompareParts(const ReferenceTraining& reference, std::string* line) {
     residuals_.reset();
     for (uint32_t part = 0; part < run_.spec().training.parts; ++part) {
@@ -175,7 +176,7 @@ class Comparison {
   }
 
   const RunFolder& run_;
-  const std::vector<std::string> names_;  // of the arrays of state
+  const std::vector<std::string> names_;  // of the state arrays
   const uint64_t steps_;
   std::ostream& out_;
   std::vector<std::string> differences_;
@@ -191,22 +192,23 @@ absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string
   std::string plant;
   CLI::App app{
       "Recomputes a run in one process, step by step, and compares weights, moments and losses bit "
-      "for bit. Ends with 0 if all is equal, 1 if not.",
+      "for bit. Exits with 0 if all steps are equal, with 1 if not.",
       "eps-verify"};
   app.add_option("--run", options.run, "output folder of the run")->type_name("FOLDER");
-  app.add_option("--data", options.data, "data files (default: those that the run read)")
+  app.add_option("--data", options.data, "data files (default: the files that the run read)")
       ->type_name("FILE");
   app.add_option("--weights", options.weights,
-                 "model.safetensors that the run began with (default: beside its model.path)")
+                 "model.safetensors that the run started from (default: next to its model.path)")
       ->type_name("FILE");
   app.add_option("--threads", options.threads,
-                 "LibTorch's threads: those of a worker, the bits depend on them (default: the "
-                 "run's worker.threads)")
+                 "LibTorch's threads; use as many as a worker had, because the bits depend on them "
+                 "(default: the run's worker.threads)")
       ->check(CLI::Range(1, 4096));
-  app.add_option("--steps", options.steps, "compare so many steps (default: all)");
-  app.add_option("--plant", plant, "make a mistake on purpose; --plant=list names them");
+  app.add_option("--steps", options.steps, "number of steps to compare (default: all)");
+  app.add_option("--plant", plant, "make a mistake on purpose; --plant=list lists them");
   try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants it
+    // CLI11 expects the arguments in reverse order.
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app.parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
     command.text = app.help();
@@ -221,7 +223,7 @@ absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string
   if (!plant.empty()) {
     EPS_ASSIGN_OR_RETURN(options.plant, ParsePlant(plant));
   }
-  if (options.run.empty()) return absl::InvalidArgumentError("--run: a folder is missing");
+  if (options.run.empty()) return absl::InvalidArgumentError("--run: the output folder is missing");
   return command;
 }
 
@@ -232,11 +234,11 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
   EPS_ASSIGN_OR_RETURN(const auto data, OpenData(options, run));
   const auto batches = NewTokenBatchSource(spec, *data);
 
-  ReferenceGpt2Options model_options;
+  ReferenceOptions model_options;
   model_options.threads =
       options.threads > 0 ? options.threads : ThreadsOfWorker(run.config().worker);
   model_options.mask_stage_shift = options.plant == Plant::kWrongMaskKey ? 1 : 0;
-  EPS_ASSIGN_OR_RETURN(const auto model, NewReferenceGpt2(spec, model_options));
+  EPS_ASSIGN_OR_RETURN(const auto model, NewReferenceModel(spec, model_options));
   EPS_ASSIGN_OR_RETURN(const auto reference,
                        ReferenceTraining::New(spec, model.get(), batches.get(), options.plant));
   const std::string weights_file =

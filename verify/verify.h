@@ -11,29 +11,32 @@
 
 namespace eps {
 
+// The run to compare, and the inputs of the comparison.
 struct VerifyOptions {
   std::string run;                // the output folder of a run
-  std::vector<std::string> data;  // empty: the files that the run read
-  std::string weights;            // initial weights; empty: what the run began with
-  int threads = 0;                // of LibTorch; 0: what each worker of the run had
-  uint64_t steps = 0;             // compare so many; 0: all of the job
+  std::vector<std::string> data;  // empty for the files that the run read
+  std::string weights;  // file of initial weights; empty for the file that the run started from
+  int threads = 0;      // LibTorch's threads; 0 means as many as each worker of the run had
+  uint64_t steps = 0;   // number of steps to compare; 0 means all steps of the job
   Plant plant = Plant::kNone;
 };
 
-// What the arguments of the program ask for.
+// The parsed arguments of the program.
 struct VerifyCommand {
   VerifyOptions options;
-  std::string text;  // not empty: print it instead (--help, --plant=list)
+  std::string text;  // if not empty, print it and exit (--help, --plant=list)
 };
-// InvalidArgument names the argument.
+// Returns InvalidArgument, naming the argument.
 absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string>& arguments);
 
-// Recomputes the run step by step in this process and compares weights, moments and figures of each
-// step bit for bit; writes what it finds to `out`. Stops after the first step with a difference.
-// True if all is equal. Uses LibTorch as NewReferenceGpt2 says (verify/reference_model.h).
-// InvalidArgument: a job that cannot be verified (a synthetic model, CUDA workers), or data files
-// that cannot be read as tokens; NotFound: a file is missing; DataLoss, FailedPrecondition: a file
-// is malformed, or is not the run's.
+// Recomputes the run step by step in this process, compares weights, moments and figures of each
+// step bit for bit, and writes its findings to `out`. Stops after the first step that differs.
+// Returns true if everything is equal. Uses LibTorch as NewReferenceModel does
+// (verify/reference_model.h).
+//
+// Returns InvalidArgument for a job that cannot be verified (a synthetic model, CUDA workers) or
+// data files that cannot be read as tokens; NotFound for a missing file; DataLoss or
+// FailedPrecondition for a file that is malformed or does not belong to the run.
 absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out);
 
 }  // namespace eps

@@ -1,5 +1,6 @@
-// A run as workers and a server would leave it on disk, made without a network, and verified: equal
-// as it is, different for every mistake that can be planted, refused if files are bad or missing.
+// Writes a run to disk as workers and a server would, without a network, and verifies it: it is
+// equal as written, differs for every planted mistake, and is refused if files are damaged or
+// missing.
 
 #include "verify/verify.h"
 
@@ -17,15 +18,16 @@
 #include "absl/strings/str_format.h"
 #include "base/config/config.h"
 #include "base/exit_code.h"
-#include "base/memory_account.h"
 #include "base/files/safetensors.h"
+#include "base/job/model_layout.h"
+#include "base/memory_account.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/job/model_layout.h"
 #include "verify/testing/shard_oracle.h"
 #include "verify/testing/stage_chain.h"
 #include "worker/data/token_source.h"
 #include "worker/exec/torch_runtime.h"
+#include "worker/models/model_stages.h"
 
 namespace eps {
 namespace {
@@ -39,8 +41,8 @@ constexpr uint64_t kSteps = 3;
 constexpr const char* kStateFiles[] = {"model.safetensors", "eps/exp_avg.safetensors",
                                        "eps/exp_avg_sq.safetensors"};
 
-// Every mistake has something to work on: dropout, a tied tensor, four micro-batches in each of two
-// parts, clipping that clips, weight decay.
+// Gives every mistake something to act on: dropout, a tied tensor, four micro-batches in each of
+// two parts, clipping that takes effect, weight decay.
 JobSpec MakeSpec(const TokenData& data) {
   JobSpec spec;
   spec.name = "verified";
@@ -68,7 +70,7 @@ JobSpec MakeSpec(const TokenData& data) {
   return spec;
 }
 
-// The stage programs of a worker as a model of the whole.
+// Presents a worker's stage programs as a model of the whole network.
 class StageProgramModel final : public ReferenceModel {
  public:
   StageProgramModel(const JobSpec& spec, StageRuntime* runtime) : spec_(spec), runtime_(runtime) {}
@@ -127,7 +129,8 @@ void MakeRun(const std::string& folder) {
   const JobSpec spec = MakeSpec(**data);
   const auto batches = NewTokenBatchSource(spec, **data);
   MemoryAccount account;
-  auto runtime = NewTorchRuntime(spec, RuntimeOptions{"cpu", "host", kThreads}, &account);
+  auto runtime =
+      NewTorchRuntime(spec, NewModelStage, RuntimeOptions{"cpu", "host", kThreads}, &account);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   StageProgramModel model(spec, runtime->get());
   ShardOracle shard(spec, &model, batches.get());
@@ -149,6 +152,7 @@ void MakeRun(const std::string& folder) {
   }
 }
 
+// The result and the output of a verification.
 struct Verdict {
   absl::StatusOr<bool> equal;
   std::string text;
@@ -160,9 +164,10 @@ Verdict Verify(const VerifyOptions& options) {
   return {std::move(equal), out.str()};
 }
 
+// Verifies a recorded run, or damaged copies of it.
 class VerifyTest : public testing::Test {
  protected:
-  // The run is made once; a test that changes it changes a copy.
+  // The run is made once. Tests that change it change a copy.
   static void SetUpTestSuite() { MakeRun(RunPath()); }
   static std::string RunPath() { return testing::TempDir() + "/verify_run"; }
 
@@ -186,7 +191,7 @@ TEST_F(VerifyTest, FindsARunEqual) {
   EXPECT_THAT(verdict.text, HasSubstr("step: 3/3 weights: equal exp_avg: equal exp_avg_sq: equal "
                                       "loss: equal grad_norm: equal lr: equal tokens: equal\n"));
   EXPECT_THAT(verdict.text, HasSubstr("verified: 3 steps"));
-  // Both sides print the same sums.
+  // Both sides print equal sums.
   const size_t expected = verdict.text.find("expected: weights sha256:");
   const size_t found = verdict.text.find("found:    weights sha256:");
   ASSERT_NE(expected, std::string::npos) << verdict.text;
@@ -255,7 +260,7 @@ TEST_F(VerifyTest, ComparesTheFiguresOfARecord) {
   EXPECT_THAT(verdict.text, HasSubstr("found 5.5 (0x4016000000000000)"));
 }
 
-TEST_F(VerifyTest, BeginsWithTheWeightsOfAFile) {
+TEST_F(VerifyTest, StartsFromTheWeightsOfAFile) {
   VerifyOptions options = Options(RunPath());
   options.weights = RunPath() + "/checkpoint-1/model.safetensors";
   options.steps = 1;
@@ -265,7 +270,7 @@ TEST_F(VerifyTest, BeginsWithTheWeightsOfAFile) {
   EXPECT_THAT(verdict.text, HasSubstr("weights: " + options.weights));
 }
 
-TEST_F(VerifyTest, EndsWithTheCodeOfWhatIsMissingOrBad) {
+TEST_F(VerifyTest, ReportsMissingAndBadFiles) {
   struct Case {
     const char* name;
     std::function<void(const std::string& run)> damage;
@@ -298,7 +303,7 @@ TEST_F(VerifyTest, EndsWithTheCodeOfWhatIsMissingOrBad) {
       {"a cut tensor file",
        [](const std::string& run) { fs::resize_file(run + "/checkpoint-1/model.safetensors", 99); },
        ExitCode::kDataInvalid, "model.safetensors"},
-      {"a record that is none",
+      {"a malformed record",
        [](const std::string& run) {
          WriteText(run + "/metrics.jsonl", "{\"step\":4}\n", /*append=*/true);
        },
@@ -317,7 +322,7 @@ TEST_F(VerifyTest, EndsWithTheCodeOfWhatIsMissingOrBad) {
   };
   for (const Case& c : cases) {
     const std::string run = CopyOfRun();
-    // The data of the run that was copied would not see the damage.
+    // Otherwise the data of the original run would be read, without the damage.
     VerifyOptions options = Options(run);
     options.data = {run + "/data.txt"};
     c.damage(run);
@@ -341,7 +346,7 @@ TEST_F(VerifyTest, RefusesASyntheticModel) {
   EXPECT_THAT(std::string(verdict.equal.status().message()), HasSubstr("type synthetic"));
 }
 
-TEST(VerifyArguments, AreReadOrNamed) {
+TEST(VerifyArguments, ParsesOrNamesEachArgument) {
   const auto full = ParseVerifyArguments({"--run=out", "--data=a.txt", "--data", "b.txt",
                                           "--threads=3", "--plant=swapped_tree", "--steps=7"});
   ASSERT_TRUE(full.ok()) << full.status();

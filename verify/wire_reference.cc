@@ -8,22 +8,23 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "base/job/codec_table.h"
+#include "base/status_macros.h"
 
 namespace eps {
 namespace {
 
 const char kBf16[] = "bf16";
 
-// The place of a tensor among the uses of a stage.
+// Returns the index of a tensor among the uses of a stage.
 size_t UseOf(const StageSpec& stage, TensorId tensor) {
   size_t use = 0;
   while (stage.uses[use].tensor != tensor) ++use;
   return use;
 }
 
-// The elements of a chunk in their order. `values(tensor)` is an array of all of a tensor.
+// Returns the elements of a chunk in chunk order. `values(tensor)` returns the whole tensor's
+// array.
 template <class Values>
 std::vector<float> Gather(const Chunk& chunk, const Values& values) {
   std::vector<float> elements(chunk.elements);
@@ -42,10 +43,10 @@ void Scatter(const std::vector<float>& elements, const Chunk& chunk, const Value
   }
 }
 
-// Whether a codec chooses what it sends among all chunks of a tensor.
+// Returns whether a codec selects what it sends from all chunks of a tensor together.
 bool ChoosesAmongTensors(const std::string& codec) { return absl::EndsWith(codec, ":tensor"); }
 
-// How many chunks from number `i` on are pieces of the matrix that it begins; 1 for vectors.
+// Returns how many chunks from index `i` on belong to the same matrix; 1 for vectors.
 size_t ChunksFrom(absl::Span<const Chunk> chunks, size_t i) {
   const TensorId tensor = chunks[i].segments.front().tensor;
   size_t end = i + 1;
@@ -53,7 +54,7 @@ size_t ChunksFrom(absl::Span<const Chunk> chunks, size_t i) {
   return end - i;
 }
 
-// The pieces of a matrix as if they were one chunk. One chunk is itself.
+// Returns the pieces of a matrix joined into one chunk.
 Chunk Joined(absl::Span<const Chunk> chunks) {
   Chunk joined = chunks.front();
   for (const Chunk& chunk : chunks.subspan(1)) {
@@ -133,7 +134,7 @@ TensorValues WireReference::Weights(const TensorValues& weights, Axis axis) cons
     if (seen[t]) shown[t].resize(weights[t].size());
   }
   for (const Chunk& chunk : chunks_.chunks()) {
-    // The tensors of a chunk are used by the same stages, and all of rank 1 or one matrix.
+    // All tensors of a chunk are used by the same stages; the chunk holds vectors or one matrix.
     const TensorId first = chunk.segments.front().tensor;
     if (!seen[first.value()]) continue;
     std::vector<float> elements =

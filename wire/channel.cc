@@ -16,12 +16,12 @@ namespace {
 
 constexpr uint32_t kMaxPort = 65535;
 
-// The most that glibc allows, the size of its arenas' heaps, and what a heap may keep.
+// glibc's largest mmap threshold, the growth step of its heaps, and what a heap may retain.
 constexpr int kMmapThresholdBytes = 32 << 20;
 constexpr int kHeapPadBytes = 64 << 20;
 constexpr int kTrimThresholdBytes = 256 << 20;
 
-// Both ends set the same: each receives.
+// Set on clients and servers alike, because both receive.
 struct IntArgument {
   const char* name;
   int value;
@@ -35,7 +35,7 @@ constexpr IntArgument kReceiving[] = {
     {GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, kMaxReadBytes},
 };
 
-// The host part without brackets, or empty if there is no ":PORT".
+// Returns the host part without brackets, or empty if there is no ":PORT".
 absl::string_view HostOf(absl::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == absl::string_view::npos) return absl::string_view();
@@ -63,15 +63,15 @@ absl::Status CheckHost(absl::string_view address, absl::string_view host) {
   if (address.front() == '[') {
     in6_addr ignored;
     if (address[host.size() + 1] != ']' || !ParseIpv6(host, &ignored)) {
-      return BadAddress(address, "no IPv6 address stands in the brackets");
+      return BadAddress(address, "the brackets do not hold an IPv6 address");
     }
     return absl::OkStatus();
   }
   for (const char c : host) {
-    if (c == ':') return BadAddress(address, "an IPv6 address stands in brackets");
+    if (c == ':') return BadAddress(address, "an IPv6 address needs brackets");
     const bool allowed = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
                          (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
-    if (!allowed) return BadAddress(address, "the host has a character that no name has");
+    if (!allowed) return BadAddress(address, "the host contains a character that no name may have");
   }
   return absl::OkStatus();
 }
@@ -82,7 +82,7 @@ absl::Status CheckAddress(absl::string_view address, bool allow_any_port) {
   const size_t colon = address.rfind(':');
   if (colon == absl::string_view::npos) return BadAddress(address, "it has no port");
   const absl::string_view port_text = address.substr(colon + 1);
-  // SimpleAtoi alone would take signs and spaces.
+  // SimpleAtoi alone would accept signs and spaces.
   bool digits = !port_text.empty() && port_text.size() <= 5;
   for (const char c : port_text) digits = digits && c >= '0' && c <= '9';
   uint32_t port = 0;
@@ -118,20 +118,20 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(kMaxControlMessageBytes);
   args.SetMaxSendMessageSize(kMaxControlMessageBytes);
-  args.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);  // payloads are packed already
-  // One TCP connection carries about 1 GB/s: channels must not share one.
+  args.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);  // payloads are already encoded
+  // One TCP connection carries about 1 GB/s, so channels must not share one.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   for (const IntArgument& argument : kReceiving) args.SetInt(argument.name, argument.value);
-  // Repeating is the caller's, by identity.
+  // The caller retries by identity.
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  // Servers are named by the operator; a web proxy never stands between.
+  // The operator names the servers; never go through a web proxy.
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveTimeMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveTimeoutMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);  // also the time to connect
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);  // also the connect timeout
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
 }
@@ -139,11 +139,11 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
 void SetServerOptions(grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(kMaxControlMessageBytes);
   builder->SetMaxSendMessageSize(kMaxControlMessageBytes);
-  builder->SetDefaultCompressionAlgorithm(GRPC_COMPRESS_NONE);  // payloads are packed already
+  builder->SetDefaultCompressionAlgorithm(GRPC_COMPRESS_NONE);  // payloads are already encoded
   for (const IntArgument& argument : kReceiving) {
     builder->AddChannelArgument(argument.name, argument.value);
   }
-  // Else a second server on the port starts too and takes half of the calls.
+  // Otherwise a second server on the port would start too and receive half of the calls.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepAliveTimeMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepAliveTimeoutMs);

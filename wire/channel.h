@@ -15,44 +15,44 @@ namespace eps {
 
 inline constexpr int kProtocolVersion = 1;
 
-// What the transport lets through: CreateJob, PrepareJob and JoinReply carry a spec of at most
-// 16 MiB. All other messages are held to kMaxMessageBytes by who reads them.
+// Limit of the transport: CreateJob, PrepareJob and JoinReply carry a spec of at most 16 MiB. The
+// readers of all other messages enforce kMaxMessageBytes.
 inline constexpr int kMaxControlMessageBytes = (16 << 20) + (1 << 20);
 
-// Both sides ping: a peer that is gone is noticed after about half a minute. A server must allow
-// pings at this interval, or gRPC closes the connection ("too_many_pings").
+// Both sides ping, so each notices within about half a minute that its peer is gone. A server must
+// permit pings at this interval, or gRPC closes the connection ("too_many_pings").
 inline constexpr int kKeepAliveTimeMs = 20'000;
 inline constexpr int kKeepAliveTimeoutMs = 10'000;
 inline constexpr int kMinPingIntervalMs = 10'000;
 
-// What a stream may have received that nobody has read yet: four slices, so that the sender goes on
-// while one is decoded. The window is fixed, docs/adr/0005-fixed-stream-window.md says why.
+// Bytes that a stream may have received but not yet read: four slices, so that the sender continues
+// while one is decoded. docs/adr/0005-fixed-stream-window.md says why the window is fixed.
 inline constexpr int kStreamWindowBytes = 8 << 20;
 inline constexpr int kMaxFrameBytes = 1 << 20;
-// The pieces in which gRPC reads a socket; by itself it begins with 8 KiB.
+// Sizes of gRPC's reads from a socket; its default minimum is 8 KiB.
 inline constexpr int kMinReadBytes = 64 << 10;
 inline constexpr int kReadBytes = 256 << 10;
 inline constexpr int kMaxReadBytes = 4 << 20;
 
-// Prepares the process for gRPC and its messages; NewChannel calls it, a server must too.
-// Thread-safe, cheap when repeated.
+// Prepares the process for gRPC and its messages. NewChannel calls it; a server must call it
+// itself. Thread-safe and cheap to repeat.
 //
-// It keeps the library initialised until the process ends. Without it the last channel or server to
-// go shuts the library down, which takes up to 10 s when a socket was being written (gRPC 1.51's
-// backup poller). And it has malloc keep what is freed, up to 256 MiB in each of its arenas: gRPC
-// allocates what it receives in megabytes, and to fault every page in anew costs more than to
-// receive it.
+// It keeps the library initialised until the process ends. Otherwise destroying the last channel or
+// server shuts the library down, which takes up to 10 s if a socket was being written (gRPC 1.51's
+// backup poller). It also makes malloc retain freed memory, up to 256 MiB in each of its arenas:
+// gRPC allocates receive buffers of megabytes, and faulting in every page again would cost more
+// than receiving the data.
 void KeepGrpcInitialised();
 
-// A channel of its own connection, with message limits, keep-alive and no gRPC compression.
+// Returns a channel with its own connection, message limits and keep-alive, without compression.
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
 
-// The counterpart for a server: the same limits and keep-alive, a port of its own.
+// Sets the same limits and keep-alive for a server, and a port that no other process can share.
 void SetServerOptions(grpc::ServerBuilder* builder);
 
-// "HOST:PORT" with a port in 1…65535 (0 allowed if `allow_any_port`). InvalidArgument else.
+// Checks "HOST:PORT" with a port in 1…65535 (0 too if `allow_any_port`). Returns InvalidArgument.
 absl::Status CheckAddress(absl::string_view address, bool allow_any_port);
-// Whether the host part is a loopback address or "localhost".
+// Returns whether the host part is a loopback address or "localhost".
 bool IsLoopback(absl::string_view address);
 
 }  // namespace eps

@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/version.h"
 #include "base/checksum.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 #include "grpcpp/client_context.h"
 #include "wire/channel.h"
 #include "wire/grpc_status.h"
-#include "wire/payload_message.h"
+#include "wire/payload_slices.h"
 
 namespace eps {
 namespace {
@@ -44,7 +44,7 @@ void SetBorder(const Border& border, v1::ImportStateRequest* request) {
   request->set_lagged_norm(border.lagged_norm);
 }
 
-// One ImportState call: messages go out with Send, Finish tells what became of them.
+// One ImportState call: Send writes its messages, Finish returns its result.
 class ImportStream {
  public:
   ImportStream(v1::Control::Stub* stub, JobId job, std::string where)
@@ -62,29 +62,26 @@ class ImportStream {
     first_ = false;
     request->set_job_id(job_.value());
     if (writer_->Write(*request)) return absl::OkStatus();
-    const absl::Status end = End();  // the reason why nothing more is taken
+    const absl::Status end = End();  // says why the server accepts nothing more
     return end.ok() ? absl::UnavailableError(where_ + ": the server ended the call early") : end;
   }
 
   // Sends `data` in slices; `header` says what it is.
   absl::Status SendData(const v1::ImportStateRequest& header, const std::string& data) {
-    size_t offset = 0;
-    do {  // also of no bytes, for the message that is the last
-      const size_t bytes = std::min(kMaxSliceBytes, data.size() - offset);
+    for (const PayloadSlice& slice : SlicesOf(data.size())) {
       v1::ImportStateRequest request = header;
-      request.set_offset(offset);
-      request.set_data(data.data() + offset, bytes);
-      offset += bytes;
-      if (offset == data.size()) {
+      request.set_offset(slice.offset);
+      request.set_data(data.data() + slice.offset, slice.size);
+      if (slice.last) {
         request.set_last(true);
         request.set_crc32c(Crc32c(data));
       }
       EPS_RETURN_IF_ERROR(Send(&request));
-    } while (offset < data.size());
+    }
     return absl::OkStatus();
   }
 
-  // All chunks were sent: they are the state at `border`.
+  // Ends the import after all chunks were sent: they are the state at `border`.
   absl::Status Finish(const Border& border) {
     v1::ImportStateRequest request;
     SetBorder(border, &request);
@@ -117,6 +114,11 @@ ControlClient::ControlClient(std::vector<std::string> servers) : servers_(std::m
   }
 }
 
+JobId ControlClient::job() const {
+  MutexLock lock(&mu_);
+  return job_;
+}
+
 std::string ControlClient::Where(absl::string_view call, size_t server) const {
   return absl::StrCat(call, " on server ", servers_[server]);
 }
@@ -146,7 +148,10 @@ absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(
 }
 
 absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec) {
-  job_ = spec.id();
+  {
+    MutexLock lock(&mu_);
+    job_ = spec.id();
+  }
   grpc::ClientContext context;
   SetTimeout(&context, kReserveTimeout);
   v1::CreateJobRequest request;
@@ -161,7 +166,7 @@ absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec)
 
 absl::Status ControlClient::Initialize(ShardId shard) {
   const size_t server = shard.value();
-  ImportStream stream(stubs_[server].get(), job_, Where("ImportState", server));
+  ImportStream stream(stubs_[server].get(), job(), Where("ImportState", server));
   v1::ImportStateRequest request;
   request.set_initialize(true);
   EPS_RETURN_IF_ERROR(stream.Send(&request));
@@ -170,7 +175,7 @@ absl::Status ControlClient::Initialize(ShardId shard) {
 
 absl::Status ControlClient::Import(ShardId shard, const ImportSource& source) {
   const size_t server = shard.value();
-  ImportStream stream(stubs_[server].get(), job_, Where("ImportState", server));
+  ImportStream stream(stubs_[server].get(), job(), Where("ImportState", server));
   v1::ImportStateRequest header;
   SetBorder(source.border, &header);
   for (const ChunkId id : source.chunks) {
@@ -195,7 +200,7 @@ absl::StatusOr<uint64_t> ControlClient::Gate(uint64_t step) {
     SetTimeout(&context, kCallTimeout);
     v1::GateRequest request;
     request.set_request_id(RequestId("gate"));
-    request.set_job_id(job_.value());
+    request.set_job_id(job().value());
     request.set_step(step);
     v1::GateReply reply;
     EPS_RETURN_IF_ERROR(FromGrpc(stubs_[i]->Gate(&context, request, &reply), Where("Gate", i)));
@@ -213,7 +218,7 @@ absl::Status ControlClient::Export(
   SetTimeout(&context, timeout);
   v1::ExportStateRequest request;
   request.set_request_id(RequestId("export"));
-  request.set_job_id(job_.value());
+  request.set_job_id(job().value());
   request.set_step(step);
   const auto reader = stubs_[shard.value()]->ExportState(&context, request);
   v1::ExportStateReply reply;
@@ -249,24 +254,24 @@ absl::Status ControlClient::Export(
   EPS_RETURN_IF_ERROR(FromGrpc(end, where));
   if (state.empty()) return absl::OkStatus();
   return absl::DataLossError(
-      absl::StrCat(where, ": chunk ", reply.chunk(), ": the last slices did not come"));
+      absl::StrCat(where, ": chunk ", reply.chunk(), ": the last slices were not received"));
 }
 
 absl::Status ControlClient::Watch(uint64_t after_step, uint64_t until_evaluation,
                                   const std::function<void(const v1::StepRecord&)>& on_record) {
-  // A run that resumes at a border may evaluate it.
+  // A run that resumes at a border may still evaluate it.
   uint64_t after_evaluation = after_step > 0 ? after_step - 1 : 0;
   while (true) {
     grpc::ClientContext context;
     {
       MutexLock lock(&mu_);
-      if (watch_cancelled_) return absl::CancelledError("watching was ended");
+      if (watch_cancelled_) return absl::CancelledError("watching was cancelled");
       watch_or_null_ = &context;
     }
     SetTimeout(&context, kWatchTimeout);
     v1::WatchStepsRequest request;
     request.set_request_id(RequestId("watch"));
-    request.set_job_id(job_.value());
+    request.set_job_id(job().value());
     request.set_after_step(after_step);
     request.set_after_evaluation(after_evaluation);
     request.set_until_evaluation(until_evaluation);

@@ -7,10 +7,10 @@
 namespace eps {
 namespace {
 
-// What gRPC's client says when the transport went away under a stream.
+// The text of gRPC's client when the transport under a stream is gone.
 constexpr absl::string_view kStreamRemoved = "Stream removed";
 
-// At most kMaxStatusText bytes, cut at a character border and with a visible end.
+// Returns at most kMaxStatusText bytes, cut between two characters and marked at the end.
 std::string Shorten(absl::string_view text) {
   if (text.size() <= kMaxStatusText) return std::string(text);
   constexpr absl::string_view kEnd = " …";
@@ -27,7 +27,7 @@ bool IsKnown(grpc::StatusCode code) {
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  // Both lists are google.rpc.Code.
+  // Both enumerations are google.rpc.Code.
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), Shorten(status.message()));
 }
 

@@ -1,7 +1,7 @@
 #ifndef EPS_WIRE_JOB_STATE_NAMES_H_
 #define EPS_WIRE_JOB_STATE_NAMES_H_
 
-// What people and metrics call the states of a job.
+// The names of a job's states in texts and metrics.
 
 #include <utility>
 
@@ -15,7 +15,7 @@ inline constexpr std::pair<v1::JobState, const char*> kJobStateNames[] = {
     {v1::JOB_STATE_FAILED, "failed"},
 };
 
-// "idle" of a server without a job.
+// Returns "idle" for a server without a job.
 inline const char* JobStateName(v1::JobState state) {
   for (const auto& [named, name] : kJobStateNames) {
     if (named == state) return name;

@@ -24,7 +24,7 @@ absl::Status Malformed(absl::string_view what, size_t offset) {
   return absl::InvalidArgumentError(absl::StrCat("malformed message: ", what, " at byte ", offset));
 }
 
-// Reads a message that lies in pieces. Every read is checked against what is left.
+// Reads a message that consists of several slices. The callers check every size against left().
 class Cursor {
  public:
   Cursor(const std::vector<grpc::Slice>& slices, size_t size) : slices_(slices), left_(size) {}
@@ -86,7 +86,7 @@ class Cursor {
   size_t left_;
 };
 
-// Reads a varint and keeps its bytes in *raw as they stood.
+// Reads a varint and appends its bytes unchanged to *raw.
 absl::Status ReadVarint(Cursor* cursor, uint64_t* value, std::string* raw) {
   *value = 0;
   for (size_t i = 0; i < kMaxVarintBytes; ++i) {
@@ -105,7 +105,7 @@ absl::Status TooShort(const Cursor& cursor, uint64_t field, uint64_t wanted) {
       cursor.offset());
 }
 
-// Copies one field's value, after its tag, to *small.
+// Copies one field's value, which follows its tag, to *small.
 absl::Status CopyValue(uint64_t tag, Cursor* cursor, std::string* small) {
   const uint64_t field = tag >> 3;
   uint64_t size = 0;
@@ -158,7 +158,7 @@ grpc::ByteBuffer JoinPayload(const google::protobuf::MessageLite& header, const 
   for (; rest >= 0x80; rest >>= 7) head.push_back(static_cast<char>(0x80 | (rest & 0x7f)));
   head.push_back(static_cast<char>(rest));
   slices.emplace_back(head);
-  // The slice does not write; gRPC's signature is older than const.
+  // Nothing writes through the slice; gRPC's signature only lacks the const.
   slices.emplace_back(const_cast<uint8_t*>(payload.data()), payload.size(), &DropBytes,
                       new Bytes(payload));
   return grpc::ByteBuffer(slices.data(), slices.size());
@@ -176,7 +176,7 @@ absl::Status SplitPayload(const grpc::ByteBuffer& message, google::protobuf::Mes
   if (size > 0 && !message.Dump(&slices).ok()) {
     return absl::InvalidArgumentError("malformed message: it cannot be decompressed");
   }
-  // Decompression may have made it longer than what Length() says.
+  // Decompression may have made the message longer than Length() says.
   size_t total = 0;
   for (const grpc::Slice& slice : slices) total += slice.size();
   if (total > kMaxMessageBytes) {
@@ -191,7 +191,7 @@ absl::Status SplitPayload(const grpc::ByteBuffer& message, google::protobuf::Mes
     uint64_t tag = 0;
     const size_t before = small.size();
     EPS_RETURN_IF_ERROR(ReadVarint(&cursor, &tag, &small));
-    // Protobuf would take the low 32 bits of a longer tag for the field's number.
+    // Protobuf would read the low 32 bits of a longer tag as the field's number.
     if (tag > UINT32_MAX) return Malformed("a tag of more than 32 bits", cursor.offset());
     if ((tag >> 3) != kPayloadField) {
       EPS_RETURN_IF_ERROR(CopyValue(tag, &cursor, &small));

@@ -11,11 +11,11 @@
 namespace eps {
 namespace {
 
-// `message` cut into pieces of `piece` bytes, as a transport may deliver it.
+// Cuts `message` into pieces of `piece` bytes, as a transport may deliver it.
 grpc::ByteBuffer InPieces(const std::string& message, size_t piece) {
   std::vector<grpc::Slice> slices;
   for (size_t i = 0; i < message.size(); i += piece) slices.emplace_back(message.substr(i, piece));
-  slices.emplace_back();  // empty slices occur
+  slices.emplace_back();  // a transport may deliver empty slices
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
@@ -99,7 +99,7 @@ TEST(PayloadMessage, TakesThePayloadAnywhereAmongTheFields) {
 
 TEST(PayloadMessage, LeavesFieldFifteenOfNestedMessagesAlone) {
   v1::PushFrame frame;
-  // A nested message that holds bytes which look like a payload.
+  // A nested message with bytes that look like a payload.
   frame.mutable_header()
       ->GetReflection()
       ->MutableUnknownFields(frame.mutable_header())
@@ -160,7 +160,7 @@ TEST(PayloadMessage, RefusesWhatIsTooLong) {
 }
 
 TEST(PayloadMessage, NeverReadsOutsideRandomBytes) {
-  std::mt19937 random(1);  // the generator itself is specified; no distribution is used
+  std::mt19937 random(1);  // the standard specifies the generator; no distribution is used
   v1::PushFrame good;
   good.mutable_header()->mutable_key()->set_chunk(3);
   good.set_tag(9);
@@ -193,7 +193,7 @@ TEST(PayloadMessage, AnEmptyMessageIsAnEmptyHeader) {
   EXPECT_TRUE(payload.empty());
 }
 
-TEST(PayloadMessage, ReferencesThePayloadUntilTheMessageIsGone) {
+TEST(PayloadMessage, HoldsThePayloadWithTheMessage) {
   MemoryAccount account;
   grpc::ByteBuffer message;
   {

@@ -1,8 +1,13 @@
 #include <string>
 
+#include "eps/v1/access.pb.h"
+#include "eps/v1/control.pb.h"
+#include "eps/v1/data.pb.h"
+#include "eps/v1/shard.pb.h"
 #include "gtest/gtest.h"
 #include "wire/channel.h"
 #include "wire/grpc_status.h"
+#include "wire/payload_message.h"
 
 namespace eps {
 namespace {
@@ -27,7 +32,7 @@ TEST(GrpcStatus, ARemovedStreamIsUnavailable) {
   EXPECT_EQ(FromGrpc(unknown, "Push").code(), absl::StatusCode::kUnknown);
 }
 
-TEST(GrpcStatus, ACodeThatNobodyKnowsIsUnknown) {
+TEST(GrpcStatus, UnknownCodesBecomeUnknown) {
   const grpc::Status odd(static_cast<grpc::StatusCode>(99), "odd");
   EXPECT_EQ(FromGrpc(odd, "Push").code(), absl::StatusCode::kUnknown);
 }
@@ -45,6 +50,22 @@ TEST(GrpcStatus, LongTextsAreCutAtACharacter) {
   }
   const std::string exact(kMaxStatusText, 'x');
   EXPECT_EQ(ToGrpc(absl::InternalError(exact)).error_message(), exact);
+}
+
+TEST(Channel, DeclaredLimitsEqualTheConstants) {
+  const google::protobuf::FileDescriptor* const files[] = {v1::HelloRequest::descriptor()->file(),
+                                                           v1::FetchRequest::descriptor()->file(),
+                                                           v1::ShardMessage::descriptor()->file()};
+  for (const google::protobuf::FileDescriptor* file : files) {
+    const google::protobuf::ServiceDescriptor& service = *file->service(0);
+    for (int i = 0; i < service.method_count(); ++i) {
+      const google::protobuf::MethodDescriptor& rpc = *service.method(i);
+      const bool carries_spec = rpc.name() == "CreateJob" || rpc.name() == "PrepareJob";
+      EXPECT_EQ(rpc.options().GetExtension(v1::max_request_bytes),
+                carries_spec ? size_t{kMaxControlMessageBytes} : kMaxMessageBytes)
+          << rpc.full_name();
+    }
+  }
 }
 
 TEST(Channel, ChecksAddresses) {

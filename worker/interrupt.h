@@ -3,7 +3,7 @@
 
 namespace eps {
 
-// SIGINT and SIGTERM: the first one is remembered for whoever asks, the second one ends the
+// Handles SIGINT and SIGTERM: the first one makes Interrupted() true, the second one ends the
 // process at once with exit code 130.
 void HandleInterrupts();
 bool Interrupted();

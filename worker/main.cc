@@ -1,4 +1,4 @@
-// `eps-worker`: the programs of the project that compute with LibTorch.
+// `eps-worker`: the project's program that computes with LibTorch.
 
 #include <unistd.h>
 
@@ -35,16 +35,16 @@ std::map<std::string, std::string> Environment() {
   return variables;
 }
 
-// LibTorch's threads wait for each other by spinning, which costs a factor of five as soon as
-// another process (a server on the same machine) wants a core. The library that owns them reads
-// OMP_WAIT_POLICY when it is loaded, before main: so the program starts itself once more with it.
+// Restarts the program with passive waiting. LibTorch's threads wait for each other by spinning,
+// which is five times slower as soon as another process (a server on the same machine) needs a
+// core. The library that owns the threads reads OMP_WAIT_POLICY when it is loaded, before main.
 void WaitPassively(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   char path[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
   if (length <= 0 || setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
   path[length] = '\0';
-  execv(path, argv);  // returns only if it failed; then spinning it is
+  execv(path, argv);  // returns only on failure; then the threads spin
 }
 
 absl::Status Run(const std::vector<std::string>& arguments) {

@@ -10,14 +10,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/config/overrides.h"
 #include "base/status_macros.h"
 
 namespace eps {
 namespace {
 
-// What CLI11 reads.
+// The values that CLI11 parses.
 struct Raw {
   std::string config_file;
   std::string servers;
@@ -27,38 +27,18 @@ struct Raw {
   bool has_prompt = false;
 };
 
-// "[\"a\", \"b\"]": names may hold commas and spaces.
-std::string ListText(const std::vector<std::string>& items) {
-  return absl::StrCat("[",
-                      absl::StrJoin(items, ", ",
-                                    [](std::string* out, const std::string& item) {
-                                      out->push_back('"');
-                                      for (const char c : item) {
-                                        if (c == '"' || c == '\\') out->push_back('\\');
-                                        out->push_back(c);
-                                      }
-                                      out->push_back('"');
-                                    }),
-                      "]");
-}
-
-// --section.key=value and --section.key value.
+// Applies arguments of the form --section.key=value or --section.key value.
 absl::Status ApplyOverrides(const std::vector<std::string>& extras, Config* config) {
-  for (size_t i = 0; i < extras.size(); ++i) {
-    const size_t equals = extras[i].find('=');
-    const std::string name = extras[i].substr(0, equals);
-    if (!absl::StartsWith(name, "--")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown argument ", name, "; eps-worker worker --help lists the options"));
-    }
-    if (equals == std::string::npos && i + 1 == extras.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": a value is missing"));
-    }
-    const std::string value =
-        equals != std::string::npos ? extras[i].substr(equals + 1) : extras[++i];
-    const absl::Status status = config->Set(name.substr(2), value);
+  const auto check = [](const std::string& name) {
+    if (absl::StartsWith(name, "--")) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown argument ", name, "; eps-worker worker --help lists the options"));
+  };
+  EPS_ASSIGN_OR_RETURN(const std::vector<Setting> settings, ReadOverrides(extras, check));
+  for (const auto& [key, value] : settings) {
+    const absl::Status status = config->Set(key, value);
     if (!status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": ", status.message()));
+      return absl::InvalidArgumentError(absl::StrCat("--", key, ": ", status.message()));
     }
   }
   return absl::OkStatus();
@@ -73,8 +53,8 @@ absl::Status ApplyFile(const std::string& path, Config* config) {
   return config->MergeYaml(yaml.str(), path);
 }
 
-// A variable of the launcher: nothing if it is not set. InvalidArgument unless it is a whole number
-// from `least` to `most`.
+// Reads a variable of the launcher; leaves *value empty if it is not set. Returns InvalidArgument
+// unless it is a whole number from `least` to `most`.
 absl::Status ReadVariable(const std::map<std::string, std::string>& environment, const char* name,
                           int least, int most, std::optional<int>* value) {
   const auto it = environment.find(name);
@@ -89,7 +69,7 @@ absl::Status ReadVariable(const std::map<std::string, std::string>& environment,
   return absl::OkStatus();
 }
 
-// A place and the number of places, which are set together or not at all.
+// Reads a rank and the number of ranks; both must be set, or neither.
 absl::Status ReadPlace(const std::map<std::string, std::string>& environment, const char* rank_name,
                        const char* count_name, std::optional<int>* rank,
                        std::optional<int>* count) {
@@ -127,7 +107,7 @@ absl::Status ApplyLauncher(const std::map<std::string, std::string>& environment
   return absl::OkStatus();
 }
 
-// The lead on the launcher's first host, if nobody said where the servers are.
+// Uses the lead on the launcher's first host if no setting names the servers.
 absl::Status DefaultServers(const std::map<std::string, std::string>& environment, Config* config) {
   const auto it = environment.find("MASTER_ADDR");
   if (!config->servers.addresses.empty() || it == environment.end()) return absl::OkStatus();
@@ -204,11 +184,11 @@ absl::Status FinishGenerate(const Raw& raw, GenerateOptions* options) {
   return absl::OkStatus();
 }
 
-// The command line as CLI11 sees it.
+// The command line as CLI11 parses it.
 struct Parser {
   explicit Parser(ProgramOptions* options) {
     app.require_subcommand(1);
-    version = app.add_flag("--version", "what the bits of this program depend on");
+    version = app.add_flag("--version", "print the properties that the bits of a result depend on");
     worker = app.add_subcommand("worker", "compute for a job until it is done");
     worker->allow_extras();
     worker->add_option("--config", raw.config_file, "YAML file");
@@ -223,26 +203,30 @@ struct Parser {
         ->required();
     prompt = generate->add_option("--prompt", g.prompt, "text (models with a byte vocabulary)");
     generate->add_option("--prompt-ids", raw.prompt_ids, "token ids: 1,2,3");
-    generate->add_option("--tokens", g.tokens, "how many to generate")->capture_default_str();
+    generate->add_option("--tokens", g.tokens, "number of tokens to generate")
+        ->capture_default_str();
     generate->add_option("--seed", g.sampling.seed, "equal seeds give equal text")
         ->capture_default_str();
-    generate->add_option("--temperature", g.sampling.temperature, "0: the likeliest token")
+    generate->add_option("--temperature", g.sampling.temperature, "0 chooses the likeliest token")
         ->capture_default_str();
-    generate->add_option("--top-k", g.sampling.top_k, "draw from the k likeliest; 0: all")
+    generate->add_option("--top-k", g.sampling.top_k, "draw from the k likeliest; 0 draws from all")
         ->capture_default_str();
     generate->add_option("--device", g.runtime.device, "auto, cpu, cuda or cuda:N")
         ->capture_default_str();
-    generate->add_option("--threads", g.runtime.threads, "0: all cores")->capture_default_str();
+    generate->add_option("--threads", g.runtime.threads, "0 uses all cores")->capture_default_str();
 
-    calibrate = app.add_subcommand("calibrate", "how fast this device computes a block of GPT-2");
+    calibrate =
+        app.add_subcommand("calibrate", "measure how fast this device computes a block of GPT-2");
     CalibrateOptions& c = options->calibrate;
     calibrate->add_option("--width", c.width)->capture_default_str();
     calibrate->add_option("--heads", c.heads)->capture_default_str();
     calibrate->add_option("--seq-len", c.seq_len)->capture_default_str();
-    calibrate->add_option("--samples", c.samples, "of a micro-batch")->capture_default_str();
+    calibrate->add_option("--samples", c.samples, "samples in a micro-batch")
+        ->capture_default_str();
     calibrate->add_option("--device", c.runtime.device, "auto, cpu, cuda or cuda:N")
         ->capture_default_str();
-    calibrate->add_option("--threads", c.runtime.threads, "0: all cores")->capture_default_str();
+    calibrate->add_option("--threads", c.runtime.threads, "0 uses all cores")
+        ->capture_default_str();
   }
 
   CLI::App app{"The part of EPS that computes.", "eps-worker"};

@@ -13,17 +13,19 @@
 
 namespace eps {
 
-// Where a server is looked for on a host that is named without a port.
+// The port of servers whose address has no port.
 inline constexpr int kDefaultServerPort = 50151;
 
+// The settings of `eps-worker worker`.
 struct WorkerOptions {
   Config config;
   std::vector<std::string> servers;  // host:port, from config.servers.addresses
-  std::string report_path;           // --report: one JSON line per step; empty: none
-  int local_rank = 0;                // which of the workers of this machine, by LOCAL_RANK
-  int local_count = 1;               // of how many, by LOCAL_WORLD_SIZE
+  std::string report_path;           // --report: one JSON line per step; empty disables it
+  int local_rank = 0;                // number among the workers of this machine (LOCAL_RANK)
+  int local_count = 1;               // number of workers of this machine (LOCAL_WORLD_SIZE)
 };
 
+// The prompt and the settings of `eps-worker generate`.
 struct GenerateOptions {
   std::string model_dir;
   std::string prompt;  // bytes; used if prompt_ids is empty
@@ -38,25 +40,26 @@ struct CalibrateOptions {
   uint32_t width = 256;
   uint32_t heads = 8;
   uint32_t seq_len = 256;
-  uint32_t samples = 2;  // of a micro-batch
+  uint32_t samples = 2;  // per micro-batch
   RuntimeOptions runtime;
 };
 
+// The command and the options that belong to it.
 struct ProgramOptions {
   enum class Command { kHelp, kVersion, kWorker, kGenerate, kCalibrate };
   Command command = Command::kHelp;
-  std::string help;            // of kHelp
-  WorkerOptions worker;        // of kWorker
-  GenerateOptions generate;    // of kGenerate
-  CalibrateOptions calibrate;  // of kCalibrate
+  std::string help;            // for kHelp
+  WorkerOptions worker;        // for kWorker
+  GenerateOptions generate;    // for kGenerate
+  CalibrateOptions calibrate;  // for kCalibrate
 };
 
-// Reads the arguments of eps-worker without its name. The configuration is layered flags >
-// `environment` > the file of --config > defaults. What torchrun and its like set stands below our
-// own variables: RANK and WORLD_SIZE for worker.rank and worker.count, LOCAL_RANK and
-// LOCAL_WORLD_SIZE for the place on this machine, and MASTER_ADDR, with kDefaultServerPort, for
-// servers.addresses. MASTER_PORT is where torchrun's own store listens; it is checked, not used.
-// InvalidArgument or NotFound say which argument, key, variable or file is wrong.
+// Parses the arguments of eps-worker, without its name. Flags override `environment`, which
+// overrides the file of --config, which overrides defaults. Variables of torchrun and similar
+// launchers yield to our own: RANK and WORLD_SIZE set worker.rank and worker.count, LOCAL_RANK and
+// LOCAL_WORLD_SIZE the place on this machine, and MASTER_ADDR, with kDefaultServerPort,
+// servers.addresses. MASTER_PORT belongs to torchrun's own store; it is checked but not used.
+// Returns InvalidArgument or NotFound with the argument, key, variable or file that is wrong.
 absl::StatusOr<ProgramOptions> ParseProgramOptions(
     const std::vector<std::string>& arguments,
     const std::map<std::string, std::string>& environment);

@@ -51,7 +51,7 @@ TEST(WorkerOptionsTest, LayersFlagsOverEnvironmentOverFile) {
   EXPECT_EQ(options.servers, std::vector<std::string>{"h:9"});
 }
 
-TEST(WorkerOptionsTest, TakesRankAndCountFromALauncherUnlessOursAreSet) {
+TEST(WorkerOptionsTest, ReadsRankAndCountFromALauncher) {
   WorkerOptions options = ParseWorker({"--servers=a:1"}, {{"RANK", "2"}, {"WORLD_SIZE", "4"}});
   EXPECT_EQ(options.config.worker.rank, 2);
   EXPECT_EQ(options.config.worker.count, 4);
@@ -61,7 +61,7 @@ TEST(WorkerOptionsTest, TakesRankAndCountFromALauncherUnlessOursAreSet) {
   EXPECT_EQ(options.config.worker.count, 8);
 }
 
-TEST(WorkerOptionsTest, TakesItsPlaceAndTheServersFromALauncher) {
+TEST(WorkerOptionsTest, ReadsPlaceAndServersFromALauncher) {
   Environment environment = {{"RANK", "5"},           {"WORLD_SIZE", "6"},
                              {"LOCAL_RANK", "1"},     {"LOCAL_WORLD_SIZE", "2"},
                              {"MASTER_ADDR", "host"}, {"MASTER_PORT", "29500"}};
@@ -72,7 +72,7 @@ TEST(WorkerOptionsTest, TakesItsPlaceAndTheServersFromALauncher) {
   EXPECT_EQ(options.local_count, 2);
   environment["MASTER_ADDR"] = "fe80::1";
   EXPECT_EQ(ParseWorker({}, environment).servers, std::vector<std::string>{"[fe80::1]:50151"});
-  // What names servers wins, wherever it stands.
+  // Any setting that names servers overrides the launcher's.
   EXPECT_EQ(ParseWorker({"--servers=a:1"}, environment).servers, std::vector<std::string>{"a:1"});
   environment["EPS_SERVERS"] = "b:2";
   EXPECT_EQ(ParseWorker({}, environment).servers, std::vector<std::string>{"b:2"});
@@ -81,7 +81,7 @@ TEST(WorkerOptionsTest, TakesItsPlaceAndTheServersFromALauncher) {
   EXPECT_EQ(options.local_count, 1);
 }
 
-TEST(WorkerOptionsTest, RefusesALaunchersNonsenseByTheVariablesName) {
+TEST(WorkerOptionsTest, LauncherErrorsNameTheVariable) {
   const struct {
     Environment environment;
     std::vector<std::string> texts;
@@ -144,7 +144,7 @@ TEST(WorkerOptionsTest, ReadsTheOptionsOfGenerate) {
   EXPECT_EQ(g.sampling.top_k, 3u);
 }
 
-TEST(WorkerOptionsTest, SaysWhichArgumentIsWrong) {
+TEST(WorkerOptionsTest, ErrorsNameTheArgument) {
   const struct {
     std::vector<std::string> arguments;
     std::string text;

@@ -6,16 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "worker/models/generator.h"
 
 namespace eps {
 namespace {
 
-constexpr int kByteVocabulary = 256;
-
-// Length of the well-formed sequence at the start of `s` (0 if there is none); *bad is then the
-// length of the part to replace.
+// Returns the length of the well-formed sequence at the start of `s`, or 0 if there is none; then
+// *bad is the length of the part to replace.
 size_t SequenceLength(absl::string_view s, size_t* bad) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
   *bad = 1;
@@ -23,7 +22,7 @@ size_t SequenceLength(absl::string_view s, size_t* bad) {
   if (lead < 0x80) return 1;
   if (lead < 0xC2 || lead > 0xF4) return 0;
   const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte of some leads is narrower: no overlong forms, surrogates, or above U+10FFFF.
+  // Some leads restrict the second byte: no overlong forms, surrogates, or values above U+10FFFF.
   const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (size_t i = 1; i < length; ++i) {
@@ -56,7 +55,7 @@ std::string ReplaceInvalidUtf8(absl::string_view bytes) {
 
 absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options) {
   EPS_ASSIGN_OR_RETURN(const auto generator, Generator::Load(options.model_dir, options.runtime));
-  const bool bytes = generator->config().vocab_size == kByteVocabulary;
+  const bool bytes = generator->config().vocab_size == int{kByteVocabulary};
   std::vector<int32_t> tokens = options.prompt_ids;
   if (tokens.empty()) {
     if (!bytes) {
@@ -65,7 +64,7 @@ absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options) {
                        ", text needs one of 256 bytes: give the prompt as --prompt-ids=1,2,3"));
     }
     for (const char c : options.prompt) tokens.push_back(static_cast<unsigned char>(c));
-    if (tokens.empty()) tokens.push_back('\n');  // a text begins where a line does
+    if (tokens.empty()) tokens.push_back('\n');  // an empty prompt starts at a line's beginning
   }
   EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> continuation,
                        generator->Continue(tokens, options.tokens, options.sampling));

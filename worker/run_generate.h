@@ -9,13 +9,13 @@
 
 namespace eps {
 
-// The prompt and its continuation: text if the model's vocabulary is bytes, else token ids
-// ("1,2,3"). InvalidArgument for text with another vocabulary names --prompt-ids; other errors as
-// Generator.
+// Returns the prompt and its continuation: text if the vocabulary consists of bytes, otherwise
+// token ids ("1,2,3"). Returns InvalidArgument with --prompt-ids for text with another vocabulary;
+// other errors as Generator.
 absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options);
 
-// `bytes` with everything that is not UTF-8 replaced by U+FFFD, one for each maximal part of a
-// sequence as the Unicode standard recommends.
+// Returns `bytes` with everything that is not UTF-8 replaced by U+FFFD: one for each maximal part
+// of a sequence, as the Unicode standard recommends.
 std::string ReplaceInvalidUtf8(absl::string_view bytes);
 
 }  // namespace eps

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/job/models/model_family.h"
 #include "base/log.h"
 #include "base/memory_account.h"
 #include "base/status_macros.h"
@@ -14,8 +15,8 @@
 #include "worker/client/parameter_client.h"
 #include "worker/data/token_source.h"
 #include "worker/exec/torch_runtime.h"
+#include "worker/models/model_runtime.h"
 #include "worker/relay/relay.h"
-#include "worker/relay/stash_codec.h"
 
 namespace eps {
 namespace {
@@ -30,23 +31,7 @@ RuntimeOptions RuntimeOptionsOf(const WorkerOptions& worker) {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<StageRuntime>> MakeRuntime(const JobSpec& spec,
-                                                          const WorkerOptions& worker,
-                                                          MemoryAccount* account) {
-  EPS_RETURN_IF_ERROR(StashCodec::Find(spec.codecs.stash).status());
-  const std::chrono::milliseconds pass_time(worker.config.worker.pass_time_ms);
-  if (spec.model.type == ModelType::kSynthetic) {
-    return NewSyntheticRuntime(spec, account, pass_time);
-  }
-  if (pass_time.count() > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "worker.pass_time is ", pass_time.count(), " ms, expected 0: only models of type ",
-        "eps-synthetic wait, this job's is ", ModelTypeName(spec.model.type)));
-  }
-  return NewTorchRuntime(spec, RuntimeOptionsOf(worker), account);
-}
-
-// The job's data, which must be what the job was created with.
+// Opens the job's data, which must be the data that the job was created with.
 absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const DataConfig& config,
                                                           const JobSpec& spec) {
   if (config.path.empty()) {
@@ -54,7 +39,7 @@ absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const DataConfig& conf
         "data.path is empty: give the files that the job was created with (--data)");
   }
   EPS_ASSIGN_OR_RETURN(
-      auto data, TokenData::Open(config.path, static_cast<uint32_t>(spec.model.gpt2.vocab_size)));
+      auto data, TokenData::Open(config.path, FamilyOf(spec.model.type).vocabulary(spec.model)));
   if (data->size() != spec.data.tokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.path: ", absl::StrJoin(config.path, ", "), " holds ", data->size(),
@@ -71,8 +56,8 @@ absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const DataConfig& conf
   return data;
 }
 
-// The held-out data of a job's evaluations, which do not define what it trains: every worker is
-// told by its own configuration. Null if none is wanted.
+// The held-out data of a job's evaluations. It does not affect training, so every worker reads it
+// from its own configuration. Null without evaluations.
 struct HeldOut {
   std::shared_ptr<const TokenData> data;
   std::unique_ptr<EvaluationSource> source;
@@ -82,7 +67,8 @@ absl::StatusOr<HeldOut> OpenHeldOut(const Config& config, const JobSpec& spec) {
   HeldOut held_out;
   const TrainingConfig& training = config.training;
   if (training.eval_steps == 0) return held_out;
-  if (spec.model.type == ModelType::kSynthetic) {
+  const uint32_t vocabulary = FamilyOf(spec.model.type).vocabulary(spec.model);
+  if (vocabulary == 0) {
     if (training.eval_samples > 0) {
       held_out.source = NewEmptyEvaluationSource(spec, training.eval_samples);
     }
@@ -93,7 +79,6 @@ absl::StatusOr<HeldOut> OpenHeldOut(const Config& config, const JobSpec& spec) {
         absl::StrCat("training.eval_steps is ", training.eval_steps,
                      ", but data.eval_path names no held-out data; name it, or set 0"));
   }
-  const uint32_t vocabulary = static_cast<uint32_t>(spec.model.gpt2.vocab_size);
   EPS_ASSIGN_OR_RETURN(held_out.data,
                        TokenData::Open(config.data.eval_path, vocabulary, "data.eval_path"));
   EPS_RETURN_IF_ERROR(held_out.data->CheckIds(vocabulary));
@@ -102,7 +87,7 @@ absl::StatusOr<HeldOut> OpenHeldOut(const Config& config, const JobSpec& spec) {
   return held_out;
 }
 
-// What the steps took, one JSON line each.
+// Writes one line of JSON per step with its figures.
 class Report {
  public:
   static absl::StatusOr<std::unique_ptr<Report>> Open(const std::string& path) {
@@ -148,7 +133,7 @@ class Report {
     std::fflush(file_);
   }
 
-  // The report is a convenience: a full disk is said once at the end, and ends nothing.
+  // The report is a convenience: a full disk is logged once at the end and does not end the run.
   void WarnIfIncomplete() const {
     if (file_ != nullptr && std::ferror(file_) != 0) {
       EPS_LOG_WARN("--report: " << path_ << " could not be written completely");
@@ -176,7 +161,7 @@ absl::StatusOr<std::unique_ptr<ParameterClient>> ConnectTo(const WorkerOptions& 
   return ParameterClient::Connect(std::move(client));
 }
 
-// What a worker keeps from one term of its job to the next.
+// The state that a worker keeps from one term of its job to the next.
 class Worker {
  public:
   Worker(const WorkerOptions& options, const std::function<bool()>& interrupted, JoinOptions join,
@@ -186,12 +171,12 @@ class Worker {
         join_(std::move(join)),
         report_(std::move(report)) {}
 
-  // To the job's end. Where its state went back to a durable border (Aborted), the worker follows.
+  // Runs to the end of the job. If its state returned to a durable border (Aborted), joins again.
   absl::Status Run() {
     for (;;) {
       const Term before = term_;
       const absl::Status status = TrainOneTerm();
-      // An error that a new term does not explain stays one.
+      // An error that no new term explains is final.
       if (!absl::IsAborted(status) || term_ == before || interrupted_()) return status;
       EPS_LOG_WARN("joining again: " << status.message());
     }
@@ -207,7 +192,7 @@ class Worker {
   const JoinOptions join_;
   const std::unique_ptr<Report> report_;
   MemoryAccount account_;
-  Term term_;  // joined last
+  Term term_;  // of the last Join
   std::shared_ptr<const TokenData> data_;
   std::unique_ptr<BatchSource> batches_;
   HeldOut held_out_;
@@ -216,7 +201,8 @@ class Worker {
 absl::Status Worker::OpenBatches(const JobSpec& spec) {
   if (batches_ != nullptr) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(held_out_, OpenHeldOut(options_.config, spec));
-  if (spec.model.type == ModelType::kSynthetic) {
+  const uint32_t vocabulary = FamilyOf(spec.model.type).vocabulary(spec.model);
+  if (vocabulary == 0) {
     batches_ = NewEmptyBatchSource(spec);
     return absl::OkStatus();
   }
@@ -232,14 +218,18 @@ absl::Status Worker::TrainOneTerm() {
   term_ = job.term;
   if (job.done) {
     EPS_LOG_INFO("the job is done: nothing to compute");
-    // Nothing to report, either, and the servers may still miss what a worker before it found.
+    // This worker has no losses to report; the servers must learn it if they still miss the last
+    // ones of an earlier worker.
     return client->BeginStep(job.next_step, {}).status();
   }
   EPS_LOG_INFO("joined the job at step "
                << job.next_step << " of " << job.spec.training.steps << ", term " << job.term
                << ", with parts " << PartsText(job.parts) << " (" << join_.compute_profile << ")");
   EPS_RETURN_IF_ERROR(OpenBatches(job.spec));
-  EPS_ASSIGN_OR_RETURN(runtime, MakeRuntime(job.spec, options_, &account_));
+  EPS_ASSIGN_OR_RETURN(
+      runtime,
+      NewModelRuntime(job.spec, RuntimeOptionsOf(options_),
+                      std::chrono::milliseconds(options_.config.worker.pass_time_ms), &account_));
 
   RelayOptions relay_options;
   relay_options.prefetch = options_.config.worker.prefetch;
@@ -248,7 +238,7 @@ absl::Status Worker::TrainOneTerm() {
   Relay relay(job, client.get(), runtime.get(), batches_.get(), relay_options);
   uint64_t finished = job.next_step.value() - 1;
   bool stopped = false;
-  // After the last step only its completion is left to hear, which an interrupt does not cut off.
+  // After the last step only its completion is outstanding; an interrupt does not cut that off.
   const auto stop = [&] {
     stopped = finished < job.spec.training.steps && interrupted_();
     return stopped;

@@ -8,11 +8,11 @@
 
 namespace eps {
 
-// Joins the job that the servers run and computes for it until it is done. Where the job's state
-// went back to a durable border it joins again and goes on behind that one. Once `interrupted()`,
-// which is asked between steps, it finishes the step that runs and returns Cancelled. Every other
-// error says what failed and which key to change. Call it from the thread that may compute, before
-// anything else uses LibTorch.
+// Joins the job that the servers run and computes for it until it is done. If the job's state
+// returned to a durable border, joins again and continues after that border. Once `interrupted()`,
+// which is called between steps, returns true, finishes the current step and returns Cancelled.
+// Every other error says what failed and which key to change. Call it on the thread that will
+// compute, before anything else uses LibTorch.
 absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>& interrupted);
 
 }  // namespace eps

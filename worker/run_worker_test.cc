@@ -10,10 +10,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/checksum.h"
-#include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
 #include "base/job/chunk_map.h"
 #include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "worker/client/testing/scripted_shard.h"
 
 namespace eps {
@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kSteps = 3;
 
-// A worker against a server whose weights are made up: what is computed does not matter here.
+// A worker against a server with made-up weights: the results do not matter here.
 class RunWorkerTest : public testing::Test {
  protected:
   void StartServer(JobSpec spec) {
@@ -45,7 +45,7 @@ class RunWorkerTest : public testing::Test {
     options_.report_path = Path("report.jsonl");
   }
 
-  // The scripted weights grow with the chunk's number, far beyond what a model computes with.
+  // The scripted weights grow with the chunk's number, far beyond what a model can compute with.
   static void UseSmallWeights(v1::FetchSlice* slice) {
     ASSERT_TRUE(slice->offset() == 0 && slice->last());
     std::string* const data = slice->mutable_data();
@@ -80,7 +80,7 @@ class RunWorkerTest : public testing::Test {
   WorkerOptions options_;
 };
 
-TEST_F(RunWorkerTest, ComputesEveryStepOfAGpt2JobAndReportsIt) {
+TEST_F(RunWorkerTest, ComputesAndReportsEveryGpt2Step) {
   StartServer(TinyGpt2Spec());
   const absl::Status status = RunWorker(options_, Never);
   ASSERT_TRUE(status.ok()) << status;
@@ -107,7 +107,7 @@ TEST_F(RunWorkerTest, ComputesASyntheticJobWithoutData) {
   EXPECT_EQ(ReportLines().size(), kSteps);
 }
 
-TEST_F(RunWorkerTest, WaitsOutThePassTimeOfASyntheticModelAndComputesTheSame) {
+TEST_F(RunWorkerTest, PassTimeDelaysWithoutChangingResults) {
   StartServer(TinySyntheticSpec());
   ASSERT_TRUE(RunWorker(options_, Never).ok());
   const std::vector<nlohmann::json> undelayed = ReportLines();
@@ -117,7 +117,7 @@ TEST_F(RunWorkerTest, WaitsOutThePassTimeOfASyntheticModelAndComputesTheSame) {
   ASSERT_TRUE(status.ok()) << status;
   const std::vector<nlohmann::json> lines = ReportLines();
   ASSERT_EQ(lines.size(), undelayed.size());
-  // A forward pass over all stages but the last, a backward pass of three times that over all.
+  // A forward pass over all stages but the last, and a backward pass of three times that over all.
   const double micro_batches = spec_.training.micro_batches;
   const double stages = static_cast<double>(spec_.stages.size());
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -127,7 +127,7 @@ TEST_F(RunWorkerTest, WaitsOutThePassTimeOfASyntheticModelAndComputesTheSame) {
   }
 }
 
-TEST_F(RunWorkerTest, RefusesAPassTimeOfAModelThatComputes) {
+TEST_F(RunWorkerTest, RefusesPassTimeForRealModels) {
   StartServer(TinyGpt2Spec());
   options_.config.worker.pass_time_ms = 5;
   const absl::Status status = RunWorker(options_, Never);
@@ -135,7 +135,7 @@ TEST_F(RunWorkerTest, RefusesAPassTimeOfAModelThatComputes) {
   EXPECT_TRUE(absl::StrContains(status.message(), "worker.pass_time is 5 ms")) << status;
 }
 
-TEST_F(RunWorkerTest, FinishesTheStepThatRunsWhenItIsInterrupted) {
+TEST_F(RunWorkerTest, FinishesTheCurrentStepWhenInterrupted) {
   StartServer(TinyGpt2Spec());
   int asked = 0;
   const absl::Status status = RunWorker(options_, [&] { return ++asked == 2; });
@@ -143,7 +143,7 @@ TEST_F(RunWorkerTest, FinishesTheStepThatRunsWhenItIsInterrupted) {
   EXPECT_TRUE(absl::StrContains(status.message(), "after step 1 of 3")) << status;
   EXPECT_EQ(server_->seen().begins.size(), 1u);
   EXPECT_EQ(ReportLines().size(), 1u);
-  // Everything of the step that was begun has arrived.
+  // Everything of the step that had begun has arrived.
   size_t places = 0;
   for (uint32_t s = 0; s < spec_.stages.size(); ++s) {
     places += chunks_.ChunksOfStage(StageId(s)).size();
@@ -151,7 +151,7 @@ TEST_F(RunWorkerTest, FinishesTheStepThatRunsWhenItIsInterrupted) {
   EXPECT_EQ(server_->seen().times_counted.size(), places);
 }
 
-TEST_F(RunWorkerTest, AnInterruptAfterTheLastStepDoesNotCutOffItsCompletion) {
+TEST_F(RunWorkerTest, CompletesTheLastStepDespiteAnInterrupt) {
   StartServer(TinySyntheticSpec());
   const absl::Status status =
       RunWorker(options_, [&] { return server_->seen().begins.size() == kSteps; });
@@ -159,7 +159,7 @@ TEST_F(RunWorkerTest, AnInterruptAfterTheLastStepDoesNotCutOffItsCompletion) {
   EXPECT_EQ(server_->seen().begins.size(), kSteps + 1);
 }
 
-TEST_F(RunWorkerTest, RefusesDataThatIsNotTheJobs) {
+TEST_F(RunWorkerTest, RefusesDataOfAnotherJob) {
   StartServer(TinyGpt2Spec());
   const std::string shorter = WriteText("shorter.txt", text_.substr(1));
   const std::string other = WriteText("other.txt", std::string(500, 'a') + std::string(500, 'c'));
@@ -182,7 +182,7 @@ TEST_F(RunWorkerTest, RefusesDataThatIsNotTheJobs) {
   EXPECT_TRUE(server_->seen().begins.empty());
 }
 
-TEST_F(RunWorkerTest, EvaluatesTheHeldOutDataThatItsConfigurationNames) {
+TEST_F(RunWorkerTest, EvaluatesTheConfiguredHeldOutData) {
   StartServer(TinyGpt2Spec());
   options_.config.training.eval_steps = 2;
   options_.config.data.eval_path = {WriteText("held_out.txt", std::string(3 * 32 + 5, 'c'))};
@@ -199,7 +199,7 @@ TEST_F(RunWorkerTest, EvaluatesTheHeldOutDataThatItsConfigurationNames) {
   EXPECT_EQ(borders, (std::vector<uint64_t>{2, 3}));
 }
 
-TEST_F(RunWorkerTest, RefusesHeldOutDataThatItCannotEvaluate) {
+TEST_F(RunWorkerTest, RefusesUnusableHeldOutData) {
   StartServer(TinyGpt2Spec());
   options_.config.training.eval_steps = 2;
   const std::string few = WriteText("few.txt", std::string(32, 'c'));
@@ -224,7 +224,7 @@ TEST_F(RunWorkerTest, RefusesHeldOutDataThatItCannotEvaluate) {
   EXPECT_TRUE(server_->seen().begins.empty());
 }
 
-TEST_F(RunWorkerTest, NamesAServerThatIsNotThere) {
+TEST_F(RunWorkerTest, NamesAnAbsentServer) {
   StartServer(TinySyntheticSpec());
   server_->Stop();
   options_.config.worker.rpc_timeout_ms = 300;

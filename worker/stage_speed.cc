@@ -8,19 +8,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/status_macros.h"
-#include "nlohmann/json.hpp"
 #include "base/job/job_spec.h"
 #include "base/job/model_layout.h"
 #include "base/job/rng.h"
+#include "base/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "worker/exec/torch_runtime.h"
+#include "worker/models/model_stages.h"
 
 namespace eps {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint32_t kWide = 1024;  // products of matrices this large reach what a processor can
+constexpr uint32_t kWide = 1024;  // products of matrices this large reach a processor's full speed
 constexpr uint32_t kWideHead = 64;
 constexpr uint32_t kVocabulary = 256;
 constexpr uint32_t kBlocks = 4;
@@ -52,14 +53,15 @@ MicroBatch BatchOf(uint32_t samples, uint32_t seq_len) {
   return batch;
 }
 
-// The blocks of a model without servers: every block has weights of its own, as in a run, where
-// they come from memory and not out of a cache.
+// The blocks of a model without servers. Every block has its own weights, as in a run, so that they
+// are read from memory and not from a cache.
 class Blocks {
  public:
-  // `spec` outlives it.
+  // `spec` must outlive the blocks.
   static absl::StatusOr<std::unique_ptr<Blocks>> New(const JobSpec& spec,
                                                      const RuntimeOptions& options) {
-    EPS_ASSIGN_OR_RETURN(auto runtime, NewTorchRuntime(spec, options, /*account=*/nullptr));
+    EPS_ASSIGN_OR_RETURN(auto runtime,
+                         NewTorchRuntime(spec, NewModelStage, options, /*account=*/nullptr));
     return std::make_unique<Blocks>(spec, std::move(runtime));
   }
   Blocks(const JobSpec& spec, std::unique_ptr<StageRuntime> runtime)
@@ -70,16 +72,16 @@ class Blocks {
     }
   }
 
-  // Median seconds of a forward and a backward pass over one block together, as the relay runs
-  // them, for each of the batches. They take turns, so that a machine that gets faster or slower
-  // meanwhile does so for all of them.
+  // Returns, for each of the batches, the median seconds of a forward and a backward pass over one
+  // block together, as the relay runs them. The batches alternate, so that a change in the
+  // machine's speed affects all of them.
   absl::StatusOr<std::vector<double>> Measure(const std::vector<MicroBatch>& batches) {
     const auto embedding = runtime_->Load(StageId(0), weights_[0]);
     std::vector<ActivationPtr> inputs;
     for (const MicroBatch& batch : batches) {
       EPS_ASSIGN_OR_RETURN(inputs.emplace_back(),
                            runtime_->program(StageId(0)).Forward(*embedding, batch, nullptr));
-      EPS_RETURN_IF_ERROR(Pass(batch, inputs.back()));  // the first one allocates
+      EPS_RETURN_IF_ERROR(Pass(batch, inputs.back()));  // the first pass allocates
     }
     std::vector<std::vector<double>> seconds(batches.size());
     const auto end = Clock::now() + kLeastTime;
@@ -121,7 +123,7 @@ class Blocks {
       stash.push_back(std::move(stashed));
       x = std::move(y);
     }
-    ActivationPtr gradient = x;  // any values of its shape do
+    ActivationPtr gradient = x;  // any values of this shape will do
     for (uint32_t s = kBlocks; s >= 1; --s) {
       const auto weights = runtime_->Load(StageId(s), weights_[s]);
       EPS_ASSIGN_OR_RETURN(x, runtime_->Unstash(std::move(stash[s - 1])));
@@ -140,9 +142,10 @@ class Blocks {
   std::vector<std::shared_ptr<HostStage>> gradients_;
 };
 
+// The time of a block at two sizes of the micro-batch.
 struct TwoPoints {
   double once = 0;   // seconds of a micro-batch
-  double twice = 0;  // of one that is twice as large
+  double twice = 0;  // seconds of one that is twice as large
 };
 
 absl::StatusOr<TwoPoints> MeasureTwice(uint32_t width, uint32_t heads,
@@ -169,8 +172,8 @@ absl::StatusOr<StageSpeed> MeasureStageSpeed(const CalibrateOptions& options) {
   StageSpeed speed;
   EPS_ASSIGN_OR_RETURN(speed.profile, TorchComputeProfile(options.runtime));
   EPS_ASSIGN_OR_RETURN(const TwoPoints here, MeasureTwice(options.width, options.heads, options));
-  // What does not grow with the micro-batch belongs to its two passes; noise must not make it
-  // negative, nor eat up what grows.
+  // The time that does not grow with the micro-batch belongs to its two passes. Noise must neither
+  // make it negative nor let it absorb the part that grows.
   const double fixed = std::clamp(2 * here.once - here.twice, 0.0, here.once / 2);
   speed.pass_seconds = fixed / 2;
   speed.block_seconds = here.once - fixed;

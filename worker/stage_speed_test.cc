@@ -27,7 +27,7 @@ TEST(StageSpeed, MeasuresABlock) {
   const auto speed = MeasureStageSpeed(SmallBlock());
   ASSERT_TRUE(speed.ok()) << speed.status();
   EXPECT_THAT(speed->profile, HasSubstr("cpu"));
-  // A unit that is wrong by a thousand is seen.
+  // The bounds detect a unit that is wrong by a factor of a thousand.
   EXPECT_GT(speed->block_seconds, 1e-6);
   EXPECT_LT(speed->block_seconds, 10);
   EXPECT_EQ(speed->wide_width, 1024u);
@@ -41,7 +41,7 @@ TEST(StageSpeed, MeasuresABlock) {
   EXPECT_EQ(json["profile"], speed->profile);
 }
 
-TEST(StageSpeed, RefusesShapesThatAreNone) {
+TEST(StageSpeed, RefusesInvalidShapes) {
   CalibrateOptions options = SmallBlock();
   options.heads = 3;
   EXPECT_THAT(std::string(MeasureStageSpeed(options).status().message()),

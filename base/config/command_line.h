@@ -1,49 +1,42 @@
 #ifndef EPS_BASE_CONFIG_COMMAND_LINE_H_
 #define EPS_BASE_CONFIG_COMMAND_LINE_H_
 
+// Parses the arguments of the `eps` commands that take a configuration.
+
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/config/overrides.h"
 
 namespace eps {
 
-enum class Command {
-  kHelp,  // `text` is to be printed
-  kTrain,
-  kServe,
-  kPlan,  // these read their own arguments, which are `passed_on`
-  kSimulate,
-  kWorker,
-  kVerify,
-  kGenerate,
-  kCheckpoint,
-  kState,
-  kBackup,
-  kRestore,
-  kCodec,
-  kStatus,
-  kDoctor,
-  kConfigPrint,
-  kConfigReference,
-  kConfigImportDeepSpeed,  // `passed_on` is the file
+// A command that takes a configuration.
+struct ConfigCommand {
+  const char* name;     // as typed: "eps train"
+  const char* help;     // one line
+  bool trains = false;  // without --config, may use the settings of the quickstart or a checkpoint
+  bool has_json = false;  // accepts --json
 };
 
-// What the user typed, with short forms already turned into configuration keys. No key or value
-// is checked here: Config does that.
+// `eps train`. Commands that pass arguments to a run parse them as arguments of this command.
+inline constexpr ConfigCommand kTrainCommand = {
+    "eps train", "train a model; starts what it needs on this machine", /*trains=*/true};
+
+// The parsed arguments; short forms are replaced by configuration keys. Config checks the keys and
+// values.
 struct CommandLine {
-  Command command = Command::kHelp;
-  std::string text;
-  std::string config_file;                                    // --config
-  std::vector<std::pair<std::string, std::string>> settings;  // key and value, in the order given
-  std::vector<std::string> passed_on;
+  std::string help;  // text to print if --help was given, in which case nothing else is set
+  bool trains = false;
+  std::string config_file;        // --config
+  std::vector<Setting> settings;  // in the order given
   bool json = false;
 };
 
-// Reads the arguments of the program without its name. InvalidArgument for an unknown command or
-// option, with the nearest known one.
-absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments);
+// Parses the arguments after the command's name. InvalidArgument names an unknown option and the
+// nearest known one.
+absl::StatusOr<CommandLine> ParseCommandLine(const ConfigCommand& command,
+                                             const std::vector<std::string>& arguments);
 
 }  // namespace eps
 

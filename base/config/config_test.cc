@@ -34,7 +34,7 @@ std::string YamlError(absl::string_view yaml) {
   return MessageOf(status);
 }
 
-// Per type, values that no key has by default and that are hard to print.
+// Returns, per type, values that no key has by default and that are hard to print.
 const std::map<std::string, std::vector<std::string>>& HardValues() {
   static const auto* const kValues = new std::map<std::string, std::vector<std::string>>{
       {"integer", {"2147483647", "7"}},
@@ -50,12 +50,13 @@ const std::map<std::string, std::vector<std::string>>& HardValues() {
 }
 
 std::vector<std::string> HardValuesOf(const ConfigKey& key) {
+  if (key.type == "name") return key.names;
   if (key.type != "list") return HardValues().at(key.type);
-  if (key.name == "optimizer.betas") return {"[0.1, 0.2, 0.30000000000000004]", "[]"};
+  if (key.name == "optimizer.betas") return {"[0.1, 0.30000000000000004]", "[0, 1e-300]"};
   return {"[\"a, b\", \"\", \"c: d\", plain]", "one", "[]"};
 }
 
-TEST(Config, EveryKeyReadsBackFromTheYamlItPrints) {
+TEST(Config, EveryKeyReadsBackFromItsYaml) {
   for (const ConfigKey& key : ConfigKeys()) {
     for (const std::string& value : HardValuesOf(key)) {
       Config config;
@@ -68,12 +69,13 @@ TEST(Config, EveryKeyReadsBackFromTheYamlItPrints) {
   }
 }
 
-TEST(Config, AllKeysTogetherReadBackWithNonDefaultValues) {
+TEST(Config, AllKeysTogetherReadBack) {
   Config config;
   const std::string defaults = config.ToYaml();
   for (const ConfigKey& key : ConfigKeys()) {
     const std::string before = config.ToYaml();
     const std::vector<std::string> values = HardValuesOf(key);
+    if (values.size() == 1) continue;  // the key accepts only one name
     const std::string& value = values[0] == key.default_value ? values[1] : values[0];
     ASSERT_TRUE(config.Set(key.name, value).ok()) << key.name;
     EXPECT_NE(config.ToYaml(), before) << key.name << " has no effect";
@@ -100,7 +102,7 @@ TEST(Config, TextReadsBackByteForByte) {
   }
 }
 
-TEST(Config, ReferenceHasEachKeyOnceWithTypeDefaultAndHelp) {
+TEST(Config, ReferenceHasEachKeyOnce) {
   std::map<std::string, ConfigKey> by_name;
   for (const ConfigKey& key : ConfigKeys()) {
     EXPECT_TRUE(by_name.emplace(key.name, key).second) << key.name;
@@ -114,7 +116,7 @@ TEST(Config, ReferenceHasEachKeyOnceWithTypeDefaultAndHelp) {
   EXPECT_THAT(by_name.at("training.seq_len").help, HasSubstr("Also: training.max_seq_len."));
 }
 
-TEST(Config, SizesAreReadInEveryUnitAndPrintedExactly) {
+TEST(Config, ReadsAndPrintsSizes) {
   const std::vector<std::tuple<std::string, uint64_t, std::string>> cases = {
       {"0", 0, "0"},
       {"123", 123, "123"},
@@ -134,7 +136,7 @@ TEST(Config, SizesAreReadInEveryUnitAndPrintedExactly) {
   }
 }
 
-TEST(Config, DurationsAreReadInEveryUnitAndPrintedExactly) {
+TEST(Config, ReadsAndPrintsDurations) {
   const std::vector<std::tuple<std::string, int64_t, std::string>> cases = {
       {"0s", 0, "0s"},          {"30s", 30'000, "30s"},  {"250ms", 250, "250ms"},
       {"1.5s", 1500, "1500ms"}, {"5m", 300'000, "300s"}, {"2h", 7'200'000, "7200s"},
@@ -147,7 +149,7 @@ TEST(Config, DurationsAreReadInEveryUnitAndPrintedExactly) {
   }
 }
 
-TEST(Config, RefusesAValueThatDoesNotParseAndSaysWhatWasExpected) {
+TEST(Config, ErrorsSayWhatIsExpected) {
   const std::vector<std::tuple<std::string, std::string, std::string>> cases = {
       {"training.steps", "many", "expected an integer from 0 to 18446744073709551615"},
       {"training.steps", "-1", "found \"-1\""},
@@ -161,6 +163,19 @@ TEST(Config, RefusesAValueThatDoesNotParseAndSaysWhatWasExpected) {
       {"optimizer.betas", "0.9,x", "expected a finite number, found \"x\""},
       {"optimizer.betas", "[0.9, [1]]", "a list of plain values"},
       {"optimizer.betas", "[0.9", "expected a list"},
+      {"optimizer.betas", "0.9", "expected 2 numbers, found 1"},
+      {"optimizer.betas", "[]", "expected 2 numbers, found 0"},
+      {"optimizer.name", "adamv", "optimizer.name: 'adamv' is unknown, did you mean 'adamw'?"},
+      {"optimizer.name", "lion", "choose one of adamw, sgd"},
+      {"data.order", "shufled", "data.order: 'shufled' is unknown, did you mean 'shuffled'?"},
+      {"training.clip", "laged", "training.clip: 'laged' is unknown, did you mean 'lagged'?"},
+      {"training.nonfinite", "skp", "training.nonfinite: 'skp' is unknown, did you mean 'skip'?"},
+      {"training.mode", "egaer", "training.mode: 'egaer' is unknown; choose one of auto, eager"},
+      {"training.mode", "", "training.mode: '' is unknown"},
+      {"training.replay", "frontier", "'frontier' is unknown; choose one of rollback"},
+      {"training.determinism", "stric", "training.determinism: 'stric' is unknown, did you mean"},
+      {"quantization.scope", "tensors", "'tensors' is unknown, did you mean 'tensor'?"},
+      {"quantization.residual_home", "[server]", "did you mean 'server'?"},
       {"servers.insecure", "yes", "expected true or false"},
       {"servers.memory_limit", "16 parsecs", "expected a size such as 16GiB"},
       {"servers.memory_limit", "GiB", "expected a size"},
@@ -187,16 +202,16 @@ TEST(Config, UnknownKeysNameTheNearestOne) {
       {"training.lr", "did you mean optimizer.lr?"},
       {"lr", "did you mean optimizer.lr?"},
       {"threads", "did you mean servers.threads or worker.threads?"},
-      {"zzz", "eps config reference lists them all"},
-      {"", "eps config reference lists them all"},
-      {"training", "eps config reference lists them all"},
+      {"zzz", "eps config reference lists all keys"},
+      {"", "eps config reference lists all keys"},
+      {"training", "eps config reference lists all keys"},
   };
   for (const auto& [key, hint] : cases) {
     EXPECT_THAT(SetError(key, "1"), HasSubstr(hint)) << key;
   }
 }
 
-TEST(Config, AliasesAndBothSpellingsReachTheSameKey) {
+TEST(Config, AliasesAndSpellingsReachTheSameKey) {
   Config config;
   EXPECT_TRUE(config.Set("gradient_accumulation_steps", "8").ok());
   EXPECT_TRUE(config.Set("training.gradient-clipping", "0.5").ok());
@@ -213,16 +228,18 @@ TEST(Config, AliasesAndBothSpellingsReachTheSameKey) {
 TEST(Config, ListsAreReadWithAndWithoutBrackets) {
   Config config;
   EXPECT_TRUE(config.Set("optimizer.betas", "[0.8, 0.95]").ok());
-  EXPECT_THAT(config.optimizer.betas, ElementsAre(0.8, 0.95));
+  EXPECT_EQ(config.optimizer.beta1, 0.8);
+  EXPECT_EQ(config.optimizer.beta2, 0.95);
   EXPECT_TRUE(config.Set("optimizer.betas", "0.7,0.9").ok());
-  EXPECT_THAT(config.optimizer.betas, ElementsAre(0.7, 0.9));
+  EXPECT_EQ(config.optimizer.beta1, 0.7);
+  EXPECT_EQ(config.optimizer.beta2, 0.9);
   EXPECT_TRUE(config.Set("data.path", " a.txt , b.txt").ok());
   EXPECT_THAT(config.data.path, ElementsAre("a.txt", "b.txt"));
   EXPECT_TRUE(config.Set("data.path", "[]").ok());
   EXPECT_THAT(config.data.path, IsEmpty());
 }
 
-TEST(Config, MergesADocumentAndLeavesOtherKeysAlone) {
+TEST(Config, MergesOnlyTheKeysOfADocument) {
   Config config;
   config.training.seed = 7;
   const absl::Status status = config.MergeYaml(
@@ -249,7 +266,7 @@ TEST(Config, MergesADocumentAndLeavesOtherKeysAlone) {
   EXPECT_EQ(config.storage.kind, "dram");
 }
 
-TEST(Config, ServersMayBeAListOfAddressesOrASection) {
+TEST(Config, ServersAcceptsAListOrASection) {
   Config config;
   EXPECT_TRUE(config.MergeYaml("servers: [a:1, \"b:2\"]", "run.yaml").ok());
   EXPECT_EQ(config.servers.addresses, "a:1,b:2");
@@ -266,7 +283,7 @@ TEST(Config, EmptyDocumentsChangeNothing) {
   }
 }
 
-TEST(Config, YamlErrorsNameTheFileAndTheLine) {
+TEST(Config, YamlErrorsNameFileAndLine) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"training:\n  steps: 5\n  stepz: 6\n",
        "run.yaml:3: training.stepz is not a configuration key; did you mean training.steps?"},
@@ -277,7 +294,7 @@ TEST(Config, YamlErrorsNameTheFileAndTheLine) {
       {"training:\n  micro_batches: 2\n  gradient_accumulation_steps: 2\n",
        "run.yaml:3: training.micro_batches is set twice, first in line 2"},
       {"training:\n  steps: 5\ndata:\ntraining:\n  seed: 1\n",
-       "run.yaml:4: section training stands twice, first in line 1"},
+       "run.yaml:4: section training appears twice, first in line 1"},
       {"training:\n  steps: 5\ntraining.steps: 6\n",
        "run.yaml:3: training.steps is set twice, first in line 2"},
       {"training:\n  steps: {a: 1}\n", "run.yaml:2: training.steps: expected a value"},
@@ -297,7 +314,7 @@ TEST(Config, YamlErrorsNameTheFileAndTheLine) {
   }
 }
 
-TEST(Config, TheEnvironmentSetsKeysAndOtherVariablesAreLeftAlone) {
+TEST(Config, TheEnvironmentSetsOnlyItsKeys) {
   Config config;
   const absl::Status status = config.MergeEnvironment({{"EPS_TRAINING__SEQ_LEN", "64"},
                                                        {"EPS_LR_SCHEDULER__NAME", "cosine"},
@@ -321,22 +338,13 @@ TEST(Config, EnvironmentErrorsNameTheVariable) {
   EXPECT_THAT(MessageOf(status), HasSubstr("EPS_OPTIMIZER__LR: optimizer.lr: expected a finite"));
 }
 
-TEST(ParseSize, ReadsWhatAKeyOfThatTypeReads) {
+TEST(ParseSize, AcceptsTheValuesOfSizeKeys) {
   EXPECT_EQ(*ParseSize("5GB"), 5'000'000'000u);
   EXPECT_EQ(*ParseSize("1.5KiB"), 1536u);
   EXPECT_EQ(*ParseSize("7"), 7u);
   for (const char* wrong : {"", "GB", "-1", "5 apples", "99999999999TB"}) {
     EXPECT_EQ(ParseSize(wrong).status().code(), absl::StatusCode::kInvalidArgument) << wrong;
   }
-}
-
-TEST(NearestName, FindsASlipAndRefusesAnotherWord) {
-  const std::vector<std::string> names = {"adamw", "lion", "sgd"};
-  EXPECT_EQ(NearestName("adam", names), "adamw");
-  EXPECT_EQ(NearestName("lino", {"line", "lion"}), "line");
-  EXPECT_EQ(NearestName("muon", names), "");
-  EXPECT_EQ(NearestName("", names), "");
-  EXPECT_EQ(NearestName("x", {}), "");
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 
 namespace eps {
 
-// The job spec of a configuration: checks every value that defines bits, the batch equation (all
-// four numbers in the message) and the mode table; errors name the key. `model` and `data` were
-// read by the caller; `workers` is the default of training.parts. The result is valid.
+// Builds the job spec of a configuration: fills in open settings, and checks every value that
+// defines bits, the batch equation and the table of modes. InvalidArgument names the key. Read the
+// model and the data first; `workers` is the default of training.parts. The result is valid.
 absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& model,
                                      uint64_t data_tokens, const std::string& data_sha256,
                                      uint32_t workers);

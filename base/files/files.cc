@@ -122,6 +122,10 @@ OutPath LocateOut(const std::string& path) {
 absl::Status ScratchFolder::MakeEmpty() const {
   std::error_code error;
   fs::remove_all(path, error);
+  if (error) {
+    errno = error.value();
+    return Errno("remove", path);
+  }
   return CreateFolder(path);
 }
 

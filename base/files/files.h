@@ -1,9 +1,9 @@
 #ifndef EPS_BASE_FILES_FILES_H_
 #define EPS_BASE_FILES_FILES_H_
 
-// Files and folders as checkpoints need them: what was reported written survives a crash. Errors
-// carry the path and the system's reason: IoError (base/exit_code.h), NotFound, PermissionDenied,
-// or ResourceExhausted when the disk is full.
+// Files and folders for checkpoints: data that a function reports as written survives a crash.
+// Errors contain the path and the reason of the system: IoError (base/exit_code.h), NotFound,
+// PermissionDenied, or ResourceExhausted when the disk is full.
 
 #include <cstdint>
 #include <string>
@@ -14,34 +14,35 @@
 
 namespace eps {
 
-// All functions may be called from any thread; two that write one path need their own order.
+// Call the functions from any thread; the caller orders two writes to one path.
 
-// The whole content of a file. InvalidArgument if it is a folder.
+// Returns the whole content of a file. InvalidArgument if it is a folder.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
 // Writes all of it to an open file or pipe; `path` is its name in errors.
 absl::Status WriteTo(int fd, const std::string& path, absl::string_view content);
 
-// Writes a new or emptied file and syncs it; the folder that holds it is not synced.
+// Creates or empties a file, writes it and syncs it, but not the folder that it is in.
 absl::Status WriteSynced(const std::string& path, const std::string& content);
 
-// Writes a file through a temporary name, synced, so that it is old or new but never half.
+// Replaces a file by way of a synced temporary one, so that a crash leaves the old or the new
+// content.
 absl::Status ReplaceFile(const std::string& path, const std::string& content);
 
-// Makes the change of a folder (or file) durable.
+// Syncs a folder or file.
 absl::Status SyncPath(const std::string& path);
 
-// Creates a folder and those above it; one that is there is left as it is.
+// Creates a folder and its parents. A folder that exists stays as it is.
 absl::Status CreateFolder(const std::string& path);
 
-// A new, empty folder below TMPDIR (or /tmp) whose name begins with "eps-<purpose>-". It stays
-// until the caller removes it.
+// Creates an empty folder below TMPDIR (or /tmp) whose name begins with "eps-<purpose>-". The
+// caller removes it.
 absl::StatusOr<std::string> MakeTemporaryFolder(absl::string_view purpose);
 
-// Makes `from` appear as `to` in one step, with all that is in it.
+// Renames a file or folder in one atomic step.
 absl::Status RenamePath(const std::string& from, const std::string& to);
 
-// Where something new is to appear whole or not at all.
+// The names of an output that must appear whole or not at all.
 struct OutPath {
   std::string path;    // absolute, without a slash at the end
   std::string above;   // the folder that it lies in
@@ -49,16 +50,16 @@ struct OutPath {
 };
 OutPath LocateOut(const std::string& path);
 
-// A folder that is removed, with all that is in it, when this ends.
+// Removes a folder and its content on destruction.
 struct ScratchFolder {
   std::string path;
 
-  // Makes it, without what a crash has left there.
+  // Creates the folder, without the content that a crash may have left there.
   absl::Status MakeEmpty() const;
   ~ScratchFolder();
 };
 
-// What identifies a file's content.
+// Size and checksums of a file.
 struct FileSums {
   uint64_t bytes = 0;
   uint32_t crc32c = 0;

@@ -37,7 +37,7 @@ constexpr DtypeSize kDtypes[] = {
     {"U32", 4},  {"F32", 4}, {"F64", 8}, {"I64", 8},     {"U64", 8},
 };
 
-// 0 for a dtype that the format does not have.
+// Returns 0 for a dtype that is not in the format.
 uint64_t BytesOfDtype(absl::string_view dtype) {
   for (const DtypeSize& known : kDtypes) {
     if (known.name == dtype) return known.bytes;
@@ -45,7 +45,7 @@ uint64_t BytesOfDtype(absl::string_view dtype) {
   return 0;
 }
 
-// What is read into floats and written from them.
+// The dtypes that convert from and to float.
 bool IsFloatDtype(absl::string_view dtype) {
   return dtype == "F32" || dtype == "BF16" || dtype == "F16";
 }

@@ -2,8 +2,8 @@
 #define EPS_BASE_FILES_SAFETENSORS_H_
 
 // Files of named tensors in the safetensors format: 8 bytes of header length (little-endian), a
-// JSON header, the tensors' bytes. The writer makes files that Hugging Face's libraries load; the
-// reader believes nothing that a file says until it has checked it.
+// JSON header, the tensors' bytes. Hugging Face's libraries load the files of the writer; the
+// reader checks every claim of a file before it relies on it.
 
 #include <cstddef>
 #include <cstdint>
@@ -25,10 +25,10 @@ inline constexpr size_t kMaxSafetensorsTensors = size_t{1} << 20;
 inline constexpr size_t kMaxSafetensorsRank = 8;
 inline constexpr size_t kMaxSafetensorsMetadata = size_t{1} << 16;
 
-// A text of a file as errors show it: in quotes and cut, so that no error outgrows what a person
-// reads.
+// Quotes and truncates a text from a file for an error message.
 std::string ShowUntrusted(absl::string_view text);
 
+// One tensor in the header of a file.
 struct SafetensorsEntry {
   std::string name;
   std::string dtype = "F32";  // as the file spells it
@@ -39,8 +39,8 @@ struct SafetensorsEntry {
   uint64_t elements() const;  // product of the shape; 1 for a scalar
 };
 
-// A file mapped into memory, read only. Immutable, thread-safe. The file must not be shortened
-// while it is open: reading what is gone ends the process (SIGBUS).
+// A file mapped into memory, read only. Immutable, thread-safe. Do not shorten the file while it is
+// open: reading the missing part ends the process (SIGBUS).
 class SafetensorsReader {
  public:
   // NotFound if there is no such file. DataLoss, with the file and the tensor, for a header that is
@@ -93,7 +93,7 @@ class SafetensorsWriter {
   // only hold as infinity.
   absl::Status Write(size_t entry, uint64_t first, absl::Span<const float> values);
   // Ends the file and syncs it. FailedPrecondition names the first tensor that was not written in
-  // full. Nothing may be called afterwards.
+  // full. Call nothing afterwards.
   absl::Status Finish();
 
   uint64_t file_bytes() const { return file_bytes_; }

@@ -20,11 +20,11 @@ namespace eps {
 inline constexpr char kSafetensorsFile[] = "model.safetensors";
 inline constexpr char kSafetensorsIndexFile[] = "model.safetensors.index.json";
 
-// Bounds of what an index may ask for: each shard is a file that is open and mapped.
+// Limits of an index: each shard is an open, mapped file.
 inline constexpr uint64_t kMaxSafetensorsIndexBytes = 100'000'000;
 inline constexpr size_t kMaxSafetensorsShards = 4096;
 
-// The weight_map of an index: file name by tensor name. `origin` stands in the errors. DataLoss for
+// The weight_map of an index: file name by tensor name. Errors name `origin`. DataLoss for
 // text that is not an index, a name given twice, more tensors or shards than allowed, and a shard
 // that is not a plain name of a .safetensors file in the same folder ("../x", "/x", ".x").
 absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(absl::string_view json,
@@ -37,6 +37,7 @@ std::string SafetensorsIndexText(const std::map<std::string, std::string>& file_
 // All tensors of a model in one file or several. Immutable, thread-safe.
 class SafetensorsFolder {
  public:
+  // A tensor and the file that holds it. Borrowed from the folder.
   struct Tensor {
     const SafetensorsReader* file;
     const SafetensorsEntry* entry;

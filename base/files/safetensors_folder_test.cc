@@ -58,7 +58,7 @@ class SafetensorsFolderTest : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(SafetensorsFolderTest, ReadsShardsThroughTheIndexAndOneFileWithoutIt) {
+TEST_F(SafetensorsFolderTest, ReadsShardsOrOneFile) {
   WriteTensors("model-00001-of-00002.safetensors", {"a", "c"}, 10);
   WriteTensors("model-00002-of-00002.safetensors", {"b"}, 20);
   std::ofstream(Path(kSafetensorsIndexFile))
@@ -83,7 +83,7 @@ TEST_F(SafetensorsFolderTest, ReadsShardsThroughTheIndexAndOneFileWithoutIt) {
   EXPECT_EQ(SecondOf(**single, "a"), 31);
 }
 
-TEST_F(SafetensorsFolderTest, RefusesAnIndexThatDoesNotFitItsShardsAndNamesTheTensor) {
+TEST_F(SafetensorsFolderTest, RefusesAnIndexThatContradictsItsShards) {
   WriteTensors("x.safetensors", {"a", "b"}, 1);
   WriteTensors("y.safetensors", {"c"}, 2);
   WriteTensors("z.safetensors", {"c"}, 3);

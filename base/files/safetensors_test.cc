@@ -45,7 +45,7 @@ SafetensorsEntry Entry(const std::string& name, std::vector<uint64_t> shape,
   return entry;
 }
 
-TEST(SafetensorsTest, ReadsBackWhatWasWrittenInPiecesOfAnyOrder) {
+TEST(SafetensorsTest, ReadsBackPiecesWrittenInAnyOrder) {
   const std::string path = TempPath("round_trip.safetensors");
   auto writer = SafetensorsWriter::Create(path, {Entry("b", {2, 3}), Entry("a", {4})});
   ASSERT_TRUE(writer.ok()) << writer.status();
@@ -96,7 +96,7 @@ TEST(SafetensorsTest, FinishNamesATensorThatIsNotComplete) {
   EXPECT_TRUE(absl::StrContains(status.message(), "\"half\": 2 of 4")) << status;
 }
 
-TEST(SafetensorsTest, WriterRefusesElementsBeyondTheTensorAndNamesUsedTwice) {
+TEST(SafetensorsTest, WriterRefusesOverrunsAndRepeatedNames) {
   auto writer = SafetensorsWriter::Create(TempPath("beyond.safetensors"), {Entry("t", {2})});
   ASSERT_TRUE(writer.ok());
   EXPECT_EQ((*writer)->Write(0, 1, {1.0f, 2.0f}).code(), absl::StatusCode::kOutOfRange);
@@ -108,7 +108,7 @@ TEST(SafetensorsTest, WriterRefusesElementsBeyondTheTensorAndNamesUsedTwice) {
   EXPECT_FALSE(SafetensorsWriter::Create(TempPath("x"), {Entry("t", {1}, "I32")}).ok());
 }
 
-TEST(SafetensorsTest, WritesNarrowFloatsRoundedAndRefusesWhatTheyCannotHold) {
+TEST(SafetensorsTest, RoundsNarrowFloatsAndRefusesOverflow) {
   const std::string path = TempPath("narrow.safetensors");
   auto writer = SafetensorsWriter::Create(
       path, {Entry("h", {3}, "F16"), Entry("b", {2}, "BF16"), Entry("f", {1})});
@@ -137,7 +137,7 @@ TEST(SafetensorsTest, WritesNarrowFloatsRoundedAndRefusesWhatTheyCannotHold) {
   EXPECT_EQ(values_of("f"), std::vector<float>{5.5f});
 }
 
-TEST(SafetensorsTest, RefusesHostileFilesAndNamesTheFileAndTheFault) {
+TEST(SafetensorsTest, RefusesHostileFilesAndNamesTheFault) {
   const std::string kOk = R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   struct Case {
     std::string name;
@@ -218,7 +218,7 @@ TEST(SafetensorsTest, EveryCutOfAGoodFileIsRefused) {
   }
 }
 
-TEST(SafetensorsTest, TakesEmptyTensorsScalarsAndAnyOrderInTheHeader) {
+TEST(SafetensorsTest, AcceptsEmptyTensorsScalarsAndAnyOrder) {
   const std::string path = TempPath("odd.safetensors");
   WriteFile(path, FileOf(R"({"b":{"dtype":"F32","shape":[],"data_offsets":[4,8]},)"
                          R"("none":{"dtype":"F32","shape":[0,5],"data_offsets":[4,4]},)"
@@ -294,7 +294,7 @@ TEST(SmallFloatsTest, EveryValueIsItsOwnNearest) {
   }
 }
 
-TEST(SmallFloatsTest, RoundsToTheNearestAndTiesToEven) {
+TEST(SmallFloatsTest, RoundsToNearestAndTiesToEven) {
   struct Format {
     uint16_t infinity;
     float (*from)(uint16_t);

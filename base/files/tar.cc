@@ -48,7 +48,7 @@ constexpr Field kMagic = {257, 8};
 constexpr Field kDeviceMajor = {329, 8};
 constexpr Field kDeviceMinor = {337, 8};
 constexpr Field kPrefix = {345, 155};
-constexpr char kMagicText[9] = "ustar\00000";  // with the version behind it
+constexpr char kMagicText[9] = "ustar\00000";  // followed by the version
 
 void PutNumber(const Field& field, uint64_t value, std::string* block) {
   const std::string digits = absl::StrFormat("%0*o", static_cast<int>(field.width) - 1, value);

@@ -85,7 +85,7 @@ class TarTest : public testing::Test {
   const std::string path_;
 };
 
-TEST_F(TarTest, ComesBackByteForByteAndTheSystemsTarReadsIt) {
+TEST_F(TarTest, RoundTripsAndTheSystemsTarReadsIt) {
   std::map<std::string, std::string> members = {
       {"folder/empty", ""}, {"folder/deep/one", "x"}, {"folder/block", std::string(512, 'b')}};
   std::string large((size_t{3} << 20) + 7, '\0');
@@ -108,7 +108,7 @@ TEST_F(TarTest, ComesBackByteForByteAndTheSystemsTarReadsIt) {
   EXPECT_TRUE(Read(archive + TarEnd() + std::string(9000, '\0')).ok());
 }
 
-TEST_F(TarTest, AFileOfEightGibibytesHasAnExtendedHeader) {
+TEST_F(TarTest, EightGibibytesNeedAnExtendedHeader) {
   EXPECT_EQ(TarHeader("f", kEightGiB - 1, kMtime).size(), 512u);
   for (const uint64_t size : {kEightGiB, kEightGiB + 12345, uint64_t{1} << 40}) {
     const std::string header = TarHeader("huge", size, kMtime);
@@ -120,7 +120,7 @@ TEST_F(TarTest, AFileOfEightGibibytesHasAnExtendedHeader) {
     ASSERT_TRUE(member.ok()) << member.status();
     EXPECT_EQ((*member)->name, "huge");
     EXPECT_EQ((*member)->size, size);
-    // A hole, and the end behind it: the system's tar seeks over it.
+    // A hole, and the end after it: the system's tar seeks over it.
     const auto end = static_cast<off_t>(header.size() + size + TarPadding(size).size());
     const std::string last = Member("last", "z") + TarEnd();
     ASSERT_EQ(pwrite(fd, last.data(), last.size(), end), static_cast<ssize_t>(last.size()));
@@ -144,7 +144,7 @@ TEST_F(TarTest, ReadsFromAPipeInPieces) {
   EXPECT_EQ(found->at("a/b"), "piped");
 }
 
-TEST_F(TarTest, WhatIsCutShortIsDamageAtEveryLength) {
+TEST_F(TarTest, TruncationIsDamageAtEveryLength) {
   const std::string archive = Member("f/a", std::string(700, 'x')) + Member("f/b", "y") + TarEnd();
   for (size_t size = 0; size < archive.size(); size += 512) {
     EXPECT_THAT(ErrorOf(archive.substr(0, size)), HasSubstr("it was cut short")) << size;
@@ -155,7 +155,7 @@ TEST_F(TarTest, WhatIsCutShortIsDamageAtEveryLength) {
   }
 }
 
-TEST_F(TarTest, EachBitOfAHeaderAndOfPaddingIsLookedAt) {
+TEST_F(TarTest, ChecksEachBitOfHeadersAndPadding) {
   const std::string content(100, 'c');
   const std::string archive = Member("f/a", content) + TarEnd();
   size_t noticed = 0;
@@ -174,7 +174,7 @@ TEST_F(TarTest, EachBitOfAHeaderAndOfPaddingIsLookedAt) {
   EXPECT_GT(noticed, 4000u);
 }
 
-TEST_F(TarTest, OnlyPlainFilesWithNamesThatStayBelow) {
+TEST_F(TarTest, AcceptsOnlyPlainFilesBelowTheRoot) {
   for (const char* const name : {"/etc/x", "../x", "a/../../x", "a/..", ".."}) {
     EXPECT_THAT(ErrorOf(Member(name, "") + TarEnd()),
                 AllOf(HasSubstr(name), HasSubstr("leaves its folder")));

@@ -135,7 +135,7 @@ std::vector<ShardId> ChunkMap::Place(uint32_t shards) const {
   std::vector<uint64_t> of_job(shards, 0);
   for (const std::vector<ChunkId>& stage : stage_chunks_) {
     std::vector<uint64_t> of_stage(shards, 0);
-    // What an earlier stage shares with this one already lies somewhere.
+    // Tensors shared with an earlier stage already have a chunk.
     for (ChunkId id : stage) {
       const uint32_t shard = shard_of[id.value()];
       if (shard != kNowhere) of_stage[shard] += chunks_[id.value()].elements;

@@ -17,7 +17,7 @@ inline constexpr uint32_t kPanelRows = 32;  // row panels are multiples of it (t
 inline constexpr uint32_t kTileRows = 32;
 inline constexpr uint32_t kTileCols = 128;
 
-// The piece of a tensor that lies in a chunk: `rows` whole rows from `row` on.
+// The part of a tensor in one chunk: `rows` whole rows, beginning with `row`.
 struct Segment {
   TensorId tensor;
   uint32_t row = 0;
@@ -85,8 +85,9 @@ class ChunkMap {
   absl::Span<const Chunk> ChunksOfTensor(ChunkId id) const;
   uint64_t StageElements(StageId stage) const { return stage_elements_[stage.value()]; }
 
-  // shard of each chunk for `shards` servers. Each stage is striped: its chunks go, in order, to
-  // the server that holds the fewest elements of that stage (then of the job, then lowest id).
+  // Returns the shard of each chunk for `shards` servers. Each stage is striped: its chunks are
+  // assigned, in order, to the server with the fewest elements of that stage (then of the job, then
+  // the lowest id).
   std::vector<ShardId> Place(uint32_t shards) const;
 
  private:

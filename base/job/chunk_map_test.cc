@@ -4,9 +4,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
 #include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
 
 namespace eps {
 namespace {
@@ -65,7 +65,7 @@ TEST(ChunkMap, CutsASmallGpt2AsItAlwaysDid) {
   EXPECT_EQ(DescribeAll(ChunkMap::Build(TinyGpt2Spec())), expected);
 }
 
-TEST(ChunkMap, CoversEveryElementOnceWhateverTheChunkSize) {
+TEST(ChunkMap, CoversEveryElementOnceForAnyChunkSize) {
   for (uint64_t chunk_elements : {1u, 100u, 2048u, 2049u, 10'000u, 1u << 20}) {
     JobSpec spec = TinyGpt2Spec();
     spec.tensors[0].rows = 257;  // the last panel is short
@@ -95,7 +95,7 @@ TEST(ChunkMap, CoversEveryElementOnceWhateverTheChunkSize) {
   }
 }
 
-TEST(ChunkMap, SplitsPackedVectorsAtTheChunkSizeAndKeepsALongOneWhole) {
+TEST(ChunkMap, SplitsPackedVectorsAtTheChunkSize) {
   JobSpec spec = TinyGpt2Spec();
   spec.chunk_elements = 250;
   const std::vector<std::string> all = DescribeAll(ChunkMap::Build(spec));
@@ -111,7 +111,7 @@ TEST(ChunkMap, SplitsPackedVectorsAtTheChunkSizeAndKeepsALongOneWhole) {
   }
 }
 
-TEST(ChunkMap, VectorsOfDifferentStagesDoNotShareAChunk) {
+TEST(ChunkMap, StagesDoNotShareChunksOfVectors) {
   JobSpec spec = TinyGpt2Spec();
   spec.stages[3].uses.push_back({TensorId(5), Axis::kRow, Axis::kRow});  // h.0's c_attn.bias
   ASSERT_TRUE(spec.Validate().ok());
@@ -121,7 +121,7 @@ TEST(ChunkMap, VectorsOfDifferentStagesDoNotShareAChunk) {
   EXPECT_EQ(all[16], "16: 7@0+1x64 8@0+1x64 9@0+1x64 11@0+1x256 13@0+1x64; stages 1");
 }
 
-TEST(ChunkMap, StagesListTheirChunksAscendingWithSharedOnes) {
+TEST(ChunkMap, StagesListTheirChunksAscending) {
   const JobSpec spec = TinyGpt2Spec();
   const ChunkMap map = ChunkMap::Build(spec);
   const absl::Span<const ChunkId> head = map.ChunksOfStage(StageId(3));
@@ -216,7 +216,7 @@ TEST(ChunkMapPlace, CountsWhatAnEarlierStageShares) {
   EXPECT_EQ(map.Place(2), expected);
 }
 
-TEST(DefaultChunkElements, IsASixtyFourthOfTheModelWithinBounds) {
+TEST(DefaultChunkElements, IsABoundedSixtyFourthOfTheModel) {
   EXPECT_EQ(DefaultChunkElements(0), 65536u);
   EXPECT_EQ(DefaultChunkElements(124'000'000), 1u << 20);
   EXPECT_EQ(DefaultChunkElements(64u << 17), 1u << 17);

@@ -12,7 +12,7 @@
 
 namespace eps {
 
-// What a tensor is in its model, as far as quantization cares. Where several fit, the first.
+// The role of a tensor in its model, for quantization. The first that fits applies.
 enum class TensorKind {
   kNorm,       // rank 1: norms and biases
   kEmbedding,  // used by the first stage, also if the last one shares it
@@ -21,8 +21,8 @@ enum class TensorKind {
 };
 TensorKind KindOf(const JobSpec& spec, TensorId tensor);
 
-// Names for compression/codec.h. Gradients travel exactly (fp32) or as kWarmupGradients in the
-// first warmup_steps steps: those whose codec is neither fp32 nor bf16 anyway.
+// Names for compression/codec.h. In the first warmup_steps steps, gradients whose codec is neither
+// fp32 nor bf16 travel as kWarmupGradients.
 const std::string& WeightCodecName(const JobSpec& spec, TensorId tensor);
 std::string GradientCodecName(const JobSpec& spec, TensorId tensor, Step step);
 

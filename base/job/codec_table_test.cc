@@ -1,8 +1,8 @@
 #include "base/job/codec_table.h"
 
+#include "base/testing/test_specs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/testing/test_specs.h"
 
 namespace eps {
 namespace {
@@ -50,7 +50,7 @@ TEST(CodecNames, FollowTheKindAndTheWarmup) {
   EXPECT_EQ(GradientCodecName(spec, norm, Step(1)), "fp32");
 }
 
-TEST(CodecNames, AreThoseOfTheTensorsThatThereAre) {
+TEST(CodecNames, ListsTheCodecsOfExistingTensors) {
   JobSpec spec = TinyGpt2Spec();
   EXPECT_THAT(CodecNamesOf(spec), testing::ElementsAre("bf16", "fp32"));  // of residuals: bf16
   spec.codecs.weights = "mx6";
@@ -63,7 +63,7 @@ TEST(CodecNames, AreThoseOfTheTensorsThatThereAre) {
               testing::ElementsAre("bf16", "fp16", "fp32", "mx6", "mx9", "topk:0.01"));
 }
 
-TEST(WeightAxes, AreThoseOfForwardAndOnDemandOfTheOtherPass) {
+TEST(WeightAxes, AxesFollowThePassAndBackwardWeights) {
   JobSpec spec = TinyGpt2Spec();
   TensorUse use;
   use.tensor = Named(spec, "transformer.h.0.attn.c_attn.weight");

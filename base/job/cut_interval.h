@@ -8,9 +8,9 @@
 namespace eps {
 
 // storage.cut_steps=auto: steps from one cut to the next, 1 to 1,000, so that cuts cost less than
-// 1 % of the time. Accounted is what they would cost if training waited for each of them from its
-// border until it is durable, and what they take of a server's processors, which is less than that
-// once more (docs/benchmarks.md, "What cuts cost"). `step_seconds` is above 0.
+// 1 % of the time. The estimate adds the time from each border until the cut is durable, as if
+// training waited for it, and the processor time of the servers, which is less than that
+// (docs/benchmarks.md, "What cuts cost"). REQUIRES step_seconds > 0.
 inline uint64_t AutoCutSteps(double cut_seconds, double step_seconds) {
   constexpr double kTimesTheCut = 250;  // 0.4 % each
   constexpr double kLongest = 1000;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
 
 namespace eps {
 namespace {
@@ -65,7 +65,7 @@ TEST(WholeSamples, LeavesRoomForTheLastLabel) {
   EXPECT_EQ(WholeSamples(spec), 2u);
 }
 
-TEST(SampleIndex, SequentialOrderGoesThroughTheDataAndWraps) {
+TEST(SampleIndex, SequentialOrderWrapsAtTheEnd) {
   JobSpec spec = TinyGpt2Spec();
   spec.data.order = DataOrder::kSequential;
   const uint64_t whole = WholeSamples(spec);
@@ -73,7 +73,7 @@ TEST(SampleIndex, SequentialOrderGoesThroughTheDataAndWraps) {
   for (uint64_t r = 0; r < samples.size(); ++r) EXPECT_EQ(samples[r], r % whole);
 }
 
-TEST(SampleIndex, ShuffledOrderTakesEverySampleOncePerPassInAnotherOrder) {
+TEST(SampleIndex, ShuffledOrderPermutesEveryPass) {
   const JobSpec spec = TinyGpt2Spec();
   const uint64_t whole = WholeSamples(spec);
   const std::vector<uint64_t> first = Samples(spec, 0, whole);
@@ -93,7 +93,7 @@ TEST(SampleIndex, GivesTheGoldenOrder) {
             (std::vector<uint64_t>{53, 17, 222, 149, 295, 145, 277, 204}));
 }
 
-TEST(SampleIndex, DoesNotDependOnHowTheBatchIsDividedIntoParts) {
+TEST(SampleIndex, IsIndependentOfTheParts) {
   JobSpec one = TinyGpt2Spec();
   JobSpec other = one;
   other.training.parts = 4;

@@ -1,9 +1,9 @@
 #ifndef EPS_BASE_JOB_DETERMINISTIC_MATH_H_
 #define EPS_BASE_JOB_DETERMINISTIC_MATH_H_
 
-// Elementary functions from + - * / alone, in one fixed order. A machine's libm differs from
-// another's in the last bits; what defines the bits of a training run may not depend on it. Errors
-// stay within a few units in the last place.
+// Elementary functions computed with + - * / only, in one fixed order. The libm of two machines
+// differs in the last bits, so the bits of a training run must not depend on it. Errors stay within
+// a few units in the last place.
 
 namespace eps {
 

@@ -1,105 +1,26 @@
 #include "base/job/job_spec.h"
 
-#include <cmath>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "base/job/key_rules.h"
 #include "base/job/legality.h"
+#include "base/job/optimizers.h"
 #include "base/job/schedule.h"
+#include "base/status_macros.h"
 
 namespace eps {
 namespace {
 
-constexpr size_t kMaxNameLength = 256;
-
-template <class... Parts>
-absl::Status Refuse(absl::string_view key, const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(key, ": ", parts...));
-}
-
-absl::Status InRange(absl::string_view key, uint64_t value, uint64_t low, uint64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return Refuse(key, "expected ", low, " to ", high, ", found ", value);
-}
-
-absl::Status IntInRange(absl::string_view key, int value, int low, int high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return Refuse(key, "expected ", low, " to ", high, ", found ", value);
-}
-
-// Denormals are refused because some threads read them as zero, -0 because it equals 0 but is
-// written otherwise.
-absl::Status RealInRange(absl::string_view key, double value, double low, double high) {
-  if (value >= low && value <= high && !std::signbit(value) &&
-      (value == 0.0 || std::isnormal(value))) {
-    return absl::OkStatus();
-  }
-  return Refuse(key, "expected a number from ", low, " to ", high, ", found ", value);
-}
-
-absl::Status BelowOne(absl::string_view key, double value) {
-  if (value != 1.0) return RealInRange(key, value, 0.0, 1.0);
-  return Refuse(key, "expected a number from 0 to below 1, found 1");
-}
-
-absl::Status Positive(absl::string_view key, double value) {
-  if (value != 0.0) return RealInRange(key, value, 0.0, 1e30);
-  return Refuse(key, "expected a number above 0, found ", value);
-}
-
-bool IsAsciiLetterOrDigit(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-}
-
-// Letters, digits and the characters of `others`: nothing that could break a line or a field of
-// the text, a file name, or a terminal.
-absl::Status WellFormedName(absl::string_view key, absl::string_view name,
-                            absl::string_view others) {
-  if (name.size() > kMaxNameLength) {
-    return Refuse(key, "expected at most ", kMaxNameLength, " characters, found ", name.size());
-  }
-  for (size_t i = 0; i < name.size(); ++i) {
-    if (!IsAsciiLetterOrDigit(name[i]) && others.find(name[i]) == absl::string_view::npos) {
-      return Refuse(key, "expected letters, digits and ", others, ", found byte ",
-                    static_cast<unsigned char>(name[i]), " at position ", i);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status NonEmptyName(absl::string_view key, absl::string_view name, absl::string_view others) {
-  if (name.empty()) return Refuse(key, "expected a name, found an empty one");
-  return WellFormedName(key, name, others);
-}
-
-absl::Status ValidateGpt2(const Gpt2Config& c) {
-  EPS_RETURN_IF_ERROR(IntInRange("model.n_layer", c.n_layer, 1, kMaxStages - 2));
-  EPS_RETURN_IF_ERROR(IntInRange("model.n_head", c.n_head, 1, 1 << 16));
-  EPS_RETURN_IF_ERROR(IntInRange("model.n_embd", c.n_embd, 1, 1 << 20));
-  EPS_RETURN_IF_ERROR(IntInRange("model.n_inner", c.n_inner, 0, 1 << 22));
-  EPS_RETURN_IF_ERROR(IntInRange("model.n_positions", c.n_positions, 1, 1 << 24));
-  EPS_RETURN_IF_ERROR(IntInRange("model.vocab_size", c.vocab_size, 1, 1 << 24));
-  if (c.n_embd % c.n_head != 0) {
-    return Refuse("model.n_embd", "expected a multiple of model.n_head = ", c.n_head, ", found ",
-                  c.n_embd);
-  }
-  EPS_RETURN_IF_ERROR(BelowOne("model.resid_pdrop", c.resid_pdrop));
-  EPS_RETURN_IF_ERROR(BelowOne("model.embd_pdrop", c.embd_pdrop));
-  EPS_RETURN_IF_ERROR(BelowOne("model.attn_pdrop", c.attn_pdrop));
-  EPS_RETURN_IF_ERROR(Positive("model.layer_norm_epsilon", c.layer_norm_epsilon));
-  return RealInRange("model.initializer_range", c.initializer_range, 0.0, 1e6);
-}
-
 absl::Status ValidateGroups(const JobSpec& spec) {
-  EPS_RETURN_IF_ERROR(InRange("groups", spec.groups.size(), 1, kMaxGroups));
+  EPS_RETURN_IF_ERROR(CheckRule("groups", spec.groups.size(), Range(1, kMaxGroups)));
   for (size_t i = 0; i < spec.groups.size(); ++i) {
     const std::string key = absl::StrCat("group.", i);
-    EPS_RETURN_IF_ERROR(NonEmptyName(key, spec.groups[i].name, "_.-"));
-    EPS_RETURN_IF_ERROR(RealInRange(absl::StrCat(key, " (optimizer.weight_decay)"),
-                                    spec.groups[i].weight_decay, 0.0, 1e6));
+    EPS_RETURN_IF_ERROR(CheckName(key, spec.groups[i].name, "_.-"));
+    EPS_RETURN_IF_ERROR(CheckRule(absl::StrCat(key, " (optimizer.weight_decay)"),
+                                  spec.groups[i].weight_decay, Reals(0.0, 1e6)));
   }
   return absl::OkStatus();
 }
@@ -113,22 +34,21 @@ uint64_t ChunksOf(const TensorSpec& tensor, uint64_t chunk_elements) {
 }
 
 absl::Status ValidateTensor(const JobSpec& spec, const TensorSpec& tensor, absl::string_view key) {
-  EPS_RETURN_IF_ERROR(NonEmptyName(key, tensor.name, "_.-"));
+  EPS_RETURN_IF_ERROR(CheckName(key, tensor.name, "_.-"));
   const std::string named = absl::StrCat(key, " (", tensor.name, ")");
-  EPS_RETURN_IF_ERROR(InRange(absl::StrCat(named, " rank"), tensor.rank, 1, 2));
+  EPS_RETURN_IF_ERROR(CheckRule(absl::StrCat(named, " rank"), tensor.rank, Range(1, 2)));
+  EPS_RETURN_IF_ERROR(CheckRule(absl::StrCat(named, " rows"), tensor.rows,
+                                Range(1, tensor.rank == 1 ? 1 : UINT32_MAX)));
   EPS_RETURN_IF_ERROR(
-      InRange(absl::StrCat(named, " rows"), tensor.rows, 1, tensor.rank == 1 ? 1 : UINT32_MAX));
-  EPS_RETURN_IF_ERROR(InRange(absl::StrCat(named, " columns"), tensor.cols, 1, kMaxTensorCols));
-  EPS_RETURN_IF_ERROR(
-      InRange(absl::StrCat(named, " group"), tensor.group.value(), 0, spec.groups.size() - 1));
+      CheckRule(absl::StrCat(named, " columns"), tensor.cols, Range(1, kMaxTensorCols)));
+  EPS_RETURN_IF_ERROR(CheckRule(absl::StrCat(named, " group"), tensor.group.value(),
+                                Range(0, spec.groups.size() - 1)));
   const double max_std = tensor.init == Initializer::kNormal ? 1e6 : 0.0;
-  return RealInRange(absl::StrCat(named, " initial deviation"), tensor.init_std, 0.0, max_std);
+  return CheckRule(absl::StrCat(named, " initial deviation"), tensor.init_std, Reals(0.0, max_std));
 }
 
 absl::Status ValidateTensors(const JobSpec& spec) {
-  EPS_RETURN_IF_ERROR(
-      InRange("training.chunk_elements", spec.chunk_elements, 1, kMaxChunkElements));
-  EPS_RETURN_IF_ERROR(InRange("tensors", spec.tensors.size(), 1, kMaxTensors));
+  EPS_RETURN_IF_ERROR(CheckRule("tensors", spec.tensors.size(), Range(1, kMaxTensors)));
   std::set<absl::string_view> names;
   uint64_t elements = 0;
   uint64_t chunks = 0;
@@ -156,14 +76,14 @@ absl::Status ValidateTensors(const JobSpec& spec) {
 }
 
 absl::Status ValidateStages(const JobSpec& spec) {
-  EPS_RETURN_IF_ERROR(InRange("stages", spec.stages.size(), 1, kMaxStages));
+  EPS_RETURN_IF_ERROR(CheckRule("stages", spec.stages.size(), Range(1, kMaxStages)));
   constexpr uint32_t kUnused = UINT32_MAX;
   std::vector<uint32_t> last_stage(spec.tensors.size(), kUnused);
   uint64_t uses = 0;
   for (uint32_t i = 0; i < spec.stages.size(); ++i) {
     const StageSpec& stage = spec.stages[i];
     const std::string key = absl::StrCat("stage.", i);
-    EPS_RETURN_IF_ERROR(NonEmptyName(key, stage.name, "_.-"));
+    EPS_RETURN_IF_ERROR(CheckName(key, stage.name, "_.-"));
     if (stage.uses.empty()) return Refuse(key, stage.name, " uses no tensor");
     uses += stage.uses.size();
     if (uses > kMaxStageUses) {
@@ -189,46 +109,21 @@ absl::Status ValidateStages(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateOptimizer(const OptimizerSpec& optimizer) {
-  EPS_RETURN_IF_ERROR(RealInRange("optimizer.lr", optimizer.lr, 0.0, 1e6));
-  EPS_RETURN_IF_ERROR(BelowOne("optimizer.momentum", optimizer.momentum));
-  const OptimizerSpec defaults;
-  const bool is_sgd = optimizer.name == OptimizerName::kSgd;
-  if (is_sgd && (optimizer.beta1 != defaults.beta1 || optimizer.beta2 != defaults.beta2 ||
-                 optimizer.eps != defaults.eps)) {
-    return Refuse("optimizer.beta1, optimizer.beta2, optimizer.eps", "sgd has none of them");
-  }
-  if (!is_sgd && optimizer.momentum != 0) {
-    return Refuse("optimizer.momentum", "expected 0, ", OptimizerNameText(optimizer.name),
-                  " has none, found ", optimizer.momentum);
-  }
-  EPS_RETURN_IF_ERROR(BelowOne("optimizer.beta1", optimizer.beta1));
-  EPS_RETURN_IF_ERROR(BelowOne("optimizer.beta2", optimizer.beta2));
-  // Without eps the update of a weight that never had a gradient is 0/0.
-  return Positive("optimizer.eps", optimizer.eps);
-}
-
-// The bounds keep every product below in uint64: samples < 2^60 and tokens per step <= 2^48.
+// The bounds of the keys keep every product below in uint64: samples < 2^60 and tokens per step <=
+// 2^48.
 absl::Status ValidateTraining(const TrainingSpec& t) {
-  EPS_RETURN_IF_ERROR(InRange("training.steps", t.steps, 1, uint64_t{1} << 32));
-  EPS_RETURN_IF_ERROR(InRange("training.micro_batch_size", t.micro_batch_size, 1, 1u << 16));
-  EPS_RETURN_IF_ERROR(InRange("training.micro_batches", t.micro_batches, 1, 1u << 16));
-  EPS_RETURN_IF_ERROR(InRange("training.parts", t.parts, 1, kMaxParts));
-  EPS_RETURN_IF_ERROR(InRange("training.seq_len", t.seq_len, 1, 1u << 24));
-  EPS_RETURN_IF_ERROR(InRange("training.loss_block_tokens", t.loss_block_tokens, 1, 1u << 24));
   const uint64_t samples = uint64_t{t.micro_batch_size} * t.micro_batches * t.parts;
   EPS_RETURN_IF_ERROR(
-      InRange("training.micro_batch_size * micro_batches * parts (samples in a step)", samples, 1,
-              uint64_t{1} << 28));
-  EPS_RETURN_IF_ERROR(InRange("training.seq_len * samples in a step (tokens in a step)",
-                              samples * t.seq_len, 1, uint64_t{1} << 48));
-  EPS_RETURN_IF_ERROR(Positive("training.max_grad_norm", t.max_grad_norm));
+      CheckRule("training.micro_batch_size * micro_batches * parts (samples in a step)", samples,
+                Range(1, uint64_t{1} << 28)));
+  EPS_RETURN_IF_ERROR(CheckRule("training.seq_len * samples in a step (tokens in a step)",
+                                samples * t.seq_len, Range(1, uint64_t{1} << 48)));
   return CheckLegal(t);
 }
 
 absl::Status ValidateData(const JobSpec& spec) {
   const DataSpec& data = spec.data;
-  EPS_RETURN_IF_ERROR(InRange("data.tokens", data.tokens, 0, uint64_t{1} << 60));
+  EPS_RETURN_IF_ERROR(CheckRule("data.tokens", data.tokens, Range(0, uint64_t{1} << 60)));
   if (data.tokens < uint64_t{spec.training.seq_len} + 1) {
     return Refuse("data.tokens",
                   "expected at least training.seq_len + 1 = ", uint64_t{spec.training.seq_len} + 1,
@@ -243,21 +138,23 @@ absl::Status ValidateData(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
-// That the names are known, and fit their use, is checked where the codecs are (CodecTable).
-absl::Status ValidateCodecs(const CodecSpec& codecs) {
-  const std::pair<const char*, const std::string*> names[] = {
-      {"quantization.weights", &codecs.weights},
-      {"quantization.gradients", &codecs.gradients},
-      {"quantization.embedding_weights", &codecs.embedding.weights},
-      {"quantization.embedding_gradients", &codecs.embedding.gradients},
-      {"quantization.head_weights", &codecs.head.weights},
-      {"quantization.head_gradients", &codecs.head.gradients},
-      {"quantization.norm_weights", &codecs.norm.weights},
-      {"quantization.norm_gradients", &codecs.norm.gradients},
-      {"quantization.residual", &codecs.residual},
-      {"worker.stash_codec", &codecs.stash}};
-  for (const auto& [key, name] : names) EPS_RETURN_IF_ERROR(NonEmptyName(key, *name, "_:."));
-  return absl::OkStatus();
+// Checks each setting by itself. Whether codecs are known, and fit their use, is checked where they
+// are (compression/codec_table.h).
+class KeyChecker : public RuleChecker {
+ public:
+  // ValidateOptimizer checks them.
+  void Parameter(const OptimizerParameter&, const OptimizerSpec*) {}
+};
+
+absl::Status ValidateKeys(const JobSpec& spec) {
+  KeyChecker checker;
+  OptimizerKeys(&checker, &spec.optimizer);
+  TrainingKeys(&checker, &spec.training);
+  ChunkKeys(&checker, &spec.chunk_elements);
+  DataKeys(&checker, &spec.data);
+  CodecKeys(&checker, &spec.codecs);
+  StashKey(&checker, &spec.codecs.stash);
+  return checker.status();
 }
 
 }  // namespace
@@ -268,28 +165,21 @@ uint64_t JobSpec::total_elements() const {
   return total;
 }
 
-absl::Status ValidateModel(const ModelSpec& model) {
-  if (model.type == ModelType::kGpt2) return ValidateGpt2(model.gpt2);
-  EPS_RETURN_IF_ERROR(IntInRange("model.n_layer", model.synthetic.n_layer, 1, kMaxStages));
-  return IntInRange("model.n_embd", model.synthetic.n_embd, 1, 1 << 20);
-}
-
 absl::Status JobSpec::Validate() const {
   EPS_RETURN_IF_ERROR(
-      IntInRange("numerics_version", numerics_version, kNumericsVersion, kNumericsVersion));
-  EPS_RETURN_IF_ERROR(WellFormedName("name", name, "_.-"));
+      CheckRule("numerics_version", numerics_version, Range(kNumericsVersion, kNumericsVersion)));
+  EPS_RETURN_IF_ERROR(CheckCharacters("name", name, "_.-"));
   EPS_RETURN_IF_ERROR(ValidateModel(model));
+  EPS_RETURN_IF_ERROR(ValidateKeys(*this));
   EPS_RETURN_IF_ERROR(ValidateOptimizer(optimizer));
   EPS_RETURN_IF_ERROR(ValidateSchedule(schedule));
   EPS_RETURN_IF_ERROR(ValidateTraining(training));
-  if (model.type == ModelType::kGpt2 &&
-      training.seq_len > static_cast<uint64_t>(model.gpt2.n_positions)) {
-    return Refuse("training.seq_len",
-                  "expected at most the model's n_positions = ", model.gpt2.n_positions, ", found ",
-                  training.seq_len);
+  const uint32_t max_seq_len = FamilyOf(model.type).max_seq_len(model);
+  if (max_seq_len > 0 && training.seq_len > max_seq_len) {
+    return Refuse("training.seq_len", "expected at most the model's n_positions = ", max_seq_len,
+                  ", found ", training.seq_len);
   }
   EPS_RETURN_IF_ERROR(ValidateData(*this));
-  EPS_RETURN_IF_ERROR(ValidateCodecs(codecs));
   EPS_RETURN_IF_ERROR(ValidateGroups(*this));
   EPS_RETURN_IF_ERROR(ValidateTensors(*this));
   return ValidateStages(*this);

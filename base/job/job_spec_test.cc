@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "gtest/gtest.h"
 #include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
 
 namespace eps {
 namespace {
@@ -27,7 +27,7 @@ std::string Replaced(const std::string& text, const std::string& from, const std
   return absl::StrReplaceAll(text, {{from, to}});
 }
 
-TEST(JobSpecText, IsTheGoldenTextOfASmallGpt2) {
+TEST(JobSpecText, MatchesTheGoldenTextOfGpt2) {
   EXPECT_EQ(TinyGpt2Spec().ToText(), ReadFile("base/job/testdata/gpt2_tiny.txt"));
 }
 
@@ -194,7 +194,7 @@ TEST(JobSpecText, RefusesEveryPrefixAndAnyAddition) {
   EXPECT_FALSE(JobSpec::Parse(text + "x = 1\n").ok());
 }
 
-TEST(JobSpecText, AChangedByteIsRefusedOrReadsBackAsItStands) {
+TEST(JobSpecText, RefusesOrPreservesAChangedByte) {
   const std::string text = TinySyntheticSpec().ToText();
   for (size_t i = 0; i < text.size(); ++i) {
     for (char c : {'\0', '\n', ' ', '0', '9', '-', ':', 'x', '\x80'}) {
@@ -238,7 +238,7 @@ TEST(JobSpecValidate, AcceptsTheSmallSpecs) {
   EXPECT_TRUE(TinySyntheticSpec().Validate().ok());
 }
 
-TEST(JobSpecValidate, NamesTheKeyOfASettingOutOfBounds) {
+TEST(JobSpecValidate, NamesTheKeyOfABadSetting) {
   ExpectRefused({
       {[](JobSpec* s) { s->numerics_version = 0; }, "numerics_version: expected 1"},
       {[](JobSpec* s) { s->name = "a b"; }, "name: expected letters"},
@@ -272,7 +272,7 @@ TEST(JobSpecValidate, NamesTheKeyOfASettingOutOfBounds) {
   });
 }
 
-TEST(JobSpecValidate, NamesTheTensorOrStageThatIsWrong) {
+TEST(JobSpecValidate, NamesTheWrongTensorOrStage) {
   ExpectRefused({
       {[](JobSpec* s) { s->groups.clear(); }, "groups: expected 1 to"},
       {[](JobSpec* s) { s->groups[0].weight_decay = -1; }, "optimizer.weight_decay"},

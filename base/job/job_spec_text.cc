@@ -1,7 +1,6 @@
 // The canonical text of a job spec (docs/formats/job_spec.md). Writing and reading are one walk
 // over the fields, so that they cannot disagree on the order of the lines or on a key.
 
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <string>
@@ -12,8 +11,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/status_macros.h"
 #include "base/job/job_spec.h"
+#include "base/job/keys.h"
+#include "base/job/models/model_family.h"
+#include "base/job/names.h"
+#include "base/job/optimizers.h"
+#include "base/status_macros.h"
 
 namespace eps {
 namespace {
@@ -29,67 +32,9 @@ std::string Shown(absl::string_view text) {
   return shown;
 }
 
-// ---- names of enumerated values, in the order of the enumerators
-
-template <class E>
-struct Names;
-template <>
-struct Names<ModelType> {
-  static constexpr std::array<const char*, 2> kAll = {"gpt2", "synthetic"};
-};
-template <>
-struct Names<Initializer> {
-  static constexpr std::array<const char*, 3> kAll = {"zeros", "ones", "normal"};
-};
-template <>
-struct Names<Axis> {
-  static constexpr std::array<const char*, 2> kAll = {"row", "column"};
-};
-template <>
-struct Names<OptimizerName> {
-  static constexpr std::array<const char*, 2> kAll = {"adamw", "sgd"};
-};
-template <>
-struct Names<Mode> {
-  static constexpr std::array<const char*, 2> kAll = {"eager", "sealed"};
-};
-template <>
-struct Names<Clip> {
-  static constexpr std::array<const char*, 3> kAll = {"none", "lagged", "exact"};
-};
-template <>
-struct Names<Replay> {
-  static constexpr std::array<const char*, 1> kAll = {"rollback"};
-};
-template <>
-struct Names<Nonfinite> {
-  static constexpr std::array<const char*, 2> kAll = {"halt", "skip"};
-};
-template <>
-struct Names<BackwardWeights> {
-  static constexpr std::array<const char*, 3> kAll = {"recompute_axis", "both_axes", "decode_once"};
-};
-template <>
-struct Names<ResidualHome> {
-  static constexpr std::array<const char*, 2> kAll = {"server", "worker"};
-};
-template <>
-struct Names<Determinism> {
-  static constexpr std::array<const char*, 2> kAll = {"strict", "relaxed"};
-};
-template <>
-struct Names<DataOrder> {
-  static constexpr std::array<const char*, 2> kAll = {"sequential", "shuffled"};
-};
-
-template <class E>
-const char* NameOf(E value) {
-  return Names<E>::kAll[static_cast<size_t>(value)];
-}
-
-// ---- values to text and back. Parse returns false for what is no such value; whether it is the
-// canonical spelling is checked once, by writing it again. Splits are bounded, so that a hostile
-// line costs no more than its own size.
+// ---- values to text and back. Parse returns false for a text that is not a value; Reader checks
+// the canonical spelling by formatting the value again. Splits are bounded, so that a hostile line
+// costs no more than its own size.
 
 template <class T>
 std::string Format(const T& value) {
@@ -108,12 +53,7 @@ std::string Format(const T& value) {
 template <class T>
 bool Parse(absl::string_view text, T* value) {
   if constexpr (std::is_enum_v<T>) {
-    for (size_t i = 0; i < Names<T>::kAll.size(); ++i) {
-      if (text != Names<T>::kAll[i]) continue;
-      *value = static_cast<T>(i);
-      return true;
-    }
-    return false;
+    return FindName(text, value);
   } else if constexpr (std::is_same_v<T, bool>) {
     *value = text == "true";
     return *value || text == "false";
@@ -217,7 +157,33 @@ const char* Expected() {
 
 // ---- the two ways over the lines
 
-class Writer {
+// The part of a visitor that Writer and Reader share: keys become lines, in the same order.
+template <class Io>
+class KeyLines {
+ public:
+  template <class T, class Rule>
+  void Key(absl::string_view key, T* value, const Rule&, absl::string_view /*help*/) {
+    io()->Field(key, value);
+  }
+  template <class T, class Usual, class Rule>
+  void OptionalKey(absl::string_view key, T* value, const Usual& usual, const Rule&,
+                   absl::string_view /*help*/) {
+    io()->OptionalField(key, value, usual);
+  }
+  // Only the parameters of the optimizer that was walked before have lines.
+  template <class Optimizer>
+  void Parameter(const OptimizerParameter& parameter, Optimizer* optimizer) {
+    if (!Has(optimizer->name, parameter)) return;
+    for (const OptimizerNumber& number : parameter.numbers) {
+      io()->Field(number.line, &(optimizer->*number.value));
+    }
+  }
+
+ private:
+  Io* io() { return static_cast<Io*>(this); }
+};
+
+class Writer : public KeyLines<Writer> {
  public:
   template <class T>
   void Field(absl::string_view key, const T* value) {
@@ -243,7 +209,7 @@ class Writer {
 };
 
 // After the first error every call returns at once.
-class Reader {
+class Reader : public KeyLines<Reader> {
  public:
   explicit Reader(absl::string_view text) : rest_(text) {}
 
@@ -320,78 +286,30 @@ class Reader {
   absl::Status status_;
 };
 
-template <class Io, class Model>
-void WalkModel(Io* io, Model* model) {
-  io->Field("model.type", &model->type);
-  if (model->type == ModelType::kSynthetic) {
-    auto* c = &model->synthetic;
-    io->Field("model.n_layer", &c->n_layer);
-    io->Field("model.n_embd", &c->n_embd);
-    io->Field("model.tied", &c->tied);
-    return;
-  }
-  auto* c = &model->gpt2;
-  io->Field("model.n_layer", &c->n_layer);
-  io->Field("model.n_head", &c->n_head);
-  io->Field("model.n_embd", &c->n_embd);
-  io->Field("model.n_inner", &c->n_inner);
-  io->Field("model.n_positions", &c->n_positions);
-  io->Field("model.vocab_size", &c->vocab_size);
-  io->Field("model.tie_word_embeddings", &c->tie_word_embeddings);
-  io->Field("model.resid_pdrop", &c->resid_pdrop);
-  io->Field("model.embd_pdrop", &c->embd_pdrop);
-  io->Field("model.attn_pdrop", &c->attn_pdrop);
-  io->Field("model.layer_norm_epsilon", &c->layer_norm_epsilon);
-  io->Field("model.initializer_range", &c->initializer_range);
+// Turns the hyperparameters of a model into lines.
+template <class Io>
+class ModelLines : public ModelKeyVisitor {
+ public:
+  explicit ModelLines(Io* io) : io_(io) {}
+  void Key(absl::string_view key, int* value, const Range&) override { io_->Field(key, value); }
+  void Key(absl::string_view key, double* value, const Reals&) override { io_->Field(key, value); }
+  void Key(absl::string_view key, bool* value) override { io_->Field(key, value); }
+
+ private:
+  Io* const io_;
+};
+
+void WalkModel(Writer* writer, const ModelSpec* model) {
+  ModelSpec copy = *model;
+  writer->Field("model.type", &copy.type);
+  ModelLines<Writer> lines(writer);
+  FamilyOf(copy.type).Keys(&lines, &copy);
 }
 
-template <class Io, class Optimizer>
-void WalkOptimizer(Io* io, Optimizer* o) {
-  io->Field("optimizer.name", &o->name);
-  io->Field("optimizer.lr", &o->lr);
-  if (o->name == OptimizerName::kSgd) {
-    io->Field("optimizer.momentum", &o->momentum);
-    return;
-  }
-  io->Field("optimizer.beta1", &o->beta1);
-  io->Field("optimizer.beta2", &o->beta2);
-  io->Field("optimizer.eps", &o->eps);
-}
-
-template <class Io, class Training>
-void WalkTraining(Io* io, Training* t) {
-  io->Field("training.steps", &t->steps);
-  io->Field("training.micro_batch_size", &t->micro_batch_size);
-  io->Field("training.micro_batches", &t->micro_batches);
-  io->Field("training.parts", &t->parts);
-  io->Field("training.seq_len", &t->seq_len);
-  io->Field("training.seed", &t->seed);
-  io->Field("training.mode", &t->mode);
-  io->Field("training.clip", &t->clip);
-  io->Field("training.max_grad_norm", &t->max_grad_norm);
-  io->OptionalField("training.nonfinite", &t->nonfinite, Nonfinite::kHalt);
-  io->Field("training.replay", &t->replay);
-  io->Field("training.determinism", &t->determinism);
-  io->Field("training.loss_block_tokens", &t->loss_block_tokens);
-}
-
-template <class Io, class Codecs>
-void WalkCodecs(Io* io, Codecs* c) {
-  const CodecSpec usual;
-  io->Field("quantization.weights", &c->weights);
-  io->Field("quantization.gradients", &c->gradients);
-  io->OptionalField("quantization.embedding_weights", &c->embedding.weights, usual.weights);
-  io->OptionalField("quantization.embedding_gradients", &c->embedding.gradients, usual.gradients);
-  io->OptionalField("quantization.head_weights", &c->head.weights, usual.weights);
-  io->OptionalField("quantization.head_gradients", &c->head.gradients, usual.gradients);
-  io->OptionalField("quantization.norm_weights", &c->norm.weights, usual.weights);
-  io->OptionalField("quantization.norm_gradients", &c->norm.gradients, usual.gradients);
-  io->OptionalField("quantization.backward_weights", &c->backward_weights, usual.backward_weights);
-  io->OptionalField("quantization.warmup_steps", &c->warmup_steps, usual.warmup_steps);
-  io->OptionalField("quantization.error_feedback", &c->error_feedback, usual.error_feedback);
-  io->OptionalField("quantization.residual_home", &c->residual_home, usual.residual_home);
-  io->OptionalField("quantization.residual", &c->residual, usual.residual);
-  io->OptionalField("worker.stash_codec", &c->stash, usual.stash);
+void WalkModel(Reader* reader, ModelSpec* model) {
+  reader->Field("model.type", &model->type);
+  ModelLines<Reader> lines(reader);
+  FamilyOf(model->type).Keys(&lines, model);
 }
 
 // The order of the lines. `Spec` is JobSpec for a Reader and const JobSpec for a Writer.
@@ -400,18 +318,15 @@ void Walk(Io* io, Spec* spec) {
   io->Field("numerics_version", &spec->numerics_version);
   io->Field("name", &spec->name);
   WalkModel(io, &spec->model);
-  WalkOptimizer(io, &spec->optimizer);
-  io->Field("lr_scheduler.name", &spec->schedule.name);
-  io->Field("lr_scheduler.warmup_steps", &spec->schedule.warmup_steps);
-  io->Field("lr_scheduler.min_lr_ratio", &spec->schedule.min_lr_ratio);
-  io->Field("lr_scheduler.num_cycles", &spec->schedule.num_cycles);
-  io->Field("lr_scheduler.power", &spec->schedule.power);
-  WalkTraining(io, &spec->training);
-  io->Field("training.chunk_elements", &spec->chunk_elements);
-  io->Field("data.order", &spec->data.order);
+  OptimizerKeys(io, &spec->optimizer);
+  ScheduleKeys(io, &spec->schedule);
+  TrainingKeys(io, &spec->training);
+  ChunkKeys(io, &spec->chunk_elements);
+  DataKeys(io, &spec->data);
   io->Field("data.tokens", &spec->data.tokens);
   io->Field("data.sha256", &spec->data.sha256);
-  WalkCodecs(io, &spec->codecs);
+  CodecKeys(io, &spec->codecs);
+  StashKey(io, &spec->codecs.stash);
   io->List("groups", "group", kMaxGroups, &spec->groups);
   io->List("tensors", "tensor", kMaxTensors, &spec->tensors);
   io->List("stages", "stage", kMaxStages, &spec->stages);
@@ -470,16 +385,5 @@ std::string FirstDifference(absl::string_view theirs, absl::string_view ours) {
                         more_here ? Shown(b.second) : "absent", " here");
   }
 }
-
-const char* ModeName(Mode mode) { return NameOf(mode); }
-const char* ClipName(Clip clip) { return NameOf(clip); }
-const char* DataOrderName(DataOrder order) { return NameOf(order); }
-const char* OptimizerNameText(OptimizerName name) { return NameOf(name); }
-const char* ReplayName(Replay replay) { return NameOf(replay); }
-const char* NonfiniteName(Nonfinite nonfinite) { return NameOf(nonfinite); }
-const char* BackwardWeightsName(BackwardWeights value) { return NameOf(value); }
-const char* ResidualHomeName(ResidualHome home) { return NameOf(home); }
-const char* DeterminismName(Determinism determinism) { return NameOf(determinism); }
-const char* ModelTypeName(ModelType type) { return NameOf(type); }
 
 }  // namespace eps

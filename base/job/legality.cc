@@ -1,10 +1,7 @@
 #include "base/job/legality.h"
 
-#include <string>
-#include <vector>
-
 #include "absl/strings/str_cat.h"
-#include "base/job/unknown_name.h"
+#include "base/job/names.h"
 
 namespace eps {
 namespace {
@@ -47,16 +44,15 @@ absl::Status Check(Mode mode, Clip clip, Nonfinite nonfinite) {
   const ModeRules& rules = RulesOf(mode);
   if (!Allows(rules, clip)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "training.mode=", ModeName(mode), " and training.clip=", ClipName(clip),
+        "training.mode=", NameOf(mode), " and training.clip=", NameOf(clip),
         " exclude each other: an eager update cannot wait for the norm of the whole gradient; set "
         "training.clip=lagged (the norm of the step before) or none, or training.mode=sealed"));
   }
   if (!Allows(rules, nonfinite)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "training.mode=", ModeName(mode), " and training.nonfinite=", NonfiniteName(nonfinite),
+        "training.mode=", NameOf(mode), " and training.nonfinite=", NameOf(nonfinite),
         " exclude each other: an eager update is done before the last gradient of its step is "
-        "known "
-        "to be finite, and cannot be undone; set training.nonfinite=halt, or "
+        "known to be finite, and cannot be undone; set training.nonfinite=halt, or "
         "training.mode=sealed"));
   }
   return absl::OkStatus();
@@ -64,20 +60,13 @@ absl::Status Check(Mode mode, Clip clip, Nonfinite nonfinite) {
 
 }  // namespace
 
-absl::StatusOr<Mode> ResolveMode(absl::string_view mode, Clip clip, Nonfinite nonfinite,
-                                 Replay replay) {
-  // Rollback needs nothing of a mode, so replay excludes none as long as it is the only one.
-  static_cast<void>(replay);
-  Mode resolved = Mode::kEager;
-  if (mode == "auto") {
+absl::StatusOr<Mode> ResolveMode(Auto<Mode> mode, Clip clip, Nonfinite nonfinite) {
+  Mode resolved = mode.value_or(Mode::kEager);
+  if (!mode.has_value()) {
     for (const ModeRules& rules : kModes) {
       resolved = rules.mode;
       if (Allows(rules, clip) && Allows(rules, nonfinite)) break;
     }
-  } else if (mode == ModeName(Mode::kSealed)) {
-    resolved = Mode::kSealed;
-  } else if (mode != ModeName(Mode::kEager)) {
-    return UnknownName("training.mode", mode, {"auto", "eager", "sealed"});
   }
   if (absl::Status status = Check(resolved, clip, nonfinite); !status.ok()) return status;
   return resolved;
@@ -85,29 +74,6 @@ absl::StatusOr<Mode> ResolveMode(absl::string_view mode, Clip clip, Nonfinite no
 
 absl::Status CheckLegal(const TrainingSpec& training) {
   return Check(training.mode, training.clip, training.nonfinite);
-}
-
-absl::StatusOr<Clip> ParseClip(absl::string_view text) {
-  for (Clip clip : {Clip::kNone, Clip::kLagged, Clip::kExact}) {
-    if (text == ClipName(clip)) return clip;
-  }
-  return UnknownName("training.clip", text, {"exact", "lagged", "none"});
-}
-
-absl::StatusOr<Nonfinite> ParseNonfinite(absl::string_view text) {
-  for (Nonfinite nonfinite : {Nonfinite::kHalt, Nonfinite::kSkip}) {
-    if (text == NonfiniteName(nonfinite)) return nonfinite;
-  }
-  return UnknownName("training.nonfinite", text, {"halt", "skip"});
-}
-
-absl::StatusOr<Replay> ParseReplay(absl::string_view text) {
-  if (text == ReplayName(Replay::kRollback)) return Replay::kRollback;
-  if (text == "frontier" || text == "weights") {
-    return absl::UnimplementedError(
-        absl::StrCat("training.replay=", text, " is not built yet; set training.replay=rollback"));
-  }
-  return UnknownName("training.replay", text, {"rollback"});
 }
 
 }  // namespace eps

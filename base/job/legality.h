@@ -1,25 +1,19 @@
 #ifndef EPS_BASE_JOB_LEGALITY_H_
 #define EPS_BASE_JOB_LEGALITY_H_
 
-// Which combinations of training.mode, training.clip, training.nonfinite and training.replay exist
-// (ARCHITECTURE.md, table "Modes"). A refusal names both keys and what to change.
+// Which combinations of training.mode, training.clip and training.nonfinite exist. A refusal is
+// InvalidArgument, names both keys and says what to change. training.replay excludes no mode: its
+// only value, rollback, needs nothing of one.
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "base/job/job_spec.h"
+#include "base/job/keys.h"
 
 namespace eps {
 
-// `mode`: auto | eager | sealed; auto takes the first that allows `clip` and `nonfinite` (eager,
-// then sealed). InvalidArgument names both keys and what to change.
-absl::StatusOr<Mode> ResolveMode(absl::string_view mode, Clip clip, Nonfinite nonfinite,
-                                 Replay replay);
+// An open mode becomes the first one that allows `clip` and `nonfinite` (eager, then sealed).
+absl::StatusOr<Mode> ResolveMode(Auto<Mode> mode, Clip clip, Nonfinite nonfinite);
 absl::Status CheckLegal(const TrainingSpec& training);
-
-absl::StatusOr<Clip> ParseClip(absl::string_view text);
-absl::StatusOr<Nonfinite> ParseNonfinite(absl::string_view text);
-absl::StatusOr<Replay> ParseReplay(absl::string_view text);
 
 }  // namespace eps
 

@@ -2,8 +2,8 @@
 #define EPS_BASE_JOB_REDUCTION_TREE_H_
 
 // The canonical reduction tree over n leaves: split at the largest power of two below n, add left
-// and right. Worker (micro-batches of a part) and server (parts, then uses) follow the same tree,
-// so that no sum depends on who was fast. (PROTOCOL.md section 2.)
+// and right. Workers (over the micro-batches of a part) and servers (over parts, then uses) follow
+// the same tree, so that no sum depends on the order of arrival.
 
 #include <cstddef>
 #include <cstdint>
@@ -64,7 +64,7 @@ class TreeAccumulator {
     pending_.emplace(range, std::move(value));
   }
 
-  // All leaves are in.
+  // Whether all leaves have been added.
   bool complete() const {
     return pending_.size() == 1 && pending_.begin()->first == TreeRange{0, leaves_};
   }

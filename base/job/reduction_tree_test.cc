@@ -52,7 +52,7 @@ size_t MostHeld(uint32_t n) {  // floor(log2(n)) + 1
   return held;
 }
 
-TEST(TreeAccumulator, AddsAlongTheDefinedTreeInAscendingAndDescendingOrder) {
+TEST(TreeAccumulator, AddsAlongTheDefinedTreeInBothOrders) {
   for (uint32_t n = 1; n <= 17; ++n) {
     std::vector<TreeRange> order = Leaves(n);
     size_t pending = 0;

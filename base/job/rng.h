@@ -1,8 +1,8 @@
 #ifndef EPS_BASE_JOB_RNG_H_
 #define EPS_BASE_JOB_RNG_H_
 
-// Counter-based random numbers: a value is a function of its key and its place, whoever computes
-// it and in whatever order. Generator: Philox4x32-10 (Salmon et al., SC'11).
+// Counter-based random numbers: a value is a function of its key and its position, independent of
+// the process that computes it and of the order. Generator: Philox4x32-10 (Salmon et al., SC'11).
 
 #include <array>
 #include <cstdint>

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
 
 namespace eps {
 namespace {
@@ -63,7 +63,7 @@ TEST(StandardNormal, GivesTheGoldenBits) {
   for (const auto& c : cases) EXPECT_EQ(StandardNormal(c.k), c.deviate) << c.k;
 }
 
-TEST(StandardNormal, InvertsTheDistributionFunctionFromTailToTail) {
+TEST(StandardNormal, InvertsTheDistributionFunction) {
   for (uint64_t k = 0; k < kUniforms / 2; k = k + k / 50 + 1) {
     const double below = (static_cast<double>(k) + 0.5) * 0x1p-53;
     const double x = StandardNormal(k);
@@ -92,7 +92,7 @@ TEST(InitialValues, AreTheGoldenBits) {
   }
 }
 
-TEST(InitialValues, DependOnThePlaceAloneAndNotOnTheCall) {
+TEST(InitialValues, DependOnlyOnThePosition) {
   const JobSpec spec = TinyGpt2Spec();
   const std::vector<float> whole = Initial(spec, 0, 0, 100);
   for (size_t first : {1, 2, 7, 50}) {
@@ -162,7 +162,7 @@ TEST(DropoutMask, APrefixIsThePrefixOfALongerMask) {
   }
 }
 
-TEST(DropoutMask, EveryFieldOfTheKeyGivesAnotherMask) {
+TEST(DropoutMask, EveryFieldOfTheKeyChangesTheMask) {
   const std::vector<float> base = Mask(RngKey(), 0.5, 128);
   std::vector<RngKey> keys(7);
   keys[0].seed = 1;
@@ -175,7 +175,7 @@ TEST(DropoutMask, EveryFieldOfTheKeyGivesAnotherMask) {
   for (size_t i = 0; i < keys.size(); ++i) EXPECT_NE(Mask(keys[i], 0.5, 128), base) << i;
 }
 
-TEST(DropoutMask, DropsTheAskedShareAndKeepsTheExpectation) {
+TEST(DropoutMask, DropsTheShareAndKeepsTheExpectation) {
   for (double p : {0.0, 0.1, 0.5, 0.9}) {
     const std::vector<float> mask = Mask(RngKey(), p, 1'000'000);
     const double sum = std::accumulate(mask.begin(), mask.end(), 0.0);

@@ -4,25 +4,16 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "base/job/deterministic_math.h"
+#include "base/job/key_rules.h"
 #include "base/job/unknown_name.h"
+#include "base/status_macros.h"
 
 namespace eps {
 namespace {
 
 // Steps of inverse_sqrt's time scale when there is no warm-up.
 constexpr uint64_t kDefaultTimescale = 10'000;
-constexpr double kMaxFactor = 1e6;
-
-absl::Status InRange(absl::string_view key, double value, double low, double high) {
-  if (value >= low && value <= high && !std::signbit(value) &&
-      (value == 0.0 || std::isnormal(value))) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat("lr_scheduler.", key, ": expected a number from ",
-                                                 low, " to ", high, ", found ", value));
-}
 
 double Ratio(uint64_t numerator, uint64_t denominator) {
   return static_cast<double>(numerator) / static_cast<double>(std::max<uint64_t>(1, denominator));
@@ -102,14 +93,9 @@ absl::Status ValidateSchedule(const ScheduleSpec& schedule) {
   if (std::find(names.begin(), names.end(), schedule.name) == names.end()) {
     return UnknownName("lr_scheduler.name", schedule.name, names);
   }
-  if (schedule.warmup_steps > kMaxWarmupSteps) {
-    return absl::InvalidArgumentError(absl::StrCat("lr_scheduler.warmup_steps: expected at most ",
-                                                   kMaxWarmupSteps, ", found ",
-                                                   schedule.warmup_steps));
-  }
-  EPS_RETURN_IF_ERROR(InRange("min_lr_ratio", schedule.min_lr_ratio, 0.0, 1.0));
-  EPS_RETURN_IF_ERROR(InRange("num_cycles", schedule.num_cycles, 0.0, kMaxFactor));
-  EPS_RETURN_IF_ERROR(InRange("power", schedule.power, 0.0, kMaxFactor));
+  RuleChecker checker;
+  ScheduleKeys(&checker, &schedule);
+  EPS_RETURN_IF_ERROR(checker.status());
   const auto whole_cycles = static_cast<double>(static_cast<uint64_t>(schedule.num_cycles));
   if (schedule.name == "cosine_with_restarts" &&
       (schedule.num_cycles < 1.0 || schedule.num_cycles != whole_cycles)) {

@@ -1,8 +1,8 @@
 #ifndef EPS_BASE_JOB_SCHEDULE_H_
 #define EPS_BASE_JOB_SCHEDULE_H_
 
-// Learning-rate schedules by their Hugging Face names. Computed once per step by the lead shard
-// and carried in the step's record, so that no other process evaluates them.
+// Learning-rate schedules by their Hugging Face names. The lead shard computes the rate once per
+// step and stores it in the step's record, so that no other process evaluates a schedule.
 
 #include <cstdint>
 #include <string>
@@ -10,14 +10,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "base/job/job_spec.h"
+#include "base/job/keys.h"
 
 namespace eps {
 
 // The last 1/kDecayFraction of all updates are the decay of warmup_stable_decay, which Hugging Face
 // leaves to the caller.
 inline constexpr uint64_t kDecayFraction = 10;
-inline constexpr uint64_t kMaxWarmupSteps = uint64_t{1} << 32;
 
 // constant, constant_with_warmup, linear, cosine, cosine_with_restarts, polynomial, inverse_sqrt,
 // cosine_with_min_lr, warmup_stable_decay.
@@ -25,10 +24,10 @@ const std::vector<std::string>& ScheduleNames();
 // InvalidArgument with the nearest name.
 absl::Status ValidateSchedule(const ScheduleSpec& schedule);
 
-// The formulas of transformers.get_scheduler; polynomial and the minimum rates end at
-// min_lr_ratio * base_lr, warmup_stable_decay rises linearly and falls as a half cosine.
-// REQUIRES ValidateSchedule(schedule).ok() and update >= 1.
-// The rate of the update that makes version `update` (1-based; torch's LambdaLR step update-1).
+// Returns the rate of the update that makes version `update` (1-based; torch's LambdaLR step
+// update-1), by the formulas of transformers.get_scheduler. polynomial and the schedules with a
+// minimum rate end at min_lr_ratio * base_lr; warmup_stable_decay rises linearly and falls as a
+// half cosine. REQUIRES ValidateSchedule(schedule).ok() and update >= 1.
 double LearningRate(const ScheduleSpec& schedule, double base_lr, uint64_t update,
                     uint64_t total_updates);
 

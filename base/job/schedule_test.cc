@@ -65,7 +65,7 @@ TEST(LearningRate, GivesTheGoldenBits) {
   EXPECT_EQ(LearningRate(Schedule("inverse_sqrt"), 1e-3, 96, 100), 0x1.5433f659d8077p-12);
 }
 
-TEST(LearningRate, StaysFiniteAndBetweenZeroAndTheBaseForEveryShape) {
+TEST(LearningRate, StaysBetweenZeroAndTheBase) {
   for (const std::string& name : ScheduleNames()) {
     for (uint64_t warmup : {0, 1, 50, 1000}) {
       for (uint64_t total : {1, 2, 100}) {
@@ -81,7 +81,7 @@ TEST(LearningRate, StaysFiniteAndBetweenZeroAndTheBaseForEveryShape) {
   }
 }
 
-TEST(LearningRate, WithoutWarmupInverseSqrtUsesItsDefaultTimescale) {
+TEST(LearningRate, InverseSqrtHasADefaultTimescale) {
   ScheduleSpec schedule = Schedule("inverse_sqrt");
   schedule.warmup_steps = 0;
   EXPECT_EQ(LearningRate(schedule, 1.0, 1, 100), 1.0);

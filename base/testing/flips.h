@@ -3,8 +3,8 @@
 
 // For tests that flip single bits of files, one after the other.
 //
-// EPS_FLIPS=N: so many flips. EPS_FLIPS_TALLY=FILE: keeps count, so that a run that was interrupted
-// goes on. EPS_FLIP_SEED=N: this flip alone.
+// EPS_FLIPS=N sets the number of flips. EPS_FLIPS_TALLY=FILE keeps the counts, so that an
+// interrupted run can continue. EPS_FLIP_SEED=N runs only that flip.
 
 #include <cstdint>
 #include <cstdio>
@@ -18,14 +18,16 @@
 
 namespace eps {
 
+// The result of one flip.
 struct Flipped {
   std::string outcome;  // what is counted
-  absl::Status status;  // not OK: something wrong was served, or damage was not located
+  absl::Status status;  // not OK: wrong data was served, or the damage was not located
 };
 
+// The results of all flips of a test.
 struct Flips {
   uint64_t goal = 0;
-  Tally tally;  // of outcomes; of none if one flip alone was asked for
+  Tally tally;  // of outcomes; without a file if only one flip runs
 
   void ExpectMore(const std::string& outcome, uint64_t count) {
     if (goal == 0) return;

@@ -11,8 +11,8 @@
 
 namespace eps {
 
-// For tests: memory whose last byte is followed by a page that may not be touched, so that a kernel
-// that reads or writes one byte too far ends the test.
+// Memory for tests that ends at an inaccessible page, so that a kernel that reads or writes one
+// byte too far ends the test.
 class GuardedMemory {
  public:
   explicit GuardedMemory(size_t size) : size_(size) {

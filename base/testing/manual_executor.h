@@ -1,7 +1,7 @@
 #ifndef EPS_BASE_TESTING_MANUAL_EXECUTOR_H_
 #define EPS_BASE_TESTING_MANUAL_EXECUTOR_H_
 
-// For tests that repeat exactly: tasks run when, and in the order that, the test says.
+// For reproducible tests: the test decides when, and in which order, tasks run.
 
 #include <cstddef>
 #include <deque>
@@ -13,7 +13,7 @@
 
 namespace eps {
 
-// Keeps posted tasks until they are run by hand. For one thread.
+// Holds posted tasks until the test runs them. For one thread.
 class ManualExecutor final : public Executor {
  public:
   void Post(std::function<void()> task) override { tasks_.push_back(std::move(task)); }
@@ -27,7 +27,7 @@ class ManualExecutor final : public Executor {
     ScopedFlushDenormals flush;
     task();
   }
-  // Runs them, and what they post, first in, first out.
+  // Runs all tasks, and those that they post, first in, first out.
   void RunAll() {
     while (!tasks_.empty()) Run(0);
   }

@@ -1,7 +1,7 @@
 #ifndef EPS_BASE_TESTING_SAFETENSORS_FUZZ_H_
 #define EPS_BASE_TESTING_SAFETENSORS_FUZZ_H_
 
-// Only for tests and fuzzers: what has to hold of the safetensors reader for any bytes at all.
+// For tests and fuzzers: the properties of the safetensors reader that hold for any bytes.
 
 #include "absl/strings/string_view.h"
 

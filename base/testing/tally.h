@@ -1,8 +1,8 @@
 #ifndef EPS_BASE_TESTING_TALLY_H_
 #define EPS_BASE_TESTING_TALLY_H_
 
-// For tests that draw from seeds, with a small number of rounds by default and as many as wanted in
-// a long mode, which may be interrupted and goes on where it was.
+// For tests that draw from seeds: a few rounds by default, and any number in a long mode, which can
+// be interrupted and continued.
 
 #include <cstdint>
 #include <cstdio>
@@ -36,7 +36,7 @@ class Dice {
   uint64_t state_;
 };
 
-// Counters that a file keeps, one "name value" on a line. Without a path nothing is kept.
+// Counters in a file, one "name value" per line. Without a path, nothing is stored.
 class Tally {
  public:
   explicit Tally(const char* path_or_null) : path_(path_or_null == nullptr ? "" : path_or_null) {
@@ -48,7 +48,7 @@ class Tally {
 
   uint64_t& operator[](const std::string& name) { return counts_[name]; }
 
-  // Replaces the file as a whole.
+  // Replaces the whole file.
   void Save() const {
     if (path_.empty()) return;
     const std::string next = path_ + ".new";

@@ -1,13 +1,13 @@
 #ifndef EPS_BASE_TESTING_TEST_SPECS_H_
 #define EPS_BASE_TESTING_TEST_SPECS_H_
 
-// Only for tests.
+// Small job specs for tests.
 
 #include "base/job/job_spec.h"
 
 namespace eps {
 
-// Small valid specs for tests; every call gives the same one. A test changes what it is about.
+// Valid specs; every call returns the same one. A test changes the settings that it is about.
 JobSpec TinyGpt2Spec();       // 2 layers of width 64, tied, 2 parts of 2 micro-batches
 JobSpec TinySyntheticSpec();  // 4 layers of width 64, tied
 // 3 layers of 200 x 200 in panels of 96 rows: ragged tiles, rank-1 chunks, a tied tensor with two

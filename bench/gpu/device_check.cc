@@ -1,6 +1,5 @@
-// The kernels where they run. It needs a device, and fails without one: it is built with
-// --config=cuda and started by bench/gpu_step.sh, and is none of the tests, which pass on every
-// machine.
+// Checks the CUDA kernels on a device, and fails without one. It is built with --config=cuda and
+// started by bench/gpu/gpu_step.sh. It is not one of the tests, which must pass on every machine.
 
 #include <cuda_runtime_api.h>
 
@@ -27,7 +26,7 @@ void Must(cudaError_t error, const char* what) {
   EPS_CHECK_MSG(error == cudaSuccess, what << ": " << cudaGetErrorString(error));
 }
 
-// Memory on the device, filled from `host`.
+// Device memory, filled from `host`.
 template <class T>
 class OnDevice {
  public:
@@ -50,7 +49,7 @@ class OnDevice {
   void* data_ = nullptr;
 };
 
-// Every exponent with both signs, each with `per_exponent` mantissas.
+// Returns every exponent with both signs, each with `per_exponent` mantissas.
 std::vector<float> Floats(uint32_t seed, uint32_t per_exponent) {
   std::vector<float> values;
   uint32_t state = seed;
@@ -64,7 +63,7 @@ std::vector<float> Floats(uint32_t seed, uint32_t per_exponent) {
 uint64_t CountTreeAddDifferences(const CudaKernels& kernels) {
   const std::vector<float> left = Floats(1, 2048);
   std::vector<float> right = Floats(2, 2048);
-  // Half of the pairs cancel nearly, so that sums reach the denormals.
+  // Half of the pairs nearly cancel, so that sums reach the denormals.
   for (size_t i = 0; i < right.size(); i += 2) {
     right[i] = elementwise::FloatOf((elementwise::BitsOf(left[i]) ^ 0x80000000u) + i % 64);
   }
@@ -110,8 +109,8 @@ uint64_t CountBf16Differences(const CudaKernels& kernels) {
   return differences;
 }
 
-// The codecs' functions on the device, from and to host memory. Encoded bytes of codecs with blocks
-// lie at another alignment in each call.
+// Runs the codecs' functions on the device, from and to host memory. Encoded bytes of block codecs
+// have another alignment in each call.
 class DeviceRunner final : public KernelRunner {
  public:
   explicit DeviceRunner(const CudaKernels& kernels) : kernels_(kernels) {}
@@ -177,7 +176,7 @@ uint64_t CountCodecDifferences(const CudaKernels& kernels) {
   return differences;
 }
 
-// Milliseconds of a call of `work`, which enqueues kernels and returns their error.
+// Returns milliseconds per call of `work`, which enqueues kernels and returns their error.
 template <class Work>
 double TimeOf(const CudaKernels& kernels, Work work) {
   constexpr int kRounds = 20;
@@ -196,7 +195,7 @@ double TimeOf(const CudaKernels& kernels, Work work) {
   return ms / kRounds;
 }
 
-// GB/s of a sum over 64 Mi floats: two reads and a write per element.
+// Returns GB/s of a sum over 64 Mi floats: two reads and a write per element.
 double TreeAddSpeed(const CudaKernels& kernels) {
   constexpr uint64_t kElements = uint64_t{64} << 20;
   const std::vector<float> zeros(kElements);
@@ -206,12 +205,12 @@ double TreeAddSpeed(const CudaKernels& kernels) {
   return kElements * 12.0 / (ms * 1e6);
 }
 
-// Prints GB/s of floats read or written, of chunks of 16 Mi elements, and the time of top-k.
+// Prints GB/s of floats read or written, for chunks of 16 Mi elements, and the time of top-k.
 void PrintCodecSpeeds(const CudaKernels& kernels) {
   const eps_cuda_segment segment = {4096, 4096};
   constexpr uint64_t kElements = uint64_t{4096} * 4096;
   std::vector<float> values = Floats(5, 1 << 15);
-  // Gradients: about one, so that no block is NaN.
+  // Gradients of about one, so that no block is NaN.
   for (float& value : values) {
     value = elementwise::FloatOf((elementwise::BitsOf(value) & 0x83ffffffu) | 0x3c000000u);
   }

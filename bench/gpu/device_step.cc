@@ -1,12 +1,12 @@
-// How well a device hides the transfers behind its computing: times a training step of a GPT-2 by
+// Measures how well a device overlaps transfers with computing. Times a training step of a GPT-2 by
 // the worker's own relay against servers that answer at once, and in the same run its two halves
-// alone, computing without transfers and transfers without computing. A step cannot be faster than
+// alone: computing without transfers, and transfers without computing. A step cannot be faster than
 // the slower half. Prints one line of JSON.
 //
 //   device_step [--device=auto] [--stash=host] [--layers=12] [--width=768] [--heads=12]
 //               [--seq=1024] [--samples=8] [--micro_batches=2] [--vocab=50257] [--steps=5]
 //
-// Numbers of any size do; what is computed has no meaning. Exit code 64: an argument does not fit.
+// Sizes are arbitrary; the computed values have no meaning. Exits with 64 for a wrong argument.
 
 #include <algorithm>
 #include <chrono>
@@ -28,6 +28,7 @@
 #include "base/job/model_layout.h"
 #include "worker/client/parameter_client.h"
 #include "worker/exec/torch_runtime.h"
+#include "worker/models/model_stages.h"
 #include "worker/relay/host_stage_pool.h"
 #include "worker/relay/relay.h"
 
@@ -36,6 +37,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
+// The model's size and the runtime's options.
 struct Shape {
   RuntimeOptions runtime;
   std::map<std::string, int> numbers = {{"layers", 12}, {"width", 768},  {"heads", 12},
@@ -57,7 +59,7 @@ bool Parse(int argc, char** argv, Shape* shape) {
       const auto it = shape->numbers.find(std::string(argument.substr(0, equals)));
       if (equals == absl::string_view::npos || it == shape->numbers.end() ||
           !absl::SimpleAtoi(argument.substr(equals + 1), &it->second) || it->second <= 0) {
-        std::fprintf(stderr, "device_step: %s is not an argument\n", argv[i]);
+        std::fprintf(stderr, "device_step: unknown argument %s\n", argv[i]);
         return false;
       }
     }
@@ -78,7 +80,7 @@ JobSpec SpecOf(const Shape& shape) {
   spec.training.micro_batch_size = static_cast<uint32_t>(shape.at("samples"));
   spec.training.micro_batches = static_cast<uint32_t>(shape.at("micro_batches"));
   spec.training.parts = 1;
-  spec.training.steps = static_cast<uint64_t>(shape.at("steps")) + 1;  // one to warm up
+  spec.training.steps = static_cast<uint64_t>(shape.at("steps")) + 1;  // one step to warm up
   const absl::Status status = BuildLayout(0.01, &spec);
   EPS_CHECK_MSG(status.ok(), status);
   return spec;
@@ -97,6 +99,7 @@ MicroBatch BatchOf(const JobSpec& spec) {
   return batch;
 }
 
+// Serves the same batch for every step.
 class OneBatch final : public BatchSource {
  public:
   explicit OneBatch(MicroBatch batch) : batch_(std::move(batch)) {}
@@ -111,7 +114,7 @@ class OneBatch final : public BatchSource {
   const MicroBatch batch_;
 };
 
-// Fills memory with small numbers, once: what the servers of a benchmark serve.
+// Fills memory with small numbers, once; these are the weights that the benchmark's servers serve.
 class Filler {
  public:
   explicit Filler(const JobSpec& spec) : spec_(spec) {}
@@ -130,8 +133,7 @@ class Filler {
   std::set<const float*> filled_;
 };
 
-// Servers that are infinitely fast: weights are there when they are asked for, gradients are taken
-// at once.
+// Servers that are infinitely fast: fetches complete at once, and gradients are accepted at once.
 class InstantClient final : public ParameterClient {
  public:
   explicit InstantClient(const JobSpec& spec) : spec_(spec), filler_(spec) {}
@@ -171,8 +173,8 @@ double MedianOf(std::vector<double> seconds) {
   return seconds[seconds.size() / 2];
 }
 
-// Seconds of a step by the relay: from one step's end to the next's, which has waited for the
-// device when it reads the losses.
+// Returns the seconds of a step by the relay, between the ends of two steps; the end of a step
+// waits for the device, because it reads the losses.
 double TimeRelay(const JobSpec& spec, StageRuntime* runtime) {
   JoinedJob job;
   job.spec = spec;
@@ -194,8 +196,8 @@ double TimeRelay(const JobSpec& spec, StageRuntime* runtime) {
   return MedianOf(std::move(seconds));
 }
 
-// The two halves of a step. All blocks have one shape, so that the weights and the gradient of one
-// stand for those of all.
+// The two halves of a step. All blocks have the same shape, so the weights and the gradient of one
+// block are used for all of them.
 class Halves {
  public:
   Halves(const JobSpec& spec, StageRuntime* runtime)
@@ -212,11 +214,12 @@ class Halves {
     stashed_ = Must(runtime_->Stash(activation_));
   }
 
-  // Forward and backward of all micro-batches in all stages with weights that are there.
+  // Times forward and backward of all micro-batches in all stages, with weights on the device.
   double TimeComputing() {
     return Time([this] { Compute(nullptr); });
   }
-  // Weights up and down, a gradient from every stage; of a stash, what goes there and back.
+  // Times the transfers: weights to the device for both passes, a gradient from every stage, and a
+  // stash in both directions if it is elsewhere.
   double TimeTransfers() {
     weights_.clear();
     return Time([this] { Transfer(); });
@@ -241,7 +244,7 @@ class Halves {
     return *std::move(result);
   }
 
-  // Gradients by kind of stage go to `out`, if it is not null.
+  // Stores gradients by kind of stage in `out`, unless it is null.
   void Compute(std::map<uint32_t, StageGradientPtr>* out) {
     for (uint32_t j = 0; j < spec_.training.micro_batches; ++j) {
       activation_ = Must(runtime_->program(StageId(0)).Forward(*weights_[0], batch_, nullptr));
@@ -268,8 +271,8 @@ class Halves {
       const bool backward = visit > last_;
       const uint32_t s = backward ? 2 * last_ - visit : visit;
       const auto weights = runtime_->Load(StageId(s), Take(s));
-      // A forward visit reads an input and stashes an output, a backward visit reads an input and
-      // a gradient and stashes one; the last stage does both with one visit.
+      // A forward visit reads an input and stashes an output. A backward visit reads an input and a
+      // gradient and stashes a gradient. The last stage does both in one visit.
       for (uint32_t j = 0; j < spec_.training.micro_batches; ++j) {
         if (copies_) stashed_ = Must(runtime_->Stash(activation_));
         if (s > 0) Must(runtime_->Unstash(stashed_));
@@ -283,7 +286,7 @@ class Halves {
     if (pending != nullptr) EPS_CHECK(pending->Wait().ok());
   }
 
-  // What was enqueued is done.
+  // Waits until all enqueued work is done.
   void Wait() {
     const auto host = pool_.Take(StageId(0));
     EPS_CHECK(runtime_->ToHost(StageId(0), *gradients_[0], host.get()).ok());
@@ -309,7 +312,7 @@ class Halves {
   Filler filler_;
   const MicroBatch batch_;
   const uint32_t last_;
-  const bool copies_;  // a CPU stashes without a copy, and an activation only once
+  const bool copies_;  // false on a CPU: it stashes without copies, an activation only once
   std::map<uint32_t, std::shared_ptr<const StageWeights>> weights_;  // by kind
   std::map<uint32_t, StageGradientPtr> gradients_;                   // by kind
   ActivationPtr activation_;
@@ -321,12 +324,12 @@ int Main(int argc, char** argv) {
   Shape shape;
   if (!Parse(argc, argv, &shape)) return 64;
   const JobSpec spec = SpecOf(shape);
-  auto runtime = NewTorchRuntime(spec, shape.runtime, nullptr);
+  auto runtime = NewTorchRuntime(spec, NewModelStage, shape.runtime, nullptr);
   if (!runtime.ok()) {
     std::fprintf(stderr, "device_step: %s\n", std::string(runtime.status().message()).c_str());
     return 64;
   }
-  // First, because the peak counts from here.
+  // Runs first, because the peak counts from here.
   const double relay = TimeRelay(spec, runtime->get());
   const uint64_t peak = (*runtime)->device_memory().peak_bytes;
   Halves halves(spec, runtime->get());

@@ -1,5 +1,5 @@
-// Prints how long one micro-batch of GPT-2 takes stage by stage (with recomputation, without
-// servers) and as one autograd graph, and what each held at most: the price of the relay itself.
+// Prints the time of one micro-batch of GPT-2, stage by stage (with recomputation, without servers)
+// and as one autograd graph, and the peak memory of each: the cost of the relay itself.
 //
 //   gpt2_speed [layers width heads seq samples vocab threads]
 
@@ -28,6 +28,7 @@
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/tensor_memory.h"
 #include "worker/exec/torch_runtime.h"
+#include "worker/models/model_stages.h"
 
 namespace eps {
 namespace {
@@ -38,6 +39,7 @@ double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// The model's size.
 struct Shape {
   int layers = 6, width = 256, heads = 8, seq = 256, samples = 8, vocab = 256, threads = 2;
 };
@@ -67,7 +69,7 @@ MicroBatch MakeBatch(const Shape& shape) {
   return batch;
 }
 
-// Forward and backward of one micro-batch through all stages.
+// Runs forward and backward of one micro-batch through all stages.
 class Staged {
  public:
   Staged(const JobSpec& spec, StageRuntime* runtime) : spec_(spec), runtime_(runtime) {
@@ -198,7 +200,7 @@ int main(int argc, char** argv) {
   eps::RuntimeOptions options;
   options.device = "cpu";
   options.threads = shape.threads;
-  auto runtime = eps::NewTorchRuntime(spec, options, nullptr);
+  auto runtime = eps::NewTorchRuntime(spec, eps::NewModelStage, options, nullptr);
   EPS_CHECK_MSG(runtime.ok(), runtime.status());
   const eps::MicroBatch batch = eps::MakeBatch(shape);
   std::printf("%s\n", (*runtime)->compute_profile().c_str());
@@ -208,7 +210,7 @@ int main(int argc, char** argv) {
   plain.Step(batch);
   staged.Step(batch);
   const double begin = eps::Seconds();
-  while (eps::Seconds() - begin < 12) {  // in turn, so that a noisy neighbour disturbs both
+  while (eps::Seconds() - begin < 12) {  // alternates, so that other programs affect both
     plain_times.Measure(batch, &plain);
     staged_times.Measure(batch, &staged);
   }

@@ -15,7 +15,7 @@
 #include "ATen/ops/from_blob.h"
 #include "ATen/ops/full.h"
 #include "base/flush_denormals.h"
-#include "optimizer/kernels.h"
+#include "optimizer/rules/adamw.h"
 
 namespace eps {
 namespace {
@@ -26,8 +26,8 @@ constexpr double kBeta2 = 0.999;
 constexpr double kDecay = 0.01;
 constexpr double kEps = 1e-8;
 constexpr int kStep = 5;
-// Both round every operation of a short formula, torch with fused products and other corrections:
-// a few units in the last place of the largest term, per update.
+// Both sides round every operation of a short formula, torch with fused products and another form
+// of the bias corrections: a few units in the last place of the largest term, per update.
 constexpr double kRelative = 1e-6;
 constexpr double kUpdateRelative = 2e-6;
 
@@ -54,7 +54,7 @@ float* Floats(const PageArray& array) { return static_cast<float*>(array.data())
 
 }  // namespace
 
-// torch's side; `pages` is empty if torch allocated.
+// torch's side; `pages` is empty if torch allocated the memory.
 struct AdamWPair::Tensors {
   std::vector<std::unique_ptr<PageArray>> pages;
   std::vector<at::Tensor> arrays;
@@ -133,8 +133,8 @@ double AdamWPair::TimeTorch(int threads, bool clips) {
 
 std::string AdamWPair::Difference() const {
   const char* const names[] = {"weight", "first moment", "second moment"};
-  // The terms that were added up: a weight's own size and that of a step, a moment's and the
-  // gradient's part in it.
+  // The magnitudes of the terms that were added: a weight and its step; a moment and its share of
+  // the gradient.
   const double terms[] = {20 * kLr * kUpdateRelative, 1e-4 * kRelative, 1e-9 * kRelative};
   for (const Array a : {kWeight, kFirst, kSecond}) {
     const float* const torchs = torchs_->arrays[a].data_ptr<float>();

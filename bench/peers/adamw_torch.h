@@ -9,30 +9,30 @@
 
 namespace eps {
 
-// Where torch's kernel finds weights, moments and gradient: in tensors that torch allocated, as
-// every program has them that uses torch.optim, or in the memory that our kernel works on, on huge
-// pages.
+// The memory of torch's kernel: tensors that torch allocated, as in every program that uses
+// torch.optim, or huge pages like those of our kernel.
 enum class TorchMemory { kTensors, kHugePages };
 
-// One AdamW update of `n` parameters by the project's kernel and by torch's fused one, each on its
-// own weights and moments, begun alike, with the same gradient. Step 5 of a run with the defaults
-// of torch.optim.AdamW. Thread-compatible.
+// One AdamW update of `n` parameters by the project's kernel and by torch's fused kernel, each with
+// its own weights and moments, initially equal, and the same gradient. It is step 5 of a run with
+// the defaults of torch.optim.AdamW. Thread-compatible.
 class AdamWPair {
  public:
   AdamWPair(size_t n, TorchMemory memory);
   ~AdamWPair();
 
-  // Seconds of an update of all parameters in `threads` parts of one thread each.
+  // Returns the seconds of an update of all parameters, in `threads` parts of one thread each.
   double TimeOurs(int threads);
-  // The same by at::_fused_adamw_ on `threads` threads of torch. `clips` scales the gradient first,
-  // by 1, as torch.nn.utils.clip_grad_norm_ does: our kernel scales it in passing, always.
+  // Returns the seconds of the same update by at::_fused_adamw_ on `threads` threads of torch.
+  // `clips` scales the gradient by 1 first, as torch.nn.utils.clip_grad_norm_ does; our kernel
+  // always scales it during the update.
   double TimeTorch(int threads, bool clips = false);
 
-  // What differs in weights or moments by more than rounding can explain, after the same number of
-  // updates by both; empty if nothing does.
+  // Returns what differs in weights or moments by more than rounding can explain, after equally
+  // many updates by both; empty if nothing does.
   std::string Difference() const;
   size_t size() const { return n_; }
-  // For a test: an update that one of them made wrong.
+  // For tests that simulate a wrong update.
   float* our_weights() { return static_cast<float*>(ours_[kWeight].data()); }
 
  private:

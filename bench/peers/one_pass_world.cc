@@ -8,11 +8,12 @@
 #include "base/check.h"
 #include "base/job/model_layout.h"
 #include "base/testing/test_specs.h"
+#include "storage/backends/dram_backend.h"
 
 namespace eps {
 namespace {
 
-// In [-0.5, 0.5), a function of i.
+// Returns a value in [-0.5, 0.5) that depends only on i.
 float Draw(uint64_t i) {
   return static_cast<float>((i * 0x9e3779b97f4a7c15u) >> 40) * 0x1p-24f - 0.5f;
 }
@@ -23,6 +24,7 @@ Encoded Open(const char* codec_name, const Chunk& chunk, const std::vector<float
                       Content::kGradient);
 }
 
+// Hides how a chunk can be read in place.
 class Opaque final : public EncodedChunk {
  public:
   explicit Opaque(Encoded chunk) : chunk_(std::move(chunk)) {}
@@ -47,7 +49,7 @@ float* Floats(const PageArray& array) { return static_cast<float*>(array.data())
 
 JobSpec OnePassSpec(int mebi_parameters) {
   JobSpec spec = TinySyntheticSpec();
-  spec.model.synthetic.n_layer = mebi_parameters;  // of 1 Mi each
+  spec.model.synthetic.n_layer = mebi_parameters;  // 1 Mi parameters each
   spec.model.synthetic.n_embd = kOnePassWidth;
   spec.model.synthetic.tied = false;
   spec.tensors.clear();

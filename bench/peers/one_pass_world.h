@@ -1,7 +1,7 @@
 #ifndef EPS_BENCH_PEERS_ONE_PASS_WORLD_H_
 #define EPS_BENCH_PEERS_ONE_PASS_WORLD_H_
 
-// What one_pass_bench measures on: a model's gradients, its state as others keep it, and the DRAM
+// The data of one_pass_bench: a model's gradients, the state as the peers store it, and the DRAM
 // backend that the server runs.
 
 #include <functional>
@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "bench/peers/timing.h"
 #include "base/executor.h"
-#include "base/mutex.h"
-#include "optimizer/kernels.h"
 #include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/mutex.h"
+#include "bench/peers/timing.h"
+#include "optimizer/rules/adamw.h"
 #include "storage/state_backend.h"
 
 namespace eps {
@@ -25,12 +25,12 @@ using Encoded = std::shared_ptr<const EncodedChunk>;
 inline constexpr uint32_t kOnePassWidth = 1024;
 JobSpec OnePassSpec(int mebi_parameters);
 
-// The step that all updates take, and AdamW's numbers for it.
+// The step of all updates, and AdamW's scalars for it.
 StepScalars OnePassStep();
 AdamWScalars OnePassScalars(const JobSpec& spec, const Chunk& chunk);
 
-// The gradients of a step by part and chunk, in bf16, and as chunks that do not say how they can be
-// read in place; the first part in FP32 too. Values of eight bits, so that sums are exact in every
+// The gradients of a step by part and chunk: in bf16, and as opaque chunks that cannot be read in
+// place; the first part also in FP32. Values have eight bits, so that sums are exact in every
 // order. Immutable.
 struct Gradients {
   Gradients(const ChunkMap& chunks, uint32_t parts);
@@ -40,14 +40,14 @@ struct Gradients {
   std::vector<Encoded> fp32;
 };
 
-// Weights, moments and a sum of gradients of all chunks, one after the other.
+// Weights, moments and a sum of gradients of all chunks, stored consecutively.
 class Arrays {
  public:
   explicit Arrays(const ChunkMap& chunks);
   void Reset();
   uint64_t elements() const { return elements_; }
   float* SumOf(const Chunk& chunk) const;
-  // A chunk as one long row with its gradient elsewhere.
+  // Returns a chunk as one long row with a separate gradient.
   AdamWTile Row(const Chunk& chunk, const float* gradient) const;
 
  private:
@@ -56,17 +56,17 @@ class Arrays {
   std::vector<uint64_t> offsets_;  // by chunk
 };
 
-// Threads that work on one thing until all of it is done.
+// A thread pool whose caller can wait until all work is done.
 class Crew {
  public:
   explicit Crew(int threads) : pool_(threads) {}
 
   ThreadPool* pool() { return &pool_; }
   int threads() const { return pool_.threads(); }
-  // `visit` for every chunk, each thread a run of chunks.
+  // Calls `visit` for every chunk; each thread visits a run of chunks.
   void ForEachChunk(const ChunkMap& chunks, const std::function<void(const Chunk&)>& visit);
 
-  // For work that is posted elsewhere: Wait returns after `tasks` calls of Done.
+  // Counts work that is posted elsewhere: Wait returns after `tasks` calls of Done.
   void Expect(size_t tasks);
   void Done();
   void Wait();
@@ -78,20 +78,20 @@ class Crew {
   ThreadPool pool_;
 };
 
-// The DRAM backend with all chunks of a job. Used by one thread.
+// The DRAM backend with all chunks of a job. Use it from one thread.
 class Server {
  public:
   Server(const JobSpec& spec, const ChunkMap& chunks, Crew* crew);
 
   void WriteState(const Arrays& arrays);
-  // All chunks of the parts: one update, or the sum alone.
+  // Update applies the parts to all chunks; Stats only sums them.
   void Update(const std::vector<const std::vector<Encoded>*>& parts,
               const std::vector<UpdateRequest::Encode>& encode);
   void Stats(const std::vector<const std::vector<Encoded>*>& parts);
 
-  // Weights and moments as ReadState gives them.
+  // Returns weights and moments as ReadState returns them.
   std::vector<Bytes> ReadState();
-  // Of the last update, by chunk.
+  // The results of the last update, by chunk.
   const std::vector<UpdateResult>& results() const { return results_; }
 
  private:

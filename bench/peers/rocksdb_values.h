@@ -1,7 +1,8 @@
 #ifndef EPS_BENCH_PEERS_ROCKSDB_VALUES_H_
 #define EPS_BENCH_PEERS_ROCKSDB_VALUES_H_
 
-// The way not taken: state as values in RocksDB, set up as its users do for large values.
+// The rejected alternative: state as values in RocksDB, configured as its users do for large
+// values.
 
 #include <memory>
 #include <string>
@@ -14,19 +15,19 @@ class DB;
 
 namespace eps {
 
-// Thread-compatible. Ends the process if a call fails.
+// A database of values. Thread-compatible. Exits if a call fails.
 class RocksDbValues {
  public:
   enum class Layout {
     kLeveled,  // values in the tree, which compaction rewrites
-    kBlobs,    // BlobDB: values in files of their own
+    kBlobs,    // BlobDB: values in separate files
   };
-  // Without WAL and without compression; direct I/O for flushes and compactions.
+  // Opens a database without WAL and compression, with direct I/O for flushes and compactions.
   RocksDbValues(const std::string& folder, Layout layout);
   ~RocksDbValues();
 
   void Put(const std::string& key, absl::string_view value);
-  // Returns when all that was put is durable. Compactions may go on behind it.
+  // Returns once everything that was put is durable. Compactions may continue afterwards.
   void Flush();
   std::string Get(const std::string& key) const;
 

@@ -43,7 +43,7 @@ PageArray::PageArray(size_t bytes) : bytes_(bytes) {
   mapped_ =
       mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped_ == MAP_FAILED) {
-    std::fprintf(stderr, "no memory for %zu bytes\n", bytes);
+    std::fprintf(stderr, "cannot allocate %zu bytes\n", bytes);
     std::exit(71);
   }
   const uintptr_t address = reinterpret_cast<uintptr_t>(mapped_);

@@ -7,24 +7,24 @@
 
 namespace eps {
 
-// Median and extremes of figures that came in rounds.
+// Median and extremes of the figures of several rounds.
 struct Spread {
   double median = 0;
   double low = 0;
   double high = 0;
 };
-// REQUIRES at least one value.
+// Returns the spread of `values`. REQUIRES at least one value.
 Spread SpreadOf(std::vector<double> values);
 
-// Prints "NAME: median [low..high], goal >= GOAL: reached" (or MISSED) of ratios that are better
-// the larger they are. Returns whether the median reaches the goal.
+// Prints "NAME: median [low..high], goal >= GOAL: reached" (or MISSED) for ratios of which larger
+// is better. Returns whether the median reaches the goal.
 bool ReportRatio(const std::string& name, const std::vector<double>& ratios, double goal);
 
-// The processor's name as the system tells it, "unknown" if it does not.
+// Returns the processor's name as the system reports it, else "unknown".
 std::string MachineName();
 
-// Memory on huge pages where there are any, every page touched. Process exits with
-// 71 if there is none.
+// Memory on huge pages where available, with every page touched. Exits with 71 if memory is
+// exhausted.
 class PageArray {
  public:
   explicit PageArray(size_t bytes);

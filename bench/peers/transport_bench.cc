@@ -1,11 +1,12 @@
-// The chunk stream between a server process and a worker process against what the same loopback
-// connection can do: a bare TCP socket, and the same payload as protobuf messages over gRPC, in a
-// stream and call by call, between two processes that set nothing (and, for comparison, with the
-// product's settings). Codecs and checksums of chunks are left out. Rounds run one transport after
-// the other; a figure is the median of the rounds' ratios, the first round is not counted. After
-// each fetch, outside of the time, every byte is compared with what was sent. Usage:
-// transport_bench [MiB per fetch] [rounds]. Exits with 1 if a fetch fails, a byte differs or a goal
-// is missed, 64 if called wrongly.
+// Compares the chunk stream between a server process and a worker process with other uses of the
+// same loopback connection: a bare TCP socket, and the same payload as protobuf messages over gRPC,
+// in a stream and call by call, between two processes with default settings (and, for comparison,
+// with the product's settings). Codecs and checksums of chunks are left out. Rounds run one
+// transport after the other; a figure is the median of the rounds' ratios, without the first round.
+// After each fetch, untimed, every byte is compared with what was sent.
+//
+// Usage: transport_bench [MiB per fetch] [rounds]. Exits with 1 if a fetch fails, a byte differs or
+// a goal is missed, with 64 after a wrong call.
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -36,14 +37,14 @@ constexpr size_t kMebi = size_t{1} << 20;
 constexpr size_t kChunkBytes = 4 * kMebi * sizeof(float);  // the product's largest chunk
 constexpr int kGigabyte = 1'000'000'000;
 
-// What is compared, and the least ratio; 0 if it is told without a goal.
+// A comparison and the least ratio that reaches its goal; 0 if there is no goal.
 struct Goal {
   size_t peer;
   const char* text;
   double ratio;
 };
 
-// CPU seconds that a process has taken.
+// Returns the CPU seconds of a process.
 double CpuSeconds(pid_t pid) {
   clockid_t clock;
   timespec time = {};
@@ -51,7 +52,7 @@ double CpuSeconds(pid_t pid) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// The ways to fetch that a process with these settings measures, in this order.
+// Returns the transports that a process with these settings measures, in this order.
 std::vector<std::string> WayNames(Settings settings) {
   if (settings == Settings::kPlain)
     return {"protobuf, one stream", "protobuf, a call for each slice"};
@@ -59,7 +60,7 @@ std::vector<std::string> WayNames(Settings settings) {
           "protobuf stream, our settings"};
 }
 
-// What one fetch took. CPU seconds of the process that fetches and of the server.
+// The cost of one fetch, with CPU seconds of the fetching process and of the server.
 struct Cost {
   bool good = false;
   double seconds = 0;
@@ -67,9 +68,9 @@ struct Cost {
   double server_cpu = 0;
 };
 
-// A function of this program in a process of its own, which ends with this one. To be started
-// before this process has threads. `run` has two pipes, to read commands from and to write replies
-// to.
+// Runs a function of this program in a separate process, which ends with this one. Construct it
+// before this process has threads. `run` receives two pipes: one to read commands from and one to
+// write replies to.
 class Child {
  public:
   explicit Child(const std::function<int(int in, int out)>& run) {
@@ -114,7 +115,7 @@ class Child {
   int out_ = -1;
 };
 
-// Writes the ports and serves until nobody can send a command.
+// Writes the ports and serves until the command pipe is closed.
 int Serve(const TransportLoad& load, Settings settings, int in, int out) {
   const auto server = TransportServer::Start(load, settings);
   if (!server.ok()) {
@@ -131,7 +132,7 @@ int Serve(const TransportLoad& load, Settings settings, int in, int out) {
 
 using Clients = std::vector<std::unique_ptr<TransportClient>>;
 
-// One fetch, timed, then compared.
+// Times one fetch and then compares the bytes.
 Cost Measure(const TransportLoad& load, pid_t server, const PageArray& memory,
              const std::string& name, TransportClient* client) {
   std::memset(memory.data(), 0, load.total_bytes);
@@ -158,7 +159,7 @@ Cost Measure(const TransportLoad& load, pid_t server, const PageArray& memory,
   return cost;
 }
 
-// Fetches over the way whose number comes in and writes what it cost.
+// Reads transport numbers, fetches over each and writes the cost.
 int Work(const TransportLoad& load, Settings settings, const TransportServer::Ports& ports,
          pid_t server, int in, int out) {
   Clients clients;
@@ -184,7 +185,7 @@ int Work(const TransportLoad& load, Settings settings, const TransportServer::Po
   return 0;
 }
 
-// A server and a worker with the same settings, each a process.
+// A server process and a worker process with the same settings.
 class Pair {
  public:
   Pair(const TransportLoad& load, Settings settings)
@@ -195,7 +196,7 @@ class Pair {
         [=](int in, int out) { return Work(load, settings, ports, server_.pid(), in, out); });
   }
 
-  // A cost that is not good if the processes are gone.
+  // Returns a cost that is not `good` if the processes have ended.
   Cost Fetch(size_t way) {
     Cost cost;
     if (worker_ == nullptr || !worker_->Send(way) || !worker_->Receive(&cost)) return Cost();
@@ -207,7 +208,7 @@ class Pair {
   std::unique_ptr<Child> worker_;
 };
 
-// A transport, who measures it, and what the rounds cost.
+// A transport, the processes that measure it, and the cost of each round.
 struct Way {
   std::string name;
   Pair* pair;
@@ -255,7 +256,7 @@ int Run(const TransportLoad& load, int rounds) {
   }
   for (int round = 0; round <= rounds; ++round) {
     for (size_t i = 0; i < ways.size(); ++i) {
-      // Another one begins in each round: none always follows the same other.
+      // Each round begins with another transport, so that none always runs after the same one.
       Way& way = ways[(i + static_cast<size_t>(round)) % ways.size()];
       const Cost cost = way.pair->Fetch(way.number);
       if (!cost.good) return 1;

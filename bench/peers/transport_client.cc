@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "bench/transport.grpc.pb.h"
 #include "base/mutex.h"
+#include "bench/peers/transport.grpc.pb.h"
 #include "eps/v1/data.pb.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
@@ -27,7 +27,7 @@
 namespace eps {
 namespace {
 
-constexpr uint32_t kMaxRequests = 8;  // ShardFetcher's
+constexpr uint32_t kMaxRequests = 8;  // as in ShardFetcher
 constexpr std::chrono::minutes kTimeout{1};
 constexpr char kFetchMethod[] = "/eps.v1.Data/Fetch";
 
@@ -36,7 +36,7 @@ std::string Loopback(int port) { return absl::StrCat("127.0.0.1:", port); }
 std::unique_ptr<bench::Peers::Stub> NewStub(int port, Settings settings) {
   if (settings == Settings::kProduct) return bench::Peers::NewStub(NewChannel(Loopback(port)));
   grpc::ChannelArguments args;
-  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a separate connection
   return bench::Peers::NewStub(
       grpc::CreateCustomChannel(Loopback(port), grpc::InsecureChannelCredentials(), args));
 }
@@ -46,7 +46,7 @@ absl::Status BadSlice(uint64_t chunk, uint64_t offset, size_t size) {
       absl::StrCat("a slice of ", size, " bytes at ", offset, " of chunk ", chunk));
 }
 
-// Copies a piece of a chunk to its place, if there is such a place.
+// Copies a piece of a chunk to its place; returns an error if the load has no such place.
 absl::Status Place(const TransportLoad& load, uint64_t chunk, uint64_t offset, const void* data,
                    size_t size, uint8_t* out) {
   if (chunk >= load.chunks() || offset > load.chunk_bytes || size > load.chunk_bytes - offset ||
@@ -57,6 +57,7 @@ absl::Status Place(const TransportLoad& load, uint64_t chunk, uint64_t offset, c
   return absl::OkStatus();
 }
 
+// Fetches over the product's chunk stream.
 class ChunkStreamClient final : public TransportClient {
  public:
   ChunkStreamClient(const TransportLoad& load, int port)
@@ -80,7 +81,7 @@ class ChunkStreamClient final : public TransportClient {
     const auto deadline = std::chrono::steady_clock::now() + kTimeout;
     while (missing_ > 0 && status_.ok()) {
       if (std::chrono::steady_clock::now() > deadline) {
-        return absl::DeadlineExceededError(absl::StrCat(missing_, " bytes did not come"));
+        return absl::DeadlineExceededError(absl::StrCat(missing_, " bytes did not arrive"));
       }
       changed_.WaitFor(&mu_, std::chrono::seconds(1));
     }
@@ -143,6 +144,7 @@ class ChunkStreamClient final : public TransportClient {
   bool ended_ EPS_GUARDED_BY(mu_) = false;
 };
 
+// Fetches over one protobuf stream.
 class ProtobufStreamClient final : public TransportClient {
  public:
   ProtobufStreamClient(const TransportLoad& load, int port, Settings settings)
@@ -170,6 +172,7 @@ class ProtobufStreamClient final : public TransportClient {
   const std::unique_ptr<bench::Peers::Stub> stub_;
 };
 
+// Fetches with one protobuf call per slice.
 class UnaryClient final : public TransportClient {
  public:
   UnaryClient(const TransportLoad& load, int port, Settings settings)
@@ -199,6 +202,7 @@ class UnaryClient final : public TransportClient {
   const std::unique_ptr<bench::Peers::Stub> stub_;
 };
 
+// Fetches over a TCP socket.
 class TcpClient final : public TransportClient {
  public:
   TcpClient(const TransportLoad& load, int connection, bool in_place)
@@ -214,7 +218,7 @@ class TcpClient final : public TransportClient {
       const size_t size = std::min(kMaxSliceBytes, load_.total_bytes - done);
       uint8_t* to = in_place_ ? out + done : received_.data();
       const ssize_t n = recv(connection_, to, size, 0);
-      if (n <= 0) return absl::UnavailableError(absl::StrCat("the socket broke after ", done));
+      if (n <= 0) return absl::UnavailableError(absl::StrCat("the socket failed after ", done));
       if (!in_place_) std::memcpy(out + done, to, static_cast<size_t>(n));
       done += static_cast<size_t>(n);
     }

@@ -10,26 +10,27 @@
 
 namespace eps {
 
-// Fetches the whole load over one transport, again and again over the same connection. The bytes
-// end in the caller's memory, wherever the transport put them first. Thread-compatible.
+// Fetches the whole load over one transport, repeatedly over the same connection. The bytes end up
+// in the caller's memory, wherever the transport received them. Thread-compatible.
 class TransportClient {
  public:
   virtual ~TransportClient() = default;
-  // DeadlineExceeded if the load is not there within a minute. `out` has room for the load.
+  // Returns DeadlineExceeded if the load does not arrive within a minute. `out` has room for the
+  // load.
   virtual absl::Status Fetch(uint8_t* out) = 0;
 };
 
-// The product's chunk stream: ByteStream, the stream that the worker fetches with, at most 8
+// The product's chunk stream: ByteStream, the stream of the worker's fetches, with at most 8
 // requests in flight, one chunk each; slices are split as ShardFetcher splits them.
 std::unique_ptr<TransportClient> NewChunkStreamClient(const TransportLoad& load, int port);
 // The same slices as protobuf messages: one server stream for all, read by generated code.
 std::unique_ptr<TransportClient> NewProtobufStreamClient(const TransportLoad& load, int port,
                                                          Settings settings);
-// The same slices as protobuf messages, one call for each, one after the other.
+// The same slices as protobuf messages, one call per slice, sequentially.
 std::unique_ptr<TransportClient> NewUnaryClient(const TransportLoad& load, int port,
                                                 Settings settings);
-// A blocking socket. What is received is copied to its place, as by all others; `in_place` receives
-// it there at once, which no transport of messages can do.
+// A blocking socket. Like the other transports, it copies received bytes to their place; with
+// `in_place` it receives them there directly, which no message transport can do.
 absl::StatusOr<std::unique_ptr<TransportClient>> NewTcpClient(const TransportLoad& load, int port,
                                                               bool in_place);
 

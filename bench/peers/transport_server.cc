@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "bench/transport.grpc.pb.h"
 #include "base/bytes.h"
 #include "base/executor.h"
 #include "base/status_macros.h"
+#include "bench/peers/transport.grpc.pb.h"
 #include "eps/v1/data.grpc.pb.h"
 #include "eps_server/rpc/stream_call.h"
 #include "grpcpp/security/server_credentials.h"
@@ -28,9 +28,9 @@
 namespace eps {
 namespace {
 
-constexpr size_t kMaxQueuedBytes = size_t{16} << 20;  // FetchCall's
+constexpr size_t kMaxQueuedBytes = size_t{16} << 20;  // as in FetchCall
 constexpr int kPoolThreads = 2;
-constexpr size_t kCompared = 4096;  // bytes that are compared without looking which one differs
+constexpr size_t kCompared = 4096;  // compared as a block before searching for the differing byte
 constexpr char kAnyPort[] = "127.0.0.1:0";
 
 uint64_t PatternWord(uint64_t index) {
@@ -39,7 +39,7 @@ uint64_t PatternWord(uint64_t index) {
   return x * 0xd6e8feb86659fd93u;
 }
 
-// What the server sends, and the part of it that a chunk is.
+// The data that the server sends, by chunk.
 struct Source {
   TransportLoad load;
   Bytes bytes;
@@ -50,7 +50,7 @@ struct Source {
   }
 };
 
-// Visits (offset in the chunk, size, whether it is the last) of each slice.
+// Calls visit(offset in the chunk, size, whether it is the last) for each slice.
 template <class Visitor>
 void ForEachSlice(size_t chunk_bytes, Visitor visit) {
   for (size_t offset = 0; offset < chunk_bytes; offset += kMaxSliceBytes) {
@@ -59,7 +59,7 @@ void ForEachSlice(size_t chunk_bytes, Visitor visit) {
   }
 }
 
-// What eps_server/rpc's FetchCall does, without a job behind it: chunks are there already.
+// Serves like FetchCall of eps_server/rpc, but without a job: the chunks are already in memory.
 class ChunkCall final : public BidiCall {
  public:
   static ChunkCall* Start(const Source* source, Executor* pool) {
@@ -109,11 +109,12 @@ class ChunkCall final : public BidiCall {
   Sequence work_;
 };
 
-// All methods over the callback API, as eps-server has them: one synchronous method would give the
-// server polling threads that the product does not have.
+// Uses the callback API for all methods, like eps-server: a single synchronous method would add
+// polling threads to the server that the product does not have.
 using ChunkBase = v1::Data::WithCallbackMethod_BeginStep<
     v1::Data::WithRawCallbackMethod_Fetch<v1::Data::WithRawCallbackMethod_Push<v1::Data::Service>>>;
 
+// The product's data service, reduced to fetches.
 class ChunkService final : public ChunkBase {
  public:
   ChunkService(const Source* source, Executor* pool) : source_(source), pool_(pool) {}
@@ -127,6 +128,7 @@ class ChunkService final : public ChunkBase {
   Executor* const pool_;
 };
 
+// The protobuf peers.
 class PeerService final : public bench::Peers::Service {
  public:
   explicit PeerService(const Source* source) : source_(source) {}
@@ -163,7 +165,7 @@ class PeerService final : public bench::Peers::Service {
   const Source* const source_;
 };
 
-// Sends everything for each byte that comes in; a thread for each connection.
+// Sends everything once per received byte, with one thread per connection.
 class TcpSender {
  public:
   explicit TcpSender(const Source* source) : source_(source) {}
@@ -227,11 +229,12 @@ class TcpSender {
   int listener_ = -1;
   int port_ = 0;
   std::thread acceptor_;
-  // The acceptor's, and the destructor's once it has ended.
+  // Used by the acceptor thread, and by the destructor after that thread has ended.
   std::vector<int> connections_;
   std::vector<std::thread> senders_;
 };
 
+// Owns the servers of all transports of one process.
 class TransportServerImpl final : public TransportServer {
  public:
   explicit TransportServerImpl(Source source)
@@ -257,7 +260,7 @@ class TransportServerImpl final : public TransportServer {
   Ports ports() const override { return ports_; }
 
  private:
-  // A gRPC server of its own for each service, as in a program that has no other.
+  // Starts a gRPC server for each service, like a program that has only that service.
   absl::Status Add(grpc::Service* service, Settings settings, int* port) {
     grpc::ServerBuilder builder;
     if (settings == Settings::kProduct) SetServerOptions(&builder);
@@ -310,7 +313,7 @@ size_t FirstDifference(const uint8_t* data, size_t bytes) {
 absl::StatusOr<std::unique_ptr<TransportServer>> TransportServer::Start(const TransportLoad& load,
                                                                         Settings settings) {
   if (load.total_bytes == 0 || load.chunk_bytes == 0) {
-    return absl::InvalidArgumentError("a load of no bytes");
+    return absl::InvalidArgumentError("the load is empty");
   }
   Buffer buffer(load.total_bytes);
   FillPattern(buffer.data(), buffer.size());

@@ -9,7 +9,7 @@
 
 namespace eps {
 
-// What is sent: `total_bytes` in chunks of `chunk_bytes`, each in slices of kMaxSliceBytes
+// The load that is sent: `total_bytes` in chunks of `chunk_bytes`, each in slices of kMaxSliceBytes
 // (wire/payload_message.h). Both sides know it.
 struct TransportLoad {
   size_t total_bytes = 0;
@@ -20,25 +20,25 @@ struct TransportLoad {
   }
 };
 
-// The bytes that every transport has to deliver: any shift, swap or repetition of 8 bytes shows.
+// Writes the bytes that every transport must deliver: any shift, swap or repetition of 8 bytes
+// shows.
 void FillPattern(uint8_t* data, size_t bytes);
-// Offset of the first of `bytes` that is not the pattern's; `bytes` if all are.
+// Returns the offset of the first byte that differs from the pattern, or `bytes` if none does.
 size_t FirstDifference(const uint8_t* data, size_t bytes);
 
-// Whose settings a process runs with: the product's for channels, servers and malloc, or those that
-// a program has which sets nothing.
+// The settings of a process for channels, servers and malloc: the product's, or the defaults.
 enum class Settings { kProduct, kPlain };
 
-// Sends the pattern from memory over protobuf messages and generated code; with the product's
-// settings also over the product's chunk stream (StreamCall, the stream state machine of
-// eps-server) and over a TCP socket. Listens on free loopback ports until destroyed.
+// Sends the pattern from memory over protobuf messages and generated code. With the product's
+// settings it also serves the product's chunk stream (StreamCall, the stream state machine of
+// eps-server) and a TCP socket. Listens on free loopback ports until destroyed.
 class TransportServer {
  public:
   static absl::StatusOr<std::unique_ptr<TransportServer>> Start(const TransportLoad& load,
                                                                 Settings settings);
   virtual ~TransportServer() = default;
 
-  // 0: not there.
+  // A port of 0 is not served.
   struct Ports {
     int protobuf = 0;
     int chunks = 0;

@@ -1,5 +1,5 @@
-// Every transport of the benchmark delivers every byte, and the comparison sees one that is wrong.
-// Nothing is timed here.
+// Checks that every transport of the benchmark delivers every byte, and that the comparison detects
+// a wrong one. Nothing is timed.
 
 #include <cstring>
 #include <memory>
@@ -46,7 +46,7 @@ Clients AllClients(const TransportLoad& load, const Servers& servers) {
   return clients;
 }
 
-TEST(Transport, EveryWayDeliversEveryByteAgainAndAgain) {
+TEST(Transport, EveryTransportDeliversEveryByteRepeatedly) {
   const TransportLoad loads[] = {
       {1, 64},
       {1000, 64},  // more chunks than requests in flight, the last one short
@@ -68,7 +68,7 @@ TEST(Transport, EveryWayDeliversEveryByteAgainAndAgain) {
   }
 }
 
-TEST(Transport, AServerThatWentAwayIsAnErrorAndNoHang) {
+TEST(Transport, AGoneServerIsAnError) {
   const TransportLoad load = {1000, 64};
   Servers servers = BothServers(load);
   ASSERT_EQ(servers.size(), 2u);
@@ -81,8 +81,8 @@ TEST(Transport, AServerThatWentAwayIsAnErrorAndNoHang) {
   }
 }
 
-TEST(Transport, TheComparisonSeesEveryWrongByte) {
-  std::vector<uint8_t> memory(3 * 4096 + 1003);  // more than is compared at once
+TEST(Transport, TheComparisonDetectsEveryWrongByte) {
+  std::vector<uint8_t> memory(3 * 4096 + 1003);  // larger than one compared block
   FillPattern(memory.data(), memory.size());
   EXPECT_EQ(FirstDifference(memory.data(), memory.size()), memory.size());
   for (size_t i = 0; i < memory.size(); ++i) {
@@ -90,7 +90,7 @@ TEST(Transport, TheComparisonSeesEveryWrongByte) {
     EXPECT_EQ(FirstDifference(memory.data(), memory.size()), i);
     memory[i] ^= 1;
   }
-  // Words that changed places, and the same word twice.
+  // Swapped words, and a repeated word.
   std::vector<uint8_t> shifted(memory.begin() + 8, memory.end());
   EXPECT_EQ(FirstDifference(shifted.data(), shifted.size()), 0u);
 }

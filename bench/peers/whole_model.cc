@@ -38,10 +38,10 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr size_t kTensorsOfBlock = 12;
-constexpr double kClipEpsilon = 1e-6;  // as torch.nn.utils.clip_grad_norm_ has it
+constexpr double kClipEpsilon = 1e-6;  // as in torch.nn.utils.clip_grad_norm_
 
-// A block of which only the input is kept. The backward pass runs it again, and its gradients go
-// straight into the weights.
+// A block that keeps only its input. The backward pass runs it again and accumulates its gradients
+// directly into the weights.
 class Recomputed : public torch::autograd::Function<Recomputed> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x, const WholeModel* model,

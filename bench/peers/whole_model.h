@@ -10,32 +10,32 @@
 
 namespace eps {
 
-// GPT-2 in training as one program holds it: all weights, gradients and optimizer state in one
-// process, one autograd graph per micro-batch, each block recomputed in the backward pass (as
-// torch.utils.checkpoint does), AdamW by LibTorch's fused kernel. What the relay through servers
-// is measured against; nothing of the relay's own code is used but the initial values, the data
-// order and the schedule, so that both train the same model on the same samples.
+// GPT-2 training as a single program does it: all weights, gradients and optimizer state in one
+// process, one autograd graph per micro-batch, each block recomputed in the backward pass (as by
+// torch.utils.checkpoint), AdamW by LibTorch's fused kernel. The relay through servers is compared
+// with it. It shares only initial values, data order and schedule with the relay, so that both
+// train the same model on the same samples.
 //
-// Every call may throw what LibTorch throws. Thread-compatible; call it from the thread that will
-// compute, after PrepareLibTorch.
+// Every call may throw LibTorch's exceptions. Thread-compatible; call it from the computing thread,
+// after PrepareLibTorch.
 class WholeModel {
  public:
-  // The spec's initial values. REQUIRES a gpt2 model without dropout; `spec` outlives the object.
-  // Without `recompute` every activation is kept instead.
+  // Starts with the spec's initial values. Without `recompute` every activation is kept. `spec`
+  // must outlive the object. REQUIRES a gpt2 model without dropout.
   WholeModel(const JobSpec& spec, bool recompute);
 
-  // Forward and backward of one micro-batch; the gradient of the sum of token losses divided by
-  // `step_tokens` is added to what the step has. Returns the sum.
+  // Runs forward and backward of one micro-batch and adds the gradient of the sum of token losses,
+  // divided by `step_tokens`, to the step's gradient. Returns the sum.
   double AddMicroBatch(const MicroBatch& batch, uint64_t step_tokens);
 
-  // Clips as the spec says, updates the weights and drops the gradients. Returns their norm before
-  // clipping.
+  // Clips as the spec says, updates the weights and drops the gradients. Returns the gradients'
+  // norm before clipping.
   double Update();
 
-  // Weights in the order of spec.tensors; their .grad() is the gradient.
+  // Weights in the order of spec.tensors; .grad() is a weight's gradient.
   const std::vector<at::Tensor>& weights() const { return weights_; }
 
-  // One block of the relay's middle, x [samples, seq, width] -> the same shape.
+  // Computes one block of the relay's middle; maps x [samples, seq, width] to the same shape.
   at::Tensor Block(size_t layer, const at::Tensor& x) const;
 
  private:
@@ -49,8 +49,8 @@ class WholeModel {
   double last_norm_ = 0;
 };
 
-// Denormals are flushed and LibTorch computes with `threads` threads, its memory managed as a
-// worker manages it. Before anything else uses LibTorch.
+// Flushes denormals, makes LibTorch compute with `threads` threads, and manages its memory as a
+// worker does. Call it before anything else uses LibTorch.
 void PrepareLibTorch(int threads);
 
 }  // namespace eps

@@ -1,11 +1,11 @@
-"""Line and bar charts as one self-contained SVG each, with the standard library alone."""
+"""Draws line and bar charts, one self-contained SVG each, with the standard library alone."""
 
 import collections
 import math
 from xml.sax.saxutils import escape
 
-# A rectangle of the drawing and the values at its edges, after the scales: x from `x_begin` to
-# `x_end`, y from `begin` at its bottom to `end` at its top.
+# A rectangle of the drawing and the scaled values at its edges: x from `x_begin` to `x_end`, y from
+# `begin` at its bottom to `end` at its top.
 Panel = collections.namedtuple(
     "Panel", "left right top bottom x_begin x_end begin end x_scale scale",
     defaults=(float, float))
@@ -16,7 +16,7 @@ DOT = 3.5
 
 
 def nice_ticks(low, high, count=6):
-    """Round values from at most `low` to at least `high`."""
+    """Returns round values that enclose `low` and `high`."""
     width = max(high - low, 1e-9) / count
     magnitude = 10 ** math.floor(math.log10(width))
     step = next(m * magnitude for m in (1, 2, 5, 10) if m * magnitude >= width * 0.999)
@@ -49,7 +49,7 @@ class Chart:
                           f"{_dashes(style)}/>")
 
     def axes(self, panel, x_ticks, y_ticks, format_x, format_y, titles):
-        """`titles`: of the panel, above it, and of the x axis, below its right end."""
+        """Draws both axes. `titles`: above the panel, and below the right end of the x axis."""
         for tick in y_ticks:
             y = place_y(panel, tick)
             self.line(panel.left, y, panel.right, y,
@@ -66,7 +66,7 @@ class Chart:
         self.text(panel.right, panel.bottom + 38, titles[1], "end")
 
     def curve(self, panel, style, points):
-        """A line, with gaps where a value is None."""
+        """Draws a line with gaps where a value is None."""
         pieces = [[]]
         for x, value in points:
             if value is None:
@@ -79,21 +79,21 @@ class Chart:
                               f'points="{" ".join(piece)}"/>')
 
     def dots(self, panel, colour, points):
-        """Hollow circles."""
+        """Draws hollow circles."""
         for x, value in points:
             self.parts.append(f'<circle cx="{place_x(panel, x):.1f}" '
                               f'cy="{place_y(panel, value):.1f}" r="{DOT}" fill="#ffffff" '
                               f'stroke="{colour}" stroke-width="1.6"/>')
 
     def bar(self, panel, left, width, value, colour, filled):
-        """From the bottom of the panel to `value`."""
+        """Draws a bar from the bottom of the panel to `value`."""
         top = place_y(panel, value)
         fill = colour if filled else "#ffffff"
         self.parts.append(f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" '
                           f'height="{panel.bottom - top:.1f}" fill="{fill}" stroke="{colour}"/>')
 
     def legend(self, x, y, entries):
-        """A line and a text for each (style, text)."""
+        """Draws a line and a text for each (style, text)."""
         for style, text in entries:
             self.line(x, y - 4, x + 35, y - 4, style)
             self.text(x + 43, y, text)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Measures what codecs do to training: held-out losses of `eps train` with each of them.
+"""Measures the effect of codecs on training: held-out losses of `eps train` with each codec.
 
-Runs the quickstart through real processes for every setting and seed, and remembers each finished
-run as a line of the tally. A run that is there is not repeated, one that was interrupted leaves
-nothing: start the program again to go on. --report runs nothing; it prints the table and writes it
-into a page, with a picture of the curves.
+Runs the quickstart through real processes for every setting and seed, and appends each finished run
+to the tally. Finished runs are not repeated and interrupted runs leave nothing: start the program
+again to continue. --report runs nothing; it prints the table and writes it into a page, with a
+picture of the curves.
 
-Exit code: 0, 1 a goal is missed, 2 something did not run.
+Exit code: 0, 1 if a goal is missed, 2 if something did not run.
 """
 
 import argparse
@@ -33,7 +33,7 @@ QUICKSTART_FOLDER = "/usr/share/common-licenses"
 EVAL_SAMPLES = 64
 EVALUATIONS = 20
 POLL_S = 0.2
-SILENCE_S = 600     # without a new record, a run is given up
+SILENCE_S = 600     # a run is abandoned after this time without a new record
 TERMINATION_S = 60  # an interrupted run finishes its step and writes a checkpoint
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 WIRE = re.compile(r"^wire per step: fetch ([\d.]+) (\w+) \(\S+\), push ([\d.]+) (\w+) \(", re.M)
@@ -47,13 +47,13 @@ class RunFailed(Exception):
 
 
 def quickstart_texts():
-    """The files that the quickstart reads (links repeat a file under a shorter name)."""
+    """Returns the files that the quickstart reads, without links, which only repeat files."""
     return [path for path in sorted(pathlib.Path(QUICKSTART_FOLDER).rglob("*"))
             if path.is_file() and not path.is_symlink()]
 
 
 def split_data(paths, seq_len, folder):
-    """Joins the texts and keeps apart their last part, which holds the evaluation's samples."""
+    """Joins the texts and holds out their end, which has the samples of the evaluation."""
     text = b"".join(pathlib.Path(path).read_bytes() for path in paths)
     apart = EVAL_SAMPLES * seq_len + 1
     if len(text) < 2 * apart:
@@ -75,23 +75,23 @@ def train_command(options, data, setting, seed, out):
 
 
 def environment():
-    """Ours without the variables that would set keys of the configuration."""
+    """Returns our environment without variables that would set configuration keys."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("EPS_")}
     return dict(kept, OMP_WAIT_POLICY="passive")
 
 
 def wire_bytes(output):
-    """(fetched, pushed) bytes per step that eps train says at its beginning."""
+    """Returns the (fetched, pushed) bytes per step that eps train prints at its start."""
     match = WIRE.search(output)
     if match is None:
-        raise RunFailed("eps train did not say its bytes per step on the wire")
+        raise RunFailed("eps train did not print its bytes per step on the wire")
     fetched, fetched_unit, pushed, pushed_unit = match.groups()
     return float(fetched) * UNITS[fetched_unit], float(pushed) * UNITS[pushed_unit]
 
 
 def codec_share(path):
-    """The part of a model's parameters that are matrices of inner layers, out of the header of its
-    safetensors file: those that quantization.weights and quantization.gradients are about."""
+    """Returns the share of a model's parameters that are matrices of inner layers, to which
+    quantization.weights and quantization.gradients apply; reads its safetensors header."""
     with open(path, "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     inner = total = 0
@@ -106,7 +106,7 @@ def codec_share(path):
 
 
 def read_records(path):
-    """The whole lines of metrics.jsonl."""
+    """Returns the records of all complete lines of metrics.jsonl."""
     if not os.path.exists(path):
         return []
     with open(path, encoding="utf-8") as file:
@@ -118,7 +118,7 @@ def curve_of(records):
 
 
 def follow(process, metrics, on_record):
-    """Waits for a process and tells the records that it writes; RunFailed if it falls silent."""
+    """Waits for a process and reports its records; raises RunFailed if it writes no more."""
     told = 0
     last_sign = time.monotonic()
     while True:
@@ -137,7 +137,7 @@ def follow(process, metrics, on_record):
 
 
 def end(process):
-    """Ends a process that an exception has left running."""
+    """Ends a process that is still running after an exception."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -149,7 +149,7 @@ def end(process):
 
 
 def train(command, out, log_path, on_record):
-    """(records, output, seconds) of a run that came to its end. Raises RunFailed."""
+    """Runs a training to its end; returns (records, output, seconds). Raises RunFailed."""
     start = time.monotonic()
     with open(log_path, "w", encoding="utf-8") as log:
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
@@ -176,12 +176,12 @@ class Runner:
                              "data": self.data.digest, "arguments": self.options.extra})
 
     def wanted(self):
-        """Seed by seed, so that a tally that is not complete has pairs."""
+        """Returns all keys, seed by seed, so that an incomplete tally has pairs."""
         return [self.key(setting, seed) for seed in self.options.seeds
                 for setting in self.options.settings]
 
     def run(self, setting, seed):
-        """The tally's line of a finished run. Raises RunFailed."""
+        """Runs one training; returns its line of the tally. Raises RunFailed."""
         steps = self.options.steps
         with tempfile.TemporaryDirectory(prefix="eps-codec-training-") as folder:
             out = os.path.join(folder, "out")
@@ -214,7 +214,7 @@ class Runner:
 
 
 def run_missing(options, runner, book):
-    """Runs what the tally lacks; the number of runs that failed."""
+    """Runs what the tally lacks; returns the number of failed runs."""
     wanted = runner.wanted()
     todo = tally.missing(book.runs(), wanted)
     print(f"{len(wanted) - len(todo)} of {len(wanted)} runs are in {book.path}", flush=True)
@@ -268,13 +268,13 @@ def parse_arguments(arguments):
     parser.add_argument("--settings", nargs="+", default=list(tally.SETTINGS),
                         help="e.g. fp32 mx6 topk:0.1 topk:0.1-no-feedback mx6+topk:0.01")
     parser.add_argument("--data", nargs="+", default=[],
-                        help="text files instead of the quickstart's; their end is held out")
+                        help="text files instead of the quickstart's, whose end is held out")
     parser.add_argument("--seq-len", type=whole_number, default=256)
     parser.add_argument("--eps-arg", dest="extra", action="append", default=[],
                         help="passed to every eps train (repeatable)")
     parser.add_argument("--tally", default=str(root / "bench/record/codec_training.jsonl"),
                         help="file of the finished runs")
-    parser.add_argument("--report", action="store_true", help="run nothing, write what is there")
+    parser.add_argument("--report", action="store_true", help="run nothing, write the report")
     parser.add_argument("--page", default=str(root / "docs/benchmarks.md"))
     parser.add_argument("--picture", default=str(root / "docs/images/codec_training.svg"))
     options = parser.parse_args(arguments)
@@ -301,7 +301,7 @@ def main():
         print(f"codec_training: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on", file=sys.stderr)
+        print("interrupted; the same command continues", file=sys.stderr)
         return 128 + signal.SIGINT
     if not runs:
         print(f"codec_training: {book.path} has no run of {options.steps} steps", file=sys.stderr)

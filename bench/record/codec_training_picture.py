@@ -7,11 +7,11 @@ import chart
 import codec_training_tally as tally
 
 WIDTH, HEIGHT = 980, 760
-LEFT, RIGHT = 80, 690  # of both panels; the legend stands beside them
+LEFT, RIGHT = 80, 690  # of both panels; the legend is to their right
 DIFFERENCE_TICKS = (-0.3, -0.1, -0.03, -0.01, -0.003, 0, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3)
-LINEAR_BELOW = 0.003   # differences of more than this are drawn logarithmically
+LINEAR_BELOW = 0.003   # larger differences are drawn logarithmically
 
-# Distinct for people who see fewer colours; without feedback the same colour is dashed.
+# Distinguishable for colour-blind readers; settings without feedback use the same colour, dashed.
 COLOURS = {
     "fp32": "#000000", "bf16": "#0072b2", "mx9": "#56b4e9", "mxfp8_e4m3": "#009e73",
     "mx6": "#7a9a01", "mx4": "#b8860b", "topk:0.1": "#d55e00", "topk:0.01": "#a0007a",
@@ -21,7 +21,7 @@ OTHER_COLOURS = ("#8c564b", "#7f7f7f", "#c03060", "#2f4f4f")
 
 
 def colours(settings):
-    """A colour for each setting."""
+    """Returns a colour for each setting."""
     base = [s.removesuffix(tally.NO_FEEDBACK) for s in settings]
     unknown = [b for b in dict.fromkeys(base) if b not in COLOURS]
     extra = {b: OTHER_COLOURS[i % len(OTHER_COLOURS)] for i, b in enumerate(unknown)}
@@ -29,7 +29,7 @@ def colours(settings):
 
 
 def mean_curve(curves):
-    """(step, mean) where all of them have a finite value; None where one has not."""
+    """Returns (step, mean) at the common steps; the mean is None where a value is not finite."""
     values = [dict(curve) for curve in curves]
     steps = sorted(set.intersection(*(set(v) for v in values)))
     points = []
@@ -45,7 +45,7 @@ def loss_curves(runs, settings):
 
 
 def difference_curves(runs, settings):
-    """Means over seeds of the paired differences to the baseline at each evaluation."""
+    """Returns the means over seeds of the paired differences to the baseline at each evaluation."""
     curves = {}
     theirs = tally.by_seed(runs, tally.BASELINE)
     for setting in settings:
@@ -68,7 +68,7 @@ def asinh_scale(value):
 
 
 def styles(settings):
-    """How the curve of each setting looks."""
+    """Returns the style of each setting's curve."""
     return {setting: chart.Style(colour, 2.5 if setting == tally.BASELINE else 1.6,
                                  "6 4" if setting.endswith(tally.NO_FEEDBACK) else "")
             for setting, colour in colours(settings).items()}
@@ -84,8 +84,8 @@ def percent(value):
 
 
 def draw(runs):
-    """The SVG of `runs`, which are of one group: held-out loss of each setting as the mean of its
-    seeds, and below the mean difference to the baseline."""
+    """Returns the SVG of `runs`, which must be of one group: above, the held-out loss of each
+    setting as the mean of its seeds; below, the mean difference to the baseline."""
     settings = tally.in_order(run["setting"] for run in runs)
     losses, differences = loss_curves(runs, settings), difference_curves(runs, settings)
     steps, looks = runs[0]["steps"], styles(settings)

@@ -1,6 +1,6 @@
-"""The codec tally on a tiny model, one seed: whether codecs move training in the right direction.
+"""Runs the codec tally on a tiny model with one seed: codecs must move training in the right way.
 
-Real processes, seen through the tally's own program. Arguments: the path of eps."""
+Trains with real processes, started by the tally's own program. Argument: the path of eps."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import sys
 import unittest
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, FOLDER)  # not where a link to this file leads
+sys.path.insert(0, FOLDER)  # not the folder of a link's target
 import codec_training_tally as tally
 
 EPS = None
@@ -19,7 +19,7 @@ TMP = os.environ.get("TEST_TMPDIR", "/tmp")
 TIMEOUT_SECONDS = 240
 STEPS, SEED, SEQ_LEN = 320, 1, 32
 
-# Wide enough that inner matrices are most of it.
+# So wide that most parameters are inner matrices.
 MODEL = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": SEQ_LEN,
     "vocab_size": 256, "tie_word_embeddings": True, "initializer_range": 0.06,
@@ -33,7 +33,7 @@ EPS_ARGUMENTS = [
 WITH, WITHOUT = "topk:0.05", "topk:0.05-no-feedback"
 SETTINGS = ["fp32", "mx6", WITH, WITHOUT]
 
-# Few enough for runs of seconds to learn most of them: what differs in the end are the codecs.
+# So few that runs of seconds learn most of them: what remains are the differences of the codecs.
 WORDS = [part.split("|") for part in (
     "the old cat|my sister|every sailor|a grey horse", "sees|carries|forgets|paints",
     "seven apples|the red boat|a silver key|three letters",
@@ -69,7 +69,7 @@ class Direction(unittest.TestCase):
         cls.runs = {run["setting"]: run for run in tally.Tally(cls.book).runs()}
 
     def setUp(self):
-        # 1: a goal is missed. Those of the long runs are not judged here.
+        # Exit code 1, a missed goal, is accepted: the goals are those of the long runs.
         self.assertIn(self.result.returncode, (0, 1), self.result.stdout[-3000:])
         self.assertEqual(sorted(self.runs), sorted(SETTINGS))
 
@@ -84,7 +84,7 @@ class Direction(unittest.TestCase):
         self.assertLess(abs(difference), 0.15)
         self.assertNotEqual(difference, 0)
 
-    def test_feedback_trains_better_than_none_and_none_worse_than_dense(self):
+    def test_feedback_helps_and_its_absence_hurts(self):
         self.assertLess(self.loss(WITH), 0.88 * self.loss(WITHOUT), self.result.stdout[-3000:])
         self.assertLess(self.loss("fp32"), 0.75 * self.loss(WITHOUT))
 

@@ -1,4 +1,4 @@
-"""Settings of the codec tally, the file that remembers finished runs, and what follows from it."""
+"""Settings of the codec tally, the file of its finished runs, and the conclusions from it."""
 
 import collections
 import fcntl
@@ -11,12 +11,12 @@ BASELINE = "fp32"
 NO_FEEDBACK = "-no-feedback"
 SETTINGS = ("fp32", "bf16", "mx9", "mxfp8_e4m3", "mx6", "mx4", "topk:0.1", "topk:0.01",
             "topk:0.1-no-feedback", "topk:0.01-no-feedback", "mx6+topk:0.01")
-WARMUP_PART = 0.05  # of the steps: their gradients travel dense in settings with topk
-MIN_SEEDS = 3       # fewer seeds are shown and not judged
-MIN_SHARE = 0.8     # of the parameters are matrices that travel in the codec
+WARMUP_PART = 0.05  # share of steps whose gradients are sent dense in settings with topk
+MIN_SEEDS = 3       # results of fewer seeds are shown but not judged
+MIN_SHARE = 0.8     # minimum share of the parameters that are matrices sent in the codec
 VISIBLY_WORSE = 0.01
 
-# `at_most`: largest mean of the relative differences to the baseline, in runs of `from_steps` on.
+# `at_most`: the largest mean relative difference to the baseline, in runs of at least `from_steps`.
 Goal = collections.namedtuple("Goal", "at_most from_steps")
 GOALS = {
     "bf16": Goal(0.005, 0), "mx9": Goal(0.005, 0), "mxfp8_e4m3": Goal(0.005, 0),
@@ -25,8 +25,8 @@ GOALS = {
 
 
 def quantization(setting, steps):
-    """Arguments of eps for a setting: "fp32" or codecs joined by "+", at most one for weights and
-    one topk for gradients, which "-no-feedback" may follow."""
+    """Returns the arguments of eps for a setting: "fp32" or codecs joined by "+", at most one for
+    weights and one topk for gradients, optionally followed by "-no-feedback"."""
     arguments = {}
     for codec in setting.split("+"):
         if codec.startswith("topk:"):
@@ -50,23 +50,23 @@ def label(setting):
 
 
 def group_of(run):
-    """What two runs must share to be compared: all but setting and seed."""
+    """Returns what comparable runs share: everything but setting and seed."""
     return run["steps"], run["data"], tuple(run["arguments"])
 
 
 def key_of(run):
-    """Names a run. The commit is no part of it: a new commit does not throw the tally away."""
+    """Returns the key of a run. It omits the commit, so that a new one does not void the tally."""
     return (run["setting"], run["seed"]) + group_of(run)
 
 
 class Tally:
-    """A JSON-lines file of finished runs. Several processes may add to it at the same time."""
+    """A JSON-lines file of finished runs. Several processes may add to it concurrently."""
 
     def __init__(self, path):
         self.path = path
 
     def runs(self):
-        """All of them; of two with one key the last. What a crash left of a line is no run."""
+        """Returns all runs, the last of those with equal keys. Ignores a truncated last line."""
         if not os.path.exists(self.path):
             return []
         with open(self.path, encoding="utf-8") as file:
@@ -93,13 +93,13 @@ class Tally:
 
 
 def missing(runs, wanted):
-    """The keys of `wanted` that no run has, in their order."""
+    """Returns the keys of `wanted` without a run, in their order."""
     there = {key_of(run) for run in runs}
     return [key for key in wanted if key not in there]
 
 
 def final_loss(run):
-    """Held-out loss behind the last step; infinite if it was not finite."""
+    """Returns the held-out loss after the last step; infinity if it was not finite."""
     return finite_or_inf(run["curve"][-1][1])
 
 
@@ -112,7 +112,7 @@ def by_seed(runs, setting):
 
 
 def paired(runs, setting, baseline=BASELINE, loss=final_loss):
-    """Relative differences of a setting to the baseline by seed, of the seeds that have both."""
+    """Returns a setting's relative differences to the baseline, for the seeds that have both."""
     ours, theirs = by_seed(runs, setting), by_seed(runs, baseline)
     differences = {}
     for seed in sorted(set(ours) & set(theirs)):
@@ -121,12 +121,12 @@ def paired(runs, setting, baseline=BASELINE, loss=final_loss):
     return differences
 
 
-# `goal`: in words; `verdict`: "met", "MISSED", why it is not judged, or "" without a goal.
+# `goal` is a text; `verdict` is "met", "MISSED", the reason for no verdict, or "" without a goal.
 Row = collections.namedtuple("Row", "setting seeds loss differences goal verdict run")
 
 
 def judge(runs, setting, steps):
-    """(goal in words, verdict) of a setting."""
+    """Returns (text of the goal, verdict) of a setting."""
     if setting.endswith(NO_FEEDBACK):
         other = setting.removesuffix(NO_FEEDBACK)
         values = list(paired(runs, setting, other).values())
@@ -147,13 +147,13 @@ def judge(runs, setting, steps):
 
 
 def in_order(settings):
-    """The usual ones in their order, then the others."""
+    """Returns the known settings in their order, then the others."""
     place = {setting: i for i, setting in enumerate(SETTINGS)}
     return sorted(set(settings), key=lambda s: (place.get(s, len(place)), s))
 
 
 def rows(runs):
-    """A row for each setting in `runs`, which are of one group."""
+    """Returns a row for each setting in `runs`, which must be of one group."""
     table = []
     for setting in in_order(run["setting"] for run in runs):
         ours = by_seed(runs, setting)
@@ -166,7 +166,7 @@ def rows(runs):
 
 
 def latest_group(runs, steps):
-    """The runs of that many steps that can be compared with the latest one of them."""
+    """Returns the runs of `steps` steps that are comparable with the latest of them."""
     of_length = [run for run in runs if run["steps"] == steps]
     return [run for run in of_length if group_of(run) == group_of(of_length[-1])]
 
@@ -201,7 +201,7 @@ def listed(runs, field):
 
 
 def section_body(runs, picture):
-    """The section of a page; `picture` is the path of the curves as the page sees it."""
+    """Returns the section of a page; `picture` is the path of the curves relative to the page."""
     table = rows(runs)
     steps, _, arguments = group_of(runs[0])
     hours = sum(run["seconds"] for run in runs) / 3600
@@ -209,18 +209,18 @@ def section_body(runs, picture):
     missed = any(row.verdict == "MISSED" for row in table)
     share = min(run["codec_share"] for run in runs)
     note = " **A goal was missed.**" if missed else ""
-    return f"""## What codecs do to training
+    return f"""## The effect of codecs on training
 
-`bench/record/codec_training.py --steps={steps}{extra}`, then `bench/record/codec_training.py --steps={steps}{
-extra} --report`
+`bench/record/codec_training.py --steps={steps}{
+extra}`, then `bench/record/codec_training.py --steps={steps}{extra} --report`
 
-The quickstart's model, settings and texts, {steps:,} steps, seeds {listed(runs, "seed")}. The last
-part of the texts is held out: {runs[0]["eval_samples"]} samples, the same for all. A difference is
-that of the held-out loss behind the last step to the FP32 run of the same seed, in percent of it.
-{share:.0%} of the parameters are matrices of inner layers and travel in the
-codec, embeddings in BF16, norms and biases in FP32. Evaluations too compute with weights as they
-arrive. With topk, gradients of the first {int(steps * WARMUP_PART)} steps travel dense. Bytes are
-those that `eps train` expects of a step after these. A goal is judged from {MIN_SEEDS} seeds on.
+The quickstart's model, settings and texts, {steps:,} steps, seeds {listed(runs, "seed")}. The end
+of the texts is held out: {runs[0]["eval_samples"]} samples, the same for all runs. A difference is
+that of the held-out loss after the last step to the FP32 run of the same seed, in percent of it.
+{share:.0%} of the parameters are matrices of inner layers and are sent in the codec, embeddings in
+BF16, norms and biases in FP32. Evaluations also compute with the weights as received. With topk,
+gradients of the first {int(steps * WARMUP_PART)} steps are sent dense. The bytes are those that
+`eps train` expects of a step after these. Verdicts need at least {MIN_SEEDS} seeds.
 
 Machine: {listed(runs, "machine")}, {listed(runs, "cores")} cores;
 commit {listed(runs, "commit")}; {len(runs)} runs in {hours:.1f} hours.{note}

@@ -1,4 +1,4 @@
-"""Tests what the codec tally remembers and concludes, without training anything."""
+"""Tests the records and the conclusions of the codec tally, without training anything."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 import chart
 import codec_training
 import codec_training_picture as picture
@@ -28,7 +28,7 @@ def a_run(setting, seed=1, final=2.0, steps=100, **changes):
 
 
 def pairs(setting, differences, steps=100):
-    """Runs of the baseline and of a setting whose relative differences are given."""
+    """Returns runs of the baseline and of a setting with the given relative differences."""
     runs = []
     for seed, difference in enumerate(differences, start=1):
         base = 2.0 + 0.5 * seed
@@ -50,14 +50,14 @@ class Settings(unittest.TestCase):
                                    "warmup_steps=62"])]:
             self.assertEqual(tally.quantization(setting, 1250), [prefix + e for e in expected])
 
-    def test_what_says_the_same_twice_is_refused(self):
+    def test_refuses_two_codecs_of_one_kind(self):
         for setting in ("mx6+mx4", "topk:0.1+topk:0.01", "", "mx6+"):
             with self.assertRaises(ValueError, msg=setting):
                 tally.quantization(setting, 100)
         with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit):
             codec_training.parse_arguments(["--settings", "mx6+mx4"])
 
-    def test_warm_up_is_at_most_its_part(self):
+    def test_warm_up_is_at_most_its_share(self):
         for steps in (1, 19, 20, 39, 1250):
             value = tally.quantization("topk:0.1", steps)[-1].rpartition("=")[2]
             self.assertLessEqual(int(value), 0.05 * steps)
@@ -70,7 +70,7 @@ class TallyFile(unittest.TestCase):
         self.path = os.path.join(folder.name, "below", "tally.jsonl")
         self.book = tally.Tally(self.path)
 
-    def test_holds_what_was_added_and_a_repeated_run_once(self):
+    def test_holds_added_runs_and_replaces_repeated_ones(self):
         self.assertEqual(self.book.runs(), [])
         self.book.add(a_run("fp32"))
         self.book.add(a_run("mx6"))
@@ -78,7 +78,7 @@ class TallyFile(unittest.TestCase):
         self.assertEqual([(r["setting"], tally.final_loss(r)) for r in self.book.runs()],
                          [("fp32", 1.0), ("mx6", 2.0)])
 
-    def test_half_a_line_is_no_run_and_the_next_one_takes_its_place(self):
+    def test_a_truncated_line_is_replaced_by_the_next_run(self):
         self.book.add(a_run("fp32"))
         with open(self.path, "a", encoding="utf-8") as file:
             file.write('{"setting": "mx6", "se')
@@ -86,14 +86,14 @@ class TallyFile(unittest.TestCase):
         self.book.add(a_run("mx9"))
         self.assertEqual([r["setting"] for r in self.book.runs()], ["fp32", "mx9"])
 
-    def test_another_file_is_not_taken_for_a_tally(self):
+    def test_refuses_a_file_that_is_no_tally(self):
         os.makedirs(os.path.dirname(self.path))
         for text in ("hello\n", "{}\n", "[1]\n"):
             pathlib.Path(self.path).write_text(text, encoding="utf-8")
             with self.assertRaisesRegex(ValueError, "tally.jsonl:1 is not a run"):
                 self.book.runs()
 
-    def test_a_key_is_all_but_the_commit_and_what_was_measured(self):
+    def test_a_key_omits_the_commit_and_the_measurements(self):
         run = a_run("mx6")
         same = a_run("mx6", final=9.0, commit="def", machine="N", seconds=1.0)
         self.assertEqual(tally.missing([run], [tally.key_of(same)]), [])
@@ -103,7 +103,7 @@ class TallyFile(unittest.TestCase):
 
 
 class FakeRunner:
-    """Trains nothing. `failing`: settings whose runs fail; `stop_at`: one that is interrupted."""
+    """Trains nothing. Runs of `failing` settings fail; the run `stop_at` is interrupted."""
 
     def __init__(self, failing=(), stop_at=None):
         self.failing, self.stop_at, self.ran = failing, stop_at, []
@@ -126,7 +126,7 @@ class Resume(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             return codec_training.run_missing(options, runner, book)
 
-    def test_an_interrupted_tally_goes_on_where_it_was(self):
+    def test_an_interrupted_tally_continues(self):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
             book = tally.Tally(os.path.join(folder, "tally.jsonl"))
             with self.assertRaises(KeyboardInterrupt):
@@ -139,13 +139,13 @@ class Resume(unittest.TestCase):
             self.assertEqual(self.run_missing(runner, book), 0)
             self.assertEqual(runner.ran, [])
 
-    def test_a_run_that_fails_is_counted_and_leaves_nothing(self):
+    def test_a_failed_run_is_counted_but_not_recorded(self):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
             book = tally.Tally(os.path.join(folder, "tally.jsonl"))
             self.assertEqual(self.run_missing(FakeRunner(failing=("fp32",)), book), 2)
             self.assertEqual({r["setting"] for r in book.runs()}, {"mx6"})
 
-    def test_a_program_that_stops_early_or_fails_is_no_run(self):
+    def test_a_program_that_stops_early_or_fails_is_refused(self):
         script = """#!/bin/sh
 for a; do case $a in --out=*) out=${a#--out=};; esac; done
 mkdir -p "$out"
@@ -165,7 +165,7 @@ exit %d
                      self.assertRaisesRegex(codec_training.RunFailed, says):
                     codec_training.Runner(options, data).run("fp32", 1)
 
-    def test_the_output_of_eps_is_read(self):
+    def test_reads_the_output_of_eps(self):
         self.assertEqual(codec_training.wire_bytes(
             "x\nwire per step: fetch 1.5 MiB (mx6), push 89.5 KiB (topk:0.05)\ny"),
             (1.5 * 2**20, 89.5 * 2**10))
@@ -174,7 +174,7 @@ exit %d
 
 
 class HeldOut(unittest.TestCase):
-    def test_the_last_part_is_kept_apart(self):
+    def test_the_end_of_the_texts_is_held_out(self):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
             text = os.urandom(1000)
             paths = [os.path.join(folder, name) for name in "ab"]
@@ -229,7 +229,7 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(self.verdict(runs, "mx6"), "MISSED")
         self.assertIn("diverged", tally.format_table(tally.rows(runs)))
 
-    def test_only_runs_that_can_be_compared_stand_in_one_table(self):
+    def test_a_table_holds_only_comparable_runs(self):
         runs = [a_run("fp32", data="old"), a_run("fp32"), a_run("mx6"), a_run("mx6", steps=7)]
         self.assertEqual(tally.latest_group(runs, 100), runs[1:3])
         self.assertEqual(tally.latest_group(runs, 8), [])
@@ -239,14 +239,14 @@ class Pictures(unittest.TestCase):
     def elements(self, svg, name):
         return ElementTree.fromstring(svg).findall(f".//{{http://www.w3.org/2000/svg}}{name}")
 
-    def test_it_is_well_formed_and_has_a_line_and_a_name_for_each_setting(self):
+    def test_draws_and_names_every_setting(self):
         runs = [a_run(s, seed, 2.0 + 0.01 * i) for i, s in enumerate(tally.SETTINGS)
                 for seed in (1, 2)]
         svg = picture.draw(runs)
         texts = [t.text for t in self.elements(svg, "text")]
         for setting in tally.SETTINGS:
             self.assertTrue(any(t.startswith(tally.label(setting)) for t in texts), setting)
-        # One in the upper panel each, and all but the baseline in the lower one.
+        # Each setting has a line in the upper panel; all but the baseline also in the lower one.
         self.assertEqual(len(self.elements(svg, "polyline")), 2 * len(tally.SETTINGS) - 1)
         looks = {(p.get("stroke"), p.get("stroke-dasharray"))
                  for p in self.elements(svg, "polyline")}
@@ -273,7 +273,7 @@ class Pictures(unittest.TestCase):
         self.assertEqual(list(curves), ["mx6"])
         self.assertAlmostEqual(dict(curves["mx6"])[100], 0.02)
 
-    def test_what_is_not_finite_is_a_gap(self):
+    def test_non_finite_values_are_gaps(self):
         runs = pairs("mx6", [0.0])
         runs[1]["curve"] = [[25, 3.0], [50, None], [100, 2.5]]
         runs[0]["curve"] = [[25, 3.0], [50, 2.7], [100, 2.5]]
@@ -309,14 +309,14 @@ class Pages(unittest.TestCase):
             for part in ("+0.30 % [+0.10..+0.60]", "| met |", "images/p.svg", "commit abc",
                          "seeds 1, 2, 3", "1.00 MiB, 0.50 MiB", "97% of the parameters"):
                 self.assertIn(part, text)
-            self.assertEqual(text.count("## What codecs do to training"), 1)
+            self.assertEqual(text.count("## The effect of codecs on training"), 1)
             ElementTree.parse(svg)
 
-    def test_a_table_has_the_columns_of_its_head(self):
+    def test_every_row_has_the_columns_of_the_head(self):
         table = tally.format_table(tally.rows(pairs("mx6", [0.1] * 3)))
         self.assertEqual({len(re.findall(r"\|", line)) for line in table.splitlines()}, {8})
 
-    def test_a_missed_goal_is_said(self):
+    def test_reports_a_missed_goal(self):
         self.assertIn("A goal was missed", tally.section_body(pairs("mx6", [0.5] * 3), "p.svg"))
         self.assertNotIn("A goal was missed", tally.section_body(pairs("mx6", [0.0] * 3), "p.svg"))
 

@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
-"""What durable state costs while training runs, and how long a killed process is missed.
+"""Measures the cost of durable state during training, and the delay that a killed process causes.
 
 Steps: rounds of the quickstart model alternate between state in memory without cuts and durable
-state, each through real processes; a round's figure is the median of its steps after warm-up, and
+state, each with real processes. A round's figures are the median of its steps after warm-up, and
 the processor seconds of all its processes per step. All rounds must have the same losses.
 
-Cost: the same model with state in memory, on one server, and cuts at the interval that it derives
-(storage.cut_steps=auto), without cuts, and with many of them. Accounted are the time from each
-border until its cut was durable, as if training had waited for it, and what the server takes of the
-processors: per cut, of the run with many against the one without, where it is no smaller than the
+Cost: the same model with state in memory on one server, with cuts at the interval that the server
+derives (storage.cut_steps=auto), without cuts, and with many cuts. The cost counts the time from
+each border until its cut is durable, as if training waited for it, and the server's processor time
+per cut. The latter is the difference between the runs with many cuts and without, which exceeds the
 noise.
 
-Kills: in a run on durable servers one process is killed with SIGKILL again and again. Shown is the
-time from the kill until the job is open again, and until there is a step that was not there before.
+Kills: in a run on durable servers, processes are killed with SIGKILL one after the other. The
+result is the time from a kill until the job is open again, and until the first new step.
 
-Restart: a server with a large state is killed and started again. Shown is the time from its start
-until it serves the job, against the time to read the bytes of that state once, by direct I/O, from
-the same files.
+Restarts: a server with a large state is killed and restarted. The result is the time from its start
+until it serves the job, compared with the time to read that state once from the same files by
+direct I/O.
 
-Exit code: 0 measured, 1 losses differ, 2 something did not run.
+Exit code: 0 if measured, 1 if losses differ, 2 if something did not run.
 """
 
 import argparse
@@ -39,7 +39,7 @@ import time
 import report
 import step_ratio
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 import processes  # noqa: E402
 
 TIMEOUT_S = 600
@@ -47,23 +47,23 @@ POLL_S = 0.005
 READ_BYTES = 4 << 20
 STATES = {
     "memory": [],
-    "memory, with cuts": ["--storage.path="],  # a folder of the round's
+    "memory, with cuts": ["--storage.path="],  # a folder of the round
     "nvme": ["--storage.kind=nvme"],
     "nvme, with a log": ["--storage.kind=nvme", "--storage.log=contributions"],
 }
 LOGS = ("none", "contributions")
 SERVERS = re.compile(r"[(]eps status (--servers=[^)]+)")
-GOES_ON = re.compile(r"^note: the job goes on behind step (\d+)", re.M)
+GOES_ON = re.compile(r"^note: the job continues after step (\d+)", re.M)
 
 COSTS = {"without cuts": [], "auto": ["--storage.cut_steps=auto", "--storage.path="],
          "many cuts": ["--storage.cut_steps=2", "--storage.path="]}
 COST_GOAL = 0.01
 
-# What the server of a run did between two of its steps: how long one took, and per step its
-# processor seconds, the time that its cuts took, and their number.
+# The work of a run's server between two steps: seconds per step, and per step its processor
+# seconds, the seconds that its cuts took, and their number.
 Cost = collections.namedtuple("Cost", "losses step cpu cutting cuts")
 
-# Seconds from a kill to the open job and to the next new step; steps that were computed twice.
+# Seconds from a kill to the open job and to the next new step; number of steps computed twice.
 Gap = collections.namedtuple("Gap", "victim opened stepped repeated")
 
 
@@ -76,7 +76,7 @@ def environment():
 
 
 def wait_for(what, condition, process):
-    """The value of `condition` once it is not None."""
+    """Waits until `condition` returns a value other than None; returns it."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         value = condition()
@@ -98,7 +98,7 @@ def last_step(metrics):
 
 
 def step_rounds(options, folder):
-    """{state: [Round]}, interleaved."""
+    """Runs all states in interleaved rounds; returns {state: [Round]}."""
     rounds = {name: [] for name in STATES}
     for index in range(options.rounds):
         for name in sorted(STATES, reverse=index % 2 == 1):
@@ -130,7 +130,7 @@ def losses_differ(rounds):
 
 
 def servers_now(run, eps, log):
-    """(time, processor seconds of the servers, seconds that cuts took, cuts)."""
+    """Returns (time, processor seconds of the servers, seconds of their cuts, number of cuts)."""
     servers = [pid for name, pid in processes.children_of(run.pid).items() if "serve" in name]
     ticks = sum(report.sample_cpu(pid, 0).own for pid in servers)
     now = time.monotonic()
@@ -154,7 +154,7 @@ def cost_of(options, folder, extra):
             env=environment()) as run:
         try:
             samples = []
-            # The first cuts are not at the interval that is derived of them.
+            # The first cuts do not follow the interval, because it is derived from them.
             for steps in (options.cost_warmup, options.cost_warmup + options.cost_steps):
                 wait_for(f"step {steps}", lambda: last_step(metrics) >= steps or None, run)
                 samples.append((last_step(metrics), *servers_now(run, options.eps, log)))
@@ -192,8 +192,8 @@ def measure_cost(options, folder):
 
 
 def kill_gaps(options, folder, kept):
-    """Gaps of one run, in which a server or a worker is killed again and again; `kept` is its
-    storage.log. With contributions in it nobody goes back for a server."""
+    """Returns the gaps of one run in which servers and workers are killed repeatedly; `kept` is its
+    storage.log. With contributions in the log, a server's death does not roll the job back."""
     out, log = os.path.join(folder, "kills-" + kept), os.path.join(folder, kept + ".log")
     metrics = os.path.join(out, "metrics.jsonl")
     command = [options.eps, "train", f"--out={out}", "--training.steps=1000000",
@@ -227,8 +227,9 @@ def kill_gaps(options, folder, kept):
 
 
 def border_after(log, before, metrics, reached):
-    """Behind which step the run goes on. A server with a log and a worker that dies between two
-    steps lose nothing: then there is no recovery, but a new step."""
+    """Returns the step after which the run continues, or None if it does not yet. A server with a
+    log, and a worker that dies between two steps, lose nothing: a new step then replaces the
+    recovery."""
     borders = GOES_ON.findall(text_of(log))[before:]
     if borders:
         return borders[-1]
@@ -249,7 +250,7 @@ def gap_lines(gaps, cut_steps, kept):
 
 
 def read_once(path, count):
-    """Seconds to read the first `count` bytes of a file by direct I/O."""
+    """Returns the seconds to read the first `count` bytes of a file by direct I/O."""
     buffer = mmap.mmap(-1, READ_BYTES)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
@@ -270,7 +271,7 @@ def slot_files(state):
 
 
 def restart_seconds(options, folder):
-    """(seconds of each restart, seconds of reading the state, bytes of the state)."""
+    """Returns (seconds of each restart, seconds of each read of the state, bytes of the state)."""
     model = os.path.join(folder, "model.json")
     pathlib.Path(model).write_text(json.dumps(
         {"model_type": "eps-synthetic", "n_layer": options.layers, "n_embd": 1024, "tied": True}),
@@ -354,10 +355,10 @@ def main():
     parser.add_argument("--cost_steps", type=int, default=200)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--cut_steps", default="10")
-    parser.add_argument("--layers", type=int, default=64, help="of the state that is restarted")
+    parser.add_argument("--layers", type=int, default=64, help="layers of the restarted state")
     parser.add_argument("--restarts", type=int, default=5)
     parser.add_argument("--patience", type=float, default=60)
-    parser.add_argument("--folder", help="on the disk in question; default: a temporary one")
+    parser.add_argument("--folder", help="folder on the disk to measure (default: a temporary one)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="eps-durability-", dir=options.folder) as folder:
         try:

@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""What `eps plan` says of jobs on this machine against what they then take.
+"""Compares the predictions of `eps plan` for jobs on this machine with real runs of the jobs.
 
-A round measures the machine (`eps bench calibrate`), plans every job on what was found and runs it;
-a job's step time is the median of its steps after warm-up. The jobs are the quickstart's and ones
-that differ from it in one thing each; they stay on the machine that calibration saw for the
-quickstart's shape. Memory is compared with the accounts of the servers (`eps status`) and of the
-worker (its report): `state` and `stash` have to be as planned, and nothing may be above what is
-planned as "at most".
+A round measures the machine (`eps bench calibrate`), plans every job with the result and runs it; a
+job's step time is the median of its steps after warm-up. The jobs are the quickstart and variants
+that differ from it in one setting each. They use the calibration of the quickstart's shape. Memory
+is compared with the accounts of the servers (`eps status`) and of the worker (its report): `state`
+and `stash` must be as planned, and nothing may exceed what is planned as "at most".
 
-Exit code: 0 both goals are reached (median error of step times at most 10 %, of exact memory at
-most 2 %), 1 one is missed, 2 something did not run.
+Exit code: 0 if both goals are reached (median error of step times at most 10 %, of exact memory at
+most 2 %), 1 if one is missed, 2 if something did not run.
 """
 
 import argparse
@@ -32,7 +31,7 @@ MEMORY_GOAL = 0.02
 TIMEOUT_S = 600
 POLL_S = 0.05
 
-# `model`: values of config.json that differ from the quickstart's.
+# `model` holds the values of config.json that differ from the quickstart's.
 Job = collections.namedtuple("Job", "name model arguments")
 JOBS = [
     Job("quickstart", {}, []),
@@ -49,7 +48,7 @@ QUICKSTART_MODEL = {"model_type": "gpt2", "n_layer": 6, "n_head": 8, "n_embd": 2
                     "initializer_range": 0.06}
 DATA = "/usr/share/common-licenses"
 
-# Seconds of a step, and bytes by (tier, kind): (planned, measured, whether the plan is exact).
+# Seconds of a step; bytes by (tier, kind) as (planned, measured, whether the plan is exact).
 Outcome = collections.namedtuple("Outcome", "planned measured memory")
 
 
@@ -66,7 +65,7 @@ def run(command, **options):
 
 
 def reporting_programs(eps, folder):
-    """A copy of the front whose workers also write their report into `folder`."""
+    """Returns a copy of the front whose workers also write their report into `folder`."""
     eps = pathlib.Path(eps).resolve()
     worker = eps.parent.parent / "worker" / "eps-worker"
     copy = pathlib.Path(folder) / "eps"
@@ -94,7 +93,7 @@ def planned_memory(plan):
 
 
 def accounts(front, addresses):
-    """Peaks of the servers' accounts, by kind, all servers together."""
+    """Returns the peaks of the servers' accounts by kind, summed over the servers."""
     peaks = collections.Counter()
     for line in run([front, "status", f"--servers={addresses}", "--json"]).splitlines():
         for kind, use in json.loads(line)["memory"].items():
@@ -117,7 +116,7 @@ def steps_of(metrics):
 
 
 def train(front, arguments, folder, options):
-    """(median seconds of a step, peaks of the servers, last line of the worker's report)."""
+    """Trains; returns (median step seconds, servers' peaks, last line of the worker's report)."""
     out = pathlib.Path(folder) / "out"
     shutil.rmtree(out, ignore_errors=True)
     log = pathlib.Path(folder) / "train.log"
@@ -156,7 +155,7 @@ def error(planned, measured):
 
 
 def step_lines(outcomes):
-    """`outcomes`: {job name: [Outcome per round]}."""
+    """Returns the table of step times. `outcomes`: {job name: [Outcome per round]}."""
     lines = [f"{'job':24} {'planned ms':>26} {'measured ms':>26} {'error %':>22}"]
     for name, rounds in outcomes.items():
         planned = report.format_spread([1e3 * o.planned for o in rounds], 1)
@@ -177,7 +176,7 @@ def memory_lines(outcomes):
 
 
 def judge(outcomes):
-    """(median error of the jobs' step times, largest of exact memory, kinds above their bound)."""
+    """Returns (median error of step times, largest of exact memory, kinds above their bound)."""
     steps = statistics.median(abs(statistics.median(error(o.planned, o.measured) for o in rounds))
                               for rounds in outcomes.values())
     every = [use for rounds in outcomes.values() for o in rounds for use in o.memory.items()]
@@ -195,7 +194,7 @@ def main():
     parser.add_argument("--steps", type=int, default=20, help="timed steps of a job")
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--patience", type=float, default=60)
-    parser.add_argument("--jobs", help="names to run, separated by commas; default: all")
+    parser.add_argument("--jobs", help="names of jobs to run, separated by commas (default: all)")
     options = parser.parse_args()
     jobs = [job for job in JOBS if not options.jobs or job.name in options.jobs.split(",")]
     outcomes = {job.name: [] for job in jobs}

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes what `eps plan` prints into README.md, docs/planning.md and docs/reproduction.md, and the
-pictures of the last one.
+"""Writes the output of `eps plan` into docs/planning.md and docs/reproduction.md, and draws the
+pictures of the latter.
 
     bench/record/planner_pages.py bazel-bin/cli/eps
 
-Only what stands between the markers of the pages is replaced. bench/record/planner_pages_test.py holds
-that nothing would change.
+Replaces only the text between the markers of the pages. bench/record/planner_pages_test.py checks
+that running it again would change nothing.
 """
 
 import argparse
@@ -19,14 +19,13 @@ import tempfile
 import report
 import reproduction_pictures
 
-README = "README.md"
 PLANNING = "docs/planning.md"
 REPRODUCTION = "docs/reproduction.md"
 IMAGES = "docs/images"
 TIMEOUT_SECONDS = 60
 PAPERS = {"l2l": "L2L", "nntile": "NNTile", "smart-infinity": "Smart-Infinity", "jitq": "JIT-Q"}
 
-# Times of Smart-Infinity with and without compression: name, and what is before and behind the
+# Times of Smart-Infinity with and without compression: name, and the text before and after the
 # variant in the ids of their rows.
 COMPRESSION = [("GPT-2 4.0B, update", "smart.fig9.gpt2_4.0b", ".update"),
                ("GPT-2 8.4B, iteration", "smart.fig9.gpt2_8.4b", ""),
@@ -40,8 +39,8 @@ MODELS = {
     "70b.json": {"model_type": "gpt2", "n_layer": 80, "n_head": 64, "n_embd": 8192,
                  "n_positions": 2048, "vocab_size": 50257},
 }
-# A section of a page: its name, the arguments of the plan, and the words with which the lines begin
-# that are shown of what it prints; none: all lines.
+# A section of a page: its name, the arguments of the command, and the beginnings of the printed
+# lines to show; an empty tuple shows all lines.
 Plan = collections.namedtuple("Plan", "name arguments shown command", defaults=((), "plan"))
 SESSION = ["--hardware=h200_node", "--model=70b.json"]
 THREADS = ["--servers.threads=112"]
@@ -50,12 +49,12 @@ BATCHES = ["--training.micro_batches=4"]
 STEP_LINES = ("network per step", "step:", "resources", "bottleneck", "change first", "cost")
 STORAGE_LINES = ("cuts", "disks", "step with")
 MEMORY_LINES = ("  server memory", "  worker memory", "  device memory")
-PLANS = {README: [
-    Plan("plan", ["--hardware=v100_16gb_512gb", "--model=17b.json", "--servers.threads=40",
-                  "--training.micro_batches=16"], MEMORY_LINES + STEP_LINES),
-], PLANNING: [
+PLANS = {PLANNING: [
     Plan("plan-quickstart", ["--hardware=two_core_box"]),
     Plan("plan-17b", ["--hardware=v100_16gb_512gb", "--model=17b.json"]),
+    Plan("plan-17b-batches", ["--hardware=v100_16gb_512gb", "--model=17b.json",
+                              "--servers.threads=40", "--training.micro_batches=16"],
+         MEMORY_LINES + STEP_LINES),
     Plan("plan-70b", SESSION),
     Plan("plan-70b-threads", SESSION + THREADS, STEP_LINES),
     Plan("plan-70b-codecs", SESSION + THREADS + CODECS, STEP_LINES),
@@ -75,7 +74,7 @@ DOES_NOT_FIT = 71
 
 
 def run(eps, arguments, folder=None, command="plan"):
-    """What the command prints; of a plan that does not fit, what it says about it, too."""
+    """Returns what the command prints, including the errors of a plan that does not fit."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("EPS_")}
     result = subprocess.run([eps, command, *arguments], stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, timeout=TIMEOUT_SECONDS, cwd=folder,
@@ -98,7 +97,7 @@ def plan_body(plan, printed):
 
 
 def page_of_plans(eps, page, text):
-    """The page with its plans as they are now."""
+    """Returns the page with current plans."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
         for name, model in MODELS.items():
             pathlib.Path(folder, name).write_text(json.dumps(model), encoding="utf-8")
@@ -112,7 +111,7 @@ def page_of_plans(eps, page, text):
 
 
 def verdict_of(row):
-    """As the text counts it."""
+    """Returns the verdict under which the page counts the row."""
     if row["tolerance"] is None:
         return "shown"
     return "reached" if row["ok"] else "missed"
@@ -132,7 +131,7 @@ def counts_body(rows_by_paper):
 
 
 def group_lines(rows, verdict):
-    """One line for each note, with the rows that have it."""
+    """Returns one line per note, with the rows that have it."""
     groups = {}
     for row in rows:
         if verdict_of(row) == verdict:
@@ -153,7 +152,7 @@ def paper_body(text, rows):
 
 
 def compression_body(rows):
-    """Smart-Infinity's time without compression over the time with it, from rows of both."""
+    """Returns a table of Smart-Infinity's time without compression / the time with it."""
     by_id = {row["id"]: row for row in rows}
     lines = ["| SU+O over SU+O+C | n | paper | ours |", "| --- | --- | --- | --- |"]
     for name, prefix, suffix in COMPRESSION:
@@ -166,7 +165,7 @@ def compression_body(rows):
 
 
 def reproduction_page(eps, text):
-    """(the page with its sections as they are now, {file name: SVG})."""
+    """Returns (the page with current sections, {file name: SVG})."""
     rows_by_paper = {paper: json.loads(run(eps, [f"--reproduce={paper}", "--json"]))
                      for paper in PAPERS}
     text = report.replace_section(text, "counts", counts_body(rows_by_paper))

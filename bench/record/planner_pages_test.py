@@ -1,6 +1,6 @@
-"""The pages of the planner have what the program prints, and pictures of it.
+"""Tests that the planner's pages hold what the program prints, and current pictures of it.
 
-Arguments: the path of eps."""
+Argument: the path of eps."""
 
 import os
 import pathlib
@@ -9,20 +9,20 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, FOLDER)  # not where a link to this file leads
+sys.path.insert(0, FOLDER)  # not the folder of a link's target
 import planner_pages as pages
 import reproduction_pictures as pictures
 
 EPS = None
-REMEDY = "write it anew: bench/record/planner_pages.py bazel-bin/cli/eps"
+REMEDY = "update it with bench/record/planner_pages.py bazel-bin/cli/eps"
 
 
 def read(path):
-    return (pathlib.Path(FOLDER).parent / path).read_text(encoding="utf-8")
+    return (pathlib.Path(FOLDER).parents[1] / path).read_text(encoding="utf-8")
 
 
 def points_of(svg):
-    """(x, y) of all that is drawn for values."""
+    """Yields (x, y) of each mark that is drawn for a value."""
     for element in ElementTree.fromstring(svg).iter():
         tag = element.tag.rpartition("}")[2]
         if tag == "circle":
@@ -42,15 +42,15 @@ class Pages(unittest.TestCase):
         cls.reproduction = read(pages.REPRODUCTION)
         cls.printed, cls.drawn = pages.reproduction_page(EPS, cls.reproduction)
 
-    def test_the_plans_are_what_is_printed(self):
+    def test_plans_match_the_output(self):
         for name in pages.PLANS:
             page = read(name)
             self.assertEqual(page, pages.page_of_plans(EPS, name, page), REMEDY)
 
-    def test_the_rows_are_what_is_printed(self):
+    def test_rows_match_the_output(self):
         self.assertEqual(self.reproduction, self.printed, REMEDY)
 
-    def test_every_section_stands_once(self):
+    def test_every_section_occurs_once(self):
         sections = {page: [plan.name for plan in plans] for page, plans in pages.PLANS.items()}
         sections[pages.PLANNING].append("models")
         sections[pages.REPRODUCTION] = ["counts", "compression", *pages.PAPERS]
@@ -58,12 +58,12 @@ class Pages(unittest.TestCase):
             for name in names:
                 self.assertEqual(read(page).count(f"<!-- {name}: begin -->"), 1, (page, name))
 
-    def test_the_pictures_are_those_of_the_rows_and_shown(self):
+    def test_pictures_match_the_rows(self):
         for name, svg in self.drawn.items():
             self.assertTrue(read(f"{pages.IMAGES}/{name}") == svg, f"{name}: {REMEDY}")
             self.assertIn(f"](images/{name})", self.reproduction)
 
-    def test_what_is_drawn_stays_inside_its_panel(self):
+    def test_marks_stay_inside_their_panel(self):
         for name, svg in self.drawn.items():
             points = list(points_of(svg))
             self.assertGreater(len(points), 10, name)
@@ -80,7 +80,7 @@ class Judging(unittest.TestCase):
     def test_rows_are_counted_by_their_verdict(self):
         self.assertIn("| L2L | 4 | 1 | 1 | 2 |", pages.counts_body({"l2l": self.ROWS}))
 
-    def test_each_reason_stands_once(self):
+    def test_each_reason_occurs_once(self):
         self.assertEqual(pages.group_lines(self.ROWS[:3] * 2, "shown"),
                          ["* `c` and 1 more: no batch."])
         self.assertEqual(pages.group_lines(self.ROWS[3:], "shown"), ["* `d`: no batch."])
@@ -92,7 +92,7 @@ class Judging(unittest.TestCase):
                 for variant, paper in (("su_o", 3.0), ("su_o_c", 2.0))]
         self.assertIn("| GPT-2 4.0B, update | 6 | 1.50 | 1.00 |", pages.compression_body(rows))
 
-    def test_a_plan_shows_its_command_and_the_lines_that_are_asked_for(self):
+    def test_a_plan_shows_selected_lines(self):
         plan = pages.Plan("name", ["--a=b"], ("step",))
         self.assertEqual(pages.plan_body(plan, "x\nstep: 1 s\ny\n"),
                          "```\n$ eps plan --a=b\nstep: 1 s\n```")

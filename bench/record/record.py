@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs benchmarks that judge themselves and records what they print in docs/benchmarks.md.
+"""Runs benchmarks that judge themselves and records their output in docs/benchmarks.md.
 
-A section holds the command, the machine, the commit and the output as it was. The programs
-interleave what they measure with its limit and exit with 0 if their goal is reached, 1 if not.
+A section holds the command, the machine, the commit and the verbatim output. The programs
+interleave what they measure with its limit, and exit with 0 if the goal is reached, 1 if not.
 """
 
 import argparse
@@ -17,13 +17,13 @@ import report
 
 TIMEOUT_S = 1800
 
-# `programs`: command lines from the root of the tree. `targets`: what has to be built for them.
+# `programs` are command lines from the root of the tree; `targets` is what they need built.
 Benchmark = collections.namedtuple("Benchmark", "title intro targets programs")
 
 BENCHMARKS = {
     "depth": Benchmark(
         "Memory against depth",
-        "Peaks of a GPT-2 of width 128 whose number of layers grows: only the stash and the "
+        "Peaks of a GPT-2 of width 128 at a growing number of layers: only the stash and the "
         "servers' state may grow with it.",
         ["//cli:eps"], [["bazel-bin/cli/eps", "bench", "depth"]]),
     "adamw": Benchmark(
@@ -34,19 +34,22 @@ BENCHMARKS = {
         ["//bench:adamw_bench"], [["bazel-bin/bench/adamw_bench", "64", "25", "2"]]),
     "adamw-torch": Benchmark(
         "AdamW against torch's fused AdamW",
-        "Time of the kernel behind torch.optim.AdamW(fused=True) on the processor / time of the "
-        "update kernel, per round, as many threads for both; the goal is at least 1.20. Both move "
-        "28 bytes per parameter: where both reach the memory's limit, 1.0 is all there is. "
-        "`scaled` is with the pass that clipping costs torch and our kernel has built in.",
+        "Time of the kernel of torch.optim.AdamW(fused=True) on the processor / time of the "
+        "update kernel, per round, with the same number of threads; the goal is at least 1.20. "
+        "Both move 28 bytes per parameter: where both reach the memory's limit, the ratio is "
+        "1.0. `scaled` includes the pass that clipping costs torch; our kernel includes it "
+        "always.",
         ["//bench:adamw_torch_bench"], [["bazel-bin/bench/adamw_torch_bench", "64", "25", "2"]]),
     "transport": Benchmark(
         "The chunk stream against TCP and protobuf",
-        "Throughput of the chunk stream from a server process to a worker process over loopback / "
-        "of the same bytes another way, per round; every byte is compared after each fetch. Codecs "
-        "and checksums of chunks are left out. Goals: at least 0.95 of a TCP socket whose reader "
-        "copies to where the bytes belong, 1.3 of protobuf messages in a gRPC stream, 2.0 of a "
-        "gRPC call per slice; the processes of the latter two set nothing.",
-        ["//bench:transport_bench"], [["bazel-bin/bench/transport_bench", "512", "25"]]),
+        "Throughput of the chunk stream from a server process to a worker process over loopback "
+        "/ of the same bytes over another transport, per round; every byte is compared after "
+        "each fetch. Codecs and checksums of chunks are left out. Goals: at least 0.95 of a TCP "
+        "socket whose reader copies the bytes to their place, 1.3 of protobuf messages in a "
+        "gRPC stream, 2.0 of a gRPC call per slice; the processes of the latter two use default "
+        "settings.",
+        ["//bench/peers:transport_bench"],
+        [["bazel-bin/bench/peers/transport_bench", "512", "25"]]),
     "codecs": Benchmark(
         "Codecs against the memory",
         "Time of memory traffic of the same bytes (read 4 and write n per element, or the reverse) "
@@ -55,8 +58,9 @@ BENCHMARKS = {
         ["//bench:codec_bench"], [["bazel-bin/bench/codec_bench", "64", "7", "2"]]),
     "one-pass": Benchmark(
         "One pass over a chunk",
-        "Decode, reduce, update and encode in one pass / in separate passes and by others' ways; "
-        "states and bytes of all ways are compared first. Times are of processors, per thread.",
+        "Decode, reduce, update and encode in one pass / in separate passes and by other "
+        "programs' methods; states and bytes of all variants are compared first. Times are "
+        "processor times per thread.",
         ["//bench:one_pass_bench"], [["bazel-bin/bench/one_pass_bench", "64", "9", "2", "mx9"]]),
     "nvme": Benchmark(
         "State on NVMe against the disk",
@@ -66,36 +70,39 @@ BENCHMARKS = {
         "0.25 processor seconds per GB.",
         ["//bench:nvme_bench"], [["bazel-bin/bench/nvme_bench", "384", "27"]]),
     "durability": Benchmark(
-        "What durable state costs",
-        "Steps of the quickstart model (8,192 tokens each) with durable state / without, of the "
+        "The cost of durable state",
+        "Steps of the quickstart model (8,192 tokens each) with durable state / without, in the "
         "same round.",
         ["//cli:eps", "//worker:eps-worker"],
         [["bench/record/durability.py", "steps", "--rounds=3", "--steps=6"]]),
     "durability-cost": Benchmark(
-        "What cuts cost",
-        "The quickstart with state in memory on one server, and cuts (`storage.cut_steps=auto`). "
-        "Goal: the time that cuts take and what they take of the processors, at most 1 % of it.",
-        ["//cli:eps", "//worker:eps-worker"], [["bench/record/durability.py", "cost", "--rounds=3"]]),
+        "The cost of cuts",
+        "The quickstart with state in memory on one server, and cuts "
+        "(`storage.cut_steps=auto`). Goal: the elapsed time and the processor time of cuts "
+        "together are at most 1 % of the run.",
+        ["//cli:eps", "//worker:eps-worker"],
+        [["bench/record/durability.py", "cost", "--rounds=3"]]),
     "kills": Benchmark(
-        "How long a killed process is missed",
-        "Processes of a run of the quickstart model are killed at random, one after the other.",
+        "Time to recover from a killed process",
+        "Random processes of a run of the quickstart model are killed, one after the other.",
         ["//cli:eps", "//worker:eps-worker"], [["bench/record/durability.py", "kills"]]),
     "restarts": Benchmark(
-        "How long a server takes to come back to a large state",
-        "From the start of its process until it serves, against reading the state once.",
+        "Time to restart a server with a large state",
+        "Time from the start of its process until it serves / time to read the state once.",
         ["//cli:eps", "//worker:eps-worker"], [["bench/record/durability.py", "restarts"]]),
     "plans": Benchmark(
         "Plans against runs",
-        "What `eps plan` says of jobs on this machine, right after `eps bench calibrate`, and what "
-        "they then take: the median of 20 steps each, per round. Goals: a median error of the "
-        "jobs' step times of at most 10 %, of exact memory of at most 2 %, and nothing above what "
-        "is planned as at most.",
+        "Predictions of `eps plan` for jobs on this machine, right after `eps bench calibrate`, "
+        "and the measured values: the median of 20 steps each, per round. Goals: a median error "
+        "of the jobs' step times of at most 10 %, an error of exact memory of at most 2 %, and "
+        "no use above a bound that is planned as at most.",
         ["//cli:eps"], [["bench/record/plan_accuracy.py"]]),
     "simulations": Benchmark(
         "Simulations against runs",
-        "What `eps simulate` says of jobs of two server and four worker processes, and what they "
-        "then take. Passes and links wait instead of computing, by the rates in the simulator's "
-        "description. Goal: a median difference of at most 15 % for every figure. Needs root.",
+        "Predictions of `eps simulate` for jobs of two server and four worker processes, and "
+        "the measured values. Passes and links wait instead of computing, by the rates in the "
+        "simulator's description. Goal: a median difference of at most 15 % for every figure. "
+        "Needs root.",
         ["//cli:eps"], [["bench/record/simulate_accuracy.py"]]),
     "topk": Benchmark(
         "Sparse gradients",
@@ -104,17 +111,17 @@ BENCHMARKS = {
         ["//bench:topk_bench"], [["bazel-bin/bench/topk_bench", "64", "9", "2"]]),
     "shaped-link": Benchmark(
         "Training over a link of 1 Gbit/s",
-        "Parameters of the model / time of a step that waits for the link, by codecs; ratios are "
-        "to fp32 of the same round. `of TCP`: what the busier direction used of the rate of a "
-        "plain TCP connection over the same link. Needs root; where the processor is busy "
-        "otherwise, the faster settings suffer more.",
+        "Parameters of the model / time of a step that waits for the link, by codecs; ratios "
+        "are to fp32 of the same round. `of TCP` is the share that the busier direction used of "
+        "the rate of a plain TCP connection over the same link. Needs root; other programs on "
+        "the processors slow the faster settings more.",
         ["//cli:eps"], [["bench/record/shaped_link.py", "--rounds=7"]]),
 }
 
 
 def run(command):
-    """(exit code, output) of a command run at the root of the tree."""
-    # Threads of LibTorch that spin after their work would take the cores from what comes next.
+    """Runs a command at the root of the tree; returns (exit code, output)."""
+    # LibTorch's threads must not spin after their work: that would take cores from later work.
     result = subprocess.run(command, cwd=report.ROOT, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, check=False, timeout=TIMEOUT_S,
                             env=dict(os.environ, OMP_WAIT_POLICY="passive"))

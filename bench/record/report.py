@@ -1,4 +1,4 @@
-"""What benchmark drivers share: medians, the machine, CPU time of processes, report sections."""
+"""Shared by benchmark drivers: medians, the machine, CPU time of processes, report sections."""
 
 import collections
 import os
@@ -6,11 +6,11 @@ import pathlib
 import statistics
 import subprocess
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 QUIET_WINDOW_S = 2.0
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
-# Median and extremes of a list of figures.
+# The median and the extremes of a list of figures.
 Spread = collections.namedtuple("Spread", "median low high")
 
 
@@ -24,7 +24,7 @@ def format_spread(values, digits=3):
 
 
 def machine_name(cpuinfo):
-    """The processor's name out of the text of /proc/cpuinfo."""
+    """Returns the processor's name from the text of /proc/cpuinfo."""
     for line in cpuinfo.splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":
@@ -38,7 +38,7 @@ def machine():
 
 
 def commit():
-    """The commit of the tree, with -dirty if tracked files differ from it."""
+    """Returns the commit of the tree, with -dirty if tracked files differ from it."""
     result = subprocess.run(
         ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "describe", "--always", "--dirty"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, timeout=60)
@@ -46,20 +46,20 @@ def commit():
 
 
 def busy_ticks(stat):
-    """Ticks in which a processor did anything, out of the text of /proc/stat."""
+    """Returns the ticks in which any processor was busy, from the text of /proc/stat."""
     fields = [int(f) for f in stat.splitlines()[0].split()[1:]]
     user, nice, system, _, _, irq, softirq, steal = fields[:8]
     return user + nice + system + irq + softirq + steal
 
 
 def parse_process(stat):
-    """(parent, ticks of CPU) out of the text of /proc/PID/stat."""
-    fields = stat[stat.rindex(")") + 2:].split()  # a name may hold anything
+    """Returns (parent, ticks of CPU) from the text of /proc/PID/stat."""
+    fields = stat[stat.rindex(")") + 2:].split()  # a name may hold spaces and parentheses
     return int(fields[1]), int(fields[11]) + int(fields[12])
 
 
 def family(processes, root):
-    """`root` and all that descend from it. `processes`: pid -> (parent, ticks)."""
+    """Returns `root` and all its descendants. `processes`: pid -> (parent, ticks)."""
     children = collections.defaultdict(list)
     for pid, (parent, _) in processes.items():
         children[parent].append(pid)
@@ -73,7 +73,7 @@ def family(processes, root):
     return found
 
 
-# Ticks that the machine was busy, and that a process and its descendants took.
+# Ticks in which the machine was busy, and ticks of a process and its descendants.
 CpuSample = collections.namedtuple("CpuSample", "time machine own")
 
 
@@ -86,20 +86,20 @@ def sample_cpu(root, now):
             with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as file:
                 processes[int(entry)] = parse_process(file.read())
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
+            continue  # the process has ended
     with open("/proc/stat", encoding="utf-8") as file:
         busy = busy_ticks(file.read())
     return CpuSample(now, busy, sum(processes[pid][1] for pid in family(processes, root)))
 
 
 def others_share(begin, end, cores):
-    """The part of the cores' time between two samples that other processes took."""
+    """Returns the share of the cores' time that other processes took between two samples."""
     ticks = (end.machine - begin.machine) - (end.own - begin.own)
     return max(0.0, ticks / TICKS_PER_SECOND / ((end.time - begin.time) * cores))
 
 
 def wait_until_quiet(limit, cores, patience, clock, sleep):
-    """Waits until others take at most `limit` of the cores; False if they never do."""
+    """Waits until others take at most `limit` of the cores; returns False after `patience`."""
     deadline = clock() + patience
     while True:
         begin = sample_cpu(os.getpid(), clock())
@@ -111,7 +111,7 @@ def wait_until_quiet(limit, cores, patience, clock, sleep):
 
 
 def replace_section(text, name, body):
-    """`text` with what stands between the markers of section `name` replaced; appended if new."""
+    """Replaces the text between the markers of section `name`; appends a new section."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     section = f"{begin}\n{body.strip()}\n{end}"
     if begin not in text:
@@ -123,7 +123,7 @@ def replace_section(text, name, body):
 
 
 def write_section(path, name, body):
-    """Writes a section of a Markdown page; makes the page if it is not there."""
+    """Writes a section of a Markdown page; creates the page if it does not exist."""
     page = pathlib.Path(path)
     text = page.read_text(encoding="utf-8") if page.exists() else (
         "# Benchmarks\n\nEach section is written by the program that it names "

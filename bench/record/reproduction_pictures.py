@@ -1,5 +1,5 @@
-"""Draws rows of `eps plan --reproduce=PAPER --json`: what a paper shows in hollow dots and dashed
-lines, what the planner computes in lines and filled bars."""
+"""Draws rows of `eps plan --reproduce=PAPER --json`: a paper's values as hollow dots and dashed
+lines, the planner's values as solid lines and filled bars."""
 
 import math
 
@@ -7,20 +7,20 @@ import chart
 
 WIDTH, HEIGHT = 980, 400
 TOP, BOTTOM = 70, 330
-LEFT_PANEL, RIGHT_PANEL = (70, 380), (470, 780)  # the legend stands beside them
+LEFT_PANEL, RIGHT_PANEL = (70, 380), (470, 780)  # the legend is to their right
 LEGEND_X, LEGEND_Y = 800, 90
 PAPER, OURS = ": paper", ": ours"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
 
 
 class Rows:
-    """The rows of one paper by their ids."""
+    """Holds the rows of one paper by id."""
 
     def __init__(self, rows):
         self.by_id = {row["id"]: row for row in rows}
 
     def curves(self, prefix, xs, start=()):
-        """([(x, paper)], [(x, ours)]) of the rows `prefix` + x, behind the points of `start`."""
+        """Returns ([(x, paper)], [(x, ours)]): the points `start`, then the rows `prefix` + x."""
         rows = [(x, self.by_id[f"{prefix}{x}"]) for x in xs]
         return (list(start) + [(x, row["paper"]) for x, row in rows],
                 list(start) + [(x, row["ours"]) for x, row in rows])
@@ -39,7 +39,7 @@ def draw_pair(drawing, panel, colour, curves):
 
 
 def pair_legend(names):
-    """Entries of a legend for (colour, name)."""
+    """Returns the entries of a legend for (colour, name)."""
     return [entry for colour, name in names for entry in (
         (chart.Style(colour, 1.2, "4 4"), name + PAPER), (chart.Style(colour, 2), name + OURS))]
 
@@ -132,7 +132,7 @@ def jitq(rows):
     return drawing.svg(title)
 
 
-# File in docs/images, paper, function from its rows to the SVG.
+# (file in docs/images, paper, function that draws its rows).
 PICTURES = [
     ("reproduction_l2l.svg", "l2l", l2l),
     ("reproduction_nntile.svg", "nntile", nntile),
@@ -142,5 +142,5 @@ PICTURES = [
 
 
 def draw(rows_by_paper):
-    """File name -> SVG. `rows_by_paper`: the arrays that --json prints."""
+    """Returns {file name: SVG}. `rows_by_paper` holds the arrays that --json prints."""
     return {name: function(Rows(rows_by_paper[paper])) for name, paper, function in PICTURES}

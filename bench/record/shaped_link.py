@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Training over a link of limited rate: parameters per second by the codecs that travel.
+"""Measures training over a link of limited rate: parameters per second, by codecs.
 
-`eps serve` runs in a network namespace of its own, `eps train` and its worker outside; between them
-is a veth pair whose two ends let through --rate (tc tbf). The model is a GPT-2 with 16 tokens per
-step, so that a step waits for the link. Rounds run every setting once, the first one rotating. A
-round's figure is the model's parameters / the median of its timed steps; the result is the median
-over the rounds of its ratio to fp32 of the same round, with the extremes. Beside it stands how much
-of the rate of a plain TCP connection, measured before each round in both directions, the busier
-direction used. All rounds of a setting must be one job with losses equal to the bit, and finite.
+`eps serve` runs in a separate network namespace, `eps train` and its worker outside; a veth pair
+connects them, and both of its ends are limited to --rate (tc tbf). The model is a GPT-2 with 16
+tokens per step, so that a step waits for the link. Each round runs every setting once, beginning
+with another one. A round's figure is the model's parameters / the median of its timed steps; the
+result is the median over the rounds of its ratio to fp32 of the same round, with the extremes. Also
+reported is the share that the busier direction used of the rate of a plain TCP connection, which is
+measured before each round in both directions. All rounds of a setting must be one job with finite
+losses that are equal bit for bit.
 
-Exit code: 0 measured, 1 the losses are not finite or differ between rounds, 2 something did not
-run. Needs root, `ip` and `tc`.
+Exit code: 0 if measured, 1 if losses are not finite or differ between rounds, 2 if something did
+not run. Needs root, `ip` and `tc`.
 """
 
 import argparse
@@ -32,19 +33,19 @@ import time
 import report
 from step_ratio import job_of_output
 
-# Name -> codec of weights, codec of gradients, where residuals wait.
+# Name -> codec of weights, codec of gradients, home of residuals.
 SETTINGS = {
     "fp32": ("fp32", "fp32", "server"),
     "bf16": ("bf16", "bf16", "server"),
     "fp8_e4m3": ("fp8_e4m3", "fp8_e4m3", "server"),
     "mx6, topk:0.01": ("mx6", "topk:0.01", "server"),
-    "the same, residuals here": ("mx6", "topk:0.01", "worker"),  # with the worker
+    "the same, residuals here": ("mx6", "topk:0.01", "worker"),  # at the worker
 }
 BASE = "fp32"
 MODEL = {"model_type": "gpt2", "n_layer": 6, "n_head": 8, "n_embd": 512, "n_positions": 16,
          "vocab_size": 256, "tie_word_embeddings": True, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
          "attn_pdrop": 0.0}
-# Addresses that are kept for benchmarks (RFC 2544).
+# Addresses reserved for benchmarks (RFC 2544).
 WORKER_ADDRESS = "198.18.77.1"
 SERVER_ADDRESS = "198.18.77.2"
 ROUND_TIMEOUT_S = 600
@@ -53,33 +54,33 @@ POLL_S = 0.005
 RAW_BYTES = 64 << 20
 LISTENING = "listening on "
 
-# Bytes that have passed a link end, at a time in seconds.
+# Bytes that have passed one end of the link, at a time in seconds.
 LinkSample = collections.namedtuple("LinkSample", "time down up")
-# One run of one setting. `seconds`: of each timed step; `down`, `up`: bytes per second on the link.
+# One run of one setting: seconds of each timed step; bytes per second on the link, down and up.
 Run = collections.namedtuple("Run", "job losses seconds down up")
 # Bytes per second of a plain TCP connection.
 Raw = collections.namedtuple("Raw", "down up")
 
 
 def parameters(model):
-    """Elements of all tensors of a GPT-2 with a tied head."""
+    """Returns the number of elements in all tensors of a GPT-2 with a tied head."""
     width, layers = model["n_embd"], model["n_layer"]
     block = 12 * width * width + 13 * width
     return layers * block + 2 * width + (model["vocab_size"] + model["n_positions"]) * width
 
 
 def rate_of(run, count):
-    """Parameters per second."""
+    """Returns parameters per second."""
     return count / report.spread(run.seconds).median
 
 
 def share_of_limit(run, raw):
-    """How much of the TCP rate the busier direction used."""
+    """Returns the share of the TCP rate that the busier direction used."""
     return max(run.down / raw.down, run.up / raw.up)
 
 
 def between(begin, end):
-    """(down, up) in bytes per second."""
+    """Returns (down, up) in bytes per second."""
     seconds = end.time - begin.time
     return (end.down - begin.down) / seconds, (end.up - begin.up) / seconds
 
@@ -90,7 +91,7 @@ def rotated(names, index):
 
 
 def problem_of(rounds):
-    """What is wrong with the runs of all rounds ({setting: Run}); None if nothing."""
+    """Returns what is wrong with the runs of all rounds ({setting: Run}), or None."""
     for name in rounds[0]:
         runs = [r[name] for r in rounds]
         if runs[0].job is None or any(run.job != runs[0].job for run in runs):
@@ -127,9 +128,9 @@ def result_lines(rounds, raws, count):
 
 
 def check_host():
-    """What is missing; None if nothing."""
+    """Returns what the host lacks, or None."""
     if os.geteuid() != 0:
-        return "needs root: it makes a network namespace and shapes a link; run it with sudo"
+        return "needs root to create a network namespace and shape a link; run it with sudo"
     for program in ("ip", "tc"):
         if shutil.which(program) is None:
             return f"{program} was not found; install iproute2"
@@ -145,14 +146,14 @@ def call(*command):
 
 
 class Link:
-    """A namespace and a shaped veth pair into it, as long as the context lasts. What waits for
-    longer than `queue` is dropped."""
+    """A namespace and a shaped veth pair into it, for the duration of the context. Packets that
+    would wait longer than `queue` are dropped."""
 
     def __init__(self, rate, queue="20ms"):
         self.rate = rate
         self.queue = queue
         self.namespace = f"eps-link-{os.getpid()}"
-        self.ends = (f"epsw{os.getpid()}", f"epss{os.getpid()}")  # 15 characters at most
+        self.ends = (f"epsw{os.getpid()}", f"epss{os.getpid()}")  # at most 15 characters
 
     def __enter__(self):
         call("ip", "netns", "add", self.namespace)
@@ -167,7 +168,7 @@ class Link:
         here, there = self.ends
         call("ip", "link", "add", here, "type", "veth", "peer", "name", there, "netns",
              self.namespace)
-        # Servers in there reach each other by this device.
+        # The servers in the namespace reach each other over this device.
         call(*self.inside(), "ip", "link", "set", "lo", "up")
         for end, address, inside in ((here, WORKER_ADDRESS, []),
                                      (there, SERVER_ADDRESS, self.inside())):
@@ -192,7 +193,7 @@ class Link:
 
 
 def read_until(process, marker):
-    """What follows `marker` in a line of the process's output."""
+    """Returns the text after `marker` in the first line of the process's output that has it."""
     timer = threading.Timer(START_TIMEOUT_S, process.kill)
     timer.start()
     try:
@@ -201,7 +202,7 @@ def read_until(process, marker):
                 return line.partition(marker)[2].strip()
     finally:
         timer.cancel()
-    raise RuntimeError(f"a program ended with code {process.wait()} before it said \"{marker}\"")
+    raise RuntimeError(f"a program ended with code {process.wait()} before it printed \"{marker}\"")
 
 
 @contextlib.contextmanager
@@ -231,7 +232,7 @@ def send(connection):
 
 
 def serve_raw(address):
-    """The far side of measure_raw: receives once, then sends once."""
+    """Runs the far side of measure_raw: receives once, then sends once."""
     with socket.create_server((address, 0)) as listener:
         print(f"{LISTENING}{listener.getsockname()[1]}", flush=True)
         connection, _ = listener.accept()
@@ -270,7 +271,7 @@ class Bench:
 
     def command(self, setting, address):
         weights, gradients, home = SETTINGS[setting]
-        # One step more than is timed: what comes after the last one is not a step.
+        # One step more than is timed, because the work after the last step is not a step.
         steps = self.options.warmup + self.options.steps + 1
         return [self.options.eps, "train", f"--servers={address}", f"--model={self.folder}/model",
                 f"--data={self.folder}/data.txt", f"--out={self.folder}/run", "--worker.device=cpu",
@@ -294,7 +295,7 @@ class Bench:
         return [json.loads(line) for line in whole]
 
     def follow(self, command):
-        """Runs a training and samples the link when its timed steps begin and end."""
+        """Runs a training; samples the link when its timed steps begin and end."""
         due = [self.options.warmup, self.options.warmup + self.options.steps]
         samples = []
         log_path = self.folder / "train.log"
@@ -319,7 +320,7 @@ class Bench:
                    seconds=[r["step_seconds"] for r in records[due[0]:due[1]]], down=down, up=up)
 
     def rounds(self):
-        """([{setting: Run}], [Raw]), one of each per round."""
+        """Returns ([{setting: Run}], [Raw]), one of each per round."""
         rounds, raws = [], []
         names = list(SETTINGS)
         for index in range(self.options.rounds):
@@ -335,14 +336,14 @@ class Bench:
 def parse_arguments(arguments):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--eps", default=str(report.ROOT / "bazel-bin/cli/eps"))
-    parser.add_argument("--rate", default="1gbit", help="of each direction, as tc writes it")
+    parser.add_argument("--rate", default="1gbit", help="rate of each direction, as for tc")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=6, help="timed steps of a round")
-    parser.add_argument("--warmup", type=int, default=2, help="steps before them")
+    parser.add_argument("--warmup", type=int, default=2, help="untimed steps before them")
     parser.add_argument("--serve-raw", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if min(options.rounds, options.steps, options.warmup) < 1:
-        parser.error("rounds, steps and warmup are at least 1")
+        parser.error("rounds, steps and warmup must be at least 1")
     return options
 
 

@@ -1,11 +1,11 @@
-"""Tests what the link benchmark computes from what it has measured. Nothing is timed or shaped."""
+"""Tests the figures that the link benchmark computes. Nothing is timed or shaped."""
 
 import math
 import pathlib
 import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 import record
 import shaped_link
 import source_tree
@@ -34,7 +34,7 @@ class Figures(unittest.TestCase):
         self.assertEqual(shaped_link.between(begin, shaped_link.LinkSample(12.0, 1600, 300)),
                          (300, 100))
 
-    def test_every_setting_is_once_first(self):
+    def test_every_setting_begins_one_round(self):
         names = ["a", "b", "c"]
         self.assertEqual({shaped_link.rotated(names, i)[0] for i in range(3)}, set(names))
         self.assertEqual(sorted(shaped_link.rotated(names, 4)), names)
@@ -60,17 +60,17 @@ class SameTraining(unittest.TestCase):
     def test_rounds_agree(self):
         self.assertIsNone(shaped_link.problem_of(self.rounds()))
 
-    def test_says_what_differs(self):
+    def test_names_the_difference(self):
         for change, text in [({"job": "c"}, "jobs b, c"), ({"job": None}, "jobs b, None"),
                              ({"losses": [5.0, math.nan]}, "finite"), ({"losses": []}, "finite"),
                              ({"losses": [5.0, 4.5]}, "in round 1")]:
             self.assertIn(text, shaped_link.problem_of(self.rounds(**change)), change)
 
-    def test_two_settings_are_two_jobs(self):
+    def test_refuses_two_settings_with_one_job(self):
         rounds = [{"fp32": a_run([1.0]), "bf16": a_run([1.0])}]
         self.assertIn("same job", shaped_link.problem_of(rounds))
 
-    def test_fp32_is_what_others_are_compared_with(self):
+    def test_fp32_is_the_baseline(self):
         self.assertIn(shaped_link.BASE, shaped_link.SETTINGS)
         for name in ("shaped_link.py", "shaped-link"):
             self.assertIn(name, str(record.BENCHMARKS))

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""`eps simulate` against real runs of two server and four worker processes.
+"""Compares `eps simulate` with real runs of two server and four worker processes.
 
-Passes and links wait, they do not compute: the model is the synthetic one with worker.pass_time, a
-link is shaped (shaped_link.py). The description that the simulator gets states exactly these rates,
-and server processors and disks as in planner/hardware/two_core_box.yaml, which matter little here;
-the time of a sync is measured. So six processes fit on a small machine, and nothing is fitted; what
-other programs do to the machine makes runs slower than simulated, never faster.
+Passes and links wait instead of computing: the model is the synthetic one with worker.pass_time,
+and links are shaped (shaped_link.py). The simulator receives exactly these rates. Server processors
+and disks are those of planner/hardware/two_core_box.yaml and matter little here; the time of a sync
+is measured. So six processes fit on a small machine and no parameter is fitted. Other programs on
+the machine make runs slower than simulated, never faster.
 
-Steps: medians after warm-up. Deaths: a process is killed with SIGKILL in the same place of the
-same steps on both sides. Compared are the time of the steps from the first cut to the end of the
-run, and the time from a death until the step that it met is complete; steps that were computed
-twice have to be equally many. How long a process is away is measured before, in a run of its own
-whose passes take no time and which makes a cut behind every step.
+Steps: medians after warm-up. Deaths: a process is killed with SIGKILL at the same point of the same
+steps on both sides. Compared are the time of the steps from the first cut to the end of the run,
+and the time from a death until its step is complete; the numbers of steps computed twice must be
+equal. The time for which a process is away is measured before, in a separate run whose passes take
+no time and which cuts after every step.
 
-Exit code: 0 all figures are within the goal, 1 one is not, 2 something did not run. Links need
-root, `ip` and `tc`.
+Exit code: 0 if all figures are within the goal, 1 if one is not, 2 if something did not run. Links
+need root, `ip` and `tc`.
 """
 
 import argparse
@@ -35,7 +35,7 @@ import time
 import report
 import shaped_link
 
-sys.path.insert(0, str(pathlib.Path(__file__).absolute().parent.parent / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).absolute().parents[2] / "tests"))
 import processes  # noqa: E402
 
 GOAL = 0.15
@@ -43,27 +43,27 @@ TIMEOUT_S = 300
 POLL_S = 0.005
 SERVERS = 2
 WORKERS = 4
-SAMPLES = 1    # of a part
+SAMPLES = 1    # per part
 SEQ_LEN = 16
 CUT_STEPS = 5
-# A run with deaths is looked at from the first cut on, because the simulator's begins with one.
-# The deaths come in these steps, which begin two steps behind a cut, after this part of the step:
-# in the backward pass, so that some of its gradients are with the servers.
+# A run with deaths is compared from its first cut on, because the simulated run begins with a cut.
+# The deaths come in these steps, which begin two steps after a cut, after this share of the step:
+# in the backward pass, so that the servers already have some of its gradients.
 BEGIN = CUT_STEPS
 STEPS_OF_DEATHS = tuple(cuts * CUT_STEPS + 3 for cuts in (2, 3, 4))
 DEATH_AT = 0.7
-# Of a frame of 1,514 bytes 1,448 are what TCP delivers (headers of Ethernet, IP, TCP and its
-# timestamps); tc counts whole frames.
+# TCP delivers 1,448 bytes of a frame of 1,514 bytes (the rest are headers of Ethernet, IP, TCP and
+# its timestamps); tc counts whole frames.
 TCP_SHARE = 1448 / 1514
-# Longer than all takes that is ever asked for at once: TCP loses nothing and repeats nothing.
+# Longer than the largest burst of requests takes, so that TCP never loses or resends a packet.
 LINK_QUEUE = "500ms"
 LOOPBACK = "2GB/s"
-GOES_ON = re.compile(r"^note: the job goes on behind step (\d+)", re.M)
+GOES_ON = re.compile(r"^note: the job continues after step (\d+)", re.M)
 
-# `pass_ms`: of a forward pass over a stage. `train`: arguments of eps train and eps simulate.
-# `simulate`: what only the simulator is told. `megabits`: per second and direction, of the link of
-# the machine on which both servers are; 0: none. `slow`: how much longer passes of the last worker
-# take. `victim`: the process that is killed, as tests/processes.py names it.
+# `pass_ms`: time of a forward pass over a stage. `train`: arguments of eps train and eps simulate.
+# `simulate`: arguments of the simulator alone. `megabits`: rate per direction of the link of the
+# machine that holds both servers; 0 means no link. `slow`: factor by which passes of the last
+# worker are slower. `victim`: the process that is killed, named as in tests/processes.py.
 Scenario = collections.namedtuple(
     "Scenario", "name layers width pass_ms train simulate megabits slow victim",
     defaults=((), (), 0, 1, None))
@@ -84,10 +84,10 @@ SCENARIOS = [
     Scenario("server killed, log", 6, 64, 25, EAGER + CUTS + LOG, victim="serve 1"),
 ]
 
-# What is compared, of one round. `digits`: 0 for whole numbers, which have to be equal.
+# One compared figure of a round. `digits` is 0 for whole numbers, which must be equal.
 Figure = collections.namedtuple("Figure", "name measured simulated digits")
-# Seconds from BEGIN to the end, and from a death to the end of its step, the mean of all; steps
-# repeated, of all.
+# Seconds from BEGIN to the end; mean seconds from a death to the end of its step; total number of
+# repeated steps.
 Death = collections.namedtuple("Death", "total missed repeated")
 
 
@@ -96,21 +96,23 @@ class DidNotRun(Exception):
 
 
 def link_rate(megabits):
-    """Bytes per second that TCP gets out of a shaped link."""
+    """Returns the bytes per second that TCP delivers over a shaped link."""
     return megabits * 1e6 / 8 * TCP_SHARE
 
 
 def peak(scenario):
-    """Operations per second with which a forward pass over a stage takes pass_ms: a sample is one
-    vector through one matrix with a bias (planner/workload.h)."""
+    """Returns the operations per second at which a forward pass over a stage takes pass_ms.
+
+    A sample is one vector through one matrix with a bias (planner/workload.h).
+    """
     elements = scenario.width * scenario.width + scenario.width
     return SAMPLES * 2 * elements / (scenario.pass_ms / 1e3)
 
 
 def hardware_text(scenario, sync_s):
-    """The description of the machines of a scenario. `sync_s`: how long the disk takes to sync."""
+    """Returns the hardware description of a scenario. `sync_s`: seconds of a disk's sync."""
     link = f"{link_rate(scenario.megabits):.0f}B/s" if scenario.megabits else LOOPBACK
-    machines = 1 if scenario.megabits else SERVERS  # both servers are behind one link
+    machines = 1 if scenario.megabits else SERVERS  # both servers share one link
     return f"""name: {scenario.name}
 source: "worker.pass_time and the shaped link; server processors as two_core_box"
 workers:
@@ -146,14 +148,14 @@ def write_inputs(scenario, folder, sync_s):
 
 
 def job_arguments(scenario, folder):
-    """What eps train and eps simulate are both told."""
+    """Returns the arguments common to eps train and eps simulate."""
     return [f"--model={folder}/model.json", f"--training.micro_batch_size={SAMPLES}",
             f"--training.seq_len={SEQ_LEN}", f"--training.parts={WORKERS}",
             *(a.replace("STATE", f"{folder}/state") for a in scenario.train)]
 
 
 def simulate_command(eps, scenario, folder, steps, deaths=(), away=0):
-    """`deaths`: seconds from the start. `away`: seconds that each takes."""
+    """Returns the command. `deaths`: seconds from the start; `away`: seconds of each absence."""
     command = [eps, "simulate", "--json", f"--hardware={folder}/hardware.yaml",
                f"--servers.addresses={SERVERS}", f"--steps={steps}", *scenario.simulate,
                *job_arguments(scenario, folder)]
@@ -181,14 +183,14 @@ def difference(figure):
 
 
 def is_met(rounds):
-    """`rounds`: one Figure of each round. The median difference counts; whole numbers are equal."""
+    """Judges one figure's `rounds` by the median difference; whole numbers must be equal."""
     if rounds[0].digits == 0:
         return all(f.measured == f.simulated for f in rounds)
     return abs(statistics.median(difference(f) for f in rounds)) <= GOAL
 
 
 def table(outcomes):
-    """(lines, whether all is met). `outcomes`: {scenario: [[Figure], one list per round]}."""
+    """Returns (lines, whether all goals are met). `outcomes`: {scenario: [[Figure] per round]}."""
     lines = [f"{'scenario':23}{'figure':25}{'measured':25}{'simulated':25}{'difference %':23}goal"]
     all_met = True
     for name, rounds in outcomes.items():
@@ -213,7 +215,7 @@ def records_of(path):
 
 
 class Job:
-    """Real processes of a scenario, as long as the context lasts."""
+    """The real processes of a scenario, for the duration of the context."""
 
     def __init__(self, options, scenario, folder, steps):
         self.options = options
@@ -266,7 +268,7 @@ class Job:
                         f"--worker.pass_time={time_ms}ms"], self.folder / f"worker-{rank}.log")
 
     def serve_apart(self):
-        """Addresses of servers that eps train attaches to."""
+        """Starts servers to which eps train attaches; returns their addresses."""
         inside, address = [], "127.0.0.1"
         if self.scenario.megabits:
             link = self.stack.enter_context(
@@ -286,7 +288,7 @@ class Job:
         return records[-1]["step"] if records else 0
 
     def wait_for_step(self, step):
-        """The time at which the step is complete."""
+        """Waits until the step is complete; returns the time."""
         deadline = time.monotonic() + TIMEOUT_S
         while self.last_step() < step:
             if time.monotonic() > deadline or self.process.poll() not in (None, 0):
@@ -301,12 +303,12 @@ class Job:
         return time.monotonic()
 
     def borders(self):
-        """Behind which steps the job went on, each time that it went back."""
+        """Returns the steps after which the job continued, one for each rollback."""
         return [int(step) for step in GOES_ON.findall(self.log.read_text(encoding="utf-8"))]
 
 
 def sync_seconds(folder):
-    """Until a few bytes that were written are on the disk."""
+    """Returns the seconds until a small write is on the disk."""
     seconds = []
     with open(folder / "sync", "wb", buffering=0) as file:
         for _ in range(20):
@@ -318,7 +320,7 @@ def sync_seconds(folder):
 
 
 def measure_steps(options, scenario, folder):
-    """[Figure] of a run in which nothing happens."""
+    """Returns [Figure] of a run without deaths."""
     last = options.warmup + options.steps
     with Job(options, scenario, folder, last + 1) as job:
         job.wait_for_step(last)
@@ -328,8 +330,7 @@ def measure_steps(options, scenario, folder):
 
 
 def time_away(options, scenario, folder):
-    """Seconds from a kill to a step that was not there before, less such a step, which takes next
-    to none."""
+    """Returns the seconds from a kill to the first new step, less the short time of a step."""
     bare = scenario._replace(pass_ms=0, train=tuple(
         "--storage.cut_steps=1" if a.startswith("--storage.cut_steps") else a
         for a in scenario.train))
@@ -344,8 +345,8 @@ def time_away(options, scenario, folder):
 
 
 def simulate_deaths(options, scenario, folder, away):
-    """(what the deaths of a run come to, how far in a step they are): each death comes where the
-    run is then."""
+    """Returns (Death of the simulated run, seconds from the begin of a step to a death). Each death
+    comes at the time that the run has reached with the deaths before."""
     def simulate(steps):
         return run_json(simulate_command(options.eps, scenario, folder, steps, deaths, away))
     deaths, missed = [], []
@@ -358,7 +359,7 @@ def simulate_deaths(options, scenario, folder, away):
 
 
 def run_deaths(options, scenario, folder, into):
-    """What they come to in a real run."""
+    """Returns the Death of a real run."""
     last = BEGIN + options.steps
     missed, repeated = [], 0
     with Job(options, scenario, folder, last + 1) as job:
@@ -374,7 +375,7 @@ def run_deaths(options, scenario, folder, into):
 
 
 def measure_deaths(options, scenario, folder, away):
-    """[Figure] of a run in which a process is killed, each time between two cuts."""
+    """Returns [Figure] of a run in which a process is killed, each time between two cuts."""
     simulated, into = simulate_deaths(options, scenario, folder, away)
     measured = run_deaths(options, scenario, folder, into)
     return [Figure("all steps, s", measured.total, simulated.total, 2),
@@ -399,14 +400,14 @@ def parse_arguments(arguments):
     parser.add_argument("--eps", default=str(report.ROOT / "bazel-bin/cli/eps"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20, help="timed steps of a run")
-    parser.add_argument("--warmup", type=int, default=3, help="steps before them")
-    parser.add_argument("--restarts", type=int, default=7, help="kills that time away is from")
+    parser.add_argument("--warmup", type=int, default=3, help="untimed steps before them")
+    parser.add_argument("--restarts", type=int, default=7, help="kills that measure the time away")
     parser.add_argument("--only", default="", help="scenarios whose names contain this")
     options = parser.parse_args(arguments)
     options.cores = len(os.sched_getaffinity(0))
-    options.others = []  # of each run, the part of the cores that other programs took
+    options.others = []  # per run, the share of the cores that other programs took
     if BEGIN + options.steps <= STEPS_OF_DEATHS[-1]:
-        parser.error(f"steps are more than {STEPS_OF_DEATHS[-1] - BEGIN}, of the last death")
+        parser.error(f"steps must exceed {STEPS_OF_DEATHS[-1] - BEGIN}, the step of the last death")
     return options
 
 

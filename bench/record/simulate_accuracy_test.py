@@ -1,7 +1,7 @@
-"""Tests what the comparison of simulated and real runs tells both sides and makes of what they say.
-Nothing is timed here, and no job runs.
+"""Tests the inputs that the comparison of simulated and real runs gives to both sides, and its
+figures. Nothing is timed, and no job runs.
 
-Arguments: the path of eps."""
+Argument: the path of eps."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # not where a link to this leads
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # not the folder of a link's target
 import simulate_accuracy as accuracy
 
 EPS = None
@@ -24,7 +24,7 @@ def options(*arguments):
 
 
 class Descriptions(unittest.TestCase):
-    """The simulator gets the rates that the real processes get."""
+    """The simulator receives the rates of the real processes."""
 
     def simulate(self, scenario):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as name:
@@ -35,7 +35,7 @@ class Descriptions(unittest.TestCase):
     def scenario(self, name):
         return next(s for s in accuracy.SCENARIOS if s.name == name)
 
-    def test_every_scenario_is_one_of_two_servers_and_four_workers(self):
+    def test_every_scenario_has_two_servers_and_four_workers(self):
         for scenario in accuracy.SCENARIOS:
             simulation = self.simulate(scenario)
             self.assertEqual((simulation["servers"], simulation["workers"], simulation["parts"]),
@@ -43,16 +43,16 @@ class Descriptions(unittest.TestCase):
             self.assertEqual(simulation["mode"] == "sealed", "sealed" in scenario.name)
             self.assertEqual(simulation["replay"] == "log", "log" in scenario.name)
 
-    def test_passes_take_the_time_that_the_program_is_told(self):
+    def test_passes_take_the_configured_time(self):
         scenario = self.scenario("compute")
-        # Forward passes over all stages but the last, and backward ones of three times that.
+        # Forward passes over all stages but the last, and backward passes three times as long.
         passes = (scenario.layers - 1) + 3 * scenario.layers
         step = accuracy.simulated_step(self.simulate(scenario))
         self.assertAlmostEqual(step, passes * scenario.pass_ms / 1e3, delta=0.01)
         slow = accuracy.simulated_step(self.simulate(self.scenario("straggler")))
         self.assertAlmostEqual(slow, 2 * passes * scenario.pass_ms / 1e3, delta=0.02)
 
-    def test_a_link_is_what_tcp_gets_of_it_for_both_servers_together(self):
+    def test_both_servers_share_the_links_tcp_rate(self):
         self.assertAlmostEqual(accuracy.link_rate(100), 11.955e6, delta=1e3)
         scenario = self.scenario("network")
         simulation = self.simulate(scenario)
@@ -63,7 +63,7 @@ class Descriptions(unittest.TestCase):
                                fetched / accuracy.link_rate(scenario.megabits), delta=1e-6)
 
     def deaths(self, name, away=0.5):
-        """What the deaths of a run come to beyond an undisturbed one, and the step."""
+        """Returns what the deaths add to an undisturbed run, and the time of a step."""
         scenario = self.scenario(name)
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
             accuracy.write_inputs(scenario, pathlib.Path(folder), 0.001)
@@ -84,11 +84,11 @@ class Descriptions(unittest.TestCase):
     def test_a_server_with_a_log_repeats_no_step(self):
         death, step = self.deaths("server killed, log")
         self.assertEqual(death.repeated, 0)
-        away = 0.5 - 1.5 / 11 * step  # workers go on with a visit and a half of eleven
+        away = 0.5 - 1.5 / 11 * step  # workers continue for a visit and a half of eleven
         self.assertAlmostEqual(death.total, 3 * away, delta=0.05)
         self.assertAlmostEqual(death.missed, away + (1 - accuracy.DEATH_AT) * step, delta=0.02)
 
-    def test_a_sealed_step_is_begun_again_by_a_worker(self):
+    def test_a_replaced_worker_restarts_a_sealed_step(self):
         death, step = self.deaths("worker killed, sealed")
         self.assertEqual(death.repeated, 0)
         self.assertAlmostEqual(death.missed, 0.5 + step, delta=0.01)
@@ -96,7 +96,7 @@ class Descriptions(unittest.TestCase):
 
 
 class Figures(unittest.TestCase):
-    def test_a_difference_is_of_what_was_measured(self):
+    def test_a_difference_is_relative_to_the_measurement(self):
         self.assertAlmostEqual(accuracy.difference(figure(2.0, 1.8)), -0.1)
 
     def test_the_goal_is_about_the_median_and_inclusive(self):
@@ -109,7 +109,7 @@ class Figures(unittest.TestCase):
         self.assertTrue(accuracy.is_met([figure(2, 2, 0), figure(0, 0, 0)]))
         self.assertFalse(accuracy.is_met([figure(2, 2, 0), figure(100, 101, 0)]))
 
-    def test_the_table_has_every_figure_and_what_is_missed(self):
+    def test_the_table_has_every_figure_and_verdict(self):
         rounds = [[figure(1.0, 1.0), figure(10.0, 20.0)], [figure(1.2, 1.0), figure(10.0, 20.0)]]
         lines, met = accuracy.table({"a": rounds})
         self.assertFalse(met)

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""A training step through servers and wire against the same model in one process.
+"""Compares a training step through servers and wire with the same model in one process.
 
 Rounds alternate between `eps train` and whole_model_step, which trains the same GPT-2 on the same
-samples in one process that also recomputes its blocks; both have the same cores and threads. A
-round's figure is the median of its steps after warm-up; the result is the median over pairs of
-rounds of the ratio, because a machine that slows down for a while slows down both. A pair in which
-other programs took more than --max-others of the cores is shown and done again. The two must agree
-on the job's id and on the losses of every step.
+samples in one process, also with recomputed blocks; both have the same cores and threads. A round's
+figure is the median of its steps after warm-up. The result is the median over pairs of rounds of
+the ratio, because a machine that slows down for a while slows down both. A pair in which other
+programs took more than --max-others of the cores is shown and repeated. The two must agree on the
+job's id and on the losses of every step.
 
-Exit code: 0 the goal is reached, 1 it is missed or the losses differ, 2 something did not run.
+Exit code: 0 if the goal is reached, 1 if it is missed or the losses differ, 2 if something did not
+run.
 """
 
 import argparse
@@ -27,12 +28,12 @@ GOAL = 1.10
 SECTION = "step-ratio"
 ROUND_TIMEOUT_S = 1800
 POLL_S = 0.01
-FIRST_LOSS_TOLERANCE = 1e-6  # same weights, same samples: only sums are rounded otherwise
+FIRST_LOSS_TOLERANCE = 1e-6  # same weights and samples: only the rounding of sums differs
 LOSS_TOLERANCE = 1e-3        # a wrong update shows after one step
 MIN_QUIET_PAIRS = 5
 
-# One round of one program. `seconds`: of each timed step; `cpu`: seconds of all its processes per
-# step; `others`: the part of the cores that other programs took meanwhile.
+# One round of one program: seconds of each timed step, CPU seconds of all its processes per step,
+# and the share of the cores that other programs took.
 Round = collections.namedtuple("Round", "job losses seconds cpu others")
 
 
@@ -46,7 +47,7 @@ def whole_command(whole, config, steps):
 
 
 def job_of_output(lines):
-    """The id of the job that `eps train` prints, or that the first line of the peer says."""
+    """Returns the job id that `eps train` prints, or the one in the first line of the peer."""
     for line in lines:
         if line.startswith("job: "):
             return line.split()[1]
@@ -60,7 +61,7 @@ def relative(a, b):
 
 
 def loss_difference(ours, theirs):
-    """What is wrong with two lists of losses; None if they are the same training."""
+    """Returns how two lists of losses differ, or None if they are of the same training."""
     if not ours or len(ours) != len(theirs):
         return f"{len(ours)} and {len(theirs)} losses"
     for step, (a, b) in enumerate(zip(ours, theirs), start=1):
@@ -86,7 +87,7 @@ Verdict = collections.namedtuple("Verdict", "text ratios used reached")
 
 
 def judge(pairs, max_others):
-    """The result over the quiet pairs if there are enough of them, else over all."""
+    """Judges the quiet pairs if there are enough of them, else all pairs."""
     quiet = [p for p in pairs if is_quiet(p, max_others)]
     used = quiet if len(quiet) >= MIN_QUIET_PAIRS else pairs
     ratios = [step_ratio(p) for p in used]
@@ -100,10 +101,10 @@ def judge(pairs, max_others):
 
 
 class Follower:
-    """Runs one program and samples CPU time when its steps end."""
+    """Runs one program and samples CPU time at the ends of its steps."""
 
     def __init__(self, command, log_path, metrics_path, environment):
-        self.metrics_path = metrics_path  # None: the records come on stdout
+        self.metrics_path = metrics_path  # None: the records are on stdout
         self.log_path = log_path
         self.log = open(log_path, "w", encoding="utf-8")  # pylint: disable=consider-using-with
         self.process = subprocess.Popen(  # pylint: disable=consider-using-with
@@ -159,9 +160,9 @@ class Bench:
     def __init__(self, options, folder):
         self.options = options
         self.folder = folder
-        # One step more than is timed: the last ones' processes still run when they are sampled.
+        # One step more than is timed, so that the processes still run at the last sample.
         self.steps = options.warmup + options.steps + 1
-        # Both wait for their threads in the way that the worker chooses for itself.
+        # Both programs wait for threads as a worker does.
         self.environment = dict(os.environ, OMP_WAIT_POLICY="passive")
         self.config = os.path.join(folder, "config.yaml")
 
@@ -183,14 +184,14 @@ class Bench:
     def pair(self, index):
         report.wait_until_quiet(self.options.max_others, self.options.cores, self.options.patience,
                                 time.monotonic, time.sleep)
-        if index % 2 == 0:  # so that a drift of the machine favours neither
+        if index % 2 == 0:  # so that a drift of the machine's speed favours neither
             ours = self.through_servers()
             return ours, self.in_one_process()
         theirs = self.in_one_process()
         return self.through_servers(), theirs
 
     def pairs(self):
-        """Pairs until enough were undisturbed, or time is up. Raises DifferentTraining."""
+        """Runs pairs until enough were undisturbed or time is up. Raises DifferentTraining."""
         pairs = []
         quiet = 0
         deadline = time.monotonic() + 60 * self.options.max_minutes
@@ -229,7 +230,7 @@ def section_body(options, pairs, verdict):
 
 The quickstart model and settings, 8,192 tokens per step (8 samples x 4 micro-batches x 256 tokens){
 ', ' + ', '.join(options.extra) if options.extra else ''}. *Servers*:
-`eps train` (servers, worker, front: all their work) on the same cores as *one process*: the same
+`eps train` with all work of servers, worker and front, on the same cores as *one process*: the same
 GPT-2 with recomputed blocks, clipping and LibTorch's fused AdamW. Job id and losses agree.
 
 Machine: {report.machine()}, {len(os.sched_getaffinity(0))} cores used; commit {report.commit()}.
@@ -250,21 +251,21 @@ def parse_arguments(arguments):
     parser.add_argument("--whole", default=str(report.ROOT / "bazel-bin/bench/whole_model_step"))
     parser.add_argument("--rounds", type=int, default=9, help="undisturbed pairs of rounds")
     parser.add_argument("--steps", type=int, default=6, help="timed steps of a round")
-    parser.add_argument("--warmup", type=int, default=2, help="steps before them")
+    parser.add_argument("--warmup", type=int, default=2, help="untimed steps before them")
     parser.add_argument("--cores", type=int, default=2, help="cores that both may use")
     parser.add_argument("--max-others", type=float, default=0.10,
-                        help="part of the cores that others may take in an undisturbed round")
+                        help="share of the cores that others may take in an undisturbed round")
     parser.add_argument("--patience", type=float, default=60,
-                        help="seconds to wait before a pair until the machine is quiet")
+                        help="how many seconds to wait before a pair for a quiet machine")
     parser.add_argument("--max-minutes", type=float, default=60,
-                        help="no pair begins later, undisturbed or not")
+                        help="start no pair after this time")
     parser.add_argument("--eps-arg", dest="extra", action="append", default=[],
                         help="passed to eps train (repeatable)")
-    parser.add_argument("--section", default=SECTION, help="of the page that is written")
+    parser.add_argument("--section", default=SECTION, help="section of the page that is written")
     parser.add_argument("--write", help="page to write the result into, e.g. docs/benchmarks.md")
     options = parser.parse_args(arguments)
     if min(options.rounds, options.steps, options.warmup, options.cores) < 1:
-        parser.error("rounds, steps, warmup and cores are at least 1")
+        parser.error("rounds, steps, warmup and cores must be at least 1")
     return options
 
 

@@ -1,4 +1,4 @@
-"""Tests what the step benchmark computes from what it has measured. Nothing is timed here."""
+"""Tests the figures that the step benchmark computes. Nothing is timed."""
 
 import os
 import pathlib
@@ -6,7 +6,7 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 import report
 import source_tree
 import step_ratio
@@ -33,13 +33,13 @@ class Figures(unittest.TestCase):
         line = "7 (a (b) c) S 3 7 7 0 -1 4 1 2 3 4 50 6 0 0 20 0"
         self.assertEqual(report.parse_process(line), (3, 56))
 
-    def test_a_family_is_all_descendants(self):
+    def test_a_family_holds_all_descendants(self):
         processes = {1: (0, 5), 2: (1, 5), 3: (2, 5), 4: (1, 5), 9: (8, 5)}
         self.assertEqual(sorted(report.family(processes, 2)), [2, 3])
         self.assertEqual(sorted(report.family(processes, 1)), [1, 2, 3, 4])
         self.assertEqual(report.family(processes, 77), [])
 
-    def test_others_are_what_is_busy_and_not_ours(self):
+    def test_others_are_busy_ticks_that_are_not_ours(self):
         hz = report.TICKS_PER_SECOND
         begin = report.CpuSample(10.0, 100 * hz, 40 * hz)
         end = report.CpuSample(15.0, 109 * hz, 48 * hz)  # 9 s busy, 8 s ours, of 2 x 5 s
@@ -56,14 +56,14 @@ class Figures(unittest.TestCase):
 
 
 class SameTraining(unittest.TestCase):
-    def test_losses_agree_within_what_rounding_explains(self):
+    def test_losses_may_differ_by_rounding(self):
         for ours, theirs in [([5.0, 4.0], [5.0, 4.0]), ([5.0, 4.0], [5.000001, 4.001])]:
             self.assertIsNone(step_ratio.loss_difference(ours, theirs))
         for ours, theirs in [([5.0, 4.0], [5.0001, 4.0]), ([5.0, 4.0], [5.0, 4.1]),
                              ([], []), ([5.0], [5.0, 4.0])]:
             self.assertIsNotNone(step_ratio.loss_difference(ours, theirs), (ours, theirs))
 
-    def test_another_job_is_another_training(self):
+    def test_refuses_another_job(self):
         same = (a_round([1.0]), a_round([1.0]))
         self.assertIsNone(step_ratio.check_same_training(same))
         for job in ("b", None):
@@ -82,14 +82,14 @@ class Verdicts(unittest.TestCase):
     def pairs(self, ratio, others, count):
         return [(a_round([ratio], others=others), a_round([1.0])) for _ in range(count)]
 
-    def test_disturbed_pairs_do_not_count_if_there_are_enough_others(self):
+    def test_enough_quiet_pairs_exclude_disturbed_ones(self):
         pairs = self.pairs(9.0, 0.5, 20) + self.pairs(1.05, 0.0, step_ratio.MIN_QUIET_PAIRS)
         verdict = step_ratio.judge(pairs, 0.1)
         self.assertTrue(verdict.reached)
         self.assertEqual(len(verdict.used), step_ratio.MIN_QUIET_PAIRS)
         self.assertIn("reached", verdict.text)
 
-    def test_with_too_few_quiet_pairs_all_count_and_it_says_so(self):
+    def test_with_few_quiet_pairs_all_count(self):
         pairs = self.pairs(9.0, 0.5, 20) + self.pairs(1.05, 0.0, step_ratio.MIN_QUIET_PAIRS - 1)
         verdict = step_ratio.judge(pairs, 0.1)
         self.assertFalse(verdict.reached)
@@ -109,7 +109,7 @@ class Pages(unittest.TestCase):
         self.assertEqual(text, "# T\n\nold\n\n<!-- one: begin -->\nthird\n<!-- one: end -->\n\n"
                                "<!-- two: begin -->\nsecond\n<!-- two: end -->\n")
 
-    def test_a_section_without_an_end_is_not_guessed(self):
+    def test_a_section_without_an_end_is_refused(self):
         with self.assertRaises(ValueError):
             report.replace_section("<!-- one: begin -->\nx\n", "one", "y")
 

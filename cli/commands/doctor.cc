@@ -1,4 +1,4 @@
-#include "cli/commands/doctor.h"
+// `eps doctor`: checks that this machine can run EPS.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -26,13 +26,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "cli/launch/child_process.h"
+#include "base/descriptor.h"
+#include "base/text.h"
+#include "base/version.h"
 #include "cli/commands/doctor_checks.h"
-#include "cli/launch/progress.h"
+#include "cli/launch/child_process.h"
 #include "cli/launch/run_config.h"
 #include "cli/launch/siblings.h"
-#include "base/version.h"
-#include "base/descriptor.h"
 #include "google/protobuf/stubs/common.h"
 #include "grpcpp/grpcpp.h"
 #include "wire/channel.h"
@@ -59,7 +59,7 @@ class Report {
   int failures_ = 0;
 };
 
-// The rest of the first line of a file that starts with `prefix`, behind its colon.
+// Returns the text after the colon of a file's first line that starts with `prefix`.
 std::string ProcLine(const std::string& path, absl::string_view prefix) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -92,7 +92,7 @@ void CheckCpu(Report* report) {
 void CheckMemory(const Config& config, Report* report) {
   uint64_t available_kib = 0;
   if (std::sscanf(ProcLine("/proc/meminfo", "MemAvailable").c_str(), "%lu", &available_kib) != 1) {
-    return report->Add(Level::kWarn, "memory: /proc/meminfo does not say what is available");
+    return report->Add(Level::kWarn, "memory: /proc/meminfo does not report the available memory");
   }
   report->Add(CheckMemoryLimit(std::min(available_kib * 1024, CgroupRoom("/sys/fs/cgroup")),
                                config.servers.memory_limit));
@@ -106,7 +106,7 @@ void CheckFileLimit(Report* report) {
   report->Add(CheckOpenFiles(files.rlim_cur, files.rlim_max));
 }
 
-// Where servers are to listen, and those that are to be attached to.
+// Checks the address on which a server would listen, and the addresses of servers to attach to.
 void CheckAddresses(const Config& config, Report* report) {
   report->Add(CheckListen(config.servers.listen));
   uint64_t count = 0;
@@ -119,7 +119,7 @@ void CheckAddresses(const Config& config, Report* report) {
 }
 
 void CheckDisk(const Config& config, Report* report) {
-  // The nearest folder above checkpoint.dir that exists.
+  // checkpoint.dir may not exist yet: check its nearest existing parent.
   std::error_code error;
   std::filesystem::path folder =
       std::filesystem::absolute(config.checkpoint.dir.empty() ? "." : config.checkpoint.dir, error);
@@ -157,14 +157,14 @@ void CheckLoopback(Report* report) {
 }
 
 void CheckIoUring(Report* report) {
-  // A null parameter block: EFAULT where the call exists and is allowed.
+  // With a null parameter block the call fails with EFAULT if it exists and is allowed.
   const Descriptor ring(static_cast<int>(syscall(SYS_io_uring_setup, 1, nullptr)));
   const int error = ring.ok() ? 0 : errno;
   if (error == 0 || error == EFAULT || error == EINVAL) {
     return report->Add(Level::kOk, "io_uring: available");
   }
   report->Add(Level::kWarn, absl::StrCat("io_uring: not available (", std::strerror(error),
-                                         "); only storage on NVMe would use it"));
+                                         "); the storage uses threads instead"));
 }
 
 void CheckWorkerProgram(Report* report) {
@@ -188,7 +188,7 @@ void CheckWorkerProgram(Report* report) {
   if (child.ok()) {
     status = (*child)->WaitExit(std::chrono::steady_clock::now() + kSiblingTimeout)
                  ? (*child)->Failure()
-                 : absl::DeadlineExceededError("eps-worker --version does not end");
+                 : absl::DeadlineExceededError("eps-worker --version hangs");
   }
   std::string said;
   std::string cuda;
@@ -226,7 +226,9 @@ void CheckVersions(Report* report) {
 
 }  // namespace
 
-absl::Status RunDoctor(const Config& config) {
+// Returns Unavailable if a check failed.
+absl::Status RunDoctor(const RunConfig& run, bool /*json*/) {
+  const Config& config = run.config;
   Report report;
   CheckVersions(&report);
   CheckCpu(&report);

@@ -20,8 +20,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "cli/launch/progress.h"
 #include "base/descriptor.h"
+#include "base/text.h"
 #include "wire/channel.h"
 
 namespace eps {
@@ -29,11 +29,11 @@ namespace {
 
 constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
 constexpr uint64_t kLittleMemory = uint64_t{2} << 30;
-// A server holds three connections for each worker, gRPC some descriptors for each.
+// A server holds three connections per worker, and gRPC some descriptors per connection.
 constexpr uint64_t kFewFiles = 1024;
 constexpr uint64_t kEnoughFiles = 65'536;
 
-// The number in a file; kUnlimited if there is none, or another word ("max").
+// Returns the number in a file; kUnlimited if there is no such file or if it holds a word ("max").
 uint64_t NumberIn(const std::string& path) {
   std::ifstream file(path);
   std::string word;
@@ -49,7 +49,7 @@ uint64_t Left(uint64_t limit, uint64_t used) {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// The socket addresses of "host:port"; null with a reason.
+// Returns the socket addresses of "host:port", or null with a reason.
 Addresses Resolve(const std::string& address, std::string* why) {
   const size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);
@@ -64,7 +64,7 @@ Addresses Resolve(const std::string& address, std::string* why) {
   return Addresses(error == 0 ? found : nullptr, &freeaddrinfo);
 }
 
-// 0, or the errno that a connection ended with.
+// Connects and closes again. Returns 0, or the errno of the failure.
 int Connect(const addrinfo& to, std::chrono::milliseconds timeout) {
   const Descriptor socket_fd(
       socket(to.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, to.ai_protocol));
@@ -87,7 +87,7 @@ uint64_t CgroupRoom(const std::string& root) {
   const uint64_t room = Left(NumberIn(root + "/memory.max"), NumberIn(root + "/memory.current"));
   if (room != kUnlimited) return room;
   const uint64_t limit = NumberIn(root + "/memory/memory.limit_in_bytes");
-  // Version 1 writes "no limit" as a number near 2^63.
+  // Version 1 represents "no limit" by a number near 2^63.
   if (limit >= uint64_t{1} << 62) return kUnlimited;
   return Left(limit, NumberIn(root + "/memory/memory.usage_in_bytes"));
 }
@@ -102,7 +102,7 @@ Finding CheckMemoryLimit(uint64_t available_bytes, uint64_t limit_bytes) {
                    "; AdamW needs 12 bytes per parameter on the servers: at most about ",
                    FormatCount(usable / 12), " parameters");
   if (limit_bytes > available_bytes) {
-    return {Level::kWarn, absl::StrCat(text, "; the limit is more than there is: lower it")};
+    return {Level::kWarn, absl::StrCat(text, "; the limit exceeds the available memory: lower it")};
   }
   return {usable < kLittleMemory ? Level::kWarn : Level::kOk, std::move(text)};
 }
@@ -114,7 +114,7 @@ Finding CheckOpenFiles(uint64_t soft, uint64_t hard) {
   const std::string text = absl::StrCat("open files: at most ", shown(soft), " for a process");
   if (soft >= kFewFiles) return {Level::kOk, text};
   return {Level::kWarn,
-          absl::StrCat(text, ", few for a server of many workers; ",
+          absl::StrCat(text, ", too few for a server with many workers; ",
                        hard > soft ? absl::StrCat("ulimit -n ", std::min(hard, kEnoughFiles))
                                    : std::string("raise the hard limit"))};
 }
@@ -174,7 +174,7 @@ Finding CheckGpu(int devices, const std::string& worker_says) {
   }
   const std::string found = absl::StrCat("gpu: ", devices, devices == 1 ? " device" : " devices",
                                          " of the NVIDIA driver; the worker's LibTorch: ",
-                                         worker_says.empty() ? "did not say" : worker_says);
+                                         worker_says.empty() ? "did not report" : worker_says);
   int usable = 0;
   const absl::string_view first = absl::string_view(worker_says).substr(0, worker_says.find(' '));
   if (absl::SimpleAtoi(first, &usable) && usable > 0) return {Level::kOk, found};

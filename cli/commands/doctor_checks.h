@@ -1,8 +1,7 @@
 #ifndef EPS_CLI_COMMANDS_DOCTOR_CHECKS_H_
 #define EPS_CLI_COMMANDS_DOCTOR_CHECKS_H_
 
-// What `eps doctor` looks at beyond what it only prints. Each check says what was found and, unless
-// that is fine, what to do.
+// The checks of `eps doctor`. Each reports what it found and, if that is a problem, what to do.
 
 #include <chrono>
 #include <cstdint>
@@ -12,32 +11,34 @@ namespace eps {
 
 enum class Level { kOk, kWarn, kFail };
 
+// The result of one check: a line for the report.
 struct Finding {
   Level level = Level::kOk;
   std::string text;
 };
 
-// Bytes that the control group of this process still allows, by the files below `root`
-// (/sys/fs/cgroup; version 2, or 1 in its memory folder); UINT64_MAX if there is no limit.
+// Returns the bytes that the control group of this process may still allocate; UINT64_MAX if there
+// is no limit. `root` is /sys/fs/cgroup (version 2, or version 1 in its memory folder).
 uint64_t CgroupRoom(const std::string& root);
 
-// `available`: what the machine and the control group leave. `limit`: servers.memory_limit; 0 means
-// all that is available.
+// Compares the available memory of the machine and the control group with servers.memory_limit,
+// where 0 means all available memory.
 Finding CheckMemoryLimit(uint64_t available_bytes, uint64_t limit_bytes);
 
-// Soft and hard limit of open files of a process.
+// Checks the soft and hard limits of open files of a process.
 Finding CheckOpenFiles(uint64_t soft, uint64_t hard);
 
-// Whether a server could listen on `address` (servers.listen): binds it for a moment.
+// Checks that a server could listen on `address` (servers.listen) by binding it for a moment.
 Finding CheckListen(const std::string& address);
 
-// Whether something accepts connections at `address`, of servers.addresses.
+// Checks that something accepts connections at `address`, one of servers.addresses.
 Finding CheckReach(const std::string& address, std::chrono::milliseconds timeout);
 
-// `devices`: accelerators that the kernel's driver shows. `worker_says`: the line "cuda: ..." of
-// eps-worker --version, without that word; empty if it could not be asked.
+// Checks that the worker can use the GPUs. `devices` is the number of device files of the driver.
+// `worker_says` is the text after "cuda: " in the output of eps-worker --version; empty if
+// eps-worker did not run.
 Finding CheckGpu(int devices, const std::string& worker_says);
-// Device files nvidia0, nvidia1, ... in `folder` (/dev).
+// Counts the device files nvidia0, nvidia1, ... in `folder` (/dev).
 int CountGpus(const std::string& folder);
 
 }  // namespace eps

@@ -26,7 +26,7 @@ std::string Folder(const std::string& name) {
 
 void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
-// A listener on a free port of the loopback.
+// A listener on a free loopback port.
 class Listener {
  public:
   Listener() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -51,7 +51,7 @@ class Listener {
   std::string address_;
 };
 
-TEST(DoctorChecksTest, ReadsTheRoomOfAControlGroup) {
+TEST(DoctorChecksTest, ReadsTheLimitOfAControlGroup) {
   const std::string v2 = Folder("v2");
   EXPECT_EQ(CgroupRoom(v2), UINT64_MAX) << "no files";
   Write(v2 + "/memory.max", "max\n");
@@ -69,7 +69,7 @@ TEST(DoctorChecksTest, ReadsTheRoomOfAControlGroup) {
   EXPECT_EQ(CgroupRoom(v1), 100u);
 }
 
-TEST(DoctorChecksTest, ComparesTheLimitWithWhatIsThere) {
+TEST(DoctorChecksTest, ComparesTheLimitWithAvailableMemory) {
   const struct {
     uint64_t available, limit;
     Level level;
@@ -103,11 +103,12 @@ TEST(DoctorChecksTest, TriesTheAddressOfAServer) {
   const Finding busy = CheckListen(taken.address());
   EXPECT_EQ(busy.level, Level::kFail);
   EXPECT_TRUE(absl::StrContains(busy.text, "in use")) << busy.text;
-  EXPECT_EQ(CheckListen("203.0.113.1:0").level, Level::kFail) << "an address of nobody's";
+  EXPECT_EQ(CheckListen("203.0.113.1:0").level, Level::kFail)
+      << "an address reserved for documentation";
   EXPECT_EQ(CheckListen("nonsense").level, Level::kFail);
 }
 
-TEST(DoctorChecksTest, TriesToReachTheServersThatAreNamed) {
+TEST(DoctorChecksTest, ConnectsToTheNamedServers) {
   constexpr std::chrono::seconds kPatience{10};
   Listener server;
   EXPECT_EQ(CheckReach(server.address(), kPatience).level, Level::kOk);

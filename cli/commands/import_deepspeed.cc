@@ -13,8 +13,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/files/files.h"
 #include "base/config/config.h"
+#include "base/files/files.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -27,13 +27,12 @@ constexpr size_t kMaxBytes = size_t{1} << 20;
 constexpr int kMaxDepth = 32;
 constexpr size_t kMaxShownValue = 80;
 
-// Why a key of the top level, with all that stands below it, has no line of its own.
+// The reason why a top-level key, with everything below it, has no equivalent.
 struct Reason {
   const char* key;
   const char* why;
 };
-constexpr char kReplicas[] =
-    "there are no replicas of the weights that would have to be kept equal";
+constexpr char kReplicas[] = "there are no replicas of the weights to keep equal";
 constexpr char kStages[] = "not needed: a worker holds one layer at a time and recomputes it";
 constexpr char kMemory[] =
     "not needed: weights and optimizer state are on the servers, sharded; a worker fetches one "
@@ -43,57 +42,57 @@ constexpr Reason kReasons[] = {
     {"zero_allow_untested_optimizer", kMemory},
     {"zero_force_ds_cpu_optimizer", kMemory},
     {"bf16",
-     "not there: layers are computed in FP32; quantization.weights and quantization.gradients "
-     "choose bf16 for the wire alone"},
+     "not supported: layers are computed in FP32; quantization.weights and quantization.gradients "
+     "choose bf16 for the wire only"},
     {"bfloat16", "as bf16"},
-    {"fp16", "not there: layers are computed in FP32, so that no loss scale is needed"},
-    {"amp", "not there: layers are computed in FP32"},
+    {"fp16", "not supported: layers are computed in FP32, so that no loss scale is needed"},
+    {"amp", "not supported: layers are computed in FP32"},
     {"data_types", "not needed: gradients are summed in FP32"},
     {"communication_data_type",
-     "not translated: quantization.gradients chooses what gradients are on the wire"},
+     "not translated: quantization.gradients chooses the wire format of gradients"},
     {"prescale_gradients", kReplicas},
     {"gradient_predivide_factor", kReplicas},
-    {"sparse_gradients", "not there"},
+    {"sparse_gradients", "not supported"},
     {"disable_allgather", kReplicas},
     {"activation_checkpointing", kStages},
     {"pipeline", "not needed: depth costs nothing on the device"},
-    {"sparse_attention", "not there"},
-    {"aio", "not needed: state lies in the servers' memory"},
+    {"sparse_attention", "not supported"},
+    {"aio", "not needed: the servers keep the state in memory"},
     {"steps_per_print", nullptr},
     {"wall_clock_breakdown", "not needed: the worker's --report has the times of each step"},
     {"memory_breakdown", "not needed: eps status shows the memory of each server by kind"},
-    {"dump_state", "not needed: eps config print shows what is resolved"},
-    {"flops_profiler", "not there"},
+    {"dump_state", "not needed: eps config print shows the resolved configuration"},
+    {"flops_profiler", "not supported"},
     {"comms_logger", "not needed: the worker's --report has the bytes of each step"},
     {"csv_monitor", "not needed: metrics.jsonl has every step"},
-    {"wandb", "not there: metrics.jsonl has every step"},
-    {"comet", "not there: metrics.jsonl has every step"},
-    {"autotuning", "not there"},
-    {"elasticity", "not needed: who computes which part does not matter to the result"},
+    {"wandb", "not supported: metrics.jsonl has every step"},
+    {"comet", "not supported: metrics.jsonl has every step"},
+    {"autotuning", "not supported"},
+    {"elasticity", "not needed: the result does not depend on which worker computes a part"},
     {"checkpoint", "other names: checkpoint.dir, checkpoint.save_steps"},
     {"load_universal_checkpoint", "not needed: any checkpoint resumes on any number of servers"},
-    {"use_data_before_expert_parallel", "not there"},
-    {"data_efficiency", "not there"},
-    {"curriculum_learning", "not there"},
-    {"progressive_layer_drop", "not there"},
-    {"eigenvalue", "not there"},
-    {"quantize_training", "not there"},
-    {"compression_training", "not there"},
-    {"hybrid_engine", "not there"},
+    {"use_data_before_expert_parallel", "not supported"},
+    {"data_efficiency", "not supported"},
+    {"curriculum_learning", "not supported"},
+    {"progressive_layer_drop", "not supported"},
+    {"eigenvalue", "not supported"},
+    {"quantize_training", "not supported"},
+    {"compression_training", "not supported"},
+    {"hybrid_engine", "not supported"},
     {"tensor_parallel", "not needed: a layer is fetched whole"},
-    {"sequence_parallel_size", "not there"},
+    {"sequence_parallel_size", "not supported"},
     {"dataloader_drop_last", "not needed: every step has the same number of samples"},
     {"seed", "another name: training.seed"},
 };
 
-// Escaped, so that nothing in it can end a comment, and not too long.
+// Returns a value truncated to a bounded length and escaped, so that it cannot end a comment.
 std::string Shown(const ordered_json& value) {
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true);
   if (text.size() > kMaxShownValue) text = text.substr(0, kMaxShownValue) + "...";
   return text;
 }
 
-// Names come from the file as well.
+// Does the same for a name, which is untrusted too.
 std::string ShownName(const std::string& name) {
   const std::string quoted = Shown(ordered_json(name));
   return quoted == absl::StrCat("\"", name, "\"") ? name : quoted;
@@ -108,7 +107,7 @@ absl::Status Parse(absl::string_view json, const std::string& origin, ordered_js
                                                    " bytes, expected at most ", kMaxBytes,
                                                    ": not a DeepSpeed configuration"));
   }
-  // Before parsing: values that nest deeply are dear to build and to free.
+  // Check the depth before parsing: deeply nested values are expensive to build and to free.
   int depth = 0;
   int deepest = 0;
   bool in_text = false;
@@ -145,7 +144,7 @@ absl::Status Parse(absl::string_view json, const std::string& origin, ordered_js
     return absl::InvalidArgumentError(absl::StrCat(origin, ": expected one JSON object"));
   }
   if (!twice.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(origin, ": the key ", twice, " stands twice"));
+    return absl::InvalidArgumentError(absl::StrCat(origin, ": the key ", twice, " appears twice"));
   }
   return absl::OkStatus();
 }
@@ -165,7 +164,7 @@ class Importer {
       const auto reason = std::find_if(std::begin(kReasons), std::end(kReasons),
                                        [&key = name](const Reason& r) { return key == r.key; });
       const bool known = reason != std::end(kReasons) && reason->why != nullptr;
-      LeaveOut(name, value, known ? reason->why : "not a key that is known here");
+      LeaveOut(name, value, known ? reason->why : "not a key that is known to EPS");
     }
     return absl::OkStatus();
   }
@@ -173,10 +172,10 @@ class Importer {
   absl::StatusOr<std::string> Text() const {
     std::string text =
         absl::StrCat("# From ", ShownName(origin_),
-                     " by eps config import-deepspeed. What is not set here has its default.\n");
+                     " by eps config import-deepspeed. All other keys have their defaults.\n");
     for (const auto& [section, lines] : sections_) absl::StrAppend(&text, section, ":\n", lines);
     if (!left_out_.empty()) absl::StrAppend(&text, "\n# Left out:\n", left_out_);
-    // What is printed is read back: no value may slip through that Config would refuse.
+    // Users pass the output to --config, so Config must accept every value.
     Config config;
     EPS_RETURN_IF_ERROR(config.MergeYaml(text, absl::StrCat("what ", origin_, " became")));
     return text;
@@ -194,7 +193,7 @@ class Importer {
                     comment.empty() ? "" : absl::StrCat("  # ", comment), "\n");
   }
 
-  // A key with everything below it, a line each.
+  // Lists a key and everything below it, one per line.
   void LeaveOut(const std::string& name, const ordered_json& value, const std::string& why) {
     if (!value.is_object() || value.empty()) {
       absl::StrAppend(&left_out_, "# ", ShownName(name), ": ", Shown(value), "  -- ", why, "\n");
@@ -214,8 +213,8 @@ class Importer {
     }
   }
 
-  // The value of `name` in `object`, taken note of; null if it is absent or "auto", which is
-  // listed.
+  // Returns the value of `name` in `object` and marks the key as handled; null if it is absent, or
+  // if it is "auto", which is listed as left out.
   const ordered_json* Take(const ordered_json& object, const char* name,
                            const std::string& prefix = "") {
     const auto it = object.find(name);
@@ -258,7 +257,7 @@ class Importer {
   absl::Status WarmUp(const std::string& type, const ordered_json& params,
                       std::set<std::string>* known);
   absl::Status Monitoring(const ordered_json& root);
-  // {type, params} of `name`; the type is empty if the section is absent.
+  // Returns {type, params} of `name`; the type is empty if the section is absent.
   absl::StatusOr<std::pair<std::string, ordered_json>> TypeAndParams(const ordered_json& root,
                                                                      const char* name);
   void LeaveOutOthers(const std::string& prefix, const ordered_json& params,
@@ -267,11 +266,11 @@ class Importer {
   const std::string origin_;
   std::map<std::string, std::string> sections_;  // lines by section
   std::string left_out_;
-  std::set<std::string> done_;  // keys of the top level that have been dealt with
+  std::set<std::string> done_;  // the handled keys of the top level
   std::optional<double> scheduled_lr_;
 };
 
-// A part is what one GPU computed: micro_batch_size x micro_batches samples.
+// A part is the share of one GPU: micro_batch_size x micro_batches samples.
 absl::Status Importer::Batch(const ordered_json& root) {
   EPS_ASSIGN_OR_RETURN(const auto total, TakeInteger(root, "train_batch_size"));
   EPS_ASSIGN_OR_RETURN(const auto micro, TakeInteger(root, "train_micro_batch_size_per_gpu"));
@@ -340,7 +339,7 @@ absl::StatusOr<std::pair<std::string, ordered_json>> Importer::TypeAndParams(
 void Importer::LeaveOutOthers(const std::string& prefix, const ordered_json& params,
                               const std::set<std::string>& known) {
   for (const auto& [name, value] : params.items()) {
-    if (known.count(name) == 0) LeaveOut(prefix + name, value, "not there");
+    if (known.count(name) == 0) LeaveOut(prefix + name, value, "not supported");
   }
 }
 
@@ -363,12 +362,12 @@ absl::Status Importer::AdamOptions(const ordered_json& params, bool adam_w,
   };
   if (!adam_w && is("adam_w_mode", false)) {
     LeaveOut(prefix + "adam_w_mode", false,
-             "not there: the weight decay of Adam is decoupled here, as AdamW has it");
+             "not supported: the weight decay of Adam is decoupled here, as in AdamW");
   }
   if (is("bias_correction", false)) {
-    LeaveOut(prefix + "bias_correction", false, "not there: the moments are always corrected");
+    LeaveOut(prefix + "bias_correction", false, "not supported: the moments are always corrected");
   }
-  if (is("amsgrad", true)) LeaveOut(prefix + "amsgrad", true, "not there");
+  if (is("amsgrad", true)) LeaveOut(prefix + "amsgrad", true, "not supported");
   known->insert({"betas", "eps", "adam_w_mode", "bias_correction", "amsgrad", "torch_adam"});
   return absl::OkStatus();
 }
@@ -393,7 +392,7 @@ absl::Status Importer::Optimizer(const ordered_json& root) {
   } else if (type == "SGD") {
     EPS_RETURN_IF_ERROR(SgdOptions(params, &known));
   } else {
-    LeaveOut("optimizer.type", type, "not there: the update rules are adamw and sgd");
+    LeaveOut("optimizer.type", type, "not supported: the update rules are adamw and sgd");
     LeaveOutOthers(prefix, params, {});
     return absl::OkStatus();
   }
@@ -435,7 +434,7 @@ absl::Status Importer::WarmUp(const std::string& type, const ordered_json& param
   const auto shape = params.find("warmup_type");
   if (!auto_warmup && (shape == params.end() || *shape != "linear")) {
     LeaveOut(prefix + "warmup_type", shape == params.end() ? ordered_json("log") : *shape,
-             "not there: the warm-up is linear");
+             "not supported: the warm-up is linear");
   }
   if (cosine) {
     EPS_ASSIGN_OR_RETURN(const auto least, TakeNumber(params, "cos_min_ratio", prefix));
@@ -448,7 +447,7 @@ absl::Status Importer::WarmUp(const std::string& type, const ordered_json& param
         return absl::InvalidArgumentError(
             absl::StrCat(origin_, ": optimizer.params.lr is ", Number(*scheduled_lr_),
                          ", scheduler.params.warmup_max_lr ", Number(*peak),
-                         ": the second one is what DeepSpeed trains with; make them equal"));
+                         ": DeepSpeed trains with the second value; make them equal"));
       }
       Set("optimizer", "lr", Number(*peak));
     }
@@ -459,7 +458,7 @@ absl::Status Importer::WarmUp(const std::string& type, const ordered_json& param
     known->insert(from);
     EPS_ASSIGN_OR_RETURN(const auto least, TakeNumber(params, from, prefix));
     if (least.value_or(0) > 0) {
-      LeaveOut(prefix + from, params[from], "not there: the warm-up begins at 0");
+      LeaveOut(prefix + from, params[from], "not supported: the warm-up begins at 0");
     }
   }
   known->insert({"total_num_steps", "warmup_num_steps", "warmup_type", "last_batch_iteration"});
@@ -474,7 +473,7 @@ absl::Status Importer::Scheduler(const ordered_json& root) {
   if (type == "WarmupLR" || type == "WarmupDecayLR" || type == "WarmupCosineLR") {
     EPS_RETURN_IF_ERROR(WarmUp(type, params, &known));
   } else {
-    LeaveOut("scheduler.type", type, "not there: eps config reference has lr_scheduler.name");
+    LeaveOut("scheduler.type", type, "not supported: eps config reference has lr_scheduler.name");
   }
   LeaveOutOthers("scheduler.params.", params, known);
   return absl::OkStatus();
@@ -491,7 +490,7 @@ absl::Status Importer::Monitoring(const ordered_json& root) {
   Set("metrics", "tensorboard", (*board)["enabled"].get<bool>() ? "true" : "false");
   for (const auto& [name, value] : board->items()) {
     if (name == "enabled") continue;
-    LeaveOut("tensorboard." + name, value, "event files lie in <checkpoint.dir>/tensorboard");
+    LeaveOut("tensorboard." + name, value, "event files are in <checkpoint.dir>/tensorboard");
   }
   return absl::OkStatus();
 }

@@ -9,16 +9,16 @@
 
 namespace eps {
 
-// The configuration, as YAML that Config reads, that means what a DeepSpeed configuration says.
-// What has no equivalent follows as comments: each key with its value, and why it is not needed
-// here, or not there. `origin` (the file's name) stands in the first line and in the errors.
+// Translates a DeepSpeed configuration into YAML for Config. Appends a comment for each key without
+// an equivalent: its value, and why EPS does not need or support it. `origin`, the file's name,
+// appears in the first line and in errors.
 //
-// `json` is hostile: InvalidArgument if it is not one JSON object, is larger than 1 MiB, nests
-// deeper than 32 levels, names a key twice, or gives a key that is translated a value that makes no
-// sense (the message has key and value). A key that nobody knows is listed, not refused.
+// `json` is untrusted. InvalidArgument if it is not one JSON object, is larger than 1 MiB, nests
+// deeper than 32 levels or names a key twice, or, with key and value, if a translated key has an
+// invalid value. Unknown keys are listed, not refused.
 absl::StatusOr<std::string> ImportDeepSpeed(absl::string_view json, const std::string& origin);
 
-// `eps config import-deepspeed FILE`: prints it.
+// `eps config import-deepspeed FILE`: prints the translation of a file.
 absl::Status RunImportDeepSpeed(const std::string& path);
 
 }  // namespace eps

@@ -6,11 +6,10 @@
 
 namespace eps {
 
-// `eps train`: plans, starts or attaches to servers, creates the job, sets its weights, starts the
-// workers, then supervises: a progress line and a metrics.jsonl line per step, checkpoints at gated
-// borders, and an error that names the process when a child dies. Returns when the job is done, or
-// after the first SIGINT or SIGTERM when the running step is complete and written; the second one
-// ends the process with 130 at once. No child outlives it.
+// `eps train`: plans a run, starts servers or attaches to them, starts workers, and drives the job
+// (cli/driver/job_driver.h) to its end. Errors name the child that died. Returns when the job is
+// done, or after the first SIGINT or SIGTERM once the running step is complete and written. A
+// second signal exits at once with code 130. No child outlives the call. Call it once per process.
 absl::Status RunTrain(const RunConfig& run);
 
 }  // namespace eps

@@ -25,10 +25,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often a wait that the kernel cannot end looks again.
+// The poll interval of waits that have no kernel event.
 constexpr std::chrono::milliseconds kPollInterval{5};
 
-// Pids of live children, for KillAllChildren in a signal handler; 0 is a free place.
+// Pids of live children, for KillAllChildren in a signal handler; 0 marks a free slot.
 constexpr size_t kMaxChildren = 4096;
 std::array<std::atomic<pid_t>, kMaxChildren> live_children{};
 static_assert(std::atomic<pid_t>::is_always_lock_free, "a signal handler reads them");
@@ -55,7 +55,8 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-// In the child, between fork and exec: only async-signal-safe calls. Returns if exec failed.
+// Runs in the child between fork and exec, so it makes only async-signal-safe calls. Returns only
+// if exec failed.
 void BecomeProgram(pid_t parent, int in, int out, int log, char** argv, char** environment) {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(69);
   setpgid(0, 0);
@@ -66,7 +67,8 @@ void BecomeProgram(pid_t parent, int in, int out, int log, char** argv, char** e
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(log, 2) < 0) return;
-  // Descriptors of libraries that forgot O_CLOEXEC would keep ports and pipes open.
+  // Close descriptors that libraries opened without O_CLOEXEC: they would keep ports and pipes
+  // open.
   syscall(SYS_close_range, 3u, ~0u, 4u /* CLOSE_RANGE_CLOEXEC */);
   execve(argv[0], argv, environment);
 }
@@ -132,18 +134,19 @@ absl::StatusOr<std::string> ChildProcess::WaitForLine(absl::string_view prefix,
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) {
       return absl::DeadlineExceededError(
-          absl::StrCat(name(), " did not say \"", prefix, "\" in time; its log is ", log_path()));
+          absl::StrCat(name(), " did not print \"", prefix, "\" in time; its log is ", log_path()));
     }
     pollfd ready = {stdout_.get(), POLLIN, 0};
     const int polled = poll(&ready, 1, static_cast<int>(std::min<int64_t>(left, 1000)));
-    if (polled <= 0) continue;  // interrupted, or the next second
+    if (polled <= 0) continue;  // interrupted, or timed out: check the deadline
     char buffer[4096];
     const ssize_t got = read(stdout_.get(), buffer, sizeof(buffer));
     if (got > 0) {
       pending_.append(buffer, static_cast<size_t>(got));
     } else if (got == 0) {
       if (!WaitExit(deadline)) {
-        return absl::DeadlineExceededError(absl::StrCat(name(), " closed its output and hangs"));
+        return absl::DeadlineExceededError(
+            absl::StrCat(name(), " closed its output but does not exit"));
       }
       const absl::Status failure = Failure();
       if (!failure.ok()) return failure;

@@ -16,23 +16,24 @@
 
 namespace eps {
 
+// The program, environment and log of a child process.
 struct ChildOptions {
-  std::string name;                      // "server 0": stands in errors
+  std::string name;                      // for errors: "server 0"
   std::vector<std::string> argv;         // argv[0] is the path of the program
-  std::vector<std::string> environment;  // NAME=value, all of it
-  std::string log_path;                  // stderr, and stdout unless it is read, is added to it
-  bool read_stdout = false;              // for WaitForLine
+  std::vector<std::string> environment;  // complete, as NAME=value
+  std::string log_path;                  // receives stderr, and stdout unless it is read
+  bool read_stdout = false;              // required by WaitForLine
 };
 
 // A process that cannot outlive this one: the kernel kills it when the thread that started it ends,
-// however it ends, and the destructor stops it. It has a process group of its own, so that a
-// Ctrl-C in the terminal reaches it only through its parent. Thread-compatible.
+// and the destructor stops it. It has its own process group, so Ctrl-C in the terminal reaches only
+// the parent. Thread-compatible.
 class ChildProcess {
  public:
-  // Call it from a thread that lives as long as the process should. NotFound if the program is not
-  // there; Internal with the reason else.
+  // Starts a process. Call this on a thread that lives as long as the process should. NotFound if
+  // the program does not exist; Internal with the reason for other errors.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(ChildOptions options);
-  // Stops it: SIGTERM, two seconds, SIGKILL.
+  // Sends SIGTERM, and SIGKILL after two seconds.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -41,24 +42,25 @@ class ChildProcess {
   const std::string& log_path() const { return options_.log_path; }
   pid_t pid() const { return pid_; }
 
-  // The rest of the first line of its stdout that starts with `prefix`; other lines are skipped.
-  // DeadlineExceeded; or, if it ended before, what Failure() says. REQUIRES read_stdout.
+  // Waits for a line of stdout that starts with `prefix`, skips other lines, and returns the rest
+  // of the line. DeadlineExceeded at the deadline; Failure() if the process ends first. REQUIRES
+  // read_stdout.
   absl::StatusOr<std::string> WaitForLine(absl::string_view prefix,
                                           std::chrono::steady_clock::time_point deadline);
 
-  // True while it runs. Never waits.
+  // Returns whether the process runs. Does not block.
   bool Running();
-  // Waits for its end; false if it still runs at the deadline.
+  // Waits for the end of the process. Returns false if it still runs at the deadline.
   bool WaitExit(std::chrono::steady_clock::time_point deadline);
   void Signal(int signal);
-  // SIGTERM, then SIGKILL after `grace`.
+  // Sends SIGTERM, and SIGKILL after `grace`.
   void Stop(std::chrono::milliseconds grace);
 
-  // REQUIRES that it ended. OK if it ended with exit code 0; else which process, how it ended, the
-  // last lines of its log and where the log is. The status carries the exit code of the process if
-  // that is one of base/exit_code.h; a signal is Unavailable.
+  // Returns OK if the process exited with 0. Otherwise the status names the process, how it ended,
+  // the last lines of its log and the log's path. It carries the exit code if base/exit_code.h has
+  // it, and is Unavailable if a signal ended the process. REQUIRES that the process has ended.
   absl::Status Failure() const;
-  // REQUIRES that it ended: as wait(2) gives it.
+  // The status as wait(2) returns it. REQUIRES that the process has ended.
   int wait_status() const { return *wait_status_; }
 
  private:
@@ -67,17 +69,17 @@ class ChildProcess {
   const ChildOptions options_;
   pid_t pid_ = -1;
   Descriptor stdout_;
-  std::string pending_;  // of stdout: what came after the last whole line
+  std::string pending_;  // bytes of stdout after the last complete line
   std::optional<int> wait_status_;
 };
 
-// Kills every child process that is alive, now. Async-signal-safe.
+// Kills every live child process at once. Async-signal-safe.
 void KillAllChildren();
 
-// The last `lines` lines of a file, at most 8 KiB; empty if it cannot be read.
+// Returns the last `lines` lines of a file, at most 8 KiB; empty if it cannot be read.
 std::string LastLines(const std::string& path, int lines);
 
-// A status whose ExitCodeOf is `code` if that stands in the project's table, else kInternal.
+// Returns a status whose ExitCodeOf is `code`, or kInternal if base/exit_code.h does not have it.
 absl::Status StatusOfExitCode(int code, absl::string_view message);
 
 }  // namespace eps

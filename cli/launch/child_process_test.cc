@@ -38,21 +38,20 @@ std::unique_ptr<ChildProcess> StartShell(const std::string& script, bool read_st
 
 Clock::time_point Soon() { return Clock::now() + std::chrono::seconds(20); }
 
-// Waits until no process has this id any more.
+// Waits until no process has this id any more. Returns false on a timeout.
 bool Gone(pid_t pid) {
   const auto deadline = Soon();
   while (kill(pid, 0) == 0) {
     std::ifstream stat(absl::StrCat("/proc/", pid, "/stat"));
     std::string id, name, state;
-    if (stat >> id >> name >> state && state == "Z")
-      return true;  // dead, its parent is not looking
+    if (stat >> id >> name >> state && state == "Z") return true;  // a zombie
     if (Clock::now() > deadline) return false;
     poll(nullptr, 0, 5);
   }
   return true;
 }
 
-TEST(ChildProcessTest, ReadsTheLineThatItWaitsFor) {
+TEST(ChildProcessTest, ReturnsTheAwaitedLine) {
   const auto child = StartShell("echo noise; echo listening: 1.2.3.4:5; exec sleep 100", true);
   const auto line = child->WaitForLine("listening: ", Soon());
   ASSERT_TRUE(line.ok()) << line.status();
@@ -60,7 +59,7 @@ TEST(ChildProcessTest, ReadsTheLineThatItWaitsFor) {
   EXPECT_TRUE(child->Running());
 }
 
-TEST(ChildProcessTest, AWaitForALineEndsWithTheDeadlineOrTheProcess) {
+TEST(ChildProcessTest, WaitForLineEndsInTime) {
   const auto silent = StartShell("exec sleep 100", true);
   EXPECT_EQ(silent->WaitForLine("x", Clock::now() + std::chrono::milliseconds(50)).status().code(),
             absl::StatusCode::kDeadlineExceeded);
@@ -71,7 +70,7 @@ TEST(ChildProcessTest, AWaitForALineEndsWithTheDeadlineOrTheProcess) {
   EXPECT_TRUE(absl::StrContains(status.message(), "no memory")) << status;
 }
 
-TEST(ChildProcessTest, AFailureCarriesTheExitCodeOfTheTableAndTheEndOfTheLog) {
+TEST(ChildProcessTest, FailuresCarryExitCodeAndLastLines) {
   struct Case {
     std::string script;
     ExitCode code;
@@ -106,7 +105,7 @@ TEST(ChildProcessTest, AFailureCarriesTheExitCodeOfTheTableAndTheEndOfTheLog) {
   }
 }
 
-TEST(ChildProcessTest, StopsOneThatIgnoresSigterm) {
+TEST(ChildProcessTest, StopsAProcessThatIgnoresSigterm) {
   auto child = StartShell("trap '' TERM; echo ready; while :; do sleep 1; done", true);
   ASSERT_TRUE(child->WaitForLine("ready", Soon()).ok());
   const pid_t pid = child->pid();
@@ -115,7 +114,7 @@ TEST(ChildProcessTest, StopsOneThatIgnoresSigterm) {
   EXPECT_TRUE(Gone(pid));
 }
 
-TEST(ChildProcessTest, TheDestructorAndKillAllLeaveNoneBehind) {
+TEST(ChildProcessTest, DestructorAndKillAllLeaveNoChild) {
   auto first = StartShell("exec sleep 100");
   const pid_t first_pid = first->pid();
   first.reset();
@@ -125,7 +124,7 @@ TEST(ChildProcessTest, TheDestructorAndKillAllLeaveNoneBehind) {
   EXPECT_TRUE(second->WaitExit(Soon()));
 }
 
-TEST(ChildProcessTest, ADeadParentTakesItsChildrenAlong) {
+TEST(ChildProcessTest, ChildrenDieWithTheirParent) {
   int pipe_fds[2];
   ASSERT_EQ(pipe(pipe_fds), 0);
   const pid_t parent = fork();
@@ -146,7 +145,7 @@ TEST(ChildProcessTest, ADeadParentTakesItsChildrenAlong) {
   EXPECT_TRUE(Gone(grandchild));
 }
 
-TEST(ChildProcessTest, AProgramThatIsNotThereIsNotFound) {
+TEST(ChildProcessTest, AMissingProgramIsNotFound) {
   ChildOptions options = Shell("");
   options.argv = {"/nowhere/eps-worker"};
   const absl::Status status = ChildProcess::Start(std::move(options)).status();

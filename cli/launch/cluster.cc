@@ -11,21 +11,20 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "checkpoint/checkpoint.h"
+#include "base/check.h"
 #include "base/files/files.h"
+#include "base/status_macros.h"
 #include "cli/launch/run_config.h"
 #include "cli/launch/serve.h"
 #include "cli/launch/siblings.h"
-#include "base/check.h"
-#include "base/status_macros.h"
 
 namespace eps {
 namespace {
 
 constexpr std::chrono::seconds kStartTimeout{60};
 
-// This process's variables without those of the configuration, and without those by which a
-// launcher tells this process, not its children, where it stands.
+// Returns this process's variables without those of the configuration and without those in which a
+// launcher passes the rank of this process, which does not apply to its children.
 std::vector<std::string> ChildEnvironment() {
   static const std::set<std::string> kLauncher = {
       "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
@@ -38,8 +37,8 @@ std::vector<std::string> ChildEnvironment() {
   return variables;
 }
 
-// Servers of one machine share what is free of its memory, unless the user said how much each has.
-// 0: unknown.
+// Returns a server's share of the machine's available memory, for users who set no limit; 0 if it
+// is unknown.
 uint64_t MemoryShare(uint32_t servers) {
   std::ifstream file("/proc/meminfo");
   for (std::string line; std::getline(file, line);) {
@@ -90,7 +89,7 @@ absl::Status Cluster::Start(Child* child, bool read_stdout) {
   EPS_RETURN_IF_ERROR(WriteConfig());
   ChildOptions options = OptionsOf(*child);
   options.read_stdout = read_stdout;
-  // What an earlier run said is kept once, apart, so that a log speaks of one run only.
+  // Rename the log of the previous run, so that each log covers a single run.
   std::error_code none_yet;
   std::filesystem::rename(options.log_path, options.log_path + ".old", none_yet);
   EPS_ASSIGN_OR_RETURN(child->process, ChildProcess::Start(std::move(options)));
@@ -112,7 +111,7 @@ absl::Status Cluster::StartServers(uint32_t count) {
     server.argv.push_back(absl::StrCat("--listen=", port.address()));
     addresses_.push_back(port.address());
     ports_.push_back(std::move(port));
-    // What it served before was at other addresses: this run makes the job anew.
+    // Do not reopen a job that this folder served at another address: this run creates its job.
     server.argv.push_back("--storage.reopen=false");
     EPS_RETURN_IF_ERROR(Start(&server, /*read_stdout=*/true));
     server.argv.pop_back();
@@ -144,12 +143,25 @@ absl::Status Cluster::StartWorkers(uint32_t count) {
 absl::Status Cluster::StartAgain(Child* child) {
   if (child->process->Running()) return absl::OkStatus();
   const absl::Status failure = child->process->Failure();
-  // Killed, or without a server for too long. Whoever says what is wrong would say it again.
-  if (!absl::IsUnavailable(failure) || restarts_ >= config_.storage.max_restarts) {
-    return absl::OkStatus();
+  // Restart only a child that was killed or lost its servers: any other error would recur.
+  if (!absl::IsUnavailable(failure)) return absl::OkStatus();
+  return Restart(child, failure);
+}
+
+absl::Status Cluster::RestartFinishedWorkers() {
+  for (Child& worker : workers_) {
+    if (worker.process->Running() || !worker.process->Failure().ok()) continue;
+    EPS_RETURN_IF_ERROR(
+        Restart(&worker,
+                absl::UnavailableError("it had finished before the job was rolled back to a cut")));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::Restart(Child* child, const absl::Status& failure) {
+  if (restarts_ >= config_.storage.max_restarts) return absl::OkStatus();
   ++restarts_;
-  std::printf("note: %s is started again (%d of at most %d times): %s\n", child->name.c_str(),
+  std::printf("note: restarting %s (restart %d of at most %d): %s\n", child->name.c_str(),
               static_cast<int>(restarts_), static_cast<int>(config_.storage.max_restarts),
               std::string(failure.message().substr(0, failure.message().find('\n'))).c_str());
   std::fflush(stdout);

@@ -1,7 +1,7 @@
 #ifndef EPS_CLI_LAUNCH_CLUSTER_H_
 #define EPS_CLI_LAUNCH_CLUSTER_H_
 
-// The processes of a run on this machine: parameter servers and workers as children.
+// Starts and supervises the parameter servers and workers of a run as child processes.
 
 #include <memory>
 #include <string>
@@ -9,46 +9,52 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/config/config.h"
 #include "cli/launch/child_process.h"
 #include "cli/launch/reserved_port.h"
-#include "base/config/config.h"
 
 namespace eps {
 
-// Where servers that are started here keep what is durable, each in a folder of its own.
+// Returns the folder below which each server of this run has a folder for its durable state.
 // InvalidArgument if neither storage.path nor checkpoint.dir is set.
 absl::StatusOr<std::string> StorageFolder(const Config& config);
 
+// The children of one run. The destructor stops them. Thread-compatible: call it from one thread
+// that lives as long as the run.
 class Cluster {
  public:
-  // Children read their configuration from a file in `log_folder`, which exists; their logs go
-  // there too. Variables EPS_SECTION__KEY are not handed on: what they said stands in the file.
+  // Children read their configuration from a file in `log_folder`, which must exist, and write
+  // their logs there. They do not inherit EPS_SECTION__KEY variables: the file holds those values.
   Cluster(const Config& config, std::string log_folder);
 
-  // Starts `count` servers on loopback ports that are kept for them as long as this object lives;
-  // addresses() has them when it returns.
+  // Starts `count` servers on loopback ports that stay reserved for the life of this object. Sets
+  // addresses().
   absl::Status StartServers(uint32_t count);
-  // Attaches to servers that somebody else runs.
+  // Uses servers that run elsewhere.
   void UseServers(std::vector<std::string> addresses) { addresses_ = std::move(addresses); }
-  // REQUIRES addresses().
+  // Starts `count` workers. REQUIRES that addresses() is not empty.
   absl::Status StartWorkers(uint32_t count);
 
   const std::vector<std::string>& addresses() const { return addresses_; }
 
-  // Starts children again that were killed, or that gave up because another one was away: at most
-  // storage.max_restarts, a server with its address and its folder. REQUIRES
-  // StorageConfig::durable(). Then as Check.
+  // Restarts children that were killed, or that gave up because another one was unavailable, at
+  // most storage.max_restarts times in all; a server keeps its address and folder. Then returns
+  // Check(). REQUIRES StorageConfig::durable().
   absl::Status Mend();
-  // OK while every child runs, or is a worker that ended well; else what ended, how, and the last
-  // lines of its log. Servers are named before workers, which fail as a consequence.
+  // Restarts every worker that has ended without an error, for a job that was rolled back to a cut
+  // after some workers had finished. These restarts count toward storage.max_restarts, too.
+  absl::Status RestartFinishedWorkers();
+  // Returns OK while every child runs or is a worker that exited with 0. Otherwise names the child
+  // that ended, how it ended, and the last lines of its log. Reports a server before a worker,
+  // because workers fail as a consequence.
   absl::Status Check();
-  // Whether every worker has ended.
+  // Returns whether every worker has ended.
   bool WorkersEnded();
-  // Ends the workers, then the servers; each has `grace` to end by itself after SIGTERM.
+  // Stops the workers, then the servers. Each has `grace` to exit after SIGTERM.
   void Stop(std::chrono::milliseconds grace);
 
  private:
-  // A program with what it takes to start it again.
+  // A process and everything needed to restart it.
   struct Child {
     std::string name;
     std::vector<std::string> argv;
@@ -58,9 +64,10 @@ class Cluster {
 
   absl::Status WriteConfig();
   ChildOptions OptionsOf(const Child& child) const;
-  // Starts it for the first time. Its log is new then, and later starts add to it.
+  // Starts a child for the first time, with an empty log. Restarts append to that log.
   absl::Status Start(Child* child, bool read_stdout);
   absl::Status StartAgain(Child* child);
+  absl::Status Restart(Child* child, const absl::Status& failure);
 
   const Config config_;
   const std::string log_folder_;
@@ -71,7 +78,7 @@ class Cluster {
   std::vector<ReservedPort> ports_;  // of servers_
   std::vector<Child> servers_;
   std::vector<Child> workers_;
-  uint64_t restarts_ = 0;
+  uint64_t restarts_ = 0;  // restarts of all children together
 };
 
 }  // namespace eps

@@ -5,8 +5,8 @@
 
 #include <atomic>
 
-#include "cli/launch/child_process.h"
 #include "base/exit_code.h"
+#include "cli/launch/child_process.h"
 
 namespace eps {
 namespace {

@@ -3,8 +3,9 @@
 
 namespace eps {
 
-// SIGINT and SIGTERM: while graceful, the first one is remembered for whoever asks; any other one
-// kills the children and ends the process with exit code 130.
+// Handles SIGINT and SIGTERM. In graceful mode the first signal only makes Interrupted() true; any
+// other signal kills the children and exits with code 130. Process-wide; call HandleInterrupts
+// once. All functions are thread-safe.
 void HandleInterrupts();
 void SetGraceful(bool graceful);
 bool Interrupted();

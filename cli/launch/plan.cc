@@ -11,19 +11,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/files/files.h"
-#include "cli/launch/progress.h"
 #include "base/checksum.h"
+#include "base/config/spec_builder.h"
+#include "base/files/files.h"
 #include "base/files/safetensors_folder.h"
+#include "base/job/chunk_map.h"
+#include "base/job/models/model_family.h"
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "compression/codec_table.h"
-#include "nlohmann/json.hpp"
 #include "planner/memory_plan.h"
 #include "planner/units.h"
 #include "planner/workload.h"
-#include "base/job/chunk_map.h"
-#include "base/job/model_layout.h"
-#include "base/config/spec_builder.h"
 #include "wire/channel.h"
 #include "worker/data/token_source.h"
 
@@ -32,33 +31,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Weights in other formats: who names such a folder means them, not new ones.
+// Weights in other formats. A user who names such a folder does not expect new weights.
 constexpr const char* kOtherWeights[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
                                          "tf_model.h5", "flax_model.msgpack"};
-constexpr char kSyntheticType[] = "eps-synthetic";
 constexpr double kQuickstartInitializerRange = 0.06;
 constexpr uint32_t kMaxSpawnedServers = 256;
 
-absl::StatusOr<SyntheticConfig> ParseSynthetic(const nlohmann::json& json,
-                                               const std::string& origin) {
-  SyntheticConfig model;
-  for (const auto& [name, value] : json.items()) {
-    if (name == "model_type") continue;
-    if (name == "tied" && value.is_boolean()) {
-      model.tied = value.get<bool>();
-    } else if ((name == "n_layer" || name == "n_embd") && value.is_number_unsigned() &&
-               value.get<uint64_t>() <= kMaxTensorCols) {
-      (name == "n_layer" ? model.n_layer : model.n_embd) = value.get<int>();
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat(origin, ": ", name, ": ", kSyntheticType,
-                       " has n_layer and n_embd (positive integers) and tied (true or false)"));
-    }
-  }
-  return model;
-}
-
-// Files as they are, folders as the regular files below them in order of their paths.
+// Returns files as given, and replaces each folder by the regular files below it, sorted by path.
 absl::StatusOr<std::vector<std::string>> ListDataFiles(const std::vector<std::string>& paths,
                                                        const std::string& key) {
   std::vector<std::string> files;
@@ -85,7 +64,7 @@ absl::StatusOr<std::vector<std::string>> ListDataFiles(const std::vector<std::st
   return files;
 }
 
-// Held-out data, checked here so that a run does not end at its first evaluation.
+// Reads and checks the held-out data, so that no run fails at its first evaluation.
 absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
   const TrainingConfig& training = run.config.training;
   const bool has_data = !run.config.data.eval_path.empty();
@@ -95,12 +74,14 @@ absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
         "data.eval_path names held-out data, but training.eval_steps is 0: nothing would be "
         "evaluated; set the steps between evaluations");
   }
-  if (plan->spec.model.type == ModelType::kSynthetic) {
+  const ModelFamily& family = FamilyOf(plan->spec.model.type);
+  const uint32_t vocabulary = family.vocabulary(plan->spec.model);
+  if (vocabulary == 0) {
     plan->eval_samples = training.eval_samples;
     if (training.eval_samples > 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("training.eval_steps of a model of type ", kSyntheticType,
-                     " needs training.eval_samples: there is no data to take all of"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.eval_steps of a model of type ", family.hf_type(),
+        " needs training.eval_samples: it has no data set whose size could be the default"));
   }
   if (!has_data) {
     return absl::InvalidArgumentError(absl::StrCat("training.eval_steps is ", training.eval_steps,
@@ -108,7 +89,6 @@ absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
   }
   EPS_ASSIGN_OR_RETURN(plan->config.data.eval_path,
                        ListDataFiles(run.config.data.eval_path, "data.eval_path"));
-  const uint32_t vocabulary = static_cast<uint32_t>(plan->spec.model.gpt2.vocab_size);
   EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
                        TokenData::Open(plan->config.data.eval_path, vocabulary, "data.eval_path"));
   EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
@@ -120,7 +100,7 @@ absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
   return absl::OkStatus();
 }
 
-// The folder that model.path names or lies in.
+// Returns the folder that model.path names, or that contains it.
 fs::path ModelFolder(const fs::path& given) {
   std::error_code error;
   return fs::is_directory(given, error) ? given : given.parent_path();
@@ -152,42 +132,22 @@ absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) 
   return absl::OkStatus();
 }
 
-// What sparse gradients leave out travels on top; empty if nothing does.
+// Returns the text about bytes of residuals on the wire; empty if gradients are not sparse.
 std::string ResidualText(const planner::Workload& work) {
   const planner::Bytes residuals = planner::ResidualBytes(work);
   if (residuals == planner::Bytes(0)) return "";
   return absl::StrCat(", residuals ", FormatBytes(residuals.value()), " each way");
 }
 
-// The line about evaluations; empty if there are none.
+// Returns the line about evaluations; empty if there are none.
 std::string EvaluationSummary(const TrainPlan& plan) {
   if (plan.eval_samples == 0) return "";
   return absl::StrCat("evaluation: every ", plan.config.training.eval_steps,
-                      " steps and behind the last, ", FormatCount(plan.eval_samples),
+                      " steps and after the last, ", FormatCount(plan.eval_samples),
                       " held-out samples\n");
 }
 
 }  // namespace
-
-absl::StatusOr<ModelSpec> ParseModel(absl::string_view json, const std::string& origin) {
-  ModelSpec model;
-  const nlohmann::json parsed =
-      nlohmann::json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(origin, ": expected a JSON object"));
-  }
-  if (parsed.contains("model_type") && parsed["model_type"] == kSyntheticType) {
-    model.type = ModelType::kSynthetic;
-    EPS_ASSIGN_OR_RETURN(model.synthetic, ParseSynthetic(parsed, origin));
-    return model;
-  }
-  absl::StatusOr<Gpt2Config> gpt2 = ParseGpt2Config(json);
-  if (!gpt2.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(origin, ": ", gpt2.status().message()));
-  }
-  model.gpt2 = *gpt2;
-  return model;
-}
 
 absl::StatusOr<ModelSpec> ReadModel(const std::string& path) {
   ModelSpec model;
@@ -208,16 +168,6 @@ absl::StatusOr<ModelSpec> ReadModel(const std::string& path) {
   return ParseModel(*json, file);
 }
 
-std::string ModelToJson(const ModelSpec& model) {
-  if (model.type == ModelType::kGpt2) return Gpt2ConfigToJson(model.gpt2);
-  nlohmann::ordered_json json;
-  json["model_type"] = kSyntheticType;
-  json["n_layer"] = model.synthetic.n_layer;
-  json["n_embd"] = model.synthetic.n_embd;
-  json["tied"] = model.synthetic.tied;
-  return json.dump(2) + "\n";
-}
-
 absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
   TrainPlan plan;
   plan.config = run.config;
@@ -226,9 +176,10 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
 
   uint64_t tokens = 0;
   std::string sha256;
-  if (model.type == ModelType::kSynthetic) {
+  const uint32_t vocabulary = FamilyOf(model.type).vocabulary(model);
+  if (vocabulary == 0) {
     uint32_t& seq_len = plan.config.training.seq_len;
-    if (seq_len == 0) seq_len = kSyntheticSeqLen;
+    if (seq_len == 0) seq_len = FamilyOf(model.type).default_seq_len(model);
     tokens = uint64_t{seq_len} + 1;  // one sample: there is no data to read
     sha256 = ToHex(Sha256Of(""));
   } else {
@@ -241,7 +192,6 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
           "data.path (--data) is empty: name text files, or one .bin of uint16 tokens");
     }
     EPS_ASSIGN_OR_RETURN(plan.config.data.path, ListDataFiles(paths, "data.path"));
-    const uint32_t vocabulary = static_cast<uint32_t>(model.gpt2.vocab_size);
     EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
                          TokenData::Open(plan.config.data.path, vocabulary));
     EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
@@ -254,7 +204,7 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
   plan.config.training.parts = plan.spec.training.parts;
   EPS_RETURN_IF_ERROR(LoadHeldOut(run, &plan));
   if (plan.config.worker.threads == 0) {
-    // Workers of one machine share its cores. Said in full, because their bits depend on it.
+    // Workers of one machine share its cores. Resolve the number, because the bits depend on it.
     const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
     plan.config.worker.threads = static_cast<int>(std::max(1u, cores / workers));
   }
@@ -291,7 +241,7 @@ absl::StatusOr<ServerChoice> ChooseServers(const ServersConfig& config) {
     choice.attach.emplace_back(address);
     if (!seen.insert(choice.attach.back()).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("servers.addresses (--servers): ", address, " stands twice"));
+          absl::StrCat("servers.addresses (--servers): ", address, " appears twice"));
     }
   }
   return choice;
@@ -314,7 +264,7 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
     return absl::InvalidArgumentError(
         absl::StrCat("servers.addresses (--servers): ", servers, " servers are too many for ",
                      chunks.chunks().size(),
-                     " chunks, some would hold nothing; use fewer servers, or smaller chunks "
+                     " chunks: some would hold nothing; use fewer servers, or smaller chunks "
                      "(training.chunk_elements)"));
   }
   const double parameters = static_cast<double>(spec.total_elements());
@@ -329,10 +279,10 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
     stash += static_cast<double>(t.parts) / workers * of_stage.stash;
   }
   return absl::StrCat(
-      "model: ", ModelTypeName(spec.model.type), ", ", FormatCount(spec.total_elements()),
-      " parameters, ", spec.stages.size(), " stages, ", chunks.chunks().size(), " chunks\n",
-      "servers: ", servers, ", ", FormatBytes(static_cast<double>(parameter_bytes) * parameters),
-      " of state (", parameter_bytes, " bytes per parameter), at most ",
+      "model: ", NameOf(spec.model.type), ", ", FormatCount(spec.total_elements()), " parameters, ",
+      spec.stages.size(), " stages, ", chunks.chunks().size(), " chunks\n", "servers: ", servers,
+      ", ", FormatBytes(static_cast<double>(parameter_bytes) * parameters), " of state (",
+      parameter_bytes, " bytes per parameter), at most ",
       FormatBytes(static_cast<double>(parameter_bytes * *most)), " on one",
       plan.config.storage.durable() ? ", twice on its disk" : "", "\n", "workers: ", workers,
       ", about ", FormatBytes(in_flight), " of weights and gradients and ",
@@ -342,7 +292,7 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
       spec.codecs.gradients, ")", ResidualText(work), "\nbatch: ", t.micro_batch_size, " x ",
       t.micro_batches, " x ", t.parts, " samples (micro_batch_size x micro_batches x parts) of ",
       t.seq_len, " tokens = ", FormatCount(spec.tokens_per_step()), " tokens; mode ",
-      ModeName(t.mode), ", clip ", ClipName(t.clip), "\n", EvaluationSummary(plan));
+      NameOf(t.mode), ", clip ", NameOf(t.clip), "\n", EvaluationSummary(plan));
 }
 
 }  // namespace eps

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "cli/launch/planned_run.h"
 #include "base/status_macros.h"
+#include "cli/launch/planned_run.h"
 #include "planner/hardware.h"
 #include "planner/plan.h"
 #include "planner/plan_report.h"
@@ -28,8 +28,9 @@ absl::StatusOr<PlanCheck> PlanCheck::New(const Config& config, const JobSpec& sp
   return check;
 }
 
-void PlanCheck::AddStep(double seconds) {
-  steps_.push_back(seconds);
+void PlanCheck::OnRecord(const v1::StepRecord& record) {
+  if (record.has_evaluation()) return;
+  steps_.push_back(record.step_seconds());
   if (steps_.size() > kComparedSteps) steps_.pop_front();
 }
 

@@ -1,7 +1,7 @@
 #ifndef EPS_CLI_LAUNCH_PLAN_CHECK_H_
 #define EPS_CLI_LAUNCH_PLAN_CHECK_H_
 
-// A run beside its plan: what `eps train` says if metrics.hardware describes the machines.
+// Compares a run with its plan, for `eps train` with metrics.hardware.
 
 #include <deque>
 #include <optional>
@@ -9,28 +9,31 @@
 
 #include "absl/status/statusor.h"
 #include "base/config/config.h"
-#include "planner/units.h"
 #include "base/job/job_spec.h"
+#include "eps/v1/control.pb.h"
+#include "planner/units.h"
 
 namespace eps {
 
-// Thread-compatible.
+// The planned step of a run and the measured ones. Thread-compatible.
 class PlanCheck {
  public:
-  // Without a description nothing is planned, and all texts are empty. Errors as ReadHardware and
-  // planner::MakePlan.
+  // Plans nothing, and returns empty texts, if metrics.hardware is empty. Errors as ReadHardware
+  // and planner::MakePlan.
   static absl::StatusOr<PlanCheck> New(const Config& config, const JobSpec& spec);
 
-  // The plan in a few lines.
+  // Returns the plan in a few lines.
   const std::string& summary() const { return summary_; }
-  void AddStep(double seconds);
-  // The planned step and the median of the last ones; empty before the first.
+  // Adds the duration of a completed step. Ignores records of evaluations, which are not planned.
+  void OnRecord(const v1::StepRecord& record);
+  // Returns a line with the planned and the measured step time (the median of the last steps);
+  // empty before the first step.
   std::string Verdict() const;
 
  private:
   std::string summary_;
   std::optional<planner::Seconds> planned_;
-  std::deque<double> steps_;  // seconds of the last ones
+  std::deque<double> steps_;  // seconds, of the last steps
 };
 
 }  // namespace eps

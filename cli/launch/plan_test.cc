@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/job/models/model_family.h"
 #include "gtest/gtest.h"
 #include "planner/workload.h"
 
@@ -26,7 +27,7 @@ RunConfig Synthetic() {
   run.config.model.path =
       WriteTemp("synthetic/config.json",
                 R"({"model_type": "eps-synthetic", "n_layer": 3, "n_embd": 32, "tied": true})");
-  run.config.training.clip = "none";
+  run.config.training.clip = Clip::kNone;
   return run;
 }
 
@@ -42,7 +43,7 @@ TEST(PlanTest, ASyntheticModelNeedsNoData) {
   EXPECT_TRUE(again->synthetic.tied);
 }
 
-TEST(PlanTest, TheModelIsAFolderOrAFile) {
+TEST(PlanTest, TheModelIsAFolderOrFile) {
   RunConfig run = Synthetic();
   const auto by_file = MakePlan(run);
   run.config.model.path = testing::TempDir() + "/synthetic";
@@ -63,12 +64,12 @@ TEST(PlanTest, WorkersAreTheDefaultOfParts) {
   EXPECT_EQ(plan->spec.training.parts, 3u);
 }
 
-TEST(PlanTest, AFolderOfDataIsItsRegularFilesInOrder) {
+TEST(PlanTest, AFolderOfDataListsRegularFiles) {
   WriteTemp("data/b/two.txt", "bb");
   WriteTemp("data/a/one.txt", "a");
   WriteTemp("data/c.txt", std::string(400, 'c'));
   RunConfig run;
-  run.config.training.clip = "none";
+  run.config.training.clip = Clip::kNone;
   run.config.data.path = {testing::TempDir() + "/data"};
   const auto plan = MakePlan(run);
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -78,10 +79,10 @@ TEST(PlanTest, AFolderOfDataIsItsRegularFilesInOrder) {
   EXPECT_EQ(plan->spec.data.tokens, 403u);
 }
 
-TEST(PlanTest, TheQuickstartModelHasTheFiguresThatItsPageSays) {
+TEST(PlanTest, TheQuickstartModelMatchesItsPage) {
   RunConfig run;
   run.quickstart = true;
-  run.config.training.clip = "lagged";
+  run.config.training.clip = Clip::kLagged;
   const auto plan = MakePlan(run);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->spec.model.gpt2.n_layer, 6);
@@ -121,11 +122,11 @@ TEST(PlanTest, TheWorkersMemoryCountsSecondCopies) {
   EXPECT_TRUE(absl::StrContains(summary(), "about 12.4 KiB of weights")) << summary();
   run.config.quantization.weights = "mx6";
   EXPECT_TRUE(absl::StrContains(summary(), "about 12.4 KiB of weights")) << summary();
-  run.config.quantization.backward_weights = "both_axes";
+  run.config.quantization.backward_weights = BackwardWeights::kBothAxes;
   EXPECT_TRUE(absl::StrContains(summary(), "about 20.4 KiB of weights")) << summary();
 }
 
-TEST(PlanTest, RefusesWhatCannotBeAndNamesTheKey) {
+TEST(PlanTest, RefusesImpossibleSettingsByKey) {
   struct Case {
     std::string says;
     RunConfig run;
@@ -141,13 +142,13 @@ TEST(PlanTest, RefusesWhatCannotBeAndNamesTheKey) {
   cases[2].run.config.model.path =
       WriteTemp("typo.json", R"({"model_type": "eps-synthetic", "n_layers": 3})");
   cases[3].says = "data.path (--data) is empty";
-  cases[3].run.config.training.clip = "none";
+  cases[3].run.config.training.clip = Clip::kNone;
   cases[4].says = "/nowhere.txt";
   cases[4].run.config.data.path = {"/nowhere.txt"};
   cases[4].code = absl::StatusCode::kNotFound;
   cases[5].says = "training.seq_len+1";
   cases[5].run.config.data.path = {WriteTemp("short.txt", "short")};
-  cases[5].run.config.training.clip = "none";
+  cases[5].run.config.training.clip = Clip::kNone;
   cases[6].says = "training.train_batch_size = 7";
   cases[6].run = Synthetic();
   cases[6].run.config.training.train_batch_size = 7;
@@ -164,7 +165,7 @@ TEST(PlanTest, CountsTheStateThatTheOptimizerKeeps) {
   for (const auto& [bytes, momentum] : kept) {
     RunConfig run = Synthetic();
     if (momentum >= 0) {
-      run.config.optimizer.name = "sgd";
+      run.config.optimizer.name = OptimizerName::kSgd;
       run.config.optimizer.momentum = momentum;
     }
     const auto plan = MakePlan(run);

@@ -6,37 +6,31 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/config/command_line.h"
+#include "base/config/config.h"
+#include "base/config/spec_builder.h"
 #include "base/files/files.h"
+#include "base/job/job_spec.h"
+#include "base/status_macros.h"
 #include "cli/launch/plan.h"
 #include "cli/launch/run_config.h"
-#include "base/config/config.h"
-#include "base/status_macros.h"
-#include "base/job/job_spec.h"
-#include "base/config/spec_builder.h"
 
 namespace eps {
 namespace {
 
-// Data is not read, and there is always enough of it.
+// A plan reads no data and assumes that there is enough.
 constexpr uint64_t kPlannedTokens = uint64_t{1} << 40;
 
-// The spec that eps train would make of the configuration.
+// Returns the spec that eps train would build from the configuration.
 absl::StatusOr<JobSpec> SpecOf(const Config& config, uint32_t workers) {
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, ReadModel(config.model.path));
-  Config sized = config;
-  if (model.type == ModelType::kSynthetic && sized.training.seq_len == 0) {
-    sized.training.seq_len = kSyntheticSeqLen;
-  }
-  return BuildJobSpec(sized, model, kPlannedTokens, std::string(64, '0'), workers);
+  return BuildJobSpec(config, model, kPlannedTokens, std::string(64, '0'), workers);
 }
 
 }  // namespace
 
 absl::StatusOr<planner::Plan> PlanTrainArguments(const planner::Hardware& hardware,
                                                  const std::vector<std::string>& train) {
-  std::vector<std::string> arguments = {"train"};
-  arguments.insert(arguments.end(), train.begin(), train.end());
-  EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(arguments));
+  EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(kTrainCommand, train));
   EPS_ASSIGN_OR_RETURN(const RunConfig run, ResolveConfig(line, ProcessEnvironment()));
   const uint32_t workers = planner::ShapeOf(run.config, hardware).workers;
   EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(run.config, workers));

@@ -1,8 +1,8 @@
 #ifndef EPS_CLI_LAUNCH_PLANNED_RUN_H_
 #define EPS_CLI_LAUNCH_PLANNED_RUN_H_
 
-// What `eps plan` and `eps simulate` begin with: a configuration that is not run, on machines that
-// need not be there.
+// Plans a configuration on machines that need not exist, without a run, for `eps plan` and
+// `eps simulate`.
 
 #include <string>
 #include <vector>
@@ -13,11 +13,12 @@
 
 namespace eps {
 
-// `train` are arguments of eps train, whose data are not read.
+// Plans a run of `eps train` with the arguments `train`. Reads no data.
 absl::StatusOr<planner::Plan> PlanTrainArguments(const planner::Hardware& hardware,
                                                  const std::vector<std::string>& train);
 
-// The description in a file, or the example of that name. InvalidArgument if it is empty.
+// Returns the description in the file `name`, or the example of that name. InvalidArgument if
+// `name` is empty.
 absl::StatusOr<planner::Hardware> ReadHardware(const std::string& name);
 
 }  // namespace eps

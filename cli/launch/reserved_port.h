@@ -9,17 +9,17 @@
 
 namespace eps {
 
-// A TCP port of 127.0.0.1 that is taken as long as the object lives: nobody is given it who asks
-// for any port, be it to listen or as the near end of a connection. Who binds it by its number with
-// SO_REUSEADDR, as gRPC's servers do, can listen there. So a server that was killed comes back to
-// its address, whatever else the machine connects meanwhile.
+// A TCP port of 127.0.0.1 that the kernel assigns to no other socket while the object lives:
+// neither to a listener nor to the local end of a connection. A process that binds this port with
+// SO_REUSEADDR, as gRPC's servers do, can listen on it, so a killed server can restart at its
+// address no matter which connections the machine opens meanwhile.
 //
-// It is a bound socket that does not listen: Linux keeps such a port out of every automatic choice
-// and lets a second socket listen on it if both have SO_REUSEADDR (socket(7), ip(7)).
+// It holds a bound socket that does not listen. Linux never chooses such a port automatically, and
+// lets a second socket listen on it if both have SO_REUSEADDR (socket(7), ip(7)).
 // Child processes do not inherit it. Thread-compatible.
 class ReservedPort {
  public:
-  // ResourceExhausted with the system's reason if there is none.
+  // Reserves a free port. ResourceExhausted, with the system's reason, if there is none.
   static absl::StatusOr<ReservedPort> Take();
 
   const std::string& address() const { return address_; }  // 127.0.0.1:PORT

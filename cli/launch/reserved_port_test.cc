@@ -25,7 +25,7 @@ sockaddr_in AddressOf(const ReservedPort& port) {
   return address;
 }
 
-// A socket that is bound to the port, as a server's or as that of anybody else.
+// Returns a socket bound to the port, with SO_REUSEADDR as a server has it, or without.
 Descriptor Bound(const ReservedPort& port, bool reuse) {
   Descriptor fd(socket(AF_INET, SOCK_STREAM, 0));
   const int on = reuse ? 1 : 0;
@@ -37,13 +37,13 @@ Descriptor Bound(const ReservedPort& port, bool reuse) {
   return fd;
 }
 
-TEST(ReservedPortTest, NobodyElseGetsIt) {
+TEST(ReservedPortTest, ExcludesOtherSockets) {
   const absl::StatusOr<ReservedPort> port = ReservedPort::Take();
   ASSERT_TRUE(port.ok()) << port.status();
   EXPECT_FALSE(Bound(*port, /*reuse=*/false).ok());
 }
 
-TEST(ReservedPortTest, AServerListensAndComesBack) {
+TEST(ReservedPortTest, AServerCanListenAgain) {
   const absl::StatusOr<ReservedPort> port = ReservedPort::Take();
   ASSERT_TRUE(port.ok()) << port.status();
   const sockaddr_in address = AddressOf(*port);
@@ -51,7 +51,7 @@ TEST(ReservedPortTest, AServerListensAndComesBack) {
     const Descriptor server = Bound(*port, /*reuse=*/true);
     ASSERT_TRUE(server.ok()) << "start " << start;
     ASSERT_EQ(listen(server.get(), 1), 0) << "start " << start;
-    // A connection, so that the port of a server that ended is not as if it had never been used.
+    // Connect, so that the port has a used connection when the server ends.
     const Descriptor client(socket(AF_INET, SOCK_STREAM, 0));
     ASSERT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
               0);
@@ -68,7 +68,7 @@ TEST(ReservedPortTest, IsFreeWhenTheObjectIsGone) {
     ASSERT_TRUE(port.ok()) << port.status();
     moved = *std::move(port);
   }
-  EXPECT_FALSE(Bound(*moved, /*reuse=*/false).ok()) << "moved, and still there";
+  EXPECT_FALSE(Bound(*moved, /*reuse=*/false).ok()) << "a moved object no longer reserves the port";
   const absl::StatusOr<ReservedPort> other = ReservedPort::Take();
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_NE(other->address(), moved->address());

@@ -1,15 +1,13 @@
 #include "cli/launch/run_config.h"
 
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "checkpoint/checkpoint_folders.h"
 #include "base/files/files.h"
-#include "cli/quickstart_yaml.h"
 #include "base/status_macros.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "cli/launch/quickstart_yaml.h"
 
 extern char** environ;
 
@@ -28,33 +26,11 @@ absl::Status ApplyFlags(const CommandLine& line, Config* config) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ResumeFolder(const CheckpointConfig& checkpoint) {
-  if (checkpoint.resume == "none" || checkpoint.resume.empty()) return std::string();
-  const std::string& folder = checkpoint.resume;
-  if (folder == "latest") {
-    if (checkpoint.dir.empty()) {
-      return absl::InvalidArgumentError(
-          "checkpoint.resume: latest needs checkpoint.dir (--out), where the checkpoints are");
-    }
-    absl::StatusOr<std::string> latest = LatestCheckpoint(checkpoint.dir);
-    if (latest.ok()) return latest;
-    return absl::Status(latest.status().code(),
-                        absl::StrCat("checkpoint.resume: latest: ", latest.status().message()));
-  }
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(absl::StrCat(folder, "/", kManifestFile), error)) {
-    return absl::NotFoundError(absl::StrCat(
-        "checkpoint.resume: ", folder, " has no eps/manifest.json: not a complete checkpoint"));
-  }
-  return folder;
-}
-
 absl::StatusOr<RunConfig> ResolveConfig(const CommandLine& line,
                                         const std::map<std::string, std::string>& environment) {
-  // What the layers above the file say decides which file it is.
-  const bool train = line.command == Command::kTrain || line.command == Command::kConfigPrint;
+  // The layers above the file determine which file to read.
   Config above;
-  if (train && line.config_file.empty()) {
+  if (line.trains && line.config_file.empty()) {
     EPS_RETURN_IF_ERROR(above.MergeYaml(kQuickstartYaml, "the quickstart settings"));
   }
   EPS_RETURN_IF_ERROR(above.MergeEnvironment(environment));
@@ -65,10 +41,10 @@ absl::StatusOr<RunConfig> ResolveConfig(const CommandLine& line,
   if (!line.config_file.empty()) {
     run.origin = line.config_file;
     EPS_ASSIGN_OR_RETURN(yaml, ReadTextFile(line.config_file));
-  } else if (train && above.model.path.empty()) {
+  } else if (line.trains && above.model.path.empty()) {
     EPS_ASSIGN_OR_RETURN(const std::string folder, ResumeFolder(above.checkpoint));
     if (!folder.empty()) {
-      run.origin = absl::StrCat(folder, "/eps/config.yaml");
+      run.origin = absl::StrCat(folder, "/", kConfigFile);
       EPS_ASSIGN_OR_RETURN(yaml, ReadTextFile(run.origin));
     } else {
       run.origin = "the quickstart settings";
@@ -95,9 +71,10 @@ std::map<std::string, std::string> ProcessEnvironment() {
 std::string ConfigReference() {
   std::string page =
       "# Configuration keys\n\n"
-      "Printed by `eps config reference`; a test compares. Precedence: `--section.key=value` on\n"
-      "the command line, then `EPS_SECTION__KEY` in the environment, then the YAML file of\n"
-      "`--config`, then the default. `eps config print` shows what a command line resolves to.\n"
+      "`eps config reference` prints this page; a test compares the two. Precedence:\n"
+      "`--section.key=value` on the command line, then `EPS_SECTION__KEY` in the environment,\n"
+      "then the YAML file of `--config`, then the default. `eps config print` shows the resolved\n"
+      "configuration of a command line.\n"
       "An unknown key is an error (exit code 64) that names the nearest known one.\n\n"
       "Short forms: `--data` data.path, `--model` model.path, `--out` checkpoint.dir, `--resume`\n"
       "checkpoint.resume, `--servers` servers.addresses (also `EPS_SERVERS`), `--workers`\n"

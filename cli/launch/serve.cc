@@ -10,7 +10,8 @@
 namespace eps {
 namespace {
 
-// With storage.cut_steps=auto: a log of more would soon be larger than the state.
+// The cut interval for storage.cut_steps=auto with a log. With more steps between cuts the log soon
+// outgrows the state.
 constexpr uint64_t kLoggedCutSteps = 8;
 
 absl::StatusOr<uint64_t> CutSteps(const StorageConfig& storage) {
@@ -21,7 +22,7 @@ absl::StatusOr<uint64_t> CutSteps(const StorageConfig& storage) {
       "storage.cut_steps: expected auto or a number of steps, found \"", storage.cut_steps, "\""));
 }
 
-// Steps that a log has to hold between two cuts; 0: none is kept.
+// Returns the steps that a log must hold between two cuts; 0 if no log is kept.
 absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_steps) {
   if (storage.log == "none") return 0;
   if (storage.log != "contributions") {
@@ -30,7 +31,7 @@ absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_ste
   }
   if (!storage.durable() || cut_steps == 0) {
     return absl::InvalidArgumentError(
-        "storage.log=contributions holds what came behind a cut: it needs cuts "
+        "storage.log=contributions logs the contributions after a cut: it needs cuts "
         "(storage.kind=nvme or a storage.path, and storage.cut_steps other than 0)");
   }
   return cut_steps == kAutoCutSteps ? kLoggedCutSteps : cut_steps;

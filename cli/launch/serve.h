@@ -6,11 +6,11 @@
 
 namespace eps {
 
-// What a server's line on stdout begins with, before its address.
+// The start of the line that a server prints on stdout; its address follows.
 inline constexpr char kListeningPrefix[] = "eps serve: listening on ";
 
-// `eps serve`: one parameter server in this process, until SIGTERM or SIGINT. An error was already
-// said on stderr; its status has no text and carries the exit code.
+// `eps serve`: runs one parameter server in this process until SIGTERM or SIGINT. Prints errors on
+// stderr and returns them as a status without text that carries the exit code.
 absl::Status RunServe(const Config& config);
 
 }  // namespace eps

@@ -14,7 +14,7 @@
 namespace eps {
 namespace {
 
-// The folder of a sibling in the build tree: "eps-worker" is made in worker/.
+// Returns the folder of a program in the build tree: "eps-worker" is built in worker/.
 std::string RoomOf(const std::string& name) { return name.substr(name.find('-') + 1); }
 
 }  // namespace

@@ -9,15 +9,14 @@
 
 namespace eps {
 
-// The path of this program.
+// Returns the path of this program.
 std::string OwnPath();
 
-// The path of another program of the project: beside this one (an installation), in the build
-// tree's folder of its room, or in this program's runfiles. NotFound lists where it was looked for.
+// Returns the path of another program of the project: next to this one (an installation), in its
+// folder of the build tree, or in this program's runfiles. NotFound lists the places searched.
 absl::StatusOr<std::string> FindSibling(const std::string& name);
 
-// Becomes the sibling `name` with `arguments`, in this process: its exit code is ours. Returns only
-// with an error.
+// Replaces this process with the program `name` and its `arguments`. Returns only on an error.
 absl::Status BecomeSibling(const std::string& name, const std::vector<std::string>& arguments);
 
 }  // namespace eps

@@ -15,22 +15,23 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
-#include "cli/launch/child_process.h"
 #include "base/config/command_line.h"
-#include "wire/control_client.h"
+#include "base/exit_code.h"
 #include "base/files/files.h"
+#include "base/job/chunk_map.h"
+#include "base/job/models/model_family.h"
+#include "base/job/optimizers.h"
+#include "base/memory_account.h"
+#include "base/status_macros.h"
+#include "base/text.h"
+#include "cli/launch/arguments.h"
+#include "cli/launch/child_process.h"
 #include "cli/launch/plan.h"
-#include "cli/launch/progress.h"
 #include "cli/launch/run_config.h"
 #include "cli/launch/serve.h"
 #include "cli/launch/siblings.h"
-#include "base/exit_code.h"
-#include "base/memory_account.h"
-#include "base/status_macros.h"
 #include "nlohmann/json.hpp"
-#include "optimizer/update_rule.h"
-#include "base/job/chunk_map.h"
+#include "wire/control_client.h"
 
 namespace eps {
 namespace {
@@ -42,13 +43,10 @@ constexpr char kUsage[] =
     "usage: eps bench depth [--layers=8,16,32,64] [--width=128] [--json] [--section.key=value "
     "...]\n"
     "\n"
-    "Trains a GPT-2 of each depth for a few steps through servers and a worker of this machine "
-    "and\n"
-    "compares what they hold: the device's memory must be the same at every depth. Any "
-    "configuration\n"
-    "key of eps train may be given but model.path and worker.count. Exit code 0 if all holds, 1 "
-    "if\n"
-    "not.\n";
+    "Trains a GPT-2 of each depth for a few steps with servers and a worker on this machine and\n"
+    "compares their memory: the device's must be the same at every depth. Accepts all keys of\n"
+    "eps train except model.path and worker.count. Exits with 0 if all checks pass, else with "
+    "1.\n";
 
 constexpr uint64_t kServerAllowance = uint64_t{64} << 20;
 constexpr double kFlat = 1.01;
@@ -64,47 +62,49 @@ struct Options {
   int width = 128;
   bool json = false;
   bool help = false;
-  std::vector<std::string> train;  // for the configuration
+  std::vector<std::string> train;  // arguments of `eps train`
 };
+
+absl::Status SetWidth(absl::string_view text, Options* options) {
+  if (absl::SimpleAtoi(text, &options->width) && options->width >= kHeadWidth &&
+      options->width % kHeadWidth == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--width=", text, ": expected a positive multiple of ", kHeadWidth));
+}
+
+absl::Status SetLayers(absl::string_view text, Options* options) {
+  options->layers.clear();
+  for (absl::string_view item : absl::StrSplit(text, ',')) {
+    int layers = 0;
+    if (!absl::SimpleAtoi(item, &layers) || layers < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--layers=", text, ": expected numbers of layers like 8,16,32,64"));
+    }
+    options->layers.push_back(layers);
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) {
   Options options;
-  for (const std::string& argument : arguments) {
-    absl::string_view value = argument;
-    if (argument == "--json") {
-      options.json = true;
-    } else if (argument == "--help" || argument == "-h") {
-      options.help = true;
-    } else if (absl::ConsumePrefix(&value, "--width=")) {
-      if (!absl::SimpleAtoi(value, &options.width) || options.width < kHeadWidth ||
-          options.width % kHeadWidth != 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(argument, ": expected a positive multiple of ", kHeadWidth));
-      }
-    } else if (absl::ConsumePrefix(&value, "--layers=")) {
-      options.layers.clear();
-      for (absl::string_view item : absl::StrSplit(value, ',')) {
-        int layers = 0;
-        if (!absl::SimpleAtoi(item, &layers) || layers < 1) {
-          return absl::InvalidArgumentError(
-              absl::StrCat(argument, ": expected numbers of layers like 8,16,32,64"));
-        }
-        options.layers.push_back(layers);
-      }
-    } else {
-      options.train.push_back(argument);
-    }
-  }
+  OptionReader reader;
+  reader.Flag("--json", &options.json)
+      .Flag("--help", &options.help)
+      .Flag("-h", &options.help)
+      .Value("--width", [&](absl::string_view text) { return SetWidth(text, &options); })
+      .Value("--layers", [&](absl::string_view text) { return SetLayers(text, &options); });
+  EPS_ASSIGN_OR_RETURN(options.train, reader.Read(arguments));
   return options;
 }
 
-// What a depth trains with: the quickstart's settings, small steps, whatever the user says.
+// Returns the configuration of a depth: the quickstart's settings with small steps, overridden by
+// the user's settings.
 absl::StatusOr<RunConfig> ConfigOf(const Options& options) {
-  std::vector<std::string> arguments = {"train"};
-  arguments.insert(arguments.end(), options.train.begin(), options.train.end());
-  EPS_ASSIGN_OR_RETURN(CommandLine line, ParseCommandLine(arguments));
-  // First, so that what the user says wins over it.
-  const std::vector<std::pair<std::string, std::string>> settings = {
+  EPS_ASSIGN_OR_RETURN(CommandLine line, ParseCommandLine(kTrainCommand, options.train));
+  // Insert them first, so that the user's settings override them.
+  const std::vector<Setting> settings = {
       {"training.steps", "3"},  {"training.seq_len", "128"},        {"worker.device", "cpu"},
       {"worker.stash", "host"}, {"training.micro_batch_size", "4"}, {"training.micro_batches", "2"},
   };
@@ -119,7 +119,7 @@ absl::StatusOr<RunConfig> ConfigOf(const Options& options) {
   return run;
 }
 
-// A folder that goes away with the object.
+// A folder that the destructor removes.
 class TemporaryFolder {
  public:
   static absl::StatusOr<std::unique_ptr<TemporaryFolder>> Make() {
@@ -147,7 +147,7 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
-// This process's variables without those of the configuration, which stands in the file.
+// Returns this process's variables without those of the configuration, which the file holds.
 std::vector<std::string> ChildEnvironment() {
   std::vector<std::string> variables;
   for (const auto& [name, value] : ProcessEnvironment()) {
@@ -158,7 +158,7 @@ std::vector<std::string> ChildEnvironment() {
   return variables;
 }
 
-// Peak resident bytes of a process that runs; 0 if the kernel does not say.
+// Returns the peak resident bytes of a running process; 0 if the kernel does not report them.
 uint64_t PeakRss(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
   for (std::string line; std::getline(file, line);) {
@@ -168,7 +168,7 @@ uint64_t PeakRss(pid_t pid) {
   return 0;
 }
 
-// Servers and a worker for one job, and what they said about their memory.
+// Servers and a worker for one job, and their memory reports.
 class DepthCluster {
  public:
   DepthCluster(TrainPlan plan, std::string folder)
@@ -271,7 +271,7 @@ absl::Status DepthCluster::ReadAccounts(DepthRun* run) {
 absl::StatusOr<DepthRun> DepthCluster::Run() {
   if (plan_.spec.training.mode != Mode::kEager) {
     return absl::InvalidArgumentError(
-        "eps bench depth knows the bounds of eager jobs only; set training.clip to lagged or none");
+        "eps bench depth can only bound eager jobs; set training.clip to lagged or none");
   }
   DepthRun run;
   run.layers = plan_.spec.model.gpt2.n_layer;
@@ -318,10 +318,9 @@ std::string TableRow(const DepthRun& run) {
 }
 
 constexpr char kLegend[] =
-    "(device: the worker's account of LibTorch's memory and loaded weights, stash apart; state "
-    "and\n"
-    "contrib.: peaks of the servers' accounts, bound: what they may take together; worker and\n"
-    "servers: peak resident MiB as the kernel counts, all included)\n";
+    "(device: the worker's account of LibTorch's memory and loaded weights, without the stash;\n"
+    "state and contrib.: peaks of the servers' accounts; bound: their limit together; worker and\n"
+    "servers: peak resident MiB of the whole processes as counted by the kernel)\n";
 
 std::string Verdict(const char* what, bool ok, const std::string& found) {
   return absl::StrCat(what, ": ", ok ? "ok" : "MISSED", " (", found, ")");
@@ -340,7 +339,7 @@ DepthBounds BoundsOf(const JobSpec& spec) {
   }
   std::sort(stages.rbegin(), stages.rend());
   stages.resize(std::max<size_t>(stages.size(), 2));
-  uint64_t tied = 0;  // waits in the servers until the tensor's other uses are there
+  uint64_t tied = 0;  // waits in the servers until the tensor's other uses have arrived
   for (size_t i = 0; i < uses.size(); ++i) tied += uses[i] > 1 ? spec.tensors[i].elements() : 0;
 
   DepthBounds bounds;

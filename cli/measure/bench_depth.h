@@ -1,10 +1,10 @@
 #ifndef EPS_CLI_MEASURE_BENCH_DEPTH_H_
 #define EPS_CLI_MEASURE_BENCH_DEPTH_H_
 
-// `eps bench depth`: the project's first promise, measured. A GPT-2 of growing depth is trained for
-// a few steps through real servers and a real worker; the device's memory must not grow with the
-// layers, the stash must be what arithmetic says, the servers' memory the job's state and a
-// bounded rest.
+// `eps bench depth` checks that the device's memory does not grow with the depth of the model. It
+// trains GPT-2s of growing depth for a few steps on real servers and a real worker. The device's
+// memory must be constant, the stash must be as predicted, and the servers' memory must be the
+// job's state plus a bounded rest.
 
 #include <cstdint>
 #include <string>
@@ -13,31 +13,31 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "eps/v1/control.pb.h"
 #include "base/job/job_spec.h"
+#include "eps/v1/control.pb.h"
 
 namespace eps {
 
-// What arithmetic says about a depth, in bytes.
+// The predicted bytes of a depth.
 struct DepthBounds {
   uint64_t stash = 0;   // stage inputs of all micro-batches, kept from forward to backward
   uint64_t state = 0;   // 12 bytes per parameter with AdamW, over all servers
-  uint64_t server = 0;  // the most that state and contributions may take, over all servers
+  uint64_t server = 0;  // the limit of state and contributions, over all servers
 };
 // REQUIRES an eager gpt2 job whose parts are all on one worker.
 DepthBounds BoundsOf(const JobSpec& spec);
 
-// What the worker's own report says at its last step.
+// The worker's report of its last step.
 struct WorkerReport {
   uint64_t steps = 0;
   uint64_t device_peak = 0;
   uint64_t stash_peak = 0;
   double seconds = 0;  // median over the steps
 };
-// Reads the lines of `eps-worker --report`. InvalidArgument names the line that is wrong.
+// Reads the lines of `eps-worker --report`. InvalidArgument names the malformed line.
 absl::StatusOr<WorkerReport> ParseWorkerReport(absl::string_view lines);
 
-// One depth as it was measured. Server figures are sums over the servers.
+// The measurement of one depth. Server figures are sums over the servers.
 struct DepthRun {
   int layers = 0;
   uint64_t parameters = 0;
@@ -45,13 +45,13 @@ struct DepthRun {
   DepthBounds bounds;
   uint64_t state_peak = 0;         // by the servers' accounts
   uint64_t contribution_peak = 0;  // by the servers' accounts
-  uint64_t worker_rss = 0;         // peak resident bytes, as the kernel counts; 0: not seen
+  uint64_t worker_rss = 0;         // peak resident bytes, as the kernel counts; 0 if unknown
   uint64_t server_rss = 0;
 };
-// Adds what one server's status says about its accounts.
+// Adds the memory accounts in one server's status to `run`.
 void AddServerAccounts(const v1::StatusReply& status, DepthRun* run);
 
-// The promises, each with what was found.
+// One check and its outcome.
 struct DepthVerdict {
   std::string name;  // stable, for --json
   bool ok = false;
@@ -63,9 +63,9 @@ std::vector<DepthVerdict> JudgeDepth(const std::vector<DepthRun>& runs);
 std::string DepthTable(const std::vector<DepthRun>& runs);
 std::string DepthJson(const std::vector<DepthRun>& runs);
 
-// `arguments` come after "bench depth": --layers=8,16,32,64 --width=128 --json, and any
-// configuration key. Prints one line per depth as it ends and then the verdicts. A status with
-// ExitCode::kDifferent and no text: measured, and a promise is broken.
+// `arguments` are those after "bench depth": --layers=8,16,32,64 --width=128 --json, and any
+// configuration key. Prints one line after each depth and then the verdicts. If a check fails, the
+// status carries ExitCode::kDifferent and no text.
 absl::Status RunBenchDepth(const std::vector<std::string>& arguments);
 
 }  // namespace eps

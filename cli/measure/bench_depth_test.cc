@@ -1,4 +1,5 @@
-// The arithmetic and the verdicts of `eps bench depth`, and the command itself over two depths.
+// Tests the arithmetic and the verdicts of `eps bench depth`, and the command itself over two
+// depths.
 
 #include "cli/measure/bench_depth.h"
 
@@ -11,10 +12,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "base/job/model_layout.h"
 #include "cli/launch/child_process.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "base/job/model_layout.h"
 
 namespace eps {
 namespace {
@@ -42,7 +43,7 @@ JobSpec SpecOf(int layers, bool tied) {
   return spec;
 }
 
-TEST(BenchDepth, BoundsAreThoseOfTheArithmeticByHand) {
+TEST(BenchDepth, BoundsEqualThoseComputedByHand) {
   constexpr uint64_t kEmbedding = (64 + 16) * 32;
   constexpr uint64_t kBlock = 12 * 32 * 32 + 13 * 32;
   constexpr uint64_t kTied = 64 * 32;
@@ -60,7 +61,7 @@ TEST(BenchDepth, AnUntiedModelHoldsNothingForTies) {
   EXPECT_EQ(untied.server - untied.state, tied.server - tied.state - 5 * 64 * 32 * 4);
 }
 
-TEST(BenchDepth, ReadsPeaksOfTheLastLineAndTheMedianTime) {
+TEST(BenchDepth, ReadsLastPeaksAndMedianTime) {
   const absl::StatusOr<WorkerReport> report = ParseWorkerReport(
       "{\"step\":1,\"seconds\":9.0,\"device_peak_bytes\":10,\"stash_peak_bytes\":1}\n"
       "{\"step\":2,\"seconds\":2.0,\"device_peak_bytes\":12,\"stash_peak_bytes\":3}\n"
@@ -72,7 +73,7 @@ TEST(BenchDepth, ReadsPeaksOfTheLastLineAndTheMedianTime) {
   EXPECT_EQ(report->seconds, 2.0);
 }
 
-TEST(BenchDepth, RefusesAReportThatIsNotOne) {
+TEST(BenchDepth, RefusesMalformedReports) {
   const std::string good = "{\"seconds\":1,\"device_peak_bytes\":1,\"stash_peak_bytes\":1}\n";
   EXPECT_FALSE(ParseWorkerReport("").ok());
   for (const std::string& bad :
@@ -84,7 +85,7 @@ TEST(BenchDepth, RefusesAReportThatIsNotOne) {
   }
 }
 
-TEST(BenchDepth, SumsTheAccountsOfTheServersByKind) {
+TEST(BenchDepth, SumsServerAccountsByKind) {
   DepthRun run;
   for (const uint64_t scale : {1u, 100u}) {
     v1::StatusReply status;
@@ -101,7 +102,7 @@ TEST(BenchDepth, SumsTheAccountsOfTheServersByKind) {
   EXPECT_EQ(run.contribution_peak, 707u);
 }
 
-// Two depths that keep every promise.
+// Returns two depths that pass every check.
 std::vector<DepthRun> GoodRuns() {
   std::vector<DepthRun> runs(2);
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -116,7 +117,7 @@ std::vector<DepthRun> GoodRuns() {
   return runs;
 }
 
-TEST(BenchDepth, EachVerdictFailsForItsOwnReasonAlone) {
+TEST(BenchDepth, EachVerdictFailsOnItsOwn) {
   for (const DepthVerdict& verdict : JudgeDepth(GoodRuns())) {
     EXPECT_TRUE(verdict.ok) << verdict.text;
     EXPECT_TRUE(absl::StrContains(verdict.text, ": ok (")) << verdict.text;
@@ -146,7 +147,7 @@ TEST(BenchDepth, EachVerdictFailsForItsOwnReasonAlone) {
   EXPECT_TRUE(nlohmann::json::parse(DepthJson(GoodRuns()))["ok"].get<bool>());
 }
 
-TEST(BenchDepth, RefusesWhatItCannotMeasure) {
+TEST(BenchDepth, RefusesUnmeasurableSettings) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"--layers=8,none"},
                                              {"--layers=0"},

@@ -11,18 +11,18 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
-#include "cli/launch/child_process.h"
-#include "cli/measure/exchange_speed.h"
+#include "base/check.h"
 #include "base/files/files.h"
-#include "cli/measure/machine_speed.h"
+#include "base/job/models/gpt2.h"
+#include "base/status_macros.h"
+#include "cli/launch/arguments.h"
+#include "cli/launch/child_process.h"
 #include "cli/launch/run_config.h"
 #include "cli/launch/siblings.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "cli/measure/exchange_speed.h"
+#include "cli/measure/machine_speed.h"
 #include "nlohmann/json.hpp"
 #include "planner/units.h"
-#include "planner/workload.h"
 
 namespace eps {
 namespace {
@@ -34,7 +34,7 @@ using planner::FlopsPerSecond;
 using planner::Seconds;
 
 constexpr std::chrono::minutes kComputeTimeout{5};
-// One of each kind that quantization.weights and quantization.gradients take.
+// One codec of each kind that quantization.weights and quantization.gradients accept.
 constexpr const char* kCodecs[] = {"fp32", "bf16", "fp16",       "fp8_e4m3", "mx9",
                                    "mx6",  "mx4",  "mxfp8_e4m3", "topk:0.01"};
 
@@ -44,11 +44,11 @@ constexpr char kUsage[] =
     "\n"
     "Measures this machine (memory, kernels, codecs, loopback, an exchange with a server, the\n"
     "disk of --folder, a block of GPT-2 of that shape on the device) and writes a description for\n"
-    "eps plan --hardware. Takes about a minute; other work on the machine would stand in it.\n";
+    "eps plan --hardware. Takes about a minute; keep the machine otherwise idle.\n";
 
 void Say(const std::string& what) { std::fprintf(stderr, "calibrate: %s\n", what.c_str()); }
 
-// Three digits: more were noise, and nobody could read them.
+// Rounds to three digits; more would be noise.
 double Rounded(double value) {
   double rounded = value;
   EPS_CHECK(!std::isfinite(value) || absl::SimpleAtod(absl::StrFormat("%.2e", value), &rounded));
@@ -59,16 +59,16 @@ Quantity Rounded(Quantity quantity) {
   return Quantity(Rounded(quantity.value()));
 }
 
-// What `eps-worker calibrate` found (worker/stage_speed.h), in operations.
+// The result of `eps-worker calibrate` (worker/stage_speed.h), in operations.
 struct Compute {
   std::string profile;
-  FlopsPerSecond peak;  // of the products
+  FlopsPerSecond peak;  // rate of the products
   BytesPerSecond activations;
   Seconds pass;
 };
 
-// A block that was measured: a forward, a recomputing and a backward pass of a micro-batch, which
-// is twice a forward one.
+// The measurement of a block: a forward, a recomputation and a backward pass of a micro-batch. The
+// backward pass counts as two forward passes.
 struct Block {
   Flops products;
   Bytes activations;
@@ -76,12 +76,12 @@ struct Block {
 };
 Block BlockOf(uint32_t seq_len, uint32_t width, uint32_t heads, uint32_t samples, Seconds took) {
   const double passes = 4.0 * samples;
-  return {passes * planner::BlockForwardFlops(seq_len, width, 4.0 * width),
-          passes * planner::BlockActivations(seq_len, width, heads), took};
+  return {passes * planner::Flops(BlockForwardFlops(seq_len, width, 4.0 * width)),
+          passes * planner::Bytes(BlockActivationBytes(seq_len, width, heads)), took};
 }
 
-// Two blocks say what products and what all other operations take, if they differ and noise allows
-// it; else the products' rate has to stand for both.
+// Computes the rates of products and of all other operations from two blocks of different shape. If
+// noise prevents that, uses the rate of products for both.
 void SetRates(const Block& narrow, const Block& wide, Compute* compute) {
   const double apart = narrow.products.value() * wide.activations.value() -
                        wide.products.value() * narrow.activations.value();
@@ -134,7 +134,7 @@ absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
              &compute);
   } catch (const nlohmann::json::exception& error) {
     return absl::InternalError(
-        absl::StrCat("eps-worker calibrate said {", line, ": ", error.what()));
+        absl::StrCat("eps-worker calibrate printed {", line, ": ", error.what()));
   }
   process->WaitExit(deadline);
   return compute;
@@ -142,40 +142,30 @@ absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
 
 absl::Status ParseArguments(const std::vector<std::string>& arguments, CalibrateOptions* options,
                             std::string* out, bool* help) {
-  const auto number = [](absl::string_view text, auto* value) {
-    return absl::SimpleAtoi(text, value) && *value > 0;
+  OptionReader reader;
+  reader.Flag("--help", help)
+      .Flag("-h", help)
+      .Text("--out", out)
+      .Text("--folder", &options->folder)
+      .Text("--device", &options->device);
+  const auto number = [&](const std::string& name, int least, auto* value) {
+    reader.Value(name, [=](absl::string_view text) {
+      if (absl::SimpleAtoi(text, value) && *value >= static_cast<decltype(*value + 0)>(least)) {
+        return absl::OkStatus();
+      }
+      return absl::InvalidArgumentError(absl::StrCat("eps bench calibrate: ", name, "=", text,
+                                                     ": expected a positive whole number"));
+    });
   };
-  for (const std::string& argument : arguments) {
-    absl::string_view value = argument;
-    bool ok = true;
-    if (argument == "--help" || argument == "-h") {
-      *help = true;
-    } else if (absl::ConsumePrefix(&value, "--out=")) {
-      *out = std::string(value);
-    } else if (absl::ConsumePrefix(&value, "--folder=")) {
-      options->folder = std::string(value);
-    } else if (absl::ConsumePrefix(&value, "--device=")) {
-      options->device = std::string(value);
-    } else if (absl::ConsumePrefix(&value, "--threads=")) {
-      ok = absl::SimpleAtoi(value, &options->threads) && options->threads >= 0;
-    } else if (absl::ConsumePrefix(&value, "--width=")) {
-      ok = number(value, &options->width);
-    } else if (absl::ConsumePrefix(&value, "--heads=")) {
-      ok = number(value, &options->heads);
-    } else if (absl::ConsumePrefix(&value, "--seq-len=")) {
-      ok = number(value, &options->seq_len);
-    } else if (absl::ConsumePrefix(&value, "--samples=")) {
-      ok = number(value, &options->samples);
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("eps bench calibrate: unknown argument ", argument, "\n", kUsage));
-    }
-    if (!ok) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("eps bench calibrate: ", argument, ": expected a positive whole number"));
-    }
-  }
-  return absl::OkStatus();
+  number("--threads", 0, &options->threads);
+  number("--width", 1, &options->width);
+  number("--heads", 1, &options->heads);
+  number("--seq-len", 1, &options->seq_len);
+  number("--samples", 1, &options->samples);
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> others, reader.Read(arguments));
+  if (others.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("eps bench calibrate: unknown argument ", others[0], "\n", kUsage));
 }
 
 // `temporary` is an empty folder.
@@ -224,7 +214,7 @@ absl::StatusOr<planner::Hardware> MeasureHere(const CalibrateOptions& options,
   storage.write = Rounded(disk.write);
   worker.name = server.name = "here";
   worker.device.name = compute.profile;
-  // A CUDA device has its own memory and links, which are not measured yet.
+  // A CUDA device has its own memory and links, which this command does not measure.
   worker.device.host = compute.profile.find(" cpu ") != std::string::npos;
   worker.device.peak = Rounded(compute.peak);
   worker.device.activations = Rounded(compute.activations);

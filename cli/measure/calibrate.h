@@ -12,21 +12,25 @@
 
 namespace eps {
 
+// The disk, the device and the block to measure.
 struct CalibrateOptions {
-  std::string folder;           // on the disk to measure; empty: a temporary one
+  std::string folder;           // on the disk to measure; empty uses a temporary folder
   std::string device = "auto";  // worker.device
   int threads = 0;              // worker.threads
-  uint32_t width = 256;  // of the block that is computed, as the model that will train has them
+  // The shape of the block to compute; choose that of the model to train.
+  uint32_t width = 256;
   uint32_t heads = 8;
   uint32_t seq_len = 256;
-  uint32_t samples = 2;  // of a micro-batch
+  uint32_t samples = 2;  // per micro-batch
 };
 
-// Takes about a minute, and says what it is at on stderr. Other work on the machine slows it, and
-// the plan with it. NotFound if eps-worker is not there; IoError if the disk is not usable.
+// Measures for about a minute and prints its progress on stderr. Other load on the machine makes
+// the result, and plans made from it, slower. NotFound if eps-worker is missing; IoError if the
+// disk is unusable.
 absl::StatusOr<planner::Hardware> Calibrate(const CalibrateOptions& options);
 
-// `arguments` come after "bench calibrate": --out=FILE (default: stdout) and the options above.
+// `arguments` are those after "bench calibrate": --out=FILE (default: stdout) and the options
+// above.
 absl::Status RunBenchCalibrate(const std::vector<std::string>& arguments);
 
 }  // namespace eps

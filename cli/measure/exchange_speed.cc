@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "wire/control_client.h"
 #include "base/ids.h"
-#include "base/status_macros.h"
-#include "eps_server/server.h"
-#include "planner/workload.h"
 #include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
 #include "base/job/model_layout.h"
+#include "base/status_macros.h"
+#include "eps_server/server.h"
+#include "planner/workload.h"
+#include "wire/control_client.h"
 #include "worker/client/parameter_client.h"
 
 namespace eps {
@@ -33,7 +33,7 @@ constexpr uint64_t kStepsOfRound = 8;
 constexpr std::chrono::seconds kPatience{20};
 constexpr double kSides = 2;
 
-// One part, one micro-batch, FP32 on every way.
+// Returns a job with one part, one micro-batch, and FP32 everywhere.
 absl::StatusOr<JobSpec> SpecOf(int width, uint64_t chunk_elements) {
   JobSpec spec;
   spec.name = "calibrate";
@@ -60,7 +60,7 @@ Seconds ProcessorTime() {
   return Seconds(seconds(usage.ru_utime) + seconds(usage.ru_stime));
 }
 
-// A job on a server of its own, and the worker that has its only part.
+// A server with one job, and the worker of its only part.
 class Exchange {
  public:
   static absl::StatusOr<std::unique_ptr<Exchange>> Open(const JobSpec& spec) {
@@ -70,7 +70,7 @@ class Exchange {
   }
   explicit Exchange(const JobSpec& spec) : spec_(spec) {}
 
-  // Processor time of a step of this process, which is server and worker.
+  // Returns this process's processor time per step; the process is both server and worker.
   absl::StatusOr<Seconds> Measure() {
     const Seconds before = ProcessorTime();
     for (uint64_t i = 0; i < kStepsOfRound; ++i) EPS_RETURN_IF_ERROR(RunStep());
@@ -115,7 +115,7 @@ class Exchange {
     return pointers;
   }
 
-  // The relay's visits, one stage ahead, without what is computed in them.
+  // Fetches and pushes as the relay does, one stage ahead, but computes nothing.
   absl::Status RunStep() {
     EPS_ASSIGN_OR_RETURN(const StepStart step, client_->BeginStep(next_step_, losses_));
     const auto stages = static_cast<uint32_t>(spec_.stages.size());
@@ -152,7 +152,7 @@ class Exchange {
   std::unique_ptr<ParameterClient> client_;
 };
 
-// What a step of a job sends and takes in, and what has to be done with it.
+// The messages and bytes of a step, and their processor time.
 struct StepWork {
   double chunks = 0;
   Bytes bytes;
@@ -178,7 +178,7 @@ absl::StatusOr<StepWork> WorkOf(const JobSpec& spec, const planner::ServerKind& 
 
 absl::StatusOr<ExchangeSpeed> MeasureExchange(const planner::ServerKind& server,
                                               const planner::CodecRates& fp32) {
-  // Stages of one chunk, of as many bytes in several, and of more bytes in one.
+  // Stages of one chunk, of the same bytes in several chunks, and of more bytes in one chunk.
   constexpr int kJobs = 3;
   constexpr std::pair<int, uint64_t> kShapes[kJobs] = {
       {256, 256 * 256}, {256, 32 * 256}, {768, 768 * 768}};

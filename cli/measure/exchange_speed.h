@@ -1,9 +1,9 @@
 #ifndef EPS_CLI_MEASURE_EXCHANGE_SPEED_H_
 #define EPS_CLI_MEASURE_EXCHANGE_SPEED_H_
 
-// What the exchange of weights and gradients between a worker and a server takes of this machine's
-// processors beside what their codecs and updates take: measured with a real server and a real
-// client in this process, over loopback, in steps that compute nothing.
+// Measures the processor time that a worker and a server need to exchange weights and gradients,
+// without codecs and updates. Runs a real server and a real client in this process, over loopback,
+// in steps that compute nothing.
 
 #include "absl/status/statusor.h"
 #include "planner/hardware.h"
@@ -11,14 +11,14 @@
 
 namespace eps {
 
-// Of one core; what worker and server do together, half of it each.
+// Times of one core. Work that worker and server share counts half for each.
 struct ExchangeSpeed {
-  planner::Seconds chunk;             // of a chunk that goes from one to the other
-  planner::BytesPerSecond transport;  // bytes that one side sends or takes in
+  planner::Seconds chunk;             // to transfer one chunk
+  planner::BytesPerSecond transport;  // bytes that one side sends or receives
 };
 
-// `server` and `fp32`: one core's rates, as machine_speed.h has them. Takes a few seconds. Errors
-// as those of a run: of a port, of memory, of the job.
+// `server` and `fp32` are one core's rates from machine_speed.h. Takes a few seconds. Returns
+// errors of the port, the memory or the job, as a run does.
 absl::StatusOr<ExchangeSpeed> MeasureExchange(const planner::ServerKind& server,
                                               const planner::CodecRates& fp32);
 

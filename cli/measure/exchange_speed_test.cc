@@ -8,8 +8,8 @@
 namespace eps {
 namespace {
 
-// A server and a worker of this program in this process: no machine that runs this is slower or
-// faster, so that a unit that is wrong by a thousand is seen.
+// Runs a server and a worker in this process. The bounds hold on any machine, and are tight enough
+// to detect a unit that is wrong by a factor of 1,000.
 TEST(ExchangeSpeed, IsPlausible) {
   planner::ServerKind server;
   server.update = MeasureUpdate();

@@ -21,11 +21,12 @@
 #include "base/bytes.h"
 #include "base/descriptor.h"
 #include "base/flush_denormals.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
+#include "base/job/optimizers.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
 #include "optimizer/update_rule.h"
-#include "base/job/chunk_map.h"
-#include "base/job/job_spec.h"
 #include "storage/disk/disk.h"
 
 namespace eps {
@@ -38,7 +39,7 @@ constexpr int kRounds = 5;
 constexpr size_t kChunkElements = size_t{1} << 20;
 constexpr uint32_t kChunkCols = 1024;
 constexpr size_t kChunks = 24;                       // larger together than the caches
-constexpr size_t kCopyBytes = size_t{256} << 20;     // of all cores, one way
+constexpr size_t kCopyBytes = size_t{256} << 20;     // read by all cores together
 constexpr size_t kStreamBytes = size_t{256} << 20;   // over loopback
 constexpr size_t kMessageBytes = size_t{256} << 10;  // of one send
 constexpr int kPings = 2000;
@@ -52,7 +53,7 @@ double SecondsOf(const std::function<void()>& work) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// The median of rounds, the first of which is not counted.
+// Returns the median duration of several rounds, without the first.
 double MedianSeconds(const std::function<void()>& work) {
   work();
   std::vector<double> seconds;
@@ -71,7 +72,7 @@ Chunk MatrixChunk() {
   return chunk;
 }
 
-// Small numbers of both signs, so that every codec has something to do.
+// Fills with small values of both signs, so that every codec has work to do.
 void Fill(absl::Span<float> values) {
   uint64_t random = 1;
   for (float& value : values) {
@@ -140,7 +141,7 @@ absl::StatusOr<Connection> ConnectToSelf() {
   return connection;
 }
 
-// Writes or reads the whole file in pieces, all of them in flight.
+// Writes or reads the whole file, with all pieces in flight at once.
 absl::Status Transfer(AsyncFile* file, absl::Span<uint8_t> memory, bool write) {
   std::atomic<size_t> left{memory.size() / kDiskPiece};
   std::atomic<bool> failed{false};
@@ -213,7 +214,7 @@ BytesPerSecond MeasureUpdate() {
   const Chunk chunk = MatrixChunk();
   OptimizerSpec optimizer;
   const std::unique_ptr<UpdateRule> rule = *NewUpdateRule(optimizer);
-  const size_t arrays = 1 + rule->fields().size();
+  const size_t arrays = 1 + StateFields(optimizer).size();
   std::vector<std::vector<float>> states(kChunks, std::vector<float>(arrays * kChunkElements));
   std::vector<std::vector<float>> gradients(kChunks, std::vector<float>(kChunkElements));
   for (auto& gradient : gradients) Fill(absl::MakeSpan(gradient));

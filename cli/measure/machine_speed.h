@@ -1,8 +1,8 @@
 #ifndef EPS_CLI_MEASURE_MACHINE_SPEED_H_
 #define EPS_CLI_MEASURE_MACHINE_SPEED_H_
 
-// How fast this machine is at what servers and workers do all day. Each figure is the median of
-// several rounds; bytes are FP32 bytes of weights (4 per parameter) unless it says otherwise.
+// Measures this machine's speed at the work of servers and workers. Each figure is the median of
+// several rounds; bytes are FP32 bytes of weights (4 per parameter) unless stated otherwise.
 
 #include <cstdint>
 #include <string>
@@ -17,23 +17,24 @@ namespace eps {
 uint32_t CoreCount();
 planner::Bytes MemoryBytes();  // of the machine
 
-// All bytes that all cores together read and write, in one long copy.
+// Returns the bytes that all cores together read and write in one long copy.
 planner::BytesPerSecond MeasureMemory();
-// Reduction of one FP32 gradient and AdamW, on one core.
+// Measures the reduction of one FP32 gradient and the AdamW update on one core.
 planner::BytesPerSecond MeasureUpdate();
-// Encoding and decoding by one core. `codec` is a name of compression/codec.h.
+// Measures encoding and decoding on one core. `codec` is a name of compression/codec.h.
 absl::StatusOr<planner::CodecRates> MeasureCodec(const std::string& codec);
-// Bytes through one TCP connection over loopback, whose reader copies them to where they belong.
+// Measures one TCP connection over loopback whose reader copies the bytes to their destination.
 absl::StatusOr<planner::BytesPerSecond> MeasureLoopback();
-// A message of a few bytes there and back over loopback.
+// Measures the round trip of a message of a few bytes over loopback.
 absl::StatusOr<planner::Seconds> MeasureLatency();
 
+// The speed of a disk and its free space.
 struct DiskSpeed {
   planner::BytesPerSecond read;
   planner::BytesPerSecond write;
   planner::Bytes free;
 };
-// Direct I/O on a file in `folder`, which is removed again.
+// Measures direct I/O on a temporary file in `folder`.
 absl::StatusOr<DiskSpeed> MeasureDisk(const std::string& folder);
 
 }  // namespace eps

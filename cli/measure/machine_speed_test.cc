@@ -14,7 +14,7 @@ namespace {
 using planner::BytesPerSecond;
 using ::testing::HasSubstr;
 
-// No machine that runs this is slower or faster: a unit that is wrong by a thousand is seen.
+// Bounds that hold on any machine and detect a unit that is wrong by a factor of 1,000.
 constexpr BytesPerSecond kSlow(1e6);
 constexpr BytesPerSecond kFast(1e13);
 
@@ -45,7 +45,7 @@ TEST(MachineSpeed, CodecsByTheirNames) {
   EXPECT_THAT(std::string(MeasureCodec("mx5").status().message()), HasSubstr("mx6"));
 }
 
-TEST(MachineSpeed, TheDiskIsLeftAsItWas) {
+TEST(MachineSpeed, LeavesTheDiskUnchanged) {
   const std::string folder = testing::TempDir() + "/disk";
   const auto speed = MeasureDisk(folder);
   ASSERT_TRUE(speed.ok()) << speed.status();

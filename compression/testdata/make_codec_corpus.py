@@ -1,14 +1,17 @@
-"""Writes the corpus of compression/codec_corpus_test.cc into the folder codec/ beside it.
+"""Writes the corpus of compression/codec_corpus_test.cc: one archive for each codec, beside it.
 
-Names say what a receiver has to do: good_* is read in full, bad_* is refused. Each file is an input
-of compression/codec_fuzz.h: six bytes that choose codec and chunk, then the encoded chunk, written
-from docs/formats/codecs.md. Plain Python; the same bytes every time.
+Names say what a receiver has to do: good_* is read in full, bad_* is refused. Each member is an
+input of compression/testing/codec_fuzz.h: six bytes that choose codec and chunk, then the encoded
+chunk, written from docs/formats/codecs.md. Plain Python; the same bytes every time.
 """
 
+import collections
+import io
 import pathlib
 import struct
+import tarfile
 
-FOLDER = pathlib.Path(__file__).resolve().parent / "codec"
+FOLDER = pathlib.Path(__file__).resolve().parent
 
 COLUMN, GRADIENT = 1, 2
 VECTOR_COLS = 37
@@ -44,7 +47,6 @@ OCP = {
     "mxfp4_e2m1": (20, 4, 0x07, ()),
     "mxint8": (21, 8, 0x7f, ()),
 }
-TOPK = 32
 
 SHAPES = ((1, 1), (1, 17), (33, 17), (16, 129), (40, 140))
 
@@ -84,13 +86,19 @@ def block_chunk(shape, flags, block, bits, scale, code, micro=None, vectors=0):
     return out
 
 
-FILES = {}
+TOPK = 32
+UNKNOWN = 255
+NAMES = {**{number: name for name, (number, *_) in [*FLOATS.items(), *MX.items(), *OCP.items()]},
+         TOPK: "topk", UNKNOWN: "unknown"}
+
+ARCHIVES = collections.defaultdict(dict)  # by the name of the codec
 
 
 def add(name, number, chunk, shape, flags=0, variant=0, vectors=0):
-    assert name not in FILES, name
+    files = ARCHIVES[NAMES[number]]
+    assert name + ".bin" not in files, name
     header = bytes([number, variant, flags, shape[0] - 1, shape[1] - 1, vectors])
-    FILES[name] = header + chunk
+    files[name + ".bin"] = header + chunk
 
 
 def add_lengths(codec, number, chunk, shape, flags=0, vectors=0):
@@ -221,7 +229,7 @@ def add_topk():
         "none": topk_chunk(0, DELTA8, b""),
         "none_raw32": topk_chunk(0, RAW32, b""),
         "raw32": topk_chunk(3, RAW32, three),
-        # 0, 5, 560: escapes are 255 more and go on.
+        # 0, 5, 560: an escape means 255 more, and that the next byte continues.
         "delta8": topk_chunk(3, DELTA8, bytes([0, 4, 255, 255, 44])),
         "delta8_escape_exact": topk_chunk(2, DELTA8, bytes([255, 0, 0])),
         "delta16": topk_chunk(3, DELTA16, words(0, 4, 554)),
@@ -277,11 +285,20 @@ def add_topk():
     for verdict, chunks in (("good", good), ("bad", bad)):
         for name, chunk in chunks.items():
             add("%s_topk_%s" % (verdict, name), TOPK, chunk, (33, 17), GRADIENT)
-    # Whatever the parameters of the codec that reads it.
+    # Independent of the parameters of the codec that reads it.
     for variant in (1, 2, 3):
         add("good_topk_variant_%d" % variant, TOPK, good["delta8"], (33, 17), GRADIENT,
             variant=variant)
-    add("bad_unknown_codec", 255, b"\0" * 64, (4, 4))
+    add("bad_unknown_codec", UNKNOWN, b"\0" * 64, (4, 4))
+
+
+def write_tar(path, files):
+    """Writes `files` (name -> content) as one archive that depends on nothing else."""
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)  # time, user and group 0
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
 
 
 def main():
@@ -289,12 +306,11 @@ def main():
     add_mx()
     add_ocp()
     add_topk()
-    FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.iterdir():
+    for old in FOLDER.glob("*.tar"):
         old.unlink()
-    for name, content in FILES.items():
-        (FOLDER / (name + ".bin")).write_bytes(content)
-    print("%d files, %d bytes" % (len(FILES), sum(map(len, FILES.values()))))
+    for codec, files in ARCHIVES.items():
+        write_tar(FOLDER / (codec + ".tar"), files)
+    print("%d files in %d archives" % (sum(map(len, ARCHIVES.values())), len(ARCHIVES)))
 
 
 if __name__ == "__main__":

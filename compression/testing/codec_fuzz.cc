@@ -13,8 +13,8 @@
 
 #include "base/check.h"
 #include "base/flush_denormals.h"
-#include "compression/codec.h"
 #include "base/job/chunk_map.h"
+#include "compression/codec.h"
 
 namespace eps {
 namespace {
@@ -22,9 +22,10 @@ namespace {
 constexpr size_t kHeader = 6;
 constexpr size_t kMaxMessage = 1024;
 constexpr uint32_t kVectorCols = 37;
-constexpr size_t kMargin = 64;  // beside the chunk, and between the rows of a tile
+constexpr size_t kMargin = 64;  // around the chunk, and between the rows of a tile
 constexpr float kUntouched = 77.25f;
 
+// A parsed input.
 struct Untrusted {
   const Codec* codec = nullptr;
   Axis axis = Axis::kRow;
@@ -69,7 +70,7 @@ Untrusted Parse(absl::string_view input) {
   return parsed;
 }
 
-// The same bytes among others, at an alignment that follows from `filler`.
+// Returns the same bytes surrounded by `filler`, at an alignment that depends on it.
 Bytes Surrounded(absl::string_view bytes, char filler) {
   const size_t before = kMargin + static_cast<uint8_t>(filler) % 3;
   std::string whole(before, filler);
@@ -88,12 +89,12 @@ void CheckRefusal(const Untrusted& untrusted, const absl::Status& status) {
   EPS_CHECK(untrusted.content == Content::kGradient);
 }
 
-// Equal bits, or NaN both.
+// Returns true for equal bits or two NaNs.
 bool Same(float a, float b) {
   return std::memcmp(&a, &b, sizeof(a)) == 0 || (std::isnan(a) && std::isnan(b));
 }
 
-// Reads a tile both ways into rows with room between them, and holds it against `whole`.
+// Reads a tile, assigned and added, into rows with gaps between them, and compares it with `whole`.
 void CheckTile(const Untrusted& untrusted, const EncodedChunk& opened, const Tile& tile,
                const std::vector<float>& whole) {
   const size_t ld = tile.cols + kMargin;
@@ -124,7 +125,7 @@ void CheckAccepted(const Untrusted& untrusted, const EncodedChunk& opened,
     EPS_CHECK_MSG(!bounded || std::fabs(value) < kMaxGradient,
                   untrusted.codec->name() << " let " << value << " through");
   }
-  // What was read can be sent on.
+  // Values that were read can be encoded again.
   EncodeOptions options;
   options.axis = untrusted.axis;
   const Bytes again = EncodeChunk(*untrusted.codec, untrusted.chunk, options, values.data());
@@ -145,12 +146,12 @@ bool ReadUntrustedChunk(absl::string_view input) {
     const auto opened =
         codec.Open(untrusted.chunk, untrusted.axis,
                    Surrounded(untrusted.bytes, i == 0 ? '\0' : '\x7f'), untrusted.content);
-    EPS_CHECK_MSG(i == 0 || opened.ok(), "bytes beside the chunk matter");
+    EPS_CHECK_MSG(i == 0 || opened.ok(), "bytes around the chunk matter");
     if (!opened.ok()) {
       CheckRefusal(untrusted, opened.status());
       const auto again = codec.Open(untrusted.chunk, untrusted.axis,
                                     Surrounded(untrusted.bytes, '\x7f'), untrusted.content);
-      EPS_CHECK_MSG(again.status() == opened.status(), "bytes beside the chunk matter");
+      EPS_CHECK_MSG(again.status() == opened.status(), "bytes around the chunk matter");
       return false;
     }
     if (codec.traits().fixed_size) {
@@ -161,7 +162,7 @@ bool ReadUntrustedChunk(absl::string_view input) {
     if (i == 0) CheckAccepted(untrusted, **opened, values[0]);
   }
   EPS_CHECK_MSG(std::memcmp(values[0].data(), values[1].data(), 4 * values[0].size()) == 0,
-                "bytes beside the chunk matter");
+                "bytes around the chunk matter");
   return true;
 }
 

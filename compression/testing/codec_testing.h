@@ -1,19 +1,19 @@
 #ifndef EPS_COMPRESSION_TESTING_CODEC_TESTING_H_
 #define EPS_COMPRESSION_TESTING_CODEC_TESTING_H_
 
-// What the tests of codecs share.
+// Helpers for the tests of codecs.
 
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
+#include "base/job/chunk_map.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
-#include "base/job/chunk_map.h"
 
 namespace eps {
 
-// Runs `body` once for each instruction set that is compiled in and supported here.
+// Runs `body` once for each instruction set that is compiled in and supported by this machine.
 template <class Body>
 void OnEveryTarget(Body body) {
   const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
@@ -29,7 +29,7 @@ void OnEveryTarget(Body body) {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
-// A linear congruential generator: equal on every machine.
+// A linear congruential generator with equal results on every machine.
 class TestRandom {
  public:
   explicit TestRandom(uint64_t seed = 42) : state_(seed) {}
@@ -54,8 +54,8 @@ inline uint32_t BitsOfFloat(float value) {
   return bits;
 }
 
-// Bit patterns at the borders of every rule: zeros, denormals, halves between neighbours, 2^50, the
-// largest finite values, infinities, quiet and signalling NaN.
+// Bit patterns at the boundaries of every rule: zeros, denormals, halves between neighbours, 2^50,
+// the largest finite values, infinities, quiet and signalling NaN.
 inline const std::vector<uint32_t>& SpecialBits() {
   static const std::vector<uint32_t>* const bits = new std::vector<uint32_t>{
       0x00000000, 0x80000000, 0x00000001, 0x80000001, 0x007fffff, 0x00008000,
@@ -66,7 +66,7 @@ inline const std::vector<uint32_t>& SpecialBits() {
   return *bits;
 }
 
-// A chunk of one segment: rows x cols elements of a rank-2 tensor.
+// Returns a chunk of one segment: rows x cols elements of a rank-2 tensor.
 inline Chunk MatrixChunk(uint32_t rows, uint32_t cols) {
   Chunk chunk;
   Segment segment;
@@ -77,7 +77,8 @@ inline Chunk MatrixChunk(uint32_t rows, uint32_t cols) {
   return chunk;
 }
 
-// Rows 32…101 of a [*, 200] matrix, then vectors of 37, 1 and 300: ragged on every side.
+// Returns rows 32…101 of a [*, 200] matrix, then vectors of 37, 1 and 300 elements: ragged on every
+// side.
 inline Chunk RaggedChunk() {
   Chunk chunk = MatrixChunk(70, 200);
   chunk.id = ChunkId(7);

@@ -3,7 +3,7 @@
 namespace eps {
 namespace {
 
-// One overload per call.
+// Makes each kind of call on the backend, under one op id.
 struct Caller {
   StateBackend* backend;
   OpId op;

@@ -1,7 +1,7 @@
 #ifndef EPS_SERVER_CORE_EVENTS_H_
 #define EPS_SERVER_CORE_EVENTS_H_
 
-// What can happen to a shard, and what it can want: the inputs and outputs of ShardCore as values.
+// The inputs (events) and outputs (effects) of ShardCore, as values. Not synchronized.
 
 #include <cstdint>
 #include <memory>
@@ -12,17 +12,17 @@
 #include "absl/status/status.h"
 #include "base/exit_code.h"
 #include "base/ids.h"
+#include "base/job/reduction_tree.h"
 #include "compression/codec.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
 #include "eps/v1/shard.pb.h"
 #include "eps_server/core/trace/trace_action.h"
-#include "base/job/reduction_tree.h"
 #include "storage/state_backend.h"
 
 namespace eps {
 
-// A contribution's identity within a job and term (PROTOCOL.md 1.1).
+// A contribution's identity within a job and term (docs/protocol.md).
 struct PushKey {
   Term term;
   Step step;
@@ -31,60 +31,62 @@ struct PushKey {
   ChunkId chunk;
 };
 
-// Inputs: everything that can happen to a shard. A StreamId names one RPC (unary or streaming) for
-// as long as it lives; ids are never reused.
+// The inputs. A StreamId names one RPC (unary or streaming) while it lives, and is never reused.
 namespace event {
-// The first event of a durable shard: it may look at what its backend has.
-struct Opened {};
-// A data stream (Fetch, Push) or watch ended, or a unary caller went away: its waits are dropped.
+struct Opened {};  // The first event of a durable shard: it may now ask for its durable state.
+// A data stream (Fetch, Push), watch or unary call ended. Drops everything that waits for it.
 struct StreamClosed {
   StreamId stream;
 };
+// A worker asks the lead for its parts and for the step at which it begins.
 struct Join {
   StreamId stream;
   v1::JoinRequest request;
 };
+// A worker begins a step, and reports the losses of the step before.
 struct BeginStep {
   StreamId stream;
   v1::BeginStepRequest request;
 };
+// A worker requests weights, or residuals, at one version.
 struct Fetch {
   StreamId stream;
   v1::FetchRequest request;
 };
-// The transport took all that was sent on a fetch stream.
+// The transport sent everything that was queued on a fetch stream.
 struct FetchDrained {
   StreamId stream;
 };
-// A push header: admission comes before memory.
+// Announces a contribution. The shard gives Credit before memory is reserved for the payload.
 struct PushOffered {
   StreamId stream;
   v1::PushHeader header;
 };
-// The payload is in; CRC and Codec::Open passed, of the residual too if the header has one.
+// The payload, and the residual if announced, arrived and passed CRC and Codec::Open.
 struct PushReceived {
   StreamId stream;
   uint64_t tag = 0;
   std::shared_ptr<const EncodedChunk> data;
   Bytes residual;
 };
-// The payload was refused by CRC or codec; `status` becomes the ack's text. If InadmissibleElement
-// (compression/codec.h) says that it is a value of the gradient, training.nonfinite decides.
+// CRC or codec rejected the payload. For an InadmissibleElement, training.nonfinite decides.
 struct PushInvalid {
   StreamId stream;
   uint64_t tag = 0;
-  absl::Status status;
+  absl::Status status;  // the text of the ack
 };
-// ImportState: fill with the spec's initial values; one chunk's state; all sent.
+// ImportState: sets all chunks of this shard to the initial values of the spec.
 struct ImportInitialize {
   StreamId stream;
 };
+// ImportState: the state of one chunk at a version, as StateBackend::ReadState encodes it.
 struct ImportChunk {
   StreamId stream;
   ChunkId chunk;
   Version version;
   Bytes state;
 };
+// ImportState: the residual that a part left in its use of the chunk.
 struct ImportResidual {
   StreamId stream;
   ChunkId chunk;
@@ -92,6 +94,7 @@ struct ImportResidual {
   PartId part;
   Bytes residual;
 };
+// ImportState: the client has sent everything. The fields describe the border of the state.
 struct ImportFinish {
   StreamId stream;
   Step step;
@@ -99,38 +102,45 @@ struct ImportFinish {
   uint64_t update = 0;
   double lagged_norm = 0;
 };
+// A client requests this shard's state at a border.
 struct Export {
   StreamId stream;
   v1::ExportStateRequest request;
 };
-// The transport took what Export sent: the next chunk may be read.
+// The transport sent the last message of an export; the shard may read the next chunk.
 struct ExportDrained {
   StreamId stream;
 };
+// A client asks the lead for records of later steps and evaluations (WatchStepsRequest).
 struct Watch {
   StreamId stream;
   uint64_t after_step = 0;
   uint64_t after_evaluation = 0;
   uint64_t until_evaluation = 0;
 };
+// Withholds the steps after `step`; 0 lifts the gate.
 struct Gate {
   StreamId stream;
   uint64_t step = 0;
 };
+// The backend completed a call that effect::Start began.
 struct OpDone {
   BackendDone done;
 };
+// A message of another shard arrived.
 struct FromShard {
   ShardId from;
   v1::ShardMessage message;
 };
-// The link between this shard and the lead is (again) open, or lost.
+// The link to `peer` opened, for the first time or again. One of its ends is the lead.
 struct LinkUp {
   ShardId peer;
 };
+// The link to `peer` was lost.
 struct LinkDown {
   ShardId peer;
 };
+// A timer that effect::SetTimer started expired.
 struct Timer {
   TimerId id;
 };
@@ -143,12 +153,12 @@ using Event =
                  event::Gate, event::OpDone, event::FromShard, event::LinkUp, event::LinkDown,
                  event::Timer>;
 
-// Calls on the StateBackend, as values.
+// The calls of a StateBackend. Each holds the arguments of the function of its name, except `op`.
 namespace backend_call {
 struct Read {
   ChunkId chunk;
   Version version;
-  const Codec* codec = nullptr;
+  const Codec* codec = nullptr;  // borrowed
   Axis axis = Axis::kRow;
 };
 struct ReadState {
@@ -172,11 +182,11 @@ struct Update {
 struct Cut {
   CutRequest request;
 };
-struct Recycle {  // completes nothing
-  CutId oldest_kept;
+struct Recycle {
+  CutId oldest_kept;  // no OpDone follows
 };
-struct Quiesce {};
-struct Recover {};
+struct Quiesce {};  // Cancels waiting calls and waits for those in flight.
+struct Recover {};  // Reads which cuts and which log are durable.
 struct Restore {
   std::optional<CutId> base;
   Term term;
@@ -184,38 +194,38 @@ struct Restore {
 struct Promise {
   Term term;
 };
-struct Scrub {};
+struct Scrub {};  // Checks the next piece of the kept cuts.
 struct StartLog {
   FoundLog log;
 };
 struct Log {
   LogEntry entry;
 };
-struct ReadLog {};
+struct ReadLog {};  // Reads the next entries of the log that is replayed.
 }  // namespace backend_call
 using BackendCall = std::variant<
     backend_call::Read, backend_call::ReadState, backend_call::WriteState, backend_call::Initialize,
     backend_call::Stats, backend_call::Update, backend_call::Cut, backend_call::Recycle,
     backend_call::Quiesce, backend_call::Recover, backend_call::Restore, backend_call::Promise,
     backend_call::Scrub, backend_call::StartLog, backend_call::Log, backend_call::ReadLog>;
-// Carries a call out.
+// Makes the call on `backend`, on its sequence. It completes under `op`.
 void Call(StateBackend* backend, OpId op, const BackendCall& call);
 
-// Outputs: a shell carries them out in order and decides nothing.
+// The outputs. A shell carries them out in order and decides nothing.
 namespace effect {
-// A unary reply, or an element of a stream of replies.
 using ReplyMessage = std::variant<v1::JoinReply, v1::BeginStepReply, v1::ImportStateReply,
                                   v1::GateReply, v1::StepRecord>;
+// Sends the reply to a unary call, or one element of a stream of replies.
 struct Reply {
   StreamId stream;
   ReplyMessage message;
 };
-// Ends an RPC; OK ends a stream of replies in good order.
+// Ends an RPC with a status. OK ends a stream of replies normally.
 struct Close {
   StreamId stream;
   absl::Status status;
 };
-// One whole encoded chunk of a fetch; the shell cuts it into slices.
+// Answers a fetch with one whole encoded chunk, which the shell cuts into slices.
 struct SendChunk {
   StreamId stream;
   uint64_t tag = 0;
@@ -227,44 +237,53 @@ struct SendChunk {
   bool completes_fetch = false;
   Bytes payload;
 };
+// Fails one fetch of a stream; the stream stays open.
 struct FailFetch {
   StreamId stream;
   uint64_t tag = 0;
   absl::Status status;
 };
+// Allows the sender of an offered contribution to send its payload.
 struct Credit {
   StreamId stream;
   uint64_t tag = 0;
 };
+// Reports the outcome of a contribution to its sender.
 struct SendAck {
   StreamId stream;
   uint64_t tag = 0;
   v1::Ack ack;
 };
+// Sends one chunk, or one residual, of an export. ExportDrained follows once it is sent.
 struct SendState {
   StreamId stream;
   v1::ExportStateReply header;
   Bytes state;
 };
+// Makes a call on the backend. OpDone returns its outcome.
 struct Start {
   OpId op;
   BackendCall call;
 };
+// Sends a message to another shard. It may be lost with the link.
 struct ToShard {
   ShardId to;
   v1::ShardMessage message;
 };
+// Starts a timer that expires after `after_ms` milliseconds.
 struct SetTimer {
   TimerId id;
   uint64_t after_ms = 0;
 };
+// Stops a timer. Does nothing if it has expired.
 struct ClearTimer {
   TimerId id;
 };
+// Reports a change of the protocol's state to the trace.
 struct Trace {
   TraceAction action;
 };
-// A broken invariant: the process must end.
+// Ends the process with this code, because its storage failed or holds damaged data.
 struct Abort {
   ExitCode code;
   std::string why;

@@ -1,4 +1,4 @@
-// Stories about the protocol, told to real cores over real DRAM backends in one thread.
+// The protocol of a shard, tested on real cores over real DRAM backends in one thread.
 
 #include "eps_server/core/shard_core.h"
 
@@ -7,10 +7,10 @@
 
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
+#include "base/job/model_layout.h"
 #include "eps_server/core/testing/core_cluster.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/job/model_layout.h"
 
 namespace eps {
 namespace {
@@ -48,7 +48,7 @@ v1::PartLoss Loss(uint32_t part, uint64_t step) {
   return loss;
 }
 
-// Pushes everything that `part` owes in `step`, from the top stage down.
+// Pushes everything that `part` contributes to `step`, from the top stage down.
 std::vector<uint64_t> PushAll(CoreCluster* cluster, StreamId stream, uint32_t part, uint64_t step,
                               uint64_t nonce, int copies = 1) {
   std::vector<uint64_t> tags;
@@ -72,7 +72,7 @@ std::string DigestOf(CoreCluster* cluster) {
   return ToHex(sha.Finish());
 }
 
-// Trains to the end; returns the digest of weights and optimizer state, and every step's norm.
+// Trains to the end. Returns the digest of weights and optimizer state, then each step's norm.
 std::string Train(const JobSpec& spec, CoreCluster::Options options, int copies = 1) {
   CoreCluster cluster(spec, options);
   cluster.InitializeAll();
@@ -87,7 +87,7 @@ std::string Train(const JobSpec& spec, CoreCluster::Options options, int copies 
       if (step > 1) losses.push_back(Loss(p, step - 1));
     }
     EXPECT_TRUE(cluster.Begin(step, parts, 7, losses)) << "step " << step;
-    // The order of parts depends on the seed as well.
+    // The order of parts depends on the seed, too.
     for (uint32_t p = 0; p < parts.size(); ++p) {
       const uint32_t part = (p + static_cast<uint32_t>(options.seed)) % parts.size();
       PushAll(&cluster, stream, part, step, 1000 * (part + 1), copies);
@@ -109,7 +109,7 @@ std::string Train(const JobSpec& spec, CoreCluster::Options options, int copies 
   return result;
 }
 
-TEST(ShardCore, StateDependsOnNoOrderNoDuplicateAndNoNumberOfShards) {
+TEST(ShardCore, StateIgnoresOrderDuplicatesAndShardCount) {
   const JobSpec spec = SmallSpec(3);
   const std::string expected = Train(spec, {1, 0, {}});
   for (uint32_t shards : {1u, 2u, 3u}) {
@@ -120,7 +120,7 @@ TEST(ShardCore, StateDependsOnNoOrderNoDuplicateAndNoNumberOfShards) {
   EXPECT_EQ(Train(spec, {2, 9, {}}, /*copies=*/3), expected) << "every push three times";
 }
 
-TEST(ShardCore, LaggedClippingIsTheSameOnAnyNumberOfShards) {
+TEST(ShardCore, LaggedClippingIgnoresShardCount) {
   const JobSpec spec = SmallSpec(2, Clip::kLagged);
   const std::string expected = Train(spec, {1, 0, {}});
   for (uint64_t seed : {1u, 2u, 3u}) {
@@ -130,7 +130,7 @@ TEST(ShardCore, LaggedClippingIsTheSameOnAnyNumberOfShards) {
   EXPECT_NE(Train(SmallSpec(2, Clip::kNone), {1, 0, {}}), expected) << "clipping does something";
 }
 
-TEST(ShardCore, SealedClipsByTheNormOfTheStepItselfOnAnyNumberOfShards) {
+TEST(ShardCore, SealedClippingUsesTheStepsOwnNorm) {
   const JobSpec spec = SmallSpec(3, Clip::kExact, Mode::kSealed);
   const std::string expected = Train(spec, {1, 0, {}});
   for (uint32_t shards : {1u, 2u, 3u, 20u}) {
@@ -141,7 +141,7 @@ TEST(ShardCore, SealedClipsByTheNormOfTheStepItselfOnAnyNumberOfShards) {
   EXPECT_EQ(Train(spec, {2, 4, {}}, /*copies=*/3), expected) << "every push three times";
 }
 
-TEST(ShardCore, SealedAndEagerAgreeWhereBothAreLegal) {
+TEST(ShardCore, SealedAndEagerAgreeWhereBothApply) {
   for (Clip clip : {Clip::kNone, Clip::kLagged}) {
     for (uint32_t parts : {1u, 3u}) {
       EXPECT_EQ(Train(SmallSpec(parts, clip, Mode::kSealed), {2, 3, {}}),
@@ -150,14 +150,14 @@ TEST(ShardCore, SealedAndEagerAgreeWhereBothAreLegal) {
   }
 }
 
-TEST(ShardCore, SealedUpdatesNothingBeforeTheLastContributionOfTheLastShard) {
+TEST(ShardCore, SealedModeUpdatesAfterTheLastContribution) {
   const JobSpec spec = SmallSpec(1, Clip::kExact, Mode::kSealed);
   CoreCluster cluster(spec, {2, 0, {}});
   cluster.InitializeAll();
   ASSERT_TRUE(cluster.Begin(1, {0}, 7));
   const StreamId stream = cluster.NewStream();
   const std::string initial = DigestOf(&cluster);
-  // Everything but one chunk of the first stage; then its worker dies.
+  // Pushes everything but one chunk of the first stage; then the worker dies.
   const ChunkId last = cluster.chunks().ChunksOfStage(StageId(0)).back();
   for (size_t s = spec.stages.size(); s-- > 0;) {
     const StageId stage(static_cast<uint32_t>(s));
@@ -172,7 +172,7 @@ TEST(ShardCore, SealedUpdatesNothingBeforeTheLastContributionOfTheLastShard) {
   for (uint32_t s = 0; s < 2; ++s) cluster.Send(ShardId(s), event::StreamClosed{stream});
   cluster.FireTimers();
   EXPECT_EQ(cluster.core(ShardId(0)).state(), v1::JOB_STATE_RUNNING) << "nothing is lost";
-  // A replacement may still fetch the old version, and sends only what is missing.
+  // A replacement may still fetch the old version, and sends only the missing chunk.
   ASSERT_TRUE(cluster.Begin(1, {0}, 8));
   const StreamId replacement = cluster.NewStream();
   const uint64_t fetched = cluster.Fetch(replacement, StageId(0), last, 0);
@@ -188,7 +188,7 @@ TEST(ShardCore, SealedUpdatesNothingBeforeTheLastContributionOfTheLastShard) {
   EXPECT_NE(DigestOf(&cluster), initial);
 }
 
-TEST(ShardCore, RecordsEveryStepOnceWithLossNormAndRate) {
+TEST(ShardCore, RecordsEveryStepExactlyOnce) {
   const JobSpec spec = SmallSpec(2);
   CoreCluster cluster(spec, {2, 5, {}});
   cluster.InitializeAll();
@@ -217,7 +217,7 @@ TEST(ShardCore, RecordsEveryStepOnceWithLossNormAndRate) {
   EXPECT_TRUE(cluster.closed.at(watch).ok());
 }
 
-TEST(ShardCore, CountsAContributionOnceAndTellsConflictFromDuplicate) {
+TEST(ShardCore, TellsConflictsFromDuplicates) {
   CoreCluster cluster(SmallSpec(2), {1, 0, {}});
   cluster.InitializeAll();
   ASSERT_TRUE(cluster.Begin(1, {0, 1}, 7));
@@ -234,12 +234,12 @@ TEST(ShardCore, CountsAContributionOnceAndTellsConflictFromDuplicate) {
   };
   EXPECT_EQ(push(gradient, 11), v1::Ack::ACCEPTED);
   EXPECT_EQ(push(gradient, 11), v1::Ack::DUPLICATE);
-  EXPECT_EQ(push(other, 12), v1::Ack::DUPLICATE) << "another process need not repeat the bits";
-  EXPECT_EQ(push(other, 11), v1::Ack::CONFLICT) << "the same process must";
+  EXPECT_EQ(push(other, 12), v1::Ack::DUPLICATE) << "another process may send other bits";
+  EXPECT_EQ(push(other, 11), v1::Ack::CONFLICT) << "the same process may not";
   EXPECT_EQ(cluster.Status(ShardId(0)).counters().at("accepted"), 1u);
 }
 
-TEST(ShardCore, ATwinOfAContributionUnderWayWaitsAndIsThenADuplicate) {
+TEST(ShardCore, TwinWaitsAndReplacesALostContribution) {
   CoreCluster cluster(SmallSpec(1), {1, 0, {}});
   cluster.InitializeAll();
   ASSERT_TRUE(cluster.Begin(1, {0}, 7));
@@ -253,14 +253,14 @@ TEST(ShardCore, ATwinOfAContributionUnderWayWaitsAndIsThenADuplicate) {
   cluster.hold_payloads = false;
   const uint64_t twin = cluster.Push(second, 1, top, TreeRange{0, 1}, id, gradient, kTokens, 2);
   cluster.Run();
-  EXPECT_EQ(cluster.acks.count(twin), 0u) << "only one payload per key is on its way";
-  // The first process dies before it has sent: the twin takes over.
+  EXPECT_EQ(cluster.acks.count(twin), 0u) << "only one payload per key is in flight";
+  // The first process dies before it has sent the payload; the second contribution replaces it.
   cluster.Send(ShardId(0), event::StreamClosed{first});
   cluster.Run();
   EXPECT_EQ(cluster.acks.at(twin).outcome(), v1::Ack::ACCEPTED);
 }
 
-TEST(ShardCore, LateContributionsOfACompleteStepAreStale) {
+TEST(ShardCore, LateContributionsAreStale) {
   CoreCluster cluster(SmallSpec(1), {1, 0, {}});
   cluster.InitializeAll();
   ASSERT_TRUE(cluster.Begin(1, {0}, 7));
@@ -276,7 +276,7 @@ TEST(ShardCore, LateContributionsOfACompleteStepAreStale) {
   EXPECT_EQ(DigestOf(&cluster), before);
 }
 
-TEST(ShardCore, MergedPartsGiveTheBitsOfSinglePartsAndOverlapsAreRefused) {
+TEST(ShardCore, MergesPartsExactlyAndRefusesOverlaps) {
   const JobSpec spec = SmallSpec(4);
   const auto run = [&](bool merged) {
     CoreCluster cluster(spec, {1, 0, {}});
@@ -316,7 +316,7 @@ TEST(ShardCore, MergedPartsGiveTheBitsOfSinglePartsAndOverlapsAreRefused) {
   EXPECT_EQ(run(true), run(false));
 }
 
-TEST(ShardCore, APartThatRunsAheadCannotFillTheMemoryOfTheOthers) {
+TEST(ShardCore, QuotaBoundsAPartThatRunsAhead) {
   const JobSpec spec = SmallSpec(2);
   CoreCluster cluster(spec, {1, 0, {}});
   cluster.InitializeAll();
@@ -337,14 +337,14 @@ TEST(ShardCore, APartThatRunsAheadCannotFillTheMemoryOfTheOthers) {
   for (const auto& [tag, ack] : cluster.acks) accepted += ack.outcome() == v1::Ack::ACCEPTED;
   EXPECT_LT(accepted, 9u);
   EXPECT_LE(status.counters().at("accepted_bytes"), budget / 2);
-  // The slow part is admitted, and both finish.
+  // The slow part is admitted, and both parts finish.
   PushAll(&cluster, slow, 1, 1, 2);
   cluster.Run();
   EXPECT_EQ(cluster.Status(ShardId(0)).step(), 2u);
   EXPECT_EQ(cluster.Status(ShardId(0)).waits_size(), 0);
 }
 
-TEST(ShardCore, TheOldestIncompleteStageIsAdmittedEvenWhenTheQuotaIsFull) {
+TEST(ShardCore, AdmitsOldestStageDespiteFullQuota) {
   const JobSpec spec = SmallSpec(1);
   CoreCluster cluster(spec, {1, 0, {}});
   cluster.InitializeAll();
@@ -360,7 +360,7 @@ TEST(ShardCore, TheOldestIncompleteStageIsAdmittedEvenWhenTheQuotaIsFull) {
     cluster.Run();
     return tags;
   };
-  // Payloads stay away, so that what is admitted stays held: stages 1 and 2 out of order.
+  // Payloads are held, so that what is admitted keeps its quota: stages 1 and 2 out of order.
   cluster.hold_payloads = true;
   push_stage(StageId(1));
   push_stage(StageId(2));
@@ -370,7 +370,7 @@ TEST(ShardCore, TheOldestIncompleteStageIsAdmittedEvenWhenTheQuotaIsFull) {
   EXPECT_EQ(cluster.credits, credits + top);
 }
 
-TEST(ShardCore, AFetchNamesItsVersionAndWaitsForIt) {
+TEST(ShardCore, FetchWaitsForItsVersion) {
   CoreCluster cluster(SmallSpec(1), {2, 4, {}});
   cluster.InitializeAll();
   ASSERT_TRUE(cluster.Begin(1, {0}, 7));
@@ -398,7 +398,7 @@ TEST(ShardCore, AFetchNamesItsVersionAndWaitsForIt) {
               HasSubstr("version 0 of chunk"));
 }
 
-TEST(ShardCore, AReplacementLearnsWhatIsCounted) {
+TEST(ShardCore, ReplacementLearnsCountedContributions) {
   CoreCluster cluster(SmallSpec(2), {1, 0, {}});
   cluster.InitializeAll();
   ASSERT_TRUE(cluster.Begin(1, {0}, 7));
@@ -408,15 +408,15 @@ TEST(ShardCore, AReplacementLearnsWhatIsCounted) {
   cluster.Push(stream, 1, top, TreeRange{0, 1}, id,
                TellingGradient(cluster.chunks().chunk(id), top, 0, 1), kTokens, 7);
   cluster.Run();
-  ASSERT_TRUE(cluster.Begin(1, {0}, 8)) << "another process takes part 0 over";
+  ASSERT_TRUE(cluster.Begin(1, {0}, 8)) << "another process takes over part 0";
   ASSERT_EQ(cluster.begun[0].have_size(), 1);
   EXPECT_EQ(cluster.begun[0].have(0).chunk(), id.value());
   EXPECT_EQ(cluster.begun[0].have(0).use_stage(), 3u);
   ASSERT_TRUE(cluster.Begin(1, {1}, 9));
-  EXPECT_EQ(cluster.begun[0].have_size(), 0) << "of part 1 nothing is counted";
+  EXPECT_EQ(cluster.begun[0].have_size(), 0) << "part 1 has no counted contribution";
 }
 
-TEST(ShardCore, ALostPartEndsTheJobWithAReasonAndLeavesNobodyWaiting) {
+TEST(ShardCore, LostPartFailsTheJobAndWaiters) {
   CoreCluster cluster(SmallSpec(2), {2, 0, {}});
   cluster.InitializeAll();
   ASSERT_TRUE(cluster.Begin(1, {0}, 7));
@@ -425,7 +425,7 @@ TEST(ShardCore, ALostPartEndsTheJobWithAReasonAndLeavesNobodyWaiting) {
   const StreamId other = cluster.NewStream();
   PushAll(&cluster, lost, 0, 1, 1);
   PushAll(&cluster, other, 1, 1, 2);
-  // Shard 1's share of part 0 arrived; then its worker vanished in step 2.
+  // All gradients of step 1 arrived; then the worker of part 0 vanishes in step 2.
   cluster.Run();
   ASSERT_TRUE(cluster.Begin(2, {0, 1}, 7, {Loss(0, 1), Loss(1, 1)}));
   const StageId top(3);
@@ -442,7 +442,7 @@ TEST(ShardCore, ALostPartEndsTheJobWithAReasonAndLeavesNobodyWaiting) {
   EXPECT_FALSE(cluster.Begin(2, {0}, 9));
 }
 
-TEST(ShardCore, AGateWithholdsTheNextStepAndAnExportReadsTheBorder) {
+TEST(ShardCore, GateHoldsTheBorderForAnExport) {
   const JobSpec spec = SmallSpec(1);
   CoreCluster cluster(spec, {2, 6, {}});
   cluster.InitializeAll();
@@ -472,7 +472,7 @@ TEST(ShardCore, AGateWithholdsTheNextStepAndAnExportReadsTheBorder) {
   }
   ASSERT_EQ(states.size(), cluster.chunks().chunks().size());
 
-  // The rest of the run, and the rest of a run resumed from the export on one shard: equal bits.
+  // The rest of the run gives the same bits as a run that resumes from the export on one shard.
   const auto finish = [&](CoreCluster* c) {
     const StreamId s = c->NewStream();
     for (uint64_t step = 2; step <= 3; ++step) {
@@ -491,7 +491,7 @@ TEST(ShardCore, AGateWithholdsTheNextStepAndAnExportReadsTheBorder) {
   EXPECT_EQ(finish(&resumed), undisturbed);
 }
 
-TEST(ShardCore, AJoinWaitsForTheWeightsAndSharesThePartsEvenly) {
+TEST(ShardCore, JoinWaitsForWeightsAndSharesParts) {
   CoreCluster cluster(SmallSpec(3), {2, 0, {}});
   v1::JoinRequest request;
   request.set_compute_profile("profile a");
@@ -522,7 +522,7 @@ TEST(ShardCore, AJoinWaitsForTheWeightsAndSharesThePartsEvenly) {
   EXPECT_THAT(std::string(cluster.closed.at(wrong_shard).message()), HasSubstr("join at shard 0"));
 }
 
-TEST(ShardCore, BordersThatDisagreeAreNeverOpened) {
+TEST(ShardCore, BordersThatDisagreeNeverOpen) {
   CoreCluster cluster(SmallSpec(1), {2, 0, {}});
   for (uint32_t s = 0; s < 2; ++s) {
     const StreamId stream = cluster.NewStream();
@@ -534,7 +534,7 @@ TEST(ShardCore, BordersThatDisagreeAreNeverOpened) {
   EXPECT_THAT(cluster.Status(ShardId(0)).failure(), HasSubstr("import the same checkpoint"));
 }
 
-TEST(ShardCore, ARestartedShardIsNoticed) {
+TEST(ShardCore, DetectsARestartedShard) {
   CoreCluster cluster(SmallSpec(1), {2, 0, {}});
   cluster.InitializeAll();
   v1::ShardMessage message;
@@ -545,7 +545,7 @@ TEST(ShardCore, ARestartedShardIsNoticed) {
   EXPECT_THAT(cluster.Status(ShardId(0)).failure(), HasSubstr("shard 1 at shard-1 was restarted"));
 }
 
-TEST(ShardCore, RefusesWhatIsNoContribution) {
+TEST(ShardCore, RefusesInvalidContributions) {
   CoreCluster cluster(SmallSpec(2), {1, 0, {}});
   cluster.InitializeAll();
   ASSERT_TRUE(cluster.Begin(1, {0, 1}, 7));
@@ -563,7 +563,7 @@ TEST(ShardCore, RefusesWhatIsNoContribution) {
   EXPECT_EQ(outcome(1, chunk.uses[0], {2, 1}).outcome(), v1::Ack::REFUSED) << "no such part";
   const v1::Ack early = outcome(2, chunk.uses[0], {0, 1});
   EXPECT_EQ(early.outcome(), v1::Ack::REFUSED);
-  EXPECT_GT(early.retry_after_ms(), 0u) << "that step may come";
+  EXPECT_GT(early.retry_after_ms(), 0u) << "that step may begin later";
   std::vector<float> poisoned = g;
   poisoned[3] = std::numeric_limits<float>::quiet_NaN();
   const uint64_t tag =

@@ -1,118 +1,121 @@
-// ShardCore: what a status page says. Each wait names on whom, for what, and since when.
+// ShardRouter: answers about the state of all desks, for each other and for the status page. Each
+// wait on the page names who waits, for what, and since when.
 
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "eps_server/core/shard_core_impl.h"
+#include "eps_server/core/shard_router.h"
+#include "eps_server/core/wait_page.h"
 
 namespace eps {
-namespace {
 
-constexpr int kMaxWaits = 64;  // a page is for people
+// ---------------------------------------------------------------- DeskQueries
 
-}  // namespace
-
-std::string ShardCore::Impl::PartName(PartId part) const {
-  return absl::StrCat("part ", part.value());
+double ShardRouter::NormOf(uint64_t step) const {
+  return lead_ == nullptr ? 0 : lead_->NormOf(step);
 }
 
-void ShardCore::Impl::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
-  status->set_job_id(job_id_.value());
-  status->set_job_name(spec_.name);
-  status->set_state(state());
-  status->set_failure(failure_);
-  status->set_shard(options_.shard.value());
-  status->set_shards(static_cast<uint32_t>(options_.servers.size()));
-  status->set_term(term_.value());
-  status->set_step(step_);
-  status->set_version(base_version_);
-  status->set_steps(spec_.training.steps);
-  status->set_chunks(static_cast<uint32_t>(owned_.size()));
-  uint64_t parameters = 0;
-  for (const ChunkState& chunk : owned_) parameters += chunks_.chunk(chunk.id).elements;
-  status->set_parameters(parameters);
-  status->set_joined_workers(static_cast<uint32_t>(joined_.size()));
-  for (const auto& [name, value] : counters_) (*status->mutable_counters())[name] = value;
-  std::vector<std::string> names;
-  for (const StageSpec& stage : spec_.stages) names.push_back(stage.name);
-  stage_clock_.Fill(names, status);
-  uint64_t saved = 0;
-  for (uint32_t s = 0; s < spec_.stages.size(); ++s) {
-    for (const ChunkId id : chunks_.ChunksOfStage(StageId(s))) {
-      const Chunk& chunk = chunks_.chunk(id);
-      const Codec& codec = codecs_.weights(id);
-      if (!Owns(id) || chunk.uses.front() != StageId(s) || codec.traits().exact) continue;
-      const WeightAxes axes = codecs_.axes(StageId(s), id, /*backward=*/true);
-      saved += codec.MaxEncodedSize(chunk, axes.first);
-      if (axes.has_second) saved += codec.MaxEncodedSize(chunk, axes.second);
+bool ShardRouter::LacksLoss(uint64_t step, PartId part) const {
+  return lead_ != nullptr && lead_->LacksLoss(step, part);
+}
+
+std::vector<v1::Have> ShardRouter::Counted(const std::vector<bool>& parts) const {
+  return push_.Counted(parts);
+}
+
+std::vector<Axis> ShardRouter::AxesForUpdate(ChunkId chunk) const {
+  return fetch_.AxesForUpdate(chunk);
+}
+
+bool ShardRouter::IsIdle() const {
+  return fetch_.idle() && steps_.idle() && transfer_.idle() && cuts_.idle() && terms_.idle() &&
+         replay_.idle();
+}
+
+std::string ShardRouter::RecoveryWaitsFor() const {
+  const std::string shards = terms_.WaitsFor();
+  return shards.empty() && lead_ != nullptr ? lead_->WaitsFor() : shards;
+}
+
+v1::LoggedSession ShardRouter::Session() const {
+  v1::LoggedSession session;
+  session.set_gate_step(facts_.gate_step);
+  session.set_compute_profile(workers_.compute_profile());
+  if (lead_ != nullptr) {
+    for (const uint64_t incarnation : terms_.Incarnations()) {
+      session.add_incarnations(incarnation);
     }
+    for (v1::Decision& d : lead_->LastDecisions()) *session.add_decisions() = std::move(d);
+  }
+  for (const v1::Stats& stats : steps_.last_stats()) *session.add_stats() = stats;
+  return session;
+}
+
+// ---------------------------------------------------------------- the status page
+
+void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
+  const JobFacts& job = facts_.job;
+  status->set_job_id(job.id.value());
+  status->set_job_name(job.spec.name);
+  status->set_state(state());
+  status->set_failure(facts_.failure);
+  status->set_shard(job.shard.value());
+  status->set_shards(static_cast<uint32_t>(job.servers.size()));
+  status->set_term(facts_.term.value());
+  status->set_step(facts_.step);
+  status->set_version(facts_.version);
+  status->set_steps(job.spec.training.steps);
+  status->set_chunks(static_cast<uint32_t>(facts_.owned.size()));
+  uint64_t parameters = 0;
+  for (const OwnedChunk& chunk : facts_.owned) parameters += job.chunks.chunk(chunk.id).elements;
+  status->set_parameters(parameters);
+  status->set_joined_workers(static_cast<uint32_t>(workers_.joined_workers()));
+  for (const auto& [name, value] : life_->counters) (*status->mutable_counters())[name] = value;
+  fetch_.FillTimes(status);
+  // Encoding just in time saves copies of all weights along every axis.
+  uint64_t saved = 0;
+  for (const OwnedChunk& owned : facts_.owned) {
+    const Chunk& chunk = job.chunks.chunk(owned.id);
+    const Codec& codec = job.codecs.weights(owned.id);
+    if (codec.traits().exact) continue;
+    const WeightAxes axes = job.codecs.axes(chunk.uses.front(), owned.id, /*backward=*/true);
+    saved += codec.MaxEncodedSize(chunk, axes.first);
+    if (axes.has_second) saved += codec.MaxEncodedSize(chunk, axes.second);
   }
   status->set_jit_saved_bytes(saved);
-  FillWaits(now_ms, status);
+  WaitPage page(now_ms, status);
+  page.set_step(StepWaitsFor());
+  page.set_update([this](ChunkId chunk) { return UpdateWaitsFor(chunk); });
+  if (state() == v1::JOB_STATE_RECOVERING) {
+    page.Add(facts_.replays() ? "the state of before" : "what all shards have", page.step(),
+             terms_.recovering_since_ms());
+  }
+  workers_.Waits(&page);
+  fetch_.Waits(&page);
+  push_.Waits(&page);
+  transfer_.Waits(&page);
 }
 
-void ShardCore::Impl::FillWaits(uint64_t now_ms, v1::StatusReply* status) const {
-  const auto add = [&](std::string what, std::string waits_for, uint64_t since_ms) {
-    if (status->waits_size() >= kMaxWaits) return;
-    v1::Wait* wait = status->add_waits();
-    wait->set_what(std::move(what));
-    wait->set_waits_for(std::move(waits_for));
-    wait->set_seconds(static_cast<double>(now_ms - since_ms) / 1e3);
-  };
-  // The first contribution that a chunk of the open step misses.
-  const auto missing = [&](const ChunkState& chunk) {
-    if (chunk.updating) return absl::StrCat("update of chunk ", chunk.id.value());
-    if (chunk.reducing) return absl::StrCat("reduction of chunk ", chunk.id.value());
-    if (ledger_.Complete(chunk.id)) {
-      return decisions_.count(step_) == 0 ? absl::StrCat("the lead's decision of step ", step_)
-                                          : absl::StrCat("an export of step ", step_ - 1);
-    }
-    const ContributionLedger::Place place = ledger_.FirstMissing(chunk.id);
-    return absl::StrCat("chunk ", chunk.id.value(), ": gradient of part ", place.parts.first,
-                        ", use ", StageName(place.use));
-  };
-  std::string step_waits_for = "nothing";
-  if (state() == v1::JOB_STATE_RECOVERING) {
-    step_waits_for = RecoveryWaitsFor();
-    add(replay_.has_value() ? "the state of before" : "what all shards have", step_waits_for,
-        recovering_since_ms_);
-  } else if (state_ == v1::JOB_STATE_IMPORTING) {
-    step_waits_for = is_lead() ? lead_->WaitsFor() : "ImportState";
-  } else {
-    for (const ChunkState& chunk : owned_) {
-      if (chunk.version != Version(base_version_)) continue;
-      step_waits_for = missing(chunk);
-      break;
-    }
+// Names what the chunk's update in the open step waits for.
+std::string ShardRouter::UpdateWaitsFor(ChunkId chunk) const {
+  if (facts_.Owned(chunk)->updating) return absl::StrCat("update of chunk ", chunk.value());
+  if (steps_.IsReducing(chunk)) return absl::StrCat("reduction of chunk ", chunk.value());
+  if (!push_.Complete(chunk)) return push_.FirstMissing(chunk);
+  return steps_.has_decision() ? absl::StrCat("an export of step ", facts_.step - 1)
+                               : absl::StrCat("the lead's decision of step ", facts_.step);
+}
+
+std::string ShardRouter::StepWaitsFor() const {
+  if (state() == v1::JOB_STATE_RECOVERING) return RecoveryWaitsFor();
+  if (facts_.state == v1::JOB_STATE_IMPORTING) {
+    return lead_ != nullptr ? lead_->WaitsFor() : "ImportState";
   }
-  for (const event::Join& join : joins_) {
-    add(absl::StrCat("Join of worker ", join.request.worker_rank()), step_waits_for, now_ms);
+  for (const OwnedChunk& chunk : facts_.owned) {
+    if (chunk.version == Version(facts_.version)) return UpdateWaitsFor(chunk.id);
   }
-  for (const ParkedBegin& begin : begins_) {
-    const bool gated = gate_step_ != 0 && begin.request.step() > gate_step_;
-    add(absl::StrCat("BeginStep ", begin.request.step(), " of ",
-                     PartName(PartId(begin.request.parts(0)))),
-        gated ? absl::StrCat("the gate at step ", gate_step_) : step_waits_for, begin.since_ms);
-  }
-  for (const ChunkState& chunk : owned_) {
-    for (const ParkedFetch& fetch : chunk.parked) {
-      add(absl::StrCat("Fetch of chunk ", chunk.id.value(), " version ", fetch.version.value()),
-          missing(chunk), fetch.since_ms);
-    }
-  }
-  for (const Offer& offer : offers_) {
-    const v1::ContributionKey& key = offer.header.key();
-    add(absl::StrCat("Push of chunk ", key.chunk(), " by part ", key.part_first()),
-        absl::StrCat("memory of its quota: ", admission_.held_bytes(PartId(key.part_first())),
-                     " of ", admission_.quota().total_bytes, " bytes held, oldest stage ",
-                     StageName(ledger_.OldestIncompleteStage())),
-        offer.since_ms);
-  }
-  for (const auto& [stream, job] : exports_) {
-    if (!job.started) {
-      add(absl::StrCat("ExportState of step ", job.request.step()), step_waits_for, job.since_ms);
-    }
-  }
+  return "nothing";
 }
 
 }  // namespace eps

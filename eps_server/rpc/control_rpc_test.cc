@@ -4,15 +4,15 @@
 #include <string>
 
 #include "base/checksum.h"
+#include "base/job/chunk_map.h"
+#include "base/job/rng.h"
 #include "base/memory_account.h"
+#include "base/testing/test_specs.h"
 #include "eps_server/rpc/testing/test_client.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/channel_arguments.h"
 #include "gtest/gtest.h"
-#include "base/job/chunk_map.h"
-#include "base/job/rng.h"
-#include "base/testing/test_specs.h"
 #include "wire/grpc_status.h"
 
 namespace eps {
@@ -31,7 +31,7 @@ class ControlRpc : public Test {
   JobSpec spec_ = TinySyntheticSpec();
 };
 
-TEST_F(ControlRpc, HelloAgreesOnWhatBothSidesKnow) {
+TEST_F(ControlRpc, HelloNegotiatesCommonFeatures) {
   v1::HelloRequest request;
   request.set_min_protocol(1);
   request.set_max_protocol(7);
@@ -75,7 +75,7 @@ TEST_F(ControlRpc, CreateJobIsIdempotent) {
   EXPECT_EQ(later.state(), v1::JOB_STATE_RUNNING);
 }
 
-TEST_F(ControlRpc, CreateJobAtTheSameTimeMakesOneJob) {
+TEST_F(ControlRpc, ConcurrentCreateJobMakesOneJob) {
   std::vector<std::future<absl::Status>> calls;
   for (int i = 0; i < 8; ++i) {
     calls.push_back(std::async(std::launch::async, [this] {
@@ -88,7 +88,7 @@ TEST_F(ControlRpc, CreateJobAtTheSameTimeMakesOneJob) {
   }
 }
 
-TEST_F(ControlRpc, CreateJobRefusesAnotherJobAndNamesTheFirstDifference) {
+TEST_F(ControlRpc, CreateJobNamesTheFirstDifference) {
   ASSERT_TRUE(client_.CreateJob(spec_, {server_->address()}).ok());
   ASSERT_TRUE(client_.Initialize(spec_).ok());
   JobSpec other = spec_;
@@ -102,7 +102,7 @@ TEST_F(ControlRpc, CreateJobRefusesAnotherJobAndNamesTheFirstDifference) {
   EXPECT_TRUE(Contains(status, "127.0.0.1:9")) << status;
 }
 
-TEST_F(ControlRpc, CreateJobRefusesABadSpecWithItsLine) {
+TEST_F(ControlRpc, BadSpecIsRefusedWithItsLine) {
   v1::CreateJobRequest request;
   std::string text = spec_.ToText();
   const size_t at = text.find("training.parts = 2");
@@ -118,7 +118,7 @@ TEST_F(ControlRpc, CreateJobRefusesABadSpecWithItsLine) {
   EXPECT_TRUE(Contains(status, "training.parts")) << status;
 }
 
-TEST_F(ControlRpc, CreateJobRefusesABadListOfServers) {
+TEST_F(ControlRpc, CreateJobRefusesBadServerLists) {
   for (const std::vector<std::string>& servers : {std::vector<std::string>{},
                                                   {server_->address(), server_->address()},
                                                   {server_->address(), "nonsense"}}) {
@@ -127,19 +127,19 @@ TEST_F(ControlRpc, CreateJobRefusesABadListOfServers) {
   }
 }
 
-TEST_F(ControlRpc, CreateJobRefusesWhatDoesNotFitWithTheFigures) {
+TEST_F(ControlRpc, OversizeJobIsRefusedWithItsSizes) {
   const auto small = StartTestServer(/*memory_limit_bytes=*/200'000);
   TestClient client(small->address());
   const absl::Status status = client.CreateJob(spec_, {small->address()});
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(Contains(status, "servers.memory_limit")) << status;
   EXPECT_TRUE(Contains(status, "200000")) << status;
-  // Nothing is kept of it.
+  // The refused job holds no memory.
   EXPECT_EQ(client.LiveBytes("state"), 0u);
   EXPECT_EQ(client.LiveBytes("contribution"), 0u);
 }
 
-TEST_F(ControlRpc, CreateJobNamesTheShardThatDoesNotFitAndGivesWayToAnotherSpec) {
+TEST_F(ControlRpc, NamesFailedShardAndAcceptsAnotherSpec) {
   const auto small = StartTestServer(/*memory_limit_bytes=*/1000);
   absl::Status status = client_.CreateJob(spec_, {server_->address(), small->address()});
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
@@ -150,7 +150,7 @@ TEST_F(ControlRpc, CreateJobNamesTheShardThatDoesNotFitAndGivesWayToAnotherSpec)
   EXPECT_TRUE(status.ok()) << status;
 }
 
-TEST_F(ControlRpc, APreparedShardFollowsItsLeadToAnotherSpec) {
+TEST_F(ControlRpc, PreparedShardFollowsItsLead) {
   const auto second = StartTestServer();
   const auto small = StartTestServer(/*memory_limit_bytes=*/1000);
   const std::vector<std::string> three = {server_->address(), second->address(), small->address()};
@@ -166,10 +166,10 @@ TEST_F(ControlRpc, APreparedShardFollowsItsLeadToAnotherSpec) {
   EXPECT_EQ(reply.job_name(), "second-try");
 }
 
-TEST_F(ControlRpc, PrepareJobIsIdempotentAndForOtherShardsOnly) {
+TEST_F(ControlRpc, PrepareJobIsIdempotentOnOtherShards) {
   v1::PrepareJobRequest request;
   request.set_spec_text(spec_.ToText());
-  request.add_servers("127.0.0.1:9");  // a lead that is not there: the link is tried in vain
+  request.add_servers("127.0.0.1:9");  // no lead runs there, so the link never opens
   request.add_servers(server_->address());
   request.set_term(1);
   v1::PrepareJobReply first, second;
@@ -184,7 +184,7 @@ TEST_F(ControlRpc, PrepareJobIsIdempotentAndForOtherShardsOnly) {
   EXPECT_GT(first.reserved_bytes(), 0u);
   ASSERT_TRUE(client_.shard().PrepareJob(NewContext().get(), request, &second).ok());
   EXPECT_EQ(first.SerializeAsString(), second.SerializeAsString());
-  // It does not lead: CreateJob belongs elsewhere, and another lead has no say here.
+  // This shard is not the lead, so it refuses CreateJob; it also refuses another lead.
   absl::Status status = client_.CreateJob(spec_, {server_->address()});
   EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
   request.set_servers(0, "127.0.0.1:10");
@@ -197,7 +197,7 @@ TEST_F(ControlRpc, CallsWithoutAJobSayWhatToDo) {
   v1::JoinReply reply;
   const absl::Status join =
       FromGrpc(client_.control().Join(NewContext().get(), v1::JoinRequest(), &reply), "");
-  EXPECT_EQ(join.code(), absl::StatusCode::kUnavailable) << "a worker may come before the job";
+  EXPECT_EQ(join.code(), absl::StatusCode::kUnavailable) << "a worker may start before the job";
   v1::StatusReply status;
   ASSERT_TRUE(client_.Status(&status).ok());
   EXPECT_EQ(status.state(), v1::JOB_STATE_UNSPECIFIED);
@@ -205,7 +205,7 @@ TEST_F(ControlRpc, CallsWithoutAJobSayWhatToDo) {
   EXPECT_EQ(status.memory_limit_bytes(), uint64_t{1} << 30);
 }
 
-TEST_F(ControlRpc, RefusesRequestsOfAnotherJob) {
+TEST_F(ControlRpc, RefusesRequestsForAnotherJob) {
   ASSERT_TRUE(client_.CreateJob(spec_, {server_->address()}).ok());
   JobSpec other = spec_;
   other.name = "other";
@@ -214,13 +214,13 @@ TEST_F(ControlRpc, RefusesRequestsOfAnotherJob) {
   EXPECT_TRUE(Contains(status, "job \"tiny\"")) << status;
 }
 
-TEST_F(ControlRpc, RefusesMessagesThatAreTooLong) {
+TEST_F(ControlRpc, RefusesOversizeMessages) {
   v1::JoinRequest request;
   request.set_compute_profile(std::string(5 << 20, 'x'));
   v1::JoinReply reply;
   EXPECT_EQ(FromGrpc(client_.control().Join(NewContext().get(), request, &reply), "").code(),
             absl::StatusCode::kInvalidArgument);
-  // Beyond what the transport lets through; the client is another one than ours.
+  // Larger than the server's transport accepts. Our own client would not send such a message.
   grpc::ChannelArguments unlimited;
   unlimited.SetMaxSendMessageSize(-1);
   const auto control = v1::Control::NewStub(
@@ -230,7 +230,7 @@ TEST_F(ControlRpc, RefusesMessagesThatAreTooLong) {
             absl::StatusCode::kResourceExhausted);
 }
 
-// ---------------------------------------------------------------- state in and out
+// ---------------------------------------------------------------- importing and exporting state
 
 struct Exported {
   std::map<uint32_t, std::string> chunks;
@@ -268,7 +268,7 @@ v1::ImportStateRequest StateSlice(const JobSpec& spec, uint32_t chunk, const std
   return request;
 }
 
-TEST_F(ControlRpc, StateGoesOutAndInAgainUnchanged) {
+TEST_F(ControlRpc, StateRoundTripsUnchanged) {
   const JobSpec spec = BigChunkSpec();
   ASSERT_TRUE(client_.CreateJob(spec, {server_->address()}).ok());
   ASSERT_TRUE(client_.Initialize(spec).ok());
@@ -276,7 +276,7 @@ TEST_F(ControlRpc, StateGoesOutAndInAgainUnchanged) {
   ASSERT_TRUE(Export(&client_, spec, &before).ok());
   const ChunkMap chunks = ChunkMap::Build(spec);
   ASSERT_EQ(before.chunks.size(), chunks.chunks().size());
-  // Not only equal to itself: chunk 0 begins with the initial values of its tensor.
+  // The exported values are the right ones: chunk 0 begins with the initial values of its tensor.
   const Segment& segment = chunks.chunk(ChunkId(0)).segments[0];
   std::vector<float> initial(segment.elements());
   FillInitialValues(spec, segment.tensor, segment.tensor_offset, absl::MakeSpan(initial));
@@ -320,7 +320,7 @@ TEST_F(ControlRpc, StateGoesOutAndInAgainUnchanged) {
   }));
 }
 
-TEST_F(ControlRpc, ImportStateRefusesWhatIsWrongAndKeepsTheJobImporting) {
+TEST_F(ControlRpc, ImportStateRefusesInvalidChunks) {
   ASSERT_TRUE(client_.CreateJob(spec_, {server_->address()}).ok());
   const ChunkMap chunks = ChunkMap::Build(spec_);
   const std::string good(chunks.chunk(ChunkId(0)).elements * 12, '\0');
@@ -355,7 +355,7 @@ TEST_F(ControlRpc, ImportStateRefusesWhatIsWrongAndKeepsTheJobImporting) {
 
 // ---------------------------------------------------------------- the server itself
 
-TEST(ServerStart, NamesAddressAndKeyOfATakenPort) {
+TEST(ServerStart, NamesAddressAndKeyOfTakenPort) {
   const auto first = StartTestServer();
   ServerOptions options;
   options.listen = first->address();
@@ -365,12 +365,12 @@ TEST(ServerStart, NamesAddressAndKeyOfATakenPort) {
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(Contains(second.status(), first->address())) << second.status();
   EXPECT_TRUE(Contains(second.status(), "servers.listen")) << second.status();
-  // The first one is not disturbed.
+  // The first server still works.
   v1::StatusReply reply;
   EXPECT_TRUE(TestClient(first->address()).Status(&reply).ok());
 }
 
-TEST(ServerStart, RefusesToBeReachedFromOutsideUnlessTold) {
+TEST(ServerStart, RefusesRemoteAccessUnlessInsecure) {
   ServerOptions options;
   options.listen = "0.0.0.0:0";
   options.memory_limit_bytes = 1 << 20;
@@ -389,7 +389,7 @@ TEST(ServerStart, RefusesABadAddress) {
   EXPECT_EQ(Server::Start(options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ServerStart, TakesTheMachinesMemoryAsLimit) {
+TEST(ServerStart, DefaultsToTheMachinesMemory) {
   ServerOptions options;
   const auto server = Server::Start(options);
   ASSERT_TRUE(server.ok()) << server.status();
@@ -400,7 +400,7 @@ TEST(ServerStart, TakesTheMachinesMemoryAsLimit) {
 
 // grpc.health.v1: request {string service = 1}, reply {enum status = 1}.
 int HealthOf(TestClient* client, const std::string& service) {
-  v1::HelloRequest request;  // has a string in field 1
+  v1::HelloRequest request;  // stands in: it also has a string in field 1
   request.set_request_id(service);
   grpc::Slice slice(request.SerializeAsString());
   grpc::ByteBuffer raw(&slice, 1);
@@ -419,7 +419,7 @@ int HealthOf(TestClient* client, const std::string& service) {
   grpc::Slice bytes;
   if (answer.Length() == 0) return 0;
   EXPECT_TRUE(answer.DumpToSingleSlice(&bytes).ok());
-  v1::StepRecord reply;  // has a varint in field 1
+  v1::StepRecord reply;  // stands in: it also has a varint in field 1
   EXPECT_TRUE(reply.ParseFromArray(bytes.begin(), static_cast<int>(bytes.size())));
   return static_cast<int>(reply.step());
 }
@@ -443,7 +443,7 @@ TEST(ServerHealth, DrainingIsAliveButNotReady) {
   EXPECT_EQ(client.BeginStep(spec, 1).code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(ServerShutdown, EndsWithinItsDeadlineWhileStreamsAreOpen) {
+TEST(ServerShutdown, MeetsItsDeadlineWithOpenStreams) {
   const auto server = StartTestServer();
   TestClient client(server->address());
   const JobSpec spec = TinySyntheticSpec();
@@ -458,7 +458,7 @@ TEST(ServerShutdown, EndsWithinItsDeadlineWhileStreamsAreOpen) {
   request.set_version(5);
   ASSERT_TRUE(fetch->Write(request));
   auto link_context = NewContext();
-  auto link = client.shard().Link(link_context.get());  // knows no end of its own
+  auto link = client.shard().Link(link_context.get());  // never ends by itself
   auto begin = std::async(std::launch::async, [&] {
     return TestClient(server->address()).BeginStep(spec, 1);  // parked: the job has no weights
   });
@@ -488,7 +488,7 @@ TEST(ServerShutdown, EndsWithinItsDeadlineWhileStreamsAreOpen) {
   EXPECT_FALSE(link->Finish().ok());
 }
 
-TEST(ServerShutdown, ASecondTimeDoesNothing) {
+TEST(ServerShutdown, TheSecondCallDoesNothing) {
   const auto server = StartTestServer();
   server->Shutdown(std::chrono::milliseconds(100));
   server->Shutdown(std::chrono::milliseconds(100));

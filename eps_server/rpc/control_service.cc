@@ -15,12 +15,13 @@ namespace eps {
 namespace {
 
 constexpr const char* kServerName = "eps-server 0.1";
-// What this build can do beyond the protocol version.
+// The optional features that this build supports.
 constexpr v1::Feature kFeatures[] = {v1::FEATURE_MERGED_PARTS};
-// For the other shards of a job whose creator set no deadline: state is faulted in.
+// The most time that CreateJob gives the other shards to prepare, even if the caller's deadline is
+// later. Shards pre-fault their state, which takes long.
 constexpr std::chrono::minutes kPrepareTimeout{10};
 
-// Only CreateJob and PrepareJob may be longer than other messages.
+// Limits requests other than CreateJob and PrepareJob, which may be longer.
 absl::Status CheckSize(const google::protobuf::MessageLite& message) {
   const size_t size = message.ByteSizeLong();
   if (size <= kMaxMessageBytes) return absl::OkStatus();
@@ -35,6 +36,7 @@ JobHost::Clock::time_point DeadlineOf(const grpc::CallbackServerContext& context
   return JobHost::Clock::now() + std::min<std::chrono::nanoseconds>(left, kPrepareTimeout);
 }
 
+// Fills in the protocol version and the features that both sides support.
 absl::Status Negotiate(const v1::HelloRequest& request, v1::HelloReply* reply) {
   if (request.min_protocol() > kProtocolVersion || request.max_protocol() < kProtocolVersion) {
     return absl::FailedPreconditionError(
@@ -88,7 +90,7 @@ grpc::ServerUnaryReactor* ControlService::Join(grpc::CallbackServerContext*,
   absl::Status status = host_->CheckNotDraining();
   if (status.ok()) status = CheckSize(*request);
   if (status.ok() && host_->job() == nullptr) {
-    // Workers may come before the job: they try again.
+    // Workers may start before the job is created. They retry UNAVAILABLE.
     status = absl::UnavailableError("Join: no job was created on this server yet");
   }
   if (!status.ok()) {

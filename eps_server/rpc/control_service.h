@@ -19,8 +19,8 @@ using ControlBase =
         v1::Control::WithRawCallbackMethod_WatchSteps<ControlUnary>>>;
 }  // namespace internal
 
-// eps.v1.Control over gRPC's callback API. Handlers turn requests into events and never block.
-// `host` and `process` outlive the service.
+// Serves eps.v1.Control with gRPC's callback API. Handlers turn requests into events and never
+// block. `host` and `process` must outlive the service.
 class ControlService final : public internal::ControlBase {
  public:
   ControlService(JobHost* host, const ProcessInfo* process) : host_(host), process_(process) {}
@@ -44,7 +44,7 @@ class ControlService final : public internal::ControlBase {
   grpc::ServerUnaryReactor* Gate(grpc::CallbackServerContext* context,
                                  const v1::GateRequest* request, v1::GateReply* reply) override;
 
-  // What Status answers of the job that is here, if there is one: `done` on any thread, soon.
+  // Calls `done`, on any thread, with the status of the process and of its job if there is one.
   void GetStatus(std::function<void(v1::StatusReply)> done);
 
  private:

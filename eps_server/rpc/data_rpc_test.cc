@@ -3,12 +3,12 @@
 #include <string>
 
 #include "base/checksum.h"
-#include "base/memory_account.h"
-#include "eps_server/rpc/testing/test_client.h"
-#include "gtest/gtest.h"
 #include "base/job/chunk_map.h"
 #include "base/job/rng.h"
+#include "base/memory_account.h"
 #include "base/testing/test_specs.h"
+#include "eps_server/rpc/testing/test_client.h"
+#include "gtest/gtest.h"
 #include "wire/grpc_status.h"
 
 namespace eps {
@@ -44,7 +44,7 @@ class DataRpc : public ::testing::Test {
   ChunkMap chunks_;
 };
 
-TEST_F(DataRpc, FetchSendsInitialWeightsInSlicesWithTheirChecksum) {
+TEST_F(DataRpc, FetchSendsInitialWeightsWithTheirChecksum) {
   Open(BigChunkSpec());
   auto context = NewContext();
   auto stream = client_.data().Fetch(context.get());
@@ -82,7 +82,8 @@ TEST_F(DataRpc, FetchSendsInitialWeightsInSlicesWithTheirChecksum) {
   FillInitialValues(spec_, segment.tensor, segment.tensor_offset, absl::MakeSpan(initial));
   EXPECT_EQ(got[FirstChunk().value()],
             std::string(reinterpret_cast<const char*>(initial.data()), initial.size() * 4));
-  // No more than the copies for workers that have not come yet, and for the stage behind this one.
+  // Only copies of this stage, for workers that have not fetched it yet, and of the next stage
+  // remain.
   const uint64_t copies =
       4 * (chunks_.StageElements(StageId(0)) + chunks_.StageElements(StageId(1)));
   EXPECT_TRUE(client_.WaitForStatus([copies](const v1::StatusReply& s) {
@@ -90,7 +91,7 @@ TEST_F(DataRpc, FetchSendsInitialWeightsInSlicesWithTheirChecksum) {
   }));
 }
 
-TEST_F(DataRpc, FetchRefusesWithACodePerRequestAndTheStreamGoesOn) {
+TEST_F(DataRpc, FetchRefusesOneRequestAndContinues) {
   Open(TinySyntheticSpec());
   auto context = NewContext();
   auto stream = client_.data().Fetch(context.get());
@@ -113,10 +114,10 @@ TEST_F(DataRpc, FetchRefusesWithACodePerRequestAndTheStreamGoesOn) {
   EXPECT_EQ(slice.code(), 0u);
 }
 
-TEST_F(DataRpc, AFetchOfMalformedBytesEndsTheStream) {
+TEST_F(DataRpc, MalformedFetchEndsTheStream) {
   Open(TinySyntheticSpec());
   auto context = NewContext();
-  // A message of another type whose fields do not fit.
+  // A message of another type with incompatible fields.
   auto stream = client_.data().Fetch(context.get());
   v1::FetchRequest request;
   request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(15, "payload");
@@ -126,11 +127,11 @@ TEST_F(DataRpc, AFetchOfMalformedBytesEndsTheStream) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
-TEST_F(DataRpc, AReaderThatDoesNotReadIsNotServedBeyondABound) {
+TEST_F(DataRpc, StalledReadersUseBoundedMemory) {
   Open(BigChunkSpec());
   auto context = NewContext();
   auto stream = client_.data().Fetch(context.get());
-  constexpr uint64_t kRequests = 40;  // of more than 4 MiB each
+  constexpr uint64_t kRequests = 40;  // each answered with more than 4 MiB
   constexpr int kPolls = 200;
   const uint64_t stage_bytes = chunks_.StageElements(StageId(0)) * sizeof(float);
   v1::FetchRequest request;
@@ -146,11 +147,12 @@ TEST_F(DataRpc, AReaderThatDoesNotReadIsNotServedBeyondABound) {
       served = client_.Counter("fetched_bytes") >= sent * stage_bytes;
     }
   }
-  EXPECT_LT(sent, kRequests) << "requests were read although nobody took the answers";
+  EXPECT_LT(sent, kRequests)
+      << "the server kept reading requests of a client that reads no answers";
   v1::StatusReply status;
   ASSERT_TRUE(client_.Status(&status).ok());
   EXPECT_LT(status.memory(static_cast<int>(MemoryKind::kFetch)).peak_bytes(), uint64_t{60} << 20);
-  // Nothing is lost by it.
+  // No answer is lost.
   stream->WritesDone();
   uint64_t chunks = 0;
   v1::FetchSlice slice;
@@ -189,7 +191,8 @@ TEST_F(DataRpc, APushIsCountedOnce) {
   stream->WritesDone();
   v1::PushReply none;
   EXPECT_FALSE(stream->Read(&none));
-  EXPECT_TRUE(stream->Finish().ok()) << "all was answered when the client closed its side";
+  EXPECT_TRUE(stream->Finish().ok())
+      << "all pushes were answered before the client closed its side";
   EXPECT_EQ(client_.Counter("accepted"), 1u);
 }
 
@@ -205,7 +208,7 @@ TEST_F(DataRpc, PayloadWithoutCreditClosesTheStream) {
       {"another tag",
        {HeaderFrame(spec_, 1, 1, StageId(0), PartId(0), FirstChunk(), payload, 5),
         PayloadFrames(2, payload, kSlice)[0]}},
-      {"payload beside a header",
+      {"header and payload in one frame",
        [&] {
          v1::PushFrame frame =
              HeaderFrame(spec_, 1, 1, StageId(0), PartId(0), FirstChunk(), payload, 5);
@@ -255,7 +258,7 @@ TEST_F(DataRpc, SlicesOutOfOrderCloseTheStream) {
   EXPECT_EQ(client_.Counter("accepted"), 0u);
 }
 
-TEST_F(DataRpc, ADamagedPayloadIsRefusedAndNotCounted) {
+TEST_F(DataRpc, DamagedPayloadIsRefusedAndNotCounted) {
   Open(BigChunkSpec());
   const std::string payload = Payload(FirstChunk(), 1.0f);
   auto context = NewContext();
@@ -270,10 +273,10 @@ TEST_F(DataRpc, ADamagedPayloadIsRefusedAndNotCounted) {
   v1::PushReply reply = Next(stream.get());
   EXPECT_EQ(reply.ack().outcome(), v1::Ack::REFUSED);
   EXPECT_NE(reply.ack().message().find("CRC32C"), std::string::npos) << reply.ack().message();
-  EXPECT_GT(reply.ack().retry_after_ms(), 0u) << "worth another try";
+  EXPECT_GT(reply.ack().retry_after_ms(), 0u) << "the client should retry";
   EXPECT_EQ(client_.Counter("accepted"), 0u);
   EXPECT_EQ(client_.Counter("payloads_refused"), 1u);
-  // The stream and the contribution are as good as before.
+  // The stream stays open and accepts the contribution when it is sent again.
   ASSERT_TRUE(
       stream->Write(HeaderFrame(spec_, 3, 1, StageId(0), PartId(0), FirstChunk(), payload, 5)));
   ASSERT_TRUE(Next(stream.get()).has_credit());
@@ -281,10 +284,10 @@ TEST_F(DataRpc, ADamagedPayloadIsRefusedAndNotCounted) {
   EXPECT_EQ(Next(stream.get()).ack().outcome(), v1::Ack::ACCEPTED);
 }
 
-// A gradient that is too large to be summed: what becomes of it is the job's to say.
+// Pushes a gradient with values that are too large to sum. training.nonfinite decides what follows.
 class DataRpcNonfinite : public DataRpc, public testing::WithParamInterface<Nonfinite> {};
 
-TEST_P(DataRpcNonfinite, AnInadmissiblePayloadEndsTheJobOrCountsWithoutItsValues) {
+TEST_P(DataRpcNonfinite, InadmissiblePayloadFollowsThePolicy) {
   const bool skips = GetParam() == Nonfinite::kSkip;
   JobSpec spec = BigChunkSpec();
   spec.training.mode = Mode::kSealed;
@@ -299,7 +302,7 @@ TEST_P(DataRpcNonfinite, AnInadmissiblePayloadEndsTheJobOrCountsWithoutItsValues
   for (const auto& frame : PayloadFrames(1, huge, kSlice)) stream->Write(frame);
   const v1::PushReply reply = Next(stream.get());
   EXPECT_EQ(reply.ack().outcome(), skips ? v1::Ack::ACCEPTED : v1::Ack::REFUSED);
-  EXPECT_EQ(reply.ack().retry_after_ms(), 0u) << "never admissible";
+  EXPECT_EQ(reply.ack().retry_after_ms(), 0u) << "a retry would not help";
   EXPECT_EQ(client_.Counter("payloads_refused"), 1u);
   EXPECT_EQ(client_.Counter("accepted"), skips ? 1u : 0u);
   EXPECT_EQ(client_.LiveBytes("contribution"), 0u);
@@ -313,10 +316,10 @@ TEST_P(DataRpcNonfinite, AnInadmissiblePayloadEndsTheJobOrCountsWithoutItsValues
 INSTANTIATE_TEST_SUITE_P(Policies, DataRpcNonfinite,
                          testing::Values(Nonfinite::kHalt, Nonfinite::kSkip),
                          [](const testing::TestParamInfo<Nonfinite>& info) {
-                           return std::string(NonfiniteName(info.param));
+                           return std::string(NameOf(info.param));
                          });
 
-TEST_F(DataRpc, ATruncatedPushGivesItsMemoryBackAndAnotherStreamMayRepeatIt) {
+TEST_F(DataRpc, TruncatedPushFreesMemoryAndIsRepeatable) {
   Open(BigChunkSpec());
   const std::string payload = Payload(FirstChunk(), 1.0f);
   auto context = NewContext();
@@ -340,7 +343,7 @@ TEST_F(DataRpc, ATruncatedPushGivesItsMemoryBackAndAnotherStreamMayRepeatIt) {
   EXPECT_EQ(Next(stream2.get()).ack().outcome(), v1::Ack::ACCEPTED);
 }
 
-TEST_F(DataRpc, AClientThatGoesAwayLeavesNoWait) {
+TEST_F(DataRpc, DepartedClientLeavesNoWait) {
   spec_ = TinySyntheticSpec();
   ASSERT_TRUE(client_.CreateJob(spec_, {server_->address()}).ok());
   v1::BeginStepRequest request;
@@ -393,7 +396,7 @@ void PushAll(TestClient* client, const JobSpec& spec, const ChunkMap& chunks, Sh
   EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
-TEST(ParkedCalls, BlockNobody) {
+TEST(ParkedCalls, BlockNoOtherCalls) {
   const auto server = StartTestServer();
   TestClient client(server->address());
   const JobSpec spec = TinySyntheticSpec();
@@ -401,8 +404,8 @@ TEST(ParkedCalls, BlockNobody) {
   ASSERT_TRUE(client.CreateJob(spec, {server->address()}).ok());
   ASSERT_TRUE(client.Initialize(spec).ok());
   ASSERT_TRUE(client.BeginStep(spec, 1).ok());
-  // The next step and its weights wait for the gradients of this one. The callback API has as few
-  // as two threads.
+  // The next step and its weights wait for the gradients of this one. These calls outnumber the
+  // threads of the callback API, of which there may be only two.
   constexpr int kParked = 3;
   std::vector<std::future<absl::Status>> begins;
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
@@ -422,7 +425,7 @@ TEST(ParkedCalls, BlockNobody) {
     int parked_begins = 0;
     for (const v1::Wait& wait : s.waits()) parked_begins += wait.what().find("BeginStep") == 0;
     return parked_begins == kParked && s.waits_size() >= 2 * kParked;
-  })) << "the calls are parked, and the server still answers";
+  })) << "the calls wait while the server answers others";
   PushAll(&client, spec, chunks, ShardId(0), 1, 1, 0.5f);
   for (auto& begin : begins) {
     const absl::Status status = begin.get();
@@ -495,7 +498,7 @@ TEST(ThreeServers, CompleteStepsTogether) {
   for (auto& server : servers) server->Shutdown(std::chrono::milliseconds(200));
 }
 
-TEST(TwoServers, OpenABrokenLinkAgain) {
+TEST(TwoServers, ReopenABrokenLink) {
   JobSpec spec = TinySyntheticSpec();
   const ChunkMap chunks = ChunkMap::Build(spec);
   const auto lead = StartTestServer();
@@ -508,8 +511,8 @@ TEST(TwoServers, OpenABrokenLinkAgain) {
   ASSERT_TRUE(client.BeginStep(spec, 1).ok());
   ASSERT_TRUE(client2.BeginStep(spec, 1).ok());
   PushAll(&client, spec, chunks, ShardId(0), 2, 1, 0.5f);
-  // Somebody takes the place of the second server's link, as a half-dead connection would. It
-  // loses the place again when the server links anew.
+  // The test opens a link in the name of the second server, which replaces the real one, as a stale
+  // connection might. The server then reconnects and replaces the test's link.
   v1::HelloRequest hello;
   hello.set_min_protocol(1);
   hello.set_max_protocol(1);
@@ -532,7 +535,7 @@ TEST(TwoServers, OpenABrokenLinkAgain) {
   EXPECT_TRUE(client2.BeginStep(spec, 2).ok());
 }
 
-TEST(TwoServers, RefuseLinksThatAreNotOfTheJob) {
+TEST(TwoServers, RefuseForeignLinks) {
   const JobSpec spec = TinySyntheticSpec();
   const auto lead = StartTestServer();
   const auto second = StartTestServer();
@@ -573,10 +576,10 @@ TEST(TwoServers, RefuseLinksThatAreNotOfTheJob) {
   }
   v1::StatusReply status;
   ASSERT_TRUE(client.Status(&status).ok());
-  EXPECT_EQ(status.state(), v1::JOB_STATE_IMPORTING) << "the job is not disturbed";
+  EXPECT_EQ(status.state(), v1::JOB_STATE_IMPORTING) << "the job is unaffected";
 }
 
-TEST(ThreeServers, NameTheShardThatIsNotThere) {
+TEST(ThreeServers, NameTheMissingShard) {
   const auto lead = StartTestServer();
   TestClient client(lead->address());
   std::string gone;

@@ -11,8 +11,8 @@ using DataBase = v1::Data::WithCallbackMethod_BeginStep<
     v1::Data::WithRawCallbackMethod_Fetch<v1::Data::WithRawCallbackMethod_Push<v1::Data::Service>>>;
 }  // namespace internal
 
-// eps.v1.Data over gRPC's callback API. Handlers turn requests into events and never block.
-// `host` outlives the service.
+// Serves eps.v1.Data with gRPC's callback API. Handlers turn requests into events and never block.
+// `host` must outlive the service.
 class DataService final : public internal::DataBase {
  public:
   explicit DataService(JobHost* host) : host_(host) {}

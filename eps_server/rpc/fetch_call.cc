@@ -1,12 +1,12 @@
 #include "eps_server/rpc/fetch_call.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "base/checksum.h"
 #include "wire/grpc_status.h"
 #include "wire/payload_message.h"
+#include "wire/payload_slices.h"
 
 namespace eps {
 
@@ -24,12 +24,19 @@ bool FetchCall::OnMessage(const grpc::ByteBuffer& message) {
     End(status);
     return false;
   }
-  if (!request.chunks().empty() || job()->OwnedOfStage(StageId(request.stage())) > 0) {
+  if (IsAnswered(request)) {
     MutexLock lock(&mu_);
-    ++open_;
+    open_.insert(request.tag());
   }
   job()->Post(event::Fetch{id(), std::move(request)});
   return queued_bytes() <= kMaxQueuedBytes;
+}
+
+// The core sends nothing for a stage of which this shard holds no chunk. It refuses one that the
+// job does not have.
+bool FetchCall::IsAnswered(const v1::FetchRequest& request) const {
+  const StageId stage(request.stage());
+  return !request.chunks().empty() || !job()->HasStage(stage) || job()->OwnsSomeOf(stage);
 }
 
 void FetchCall::OnHalfClose() {
@@ -37,7 +44,7 @@ void FetchCall::OnHalfClose() {
   {
     MutexLock lock(&mu_);
     half_closed_ = true;
-    over = open_ == 0;
+    over = open_.empty();
   }
   if (over) End(absl::OkStatus());
 }
@@ -54,7 +61,7 @@ void FetchCall::OnFailFetch(const effect::FailFetch& failure) {
     slice.set_code(static_cast<uint32_t>(status.error_code()));
     slice.set_message(status.error_message());
     self->Write(JoinPayload(slice, Bytes()));
-    self->Answered();
+    self->Answered(failure.tag);
   });
 }
 
@@ -74,27 +81,26 @@ void FetchCall::WriteSlices(const effect::SendChunk& chunk) {
   slice.set_total_bytes(payload.size());
   const uint32_t crc = Crc32c(payload.view());
   std::vector<grpc::ByteBuffer> messages;
-  size_t offset = 0;
-  do {
-    const size_t size = std::min(kMaxSliceBytes, payload.size() - offset);
-    slice.set_offset(offset);
-    if (offset + size == payload.size()) {
+  for (const PayloadSlice& part : SlicesOf(payload.size())) {
+    slice.set_offset(part.offset);
+    if (part.last) {
       slice.set_last(true);
       slice.set_crc32c(crc);
     }
-    messages.push_back(JoinPayload(slice, payload.Sub(offset, size)));
-    offset += size;
-  } while (offset < payload.size());
+    messages.push_back(JoinPayload(slice, payload.Sub(part.offset, part.size)));
+  }
   Write(std::move(messages));
-  if (chunk.completes_fetch) Answered();
+  if (chunk.completes_fetch) Answered(chunk.tag);
 }
 
-void FetchCall::Answered() {
+void FetchCall::Answered(uint64_t tag) {
   bool over = false;
   {
     MutexLock lock(&mu_);
-    --open_;
-    over = half_closed_ && open_ == 0;
+    const auto it = open_.find(tag);
+    if (it == open_.end()) return;  // refused, where no answer was expected
+    open_.erase(it);
+    over = half_closed_ && open_.empty();
   }
   if (over) End(absl::OkStatus());
 }

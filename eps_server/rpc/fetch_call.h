@@ -1,8 +1,9 @@
 #ifndef EPS_SERVER_RPC_FETCH_CALL_H_
 #define EPS_SERVER_RPC_FETCH_CALL_H_
 
-#include <map>
+#include <cstdint>
 #include <memory>
+#include <set>
 
 #include "base/executor.h"
 #include "eps_server/rpc/stream_call.h"
@@ -10,10 +11,11 @@
 
 namespace eps {
 
-// Data.Fetch: requests in, slices out. Slices point at the encoded chunk, nothing is copied.
+// Data.Fetch: receives requests and sends slices. Slices refer to the encoded chunk without copying
+// it.
 class FetchCall final : public BidiCall {
  public:
-  // More requests are read while no more than this waits for the transport.
+  // While more bytes than this wait for the transport, no further request is read.
   static constexpr size_t kMaxQueuedBytes = size_t{16} << 20;
 
   static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(JobHost* host);
@@ -36,14 +38,16 @@ class FetchCall final : public BidiCall {
     return std::static_pointer_cast<FetchCall>(shared_from_this());
   }
   void WriteSlices(const effect::SendChunk& chunk);
-  // One more request has all of its answers.
-  void Answered();
+  bool IsAnswered(const v1::FetchRequest& request) const;
+  // Notes that a request with this tag has been answered completely.
+  void Answered(uint64_t tag);
 
-  Sequence work_;  // CRC and slices, in the order of the effects, away from the core's sequence
+  // Computes CRCs and writes slices in the order of the effects, off the core's sequence.
+  Sequence work_;
   Mutex mu_;
-  // Requests that are not answered yet: when the client has closed its side, the stream ends with
-  // the last answer.
-  uint32_t open_ EPS_GUARDED_BY(mu_) = 0;
+  // The tags of requests that are not answered yet. After the client has closed its side, the
+  // stream ends with the last answer.
+  std::multiset<uint64_t> open_ EPS_GUARDED_BY(mu_);
   bool half_closed_ EPS_GUARDED_BY(mu_) = false;
 };
 

@@ -20,7 +20,7 @@ std::chrono::system_clock::time_point ToSystem(PeerCaller::Clock::time_point dea
 
 }  // namespace
 
-// Hello, then PrepareJob, on a connection of its own.
+// Sends Hello and then PrepareJob on a connection of its own.
 struct GrpcPeers::PrepareCall {
   v1::PrepareJobRequest request;
   Clock::time_point deadline;
@@ -54,7 +54,7 @@ void GrpcPeers::Prepare(const std::string& address, v1::PrepareJobRequest reques
                         Clock::time_point deadline, Prepared done) {
   const absl::Status valid = CheckAddress(address, /*allow_any_port=*/false);
   if (!valid.ok()) return done(valid);
-  if (!Begin()) return done(absl::UnavailableError("this server is about to end"));
+  if (!Begin()) return done(absl::UnavailableError("this server is shutting down"));
   Sweep();
   auto owned = std::make_unique<PrepareCall>();
   PrepareCall* call = owned.get();
@@ -84,7 +84,7 @@ void GrpcPeers::Prepare(const std::string& address, v1::PrepareJobRequest reques
         if (status.ok()) return SendPrepare(call);
         absl::Status error = FromGrpc(status, "Hello");
         if (absl::IsDeadlineExceeded(error)) {
-          error = absl::UnavailableError("it does not answer; is a server running there?");
+          error = absl::UnavailableError("no answer; is a server running there?");
         }
         Finish(call, error);
       });
@@ -97,7 +97,7 @@ void GrpcPeers::SendPrepare(PrepareCall* call) {
         if (status.ok()) return Finish(call, call->reply);
         absl::Status error = FromGrpc(status, "PrepareJob");
         if (absl::IsDeadlineExceeded(error)) {
-          error = absl::UnavailableError("it did not prepare its part in time");
+          error = absl::UnavailableError("the server did not prepare its shard in time");
         }
         Finish(call, error);
       });
@@ -112,7 +112,7 @@ void GrpcPeers::Finish(PrepareCall* call, absl::StatusOr<v1::PrepareJobReply> ou
     calls_.erase(it);
   }
   done(std::move(outcome));
-  done = nullptr;  // what it holds ends before Stop() returns
+  done = nullptr;  // destroys its captures before Stop() can return
   Over();
 }
 

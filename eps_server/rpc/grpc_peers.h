@@ -12,11 +12,11 @@
 
 namespace eps {
 
-// PeerCaller over gRPC. REQUIRES Stop() before destruction.
+// Calls other servers over gRPC. Call Stop() before destruction. Thread-safe.
 class GrpcPeers final : public PeerCaller {
  public:
-  // How long a server may take to say Hello before it counts as unavailable: servers of a job are
-  // started together.
+  // How long a server may take to answer Hello before it counts as unavailable. Generous, because
+  // the servers of a job start at the same time.
   static constexpr std::chrono::seconds kHelloTimeout{20};
 
   GrpcPeers();
@@ -27,19 +27,22 @@ class GrpcPeers final : public PeerCaller {
   void OpenLink(std::shared_ptr<JobShell> job) override;
   void CloseLink() override;
 
-  // Cancels what is in work and waits until it is over: afterwards no callback runs. New calls
-  // fail.
+  // Cancels calls in flight and waits until they have ended; no callback runs afterwards. Later
+  // calls fail.
   void Stop();
 
  private:
   struct PrepareCall;
 
-  // Counts a piece of work in; false once Stop was called.
+  // Registers a call or link in progress. Returns false after Stop.
   bool Begin();
+  // Unregisters it.
   void Over();
+  // Delivers the outcome of a call.
   void Finish(PrepareCall* call, absl::StatusOr<v1::PrepareJobReply> outcome);
   void SendPrepare(PrepareCall* call);
-  // Destroys what has ended. Not on gRPC's threads: the last channel to go joins them.
+  // Destroys finished calls. Do not call it on a gRPC thread: destroying the last channel joins
+  // these threads.
   void Sweep();
 
   Mutex mu_;

@@ -10,7 +10,7 @@
 
 namespace eps {
 
-// One RPC. Owned by the link, which outlives the RPC.
+// One Link RPC. The link owns it and outlives the RPC.
 class LeadLink::Attempt final : public grpc::ClientBidiReactor<v1::ShardMessage, v1::ShardMessage>,
                                 public std::enable_shared_from_this<Attempt> {
  public:
@@ -18,7 +18,7 @@ class LeadLink::Attempt final : public grpc::ClientBidiReactor<v1::ShardMessage,
 
   void Start() {
     link_->stub_->async()->Link(&context_, this);
-    AddHold();  // messages are written from other threads
+    AddHold();  // keeps the RPC alive, because other threads write messages
     StartRead(&incoming_);
     StartCall();
   }
@@ -33,8 +33,8 @@ class LeadLink::Attempt final : public grpc::ClientBidiReactor<v1::ShardMessage,
       up_ = true;
     }
     job_->Post(event::LinkUp{ShardId(0)});
-    // Behind LinkUp: the core's Register is in the mailbox then, and goes first. The job is alive
-    // while it runs this, though job_ may be gone.
+    // Runs after LinkUp was handled, so the core's Register is in the mailbox and is sent first.
+    // The job is alive while it runs this function, even if job_ has been reset.
     job_->Run([self = shared_from_this(), job = job_.get()] {
       self->OpenMailbox(&job->mailbox(ShardId(0)));
     });
@@ -100,14 +100,14 @@ class LeadLink::Attempt final : public grpc::ClientBidiReactor<v1::ShardMessage,
     }
     if (was_up) job_->Post(event::LinkDown{ShardId(0)});
     job_.reset();
-    link_->OnAttemptDone(was_up, status);  // this may be gone when it returns
+    link_->OnAttemptDone(was_up, status);  // may destroy this object
   }
 
   LeadLink* const link_;
-  std::shared_ptr<JobShell> job_;  // of the reactions; dropped by the last one
+  std::shared_ptr<JobShell> job_;  // used by the reactions; OnDone, the last one, resets it
   grpc::ClientContext context_;
-  v1::ShardMessage incoming_;  // the transport's while a read is in flight
-  v1::ShardMessage outgoing_;  // the transport's while writing_
+  v1::ShardMessage incoming_;  // belongs to the transport while a read is in flight
+  v1::ShardMessage outgoing_;  // belongs to the transport while writing_
   Mutex mu_;
   std::deque<v1::ShardMessage> queue_ EPS_GUARDED_BY(mu_);
   bool up_ EPS_GUARDED_BY(mu_) = false;
@@ -162,7 +162,7 @@ void LeadLink::OnAttemptDone(bool was_up, const grpc::Status& status) {
     }
   }
   dropped.reset();
-  if (over) gone_();  // this may be gone when it returns
+  if (over) gone_();  // may destroy this object
 }
 
 void LeadLink::Stop() {

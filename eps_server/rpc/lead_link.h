@@ -12,29 +12,28 @@
 
 namespace eps {
 
-// A shard's end of the link to its lead: opened again, with back-off, whenever it breaks. The core
-// is told LinkUp and LinkDown, its messages go through the job's mailbox. Thread-safe.
+// A shard's end of the link to its lead. Reconnects, with backoff, whenever the link breaks. Posts
+// LinkUp and LinkDown to the core and sends the messages of the job's mailbox. Thread-safe.
 //
-// Not to be destroyed on a thread of gRPC's: the last channel to go joins these threads.
+// Do not destroy it on a gRPC thread: destroying the last channel joins these threads.
 class LeadLink : public std::enable_shared_from_this<LeadLink> {
  public:
   static constexpr std::chrono::milliseconds kMinBackoff{100};
   static constexpr std::chrono::milliseconds kMaxBackoff{2000};
 
-  // `gone` is called once after Stop, when nothing of the link is in work any more; the link may
-  // not be destroyed before.
+  // Calls `gone` once after Stop, when no RPC is in flight any more. Do not destroy the link before
+  // that.
   static std::shared_ptr<LeadLink> Open(std::shared_ptr<JobShell> job, std::function<void()> gone);
-  // Ends the link for good; returns at once.
+  // Ends the link for good. Does not wait.
   void Stop();
 
  private:
-  class Attempt;
-
+  class Attempt;  // one Link RPC
   LeadLink(std::shared_ptr<JobShell> job, std::function<void()> gone);
   void Connect();
   void OnAttemptDone(bool was_up, const grpc::Status& status);
 
-  const std::string lead_;  // its address
+  const std::string lead_;  // the address of the lead
   TimerQueue* const timers_;
   const std::function<void()> gone_;
   const std::unique_ptr<v1::Shard::Stub> stub_;
@@ -42,7 +41,7 @@ class LeadLink : public std::enable_shared_from_this<LeadLink> {
   Mutex mu_;
   std::shared_ptr<JobShell> job_ EPS_GUARDED_BY(mu_);     // dropped before gone_ is called
   std::shared_ptr<Attempt> attempt_ EPS_GUARDED_BY(mu_);  // the newest one
-  bool attempt_in_work_ EPS_GUARDED_BY(mu_) = false;
+  bool attempt_in_work_ EPS_GUARDED_BY(mu_) = false;      // its RPC has not ended
   bool stopping_ EPS_GUARDED_BY(mu_) = false;
   TimerQueue::Handle retry_ EPS_GUARDED_BY(mu_) = 0;
   std::chrono::milliseconds backoff_ EPS_GUARDED_BY(mu_) = kMinBackoff;

@@ -21,37 +21,37 @@ using prometheus::MetricType;
 
 constexpr std::chrono::seconds kPatience(2);
 
-// Counters of the status that say what became of a push.
+// Counters of the status that become the label `result` of eps_push_requests_total.
 constexpr const char* kPushResults[] = {"accepted", "duplicate", "conflict",
                                         "stale",    "refused",   "nonfinite"};
 
-// The others, and what they count.
+// Maps a counter of the status to a metric of its own.
 struct CounterName {
   const char* counter;
   const char* metric;
   const char* help;
-  double unit = 1;  // of the metric, in that of the counter
+  double unit = 1;  // units of the counter in one unit of the metric
 };
 constexpr CounterName kCounters[] = {
-    {"accepted_bytes", "eps_push_bytes_total", "Bytes of encoded gradients that count."},
-    {"fetches", "eps_fetch_requests_total", "Fetches that were taken."},
-    {"fetches_refused", "eps_fetch_refused_total", "Fetches that were refused."},
-    {"fetched_bytes", "eps_fetch_bytes_total", "Bytes of encoded weights that were sent."},
-    {"encodes", "eps_encodes_total", "Chunks quantized for a fetch, or ahead of it."},
-    {"encoded_by_updates", "eps_encodes_in_updates_total",
-     "Chunks quantized as they were updated."},
+    {"accepted_bytes", "eps_push_bytes_total", "Bytes of encoded gradients accepted."},
+    {"fetches", "eps_fetch_requests_total", "Fetches accepted."},
+    {"fetches_refused", "eps_fetch_refused_total", "Fetches refused."},
+    {"fetched_bytes", "eps_fetch_bytes_total", "Bytes of encoded weights sent."},
+    {"encodes", "eps_encodes_total", "Chunks quantized for a fetch or ahead of it."},
+    {"encoded_by_updates", "eps_encodes_in_updates_total", "Chunks quantized during their update."},
     {"updates", "eps_updates_total", "Chunks updated."},
     {"skipped_steps", "eps_steps_skipped_total", "Steps whose gradient was not finite."},
     {"cuts", "eps_cuts_total", "Cuts that became durable here."},
     {"cut_ms", "eps_cut_seconds_total",
      "Time from a border until its cut was durable on all servers; shard 0 only.", 1000},
-    {"rollbacks", "eps_rollbacks_total", "Times that this shard asked to go back to a cut."},
-    {"replays", "eps_log_replays_total", "Contribution logs that were replayed."},
-    {"scrub_passes", "eps_scrub_passes_total", "Times that all of the state was read and checked."},
-    {"scrubbed_bytes", "eps_scrub_bytes_total", "Bytes that scrubbing read and checked."},
-    {"scrub_damage", "eps_scrub_damage_total", "Chunks that scrubbing found damaged."},
+    {"rollbacks", "eps_rollbacks_total", "Rollbacks to a cut that this shard requested."},
+    {"replays", "eps_log_replays_total", "Contribution logs replayed."},
+    {"scrub_passes", "eps_scrub_passes_total", "Scrub passes over the whole state."},
+    {"scrubbed_bytes", "eps_scrub_bytes_total", "Bytes read and checked by scrubbing."},
+    {"scrub_damage", "eps_scrub_damage_total", "Damaged chunks found by scrubbing."},
 };
 
+// Collects metric families that share labels.
 class Families {
  public:
   explicit Families(std::vector<ClientMetric::Label> labels) : labels_(std::move(labels)) {}
@@ -59,7 +59,7 @@ class Families {
   void Add(const char* name, const char* help, MetricType type) {
     families_.push_back(MetricFamily{name, help, type, {}});
   }
-  // To the family that was added last; one more label if `key` is not empty.
+  // Adds a value to the newest family, with one more label if `key` is not empty.
   void Value(double value, const std::string& key = "", const std::string& label = "") {
     ClientMetric metric;
     metric.label = labels_;
@@ -87,31 +87,31 @@ void AddProcess(const v1::StatusReply& status, Families* families) {
   families->Gauge("eps_uptime_seconds", "Age of the process.", status.uptime_seconds());
   families->Gauge("eps_memory_limit_bytes", "servers.memory_limit.",
                   static_cast<double>(status.memory_limit_bytes()));
-  families->Add("eps_memory_bytes", "Memory that is charged now.", MetricType::Gauge);
+  families->Add("eps_memory_bytes", "Memory charged now.", MetricType::Gauge);
   for (const v1::MemoryUse& use : status.memory()) {
     families->Value(static_cast<double>(use.live_bytes()), "kind", use.kind());
   }
-  families->Add("eps_memory_peak_bytes", "The most that was charged at once.", MetricType::Gauge);
+  families->Add("eps_memory_peak_bytes", "Peak of the charged memory.", MetricType::Gauge);
   for (const v1::MemoryUse& use : status.memory()) {
     families->Value(static_cast<double>(use.peak_bytes()), "kind", use.kind());
   }
 }
 
 void AddProgress(const v1::StatusReply& status, Families* families) {
-  families->Add("eps_job_state", "1 for the state of the job.", MetricType::Gauge);
+  families->Add("eps_job_state", "1 for the job's state, 0 for all others.", MetricType::Gauge);
   for (const auto& [state, name] : kJobStateNames) {
     families->Value(status.state() == state ? 1 : 0, "state", name);
   }
-  families->Gauge("eps_term", "Term of the job: recoveries begin a new one.",
+  families->Gauge("eps_term", "Term of the job; each recovery begins a new one.",
                   static_cast<double>(status.term()));
-  families->Gauge("eps_step_current", "The step that is open on this shard.",
+  families->Gauge("eps_step_current", "Step that is open on this shard.",
                   static_cast<double>(status.step()));
   families->Gauge("eps_steps", "training.steps.", static_cast<double>(status.steps()));
   families->Gauge("eps_workers", "Workers that joined; shard 0 only.", status.joined_workers());
   double longest = 0;
   for (const v1::Wait& wait : status.waits()) longest = std::max(longest, wait.seconds());
-  families->Gauge("eps_waits", "Requests that wait for something.", status.waits_size());
-  families->Gauge("eps_longest_wait_seconds", "The longest of these waits.", longest);
+  families->Gauge("eps_waits", "Requests that are waiting.", status.waits_size());
+  families->Gauge("eps_longest_wait_seconds", "Age of the oldest of these waits.", longest);
 }
 
 void AddCounters(const v1::StatusReply& status, Families* families) {
@@ -119,15 +119,16 @@ void AddCounters(const v1::StatusReply& status, Families* families) {
     const auto found = status.counters().find(name);
     return found == status.counters().end() ? 0.0 : static_cast<double>(found->second);
   };
-  families->Add("eps_push_requests_total", "Contributions, by what became of them.",
+  families->Add("eps_push_requests_total", "Contributions received, by result.",
                 MetricType::Counter);
   for (const char* result : kPushResults) families->Value(count(result), "result", result);
   for (const CounterName& c : kCounters)
     families->Counter(c.metric, c.help, count(c.counter) / c.unit);
 }
 
-// Just-in-time quantization (SEEDS.md 6): T_JIT, T_wire, T_worker over all visits, and what is left
-// of a worker's stay in a stage when the next one is quantized.
+// Adds the times of just-in-time quantization (docs/quantization.md): quantizing, sending, and the
+// workers' stays, summed over all visits. The slack is a stay in a stage less the time that the
+// next stage takes to quantize.
 void AddStageTimes(const v1::StatusReply& status, Families* families) {
   double visits = 0;
   double jit = 0;
@@ -145,27 +146,29 @@ void AddStageTimes(const v1::StatusReply& status, Families* families) {
     if (times.visits() > 0) least = std::min(least, times.slack_seconds());
   }
   families->Counter("eps_stage_visits_total", "Stages that workers fetched.", visits);
-  families->Counter("eps_stage_jit_seconds_total", "Time that quantizing for them took.", jit);
-  families->Counter("eps_stage_wire_seconds_total", "Time until the transport had taken them.",
-                    wire);
-  families->Counter("eps_stage_worker_seconds_total", "Time that workers stayed in them.", worker);
+  families->Counter("eps_stage_jit_seconds_total", "Time spent quantizing for these visits.", jit);
+  families->Counter("eps_stage_wire_seconds_total",
+                    "Time until the transport accepted their weights.", wire);
+  families->Counter("eps_stage_worker_seconds_total", "Time that workers spent in them.", worker);
   families->Gauge("eps_slack_mean_seconds",
-                  "Of a worker's stay, less the quantizing of the next stage; mean over visits.",
+                  "A worker's time in a stage less quantizing the next one; mean over visits.",
                   visits > 0 ? slack / visits : 0);
   families->Gauge("eps_slack_least_seconds",
-                  "The same of the stage that has least; below 0: workers wait for quantizing.",
+                  "Slack of the stage with the least; below 0 if workers wait for quantizing.",
                   visits > 0 ? least : 0);
-  families->Gauge("eps_jit_saved_bytes", "What copies in all wire codecs would take at rest.",
+  families->Gauge("eps_jit_saved_bytes",
+                  "Bytes that copies of all weights in their wire codecs would take.",
                   static_cast<double>(status.jit_saved_bytes()));
 }
 
-// What a scrape waits for. Shared with the answer, which may come when nobody waits any more.
+// The status that a scrape waits for. Shared with the callback, which may outlive the scrape.
 struct Answer {
   Mutex mu;
   CondVar changed;
   std::optional<v1::StatusReply> status EPS_GUARDED_BY(mu);
 };
 
+// Asks for a status at each scrape.
 class StatusMetrics final : public prometheus::Collectable {
  public:
   explicit StatusMetrics(MetricsEndpoint::Ask ask) : ask_(std::move(ask)) {}

@@ -1,7 +1,8 @@
 #ifndef EPS_SERVER_RPC_METRICS_H_
 #define EPS_SERVER_RPC_METRICS_H_
 
-// A server's figures for Prometheus: GET /metrics, in its text format (docs/reference/metrics.md).
+// Serves the metrics of a server at GET /metrics in Prometheus' text format. They are listed in
+// docs/reference/metrics.md.
 
 #include <functional>
 #include <memory>
@@ -15,22 +16,23 @@
 
 namespace eps {
 
-// What a status says, as metrics: base units, labels that name the job and the shard, none that
-// names a stage, a chunk or a step. Every family comes with every status of a job, in the same
-// order.
+// Converts a status to metrics in base units. Labels name the job and the shard, never a stage, a
+// chunk or a step, so that their number is bounded. Every status of a job yields the same families
+// in the same order.
 std::vector<prometheus::MetricFamily> MetricsOf(const v1::StatusReply& status);
 
-// Thread-safe.
+// An HTTP server for scrapes, on threads of its own. Thread-safe.
 class MetricsEndpoint {
  public:
-  // Hands over the status of now, sooner or later, on any thread.
+  // Delivers the current status once, possibly later and on any thread.
   using Ask = std::function<void(std::function<void(v1::StatusReply)>)>;
 
-  // Listens on "HOST:PORT", port 0: any free one. A scrape waits for a status, at most two seconds.
-  // `ask` is called until the endpoint has ended. Unavailable if the port is taken.
+  // Listens on "HOST:PORT"; port 0 picks a free one. Calls `ask` for each scrape until the endpoint
+  // is destroyed; a scrape that receives no status within two seconds reports no metrics of ours.
+  // Returns Unavailable if the port is taken.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const std::string& listen, Ask ask);
 
-  // "HOST:PORT" with the port that was taken.
+  // "HOST:PORT" with the actual port.
   const std::string& address() const { return address_; }
 
  private:
@@ -38,7 +40,7 @@ class MetricsEndpoint {
 
   std::string address_;
   std::shared_ptr<prometheus::Collectable> status_;
-  std::unique_ptr<prometheus::Exposer> exposer_;  // ends first
+  std::unique_ptr<prometheus::Exposer> exposer_;  // declared last, so destroyed first
 };
 
 }  // namespace eps

@@ -43,7 +43,7 @@ v1::StatusReply StatusOfAJob() {
   return status;
 }
 
-// What GET says, head and body.
+// Returns the response to a GET request, headers and body.
 std::string Get(const std::string& address, const std::string& path) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in to{};
@@ -60,7 +60,7 @@ std::string Get(const std::string& address, const std::string& path) {
   return answer;
 }
 
-TEST(Metrics, AScrapeSaysWhatTheStatusSays) {
+TEST(Metrics, ScrapeReportsTheStatus) {
   const auto endpoint = MetricsEndpoint::Start(
       "127.0.0.1:0",
       [](const std::function<void(v1::StatusReply)>& done) { done(StatusOfAJob()); });
@@ -74,7 +74,7 @@ TEST(Metrics, AScrapeSaysWhatTheStatusSays) {
         absl::StrCat("eps_cut_seconds_total", labels, "} 1.5"),
         absl::StrCat("eps_job_state", labels, ",state=\"running\"} 1"),
         absl::StrCat("eps_job_state", labels, ",state=\"failed\"} 0"),
-        // Three visits of 0.25 s and one of -0.5 s; a stage without visits says nothing.
+        // Three visits of 0.25 s and one of -0.5 s; a stage without visits does not count.
         absl::StrCat("eps_slack_mean_seconds", labels, "} 0.0625"),
         absl::StrCat("eps_slack_least_seconds", labels, "} -0.5"),
         absl::StrCat("eps_stage_jit_seconds_total", labels, "} 2"),
@@ -85,7 +85,7 @@ TEST(Metrics, AScrapeSaysWhatTheStatusSays) {
   EXPECT_THAT(Get((*endpoint)->address(), "/"), HasSubstr("404"));
 }
 
-TEST(Metrics, AServerWithoutAJobSaysWhatItsProcessTakes) {
+TEST(Metrics, ServerWithoutAJobReportsItsProcess) {
   v1::StatusReply status;
   status.set_memory_limit_bytes(99);
   std::set<std::string> names;
@@ -94,7 +94,7 @@ TEST(Metrics, AServerWithoutAJobSaysWhatItsProcessTakes) {
   EXPECT_EQ(names.count("eps_step_current"), 0u);
 }
 
-TEST(Metrics, APortThatIsTakenIsSaid) {
+TEST(Metrics, ReportsATakenPort) {
   const auto ask = [](const std::function<void(v1::StatusReply)>& done) { done({}); };
   const auto first = MetricsEndpoint::Start("127.0.0.1:0", ask);
   ASSERT_TRUE(first.ok());
@@ -103,7 +103,7 @@ TEST(Metrics, APortThatIsTakenIsSaid) {
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("change servers.metrics"));
 }
 
-TEST(Metrics, AScrapeEndsWhenNobodyAnswers) {
+TEST(Metrics, ScrapeEndsWithoutAnAnswer) {
   std::function<void(v1::StatusReply)> late;
   const auto endpoint = MetricsEndpoint::Start(
       "127.0.0.1:0", [&](std::function<void(v1::StatusReply)> done) { late = std::move(done); });
@@ -112,8 +112,8 @@ TEST(Metrics, AScrapeEndsWhenNobodyAnswers) {
   late(StatusOfAJob());
 }
 
-// docs/reference/metrics.md lists what there is, with its type and its help.
-TEST(Metrics, ThePageListsThemAll) {
+// docs/reference/metrics.md lists every metric with its type and its help text.
+TEST(Metrics, ThePageListsAllMetrics) {
   std::ifstream file("docs/reference/metrics.md");
   ASSERT_TRUE(file.is_open());
   std::ostringstream page;

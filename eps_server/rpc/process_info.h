@@ -10,7 +10,8 @@
 
 namespace eps {
 
-// What a server says about its process. Immutable; the account is borrowed.
+// Facts about the server process. Set up before the server listens, then immutable; the account is
+// borrowed.
 struct ProcessInfo {
   std::string address;
   uint64_t incarnation = 0;

@@ -21,7 +21,7 @@ bool PushCall::OnMessage(const grpc::ByteBuffer& message) {
   absl::Status status = SplitPayload(message, &frame, &pieces);
   if (status.ok() && frame.has_header()) {
     status = pieces.empty() ? OnHeader(frame.header())
-                            : absl::InvalidArgumentError("a payload beside a header");
+                            : absl::InvalidArgumentError("a frame has both header and payload");
   } else if (status.ok()) {
     status = OnPayload(frame, pieces);
   }
@@ -114,7 +114,7 @@ void PushCall::OnCredit(uint64_t tag) {
     const auto it = open_.find(tag);
     if (ended_ || it == open_.end() || it->second.state != State::kOffered) return;
     if (half_closed_) {
-      open_.erase(it);  // the client cannot send it any more
+      open_.erase(it);  // the client can no longer send the payload
       over = open_.empty();
     } else {
       it->second.payload =
@@ -155,7 +155,7 @@ void PushCall::OnHalfClose() {
   {
     MutexLock lock(&mu_);
     half_closed_ = true;
-    // What cannot become complete any more is not waited for; a header may still get its ack.
+    // Drops contributions whose payload can no longer arrive. The core may still answer the others.
     for (auto it = open_.begin(); it != open_.end();) {
       const bool answer_comes =
           it->second.state == State::kChecking || it->second.state == State::kOffered;

@@ -8,14 +8,15 @@
 #include "eps_server/rpc/stream_call.h"
 #include "eps_server/shell/job_host.h"
 #include "eps_server/shell/payload.h"
+#include "wire/payload_slices.h"
 
 namespace eps {
 
-// Data.Push: headers and payloads in, credits and acks out. Memory is taken for what was credited
-// and for nothing else; it is given back with the stream.
+// Data.Push: receives headers and payloads, sends credits and acknowledgements. Allocates memory
+// only for credited contributions, and frees it when the stream ends.
 class PushCall final : public BidiCall {
  public:
-  // Contributions of one stream that are not acknowledged yet.
+  // The most contributions of one stream that may be unacknowledged.
   static constexpr size_t kMaxOpen = size_t{1} << 16;
 
   static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(JobHost* host);
@@ -31,10 +32,11 @@ class PushCall final : public BidiCall {
  private:
   enum class State {
     kOffered,    // waits for credit
-    kReceiving,  // payload may come
-    kChecking,   // payload is complete
-    kAnswered,   // acknowledged in mid-payload: the rest is read and dropped
+    kReceiving,  // credited; the payload is arriving
+    kChecking,   // the payload is complete
+    kAnswered,   // acknowledged before its payload was complete; the rest is read and dropped
   };
+  // A contribution of this stream, and the part of its payload that has arrived.
   struct Contribution {
     State state = State::kOffered;
     v1::PushHeader header;

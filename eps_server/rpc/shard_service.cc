@@ -39,7 +39,7 @@ void ShardService::SetCurrent(ShardId shard, const std::shared_ptr<LinkCall>& li
 LinkCall* LinkCall::Start(ShardService* service, JobHost* host) {
   std::shared_ptr<LinkCall> call(new LinkCall(service, host));
   call->Adopt(nullptr);
-  call->StartSendInitialMetadata();  // tells the shard that somebody is here
+  call->StartSendInitialMetadata();  // the shard waits for it before it uses the link
   call->ReadNext();
   return call.get();
 }
@@ -104,7 +104,7 @@ bool LinkCall::OnMessage(const grpc::ByteBuffer& raw) {
   }
   if (status.ok() && job == nullptr) return false;  // the link has ended
   if (status.ok() && (message.job_id() != job->id().value() || message.from() != peer.value())) {
-    status = absl::InvalidArgumentError("Link: a message of another job or shard");
+    status = absl::InvalidArgumentError("Link: a message from another job or shard");
   }
   if (!status.ok()) {
     EPS_LOG_WARN("link refused: " << status.ToString());

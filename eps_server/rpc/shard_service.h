@@ -17,8 +17,8 @@ using ShardBase = v1::Shard::WithCallbackMethod_PrepareJob<
 
 class LinkCall;
 
-// eps.v1.Shard over gRPC's callback API: PrepareJob on a shard, Link on the lead. `host` outlives
-// the service.
+// Serves eps.v1.Shard with gRPC's callback API: PrepareJob on a shard, Link on the lead. `host`
+// must outlive the service.
 class ShardService final : public internal::ShardBase {
  public:
   explicit ShardService(JobHost* host) : host_(host) {}
@@ -31,7 +31,7 @@ class ShardService final : public internal::ShardBase {
 
  private:
   friend class LinkCall;
-  // `link` is from now on the one of its shard; the one before is ended.
+  // Makes `link` the current link of its shard and ends the previous one.
   void SetCurrent(ShardId shard, const std::shared_ptr<LinkCall>& link);
 
   JobHost* const host_;
@@ -39,7 +39,7 @@ class ShardService final : public internal::ShardBase {
   std::map<ShardId, std::weak_ptr<LinkCall>> links_ EPS_GUARDED_BY(mu_);
 };
 
-// The lead's end of a link. The first message tells which shard and job it is of.
+// The lead's end of a link. The first message, a Register, names the shard and the job.
 class LinkCall final : public BidiCall {
  public:
   static LinkCall* Start(ShardService* service, JobHost* host);
@@ -51,14 +51,15 @@ class LinkCall final : public BidiCall {
 
  private:
   LinkCall(ShardService* service, JobHost* host) : service_(service), host_(host) {}
+  // Connects the link to the mailbox of its shard, as the first message requests.
   absl::Status Open(const v1::ShardMessage& first);
 
   ShardService* const service_;
   JobHost* const host_;
-  bool opened_ = false;  // of one read at a time
+  bool opened_ = false;  // used by OnMessage only, which never runs concurrently
   Mutex mu_;
   std::shared_ptr<JobShell> link_job_ EPS_GUARDED_BY(mu_);  // null until the first message
-  StreamId stream_ EPS_GUARDED_BY(mu_);  // among the job's streams, which end with the job
+  StreamId stream_ EPS_GUARDED_BY(mu_);  // registered, so that the link ends with the job
   ShardId peer_ EPS_GUARDED_BY(mu_);
   uint64_t ticket_ EPS_GUARDED_BY(mu_) = 0;
   bool ended_ EPS_GUARDED_BY(mu_) = false;

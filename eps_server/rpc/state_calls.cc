@@ -79,7 +79,7 @@ absl::Status ImportCall::TakeSlice(const v1::ImportStateRequest& message,
   EPS_ASSIGN_OR_RETURN(const size_t bytes, SizeOf(message));
   auto it = open_.find(chunk.value());
   if (it == open_.end() || message.offset() == 0) {
-    // A chunk that begins again overwrites.
+    // A slice at offset 0 starts the chunk over.
     if (it != open_.end()) open_.erase(it);
     if (open_.size() >= kMaxOpen) {
       return absl::InvalidArgumentError(absl::StrCat("slices of more than ", kMaxOpen,
@@ -109,7 +109,6 @@ absl::Status ImportCall::TakeSlice(const v1::ImportStateRequest& message,
   return absl::OkStatus();
 }
 
-// Bytes of the data that the message is a slice of.
 absl::StatusOr<size_t> ImportCall::SizeOf(const v1::ImportStateRequest& message) const {
   const ChunkId chunk(message.chunk());
   if (!message.has_residual()) return job()->StateBytes(chunk);
@@ -174,8 +173,8 @@ void ImportCall::OnHalfClose() {
 void ImportCall::EndIfUnfinished() {
   if (!unfinished_.load() || in_flight_.load() > 0) return;
   End(
-      absl::InvalidArgumentError("ImportState: the stream ended without finish; chunks that were "
-                                 "complete are kept, send the others and finish"));
+      absl::InvalidArgumentError("ImportState: the stream ended without finish; complete chunks "
+                                 "are kept, send the others and finish"));
 }
 
 void ImportCall::OnReply(const effect::ReplyMessage& message) {
@@ -213,17 +212,14 @@ void ExportCall::WriteSlices(const effect::SendState& state) {
   v1::ExportStateReply header = state.header;
   const uint32_t crc = Crc32c(state.state.view());
   std::vector<grpc::ByteBuffer> messages;
-  size_t offset = 0;
-  do {
-    const size_t size = std::min(kMaxSliceBytes, state.state.size() - offset);
-    header.set_offset(offset);
-    if (offset + size == state.state.size()) {
+  for (const PayloadSlice& slice : SlicesOf(state.state.size())) {
+    header.set_offset(slice.offset);
+    if (slice.last) {
       header.set_last(true);
       header.set_crc32c(crc);
     }
-    messages.push_back(JoinPayload(header, state.state.Sub(offset, size)));
-    offset += size;
-  } while (offset < state.state.size());
+    messages.push_back(JoinPayload(header, state.state.Sub(slice.offset, slice.size)));
+  }
   sending_.store(true, std::memory_order_release);
   Write(std::move(messages));
 }

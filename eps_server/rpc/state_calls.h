@@ -1,7 +1,7 @@
 #ifndef EPS_SERVER_RPC_STATE_CALLS_H_
 #define EPS_SERVER_RPC_STATE_CALLS_H_
 
-// The streaming RPCs of Control: state in, state out, step records.
+// The streaming RPCs of Control: ImportState, ExportState and WatchSteps.
 
 #include <atomic>
 #include <map>
@@ -12,17 +12,18 @@
 #include "eps_server/rpc/stream_call.h"
 #include "eps_server/shell/job_host.h"
 #include "eps_server/shell/payload.h"
+#include "wire/payload_slices.h"
 
 namespace eps {
 
-// Control.ImportState. The border (step, version, update, lagged_norm) may stand in the first
-// message or in a later one: the newest value that is not 0 counts. A chunk is the core's when its
-// last slice is in and its CRC is right. Slices of one chunk come in order.
+// Control.ImportState. Any message may set the fields of the border (step, version, update,
+// lagged_norm); the newest value that is not 0 counts. Slices of one chunk must arrive in order.
+// The core receives a chunk once its last slice has arrived and its CRC matches.
 class ImportCall final : public ReadCall {
  public:
-  // Chunks that are not complete, and chunks on their way to the backend: the next message is read
-  // when there are fewer.
+  // The most incomplete chunks; a slice of one more is refused.
   static constexpr size_t kMaxOpen = 2;
+  // While this many complete chunks are on their way to the backend, no further message is read.
   static constexpr int kMaxInFlight = 4;
 
   static grpc::ServerReadReactor<grpc::ByteBuffer>* Start(JobHost* host, grpc::ByteBuffer* reply);
@@ -43,19 +44,21 @@ class ImportCall final : public ReadCall {
   absl::Status Take(const v1::ImportStateRequest& message, const std::vector<grpc::Slice>& pieces);
   absl::Status TakeSlice(const v1::ImportStateRequest& message,
                          const std::vector<grpc::Slice>& pieces);
-  // Checks the CRC on the pool; then the core gets the chunk.
+  // Checks the CRC on the pool, then posts the chunk to the core.
   void Deliver(ChunkId chunk, uint32_t crc32c, Bytes state);
+  // Checks the CRC and the encoding on the pool, then posts the residual to the core.
   void DeliverResidual(const v1::ImportStateRequest& message, Bytes residual);
+  // Returns the size of the chunk's state, or of its residual, that the message is a slice of.
   absl::StatusOr<size_t> SizeOf(const v1::ImportStateRequest& message) const;
   void NoteBorder(const v1::ImportStateRequest& message);
-  // Ends an unfinished stream once the errors of its chunks are known.
+  // Ends a stream that was closed without finish, once all its chunks have been handled.
   void EndIfUnfinished();
 
   JobHost* const host_;
   grpc::ByteBuffer* const reply_;
-  Sequence work_;  // CRCs, and events in the order of the messages
+  Sequence work_;  // checks CRCs and posts events in the order of the messages
 
-  // Touched by one read at a time.
+  // Used while a message is handled, and messages are handled one at a time.
   v1::ImportStateRequest border_;              // only step, version, update and lagged_norm
   std::map<uint32_t, PayloadAssembler> open_;  // by chunk
   bool finish_sent_ = false;
@@ -64,7 +67,7 @@ class ImportCall final : public ReadCall {
   std::atomic<bool> unfinished_{false};  // the client closed its side without finish
 };
 
-// Control.ExportState.
+// Control.ExportState. Asks the core for the next chunk after the transport has accepted one.
 class ExportCall final : public WriteCall {
  public:
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(JobHost* host,
@@ -82,11 +85,11 @@ class ExportCall final : public WriteCall {
   }
   void WriteSlices(const effect::SendState& state);
 
-  Sequence work_;  // CRC and slices, away from the core's sequence
-  std::atomic<bool> sending_{false};
+  Sequence work_;                     // computes CRCs and writes slices off the core's sequence
+  std::atomic<bool> sending_{false};  // a chunk was queued and ExportDrained not posted for it
 };
 
-// Control.WatchSteps.
+// Control.WatchSteps. Sends step records as the core reports them.
 class WatchCall final : public WriteCall {
  public:
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(JobHost* host,

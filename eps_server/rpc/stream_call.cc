@@ -9,7 +9,7 @@ absl::Status ParseMessage(const grpc::ByteBuffer& raw, google::protobuf::Message
   std::vector<grpc::Slice> payload;
   absl::Status status = SplitPayload(raw, message, &payload);
   if (status.ok() && !payload.empty()) {
-    return absl::InvalidArgumentError("a payload in a message that has none");
+    return absl::InvalidArgumentError("an unexpected payload in the message");
   }
   return status;
 }
@@ -119,7 +119,7 @@ void StreamCall::WriteDone(bool ok) {
     outgoing_.Clear();
     writing_ = false;
     if (!ok) {
-      // Nothing can be written any more. OnCancel follows if the client went away.
+      // The stream accepts no more writes. OnCancel follows if the client went away.
       dropped.swap(queue_);
       queued_bytes_ = 0;
       if (!ending_) {

@@ -18,57 +18,60 @@
 
 namespace eps {
 
-// A message without payload out of a raw one. InvalidArgument for hostile or oversize bytes.
+// Parses a message that must not carry a payload. Returns InvalidArgument for malformed or oversize
+// bytes.
 absl::Status ParseMessage(const grpc::ByteBuffer& raw, google::protobuf::MessageLite* message);
 
 // The state machine of a streaming RPC: at most one read and one write in flight, a queue of
-// messages to write, finished exactly once. Withholding the next read is the back-pressure. gRPC's
-// reactors differ by direction only: the adapters below connect them.
+// messages to write, and exactly one finish. Withholding the next read exerts back-pressure. The
+// adapters below connect it to gRPC's reactors, which differ by direction only.
 //
-// Thread-safe. Reactions never block: there are as few as two callback threads for all RPCs of the
-// process. An RPC owns itself until gRPC is done with it.
+// Thread-safe. Overrides must not block: the process may have as few as two callback threads for
+// all its RPCs. An RPC owns itself until gRPC is done with it.
 class StreamCall : public StreamSink, public std::enable_shared_from_this<StreamCall> {
  public:
   ~StreamCall() override = default;
 
-  // Queues messages, all or none; dropped once the RPC is ending.
+  // Queues all messages, without others in between, or none if the RPC is ending.
   void Write(grpc::ByteBuffer message);
   void Write(std::vector<grpc::ByteBuffer> messages);
-  // Ends the RPC after what is queued; the first call wins.
+  // Ends the RPC after the queued messages. The first call determines the status.
   void End(const absl::Status& status);
-  // Bytes that wait for the transport.
+  // Returns the bytes that wait for the transport.
   size_t queued_bytes();
 
   void OnClose(const absl::Status& status) override { End(status); }
 
  protected:
-  // Makes the RPC known to its job, and owned by itself until it is done. To be called once, by
-  // the handler, on an object that a shared_ptr holds; `job` may be null.
+  // Registers the RPC with its job, if `job` is not null, and makes it own itself until it is done.
+  // The handler calls this once, on an object that a shared_ptr holds.
   void Adopt(std::shared_ptr<JobShell> job);
-  // The same, or ends the RPC with the error.
+  // Adopts `job`, or null and ends the RPC with the error.
   void AdoptOrEnd(const absl::StatusOr<std::shared_ptr<JobShell>>& job);
-  // Asks for the next message unless one is on its way or the RPC is ending. Messages are handled
-  // one at a time: within OnMessage, or while it runs elsewhere, this waits for its end.
+  // Requests the next message unless a read is in flight or the RPC is ending. Messages are handled
+  // one at a time: a request during OnMessage takes effect when that returns. Does not block.
   void ReadNext();
 
-  // Null before Adopt.
+  // Null before Adopt, and if the RPC has no job.
   const std::shared_ptr<JobShell>& job() const { return job_; }
   StreamId id() const { return id_; }
 
-  // Reactions, without locks held. A message came: whether to read the next one at once.
+  // These are called without locks held. OnMessage handles a message and returns whether to read
+  // the next one at once.
   virtual bool OnMessage(const grpc::ByteBuffer& /*message*/) { return true; }
-  // The client will send no more.
+  // The client will send no more messages.
   virtual void OnHalfClose() {}
-  // All that was queued is with the transport.
+  // The transport has accepted all queued messages.
   virtual void OnDrained() {}
-  // Once: the client went away, or the RPC ends. The job was told.
+  // The client went away or the RPC is ending. Called once, after StreamClosed was posted to the
+  // job.
   virtual void OnEnded() {}
 
-  // The transport, by the adapters. Called with the lock held.
+  // The adapters implement these operations of the transport. They are called with the lock held.
   virtual void TransportRead(grpc::ByteBuffer* message) = 0;
   virtual void TransportWrite(const grpc::ByteBuffer* message) = 0;
   virtual void TransportFinish(const grpc::Status& status) = 0;
-  // What the transport says.
+  // The adapters call these when the transport reports a completion.
   void ReadDone(bool ok);
   void WriteDone(bool ok);
   void Cancelled();
@@ -88,19 +91,19 @@ class StreamCall : public StreamSink, public std::enable_shared_from_this<Stream
   std::deque<grpc::ByteBuffer> queue_ EPS_GUARDED_BY(mu_);
   size_t queued_bytes_ EPS_GUARDED_BY(mu_) = 0;
   bool reading_ EPS_GUARDED_BY(mu_) = false;
-  bool handling_ EPS_GUARDED_BY(mu_) = false;     // OnMessage runs
+  bool handling_ EPS_GUARDED_BY(mu_) = false;     // OnMessage is running
   bool read_wanted_ EPS_GUARDED_BY(mu_) = false;  // ReadNext was called meanwhile
-  bool read_over_ EPS_GUARDED_BY(mu_) = false;
+  bool read_over_ EPS_GUARDED_BY(mu_) = false;    // the client sends no more
   bool writing_ EPS_GUARDED_BY(mu_) = false;
   bool ending_ EPS_GUARDED_BY(mu_) = false;
   bool finished_ EPS_GUARDED_BY(mu_) = false;
   bool told_ended_ EPS_GUARDED_BY(mu_) = false;
   grpc::Status status_ EPS_GUARDED_BY(mu_);
-  grpc::ByteBuffer incoming_;  // the transport's while reading_, then ReadDone's
-  grpc::ByteBuffer outgoing_;  // the transport's while writing_
+  grpc::ByteBuffer incoming_;  // belongs to the transport while reading_, then to ReadDone
+  grpc::ByteBuffer outgoing_;  // belongs to the transport while writing_
 };
 
-// A stream in both directions.
+// A stream of messages in both directions.
 class BidiCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                  public StreamCall {
  protected:
@@ -115,7 +118,7 @@ class BidiCall : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuff
   void OnDone() override { Done(); }
 };
 
-// A stream from the client with one reply, which is to be set before End(OK).
+// A stream of messages from the client with one reply. Set the reply before End(OK).
 class ReadCall : public grpc::ServerReadReactor<grpc::ByteBuffer>, public StreamCall {
  protected:
   void TransportRead(grpc::ByteBuffer* message) override { StartRead(message); }
@@ -128,7 +131,7 @@ class ReadCall : public grpc::ServerReadReactor<grpc::ByteBuffer>, public Stream
   void OnDone() override { Done(); }
 };
 
-// A stream of replies.
+// One request with a stream of replies.
 class WriteCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public StreamCall {
  protected:
   void TransportRead(grpc::ByteBuffer*) override { EPS_CHECK(false); }

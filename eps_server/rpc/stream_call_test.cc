@@ -21,7 +21,7 @@ std::string Flat(const grpc::ByteBuffer& buffer) {
   return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
 }
 
-// A stream whose transport is this test: operations complete when it says so.
+// A stream whose transport is the test, which completes each operation explicitly.
 class FakeCall final : public StreamCall {
  public:
   void Start() { Adopt(nullptr); }
@@ -42,7 +42,7 @@ class FakeCall final : public StreamCall {
   std::vector<std::string> written;
   std::vector<grpc::Status> finished;
   std::vector<std::string> messages;
-  grpc::ByteBuffer* target = nullptr;  // of the read in flight
+  grpc::ByteBuffer* target = nullptr;  // receives the message of the read in flight
   bool writing = false;
   bool read_more = true;
   int half_closes = 0;
@@ -78,7 +78,7 @@ class FakeCall final : public StreamCall {
 class StreamCallTest : public ::testing::Test {
  protected:
   void SetUp() override { call_->Start(); }
-  // The transport is done with a call in the end, which is what the call lives until.
+  // A call owns itself until the transport is done with it.
   void TearDown() override {
     if (call_ != nullptr) call_->Done();
   }
@@ -89,7 +89,7 @@ class StreamCallTest : public ::testing::Test {
   std::shared_ptr<FakeCall> call_ = std::make_shared<FakeCall>();
 };
 
-TEST_F(StreamCallTest, WritesOneMessageAtATimeInOrder) {
+TEST_F(StreamCallTest, WritesMessagesOneByOneInOrder) {
   call_->Write(Text("a"));
   std::vector<grpc::ByteBuffer> more;
   more.push_back(Text("bb"));
@@ -107,7 +107,7 @@ TEST_F(StreamCallTest, WritesOneMessageAtATimeInOrder) {
   EXPECT_EQ(call_->queued_bytes(), 0u);
 }
 
-TEST_F(StreamCallTest, EndsAfterWhatIsQueuedAndOnce) {
+TEST_F(StreamCallTest, EndsOnceAfterQueuedMessages) {
   call_->Write(Text("a"));
   call_->Write(Text("b"));
   call_->End(absl::AbortedError("first"));
@@ -124,7 +124,7 @@ TEST_F(StreamCallTest, EndsAfterWhatIsQueuedAndOnce) {
   EXPECT_EQ(call_->ends, 1);
 }
 
-TEST_F(StreamCallTest, ACancelledCallDropsItsQueueAndFinishesWhenTheWriteIsBack) {
+TEST_F(StreamCallTest, CancelledCallFinishesAfterItsPendingWrite) {
   call_->Write(Text("a"));
   call_->Write(Text("b"));
   call_->Cancelled();
@@ -137,7 +137,7 @@ TEST_F(StreamCallTest, ACancelledCallDropsItsQueueAndFinishesWhenTheWriteIsBack)
   EXPECT_EQ(call_->queued_bytes(), 0u);
 }
 
-TEST_F(StreamCallTest, ABrokenWriteEndsTheCall) {
+TEST_F(StreamCallTest, BrokenWriteEndsTheCall) {
   call_->Write(Text("a"));
   call_->Write(Text("b"));
   WriteIsDone(false);
@@ -161,17 +161,17 @@ TEST_F(StreamCallTest, ReadsTheNextMessageOnlyWhenWanted) {
 
 TEST_F(StreamCallTest, HandlesOneMessageAtATime) {
   call_->read_more = false;
-  // Somebody else wants the next message while this one is handled.
+  // Another thread may request the next message while this one is handled.
   call_->on_message = [&] {
     call_->ReadNext();
     EXPECT_EQ(call_->target, nullptr);
   };
   call_->ReadNext();
   call_->Receive("one");
-  EXPECT_NE(call_->target, nullptr) << "and gets it afterwards";
+  EXPECT_NE(call_->target, nullptr) << "the read starts afterwards";
 }
 
-TEST_F(StreamCallTest, ReadsNothingOnceItIsEnding) {
+TEST_F(StreamCallTest, ReadsNothingWhileEnding) {
   call_->ReadNext();
   call_->End(absl::InternalError("x"));
   call_->Receive("late");
@@ -180,7 +180,7 @@ TEST_F(StreamCallTest, ReadsNothingOnceItIsEnding) {
   EXPECT_EQ(call_->target, nullptr);
 }
 
-TEST_F(StreamCallTest, TellsTheHalfCloseAndGoesOnWriting) {
+TEST_F(StreamCallTest, ReportsHalfCloseAndKeepsWriting) {
   call_->ReadNext();
   call_->HalfClose();
   EXPECT_EQ(call_->half_closes, 1);
@@ -201,7 +201,7 @@ TEST_F(StreamCallTest, LivesUntilTheTransportIsDone) {
   EXPECT_TRUE(weak.expired());
 }
 
-TEST(ParseMessage, RefusesAPayloadWhereNoneBelongs) {
+TEST(ParseMessage, RefusesUnexpectedPayloads) {
   v1::FetchSlice with_payload;
   with_payload.set_data("x");
   v1::FetchRequest request;

@@ -16,15 +16,16 @@
 
 namespace eps {
 
-// What may stand in logs and error texts of a request_id that a peer chose.
+// Returns the part of a peer's request_id that is safe in logs and error texts: 64 printable
+// characters at most.
 std::string CleanRequestId(const std::string& request_id);
 
-// A unary RPC that is answered later, by anybody, once. It may wait as state of a core: then it is
-// known there by a StreamId. Thread-safe; owns itself until gRPC is done with it.
+// A unary RPC that any thread may answer later; the first answer counts. A core can hold it as a
+// wait, by its StreamId. Thread-safe; owns itself until gRPC is done with it.
 template <class ReplyMessage>
 class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
  public:
-  // `method` and the request's id stand in the log and in error texts.
+  // `method` appears in the log, the request's id in the log and in error texts.
   static std::shared_ptr<UnaryCall> New(const char* method, const std::string& request_id,
                                         ReplyMessage* reply) {
     std::shared_ptr<UnaryCall> call(new UnaryCall(method, CleanRequestId(request_id), reply));
@@ -32,14 +33,15 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
     return call;
   }
 
-  // The job's core will answer; it is told when the client goes away. To be called at most once,
-  // by the handler.
+  // Lets the job's core answer, and posts StreamClosed to it when the client goes away. The handler
+  // may call this once.
   StreamId Attach(std::shared_ptr<JobShell> job) {
     job_ = std::move(job);
     id_ = job_->AddStream(self_);
     return id_;
   }
 
+  // Sends the reply unless the RPC was answered before.
   void Succeed(const ReplyMessage& reply) {
     MutexLock lock(&mu_);
     if (finished_) return;
@@ -48,6 +50,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
     Finish(grpc::Status::OK);
   }
 
+  // Logs the error. Sends it, with the request's id, unless the RPC was answered before.
   void Fail(const absl::Status& status) {
     std::string text(status.message());
     if (!request_id_.empty()) absl::StrAppend(&text, " [request ", request_id_, "]");
@@ -92,7 +95,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
   }
   void OnDone() override {
     if (job_ != nullptr) job_->RemoveStream(id_);
-    // May destroy this.
+    // Destroys this object at the end of the scope, unless others hold it.
     const std::shared_ptr<UnaryCall> self = std::move(self_);
   }
 

@@ -12,9 +12,9 @@
 namespace eps {
 namespace {
 
-// What the lead keeps of the caller's deadline for its own answer.
+// The part of the caller's deadline that the lead reserves for its own reply.
 constexpr std::chrono::milliseconds kReplyMargin{500};
-// The memory of a job that was given up is free after some milliseconds.
+// The memory of a retired job is usually free after some milliseconds.
 constexpr std::chrono::milliseconds kRetiredPoll{5};
 constexpr int kRetiredPolls = 2000;
 
@@ -38,12 +38,13 @@ absl::StatusOr<std::vector<std::string>> CheckServers(
   for (const std::string& server : servers) {
     if (!seen.insert(server).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat("server \"", server, "\" stands twice in the list; see servers.addresses"));
+          absl::StrCat("server \"", server, "\" is listed twice; see servers.addresses"));
     }
   }
   return std::vector<std::string>(servers.begin(), servers.end());
 }
 
+// Returns the error for a request that does not match the job that this server holds.
 absl::Status OtherJob(const JobShell& job, const JobSpec& wanted,
                       const std::vector<std::string>& servers, uint32_t shard, bool durable) {
   std::string text =
@@ -61,7 +62,7 @@ absl::Status OtherJob(const JobShell& job, const JobSpec& wanted,
   }
   if (durable) {
     absl::StrAppend(&text,
-                    ". A server opens the job again that it served before, unless it is "
+                    ". A server reopens the job that it served before, unless it is "
                     "started with --storage.reopen=false");
   }
   return absl::AlreadyExistsError(text);
@@ -96,7 +97,7 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Find(uint64_t job_id) const {
   if (job == nullptr) {
     return absl::NotFoundError(
         "this server runs no job; CreateJob makes one (a server that was "
-        "restarted has lost its job: start it again with --resume=latest)");
+        "restarted has lost its job: start the job again with --resume=latest)");
   }
   if (job_id != 0 && JobId(job_id) != job->id()) {
     return absl::NotFoundError(absl::StrCat("job ", absl::Hex(job_id),
@@ -114,7 +115,8 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Find(uint64_t job_id) const {
 
 absl::Status JobHost::CheckNotDraining() const {
   if (!draining_.load(std::memory_order_acquire)) return absl::OkStatus();
-  return absl::UnavailableError("this server is about to end and begins nothing new");
+  return absl::UnavailableError(
+      "this server is shutting down and accepts no new jobs, workers or steps");
 }
 
 void JobHost::Install(std::shared_ptr<JobShell> job) {
@@ -159,7 +161,7 @@ void JobHost::Retire(const absl::Status& why) {
   }
   ready_.store(false, std::memory_order_release);
   if (job == nullptr) return;
-  EPS_LOG_INFO("job \"" << job->spec().name << "\" is given up: " << why.ToString());
+  EPS_LOG_INFO("job \"" << job->spec().name << "\" is discarded: " << why.ToString());
   peers_->CloseLink();
   job->CloseStreams(why);
 }
@@ -201,7 +203,7 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
     if (!created.ok()) return done(created.status());
     existing = *std::move(created);
   }
-  // While it recovers, a shard whose data directory is new may not know of the job.
+  // While the job recovers, a shard with a new data directory may not know it yet.
   const bool asks_nobody = existing->state() != v1::JOB_STATE_RECOVERING;
   if (ready_.load(std::memory_order_acquire) && asks_nobody) {
     return Reply(existing, std::move(done));
@@ -220,7 +222,7 @@ void JobHost::PrepareShards(Clock::time_point deadline) {
   const std::shared_ptr<Creation> creation = creation_;
   const std::shared_ptr<JobShell> job = creation->job;
   creation->results.resize(job->servers().size());
-  // One more than there are: the lead's own, so that a job of one shard takes the same path.
+  // Counts the lead as well, so that a job with one shard takes the same path.
   creation->missing = static_cast<uint32_t>(job->servers().size());
   for (uint32_t shard = 1; shard < job->servers().size(); ++shard) {
     v1::PrepareJobRequest request;
@@ -292,7 +294,7 @@ void JobHost::DoPrepare(const v1::PrepareJobRequest& request, Prepared done) {
   }
   std::shared_ptr<JobShell> existing = job();
   if (existing != nullptr && !Matches(*existing, *spec, *servers, shard)) {
-    // A lead has one job at a time: it has given up what it prepared before.
+    // A lead holds one job at a time, so it has discarded the job that it prepared here before.
     const bool gives_way =
         !existing->is_lead() && existing->untouched() && existing->servers()[0] == servers->front();
     if (!gives_way) return done(OtherJob(*existing, *spec, *servers, shard, environment_.durable));

@@ -15,28 +15,30 @@
 
 namespace eps {
 
-// Calls from this server to others. Thread-safe; nothing blocks.
+// The calls from this server to other servers. Thread-safe; no method blocks.
 class PeerCaller {
  public:
   using Clock = TimerQueue::Clock;
   using Prepared = std::function<void(absl::StatusOr<v1::PrepareJobReply>)>;
 
   virtual ~PeerCaller() = default;
-  // Calls `done` once, on any thread, at the latest at the deadline. Unavailable names the address
-  // of a server that does not answer.
+  // Sends PrepareJob to the server at `address` and calls `done` once, on any thread, at the
+  // deadline at the latest. The outcome is Unavailable if the server does not respond in time.
   virtual void Prepare(const std::string& address, v1::PrepareJobRequest request,
                        Clock::time_point deadline, Prepared done) = 0;
-  // Keeps a link from this shard to its lead, servers()[0], until CloseLink.
+  // Opens a link from this shard to its lead, servers()[0], and reconnects it until CloseLink.
   virtual void OpenLink(std::shared_ptr<JobShell> job) = 0;
+  // Closes the link if there is one.
   virtual void CloseLink() = 0;
 };
 
-// The one job of this process: made by CreateJob on the lead and by PrepareJob elsewhere, one
-// request at a time. Thread-safe; nothing blocks; requests are answered on any thread.
+// Owns the one job of this process. CreateJob makes it on the lead, PrepareJob on the other shards;
+// these requests are handled one at a time. Thread-safe; only Reopen blocks; replies are delivered
+// on any thread.
 //
-// A job that no state was given to yet gives way: on the lead when a shard refused its part, on
-// another shard when the same lead prepares another job. So a corrected spec can be tried without
-// starting the servers again. Any other job stays until the process ends.
+// A job without any state is discarded on the lead when a shard refuses its part, and on another
+// shard when the same lead prepares a different job. A user can thus correct a spec without
+// restarting the servers. Any other job stays until the process ends.
 class JobHost {
  public:
   using Clock = TimerQueue::Clock;
@@ -45,27 +47,30 @@ class JobHost {
 
   // `peers` outlives the host.
   JobHost(ShellEnvironment environment, PeerCaller* peers);
-  // REQUIRES that the pool has ended: no request is in work.
+  // REQUIRES: the pool has been destroyed, so that no request is in progress.
   ~JobHost();
 
-  // Opens a job that this server served before it ended: its state is there, the other shards will
-  // register or are registered with. To be called before any request. Blocks while the state is
-  // opened.
+  // Opens the job that the previous process served from durable storage. A shard other than the
+  // lead connects to its lead. Call it before any request. Blocks while the state is opened.
   absl::Status Reopen(ServedSpec served);
 
-  // `deadline` is the caller's; the other shards get it less a margin for the reply.
+  // Creates the job on all its servers, with this server as the lead. Idempotent: reports the
+  // existing job if it is the same. `deadline` is the caller's; the other shards get it less a
+  // margin for the reply.
   void CreateJob(v1::CreateJobRequest request, Clock::time_point deadline, Created done);
+  // Prepares this server as another shard of a lead's job. Idempotent like CreateJob.
   void PrepareJob(v1::PrepareJobRequest request, Prepared done);
 
-  // The job for a client's request, if it is the one of this id; 0 stands for any. NotFound says
-  // what is here; Unavailable while other shards are being prepared.
+  // Returns the job for a client's request, which names it by id; 0 matches any job. Returns
+  // NotFound, naming the job that is here, if the id differs, and Unavailable while other shards
+  // are being prepared.
   absl::StatusOr<std::shared_ptr<JobShell>> Find(uint64_t job_id) const;
-  // The job, also while it is being prepared; null: none.
+  // Returns the job, even while it is being prepared, or null if there is none.
   std::shared_ptr<JobShell> job() const;
 
-  // From now on nothing new begins: Unavailable for what would.
+  // Refuses new jobs with UNAVAILABLE from now on.
   void Drain() { draining_.store(true, std::memory_order_release); }
-  // Unavailable once Drain was called.
+  // Returns Unavailable after Drain. Join and BeginStep call it, too.
   absl::Status CheckNotDraining() const;
 
   const ShellEnvironment& environment() const { return environment_; }
@@ -73,20 +78,20 @@ class JobHost {
  private:
   struct Creation;  // a CreateJob whose shards are being prepared
 
-  // All on admission_.
+  // These run on admission_.
   void DoCreate(const v1::CreateJobRequest& request, Clock::time_point deadline, Created done);
   void DoPrepare(const v1::PrepareJobRequest& request, Prepared done);
   void PrepareShards(Clock::time_point deadline);
   void OnPrepared(const std::shared_ptr<Creation>& creation, uint32_t shard, absl::Status status);
   void Reply(std::shared_ptr<JobShell> job, Created done);
-  // A new job; `retired_` is what it replaces, as long as it is in the way.
+  // Creates a job and installs it. If that fails, `retired_` tracks the memory of the failed job.
   absl::StatusOr<std::shared_ptr<JobShell>> Make(JobSpec spec, std::vector<std::string> servers,
                                                  ShardId shard, Term term);
-  // Makes the job the one that Find gives.
+  // Makes `job` the current job.
   void Install(std::shared_ptr<JobShell> job);
-  // Ends an untouched job: its streams, its link.
+  // Drops an untouched job and closes its link and streams with `why`.
   void Retire(const absl::Status& why);
-  // Calls `then` when the memory of retired jobs is free, or after a while all the same.
+  // Calls `then` once the memory of the retired job is free, or after about ten seconds anyway.
   void WhenRetiredIsGone(std::function<void()> then, int attempts = 0);
 
   ShellEnvironment environment_;
@@ -94,9 +99,9 @@ class JobHost {
   std::atomic<bool> draining_{false};
   Sequence admission_;
 
-  std::shared_ptr<Creation> creation_;  // on admission_
+  std::shared_ptr<Creation> creation_;  // used on admission_
   std::atomic<bool> ready_{false};      // the job's other shards are prepared
-  std::weak_ptr<const void> retired_;   // on admission_: alive while a retired job is
+  std::weak_ptr<const void> retired_;   // used on admission_; expires with a retired job
   mutable Mutex mu_;
   std::shared_ptr<JobShell> job_ EPS_GUARDED_BY(mu_);
 };

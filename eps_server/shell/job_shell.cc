@@ -7,11 +7,13 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "optimizer/update_rule.h"
+#include "storage/backends/dram_backend.h"
+#include "storage/cuts/residual_budget.h"
 
 namespace eps {
 namespace {
 
+// Adapts ShardCore to the interface that tests replace.
 class CoreProtocol final : public Protocol {
  public:
   explicit CoreProtocol(ShardCore::Options options) : core_(std::move(options)) {}
@@ -27,15 +29,7 @@ class CoreProtocol final : public Protocol {
   ShardCore core_;
 };
 
-std::vector<ChunkId> ChunksOf(const std::vector<ShardId>& placement, ShardId shard) {
-  std::vector<ChunkId> owned;
-  for (size_t i = 0; i < placement.size(); ++i) {
-    if (placement[i] == shard) owned.push_back(ChunkId(static_cast<uint32_t>(i)));
-  }
-  return owned;
-}
-
-// Destroys a shell on the timer thread, or here when the timers have ended: then the pool has too.
+// Destroys a shell on the timer thread, or on this thread if the timers have stopped.
 void DestroyLater(JobShell* shell);
 
 }  // namespace
@@ -43,8 +37,8 @@ void DestroyLater(JobShell* shell);
 ShellEnvironment ShellEnvironment::Default() {
   ShellEnvironment environment;
   environment.abort = [](ExitCode code, const std::string& why) {
-    EPS_LOG_ERROR("broken invariant, the server ends: " << why);
-    // Other threads are in the middle of things: no destructor may run.
+    EPS_LOG_ERROR("broken invariant, ending the process: " << why);
+    // Other threads are still running, so no destructor may run.
     std::_Exit(static_cast<int>(code));
   };
   environment.new_protocol = [](ShardCore::Options options) -> std::unique_ptr<Protocol> {
@@ -78,16 +72,9 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobShell::Create(JobSpec spec,
 JobShell::JobShell(JobSpec spec, std::vector<std::string> servers, ShardId shard,
                    const ShellEnvironment& environment)
     : environment_(environment),
-      spec_(std::move(spec)),
-      spec_text_(spec_.ToText()),
-      chunks_(ChunkMap::Build(spec_)),
-      servers_(std::move(servers)),
-      shard_(shard),
-      id_(spec_.id()),
-      placement_(chunks_.Place(static_cast<uint32_t>(servers_.size()))),
-      owned_(ChunksOf(placement_, shard_)),
+      part_(std::move(spec), std::move(servers), shard),
       sequence_(environment_.pool) {
-  for (size_t i = 0; i < servers_.size(); ++i) {
+  for (size_t i = 0; i < part_.servers().size(); ++i) {
     mailboxes_.push_back(std::make_unique<PeerMailbox>());
   }
 }
@@ -95,7 +82,7 @@ JobShell::JobShell(JobSpec spec, std::vector<std::string> servers, ShardId shard
 namespace {
 
 void DestroyLater(JobShell* shell) {
-  // Stopped timers drop the function; the owner of the last reference in it destroys the shell.
+  // If the timers have stopped, Schedule drops the function and with it the last reference.
   std::shared_ptr<JobShell> last(shell, [](JobShell* raw) { delete raw; });
   TimerQueue* timers = shell->timers();
   timers->Schedule(std::chrono::milliseconds(0),
@@ -105,41 +92,41 @@ void DestroyLater(JobShell* shell) {
 }  // namespace
 
 absl::Status JobShell::Reserve() {
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<UpdateRule> rule, NewUpdateRule(spec_.optimizer));
-  state_fields_ = rule->fields().size();
-  EPS_ASSIGN_OR_RETURN(CodecTable codecs, CodecTable::Build(spec_, chunks_));
-  codecs_.emplace(std::move(codecs));
+  EPS_RETURN_IF_ERROR(part_.FindCodecs());
+  const JobSpec& spec = part_.spec();
+  const ChunkMap& chunks = part_.chunks();
+  const size_t servers = part_.servers().size();
   ShardPlace place;
-  place.shard = shard_;
-  place.shards = static_cast<uint32_t>(servers_.size());
-  place.residual_bytes = ShardCore::ResidualBudget(spec_, chunks_, owned_, environment_.durable);
-  place.log = ShardCore::LogNeeds(spec_, chunks_, owned_, servers_.size());
+  place.shard = part_.shard();
+  place.shards = static_cast<uint32_t>(servers);
+  place.residual_bytes = ResidualBudget(spec, chunks, part_.owned(), environment_.durable);
+  place.log = ShardCore::LogNeeds(spec, chunks, part_.owned(), servers);
   const uint64_t budget =
-      ShardCore::ContributionBudget(spec_, chunks_, owned_) + place.residual_bytes;
+      ShardCore::ContributionBudget(spec, chunks, part_.owned()) + place.residual_bytes;
   MemoryAccount* account = environment_.account;
-  // The budget is charged while the state is reserved, so that both together fit; contributions
-  // are charged one by one later.
+  // Charges the budget while the state is reserved to check that both fit together, then releases
+  // it: contributions are charged one by one as they arrive.
   const absl::Status fits = account->TryCharge(MemoryKind::kContribution, budget);
   if (!fits.ok()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "job \"", spec_.name, "\", shard ", shard_.value(), " of ", servers_.size(),
-        ": gradients that wait for their update, and what was left out of sparse ones (",
-        spec_.training.parts, " parts), do not fit: ", std::string(fits.message()),
-        "; raise servers.memory_limit, or lower training.parts"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("job \"", spec.name, "\", shard ", part_.shard().value(), " of ", servers,
+                     ": gradients that wait for their update, and residuals (", spec.training.parts,
+                     " parts), do not fit: ", std::string(fits.message()),
+                     "; raise servers.memory_limit, or lower training.parts"));
   }
   const uint64_t before = account->live_bytes(MemoryKind::kState);
-  auto backend = environment_.new_backend(spec_, chunks_, owned_, place, environment_.pool, account,
-                                          [weak = weak_from_this()](BackendDone done) {
+  auto backend = environment_.new_backend(spec, chunks, part_.owned(), place, environment_.pool,
+                                          account, [weak = weak_from_this()](BackendDone done) {
                                             if (auto self = weak.lock())
                                               self->Post(event::OpDone{std::move(done)});
                                           });
   account->Release(MemoryKind::kContribution, budget);
   if (!backend.ok()) {
-    std::string text = absl::StrCat("job \"", spec_.name, "\", shard ", shard_.value(), " of ",
-                                    servers_.size(), ": ", std::string(backend.status().message()));
+    std::string text = absl::StrCat("job \"", spec.name, "\", shard ", part_.shard().value(),
+                                    " of ", servers, ": ", std::string(backend.status().message()));
     if (absl::IsResourceExhausted(backend.status())) {
       absl::StrAppend(&text, " (", budget,
-                      " bytes are kept for gradients that wait for their "
+                      " bytes are reserved for gradients that wait for their "
                       "update; the limit is servers.memory_limit)");
     }
     return absl::Status(backend.status().code(), text);
@@ -151,31 +138,16 @@ absl::Status JobShell::Reserve() {
 
 void JobShell::StartProtocol(Term term) {
   ShardCore::Options options;
-  options.spec = &spec_;
-  options.chunks = &chunks_;
-  options.servers = servers_;
-  options.shard = shard_;
+  options.spec = &part_.spec();
+  options.chunks = &part_.chunks();
+  options.servers = part_.servers();
+  options.shard = part_.shard();
   options.incarnation = environment_.incarnation;
   options.term = term;
   options.caps = backend_->caps();
   options.limits = environment_.limits;
   protocol_ = environment_.new_protocol(std::move(options));
   state_.store(protocol_->state(), std::memory_order_release);
-}
-
-bool JobShell::Owns(ChunkId chunk) const {
-  return chunk.value() < placement_.size() && placement_[chunk.value()] == shard_;
-}
-
-uint32_t JobShell::OwnedOfStage(StageId stage) const {
-  if (stage.value() >= spec_.stages.size()) return 0;
-  uint32_t owned = 0;
-  for (ChunkId chunk : chunks_.ChunksOfStage(stage)) owned += Owns(chunk) ? 1 : 0;
-  return owned;
-}
-
-uint64_t JobShell::StateBytes(ChunkId chunk) const {
-  return chunks_.chunk(chunk).elements * sizeof(float) * (1 + state_fields_);
 }
 
 uint64_t JobShell::NowMs() const {
@@ -194,11 +166,7 @@ void JobShell::Run(std::function<void()> fn) {
 
 StreamId JobShell::AddStream(std::weak_ptr<StreamSink> sink) {
   const StreamId id = streams_.Add(sink);
-  absl::Status closed;
-  {
-    MutexLock lock(&closed_mu_);
-    closed = closed_;
-  }
+  const absl::Status closed = streams_.closed();
   if (!closed.ok()) {
     Run([sink = std::move(sink), closed] {
       if (auto alive = sink.lock()) alive->OnClose(closed);
@@ -208,11 +176,8 @@ StreamId JobShell::AddStream(std::weak_ptr<StreamSink> sink) {
 }
 
 void JobShell::CloseStreams(const absl::Status& why) {
-  {
-    MutexLock lock(&closed_mu_);
-    closed_ = why;
-  }
-  // Who was added before is found by All(), who comes later sees closed_.
+  streams_.Close(why);
+  // All() finds the streams that were added before; AddStream closes later ones.
   Run([this, why] {
     for (const auto& sink : streams_.All()) sink->OnClose(why);
   });
@@ -241,7 +206,7 @@ void JobShell::Handle(const Event& event) {
     std::visit([this](const auto& e) { Execute(e); }, effect);
   }
   effects_.clear();
-  // No operation was started for the chunk: it was refused.
+  // The core started no operation for the chunk, so it refused the chunk.
   if (importing_ != nullptr) ImportTaken(import_stream);
   importing_ = nullptr;
   if (const auto* residual = std::get_if<event::ImportResidual>(&event)) {
@@ -289,8 +254,8 @@ void JobShell::Execute(const effect::SendState& e) {
 }
 
 void JobShell::Execute(const effect::Start& e) {
-  // Looking at what is durable, promising a term, and dropping imports that were never finished,
-  // leaves the state as it is.
+  // These operations read what is durable, promise a term or drop unfinished imports. They leave
+  // the state as it is.
   const auto* const restore = std::get_if<backend_call::Restore>(&e.call);
   const bool looks = (restore != nullptr && !restore->base.has_value()) ||
                      std::holds_alternative<backend_call::Recover>(e.call) ||
@@ -305,8 +270,8 @@ void JobShell::Execute(const effect::Start& e) {
 }
 
 void JobShell::Execute(const effect::ToShard& e) {
-  if (e.to == shard_) {
-    Post(event::FromShard{shard_, e.message});
+  if (e.to == part_.shard()) {
+    Post(event::FromShard{part_.shard(), e.message});
   } else {
     mailbox(e.to).Send(e.message);
   }

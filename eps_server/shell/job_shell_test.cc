@@ -3,17 +3,18 @@
 #include <deque>
 #include <functional>
 #include <future>
+#include <memory>
 #include <string>
 
-#include "gtest/gtest.h"
 #include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
 
 namespace eps {
 namespace {
 
 constexpr std::chrono::seconds kTimeout{20};
 
-// Answers each event with the effects of a function; remembers all events.
+// Asks a function for the effects of each event, and records all events.
 class ScriptedProtocol final : public Protocol {
  public:
   using Script = std::function<void(const Event&, std::vector<Effect>*)>;
@@ -31,7 +32,7 @@ class ScriptedProtocol final : public Protocol {
   std::vector<Event>* const events_;
 };
 
-// Completes an operation only when told to.
+// Records operations and completes them only when the test calls Complete.
 class ManualBackend final : public StateBackend {
  public:
   explicit ManualBackend(BackendDoneFn done, std::vector<std::string>* calls)
@@ -53,6 +54,7 @@ class ManualBackend final : public StateBackend {
   std::vector<std::string>* const calls_;
 };
 
+// An RPC that records the effects that it receives.
 class RecordingSink final : public StreamSink {
  public:
   void OnClose(const absl::Status& status) override { closed.push_back(status); }
@@ -100,19 +102,19 @@ class JobShellTest : public ::testing::Test {
     shell_ = *std::move(shell);
   }
 
-  // What was posted before has been handled when this returns.
+  // Waits until everything that was posted before has been handled.
   void Settle() {
-    std::promise<void> done;
-    shell_->Run([&] { done.set_value(); });
-    ASSERT_EQ(done.get_future().wait_for(kTimeout), std::future_status::ready);
+    const auto done = std::make_shared<std::promise<void>>();
+    shell_->Run([done] { done->set_value(); });
+    ASSERT_EQ(done->get_future().wait_for(kTimeout), std::future_status::ready);
   }
 
   MemoryAccount account_;
   TimerQueue timers_;
   std::unique_ptr<ThreadPool> pool_ = std::make_unique<ThreadPool>(2);
   ScriptedProtocol::Script script_ = [](const Event&, std::vector<Effect>*) {};
-  std::vector<Event> events_;       // of the sequence
-  std::vector<std::string> calls_;  // of the sequence
+  std::vector<Event> events_;       // written on the sequence
+  std::vector<std::string> calls_;  // written on the sequence
   std::string aborted_;
   ManualBackend* backend_ = nullptr;
   std::shared_ptr<JobShell> shell_;
@@ -125,7 +127,7 @@ TEST_F(JobShellTest, HandsEventsToTheCoreInOrder) {
   for (uint64_t i = 0; i < 1000; ++i) EXPECT_EQ(std::get<event::Gate>(events_[i]).step, i);
 }
 
-TEST_F(JobShellTest, BringsEffectsToTheirStreamAndIgnoresThoseOfOneThatIsGone) {
+TEST_F(JobShellTest, DeliversEffectsToLiveStreamsOnly) {
   auto sink = std::make_shared<RecordingSink>();
   const StreamId here = shell_->AddStream(sink);
   const StreamId gone = shell_->AddStream(std::make_shared<RecordingSink>());
@@ -143,7 +145,7 @@ TEST_F(JobShellTest, BringsEffectsToTheirStreamAndIgnoresThoseOfOneThatIsGone) {
   EXPECT_EQ(sink->closed.size(), 1u);
 }
 
-TEST_F(JobShellTest, StartsBackendOperationsAndTellsTheCoreWhatBecameOfThem) {
+TEST_F(JobShellTest, StartsBackendOperationsAndReportsTheirOutcome) {
   script_ = [&](const Event& event, std::vector<Effect>* out) {
     if (!std::holds_alternative<event::Gate>(event)) return;
     out->push_back(effect::Start{OpId(1), backend_call::Initialize{ChunkId(0)}});
@@ -165,7 +167,7 @@ TEST_F(JobShellTest, StartsBackendOperationsAndTellsTheCoreWhatBecameOfThem) {
   EXPECT_EQ(std::get<event::OpDone>(events_[1]).done.op, OpId(3));
 }
 
-TEST_F(JobShellTest, AMessageToItselfIsAnEventAndOneToAnotherShardGoesToItsMailbox) {
+TEST_F(JobShellTest, RoutesMessagesByShard) {
   Create({"a:1", "b:1", "c:1"}, ShardId(1));
   script_ = [&](const Event& event, std::vector<Effect>* out) {
     if (!std::holds_alternative<event::Gate>(event)) return;
@@ -195,7 +197,7 @@ TEST_F(JobShellTest, FiresTimersThatWereNotCleared) {
       out->push_back(effect::SetTimer{TimerId(1), 10});
       out->push_back(effect::SetTimer{TimerId(2), 10});
       out->push_back(effect::SetTimer{TimerId(3), 60'000});
-      out->push_back(effect::SetTimer{TimerId(3), 30});  // set again: the first one is void
+      out->push_back(effect::SetTimer{TimerId(3), 30});  // replaces the 60 s timer
       out->push_back(effect::ClearTimer{TimerId(1)});
       out->push_back(effect::ClearTimer{TimerId(99)});
     }
@@ -209,7 +211,7 @@ TEST_F(JobShellTest, FiresTimersThatWereNotCleared) {
   EXPECT_EQ(std::get<event::Timer>(events_[1]).id, TimerId(2));
 }
 
-TEST_F(JobShellTest, TellsWhenAnImportedChunkWasWrittenOrRefused) {
+TEST_F(JobShellTest, ReportsImportedChunksWrittenOrRefused) {
   auto sink = std::make_shared<RecordingSink>();
   const StreamId stream = shell_->AddStream(sink);
   script_ = [&](const Event& event, std::vector<Effect>* out) {
@@ -223,7 +225,7 @@ TEST_F(JobShellTest, TellsWhenAnImportedChunkWasWrittenOrRefused) {
   EXPECT_EQ(sink->taken, 0) << "the backend still holds it";
   shell_->Post(event::ImportChunk{stream, ChunkId(1), Version(0), Bytes()});
   Settle();
-  EXPECT_EQ(sink->taken, 1) << "the core started nothing for it";
+  EXPECT_EQ(sink->taken, 1) << "the core started no operation for it";
   backend_->Complete(OpId(7));
   Settle();
   EXPECT_EQ(sink->taken, 2);
@@ -232,7 +234,7 @@ TEST_F(JobShellTest, TellsWhenAnImportedChunkWasWrittenOrRefused) {
   EXPECT_EQ(sink->taken, 2);
 }
 
-TEST_F(JobShellTest, AbortsTheProcessWithTheCodeOfTheCore) {
+TEST_F(JobShellTest, AbortsWithTheExitCodeGiven) {
   script_ = [&](const Event&, std::vector<Effect>* out) {
     out->push_back(effect::Abort{ExitCode::kInternal, "impossible"});
   };
@@ -241,7 +243,7 @@ TEST_F(JobShellTest, AbortsTheProcessWithTheCodeOfTheCore) {
   EXPECT_EQ(aborted_, "70 impossible");
 }
 
-TEST_F(JobShellTest, ClosesStreamsThatAreThereAndThoseThatComeLater) {
+TEST_F(JobShellTest, ClosesPresentAndLaterStreams) {
   auto before = std::make_shared<RecordingSink>();
   auto after = std::make_shared<RecordingSink>();
   shell_->AddStream(before);
@@ -249,15 +251,15 @@ TEST_F(JobShellTest, ClosesStreamsThatAreThereAndThoseThatComeLater) {
   shell_->AddStream(after);
   Settle();
   EXPECT_GE(before->closed.size(), 1u);
-  ASSERT_GE(after->closed.size(), 1u) << "closing twice is allowed, never is not";
+  ASSERT_GE(after->closed.size(), 1u) << "must be closed; twice is allowed";
   EXPECT_EQ(after->closed[0].message(), "the end");
 }
 
-TEST_F(JobShellTest, AddsItsCountersToTheStatusOfTheCore) {
+TEST_F(JobShellTest, AddsItsCountersToTheStatus) {
   shell_->counters().payloads_refused = 3;
-  std::promise<v1::StatusReply> reply;
-  shell_->GetStatus([&](v1::StatusReply status) { reply.set_value(std::move(status)); });
-  auto future = reply.get_future();
+  const auto reply = std::make_shared<std::promise<v1::StatusReply>>();
+  shell_->GetStatus([reply](v1::StatusReply status) { reply->set_value(std::move(status)); });
+  auto future = reply->get_future();
   ASSERT_EQ(future.wait_for(kTimeout), std::future_status::ready);
   const v1::StatusReply status = future.get();
   EXPECT_EQ(status.step(), 5u);
@@ -278,7 +280,7 @@ TEST(JobShellMemory, ReservesStateAndContributionsTogether) {
     const auto shell = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
     ASSERT_TRUE(shell.ok()) << shell.status();
     needed = (*shell)->reserved_bytes();
-    EXPECT_GT(needed, plenty.live_bytes()) << "contributions are reserved, not charged";
+    EXPECT_GT(needed, plenty.live_bytes()) << "contributions are not charged yet";
   }
   for (const uint64_t missing : {0, 1}) {
     MemoryAccount account(needed - missing);
@@ -292,9 +294,9 @@ TEST(JobShellMemory, ReservesStateAndContributionsTogether) {
       }
     }
     // Shells are destroyed on the timer thread.
-    std::promise<void> done;
-    timers.Schedule(std::chrono::milliseconds(0), [&] { done.set_value(); });
-    ASSERT_EQ(done.get_future().wait_for(kTimeout), std::future_status::ready);
+    const auto done = std::make_shared<std::promise<void>>();
+    timers.Schedule(std::chrono::milliseconds(0), [done] { done->set_value(); });
+    ASSERT_EQ(done->get_future().wait_for(kTimeout), std::future_status::ready);
     EXPECT_EQ(account.live_bytes(), 0u);
   }
 }

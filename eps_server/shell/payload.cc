@@ -9,37 +9,6 @@
 
 namespace eps {
 
-PayloadAssembler::PayloadAssembler(size_t size, MemoryKind kind, MemoryAccount* account) {
-  if (size > 0) buffer_ = Buffer(size, kind, account);
-}
-
-absl::Status PayloadAssembler::Append(uint64_t offset, const std::vector<grpc::Slice>& pieces) {
-  if (offset != received_) {
-    return absl::InvalidArgumentError(absl::StrCat("a slice at offset ", offset, ", expected ",
-                                                   received_, ": slices come in order"));
-  }
-  size_t bytes = 0;
-  for (const grpc::Slice& piece : pieces) bytes += piece.size();
-  if (bytes > buffer_.size() - received_) {
-    return absl::InvalidArgumentError(absl::StrCat("a slice of ", bytes, " bytes at offset ",
-                                                   offset, " of ", buffer_.size(), " bytes"));
-  }
-  for (const grpc::Slice& piece : pieces) {
-    if (piece.size() == 0) continue;
-    std::memcpy(buffer_.data() + received_, piece.begin(), piece.size());
-    received_ += piece.size();
-  }
-  return absl::OkStatus();
-}
-
-Bytes PayloadAssembler::Take() {
-  if (buffer_.size() == 0) return Bytes();
-  Bytes bytes = std::move(buffer_).Freeze(received_);
-  buffer_ = Buffer();
-  received_ = 0;
-  return bytes;
-}
-
 absl::Status CheckCrc(const Bytes& bytes, uint32_t expected) {
   const uint32_t found = Crc32c(bytes.view());
   if (found == expected) return absl::OkStatus();
@@ -50,8 +19,8 @@ absl::Status CheckCrc(const Bytes& bytes, uint32_t expected) {
 
 namespace {
 
-// The residual behind the gradient in a payload, in memory of its own: it stays when the gradient
-// is gone.
+// Checks the residual, which follows the gradient in the payload, and copies it to memory of its
+// own, because it outlives the gradient.
 absl::StatusOr<Bytes> CheckResidual(const v1::PushHeader& header, const Chunk& chunk,
                                     const CodecTable& codecs, const Bytes& payload,
                                     MemoryAccount* account) {
@@ -60,7 +29,7 @@ absl::StatusOr<Bytes> CheckResidual(const v1::PushHeader& header, const Chunk& c
   Buffer kept(received.size(), MemoryKind::kResidual, account);
   std::memcpy(kept.data(), received.data(), received.size());
   Bytes residual = std::move(kept).Freeze();
-  // The core credited this header, so the codec is there.
+  // The core credited this header, so the step has a residual codec.
   const Codec* codec = codecs.residual_or_null(chunk.id, Step(header.key().step()));
   EPS_RETURN_IF_ERROR(codec->Open(chunk, Axis::kRow, residual, Content::kGradient).status());
   return residual;

@@ -10,23 +10,26 @@
 
 namespace eps {
 
-// Messages to another shard, whether its link is open or not: kept while it is not. Thread-safe.
+// Sends messages to another shard over its link, and keeps them while the link is down.
+// Thread-safe.
 class PeerMailbox {
  public:
-  // Must not block and not call the mailbox; messages that it cannot deliver any more are lost,
-  // as on any broken link (the core repeats what matters when the link is up again).
+  // Must neither block nor call the mailbox, which holds its lock meanwhile. A message is lost if
+  // the link breaks under it; the core repeats what matters once the link is up again.
   using Writer = std::function<void(const v1::ShardMessage&)>;
 
-  // What may be kept: the core sends a few messages per step, and no step goes on without the link.
+  // The most messages that are kept. This is ample: the core sends a few messages per step, and no
+  // step can proceed without the link.
   static constexpr size_t kMaxKept = 4096;
 
-  // Writes the message, or keeps it until Open. Beyond kMaxKept the oldest one is dropped.
+  // Writes the message, or keeps it until Open. Drops the oldest message if kMaxKept are kept.
   void Send(v1::ShardMessage message);
-  // From now on messages go to `writer`, first those that were kept: a Register before the others,
-  // because it must be the first message of a link. Returns a ticket for Close.
+  // Directs messages to `writer` from now on, beginning with those that were kept. Writes a
+  // Register before the others, because it must be the first message of a link. Returns a ticket
+  // for Close.
   uint64_t Open(Writer writer);
-  // The link of this ticket is gone. False, and nothing is done, if it was closed or another one
-  // was opened since.
+  // Reports that the link of this ticket is gone; messages are kept again. Returns false, and does
+  // nothing, if the link was closed or replaced before.
   bool Close(uint64_t ticket);
 
  private:

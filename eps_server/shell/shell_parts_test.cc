@@ -1,46 +1,47 @@
-// Timers, mailboxes and payloads.
+// Tests timers, mailboxes and payloads.
 
 #include <future>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/checksum.h"
+#include "base/testing/test_specs.h"
 #include "eps_server/shell/payload.h"
 #include "eps_server/shell/peer_mailbox.h"
 #include "eps_server/shell/timer_queue.h"
 #include "gtest/gtest.h"
-#include "base/testing/test_specs.h"
 
 namespace eps {
 namespace {
 
 using std::chrono::milliseconds;
 
-TEST(TimerQueue, RunsInOrderOfTimeAndThenOfSchedule) {
+TEST(TimerQueue, RunsByTimeThenByScheduleOrder) {
   TimerQueue timers;
-  std::promise<void> done;
-  std::vector<int> order;  // of the timer thread
+  const auto done = std::make_shared<std::promise<void>>();
+  std::vector<int> order;  // written on the timer thread
   timers.Schedule(milliseconds(30), [&] { order.push_back(3); });
   timers.Schedule(milliseconds(0), [&] { order.push_back(1); });
   timers.Schedule(milliseconds(0), [&] { order.push_back(2); });
-  timers.Schedule(milliseconds(31), [&] { done.set_value(); });
-  ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  timers.Schedule(milliseconds(31), [done] { done->set_value(); });
+  ASSERT_EQ(done->get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
   EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));
 }
 
-TEST(TimerQueue, DoesNotRunWhatWasCancelled) {
+TEST(TimerQueue, DoesNotRunCancelledFunctions) {
   TimerQueue timers;
-  std::promise<void> done;
+  const auto done = std::make_shared<std::promise<void>>();
   bool ran = false;
   const TimerQueue::Handle handle = timers.Schedule(milliseconds(20), [&] { ran = true; });
   timers.Cancel(handle);
   timers.Cancel(handle);
-  timers.Schedule(milliseconds(40), [&] { done.set_value(); });
-  ASSERT_EQ(done.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  timers.Schedule(milliseconds(40), [done] { done->set_value(); });
+  ASSERT_EQ(done->get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
   EXPECT_FALSE(ran);
 }
 
-TEST(TimerQueue, StopDropsWhatWaitsAndWhatItHolds) {
+TEST(TimerQueue, StopDestroysPendingFunctions) {
   auto held = std::make_shared<int>(1);
   TimerQueue timers;
   timers.Schedule(std::chrono::hours(1), [held] {});
@@ -63,7 +64,7 @@ v1::ShardMessage RegisterOf(uint64_t step) {
   return message;
 }
 
-TEST(PeerMailbox, KeepsMessagesUntilTheLinkIsOpenAndSendsRegisterFirst) {
+TEST(PeerMailbox, KeepsMessagesAndSendsRegisterFirst) {
   PeerMailbox mailbox;
   mailbox.Send(StatsOf(1));
   mailbox.Send(StatsOf(2));
@@ -80,10 +81,10 @@ TEST(PeerMailbox, KeepsMessagesUntilTheLinkIsOpenAndSendsRegisterFirst) {
   EXPECT_EQ(sent[4].stats().step(), 3u);
   EXPECT_TRUE(mailbox.Close(ticket));
   mailbox.Send(StatsOf(4));
-  EXPECT_EQ(sent.size(), 5u) << "closed";
+  EXPECT_EQ(sent.size(), 5u) << "the link is closed";
 }
 
-TEST(PeerMailbox, AnOldLinkDoesNotCloseItsSuccessor) {
+TEST(PeerMailbox, OldTicketLeavesTheNewLinkOpen) {
   PeerMailbox mailbox;
   int first = 0;
   int second = 0;
@@ -94,57 +95,16 @@ TEST(PeerMailbox, AnOldLinkDoesNotCloseItsSuccessor) {
   EXPECT_EQ(first, 0);
   EXPECT_EQ(second, 1);
   EXPECT_TRUE(mailbox.Close(new_ticket));
-  EXPECT_FALSE(mailbox.Close(new_ticket)) << "closed before";
+  EXPECT_FALSE(mailbox.Close(new_ticket)) << "closed twice";
 }
 
-TEST(PeerMailbox, DropsTheOldestWhenTooManyAreKept) {
+TEST(PeerMailbox, DropsTheOldestBeyondItsLimit) {
   PeerMailbox mailbox;
   for (uint64_t step = 0; step < PeerMailbox::kMaxKept + 3; ++step) mailbox.Send(StatsOf(step));
   std::vector<uint64_t> steps;
   mailbox.Open([&](const v1::ShardMessage& m) { steps.push_back(m.stats().step()); });
   ASSERT_EQ(steps.size(), PeerMailbox::kMaxKept);
   EXPECT_EQ(steps.front(), 3u);
-}
-
-std::vector<grpc::Slice> Pieces(const std::string& text) {
-  std::vector<grpc::Slice> pieces;
-  for (const char c : text) pieces.emplace_back(std::string(1, c));
-  pieces.emplace_back();
-  return pieces;
-}
-
-TEST(PayloadAssembler, PutsSlicesTogetherInOrder) {
-  MemoryAccount account;
-  {
-    PayloadAssembler payload(6, MemoryKind::kContribution, &account);
-    EXPECT_EQ(account.live_bytes(MemoryKind::kContribution), 6u);
-    EXPECT_TRUE(payload.Append(0, Pieces("abc")).ok());
-    EXPECT_TRUE(payload.Append(3, {}).ok());
-    EXPECT_TRUE(payload.Append(3, Pieces("def")).ok());
-    EXPECT_EQ(payload.received(), payload.size());
-    EXPECT_EQ(payload.Take().view(), "abcdef");
-    EXPECT_EQ(payload.size(), 0u);
-  }
-  EXPECT_EQ(account.live_bytes(), 0u);
-}
-
-TEST(PayloadAssembler, RefusesGapsRepetitionsAndTooMuch) {
-  PayloadAssembler payload(4, MemoryKind::kContribution, nullptr);
-  EXPECT_FALSE(payload.Append(1, Pieces("a")).ok());
-  EXPECT_FALSE(payload.Append(0, Pieces("abcde")).ok());
-  EXPECT_TRUE(payload.Append(0, Pieces("ab")).ok());
-  EXPECT_FALSE(payload.Append(0, Pieces("ab")).ok());
-  EXPECT_FALSE(payload.Append(3, Pieces("d")).ok());
-  EXPECT_FALSE(payload.Append(2, Pieces("cde")).ok());
-  EXPECT_FALSE(payload.Append(UINT64_MAX, Pieces("c")).ok());
-  EXPECT_TRUE(payload.Append(2, Pieces("cd")).ok());
-  EXPECT_EQ(payload.Take().view(), "abcd");
-}
-
-TEST(PayloadAssembler, OfNoBytesIsComplete) {
-  PayloadAssembler payload(0, MemoryKind::kContribution, nullptr);
-  EXPECT_TRUE(payload.Append(0, {}).ok());
-  EXPECT_TRUE(payload.Take().empty());
 }
 
 class CheckPushTest : public ::testing::Test {
@@ -173,7 +133,7 @@ class CheckPushTest : public ::testing::Test {
   std::string bytes_ = std::string(16, '\1');
 };
 
-TEST_F(CheckPushTest, HandsOnWhatIsIntact) {
+TEST_F(CheckPushTest, PassesIntactContributions) {
   const Event first = Check(bytes_);
   ASSERT_TRUE(std::holds_alternative<event::PushReceived>(first));
   const auto& received = std::get<event::PushReceived>(first);
@@ -182,7 +142,7 @@ TEST_F(CheckPushTest, HandsOnWhatIsIntact) {
   EXPECT_EQ(received.data->bytes().view(), bytes_);
 }
 
-TEST_F(CheckPushTest, SaysWhichDamageIsWorthAnotherTry) {
+TEST_F(CheckPushTest, DistinguishesRetryableDamage) {
   std::string damaged = bytes_;
   damaged[3] ^= 1;
   Event event = Check(damaged);

@@ -14,9 +14,10 @@
 
 namespace eps {
 
-// One RPC as the core's effects see it. The adapters in eps_server/rpc implement what their RPC
-// can be told; anything else is a broken invariant of the core. Calls come from the job's sequence
-// one at a time and may not block. After the RPC has ended they do nothing.
+// Receives the core's effects on one RPC. The adapters in eps_server/rpc override the methods that
+// suit their kind of RPC; a call of any other is a broken invariant of the core. All calls come
+// from the job's sequence, one at a time, and must not block. They have no effect after the RPC has
+// ended.
 class StreamSink {
  public:
   virtual ~StreamSink() = default;
@@ -27,7 +28,8 @@ class StreamSink {
   virtual void OnCredit(uint64_t /*tag*/) { Unexpected("Credit"); }
   virtual void OnAck(uint64_t /*tag*/, const v1::Ack&) { Unexpected("SendAck"); }
   virtual void OnSendState(const effect::SendState&) { Unexpected("SendState"); }
-  // An imported chunk is with the backend, or was refused: its memory is free for the next one.
+  // The backend has written an imported chunk, the core has refused it, or the core has handled an
+  // imported residual: the stream may receive the next one.
   virtual void OnImportTaken() {}
 
  private:
@@ -36,7 +38,7 @@ class StreamSink {
   }
 };
 
-// Which RPC a StreamId names. Thread-safe. Does not keep an RPC alive.
+// Maps a StreamId to its RPC without keeping the RPC alive. Thread-safe.
 class StreamRegistry {
  public:
   StreamId Add(std::weak_ptr<StreamSink> sink) {
@@ -49,13 +51,13 @@ class StreamRegistry {
     MutexLock lock(&mu_);
     sinks_.erase(id);
   }
-  // Null if the RPC is gone.
+  // Returns null if the RPC is gone.
   std::shared_ptr<StreamSink> Find(StreamId id) {
     MutexLock lock(&mu_);
     const auto it = sinks_.find(id);
     return it == sinks_.end() ? nullptr : it->second.lock();
   }
-  // All RPCs that are there now.
+  // Returns the RPCs that are registered and alive.
   std::vector<std::shared_ptr<StreamSink>> All() {
     std::vector<std::shared_ptr<StreamSink>> all;
     MutexLock lock(&mu_);
@@ -68,10 +70,21 @@ class StreamRegistry {
     MutexLock lock(&mu_);
     return sinks_.size();
   }
+  // Records that the job closes its RPCs. Those that are added later must be closed, too.
+  void Close(const absl::Status& why) {
+    MutexLock lock(&mu_);
+    closed_ = why;
+  }
+  // Returns the argument of Close; OK before it.
+  absl::Status closed() {
+    MutexLock lock(&mu_);
+    return closed_;
+  }
 
  private:
   Mutex mu_;
   uint64_t next_ EPS_GUARDED_BY(mu_) = 1;
+  absl::Status closed_ EPS_GUARDED_BY(mu_);
   std::map<StreamId, std::weak_ptr<StreamSink>> sinks_ EPS_GUARDED_BY(mu_);
 };
 

@@ -5,7 +5,7 @@
 namespace eps {
 namespace {
 
-constexpr std::chrono::seconds kIdle{10};  // a lost wake-up costs at most this
+constexpr std::chrono::seconds kIdle{10};  // bounds the cost of a lost wake-up
 
 }  // namespace
 
@@ -28,7 +28,8 @@ TimerQueue::Handle TimerQueue::Schedule(std::chrono::milliseconds after, std::fu
 }
 
 void TimerQueue::Cancel(Handle handle) {
-  std::function<void()> dropped;  // destroyed after the lock: it may own what takes locks
+  // Declared before the lock and so destroyed after it: destructors in the function may take locks.
+  std::function<void()> dropped;
   MutexLock lock(&mu_);
   const auto it = times_.find(handle);
   if (it == times_.end()) return;

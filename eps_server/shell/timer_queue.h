@@ -12,27 +12,27 @@
 
 namespace eps {
 
-// Runs functions later, on one thread of its own: they must be short and may block only where the
-// comment of their owner says why. Thread-safe.
+// Runs functions after a delay, on one thread of its own. Functions must be short; one that blocks
+// says why in a comment. Thread-safe.
 class TimerQueue {
  public:
   using Clock = std::chrono::steady_clock;
   using Handle = uint64_t;
 
   TimerQueue();
-  // As Stop().
+  // Calls Stop().
   ~TimerQueue();
 
-  // Runs `fn` once, `after` from now. After Stop() the function is dropped.
+  // Runs `fn` once, `after` from now. Drops it if Stop() was called.
   Handle Schedule(std::chrono::milliseconds after, std::function<void()> fn);
-  // The function will not run, unless it is running or has run.
+  // Removes the function if it has not started. Does not wait for one that is running.
   void Cancel(Handle handle);
-  // Drops what waits and joins the thread: no function runs afterwards. May be called twice, not
-  // from a scheduled function.
+  // Drops pending functions and joins the thread; no function runs afterwards. May be called twice,
+  // but not from a scheduled function.
   void Stop();
 
  private:
-  using Key = std::pair<Clock::time_point, Handle>;  // ties run in the order of Schedule
+  using Key = std::pair<Clock::time_point, Handle>;  // handles grow, so ties run in Schedule order
 
   void Run();
 

@@ -27,7 +27,7 @@ uint64_t NowNs() {
 
 absl::StatusOr<std::unique_ptr<TraceFile>> TraceFile::Open(const std::string& folder,
                                                            ShardId shard) {
-  std::error_code ignored;  // what cannot be made cannot be opened in
+  std::error_code ignored;  // if the folder is missing, open() below reports the error
   std::filesystem::create_directories(folder, ignored);
   const std::string path = absl::StrCat(folder, "/shard-", shard.value(), ".trace");
   Descriptor fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
@@ -46,7 +46,7 @@ void TraceFile::WriteLine(const std::string& line) {
   const ssize_t written = write(fd_.get(), line.data(), line.size());
   if (written == static_cast<ssize_t>(line.size()) || failed_) return;
   failed_ = true;
-  EPS_LOG_WARN("servers.trace: a line is missing in " << path_ << ": " << std::strerror(errno));
+  EPS_LOG_WARN("servers.trace: cannot write to " << path_ << ": " << std::strerror(errno));
 }
 
 }  // namespace eps

@@ -12,16 +12,18 @@
 
 namespace eps {
 
-// Appends what a shard does to FOLDER/shard-K.trace (eps_server/core/trace/trace_text.h), each line
-// before what follows from it is done; lines outlive a process that is killed. Thread-compatible.
+// Appends the protocol actions of a shard to FOLDER/shard-K.trace, in the format of
+// eps_server/core/trace/trace_text.h. Each line is written before the effects that follow from its
+// action, and survives a killed process. Thread-compatible.
 class TraceFile {
  public:
-  // Makes the folder if it is not there, and says that a process begins. Internal with the path.
+  // Creates the folder if it does not exist, opens the file for appending and writes a line that
+  // marks the start of a process. Returns Internal, naming the path, if that fails.
   static absl::StatusOr<std::unique_ptr<TraceFile>> Open(const std::string& folder, ShardId shard);
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // A line that cannot be written is left out, and said in the log once.
+  // Writes one line. Skips lines that it cannot write, and logs the first of them.
   void Write(const TraceAction& action);
 
  private:
@@ -30,7 +32,7 @@ class TraceFile {
 
   const Descriptor fd_;
   const std::string path_;
-  bool failed_ = false;
+  bool failed_ = false;  // a skipped line has been logged
 };
 
 }  // namespace eps

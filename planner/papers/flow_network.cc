@@ -9,13 +9,14 @@
 namespace eps::planner {
 namespace {
 
-// Relative: times and rates that differ by less are equal, so that what ends together ends in one
+// Relative: times and rates that differ by less count as equal, so that simultaneous ends share one
 // event.
 constexpr double kRounding = 1e-12;
 constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 
 }  // namespace
 
+// One run: the active flows, the running work and the current time.
 class FlowNetwork::Simulation {
  public:
   explicit Simulation(const FlowNetwork& network)
@@ -80,7 +81,7 @@ class FlowNetwork::Simulation {
   }
 
   // Progressive filling: the rates of all flows rise together until a link is full; the flows on
-  // it keep what they have, the others go on.
+  // that link keep their rate, and the others continue to rise.
   void ShareLinks() {
     std::vector<BytesPerSecond> left = network_.links_;
     std::vector<ActiveFlow*> rising;
@@ -133,7 +134,7 @@ class FlowNetwork::Simulation {
   }
 
   void Advance(Seconds step) {
-    const Seconds last = (1 + kRounding) * step;  // of what ends in this event
+    const Seconds last = (1 + kRounding) * step;  // latest end that belongs to this event
     std::vector<uint32_t> finished;
     std::vector<ActiveFlow> going;
     for (ActiveFlow& flow : flows_) {
@@ -162,7 +163,7 @@ class FlowNetwork::Simulation {
   std::vector<size_t> missing_;  // by task: predecessors that have not finished
   std::vector<std::vector<uint32_t>> followers_;
   std::vector<ActiveFlow> flows_;
-  std::vector<std::set<uint32_t>> waiting_;  // by resource: tasks that are ready
+  std::vector<std::set<uint32_t>> waiting_;  // by resource: ready tasks
   std::vector<std::optional<ActiveWork>> running_;
 };
 

@@ -30,7 +30,7 @@ class FlowNetworkTest : public ::testing::Test {
 
 TEST_F(FlowNetworkTest, NothingTakesNoTime) { EXPECT_EQ(net_.Run().end(), Seconds(0)); }
 
-TEST_F(FlowNetworkTest, OneFlowRunsAtTheSpeedOfItsSlowestLink) {
+TEST_F(FlowNetworkTest, TheSlowestLinkLimitsAFlow) {
   const LinkId fast = Link(50);
   const LinkId slow = Link(10);
   ExpectFinish(Flow(100, {{fast}, {slow}}), 10);
@@ -44,7 +44,7 @@ TEST_F(FlowNetworkTest, EqualFlowsShareALinkEqually) {
   ExpectFinish(b, 20);
 }
 
-TEST_F(FlowNetworkTest, WhatAFlowLeavesGoesToTheOther) {
+TEST_F(FlowNetworkTest, RemainingFlowsTakeFreedCapacity) {
   const LinkId link = Link(10);
   const TaskId small = Flow(50, {{link}});
   const TaskId large = Flow(100, {{link}});
@@ -52,10 +52,10 @@ TEST_F(FlowNetworkTest, WhatAFlowLeavesGoesToTheOther) {
   ExpectFinish(large, 15);
 }
 
-// By hand: the link of 4 fills first, at 2 for each of its two flows; the flow that has the link of
-// 10 with one of them then gets 8. At 10 s both others have ended and the last one has 20 bytes
-// left, at 4 per second.
-TEST_F(FlowNetworkTest, ThreeFlowsOnTwoLinksShareMaxMinFairly) {
+// By hand: the link of 4 fills first, at 2 for each of its two flows; the flow that shares the link
+// of 10 with one of them then gets 8. At 10 s the other two have ended, and the last one has 20
+// bytes left at 4 per second.
+TEST_F(FlowNetworkTest, FlowsShareLinksMaxMinFairly) {
   const LinkId wide = Link(10);
   const LinkId narrow = Link(4);
   const TaskId on_wide = Flow(80, {{wide}});
@@ -66,7 +66,7 @@ TEST_F(FlowNetworkTest, ThreeFlowsOnTwoLinksShareMaxMinFairly) {
   ExpectFinish(on_both, 15);
 }
 
-// A read of 10 takes 1 s of the medium, a write of 10 at twice the cost 2 s; together 3 s.
+// A read of 10 occupies the medium for 1 s, a write of 10 at twice the cost for 2 s; together 3 s.
 TEST_F(FlowNetworkTest, CostsAddUpOnAMedium) {
   const LinkId medium = Link(10);
   const TaskId read = Flow(10, {{medium, 1}});
@@ -75,7 +75,7 @@ TEST_F(FlowNetworkTest, CostsAddUpOnAMedium) {
   ExpectFinish(write, 3);
 }
 
-TEST_F(FlowNetworkTest, NoBytesAndNoLimitTakeNoTime) {
+TEST_F(FlowNetworkTest, EmptyOrUnlimitedFlowsTakeNoTime) {
   const LinkId endless = net_.AddLink(kNoLimit);
   const LinkId link = Link(10);
   ExpectFinish(Flow(0, {{link}}), 0);
@@ -85,7 +85,7 @@ TEST_F(FlowNetworkTest, NoBytesAndNoLimitTakeNoTime) {
   ExpectFinish(Flow(100, {{endless}, {link}}, {second}), 10);
 }
 
-TEST_F(FlowNetworkTest, TasksWaitForAllOfTheirPredecessors) {
+TEST_F(FlowNetworkTest, TasksWaitForAllPredecessors) {
   const LinkId link = Link(10);
   const ResourceId processor = net_.AddResource();
   const TaskId flow = Flow(50, {{link}});                  // 0 to 5
@@ -97,7 +97,7 @@ TEST_F(FlowNetworkTest, TasksWaitForAllOfTheirPredecessors) {
   EXPECT_NEAR(net_.Run().end().value(), 10, kClose);
 }
 
-TEST_F(FlowNetworkTest, AResourceDoesOneThingAtATimeAndTheLowestIdFirst) {
+TEST_F(FlowNetworkTest, AResourceRunsTheLowestIdFirst) {
   const ResourceId processor = net_.AddResource();
   const TaskId running = Work(2, processor);
   const TaskId low = Work(3, processor);
@@ -114,9 +114,9 @@ TEST_F(FlowNetworkTest, ResourcesWorkSideBySide) {
   ExpectFinish(Work(3, second), 3);
 }
 
-// Forty flows in three classes over five links and the work that follows each: whatever order
-// they are added in, each flow ends at the same time, and so does the queue of equal work.
-TEST(FlowNetworkOrderTest, TheOrderOfInsertionDoesNotMatter) {
+// Forty flows in three classes over five links, each followed by work. In any order of insertion
+// each flow ends at the same time, and so does the queue of equal work.
+TEST(FlowNetworkOrderTest, InsertionOrderDoesNotMatter) {
   constexpr size_t kFlows = 40;
   constexpr size_t kLinks = 5;
   const auto run = [](size_t stride) {
@@ -126,7 +126,8 @@ TEST(FlowNetworkOrderTest, TheOrderOfInsertionDoesNotMatter) {
     const ResourceId processor = net.AddResource();
     std::vector<TaskId> flow_of(kFlows);
     for (size_t i = 0; i < kFlows; ++i) {
-      const size_t flow = (i * stride) % kFlows;  // a permutation: the strides are prime to 40
+      // A permutation, since the strides are prime to 40.
+      const size_t flow = (i * stride) % kFlows;
       flow_of[flow] = net.AddFlow(Bytes(10.0 + flow % 3),
                                   {{links[flow % kLinks]}, {links[(flow + 2) % kLinks]}}, {});
     }

@@ -1,6 +1,6 @@
 // JIT-Q: Just-in-Time Quantization with Processing-in-Memory for Efficient ML Training. The inputs
-// of all rows stand first, each with its source; what the paper lacks is a named assumption, and
-// no row that needs one is judged.
+// of all rows come first, each with its source. Inputs that the paper lacks are named assumptions,
+// and rows that need them are not judged.
 
 #include <optional>
 #include <string>
@@ -9,24 +9,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/job/job_spec.h"
 #include "planner/papers/jitq_capacity.h"
 #include "planner/papers/papers.h"
 #include "planner/papers/pim.h"
 #include "planner/papers/row.h"
 #include "planner/units.h"
-#include "base/job/job_spec.h"
 
 namespace eps::planner {
 namespace {
 
 // Tolerances.
-constexpr double kTruncated = 0.015;  // the paper prints 6.6 for 6.67: two digits, not rounded
-constexpr double kRounded = 0.01;     // numbers that were rounded to two or three digits
-constexpr double kModel = 0.15;       // a model with one constant for all rows of its kind
-constexpr double kAverages = 0.10;    // of the paper's ten models, for one average model
-constexpr double kSimulated = 1e-9;   // a simulation and a closed form
+constexpr double kTruncated = 0.015;  // the paper prints 6.6 for 6.67: two digits, truncated
+constexpr double kRounded = 0.01;     // numbers rounded to two or three digits
+constexpr double kModel = 0.15;       // a model with one constant for all its rows
+// Averages over the paper's ten models, computed for one average model.
+constexpr double kAverages = 0.10;
+constexpr double kSimulated = 1e-9;  // a simulation against a closed form
 
-// What is printed for each format, in percent or as a ratio.
+// The printed values of each format, in percent or as a ratio.
 struct PrintedFormat {
   MxFormat format;
   double saving_max;         // two copies, section 5.4
@@ -34,31 +35,32 @@ struct PrintedFormat {
   double single_saving_max;  // one copy, section 5.4
   double single_saving;
   double fp32_saving;  // FP32 master weights, section 5.6
-  double slack;        // T_GPU / T_PIM on average, "at least", section 5.3
-  double fp32_slack;   // "at most", section 5.6; 0: said to be kept, without a number
-  double loss;         // of throughput on average, section 5.5
-  double fp32_loss;    // section 5.6
+  double slack;        // T_GPU / T_PIM on average, "at least" (section 5.3)
+  // "at most" (section 5.6); 0 if the text says that it is kept but gives no number.
+  double fp32_slack;
+  double loss;       // of throughput on average, section 5.5
+  double fp32_loss;  // section 5.6
 };
 constexpr PrintedFormat kPrinted[] = {
     {kMx4, 12.5, 9.0, 6.6, 4.8, 5.6, 1.6, 0.51, 2.4, 4.4},
     {kMx6, 17.6, 12.5, 9.7, 6.7, 7.9, 2.4, 0.76, 1.6, 4.2},
     {kMx9, 24.2, 16.8, 13.8, 9.3, 11.1, 3.7, 0, 1.1, 3.6},
 };
-constexpr const PrintedFormat& kFitted = kPrinted[1];  // MX6: the format of the paper's figures
+constexpr const PrintedFormat& kFitted = kPrinted[1];  // MX6, the format of the paper's figures
 
 // Bytes per parameter, section 5.1.3: master weight, two moments and an FP8 gradient.
 constexpr Bytes kBf16Resident(2 + 2 * 2 + 1);
 constexpr Bytes kFp32Resident(4 + 2 * 4 + 1);
-// An EPS server with AdamW: FP32 weight and moments; gradients do not stay.
+// An EPS server with AdamW: FP32 weight and moments; gradients are not kept.
 constexpr Bytes kServerResident(3 * 4);
 
-// Blocks of the models like those that the paper evaluates (BERT 345M, GPT-2 1.5B, Megatron-LM
-// 8.3B, Turing-NLG 17B, GPT-3 175B, Megatron-Turing 530B, PaLM 540B: from the papers that it
-// cites), and of its table 2. A pipeline's devices hold fewer each; the paper says how many for its
-// table 2 alone, and the rows count them all on one.
+// Block counts of models like those that the paper evaluates (BERT 345M, GPT-2 1.5B, Megatron-LM
+// 8.3B, Turing-NLG 17B, GPT-3 175B, Megatron-Turing 530B and PaLM 540B, from the papers that it
+// cites) and of its table 2. The devices of a pipeline hold fewer blocks each; the paper gives that
+// number only for its table 2, so the rows count all blocks on one device.
 constexpr int kLayers[] = {24, 48, 72, 78, 96, 105, 118, 80, 200, 500};
 
-constexpr int kComputeUnits = 104;  // of an MI210, section 5.1.3
+constexpr int kComputeUnits = 104;  // on an MI210 (section 5.1.3)
 constexpr int kTakenUnits = 16;
 constexpr double kMaximumLoss = 5;  // percent, mega-lm-8.3B with MX6, section 5.5
 
@@ -68,23 +70,23 @@ constexpr ShardedTransformer kFutureModels[] = {
     {"10T", 200, 64 * 1024, 128, 8 * 1024, 1, 128, 8},
     {"100T", 500, 128 * 1024, 128, 16 * 1024, 1, 128, 32},
 };
-constexpr double kFutureParameters[] = {1e12, 1e13, 1e14};  // by their names
+constexpr double kFutureParameters[] = {1e12, 1e13, 1e14};  // according to their names
 
-// ASSUMED, since the paper says neither: the stacks of its MI210 under HBM3's timing, the MI210's
-// BF16 matrix peak (AMD's data sheet), twice that for MX9 as accelerators have it for 8-bit floats,
-// and twice that again for MX6 and MX4 as later ones have it for 6 and 4 bits.
+// ASSUMED, since the paper gives none of them: the number of stacks of its MI210 under HBM3 timing,
+// the MI210's BF16 matrix peak (AMD's data sheet), twice that for MX9, as accelerators offer for
+// 8-bit floats, and twice that again for MX6 and MX4, as later ones offer for 6 and 4 bits.
 constexpr int kStacks = 4;
 constexpr FlopsPerSecond kBf16Peak(181e12);
 constexpr double kRateOfMx9 = 2;
 constexpr double kRateOfNarrow = 4;
 
-constexpr int kShards = 8;  // of the rows on sharding; their ratios do not depend on it
+constexpr int kShards = 8;  // for the rows on sharding; their ratios do not depend on it
 constexpr int kBlocksSimulated = 64;
 constexpr int kLookAheads[] = {1, 2, 4};
 
 constexpr PimMemory kHbm3;
 
-// Rows in the making.
+// Collects rows.
 class Rows {
  public:
   void Judged(const std::string& id, const std::string& what, Source source, double paper,
@@ -113,7 +115,7 @@ double SavingPercent(Bytes resident, Bytes activations, Bytes copy, int copies, 
   return 100 * CapacitySaving({resident, activations, copy, copies, kept_share});
 }
 
-// A of the average model, from one row.
+// Returns A of the average model, fitted to one row.
 Bytes FittedActivations() {
   return ActivationsForSaving(
       {kBf16Resident, Bytes(), kFitted.format.bytes_per_element(), 2, MeanInverseLayers()},
@@ -170,7 +172,7 @@ void AddServerSavings(Rows* rows) {
     const char* what;
     Bytes copy;
     int copies;
-    double by_hand;  // docs: 2/14, 2.25/14.25, 1.5/13.5, 1/13
+    double by_hand;  // 2/14, 2.25/14.25, 1.5/13.5 and 1/13
   };
   const Case kCases[] = {
       {"bf16", "one BF16 copy", Bytes(2), 1, 14.3},
@@ -226,7 +228,7 @@ void AddLoss(Rows* rows) {
 }
 
 void AddStalls(Rows* rows) {
-  const Seconds compute(1);  // all times are relative to it
+  const Seconds compute(1);  // the unit of all times here
   for (const PrintedFormat& p : kPrinted) {
     for (int look_ahead : kLookAheads) {
       const Seconds stall =

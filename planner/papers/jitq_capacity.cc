@@ -7,7 +7,8 @@
 namespace eps::planner {
 namespace {
 
-constexpr double kReachableBandwidth = 0.9;  // of a device's memory (JIT-Q section 5.1.1)
+// Reachable share of the memory bandwidth (JIT-Q section 5.1.1)
+constexpr double kReachableBandwidth = 0.9;
 
 }  // namespace
 
@@ -29,7 +30,7 @@ double KappaBound(int taken, int units) { return static_cast<double>(taken) / un
 
 Seconds SustainedStall(Seconds quantize, Seconds compute, int look_ahead, int blocks) {
   EPS_CHECK(look_ahead >= 1 && blocks >= 2);
-  std::vector<Seconds> start(blocks);  // of block i on the device
+  std::vector<Seconds> start(blocks);  // when the device starts block i
   Seconds quantizer_free;
   for (int i = 0; i < blocks; ++i) {
     const Seconds may_start = i < look_ahead ? Seconds() : start[i - look_ahead];
@@ -44,7 +45,7 @@ Seconds SustainedStall(Seconds quantize, Seconds compute, int look_ahead, int bl
 
 std::vector<Gemm> BlockGemms(const ShardedTransformer& shape) {
   const double tokens = shape.sequence * shape.batch;
-  const double width = shape.hidden / shape.tensor_parallel;  // of the device's heads together
+  const double width = shape.hidden / shape.tensor_parallel;  // width of all heads on the device
   const double head = shape.hidden / shape.heads;
   const double attentions = shape.batch * shape.heads / shape.tensor_parallel;
   return {
@@ -52,8 +53,8 @@ std::vector<Gemm> BlockGemms(const ShardedTransformer& shape) {
       {shape.sequence, shape.sequence, head, attentions},  // scores
       {shape.sequence, head, shape.sequence, attentions},  // sums of values
       {tokens, shape.hidden, width, 1},                    // attention's result
-      {tokens, 4 * width, shape.hidden, 1},                // into the perceptron
-      {tokens, shape.hidden, 4 * width, 1},                // out of it
+      {tokens, 4 * width, shape.hidden, 1},                // first product of the perceptron
+      {tokens, shape.hidden, 4 * width, 1},                // second product of the perceptron
   };
 }
 

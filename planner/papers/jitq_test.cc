@@ -23,12 +23,12 @@ double OursOf(const std::string& id) {
   return 0;
 }
 
-TEST(JitqRows, AreReached) {
+TEST(JitqRows, AllReachTheirTolerance) {
   std::set<std::string> ids;
   size_t judged = 0;
   for (const Row& row : JitqRows()) {
     EXPECT_TRUE(row.ok()) << row.id << ": paper " << row.paper << ", ours " << row.ours;
-    EXPECT_TRUE(ids.insert(row.id).second) << row.id << " is there twice";
+    EXPECT_TRUE(ids.insert(row.id).second) << row.id << " appears twice";
     EXPECT_EQ(row.id.rfind("jitq.", 0), 0u) << row.id;
     EXPECT_TRUE(row.judged() || !row.note.empty()) << row.id << " does not say why";
     judged += row.judged();
@@ -37,7 +37,7 @@ TEST(JitqRows, AreReached) {
   EXPECT_EQ(judged, 70u);
 }
 
-TEST(JitqRows, KeepTheOrdersThatThePaperStatesWithoutNumbers) {
+TEST(JitqRows, KeepTheOrdersThatThePaperStates) {
   EXPECT_GE(OursOf("jitq.pim.fp32.slack.mx9"), 1);  // "maintaining the slack for MX9"
   // Longer sequences add work to the device and none to the quantizer.
   EXPECT_GT(OursOf("jitq.models.slack.10T.mx6"), OursOf("jitq.models.slack.1T.mx6"));
@@ -64,7 +64,7 @@ TEST(CapacitySaving, IsBoundedByTheCopies) {
   }
 }
 
-TEST(CapacitySaving, NeedsTheActivationsThatWereSolvedByHand) {
+TEST(CapacitySaving, MatchesActivationsSolvedByHand) {
   const double saving_of_two[] = {0.09, 0.125, 0.168};
   const double activations_of_two[] = {3.1, 3.5, 4.1};
   const double fp32_saving[] = {0.056, 0.079, 0.111};
@@ -78,7 +78,7 @@ TEST(CapacitySaving, NeedsTheActivationsThatWereSolvedByHand) {
   }
 }
 
-TEST(CapacitySaving, LosesTheBlocksThatKeepTheirCopies) {
+TEST(CapacitySaving, ExcludesBlocksThatKeepCopies) {
   const ParameterMemory all{Bytes(7), Bytes(3), Bytes(1), 2, 0};
   ParameterMemory some = all;
   some.kept_share = 0.25;
@@ -86,7 +86,7 @@ TEST(CapacitySaving, LosesTheBlocksThatKeepTheirCopies) {
   EXPECT_NEAR(ActivationsForSaving(some, CapacitySaving(some)).value(), 3, 1e-12);
 }
 
-TEST(ThroughputLoss, HasOneKappaForThreeFormats) {
+TEST(ThroughputLoss, OneKappaFitsThreeFormats) {
   const double loss[] = {2.4, 1.6, 1.1};
   const double slack[] = {1.6, 2.4, 3.7};
   for (size_t i = 0; i < std::size(loss); ++i) {
@@ -96,11 +96,11 @@ TEST(ThroughputLoss, HasOneKappaForThreeFormats) {
     EXPECT_LT(kappa, 100 * KappaBound(16, 104));
     EXPECT_NEAR(ThroughputLoss(kappa, 1 / slack[i]), loss[i], 1e-12);
   }
-  EXPECT_EQ(ThroughputLoss(3.9, 7), 3.9);  // no more than all of the time overlaps
+  EXPECT_EQ(ThroughputLoss(3.9, 7), 3.9);  // the overlap cannot exceed all of the time
   EXPECT_NEAR(KappaBound(16, 104), 1 - 88.0 / 104, 1e-12);
 }
 
-TEST(SustainedStall, IsTheDeficitWhateverTheLookAhead) {
+TEST(SustainedStall, IsTheDeficitAtAnyLookAhead) {
   for (int look_ahead : {1, 2, 4, 16}) {
     EXPECT_NEAR(SustainedStall(Seconds(3), Seconds(2), look_ahead, 200).value(), 1, 1e-12);
     EXPECT_EQ(SustainedStall(Seconds(2), Seconds(2), look_ahead, 200), Seconds(0));
@@ -115,7 +115,7 @@ TEST(BlockComputeTime, IsTheLargerOfOperationsAndInputs) {
   // 4 S E I + 8 S E^2 + 4 S^2 E with S 2, E 4, I 16.
   EXPECT_NEAR(BlockComputeTime(shape, {FlopsPerSecond(1), BytesPerSecond(huge)}, Bytes(1)).value(),
               512 + 256 + 64, 1e-9);
-  // Both inputs of each product: 56 + 2 x 8 + 2 x 8 + 24 + 72 + 96.
+  // The inputs of the six products: 56 + 2 x 8 + 2 x 8 + 24 + 72 + 96.
   EXPECT_NEAR(
       BlockComputeTime(shape, {FlopsPerSecond(huge), BytesPerSecond(1)}, Bytes(0.5)).value(),
       280 * 0.5 / 0.9, 1e-9);
@@ -129,13 +129,13 @@ TEST(BlockComputeTime, IsDividedByTensorParallelism) {
   EXPECT_NEAR(BlockComputeTime(shape, device, Bytes(1)) / whole, 0.25, 1e-12);
 }
 
-TEST(ShardedTransformer, HasTheParametersOfTheFutureModels) {
+TEST(ShardedTransformer, MatchesTheFutureModels) {
   const ShardedTransformer shape{"", 80, 32768, 128, 4096, 1, 128, 2};
   EXPECT_NEAR(shape.parameters(), 1.03e12, 0.005e12);
   EXPECT_NEAR(shape.block_parameters() * 80, shape.parameters(), 1);
 }
 
-TEST(GatheredBytes, LeavesOutTheOwnShard) {
+TEST(GatheredBytes, ExcludesTheOwnShard) {
   EXPECT_EQ(GatheredBytes(800, Bytes(2), 8), Bytes(1400));
   EXPECT_EQ(GatheredBytes(800, Bytes(2), 1), Bytes(0));
 }

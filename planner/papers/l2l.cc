@@ -12,8 +12,8 @@ namespace {
 constexpr double kGiga = 1e9;
 constexpr Bytes kMegabyte(1e6);
 constexpr Bytes kGigabyte(1e9);
-// Of Tables 2 to 5. The paper does not say which GB it means; with 2^30 bytes the sizes of layer
-// inputs agree with the differences within Table 4 to 2.4 %, with 10^9 bytes to 4.8 %.
+// The GB of Tables 2 to 5. The paper does not define it; with 2^30 bytes the sizes of layer inputs
+// agree with the differences within Table 4 to 2.4 %, with 10^9 bytes to 4.8 %.
 constexpr Bytes kTableGigabyte(1024.0 * 1024.0 * 1024.0);
 constexpr Bytes kFp16(2);
 constexpr BytesPerSecond kGigabytePerSecond(1e9);
@@ -24,37 +24,40 @@ constexpr Seconds kMillisecond(1e-3);
 constexpr uint64_t kBertLayers = 24;
 constexpr uint64_t kBertWidth = 1024;
 constexpr uint64_t kBertTokens = 512;
-constexpr uint64_t kMicroBatch = 64;  // on each device
+constexpr uint64_t kMicroBatch = 64;  // per device
 constexpr double kDevices = 4;
 constexpr Gpt2Shape kBert{kBertLayers, kBertWidth, 30522, 512};  // BERT's vocabulary
 
-// Table 5: a Turing-NLG-like model. The shape of its layers alone.
+// Table 5: a model like Turing-NLG; only the shape of its layers.
 constexpr Gpt2Shape kTuring{78, 4256, 1, 1};
 constexpr uint64_t kTuringMicroBatch = 8;
 constexpr double kTuringMicroBatches = 16;
 constexpr uint64_t kTuringTokens = 1024;
 
-// NVIDIA's data sheet of the V100 (SXM2): FP32, and FP16 of the tensor cores.
+// NVIDIA's data sheet of the V100 (SXM2): FP32, and FP16 on tensor cores.
 constexpr FlopsPerSecond kV100Fp32 = 15.7 * kTeraflopPerSecond;
 constexpr FlopsPerSecond kV100Fp16 = 125 * kTeraflopPerSecond;
-// PCIe 3.0 x16 to a V100 in practice; the paper gives no rate.
+// Achieved rate of PCIe 3.0 x16 to a V100; the paper gives no rate.
 constexpr BytesPerSecond kPcie = 12 * kGigabytePerSecond;
 
 // Fits to Table 3's three steps of 256 u samples, which take 2.475 + 2.384 u seconds: the compute
-// of one micro-batch (its four passes over all layers), and what no u changes, less the transfers.
+// of one micro-batch (its four passes over all layers), and the time that does not depend on u,
+// transfers included.
 constexpr Seconds kFitMicroBatch(2.384);
 constexpr Seconds kFitFixed(2.475);
-// A fit to Table 3's memory: layer inputs that each micro-batch after the first keeps on the
+// A fit to Table 3's memory: the layer inputs that each micro-batch after the first keeps on the
 // device.
 constexpr double kFitInFlight = 3;
-// An input of the memory model, from the row of Table 4 with 24 layers and the stash on the host.
+// An input of the memory model, taken from the row of Table 4 with 24 layers and the stash on the
+// host.
 constexpr Bytes kBaseMemory = 3.69 * kTableGigabyte;
 
 constexpr double kFitTolerance = 0.01;
 
 double InTableGigabytes(Bytes bytes) { return bytes / kTableGigabyte; }
 
-// The worked example of section 2.2.1 with the numbers of an accelerator of its time: X is C.
+// The worked example of section 2.2.1 with the numbers of a typical accelerator, chosen so that X
+// equals C.
 RelayStep Example(double micro_batches) {
   RelayStep step;
   step.layers = kBertLayers;
@@ -119,8 +122,8 @@ void AddTransfers(std::vector<Row>* rows) {
                    static_cast<double>(kept.gradients), 0, ""});
 }
 
-// Samples per second that kDevices compute at their peak, if `passes` times the forward operations
-// are all there is.
+// Returns the samples per second that kDevices compute at their peak if nothing but `passes` times
+// the forward operations takes time.
 double RoofSamples(FlopsPerSecond peak, double passes) {
   const Flops sample = passes * LayersForwardFlops(kBert, kBertTokens);
   return (kDevices * peak) / PerSecond(1) / sample;
@@ -158,8 +161,8 @@ void AddTable2(std::vector<Row>* rows) {
                    "two FP16 and three FP32 numbers; the paper gives no sizes of activations"});
 }
 
-// The step behind Tables 3 and 5: kFitMicroBatch is four passes over all layers, and the EPS's own
-// time is what the transfers leave of kFitFixed.
+// The step of Tables 3 and 5: kFitMicroBatch is four passes over all layers, and the EPS's own time
+// is kFitFixed minus the transfers.
 RelayStep MeasuredStep(double micro_batches) {
   RelayStep step;
   step.layers = kBertLayers;
@@ -181,11 +184,12 @@ RelayMemory MeasuredMemory(StashHome stash) {
   return memory;
 }
 
+// One row of the paper's Table 3.
 struct Table3 {
   int micro_batches;
   double samples;  // per second
   double gigabytes;
-  // Of the printed row: samples of a step over the rate.
+  // The time of the printed row: samples of a step over the rate.
   constexpr Seconds step() const {
     return Seconds(micro_batches * kDevices * kMicroBatch / samples);
   }
@@ -218,7 +222,8 @@ void AddTable3(std::vector<Row>* rows) {
                     step.host.value(), " s of them are the EPS's own work")});
 }
 
-// Table 3's row u = 2 from the two others alone, so that not all of the fit judges itself.
+// Predicts Table 3's row u = 2 from the other two alone, so that not every row is judged by a fit
+// to itself.
 void AddTable3Prediction(std::vector<Row>* rows) {
   const Table3& first = kTable3[0];
   const Table3& last = kTable3[2];
@@ -280,7 +285,7 @@ void AddParameters(std::vector<Row>* rows) {
     double billions;
     double tolerance;
   };
-  // Table 4 prints two digits at most ("300 million") and counts no embeddings.
+  // Table 4 prints at most two digits ("300 million") and does not count embeddings.
   constexpr double kRounded = 0.01;
   constexpr Case kCases[] = {
       {"n24", "Table 4, 24 layers", 24, kBertWidth, Source::kPrinted, 0.3, kRounded},
@@ -304,8 +309,8 @@ void AddParameters(std::vector<Row>* rows) {
   }
 }
 
-// The step of Table 5 on so many devices, from what Table 3 shows of V100 and host: the rate of
-// its compute, and the EPS's time per parameter.
+// The step of Table 5 on `devices` devices, derived from what Table 3 shows of the V100 and its
+// host: the compute rate, and the EPS's time per parameter.
 double TuringSamplesPerSecond(double devices) {
   const RelayStep bert = MeasuredStep(1);
   const FlopsPerSecond rate = static_cast<double>(kMicroBatch) / bert.layers *
@@ -366,7 +371,7 @@ void AddCapacity(std::vector<Row>* rows) {
 }
 
 void AddRatios(std::vector<Row>* rows) {
-  // What Table 2 measured, for sentences of the abstract: no model of ours stands behind these two.
+  // Measurements of Table 2 for sentences of the abstract; these two rows use no model of ours.
   constexpr double kAmpGigabytes = 9.2;
   constexpr double kCmpGigabytes = 4.96;
   constexpr double kBaselineFp32 = 16.52;

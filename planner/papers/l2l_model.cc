@@ -3,9 +3,9 @@
 namespace eps::planner {
 namespace {
 
-// A backward pass is two forward passes and comes after one more, the recomputation.
+// A backward pass takes as long as two forward passes and follows one more, the recomputation.
 constexpr double kPassesOfTraining = 4;
-// Section 2.2.1 moves a layer to the device for its forward and for its backward pass.
+// Section 2.2.1 moves each layer to the device for its forward and for its backward pass.
 constexpr double kTransfersOfTraining = 2;
 
 Seconds ForwardCompute(const RelayStep& step) {
@@ -54,7 +54,7 @@ PerSecond PrintedTrainingThroughput(const RelayStep& step) {
 
 RelayTransfers WalkRelay(uint64_t layers, bool keep_top) {
   RelayTransfers transfers;
-  uint64_t on_device = layers;  // no layer has this number
+  uint64_t on_device = layers;  // not a valid layer number
   const auto fetch = [&](uint64_t layer) {
     if (on_device != layer) ++transfers.weights;
     on_device = layer;

@@ -19,7 +19,7 @@ RelayStep Step(double micro_batches) {
   return step;
 }
 
-TEST(L2lRows, AreReached) {
+TEST(L2lRows, AllReachTheirTolerance) {
   const std::vector<Row> rows = L2lRows();
   EXPECT_GE(rows.size(), 50u);
   for (const Row& row : rows) {
@@ -27,7 +27,7 @@ TEST(L2lRows, AreReached) {
   }
 }
 
-TEST(L2lRows, RatiosOfTheTables) {
+TEST(L2lRows, RatiosMatchTheTables) {
   const auto ours = [](const std::string& id) {
     for (const Row& row : L2lRows()) {
       if (row.id == id) return row.ours;
@@ -39,7 +39,7 @@ TEST(L2lRows, RatiosOfTheTables) {
   EXPECT_NEAR(ours("l2l.ratio.fp32"), 1.362, 0.0005);
 }
 
-TEST(RelayStep, TimesOfTheWorkedExample) {
+TEST(RelayStep, MatchesTheWorkedExample) {
   // 24 layers: 4 * 2 * 10 ms of compute and 2 * 10 ms of transfers each.
   EXPECT_NEAR(TrainingTime(Step(2)).value(), 24 * 0.100, 1e-12);
   EXPECT_NEAR(ForwardTime(Step(2)).value(), 24 * 0.030, 1e-12);
@@ -48,7 +48,7 @@ TEST(RelayStep, TimesOfTheWorkedExample) {
   EXPECT_NEAR(TrainingThroughputLimit(Step(2)).value(), 66.67, 0.005);
 }
 
-TEST(RelayStep, ThroughputNearsItsLimitFromBelow) {
+TEST(RelayStep, ThroughputApproachesItsLimitFromBelow) {
   double last = 0;
   for (double u = 1; u <= 4096; u *= 2) {
     const double now = TrainingThroughput(Step(u)).value();
@@ -59,7 +59,7 @@ TEST(RelayStep, ThroughputNearsItsLimitFromBelow) {
   EXPECT_NEAR(last, 66.67, 0.02);
 }
 
-TEST(RelayStep, TheHostsTimeCountsOncePerStepAndIsOverhead) {
+TEST(RelayStep, HostTimeIsOverheadOncePerStep) {
   RelayStep step = Step(10);
   EXPECT_NEAR(TrainingOverhead(step), 0.05, 1e-12);
   EXPECT_NEAR(ForwardOverhead(step), 0.10, 1e-12);
@@ -69,7 +69,7 @@ TEST(RelayStep, TheHostsTimeCountsOncePerStepAndIsOverhead) {
   EXPECT_NEAR(ForwardOverhead(step), 0.10, 1e-12);
 }
 
-TEST(RelayStep, EquationsAsPrintedLoseFactors) {
+TEST(RelayStep, PrintedEquationsLackFactors) {
   EXPECT_NEAR(PrintedTrainingThroughput(Step(4)).value(), 24 * TrainingThroughput(Step(4)).value(),
               1e-9);
   EXPECT_NEAR(PrintedForwardThroughput(Step(4)).value(),
@@ -85,7 +85,7 @@ TEST(WalkRelay, KeepsTheTopLayerAtTheTurn) {
   EXPECT_EQ(WalkRelay(0, true).weights, 0u);
 }
 
-TEST(DeviceMemory, GrowsWithDepthOnlyIfTheStashIsOnTheDevice) {
+TEST(DeviceMemory, AStashOnDeviceGrowsWithDepth) {
   RelayMemory memory;
   memory.base = Bytes(1000);
   memory.layer_input = LayerInput(2, 3, 5, Bytes(2));
@@ -99,13 +99,13 @@ TEST(DeviceMemory, GrowsWithDepthOnlyIfTheStashIsOnTheDevice) {
   EXPECT_EQ(DeviceMemory(memory, 24, 2), Bytes(1000 + 48 * 60 + 3 * 60));
 }
 
-TEST(HostCapacity, OfHalfATerabyte) {
+TEST(HostCapacity, DividesByTheBytesPerParameter) {
   EXPECT_NEAR(HostCapacity(Bytes(512e9), Bytes(12)), 42.7e9, 0.05e9);
   EXPECT_NEAR(HostCapacity(Bytes(512e9), Bytes(10.24)), 50e9, 1);
   EXPECT_NEAR(HostCapacity(Bytes(512e9), Bytes(8)), 64e9, 1);
 }
 
-TEST(TransformerCounts, LayerFormulaIsTheLayouts) {
+TEST(TransformerCounts, LayerFormulaMatchesTheLayout) {
   EXPECT_EQ(LayerParameters(1024), 12596224u);
   for (const uint64_t width : {1, 64, 1024, 4256}) {
     const Gpt2Shape shape{3, width, 11, 7};
@@ -114,7 +114,7 @@ TEST(TransformerCounts, LayerFormulaIsTheLayouts) {
   }
 }
 
-TEST(TransformerCounts, ParametersOfTheDeepModels) {
+TEST(TransformerCounts, CountsTheDeepModels) {
   const auto billions = [](uint64_t layers, uint64_t width) {
     return static_cast<double>(layers * LayerParameters(width)) / 1e9;
   };

@@ -17,20 +17,20 @@ constexpr double kGiga = 1e9;
 constexpr double kTera = 1e12;
 constexpr Bytes kGigabyte(1e9);
 
-// NVIDIA's data sheet of the A100: TF32 of the tensor cores without sparsity, and its memory in the
-// DGX-A100 of section 1.
+// NVIDIA's data sheet of the A100: TF32 on tensor cores without sparsity; and the memory of the
+// A100 in the DGX-A100 of section 1.
 constexpr FlopsPerSecond kA100Tf32(156e12);
 constexpr Bytes kA100Memory = 80 * kGigabyte;
 // Section 1: "average model floating point operations (model FLOPs) per GPU barely reach 55% of the
 // theoretical peak" in other frameworks. Not fitted to Figures 1 and 2.
 constexpr double kEfficiency = 0.55;
 
-// A size of a curve in Figures 1 and 2.
+// One model size of a curve in Figures 1 and 2.
 struct Point {
-  double billions;   // of parameters, as printed
-  double teraflops;  // per second, of all devices; 0: out of memory, as in the figures
+  double billions;   // billions of parameters, as printed
+  double teraflops;  // per second, over all devices; 0 means out of memory, as in the figures
 };
-constexpr double kRuns = -1;  // teraflops of a size that runs, at a rate that is not known
+constexpr double kRuns = -1;  // teraflops of a size that runs at an unknown rate
 
 constexpr Point kFigure1[] = {{1.5, 327},  {2.1, 338},  {2.8, 349},  {3.6, 349},  {4.5, 340},
                               {5.6, 346},  {6.7, 357},  {7.9, 359},  {9.2, 328},  {10.6, 327},
@@ -42,16 +42,17 @@ constexpr Point kFigure2[] = {{2.8, 529},  {3.9, 496},  {5.3, 553},  {6.9, 577},
                               {41.3, 314}, {45.5, 314}, {49.9, 317}, {54.5, 0}};
 constexpr Point kFigure2Wide[] = {{50.0, kRuns}, {53.2, 0}};
 
+// One curve of the figures and its machine.
 struct Experiment {
   const char* id;
   uint64_t layers;
   double devices;
   Bytes host;
-  uint64_t first_width;  // of the first point, in units of 1024; one more for each further point
+  uint64_t first_width;  // width of the first point in units of 1024; each further point adds one
   absl::Span<const Point> points;
-  double largest;  // billions that NNTile trains
+  double largest;  // billions of parameters that NNTile trains
   Source largest_source;
-  double fsdp;  // the same of PyTorch's FSDP; 0: not given
+  double fsdp;  // the same for PyTorch's FSDP; 0 if not given
 };
 
 std::vector<Experiment> Experiments() {
@@ -94,7 +95,8 @@ void AddFits(const Experiment& e, std::vector<Row>* rows) {
   }
 }
 
-// The largest that trains: ours is the search of all widths, not of the listed ones.
+// Adds the largest model that can be trained. Ours comes from a search over all widths, not only
+// the listed ones.
 void AddLargest(const Experiment& e, std::vector<Row>* rows) {
   rows->push_back(
       {absl::StrCat("nntile.largest.", e.id),
@@ -103,7 +105,7 @@ void AddLargest(const Experiment& e, std::vector<Row>* rows) {
        e.largest_source, e.largest, Billions(NntileShape(e.layers, LargestWidth(e.layers, e.host))),
        HalfLastDigit(e.largest, 1), "0.92 of the host's memory: a fit to the same figures"});
   if (e.fsdp == 0) return;
-  // The law of the host, with the memories of the devices for the host's.
+  // The rule for the host, applied to the memory of the devices.
   const uint64_t width = LargestWidth(e.layers, e.devices * kA100Memory);
   rows->push_back(
       {absl::StrCat("nntile.largest.", e.id, ".fsdp"),

@@ -52,7 +52,7 @@ MaxSumExp OfTile(absl::Span<const double> values) {
 }
 
 MaxSumExp Merge(const MaxSumExp& a, const MaxSumExp& b) {
-  if (a.max == kMasked) return b;  // the difference of two infinities would be no number
+  if (a.max == kMasked) return b;  // the difference of two infinities is not a number
   const double max = std::max(a.max, b.max);
   return {max, a.sum * std::exp(a.max - max) + b.sum * std::exp(b.max - max)};
 }

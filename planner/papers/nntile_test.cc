@@ -3,18 +3,19 @@
 #include <cmath>
 #include <limits>
 
+#include "base/job/model_layout.h"
+#include "base/job/models/gpt2.h"
 #include "gtest/gtest.h"
 #include "planner/papers/papers.h"
 #include "planner/papers/transformer_counts.h"
 #include "planner/workload.h"
-#include "base/job/model_layout.h"
 
 namespace eps::planner {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(NntileRows, AreReached) {
+TEST(NntileRows, AllReachTheirTolerance) {
   const std::vector<Row> rows = NntileRows();
   EXPECT_GE(rows.size(), 120u);
   for (const Row& row : rows) {
@@ -22,9 +23,9 @@ TEST(NntileRows, AreReached) {
   }
 }
 
-// 17.3B (4 layers, width 18 x 1024) and 54.5B (8, 23) are what tells the numbers of positions
-// apart.
-TEST(NntileShape, OnlyGpt2sPositionsGiveThePrintedSizes) {
+// 17.3B (4 layers, width 18 x 1024) and 54.5B (8 layers, width 23 x 1024) distinguish the numbers
+// of positions.
+TEST(NntileShape, OnlyGpt2PositionsGivePrintedSizes) {
   const auto prints = [](uint64_t layers, uint64_t width, uint64_t positions, double billions) {
     Gpt2Shape shape = NntileShape(layers, width);
     shape.positions = positions;
@@ -40,7 +41,7 @@ TEST(NntileShape, OnlyGpt2sPositionsGiveThePrintedSizes) {
   }
 }
 
-TEST(TransformerCounts, OperationsAreTwoPerMatrixElementAndTokenAndTheAttentions) {
+TEST(TransformerCounts, OperationsMatchTheLayout) {
   JobSpec spec;
   spec.model.gpt2.n_layer = 4;
   spec.model.gpt2.n_head = 2;
@@ -56,26 +57,26 @@ TEST(TransformerCounts, OperationsAreTwoPerMatrixElementAndTokenAndTheAttentions
     }
   }
   const Gpt2Shape shape{4, 128, 1000, 32};
-  EXPECT_EQ((LayersForwardFlops(shape, tokens) + HeadForwardFlops(tokens, 128, 1000)).value(),
+  EXPECT_EQ(LayersForwardFlops(shape, tokens).value() + HeadForwardFlops(tokens, 128, 1000),
             expected);
   EXPECT_EQ(SequenceTrainingFlops(shape, tokens).value(), 3 * expected);
 }
 
-TEST(FitsHost, EndsWhereTheFiguresEnd) {
+TEST(FitsHost, MatchesTheLargestWidthsInTheFigures) {
   EXPECT_EQ(LargestWidth(4, Bytes(500e9)), 22u);
   EXPECT_EQ(LargestWidth(8, Bytes(900e9)), 22u);
   EXPECT_EQ(LargestWidth(4, Bytes(900e9)), 31u);
   EXPECT_EQ(LargestWidth(4, Bytes(1)), 0u);
 }
 
-TEST(FitsHost, SixteenBytesOfEveryParameterAndAnUntiedHead) {
+TEST(FitsHost, CountsSixteenBytesAndAnUntiedHead) {
   const Gpt2Shape shape{1, 2, 5, 3};
   // Layer 12*4 + 13*2 = 74, embeddings (5 + 3) * 2, last norm 4, head 10.
   EXPECT_EQ(TrainingState(shape), Bytes(16 * (74 + 16 + 4 + 10)));
 }
 
-// What kUsableHostMemory's comment says of its range.
-TEST(FitsHost, TheFiguresLeaveARangeOfUsableMemory) {
+// Checks the range that the comment of kUsableHostMemory gives.
+TEST(FitsHost, TheFiguresBoundTheUsableMemory) {
   const auto part = [](uint64_t layers, uint64_t width, double host) {
     return TrainingState(NntileShape(layers, width)) / Bytes(host);
   };
@@ -87,19 +88,19 @@ TEST(FitsHost, TheFiguresLeaveARangeOfUsableMemory) {
   EXPECT_GT(part(4, 32, 900e9), 0.928);
 }
 
-TEST(ComputeRate, OfFourAndEightA100) {
+TEST(ComputeRate, MatchesFourAndEightA100) {
   EXPECT_NEAR(ComputeRate(4, FlopsPerSecond(156e12), 0.55).value(), 343.2e12, 1e3);
   EXPECT_NEAR(ComputeRate(8, FlopsPerSecond(156e12), 0.55).value(), 686.4e12, 1e3);
 }
 
-TEST(TileExtents, LeaveTheRestToTheLastTile) {
+TEST(TileExtents, TheLastTileHoldsTheRemainder) {
   EXPECT_EQ(TileExtents(10, 4), (std::vector<uint64_t>{4, 4, 2}));
   EXPECT_EQ(TileExtents(8, 4), (std::vector<uint64_t>{4, 4}));
   EXPECT_EQ(TileExtents(3, 4), (std::vector<uint64_t>{3}));
   EXPECT_TRUE(TileExtents(0, 4).empty());
 }
 
-TEST(MaxSumExp, MergesToWhatTheWholeGives) {
+TEST(MaxSumExp, MergedTilesEqualTheWhole) {
   const MaxSumExp merged = Merge(OfTile({0, std::log(2.0)}), OfTile({std::log(4.0)}));
   EXPECT_NEAR(merged.max, 1.38629, 5e-6);
   EXPECT_NEAR(merged.sum, 1.75, 1e-15);
@@ -122,7 +123,7 @@ TEST(MaxSumExp, SkipsMaskedValues) {
   EXPECT_EQ(Merge(masked, masked).sum, 0);
 }
 
-TEST(RootSecondMoment, LivesWhereTheMomentUnderflows) {
+TEST(RootSecondMoment, SurvivesWhereTheMomentUnderflows) {
   EXPECT_EQ(NextSecondMoment(0, 1e-25F, 0.999), 0);
   EXPECT_NEAR(NextRootSecondMoment(0, 1e-25F, 0.999), 3.16e-27, 0.005e-27);
 }

@@ -1,8 +1,8 @@
 #ifndef EPS_PLANNER_PAPERS_PAPERS_H_
 #define EPS_PLANNER_PAPERS_PAPERS_H_
 
-// The rows of each of the four papers that EPS joins. Pure functions; a row's formula has its
-// docstring, with its source, where it is defined.
+// The rows of each of the four papers that EPS combines. Pure functions. Comments next to the
+// definitions explain each formula and its source.
 
 #include <vector>
 

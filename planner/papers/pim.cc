@@ -10,18 +10,18 @@ namespace eps::planner {
 namespace {
 
 constexpr int kTile = kMxBlock;             // a tile holds whole blocks along both axes
-constexpr int kGroupWords = kTile * kTile;  // of the source, in both placements
-constexpr int kShiftCommands = 3;  // per bit without conditional shifts: compare, shift, add
-// Registers that hold no element: the maximum, and the shift amounts or the word that is put
-// together.
+constexpr int kGroupWords = kTile * kTile;  // words of the source, in both placements
+constexpr int kShiftCommands = 3;  // per bit, without conditional shifts: compare, shift, add
+// Registers that hold no elements: the maximum, and either the shift amounts or the word being
+// assembled.
 constexpr int kOtherRegisters = 2;
 
 int WordsPerRow(const PimMemory& memory) { return static_cast<int>(memory.row / memory.word); }
 
-// The word of element `i` of a strided group's block `b`; a tile is row-major.
+// Returns the word of element `i` of block `b` in a strided group; a tile is row-major.
 int WordOf(Axis axis, int b, int i) { return axis == Axis::kRow ? b * kTile + i : i * kTile + b; }
 
-// Counts what one group is sent.
+// Counts the commands that one group receives.
 class Walk {
  public:
   Walk(const PimMemory& memory, const PimKernel& kernel)
@@ -42,15 +42,15 @@ class Walk {
     Open(word / words_per_open_);
     ++counts_.load;
   }
-  // Results lie behind the group, in the order in which they come.
+  // Results follow the group in memory, in the order of the stores.
   void Store() {
     Open((kGroupWords + stored_++) / words_per_open_);
     ++counts_.store;
   }
-  // The steps that a word of elements takes in both placements once its shared exponents are known.
-  // All lanes get as many shifts as the smallest element may need: all bits of a significand.
+  // The steps for one word of elements, in both placements, once its shared exponents are known.
+  // All lanes receive as many shifts as the smallest element may need: all bits of a significand.
   void ShiftOneWord() {
-    counts_.add += 1;  // the shift amounts: shared exponent less the element's
+    counts_.add += 1;  // the shift amounts: shared exponent minus the element's
     counts_.bit_shift +=
         kernel_.from.significand * (kernel_.conditional_shift ? 1 : kShiftCommands);
     counts_.field += kernel_.field_commands;
@@ -64,17 +64,18 @@ class Walk {
   PimCommands counts_;
 };
 
-// A word is a block. Words are taken in batches that the registers hold, so that source and results
-// do not close each other's row with every word.
+// A word is a block. Words are processed in batches that fit in the registers, so that source and
+// results do not close each other's rows at every word.
 PimCommands Walk::Tiled() {
   for (int first = 0; first < kGroupWords; first += elements_held_) {
     const int end = std::min(first + elements_held_, kGroupWords);
     for (int word = first; word < end; ++word) {
       Load(word);
-      // The first-level exponent: the word goes round by one lane kMxBlock - 1 times.
+      // The first-level exponent: the word rotates by one lane kMxBlock - 1 times.
       counts_.lane_shift += kMxBlock - 1;
       counts_.max += kernel_.lane_maxima;
-      // The second level: each lane meets the other of its pair, to its left or to its right.
+      // The second level: each lane is combined with the other of its pair, to its left or to its
+      // right.
       counts_.lane_shift += 2;
       counts_.add += 1;
       counts_.max += 1;
@@ -86,9 +87,9 @@ PimCommands Walk::Tiled() {
   return counts_;
 }
 
-// A word is one element of as many blocks as there are lanes. A block's words are read once, in
-// order, as long as registers last; those that found none are read again, last first, while their
-// row is open. Results are put together in registers and then stored.
+// A word holds one element from as many blocks as there are lanes. The words of a block are read
+// once, in order, while registers last; those without a register are read again, last first, while
+// their row is open. Results are assembled in registers and then stored.
 PimCommands Walk::Strided() {
   const int result_words =
       static_cast<int>(std::ceil(kernel_.to.bits_per_element() * kMxBlock / kernel_.from.bits));

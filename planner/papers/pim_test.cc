@@ -1,9 +1,9 @@
 #include "planner/papers/pim.h"
 
+#include "base/job/job_spec.h"
 #include "gtest/gtest.h"
 #include "planner/papers/jitq_capacity.h"
 #include "planner/units.h"
-#include "base/job/job_spec.h"
 
 namespace eps::planner {
 namespace {
@@ -19,13 +19,13 @@ PimKernel Kernel(Placement placement, bool conditional_shift, Axis axis = Axis::
   return kernel;
 }
 
-TEST(Pim, MemoryIsTableOne) {
+TEST(Pim, MemoryMatchesTableOne) {
   EXPECT_NEAR(kHbm3.device_bandwidth().value(), 614.4e9, 1);
   EXPECT_NEAR(kHbm3.unit_bandwidth().value(), 2.46e12, 0.005e12);
   EXPECT_NEAR(kHbm3.row_open().value(), 48 * kNs, 1e-15);
 }
 
-TEST(Pim, GroupOfBf16IsEightRows) {
+TEST(Pim, ABf16GroupHasEightRows) {
   EXPECT_EQ(LanesOf(kHbm3, kBf16), 16);
   EXPECT_EQ(LanesOf(kHbm3, kFp32), 8);
   EXPECT_EQ(GroupElements(kHbm3, kBf16), 4096);
@@ -34,7 +34,7 @@ TEST(Pim, GroupOfBf16IsEightRows) {
   EXPECT_EQ(RowsOfBlock(kHbm3, Axis::kColumn), 8);
 }
 
-TEST(Pim, LargestElementIsShiftedByTheBitsThatItLoses) {
+TEST(Pim, ShiftsDropTheExcessBits) {
   EXPECT_EQ(ShiftsOfMaximum(kBf16, kMx9), 1);
   EXPECT_EQ(ShiftsOfMaximum(kBf16, kMx6), 4);
   EXPECT_EQ(ShiftsOfMaximum(kBf16, kMx4), 6);
@@ -43,9 +43,9 @@ TEST(Pim, LargestElementIsShiftedByTheBitsThatItLoses) {
   EXPECT_EQ(ShiftsOfMaximum(kFp32, kMx4), 22);
 }
 
-TEST(Pim, StridedGroupHasTheCommandsCountedByHand) {
+TEST(Pim, StridedCommandsMatchHandCounts) {
   const PimCommands c = CommandsOfGroup(kHbm3, Kernel(Placement::kStrided, true));
-  EXPECT_EQ(c.load, 16 * (16 + 2));  // two elements of a block find no register
+  EXPECT_EQ(c.load, 16 * (16 + 2));  // two elements of a block have no register
   EXPECT_EQ(c.max, 16 * (16 + 8));
   EXPECT_EQ(c.compare, 16 * 8);
   EXPECT_EQ(c.add, 256);
@@ -53,12 +53,12 @@ TEST(Pim, StridedGroupHasTheCommandsCountedByHand) {
   EXPECT_EQ(c.bit_shift, 256 * 8);
   EXPECT_EQ(c.field, 256 * kFieldCommands);
   EXPECT_EQ(c.store, 16 * 6);  // 6 bits per element of 16 blocks of 16 in lanes of 16 bits
-  // Source and results take turns in every block, and the results cross into a second row.
+  // Source and results alternate in every block, and the results cross into a second row.
   EXPECT_EQ(c.activations, 16 * 2 + 1);
   EXPECT_NEAR(TimeOf(kHbm3, c).value(), (33 * 48 + 4992 * 3.33) * kNs, 1e-15);
 }
 
-TEST(Pim, TiledGroupHasTheCommandsCountedByHand) {
+TEST(Pim, TiledCommandsMatchHandCounts) {
   const PimCommands c = CommandsOfGroup(kHbm3, Kernel(Placement::kTiled, false));
   EXPECT_EQ(c.load, 256);
   EXPECT_EQ(c.lane_shift, 256 * 17);
@@ -67,19 +67,19 @@ TEST(Pim, TiledGroupHasTheCommandsCountedByHand) {
   EXPECT_EQ(c.add, 256 * 2);
   EXPECT_EQ(c.bit_shift, 256 * 24);
   EXPECT_EQ(c.store, 256);
-  // 19 batches of at most 14 words open two rows each; three of them run over into another row of
-  // the source, and into another of the results.
+  // 19 batches of at most 14 words open two rows each; three of them cross into another row of the
+  // source, and into another row of the results.
   EXPECT_EQ(c.activations, 19 * 2 + 3 * 2);
 }
 
-TEST(Pim, WithoutConditionalShiftsABitTakesThreeCommands) {
+TEST(Pim, UnconditionalShiftsTakeThreeCommands) {
   const PimCommands opt = CommandsOfGroup(kHbm3, Kernel(Placement::kStrided, true));
   const PimCommands strided = CommandsOfGroup(kHbm3, Kernel(Placement::kStrided, false));
   EXPECT_EQ(strided.bit_shift, 3 * opt.bit_shift);
   EXPECT_EQ(strided.commands() - strided.bit_shift, opt.commands() - opt.bit_shift);
 }
 
-// Four opens of both banks per block instead of one; all else is equal.
+// Each block opens both banks four times instead of once; everything else is equal.
 TEST(Pim, ColumnsOpenMoreRows) {
   const PimCommands row = CommandsOfGroup(kHbm3, Kernel(Placement::kStrided, true));
   const PimCommands column =
@@ -98,12 +98,12 @@ TEST(Pim, FewRegistersReadColumnsAgain) {
 }
 
 // A word holds half as many FP32 elements, and their significands have three times the bits.
-TEST(Pim, Fp32TakesTwiceTheCommandsAndSixTimesTheShifts) {
+TEST(Pim, Fp32DoublesTheCommandsPerElement) {
   PimKernel kernel = Kernel(Placement::kStrided, true);
   const PimCommands bf16 = CommandsOfGroup(kHbm3, kernel);
   kernel.from = kFp32;
   const PimCommands fp32 = CommandsOfGroup(kHbm3, kernel);
-  EXPECT_EQ(fp32.load, bf16.load);  // of half as many elements
+  EXPECT_EQ(fp32.load, bf16.load);  // for half as many elements
   EXPECT_EQ(fp32.bit_shift, 3 * bf16.bit_shift);
   EXPECT_EQ(fp32.store, bf16.store / 2);
   kernel.to = kMx9;

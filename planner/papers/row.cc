@@ -12,8 +12,9 @@
 namespace eps::planner {
 namespace {
 
-constexpr double kRounding = 1e-12;  // of doubles, for a tolerance of 0
+constexpr double kRounding = 1e-12;  // relative rounding of doubles, allowed at a tolerance of 0
 
+// A paper and its rows.
 struct Paper {
   const char* name;
   const char* title;
@@ -38,7 +39,7 @@ const char* VerdictOf(const Row& row) {
   return row.ok() ? "ok" : "MISSED";
 }
 
-// "+1.3 %", or the plain difference where the paper's value is 0.
+// Returns "+1.3 %", or the plain difference where the paper's value is 0.
 std::string DifferenceText(const Row& row) {
   if (row.paper == 0) return absl::StrFormat("%+.3g", row.ours);
   return absl::StrFormat("%+.2f %%", 100 * row.difference());

@@ -1,8 +1,8 @@
 #ifndef EPS_PLANNER_PAPERS_ROW_H_
 #define EPS_PLANNER_PAPERS_ROW_H_
 
-// What a paper says and what the planner computes, side by side: the rows of
-// `eps plan --reproduce=PAPER`, which are its tests, too.
+// Compares what a paper states with what the planner computes: the rows of `eps plan
+// --reproduce=PAPER`, which the tests check as well.
 
 #include <optional>
 #include <string>
@@ -13,40 +13,42 @@
 
 namespace eps::planner {
 
+// The origin of a paper's value.
 enum class Source {
-  kPrinted,  // stands in the paper's text, tables or equations
+  kPrinted,  // printed in the paper's text, tables or equations
   kFigure,   // read off one of its figures
-  kDerived,  // follows from what it prints, by our arithmetic
+  kDerived,  // follows from printed values by our arithmetic
 };
 const char* SourceName(Source source);  // "printed", "figure", "derived"
 
+// One value of a paper next to ours.
 struct Row {
-  std::string id;    // unique within its paper, stable: "l2l.eq1.train.u2"
-  std::string what;  // one line with the unit: "training time of a minibatch, u = 2, s"
+  std::string id;    // unique within its paper, stable: "l2l.eq6.training.u2"
+  std::string what;  // one line with the unit: "forward, the same, u 2, samples/s"
   Source source = Source::kPrinted;
   double paper = 0;
   double ours = 0;
-  // Relative, of `paper`; 0: equal but for the last digits that a double has. Nothing: shown for
-  // comparison and not judged, because the paper lacks an input that would decide it; `note` says
-  // which.
+  // Relative to `paper`; 0 requires equality up to the rounding of doubles. Without a tolerance the
+  // row is shown for comparison and not judged, because the paper lacks an input that would decide
+  // it; `note` names that input.
   std::optional<double> tolerance;
   std::string note;
 
-  // (ours - paper) / paper; their plain difference where paper is 0.
+  // Returns (ours - paper) / |paper|, or the plain difference where paper is 0.
   double difference() const;
   bool judged() const { return tolerance.has_value(); }
-  bool ok() const;  // true if it is not judged
+  bool ok() const;  // true if the row is not judged
 };
 
-// The papers by the names that `eps plan --reproduce` takes, in the order of the rows' pages.
+// Returns the names of papers that `eps plan --reproduce` accepts, in the order of their rows.
 std::vector<std::string> PaperNames();
-// The rows of a paper, computed anew. InvalidArgument for an unknown name, with the known ones.
+// Computes the rows of a paper. Returns InvalidArgument for an unknown name, with the known ones.
 absl::StatusOr<std::vector<Row>> RowsOf(absl::string_view paper);
 
-// One line per row under a heading, and how many are reached, missed and not judged.
+// Returns a heading, one line per row, and the numbers of rows reached, missed and not judged.
 std::string RowsToText(absl::string_view paper, const std::vector<Row>& rows);
-// An array of {id, what, source, paper, ours, tolerance, ok}, and "note" where there is one;
-// tolerance is null where a row is not judged.
+// Returns an array of {id, what, source, paper, ours, tolerance, ok}, with "note" where there is
+// one; tolerance is null for a row that is not judged.
 std::string RowsToJson(const std::vector<Row>& rows);
 
 }  // namespace eps::planner

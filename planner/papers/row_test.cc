@@ -22,28 +22,28 @@ TEST(Row, DifferenceIsRelativeToThePaper) {
   EXPECT_DOUBLE_EQ(MakeRow(0, 3, 0.1).difference(), 3);
 }
 
-TEST(Row, IsReachedWithinItsToleranceOnBothSides) {
+TEST(Row, ToleranceCountsOnBothSides) {
   EXPECT_TRUE(MakeRow(100, 105, 0.05).ok());
   EXPECT_TRUE(MakeRow(100, 95, 0.05).ok());
   EXPECT_FALSE(MakeRow(100, 105.01, 0.05).ok());
   EXPECT_FALSE(MakeRow(100, 94.99, 0.05).ok());
 }
 
-TEST(Row, AToleranceOfZeroForgivesTheLastDigitsOfADoubleAlone) {
+TEST(Row, ZeroToleranceForgivesOnlyRounding) {
   EXPECT_TRUE(MakeRow(0.3, 0.1 + 0.2, 0).ok());
   EXPECT_FALSE(MakeRow(0.3, 0.3 + 1e-10, 0).ok());
   EXPECT_TRUE(MakeRow(0, 0, 0).ok());
   EXPECT_FALSE(MakeRow(0, 1, 0).ok());
 }
 
-TEST(Row, WithoutToleranceIsNotJudged) {
+TEST(Row, WithoutAToleranceIsNotJudged) {
   const Row row = MakeRow(1, 1000, std::nullopt);
   EXPECT_FALSE(row.judged());
   EXPECT_TRUE(row.ok());
   EXPECT_TRUE(MakeRow(1, 1, 0).judged());
 }
 
-TEST(Row, NoNumberIsReachedByNothing) { EXPECT_FALSE(MakeRow(1, std::nan(""), 0.5).ok()); }
+TEST(Row, NanIsNeverReached) { EXPECT_FALSE(MakeRow(1, std::nan(""), 0.5).ok()); }
 
 TEST(HalfLastDigit, IsRelative) {
   EXPECT_DOUBLE_EQ(HalfLastDigit(25.5, 1), 0.05 / 25.5);
@@ -52,7 +52,7 @@ TEST(HalfLastDigit, IsRelative) {
   EXPECT_FALSE(MakeRow(17, 16.49, HalfLastDigit(17, 0)).ok());
 }
 
-TEST(RowsOf, EveryPaperHasUniqueIdsAndSaysWhatItDoesNotJudge) {
+TEST(RowsOf, IdsAreUniqueAndShownRowsExplained) {
   EXPECT_EQ(PaperNames(), (std::vector<std::string>{"l2l", "nntile", "smart-infinity", "jitq"}));
   for (const std::string& name : PaperNames()) {
     const absl::StatusOr<std::vector<Row>> rows = RowsOf(name);
@@ -66,7 +66,7 @@ TEST(RowsOf, EveryPaperHasUniqueIdsAndSaysWhatItDoesNotJudge) {
   }
 }
 
-TEST(RowsOf, RefusesAnUnknownPaperAndNamesTheKnown) {
+TEST(RowsOf, RefusesAnUnknownPaper) {
   const absl::StatusOr<std::vector<Row>> rows = RowsOf("l2");
   EXPECT_EQ(rows.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(rows.status().message(),
@@ -105,13 +105,13 @@ TEST(RowsToText, CountsAndNamesEveryVerdict) {
   }
 }
 
-TEST(RowsToText, AToleranceHasThreeDigitsAndItsJsonAll) {
+TEST(RowsToText, ShowsToleranceWithThreeDigits) {
   const Row row = MakeRow(4.444, 4.444, HalfLastDigit(4.444, 3));
   EXPECT_TRUE(absl::StrContains(RowsToText("l2l", {row}), "   0.0113 % ok\n"));
   EXPECT_EQ(nlohmann::json::parse(RowsToJson({row}))[0]["tolerance"].get<double>(), *row.tolerance);
 }
 
-TEST(SourceName, OfEach) {
+TEST(SourceName, NamesEverySource) {
   EXPECT_STREQ(SourceName(Source::kPrinted), "printed");
   EXPECT_STREQ(SourceName(Source::kFigure), "figure");
   EXPECT_STREQ(SourceName(Source::kDerived), "derived");

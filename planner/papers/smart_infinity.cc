@@ -19,15 +19,15 @@ namespace smart = smart_infinity;
 using smart::Method;
 using smart::Variant;
 
-// Relative, of `paper`.
+// Tolerances, relative to `paper`.
 constexpr double kExact = 0;
-constexpr double kDigits = 1e-4;  // of a number that is printed with five digits
+constexpr double kDigits = 1e-4;  // for a number printed with five digits
 constexpr double kClosedForm = 0.06;
 constexpr double kEmulator = 0.15;
 
 constexpr double kGb = 1e9;
 constexpr double kMb = 1e6;
-constexpr double kParameters = 4.0e9;  // of the GPT-2 that most figures use
+constexpr double kParameters = 4.0e9;  // parameters of the GPT-2 that most figures use
 constexpr uint64_t kSubgroup = 40000000;
 
 constexpr char kFitted[] = "an input was fitted to this row";
@@ -41,6 +41,7 @@ constexpr char kA100Fitted[] =
 constexpr char kTwoSsds[] =
     "; figure 3(b) has 1.71 for two SSDs, and the simulated RAID0 has no cost of its own";
 
+// A variant with its names in ids and in texts.
 struct VariantName {
   Variant variant;
   const char* id;
@@ -65,14 +66,15 @@ smart::StepTime TimeOf(const Method& method, double parameters, int devices,
   return smart::Simulate(smart::PaperMachine(), gpu, method, parameters, devices);
 }
 
-// How much faster than `over`, the baseline if none is named, with the same optimizer and as many
-// devices.
+// Returns how much faster the method is than `over` (by default the baseline) with the same
+// optimizer and the same number of devices.
 double SpeedUp(const Method& method, double parameters, int devices,
                Variant over = Variant::kBase) {
   const Method slower = MethodOf(over, method.optimizer);
   return TimeOf(slower, parameters, devices).total() / TimeOf(method, parameters, devices).total();
 }
 
+// Collects rows under the paper's prefix.
 class Rows {
  public:
   void Add(std::string id, std::string what, Source source, double paper, double ours,
@@ -80,7 +82,7 @@ class Rows {
     rows_.push_back({absl::AsciiStrToLower(absl::StrCat("smart.", id)), std::move(what), source,
                      paper, ours, tolerance, std::move(note)});
   }
-  // Of the event simulation against a figure.
+  // Adds a row that compares the event simulation with a figure.
   void AddEmulated(std::string id, std::string what, double paper, double ours, std::string note) {
     Add(std::move(id), std::move(what), Source::kFigure, paper, ours, kEmulator, std::move(note));
   }
@@ -92,13 +94,14 @@ class Rows {
 
 // ---- bytes
 
+// The traffic of one method by the paper, for comparison with TrafficOf.
 struct TrafficPaper {
   const char* id;
   const char* text;
   Variant variant;
   smart::Optimizer optimizer;
   double c;
-  // Bytes per parameter; kNotListed where nobody counted them.
+  // Bytes per parameter; kNotListed for values that were not derived.
   double host_read, host_written, internal_read, internal_written, media_read, media_written;
 };
 constexpr double kNotListed = -1;
@@ -153,7 +156,7 @@ void AddTraffic(Rows* rows) {
             Source::kDerived, 2, smart::TrafficOf(fp16).host_read().value(), kExact);
 }
 
-// Table I, in units of M, the bytes of the FP16 parameters.
+// Adds the rows of Table I, in units of M, the bytes of the FP16 parameters.
 void AddTableOne(Rows* rows) {
   constexpr double kC = 0.02;
   constexpr struct {
@@ -224,13 +227,14 @@ void AddSizes(Rows* rows) {
 
 // ---- figure 9: time per iteration
 
+// One bar of figure 9.
 struct Breakdown {
   VariantName variant;
   int devices;
   double forward, backward, update;  // seconds
   bool backward_fitted, update_fitted;
 };
-// The time of FW is fitted to all of them.
+// The time of FW is fitted to all these rows.
 constexpr Breakdown kBreakdown[] = {
     {kBase, 6, 0.62, 5.59, 17.55, false, true},     {kNaive, 6, 0.67, 5.33, 13.05, false, false},
     {kHandover, 6, 0.67, 5.44, 12.27, false, true}, {kTopK, 6, 0.67, 4.14, 10.77, true, true},
@@ -261,12 +265,13 @@ void AddBreakdown(Rows* rows) {
   }
 }
 
+// The iteration times of one model in figures 9 and 10.
 struct Totals {
   const char* id;
   const char* text;
   double parameters;
   std::vector<VariantName> variants;
-  std::vector<double> six, ten;  // seconds with that many devices, by variant
+  std::vector<double> six, ten;  // seconds with 6 and 10 devices, by variant
 };
 
 std::vector<Totals> PaperTotals() {
@@ -316,9 +321,10 @@ void AddTotals(Rows* rows) {
 
 constexpr int kDevices[] = {1, 2, 4, 6, 8, 10};
 constexpr size_t kPoints = 6;
+// One curve of figures 3(b) and 11.
 struct Scaling {
   VariantName variant;
-  double speed[kPoints];  // of BASE with one SSD
+  double speed[kPoints];  // relative to BASE with one SSD
 };
 constexpr Scaling kA5000Scaling[] = {
     {kBase, {1, 1.55, 2.23, 2.26, 2.26, 2.27}},
@@ -337,7 +343,8 @@ void AddScaling(const std::string& id, const smart::Gpu& gpu, const Scaling& sca
   const Seconds one = TimeOf(MethodOf(Variant::kBase), kParameters, 1, gpu).total();
   const bool raid0 = id == "fig3b";
   for (size_t i = 0; i < kPoints; ++i) {
-    if (scaling.variant.variant == Variant::kBase && kDevices[i] == 1) continue;  // it is the unit
+    // This row is the unit.
+    if (scaling.variant.variant == Variant::kBase && kDevices[i] == 1) continue;
     const Seconds time =
         TimeOf(MethodOf(scaling.variant.variant), kParameters, kDevices[i], gpu).total();
     const bool two_ssds = !raid0 && scaling.variant.variant == Variant::kBase && kDevices[i] == 2;
@@ -349,7 +356,7 @@ void AddScaling(const std::string& id, const smart::Gpu& gpu, const Scaling& sca
   }
 }
 
-// Figure 11's speeds in seconds, by figure 9's BASE with ten SSDs.
+// Adds figure 11's speeds, converted to seconds by figure 9's BASE with ten SSDs.
 void AddClosedForm(Rows* rows) {
   constexpr Breakdown kTen = kBreakdown[4];
   static_assert(kTen.variant.variant == Variant::kBase && kTen.devices == 10, "BASE10");
@@ -367,7 +374,7 @@ void AddClosedForm(Rows* rows) {
   }
 }
 
-// ---- what compression gains: time of SU+O over that of SU+O+C
+// ---- the gain of compression: time of SU+O over that of SU+O+C
 
 constexpr char kGain[] =
     "by figure 14's rates a device loses more with decompression than it saves by reading fewer "
@@ -380,7 +387,7 @@ constexpr char kHiddenGain[] =
     "after "
     "the reads";
 
-// The ratio, and on which side of 1 it is.
+// Adds the ratio, and whether it exceeds 1.
 void AddGain(const std::string& id, const std::string& what, double paper, double ours,
              const char* note, Rows* rows) {
   rows->AddEmulated(absl::StrCat("gain.", id), absl::StrCat(what, ": SU+O over SU+O+C"), paper,
@@ -402,7 +409,7 @@ double IterationGain(double parameters, int devices, const smart::Gpu& gpu = sma
          TimeOf(MethodOf(Variant::kTopK), parameters, devices, gpu).total();
 }
 
-// The bar of figure 9's GPT-2 4.0B.
+// Returns the bar of figure 9 for GPT-2 4.0B.
 const Breakdown& BarOf(Variant variant, int devices) {
   return *std::find_if(std::begin(kBreakdown), std::end(kBreakdown), [&](const Breakdown& bar) {
     return bar.variant.variant == variant && bar.devices == devices;
@@ -432,7 +439,7 @@ void AddGainsOfModels(Rows* rows) {
   }
 }
 
-// Figure 11, of GPT-2 4.0B; its speeds are of one BASE.
+// Figure 11, GPT-2 4.0B; all its speeds are relative to the same BASE.
 void AddGainsOfDevices(const char* id, const smart::Gpu& gpu, const Scaling& dense,
                        const Scaling& compressed, const char* note, Rows* rows) {
   for (size_t i = 0; i < kPoints; ++i) {
@@ -443,8 +450,9 @@ void AddGainsOfDevices(const char* id, const smart::Gpu& gpu, const Scaling& den
   }
 }
 
-// ---- what the text says
+// ---- ranges in the paper's text
 
+// A range of speed-ups that the text names.
 struct Range {
   const char* id;
   VariantName variant;
@@ -452,8 +460,8 @@ struct Range {
   int devices;
   double low, high;
 };
-// Section VII-C, over the four models of figure 9. For the last one it names no number of devices;
-// figure 9 has these values with ten.
+// Section VII-C, over the four models of figure 9. For the last range it names no number of
+// devices; figure 9 has these values with ten.
 constexpr Range kRanges[] = {
     {"su6", kNaive, kBase, 6, 1.18, 1.24},
     {"su10", kNaive, kBase, 10, 1.54, 1.60},
@@ -465,7 +473,7 @@ constexpr Range kRanges[] = {
 void AddText(Rows* rows) {
   for (const Range& range : kRanges) {
     std::vector<double> ours;
-    for (double parameters : {4.0e9, 8.4e9, 8.3e9}) {  // BERT 4.0B is GPT-2 4.0B here
+    for (double parameters : {4.0e9, 8.4e9, 8.3e9}) {  // BERT 4.0B equals GPT-2 4.0B here
       ours.push_back(
           SpeedUp(MethodOf(range.variant.variant), parameters, range.devices, range.over.variant));
     }
@@ -531,7 +539,7 @@ void AddOptimizers(Rows* rows) {
 
 void AddRatios(Rows* rows) {
   constexpr struct {
-    int percent;  // 0: SU+O
+    int percent;  // 0 means SU+O
     double six, ten;
   } kRatios[] = {
       {0, 18.3, 14.7}, {10, 18.5, 14.1}, {5, 16.6, 13.1}, {2, 15.5, 12.1}, {1, 16.2, 12.5}};
@@ -552,7 +560,7 @@ void AddRatios(Rows* rows) {
   }
 }
 
-// What the paper lacks an input for: shown with the GPU time per parameter of GPT-2 4.0B.
+// Models for which the paper lacks an input, shown with the GPU time per parameter of GPT-2 4.0B.
 void AddOtherModels(Rows* rows) {
   constexpr char kShape[] =
       "not judged: the paper gives no sequence length or time of the GPU for this model; ours has "
@@ -625,7 +633,8 @@ void AddFineTuning(Rows* rows) {
   }
 }
 
-// Figure 15: 1 where SU+O+C has more performance per dollar than BASE with as many devices.
+// Figure 15: 1 where SU+O+C has more performance per dollar than BASE with the same number of
+// devices.
 void AddPrices(Rows* rows) {
   constexpr struct {
     int devices;

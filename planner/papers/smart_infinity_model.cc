@@ -9,7 +9,7 @@
 namespace eps::planner::smart_infinity {
 namespace {
 
-constexpr Bytes kIndex(4);  // int32, local to the subgroup: the authors' public code
+constexpr Bytes kIndex(4);  // int32, local to the subgroup (the authors' public code)
 
 // Section VII-I.
 constexpr Dollars kServer(45000);
@@ -18,9 +18,10 @@ constexpr Dollars kSsd(400);
 
 Bytes PairBytes(const Widths& widths) { return kIndex + widths.gradient; }
 
-bool Updates(Variant variant) { return variant != Variant::kBase; }  // the devices, not the host
+// True if the devices update, not the host.
+bool Updates(Variant variant) { return variant != Variant::kBase; }
 
-// The closed form's numbers, in seconds: `fixed` + `scaled` / n, and never less than `floor`.
+// The coefficients of the closed form, in seconds: max(fixed + scaled / n, floor).
 struct Curve {
   double fixed;
   double scaled;
@@ -30,8 +31,8 @@ constexpr Curve kBaseCurve{9.9, 46.25, 23.8};
 constexpr Curve kHandoverCurve{8.8, 53.75, 0};
 constexpr Curve kTopKCurve{7.3, 51.25, 0};
 
-// Figure 9, GPT-2 4.0B: FW 0.67 s and, where hardly a gradient is offloaded (SU+O+C), BW 4.14 and
-// 4.19 s. The A100's are ours, off figure 11(b): 0.46 s and 2.8 s.
+// Figure 9, GPT-2 4.0B: FW takes 0.67 s; BW takes 4.14 and 4.19 s where hardly any gradients are
+// offloaded (SU+O+C). The A100's 0.46 s and 2.8 s are our fit to figure 11(b).
 constexpr double kFigureParameters = 4.0e9;
 constexpr Seconds PerParameter(double seconds) { return Seconds(seconds / kFigureParameters); }
 
@@ -53,7 +54,7 @@ Traffic TrafficOf(const Method& method) {
   t.host_gradients_written = method.gradient();
   t.internal_read = method.states() + method.gradient();
   t.internal_written = method.states();
-  // Parameters of the states' width are read back from the medium; narrower ones come out of the
+  // Parameters as wide as the state are read back from the medium; narrower ones come from the
   // device's memory.
   const bool read_back = method.widths.up == method.widths.state;
   t.media_read = t.internal_read + (read_back ? t.host_states_read : Bytes());
@@ -93,31 +94,31 @@ Seconds ClosedForm(Variant variant, double n) {
 }
 
 Machine PaperMachine() {
-  // Figure 14's unit: the authors' public code divides 2^30 bytes, of all that the updater takes in
-  // (lists and states, where it decompresses), by the seconds of the updater's one call.
+  // Figure 14's unit: the authors' public code divides 2^30 bytes of everything that the updater
+  // reads (lists and states, where it decompresses) by the seconds of the updater's single call.
   constexpr BytesPerSecond kGib(1024.0 * 1024 * 1024);
   Machine m;
-  m.host_link = BytesPerSecond(16e9);     // Gen3 x16: the link that Table I's traffic crosses
+  m.host_link = BytesPerSecond(16e9);     // Gen3 x16, the link that Table I's traffic crosses
   m.internal_link = BytesPerSecond(8e9);  // Gen3 x4, 4 GB/s each way (section VII-A)
-  m.host_read = 3.1 * kGib;               // figure 14(a), its best points
+  m.host_read = 3.1 * kGib;               // the best points of figure 14(a)
   m.host_write = 1.7 * kGib;
   m.device_read = 2.75 * kGib;  // figure 14(a) at 4.0B and 8.4B
   m.device_write = 1.6 * kGib;
   m.update = 8.2 * kGib;             // figure 14(a)
   m.decompress_update = 2.9 * kGib;  // figure 14(b)
   m.subgroup = 4e7;                  // sub_group_size of the authors' public code
-  m.base_buffers = 2;                // one is read while the one before it is updated and written
-  // Fitted: to the update of BASE in figure 9, GPT-2 4.0B, 6 and 10 SSDs (17.55 s and 17.76 s).
+  m.base_buffers = 2;                // one is read while the previous one is updated and written
+  // Fitted to the update of BASE in figure 9, GPT-2 4.0B, with 6 and 10 SSDs (17.55 s and 17.76 s).
   m.base_software = BytesPerSecond(6.4e9);
-  // Fitted: to the updates of SU+O and SU+O+C there, 6 and 10 devices, so that the mean of the four
-  // differences is about 0.
+  // Fitted to the updates of SU+O and SU+O+C in figure 9, with 6 and 10 devices, so that the mean
+  // of the four differences is about 0.
   m.take_over = BytesPerSecond(5.3e9);
   return m;
 }
 
 namespace {
 
-// Parameters of each subgroup; the last may be smaller.
+// Returns the parameters of each subgroup; the last one may be smaller.
 std::vector<double> Subgroups(double parameters, double size) {
   std::vector<double> groups(static_cast<size_t>(parameters / size), size);
   const double rest = parameters - static_cast<double>(groups.size()) * size;
@@ -125,7 +126,7 @@ std::vector<double> Subgroups(double parameters, double size) {
   return groups;
 }
 
-// The links of a storage device, or of a RAID0 of several, which is as one that is faster.
+// The links of a storage device, or of a RAID0 of several, which acts as one faster device.
 class Storage {
  public:
   Storage(const Machine& machine, int devices, FlowNetwork* net)
@@ -133,8 +134,8 @@ class Storage {
         medium_(net->AddLink(devices * machine.host_read)),
         internal_(net->AddLink(devices * machine.internal_link)) {}
 
-  // The medium is a link of capacity host_read, on which everything else costs more than a read by
-  // the host.
+  // The medium is a link of capacity host_read; every access other than a host read has a higher
+  // cost on it.
   std::vector<Crossing> HostRead(LinkId up) const { return {{medium_, 1}, {internal_}, {up}}; }
   std::vector<Crossing> HostWrite(LinkId down) const {
     return {{medium_, machine_.host_read / machine_.host_write}, {internal_}, {down}};
@@ -162,7 +163,8 @@ std::vector<Storage> StorageOf(const Machine& machine, Variant variant, int devi
 
 using Tasks = std::vector<TaskId>;
 
-// Weights go to the GPU block after block, the next while one is computed (section II-A).
+// Weights are sent to the GPU block by block, the next while the current one is computed (section
+// II-A).
 Seconds Forward(const Machine& machine, const Gpu& gpu, const Method& method, double parameters) {
   FlowNetwork net;
   const LinkId to_gpu = net.AddLink(machine.host_link);
@@ -175,8 +177,8 @@ Seconds Forward(const Machine& machine, const Gpu& gpu, const Method& method, do
   return net.Run().end();
 }
 
-// As Forward; the GPU sends a block's gradients before it computes the next, and the host writes
-// them to their owner's storage behind that (sections II-A and IV-C).
+// As Forward. The GPU sends a block's gradients before it computes the next block, and the host
+// then writes them to their owner's storage (sections II-A and IV-C).
 Seconds Backward(const Machine& machine, const Gpu& gpu, const Method& method, double parameters,
                  int devices) {
   FlowNetwork net;
@@ -200,7 +202,7 @@ Seconds Backward(const Machine& machine, const Gpu& gpu, const Method& method, d
   return net.Run().end();
 }
 
-// The baseline reads a subgroup, updates it on the host and writes it, each in its turn, with
+// The baseline reads a subgroup, updates it on the host and writes it, in sequence, with
 // base_buffers subgroups in flight (figure 4(a)).
 Seconds HostUpdate(const Machine& machine, const Method& method, double parameters, int devices) {
   FlowNetwork net;
@@ -224,18 +226,20 @@ Seconds HostUpdate(const Machine& machine, const Method& method, double paramete
   return net.Run().end();
 }
 
+// A storage device that updates.
 struct Device {
   Storage storage;
   ResourceId updater;
-  Tasks free_buffers;  // by field, parameters first: when each may be read into again
+  // By field, parameters first: the task after which the buffer may be read into again.
+  Tasks free_buffers;
 };
 
-// Per parameter. The update takes in dense gradients in every variant.
+// Returns the time per parameter. The update reads dense gradients in every variant.
 Seconds UpdateTime(const Machine& machine, const Method& method) {
   return (method.states() + method.widths.gradient) / machine.update;
 }
 
-// Per parameter: what figure 14(b)'s "decompress + update" leaves beside the update of figure
+// Returns the time per parameter: figure 14(b)'s "decompress + update" minus the update of figure
 // 14(a).
 Seconds DecompressTime(const Machine& machine, const Method& method) {
   return (method.states() + method.gradient()) / machine.decompress_update -
@@ -243,8 +247,8 @@ Seconds DecompressTime(const Machine& machine, const Method& method) {
 }
 
 // Reads a subgroup's gradients and fields, updates it, and writes the fields, parameters first.
-// kNaive sends the parameters up at the end; the handler before the fields that nobody waits for
-// (figure 5). Returns the task after which the parameters are in the host's memory.
+// kNaive sends the parameters up at the end; the handler sends them before it writes the other
+// fields (figure 5). Returns the task after which the parameters are in the host's memory.
 TaskId AddSubgroup(const Machine& machine, const Method& method, double size, LinkId up,
                    const Tasks& start, Device* device, FlowNetwork* net) {
   const Storage& storage = device->storage;
@@ -283,8 +287,8 @@ TaskId AddSubgroup(const Machine& machine, const Method& method, double size, Li
 }
 
 // Subgroup i belongs to device i mod n. As in the authors' public code, the host starts a round of
-// n subgroups, waits until all their parameters are up, and takes them over with one thread; only
-// then the next round starts. The handler's lazy writes go on meanwhile.
+// n subgroups, waits until all their parameters have arrived, and copies them with one thread; only
+// then does it start the next round. The handler's lazy writes continue meanwhile.
 Seconds DeviceUpdate(const Machine& machine, const Method& method, double parameters, int count) {
   FlowNetwork net;
   const LinkId up = net.AddLink(machine.host_link);

@@ -22,7 +22,7 @@ Method MethodOf(Variant variant, const Optimizer& optimizer = kAdam, double c = 
   return method;
 }
 
-// A machine whose times can be worked out by hand: one parameter per subgroup, and rates that make
+// A machine whose times can be computed by hand: one parameter per subgroup, and rates that make
 // each step a whole number of seconds.
 Machine SimpleMachine() {
   Machine m;
@@ -42,28 +42,28 @@ Machine SimpleMachine() {
 }
 const Gpu kSimpleGpu{"simple", Seconds(1), Seconds(3), Dollars(0)};
 
-// Judged rows that miss their tolerance, and why.
+// The judged rows that miss their tolerance, with the reasons.
 const std::set<std::string>& KnownMisses() {
   static const auto* misses = new std::set<std::string>{
-      // Two SSDs are 1.54 times as fast as one in figure 11, and 1.71 times in figure 3(b); the
-      // simulation, whose RAID0 has no cost of its own, has 1.83.
+      // In figure 11 two SSDs are 1.54 times as fast as one, in figure 3(b) 1.71 times. The
+      // simulation, whose RAID0 has no overhead, gives 1.83.
       "smart.fig11.a100.base2",
-      // What compression gains in the update: the paper's 2.2 ns per parameter of a device are more
-      // than the read of its dense gradient takes at figure 14's rates (1.35 ns), and there the
-      // updater takes 2.1 ns longer with decompression.
+      // The gain of compression in the update: the paper's 2.2 ns per parameter of a device exceed
+      // the 1.35 ns that reading its dense gradient takes at figure 14's rates, at which
+      // decompression adds 2.1 ns to the updater.
       "smart.gain.gpt2_4.0b.update6",
       "smart.gain.gpt2_4.0b.update6.faster",
       "smart.gain.gpt2_4.0b.update10",
       "smart.gain.gpt2_4.0b.update10.faster",
       "smart.gain.fig11.a5000.iteration2.faster",
-      // There compression makes few devices slower, and beside an A5000 not.
+      // In the paper, compression slows one and two devices with an A100, but not with an A5000.
       "smart.gain.fig11.a100.iteration1.faster",
       "smart.gain.fig11.a100.iteration2.faster",
   };
   return *misses;
 }
 
-TEST(SmartInfinityRowsTest, EveryJudgedRowIsReachedButTheKnownMisses) {
+TEST(SmartInfinityRowsTest, OnlyTheKnownMissesMiss) {
   std::set<std::string> missed;
   for (const Row& row : SmartInfinityRows()) {
     if (KnownMisses().count(row.id) != 0) {
@@ -75,7 +75,7 @@ TEST(SmartInfinityRowsTest, EveryJudgedRowIsReachedButTheKnownMisses) {
   EXPECT_EQ(missed, KnownMisses()) << "a known miss is none any more, or has another name";
 }
 
-TEST(SmartInfinityRowsTest, IdsAreUniqueAndShownRowsSayWhy) {
+TEST(SmartInfinityRowsTest, IdsAreUniqueAndShownRowsExplained) {
   std::set<std::string> ids;
   size_t judged = 0;
   for (const Row& row : SmartInfinityRows()) {
@@ -86,7 +86,7 @@ TEST(SmartInfinityRowsTest, IdsAreUniqueAndShownRowsSayWhy) {
   EXPECT_GT(judged, 150u);
 }
 
-TEST(TrafficTest, TheBaselineMovesAllStatesAndGradientsBothWays) {
+TEST(TrafficTest, TheBaselineMovesEverythingBothWays) {
   const Traffic t = TrafficOf(MethodOf(Variant::kBase));
   EXPECT_EQ(t.host_states_read, Bytes(12));
   EXPECT_EQ(t.host_gradients_read, Bytes(4));
@@ -96,7 +96,7 @@ TEST(TrafficTest, TheBaselineMovesAllStatesAndGradientsBothWays) {
   EXPECT_EQ(t.internal_read, Bytes(0));
 }
 
-TEST(TrafficTest, DevicesThatUpdateLeaveTheHostParametersAndGradients) {
+TEST(TrafficTest, UpdatingDevicesRelieveTheHost) {
   const Traffic t = TrafficOf(MethodOf(Variant::kHandover));
   EXPECT_EQ(t.host_read(), Bytes(4));
   EXPECT_EQ(t.host_written(), Bytes(4));
@@ -109,7 +109,7 @@ TEST(TrafficTest, DevicesThatUpdateLeaveTheHostParametersAndGradients) {
   EXPECT_EQ(sgd.internal_written, Bytes(8));
 }
 
-TEST(TrafficTest, CompressionTakesGradientsAlone) {
+TEST(TrafficTest, CompressionAffectsOnlyGradients) {
   const Traffic t = TrafficOf(MethodOf(Variant::kTopK));
   EXPECT_NEAR(t.host_written().value(), 0.08, kRounding);
   EXPECT_NEAR(t.internal_read.value(), 12.08, kRounding);
@@ -118,7 +118,7 @@ TEST(TrafficTest, CompressionTakesGradientsAlone) {
   EXPECT_EQ(t.host_read(), Bytes(4));
 }
 
-TEST(TrafficTest, NarrowParametersComeOutOfTheDevicesMemory) {
+TEST(TrafficTest, NarrowParametersSkipTheMedium) {
   Method method = MethodOf(Variant::kHandover);
   method.widths.up = Bytes(2);
   const Traffic t = TrafficOf(method);
@@ -132,7 +132,7 @@ TEST(TopKTest, TheRatioCountsIndicesAndValues) {
   EXPECT_EQ(TopKBytes(method, 40000000), Bytes(3.2e6));
 }
 
-TEST(DeviceMemoryTest, HoldsEveryFieldAndWhatTheVariantAdds) {
+TEST(DeviceMemoryTest, HoldsAllFieldsAndTheVariantsBuffers) {
   EXPECT_EQ(DeviceMemory(MethodOf(Variant::kHandover), 40000000, 1), Bytes(0.64e9));
   EXPECT_EQ(DeviceMemory(MethodOf(Variant::kHandover), 40000000, 3), Bytes(1.92e9));
   EXPECT_EQ(DeviceMemory(MethodOf(Variant::kTopK), 40000000, 1), Bytes(0.6432e9));
@@ -154,22 +154,22 @@ TEST(ClosedFormTest, TheBaselineHasAFloor) {
   EXPECT_EQ(ClosedForm(Variant::kTopK, 2), Seconds(7.3 + 25.625));
 }
 
-// Two subgroups. Weights take 0.5 s each, the GPU 1 s: 0.5 + 2.
+// Two subgroups: weights take 0.5 s each, the GPU 1 s: 0.5 + 2.
 TEST(SimulateTest, ForwardHidesTheNextWeights) {
   const StepTime time = Simulate(SimpleMachine(), kSimpleGpu, MethodOf(Variant::kHandover), 2, 1);
   EXPECT_NEAR(time.forward.value(), 2.5, kMilli);
 }
 
-// 0.5 s of weights, then per block 3 s and 1 s to send; writes take 4 s each: the first from 4.5 to
-// 8.5, where the second has just been sent.
-TEST(SimulateTest, BackwardSendsGradientsBetweenBlocksAndWritesThemBehind) {
+// 0.5 s of weights, then 3 s per block and 1 s to send its gradients. Writes take 4 s each: the
+// first from 4.5 to 8.5, when the second block has just been sent.
+TEST(SimulateTest, BackwardWritesGradientsWhileItComputes) {
   const StepTime time = Simulate(SimpleMachine(), kSimpleGpu, MethodOf(Variant::kHandover), 2, 1);
   EXPECT_NEAR(time.backward.value(), 12.5, kMilli);
 }
 
 // Per subgroup: 16 bytes up in 4 s, 4 s of software, 12 bytes down in 12 s. With one buffer they
-// follow each other; with two, the second's read hides behind the first's software, and its
-// software behind the first's write: 4 + 4 + 12 + 12.
+// run in sequence. With two, the second subgroup's read overlaps the first's software, and its
+// software overlaps the first's write: 4 + 4 + 12 + 12.
 TEST(SimulateTest, TheBaselineTakesTurnsInItsBuffers) {
   Machine machine = SimpleMachine();
   machine.host_link = kNoLimit;
@@ -180,10 +180,10 @@ TEST(SimulateTest, TheBaselineTakesTurnsInItsBuffers) {
               kMilli);
 }
 
-// Per subgroup: g, p, m and v in 4 s, the update in 4 s, p, m and v out in 6 s, 1 s up, and 1 s for
-// the host to take over. naive does one after the other; the handler takes over while m and v are
-// written, so that the medium is idle in the updates alone: 2 * (4 + 4 + 6 + 1).
-TEST(SimulateTest, TheHandlerWritesLazilyAndNaiveDoesNot) {
+// Per subgroup: g, p, m and v are read in 4 s, the update takes 4 s, p, m and v are written in 6 s,
+// 1 s goes up, and the host copies for 1 s. kNaive runs all in sequence; the handler copies while m
+// and v are written, so the medium is idle only during the updates: 2 * (4 + 4 + 6 + 1).
+TEST(SimulateTest, OnlyTheHandlerWritesLazily) {
   const Machine machine = SimpleMachine();
   EXPECT_NEAR(Simulate(machine, kSimpleGpu, MethodOf(Variant::kNaive), 2, 1).update.value(), 32,
               kMilli);
@@ -192,8 +192,9 @@ TEST(SimulateTest, TheHandlerWritesLazilyAndNaiveDoesNot) {
 }
 
 // Lists of half the bytes: 0.5 s to read them and 3 s for p, m and v; 3 s to decompress and 4 s to
-// update, 14 bytes at 2 B/s; 2 s for p out, 1 s up, 4 s for m and v. Beside the reads of the states
-// decompression takes no time of its own; a slower one, 10 s, takes what those leave of it.
+// update, 14 bytes at 2 B/s; 2 s to write p, 1 s up, 4 s for m and v. If decompression overlaps the
+// reads of the states, it adds no time; a slower one, 10 s, adds the part that the reads do not
+// cover.
 TEST(SimulateTest, DecompressionComesBeforeTheUpdate) {
   Machine machine = SimpleMachine();
   const auto update = [&machine] {
@@ -207,14 +208,14 @@ TEST(SimulateTest, DecompressionComesBeforeTheUpdate) {
   EXPECT_NEAR(update(), 0.5 + 10 + 4 + 7, kMilli);
 }
 
-// Two subgroups on two devices are one round: 4 + 4 + 6 as one, then both parameters go up over
-// the host's link of 4 B/s, 2 s, and one thread takes them over, 2 s.
-TEST(SimulateTest, DevicesWorkSideBySideAndShareTheHost) {
+// Two subgroups on two devices are one round: each device takes 4 + 4 + 6. Then the parameters of
+// both go up over the host's link of 4 B/s in 2 s, and one thread copies them in 2 s.
+TEST(SimulateTest, ParallelDevicesShareTheHost) {
   EXPECT_NEAR(Simulate(SimpleMachine(), kSimpleGpu, MethodOf(Variant::kNaive), 2, 2).update.value(),
               18, kMilli);
 }
 
-TEST(SimulateTest, ALastSmallerSubgroupCounts) {
+TEST(SimulateTest, ASmallerLastSubgroupCounts) {
   const auto update = [](double parameters) {
     return Simulate(SimpleMachine(), kSimpleGpu, MethodOf(Variant::kNaive), parameters, 1)
         .update.value();

@@ -3,8 +3,8 @@
 
 namespace eps::planner {
 
-// The tolerance (relative, as Row has it) of a number that is printed with so many decimals: half
-// of its last digit. HalfLastDigit(25.5, 1) is 0.05 / 25.5. REQUIRES printed != 0.
+// Returns the relative tolerance (see Row) of a number that is printed with `decimals` decimals:
+// half of its last digit. HalfLastDigit(25.5, 1) is 0.05 / 25.5. REQUIRES printed != 0.
 constexpr double HalfLastDigit(double printed, int decimals) {
   double half = 0.5;
   for (int i = 0; i < decimals; ++i) half /= 10;

@@ -1,8 +1,8 @@
 #include "planner/papers/transformer_counts.h"
 
 #include "base/check.h"
-#include "planner/workload.h"
 #include "base/job/model_layout.h"
+#include "base/job/models/gpt2.h"
 
 namespace eps::planner {
 
@@ -17,7 +17,7 @@ LayoutCount CountLayout(const Gpt2Shape& shape) {
   JobSpec spec;
   spec.model.type = ModelType::kGpt2;
   spec.model.gpt2.n_layer = static_cast<int>(shape.layers);
-  spec.model.gpt2.n_head = 1;  // how the width is divided among heads changes no shape
+  spec.model.gpt2.n_head = 1;  // the number of heads changes no shape
   spec.model.gpt2.n_embd = static_cast<int>(shape.width);
   spec.model.gpt2.vocab_size = static_cast<int>(shape.vocabulary);
   spec.model.gpt2.n_positions = static_cast<int>(shape.positions);
@@ -35,12 +35,12 @@ LayoutCount CountLayout(const Gpt2Shape& shape) {
 
 Flops LayersForwardFlops(const Gpt2Shape& shape, double tokens) {
   const double width = static_cast<double>(shape.width);
-  return static_cast<double>(shape.layers) * BlockForwardFlops(tokens, width, 4 * width);
+  return static_cast<double>(shape.layers) * Flops(BlockForwardFlops(tokens, width, 4 * width));
 }
 
 Flops SequenceTrainingFlops(const Gpt2Shape& shape, double tokens) {
-  const Flops head = HeadForwardFlops(tokens, static_cast<double>(shape.width),
-                                      static_cast<double>(shape.vocabulary));
+  const Flops head(HeadForwardFlops(tokens, static_cast<double>(shape.width),
+                                    static_cast<double>(shape.vocabulary)));
   return 3 * (LayersForwardFlops(shape, tokens) + head);
 }
 

@@ -9,7 +9,7 @@
 namespace eps::planner::simulator {
 namespace {
 
-// Of the lowest band: one failure in 35,000 years.
+// Upper end of the lowest band: one failure in 35,000 years.
 constexpr double kLowestRate = 0x1p-40;
 constexpr uint64_t kUniforms = uint64_t{1} << 53;
 
@@ -26,7 +26,7 @@ DrawPurpose HeightOf(DrawPurpose failure) {
 double UniformDraw(uint64_t seed, DrawPurpose purpose, uint32_t stream, uint64_t index) {
   const PhiloxBlock block = Philox4x32(
       {Low(index), High(index), stream, static_cast<uint32_t>(purpose)}, {Low(seed), High(seed)});
-  // 52 bits, so that adding 1/2 is exact and neither end is reached.
+  // With 52 bits, adding 1/2 is exact and neither end is reached.
   const uint64_t k = (uint64_t{block[1]} << 32 | block[0]) >> 12;
   return (static_cast<double>(k) + 0.5) * 0x1p-52;
 }

@@ -11,7 +11,7 @@
 namespace eps::planner::simulator {
 namespace {
 
-// Failures at `rate` until `end`, of points for rates up to `highest`.
+// Returns the failures at `rate` until `end`, thinned from points for rates up to `highest`.
 std::vector<double> FailuresAt(double rate, double highest, double end) {
   FailurePoints points(7, DrawPurpose::kServerFailure, PerSecond(highest));
   std::vector<double> times;
@@ -21,7 +21,7 @@ std::vector<double> FailuresAt(double rate, double highest, double end) {
   return times;
 }
 
-TEST(UniformDraw, IsEvenAndDependsOnEachPartOfItsKey) {
+TEST(UniformDraw, IsUniformAndUsesTheWholeKey) {
   constexpr uint64_t kDraws = 100'000;
   double sum = 0;
   double squares = 0;
@@ -43,7 +43,7 @@ TEST(UniformDraw, IsEvenAndDependsOnEachPartOfItsKey) {
   EXPECT_NE(draw, UniformDraw(1, DrawPurpose::kJitter, 0, uint64_t{1} << 32));
 }
 
-// The median of the largest of n is the point that one draw passes with probability 1 - 2^(-1/n).
+// The median of the largest of n is the point that one draw exceeds with probability 1 - 2^(-1/n).
 TEST(LargestLognormal, HasTheDistributionOfTheMaximum) {
   EXPECT_NEAR(LargestLognormal(0.5, 1, 0.3), 1, 1e-12);
   // Standard normal quantiles: z(0.8413447) = 1; 0.8413447^4 = 0.5010....
@@ -55,7 +55,7 @@ TEST(LargestLognormal, HasTheDistributionOfTheMaximum) {
   EXPECT_TRUE(std::isfinite(LargestLognormal(1 - 0x1p-53, 1e9, 3)));
 }
 
-TEST(FailurePoints, AreAsManyAsTheRateSays) {
+TEST(FailurePoints, MatchTheirRate) {
   constexpr double kRate = 0.0123;
   constexpr double kEnd = 1e6;
   const std::vector<double> times = FailuresAt(kRate, kRate, kEnd);
@@ -67,7 +67,7 @@ TEST(FailurePoints, AreAsManyAsTheRateSays) {
   EXPECT_NEAR(squares / static_cast<double>(times.size()) * kRate * kRate, 2, 0.15);
 }
 
-TEST(FailurePoints, OfALowerRateAreSomeOfThoseOfAHigherOne) {
+TEST(FailurePoints, OfALowerRateAreASubset) {
   constexpr double kEnd = 1e5;
   const std::vector<double> many = FailuresAt(0.01, 0.01, kEnd);
   for (const double rate : {0.008, 0.003, 0.0001}) {
@@ -78,7 +78,7 @@ TEST(FailurePoints, OfALowerRateAreSomeOfThoseOfAHigherOne) {
   }
 }
 
-TEST(FailurePoints, OfNoRateNeverCome) {
+TEST(FailurePoints, NeverOccurAtRateZero) {
   FailurePoints points(7, DrawPurpose::kWorkerFailure, PerSecond(0));
   points.Take();
   EXPECT_EQ(points.next().at, Seconds(std::numeric_limits<double>::infinity()));

@@ -1,5 +1,5 @@
-// More of anything good never makes a run longer, over random scenarios with fixed seeds: 800, or
-// 10,000 with EPS_LONG=1 in the environment.
+// Better hardware and fewer failures never make a run longer. Checked over random scenarios with
+// fixed seeds: 800, or 10,000 with EPS_LONG=1 in the environment.
 
 #include <cstdint>
 #include <cstdlib>
@@ -20,7 +20,7 @@ constexpr double kRounding = 1e-9;
 struct Improvement {
   const char* what;
   std::function<void(Scenario*)> make;
-  bool fewer_failures = false;  // the useful time stays, so goodput as a ratio does not fall either
+  bool fewer_failures = false;  // the useful time stays the same, so goodput does not fall
 };
 
 template <class Kind>
@@ -61,7 +61,7 @@ const Improvement kImprovements[] = {
     {"disk writes",
      [](Scenario* s) { ServerOf(s).storage->write = 1.5 * ServerOf(s).storage->write; }},
     {"latency", [](Scenario* s) { WorkerOf(s).latency = Seconds(0); }},
-    // As many failures in all.
+    // The total number of failures stays the same.
     {"servers",
      [](Scenario* s) {
        s->shape.servers *= 2;
@@ -88,7 +88,7 @@ TEST(Monotone, BetterPartsNeverMakeARunLonger) {
   uint64_t failures = 0;
   for (uint64_t seed = 0; seed < scenarios; ++seed) {
     Scenario scenario = RandomScenario(seed);
-    // The exception that simulator.h names.
+    // The exception that simulator.h describes.
     if (scenario.work.sealed && scenario.replay == Replay::kLog) {
       scenario.worker_failures = PerSecond(0);
     }
@@ -108,7 +108,7 @@ TEST(Monotone, BetterPartsNeverMakeARunLonger) {
       }
     }
   }
-  EXPECT_GT(failures, 2 * scenarios);  // or the property was tested on runs without any
+  EXPECT_GT(failures, 2 * scenarios);  // otherwise hardly any run had failures
 }
 
 }  // namespace

@@ -12,13 +12,14 @@
 namespace eps::planner::simulator {
 namespace {
 
+// One share of the wall time.
 struct Share {
   const char* key;
   const char* text;
   Seconds time;
 };
 
-// Where the wall time went; the shares' sum is 1.
+// Divides the wall time; the shares sum to 1.
 std::array<Share, 5> SharesOf(const SimulationResult& result) {
   return {{{"useful", "steps that count", result.useful},
            {"cuts", "waiting for cuts", result.cuts},

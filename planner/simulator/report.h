@@ -1,7 +1,7 @@
 #ifndef EPS_PLANNER_SIMULATOR_REPORT_H_
 #define EPS_PLANNER_SIMULATOR_REPORT_H_
 
-// What a simulated run was like, for a terminal and for programs.
+// Formats the result of a simulation as text and as JSON. Pure functions.
 
 #include <string>
 
@@ -10,11 +10,13 @@
 
 namespace eps::planner::simulator {
 
-// The scenario in a line, how the time went, what was busy, and the events that were kept.
+// Returns the scenario in one line, how the time was spent, what was busy, and the recorded events.
 std::string SimulationToText(const Scenario& scenario, const SimulationResult& result);
 
-// One object; all times are in seconds. The keys are those of SimulationResult, and goodput,
-// bottleneck, utilization by resource, and step with its duration and its busiest machines.
+// Returns one JSON object with all times in seconds. Its keys are the scenario's stages,
+// parameters, workers, servers, parts, mode, replay and seed; the fields of SimulationResult; and
+// goodput, steps_per_hour, bottleneck, utilization by resource, and step with its duration, its
+// forward time and its busiest machines.
 std::string SimulationToJson(const Scenario& scenario, const SimulationResult& result);
 
 }  // namespace eps::planner::simulator

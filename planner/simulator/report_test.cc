@@ -10,7 +10,7 @@
 namespace eps::planner::simulator {
 namespace {
 
-// Two steps of 8 s, a cut of 4 s behind each.
+// Two steps of 8 s with a cut of 4 s after each.
 Scenario SmallRun() {
   Scenario scenario = ComputeOnly(2);
   scenario.work.parameters = 1'000'000;
@@ -22,7 +22,7 @@ Scenario SmallRun() {
   return scenario;
 }
 
-TEST(SimulationReport, SaysWhereTheTimeWent) {
+TEST(SimulationReport, TextDividesTheTime) {
   const Scenario scenario = SmallRun();
   const auto result = Simulate(scenario);
   ASSERT_TRUE(result.ok());
@@ -38,7 +38,7 @@ TEST(SimulationReport, SaysWhereTheTimeWent) {
   }
 }
 
-TEST(SimulationReport, GivesTheSameToPrograms) {
+TEST(SimulationReport, JsonHasTheSameFigures) {
   Scenario scenario = SmallRun();
   const auto result = Simulate(scenario);
   ASSERT_TRUE(result.ok());

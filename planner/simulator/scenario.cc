@@ -15,6 +15,7 @@ absl::Status Refuse(absl::string_view field, absl::string_view expected, double 
       absl::StrCat(field, ": expected ", expected, ", found ", found));
 }
 
+// A field with its name in messages.
 struct Field {
   const char* name;
   double value;
@@ -47,7 +48,7 @@ absl::Status ValidateSpeeds(const Scenario& scenario) {
   if (!(scenario.slow_factor >= 1 && std::isfinite(scenario.slow_factor))) {
     return Refuse("slow_factor", "a finite factor of 1 or more", scenario.slow_factor);
   }
-  // Beyond it the slowest of many workers is slower than any machine that is still alive.
+  // Above this, the slowest of many workers is slower than any live machine would be.
   constexpr double kMostJitter = 3;
   if (!(scenario.jitter >= 0 && scenario.jitter <= kMostJitter)) {
     return Refuse("jitter", absl::StrCat("a sigma of 0 to ", kMostJitter), scenario.jitter);
@@ -55,7 +56,7 @@ absl::Status ValidateSpeeds(const Scenario& scenario) {
   return absl::OkStatus();
 }
 
-// A list of what happens at given times.
+// Checks that the times of a list are valid and in order.
 template <class Happening>
 absl::Status ValidateOrder(const char* name, const std::vector<Happening>& list) {
   Seconds last;
@@ -64,7 +65,7 @@ absl::Status ValidateOrder(const char* name, const std::vector<Happening>& list)
     EPS_RETURN_IF_ERROR(CheckAmount(prefix, {"at", list[i].at.value()}, "seconds"));
     if (list[i].at < last) {
       return Refuse(absl::StrCat(prefix, "at"),
-                    absl::StrCat("no time before that of the one before, ", last.value(), " s"),
+                    absl::StrCat("a time not before the previous one, ", last.value(), " s"),
                     list[i].at.value());
     }
     last = list[i].at;
@@ -79,7 +80,7 @@ absl::Status ValidateMembership(const Scenario& scenario) {
     workers += scenario.membership[i].workers;
     if (workers < 1 || workers > INT32_MAX) {
       return Refuse(absl::StrCat("membership[", i, "].workers"),
-                    "a change that leaves 1 to 2147483647 workers, not one that leaves the number",
+                    "a total of 1 to 2147483647 workers after the change",
                     static_cast<double>(workers));
     }
   }
@@ -112,7 +113,7 @@ uint32_t Scenario::most_workers() const {
 
 void Scenario::SetWorkers(uint32_t workers) {
   shape.workers = workers;
-  if (workers == 0) return;  // Validate refuses it
+  if (workers == 0) return;  // Validate refuses this
   work.tokens = work.tokens / work.parts * workers;
   work.model_flops = static_cast<double>(workers) / work.parts * work.model_flops;
   work.parts = workers;

@@ -1,8 +1,8 @@
 #ifndef EPS_PLANNER_SIMULATOR_SCENARIO_H_
 #define EPS_PLANNER_SIMULATOR_SCENARIO_H_
 
-// A training run on many machines, as the simulator is told it: what a step asks for, who does it,
-// and what goes wrong.
+// The description of a simulated training run: the work of a step, the machines that do it, and the
+// failures.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,68 +19,73 @@ namespace eps::planner::simulator {
 
 constexpr PerSecond PerHour(double events) { return PerSecond(events / 3600); }
 
-// What a death costs besides the restart (docs/protocol.md, docs/durability.md). In mode sealed a
-// worker's death never rolls back: no state has changed, and its parts are computed anew.
+// What the death of a process costs in addition to the restart (docs/protocol.md,
+// docs/durability.md). In mode sealed a worker's death never rolls back: no state has changed, and
+// its parts are recomputed.
 enum class Replay {
-  kRollback,  // all go back to the last cut
-  kFrontier,  // a dead worker's parts repeat their forward pass and go on; a server: rollback
-  kLog,       // a dead server replays the contributions since its cut; a worker: rollback
+  kRollback,  // all processes return to the last cut
+  // A dead worker's parts repeat their forward pass and continue; a dead server rolls back.
+  kFrontier,
+  kLog,  // a dead server replays the contributions since its cut; a dead worker rolls back
 };
 const char* ReplayName(Replay replay);  // "rollback", "frontier", "log"
 
-// Workers join (above 0) or leave (below 0) when the step under way at `at` is complete; the parts
-// are then dealt anew.
+// A change of `workers` workers, which join (above 0) or leave (below 0). It takes effect when the
+// step in flight at time `at` is complete; the parts are then dealt again.
 struct MembershipChange {
   Seconds at;
   int32_t workers = 0;
 };
 
+// A given death of one process.
 struct Death {
   Seconds at;
-  bool of_worker = true;  // else of a server
+  bool of_worker = true;  // false for a server
 };
 
+// Everything that determines a simulation.
 struct Scenario {
-  Workload work;      // its parts are dealt anew when workers come or go
-  Hardware hardware;  // all workers are of its first kind
-  RunShape shape;     // with the workers at the start
+  Workload work;      // its parts are dealt again when workers join or leave
+  Hardware hardware;  // all workers are of the first kind
+  RunShape shape;     // `workers` is the number at the start
 
   Replay replay = Replay::kRollback;
-  uint64_t cut_steps = 0;  // a cut every so many steps; 0: only the state at the start is durable
-  Seconds cut;             // for which a cut holds training up
+  uint64_t cut_steps = 0;  // steps between cuts; with 0, only the initial state is durable
+  Seconds cut;             // time for which a cut delays training
 
-  Seconds worker_restart;  // from a death until training goes on, detection included
+  Seconds worker_restart;  // from a death until training resumes, detection included
   Seconds server_restart;
-  PerSecond worker_failures;  // of one worker, exponential
-  PerSecond server_failures;  // of one server
+  PerSecond worker_failures;  // rate for one worker; times between failures are exponential
+  PerSecond server_failures;  // rate for one server
 
-  double slow_fraction = 0;  // of the workers, to the nearest number
-  double slow_factor = 1;    // by which their passes take longer
-  double jitter =
-      0;  // sigma of the lognormal factor of each worker's passes in each step; median 1
+  double slow_fraction = 0;  // share of slow workers, rounded to the nearest number
+  double slow_factor = 1;    // factor by which their passes take longer
+  // Sigma of the lognormal factor (median 1) on each worker's passes in each step.
+  double jitter = 0;
 
-  std::vector<Death> deaths;                 // beside those that are drawn, in order of time
+  std::vector<Death> deaths;                 // in addition to random ones, in order of time
   std::vector<MembershipChange> membership;  // in order of time
 
-  // The run ends after so many steps, or after so long: what comes first. 0: no limit; not both 0.
+  // The run ends after `steps` steps or after `duration`, whichever comes first; 0 means no limit.
+  // At least one must be set.
   uint64_t steps = 0;
   Seconds duration;
   uint64_t seed = 0;
-  size_t max_events = 100;  // kept for the timeline; all are counted
+  size_t max_events = 100;  // events kept for the timeline; all are counted
 
-  uint32_t most_workers() const;  // at any time
-  // So many, each with a part as large as those before.
+  uint32_t most_workers() const;  // the largest number at any time
+  // Sets the number of workers; each hosts one part, of the same size as before.
   void SetWorkers(uint32_t workers);
-  // As many machines, of the first kind, with a process each; on the machine that its workers
-  // compute on, too, processes.
+  // Sets the number of servers: one machine of the first kind and one process each. If the workers
+  // compute on the same machine, sets only the number of processes.
   void SetServers(uint32_t servers);
 
-  // InvalidArgument names the field, what was expected and what was found.
+  // Returns InvalidArgument with the field, the expected and the actual value.
   absl::Status Validate() const;
 };
 
-// Interruptions of published runs. A worker of such a run is one accelerator with its share of the
-// host and the network: all that interrupted the job is divided by their number.
+// The interruption rate of a published run. A worker is one accelerator with its share of the host
+// and the network, so all interruptions of the job are divided by the number of accelerators.
 struct FailureLog {
   const char* name;
   double interruptions;

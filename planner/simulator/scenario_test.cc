@@ -14,7 +14,7 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(Scenario, AcceptsWhatTheTestsUse) {
+TEST(Scenario, AcceptsTheTestScenarios) {
   EXPECT_TRUE(ComputeOnly(3).Validate().ok());
   EXPECT_TRUE(LargeRun().Validate().ok());
   for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -22,7 +22,7 @@ TEST(Scenario, AcceptsWhatTheTestsUse) {
   }
 }
 
-TEST(Scenario, RefusesWithTheFieldAndWhatWasFound) {
+TEST(Scenario, RefusalsNameTheFieldAndTheValue) {
   struct Case {
     std::function<void(Scenario*)> break_it;
     const char* field;
@@ -79,11 +79,11 @@ TEST(Scenario, CountsWorkersAndMachines) {
   scenario.hardware.one_machine = scenario.hardware.workers[0].device.host = true;
   scenario.SetServers(2);
   EXPECT_EQ(scenario.shape.servers, 2u);
-  EXPECT_EQ(scenario.hardware.server_count(), 3u) << "processes of the machine that there is";
+  EXPECT_EQ(scenario.hardware.server_count(), 3u) << "only the number of processes changes";
 }
 
-// By hand: 419 interruptions in 54 days are one in 3.09 hours, as the report says ("every three
-// hours").
+// By hand: 419 interruptions in 54 days are one in 3.09 hours; the Llama 3 report says "every three
+// hours".
 TEST(FailureLogs, GiveTheRatesOfTheirRuns) {
   const double hours = 1 / (16384 * kFailureLogs[0].per_worker().value()) / 3600;
   EXPECT_NEAR(hours, 3.09, 0.01);

@@ -13,11 +13,12 @@
 namespace eps::planner::simulator {
 namespace {
 
-// A run with more of them would take minutes to simulate and hardly gets anywhere.
+// A run with more failures would take minutes to simulate and hardly progress.
 constexpr uint64_t kMostFailures = 1'000'000;
 
 constexpr auto kProcessors = static_cast<size_t>(Resource::kServerProcessors);
 
+// The state of one simulation.
 class Run {
  public:
   explicit Run(const Scenario& scenario)
@@ -34,7 +35,7 @@ class Run {
   absl::StatusOr<SimulationResult> Simulate();
 
  private:
-  // How far training has come. Within a step by the time that it has taken, its cut included.
+  // The progress of training. Progress within a step is the time spent in it, its cut included.
   struct Place {
     uint64_t step = 0;
     Seconds within;
@@ -46,11 +47,11 @@ class Run {
   bool done() const {
     return now_ >= limit_ || (scenario_.steps > 0 && place_.step >= scenario_.steps);
   }
-  // Whether there is a cut behind the step under way.
+  // True if a cut follows the step in flight.
   bool cut_follows() const {
     return scenario_.cut_steps > 0 && (place_.step + 1) % scenario_.cut_steps == 0;
   }
-  // Of the step under way and its cut.
+  // The length of the step in flight and its cut.
   Seconds length() const { return times_.duration + (cut_follows() ? scenario_.cut : Seconds(0)); }
 
   void BeginStep();
@@ -72,25 +73,25 @@ class Run {
   const StepModel model_;
   Seconds limit_{std::numeric_limits<double>::infinity()};
 
-  Seconds now_;  // training goes on from here; a death may lie before it
+  Seconds now_;  // training resumes from here; a death may be earlier
   Place place_;
-  StepTimes times_;  // of the step under way
+  StepTimes times_;  // of the step in flight
   uint32_t workers_;
   size_t next_change_ = 0;
   std::vector<WorkerClass> classes_;
   std::map<uint32_t, StepTimes> undisturbed_;  // by number of workers
 
-  uint64_t cut_step_ = 0;  // the last that is durable
+  uint64_t cut_step_ = 0;  // the last durable step
   Seconds useful_since_cut_;
-  Seconds processors_since_cut_;  // work of each server
+  Seconds processors_since_cut_;  // work of each server since the cut
 
   FailurePoints worker_points_;
   FailurePoints server_points_;
-  size_t next_death_ = 0;  // of those that are given
-  bool stopped_ = false;   // by deaths after which no training was done
+  size_t next_death_ = 0;  // index into the given deaths
+  bool stopped_ = false;   // by deaths; no training has happened since
   Seconds stopped_at_;
-  Seconds all_back_;                 // the processes that died are
-  std::optional<Place> lost_place_;  // a recovery is under way until it is reached again
+  Seconds all_back_;                 // when all dead processes have restarted
+  std::optional<Place> lost_place_;  // a recovery lasts until this place is reached again
   Seconds recovery_began_;
   Seconds recovery_sum_;
 
@@ -126,7 +127,7 @@ void Run::ChangeMembership() {
   }
 }
 
-// The next death before that time, if there is one.
+// Removes and returns the next death before `before`, if there is one.
 std::optional<Death> Run::TakeFailure(Seconds before) {
   struct Kind {
     FailurePoints* points;
@@ -152,7 +153,7 @@ std::optional<Death> Run::TakeFailure(Seconds before) {
   return Death{drawn, earliest == &kinds[0]};
 }
 
-// Training goes on undisturbed, at most to the end of the step and its cut.
+// Trains for `time` without disturbance, at most to the end of the step and its cut.
 void Run::Train(Seconds time) {
   if (stopped_) Note(now_, EventKind::kResumed);
   EndStop(now_);
@@ -211,7 +212,7 @@ void Run::Fail(const Death& failure) {
   all_back_ = Max(all_back_, back);
 
   if (replays) {
-    // With what was sent while it was away.
+    // The replay includes the contributions sent while the server was down.
     const double share = Min(place_.within, times_.duration) / times_.duration;
     now_ = Max(now_, back + processors_since_cut_ + share * times_.busy[kProcessors]);
   } else if (failure.of_worker &&
@@ -222,12 +223,12 @@ void Run::Fail(const Death& failure) {
     GoBackToCut();
     Note(failure.at, EventKind::kRolledBack);
     times_ = TimesOf(place_.step);
-    now_ = all_back_;  // logs that were being replayed are not needed any more
+    now_ = all_back_;  // logs that were being replayed are no longer needed
   }
 }
 
-// How long workers go on when a server is away that will go on, too: on average with half a visit
-// and with those that are fetched ahead, not beyond the step.
+// Returns how long workers continue while a server that will replay its log is down: on average
+// half a visit and the visits fetched ahead, but not beyond the step.
 Seconds Run::WithoutServer() const {
   const double visits = 2 * static_cast<double>(scenario_.work.stages.size()) - 1;
   const Seconds in_hand = (scenario_.shape.prefetch + 0.5) / visits * times_.duration;
@@ -235,16 +236,16 @@ Seconds Run::WithoutServer() const {
   return Min(Min(in_hand, rest), Min(scenario_.server_restart, limit_ - now_));
 }
 
-// What the worker that died had sent of the step stays; the rest it computes anew.
+// Keeps the contributions of the step that the dead worker had sent; its other work is repeated.
 void Run::RepeatParts() {
-  if (place_.within >= times_.duration) return;  // all was sent
+  if (place_.within >= times_.duration) return;  // everything had been sent
   const bool frontier = scenario_.replay == Replay::kFrontier;
   const Seconds again = frontier ? Min(place_.within, times_.forward) : place_.within;
   result_.lost += again;
   place_.within = place_.within - again;
 }
 
-// Training goes on at `at`, or the run ends then.
+// Ends the stop at time `at`, when training resumes or the run ends.
 void Run::EndStop(Seconds at) {
   if (!stopped_) return;
   stopped_ = false;

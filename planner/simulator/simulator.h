@@ -1,25 +1,26 @@
 #ifndef EPS_PLANNER_SIMULATOR_SIMULATOR_H_
 #define EPS_PLANNER_SIMULATOR_SIMULATOR_H_
 
-// A training run with failures, cuts and workers that come and go, event by event. Steps come from
-// StepModel (planner/step_model.h); in between only deaths, restarts, cuts and changes of the
-// membership happen.
+// Simulates a training run with failures, cuts and changing workers, event by event. StepModel
+// (planner/step_model.h) gives the steps; the only other events are deaths, restarts, cuts and
+// changes of the membership.
 //
-//   * A death stops training until its process is back; deaths meanwhile count, too.
-//   * Rollback: steps since the last cut, and a cut that was not finished, are lost. It does not
-//     matter in what part of a step a worker dies; the program loses less in a forward pass.
-//   * A worker's death that loses no step: its parts begin the step again (sealed), or repeat the
-//     forward pass and go on where they were (frontier), while all others wait.
-//   * Log: a dead server repeats the work on its processors since the last cut, unless a rollback
-//     comes in between. Workers go on with the weights that they have: half a visit and those that
-//     are fetched ahead; what they send meanwhile is work for it, too.
+//   * A death stops training until its process has restarted; deaths in the meantime count as well.
+//   * Rollback: all steps since the last cut, and an unfinished cut, are lost. The part of a step
+//     in which a worker dies makes no difference here; the program loses less in a forward pass.
+//   * A worker's death without rollback: its parts restart the step (sealed), or repeat the forward
+//     pass and continue where they were (frontier), while all other workers wait.
+//   * Log: a dead server repeats the work of its processors since the last cut, unless a rollback
+//     intervenes. Workers continue with the weights that they hold, on average half a visit and
+//     those fetched ahead; the contributions that they send meanwhile also have to be replayed.
 //
-// The same scenario gives the same result to the last bit on every machine. A faster machine or
-// link, more servers with as many failures in all, and lower rates of failures never make a run of
-// fixed membership longer: a lower rate has some of the failures of the higher one, at the same
-// times. One exception: a worker that dies while a server replays its log in mode sealed makes part
-// of the replay useless, of which there is more the further the step had come. (Goodput is a ratio:
-// faster steps can make it smaller, because restarts and cuts take as long as before.)
+// The same scenario gives bit-identical results on every machine. A faster machine or link, more
+// servers with the same total of failures, and lower failure rates never make a run with fixed
+// membership longer, because the failures of a lower rate are a subset of those of a higher rate,
+// at the same times. There is one exception: in mode sealed, a worker that dies while a server
+// replays its log makes part of the replay useless, and the more so the further the step was.
+// (Goodput is a ratio: faster steps can lower it, because restarts and cuts take as long as
+// before.)
 
 #include <array>
 #include <cstdint>
@@ -32,48 +33,51 @@
 
 namespace eps::planner::simulator {
 
+// The kinds of events in a timeline.
 enum class EventKind {
   kWorkerFailed,
   kServerFailed,
-  kRolledBack,      // to the state behind `step`
-  kResumed,         // training goes on
-  kWorkersChanged,  // to `workers`
+  kRolledBack,      // to the state after `step`
+  kResumed,         // training resumes
+  kWorkersChanged,  // to `workers` workers
 };
 const char* EventKindName(EventKind kind);  // "worker failed", ...
 
+// One entry of the timeline.
 struct Event {
   Seconds at;
   EventKind kind = EventKind::kResumed;
-  uint64_t step = 0;  // complete ones at that time
+  uint64_t step = 0;  // completed steps at that time
   uint32_t workers = 0;
 };
 
+// The outcome of one simulated run.
 struct SimulationResult {
-  uint64_t steps = 0;  // complete at the end
-  StepTimes step;      // an undisturbed one of the workers at the start
+  uint64_t steps = 0;  // completed at the end
+  StepTimes step;      // an undisturbed step of the initial workers
   // wall = useful + cuts + lost + down + unfinished.
   Seconds wall;
-  Seconds useful;      // of the steps that count, as long as each of them took
-  Seconds cuts;        // that training waited for
+  Seconds useful;      // time of the steps that count
+  Seconds cuts;        // time that training waited for cuts
   Seconds lost;        // work that had to be repeated
-  Seconds down;        // from deaths until training went on
-  Seconds unfinished;  // the step at the end of `duration`
+  Seconds down;        // from deaths until training resumed
+  Seconds unfinished;  // time in the step that `duration` cut off
 
-  uint64_t lost_steps = 0;  // complete ones that had to be repeated
+  uint64_t lost_steps = 0;  // completed steps that had to be repeated
   uint64_t worker_failures = 0;
   uint64_t server_failures = 0;
   uint64_t rollbacks = 0;
-  // A recovery lasts from a death until training stands where it stood then; deaths in between
-  // belong to it.
+  // A recovery lasts from a death until training reaches the place of that death again; deaths in
+  // between belong to the same recovery.
   uint64_t recoveries = 0;
   Seconds mean_recovery;
   Seconds worst_recovery;
 
-  // Busy time over wall time, of all machines of the kind, repeated work included.
+  // Busy time over wall time, for all machines of a kind, repeated work included.
   std::array<double, kResourceCount> utilization{};
-  double tokens_per_second = 0;  // 0: tokens per step are not known
+  double tokens_per_second = 0;  // 0 if the tokens per step are unknown
   uint64_t event_count = 0;
-  std::vector<Event> events;  // the first ones
+  std::vector<Event> events;  // the first `max_events` events
 
   double goodput() const { return wall == Seconds(0) ? 0 : useful / wall; }
   double steps_per_hour() const {
@@ -82,8 +86,8 @@ struct SimulationResult {
   Resource bottleneck() const { return step.bottleneck(); }
 };
 
-// InvalidArgument: Scenario::Validate, or a step that takes no time. ResourceExhausted: so many
-// failures that the run does not end.
+// Returns InvalidArgument if Scenario::Validate fails or a step takes no time, and
+// ResourceExhausted if so many failures occur that the run does not end.
 absl::StatusOr<SimulationResult> Simulate(const Scenario& scenario);
 
 }  // namespace eps::planner::simulator

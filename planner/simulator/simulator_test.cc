@@ -25,7 +25,8 @@ SimulationResult MustSimulate(const Scenario& scenario) {
   return result.ok() ? *result : SimulationResult();
 }
 
-// Steps of 4 stages, 16 s of compute and 1 s of the servers; forward 4 s. A cut every 5 steps.
+// Steps of 4 stages with 16 s of compute (4 s forward) and 1 s of server work, and a cut every 5
+// steps.
 Scenario WithCuts() {
   Scenario scenario = WithBytes(4, 1, 1);
   ServerOf(&scenario).update = kFp32 / Seconds(0.25);
@@ -36,16 +37,16 @@ Scenario WithCuts() {
   scenario.server_restart = Seconds(11);
   return scenario;
 }
-constexpr double kStep = 16.25;  // the first stage's update is waited for
+constexpr double kStep = 16.25;  // a step waits for the first stage's update
 constexpr double kForward = 4;
 constexpr double kCycle = 5 * kStep + 2;
 
-// The run of the first seed with exactly one failure, and when that was.
+// The run of the first seed with exactly one failure, and the time of that failure.
 struct OneFailure {
   SimulationResult result;
-  double at;         // of the failure
-  double since_cut;  // of training
-  double in_step;    // kStep and above: in the cut behind it
+  double at;         // time of the failure
+  double since_cut;  // training since the last cut
+  double in_step;    // time in the step; from kStep on, in the cut after it
 };
 OneFailure RunWithOneFailure(Scenario scenario, uint64_t seed) {
   for (scenario.seed = seed;; scenario.seed += 1000) {
@@ -75,7 +76,7 @@ TEST(Simulator, WithoutFailuresAddsUpStepsAndCuts) {
   EXPECT_EQ(result.event_count, 0u);
 }
 
-TEST(Simulator, RollbackLosesTheWorkSinceTheLastCut) {
+TEST(Simulator, RollbackLosesWorkSinceTheCut) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Scenario scenario = WithCuts();
     scenario.worker_failures = kAboutOne;
@@ -89,13 +90,13 @@ TEST(Simulator, RollbackLosesTheWorkSinceTheLastCut) {
   }
 }
 
-TEST(Simulator, ASealedStepIsBegunAgainByTheWorkerThatDied) {
+TEST(Simulator, ADeadWorkerRestartsASealedStep) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Scenario scenario = WithCuts();
     scenario.work.sealed = true;
     scenario.worker_failures = kAboutOne;
     const OneFailure run = RunWithOneFailure(scenario, seed);
-    // In a cut there is nothing left to repeat.
+    // During a cut there is nothing to repeat.
     const double again = run.in_step < kStep ? run.in_step : 0;
     EXPECT_EQ(run.result.rollbacks, 0u);
     EXPECT_NEAR(run.result.lost.value(), again, kClose);
@@ -104,7 +105,7 @@ TEST(Simulator, ASealedStepIsBegunAgainByTheWorkerThatDied) {
   }
 }
 
-TEST(Simulator, AFrontierRepeatsTheForwardPassAlone) {
+TEST(Simulator, AFrontierRepeatsOnlyTheForwardPass) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Scenario scenario = WithCuts();
     scenario.replay = Replay::kFrontier;
@@ -117,15 +118,15 @@ TEST(Simulator, AFrontierRepeatsTheForwardPassAlone) {
   }
 }
 
-TEST(Simulator, ALogIsReplayedByTheServerThatDied) {
+TEST(Simulator, ADeadServerReplaysItsLog) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Scenario scenario = WithCuts();
     scenario.replay = Replay::kLog;
     scenario.server_failures = kAboutOne;
     const OneFailure run = RunWithOneFailure(scenario, seed);
-    // One visit and a half of seven, not beyond the step.
+    // One and a half of seven visits, not beyond the step.
     const double ahead = std::min(1.5 / 7 * kStep, std::max(0.0, kStep - run.in_step));
-    // 1 s of the processors in a step of 16.25 s; none in the cut.
+    // The processors work 1 s in a step of 16.25 s and do not work in the cut.
     const double replay = std::min(run.since_cut + ahead, 5 * kStep) / kStep * 1;
     EXPECT_EQ(run.result.rollbacks, 0u);
     EXPECT_EQ(run.result.lost, Seconds(0));
@@ -135,9 +136,9 @@ TEST(Simulator, ALogIsReplayedByTheServerThatDied) {
   }
 }
 
-TEST(Simulator, DeathsComeWhenTheyAreGiven) {
+TEST(Simulator, GivenDeathsHappenOnTime) {
   Scenario scenario = WithCuts();
-  // In the eighth step, 2.5 steps behind a cut; the other one in a later cycle.
+  // In the eighth step, 2.5 steps after a cut; the other death is in a later cycle.
   scenario.deaths = {{Seconds(kCycle + 2.5 * kStep), true}, {Seconds(400), false}};
   const SimulationResult result = MustSimulate(scenario);
   ASSERT_GE(result.events.size(), 4u);
@@ -150,13 +151,14 @@ TEST(Simulator, DeathsComeWhenTheyAreGiven) {
   const double since_cut = std::fmod(400 - 7 - 2.5 * kStep, kCycle);
   EXPECT_NEAR(result.lost.value(), 2.5 * kStep + since_cut, kClose);
   EXPECT_NEAR(result.wall.value(), kUndisturbed + 7 + 11 + 2.5 * kStep + since_cut, kClose);
-  // The same beside those that are drawn.
+  // Given deaths also happen in addition to random ones.
   scenario.worker_failures = kAboutOne;
   EXPECT_GE(MustSimulate(scenario).worker_failures, 1u);
   EXPECT_EQ(MustSimulate(scenario).server_failures, 1u);
 }
 
-// Who dies decides: a frontier does not help a server, nor a log a worker of an eager step.
+// The outcome depends on who dies: a frontier does not help a server, nor a log a worker of an
+// eager step.
 TEST(Simulator, OtherDeathsRollBack) {
   Scenario scenario = WithCuts();
   scenario.replay = Replay::kFrontier;
@@ -170,7 +172,8 @@ TEST(Simulator, OtherDeathsRollBack) {
   EXPECT_EQ(RunWithOneFailure(scenario, 0).result.rollbacks, 1u);
 }
 
-// Server failures with a mean time of M, cuts of C behind every T of work, restarts of R.
+// Server failures with a mean time of M between them, cuts of C after every T of work, restarts of
+// R.
 struct Expectation {
   double mean_time_to_failure, cut, work, restart;
 };
@@ -234,7 +237,7 @@ TEST(Simulator, AccountsForAllTime) {
   }
 }
 
-TEST(Simulator, EndsWithItsDuration) {
+TEST(Simulator, EndsAfterItsDuration) {
   Scenario scenario = WithCuts();
   scenario.duration = Seconds(kCycle + 20);
   const SimulationResult result = MustSimulate(scenario);
@@ -243,8 +246,8 @@ TEST(Simulator, EndsWithItsDuration) {
   EXPECT_NEAR(result.unfinished.value(), 20 - kStep, kClose);
 }
 
-// 8 parts of 4 s: on 4 workers 8 s a step, on 2 workers 16 s, on 3 workers 12 s.
-TEST(Simulator, DealsPartsAnewWhenWorkersComeAndGo) {
+// 8 parts of 4 s: a step takes 8 s on 4 workers, 16 s on 2 and 12 s on 3.
+TEST(Simulator, DealsPartsAgainWhenWorkersChange) {
   Scenario scenario = ComputeOnly(1);
   scenario.shape.workers = 4;
   scenario.work.parts = 8;
@@ -260,11 +263,11 @@ TEST(Simulator, DealsPartsAnewWhenWorkersComeAndGo) {
   EXPECT_NEAR(result.events[1].at.value(), 48, kClose);
   EXPECT_EQ(result.events[1].workers, 3u);
   EXPECT_EQ(result.events[1].step, 4u);
-  // 8 parts of 4 s in each of 6 steps, over the workers there were.
+  // 8 parts of 4 s in each of 6 steps, over the time of the workers present.
   EXPECT_NEAR(result.utilization[0], 6 * 8 * 4 / (16.0 * 4 + 32 * 2 + 24 * 3), kClose);
 }
 
-TEST(Simulator, TellsWhatHappened) {
+TEST(Simulator, RecordsEvents) {
   Scenario scenario = WithCuts();
   scenario.worker_failures = PerSecond(1 / 100.0);
   scenario.max_events = 5;
@@ -288,14 +291,14 @@ TEST(Simulator, RepeatsARunBySeed) {
     scenario.seed += 1000;
     EXPECT_NE(first.wall, MustSimulate(scenario).wall);
   }
-  // To the last bit, on any machine.
+  // Bit-identical on any machine.
   Scenario pinned = RandomScenario(1);
   pinned.jitter = 0.1;
   const double wall = MustSimulate(pinned).wall.value();
   EXPECT_EQ(wall, 0x1.f6b7e0372bcd1p+9) << absl::StrFormat("%a", wall);
 }
 
-TEST(Simulator, RefusesRunsThatCannotBe) {
+TEST(Simulator, RefusesImpossibleRuns) {
   Scenario scenario = ComputeOnly(2);
   scenario.shape.workers = 0;
   EXPECT_EQ(Simulate(scenario).status().code(), absl::StatusCode::kInvalidArgument);

@@ -4,12 +4,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
 #include "base/testing/test_specs.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "storage/backends/dram_backend.h"
 #include "storage/testing/backend_harness.h"
-#include "storage/state_backend.h"
 
 namespace eps {
 namespace {
@@ -50,7 +50,7 @@ class Shard {
   std::unique_ptr<StateBackend> backend_;
 };
 
-TEST(Memory, IsTwelveBytesPerParameterAndNotOneMore) {
+TEST(Memory, IsExactlyTwelveBytesPerParameter) {
   Shard shard(RaggedSpec());
   const uint64_t state_bytes = 12 * shard.spec().total_elements();
   EXPECT_EQ(shard.account().live_bytes(), state_bytes);
@@ -61,7 +61,7 @@ TEST(Memory, IsTwelveBytesPerParameterAndNotOneMore) {
   EXPECT_EQ(shard.account().live_bytes(), 0u);
 }
 
-TEST(Memory, IsWhatTheRuleKeeps) {
+TEST(Memory, MatchesTheFieldsOfTheRule) {
   for (const double momentum : {0.0, 0.9}) {
     JobSpec spec = RaggedSpec();
     spec.optimizer.name = OptimizerName::kSgd;
@@ -71,7 +71,7 @@ TEST(Memory, IsWhatTheRuleKeeps) {
   }
 }
 
-TEST(Memory, IsRefusedWithTheFiguresAndTheKey) {
+TEST(Memory, RefusalNamesTheFiguresAndTheKey) {
   const JobSpec spec = RaggedSpec();
   const uint64_t state_bytes = 12 * spec.total_elements();
   Shard enough(spec, state_bytes);

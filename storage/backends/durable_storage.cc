@@ -14,12 +14,12 @@
 namespace eps {
 namespace {
 
-// A process that was killed a moment ago may still be on its way out.
+// A process that was just killed may still hold the lock for a moment.
 constexpr std::chrono::seconds kLockPatience{10};
 constexpr std::chrono::seconds kReaderPatience{2};
 constexpr std::chrono::milliseconds kLockPause{100};
 
-// What a refusal for want of disk space adds where other jobs' states are in the way.
+// Returns the extension of the error for a full disk; empty if no other job takes space.
 std::string OtherJobsText(uint64_t bytes, const std::string& path) {
   if (bytes == 0) return "";
   return absl::StrCat("; other jobs hold ", bytes, " bytes in ", path, ": eps state ls ", path,
@@ -81,7 +81,7 @@ absl::Status DurableStorage::Remember(JobId job, const std::vector<std::string>&
   return Catalogue(store_.get()).SetServed({job, servers});
 }
 
-// Of jobs that were refused by another server, or whose process died before they had a state.
+// A job has no state if another server refused it or if its process died early.
 absl::StatusOr<uint64_t> DurableStorage::RemoveEmptyJobs(JobId but) {
   Catalogue catalogue(store_.get());
   std::set<JobId> kept = {but};
@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::OpenForReading(
   std::unique_ptr<DurableStorage> storage(new DurableStorage(options));
   storage->disk_ = NewRealDisk(DiskOptions());
   const std::string catalogue = absl::StrCat(path, "/catalogue");
-  // Before the lock, whose file is made where it is missing.
+  // Check this first: taking the lock creates a missing file.
   EPS_RETURN_IF_ERROR(storage->disk_->List(catalogue).status());
   absl::StatusOr<std::unique_ptr<Disk::Lock>> lock =
       TakeLock(storage->disk_.get(), absl::StrCat(path, "/LOCK"), kReaderPatience);

@@ -8,30 +8,35 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/executor.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
+#include "base/memory_account.h"
 #include "base/mutex.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/cuts/cut_reader.h"
-#include "storage/disk/disk.h"
 #include "storage/cuts/job_folders.h"
+#include "storage/disk/disk.h"
 #include "storage/log/log_room.h"
 #include "storage/state_backend.h"
 
 namespace eps {
 
+// The settings of a server's data directory; the section `storage` of the configuration.
 struct StorageOptions {
-  std::string kind;  // dram: state in memory, cuts of it on disk | nvme: state on disk
-  std::string path;  // folder of this server alone
+  std::string kind;  // dram: state in memory, cuts on disk | nvme: state on disk
+  std::string path;  // a folder for this server alone
   uint64_t staging_bytes = 0;
-  bool reopen = true;  // the job that was served when the server ended
-  // Between two cuts, of which contributions are logged; 0: they are not.
+  bool reopen = true;  // whether to open the job that was served when the server ended
+  // The most steps between two cuts whose contributions are logged. 0 disables the log.
   uint64_t log_steps = 0;
 };
 
-// What a backend is made for.
+// The shard that a backend serves.
 struct ShardPlace {
   ShardId shard;
   uint32_t shards = 1;
-  uint64_t residual_bytes = 0;  // ShardCore::ResidualBudget
+  uint64_t residual_bytes = 0;  // ResidualBudget
   LogRoom log;                  // ShardCore::LogNeeds
 };
 
@@ -47,50 +52,51 @@ struct ServedSpec {
 class DurableStorage {
  public:
   // Creates what is missing. InvalidArgument for another kind or an empty path (the error names the
-  // key); FailedPrecondition if another process has the folder.
+  // key); FailedPrecondition if another process holds the folder.
   static absl::StatusOr<std::unique_ptr<DurableStorage>> Open(const StorageOptions& options);
 
-  // A folder that is there, to be looked at: nothing in it is changed. NotFound if it holds no
-  // catalogue; FailedPrecondition if a server is using it.
+  // Opens an existing folder without changing it. NotFound if it holds no catalogue;
+  // FailedPrecondition if a server uses it.
   static absl::StatusOr<std::unique_ptr<DurableStorage>> OpenForReading(const std::string& path);
 
-  // What jobs and cuts are here. Only for a folder that was opened for reading, as the next two.
+  // The records of this folder. REQUIRES OpenForReading, as do the next three functions.
   const Catalogue& catalogue() const { return *catalogue_; }
-  // Also those that are left of removed jobs.
+  // Returns all job folders, including the remains of removed jobs.
   absl::StatusOr<std::vector<JobFolder>> JobFolders() const;
-  // As the function of storage/cuts/job_folders.h: the only change that is made in such a folder.
+  // Removes a job as RemoveJob of storage/cuts/job_folders.h does. This is the only function that
+  // changes a folder opened for reading.
   absl::Status RemoveJob(JobId job);
-  // Of the job's extents here; residual_bytes as in ShardPlace. `spec` and `chunks` outlive the
-  // reader, as the storage does.
+  // Opens a cut of a job in this folder; residual_bytes as in ShardPlace. `spec`, `chunks` and the
+  // storage must outlive the reader.
   absl::StatusOr<std::unique_ptr<CutReader>> OpenCut(const JobSpec& spec, const ChunkMap& chunks,
                                                      std::vector<ChunkId> owned,
                                                      uint64_t residual_bytes,
                                                      const CatalogueJob& job,
                                                      const CatalogueCut& cut) const;
 
-  // The job of this directory that Remember was told of last; nullopt: none.
+  // Returns the job of the last Remember, or nullopt.
   absl::StatusOr<std::optional<ServedSpec>> Served() const;
-  // From now on `job`, which has a backend here, is the one that Served gives.
+  // Makes `job`, which has a backend here, the job that Served returns.
   absl::Status Remember(JobId job, const std::vector<std::string>& servers);
 
-  // As NewNvmeBackend and NewDurableDramBackend. Jobs of the directory that never got a state, and
-  // what is left of removed ones, give way to it. Where the disk has no room, the error says what
-  // the other jobs hold, and how they are removed.
+  // Returns the backend of NewNvmeBackend or NewDurableDramBackend, by StorageOptions::kind. First
+  // removes jobs of the directory that never had a state, and the remains of removed jobs. If the
+  // disk is full, the error says how many bytes the other jobs hold and how to remove them.
   absl::StatusOr<std::unique_ptr<StateBackend>> NewBackend(
       const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
       const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done);
 
  private:
   explicit DurableStorage(StorageOptions options) : options_(std::move(options)) {}
-  // Returns the bytes of the jobs that stay, without `but`.
+  // Removes all jobs without a state except `but`. Returns the bytes that the other jobs hold.
   absl::StatusOr<uint64_t> RemoveEmptyJobs(JobId but);
 
   const StorageOptions options_;
   std::unique_ptr<Disk> disk_;
   std::unique_ptr<Disk::Lock> lock_;
   std::unique_ptr<KeyValueStore> store_;
-  std::unique_ptr<Catalogue> catalogue_;  // of a folder that was opened for reading
-  bool may_write_ = false;                // that catalogue, since a job was removed
+  std::unique_ptr<Catalogue> catalogue_;  // null unless opened for reading
+  bool may_write_ = false;                // whether catalogue_ is writable; set by RemoveJob
   Mutex mu_;
   std::vector<std::unique_ptr<Catalogue>> catalogues_ EPS_GUARDED_BY(mu_);  // one for each backend
 };

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "storage/testing/durable_world.h"
 #include "storage/cuts/extent_format.h"
 #include "storage/cuts/extents.h"
+#include "storage/testing/durable_world.h"
 
 namespace eps {
 namespace {
@@ -24,7 +24,7 @@ std::vector<CutId> IdsOf(const RecoveredState& state) {
   return ids;
 }
 
-// Replaces a whole file behind everybody's back.
+// Replaces a whole file without the backend's knowledge.
 void Overwrite(DurableWorld* world, const std::string& path, const std::string& content) {
   const auto file = world->disk.blocking()->Open(path);
   ASSERT_TRUE(file.ok()) << file.status();
@@ -35,7 +35,7 @@ void Overwrite(DurableWorld* world, const std::string& path, const std::string& 
       WriteBlocking(file->get(), 0, absl::MakeConstSpan(blocks.get(), content.size())).ok());
 }
 
-// A process in which version 1 is cut as step 1, term 1.
+// Returns a process that has cut version 1 as step 1, term 1.
 std::unique_ptr<DurableProcess> CutOnce(DurableWorld* world) {
   auto process = std::make_unique<DurableProcess>(world);
   EXPECT_TRUE(process->status().ok()) << process->status();
@@ -50,7 +50,7 @@ std::unique_ptr<DurableProcess> CutOnce(DurableWorld* world) {
 
 class Durable : public testing::TestWithParam<DurableKind> {};
 
-TEST_P(Durable, CutIsWhatAnotherProcessFindsAndRestores) {
+TEST_P(Durable, AnotherProcessRestoresTheCut) {
   DurableWorld world(GetParam());
   CutOnce(&world);
   world.disk.CutPower(1);
@@ -82,10 +82,10 @@ TEST_P(Durable, CutIsWhatAnotherProcessFindsAndRestores) {
   EXPECT_EQ(next.Recover()->promised, Term(2));
 }
 
-TEST_P(Durable, CutHoldsTheCallsBeforeItAndNoneAfterIt) {
+TEST_P(Durable, CutHoldsExactlyTheEarlierCalls) {
   DurableWorld world(GetParam());
   auto process = CutOnce(&world);
-  // All at once: chunk by chunk an update to 2, the cut, and a write that comes too late for it.
+  // Submits everything at once: for each chunk an update to 2, the cut, and a later write.
   std::vector<OpId> late;
   for (const Chunk& c : world.chunks.chunks()) {
     process->backend().WriteState(process->Next(), c.id, Version(2),
@@ -100,7 +100,7 @@ TEST_P(Durable, CutHoldsTheCallsBeforeItAndNoneAfterIt) {
   }
   const BackendDone done = process->Await(cut);
   EXPECT_TRUE(done.status.ok()) << done.status;
-  // Memory is no slot; on NVMe both are needed.
+  // Writes to memory need no slot; on NVMe the cuts need both.
   for (const OpId op : late) EXPECT_EQ(process->IsDone(op), world.kind.in_dram);
   process->backend().Recycle({Step(2), Term(1)});
   for (const OpId op : late) EXPECT_TRUE(process->Await(op).status.ok());
@@ -112,7 +112,7 @@ TEST_P(Durable, CutHoldsTheCallsBeforeItAndNoneAfterIt) {
   next.ExpectAll(Version(2));
 }
 
-TEST_P(Durable, CutOfTwoBothCanBeRestoredUntilTheOlderIsRecycled) {
+TEST_P(Durable, TwoCutsCanBeRestoredUntilRecycle) {
   for (const uint64_t base : {1u, 2u}) {
     DurableWorld world(GetParam());
     auto process = CutOnce(&world);
@@ -126,7 +126,7 @@ TEST_P(Durable, CutOfTwoBothCanBeRestoredUntilTheOlderIsRecycled) {
       ASSERT_TRUE(next.Restore({Step(base), Term(1)}, Term(2)).ok());
       next.ExpectAll(Version(base));
       if (base == 1) {
-        // The other one is dead, and its slots are free.
+        // The other cut is discarded, and its slots are free.
         EXPECT_EQ(next.Restore({Step(2), Term(1)}, Term(3)).status().code(),
                   absl::StatusCode::kNotFound);
         next.WriteAll(Version(2));
@@ -139,8 +139,8 @@ TEST_P(Durable, CutOfTwoBothCanBeRestoredUntilTheOlderIsRecycled) {
   }
 }
 
-// Without a new process: what this one made is restored with all that belongs to it.
-TEST_P(Durable, CutGivesItsRecordsBackToTheProcessThatMadeIt) {
+// A process restores its own cut, including the records.
+TEST_P(Durable, CutReturnsRecordsToItsOwnProcess) {
   DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   process->WriteAll(Version(2));
@@ -153,8 +153,8 @@ TEST_P(Durable, CutGivesItsRecordsBackToTheProcessThatMadeIt) {
   EXPECT_THAT(content->records, testing::ElementsAre("step 1", "", "step 2"));
 }
 
-// Two imports that not all shards finished leave a cut in each slot, and nothing to restore.
-TEST_P(Durable, CutThatNobodyWantsAnyMoreGivesItsSlotsBack) {
+// Two imports that some shard did not finish leave a cut in each slot and nothing to restore.
+TEST_P(Durable, AbandonedCutFreesItsSlots) {
   DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   process->WriteAll(Version(1));
@@ -171,8 +171,8 @@ TEST_P(Durable, CutThatNobodyWantsAnyMoreGivesItsSlotsBack) {
   next.ExpectAll(Version(1));
 }
 
-// Slots that are let go of and written while they are read are no damage.
-TEST_P(Durable, ScrubReadsEveryChunkOfEveryCutAndTakesNoWriteForDamage) {
+// Slots that are freed and written while a scrub reads them are not damaged.
+TEST_P(Durable, ScrubReadsEveryChunkAndToleratesWrites) {
   uint64_t passes = 0;
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     DurableWorld world(GetParam(), seed);
@@ -197,13 +197,13 @@ TEST_P(Durable, ScrubReadsEveryChunkOfEveryCutAndTakesNoWriteForDamage) {
       CutRequest cut = CutAt(version, 1, version);
       if (version % 3 != 0) {
         cut.content.residuals = SomeResiduals(seed + version);
-        // Of several pieces: of two reads under way one may come too late.
+        // Residuals of several pieces, so that one of two reads in flight may be out of date.
         const size_t more = version == 4 ? 60000 : 0;
         cut.content.residuals.push_back(
             {ChunkId(3), StageId(0), PartId(0), Bytes::CopyOf(SomeBytes(version, more))});
       }
       process->backend().Cut(ops.back(), std::move(cut));
-      // The writes wait for the slots that are read.
+      // The writes wait for the slots that the scrub reads.
       const size_t reads = 1 + (seed + version) % (2 * world.owned.size());
       for (size_t i = 0; i < reads; ++i) {
         scrubs.push_back(process->Next());
@@ -223,7 +223,7 @@ TEST_P(Durable, ScrubReadsEveryChunkOfEveryCutAndTakesNoWriteForDamage) {
   EXPECT_GT(passes, 30u);
 }
 
-TEST_P(Durable, ScrubReadsResidualsInPiecesAndFindsDamage) {
+TEST_P(Durable, ScrubFindsDamageInResiduals) {
   DurableWorld world(GetParam());
   world.residual_bytes = 300000;
   DurableProcess process(&world);
@@ -235,7 +235,7 @@ TEST_P(Durable, ScrubReadsResidualsInPiecesAndFindsDamage) {
   ASSERT_TRUE(process.Cut(cut).ok());
   const ExtentLayout layout(world.chunks, world.owned, /*arrays=*/3, world.residual_bytes,
                             world.spec.training.parts);
-  // One pass. Its status and what was read of residuals.
+  // Runs one pass. Sets its status and returns the bytes of residuals that it read.
   const auto pass = [&](absl::Status* status) {
     uint64_t of_residuals = 0;
     for (size_t i = 0; i < world.owned.size() + 100; ++i) {
@@ -266,7 +266,7 @@ TEST_P(Durable, ScrubReadsResidualsInPiecesAndFindsDamage) {
                         ": CRC32C "));
 }
 
-TEST_P(Durable, CutWithoutNewVersionsNeedsNoSlotAndSeveralMayBeKept) {
+TEST_P(Durable, CutsWithoutNewVersionsNeedNoSlot) {
   DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   for (uint64_t step = 2; step <= 4; ++step) ASSERT_TRUE(process->Cut(CutAt(step, 1, 1)).ok());
@@ -279,7 +279,7 @@ TEST_P(Durable, CutWithoutNewVersionsNeedsNoSlotAndSeveralMayBeKept) {
   next.ExpectAll(Version(1));
 }
 
-TEST_P(Durable, CutRefusesAChunkThatIsNotAtTheBorderAndOneThatIsNotYounger) {
+TEST_P(Durable, CutRefusesWrongVersionsAndOlderCuts) {
   DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   ASSERT_TRUE(process
@@ -295,7 +295,7 @@ TEST_P(Durable, CutRefusesAChunkThatIsNotAtTheBorderAndOneThatIsNotYounger) {
   EXPECT_TRUE(process->Cut(CutAt(2, 1, 2)).ok()) << "a refusal is no failure";
 }
 
-TEST_P(Durable, CutWaitsForTheSlotOfItsResidualsAndRefusesTooMany) {
+TEST_P(Durable, CutWaitsForItsResidualSlot) {
   DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   CutRequest request = CutAt(2, 1, 1);
@@ -306,7 +306,7 @@ TEST_P(Durable, CutWaitsForTheSlotOfItsResidualsAndRefusesTooMany) {
   process->backend().Cut(third, request);
   world.executor.RunAll();
   EXPECT_FALSE(process->IsDone(third));
-  process->backend().Recycle({Step(9), Term(1)});  // nobody's: frees nothing
+  process->backend().Recycle({Step(9), Term(1)});  // an unknown cut frees nothing
   world.executor.RunAll();
   EXPECT_FALSE(process->IsDone(third));
   process->backend().Recycle({Step(2), Term(1)});
@@ -319,12 +319,12 @@ TEST_P(Durable, CutWaitsForTheSlotOfItsResidualsAndRefusesTooMany) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("residuals of 20024 bytes, and room for "));
 }
 
-TEST_P(Durable, QuiesceCancelsWhatWaitsAndAwaitsTheRest) {
+TEST_P(Durable, QuiesceCancelsWaitingAndAwaitsRunningOperations) {
   DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   process->WriteAll(Version(2));
   ASSERT_TRUE(process->Cut(CutAt(2, 1, 2)).ok());
-  // On NVMe updates wait for a slot, and the cut for them; in DRAM it is the other way round.
+  // On NVMe the updates wait for a slot and the cut for the updates; in DRAM the reverse.
   const Version here(world.kind.in_dram ? 3 : 2);
   if (world.kind.in_dram) process->WriteAll(here);
   const OpId cut = process->Next();
@@ -337,7 +337,7 @@ TEST_P(Durable, QuiesceCancelsWhatWaitsAndAwaitsTheRest) {
   if (!world.kind.in_dram) process->backend().Cut(cut, CutAt(3, 1, 3));
   world.executor.RunAll();
   EXPECT_FALSE(process->IsDone(cut));
-  const OpId read = process->Next();  // of what is there after the update: it waits behind it
+  const OpId read = process->Next();  // of the version after the update, so it waits
   process->backend().ReadState(read, ChunkId(0), here);
   ASSERT_TRUE(process->Quiesce().ok());
   for (const OpId op : parked) {
@@ -351,7 +351,7 @@ TEST_P(Durable, QuiesceCancelsWhatWaitsAndAwaitsTheRest) {
   EXPECT_TRUE(process->Cut(CutAt(2, 2, 2)).ok());
 }
 
-TEST_P(Durable, RestoreNamesTheTermThatWasPromisedAndTheCutThatIsNotThere) {
+TEST_P(Durable, RestoreNamesPromisedTermAndMissingCut) {
   DurableWorld world(GetParam());
   auto process = CutOnce(&world);
   const OpId promise = process->Next();
@@ -368,7 +368,7 @@ TEST_P(Durable, RestoreNamesTheTermThatWasPromisedAndTheCutThatIsNotThere) {
   EXPECT_EQ(process->Recover()->promised, Term(6));
 }
 
-TEST_P(Durable, OpenRefusesAnotherShardAnotherCountAndACopiedFolder) {
+TEST_P(Durable, OpenRefusesForeignAndCopiedFolders) {
   DurableWorld world(GetParam());
   world.shards = 2;
   CutOnce(&world);
@@ -398,7 +398,7 @@ TEST_P(Durable, OpenRefusesAnotherShardAnotherCountAndACopiedFolder) {
   EXPECT_THAT(std::string(copied.message()), HasSubstr("/state/extents/slot-0.eps: nonce "));
 }
 
-TEST_P(Durable, OpenMakesAnewWhatACrashBeforeTheJobLeft) {
+TEST_P(Durable, OpenRecreatesFilesAfterAnEarlyCrash) {
   DurableWorld world(GetParam());
   ASSERT_TRUE(world.disk.CreateFolder(world.folder).ok());
   ASSERT_TRUE(world.disk.CreateFile(world.folder + "/slot-0.eps", kDiskBlock).ok());
@@ -406,7 +406,7 @@ TEST_P(Durable, OpenMakesAnewWhatACrashBeforeTheJobLeft) {
   process->ExpectAll(Version(1));
 }
 
-TEST_P(Durable, OpenSaysWhatIsMissingOnTheDisk) {
+TEST_P(Durable, OpenNamesTheMissingDiskSpace) {
   DurableWorld world(GetParam());
   world.disk.set_capacity_bytes((1 << 20) + 100000);  // the catalogue's log takes 1 MiB
   const absl::Status refused = DurableProcess(&world).status();
@@ -415,12 +415,12 @@ TEST_P(Durable, OpenSaysWhatIsMissingOnTheDisk) {
   world.other_jobs = "; other jobs hold much";
   const absl::Status named = DurableProcess(&world).status();
   EXPECT_EQ(named.message(), absl::StrCat(refused.message(), world.other_jobs));
-  // Not where it is memory that does not suffice.
+  // The error is different if memory does not suffice.
   world.staging_bytes = 1;
   EXPECT_THAT(DurableProcess(&world).status().message(), Not(HasSubstr(world.other_jobs)));
 }
 
-TEST_P(Durable, MemoryIsTheStagingBuffersAndWhatIsInDram) {
+TEST_P(Durable, MemoryIsStagingAndDramState) {
   for (const uint64_t buffers : {1u, 4u}) {
     DurableWorld world(GetParam());
     uint64_t largest = 0;
@@ -458,7 +458,7 @@ TEST_P(Durable, MemoryIsTheStagingBuffersAndWhatIsInDram) {
   }
 }
 
-TEST_P(Durable, DamageOfAnyByteThatIsReadIsLocatedAndEndsEverything) {
+TEST_P(Durable, DamageIsLocatedAndStopsTheBackend) {
   DurableWorld world(GetParam());
   CutOnce(&world);
   const std::string slot0 = world.folder + "/slot-0.eps";
@@ -495,8 +495,8 @@ TEST_P(Durable, DamageOfAnyByteThatIsReadIsLocatedAndEndsEverything) {
   EXPECT_GT(found, 250);
 }
 
-// Footers and data are whole and of the right version, but of a write before the last one.
-TEST_P(Durable, DamageOfAWriteThatNeverArrivedIsFound) {
+// Footers and data are intact and have the right version, but come from an older write.
+TEST_P(Durable, RestoreFindsALostWrite) {
   DurableWorld world(GetParam());
   const std::string slot0 = world.folder + "/slot-0.eps";
   DurableProcess process(&world);
@@ -504,7 +504,7 @@ TEST_P(Durable, DamageOfAWriteThatNeverArrivedIsFound) {
   ASSERT_TRUE(process.Cut(CutAt(1, 1, 1)).ok());
   const Chunk& chunk = world.chunks.chunk(ChunkId(1));
   std::string before;
-  for (const uint64_t step : {2u, 3u}) {  // the chunk goes to slot 1, and back
+  for (const uint64_t step : {2u, 3u}) {  // the chunk moves to slot 1 and back
     before = world.disk.Contents(slot0);
     const std::string state = DurableProcess::SomeState(chunk, Version(7 + step));
     ASSERT_TRUE(process.Write(chunk.id, Version(1), state).ok());
@@ -519,7 +519,7 @@ TEST_P(Durable, DamageOfAWriteThatNeverArrivedIsFound) {
               AllOf(HasSubstr(slot0), HasSubstr("footers of cut of step 3, term 1: CRC32C ")));
 }
 
-TEST(Nvme, DamageOfAWriteThatNeverArrivedIsFoundByARead) {
+TEST(Nvme, ReadFindsALostWrite) {
   DurableWorld world(kOnNvme);
   const std::string slot0 = world.folder + "/slot-0.eps";
   DurableProcess stale(&world);
@@ -532,7 +532,7 @@ TEST(Nvme, DamageOfAWriteThatNeverArrivedIsFoundByARead) {
               AllOf(HasSubstr(slot0), HasSubstr("as written last expected")));
 }
 
-TEST_P(Durable, FaultsOfAnyTransferEndEverythingAndLeaveTheLastCut) {
+TEST_P(Durable, TransferFaultsLeaveTheLastCut) {
   using Call = SimulatedDisk::Call;
   for (const Call call : {Call::kRead, Call::kWrite, Call::kSync}) {
     int failed = 0;
@@ -554,7 +554,7 @@ TEST_P(Durable, FaultsOfAnyTransferEndEverythingAndLeaveTheLastCut) {
         any = any || !status.ok();
         EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInternal) << status;
       }
-      if (!any) break;  // the fault is still to come
+      if (!any) break;  // the fault has not happened yet
       ++failed;
       EXPECT_FALSE(process->State(ChunkId(0), Version(2)).ok()) << "not fail-stop";
       process.reset();
@@ -564,14 +564,14 @@ TEST_P(Durable, FaultsOfAnyTransferEndEverythingAndLeaveTheLastCut) {
       ASSERT_TRUE(next.Restore(ids.front(), Term(2)).ok());
       next.ExpectAll(Version(1));
     }
-    // Neither an update nor a cut reads from the disk what is in DRAM.
+    // With the state in DRAM neither an update nor a cut reads from the disk.
     const bool never = GetParam().in_dram && call == Call::kRead;
     EXPECT_GE(failed, never ? 0 : call == Call::kSync ? 2 : 4);
     EXPECT_LT(failed, 199);
   }
 }
 
-TEST_P(Durable, OpenTakesWhatTheOtherKindLeft) {
+TEST_P(Durable, OpensStateOfTheOtherKind) {
   DurableWorld world(GetParam());
   CutOnce(&world);
   world.kind = world.kind.in_dram ? kOnNvme : kInDram;
@@ -587,7 +587,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Durable, testing::Values(kInDram, kOnNvme),
                            return info.param.name;
                          });
 
-// How many chunks a slot file holds.
+// Returns the number of chunks in a slot file.
 int StoredIn(DurableWorld* world, const std::string& file) {
   const std::string content = world->disk.Contents(world->folder + file);
   int stored = 0;
@@ -598,7 +598,7 @@ int StoredIn(DurableWorld* world, const std::string& file) {
   return stored;
 }
 
-TEST(DurableDram, AnUpdateWaitsForTheCopyOfItsChunkWhichIsTheNextAndReadsDoNot) {
+TEST(DurableDram, UpdatesWaitForTheirCopy) {
   DurableWorld world(kInDram);
   world.staging_bytes = 24576;  // one chunk at a time
   auto process = CutOnce(&world);
@@ -612,7 +612,7 @@ TEST(DurableDram, AnUpdateWaitsForTheCopyOfItsChunkWhichIsTheNextAndReadsDoNot) 
   process->backend().ReadState(read, last.id, Version(2));
   const OpId update = process->Next();
   process->backend().Update(update, SomeUpdate(last, Version(2), 3));
-  const OpId after = process->Next();  // in the order of calls
+  const OpId after = process->Next();  // ids are in call order
   process->backend().ReadState(after, last.id, Version(3));
   while (!process->IsDone(read)) {
     ASSERT_FALSE(world.executor.empty());
@@ -633,7 +633,7 @@ TEST(DurableDram, AnUpdateWaitsForTheCopyOfItsChunkWhichIsTheNextAndReadsDoNot) 
   process->ExpectAll(Version(2));
 }
 
-TEST(DurableDram, TwoCutsAtOnceHoldWhatWasThereWhenTheyWereAsked) {
+TEST(DurableDram, ConcurrentCutsHoldTheirOwnBorders) {
   for (const uint64_t base : {1u, 2u}) {
     DurableWorld world(kInDram);
     world.staging_bytes = 2 * 24576;

@@ -24,15 +24,15 @@ class Random {
   uint64_t state_;
 };
 
-// What a cut has to give back.
+// The content that a restored cut must have.
 struct Snapshot {
   Version version;
   std::map<uint32_t, std::string> chunks;
-  uint64_t residual_seed = 0;  // 0: none
+  uint64_t residual_seed = 0;  // 0 for no residuals
 };
 
-// Processes that train, cut, recycle and restore, one after the other, each until the power fails.
-// The oracle knows of every cut what it holds, and which is the oldest that may be the newest.
+// A sequence of processes that train, cut, recycle and restore, each until the power fails. The
+// oracle knows the content of every cut, and the oldest cut that recovery may return to.
 class Story {
  public:
   Story(const DurableKind& kind, uint64_t seed) : world_(kind, seed + 1), random_(seed) {}
@@ -52,16 +52,16 @@ class Story {
   int older() const { return older_; }
 
  private:
-  // Runs tasks in any order until the operation has completed; false: the power failed.
+  // Runs tasks in any order until the operation completes. Returns false if the power fails.
   bool Await(DurableProcess* process, OpId op) {
     while (!process->IsDone(op) && world_.disk.on() && !world_.executor.empty()) RunOne();
     if (process->IsDone(op)) return true;
-    EXPECT_FALSE(world_.disk.on()) << "operation " << op << " is stuck";
+    EXPECT_FALSE(world_.disk.on()) << "operation " << op << " hangs";
     return false;
   }
   void RunOne() { world_.executor.Run(random_.Below(world_.executor.size())); }
 
-  // The outcome, or null if the power failed before it came or made it an error.
+  // Returns the outcome, or null if the power failed first or made it an error.
   std::unique_ptr<BackendDone> Outcome(DurableProcess* process, OpId op) {
     if (!Await(process, op)) return nullptr;
     auto done = std::make_unique<BackendDone>(process->Take(op));
@@ -82,7 +82,7 @@ class Story {
       if (!Begin(process)) return;
     } else {
       for (const CutBorder& border : state.cuts) {
-        ASSERT_EQ(known_.count(border.id), 1u) << "a cut that never was";
+        ASSERT_EQ(known_.count(border.id), 1u) << "a cut that was never made";
         ASSERT_EQ(border.version, known_[border.id].version);
       }
       ASSERT_FALSE(floor_.has_value() && state.cuts.back().id < *floor_) << "too old";
@@ -108,7 +108,7 @@ class Story {
   }
 
   bool Restore(DurableProcess* process, const RecoveredState& state) {
-    // Any of them may be the highest that all shards have.
+    // Any of them may be the youngest that all shards have.
     const bool older = state.cuts.size() > 1 && random_.Below(2) == 0;
     const CutId base = state.cuts[state.cuts.size() - (older ? 2 : 1)].id;
     const Term term(std::max(state.promised, term_).value() + 1);
@@ -124,7 +124,7 @@ class Story {
     const Snapshot& snapshot = known_[base];
     step_ = base.step.value();
     version_ = snapshot.version;
-    process->backend().Recycle(base);  // all shards went back to it
+    process->backend().Recycle(base);  // all shards have restored it
     for (const ChunkId id : world_.owned) {
       const OpId read = process->Next();
       process->backend().ReadState(read, id, version_);
@@ -157,7 +157,7 @@ class Story {
     return ops;
   }
 
-  // Updates every chunk, twice now and then, and cuts.
+  // Updates every chunk, sometimes twice, and cuts.
   bool Step(DurableProcess* process) {
     const uint64_t versions = random_.Below(4) == 0 ? 2 : random_.Below(5) == 0 ? 0 : 1;
     std::vector<OpId> ops;
@@ -177,7 +177,7 @@ class Story {
     return true;
   }
 
-  // Cuts, and recycles what is older, so that the next step finds its slots.
+  // Cuts, and recycles older cuts, so that the next step finds free slots.
   bool Cut(DurableProcess* process) {
     ++step_;
     CutRequest request = CutAt(step_, term_.value(), version_.value());
@@ -194,12 +194,12 @@ class Story {
     }
     const OpId op = process->Next();
     process->backend().Cut(op, request);
-    // Now and then the next step does not wait for it.
+    // Sometimes the next step does not wait for the cut.
     std::vector<OpId> past;
     if (random_.Below(2) == 0) past = Update(process);
     for (size_t i = 0; i < reads.size(); ++i) {
       const auto read = Outcome(process, reads[i]);
-      if (read == nullptr) return false;  // not captured: it cannot be durable
+      if (read == nullptr) return false;  // not captured, so the cut cannot be durable
       snapshot.chunks[world_.owned[i].value()] = std::string(std::get<Bytes>(read->value).view());
       if (i + 1 == reads.size()) known_[request.border.id] = snapshot;
     }
@@ -225,12 +225,12 @@ class Story {
 
 class DurablePower : public testing::TestWithParam<DurableKind> {};
 
-TEST_P(DurablePower, ACutAnywhereLeavesExactlyACutAndNeverAnOlderOne) {
+TEST_P(DurablePower, PowerCutAnywhereLeavesTheYoungestCut) {
   const int seeds = std::getenv("EPS_LONG") != nullptr ? 3000 : 20;
   int cuts = 0, restores = 0, older = 0;
   for (int seed = 0; seed < seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    // It outlives the processes that are left behind.
+    // The world must outlive the abandoned processes.
     auto* const story = new Story(GetParam(), seed);
     static auto* const stories = new std::vector<Story*>();
     stories->push_back(story);

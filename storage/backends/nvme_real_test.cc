@@ -1,4 +1,4 @@
-// The backends that make cuts on real files and several threads, beside one that makes none.
+// The durable backends on real files and several threads, compared with the DRAM backend.
 
 #include <cstdlib>
 #include <memory>
@@ -8,9 +8,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "storage/backends/dram_backend.h"
+#include "storage/backends/durable_backend.h"
 #include "storage/testing/backend_harness.h"
 #include "storage/testing/catalogue_samples.h"
-#include "storage/backends/durable_backend.h"
 #include "storage/testing/durable_world.h"
 
 namespace eps {
@@ -65,7 +66,7 @@ class DurableRealTest : public testing::TestWithParam<std::tuple<bool, DurableKi
   ThreadPool pool_;
 };
 
-TEST_P(DurableRealTest, HasTheBitsOfDramAndKeepsThem) {
+TEST_P(DurableRealTest, MatchesDramAndKeepsItsBits) {
   MemoryAccount dram_account;
   auto dram = *NewDramBackend(spec_, chunks_, owned_, &pool_, &dram_account, dram_.Sink());
   auto durable = Open();
@@ -82,7 +83,7 @@ TEST_P(DurableRealTest, HasTheBitsOfDramAndKeepsThem) {
       dram->Update(updates.back().first, Request(chunks_.chunk(id), step));
       durable->Update(updates.back().second, Request(chunks_.chunk(id), step));
     }
-    // They are sent while the cut before is on its way, and wait for the slots it frees.
+    // Submitted while the previous cut is in progress, the updates wait for the slots it frees.
     if (step > 1) {
       EXPECT_TRUE(durable_.Take(cut).status.ok());
       durable->Recycle({Step(step - 1), Term(1)});

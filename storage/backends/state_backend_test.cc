@@ -4,17 +4,18 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/flush_denormals.h"
+#include "base/job/model_layout.h"
 #include "base/testing/manual_executor.h"
+#include "base/testing/test_specs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/job/model_layout.h"
-#include "base/testing/test_specs.h"
-#include "storage/testing/backend_harness.h"
-#include "storage/testing/backend_under_test.h"
 #include "storage/state_backend.h"
+#include "storage/testing/backend_harness.h"
+#include "storage/testing/backends_under_test.h"
 
 namespace eps {
 namespace {
@@ -33,7 +34,7 @@ class Random {
   uint64_t state_;
 };
 
-// Values over many binades, with zeros and denormals among them: sums depend on their order.
+// Values over many binades, with zeros and denormals, so that sums depend on their order.
 std::vector<float> SomeGradient(uint64_t seed, uint64_t n) {
   Random random(seed);
   std::vector<float> values(n);
@@ -46,12 +47,12 @@ std::vector<float> SomeGradient(uint64_t seed, uint64_t n) {
   return values;
 }
 
-// A gradient for each (use, part) of a chunk at a step.
+// Returns the seed of the gradient of one (use, part) of a chunk at a step.
 uint64_t GradientSeed(ChunkId chunk, uint64_t step, uint32_t use, uint32_t part) {
   return ((uint64_t{chunk.value()} * 1000 + step) * 10 + use) * 2000 + part;
 }
 
-// The sum of `range` along the tree, element-wise, as PROTOCOL.md says it.
+// The element-wise sum of `range` along the tree (docs/protocol.md).
 float TreeSum(const std::vector<std::vector<float>>& parts, TreeRange range, uint64_t element) {
   if (range.count == 1) return parts[range.first][element];
   uint32_t left = 1;
@@ -155,7 +156,7 @@ StepScalars StepAt(uint64_t t) {
   return step;
 }
 
-// A gradient as a worker would send it.
+// Encodes a gradient as a worker would send it.
 std::shared_ptr<const EncodedChunk> OpenGradient(absl::string_view codec_name, const Chunk& chunk,
                                                  const std::vector<float>& values,
                                                  MemoryAccount* account) {
@@ -172,12 +173,11 @@ std::shared_ptr<const EncodedChunk> OpenGradient(absl::string_view codec_name, c
 // A backend over a job's whole state.
 class Shard {
  public:
-  Shard(const JobSpec& spec, int threads)
+  Shard(const BackendUnderTest& kind, const JobSpec& spec, int threads)
       : spec_(spec), chunks_(ChunkMap::Build(spec_)), pool_(threads) {
     std::vector<ChunkId> owned;
     for (const Chunk& c : chunks_.chunks()) owned.push_back(c.id);
-    auto backend =
-        NewBackendUnderTest(spec_, chunks_, owned, &pool_, &account_, completions_.Sink());
+    auto backend = kind.make(spec_, chunks_, owned, &pool_, &account_, completions_.Sink());
     status_ = backend.status();
     if (backend.ok()) backend_ = std::move(*backend);
   }
@@ -249,7 +249,7 @@ Gradients GradientsOf(const Chunk& chunk, uint64_t step, uint32_t parts) {
   return gradients;
 }
 
-// Cuts the tree over parts at random nodes: what workers may have merged.
+// Cuts the tree over parts at random nodes, as merging workers may do.
 void CutTree(TreeRange node, Random* random, std::vector<TreeRange>* out) {
   if (node.count == 1 || random->Next() % 3 == 0) {
     out->push_back(node);
@@ -262,7 +262,7 @@ void CutTree(TreeRange node, Random* random, std::vector<TreeRange>* out) {
 
 enum class Merging { kNone, kRandom };
 
-// The request of a step, its inputs in a scrambled order.
+// Returns the request of a step with its inputs in a scrambled order.
 UpdateRequest RequestOf(Shard* shard, const Chunk& chunk, const Gradients& gradients, uint64_t step,
                         Merging merging) {
   UpdateRequest request;
@@ -303,14 +303,21 @@ struct UpdateCase {
   double momentum = 0;
 };
 
-class UpdateTest : public testing::TestWithParam<UpdateCase> {};
+std::string NameOf(const UpdateCase& c) {
+  return std::to_string(c.parts) + "Parts" + std::to_string(c.threads) + "Threads" +
+         (c.merging == Merging::kRandom ? "Merged" : "") +
+         (c.optimizer == OptimizerName::kSgd ? "Sgd" : "") + (c.momentum > 0 ? "Momentum" : "");
+}
+void PrintTo(const UpdateCase& c, std::ostream* out) { *out << NameOf(c); }
+
+class UpdateTest : public testing::TestWithParam<std::tuple<BackendUnderTest, UpdateCase>> {};
 
 TEST_P(UpdateTest, EqualsPlainLoopsBitForBit) {
-  const UpdateCase param = GetParam();
+  const auto [backend, param] = GetParam();
   JobSpec spec = RaggedSpec();
   spec.optimizer.name = param.optimizer;
   spec.optimizer.momentum = param.momentum;
-  Shard shard(spec, param.threads);
+  Shard shard(backend, spec, param.threads);
   ASSERT_TRUE(shard.status().ok()) << shard.status();
   shard.InitializeAll();
   std::vector<Reference> references;
@@ -352,19 +359,25 @@ std::vector<UpdateCase> UpdateCases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(PartsThreadsAndMerging, UpdateTest, testing::ValuesIn(UpdateCases()),
-                         [](const testing::TestParamInfo<UpdateCase>& info) {
-                           return std::to_string(info.param.parts) + "Parts" +
-                                  std::to_string(info.param.threads) + "Threads" +
-                                  (info.param.merging == Merging::kRandom ? "Merged" : "") +
-                                  (info.param.optimizer == OptimizerName::kSgd ? "Sgd" : "") +
-                                  (info.param.momentum > 0 ? "Momentum" : "");
+INSTANTIATE_TEST_SUITE_P(PartsThreadsAndMerging, UpdateTest,
+                         testing::Combine(testing::ValuesIn(BackendsUnderTest()),
+                                          testing::ValuesIn(UpdateCases())),
+                         [](const testing::TestParamInfo<UpdateTest::ParamType>& info) {
+                           return std::get<0>(info.param).name + NameOf(std::get<1>(info.param));
                          });
 
-// bf16 is read in place, mx9 tile by tile.
-TEST(Update, TakesLossyContributionsAsDecoded) {
+// The contract of every backend, wherever it keeps the state.
+class StateBackendTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  const BackendUnderTest& kind() const { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Backends, StateBackendTest, testing::ValuesIn(BackendsUnderTest()),
+                         testing::PrintToStringParamName());
+
+// The update reads bf16 in place and mx9 tile by tile.
+TEST_P(StateBackendTest, UpdateTakesLossyContributionsAsDecoded) {
   for (const char* codec_name : {"bf16", "mx9"}) {
-    Shard shard(RaggedSpec(), 1);
+    Shard shard(kind(), RaggedSpec(), 1);
     shard.InitializeAll();
     const Chunk& chunk = shard.chunks().chunk(ChunkId(0));
     Reference reference = ReferenceFrom(*shard.State(chunk.id, Version(0)), chunk.elements);
@@ -385,20 +398,19 @@ TEST(Update, TakesLossyContributionsAsDecoded) {
   }
 }
 
-TEST(Update, DropsItsContributionsBeforeItCompletes) {
+TEST_P(StateBackendTest, UpdateDropsItsContributionsBeforeItCompletes) {
   const JobSpec spec = RaggedSpec();
   const ChunkMap chunks = ChunkMap::Build(spec);
   MemoryAccount account;
   ThreadPool pool(1);
   Completions completions;
-  uint64_t charged_at_completion = 0;  // of what an operation holds
+  uint64_t charged_at_completion = 0;  // bytes that the operation still holds
   auto sink = completions.Sink();
-  auto backend =
-      *NewBackendUnderTest(spec, chunks, {ChunkId(0)}, &pool, &account, [&](BackendDone d) {
-        charged_at_completion = account.live_bytes(MemoryKind::kContribution) +
-                                account.live_bytes(MemoryKind::kScratch);
-        sink(std::move(d));
-      });
+  auto backend = *kind().make(spec, chunks, {ChunkId(0)}, &pool, &account, [&](BackendDone d) {
+    charged_at_completion =
+        account.live_bytes(MemoryKind::kContribution) + account.live_bytes(MemoryKind::kScratch);
+    sink(std::move(d));
+  });
   const uint64_t at_rest = account.live_bytes(MemoryKind::kScratch);
   const OpId init = completions.Next();
   backend->Initialize(init, ChunkId(0));
@@ -419,7 +431,7 @@ TEST(Update, DropsItsContributionsBeforeItCompletes) {
   EXPECT_EQ(charged_at_completion, at_rest);
 }
 
-TEST(Update, ReadsDenormalPartialSumsAsZerosOnEveryThread) {
+TEST_P(StateBackendTest, UpdateFlushesDenormalSumsOnEveryThread) {
   const JobSpec spec = RaggedSpec();
   const ChunkMap chunks = ChunkMap::Build(spec);
   const Chunk& chunk = *std::find_if(chunks.chunks().begin(), chunks.chunks().end(),
@@ -427,8 +439,7 @@ TEST(Update, ReadsDenormalPartialSumsAsZerosOnEveryThread) {
   MemoryAccount account;
   ManualExecutor executor;
   Completions completions;
-  auto backend =
-      *NewBackendUnderTest(spec, chunks, {chunk.id}, &executor, &account, completions.Sink());
+  auto backend = *kind().make(spec, chunks, {chunk.id}, &executor, &account, completions.Sink());
   backend->Initialize(completions.Next(), chunk.id);
   // The right half sums to a denormal: (1.5e-38 + 0) + (-1.2e-38 + 0). The left one does not.
   const float parts[] = {1.2e-38f, 0, 0, 0, 1.5e-38f, 0, -1.2e-38f, 0};
@@ -454,11 +465,12 @@ TEST(Update, ReadsDenormalPartialSumsAsZerosOnEveryThread) {
 }
 
 // Weights in every codec and along both axes, encoded by the update and read after it.
-class EncodeTest : public testing::TestWithParam<std::string> {
+class EncodeTest : public testing::TestWithParam<std::tuple<BackendUnderTest, std::string>> {
  protected:
-  const Codec& codec() { return **FindCodec(GetParam()); }
+  const BackendUnderTest& kind() const { return std::get<0>(GetParam()); }
+  const Codec& codec() const { return **FindCodec(std::get<1>(GetParam())); }
 
-  // What Read gives now.
+  // Returns the bytes that Read gives now.
   std::string Fetch(Shard* shard, const Chunk& chunk, Version version, Axis axis) {
     const OpId op = shard->completions().Next();
     shard->backend().Read(op, chunk.id, version, &codec(), axis);
@@ -480,9 +492,9 @@ class EncodeTest : public testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(EncodeTest, GivesTheBytesOfALaterReadWithAndWithoutStatsBefore) {
+TEST_P(EncodeTest, EqualsALaterRead) {
   if (codec().traits().uses_residual) return;
-  Shard shard(RaggedSpec(), 1);
+  Shard shard(kind(), RaggedSpec(), 1);
   shard.InitializeAll();
   for (uint64_t step = 1; step <= 3; ++step) {
     for (const Chunk& chunk : shard.chunks().chunks()) {
@@ -508,13 +520,16 @@ TEST_P(EncodeTest, GivesTheBytesOfALaterReadWithAndWithoutStatsBefore) {
   }
 }
 
-std::string CodecTestName(const testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
+std::string EncodeTestName(const testing::TestParamInfo<EncodeTest::ParamType>& info) {
+  std::string name = std::get<0>(info.param).name + ("_" + std::get<1>(info.param));
   std::replace_if(
       name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Codecs, EncodeTest, testing::ValuesIn(CodecExamples()), CodecTestName);
+INSTANTIATE_TEST_SUITE_P(Codecs, EncodeTest,
+                         testing::Combine(testing::ValuesIn(BackendsUnderTest()),
+                                          testing::ValuesIn(CodecExamples())),
+                         EncodeTestName);
 
 struct BadRequest {
   const char* name;
@@ -523,8 +538,8 @@ struct BadRequest {
   const char* message;
 };
 
-TEST(Update, RefusesWhatIsNotOneCompleteStepAndChangesNothing) {
-  Shard shard(RaggedSpec(), 2);
+TEST_P(StateBackendTest, UpdateRefusesIncompleteStepsUnchanged) {
+  Shard shard(kind(), RaggedSpec(), 2);
   shard.InitializeAll();
   const Chunk& chunk = shard.chunks().chunk(ChunkId(0));
   ASSERT_EQ(chunk.uses.size(), 2u);
@@ -580,8 +595,8 @@ TEST(Update, RefusesWhatIsNotOneCompleteStepAndChangesNothing) {
   }
 }
 
-TEST(Operations, OfOneChunkTakeEffectInCallOrder) {
-  Shard shard(RaggedSpec(), 8);
+TEST_P(StateBackendTest, OperationsOnAChunkKeepCallOrder) {
+  Shard shard(kind(), RaggedSpec(), 8);
   shard.InitializeAll();
   const Chunk& chunk = shard.chunks().chunk(ChunkId(0));
   constexpr uint64_t kSteps = 20;
@@ -604,8 +619,8 @@ TEST(Operations, OfOneChunkTakeEffectInCallOrder) {
   EXPECT_EQ(seen.size(), kSteps);
 }
 
-TEST(Read, GivesBytesThatLaterUpdatesLeaveAlone) {
-  Shard shard(RaggedSpec(), 1);
+TEST_P(StateBackendTest, ReadReturnsStableBytes) {
+  Shard shard(kind(), RaggedSpec(), 1);
   shard.InitializeAll();
   const Chunk& chunk = shard.chunks().chunk(ChunkId(0));
   const std::string state = *shard.State(chunk.id, Version(0));
@@ -626,8 +641,8 @@ TEST(Read, GivesBytesThatLaterUpdatesLeaveAlone) {
   }
 }
 
-TEST(Read, NamesBothVersionsWhenTheChunkIsAtAnother) {
-  Shard shard(RaggedSpec(), 1);
+TEST_P(StateBackendTest, ReadNamesBothVersions) {
+  Shard shard(kind(), RaggedSpec(), 1);
   const ChunkId chunk(1);
   EXPECT_THAT(std::string(shard.State(chunk, Version(0)).status().message()),
               HasSubstr("chunk 1: version 0 wanted, it has no content yet"));
@@ -640,8 +655,8 @@ TEST(Read, NamesBothVersionsWhenTheChunkIsAtAnother) {
               HasSubstr("chunk 1: version 3 wanted, version 0 is here"));
 }
 
-TEST(Initialize, GivesTheSpecsValuesAndZeroState) {
-  Shard shard(RaggedSpec(), 2);
+TEST_P(StateBackendTest, InitializeSetsSpecValuesAndZeroState) {
+  Shard shard(kind(), RaggedSpec(), 2);
   shard.InitializeAll();
   for (const Chunk& chunk : shard.chunks().chunks()) {
     const Reference r = ReferenceFrom(*shard.State(chunk.id, Version(0)), chunk.elements);
@@ -655,8 +670,8 @@ TEST(Initialize, GivesTheSpecsValuesAndZeroState) {
   }
 }
 
-TEST(WriteState, SetsContentAndVersionAndRefusesAnotherSize) {
-  Shard shard(RaggedSpec(), 1);
+TEST_P(StateBackendTest, WriteStateRefusesWrongSize) {
+  Shard shard(kind(), RaggedSpec(), 1);
   const Chunk& chunk = shard.chunks().chunk(ChunkId(2));
   std::string state(12 * chunk.elements, '\0');
   for (size_t i = 0; i < state.size(); ++i) state[i] = static_cast<char>(i * 31 % 127);
@@ -669,8 +684,8 @@ TEST(WriteState, SetsContentAndVersionAndRefusesAnotherSize) {
   EXPECT_TRUE(*shard.State(chunk.id, Version(17)) == state);
 }
 
-TEST(Destructor, WaitsForWhatWasBegun) {
-  Shard shard(RaggedSpec(), 2);
+TEST_P(StateBackendTest, DestructorAwaitsOperationsInFlight) {
+  Shard shard(kind(), RaggedSpec(), 2);
   std::vector<OpId> ops;
   for (const Chunk& c : shard.chunks().chunks()) {
     ops.push_back(shard.completions().Next());

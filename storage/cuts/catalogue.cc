@@ -1,8 +1,8 @@
 #include "storage/cuts/catalogue.h"
 
 #include <algorithm>
-#include <cstring>
 
+#include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
@@ -14,7 +14,7 @@ namespace {
 using Change = KeyValueStore::Change;
 
 constexpr uint32_t kFormat = 1;
-constexpr size_t kSealBytes = 8;  // version in front, CRC32C behind
+constexpr size_t kSealBytes = 8;  // version before the fields, CRC32C after them
 
 constexpr absl::string_view kJobs = "job/";
 constexpr absl::string_view kServed = "served";
@@ -39,11 +39,7 @@ class FieldWriter {
  public:
   void U32(uint32_t value) { Integer(value, 4); }
   void U64(uint64_t value) { Integer(value, 8); }
-  void F64(double value) {
-    uint64_t bits;
-    std::memcpy(&bits, &value, sizeof(bits));
-    U64(bits);
-  }
+  void F64(double value) { U64(absl::bit_cast<uint64_t>(value)); }
   void Text(absl::string_view text) { out_.append(text.data(), text.size()); }
   std::string Take() && { return std::move(out_); }
 
@@ -54,18 +50,13 @@ class FieldWriter {
   std::string out_;
 };
 
-// Reads them again; what is not there reads as zero, and then complete() is false.
+// Reads little-endian fields. A missing field reads as zero and makes complete() false.
 class FieldReader {
  public:
   explicit FieldReader(absl::string_view bytes) : rest_(bytes) {}
   uint32_t U32() { return static_cast<uint32_t>(Integer(4)); }
   uint64_t U64() { return Integer(8); }
-  double F64() {
-    const uint64_t bits = U64();
-    double value;
-    std::memcpy(&value, &bits, sizeof(value));
-    return value;
-  }
+  double F64() { return absl::bit_cast<double>(U64()); }
   absl::string_view Text(uint64_t bytes) {
     if (bytes > rest_.size()) {
       missing_ = true;
@@ -75,7 +66,7 @@ class FieldReader {
     rest_.remove_prefix(bytes);
     return text;
   }
-  // Everything was there and nothing is left.
+  // Returns true if no field was missing and no byte is left.
   bool complete() const { return !missing_ && rest_.empty(); }
 
  private:
@@ -93,8 +84,8 @@ absl::Status Damaged(absl::string_view key, absl::string_view what) {
   return absl::DataLossError(absl::StrCat("catalogue record ", key, ": ", what));
 }
 
-// A record is its version, its fields, and a CRC32C of key, version and fields. This frame is the
-// same in all versions, so that a damaged record is never taken for a later one.
+// A record is its version, its fields, and a CRC32C of key, version and fields. All versions use
+// this frame, so that a damaged record is never mistaken for a later one.
 std::string Seal(absl::string_view key, absl::string_view fields) {
   FieldWriter writer;
   writer.U32(kFormat);
@@ -126,7 +117,7 @@ absl::StatusOr<absl::string_view> Unseal(absl::string_view key, absl::string_vie
   return sealed.substr(4);
 }
 
-// One number of a key: 16 digits. False: the key has another shape.
+// Parses one number of a key: 16 digits. Returns false if the key has another shape.
 bool ReadNumber(absl::string_view* key, absl::string_view before, uint64_t* value) {
   if (key->size() < before.size() + 16 || key->substr(0, before.size()) != before) return false;
   *value = 0;
@@ -174,7 +165,7 @@ absl::StatusOr<CatalogueJob> DecodeJob(absl::string_view key, absl::string_view 
   job.promised = Term(reader.U64());
   job.extents_nonce = reader.U64();
   job.spec_text = std::string(reader.Text(reader.U64()));
-  if (!reader.complete()) return Damaged(key, "its fields do not fill it");
+  if (!reader.complete()) return Damaged(key, "its fields and its size disagree");
   if (job.shard >= job.shards) {
     return Damaged(key, absl::StrCat("shard ", job.shard, " of ", job.shards));
   }
@@ -206,10 +197,10 @@ absl::StatusOr<ServedJob> DecodeServed(absl::string_view record) {
   FieldReader reader(fields);
   ServedJob served;
   served.id = JobId(reader.U64());
-  // A length takes four bytes: no more can be there, whatever the number says.
+  // Each entry takes at least four bytes, which bounds the count whatever the record claims.
   const uint64_t servers = std::min<uint64_t>(reader.U32(), fields.size() / 4);
   for (uint64_t i = 0; i < servers; ++i) served.servers.emplace_back(reader.Text(reader.U32()));
-  if (!reader.complete()) return Damaged(kServed, "its fields do not fill it");
+  if (!reader.complete()) return Damaged(kServed, "its fields and its size disagree");
   return served;
 }
 
@@ -258,10 +249,10 @@ absl::StatusOr<CatalogueCut> DecodeCut(JobId job, absl::string_view key, absl::s
   cut.residuals_crc32c = reader.U32();
   const uint32_t chunks = reader.U32();
   const absl::string_view bits = reader.Text((uint64_t{chunks} + 7) / 8);
-  if (!reader.complete()) return Damaged(key, "its fields do not fill it");
-  if (opened > 1) return Damaged(key, absl::StrCat("neither opened nor not: ", opened));
+  if (!reader.complete()) return Damaged(key, "its fields and its size disagree");
+  if (opened > 1) return Damaged(key, absl::StrCat("\"opened\" is neither 0 nor 1: ", opened));
   if (chunks % 8 != 0 && static_cast<uint8_t>(bits.back()) >> (chunks % 8) != 0) {
-    return Damaged(key, "slots of more chunks than it has");
+    return Damaged(key, "it has slots beyond its number of chunks");
   }
   cut.slot.resize(chunks);
   for (uint32_t i = 0; i < chunks; ++i) cut.slot[i] = (bits[i / 8] >> (i % 8) & 1) != 0;
@@ -291,7 +282,7 @@ absl::StatusOr<CatalogueLog> DecodeLog(absl::string_view key, absl::string_view 
     cut->term = Term(reader.U64());
   }
   log.position = reader.U64();
-  if (!reader.complete()) return Damaged(key, "its fields do not fill it");
+  if (!reader.complete()) return Damaged(key, "its fields and its size disagree");
   return log;
 }
 
@@ -346,7 +337,7 @@ absl::Status Catalogue::AddJob(const CatalogueJob& job) {
 }
 
 absl::Status Catalogue::RemoveJob(JobId job) {
-  // Without FindJob: a damaged record can be removed.
+  // Do not call FindJob here: a damaged record must remain removable.
   EPS_ASSIGN_OR_RETURN(const auto found, store_->Scan(JobKey(job)));
   EPS_ASSIGN_OR_RETURN(const auto cuts, store_->Scan(CutsPrefix(job)));
   if (found.empty()) return FindJob(job).status();
@@ -400,8 +391,8 @@ absl::Status Catalogue::AddCut(JobId job, const CatalogueCut& cut,
   EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, Cuts(job));
   if (!cuts.empty() && !(cuts.back().border.id < cut.border.id)) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("job %016x: the cut behind %s is not younger than that behind %s",
-                        job.value(), Describe(cut.border.id), Describe(cuts.back().border.id)));
+        absl::StrFormat("job %016x: the cut of %s is not younger than the cut of %s", job.value(),
+                        Describe(cut.border.id), Describe(cuts.back().border.id)));
   }
   CatalogueCut numbered = cut;
   numbered.records = cuts.empty() ? 0 : cuts.back().records;
@@ -454,7 +445,7 @@ absl::Status Catalogue::Restore(JobId job, const CutId& base, Term term) {
   }
   if (!base_is_there) {
     return absl::NotFoundError(
-        absl::StrFormat("job %016x has no cut behind %s", job.value(), Describe(base)));
+        absl::StrFormat("job %016x has no cut of %s", job.value(), Describe(base)));
   }
   for (; kept < records; ++kept) changes.push_back({RecordKey(job, kept), std::nullopt});
   return store_->Write(changes);

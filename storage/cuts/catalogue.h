@@ -1,8 +1,8 @@
 #ifndef EPS_STORAGE_CUTS_CATALOGUE_H_
 #define EPS_STORAGE_CUTS_CATALOGUE_H_
 
-// What a shard remembers of its jobs apart from tensor bytes, which never come here. The records
-// are described in docs/formats/catalogue.md; the database is behind storage/cuts/rocksdb_store.h.
+// The durable records of a shard's jobs: everything but tensor bytes. docs/formats/catalogue.md
+// describes the records; storage/cuts/rocksdb_store.h is the database.
 
 #include <cstdint>
 #include <memory>
@@ -19,19 +19,21 @@
 
 namespace eps {
 
-// An ordered map of byte strings whose writes are atomic and durable: the seam between catalogue
-// and database. Thread-safe; calls block. After a failed write every later write fails, too.
+// An ordered map of byte strings with atomic, durable writes: the interface between catalogue and
+// database. Thread-safe; calls block. After a failed write all later writes fail too.
 class KeyValueStore {
  public:
+  // The new value of one key.
   struct Change {
     std::string key;
     std::optional<std::string> value;  // nullopt removes the key
   };
 
   virtual ~KeyValueStore() = default;
-  // All of it or nothing, synced when it returns OK. Internal with the folder and the reason.
+  // Applies all changes or none; they are synced when it returns OK. Internal with the folder and
+  // the reason.
   virtual absl::Status Write(const std::vector<Change>& changes) = 0;
-  // Pairs whose key begins with `prefix`, by key. DataLoss names the file that is damaged.
+  // Returns the pairs whose key begins with `prefix`, by key. DataLoss names the damaged file.
   virtual absl::StatusOr<std::vector<std::pair<std::string, std::string>>> Scan(
       absl::string_view prefix) const = 0;
 };
@@ -39,82 +41,83 @@ class KeyValueStore {
 // One shard's part of a job.
 struct CatalogueJob {
   JobId id;
-  std::string spec_text;  // canonical; its digest is checked when it is read
+  std::string spec_text;  // canonical; reading checks its digest
   uint32_t shard = 0;
   uint32_t shards = 0;
   Term promised;  // no earlier term may be served
-  // Of what lies beside it on the disk: a copied or foreign folder of extents is told by it.
+  // Also stored in the extents, to recognize a copied or foreign folder of extents.
   uint64_t extents_nonce = 0;
 };
 
 // A cut as this shard holds it.
 struct CatalogueCut {
   CutBorder border;
-  // By owned chunk, in ascending order of chunk ids: the slot, 0 or 1, that holds it.
+  // The slot, 0 or 1, that holds each owned chunk, in ascending order of chunk ids.
   std::vector<bool> slot;
-  uint32_t extents_crc32c = 0;   // over the chunks' footers in that order
-  uint32_t residuals_slot = 0;   // of the area of residuals
-  uint64_t residuals_bytes = 0;  // 0: none
+  uint32_t extents_crc32c = 0;   // CrcOfFooters, in that order
+  uint32_t residuals_slot = 0;   // whose area holds the residuals
+  uint64_t residuals_bytes = 0;  // 0 if there are none
   uint32_t residuals_crc32c = 0;
-  uint64_t records = 0;  // of steps, from the job's beginning up to the border
+  uint64_t records = 0;  // number of step records from the job's beginning to the border
 };
 
-// What a shard's contribution log has of a job (storage/log/contribution_log.h).
+// The state of a job's contribution log (storage/log/contribution_log.h).
 struct CatalogueLog {
   FoundLog log;
-  uint64_t position = 0;  // from which entries behind log.base can be read
+  uint64_t position = 0;  // where the entries after log.base begin
 };
 
-// The job that a server is to open again when it is started again, and its servers in shard order.
+// The job that a server opens when it restarts, and the job's servers in shard order.
 struct ServedJob {
   JobId id;
   std::vector<std::string> servers;
 };
 
-// Typed access to a KeyValueStore; keeps nothing in memory. Thread-compatible. Every change is one
-// synced write. Records carry a format version and a CRC32C; DataLoss names the key of one that is
-// damaged, FailedPrecondition that of one that a later release wrote.
+// Typed access to a KeyValueStore, without a cache. Thread-compatible; calls block. Every change is
+// one synced write. Records carry a format version and a CRC32C. DataLoss names the key of a
+// damaged record, FailedPrecondition the key of a record that a later release wrote.
 class Catalogue {
  public:
-  // `store` is borrowed.
+  // `store` must outlive the catalogue.
   explicit Catalogue(KeyValueStore* store) : store_(store) {}
 
   absl::StatusOr<std::vector<CatalogueJob>> Jobs() const;
-  // NotFound.
+  // NotFound if the catalogue lacks the job.
   absl::StatusOr<CatalogueJob> FindJob(JobId job) const;
-  // A new job; AlreadyExists. InvalidArgument if the id is not that of the text.
+  // Adds a job. AlreadyExists if it is known; InvalidArgument if its id does not match spec_text.
   absl::Status AddJob(const CatalogueJob& job);
-  // The job, its cuts and all else that is known of it.
+  // Removes the job with its cuts and all its other records.
   absl::Status RemoveJob(JobId job);
 
-  // NotFound if that job is not there.
+  // NotFound if the catalogue lacks that job.
   absl::Status SetServed(const ServedJob& served);
-  // nullopt: none was set, or it was removed.
+  // Returns the served job; nullopt if none was set or if it was removed.
   absl::StatusOr<std::optional<ServedJob>> Served() const;
 
-  // FailedPrecondition names the promised term if it is later than `term`.
+  // Records `term` as the promised term. FailedPrecondition names the promised term if it is later.
   absl::Status Promise(JobId job, Term term);
 
-  // Ascending; NotFound if the job is not there, as of all that follow.
+  // Returns the cuts in ascending order. This and all functions below: NotFound if the catalogue
+  // lacks the job.
   absl::StatusOr<std::vector<CatalogueCut>> Cuts(JobId job) const;
-  // With the records since the cut before it, whose number it adds up (cut.records is not read).
-  // FailedPrecondition unless it is younger than all others. With `log_or_null`, in the same write:
-  // from now on the log is this one.
+  // Adds a cut with the records since the previous one, and counts them (cut.records is ignored).
+  // FailedPrecondition unless the cut is younger than all others. The same write sets the log to
+  // `log_or_null`, if there is one.
   absl::Status AddCut(JobId job, const CatalogueCut& cut, const std::vector<std::string>& records,
                       const CatalogueLog* log_or_null = nullptr);
-  // The first cut.records records, in order. DataLoss if one of them is missing.
+  // Returns the first cut.records records, in order. DataLoss if one is missing.
   absl::StatusOr<std::vector<std::string>> Records(JobId job, const CatalogueCut& cut) const;
-  // In one write: promises `term`, as Promise does, and removes all cuts but `base` and those that
-  // are older, with the records that are only of removed ones. NotFound if `base` is not there.
+  // In one write, promises `term` as Promise does and removes all cuts younger than `base`, with
+  // the records that only they have. NotFound if `base` is missing.
   absl::Status Restore(JobId job, const CutId& base, Term term);
-  // In one write: promises `term` and removes all cuts and records.
+  // In one write, promises `term` and removes all cuts and records.
   absl::Status Forget(JobId job, Term term);
   // Removes the cuts that are older than `oldest_kept`.
   absl::Status RemoveCutsBelow(JobId job, const CutId& oldest_kept);
 
-  // The log that was begun last; nullopt: none, or the promised term is a later one.
+  // Returns the current log; nullopt if there is none, or if a later term is promised.
   absl::StatusOr<std::optional<CatalogueLog>> Log(JobId job) const;
-  // FailedPrecondition unless it is of the promised term.
+  // FailedPrecondition unless the log is of the promised term.
   absl::Status SetLog(JobId job, const CatalogueLog& log);
 
  private:

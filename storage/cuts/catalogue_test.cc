@@ -26,7 +26,7 @@ class CatalogueTest : public testing::Test {
   const CatalogueJob job = SampleJob("one");
 };
 
-// Seals a record as the format says, without the product's code.
+// Seals a record as docs/formats/catalogue.md says, independently of the product code.
 std::string SealAs(uint32_t version, const std::string& key, const std::string& fields) {
   const auto little_endian = [](uint32_t value) {
     std::string bytes;
@@ -37,7 +37,7 @@ std::string SealAs(uint32_t version, const std::string& key, const std::string& 
   return record + little_endian(Crc32c(key + record));
 }
 
-TEST_F(CatalogueTest, GivesBackWhatWasAdded) {
+TEST_F(CatalogueTest, ReturnsAddedJobs) {
   const CatalogueJob other = SampleJob("other");
   AddJobWithCuts(job, {{0, 1}, {5, 1}});
   AddJobWithCuts(other, {{0, 1}});
@@ -66,7 +66,7 @@ TEST_F(CatalogueTest, EveryNumberSurvivesAtItsLimits) {
 }
 
 TEST_F(CatalogueTest, CutsAreInOrderOfAge) {
-  // By number, not by letter; of one step by term.
+  // The order is numeric, and by term within a step.
   AddJobWithCuts(job, {{2, 1}, {9, 1}, {9, 2}, {10, 2}, {255, 2}, {256, 3}, {1ull << 40, 3}});
   std::vector<uint64_t> steps;
   const auto cuts = *catalogue.Cuts(job.id);
@@ -74,7 +74,7 @@ TEST_F(CatalogueTest, CutsAreInOrderOfAge) {
   EXPECT_THAT(steps, ElementsAre(2, 9, 9, 10, 255, 256, 1ull << 40));
 }
 
-TEST_F(CatalogueTest, ACutHasToBeTheYoungest) {
+TEST_F(CatalogueTest, RefusesCutsThatAreNotYoungest) {
   AddJobWithCuts(job, {{5, 2}});
   for (const CatalogueCut& late : {SampleCut(5, 2), SampleCut(4, 3), SampleCut(5, 1)}) {
     const absl::Status status = catalogue.AddCut(job.id, late, {});
@@ -84,7 +84,7 @@ TEST_F(CatalogueTest, ACutHasToBeTheYoungest) {
   EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(5, 3), {}), absl::OkStatus());
 }
 
-TEST_F(CatalogueTest, AJobIsAddedOnceAndUnderItsId) {
+TEST_F(CatalogueTest, AddsAJobOnceUnderItsId) {
   AddJobWithCuts(job, {});
   EXPECT_EQ(catalogue.AddJob(job).code(), absl::StatusCode::kAlreadyExists);
   CatalogueJob foreign = SampleJob("two");
@@ -96,7 +96,7 @@ TEST_F(CatalogueTest, AJobIsAddedOnceAndUnderItsId) {
   EXPECT_EQ(store.writes, 1);
 }
 
-TEST_F(CatalogueTest, WhatIsNotThereIsNotFound) {
+TEST_F(CatalogueTest, ReportsMissingThingsAsNotFound) {
   const auto not_found = absl::StatusCode::kNotFound;
   EXPECT_EQ(catalogue.FindJob(job.id).status().code(), not_found);
   EXPECT_EQ(catalogue.Cuts(job.id).status().code(), not_found);
@@ -109,7 +109,7 @@ TEST_F(CatalogueTest, WhatIsNotThereIsNotFound) {
   EXPECT_EQ(store.writes, 0);
 }
 
-TEST_F(CatalogueTest, APromiseIsNeverTakenBack) {
+TEST_F(CatalogueTest, PromisesAreNeverWithdrawn) {
   AddJobWithCuts(job, {{0, 1}});
   ASSERT_EQ(catalogue.Promise(job.id, Term(4)), absl::OkStatus());
   EXPECT_EQ(catalogue.FindJob(job.id)->promised, Term(4));
@@ -124,14 +124,14 @@ TEST_F(CatalogueTest, APromiseIsNeverTakenBack) {
   EXPECT_EQ(catalogue.FindJob(job.id)->promised, Term(4));
 }
 
-TEST_F(CatalogueTest, RestoreIsOneWriteAndKillsWhatIsYounger) {
+TEST_F(CatalogueTest, RestoreKillsYoungerCutsInOneWrite) {
   AddJobWithCuts(job, {{3, 1}, {6, 1}, {6, 2}, {9, 2}});
   const int writes = store.writes;
   ASSERT_EQ(catalogue.Restore(job.id, {Step(6), Term(1)}, Term(3)), absl::OkStatus());
   EXPECT_EQ(store.writes, writes + 1);
   EXPECT_EQ(catalogue.FindJob(job.id)->promised, Term(3));
   EXPECT_THAT(*catalogue.Cuts(job.id), ElementsAre(SampleCut(3, 1), SampleCut(6, 1)));
-  // A base that is not there changes nothing, not even the promise.
+  // A missing base changes nothing, not even the promise.
   EXPECT_EQ(catalogue.Restore(job.id, {Step(6), Term(2)}, Term(4)).code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(catalogue.FindJob(job.id)->promised, Term(3));
@@ -147,12 +147,12 @@ TEST_F(CatalogueTest, ForgetsAllCutsInOneWrite) {
   EXPECT_EQ(catalogue.FindJob(job.id)->promised, Term(3));
   EXPECT_TRUE(catalogue.Cuts(job.id)->empty());
   EXPECT_EQ(catalogue.Forget(job.id, Term(2)).code(), absl::StatusCode::kFailedPrecondition);
-  // No record of before belongs to a cut of now.
+  // A later cut contains no earlier record.
   ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(0, 3), {}), absl::OkStatus());
   EXPECT_THAT(*catalogue.Records(job.id, catalogue.Cuts(job.id)->back()), ElementsAre());
 }
 
-TEST_F(CatalogueTest, RecordsOfStepsBelongToTheCutThatBroughtThemAndToLaterOnes) {
+TEST_F(CatalogueTest, LaterCutsKeepEarlierStepRecords) {
   AddJobWithCuts(job, {{0, 1}});
   ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(2, 1), {"one", "two"}), absl::OkStatus());
   ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(3, 1), {"three"}), absl::OkStatus());
@@ -161,7 +161,7 @@ TEST_F(CatalogueTest, RecordsOfStepsBelongToTheCutThatBroughtThemAndToLaterOnes)
   EXPECT_THAT(*catalogue.Records(job.id, cuts[0]), ElementsAre());
   EXPECT_THAT(*catalogue.Records(job.id, cuts[1]), ElementsAre("one", "two"));
   EXPECT_THAT(*catalogue.Records(job.id, cuts[2]), ElementsAre("one", "two", "three"));
-  // Older cuts that go take none of them away; those that a restore kills do.
+  // Removing older cuts removes no records; a restore removes those of the cuts that it kills.
   ASSERT_EQ(catalogue.RemoveCutsBelow(job.id, {Step(2), Term(1)}), absl::OkStatus());
   ASSERT_EQ(catalogue.Restore(job.id, {Step(2), Term(1)}, Term(2)), absl::OkStatus());
   ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(3, 2), {"other"}), absl::OkStatus());
@@ -189,13 +189,13 @@ TEST_F(CatalogueTest, ARemovedJobLeavesNothing) {
   EXPECT_EQ(store.records.size(), before - 3);
   EXPECT_THAT(*catalogue.Jobs(), ElementsAre(other));
   EXPECT_THAT(*catalogue.Cuts(other.id), ElementsAre(SampleCut(0, 1)));
-  // Even if its record is damaged.
+  // A job with a damaged record can be removed too.
   AddJobWithCuts(job, {});
   for (auto& record : store.records) record.second = "x";
   EXPECT_EQ(catalogue.RemoveJob(job.id), absl::OkStatus());
 }
 
-TEST_F(CatalogueTest, EveryFlippedBitIsSeen) {
+TEST_F(CatalogueTest, DetectsEveryFlippedBit) {
   AddJobWithCuts(job, {{3, 1}});
   for (auto& record : store.records) {
     const std::string good = record.second;
@@ -211,7 +211,7 @@ TEST_F(CatalogueTest, EveryFlippedBitIsSeen) {
   EXPECT_EQ(catalogue.Cuts(job.id).status(), absl::OkStatus());
 }
 
-TEST_F(CatalogueTest, EveryTruncationAndAByteMoreIsSeen) {
+TEST_F(CatalogueTest, DetectsTruncationAndTrailingBytes) {
   AddJobWithCuts(job, {{3, 1}});
   for (auto& record : store.records) {
     const std::string good = record.second;
@@ -225,7 +225,7 @@ TEST_F(CatalogueTest, EveryTruncationAndAByteMoreIsSeen) {
   }
 }
 
-TEST_F(CatalogueTest, WellSealedNonsenseIsSeen) {
+TEST_F(CatalogueTest, DetectsWellSealedNonsense) {
   AddJobWithCuts(job, {{3, 1}});
   for (auto& record : store.records) {
     const std::string good = record.second;
@@ -254,7 +254,7 @@ TEST_F(CatalogueTest, WellSealedNonsenseIsSeen) {
   }
 }
 
-TEST_F(CatalogueTest, AWellSealedJobThatContradictsItselfIsSeen) {
+TEST_F(CatalogueTest, DetectsASealedJobThatContradictsItself) {
   AddJobWithCuts(job, {});
   std::string& record = store.records.begin()->second;
   const std::string& key = store.records.begin()->first;
@@ -269,7 +269,7 @@ TEST_F(CatalogueTest, AWellSealedJobThatContradictsItselfIsSeen) {
   EXPECT_EQ(catalogue.FindJob(job.id).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST_F(CatalogueTest, ARecordUnderAnotherKeyIsSeen) {
+TEST_F(CatalogueTest, DetectsARecordUnderAnotherKey) {
   AddJobWithCuts(job, {{3, 1}});
   auto node = store.records.extract(store.records.begin());
   ASSERT_THAT(node.key(), HasSubstr("cut/"));
@@ -278,7 +278,7 @@ TEST_F(CatalogueTest, ARecordUnderAnotherKeyIsSeen) {
   EXPECT_EQ(catalogue.Cuts(job.id).status().code(), absl::StatusCode::kDataLoss);
 }
 
-TEST_F(CatalogueTest, KeysOfAnotherShapeAreSeen) {
+TEST_F(CatalogueTest, DetectsKeysOfAnotherShape) {
   AddJobWithCuts(job, {});
   const std::string id = absl::StrCat(absl::Hex(job.id.value(), absl::kZeroPad16));
   const std::string number(16, '0');
@@ -298,7 +298,7 @@ TEST_F(CatalogueTest, KeysOfAnotherShapeAreSeen) {
   }
 }
 
-TEST_F(CatalogueTest, ARecordOfALaterReleaseIsRefusedNotMisread) {
+TEST_F(CatalogueTest, RefusesRecordsOfLaterReleases) {
   AddJobWithCuts(job, {{3, 1}});
   for (auto& record : store.records) {
     const std::string good = record.second;
@@ -313,7 +313,7 @@ TEST_F(CatalogueTest, ARecordOfALaterReleaseIsRefusedNotMisread) {
   }
 }
 
-TEST_F(CatalogueTest, TheFormatIsWhatThePageSays) {
+TEST_F(CatalogueTest, FormatMatchesItsPage) {
   AddJobWithCuts(job, {{3, 1}});
   const std::string id = absl::StrCat(absl::Hex(job.id.value(), absl::kZeroPad16));
   const std::string job_key = "job/" + id;
@@ -366,7 +366,7 @@ TEST_F(CatalogueTest, RemembersTheLogOfThePromisedTerm) {
     EXPECT_EQ(*catalogue.Log(job.id), set);
   }
   EXPECT_FALSE(catalogue.Log(other.id)->has_value());
-  // Of another term than the promised one.
+  // A log whose term is not the promised one is refused.
   const int writes = store.writes;
   for (const uint64_t term : {0, 2}) {
     const absl::Status refused = catalogue.SetLog(job.id, SampleLog(term, 3));
@@ -375,7 +375,7 @@ TEST_F(CatalogueTest, RemembersTheLogOfThePromisedTerm) {
     EXPECT_THAT(refused.message(), HasSubstr("term 1 is promised"));
   }
   EXPECT_EQ(store.writes, writes);
-  // A restore in the same term keeps it; a later term does not know it.
+  // A restore in the same term keeps the log; a later term has none.
   ASSERT_EQ(catalogue.Restore(job.id, {Step(3), Term(1)}, Term(1)), absl::OkStatus());
   EXPECT_EQ(*catalogue.Log(job.id), SampleLog(1, 3));
   ASSERT_EQ(catalogue.Promise(job.id, Term(2)), absl::OkStatus());
@@ -385,7 +385,7 @@ TEST_F(CatalogueTest, RemembersTheLogOfThePromisedTerm) {
   EXPECT_EQ(*catalogue.Log(job.id), SampleLog(2, 3));
 }
 
-TEST_F(CatalogueTest, ACutMovesTheLogInTheSameWrite) {
+TEST_F(CatalogueTest, CutMovesTheLogInOneWrite) {
   AddJobWithCuts(job, {{3, 1}});
   ASSERT_EQ(catalogue.SetLog(job.id, SampleLog(1, 3)), absl::OkStatus());
   const CatalogueLog moved = SampleLog(1, 6);
@@ -393,7 +393,7 @@ TEST_F(CatalogueTest, ACutMovesTheLogInTheSameWrite) {
   ASSERT_EQ(catalogue.AddCut(job.id, SampleCut(6, 1), {"one"}, &moved), absl::OkStatus());
   EXPECT_EQ(store.writes, writes + 1);
   EXPECT_EQ(*catalogue.Log(job.id), moved);
-  // One that is refused moves nothing, and one without a log leaves it.
+  // A refused cut moves nothing, and a cut without a log leaves the log as it is.
   const CatalogueLog other = SampleLog(1, 9);
   EXPECT_EQ(catalogue.AddCut(job.id, SampleCut(5, 1), {}, &other).code(),
             absl::StatusCode::kFailedPrecondition);
@@ -401,7 +401,7 @@ TEST_F(CatalogueTest, ACutMovesTheLogInTheSameWrite) {
   EXPECT_EQ(*catalogue.Log(job.id), moved);
 }
 
-TEST_F(CatalogueTest, ADamagedLogIsSeenAndGoesWithItsJob) {
+TEST_F(CatalogueTest, DetectsADamagedLogAndRemovesIt) {
   AddJobWithCuts(job, {{3, 1}});
   ASSERT_EQ(catalogue.SetLog(job.id, SampleLog(1, 3)), absl::OkStatus());
   const std::string key = absl::StrCat("log/", absl::Hex(job.id.value(), absl::kZeroPad16));
@@ -428,7 +428,7 @@ TEST_F(CatalogueTest, ADamagedLogIsSeenAndGoesWithItsJob) {
   EXPECT_TRUE(store.records.empty());
 }
 
-TEST_F(CatalogueTest, RemembersTheServedJobAsLongAsItIsThere) {
+TEST_F(CatalogueTest, RemembersTheServedJobUntilRemoval) {
   EXPECT_FALSE(catalogue.Served()->has_value());
   const std::vector<std::string> servers = {"10.0.0.1:7000", "", "[::1]:80"};
   EXPECT_EQ(catalogue.SetServed({job.id, servers}).code(), absl::StatusCode::kNotFound);
@@ -455,7 +455,7 @@ TEST_F(CatalogueTest, RemembersTheServedJobAsLongAsItIsThere) {
   EXPECT_FALSE(catalogue.Served()->has_value());
 }
 
-TEST_F(CatalogueTest, ErrorsOfTheStoreAreHandedOn) {
+TEST_F(CatalogueTest, PassesOnErrorsOfTheStore) {
   AddJobWithCuts(job, {{3, 1}});
   store.fail = absl::InternalError("broken");
   EXPECT_EQ(catalogue.Jobs().status(), store.fail);

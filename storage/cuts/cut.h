@@ -1,8 +1,8 @@
 #ifndef EPS_STORAGE_CUTS_CUT_H_
 #define EPS_STORAGE_CUTS_CUT_H_
 
-// A cut is a border whose state is durable on every shard: the same borders on all of them, in
-// order, never skipped (PROTOCOL.md 5).
+// A cut is a border whose state is durable on every shard. All shards cut the same borders, in
+// order, and skip none (docs/durability.md).
 
 #include <cstdint>
 #include <optional>
@@ -15,35 +15,41 @@
 
 namespace eps {
 
-// For "steps between cuts": as far apart as they have to be to cost little.
+// A value of "steps between cuts" that means: choose the distance so that cuts cost little.
 inline constexpr uint64_t kAutoCutSteps = UINT64_MAX;
 
-// Two cuts are the same only if both agree: a step that was repeated after a recovery may have been
-// cut twice, and the cut of the term that lost is dead.
+// Names a cut. It takes both members: a step that was repeated after a recovery may have been cut
+// twice, and the cut of the abandoned term is invalid.
 struct CutId {
-  Step step;  // the last step that is in it; 0: before training
-  Term term;  // in which it was made
+  Step step;  // the last step that the cut contains; 0 means the state before training
+  Term term;  // the term in which it was made
 
   friend bool operator==(const CutId& a, const CutId& b) {
     return a.step == b.step && a.term == b.term;
   }
   friend bool operator!=(const CutId& a, const CutId& b) { return !(a == b); }
-  // By age: of two cuts with one step, that of the later term is the younger one.
+  // Orders by age: of two cuts of one step, the one of the later term is younger.
   friend bool operator<(const CutId& a, const CutId& b) {
     return std::tie(a.step, a.term) < std::tie(b.step, b.term);
   }
 };
 
-// The job's state at a border, apart from what chunks hold: equal on all shards.
+// Returns a name for messages.
+inline std::string NameOf(const CutId& id) {
+  return "cut of step " + std::to_string(id.step.value()) + ", term " +
+         std::to_string(id.term.value());
+}
+
+// The job's state at a border except for the chunks; equal on all shards.
 struct CutBorder {
   CutId id;
   Version version;         // of every chunk
-  uint64_t update = 0;     // the optimizer's t
-  double lagged_norm = 0;  // of the gradient of step id.step, for training.clip: lagged
-  bool opened = false;     // the job had begun; false: its state was just imported
+  uint64_t update = 0;     // the optimizer's step count t
+  double lagged_norm = 0;  // the gradient's norm at step id.step, for training.clip: lagged
+  bool opened = false;     // false if the state was imported and training had not begun
 };
 
-// What one contribution's codec left out (error feedback), as the shard keeps it.
+// The quantization error of one contribution (error feedback), as the shard keeps it.
 struct CutResidual {
   ChunkId chunk;
   StageId use;
@@ -51,44 +57,46 @@ struct CutResidual {
   Bytes bytes;
 };
 
-// What a cut holds beside the chunks. `records` are v1::StepRecord messages, in order: in a request
-// those since the cut before it, on the lead; out of a restored cut all of them up to the border.
+// The content of a cut besides the chunks. `records` are v1::StepRecord messages in order, on the
+// lead only. A CutRequest carries the records since the previous cut; a restored cut carries all
+// records up to its border.
 struct CutContent {
   std::vector<CutResidual> residuals;  // in any order
   std::vector<std::string> records;
 };
 
+// Makes the state at `border` durable.
 struct CutRequest {
   CutBorder border;
   CutContent content;
 };
 
-// One thing that a shard was told and that counts: what it says of it is the core's business.
+// One message to a shard that the log has to keep. Only the core interprets it.
 struct LogEntry {
-  Step step;         // a cut of this step, or a later one, makes it needless
-  std::string text;  // small
+  Step step;         // a cut of this step or a later one makes the entry obsolete
+  std::string text;  // a small header
   Bytes payload;
   Bytes residual;
 };
 
-// Whose memory a contribution log stands for.
+// Names the process whose memory a contribution log can rebuild.
 struct LogId {
   Term term;
   uint64_t incarnation = 0;
 };
 
-// A log that a process left: what it was told in that term, behind the cut `base`.
+// A log that an earlier process left: its messages of that term after the cut `base`.
 struct FoundLog {
   LogId id;
-  CutId opened;  // behind which the term began
+  CutId opened;  // the cut at which the term began
   CutId base;    // the youngest cut of this shard
 };
 
-// What was found durable when a backend was opened.
+// The durable state that a backend found when it was opened.
 struct RecoveredState {
-  std::vector<CutBorder> cuts;  // ascending, complete on this shard
-  Term promised;                // no earlier term may be served again; 0: none yet
-  std::optional<FoundLog> log;  // of the promised term
+  std::vector<CutBorder> cuts;  // ascending; complete on this shard
+  Term promised;                // no earlier term may be served again; 0 if none was promised
+  std::optional<FoundLog> log;  // the log of the promised term
 };
 
 }  // namespace eps

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "storage/disk/block_bytes.h"
 #include "storage/cuts/residual_stream.h"
+#include "storage/disk/block_bytes.h"
 #include "storage/disk/state_arena.h"
 
 namespace eps {

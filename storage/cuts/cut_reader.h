@@ -1,8 +1,8 @@
 #ifndef EPS_STORAGE_CUTS_CUT_READER_H_
 #define EPS_STORAGE_CUTS_CUT_READER_H_
 
-// One shard's cut, read where it lies and left as it is: for tools that look at durable state while
-// no server has it. NvmeBackend::Restore gives the same bytes, but records a new term.
+// Reads one shard's cut without changing anything, for tools that inspect durable state while no
+// server uses it. StateBackend::Restore returns the same bytes, but records a new term.
 
 #include <cstdint>
 #include <memory>
@@ -13,15 +13,15 @@
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "base/job/chunk_map.h"
-#include "storage/cuts/catalogue.h"
 #include "optimizer/chunk_compute.h"
-#include "storage/disk/disk.h"
+#include "storage/cuts/catalogue.h"
 #include "storage/cuts/extents.h"
+#include "storage/disk/disk.h"
 #include "storage/disk/state_arena.h"
 
 namespace eps {
 
-// Where a shard's cut is, and whose it is. All of it outlives the reader.
+// The location and the owner of a shard's cut. The pointers must outlive the reader.
 struct CutPlace {
   Disk* disk = nullptr;
   std::string folder;  // of the job's extents, as DurableOptions::folder
@@ -31,7 +31,7 @@ struct CutPlace {
   uint64_t residual_bytes = 0;  // as DurableOptions::residual_bytes
 };
 
-// Holds one chunk in memory. Every byte is checked before it is given out; DataLoss names file,
+// Holds one chunk in memory at a time and checks every byte that it returns; DataLoss names file,
 // offset and chunk. Thread-compatible; calls block.
 class CutReader {
  public:
@@ -42,9 +42,10 @@ class CutReader {
                                                          const CatalogueCut& cut);
 
   const CatalogueCut& cut() const { return cut_; }
-  // As StateBackend::ReadState at the cut's version. NotFound for a chunk of another shard.
+  // Returns the bytes of StateBackend::ReadState at the cut's version. NotFound for a chunk of
+  // another shard.
   absl::StatusOr<Bytes> ReadChunk(ChunkId chunk);
-  // All of them, in the order in which they lie.
+  // Returns all residuals, in the order in which they are stored.
   absl::StatusOr<std::vector<CutResidual>> ReadResiduals();
 
  private:
@@ -59,7 +60,7 @@ class CutReader {
   const ExtentLayout layout_;
   const CatalogueCut cut_;
   std::unique_ptr<Extents> extents_;
-  std::unique_ptr<StateArena> buffer_;             // as large as the largest area, and a block
+  std::unique_ptr<StateArena> buffer_;             // the size of the largest area plus a block
   absl::flat_hash_map<uint32_t, uint32_t> index_;  // by chunk id
   std::vector<uint32_t> footers_;                  // CRC32C, by index
 };

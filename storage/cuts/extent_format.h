@@ -11,7 +11,7 @@ namespace eps::extent_format {
 
 inline constexpr uint32_t kVersion = 1;
 inline constexpr uint64_t kBlock = 4096;                      // alignment of everything
-inline constexpr uint64_t kCrcBytes = 256u << 10;             // of an array, that one CRC32C covers
+inline constexpr uint64_t kCrcBytes = 256u << 10;             // of an array under one CRC32C
 inline constexpr uint64_t kHeaderMagic = 0x3130545845535045;  // "EPSEXT01"
 inline constexpr uint64_t kFooterMagic = 0x31304b4843535045;  // "EPSCHK01"
 inline constexpr const char* kFileNames[] = {"slot-0.eps", "slot-1.eps"};
@@ -30,24 +30,24 @@ inline constexpr size_t kArraysAt = 44;         // u32: weights and state fields
 inline constexpr size_t kFileBytesAt = 48;      // u64
 inline constexpr size_t kResidualBytesAt = 56;  // u64: of the area of residuals
 inline constexpr size_t kDigestAt = 64;         // SHA-256 of the job spec
-inline constexpr size_t kCrcAt = kBlock - 4;    // u32: of the bytes before
+inline constexpr size_t kCrcAt = kBlock - 4;    // u32: CRC32C of the preceding bytes
 }  // namespace header
 
-// Behind a chunk's arrays: a head, the CRCs of the arrays' pieces, zeros, and its own CRC in the
-// last four bytes. As many whole blocks as that takes.
+// The footer after a chunk's arrays, in whole blocks: a head, the CRCs of the arrays' pieces, zeros
+// and, in the last four bytes, its own CRC.
 namespace footer {
 inline constexpr size_t kMagicAt = 0;     // u64
 inline constexpr size_t kChunkAt = 8;     // u32
 inline constexpr size_t kSlotAt = 12;     // u32
 inline constexpr size_t kVersionAt = 16;  // u64: of the chunk's content
-inline constexpr size_t kTermAt = 24;     // u64: in which it was written
+inline constexpr size_t kTermAt = 24;     // u64: the term in which it was written
 inline constexpr size_t kNonceAt = 32;    // u64
 inline constexpr size_t kPiecesAt = 40;   // u32: entries of the table
 inline constexpr size_t kTableAt = 48;    // u32 each
 inline constexpr size_t kCrcBytesAtEnd = 4;
 }  // namespace footer
 
-// Before each residual, in the order in which they were given.
+// The head before each residual. Residuals keep the order of the CutRequest.
 namespace residual {
 inline constexpr size_t kChunkAt = 0;  // u32
 inline constexpr size_t kUseAt = 4;    // u32: the stage

@@ -9,9 +9,9 @@
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "storage/disk/block_bytes.h"
 #include "optimizer/chunk_compute.h"
 #include "storage/cuts/extent_format.h"
+#include "storage/disk/block_bytes.h"
 #include "storage/disk/state_arena.h"
 
 namespace eps {
@@ -27,7 +27,7 @@ std::string PathOf(const std::string& folder, uint32_t slot) {
   return absl::StrCat(folder, "/", format::kFileNames[slot]);
 }
 
-// Calls visit(piece, begin, size) for the pieces of arrays [0, arrays) of an area.
+// Calls visit(piece, begin, size) for each piece of arrays [0, arrays) of an area.
 template <class Visitor>
 void ForEachPiece(const ExtentLayout::Area& area, size_t arrays, size_t all_arrays, Visitor visit) {
   uint32_t piece = 0;
@@ -58,7 +58,7 @@ void FillHeader(const ExtentLayout& layout, const ExtentIdentity& identity, uint
   StoreAt(block + format::header::kCrcAt, CrcOf(block, format::header::kCrcAt));
 }
 
-// FailedPrecondition unless a field of the header is as expected.
+// Returns FailedPrecondition unless a field of the header has the expected value.
 template <class T>
 absl::Status CheckField(const std::string& path, absl::string_view name, const uint8_t* found,
                         const uint8_t* expected, size_t at) {
@@ -204,7 +204,7 @@ void Extents::Read(uint32_t slot, uint32_t index, Part part, uint8_t* buffer,
                absl::MakeSpan(buffer + area.data_bytes, area.footer_bytes), std::move(done));
     return;
   }
-  // Completes with the later one of two reads.
+  // Completes when both reads have completed.
   struct Both {
     Mutex mu;
     int left EPS_GUARDED_BY(mu) = 2;
@@ -274,7 +274,7 @@ absl::StatusOr<ExtentFooter> Extents::Check(uint32_t slot, uint32_t index, Part 
   const size_t arrays = part == Part::kAll ? layout_.arrays() : part == Part::kWeights ? 1 : 0;
   ForEachPiece(area, arrays, layout_.arrays(), [&](uint32_t piece, uint64_t begin, uint64_t size) {
     if (!damaged.ok()) return;
-    // Of the only array, weights end at a block too.
+    // The weights end at a block even if they are the only array.
     const auto expected =
         LoadFrom<uint32_t>(footer + format::footer::kTableAt + sizeof(uint32_t) * piece);
     const uint32_t found = CrcOf(buffer + begin, size);
@@ -294,7 +294,7 @@ absl::StatusOr<ExtentFooter> Extents::Check(uint32_t slot, uint32_t index, Part 
 ExtentFooter Extents::Seal(uint32_t slot, uint32_t index, Version version, Term term,
                            uint8_t* buffer) const {
   const ExtentLayout::Area& area = layout_.area(index);
-  // The padding behind each array is zeros, whatever the buffer held before.
+  // Zero the padding after each array: the buffer may hold anything.
   const uint64_t used = area.chunk->elements * sizeof(float);
   for (size_t i = 0; i < layout_.arrays(); ++i) {
     const uint64_t begin = i * area.stride_bytes;

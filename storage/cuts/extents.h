@@ -2,7 +2,7 @@
 #define EPS_STORAGE_CUTS_EXTENTS_H_
 
 // A shard's state on disk: two slot files of equal layout, in which every owned chunk has a fixed
-// place (docs/formats/extent.md). Which of the two holds a chunk is not known here.
+// place (docs/formats/extent.md). SlotTable records which of the two holds a chunk.
 
 #include <array>
 #include <cstdint>
@@ -20,22 +20,23 @@
 
 namespace eps {
 
-// Where things lie in a slot file: a function of the owned chunks, the number of arrays and the
-// bytes for residuals. Immutable; refers to the chunk map, which must outlive it.
+// The offsets in a slot file, computed from the owned chunks, the number of arrays and the bytes
+// for residuals. Immutable; the chunk map must outlive it.
 class ExtentLayout {
  public:
+  // The place of one chunk in a slot file.
   struct Area {
     const Chunk* chunk = nullptr;
     uint64_t offset = 0;
     uint64_t stride_bytes = 0;  // from array to array
     uint64_t data_bytes = 0;    // all arrays, in whole blocks
     uint64_t footer_bytes = 0;
-    uint32_t pieces = 0;  // with a CRC each; they begin anew at every array
+    uint32_t pieces = 0;  // each has its own CRC; every array begins a new piece
 
     uint64_t bytes() const { return data_bytes + footer_bytes; }
   };
 
-  // `owned` ascending, each once; `residual_bytes` as the residuals alone are counted.
+  // `owned` is strictly ascending; `residual_bytes` counts the residuals alone.
   ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> owned, size_t arrays,
                uint64_t residual_bytes, uint32_t parts);
 
@@ -55,43 +56,46 @@ class ExtentLayout {
   uint64_t file_bytes_ = 0;
 };
 
-// What the header says of whose state this is.
+// The owner of the state, as recorded in the header of a slot file.
 struct ExtentIdentity {
   JobId job;
   Sha256Digest digest{};  // of the job spec
   uint32_t shard = 0;
   uint32_t shards = 0;
-  uint64_t nonce = 0;  // as in the catalogue: a copied folder has another one
+  uint64_t nonce = 0;  // CatalogueJob::extents_nonce; a copied folder has another one
 };
 
+// The footer of a chunk in a slot.
 struct ExtentFooter {
   Version version;
   Term term;
-  uint32_t crc32c = 0;  // stands for the whole content of the chunk
+  uint32_t crc32c = 0;  // identifies the whole content of the chunk
 };
 
-// CatalogueCut::extents_crc32c: over the CRC32Cs of the chunks' footers, in ascending order of
-// chunk ids. (Over whole footers, which end with their own, it would always be the same.)
+// Returns CatalogueCut::extents_crc32c: the CRC32C of the CRC32Cs of the chunks' footers, in
+// ascending order of chunk ids. (Each footer ends with its own CRC, so that a CRC32C over whole
+// footers would be the same for any content.)
 uint32_t CrcOfFooters(absl::Span<const uint32_t> crcs);
 
-// Thread-safe. Buffers are the caller's, kDiskBlock-aligned, as large as the chunk's area: arrays
-// from their begin on, then the footer. Reads and writes complete as AsyncFile's do.
+// Reads, checks, seals and writes chunks in the two slot files. Thread-safe. The caller owns the
+// buffers: kDiskBlock-aligned, as large as the chunk's area, with the arrays first and then the
+// footer. Reads and writes complete as in AsyncFile.
 class Extents {
  public:
   enum class Part {
     kFooter,
-    kWeights,  // and the footer
+    kWeights,  // the weights and the footer
     kAll,
   };
 
-  // Makes both files, durably. ResourceExhausted with the bytes that are missing.
+  // Creates both files, durably. ResourceExhausted with the bytes that are missing.
   static absl::Status Create(Disk* disk, const std::string& folder, const ExtentLayout& layout,
                              const ExtentIdentity& identity);
-  // Checks both headers: NotFound; DataLoss if one is damaged; FailedPrecondition with both values
-  // if it is of another job, shard, number of shards, folder or format.
+  // Checks both headers. NotFound; DataLoss if one is damaged; FailedPrecondition with both values
+  // if it belongs to another job, shard, number of shards, folder or format.
   static absl::Status CheckHeaders(Disk* disk, const std::string& folder,
                                    const ExtentLayout& layout, const ExtentIdentity& identity);
-  // REQUIRES CheckHeaders. Does not wait for any transfer.
+  // REQUIRES CheckHeaders. Starts no transfer.
   static absl::StatusOr<std::unique_ptr<Extents>> Open(Disk* disk, const std::string& folder,
                                                        const ExtentLayout& layout,
                                                        const ExtentIdentity& identity);
@@ -99,17 +103,18 @@ class Extents {
   const ExtentLayout& layout() const { return layout_; }
   AsyncFile* file(uint32_t slot) const { return files_[slot].get(); }
 
-  // Reads the part of chunk `index` to the place where it belongs in `buffer`.
+  // Reads a part of chunk `index` into its place in `buffer`.
   void Read(uint32_t slot, uint32_t index, Part part, uint8_t* buffer, AsyncFile::Done done) const;
-  // Checks what Read left. DataLoss names file, offset and chunk, what was expected and found.
+  // Checks a part that Read has read. DataLoss names file, offset, chunk, and the expected and the
+  // found value.
   absl::StatusOr<ExtentFooter> Check(uint32_t slot, uint32_t index, Part part,
                                      const uint8_t* buffer) const;
-  // Makes the buffer with its arrays what is to be written to that slot.
+  // Prepares a buffer of arrays for Write: zeroes the padding and adds the footer.
   ExtentFooter Seal(uint32_t slot, uint32_t index, Version version, Term term,
                     uint8_t* buffer) const;
   void Write(uint32_t slot, uint32_t index, const uint8_t* buffer, AsyncFile::Done done) const;
 
-  // DataLoss that names the place of a chunk's footer.
+  // Returns DataLoss with the file and offset of a chunk's footer.
   absl::Status Damaged(uint32_t slot, uint32_t index, absl::string_view what) const;
 
  private:

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/check.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
 #include "base/testing/test_specs.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "storage/cuts/extent_format.h"
 #include "storage/cuts/residual_stream.h"
 #include "storage/testing/simulated_disk.h"
@@ -89,7 +89,7 @@ class ExtentsTest : public testing::Test {
   std::unique_ptr<Extents> extents_;
 };
 
-TEST_F(ExtentsTest, AreTheGoldenFile) {
+TEST_F(ExtentsTest, WriteTheGoldenFile) {
   Create();
   FillArrays();
   extents_->Seal(1, 0, Version(17), Term(4), buffer_.get());
@@ -125,7 +125,7 @@ TEST_F(ExtentsTest, ReadTheGoldenFile) {
   }
 }
 
-TEST_F(ExtentsTest, FindEveryFlippedBitOfWhatTheyRead) {
+TEST_F(ExtentsTest, FindEveryFlippedBit) {
   Create();
   FillArrays();
   const uint32_t crc = extents_->Seal(1, 0, Version(3), Term(1), buffer_.get()).crc32c;
@@ -139,7 +139,7 @@ TEST_F(ExtentsTest, FindEveryFlippedBitOfWhatTheyRead) {
     EXPECT_EQ(Read(1, Extents::Part::kWeights).ok(), !in_footer && at >= area.stride_bytes) << at;
     const absl::Status status = Read(1, Extents::Part::kAll).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << at << ": " << status;
-    // Of the three arrays, the last one goes on to the footer.
+    // The last of the three arrays extends to the footer.
     const uint64_t begin = std::min(at / area.stride_bytes, uint64_t{2}) * area.stride_bytes;
     EXPECT_THAT(
         std::string(status.message()),
@@ -151,7 +151,7 @@ TEST_F(ExtentsTest, FindEveryFlippedBitOfWhatTheyRead) {
   EXPECT_EQ(Read(1, Extents::Part::kAll)->crc32c, crc);
 }
 
-TEST_F(ExtentsTest, FindWhatWasWrittenToTheWrongPlace) {
+TEST_F(ExtentsTest, FindMisplacedWrites) {
   Create();
   FillArrays();
   extents_->Seal(0, 0, Version(3), Term(1), buffer_.get());
@@ -162,7 +162,7 @@ TEST_F(ExtentsTest, FindWhatWasWrittenToTheWrongPlace) {
               HasSubstr("CRC32C 00000000 expected"));  // zeros
 }
 
-TEST_F(ExtentsTest, TellWhoseTheyAre) {
+TEST_F(ExtentsTest, RefuseAnotherOwner) {
   Create();
   struct Case {
     const char* message;
@@ -196,7 +196,7 @@ TEST_F(ExtentsTest, TellWhoseTheyAre) {
   EXPECT_TRUE(Extents::CheckHeaders(&disk_, "/state", layout_, identity_).ok());
 }
 
-TEST(ExtentLayout, GivesALargeChunkAsManyFooterBlocksAsItsTableTakes) {
+TEST(ExtentLayout, SizesFootersForLargeChunks) {
   const JobSpec spec = SpecOf(8192, kMaxChunkElements);
   const ChunkMap chunks = ChunkMap::Build(spec);
   ASSERT_EQ(chunks.chunk(ChunkId(0)).elements, uint64_t{8192} * 8192);
@@ -219,7 +219,7 @@ std::vector<CutResidual> Residuals() {
   return residuals;
 }
 
-TEST(ResidualStream, GoesThroughPiecesOfAnySize) {
+TEST(ResidualStream, SurvivesPiecesOfAnySize) {
   const std::vector<CutResidual> residuals = Residuals();
   for (size_t piece = 1; piece < 300; ++piece) {
     ResidualWriter writer(residuals);
@@ -244,7 +244,7 @@ TEST(ResidualStream, GoesThroughPiecesOfAnySize) {
   }
 }
 
-TEST(ResidualStream, BelievesNoSize) {
+TEST(ResidualStream, ChecksEverySize) {
   const std::vector<CutResidual> residuals = Residuals();
   ResidualWriter writer(residuals);
   std::vector<uint8_t> run(writer.bytes());

@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<JobFolder>> ListJobFolders(Disk* disk, const std::str
     EPS_ASSIGN_OR_RETURN(const std::vector<std::string> files, disk->List(folder.path));
     for (const std::string& file : files) {
       const auto opened = disk->Open(absl::StrCat(folder.path, "/", file));
-      if (opened.ok()) folder.bytes += (*opened)->size();  // what is no file is not ours
+      if (opened.ok()) folder.bytes += (*opened)->size();  // anything but a file is not ours
     }
     folders.push_back(std::move(folder));
   }

@@ -1,8 +1,8 @@
 #ifndef EPS_STORAGE_CUTS_JOB_FOLDERS_H_
 #define EPS_STORAGE_CUTS_JOB_FOLDERS_H_
 
-// The jobs of a server's data directory: a folder job-ID for each beside the catalogue, and how a
-// job goes for good. The caller holds the directory's lock.
+// Lists and removes the jobs of a server's data directory. Each job has a folder job-ID beside the
+// catalogue. Hold the directory's lock during all calls.
 
 #include <cstdint>
 #include <string>
@@ -16,24 +16,26 @@
 
 namespace eps {
 
-// job-<16 hexadecimal digits>.
+// Returns "job-" and the id in 16 hexadecimal digits.
 std::string JobFolderName(JobId job);
 
+// The folder of one job's extents.
 struct JobFolder {
   JobId job;
   std::string path;
   uint64_t bytes = 0;  // of its files
 };
 
-// Those of the directory, by name; all else in it is passed over. NotFound without the directory.
+// Returns the job folders of the directory, sorted by name, and ignores everything else in it.
+// NotFound if the directory does not exist.
 absl::StatusOr<std::vector<JobFolder>> ListJobFolders(Disk* disk, const std::string& directory);
 
-// Its files, then itself, durably. Internal names what could not be removed.
+// Removes the folder's files, then the folder, durably. Internal names what could not be removed.
 absl::Status RemoveJobFolder(Disk* disk, const JobFolder& folder);
 
-// What the catalogue knows of the job, in one write, then its folder. A crash in between leaves a
-// folder that nothing refers to: the same call removes it, and so does the next job that is made
-// here. NotFound if there is neither. Errors as Catalogue::RemoveJob and RemoveJobFolder.
+// Removes the job's records in one write, then its folder. A crash in between leaves an orphaned
+// folder, which a repeated call or the creation of the next job removes. NotFound if there are
+// neither records nor a folder. Other errors are those of Catalogue::RemoveJob and RemoveJobFolder.
 absl::Status RemoveJob(Catalogue* catalogue, Disk* disk, const std::string& directory, JobId job);
 
 }  // namespace eps

@@ -1,5 +1,5 @@
-// Removing a job: whenever the power fails, what is left is the whole job or a folder that nothing
-// refers to, other jobs are as they were, and the same call ends it.
+// A job is removed while the power fails: either the whole job remains, or an orphaned folder.
+// Other jobs stay unchanged, and a repeated call completes the removal.
 
 #include "storage/cuts/job_folders.h"
 
@@ -19,10 +19,10 @@ namespace eps {
 namespace {
 
 constexpr char kDirectory[] = "/state";
-constexpr int kCalls = 20;  // of one removal on the disk; here the store begins a new log in it
+constexpr int kCalls = 20;  // calls of one removal to the disk, including the store's new log
 constexpr uint64_t kFileBytes = 2 * kDiskBlock;
 
-// Two jobs with a cut each; the first one is the one that is served.
+// Two jobs with a cut each; the first one is served.
 class JobFoldersTest : public testing::Test {
  protected:
   struct Process {
@@ -57,7 +57,7 @@ class JobFoldersTest : public testing::Test {
   static std::string FolderOf(const CatalogueJob& job) {
     return absl::StrCat(kDirectory, "/", JobFolderName(job.id));
   }
-  // Bytes of the job's folder; nullopt: it has none.
+  // Returns the bytes of the job's folder; nullopt if it has none.
   std::optional<uint64_t> BytesOf(const CatalogueJob& job) {
     const auto folders = ListJobFolders(&disk_, kDirectory);
     EXPECT_TRUE(folders.ok()) << folders.status();
@@ -73,7 +73,7 @@ class JobFoldersTest : public testing::Test {
     EXPECT_TRUE(catalogue.Log(job.id)->has_value());
     EXPECT_EQ(BytesOf(job), 3 * kFileBytes);
   }
-  // Nothing of it, not in any record.
+  // Expects that neither the folder nor any record of the job remains.
   void ExpectGone(const CatalogueJob& job, const Process& process) {
     EXPECT_EQ(BytesOf(job), std::nullopt);
     ExpectForgotten(job, process);
@@ -92,7 +92,7 @@ class JobFoldersTest : public testing::Test {
   SimulatedDisk disk_{SimulatedDisk::Options()};
 };
 
-TEST_F(JobFoldersTest, AJobGoesWithAllThatIsKnownOfIt) {
+TEST_F(JobFoldersTest, RemovesAJobWithItsRecords) {
   const Process process = Start();
   EXPECT_EQ(RemoveJob(process.catalogue.get(), &disk_, kDirectory, SampleJob("no").id).code(),
             absl::StatusCode::kNotFound);
@@ -109,7 +109,7 @@ TEST_F(JobFoldersTest, AJobGoesWithAllThatIsKnownOfIt) {
             absl::StatusCode::kNotFound);
 }
 
-TEST_F(JobFoldersTest, AFolderThatNothingRefersToGoesToo) {
+TEST_F(JobFoldersTest, RemovesAnOrphanedFolder) {
   const Process process = Start();
   ASSERT_TRUE(process.catalogue->RemoveJob(old_.id).ok());
   EXPECT_EQ(BytesOf(old_), 3 * kFileBytes);
@@ -125,10 +125,10 @@ TEST_F(JobFoldersTest, OtherNamesAreNoFoldersOfJobs) {
   EXPECT_EQ(ListJobFolders(&disk_, "/nowhere").status().code(), absl::StatusCode::kNotFound);
 }
 
-// A fixture of its own for each cut: gtest has no way to begin one anew.
+// One fixture per cut, because gtest cannot restart a fixture.
 class JobFoldersPowerTest : public JobFoldersTest, public testing::WithParamInterface<int> {};
 
-TEST_P(JobFoldersPowerTest, APowerCutLeavesTheJobOrAFolderThatNothingRefersTo) {
+TEST_P(JobFoldersPowerTest, PowerCutLeavesJobOrOrphan) {
   const auto seed = static_cast<uint64_t>(GetParam());
   std::optional<Process> process = Start();
   disk_.CutPowerAtCall(seed / 2, seed);
@@ -155,7 +155,7 @@ TEST_P(JobFoldersPowerTest, APowerCutLeavesTheJobOrAFolderThatNothingRefersTo) {
   ExpectWhole(other_, *process->catalogue);
 }
 
-// Each call with two seeds: the change of a call that is cut came about, or did not.
+// Two seeds per call: the interrupted change did or did not reach the disk.
 INSTANTIATE_TEST_SUITE_P(EveryCall, JobFoldersPowerTest, testing::Range(2, 2 * kCalls + 4));
 
 }  // namespace

@@ -98,4 +98,11 @@ absl::StatusOr<std::vector<CutResidual>> ResidualReader::Finish() && {
                                           " of a residual found at the end"));
 }
 
+absl::Status CheckResidualsCrc32c(uint32_t expected, uint32_t found) {
+  if (found == expected) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("CRC32C ", absl::Hex(expected, absl::kZeroPad8),
+                                          " expected, ", absl::Hex(found, absl::kZeroPad8),
+                                          " found"));
+}
+
 }  // namespace eps

@@ -1,11 +1,11 @@
-// The catalogue's database over a disk that fails: each call that RocksDB makes of its file system,
-// in a story of several processes, fails once with EIO, with ENOSPC if it takes space, or, an
-// append, half done; or fails and all behind it, until the process has ended. Each failure ends in
-// an error that names it or is made up for; after a write that failed every later one fails; and
-// the next process finds what was acknowledged, the change under way whole or not at all. That
-// holds for the power, too, which is cut somewhere behind the failure.
+// Runs the catalogue's database on a failing disk. In a sequence of several processes, each call of
+// RocksDB to its file system fails once: with EIO; with ENOSPC if it takes space; an append also
+// after half of its bytes. A variant fails all later calls of the process too. The database must
+// report each failure by name or retry; fail all writes after a failed one; and the next process
+// must find every acknowledged change, and the change in flight completely or not at all. The same
+// must hold if the power fails some time after the failure.
 //
-// EPS_LONG=1: every call, instead of a part of them.
+// EPS_LONG=1 tests every call instead of a sample.
 
 #include <algorithm>
 #include <cstdio>
@@ -27,8 +27,8 @@
 #include "rocksdb/env.h"
 #include "rocksdb/file_system.h"
 #include "storage/cuts/catalogue.h"
-#include "storage/testing/rocksdb_recording.h"
 #include "storage/cuts/rocksdb_store.h"
+#include "storage/testing/rocksdb_recording.h"
 #include "storage/testing/watchdog.h"
 
 namespace eps {
@@ -47,7 +47,7 @@ const char* NameOf(Fault fault) {
   return fault == Fault::kIoError ? "EIO" : fault == Fault::kNoSpace ? "ENOSPC" : "half, EIO";
 }
 
-// What a call is named in the report.
+// The calls that take space, by their names in the report.
 const char* const kTakeSpace[] = {
     "append", "create", "create folder", "lock",     "open a logger",
     "rename", "sync",   "sync folder",   "truncate", "close after writing"};
@@ -58,12 +58,12 @@ bool TakesSpace(const std::string& call) {
   return false;
 }
 
-// Which call fails, and how.
+// The call that fails, and how it fails.
 struct Plan {
-  std::string call;  // empty: any that takes space
-  uint64_t n = 0;    // from 1; 0: none
+  std::string call;  // empty for any call that takes space
+  uint64_t n = 0;    // from 1; 0 for none
   Fault fault = Fault::kIoError;
-  bool lasts = false;  // and all of the kind behind it, until the process has ended
+  bool lasts = false;  // all later calls of the kind fail too, until the process ends
 
   std::string ToString() const {
     return absl::StrCat(call.empty() ? "a call that takes space" : call, " number ", n, ", ",
@@ -71,7 +71,7 @@ struct Plan {
   }
 };
 
-// Counts calls and says which of them fail. Thread-safe: RocksDB has threads of its own.
+// Counts calls and decides which of them fail. Thread-safe: RocksDB has threads of its own.
 class Faults {
  public:
   explicit Faults(const Plan& plan) : plan_(plan) {}
@@ -89,7 +89,7 @@ class Faults {
     if (where_.empty()) where_ = absl::StrCat(call, " ", KindOf(path));
     return plan_.fault;
   }
-  // A new process: the disk is well again.
+  // Begins a new process, for which the disk works again.
   void EndProcess() EPS_EXCLUDES(mu_) {
     MutexLock lock(&mu_);
     if (failed_ > 0) is_over_ = true;
@@ -127,7 +127,7 @@ class Faults {
   std::string where_ EPS_GUARDED_BY(mu_);
 };
 
-// As RocksDB's own file system says it.
+// Returns the error in the words of RocksDB's own file system.
 IOStatus ErrorOf(Fault fault, const std::string& call, const std::string& path) {
   const std::string context = absl::StrCat("While ", call, ": ", path);
   if (fault != Fault::kNoSpace) return IOStatus::IOError(context, "Input/output error (injected)");
@@ -352,12 +352,12 @@ class FaultyFileSystem final : public rocksdb::FileSystemWrapper {
 
 #undef RETURN_IF_IT_FAILS
 
-// ---- What is written.
+// ---- The changes.
 
 using Contents = std::map<std::string, std::string>;
 
-// The i-th change: several keys, one of which goes again, and now and then what fills the memory
-// that RocksDB writes into a table of its own accord.
+// Returns the i-th change: several keys, one of which it removes, and sometimes enough data that
+// RocksDB writes a table by itself.
 std::vector<KeyValueStore::Change> ChangesOf(size_t i) {
   std::vector<KeyValueStore::Change> changes;
   for (size_t k = 0; k < 3; ++k) {
@@ -370,7 +370,7 @@ std::vector<KeyValueStore::Change> ChangesOf(size_t i) {
   return changes;
 }
 
-// [i]: after i changes.
+// Returns the expected contents; element i is the state after i changes.
 const std::vector<Contents>& States() {
   static const auto* const states = [] {
     auto* const all = new std::vector<Contents>(1);
@@ -396,7 +396,7 @@ absl::StatusOr<Contents> ContentsOf(const KeyValueStore& store) {
   return Contents(found->begin(), found->end());
 }
 
-// ---- A story of processes, in one of which a call fails.
+// ---- A sequence of processes, in one of which a call fails.
 
 class Story {
  public:
@@ -420,7 +420,7 @@ class Story {
     EXPECT_LE(ended_early_, 1) << plan_.ToString();
   }
 
-  // Cuts the power `times` times, anywhere behind the process before the one that failed.
+  // Cuts the power `times` times, anywhere after the process that precedes the failed one.
   void CutPower(int times) {
     if (failed_at_ == 0) return;
     const std::vector<Event> events = recorder_.events();
@@ -436,19 +436,19 @@ class Story {
     }
   }
 
-  // How the failure was met: the first of these that came.
+  // Returns the database's first reaction to the failure.
   const std::string& met() const { return met_; }
   const Faults& faults() const { return faults_; }
 
  private:
-  // Opens, looks, writes, looks and closes. False: it ended with an error.
+  // Opens, reads, writes, reads and closes. Returns false if it ended with an error.
   bool Process() {
     auto opened = OpenRocksDbIn(env_.get(), kFolder);
     if (!opened.ok()) return Ended("refuses to open", opened.status());
     KeyValueStore& store = **opened;
     const absl::StatusOr<Contents> before = ContentsOf(store);
     if (!before.ok()) return Ended("refuses to read", before.status());
-    if (!Settle(*before, "behind opening")) return false;
+    if (!Settle(*before, "after opening")) return false;
     for (int i = 0; i < kWrites && acknowledged_ + 1 < States().size(); ++i) {
       const absl::Status written = store.Write(ChangesOf(acknowledged_));
       if (!written.ok()) {
@@ -461,35 +461,35 @@ class Story {
     }
     const absl::StatusOr<Contents> after = ContentsOf(store);
     if (!after.ok()) return Ended("refuses to read", after.status());
-    return Settle(*after, "behind writing");
+    return Settle(*after, "after writing");
   }
 
   void EndInWrite(KeyValueStore* store) {
     for (int i = 0; i < 2; ++i) {
       EXPECT_FALSE(store->Write({{"later", "value"}}).ok())
-          << plan_.ToString() << ": a write behind one that failed";
+          << plan_.ToString() << ": a write succeeds after a failed one";
     }
     const absl::StatusOr<Contents> left = ContentsOf(*store);
     if (!left.ok()) return;
     EXPECT_TRUE(*left == States()[acknowledged_] || *left == States()[acknowledged_ + 1])
-        << plan_.ToString() << ": something else is read behind a write that failed";
+        << plan_.ToString() << ": other contents after a failed write";
   }
 
   bool Ended(const std::string& how, const absl::Status& status) {
     if (met_.empty()) met_ = how;
     EXPECT_GT(faults_.failed(), 0u) << plan_.ToString() << ": nothing failed, and yet " << status;
     EXPECT_TRUE(absl::StrContains(status.message(), kFolder)) << status;
-    // Two errors RocksDB tells in words of its own: a table whose size cannot be asked for is
-    // damaged to it, and a file that can be opened at the second attempt refuses direct I/O.
+    // RocksDB rewords two errors: it calls a table damaged if it cannot read its size, and says
+    // that a file refuses direct I/O if it can be opened at the second attempt.
     if (absl::StrContains(status.message(), "Direct I/O is not supported")) return false;
     EXPECT_TRUE(absl::IsInternal(status) || absl::StrContains(status.message(), "Can't access"))
         << plan_.ToString() << ": " << status;
     EXPECT_TRUE(absl::StrContains(status.message(), "(injected)"))
-        << plan_.ToString() << " is told as " << status;
+        << plan_.ToString() << " is reported as " << status;
     return false;
   }
 
-  // Takes note of a change of which nobody knew whether it was made.
+  // Records a change whose outcome was unknown.
   bool Settle(const Contents& found, const char* when) {
     if (under_way_ && found == States()[acknowledged_ + 1]) {
       ++acknowledged_;
@@ -497,8 +497,8 @@ class Story {
     }
     under_way_ = false;
     const bool same = found == States()[acknowledged_];
-    EXPECT_TRUE(same) << plan_.ToString() << " (" << faults_.where() << "): " << when << " of "
-                      << acknowledged_ << " changes: something else is there";
+    EXPECT_TRUE(same) << plan_.ToString() << " (" << faults_.where() << "): " << when << ", with "
+                      << acknowledged_ << " acknowledged changes: other contents found";
     return same;
   }
 
@@ -506,14 +506,14 @@ class Story {
     const std::unique_ptr<rocksdb::Env> env(rocksdb::NewMemEnv(rocksdb::Env::Default()));
     replay.Cut(kFolder, random, env.get());
     const auto store = OpenRocksDbIn(env.get(), kFolder);
-    ASSERT_TRUE(store.ok()) << plan_.ToString() << ", then no power: " << store.status();
+    ASSERT_TRUE(store.ok()) << plan_.ToString() << ", then a power cut: " << store.status();
     const absl::StatusOr<Contents> found = ContentsOf(**store);
-    ASSERT_TRUE(found.ok()) << plan_.ToString() << ", then no power: " << found.status();
+    ASSERT_TRUE(found.ok()) << plan_.ToString() << ", then a power cut: " << found.status();
     const size_t acknowledged = replay.acknowledged();
     EXPECT_TRUE(*found == States()[acknowledged] ||
                 (acknowledged + 1 < States().size() && *found == States()[acknowledged + 1]))
-        << plan_.ToString() << " (" << faults_.where() << "), then no power behind " << acknowledged
-        << " changes: something else is there";
+        << plan_.ToString() << " (" << faults_.where() << "), then a power cut after "
+        << acknowledged << " acknowledged changes: other contents found";
   }
 
   const Plan plan_;
@@ -523,14 +523,14 @@ class Story {
   const std::unique_ptr<rocksdb::Env> env_;
   size_t acknowledged_ = 0;
   bool under_way_ = false;
-  size_t failed_at_ = 0;  // events when the process ended in which a call failed
+  size_t failed_at_ = 0;  // number of events at the end of the process in which a call failed
   int ended_early_ = 0;
   std::string met_;
 };
 
-// ---- All of them.
+// ---- The test.
 
-// Every `stride`-th failure of each kind of call, and at least one.
+// Returns every `stride`-th failure of each kind of call, and at least one of each.
 std::vector<Plan> PlansOf(const std::map<std::string, uint64_t>& calls, uint64_t stride) {
   std::vector<Plan> plans;
   for (const auto& [call, count] : calls) {
@@ -545,13 +545,13 @@ std::vector<Plan> PlansOf(const std::map<std::string, uint64_t>& calls, uint64_t
   return plans;
 }
 
-TEST(RocksDbFaults, EveryCallThatFailsIsToldOrMadeUpForAndNothingIsLost) {
+TEST(RocksDbFaults, FailedCallsLoseNothing) {
   Story good{Plan()};
   good.Tell();
   ASSERT_FALSE(HasFailure());
   const bool all = std::getenv("EPS_LONG") != nullptr;
   const std::vector<Plan> plans = PlansOf(good.faults().counts(), all ? 1 : 80);
-  std::map<std::string, std::map<std::string, int>> hits;  // by call, by how it was met
+  std::map<std::string, std::map<std::string, int>> hits;  // by call, by the reaction
   int missed = 0;
   for (const Plan& plan : plans) {
     Watch(plan.ToString());
@@ -562,10 +562,10 @@ TEST(RocksDbFaults, EveryCallThatFailsIsToldOrMadeUpForAndNothingIsLost) {
       continue;
     }
     story.CutPower(all ? 6 : 3);
-    ++hits[story.faults().where()][story.met().empty() ? "made up for" : story.met()];
+    ++hits[story.faults().where()][story.met().empty() ? "recovers" : story.met()];
   }
   StopWatching();
-  std::printf("%zu failures, %d of calls that were not made again:\n", plans.size(), missed);
+  std::printf("%zu planned failures, %d of calls that did not occur:\n", plans.size(), missed);
   for (const auto& [where, how] : hits) {
     std::printf("  %-28s", where.c_str());
     for (const auto& [met, count] : how) std::printf(" %s %d", met.c_str(), count);

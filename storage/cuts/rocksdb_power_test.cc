@@ -1,6 +1,6 @@
-// The catalogue's database and power cuts: RocksDB runs over a file system that records what it
-// writes and syncs (rocksdb_recording.h). The record is cut anywhere, what was not synced is
-// dropped in whole or in part, and what a disk would then hold is opened again.
+// Cuts the power under the catalogue's database: RocksDB runs on a file system that records its
+// writes and syncs (rocksdb_recording.h). The test cuts the recording anywhere, drops unsynced data
+// wholly or partly, and opens the database that a disk would then hold.
 
 #include <cstdlib>
 #include <memory>
@@ -9,16 +9,16 @@
 
 #include "gtest/gtest.h"
 #include "rocksdb/env.h"
+#include "storage/cuts/rocksdb_store.h"
 #include "storage/testing/catalogue_samples.h"
 #include "storage/testing/rocksdb_recording.h"
-#include "storage/cuts/rocksdb_store.h"
 
 namespace eps {
 namespace {
 
 constexpr char kFolder[] = "/catalogue";
 
-// What the catalogue holds of the one job of this test; before it is added, nothing.
+// The catalogue's records of this test's one job; none before the job is added.
 struct State {
   Term promised;
   std::vector<CatalogueCut> cuts;
@@ -33,7 +33,7 @@ State StateOf(const Catalogue& catalogue) {
   return {catalogue.FindJob(job)->promised, *catalogue.Cuts(job)};
 }
 
-// The i-th change of the catalogue.
+// Makes the i-th change of the catalogue.
 absl::Status Change(Catalogue* catalogue, uint64_t i) {
   const CatalogueJob job = SampleJob("power");
   if (i == 0) return catalogue->AddJob(job);
@@ -47,7 +47,7 @@ absl::Status Change(Catalogue* catalogue, uint64_t i) {
 }
 
 struct Run {
-  std::vector<State> states;  // [i]: after i changes
+  std::vector<State> states;  // element i is the state after i changes
   std::vector<Event> events;
 };
 
@@ -111,7 +111,7 @@ Tally CutEverywhere(const Run& run) {
   return tally;
 }
 
-TEST(RocksDbPower, WhatWasAcknowledgedSurvivesACutAnywhere) {
+TEST(RocksDbPower, AcknowledgedChangesSurviveACutAnywhere) {
   const Tally tally = CutEverywhere(RecordRun(/*log_syncs_lie=*/false));
   EXPECT_GT(tally.cuts, 200);
   EXPECT_EQ(tally.unreadable, 0);
@@ -119,8 +119,8 @@ TEST(RocksDbPower, WhatWasAcknowledgedSurvivesACutAnywhere) {
   EXPECT_GT(tally.unacknowledged_kept, 0);
 }
 
-// That the test above can fail: the disk forgets syncs of the log, as if none were asked for.
-TEST(RocksDbPower, ADiskThatForgetsSyncsIsNoticed) {
+// Proves that the test above can fail: the disk ignores syncs of the log.
+TEST(RocksDbPower, DetectsADiskThatForgetsSyncs) {
   const Tally tally = CutEverywhere(RecordRun(/*log_syncs_lie=*/true));
   EXPECT_GT(tally.acknowledged_lost, 20);
 }

@@ -10,11 +10,12 @@
 namespace eps {
 namespace {
 
-// RocksDB's log format: blocks, in which records lie one behind the other, none across their end.
+// RocksDB's log format: blocks of consecutive records, none of which crosses the end of a block.
 constexpr size_t kBlock = 32768;
-constexpr size_t kHead = 7;  // masked CRC32C of type and payload; length of payload; type
+constexpr size_t kHead = 7;  // masked CRC32C of type and payload, length of payload, type
 
-// Whether a record of that length lies at the begin of `rest`, which ends with the block or file.
+// Returns true if `rest`, which ends with the block or the file, begins with a complete record of
+// that length.
 bool IsWhole(absl::string_view rest, size_t length) {
   if (kHead + length > rest.size()) return false;
   const uint32_t crc = Crc32c(rest.substr(kHead - 1, 1 + length));
@@ -34,14 +35,14 @@ absl::Status CheckRocksDbRecords(const std::string& path, absl::string_view byte
     }
     const absl::string_view rest = bytes.substr(at, left);
     const size_t length = LoadFrom<uint16_t>(reinterpret_cast<const uint8_t*>(rest.data()) + 4);
-    if (length == 0 && rest[kHead - 1] == 0) return absl::OkStatus();  // space for more
+    if (length == 0 && rest[kHead - 1] == 0) return absl::OkStatus();  // preallocated space
     if (IsWhole(rest, length)) {
       at += kHead + length;
       continue;
     }
     if (kHead + length <= rest.size() || rest.size() == left) {
       return absl::DataLossError(
-          absl::StrCat(path, " at offset ", at, ": a record that does not fit its checksum"));
+          absl::StrCat(path, " at offset ", at, ": a record with a bad checksum"));
     }
     for (size_t bit = 1; bit <= UINT16_MAX; bit <<= 1) {
       if (!IsWhole(rest, length ^ bit)) continue;

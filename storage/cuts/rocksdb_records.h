@@ -8,11 +8,11 @@
 
 namespace eps {
 
-// DataLoss with the place if a record of a log or a MANIFEST is damaged; `bytes` are all of the
-// file. RocksDB takes one that ends behind the end of the file for one whose writer was
-// interrupted, and one of a type that logs have which are used again for an old one: it drops it
-// and all behind it without an error. Here a record is an interrupted one only if it is not whole
-// with one bit of its length changed.
+// Returns DataLoss with the offset if a record of a log or a MANIFEST is damaged; `bytes` is the
+// whole file. RocksDB itself silently drops a record and everything after it in two cases: if the
+// record extends past the end of the file (it assumes an interrupted write), and if its type is one
+// of recycled logs (it assumes an old record). This check accepts a record as an interrupted write
+// only if no change of one bit of its length would make it complete.
 absl::Status CheckRocksDbRecords(const std::string& path, absl::string_view bytes);
 
 }  // namespace eps

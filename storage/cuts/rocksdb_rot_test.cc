@@ -1,6 +1,6 @@
-// One flipped bit in any file that the catalogue's database consists of, closed in good order or
-// left behind by a process that was killed: opening and reading says DataLoss with the file, or all
-// is there as it was. Long modes: base/testing/flips.h.
+// Flips one bit in any file of the catalogue's database, after a clean close or a killed process:
+// opening and reading either returns DataLoss that names the file, or yields the original content.
+// For long modes see base/testing/flips.h.
 
 #include <algorithm>
 #include <cstdint>
@@ -58,7 +58,7 @@ struct Left {
   Contents contents;
 };
 
-// What each of several processes leaves, killed and closed.
+// Returns the files that several processes left, some killed and some closed properly.
 std::vector<Left> WhatIsLeft() {
   const std::unique_ptr<rocksdb::Env> env = InMemory();
   std::vector<Left> all;
@@ -85,7 +85,7 @@ std::vector<Left> WhatIsLeft() {
   return all;
 }
 
-// "table", "log", …
+// Returns "table", "log" and so on.
 std::string KindOf(const std::string& path) {
   const std::string name = path.substr(path.rfind('/') + 1);
   if (absl::EndsWith(name, ".sst")) return "table";
@@ -126,12 +126,12 @@ Flipped Flip(const std::vector<Left>& all, Dice dice) {
     flipped.outcome = kind + "_harmless";
   } else {
     flipped.outcome = kind + "_served";
-    wrong("something else is read");
+    wrong("other contents are read");
   }
   return flipped;
 }
 
-TEST(RocksDbRot, AFlippedBitIsLocatedOrHarmless) {
+TEST(RocksDbRot, FlippedBitsAreLocatedOrHarmless) {
   const std::vector<Left> all = WhatIsLeft();
   Flips flips = MakeFlips(500, [&all](Dice dice) { return Flip(all, dice); });
   flips.ExpectMore("table_located", flips.goal / 20);

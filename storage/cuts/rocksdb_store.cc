@@ -40,11 +40,11 @@ absl::Status ToStatus(const std::string& folder, absl::string_view doing,
   if (status.IsCorruption() || status.IsPathNotFound() || status.IsNotFound()) {
     return absl::DataLossError(text);
   }
-  // RocksDB has no code for it; catalogue_test holds the two texts.
+  // RocksDB has no status code for this case; rocksdb_store_test depends on both texts.
   if (absl::StrContains(text, "While lock file") ||
       absl::StrContains(text, "lock hold by current process")) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the catalogue in ", folder, " is open already: ", status.ToString()));
+        absl::StrCat("the catalogue in ", folder, " is already open: ", status.ToString()));
   }
   return absl::InternalError(text);
 }
@@ -60,7 +60,7 @@ absl::Status SyncFolder(const std::string& path) {
   return absl::OkStatus();
 }
 
-// RocksDB syncs what is in its folder; that the folder itself is there is ours to see to.
+// RocksDB syncs the contents of its folder, but not the folder's own entry in its parent.
 absl::Status CreateFolderDurably(const std::string& path) {
   struct stat found;
   if (path.empty() || stat(path.c_str(), &found) == 0) return absl::OkStatus();
@@ -73,8 +73,9 @@ absl::Status CreateFolderDurably(const std::string& path) {
   return SyncFolder(parent.empty() ? "/" : parent);
 }
 
-// Looks for damage that RocksDB does not see. It takes a folder without the file CURRENT for a new
-// one, and would begin anew: tables and logs come after CURRENT, so where they are it was lost.
+// Looks for damage that RocksDB does not see. RocksDB takes a folder without the file CURRENT for a
+// new one and would create an empty database. CURRENT is created before tables and logs, so if they
+// exist without it, it was lost.
 absl::Status CheckFiles(rocksdb::Env* env, const std::string& folder) {
   std::vector<std::string> names;
   EPS_RETURN_IF_ERROR(ToStatus(folder, "listing the folder", env->GetChildren(folder, &names)));
@@ -88,7 +89,7 @@ absl::Status CheckFiles(rocksdb::Env* env, const std::string& folder) {
     const std::string path = absl::StrCat(folder, "/", name);
     std::string bytes;
     const rocksdb::Status read = rocksdb::ReadFileToString(env, path, &bytes);
-    // Another process may have it open, and the file is needed no more.
+    // Another process may have the database open and may have deleted this file.
     if (read.IsNotFound() || read.IsPathNotFound()) continue;
     EPS_RETURN_IF_ERROR(ToStatus(folder, absl::StrCat("reading ", name), read));
     const absl::Status whole = CheckRocksDbRecords(path, bytes);
@@ -107,8 +108,8 @@ rocksdb::Options OptionsIn(rocksdb::Env* env) {
   options.env = env;
   options.create_if_missing = true;
   options.paranoid_checks = true;
-  // A record in the middle of a log that does not fit its checksum is an error, not the log's end:
-  // what comes behind it was acknowledged.
+  // A record with a bad checksum in the middle of a log is an error, not the log's end: the records
+  // after it were acknowledged.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   options.compression = rocksdb::kNoCompression;
   options.write_buffer_size = kMegabyte;
@@ -125,7 +126,7 @@ rocksdb::Options OptionsIn(rocksdb::Env* env) {
   return options;
 }
 
-// Of some damage in a table RocksDB names the MANIFEST alone: the status with the table.
+// For some damage in a table RocksDB names only the MANIFEST. Returns the status with the table.
 absl::Status NameTheTable(rocksdb::Env* env, const std::string& folder,
                           const absl::Status& status) {
   std::vector<std::string> names;

@@ -1,7 +1,8 @@
 #ifndef EPS_STORAGE_CUTS_ROCKSDB_STORE_H_
 #define EPS_STORAGE_CUTS_ROCKSDB_STORE_H_
 
-// The catalogue's database. No other target sees RocksDB, and no header of ours includes its.
+// The catalogue's database. Only this target depends on RocksDB, and no EPS header includes one of
+// RocksDB's.
 
 #include <memory>
 #include <string>
@@ -15,16 +16,16 @@ class Env;
 
 namespace eps {
 
-// RocksDB in the folder, which is created durably if it is missing. One process at a time:
-// FailedPrecondition if another one has it open. DataLoss if a file is damaged or missing: a log of
-// which the last record is cut short is not, because an interrupted write leaves one.
+// Opens RocksDB in the folder, which it creates durably if it is missing. FailedPrecondition if
+// another process has it open. DataLoss if a file is damaged or missing. A log whose last record is
+// incomplete is not damaged: an interrupted write leaves it so.
 absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& folder);
 
-// What is there, of which nothing is changed, not even a log of its own: every Write fails.
-// NotFound if there is no database. It takes no lock: the caller sees to it that nobody writes.
+// Opens an existing database and changes nothing in its folder, not even a log: every Write fails.
+// NotFound if there is no database. Takes no lock: exclude writers yourself.
 absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbForReading(const std::string& folder);
 
-// The same over another environment than the default one; borrowed. For tests.
+// Opens RocksDB in another environment, which must outlive the store. For tests.
 absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbIn(rocksdb::Env* env,
                                                              const std::string& folder);
 

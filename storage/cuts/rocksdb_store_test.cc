@@ -48,7 +48,7 @@ class Writer {
     if (pid_ == 0) {
       dup2(ends[1], STDOUT_FILENO);
       close(ends[0]);
-      execl("storage/catalogue_writer", "catalogue_writer", folder.c_str(), nullptr);
+      execl("storage/testing/catalogue_writer", "catalogue_writer", folder.c_str(), nullptr);
       _exit(127);
     }
     close(ends[1]);
@@ -56,12 +56,12 @@ class Writer {
   }
   ~Writer() { Kill(); }
 
-  // The next step that it says is durable; 0: it is dead and has said all.
+  // Returns the next step that it reports as durable; 0 after its last report.
   uint64_t NextAck() {
     unsigned long long step = 0;
     return std::fscanf(acks_, "%llu\n", &step) == 1 ? step : 0;
   }
-  // Kills it, and returns the last step that it has acknowledged.
+  // Kills it and returns the last step that it acknowledged.
   uint64_t Kill() {
     if (acks_ == nullptr) return 0;
     kill(pid_, SIGKILL);
@@ -80,7 +80,7 @@ class Writer {
   std::FILE* acks_ = nullptr;
 };
 
-TEST(RocksDbStore, KeepsWhatWasAcknowledgedWhenItsProcessIsKilled) {
+TEST(RocksDbStore, KeepsAcknowledgedCutsAfterAKill) {
   const std::string folder = FreshFolder("killed");
   const JobId job = SampleJob("killed").id;
   uint64_t durable = 0;
@@ -150,7 +150,7 @@ TEST(RocksDbStore, ReadingChangesNoFile) {
   {
     const auto store = OpenRocksDbForReading(folder);
     ASSERT_TRUE(store.ok()) << store.status();
-    EXPECT_EQ((*store)->Scan("k")->size(), 1u) << "what is in the log alone";
+    EXPECT_EQ((*store)->Scan("k")->size(), 1u) << "a key that only the log holds";
     EXPECT_FALSE((*store)->Write({{"other", "value"}}).ok());
   }
   EXPECT_TRUE(files() == before);
@@ -173,7 +173,7 @@ TEST(RocksDbStore, ScansInOrderAndByPrefix) {
   EXPECT_TRUE((*store)->Scan("c")->empty());
 }
 
-// What a catalogue looks like that was used: a table, a log, a manifest.
+// Creates a catalogue with a table, a log and a manifest, and returns its folder.
 std::string UsedCatalogue(const std::string& name, std::vector<CatalogueCut>* cuts) {
   const std::string folder = FreshFolder(name);
   const CatalogueJob job = SampleJob("used");
@@ -190,17 +190,17 @@ std::string UsedCatalogue(const std::string& name, std::vector<CatalogueCut>* cu
   return folder;
 }
 
-// OK: all is there. Otherwise the error that was seen.
+// Returns OK if all cuts are found, otherwise the error.
 absl::Status OpenAndCompare(const std::string& folder, const std::vector<CatalogueCut>& expected) {
   const auto store = OpenRocksDb(folder);
   if (!store.ok()) return store.status();
   const auto cuts = Catalogue(store->get()).Cuts(SampleJob("used").id);
   if (!cuts.ok()) return cuts.status();
-  return *cuts == expected ? absl::OkStatus() : absl::UnknownError("something else is there");
+  return *cuts == expected ? absl::OkStatus() : absl::UnknownError("other cuts found");
 }
 
 // Flips one bit in every `stride`-th byte of every file that holds data.
-TEST(RocksDbStore, AFlippedBitIsSeenOrHarmless) {
+TEST(RocksDbStore, FlippedBitsAreDetectedOrHarmless) {
   std::vector<CatalogueCut> cuts;
   const std::string good = UsedCatalogue("rot", &cuts);
   const std::string folder = FreshFolder("rotten");
@@ -211,7 +211,7 @@ TEST(RocksDbStore, AFlippedBitIsSeenOrHarmless) {
     const std::string name = entry.path().filename();
     if (name.rfind("LOG", 0) == 0 || name == "LOCK" || name == "IDENTITY" ||
         name.rfind("OPTIONS", 0) == 0) {
-      continue;  // RocksDB's own notes: nothing of ours is read from them
+      continue;  // RocksDB's own notes, which hold none of our data
     }
     const std::string bytes = ReadFile(entry.path());
     kinds.insert(fs::path(name).has_extension() ? fs::path(name).extension().string()
@@ -247,7 +247,7 @@ TEST(RocksDbStore, AMissingFileIsDataLoss) {
     fs::remove(folder + "/" + name);
     const absl::Status status = OpenAndCompare(folder, cuts);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << name << ": " << status;
-    // RocksDB falls back to LevelDB's name of a table, *.ldb, and complains of that.
+    // RocksDB falls back to LevelDB's name of a table, *.ldb, and reports that name.
     EXPECT_THAT(std::string(status.message()), HasSubstr(entry.path().stem()));
   }
 }

@@ -1,9 +1,9 @@
 #ifndef EPS_STORAGE_CUTS_SLOT_TABLE_H_
 #define EPS_STORAGE_CUTS_SLOT_TABLE_H_
 
-// Which of its two slots holds each chunk, and which slots the kept cuts still need. One rule keeps
-// every cut whole: a slot that a kept cut needs is never written. A write goes to the slot that
-// holds the chunk already, or to the other one, or waits until a cut is recycled.
+// Records which of its two slots holds each chunk, and which slots the kept cuts still need. One
+// rule keeps every cut intact: never write to a slot that a kept cut needs. A write goes to the
+// slot that holds the chunk or to the other one, or waits until a cut is recycled.
 
 #include <array>
 #include <cstdint>
@@ -17,14 +17,15 @@
 
 namespace eps {
 
-// Thread-compatible.
+// The slots of a shard's chunks and of its cuts' residuals. Thread-compatible.
 class SlotTable {
  public:
+  // The slot that holds a chunk, and its footer there.
   struct Content {
     uint32_t slot = 0;
     ExtentFooter footer;
   };
-  // A cut that is being made, or that is durable and was not recycled.
+  // A cut that is in progress, or that is durable and not recycled.
   struct KeptCut {
     CatalogueCut record;
     std::vector<bool> captured;  // chunks whose slot is in the record
@@ -35,20 +36,20 @@ class SlotTable {
 
   uint32_t chunks() const { return static_cast<uint32_t>(content_.size()); }
 
-  // nullopt until the first write or restore.
+  // Returns the slot and footer of the chunk's last write or restore; nullopt before the first.
   const std::optional<Content>& content(uint32_t index) const { return content_[index]; }
   void SetContent(uint32_t index, const Content& content) { content_[index] = content; }
   void ForgetContent() { content_.assign(content_.size(), std::nullopt); }
 
-  // Where the chunk is to be written next; nullopt: both slots are needed.
+  // Returns the slot for the chunk's next write; nullopt if cuts need both slots.
   std::optional<uint32_t> Target(uint32_t index) const {
     const uint32_t first = content_[index].has_value() ? content_[index]->slot : 0;
     return FirstFree(needed_[index], first);
   }
-  // The same for a cut's residuals.
+  // Returns the slot for a cut's residuals; nullopt if cuts need both.
   std::optional<uint32_t> ResidualTarget() const { return FirstFree(residuals_needed_, 0); }
 
-  // A cut without chunks; the pointer is good until it is dropped.
+  // Begins a cut without chunks. The pointer is valid until the cut is dropped.
   KeptCut* Begin(const CutBorder& border) {
     kept_.emplace_back();
     kept_.back().record.border = border;
@@ -56,7 +57,7 @@ class SlotTable {
     kept_.back().captured.resize(content_.size());
     return &kept_.back();
   }
-  // The chunk's content belongs to the cut. REQUIRES that it has content.
+  // Adds the chunk's content to the cut. REQUIRES that the chunk has content.
   void Capture(KeptCut* cut, uint32_t index) {
     cut->record.slot[index] = content_[index]->slot == 1;
     cut->captured[index] = true;
@@ -67,30 +68,30 @@ class SlotTable {
     cut->record.residuals_bytes = bytes;
     ++residuals_needed_[slot];
   }
-  // A durable cut that was found in the catalogue; `record.slot` has an entry for each chunk.
+  // Adds a durable cut from the catalogue. REQUIRES an entry in `record.slot` for each chunk.
   void Adopt(const CatalogueCut& record);
 
-  // The oldest durable cut that is not older than `from`, or null.
+  // Returns the oldest durable cut that is not older than `from`, or null.
   const KeptCut* OldestFrom(const CutId& from) const {
     for (const KeptCut& cut : kept_) {
       if (cut.durable && !(cut.record.border.id < from)) return &cut;
     }
     return nullptr;
   }
-  // The durable cut of that name, or null.
+  // Returns the durable cut with that id, or null.
   const KeptCut* FindDurable(const CutId& id) const;
-  // Frees what only this cut needs.
+  // Forgets a cut, which frees the slots that only it needs.
   void Drop(const KeptCut* cut);
-  // The durable cuts that are older than `oldest_kept`. Returns how many.
+  // Drops the durable cuts that are older than `oldest_kept`. Returns their number.
   int DropBelow(const CutId& oldest_kept);
-  // All cuts that are younger.
+  // Drops all cuts that are younger than `base`.
   void DropAbove(const CutId& base);
   void DropAll() {
     while (!kept_.empty()) Erase(kept_.begin());
   }
 
  private:
-  using Needed = std::array<uint32_t, 2>;  // by slot: kept cuts that need it
+  using Needed = std::array<uint32_t, 2>;  // the number of kept cuts that need each slot
 
   static std::optional<uint32_t> FirstFree(const Needed& needed, uint32_t first) {
     if (needed[first] == 0) return first;
@@ -102,7 +103,7 @@ class SlotTable {
   std::vector<std::optional<Content>> content_;
   std::vector<Needed> needed_;
   Needed residuals_needed_{};
-  std::list<KeptCut> kept_;  // in the order in which they were begun
+  std::list<KeptCut> kept_;  // in the order of Begin and Adopt
 };
 
 }  // namespace eps

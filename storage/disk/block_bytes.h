@@ -1,7 +1,7 @@
 #ifndef EPS_STORAGE_DISK_BLOCK_BYTES_H_
 #define EPS_STORAGE_DISK_BLOCK_BYTES_H_
 
-// Numbers in blocks of a file, little-endian, at any address.
+// Reads and writes little-endian numbers at any address.
 
 #include <cstddef>
 #include <cstdint>

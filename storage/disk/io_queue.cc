@@ -18,7 +18,7 @@
 namespace eps {
 namespace {
 
-// Linux moves at most 2 GiB less a page in one call.
+// Linux transfers at most 2 GiB minus one page per call.
 constexpr uint64_t kMaxTransfer = uint64_t{1} << 30;
 
 const char* NameOf(IoRequest::Kind kind) {
@@ -39,7 +39,7 @@ class UringQueue final : public IoQueue {
  public:
   explicit UringQueue(uint32_t depth) : depth_(depth) {}
 
-  // A negative errno if the kernel refuses.
+  // Returns a negative errno if the kernel refuses.
   int Open() {
     const int result = io_uring_queue_init(depth_ + 1, &ring_, 0);
     if (result == 0) thread_ = std::thread([this] { Run(); });
@@ -67,7 +67,7 @@ class UringQueue final : public IoQueue {
   }
 
  private:
-  // Hands over what the depth allows.
+  // Submits as many requests as the depth allows.
   void Feed() EPS_REQUIRES(mu_) {
     bool any = false;
     while (in_flight_ < depth_ && !line_.empty()) {
@@ -133,7 +133,7 @@ class UringQueue final : public IoQueue {
   }
 
   const uint32_t depth_;
-  io_uring ring_{};  // its submission side is guarded by mu_, its completion side is thread_'s
+  io_uring ring_{};  // mu_ guards the submission side; thread_ owns the completion side
   Mutex mu_;
   std::deque<std::unique_ptr<IoRequest>> line_ EPS_GUARDED_BY(mu_);
   uint32_t in_flight_ EPS_GUARDED_BY(mu_) = 0;
@@ -221,7 +221,7 @@ bool IoRequest::Take(int64_t result) {
     return true;
   }
   if (kind == Kind::kSync) return true;
-  // Direct transfers go on at a block; a piece of one is moved again.
+  // A direct transfer has to continue at a block boundary, so it may move part of a block twice.
   const auto bytes = static_cast<uint64_t>(result);
   const uint64_t kept = bytes == size - moved ? bytes : bytes / kDiskBlock * kDiskBlock;
   if (kept == 0 && size > moved) {

@@ -1,7 +1,7 @@
 #ifndef EPS_STORAGE_DISK_IO_QUEUE_H_
 #define EPS_STORAGE_DISK_IO_QUEUE_H_
 
-// How real files move bytes: requests in, completions out, a bounded number of them at the kernel.
+// The queue of I/O requests to real files. It bounds the number of requests in the kernel.
 
 #include <cstdint>
 #include <memory>
@@ -13,6 +13,7 @@
 
 namespace eps {
 
+// One transfer or sync of a file.
 struct IoRequest {
   enum class Kind : uint8_t {
     kRead,
@@ -25,30 +26,31 @@ struct IoRequest {
   int fd = -1;
   std::string path;  // for messages
   uint64_t offset = 0;
-  uint8_t* data = nullptr;  // only read from if kWrite
+  uint8_t* data = nullptr;  // not changed by kWrite
   uint64_t size = 0;
   absl::Status status;
   AsyncFile::Done done;
-  uint64_t moved = 0;  // bytes that were moved so far
+  uint64_t moved = 0;  // bytes transferred so far
 
-  // What the kernel is asked for next: all that is left, up to what one call may move.
+  // Returns the size of the next system call: all remaining bytes, up to the limit of one call.
   uint64_t next_size() const;
-  // Takes the outcome of a call, bytes moved or a negative errno. True: the request is done.
+  // Applies the result of a system call: bytes transferred, or a negative errno. Returns true if
+  // the request is complete.
   bool Take(int64_t result);
 };
 
-// Thread-safe. Completes each request once, on a thread of its own. The destructor REQUIRES that
-// all of them have completed.
+// Runs requests. Thread-safe. Completes each request once, on a thread of the queue. The destructor
+// REQUIRES that all requests have completed.
 class IoQueue {
  public:
   virtual ~IoQueue() = default;
-  // Never blocks for the device: what exceeds the depth waits in line.
+  // Never waits for the device: requests beyond the depth are queued.
   virtual void Start(std::unique_ptr<IoRequest> request) = 0;
 };
 
-// Unavailable with the reason where the kernel refuses io_uring.
+// Returns a queue over io_uring. Unavailable with the reason if the kernel refuses io_uring.
 absl::StatusOr<std::unique_ptr<IoQueue>> NewUringQueue(uint32_t depth);
-// `depth` threads, but at most 8, that call pread, pwrite and fdatasync.
+// Returns a queue of `depth` threads, at most 8, that call pread, pwrite and fdatasync.
 std::unique_ptr<IoQueue> NewThreadQueue(uint32_t depth);
 
 }  // namespace eps

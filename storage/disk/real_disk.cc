@@ -26,7 +26,7 @@
 namespace eps {
 namespace {
 
-constexpr size_t kFillBytes = size_t{4} << 20;  // a new file is written in such pieces
+constexpr size_t kFillBytes = size_t{4} << 20;  // the size of a write that fills a new file
 
 absl::Status Errno(const std::string& path, absl::string_view operation, int error) {
   const std::string text =
@@ -111,7 +111,7 @@ class RealLock final : public Disk::Lock {
   explicit RealLock(Descriptor fd) : fd_(std::move(fd)) {}
 
  private:
-  const Descriptor fd_;  // the kernel drops the lock with it
+  const Descriptor fd_;  // closing it releases the lock
 };
 
 class RealDisk final : public Disk {
@@ -141,7 +141,7 @@ class RealDisk final : public Disk {
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override;
 
  private:
-  // Opens for direct I/O, or buffered where the file system refuses that.
+  // Opens for direct I/O, or for buffered I/O if the file system refuses that.
   absl::StatusOr<Descriptor> OpenDirect(const std::string& path, int flags);
   absl::Status Fill(const std::string& path, uint64_t size);
 
@@ -182,7 +182,7 @@ absl::StatusOr<Descriptor> RealDisk::OpenDirect(const std::string& path, int fla
   Descriptor direct(open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, 0666));
   if (direct.ok()) return direct;
   if (errno != EINVAL) return Errno(path, "open", errno);
-  // The file may be there now: O_EXCL belongs to the refused call.
+  // The refused call may have created the file, so drop O_EXCL.
   Descriptor buffered(open(path.c_str(), (flags & ~O_EXCL) | O_CLOEXEC, 0666));
   if (!buffered.ok()) return Errno(path, "open", errno);
   if (!said_buffered_.exchange(true)) {
@@ -193,7 +193,7 @@ absl::StatusOr<Descriptor> RealDisk::OpenDirect(const std::string& path, int fla
 }
 
 absl::Status RealDisk::CreateFile(const std::string& path, uint64_t size) {
-  EPS_CHECK_MSG(size % kDiskBlock == 0, path << ": " << size << " bytes are no whole blocks");
+  EPS_CHECK_MSG(size % kDiskBlock == 0, path << ": " << size << " bytes are not whole blocks");
   struct stat found {};
   if (stat(path.c_str(), &found) == 0) return Errno(path, "create", EEXIST);
   if (errno != ENOENT) return Errno(path, "stat", errno);
@@ -228,8 +228,8 @@ absl::Status RealDisk::Fill(const std::string& path, uint64_t size) {
                        " of ", size));
     }
     if (written < 0) return Errno(path, absl::StrCat("write at offset ", done), errno);
-    // A short write goes on at a block, as direct I/O wants it. Less than one is all that is left
-    // on a disk with smaller blocks, and would be moved again and again.
+    // A short write continues at a block boundary, as direct I/O requires. If less than a block was
+    // written, a disk with smaller blocks is full, and a retry would write the same bytes forever.
     const uint64_t kept = static_cast<uint64_t>(written) / kDiskBlock * kDiskBlock;
     if (kept == 0) {
       return absl::ResourceExhaustedError(

@@ -1,7 +1,7 @@
-// Real files where a call of the operating system fails: each one that a disk makes while files are
-// created, opened, written, synced, read, renamed and removed, with either queue. It ends in an
-// error with path and errno, or is made up for; short transfers are finished; no descriptor is left
-// open, nothing hangs, and a file that could not be made whole is gone again.
+// Fails each system call of a disk that creates, opens, writes, syncs, reads, renames and removes
+// real files once, with either queue. The disk must report an error with path and errno or retry;
+// it must finish short transfers, leak no descriptor, never hang, and remove a file that it could
+// not create completely.
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kFileBytes = (uint64_t{4} << 20) + 2 * kDiskBlock;  // written in two pieces
 constexpr size_t kPieceBytes = 4 * kDiskBlock;
-constexpr int kPieces = 5;  // more than are in flight
+constexpr int kPieces = 5;  // more than the queue keeps in flight
 
 alignas(kDiskBlock) uint8_t written[kPieces][kPieceBytes];
 alignas(kDiskBlock) uint8_t found[kPieces][kPieceBytes];
@@ -50,13 +50,14 @@ size_t OpenDescriptors() {
   return count;
 }
 
-// Moves all pieces at once. The first error, if there is one.
+// Transfers all pieces at once. Returns the first error, if any.
 absl::Status MoveAll(AsyncFile* file, bool read) {
-  std::vector<std::promise<absl::Status>> promises(kPieces);
+  std::vector<std::future<absl::Status>> moved;
   for (int i = 0; i < kPieces; ++i) {
-    const auto done = [&promises, i](absl::Status status) {
-      promises[i].set_value(std::move(status));
-    };
+    // Shared: set_value may still run when its value is known.
+    const auto promise = std::make_shared<std::promise<absl::Status>>();
+    moved.push_back(promise->get_future());
+    const auto done = [promise](absl::Status status) { promise->set_value(std::move(status)); };
     if (read) {
       file->Read(i * kPieceBytes, absl::MakeSpan(found[i]), done);
     } else {
@@ -64,11 +65,12 @@ absl::Status MoveAll(AsyncFile* file, bool read) {
     }
   }
   absl::Status first;
-  for (auto& promise : promises) first.Update(promise.get_future().get());
+  for (auto& future : moved) first.Update(future.get());
   return first;
 }
 
-// What a shard does with its disk. OK: all was done, and what was read is what was written.
+// Uses the disk as a shard does. Returns OK if everything worked and the bytes read were those
+// written.
 absl::Status UseDisk(const std::string& folder, bool uring) {
   DiskOptions options;
   options.allow_io_uring = uring;
@@ -97,7 +99,7 @@ absl::Status UseDisk(const std::string& folder, bool uring) {
   return disk->Remove(job);
 }
 
-// What may become of a call: of the first ones the job goes on, of the others it may not.
+// The faults of one system call. The disk survives the first kind; it may fail after the second.
 struct Kind {
   const char* call;
   std::vector<CallFault> made_up_for;
@@ -142,14 +144,14 @@ class RealDiskFaults : public testing::TestWithParam<bool> {
         written[i][at] = static_cast<uint8_t>(at * 31 + at / 256 + i * 7 + 1);
       }
     }
-    BeginFailing({});  // what is opened once stays open
+    BeginFailing({});  // opens the descriptors that stay open
     EndFailing();
     const absl::Status good = Run({});
     EXPECT_TRUE(good.ok()) << good;
   }
   ~RealDiskFaults() override { fs::remove_all(folder_); }
 
-  // On a disk: direct I/O, where it can.
+  // Returns a folder on a disk, for direct I/O where the file system allows it.
   static std::string FolderOfTest() {
     std::string folder = testing::TempDir() + "/eps-faults-XXXXXX";
     EXPECT_NE(mkdtemp(folder.data()), nullptr);
@@ -178,7 +180,7 @@ class RealDiskFaults : public testing::TestWithParam<bool> {
     return status;
   }
 
-  // An error that says what the call said.
+  // Checks that the error names the failure of the call.
   void ExpectTold(const absl::Status& status, CallFault fault) {
     const int error = ErrnoOf(fault);
     const std::string said = error == 0
@@ -195,7 +197,7 @@ class RealDiskFaults : public testing::TestWithParam<bool> {
   CallReport report_;
 };
 
-TEST_P(RealDiskFaults, EveryCallThatFailsIsToldOrMadeUpFor) {
+TEST_P(RealDiskFaults, FailedCallsAreReportedOrRetried) {
   const std::map<std::string, uint64_t> counts = report_.counts;
   std::set<std::string> expected;
   for (const Kind& kind : Kinds()) {
@@ -217,19 +219,20 @@ TEST_P(RealDiskFaults, EveryCallThatFailsIsToldOrMadeUpFor) {
         ++(report_.failed == 0 ? missed : status.ok() ? made_up_for : told);
       }
     }
-    std::printf("  %-20s %3lu calls: %3lu told, %3lu made up for, %lu not made again\n", kind.call,
+    std::printf("  %-20s %3lu calls: %3lu reported, %3lu survived, %lu not reached\n", kind.call,
                 it->second, told, made_up_for, missed);
     EXPECT_GT(told + made_up_for, 0u) << kind.call;
     EXPECT_TRUE(told > 0 || kind.told.empty()) << kind.call;
   }
   for (const auto& [call, count] : counts) {
     if (call == "uring nothing") continue;  // ends the queue's thread
-    EXPECT_EQ(expected.count(call), 1u) << count << " calls of " << call << " are not failed";
+    EXPECT_EQ(expected.count(call), 1u)
+        << count << " calls of " << call << " have no planned fault";
   }
 }
 
-// A disk that goes on to move less than it is asked for.
-TEST_P(RealDiskFaults, TransfersThatStayShortAreFinishedOrTold) {
+// Every transfer moves fewer bytes than requested.
+TEST_P(RealDiskFaults, ShortTransfersAreFinishedOrReported) {
   for (const char* const call : {"pwrite", "pread", "uring read", "uring write"}) {
     if (report_.counts.count(call) == 0) continue;
     for (const CallFault fault : {CallFault::kHalf, CallFault::kPiece, CallFault::kNothing}) {
@@ -242,7 +245,7 @@ TEST_P(RealDiskFaults, TransfersThatStayShortAreFinishedOrTold) {
   }
 }
 
-TEST_P(RealDiskFaults, AFileThatCannotBeMadeIsGoneAgain) {
+TEST_P(RealDiskFaults, RemovesAFileThatCannotBeCreated) {
   const auto is_there = [this] { return fs::exists(folder_ + "/server/job/slot"); };
   for (uint64_t n = 1; n <= 2; ++n) {
     for (const CallFault fault : {CallFault::kIoError, CallFault::kNoSpace}) {
@@ -250,7 +253,7 @@ TEST_P(RealDiskFaults, AFileThatCannotBeMadeIsGoneAgain) {
       EXPECT_FALSE(is_there()) << name_;
       const absl::Status both =
           Run({{"pwrite", n, fault, /*lasts=*/true}, {"unlink", 1, CallFault::kIoError}});
-      EXPECT_EQ(report_.failed, 2u) << name_ << ": the first reason is what is told";
+      EXPECT_EQ(report_.failed, 2u) << name_ << ": the first reason is reported";
       ExpectTold(both, fault);
       EXPECT_TRUE(is_there()) << name_;
     }

@@ -73,7 +73,7 @@ class RealDiskTest : public testing::TestWithParam<bool> {
   std::unique_ptr<Disk> disk_;
 };
 
-TEST_P(RealDiskTest, ReadsWhatWasWrittenAlsoByAnotherDisk) {
+TEST_P(RealDiskTest, ReadsFilesOfAnotherDisk) {
   auto file = Make("a", 4 * kMiB);
   EXPECT_EQ(file->size(), 4 * kMiB);
   EXPECT_EQ(file->path(), Path("a"));
@@ -92,7 +92,7 @@ TEST_P(RealDiskTest, ReadsWhatWasWrittenAlsoByAnotherDisk) {
   EXPECT_TRUE(back == data);
 }
 
-TEST_P(RealDiskTest, TellsAFileFromItsCopyAndNotFromItselfUnderAnotherName) {
+TEST_P(RealDiskTest, IdentifiesRenamedFilesAndDistinguishesCopies) {
   const FileIdentity made = Make("a", kMiB)->identity();
   EXPECT_NE(made.number, 0u);
   EXPECT_EQ((*NewRealDisk(DiskOptions())->Open(Path("a")))->identity(), made);
@@ -124,7 +124,7 @@ TEST_P(RealDiskTest, FinishesManyMoreOperationsThanItsDepth) {
   }
 }
 
-TEST_P(RealDiskTest, RefusesWhatLiesPastTheEnd) {
+TEST_P(RealDiskTest, RefusesTransfersPastTheEnd) {
   auto file = Make("short", 2 * kDiskBlock);
   Blocks two(2 * kDiskBlock);
   for (const uint64_t offset : {uint64_t{kDiskBlock}, uint64_t{0} - kDiskBlock, kMiB}) {
@@ -147,7 +147,7 @@ TEST_P(RealDiskTest, NamesAFileThatLostItsEnd) {
               HasSubstr("read of 16384 bytes at offset 0: only 4096 bytes were moved"));
 }
 
-TEST_P(RealDiskTest, RefusesAFileThatIsLargerThanTheDiskAndLeavesNone) {
+TEST_P(RealDiskTest, RefusesFilesLargerThanTheDisk) {
   const uint64_t size = uint64_t{1} << 60;
   const absl::Status refused = disk_->CreateFile(Path("huge"), size);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
@@ -158,7 +158,7 @@ TEST_P(RealDiskTest, RefusesAFileThatIsLargerThanTheDiskAndLeavesNone) {
   EXPECT_THAT(*disk_->List(folder_), ElementsAre());
 }
 
-TEST_P(RealDiskTest, TellsMissingAndExistingFiles) {
+TEST_P(RealDiskTest, ReportsMissingAndExistingFiles) {
   EXPECT_EQ(disk_->Open(Path("none")).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(disk_->Remove(Path("none")).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(disk_->List(Path("none")).status().code(), absl::StatusCode::kNotFound);
@@ -192,9 +192,9 @@ TEST_P(RealDiskTest, GivesALockOnce) {
   EXPECT_TRUE(disk_->TakeLock(Path("lock")).ok());
 }
 
-// A file system in memory, of which older kernels refuse direct I/O.
-TEST_P(RealDiskTest, GoesThroughThePageCacheWhereDirectIoIsRefusedAndSaysSo) {
-  // Without one, what holds of the folder of all tests is seen again.
+// Uses a file system in memory, on which older kernels refuse direct I/O.
+TEST_P(RealDiskTest, LogsTheFallbackToThePageCache) {
+  // Without such a file system, use the folder of all tests.
   const bool in_memory = access("/dev/shm", W_OK) == 0;
   folder_ = (in_memory ? std::string("/dev/shm") : testing::TempDir()) + "/eps-disk-XXXXXX";
   ASSERT_NE(mkdtemp(folder_.data()), nullptr);
@@ -213,7 +213,7 @@ TEST_P(RealDiskTest, GoesThroughThePageCacheWhereDirectIoIsRefusedAndSaysSo) {
   EXPECT_TRUE(back == data);
   const std::string warning = Path("a") + ": the file system has no direct I/O";
   EXPECT_EQ(said.find(warning) != std::string::npos, refused) << said;
-  EXPECT_EQ(said.find(warning), said.rfind(warning)) << "said more than once: " << said;
+  EXPECT_EQ(said.find(warning), said.rfind(warning)) << "logged more than once: " << said;
   for (const char* name : {"a", "probe"}) unlink(Path(name).c_str());
   rmdir(folder_.c_str());
 }

@@ -18,14 +18,14 @@
 
 namespace eps {
 
-// A fixed number of equal buffers, aligned for direct I/O, that operations wait for in line: the
-// only memory through which tensors pass between disk and kernels. Thread-safe. The owner accounts
-// for the memory; the destructor REQUIRES that all buffers are back.
+// A fixed number of equal buffers, aligned for direct I/O. Operations queue for them. Tensors pass
+// between disk and kernels only through this memory. Thread-safe. The owner charges the memory to
+// an account. The destructor REQUIRES that all buffers were released.
 class StagingPool {
  public:
   using Use = std::function<void(uint8_t* buffer)>;
 
-  // `executor` must outlive the pool. ResourceExhausted if the system has not that much memory.
+  // `executor` must outlive the pool. ResourceExhausted if the system lacks the memory.
   static absl::StatusOr<std::unique_ptr<StagingPool>> New(uint64_t buffer_bytes, uint64_t buffers,
                                                           Executor* executor) {
     EPS_CHECK(buffer_bytes % kDiskBlock == 0 && buffers > 0);
@@ -40,7 +40,8 @@ class StagingPool {
   uint64_t buffer_bytes() const { return buffer_bytes_; }
   uint64_t buffers() const { return buffers_; }
 
-  // Hands a buffer to `use`, on the executor and in the order of calls. Never blocks.
+  // Passes a buffer to `use` on the executor, in call order. Never blocks. Release the buffer
+  // exactly once.
   void Acquire(Use use) EPS_EXCLUDES(mu_) {
     MutexLock lock(&mu_);
     if (free_.empty()) {

@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<StateArena>> StateArena::New(size_t size) {
   if (slack > 0) {
     const uintptr_t address = reinterpret_cast<uintptr_t>(mapped);
     begin = reinterpret_cast<void*>((address + kHugePage - 1) / kHugePage * kHugePage);
-    // Without huge pages the state works too, only slower: a refusal is no error.
+    // Without huge pages updates are slower, which is no error.
     madvise(begin, size, MADV_HUGEPAGE);
   }
   std::unique_ptr<StateArena> arena(new StateArena(mapped, mapped_size, begin));
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<StateArena>> StateArena::New(size_t size) {
   if (size == 0 || madvise(begin, size, MADV_POPULATE_WRITE) == 0) return arena;
   if (errno == ENOMEM || errno == EFAULT) return OutOfMemory(size, errno);
 #endif
-  TouchPages(begin, size);  // a kernel before 5.14
+  TouchPages(begin, size);  // kernels before 5.14 lack MADV_POPULATE_WRITE
   return arena;
 }
 

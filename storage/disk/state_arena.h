@@ -8,18 +8,18 @@
 
 namespace eps {
 
-// One region of memory of which every page was touched, on huge pages where the kernel has them:
-// the first touch of a page costs far more than an update, so it is paid before training. Owns the
-// region; thread-compatible.
+// A region of prefaulted memory, on huge pages if the kernel has them. The first access to a page
+// costs far more than an update, so it happens here, before training. Owns the region;
+// thread-compatible.
 class StateArena {
  public:
-  // ResourceExhausted with the size and the system's reason. Content is zero.
+  // Returns a zero-filled region. ResourceExhausted with the size and the system's reason.
   static absl::StatusOr<std::unique_ptr<StateArena>> New(size_t size);
   ~StateArena();
   StateArena(const StateArena&) = delete;
   StateArena& operator=(const StateArena&) = delete;
 
-  // Aligned to at least a cache line.
+  // Returns the begin of the region, aligned to at least a cache line.
   float* floats() { return static_cast<float*>(begin_); }
 
  private:

@@ -12,8 +12,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "storage/disk/block_bytes.h"
-#include "storage/testing/durable_world.h"
 #include "storage/log/log_format.h"
+#include "storage/testing/durable_world.h"
 #include "storage/testing/simulated_disk.h"
 
 namespace eps {
@@ -32,7 +32,7 @@ constexpr uint64_t kRing = 21 * kDiskBlock;
 constexpr size_t kHeads = log_format::batch::kHeadBytes + log_format::entry::kHeadBytes;
 constexpr size_t kLargest = 3 * kDiskBlock - kHeads;  // in one entry
 
-// The entry with that number: a batch of its own that takes a block, or as many as are given.
+// The entry with that number, in a batch of its own that takes `blocks` blocks.
 LogEntry EntryOf(uint64_t number, size_t bytes = 100) {
   LogEntry entry;
   entry.step = Step(number);
@@ -73,7 +73,7 @@ ExtentIdentity SomeIdentity() {
   return identity;
 }
 
-// A disk, and one process after the other that has the log on it.
+// A disk, and a sequence of processes that open the log on it.
 class ContributionLogTest : public testing::Test {
  protected:
   ContributionLogTest() : disk_(DiskOptionsOf(&executor_)) {
@@ -99,13 +99,13 @@ class ContributionLogTest : public testing::Test {
     const absl::Status status = TryOpen(live, room);
     ASSERT_TRUE(status.ok()) << status;
   }
-  // A new log that entries can be appended to.
+  // Begins a new log, ready for entries.
   void Begin(const LogId& id = kId) {
     Open(/*live=*/false);
     log_->Start(id);
     log_->Resume();
   }
-  // Says in `outcome` how it ended, Unknown as long as it did not.
+  // Sets `outcome` to the status; Unknown until it completes.
   void Append(LogEntry entry, absl::Status* outcome) {
     *outcome = absl::UnknownError("not completed");
     log_->Append(std::move(entry), [outcome](absl::Status status) { *outcome = status; });
@@ -116,7 +116,7 @@ class ContributionLogTest : public testing::Test {
     executor_.RunAll();
     return outcome;
   }
-  // What the log that is open has from there on.
+  // Returns the entries of the open log from there on.
   absl::StatusOr<std::vector<LogEntry>> Read(uint64_t position = 0, const LogId& id = kId) {
     log_->Rewind(id, position);
     std::vector<LogEntry> all;
@@ -129,23 +129,23 @@ class ContributionLogTest : public testing::Test {
       for (LogEntry& entry : *page) all.push_back(std::move(entry));
     }
   }
-  // What another process finds, which goes on with the log.
+  // Returns the entries that another process finds when it continues the log.
   absl::StatusOr<std::vector<LogEntry>> Reopen(uint64_t position = 0, const LogId& id = kId) {
     EPS_CHECK(TryOpen(/*live=*/true).ok());
     return Read(position, id);
   }
-  // Where an entry that has a batch of its own begins.
+  // Returns the start of an entry that has a batch of its own.
   uint64_t PositionOf(uint64_t number) { return log_->PositionBehind(Step(number - 1)); }
   static uint64_t OffsetOf(uint64_t position) { return kDiskBlock + position % kRing; }
 
   ManualExecutor executor_;
   SimulatedDisk disk_;
   MemoryAccount account_;
-  bool killed_ = false;  // what completes does not matter any more
+  bool killed_ = false;  // completions no longer matter
   std::unique_ptr<ContributionLog> log_;
 };
 
-TEST_F(ContributionLogTest, EntriesComeBackInOrderByteForByte) {
+TEST_F(ContributionLogTest, ReturnsEntriesInOrder) {
   Begin();
   EXPECT_FALSE(log_->kept());
   EXPECT_EQ(log_->steps(), 2u);
@@ -164,12 +164,12 @@ TEST_F(ContributionLogTest, EntriesComeBackInOrderByteForByte) {
   EXPECT_TRUE((*found)[7].text.empty() && (*found)[7].payload.empty());
   EXPECT_GT(account_.live_bytes(MemoryKind::kContribution), kLargest);
   EXPECT_GT(account_.live_bytes(MemoryKind::kResidual), 0u);
-  // The next one comes behind them.
+  // The next entry follows them.
   ASSERT_TRUE(Write(EntryOf(9)).ok());
   EXPECT_EQ(StepsOf(*Reopen()), (std::vector<uint64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
 }
 
-TEST_F(ContributionLogTest, WhatComesWhileABatchIsWrittenSharesTheNext) {
+TEST_F(ContributionLogTest, EntriesDuringAWriteShareABatch) {
   Begin();
   const uint64_t writes = disk_.calls(Call::kWrite);
   absl::Status outcome[6];
@@ -187,7 +187,7 @@ TEST_F(ContributionLogTest, WhatComesWhileABatchIsWrittenSharesTheNext) {
   EXPECT_EQ(disk_.calls(Call::kWrite), writes + 2);
   EXPECT_EQ(PositionOf(2), kDiskBlock);
   EXPECT_EQ(PositionOf(4), kDiskBlock);
-  // No batch takes more than there is room for.
+  // No batch exceeds the largest batch.
   Append(EntryOf(5, 8000), &outcome[4]);
   Append(EntryOf(6, 8000), &outcome[5]);
   executor_.RunAll();
@@ -275,10 +275,10 @@ TEST_F(ContributionLogTest, OtherTermsAndIncarnationsAreNotSeen) {
 
 // ---- Power cuts and processes that are killed.
 
-TEST_F(ContributionLogTest, ACutAtAnyCallLosesNothingThatWasAcknowledged) {
+TEST_F(ContributionLogTest, PowerCutLosesNothingAcknowledged) {
   const int rounds = std::getenv("EPS_LONG") != nullptr ? 100000 : 3000;
   Begin();
-  std::deque<LogEntry> expected;  // what is to be found
+  std::deque<LogEntry> expected;  // the entries that must be found
   uint64_t number = 0;
   uint64_t base = 0;  // as the catalogue has it
   uint64_t draws = 1;
@@ -292,7 +292,7 @@ TEST_F(ContributionLogTest, ACutAtAnyCallLosesNothingThatWasAcknowledged) {
     disk_.CutPowerAtCall(1 + draw(23), static_cast<uint64_t>(round));
     std::deque<LogEntry> appended = expected;
     while (disk_.on()) {
-      // One or two entries at once, of several sizes; now and then a cut.
+      // One or two entries at once, of several sizes; sometimes a cut.
       absl::Status outcome[2] = {absl::OkStatus(), absl::OkStatus()};
       for (absl::Status& status : outcome) {
         if (&status == &outcome[1] && draw(3) != 0) break;
@@ -312,7 +312,7 @@ TEST_F(ContributionLogTest, ACutAtAnyCallLosesNothingThatWasAcknowledged) {
     disk_.PowerOn();
     auto found = Reopen(base);
     ASSERT_TRUE(found.ok()) << "round " << round << ": " << found.status();
-    // The first batch may have older ones, too.
+    // The first batch may hold older entries too.
     while (!found->empty() && found->front().step < appended.front().step) {
       found->erase(found->begin());
     }
@@ -328,7 +328,7 @@ TEST_F(ContributionLogTest, ACutAtAnyCallLosesNothingThatWasAcknowledged) {
   EXPECT_GT(lost, rounds / 20);
 }
 
-TEST_F(ContributionLogTest, WhatAKilledProcessLeftIsDurableOnceItIsRead) {
+TEST_F(ContributionLogTest, ReadingMakesAKilledProcessesLogDurable) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     Begin({Term(5), seed});
     ASSERT_TRUE(Write(EntryOf(1)).ok());
@@ -350,9 +350,9 @@ TEST_F(ContributionLogTest, WhatAKilledProcessLeftIsDurableOnceItIsRead) {
   }
 }
 
-// A torn batch where one did not fit before the end of the lap, or one that fits there and torn,
-// and then one of the other kind: what was torn is no damage.
-TEST_F(ContributionLogTest, ATornBatchIsNotInTheWayOfTheNext) {
+// A torn batch, then one of another size, where one of the two does not fit before the end of the
+// lap: the torn batch is not reported as damage.
+TEST_F(ContributionLogTest, WritesAfterATornBatch) {
   for (const bool torn_at_lap : {true, false}) {
     Begin({Term(torn_at_lap ? 7 : 8), 1});
     const LogId id = {Term(torn_at_lap ? 7 : 8), 1};
@@ -362,7 +362,7 @@ TEST_F(ContributionLogTest, ATornBatchIsNotInTheWayOfTheNext) {
     const uint64_t base = PositionOf(18);
     const uint64_t end = 20 * kDiskBlock;  // one block is left of the lap
     EXPECT_EQ(log_->PositionBehind(Step(20)), end);
-    // Its head arrives, and not all else.
+    // Its head arrives, but not everything else.
     ASSERT_TRUE(Write(EntryOf(21, torn_at_lap ? 8000 : 3000)).ok());
     const uint64_t torn = torn_at_lap ? kRing : end;
     EXPECT_EQ(PositionOf(21), torn);
@@ -388,7 +388,7 @@ TEST_F(ContributionLogTest, ACopyIsNotGoneOnWith) {
   Open(/*live=*/true);
   EXPECT_FALSE(log_->kept());
   EXPECT_TRUE(Read()->empty());
-  // It was made anew, so it is its own file from now on.
+  // The log was created again, so it is no copy from now on.
   Begin({Term(6), 78});
   ASSERT_TRUE(Write(EntryOf(2)).ok());
   EXPECT_EQ(StepsOf(*Reopen(0, {Term(6), 78})), (std::vector<uint64_t>{2}));
@@ -411,14 +411,14 @@ class ContributionLogDamageTest : public ContributionLogTest {
         const auto found = Reopen(base);
         disk_.FlipBit(kPath, OffsetOf(positions[i]) + at, static_cast<int>(at % 8));
         if (i + 1 == sizes.size()) {
-          // Nothing tells it from one that was never whole.
+          // It looks like a batch that was never whole.
           ASSERT_TRUE(found.ok()) << found.status();
           EXPECT_EQ(found->size(), sizes.size() - 1);
           continue;
         }
         ASSERT_EQ(found.status().code(), absl::StatusCode::kDataLoss)
             << "entry " << first + i << " byte " << at << ": " << found.status();
-        // Of one at the begin of a lap, whose head is damaged, nothing says that it was there.
+        // A batch at the start of a lap whose head is damaged leaves no trace.
         const uint64_t named = positions[i] % kRing == 0 && at < 64 && i > 0
                                    ? positions[i - 1] + RoundUpTo(kHeads + sizes[i - 1], kDiskBlock)
                                    : positions[i];
@@ -432,7 +432,7 @@ class ContributionLogDamageTest : public ContributionLogTest {
     ASSERT_TRUE(whole.ok()) << whole.status();
     EXPECT_EQ(whole->size(), sizes.size());
   }
-  // Writes entries of those sizes, of which `blocks` blocks before are not needed any more.
+  // Writes entries of those sizes, after `blocks` blocks that are no longer needed.
   void WriteBehind(uint64_t blocks, const std::vector<size_t>& sizes) {
     Begin();
     for (uint64_t i = 1; i <= blocks; ++i) ASSERT_TRUE(Write(EntryOf(i)).ok());
@@ -443,13 +443,13 @@ class ContributionLogDamageTest : public ContributionLogTest {
   }
 };
 
-TEST_F(ContributionLogDamageTest, OfAnyBatchThatOthersFollowIsSeen) {
+TEST_F(ContributionLogDamageTest, DetectsDamageBeforeOtherBatches) {
   const std::vector<size_t> sizes = {100, 5000, kLargest, 1000, kLargest, 100};
   WriteBehind(1, sizes);
   FlipEverywhere(2, sizes);
 }
 
-TEST_F(ContributionLogDamageTest, AtTheEndOfALapIsSeen) {
+TEST_F(ContributionLogDamageTest, DetectsDamageAtALapsEnd) {
   // The second ends with the lap, or before it; so does one of the largest size.
   for (const std::vector<size_t>& sizes :
        {std::vector<size_t>{100, 5000, 300, 100}, std::vector<size_t>{100, 5000, 9000, 100},
@@ -464,7 +464,7 @@ TEST_F(ContributionLogDamageTest, AtTheEndOfALapIsSeen) {
   FlipEverywhere(19, largest);
 }
 
-TEST_F(ContributionLogTest, ADamagedHeaderEndsALiveLogAndNoOther) {
+TEST_F(ContributionLogTest, DamagedHeaderEndsOnlyALiveLog) {
   for (uint64_t at = 0; at < kDiskBlock; at += at < 64 ? 1 : 97) {
     Begin();
     ASSERT_TRUE(Write(EntryOf(1)).ok());
@@ -490,7 +490,7 @@ TEST_F(ContributionLogTest, AMissingFileIsMadeAnew) {
   EXPECT_TRUE(Read()->empty());
 }
 
-TEST_F(ContributionLogTest, OneThatIsTooSmallGivesWayUnlessItIsLive) {
+TEST_F(ContributionLogTest, ReplacesASmallLogUnlessLive) {
   Begin();
   const LogRoom more = {3, 12000, 6000};
   Open(/*live=*/true, more);
@@ -516,10 +516,10 @@ TEST_F(ContributionLogTest, OneThatIsTooSmallGivesWayUnlessItIsLive) {
 
 // ---- Errors.
 
-TEST_F(ContributionLogTest, AFullRingNamesTheKeyAndEndsTheLog) {
+TEST_F(ContributionLogTest, FullRingNamesTheKey) {
   Begin();
   for (uint64_t i = 1; i <= 21; ++i) ASSERT_TRUE(Write(EntryOf(i)).ok()) << i;
-  // What was appended is durable: that takes no room.
+  // A flush takes no room.
   absl::Status flushed = absl::UnknownError("not completed");
   log_->Flush([&](absl::Status status) { flushed = status; });
   executor_.RunAll();
@@ -532,14 +532,14 @@ TEST_F(ContributionLogTest, AFullRingNamesTheKeyAndEndsTheLog) {
   EXPECT_EQ(Reopen()->size(), 21u);
 }
 
-TEST_F(ContributionLogTest, AnEntryForWhichThereIsNoRoomIsAnError) {
+TEST_F(ContributionLogTest, RefusesAnEntryWithoutRoom) {
   Begin();
   const absl::Status status = Write(EntryOf(1, kLargest + 1));
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(kPath));
 }
 
-TEST_F(ContributionLogTest, AFailedWriteOrSyncEndsTheLog) {
+TEST_F(ContributionLogTest, FailedWriteOrSyncEndsTheLog) {
   for (const Call call : {Call::kWrite, Call::kSync}) {
     for (const Fault fault : {Fault::kIoError, Fault::kShortWrite, Fault::kNoSpace}) {
       Begin();
@@ -580,7 +580,7 @@ TEST_F(ContributionLogTest, AFailedReadIsReported) {
   EXPECT_EQ(Read().status().code(), absl::StatusCode::kInternal);
 }
 
-// ---- The bytes, as docs/formats/log.md says, without the product's code.
+// ---- The bytes by docs/formats/log.md, independently of the product code.
 
 TEST_F(ContributionLogTest, TheFormatIsWhatThePageSays) {
   const LogRoom room = {1, 100, 100};
@@ -678,7 +678,7 @@ class DurableLog : public testing::TestWithParam<DurableKind> {
       all.insert(all.end(), page->begin(), page->end());
     }
   }
-  // A process in term 1 whose log begins behind the cut of step 1, and has steps 2 to 4.
+  // A process in term 1 whose log begins after the cut of step 1 and has steps 2 to 4.
   std::unique_ptr<DurableProcess> Begun() {
     auto process = NewProcess();
     const OpId promise = process->Next();
@@ -697,7 +697,7 @@ class DurableLog : public testing::TestWithParam<DurableKind> {
   DurableWorld world_;
 };
 
-TEST_P(DurableLog, EntriesBehindTheCutAreWhatAnotherProcessReads) {
+TEST_P(DurableLog, AnotherProcessReadsEntriesAfterTheCut) {
   auto process = Begun();
   process->WriteAll(Version(3));
   ASSERT_TRUE(process->Cut(CutAt(3, 1, 3)).ok());
@@ -733,7 +733,7 @@ TEST_P(DurableLog, EntriesBehindTheCutAreWhatAnotherProcessReads) {
   EXPECT_TRUE(ReadLog(process.get())->empty());
 }
 
-TEST_P(DurableLog, OneOfALaterTermHidesTheOld) {
+TEST_P(DurableLog, LaterTermHidesTheOldLog) {
   auto process = Begun();
   ASSERT_TRUE(process->Restore(IdOf(1, 1), Term(2)).ok());
   EXPECT_FALSE(process->Recover()->log.has_value());
@@ -749,11 +749,11 @@ TEST_P(DurableLog, OneOfALaterTermHidesTheOld) {
   EXPECT_EQ(StepsOf(*ReadLog(process.get())), (std::vector<uint64_t>{9}));
 }
 
-TEST_P(DurableLog, IsFoundOnlyIfItsTermIsPromisedAndItsBaseTheYoungestCut) {
+TEST_P(DurableLog, NeedsPromisedTermAndYoungestCut) {
   auto process = Begun();
   Replace(&process);
   EXPECT_TRUE(process->Recover()->log.has_value());
-  // A cut that no log knows of.
+  // A cut that the log does not know.
   CatalogueCut cut = process->catalogue().Cuts(world_.spec.id())->back();
   cut.border.id.step = Step(2);
   ASSERT_TRUE(process->catalogue().AddCut(world_.spec.id(), cut, {}).ok());
@@ -764,7 +764,7 @@ TEST_P(DurableLog, IsFoundOnlyIfItsTermIsPromisedAndItsBaseTheYoungestCut) {
   EXPECT_FALSE(process->Recover()->log.has_value());
 }
 
-TEST_P(DurableLog, IsNotFoundIfItsFileIsGone) {
+TEST_P(DurableLog, IsNotFoundWithoutItsFile) {
   auto process = Begun();
   process.reset();
   ASSERT_TRUE(world_.disk.blocking()->Remove("/state/extents/contributions.eps").ok());
@@ -772,8 +772,8 @@ TEST_P(DurableLog, IsNotFoundIfItsFileIsGone) {
   EXPECT_FALSE(process->Recover()->log.has_value());
 }
 
-// Who has the original may have been told more.
-TEST_P(DurableLog, IsNotFoundIfItsFileIsACopy) {
+// The owner of the original may have received more.
+TEST_P(DurableLog, IsNotFoundInACopiedFile) {
   auto process = Begun();
   process.reset();
   world_.disk.ReplaceByCopy("/state/extents/contributions.eps");

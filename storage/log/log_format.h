@@ -15,7 +15,7 @@ inline constexpr uint64_t kHeaderMagic = 0x3130474f4c535045;  // "EPSLOG01"
 inline constexpr uint64_t kBatchMagic = 0x3130544142535045;   // "EPSBAT01"
 inline constexpr const char* kFileName = "contributions.eps";
 
-// The first block of the file; the ring lies behind it.
+// The first block of the file; the ring follows it.
 namespace header {
 inline constexpr size_t kMagicAt = 0;         // u64
 inline constexpr size_t kVersionAt = 8;       // u32
@@ -23,15 +23,15 @@ inline constexpr size_t kZeroAt = 12;         // u32
 inline constexpr size_t kJobAt = 16;          // u64
 inline constexpr size_t kShardAt = 24;        // u32
 inline constexpr size_t kShardsAt = 28;       // u32
-inline constexpr size_t kNonceAt = 32;        // u64: as that of the extents
+inline constexpr size_t kNonceAt = 32;        // u64: that of the extents
 inline constexpr size_t kRingBytesAt = 40;    // u64
-inline constexpr size_t kBatchBytesAt = 48;   // u64: no batch takes more
+inline constexpr size_t kBatchBytesAt = 48;   // u64: of the largest batch
 inline constexpr size_t kFileNumberAt = 56;   // u64: of this file (FileIdentity)
 inline constexpr size_t kFileBornAt = 64;     // u64
 inline constexpr size_t kCrcAt = kBlock - 4;  // u32: of the bytes before
 }  // namespace header
 
-// Before the entries of a batch.
+// Precedes the entries of a batch.
 namespace batch {
 inline constexpr size_t kMagicAt = 0;         // u64
 inline constexpr size_t kTermAt = 8;          // u64
@@ -46,7 +46,7 @@ inline constexpr size_t kCrcAt = 60;          // u32: of the head's bytes before
 inline constexpr size_t kHeadBytes = 64;
 }  // namespace batch
 
-// Before what an entry holds: text, payload and residual, one behind the other.
+// Precedes the content of an entry: text, payload and residual, in this order.
 namespace entry {
 inline constexpr size_t kStepAt = 0;            // u64
 inline constexpr size_t kTextBytesAt = 8;       // u64

@@ -9,13 +9,13 @@
 
 namespace eps {
 
-// How much a contribution log has to hold.
+// The capacity that a contribution log needs.
 struct LogRoom {
-  uint64_t steps = 0;        // between two cuts, at most; 0: no log is kept
+  uint64_t steps = 0;        // the most between two cuts; 0 for no log
   uint64_t step_bytes = 0;   // of one step's entries, each in a batch of its own
   uint64_t entry_bytes = 0;  // of the largest entry: text, payload and residual
 
-  // Room for that many more entries in every step, of `bytes` at most.
+  // Adds room for that many entries in every step, of at most `bytes` each.
   void AddEntries(uint64_t count, uint64_t bytes) {
     const uint64_t batch = log_format::batch::kHeadBytes + log_format::entry::kHeadBytes + bytes;
     step_bytes += count * RoundUpTo(batch, log_format::kBlock);

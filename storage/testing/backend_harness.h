@@ -23,10 +23,10 @@ class Completions {
     };
   }
 
-  // The next operation's id.
+  // Returns a new operation id.
   OpId Next() { return next_ = next_.Next(); }
 
-  // Takes the outcome of `op`; ends the test if it does not come within a minute.
+  // Waits for the outcome of `op` and removes it; ends the test after a minute.
   BackendDone Take(OpId op) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     MutexLock lock(&mu_);

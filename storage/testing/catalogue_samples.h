@@ -17,7 +17,7 @@
 
 namespace eps {
 
-// A job whose id fits its text; different names give different jobs.
+// Returns a job whose id fits its text. Different names give different jobs.
 inline CatalogueJob SampleJob(const std::string& name) {
   CatalogueJob job;
   job.spec_text = absl::StrCat("eps_job_spec = 1\nname = ", name, "\n");
@@ -32,7 +32,7 @@ inline CatalogueJob SampleJob(const std::string& name) {
   return job;
 }
 
-// A cut in which no field is zero and no two cuts are the same.
+// Returns a cut in which no field is zero; no two cuts are equal.
 inline CatalogueCut SampleCut(uint64_t step, uint64_t term) {
   CatalogueCut cut;
   cut.border.id = {Step(step), Term(term)};
@@ -48,7 +48,7 @@ inline CatalogueCut SampleCut(uint64_t step, uint64_t term) {
   return cut;
 }
 
-// A log of that term behind the cut of that step, in which no two fields are the same.
+// Returns a log of that term after the cut of that step. No two fields are equal.
 inline CatalogueLog SampleLog(uint64_t term, uint64_t step) {
   CatalogueLog log;
   log.log.id = {Term(term), 0xfedcba9876543210 + term};
@@ -117,7 +117,7 @@ class MapStore final : public KeyValueStore {
   }
 
   std::map<std::string, std::string> records;
-  absl::Status fail;  // of every call
+  absl::Status fail;  // the status of every call, unless OK
   int writes = 0;
 };
 

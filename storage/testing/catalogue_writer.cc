@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/check.h"
-#include "storage/testing/catalogue_samples.h"
 #include "storage/cuts/rocksdb_store.h"
+#include "storage/testing/catalogue_samples.h"
 
 int main(int argc, char** argv) {
   EPS_CHECK_MSG(argc == 2, "usage: catalogue_writer FOLDER");

@@ -1,6 +1,6 @@
-// Power cuts in a shard's commit protocol: two slots of data, a header for each. The right protocol
-// loses nothing; each way to get it wrong shows the loss that it is known for, which is how this
-// test shows that the simulated disk can show it.
+// Power cuts in a shard's commit protocol: two slots of data with a header each. The right protocol
+// loses nothing. Each wrong protocol shows its known kind of loss, which proves that the simulated
+// disk can produce it.
 
 #include <cstdlib>
 #include <cstring>
@@ -52,8 +52,8 @@ class Shard {
  public:
   Shard(const Variant& variant, uint64_t seed) : variant_(variant), random_(seed) { Reset(); }
 
-  // Commits versions until `operations` of the disk were carried out, then cuts the power and sees
-  // what is left.
+  // Commits versions until the disk has done `operations` operations, then cuts the power and
+  // checks what is left.
   void Round(Tally* tally) {
     disk_->CutPowerAtCall(1 + random_() % 20, random_());
     while (Commit(version_ + 1)) {
@@ -93,7 +93,7 @@ class Shard {
     return kHeaders + (variant_.two_headers ? slot * kDiskBlock : 0);
   }
 
-  // False: the power failed.
+  // Returns false if the power failed.
   bool Commit(uint64_t version) {
     const uint64_t slot = version % 2;
     Fill(version, page_.bytes);
@@ -179,8 +179,8 @@ TEST(CommitProtocol, DataSyncHeaderSyncAcknowledge) {
   EXPECT_EQ(tally.acknowledged_lost, 0);
 }
 
-// Works because the checksum rejects what was torn, and the other slot remains.
-TEST(CommitProtocol, WithoutTheFirstSyncTheChecksumIsAllThereIs) {
+// Works because the checksum rejects torn data and the other slot remains.
+TEST(CommitProtocol, WithoutFirstSyncOnlyTheChecksumProtects) {
   Variant variant;
   variant.sync_data_first = false;
   const Tally tally = CutMany(variant);
@@ -189,7 +189,7 @@ TEST(CommitProtocol, WithoutTheFirstSyncTheChecksumIsAllThereIs) {
   EXPECT_EQ(tally.acknowledged_lost, 0);
 }
 
-TEST(CommitProtocol, WithoutTheFirstSyncAndTheChecksumDataIsCorrupt) {
+TEST(CommitProtocol, WithoutSyncAndChecksumDataIsCorrupt) {
   Variant variant;
   variant.sync_data_first = false;
   variant.data_crc = false;
@@ -199,7 +199,7 @@ TEST(CommitProtocol, WithoutTheFirstSyncAndTheChecksumDataIsCorrupt) {
   EXPECT_EQ(tally.acknowledged_lost, 0);
 }
 
-TEST(CommitProtocol, OneHeaderThatIsOverwrittenLosesTheJob) {
+TEST(CommitProtocol, OneOverwrittenHeaderLosesTheJob) {
   Variant variant;
   variant.two_headers = false;
   const Tally tally = CutMany(variant);
@@ -207,7 +207,7 @@ TEST(CommitProtocol, OneHeaderThatIsOverwrittenLosesTheJob) {
   EXPECT_EQ(tally.corrupt, 0);
 }
 
-TEST(CommitProtocol, AnAcknowledgementBeforeTheLastSyncIsBroken) {
+TEST(CommitProtocol, AcknowledgementBeforeTheLastSyncBreaks) {
   Variant variant;
   variant.acknowledge_early = true;
   const Tally tally = CutMany(variant);

@@ -1,8 +1,8 @@
 #ifndef EPS_STORAGE_TESTING_DURABLE_WORLD_H_
 #define EPS_STORAGE_TESTING_DURABLE_WORLD_H_
 
-// For tests of the backends that make cuts: a simulated disk, and processes that come and go on it.
-// All on one thread, and the same every time.
+// For tests of durable backends: a simulated disk and processes that start and end on it.
+// Everything runs on one thread and repeats exactly.
 
 #include <map>
 #include <memory>
@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/testing/manual_executor.h"
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
+#include "base/testing/manual_executor.h"
 #include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
 #include "storage/backends/durable_backend.h"
 #include "storage/log/log_room.h"
 #include "storage/testing/log_store.h"
@@ -38,7 +38,7 @@ inline JobSpec SmallSpec(const std::string& name = "small") {
   return spec;
 }
 
-// Bytes that a seed stands for: finite floats of moderate size.
+// Bytes derived from a seed: finite floats of moderate size.
 inline std::string SomeBytes(uint64_t seed, size_t size) {
   std::string bytes(size, '\0');
   for (size_t i = 0; i < size; ++i) {
@@ -48,7 +48,7 @@ inline std::string SomeBytes(uint64_t seed, size_t size) {
   return bytes;
 }
 
-// An update by one step, whose gradient a seed stands for.
+// An update by one step, with a gradient derived from a seed.
 inline UpdateRequest SomeUpdate(const Chunk& chunk, Version from, uint64_t seed) {
   UpdateRequest request;
   request.chunk = chunk.id;
@@ -70,7 +70,7 @@ inline UpdateRequest SomeUpdate(const Chunk& chunk, Version from, uint64_t seed)
   return request;
 }
 
-// Where the state is between two cuts.
+// The place of the state between two cuts.
 struct DurableKind {
   const char* name;
   bool in_dram;
@@ -80,7 +80,7 @@ inline void PrintTo(const DurableKind& kind, std::ostream* out) { *out << kind.n
 inline constexpr DurableKind kInDram = {"Dram", true, &NewDurableDramBackend};
 inline constexpr DurableKind kOnNvme = {"Nvme", false, &NewNvmeBackend};
 
-// The disk, its tasks, and what every process on it is given.
+// The disk, its tasks, and the arguments of every process on it.
 struct DurableWorld {
   explicit DurableWorld(const DurableKind& k, uint64_t seed = 0)
       : kind(k),
@@ -111,8 +111,7 @@ struct DurableWorld {
   std::string other_jobs;
 };
 
-// One process: opens catalogue and backend, and collects what completes. After a power cut it is
-// left behind as it is.
+// One process: opens catalogue and backend and collects completions. Abandon it after a power cut.
 class DurableProcess {
  public:
   explicit DurableProcess(DurableWorld* world) : world_(world) {
@@ -137,11 +136,11 @@ class DurableProcess {
     status_ = backend.status();
     if (backend.ok()) backend_ = std::move(*backend);
   }
-  // Keeps a process whose operations never complete: it cannot end in good order.
+  // Leaks a process whose operations never complete, because its destructor would wait for them.
   static void Abandon(std::unique_ptr<DurableProcess> process) {
     static auto* const abandoned = new std::vector<std::unique_ptr<DurableProcess>>();
     process->world_->executor = ManualExecutor();
-    process->store_.reset();  // its lock goes with the power
+    process->store_.reset();  // a power cut releases its lock
     abandoned->push_back(std::move(process));
   }
 
@@ -157,7 +156,7 @@ class DurableProcess {
     done_.erase(op);
     return done;
   }
-  // Runs everything there is to run, then takes the outcome.
+  // Runs all tasks, then takes the outcome.
   BackendDone Await(OpId op) {
     world_->executor.RunAll();
     return Take(op);
@@ -200,7 +199,7 @@ class DurableProcess {
     return Await(op).status;
   }
 
-  // Writes every chunk's state of a version, which SomeState says.
+  // Writes SomeState of that version to every chunk.
   void WriteAll(Version version) {
     for (const Chunk& c : world_->chunks.chunks()) {
       const absl::Status written = Write(c.id, version, SomeState(c, version));
@@ -238,7 +237,7 @@ inline CutRequest CutAt(uint64_t step, uint64_t term, uint64_t version) {
   return request;
 }
 
-// Residuals of several sizes, also none at all, that a seed stands for.
+// Residuals of several sizes, some empty, derived from a seed.
 inline std::vector<CutResidual> SomeResiduals(uint64_t seed) {
   std::vector<CutResidual> residuals;
   for (uint32_t i = 0; i < 3; ++i) {

@@ -42,7 +42,7 @@ Counters& TheCounters() {
   return *counters;
 }
 
-// What is to become of this call.
+// Decides the fault of this call.
 CallFault Next(const char* call) {
   if (!counting) return CallFault::kNone;
   Counters& counters = TheCounters();
@@ -56,7 +56,7 @@ CallFault Next(const char* call) {
   return CallFault::kNone;
 }
 
-// True: the call fails with errno.
+// Returns true, with errno set, if the call has to fail.
 bool Fails(const char* call) {
   const int error = ErrnoOf(Next(call));
   if (error == 0) return false;
@@ -64,7 +64,7 @@ bool Fails(const char* call) {
   return true;
 }
 
-// The library's own function.
+// Returns the library's own function.
 template <class Function>
 Function* Real(const char* name) {
   auto* const found = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
@@ -85,7 +85,7 @@ size_t ShortOf(CallFault fault, size_t size) {
   }
 }
 
-// A transfer by `move`, which takes a number of bytes.
+// Runs a transfer with `move`, which takes a number of bytes.
 template <class Move>
 ssize_t Transfer(const char* call, size_t size, const Move& move) {
   const CallFault fault = Next(call);
@@ -95,19 +95,19 @@ ssize_t Transfer(const char* call, size_t size, const Move& move) {
   }
   const size_t moved = ShortOf(fault, size);
   if (moved == size || moved == 0) return moved == 0 ? 0 : move(size);
-  // Direct I/O moves whole blocks, whatever is told of it.
+  // Direct I/O moves whole blocks, even if the call reports less.
   const ssize_t done = move(std::max(moved, kBlock));
   return done < 0 ? done : std::min(done, static_cast<ssize_t>(moved));
 }
 
-// Every write to it is one to a full disk.
+// Returns a file on which every write fails as on a full disk.
 int FullDevice() {
   static const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
   EPS_CHECK(full >= 0);
   return full;
 }
 
-// Before io_uring gets it.
+// Changes a request before io_uring gets it.
 void Bend(io_uring_sqe* sqe) {
   const char* const call = sqe->opcode == IORING_OP_READ    ? "uring read"
                            : sqe->opcode == IORING_OP_WRITE ? "uring write"

@@ -1,11 +1,10 @@
 #ifndef EPS_STORAGE_TESTING_FAILING_CALLS_H_
 #define EPS_STORAGE_TESTING_FAILING_CALLS_H_
 
-// For tests of real files: calls of the operating system that fail when they are told to. A program
-// that links this has its own open, pread, pwrite, fsync and so on in front of those of the C
-// library, and of liburing. What io_uring moves is changed where it is handed over, so that the
-// kernel itself completes it with an error or with less: completions are read by inline functions,
-// which nothing can be put in front of.
+// For tests of real files: system calls that fail on demand. A program that links this library gets
+// its open, pread, pwrite, fsync and so on instead of those of the C library and liburing.
+// Transfers of io_uring are changed at submission, so that the kernel itself completes them with an
+// error or short: inline functions read the completions, and nothing can replace those.
 
 #include <cstdint>
 #include <map>
@@ -18,7 +17,7 @@ enum class CallFault : uint8_t {
   kNone,
   kIoError,
   kNoSpace,
-  kBadFile,  // of io_uring, which gets another descriptor
+  kBadFile,  // io_uring gets another descriptor
   kInvalid,
   kInterrupted,
   kAgain,
@@ -27,21 +26,23 @@ enum class CallFault : uint8_t {
   kNothing,  // moves nothing, without an error
 };
 const char* NameOf(CallFault fault);
-// The errno that it stands for; 0: none.
+// Returns the errno of the fault; 0 if it has none.
 int ErrnoOf(CallFault fault);
 
+// Says which call fails, and how.
 struct CallPlan {
-  std::string call;  // "open"; "uring write" of what io_uring moves
+  std::string call;  // "open"; "uring write" for a transfer of io_uring
   uint64_t n = 0;    // from 1
   CallFault fault = CallFault::kNone;
-  bool lasts = false;  // and all behind it
+  bool lasts = false;  // all later calls fail too
 };
+// Counts of the calls since BeginFailing.
 struct CallReport {
   std::map<std::string, uint64_t> counts;  // by call
   uint64_t failed = 0;
 };
 
-// Calls of all threads are counted, and fail as planned, from here on. One at a time.
+// While it lives, counts the calls of all threads and fails them as planned. One at a time.
 void BeginFailing(std::vector<CallPlan> plans);
 CallReport EndFailing();
 

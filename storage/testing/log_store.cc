@@ -15,7 +15,7 @@
 namespace eps {
 namespace {
 
-// A frame: magic, number of the batch, bytes of its changes, CRC32C of all that but itself; then
+// A frame: magic, number of the batch, bytes of its changes, CRC32C of everything but itself; then
 // the changes, and zeros up to the next block.
 struct FrameHeader {
   uint64_t magic;
@@ -29,7 +29,7 @@ constexpr uint32_t kRemoved = ~uint32_t{0};      // as the length of a value
 
 uint64_t RoundUp(uint64_t bytes) { return RoundUpTo(bytes, kDiskBlock); }
 
-// Memory whose address a disk takes.
+// Memory that is aligned for the disk.
 class Blocks {
  public:
   explicit Blocks(uint64_t bytes)
@@ -103,7 +103,7 @@ std::string EncodeFrame(uint64_t batch, const std::string& changes) {
   return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + changes;
 }
 
-// The changes of a whole frame at the beginning of `bytes`.
+// Parses the changes of the whole frame at the beginning of `bytes`.
 std::optional<absl::string_view> DecodeFrame(absl::string_view bytes, uint64_t* batch) {
   FrameHeader header;
   if (bytes.size() < sizeof(header)) return std::nullopt;
@@ -135,7 +135,7 @@ absl::Status LogStore::Prepare(uint64_t log_bytes) {
   const auto has = [&](const char* name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  // Left by a crash in Compact: it holds nothing that the old file lacks.
+  // A crash in Compact leaves this file. It holds nothing that the old file lacks.
   if (has("log.new")) EPS_RETURN_IF_ERROR(disk_->Remove(folder_ + "/log.new"));
   if (!has("log")) return Compact(records_, log_bytes);
   EPS_ASSIGN_OR_RETURN(file_, disk_->Open(folder_ + "/log"));
@@ -155,7 +155,7 @@ absl::Status LogStore::Recover() {
   if (end_ == 0) {
     return absl::DataLossError(absl::StrCat(file_->path(), " at 0: no whole frame"));
   }
-  // A frame is written when the one before it is durable, so only the last one may be torn.
+  // A frame is written after the one before it is durable, so only the last one may be torn.
   for (uint64_t offset = end_; offset < file_->size(); offset += kDiskBlock) {
     if (DecodeFrame(blocks.view().substr(offset), &batch) && batch > batches_) {
       return absl::DataLossError(absl::StrCat(file_->path(), " at ", end_, ": batch ", batches_ + 1,

@@ -1,7 +1,7 @@
 #ifndef EPS_STORAGE_TESTING_LOG_STORE_H_
 #define EPS_STORAGE_TESTING_LOG_STORE_H_
 
-// A KeyValueStore over Disk for simulations: the deterministic stand-in of the catalogue's
+// A KeyValueStore over Disk for simulations, a deterministic replacement for the catalogue's
 // database.
 
 #include <cstdint>
@@ -21,14 +21,14 @@ namespace eps {
 // memory. A batch is framed with its number, length and CRC32C, begins at a block, and is synced
 // before it is acknowledged. When the file is full, the map is written as one batch into a new
 // file, which is then moved over the old one. A frame at the end of the log that does not fit its
-// checksum was interrupted and is dropped; one that valid frames follow is DataLoss with the
-// offset.
+// checksum is an interrupted write and is dropped; one that valid frames follow is DataLoss with
+// the offset.
 //
 // Thread-safe. Calls wait for the disk: over a SimulatedDisk use its blocking() view.
 class LogStore final : public KeyValueStore {
  public:
-  // `disk` is borrowed and outlives the store. Creates folder and log if they are missing; a new
-  // log has `log_bytes`. FailedPrecondition if another one has the folder open.
+  // `disk` must outlive the store. Creates folder and log if they are missing; a new log has
+  // `log_bytes`. FailedPrecondition if another store has the folder open.
   static absl::StatusOr<std::unique_ptr<LogStore>> Open(Disk* disk, const std::string& folder,
                                                         uint64_t log_bytes = uint64_t{1} << 20);
 
@@ -52,8 +52,8 @@ class LogStore final : public KeyValueStore {
   mutable Mutex mu_;
   std::unique_ptr<AsyncFile> file_ EPS_GUARDED_BY(mu_);
   std::map<std::string, std::string> records_ EPS_GUARDED_BY(mu_);
-  uint64_t batches_ EPS_GUARDED_BY(mu_) = 0;  // number of the last one
-  uint64_t end_ EPS_GUARDED_BY(mu_) = 0;      // where the next frame goes
+  uint64_t batches_ EPS_GUARDED_BY(mu_) = 0;  // number of the last batch
+  uint64_t end_ EPS_GUARDED_BY(mu_) = 0;      // where the next frame begins
   absl::Status failed_ EPS_GUARDED_BY(mu_);   // the first write that failed
 };
 

@@ -14,7 +14,7 @@ namespace {
 using Map = std::map<std::string, std::string>;
 using Changes = std::vector<KeyValueStore::Change>;
 
-constexpr uint64_t kLogBytes = 8 * kDiskBlock;  // so that it is begun anew often
+constexpr uint64_t kLogBytes = 8 * kDiskBlock;  // so small that the log is often compacted
 
 Map Everything(const LogStore& store) {
   Map all;
@@ -67,7 +67,7 @@ TEST(LogStore, IsTheCataloguesStore) {
   EXPECT_THAT(*catalogue.Cuts(job.id), testing::ElementsAre(SampleCut(38, 1), SampleCut(39, 1)));
 }
 
-TEST(LogStore, ACutAtAnyCallLosesNothingThatWasAcknowledged) {
+TEST(LogStore, PowerCutLosesNothingAcknowledged) {
   const int rounds = std::getenv("EPS_LONG") != nullptr ? 200000 : 3000;
   SimulatedDisk disk({});
   Map acked;
@@ -152,7 +152,7 @@ TEST(LogStore, AFullDiskIsReported) {
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("bytes are missing"));
 }
 
-TEST(LogStore, AFlippedBitIsSeenOrLosesTheLastBatchAtMost) {
+TEST(LogStore, FlippedBitLosesOnlyTheLastBatch) {
   Map before_last;
   Map all;
   SimulatedDisk disk({});

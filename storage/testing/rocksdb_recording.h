@@ -2,11 +2,11 @@
 #define EPS_STORAGE_TESTING_ROCKSDB_RECORDING_H_
 
 // For tests of the catalogue's database: a file system that records what RocksDB writes and syncs,
-// and what a power cut at any place of the record leaves of it.
+// and a replay of the record up to a power cut at any place.
 //
-// Of a file any prefix of what was not synced may be there; of changes to the folder since it was
-// synced any prefix, in their order: what journaling file systems leave. storage/testing/simulated_disk.h
-// is harsher, but RocksDB reads a log that is torn in the middle of its tail as damaged.
+// A cut leaves any prefix of a file's unsynced bytes, and any prefix of the unsynced changes to the
+// folder, in their order, as journaling file systems do. storage/testing/simulated_disk.h is
+// harsher, but RocksDB treats a log that is torn in the middle of its tail as damaged.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,16 +24,17 @@
 
 namespace eps {
 
+// A change of a file or folder, or an acknowledgement of the store.
 struct Event {
   enum Kind { kCreate, kAppend, kTruncate, kSync, kRename, kDelete, kSyncFolder, kAcknowledge };
   Kind kind;
-  std::string name;   // of the file; of kRename the old one
-  std::string bytes;  // that were appended; of kRename the new name
-  uint64_t number;    // of the file; of kTruncate and kAppend below
+  std::string name;   // of the file; for kRename the old one
+  std::string bytes;  // that were appended; for kRename the new name
+  uint64_t number;    // of the file; for kTruncate and kAppend below
   uint64_t size = 0;
 };
 
-// What happened, in order. Thread-safe.
+// The events in order. Thread-safe.
 class Recorder {
  public:
   explicit Recorder(bool log_syncs_lie) : log_syncs_lie_(log_syncs_lie) {}
@@ -60,6 +61,7 @@ class Recorder {
   uint64_t files_ EPS_GUARDED_BY(mu_) = 0;
 };
 
+// Records writes and syncs of a file.
 class RecordedFile final : public rocksdb::FSWritableFileOwnerWrapper {
  public:
   RecordedFile(std::unique_ptr<rocksdb::FSWritableFile> file, Recorder* recorder, std::string name,
@@ -100,6 +102,7 @@ class RecordedFile final : public rocksdb::FSWritableFileOwnerWrapper {
   const uint64_t number_;
 };
 
+// Records syncs of a folder.
 class RecordedFolder final : public rocksdb::FSDirectoryWrapper {
  public:
   RecordedFolder(std::unique_ptr<rocksdb::FSDirectory> folder, Recorder* recorder)
@@ -121,6 +124,7 @@ class RecordedFolder final : public rocksdb::FSDirectoryWrapper {
   Recorder* const recorder_;
 };
 
+// Passes all calls on, and records those that change files.
 class RecordingFileSystem final : public rocksdb::FileSystemWrapper {
  public:
   RecordingFileSystem(const std::shared_ptr<rocksdb::FileSystem>& target, Recorder* recorder)
@@ -161,7 +165,7 @@ class RecordingFileSystem final : public rocksdb::FileSystemWrapper {
   Recorder* const recorder_;
 };
 
-// The disk as the events up to a cut leave it.
+// The disk after the events up to a cut.
 class Replay {
  public:
   void Carry(const Event& event) {
@@ -196,9 +200,9 @@ class Replay {
     }
   }
 
-  // Writes what a cut leaves, into an environment in which nothing is.
+  // Writes what a cut leaves into an empty environment.
   void Cut(const std::string& folder_path, std::mt19937_64* random, rocksdb::Env* env) const {
-    const uint64_t mode = (*random)() % 3;  // nothing that is not synced, all of it, some of it
+    const uint64_t mode = (*random)() % 3;  // keeps none, all or some of what is not synced
     const auto draw = [&](size_t most) -> size_t {
       return mode == 0 ? 0 : mode == 1 ? most : (*random)() % (most + 1);
     };
@@ -217,6 +221,7 @@ class Replay {
   size_t acknowledged() const { return acknowledged_; }
 
  private:
+  // A file as a power cut may find it.
   struct File {
     std::string bytes;
     size_t synced = 0;
@@ -236,7 +241,7 @@ class Replay {
 
   std::map<uint64_t, File> files_;
   std::map<std::string, uint64_t> folder_;
-  std::vector<Event> pending_;  // changes of the folder that are not synced
+  std::vector<Event> pending_;  // unsynced changes of the folder
   size_t acknowledged_ = 0;
 };
 

@@ -1,8 +1,6 @@
 #include "storage/testing/simulated_disk.h"
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,33 +11,6 @@
 namespace eps {
 namespace {
 
-using Sector = std::array<uint8_t, SimulatedDisk::kSector>;
-
-// Of an image that no later sync makes durable.
-constexpr uint64_t kLost = std::numeric_limits<uint64_t>::max();
-
-constexpr const char* kCallNames[SimulatedDisk::kCalls] = {
-    "creating the folder",
-    "listing the folder",
-    "creating the file",
-    "opening the file",
-    "removing the file",
-    "renaming the file",
-    "locking the file",
-    "asking for space at",
-    "reading",
-    "writing",
-    "syncing",
-};
-
-// SplitMix64: the same numbers from the same state everywhere.
-uint64_t Next(uint64_t* state) {
-  uint64_t x = *state += 0x9e3779b97f4a7c15;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-  x = (x ^ x >> 27) * 0x94d049bb133111eb;
-  return x ^ x >> 31;
-}
-
 std::string FolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
@@ -48,85 +19,7 @@ std::string FolderOf(const std::string& path) {
 
 absl::Status PowerIsOff() { return absl::InternalError("simulated disk: the power is off"); }
 
-bool IsTransfer(SimulatedDisk::Call call) { return call >= SimulatedDisk::Call::kRead; }
-
-absl::Status FaultStatus(SimulatedDisk::Call call, SimulatedDisk::Fault fault,
-                         const std::string& where) {
-  const bool no_space = fault == SimulatedDisk::Fault::kNoSpace;
-  const std::string text = absl::StrCat(kCallNames[static_cast<int>(call)], " ", where, ": ",
-                                        no_space ? "ENOSPC" : "EIO", " (simulated)");
-  if (no_space && !IsTransfer(call)) return absl::ResourceExhaustedError(text);
-  return absl::InternalError(text);
-}
-
 }  // namespace
-
-struct SimulatedDisk::Inode {
-  // What a write made of one sector.
-  struct Image {
-    uint64_t completion;  // the number of the write that completed with it
-    Sector bytes;
-  };
-
-  // Applies a write that completed: the first `bytes` of it.
-  void Apply(uint64_t offset, const std::vector<uint8_t>& data, uint64_t bytes,
-             uint64_t completion) {
-    for (uint64_t done = 0; done < bytes; done += kSector) {
-      Image image;
-      image.completion = completion;
-      std::memcpy(image.bytes.data(), data.data() + done, kSector);
-      unsynced[(offset + done) / kSector].push_back(image);
-    }
-    std::copy_n(data.begin(), bytes, now.begin() + static_cast<ptrdiff_t>(offset));
-  }
-
-  // Makes durable what completed up to `limit`, or loses it for good.
-  void Sync(uint64_t limit, bool failed) {
-    for (auto it = unsynced.begin(); it != unsynced.end();) {
-      std::vector<Image>& images = it->second;
-      for (size_t i = images.size(); i-- > 0;) {
-        if (images[i].completion > limit) continue;
-        if (failed) {
-          images[i].completion = kLost;
-          continue;
-        }
-        SetDurable(it->first, images[i].bytes);
-        images.erase(images.begin(), images.begin() + static_cast<ptrdiff_t>(i) + 1);
-        break;
-      }
-      it = images.empty() ? unsynced.erase(it) : std::next(it);
-    }
-  }
-
-  void SetDurable(uint64_t sector, const Sector& bytes) {
-    std::memcpy(durable.data() + sector * kSector, bytes.data(), kSector);
-  }
-
-  // Draws what the cut leaves of each unsynced sector. `mode` 0: nothing, 1: all of it, 2: any
-  // image or none, 3: torn ones, too.
-  void Cut(uint64_t mode, uint64_t* draws) {
-    for (auto& [sector, images] : unsynced) {
-      size_t kept = images.size();  // one more than the index of the image that is kept
-      if (mode == 0) kept = 0;
-      if (mode >= 2) kept = Next(draws) % (images.size() + 1);
-      if (kept == 0) continue;
-      Sector bytes = images[kept - 1].bytes;
-      if (mode == 3 && Next(draws) % 4 == 0) {
-        const uint64_t whole = Next(draws) % kSector;
-        std::memcpy(bytes.data() + whole, durable.data() + sector * kSector + whole,
-                    kSector - whole);
-      }
-      SetDurable(sector, bytes);
-    }
-    unsynced.clear();
-    now = durable;
-  }
-
-  uint64_t number = 0;  // no two files of the disk have the same
-  std::vector<uint8_t> now;
-  std::vector<uint8_t> durable;
-  std::map<uint64_t, std::vector<Image>> unsynced;  // by sector, oldest first
-};
 
 struct SimulatedDisk::Operation {
   std::string Where() const {
@@ -139,21 +32,21 @@ struct SimulatedDisk::Operation {
   }
 
   Call kind;
-  std::shared_ptr<Inode> inode;
+  std::shared_ptr<SimulatedInode> inode;
   std::string path;
   uint64_t boot = 0;  // of the file
   uint64_t offset = 0;
   absl::Span<uint8_t> into;
-  std::vector<uint8_t> from;  // copied: the process may be gone when the power fails
+  std::vector<uint8_t> from;  // a copy: the process may have ended when the power fails
   AsyncFile::Done done;
   std::optional<Fault> fault;
-  uint64_t completed_before = 0;  // of a sync: what it covers
+  uint64_t completed_before = 0;  // for a sync: the writes that it covers
 };
 
 class SimulatedDisk::File final : public AsyncFile {
  public:
-  File(SimulatedDisk* disk, Executor* executor, std::shared_ptr<Inode> inode, std::string path,
-       uint64_t boot)
+  File(SimulatedDisk* disk, Executor* executor, std::shared_ptr<SimulatedInode> inode,
+       std::string path, uint64_t boot)
       : disk_(disk),
         executor_(executor),
         inode_(std::move(inode)),
@@ -197,7 +90,7 @@ class SimulatedDisk::File final : public AsyncFile {
 
   SimulatedDisk* const disk_;
   Executor* const executor_;  // null: completes on the caller's stack
-  const std::shared_ptr<Inode> inode_;
+  const std::shared_ptr<SimulatedInode> inode_;
   const std::string path_;
   const uint64_t size_;
   const uint64_t boot_;
@@ -250,46 +143,32 @@ class SimulatedDisk::BlockingView final : public Disk {
 SimulatedDisk::SimulatedDisk(const Options& options)
     : executor_(options.executor),
       end_dead_operations_(options.end_dead_operations),
-      watch_(options.watch),
       blocking_(std::make_unique<BlockingView>(this)),
       shuffled_(options.seed != 0),
       draws_(options.seed),
       capacity_bytes_(options.capacity_bytes),
-      folders_{"/", "."} {}
+      folders_{"/", "."},
+      plan_(options.watch) {}
 
 SimulatedDisk::~SimulatedDisk() = default;
 
 Disk* SimulatedDisk::blocking() { return blocking_.get(); }
 
-absl::Status SimulatedDisk::Enter(Site site, Entry* entry) {
+absl::Status SimulatedDisk::Enter(const Site& site, PlannedCalls::Entry* entry) {
   if (!on_) return PowerIsOff();
-  const auto kind = static_cast<size_t>(site.call);
-  ++calls_[kind];
-  ++all_calls_;
-  std::vector<PlannedFault>& faults = faults_[kind];
-  for (auto it = faults.begin(); it != faults.end(); ++it) {
-    if (it->at != calls_[kind]) continue;
-    entry->fault = it->fault;
-    faults.erase(it);
-    break;
-  }
-  entry->cut = cut_at_ == all_calls_;
-  if (watch_ != nullptr) {
-    site.fails = entry->fault.has_value();
-    watch_(site);
-  }
+  *entry = plan_.Enter(site);
   return absl::OkStatus();
 }
 
 template <class Change>
 absl::Status SimulatedDisk::Block(Call call, const std::string& path, const Change& change) {
-  Entry entry;
+  PlannedCalls::Entry entry;
   EPS_RETURN_IF_ERROR(Enter(Site{call, path}, &entry));
   if (entry.fault) return FaultStatus(call, *entry.fault, path);
   if (!entry.cut) return change();
-  uint64_t draws = cut_seed_;
-  if (Next(&draws) % 2 == 0) change().IgnoreError();
-  Cut(cut_seed_);
+  uint64_t draws = plan_.cut_seed();
+  if (NextDraw(&draws) % 2 == 0) change().IgnoreError();
+  Cut(plan_.cut_seed());
   return PowerIsOff();
 }
 
@@ -337,7 +216,7 @@ absl::Status SimulatedDisk::CreateFile(const std::string& path, uint64_t size) {
       return absl::ResourceExhaustedError(
           absl::StrCat(path, ": ", size - free, " bytes are missing on the simulated disk"));
     }
-    auto inode = std::make_shared<Inode>();
+    auto inode = std::make_shared<SimulatedInode>();
     inode->number = ++inodes_;
     inode->now.resize((size + kSector - 1) / kSector * kSector);
     inode->durable = inode->now;
@@ -386,7 +265,7 @@ absl::Status SimulatedDisk::Rename(const std::string& from, const std::string& t
     EPS_CHECK_MSG(FolderOf(from) == FolderOf(to), from << " to " << to);
     const auto it = files_.find(from);
     if (it == files_.end()) return absl::NotFoundError(absl::StrCat("no file ", from));
-    std::shared_ptr<Inode> inode = std::move(it->second);
+    std::shared_ptr<SimulatedInode> inode = std::move(it->second);
     files_.erase(it);
     files_[to] = std::move(inode);
     return absl::OkStatus();
@@ -402,7 +281,7 @@ absl::StatusOr<std::unique_ptr<Disk::Lock>> SimulatedDisk::TakeLock(const std::s
       if (!locks_.insert(path).second) {
         return absl::FailedPreconditionError(absl::StrCat(path, " is held already"));
       }
-      if (files_.count(path) == 0) files_[path] = std::make_shared<Inode>();
+      if (files_.count(path) == 0) files_[path] = std::make_shared<SimulatedInode>();
       return absl::OkStatus();
     }));
     boot = boot_;
@@ -426,7 +305,7 @@ void SimulatedDisk::Submit(std::unique_ptr<Operation> operation, Executor* execu
   absl::Status status;
   {
     MutexLock lock(&mu_);
-    Entry entry;
+    PlannedCalls::Entry entry;
     status = operation->boot == boot_ ? Enter(operation->site(), &entry) : PowerIsOff();
     if (!status.ok() && executor != nullptr) return EndDead(std::move(operation));
     operation->fault = entry.fault;
@@ -435,7 +314,7 @@ void SimulatedDisk::Submit(std::unique_ptr<Operation> operation, Executor* execu
       if (executor == nullptr) done = std::move(operation->done);
       under_way_.push_back(std::move(operation));
       if (entry.cut) {
-        Cut(cut_seed_);
+        Cut(plan_.cut_seed());
         status = PowerIsOff();
       } else {
         executor->Post([this, boot = boot_] { CompleteOne(boot); });
@@ -459,7 +338,7 @@ void SimulatedDisk::CompleteOne(uint64_t boot) {
   {
     MutexLock lock(&mu_);
     if (boot != boot_) return;
-    const size_t pick = shuffled_ ? Next(&draws_) % under_way_.size() : 0;
+    const size_t pick = shuffled_ ? NextDraw(&draws_) % under_way_.size() : 0;
     operation = std::move(under_way_[pick]);
     under_way_.erase(under_way_.begin() + static_cast<ptrdiff_t>(pick));
     status = Carry(operation.get());
@@ -468,7 +347,7 @@ void SimulatedDisk::CompleteOne(uint64_t boot) {
 }
 
 absl::Status SimulatedDisk::Carry(Operation* operation) {
-  Inode* const inode = operation->inode.get();
+  SimulatedInode* const inode = operation->inode.get();
   const uint64_t bytes =
       operation->kind == Call::kRead ? operation->into.size() : operation->from.size();
   if (bytes > inode->now.size() || operation->offset > inode->now.size() - bytes) {
@@ -491,10 +370,10 @@ absl::Status SimulatedDisk::Carry(Operation* operation) {
 
 void SimulatedDisk::Cut(uint64_t seed) {
   uint64_t draws = seed;
-  const uint64_t mode = Next(&draws) % 4;
+  const uint64_t mode = NextDraw(&draws) % 4;
   for (const auto& operation : under_way_) {
     if (operation->kind != Call::kWrite || operation->fault) continue;
-    Inode* const inode = operation->inode.get();
+    SimulatedInode* const inode = operation->inode.get();
     const uint64_t bytes = operation->from.size();
     if (operation->offset + bytes > inode->now.size()) continue;
     inode->Apply(operation->offset, operation->from, bytes, ++completions_);
@@ -503,7 +382,7 @@ void SimulatedDisk::Cut(uint64_t seed) {
   under_way_.clear();
   for (auto& file : files_) file.second->Cut(mode, &draws);
   locks_.clear();
-  cut_at_ = 0;
+  plan_.EndCut();
   on_ = false;
   ++boot_;
 }
@@ -515,8 +394,7 @@ void SimulatedDisk::CutPower(uint64_t seed) {
 
 void SimulatedDisk::CutPowerAtCall(uint64_t n, uint64_t seed) {
   MutexLock lock(&mu_);
-  cut_at_ = all_calls_ + n;
-  cut_seed_ = seed;
+  plan_.CutAt(n, seed);
 }
 
 void SimulatedDisk::PowerOn() {
@@ -531,8 +409,7 @@ bool SimulatedDisk::on() const {
 
 void SimulatedDisk::FailCall(Call call, uint64_t n, Fault fault) {
   MutexLock lock(&mu_);
-  const auto kind = static_cast<size_t>(call);
-  faults_[kind].push_back({calls_[kind] + n, fault});
+  plan_.Fail(call, n, fault);
 }
 
 void SimulatedDisk::FlipBit(const std::string& path, uint64_t offset, int bit) {
@@ -548,7 +425,7 @@ void SimulatedDisk::ReplaceByCopy(const std::string& path) {
   MutexLock lock(&mu_);
   const auto it = files_.find(path);
   EPS_CHECK_MSG(it != files_.end(), path);
-  it->second = std::make_shared<Inode>(*it->second);
+  it->second = std::make_shared<SimulatedInode>(*it->second);
   it->second->number = ++inodes_;
 }
 
@@ -567,12 +444,12 @@ void SimulatedDisk::set_capacity_bytes(uint64_t bytes) {
 
 uint64_t SimulatedDisk::calls(Call call) const {
   MutexLock lock(&mu_);
-  return calls_[static_cast<size_t>(call)];
+  return plan_.count(call);
 }
 
 uint64_t SimulatedDisk::calls() const {
   MutexLock lock(&mu_);
-  return all_calls_;
+  return plan_.count();
 }
 
 uint64_t SimulatedDisk::UsedBytes() const {

@@ -51,7 +51,7 @@ std::unique_ptr<AsyncFile> NewFile(Disk* disk, const std::string& path = "f") {
   return *disk->Open(path);
 }
 
-TEST(SimulatedDisk, ACutKeepsLosesOrTearsWhatIsNotSynced) {
+TEST(SimulatedDisk, PowerCutTearsUnsyncedSectors) {
   int kept = 0;
   int lost = 0;
   int torn = 0;
@@ -96,7 +96,7 @@ TEST(SimulatedDisk, WhatIsSyncedSurvives) {
   }
 }
 
-TEST(SimulatedDisk, ASyncCoversOnlyWhatHadCompletedBeforeIt) {
+TEST(SimulatedDisk, SyncCoversOnlyCompletedWrites) {
   bool lost = false;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     ManualExecutor executor;
@@ -157,7 +157,7 @@ TEST(SimulatedDisk, NothingCompletesAfterACut) {
     EXPECT_EQ(disk.List(".").status().code(), absl::StatusCode::kInternal);
     EXPECT_FALSE(disk.on());
     disk.PowerOn();
-    // What was opened before the cut stays dead.
+    // Files that were opened before the cut stay dead.
     file->Write(0, later.span(), [&](const absl::Status&) { done = true; });
     EXPECT_EQ(Write(blocking.get(), &later).code(), absl::StatusCode::kInternal);
     executor.RunAll();
@@ -184,7 +184,7 @@ std::set<std::vector<std::string>> StatesAfter(const std::function<absl::Status(
   return states;
 }
 
-TEST(SimulatedDisk, ACutInAChangeOfTheFolderLeavesEitherState) {
+TEST(SimulatedDisk, FolderChangeIsAtomicUnderPowerCuts) {
   using Names = std::vector<std::string>;
   using testing::UnorderedElementsAre;
   EXPECT_THAT(StatesAfter([](Disk* disk) { return disk->Remove("a"); }),
@@ -270,7 +270,7 @@ TEST(SimulatedDisk, FilesFoldersAndLocks) {
   disk.PowerOn();
   const auto again = disk.TakeLock("/a/b/LOCK");
   EXPECT_EQ(again.status(), absl::OkStatus());
-  held->reset();  // of before the cut: frees nothing
+  held->reset();  // a lock from before the cut releases nothing
   EXPECT_EQ(disk.TakeLock("/a/b/LOCK").status().code(), absl::StatusCode::kFailedPrecondition);
   const auto file = *disk.Open("/a/b/f");
   Page page;

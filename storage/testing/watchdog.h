@@ -10,8 +10,8 @@
 
 namespace eps {
 
-// For tests that fail many things one after the other: ends the process with `doing` if the next
-// call, or StopWatching, does not come within two minutes. Not thread-safe.
+// For tests that inject many faults in turn: ends the process with `doing` unless this function or
+// StopWatching is called within two minutes. Not thread-safe.
 inline char watched_for_handler[300];
 
 inline void Watch(const std::string& doing) {

@@ -1,8 +1,8 @@
 // Searches one configuration and prints what it finds:
 //   check_protocol [stages=1] [steps=2] [every=1] [crashes=1] [workers=0] [sealed=0] [poisoned=0]
 //                  [logs=0] [one_version=0] [without=RULE]…
-// stages is per shard; RULE is a member of ModelRules. Ends with 1 if there was a violation or a
-// stuck state, of each kind of which it prints how it came about.
+// `stages` counts per shard; RULE is a member of ModelRules. Exits with 1 after a violation or a
+// stuck state, and prints for each kind how the first one came about.
 
 #include <cstdio>
 #include <cstdlib>
@@ -88,7 +88,7 @@ int main(int argc, char** argv) {
     const size_t equals = argument.find('=');
     if (equals == std::string::npos ||
         !Set(argument.substr(0, equals), argument.substr(equals + 1), &config)) {
-      std::fprintf(stderr, "check_protocol: %s is unknown\n", argv[i]);
+      std::fprintf(stderr, "check_protocol: unknown argument %s\n", argv[i]);
       return 64;
     }
   }

@@ -1,6 +1,6 @@
-// Holds the traces of a job's shards, which one machine ran (servers.trace), against the rules of
-// trace_monitor.h. Usage: check_trace [--logs] FOLDER. Prints how many actions there were; exits
-// with 1 and the rules that were broken if any was, with 2 if the traces cannot be read.
+// Checks the traces of a job's shards (servers.trace), all of which ran on one machine, against the
+// rules of trace_monitor.h. Usage: check_trace [--logs] FOLDER. Prints the number of actions. Exits
+// with 1 and the broken rules if there are any, with 2 if the traces cannot be read.
 
 #include <algorithm>
 #include <cstdio>

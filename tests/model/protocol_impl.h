@@ -1,8 +1,8 @@
 #ifndef EPS_TESTS_MODEL_PROTOCOL_IMPL_H_
 #define EPS_TESTS_MODEL_PROTOCOL_IMPL_H_
 
-// The protocol's rules as transitions: steps and cuts in protocol_model.cc, recovery and crashes in
-// protocol_recovery.cc, the contribution log in protocol_log.cc.
+// The protocol's rules as transitions: protocol_model.cc holds steps and cuts, protocol_recovery.cc
+// recovery and crashes, protocol_log.cc the contribution log.
 
 #include "tests/model/protocol_model.h"
 #include "tests/model/protocol_state.h"
@@ -14,15 +14,16 @@ constexpr uint8_t Bit(int index) { return static_cast<uint8_t>(1 << index); }
 
 Push Unpack(uint64_t bits);
 
-// Each method that is named after an event tries it in a state and hands what comes out to the
-// search. Thread-compatible; `search` is borrowed.
+// The transitions of the model. A method that is named after an event emits each state to which the
+// event leads from `state`, and nothing if the event cannot happen there. Thread-compatible;
+// borrows `search`.
 class Protocol {
  public:
   Protocol(const ModelConfig& config, Search* search);
 
   State Initial() const;
   bool IsFinal(const State& state) const;
-  // All that can happen but crashes, which are no progress.
+  // Tries all events except crashes, which are not progress.
   void Progress(const State& state) const;
   void Crashes(const State& state) const;
 
@@ -30,7 +31,7 @@ class Protocol {
   int ShardOf(int stage) const { return stage / config_.stages_per_shard; }
   int OwnOf(int stage) const { return stage % config_.stages_per_shard; }
   uint8_t AllStages() const { return static_cast<uint8_t>((1 << config_.stages_per_shard) - 1); }
-  // Whether the version before the open step's is kept at all.
+  // Returns whether a shard keeps the version before the open step's.
   bool Retains() const { return rules_.retain_until_complete && !config_.one_version; }
   bool IsLive(const Shard& shard, const Cut& cut) const;
   int NewestLive(const Shard& shard) const;
@@ -78,7 +79,7 @@ class Protocol {
 
   // ---- The contribution log.
   bool HasLog(int i) const { return (config_.logs & Bit(i)) != 0; }
-  // Whether it takes part in anything but its own replay, and whether it may tell others anything.
+  // Hears: the shard handles messages other than its own replay. Speaks: it may send to others.
   bool Hears(const Shard& shard) const;
   bool Speaks(const Shard& shard) const;
   void LogIt(State* state, int i, const Fact& fact) const;
@@ -86,12 +87,12 @@ class Protocol {
   void LogSession(State* state) const;
   void BeginLog(State* state, int i) const;
   void Sync(const State& state, int i) const;
-  // Of a cut: what it makes needless leaves the log.
+  // Removes the batches that a cut of `step` makes unnecessary.
   static void FreeUpTo(Log* log, int step);
   static bool CanBeKept(const Log& log, uint32_t kept);
   void ResumeFromLog(const Log& before, uint32_t kept, Shard* shard) const;
   void Replay(const State& state, int i) const;
-  // False: the state has to follow first.
+  // Returns false if another event must happen before the fact can be applied.
   bool Apply(State* next, int i, const Fact& fact, const char** violation) const;
   bool ApplyPush(State* next, int i, const Fact& fact, const char** violation) const;
   bool ApplyDecision(State* next, int i, const Fact& fact) const;
@@ -103,7 +104,7 @@ class Protocol {
   void CopyFolder(const State& state) const;
   void Reroute(const State& state) const;
 
-  // ---- The bag of messages, and what holds in every state.
+  // ---- The bag of messages, and the invariants of every state.
   static void Add(State* state, uint64_t bits);
   static void Remove(State* state, uint32_t index);
   bool IsDead(const State& state, const Push& push) const;

@@ -1,4 +1,4 @@
-// The protocol's model: the contribution log, and what is lost with a worker.
+// The protocol's model: the contribution log, and work that is lost with a worker.
 
 #include <algorithm>
 #include <utility>
@@ -20,15 +20,15 @@ Fact FactOf(uint16_t bits) {
   return fact;
 }
 
-// Both are contributions to one step: their order makes no difference to what follows.
+// Two contributions to the same step commute.
 bool MaySwap(const Fact& a, const Fact& b) {
   return a.kind == Fact::Kind::kPush && b.kind == Fact::Kind::kPush && a.step == b.step;
 }
 
-// Logs that make no difference look alike: contributions to one step are sorted within a batch, and
-// batches of one and the same step are one.
+// Gives equivalent logs the same representation: sorts contributions to one step within a batch,
+// and joins adjacent batches that hold only one and the same step.
 void Normalize(Log* log) {
-  int first_step = 0;  // of the batch so far; 0: of several steps
+  int first_step = 0;  // of the current batch; 0 if it holds several steps
   for (int f = 0; f < log->facts; ++f) {
     const int step = FactOf(log->fact[f]).step;
     if ((log->batches >> f & 1) != 0) {
@@ -56,8 +56,8 @@ bool Protocol::Hears(const Shard& shard) const {
   return !shard.replaying || !rules_.replay_before_serving;
 }
 
-// Telling may wait until all that was logged is durable, not only what was logged before: what was
-// logged since could as well have come later, for nobody knows of it.
+// A shard may wait until all that it logged is durable, not only what it had logged before: no
+// other process knows of the later facts yet, so they could as well have been logged later.
 bool Protocol::Speaks(const Shard& shard) const {
   if (!Hears(shard)) return false;
   return !rules_.tell_after_sync || (!shard.log.fresh && shard.log.known == shard.log.facts);
@@ -81,7 +81,7 @@ void Protocol::LogDecision(State* state, int i) const {
   LogIt(state, i, fact);
 }
 
-// Of the lead; those of other shards hold nothing that is in the model.
+// Only the lead's session matters: those of other shards hold nothing that the model has.
 void Protocol::LogSession(State* state) const {
   Shard& lead = state->shards[0];
   if (lead.replaying) lead.owes_session = 1;
@@ -113,15 +113,15 @@ void Protocol::Sync(const State& state, int i) const {
   if (now.fresh) {
     shard.log.fresh = 0;
     shard.log.term = shard.serving;
-    return Emit(&next, "shard %d has a log of term %d", i, shard.serving);
+    return Emit(&next, "shard %d has begun a log of term %d", i, shard.serving);
   }
   shard.log.batches = static_cast<uint16_t>(now.batches | 1u << now.known);
   shard.log.known = shard.log.durable = now.facts;
   Normalize(&shard.log);
-  Emit(&next, "shard %d has %d facts of its log synced", i, now.facts);
+  Emit(&next, "shard %d syncs its log of %d facts", i, now.facts);
 }
 
-// Batches go as a whole: what is left may begin with facts that the cut holds.
+// Batches are removed as a whole, so the rest may begin with facts that the cut already holds.
 void Protocol::FreeUpTo(Log* log, int step) {
   int freed = 0;
   for (int begin = 0; begin < log->durable;) {
@@ -144,8 +144,8 @@ void Protocol::FreeUpTo(Log* log, int step) {
 
 // ---------------------------------------------------------------- replaying
 
-// What a crash may leave of the facts that were not synced: a beginning, in some order in which
-// they could have been logged. `kept` has a bit for each of them.
+// Returns whether a crash may leave this subset of the facts that were not synced: it must be a
+// prefix in some order in which they could have been logged. `kept` has one bit per such fact.
 bool Protocol::CanBeKept(const Log& log, uint32_t kept) {
   for (int f = log.durable; f < log.facts; ++f) {
     if ((kept >> (f - log.durable) & 1) == 0) continue;
@@ -157,7 +157,7 @@ bool Protocol::CanBeKept(const Log& log, uint32_t kept) {
   return true;
 }
 
-// A log of the promised term brings the shard back in that term, behind its youngest cut.
+// If the log is of the promised term, the shard resumes in that term from its youngest cut.
 void Protocol::ResumeFromLog(const Log& before, uint32_t kept, Shard* shard) const {
   if (before.term == 0 || before.fresh) return;
   if (before.term != shard->promised && rules_.log_of_promised_term) return;
@@ -189,7 +189,7 @@ void Protocol::ResumeFromLog(const Log& before, uint32_t kept, Shard* shard) con
 void Protocol::Replay(const State& state, int i) const {
   const Shard& now = state.shards[i];
   if (!now.replaying) return;
-  // What follows from what was replayed is done first.
+  // The consequences of replayed facts come first.
   const bool decided = i == 0 && state.lead.decided_step == now.open_step && HasAll(now);
   if (decided && (!now.due || (!now.flush.active && SlotFor(now) >= 0))) return;
   if (now.log.next == now.log.facts) return EndReplay(state, i);
@@ -235,7 +235,7 @@ bool Protocol::ApplyPush(State* next, int i, const Fact& fact, const char** viol
 bool Protocol::ApplyDecision(State* next, int i, const Fact& fact) const {
   Shard& shard = next->shards[i];
   if (i == 0) {
-    next->lead.decided_step = fact.step;  // what follows, FollowDecision does
+    next->lead.decided_step = fact.step;  // FollowDecision completes the step
     next->lead.decided_skip = fact.flag;
     return true;
   }
@@ -245,7 +245,8 @@ bool Protocol::ApplyDecision(State* next, int i, const Fact& fact) const {
   return true;
 }
 
-// The shard links to the lead as one whose link broke, or the lead hears of all that link to it.
+// A shard reconnects to the lead as after a broken link; the lead receives messages from all shards
+// that reconnect.
 void Protocol::EndReplay(const State& state, int i) const {
   State next = state;
   Lead& lead = next.lead;
@@ -257,7 +258,7 @@ void Protocol::EndReplay(const State& state, int i) const {
     lead.phase = Phase::kServing;
     for (int s = 0; s < kShards; ++s) {
       Shard& shard = next.shards[s];
-      if (!shard.loaded) shard.down = 1;  // it registers once more, and is not the one of the log
+      if (!shard.loaded) shard.down = 1;  // registers again: it is not the process in the log
       if (shard.serving == lead.term) lead.opened |= Bit(s);
       const bool left = shard.promised > lead.term && rules_.register_names_promise;
       if (left) lead.phase = Phase::kLost;
@@ -271,18 +272,18 @@ void Protocol::EndReplay(const State& state, int i) const {
     }
     lead.knows = 0;
   }
-  for (int s = 0; s < kShards; ++s) {  // what the lead may have missed, or forgotten
+  for (int s = 0; s < kShards; ++s) {  // reports that the lead may have missed or forgotten
     Shard& shard = next.shards[s];
     if ((i != 0 && s != i) || shard.serving == 0 || NewestLive(shard) <= shard.base) continue;
     shard.report_step = static_cast<uint8_t>(NewestLive(shard));
     shard.report_term = shard.serving;
   }
-  Emit(&next, "shard %d stands where it stood: step %d", i, next.shards[i].open_step);
+  Emit(&next, "shard %d has replayed its log up to step %d", i, next.shards[i].open_step);
 }
 
-// ---------------------------------------------------------------- what was told
+// ---------------------------------------------------------------- acknowledgements
 
-// Whether it is durable that the push was counted: nobody sends it any more.
+// Returns whether the count of the push is durable, so that no process sends it again.
 bool Protocol::IsSettled(const Shard& shard, const Push& push) const {
   if (!rules_.replay_names_origin) return false;
   if (NewestLive(shard) >= push.step) return true;
@@ -296,8 +297,8 @@ bool Protocol::IsSettled(const Shard& shard, const Push& push) const {
   return false;
 }
 
-// What is told is told at once: a worker that does not know it yet can do nothing that one that
-// knows it cannot do.
+// Acknowledgements arrive at once. Delaying them adds nothing: a worker without an acknowledgement
+// can do nothing that it could not do with it.
 void Protocol::TellAcks(State* state) const {
   if (config_.logs == 0) return;
   for (int part = 0; part < kParts; ++part) {
@@ -335,8 +336,8 @@ const char* Protocol::Forgotten(const State& state) const {
   return nullptr;
 }
 
-// A worker begins with a step for which it needs what is gone, or that is begun behind work that
-// nobody will send any more: all go back.
+// Starts a recovery if a worker begins a step that needs lost weights, or that follows work that
+// no process will send again.
 void Protocol::LoseWork(const State& state, int part, int i) const {
   const Worker& worker = state.workers[part];
   const Shard& shard = state.shards[i];
@@ -354,7 +355,7 @@ void Protocol::LoseWork(const State& state, int part, int i) const {
   if (!behind && !ahead && !gone) return;
   State next = state;
   StartTerm(&next);
-  Emit(&next, "part %d begins step %d, and shard %d says that work is lost", part, worker.step, i);
+  Emit(&next, "part %d begins step %d, and shard %d reports lost work", part, worker.step, i);
 }
 
 // ---------------------------------------------------------------- a copied folder
@@ -369,13 +370,13 @@ void Protocol::CopyFolder(const State& state) const {
   Emit(&next, "a process is started on a copy of the folder of shard %d", 1);
 }
 
-// Both have the identity of shard 1, so nobody minds which of them answers.
+// Both processes identify as shard 1, so its peers accept answers from either.
 void Protocol::Reroute(const State& state) const {
   if (!state.copied || state.shard_crashes >= config_.shard_crashes) return;
   State next = state;
   ++next.shard_crashes;
   std::swap(next.shards[1], next.twin);
-  Emit(&next, "from now on the other process of shard %d is reached", 1);
+  Emit(&next, "messages now reach the other process of shard %d", 1);
 }
 
 }  // namespace eps::model

@@ -11,7 +11,7 @@
 namespace eps {
 namespace model {
 
-// No padding: equal states have equal bytes.
+// Without padding, equal states have equal bytes.
 static_assert(std::has_unique_object_representations_v<State>);
 
 Push Unpack(uint64_t bits) {
@@ -31,16 +31,16 @@ Protocol::Protocol(const ModelConfig& config, Search* search)
     : config_(config), rules_(config.rules), search_(search) {
   EPS_CHECK(config.stages_per_shard <= kMaxStagesPerShard && config.steps <= kMaxSteps);
   EPS_CHECK(config.steps % config.cut_interval == 0);
-  // A cut does not hold the version before it.
+  // A cut does not hold the previous version.
   EPS_CHECK(config.logs == 0 || config.one_version);
-  // Each crash leads to one recovery at most, and a lineage has room for eras up to 7.
+  // Each crash leads to at most one recovery, and a lineage has room for eras up to 7.
   EPS_CHECK(config.shard_crashes <= 6);
 }
 
 State Protocol::Initial() const {
   State state;
   for (Shard& shard : state.shards) {
-    shard.slots[0].valid = 1;  // cut 0, before any push
+    shard.slots[0].valid = 1;  // cut 0 exists before any push
     shard.slots[0].term = 1;
   }
   for (int i = 0; i < kShards; ++i) {
@@ -66,7 +66,7 @@ bool Protocol::IsFinal(const State& state) const {
   return true;
 }
 
-// All that can happen but crashes, which are no progress.
+// Tries all events except crashes, which are not progress.
 void Protocol::Progress(const State& state) const {
   for (int part = 0; part < kParts; ++part) {
     Ask(state, part);
@@ -106,7 +106,8 @@ void Protocol::Crashes(const State& state) const {
   Reroute(state);
 }
 
-// PROTOCOL.md 5.5: a slot counts with a step up to the base, or if it is of the current term.
+// A slot is valid if its step is at most the base or its cut is of the current term: cuts of an
+// abandoned term beyond the base must not be restored.
 bool Protocol::IsLive(const Shard& shard, const Cut& cut) const {
   if (!cut.valid) return false;
   return !rules_.durable_only_in_term || cut.step <= shard.base || cut.term == shard.opened;
@@ -129,14 +130,14 @@ const Cut* Protocol::FindCut(const Shard& shard, int step, int term, bool term_m
 
 // ---- Workers.
 
-// A worker without a term, or whose term is over (STALE), asks all shards where to begin.
+// A worker without a term, or whose term has ended (STALE), asks all shards where to begin.
 void Protocol::Ask(const State& state, int part) const {
   const uint8_t term = state.shards[0].serving;
   int step = kMaxSteps + 1;
   for (const Shard& shard : state.shards) {
     if (shard.serving == 0 || shard.serving != term || !Speaks(shard)) return;
     step = std::min<int>(step, shard.open_step);
-    if (config_.one_version) break;  // as Join: only the lead is asked
+    if (config_.one_version) break;  // like Join, ask only the lead
   }
   if (state.workers[part].term == term) return;
   if (step > config_.steps && !config_.one_version) return;
@@ -145,7 +146,7 @@ void Protocol::Ask(const State& state, int part) const {
   next.workers[part].term = term;
   next.workers[part].step = static_cast<uint8_t>(step);
   next.workers[part].joined = config_.one_version;
-  Emit(&next, "part %d asks", part);
+  Emit(&next, "part %d asks where to begin", part);
 }
 
 bool Protocol::AllCounted(const State& state, int part, int step, uint8_t term) const {
@@ -162,15 +163,16 @@ bool Protocol::AllCounted(const State& state, int part, int step, uint8_t term) 
   return true;
 }
 
-// Whether the shard can give a part the weights that step `step` reads.
+// Returns whether the shard can give a part the weights that step `step` reads.
 bool Protocol::CanRead(const Shard& shard, int step) const {
   if (!rules_.fetch_names_version) return true;
   if (shard.open_step == step) return shard.updated == 0 || Retains();
-  // PROTOCOL.md 4.1: complete is when every part has begun the next step here.
+  // The previous version is needed until every part has begun the next step here (docs/protocol.md,
+  // "Complete").
   return shard.open_step == step + 1 && Retains() && shard.begun != kAllParts;
 }
 
-// BeginStep on one shard, and the fetches from it.
+// A BeginStep on one shard, and the fetches from it.
 void Protocol::BeginStep(const State& state, int part, int i) const {
   State next = state;
   Worker& worker = next.workers[part];
@@ -200,7 +202,7 @@ void Protocol::BeginStep(const State& state, int part, int i) const {
   Emit(&next, "part %d begins step %d on shard %d", part, worker.step, i);
 }
 
-// The gradients of a step, of all stages: from here on they arrive in any order.
+// Sends the gradients of all stages of a step; they arrive in any order.
 void Protocol::PushAll(const State& state, int part) const {
   if (state.workers[part].sent || state.workers[part].begun != kAllShards) return;
   State next = state;
@@ -240,7 +242,7 @@ void Protocol::Deliver(const State& state, uint32_t index) const {
   const bool known = rules_.first_contribution_wins && (now.nameless[own] & Bit(push.part)) == 0;
   if (again && known) return;
   const bool completes = (now.counted[own] | Bit(push.part)) == kAllParts;
-  // PROTOCOL.md 5.1: applying past a cut waits until it is captured.
+  // An update past a cut waits until the cut is captured.
   if (completes && now.due && rules_.update_waits_for_capture && !config_.sealed) return;
   State next = state;
   Shard& shard = next.shards[i];
@@ -275,7 +277,7 @@ void Protocol::CompleteStep(State* state, int i, bool skip) const {
   Shard* const shard = &state->shards[i];
   const int step = shard->open_step;
   if (skip && !rules_.skip_advances_step) {
-    // The same batch once more.
+    // The open step stays open, with the same batch.
   } else {
     shard->lineage = With(shard->lineage, step, skip ? shard->era | kSkipped : shard->era);
     ++shard->open_step;
@@ -298,7 +300,7 @@ bool Protocol::HasAll(const Shard& shard) const {
   return shard.serving != 0;
 }
 
-// PROTOCOL.md 3: the lead decides on a step when it has the Stats of all shards.
+// The lead decides on a step once it has the Stats of all shards.
 void Protocol::Decide(const State& state) const {
   if (!config_.sealed || !rules_.one_decision || state.lead.phase != Phase::kServing) return;
   const uint8_t step = state.shards[0].open_step;
@@ -329,12 +331,12 @@ void Protocol::FollowDecision(const State& state, int i) const {
   State next = state;
   if (i != 0) LogDecision(&next, i);
   CompleteStep(&next, i, skip);
-  Emit(&next, "shard %d ends step %d: skip %d", i, now.open_step, skip);
+  Emit(&next, "shard %d completes step %d: skip %d", i, now.open_step, skip);
 }
 
 // ---- Cuts.
 
-// The slot for the next cut; -1: it has to wait.
+// Returns the slot for the next cut, or -1 if the cut has to wait.
 int Protocol::SlotFor(const Shard& shard) const {
   if (!rules_.slot_of_cut_not_step) {
     const int slot = (shard.open_step - 1) % kSlots;
@@ -347,7 +349,7 @@ int Protocol::SlotFor(const Shard& shard) const {
   return CanRecycle(shard, shard.slots[oldest]) ? oldest : -1;
 }
 
-// PROTOCOL.md 5.2.
+// The watermark's cut may be the only one that all shards share, so its slot must stay.
 bool Protocol::CanRecycle(const Shard& shard, const Cut& cut) const {
   return !IsLive(shard, cut) || !rules_.recycle_below_watermark || cut.step < shard.watermark;
 }
@@ -363,7 +365,7 @@ void Protocol::Capture(const State& state, int i) const {
   shard.slots[slot] = Cut();
   shard.flush.active = 1;
   shard.flush.slot = static_cast<uint8_t>(slot);
-  // What was skipped over is not there any more: the newest border is captured.
+  // A border that was passed over no longer exists; the newest one is captured.
   shard.flush.step = static_cast<uint8_t>(shard.open_step - 1);
   shard.flush.term = shard.serving;
   shard.flush.lineage = shard.lineage;
@@ -379,8 +381,8 @@ static void LandInto(Shard* shard, const Flush& flush) {
   cut.lineage = flush.lineage;
 }
 
-// Data, sync, record, sync: a crash before this leaves the slot torn. What was logged before stands
-// in for what the cut does not hold.
+// The shard writes data, syncs, writes the record and syncs; a crash before that leaves the slot
+// torn. Facts logged earlier supply what the cut lacks.
 void Protocol::Land(const State& state, int i) const {
   const Shard& now = state.shards[i];
   if (!now.flush.active) return;
@@ -393,7 +395,7 @@ void Protocol::Land(const State& state, int i) const {
   shard.report_term = shard.flush.term;
   if (rules_.log_moves_with_cut) FreeUpTo(&shard.log, shard.flush.step);
   shard.flush = Flush();
-  Emit(&next, "shard %d has the cut of step %d durable", i, shard.report_step);
+  Emit(&next, "shard %d's cut of step %d is durable", i, shard.report_step);
 }
 
 void Protocol::LandLate(const State& state, int i) const {
@@ -415,7 +417,7 @@ void Protocol::Report(const State& state, int i) const {
     uint8_t& durable = next.lead.durable[i];
     durable = std::max(durable, now.report_step);
   }
-  Emit(&next, "the lead hears of shard %d's cut of step %d", i, now.report_step);
+  Emit(&next, "the lead receives shard %d's report of the cut of step %d", i, now.report_step);
 }
 
 static uint8_t CommonStep(const Lead& lead) {
@@ -431,14 +433,14 @@ void Protocol::Watermark(const State& state, int i) const {
   State next = state;
   next.shards[i].watermark = common;
   next.committed = std::max(next.committed, common);
-  Emit(&next, "shard %d hears of watermark %d", i, common);
+  Emit(&next, "shard %d receives watermark %d", i, common);
 }
 
-// ---- The bag of messages, and what holds in every state.
+// ---- The bag of messages, and the invariants of every state.
 void Protocol::Add(State* state, uint64_t bits) {
   uint64_t* const end = state->message + state->messages;
   uint64_t* const at = std::lower_bound(state->message, end, bits);
-  if (at != end && *at == bits) return;  // two copies are no more than one that arrives twice
+  if (at != end && *at == bits) return;  // a duplicate adds nothing: one message may arrive twice
   EPS_CHECK(state->messages < kMaxMessages);
   std::copy_backward(at, end, end + 1);
   *at = bits;
@@ -450,7 +452,7 @@ void Protocol::Remove(State* state, uint32_t index) {
   state->message[--state->messages] = 0;
 }
 
-// Whether no shard will ever count it: then the state without it is the same.
+// Returns whether no shard can ever count the push; removing it then changes nothing.
 bool Protocol::IsDead(const State& state, const Push& push) const {
   if (!rules_.push_names_term || !rules_.first_contribution_wins) return false;
   if (!rules_.fresh_process_refuses || !rules_.term_is_durable) return false;

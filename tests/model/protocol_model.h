@@ -1,23 +1,23 @@
 #ifndef EPS_TESTS_MODEL_PROTOCOL_MODEL_H_
 #define EPS_TESTS_MODEL_PROTOCOL_MODEL_H_
 
-// The protocol of docs/protocol.md as a state machine, and an exhaustive search over it: every
-// order of messages, flushes, crashes and restarts within the bounds of a configuration.
+// The protocol of docs/protocol.md as a state machine, with an exhaustive search over every order
+// of messages, flushes, crashes and restarts within the bounds of a configuration.
 //
-// Two shards own `stages_per_shard` stages each; two parts contribute to every stage in every step;
-// every cut_interval-th step is a cut, for which a shard has two slots. Shard 0's process is the
-// lead, too. Messages wait in a bag, arrive in any order, late, or never. Each state of a chunk is
-// known by its lineage: the recovery in which each of its steps was computed. A contribution
-// carries the lineage of the weights that it was computed from. None of that is visible to the
-// protocol; it is what violations are found with.
+// Two shards own `stages_per_shard` stages each. Two parts contribute to every stage in every step.
+// Every cut_interval-th step is a cut; a shard has two slots for cuts. The process of shard 0 is
+// also the lead. Messages wait in a bag and arrive in any order, late, or never. A chunk's content
+// is represented by its lineage: the recovery in which each of its steps was computed. A
+// contribution carries the lineage of the weights from which it was computed. The protocol does not
+// see lineages; the search uses them to detect violations.
 //
-// A shard may have a contribution log: a list of facts, of which a crash leaves any beginning that
-// holds what was synced. What it tells follows from synced facts only, and it comes back by its
-// youngest cut and the log, in its term. A contribution stays in the bag until the fact is durable:
-// so workers repeat what was not acknowledged.
+// A shard may have a contribution log: a list of facts, of which a crash leaves any prefix that
+// contains all synced facts. A shard sends only what follows from synced facts, and after a crash
+// it resumes in its term from its youngest cut and its log. A contribution stays in the bag until
+// its fact is durable, which models workers that resend what was not acknowledged.
 //
-// Each rule can be taken away; then the search has to find what the rule is there for. The rules
-// and what was found without them are tabled in docs/protocol.md.
+// Each rule can be disabled; the search must then find the failure that the rule prevents.
+// docs/protocol.md lists the rules and the failures that the search finds without them.
 
 #include <cstdint>
 #include <map>
@@ -26,80 +26,85 @@
 
 namespace eps {
 
+// The rules of the protocol. A test disables one of them to show its purpose.
 struct ModelRules {
   // Identity.
-  bool push_names_term = true;  // a push of another term than the open one is STALE
+  bool push_names_term = true;  // a push of any term but the open one is STALE
   bool first_contribution_wins = true;
-  bool fetch_names_version = true;    // "latest" is never served
-  bool have_set_is_answered = true;   // a replacement does not repeat what is counted
-  bool fresh_process_refuses = true;  // until a recovery has opened a term, it serves nothing
+  bool fetch_names_version = true;   // a request for "latest" is never served
+  bool have_set_is_answered = true;  // a replacement does not resend what is counted
+  // A new process serves nothing until a recovery has opened a term.
+  bool fresh_process_refuses = true;
   // Modes.
   bool one_decision = true;          // all shards follow the lead's decision to skip
-  bool skip_advances_step = true;    // a skipped step takes its data with it
+  bool skip_advances_step = true;    // a skipped step consumes its data
   bool slot_of_cut_not_step = true;  // slots alternate by cut, not by the parity of the step
   // Retention.
   bool retain_until_complete = true;  // v(t-1) stays until every part has begun t+1
-  bool begin_after_acks = true;       // a part begins t+1 when all its pushes of t are counted
+  bool begin_after_acks = true;       // a part begins t+1 after all its pushes of t are counted
   // Cuts.
-  bool update_waits_for_capture = true;   // all cuts, in order, never skipped
-  bool recycle_below_watermark = true;    // a slot is used again only below the watermark
-  bool durable_names_term = true;         // the lead counts reports of its own term only
-  bool cut_names_term = true;             // two cuts are the same only if (step, term) agree
-  bool durable_only_in_term = true;       // slots count with step <= base or of the current term
-  bool restore_waits_for_quiesce = true;  // nothing issued earlier can still reach the disk
+  bool update_waits_for_capture = true;   // all cuts are captured, in order
+  bool recycle_below_watermark = true;    // only slots below the watermark are reused
+  bool durable_names_term = true;         // the lead counts only reports of its own term
+  bool cut_names_term = true;             // cuts are equal only if both step and term agree
+  bool durable_only_in_term = true;       // slots count if step <= base or of the current term
+  bool restore_waits_for_quiesce = true;  // then no earlier write can still reach the disk
   // Recovery.
-  bool all_promise = true;          // before the base is chosen
-  bool term_is_durable = true;      // before it is open
-  bool base_is_common = true;       // not: each shard its own newest cut
-  bool restore_kills_newer = true;  // cuts above the base are durably dead
-  bool restore_reloads_all = true;  // survivors, too, drop what they hold in memory
+  bool all_promise = true;          // all shards promise before the base is chosen
+  bool term_is_durable = true;      // the promised term is durable before it is opened
+  bool base_is_common = true;       // the base is common, not each shard's own newest cut
+  bool restore_kills_newer = true;  // cuts above the base are durably invalidated
+  bool restore_reloads_all = true;  // survivors also drop their state in memory
   // One version.
-  bool begin_names_first_step = true;  // so that a shard knows what is lost with a worker
+  bool begin_names_first_step = true;  // so that a shard detects work that was lost with a worker
   // Contribution logs.
-  bool tell_after_sync = true;         // nobody hears what follows from facts that are not durable
-  bool replay_before_serving = true;   // a process is heard, and hears, behind its whole log
-  bool replay_names_origin = true;     // what is replayed is known when it is repeated
-  bool replay_skips_old = true;        // facts that the cut holds, too, count once
-  bool log_moves_with_cut = true;      // in one write: not when the cut is begun
-  bool log_synced_before_read = true;  // what can be read is not durable yet
-  bool log_of_promised_term = true;    // a log of another term is none
-  bool lead_promises_first = true;     // or it comes back in a term that others have left
-  bool register_names_promise = true;  // and it hears of that when they register
-  bool session_is_logged = true;       // behind each cut: the lead knows who the shards are
-  bool session_follows_replay = true;  // if that has passed a cut
-  bool session_has_decision = true;    // and what they may have missed
-  bool cut_waits_for_log = true;       // it is recorded behind what was logged before
-  bool one_process_per_log = true;     // a log in a copied file is none
+  bool tell_after_sync = true;         // a shard sends only what follows from durable facts
+  bool replay_before_serving = true;   // a process communicates only after replaying its whole log
+  bool replay_names_origin = true;     // repetitions of replayed contributions are recognized
+  bool replay_skips_old = true;        // facts that the cut also holds count once
+  bool log_moves_with_cut = true;      // in one write with the cut's record, not earlier
+  bool log_synced_before_read = true;  // a replay first syncs what it can read
+  bool log_of_promised_term = true;    // a log of another term is ignored
+  bool lead_promises_first = true;     // else it could resume in a term that others have left
+  bool register_names_promise = true;  // so that the lead learns of newer terms
+  bool session_is_logged = true;       // after each cut, so that a lead knows who the shards are
+  bool session_follows_replay = true;  // a replay that passed a cut logs the session again
+  bool session_has_decision = true;    // shards may have missed the lead's last decision
+  bool cut_waits_for_log = true;       // facts logged before a cut are durable before its record
+  bool one_process_per_log = true;     // a log in a copied file is ignored
 };
 
+// The bounds of a search, and the rules that hold in it.
 struct ModelConfig {
   int stages_per_shard = 1;  // 1 or 2
   int steps = 2;             // at most 4, a multiple of cut_interval
   int cut_interval = 1;
-  int logs = 0;              // a bit for each shard that has a contribution log
-  bool one_version = false;  // as the build: none before the open step's is kept
+  int logs = 0;              // a bitmask of the shards that have a contribution log
+  bool one_version = false;  // as in the product: only the open step's version is kept
   int shard_crashes = 1;     // of either shard, at any point
-  int worker_crashes = 0;    // of either part; what it has sent may still arrive, or not
+  int worker_crashes = 0;    // of either part; its messages may still arrive, or be lost
   bool sealed = false;       // every step waits for the lead's decision
-  int poisoned_step = 0;  // sealed: part 0 has a gradient that is not finite in this step; 0: none
-  bool stop_at_violation = false;  // the first one, or the first stuck state, ends the search
+  // Sealed only: the step in which part 0 has a non-finite gradient; 0 for none.
+  int poisoned_step = 0;
+  bool stop_at_violation = false;  // stop at the first violation or stuck state
   ModelRules rules;
 };
 
+// The outcome of a search.
 struct ModelResult {
   uint64_t states = 0;
   uint64_t transitions = 0;
   uint64_t finals = 0;  // states in which all steps are durable on all shards
-  uint64_t stuck = 0;   // not final, and nothing but a crash can happen
+  uint64_t stuck = 0;   // states that are not final and that only a crash can leave
   int depth = 0;
   double seconds = 0;
-  std::map<std::string, uint64_t> violations;  // transitions into each kind; not searched further
-  // How the first violation of each kind, and the first stuck state, came about.
+  std::map<std::string, uint64_t> violations;  // transitions into each kind, which end there
+  // The events that lead to the first violation of each kind, and to the first stuck state.
   std::map<std::string, std::vector<std::string>> traces;
 };
 
-// Breadth first, on the calling thread. States are told apart by 128 bits of a hash. The counts are
-// the same everywhere.
+// Searches breadth first on the calling thread. Identifies states by a 128-bit hash. The counts are
+// the same on every machine.
 ModelResult CheckProtocol(const ModelConfig& config);
 
 }  // namespace eps

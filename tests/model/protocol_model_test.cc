@@ -19,7 +19,7 @@ constexpr char kDisagree[] = "shards disagree";
 constexpr char kStuck[] = "stuck";
 constexpr char kForgotStep[] = "a shard forgot which step it had open";
 constexpr char kAckLost[] = "an acknowledged contribution is lost";
-constexpr char kAllGoBack[] = "all go back although every shard has its log";
+constexpr char kAllGoBack[] = "the job rolled back although every shard has its log";
 
 ModelConfig Config(int stages_per_shard, int steps, int shard_crashes, int worker_crashes) {
   ModelConfig config;
@@ -41,7 +41,8 @@ ModelConfig Sealed(int poisoned_step, ModelConfig config) {
   return config;
 }
 
-// As the build: one version of the weights. `shards`: a bit for each one that has a log.
+// As in the product, only one version of the weights is kept. `shards` is a bitmask of the shards
+// that have a log.
 ModelConfig Logs(int shards, ModelConfig config) {
   config.logs = shards;
   config.one_version = true;
@@ -68,6 +69,7 @@ std::string Trace(const ModelResult& result) {
   return text;
 }
 
+// A configuration and the number of its states.
 struct Expected {
   ModelConfig config;
   uint64_t states;
@@ -84,7 +86,7 @@ void ExpectClean(const std::vector<Expected>& table) {
   }
 }
 
-// With `config`'s rules, one of which is taken away, the search finds `kinds`.
+// Expects the search to find `kinds` in `config`, which disables one rule.
 void ExpectFound(const ModelConfig& config, const std::vector<std::string>& kinds) {
   const ModelResult result = CheckProtocol(config);
   Print(config, result);
@@ -97,7 +99,7 @@ void ExpectFound(const ModelConfig& config, const std::vector<std::string>& kind
   }
 }
 
-TEST(ProtocolModel, WithAllRulesNothingIsFoundAndNothingIsStuck) {
+TEST(ProtocolModel, NoViolationWithAllRules) {
   ExpectClean({
       {Config(1, 2, 0, 0), 1359},
       {Config(1, 3, 2, 0), 427973},
@@ -111,7 +113,7 @@ TEST(ProtocolModel, WithAllRulesNothingIsFoundAndNothingIsStuck) {
   });
 }
 
-TEST(ProtocolModel, LongSearchesFindNothingEither) {
+TEST(ProtocolModel, NoViolationInLongSearches) {
   if (std::getenv("EPS_LONG") == nullptr) return;
   ExpectClean({
       {Config(2, 2, 2, 0), 291693},
@@ -130,7 +132,7 @@ TEST(ProtocolModel, LongSearchesFindNothingEither) {
   });
 }
 
-TEST(ProtocolModel, WithContributionLogsNothingIsFoundEither) {
+TEST(ProtocolModel, NoViolationWithContributionLogs) {
   ExpectClean({
       {Logs(3, Config(1, 2, 1, 0)), 165074},
       {Logs(3, Config(1, 1, 3, 0)), 30579},
@@ -139,16 +141,16 @@ TEST(ProtocolModel, WithContributionLogsNothingIsFoundEither) {
       {Logs(3, Every(2, Config(1, 2, 2, 0))), 24363},
       {Logs(3, Sealed(1, Config(1, 2, 1, 0))), 258258},
       {Logs(3, Sealed(0, Config(1, 1, 1, 1))), 38064},
-      // Only one of the shards has one: all go back when the other crashes.
+      // Only one shard has a log: if the other one crashes, the job recovers.
       {Logs(1, Config(1, 2, 1, 0)), 108268},
       {Logs(1, Config(1, 1, 2, 0)), 48501},
       {Logs(2, Config(1, 2, 2, 0)), 270114},
-      // None has, but what a worker has lost is found as in the build.
+      // No shard has a log, but lost work of a worker is detected as in the product.
       {Logs(0, Config(1, 2, 0, 1)), 52405},
   });
 }
 
-TEST(ProtocolModel, LongSearchesWithContributionLogsFindNothingEither) {
+TEST(ProtocolModel, NoViolationInLongSearchesWithLogs) {
   if (std::getenv("EPS_LONG") == nullptr) return;
   ExpectClean({
       {Logs(3, Config(1, 2, 0, 1)), 309671},
@@ -170,7 +172,7 @@ TEST(ProtocolModel, LongSearchesWithContributionLogsFindNothingEither) {
   });
 }
 
-// ---- Each rule taken away in turn.
+// ---- Each rule disabled in turn.
 
 TEST(ProtocolModel, PushNamesTerm) {
   ModelConfig config = Config(1, 2, 1, 0);
@@ -254,7 +256,7 @@ TEST(ProtocolModel, RestoreWaitsForQuiesce) {
   ModelConfig config = Config(1, 2, 2, 0);
   config.rules.restore_waits_for_quiesce = false;
   ExpectFound(config, {kLost});
-  // Where cuts are not told apart by their term, it is worse than a loss: nobody notices.
+  // If the term does not distinguish cuts either, the failure is worse: it goes unnoticed.
   config.rules.cut_names_term = false;
   config.rules.durable_only_in_term = false;
   ExpectFound(config, {kDisagree});
@@ -358,16 +360,17 @@ TEST(ProtocolModel, CutWaitsForLog) {
   ExpectFound(config, {kAllGoBack});
 }
 
-// The build keeps this rule by the identity of the log's file (storage/log/contribution_log.h).
-TEST(ProtocolModel, TwoProcessesOnCopiesOfOneLogAreNotFenced) {
+// The product enforces this rule by the identity of the log's file
+// (storage/log/contribution_log.h).
+TEST(ProtocolModel, OneProcessPerLog) {
   ModelConfig config = Logs(3, Config(1, 1, 1, 0));
   config.rules.one_process_per_log = false;
   ExpectFound(config, {kAckLost});
 }
 
-// ---- Rules that stand in for each other: one alone is not missed.
+// ---- Redundant rules: disabling one of them changes nothing.
 
-TEST(ProtocolModel, DeadCutsAreKeptOutInThreeWays) {
+TEST(ProtocolModel, ThreeRulesKeepOutDeadCuts) {
   for (bool ModelRules::*rule : {&ModelRules::cut_names_term, &ModelRules::durable_only_in_term,
                                  &ModelRules::restore_kills_newer}) {
     ModelConfig config = Config(1, 3, 2, 0);
@@ -384,9 +387,9 @@ TEST(ProtocolModel, DeadCutsAreKeptOutInThreeWays) {
   ExpectFound(config, {kDisagree});
 }
 
-// With one lead at a time the write of Restore, which every shard makes before any is open, is
-// promise enough.
-TEST(ProtocolModel, ThePromiseBeforeTheBaseIsNotMissedHere) {
+// With a single lead, the durable write of Restore, which every shard makes before any shard opens,
+// does the work of the promise.
+TEST(ProtocolModel, RestoreReplacesThePromiseBeforeTheBase) {
   ModelConfig config = Config(1, 2, 2, 0);
   config.rules.all_promise = false;
   const ModelResult result = CheckProtocol(config);
@@ -395,7 +398,7 @@ TEST(ProtocolModel, ThePromiseBeforeTheBaseIsNotMissedHere) {
   EXPECT_EQ(result.stuck, 0u);
 }
 
-TEST(ProtocolModel, AReturningLeadHearsOfANewerTermInTwoWays) {
+TEST(ProtocolModel, TwoRulesInformAReturningLead) {
   ModelConfig both = Logs(3, Config(1, 1, 1, 1));
   for (bool ModelRules::*rule :
        {&ModelRules::lead_promises_first, &ModelRules::register_names_promise}) {
@@ -409,7 +412,7 @@ TEST(ProtocolModel, AReturningLeadHearsOfANewerTermInTwoWays) {
   ExpectFound(both, {kStuck});
 }
 
-TEST(ProtocolModel, TheSameSearchTwiceIsTheSame) {
+TEST(ProtocolModel, RepeatsASearchExactly) {
   const ModelResult once = CheckProtocol(Config(1, 2, 1, 0));
   const ModelResult again = CheckProtocol(Config(1, 2, 1, 0));
   EXPECT_EQ(once.states, 15013u);

@@ -1,4 +1,4 @@
-// The protocol's model: what happens between two terms.
+// The protocol's model: recovery between two terms, and crashes.
 
 #include <algorithm>
 #include <utility>
@@ -8,17 +8,17 @@
 
 namespace eps::model {
 
-// ---- Recovery. Quiesce needs no event of its own: once a shard has promised it starts no flush,
-// so "none is under way" stays true, and the lead may as well look.
+// ---- Recovery. Quiesce needs no event: after its promise a shard starts no flush, so "no flush is
+// active" stays true and the lead may check it at any time.
 void Protocol::RegisterAndStart(const State& state) const {
   bool any_down = false;
   for (const Shard& shard : state.shards) any_down |= shard.down != 0;
-  if (state.lead.phase == Phase::kReplaying) return;  // nobody is there
+  if (state.lead.phase == Phase::kReplaying) return;  // there is no lead to start one
   if (!any_down && state.lead.phase != Phase::kLost) return;
   State next = state;
   StartTerm(&next);
   const bool needless = config_.logs == kAllShards && state.eras == 1;
-  Emit(needless ? "all go back although every shard has its log" : nullptr, &next,
+  Emit(needless ? "the job rolled back although every shard has its log" : nullptr, &next,
        "recovery: term %d", next.lead.term);
 }
 
@@ -32,14 +32,15 @@ void Protocol::StartTerm(State* state) {
   state->lead.phase = Phase::kPromising;
   state->lead.term = static_cast<uint8_t>(promised + 1);
   ++state->eras;
-  EPS_CHECK(state->eras < kSkipped);  // a lineage has room for no more
+  EPS_CHECK(state->eras < kSkipped);  // a lineage has no room for more eras
 }
 
 void Protocol::Promise(const State& state, int i) const {
   const Shard& now = state.shards[i];
   if (state.lead.phase != Phase::kPromising || (state.lead.promised & Bit(i)) != 0) return;
   if (now.down || !Hears(now)) return;
-  // The lead first: with a log it may come back in the term that it has not ended.
+  // The lead promises first: with a log it could otherwise resume in the term that it has not
+  // ended.
   const bool lead_waits = i != 0 && (state.lead.promised & Bit(0)) == 0;
   if (config_.logs != 0 && lead_waits && rules_.lead_promises_first) return;
   State next = state;
@@ -55,7 +56,7 @@ bool Protocol::Quiesced(const Shard& shard) const {
   return !shard.flush.active || !rules_.restore_waits_for_quiesce;
 }
 
-// The highest (step, term) that every shard has; false: there is none.
+// Returns the highest (step, term) that every shard has; false if there is none.
 bool Protocol::HighestCommon(const State& state, uint8_t* step, uint8_t* term) const {
   bool found = false;
   for (const Cut& cut : state.shards[0].slots) {
@@ -138,7 +139,7 @@ void Protocol::Open(const State& state, int i) const {
   const Lead& lead = state.lead;
   if (lead.phase != Phase::kRestoring || lead.restored != kAllShards) return;
   if ((lead.opened & Bit(i)) != 0 || state.shards[i].down || state.shards[i].replaying) return;
-  if (state.shards[i].promised > lead.term) return;  // it keeps its promise
+  if (state.shards[i].promised > lead.term) return;  // keeps its promise to a newer term
   State next = state;
   next.shards[i].serving = lead.term;
   next.lead.opened |= Bit(i);
@@ -167,12 +168,12 @@ void Protocol::CrashShard(const State& state, int i) const {
       for (uint8_t& durable : next.lead.durable) durable = shard.replaying ? shard.base : 0;
     }
     if (!rules_.fresh_process_refuses) ServeAtOnce(before, &shard);
-    Emit(&next, "shard %d crashes, and %d facts are in its log", i, shard.log.facts);
+    Emit(&next, "shard %d crashes with %d facts in its log", i, shard.log.facts);
     if (!shard.replaying) return;
   }
 }
 
-// A new process on what the one before has left on the disk.
+// Returns a new process on the disk contents that the previous one left.
 Shard Protocol::FromDisk(const Shard& before, uint32_t kept) const {
   Shard shard;
   std::copy(std::begin(before.slots), std::end(before.slots), std::begin(shard.slots));
@@ -190,7 +191,7 @@ Shard Protocol::FromDisk(const Shard& before, uint32_t kept) const {
   return shard;
 }
 
-// What a fresh process must not do: go on in its term from the newest cut that it finds.
+// The violation of fresh_process_refuses: a new process continues in its term from its newest cut.
 void Protocol::ServeAtOnce(const Shard& before, Shard* shard) const {
   const int newest = NewestLive(*shard);
   if (newest < 0) return;
@@ -202,14 +203,14 @@ void Protocol::ServeAtOnce(const Shard& before, Shard* shard) const {
   shard->lineage = FindCut(*shard, newest, 0, /*term_matters=*/false)->lineage;
 }
 
-// What it has sent arrives still (a zombie), or never.
+// The worker's messages may still arrive, as those of a zombie, or be lost.
 void Protocol::CrashWorker(const State& state, int part) const {
   const Worker& worker = state.workers[part];
   if (worker.term == 0) return;
   State next = state;
   ++next.worker_crashes;
   next.workers[part] = Worker();
-  Emit(&next, "part %d's worker crashes; what it sent may arrive", part);
+  Emit(&next, "part %d's worker crashes; its messages may arrive", part);
   uint32_t kept = 0;
   for (uint32_t m = 0; m < state.messages; ++m) {
     if (Unpack(state.message[m]).part != part) next.message[kept++] = state.message[m];
@@ -217,7 +218,7 @@ void Protocol::CrashWorker(const State& state, int part) const {
   if (kept == state.messages) return;
   for (uint32_t m = kept; m < state.messages; ++m) next.message[m] = 0;
   next.messages = kept;
-  Emit(&next, "part %d's worker crashes with what it sent", part);
+  Emit(&next, "part %d's worker crashes; its messages are lost", part);
 }
 
 }  // namespace eps::model

@@ -18,7 +18,7 @@ uint64_t Mix(uint64_t x) {
 
 std::string Format(const char* what, const std::array<int, 3>& numbers) {
   char text[160];
-  // Fewer conversions than numbers are fine.
+  // A format may use fewer conversions than there are numbers.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
   std::snprintf(text, sizeof(text), what, numbers[0], numbers[1], numbers[2]);
@@ -67,7 +67,7 @@ void Search::Reach(const State& state, const char* violation_or_null, const Even
   uint64_t words[sizeof(State) / 8];
   std::memcpy(words, &state, sizeof(State));
   Key key = {1, 2};
-  // Most states have few messages: the zeros behind them need no hashing.
+  // Most states hold few messages; the trailing zeros need no hashing.
   const size_t count = sizeof(State) / 8 - kMaxMessages + state.messages;
   for (size_t i = 0; i < count; ++i) {
     key.low = Mix(key.low ^ words[i] * kMultiply1) + kMultiply2;

@@ -14,34 +14,36 @@
 
 namespace eps::model {
 
-// How a state was reached: a format for up to three numbers.
+// How a state was reached: a printf format for up to three numbers.
 struct Event {
   const char* what;
   std::array<int, 3> numbers;
 };
 
-// Thread-compatible. Remembers 16 bytes of hash and a few bytes of origin per state; only those
-// that were not searched yet are kept whole.
+// The frontier and the visited states of a search. Thread-compatible. Keeps 16 bytes of hash and a
+// few bytes of origin for every state, and whole states only until they are searched.
 class Search {
  public:
   Search();
 
-  // A transition from the state that Next gave last leads to `state`. One with a violation is
-  // counted and not searched further.
+  // Records a transition from the state that Next returned last to `state`. A transition with a
+  // violation is counted, but its state is not searched.
   void Reach(const State& state, const char* violation_or_null, const Event& event);
-  // The next state to search; false: there is none.
+  // Returns the next state to search, or false if there is none.
   bool Next(State* state);
-  // The state that Next gave last has no way on.
+  // Records that the state that Next returned last has no successor.
   void Stuck();
   uint64_t states() const { return origins_.size(); }
 
   ModelResult result;
 
  private:
+  // The hash of a state, an entry of the table.
   struct Key {
-    uint64_t low = 0;  // 0: free
+    uint64_t low = 0;  // 0 marks a free table entry
     uint64_t high = 0;
   };
+  // The transition that led to a state.
   struct Origin {
     uint32_t parent;
     uint16_t what;  // index into texts_
@@ -55,9 +57,9 @@ class Search {
 
   std::vector<Key> table_;
   uint64_t used_ = 0;
-  std::vector<Origin> origins_;     // by number of the state, in the order of discovery
+  std::vector<Origin> origins_;     // by the number of the state, in order of discovery
   std::deque<State> frontier_;      // states [current_ + 1, origins_.size())
-  std::vector<const char*> texts_;  // literals
+  std::vector<const char*> texts_;  // string literals
   uint64_t current_ = 0;
   bool started_ = false;
   uint64_t level_end_ = 1;  // the first state of the next depth

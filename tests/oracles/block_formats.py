@@ -1,8 +1,8 @@
-"""What each codec makes of numbers, written from docs/formats/codecs.md with numpy alone; rounding
-to the small floats is that of ml_dtypes. Nothing here knows how EPS computes.
+"""Computes the values that each codec decodes to, from docs/formats/codecs.md with numpy; ml_dtypes
+rounds to the small floats. Shares no code with EPS.
 
-Every function takes and gives FP32 arrays. Quotients and products are taken in float64, in which
-all of them are exact.
+Every function takes and returns FP32 arrays. Quotients and products are computed in float64, in
+which all of them are exact.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy
 
 NAN = numpy.uint32(0x7fc00000).view(numpy.float32)
 
-# Element formats of the OCP codecs: the type of ml_dtypes, the largest value, emax.
+# Element formats of the OCP codecs: ml_dtypes type, largest value, emax.
 OCP = {
     "mxfp8_e4m3": (ml_dtypes.float8_e4m3fn, 448.0, 8),
     "mxfp8_e5m2": (ml_dtypes.float8_e5m2, 57344.0, 15),
@@ -31,7 +31,7 @@ def bits(values):
 
 
 def by_blocks(values, column, size, function):
-    """`function` of all blocks, a row each: runs of `size` along the axis, the last one padded."""
+    """Applies `function` to all blocks, one per row: runs of `size` along the axis, zero-padded."""
     lines = values.T if column else values
     padded = numpy.zeros((lines.shape[0], -(-lines.shape[1] // size) * size), numpy.float32)
     padded[:, :lines.shape[1]] = lines
@@ -40,7 +40,7 @@ def by_blocks(values, column, size, function):
 
 
 def saturated(values, largest):
-    """Infinities too; NaN stays."""
+    """Clips to the largest value, infinities too; keeps NaN."""
     return numpy.clip(values, -largest, largest)
 
 
@@ -49,7 +49,7 @@ def through(values, dtype):
 
 
 def mx_blocks(blocks, magnitude_bits, truncate):
-    """Shared microexponents (arXiv 2302.08007)."""
+    """Rounds blocks to shared microexponents (arXiv 2302.08007)."""
     exponents = (bits(blocks) >> 23 & 255).astype(numpy.int64)
     exact = numpy.where(exponents == 0, 0.0, numpy.abs(blocks.astype(numpy.float64)))
     shared = exponents.max(axis=1)[:, None]
@@ -64,7 +64,7 @@ def mx_blocks(blocks, magnitude_bits, truncate):
 
 
 def ocp_scales(blocks, emax):
-    """The scale bytes of OCP blocks."""
+    """Returns the scale bytes of OCP blocks."""
     largest = numpy.abs(blocks.astype(numpy.float64)).max(axis=1)
     bad = ~numpy.isfinite(largest)
     exponent = numpy.frexp(numpy.where(bad | (largest == 0), 1.0, largest))[1] - 1 - emax
@@ -76,7 +76,7 @@ def ocp_blocks(blocks, codec):
     dtype, largest, emax = OCP[codec]
     scales = ocp_scales(blocks, emax)[:, None]
     quotient = numpy.ldexp(blocks.astype(numpy.float64), 127 - scales)
-    # Where FP32 cannot hold the quotient it is far below half of the format's smallest value.
+    # A quotient too small for FP32 is far below half of the format's smallest value.
     quotient = saturated(quotient, largest).astype(numpy.float32)
     if dtype is None:
         elements = numpy.rint(quotient * 64) / 64 + 0.0  # two's complement has one zero
@@ -87,7 +87,7 @@ def ocp_blocks(blocks, codec):
 
 
 def topk(values, fraction, sampled):
-    """Of one chunk. REQUIRES admissible values."""
+    """Returns the elements of one chunk that top-k keeps. REQUIRES admissible values."""
     flat = values.ravel()
     magnitudes = numpy.abs(flat)
     count = math.ceil(fraction * flat.size)
@@ -103,9 +103,9 @@ def topk(values, fraction, sampled):
     return result.reshape(values.shape)
 
 
-@numpy.errstate(all="ignore")  # infinities and NaN are meant
+@numpy.errstate(all="ignore")  # infinities and NaN are intended
 def expected(codec, values, column):
-    """What a receiver decodes of a tensor, or None if nothing is known about that codec."""
+    """Returns the values of a tensor that a receiver decodes, or None for an unknown codec."""
     name, *parameters = codec.split(":")
     if name == "fp32":
         return values

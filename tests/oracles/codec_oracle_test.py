@@ -1,7 +1,8 @@
-"""Every codec against programs that share nothing with it, bit for bit, through `eps codec
-roundtrip`: ml_dtypes, torchao, and numpy (block_formats.py).
+"""Compares every codec, through `eps codec roundtrip`, bit for bit with independent programs:
+ml_dtypes, torchao and numpy (block_formats.py).
 
-Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles). Argument: the path of eps.
+Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles).
+Argument: the path of eps.
 """
 
 import json
@@ -38,15 +39,15 @@ def floats(bits):
 
 
 def every_bf16(rng, window):
-    """All 2^16 of them in ascending order but for shuffled windows, so that blocks hold neighbours
-    (a small window) or anything (a large one)."""
+    """Returns all 2^16 values in ascending order, shuffled within windows, so that blocks hold
+    neighbours (a small window) or arbitrary values (a large one)."""
     upper = numpy.arange(2 ** 16, dtype=numpy.uint32).reshape(-1, window)
     return floats(rng.permuted(upper, axis=1).reshape(256, 256) << 16)
 
 
 def adversarial(rng, rows, cols):
-    """Exponents within reach of each other, at every height; significands at and beside the middle
-    between neighbours of every format."""
+    """Returns values whose exponents are close to each other, at every magnitude, and whose
+    significands are at or next to the midpoint between neighbours of every format."""
     height = rng.integers(-8, 255, (rows, cols // 16 + 1)).repeat(16, axis=1)[:, :cols]
     exponent = numpy.clip(height - rng.integers(0, 12, (rows, cols)), 0, 254)
     tie = numpy.uint32(1) << rng.integers(12, 23, (rows, cols)).astype(numpy.uint32)
@@ -63,7 +64,7 @@ def heavy_tailed(rng, rows, cols):
 
 
 def inputs():
-    """Tensors by name, the same in every run."""
+    """Returns tensors by name, the same in every run."""
     rng = numpy.random.default_rng(20231)
     result = {
         "every bf16, neighbours in a block": every_bf16(rng, 64),
@@ -109,7 +110,7 @@ class CodecOracle(unittest.TestCase):
         return numpy.fromfile(after, numpy.float32).reshape(values.shape)
 
     def assert_same(self, expected, found, values, any_nan=False):
-        """Equal bits; with `any_nan` a NaN for a NaN of the same sign."""
+        """Asserts equal bits; with `any_nan`, NaNs are equal if their signs are."""
         same = block_formats.bits(expected) == block_formats.bits(found)
         if any_nan:
             same |= (numpy.isnan(expected) & numpy.isnan(found) &
@@ -117,21 +118,21 @@ class CodecOracle(unittest.TestCase):
         if same.all():
             return
         row, col = numpy.argwhere(~same)[0]
-        self.fail("%d of %d elements differ; row %d, column %d: of %08x expected %08x, found %08x"
+        self.fail("%d of %d elements differ; row %d, column %d: for %08x expected %08x, found %08x"
                   % ((~same).sum(), same.size, row, col, block_formats.bits(values)[row, col],
                      block_formats.bits(expected)[row, col], block_formats.bits(found)[row, col]))
 
-    def test_every_codec_of_the_list_is_known_here(self):
+    def test_knows_every_listed_codec(self):
         self.assertGreaterEqual(len(self.codecs), len(self.families))
         values = INPUTS["heavy-tailed"]
         for codec in self.codecs:
             self.assertIsNotNone(block_formats.expected(codec, values, column=False), codec)
 
-    def test_values_are_those_of_ml_dtypes_and_numpy(self):
+    def test_matches_ml_dtypes_and_numpy(self):
         for codec in self.codecs:
             blocks = codec.split(":")[0] in {**block_formats.MX_BITS, **block_formats.OCP}
             for name, values in INPUTS.items():
-                if codec in self.gradients_only:  # what admission refuses cannot be sent
+                if codec in self.gradients_only:  # admission refuses larger values
                     values = numpy.where(numpy.abs(values) < LARGEST_GRADIENT / 2, values, 0)
                 for axis, column in AXES.items():
                     with self.subTest(codec=codec, input=name, axis=axis):
@@ -140,9 +141,9 @@ class CodecOracle(unittest.TestCase):
                                          any_nan=not blocks and codec != "fp32")
 
     def torchao_blocks(self, codec, blocks):
-        """What torchao makes of blocks, and which of them it is an oracle for: it divides those of
-        scale 2^-127 by 2^-126, and gives those with an infinity a finite scale. numpy alone checks
-        these (above)."""
+        """Returns torchao's values of blocks, and the blocks for which it is an oracle: it divides
+        blocks of scale 2^-127 by 2^-126, and gives blocks with an infinity a finite scale. The
+        test above checks these with numpy alone."""
         data = torch.from_numpy(numpy.ascontiguousarray(blocks))
         scale, codes = mx_tensor.to_mx(data, TORCHAO[codec], block_formats.OCP_BLOCK,
                                        mx_tensor.ScaleCalculationMode.FLOOR)
@@ -152,7 +153,7 @@ class CodecOracle(unittest.TestCase):
                 ~numpy.isinf(blocks).any(axis=1))
         return values.numpy().reshape(blocks.shape), good
 
-    def test_values_are_those_of_torchao(self):
+    def test_matches_torchao(self):
         listed = {family["name"] for family in self.families}
         for codec in sorted(set(TORCHAO) & listed):
             compared = 0
@@ -172,7 +173,7 @@ class CodecOracle(unittest.TestCase):
                             values, column, size,
                             lambda blocks: good[0][:, None].repeat(size, axis=1)) != 0
                         found = self.roundtrip(codec, values, axis)
-                        # Which NaN stands for a block of NaN is theirs to choose.
+                        # The format does not say which NaN represents a block of NaN.
                         nan = numpy.isnan(expected) & numpy.isnan(found)
                         self.assert_same(numpy.where(known & ~nan, expected, 0),
                                          numpy.where(known & ~nan, found, 0), values)

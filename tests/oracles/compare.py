@@ -1,6 +1,6 @@
-"""How close two training runs have to be. Python's standard library only.
+"""How close two training runs must be. Uses Python's standard library only.
 
-Each function returns complaints in words; none means that the two agree.
+Each function returns a list of complaints; an empty list means that the two agree.
 """
 
 import math
@@ -11,11 +11,11 @@ LR_TOLERANCE = 1e-12       # relative; both sides compute in double
 WEIGHT_TOLERANCE = 1e-5    # absolute
 WEIGHT_SHARE = 0.999       # of all elements within WEIGHT_TOLERANCE
 LOGIT_TOLERANCE = 1e-4     # absolute
-MOMENT_TOLERANCE = 1e-4    # of the tensor's largest
+MOMENT_TOLERANCE = 1e-4    # relative to the tensor's largest element
 
 
 def close(ours, theirs, relative):
-    """False for anything that is not finite."""
+    """Compares with a relative tolerance; returns False if a value is not finite."""
     return abs(ours - theirs) <= relative * abs(theirs)
 
 
@@ -28,17 +28,18 @@ def series(name, ours, theirs, relative):
 
 
 def steps(ours, theirs):
-    """Losses, gradient norms and learning rates of two runs."""
+    """Compares losses, gradient norms and learning rates of two runs."""
     return (series("loss", ours.losses, theirs.losses, LOSS_TOLERANCE) +
             series("grad_norm", ours.grad_norms, theirs.grad_norms, NORM_TOLERANCE) +
             series("lr", ours.lrs, theirs.lrs, LR_TOLERANCE))
 
 
 def compared(name, count):
-    """The elements of a tensor that are compared.
+    """Returns the indices of a tensor's elements that are compared.
 
-    A bias of the attention's keys adds the same to all scores of a query and so has no gradient but
-    rounding, which Adam turns into steps of full size: the middle third of c_attn.bias is apart.
+    The middle third of c_attn.bias is left out: a bias of the attention's keys adds the same value
+    to all scores of a query, so its gradient is only rounding noise, which Adam turns into steps of
+    full size.
     """
     if name.endswith(".attn.c_attn.bias"):
         third = count // 3
@@ -47,8 +48,10 @@ def compared(name, count):
 
 
 def elements(pairs, lrs):
-    """`pairs` yields (tensor, index, ours, theirs). Adam moves an element by about the learning
-    rate at most: no two runs from the same start are further apart than twice the sum of them.
+    """Compares elements; `pairs` yields (tensor, index, ours, theirs).
+
+    Adam moves an element by at most about the learning rate, so two runs from the same start are at
+    most twice the sum of the rates apart.
     """
     limit = 2 * sum(lrs)
     total, far, beyond = 0, [], []
@@ -75,7 +78,7 @@ def elements(pairs, lrs):
 
 
 def weights(ours, theirs, lrs):
-    """All elements of two models, as {name: (shape, values)}."""
+    """Compares all elements of two models, given as {name: (shape, values)}."""
     if {k: v[0] for k, v in ours.items()} != {k: v[0] for k, v in theirs.items()}:
         return [f"tensors: {sorted(ours)}, expected {sorted(theirs)} with the same shapes"]
     return elements(((name, i, values[i], theirs[name][1][i]) for name, (_, values) in ours.items()
@@ -83,7 +86,7 @@ def weights(ours, theirs, lrs):
 
 
 def moments(ours, theirs):
-    """One of the optimizer's moments, as {name: (shape, values)}."""
+    """Compares one of the optimizer's moments, given as {name: (shape, values)}."""
     if {k: v[0] for k, v in ours.items()} != {k: v[0] for k, v in theirs.items()}:
         return [f"tensors: {sorted(ours)}, expected {sorted(theirs)} with the same shapes"]
     complaints = []
@@ -104,7 +107,7 @@ def runs(ours, theirs):
 
 
 def scores(ours, theirs):
-    """Two lists of logits."""
+    """Compares two lists of logits."""
     if len(ours) != len(theirs):
         return [f"logits: {len(ours)}, expected {len(theirs)}"]
     worst = max(range(len(ours)), key=lambda i: abs(ours[i] - theirs[i]), default=None)

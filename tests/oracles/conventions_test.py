@@ -1,7 +1,8 @@
-"""What users of other programs rely on: torchrun starts our workers, TensorBoard reads our event
-files, and an evaluation's loss is the one that transformers computes.
+"""Checks conventions of other programs: torchrun starts our workers, TensorBoard reads our event
+files, and an evaluation's loss equals the one that transformers computes.
 
-Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles). Argument: the path of eps.
+Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles).
+Argument: the path of eps.
 """
 
 import os
@@ -45,7 +46,7 @@ class Conventions(unittest.TestCase):
 
 
 class Evaluation(Conventions):
-    """Dropout is on in training, and must not be in an evaluation."""
+    """Training applies dropout; an evaluation must not."""
 
     def transformers_loss(self, job, folder, data, samples):
         model = oracle.load(folder).eval()
@@ -58,7 +59,7 @@ class Evaluation(Conventions):
                     logits.flatten(0, 1).double(), ids[0, 1:], reduction="sum").item()
         return total / (samples * job.seq_len)
 
-    def test_the_loss_of_every_checkpoint_is_that_of_transformers(self):
+    def test_every_checkpoints_loss_matches_transformers(self):
         for name, samples in (("tied_exact", 0), ("untied_none", 13)):
             with self.subTest(job=name):
                 job = jobs.named(name)
@@ -92,7 +93,7 @@ class TensorBoard(Conventions):
         return {tag: [(event.step, event.value) for event in reader.Scalars(tag)]
                 for tag in reader.Tags()["scalars"]}
 
-    def test_it_reads_each_step_once_also_after_a_resume(self):
+    def test_reads_each_step_once_after_a_resume(self):
         job = jobs.named("tied_none")
         inputs = jobs.write_inputs(job, self.path("in"))
         out = self.path("out")
@@ -141,7 +142,7 @@ class Launch(Conventions):
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             timeout=TIMEOUT_SECONDS)
 
-    def test_torchrun_starts_workers_that_train_the_bits_of_eps_train(self):
+    def test_workers_under_torchrun_match_eps_train(self):
         job = jobs.named("tied_none")  # two parts
         inputs = jobs.write_inputs(job, self.path("in"))
         ours = eps_run.train(EPS, job, inputs, self.path("ours"))
@@ -151,7 +152,7 @@ class Launch(Conventions):
         supervisor = self.start(EPS, "train", "--model=" + inputs.folder, "--data=" + inputs.data,
                                 "--out=" + self.path("out"),
                                 *["--%s=%s" % item for item in settings.items()])
-        # The lead's address is enough; it tells the other's.
+        # The lead's address is enough: the lead returns the other server's.
         workers = self.torchrun(2, "--servers=" + servers[0], "--data=" + inputs.data,
                                 "--worker.threads=1")
         if workers.returncode != 0:
@@ -167,7 +168,7 @@ class Launch(Conventions):
                          "rb") as actual:
                 self.assertEqual(expected.read(), actual.read(), file)
 
-    def test_a_worker_says_which_variable_makes_no_sense(self):
+    def test_a_worker_names_the_inconsistent_variable(self):
         environment = dict(os.environ, RANK="7", WORLD_SIZE="2")
         result = subprocess.run([EPS, "worker", "--servers=127.0.0.1:1"], env=environment,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Runs the programs of EPS on a job. Python's standard library only."""
+"""Runs the programs of EPS on a job. Uses Python's standard library only."""
 
 import dataclasses
 import json
@@ -13,17 +13,17 @@ TIMEOUT_SECONDS = 120
 
 @dataclasses.dataclass
 class Run:
-    """What a training run left behind, of whichever side."""
+    """The results of a training run of either side."""
     losses: list
     grad_norms: list  # of the mean gradient, before clipping
     lrs: list
     weights: dict     # {name: (shape, values)}
     moments: dict     # {field of the optimizer's state: {name: (shape, values)}}
-    folder: str       # the checkpoint; empty if the run wrote none
+    folder: str       # the checkpoint's; empty if the run wrote none
 
 
 def call(*command):
-    """The standard output of a program that has to succeed."""
+    """Runs a program that must succeed; returns its standard output."""
     result = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             timeout=TIMEOUT_SECONDS)
@@ -36,7 +36,7 @@ def call(*command):
 
 
 def settings(job):
-    """The job in the words of EPS's configuration; where EPS has a default, torch has the same."""
+    """Returns the job as settings of EPS. Settings left to EPS's defaults have torch's values."""
     if job.optimizer == "sgd":
         optimizer = {"optimizer.momentum": job.momentum}
     else:
@@ -60,7 +60,7 @@ def records(out):
 
 
 def train(eps, job, inputs, out, changes=None):
-    """Trains with `eps train`; `changes` are settings that win over the job's."""
+    """Trains with `eps train`; `changes` are settings that override the job's."""
     merged = dict(settings(job), **(changes or {}))
     call(eps, "train", "--model=" + inputs.folder, "--data=" + inputs.data, "--out=" + out,
          *["--%s=%s" % item for item in merged.items()])
@@ -80,12 +80,12 @@ def train(eps, job, inputs, out, changes=None):
 
 
 def logits(print_logits, folder, ids):
-    """The scores of EPS's model: one row of the vocabulary per position, one after the other."""
+    """Returns the scores of EPS's model: one row of the vocabulary per position, concatenated."""
     return tensors.floats(call(print_logits, folder, ",".join(map(str, ids))))
 
 
 def generate(eps, folder, ids, count):
-    """The likeliest continuation by `eps generate`, of a vocabulary that is not bytes."""
+    """Returns `eps generate`'s likeliest continuation; the vocabulary must not be bytes."""
     text = call(eps, "generate", "--model=" + folder, "--tokens=%d" % count, "--temperature=0",
                 "--prompt-ids=" + ",".join(map(str, ids))).decode()
     return [int(word) for word in text.strip().split(",")][len(ids):]

@@ -1,6 +1,7 @@
-"""Folders of weights travel between EPS and transformers: every dtype, in one file and in shards.
+"""Exchanges folders of weights between EPS and transformers: every dtype, one file or shards.
 
-Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles). Argument: the path of eps.
+Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles).
+Argument: the path of eps.
 """
 
 import dataclasses
@@ -46,13 +47,13 @@ class Folders(unittest.TestCase):
         return eps_run.train(EPS, job, inputs, str(self.root / name), {"training.steps": steps})
 
     def digest(self, folder):
-        """{what: hexadecimal digits} as EPS computes them."""
+        """Returns {array: hexadecimal digest} as EPS computes it."""
         lines = eps_run.call(EPS, "checkpoint", "digest", folder).decode().split("\n")
         return dict(line.split(" sha256:") for line in lines if line)
 
 
 def sha256_of(files, order):
-    """The definition of docs/formats/checkpoint.md, in Python."""
+    """Implements the definition in docs/formats/checkpoint.md."""
     digest = hashlib.sha256()
     for path in files:
         stored = tensors.read_safetensors(path)
@@ -62,17 +63,17 @@ def sha256_of(files, order):
 
 
 def order_of(checkpoint):
-    """The names in the order of the job spec, which is that of our files."""
+    """Returns the names in the order of our files, which is that of the job spec."""
     with open(os.path.join(checkpoint, "model.safetensors"), "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return [name for name in header if name != "__metadata__"]
 
 
 class FromTransformers(Folders):
-    """EPS begins with what transformers saved."""
+    """EPS trains from folders that transformers saved."""
 
     def check(self, job, save):
-        """`save(model, folder)` writes it; EPS has to see the values that transformers sees."""
+        """`save(model, folder)` writes the folder; EPS must read what transformers reads."""
         inputs = self.inputs(job)
         folder = self.root / (self.id().rsplit(".", 1)[-1] + "-" + job.name)
         save(oracle.load(inputs.folder), str(folder))
@@ -117,7 +118,7 @@ class FromTransformers(Folders):
                                         metadata={"format": "pt"})
         self.check(jobs.named("tied_exact"), save)
 
-    def test_training_goes_on_as_torchs_does(self):
+    def test_training_continues_as_in_torch(self):
         job = jobs.named("tied_exact")
         inputs = self.inputs(job)
         folder = str(self.root / "half")
@@ -152,12 +153,12 @@ class ToTransformers(Folders):
             self.assertEqual([], [kind for kind, names in info.items() if names])
         self.assertEqual(DTYPES[dtype], model.dtype)
         for name, tensor in model.state_dict().items():
-            # Rounded by PyTorch, to the same bits.
+            # PyTorch rounds to the same bits.
             self.assertTrue(torch.equal(tensor, exact[name].to(DTYPES[dtype])), name)
         if dtype == "f32":
             self.assertEqual(self.digest(checkpoint)["weights"], self.digest(out)["weights"])
 
-    def test_the_digest_is_what_the_documentation_says(self):
+    def test_the_digest_matches_its_documentation(self):
         job = jobs.named("tied_none")
         checkpoint = self.train(job, self.inputs(job), "digest").folder
         order = order_of(checkpoint)

@@ -1,7 +1,7 @@
-"""Summaries of the oracle's runs, small enough to be kept in the tree: golden/<job>.json.
+"""Summaries of the oracle's runs, small enough for the tree: golden/<job>.json.
 
-They hold what PyTorch and transformers computed, so that every test run compares with them, also
-where neither is installed. Python's standard library only.
+They hold the results of PyTorch and transformers, so that every test run can compare with them,
+even where neither is installed. Uses Python's standard library only.
 """
 
 import json
@@ -16,7 +16,7 @@ SAMPLES = 64
 
 
 def sampled(name, count):
-    """Which elements of a tensor are kept: evenly spread, the first and the last among them."""
+    """Returns which elements of a tensor are kept: evenly spread, with the first and the last."""
     places = compare.compared(name, count)
     wanted = min(SAMPLES, len(places))
     return [places[i * (len(places) - 1) // (wanted - 1)] for i in range(wanted)]
@@ -28,12 +28,12 @@ def norm(name, values):
 
 
 def float32(value):
-    """The same float32 in as few digits as always suffice."""
+    """Rounds to the nine digits that identify any float32."""
     return float("%.9g" % value)
 
 
 def summary(job, inputs, run, prompt, logits, made_by):
-    """`logits` are those of the initial weights after the tokens of `prompt`."""
+    """Returns a golden file's content; `logits` follow `prompt` with the initial weights."""
     return {
         "job": job.name, "made_by": made_by, "inputs_sha256": inputs.sha256,
         "losses": run.losses, "grad_norms": run.grad_norms, "lrs": run.lrs,
@@ -49,7 +49,7 @@ def path(job):
 
 
 def write(job, content):
-    """One tensor or series a line."""
+    """Writes one tensor or series per line."""
     def line(key, value):
         return "%s: %s" % (json.dumps(key), json.dumps(value))
 
@@ -67,7 +67,7 @@ def same_inputs(inputs, content):
     if inputs.sha256 == content["inputs_sha256"]:
         return []
     return ["the job's inputs are no longer those of the golden file; tests/oracles/README.md says "
-            "how to write it again"]
+            "how to regenerate it"]
 
 
 def weights(ours, content):
@@ -86,7 +86,7 @@ def weights(ours, content):
 
 
 def run(ours, content):
-    """Complaints about a run, as of the functions of compare."""
+    """Compares a run with a golden file; returns complaints like the functions of compare."""
     return (compare.series("loss", ours.losses, content["losses"], compare.LOSS_TOLERANCE) +
             compare.series("grad_norm", ours.grad_norms, content["grad_norms"],
                            compare.NORM_TOLERANCE) +

@@ -1,6 +1,6 @@
-"""EPS computes what PyTorch and transformers computed, as the golden files tell.
+"""Compares EPS with the golden files, which hold results of PyTorch and transformers.
 
-Runs without either of the two. Arguments: the paths of eps and print_logits.
+Needs neither of the two. Arguments: the paths of eps and print_logits.
 """
 
 import os
@@ -20,7 +20,7 @@ import source_tree  # noqa: E402
 EPS = None
 PRINT_LOGITS = None
 
-# Settings that must not give the golden run, and the job that shows it.
+# Jobs, and settings with which they must not match the golden run.
 WRONG = [
     ("tied_exact", {"lr_scheduler.warmup_steps": 4}),
     ("tied_exact", {"training.clip": "none"}),
@@ -72,13 +72,13 @@ class Golden(unittest.TestCase):
                 ours = eps_run.logits(PRINT_LOGITS, self.inputs(job).folder, content["prompt"])
                 self.assertEqual([], compare.scores(ours[-job.vocab_size:], content["logits"]))
 
-    def test_another_setting_is_noticed(self):
+    def test_notices_another_setting(self):
         for name, settings in WRONG:
             with self.subTest(job=name, settings=settings):
                 job = jobs.named(name)
                 self.assertNotEqual([], golden.run(self.train(job, settings), golden.read(job)))
 
-    def test_another_model_is_noticed(self):
+    def test_notices_another_model(self):
         job = jobs.named("tied_exact")
         content = golden.read(job)
         inputs = self.inputs(jobs.named("tied_none"))

@@ -1,8 +1,8 @@
 """The training jobs that EPS and PyTorch both run, and the inputs that both start from.
 
-Python's standard library only. The inputs are pure functions of a job: weights and tokens come from
-the bits of the Mersenne Twister alone, and every weight is a whole number times a power of two, so
-that float32 holds it exactly.
+Uses Python's standard library only. The inputs are pure functions of a job: weights and tokens
+come from the bits of the Mersenne Twister alone, and every weight is a whole number times a power
+of two, so that float32 holds it exactly.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ STEPS = 20
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One job. Every number differs from its default in some job, so that none is ignored."""
+    """One job. Some job changes every number from its default, so that none can be ignored."""
     name: str
     tie_word_embeddings: bool
     clip: str  # exact or none
@@ -32,7 +32,7 @@ class Job:
     vocab_size: int = 256
     layer_norm_epsilon: float = 1e-5
     seq_len: int = 32
-    tokens: int = 50 * 32  # one too few for a sample 50
+    tokens: int = 50 * 32  # one token short of a 50th sample
     micro_batch_size: int = 4
     micro_batches: int = 1
     parts: int = 1
@@ -54,7 +54,7 @@ class Job:
 
     @property
     def state_fields(self):
-        """The optimizer's state, by torch's names."""
+        """Returns the names of the optimizer's state fields in torch."""
         if self.optimizer == "adamw":
             return ("exp_avg", "exp_avg_sq")
         return ("momentum_buffer",) if self.momentum else ()
@@ -75,8 +75,8 @@ JOBS = [
 ]
 
 
-# Compared with PyTorch, but not kept in golden files. The decay is strong, so that it shows in
-# these few steps.
+# Compared with PyTorch, but without golden files. The decay is strong enough to show within these
+# few steps.
 SGD_JOBS = [
     Job(name="sgd_momentum", tie_word_embeddings=True, clip="exact", optimizer="sgd", momentum=0.9,
         lr=0.05, weight_decay=0.5, schedule="linear", warmup_steps=2, micro_batch_size=2,
@@ -91,7 +91,7 @@ def named(name):
 
 
 def config_json(job):
-    """A Hugging Face configuration, without dropout: the two sides draw other random numbers."""
+    """Returns a Hugging Face configuration without dropout, whose random numbers would differ."""
     return {
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
         "activation_function": "gelu_new", "n_layer": job.n_layer, "n_head": job.n_head,
@@ -104,7 +104,7 @@ def config_json(job):
 
 
 def shapes(job):
-    """{name: shape} of the model's tensors, by their names in transformers."""
+    """Returns {name: shape} of the model's tensors, with their names in transformers."""
     width = job.n_embd
     inner = job.n_inner or 4 * width
     result = {"transformer.wte.weight": (job.vocab_size, width),
@@ -129,7 +129,7 @@ def shapes(job):
 
 
 def initial_weights(job):
-    """Every element is random, biases too: what starts at zero or one hides mistakes."""
+    """Draws every element at random, biases too: values of zero or one would hide mistakes."""
     bits = random.Random(job.seed)
     weights = {}
     for name, shape in shapes(job).items():
@@ -145,7 +145,7 @@ def initial_weights(job):
 
 
 def tokens(job):
-    """Words of a small vocabulary in random order: something to learn within 20 steps."""
+    """Returns words of a small vocabulary in random order, learnable within 20 steps."""
     bits = random.Random(1000 + job.seed)
 
     def below(limit):
@@ -159,13 +159,13 @@ def tokens(job):
 
 
 def sample(job, data, index):
-    """The tokens of sample `index` and, one position later, their labels."""
+    """Returns the tokens of sample `index` and their labels, one position later."""
     start = index * job.seq_len
     return (data[start:start + job.seq_len], data[start + 1:start + job.seq_len + 1])
 
 
 def batch(job, data, step):
-    """The samples of a step (from 0): one after the other, from the front again at the end."""
+    """Returns the samples of a step (from 0), in order and wrapping around at the end."""
     whole_samples = (len(data) - 1) // job.seq_len
     first = step * job.batch_size
     return [sample(job, data, (first + i) % whole_samples) for i in range(job.batch_size)]

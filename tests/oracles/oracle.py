@@ -1,7 +1,7 @@
-"""The other side: transformers' GPT-2 trained by PyTorch as any script in Python would do it.
+"""The oracle: transformers' GPT-2 trained by PyTorch, as in an ordinary Python script.
 
-No code and no arithmetic is shared with EPS, only the folder that both start from. `mistake` plants
-one, to show that a comparison notices it.
+It shares no code or arithmetic with EPS, only the folder that both start from. `mistake` plants a
+mistake, to show that a comparison notices it.
 """
 
 import array
@@ -10,7 +10,7 @@ import os
 os.environ.update(TRANSFORMERS_OFFLINE="1", HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="",
                   TRANSFORMERS_VERBOSITY="error", HF_HUB_DISABLE_PROGRESS_BARS="1")
 
-# The variables above count when these are imported.
+# Imported after the variables above, which they read.
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
@@ -21,16 +21,16 @@ import jobs  # noqa: E402
 MISTAKES = {
     "decay_on_biases": "weight decay on every tensor, not only on those of rank 2",
     "coupled_decay": "weight decay added to the gradient, as Adam has it",
-    "schedule_one_late": "every step with the learning rate of the step before",
+    "schedule_one_late": "every step with the learning rate of the previous step",
     "no_bias_correction": "moments without bias correction",
-    "no_clipping": "the gradient as it is",
+    "no_clipping": "the gradient without clipping",
     "clip_each_tensor": "each tensor clipped by its own norm",
     "mean_of_last_micro_batch": "the gradient of the last sample instead of the mean",
     "labels_not_shifted": "each token predicts itself",
     "one_sample_late": "the data read from sample 1 on",
-    "no_wrap": "a sample behind the last whole one before it starts anew",
-    "erf_gelu": "the exact GELU instead of the one by tanh",
-    "untied_head": "a copy of the embedding as head, with a gradient of its own",
+    "no_wrap": "a partial sample after the last whole one before wrapping around",
+    "erf_gelu": "the exact GELU instead of the tanh approximation",
+    "untied_head": "a copy of the embedding as head, with its own gradient",
 }
 
 
@@ -39,7 +39,7 @@ def load(folder):
 
 
 def load_with_report(folder):
-    """(model, {kind of trouble: tensors})"""
+    """Returns (model, {kind of problem: tensors})."""
     return transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32,
                                                         output_loading_info=True)
 
@@ -53,13 +53,13 @@ def load_trainer_state(folder):
 
 
 def to_arrays(named_tensors):
-    """{name: (shape, values)} of tensors."""
+    """Converts tensors to {name: (shape, values)}."""
     return {name: (tuple(tensor.shape), array.array("f", tensor.detach().flatten().tolist()))
             for name, tensor in named_tensors}
 
 
 def new_optimizer(job, model, mistake):
-    """Decays matrices only, as most training scripts group their parameters."""
+    """Groups parameters as most training scripts do: only matrices decay."""
     decayed = [p for p in model.parameters() if p.dim() >= 2 or mistake == "decay_on_biases"]
     others = [p for p in model.parameters() if not any(p is q for q in decayed)]
     groups = [{"params": decayed, "weight_decay": job.weight_decay},
@@ -73,14 +73,14 @@ def new_optimizer(job, model, mistake):
 
 def new_scheduler(name, optimizer, warmup_steps, total_steps, options=None):
     if name == "polynomial" and not options:
-        options = {"lr_end": 0.0}  # as ours without lr_scheduler.min_lr_ratio
+        options = {"lr_end": 0.0}  # EPS's value without lr_scheduler.min_lr_ratio
     return transformers.get_scheduler(name, optimizer, num_warmup_steps=warmup_steps,
                                       num_training_steps=total_steps,
                                       scheduler_specific_kwargs=options)
 
 
 def learning_rates(name, lr, warmup_steps, total_steps, options):
-    """Of the steps 1 to total_steps, by transformers' schedule."""
+    """Returns the rates of steps 1 to total_steps by transformers' schedule."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
     scheduler = new_scheduler(name, optimizer, warmup_steps, total_steps, options)
     lrs = []
@@ -92,7 +92,7 @@ def learning_rates(name, lr, warmup_steps, total_steps, options):
 
 
 def mean_loss(job, model, samples, mistake):
-    """The mean over all tokens of a step."""
+    """Returns the mean loss over all tokens of a step."""
     if mistake == "mean_of_last_micro_batch":
         samples = samples[-1:]
     ids = torch.tensor([inputs for inputs, _ in samples])
@@ -100,7 +100,7 @@ def mean_loss(job, model, samples, mistake):
     if mistake == "labels_not_shifted":
         labels = ids
     if job.seq_len < job.n_positions and mistake is None:
-        # The model's own loss, which shifts the labels itself, where the last one fits in.
+        # If the last label fits in, use the model's own loss, which shifts the labels itself.
         whole = torch.cat([ids, labels[:, -1:]], dim=1)
         return model(whole, labels=whole).loss
     logits = model(ids).logits
@@ -108,7 +108,7 @@ def mean_loss(job, model, samples, mistake):
 
 
 def clip(job, model, mistake):
-    """Clips, and returns the norm from before."""
+    """Clips the gradients; returns their norm before clipping."""
     if mistake == "clip_each_tensor":
         norms = [torch.nn.utils.clip_grad_norm_(p, job.max_grad_norm) for p in model.parameters()]
         return torch.stack(norms).norm().item()
@@ -167,13 +167,13 @@ def train(job, inputs, mistake=None):
 
 
 def logits(model, ids):
-    """The scores after each position, one row after the other."""
+    """Returns the scores after each position, one row after the other."""
     with torch.no_grad():
         return model(torch.tensor([ids])).logits.flatten().tolist()
 
 
 def generate(model, ids, count):
-    """The likeliest continuation."""
+    """Returns the likeliest continuation."""
     with torch.no_grad():
         tokens = model.generate(torch.tensor([ids]), max_new_tokens=count, min_new_tokens=count,
                                 do_sample=False)
@@ -181,7 +181,7 @@ def generate(model, ids, count):
 
 
 def summary(job, inputs, run):
-    """What the golden file of a job keeps."""
+    """Returns the content of the job's golden file."""
     prompt, _ = jobs.sample(job, jobs.tokens(job), 0)
     scores = logits(load(inputs.folder).eval(), prompt)
     return golden.summary(job, inputs, run, prompt, scores[-job.vocab_size:],

@@ -1,5 +1,5 @@
-// Prints the scores that EPS's GPT-2 gives, for comparisons with other programs: after each token
-// of a sequence, those of all of the vocabulary, as raw floats on standard output.
+// Prints the scores of EPS's GPT-2, for comparison with other programs: for each position of a
+// sequence, the scores of the whole vocabulary, as raw floats on standard output.
 //
 // usage: print_logits FOLDER 1,2,3     FOLDER holds config.json and model.safetensors
 

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Runs a Python script of the tree in the environment of third_party/install/setup_oracles.sh: $1 is its path
-# from the root, the rest its arguments. Bazel hands this script over as a symlink; what it points
-# to lies in the tree itself.
+# Runs a Python script of the tree in the environment of third_party/install/setup_oracles.sh: $1 is
+# its path from the root, the rest its arguments. Bazel passes this script as a symlink, whose
+# target is in the tree itself.
 set -euo pipefail
 root=$(cd "$(dirname "$(readlink --canonicalize "$0")")/../.." && pwd)
 readonly environment=$root/third_party/.oracles

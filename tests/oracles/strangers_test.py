@@ -1,7 +1,8 @@
-"""EPS and strangers agree: PyTorch trains what EPS trains, transformers loads what EPS writes.
+"""Compares EPS with independent programs: PyTorch trains the same jobs, and transformers loads the
+checkpoints of EPS.
 
-Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles). Arguments: the paths of eps
-and print_logits.
+Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles).
+Arguments: the paths of eps and print_logits.
 """
 
 import dataclasses
@@ -26,7 +27,8 @@ import source_tree  # noqa: E402
 EPS = None
 PRINT_LOGITS = None
 
-# Mistakes that a job cannot show: without clipping those of clipping, without a tied head its own.
+# Mistakes that have no effect in a job: those of clipping without clipping, those of a tied head
+# without one.
 INVISIBLE = {
     "tied_exact": set(),
     "tied_none": {"no_clipping"},
@@ -34,7 +36,7 @@ INVISIBLE = {
     "untied_none": {"no_clipping", "untied_head"},
 }
 
-# Schedules by name: settings of EPS, and the same in the words of transformers.get_scheduler.
+# Schedules by name, with settings of EPS and the same as arguments of transformers.get_scheduler.
 SCHEDULE_STEPS = 40
 SCHEDULES = [
     ("constant", {}, {}),
@@ -52,7 +54,7 @@ SCHEDULES = [
 
 
 class Folders(unittest.TestCase):
-    """Runs of both sides, each made once."""
+    """Caches one run of each job on both sides."""
     runs = {}
 
     @classmethod
@@ -63,7 +65,7 @@ class Folders(unittest.TestCase):
         cls.folder = folder.name
 
     def both(self, job):
-        """(inputs, EPS's run, PyTorch's run)"""
+        """Returns (inputs, EPS's run, PyTorch's run)."""
         if job.name not in Folders.runs:
             inputs = jobs.write_inputs(job, os.path.join(self.folder, job.name))
             ours = eps_run.train(EPS, job, inputs, os.path.join(self.folder, job.name + "-out"))
@@ -90,7 +92,7 @@ class Training(Folders):
     def test_an_untied_model_without_clipping(self):
         self.check("untied_none")
 
-    def test_the_optimizer_state_is_torchs(self):
+    def test_the_optimizer_state_matches_torch(self):
         for job in jobs.JOBS:
             _, ours, theirs = self.both(job)
             for field in ("exp_avg", "exp_avg_sq"):
@@ -98,7 +100,7 @@ class Training(Folders):
                     self.assertEqual([], compare.moments(ours.moments[field],
                                                          theirs.moments[field]))
 
-    def test_sgd_is_torchs_with_and_without_momentum(self):
+    def test_sgd_matches_torch_with_and_without_momentum(self):
         for job in jobs.SGD_JOBS:
             inputs, ours, theirs = self.both(job)
             with self.subTest(job=job.name):
@@ -112,7 +114,7 @@ class Training(Folders):
                     other = oracle.train(dataclasses.replace(job, **change), inputs)
                     self.assertNotEqual([], compare.runs(ours, other))
 
-    def test_jobs_clip_in_some_steps_and_not_in_all(self):
+    def test_clipping_applies_in_some_steps_only(self):
         job = jobs.named("untied_exact")
         norms = self.both(job)[2].grad_norms
         self.assertLess(min(norms), job.max_grad_norm)
@@ -128,7 +130,7 @@ class Training(Folders):
 
 
 class Schedules(Folders):
-    def test_learning_rates_are_those_of_transformers(self):
+    def test_learning_rates_match_transformers(self):
         model = os.path.join(self.folder, "synthetic.json")
         with open(model, "w", encoding="utf-8") as file:
             json.dump({"model_type": "eps-synthetic", "n_layer": 1, "n_embd": 8}, file)
@@ -148,7 +150,7 @@ class Schedules(Folders):
 
 class Checkpoints(Folders):
     def prompts(self, job):
-        """Sequences of several lengths: of the data, and of random tokens."""
+        """Returns sequences of several lengths: parts of the data, and random tokens."""
         bits = random.Random(job.seed)
         data = jobs.tokens(job)
         strange = [bits.getrandbits(16) % job.vocab_size for _ in range(job.n_positions)]
@@ -160,12 +162,12 @@ class Checkpoints(Folders):
                 model, info = oracle.load_with_report(self.both(job)[1].folder)
                 self.assertEqual([], [kind for kind, names in info.items() if names])
                 for key, value in jobs.config_json(job).items():
-                    if value is not None:  # those that EPS has no use for are left out
+                    if value is not None:  # EPS omits settings without a value
                         self.assertEqual(value, getattr(model.config, key), key)
                 tied = model.lm_head.weight is model.transformer.wte.weight
                 self.assertEqual(job.tie_word_embeddings, tied)
 
-    def test_scores_are_those_of_transformers(self):
+    def test_scores_match_transformers(self):
         for job in jobs.JOBS:
             folder = self.both(job)[1].folder
             model = oracle.load(folder).eval()
@@ -175,7 +177,7 @@ class Checkpoints(Folders):
                     self.assertEqual(len(prompt) * job.vocab_size, len(ours))
                     self.assertEqual([], compare.scores(ours, oracle.logits(model, prompt)))
 
-    def test_scores_of_another_checkpoint_are_noticed(self):
+    def test_notices_scores_of_another_checkpoint(self):
         job = jobs.named("tied_exact")
         inputs, ours, _ = self.both(job)
         prompt = self.prompts(job)[0]
@@ -183,8 +185,8 @@ class Checkpoints(Folders):
         self.assertNotEqual([], compare.scores(eps_run.logits(PRINT_LOGITS, ours.folder, prompt),
                                                oracle.logits(model, prompt)))
 
-    def test_the_likeliest_continuation_is_that_of_transformers(self):
-        for name in ("untied_exact", "untied_none"):  # their vocabulary is printed as ids
+    def test_the_likeliest_continuation_matches_transformers(self):
+        for name in ("untied_exact", "untied_none"):  # these vocabularies are printed as ids
             job = jobs.named(name)
             folder = self.both(job)[1].folder
             model = oracle.load(folder).eval()
@@ -194,7 +196,7 @@ class Checkpoints(Folders):
                     self.assertEqual(oracle.generate(model, prompt, count),
                                      eps_run.generate(EPS, folder, prompt, count))
 
-    def test_the_tokenizer_gives_the_bytes_of_a_text(self):
+    def test_the_tokenizer_returns_bytes(self):
         folder = self.both(jobs.named("tied_exact"))[1].folder
         tokenizer = oracle.load_tokenizer(folder)
         for text in ("The quick brown fox.\n", "  two  spaces\tand\r\n", "naïve Ωμέγα 漢字 🙂", ""):
@@ -203,7 +205,7 @@ class Checkpoints(Folders):
                 self.assertEqual(list(text.encode()), list(ids))
                 self.assertEqual(text, tokenizer.decode(ids))
 
-    def test_the_trainer_state_is_read_by_transformers(self):
+    def test_transformers_reads_the_trainer_state(self):
         job = jobs.named("tied_exact")
         _, ours, _ = self.both(job)
         state = oracle.load_trainer_state(ours.folder)
@@ -212,7 +214,7 @@ class Checkpoints(Folders):
 
 
 class GoldenFiles(Folders):
-    def test_they_hold_what_the_oracle_computes(self):
+    def test_golden_files_match_the_oracle(self):
         for job in jobs.JOBS:
             with self.subTest(job=job.name):
                 inputs, _, theirs = self.both(job)
@@ -224,7 +226,7 @@ class GoldenFiles(Folders):
                 self.assertEqual([], golden.run(theirs, kept))
                 self.assertEqual([], compare.scores(now["logits"], kept["logits"]))
 
-    def test_they_tell_every_planted_mistake(self):
+    def test_golden_files_reveal_every_planted_mistake(self):
         for job in jobs.JOBS:
             inputs = self.both(job)[0]
             for mistake in set(oracle.MISTAKES) - INVISIBLE[job.name]:

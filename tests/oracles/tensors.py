@@ -1,4 +1,4 @@
-"""Files of float32 tensors in the safetensors format, with Python's standard library only."""
+"""Reads and writes safetensors files of float32, with Python's standard library only."""
 
 import array
 import json
@@ -11,7 +11,7 @@ def count(shape):
 
 
 def floats(raw):
-    """An array of float32 from little-endian bytes."""
+    """Converts little-endian bytes to an array of float32."""
     values = array.array("f")
     values.frombytes(raw)
     if sys.byteorder == "big":
@@ -20,7 +20,7 @@ def floats(raw):
 
 
 def write_safetensors(path, tensors):
-    """`tensors` is {name: (shape, values)}; the values are stored as float32."""
+    """Writes `tensors`, {name: (shape, values)}, as float32."""
     header = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, (shape, _) in tensors.items():
@@ -40,7 +40,7 @@ def write_safetensors(path, tensors):
 
 
 def read_safetensors(path):
-    """{name: (shape, values)} of a file that holds float32 only."""
+    """Reads {name: (shape, values)} from a file that holds float32 only."""
     with open(path, "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
         data = file.read()

@@ -1,4 +1,4 @@
-"""Writes the golden files again, from what PyTorch and transformers compute now.
+"""Regenerates the golden files from current results of PyTorch and transformers.
 
 usage: tests/oracles/run_with_torch.sh tests/oracles/write_golden.py
 """

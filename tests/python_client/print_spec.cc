@@ -1,4 +1,4 @@
-// Prints a small job spec as its canonical text.
+// Prints the canonical text of a small job spec.
 
 #include <cstdio>
 

@@ -1,7 +1,7 @@
-"""A plain gRPC client in Python against a real server process.
+"""Drives a real server process with a plain Python gRPC client.
 
-It knows the .proto files and nothing else of the project, so what passes here is the protocol:
-Hello, a job, weights, a step, fetch, push with credit and acks.
+The client uses the .proto files and nothing else of the project, so the test covers the protocol
+alone: Hello, a job, weights, a step, fetch, push with credit and acks.
 """
 
 import queue
@@ -17,12 +17,12 @@ from eps.v1 import control_pb2, control_pb2_grpc, data_pb2, data_pb2_grpc, types
 
 SERVE, PRINT_SPEC = sys.argv[1:3]
 TIMEOUT_S = 30
-SLICE = 6000  # bytes; small, so that small chunks come in several slices
+SLICE = 6000  # bytes; so small that even small chunks need several slices
 FP32 = 1  # docs/formats/codecs.md
 
 
 def crc32c(data):
-    """Castagnoli CRC, bit by bit: an implementation that shares nothing with the server's."""
+    """Computes the Castagnoli CRC bit by bit, independently of the server's implementation."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -32,7 +32,7 @@ def crc32c(data):
 
 
 class Sender:
-    """The request side of a stream: what is put is sent, until close()."""
+    """The request side of a stream: sends what is put, until close()."""
 
     def __init__(self):
         self._queue = queue.Queue()
@@ -67,7 +67,7 @@ class Crc(unittest.TestCase):
 
 
 class PythonClient(unittest.TestCase):
-    """One job through its first step; the tests run in the order of their names."""
+    """Takes one job through its first step; the tests run in the order of their names."""
 
     @classmethod
     def setUpClass(cls):
@@ -83,7 +83,7 @@ class PythonClient(unittest.TestCase):
         cls.data = data_pb2_grpc.DataStub(cls.channel)
         cls.spec = subprocess.run([PRINT_SPEC], stdout=subprocess.PIPE, check=True,
                                   timeout=TIMEOUT_S).stdout
-        # The id is the start of the spec's digest; the server's reply says it too.
+        # The id is the start of the spec's digest; the server returns it too.
         cls.job_id = cls.control.CreateJob(control_pb2.CreateJobRequest(
             request_id="create", spec_text=cls.spec, servers=[cls.address]),
             timeout=TIMEOUT_S).job_id
@@ -141,11 +141,11 @@ class PythonClient(unittest.TestCase):
         self.assertFalse(begun.have)
 
     def fetch(self, stage, version=0):
-        """{chunk: bytes}, slices put together and checked."""
+        """Returns {chunk: bytes}, with slices joined and checked."""
         request = data_pb2.FetchRequest(tag=5, job_id=self.job_id, term=1, stage=stage,
                                         version=version, **{"pass": types_pb2.PASS_FORWARD})
         chunks = {}
-        # The stream ends by itself: the client has closed its side.
+        # The server ends the stream, because the client has closed its side.
         for piece in self.data.Fetch(iter([request]), timeout=TIMEOUT_S):
             self.assertEqual(piece.code, 0, piece.message)
             self.assertEqual((piece.tag, piece.version, piece.codec), (5, version, FP32))
@@ -163,7 +163,7 @@ class PythonClient(unittest.TestCase):
         weights = max(chunks.values(), key=len)
         values = struct.unpack(f"<{len(weights) // 4}f", weights)
         self.assertLess(max(map(abs, values)), 1.0)
-        self.assertGreater(len(set(values)), 4000, "initial values are drawn one by one")
+        self.assertGreater(len(set(values)), 4000, "each initial value is drawn separately")
         bad = next(self.data.Fetch(iter([data_pb2.FetchRequest(
             tag=6, job_id=self.job_id, term=1, stage=99)]), timeout=TIMEOUT_S))
         self.assertEqual(bad.code, grpc.StatusCode.INVALID_ARGUMENT.value[0])
@@ -201,7 +201,7 @@ class PythonClient(unittest.TestCase):
         self.assertEqual(counters["accepted"], 2)
         self.assertEqual(counters["conflict"], 1)
 
-    def test_6_fields_may_come_in_any_order(self):
+    def test_6_accepts_fields_in_any_order(self):
         chunk, weights = max(self.fetch(stage=2).items(), key=lambda item: len(item[1]))
         gradient = struct.pack("<f", 1.0) * (len(weights) // 4)
         raw = self.channel.stream_stream(
@@ -226,7 +226,7 @@ class PythonClient(unittest.TestCase):
         self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
         self.assertIn("without credit", caught.exception.details())
 
-    def test_8_a_gradient_that_is_not_finite_ends_the_job(self):
+    def test_8_a_non_finite_gradient_ends_the_job(self):
         chunk, weights = max(self.fetch(stage=2).items(), key=lambda item: len(item[1]))
         gradient = struct.pack("<f", 2.0**51) * (len(weights) // 4)
         sender = Sender()

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs the Python client against a server process: $1 is the server, $2 prints a job spec. Bazel
-# hands this script over as a symlink; what it points to lies in the tree, beside third_party/.venv.
+# passes this script as a symlink, whose target is in the tree, next to third_party/.venv.
 set -euo pipefail
 root=$(dirname "$(dirname "$(dirname "$(readlink --canonicalize "$0")")")")
 python=$root/third_party/.venv/bin/python

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Installs what the build needs and this machine lacks: Debian 12 packages and LibTorch. It says
-# each step in one line, changes nothing else, and takes well under a second when nothing is
-# missing. Packages need root; without root it names the missing ones and ends with 1.
+# Installs what the build needs and this machine lacks: Debian 12 packages and LibTorch. Prints each
+# step in one line, changes nothing else, and takes well under a second when nothing is missing.
+# Packages need root; without root it names the missing ones and exits with 1.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 readonly packages=(
   # The build.
@@ -24,9 +24,9 @@ fail() {
   exit 1
 }
 
-# Prints those of the packages that are not installed.
+# Prints the packages that are not installed.
 missing_packages() {
-  # dpkg-query ends with 1 when it knows nothing of a package: that one is missing.
+  # dpkg-query exits with 1 for an unknown package, which is missing too.
   comm -23 <(printf '%s\n' "${packages[@]}" | sort) \
     <(dpkg-query --show --showformat '${db:Status-Status} ${Package}\n' "${packages[@]}" \
       2>/dev/null | sed -n 's/^installed //p' | sort -u)
@@ -36,7 +36,7 @@ install_packages() {
   local missing
   mapfile -t missing < <(missing_packages)
   if ((${#missing[@]} == 0)); then
-    say "all ${#packages[@]} Debian packages are there"
+    say "all ${#packages[@]} Debian packages are installed"
     return
   fi
   say "missing: ${missing[*]}"
@@ -55,7 +55,7 @@ install_packages() {
 
 install_libtorch() {
   if [[ -n ${LIBTORCH_HOME:-} ]]; then
-    say "LibTorch is taken from LIBTORCH_HOME=$LIBTORCH_HOME"
+    say "using LibTorch from LIBTORCH_HOME=$LIBTORCH_HOME"
     return
   fi
   local before after
@@ -65,15 +65,16 @@ install_libtorch() {
   [[ $before == "$after" ]] || changed=true
 }
 
-command -v dpkg-query >/dev/null || fail "this is no Debian; it needs: ${packages[*]}"
+command -v dpkg-query >/dev/null ||
+  fail "this is not Debian; install the equivalents of: ${packages[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 changed=false
 install_packages
 install_libtorch
-# The build looks for libraries once and remembers; only an earlier build has something to forget.
+# Bazel looks for libraries once and caches the result; only an earlier build has one to discard.
 if [[ $changed == true && -L bazel-out ]]; then
-  say "telling bazel to look for the libraries again"
+  say "making bazel look for the libraries again"
   bazel sync --configure </dev/null >"$log" 2>&1 || {
     tail -n 30 "$log" >&2
     fail "bazel sync --configure failed"

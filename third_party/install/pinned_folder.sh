@@ -1,20 +1,21 @@
-# Sourced by the setup_*.sh beside it: makes a folder under third_party/ from wheels that are pinned
-# by hash, once. Nothing is installed into Python or into the system.
+# Sourced by the setup_*.sh scripts: makes a folder under third_party/ from wheels that are pinned
+# by hash, once. Installs nothing into Python or the system.
 #
-# A second call is instant: a stamp inside the folder names what it was made from. Interrupted calls
-# leave either the old folder or the new one, never half of one. Two calls at once: the second waits
-# and then finds it done.
+# A second call is instant: a stamp inside the folder names its inputs. Interrupted calls leave
+# either the old folder or the new one, never half of one. Of two concurrent calls, the second waits
+# and then finds the folder complete.
 #
 # The caller sets
-#   what          the folder's name for people: "$what is there"
-#   folder        where it is made; beside it .new, .old, .download and .lock come and go
+#   what          the folder's name in messages: "$what is ready"
+#   folder        the folder's path; .new, .old, .download and .lock are used next to it
 #   requirements  the file of pins
-#   layout        raised by hand when build() makes something else of the same pins
-#   witness       a file in the folder without which it is not whole
-#   also          another file that it is made of; empty: none
-#   instead       the variable that names what to take instead; empty: none
-# and defines build, which makes $folder.new out of nothing; then it calls make_folder.
+#   layout        raised by hand whenever build() makes something else of the same pins
+#   witness       a file without which the folder is incomplete
+#   also          another file that the folder depends on; empty: none
+#   instead       the variable that names an alternative folder; empty: none
+# and defines build, which creates $folder.new from nothing. Then it calls make_folder.
 
+wheels=third_party/.wheels
 script=$(basename "$0" .sh)
 say() { echo "$script: $*"; }
 fail() {
@@ -33,7 +34,7 @@ is_complete() {
 
 make_folder() {
   if is_complete; then
-    say "$what is there ($folder)"
+    say "$what is ready ($folder)"
     return
   fi
   [[ $(uname -m) == x86_64 ]] ||
@@ -47,11 +48,19 @@ make_folder() {
   rm -rf "$folder.old"
   if [[ -e $folder || -L $folder ]]; then mv "$folder" "$folder.old"; fi
   mv "$folder.new" "$folder"
+  keep_wheels
   rm -rf "$folder.old" "$folder.download"
-  say "$what is there ($folder)"
+  say "$what is ready ($folder)"
 }
 
-# Prints a python3 that has pip, of version $1 if that is given.
+# If EPS_KEEP_WHEELS is set, keeps the downloads in $wheels for the next folder that pins one.
+keep_wheels() {
+  [[ -n ${EPS_KEEP_WHEELS:-} && -d $folder.download ]] || return 0
+  mkdir -p "$wheels"
+  find "$folder.download" -maxdepth 1 -name '*.whl' -exec mv -t "$wheels" {} +
+}
+
+# Prints a python3 that has pip, of version $1 if given.
 find_python() {
   local candidate
   for candidate in /usr/bin/python3 python3; do
@@ -61,10 +70,11 @@ find_python() {
       return
     fi
   done
-  fail "no python3${1:+ of version $1} with pip; install python3-pip (third_party/install/install_deps.sh does)"
+  fail "no python3${1:+ of version $1} with pip; install python3-pip" \
+    "(third_party/install/install_deps.sh does)"
 }
 
-# pip_quietly PYTHON ARGUMENTS...: shows pip's progress only to somebody who looks.
+# pip_quietly PYTHON ARGUMENTS...: shows pip's progress only on a terminal.
 pip_quietly() {
   local python=$1 command=$2
   shift 2
@@ -76,7 +86,7 @@ pip_quietly() {
 
 has_hash() { [[ -f $1 ]] && echo "$2  $1" | sha256sum --check --status; }
 
-# Prints the path of the wheel with sha256 $1 whose file name begins with $2, if it is there.
+# Prints the path of the downloaded wheel with sha256 $1 whose name begins with $2, if any.
 find_wheel() {
   local file
   for file in "$folder.download"/"$2"-*.whl; do
@@ -87,7 +97,7 @@ find_wheel() {
   done
 }
 
-# Makes sure that the wheel of one line of the requirements is among the downloads.
+# Downloads the wheel of one line of the requirements unless it is among the downloads.
 download_wheel() {
   local python=$1 requirement=$2
   local pin=${requirement%% *} sha256=${requirement##*sha256:}
@@ -103,13 +113,14 @@ download_wheel() {
   done
   TMPDIR=$PWD/$downloads/tmp pip_quietly "$python" download --no-cache-dir --python-version 3.11 \
     "${platforms[@]}" --requirement "$downloads/requirement.txt" --dest "$downloads" ||
-    fail "pip could not download $pin; run this again to go on${instead:+, or set $instead}"
+    fail "pip could not download $pin; run this again to continue${instead:+, or set $instead}"
   [[ -n $(find_wheel "$sha256" "$prefix") ]] || fail "pip left no wheel of $pin in $downloads"
 }
 
-# Downloads the wheels of $requirements to $folder.download and keeps what has arrived before.
+# Downloads the wheels of $requirements to $folder.download and keeps earlier downloads.
 download_wheels() {
-  command -v unzip >/dev/null || fail "unzip is missing (third_party/install/install_deps.sh installs it)"
+  command -v unzip >/dev/null ||
+    fail "unzip is missing (third_party/install/install_deps.sh installs it)"
   local python requirement
   python=$(find_python)
   mkdir -p "$folder.download"
@@ -118,13 +129,15 @@ download_wheels() {
   done < <(grep -v '^#' "$requirements")
 }
 
-# Makes $folder.new a Python environment in which $requirements, which name all that is needed, are
-# installed. $1: what that is, for people.
+# Makes $folder.new a Python environment with $requirements, which include all dependencies.
+# $1: the name of the contents in messages.
 make_venv() {
   local python
   python=$(find_python 3.11)
   "$python" -m venv --without-pip "$folder.new" || fail "python3 -m venv failed"
   say "installing $1"
-  PIP_PYTHON=$folder.new/bin/python pip_quietly "$python" install --requirement "$requirements" ||
+  mkdir -p "$wheels"
+  PIP_PYTHON=$folder.new/bin/python pip_quietly "$python" install --find-links "$wheels" \
+    --requirement "$requirements" ||
     fail "pip could not install; run this again"
 }

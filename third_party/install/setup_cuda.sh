@@ -1,12 +1,12 @@
 #!/bin/bash
 # Unpacks a CUDA compiler (nvcc, headers, the static runtime; 102 MB to download) into
-# third_party/.cuda, for `bazel build --config=cuda`, as third_party/install/pinned_folder.sh makes folders.
-# Optional: nothing else needs it, neither ./test nor ./quickstart calls this, and no driver comes
-# with it.
+# third_party/.cuda, for `bazel build --config=cuda`. third_party/install/pinned_folder.sh describes
+# the folder. Optional: nothing else needs it, neither ./test nor ./quickstart calls this script,
+# and it contains no driver.
 #
-# $CUDA_HOME, if set, is taken by the build instead of third_party/.cuda.
+# If $CUDA_HOME is set, the build uses it instead of third_party/.cuda.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 what="the CUDA compiler"
 folder=third_party/.cuda
@@ -27,7 +27,7 @@ build() {
     unzip -q -o "$wheel" 'nvidia/cu13/*' -d "$wheels"
   done
   chmod -R u+w,a+rX "$wheels"
-  # Wheels carry no permission to execute.
+  # Wheels store no execute permission.
   chmod a+x "$wheels"/nvidia/cu13/bin/* "$wheels"/nvidia/cu13/nvvm/bin/*
   mv "$wheels/nvidia/cu13" "$folder.new"
 }

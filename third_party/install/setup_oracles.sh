@@ -1,9 +1,9 @@
 #!/bin/bash
-# Makes the Python environment that the oracles run in (./test --oracles), third_party/.oracles:
-# PyTorch for the CPU, transformers, torchao and ml_dtypes, as third_party/install/pinned_folder.sh makes folders.
-# Nothing is fetched when the oracles run.
+# Makes the Python environment of the oracles (./test --oracles), third_party/.oracles: PyTorch for
+# the CPU, transformers, torchao and ml_dtypes. third_party/install/pinned_folder.sh describes the
+# folder. The oracles download nothing when they run.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 what="the oracles' Python"
 folder=third_party/.oracles
@@ -16,12 +16,12 @@ source third_party/install/pinned_folder.sh
 
 build() {
   command -v gcc nm objdump >/dev/null || fail "gcc or binutils are missing"
-  # Everything stands in the requirements: with their dependencies came 2 GB of CUDA libraries.
+  # The requirements list every package: pip would add 2 GB of CUDA libraries as dependencies.
   make_venv "PyTorch and transformers (550 MB to download)"
   say "making stand-ins for CUDA's libraries"
   local python=$folder.new/bin/python
-  "$python" third_party/install/torch_stub_libs.py "$folder.new/lib/python3.11/site-packages/torch/lib" \
-    "$folder.new/stub_libs"
+  "$python" third_party/install/torch_stub_libs.py \
+    "$folder.new/lib/python3.11/site-packages/torch/lib" "$folder.new/stub_libs"
   export LD_LIBRARY_PATH=$folder.new/stub_libs
   "$python" -c 'import torch, transformers
 transformers.GPT2LMHeadModel

@@ -1,8 +1,9 @@
 #!/bin/bash
-# Makes the Python environment that //tests/python_client runs in, third_party/.venv: grpcio and its
-# code generator, as third_party/install/pinned_folder.sh makes folders. Nothing is fetched when the test runs.
+# Makes the Python environment of //tests/python_client, third_party/.venv: grpcio and its code
+# generator. third_party/install/pinned_folder.sh describes the folder. The test downloads nothing
+# when it runs.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 what="the Python client's environment"
 folder=third_party/.venv

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Unpacks LibTorch (the CPU half of PyPI's CUDA 13 wheel, headers and libraries) into
-# third_party/.libtorch, as third_party/install/pinned_folder.sh makes folders.
+# Unpacks LibTorch (headers and libraries of the CPU part of PyPI's CUDA 13 wheel) into
+# third_party/.libtorch. third_party/install/pinned_folder.sh describes the folder.
 #
-# TORCH_WHEEL=FILE takes the torch wheel from FILE instead of the network; its hash is checked too.
+# TORCH_WHEEL=FILE reads the torch wheel from FILE instead of the network; its hash is checked too.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 what=LibTorch
 folder=third_party/.libtorch
@@ -19,7 +19,7 @@ take_torch_wheel() {
   local requirement
   requirement=$(grep '^torch==' "$requirements")
   has_hash "$TORCH_WHEEL" "${requirement##*sha256:}" ||
-    fail "TORCH_WHEEL=$TORCH_WHEEL is not the wheel that $requirements names: $requirement"
+    fail "TORCH_WHEEL=$TORCH_WHEEL is not the wheel that $requirements pins: $requirement"
   mkdir -p "$folder.download"
   cp "$TORCH_WHEEL" "$folder.download/"
 }

@@ -1,6 +1,6 @@
 """System C++ libraries, found with pkg-config: one cc_library per entry of _LIBS."""
 
-# target name -> pkg-config modules (linked shared, or as archives with --define=link=static)
+# Target name -> pkg-config modules, linked shared, or as archives with --define=link=static.
 _LIBS = {
     "absl": [
         "absl_statusor",
@@ -27,13 +27,13 @@ _LIBS = {
     "yaml": ["yaml-cpp"],
 }
 
-# Header-only packages: a target that documents the dependency and checks that the header is there.
+# Header-only packages: a target documents the dependency and checks that the header exists.
 _HEADER_ONLY = {
     "cli11": "/usr/include/CLI/CLI.hpp",
     "json": "/usr/include/nlohmann/json.hpp",
 }
 
-# Libraries that a pkg-config file forgets to name.
+# Libraries missing from their pkg-config files.
 _EXTRA_LIBS = {
     "grpc": ["-lgrpc++_reflection"],
 }
@@ -42,7 +42,7 @@ _EXTRA_STATIC_LIBS = {
     "rocksdb": ["-lsnappy", "-lzstd", "-llz4", "-lbz2", "-lz"],
 }
 
-# Debian has no archive of these: a static build needs their shared libraries beside it.
+# Libraries without an archive in Debian: a static build needs their shared libraries next to it.
 _NO_ARCHIVE = [
     "-lcivetweb",
     "-lcivetweb-cpp",
@@ -57,7 +57,7 @@ _NO_ARCHIVE = [
 _ALWAYS_SHARED = ["-ldl", "-lrt", "-lpthread", "-lm", "-latomic", "-lsystemd"]
 
 def _dedup_keep_last(flags):
-    # Archives and --as-needed both want the last occurrence of each library.
+    # Archives and --as-needed both need the last occurrence of each library.
     seen = {}
     out = []
     for f in reversed(flags):
@@ -69,7 +69,8 @@ def _dedup_keep_last(flags):
 def _pkg_config(rctx, args):
     r = rctx.execute(["pkg-config"] + args)
     if r.return_code != 0:
-        fail("pkg-config %s failed: %s (run third_party/install/install_deps.sh)" % (" ".join(args), r.stderr))
+        fail("pkg-config %s failed: %s (run third_party/install/install_deps.sh)" %
+             (" ".join(args), r.stderr))
     return [f for f in r.stdout.strip().split(" ") if f and not f.startswith("-Wl,")]
 
 _LIBRARY = """cc_library(
@@ -79,7 +80,7 @@ _LIBRARY = """cc_library(
 )"""
 
 def _library(rctx, name, modules):
-    """The rule of one library: how to compile with it, and to link it shared or as archives."""
+    """Returns the rule of one library, with flags to compile and to link it shared or static."""
     extra = _EXTRA_LIBS.get(name, [])
     libs = _dedup_keep_last(_pkg_config(rctx, ["--libs"] + modules))
     static_libs = _dedup_keep_last(_pkg_config(rctx, ["--libs", "--static"] + modules))

@@ -8,10 +8,12 @@
 
 #include "base/check.h"
 #include "base/flush_denormals.h"
-#include "base/tree_add.h"
-#include "compression/codec.h"
+#include "base/job/optimizers.h"
 #include "base/job/reduction_tree.h"
 #include "base/job/schedule.h"
+#include "base/tree_add.h"
+#include "compression/codec.h"
+#include "storage/backends/dram_backend.h"
 
 namespace eps {
 namespace {
@@ -178,7 +180,7 @@ uint64_t ShardOracle::CountOf(const Codec& codec, const Chunk& chunk, StageId st
                               const TensorValues& by_use) {
   const absl::Span<const Chunk> chunks = chunks_.ChunksOfTensor(chunk.id);
   std::vector<uint64_t>& counts = counts_[{part, stage, chunks.front().id}];
-  if (chunk.id == chunks.front().id) {  // the others still have the residuals of before
+  if (chunk.id == chunks.front().id) {  // the other chunks still hold the previous residuals
     std::vector<float> sums;
     counts = codec.CountsOf(chunks, [&](size_t i) {
       sums = Gather(chunks[i], stage.value(), by_use);

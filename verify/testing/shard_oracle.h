@@ -1,7 +1,7 @@
 #ifndef EPS_VERIFY_TESTING_SHARD_ORACLE_H_
 #define EPS_VERIFY_TESTING_SHARD_ORACLE_H_
 
-// Only for tests.
+// For tests only.
 
 #include <map>
 #include <memory>
@@ -9,47 +9,49 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
 #include "base/memory_account.h"
 #include "compression/codec_table.h"
 #include "optimizer/update_rule.h"
-#include "base/job/chunk_map.h"
-#include "base/job/job_spec.h"
-#include "storage/testing/backend_harness.h"
 #include "storage/state_backend.h"
+#include "storage/testing/backend_harness.h"
 #include "verify/reference_model.h"
 #include "verify/reference_training.h"
 #include "worker/relay/relay.h"
 
 namespace eps {
 
-// What one server would have after each step: the contributions of the parts are folded with the
-// code of a worker and reduced and applied by the DRAM backend, with the numbers that the lead
-// shard would decide. Weights and gradients pass through the codecs of the product's own table, by
-// the product's kernels. Starts with the spec's initial values; every gradient must be admissible.
+// Computes the state of a single server after each step: folds the contributions of the parts with
+// the worker's code, then reduces and applies them with the DRAM backend, using the numbers that
+// the lead shard would decide. Weights and gradients pass through the codecs of the production
+// table with the production kernels. Starts with the spec's initial values; every gradient must be
+// admissible.
 class ShardOracle {
  public:
-  // All borrowed; they outlive it.
+  // Borrows all arguments; they must outlive the oracle.
   ShardOracle(const JobSpec& spec, ReferenceModel* model, BatchSource* batches);
 
   StepFigures RunStep();
 
-  // Weights, then the fields of the optimizer's state, as they are now.
+  // Returns the current weights, then the fields of the optimizer's state.
   std::vector<TensorValues> Read();
 
  private:
   static StageInputs InputsOf(const std::vector<TensorValues>& fetched);
-  // What the worker gets of `weights` for both passes.
+  // Sets what a worker receives of `weights` for both passes.
   void Fetch(const TensorValues& weights);
   void Pass(const Chunk& chunk, uint32_t stage, Axis axis, TensorValues* by_use) const;
   size_t UseOf(uint32_t stage, TensorId tensor) const;
   std::vector<float> Gather(const Chunk& chunk, uint32_t stage, const TensorValues& by_use) const;
   UseGradients RunPart(uint32_t part, LossSum* loss);
   StepScalars Scalars(double lr, double scale) const;
-  // One update of every chunk, the last part's contribution first. Returns the gradient's norm.
+  // Updates every chunk once, in reverse order of parts. Returns the norm of the gradient.
   double Update(const std::vector<UseGradients>& parts, const StepScalars& scalars, double scale);
-  // The encoded contribution of a part; keeps what it leaves out.
+  // Returns the encoded contribution of a part and keeps its residual.
   Bytes Push(const Chunk& chunk, StageId stage, uint32_t part, const UseGradients& gradient);
-  // EncodeOptions::count. To be called for the chunks of a tensor in order, each before its Push.
+  // Returns EncodeOptions::count. Call it for the chunks of a tensor in order, each before its
+  // Push.
   uint64_t CountOf(const Codec& codec, const Chunk& chunk, StageId stage, uint32_t part,
                    const TensorValues& by_use);
   BackendValue Wait(OpId op);
@@ -62,7 +64,7 @@ class ShardOracle {
   std::vector<TensorValues> fetched_;  // by stage, then use
   std::vector<TensorValues> fetched_for_input_gradient_;
   std::map<std::tuple<uint32_t, StageId, ChunkId>, std::vector<float>> residuals_;
-  // Of a tensor's chunks, by its first one.
+  // Counts for all chunks of a tensor, by its first chunk.
   std::map<std::tuple<uint32_t, StageId, ChunkId>, std::vector<uint64_t>> counts_;
   ThreadPool threads_{2};
   MemoryAccount account_;

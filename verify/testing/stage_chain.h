@@ -1,7 +1,7 @@
 #ifndef EPS_VERIFY_TESTING_STAGE_CHAIN_H_
 #define EPS_VERIFY_TESTING_STAGE_CHAIN_H_
 
-// Only for tests.
+// For tests only.
 
 #include "base/job/job_spec.h"
 #include "verify/reference_model.h"
@@ -9,9 +9,9 @@
 
 namespace eps {
 
-// One micro-batch through the programs of a worker, one stage loaded at a time: forward with a
-// stash, backward with recomputation. `for_input_gradient`: the second copies, where the spec says
-// that there are any.
+// Runs one micro-batch through a worker's stage programs, one loaded stage at a time: forward with
+// a stash, backward with recomputation. `for_input_gradient` holds the second copies, where the
+// spec asks for them.
 MicroBatchResult RunStagePrograms(const JobSpec& spec, StageRuntime* runtime,
                                   const StageInputs& weights, const StageInputs& for_input_gradient,
                                   const MicroBatch& batch);

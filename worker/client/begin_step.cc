@@ -18,7 +18,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// BeginStep on one shard: calls, probes and pauses, one after another. Methods require the lock.
+// BeginStep on one shard: its calls, probes and pauses, one at a time. Methods require the lock.
 class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
  public:
   ShardBegin(std::shared_ptr<ClientCore> core, const JobView& job, std::string address,
@@ -36,7 +36,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
   bool in_flight() const { return state_ == State::kCalling || state_ == State::kProbing; }
   const v1::BeginStepReply& reply() const { return reply_; }
 
-  // Does what is due now; `wake` is lowered to when to ask again.
+  // Starts the calls and probes that are due; lowers `wake` to the time when to call it next.
   absl::Status Advance(TimePoint now, TimePoint* wake) EPS_REQUIRES(client_lock) {
     if (in_flight() && result_.has_value()) {
       const grpc::Status result = *std::exchange(result_, std::nullopt);
@@ -83,8 +83,9 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
     control_->async()->Status(context_.get(), &status_request_, &status_reply_, ResultTaker());
   }
 
-  // Drops its reference to this before the waiting thread goes on, which may end the channel: the
-  // last reference to a channel may not go on a gRPC thread.
+  // The returned function drops its reference to this before the waiting thread continues and
+  // perhaps destroys the channel: the last reference to a channel must not be dropped on a gRPC
+  // thread.
   std::function<void(grpc::Status)> ResultTaker() {
     return [self = shared_from_this(), core = core_](grpc::Status status) mutable {
       ClientLock lock(&core->mu);
@@ -103,7 +104,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
     }
     if (!MayRepeat(status.code())) return status;
     if (status.code() == absl::StatusCode::kDeadlineExceeded) {
-      Probe();  // parked because others are slow, or away?
+      Probe();  // asks whether the request is parked because others are slow, or the server is away
       return absl::OkStatus();
     }
     return Away(status);
@@ -112,8 +113,8 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
   absl::Status OnProbe(const grpc::Status& result) EPS_REQUIRES(client_lock) {
     const absl::Status status = FromGrpc(result, absl::StrCat("Status on ", address_));
     if (status.ok() && status_reply_.state() == v1::JOB_STATE_FAILED) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("server ", address_, ": the job cannot go on: ", status_reply_.failure()));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "server ", address_, ": the job cannot continue: ", status_reply_.failure()));
     }
     if (!status.ok() && MayRepeat(status.code())) {
       return core_->Away(address_, started_, waited_for_, status);
@@ -147,7 +148,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
   v1::StatusRequest status_request_;
   v1::StatusReply status_reply_;
   std::optional<grpc::Status> result_ EPS_GUARDED_BY(client_lock);
-  TimePoint next_call_;  // long past: at once
+  TimePoint next_call_;  // initially long past, so the first call is due at once
   std::optional<TimePoint> away_since_;
   int attempt_ = 0;
 };
@@ -177,7 +178,7 @@ absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
     if (!status.ok() || done) break;
     core->changed.WaitUntil(&core->mu, wake);
   }
-  // The calls' arguments live in `calls`, so none may be on its way when this returns.
+  // The calls' arguments live in `calls`, so no call may be in flight when this returns.
   for (const auto& call : calls) call->Cancel();
   for (const auto& call : calls) {
     while (!call->settled()) core->changed.WaitFor(&core->mu, std::chrono::seconds(1));

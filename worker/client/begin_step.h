@@ -11,10 +11,11 @@
 
 namespace eps {
 
-// Sends `request` (without request_id) to every shard at once and waits for all replies, in shard
-// order. A shard that parks the request is asked for its status every rpc_timeout and asked again
-// as long as it answers; one that is away for rpc_timeout, or refuses, ends the call with an error
-// that names it. So does a failure of the client. The calling thread drives it; takes core->mu.
+// Sends `request` (without request_id) to every shard at once, waits for all replies and returns
+// them in shard order. If a shard parks the request, asks for its status every rpc_timeout, and
+// repeats the request as long as the shard answers. A shard that is away for rpc_timeout or refuses
+// ends the call with an error that names it, and so does a failure of the client. Runs on the
+// calling thread; acquires core->mu.
 absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
     const std::shared_ptr<ClientCore>& core, const JobView& job,
     const std::vector<std::shared_ptr<grpc::Channel>>& channels,

@@ -25,7 +25,7 @@ class GenericByteStream final
   void Start(const std::string& method, std::shared_ptr<GenericByteStream> self) {
     self_ = std::move(self);
     stub_->PrepareBidiStreamingCall(context_.get(), method, grpc::StubOptions(), this);
-    AddHold();  // writes come from outside the reactions until CloseWrites
+    AddHold();  // until CloseWrites, writes are started from outside the reactor's callbacks
     StartRead(&incoming_);
     StartCall();
   }
@@ -34,7 +34,7 @@ class GenericByteStream final
     MutexLock lock(&mu_);
     if (closed_) return;
     outgoing_.push_back(std::move(message));
-    // Under the lock: CloseWrites may not give up the hold between the decision and the start.
+    // Under the lock: CloseWrites must not release the hold between the decision and the start.
     if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
   }
 
@@ -61,15 +61,15 @@ class GenericByteStream final
   void OnDone(const grpc::Status& status) override {
     const std::shared_ptr<GenericByteStream> self = std::move(self_);
     {
-      // Both hold the channel. Whoever waits for on_done may drop it next, and its last reference
-      // may not go on a gRPC thread, which would wait for itself.
+      // Release both references to the channel now. After on_done its owner may drop the channel,
+      // and the last reference must not be dropped on a gRPC thread, which would wait for itself.
       MutexLock lock(&mu_);
       outgoing_.clear();
       context_.reset();
       stub_.reset();
     }
     on_done_(status);
-    on_message_ = nullptr;  // what they hold may hold this stream
+    on_message_ = nullptr;  // the callbacks may hold this stream
     on_done_ = nullptr;
   }
 

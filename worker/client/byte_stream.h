@@ -11,10 +11,9 @@
 
 namespace eps {
 
-// One bidirectional call of unparsed messages, so that payloads never pass through protobuf.
-// Thread-safe. The call keeps itself alive until `on_done`, which comes exactly once, last, and on
-// a gRPC thread; messages come one at a time, in order, on gRPC threads. Neither callback may
-// block.
+// A bidirectional call of unparsed messages, so that payloads bypass protobuf. Thread-safe. The
+// call keeps itself alive until `on_done`, which runs exactly once, after all messages. Messages
+// arrive one at a time and in order. Both callbacks run on gRPC threads and must not block.
 class ByteStream {
  public:
   using OnMessage = std::function<void(const grpc::ByteBuffer&)>;
@@ -26,9 +25,9 @@ class ByteStream {
                                           OnDone on_done);
   virtual ~ByteStream() = default;
 
-  // Queues a message behind those before it; dropped once the call is broken.
+  // Queues a message after earlier ones; drops it if the call is broken.
   virtual void Write(grpc::ByteBuffer message) = 0;
-  // Ends the call; `on_done` still comes.
+  // Ends the call; `on_done` still runs.
   virtual void Cancel() = 0;
 };
 

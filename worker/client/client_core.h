@@ -1,8 +1,8 @@
 #ifndef EPS_WORKER_CLIENT_CLIENT_CORE_H_
 #define EPS_WORKER_CLIENT_CLIENT_CORE_H_
 
-// What all parts of one client share: its options, its one lock, its failure and its view of the
-// job. Parts of a client call each other with `mu` held; gRPC's callbacks take it first.
+// The state that all parts of one client share: its options, its lock, its failure and its view of
+// the job. Parts of a client call each other with `mu` held; gRPC's callbacks acquire it first.
 
 #include <chrono>
 #include <cstdint>
@@ -16,18 +16,18 @@
 #include "absl/strings/string_view.h"
 #include "base/executor.h"
 #include "base/ids.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
 #include "base/mutex.h"
 #include "compression/codec_table.h"
 #include "grpcpp/support/status.h"
-#include "base/job/chunk_map.h"
-#include "base/job/job_spec.h"
 #include "worker/client/parameter_client.h"
 
 namespace eps {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-// What a client knows of its job since Join. Immutable.
+// A client's knowledge of its job after Join. Immutable.
 struct JobView {
   JobSpec spec;
   ChunkMap chunks;
@@ -35,23 +35,25 @@ struct JobView {
   std::vector<std::string> servers;  // in shard order
   JobId id;
   Term term;
-  Step first_step;                   // that Join gave
+  Step first_step;                   // as given by Join
   std::optional<CodecTable> codecs;  // set by Join
 
-  // "3 (h.2)".
+  // Returns "3 (h.2)".
   std::string StageText(StageId stage) const;
 };
 
-// The tensor's array among `pointers`, one per TensorUse of `stage` for each view; null if the
-// stage does not use the tensor.
+// Returns the tensor's array among `pointers`, which hold one per TensorUse of `stage` for each
+// view; null if the stage does not use the tensor.
 float* TensorPointer(const JobSpec& spec, StageId stage, const TensorPointers& pointers,
                      TensorId tensor, uint32_t view = 0);
 
-// Held by whoever holds the mutex of a client. The parts of a client share one mutex, each by a
-// pointer of its own, which clang takes for different ones; so this stands in the annotations.
+// A role held by the holder of a client's mutex. The parts of a client refer to the same mutex
+// through different pointers, which clang's analysis regards as different mutexes; the annotations
+// therefore name this role.
 struct EPS_CAPABILITY("role") ClientRole {};
 inline ClientRole client_lock;
 
+// Holds a client's mutex, and with it the role `client_lock`, in a scope.
 class EPS_SCOPED_CAPABILITY ClientLock {
  public:
   explicit ClientLock(Mutex* mu) EPS_ACQUIRE(mu, client_lock) EPS_NO_THREAD_SAFETY_ANALYSIS
@@ -66,29 +68,30 @@ class EPS_SCOPED_CAPABILITY ClientLock {
   Mutex* const mu_;
 };
 
-// Shared by the client and by fetches that outlive it.
+// The state that the client shares with fetches that outlive it.
 struct ClientCore {
   explicit ClientCore(ClientOptions client_options);
 
-  // The first failure stays. Wakes all who wait.
+  // Records the failure unless there already is one. Wakes all waiters.
   void Fail(const absl::Status& status) EPS_REQUIRES(client_lock);
-  // An RPC that holds pointers into the client begins or ends.
+  // Call these when an RPC that holds pointers into the client begins and ends.
   void RpcStarted() EPS_REQUIRES(client_lock) { ++active_rpcs; }
   void RpcDone() EPS_REQUIRES(client_lock);
   std::string NextRequestId() EPS_REQUIRES(client_lock);
-  // The pause before attempt `attempt` (0-based) to reach a server: doubles from 20 ms to 2 s,
-  // half of it random, so that workers that lost a server together do not return together.
+  // Returns the pause before attempt `attempt` (0-based) to reach a server: it doubles from 20 ms
+  // to 2 s, and half of it is random, so that workers that lost a server do not return all at once.
   std::chrono::milliseconds BackOff(int attempt) EPS_REQUIRES(client_lock);
-  // Unavailable: the server, for how long, what was waited for, the last error, what to change.
+  // Returns Unavailable with the server, the duration, what was waited for, the last error and what
+  // to change.
   absl::Status Away(absl::string_view address, TimePoint since, absl::string_view waited_for,
                     const absl::Status& last) const;
 
   const ClientOptions options;
-  const uint64_t nonce;  // names this process to the servers; of no influence on any bit
+  const uint64_t nonce;  // identifies this process to the servers; affects no result
 
   Mutex mu;
-  CondVar changed;  // for callers: something they may wait for has happened
-  CondVar timer;    // for the supervisor: something is due earlier than it thinks
+  CondVar changed;  // wakes callers: something that they may wait for has happened
+  CondVar timer;    // wakes the supervisor: something is due earlier than it expects
   absl::Status failure EPS_GUARDED_BY(client_lock);
   ClientStats stats EPS_GUARDED_BY(client_lock);
   int active_rpcs EPS_GUARDED_BY(client_lock) = 0;
@@ -98,8 +101,8 @@ struct ClientCore {
   std::minstd_rand jitter_ EPS_GUARDED_BY(client_lock);
 };
 
-// Whether a call that ended so may be repeated by identity: the server, the connection or the
-// stream went away, which says nothing about the request.
+// Returns whether a call that ended with `code` may be retried by identity: the code means that the
+// server, the connection or the stream is gone, not that the request was refused.
 bool MayRepeat(absl::StatusCode code);
 
 }  // namespace eps

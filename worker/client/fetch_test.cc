@@ -1,7 +1,6 @@
-// How a client fetches, and how it waits for servers that are slow or gone.
+// Fetching, and waiting for servers that are slow or gone.
 
 #include <chrono>
-#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -38,7 +37,7 @@ TEST_F(FetchTest, FetchesStagesThatAreStripedOverServers) {
   EXPECT_GT(account_.peak_bytes(MemoryKind::kStage), 0u);
 }
 
-TEST_F(FetchTest, TakesTheCodecsOfTheSpecsTable) {
+TEST_F(FetchTest, UsesTheCodecsOfTheSpecsTable) {
   codecs_.weights = codecs_.gradients = "bf16";
   StartServers(1);
   Join();
@@ -85,11 +84,11 @@ TEST_F(FetchTest, KeepsAtMostEightRequestsInFlight) {
   EXPECT_EQ(servers_[0]->seen().most_in_flight, 8u);
 }
 
-TEST_F(FetchTest, RepeatsOnlyWhatIsMissingWhenAFetchBreaks) {
+TEST_F(FetchTest, RetriesOnlyMissingChunks) {
   StartServers(1);
   ChangeAll([](Script* s) {
     s->slice_bytes = 4096;     // two slices for each of the two panels, one for the bias
-    s->break_fetch_after = 4;  // in the middle of the second panel
+    s->break_fetch_after = 4;  // within the second panel
   });
   Join();
   Begin();
@@ -97,12 +96,12 @@ TEST_F(FetchTest, RepeatsOnlyWhatIsMissingWhenAFetchBreaks) {
   const Seen seen = servers_[0]->seen();
   ASSERT_EQ(seen.fetches.size(), 2u);
   EXPECT_EQ(seen.fetches[0].chunks_size(), 3);
-  EXPECT_LT(seen.fetches[1].chunks_size(), 3) << "the chunks that were complete are not repeated";
+  EXPECT_LT(seen.fetches[1].chunks_size(), 3) << "chunks that were complete are not repeated";
   EXPECT_EQ(client_->stats().reconnects, 1u);
   EXPECT_GE(seen.hellos, 4) << "Hello is the first call on every connection";
 }
 
-TEST_F(FetchTest, RepeatsAChunkWhoseCrcDiffers) {
+TEST_F(FetchTest, RetriesAChunkWithAWrongCrc) {
   StartServers(1);
   ChangeAll([](Script* s) { s->damage = 2; });
   Join();
@@ -111,7 +110,7 @@ TEST_F(FetchTest, RepeatsAChunkWhoseCrcDiffers) {
   EXPECT_EQ(servers_[0]->seen().fetches.size(), 3u);
 }
 
-TEST_F(FetchTest, RefusesAChunkWhoseCrcDiffersAgainAndAgain) {
+TEST_F(FetchTest, RefusesAChunkWhoseCrcStaysWrong) {
   StartServers(1);
   ChangeAll([](Script* s) { s->damage = 1000; });
   Join();
@@ -125,7 +124,7 @@ TEST_F(FetchTest, RefusesAChunkWhoseCrcDiffersAgainAndAgain) {
 }
 
 TEST_F(FetchTest, RefusesSlicesThatContradictTheRequest) {
-  const std::vector<std::pair<std::string, std::function<void(v1::FetchSlice*)>>> cases = {
+  const std::vector<std::pair<std::string, void (*)(v1::FetchSlice*)>> cases = {
       {"not asked for", [](v1::FetchSlice* s) { s->set_tag(99); }},
       {"not asked for", [](v1::FetchSlice* s) { s->set_chunk(7); }},
       {"got version 8", [](v1::FetchSlice* s) { s->set_version(8); }},
@@ -150,7 +149,7 @@ TEST_F(FetchTest, RefusesSlicesThatContradictTheRequest) {
   }
 }
 
-TEST_F(FetchTest, PassesOnTheRefusalOfAFetch) {
+TEST_F(FetchTest, ReportsARefusedFetch) {
   StartServers(1);
   ChangeAll([](Script* s) {
     s->edit_slice = [](v1::FetchSlice* slice) {
@@ -178,20 +177,20 @@ TEST_F(FetchTest, DoesNotWriteToAnAbandonedDestination) {
   auto kept = std::make_unique<StageMemory>(spec_, StageId(0));
   auto fetch = client_->FetchStage(StageId(0), Version(1), false, kept->pointers());
   client_->FetchStage(StageId(0), Version(1), false, gone->pointers()).reset();
-  gone.reset();  // the address sanitizer watches it
+  gone.reset();  // the address sanitizer reports later writes
   fetch.reset();
   ChangeAll([](Script* s) { s->park_fetches = false; });
-  ExpectFetch(StageId(1), 3);  // comes behind them on the stream
+  ExpectFetch(StageId(1), 3);  // follows them on the stream
   for (const auto& tensor : kept->tensors) {
     for (const float value : tensor) ASSERT_EQ(value, -1.0f);
   }
 }
 
-TEST_F(FetchTest, DoesNotDecodeWhatWasAbandonedBeforeItsTurn) {
+TEST_F(FetchTest, DoesNotDecodeAbandonedChunks) {
   StartServers(1);
   Join();
   Begin();
-  // The threads that decode are held up by gradients that do not want to go.
+  // Gradients whose destructors block keep the decoding threads busy.
   std::promise<void> release;
   const std::shared_future<void> released = release.get_future().share();
   StageMemory gradient = Gradient(StageId(2), 1);
@@ -226,7 +225,7 @@ TEST_F(FetchTest, AFetchMayOutliveItsClient) {
   EXPECT_EQ(fetch->Wait().code(), absl::StatusCode::kCancelled);
 }
 
-TEST_F(FetchTest, GoesOnAfterAServerWasRestarted) {
+TEST_F(FetchTest, ContinuesAfterAServerRestart) {
   StartServers(2);
   ChangeAll([](Script* s) { s->park_fetches = s->hold_credits = true; });
   Join();
@@ -246,7 +245,7 @@ TEST_F(FetchTest, GoesOnAfterAServerWasRestarted) {
   ExpectCounted(StageId(2), 0, gradient);
 }
 
-TEST_F(FetchTest, GivesUpOnAServerThatStaysAwayAndNamesIt) {
+TEST_F(FetchTest, NamesAServerThatStaysAway) {
   StartServers(2);
   options_.rpc_timeout = milliseconds(300);
   ChangeAll([](Script* s) { s->park_fetches = true; });
@@ -265,7 +264,7 @@ TEST_F(FetchTest, GivesUpOnAServerThatStaysAwayAndNamesIt) {
   EXPECT_EQ(client_->BeginStep(Step(2), {}).status(), status);
 }
 
-TEST_F(FetchTest, GivesUpOnAServerThatAcceptsConnectionsButNoStream) {
+TEST_F(FetchTest, GivesUpWhenEveryStreamBreaks) {
   StartServers(1);
   options_.rpc_timeout = milliseconds(300);
   ChangeAll([](Script* s) { s->break_fetch_streams = 1'000'000; });
@@ -278,7 +277,7 @@ TEST_F(FetchTest, GivesUpOnAServerThatAcceptsConnectionsButNoStream) {
   EXPECT_TRUE(absl::StrContains(status.message(), "scripted break")) << status;
 }
 
-TEST_F(FetchTest, WaitsForAParkedFetchAsLongAsTheServerAnswers) {
+TEST_F(FetchTest, WaitsForParkedFetchesOfAnsweringServers) {
   StartServers(1);
   options_.rpc_timeout = milliseconds(100);
   ChangeAll([](Script* s) { s->park_fetches = true; });
@@ -308,7 +307,7 @@ TEST_F(FetchTest, GivesUpOnASilentServer) {
   EXPECT_TRUE(absl::StrContains(status.message(), servers_[0]->address())) << status;
 }
 
-TEST_F(FetchTest, EndsAWaitWhenTheJobHasFailed) {
+TEST_F(FetchTest, StopsWaitingWhenTheJobFails) {
   StartServers(1);
   options_.rpc_timeout = milliseconds(100);
   ChangeAll([](Script* s) {

@@ -1,7 +1,6 @@
 #include "worker/client/fetcher.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +17,7 @@ using std::chrono::steady_clock;
 
 constexpr char kFetchMethod[] = "/eps.v1.Data/Fetch";
 
+// Waits for a FetchOp; its destructor waits for writers and abandons the fetch.
 class PendingFetchImpl final : public PendingFetch {
  public:
   PendingFetchImpl(std::shared_ptr<ClientCore> core, std::shared_ptr<FetchOp> op)
@@ -26,14 +26,14 @@ class PendingFetchImpl final : public PendingFetch {
   ~PendingFetchImpl() override {
     ClientLock lock(&core_->mu);
     op_->abandoned = true;
-    // Those that write now end within the time of decoding one chunk.
+    // Tasks that are writing finish within the time of decoding one chunk.
     while (op_->writers > 0) core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
   }
 
   absl::Status Wait() override {
     const TimePoint start = steady_clock::now();
     ClientLock lock(&core_->mu);
-    // The links end this: they fail the client when a server no longer answers.
+    // The links bound this wait: they fail the client when a server no longer answers.
     while (op_->missing > 0 && op_->status.ok() && core_->failure.ok()) {
       core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
     }
@@ -93,7 +93,7 @@ void ShardFetcher::Fetch(std::shared_ptr<FetchOp> op, const std::vector<ChunkId>
 }
 
 void ShardFetcher::OnOpen() {
-  assemblies_.clear();  // a new stream starts every chunk anew
+  assemblies_.clear();  // a new stream sends every chunk from its start
   for (auto it = requests_.begin(); it != requests_.end();) {
     it->second.sent = false;
     it = it->second.op->abandoned ? requests_.erase(it) : std::next(it);
@@ -119,7 +119,7 @@ void ShardFetcher::SendRequests() {
       message.set_stage(request.op->stage.value());
       message.set_version(request.op->version.value());
       message.set_pass(request.op->backward ? v1::PASS_BACKWARD : v1::PASS_FORWARD);
-      // A fetch shows that its part is alive: every hosted one in turn.
+      // A fetch shows that its part is alive, so name each hosted part in turn.
       const PartId part = parts_[it->first % parts_.size()];
       message.set_part(request.op->residuals_of.value_or(part).value());
       message.set_residuals(request.op->residuals_of.has_value());
@@ -159,14 +159,7 @@ absl::Status ShardFetcher::OnSlice(const v1::FetchSlice& slice,
     }
     EPS_ASSIGN_OR_RETURN(assembly, Locate(slice, size));
   }
-  if (assembly->buffer.size() > 0) {
-    uint8_t* out = assembly->buffer.data() + assembly->received;
-    for (const grpc::Slice& piece : pieces) {
-      std::memcpy(out, piece.begin(), piece.size());
-      out += piece.size();
-    }
-  }
-  assembly->received += size;
+  EPS_RETURN_IF_ERROR(assembly->payload.Append(slice.offset(), pieces));
   if (!slice.last()) return absl::OkStatus();
   ClientLock lock(&core_->mu);
   OnComplete(slice, std::move(assembly));
@@ -203,21 +196,22 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
                                                      codec->name()));
     }
     assembly = std::make_shared<Assembly>();
-    assembly->total = slice.total_bytes();
     assembly->codec = codec;
     assembly->axis = axis;
     assembly->view = copy.view;
-    if (!op.abandoned) {
-      assembly->buffer = Buffer(slice.total_bytes(), MemoryKind::kStage, core_->options.account);
-    }
+    assembly->payload = op.abandoned ? PayloadAssembler::Dropping(slice.total_bytes())
+                                     : PayloadAssembler(slice.total_bytes(), MemoryKind::kStage,
+                                                        core_->options.account);
   }
-  const uint64_t left = assembly->total - assembly->received;
-  if (slice.total_bytes() != assembly->total || slice.offset() != assembly->received ||
-      size > left || slice.last() != (size == left)) {
+  const uint64_t total = assembly->payload.size();
+  const uint64_t received = assembly->payload.received();
+  const uint64_t left = total - received;
+  if (slice.total_bytes() != total || slice.offset() != received || size > left ||
+      slice.last() != (size == left)) {
     return absl::InvalidArgumentError(
         absl::StrCat(Place(op, chunk.id), ": a slice of ", size, " bytes at ", slice.offset(),
                      " of ", slice.total_bytes(), slice.last() ? ", the last" : "",
-                     "; expected offset ", assembly->received, " of ", assembly->total));
+                     "; expected offset ", received, " of ", total));
   }
   return assembly;
 }
@@ -263,7 +257,7 @@ void ShardFetcher::OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assem
 
 void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
                           Assembly* assembly) {
-  Bytes bytes = std::move(assembly->buffer).Freeze();
+  Bytes bytes = assembly->payload.Take();
   const uint32_t found = Crc32c(bytes.view());
   if (found != crc) {
     ClientLock lock(&core_->mu);
@@ -289,7 +283,7 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
     ++op->writers;
   }
   DecodeTiles(**encoded, chunk, job_->spec, *op, assembly->view);
-  encoded = nullptr;  // uncharged before the fetch counts as done
+  encoded = nullptr;  // discharged before the fetch counts as done
   bytes = Bytes();
   ClientLock lock(&core_->mu);
   --op->writers;
@@ -306,7 +300,7 @@ void ShardFetcher::OnDamaged(const std::shared_ptr<FetchOp>& op, const Chunk& ch
                                 "row",
                                 address_, Place(*op, chunk.id), found, expected, kMaxDamaged)));
   }
-  // Both copies come again, if there are two; the other one may be there already.
+  // If there are two copies, both are sent again; the other one may already have arrived.
   const WeightAxes axes = job_->codecs->axes(op->stage, chunk.id, op->backward);
   if (!op->residuals_of.has_value() && axes.has_second) ++op->missing;
   Fetch(op, {chunk.id});
@@ -319,7 +313,7 @@ void ShardFetcher::OnResidual(const std::shared_ptr<FetchOp>& op, ChunkId chunk,
 }
 
 void ShardFetcher::FailOp(FetchOp* op, absl::Status status) {
-  if (op->residuals_of.has_value()) core_->Fail(status);  // nobody waits for the op itself
+  if (op->residuals_of.has_value()) core_->Fail(status);  // no caller waits for this op
   if (op->status.ok()) op->status = std::move(status);
   core_->changed.NotifyAll();
 }

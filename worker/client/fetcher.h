@@ -14,27 +14,28 @@
 #include "base/executor.h"
 #include "eps/v1/data.pb.h"
 #include "grpcpp/support/slice.h"
+#include "wire/payload_slices.h"
 #include "worker/client/client_core.h"
 #include "worker/client/stream_link.h"
 
 namespace eps {
 
-// One stage, or a part's residuals of it, on its way into memory, shared by its PendingFetch, the
-// fetchers and decoding tasks. Everything but the constants is guarded by the client's lock.
+// A fetch of one stage, or of a part's residuals of it, shared by its PendingFetch, the fetchers
+// and the decoding tasks. The client's lock guards everything except the constants.
 struct FetchOp {
   StageId stage;
   Version version;
   bool backward = false;
   TensorPointers out;  // ParameterClient::FetchStage
 
-  // Of a fetch of residuals, which decodes nothing: whose, what came, and whom to tell when all is
-  // here, with the lock held.
+  // Only for a fetch of residuals, which decodes nothing: the part that they belong to, those
+  // received so far, and the callback for when all have arrived, called with the lock held.
   std::optional<PartId> residuals_of;
   std::map<uint32_t, Bytes> residuals;  // by chunk
   std::function<void(const FetchOp&)> on_done;
 
-  uint32_t missing = 0;  // copies that are not here yet
-  uint32_t writers = 0;  // tasks that write to `out` now
+  uint32_t missing = 0;  // copies that are still to arrive
+  uint32_t writers = 0;  // tasks that are writing to `out`
   bool abandoned = false;
   absl::Status status;
   std::map<uint32_t, int> damaged;  // transfers of a chunk that failed their CRC
@@ -49,22 +50,22 @@ struct ChunkCopy {
   }
 };
 
-// The PendingFetch of `op`; abandons it when dropped.
+// Returns the PendingFetch of `op`, whose destructor abandons it.
 std::unique_ptr<PendingFetch> NewPendingFetch(std::shared_ptr<ClientCore> core,
                                               std::shared_ptr<FetchOp> op);
 
-// Fetches from one server over its one Fetch stream. At most kMaxRequests are in flight, the others
-// wait here. What arrives is assembled on the stream's thread and decoded on `pool`.
+// Fetches from one server over its single Fetch stream. At most kMaxRequests are in flight; further
+// ones wait here. Assembles chunks on the stream's thread and decodes them on `pool`.
 class ShardFetcher final : public StreamHandler {
  public:
   static constexpr size_t kMaxRequests = 8;  // the server's limit (data.proto)
   static constexpr int kMaxDamaged = 3;      // transfers of one chunk with a wrong CRC
 
-  // All borrowed but `core`. `parts`: those that the worker hosts.
+  // Borrows everything except `core`. `parts` are the parts that the worker hosts.
   ShardFetcher(std::shared_ptr<ClientCore> core, const JobView* job, ShardId shard,
                std::shared_ptr<grpc::Channel> channel, Executor* pool, std::vector<PartId> parts);
 
-  // Asks for `chunks` of the op's stage, which lie on this shard.
+  // Requests `chunks` of the op's stage; all of them must lie on this shard.
   void Fetch(std::shared_ptr<FetchOp> op, const std::vector<ChunkId>& chunks)
       EPS_REQUIRES(client_lock);
   StreamLink& link() { return link_; }
@@ -74,32 +75,31 @@ class ShardFetcher final : public StreamHandler {
   std::string WaitingFor() const override EPS_REQUIRES(client_lock);
 
  private:
+  // One FetchRequest message; resent on a new stream for the copies that are missing.
   struct Request {
     std::shared_ptr<FetchOp> op;
-    std::set<ChunkCopy> copies;  // not received completely
+    std::set<ChunkCopy> copies;  // not yet received completely
     bool sent = false;
   };
-  // A chunk whose slices are coming in; touched only by the stream's thread.
+  // A chunk that is being received; only the stream's thread uses it.
   struct Assembly {
-    Buffer buffer;  // empty if nobody wants it any more
-    uint64_t total = 0;
-    uint64_t received = 0;
+    PayloadAssembler payload;  // keeps no bytes if the fetch was abandoned
     const Codec* codec = nullptr;
     Axis axis = Axis::kRow;
     uint32_t view = 0;
   };
 
   void SendRequests() EPS_REQUIRES(client_lock);
-  // The request of the slice and its assembly, which it opens. InvalidArgument if the slice was
-  // not asked for or contradicts what came before.
+  // Finds the request of the slice and returns its assembly, which it creates if necessary. Returns
+  // InvalidArgument if the slice was not asked for or contradicts earlier ones.
   absl::StatusOr<std::shared_ptr<Assembly>> Locate(const v1::FetchSlice& slice, uint64_t size)
       EPS_REQUIRES(client_lock);
   absl::Status OnSlice(const v1::FetchSlice& slice, const std::vector<grpc::Slice>& pieces);
   void OnRefused(const v1::FetchSlice& slice) EPS_REQUIRES(client_lock);
-  // The last slice of a chunk is in.
+  // Handles the last slice of a chunk.
   void OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assembly> assembly)
       EPS_REQUIRES(client_lock);
-  // The codec of a chunk's answer, and the axis.
+  // Returns the codec and the axis of the answer for a copy.
   std::pair<const Codec*, Axis> CodecOf(const FetchOp& op, const ChunkCopy& copy) const;
   void Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
               Assembly* assembly) EPS_EXCLUDES(client_lock);

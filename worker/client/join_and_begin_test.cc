@@ -1,8 +1,6 @@
-// How a client connects, joins and begins steps.
+// Connecting, joining and beginning steps.
 
-#include <atomic>
 #include <chrono>
-#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,10 +17,17 @@ using std::chrono::milliseconds;
 
 using JoinAndBeginTest = ClientFixture;
 
-TEST_F(JoinAndBeginTest, JoinRefusesAJobOfAnUnknownCodecAndListsBothSides) {
+grpc::Status Busy(v1::BeginStepReply*) {
+  return grpc::Status(grpc::StatusCode::UNAVAILABLE, "busy");
+}
+
+TEST_F(JoinAndBeginTest, JoinRefusesUnknownCodecsListingKnownOnes) {
   StartServers(1);
-  spec_.codecs.weights = "mx5";
-  spec_.codecs.gradients = "topk:0.01";
+  // Join reads the spec under the same lock.
+  servers_[0]->Change([this](Script*) {
+    spec_.codecs.weights = "mx5";
+    spec_.codecs.gradients = "topk:0.01";
+  });
   auto client = ParameterClient::Connect(options_);
   ASSERT_TRUE(client.ok()) << client.status();
   const absl::Status status = (*client)->Join(JoinOptions()).status();
@@ -40,7 +45,7 @@ TEST_F(JoinAndBeginTest, JoinLearnsSpecPartsTermAndStep) {
     s->parts = {1, 0};
     s->term = 5;
     s->next_step = 3;
-    s->importing_joins = 2;  // the client asks again until the job has its weights
+    s->importing_joins = 2;  // the client retries until the job has its weights
   });
   Join();
   EXPECT_EQ(job_.spec.ToText(), spec_.ToText());
@@ -50,7 +55,7 @@ TEST_F(JoinAndBeginTest, JoinLearnsSpecPartsTermAndStep) {
   EXPECT_FALSE(job_.done);
 }
 
-TEST_F(JoinAndBeginTest, JoinWaitsForTheWeightsAsLongAsTheServerDoes) {
+TEST_F(JoinAndBeginTest, JoinWaitsForWeightsWithTheServer) {
   StartServers(1);
   options_.rpc_timeout = milliseconds(100);
   ChangeAll([](Script* s) { s->importing = true; });
@@ -76,7 +81,7 @@ TEST_F(JoinAndBeginTest, JoinGivesUpOnASilentServer) {
   EXPECT_TRUE(absl::StrContains(status.message(), servers_[0]->address())) << status;
 }
 
-TEST_F(JoinAndBeginTest, ConnectNamesWhatIsWrongWithAnAddress) {
+TEST_F(JoinAndBeginTest, ConnectNamesTheFaultOfAnAddress) {
   ClientOptions options;
   EXPECT_EQ(ParameterClient::Connect(options).status().code(), absl::StatusCode::kInvalidArgument);
   options.servers = {"nowhere"};
@@ -119,28 +124,20 @@ TEST_F(JoinAndBeginTest, BeginStepCarriesPartsAndLosses) {
   EXPECT_TRUE(end->done);
 }
 
-TEST_F(JoinAndBeginTest, AnEvaluationIsReportedToTheLeadByRepeatingTheRequest) {
+TEST_F(JoinAndBeginTest, ReportsAnEvaluationByRepeatingTheRequest) {
   StartServers(2);
   ChangeAll([](Script* s) { s->parts = {1, 3}; });
   Join();
   const uint64_t steps = spec_.training.steps;
-  // Behind a step in the middle, and behind the last one, where the servers say done.
+  // After a step in the middle, and after the last one, where the servers return done.
   for (const uint64_t step : {uint64_t{5}, steps + 1}) {
     ASSERT_TRUE(client_->BeginStep(Step(step), {}).ok());
-    int failures = 2;  // repeated as any other request
-    servers_[0]->Change([&](Script* s) {
-      s->begin_step = [&failures, step](const v1::BeginStepRequest& request,
-                                        v1::BeginStepReply* reply) {
-        reply->set_step(step);
-        return request.evaluations_size() > 0 && failures-- > 0
-                   ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "busy")
-                   : grpc::Status::OK;
-      };
-    });
+    const size_t begins = servers_[0]->seen().begins.size();
+    servers_[0]->Change([](Script* s) { s->begin_steps.assign(2, Busy); });
     const absl::Status status =
         client_->ReportEvaluation({{PartId(1), 4.5, 10}, {PartId(3), 2.25, 12}});
     ASSERT_TRUE(status.ok()) << status;
-    servers_[0]->Change([](Script* s) { s->begin_step = nullptr; });
+    EXPECT_EQ(servers_[0]->seen().begins.size(), begins + 3) << "retried like any other request";
     const v1::BeginStepRequest request = servers_[0]->seen().begins.back();
     EXPECT_EQ(request.step(), step);
     EXPECT_EQ(request.parts_size(), 2);
@@ -158,22 +155,16 @@ TEST_F(JoinAndBeginTest, AnEvaluationIsReportedToTheLeadByRepeatingTheRequest) {
   EXPECT_EQ(servers_[1]->seen().begins.size(), 2u);
 }
 
-TEST_F(JoinAndBeginTest, BeginStepWaitsForAServerThatDrains) {
+TEST_F(JoinAndBeginTest, BeginStepWaitsForADrainingServer) {
   StartServers(2);
   Join();
-  std::atomic<int> refusals{3};
-  servers_[1]->Change([&](Script* s) {
-    s->begin_step = [&](const v1::BeginStepRequest&, v1::BeginStepReply*) {
-      return refusals.fetch_sub(1) > 0 ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "draining")
-                                       : grpc::Status::OK;
-    };
-  });
+  servers_[1]->Change([](Script* s) { s->begin_steps.assign(3, Busy); });
   EXPECT_TRUE(client_->BeginStep(Step(1), {}).ok());
   EXPECT_EQ(servers_[1]->seen().begins.size(), 4u);
   EXPECT_EQ(servers_[0]->seen().begins.size(), 1u);
 }
 
-TEST_F(JoinAndBeginTest, BeginStepGivesUpOnAServerThatStaysAway) {
+TEST_F(JoinAndBeginTest, BeginStepGivesUpOnAbsentServers) {
   StartServers(2);
   options_.rpc_timeout = milliseconds(200);
   Join();
@@ -184,7 +175,7 @@ TEST_F(JoinAndBeginTest, BeginStepGivesUpOnAServerThatStaysAway) {
   EXPECT_TRUE(absl::StrContains(status.message(), "BeginStep 7")) << status;
 }
 
-TEST_F(JoinAndBeginTest, BeginStepWaitsAsLongAsAServerAnswers) {
+TEST_F(JoinAndBeginTest, BeginStepWaitsWhileAServerAnswers) {
   StartServers(1);
   options_.rpc_timeout = milliseconds(100);
   Join();
@@ -199,7 +190,7 @@ TEST_F(JoinAndBeginTest, BeginStepWaitsAsLongAsAServerAnswers) {
   EXPECT_GE(servers_[0]->seen().statuses, 2);
 }
 
-TEST_F(JoinAndBeginTest, BeginStepGivesUpOnASilentServer) {
+TEST_F(JoinAndBeginTest, BeginStepGivesUpOnSilentServers) {
   StartServers(1);
   options_.rpc_timeout = milliseconds(100);
   Join();
@@ -213,28 +204,27 @@ TEST_F(JoinAndBeginTest, BeginStepGivesUpOnASilentServer) {
 }
 
 TEST_F(JoinAndBeginTest, BeginStepReportsRefusalsAndContradictions) {
-  using Reply = std::function<grpc::Status(const v1::BeginStepRequest&, v1::BeginStepReply*)>;
   struct Case {
-    Reply reply;
+    grpc::Status (*reply)(v1::BeginStepReply*);
     absl::StatusCode code;
     std::string named;
   };
   const std::vector<Case> cases = {
-      {[](const v1::BeginStepRequest&, v1::BeginStepReply*) {
+      {[](v1::BeginStepReply*) {
          return grpc::Status(grpc::StatusCode::ABORTED, "term 1 is over");
        },
        absl::StatusCode::kAborted, "term 1 is over"},
-      {[](const v1::BeginStepRequest&, v1::BeginStepReply* r) {
+      {[](v1::BeginStepReply* r) {
          r->set_term(2);
          return grpc::Status::OK;
        },
        absl::StatusCode::kAborted, "term moved from 1 to 2"},
-      {[](const v1::BeginStepRequest&, v1::BeginStepReply* r) {
+      {[](v1::BeginStepReply* r) {
          r->set_version(9);
          return grpc::Status::OK;
        },
        absl::StatusCode::kInternal, "version 9"},
-      {[](const v1::BeginStepRequest&, v1::BeginStepReply* r) {
+      {[](v1::BeginStepReply* r) {
          r->add_codecs()->set_chunk(1000);
          return grpc::Status::OK;
        },
@@ -244,7 +234,7 @@ TEST_F(JoinAndBeginTest, BeginStepReportsRefusalsAndContradictions) {
     servers_.clear();
     StartServers(2);
     Join();
-    servers_[1]->Change([&](Script* s) { s->begin_step = c.reply; });
+    servers_[1]->Change([&](Script* s) { s->begin_steps = {c.reply}; });
     const absl::Status status = client_->BeginStep(Step(1), {}).status();
     EXPECT_EQ(status.code(), c.code) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), c.named)) << status;
@@ -252,13 +242,13 @@ TEST_F(JoinAndBeginTest, BeginStepReportsRefusalsAndContradictions) {
   }
 }
 
-TEST_F(JoinAndBeginTest, BeginStepReturnsTheFailureOfAnEarlierPush) {
+TEST_F(JoinAndBeginTest, BeginStepReturnsEarlierPushErrors) {
   StartServers(1);
   Join();
   Begin();
   ChangeAll([](Script* s) {
     s->park_begin_steps = true;
-    s->ack_header = [](const v1::PushHeader&) { return AckOf(v1::Ack::REFUSED, 1, 1); };
+    s->header_replies = {ReplyOf(AckOf(v1::Ack::REFUSED, 1, 1))};
   });
   StageMemory gradient = Gradient(StageId(1), 1);
   ASSERT_TRUE(Push(StageId(1), 0, &gradient).ok());

@@ -11,12 +11,11 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/executor.h"
+#include "base/job/codec_table.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
 #include "eps/v1/control.grpc.pb.h"
-#include "grpc/grpc.h"
 #include "grpcpp/client_context.h"
-#include "base/job/codec_table.h"
 #include "wire/channel.h"
 #include "wire/grpc_status.h"
 #include "worker/client/begin_step.h"
@@ -30,8 +29,8 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Encoding and decoding are memory-bound: a few threads keep up with the network, and the model's
-// own threads need the cores.
+// Encoding and decoding are bound by memory: a few threads keep up with the network, and the
+// model's own threads need the cores.
 int PoolThreads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);
 }
@@ -45,7 +44,7 @@ void Pause(ClientCore* core, TimePoint deadline) EPS_REQUIRES(core->mu, client_l
   }
 }
 
-// Repeats a unary call of the calling thread until it is answered or the server was away for
+// Retries a unary call on the calling thread until it is answered or the server has been away for
 // rpc_timeout.
 absl::Status CallWithRetry(ClientCore* core, const std::string& address, grpc::Channel* channel,
                            absl::string_view what, const UnaryCall& call) {
@@ -66,7 +65,7 @@ absl::Status CallWithRetry(ClientCore* core, const std::string& address, grpc::C
     const absl::Status status =
         FromGrpc(call(&context, request_id), absl::StrCat(what, " on ", address));
     if (status.ok() || !MayRepeat(status.code())) return status;
-    // The last attempt may be cut short by the time that is left, which explains nothing.
+    // The last attempt may have been cut short by the remaining time; its error explains nothing.
     if (last_error.ok() || !absl::IsDeadlineExceeded(status)) last_error = status;
     ClientLock lock(&core->mu);
     const TimePoint next = steady_clock::now() + core->BackOff(attempt);
@@ -76,17 +75,7 @@ absl::Status CallWithRetry(ClientCore* core, const std::string& address, grpc::C
   }
 }
 
-// Keeps gRPC up until the process ends. Its shutdown with the last channel may wait 10 s for one of
-// its own threads (seen with gRPC 1.51).
-void KeepGrpcUp() {
-  static const bool kept = [] {
-    grpc_init();
-    return true;
-  }();
-  static_cast<void>(kept);
-}
-
-// A loss of the border before `step`.
+// Fills *loss with a loss of the step before `step`.
 void SetLoss(const PartLossSum& sum, Step step, v1::PartLoss* loss) {
   loss->set_part(sum.part.value());
   loss->set_loss_sum(sum.loss_sum);
@@ -94,6 +83,7 @@ void SetLoss(const PartLossSum& sum, Step step, v1::PartLoss* loss) {
   loss->set_step(step.value() - 1);
 }
 
+// The client over gRPC: a fetcher and a pusher per shard, one pool, one supervising thread.
 class GrpcParameterClient final : public ParameterClient {
  public:
   explicit GrpcParameterClient(ClientOptions options)
@@ -118,8 +108,8 @@ class GrpcParameterClient final : public ParameterClient {
   }
 
  private:
-  // A server: one connection for control and weights, one for gradients, so that neither direction
-  // waits behind the other's bytes.
+  // A server, with one connection for control and weights and another for gradients, so that
+  // neither direction waits for the other's bytes.
   struct Shard {
     std::shared_ptr<grpc::Channel> down;
     std::shared_ptr<grpc::Channel> up;
@@ -130,7 +120,7 @@ class GrpcParameterClient final : public ParameterClient {
 
   absl::Status SayHello(const std::string& address, const std::shared_ptr<grpc::Channel>& channel);
   absl::StatusOr<v1::JoinReply> JoinWhenReady(const JoinOptions& options);
-  // Whether the server answers and its job waits for its weights.
+  // Returns whether the server answers and its job still waits for its weights.
   bool IsImporting(v1::Control::Stub* stub);
   absl::Status TakeJob(const v1::JoinReply& reply);
   absl::Status ConnectShards();
@@ -150,8 +140,8 @@ class GrpcParameterClient final : public ParameterClient {
   std::vector<Shard> shards_;
   std::unique_ptr<ResidualKeeper> residuals_;
   std::unique_ptr<PushQueue> queue_;
-  Step step_;               // the open one
-  std::set<HaveKey> have_;  // counted already in the open step
+  Step step_;               // the open step
+  std::set<HaveKey> have_;  // already counted in the open step
   std::unique_ptr<ThreadPool> pool_;
   std::thread supervisor_;
   bool stopping_ EPS_GUARDED_BY(client_lock) = false;
@@ -173,7 +163,7 @@ GrpcParameterClient::~GrpcParameterClient() {
     }
     while (core_->active_rpcs > 0) core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
   }
-  pool_.reset();  // what is queued sees the failure and leaves tensors alone
+  pool_.reset();  // queued tasks see the failure and do not touch tensors
 }
 
 absl::Status GrpcParameterClient::SayHello(const std::string& address,
@@ -196,8 +186,8 @@ absl::Status GrpcParameterClient::SayHello(const std::string& address,
                                                     kProtocolVersion));
 }
 
-// Waits for the job's initial weights, which somebody else brings, as long as the server says that
-// it waits for them too.
+// Waits for the job's initial weights, which another client imports, as long as the server answers
+// that it waits for them too.
 absl::StatusOr<v1::JoinReply> GrpcParameterClient::JoinWhenReady(const JoinOptions& options) {
   const std::string& address = core_->options.servers[0];
   const auto stub = v1::Control::NewStub(first_channel_);
@@ -236,7 +226,7 @@ absl::StatusOr<JoinedJob> GrpcParameterClient::Join(const JoinOptions& options) 
   if (reply.state() == v1::JOB_STATE_FAILED) {
     return absl::FailedPreconditionError(
         absl::StrCat("Join on ", core_->options.servers[0],
-                     ": the job cannot go on; ask `eps status` for the reason"));
+                     ": the job cannot continue; `eps status` shows the reason"));
   }
   EPS_RETURN_IF_ERROR(TakeJob(reply));
   EPS_RETURN_IF_ERROR(ConnectShards());
@@ -344,7 +334,7 @@ absl::Status GrpcParameterClient::ReportEvaluation(absl::Span<const PartLossSum>
   EPS_CHECK_MSG(step_.value() >= 1, "ReportEvaluation before BeginStep");
   v1::BeginStepRequest request = NewBeginStep(step_);
   for (const PartLossSum& sum : losses) SetLoss(sum, step_, request.add_evaluations());
-  // The have-set of the reply says nothing new: this process has pushed nothing in between.
+  // Ignores the reply's have-set: this process has pushed nothing since the first reply.
   return BeginStepOnAll(core_, job_, {shards_[0].down}, request).status();
 }
 
@@ -359,7 +349,7 @@ absl::StatusOr<StepStart> GrpcParameterClient::TakeReplies(
     if (Term(reply.term()) != job_.term) {
       return absl::AbortedError(absl::StrCat(context, "the job's term moved from ",
                                              job_.term.value(), " to ", reply.term(),
-                                             ": its state went back; join again"));
+                                             ": its state was rolled back; join again"));
     }
     if (Step(reply.step()) != step || reply.version() != first.version() ||
         reply.done() != first.done() || reply.loss_scale_log2() != first.loss_scale_log2()) {
@@ -450,7 +440,7 @@ absl::Status GrpcParameterClient::Push(StageId use, PartId part, uint64_t tokens
                                        TensorPointers gradient, std::shared_ptr<void> keep_alive) {
   EPS_CHECK_MSG(!shards_.empty() && use.value() < job_.spec.stages.size(), "stage " << use);
   EPS_CHECK(gradient.size() == job_.spec.stages[use.value()].uses.size());
-  PushQueue::Job job;  // outlives the lock: keep_alive is dropped without it
+  PushQueue::Job job;  // declared before the lock, so keep_alive is dropped without the lock
   job.use = use;
   job.part = part;
   job.tokens = tokens;
@@ -469,7 +459,7 @@ absl::Status GrpcParameterClient::Push(StageId use, PartId part, uint64_t tokens
   const std::chrono::duration<double> waited = steady_clock::now() - start;
   core_->stats.push_wait_seconds += waited.count();
   if (!core_->failure.ok()) return core_->failure;
-  residuals_->Want(use);  // most often asked for already, with the weights of the backward pass
+  residuals_->Want(use);  // usually already requested with the weights of the backward pass
   queue_->Add(std::move(job));
   return absl::OkStatus();
 }
@@ -486,7 +476,7 @@ absl::Status GrpcParameterClient::Flush() {
   EPS_CHECK_MSG(!shards_.empty(), "Flush before Join");
   const TimePoint start = steady_clock::now();
   ClientLock lock(&core_->mu);
-  // The links end this: they fail the client when a server no longer answers.
+  // The links bound this wait: they fail the client when a server no longer answers.
   while (core_->failure.ok() && !AllCounted()) {
     core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
   }
@@ -495,11 +485,11 @@ absl::Status GrpcParameterClient::Flush() {
   return core_->failure;
 }
 
-// Does what is due by the clock: new attempts to connect, gradients that were pushed back, probes
-// of silent servers; and gives up what is on its way once the client has failed.
+// Does the timed work: connects again, offers gradients again, probes silent servers. Once the
+// client has failed, drops everything queued.
 void GrpcParameterClient::Supervise() {
   for (;;) {
-    std::deque<std::shared_ptr<PushQueue::Job>> dropped;  // its keep_alives go without the lock
+    std::deque<std::shared_ptr<PushQueue::Job>> dropped;  // destroyed without the lock
     ClientLock lock(&core_->mu);
     if (stopping_) return;
     const TimePoint now = steady_clock::now();
@@ -534,7 +524,7 @@ absl::StatusOr<std::unique_ptr<ParameterClient>> ParameterClient::Connect(Client
                                                    options.rpc_timeout.count(),
                                                    " ms, expected a positive duration"));
   }
-  KeepGrpcUp();
+  KeepGrpcInitialised();
   auto client = std::make_unique<GrpcParameterClient>(std::move(options));
   EPS_RETURN_IF_ERROR(client->HelloToFirst());
   return std::unique_ptr<ParameterClient>(std::move(client));

@@ -1,11 +1,11 @@
 #ifndef EPS_WORKER_CLIENT_PARAMETER_CLIENT_H_
 #define EPS_WORKER_CLIENT_PARAMETER_CLIENT_H_
 
-// A worker's side of the wire: one job over all its shards. Without LibTorch.
+// A worker's side of the wire protocol: one job over all its shards. Free of LibTorch.
 //
-// Retries by identity: a broken connection is opened again (back-off with jitter) and everything
-// that was not answered is sent again with the same identity and nonce, until the server has been
-// away for `rpc_timeout`; the error then names the server and what was waited for.
+// Retries by identity: reopens a broken connection (back-off with jitter) and repeats every
+// unanswered request with the same identity and nonce, until the server has been away for
+// `rpc_timeout`; the error then names the server and the unanswered request.
 
 #include <chrono>
 #include <cstdint>
@@ -18,37 +18,41 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/ids.h"
-#include "base/memory_account.h"
 #include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/memory_account.h"
 
 namespace eps {
 
+// How a client connects and how much it may buffer.
 struct ClientOptions {
-  std::vector<std::string> servers;  // in shard order, or any one of them first for Join
+  std::vector<std::string> servers;  // in shard order; for Join, the first may be any of them
   std::string client_name = "eps-worker";
   std::chrono::milliseconds rpc_timeout{60'000};
-  uint64_t push_window_bytes = uint64_t{64} << 20;  // encoded gradients not yet acknowledged
-  MemoryAccount* account = nullptr;                 // may be null; outlives the client
+  uint64_t push_window_bytes = uint64_t{64} << 20;  // limit of unacknowledged encoded gradients
+  MemoryAccount* account = nullptr;                 // may be null; must outlive the client
 };
 
+// The properties of a worker that it sends when it joins.
 struct JoinOptions {
   uint32_t rank = 0;
-  uint32_t count = 0;  // workers; 0: unknown, the lead assigns
+  uint32_t count = 0;  // number of workers; 0 if unknown, and the lead then assigns parts
   std::string compute_profile;
 };
 
+// The result of Join: the job, this worker's parts and the next step.
 struct JoinedJob {
   JobSpec spec;
   std::vector<PartId> parts;  // hosted by this worker, ascending
   Term term;
   Step next_step;
-  bool done = false;  // nothing left to train
+  bool done = false;  // nothing is left to train
 };
 
-// Where a stage's tensors lie in host memory: one pointer per TensorUse, in the spec's order.
+// A stage's tensors in host memory: one pointer per TensorUse, in the spec's order.
 using TensorPointers = std::vector<float*>;
 
+// The servers' answer to BeginStep.
 struct StepStart {
   bool done = false;
   Step step;
@@ -56,62 +60,64 @@ struct StepStart {
   int loss_scale_log2 = 0;
 };
 
+// The loss of one part: the sum over its tokens, and their number.
 struct PartLossSum {
   PartId part;
   double loss_sum = 0;
   uint64_t tokens = 0;
 };
 
-// Figures since the start, for the progress line and `eps bench`.
+// Figures since the client's start, for the progress line and `eps bench`.
 struct ClientStats {
   uint64_t fetched_bytes = 0;
   uint64_t pushed_bytes = 0;
   uint64_t reconnects = 0;
   uint64_t duplicates = 0;
-  double fetch_wait_seconds = 0;  // the caller stood in PendingFetch::Wait
-  double push_wait_seconds = 0;   // the caller stood in Push or Flush
+  double fetch_wait_seconds = 0;  // time that the caller waited in PendingFetch::Wait
+  double push_wait_seconds = 0;   // time that the caller waited in Push or Flush
 };
 
-// A stage on its way. Dropping it abandons the fetch: the destination is not written afterwards.
+// A fetch in progress. Destroying it abandons the fetch: nothing writes to `out` afterwards.
 class PendingFetch {
  public:
   virtual ~PendingFetch() = default;
-  // Waits until all tensors are decoded in place, or the deadline of the client.
+  // Waits until all tensors are decoded into place, or the client fails.
   virtual absl::Status Wait() = 0;
 };
 
-// Thread-compatible: one thread calls; the client has threads of its own.
+// Trains one job. Thread-compatible: use it from one thread; it has threads of its own.
 class ParameterClient {
  public:
-  // Says Hello to the first server. InvalidArgument for a bad address; Unavailable names it.
+  // Says Hello to the first server. Returns InvalidArgument for a bad address, Unavailable with the
+  // server's name if it does not answer.
   static absl::StatusOr<std::unique_ptr<ParameterClient>> Connect(ClientOptions options);
   virtual ~ParameterClient() = default;
 
-  // Joins the job that the servers run: learns spec, parts and the list of servers.
+  // Joins the job that the servers run; learns its spec, parts and servers. Call it once.
   virtual absl::StatusOr<JoinedJob> Join(const JoinOptions& options) = 0;
 
-  // REQUIRES Join. Opens `step` on every shard; `losses` are those of the step before, one per
-  // hosted part (empty for the first). The caller keeps `parts` the same for the whole run.
+  // Opens `step` on every shard. REQUIRES Join. `losses` are those of the previous step, one per
+  // hosted part (empty for the first step).
   virtual absl::StatusOr<StepStart> BeginStep(Step step, absl::Span<const PartLossSum> losses) = 0;
 
-  // Tells the lead what the hosted parts found on held-out data with the weights of `version` of
-  // the last BeginStep. To be called before anything is pushed in its step; also after a BeginStep
-  // that was answered with done. Waits until the lead has it.
+  // Reports to the lead the hosted parts' losses on held-out data, with the weights of the version
+  // that the last BeginStep returned. Call it before pushing anything in that step; it is also
+  // allowed after a BeginStep that returned done. Waits until the lead has acknowledged it.
   virtual absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) = 0;
 
-  // Starts fetching a stage into `out`, which must stay valid until the fetch is dropped: one
-  // pointer per TensorUse, and in a backward pass with quantization.backward_weights=both_axes as
-  // many again for the copy along the other axis. Tensors that have no second copy
-  // (CodecTable::axes) leave those as they are.
+  // Starts to fetch a stage into `out`, which must stay valid until the fetch is destroyed. `out`
+  // holds one pointer per TensorUse; in a backward pass with
+  // quantization.backward_weights=both_axes it holds as many again, for the copy along the other
+  // axis. Pointers of tensors without a second copy (CodecTable::axes) are not written to.
   virtual std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
                                                    TensorPointers out) = 0;
 
-  // Pushes the gradient of one stage for one part; `keep_alive` is dropped when `gradient` is read
-  // no longer. Returns when the push window admits it; encodes and sends in the background.
-  // Errors of earlier pushes come back here or in Flush.
+  // Pushes the gradient of one stage for one part; drops `keep_alive` once `gradient` is no longer
+  // read. Returns when the push window admits the gradient, and encodes and sends it in the
+  // background. Returns errors of earlier pushes, as Flush does.
   virtual absl::Status Push(StageId use, PartId part, uint64_t tokens, TensorPointers gradient,
                             std::shared_ptr<void> keep_alive) = 0;
-  // Waits until everything pushed is counted.
+  // Waits until the servers have counted everything that was pushed.
   virtual absl::Status Flush() = 0;
 
   virtual ClientStats stats() const = 0;

@@ -1,9 +1,7 @@
-// How a client pushes, what it repeats, and what it takes for an answer.
+// Pushing, retries, and the servers' answers.
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +15,8 @@ namespace eps {
 namespace {
 
 using PushTest = ClientFixture;
+
+constexpr size_t kChunks = 3;  // of layer 1
 
 TEST_F(PushTest, PushesEachChunkToItsServer) {
   StartServers(2);
@@ -41,7 +41,7 @@ TEST_F(PushTest, PushesEachChunkToItsServer) {
   EXPECT_EQ(account_.live_bytes(), 0u);
 }
 
-TEST_F(PushTest, SendsPayloadInSlicesOfTwoMiB) {
+TEST_F(PushTest, SendsPayloadInTwoMebibyteSlices) {
   StartServers(1, /*width=*/1024, /*chunk_elements=*/1 << 20);
   Join();
   Begin();
@@ -68,7 +68,7 @@ TEST_F(PushTest, SendsPayloadOnlyAfterItsCredit) {
   ExpectCounted(StageId(1), 0, gradient);
 }
 
-TEST_F(PushTest, DropsKeepAliveOnceTheGradientIsEncoded) {
+TEST_F(PushTest, DropsKeepAliveAfterEncodingTheGradient) {
   StartServers(1);
   ChangeAll([](Script* s) { s->hold_credits = true; });
   Join();
@@ -107,7 +107,7 @@ TEST_F(PushTest, HoldsEncodedGradientsWithinThePushWindow) {
   EXPECT_LE(account_.peak_bytes(MemoryKind::kStage), options_.push_window_bytes);
 }
 
-TEST_F(PushTest, RepeatsAPushWithTheSameIdentityWhenItBreaks) {
+TEST_F(PushTest, RetriesBrokenPushesWithTheSameIdentity) {
   StartServers(1);
   ChangeAll([](Script* s) { s->break_push_after = 2; });
   Join();
@@ -124,11 +124,11 @@ TEST_F(PushTest, RepeatsAPushWithTheSameIdentityWhenItBreaks) {
   EXPECT_GE(client_->stats().reconnects, 1u);
 }
 
-TEST_F(PushTest, TakesDuplicateAndStaleOfAnEarlierStepAsSuccess) {
+TEST_F(PushTest, AcceptsDuplicateAndEarlierStaleAsSuccess) {
   for (const v1::Ack& ack : {AckOf(v1::Ack::DUPLICATE, 1, 1), AckOf(v1::Ack::STALE, 1, 2)}) {
     servers_.clear();
     StartServers(1);
-    ChangeAll([&](Script* s) { s->ack_header = [ack](const v1::PushHeader&) { return ack; }; });
+    ChangeAll([&](Script* s) { s->header_replies.assign(kChunks, ReplyOf(ack)); });
     Join();
     Begin();
     StageMemory gradient = Gradient(StageId(1), 1);
@@ -156,7 +156,7 @@ TEST_F(PushTest, ReportsRefusalsWithTheirReason) {
   for (const Case& c : cases) {
     servers_.clear();
     StartServers(1);
-    ChangeAll([&](Script* s) { s->ack_header = [&](const v1::PushHeader&) { return c.ack; }; });
+    ChangeAll([&](Script* s) { s->header_replies.assign(kChunks, ReplyOf(c.ack)); });
     Join();
     Begin();
     StageMemory gradient = Gradient(StageId(1), 1);
@@ -170,14 +170,10 @@ TEST_F(PushTest, ReportsRefusalsWithTheirReason) {
   }
 }
 
-TEST_F(PushTest, OffersAgainWhatWasPushedBack) {
+TEST_F(PushTest, RetriesRefusedPushesAfterAPause) {
   StartServers(1);
-  std::atomic<int> refusals{4};
-  ChangeAll([&](Script* s) {
-    s->ack_header = [&](const v1::PushHeader&) -> std::optional<v1::Ack> {
-      if (refusals.fetch_sub(1) <= 0) return std::nullopt;
-      return AckOf(v1::Ack::REFUSED, 1, 1, /*retry_after_ms=*/5);
-    };
+  ChangeAll([](Script* s) {
+    s->header_replies.assign(4, ReplyOf(AckOf(v1::Ack::REFUSED, 1, 1, /*retry_after_ms=*/5)));
   });
   Join();
   Begin();
@@ -188,11 +184,11 @@ TEST_F(PushTest, OffersAgainWhatWasPushedBack) {
   EXPECT_EQ(servers_[0]->seen().headers.size(), 7u);
 }
 
-TEST_F(PushTest, RefusesAReplyThatNothingWaitsFor) {
+TEST_F(PushTest, RefusesUnexpectedReplies) {
   StartServers(1);
   ChangeAll([](Script* s) {
-    s->reply_unknown_tag = true;
-    s->ack_header = [](const v1::PushHeader&) { return AckOf(v1::Ack::ACCEPTED, 1, 1); };
+    s->header_replies.assign(kChunks, ReplyOf(AckOf(v1::Ack::ACCEPTED, 1, 1)));
+    for (v1::PushReply& reply : s->header_replies) reply.set_tag(1000);
   });
   Join();
   Begin();
@@ -247,7 +243,7 @@ TEST_F(PushTest, ChoosesAmongTheChunksOfATensor) {
   }
 }
 
-TEST_F(PushTest, DoesNotSendWhatTheServersHave) {
+TEST_F(PushTest, DoesNotSendCountedContributions) {
   StartServers(1);
   const auto stage_chunks = chunks_.ChunksOfStage(StageId(1));
   ChangeAll([&](Script* s) {

@@ -9,6 +9,7 @@
 #include "base/checksum.h"
 #include "base/flush_denormals.h"
 #include "wire/payload_message.h"
+#include "wire/payload_slices.h"
 
 namespace eps {
 namespace {
@@ -18,8 +19,8 @@ using std::chrono::steady_clock;
 constexpr char kPushMethod[] = "/eps.v1.Data/Push";
 constexpr std::chrono::seconds kIdleTick{10};
 
-// The elements of a residual; no bytes stand for zeros. REQUIRES bytes that were checked when they
-// came, or made here.
+// Decodes a residual; an empty one is all zeros. REQUIRES bytes that were checked on arrival or
+// encoded by this process.
 void ReadResidual(const Codec& codec, const Chunk& chunk, const Bytes& residual, float* out) {
   if (residual.empty()) {
     std::memset(out, 0, chunk.elements * sizeof(float));
@@ -67,16 +68,13 @@ void ShardPusher::Offer(Item* item) {
 void ShardPusher::SendPayload(Item* item) {
   item->state = Item::State::kSent;
   const size_t total = item->payload.size();
-  size_t offset = 0;
-  do {
-    const size_t size = std::min(kMaxSliceBytes, total - offset);
+  for (const PayloadSlice& slice : SlicesOf(total)) {
     v1::PushFrame frame;
     frame.set_tag(item->header.tag());
-    frame.set_offset(offset);
-    frame.set_last(offset + size == total);
-    link_.Write(JoinPayload(frame, item->payload.Sub(offset, size)));
-    offset += size;
-  } while (offset < total);
+    frame.set_offset(slice.offset);
+    frame.set_last(slice.last);
+    link_.Write(JoinPayload(frame, item->payload.Sub(slice.offset, slice.size)));
+  }
   core_->stats.pushed_bytes += total;
 }
 
@@ -95,7 +93,7 @@ void ShardPusher::OnMessage(const grpc::ByteBuffer& message) {
 void ShardPusher::OnReply(const v1::PushReply& reply) {
   const auto it = items_.find(reply.tag());
   if (it == items_.end()) {
-    if (!core_->failure.ok()) return;  // Clear dropped it
+    if (!core_->failure.ok()) return;  // Clear has dropped the contribution
     return core_->Fail(absl::InternalError(absl::StrCat("Push on ", address_, ": a reply for tag ",
                                                         reply.tag(), ", which nothing waits for")));
   }
@@ -121,7 +119,7 @@ void ShardPusher::OnAck(Items::iterator it, const v1::Ack& ack) {
       if (ack.term() != key.term()) {
         return core_->Fail(absl::AbortedError(
             absl::StrCat(context, ": the job's term moved from ", key.term(), " to ", ack.term(),
-                         ", step ", ack.step(), ": its state went back; join again")));
+                         ", step ", ack.step(), ": its state was rolled back; join again")));
       }
       if (ack.step() > key.step()) break;  // the step is complete: the contribution was counted
       return core_->Fail(absl::FailedPreconditionError(
@@ -147,7 +145,7 @@ void ShardPusher::OnAck(Items::iterator it, const v1::Ack& ack) {
 void ShardPusher::PushBack(Items::iterator it, uint32_t retry_after_ms) {
   Item item = std::move(it->second);
   items_.erase(it);
-  const uint64_t tag = next_tag_++;  // a tag is used once on a stream
+  const uint64_t tag = next_tag_++;  // a stream uses a tag only once
   item.header.set_tag(tag);
   item.state = Item::State::kWaits;
   item.not_before = steady_clock::now() + std::chrono::milliseconds(retry_after_ms);
@@ -245,13 +243,13 @@ void PushQueue::Pump() {
     encoding.reserved = encoding.codec->MaxEncodedSize(*encoding.chunk, Axis::kRow);
     if (encoding.residual_codec != nullptr) {
       std::optional<Bytes> residual = residuals_->Find({job->use, job->part, id});
-      if (!residual.has_value()) return;  // OnResiduals goes on
+      if (!residual.has_value()) return;  // OnResiduals continues
       encoding.residual = *std::move(residual);
       encoding.push_residual = residuals_->PushesTo(job_->placement[id.value()]);
       encoding.reserved += encoding.residual_codec->MaxEncodedSize(*encoding.chunk, Axis::kRow);
     }
     if (!FindCount(job, &encoding)) return;
-    // A chunk larger than the whole window goes alone.
+    // A chunk larger than the whole window is sent alone.
     if (outstanding_bytes_ > 0 &&
         outstanding_bytes_ + encoding.reserved > core_->options.push_window_bytes) {
       return;
@@ -280,7 +278,7 @@ bool PushQueue::FindCount(const std::shared_ptr<Job>& job, Encoding* encoding) {
   if (encoding->residual_codec != nullptr) {
     for (const Chunk& chunk : chunks) {
       std::optional<Bytes> residual = residuals_->Find({job->use, job->part, chunk.id});
-      if (!residual.has_value()) return false;  // OnResiduals goes on
+      if (!residual.has_value()) return false;  // OnResiduals continues
       residuals.push_back(*std::move(residual));
     }
   }

@@ -20,23 +20,23 @@
 
 namespace eps {
 
-// Sends contributions to one server over its one Push stream: header, after its Credit the slices,
-// until an Ack. A contribution's encoded bytes are kept until then, so that a new stream can repeat
-// it with the same identity.
+// Sends contributions to one server over its single Push stream: the header, the slices after its
+// Credit, and then waits for the Ack. Keeps a contribution's encoded bytes until the Ack, so that a
+// new stream can repeat it with the same identity.
 class ShardPusher final : public StreamHandler {
  public:
-  // `on_counted(bytes)` is called with the lock held when a contribution needs no more care.
-  // All borrowed but `core`.
+  // Calls `on_counted(bytes)` with the lock held when a contribution is finished. Borrows
+  // everything except `core`.
   ShardPusher(std::shared_ptr<ClientCore> core, const JobView* job, ShardId shard,
               std::shared_ptr<grpc::Channel> channel, std::function<void(uint64_t)> on_counted);
 
-  // `header` without a tag.
+  // Sends a contribution; `header` has no tag.
   void Push(v1::PushHeader header, Bytes payload) EPS_REQUIRES(client_lock);
   bool idle() const EPS_REQUIRES(client_lock) { return items_.empty(); }
   StreamLink& link() { return link_; }
-  // Offers again what was pushed back and is due; returns when to ask again.
+  // Offers again the contributions whose pause is over; returns when to call it next.
   TimePoint Tick(TimePoint now) EPS_REQUIRES(client_lock);
-  // Drops everything: the client has failed.
+  // Drops everything, after the client has failed.
   void Clear() EPS_REQUIRES(client_lock) { items_.clear(); }
 
   void OnOpen() override EPS_REQUIRES(client_lock);
@@ -44,8 +44,9 @@ class ShardPusher final : public StreamHandler {
   std::string WaitingFor() const override EPS_REQUIRES(client_lock);
 
  private:
+  // A contribution that the server has not counted yet.
   struct Item {
-    enum class State { kWaits, kOffered, kSent };  // kWaits: pushed back until not_before
+    enum class State { kWaits, kOffered, kSent };  // kWaits: refused until not_before
     v1::PushHeader header;
     Bytes payload;
     State state = State::kOffered;
@@ -58,7 +59,8 @@ class ShardPusher final : public StreamHandler {
   void OnReply(const v1::PushReply& reply) EPS_REQUIRES(client_lock);
   void OnAck(Items::iterator it, const v1::Ack& ack) EPS_REQUIRES(client_lock);
   void PushBack(Items::iterator it, uint32_t retry_after_ms) EPS_REQUIRES(client_lock);
-  // "the gradient of chunk 17 (h.2.attn.c_attn.weight), use by stage 3 (h.2), part 0, step 12".
+  // Returns "the gradient of chunk 17 (h.2.attn.c_attn.weight), use by stage 3 (h.2), part 0, step
+  // 12".
   std::string Text(const v1::PushHeader& header) const;
 
   const std::shared_ptr<ClientCore> core_;
@@ -68,13 +70,14 @@ class ShardPusher final : public StreamHandler {
   StreamLink link_;
 
   uint64_t next_tag_ EPS_GUARDED_BY(client_lock) = 1;
-  Items items_ EPS_GUARDED_BY(client_lock);  // by tag: oldest first
+  Items items_ EPS_GUARDED_BY(client_lock);  // by tag, so the oldest first
 };
 
-// The gradient of one stage for one part, chunk by chunk into the pushers: encodes on `pool` as far
-// as the push window admits, oldest first.
+// Splits gradients of a stage and part into chunks, encodes them on `pool`, oldest first and as far
+// as the push window admits, and passes them to the pushers.
 class PushQueue {
  public:
+  // The gradient of one stage and part, and the chunks of it to send.
   struct Job {
     StageId use;
     PartId part;
@@ -83,35 +86,36 @@ class PushQueue {
     TensorPointers gradient;
     std::shared_ptr<void> keep_alive;
     std::vector<ChunkId> chunks;
-    // EncodeOptions::count of the chunks of which it is known; the queue's.
+    // EncodeOptions::count of chunks for which it is known; used only by the queue.
     std::map<ChunkId, uint64_t> counts;
   };
 
-  // All borrowed but `core`.
+  // Borrows everything except `core`.
   PushQueue(std::shared_ptr<ClientCore> core, const JobView* job, Executor* pool,
             ResidualKeeper* residuals, std::function<ShardPusher*(ShardId)> pusher);
   ~PushQueue();
 
   void Add(Job job) EPS_REQUIRES(client_lock);
-  // A contribution of that size is counted.
+  // Call when a contribution of `bytes` is counted.
   void OnCounted(uint64_t bytes) EPS_REQUIRES(client_lock);
-  // Residuals have come that something may wait for.
+  // Call when residuals have arrived for which a job may wait.
   void OnResiduals() EPS_REQUIRES(client_lock) { Pump(); }
-  // Everything added is encoded or being encoded: the window admits more.
+  // Returns whether everything added is encoded or being encoded, so that the window admits more.
   bool admits() const EPS_REQUIRES(client_lock) { return jobs_.empty(); }
-  // Everything added was counted.
+  // Returns whether everything added was counted.
   bool idle() const EPS_REQUIRES(client_lock) { return jobs_.empty() && outstanding_bytes_ == 0; }
-  // Gives up what is not being encoded; the caller drops the result without the lock.
+  // Drops jobs that are not being encoded and returns them; destroy the result without the lock.
   std::deque<std::shared_ptr<Job>> Clear() EPS_REQUIRES(client_lock);
 
  private:
   void Pump() EPS_REQUIRES(client_lock);
-  // Encoded gradients are charged here, as long as they count for the window: their memory itself
-  // may stay with the transport for a moment longer than the client and its account.
+  // Charge and discharge encoded gradients while they count towards the window. The transport may
+  // hold the memory itself a little longer than the client and its account exist.
   void Reserve(uint64_t bytes) EPS_REQUIRES(client_lock);
   void Release(uint64_t bytes) EPS_REQUIRES(client_lock);
-  // One contribution that is being encoded. Error feedback: what was left out before, and the codec
-  // of what is left out now (null: nothing is kept).
+  // A contribution that is being encoded. With error feedback, `residual` holds the elements that
+  // earlier steps omitted; `residual_codec` encodes those that this one omits, and is null without
+  // error feedback.
   struct Encoding {
     const Chunk* chunk = nullptr;
     const Codec* codec = nullptr;
@@ -121,15 +125,15 @@ class PushQueue {
     absl::optional<uint64_t> count;  // EncodeOptions::count
     uint64_t reserved = 0;
   };
-  // Of a codec that chooses among whole tensors: whether the chunk's part of the choice is known.
-  // If not, sees to it that Pump is called once it is.
+  // For a codec that chooses among whole tensors: returns whether the chunk's share of the choice
+  // is known. If not, makes sure that Pump is called once it is.
   bool FindCount(const std::shared_ptr<Job>& job, Encoding* encoding) EPS_REQUIRES(client_lock);
-  // Chooses among the elements of `chunks`, a whole matrix; `residuals` as Encoding::residual, none
-  // without error feedback.
+  // Chooses among the elements of `chunks`, a whole matrix. `residuals` are as Encoding::residual;
+  // empty without error feedback.
   void Count(const std::shared_ptr<Job>& job, absl::Span<const Chunk> chunks,
              const Codec* residual_codec_or_null, const std::vector<Bytes>& residuals)
       EPS_EXCLUDES(client_lock);
-  // The gradient's bytes; replaces `residual` by what they leave out.
+  // Returns the encoded gradient and replaces `residual` with the elements that it omits.
   Bytes EncodeGradient(const Job& job, Encoding* encoding) const;
   void Encode(const Job& job, Encoding encoding) EPS_EXCLUDES(client_lock);
 
@@ -140,8 +144,8 @@ class PushQueue {
   const std::function<ShardPusher*(ShardId)> pusher_;
 
   std::deque<std::shared_ptr<Job>> jobs_ EPS_GUARDED_BY(client_lock);
-  size_t next_chunk_ EPS_GUARDED_BY(client_lock) = 0;  // of the front
-  bool counting_ EPS_GUARDED_BY(client_lock) = false;  // Count is under way
+  size_t next_chunk_ EPS_GUARDED_BY(client_lock) = 0;  // of the first job
+  bool counting_ EPS_GUARDED_BY(client_lock) = false;  // Count is running
   uint64_t outstanding_bytes_ EPS_GUARDED_BY(client_lock) = 0;
 };
 

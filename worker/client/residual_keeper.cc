@@ -47,7 +47,7 @@ void ResidualKeeper::Want(StageId stage) {
 }
 
 void ResidualKeeper::OnFetched(const FetchOp& op) {
-  // The step may be over: somebody else's contributions were counted.
+  // The step may be over, if another process's contributions were counted.
   if (op.version == version_) {
     for (const auto& [chunk, residual] : op.residuals) {
       residuals_[{op.stage, *op.residuals_of, ChunkId(chunk)}] = residual;

@@ -17,12 +17,14 @@
 
 namespace eps {
 
-// What sparse gradient codecs left out of the hosted parts' contributions (error feedback), encoded
-// in quantization.residual. With residual_home=server it is fetched for every step and goes back
-// with the contribution; with residual_home=worker it stays here, is fetched once after a resume,
-// and goes to the servers only where they ask for it (BeginStepReply.push_residuals).
+// Keeps the residuals of the hosted parts: the elements that sparse gradient codecs omitted (error
+// feedback), encoded in quantization.residual. With residual_home=server, residuals are fetched for
+// every step and returned with the contribution. With residual_home=worker they stay here, are
+// fetched once after a resume, and are sent only when the servers request them
+// (BeginStepReply.push_residuals).
 class ResidualKeeper {
  public:
+  // The contribution that a residual belongs to.
   struct Place {
     StageId use;
     PartId part;
@@ -32,27 +34,27 @@ class ResidualKeeper {
     }
   };
 
-  // `fetch(op, chunks)` asks the servers for the residuals of op's stage and part. `on_arrival` is
-  // called with the lock held when Find may have more. All borrowed.
+  // `fetch(op, chunks)` requests the residuals of op's stage and part from the servers.
+  // `on_arrival` is called with the lock held when Find may return more. Borrows all arguments.
   ResidualKeeper(const JobView* job, std::vector<PartId> parts,
                  std::function<void(std::shared_ptr<FetchOp>, const std::vector<ChunkId>&)> fetch,
                  std::function<void()> on_arrival);
 
-  // A step begins that reads `version`: what the step before left out counts, unless the servers
-  // skipped it. `push`: by shard, whether contributions bring their residuals.
+  // Begins a step that reads `version`. Adopts the residuals of the previous step unless the
+  // servers skipped it. `push` says for each shard whether contributions carry their residuals.
   void Begin(Step step, Version version, std::vector<bool> push) EPS_REQUIRES(client_lock);
-  // Asks for what the contributions of a stage will need and is not here.
+  // Requests the missing residuals for contributions of a stage.
   void Want(StageId stage) EPS_REQUIRES(client_lock);
 
-  // The codec of the chunk's residuals in the open step; null if none are kept.
+  // Returns the codec of the chunk's residuals in the open step; null if none are kept.
   const Codec* codec_or_null(ChunkId chunk) const EPS_REQUIRES(client_lock) {
     return job_->codecs->residual_or_null(chunk, step_);
   }
   bool PushesTo(ShardId shard) const EPS_REQUIRES(client_lock) { return push_[shard.value()]; }
-  // What was left out before the open step: no bytes if nothing was, nullopt while it is on its
-  // way. REQUIRES Want for the stage.
+  // Returns the residual of the steps before the open one: no bytes if there is none, nullopt if it
+  // has not arrived yet. REQUIRES Want for the stage.
   std::optional<Bytes> Find(const Place& place) const EPS_REQUIRES(client_lock);
-  // What the contribution of the open step leaves out.
+  // Stores the residual that the contribution of the open step leaves.
   void Put(const Place& place, Bytes residual) EPS_REQUIRES(client_lock);
 
  private:
@@ -68,8 +70,8 @@ class ResidualKeeper {
   Version version_ EPS_GUARDED_BY(client_lock);
   std::vector<bool> push_ EPS_GUARDED_BY(client_lock);
   std::set<Place> wanted_ EPS_GUARDED_BY(client_lock);
-  std::map<Place, Bytes> residuals_ EPS_GUARDED_BY(client_lock);  // before the open step
-  std::map<Place, Bytes> left_out_ EPS_GUARDED_BY(client_lock);   // by the open step
+  std::map<Place, Bytes> residuals_ EPS_GUARDED_BY(client_lock);  // from before the open step
+  std::map<Place, Bytes> left_out_ EPS_GUARDED_BY(client_lock);   // of the open step
 };
 
 }  // namespace eps

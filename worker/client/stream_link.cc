@@ -15,8 +15,8 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kIdleTick{10};
 
-// A stream that stayed open for so long counts as reached even if nothing came over it: what was
-// asked for may be parked.
+// A stream that stays open for this long counts as reached even if nothing arrived on it: the
+// server may have parked the requests.
 milliseconds SettleTime(milliseconds rpc_timeout) {
   return std::clamp(rpc_timeout / 10, milliseconds(10), milliseconds(1000));
 }
@@ -64,7 +64,7 @@ void StreamLink::SayHello() {
                            [this, core = core_, call](grpc::Status status) mutable {
                              ClientLock lock(&core_->mu);
                              OnHello(status);
-                             call.reset();  // it holds the channel, which RpcDone may end
+                             call.reset();  // it holds the channel, which RpcDone may destroy
                              core_->RpcDone();
                            });
 }
@@ -79,7 +79,7 @@ void StreamLink::OpenStream() {
   state_ = State::kOpen;
   opened_at_ = heard_at_ = steady_clock::now();
   core_->RpcStarted();
-  // Both callbacks come on gRPC's threads, never within Open.
+  // Both callbacks run on gRPC's threads, never within Open.
   stream_ = ByteStream::Open(
       channel_, method_,
       [this, core = core_](const grpc::ByteBuffer& message) {
@@ -97,7 +97,7 @@ void StreamLink::OpenStream() {
         core_->RpcDone();
       });
   handler_->OnOpen();
-  core_->timer.NotifyAll();  // the new stream's silence is to be watched
+  core_->timer.NotifyAll();  // the supervisor must watch the new stream for silence
 }
 
 void StreamLink::OnStreamDone(const grpc::Status& status) {
@@ -123,9 +123,9 @@ void StreamLink::Broken(const absl::Status& status, TimePoint since) {
   if (stopped_ || !core_->failure.ok()) return;
   if (!MayRepeat(status.code())) return core_->Fail(status);
   const std::string waiting_for = handler_->WaitingFor();
-  if (waiting_for.empty()) return Reached();  // nobody misses the server until the next Ensure
+  if (waiting_for.empty()) return Reached();  // the server is not needed until the next Ensure
   if (!away_since_.has_value()) away_since_ = since;
-  // The last attempt may be cut short by the time that is left, which explains nothing.
+  // The last attempt may have been cut short by the remaining time; its error explains nothing.
   if (last_error_.ok() || !absl::IsDeadlineExceeded(status)) last_error_ = status;
   const TimePoint now = steady_clock::now();
   if (now >= *away_since_ + core_->options.rpc_timeout) {
@@ -163,7 +163,7 @@ void StreamLink::Probe() {
                             [this, core = core_, call](grpc::Status status) mutable {
                               ClientLock lock(&core_->mu);
                               OnProbe(*call, status);
-                              call.reset();  // it holds the channel, which RpcDone may end
+                              call.reset();  // it holds the channel, which RpcDone may destroy
                               core_->RpcDone();
                             });
 }
@@ -173,11 +173,11 @@ void StreamLink::OnProbe(const Call& call, const grpc::Status& status) {
   if (stopped_ || !core_->failure.ok()) return;
   if (call.status_reply.state() == v1::JOB_STATE_FAILED) {
     return core_->Fail(absl::FailedPreconditionError(absl::StrCat(
-        "server ", address_, ": the job cannot go on: ", call.status_reply.failure())));
+        "server ", address_, ": the job cannot continue: ", call.status_reply.failure())));
   }
   const absl::Status answer = FromGrpc(status, absl::StrCat("Status on ", address_));
   const std::string waiting_for = handler_->WaitingFor();
-  // A broken connection is the stream's to notice; only silence ends the wait here.
+  // The stream itself detects a broken connection; here only silence ends the wait.
   if (answer.ok() || state_ != State::kOpen || waiting_for.empty() || !MayRepeat(answer.code())) {
     heard_at_ = steady_clock::now();
     return;

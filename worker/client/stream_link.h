@@ -14,43 +14,44 @@
 
 namespace eps {
 
-// What travels over a StreamLink.
+// The user of a StreamLink, which sends and receives its messages.
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
-  // A fresh stream is open: send everything that is not answered. The client's lock is held.
+  // A new stream is open: send everything that is unanswered. The client's lock is held.
   virtual void OnOpen() = 0;
-  // A message, without the lock; one at a time, never while OnOpen runs.
+  // Receives a message, without the lock; one at a time, never while OnOpen runs.
   virtual void OnMessage(const grpc::ByteBuffer& message) = 0;
-  // What is not answered yet, for errors; empty if nothing. The client's lock is held.
+  // Returns what is still unanswered, for error texts; empty if nothing. The client's lock is held.
   virtual std::string WaitingFor() const = 0;
 };
 
-// One long stream to one server that opens itself again (Hello first, back-off with jitter) as long
-// as its handler waits for something. The client fails when the server was away for rpc_timeout, or
-// gave an answer that repeating cannot change. A server that is silent for rpc_timeout while
-// something is waited for is asked for its status: waiting goes on as long as it answers, because
-// it may wait for other workers itself.
+// A long-lived stream to one server that reopens itself (Hello first, back-off with jitter) as long
+// as its handler waits for something. Fails the client if the server was away for rpc_timeout, or
+// gave an answer that a retry cannot change. If the server is silent for rpc_timeout while the
+// handler waits, the link asks for its status and keeps waiting as long as it answers, because the
+// server itself may wait for other workers.
 //
-// Thread-safe under the client's lock. Outlives its RPCs: the client waits for them after Stop.
+// Thread-safe under the client's lock. Must outlive its RPCs: after Stop, the client waits for
+// them.
 class StreamLink {
  public:
-  // `core` and `handler` outlive the link.
+  // `core` and `handler` must outlive the link.
   StreamLink(std::shared_ptr<ClientCore> core, std::string address,
              std::shared_ptr<grpc::Channel> channel, std::string method, uint64_t job_id,
              StreamHandler* handler);
 
-  // Opens the stream unless it is open or on its way: there is something to send.
+  // Opens the stream unless it is open or being opened. Call it when there is something to send.
   void Ensure() EPS_REQUIRES(client_lock);
   bool is_open() const EPS_REQUIRES(client_lock) { return state_ == State::kOpen; }
-  // Dropped unless open: OnOpen sends it then.
+  // Sends a message if the stream is open; otherwise drops it, and OnOpen has to send it.
   void Write(grpc::ByteBuffer message) EPS_REQUIRES(client_lock);
-  // Does what is due and returns when to ask again.
+  // Reconnects or probes if that is due; returns when to call it next.
   TimePoint Tick(TimePoint now) EPS_REQUIRES(client_lock);
   void Stop() EPS_REQUIRES(client_lock);
 
  private:
-  // A unary call with its arguments.
+  // A unary call and its messages.
   struct Call {
     grpc::ClientContext context;
     v1::HelloRequest hello;
@@ -64,9 +65,9 @@ class StreamLink {
   void OnHello(const grpc::Status& status) EPS_REQUIRES(client_lock);
   void OpenStream() EPS_REQUIRES(client_lock);
   void OnStreamDone(const grpc::Status& status) EPS_REQUIRES(client_lock);
-  // The server is there.
+  // Records that the server answers.
   void Reached() EPS_REQUIRES(client_lock);
-  // The server went away with `status`, at `since` if it was there before.
+  // Records that the server is gone with `status`; `since` counts if it was there until now.
   void Broken(const absl::Status& status, TimePoint since) EPS_REQUIRES(client_lock);
   void Probe() EPS_REQUIRES(client_lock);
   void OnProbe(const Call& call, const grpc::Status& status) EPS_REQUIRES(client_lock);

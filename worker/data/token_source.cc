@@ -18,16 +18,16 @@
 #include "absl/strings/str_cat.h"
 #include "base/checksum.h"
 #include "base/descriptor.h"
-#include "base/status_macros.h"
 #include "base/job/data_position.h"
+#include "base/job/models/model_family.h"
+#include "base/status_macros.h"
 
 namespace eps {
 namespace {
 
-constexpr uint32_t kByteVocabulary = 256;
 constexpr char kQuickstartFolder[] = "/usr/share/common-licenses";
 
-// A whole file, mapped read-only. Empty files map to nothing.
+// A whole file, mapped read-only. Empty files have no mapping.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -39,7 +39,7 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  // `key`: the configuration key that names the file.
+  // `key` is the configuration key that names the file.
   static absl::StatusOr<MappedFile> Open(const std::string& path, const std::string& key) {
     const Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!fd.ok()) {
@@ -82,10 +82,10 @@ class MappedFile {
   uint64_t size_ = 0;
 };
 
-// What both kinds share: everything that is computed by walking over the tokens.
+// The part that both kinds share: everything that iterates over all tokens.
 class TokenDataBase : public TokenData {
  public:
-  // `name` stands for the files in errors.
+  // `name` names the files in errors.
   explicit TokenDataBase(std::string name) : name_(std::move(name)) {}
 
   std::string Sha256Hex() const override {
@@ -131,6 +131,7 @@ class TokenDataBase : public TokenData {
   const std::string name_;
 };
 
+// Text files, read into memory.
 class TextData final : public TokenDataBase {
  public:
   TextData(std::string bytes, std::string name)
@@ -142,6 +143,7 @@ class TextData final : public TokenDataBase {
   const std::string bytes_;
 };
 
+// One .bin file, memory-mapped.
 class BinData final : public TokenDataBase {
  public:
   BinData(MappedFile file, std::string name)
@@ -209,7 +211,7 @@ MicroBatch Identity(const JobSpec& spec, Step step, uint32_t index) {
   return batch;
 }
 
-// Tokens and labels of a sample.
+// Appends tokens and labels of a sample.
 void AddSample(const TokenData& data, uint64_t sample, MicroBatch* batch) {
   const uint64_t first = sample * batch->seq_len;
   for (uint64_t i = first; i < first + batch->seq_len; ++i) {
@@ -218,6 +220,7 @@ void AddSample(const TokenData& data, uint64_t sample, MicroBatch* batch) {
   }
 }
 
+// Batches of training samples.
 class TokenBatchSource final : public BatchSource {
  public:
   TokenBatchSource(const JobSpec& spec, const TokenData& data) : spec_(spec), data_(data) {}
@@ -244,7 +247,7 @@ class TokenBatchSource final : public BatchSource {
   const TokenData& data_;
 };
 
-// What evaluations of both kinds of models share: samples in their order.
+// The part that evaluations of both kinds of models share: samples in order.
 class SampleRange : public EvaluationSource {
  public:
   SampleRange(const JobSpec& spec, uint64_t samples) : spec_(spec), samples_(samples) {}
@@ -270,6 +273,7 @@ class SampleRange : public EvaluationSource {
   const uint64_t samples_;
 };
 
+// Held-out samples of token data.
 class TokenEvaluationSource final : public SampleRange {
  public:
   TokenEvaluationSource(const JobSpec& spec, const TokenData& data, uint64_t samples)
@@ -288,6 +292,7 @@ class TokenEvaluationSource final : public SampleRange {
   const TokenData& data_;
 };
 
+// Batches without tokens.
 class EmptyBatchSource final : public BatchSource {
  public:
   explicit EmptyBatchSource(const JobSpec& spec) : spec_(spec) {}
@@ -324,7 +329,7 @@ absl::StatusOr<std::vector<std::string>> QuickstartTextFiles() {
   fs::recursive_directory_iterator it(kQuickstartFolder, error);
   const fs::recursive_directory_iterator end;
   while (!error && it != end) {
-    // Links are left out: most of them repeat a file under a shorter name.
+    // Ignores links: most of them repeat a file under a shorter name.
     if (it->symlink_status(error).type() == fs::file_type::regular) {
       files.push_back(it->path().string());
     }
@@ -362,7 +367,7 @@ absl::StatusOr<std::unique_ptr<EvaluationSource>> NewTokenEvaluationSource(const
   if (samples > whole) {
     return absl::InvalidArgumentError(absl::StrCat(
         "training.eval_samples is ", samples, ", but data.eval_path holds ", whole,
-        " whole samples of training.seq_len = ", spec.training.seq_len, "; 0 takes all of them"));
+        " whole samples of training.seq_len = ", spec.training.seq_len, "; 0 uses all of them"));
   }
   return std::make_unique<TokenEvaluationSource>(spec, data, samples == 0 ? whole : samples);
 }

@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "base/checksum.h"
-#include "gtest/gtest.h"
 #include "base/job/data_position.h"
+#include "gtest/gtest.h"
 
 namespace eps {
 namespace {
@@ -137,7 +137,7 @@ TEST_F(TokenSourceTest, ListsRegularFilesSortedForTheQuickstart) {
   }
 }
 
-TEST_F(TokenSourceTest, CutsMicroBatchesAtTheSamplesOfTheSpec) {
+TEST_F(TokenSourceTest, CutsMicroBatchesAtTheSpecsSamples) {
   std::vector<uint16_t> tokens;
   for (uint16_t i = 0; i < 41; ++i) tokens.push_back(i);
   auto data = TokenData::Open({Write("d.bin", Bin(tokens))}, 100);
@@ -167,7 +167,7 @@ TEST_F(TokenSourceTest, CutsMicroBatchesAtTheSamplesOfTheSpec) {
   }
 }
 
-TEST_F(TokenSourceTest, RefusesDataOfAnotherLengthThanTheJobs) {
+TEST_F(TokenSourceTest, RefusesDataOfAnotherLength) {
   auto data = TokenData::Open({Write("d.bin", Bin(std::vector<uint16_t>(41, 1)))}, 100);
   ASSERT_TRUE(data.ok());
   const JobSpec spec = Spec(DataOrder::kSequential, 1000);
@@ -178,7 +178,7 @@ TEST_F(TokenSourceTest, RefusesDataOfAnotherLengthThanTheJobs) {
 }
 
 TEST_F(TokenSourceTest, MapsABinInsteadOfReadingIt) {
-  // Sparse: it would take 8 GiB to read, and most of a minute.
+  // A sparse file that would need 8 GiB and most of a minute to read.
   const std::string path = Write("sparse.bin", Bin({7, 8}));
   std::filesystem::resize_file(path, uint64_t{8} << 30);
   auto data = TokenData::Open({path}, 100);
@@ -189,13 +189,13 @@ TEST_F(TokenSourceTest, MapsABinInsteadOfReadingIt) {
   std::filesystem::remove(path);
 }
 
-TEST_F(TokenSourceTest, AnEpochOfMicroBatchesHoldsEverySampleOnce) {
+TEST_F(TokenSourceTest, AnEpochHoldsEverySampleOnce) {
   std::vector<uint16_t> tokens;
   for (uint16_t i = 0; i < 8 * 4 + 1; ++i) tokens.push_back(i);
   auto data = TokenData::Open({Write("d.bin", Bin(tokens))}, 100);
   ASSERT_TRUE(data.ok());
   const JobSpec spec = Spec(DataOrder::kShuffled, tokens.size());
-  ASSERT_EQ(WholeSamples(spec), spec.samples_per_step()) << "an epoch is a step of this test";
+  ASSERT_EQ(WholeSamples(spec), spec.samples_per_step()) << "an epoch is one step in this test";
   auto source = NewTokenBatchSource(spec, **data);
   std::set<std::vector<int32_t>> orders;
   for (uint64_t step = 1; step <= 5; ++step) {
@@ -250,7 +250,7 @@ TEST_F(TokenSourceTest, CutsHeldOutSamplesInTheirOrder) {
   EXPECT_TRUE(absl::StrContains(too_short.message(), "4 tokens")) << too_short;
 }
 
-TEST_F(TokenSourceTest, ErrorsNameTheKeyThatNamesTheFile) {
+TEST_F(TokenSourceTest, ErrorsNameTheConfigurationKey) {
   for (const std::string& path : {std::string("/nonexistent/x.bin"), Write("empty.bin", ""),
                                   Write("odd.bin", "123"), std::string("/")}) {
     const absl::Status status = TokenData::Open({path}, 256, "data.eval_path").status();
@@ -259,7 +259,7 @@ TEST_F(TokenSourceTest, ErrorsNameTheKeyThatNamesTheFile) {
   }
 }
 
-TEST_F(TokenSourceTest, RefusesAMicroBatchThatIsNotOfTheStep) {
+TEST_F(TokenSourceTest, RefusesMicroBatchesOutsideTheStep) {
   const JobSpec spec = Spec(DataOrder::kSequential, 1000);
   auto source = NewEmptyBatchSource(spec);
   EXPECT_TRUE(source->Get(Step(1), 3).ok());

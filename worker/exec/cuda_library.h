@@ -1,8 +1,8 @@
 #ifndef EPS_WORKER_EXEC_CUDA_LIBRARY_H_
 #define EPS_WORKER_EXEC_CUDA_LIBRARY_H_
 
-// What of CUDA is on this machine, found at run time: the driver, LibTorch's CUDA half, and our
-// own kernels. None of them is needed to build or start a worker.
+// Finds the parts of CUDA on this machine at run time: the driver, LibTorch's CUDA half, and our
+// own kernels. A worker builds and starts without any of them.
 
 #include <cstdint>
 #include <string>
@@ -28,16 +28,16 @@ struct CudaKernels {
   const char* (*error_text)(int error);
 };
 
-// Loads the library from the first of `paths` where it is. NotFound names the paths tried;
-// FailedPrecondition if a file is there that is not such a library, or one of another version. What
-// is loaded stays loaded.
+// Loads the library from the first of `paths` that exists. Returns NotFound with the paths tried;
+// FailedPrecondition if a file is not such a library, or one of another version. The library stays
+// loaded.
 absl::StatusOr<CudaKernels> LoadCudaKernels(const std::vector<std::string>& paths);
 
-// Where a worker looks: beside its program, and where a build puts the library relative to it.
+// Returns where a worker looks: beside its program, and where a build puts the library.
 std::vector<std::string> CudaKernelPaths();
 
-// Empty if this machine has an NVIDIA driver, else what the loader says. Loads the driver's library
-// but does not start it.
+// Returns an empty text if this machine has an NVIDIA driver, otherwise the loader's error. Loads
+// the driver's library without initialising it.
 std::string WhyNoCudaDriver();
 
 }  // namespace eps

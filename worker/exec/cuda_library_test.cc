@@ -11,7 +11,7 @@
 namespace eps {
 namespace {
 
-TEST(CudaLibraryTest, SaysWhereItLookedForTheKernels) {
+TEST(CudaLibraryTest, ListsTheSearchedPaths) {
   const absl::Status status = LoadCudaKernels({"/nowhere/a.so", "/nowhere/b.so"}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_TRUE(absl::StrContains(status.message(), "/nowhere/a.so or /nowhere/b.so")) << status;
@@ -26,9 +26,9 @@ TEST(CudaLibraryTest, RefusesAFileThatIsNoLibrary) {
   EXPECT_TRUE(absl::StrContains(status.message(), path)) << status;
 }
 
-TEST(CudaLibraryTest, RefusesALibraryOfSomebodyElse) {
+TEST(CudaLibraryTest, RefusesAForeignLibrary) {
   const std::string path = "/lib/x86_64-linux-gnu/libz.so.1";
-  if (!std::ifstream(path)) GTEST_FAIL() << path << " is not there; name another library";
+  if (!std::ifstream(path)) GTEST_FAIL() << path << " is missing; name another library";
   const absl::Status status = LoadCudaKernels({path}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(absl::StrContains(status.message(), "eps_cuda_abi_version")) << status;

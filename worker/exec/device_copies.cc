@@ -2,8 +2,8 @@
 
 #include <chrono>
 
-#include "c10/util/Exception.h"
 #include "base/check.h"
+#include "c10/util/Exception.h"
 #include "worker/exec/torch_guard.h"
 
 namespace eps {
@@ -26,7 +26,7 @@ DeviceCopies::DeviceCopies(std::unique_ptr<DeviceQueues> queues, uint64_t stage_
     : queues_(std::move(queues)), stage_bytes_(static_cast<int64_t>(stage_bytes)) {}
 
 DeviceCopies::~DeviceCopies() {
-  // A device that fails here has failed before, in a call that could say so.
+  // If the device fails here, an earlier call has already reported it.
   static_cast<void>(CatchTorch("waiting for the device", [&] {
     for (const DeviceQueue queue :
          {DeviceQueue::kCompute, DeviceQueue::kToDevice, DeviceQueue::kToHost}) {
@@ -68,8 +68,8 @@ std::shared_ptr<const DeviceCopies::LoadedStage> DeviceCopies::LoadStage(
 }
 
 void DeviceCopies::Release(Buffer* buffer) {
-  // Without an event nobody knows when the buffer is free: it is then not used again, and what is
-  // enqueued next has the device's error.
+  // Without an event it is unknown when the buffer becomes free, so do not reuse it. The next call
+  // that enqueues work reports the device's error.
   const absl::Status recorded = CatchTorch(
       "releasing a stage", [&] { buffer->read = queues_->Record(DeviceQueue::kCompute); });
   buffer->in_use = !recorded.ok();
@@ -107,7 +107,7 @@ DeviceEventPtr DeviceCopies::CopyToHost(const std::vector<std::pair<Tensor, Tens
 }
 
 void DeviceCopies::EndOfMicroBatch() {
-  // Copies to the host, too: they may be slower than computing, and hold what they read.
+  // Includes copies to the host: they may be slower than computing, and hold the memory they read.
   micro_batches_.push_back(
       {queues_->Record(DeviceQueue::kCompute), queues_->Record(DeviceQueue::kToHost)});
   if (micro_batches_.size() <= kMicroBatchesAhead) return;

@@ -1,10 +1,10 @@
 #ifndef EPS_WORKER_EXEC_DEVICE_COPIES_H_
 #define EPS_WORKER_EXEC_DEVICE_COPIES_H_
 
-// What moves between host and device while the device computes, and in which order: the weights of
-// a stage into one of two buffers, activations to the stash and back, gradients to the host. The
-// device is never waited for as a whole. The program runs ahead of it by a bounded amount of work,
-// so that neither device memory nor pinned memory grows with depth or the number of micro-batches.
+// Copies between host and device while the device computes, and their order: the weights of a stage
+// into one of two buffers, activations to the stash and back, gradients to the host. Nothing waits
+// for the whole device. The program runs ahead of the device by a bounded amount of work, so that
+// neither device memory nor pinned memory grows with depth or the number of micro-batches.
 
 #include <array>
 #include <cstdint>
@@ -19,31 +19,33 @@
 
 namespace eps {
 
-// Waits for `event`, at most a few minutes: longer than any work of a device that is alive. Throws
-// c10::Error then.
+// Waits for `event`. Throws c10::Error after a few minutes, which no work of a healthy device
+// takes.
 void WaitFor(const DeviceEvent& event);
 
-// Used by one thread. Throws what LibTorch throws. Outlives what it hands out.
+// Orders the copies. Use from one thread. Throws what LibTorch throws. Must outlive what it
+// returns.
 class DeviceCopies {
  public:
-  // Each buffer holds `stage_bytes`, the most that a stage needs; made when first needed.
+  // Each buffer holds `stage_bytes`, the size of the largest stage, and is allocated on first use.
   DeviceCopies(std::unique_ptr<DeviceQueues> queues, uint64_t stage_bytes);
-  // Waits for all that was enqueued.
+  // Waits for all enqueued work.
   ~DeviceCopies();
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  // A stage's bytes in a buffer on the device. Dropping it frees the buffer for a later stage,
-  // behind what is then enqueued for computing.
+  // A stage's bytes in a buffer on the device. Destroying it frees the buffer for a later stage,
+  // after the compute work enqueued by then.
   class LoadedStage;
-  // Copies a stage while the one before computes. `pinned` holds bytes and stays as it is until
-  // `host` is dropped, which happens after the copy. Waits until what computed on the buffer before
-  // is done: the stage before the one that still computes, so no more than two are under way as
-  // long as the caller drops one before it loads the next; otherwise there are more buffers.
+  // Copies a stage while the previous one computes. `pinned` holds its bytes and must not change
+  // until `host` is dropped, which happens after the copy. Waits for the compute work that last
+  // used the buffer. If the caller drops one stage before it loads the next, that work belongs to
+  // the stage before the one that still computes, and two buffers suffice; otherwise there are
+  // more.
   std::shared_ptr<const LoadedStage> LoadStage(const at::Tensor& pinned,
                                                std::shared_ptr<void> host);
 
-  // A tensor on its way to pinned memory, or there.
+  // A tensor that is being copied to pinned memory, or has been.
   struct Stashed {
     at::Tensor host;
     DeviceEventPtr copied;
@@ -51,29 +53,30 @@ class DeviceCopies {
   Stashed CopyToStash(const at::Tensor& on_device);
   at::Tensor CopyFromStash(const Stashed& stashed);
 
-  // Enqueues copies of tensors of the device (first), which may be dropped then, to pinned memory
-  // (second), which stays until the event that is returned.
+  // Enqueues copies from tensors of the device (first), which may be destroyed at once, to pinned
+  // memory (second), which must stay until the returned event.
   DeviceEventPtr CopyToHost(const std::vector<std::pair<at::Tensor, at::Tensor>>& copies);
 
-  // To be called when the work of a micro-batch in a stage is enqueued. Waits until that of the
-  // second one before is done, and what was then on its way to the host is there.
+  // Call this after enqueuing the work of a micro-batch in a stage. Waits until the work of the
+  // micro-batch two before it, and its copies to the host, are done.
   void EndOfMicroBatch();
 
   DeviceQueues& queues() { return *queues_; }
 
  private:
+  // Device memory for one stage.
   struct Buffer {
     at::Tensor memory;
-    DeviceEventPtr copied;       // the weights are there
-    DeviceEventPtr read;         // what computed on them is done
-    std::shared_ptr<void> host;  // where they come from, until `copied` is seen done
+    DeviceEventPtr copied;       // the weights have arrived
+    DeviceEventPtr read;         // the compute work that read them is done
+    std::shared_ptr<void> host;  // their source; dropped once `copied` is done
     bool in_use = false;
   };
 
-  // A buffer that no stage uses: the one that was used least recently, or a new one.
+  // Returns a buffer that no stage uses: the least recently used one, or a new one.
   Buffer* FreeBuffer();
   void Release(Buffer* buffer);
-  // Drops pinned memory that the device has read.
+  // Drops pinned memory that the device has finished reading.
   void ReleaseHostMemory();
 
   const std::unique_ptr<DeviceQueues> queues_;
@@ -82,6 +85,7 @@ class DeviceCopies {
   std::deque<std::array<DeviceEventPtr, 2>> micro_batches_;
 };
 
+// Owned by the caller; returns its buffer when destroyed.
 class DeviceCopies::LoadedStage {
  public:
   LoadedStage(DeviceCopies* owner, Buffer* buffer, at::Tensor bytes)
@@ -90,7 +94,7 @@ class DeviceCopies::LoadedStage {
   LoadedStage(const LoadedStage&) = delete;
   LoadedStage& operator=(const LoadedStage&) = delete;
 
-  const at::Tensor bytes;  // as `pinned`, ready for what is enqueued for computing
+  const at::Tensor bytes;  // a copy of `pinned`; compute work enqueued from now on may read it
 
  private:
   DeviceCopies* const owner_;

@@ -15,10 +15,10 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kWidth = 8;  // floats of a stage, an activation, a gradient
+constexpr int64_t kWidth = 8;  // floats in a stage, an activation or a gradient
 constexpr uint64_t kBytes = kWidth * sizeof(float);
 
-// Pinned memory of stages as the relay's pool keeps it: what comes back is filled anew at once.
+// Pinned memory of stages as the relay's pool keeps it; refills returned memory at once.
 class StagePool {
  public:
   std::shared_ptr<std::vector<float>> Take(float value) {
@@ -45,9 +45,9 @@ Tensor BytesOf(const std::shared_ptr<std::vector<float>>& stage) {
 
 float* FloatsOf(const Tensor& tensor) { return static_cast<float*>(tensor.mutable_data_ptr()); }
 
-// A relay of `stages` on the simulated device: every stage turns the activation of each micro-batch
-// into twice that plus its weight, and the upper half of the stages has a gradient of that minus
-// one. Stage s weighs s + 1.
+// A relay of `stages` on the simulated device. Every stage maps the activation of each micro-batch
+// to twice its value plus the stage's weight; the upper half of the stages has a gradient, which is
+// that result minus one. Stage s has the weight s + 1.
 class SmallRelay {
  public:
   explicit SmallRelay(uint32_t seed)
@@ -100,7 +100,7 @@ class SmallRelay {
     if (with_gradient) StartPush(std::move(gradient), expected_.back() - 1);
   }
 
-  // As the relay: a gradient is read when the work of the next stage is enqueued.
+  // As in the relay, a gradient is read after the work of the next stage is enqueued.
   void StartPush(Tensor gradient, float expected) {
     Push push;
     push.host = gradients_.Take(0);
@@ -129,14 +129,14 @@ class SmallRelay {
   SimulatedQueues* const queues_;
   StagePool weights_;
   StagePool gradients_;
-  DeviceCopies copies_;  // waits for the device before the pools go
+  DeviceCopies copies_;  // waits for the device before the pools are destroyed
   std::vector<DeviceCopies::Stashed> stash_;
   std::vector<float> expected_;
   Push behind_;
   int wrong_ = 0;
 };
 
-TEST(DeviceCopiesTest, EveryOrderThatTheDeviceMayChooseGivesTheSameNumbers) {
+TEST(DeviceCopiesTest, EveryPermittedOrderGivesTheSameNumbers) {
   for (uint32_t seed = 0; seed < 500; ++seed) {
     SmallRelay relay(seed);
     relay.Run(/*stages=*/7, /*micro_batches=*/1 + static_cast<int>(seed % 5));
@@ -144,21 +144,21 @@ TEST(DeviceCopiesTest, EveryOrderThatTheDeviceMayChooseGivesTheSameNumbers) {
   }
 }
 
-// What is under way is bounded, whatever the device's order.
-TEST(DeviceCopiesTest, MemoryGrowsNeitherWithDepthNorWithMicroBatches) {
+// Work in flight is bounded, whatever order the device chooses.
+TEST(DeviceCopiesTest, MemoryIsIndependentOfDepthAndBatches) {
   for (uint32_t seed = 0; seed < 100; ++seed) {
     for (const auto& [stages, micro_batches] : {std::pair(4, 3), std::pair(40, 3), {4, 30}}) {
       SmallRelay relay(seed);
       relay.Run(stages, micro_batches);
-      // Two stages; a micro-batch has two activations, one is under way, two may be before it and
-      // one behind; a gradient for the stage under way and the one before.
+      // Two stages. A micro-batch has two activations: one is running, two may be before it and one
+      // after it. A gradient each for the running stage and the previous one.
       EXPECT_LE(relay.peak_device_bytes(), (2 + 2 * 4 + 2) * kBytes) << stages << " stages";
       EXPECT_LE(relay.weights().most_in_use, 3) << stages << " stages, seed " << seed;
     }
   }
 }
 
-TEST(DeviceCopiesTest, FillsOneBufferWhileTheOtherIsComputedOn) {
+TEST(DeviceCopiesTest, FillsOneBufferWhileAnotherComputes) {
   auto owned = std::make_unique<SimulatedQueues>(1);
   SimulatedQueues* const queues = owned.get();
   DeviceCopies copies(std::move(owned), kBytes);
@@ -176,7 +176,7 @@ TEST(DeviceCopiesTest, FillsOneBufferWhileTheOtherIsComputedOn) {
   EXPECT_EQ(queues->peak_device_bytes(), 2 * kBytes);
 }
 
-TEST(DeviceCopiesTest, GivesWhoeverHoldsManyStagesAsManyBuffers) {
+TEST(DeviceCopiesTest, AllocatesABufferPerHeldStage) {
   auto owned = std::make_unique<SimulatedQueues>(1);
   SimulatedQueues* const queues = owned.get();
   DeviceCopies copies(std::move(owned), kBytes);
@@ -192,10 +192,10 @@ TEST(DeviceCopiesTest, GivesWhoeverHoldsManyStagesAsManyBuffers) {
     for (int s = 0; s < 5; ++s) EXPECT_EQ(FloatsOf(held[s]->bytes)[0], static_cast<float>(s));
     held.clear();
   }
-  EXPECT_EQ(queues->peak_device_bytes(), 5 * kBytes) << "buffers are used again";
+  EXPECT_EQ(queues->peak_device_bytes(), 5 * kBytes) << "buffers are reused";
 }
 
-TEST(DeviceCopiesTest, WaitsForTheDeviceBeforeItGoes) {
+TEST(DeviceCopiesTest, WaitsForTheDeviceBeforeDestruction) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     StagePool pool;
     auto owned = std::make_unique<SimulatedQueues>(seed);

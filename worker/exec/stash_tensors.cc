@@ -27,7 +27,7 @@ at::ScalarType TypeOf(const StashCodec& codec) {
 }  // namespace
 
 Tensor EncodeByTorch(const StashCodec& codec, const Tensor& x) {
-  // The 8-bit formats saturate; LibTorch's conversions do not.
+  // The 8-bit formats saturate, but LibTorch's conversions do not.
   if (codec.format() == StashCodec::Format::kE4m3) return x.clamp(-448, 448).to(TypeOf(codec));
   if (codec.format() == StashCodec::Format::kE5m2) return x.clamp(-57344, 57344).to(TypeOf(codec));
   return x.to(TypeOf(codec));

@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-// Bit patterns all over the range, both signs; no NaN.
+// Bit patterns from the whole range and of both signs, without NaN.
 Tensor Samples() {
   std::vector<uint32_t> patterns;
   for (uint64_t bits = 0; bits < (uint64_t{1} << 32); bits += 9973) {
@@ -42,7 +42,7 @@ bool SameBits(const Tensor& a, const Tensor& b) {
          std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 
-TEST(StashTensors, ADeviceEncodesWithTheBitsOfACpu) {
+TEST(StashTensors, ADeviceEncodesLikeACpu) {
   const Tensor x = Samples();
   for (const char* const name : {"bf16", "fp16", "fp8_e4m3", "fp8_e5m2"}) {
     const auto codec = StashCodec::Find(name);
@@ -70,7 +70,7 @@ TEST(StashTensors, KeepTheShape) {
   EXPECT_TRUE(SameBits(decoded, x));
 }
 
-TEST(StashCodec, NamesTheKeyAndWhatItKnowsWhenItRefuses) {
+TEST(StashCodec, RefusalNamesKeyAndKnownCodecs) {
   for (const char* const name : {"mx9", "topk:0.1", "mxfp8_e4m3", "", "fp8"}) {
     const absl::Status status = StashCodec::Find(name).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

@@ -12,23 +12,24 @@
 namespace eps {
 namespace {
 
-// Before every block, so that freeing needs no table. As long as the alignment of the data.
+// Precedes every block, so that freeing needs no table. As long as the data's alignment.
 struct alignas(64) BlockHeader {
-  size_t bytes;       // as asked for
+  size_t bytes;       // as requested
   size_t size_class;  // bytes allocated, header included
 };
 
-constexpr size_t kLargeBytes = 64 << 10;  // smaller blocks are left to malloc
+constexpr size_t kLargeBytes = 64 << 10;  // malloc serves smaller blocks
 constexpr size_t kHugePage = size_t{2} << 20;
 
-// Rounds up to a multiple of an eighth of the largest power of two within, so that few classes
-// serve all shapes and less than an eighth is wasted.
+// Rounds up to a multiple of an eighth of the largest power of two that is contained, so that few
+// classes serve all shapes and less than an eighth is wasted.
 size_t SizeClass(size_t bytes) {
   if (bytes < kLargeBytes) return bytes;
   const size_t step = (size_t{1} << (63 - __builtin_clzll(bytes))) / 8;
   return (bytes + step - 1) / step * step;
 }
 
+// LibTorch's CPU allocator on top of TensorMemory.
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {

@@ -11,26 +11,27 @@
 
 namespace eps {
 
-// Memory of LibTorch's tensors on a CPU: counts it, and keeps freed large blocks for the next
-// tensor of about the same size, because the system's allocator gives large blocks back at once
+// Memory of LibTorch's tensors on a CPU. Counts it, and keeps large freed blocks for the next
+// tensor of about the same size: the system's allocator returns large blocks to the kernel at once,
 // and faulting them in again for every micro-batch costs more than computing on them.
 //
 // Idle blocks never exceed the peak of live bytes, so the process holds at most twice what its
-// tensors needed. One object per process (LibTorch has one CPU allocator). Thread-safe.
+// tensors needed. One object per process, because LibTorch has one CPU allocator. Thread-safe.
 class TensorMemory {
  public:
-  // The process's object. The first call makes LibTorch use it; later calls only return it.
+  // Returns the process's object. The first call makes LibTorch use it.
   static TensorMemory& Get();
 
   uint64_t live_bytes() const { return live_.load(std::memory_order_relaxed); }
   uint64_t peak_bytes() const { return peak_.load(std::memory_order_relaxed); }
-  // Starts a new peak from what is live now.
+  // Starts a new peak from the bytes that are live now.
   void ResetPeak() { peak_.store(live_bytes(), std::memory_order_relaxed); }
-  // Counts memory that a device would hold but that lies elsewhere here, or the reverse: +bytes
-  // for weights computed on in place, -bytes for a tensor that moved to the stash.
+  // Corrects the count for memory that a device would hold but that is elsewhere on a CPU, or the
+  // reverse: +bytes for weights computed on in place, -bytes for a tensor that moved to the stash.
   void Adjust(int64_t bytes);
 
-  // 64-byte aligned, uninitialised. Null for 0 bytes; std::bad_alloc if there is no memory.
+  // 64-byte aligned, uninitialised. Returns null for 0 bytes; throws std::bad_alloc if out of
+  // memory.
   void* Allocate(size_t bytes);
   void Free(void* data);
 

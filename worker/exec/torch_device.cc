@@ -27,12 +27,12 @@
 namespace eps {
 namespace {
 
-// Loads LibTorch's CUDA half, which registers itself; empty if that worked, else why not.
+// Loads LibTorch's CUDA half, which registers itself. Returns the reason if that fails, else empty.
 std::string LoadCuda() {
   const std::string no_driver = WhyNoCudaDriver();
   if (!no_driver.empty()) return absl::StrCat("no NVIDIA driver: ", no_driver);
   if (c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA)) return "";
-  // Without it LibTorch refuses to multiply matrices when bits must repeat.
+  // Without this LibTorch refuses deterministic matrix multiplication.
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     const char* error = dlerror();
@@ -48,8 +48,8 @@ int CudaDeviceCount() {
   return c10::impl::getDeviceGuardImpl(c10::DeviceType::CUDA)->deviceCount();
 }
 
-// Vendor, family and model: LibTorch's matrix multiplication chooses its kernels, and with them the
-// bits, by these.
+// Returns vendor, family and model, by which LibTorch's matrix multiplication chooses its kernels,
+// and thereby the bits.
 std::string CpuModel() {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -69,7 +69,7 @@ std::string CpuModel() {
 #endif
 }
 
-// Whether every thread of a parallel operation reads denormals as zero.
+// Returns whether every thread of a parallel operation reads denormals as zero.
 bool AllThreadsFlush(int threads) {
   constexpr int kDenormalBits = 71362;  // 1e-40 as a float
   const int64_t n = int64_t{threads} * (64 << 10);
@@ -101,7 +101,7 @@ absl::StatusOr<c10::Device> ChooseDevice(const std::string& name, int local_rank
   const std::string error = LoadCuda();
   if (!error.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("worker.device is ", name, ", but CUDA is not there: ", error));
+        absl::StrCat("worker.device is ", name, ", but CUDA is not available: ", error));
   }
   if (name == "cuda" && CudaDeviceCount() > 0) index = local_rank % CudaDeviceCount();
   if (index >= CudaDeviceCount()) {
@@ -134,7 +134,7 @@ std::string ComputeProfileOf(c10::Device device, int threads) {
     return absl::StrCat("libtorch ", TORCH_VERSION, " cpu ", at::get_cpu_capability(), " ",
                         CpuModel(), " threads=", threads);
   }
-  // Not the number: the workers of a machine have one each.
+  // Without the device's number, which differs between the workers of a machine.
   return absl::StrCat("libtorch ", TORCH_VERSION, " ",
                       c10::DeviceTypeName(device.type(), /*lower_case=*/true));
 }

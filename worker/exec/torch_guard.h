@@ -8,9 +8,9 @@
 
 namespace eps {
 
-// Runs `body`, the one place where LibTorch's exceptions are caught. Out of memory becomes
-// ResourceExhausted, everything else Internal; the message begins with `what` ("stage h.3,
-// backward") and is LibTorch's own without its stack.
+// Runs `body` and converts LibTorch's exceptions; nothing else catches them. Out of memory becomes
+// ResourceExhausted, everything else Internal. The message begins with `what` ("stage h.3,
+// backward"), followed by LibTorch's own message without its stack.
 absl::Status CatchTorch(absl::string_view what, const std::function<void()>& body);
 
 }  // namespace eps

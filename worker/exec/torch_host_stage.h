@@ -1,7 +1,7 @@
 #ifndef EPS_WORKER_EXEC_TORCH_HOST_STAGE_H_
 #define EPS_WORKER_EXEC_TORCH_HOST_STAGE_H_
 
-// A stage's arrays in host memory, as LibTorch's tensors. Only worker/exec includes this header.
+// A stage's arrays in host memory, as tensors of LibTorch. Only worker/exec includes this header.
 
 #include <cstdint>
 #include <memory>
@@ -9,13 +9,13 @@
 
 #include "ATen/core/Tensor.h"
 #include "base/bytes.h"
-#include "base/memory_account.h"
 #include "base/job/job_spec.h"
+#include "base/memory_account.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {
 
-// Releases a charge that was made before it. `account` may be null.
+// Releases a charge that its creator has made. `account` may be null.
 class Charge {
  public:
   Charge(MemoryAccount* account, MemoryKind kind, uint64_t bytes)
@@ -32,11 +32,11 @@ class Charge {
   const uint64_t bytes_;
 };
 
-// Where the arrays of a stage lie in one block of memory, each at an aligned offset: the tensors,
-// then the second copies.
+// The places of a stage's arrays in one block of memory, each at an aligned offset: first the
+// tensors, then the second copies.
 class StageLayout {
  public:
-  // `backward`: with second copies.
+  // `backward` adds second copies.
   StageLayout(const JobSpec& spec, const StageSpec& stage, bool backward);
 
   uint64_t bytes() const { return bytes_; }
@@ -47,12 +47,13 @@ class StageLayout {
 
  private:
   std::vector<uint64_t> offsets_;
-  std::vector<uint64_t> second_offsets_;  // 0: none
+  std::vector<uint64_t> second_offsets_;  // 0 if there is none
   std::vector<std::vector<int64_t>> shapes_;
   uint64_t bytes_ = 0;
 };
 
-// Pinned memory is for a device that copies from and to it. Throws what LibTorch throws.
+// A HostStage in one block. Pinned memory is for a device that copies from and to it. Throws what
+// LibTorch throws.
 class TorchHostStage final : public HostStage {
  public:
   TorchHostStage(StageLayout layout, bool pinned, MemoryAccount* account);
@@ -67,18 +68,18 @@ class TorchHostStage final : public HostStage {
   uint64_t bytes() const override { return layout_.bytes(); }
 
   const StageLayout& layout() const { return layout_; }
-  // All of it as bytes, without a copy.
+  // Returns the whole block as bytes, without a copy.
   const at::Tensor& all() const { return all_; }
 
  private:
   const StageLayout layout_;
-  Buffer buffer_;                   // if not pinned
+  Buffer buffer_;                   // unless pinned
   std::unique_ptr<Charge> charge_;  // if pinned
   at::Tensor all_;
   uint8_t* data_ = nullptr;
 };
 
-// The tensor of one use, or its second copy, in `bytes`, which hold a stage as `layout` says.
+// Return the tensor of one use, or its second copy, within `bytes`, a stage in `layout`.
 at::Tensor TensorIn(const at::Tensor& bytes, const StageLayout& layout, size_t use);
 at::Tensor SecondCopyIn(const at::Tensor& bytes, const StageLayout& layout, size_t use);
 

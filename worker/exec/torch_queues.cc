@@ -11,10 +11,11 @@
 namespace eps {
 namespace {
 
-// Between two looks at an event: short beside any work that is waited for, and it leaves the core
-// to the threads that decode and encode, which LibTorch's own waiting does not.
+// The pause between two polls of an event: short compared with any work that is waited for. Unlike
+// LibTorch's own waiting, it leaves the core to the threads that decode and encode.
 constexpr std::chrono::microseconds kPollInterval{20};
 
+// An event of LibTorch's streams, waited for by polling.
 class TorchEvent final : public DeviceEvent {
  public:
   explicit TorchEvent(const c10::Stream& stream) : event_(stream.device_type()) {
@@ -34,6 +35,7 @@ class TorchEvent final : public DeviceEvent {
   c10::Event event_;
 };
 
+// LibTorch's streams as queues.
 class TorchQueues final : public DeviceQueues {
  public:
   explicit TorchQueues(c10::Device device)

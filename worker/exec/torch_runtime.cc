@@ -12,12 +12,12 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
-#include "c10/core/CachingDeviceAllocator.h"
-#include "c10/core/impl/VirtualGuardImpl.h"
 #include "base/check.h"
 #include "base/flush_denormals.h"
 #include "base/status_macros.h"
 #include "base/tree_add.h"
+#include "c10/core/CachingDeviceAllocator.h"
+#include "c10/core/impl/VirtualGuardImpl.h"
 #include "worker/exec/cuda_library.h"
 #include "worker/exec/device_copies.h"
 #include "worker/exec/device_queues.h"
@@ -27,14 +27,13 @@
 #include "worker/exec/torch_guard.h"
 #include "worker/exec/torch_host_stage.h"
 #include "worker/exec/torch_stage.h"
-#include "worker/models/gpt2.h"
 
 namespace eps {
 namespace {
 
 using at::Tensor;
 
-// Counts bytes into (or, negative, out of) the CPU's device account for as long as it lives.
+// Adds bytes to the CPU's device account during its lifetime; negative bytes are subtracted.
 class DeviceCount {
  public:
   explicit DeviceCount(int64_t bytes) : bytes_(bytes) { TensorMemory::Get().Adjust(bytes_); }
@@ -46,25 +45,26 @@ class DeviceCount {
   const int64_t bytes_;
 };
 
-// `status` keeps an error of making the object until the next call that can return one.
+// `status` holds an error of the object's creation until a later call can return it.
 class TorchWeights final : public StageWeights {
  public:
   StageTensors tensors;
   StageTensors for_input_gradient;                        // the second copy, or the tensor itself
-  std::shared_ptr<HostStage> host;                        // on a CPU
-  std::unique_ptr<DeviceCount> counted;                   // on a CPU
-  std::shared_ptr<const DeviceCopies::LoadedStage> lent;  // on a device
+  std::shared_ptr<HostStage> host;                        // set on a CPU
+  std::unique_ptr<DeviceCount> counted;                   // set on a CPU
+  std::shared_ptr<const DeviceCopies::LoadedStage> lent;  // set on a device
   absl::Status status;
 };
 
+// Tensors by use. `status` as in TorchWeights.
 class TorchGradient final : public StageGradient {
  public:
   StageTensors tensors;
   absl::Status status;
 };
 
-// Keeps a stashed tensor out of the device's count as long as no activation on the device shares
-// its memory: a CPU stashes FP32 without a copy, and counts as if there were one.
+// Excludes a stashed tensor from the device's count as long as no activation on the device shares
+// its memory: a CPU stashes FP32 without a copy, but counts as if there were one.
 class OffDevice {
  public:
   explicit OffDevice(uint64_t bytes) : bytes_(static_cast<int64_t>(bytes)) { Leave(); }
@@ -78,24 +78,25 @@ class OffDevice {
 
  private:
   const int64_t bytes_;
-  int on_device_ = 1;  // activations
+  int on_device_ = 1;  // number of activations that share the memory
   std::unique_ptr<DeviceCount> count_;
 };
 
+// An activation on the device, perhaps in a stash there.
 class TorchActivation final : public Activation {
  public:
   explicit TorchActivation(Tensor t) : tensor(std::move(t)) {}
-  // What Forward gave, with its encoding for the stash.
+  // Holds the result of Forward, with its encoding for the stash.
   TorchActivation(Tensor t, Tensor encoded) : tensor(std::move(t)), encoded_(std::move(encoded)) {}
   ~TorchActivation() override {
     if (const auto stashed = stashed_.lock()) stashed->Leave();
   }
   uint64_t bytes() const override { return tensor.defined() ? tensor.nbytes() : encoded_.nbytes(); }
-  // Undefined if it is stashed as it is.
+  // Undefined if the stash does not encode it.
   const Tensor& encoded() const { return encoded_; }
-  // Gives the encoding away, for a stash that is not on the device.
+  // Moves the encoding out, for a stash that is not on the device.
   Tensor TakeEncoded() const { return std::exchange(encoded_, Tensor()); }
-  // Its memory is that of a stashed tensor.
+  // Records that its memory is that of a stashed tensor.
   void ShareWith(const std::shared_ptr<OffDevice>& stashed) const {
     if (stashed == nullptr) return;
     EPS_CHECK(stashed_.expired());
@@ -109,7 +110,7 @@ class TorchActivation final : public Activation {
   mutable std::weak_ptr<OffDevice> stashed_;
 };
 
-// An activation in host memory, charged to the stash as long as it lives.
+// An activation in host memory; charged to the stash during its lifetime.
 class StashedActivation final : public Activation {
  public:
   StashedActivation(Tensor t, std::unique_ptr<Charge> c)
@@ -120,8 +121,8 @@ class StashedActivation final : public Activation {
       : tensor(std::move(stashed.host)), copied(std::move(stashed.copied)), charge_(std::move(c)) {}
   uint64_t bytes() const override { return tensor.nbytes(); }
   const Tensor tensor;
-  const DeviceEventPtr copied;                  // on a device
-  const std::shared_ptr<OffDevice> off_device;  // on a CPU
+  const DeviceEventPtr copied;                  // set on a device
+  const std::shared_ptr<OffDevice> off_device;  // set on a CPU
 
  private:
   const std::unique_ptr<Charge> charge_;
@@ -135,7 +136,7 @@ Tensor TensorOf(const ActivationPtr& activation) {
   return activation == nullptr ? Tensor() : static_cast<const TorchActivation&>(*activation).tensor;
 }
 
-// A gradient on its way to the host.
+// A gradient that is being copied to the host.
 class TorchPendingCopy final : public PendingCopy {
  public:
   TorchPendingCopy(std::string what, DeviceEventPtr copied)
@@ -149,7 +150,7 @@ class TorchPendingCopy final : public PendingCopy {
   const DeviceEventPtr copied_;
 };
 
-// The loss over the labels that count, in their order. `label_log_p` is in host memory.
+// Returns the loss over the labels that count, in their order. `label_log_p` is in host memory.
 LossSum LossOf(const std::vector<int32_t>& labels, const Tensor& label_log_p) {
   EPS_CHECK(label_log_p.numel() == static_cast<int64_t>(labels.size()));
   const float* const values = label_log_p.const_data_ptr<float>();
@@ -162,7 +163,7 @@ LossSum LossOf(const std::vector<int32_t>& labels, const Tensor& label_log_p) {
   return loss;
 }
 
-// A loss on its way from a device.
+// A loss that is being copied from a device.
 class TorchLateLoss final : public LateLoss {
  public:
   TorchLateLoss(std::string what, std::vector<int32_t> labels, DeviceCopies::Stashed label_log_p)
@@ -178,10 +179,10 @@ class TorchLateLoss final : public LateLoss {
   const DeviceCopies::Stashed label_log_p_;
 };
 
-// A TorchStage behind the interface of the relay: handles in and out, exceptions caught.
+// A TorchStage with the relay's interface: converts handles and catches exceptions.
 class TorchProgram final : public StageProgram {
  public:
-  // `copies` is null on a CPU, and outlives the program.
+  // `copies` is null on a CPU and must outlive the program.
   TorchProgram(const StageSpec& spec, std::unique_ptr<TorchStage> stage, const StashCodec& stash,
                DeviceCopies* copies)
       : spec_(spec), stage_(std::move(stage)), stash_(stash), copies_(copies) {}
@@ -239,7 +240,7 @@ class TorchProgram final : public StageProgram {
   void AllowLateLosses() { late_losses_ = true; }
 
  private:
-  // The activation that the stage gives to the next one: its values are those that the stash gives.
+  // Wraps the activation that the stage passes on, with the values that the stash will return.
   ActivationPtr Stashable(Tensor y) const {
     if (stash_.exact()) return std::make_shared<TorchActivation>(std::move(y));
     Tensor encoded = EncodeForStash(stash_, y);
@@ -265,7 +266,7 @@ class TorchProgram final : public StageProgram {
   bool late_losses_ = false;
 };
 
-// The bytes of the largest stage in memory, with its second copies.
+// Returns the bytes of the largest stage in memory, with its second copies.
 uint64_t LargestStage(const JobSpec& spec) {
   uint64_t largest = 0;
   for (const StageSpec& stage : spec.stages) {
@@ -274,12 +275,13 @@ uint64_t LargestStage(const JobSpec& spec) {
   return largest;
 }
 
-// x with denormals replaced by zeros of their sign: what a CPU with FTZ and DAZ reads and writes.
+// Replaces denormals in x by zeros of their sign, as a CPU with FTZ and DAZ reads and writes them.
 Tensor Flushed(const Tensor& x) {
   constexpr float kSmallestNormal = 1.17549435e-38f;
   return x.mul(0.0f).where(x.abs().lt(kSmallestNormal), x);
 }
 
+// The runtime of one device.
 class TorchRuntime final : public StageRuntime {
  public:
   TorchRuntime(const JobSpec& spec, c10::Device device, int threads, const StashCodec& stash,
@@ -299,15 +301,15 @@ class TorchRuntime final : public StageRuntime {
       copies_ = std::make_unique<DeviceCopies>(NewTorchQueues(device_), LargestStage(spec_));
       const auto kernels = LoadCudaKernels(CudaKernelPaths());
       if (kernels.ok()) kernels_ = *kernels;
-      // A warning alone would leave the attention's backward pass to sum in any order.
+      // With a mere warning, the attention's backward pass would sum in any order.
       at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
       at::globalContext().setDeterministicFillUninitializedMemory(false);
     }
   }
 
-  absl::Status AddStages() {
+  absl::Status AddStages(TorchStageFactory new_stage) {
     for (uint32_t i = 0; i < spec_.stages.size(); ++i) {
-      EPS_ASSIGN_OR_RETURN(std::unique_ptr<TorchStage> stage, NewGpt2Stage(spec_, StageId(i)));
+      EPS_ASSIGN_OR_RETURN(std::unique_ptr<TorchStage> stage, new_stage(spec_, StageId(i)));
       programs_.push_back(
           std::make_unique<TorchProgram>(spec_.stages[i], std::move(stage), stash_, copies_.get()));
     }
@@ -413,7 +415,7 @@ class TorchRuntime final : public StageRuntime {
     const Tensor tensor = encoded ? from.TakeEncoded() : from.tensor;
     std::shared_ptr<StashedActivation> stashed;
     EPS_RETURN_IF_ERROR(CatchTorch("stashing an activation", [&] {
-      stashed = device_.is_cpu()  // which keeps it where it is
+      stashed = device_.is_cpu()  // a CPU keeps the tensor where it is
                     ? std::make_shared<StashedActivation>(tensor, std::move(charge))
                     : std::make_shared<StashedActivation>(copies_->CopyToStash(tensor),
                                                           std::move(charge));
@@ -480,8 +482,8 @@ class TorchRuntime final : public StageRuntime {
     TreeAdd(sum, right.const_data_ptr<float>(), static_cast<size_t>(left->numel()), sum);
   }
 
-  // By our kernel if its library is there, else by LibTorch's operators, which read and write the
-  // memory several times.
+  // Uses our kernel if its library exists, otherwise LibTorch's operators, which access the memory
+  // several times.
   void AddOnDevice(const Tensor& right, Tensor* left) {
     if (!kernels_.has_value()) {
       *left = Flushed(Flushed(*left).add_(Flushed(right)));
@@ -501,7 +503,7 @@ class TorchRuntime final : public StageRuntime {
   const StashCodec& stash_;
   const bool stash_on_host_;
   MemoryAccount* const account_;
-  // Of a device other than the CPU.
+  // Set on a device other than the CPU.
   std::unique_ptr<c10::impl::VirtualGuardImpl> guard_;
   std::optional<CudaKernels> kernels_;
   std::unique_ptr<DeviceCopies> copies_;
@@ -519,13 +521,9 @@ absl::StatusOr<std::string> TorchComputeProfile(const RuntimeOptions& options) {
 std::string TorchCuda() { return CudaFinding(); }
 
 absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spec,
+                                                              TorchStageFactory new_stage,
                                                               const RuntimeOptions& options,
                                                               MemoryAccount* account) {
-  if (spec.model.type != ModelType::kGpt2) {
-    return absl::InvalidArgumentError(absl::StrCat("the LibTorch runtime computes gpt2 models; ",
-                                                   "the job's model.type is ",
-                                                   ModelTypeName(spec.model.type)));
-  }
   if (options.stash != "host" && options.stash != "device") {
     return absl::InvalidArgumentError(
         absl::StrCat("worker.stash is \"", options.stash, "\"; expected host or device"));
@@ -540,7 +538,7 @@ absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spe
     runtime = std::make_unique<TorchRuntime>(spec, device, threads, *stash, options.stash == "host",
                                              account);
   }));
-  EPS_RETURN_IF_ERROR(runtime->AddStages());
+  EPS_RETURN_IF_ERROR(runtime->AddStages(new_stage));
   return std::unique_ptr<StageRuntime>(std::move(runtime));
 }
 

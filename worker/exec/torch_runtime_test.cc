@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
+#include "gtest/gtest.h"
+#include "worker/models/model_stages.h"
 
 namespace eps {
 namespace {
@@ -47,7 +48,7 @@ RuntimeOptions Options(const std::string& stash) {
 
 std::unique_ptr<StageRuntime> MakeRuntime(const JobSpec& spec, const std::string& stash,
                                           MemoryAccount* account) {
-  auto runtime = NewTorchRuntime(spec, Options(stash), account);
+  auto runtime = NewTorchRuntime(spec, NewModelStage, Options(stash), account);
   EXPECT_TRUE(runtime.ok()) << runtime.status();
   return *std::move(runtime);
 }
@@ -63,8 +64,8 @@ std::shared_ptr<HostStage> FilledHost(const JobSpec& spec, StageId stage, StageR
   return host;
 }
 
-// Forward and backward of one micro-batch, every stage input in the stash; returns the peak of
-// device memory.
+// Runs forward and backward of one micro-batch with every stage input in the stash; returns the
+// peak of device memory.
 uint64_t PeakOfOneStep(int layers, const std::string& stash, MemoryAccount* account,
                        const std::string& codec = "fp32") {
   JobSpec spec = MakeSpec(layers);
@@ -92,7 +93,7 @@ uint64_t PeakOfOneStep(int layers, const std::string& stash, MemoryAccount* acco
   return runtime->device_memory().peak_bytes;
 }
 
-TEST(TorchRuntimeTest, PeakOfDeviceMemoryDoesNotDependOnDepth) {
+TEST(TorchRuntimeTest, PeakDeviceMemoryIsIndependentOfDepth) {
   MemoryAccount account;
   const uint64_t of_two = PeakOfOneStep(2, "host", &account);
   EXPECT_GT(of_two, 0u);
@@ -100,7 +101,7 @@ TEST(TorchRuntimeTest, PeakOfDeviceMemoryDoesNotDependOnDepth) {
   EXPECT_EQ(account.live_bytes(), 0u);
 }
 
-TEST(TorchRuntimeTest, StashOnTheDeviceGrowsByOneInputPerLayer) {
+TEST(TorchRuntimeTest, DeviceStashGrowsByLayerInputs) {
   MemoryAccount account;
   const uint64_t input_bytes = 2 * 32 * 64 * sizeof(float);
   const uint64_t of_two = PeakOfOneStep(2, "device", &account);
@@ -108,13 +109,13 @@ TEST(TorchRuntimeTest, StashOnTheDeviceGrowsByOneInputPerLayer) {
   EXPECT_EQ(account.peak_bytes(MemoryKind::kStash), 0u);
 }
 
-TEST(TorchRuntimeTest, AnEncodedStashOnTheDeviceGrowsByWhatAnEncodedInputTakes) {
+TEST(TorchRuntimeTest, EncodedDeviceStashGrowsByEncodedInputs) {
   const uint64_t elements = 2 * 32 * 64;
   const uint64_t of_two = PeakOfOneStep(2, "device", nullptr, "fp8_e4m3");
   EXPECT_EQ(PeakOfOneStep(12, "device", nullptr, "fp8_e4m3"), of_two + 10 * elements);
 }
 
-TEST(TorchRuntimeTest, AnEncodedStashIsChargedAsItIs) {
+TEST(TorchRuntimeTest, ChargesTheEncodedSizeOfTheStash) {
   JobSpec spec = MakeSpec(1);
   spec.codecs.stash = "bf16";
   MemoryAccount account;
@@ -125,7 +126,7 @@ TEST(TorchRuntimeTest, AnEncodedStashIsChargedAsItIs) {
   const uint64_t bytes = out->bytes();
   ActivationPtr stashed = *runtime->Stash(out);
   EXPECT_EQ(stashed->bytes(), bytes / 2);
-  EXPECT_EQ(runtime->device_memory().live_bytes, before + bytes) << "the activation is at hand";
+  EXPECT_EQ(runtime->device_memory().live_bytes, before + bytes) << "the activation still exists";
   EXPECT_EQ(account.live_bytes(MemoryKind::kStash), bytes / 2);
   out = nullptr;
   EXPECT_EQ(runtime->device_memory().live_bytes, before);
@@ -137,7 +138,7 @@ TEST(TorchRuntimeTest, AnEncodedStashIsChargedAsItIs) {
   EXPECT_EQ(account.live_bytes(MemoryKind::kStash), 0u);
 }
 
-TEST(TorchRuntimeTest, HasSecondCopiesOfMatricesThatTravelAlongBothAxes) {
+TEST(TorchRuntimeTest, HasSecondCopiesForBothAxes) {
   JobSpec spec = MakeSpec(1);
   spec.codecs.weights = spec.codecs.embedding.weights = "mx6";
   spec.codecs.backward_weights = BackwardWeights::kBothAxes;
@@ -160,7 +161,7 @@ TEST(TorchRuntimeTest, HasSecondCopiesOfMatricesThatTravelAlongBothAxes) {
   }
 }
 
-TEST(TorchRuntimeTest, StashIsChargedToTheAccountAndNotToTheDevice) {
+TEST(TorchRuntimeTest, ChargesHostStashToTheAccount) {
   const JobSpec spec = MakeSpec(1);
   MemoryAccount account;
   auto runtime = MakeRuntime(spec, "host", &account);
@@ -175,7 +176,7 @@ TEST(TorchRuntimeTest, StashIsChargedToTheAccountAndNotToTheDevice) {
   EXPECT_EQ(account.live_bytes(MemoryKind::kStash), 0u);
 }
 
-// The forward pass reads a stage's input, the backward pass reads it again.
+// The forward pass reads a stage's input, and the backward pass reads it again.
 TEST(TorchRuntimeTest, ReadingTheStashLeavesItCharged) {
   const JobSpec spec = MakeSpec(1);
   MemoryAccount account;
@@ -185,7 +186,7 @@ TEST(TorchRuntimeTest, ReadingTheStashLeavesItCharged) {
   const uint64_t bytes = out->bytes();
   const uint64_t live = runtime->device_memory().live_bytes;
   ActivationPtr stashed = *runtime->Stash(out);
-  EXPECT_EQ(runtime->device_memory().live_bytes, live) << "the activation is still at hand";
+  EXPECT_EQ(runtime->device_memory().live_bytes, live) << "the activation still exists";
   EXPECT_EQ(account.live_bytes(MemoryKind::kStash), bytes);
   out = nullptr;
   EXPECT_EQ(runtime->device_memory().live_bytes, live - bytes);
@@ -228,28 +229,29 @@ TEST(TorchRuntimeTest, NamesTheStageWhenLibTorchThrows) {
   EXPECT_FALSE(absl::StrContains(status.message(), "\n")) << status;
 }
 
-TEST(TorchRuntimeTest, NamesTheKeyOfAnOptionThatItRefuses) {
+TEST(TorchRuntimeTest, NamesTheKeyOfARefusedOption) {
   const JobSpec spec = MakeSpec(1);
   RuntimeOptions options = Options("disk");
-  absl::Status status = NewTorchRuntime(spec, options, nullptr).status();
+  absl::Status status = NewTorchRuntime(spec, NewModelStage, options, nullptr).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(status.message(), "worker.stash")) << status;
   JobSpec encoded = spec;
   encoded.codecs.stash = "mx9";
-  status = NewTorchRuntime(encoded, Options("host"), nullptr).status();
+  status = NewTorchRuntime(encoded, NewModelStage, Options("host"), nullptr).status();
   EXPECT_TRUE(absl::StrContains(status.message(), "worker.stash_codec")) << status;
   for (const char* device : {"tpu", "cuda:x", "cuda:-1", "cuda:99", ""}) {
     options = Options("host");
     options.device = device;
-    status = NewTorchRuntime(spec, options, nullptr).status();
+    status = NewTorchRuntime(spec, NewModelStage, options, nullptr).status();
     EXPECT_TRUE(absl::StrContains(status.message(), "worker.device")) << device << ": " << status;
   }
 }
 
-TEST(TorchRuntimeTest, RefusesALayoutThatIsNotThatOfTheModel) {
+TEST(TorchRuntimeTest, RefusesALayoutOfAnotherModel) {
   JobSpec spec = MakeSpec(1);
   spec.tensors[spec.stages[1].uses[3].tensor.value()].name = "transformer.h.0.attn.bias";
-  const absl::Status status = NewTorchRuntime(spec, Options("host"), nullptr).status();
+  const absl::Status status =
+      NewTorchRuntime(spec, NewModelStage, Options("host"), nullptr).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(status.message(), "h.0")) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), ".attn.c_attn.bias")) << status;
@@ -271,7 +273,7 @@ TEST(TorchRuntimeTest, FlushesDenormalsWhereItComputes) {
   }
 }
 
-TEST(TorchRuntimeTest, ProfileIsKnownBeforeTheJobAndNamesLibraryIsaAndThreads) {
+TEST(TorchRuntimeTest, ProfileNamesLibraryIsaAndThreads) {
   const JobSpec spec = MakeSpec(1);
   auto profile = TorchComputeProfile(Options("host"));
   ASSERT_TRUE(profile.ok()) << profile.status();
@@ -280,16 +282,16 @@ TEST(TorchRuntimeTest, ProfileIsKnownBeforeTheJobAndNamesLibraryIsaAndThreads) {
   EXPECT_EQ(MakeRuntime(spec, "host", nullptr)->compute_profile(), *profile);
 }
 
-TEST(TorchRuntimeTest, SaysWhetherCudaIsUsedAndWhyNot) {
+TEST(TorchRuntimeTest, SaysWhyCudaIsNotUsed) {
   const std::string text = TorchCuda();
   EXPECT_FALSE(absl::StrContains(text, "\n")) << text;
-  // Whoever asks for it by name is told the same reason.
+  // Naming the device explicitly reports the same reason.
   const JobSpec spec = MakeSpec(1);
   RuntimeOptions options = Options("host");
   options.device = "cuda";
-  const absl::Status status = NewTorchRuntime(spec, options, nullptr).status();
+  const absl::Status status = NewTorchRuntime(spec, NewModelStage, options, nullptr).status();
   const size_t reason = text.find("not used: no ");
-  if (reason == std::string::npos) return;  // there is a device, or a driver without one
+  if (reason == std::string::npos) return;  // there is a device, or a driver without a device
   EXPECT_TRUE(absl::StrContains(status.message(), text.substr(reason + 10))) << status;
 }
 

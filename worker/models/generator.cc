@@ -12,12 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/files/safetensors_folder.h"
-#include "base/status_macros.h"
 #include "base/job/model_layout.h"
+#include "base/job/models/gpt2.h"
+#include "base/status_macros.h"
 #include "worker/exec/torch_device.h"
 #include "worker/exec/torch_guard.h"
 #include "worker/exec/torch_stage.h"
-#include "worker/models/gpt2.h"
+#include "worker/models/model_stages.h"
 
 namespace eps {
 namespace {
@@ -32,7 +33,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return content.str();
 }
 
-// The folder of the model itself.
+// Returns the folder that holds the model itself.
 absl::StatusOr<std::string> ModelFolder(const std::string& model_dir) {
   if (std::ifstream(model_dir + "/config.json").good()) return model_dir;
   const absl::StatusOr<std::string> latest = ReadFile(model_dir + "/latest");
@@ -44,8 +45,8 @@ absl::StatusOr<std::string> ModelFolder(const std::string& model_dir) {
   return absl::StrCat(model_dir, "/", absl::StripAsciiWhitespace(*latest));
 }
 
-// The weights of one tensor, whose name may lack the "transformer." that GPT-2 files on the Hub
-// leave out.
+// Reads the weights of one tensor. GPT-2 files on the Hub may lack the prefix "transformer." of its
+// name.
 absl::StatusOr<Tensor> ReadTensor(const SafetensorsFolder& weights, const TensorSpec& spec) {
   absl::string_view name = spec.name;
   absl::StatusOr<SafetensorsFolder::Tensor> stored = weights.Find(name);
@@ -65,6 +66,7 @@ absl::StatusOr<Tensor> ReadTensor(const SafetensorsFolder& weights, const Tensor
   return tensor;
 }
 
+// Runs the stages of one GPT-2 model on all of the text that it sees, once per token.
 class Gpt2Generator final : public Generator {
  public:
   const Gpt2Config& config() const override { return spec_.model.gpt2; }
@@ -86,7 +88,7 @@ class Gpt2Generator final : public Generator {
       tensors.push_back(std::move(tensor));
     }
     for (uint32_t s = 0; s < spec_.stages.size(); ++s) {
-      EPS_ASSIGN_OR_RETURN(auto stage, NewGpt2Stage(spec_, StageId(s)));
+      EPS_ASSIGN_OR_RETURN(auto stage, NewModelStage(spec_, StageId(s)));
       stages_.push_back(std::move(stage));
       weights_.emplace_back();
       for (const TensorUse& use : spec_.stages[s].uses) {

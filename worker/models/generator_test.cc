@@ -13,8 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/files/safetensors.h"
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
+#include "base/job/models/gpt2.h"
+#include "gtest/gtest.h"
 
 namespace eps {
 namespace {
@@ -34,8 +35,8 @@ JobSpec TinySpec() {
   return spec;
 }
 
-// Element `i` of a tensor. The residual projections are 0, so that a block changes nothing and the
-// test can say what the model computes.
+// Returns element `i` of a tensor. The residual projections are 0, so that blocks change nothing
+// and the test can predict what the model computes.
 float ValueOf(const TensorSpec& tensor, uint64_t i) {
   if (absl::StrContains(tensor.name, "c_proj")) return 0.0f;
   if (tensor.init == Initializer::kOnes) return 1.0f;
@@ -52,7 +53,7 @@ std::string NewFolder(const std::string& name) {
 
 void WriteText(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
-// Writes the model as Hugging Face does; with_prefix false leaves out "transformer.".
+// Writes the model as Hugging Face does; without `with_prefix`, names lack "transformer.".
 void WriteModel(const std::string& folder, bool with_prefix, const std::string& missing = "") {
   const JobSpec spec = TinySpec();
   WriteText(folder + "/config.json", Gpt2ConfigToJson(spec.model.gpt2));
@@ -92,7 +93,7 @@ std::unique_ptr<Generator> LoadOrDie(const std::string& folder) {
   return *std::move(generator);
 }
 
-// The likeliest token after `token` at `position`: norm(wte + wpe) against wte, by hand.
+// Computes the likeliest token after `token` at `position` by hand: norm(wte + wpe) against wte.
 int32_t ExpectedNext(int32_t token, int position) {
   const JobSpec spec = TinySpec();
   const TensorSpec& wte = spec.tensors[0];
@@ -119,7 +120,7 @@ int32_t ExpectedNext(int32_t token, int position) {
   return best;
 }
 
-TEST(GeneratorTest, ContinuesWithWhatTheModelComputes) {
+TEST(GeneratorTest, ReturnsTheTokensOfTheModel) {
   const std::string folder = NewFolder("computes");
   WriteModel(folder, /*with_prefix=*/true);
   auto generator = LoadOrDie(folder);
@@ -136,7 +137,7 @@ TEST(GeneratorTest, ContinuesWithWhatTheModelComputes) {
   }
 }
 
-TEST(GeneratorTest, SeesTheLastPositionsOfALongText) {
+TEST(GeneratorTest, UsesTheLastPositionsOfLongTexts) {
   const std::string folder = NewFolder("long");
   WriteModel(folder, /*with_prefix=*/true);
   auto generator = LoadOrDie(folder);
@@ -168,14 +169,14 @@ TEST(GeneratorTest, GivesEqualTokensForEqualSeedsOnly) {
   EXPECT_NE(*first, *other);
 }
 
-TEST(GeneratorTest, ReadsTensorNamesWithoutPrefixAndFoldersOfCheckpoints) {
+TEST(GeneratorTest, ReadsUnprefixedNamesAndCheckpointFolders) {
   const std::string root = NewFolder("root");
   WriteModel(NewFolder("root/checkpoint-7"), /*with_prefix=*/false);
   WriteText(root + "/latest", "checkpoint-7\n");
   EXPECT_EQ(LoadOrDie(root)->config().vocab_size, kVocabulary);
 }
 
-TEST(GeneratorTest, NamesWhatIsMissingOrWrong) {
+TEST(GeneratorTest, ErrorsNameFileAndTensor) {
   const std::string missing = NewFolder("missing");
   WriteModel(missing, /*with_prefix=*/true, "transformer.h.1.ln_2.weight");
   const std::string no_weights = NewFolder("no_weights");

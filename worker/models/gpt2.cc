@@ -1,7 +1,35 @@
-#include "worker/models/gpt2.h"
+// GPT-2 as Hugging Face computes it, one stage at a time. Together with the compute profile, the
+// order of operations defines the bits of the result; a reference that follows it gets the same
+// bits. B samples of T tokens, N = B * T rows, d = n_embd, mask(s) = FillDropoutMask of site s with
+// key (seed, step, micro-batch, stage), 0-based stage; a probability of 0 skips the multiplication.
+// Everything is FP32 with denormals flushed. mm/addmm/layer_norm/gelu/sum are LibTorch's functions.
+// W' is W, or its copy along the other axis if there is one (docs/quantization.md).
+//
+// embedding   y = wte[token] + wpe[position]; y = y * mask(0)                           [B, T, d]
+//   backward  dy = dy * mask(0); dwte = embedding_dense_backward(dy);
+//             dwpe[:T] = sum of dy over samples, the other rows 0
+//
+// block       h1 = layer_norm(x)
+//             q, k, v = thirds of addmm(b, h1, W) as [B, heads, T, d / heads]
+//             a = scaled_dot_product_attention(q, k, v, causal) if attn_pdrop = 0, else
+//                 softmax(masked(matmul(q, k^T) * float(1 / sqrt(d / heads)))) * mask(0), @ v
+//             x2 = x + addmm(b, a, W) * mask(1)
+//             f = addmm(b, layer_norm(x2), W); g = gelu(f, "tanh")
+//             y = x2 + addmm(b, g, W) * mask(2)
+//   backward  recomputes up to g (y itself is not needed), then for y = addmm(b, u, W):
+//             db = dy.sum(0); dW = mm(u^T, dy); du = mm(dy, W'^T); the residual is dx2 = dy +
+//             (through the MLP), dx = dx2 + (through the attention); layer norm, gelu and
+//             attention by LibTorch's own derivatives
+//
+// head        h = layer_norm(x) for all N rows; then for each block of loss_block_tokens rows, in
+//             order: l = log_softmax(mm(h, W^T)); loss = sum of -l[label] in double, row by row;
+//             dl = log_softmax's derivative of -2^-k at the label (0 in rows without a label);
+//             dW = mm(dl^T, h) for the first block, addmm_(dl^T, h) into it for the others;
+//             dh = mm(dl, W'); last, layer norm's derivative for all N rows
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -29,10 +57,11 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "base/job/rng.h"
+#include "base/status_macros.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_stage.h"
+#include "worker/models/model_stages.h"
 
 namespace eps {
 namespace {
@@ -45,7 +74,7 @@ constexpr uint16_t kAttentionSite = 0;
 constexpr uint16_t kProjectionSite = 1;
 constexpr uint16_t kMlpSite = 2;
 
-// The use of `stage` whose tensor's name ends with `suffix`.
+// Returns the use of `stage` whose tensor's name ends with `suffix`.
 absl::StatusOr<size_t> FindUse(const JobSpec& spec, StageId stage, const std::string& suffix) {
   const StageSpec& stage_spec = spec.stages[stage.value()];
   for (size_t use = 0; use < stage_spec.uses.size(); ++use) {
@@ -56,17 +85,17 @@ absl::StatusOr<size_t> FindUse(const JobSpec& spec, StageId stage, const std::st
                                                  ": not the layout of a gpt2 model"));
 }
 
-// Memory to fill for a tensor on the device of `like`: a device copies from it while the program
-// goes on. Content arbitrary.
+// Returns memory to fill for a tensor on the device of `like`, with arbitrary content. A device
+// copies from it while the program continues.
 Tensor UploadBuffer(at::IntArrayRef shape, at::ScalarType type, const Tensor& like) {
   return at::empty(shape, at::TensorOptions().dtype(type).pinned_memory(!like.device().is_cpu()));
 }
-// It on that device, in the order of what is computed there. A CPU returns `filled` itself.
+// Copies it to that device, ordered with the computation there. A CPU returns `filled` itself.
 Tensor Uploaded(const Tensor& filled, const Tensor& like) {
   return filled.to(at::TensorOptions().device(like.device()), /*non_blocking=*/true);
 }
 
-// What all stages share: sizes and random masks.
+// The part that all stages share: sizes and random masks.
 class Gpt2Stage : public TorchStage {
  public:
   Gpt2Stage(const JobSpec& spec, StageId stage)
@@ -75,24 +104,14 @@ class Gpt2Stage : public TorchStage {
         eps_(spec.model.gpt2.layer_norm_epsilon),
         width_(spec.model.gpt2.n_embd) {}
 
-  Tensor Forward(const StageTensors&, const MicroBatch&, const Tensor&) const override {
-    TORCH_CHECK(false, "this stage has no forward pass of its own");
-  }
-  Tensor LabelLogP(const StageTensors&, const MicroBatch&, const Tensor&) const override {
-    TORCH_CHECK(false, "only the last stage has a loss");
-  }
-  Tensor Logits(const StageTensors&, const Tensor&) const override {
-    TORCH_CHECK(false, "only the last stage has scores");
-  }
-
  protected:
   const Gpt2Config& config() const { return spec_.model.gpt2; }
 
-  // A probability of the model's config as it holds for this micro-batch.
+  // Returns a probability of the model's config as it applies to this micro-batch.
   static double DropProbability(const MicroBatch& batch, double configured) {
     return batch.held_out ? 0.0 : configured;
   }
-  // The inverted-dropout mask of one site, in the shape and on the device of `like`'s kind.
+  // Returns the inverted-dropout mask of one site in the given shape, on the device of `like`.
   Tensor Mask(const MicroBatch& batch, uint16_t site, double p, at::IntArrayRef shape,
               const Tensor& like) const {
     Tensor mask = UploadBuffer(shape, at::kFloat, like);
@@ -105,12 +124,12 @@ class Gpt2Stage : public TorchStage {
     FillDropoutMask(key, p, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
     return Uploaded(mask, like);
   }
-  // Multiplies `x`, which the caller owns alone, by the mask of one site.
+  // Multiplies `x` by the mask of one site. The caller must hold the only reference to `x`.
   void DropInPlace(const MicroBatch& batch, uint16_t site, double configured, Tensor* x) const {
     const double p = DropProbability(batch, configured);
     if (p > 0) x->mul_(Mask(batch, site, p, x->sizes(), *x));
   }
-  // The same product in memory of its own; `x` itself if nothing is dropped.
+  // Returns the same product in memory of its own; `x` itself if nothing is dropped.
   Tensor Dropped(const MicroBatch& batch, uint16_t site, double p, const Tensor& x) const {
     return p > 0 ? x.mul(Mask(batch, site, p, x.sizes(), x)) : x;
   }
@@ -121,7 +140,7 @@ class Gpt2Stage : public TorchStage {
   const int64_t width_;
 };
 
-// Ids as an int64 tensor [samples, seq] on the device of `like`.
+// Returns ids as an int64 tensor [samples, seq] on the device of `like`.
 Tensor IdTensor(const std::vector<int32_t>& ids, const MicroBatch& batch, const Tensor& like) {
   TORCH_CHECK(ids.size() == size_t{batch.samples} * batch.seq_len, "a micro-batch of ",
               batch.samples, " samples of ", batch.seq_len, " tokens holds ", ids.size(), " ids");
@@ -131,7 +150,7 @@ Tensor IdTensor(const std::vector<int32_t>& ids, const MicroBatch& batch, const 
   return Uploaded(out, like);
 }
 
-// A layer norm's output with what its derivative needs.
+// A layer norm's output and what its derivative needs.
 struct Norm {
   Tensor y, mean, rstd;
 };
@@ -153,12 +172,13 @@ Tensor LayerNormBackward(const Tensor& dy, const Tensor& x, const Norm& norm, co
   return dx;
 }
 
-// Gradients of y = x W + b.
+// Computes the gradients of W and b in y = x W + b.
 void LinearBackward(const Tensor& dy, const Tensor& x, Tensor* dweight, Tensor* dbias) {
   *dbias = dy.sum(0);
   *dweight = at::mm(x.t(), dy);
 }
 
+// Token and position embeddings.
 class EmbeddingStage final : public Gpt2Stage {
  public:
   EmbeddingStage(const JobSpec& spec, StageId stage, size_t wte, size_t wpe)
@@ -195,12 +215,13 @@ class EmbeddingStage final : public Gpt2Stage {
   const size_t wte_, wpe_;
 };
 
-// Places of a block's tensors among the uses of its stage.
+// Indexes of a block's tensors among the uses of its stage.
 struct BlockUses {
   size_t ln_1_weight, ln_1_bias, attn_weight, attn_bias, attn_proj_weight, attn_proj_bias;
   size_t ln_2_weight, ln_2_bias, fc_weight, fc_bias, mlp_proj_weight, mlp_proj_bias;
 };
 
+// One transformer block.
 class BlockStage final : public Gpt2Stage {
  public:
   BlockStage(const JobSpec& spec, StageId stage, const BlockUses& uses)
@@ -261,7 +282,7 @@ class BlockStage final : public Gpt2Stage {
   }
 
  private:
-  // The thirds of `qkv` as [samples, heads, seq, width / heads], without a copy.
+  // Returns the thirds of `qkv` as [samples, heads, seq, width / heads], without a copy.
   std::vector<Tensor> Split(const Tensor& qkv, const MicroBatch& batch) const {
     std::vector<Tensor> thirds;
     for (int64_t i = 0; i < 3; ++i) {
@@ -291,7 +312,7 @@ class BlockStage final : public Gpt2Stage {
     return at::matmul(Dropped(batch, kAttentionSite, p, weights), qkv[2]);
   }
 
-  // x + projection of the attention's output.
+  // Returns x + the projection of the attention's output.
   Tensor Project(const StageTensors& w, const MicroBatch& batch, const Tensor& merged,
                  const Tensor& x) const {
     Tensor a = at::addmm(w[u_.attn_proj_bias], merged, w[u_.attn_proj_weight]);
@@ -299,8 +320,8 @@ class BlockStage final : public Gpt2Stage {
     return a.add_(x);
   }
 
-  // The second half of the block from x2: fills the gradients of its tensors, returns dx2.
-  // `wt` as for_input_gradient of Backward.
+  // The second half of the block from x2: fills the gradients of its tensors and returns dx2. `wt`
+  // is for_input_gradient of Backward.
   Tensor MlpBackward(const StageTensors& w, const StageTensors& wt, const MicroBatch& batch,
                      const Tensor& x2, const Tensor& dy, StageTensors* gradient) const {
     Norm norm2 = LayerNorm(x2, w[u_.ln_2_weight], w[u_.ln_2_bias], eps_);
@@ -317,7 +338,7 @@ class BlockStage final : public Gpt2Stage {
     return dx2.add_(dy);
   }
 
-  // Gradient of the packed q, k, v rows.
+  // Returns the gradient of the packed q, k, v rows.
   Tensor AttentionBackward(const MicroBatch& batch, const Tensor& attended,
                            const std::vector<Tensor>& qkv, const Tensor& dmerged) const {
     const Tensor dattended =
@@ -332,6 +353,7 @@ class BlockStage final : public Gpt2Stage {
   const int64_t heads_;
 };
 
+// The final layer norm, the output matrix and the loss.
 class HeadStage final : public Gpt2Stage {
  public:
   HeadStage(const JobSpec& spec, StageId stage, size_t ln_weight, size_t ln_bias, size_t lm_weight)
@@ -380,8 +402,8 @@ class HeadStage final : public Gpt2Stage {
   }
 
  private:
-  // Loss and gradients of rows [first, first + count): writes those of out->label_log_p and `dh`,
-  // adds to the gradient of the output matrix.
+  // Computes loss and gradients of rows [first, first + count): writes these rows of
+  // out->label_log_p and `dh`, and adds to the gradient of the output matrix.
   void LossBlock(const Tensor& weight, const Tensor& for_input_gradient, const Tensor& h_all,
                  const Tensor& labels_all, int64_t first, int64_t count, double scale,
                  const Tensor& dh, TorchBackward* out) const {
@@ -394,7 +416,7 @@ class HeadStage final : public Gpt2Stage {
 
     CopyLabelLogP(log_p, labels_all, first, count, out->label_log_p);
 
-    // The gradient of -log_p[label] in the memory of the scores, which are not needed any more.
+    // The gradient of -log_p[label] reuses the memory of the scores, which are no longer needed.
     SetLabels(targets, counted.to(at::kFloat).unsqueeze(1), -scale, &scores);
     scores = at::_log_softmax_backward_data(scores, log_p, 1, at::kFloat);
     Tensor& dweight = out->gradient[lm_weight_];
@@ -407,18 +429,18 @@ class HeadStage final : public Gpt2Stage {
     at::mm_out(dh_block, scores, for_input_gradient);
   }
 
-  // Zeros but for value * counted[row] at the row's target.
+  // Sets `scores` to zero except value * counted[row] at each row's target.
   static void SetLabels(const Tensor& targets, const Tensor& counted, double value,
                         Tensor* scores) {
     scores->zero_();
     if (scores->device().is_cpu()) {
       scores->scatter_(1, targets, counted.mul(value));
-    } else {  // whose scatter of a tensor counts as one whose bits do not repeat
+    } else {  // a device's scatter of a tensor counts as nondeterministic
       scores->scatter_(1, targets, value).mul_(counted);
     }
   }
 
-  // Writes rows [first, first + count) of `out`, of which `log_p` holds the scores.
+  // Writes rows [first, first + count) of `out` from `log_p`, which holds these rows' scores.
   static void CopyLabelLogP(const Tensor& log_p, const Tensor& labels, int64_t first, int64_t count,
                             const Tensor& out) {
     const Tensor of_block = labels.narrow(0, first, count).clamp_min(0).unsqueeze(1);
@@ -450,8 +472,8 @@ absl::StatusOr<BlockUses> FindBlockUses(const JobSpec& spec, StageId stage) {
   return uses;
 }
 
-}  // namespace
-
+// As TorchStageFactory. Returns InvalidArgument with the name of a tensor that the stage lacks, if
+// the layout is not GPT-2's.
 absl::StatusOr<std::unique_ptr<TorchStage>> NewGpt2Stage(const JobSpec& spec, StageId stage) {
   if (stage.value() == 0) {
     EPS_ASSIGN_OR_RETURN(const size_t wte, FindUse(spec, stage, ".wte.weight"));
@@ -470,4 +492,7 @@ absl::StatusOr<std::unique_ptr<TorchStage>> NewGpt2Stage(const JobSpec& spec, St
   return std::make_unique<HeadStage>(spec, stage, ln_weight, ln_bias, lm_weight);
 }
 
+const ProgramRegistration kGpt2(ModelType::kGpt2, NewGpt2Stage);
+
+}  // namespace
 }  // namespace eps

@@ -1,7 +1,5 @@
-// GPT-2 stage by stage against one autograd graph over the whole model that shares no code with
-// it: same loss, same gradients, bit for bit.
-
-#include "worker/models/gpt2.h"
+// Compares GPT-2 stage by stage with one autograd graph over the whole model that shares no code
+// with it: same loss, same gradients, bit for bit.
 
 #include <algorithm>
 #include <cmath>
@@ -28,18 +26,20 @@
 #include "ATen/ops/softmax.h"
 #include "ATen/ops/tensor.h"
 #include "absl/strings/str_cat.h"
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
 #include "base/job/reduction_tree.h"
 #include "base/job/rng.h"
+#include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_runtime.h"
+#include "worker/models/model_stages.h"
 
 namespace eps {
 namespace {
 
 using at::Tensor;
 
+// One model and batch shape to compare.
 struct Case {
   std::string name;
   int layers, heads, width, vocab, seq;
@@ -71,8 +71,8 @@ JobSpec MakeSpec(const Case& c) {
   return spec;
 }
 
-// Small, different everywhere and reproducible: also biases and norms are not left at 0 and 1,
-// where mistakes would not show.
+// Returns small, reproducible values that differ everywhere. Biases and norms are not left at 0 and
+// 1, which would hide mistakes.
 std::vector<std::vector<float>> MakeWeights(const JobSpec& spec) {
   std::vector<std::vector<float>> weights;
   uint32_t state = 12345;
@@ -128,6 +128,7 @@ std::shared_ptr<HostStage> LoadHost(const JobSpec& spec, StageId stage, StageRun
   return host;
 }
 
+// Adds gradients with the runtime's addition.
 struct GradientAdd {
   StageRuntime* runtime;
   StageGradientPtr operator()(StageGradientPtr left, StageGradientPtr right) const {
@@ -135,7 +136,7 @@ struct GradientAdd {
   }
 };
 
-// One part as a relay runs it: forward stage by stage with a stash, backward with recomputation,
+// Runs one part as a relay does: forward stage by stage with a stash, backward with recomputation,
 // micro-batches in ascending or descending order.
 StepResult RunStages(const Case& c, const JobSpec& spec,
                      const std::vector<std::vector<float>>& weights, StageRuntime* runtime,
@@ -187,6 +188,7 @@ StepResult RunStages(const Case& c, const JobSpec& spec,
 
 // ---------------------------------------------------------------------------- by one graph
 
+// The whole model as one autograd graph.
 class Reference {
  public:
   Reference(const Case& c, const JobSpec& spec, const std::vector<std::vector<float>>& weights)
@@ -317,7 +319,7 @@ std::vector<float> Plus(std::vector<float> left, const std::vector<float>& right
   return left;
 }
 
-// All micro-batches, summed along the canonical tree.
+// Runs all micro-batches and sums along the canonical tree.
 StepResult RunReference(const Case& c, const JobSpec& spec,
                         const std::vector<std::vector<float>>& weights) {
   Reference reference(c, spec, weights);
@@ -346,7 +348,7 @@ TEST_P(Gpt2Test, GivesTheBitsOfOneAutogradGraph) {
   const JobSpec spec = MakeSpec(c);
   const auto weights = MakeWeights(spec);
   MemoryAccount account;
-  auto runtime = NewTorchRuntime(spec, RuntimeOptions{"cpu", "host", 2}, &account);
+  auto runtime = NewTorchRuntime(spec, NewModelStage, RuntimeOptions{"cpu", "host", 2}, &account);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   const StepResult expected = RunReference(c, spec, weights);
   for (const bool descending : {false, true}) {

@@ -11,9 +11,9 @@
 namespace eps {
 namespace {
 
-// Uniform in [0, 1) with 53 bits.
+// Returns a uniform number in [0, 1) with 53 bits.
 double Uniform(uint64_t seed, uint64_t index) {
-  constexpr uint32_t kPurpose = 0x67656e65;  // "gene": apart from every draw of training
+  constexpr uint32_t kPurpose = 0x67656e65;  // "gene": distinct from every draw of training
   const PhiloxBlock block =
       Philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, kPurpose},
                  {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});

@@ -18,7 +18,7 @@ SamplerOptions Options(double temperature, uint32_t top_k, uint64_t seed) {
   return options;
 }
 
-TEST(SamplerTest, TakesTheLikeliestTokenAtTemperatureZero) {
+TEST(SamplerTest, ChoosesTheLikeliestTokenAtTemperatureZero) {
   const std::vector<float> scores = {0.5f, 2.0f, -1.0f, 2.0f};
   for (uint64_t i = 0; i < 20; ++i) EXPECT_EQ(SampleToken(scores, Options(0, 40, i), i), 1);
 }

@@ -11,12 +11,13 @@
 namespace eps {
 namespace {
 
+// A held-out micro-batch of a hosted part.
 struct Item {
-  size_t slot = 0;  // of the hosted part
+  size_t slot = 0;  // index of the part among the hosted ones
   uint32_t index = 0;
 };
 
-// The micro-batches of the hosted parts, in order.
+// Returns the micro-batches of the hosted parts, in order.
 std::vector<Item> ItemsOf(const JoinedJob& job, uint64_t micro_batches) {
   const uint64_t parts = job.spec.training.parts;
   std::vector<Item> items;
@@ -29,8 +30,8 @@ std::vector<Item> ItemsOf(const JoinedJob& job, uint64_t micro_batches) {
   return items;
 }
 
-// One way up for some of the items. Stages visit them by turns from either end, so that the
-// activation at hand is the one that the next visit begins with.
+// One forward pass for some of the items. Consecutive stages visit them in opposite orders, so that
+// each visit begins with the activation that the previous one left on the device.
 class Round {
  public:
   Round(const JobSpec& spec, StageRuntime* runtime, const Item* items, size_t count)
@@ -54,7 +55,7 @@ class Round {
     return absl::OkStatus();
   }
 
-  // By item, after Run.
+  // By item. Call it after Run.
   const std::vector<LossSum>& losses() const { return losses_; }
 
  private:
@@ -76,7 +77,7 @@ class Round {
     }
     EPS_ASSIGN_OR_RETURN(ActivationPtr out,
                          runtime_->program(stage).Forward(weights, batches_[item], in));
-    // Before the next one is stashed: a round holds one activation per item, not one more.
+    // Released before the next one is stashed, so that a round holds one activation per item.
     in = nullptr;
     inputs_[item] = nullptr;
     at_hand_ = out;
@@ -97,9 +98,9 @@ class Round {
   const Item* const items_;
   const size_t count_;
   std::vector<MicroBatch> batches_;
-  std::vector<ActivationPtr> inputs_;  // by item, stashed: of the next stage
+  std::vector<ActivationPtr> inputs_;  // by item, stashed: the next stage's inputs
   std::vector<LossSum> losses_;
-  ActivationPtr at_hand_;  // what was stashed last, on the device
+  ActivationPtr at_hand_;  // the last stashed activation, still on the device
   size_t at_hand_item_ = 0;
 };
 
@@ -120,7 +121,7 @@ absl::StatusOr<std::vector<PartLossSum>> EvaluateParts(const JoinedJob& job,
   const size_t stages = job.spec.stages.size();
   std::vector<StageVisit> visits;
   for (uint32_t s = 0; s < stages; ++s) visits.push_back({StageId(s), /*backward=*/false});
-  // A training step stashes the inputs of all stages but the first at once.
+  // A training step stashes the inputs of all stages but the first at the same time.
   const size_t most =
       job.parts.size() * job.spec.training.micro_batches * std::max<size_t>(1, stages - 1);
   for (size_t first = 0; first < items.size(); first += most) {

@@ -1,8 +1,8 @@
 #ifndef EPS_WORKER_RELAY_EVALUATION_H_
 #define EPS_WORKER_RELAY_EVALUATION_H_
 
-// Evaluation on held-out data: the relay without its way down. The samples are dealt to parts in
-// order, as those of training are, so that the figure does not depend on workers or servers.
+// Evaluates held-out data with the relay's forward pass alone. Samples are assigned to parts in
+// order, like training samples, so that the result does not depend on workers or servers.
 
 #include <cstdint>
 #include <vector>
@@ -15,7 +15,7 @@
 
 namespace eps {
 
-// Gives the micro-batches of held-out data. Thread-compatible.
+// Supplies the micro-batches of held-out data. Thread-compatible.
 class EvaluationSource {
  public:
   virtual ~EvaluationSource() = default;
@@ -24,14 +24,14 @@ class EvaluationSource {
   virtual absl::StatusOr<MicroBatch> Get(uint32_t index) = 0;
 };
 
-// Whether an evaluation stands behind `step` of a job of `steps`: every `every`-th (0: none) and
-// the last.
+// Returns whether an evaluation follows `step` of a job of `steps`: after every `every`-th step and
+// after the last one. 0 disables evaluations.
 bool EvaluationIsDue(uint64_t step, uint64_t every, uint64_t steps);
 
-// The losses of the hosted parts' share with the weights of `version`, each summed in double in the
-// order of the samples. What is stashed at once is at most what a training step stashes: a share
-// that is larger goes through the model in several rounds. All borrowed; `pool` is the one that
-// training takes its weights from, and no stage of it is in use.
+// Returns the losses of the hosted parts' share with the weights of `version`, each summed in
+// double in the order of the samples. Stashes at most as much at once as a training step: a larger
+// share passes through the model in several rounds. Borrows all arguments; `pool` is the one from
+// which training takes host memory for weights, and no stage of it may be in use.
 absl::StatusOr<std::vector<PartLossSum>> EvaluateParts(const JoinedJob& job,
                                                        ParameterClient* client,
                                                        StageRuntime* runtime, HostStagePool* pool,

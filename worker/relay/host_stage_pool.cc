@@ -25,6 +25,7 @@ Shape ShapeOf(const JobSpec& spec, StageId stage, bool backward) {
 
 }  // namespace
 
+// Shared with the HostStages in use, so that they can return after the pool is destroyed.
 struct HostStagePool::State {
   struct Idle {
     Shape shape;
@@ -33,7 +34,7 @@ struct HostStagePool::State {
 
   explicit State(size_t keep) : keep(keep) {}
 
-  // Drops the longest idle ones beyond `keep`; the caller frees the result without the lock.
+  // Removes the longest idle ones beyond `keep`; the caller destroys the result without the lock.
   std::vector<Idle> Trim() EPS_REQUIRES(mu) {
     std::vector<Idle> dropped;
     while (!idle.empty() && idle.size() + in_use > keep) {

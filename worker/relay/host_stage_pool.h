@@ -11,20 +11,20 @@
 
 namespace eps {
 
-// HostStages that are used again: pinned memory is dear to allocate, and all blocks of a model have
-// one shape. At most `keep` exist while no more are in use. Thread-safe; a HostStage may come back
-// after the pool is gone, but not after the runtime is.
+// Reuses HostStages, because pinned memory is expensive to allocate and all blocks of a model have
+// the same shape. Keeps at most `keep` stages, counting those in use. Thread-safe. A HostStage may
+// return after the pool is destroyed, but not after the runtime is.
 class HostStagePool {
  public:
-  // `runtime` and `spec` outlive the pool.
+  // `runtime` and `spec` must outlive the pool.
   HostStagePool(StageRuntime* runtime, const JobSpec* spec, size_t keep);
 
-  // A HostStage of the stage's shape with arbitrary content; never waits. It goes back to the pool
-  // with its last reference.
+  // Returns a HostStage of the stage's shape with arbitrary content; never waits. It returns to the
+  // pool with its last reference.
   std::shared_ptr<HostStage> Take(StageId stage);
-  // The same with second copies (StageRuntime::NewBackwardStage).
+  // As Take, with second copies (StageRuntime::NewBackwardStage).
   std::shared_ptr<HostStage> TakeForBackward(StageId stage);
-  // Waits until fewer than `count` are in use; false after `timeout`.
+  // Waits until fewer than `count` are in use; returns false after `timeout`.
   bool WaitUntilFewerInUse(size_t count, std::chrono::milliseconds timeout);
 
  private:

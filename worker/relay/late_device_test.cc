@@ -11,14 +11,15 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "base/memory_account.h"
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
+#include "base/memory_account.h"
 #include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
 #include "worker/client/parameter_client.h"
 #include "worker/data/token_source.h"
 #include "worker/relay/relay.h"
 #include "worker/relay/stage_program.h"
+#include "worker/relay/synthetic_runtime.h"
 
 namespace eps {
 namespace {
@@ -40,13 +41,13 @@ uint64_t ElementsOf(const JobSpec& spec, StageId stage, size_t use) {
   return spec.tensors[spec.stages[stage.value()].uses[use].tensor.value()].elements();
 }
 
-// What a relay pushed and reported.
+// The gradients that a relay pushed and the losses that it reported.
 struct Seen {
   std::map<std::tuple<uint64_t, uint32_t, uint32_t>, std::vector<std::vector<float>>> pushes;
   std::vector<std::pair<double, uint64_t>> losses;
 };
 
-// Servers whose weights never change: all are 0.01 times one more than the stage's number.
+// Servers whose weights never change: each is 0.01 times one more than the stage's number.
 class ConstantClient final : public ParameterClient {
  public:
   ConstantClient(const JobSpec& spec, Seen* seen) : spec_(spec), seen_(seen) {}
@@ -95,7 +96,7 @@ class ConstantClient final : public ParameterClient {
   Step step_;
 };
 
-// The synthetic runtime as a device: gradients are NaN until they are waited for, losses absent.
+// The synthetic runtime as a device: gradients are NaN and losses absent until waited for.
 class LateRuntime final : public StageRuntime {
  public:
   explicit LateRuntime(const JobSpec& spec)
@@ -235,7 +236,7 @@ absl::Status Train(const JobSpec& spec, StageRuntime* runtime, Seen* seen) {
   return relay.Run(nullptr, nullptr);
 }
 
-TEST(LateDeviceTest, PushesAndReportsWhatACpuDoes) {
+TEST(LateDeviceTest, PushesAndReportsAsOnACpu) {
   for (const uint32_t parts : {1u, 2u}) {
     const JobSpec spec = MakeSpec(parts);
     Seen expected;
@@ -247,12 +248,12 @@ TEST(LateDeviceTest, PushesAndReportsWhatACpuDoes) {
     Seen seen;
     const absl::Status status = Train(spec, &runtime, &seen);
     ASSERT_TRUE(status.ok()) << status;
-    EXPECT_EQ(seen.pushes, expected.pushes) << "NaN: a gradient was pushed before it was there";
+    EXPECT_EQ(seen.pushes, expected.pushes) << "NaN: a gradient was pushed before it was copied";
     EXPECT_EQ(seen.losses, expected.losses);
   }
 }
 
-TEST(LateDeviceTest, WaitsForAGradientWhenTheWorkOfTheNextOneIsEnqueued) {
+TEST(LateDeviceTest, EnqueuesNextWorkBeforeAwaitingAGradient) {
   const JobSpec spec = MakeSpec(2);
   LateRuntime runtime(spec);
   Seen seen;

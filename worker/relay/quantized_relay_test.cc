@@ -1,4 +1,4 @@
-// What quantization changes in a relay: second copies, rounding when decoded, an encoded stash.
+// Tests quantization in a relay: second copies, rounding of decoded weights, encoded stash.
 
 #include <string>
 
@@ -8,7 +8,7 @@
 namespace eps {
 namespace {
 
-TEST(QuantizedRelay, ComputesTheGradientOfTheInputWithTheSecondCopies) {
+TEST(QuantizedRelay, ComputesInputGradientsWithSecondCopies) {
   for (const bool tied : {false, true}) {
     for (const int prefetch : {0, 2}) {
       JobShape shape;
@@ -27,7 +27,7 @@ TEST(QuantizedRelay, ComputesTheGradientOfTheInputWithTheSecondCopies) {
   }
 }
 
-TEST(QuantizedRelay, HasNoSecondCopiesOfACodecWithoutBlocks) {
+TEST(QuantizedRelay, HasNoSecondCopiesForUnblockedCodecs) {
   JobShape shape;
   shape.weights = "fp8_e4m3";
   const Reference reference(SpecOf(shape), 0);
@@ -37,7 +37,7 @@ TEST(QuantizedRelay, HasNoSecondCopiesOfACodecWithoutBlocks) {
   ExpectSamePushes(rig.client->pushes, reference.pushes);
 }
 
-TEST(QuantizedRelay, RoundsMatricesOnceIfTheyAreDecodedOnce) {
+TEST(QuantizedRelay, RoundsMatricesOnceWithDecodeOnce) {
   JobShape shape;
   const Pushes exact = Reference(SpecOf(shape), 0).pushes;
   shape.backward_weights = BackwardWeights::kDecodeOnce;
@@ -49,7 +49,7 @@ TEST(QuantizedRelay, RoundsMatricesOnceIfTheyAreDecodedOnce) {
   EXPECT_EQ(rig.client->weights(), reference.weights);
 }
 
-TEST(QuantizedRelay, GivesStageInputsInTheStashCodecWhetherTheyAreAtHandOrNot) {
+TEST(QuantizedRelay, AllStageInputsHaveStashCodecValues) {
   const Pushes exact = Reference(SpecOf(JobShape()), 0).pushes;
   for (const char* const codec : {"bf16", "fp16", "fp8_e4m3", "fp8_e5m2"}) {
     JobShape shape;
@@ -63,7 +63,7 @@ TEST(QuantizedRelay, GivesStageInputsInTheStashCodecWhetherTheyAreAtHandOrNot) {
   }
 }
 
-TEST(QuantizedRelay, ChargesStageInputsAsTheyLieInTheStash) {
+TEST(QuantizedRelay, ChargesTheEncodedSizeOfStageInputs) {
   JobShape shape;
   shape.layers = 6;
   shape.stash = "fp8_e5m2";
@@ -71,7 +71,7 @@ TEST(QuantizedRelay, ChargesStageInputsAsTheyLieInTheStash) {
   ASSERT_TRUE(rig.Run().ok());
   const uint64_t items = shape.parts * shape.micro_batches;
   const uint64_t activation = rig.spec.training.micro_batch_size * 64;
-  // On the way down FP32 gradients take the place of the inputs of one stage.
+  // In the backward pass, FP32 gradients replace the inputs of one stage.
   EXPECT_EQ(rig.account.peak_bytes(MemoryKind::kStash),
             4 * items * activation + items * activation * sizeof(float));
   EXPECT_EQ(rig.account.live_bytes(MemoryKind::kStash), 0u);

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/flush_denormals.h"
-#include "base/status_macros.h"
 #include "base/job/reduction_tree.h"
+#include "base/status_macros.h"
 #include "worker/relay/host_stage_pool.h"
 #include "worker/relay/weight_stream.h"
 
@@ -19,10 +19,10 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Gradients on their way to the servers, each a stage of one part in host memory: one is encoded
+// Gradients in flight to the servers, each of one stage and part, in host memory: one is encoded
 // while the next is computed.
 constexpr size_t kGradientsInFlight = 2;
-// How long a gradient's memory is waited for before the client is asked whether something is wrong.
+// How long to wait for a gradient's memory before asking the client whether something is wrong.
 constexpr std::chrono::seconds kGradientTimeout{60};
 
 double SecondsSince(steady_clock::time_point start) {
@@ -35,8 +35,8 @@ using GradientSum =
 using LossAdd = std::function<double(double, double)>;
 
 // One step of the hosted parts. An item is a micro-batch; items are ordered by part, then by place
-// in the part, and visited in ascending order by even stages and in descending order by odd ones,
-// so that the activation at hand is the one that the next visit begins with.
+// in the part. Even stages visit them in ascending order and odd ones in descending order, so that
+// each visit begins with the activation that the previous one left on the device.
 class StepRun {
  public:
   StepRun(const JoinedJob& job, ParameterClient* client, StageRuntime* runtime,
@@ -71,19 +71,19 @@ class StepRun {
     return ReadLateLosses();
   }
 
-  // One per hosted part, after Run.
+  // One per hosted part. Call it after Run.
   std::vector<PartLossSum> losses() const { return losses_; }
 
  private:
   static constexpr size_t kNone = SIZE_MAX;
 
-  // A gradient in host memory, or on its way there from a device. The device has the work of the
-  // next part or stage by the time that this one is waited for.
+  // A gradient in host memory, or being copied there from a device. By the time it is waited for,
+  // the work of the next part or stage has been enqueued on the device.
   struct CopiedGradient {
     StageId stage;
     size_t part = 0;
     std::shared_ptr<HostStage> host;
-    std::unique_ptr<PendingCopy> pending;  // null: it is there
+    std::unique_ptr<PendingCopy> pending;  // null if the copy is complete
   };
 
   absl::Status LoadBatches(BatchSource* batches) {
@@ -106,7 +106,7 @@ class StepRun {
     return stage.value() % 2 == 0 ? place : items_.size() - 1 - place;
   }
 
-  // `stashed` of an item on the device again: it still is if the visit before ended with it.
+  // Returns `stashed` of an item on the device; it is still there if the last visit ended with it.
   absl::StatusOr<ActivationPtr> OnDevice(size_t item, const ActivationPtr& stashed) {
     const ActivationPtr at_hand = std::move(at_hand_);
     at_hand_ = nullptr;
@@ -183,7 +183,7 @@ class StepRun {
     return absl::OkStatus();
   }
 
-  // The next step's BeginStep is the first to need them.
+  // Reads the losses that Backward left open; the next step's BeginStep is the first to need them.
   absl::Status ReadLateLosses() {
     const StageId last(static_cast<uint32_t>(stages_ - 1));
     for (const auto& [item, late] : late_losses_) {
@@ -195,7 +195,7 @@ class StepRun {
   }
 
   absl::Status CountLoss(StageId stage, size_t item, const LossSum& loss) {
-    // The server divides by what the pushes say, which was counted before the loss was known.
+    // The server divides by the tokens of the pushes, counted before the loss was known.
     if (loss.tokens != CountedTokens(items_[item])) {
       return InContext(
           stage, item,
@@ -211,7 +211,7 @@ class StepRun {
   absl::Status PushPart(StageId stage, size_t part, StageGradientPtr gradient) {
     const auto start = steady_clock::now();
     while (!gradient_pool_->WaitUntilFewerInUse(kGradientsInFlight, kGradientTimeout)) {
-      EPS_RETURN_IF_ERROR(client_->Flush());  // servers may be slow; Flush knows if they are gone
+      EPS_RETURN_IF_ERROR(client_->Flush());  // servers may be slow; Flush fails if they are gone
     }
     timing_->push_wait_seconds += SecondsSince(start);
     CopiedGradient next;
@@ -264,16 +264,17 @@ class StepRun {
   std::vector<PartLossSum> losses_;  // by hosted part
   std::vector<TreeAccumulator<double, LossAdd>> loss_sums_;
   std::vector<std::vector<ActivationPtr>> inputs_;  // by stage and item, stashed until used
-  // By item, stashed: of the output of the stage that is visited next on the way down.
+  // By item, stashed: gradients of the output of the stage that the backward pass visits next.
   std::vector<ActivationPtr> output_gradients_;
   std::vector<std::pair<size_t, std::unique_ptr<LateLoss>>> late_losses_;  // with their items
-  ActivationPtr at_hand_;  // what the last Keep stashed, on the device
+  ActivationPtr at_hand_;  // the activation that the last Keep stashed, still on the device
   size_t at_hand_item_ = kNone;
-  CopiedGradient copied_;  // not pushed yet; without host memory if there is none
+  CopiedGradient copied_;  // not yet pushed; has no host memory if there is none
 };
 
 }  // namespace
 
+// Runs one StepRun after another.
 class Relay::Impl {
  public:
   Impl(const JoinedJob& job, ParameterClient* client, StageRuntime* runtime, BatchSource* batches,

@@ -12,9 +12,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/flush_denormals.h"
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
+#include "gtest/gtest.h"
 #include "worker/data/token_source.h"
+#include "worker/relay/synthetic_runtime.h"
 #include "worker/relay/testing/plain_loop.h"
 #include "worker/relay/testing/relay_rig.h"
 
@@ -47,7 +48,7 @@ TEST(RelayTest, PushesTheBitsOfAPlainLoop) {
   }
 }
 
-TEST(RelayTest, EveryStepAndPartHasGradientsOfItsOwn) {
+TEST(RelayTest, EveryStepAndPartHasDistinctGradients) {
   const Reference reference(SpecOf(JobShape()), 0);
   std::set<std::vector<float>> seen;
   for (const auto& [key, tensors] : reference.pushes) {
@@ -57,7 +58,7 @@ TEST(RelayTest, EveryStepAndPartHasGradientsOfItsOwn) {
   }
 }
 
-TEST(RelayTest, FetchesEveryStageUpAndDownButTheTopStageOnce) {
+TEST(RelayTest, FetchesOnlyTheTopStageOnce) {
   JobShape shape;
   shape.steps = 1;
   Rig rig(shape, /*prefetch=*/0);
@@ -70,7 +71,7 @@ TEST(RelayTest, FetchesEveryStageUpAndDownButTheTopStageOnce) {
   EXPECT_EQ(rig.client->log, expected);
 }
 
-TEST(RelayTest, PrefetchesAcrossTheTurnButNotAcrossSteps) {
+TEST(RelayTest, PrefetchesAcrossPassesButNotSteps) {
   JobShape shape;
   shape.steps = 2;
   shape.parts = 1;
@@ -106,12 +107,12 @@ TEST(RelayTest, RunsMicroBatchesInZigZag) {
       "backward 0 0", "backward 0 1", "backward 0 2",
   };
   EXPECT_EQ(rig.runtime.log, expected);
-  // Inputs: 2 of 3 in stage 1 up and in stage 2, 3 in stage 1 down. Gradients: 2 of 3 in stages 1
-  // and 0. The others are at hand.
+  // Inputs: 2 of 3 in stage 1 of the forward pass and in stage 2, 3 in stage 1 of the backward
+  // pass. Gradients: 2 of 3 in stages 1 and 0. The others are still on the device.
   EXPECT_EQ(rig.runtime.unstashed, 2 + 2 + 3 + 2 + 2);
 }
 
-TEST(RelayTest, HoldsTheWeightsOfOneStageAndThePrefetchedOnes) {
+TEST(RelayTest, HoldsOneStagePlusPrefetchedWeights) {
   for (const int prefetch : {0, 1, 3}) {
     JobShape shape;
     shape.layers = 8;
@@ -122,12 +123,12 @@ TEST(RelayTest, HoldsTheWeightsOfOneStageAndThePrefetchedOnes) {
     EXPECT_EQ(rig.watched.most, 1) << "weights of more than one stage are loaded";
     EXPECT_EQ(fetches.now, 0);
     EXPECT_EQ(rig.watched.now, 0);
-    // One shape (the stages are alike): weights in use and on their way, two gradients.
+    // All stages have one shape. In use: weights being used and prefetched, and two gradients.
     EXPECT_LE(rig.runtime.host_stages, 1 + prefetch + 2);
   }
 }
 
-TEST(RelayTest, MemoryDoesNotDependOnTheNumberOfLayers) {
+TEST(RelayTest, MemoryIsIndependentOfTheLayerCount) {
   uint64_t device[2];
   uint64_t host[2];
   const int layers[2] = {4, 12};
@@ -146,18 +147,18 @@ TEST(RelayTest, MemoryDoesNotDependOnTheNumberOfLayers) {
   EXPECT_EQ(host[0], host[1]);
 }
 
-TEST(RelayTest, StashesEachStageInputOnceAndDropsItWhenItIsUsed) {
+TEST(RelayTest, StashesEachStageInputUntilItsUse) {
   JobShape shape;
   shape.layers = 6;
   Rig rig(shape);
   ASSERT_TRUE(rig.Run().ok());
   const uint64_t items = shape.parts * shape.micro_batches;
   const uint64_t activation = rig.spec.training.micro_batch_size * 64 * sizeof(float);
-  // The inputs of all stages but the first; on the way down gradients take their places.
+  // The inputs of all stages but the first; in the backward pass gradients replace them.
   EXPECT_EQ(rig.account.peak_bytes(MemoryKind::kStash), 5 * items * activation);
 }
 
-TEST(RelayTest, KeepsAtMostTwoGradientsOnTheirWay) {
+TEST(RelayTest, KeepsAtMostTwoGradientsInFlight) {
   JobShape shape;
   shape.parts = 4;
   Rig rig(shape);
@@ -168,7 +169,7 @@ TEST(RelayTest, KeepsAtMostTwoGradientsOnTheirWay) {
   ExpectSamePushes(rig.client->pushes, Reference(rig.spec, 0).pushes);
 }
 
-TEST(RelayTest, ReportsTheLossOfEachPartAlongTheTree) {
+TEST(RelayTest, SumsEachPartsLossAlongTheTree) {
   JobShape shape;
   shape.micro_batches = 5;
   Rig rig(shape);
@@ -190,7 +191,7 @@ TEST(RelayTest, ReportsTheLossOfEachPartAlongTheTree) {
   }
 }
 
-TEST(RelayTest, HostsTheSamePartsAsSeveralRelaysDo) {
+TEST(RelayTest, OneRelayEqualsSeveralRelays) {
   JobShape shape;
   shape.steps = 1;
   Pushes pushes;
@@ -212,7 +213,7 @@ TEST(RelayTest, StopsBetweenStepsWhenEverythingIsCounted) {
   EXPECT_EQ(rig.client->log.back(), "flush");
 }
 
-TEST(RelayTest, DoesNothingForAJobThatIsDone) {
+TEST(RelayTest, DoesNothingForAFinishedJob) {
   Rig rig{JobShape()};
   rig.job.done = true;
   ASSERT_TRUE(rig.Run().ok());
@@ -238,11 +239,11 @@ TEST(RelayTest, EndsWithTheErrorOfAPart) {
     EXPECT_TRUE(absl::StrContains(
         status.message(), absl::StrCat("micro-batch ", at.substr(at.size() - 1), " of step 1")))
         << status;
-    EXPECT_EQ(rig.client->held.now, 0) << "an abandoned fetch is left";
+    EXPECT_EQ(rig.client->held.now, 0) << "an abandoned fetch remains";
   }
 }
 
-TEST(RelayTest, RefusesALossOverOtherTokensThanTheLabelsCount) {
+TEST(RelayTest, RefusesALossWithAnotherTokenCount) {
   Rig rig{JobShape()};
   rig.runtime.extra_loss_tokens = 1;
   const absl::Status status = rig.Run();
@@ -250,7 +251,7 @@ TEST(RelayTest, RefusesALossOverOtherTokensThanTheLabelsCount) {
   EXPECT_TRUE(absl::StrContains(status.message(), "tokens")) << status;
 }
 
-// The loss of one held-out micro-batch, stage by stage in a plain loop.
+// Computes the loss of one held-out micro-batch, stage by stage in a plain loop.
 LossSum LossPlainly(const JobSpec& spec, const Tensors& weights, const MicroBatch& batch) {
   const ScopedFlushDenormals flush;
   const auto runtime = NewSyntheticRuntime(spec, nullptr);
@@ -263,7 +264,7 @@ LossSum LossPlainly(const JobSpec& spec, const Tensors& weights, const MicroBatc
     }
     const auto loaded = runtime->Load(StageId(s), std::move(host));
     if (s + 1 == spec.stages.size()) {
-      // By the way of training, which is another one than the relay's.
+      // Through training's Backward, which differs from the path of the relay.
       return runtime->program(StageId(s)).Backward(*loaded, batch, in, nullptr, 0)->loss;
     }
     in = *runtime->program(StageId(s)).Forward(*loaded, batch, in);
@@ -271,13 +272,13 @@ LossSum LossPlainly(const JobSpec& spec, const Tensors& weights, const MicroBatc
   return {};
 }
 
-TEST(RelayTest, EvaluatesThePlainLossesOfItsPartsAndLeavesTrainingAlone) {
+TEST(RelayTest, EvaluatesPlainLossesWithoutAffectingTraining) {
   const struct {
     JobShape shape;
     uint64_t samples;
   } cases[] = {
       {{/*layers=*/1, /*tied=*/false, /*parts=*/2, /*micro_batches=*/1}, 9},
-      {{3, true, 2, 2}, 23},  // in rounds, the last one smaller
+      {{3, true, 2, 2}, 23},  // several rounds, the last one smaller
       {{4, false, 3, 1}, 64},
       {{4, true, 3, 3}, 3},  // fewer than one micro-batch for each part
   };
@@ -292,7 +293,7 @@ TEST(RelayTest, EvaluatesThePlainLossesOfItsPartsAndLeavesTrainingAlone) {
       ASSERT_TRUE(rig.Run().ok());
       ExpectSamePushes(rig.client->pushes, reference.pushes);
       EXPECT_EQ(rig.client->weights(), reference.weights);
-      // Behind the last step the weights are those that the reference ends with.
+      // After the last step the weights are those with which the reference ends.
       const uint64_t parts = spec.training.parts;
       uint64_t tokens = 0;
       for (uint32_t p = 0; p < parts; ++p) {
@@ -315,7 +316,7 @@ TEST(RelayTest, EvaluatesThePlainLossesOfItsPartsAndLeavesTrainingAlone) {
   }
 }
 
-TEST(RelayTest, EvaluatesBeforeItComputesForTheStepThatNamesTheWeights) {
+TEST(RelayTest, EvaluatesBeforeTheNextStepsWork) {
   JobShape shape;
   shape.layers = 2;
   shape.parts = 1;
@@ -344,14 +345,14 @@ TEST(RelayTest, EvaluatesBeforeItComputesForTheStepThatNamesTheWeights) {
   EXPECT_EQ(rig.client->log, expected);
 }
 
-TEST(RelayTest, AReplacementEvaluatesTheBorderThatItJoinsAt) {
+TEST(RelayTest, AReplacementEvaluatesTheBorderItJoins) {
   JobShape shape;
   shape.steps = 4;
   Rig rig(shape);
   rig.Evaluate(/*samples=*/6, /*every=*/2);
   int asked = 0;
   ASSERT_TRUE(rig.Run([&] { return asked++ == 2; }).ok());
-  EXPECT_TRUE(rig.client->evaluated.empty()) << "the border of step 2 was not begun behind";
+  EXPECT_TRUE(rig.client->evaluated.empty()) << "the step after step 2 has not begun";
   // Another process takes over at the next step.
   rig.job.next_step = Step(3);
   rig.Evaluate(6, 2);
@@ -360,7 +361,7 @@ TEST(RelayTest, AReplacementEvaluatesTheBorderThatItJoinsAt) {
   EXPECT_EQ(rig.client->evaluated.count({4, 1}), 1u);
 }
 
-TEST(RelayTest, AnEvaluationHoldsNoMoreThanATrainingStep) {
+TEST(RelayTest, EvaluationHoldsNoMoreThanTraining) {
   JobShape shape;
   shape.layers = 6;
   shape.tied = false;
@@ -378,7 +379,7 @@ TEST(RelayTest, AnEvaluationHoldsNoMoreThanATrainingStep) {
   EXPECT_EQ(peaks(500), without);
 }
 
-TEST(RelayTest, AnEvaluationThatFailsEndsTheWorkerWithItsPlace) {
+TEST(RelayTest, AFailedEvaluationNamesItsPlace) {
   JobShape shape;
   shape.steps = 1;
   const struct {
@@ -393,7 +394,7 @@ TEST(RelayTest, AnEvaluationThatFailsEndsTheWorkerWithItsPlace) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), "evaluation")) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), c.text)) << status;
-    EXPECT_EQ(rig.client->held.now, 0) << "an abandoned fetch is left";
+    EXPECT_EQ(rig.client->held.now, 0) << "an abandoned fetch remains";
   }
 }
 

@@ -1,13 +1,12 @@
 #ifndef EPS_WORKER_RELAY_STAGE_PROGRAM_H_
 #define EPS_WORKER_RELAY_STAGE_PROGRAM_H_
 
-// What the relay runs: the stages of a model on one device. No LibTorch type appears here, so that
-// a synthetic model without LibTorch serves protocol tests and the simulator.
+// The interface to what the relay runs: the stages of a model on one device. It has no LibTorch
+// types, so that a synthetic model without LibTorch can serve protocol tests and the simulator.
 //
-// Calls only enqueue work on the runtime's compute stream; the few that wait say so. On a CPU
-// everything has happened when a call returns. Used by one thread.
+// Calls only enqueue work on the runtime's compute stream unless their comment says that they wait.
+// On a CPU the work is done when a call returns. Use from one thread.
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,32 +15,31 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/ids.h"
-#include "base/memory_account.h"
 #include "base/job/job_spec.h"
 
 namespace eps {
 
-// The tensors of one stage in host memory, one array per TensorUse of the StageSpec, in its order;
-// rank-2 tensors row-major [rows, cols]. Allocated by the runtime (pinned if the device wants
-// that), filled by the client (weights) or by the runtime (gradients).
+// The tensors of one stage in host memory: one array per TensorUse of the StageSpec, in its order;
+// rank-2 tensors are row-major [rows, cols]. The runtime allocates it (pinned if the device needs
+// that); the client fills it with weights, or the runtime with gradients.
 class HostStage {
  public:
   virtual ~HostStage() = default;
   virtual float* tensor(size_t use) = 0;
-  // A second array for the weights along the other axis (docs/quantization.md). Null if the use has
-  // none: it is there only in what NewBackwardStage made.
+  // Returns a second array for the weights along the other axis (docs/quantization.md), or null if
+  // the use has none. Only a HostStage from NewBackwardStage has them.
   virtual float* second_copy(size_t use) = 0;
   virtual uint64_t bytes() const = 0;
 };
 
-// A stage's weights where the device computes. Dropping it frees the device's copy once enqueued
-// work is done.
+// A stage's weights in the memory that the device computes on. Destroying it frees the device's
+// copy after the enqueued work.
 class StageWeights {
  public:
   virtual ~StageWeights() = default;
 };
 
-// The input or output of a stage for one micro-batch, or the gradient of one. Immutable.
+// A stage's input or output for one micro-batch, or the gradient of either. Immutable.
 class Activation {
  public:
   virtual ~Activation() = default;
@@ -49,16 +47,17 @@ class Activation {
 };
 using ActivationPtr = std::shared_ptr<const Activation>;
 
-// The gradient of one stage's tensors (by use), of a micro-batch or a sum of some. Movable handle.
+// The gradient of one stage's tensors (by use) for one micro-batch, or a sum over several.
 class StageGradient {
  public:
   virtual ~StageGradient() = default;
 };
 using StageGradientPtr = std::unique_ptr<StageGradient>;
 
-// One micro-batch: `samples` rows of seq_len tokens; labels[i] is the token that follows tokens[i],
-// or kIgnoreLabel for a position that does not count.
+// The label of a position that does not count.
 inline constexpr int32_t kIgnoreLabel = -100;
+// One micro-batch: `samples` rows of seq_len tokens; labels[i] is the token that follows tokens[i],
+// or kIgnoreLabel.
 struct MicroBatch {
   Step step;
   uint32_t index = 0;  // global: part * g + j; part of every random key
@@ -66,12 +65,12 @@ struct MicroBatch {
   uint32_t seq_len = 0;
   std::vector<int32_t> tokens;
   std::vector<int32_t> labels;
-  bool held_out = false;  // for an evaluation: nothing is dropped at random
+  bool held_out = false;  // for an evaluation: no dropout
 };
 
-// The positions that count in the loss: labels other than kIgnoreLabel, or every position of a
-// batch that carries no labels (synthetic models). A contribution is pushed with the sum of these
-// over its part, so every program must count the same.
+// Returns the number of positions that count in the loss: labels other than kIgnoreLabel, or every
+// position if the batch has no labels (synthetic models). A contribution is pushed with the sum of
+// these over its part, so every program must count alike.
 inline uint64_t CountedTokens(const MicroBatch& batch) {
   if (batch.labels.empty()) return uint64_t{batch.samples} * batch.seq_len;
   uint64_t count = 0;
@@ -79,92 +78,96 @@ inline uint64_t CountedTokens(const MicroBatch& batch) {
   return count;
 }
 
-// Sum over counted tokens of the loss, in double.
+// The sum of the loss over the counted tokens, in double.
 struct LossSum {
   double sum = 0;
   uint64_t tokens = 0;
 };
 
-// The loss of a micro-batch that a device still computes.
+// The loss of a micro-batch that a device is still computing.
 class LateLoss {
  public:
   virtual ~LateLoss() = default;
-  // Waits until it is there, at most a few minutes.
+  // Waits for the loss, at most a few minutes.
   virtual absl::StatusOr<LossSum> Wait() = 0;
 };
 
+// One stage of the model.
 class StageProgram {
  public:
   virtual ~StageProgram() = default;
   virtual const StageSpec& spec() const = 0;
 
-  // `in` is null for the first stage, which reads the tokens. Not called for the last stage. The
-  // values of the result are those of worker.stash_codec, so that it makes no difference whether
-  // they come from the stash later.
+  // Computes the stage's output. `in` is null for the first stage, which reads the tokens. Not
+  // called for the last stage. The result's values are those of worker.stash_codec, so it makes no
+  // difference whether they are later read from the stash.
   virtual absl::StatusOr<ActivationPtr> Forward(const StageWeights& weights,
                                                 const MicroBatch& batch,
                                                 const ActivationPtr& in) = 0;
 
+  // The gradients and, in the last stage, the loss of a backward pass.
   struct BackwardResult {
     ActivationPtr grad_in;  // null for the first stage
     StageGradientPtr gradient;
     LossSum loss;  // of the last stage
-    // Null, or what has loss.sum, which is not there yet; see StageRuntime::AllowLateLosses.
+    // Null, or provides loss.sum, which is not known yet; see StageRuntime::AllowLateLosses.
     std::unique_ptr<LateLoss> late_loss;
   };
-  // Recomputes from `in` and propagates; the second copies of the weights, where there are any,
-  // give the gradient of the stage's input and nothing else. `grad_out` is null for the last stage,
-  // which computes the loss over bounded blocks of tokens and starts from d(sum of token losses) *
+  // Recomputes from `in` and propagates. Second copies of the weights, if there are any, give only
+  // the gradient of the stage's input. `grad_out` is null for the last stage, which computes the
+  // loss over bounded blocks of tokens and starts from d(sum of token losses) *
   // 2^-loss_scale_log2.
   virtual absl::StatusOr<BackwardResult> Backward(const StageWeights& weights,
                                                   const MicroBatch& batch, const ActivationPtr& in,
                                                   const ActivationPtr& grad_out,
                                                   int loss_scale_log2) = 0;
 
-  // The loss that Backward would count, without a gradient. Only called for the last stage.
+  // Returns the loss that Backward would count, without a gradient. Only called for the last stage.
   virtual absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
                                        const ActivationPtr& in) = 0;
 };
 
-// Memory that the device holds now and held at most, stash apart (DECISIONS.md 27).
+// Memory that the device holds now and has held at most. Excludes a stash in host memory, which the
+// account charges as kStash; includes a stash on the device.
 struct DeviceMemory {
   uint64_t live_bytes = 0;
   uint64_t peak_bytes = 0;
 };
 
-// A gradient on its way to host memory.
+// A gradient that is being copied to host memory.
 class PendingCopy {
  public:
   virtual ~PendingCopy() = default;
-  // Waits until it is there, at most a few minutes.
+  // Waits for the copy, at most a few minutes.
   virtual absl::Status Wait() = 0;
 };
 
-// One device. Owns the programs; outlives everything it hands out.
+// One device. Owns the programs; must outlive everything that it returns.
 class StageRuntime {
  public:
   virtual ~StageRuntime() = default;
 
   virtual StageProgram& program(StageId stage) = 0;
-  // From now on Backward may leave the loss to BackwardResult::late_loss, so that a device does not
-  // stand still for every micro-batch while its loss is read.
+  // Allows Backward to leave the loss to BackwardResult::late_loss from now on, so that a device
+  // does not idle while the loss of each micro-batch is read.
   virtual void AllowLateLosses() {}
   virtual std::unique_ptr<HostStage> NewHostStage(StageId stage) = 0;
-  // The same with a second copy for each use of which HasSecondCopy (worker/relay/weight_copies.h).
+  // As NewHostStage, with a second copy for each use that HasSecondCopy
+  // (worker/relay/weight_copies.h).
   virtual std::unique_ptr<HostStage> NewBackwardStage(StageId stage) = 0;
 
-  // Makes the weights available to the programs. The runtime keeps `host` until it needs it no
-  // longer (a CPU computes on it in place).
+  // Makes the weights available to the programs. The runtime holds `host` as long as it needs it (a
+  // CPU computes on it in place).
   virtual std::shared_ptr<const StageWeights> Load(StageId stage,
                                                    std::shared_ptr<HostStage> host) = 0;
 
-  // left + right by the one TreeAdd (base/tree_add.h, or the same bits on a device).
+  // Returns left + right by TreeAdd (base/tree_add.h, or the same bits on a device).
   virtual StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) = 0;
-  // Copies the gradient to host memory; waits until it is there.
+  // Copies the gradient to host memory and waits for the copy.
   virtual absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) = 0;
-  // As ToHost, but may return before the gradient is there: it is when Wait of the result returns,
-  // until then `out` must live. Null if it is there already, as always on a CPU. The gradient may
-  // be dropped at once.
+  // As ToHost, but may return before the copy is complete; then `out` must live until Wait of the
+  // result returns. Returns null if the copy is complete, as always on a CPU. The gradient may be
+  // destroyed at once.
   virtual absl::StatusOr<std::unique_ptr<PendingCopy>> StartToHost(StageId stage,
                                                                    const StageGradient& gradient,
                                                                    HostStage* out) {
@@ -173,35 +176,29 @@ class StageRuntime {
     return std::unique_ptr<PendingCopy>();
   }
 
-  // Moves an activation to the stash (host memory if worker.stash is host; charged to kStash) and
-  // back. What Forward gave lies there encoded in worker.stash_codec, gradients in FP32; either way
-  // values are kept bit for bit. What is stashed may be read several times and stays charged until
-  // its handle goes away.
+  // Moves an activation to the stash and back. With worker.stash=host the stash is host memory and
+  // charged to kStash, otherwise device memory. It holds results of Forward encoded in
+  // worker.stash_codec and gradients in FP32; both keep their values bit for bit. A stashed
+  // activation may be read several times and stays charged until its handle is destroyed.
   virtual absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) = 0;
   virtual absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) = 0;
 
   virtual DeviceMemory device_memory() const = 0;
-  // Library build, device, ISA cap, intra-op threads: what this runtime's bits depend on.
+  // Returns the properties that this runtime's bits depend on: library build, device, ISA cap and
+  // intra-op threads.
   virtual std::string compute_profile() const = 0;
 };
 
+// Where a runtime computes (the worker.* keys of the configuration).
 struct RuntimeOptions {
   std::string device = "auto";  // auto | cpu | cuda | cuda:N
   std::string stash = "host";   // host | device
-  int threads = 0;              // 0: all cores, shared by the workers of the machine
-  // Which of the workers of this machine this one is, of how many: auto takes the device of that
-  // number, as far as there are so many.
+  int threads = 0;              // 0 divides all cores among the workers of the machine
+  // This worker's number among the workers of this machine. A device without a number selects the
+  // device of this number, modulo the number of devices.
   int local_rank = 0;
   int local_count = 1;
 };
-
-// The synthetic model (spec.model.type synthetic), on the CPU without LibTorch. `spec` and
-// `account` (may be null) outlive the runtime. For measurements a forward pass of a micro-batch
-// over a stage takes at least `pass_time`, a backward pass, which computes the forward one again,
-// three times that; the rest is slept. REQUIRES StashCodec::Find(spec.codecs.stash).ok().
-std::unique_ptr<StageRuntime> NewSyntheticRuntime(
-    const JobSpec& spec, MemoryAccount* account,
-    std::chrono::milliseconds pass_time = std::chrono::milliseconds(0));
 
 }  // namespace eps
 

@@ -1,8 +1,8 @@
 #ifndef EPS_WORKER_RELAY_STASH_CODEC_H_
 #define EPS_WORKER_RELAY_STASH_CODEC_H_
 
-// How stage inputs lie in the stash (worker.stash_codec): one of the float codecs, element by
-// element, as docs/formats/codecs.md says.
+// The encoding of stage inputs in the stash (worker.stash_codec): one of the float codecs of
+// docs/formats/codecs.md, applied element by element.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace eps {
 
-// Immutable, thread-safe; the found objects live for ever.
+// Immutable and thread-safe; objects that Find returns are never destroyed.
 class StashCodec {
  public:
   enum class Format { kFp32, kBf16, kFp16, kE4m3, kE5m2 };
 
-  // InvalidArgument names worker.stash_codec and the known names.
+  // Returns InvalidArgument with worker.stash_codec and the known names if `name` is unknown.
   static absl::StatusOr<const StashCodec*> Find(absl::string_view name);
 
   Format format() const { return format_; }
-  // Nothing is encoded: Encode and Decode must not be called.
+  // Whether stage inputs stay as they are; do not call Encode or Decode then.
   bool exact() const { return format_ == Format::kFp32; }
   size_t bytes_per_element() const { return bytes_per_element_; }
 
-  // `n` elements; decoding and encoding again gives the same bytes for everything but NaN.
+  // `n` elements. Decoding and encoding again yields the same bytes for everything but NaN.
   void Encode(const float* in, size_t n, uint8_t* out) const { encode_(in, n, 1, n, n, out); }
   void Decode(const uint8_t* in, size_t n, float* out) const { decode_(in, n, 1, n, n, out); }
 

@@ -2,11 +2,12 @@
 // the squared distance to a random target. Inputs and targets are drawn by (seed, step,
 // micro-batch), so a stale weight, a wrong part or a wrong step changes every gradient. No libm.
 //
-// The device is the host; what a device would hold (weights in use, activations, gradients) is
-// counted as device memory, so that tests see what a relay keeps there.
+// The device is the host. Everything that a device would hold (weights in use, activations,
+// gradients) counts as device memory, so that tests can measure how much a relay keeps there.
+
+#include "worker/relay/synthetic_runtime.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -17,8 +18,8 @@
 #include "base/bytes.h"
 #include "base/check.h"
 #include "base/flush_denormals.h"
-#include "base/tree_add.h"
 #include "base/job/rng.h"
+#include "base/tree_add.h"
 #include "worker/relay/stage_program.h"
 #include "worker/relay/stash_codec.h"
 #include "worker/relay/weight_copies.h"
@@ -29,9 +30,10 @@ namespace {
 constexpr float kInputScale = 0.125f;
 constexpr uint16_t kInputSite = 100;
 constexpr uint16_t kTargetSite = 101;
-// The forward pass again, and twice as many operations as that (planner/workload.h).
+// The recomputed forward pass, plus twice its number of operations (planner/workload.h).
 constexpr int kBackwardPasses = 3;
 
+// A stage's arrays in plain memory.
 class HostArrays final : public HostStage {
  public:
   HostArrays(const JobSpec& spec, StageId stage, bool backward, MemoryAccount* account) {
@@ -51,11 +53,11 @@ class HostArrays final : public HostStage {
 
  private:
   std::vector<Buffer> arrays_;
-  std::vector<Buffer> second_copies_;  // empty where there is none
+  std::vector<Buffer> second_copies_;  // empty if the use has none
   uint64_t bytes_ = 0;
 };
 
-// Charges an account as long as it lives.
+// Charges an account during its lifetime.
 class Charge {
  public:
   Charge(MemoryKind kind, uint64_t bytes, MemoryAccount* account_or_null)
@@ -74,12 +76,13 @@ class Charge {
   MemoryAccount* const account_;
 };
 
+// Weights that stay where the client decoded them.
 class InPlaceWeights final : public StageWeights {
  public:
   InPlaceWeights(std::shared_ptr<HostStage> host, MemoryAccount* device)
       : host_(std::move(host)), charge_(MemoryKind::kStage, host_->bytes(), device) {}
   const float* tensor(size_t use) const { return host_->tensor(use); }
-  // What the gradient of the stage's input is computed with.
+  // The weights with which the gradient of the stage's input is computed.
   const float* for_input_gradient(size_t use) const {
     const float* const second = host_->second_copy(use);
     return second == nullptr ? host_->tensor(use) : second;
@@ -91,10 +94,10 @@ class InPlaceWeights final : public StageWeights {
 };
 
 using Values = std::shared_ptr<const std::vector<float>>;
-using Codes = std::shared_ptr<const std::vector<uint8_t>>;  // of the stash codec
+using Codes = std::shared_ptr<const std::vector<uint8_t>>;  // encoded by the stash codec
 
-// An activation, on the device or in the stash: the account differs, and what a stage gave to the
-// next one lies in the stash as codes alone.
+// An activation on the device or in the stash; the two charge different accounts, and the stash
+// holds only the codes of what one stage passes to the next.
 class Vector final : public Activation {
  public:
   Vector(Values values, Codes codes, MemoryKind kind, MemoryAccount* account)
@@ -103,7 +106,7 @@ class Vector final : public Activation {
     return values == nullptr ? codes->size() : values->size() * sizeof(float);
   }
   const Values values;  // null in the stash if there are codes
-  const Codes codes;    // null of gradients, and if the stash codec is exact
+  const Codes codes;    // null for gradients, and if the stash codec is exact
 
  private:
   const Charge charge_;
@@ -118,6 +121,7 @@ const std::vector<float>& ValuesOf(const ActivationPtr& activation) {
   return *static_cast<const Vector&>(*activation).values;
 }
 
+// A gradient in plain arrays.
 class Arrays final : public StageGradient {
  public:
   Arrays(size_t width, MemoryAccount* device)
@@ -129,7 +133,7 @@ class Arrays final : public StageGradient {
   const Charge charge_;
 };
 
-// 2^-k without libm; exact while the result is normal.
+// Returns 2^-k without libm; exact while the result is normal.
 float InversePowerOfTwo(int k) {
   float scale = 1.0f;
   for (; k > 0; --k) scale *= 0.5f;
@@ -137,7 +141,7 @@ float InversePowerOfTwo(int k) {
   return scale;
 }
 
-// Uniform in [-1, 1) from the key's words.
+// Draws uniformly from [-1, 1) by the key.
 std::vector<float> Draw(const RngKey& key, size_t n) {
   std::vector<float> values(n);
   for (size_t i = 0; i < n; ++i) {
@@ -150,7 +154,7 @@ std::vector<float> Draw(const RngKey& key, size_t n) {
   return values;
 }
 
-// A pass, which lasts at least that long.
+// Makes a pass last at least the given time.
 class TimedPass {
  public:
   explicit TimedPass(std::chrono::milliseconds least) : least_(least) {
@@ -167,6 +171,7 @@ class TimedPass {
   std::chrono::steady_clock::time_point end_;
 };
 
+// One stage of the synthetic model.
 class SyntheticStage final : public StageProgram {
  public:
   SyntheticStage(const JobSpec& spec, StageId stage, const StashCodec& stash, MemoryAccount* device,
@@ -233,7 +238,7 @@ class SyntheticStage final : public StageProgram {
   }
 
  private:
-  // The distance of softsign(y) to the target, and half its square as the loss.
+  // Returns the distance of softsign(y) to the target and adds half its square to the loss.
   std::vector<float> Errors(const MicroBatch& batch, const std::vector<float>& y,
                             LossSum* loss) const {
     std::vector<float> errors = Draw(Key(batch, kTargetSite), y.size());
@@ -306,6 +311,7 @@ class SyntheticStage final : public StageProgram {
   const std::chrono::milliseconds pass_time_;
 };
 
+// The synthetic model on the host.
 class SyntheticRuntime final : public StageRuntime {
  public:
   SyntheticRuntime(const JobSpec& spec, const StashCodec& stash, MemoryAccount* account,

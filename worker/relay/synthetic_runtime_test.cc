@@ -4,11 +4,12 @@
 #include <utility>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
 #include "base/job/rng.h"
 #include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
 #include "worker/relay/stage_program.h"
+#include "worker/relay/synthetic_runtime.h"
 
 namespace eps {
 namespace {
@@ -25,6 +26,7 @@ JobSpec SpecOf(int layers, bool tied) {
   return spec;
 }
 
+// The loss and the gradients of a pass.
 struct Result {
   std::vector<std::vector<float>> gradients;  // by stage and use
   LossSum loss;
@@ -93,20 +95,20 @@ TEST_F(SyntheticRuntimeTest, GivesTheDerivativeOfItsLoss) {
   for (const bool tied : {false, true}) {
     Start(3, tied);
     for (auto& tensor : weights_) {
-      for (float& weight : tensor) weight *= 40.0f;  // where softsign bends
+      for (float& weight : tensor) weight *= 40.0f;  // where softsign is clearly nonlinear
     }
     const Result at = Run(1, 0);
     EXPECT_GT(at.loss.sum, 0);
     EXPECT_EQ(at.loss.tokens, uint64_t{2} * 32);
     for (uint32_t t = 0; t < spec_.tensors.size(); ++t) {
       for (const size_t i : {size_t{0}, weights_[t].size() / 2, weights_[t].size() - 1}) {
-        double expected = 0;  // over all uses of the tensor
+        double expected = 0;  // summed over all uses of the tensor
         for (uint32_t s = 0; s < spec_.stages.size(); ++s) {
           for (size_t u = 0; u < 2; ++u) {
             if (spec_.stages[s].uses[u].tensor.value() == t) expected += at.gradients[2 * s + u][i];
           }
         }
-        constexpr float kStep = 0.004f;  // softsign has a kink in its slope at 0
+        constexpr float kStep = 0.004f;  // small: the slope of softsign has a kink at 0
         const float value = weights_[t][i];
         weights_[t][i] = value + kStep;
         const double above = Run(1, 0).loss.sum;
@@ -120,7 +122,7 @@ TEST_F(SyntheticRuntimeTest, GivesTheDerivativeOfItsLoss) {
   }
 }
 
-TEST_F(SyntheticRuntimeTest, GradientsDependOnWeightsStepAndMicroBatchAndNothingElse) {
+TEST_F(SyntheticRuntimeTest, GradientsDependOnWeightsStepMicroBatch) {
   Start(3, true);
   const Result at = Run(1, 0);
   EXPECT_EQ(Run(1, 0).gradients, at.gradients);
@@ -135,7 +137,7 @@ TEST_F(SyntheticRuntimeTest, GradientsDependOnWeightsStepAndMicroBatchAndNothing
   expect_all_differ(Run(1, 0), "another bias in the last stage");
 }
 
-TEST_F(SyntheticRuntimeTest, ScalesGradientsButNotTheLossByAPowerOfTwo) {
+TEST_F(SyntheticRuntimeTest, ScalesGradientsButNotTheLoss) {
   Start(2, false);
   const Result at = Run(1, 0);
   for (const int k : {7, -3}) {

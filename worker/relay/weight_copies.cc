@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "base/job/codec_table.h"
 #include "compression/codec.h"
 #include "compression/codecs/floats/kernels.h"
-#include "base/job/codec_table.h"
 
 namespace eps {
 

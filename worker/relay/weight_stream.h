@@ -14,31 +14,31 @@
 
 namespace eps {
 
-// One stay at a stage within a step.
+// One visit of a stage within a step.
 struct StageVisit {
   StageId stage;
-  bool backward = false;  // the pass that its weights are fetched for
+  bool backward = false;  // the pass for which its weights are fetched
 };
 
-// The visits of a step over `stages` stages: up, the last stage once, and down. The backward pass
-// of the last stage follows its forward without a second fetch, so it is fetched for both: as for a
-// backward pass, which gets what a forward pass gets and more.
+// Returns the visits of a step over `stages` stages: up, the last stage once, and down. The
+// backward pass of the last stage follows its forward pass without a second fetch. Its visit
+// fetches for a backward pass, which receives all that a forward pass receives and more.
 std::vector<StageVisit> VisitsOfStep(size_t stages);
 
-// The weights of a step's visits in order, those of the next `prefetch` visits on their way while
-// one is used. Used by one thread.
+// Delivers the weights of a step's visits in order; while one is used, the weights of the next
+// `prefetch` visits are in flight. Use it from one thread.
 class WeightStream {
  public:
-  // All borrowed.
+  // Borrows all arguments.
   WeightStream(const JobSpec& spec, ParameterClient* client, StageRuntime* runtime,
                HostStagePool* pool, int prefetch, Version version, std::vector<StageVisit> visits);
 
-  // The weights of the next visit; waits for them. The weights of the visit before must be dropped
+  // Waits for the weights of the next visit and returns them. Drop those of the previous visit
   // first, so that no more than 1 + prefetch stages are held.
   absl::StatusOr<std::shared_ptr<const StageWeights>> Next();
 
  private:
-  // The fetch is dropped before the memory that it writes to.
+  // Members are destroyed in reverse: the fetch goes before the memory to which it writes.
   struct InFlight {
     std::shared_ptr<HostStage> host;
     std::unique_ptr<PendingFetch> fetch;
@@ -53,8 +53,8 @@ class WeightStream {
   const size_t prefetch_;
   const Version version_;
   const std::vector<StageVisit> visits_;
-  size_t next_ = 0;     // visit
-  size_t started_ = 0;  // fetches
+  size_t next_ = 0;     // index of the next visit to return
+  size_t started_ = 0;  // number of fetches started
   std::deque<InFlight> in_flight_;
 };
 

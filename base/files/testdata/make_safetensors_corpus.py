@@ -1,14 +1,16 @@
-"""Writes the corpus of common/safetensors_corpus_test.cc into the folder safetensors/ beside it.
+"""Writes the corpus of base/files/safetensors_corpus_test.cc as safetensors_corpus.tar.
 
-Names say what a reader has to do: good_* is read in full, bad_* is refused. Files end in
+Names say what a reader has to do: good_* is read in full, bad_* is refused. Members end in
 .safetensors or .json (an index of shards). Plain Python; the same bytes every time.
 """
 
+import io
 import json
 import pathlib
 import struct
+import tarfile
 
-FOLDER = pathlib.Path(__file__).resolve().parent / "safetensors"
+ARCHIVE = pathlib.Path(__file__).resolve().parent / "safetensors_corpus.tar"
 
 
 def tensor(dtype, shape, begin, end):
@@ -142,13 +144,18 @@ BAD = {
 }
 
 
+def write_tar(path, files):
+    """Writes `files` (name -> content) as one archive that depends on nothing else."""
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in sorted(files.items()):
+            member = tarfile.TarInfo(name)  # time, user and group 0
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
 def main():
-    FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.iterdir():
-        old.unlink()
-    for kind, files in (("good", GOOD), ("bad", BAD)):
-        for name, content in files.items():
-            (FOLDER / f"{kind}_{name}").write_bytes(content)
+    write_tar(ARCHIVE, {f"{kind}_{name}": content for kind, files in (("good", GOOD), ("bad", BAD))
+                        for name, content in files.items()})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// The codecs whose encoded chunk is its elements one after the other (docs/formats/codecs.md).
+// The codecs whose encoded chunk is the sequence of its elements (docs/formats/codecs.md).
 
 #include <cstring>
 #include <utility>
@@ -13,7 +13,7 @@
 namespace eps {
 namespace {
 
-// What tells one float format from another.
+// The properties of one float format.
 struct Fp32Format {
   static constexpr size_t kBytes = 4;
   static Codec::Traits Traits() {
@@ -36,7 +36,7 @@ struct Fp32Format {
   }
 };
 
-// Of the formats that round.
+// Returns the traits of a format that rounds.
 Codec::Traits NarrowTraits(CodecId id, size_t bytes) {
   Codec::Traits traits;
   traits.id = id;
@@ -45,6 +45,7 @@ Codec::Traits NarrowTraits(CodecId id, size_t bytes) {
   return traits;
 }
 
+// The properties of bf16.
 struct Bf16Format {
   static constexpr size_t kBytes = 2;
   static Codec::Traits Traits() { return NarrowTraits(CodecId::kBf16, kBytes); }
@@ -55,6 +56,7 @@ struct Bf16Format {
   static constexpr auto Encode = float_kernels::EncodeBf16;
 };
 
+// The properties of fp16.
 struct Fp16Format {
   static constexpr size_t kBytes = 2;
   static Codec::Traits Traits() { return NarrowTraits(CodecId{3}, kBytes); }
@@ -65,6 +67,7 @@ struct Fp16Format {
   static constexpr auto Encode = float_kernels::EncodeFp16;
 };
 
+// The properties of fp8_e4m3.
 struct E4m3Format {
   static constexpr size_t kBytes = 1;
   static Codec::Traits Traits() { return NarrowTraits(CodecId{4}, kBytes); }
@@ -75,6 +78,7 @@ struct E4m3Format {
   static constexpr auto Encode = float_kernels::EncodeE4m3;
 };
 
+// The properties of fp8_e5m2.
 struct E5m2Format {
   static constexpr size_t kBytes = 1;
   static Codec::Traits Traits() { return NarrowTraits(CodecId{5}, kBytes); }
@@ -85,6 +89,7 @@ struct E5m2Format {
   static constexpr auto Encode = float_kernels::EncodeE5m2;
 };
 
+// An opened chunk; borrows `chunk`.
 template <class Format>
 class FloatChunk final : public EncodedChunk {
  public:
@@ -107,6 +112,7 @@ class FloatChunk final : public EncodedChunk {
   const Bytes bytes_;
 };
 
+// Encodes each tile into its place in the buffer.
 template <class Format>
 class FloatEncoder final : public TileEncoder {
  public:
@@ -133,6 +139,7 @@ class FloatEncoder final : public TileEncoder {
   uint64_t written_ = 0;
 };
 
+// The codec of one format.
 template <class Format>
 class FloatCodec final : public Codec {
  public:

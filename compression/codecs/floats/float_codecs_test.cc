@@ -1,4 +1,4 @@
-// fp32 and bf16 byte by byte, and what their refusals say.
+// fp32 and bf16 byte by byte, and the messages of their refusals.
 
 #include <cmath>
 #include <cstring>
@@ -74,7 +74,7 @@ std::string Hex(const Bytes& bytes) {
   return out;
 }
 
-// The vectors of docs/formats/codecs.md, to the letter.
+// The exact vectors of docs/formats/codecs.md.
 TEST(Formats, EncodeTheGoldenVectors) {
   const std::vector<uint32_t> bits = {0x3f800000, 0xc0490fdb, 0x80000000, 0x3f808000, 0x3f818000,
                                       0x00000001, 0x7f7fffff, 0xff800000, 0x7f800001, 0xffc12345};
@@ -103,7 +103,7 @@ TEST(Formats, EncodeTheGoldenVectors) {
             "c1ff");
 }
 
-TEST(Formats, LaySegmentsOneAfterTheOtherRowMajor) {
+TEST(Formats, StoreSegmentsInOrderRowMajor) {
   const Chunk chunk = RaggedChunk();
   const std::vector<float> values = Ramp(chunk.elements);
   const Bytes bytes = Encoded(Named("fp32"), chunk, values);
@@ -111,7 +111,7 @@ TEST(Formats, LaySegmentsOneAfterTheOtherRowMajor) {
   EXPECT_EQ(std::memcmp(bytes.data(), values.data(), bytes.size()), 0);
 }
 
-TEST(Fp32, GivesBackEveryBit) {
+TEST(Fp32, KeepsEveryBit) {
   const Chunk chunk = RaggedChunk();
   std::vector<float> values = Ramp(chunk.elements);
   values[5] = FromBits({0x00000001})[0];
@@ -126,7 +126,7 @@ TEST(Fp32, GivesBackEveryBit) {
   EXPECT_EQ(std::memcmp(decoded.data(), values.data(), 4 * values.size()), 0);
 }
 
-TEST(Bf16, IsWithinHalfAUnitAndStableUnderAnotherEncoding) {
+TEST(Bf16, IsWithinHalfAUnitAndIdempotent) {
   const Chunk chunk = RaggedChunk();
   const std::vector<float> values = Ramp(chunk.elements);
   const Codec& codec = Named("bf16");
@@ -174,7 +174,7 @@ TEST(EncodedChunk, ReadsAndAccumulatesEveryTile) {
   }
 }
 
-TEST(Open, RefusesEveryOtherLength) {
+TEST(Open, RefusesOtherLengths) {
   const Chunk chunk = VectorChunk(5);
   for (const std::string name : {"fp32", "bf16"}) {
     const Codec& codec = Named(name);
@@ -197,7 +197,7 @@ struct BadValue {
   const char* text;
 };
 
-TEST(Open, NamesTheFirstInadmissibleElementByItsPlaceInTheTensor) {
+TEST(Open, LocatesTheFirstInadmissibleElement) {
   const Chunk chunk = RaggedChunk();
   const BadValue bad[] = {{kMaxGradient, "1.1259e+15"},
                           {-kMaxGradient, "-1.1259e+15"},
@@ -245,7 +245,7 @@ TEST(Open, AdmitsTheLargestGradient) {
           .ok());
 }
 
-// Whatever the bytes are, opening answers and what was opened can be read.
+// For any bytes, opening returns, and opened chunks can be read.
 TEST(Open, SurvivesHostileBytes) {
   const Chunk chunk = RaggedChunk();
   uint64_t state = 1;
@@ -265,7 +265,7 @@ TEST(Open, SurvivesHostileBytes) {
   }
 }
 
-TEST(Encoder, ChargesItsBytesUntilTheyAreDropped) {
+TEST(Encoder, ChargesItsBytesUntilTheirRelease) {
   MemoryAccount account;
   const Chunk chunk = VectorChunk(100);
   {

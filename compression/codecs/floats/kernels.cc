@@ -21,12 +21,12 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// One cache line of floats per step, on vectors of at most that size.
+// One cache line of floats per step, in vectors of at most that size.
 constexpr size_t kStep = 16;
-// The rows of a tile are short runs in distant pages, which hardware prefetchers do not follow.
-// This many elements on is the same row of the next tile (kTileCols).
+// The rows of a tile are short runs in distant pages, which hardware prefetchers do not follow. The
+// same row of the next tile is this many elements ahead (kTileCols).
 constexpr size_t kPrefetchElements = 128;
-// Elements that are encoded, then stored past the caches.
+// Elements that are encoded before they are stored around the caches.
 constexpr size_t kPiece = 128;
 
 HWY_INLINE void PrefetchLine(const void* p) { __builtin_prefetch(p, 0, 2); }
@@ -34,7 +34,7 @@ HWY_INLINE void PrefetchLine(const void* p) { __builtin_prefetch(p, 0, 2); }
 // Loads Lanes(d) little-endian elements from bytes at any alignment.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadBytes(D d, const uint8_t* in) {
-#if HWY_TARGET == HWY_SCALAR  // a vector of bytes would hold one byte only
+#if HWY_TARGET == HWY_SCALAR  // a vector of bytes would hold only one byte
   hn::TFromD<D> element;
   std::memcpy(&element, in, sizeof(element));
   return hn::Set(d, element);
@@ -55,7 +55,7 @@ HWY_INLINE void StoreBytes(D /*d*/, hn::Vec<D> v, uint8_t* out) {
 #endif
 }
 
-// A float format: how Lanes(df) encoded elements become floats, and what its element is.
+// A float format: its element, and how Lanes(df) encoded elements become floats.
 struct Fp32 {
   static constexpr size_t kBytes = 4;
   using Word = uint32_t;
@@ -68,6 +68,7 @@ struct Fp32 {
   }
 };
 
+// bfloat16, the upper half of a float.
 struct Bf16 {
   static constexpr size_t kBytes = 2;
   using Word = uint16_t;
@@ -89,7 +90,7 @@ struct Bf16 {
     const auto upper = hn::ShiftRight<16>(bits);
     const auto odd = hn::And(upper, hn::Set(d32, 1u));
     const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(d32, 0x7fffu)), odd));
-    // Magnitudes are below 2^31, so that a signed comparison, which every target has, orders them.
+    // Magnitudes are below 2^31, so a signed comparison, which every target has, orders them.
     const hn::RebindToSigned<DF> di;
     const auto magnitude = hn::BitCast(di, hn::And(bits, hn::Set(d32, 0x7fffffffu)));
     const auto is_nan = hn::RebindMask(d32, hn::Gt(magnitude, hn::Set(di, 0x7f800000)));
@@ -98,18 +99,18 @@ struct Bf16 {
   }
 };
 
-// What the formats with exponents narrower than FP32's share. Codes here have no sign, lie in
-// 32-bit lanes and are below 2^15, so that signed comparisons order them.
+// The common part of the formats with narrower exponents than FP32. Codes here have no sign, are in
+// 32-bit lanes and below 2^15, so signed comparisons order them.
 template <int kMantissaBits, int kBias>
 struct Narrow {
   static constexpr int kDropped = 23 - kMantissaBits;
   static constexpr int32_t kRebias = 127 - kBias;
-  // A float whose unit in the last place is the format's smallest denormal. Next to it, denormals
-  // of the format are mantissa bits, and the processor's addition rounds to them, ties to even. No
-  // operand that matters and no result is a denormal of FP32, so that no mode changes a bit.
+  // A float whose unit in the last place is the format's smallest denormal. After it is added,
+  // denormals of the format are mantissa bits, and the processor's addition rounds to them, ties to
+  // even. No relevant operand and no result is an FP32 denormal, so no mode changes a bit.
   static constexpr int32_t kMagic = (kRebias + kDropped + 1) << 23;
 
-  // The code nearest to finite magnitudes (as FP32 bits).
+  // Returns the codes nearest to finite magnitudes (as FP32 bits).
   template <class DI>
   static HWY_INLINE hn::Vec<DI> CodeOf(DI di, hn::Vec<DI> magnitude) {
     const hn::RebindToFloat<DI> df;
@@ -124,7 +125,7 @@ struct Narrow {
     return hn::IfThenElse(is_normal, normal, denormal);
   }
 
-  // The FP32 bits of finite codes.
+  // Returns the FP32 bits of finite codes.
   template <class DI>
   static HWY_INLINE hn::Vec<DI> MagnitudeOf(DI di, hn::Vec<DI> code) {
     const hn::RebindToFloat<DI> df;
@@ -136,8 +137,8 @@ struct Narrow {
   }
 };
 
-// binary16. Beyond the largest value comes infinity by rounding alone, if 2^16 stands for all that
-// is above.
+// binary16. Rounding alone gives infinity beyond the largest value if 2^16 replaces everything
+// above it.
 struct Fp16 : Narrow<10, 15> {
   static constexpr size_t kBytes = 2;
   using Word = uint16_t;
@@ -176,6 +177,7 @@ struct E4m3 : Narrow<3, 7> {
   }
 };
 
+// arXiv 2209.05433; has infinities.
 struct E5m2 : Narrow<2, 15> {
   static constexpr size_t kBytes = 1;
   using Word = uint8_t;
@@ -194,7 +196,7 @@ struct E5m2 : Narrow<2, 15> {
   }
 };
 
-// Signs, infinities and NaN around a narrow format, and its bytes.
+// Adds signs, infinities, NaN and the byte layout to a narrow format.
 template <class Format>
 struct Signed : Format {
   static constexpr int kSignShift = 32 - 8 * static_cast<int>(Format::kBytes);
@@ -240,8 +242,8 @@ size_t ScalarScan(const uint8_t* in, size_t begin, size_t end) {
   return end;
 }
 
-// Keeps the largest magnitude of a block and compares once. Magnitudes of NaN and infinity are
-// larger than every finite one as integers.
+// Keeps the largest magnitude of a block and compares once. As integers, the magnitudes of NaN and
+// infinity exceed every finite one.
 template <class Format>
 size_t FirstInadmissible(const uint8_t* HWY_RESTRICT in, size_t n) {
   const hn::ScalableTag<typename Format::Word> d;
@@ -267,6 +269,7 @@ size_t FirstInadmissible(const uint8_t* HWY_RESTRICT in, size_t n) {
   return ScalarScan<Format>(in, i, n);
 }
 
+// Replaces the output.
 struct Assign {
   template <class DF>
   static HWY_INLINE hn::Vec<DF> Combine(DF, const float*, hn::Vec<DF> value) {
@@ -274,6 +277,7 @@ struct Assign {
   }
 };
 
+// Adds to the output.
 struct Accumulate {
   template <class DF>
   static HWY_INLINE hn::Vec<DF> Combine(DF df, const float* out, hn::Vec<DF> value) {
@@ -316,7 +320,7 @@ HWY_INLINE void EncodeRows(const float* in, size_t ld, size_t rows, size_t cols,
   const size_t lanes = hn::Lanes(df);
   const size_t far = rows > 1 ? PanelAhead(ld) : kPrefetchElements;
   const size_t near = rows > 1 ? kRowsAhead * ld : kPrefetchElements;
-  const bool past_caches = Format::kBytes > 1 && out_ld > cols;  // a byte each is slower so
+  const bool past_caches = Format::kBytes > 1 && out_ld > cols;  // for single bytes this is slower
   for (size_t r = 0; r < rows; ++r) {
     const float* HWY_RESTRICT from = in + r * ld;
     for (size_t begin = 0; begin < cols; begin += kPiece) {
@@ -462,7 +466,7 @@ void DecodeE4m3(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_
 void DecodeE5m2(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld, float* out) {
   HWY_DYNAMIC_DISPATCH(DecodeE5m2Rows)(in, in_ld, rows, cols, ld, out);
 }
-// The mode is set outside of the indirect call, across which the compiler moves no arithmetic.
+// Sets the mode outside of the indirect call, across which the compiler moves no arithmetic.
 void AccumulateFp32(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                     float* out) {
   ScopedFlushDenormals flush;

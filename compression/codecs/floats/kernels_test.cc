@@ -1,4 +1,4 @@
-// The kernels against the scalar reference, on every instruction set of this machine.
+// Compares the kernels with the scalar reference on every instruction set of this machine.
 
 #include "compression/codecs/floats/kernels.h"
 
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/testing/guarded_memory.h"
-#include "compression/testing/codec_testing.h"
 #include "compression/codecs/floats/reference.h"
+#include "compression/testing/codec_testing.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxLength = 150;
 
-// `n` elements of `bytes` bytes each: every fourth a special value, else random bits.
+// Returns `n` elements of `bytes` bytes each: a quarter are special values, the others random bits.
 std::string AnyBits(size_t n, size_t bytes, TestRandom* random) {
   std::string out(n * bytes, '\0');
   for (size_t i = 0; i < n; ++i) {
@@ -29,7 +29,8 @@ std::string AnyBits(size_t n, size_t bytes, TestRandom* random) {
   return out;
 }
 
-// Equal bits, or NaN both: which NaN a sum of two NaN gives is the compiler's choice of operand.
+// Expects equal bits or two NaNs: which NaN a sum of two NaNs gives depends on the compiler's
+// choice of operand.
 void ExpectSame(const std::vector<float>& expected, const float* found, const std::string& what) {
   for (size_t i = 0; i < expected.size(); ++i) {
     if (std::isnan(expected[i]) && std::isnan(found[i])) continue;
@@ -56,14 +57,14 @@ void CheckDecode(size_t bytes, Decode reference, Decode kernel) {
   }
 }
 
-TEST(CodecKernels, DecodeLikeTheReferenceAtEveryLengthAndTouchNothingBeyond) {
+TEST(CodecKernels, DecodeMatchesTheReferenceWithinBounds) {
   OnEveryTarget([] {
     CheckDecode(4, float_reference::DecodeFp32, float_kernels::DecodeFp32);
     CheckDecode(2, float_reference::DecodeBf16, float_kernels::DecodeBf16);
   });
 }
 
-TEST(CodecKernels, AccumulateLikeTheReferenceWithDenormalsAsZeros) {
+TEST(CodecKernels, AccumulateTreatsDenormalsAsZeros) {
   OnEveryTarget([] {
     CheckDecode(4, float_reference::AccumulateFp32, float_kernels::AccumulateFp32);
     CheckDecode(2, float_reference::AccumulateBf16, float_kernels::AccumulateBf16);
@@ -94,7 +95,7 @@ TEST(CodecKernels, DecodeStridedRowsFromAnyAlignment) {
   });
 }
 
-TEST(CodecKernels, EncodeBf16LikeTheReferenceAtEveryLengthAndTouchNothingBeyond) {
+TEST(CodecKernels, EncodeBf16MatchesReferenceInBounds) {
   OnEveryTarget([] {
     TestRandom random;
     for (size_t n = 0; n <= kMaxLength; ++n) {
@@ -111,7 +112,7 @@ TEST(CodecKernels, EncodeBf16LikeTheReferenceAtEveryLengthAndTouchNothingBeyond)
   });
 }
 
-TEST(CodecKernels, EncodeRowsThatAreApartLikeTheReferenceAndTouchNothingBetween) {
+TEST(CodecKernels, EncodeLeavesGapsBetweenRows) {
   OnEveryTarget([] {
     TestRandom random;
     for (int round = 0; round < 300; ++round) {
@@ -134,8 +135,8 @@ TEST(CodecKernels, EncodeRowsThatAreApartLikeTheReferenceAndTouchNothingBetween)
   });
 }
 
-// One float per upper half and per interesting lower half: all that rounding can depend on.
-TEST(CodecKernels, EncodeBf16LikeTheReferenceForEveryUpperHalf) {
+// One float per upper half and per relevant lower half: everything that rounding can depend on.
+TEST(CodecKernels, EncodeBf16CoversEveryUpperHalf) {
   std::vector<uint32_t> bits;
   for (uint32_t upper = 0; upper < 65536; ++upper) {
     for (const uint32_t lower : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
@@ -154,9 +155,9 @@ TEST(CodecKernels, EncodeBf16LikeTheReferenceForEveryUpperHalf) {
   });
 }
 
-// The definition of rounding itself, against arithmetic in double: the nearer neighbour, or the
-// even one.
-TEST(CodecReference, RoundsToTheNearestBf16TiesToEven) {
+// Checks the definition of rounding with arithmetic in double: the nearer neighbour, or the even
+// one.
+TEST(CodecReference, RoundsToNearestBf16TiesEven) {
   TestRandom random;
   for (int i = 0; i < 200'000; ++i) {
     const uint32_t bits = random.Next();
@@ -171,14 +172,14 @@ TEST(CodecReference, RoundsToTheNearestBf16TiesToEven) {
   }
 }
 
-TEST(CodecKernels, FindTheFirstInadmissibleElementWhereverItLies) {
+TEST(CodecKernels, FindTheFirstInadmissibleElementAnywhere) {
   const std::vector<uint32_t> bad = {0x58800000, 0xd8800000, 0x7f800000,
                                      0xff800000, 0x7f810000, 0xffffffff};
   OnEveryTarget([&] {
     constexpr size_t kLength = 1100;  // beyond the block of the widest vectors, with a tail
     for (size_t at = 0; at < kLength; at = at < 40 || at > kLength - 80 ? at + 1 : at + 13) {
       const uint32_t word = bad[at % bad.size()];
-      std::vector<uint32_t> words(kLength, 0xd87f0000);  // just admissible
+      std::vector<uint32_t> words(kLength, 0xd87f0000);  // barely admissible
       words[at] = word;
       words[kLength - 1] = bad[0];
       std::vector<uint16_t> halves;
@@ -193,7 +194,7 @@ TEST(CodecKernels, FindTheFirstInadmissibleElementWhereverItLies) {
   });
 }
 
-TEST(CodecKernels, ScanLikeTheReferenceAtEveryLengthAndTouchNothingBeyond) {
+TEST(CodecKernels, ScanMatchesTheReferenceWithinBounds) {
   OnEveryTarget([] {
     for (size_t n = 0; n <= 600; n = n < kMaxLength ? n + 1 : n + 29) {
       GuardedMemory words(4 * n);

@@ -1,11 +1,12 @@
-// fp16, fp8_e4m3 and fp8_e5m2: the reference against the definition of the formats, the kernels
-// against the reference, with denormals kept and flushed, on every instruction set of this machine.
+// fp16, fp8_e4m3 and fp8_e5m2: compares the reference with the definition of the formats, and the
+// kernels with the reference, with denormals kept and flushed, on every instruction set.
 //
-// With EPS_LONG=1 in the environment, EncodeEveryFloatLikeTheReference goes through all 2^32 floats
-// instead of one in 4099 (5 minutes of one core):
+// With EPS_LONG=1 in the environment, EncodeEveryFloatLikeTheReference covers all 2^32 floats
+// instead of one in 4099 (5 minutes on one core):
 //   bazel build //compression:floats_narrow_floats_test
 //   EPS_LONG=1 bazel-bin/compression/floats_narrow_floats_test --gtest_filter='*EveryFloat*'
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -15,9 +16,9 @@
 #include "base/flush_denormals.h"
 #include "base/testing/guarded_memory.h"
 #include "compression/codec.h"
-#include "compression/testing/codec_testing.h"
 #include "compression/codecs/floats/kernels.h"
 #include "compression/codecs/floats/reference.h"
+#include "compression/testing/codec_testing.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -30,7 +31,7 @@ struct Format {
   int mantissa_bits;
   int bias;
   uint32_t largest;   // code of the largest finite value
-  uint32_t infinity;  // what values beyond become when encoding
+  uint32_t infinity;  // code of values beyond the range
   uint32_t (*round)(uint32_t bits);
   uint32_t (*bits_of)(uint32_t code);
   void (*encode)(const float*, size_t, size_t, size_t, size_t, uint8_t*);
@@ -76,7 +77,7 @@ void OnEveryTargetAndMode(Body body) {
   });
 }
 
-// What a finite code without its sign stands for, by the formula of the papers.
+// Returns the value of a finite code without its sign, by the formula of the papers.
 double ValueOf(const Format& format, uint32_t code) {
   const int field = static_cast<int>(code >> format.mantissa_bits);
   const double mantissa =
@@ -99,7 +100,7 @@ uint32_t CodeAt(const Format& format, const uint8_t* bytes, size_t i) {
   return code;
 }
 
-// Encodes `bits` in one row and holds every code against the reference.
+// Encodes `bits` in one row and compares every code with the reference.
 void CheckEncode(const Format& format, const std::vector<uint32_t>& bits) {
   std::vector<float> values(bits.size());
   std::memcpy(values.data(), bits.data(), 4 * bits.size());
@@ -110,12 +111,13 @@ void CheckEncode(const Format& format, const std::vector<uint32_t>& bits) {
   }
 }
 
-// Floats at and beside everything where rounding decides: each value, each middle between two.
+// Returns floats at and next to every point where rounding decides: each value and each midpoint.
 std::vector<uint32_t> BorderBits(const Format& format) {
   std::vector<uint32_t> bits = SpecialBits();
   for (uint32_t code = 0; code <= format.largest; ++code) {
     const double value = ValueOf(format, code);
-    const double next = ValueOf(format, code + 1);  // of `largest` too: where overflow begins
+    // For `largest`, the point where overflow begins.
+    const double next = ValueOf(format, code + 1);
     for (const double border : {value, (value + next) / 2, next}) {
       const uint32_t at = BitsOfFloat(static_cast<float>(border));
       for (const uint32_t around : {at - 1, at, at + 1}) {
@@ -149,8 +151,9 @@ TEST(NarrowReference, DecodesEveryCodeToItsValue) {
   }
 }
 
-// The nearer of the two neighbours, or the even one; beyond the last middle what the format has.
-TEST(NarrowReference, RoundsToTheNearestValueTiesToEven) {
+// The nearer of the two neighbours, or the even one; beyond the last midpoint, the format's
+// overflow code.
+TEST(NarrowReference, RoundsToNearestValueTiesEven) {
   for (const Format& format : kFormats) {
     SCOPED_TRACE(format.name);
     std::vector<uint32_t> all = BorderBits(format);
@@ -191,7 +194,7 @@ TEST(NarrowKernels, DecodeEveryCodeLikeTheReference) {
     for (uint32_t code = 0; code < codes.size(); ++code) codes[code] = code;
     const std::string bytes = Codes(format, codes);
     const auto* in = reinterpret_cast<const uint8_t*>(bytes.data());
-    // At once, and one by one as the ends of rows are.
+    // Together, and one by one as at the ends of rows.
     std::vector<float> found(codes.size());
     std::vector<float> single(codes.size());
     format.decode(in, codes.size(), 1, codes.size(), codes.size(), found.data());
@@ -205,7 +208,7 @@ TEST(NarrowKernels, DecodeEveryCodeLikeTheReference) {
   });
 }
 
-TEST(NarrowKernels, EncodeEveryBf16AndEveryBorderLikeTheReference) {
+TEST(NarrowKernels, EncodeBf16AndBordersLikeReference) {
   std::vector<uint32_t> bits;
   for (uint32_t upper = 0; upper < 65536; ++upper) bits.push_back(upper << 16);
   OnEveryTargetAndMode([&](const Format& format) {
@@ -251,7 +254,7 @@ TEST(NarrowKernels, EncodeEveryFloatLikeTheReference) {
   }
 }
 
-TEST(NarrowKernels, TakeEveryLengthAndTouchNothingBeyond) {
+TEST(NarrowKernels, StayInBoundsAtEveryLength) {
   OnEveryTargetAndMode([](const Format& format) {
     TestRandom random;
     for (size_t n = 0; n <= 150; ++n) {
@@ -273,7 +276,7 @@ TEST(NarrowKernels, TakeEveryLengthAndTouchNothingBeyond) {
         const uint32_t decoded = format.bits_of(CodeAt(format, codes.data(), i));
         ASSERT_EQ(BitsOfFloat(values.floats()[i]), decoded) << n;
       }
-      std::memcpy(values.data(), before.data(), 4 * n);
+      std::copy_n(before.data(), n, values.floats());
       format.accumulate(codes.data(), n, 1, n, n, values.floats());
       ScopedFlushDenormals flush;
       for (size_t i = 0; i < n; ++i) {
@@ -292,7 +295,7 @@ TEST(NarrowKernels, TakeEveryLengthAndTouchNothingBeyond) {
   });
 }
 
-TEST(NarrowKernels, KeepToTheirRowsAtAnyAlignment) {
+TEST(NarrowKernels, StayInTheirRowsAtAnyAlignment) {
   constexpr size_t kRows = 3, kCols = 37, kLd = 50, kCodesLd = 41;
   OnEveryTargetAndMode([](const Format& format) {
     std::vector<float> in(kRows * kLd);
@@ -317,7 +320,7 @@ TEST(NarrowKernels, KeepToTheirRowsAtAnyAlignment) {
   });
 }
 
-TEST(NarrowKernels, FindTheFirstInadmissibleElementWhereverItLies) {
+TEST(NarrowKernels, FindTheFirstInadmissibleElementAnywhere) {
   OnEveryTargetAndMode([](const Format& format) {
     constexpr size_t kLength = 1100;  // beyond the block of the widest vectors, with a tail
     for (size_t at = 0; at < kLength; at = at < 40 || at > kLength - 80 ? at + 1 : at + 13) {

@@ -21,26 +21,26 @@ uint32_t Load32(const uint8_t* p) {
 
 uint16_t Load16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 8); }
 
-// A format with exponents narrower than FP32's. Codes without their sign are its values in
-// ascending order: code 0 is zero, code 1 the unit 2^(1 - bias - mantissa_bits), which is the
-// smallest denormal.
+// A format with narrower exponents than FP32. Its codes without the sign are its values in
+// ascending order: code 0 is zero, code 1 is the unit 2^(1 - bias - mantissa_bits), the smallest
+// denormal.
 struct Narrow {
   int mantissa_bits;
   int bias;
-  uint32_t first_beyond;  // the code above the largest finite value
-  uint32_t overflow;      // the code that values beyond the range become
+  uint32_t first_beyond;  // first code above the largest finite value
+  uint32_t overflow;      // code of values beyond the range
 };
 constexpr Narrow kFp16{10, 15, 0x7c00, 0x7c00};
 constexpr Narrow kE4m3{3, 7, 0x7f, 0x7e};
 constexpr Narrow kE5m2{2, 15, 0x7c, 0x7b};
 
-// The code nearest to a magnitude that is not NaN, ties to even.
+// Returns the code nearest to a magnitude that is not NaN, ties to even.
 uint32_t NearestCode(const Narrow& format, uint32_t magnitude) {
   if (magnitude == kInfinity32) return format.overflow;
-  if (magnitude < 0x00800000u) return 0;  // far below half a unit of each format
+  if (magnitude < 0x00800000u) return 0;  // far below half a unit of every format
   const uint32_t significand = (magnitude & 0x7fffffu) | 0x800000u;  // times 2^(exponent - 23)
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
-  // In steps of 2^step, that is of the format's neighbours around here.
+  // Count in steps of 2^step, the distance between neighbouring values of the format here.
   const int lowest = 1 - format.bias - format.mantissa_bits;
   const int step = std::max(exponent - format.mantissa_bits, lowest);
   const int dropped = step - (exponent - 23);
@@ -49,12 +49,12 @@ uint32_t NearestCode(const Narrow& format, uint32_t magnitude) {
   const uint32_t rest = significand & ((1u << dropped) - 1);
   const uint32_t half = 1u << (dropped - 1);
   if (rest > half || (rest == half && steps % 2 == 1)) ++steps;
-  // A binade begins with 2^mantissa_bits steps; each that is skipped adds as many codes.
+  // A binade begins with 2^mantissa_bits steps; each binade below adds as many codes.
   const uint64_t code = steps + (static_cast<uint64_t>(step - lowest) << format.mantissa_bits);
   return code < format.first_beyond ? static_cast<uint32_t>(code) : format.overflow;
 }
 
-// The FP32 bits of a finite code without its sign.
+// Returns the FP32 bits of a finite code without its sign.
 uint32_t MagnitudeOf(const Narrow& format, uint32_t code) {
   if (code == 0) return 0;
   const uint32_t binade = code >> format.mantissa_bits;
@@ -200,18 +200,20 @@ void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out
 
 namespace {
 
-// What tells one float format from another.
+// The properties of one float format.
 struct Fp32 {
   static constexpr size_t kBytes = 4;
   static void Encode(float value, uint8_t* out) { std::memcpy(out, &value, 4); }
   static void Decode(const uint8_t* in, float* out) { DecodeFp32(in, 1, 1, 1, 1, out); }
 };
+// The properties of bf16.
 struct Bf16 {
   static constexpr size_t kBytes = 2;
   static void Encode(float value, uint8_t* out) { EncodeBf16(&value, 1, 1, 1, 1, out); }
   static void Decode(const uint8_t* in, float* out) { DecodeBf16(in, 1, 1, 1, 1, out); }
 };
 
+// The properties of fp16.
 struct Fp16 {
   static constexpr size_t kBytes = 2;
   static void Encode(float value, uint8_t* out) {
@@ -221,17 +223,20 @@ struct Fp16 {
   }
   static void Decode(const uint8_t* in, float* out) { *out = ToFloat(BitsOfFp16(Load16(in))); }
 };
+// The properties of fp8_e4m3.
 struct E4m3 {
   static constexpr size_t kBytes = 1;
   static void Encode(float value, uint8_t* out) { *out = RoundToE4m3(ToBits(value)); }
   static void Decode(const uint8_t* in, float* out) { *out = ToFloat(BitsOfE4m3(*in)); }
 };
+// The properties of fp8_e5m2.
 struct E5m2 {
   static constexpr size_t kBytes = 1;
   static void Encode(float value, uint8_t* out) { *out = RoundToE5m2(ToBits(value)); }
   static void Decode(const uint8_t* in, float* out) { *out = ToFloat(BitsOfE5m2(*in)); }
 };
 
+// The reference of one format.
 template <class Format>
 class FloatReference final : public ReferenceCodec {
  public:

@@ -1,5 +1,5 @@
-// The packing of codes that block formats share, bit by bit on every instruction set, and where
-// their tiles lie.
+// Tests the packing of codes that block formats share, bit by bit on every instruction set, and the
+// layout of their tiles.
 
 #include <cstring>
 #include <string>
@@ -52,19 +52,19 @@ namespace {
 HWY_EXPORT(Pack);
 HWY_EXPORT(Unpack);
 
-// Bit by bit, as the page says.
+// Packs bit by bit, as docs/formats/codecs.md specifies.
 std::string Packed(const std::vector<uint8_t>& codes, int bits) {
   std::string out(codes.size() * bits / 8, '\0');
   for (size_t i = 0; i < codes.size(); ++i) {
     for (int k = 0; k < bits; ++k) {
-      const size_t bit = i * bits + k;  // groups are whole bytes, so they follow each other's bits
+      const size_t bit = i * bits + k;  // groups are whole bytes, so their bits are contiguous
       if (codes[i] >> k & 1) out[bit / 8] = static_cast<char>(out[bit / 8] | 1 << bit % 8);
     }
   }
   return out;
 }
 
-TEST(BlockPack, PacksAndUnpacksAnyNumberOfGroupsAndTouchesNothingBeyond) {
+TEST(BlockPack, PacksAnyNumberOfGroupsWithinBounds) {
   OnEveryTarget([] {
     TestRandom random;
     for (const int bits : {3, 4, 5, 6, 8}) {
@@ -88,8 +88,8 @@ TEST(BlockPack, PacksAndUnpacksAnyNumberOfGroupsAndTouchesNothingBeyond) {
   });
 }
 
-// Which bytes a tile takes, by walking over all tiles before it.
-TEST(BlockTiles, LieOneAfterTheOtherInGridOrder) {
+// Finds the bytes of a tile by walking over all earlier tiles.
+TEST(BlockTiles, AreContiguousInGridOrder) {
   Chunk chunk = RaggedChunk();
   Segment matrix;
   matrix.rows = 64;

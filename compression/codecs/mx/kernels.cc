@@ -33,7 +33,7 @@ constexpr size_t kStep = 4 * kBlock;  // elements that are encoded together
 constexpr int32_t kNaN = 0x7fc00000;
 constexpr uint8_t kNaNScale = 255;
 
-// At most a block of floats, at least one.
+// A vector of one to kBlock floats.
 using Floats = HWY_CAPPED(float, kBlock);
 using Ints = hn::RebindToSigned<Floats>;
 using CodeBytes = hn::Rebind<uint8_t, Floats>;
@@ -49,28 +49,29 @@ HWY_INLINE IntVector MagnitudeOf(IntVector bits) {
   return hn::And(bits, hn::Set(Ints(), kMagnitude));
 }
 
-// Where encoding moves magnitudes of the largest exponent to: as far up as the sum below bears,
-// with an even exponent for that.
+// The biased exponent to which encoding moves magnitudes at the block's scale: high, but low enough
+// that the sum below does not overflow, and such that kPower below has an even exponent.
 template <int kBits>
 constexpr int kTop = kBits == 7 ? 229 : 230;
 
-// Scales that the vectors can do; others are rare, and RepairBlocks does their blocks again. Below,
-// a zero would not stay one; above, sums would overflow. A block of zeros is no exception.
+// The scales that the vector code handles. Others are rare, and RepairBlocks encodes their blocks
+// again. Below the range, a zero would not stay zero; above it, sums would overflow. A block of
+// zeros needs no repair.
 template <int kBits>
 constexpr uint8_t kLeastScale = kBits + 2;
 template <int kBits>
 constexpr uint8_t kMostScale = kTop<kBits>;
 
-// The codes of some elements in the lanes' lowest bytes, by their bits and kTop - (E - D) of their
-// pairs, at least 0, in the place of a float's exponent. The second and third bytes are zero. What
-// a scale above kMostScale gives means nothing, but is a code.
+// Returns the codes of some elements in the lowest bytes of the lanes, given their bits and, in the
+// exponent field of a float, kTop - (E - D) of their pairs, at least 0. The second and third bytes
+// are zero. For a scale above kMostScale the result is meaningless, but within the range of codes.
 template <int kBits, bool kTruncate>
 HWY_INLINE IntVector Codes(IntVector bits, IntVector lift) {
   const Ints di;
   const Floats df;
-  // y = |x| * 2^(kTop - (E - D)), so that M = y * 2^(126 + kBits - kTop).
+  // y = |x| * 2^(kTop - (E - D)), so M = y * 2^(126 + kBits - kTop).
   const auto y = hn::BitCast(df, hn::Add(MagnitudeOf(bits), lift));
-  // A sum with this power of two has M, rounded to even, as the last bits of its significand.
+  // The sum with this power of two has M, rounded to even, in the last bits of its significand.
   constexpr int32_t kPower = (kTop<kBits> + 24 - kBits) << kExponentAt;
   static_assert((kPower >> 8 & 0xffff) == 0, "lets the second and third bytes be zero");
   const auto power = hn::BitCast(df, hn::Set(di, kPower));
@@ -89,15 +90,16 @@ HWY_INLINE IntVector Codes(IntVector bits, IntVector lift) {
 #if HWY_TARGET == HWY_SCALAR
 constexpr bool kWholeBlocks = false;
 #else
-// Whether a vector of bytes holds four whole blocks of codes, so that they are packed at once.
+// True if a vector of bytes holds four whole blocks of codes, so that they are packed together.
 constexpr bool kWholeBlocks = hn::MaxLanes(Floats()) == kBlock;
 
-// The lanes' lowest bytes of four vectors as bytes, one vector after the other.
+// Returns the lowest bytes of the lanes of four vectors, one vector after the other.
 [[maybe_unused]] HWY_INLINE hn::Vec<hn::Repartition<uint8_t, Ints> > FourTogether(IntVector v0,
                                                                                   IntVector v1,
                                                                                   IntVector v2,
                                                                                   IntVector v3) {
-  // Lane i gets byte i of each; then blocks of 128 bits get theirs, four bytes of each vector.
+  // First collect byte i of each vector in lane i; then gather the bytes of each vector, four per
+  // 128 bits.
   alignas(16) static constexpr uint8_t kByVector[16] = {0, 4, 8,  12, 1, 5, 9,  13,
                                                         2, 6, 10, 14, 3, 7, 11, 15};
   alignas(64) static constexpr int32_t kTogether[16] = {0, 4, 8,  12, 1, 5, 9,  13,
@@ -112,9 +114,9 @@ constexpr bool kWholeBlocks = hn::MaxLanes(Floats()) == kBlock;
 }
 #endif
 
-// Stores the codes of four vectors, `stride` bytes apart in `out`: packed groups if kWholeBlocks,
-// else a byte each. If `exact`, no byte behind any group is touched, else 16 from the start of
-// each.
+// Stores the codes of four vectors `stride` bytes apart in `out`: packed groups if kWholeBlocks,
+// else one byte each. If `exact`, no byte after a group is written; otherwise 16 bytes are written
+// from the start of each group.
 template <int kBits>
 HWY_INLINE void StoreCodes(IntVector v0, IntVector v1, IntVector v2, IntVector v3,
                            [[maybe_unused]] bool exact, uint8_t* out, size_t stride) {
@@ -147,15 +149,15 @@ HWY_INLINE void StoreCodes(IntVector v0, IntVector v1, IntVector v2, IntVector v
   }
 }
 
-// From memory to the second cache, and from there to the first.
+// Prefetch from memory to the second-level cache, and from there to the first.
 HWY_INLINE void PrefetchFar(const float* p) { __builtin_prefetch(p, 0, 2); }
 HWY_INLINE void PrefetchNear(const float* p) { __builtin_prefetch(p, 0, 3); }
-// What is written soon.
+// Prefetches a line that is written soon.
 HWY_INLINE void PrefetchToWrite(const char* p) { __builtin_prefetch(p, 1, 3); }
 
-// Sixteen rows of Lanes(Floats) columns, a block in each; elements of a block are `step` apart in
-// `in` and `ahead`, their codes `stride` bytes in `codes` (StoreCodes); the blocks' scales and
-// micro bytes lie side by side.
+// Encodes sixteen rows of Lanes(Floats) columns, one block per column. Elements of a block are
+// `step` apart in `in` and `ahead`, their codes `stride` bytes apart in `codes` (StoreCodes). The
+// scales and the micro bytes of the blocks are contiguous.
 template <int kBits, bool kTruncate>
 HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step, const float* ahead,
                              bool exact, uint8_t* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT micro,
@@ -164,7 +166,8 @@ HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step, const fl
   const Floats df;
   const CodeBytes d8;
   const size_t lanes = hn::Lanes(df);
-  // Rows of a matrix are often 4 KiB apart, too many for one set of the cache to be read twice.
+  // Rows of a matrix are often 4 KiB apart and then map to one set of the cache, which cannot hold
+  // them until they are read again; so copy them.
   HWY_ALIGN float copy[kBlock * hn::MaxLanes(Floats())];
   auto largest = hn::Zero(di);
   for (size_t i = 0; i < kBlock; ++i) {
@@ -177,7 +180,7 @@ HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step, const fl
   const auto top = hn::Set(di, kTop<kBits> << kExponentAt);
   const auto lift_if_at_scale =
       hn::IfThenZeroElse(hn::Eq(scale, hn::Zero(di)), hn::Max(hn::Sub(top, scale), hn::Zero(di)));
-  // Below a scale of 1 there are only zeros, to which one too much does nothing.
+  // At scale 0 all elements count as zero, which an extra 1 does not change.
   const auto lift_if_below = hn::Add(lift_if_at_scale, hn::Set(di, 1 << kExponentAt));
   auto micros = hn::Zero(di);
   for (size_t i = 0; i < kBlock; i += 4) {
@@ -202,8 +205,8 @@ HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step, const fl
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Four blocks of sixteen elements each, one after the other. Byte k of the 32-bit lanes belongs to
-// block k, so that what concerns exponents is done for all four at once.
+// Encodes four consecutive blocks of sixteen elements. Byte k of the 32-bit lanes belongs to block
+// k, so exponents are handled for all four at once.
 template <int kBits, bool kTruncate>
 HWY_INLINE void EncodeFourAlong(const float* HWY_RESTRICT in, bool exact,
                                 uint8_t* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT micro,
@@ -212,7 +215,7 @@ HWY_INLINE void EncodeFourAlong(const float* HWY_RESTRICT in, bool exact,
   const hn::Repartition<uint8_t, Ints> d8;
   const hn::RebindToUnsigned<Ints> du;
   const size_t lanes = hn::Lanes(di);
-  // The largest exponents of pairs, and of the blocks.
+  // The largest exponents of pairs and of blocks.
   HWY_ALIGN uint8_t pairs[4 * kBlock];
   auto largest = hn::Zero(d8);
   for (size_t i = 0; i < kBlock; i += lanes) {
@@ -240,11 +243,11 @@ HWY_INLINE void EncodeFourAlong(const float* HWY_RESTRICT in, bool exact,
   const uint32_t four_scales = hn::GetLane(hn::BitCast(du, largest));
   std::memcpy(scales, &four_scales, sizeof(four_scales));
 
-  // For a pair at the scale, and below it; blocks of zeros are not lifted.
+  // The lift of a pair at the scale, and below it; blocks of zeros are not lifted.
   const auto lift_if_at_scale = hn::IfThenZeroElse(
       hn::Eq(largest, hn::Zero(d8)), hn::SaturatedSub(hn::Set(d8, kTop<kBits>), largest));
   const auto lift_if_below = hn::Add(lift_if_at_scale, hn::Set(d8, 1));
-  uint64_t not_below = 0;  // bits 4 * i + k for element i of block k
+  uint64_t not_below = 0;  // bit 4 * i + k for element i of block k
   for (size_t i = 0; i < kBlock; i += lanes) {
     const auto at_scale = hn::Eq(hn::Load(d8, pairs + 4 * i), largest);
     uint8_t mask_bytes[8] = {};
@@ -265,7 +268,7 @@ HWY_INLINE void EncodeFourAlong(const float* HWY_RESTRICT in, bool exact,
                       codes + i, stride);
   }
   for (int k = 0; k < 4; ++k) {
-    // The first bit of each of eight bytes, moved into the highest byte.
+    // Move the first bit of each of eight bytes into the highest byte.
     const uint64_t pair_bits = ~not_below >> k & 0x0101010101010101u;
     micro[k] = static_cast<uint8_t>(pair_bits * 0x0102040810204080u >> 56);
   }
@@ -273,24 +276,26 @@ HWY_INLINE void EncodeFourAlong(const float* HWY_RESTRICT in, bool exact,
 
 #endif  // HWY_TARGET != HWY_SCALAR
 
-// What is needed soon: elements as the tile's own, and the place of as many encoded bytes.
+// Memory that is needed soon: elements laid out like the tile's, and the place of the encoded
+// bytes.
 struct Ahead {
   const float* in;
   const char* out;
   size_t out_bytes;
 };
 
-// Cols are a multiple of kStep; if blocks run along columns, of kBlock, and rows too.
+// Encodes whole blocks: cols is a multiple of kStep; for column blocks, cols and rows are multiples
+// of kBlock.
 template <int kBits, bool kTruncate>
 HWY_INLINE void EncodeBlocks(const Tile& tile, const float* in, size_t ld, const Ahead& ahead,
                              const Planes<uint8_t>& out) {
   constexpr size_t kGroupBytes = 2 * (kBits + 1);
   const size_t groups = tile.cols / kBlock;
-  // Codes go to their place packed, or as bytes to where they are packed from.
+  // Codes are stored packed in place, or as bytes in a buffer that is packed afterwards.
   HWY_ALIGN uint8_t unpacked[kWholeBlocks || kBits == 7 ? 1 : kRows * kCols];
   constexpr bool kDirect = kWholeBlocks || kBits == 7;
   uint8_t* const codes = kDirect ? out.codes : unpacked;
-  constexpr size_t kStride = kDirect ? kGroupBytes : kBlock;  // of groups of 16 codes
+  constexpr size_t kStride = kDirect ? kGroupBytes : kBlock;  // between groups of 16 codes
   const size_t out_step = ahead.out_bytes * kStep / (tile.rows * tile.cols);
   const char* ahead_out = ahead.out;
   if (tile.by_column) {
@@ -333,7 +338,7 @@ HWY_INLINE void EncodeBlocks(const Tile& tile, const float* in, size_t ld, const
   if constexpr (!kDirect) bp::PackGroups<kBits + 1>(codes, tile.rows * groups, out.codes);
 }
 
-// Code number i of a group.
+// Sets code i of a group.
 template <int kBits>
 void SetCode(uint32_t code, size_t i, uint8_t* group) {
   const size_t bit = i * (kBits + 1);
@@ -344,13 +349,13 @@ void SetCode(uint32_t code, size_t i, uint8_t* group) {
   if (mask > 0xff) byte[1] = static_cast<uint8_t>((byte[1] & ~(mask >> 8)) | shifted >> 8);
 }
 
-// M for a float's magnitude bits, by E - D.
+// Returns M for a float's magnitude bits; `exponent` is E - D.
 template <int kBits, bool kTruncate>
 uint32_t RoundedMagnitude(uint32_t magnitude, uint32_t exponent) {
   const uint32_t own = magnitude >> kExponentAt;
   if (own == 0) return 0;
   const uint32_t significand = (magnitude & 0x7fffff) | 0x800000;
-  const uint32_t drop = 24 - kBits + exponent - own;  // last bits, at least 17
+  const uint32_t drop = 24 - kBits + exponent - own;  // number of low bits to drop, at least 17
   if (drop > 25) return 0;
   uint32_t m = significand >> drop;
   if (!kTruncate) {
@@ -366,8 +371,8 @@ HWY_INLINE bool IsUsual(uint8_t scale) {
   return scale == 0 || (scale >= kLeastScale<kBits> && scale <= kMostScale<kBits>);
 }
 
-// Encodes those blocks of an encoded tile again, one by one, whose scales the vectors cannot do. If
-// there is a NaN or an infinity in it, the block has no micro byte and no codes.
+// Encodes those blocks of an encoded tile again, one by one, whose scales the vector code cannot
+// handle. A block with NaN or infinity gets zero for its micro byte and its codes.
 template <int kBits, bool kTruncate>
 HWY_INLINE void RepairBlocks(const Tile& tile, const float* in, size_t ld,
                              const Planes<uint8_t>& out) {
@@ -393,7 +398,7 @@ HWY_INLINE void RepairBlocks(const Tile& tile, const float* in, size_t ld,
       const size_t r = tile.by_column ? n / across * kBlock + i : n / across;
       const size_t c = tile.by_column ? n % across : n % across * kBlock + i;
       if (r >= tile.rows) break;
-      uint32_t bits = 0;  // codes of padding are stored too
+      uint32_t bits = 0;  // codes of padding are also stored
       if (c < tile.cols) std::memcpy(&bits, in + r * ld + c, sizeof(bits));
       uint32_t code = 0;
       if (scale != kNaNScale) {
@@ -406,7 +411,8 @@ HWY_INLINE void RepairBlocks(const Tile& tile, const float* in, size_t ld,
   }
 }
 
-// How a ragged tile lies in one of whole blocks, whose columns are a multiple of `unit`.
+// A ragged tile and the smallest tile of whole blocks that contains it, whose columns are a
+// multiple of `unit`.
 struct Padded {
   Padded(const Tile& tile, size_t unit) : tile(tile), whole(tile) {
     groups = (tile.cols + kBlock - 1) / kBlock;
@@ -420,16 +426,17 @@ struct Padded {
 
   Tile tile;
   Tile whole;
-  size_t groups;        // of codes in a row, stored
-  size_t across;        // blocks in a row of blocks, stored
-  size_t whole_across;  // with those of padding only
+  size_t groups;        // stored groups of codes per row
+  size_t across;        // stored blocks per row of blocks
+  size_t whole_across;  // the same, with blocks of padding only
   size_t down;          // rows of blocks
 };
 
-// Bits of the pairs of a block's first n elements.
+// Returns the micro bits of the pairs that cover a block's first n elements.
 HWY_INLINE uint8_t PairsOf(size_t n) { return static_cast<uint8_t>((1u << (n + 1) / 2) - 1); }
 
-// The last blocks of an axis that 16 does not divide hold pairs of padding only, whose bit is 0.
+// If 16 does not divide the axis, its last blocks hold pairs of padding only, whose micro bit must
+// be 0.
 void ClearPaddingPairs(const Padded& padded, uint8_t* micro) {
   const Tile& tile = padded.tile;
   if (tile.by_column) {
@@ -486,8 +493,9 @@ void EncodeTile(const Tile& tile, const float* in, size_t ld, const Planes<uint8
 
 // ---- Decoding
 
-// The values of some elements, by codes, scales and where microexponents are 1. If not kAny, no
-// value is a denormal or NaN, which scales from kBits + 1 to 254 warrant.
+// Returns the values of some elements, given their codes and scales and the mask of set
+// microexponents. Without kAny, no value may be a denormal or NaN, which scales from kBits + 1 to
+// 254 guarantee.
 template <int kBits, bool kAny>
 HWY_INLINE hn::Vec<Floats> Values(IntVector codes, IntVector scale, hn::Mask<Ints> micro) {
   const Ints di;
@@ -496,7 +504,7 @@ HWY_INLINE hn::Vec<Floats> Values(IntVector codes, IntVector scale, hn::Mask<Int
       hn::And(hn::ShiftLeft<31 - kBits>(codes), hn::Set(di, static_cast<int32_t>(0x80000000u)));
   const auto m = hn::ConvertTo(df, hn::And(codes, hn::Set(di, (1 << kBits) - 1)));
   const auto one_if_micro = hn::IfThenElseZero(micro, hn::Set(di, 1));
-  // The biased exponent of M's unit.
+  // The biased exponent of the unit of M.
   const auto unit = hn::Sub(hn::Sub(scale, hn::Set(di, kBits - 1)), one_if_micro);
   if constexpr (!kAny) {
     const auto power = hn::Or(hn::ShiftLeft<kExponentAt>(unit), sign);
@@ -504,8 +512,9 @@ HWY_INLINE hn::Vec<Floats> Values(IntVector codes, IntVector scale, hn::Mask<Int
   } else {
     const auto normal =
         hn::Add(hn::BitCast(di, m), hn::Sub(hn::ShiftLeft<kExponentAt>(unit), hn::Set(di, kOne)));
-    // The value in units of 2^-149, which are a denormal's bits; computed above FP32's denormals,
-    // whatever the thread's mode. From a scale of kBits + 1 on only a zero is below 2^23.
+    // The value in units of 2^-149, which are the bits of a denormal. The computation stays above
+    // FP32's denormals, so no mode of the thread affects it. At a scale of kBits + 1 or more, only
+    // zero is below 2^23.
     const auto low_scale = hn::Min(scale, hn::Set(di, kBits + 1));
     const auto steps = hn::Sub(hn::Add(low_scale, hn::Set(di, 127 + 23 - kBits)), one_if_micro);
     const auto denormal =
@@ -517,6 +526,7 @@ HWY_INLINE hn::Vec<Floats> Values(IntVector codes, IntVector scale, hn::Mask<Int
   }
 }
 
+// Replaces the output.
 struct Assign {
   template <class DF>
   static HWY_INLINE void Store(DF df, hn::Vec<DF> value, float* out) {
@@ -524,6 +534,7 @@ struct Assign {
   }
 };
 
+// Adds to the output.
 struct Add {
   template <class DF>
   static HWY_INLINE void Store(DF df, hn::Vec<DF> value, float* out) {
@@ -535,7 +546,7 @@ HWY_INLINE IntVector Widened(const uint8_t* in) {
   return hn::PromoteTo(Ints(), hn::LoadU(CodeBytes(), in));
 }
 
-// As EncodeAcross.
+// The inverse of EncodeAcross.
 template <int kBits, bool kAny, class Operation>
 HWY_INLINE void DecodeAcross(const uint8_t* HWY_RESTRICT scales, const uint8_t* HWY_RESTRICT micro,
                              const uint8_t* HWY_RESTRICT codes, size_t codes_step,
@@ -552,7 +563,7 @@ HWY_INLINE void DecodeAcross(const uint8_t* HWY_RESTRICT scales, const uint8_t* 
 
 #if HWY_TARGET != HWY_SCALAR
 
-// As EncodeAlong.
+// The inverse of EncodeFourAlong for one block.
 template <int kBits, bool kAny, class Operation>
 HWY_INLINE void DecodeAlong(uint8_t scale, uint8_t micro, const uint8_t* HWY_RESTRICT codes,
                             float* HWY_RESTRICT out) {
@@ -569,7 +580,7 @@ HWY_INLINE void DecodeAlong(uint8_t scale, uint8_t micro, const uint8_t* HWY_RES
 
 #endif  // HWY_TARGET != HWY_SCALAR
 
-// Whole blocks only, as EncodeBlocks.
+// Decodes whole blocks only, as EncodeBlocks.
 template <int kBits, bool kAny, class Operation>
 HWY_INLINE void DecodeBlocks(const Tile& tile, const uint8_t* HWY_RESTRICT scales,
                              const uint8_t* HWY_RESTRICT micro, const uint8_t* HWY_RESTRICT codes,
@@ -601,13 +612,13 @@ HWY_INLINE void DecodeBlocks(const Tile& tile, const uint8_t* HWY_RESTRICT scale
   }
 }
 
-// There is no comparison of unsigned bytes everywhere.
+// Compares unsigned bytes, for which not every target has an instruction.
 template <class D>
 HWY_INLINE hn::Mask<D> AtLeast(D d, hn::Vec<D> v, uint8_t low) {
   return hn::Eq(hn::Max(v, hn::Set(d, low)), v);
 }
 
-// Whether all of `n` bytes are at least `low` and at most 254.
+// Returns true if all of `n` bytes are at least `low` and at most 254.
 HWY_INLINE bool AllWithin(const uint8_t* HWY_RESTRICT bytes, size_t n, uint8_t low) {
   const hn::ScalableTag<uint8_t> d;
   const size_t lanes = hn::Lanes(d);
@@ -676,7 +687,7 @@ void DecodeRagged(const Padded& padded, const uint8_t* codes, const Planes<const
 template <int kBits, class Operation>
 void DecodeTile(const Tile& tile, const Planes<const uint8_t>& in, size_t ld, float* out) {
   const Padded padded(tile, kBlock);
-  // A band of rows that the tile lacks has no codes either.
+  // Missing rows of a band have no codes either.
   HWY_ALIGN uint8_t unpacked[kRows * kCols];
   const uint8_t* codes = unpacked;
   if (kBits == 7 && !padded.ragged()) {
@@ -774,7 +785,7 @@ void Decode(Format format, const Tile& tile, const Planes<const uint8_t>& in, si
   HWY_DYNAMIC_DISPATCH(DecodeAssigned)(format, tile, in, ld, out);
 }
 
-// The mode is set outside of the indirect call, across which the compiler moves no arithmetic.
+// Sets the mode outside of the indirect call, across which the compiler moves no arithmetic.
 void Accumulate(Format format, const Tile& tile, const Planes<const uint8_t>& in, size_t ld,
                 float* out) {
   ScopedFlushDenormals flush;

@@ -1,17 +1,18 @@
 #ifndef EPS_COMPRESSION_CODECS_MX_KERNELS_H_
 #define EPS_COMPRESSION_CODECS_MX_KERNELS_H_
 
-// One tile of mx9, mx6 or mx4 (docs/formats/codecs.md) for the best instruction set of the machine;
-// the same bits on every one, whatever the thread's mode for denormals. No function touches a byte
-// outside of the tile's elements and its encoded bytes. This header stays free of the standard
-// library's templates, because the file that implements it is compiled once per instruction set.
+// Encodes and decodes one tile of mx9, mx6 or mx4 (docs/formats/codecs.md), for the best
+// instruction set of the machine. Gives the same bits on every instruction set, in any mode of the
+// thread for denormals. No function accesses a byte outside of the tile's elements and its encoded
+// bytes. This header is free of standard library templates, because the file that implements it is
+// compiled once per instruction set.
 
 #include <cstddef>
 #include <cstdint>
 
 namespace eps::mx_kernels {
 
-// At most 32 x 128 elements, and where its blocks run.
+// A tile of at most 32 x 128 elements, and the direction of its blocks.
 struct Tile {
   size_t rows = 0;
   size_t cols = 0;
@@ -26,7 +27,7 @@ struct Planes {
   Byte* codes = nullptr;
 };
 
-// Which of the formats: 7, 4 or 2 magnitude bits.
+// The format: 7, 4 or 2 magnitude bits.
 enum class Format { kMx9, kMx6, kMx4 };
 
 // Encodes in[row * ld + col].
@@ -36,11 +37,11 @@ void Encode(Format format, bool truncate, const Tile& tile, const float* in, siz
 // out[row * ld + col] = the value.
 void Decode(Format format, const Tile& tile, const Planes<const uint8_t>& in, size_t ld,
             float* out);
-// out[row * ld + col] += the value, FTZ+DAZ whatever the thread's mode.
+// out[row * ld + col] += the value, with FTZ+DAZ in any mode of the thread.
 void Accumulate(Format format, const Tile& tile, const Planes<const uint8_t>& in, size_t ld,
                 float* out);
 
-// The index of the first scale of `n` that is `limit` or more; `n` if there is none.
+// Returns the index of the first of `n` scales that is at least `limit`; `n` if there is none.
 size_t FirstScaleFrom(const uint8_t* scales, size_t n, uint8_t limit);
 
 }  // namespace eps::mx_kernels

@@ -1,5 +1,5 @@
-// The kernels against the scalar reference: every shape of tile up to its edges, every scale, both
-// modes for denormals, on every instruction set of this machine.
+// Compares the kernels with the scalar reference: every shape of tile including ragged edges, every
+// scale, both modes for denormals, on every instruction set of this machine.
 
 #include "compression/codecs/mx/kernels.h"
 
@@ -14,8 +14,8 @@
 #include "base/flush_denormals.h"
 #include "base/testing/guarded_memory.h"
 #include "compression/block_tiles.h"
-#include "compression/testing/codec_testing.h"
 #include "compression/reference_codec.h"
+#include "compression/testing/codec_testing.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -52,7 +52,7 @@ mx_kernels::Planes<Byte> PlanesAt(Byte* bytes, const BlockTile& layout) {
   return {bytes, bytes + layout.micro, bytes + layout.codes};
 }
 
-// Values whose exponents lie near one that changes from row to row, special values among them.
+// Returns values with exponents near one that changes from row to row, and some special values.
 std::vector<uint32_t> AnyValues(size_t n, size_t run, TestRandom* random) {
   std::vector<uint32_t> bits(n);
   uint32_t exponent = 0;
@@ -68,7 +68,7 @@ std::vector<uint32_t> AnyValues(size_t n, size_t run, TestRandom* random) {
   return bits;
 }
 
-TEST(MxKernels, EncodeLikeTheReferenceAndTouchNothingElse) {
+TEST(MxKernels, EncodeMatchesTheReferenceWithinBounds) {
   for (const Variant& v : Variants()) {
     const auto reference = NewReferenceCodec(v.name);
     ASSERT_TRUE(reference.ok()) << reference.status();
@@ -105,8 +105,8 @@ TEST(MxKernels, EncodeLikeTheReferenceAndTouchNothingElse) {
   }
 }
 
-// Any bytes are an encoded tile.
-TEST(MxKernels, DecodeAnyBytesLikeTheReferenceAndTouchNothingElse) {
+// Arbitrary bytes are a valid encoded tile.
+TEST(MxKernels, DecodeMatchesTheReferenceForAnyBytes) {
   for (const Variant& v : Variants()) {
     if (v.truncate) continue;
     const auto reference = NewReferenceCodec(v.name);
@@ -143,7 +143,7 @@ TEST(MxKernels, DecodeAnyBytesLikeTheReferenceAndTouchNothingElse) {
               mx_kernels::Decode(v.format, tile, planes, shape.cols, out.floats());
               ASSERT_TRUE(std::memcmp(out.data(), expected.data(), 4 * n) == 0)
                   << "flush " << flush << ", scales " << scales;
-              // Sums flush denormals whatever the mode: compared with sums of a flushing thread.
+              // Sums flush denormals in any mode: compare them with sums of a flushing thread.
               for (size_t i = 0; i < n; ++i) {
                 out.floats()[i] = FloatOfBits(i % 3 == 0 ? 0x80000003 : 0x01900000);
               }

@@ -1,4 +1,4 @@
-// mx9, mx6 and mx4 by hand, and what they promise of values: rounding, errors, refusals.
+// Tests mx9, mx6 and mx4 against values by hand, and their rounding, errors and refusals.
 
 #include <cmath>
 #include <limits>
@@ -7,8 +7,8 @@
 
 #include "absl/strings/escaping.h"
 #include "compression/codec.h"
-#include "compression/testing/codec_testing.h"
 #include "compression/reference_codec.h"
+#include "compression/testing/codec_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -64,7 +64,7 @@ std::vector<float> RoundTrip(absl::string_view name, const std::vector<float>& r
 constexpr const char* kNames[] = {"mx9", "mx6", "mx4"};
 const std::string kZeros(64, '0');
 
-// The vectors of docs/formats/codecs.md, to the letter.
+// The exact vectors of docs/formats/codecs.md.
 TEST(Mx, EncodesTheGoldenVectors) {
   const std::vector<float> row =
       FromBits({0x3f800000, 0xbf400000, 0x3e000000, 0x80000000, 0x3e99999a});
@@ -113,7 +113,7 @@ TEST(Mx, RoundsTiesToEvenOrTruncates) {
   for (const std::string name : kNames) {
     const int m = MagnitudeBits(Named(name));
     for (int micro = 0; micro < 2; ++micro) {
-      // The largest is 1; a pair of its own has units half as large.
+      // The largest element is 1; in another pair, units are half as large.
       const float unit = std::ldexp(1.0f, 1 - m - micro);
       for (int k = 0; k + 1 < 1 << m; ++k) {
         const float tie = (static_cast<float>(k) + 0.5f) * unit;
@@ -129,15 +129,15 @@ TEST(Mx, RoundsTiesToEvenOrTruncates) {
   }
 }
 
-TEST(Mx, FlushesDenormalsOfItsInputOnly) {
+TEST(Mx, FlushesOnlyInputDenormals) {
   for (const std::string name : kNames) {
-    // Beside the smallest normal a denormal would be up to a whole largest magnitude.
+    // Next to the smallest normal, a denormal would get up to the largest magnitude.
     const std::vector<float> found =
         RoundTrip(name, FromBits({0x00800000, 0x007fffff, 0x807fffff}));
     EXPECT_EQ(BitsOfFloat(found[0]), 0x00800000u);
     EXPECT_EQ(BitsOfFloat(found[1]), 0u);
     EXPECT_EQ(BitsOfFloat(found[2]), 0x80000000u);
-    // A scale of 1 with a magnitude of 1 is a denormal, and decoded.
+    // A scale of 1 with a magnitude of 1 is a denormal, which is decoded.
     const int m = MagnitudeBits(Named(name));
     std::string bytes(2 + 2 * (m + 1), '\0');
     bytes[0] = 1;
@@ -150,7 +150,7 @@ TEST(Mx, FlushesDenormalsOfItsInputOnly) {
 }
 
 TEST(Mx, PadsTailsOfBothAxesWithNothing) {
-  // 3 x 17, all ones but a half in row 2: two blocks a row, or 17 blocks of three rows.
+  // 3 x 17, all ones except halves in row 2: two blocks per row, or 17 blocks of three rows.
   std::vector<float> values(3 * 17, 1.0f);
   for (int c = 0; c < 17; ++c) values[2 * 17 + c] = 0.5f;
   const Chunk chunk = MatrixChunk(3, 17);
@@ -163,14 +163,14 @@ TEST(Mx, PadsTailsOfBothAxesWithNothing) {
   const std::string by_column = Hex(Encoded("mx9", chunk, values, Axis::kColumn));
   std::string planes;
   for (int c = 0; c < 17; ++c) planes += "7f";
-  for (int c = 0; c < 17; ++c) planes += "02";  // rows 2 and 3, of which row 3 is padding
+  for (int c = 0; c < 17; ++c) planes += "02";  // the pair of rows 2 and 3; row 3 is padding
   EXPECT_EQ(by_column.substr(0, 68), planes);
   EXPECT_EQ(by_column.size(), 2u * (17 + 17 + 3 * 32));
   EXPECT_EQ(Decoded("mx9", chunk, Encoded("mx9", chunk, values, Axis::kColumn), Axis::kColumn),
             values);
 }
 
-// Normal values times powers of two.
+// Returns normal values times powers of two.
 std::vector<float> HeavyTailed(size_t n) {
   TestRandom random;
   std::vector<float> values(n);
@@ -182,7 +182,7 @@ std::vector<float> HeavyTailed(size_t n) {
   return values;
 }
 
-TEST(Mx, ErrorsAreWithinHalfAUnitOfTheBlocksScale) {
+TEST(Mx, ErrorsStayWithinHalfAUnit) {
   const Chunk chunk = MatrixChunk(64, 256);
   const std::vector<float> values = HeavyTailed(chunk.elements);
   for (const std::string name :
@@ -219,7 +219,7 @@ double QuantizationSnr(const std::string& name, const std::vector<float>& values
   return 10 * std::log10(power / noise);
 }
 
-TEST(Mx, KeepsASignalToNoiseRatioOfSixDecibelsABit) {
+TEST(Mx, GivesSixDecibelsPerBit) {
   // The cube of a uniform value: heavy tails.
   TestRandom random;
   std::vector<float> values(256 * 1024);
@@ -235,7 +235,7 @@ TEST(Mx, KeepsASignalToNoiseRatioOfSixDecibelsABit) {
   }
 }
 
-TEST(Mx, HasTheTraitsOfThePage) {
+TEST(Mx, HasTheDocumentedTraits) {
   for (const std::string name : kNames) {
     for (const std::string& full : {name, name + ":truncate"}) {
       EXPECT_EQ(Named(full).name(), full);
@@ -253,9 +253,9 @@ TEST(Mx, HasTheTraitsOfThePage) {
   EXPECT_EQ(Named("mx4").traits().id, CodecId{10});
 }
 
-// The first in the order of the chunk, not of its tiles: row 3 of the second tile comes before row
-// 4 of the first.
-TEST(Mx, NamesTheFirstInadmissibleElementOfTheChunk) {
+// The first element in the order of the chunk, not of its tiles: row 3 of the second tile precedes
+// row 4 of the first.
+TEST(Mx, LocatesTheFirstInadmissibleElement) {
   for (const std::string name : kNames) {
     for (const Axis axis : {Axis::kRow, Axis::kColumn}) {
       Chunk chunk = MatrixChunk(64, 200);
@@ -275,7 +275,7 @@ TEST(Mx, NamesTheFirstInadmissibleElementOfTheChunk) {
                       .Open(chunk, axis, Encoded(name, chunk, values, axis), Content::kGradient)
                       .ok());
     }
-    // A large scale alone is no offence.
+    // A large scale alone is admissible.
     std::string bytes(2 + 2 * (MagnitudeBits(Named(name)) + 1), '\0');
     bytes[0] = static_cast<char>(180);
     const Chunk one = MatrixChunk(1, 1);

@@ -14,13 +14,14 @@ constexpr uint32_t kBlock = 16;
 constexpr uint32_t kNaNScale = 255;
 constexpr uint32_t kNaNBits = 0x7fc00000;
 
+// One encoded block, unpacked.
 struct Block {
   uint32_t scale = 0;
   uint32_t micro = 0;
   uint32_t codes[kBlock] = {};
 };
 
-// The blocks of one tile: where block number `n` begins, and its i-th element.
+// The blocks of one tile: the position of each element of each block.
 class TileBlocks {
  public:
   TileBlocks(const Tile& tile, Axis axis) : tile_(tile), by_row_(axis == Axis::kRow) {
@@ -28,7 +29,7 @@ class TileBlocks {
     down_ = by_row_ ? tile.rows : (tile.rows + kBlock - 1) / kBlock;
   }
   uint32_t count() const { return across_ * down_; }
-  // Row and column in the tile of a block's element; it may lie behind the tile's edge.
+  // Return the row and the column of a block's element in the tile; it may be past the tile's edge.
   uint32_t Row(uint32_t block, uint32_t i) const {
     return by_row_ ? block / across_ : block / across_ * kBlock + i;
   }
@@ -48,9 +49,9 @@ class TileBlocks {
 
 uint32_t BiasedExponent(uint32_t bits) { return bits >> 23 & 255; }
 
-// |x| / 2^shift of a significand of 24 bits, rounded.
+// Returns a 24-bit significand divided by 2^shift, rounded.
 uint32_t Round(uint64_t significand, uint32_t shift, bool truncate) {
-  if (shift > 30) return 0;  // less than half of the last place
+  if (shift > 30) return 0;  // less than half a unit in the last place
   const uint64_t rest = significand & ((uint64_t{1} << shift) - 1);
   const uint64_t half = uint64_t{1} << (shift - 1);
   uint64_t rounded = significand >> shift;
@@ -58,7 +59,8 @@ uint32_t Round(uint64_t significand, uint32_t shift, bool truncate) {
   return static_cast<uint32_t>(rounded);
 }
 
-// `bits`: the block's elements, padding zero; `present`: whether an element is none of it.
+// `bits` are the block's elements, with zeros as padding; `present` says which elements are not
+// padding.
 Block EncodeBlock(const uint32_t (&bits)[kBlock], const bool (&present)[kBlock], uint32_t m,
                   bool truncate) {
   Block block;
@@ -86,7 +88,7 @@ Block EncodeBlock(const uint32_t (&bits)[kBlock], const bool (&present)[kBlock],
   return block;
 }
 
-// sign * magnitude * 2^exponent as a binary32. REQUIRES a product that is one.
+// Returns the bits of sign * magnitude * 2^exponent. REQUIRES a product that is a binary32.
 uint32_t Product(uint32_t sign, uint32_t magnitude, int exponent) {
   if (magnitude == 0) return sign << 31;
   int top = 0;
@@ -103,6 +105,7 @@ uint32_t DecodeElement(const Block& block, uint32_t i, uint32_t m) {
                  static_cast<int>(block.scale) - 127 - micro + 1 - static_cast<int>(m));
 }
 
+// The reference of one format with m magnitude bits.
 class MxReference final : public ReferenceCodec {
  public:
   MxReference(uint32_t m, bool truncate) : m_(m), truncate_(truncate) {}
@@ -165,10 +168,10 @@ class MxReference final : public ReferenceCodec {
   }
 
  private:
-  // Codes in a row of the tile, with those behind its last column.
+  // Returns the number of codes in a row of the tile, padding included.
   static uint32_t RowCodes(const Tile& tile) { return (tile.cols + 15) / 16 * 16; }
 
-  // Groups of 16 codes are whole bytes, so that code number i has the bits from i * w on.
+  // Groups of 16 codes are whole bytes, so code i has the bits from i * width on.
   std::string Packed(const std::vector<uint32_t>& codes) const {
     const size_t width = m_ + 1;
     std::string out(codes.size() * width / 8, '\0');

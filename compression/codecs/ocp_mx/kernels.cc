@@ -9,7 +9,7 @@
 #define HWY_TARGET_INCLUDE "compression/codecs/ocp_mx/kernels.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
-// Behind foreach_target.h, which makes it new for each instruction set.
+// Must follow foreach_target.h, for which it is included again for each instruction set.
 #include "compression/block_pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -21,7 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 namespace bp = eps::block_pack::HWY_NAMESPACE;
 
 constexpr size_t kGroup = 16;
-constexpr size_t kMaxBlocks = 128;  // along either axis
+constexpr size_t kMaxBlocks = 128;  // the most in a tile, along either axis
 using FloatTag = HWY_CAPPED(float, kGroup);
 using IntTag = hn::RebindToSigned<FloatTag>;
 using Ints = hn::Vec<IntTag>;
@@ -31,14 +31,14 @@ constexpr int32_t kMagnitude = 0x7fffffff;
 constexpr int32_t kInfinity = 0x7f800000;
 constexpr int32_t kNan = 0x7fc00000;
 
-// Blocks whose largest element has a biased exponent below kLift + emax or above kHigh are not
-// encoded as they are: they are first lifted by 2^kLift or lowered by 2^kLower. In between, an FP32
-// denormal is less than half of any element's smallest value, so that it may count as zero, and no
-// step overflows.
+// Blocks whose largest element has a biased exponent below kLift + emax or above kHigh are rescaled
+// before encoding: raised by 2^kLift or lowered by 2^kLower. Between these limits, an FP32 denormal
+// is less than half of any element's smallest value, so it may count as zero, and no step
+// overflows.
 constexpr int kLift = 32;
 constexpr int kLower = 64;
 constexpr int kHigh = 224;
-// Blocks with a scale byte below this are decoded 2^kRaise too large.
+// Blocks with a scale byte below this are first decoded 2^kRaise times too large.
 constexpr int kLowScale = 64;
 constexpr int kRaise = 149;
 
@@ -50,7 +50,7 @@ HWY_INLINE void PrefetchFar(const float* row, size_t cols, size_t ld) {
 HWY_INLINE void PrefetchNear(const float* row, size_t cols, size_t ld) {
   for (size_t c = 0; c < cols; c += kGroup) __builtin_prefetch(row + kRowsAhead * ld + c, 0, 3);
 }
-// What is decoded to: the next tile's and the tile's own rows.
+// Prefetches the destination of decoding: a row of the next tile and later rows of this tile.
 HWY_INLINE void PrefetchRowToWrite(const float* row, size_t cols, size_t ld) {
   for (size_t c = 0; c < cols; c += kGroup) {
     __builtin_prefetch(row + kMaxCols + c, 1, 2);
@@ -58,26 +58,28 @@ HWY_INLINE void PrefetchRowToWrite(const float* row, size_t cols, size_t ld) {
   }
 }
 
-// An element that is a small float. Blocks are told to Encode by `lowest`: the FP32 bits of the
-// power of two that is the element's smallest normal value under the block's scale.
-// Magnitude codes from kSpecial on are an infinity (mantissa 0) or NaN.
+// An element that is a small float. Encoding describes a block by `lowest`: the FP32 bits of the
+// power of two that is the element's smallest normal value at the block's scale. Magnitude codes
+// from kSpecial on are infinity (mantissa 0) or NaN.
 template <int kExponentBits, int kMantissaBits, int kMaxCode, int kSpecial = 256>
 struct SmallFloat {
   static constexpr int kBits = 1 + kExponentBits + kMantissaBits;
   static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
   static constexpr int kEmax = (kMaxCode >> kMantissaBits) - kBias;
   static constexpr int kSignBit = 1 << (kBits - 1);
-  // What is taken from a block's largest exponent to get `lowest`, and the least `lowest`.
+  // The difference between the exponents of a block's largest magnitude and of `lowest`, and the
+  // smallest biased exponent of `lowest`.
   static constexpr int kToLowest = kEmax - 1 + kBias;
   static constexpr int kLeastLowest = kLift + 1 - kBias;
-  // Value gives multiples of the least element.
+  // Value returns multiples of the smallest element.
   static constexpr int kValueShift = kBias - 1 + kMantissaBits;
   static constexpr bool kHasSpecials = kSpecial < 256;
   static constexpr int kLeastSpecial = kSpecial;
 
-  // Rounds by adding the power of two whose unit is the element's, takes the element's binade away
-  // from the bits, and adds that counted from `lowest`: rounding up to the next binade carries. The
-  // code is in the low byte. The product is exact, so that fusing it changes nothing.
+  // Rounds by adding the power of two whose unit in the last place is the element's. Then replaces
+  // the element's binade in the bits by the binade counted from `lowest`; rounding up to the next
+  // binade carries. The code is in the low byte. The product is exact, so a fused multiply-add
+  // gives the same result.
   static HWY_INLINE Ints Code(FloatTag df, Floats x, Ints lowest) {
     const IntTag di;
     constexpr int kDrop = 23 - kMantissaBits;
@@ -93,7 +95,8 @@ struct SmallFloat {
                      hn::ShiftRight<32 - kBits>(bits), hn::Set(di, kSignBit));
   }
 
-  // The value of a code without its sign, times 2^kValueShift; infinity and NaN are FP32's.
+  // Returns the value of a code without its sign, times 2^kValueShift; infinity and NaN are those
+  // of FP32.
   template <bool kSpecials>
   static HWY_INLINE Floats Value(FloatTag df, Ints code) {
     const IntTag di;
@@ -107,7 +110,7 @@ struct SmallFloat {
     const auto is_denormal = hn::RebindMask(df, hn::Lt(magnitude, hn::Set(di, 1 << kMantissaBits)));
     return hn::IfThenElse(is_denormal, hn::ConvertTo(df, magnitude), hn::BitCast(df, normal));
   }
-  // With its sign; no infinity and no NaN.
+  // Returns the value with its sign. REQUIRES codes other than infinity and NaN.
   static HWY_INLINE Floats FiniteValue(FloatTag df, Ints code) {
     const IntTag di;
     const auto bits = hn::BitCast(di, Value<false>(df, code));
@@ -120,7 +123,7 @@ struct SmallFloat {
   }
 };
 
-// mxint8; `lowest` are the bits of the block's scale.
+// mxint8; `lowest` holds the FP32 bits of the block's scale.
 struct Integer {
   static constexpr int kBits = 8;
   static constexpr int kEmax = 0;
@@ -156,7 +159,7 @@ using E2m3 = SmallFloat<2, 3, 0x1f>;
 using E3m2 = SmallFloat<3, 2, 0x1f>;
 using E2m1 = SmallFloat<2, 1, 0x7>;
 
-// ---- Codes of 6 and 4 bits.
+// ---- Codes of 6 and 4 bits
 
 #if HWY_TARGET == HWY_SCALAR || HWY_HAVE_SCALABLE
 
@@ -214,9 +217,9 @@ HWY_INLINE void Unpack(const uint8_t* in, size_t groups, uint8_t* codes) {
 
 #endif  // HWY_TARGET
 
-// ---- Encoding.
+// ---- Encoding
 
-// Loads or stores one code per byte.
+// Store or load one code per byte.
 HWY_INLINE void StoreCodes(Ints codes, uint8_t* out) {
   const hn::RebindToUnsigned<IntTag> du;
   const hn::Rebind<uint8_t, IntTag> d8;
@@ -234,7 +237,7 @@ HWY_INLINE Ints Magnitude(const float* in) {
   return hn::And(hn::BitCast(di, hn::LoadU(df, in)), hn::Set(di, kMagnitude));
 }
 
-// `lowest` of blocks whose largest magnitudes have those bits.
+// Returns `lowest` of blocks whose largest magnitudes have those bits.
 template <class Format>
 HWY_INLINE Ints Lowest(Ints largest) {
   const IntTag di;
@@ -243,7 +246,8 @@ HWY_INLINE Ints Lowest(Ints largest) {
                  hn::Set(di, Format::kLeastLowest << 23));
 }
 
-// One block of a row: 32 elements, or 16 where the row ends. Returns the largest magnitude's bits.
+// Encodes one block of a row: 32 elements, or 16 at the end of the row. Returns the bits of the
+// largest magnitude.
 template <class Format, size_t kLength>
 HWY_INLINE int32_t EncodeRowBlock(const float* in, uint8_t* codes) {
   const IntTag di;
@@ -261,7 +265,7 @@ HWY_INLINE int32_t EncodeRowBlock(const float* in, uint8_t* codes) {
 
 #if HWY_TARGET != HWY_SCALAR
 
-// In each lane the largest of a block's lanes, not yet across lanes.
+// Returns the largest magnitudes of a block per lane, not yet combined across lanes.
 HWY_INLINE Ints LargestOfBlock(const float* in) {
   const size_t lanes = hn::Lanes(IntTag());
   auto largest = Magnitude(in);
@@ -279,8 +283,8 @@ HWY_INLINE void EncodeOneOfFour(const float* HWY_RESTRICT in, Ints largest,
   }
 }
 
-// Four blocks of a row at once: their maxima across lanes share the shuffles. Writes up to kGroup
-// elements of `largest`.
+// Encodes four blocks of a row at once, so that their maxima across lanes share the shuffles.
+// Writes up to kGroup elements of `largest`.
 template <class Format>
 HWY_INLINE void EncodeFourRowBlocks(const float* HWY_RESTRICT in, int32_t* HWY_RESTRICT largest,
                                     uint8_t* HWY_RESTRICT codes) {
@@ -296,10 +300,10 @@ HWY_INLINE void EncodeFourRowBlocks(const float* HWY_RESTRICT in, int32_t* HWY_R
       hn::BitCast(d64, hn::Max(hn::InterleaveLower(di, c, d), hn::InterleaveUpper(di, c, d)));
   auto all = hn::Max(hn::BitCast(di, hn::InterleaveLower(d64, ab, cd)),
                      hn::BitCast(di, hn::InterleaveUpper(d64, ab, cd)));
-  // Now across the 128-bit pieces, each of which holds a, b, c, d.
+  // Now combine across the 128-bit pieces, each of which holds a, b, c, d.
   if (hn::MaxLanes(di) > 4) all = hn::Max(all, hn::ConcatLowerUpper(di, all, all));
   if (hn::MaxLanes(di) > 8) all = hn::Max(all, hn::ReverseBlocks(di, all));
-  hn::StoreU(all, di, largest);  // more than four: the next blocks' own come later
+  hn::StoreU(all, di, largest);  // the excess over four is overwritten by later blocks or unused
   EncodeOneOfFour<Format, 0>(in, all, codes);
   EncodeOneOfFour<Format, 1>(in, all, codes);
   EncodeOneOfFour<Format, 2>(in, all, codes);
@@ -308,9 +312,9 @@ HWY_INLINE void EncodeFourRowBlocks(const float* HWY_RESTRICT in, int32_t* HWY_R
 
 #endif  // HWY_TARGET != HWY_SCALAR
 
-// The codes of a whole tile, a byte each, whole groups in each row, and the bits of its blocks'
-// largest magnitudes, which come as zeros. Codes of blocks that have to be lifted or lowered are
-// wrong.
+// Writes the codes of a whole tile, one byte each, with whole groups in each row, and the bits of
+// the largest magnitude of each block into `largest`, which must be zero before. The codes of
+// blocks that have to be rescaled are wrong.
 template <class Format>
 HWY_INLINE void EncodeRowBlocks(const TileShape& shape, const float* HWY_RESTRICT in, size_t ld,
                                 int32_t* HWY_RESTRICT largest, uint8_t* HWY_RESTRICT codes) {
@@ -341,7 +345,7 @@ HWY_INLINE void EncodeRowBlocks(const TileShape& shape, const float* HWY_RESTRIC
   }
 }
 
-// Blocks that are four vectors of columns next to each other, `padded` codes to a row.
+// Encodes the blocks of four adjacent vectors of columns, with `padded` codes per row.
 template <class Format>
 HWY_INLINE void EncodeFourVectors(const float* HWY_RESTRICT in, size_t ld, size_t rows,
                                   size_t padded, int32_t* HWY_RESTRICT largest,
@@ -349,8 +353,8 @@ HWY_INLINE void EncodeFourVectors(const float* HWY_RESTRICT in, size_t ld, size_
   const IntTag di;
   const FloatTag df;
   const size_t lanes = hn::Lanes(di);
-  // The rows can lie at addresses that share a few lines of the first cache, so that they are kept
-  // here rather than read again.
+  // The rows can be at addresses that share a few lines of the first-level cache, so they are
+  // copied instead of being read again.
   HWY_ALIGN float copy[kMaxRows * 4 * kGroup];
   auto a = hn::Zero(di);
   auto b = hn::Zero(di);
@@ -359,7 +363,7 @@ HWY_INLINE void EncodeFourVectors(const float* HWY_RESTRICT in, size_t ld, size_
   float* HWY_RESTRICT to = copy;
   for (size_t r = 0; r < rows; ++r) {
     const float* HWY_RESTRICT row = in + r * ld;
-    // Half of the next tile now and half in the second pass, which leaves the memory idle.
+    // Prefetch half of the next tile now and half in the second pass, which leaves the memory idle.
     PrefetchFar(row, 2 * lanes, ld);
     PrefetchNear(row, 4 * lanes, ld);
     for (size_t i = 0; i < 4 * lanes; i += lanes) hn::Store(hn::LoadU(df, row + i), df, to + i);
@@ -389,7 +393,7 @@ HWY_INLINE void EncodeFourVectors(const float* HWY_RESTRICT in, size_t ld, size_
   }
 }
 
-// The same for one vector.
+// Encodes the blocks of one vector of columns.
 template <class Format>
 HWY_INLINE void EncodeOneVector(const float* HWY_RESTRICT in, size_t ld, size_t rows, size_t padded,
                                 int32_t* HWY_RESTRICT largest, uint8_t* HWY_RESTRICT codes) {
@@ -431,14 +435,14 @@ size_t Blocks(const TileShape& shape) {
   return shape.column_blocks ? shape.cols : shape.rows * ((shape.cols + kBlock - 1) / kBlock);
 }
 
-// Whether a block has to be lifted or lowered.
+// Returns true if a block has to be rescaled.
 template <class Format>
 HWY_INLINE bool IsFarOut(int32_t largest) {
   const int exponent = largest >> 23;
   return largest != 0 && (exponent < kLift + Format::kEmax || exponent > kHigh);
 }
 
-// The scale bytes of all blocks. Returns whether one of them is far out.
+// Computes the scale bytes of all blocks. Returns true if any block has to be rescaled.
 template <class Format>
 HWY_INLINE bool ScalesOf(const int32_t* HWY_RESTRICT largest, size_t blocks,
                          uint8_t* HWY_RESTRICT scales) {
@@ -461,7 +465,7 @@ HWY_INLINE bool ScalesOf(const int32_t* HWY_RESTRICT largest, size_t blocks,
   return !hn::AllTrue(di, hn::Eq(far_out, hn::Zero(di)));
 }
 
-// x * 2^kLift; with integers, as x may be a denormal.
+// Returns x * 2^kLift, computed with integers because x may be a denormal.
 HWY_INLINE int32_t Lift(int32_t bits) {
   const int32_t magnitude = bits & kMagnitude;
   const int32_t sign = bits & ~kMagnitude;
@@ -473,7 +477,8 @@ HWY_INLINE int32_t Lift(int32_t bits) {
   return sign | (lifted - ((149 - kLift) << 23));
 }
 
-// x * 2^-kLower, or a zero of its sign where that is next to nothing; zero for NaN and infinity.
+// Returns x * 2^-kLower, or a zero of its sign where that would be negligible; zero if the block is
+// not finite.
 HWY_INLINE int32_t LowerBits(int32_t bits, bool finite) {
   if (!finite) return 0;
   const int32_t magnitude = bits & kMagnitude;
@@ -481,7 +486,7 @@ HWY_INLINE int32_t LowerBits(int32_t bits, bool finite) {
   return magnitude >> 23 <= kLower ? sign : bits - (kLower << 23);
 }
 
-// The tile with its far out blocks lifted or lowered.
+// Copies the tile and rescales the blocks that need it.
 template <class Format>
 void Rescale(const TileShape& shape, const float* in, size_t ld, const int32_t* largest,
              float* out) {
@@ -511,7 +516,7 @@ HWY_INLINE void EncodeCodes(const TileShape& shape, const float* in, size_t ld, 
   } else {
     EncodeRowBlocks<Format>(shape, in, ld, largest, codes);
   }
-  // All of them at the end, when what was just stored has left the store buffers.
+  // Pack all codes at the end, when the latest stores have left the store buffers.
   if (Format::kBits < 8) Pack<Format::kBits>(codes, Groups(shape), out);
 }
 
@@ -528,24 +533,27 @@ void EncodeTile(const TileShape& shape, const float* in, size_t ld, uint8_t* sca
   }
 }
 
-// ---- Decoding.
+// ---- Decoding
 
+// Replaces the output.
 struct Assign {
   static HWY_INLINE Floats Combine(FloatTag, const float*, Floats value) { return value; }
 };
+// Adds to the output.
 struct Add {
   static HWY_INLINE Floats Combine(FloatTag df, const float* out, Floats value) {
     return hn::Add(hn::LoadU(df, out), value);
   }
 };
 
-// What blocks are decoded with: values times `factor`, then the bits less `surplus`.
+// The decoding parameters of blocks: values are multiplied by `factor`, then `surplus` is
+// subtracted from their bits.
 struct Factors {
   HWY_ALIGN int32_t factor[kMaxBlocks];
   HWY_ALIGN int32_t surplus[kMaxBlocks];
 };
 
-// Returns whether all elements are products of a finite value and a factor.
+// Returns true if all elements are products of a finite value and a factor.
 template <class Format>
 HWY_INLINE bool FactorsOf(const uint8_t* scales, size_t blocks, Factors* factors) {
   const IntTag di;
@@ -568,8 +576,8 @@ HWY_INLINE bool FactorsOf(const uint8_t* scales, size_t blocks, Factors* factors
   return hn::AllTrue(di, hn::Eq(special, hn::Zero(di)));
 }
 
-// The elements of codes, exactly, denormals included. A product that is raised by 2^149 counts
-// units of the smallest denormal: below 2^23 units the count is the bits.
+// Returns the exact elements of codes, denormals included. A product that is raised by 2^149 counts
+// units of the smallest denormal; below 2^23 units the count is the bits.
 template <class Format>
 HWY_INLINE Floats Elements(FloatTag df, Ints code, Ints factor, Ints surplus) {
   const IntTag di;
@@ -589,8 +597,9 @@ HWY_INLINE Floats Elements(FloatTag df, Ints code, Ints factor, Ints surplus) {
   return hn::BitCast(df, bits);
 }
 
-// One group of codes. Its elements have the factors from `factor` and `surplus` on, or all of them
-// the first. kPlain: FactorsOf returned true and no code is an infinity or NaN.
+// Decodes one group of codes. With kColumnBlocks each element has its own factor and surplus;
+// otherwise all share the first. kPlain: FactorsOf returned true, and no code is an infinity or
+// NaN.
 template <class Format, class Operation, bool kColumnBlocks, bool kPlain>
 HWY_INLINE void DecodeGroup(const uint8_t* HWY_RESTRICT codes, const int32_t* HWY_RESTRICT factor,
                             const int32_t* HWY_RESTRICT surplus, float* HWY_RESTRICT out) {
@@ -689,7 +698,7 @@ void DecodeTile(const TileShape& shape, const uint8_t* scales, const uint8_t* in
   }
 }
 
-// ---- What is called from outside.
+// ---- Entry points
 
 void EncodeAny(Element element, const TileShape& shape, const float* in, size_t ld, uint8_t* scales,
                uint8_t* codes) {
@@ -758,7 +767,7 @@ void Decode(Element element, const TileShape& shape, const uint8_t* scales, cons
             size_t ld, float* out) {
   HWY_DYNAMIC_DISPATCH(AssignAny)(element, shape, scales, codes, ld, out);
 }
-// The mode is set outside of the indirect call, across which the compiler moves no arithmetic.
+// Sets the mode outside of the indirect call, across which the compiler moves no arithmetic.
 void Accumulate(Element element, const TileShape& shape, const uint8_t* scales,
                 const uint8_t* codes, size_t ld, float* out) {
   ScopedFlushDenormals flush;

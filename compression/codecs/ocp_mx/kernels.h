@@ -1,11 +1,11 @@
 #ifndef EPS_COMPRESSION_CODECS_OCP_MX_KERNELS_H_
 #define EPS_COMPRESSION_CODECS_OCP_MX_KERNELS_H_
 
-// The inner loops of the OCP Microscaling codecs, for the best instruction set of the machine: one
-// tile at a time (docs/formats/codecs.md, "Tiles of block codecs"). Every function gives the same
-// bits on every instruction set, whatever the thread does with denormals. No function touches a
-// byte outside of the tile that it is given. This header stays free of the standard library's
-// templates, because the file that implements it is compiled once per instruction set.
+// The inner loops of the OCP Microscaling codecs, for the best instruction set of the machine. They
+// process one tile at a time (docs/formats/codecs.md, "Tiles of block codecs"). Every function
+// gives the same bits on every instruction set, in any mode of the thread for denormals. No
+// function accesses a byte outside of its tile. This header is free of standard library templates,
+// because the file that implements it is compiled once per instruction set.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,26 +18,26 @@ inline constexpr size_t kMaxCols = 128;
 
 enum class Element { kE4m3, kE5m2, kE2m3, kE3m2, kE2m1, kInt8 };
 
-// The shape of a tile, and along which axis its blocks run. REQUIRES at most kMaxRows x kMaxCols.
+// The shape of a tile and the axis of its blocks. REQUIRES at most kMaxRows x kMaxCols.
 struct TileShape {
   size_t rows = 0;
   size_t cols = 0;
   bool column_blocks = false;
 };
 
-// Encodes in[r * ld + c] to a tile's scales and codes.
+// Encodes in[r * ld + c] into a tile's scales and codes.
 void Encode(Element element, const TileShape& shape, const float* in, size_t ld, uint8_t* scales,
             uint8_t* codes);
 
-// out[r * ld + c] = element (r, c) of the tile; any bytes are a tile.
+// out[r * ld + c] = element (r, c) of the tile. Arbitrary bytes are a valid tile.
 void Decode(Element element, const TileShape& shape, const uint8_t* scales, const uint8_t* codes,
             size_t ld, float* out);
 
-// out[r * ld + c] += that element, FTZ+DAZ whatever the thread's mode.
+// out[r * ld + c] += that element, with FTZ+DAZ in any mode of the thread.
 void Accumulate(Element element, const TileShape& shape, const uint8_t* scales,
                 const uint8_t* codes, size_t ld, float* out);
 
-// Whether (byte & mask) > limit for one of `n` bytes.
+// Returns true if (byte & mask) > limit for any of `n` bytes.
 bool AnyAbove(const uint8_t* in, size_t n, uint8_t mask, uint8_t limit);
 
 }  // namespace eps::ocp_mx_kernels

@@ -1,5 +1,5 @@
-// The kernels against the scalar reference on tiles of every shape, in memory whose ends are
-// guarded, on every instruction set of this machine.
+// Compares the kernels with the scalar reference on tiles of every shape, in memory with guarded
+// ends, on every instruction set of this machine.
 
 #include "compression/codecs/ocp_mx/kernels.h"
 
@@ -11,8 +11,8 @@
 #include "base/flush_denormals.h"
 #include "base/testing/guarded_memory.h"
 #include "compression/block_tiles.h"
-#include "compression/testing/codec_testing.h"
 #include "compression/reference_codec.h"
+#include "compression/testing/codec_testing.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -32,7 +32,7 @@ constexpr Format kFormats[] = {
     {"mxfp4_e2m1", Element::kE2m1, 4}, {"mxint8", Element::kInt8, 8},
 };
 
-// Ordinary values, with zeros, tiny, huge and special ones in some of the tiles.
+// Returns ordinary values, with zeros and tiny, huge and special values in some of the tiles.
 std::vector<float> Values(size_t n, TestRandom* random) {
   const uint32_t kind = random->Next() % 6;
   std::vector<float> values(n);
@@ -115,7 +115,7 @@ void ForEachCase(Body body) {
   }
 }
 
-TEST(Kernels, EncodeLikeTheReferenceAndTouchNothingBeyond) {
+TEST(Kernels, EncodeMatchesTheReferenceWithinBounds) {
   ForEachCase([](const Format& format, const Case& c) {
     GuardedMemory in(4 * c.values.size());
     std::memcpy(in.data(), c.values.data(), in.size());
@@ -138,7 +138,7 @@ TEST(Kernels, EncodeLikeTheReferenceAndTouchNothingBeyond) {
   });
 }
 
-TEST(Kernels, DecodeLikeTheReferenceAndTouchNothingBeyond) {
+TEST(Kernels, DecodeMatchesTheReferenceWithinBounds) {
   ForEachCase([](const Format& format, const Case& c) {
     GuardedMemory in(c.encoded.size());
     std::memcpy(in.data(), c.encoded.data(), in.size());
@@ -159,8 +159,9 @@ TEST(Kernels, DecodeLikeTheReferenceAndTouchNothingBeyond) {
   });
 }
 
-// Equal bits, or NaN both: which NaN a sum of two NaN gives is the compiler's choice of operand.
-TEST(Kernels, AccumulateWithDenormalsAsZerosAndTouchNothingBeyond) {
+// Expects equal bits or two NaNs: which NaN a sum of two NaNs gives depends on the compiler's
+// choice of operand.
+TEST(Kernels, AccumulateTreatsDenormalsAsZeros) {
   ForEachCase([](const Format& format, const Case& c) {
     TestRandom random(c.values.size());
     const std::vector<float> before = Values(c.values.size(), &random);
@@ -182,8 +183,8 @@ TEST(Kernels, AccumulateWithDenormalsAsZerosAndTouchNothingBeyond) {
   });
 }
 
-// What lies between the rows is neither read as elements nor written.
-TEST(Kernels, KeepToTheTileInWiderMatrices) {
+// The gaps between rows are neither read as elements nor written.
+TEST(Kernels, StayInTheTileOfWiderMatrices) {
   constexpr size_t kRows = 32, kCols = 77, kLd = 131;
   for (const Format& format : kFormats) {
     SCOPED_TRACE(format.name);
@@ -216,7 +217,7 @@ TEST(Kernels, KeepToTheTileInWiderMatrices) {
   }
 }
 
-TEST(Kernels, FindAByteAboveALimitWhereverItLies) {
+TEST(Kernels, FindAByteAboveALimitAnywhere) {
   OnEveryTarget([] {
     for (size_t n = 0; n <= 300; n = n < 140 ? n + 1 : n + 31) {
       GuardedMemory in(n);

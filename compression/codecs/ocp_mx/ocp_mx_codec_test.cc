@@ -1,4 +1,4 @@
-// The OCP codecs byte by byte, and what their refusals say.
+// The OCP codecs byte by byte, and the messages of their refusals.
 
 #include <cmath>
 #include <cstring>
@@ -45,7 +45,7 @@ std::string EncodedHex(absl::string_view name, Axis axis, const std::vector<uint
   return Hex(EncodeChunk(Named(name), chunk, options, FromBits(bits).data()).view());
 }
 
-// The vectors of docs/formats/codecs.md, to the letter.
+// The exact vectors of docs/formats/codecs.md.
 TEST(OcpMx, EncodesTheGoldenVectors) {
   const std::vector<uint32_t> bits = {0x3f800000, 0xc0490fdb, 0x80000000, 0x3ea00000, 0x40a80000,
                                       0x40f80000, 0x3d800000, 0xbdc00000, 0x00000001, 0xc0300000};
@@ -77,8 +77,8 @@ TEST(OcpMx, EncodesTheGoldenVectors) {
   }
 }
 
-TEST(OcpMx, LaysColumnBlocksRowByRow) {
-  // A column of two: one block, and a group of sixteen codes for each row.
+TEST(OcpMx, StoresColumnBlocksRowByRow) {
+  // A column of two: one block, and one group of sixteen codes per row.
   EXPECT_EQ(EncodedHex("mxfp4_e2m1", Axis::kColumn, {0x40c00000, 0xbf800000}),
             "7f"
             "0700000000000000"
@@ -89,7 +89,7 @@ TEST(OcpMx, LaysColumnBlocksRowByRow) {
             "e0000000000000000000000000000000");
 }
 
-TEST(OcpMx, ScalesAreClampedAtTheLowestAndNanAtTheHighest) {
+TEST(OcpMx, LowestScaleClampsAndHighestIsNan) {
   for (const std::string name :
        {"mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4_e2m1", "mxint8"}) {
     SCOPED_TRACE(name);
@@ -103,7 +103,7 @@ TEST(OcpMx, ScalesAreClampedAtTheLowestAndNanAtTheHighest) {
   EXPECT_EQ(EncodedHex("mxint8", Axis::kRow, {0x7f7fffff}).substr(0, 4), "fe7f");
   EXPECT_EQ(EncodedHex("mxfp8_e4m3", Axis::kRow, {0xff7fffff}).substr(0, 4), "f6fe");
   EXPECT_EQ(EncodedHex("mxfp8_e4m3", Axis::kRow, {0x80000000}).substr(0, 4), "0080");
-  // 2^-127 is an FP32 denormal and a scale: times 1, 0.5 and 2^-6.
+  // 2^-127 is an FP32 denormal and a scale; the elements are 1, 0.5 and 2^-6 times it.
   EXPECT_EQ(EncodedHex("mxint8", Axis::kRow, {0x00400000, 0x00200000, 0x00010000}).substr(0, 8),
             "00402001");
 }
@@ -115,7 +115,7 @@ std::shared_ptr<const EncodedChunk> Opened(const Codec& codec, const Chunk& chun
   return opened.ok() ? *opened : nullptr;
 }
 
-// One code under one scale in a block of 32 zeros.
+// Opens a block of zeros with one code, at one scale, as a gradient.
 absl::Status OpenOne(absl::string_view name, int scale, int code) {
   const Chunk chunk = MatrixChunk(1, 32);
   std::string bytes(Named(name).MaxEncodedSize(chunk, Axis::kRow), '\0');
@@ -126,8 +126,8 @@ absl::Status OpenOne(absl::string_view name, int scale, int code) {
   return status;
 }
 
-TEST(OcpMx, AdmitsGradientsUpToTheLimitAndNotBeyond) {
-  // The largest element of binade 2^7 under 2^42, and the smallest of 2^8.
+TEST(OcpMx, AdmitsGradientsUpToTheLimit) {
+  // The largest element of binade 2^7 at scale 2^42, and the smallest of binade 2^8.
   EXPECT_TRUE(OpenOne("mxfp8_e4m3", 127 + 42, 0x77).ok());
   EXPECT_FALSE(OpenOne("mxfp8_e4m3", 127 + 42, 0x78).ok());
   EXPECT_TRUE(OpenOne("mxfp8_e4m3", 127 + 41, 0x7e).ok());
@@ -150,7 +150,7 @@ TEST(OcpMx, AdmitsGradientsUpToTheLimitAndNotBeyond) {
   }
 }
 
-TEST(OcpMx, FindsCodesOfNanAndInfinityUnderHarmlessScales) {
+TEST(OcpMx, FindsNanAndInfinityAtHarmlessScales) {
   for (const int scale : {0, 1, 100, 127, 160}) {
     for (const int sign : {0, 0x80}) {
       EXPECT_FALSE(OpenOne("mxfp8_e4m3", scale, sign | 0x7f).ok());
@@ -164,8 +164,8 @@ TEST(OcpMx, FindsCodesOfNanAndInfinityUnderHarmlessScales) {
   EXPECT_TRUE(OpenOne("mxint8", 127, 0x7f).ok());
 }
 
-// A tile is not a run of elements: the first in chunk order may lie in a later tile.
-TEST(OcpMx, NamesTheFirstInadmissibleElementInChunkOrder) {
+// A tile is not contiguous in the chunk: the first element in chunk order may be in a later tile.
+TEST(OcpMx, LocatesTheFirstInadmissibleElement) {
   Chunk chunk = MatrixChunk(40, 300);
   chunk.segments[0].tensor = TensorId(4);
   chunk.segments[0].row = 64;
@@ -181,7 +181,7 @@ TEST(OcpMx, NamesTheFirstInadmissibleElementInChunkOrder) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("mxfp8_e4m3"));
 }
 
-TEST(OcpMx, RefusesOtherLengthsWithBoth) {
+TEST(OcpMx, RefusesOtherLengthsAndNamesBoth) {
   const Chunk chunk = MatrixChunk(1, 5);
   absl::Status status;
   Opened(Named("mxfp6_e3m2"), chunk, std::string(12, '\0'), &status);

@@ -1,5 +1,5 @@
-// Every code and every rounding against the values that docs/formats/codecs.md lists: tables made
-// here of fields and biases, and a search for the nearest of them.
+// Compares every code and every rounding with the values that docs/formats/codecs.md lists: with
+// tables built here from fields and biases, and a search for the nearest value.
 
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/flush_denormals.h"
-#include "compression/testing/codec_testing.h"
 #include "compression/codecs/ocp_mx/kernels.h"
+#include "compression/testing/codec_testing.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -44,7 +44,7 @@ const std::vector<Format>& Formats() {
   return *formats;
 }
 
-// The magnitude of a code without its sign; NaN and infinity included.
+// Returns the magnitude of a code without its sign, which may be NaN or infinity.
 double MagnitudeOf(const Format& f, int code) {
   if (f.is_integer()) return code / 64.0;
   const int exponent = code >> f.mantissa_bits;
@@ -57,19 +57,20 @@ double MagnitudeOf(const Format& f, int code) {
                        : std::ldexp(1 + fraction, exponent - f.bias);
 }
 
-// Codes of one row, a byte each, as 16 codes of `bits` bits in groups.
+// Packs the codes of one row, one byte each, in groups of 16 codes of `bits` bits.
 std::vector<uint8_t> Packed(const std::vector<uint8_t>& codes, int bits) {
   std::vector<uint8_t> out((codes.size() + 15) / 16 * 2 * bits, 0);
   for (size_t i = 0; i < codes.size(); ++i) {
     for (int b = 0; b < bits; ++b) {
-      const size_t at = i * bits + b;  // groups have no gaps
+      const size_t at = i * bits + b;  // groups are contiguous
       out[at / 8] = static_cast<uint8_t>(out[at / 8] | (codes[i] >> b & 1) << at % 8);
     }
   }
   return out;
 }
 
-// A float's bits from an exact double, by hand: FP32 denormals may be off.
+// Returns the bits of a float from an exact double, computed by hand, because FP32 denormals may be
+// disabled.
 uint32_t BitsOfDouble(double value) {
   uint32_t sign = std::signbit(value) ? 0x80000000u : 0;
   const double magnitude = std::fabs(value);
@@ -78,7 +79,7 @@ uint32_t BitsOfDouble(double value) {
   if (magnitude < std::ldexp(1, -126))
     return sign | static_cast<uint32_t>(std::ldexp(magnitude, 149));
   const int exponent = std::ilogb(magnitude);
-  // The implicit bit of the significand is the missing unit of the exponent.
+  // The implicit bit of the significand supplies the missing unit of the exponent.
   const uint32_t significand = static_cast<uint32_t>(std::ldexp(magnitude, 23 - exponent));
   return sign | ((static_cast<uint32_t>(exponent + 126) << 23) + significand);
 }
@@ -91,7 +92,7 @@ double DoubleOfBits(uint32_t bits) {
   return bits >> 31 != 0 ? -magnitude : magnitude;
 }
 
-// Runs `body` for each instruction set, with denormals and with them flushed.
+// Runs `body` for each instruction set, with denormals kept and flushed.
 template <class Body>
 void InEveryMode(Body body) {
   OnEveryTarget([&] {
@@ -105,7 +106,7 @@ void InEveryMode(Body body) {
   });
 }
 
-// The signed value of an element's code.
+// Returns the signed value of an element's code.
 double ValueOf(const Format& f, int code) {
   if (f.is_integer()) return (code < 128 ? code : code - 256) / 64.0;
   const double magnitude = MagnitudeOf(f, code & (f.magnitudes() - 1));
@@ -132,8 +133,8 @@ TEST(Elements, HaveTheListedValues) {
   EXPECT_EQ(MagnitudeOf(Formats()[3], 1), 0.0625);
 }
 
-// All codes under all scales, in row blocks and in column blocks.
-TEST(Kernels, DecodeEveryCodeUnderEveryScale) {
+// All codes at all scales, in row blocks and in column blocks.
+TEST(Kernels, DecodeEveryCodeAtEveryScale) {
   for (const Format& f : Formats()) {
     SCOPED_TRACE(f.name);
     const size_t codes_count = size_t{1} << f.bits();
@@ -163,7 +164,7 @@ TEST(Kernels, DecodeEveryCodeUnderEveryScale) {
   }
 }
 
-// The code of the nearest value, ties to the even code.
+// Returns the code of the nearest value, ties to the even code.
 int NearestCode(const Format& f, const std::vector<double>& table, double x) {
   int best = 0;
   for (int code = 1; code < static_cast<int>(table.size()); ++code) {
@@ -212,14 +213,14 @@ std::vector<double> TableOf(const Format& f) {
   return table;
 }
 
-// Encodes blocks as the rows of tiles and as their columns.
+// Encodes blocks as rows and as columns of tiles, and checks the results.
 void CheckBlocks(const Format& f, const std::vector<std::vector<uint32_t>>& blocks) {
   const std::vector<double> table = TableOf(f);
   std::vector<Expected> expected;
   for (const auto& block : blocks) expected.push_back(EncodeBlock(f, table, block));
   InEveryMode([&] {
     for (size_t b = 0; b < blocks.size(); ++b) {
-      // As one row block each.
+      // Each block as one row block.
       float row[32];
       std::memcpy(row, blocks[b].data(), sizeof(row));
       uint8_t scale = 0;
@@ -229,7 +230,7 @@ void CheckBlocks(const Format& f, const std::vector<std::vector<uint32_t>>& bloc
       ASSERT_EQ(codes, Packed(expected[b].codes, f.bits())) << "block " << b;
     }
     for (size_t b = 0; b + 16 <= blocks.size(); b += 16) {
-      // Sixteen next to each other as columns.
+      // Sixteen adjacent blocks as columns.
       float tile[32 * 16];
       for (size_t r = 0; r < 32; ++r) {
         for (size_t c = 0; c < 16; ++c) std::memcpy(tile + r * 16 + c, &blocks[b + c][r], 4);
@@ -249,14 +250,15 @@ void CheckBlocks(const Format& f, const std::vector<std::vector<uint32_t>>& bloc
 }
 
 // Each bf16 in a block whose largest element is `above` binades above it: every binade of the
-// format, its denormals, and what rounds to zero.
-TEST(Kernels, RoundEveryBf16ToTheNearestElement) {
+// format, its denormals, and values that round to zero.
+TEST(Kernels, RoundEveryBf16ToNearest) {
   for (const Format& f : Formats()) {
     SCOPED_TRACE(f.name);
     const int span = f.is_integer() ? 8 : f.emax + f.bias + f.mantissa_bits + 1;
     for (int above = 0; above <= span; ++above) {
       std::vector<std::vector<uint32_t>> blocks;
-      // All binades for a few distances; for the others each magnitude's own bits suffice.
+      // Cover all binades for a few distances; for the others the mantissas of some binades
+      // suffice.
       const bool all = above == 0 || above == span / 2;
       for (uint32_t upper = all ? 0 : 0x2000; upper < (all ? 0x10000u : 0x2400u); upper += 31) {
         std::vector<uint32_t> block;
@@ -270,8 +272,8 @@ TEST(Kernels, RoundEveryBf16ToTheNearestElement) {
   }
 }
 
-// Just below, at and just above the middle between two neighbours, everywhere in the format.
-TEST(Kernels, RoundTiesToEvenAndWhatIsNextToThemAway) {
+// Values just below, at and just above the midpoint of two neighbours, everywhere in the format.
+TEST(Kernels, RoundTiesToEvenAndNeighboursAway) {
   for (const Format& f : Formats()) {
     SCOPED_TRACE(f.name);
     const std::vector<double> table = TableOf(f);
@@ -298,7 +300,7 @@ TEST(Kernels, RoundTiesToEvenAndWhatIsNextToThemAway) {
   }
 }
 
-// Blocks of nothing but FP32 denormals, of zeros, with infinities and NaN, at both ends of scales.
+// Blocks of FP32 denormals only, of zeros, and with infinities and NaN, at both ends of the scales.
 TEST(Kernels, EncodeExtremeBlocks) {
   TestRandom random;
   std::vector<std::vector<uint32_t>> blocks;

@@ -1,6 +1,6 @@
-// The OCP Microscaling formats in plain scalar C++: what docs/formats/codecs.md means, block by
-// block. Values are doubles made of the floats' bits, so that nothing here depends on how the
-// thread treats FP32 denormals.
+// The OCP Microscaling formats in plain scalar C++: docs/formats/codecs.md, block by block. Values
+// are doubles made from the bits of the floats, so nothing here depends on how the thread treats
+// FP32 denormals.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,7 @@ constexpr uint32_t kGroup = 16;
 constexpr uint32_t kNan = 0x7fc00000u;
 constexpr uint32_t kInfinity = 0x7f800000u;
 
-// An element's format: sign, `exponent_bits`, `mantissa_bits`; mxint8 has no exponent bits.
+// The format of an element: sign, `exponent_bits`, `mantissa_bits`; mxint8 has no exponent bits.
 struct ElementFormat {
   const char* name;
   int exponent_bits;
@@ -26,7 +26,7 @@ struct ElementFormat {
   int bias;
   double largest;
   int emax;
-  // The lowest magnitude codes that are an infinity and a NaN; 256: the format has none.
+  // The lowest magnitude codes of infinity and NaN; 256 if the format has none.
   uint32_t infinity;
   uint32_t nan;
 
@@ -49,7 +49,7 @@ uint32_t BitsOf(float value) {
 
 bool IsFinite(uint32_t bits) { return (bits & kInfinity) != kInfinity; }
 
-// |x| of a finite float.
+// Returns |x| of a finite float.
 double MagnitudeOf(uint32_t bits) {
   const int exponent = static_cast<int>(bits >> 23 & 255);
   const uint32_t fraction = bits & 0x7fffffu;
@@ -57,8 +57,8 @@ double MagnitudeOf(uint32_t bits) {
   return std::ldexp(fraction | 0x800000u, exponent - 150);
 }
 
-// The bits of the float of that magnitude; infinity if it is beyond all floats. REQUIRES a
-// magnitude that is a float or beyond.
+// Returns the bits of the float of that magnitude; infinity if it is beyond all floats. REQUIRES a
+// magnitude that is a float or beyond all floats.
 uint32_t BitsOfMagnitude(double magnitude) {
   if (magnitude >= std::ldexp(1.0, 128)) return kInfinity;
   if (magnitude < std::ldexp(1.0, -126)) {
@@ -77,7 +77,7 @@ double RoundHalfToEven(double x) {
   return down;
 }
 
-// The exponent of the unit that elements of magnitude y are multiples of.
+// Returns the exponent of the unit of which elements of magnitude y are multiples.
 int UnitExponent(const ElementFormat& format, double y) {
   if (format.is_integer()) return -6;
   const int lowest = 1 - format.bias;
@@ -85,7 +85,7 @@ int UnitExponent(const ElementFormat& format, double y) {
   return exponent - format.mantissa_bits;
 }
 
-// The code of the element nearest to y (a magnitude) with that sign.
+// Returns the code of the element nearest to the magnitude y, with that sign.
 uint32_t CodeOf(const ElementFormat& format, double y, bool negative) {
   const int unit = UnitExponent(format, y);
   const double value =
@@ -97,7 +97,7 @@ uint32_t CodeOf(const ElementFormat& format, double y, bool negative) {
   const int value_unit = UnitExponent(format, value);  // rounding may reach the next binade
   const uint32_t significand = static_cast<uint32_t>(std::ldexp(value, -value_unit));
   const uint32_t implicit = 1u << format.mantissa_bits;
-  uint32_t code = significand;  // of a denormal
+  uint32_t code = significand;  // the code of a denormal
   if (significand >= implicit) {
     const uint32_t exponent = value_unit + format.mantissa_bits + format.bias;
     code = exponent << format.mantissa_bits | (significand - implicit);
@@ -105,7 +105,7 @@ uint32_t CodeOf(const ElementFormat& format, double y, bool negative) {
   return negative ? code | format.sign_bit() : code;
 }
 
-// The float's bits of a code under scale byte s.
+// Returns the bits of the float that a code represents with scale byte s.
 uint32_t ValueOf(const ElementFormat& format, uint32_t code, uint32_t s) {
   if (s == 255) return kNan;
   const int shared = static_cast<int>(s) - 127;
@@ -127,7 +127,7 @@ uint32_t ValueOf(const ElementFormat& format, uint32_t code, uint32_t s) {
   return BitsOfMagnitude(std::ldexp(value, shared)) | sign;
 }
 
-// Where a tile's scales and codes lie.
+// The layout of a tile's scales and codes.
 struct TileBytes {
   TileBytes(const Tile& tile, Axis axis, uint32_t bits) : tile(tile), axis(axis), bits(bits) {}
 
@@ -143,7 +143,7 @@ struct TileBytes {
   }
   size_t Size() const { return Scales() + tile.rows * RowBytes(); }
   size_t RowBytes() const { return (tile.cols + kGroup - 1) / kGroup * size_t{2} * bits; }
-  // The first bit of a code, counted from the tile's first byte.
+  // Returns the first bit of a code, counted from the tile's first byte.
   size_t BitOf(uint32_t r, uint32_t c) const {
     return 8 * (Scales() + r * RowBytes() + c / kGroup * size_t{2} * bits) + c % kGroup * bits;
   }
@@ -153,6 +153,7 @@ struct TileBytes {
   const uint32_t bits;
 };
 
+// The reference of one format.
 class OcpMxReference final : public ReferenceCodec {
  public:
   explicit OcpMxReference(const ElementFormat& format) : format_(format) {}
@@ -224,7 +225,7 @@ class OcpMxReference final : public ReferenceCodec {
     }
   }
 
-  // visit(row, column) for every element of a block.
+  // Calls visit(row, column) for every element of a block.
   template <class Visitor>
   static void ForEachOf(const TileBytes& place, size_t block, Visitor visit) {
     const bool by_row = place.axis == Axis::kRow;

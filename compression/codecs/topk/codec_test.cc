@@ -1,4 +1,4 @@
-// Top-k byte by byte, what it chooses and keeps, and what its refusals say.
+// Top-k byte by byte: its selection, its residuals, and the messages of its refusals.
 
 #include <algorithm>
 #include <cmath>
@@ -12,8 +12,8 @@
 #include "base/flush_denormals.h"
 #include "base/memory_account.h"
 #include "compression/codec.h"
-#include "compression/testing/codec_testing.h"
 #include "compression/reference_codec.h"
+#include "compression/testing/codec_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -73,7 +73,7 @@ uint32_t IndexBytesOf(const Bytes& bytes) {
   return index;
 }
 
-// The elements that are sent and are not zero.
+// Returns the nonzero elements that are sent.
 std::vector<size_t> Sent(absl::string_view name, const std::vector<float>& values) {
   const std::vector<float> decoded = Decoded(name, values.size(), Encoded(name, values));
   std::vector<size_t> sent;
@@ -89,7 +89,7 @@ std::vector<float> AllBut(size_t n, size_t i, float value) {
   return values;
 }
 
-// An encoded chunk by hand.
+// Returns a hand-made encoded chunk.
 std::string Raw(uint32_t count, uint8_t format, const std::string& index,
                 const std::vector<uint16_t>& values) {
   std::string out(12, '\0');
@@ -121,7 +121,7 @@ void ExpectRefusal(size_t n, const std::string& bytes, const std::string& text) 
 
 constexpr uint16_t kOne = 0x3f80;
 
-TEST(Formats, ChargeTheIndexAsTheBytesAre) {
+TEST(Formats, ChargeTheIndexLikeTheBytes) {
   const Chunk chunk = RowChunk(6400);
   const Codec& codec = Named("topk:0.1");
   MemoryAccount account(uint64_t{1} << 20);
@@ -130,13 +130,13 @@ TEST(Formats, ChargeTheIndexAsTheBytesAre) {
   std::memcpy(charged.data(), encoded.data(), encoded.size());
   auto opened = codec.Open(chunk, Axis::kRow, std::move(charged).Freeze(), Content::kGradient);
   ASSERT_TRUE(opened.ok()) << opened.status();
-  EXPECT_EQ(codec.IndexSize(chunk), 6400u * 3 / 16 + 12) << "and a word behind the last";
+  EXPECT_EQ(codec.IndexSize(chunk), 6400u * 3 / 16 + 12) << "and one word after the last";
   EXPECT_EQ(account.live_bytes(MemoryKind::kContribution), encoded.size() + codec.IndexSize(chunk));
   opened->reset();
   EXPECT_EQ(account.live_bytes(MemoryKind::kContribution), 0u);
 }
 
-// The vectors of docs/formats/codecs.md, to the letter.
+// The exact vectors of docs/formats/codecs.md.
 TEST(Formats, EncodeTheGoldenVectors) {
   const std::vector<float> row = {0.5f, -2.0f, -0.0f, FloatOfBits(0x3f818000), 1.0f, 2.0f, -0.25f,
                                   0.0f, 1.0f,  0.001f};
@@ -186,7 +186,7 @@ TEST(Formats, EncodeTheGoldenVectors) {
             "4040");
 }
 
-TEST(Formats, WriteAnEscapeForEveryFullWordOfAGap) {
+TEST(Formats, WriteEscapesForLongGaps) {
   const auto index_of = [](size_t n, size_t i) {
     const std::string hex = Hex(Encoded("topk:0.000001", AllBut(n, i, 1)));
     return hex.substr(8, 2) + " " + hex.substr(24, hex.size() - 24 - 4);
@@ -195,14 +195,14 @@ TEST(Formats, WriteAnEscapeForEveryFullWordOfAGap) {
   EXPECT_EQ(index_of(5000, 254), "01 fe");
   EXPECT_EQ(index_of(5000, 255), "01 ff00");
   EXPECT_EQ(index_of(5000, 509), "01 fffe");
-  EXPECT_EQ(index_of(5000, 510), "02 fe01");  // three bytes with delta8
+  EXPECT_EQ(index_of(5000, 510), "02 fe01");  // delta8 would need three bytes
   EXPECT_EQ(index_of(70000, 65534), "02 feff");
   EXPECT_EQ(index_of(70000, 65535), "02 ffff0000");
   EXPECT_EQ(index_of(70000, 69999), "02 ffff7011");
   EXPECT_EQ(index_of(8, 7), "01 07");  // the bitmap is not shorter
 }
 
-TEST(Formats, AreAllReadWhateverTheEncoderWouldChoose) {
+TEST(Formats, AreAllReadable) {
   std::vector<float> expected(300, 0.0f);
   expected[1] = 1;
   expected[290] = 2;
@@ -217,7 +217,7 @@ TEST(Formats, AreAllReadWhateverTheEncoderWouldChoose) {
   }
 }
 
-TEST(Choice, TakesTheFractionRoundedUp) {
+TEST(Choice, RoundsTheFractionUp) {
   struct Case {
     const char* codec;
     size_t n;
@@ -234,13 +234,13 @@ TEST(Choice, TakesTheFractionRoundedUp) {
   }
 }
 
-TEST(Choice, IsOfLargestMagnitudeAndLowerNumberAmongEquals) {
+TEST(Choice, PrefersLargeMagnitudesThenLowIndexes) {
   EXPECT_THAT(Sent("topk:0.5", {1, -3, 2, 3, -2, 1}), ElementsAre(1, 2, 3));
   EXPECT_THAT(Sent("topk:0.3", {1, 1, -1, 1, 1, 1, 1, 1, -1, 1}), ElementsAre(0, 1, 2));
   EXPECT_THAT(Sent("topk:0.3", {1, 1, 2, 1, 2, 1, 1, 1, 2, 2}), ElementsAre(2, 4, 8));
 }
 
-TEST(Choice, IsNeverZero) {
+TEST(Choice, SkipsZeros) {
   const Bytes none = Encoded("topk:0.5", std::vector<float>(5000, -0.0f));
   EXPECT_EQ(Hex(none),
             "00000000"
@@ -258,8 +258,8 @@ TEST(Choice, IsNeverZero) {
   }
 }
 
-// Bits decide, so that it does not matter whether the thread reads denormals as zero.
-TEST(Choice, TakesDenormalsAsTheyAre) {
+// The bits decide, so it does not matter whether the thread reads denormals as zero.
+TEST(Choice, KeepsDenormals) {
   const std::vector<float> values = {0, FloatOfBits(0x00000001), FloatOfBits(0x80400000), 0};
   for (const char* codec : {"topk:0.5", "topk:0.5:sampled"}) {
     const std::string expected = Hex(Encoded(codec, values));
@@ -278,8 +278,9 @@ TEST(Choice, TakesDenormalsAsTheyAre) {
   }
 }
 
-// Inputs on which a threshold guessed from a sample is far too low, far too high or met by all.
-TEST(Choice, IsTheReferencesWhereGuessingIsHard) {
+// Inputs for which a threshold guessed from a sample is far too low, far too high or reached by
+// all.
+TEST(Choice, MatchesTheReferenceWhereGuessingIsHard) {
   constexpr size_t kN = 30000;
   TestRandom random;
   std::vector<std::vector<float>> inputs(7, std::vector<float>(kN, 0.0f));
@@ -307,14 +308,14 @@ TEST(Choice, IsTheReferencesWhereGuessingIsHard) {
   }
 }
 
-// EncodeOptions::count of the pieces of one row.
+// Returns EncodeOptions::count for the pieces of one row.
 std::vector<uint64_t> Counts(absl::string_view name, const std::vector<std::vector<float>>& rows) {
   std::vector<Chunk> chunks;
   for (const std::vector<float>& row : rows) chunks.push_back(RowChunk(row.size()));
   return Named(name).CountsOf(chunks, [&](size_t i) { return rows[i].data(); });
 }
 
-TEST(WholeTensors, CountWhatIsLargestOfAllChunks) {
+TEST(WholeTensors, CountTheLargestOfAllChunks) {
   EXPECT_THAT(Counts("topk:0.5:tensor", {{1, 2, 9}, {8, 7}, {3}}), ElementsAre(1, 2, 0));
   EXPECT_THAT(Counts("topk:0.01:tensor", {{1, 2, 3}, {-4, 3}}), ElementsAre(0, 1));
   EXPECT_THAT(Counts("topk:0.3:tensor", {{1, 0, 1}, {1, 1, 1, 2}, {1, 1, 1}}),
@@ -325,8 +326,8 @@ TEST(WholeTensors, CountWhatIsLargestOfAllChunks) {
   EXPECT_THAT(Counts("topk:0.2:tensor", {{1, infinity, 2}, {nan, 3}}), ElementsAre(0, 1));
 }
 
-// The pieces send what the whole row would send.
-TEST(WholeTensors, SendWhatOneChunkOfAllWouldSend) {
+// The pieces send the same elements as the whole row.
+TEST(WholeTensors, SendTheSameAsOneChunk) {
   std::vector<float> row(9000);
   for (size_t i = 0; i < row.size(); ++i) {
     row[i] = static_cast<float>((i * 7919) % 61) * (i < 5000 ? 0.25f : 1.0f);
@@ -352,7 +353,7 @@ TEST(WholeTensors, SendWhatOneChunkOfAllWouldSend) {
   }
 }
 
-TEST(WholeTensors, MayAllLieInOneChunk) {
+TEST(WholeTensors, MaySelectAllInOneChunk) {
   const Codec& codec = Named("topk:0.1:tensor");
   const std::vector<float> row(300, 1.0f);
   EncodeOptions options;
@@ -363,10 +364,10 @@ TEST(WholeTensors, MayAllLieInOneChunk) {
   EXPECT_EQ(Decoded("topk:0.1:tensor", row.size(), bytes), row);
 }
 
-TEST(Sampled, TakesAllThatReachTheSamplesThreshold) {
+TEST(Sampled, SelectsAllAboveTheSampledThreshold) {
   std::vector<float> values(130, 1.0f);
   values[0] = 1.5f;
-  values[64] = -2.0f;  // the largest of the sample 0, 64, 128, and ceil(0.3 * 3) = 1
+  values[64] = -2.0f;  // the largest of the sample 0, 64, 128; the rank is ceil(0.3 * 3) = 1
   values[63] = 100.0f;
   values[65] = 1.9f;
   values[129] = -2.0f;
@@ -383,7 +384,7 @@ TEST(Sampled, StopsAtTwiceTheExactCount) {
   EXPECT_LE(bytes.size(), Named("topk:0.02:sampled").MaxEncodedSize(RowChunk(200), Axis::kRow));
 }
 
-TEST(Feedback, SumsOfWhatIsSentAndKeptAreThoseOfTheGradients) {
+TEST(Feedback, SentAndKeptSumToTheGradients) {
   for (const char* codec : {"topk:0.05", "topk:0.05:raw32", "topk:0.05:sampled"}) {
     constexpr size_t kN = 5000;
     TestRandom random;
@@ -408,7 +409,7 @@ TEST(Feedback, SumsOfWhatIsSentAndKeptAreThoseOfTheGradients) {
   }
 }
 
-TEST(Feedback, SendsWhatGrewInTheResidual) {
+TEST(Feedback, SendsAccumulatedResiduals) {
   std::vector<float> residual(10, 0.0f);
   std::vector<float> gradient(10, 0.0f);
   gradient[2] = 5;
@@ -437,7 +438,7 @@ TEST(Feedback, AddsWithDenormalsAsZeros) {
   EXPECT_EQ(BitsOfFloat(residual[3]), 0x80000000u);
 }
 
-TEST(Encoder, ChargesItsScratchAndItsBytesUntilTheyAreDropped) {
+TEST(Encoder, ChargesScratchAndBytesUntilTheirRelease) {
   MemoryAccount account;
   const Chunk chunk = RowChunk(5000);
   std::vector<float> values(5000);
@@ -456,17 +457,19 @@ TEST(Encoder, ChargesItsScratchAndItsBytesUntilTheyAreDropped) {
   EXPECT_GE(account.peak_bytes(MemoryKind::kScratch), 4 * 5000u);
 }
 
-TEST(Inadmissible, ValuesAreSentAndRefusedWithTheirPlace) {
+TEST(Inadmissible, ValuesAreSentAndLocated) {
   const Chunk chunk = RaggedChunk();
   for (const float bad : {std::nanf(""), -std::numeric_limits<float>::quiet_NaN(), HUGE_VALF,
                           -HUGE_VALF, kMaxGradient, -kMaxGradient,
-                          std::nextafter(kMaxGradient, 0.0f)}) {  // the last one after rounding
+                          // The last one is inadmissible after rounding.
+                          std::nextafter(kMaxGradient, 0.0f)}) {
     for (const char* name : {"topk:0.01", "topk:0.01:raw32", "topk:0.01:sampled"}) {
       std::vector<float> values(chunk.elements, 0.5f);
       for (uint64_t i = 0; i < chunk.elements; i += 3) values[i] = 1.0f;
       values[66 * 200 + 3] = bad;
       values[chunk.elements - 1] = bad;
-      if (std::string(name) == "topk:0.01:sampled") {  // up to the first bad one, none else is sent
+      // Zeros before the first bad element, so that it is sent.
+      if (std::string(name) == "topk:0.01:sampled") {
         std::fill(values.begin(), values.begin() + 66 * 200, 0.0f);
       }
       const Codec& codec = Named(name);
@@ -482,11 +485,11 @@ TEST(Inadmissible, ValuesAreSentAndRefusedWithTheirPlace) {
   }
 }
 
-TEST(Inadmissible, NanIsHiddenByNothing) {
+TEST(Inadmissible, NanOutranksInfinity) {
   std::vector<float> values(5000, HUGE_VALF);
   values[4000] = FloatOfBits(0x7f800001);
   values[4500] = FloatOfBits(0xffffffff);
-  Bytes bytes = Encoded("topk:0.0001", values);  // one; all NaN are equal
+  Bytes bytes = Encoded("topk:0.0001", values);  // one element; all NaNs are equal
   EXPECT_TRUE(std::isnan(Decoded("topk:0.0001", 5000, bytes)[4000]));
   bytes = Encoded("topk:0.0003", values);
   const std::vector<float> decoded = Decoded("topk:0.0003", 5000, bytes);
@@ -502,7 +505,7 @@ TEST(Inadmissible, NanInTheResidualIsSent) {
   EXPECT_TRUE(std::isnan(residual[3]));
 }
 
-TEST(Inadmissible, TheLargestGradientIsNot) {
+TEST(Inadmissible, TheLargestGradientIsAdmitted) {
   EXPECT_TRUE(OpenStatus(10, Raw(2, 1, std::string("\0\0", 2), {0x587f, 0xd87f})).ok());
   EXPECT_EQ(InadmissibleElement(OpenStatus(10, Raw(2, 1, "\x01\x02", {0x587f, 0xd880}))), 4u);
 }
@@ -512,13 +515,13 @@ TEST(Refusal, OfAShortHeader) {
   ExpectRefusal(100, std::string(11, '\0'), "expected a header of 12 bytes, found 11 bytes");
 }
 
-TEST(Refusal, OfMoreElementsThanThereAre) {
+TEST(Refusal, OfTooManyElements) {
   ExpectRefusal(3, Raw(4, 0, U32({0, 1, 2, 3}), {kOne, kOne, kOne, kOne}),
                 "it holds 4 elements, expected 3 at most");
   ExpectRefusal(3, Raw(0xffffffffu, 0, "", {}), "it holds 4294967295 elements");
 }
 
-TEST(Refusal, OfBytesThatAreNotZero) {
+TEST(Refusal, OfNonzeroReservedBytes) {
   for (size_t at = 5; at < 8; ++at) {
     std::string bytes = Raw(1, 1, std::string(1, '\0'), {kOne});
     EXPECT_TRUE(OpenStatus(3, bytes).ok());
@@ -527,7 +530,7 @@ TEST(Refusal, OfBytesThatAreNotZero) {
   }
 }
 
-TEST(Refusal, OfAnotherLength) {
+TEST(Refusal, OfAWrongLength) {
   const std::string bytes = Raw(2, 1, std::string(2, '\0'), {kOne, kOne});
   ExpectRefusal(3, bytes.substr(0, 17),
                 "expected 18 bytes for 2 elements and an index of 2 bytes, found 17");
@@ -545,31 +548,31 @@ TEST(Refusal, OfAnUnknownFormat) {
   }
 }
 
-TEST(Refusal, OfARaw32IndexThatIsNotAscending) {
+TEST(Refusal, OfADescendingRaw32Index) {
   const std::vector<uint16_t> two = {kOne, kOne};
   ExpectRefusal(9, Raw(2, 0, U32({5, 4}), two), "number 1 of the index is 4, expected more than 5");
   ExpectRefusal(9, Raw(2, 0, U32({5, 5}), two), "number 1 of the index is 5, expected more than 5");
 }
 
-TEST(Refusal, OfARaw32IndexThatReachesTheEnd) {
+TEST(Refusal, OfARaw32IndexPastEnd) {
   ExpectRefusal(9, Raw(2, 0, U32({5, 9}), {kOne, kOne}),
                 "number 1 of the index is 9, expected less than 9");
   ExpectRefusal(9, Raw(1, 0, U32({0xffffffffu}), {kOne}), "expected less than 9");
 }
 
-TEST(Refusal, OfARaw32IndexOfAnotherLength) {
+TEST(Refusal, OfAWrongRaw32IndexLength) {
   ExpectRefusal(9, Raw(2, 0, U32({1}), {kOne, kOne}), "raw32 index has 4 bytes, expected 8");
   ExpectRefusal(9, Raw(1, 0, U32({1, 2}), {kOne}), "raw32 index has 8 bytes, expected 4");
 }
 
-TEST(Refusal, OfADeltaIndexThatReachesTheEnd) {
+TEST(Refusal, OfADeltaIndexPastTheEnd) {
   ExpectRefusal(9, Raw(2, 1, "\x04\x04", {kOne, kOne}),
                 "number 1 of the index is 9, expected less than 9");
   ExpectRefusal(300, Raw(1, 1, "\xff\x2d", {kOne}), "number 0 of the index is 300");
   ExpectRefusal(9, Raw(1, 2, std::string("\x09\x00", 2), {kOne}), "number 0 of the index is 9");
 }
 
-TEST(Refusal, OfADeltaIndexThatEndsWithinANumber) {
+TEST(Refusal, OfATruncatedDeltaIndex) {
   ExpectRefusal(900, Raw(1, 1, "\xff\xff", {kOne}),
                 "the index of 2 bytes ends within number 0 of 1");
   ExpectRefusal(900, Raw(2, 1, "\x01", {kOne, kOne}),
@@ -578,33 +581,33 @@ TEST(Refusal, OfADeltaIndexThatEndsWithinANumber) {
   ExpectRefusal(900, Raw(1, 2, "\x01", {kOne}), "ends within number 0 of 1");
 }
 
-TEST(Refusal, OfADeltaIndexOfAnotherLength) {
+TEST(Refusal, OfADeltaIndexWithWrongLength) {
   ExpectRefusal(9, Raw(1, 1, "\x01\x01", {kOne}), "the index has 2 bytes, expected 1");
   ExpectRefusal(9, Raw(0, 1, "\x01", {}), "the index has 1 bytes, expected 0");
   ExpectRefusal(9, Raw(1, 2, std::string("\x01\x00\x01", 3), {kOne}),
                 "the index has 3 bytes, expected 2");
 }
 
-TEST(Refusal, OfABitmapOfAnotherLength) {
+TEST(Refusal, OfABitmapWithWrongLength) {
   ExpectRefusal(9, Raw(1, 3, "\x01", {kOne}), "bitmap index has 1 bytes, expected 2");
   ExpectRefusal(9, Raw(1, 3, std::string("\x01\x00\x00", 3), {kOne}),
                 "bitmap index has 3 bytes, expected 2");
 }
 
-TEST(Refusal, OfABitmapWithBitsBehindTheEnd) {
+TEST(Refusal, OfABitmapWithExtraBits) {
   EXPECT_TRUE(OpenStatus(9, Raw(1, 3, std::string("\x00\x01", 2), {kOne})).ok());
   ExpectRefusal(9, Raw(1, 3, std::string("\x00\x02", 2), {kOne}),
-                "the bitmap has a bit set behind its 9 elements");
+                "the bitmap has a bit set after its 9 elements");
 }
 
-TEST(Refusal, OfABitmapOfAnotherCount) {
+TEST(Refusal, OfABitmapWithWrongCount) {
   ExpectRefusal(9, Raw(1, 3, std::string("\x03\x00", 2), {kOne}),
                 "the index has 2 elements, expected 1");
   ExpectRefusal(9, Raw(2, 3, std::string("\x00\x01", 2), {kOne, kOne}),
                 "the index has 1 elements, expected 2");
 }
 
-TEST(Sizes, AreBoundedAndTheBoundIsReached) {
+TEST(Sizes, StayWithinATightBound) {
   for (size_t n = 1; n <= 14; ++n) {
     for (const char* name :
          {"topk:0.1", "topk:0.34", "topk:0.5", "topk:0.5:raw32", "topk:0.2:sampled"}) {
@@ -616,14 +619,14 @@ TEST(Sizes, AreBoundedAndTheBoundIsReached) {
         largest = std::max(largest, Encoded(name, values).size());
       }
       EXPECT_LE(largest, bound) << name << " of " << n;
-      // (With a sample, small chunks do not come to its limit.)
+      // With a sample, small chunks do not reach the limit.
       const bool exact = std::string(name) != "topk:0.2:sampled";
       if (exact) {
         EXPECT_EQ(largest, bound) << name << " of " << n;
       }
     }
   }
-  // One long gap needs the most escapes.
+  // A single long gap needs the most escapes.
   for (const size_t n : {255u, 256u, 2000u, 70000u, 140000u}) {
     for (const char* name : {"topk:0.00001", "topk:0.001", "topk:0.01", "topk:0.1"}) {
       const uint32_t k = CountOf(Encoded(name, std::vector<float>(n, 1.0f)));
@@ -635,7 +638,7 @@ TEST(Sizes, AreBoundedAndTheBoundIsReached) {
   }
 }
 
-TEST(Sizes, OfTheIndexAreNearTheEntropyAtOnePercent) {
+TEST(Sizes, OfTheIndexAreNearTheEntropy) {
   constexpr size_t kN = size_t{1} << 20;
   TestRandom random;
   std::vector<float> values(kN);
@@ -650,7 +653,7 @@ TEST(Sizes, OfTheIndexAreNearTheEntropyAtOnePercent) {
   EXPECT_NEAR(Named("topk:0.01").traits().bits_per_element, 8.0 * bytes.size() / kN, 0.001);
 }
 
-TEST(Traits, TellTheExpectedBitsOfRandomPositions) {
+TEST(Traits, GiveTheExpectedBits) {
   constexpr size_t kN = size_t{1} << 20;
   TestRandom random;
   std::vector<float> values(kN);
@@ -676,7 +679,7 @@ TEST(Names, AreReadStrictly) {
     const char* text;
   };
   const Case cases[] = {
-      {"topk", "its FRACTION is missing; it is written topk:FRACTION[:raw32][:sampled|:tensor]"},
+      {"topk", "its FRACTION is missing; the syntax is topk:FRACTION[:raw32][:sampled|:tensor]"},
       {"topk:", "FRACTION is \"\", expected a decimal number in (0, 0.5] like 0.01"},
       {"topk:0", "FRACTION is \"0\""},
       {"topk:0.0", "FRACTION is \"0.0\""},

@@ -29,7 +29,7 @@ uint8_t* WriteWord(uint32_t value, uint8_t* out) {
 
 template <class Word>
 void WriteDeltas(const uint32_t* indexes, size_t count, uint8_t* out) {
-  uint32_t next = 0;  // the smallest number that can follow
+  uint32_t next = 0;  // the smallest index that can follow
   for (size_t i = 0; i < count; ++i) {
     uint32_t gap = indexes[i] - next;
     for (; gap >= kEscape<Word>; gap -= kEscape<Word>) out = WriteWord<Word>(kEscape<Word>, out);
@@ -47,7 +47,7 @@ template <class Word>
 absl::Status ReadDeltas(const uint8_t* in, size_t bytes, uint64_t count, uint64_t n,
                         uint64_t* words) {
   const uint8_t* const end = in + bytes / sizeof(Word) * sizeof(Word);
-  uint64_t next = 0;  // cannot overflow: 2^32 bytes of index at most
+  uint64_t next = 0;  // cannot overflow: an index has at most 2^32 bytes
   const uint8_t* p = in;
   for (uint64_t i = 0; i < count; ++i) {
     Word word;
@@ -88,7 +88,7 @@ absl::Status ReadRaw32(const uint8_t* in, size_t bytes, uint64_t count, uint64_t
     if (number < next) {
       return absl::InvalidArgumentError(absl::StrCat("number ", i, " of the index is ", number,
                                                      ", expected more than ", next - 1,
-                                                     ", the one before"));
+                                                     ", the previous one"));
     }
     if (number >= n) return Beyond(i, number, n);
     SetBit(number, words);
@@ -102,7 +102,7 @@ absl::Status ReadBitmap(const uint8_t* in, size_t bytes, uint64_t n, uint64_t* w
   if (!size.ok()) return size;
   if (n % 8 != 0 && in[bytes - 1] >> (n % 8) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the bitmap has a bit set behind its ", n, " elements"));
+        absl::StrCat("the bitmap has a bit set after its ", n, " elements"));
   }
   std::memcpy(words, in, bytes);
   return absl::OkStatus();
@@ -114,7 +114,8 @@ IndexSize Raw32Index(uint64_t count) { return {IndexFormat::kRaw32, 4 * count}; 
 
 IndexSize ShortestIndex(const uint32_t* indexes, size_t count, uint64_t n) {
   const uint64_t bitmap = BitmapBytes(n);
-  // A number takes a byte at least: nothing has to be counted when that is too much.
+  // Each index takes at least one byte, so if `count` exceeds the bitmap, nothing else can be
+  // shorter.
   if (count > bitmap) return {IndexFormat::kBitmap, bitmap};
   uint64_t delta8 = count;
   uint64_t delta16 = count;
@@ -132,7 +133,7 @@ IndexSize ShortestIndex(const uint32_t* indexes, size_t count, uint64_t n) {
 }
 
 uint64_t MaxShortestIndex(uint64_t count, uint64_t n) {
-  // All gaps together are n - count at most, and escapes are the most if they are in one gap.
+  // All gaps together are at most n - count, and a single gap needs the most escapes.
   const uint64_t gaps = n - count;
   return std::min(
       {count + gaps / kEscape<uint8_t>, 2 * (count + gaps / kEscape<uint16_t>), BitmapBytes(n)});

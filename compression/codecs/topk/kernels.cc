@@ -21,8 +21,8 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sp = sparse::HWY_NAMESPACE;
 
-// The rows of a tile are short runs in distant pages, which hardware prefetchers do not follow.
-// This many elements on is the same row of the next tile (kTileCols).
+// The rows of a tile are short runs in distant pages, which hardware prefetchers do not follow. The
+// same row of the next tile is this many elements ahead (kTileCols).
 constexpr size_t kPrefetchElements = 128;
 // A cache line of floats.
 constexpr size_t kLine = 16;
@@ -61,8 +61,8 @@ HWY_INLINE uint32_t BitsAt(const float* x, size_t i) {
   return bits;
 }
 
-// Keys are below 2^31, so that a signed comparison, which every target has, orders them; NaN need
-// not become kNanKey, because no threshold is larger.
+// Keys are below 2^31, so a signed comparison, which every target has, orders them. NaN need not
+// become kNanKey, because no threshold is larger.
 size_t CollectImpl(const float* HWY_RESTRICT x, size_t n, uint32_t threshold, size_t limit,
                    uint32_t* HWY_RESTRICT out) {
   const HWY_CAPPED(int32_t, 16) di;
@@ -89,7 +89,7 @@ size_t CollectImpl(const float* HWY_RESTRICT x, size_t n, uint32_t threshold, si
   return found < limit ? found : limit;
 }
 
-// The bits of the nearest bf16, as float_reference::RoundToBf16 has it.
+// Returns the bits of the nearest bf16, as float_reference::RoundToBf16 does.
 HWY_INLINE uint16_t Bf16OfBits(uint32_t bits) {
   const uint32_t upper = bits >> 16;
   const uint32_t rounded = (bits + 0x7fffu + (upper & 1u)) >> 16;
@@ -131,6 +131,7 @@ uint64_t CountBitsImpl(const uint64_t* HWY_RESTRICT words, size_t count,
   return sum;
 }
 
+// Replaces the output.
 struct Assign {
   template <class DF>
   static HWY_INLINE hn::Vec<DF> Combine(DF, const float*, hn::Vec<DF> value) {
@@ -139,6 +140,7 @@ struct Assign {
   static HWY_INLINE void One(float value, float* out) { std::memcpy(out, &value, sizeof(value)); }
 };
 
+// Adds to the output.
 struct Accumulate {
   template <class DF>
   static HWY_INLINE hn::Vec<DF> Combine(DF df, const float* out, hn::Vec<DF> value) {
@@ -150,7 +152,8 @@ struct Accumulate {
 // Elements that are expanded together.
 constexpr size_t kStep = 32;
 
-// Elements first … first + cols, whose values begin at `values`; cols values are readable there.
+// Expands the elements from `first` to `first` + cols, whose values begin at `values`; cols values
+// must be readable there.
 template <class Operation>
 HWY_INLINE void ExpandRow(const SparseElements& sparse, size_t first,
                           const uint8_t* HWY_RESTRICT values, size_t cols,
@@ -186,7 +189,7 @@ HWY_INLINE void ExpandRows(const SparseElements& sparse, size_t first, size_t st
     const size_t begin = first + r * stride;
     const size_t rank = sp::Rank(sparse, begin);
     const uint8_t* values = sparse.values + 2 * rank;
-    uint8_t last_values[2 * kMaxCols];  // for whole vectors at the end of what may be read
+    uint8_t last_values[2 * kMaxCols];  // copy for whole vectors at the end of the readable values
     if (sparse.count - rank < cols) {
       std::memset(last_values, 0, sizeof(last_values));
       std::memcpy(last_values, values, 2 * (sparse.count - rank));
@@ -225,7 +228,7 @@ HWY_EXPORT(ExpandAddImpl);
 void CopyRows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, float* out) {
   HWY_DYNAMIC_DISPATCH(CopyRowsImpl)(in, ld, rows, cols, out_ld, out);
 }
-// The mode is set outside of the indirect call, across which the compiler moves no arithmetic.
+// Sets the mode outside of the indirect call, across which the compiler moves no arithmetic.
 void AddRows(const float* in, size_t ld, size_t rows, size_t cols, size_t sum_ld, float* sum) {
   ScopedFlushDenormals flush;
   HWY_DYNAMIC_DISPATCH(AddRowsImpl)(in, ld, rows, cols, sum_ld, sum);

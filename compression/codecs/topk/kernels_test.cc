@@ -1,5 +1,5 @@
-// The kernels against plain loops, on every instruction set of this machine, in memory that ends
-// where it may no longer be touched.
+// Compares the kernels with plain loops on every instruction set of this machine, in memory that
+// ends at the last byte that may be accessed.
 
 #include "compression/codecs/topk/kernels.h"
 
@@ -16,7 +16,7 @@
 namespace eps::topk_kernels {
 namespace {
 
-// Random bits that are a finite float, every third one of them special or denormal.
+// Returns the random bits of a finite float, a third of them special or denormal.
 float AnyFinite(TestRandom* random) {
   uint32_t bits = random->Next();
   if (bits % 6 == 0) bits = SpecialBits()[random->Next() % SpecialBits().size()];
@@ -25,8 +25,8 @@ float AnyFinite(TestRandom* random) {
   return FloatOfBits(bits);
 }
 
-// A bitmap of n elements and the values of those that are there, each in memory of its own that
-// ends with its last byte.
+// A bitmap of n elements and the values of the present ones, each in its own memory that ends with
+// its last byte.
 struct World {
   World(size_t n, uint32_t percent, TestRandom* random)
       : words(8 * ((n + 63) / 64 + 1)), before((n + 63) / 64 + 1), elements(n), present(n) {
@@ -60,7 +60,7 @@ struct World {
 
 constexpr uint32_t kPercents[] = {0, 1, 10, 50, 99, 100};
 
-TEST(Expand, GivesEveryPieceOfEveryBitmapAndTouchesNothingBeyond) {
+TEST(Expand, ReturnsEveryPieceWithinBounds) {
   OnEveryTarget([] {
     TestRandom random;
     for (const uint32_t percent : kPercents) {
@@ -81,7 +81,7 @@ TEST(Expand, GivesEveryPieceOfEveryBitmapAndTouchesNothingBeyond) {
   });
 }
 
-TEST(Expand, FindsTheValuesOfRowsThatAreApart) {
+TEST(Expand, FindsTheValuesOfStridedRows) {
   OnEveryTarget([] {
     TestRandom random;
     for (const size_t stride : {40u, 64u, 128u, 150u}) {
@@ -99,7 +99,8 @@ TEST(Expand, FindsTheValuesOfRowsThatAreApart) {
   });
 }
 
-// The scalar sum under the same mode, in a function of its own so that it is not moved out of it.
+// Returns the scalar sum in the same mode; a function of its own, so that it is not moved out of
+// it.
 __attribute__((noinline)) float FlushedSum(float a, float b) {
   ScopedFlushDenormals flush;
   volatile float x = a;
@@ -108,7 +109,7 @@ __attribute__((noinline)) float FlushedSum(float a, float b) {
   return sum;
 }
 
-TEST(ExpandAdd, AddsPlusZeroForAbsentElementsWithDenormalsAsZeros) {
+TEST(ExpandAdd, AddsPlusZeroForAbsentElements) {
   OnEveryTarget([] {
     TestRandom random;
     for (const uint32_t percent : kPercents) {
@@ -130,7 +131,7 @@ TEST(ExpandAdd, AddsPlusZeroForAbsentElementsWithDenormalsAsZeros) {
   });
 }
 
-TEST(Collect, ListsTheFirstElementsThatReachTheThreshold) {
+TEST(Collect, ListsElementsThatReachTheThreshold) {
   OnEveryTarget([] {
     TestRandom random;
     for (size_t n = 0; n <= 150; ++n) {
@@ -155,7 +156,7 @@ TEST(Collect, ListsTheFirstElementsThatReachTheThreshold) {
   });
 }
 
-TEST(Rows, AreCopiedAndAddedWithinTheirBorders) {
+TEST(Rows, AreCopiedAndAddedWithinBounds) {
   OnEveryTarget([] {
     TestRandom random;
     for (size_t cols = 1; cols <= 70; ++cols) {
@@ -182,9 +183,9 @@ TEST(Rows, AreCopiedAndAddedWithinTheirBorders) {
   });
 }
 
-TEST(Round, TakesWhatIsSentOutOfTheSum) {
+TEST(Round, SubtractsTheSentValues) {
   const std::vector<uint32_t> indexes = {0, 2, 3, 4, 5};
-  // An exact one, one that is left, a tie, one whose rest is denormal, and infinity.
+  // An exact value, one that is not selected, a tie, one with a denormal remainder, and infinity.
   const std::vector<uint32_t> bits = {0x3f800000, 0x40000000, 0x3f818001,
                                       0x3f808000, 0x00800001, 0x7f7fffff};
   const std::vector<uint16_t> codes = {0x3f80, 0x3f82, 0x3f80, 0x0080, 0x7f80};

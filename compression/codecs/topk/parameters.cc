@@ -8,7 +8,7 @@
 namespace eps::topk {
 namespace {
 
-// With nine places, products of digits and of what is below 10^places stay below 2^63.
+// With nine places, products of digits and numbers below 10^places stay below 2^63.
 constexpr size_t kMaxPlaces = 9;
 
 absl::Status ParseFraction(const std::string& text, Parameters* parameters) {
@@ -46,7 +46,7 @@ absl::StatusOr<Parameters> ParseParameters(const std::vector<std::string>& piece
   if (i < pieces.size() && pieces[i] == "tensor") {
     if (parameters.sampled) {
       return absl::InvalidArgumentError(
-          "sampled and tensor exclude each other: a sample is one of a chunk, and tensor chooses "
+          "sampled and tensor exclude each other: a sample covers one chunk, and tensor selects "
           "exactly");
     }
     parameters.tensor = true;
@@ -55,7 +55,7 @@ absl::StatusOr<Parameters> ParseParameters(const std::vector<std::string>& piece
   if (i < pieces.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", pieces[i], "\" was not expected as parameter ", i + 1,
-        "; behind FRACTION come raw32 and one of sampled, tensor, each once, in this order"));
+        "; after FRACTION, raw32 and then one of sampled and tensor may follow, each once"));
   }
   return parameters;
 }

@@ -9,24 +9,24 @@
 
 namespace eps::topk {
 
-// What stands behind "topk" in a codec's name: FRACTION[:raw32][:sampled|:tensor].
+// The parameters after "topk" in a codec's name: FRACTION[:raw32][:sampled|:tensor].
 struct Parameters {
-  // FRACTION as it was written: digits / 10^places. Kept exact, because a double's error would make
-  // one element more of ceil(FRACTION * n).
+  // FRACTION as written: digits / 10^places. It is exact, because the error of a double could add
+  // one to ceil(FRACTION * n).
   uint64_t digits = 0;
   uint64_t power_of_ten = 1;
   bool raw32 = false;
   bool sampled = false;
   bool tensor = false;
 
-  // ceil(FRACTION * n). REQUIRES n < 2^63.
+  // Returns ceil(FRACTION * n). REQUIRES n < 2^63.
   uint64_t Fraction(uint64_t n) const {
     return digits * (n / power_of_ten) +
            (digits * (n % power_of_ten) + power_of_ten - 1) / power_of_ten;
   }
-  // How many of n elements an encoded chunk holds at most.
+  // Returns the largest number of elements that an encoded chunk of n elements holds.
   uint64_t MaxCount(uint64_t n) const {
-    if (tensor) return n;  // all that is large may lie in one chunk
+    if (tensor) return n;  // all large elements may be in one chunk
     const uint64_t k = Fraction(n);
     if (!sampled) return k;
     return 2 * k < n ? 2 * k : n;
@@ -36,7 +36,7 @@ struct Parameters {
   }
 };
 
-// InvalidArgument says what was found and what is expected.
+// Parses the parameters. InvalidArgument says what was found and what was expected.
 absl::StatusOr<Parameters> ParseParameters(const std::vector<std::string>& pieces);
 
 }  // namespace eps::topk

@@ -1,4 +1,4 @@
-// Top-k in plain scalar C++: what docs/formats/codecs.md means, element by element.
+// Top-k in plain scalar C++: docs/formats/codecs.md, element by element.
 
 #include <algorithm>
 #include <cstdint>
@@ -27,7 +27,7 @@ float ToFloat(uint32_t bits) {
 
 bool IsNan(float value) { return (ToBits(value) & 0x7fffffffu) > 0x7f800000u; }
 
-// Orders like the magnitude; all NaN are equal and above infinity.
+// Returns a key that orders by magnitude; all NaNs are equal and above infinity.
 uint32_t MagnitudeOrder(float value) {
   return IsNan(value) ? 0x7f800001u : ToBits(value) & 0x7fffffffu;
 }
@@ -103,9 +103,10 @@ std::vector<uint64_t> ReadIndex(int format, absl::string_view index, uint64_t n,
   return chosen;
 }
 
+// The reference of top-k. With `tensor` it treats a chunk as its whole tensor.
 class TopkReference final : public ReferenceCodec {
  public:
-  // The fraction is `decimals` / 10^(their number).
+  // `decimals` are the digits after "0." of the fraction.
   TopkReference(const std::string& decimals, bool raw32, bool sampled)
       : raw32_(raw32), sampled_(sampled) {
     for (const char c : decimals) {

@@ -28,14 +28,15 @@ Buffer IndexBuffer(size_t count, MemoryAccount* account) {
   return Buffer((count + kCollectSlack) * sizeof(uint32_t), MemoryKind::kScratch, account);
 }
 
+// A key and its rank.
 struct Threshold {
   uint32_t key = 0;
-  size_t above = 0;  // keys that are larger
+  size_t above = 0;  // number of larger keys
 };
 
-// The key of rank `rank` from the top, from 1, of those that for_each_key(visit) shows, the same
-// three times: radix selection, digit by digit of 11, 10 and 10 bits. REQUIRES at least `rank`
-// keys.
+// Returns the key of rank `rank` from the top (from 1) among those that for_each_key(visit) shows.
+// Radix selection with digits of 11, 10 and 10 bits, so for_each_key must show the same keys three
+// times. REQUIRES at least `rank` keys.
 template <class ForEachKey>
 Threshold KeyOfRankAmong(ForEachKey for_each_key, size_t rank) {
   EPS_DCHECK(1 <= rank);
@@ -45,7 +46,7 @@ Threshold KeyOfRankAmong(ForEachKey for_each_key, size_t rank) {
   };
   constexpr Digit kDigits[] = {{20, 0x7ff}, {10, 0x3ff}, {0, 0x3ff}};
   Threshold threshold;
-  uint32_t known = 0;  // the bits of the digits found so far
+  uint32_t known = 0;  // mask of the digits found so far
   for (const Digit& digit : kDigits) {
     std::array<uint64_t, 2048> counts{};
     for_each_key([&](uint32_t key) {
@@ -59,7 +60,7 @@ Threshold KeyOfRankAmong(ForEachKey for_each_key, size_t rank) {
   return threshold;
 }
 
-// The same of key_at(0 … n). REQUIRES 1 <= rank <= n.
+// The same for key_at(0) … key_at(n - 1). REQUIRES 1 <= rank <= n.
 template <class KeyFunction>
 Threshold KeyOfRank(KeyFunction key_at, size_t n, size_t rank) {
   EPS_DCHECK(rank <= n);
@@ -70,12 +71,12 @@ Threshold KeyOfRank(KeyFunction key_at, size_t n, size_t rank) {
       rank);
 }
 
-// Keeps, of the `count` elements listed, the k of largest key, and returns how many that are.
-// `keys` are theirs, none of them 0.
+// Keeps the k elements of largest key among the `count` listed and returns how many remain. `keys`
+// are their keys, none of them 0.
 size_t KeepLargest(uint32_t* indexes, const uint32_t* keys, size_t count, size_t k) {
   if (count <= k) return count;
   const Threshold threshold = KeyOfRank([keys](size_t i) { return keys[i]; }, count, k);
-  size_t equals = k - threshold.above;  // of which those of lower number are kept
+  size_t equals = k - threshold.above;  // equal keys to keep, lower indexes first
   size_t kept = 0;
   for (size_t i = 0; i < count; ++i) {
     const bool equal = keys[i] == threshold.key && equals > 0;
@@ -86,13 +87,13 @@ size_t KeepLargest(uint32_t* indexes, const uint32_t* keys, size_t count, size_t
   return kept;
 }
 
-// Without a guess: counts the keys of all elements, digit by digit.
+// Selects without a guess: counts the keys of all elements, digit by digit.
 Selection SelectByCounting(const float* x, size_t n, size_t k, MemoryAccount* account) {
   Selection selection;
   selection.memory = IndexBuffer(k, account);
   uint32_t* const indexes = Words(&selection.memory);
   const Threshold threshold = KeyOfRank([x](size_t i) { return KeyAt(x, i); }, n, k);
-  if (threshold.key == 0) {  // fewer than k are not zero
+  if (threshold.key == 0) {  // fewer than k elements are nonzero
     selection.count = CollectAtLeast(x, n, 1, k, indexes);
     return selection;
   }
@@ -109,20 +110,21 @@ Selection SelectByCounting(const float* x, size_t n, size_t k, MemoryAccount* ac
   return selection;
 }
 
-// Below this many elements, guessing costs more than it saves.
+// Below this number of elements, guessing costs more than it saves.
 constexpr size_t kLeastToGuess = 4096;
-// Of the sample that guesses a threshold. Odd, so that it meets all columns of usual matrices.
+// The stride of the sample that guesses a threshold. Odd, so that it covers all columns of usual
+// matrices.
 constexpr size_t kGuessStride = 61;
 
-// A key that is met or exceeded by k elements at least, but by few more: very likely, not surely.
-// `expected` becomes how many there may be.
+// Returns a key that very likely at least k elements reach, but only few more. Sets `expected` to
+// an upper estimate of their number.
 uint32_t GuessThreshold(const float* x, size_t n, size_t k, MemoryAccount* account,
                         size_t* expected) {
   const size_t sample = (n + kGuessStride - 1) / kGuessStride;
   Buffer memory(sample * sizeof(uint32_t), MemoryKind::kScratch, account);
   uint32_t* const keys = Words(&memory);
   for (size_t i = 0; i < sample; ++i) keys[i] = KeyAt(x, i * kGuessStride);
-  // The number of the k largest in a sample varies by the root of its mean.
+  // The number of the k largest that fall into a sample varies by the square root of its mean.
   const double mean = static_cast<double>(k) / kGuessStride;
   const size_t rank = static_cast<size_t>(mean + 4 * std::sqrt(mean)) + 6;
   *expected = std::min(n, (rank + rank / 4) * kGuessStride);
@@ -132,8 +134,8 @@ uint32_t GuessThreshold(const float* x, size_t n, size_t k, MemoryAccount* accou
 
 }  // namespace
 
-// One pass collects the elements above a guessed threshold, and the exact selection is among these
-// few. Where the guess is wrong, the slow way gives the same answer.
+// One pass collects the elements above a guessed threshold, and the exact selection runs among
+// these few. If the guess is wrong, counting gives the same result more slowly.
 Selection SelectLargest(const float* x, size_t n, size_t k, MemoryAccount* account) {
   if (k == 0) return Selection();
   if (n < kLeastToGuess) return SelectByCounting(x, n, k, account);
@@ -166,7 +168,7 @@ std::vector<uint64_t> CountLargest(const std::vector<uint64_t>& sizes, uint64_t 
         }
       },
       k);
-  uint64_t equals = threshold.key == 0 ? 0 : k - threshold.above;  // those of lower number first
+  uint64_t equals = threshold.key == 0 ? 0 : k - threshold.above;  // lower indexes first
   for (size_t a = 0; a < sizes.size(); ++a) {
     const float* const x = array(a);
     uint64_t equals_here = 0;

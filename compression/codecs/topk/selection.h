@@ -1,8 +1,8 @@
 #ifndef EPS_COMPRESSION_CODECS_TOPK_SELECTION_H_
 #define EPS_COMPRESSION_CODECS_TOPK_SELECTION_H_
 
-// Which elements of a chunk are sent. Deterministic: the answer is a function of the elements
-// alone, equal on every machine. n <= 2^32, of one array.
+// The selection of the elements of a chunk to send. Deterministic: the result depends only on the
+// elements and is the same on every machine. n <= 2^32 for one array.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,29 +13,28 @@
 
 namespace eps::topk {
 
-// Ascending numbers of the chosen elements.
+// The indexes of the selected elements, ascending.
 struct Selection {
-  Buffer memory;  // scratch of the account
+  Buffer memory;  // scratch memory of the account
   size_t count = 0;
 
   const uint32_t* indexes() const { return reinterpret_cast<const uint32_t*>(memory.data()); }
 };
 
-// The k elements of largest magnitude that are not zero, NaN above infinity, those of lower number
-// first among equals; all that are not zero if these are fewer.
+// Selects the k nonzero elements of largest magnitude, with NaN above infinity and lower indexes
+// first among equals; all nonzero elements if there are fewer than k.
 Selection SelectLargest(const float* x, size_t n, size_t k, MemoryAccount* account);
 
-// How many elements of each of several arrays are among those that SelectLargest chooses of all of
-// them, one after the other. `array(i)`, of sizes[i] elements, is asked for several times and valid
-// until the next call.
+// Returns for each of several arrays how many of its elements SelectLargest would select from their
+// concatenation. `array(i)` returns the array of sizes[i] elements. It is called several times per
+// array, and its result must stay valid until the next call.
 std::vector<uint64_t> CountLargest(const std::vector<uint64_t>& sizes, uint64_t k,
                                    const std::function<const float*(size_t)>& array);
 
-// The distance between the elements of the sample.
+// The distance between sampled elements.
 inline constexpr size_t kSampleStride = 64;
-// The first `limit` elements that are not zero and whose magnitude is at least that of rank
-// `sample_rank` (from 1) among the elements 0, 64, 128, … REQUIRES 1 <= sample_rank <= their
-// number.
+// Selects the first `limit` nonzero elements whose magnitude is at least that of rank `sample_rank`
+// (from 1) among the elements 0, 64, 128, … REQUIRES 1 <= sample_rank <= the number of these.
 Selection SelectSampled(const float* x, size_t n, size_t sample_rank, size_t limit,
                         MemoryAccount* account);
 

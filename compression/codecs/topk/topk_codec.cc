@@ -1,4 +1,5 @@
-// Of a gradient, the elements of largest magnitude (docs/formats/codecs.md).
+// The codec that sends the elements of a gradient with the largest magnitude
+// (docs/formats/codecs.md).
 
 #include <algorithm>
 #include <cmath>
@@ -28,9 +29,9 @@ using topk::Selection;
 static_assert(topk_kernels::kMaxCols >= kTileCols);
 
 constexpr CodecId kTopkId{32};
-constexpr uint64_t kMaxElements = uint64_t{1} << 32;  // numbers of elements have 32 bits
+constexpr uint64_t kMaxElements = uint64_t{1} << 32;  // indexes of elements have 32 bits
 
-// What comes before the index.
+// The bytes before the index.
 struct Header {
   static constexpr size_t kBytes = 12;
   uint32_t count = 0;
@@ -40,8 +41,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == Header::kBytes);
 
-// The bytes as received, and beside them, for random access, the index as a bitmap and the number
-// of set bits before each of its words: 3/16 of a byte per element of the chunk.
+// Holds the bytes as received and, for random access, the index as a bitmap and the number of set
+// bits before each of its words: 3/16 of a byte per element of the chunk.
 class TopkChunk final : public EncodedChunk {
  public:
   TopkChunk(const Chunk& chunk, Bytes bytes)
@@ -50,7 +51,7 @@ class TopkChunk final : public EncodedChunk {
         words_(bytes_.NewBeside(BitmapWords(chunk.elements) * sizeof(uint64_t))),
         before_(bytes_.NewBeside(BitmapWords(chunk.elements) * sizeof(uint32_t))) {}
 
-  // To be called once, before anything else. The error lacks the chunk's name.
+  // Checks the bytes. Call once, before any other method. The error lacks the chunk's name.
   absl::Status Parse() {
     const uint64_t n = chunk_.elements;
     if (n > kMaxElements) return absl::InvalidArgumentError("expected 2^32 elements at most");
@@ -110,7 +111,7 @@ class TopkChunk final : public EncodedChunk {
  private:
   uint64_t* words() { return reinterpret_cast<uint64_t*>(words_.data()); }
 
-  // The chunk's element that value i belongs to: the one with set bit number i.
+  // Returns the element of the chunk that value i belongs to: the position of set bit number i.
   uint64_t ElementOfValue(size_t i) const {
     const uint32_t* const end = sparse_.before + BitmapWords(chunk_.elements);
     const size_t w = std::upper_bound(sparse_.before, end, i) - sparse_.before - 1;
@@ -126,8 +127,8 @@ class TopkChunk final : public EncodedChunk {
   SparseElements sparse_{};
 };
 
-// Keeps the chunk's elements until all are there. With error feedback they are kept where the
-// residual was, and added to it: only what is sent has to be taken out of it in the end.
+// Collects the chunk's elements until Finish. With error feedback it adds them to the residual in
+// place, so that Finish only has to subtract the values that are sent.
 class TopkEncoder final : public TileEncoder {
  public:
   TopkEncoder(const Parameters& parameters, const Chunk& chunk, const EncodeOptions& options)
@@ -198,11 +199,13 @@ class TopkEncoder final : public TileEncoder {
   uint64_t written_ = 0;
 };
 
-// Of a chunk of 1 Mi elements whose chosen ones lie at random.
+// Returns the expected bits per element of a chunk of 1 Mi elements with selected elements at
+// random positions.
 double ExpectedBitsPerElement(const Parameters& parameters) {
   const double n = 1 << 20;
   const double density = static_cast<double>(parameters.Fraction(1 << 20)) / n;
-  // A gap is at least `escape` with probability (1 - density)^escape, and so on for each more.
+  // A gap is at least `escape` with probability (1 - density)^escape, and likewise for each further
+  // escape.
   const auto delta_bits = [density](double word_bits, double escape) {
     return word_bits * density / (1 - std::pow(1 - density, escape));
   };
@@ -211,6 +214,7 @@ double ExpectedBitsPerElement(const Parameters& parameters) {
   return 8 * Header::kBytes / n + index + 16 * density;
 }
 
+// Top-k with fixed parameters.
 class TopkCodec final : public Codec {
  public:
   TopkCodec(absl::string_view name, const Parameters& parameters)

@@ -1,6 +1,6 @@
-// Every call that one shard makes on its disk fails once: through creation (interrupted twice by a
-// power cut), training, cuts, a crash, recovery and restoring. Each failure ends the shard with an
-// error that says so; a new process brings the job to the same bits.
+// Each disk call of one shard fails once, through creation (interrupted twice by a power cut),
+// training, cuts, a crash, recovery and restoring. Each failure ends the shard with an error that
+// reports it; a new process brings the job to the same bits.
 
 #include <cstdio>
 #include <map>
@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "storage/cuts/extents.h"
+#include "storage/cuts/residual_budget.h"
 
 namespace eps {
 namespace {
@@ -29,6 +30,7 @@ const char* const kKinds[SimulatedDisk::kCalls] = {"create folder", "list",   "c
                                                    "remove",        "rename", "lock",        "free",
                                                    "read",          "write",  "sync"};
 
+// The n-th call of a kind fails.
 struct Planned {
   Call call;
   uint64_t n;
@@ -40,7 +42,7 @@ bool TakesSpace(Call call) {
          call == Call::kWrite || call == Call::kSync;
 }
 
-// What is read or written there: the callers are told apart by it.
+// Labels a call with the kind of call and the kind of data, which distinguishes the callers.
 std::string Label(const Site& site, uint64_t residuals_at) {
   std::string what = site.path.substr(site.path.rfind('/') + 1);
   const bool transfer = site.call == Call::kRead || site.call == Call::kWrite;
@@ -56,14 +58,14 @@ std::string Label(const Site& site, uint64_t residuals_at) {
   return absl::StrCat(kKinds[static_cast<int>(site.call)], " ", what);
 }
 
-// One attempt at the job, in which the victim's power is cut at two calls while it is made, and its
+// One attempt at the job. The victim loses power at two calls while its files are created, and its
 // process dies in the middle of training.
 class Attempt {
  public:
   struct Plan {
     ShardId victim;
-    bool logs = false;           // contributions, all shards
-    std::vector<uint64_t> cuts;  // calls of the victim's first lives
+    bool logs = false;           // every shard logs contributions
+    std::vector<uint64_t> cuts;  // by process of the victim: the call at which power is cut
     std::vector<Planned> faults;
   };
   Attempt(const JobSpec& spec, const Plan& plan) : spec_(spec), plan_(plan) {}
@@ -91,7 +93,7 @@ class Attempt {
 
   std::vector<Site> sites;  // of the victim's calls, in order
   std::vector<std::string> ends;
-  uint64_t failed = 0;  // jobs that ended with an error, whose processes were then started anew
+  uint64_t failed = 0;  // failures of the job, after each of which all processes restarted
 
  private:
   void Between(DurableTraining* training) {
@@ -127,7 +129,8 @@ class Attempt {
   bool crashed_ = false;
 };
 
-// The first call of that label, counted from 1; `behind` calls are left out.
+// Returns the number of the first call with that label, counted from 1 after the first `behind`
+// calls.
 uint64_t Find(const std::vector<Site>& sites, const std::string& label, size_t behind) {
   for (size_t i = behind; i < sites.size(); ++i) {
     if (Label(sites[i], UINT64_MAX) == label) return i + 1 - behind;
@@ -136,7 +139,7 @@ uint64_t Find(const std::vector<Site>& sites, const std::string& label, size_t b
   return 1;
 }
 
-// Every call on a disk that is written in storage/{log_store,extents,nvme_backend}*.cc.
+// Every disk call of storage/testing/log_store.cc, storage/cuts/extents.cc and storage/backends.
 const char* const kAllLabels[] = {"create file log.new",
                                   "create file slot",
                                   "create folder catalogue",
@@ -165,7 +168,7 @@ const char* const kAllLabels[] = {"create file log.new",
                                   "write slot: header",
                                   "write slot: residuals"};
 
-// And in storage/log/contribution_log.cc.
+// Those of storage/log/contribution_log.cc.
 const char* const kLabelsOfLogs[] = {"create file contributions.eps", "open contributions.eps",
                                      "read contributions.eps", "sync contributions.eps",
                                      "write contributions.eps"};
@@ -183,12 +186,12 @@ class DurableCalls : public testing::TestWithParam<std::tuple<uint32_t, bool>> {
     for (const Chunk& c : chunks.chunks()) {
       if (placement[c.id.value()] == plan_.victim) owned.push_back(c.id);
     }
-    keeps_residuals_ = ShardCore::ResidualBudget(spec_, chunks, owned, /*durable=*/true) > 0;
+    keeps_residuals_ = ResidualBudget(spec_, chunks, owned, /*durable=*/true) > 0;
     residuals_at_ =
         ExtentLayout(chunks, owned, /*arrays=*/3, 0, spec_.training.parts).residual_offset();
   }
 
-  // Plans the cuts: in the middle of a new log, then in the middle of new slots.
+  // Plans two power cuts: one while a new log is written, one while new slots are.
   void PlanCuts() {
     uint64_t before = 0;
     for (const char* at : {"write log.new", "write slot: header"}) {
@@ -209,7 +212,7 @@ class DurableCalls : public testing::TestWithParam<std::tuple<uint32_t, bool>> {
                                           planned.n, ", fault ", static_cast<int>(planned.fault));
     const absl::Status told = attempt.Tell(expected_);
     ASSERT_TRUE(told.ok()) << name << ": " << told;
-    uint64_t at = 0;  // the number of the call
+    uint64_t at = 0;  // the number of the call that failed
     for (size_t i = 0; i < attempt.sites.size(); ++i) {
       if (attempt.sites[i].fails) at = i + 1;
     }
@@ -217,7 +220,7 @@ class DurableCalls : public testing::TestWithParam<std::tuple<uint32_t, bool>> {
     ++attempts_;
     ended_ += attempt.ends.size();
     failed_ += attempt.failed;
-    if (cut_calls_.count(at) > 0) return;  // nobody was left to hear of it
+    if (cut_calls_.count(at) > 0) return;  // power was cut during this call: no process saw it fail
     ++hits_[Label(attempt.sites[at - 1], residuals_at_)];
     ASSERT_GE(attempt.ends.size() + attempt.failed, 1u) << name;
     if (attempt.ends.empty()) return;
@@ -234,7 +237,7 @@ class DurableCalls : public testing::TestWithParam<std::tuple<uint32_t, bool>> {
   std::map<std::string, uint64_t> hits_;
 };
 
-TEST_P(DurableCalls, EveryCallThatFailsEndsTheShardAndNothingIsLost) {
+TEST_P(DurableCalls, FailedCallsEndTheShardWithoutLoss) {
   ASSERT_NO_FATAL_FAILURE(PlanCuts());
   Attempt good(spec_, plan_);
   const absl::Status undisturbed = good.Tell(expected_);
@@ -267,12 +270,12 @@ TEST_P(DurableCalls, EveryCallThatFailsEndsTheShardAndNothingIsLost) {
   EXPECT_EQ(labels, all);
 }
 
-TEST(DurableCallsOfAllShards, TakeInThoseOfResiduals) {
+TEST(DurableCallsOfAllShards, IncludeCallsForResiduals) {
   const JobSpec spec = SmallDurableSpec(Clip::kNone, Mode::kSealed, "topk:0.05");
   const ChunkMap chunks = ChunkMap::Build(spec);
   std::vector<ChunkId> all;
   for (const Chunk& c : chunks.chunks()) all.push_back(c.id);
-  EXPECT_GT(ShardCore::ResidualBudget(spec, chunks, all, /*durable=*/true), 0u);
+  EXPECT_GT(ResidualBudget(spec, chunks, all, /*durable=*/true), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Victims, DurableCalls,

@@ -1,9 +1,9 @@
-// The n-th allocation of a process fails: it ends there, and a new process brings the job to the
-// same bits out of the files that it finds.
+// The n-th allocation of a process fails. The process aborts, ends with an error, or finishes with
+// the right bits; a new process then brings the job to the same bits from the files that it finds.
 //
-// Each attempt is a process of its own, on real files. EPS_ALLOCATIONS=all: every n instead of a
-// sample; EPS_ALLOCATIONS_TALLY=FILE: keeps count, so that a run that was interrupted goes on.
-// EPS_ALLOCATION=N: this one alone.
+// Each attempt is a process of its own, on real files. EPS_ALLOCATIONS=N tries about N allocations
+// instead of 60, and EPS_ALLOCATIONS=all tries all of them. EPS_ALLOCATIONS_TALLY=FILE keeps count,
+// so that an interrupted run can continue. EPS_ALLOCATION=N tries only this one.
 
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -25,8 +25,9 @@
 #include "base/testing/tally.h"
 #include "eps_server/core/testing/durable_cluster.h"
 #include "gtest/gtest.h"
-#include "storage/disk/disk.h"
 #include "storage/backends/durable_backend.h"
+#include "storage/cuts/residual_budget.h"
+#include "storage/disk/disk.h"
 #include "storage/testing/log_store.h"
 
 namespace {
@@ -74,7 +75,8 @@ namespace fs = std::filesystem;
 constexpr uint32_t kShards = 2;
 constexpr int kCleanError = 3;
 
-// Real files whose operations block and complete on an executor, so that all happens in one order.
+// Real files whose operations block, and complete on an executor, so that everything happens in one
+// order.
 class InOrder final : public Disk {
  public:
   InOrder(Disk* disk, Executor* executor) : disk_(disk), executor_(executor) {}
@@ -130,7 +132,7 @@ class InOrder final : public Disk {
   Executor* const executor_;
 };
 
-// A shard's folder, and what its process has open there.
+// The files that a shard's process has open.
 struct Place {
   std::unique_ptr<InOrder> disk;
   std::unique_ptr<LogStore> store;
@@ -142,7 +144,7 @@ struct Place {
   std::_Exit(kCleanError);
 }
 
-// The whole life of a process: brings the job in `folder` to its end and writes the digest.
+// Runs one process: brings the job in `folder` to its end and writes the digest.
 void Live(const JobSpec& spec, const std::string& folder, bool logs) {
   DiskOptions disk_options;
   disk_options.allow_io_uring = false;
@@ -170,7 +172,7 @@ void Live(const JobSpec& spec, const std::string& folder, bool logs) {
     durable.catalogue = place->catalogue.get();
     durable.folder = own + "/job";
     durable.staging_bytes = uint64_t{64} << 10;
-    durable.residual_bytes = ShardCore::ResidualBudget(job, chunks, owned, /*durable=*/true);
+    durable.residual_bytes = ResidualBudget(job, chunks, owned, /*durable=*/true);
     if (logs) {
       durable.log = ShardCore::LogNeeds(job, chunks, owned, kShards);
       durable.log.steps = options.limits.cut_steps;
@@ -186,20 +188,21 @@ void Live(const JobSpec& spec, const std::string& folder, bool logs) {
   std::ofstream(folder + "/digest") << training.End().digest;
 }
 
-// Of shards with contribution logs, or without.
+// The parameter says whether the shards have contribution logs.
 class DurableMemory : public testing::TestWithParam<bool> {
  protected:
   DurableMemory()
       : spec_(SmallDurableSpec(Clip::kLagged, Mode::kSealed, "topk:0.05")),
         expected_(UndisturbedOutcome(spec_).digest) {
-    // In memory if that is possible: thousands of syncs take their time.
+    // Uses memory if possible, because thousands of syncs are slow.
     const bool in_memory = access("/dev/shm", W_OK) == 0;
     folder_ = (in_memory ? std::string("/dev/shm") : testing::TempDir()) + "/eps-memory-XXXXXX";
     EXPECT_NE(mkdtemp(folder_.data()), nullptr);
   }
   ~DurableMemory() override { fs::remove_all(folder_); }
 
-  // A new process whose n-th allocation fails; 0: none. How it ended, as of waitpid.
+  // Runs a process whose n-th allocation fails; 0 fails none. Returns its status as waitpid reports
+  // it.
   int Spawn(uint64_t n) {
     const pid_t child = fork();
     EPS_CHECK(child >= 0);
@@ -231,7 +234,7 @@ class DurableMemory : public testing::TestWithParam<bool> {
   std::string folder_;
 };
 
-TEST_P(DurableMemory, AFailedAllocationEndsTheProcessAndTheNextOneGoesOn) {
+TEST_P(DurableMemory, NextProcessRecoversFromFailedAllocation) {
   ASSERT_EQ(Spawn(0), 0);
   ASSERT_EQ(Read("digest"), expected_);
   const uint64_t count = std::strtoull(Read("allocations").c_str(), nullptr, 10);
@@ -251,7 +254,7 @@ TEST_P(DurableMemory, AFailedAllocationEndsTheProcessAndTheNextOneGoesOn) {
     return;
   }
   for (uint64_t n = std::max<uint64_t>(tally["next"], 1); n < count; n += stride) {
-    // With a stride, not the same place of every round of a loop.
+    // Varies the offset in each stride, so that not every round hits the same place of a loop.
     const uint64_t at = n + (all ? 0 : n * 7919 % stride);
     Clear();
     const int ended = Spawn(at);
@@ -263,8 +266,8 @@ TEST_P(DurableMemory, AFailedAllocationEndsTheProcessAndTheNextOneGoesOn) {
     if (finished) {
       EXPECT_EQ(Read("digest"), expected_) << "allocation " << at;
     }
-    ASSERT_EQ(Spawn(0), 0) << "behind allocation " << at;
-    ASSERT_EQ(Read("digest"), expected_) << "behind allocation " << at;
+    ASSERT_EQ(Spawn(0), 0) << "after allocation " << at;
+    ASSERT_EQ(Read("digest"), expected_) << "after allocation " << at;
     tally["next"] = n + stride;
     if (tally["next"] % 100 == 0) tally.Save();
   }
@@ -278,7 +281,7 @@ INSTANTIATE_TEST_SUITE_P(Logs, DurableMemory, testing::Bool());
 }  // namespace
 }  // namespace eps
 
-// An exception that nobody catches ends a process where it is thrown; gtest would catch it.
+// An uncaught exception must end the process where it is thrown; gtest would catch it.
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   testing::GTEST_FLAG(catch_exceptions) = false;

@@ -1,8 +1,8 @@
-// Power cuts under a whole cluster: cores, backends, catalogues. Whatever a cut leaves of what was
-// not synced, the job ends with the bits of a run in which nothing happened.
+// Power cuts of a whole cluster: cores, backends, catalogues. Whatever a cut leaves of unsynced
+// data, the job ends with the bits of an undisturbed run.
 //
-// EPS_POWER_CUTS=N: so many cuts. EPS_POWER_TALLY=FILE: keeps count, so that a run that was
-// interrupted goes on. EPS_POWER_SEED=N: this story alone.
+// EPS_POWER_CUTS=N sets the number of cuts. EPS_POWER_TALLY=FILE keeps count, so that an
+// interrupted run can continue. EPS_POWER_SEED=N runs only this story.
 
 #include <algorithm>
 #include <chrono>
@@ -37,7 +37,7 @@ const std::vector<Job>& Jobs() {
   return *jobs;
 }
 
-// Of a cluster without logs.
+// Draws a cluster without contribution logs.
 DurableDisks::Options Draw(uint64_t seed, Dice* dice) {
   DurableDisks::Options options;
   options.shards = static_cast<uint32_t>(1 + (*dice)(3));
@@ -47,17 +47,17 @@ DurableDisks::Options Draw(uint64_t seed, Dice* dice) {
   return options;
 }
 
-// What happened in a story.
+// The events of one story.
 struct Told {
   absl::Status status;
   uint64_t cuts = 0;
-  uint64_t blackouts = 0;  // of all shards at once
+  uint64_t blackouts = 0;  // cuts of all shards at once
   uint64_t terms = 0;
-  uint64_t replaced = 0;  // workers
+  uint64_t replaced = 0;  // workers that were replaced
 };
 
-// Every life of every process is ended by a cut, at a call of its disk or between two deliveries,
-// until there were enough of them.
+// Ends every process by a power cut, at a call of its disk or between two deliveries, until there
+// were enough cuts.
 Told Tell(uint64_t seed) {
   const Job& job = Jobs()[seed % Jobs().size()];
   Dice dice(seed);
@@ -70,7 +70,11 @@ Told Tell(uint64_t seed) {
   const auto plan = [&](ShardId shard) {
     if (training.disks().cuts() >= wanted) return;
     const uint64_t calls = dice(3) == 0 ? 15 : dice(3) == 0 ? 150 : 60;
-    training.disks().disk(shard).CutPowerAtCall(1 + dice(calls), dice(1 << 30));
+    // Draws in separate statements, because compilers differ in the order in which they evaluate
+    // arguments.
+    const uint64_t cut_seed = dice(1 << 30);
+    const uint64_t call = 1 + dice(calls);
+    training.disks().disk(shard).CutPowerAtCall(call, cut_seed);
   };
   for (uint32_t s = 0; s < options.shards; ++s) plan(ShardId(s));
   const auto between = [&] {
@@ -102,7 +106,7 @@ Told Tell(uint64_t seed) {
   return told;
 }
 
-TEST(DurablePower, WhateverACutLeavesTheJobEndsWithTheSameBits) {
+TEST(DurablePower, JobSurvivesPowerCutsBitForBit) {
   if (std::getenv("EPS_POWER_SEED") != nullptr) {
     const Told told = Tell(NumberFromEnvironment("EPS_POWER_SEED", 0));
     EXPECT_TRUE(told.status.ok()) << told.status;
@@ -122,7 +126,7 @@ TEST(DurablePower, WhateverACutLeavesTheJobEndsWithTheSameBits) {
     cuts_here += told.cuts;
     if (!told.status.ok()) {
       ++tally["failed"];
-      ADD_FAILURE() << "EPS_POWER_SEED=" << seed << " tells it again: " << told.status;
+      ADD_FAILURE() << "EPS_POWER_SEED=" << seed << " repeats it: " << told.status;
     }
     if (seed % 100 == 0) tally.Save();
     if (tally["failed"] > 5) break;
@@ -138,9 +142,9 @@ TEST(DurablePower, WhateverACutLeavesTheJobEndsWithTheSameBits) {
   EXPECT_GT(tally["replaced"], tally["stories"]);
 }
 
-// Once all shards have opened the job, no cut of the power ends its term: what a shard was told and
-// acknowledged is there again, whoever dies and whenever.
-TEST(DurablePower, WithLogsNobodyGoesBack) {
+// Once all shards have opened the job, no power cut ends its term: whatever a shard received and
+// acknowledged is recovered, whichever shard dies at whatever time.
+TEST(DurablePower, LogsKeepTheTermAcrossPowerCuts) {
   uint64_t cuts = 0;
   for (uint64_t seed = 1; seed <= 24; ++seed) {
     const Job& job = Jobs()[seed % Jobs().size()];
@@ -172,17 +176,17 @@ TEST(DurablePower, WithLogsNobodyGoesBack) {
   EXPECT_GT(cuts, 300u);
 }
 
-TEST(DurablePower, TheSmallestLogSaysInEveryTermHowFarApartCutsMayBe) {
+TEST(DurablePower, SmallestLogBoundsCutIntervalEachTerm) {
   const Job& job = Jobs()[0];
   DurableDisks::Options options;
   options.shards = 2;
-  options.cut_steps = 10;  // more than the job has
+  options.cut_steps = 10;  // more than the steps of the job
   options.log_steps = {0, 1};
   DurableTraining training(job.spec, options, /*fetches=*/true);
   CoreCluster& cluster = training.cluster();
   training.Import();
   cluster.Run();
-  cluster.Crash(ShardId(0));  // has no log: a new term
+  cluster.Crash(ShardId(0));  // shard 0 has no log, so a new term begins
   cluster.Restart(ShardId(0));
   uint64_t cuts = 0;
   const absl::Status finished = training.FinishAsIn(job.expected, [&] {
@@ -192,7 +196,7 @@ TEST(DurablePower, TheSmallestLogSaysInEveryTermHowFarApartCutsMayBe) {
   });
   EXPECT_TRUE(finished.ok()) << finished;
   EXPECT_GT(cluster.Status(ShardId(0)).term(), 1u);
-  EXPECT_GE(cuts + 1, job.spec.training.steps);  // the last one may come later
+  EXPECT_GE(cuts + 1, job.spec.training.steps);  // the last cut may complete later
 }
 
 }  // namespace

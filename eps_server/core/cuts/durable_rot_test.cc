@@ -1,6 +1,6 @@
-// One flipped bit in one of the files that a cluster leaves behind: nothing wrong is served or
-// trained on. Either nobody needs the bit, and the job ends with the same bits as ever, or a
-// process ends and names the file, and in our own formats the offset. Long modes: base/testing/flips.h.
+// One bit flips in one of the files that a cluster leaves; wrong data is never served or trained
+// on. Either the bit does not matter and the job ends with the same bits as ever, or a process ends
+// and names the file and the offset. base/testing/flips.h describes the long modes.
 
 #include <algorithm>
 #include <map>
@@ -30,7 +30,7 @@ DurableDisks::Options OptionsOf(bool logs) {
   return options;
 }
 
-// What a cluster leaves that was stopped on its way.
+// The files of a cluster that was stopped during training.
 struct Left {
   JobSpec spec = SmallDurableSpec(Clip::kNone, Mode::kSealed, "topk:0.05");
   CoreTraining::Outcome expected = UndisturbedOutcome(spec);
@@ -46,7 +46,7 @@ struct Left {
       if (!is_up || cluster.Status(ShardId(0)).step() < stop_at) return;
       for (uint32_t s = 0; s < kShards; ++s) cluster.Crash(ShardId(s));
     };
-    EXPECT_FALSE(training.Finish(between, 200).ok()) << "it was to be stopped";
+    EXPECT_FALSE(training.Finish(between, 200).ok()) << "the job was not stopped";
     for (uint32_t s = 0; s < kShards; ++s) {
       training.disks().disk(ShardId(s)).PowerOn();
       images.push_back(training.disks().Contents(ShardId(s)));
@@ -62,8 +62,8 @@ const Left& WhatIsLeft(uint64_t stop_at, bool logs) {
   return all->emplace(key, Left(stop_at, logs)).first->second;
 }
 
-// Where the log's last frame begins: a flip in it cannot be told from an interrupted write, and the
-// log without it is one that was.
+// Returns the offset of the log's last frame. A flip in it looks like an interrupted write, and the
+// log is valid without that frame.
 uint64_t LastFrame(const std::string& log) {
   const std::string magic = log.substr(0, 8);
   uint64_t last = 0;
@@ -73,7 +73,7 @@ uint64_t LastFrame(const std::string& log) {
   return last;
 }
 
-// Where the youngest batch of the contribution log begins: the same holds for it.
+// Returns the offset of the youngest batch of the contribution log, for the same reason.
 uint64_t LastBatch(const std::string& log) {
   namespace batch = log_format::batch;
   std::tuple<uint64_t, uint64_t, uint64_t> last;  // term, position, offset
@@ -135,7 +135,7 @@ Flipped Flip(Dice dice) {
   return flipped;
 }
 
-TEST(DurableScrub, FindsDamageInOnePassAndDisturbsNothingWithoutIt) {
+TEST(DurableScrub, OnePassFindsDamageWithoutFalseAlarms) {
   const JobSpec spec = SmallDurableSpec(Clip::kNone, Mode::kSealed, "fp32");
   DurableDisks::Options options;
   options.scrub_bytes_per_second = 1 << 20;
@@ -151,7 +151,7 @@ TEST(DurableScrub, FindsDamageInOnePassAndDisturbsNothingWithoutIt) {
   EXPECT_GE(counters().at("scrubbed_bytes"), 3 * chunks * kDiskBlock);
   EXPECT_EQ(counters().count("scrub_damage"), 0u);
   EXPECT_TRUE(training.disks().ends().empty()) << training.disks().ends().front();
-  // The first chunk, whichever slot the cut has it in.
+  // Damages the first chunk, in both slots, because the cut may be in either.
   for (const char* path : {"/state/job/slot-0.eps", "/state/job/slot-1.eps"}) {
     training.disks().disk(ShardId(0)).FlipBit(path, kDiskBlock + 100, 3);
   }

@@ -1,12 +1,10 @@
 #include "eps_server/core/cuts/recovery.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "storage/cuts/common_cut.h"
 
 namespace eps {
 
@@ -26,10 +24,6 @@ v1::Imported ToImported(const CutBorder& border) {
   imported.set_update(border.update);
   imported.set_lagged_norm(border.lagged_norm);
   return imported;
-}
-
-std::string CutName(const CutId& cut) {
-  return absl::StrCat("step ", cut.step.value(), " (term ", cut.term.value(), ")");
 }
 
 Recovery::Recovery(std::vector<std::string> servers)
@@ -94,42 +88,14 @@ bool Recovery::OnPromised(ShardId shard, const v1::Promised& promised) {
 }
 
 absl::StatusOr<std::optional<CutId>> Recovery::HighestCommon() const {
-  std::set<CutId> common;
-  bool opened = false;
-  std::vector<std::string> texts;
+  std::vector<HeldCuts> held;
   for (size_t i = 0; i < shards_.size(); ++i) {
-    std::set<CutId> cuts;
-    std::vector<std::string> names;
-    for (const v1::CutId& cut : shards_[i].answer->cuts()) {
-      cuts.insert(ToCutId(cut));
-      names.push_back(CutName(ToCutId(cut)));
-    }
-    opened |= shards_[i].answer->opened();
-    texts.push_back(
-        absl::StrCat(Name(i), " has ", names.empty() ? "none" : absl::StrJoin(names, ", ")));
-    if (i == 0) {
-      common = std::move(cuts);
-      continue;
-    }
-    for (auto it = common.begin(); it != common.end();) {
-      it = cuts.count(*it) == 0 ? common.erase(it) : std::next(it);
-    }
+    HeldCuts& shard = held.emplace_back();
+    shard.holder = Name(i);
+    for (const v1::CutId& cut : shards_[i].answer->cuts()) shard.cuts.push_back(ToCutId(cut));
+    shard.opened = shards_[i].answer->opened();
   }
-  const std::string known = absl::StrCat("cuts: ", absl::StrJoin(texts, "; "));
-  if (common.empty()) {
-    if (!opened && !watermark_.has_value()) return std::optional<CutId>();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "no cut is there on all shards, so there is no state to go on from (", known,
-        "); bring back the missing data directory, or start from a checkpoint with other empty "
-        "ones (storage.path)"));
-  }
-  const CutId highest = *common.rbegin();
-  if (watermark_.has_value() && highest < *watermark_) {
-    return absl::InternalError(absl::StrCat("the cut of ", CutName(*watermark_),
-                                            " was on all shards and is not any more (", known,
-                                            ")"));
-  }
-  return std::optional<CutId>(highest);
+  return HighestCommonCut(held, watermark_);
 }
 
 bool Recovery::OnDurable(ShardId shard, const CutId& cut) {

@@ -1,8 +1,8 @@
 #ifndef EPS_SERVER_CORE_CUTS_RECOVERY_H_
 #define EPS_SERVER_CORE_CUTS_RECOVERY_H_
 
-// What the lead knows of the other shards' durable state: who is there, what they promised, which
-// cuts they have (PROTOCOL.md 5). It outlives terms.
+// The lead's knowledge of the shards' durable state: which processes run, which terms they
+// promised, and which cuts they have (docs/protocol.md). It outlives terms.
 
 #include <cstdint>
 #include <map>
@@ -17,65 +17,68 @@
 
 namespace eps {
 
+// Conversions between the values of storage/cuts/cut.h and their messages.
 CutId ToCutId(const v1::CutId& cut);
 v1::CutId ToProto(const CutId& cut);
 v1::Imported ToImported(const CutBorder& border);
-// "step 40 (term 2)".
-std::string CutName(const CutId& cut);
 
-// Thread-compatible.
+// Thread-compatible. Owns copies of everything it is given. Shard ids must be below servers.size().
 class Recovery {
  public:
-  // `servers`: addresses in shard order, for texts.
+  // `servers` holds the addresses in shard order; they appear only in texts.
   explicit Recovery(std::vector<std::string> servers);
 
-  // A shard is there. True if its memory is not the one that was there before, or was never there:
-  // what it knows has to be agreed on, in a new term.
+  // A process of a shard registers. Returns true if it is the first one or replaces another: its
+  // memory differs, so the shards have to agree on their state in a new term.
   bool OnRegister(ShardId shard, uint64_t incarnation, Term promised);
-  // At most so many steps may lie between two cuts for the shard; 0: any number.
+  // Sets the most steps that may lie between two cuts of the shard; 0 sets no limit.
   void OnLimit(ShardId shard, uint64_t most_cut_steps);
-  // For all of them.
+  // Returns the smallest limit of all shards; 0 if none has one.
   uint64_t most_cut_steps() const;
+  // Returns whether every shard has registered.
   bool AllRegistered() const;
-  // Of all shards, in their order; 0: not registered.
+  // Returns the incarnations in shard order; 0 for a shard that has not registered.
   std::vector<uint64_t> Incarnations() const;
-  // Later than all that was promised anywhere, and than `current`.
+  // Returns a term that is later than `current` and than every term promised by any shard.
   Term NextTerm(Term current) const;
 
-  // A new term has begun: nobody has promised it, and nothing is durable in it.
+  // Begins `term`, which no shard has promised and in which no cut is durable.
   void Begin(Term term);
-  // True when this was the last one to promise the term that was begun. Repeated messages are
-  // counted once.
+  // Records a promise of the term that was begun. Returns true if it completes the promises of all
+  // shards. Ignores repeated messages and other terms.
   bool OnPromised(ShardId shard, const v1::Promised& promised);
-  // The youngest cut that every shard has; nullopt if no job had begun anywhere.
-  // FailedPrecondition, with what each shard has, if there is none; Internal if it is older than
-  // one that was known to be everywhere.
+  // Returns the youngest cut that every shard has; nullopt if the job was not opened on any shard.
+  // REQUIRES the promises of all shards. Errors are those of HighestCommonCut
+  // (storage/cuts/common_cut.h).
   absl::StatusOr<std::optional<CutId>> HighestCommon() const;
 
-  // A shard has a cut of this term. True when it was the last one: the cut is now everywhere.
+  // Records that a cut of this term is durable on a shard. Returns true if that raises the
+  // watermark.
   bool OnDurable(ShardId shard, const CutId& cut);
-  // The job is open behind a cut: every shard has it.
+  // The job opened after the cut `base`, which every shard has: raises the watermark to it.
   void OnOpened(const CutId& base);
-  // The youngest cut that is known to be everywhere.
+  // The youngest cut that is known to be on every shard.
   const std::optional<CutId>& watermark() const { return watermark_; }
 
-  // "shard 1 at 10.0.0.2:7000: its promise of term 3", or empty.
+  // Returns the first shard that is awaited, such as "shard 1 at 10.0.0.2:7000: its promise of term
+  // 3"; empty if there is none.
   std::string WaitsFor() const;
 
  private:
+  // The latest reports of one shard.
   struct Shard {
     std::optional<uint64_t> incarnation;
     Term promised;
-    std::optional<v1::Promised> answer;  // in the term that was begun
-    std::optional<CutId> durable;        // the youngest one
-    uint64_t most_cut_steps = 0;
+    std::optional<v1::Promised> answer;  // its promise of the current term
+    std::optional<CutId> durable;        // its youngest cut of the current term
+    uint64_t most_cut_steps = 0;         // 0 sets no limit
   };
 
   std::string Name(size_t shard) const;
 
   const std::vector<std::string> servers_;
   std::vector<Shard> shards_;
-  Term term_;
+  Term term_;  // the current term
   std::optional<CutId> watermark_;
 };
 

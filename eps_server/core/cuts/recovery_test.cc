@@ -1,4 +1,4 @@
-// Stories about cuts, crashes and recovery, told to real cores in one thread.
+// Cuts, crashes and recovery of real cores in one thread.
 
 #include "eps_server/core/cuts/recovery.h"
 
@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "base/job/model_layout.h"
 #include "base/testing/tally.h"
 #include "eps_server/core/testing/core_cluster.h"
 #include "eps_server/core/testing/core_training.h"
 #include "eps_server/core/testing/memory_cuts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/job/model_layout.h"
 
 namespace eps {
 namespace {
@@ -42,7 +42,7 @@ JobSpec Spec(uint32_t parts, Clip clip, Mode mode, const std::string& gradients 
   return spec;
 }
 
-// What the shards of a cluster leave behind.
+// The cuts that the shards of a cluster leave, and a cluster on them.
 struct Disks {
   Disks(uint32_t shards, uint64_t seed, uint64_t cut_steps) : disks(shards) {
     options.shards = shards;
@@ -88,7 +88,7 @@ constexpr Story kStories[] = {
 
 class RecoveryTest : public testing::TestWithParam<Story> {};
 
-TEST_P(RecoveryTest, ProcessesThatDieAtAnyTimeChangeNoBit) {
+TEST_P(RecoveryTest, CrashesAtAnyTimeChangeNoBit) {
   const Story story = GetParam();
   const JobSpec spec = Spec(2, story.clip, story.mode, story.gradients);
   const std::string expected = Undisturbed(spec);
@@ -134,7 +134,7 @@ v1::Promised Promised(uint64_t term, bool opened,
   return promised;
 }
 
-// What two shards have in common, by what they answer to term 3.
+// Returns the common cut of two shards from their promises of term 3.
 absl::StatusOr<std::optional<CutId>> Common(Recovery* recovery, const v1::Promised& first,
                                             const v1::Promised& second) {
   recovery->Begin(Term(3));
@@ -143,7 +143,7 @@ absl::StatusOr<std::optional<CutId>> Common(Recovery* recovery, const v1::Promis
   return recovery->HighestCommon();
 }
 
-TEST(RecoveryStory, APushOfATermThatIsOverCountsNowhere) {
+TEST(RecoveryStory, IgnoresPushesOfAnEarlierTerm) {
   const JobSpec spec = Spec(1, Clip::kNone, Mode::kEager);
   Training training(spec, 1, 0, 1);
   CoreCluster& cluster = training.cluster();
@@ -165,9 +165,9 @@ TEST(RecoveryStory, APushOfATermThatIsOverCountsNowhere) {
   }
 }
 
-// A worker that were refused at once could only ask the lead, which does not know yet that the
-// shard was away, and would come back with the same term.
-TEST(RecoveryStory, AShardThatCameBackAnswersNoWorkerBeforeItHasATerm) {
+// If the shard refused a worker at once, the worker could only ask the lead, which does not know
+// yet that the shard restarted, and would return with the same term.
+TEST(RecoveryStory, RestartedShardHoldsRequestsUntilNewTerm) {
   const JobSpec spec = Spec(1, Clip::kNone, Mode::kEager);
   Training training(spec, 2, 0, 1);
   CoreCluster& cluster = training.cluster();
@@ -176,7 +176,7 @@ TEST(RecoveryStory, AShardThatCameBackAnswersNoWorkerBeforeItHasATerm) {
   ASSERT_TRUE(training.Begin(1));
   cluster.Crash(ShardId(1));
   cluster.Restart(ShardId(1));
-  ASSERT_EQ(cluster.Status(ShardId(0)).term(), 1u) << "nobody told the lead yet";
+  ASSERT_EQ(cluster.Status(ShardId(0)).term(), 1u) << "the lead does not know yet";
   ASSERT_EQ(cluster.Status(ShardId(1)).term(), 0u);
   const auto last = static_cast<uint32_t>(spec.stages.size() - 1);
   ChunkId chunk;
@@ -202,13 +202,13 @@ TEST(RecoveryStory, AShardThatCameBackAnswersNoWorkerBeforeItHasATerm) {
   EXPECT_TRUE(absl::IsAborted(cluster.closed[begin])) << cluster.closed[begin];
   EXPECT_EQ(cluster.acks[push].outcome(), v1::Ack::STALE);
   EXPECT_TRUE(absl::IsAborted(cluster.failed_fetches[fetch])) << cluster.failed_fetches[fetch];
-  EXPECT_EQ(cluster.failed_fetches.count(gone), 0u) << "nobody waits for it";
+  EXPECT_EQ(cluster.failed_fetches.count(gone), 0u) << "its stream is closed";
   const absl::Status finished = training.Finish([] {});
   EXPECT_TRUE(finished.ok()) << finished;
   EXPECT_EQ(training.End().digest, Undisturbed(spec));
 }
 
-TEST(RecoveryStory, AReplacementThatNeedsOlderWeightsSendsAllBackToTheLastCut) {
+TEST(RecoveryStory, FetchingOldWeightsRollsTheJobBack) {
   const JobSpec spec = Spec(2, Clip::kNone, Mode::kEager);
   for (const uint32_t shards : {1, 2}) {
     Training training(spec, shards, 0, 1);
@@ -245,7 +245,7 @@ TEST(RecoveryStory, AReplacementThatNeedsOlderWeightsSendsAllBackToTheLastCut) {
   }
 }
 
-// All gradients of the first step, or those for one shard.
+// Pushes all gradients of the first step, or only those for one shard.
 void PushFirstStep(CoreCluster* cluster, std::optional<ShardId> only) {
   const StreamId stream = cluster->NewStream();
   for (size_t s = cluster->spec().stages.size(); s-- > 0;) {
@@ -261,9 +261,9 @@ void PushFirstStep(CoreCluster* cluster, std::optional<ShardId> only) {
   cluster->Run();
 }
 
-// The worker that ended had sent its gradients to one shard and not to the other, or had sent all
-// of them, and not said what its loss was.
-TEST(RecoveryStory, AWorkerThatTakesOverBehindLostWorkSendsAllBackToTheLastCut) {
+// The worker that ended had sent its gradients to only one of the shards, or had sent all of them
+// without reporting its loss.
+TEST(RecoveryStory, LostWorkRollsTheJobBack) {
   const JobSpec spec = Spec(2, Clip::kNone, Mode::kEager);
   for (const std::optional<ShardId> only :
        {std::optional<ShardId>(0), std::optional<ShardId>(1), std::optional<ShardId>()}) {
@@ -285,7 +285,7 @@ TEST(RecoveryStory, AWorkerThatTakesOverBehindLostWorkSendsAllBackToTheLastCut) 
   }
 }
 
-// Of a shard that cannot go back.
+// The job has no cut to go back to.
 TEST(RecoveryStory, LostWorkEndsAJobWithoutCuts) {
   CoreCluster cluster(Spec(2, Clip::kNone, Mode::kEager), [] {
     CoreCluster::Options options;
@@ -327,7 +327,7 @@ TEST(RecoveryStory, ATermInheritsTheComputeProfile) {
   EXPECT_THAT(std::string(cluster.closed[other].message()), testing::HasSubstr("profile a"));
 }
 
-TEST(RecoveryStory, APartThatIsLostInAnEagerStepSendsAllBackToTheLastCut) {
+TEST(RecoveryStory, LostPartRollsBackAnEagerJob) {
   const JobSpec spec = Spec(2, Clip::kNone, Mode::kEager);
   Training training(spec, 2, 0, 1);
   CoreCluster& cluster = training.cluster();
@@ -350,13 +350,13 @@ TEST(RecoveryStory, APartThatIsLostInAnEagerStepSendsAllBackToTheLastCut) {
   EXPECT_EQ(training.End().digest, Undisturbed(spec));
 }
 
-TEST(Recovery, TakesTheYoungestCutThatAllHaveByStepAndTerm) {
+TEST(Recovery, YoungestCommonCutMatchesStepAndTerm) {
   Recovery recovery({"a:1", "b:1"});
   const auto common = Common(&recovery, Promised(3, true, {{20, 1}, {40, 1}, {40, 2}}),
                              Promised(3, true, {{20, 1}, {40, 1}, {60, 1}}));
   ASSERT_TRUE(common.ok()) << common.status();
   EXPECT_EQ(**common, (CutId{Step(40), Term(1)}));
-  // The same step of another term is another cut.
+  // A cut of the same step in another term is another cut.
   const auto older = Common(&recovery, Promised(3, true, {{20, 1}, {40, 2}}),
                             Promised(3, true, {{20, 1}, {40, 1}}));
   EXPECT_EQ(**older, (CutId{Step(20), Term(1)}));
@@ -370,13 +370,13 @@ TEST(Recovery, NeverGuesses) {
        {"shard 0 at a:1 has step 40 (term 1)", "shard 1 at b:1 has none", "storage.path"}) {
     EXPECT_NE(none.status().message().find(said), absl::string_view::npos) << none.status();
   }
-  // Nothing but imported state anywhere: it can be imported again.
+  // No shard has more than imported state, which can be imported again.
   const auto imported = Common(&recovery, Promised(3, false, {{0, 1}}), Promised(3, false, {}));
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_FALSE(imported->has_value());
 }
 
-TEST(Recovery, DoesNotGoBackBehindWhatWasEverywhere) {
+TEST(Recovery, NeverRollsBackPastACommonCut) {
   Recovery recovery({"a:1", "b:1"});
   recovery.Begin(Term(2));
   EXPECT_FALSE(recovery.OnDurable(ShardId(0), {Step(40), Term(2)}));

@@ -1,10 +1,9 @@
 #ifndef EPS_SERVER_CORE_FETCH_ENCODED_COPIES_H_
 #define EPS_SERVER_CORE_FETCH_ENCODED_COPIES_H_
 
-// Weights that were quantized just in time and wait for the workers that have not fetched them
-// yet, so that each chunk is encoded once for a visit however many workers make it. Nothing stays
-// longer than that: a copy goes when the last worker has it, when its chunk is updated, or when
-// younger visits push it out.
+// Holds weights that were quantized just in time until every worker has fetched them, so that each
+// chunk is encoded once per visit, however many workers make it. A copy is dropped when the last
+// worker has it, when its chunk is updated, or when newer visits evict it.
 
 #include <cstddef>
 #include <deque>
@@ -19,7 +18,7 @@
 
 namespace eps {
 
-// A worker's stay at a stage within a step.
+// A worker's pass over a stage within a step: forward or backward. Plain value.
 struct Visit {
   StageId stage;
   bool backward = false;
@@ -34,6 +33,7 @@ struct Visit {
 // Thread-compatible.
 class EncodedCopies {
  public:
+  // Identifies a copy; the same chunk may be encoded for several visits.
   struct Key {
     Visit visit;
     ChunkId chunk;
@@ -43,15 +43,15 @@ class EncodedCopies {
     }
   };
 
-  // Keeps copies of at most so many visits.
+  // Keeps copies of at most `max_visits` visits.
   explicit EncodedCopies(size_t max_visits) : max_visits_(max_visits) {}
 
-  // The copy at `version`, or null.
+  // Returns the copy at `version`, or null.
   const Bytes* Find(const Key& key, Version version) const {
     const auto it = copies_.find(key);
     return it == copies_.end() || it->second.version != version ? nullptr : &it->second.bytes;
   }
-  // Keeps a copy that the streams of `served` have, if fewer than `workers` do.
+  // Keeps a copy, unless `served` (the streams that have it already) counts `workers` streams.
   void Put(const Key& key, Version version, Bytes bytes, std::set<StreamId> served,
            size_t workers) {
     if (served.size() >= workers) return;
@@ -65,19 +65,20 @@ class EncodedCopies {
       visits_.pop_front();
     }
   }
-  // `stream` has got the copy; it goes if that was the last of `workers`.
+  // Notes that `stream` has the copy; drops it after the last of `workers`.
   void Served(const Key& key, StreamId stream, size_t workers) {
     const auto it = copies_.find(key);
     if (it == copies_.end()) return;
     it->second.served.insert(stream);
     if (it->second.served.size() >= workers) copies_.erase(it);
   }
-  // The chunk is updated: nobody may fetch what it was.
+  // Drops the copies of a chunk that is about to be updated.
   void DropChunk(ChunkId chunk) {
     DropIf([&](const Key& key) { return key.chunk == chunk; });
   }
 
  private:
+  // Encoded weights and the streams that have them.
   struct Copy {
     Version version;
     Bytes bytes;

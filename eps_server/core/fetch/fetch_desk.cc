@@ -1,106 +1,118 @@
-// ShardCore: weights on their way to workers.
+#include "eps_server/core/fetch/fetch_desk.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "eps_server/core/shard_core_impl.h"
 
 namespace eps {
 
-absl::Status ShardCore::Impl::CheckFetch(const event::Fetch& e,
-                                         std::vector<ChunkId>* wanted) const {
+FetchDesk::FetchDesk(const ShardFacts* facts, Outbox* outbox)
+    : facts_(*facts),
+      outbox_(outbox),
+      chunks_(facts_.owned.size()),
+      copies_(facts_.job.limits.jit_depth + 2),
+      clock_(facts_.job.spec.stages.size()),
+      nonces_(facts_.job.spec.training.parts, 0) {}
+
+// ---------------------------------------------------------------- requests
+
+absl::Status FetchDesk::Check(const event::Fetch& e, std::vector<ChunkId>* wanted) const {
   const v1::FetchRequest& request = e.request;
-  if (state_ == v1::JOB_STATE_FAILED) return FailedStatus();
-  if (JobId(request.job_id()) != job_id_) {
+  if (facts_.state == v1::JOB_STATE_FAILED) return facts_.FailedStatus();
+  if (JobId(request.job_id()) != facts_.job.id) {
     return absl::NotFoundError(absl::StrCat("Fetch: job ", absl::Hex(request.job_id()),
-                                            "; this server runs ", absl::Hex(job_id_.value())));
+                                            "; this server runs ",
+                                            absl::Hex(facts_.job.id.value())));
   }
-  if (Term(request.term()) != term_) {
+  if (Term(request.term()) != facts_.term) {
     return absl::AbortedError(absl::StrCat("Fetch: term ", request.term(),
-                                           " is over; the job is at term ", term_.value(), " step ",
-                                           step_));
+                                           " is over; the job is at term ", facts_.term.value(),
+                                           " step ", facts_.step));
   }
-  if (request.stage() >= spec_.stages.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Fetch: stage ", request.stage(), " of ", spec_.stages.size(), " stages"));
+  if (request.stage() >= facts_.job.spec.stages.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("Fetch: stage ", request.stage(), " of ",
+                                                   facts_.job.spec.stages.size(), " stages"));
   }
-  const auto stage_chunks = chunks_.ChunksOfStage(StageId(request.stage()));
+  const auto stage_chunks = facts_.job.chunks.ChunksOfStage(StageId(request.stage()));
   if (request.chunks().empty()) {
     for (ChunkId id : stage_chunks) {
-      if (Owns(id)) wanted->push_back(id);
+      if (facts_.Owned(id) != nullptr) wanted->push_back(id);
     }
   }
   for (uint32_t id : request.chunks()) {
-    if (!Owns(ChunkId(id)) ||
+    if (facts_.Owned(ChunkId(id)) == nullptr ||
         std::find(stage_chunks.begin(), stage_chunks.end(), ChunkId(id)) == stage_chunks.end()) {
       return absl::InvalidArgumentError(absl::StrCat("Fetch: chunk ", id, " is not one of stage ",
                                                      request.stage(), " on shard ",
-                                                     options_.shard.value()));
+                                                     facts_.job.shard.value()));
     }
     wanted->push_back(ChunkId(id));
   }
   uint32_t in_flight = 0;
-  for (const auto& [tag, fetch] : fetches_) in_flight += tag.stream == e.stream ? 1 : 0;
-  if (in_flight >= options_.limits.max_fetches_per_stream) {
+  for (const auto& [tag, left] : open_) in_flight += tag.stream == e.stream ? 1 : 0;
+  if (in_flight >= facts_.job.limits.max_fetches_per_stream) {
     return absl::ResourceExhaustedError(absl::StrCat("Fetch: ", in_flight,
                                                      " requests in flight on this stream, at most ",
-                                                     options_.limits.max_fetches_per_stream));
+                                                     facts_.job.limits.max_fetches_per_stream));
   }
-  if (fetches_.count(FetchTag{e.stream, request.tag()}) > 0) {
+  if (open_.count(Tag{e.stream, request.tag()}) > 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("Fetch: tag ", request.tag(), " is in use on this stream"));
   }
   return absl::OkStatus();
 }
 
-void ShardCore::Impl::On(const event::Fetch& e) {
-  const FetchTag tag{e.stream, e.request.tag()};
+void FetchDesk::On(const event::Fetch& e) {
+  const Tag tag{e.stream, e.request.tag()};
   std::vector<ChunkId> wanted;
-  const absl::Status status = CheckFetch(e, &wanted);
-  if (!status.ok()) return Emit(effect::FailFetch{tag.stream, tag.tag, status});
-  Count("fetches");
-  if (e.request.part() < parts_.size()) TouchPart(PartId(e.request.part()));
+  const absl::Status status = Check(e, &wanted);
+  if (!status.ok()) return outbox_->Emit(effect::FailFetch{tag.stream, tag.tag, status});
+  outbox_->Count("fetches");
+  if (e.request.part() < nonces_.size()) {
+    outbox_->Raise(internal_event::PartSeen{PartId(e.request.part())});
+  }
   if (wanted.empty()) return;
   if (e.request.residuals()) return SendResiduals(tag, e.request, wanted);
   const Version version(e.request.version());
   const bool backward = e.request.pass() == v1::PASS_BACKWARD;
   const Visit visit{StageId(e.request.stage()), backward};
-  stage_clock_.Fetched(e.stream, visit, now_ms_);
-  std::vector<std::pair<ChunkId, ParkedFetch>> copies;
+  clock_.Fetched(e.stream, visit, facts_.now_ms);
+  std::vector<std::pair<ChunkId, Wanted>> copies;
   for (ChunkId id : wanted) {
-    const WeightAxes axes = codecs_.axes(StageId(e.request.stage()), id, backward);
-    copies.emplace_back(id, ParkedFetch{tag, version, visit, axes.first, /*view=*/0, now_ms_});
+    const WeightAxes axes = facts_.job.codecs.axes(StageId(e.request.stage()), id, backward);
+    copies.emplace_back(id, Wanted{tag, version, visit, axes.first, /*view=*/0, facts_.now_ms});
     if (!axes.has_second) continue;
-    copies.emplace_back(id, ParkedFetch{tag, version, visit, axes.second, /*view=*/1, now_ms_});
+    copies.emplace_back(id, Wanted{tag, version, visit, axes.second, /*view=*/1, facts_.now_ms});
   }
-  fetches_.emplace(tag, OpenFetch{e.request, static_cast<uint32_t>(copies.size()), now_ms_});
+  open_.emplace(tag, static_cast<uint32_t>(copies.size()));
   for (auto& [id, copy] : copies) {
-    if (fetches_.count(tag) == 0) return;  // refused by an earlier chunk
-    ServeOrPark(Owned(id), std::move(copy));
+    if (open_.count(tag) == 0) return;  // refused by an earlier chunk
+    ServeOrPark(id, std::move(copy));
   }
   EncodeAhead(visit, version);
 }
 
-void ShardCore::Impl::SendResiduals(FetchTag tag, const v1::FetchRequest& request,
-                                    const std::vector<ChunkId>& wanted) {
-  if (state_ != v1::JOB_STATE_RUNNING || request.version() != base_version_ ||
-      request.part() >= parts_.size()) {
-    return Emit(effect::FailFetch{tag.stream, tag.tag,
-                                  absl::FailedPreconditionError(absl::StrCat(
-                                      "Fetch: residuals of part ", request.part(), " at version ",
-                                      request.version(), "; the open step reads version ",
-                                      base_version_, " and has ", parts_.size(), " parts"))});
+void FetchDesk::SendResiduals(Tag tag, const v1::FetchRequest& request,
+                              const std::vector<ChunkId>& wanted) {
+  if (facts_.state != v1::JOB_STATE_RUNNING || request.version() != facts_.version ||
+      request.part() >= nonces_.size()) {
+    return outbox_->Emit(effect::FailFetch{
+        tag.stream, tag.tag,
+        absl::FailedPreconditionError(absl::StrCat("Fetch: residuals of part ", request.part(),
+                                                   " at version ", request.version(),
+                                                   "; the open step reads version ", facts_.version,
+                                                   " and has ", nonces_.size(), " parts"))});
   }
   std::vector<effect::SendChunk> answers;
   for (ChunkId id : wanted) {
-    const Codec* codec = codecs_.residual_or_null(id, Step(step_));
+    const Codec* codec = facts_.job.codecs.residual_or_null(id, Step(facts_.step));
     if (codec == nullptr) continue;
     const Residuals::Residual residual =
-        residuals_.Find({id, StageId(request.stage()), PartId(request.part())});
+        facts_.residuals.Find({id, StageId(request.stage()), PartId(request.part())});
     if (!residual.has_value()) {
-      return Emit(effect::FailFetch{
+      return outbox_->Emit(effect::FailFetch{
           tag.stream, tag.tag,
           absl::FailedPreconditionError(absl::StrCat(
               "Fetch: what part ", request.part(),
@@ -112,95 +124,97 @@ void ShardCore::Impl::SendResiduals(FetchTag tag, const v1::FetchRequest& reques
     answer.stream = tag.stream;
     answer.tag = tag.tag;
     answer.chunk = id;
-    answer.version = Version(base_version_);
+    answer.version = Version(facts_.version);
     answer.codec = codec->traits().id;
     answer.residual = true;
     answer.payload = *residual;
     answers.push_back(std::move(answer));
   }
   if (!answers.empty()) answers.back().completes_fetch = true;
-  for (effect::SendChunk& answer : answers) Emit(std::move(answer));
+  for (effect::SendChunk& answer : answers) outbox_->Emit(std::move(answer));
 }
 
-void ShardCore::Impl::ServeOrPark(ChunkState* chunk, ParkedFetch fetch) {
-  const bool importing = state_ == v1::JOB_STATE_IMPORTING;
-  if (!importing && !chunk->updating && fetch.version == chunk->version) {
-    return Serve(*chunk, fetch);
+void FetchDesk::ServeOrPark(ChunkId id, Wanted fetch) {
+  const OwnedChunk& chunk = *facts_.Owned(id);
+  const bool waits = facts_.WaitsForState();  // until then no chunk has a version
+  if (!waits && !chunk.updating && fetch.version == chunk.version) return Serve(id, fetch);
+  const Version newest = chunk.updating ? chunk.version.Next() : chunk.version;
+  if (!waits && fetch.version < newest) {
+    // A worker took over a part whose work in this step is lost: the new term answers it.
+    if (facts_.job.durable() && fetch.version == Version(facts_.version)) {
+      return outbox_->Raise(internal_event::RollBack());
+    }
+    return Refuse(fetch.tag,
+                  absl::FailedPreconditionError(absl::StrCat(
+                      "Fetch: version ", fetch.version.value(), " of chunk ", id.value(),
+                      " is gone, it is at version ", newest.value(),
+                      "; training.mode eager keeps one version, so a step that a worker left "
+                      "cannot be repeated: start again with --resume=latest")));
   }
-  const Version newest = chunk->updating ? chunk->version.Next() : chunk->version;
-  if (!importing && fetch.version < newest) {
-    // Somebody took over a part whose work of this step is lost: it is answered by the new term.
-    if (durable() && fetch.version == Version(base_version_)) return RollBack();
-    return FailFetch(fetch.tag,
-                     absl::FailedPreconditionError(absl::StrCat(
-                         "Fetch: version ", fetch.version.value(), " of chunk ", chunk->id.value(),
-                         " is gone, it is at version ", newest.value(),
-                         "; training.mode eager keeps one version, so a step that a worker left "
-                         "cannot be repeated: start again with --resume=latest")));
+  if (!waits && fetch.version > Version(facts_.version + 1)) {
+    return Refuse(fetch.tag,
+                  absl::OutOfRangeError(absl::StrCat(
+                      "Fetch: version ", fetch.version.value(),
+                      " is beyond the open step, which makes version ", facts_.version + 1)));
   }
-  if (!importing && fetch.version > Version(base_version_ + 1)) {
-    return FailFetch(fetch.tag,
-                     absl::OutOfRangeError(absl::StrCat(
-                         "Fetch: version ", fetch.version.value(),
-                         " is beyond the open step, which makes version ", base_version_ + 1)));
-  }
-  chunk->parked.push_back(std::move(fetch));
+  At(id).parked.push_back(std::move(fetch));
 }
 
-void ShardCore::Impl::Serve(const ChunkState& chunk, const ParkedFetch& fetch) {
-  const EncodedCopies::Key key{fetch.visit, chunk.id, fetch.axis};
+// REQUIRES the chunk is at the fetch's version.
+void FetchDesk::Serve(ChunkId chunk, const Wanted& fetch) {
+  const EncodedCopies::Key key{fetch.visit, chunk, fetch.axis};
   if (const Bytes* copy = copies_.Find(key, fetch.version)) {
-    Answer(chunk.id, fetch, *copy);
-    Count("encoded_before");
+    Answer(chunk, fetch, *copy);
+    outbox_->Count("encoded_before");
     return copies_.Served(key, fetch.tag.stream, WorkersOfStep());
   }
-  if (ReadOp* read = ReadInFlight(key, fetch.version)) {
+  if (Read* read = ReadInFlight(key, fetch.version)) {
     read->fetches.push_back(fetch);
     return;
   }
   StartRead(key, fetch.version, {fetch});
 }
 
-void ShardCore::Impl::Answer(ChunkId chunk, const ParkedFetch& fetch, const Bytes& payload) {
-  const auto it = fetches_.find(fetch.tag);
-  if (it == fetches_.end()) return;
+void FetchDesk::Answer(ChunkId chunk, const Wanted& fetch, const Bytes& payload) {
+  const auto it = open_.find(fetch.tag);
+  if (it == open_.end()) return;
   effect::SendChunk answer;
   answer.stream = fetch.tag.stream;
   answer.tag = fetch.tag.tag;
   answer.chunk = chunk;
   answer.version = fetch.version;
-  answer.codec = codecs_.weights(chunk).traits().id;
+  answer.codec = facts_.job.codecs.weights(chunk).traits().id;
   answer.view = fetch.view;
-  answer.completes_fetch = --it->second.chunks_left == 0;
+  answer.completes_fetch = --it->second == 0;
   answer.payload = payload;
-  if (answer.completes_fetch) fetches_.erase(it);
-  Count("fetched_bytes", payload.size());
-  stage_clock_.Sent(fetch.tag.stream, fetch.visit.stage, now_ms_);
-  Emit(std::move(answer));
+  if (answer.completes_fetch) open_.erase(it);
+  outbox_->Count("fetched_bytes", payload.size());
+  clock_.Sent(fetch.tag.stream, fetch.visit.stage, facts_.now_ms);
+  outbox_->Emit(std::move(answer));
 }
 
-// The read that encodes this copy, if one is under way; whose visit it was begun for is the same.
-ReadOp* ShardCore::Impl::ReadInFlight(const EncodedCopies::Key& key, Version version) {
-  for (auto& [id, op] : ops_) {
-    auto* read = std::get_if<ReadOp>(&op);
-    if (read != nullptr && read->copy.chunk == key.chunk && read->version == version &&
-        read->copy.axis == key.axis) {
-      return read;
+// Returns the read that encodes this copy, whichever visit it was started for, or null.
+FetchDesk::Read* FetchDesk::ReadInFlight(const EncodedCopies::Key& key, Version version) {
+  for (auto& [id, read] : reads_) {
+    if (read.copy.chunk == key.chunk && read.version == version && read.copy.axis == key.axis) {
+      return &read;
     }
   }
   return nullptr;
 }
 
-void ShardCore::Impl::StartRead(const EncodedCopies::Key& key, Version version,
-                                std::vector<ParkedFetch> fetches) {
-  Count("encodes");
-  StartOp(ReadOp{key, version, std::move(fetches)},
-          backend_call::Read{key.chunk, version, &codecs_.weights(key.chunk), key.axis});
+void FetchDesk::StartRead(const EncodedCopies::Key& key, Version version,
+                          std::vector<Wanted> fetches) {
+  outbox_->Count("encodes");
+  const OpId op = outbox_->StartOp(
+      backend_call::Read{key.chunk, version, &facts_.job.codecs.weights(key.chunk), key.axis});
+  reads_.emplace(op, Read{key, version, std::move(fetches)});
 }
 
-// What follows `visit` in a step: up, the last stage once, and down.
-std::optional<Visit> ShardCore::Impl::NextVisit(Visit visit) const {
-  const size_t stages = spec_.stages.size();
+// Returns the visit after `visit` in a step: forward through all stages, then backward. The last
+// stage is visited once.
+std::optional<Visit> FetchDesk::NextVisit(Visit visit) const {
+  const size_t stages = facts_.job.spec.stages.size();
   if (!visit.backward && visit.stage.value() + 1 < stages) {
     return Visit{StageId(visit.stage.value() + 1), false};
   }
@@ -208,17 +222,17 @@ std::optional<Visit> ShardCore::Impl::NextVisit(Visit visit) const {
   return Visit{StageId(visit.stage.value() - 1), true};
 }
 
-// Quantizes the stages that will be fetched next, so that a worker finds them ready.
-void ShardCore::Impl::EncodeAhead(Visit visit, Version version) {
-  if (state_ != v1::JOB_STATE_RUNNING) return;
-  for (uint32_t ahead = 0; ahead < options_.limits.jit_depth; ++ahead) {
+// Encodes the stages that will be fetched next, so that workers find them ready.
+void FetchDesk::EncodeAhead(Visit visit, Version version) {
+  if (facts_.state != v1::JOB_STATE_RUNNING) return;
+  for (uint32_t ahead = 0; ahead < facts_.job.limits.jit_depth; ++ahead) {
     const std::optional<Visit> next = NextVisit(visit);
     if (!next.has_value()) return;
     visit = *next;
-    for (const ChunkId id : chunks_.ChunksOfStage(visit.stage)) {
-      const ChunkState* chunk = Owned(id);
+    for (const ChunkId id : facts_.job.chunks.ChunksOfStage(visit.stage)) {
+      const OwnedChunk* chunk = facts_.Owned(id);
       if (chunk == nullptr || chunk->updating || chunk->version != version) continue;
-      const WeightAxes axes = codecs_.axes(visit.stage, id, visit.backward);
+      const WeightAxes axes = facts_.job.codecs.axes(visit.stage, id, visit.backward);
       for (uint32_t view = 0; view <= (axes.has_second ? 1 : 0); ++view) {
         const EncodedCopies::Key key{visit, id, view == 0 ? axes.first : axes.second};
         if (copies_.Find(key, version) != nullptr) continue;
@@ -228,102 +242,175 @@ void ShardCore::Impl::EncodeAhead(Visit visit, Version version) {
   }
 }
 
-// Workers that fetch in the open step; a part of which nothing was heard yet counts as one.
-size_t ShardCore::Impl::WorkersOfStep() const {
+// Returns how many workers fetch in the open step. A part whose worker is unknown counts as one.
+size_t FetchDesk::WorkersOfStep() const {
   std::set<uint64_t> nonces;
   size_t unknown = 0;
-  for (const PartState& part : parts_) {
-    if (part.nonce == 0) {
+  for (const uint64_t nonce : nonces_) {
+    if (nonce == 0) {
       ++unknown;
     } else {
-      nonces.insert(part.nonce);
+      nonces.insert(nonce);
     }
   }
   return std::max<size_t>(1, nonces.size() + unknown);
 }
 
-// What an update encodes while it has the chunk in cache: what somebody waits for, and what the
-// next step begins with.
-std::vector<EncodedCopies::Key> ShardCore::Impl::CopiesForUpdate(const ChunkState& chunk) const {
+void FetchDesk::On(const internal_event::PartsBegun& e) {
+  for (const PartId part : e.parts) nonces_[part.value()] = e.nonce;
+}
+
+bool FetchDesk::On(const event::OpDone& e) {
+  const auto it = reads_.find(e.done.op);
+  if (it == reads_.end()) return false;
+  const Read read = std::move(it->second);
+  reads_.erase(it);
+  const BackendDone& done = e.done;
+  clock_.Encoded(read.copy.visit.stage, done.seconds);
+  std::set<StreamId> served;
+  for (const Wanted& fetch : read.fetches) {
+    if (!done.status.ok()) {
+      Refuse(fetch.tag, done.status);
+      continue;
+    }
+    Answer(read.copy.chunk, fetch, std::get<Bytes>(done.value));
+    if (fetch.visit == read.copy.visit) served.insert(fetch.tag.stream);
+  }
+  if (facts_.EndsProcess(done.status)) {
+    outbox_->Raise(internal_event::OpFailed{absl::StrCat("reading chunk ", read.copy.chunk.value()),
+                                            done.status});
+    return true;
+  }
+  const OwnedChunk& chunk = *facts_.Owned(read.copy.chunk);
+  if (!done.status.ok() || chunk.updating || chunk.version != read.version) return true;
+  copies_.Put(read.copy, read.version, std::get<Bytes>(done.value), std::move(served),
+              WorkersOfStep());
+  return true;
+}
+
+void FetchDesk::On(const event::FetchDrained& e) { clock_.Drained(e.stream, facts_.now_ms); }
+
+// ---------------------------------------------------------------- updates
+
+// Returns what an update encodes while the chunk is in the cache: what somebody waits for, or else
+// what the next step begins with.
+std::vector<EncodedCopies::Key> FetchDesk::CopiesForUpdate(ChunkId chunk) const {
   std::vector<EncodedCopies::Key> copies;
   const auto add = [&](Visit visit, Axis axis) {
     for (const EncodedCopies::Key& key : copies) {
       if (key.axis == axis) return;
     }
-    copies.push_back({visit, chunk.id, axis});
+    copies.push_back({visit, chunk, axis});
   };
-  for (const ParkedFetch& fetch : chunk.parked) {
-    if (fetch.version == chunk.version.Next()) add(fetch.visit, fetch.axis);
+  for (const Wanted& fetch : At(chunk).parked) {
+    if (fetch.version == facts_.Owned(chunk)->version.Next()) add(fetch.visit, fetch.axis);
   }
-  const bool first = chunks_.chunk(chunk.id).uses.front() == StageId(0);
-  if (copies.empty() && first && options_.limits.jit_depth > 0 && step_ < spec_.training.steps) {
-    add(Visit{StageId(0), false}, codecs_.axes(StageId(0), chunk.id, /*backward=*/false).first);
+  const bool first = facts_.job.chunks.chunk(chunk).uses.front() == StageId(0);
+  if (copies.empty() && first && facts_.job.limits.jit_depth > 0 &&
+      facts_.step < facts_.job.spec.training.steps) {
+    add(Visit{StageId(0), false},
+        facts_.job.codecs.axes(StageId(0), chunk, /*backward=*/false).first);
   }
   return copies;
 }
 
-// Hands out what the update encoded.
-void ShardCore::Impl::ServeUpdated(ChunkState* chunk, const UpdateOp& op,
-                                   const UpdateResult& result) {
-  for (size_t i = 0; i < op.copies.size() && i < result.encoded.size(); ++i) {
-    const EncodedCopies::Key& key = op.copies[i];
+std::vector<Axis> FetchDesk::AxesForUpdate(ChunkId chunk) const {
+  std::vector<Axis> axes;
+  for (const EncodedCopies::Key& copy : CopiesForUpdate(chunk)) axes.push_back(copy.axis);
+  return axes;
+}
+
+void FetchDesk::On(const internal_event::UpdateStarted& e) {
+  At(e.chunk).from_update = CopiesForUpdate(e.chunk);
+  copies_.DropChunk(e.chunk);
+}
+
+void FetchDesk::On(const internal_event::ChunkUpdated& e) {
+  Chunk& chunk = At(e.chunk);
+  const Version version = facts_.Owned(e.chunk)->version;
+  const std::vector<EncodedCopies::Key> keys = std::move(chunk.from_update);
+  for (size_t i = 0; i < keys.size() && i < e.encoded.size(); ++i) {
     std::set<StreamId> served;
-    std::vector<ParkedFetch> others;
-    for (ParkedFetch& fetch : chunk->parked) {
-      if (fetch.version == chunk->version && fetch.axis == key.axis) {
-        Answer(chunk->id, fetch, result.encoded[i]);
-        if (fetch.visit == key.visit) served.insert(fetch.tag.stream);
+    std::vector<Wanted> others;
+    for (Wanted& fetch : chunk.parked) {
+      if (fetch.version == version && fetch.axis == keys[i].axis) {
+        Answer(e.chunk, fetch, e.encoded[i]);
+        if (fetch.visit == keys[i].visit) served.insert(fetch.tag.stream);
       } else {
         others.push_back(std::move(fetch));
       }
     }
-    chunk->parked = std::move(others);
-    copies_.Put(key, chunk->version, result.encoded[i], std::move(served), WorkersOfStep());
-    Count("encoded_by_updates");
+    chunk.parked = std::move(others);
+    copies_.Put(keys[i], version, e.encoded[i], std::move(served), WorkersOfStep());
+    outbox_->Count("encoded_by_updates");
+  }
+  ServeParked(e.chunk);
+}
+
+void FetchDesk::On(const internal_event::BorderOpened&) {
+  for (const OwnedChunk& chunk : facts_.owned) ServeParked(chunk.id);
+}
+
+// Looks again at the fetches that wait for the chunk.
+void FetchDesk::ServeParked(ChunkId chunk) {
+  std::vector<Wanted> parked;
+  parked.swap(At(chunk).parked);
+  for (Wanted& fetch : parked) {
+    if (open_.count(fetch.tag) > 0) ServeOrPark(chunk, std::move(fetch));
   }
 }
 
-void ShardCore::Impl::ServeParked(ChunkState* chunk) {
-  std::vector<ParkedFetch> parked;
-  parked.swap(chunk->parked);
-  for (ParkedFetch& fetch : parked) {
-    if (fetches_.count(fetch.tag) > 0) ServeOrPark(chunk, std::move(fetch));
-  }
-}
+// ---------------------------------------------------------------- ends
 
-void ShardCore::Impl::OnReadDone(const ReadOp& op, const BackendDone& done) {
-  stage_clock_.Encoded(op.copy.visit.stage, done.seconds);
-  std::set<StreamId> served;
-  for (const ParkedFetch& fetch : op.fetches) {
-    if (!done.status.ok()) {
-      FailFetch(fetch.tag, done.status);
-      continue;
-    }
-    Answer(op.copy.chunk, fetch, std::get<Bytes>(done.value));
-    if (fetch.visit == op.copy.visit) served.insert(fetch.tag.stream);
-  }
-  const ChunkState* chunk = Owned(op.copy.chunk);
-  if (EndsProcess(done.status)) {
-    return FailOperation(absl::StrCat("reading chunk ", op.copy.chunk.value()), done.status);
-  }
-  if (!done.status.ok() || chunk->updating || chunk->version != op.version) return;
-  copies_.Put(op.copy, op.version, std::get<Bytes>(done.value), std::move(served), WorkersOfStep());
-}
-
-void ShardCore::Impl::On(const event::FetchDrained& e) { stage_clock_.Drained(e.stream, now_ms_); }
-
-void ShardCore::Impl::FailFetch(FetchTag tag, const absl::Status& status) {
-  if (fetches_.erase(tag) == 0) return;
-  for (ChunkState& chunk : owned_) {
+void FetchDesk::Refuse(Tag tag, const absl::Status& status) {
+  if (open_.erase(tag) == 0) return;
+  for (Chunk& chunk : chunks_) {
     auto& parked = chunk.parked;
     parked.erase(std::remove_if(parked.begin(), parked.end(),
-                                [&](const ParkedFetch& f) {
+                                [&](const Wanted& f) {
                                   return f.tag.stream == tag.stream && f.tag.tag == tag.tag;
                                 }),
                  parked.end());
   }
-  Count("fetches_refused");
-  Emit(effect::FailFetch{tag.stream, tag.tag, status});
+  outbox_->Count("fetches_refused");
+  outbox_->Emit(effect::FailFetch{tag.stream, tag.tag, status});
+}
+
+void FetchDesk::Closed(StreamId stream) {
+  clock_.Closed(stream);
+  for (auto it = open_.begin(); it != open_.end();) {
+    it = it->first.stream == stream ? open_.erase(it) : std::next(it);
+  }
+  for (Chunk& chunk : chunks_) {
+    auto& parked = chunk.parked;
+    parked.erase(std::remove_if(parked.begin(), parked.end(),
+                                [&](const Wanted& f) { return f.tag.stream == stream; }),
+                 parked.end());
+  }
+}
+
+void FetchDesk::EndWork(const absl::Status& why) {
+  for (const auto& [tag, left] : open_) {
+    outbox_->Emit(effect::FailFetch{tag.stream, tag.tag, why});
+  }
+  open_.clear();
+  for (Chunk& chunk : chunks_) chunk.parked.clear();
+}
+
+void FetchDesk::Waits(WaitPage* page) const {
+  for (size_t i = 0; i < chunks_.size(); ++i) {
+    const ChunkId chunk = facts_.owned[i].id;
+    for (const Wanted& fetch : chunks_[i].parked) {
+      page->Add(absl::StrCat("Fetch of chunk ", chunk.value(), " version ", fetch.version.value()),
+                page->Update(chunk), fetch.since_ms);
+    }
+  }
+}
+
+void FetchDesk::FillTimes(v1::StatusReply* status) const {
+  std::vector<std::string> names;
+  for (const StageSpec& stage : facts_.job.spec.stages) names.push_back(stage.name);
+  clock_.Fill(names, status);
 }
 
 }  // namespace eps

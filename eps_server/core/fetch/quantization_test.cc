@@ -1,14 +1,14 @@
-// What sparse gradients leave out, and weights that are quantized just in time: who gets what, and
-// how often it is made.
+// Residuals of sparse gradients, and weights that are quantized just in time: who receives them,
+// and how often they are encoded.
 
 #include <map>
 #include <string>
 
+#include "base/job/model_layout.h"
 #include "compression/codec_table.h"
 #include "eps_server/core/testing/core_cluster.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/job/model_layout.h"
 
 namespace eps {
 namespace {
@@ -41,13 +41,13 @@ JobSpec Spec(ResidualHome home, uint32_t parts = 1) {
   return spec;
 }
 
-// A residual in which every element is `value`.
+// Returns a residual whose elements are all `value`.
 Bytes Residual(const Chunk& chunk, float value) {
   const std::vector<float> elements(chunk.elements, value);
   return EncodeChunk(**FindCodec("bf16"), chunk, EncodeOptions(), elements.data());
 }
 
-// One worker that hosts all parts. The block of stage 1 is what the tests look at.
+// One worker that hosts all parts. The tests watch the first chunk of stage 1, `block`.
 class Trainer {
  public:
   explicit Trainer(JobSpec spec, uint32_t shards = 1, CoreLimits limits = {})
@@ -73,7 +73,8 @@ class Trainer {
     return cluster.Begin(step, parts, nonce, losses);
   }
 
-  // Pushes everything but what the tests push by themselves; the acks' outcomes are checked.
+  // Pushes every contribution of the step and checks that each is accepted. `left_out` is the value
+  // of the residuals; with `poison`, the contributions to `block` hold a NaN.
   void PushOthers(uint64_t step, float left_out, bool with_residuals, bool poison = false) {
     for (const Chunk& c : cluster.chunks().chunks()) {
       for (const StageId use : c.uses) {
@@ -91,7 +92,7 @@ class Trainer {
     }
   }
 
-  // What the first element left out is; nothing if nothing was.
+  // Returns the first element of the residual of part 0 at `block`, or "nothing" if it is empty.
   absl::StatusOr<std::string> Left(uint64_t version) {
     const uint64_t tag = cluster.FetchResidual(stream, StageId(1), PartId(0), block, version);
     cluster.Run();
@@ -117,7 +118,7 @@ class Trainer {
   ChunkId block;
 };
 
-TEST(Residuals, GoToTheNextStepOfTheSamePart) {
+TEST(Residuals, ReachTheNextStepOfTheirPart) {
   Trainer trainer(Spec(ResidualHome::kServer));
   trainer.cluster.InitializeAll();
   ASSERT_TRUE(trainer.Begin(1));
@@ -132,7 +133,7 @@ TEST(Residuals, GoToTheNextStepOfTheSamePart) {
   EXPECT_EQ(trainer.Left(1).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST(Residuals, AreNotSeenBeforeTheStepIsOver) {
+TEST(Residuals, StayInvisibleUntilTheStepEnds) {
   Trainer trainer(Spec(ResidualHome::kServer, /*parts=*/2));
   trainer.cluster.InitializeAll();
   ASSERT_TRUE(trainer.Begin(1));
@@ -155,7 +156,7 @@ TEST(Residuals, RevertWithASkippedStep) {
   EXPECT_EQ(*trainer.Left(1), "5");
 }
 
-TEST(Residuals, ThatAreWantedMayNotBeMissing) {
+TEST(Residuals, MustHaveTheExpectedSize) {
   Trainer trainer(Spec(ResidualHome::kServer));
   trainer.cluster.InitializeAll();
   ASSERT_TRUE(trainer.Begin(1));
@@ -170,13 +171,13 @@ TEST(Residuals, ThatAreWantedMayNotBeMissing) {
   }
 }
 
-TEST(Residuals, StayWithTheWorkerUntilAGateWantsThem) {
+TEST(Residuals, StayWithTheWorkerUntilAGate) {
   Trainer trainer(Spec(ResidualHome::kWorker));
   trainer.cluster.InitializeAll();
   ASSERT_TRUE(trainer.Begin(1));
   EXPECT_FALSE(trainer.cluster.begun[0].push_residuals());
   EXPECT_EQ(*trainer.Left(0), "nothing");
-  // A gate at a step that has begun without them can only hold behind the next one.
+  // A gate at a step that began without residuals can only hold after the next one.
   const StreamId gate = trainer.cluster.NewStream();
   trainer.cluster.Send(ShardId(0), event::Gate{gate, 1});
   EXPECT_EQ(std::get<v1::GateReply>(trainer.cluster.replies[gate].front()).step(), 2u);
@@ -205,7 +206,7 @@ TEST(Residuals, StayWithTheWorkerUntilAGateWantsThem) {
   EXPECT_EQ(*trainer.Left(2), "6");
 }
 
-TEST(Residuals, GoOutAndInWithTheState) {
+TEST(Residuals, AreExportedAndImportedWithTheState) {
   const JobSpec spec = Spec(ResidualHome::kServer, /*parts=*/2);
   Trainer first(spec, /*shards=*/2);
   first.cluster.InitializeAll();
@@ -241,7 +242,7 @@ TEST(Residuals, GoOutAndInWithTheState) {
   EXPECT_EQ(*second.Left(1), "5");
 }
 
-TEST(Copies, AreEncodedOnceForAllWorkersAndThenGone) {
+TEST(Copies, AreSharedByAllWorkersThenFreed) {
   Trainer trainer(Spec(ResidualHome::kServer, /*parts=*/2));
   trainer.cluster.InitializeAll();
   ASSERT_TRUE(trainer.cluster.Begin(1, {0}, /*nonce=*/7));
@@ -258,10 +259,10 @@ TEST(Copies, AreEncodedOnceForAllWorkersAndThenGone) {
               trainer.cluster.fetched.at(second).view());
   EXPECT_EQ(trainer.cluster.account(ShardId(0)).live_bytes(MemoryKind::kFetch),
             2 * trainer.cluster.fetched.at(first).size() / 2)
-      << "held by the test alone";
+      << "only the test holds it";
   trainer.cluster.Fetch(a, StageId(1), trainer.block, kVersion0);
   trainer.cluster.Run();
-  EXPECT_EQ(trainer.Counter("encodes"), 2u) << "nothing was kept once both had it";
+  EXPECT_EQ(trainer.Counter("encodes"), 2u) << "the copy is freed once both have it";
   // The backward pass is another visit.
   trainer.cluster.Fetch(a, StageId(1), trainer.block, kVersion0, /*backward=*/true);
   trainer.cluster.Run();
@@ -288,7 +289,7 @@ TEST(Copies, AreMadeAheadOfTheFirstFetch) {
   EXPECT_GT(status.jit_saved_bytes(), 0u);
 }
 
-TEST(Copies, AreMadeByTheUpdateForWhoeverWaits) {
+TEST(Copies, AreMadeByUpdatesForWaitingFetches) {
   Trainer waiting(Spec(ResidualHome::kServer));
   waiting.cluster.InitializeAll();
   ASSERT_TRUE(waiting.Begin(1));

@@ -152,7 +152,7 @@ StageId ContributionLedger::OldestIncompleteStage() const {
 ContributionLedger::Place ContributionLedger::FirstMissing(ChunkId chunk) const {
   const ChunkEntries& state = entries_[local_[chunk.value()]];
   const std::vector<StageId>& uses = chunks_.chunk(chunk).uses;
-  // The last use is pushed first: backward runs from the top.
+  // Backward passes run from the top stage down, so the last use is pushed first.
   for (size_t u = uses.size(); u-- > 0;) {
     if (state.uses[u].counted_parts == parts_) continue;
     uint32_t part = 0;

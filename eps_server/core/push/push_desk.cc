@@ -1,11 +1,10 @@
-// ShardCore: gradients on their way in. Header, admission, payload, counted once, acknowledged.
+#include "eps_server/core/push/push_desk.h"
 
-#include <array>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "eps_server/core/replay/log_facts.h"
-#include "eps_server/core/shard_core_impl.h"
 
 namespace eps {
 namespace {
@@ -13,53 +12,94 @@ namespace {
 // A refused contribution may be offered again after this pause.
 constexpr uint32_t kRetryAfterMs = 50;
 
-// Use, first part, parts, chunk.
-std::array<uint32_t, 4> FlatKey(const v1::ContributionKey& key) {
-  return {key.use_stage(), key.part_first(), key.part_count(), key.chunk()};
+std::vector<ChunkId> Ids(const std::vector<OwnedChunk>& owned) {
+  std::vector<ChunkId> ids;
+  for (const OwnedChunk& chunk : owned) ids.push_back(chunk.id);
+  return ids;
+}
+
+ContributionLedger::Place PlaceOf(const v1::ContributionKey& key) {
+  return {ChunkId(key.chunk()), StageId(key.use_stage()),
+          TreeRange{key.part_first(), key.part_count()}};
+}
+
+// Names the process that sent the contribution, and tells two encodings of it apart.
+ContributionLedger::Origin OriginOf(const v1::PushHeader& header) {
+  return {header.worker_nonce(), header.bytes() << 32 | header.crc32c()};
 }
 
 }  // namespace
 
-void ShardCore::Impl::Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome,
-                          const std::string& message) {
+PushDesk::PushDesk(const ShardFacts* facts, const DeskQueries* queries, Outbox* outbox)
+    : facts_(*facts),
+      queries_(*queries),
+      outbox_(outbox),
+      ledger_(facts_.job.spec, facts_.job.chunks, Ids(facts_.owned)),
+      admission_(Admission::ComputeQuota(facts_.job.spec, facts_.job.chunks, facts_.job.codecs,
+                                         Ids(facts_.owned)),
+                 facts_.job.spec.training.parts),
+      held_(facts_.owned.size()) {}
+
+PushDesk::FlatKey PushDesk::FlatKeyOf(const v1::ContributionKey& key) {
+  return {key.use_stage(), key.part_first(), key.part_count(), key.chunk()};
+}
+
+// ---------------------------------------------------------------- answers
+
+void PushDesk::Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome,
+                   const std::string& message) {
   v1::Ack ack;
   ack.set_outcome(outcome);
-  ack.set_term(term_.value());
-  ack.set_step(step_);
+  ack.set_term(facts_.term.value());
+  ack.set_step(facts_.step);
   ack.set_message(message);
   switch (outcome) {
     case v1::Ack::ACCEPTED:
-      Count("accepted");
+      outbox_->Count("accepted");
       break;
     case v1::Ack::DUPLICATE:
-      Count("duplicate");
+      outbox_->Count("duplicate");
       break;
     case v1::Ack::CONFLICT:
-      Count("conflict");
+      outbox_->Count("conflict");
       break;
     case v1::Ack::STALE:
-      Count("stale");
+      outbox_->Count("stale");
       break;
     default:
-      Count("refused");
+      outbox_->Count("refused");
       break;
   }
-  Emit(effect::SendAck{stream, tag, std::move(ack)});
+  outbox_->Emit(effect::SendAck{stream, tag, std::move(ack)});
 }
 
-absl::Status ShardCore::Impl::CheckHeader(const v1::PushHeader& header) const {
+// Refuses with a reason that may pass; with `retry`, the worker offers again after a pause.
+void PushDesk::RefuseForNow(StreamId stream, uint64_t tag, const std::string& message, bool retry) {
+  v1::Ack ack;
+  ack.set_outcome(v1::Ack::REFUSED);
+  ack.set_term(facts_.term.value());
+  ack.set_step(facts_.step);
+  ack.set_message(message);
+  if (retry) ack.set_retry_after_ms(kRetryAfterMs);
+  outbox_->Count("refused");
+  outbox_->Emit(effect::SendAck{stream, tag, std::move(ack)});
+}
+
+// ---------------------------------------------------------------- offers
+
+absl::Status PushDesk::Check(const v1::PushHeader& header) const {
   const v1::ContributionKey& key = header.key();
-  if (JobId(key.job_id()) != job_id_) {
+  if (JobId(key.job_id()) != facts_.job.id) {
     return absl::NotFoundError(absl::StrCat("job ", absl::Hex(key.job_id()), "; this server runs ",
-                                            absl::Hex(job_id_.value())));
+                                            absl::Hex(facts_.job.id.value())));
   }
   if (!ledger_.IsValid(PlaceOf(key))) {
     return absl::InvalidArgumentError(absl::StrCat(
         "chunk ", key.chunk(), ", use by stage ", key.use_stage(), ", parts ", key.part_first(),
-        "+", key.part_count(), ": no such contribution on shard ", options_.shard.value()));
+        "+", key.part_count(), ": no such contribution on shard ", facts_.job.shard.value()));
   }
   const ChunkId chunk(key.chunk());
-  const Codec& codec = codecs_.gradient(chunk, Step(key.step()));
+  const Codec& codec = facts_.job.codecs.gradient(chunk, Step(key.step()));
   if (header.codec() != static_cast<uint32_t>(codec.traits().id)) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk ", key.chunk(), ": codec ", header.codec(), ", expected ",
@@ -71,17 +111,18 @@ absl::Status ShardCore::Impl::CheckHeader(const v1::PushHeader& header) const {
                      "chunk ",
                      key.chunk(), " come as ", codec.name()));
   }
-  const uint64_t expected = codec.MaxEncodedSize(chunks_.chunk(chunk), Axis::kRow);
+  const uint64_t expected = codec.MaxEncodedSize(facts_.job.chunks.chunk(chunk), Axis::kRow);
   if (header.bytes() > expected || (codec.traits().fixed_size && header.bytes() != expected)) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk ", key.chunk(), ": ", header.bytes(), " bytes, expected ", expected));
   }
-  // Whether a residual is wanted at all is known of the open step only.
-  const Codec* residual = codecs_.residual_or_null(chunk, Step(key.step()));
+  // Only of the open step is it known whether its contributions bring residuals.
+  const Codec* residual = facts_.job.codecs.residual_or_null(chunk, Step(key.step()));
   const bool wanted =
-      residual != nullptr && (key.step() == step_ ? PushResiduals() : header.residual_bytes() > 0);
+      residual != nullptr &&
+      (key.step() == facts_.step ? facts_.PushResiduals() : header.residual_bytes() > 0);
   const uint64_t residual_bytes =
-      wanted ? residual->MaxEncodedSize(chunks_.chunk(chunk), Axis::kRow) : 0;
+      wanted ? residual->MaxEncodedSize(facts_.job.chunks.chunk(chunk), Axis::kRow) : 0;
   if (header.residual_bytes() != residual_bytes) {
     return absl::InvalidArgumentError(absl::StrCat("chunk ", key.chunk(), ": a residual of ",
                                                    header.residual_bytes(), " bytes, expected ",
@@ -90,48 +131,44 @@ absl::Status ShardCore::Impl::CheckHeader(const v1::PushHeader& header) const {
   return absl::OkStatus();
 }
 
-// What the contribution holds in memory until its update.
-uint64_t ShardCore::Impl::HeldBytes(const v1::PushHeader& header) const {
+// Returns the bytes that the contribution holds in memory until its update.
+uint64_t PushDesk::HeldBytes(const v1::PushHeader& header) const {
   const ChunkId chunk(header.key().chunk());
-  const Codec& codec = codecs_.gradient(chunk, Step(header.key().step()));
-  return header.bytes() + header.residual_bytes() + codec.IndexSize(chunks_.chunk(chunk));
+  const Codec& codec = facts_.job.codecs.gradient(chunk, Step(header.key().step()));
+  return header.bytes() + header.residual_bytes() + codec.IndexSize(facts_.job.chunks.chunk(chunk));
 }
 
-void ShardCore::Impl::On(const event::PushOffered& e) {
+void PushDesk::On(const event::PushOffered& e) {
   const v1::PushHeader& header = e.header;
-  if (state_ == v1::JOB_STATE_FAILED) {
-    return Ack(e.stream, header.tag(), v1::Ack::REFUSED, std::string(FailedStatus().message()));
+  if (facts_.state == v1::JOB_STATE_FAILED) {
+    return Ack(e.stream, header.tag(), v1::Ack::REFUSED,
+               std::string(facts_.FailedStatus().message()));
   }
-  const absl::Status status = CheckHeader(header);
+  const absl::Status status = Check(header);
   if (!status.ok()) {
     return Ack(e.stream, header.tag(), v1::Ack::REFUSED,
                absl::StrCat("Push: ", std::string(status.message())));
   }
   for (uint32_t p = 0; p < header.key().part_count(); ++p) {
     const PartId part(header.key().part_first() + p);
-    TouchPart(part);
-    parts_[part.value()].push_stream = e.stream;
+    outbox_->Raise(internal_event::PartSeen{part});
+    outbox_->Raise(internal_event::PartPushes{part, e.stream});
   }
-  Offer offer{e.stream, header, now_ms_};
+  Offer offer{e.stream, header, facts_.now_ms};
   if (TryOffer(offer) == Decided::kWaits) offers_.push_back(std::move(offer));
 }
 
-ShardCore::Impl::Decided ShardCore::Impl::TryOffer(const Offer& offer) {
+PushDesk::Decided PushDesk::TryOffer(const Offer& offer) {
   const v1::PushHeader& header = offer.header;
   const v1::ContributionKey& key = header.key();
-  if (Term(key.term()) != term_ || key.step() < step_) {
+  if (Term(key.term()) != facts_.term || key.step() < facts_.step) {
     Ack(offer.stream, header.tag(), v1::Ack::STALE, "");
     return Decided::kAnswered;
   }
-  if (key.step() > step_ || state_ != v1::JOB_STATE_RUNNING) {
-    v1::Ack ack;
-    ack.set_outcome(v1::Ack::REFUSED);
-    ack.set_term(term_.value());
-    ack.set_step(step_);
-    ack.set_message(absl::StrCat("Push: step ", key.step(), " is not open, step ", step_, " is"));
-    ack.set_retry_after_ms(kRetryAfterMs);
-    Count("refused");
-    Emit(effect::SendAck{offer.stream, header.tag(), std::move(ack)});
+  if (key.step() > facts_.step || facts_.state != v1::JOB_STATE_RUNNING) {
+    RefuseForNow(offer.stream, header.tag(),
+                 absl::StrCat("Push: step ", key.step(), " is not open, step ", facts_.step, " is"),
+                 /*retry=*/true);
     return Decided::kAnswered;
   }
   const ContributionLedger::Place place = PlaceOf(key);
@@ -141,7 +178,7 @@ ShardCore::Impl::Decided ShardCore::Impl::TryOffer(const Offer& offer) {
       return Decided::kAnswered;
     case ContributionLedger::Verdict::kConflict:
       Ack(offer.stream, header.tag(), v1::Ack::CONFLICT,
-          absl::StrCat("chunk ", key.chunk(), ", use ", StageName(place.use), ", part ",
+          absl::StrCat("chunk ", key.chunk(), ", use ", facts_.job.StageName(place.use), ", part ",
                        key.part_first(), ", step ", key.step(),
                        ": this worker sent other bytes before"));
       return Decided::kAnswered;
@@ -153,18 +190,18 @@ ShardCore::Impl::Decided ShardCore::Impl::TryOffer(const Offer& offer) {
     case ContributionLedger::Verdict::kNew:
       break;
   }
-  if (incoming_keys_.count(FlatKey(key)) > 0) return Decided::kWaits;  // somebody is sending it
+  if (incoming_keys_.count(FlatKeyOf(key)) > 0) return Decided::kWaits;  // another stream sends it
   if (!admission_.Admit(PartId(key.part_first()), place.use, ledger_.OldestIncompleteStage(),
-                        IsTied(place.chunk), HeldBytes(header))) {
+                        facts_.job.IsTied(place.chunk), HeldBytes(header))) {
     return Decided::kWaits;
   }
-  incoming_keys_.insert(FlatKey(key));
-  incoming_.emplace(FetchTag{offer.stream, header.tag()}, Incoming{header});
-  Emit(effect::Credit{offer.stream, header.tag()});
+  incoming_keys_.insert(FlatKeyOf(key));
+  incoming_.emplace(Tag{offer.stream, header.tag()}, header);
+  outbox_->Emit(effect::Credit{offer.stream, header.tag()});
   return Decided::kCredited;
 }
 
-void ShardCore::Impl::RetryOffers() {
+void PushDesk::RetryOffers() {
   std::deque<Offer> offers;
   offers.swap(offers_);
   for (Offer& offer : offers) {
@@ -172,117 +209,227 @@ void ShardCore::Impl::RetryOffers() {
   }
 }
 
-void ShardCore::Impl::ReleaseIncoming(const Incoming& incoming) {
-  const v1::ContributionKey& key = incoming.header.key();
-  incoming_keys_.erase(FlatKey(key));
-  admission_.Release(PartId(key.part_first()), IsTied(ChunkId(key.chunk())),
-                     HeldBytes(incoming.header));
+// Gives back what an offer was credited with.
+void PushDesk::Release(const v1::PushHeader& incoming) {
+  const v1::ContributionKey& key = incoming.key();
+  incoming_keys_.erase(FlatKeyOf(key));
+  admission_.Release(PartId(key.part_first()), facts_.job.IsTied(ChunkId(key.chunk())),
+                     HeldBytes(incoming));
 }
 
-void ShardCore::Impl::On(const event::PushReceived& e) {
-  Receive(e.stream, e.tag, e.data, e.residual);
+// ---------------------------------------------------------------- payloads
+
+void PushDesk::On(const event::PushReceived& e) { Receive(e.stream, e.tag, e.data, e.residual); }
+
+// Whether the contribution belongs to the open step and is not counted.
+bool PushDesk::IsNew(const v1::PushHeader& header) const {
+  return facts_.state == v1::JOB_STATE_RUNNING && header.key().step() == facts_.step &&
+         ledger_.Check(PlaceOf(header.key()), OriginOf(header)) ==
+             ContributionLedger::Verdict::kNew;
 }
 
-// The payload of a credited header is there. `data_or_null` is null if its values are not finite
-// and the step is to be skipped for it: it counts, so that repetitions are known and the step can
-// be decided, and no memory is held for it.
-void ShardCore::Impl::Receive(StreamId stream, uint64_t tag,
-                              std::shared_ptr<const EncodedChunk> data_or_null, Bytes residual) {
-  auto it = incoming_.find(FetchTag{stream, tag});
+// Takes the payload of a credited header. `data_or_null` is null if its values are not finite and
+// the step is skipped for that: the contribution counts, so that repetitions are recognized and the
+// step can be decided, and it holds no memory.
+void PushDesk::Receive(StreamId stream, uint64_t tag,
+                       std::shared_ptr<const EncodedChunk> data_or_null, const Bytes& residual) {
+  const auto it = incoming_.find(Tag{stream, tag});
   if (it == incoming_.end()) return;
-  const Incoming incoming = std::move(it->second);
+  const v1::PushHeader header = std::move(it->second);
   incoming_.erase(it);
-  const v1::PushHeader& header = incoming.header;
   const v1::ContributionKey& key = header.key();
-  const ContributionLedger::Place place = PlaceOf(key);
-  const ContributionLedger::Origin origin = OriginOf(header);
-  if (state_ != v1::JOB_STATE_RUNNING || key.step() != step_ ||
-      ledger_.Check(place, origin) != ContributionLedger::Verdict::kNew) {
-    ReleaseIncoming(incoming);
-    if (state_ == v1::JOB_STATE_FAILED) {
-      Ack(stream, tag, v1::Ack::REFUSED, std::string(FailedStatus().message()));
+  if (!IsNew(header)) {
+    Release(header);
+    if (facts_.state == v1::JOB_STATE_FAILED) {
+      Ack(stream, tag, v1::Ack::REFUSED, std::string(facts_.FailedStatus().message()));
     } else {
-      TryOffer(Offer{stream, header, now_ms_});  // answers: stale, duplicate or conflict
+      TryOffer(Offer{stream, header, facts_.now_ms});  // answers: stale, duplicate or conflict
     }
     return RetryOffers();
   }
-  if (data_or_null == nullptr) {
-    ReleaseIncoming(incoming);
-    Count("nonfinite");
+  const bool nonfinite = data_or_null == nullptr;
+  if (nonfinite) {
+    Release(header);
+    outbox_->Count("nonfinite");
   } else {
-    incoming_keys_.erase(FlatKey(key));
+    incoming_keys_.erase(FlatKeyOf(key));
   }
-  if (logging_) {
-    LogIt(step_, PushFact(header, data_or_null == nullptr),
-          data_or_null == nullptr ? Bytes() : data_or_null->bytes(), residual);
+  if (facts_.logging()) {
+    outbox_->Log(facts_.step, PushFact(header, nonfinite),
+                 nonfinite ? Bytes() : data_or_null->bytes(), residual);
   }
-  CountPush(header, std::move(data_or_null), std::move(residual));
-  TouchPart(PartId(key.part_first()));
+  Count(header, std::move(data_or_null), residual);
+  outbox_->Raise(internal_event::PartSeen{PartId(key.part_first())});
   Ack(stream, tag, v1::Ack::ACCEPTED, "");
-  Count("accepted_bytes", header.bytes());
-  MaybeStartUpdate(Owned(place.chunk));
+  outbox_->Count("accepted_bytes", header.bytes());
+  RaiseIfComplete(ChunkId(key.chunk()));
   RetryOffers();
 }
 
-// Of the open step, counted for the first time; what it holds in memory is admitted.
-void ShardCore::Impl::CountPush(const v1::PushHeader& header,
-                                std::shared_ptr<const EncodedChunk> data_or_null, Bytes residual) {
+// Counts a new contribution to the open step whose memory is admitted.
+void PushDesk::Count(const v1::PushHeader& header, std::shared_ptr<const EncodedChunk> data_or_null,
+                     const Bytes& residual) {
   const v1::ContributionKey& key = header.key();
   const ContributionLedger::Place place = PlaceOf(key);
   if (data_or_null != nullptr) {
-    Owned(place.chunk)->held.emplace_back(PartId(key.part_first()), HeldBytes(header));
+    held_[facts_.local[key.chunk()]].emplace_back(PartId(key.part_first()), HeldBytes(header));
   }
-  if (codecs_.residual_or_null(place.chunk, Step(step_)) != nullptr) {
+  if (facts_.job.codecs.residual_or_null(place.chunk, Step(facts_.step)) != nullptr) {
     const Residuals::Place left{place.chunk, place.use, PartId(key.part_first())};
-    residuals_.Put(left, PushResiduals() ? Residuals::Residual(std::move(residual)) : std::nullopt);
+    outbox_->Raise(internal_event::ResidualLeft{
+        left, facts_.PushResiduals() ? Residuals::Residual(residual) : std::nullopt});
   }
   ledger_.Count(place, OriginOf(header), header.tokens(), std::move(data_or_null));
-  TraceIt(TraceAction::Kind::kCounted, key.chunk(), Version(base_version_));
+  outbox_->Emit(facts_.Traced(TraceAction::Kind::kCounted, key.chunk(), Version(facts_.version)));
 }
 
-std::string ShardCore::Impl::NonfiniteText(const v1::ContributionKey& key, uint64_t element,
-                                           const absl::Status& status) const {
+// Hands over the gradient of a chunk after its last contribution.
+void PushDesk::RaiseIfComplete(ChunkId chunk) {
+  if (!ledger_.Complete(chunk)) return;
+  internal_event::ChunkComplete complete;
+  complete.chunk = chunk;
+  complete.tokens = ledger_.Tokens(chunk);
+  complete.nonfinite = ledger_.Nonfinite(chunk);
+  if (complete.nonfinite) {
+    ledger_.Drop(chunk);
+  } else {
+    complete.inputs = ledger_.Take(chunk);
+  }
+  outbox_->Raise(complete);
+}
+
+void PushDesk::On(const internal_event::GradientUsed& e) {
+  auto& held = held_[facts_.local[e.chunk.value()]];
+  for (const auto& [part, bytes] : held) {
+    admission_.Release(part, facts_.job.IsTied(e.chunk), bytes);
+  }
+  held.clear();
+}
+
+std::string PushDesk::NonfiniteText(const v1::ContributionKey& key, uint64_t element,
+                                    const absl::Status& status) const {
   std::string tensor = "a tensor";
-  for (const Segment& s : chunks_.chunk(ChunkId(key.chunk())).segments) {
+  for (const Segment& s : facts_.job.chunks.chunk(ChunkId(key.chunk())).segments) {
     if (element >= s.offset && element < s.offset + s.elements()) {
-      tensor = spec_.tensors[s.tensor.value()].name;
+      tensor = facts_.job.spec.tensors[s.tensor.value()].name;
     }
   }
   return absl::StrCat("step ", key.step(), ": the gradient of ", tensor, " (stage ",
-                      StageName(StageId(key.use_stage())), ", part ", key.part_first(),
+                      facts_.job.StageName(StageId(key.use_stage())), ", part ", key.part_first(),
                       ") is not finite: ", std::string(status.message()),
                       "; lower optimizer.lr, raise lr_scheduler.warmup_steps, or look at the data; "
                       "training.nonfinite=skip with training.mode=sealed leaves such steps out");
 }
 
-void ShardCore::Impl::On(const event::PushInvalid& e) {
-  auto it = incoming_.find(FetchTag{e.stream, e.tag});
+void PushDesk::On(const event::PushInvalid& e) {
+  const auto it = incoming_.find(Tag{e.stream, e.tag});
   if (it == incoming_.end()) return;
+  const v1::PushHeader& header = it->second;
   if (const absl::optional<uint64_t> element = InadmissibleElement(e.status)) {
-    const v1::PushHeader& header = it->second.header;
-    const v1::ContributionKey& key = header.key();
-    // What would not count ends nothing: it is answered as any other.
-    const bool would_count =
-        state_ == v1::JOB_STATE_RUNNING && key.step() == step_ &&
-        ledger_.Check(PlaceOf(key), OriginOf(header)) == ContributionLedger::Verdict::kNew;
-    if (would_count && spec_.training.nonfinite == Nonfinite::kHalt) {
-      FailJob(NonfiniteText(key, *element, e.status));
+    // A contribution that would not count ends nothing: it is answered like any other.
+    if (IsNew(header) && facts_.job.spec.training.nonfinite == Nonfinite::kHalt) {
+      outbox_->Raise(internal_event::JobFailed{NonfiniteText(header.key(), *element, e.status)});
     }
     return Receive(e.stream, e.tag, nullptr, Bytes());
   }
-  ReleaseIncoming(it->second);
-  const uint32_t chunk = it->second.header.key().chunk();
+  Release(header);
+  const uint32_t chunk = header.key().chunk();
   incoming_.erase(it);
-  v1::Ack ack;
-  ack.set_outcome(v1::Ack::REFUSED);
-  ack.set_term(term_.value());
-  ack.set_step(step_);
-  ack.set_message(absl::StrCat("Push: chunk ", chunk, ": ", std::string(e.status.message())));
   // A damaged transfer is worth another try; inadmissible values are not.
-  if (absl::IsDataLoss(e.status)) ack.set_retry_after_ms(kRetryAfterMs);
-  Count("refused");
-  Emit(effect::SendAck{e.stream, e.tag, std::move(ack)});
+  RefuseForNow(e.stream, e.tag,
+               absl::StrCat("Push: chunk ", chunk, ": ", std::string(e.status.message())),
+               /*retry=*/absl::IsDataLoss(e.status));
   RetryOffers();
+}
+
+// ---------------------------------------------------------------- the contribution log
+
+absl::StatusOr<bool> PushDesk::Replay(const v1::LoggedPush& push, const Bytes& payload,
+                                      const Bytes& residual) {
+  const v1::PushHeader& header = push.header();
+  const v1::ContributionKey& key = header.key();
+  if (key.step() < facts_.step) return true;
+  if (key.step() > facts_.step) return false;
+  const ContributionLedger::Place place = PlaceOf(key);
+  if (Term(key.term()) != facts_.term || !ledger_.IsValid(place) ||
+      ledger_.Check(place, OriginOf(header)) != ContributionLedger::Verdict::kNew) {
+    return absl::DataLossError(
+        absl::StrCat("no contribution of this shard, or one that counted "
+                     "before: chunk ",
+                     key.chunk(), ", part ", key.part_first()));
+  }
+  std::shared_ptr<const EncodedChunk> data;
+  if (!push.nonfinite()) {
+    // The process before admitted it, perhaps in another order. Updates that made room then may be
+    // in flight; if none is, this contribution does not depend on one.
+    const PartId part(key.part_first());
+    const bool tied = facts_.job.IsTied(place.chunk);
+    if (!admission_.Admit(part, place.use, ledger_.OldestIncompleteStage(), tied,
+                          HeldBytes(header))) {
+      if (queries_.IsUpdating()) return false;
+      admission_.Charge(part, tied, HeldBytes(header));
+    }
+    auto opened =
+        facts_.job.codecs.gradient(place.chunk, Step(key.step()))
+            .Open(facts_.job.chunks.chunk(place.chunk), Axis::kRow, payload, Content::kGradient);
+    if (!opened.ok()) return absl::DataLossError(opened.status().message());
+    data = *std::move(opened);
+  }
+  Count(header, std::move(data), residual);
+  RaiseIfComplete(place.chunk);
+  return true;
+}
+
+// ---------------------------------------------------------------- status and ends
+
+std::string PushDesk::FirstMissing(ChunkId chunk) const {
+  const ContributionLedger::Place place = ledger_.FirstMissing(chunk);
+  return absl::StrCat("chunk ", chunk.value(), ": gradient of part ", place.parts.first, ", use ",
+                      facts_.job.StageName(place.use));
+}
+
+std::vector<v1::Have> PushDesk::Counted(const std::vector<bool>& parts) const {
+  std::vector<v1::Have> counted;
+  for (const ContributionLedger::Place& place : ledger_.Counted(parts)) {
+    v1::Have& have = counted.emplace_back();
+    have.set_use_stage(place.use.value());
+    have.set_part_first(place.parts.first);
+    have.set_part_count(place.parts.count);
+    have.set_chunk(place.chunk.value());
+  }
+  return counted;
+}
+
+void PushDesk::Closed(StreamId stream) {
+  offers_.erase(std::remove_if(offers_.begin(), offers_.end(),
+                               [stream](const Offer& o) { return o.stream == stream; }),
+                offers_.end());
+  for (auto it = incoming_.begin(); it != incoming_.end();) {
+    if (it->first.first == stream) {
+      Release(it->second);
+      it = incoming_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  RetryOffers();
+}
+
+void PushDesk::RefuseOffers(const absl::Status& why) {
+  for (const Offer& offer : offers_) {
+    Ack(offer.stream, offer.header.tag(), v1::Ack::REFUSED, std::string(why.message()));
+  }
+}
+
+void PushDesk::Waits(WaitPage* page) const {
+  for (const Offer& offer : offers_) {
+    const v1::ContributionKey& key = offer.header.key();
+    page->Add(absl::StrCat("Push of chunk ", key.chunk(), " by part ", key.part_first()),
+              absl::StrCat("memory of its quota: ", admission_.held_bytes(PartId(key.part_first())),
+                           " of ", admission_.quota().total_bytes, " bytes held, oldest stage ",
+                           facts_.job.StageName(ledger_.OldestIncompleteStage())),
+              offer.since_ms);
+  }
 }
 
 }  // namespace eps

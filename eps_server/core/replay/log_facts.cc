@@ -22,19 +22,4 @@ v1::LogFact StatsFact(ShardId from, const v1::Stats& stats) {
   return fact;
 }
 
-v1::LogFact ReportsFact(const v1::BeginStepRequest& request, const Lead& lead) {
-  v1::LoggedReports reports;
-  for (const v1::PartLoss& loss : request.losses()) {
-    if (lead.IsNews(loss)) *reports.add_losses() = loss;
-  }
-  for (const v1::PartLoss& loss : request.evaluations()) {
-    if (lead.IsNewEvaluation(loss)) *reports.add_evaluations() = loss;
-  }
-  v1::LogFact fact;
-  if (reports.losses().empty() && reports.evaluations().empty()) return fact;
-  reports.set_step(request.step());
-  *fact.mutable_reports() = std::move(reports);
-  return fact;
-}
-
 }  // namespace eps

@@ -3,7 +3,7 @@
 namespace eps {
 namespace {
 
-// What tells others something that may follow from what was logged.
+// True for the effects that leave the process and may follow from logged entries.
 struct TellsOthers {
   bool operator()(const effect::Reply&) const { return true; }
   bool operator()(const effect::Close&) const { return true; }

@@ -1,8 +1,9 @@
 #ifndef EPS_SERVER_CORE_REPLAY_OUTPUT_COMMIT_H_
 #define EPS_SERVER_CORE_REPLAY_OUTPUT_COMMIT_H_
 
-// Of a shard with a contribution log: nobody is told anything that may follow from what is not
-// durable yet, so that a shard that dies and replays its log never takes back a word.
+// Output commit for a shard with a contribution log. Holds back each effect that others can see
+// until all entries logged before it are durable, so that a shard that dies and replays its log
+// never contradicts what it said.
 
 #include <algorithm>
 #include <deque>
@@ -15,21 +16,23 @@
 
 namespace eps {
 
-// Thread-compatible. Entries are logged, and become durable, in order.
+// Thread-compatible. Owns the effects that it holds back. Entries are logged, and become durable,
+// in order of their op ids.
 class OutputCommit {
  public:
+  // Call for each entry when its logging starts.
   void OnLogged(OpId op) { last_ = op; }
-  // Everything up to that operation is durable: what waited for it is told.
+  // All entries up to `op` are durable: appends the effects that waited for them to `out`.
   void OnDurable(OpId op, std::vector<Effect>* out) {
-    durable_ = std::max(durable_, op);  // one that is told of late says nothing new
+    durable_ = std::max(durable_, op);  // a late report changes nothing
     for (; !held_.empty() && held_.front().first <= durable_; held_.pop_front()) {
       out->push_back(std::move(held_.front().second));
     }
   }
-  // Whether the effect tells others something.
+  // Returns whether another process can see the effect.
   static bool Tells(const Effect& effect);
-  // Appends the effect to `out` now or, if it tells others something, when all that was logged so
-  // far is durable.
+  // Appends the effect to `out` now or, if others can see it, once all entries logged so far are
+  // durable.
   void Emit(Effect effect, std::vector<Effect>* out) {
     if (durable_ < last_ && Tells(effect)) {
       held_.emplace_back(last_, std::move(effect));
@@ -37,7 +40,8 @@ class OutputCommit {
       out->push_back(std::move(effect));
     }
   }
-  // The term is over: only ends are told. What was not durable was never acknowledged.
+  // The term is over: releases only the closing statuses and discards the other effects. No entry
+  // that is not durable was ever acknowledged.
   void Drop(std::vector<Effect>* out) {
     for (auto& [op, effect] : held_) {
       if (std::holds_alternative<effect::Close>(effect)) out->push_back(std::move(effect));
@@ -47,9 +51,9 @@ class OutputCommit {
   }
 
  private:
-  OpId last_;
-  OpId durable_;
-  std::deque<std::pair<OpId, Effect>> held_;  // until that operation is durable
+  OpId last_;                                 // the last entry logged
+  OpId durable_;                              // the last entry known to be durable
+  std::deque<std::pair<OpId, Effect>> held_;  // each waits for its operation
 };
 
 }  // namespace eps

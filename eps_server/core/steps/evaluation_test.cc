@@ -1,11 +1,11 @@
-// What the lead makes of evaluations that workers report.
+// Evaluations that workers report to the lead.
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/testing/test_specs.h"
 #include "eps_server/core/testing/core_cluster.h"
 #include "gtest/gtest.h"
-#include "base/testing/test_specs.h"
 
 namespace eps {
 namespace {
@@ -43,7 +43,7 @@ class EvaluationTest : public testing::Test {
     *stream = request.stream = cluster_.NewStream();
     cluster_.Send(ShardId(0), request);
   }
-  // Begins `step` with the losses of the step before.
+  // Begins `step` and reports the losses of the step before.
   void Begin(uint64_t step) {
     std::vector<v1::PartLoss> losses;
     for (uint32_t p = 0; p < kParts && step > 1; ++p) losses.push_back(Loss(p, step - 1, 1.0));
@@ -60,7 +60,7 @@ class EvaluationTest : public testing::Test {
     }
     cluster_.Run();
   }
-  // The request for `step` once more, to the lead, with evaluations of the border before it.
+  // Repeats the request for `step` to the lead, with evaluations of the border before it.
   StreamId Report(uint64_t step, const std::vector<v1::PartLoss>& evaluations) {
     v1::BeginStepRequest request;
     request.set_job_id(cluster_.spec().id().value());
@@ -74,7 +74,8 @@ class EvaluationTest : public testing::Test {
     cluster_.Run();
     return stream;
   }
-  // "1 e1 2": steps of the records that a watcher got, with e before those of evaluations.
+  // Returns the steps of the records that a watcher received, such as "1 e1 2"; "e" marks
+  // evaluations.
   std::string Told(StreamId watch) {
     std::string told;
     for (const effect::ReplyMessage& reply : cluster_.replies[watch]) {
@@ -93,27 +94,27 @@ class EvaluationTest : public testing::Test {
   StreamId watch_;
 };
 
-TEST_F(EvaluationTest, TheSumOverPartsIsToldOnceWhenTheLastPartHasReported) {
+TEST_F(EvaluationTest, ReportsTheSumOnceAfterAllParts) {
   Begin(1);
   PushAll(1);
   Begin(2);
   EXPECT_EQ(Told(watch_), "1");
-  // One part twice, with another figure: the first one counts.
+  // One part reports twice with different losses: the first one counts.
   Report(2, {Loss(2, 1, 1e17)});
   Report(2, {Loss(2, 1, 5.0), Loss(0, 1, 3.0)});
   EXPECT_EQ(Told(watch_), "1");
   const StreamId reply = Report(2, {Loss(1, 1, -1e17)});
-  EXPECT_EQ(cluster_.replies[reply].size(), 1u) << "the request is answered as ever";
+  EXPECT_EQ(cluster_.replies[reply].size(), 1u) << "the request is still answered";
   ASSERT_EQ(Told(watch_), "1 e1");
   const v1::StepRecord record = Last(watch_);
-  // In the order of parts: (3 + -1e17) + 1e17, whoever came first.
+  // Summed in the order of parts, (3 + -1e17) + 1e17, whichever reported first.
   EXPECT_EQ(record.evaluation().loss(), ((3.0 + -1e17) + 1e17) / 33.0);
   EXPECT_EQ(record.evaluation().tokens(), 33u);
   Report(2, {Loss(0, 1, 3.0), Loss(1, 1, 3.0), Loss(2, 1, 3.0)});
-  EXPECT_EQ(Told(watch_), "1 e1") << "told twice";
+  EXPECT_EQ(Told(watch_), "1 e1") << "sent twice";
 }
 
-TEST_F(EvaluationTest, NoStepWaitsForAPartThatDoesNotReport) {
+TEST_F(EvaluationTest, StepsDoNotWaitForMissingEvaluations) {
   Begin(1);
   PushAll(1);
   Begin(2);
@@ -122,29 +123,29 @@ TEST_F(EvaluationTest, NoStepWaitsForAPartThatDoesNotReport) {
   Begin(3);
   EXPECT_EQ(Told(watch_), "1 2");
   EXPECT_EQ(cluster_.closed.count(watch_), 1u) << "the job is done";
-  // What was left of the border before does not count for this one.
+  // Reports of the border before do not count for this one.
   StreamId late;
   Watch(&late, {{}, 2, 0, 2});
   Report(3, {Loss(2, 2, 3.0)});
   EXPECT_EQ(Told(late), "");
 }
 
-TEST_F(EvaluationTest, OnlyTheNewestBorderIsHeard) {
+TEST_F(EvaluationTest, OnlyTheNewestBorderCounts) {
   Begin(1);
   PushAll(1);
   Begin(2);
   const std::vector<v1::PartLoss> all = {Loss(0, 2, 1.0), Loss(1, 2, 1.0), Loss(2, 2, 1.0)};
-  Report(2, all);  // of a step that is not complete
+  Report(2, all);  // the step is not complete
   Report(2, {Loss(0, 0, 1.0), Loss(1, 0, 1.0), Loss(2, 0, 1.0)});
   Report(2, {Loss(0, 1, 1.0), Loss(1, 1, 1.0), Loss(kParts, 1, 1.0)});
   EXPECT_EQ(Told(watch_), "1");
   PushAll(2);
-  const StreamId early = Report(3, {Loss(2, 1, 1.0)});  // of the border before
+  const StreamId early = Report(3, {Loss(2, 1, 1.0)});  // the border before
   EXPECT_EQ(cluster_.replies[early].size(), 1u);
   EXPECT_EQ(Told(watch_), "1");
 }
 
-TEST_F(EvaluationTest, AWatcherOfAFinishedJobWaitsForTheLastEvaluationIfItAsks) {
+TEST_F(EvaluationTest, WatchCanWaitForTheLastEvaluation) {
   StreamId patient;
   Watch(&patient, {{}, 0, 0, kSteps});
   Begin(1);
@@ -156,7 +157,7 @@ TEST_F(EvaluationTest, AWatcherOfAFinishedJobWaitsForTheLastEvaluationIfItAsks) 
   EXPECT_TRUE(cluster_.begun[0].done());
   EXPECT_EQ(cluster_.closed.count(watch_), 1u);
   EXPECT_EQ(cluster_.closed.count(patient), 0u);
-  // The weights of a finished job are there to be fetched.
+  // A finished job still serves its weights.
   const ChunkId chunk = cluster_.chunks().ChunksOfStage(StageId(0)).front();
   const StreamId stream = cluster_.NewStream();
   const uint64_t tag = cluster_.Fetch(stream, StageId(0), chunk, cluster_.begun[0].version());
@@ -166,7 +167,7 @@ TEST_F(EvaluationTest, AWatcherOfAFinishedJobWaitsForTheLastEvaluationIfItAsks) 
   EXPECT_EQ(Told(patient), "1 e1 2 e2");
   EXPECT_EQ(cluster_.closed.count(patient), 1u);
   EXPECT_TRUE(cluster_.closed.at(patient).ok());
-  // Whoever comes again gets what it has not heard yet.
+  // A client that watches again receives what it has not received yet.
   StreamId again;
   Watch(&again, {{}, 2, 1, kSteps});
   EXPECT_EQ(Told(again), "e2");

@@ -13,13 +13,13 @@
 namespace eps {
 namespace {
 
-// A border may still be exported while the step behind it has its norm.
+// A border may still be exported after the next step has its norm.
 constexpr size_t kNormsKept = 4;
 
-// One that a shard behind the others waits for, the open one, and one ahead of it.
+// The decision that the slowest shard waits for, that of the open step, and one ahead of it.
 constexpr size_t kDecisionsKept = 4;
 
-constexpr uint64_t kFirstInterval = 10;  // until a cut was measured
+constexpr uint64_t kFirstInterval = 10;  // until the first cut is measured
 
 }  // namespace
 
@@ -33,7 +33,7 @@ bool CutPlan::Due(uint64_t step, uint64_t last_step) const {
   if (step == last_step) return true;
   if (most_ > 0 && step >= last_cut_ + most_) return true;
   if (auto_) return step >= last_cut_ + interval_;
-  // Multiples: a run that was stopped cuts where an undisturbed one does.
+  // Cuts lie at multiples, so that a run that was stopped cuts where an undisturbed one does.
   return interval_ > 0 && step % interval_ == 0;
 }
 
@@ -127,7 +127,7 @@ void Lead::OnStats(ShardId shard, const v1::Stats& stats) {
   open.nonfinite |= stats.nonfinite();
   if (!StatsComplete(open)) return;
   double sum = 0;
-  for (double s : open.sum_squares) sum += s;  // chunk order: no influence of placement
+  for (double s : open.sum_squares) sum += s;  // in chunk order, so that placement has no influence
   open.norm = open.nonfinite ? std::nan("") : std::sqrt(sum);
   norms_[stats.step()] = Skips(stats.step()) ? NormOf(stats.step() - 1) : open.norm;
   while (norms_.size() > kNormsKept) norms_.erase(norms_.begin());
@@ -139,11 +139,11 @@ double Lead::NormOf(uint64_t step) const {
   return it == norms_.end() ? 0.0 : it->second;
 }
 
-// Whether everything that the decision of a step depends on is known.
+// Returns whether everything is known that the decision of a step depends on.
 bool Lead::Decidable(uint64_t step) const {
   if (spec_.training.mode == Mode::kSealed) return last_norm_step_ == step;
   if (spec_.training.clip == Clip::kLagged) return last_norm_step_ + 1 == step;
-  return step <= last_norm_step_ + 2;  // depends on no gradient: one step ahead
+  return step <= last_norm_step_ + 2;  // depends on no gradient, so decide one step ahead
 }
 
 void Lead::OnLoss(const v1::PartLoss& loss) {
@@ -173,14 +173,14 @@ std::optional<v1::StepRecord> Lead::OnEvaluation(const v1::PartLoss& loss, Term 
   record.set_term(term.value());
   record.mutable_evaluation()->set_loss(tokens == 0 ? 0.0 : sum / static_cast<double>(tokens));
   record.mutable_evaluation()->set_tokens(tokens);
-  // The step behind the border has not lasted as long as its workers evaluated.
+  // The time of an evaluation does not count towards the step after its border.
   record.set_step_seconds(static_cast<double>(now_ms - last_record_ms_) / 1e3);
   last_record_ms_ = now_ms;
   return record;
 }
 
-// Whether the step's gradient is known and not to be used. A shard says so itself, so that all of
-// them agree however the sums of the others come out.
+// Returns whether the step's gradient is known and must not be applied. Shards report such a
+// gradient explicitly, so that all agree whatever the sum of their squares is.
 bool Lead::Skips(uint64_t step) const {
   const auto it = steps_.find(step);
   return spec_.training.nonfinite == Nonfinite::kSkip && it != steps_.end() &&
@@ -196,7 +196,8 @@ v1::Decision Lead::Decide(uint64_t step) const {
     decision.set_skip(true);
     decision.set_update(last_update_);
     decision.set_clip_factor(1.0);
-    // Of the update that is not done: a record without a rate would look like a gap in a chart.
+    // The rate of the update that is skipped: a record without a rate would look like a gap in a
+    // chart.
     decision.set_lr(
         LearningRate(spec_.schedule, spec_.optimizer.lr, last_update_ + 1, spec_.training.steps));
     return decision;
@@ -206,7 +207,8 @@ v1::Decision Lead::Decide(uint64_t step) const {
   decision.set_lr(LearningRate(spec_.schedule, spec_.optimizer.lr, update, spec_.training.steps));
   decision.set_bias_correction1(1.0 - IntegerPower(spec_.optimizer.beta1, update));
   decision.set_bias_correction2(1.0 - IntegerPower(spec_.optimizer.beta2, update));
-  // torch.nn.utils.clip_grad_norm_'s factor; lagged: with the norm of the step before.
+  // The factor of torch.nn.utils.clip_grad_norm_; with lagged clipping, from the norm of the step
+  // before.
   double norm = 0;
   if (spec_.training.clip == Clip::kExact) norm = NormOf(step);
   if (spec_.training.clip == Clip::kLagged) norm = NormOf(step - 1);

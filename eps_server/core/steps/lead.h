@@ -1,8 +1,8 @@
 #ifndef EPS_SERVER_CORE_STEPS_LEAD_H_
 #define EPS_SERVER_CORE_STEPS_LEAD_H_
 
-// What only the lead shard does: the decision of each step (learning rate, clip factor, bias
-// corrections: computed once, here) and the record of each completed one.
+// The duties of the lead shard alone: it decides each step (learning rate, clip factor, bias
+// corrections, all computed once, here) and records each completed one.
 
 #include <cstdint>
 #include <map>
@@ -12,97 +12,108 @@
 
 #include "absl/status/statusor.h"
 #include "base/ids.h"
+#include "base/job/job_spec.h"
 #include "eps/v1/data.pb.h"
 #include "eps/v1/shard.pb.h"
 #include "eps/v1/types.pb.h"
-#include "base/job/job_spec.h"
 #include "storage/cuts/cut.h"
 
 namespace eps {
 
-// Which steps end with a cut. Plain value.
+// Chooses the steps that end with a cut. A plain value; intervals are in steps.
 class CutPlan {
  public:
-  CutPlan() = default;  // none does
-  // As CoreLimits::cut_steps. The last step of a job always does.
+  CutPlan() = default;  // disables cuts
+  // Takes a value of CoreLimits::cut_steps. The last step of a job always ends with a cut.
   explicit CutPlan(uint64_t cut_steps);
 
   bool enabled() const { return cuts_; }
+  // Returns whether `step` ends with a cut, if `last_step` is the last one of the job.
   bool Due(uint64_t step, uint64_t last_step) const;
+  // Call for each step that ends with a cut, in order.
   void OnDecided(uint64_t step) { last_cut_ = step; }
-  // No more steps than that may lie between two cuts; 0: any number.
+  // Allows at most `most_steps` from one cut to the next; 0 sets no limit.
   void Limit(uint64_t most_steps);
-  // How long the shards took for a cut, from the border on, and a step takes: with auto, the cuts
-  // from now on are as far apart as base/job/cut_interval.h says.
+  // Reports the durations of a cut, from its border until it is durable on all shards, and of a
+  // step. With kAutoCutSteps, this sets the interval of later cuts (base/job/cut_interval.h).
   void OnMeasured(double cut_seconds, double step_seconds);
+  // Returns the current interval; 0 cuts only after the last step.
   uint64_t interval() const { return interval_; }
 
  private:
   bool cuts_ = false;
   bool auto_ = false;
-  uint64_t interval_ = 0;  // 0: the last step only
-  uint64_t most_ = 0;      // 0: no limit
+  uint64_t interval_ = 0;  // 0 cuts only after the last step
+  uint64_t most_ = 0;      // 0 sets no limit
   uint64_t last_cut_ = 0;
 };
 
-// Thread-compatible. `spec` is borrowed and outlives it.
+// The decisions and records of one term. Thread-compatible. Borrows `spec`, which must outlive it.
+// Ignores messages that are repeated, or that belong to a step it has recorded.
 class Lead {
  public:
   Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards, CutPlan cuts);
 
-  // A shard holds the state of a border. True when all shards do: the job opens behind it.
-  // FailedPrecondition if it is not the border that the others hold.
+  // Records that a shard holds the state of a border. Returns true once every shard does; the job
+  // then opens after that border. Returns false if the job is open. FailedPrecondition if another
+  // shard holds another border.
   absl::StatusOr<bool> OnImported(ShardId shard, const v1::Imported& imported, uint64_t now_ms);
-  // All shards hold the border: the job is open behind it.
+  // Opens the job after a border that every shard holds.
   void Open(const v1::Imported& border, uint64_t now_ms);
 
-  // Whether a message would count: it is of a step that is not recorded, and not a repeated one.
+  // Return whether a message is news: it is not a repetition, and its step is not recorded yet.
   bool IsNews(ShardId shard, const v1::Stats& stats) const;
   bool IsNews(const v1::PartLoss& loss) const;
   bool IsNewEvaluation(const v1::PartLoss& loss) const;
-  // Whether the record of the step, which is complete, still waits for the part's loss.
+  // Returns whether the record of a completed step still waits for the part's loss.
   bool MissesLoss(uint64_t step, PartId part) const;
 
-  // What is no news counts for nothing.
+  // Count a message towards its step. They ignore one that is no news.
   void OnStats(ShardId shard, const v1::Stats& stats);
   void OnLoss(const v1::PartLoss& loss);
-  // What a part found on held-out data with the weights behind step loss.step(), the newest border.
-  // The record of the evaluation when it was the last part's.
+  // Counts a part's loss on held-out data with the weights after step loss.step(), which must be
+  // the newest border. Returns the record of the evaluation once all parts have reported. Ignores
+  // repetitions and evaluations of older borders. `now_ms` stamps the duration.
   std::optional<v1::StepRecord> OnEvaluation(const v1::PartLoss& loss, Term term, uint64_t now_ms);
 
-  // Decisions that became possible since the last call, in step order: for every shard.
+  // Returns the decisions that became possible since the last call, in step order. Send them to
+  // every shard.
   std::vector<v1::Decision> TakeDecisions();
-  // A decision that was made before this process began. Those of a job come in order.
+  // Repeats a decision that an earlier process made. Call in step order; ignores any other step.
   void Adopt(const v1::Decision& decision);
-  // The last step that TakeRecords gave the record of, or the border behind which the job opened.
+  // Returns the last step that TakeRecords returned, or the border after which the job opened.
   uint64_t recorded_step() const { return next_record_ - 1; }
-  // Records that became complete since the last call, in step order. `now_ms` stamps their
-  // duration.
+  // Returns the records that became complete since the last call, in step order. `now_ms` stamps
+  // their durations.
   std::vector<v1::StepRecord> TakeRecords(Term term, uint64_t now_ms);
-  // The last few decisions: what a shard that links again may miss. It is one step behind the
-  // others at most; that a step is recorded does not say that every shard has its decision.
+  // Returns the last few decisions, for a shard that may have missed them while its link was down.
+  // Such a shard is late by at most one step. A decision is kept after its step is recorded,
+  // because a record does not prove that every shard has the decision.
   std::vector<v1::Decision> LastDecisions() const;
-  // Of LastDecisions, before this process began.
+  // Adds a decision of an earlier process to LastDecisions.
   void Remember(const v1::Decision& decision) { last_decisions_[decision.step()] = decision; }
 
-  // The gradient norm of a step, one of the last few; 0 if it is not known. Of a skipped step it is
-  // that of the one before, as if the step had never been.
+  // Returns the gradient norm of one of the last few steps; 0 if it is unknown. A skipped step has
+  // the norm of the step before it.
   double NormOf(uint64_t step) const;
-  // The border behind the step will be held and read: it is worth a cut, too. 0: none.
+  // Makes the step end with a cut too, because a client will hold its border and read it; 0 lifts
+  // the gate.
   void Gate(uint64_t step) { gate_step_ = step; }
   CutPlan& cuts() { return cuts_; }
-  // Of the last step that was recorded.
+  // Returns the duration of the last recorded step, in seconds.
   double step_seconds() const { return step_seconds_; }
-  // "shard 1: gradient statistics of step 7", or empty: what the oldest open record waits for.
+  // Returns what the opening of the job, or else the oldest open record, waits for, such as "shard
+  // 1: gradient statistics of step 7"; empty if there is nothing.
   std::string WaitsFor() const;
 
  private:
+  // The messages and the decision of a step that is not recorded yet.
   struct OpenStep {
     std::optional<v1::Decision> decision;
-    std::vector<bool> shard_in;
-    uint32_t shards_in = 0;
-    std::vector<double> sum_squares;  // by chunk
-    std::vector<std::optional<v1::PartLoss>> losses;
+    std::vector<bool> shard_in;                       // by shard: its statistics have arrived
+    uint32_t shards_in = 0;                           // number of true elements of shard_in
+    std::vector<double> sum_squares;                  // by chunk
+    std::vector<std::optional<v1::PartLoss>> losses;  // by part
     uint32_t losses_in = 0;
     bool nonfinite = false;
     double norm = 0;  // NaN if the gradient is not finite
@@ -119,20 +130,20 @@ class Lead {
   const uint32_t chunks_;
   const uint32_t shards_;
   CutPlan cuts_;
-  uint64_t gate_step_ = 0;
-  std::vector<std::optional<v1::Imported>> imported_;
+  uint64_t gate_step_ = 0;                             // 0 if there is no gate
+  std::vector<std::optional<v1::Imported>> imported_;  // by shard, before the job opens
   bool open_ = false;
-  uint64_t base_step_ = 0;    // the border behind which the job opened
+  uint64_t base_step_ = 0;    // the border after which the job opened
   uint64_t last_update_ = 0;  // the optimizer's t after the last decision
   uint64_t next_decision_ = 0;
   uint64_t next_record_ = 0;
   uint64_t last_record_ms_ = 0;
   double step_seconds_ = 0;
-  uint64_t last_norm_step_ = 0;
-  std::map<uint64_t, double> norms_;                 // of the last steps with complete statistics
-  std::map<uint64_t, OpenStep> steps_;               // decided or heard of, not yet recorded
-  std::map<uint64_t, v1::Decision> last_decisions_;  // by step
-  uint64_t evaluated_step_ = 0;                      // the border that evaluations_ speaks of
+  uint64_t last_norm_step_ = 0;         // the last step with complete statistics
+  std::map<uint64_t, double> norms_;    // by step: the last ones with complete statistics
+  std::map<uint64_t, OpenStep> steps_;  // decided or reported on, but not recorded yet
+  std::map<uint64_t, v1::Decision> last_decisions_;       // by step
+  uint64_t evaluated_step_ = 0;                           // the border of evaluations_
   std::vector<std::optional<v1::PartLoss>> evaluations_;  // by part
 };
 

@@ -1,16 +1,16 @@
-// Steps with a gradient that is not finite: the job ends with a reason, or every shard leaves the
-// step out, as if it had never been.
+// Steps whose gradient is not finite: either the job fails and names the gradient, or every shard
+// skips the step as if it had not occurred.
 
 #include <cmath>
 #include <limits>
 #include <map>
 
 #include "base/checksum.h"
+#include "base/job/model_layout.h"
 #include "compression/codec.h"
 #include "eps_server/core/testing/core_cluster.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "base/job/model_layout.h"
 
 namespace eps {
 namespace {
@@ -29,7 +29,7 @@ JobSpec SpecWith(Nonfinite nonfinite, Clip clip = Clip::kExact, Mode mode = Mode
   spec.model.synthetic.tied = true;
   EXPECT_TRUE(BuildLayout(0.01, &spec).ok());
   spec.chunk_elements = 2048;
-  spec.schedule.name = "linear";  // the rate tells the updates apart
+  spec.schedule.name = "linear";  // a different rate for each update
   spec.training.steps = 4;
   spec.training.parts = kParts;
   spec.training.clip = clip;
@@ -42,7 +42,7 @@ JobSpec SpecWith(Nonfinite nonfinite, Clip clip = Clip::kExact, Mode mode = Mode
   return spec;
 }
 
-// The values that admission refuses; the rest of a chunk may be fine.
+// Returns a gradient that admission refuses because of its last value.
 std::vector<float> Poisoned(const Chunk& chunk) {
   std::vector<float> g(chunk.elements, 0.5f);
   g.back() = std::numeric_limits<float>::quiet_NaN();
@@ -69,7 +69,8 @@ class Trainer {
     return cluster.Begin(step, {0, 1}, kNonce, losses);
   }
 
-  // Pushes all gradients of `data` in `step`, but for `poisoned` of part 1, where there is one.
+  // Pushes all gradients of the data step `data` as those of `step`. If `poisoned` is not null, the
+  // contribution of part 1 to that chunk is not finite.
   void Push(uint64_t step, uint64_t data, const ChunkId* poisoned = nullptr) {
     for (size_t s = cluster.spec().stages.size(); s-- > 0;) {
       const StageId stage(static_cast<uint32_t>(s));
@@ -117,7 +118,7 @@ class Trainer {
   std::vector<uint64_t> tags;
 };
 
-TEST(Skip, ASkippedStepIsAsIfItHadNeverBeen) {
+TEST(Skip, SkippedStepLeavesNoTrace) {
   for (const Clip clip : {Clip::kNone, Clip::kLagged, Clip::kExact}) {
     const JobSpec spec = SpecWith(Nonfinite::kSkip, clip);
     Trainer without(spec, {1, 0, {}});
@@ -129,7 +130,7 @@ TEST(Skip, ASkippedStepIsAsIfItHadNeverBeen) {
     for (uint32_t shards : {1u, 2u, 3u}) {
       for (uint64_t seed : {0u, 1u, 2u, 3u}) {
         SCOPED_TRACE(testing::Message()
-                     << ClipName(clip) << ", " << shards << " shards, seed " << seed);
+                     << NameOf(clip) << ", " << shards << " shards, seed " << seed);
         Trainer trainer(spec, {shards, seed, {}});
         trainer.cluster.InitializeAll();
         const auto chunks = static_cast<uint32_t>(trainer.cluster.chunks().chunks().size());
@@ -159,7 +160,7 @@ TEST(Skip, ASkippedStepIsAsIfItHadNeverBeen) {
   }
 }
 
-TEST(Skip, TheRecordSaysSoAndTheUpdatesGoOnWhereTheyWere) {
+TEST(Skip, MarksTheRecordAndContinuesUpdateNumbers) {
   Trainer trainer(SpecWith(Nonfinite::kSkip), {2, 0, {}});
   trainer.cluster.InitializeAll();
   const ChunkId poisoned(3);
@@ -192,7 +193,7 @@ TEST(Skip, CountsAPoisonedContributionExactlyOnce) {
   CoreCluster& cluster = trainer.cluster;
   cluster.InitializeAll();
   ASSERT_TRUE(trainer.Begin(1));
-  const StageId stage(2);  // its tensors are not tied: two parts make it complete
+  const StageId stage(2);  // its tensors are not tied, so two parts complete it
   const Chunk& chunk = cluster.chunks().chunk(cluster.chunks().ChunksOfStage(stage)[0]);
   const auto push = [&](uint32_t part, const std::vector<float>& values, uint64_t nonce) {
     const uint64_t tag = cluster.Push(trainer.stream, 1, stage, TreeRange{part, 1}, chunk.id,
@@ -216,11 +217,11 @@ TEST(Skip, CountsAPoisonedContributionExactlyOnce) {
   EXPECT_EQ(reply.have(0).chunk(), chunk.id.value());
   EXPECT_EQ(reply.have(0).part_first(), 1u);
 
-  // The other way round: a poisoned repetition of what is counted spoils nothing.
+  // In the opposite order, a poisoned repetition of a counted contribution has no effect.
   EXPECT_EQ(push(0, TellingGradient(chunk, stage, 0, 1), 1), v1::Ack::ACCEPTED);
   EXPECT_EQ(push(0, Poisoned(chunk), 2), v1::Ack::DUPLICATE);
   EXPECT_EQ(cluster.account(owner).live_bytes(MemoryKind::kContribution), 0u)
-      << "the chunk has no gradient any more, whatever the other parts pushed";
+      << "the chunk has no gradient, whatever the other parts push";
   trainer.Push(1, 1);
   EXPECT_EQ(cluster.Status(owner).step(), 2u);
   EXPECT_EQ(cluster.Status(owner).version(), 0u);
@@ -249,7 +250,7 @@ TEST(Skip, ManyPoisonedContributionsSkipOneStep) {
   }
 }
 
-// What waits for credit is bounded by a part's quota. A skipped step gives all of it back.
+// A part's quota bounds what may be in flight. A skipped step returns all of it.
 TEST(Skip, LeavesNothingChargedToTheQuotas) {
   const auto credits_ahead = [](Trainer* trainer, uint64_t step) {
     EXPECT_TRUE(trainer->Begin(step));
@@ -271,9 +272,9 @@ TEST(Skip, LeavesNothingChargedToTheQuotas) {
   EXPECT_EQ(credits_ahead(&trainer, 4), expected);
 }
 
-// A border behind a skipped step: the step is counted, the version and the norm are those of the
-// last update, and a resume from there goes on alike.
-TEST(Skip, ABorderBehindASkippedStepResumesToTheSameBits) {
+// A border after a skipped step counts the step, and has the version and the norm of the last
+// update. A job that resumes there trains to the same bits.
+TEST(Skip, BorderAfterSkipResumesBitForBit) {
   const JobSpec spec = SpecWith(Nonfinite::kSkip, Clip::kLagged);
   const ChunkId poisoned(2);
   Trainer trainer(spec, {2, 0, {}});
@@ -318,7 +319,7 @@ TEST(Skip, ABorderBehindASkippedStepResumesToTheSameBits) {
   EXPECT_EQ(resumed.Digest(), trainer.Digest());
 }
 
-TEST(Skip, WaitsForAnExportOfTheBorderBeforeIt) {
+TEST(Skip, WaitsForExportOfThePreviousBorder) {
   Trainer trainer(SpecWith(Nonfinite::kSkip), {1, 0, {}});
   CoreCluster& cluster = trainer.cluster;
   cluster.InitializeAll();
@@ -327,16 +328,17 @@ TEST(Skip, WaitsForAnExportOfTheBorderBeforeIt) {
   const StreamId stream = cluster.NewStream();
   cluster.Send(ShardId(0), event::Export{stream, v1::ExportStateRequest()});
   const ChunkId poisoned(0);
-  trainer.Push(2, 2, &poisoned);  // the chunks are read one by one, the gradients all at once
+  // The export reads chunk by chunk, while all gradients arrive at once.
+  trainer.Push(2, 2, &poisoned);
   ASSERT_EQ(cluster.exported[stream].size(), cluster.chunks().chunks().size());
   for (const auto& [header, state] : cluster.exported[stream]) EXPECT_EQ(header.step(), 1u);
   EXPECT_EQ(cluster.closed.count(stream), 1u);
   EXPECT_EQ(cluster.Status(ShardId(0)).step(), 3u);
 }
 
-TEST(Halt, EndsTheJobOnEveryShardAndNamesTheGradient) {
+TEST(Halt, FailsEveryShardAndNamesTheGradient) {
   for (const Mode mode : {Mode::kEager, Mode::kSealed}) {
-    SCOPED_TRACE(ModeName(mode));
+    SCOPED_TRACE(NameOf(mode));
     Trainer trainer(SpecWith(Nonfinite::kHalt, Clip::kLagged, mode), {2, 0, {}});
     CoreCluster& cluster = trainer.cluster;
     cluster.InitializeAll();
@@ -368,14 +370,14 @@ TEST(Halt, EndsTheJobOnEveryShardAndNamesTheGradient) {
   }
 }
 
-TEST(Halt, AStepThatIsOverIsNotEndedByALatePoisonedContribution) {
+TEST(Halt, IgnoresLatePoisonedContributions) {
   Trainer trainer(SpecWith(Nonfinite::kHalt), {1, 0, {}});
   CoreCluster& cluster = trainer.cluster;
   cluster.InitializeAll();
   ASSERT_TRUE(trainer.Begin(1));
   const StageId stage(3);
   const Chunk& chunk = cluster.chunks().chunk(cluster.chunks().ChunksOfStage(stage)[0]);
-  // Credited as the sum of both parts, and overtaken by each of them alone.
+  // The contribution has credit as the sum of both parts; then each part contributes alone.
   cluster.hold_payloads = true;
   const StreamId slow = cluster.NewStream();
   const uint64_t tag =

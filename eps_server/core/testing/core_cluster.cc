@@ -4,11 +4,12 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
+#include "storage/backends/dram_backend.h"
 
 namespace eps {
 namespace {
 
-// Ops of the cluster's own (States()): far from those of the cores.
+// Op ids of the cluster's own reads (States) are far from those of the cores.
 constexpr uint64_t kOwnOps = uint64_t{1} << 60;
 constexpr uint64_t kDrainOp = kOwnOps - 1;
 
@@ -91,7 +92,7 @@ void CoreCluster::Drain(Shard* shard) {
 
 void CoreCluster::Crash(ShardId id) {
   if (options_.on_crash != nullptr) options_.on_crash(id);
-  // Nobody hears of what ends from here on.
+  // No shard receives what this process still completes.
   const std::unique_ptr<Shard> dead = std::move(shards_[id.value()]);
   Drain(dead.get());
   dead->core.reset();
@@ -132,6 +133,7 @@ void CoreCluster::Later(ShardId from, ShardId shard, const Event& event) {
 void CoreCluster::Send(ShardId shard, const Event& event) {
   if (!IsUp(shard)) return;
   std::vector<Effect> effects;
+  if (options_.hear != nullptr) options_.hear(shard, event);
   shards_[shard.value()]->core->Handle(event, now_ms, &effects);
   for (Effect& effect : effects) {
     if (options_.watch != nullptr) options_.watch(shard, effect);

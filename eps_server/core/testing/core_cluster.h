@@ -2,8 +2,8 @@
 #define EPS_SERVER_CORE_TESTING_CORE_CLUSTER_H_
 
 // The in-process shell: several shard cores over real DRAM backends in one thread, without sockets.
-// Everything that is under way (backend completions, messages between shards) waits in one bag and
-// is delivered in an order drawn from a seed, so that a test run repeats exactly. For tests.
+// Everything in flight (backend completions, messages between shards) waits in one bag and is
+// delivered in an order drawn from a seed, so that a test run repeats exactly. For tests.
 
 #include <cstdint>
 #include <deque>
@@ -19,30 +19,37 @@
 
 namespace eps {
 
-// A gradient that tells its identity: any mix-up changes the weights.
+// Returns a gradient that identifies its arguments, so that any mix-up changes the weights.
 std::vector<float> TellingGradient(const Chunk& chunk, StageId use, uint32_t part, uint64_t step);
 
+// The processes of all shards of one job, and a client of theirs. For one thread. Owns the cores
+// and their backends. A core that aborts fails an EPS_CHECK unless `on_abort` is set.
 class CoreCluster {
  private:
-  std::deque<MemoryAccount> accounts_;  // by shard; before all that is charged to them
+  std::deque<MemoryAccount> accounts_;  // by shard; destroyed after everything charged to them
 
  public:
+  // The size of a cluster, and hooks for tests; a hook may be null.
   struct Options {
     uint32_t shards = 1;
-    uint64_t seed = 0;  // 0: first in, first out
+    uint64_t seed = 0;  // of the order of deliveries; 0 is first in, first out
     CoreLimits limits;
-    // Null: state in DRAM. What it gives may be null: the process could not start, and is down.
+    // Makes the backend of a new process; null means state in DRAM. If it returns null, the process
+    // could not start and stays down.
     std::function<std::unique_ptr<StateBackend>(
         const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, ShardId shard,
         Executor* executor, MemoryAccount* account, BackendDoneFn done)>
         new_backend = nullptr;
-    // Called before a shard's process dies: nothing that its backend still does may last.
+    // Called before a shard's process dies. Later operations of its backend must have no lasting
+    // effect.
     std::function<void(ShardId)> on_crash = nullptr;
-    // Asked after everything that a process does: true, and it dies.
+    // Called after every action of a process; the process dies if it returns true.
     std::function<bool(ShardId)> is_dead = nullptr;
-    // A core wants its process to end, which it does behind this call. Null: no core may.
+    // Called when a core ends its process, which dies after this call. Null forbids that.
     std::function<void(ShardId, const effect::Abort&)> on_abort = nullptr;
-    // Sees each effect before it is carried out.
+    // Called with each event before a core handles it.
+    std::function<void(ShardId, const Event&)> hear = nullptr;
+    // Called with each effect before it is carried out.
     std::function<void(ShardId, const Effect&)> watch = nullptr;
   };
   CoreCluster(JobSpec spec, Options options);
@@ -55,49 +62,53 @@ class CoreCluster {
   StreamId NewStream() { return StreamId(next_stream_++); }
   // Hands an event to a shard and carries out its effects; deliveries wait for Run().
   void Send(ShardId shard, const Event& event);
-  // Delivers what is under way until nothing is.
+  // Delivers until nothing is in flight.
   void Run();
 
-  // Delivers at most `deliveries` of what is under way, and tells how many there were.
+  // Makes at most `deliveries` deliveries and returns how many it made.
   size_t RunSome(size_t deliveries);
-  // The process of a shard dies: its core, its backend, and what was on its way from or to it.
+  // Kills the process of a shard: its core, its backend, and every message from it or to it that is
+  // in flight.
   void Crash(ShardId shard);
-  // A new process in its place.
+  // Starts a new process for a shard that is down.
   void Restart(ShardId shard);
 
   // Fills every shard with the initial weights and opens the job.
   void InitializeAll();
   // Restores every shard from exported states (by chunk) at a border.
   void ImportAll(const std::map<uint32_t, Bytes>& states, uint64_t step, double lagged_norm);
-  // Sends BeginStep to every shard, each on a stream of its own, in shard order. `first_step`: that
-  // the worker joined at; 0: it does not say.
+  // Sends BeginStep to every shard, each on its own stream, in shard order. `first_step` is the
+  // step at which the worker joined, or 0 to leave it unknown.
   std::vector<StreamId> SendBegin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
                                   const std::vector<v1::PartLoss>& losses, uint64_t first_step = 0);
-  // BeginStep on every shard; true if all answered (after Run). Replies stand in `begun`.
+  // Sends BeginStep to every shard and calls Run. Returns whether all answered; their replies are
+  // then in `begun`.
   bool Begin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
              const std::vector<v1::PartLoss>& losses = {});
-  // Offers one contribution: `gradient` holds the chunk's elements. Its payload follows a credit
-  // by itself. Returns the tag under which the ack will stand in `acks`.
+  // Offers one contribution; `gradient` holds the chunk's elements. Sends the payload once there is
+  // credit. Returns the tag under which `acks` will hold the ack.
   uint64_t Push(StreamId stream, uint64_t step, StageId use, TreeRange parts, ChunkId chunk,
                 const std::vector<float>& gradient, uint64_t tokens, uint64_t nonce,
                 const Bytes& residual = Bytes());
-  // Fetches one chunk of a stage; the answer stands in `fetched` or `failed_fetches` by tag.
+  // Fetches one chunk of a stage. Returns a tag; `fetched` or `failed_fetches` will hold the
+  // answer.
   uint64_t Fetch(StreamId stream, StageId stage, ChunkId chunk, uint64_t version,
                  bool backward = false);
-  // Fetches what a part left out; the answer stands in `residuals` or `failed_fetches` by tag.
+  // Fetches what a part left out. Returns a tag; `residuals` or `failed_fetches` will hold the
+  // answer.
   uint64_t FetchResidual(StreamId stream, StageId stage, PartId part, ChunkId chunk,
                          uint64_t version);
-  // Weights and optimizer state of all chunks, read from the backends, in chunk order. A shard that
-  // cannot tell wants its process to end (on_abort).
+  // Returns weights and optimizer state of all chunks, read from the backends, in chunk order. All
+  // shards must be up. A failed read is reported through on_abort.
   std::vector<Bytes> States();
   MemoryAccount& account(ShardId shard) { return accounts_[shard.value()]; }
   uint32_t shards() const { return static_cast<uint32_t>(shards_.size()); }
   bool IsUp(ShardId shard) const { return shards_[shard.value()] != nullptr; }
   ShardCore& core(ShardId shard) { return *shards_[shard.value()]->core; }
   v1::StatusReply Status(ShardId shard);
-  void FireTimers();  // every timer that is set
+  void FireTimers();  // advances the time, and expires every timer that is set
 
-  // What the shards said, by stream or by tag (tags are unique in the cluster).
+  // The answers of the shards, by stream or by tag (tags are unique in the cluster).
   std::map<uint64_t, v1::Ack> acks;
   std::map<uint64_t, Bytes> fetched;
   std::map<uint64_t, std::map<uint32_t, Bytes>> residuals;  // by tag and chunk
@@ -105,20 +116,22 @@ class CoreCluster {
   std::map<StreamId, absl::Status> closed;
   std::map<StreamId, std::vector<effect::ReplyMessage>> replies;
   std::map<StreamId, std::vector<std::pair<v1::ExportStateReply, Bytes>>> exported;
-  std::vector<v1::BeginStepReply> begun;  // of the last Begin, by shard
+  std::vector<v1::BeginStepReply> begun;  // by shard: the replies to the last Begin
   uint64_t credits = 0;
   uint64_t now_ms = 0;
-  uint64_t term = 1;           // of what the workers say
+  uint64_t term = 1;           // the term of the workers' requests
   bool hold_payloads = false;  // credited payloads are not sent
 
  private:
-  struct Shard {  // a process
+  // The process of a shard.
+  struct Shard {
     uint64_t incarnation = 0;
     ManualExecutor executor;
     std::unique_ptr<StateBackend> backend;
     std::unique_ptr<ShardCore> core;
-    std::map<uint64_t, uint64_t> timers;
+    std::map<uint64_t, uint64_t> timers;  // expiry in milliseconds, by id
   };
+  // The payload of a contribution that waits for credit.
   struct Payload {
     ShardId shard;
     ChunkId chunk;
@@ -128,15 +141,16 @@ class CoreCluster {
   };
 
   void StartProcess(ShardId shard);
-  // Ends what the backend has under way or waiting.
+  // Completes or cancels every operation of the backend.
   static void Drain(Shard* shard);
   bool IsDead(ShardId shard) const {
     return options_.is_dead != nullptr && IsUp(shard) && options_.is_dead(shard);
   }
-  // Puts a delivery to `shard` into the bag; dropped if one of the processes dies before.
+  // Puts a delivery to `shard` into the bag. It is dropped if one of the two processes dies first.
   void Later(ShardId from, ShardId shard, const Event& event);
-  // False: the process has to end.
+  // Carries out an effect. Returns false if the process must end.
   bool Carry(ShardId shard, Effect effect);
+  // Makes one delivery; returns false if nothing is in flight.
   bool RunOne();
   void SendPayload(StreamId stream, uint64_t tag);
 
@@ -145,14 +159,14 @@ class CoreCluster {
   const ChunkMap chunks_;
   const std::vector<ShardId> placement_;
   const CodecTable codecs_;
-  uint64_t rng_;
+  uint64_t rng_;  // state of the generator; 0 delivers first in, first out
   uint64_t next_stream_ = 1;
   uint64_t next_tag_ = 1;
   uint64_t next_incarnation_ = 100;
   std::vector<std::unique_ptr<Shard>> shards_;
-  std::deque<std::function<void()>> bag_;
-  std::map<uint64_t, Payload> payloads_;  // by tag
-  std::map<uint64_t, Bytes> state_reads_;
+  std::deque<std::function<void()>> bag_;  // deliveries in flight, oldest first
+  std::map<uint64_t, Payload> payloads_;   // by tag
+  std::map<uint64_t, Bytes> state_reads_;  // by op
 };
 
 }  // namespace eps

@@ -7,7 +7,7 @@
 namespace eps {
 namespace {
 
-// Rounds until an import that nobody finished is begun again.
+// Rounds before an import that did not complete is repeated.
 constexpr int kPatience = 20;
 
 }  // namespace
@@ -30,7 +30,7 @@ std::string CoreTraining::Where() {
 }
 
 absl::Status CoreTraining::Finish(const std::function<void()>& between, int rounds) {
-  int imported = -kPatience;  // the round
+  int imported = -kPatience;  // the round of the last import
   for (int round = 0; round < rounds; ++round) {
     between();
     if (!AllUp()) continue;
@@ -88,7 +88,8 @@ bool CoreTraining::Begin(uint64_t step) {
     size_t answered = 0;
     for (const StreamId stream : streams) {
       answered += cluster_.replies.count(stream);
-      // The step that it was given was complete meanwhile, or the term is over.
+      // Aborted: the step that the worker was given is complete, or the term is over. It joins
+      // again.
       const auto closed = cluster_.closed.find(stream);
       if (begun_.second > 0 || closed == cluster_.closed.end()) continue;
       if (absl::IsAborted(closed->second)) joined_ = {0, 0};
@@ -124,7 +125,7 @@ std::vector<v1::PartLoss> CoreTraining::Losses(uint64_t step) const {
   return losses;
 }
 
-// A worker says what was not acknowledged until it is: also to who comes back.
+// A worker repeats contributions until they are acknowledged, also to a shard that restarts.
 v1::StatusReply CoreTraining::CatchUp(const std::function<void()>& between) {
   std::vector<std::pair<ShardId, v1::StatusReply>> statuses;
   v1::StatusReply first = cluster_.Status(ShardId(0));
@@ -139,7 +140,7 @@ v1::StatusReply CoreTraining::CatchUp(const std::function<void()>& between) {
     statuses.emplace_back(ShardId(s), std::move(status));
   }
   for (const auto& [shard, status] : statuses) {
-    // A status may say what is not durable yet: only what was answered was begun.
+    // A status may be ahead of the durable log. Only a step whose BeginStep was answered has begun.
     if (status.step() >= first.step() || status.step() > begun_.second) continue;
     if (begun_.first != cluster_.term) continue;
     if (!PushAll(status.step(), status.version(), &shard, between)) break;
@@ -152,7 +153,8 @@ void CoreTraining::Step(const std::function<void()>& between) {
   const v1::StatusReply status = CatchUp(between);
   const uint64_t step = begun_.second == 0 ? joined_.second : status.step();
   if (!Begin(step)) return;
-  // Once: who asks again for weights that are updated already says that it lost its work.
+  // Fetches once: a worker that fetches updated weights again thereby reports that its work is
+  // lost.
   if (fetches_ && fetched_ != std::make_pair(cluster_.term, step)) {
     fetched_ = {cluster_.term, step};
     FetchAll(version_);
@@ -182,7 +184,7 @@ bool CoreTraining::PushAll(uint64_t step, uint64_t version, const ShardId* only_
         cluster_.Push(stream, step, stage, TreeRange{p, 1}, id, gradient, kTokens, nonce_,
                       residual);
         between();
-        if (joined_.second == 0) return false;  // its worker has ended
+        if (joined_.second == 0) return false;  // ReplaceWorker was called
       }
     }
   }

@@ -1,8 +1,8 @@
 #ifndef EPS_SERVER_CORE_TESTING_CORE_TRAINING_H_
 #define EPS_SERVER_CORE_TESTING_CORE_TRAINING_H_
 
-// A job on a CoreCluster and a worker that brings it to its end whatever dies on the way. For
-// tests; for one thread.
+// A job on a CoreCluster, and a worker that brings it to its end whichever processes die on the
+// way. For tests; for one thread.
 
 #include <cstdint>
 #include <functional>
@@ -17,69 +17,80 @@
 
 namespace eps {
 
+// Owns the cluster and the one worker, which hosts all parts and retries until it is acknowledged.
 class CoreTraining {
  public:
   static constexpr uint64_t kTokens = 100;
 
-  // What there is to see of a run: equal for all runs of a job.
+  // The visible results of a run; they are equal for all runs of a job.
   struct Outcome {
-    std::string
-        digest;  // weights and optimizer state, then what the lead has recorded of each step
-    // By version and chunk: CRC32C of the weights that a fetch gave. Only of what was fetched.
+    // Digest of weights and optimizer state, then loss and norm of each step that the lead
+    // recorded.
+    std::string digest;
+    // By version and chunk: CRC32C of the weights that a fetch returned. Holds only fetched chunks.
     std::map<std::pair<uint64_t, uint32_t>, uint32_t> served;
   };
 
-  // `fetches`: the worker fetches the weights of each step, too.
+  // With `fetches`, the worker also fetches the weights of each step.
   CoreTraining(const JobSpec& spec, const CoreCluster::Options& options, bool fetches = false);
 
   CoreCluster& cluster() { return cluster_; }
 
-  // Brings the job to its end; `between` is called all the time, and may kill and restart shards.
-  // Internal says where the job stands if it is not there after that many rounds, or failed.
+  // Brings the job to its end. Calls `between` between all actions; it may kill and restart shards.
+  // Internal, with the state of the job, if the job failed or is not done after `rounds` rounds.
   absl::Status Finish(const std::function<void()>& between, int rounds = 10'000);
-  // Imports the initial weights everywhere.
+  // Imports the initial weights into every shard.
   void Import();
-  // BeginStep everywhere, until all have answered or nobody does for a while. What is under way
-  // beside it stays under way.
+  // Sends BeginStep to every shard and delivers until all have answered; returns false if they do
+  // not within 1,000 deliveries. Does not drain other deliveries.
   bool Begin(uint64_t step);
 
-  // REQUIRES Finish. Delivers all that is under way first.
+  // Delivers everything in flight and returns the results. REQUIRES that Finish returned OK.
   Outcome End();
-  // What was served in two versions, or otherwise than `expected` says; OK if nothing was.
+  // Returns DataLoss with the first chunk that was served with two contents, or not as in
+  // `expected`.
   absl::Status CheckServed(const Outcome& expected) const;
 
+  // Returns whether the processes of all shards are up.
   bool AllUp() const;
-  // The worker ends, and another one takes over its parts, without what it knew. Anything that it
-  // was about to say is never said.
+  // Replaces the worker with a new one, which takes over its parts without its memory. Whatever the
+  // old worker was about to send is never sent.
   void ReplaceWorker() { joined_ = {0, 0}; }
 
  private:
   std::vector<v1::PartLoss> Losses(uint64_t step) const;
   void Step(const std::function<void()>& between);
-  // Asks the lead at which step to begin, where that is not known; false: nobody answers.
+  // Joins at the lead unless the worker has joined in this term. Returns false if the lead does not
+  // answer.
   bool Join();
-  // Says again, to shards behind the others, what these were told; the status of one that is not.
+  // Repeats contributions to the shards that lag by a step. Returns the status of the furthest
+  // shard.
   v1::StatusReply CatchUp(const std::function<void()>& between);
-  // All contributions of a step to that shard, or to all; false: nobody answers.
+  // Sends all contributions of a step to that shard, or to all if null. Returns false if a residual
+  // cannot be read, or the worker was replaced.
   bool PushAll(uint64_t step, uint64_t version, const ShardId* only_or_null,
                const std::function<void()>& between);
+  // Fetches all chunks at a version, without waiting for the answers.
   void FetchAll(uint64_t version);
+  // Adds the answered fetches to the results.
   void NoteServed();
-  // What the part's residuals of the chunk make of its gradient; false: nobody answers.
+  // Reads the part's residual of the chunk and derives the scale of its gradient. Returns false if
+  // the fetch fails or is not answered.
   bool ReadResidual(StageId use, uint32_t part, ChunkId chunk, uint64_t version, float* scale);
+  // Describes the status of every shard, for messages.
   std::string Where();
 
   CoreCluster cluster_;
   const bool fetches_;
   const CodecTable codecs_;
-  std::pair<uint64_t, uint64_t> joined_;   // the worker: term, and the step it was given
-  uint64_t nonce_ = 0;                     // of that worker
-  std::pair<uint64_t, uint64_t> begun_;    // term and step that all shards answered last
-  uint64_t version_ = 0;                   // that it reads
-  std::pair<uint64_t, uint64_t> fetched_;  // term and step
+  std::pair<uint64_t, uint64_t> joined_;  // by the worker: term and first step; 0 if it has to join
+  uint64_t nonce_ = 0;                    // names that worker
+  std::pair<uint64_t, uint64_t> begun_;   // term and step of the last BeginStep that all answered
+  uint64_t version_ = 0;                  // of the weights that the open step reads
+  std::pair<uint64_t, uint64_t> fetched_;  // term and step of the last FetchAll
   std::map<uint64_t, std::pair<uint64_t, uint32_t>> fetching_;  // by tag: version and chunk
   Outcome outcome_;
-  absl::Status served_;
+  absl::Status served_;  // the first chunk that was served with two contents
 };
 
 }  // namespace eps

@@ -7,11 +7,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/job/model_layout.h"
 #include "base/status_macros.h"
 #include "eps_server/core/shard_core.h"
-#include "base/job/model_layout.h"
-#include "storage/disk/block_bytes.h"
 #include "storage/backends/durable_backend.h"
+#include "storage/cuts/residual_budget.h"
+#include "storage/disk/block_bytes.h"
 #include "storage/log/log_format.h"
 
 namespace eps {
@@ -25,7 +26,7 @@ struct FreeBytes {
   void operator()(void* memory) const { std::free(memory); }
 };
 
-// Makes a file of a disk. Faults and cuts are not planned yet.
+// Writes a file to a disk. Call before faults and cuts are planned.
 void Put(Disk* disk, const std::string& path, const std::string& content) {
   EPS_CHECK(disk->CreateFolder(path.substr(0, path.rfind('/'))).ok());
   EPS_CHECK(disk->CreateFile(path, content.size()).ok());
@@ -91,7 +92,7 @@ DurableDisks::DurableDisks(const Options& options)
       for (const auto& [path, content] : options_.images[s]) {
         Put(place->disk->blocking(), path, content);
         if (!absl::EndsWith(path, log_format::kFileName)) continue;
-        // The log says which file it is in.
+        // The header of a contribution log holds the number of its file.
         const auto* const header = reinterpret_cast<const uint8_t*>(content.data());
         place->disk->SetFileNumber(path,
                                    LoadFrom<uint64_t>(header + log_format::header::kFileNumberAt));
@@ -157,7 +158,7 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableDisks::Start(
   durable.catalogue = place->catalogue.get();
   durable.folder = kExtents;
   durable.staging_bytes = options_.staging_bytes;
-  durable.residual_bytes = ShardCore::ResidualBudget(spec, chunks, owned, /*durable=*/true);
+  durable.residual_bytes = ResidualBudget(spec, chunks, owned, /*durable=*/true);
   if (shard.value() < options_.log_steps.size()) {
     durable.log = ShardCore::LogNeeds(spec, chunks, owned, options_.shards);
     durable.log.steps = options_.log_steps[shard.value()];
@@ -180,7 +181,7 @@ void DurableDisks::Watch(ShardId shard, const Effect& effect) {
   const auto* const start = std::get_if<effect::Start>(&effect);
   if (start == nullptr) return;
   if (const auto* recycle = std::get_if<backend_call::Recycle>(&start->call)) {
-    // All shards have it.
+    // Recycle follows once all shards have the cut.
     if (!acknowledged_.has_value() || *acknowledged_ < recycle->oldest_kept) {
       acknowledged_ = recycle->oldest_kept;
     }
@@ -232,7 +233,7 @@ void DurableTraining::RestartAll() {
 absl::Status DurableTraining::CompareWith(const CoreTraining::Outcome& expected) {
   const auto undisturbed = [this] {
     RestartAll();
-    cluster().RunSome(100);  // else the worker says more than anybody hears
+    cluster().RunSome(100);  // otherwise requests arrive faster than they are served
   };
   const absl::Status finished = Finish(undisturbed, 2000);
   EPS_RETURN_IF_ERROR(violation());

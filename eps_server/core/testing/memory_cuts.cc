@@ -5,11 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "storage/backends/dram_backend.h"
 
 namespace eps {
 namespace {
 
-constexpr uint64_t kOwnOps = uint64_t{1} << 61;  // far from those of the caller
+constexpr uint64_t kOwnOps = uint64_t{1} << 61;  // far from the op ids of the caller
 constexpr int kDiskDelay = 12;
 
 }  // namespace
@@ -135,7 +136,7 @@ class MemoryCutsBackend final : public StateBackend {
     });
   }
 
-  // Of the DRAM backend.
+  // Called for each operation that the DRAM backend completes.
   void OnDone(BackendDone done) {
     const auto it = own_.find(done.op.value());
     if (it != own_.end()) {
@@ -157,7 +158,7 @@ class MemoryCutsBackend final : public StateBackend {
     --pending_;
     done_(BackendDone{op, absl::OkStatus(), std::move(value)});
   }
-  // Reads all chunks in call order, and then, some time later, calls `then`.
+  // Reads all chunks in call order and, after a delay, calls `then`.
   void Gather(OpId op, std::function<void(const std::map<ChunkId, Bytes>&)> then, Version version) {
     ++pending_;
     auto chunks = std::make_shared<std::map<ChunkId, Bytes>>();
@@ -165,7 +166,7 @@ class MemoryCutsBackend final : public StateBackend {
     for (ChunkId chunk : owned_) {
       const OpId own = NewOwn([this, chunk, chunks, later, op](BackendDone done) {
         EPS_CHECK_MSG(done.status.ok(), op << ": " << done.status.ToString());
-        // A copy: what lasts is charged to no account of the process.
+        // Copies, because durable bytes are charged to no account of the process.
         (*chunks)[chunk] = Bytes::CopyOf(std::get<Bytes>(done.value).view());
         if (chunks->size() == owned_.size()) {
           Slowly(kDiskDelay, [chunks, later] { (*later)(*chunks); });
@@ -175,7 +176,7 @@ class MemoryCutsBackend final : public StateBackend {
     }
   }
 
-  // A disk takes its time: others have their turn meanwhile.
+  // A disk is slow: lets other tasks run for some turns before `then`.
   void Slowly(int turns, std::function<void()> then) {
     executor_->Post([this, turns, then = std::move(then)] {
       if (turns == 0) return then();

@@ -117,9 +117,9 @@ void TraceMonitor::OnRestored(Shard* shard) {
   shard->begun.clear();
 }
 
-// A log is replayed: the process goes on in the place of the one before it.
+// A log is replayed: the process continues in the place of the one before it.
 void TraceMonitor::OnResumed(Shard* shard) {
-  // The cut behind which the term began: the first one here, if the state was imported.
+  // The cut after which the term began: the first one here, if the state was imported.
   std::optional<CutId> opened;
   if (!shard->begun.empty()) opened = shard->begun.front();
   if (const auto base = bases_.find(action_.term); base != bases_.end()) opened = base->second;
@@ -142,7 +142,7 @@ void TraceMonitor::OnResumed(Shard* shard) {
 void TraceMonitor::OnReplayed(Shard* shard) {
   shard->replaying = false;
   shard->settles = true;
-  // What was not durable was told to nobody: no worker begins the step behind it.
+  // Nobody received what was not durable, so no worker had begun the step after it.
   Expect(shard->left_term != shard->term || shard->open_step + 1 >= shard->left_at,
          "a replay loses no step that anybody was told of");
   ExpectNear(*shard);
@@ -185,7 +185,7 @@ void TraceMonitor::ExpectNear(const Shard& shard) {
 void TraceMonitor::OnCut(Shard* shard) {
   Expect(action_.cut.term == action_.term, "a cut names the term that it is made in");
   Expect(shard->begun.empty() || shard->begun.back() < action_.cut, "cuts are made in order");
-  // Of a state that was imported.
+  // The first cut of a state that was imported.
   if (shard->open_step == 0) shard->base = shard->had_base = action_.cut;
   shard->begun.push_back(action_.cut);
   for (const Shard& other : shards_) {

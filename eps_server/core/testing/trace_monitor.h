@@ -1,8 +1,8 @@
 #ifndef EPS_SERVER_CORE_TESTING_TRACE_MONITOR_H_
 #define EPS_SERVER_CORE_TESTING_TRACE_MONITOR_H_
 
-// Holds what the shards of one durable job do (effect::Trace) against the rules that tests/model
-// searches with: promises, cuts, restores, steps, updates and contributions. For tests.
+// Checks the actions of the shards of one durable job (effect::Trace) against the rules that
+// tests/model searches with: promises, cuts, restores, steps, updates and contributions. For tests.
 
 #include <cstdint>
 #include <map>
@@ -17,51 +17,57 @@
 
 namespace eps {
 
-// Thread-compatible. Actions have to come in an order in which causes are before effects.
+// Thread-compatible. Report causes before their effects.
 class TraceMonitor {
  public:
-  // `logs`: what a shard has of a term outlives its process.
+  // With `logs`, the state of a shard in its term outlives its process.
   TraceMonitor(uint32_t shards, bool logs) : logs_(logs), shards_(shards) {}
 
+  // Checks one action of a shard.
   void OnAction(ShardId shard, const TraceAction& action);
-  // The shard's process is a new one: what the one before it held in memory is gone.
+  // A new process of the shard starts, without the memory of the one before it.
   void OnProcess(ShardId shard);
 
-  // What broke a rule: the rule, and the action with its shard.
+  // The violations so far: each holds the rule, the shard and the action.
   const std::vector<std::string>& violations() const { return violations_; }
-  // Actions that were seen.
+  // The number of actions checked.
   uint64_t actions() const { return actions_; }
 
  private:
+  // The state of one shard, as its actions imply it.
   struct Shard {
-    // Durable.
+    // Durable state.
     Term promised;
     std::set<CutId> cuts;
-    std::optional<CutId> had_base;  // in the term that was promised last, in whatever process
-    // Of the process.
-    std::optional<CutId> base;  // that it took its state from, in this term
+    std::optional<CutId> had_base;  // in the term promised last, in any process
+    // State of the current process.
+    std::optional<CutId> base;  // the cut of which it has the state, in this term
     Term term;
-    uint64_t open_step = 0;                // 0: none is
-    Term left_term;                        // in which the process before ended,
-    uint64_t left_at = 0;                  // and the step that it had open
-    std::vector<CutId> begun;              // cuts of this term, as they were begun
-    size_t durable = 0;                    // of these
-    std::set<uint64_t> updating, updated;  // chunks, in the open step
+    uint64_t open_step = 0;                // 0 if no step is open
+    Term left_term;                        // the term in which the process before ended,
+    uint64_t left_at = 0;                  // and its open step
+    std::vector<CutId> begun;              // the cuts of this term, in order of their begin
+    size_t durable = 0;                    // how many of `begun` are durable
+    std::set<uint64_t> updating, updated;  // chunks of the open step
     bool recovered = false;
     bool replaying = false;
-    bool settles = false;  // it was replayed, and updates of its open step may be under way
+    bool settles = false;  // just replayed; updates of its open step may be in flight
     bool failed = false;
   };
 
+  // Records a violation of `rule` by the current action unless `holds`.
   void Expect(bool holds, const char* rule);
+  // Returns whether the cut is durable on all shards.
   bool OnAll(const CutId& cut) const;
-  // What a process found on its disk: its cuts, of which one may be durable before it is told, and
-  // for the first time what was promised; later that may be older than the newest promise.
+  // A process has read its disk. kFound lists its cuts, one of which may have become durable before
+  // its process could report it. The first report since the process started also names the last
+  // promise; a later one may name an older promise.
   void OnRecovered(Shard* shard);
   void OnPromised(Shard* shard);
   void OnRestored(Shard* shard);
   void OnResumed(Shard* shard);
   void OnReplayed(Shard* shard);
+  // Checks that the open step of a shard is close to those of the others.
   void ExpectNear(const Shard& shard);
   void OnStepOpened(Shard* shard);
   void OnCut(Shard* shard);
@@ -70,12 +76,12 @@ class TraceMonitor {
 
   const bool logs_;
   std::vector<Shard> shards_;
-  std::map<Term, CutId> bases_;     // by the term that began with it
-  std::optional<CutId> committed_;  // the youngest cut that was ever durable everywhere
+  std::map<Term, CutId> bases_;     // by term: the cut at which it began
+  std::optional<CutId> committed_;  // the youngest cut that was ever on all shards
   std::vector<std::string> violations_;
   uint64_t actions_ = 0;
-  ShardId at_;  // of the action
-  TraceAction action_;
+  ShardId at_;          // the shard of action_
+  TraceAction action_;  // the current one
 };
 
 }  // namespace eps

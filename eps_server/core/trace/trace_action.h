@@ -8,11 +8,11 @@
 
 namespace eps {
 
-// What happened to the protocol's state: for the trace checker and for debugging.
+// One change of the protocol's state, for the trace checker and for debugging. A plain value.
 struct TraceAction {
   enum class Kind {
-    kRecovered,  // a process knows what is durable here; the cuts follow
-    kFound,      // one of these cuts
+    kRecovered,  // the process has read its durable state; its cuts follow as kFound
+    kFound,      // a durable cut of this shard
     kCounted,
     kUpdateStarted,
     kUpdated,
@@ -21,18 +21,18 @@ struct TraceAction {
     kRecorded,
     kPromised,
     kRestored,
-    kResumed,   // the cut behind which a log is replayed, in the term of before
-    kReplayed,  // all of it
-    kCut,       // begun
-    kDurable,   // on this shard
+    kResumed,   // the replay of a log begins at this cut, in the term of the earlier process
+    kReplayed,  // the replay of the log is complete
+    kCut,       // the cut begins
+    kDurable,   // the cut is durable on this shard
     kFailed
   };
   Kind kind;
   Term term;
   Step step;
-  uint64_t subject = 0;  // chunk; of kRecovered, the term that was promised
+  uint64_t subject = 0;  // the chunk; for kRecovered, the promised term
   Version version;
-  CutId cut;  // found, restored, resumed behind, begun or durable
+  CutId cut;  // the cut that was found, restored, resumed from, begun or made durable
 };
 
 }  // namespace eps

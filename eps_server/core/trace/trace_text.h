@@ -1,13 +1,14 @@
 #ifndef EPS_SERVER_CORE_TRACE_TRACE_TEXT_H_
 #define EPS_SERVER_CORE_TRACE_TRACE_TEXT_H_
 
-// What a shard does (effect::Trace) as lines of text, as servers.trace writes them and
-// check_trace reads them:
+// The trace of a shard (effect::Trace) as lines of text. servers.trace writes them and check_trace
+// (tests/model) reads them:
 //
-//   <ns> process                                     a new one begins: its memory is empty
+//   <ns> process                                     a process begins; its memory is empty
 //   <ns> <kind> <term> <step> <subject> <version> <cut step>/<cut term>
 //
-// ns: of CLOCK_MONOTONIC, which the processes of a machine share; kinds as in TraceAction.
+// ns is the time of CLOCK_MONOTONIC, which all processes of a machine share; the kinds are those of
+// TraceAction.
 
 #include <cstdint>
 #include <optional>
@@ -19,15 +20,17 @@
 
 namespace eps {
 
+// Returns the name of a kind in the text; static.
 const char* TraceKindName(TraceAction::Kind kind);
 
+// One line of a trace. A plain value.
 struct TraceLine {
   uint64_t ns = 0;
   std::optional<TraceAction> action;  // nullopt: a process begins
 
-  // With its newline.
+  // Returns the line with its newline.
   std::string ToText() const;
-  // Without one. InvalidArgument with the line.
+  // Parses a line without its newline. InvalidArgument quotes a line that is malformed.
   static absl::StatusOr<TraceLine> Parse(absl::string_view text);
 };
 

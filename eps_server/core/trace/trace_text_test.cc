@@ -7,7 +7,7 @@
 namespace eps {
 namespace {
 
-TEST(TraceText, ALineIsReadAsItWasWritten) {
+TEST(TraceText, LinesRoundTrip) {
   const TraceLine process{12, std::nullopt};
   EXPECT_EQ(process.ToText(), "12 process\n");
   const TraceLine cut{345, TraceAction{TraceAction::Kind::kCut, Term(2), Step(9), 7, Version(8),
@@ -34,7 +34,7 @@ TEST(TraceText, EveryKindHasAName) {
   }
 }
 
-TEST(TraceText, OtherLinesAreRefused) {
+TEST(TraceText, RefusesMalformedLines) {
   for (const char* text : {"", "process", "1 proces", "1 cut 2 9 7 8 8", "1 cut 2 9 7 8 8/x",
                            "1 cut 2 9 7 8 8/2 3", "1 mended 2 9 7 8 8/2", "-1 cut 2 9 7 8 8/2"}) {
     EXPECT_FALSE(TraceLine::Parse(text).ok()) << text;

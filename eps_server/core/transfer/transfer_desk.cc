@@ -1,230 +1,281 @@
-// ShardCore: state in (import) and out (export), both at a border.
+#include "eps_server/core/transfer/transfer_desk.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "eps_server/core/shard_core_impl.h"
 
 namespace eps {
 
-absl::Status ShardCore::Impl::CheckImporting() const {
-  if (state_ == v1::JOB_STATE_RECOVERING) {
+// ---------------------------------------------------------------- import
+
+// Returns OK while the shard waits for an import, otherwise an error that says what the shard does.
+absl::Status TransferDesk::CheckImporting() const {
+  if (facts_.state == v1::JOB_STATE_RECOVERING) {
     return absl::FailedPreconditionError(
         absl::StrCat("ImportState: it is not known yet whether the job has its weights; waiting "
                      "for ",
-                     RecoveryWaitsFor()));
+                     queries_.RecoveryWaitsFor()));
   }
-  if (state_ != v1::JOB_STATE_IMPORTING) {
+  if (facts_.state != v1::JOB_STATE_IMPORTING) {
     return absl::FailedPreconditionError(
-        absl::StrCat("ImportState: the job has its weights, it is at step ", step_));
+        absl::StrCat("ImportState: the job has its weights, it is at step ", facts_.step));
   }
-  if (base_cut_.has_value()) {
+  if (facts_.base_cut.has_value()) {
     return absl::FailedPreconditionError(
         "ImportState: the weights are here and are being made durable");
   }
   return absl::OkStatus();
 }
 
-void ShardCore::Impl::On(const event::ImportInitialize& e) {
+void TransferDesk::On(const event::ImportInitialize& e) {
   const absl::Status importing = CheckImporting();
-  if (!importing.ok()) return Close(e.stream, importing);
-  ImportJob& job = imports_[e.stream];
-  job.stream = e.stream;
-  for (const ChunkState& chunk : owned_) {
+  if (!importing.ok()) return outbox_->Close(e.stream, importing);
+  Import& job = imports_[e.stream];
+  for (const OwnedChunk& chunk : facts_.owned) {
     ++job.ops_left;
-    StartOp(ImportOp{e.stream, chunk.id, Version(0)}, backend_call::Initialize{chunk.id});
+    const OpId op = outbox_->StartOp(backend_call::Initialize{chunk.id});
+    import_ops_[op] = {e.stream, chunk.id, Version(0)};
   }
 }
 
-void ShardCore::Impl::On(const event::ImportChunk& e) {
+void TransferDesk::On(const event::ImportChunk& e) {
   const absl::Status importing = CheckImporting();
-  if (!importing.ok()) return Close(e.stream, importing);
-  if (!Owns(e.chunk)) {
-    return Close(e.stream, absl::InvalidArgumentError(
-                               absl::StrCat("ImportState: chunk ", e.chunk.value(),
-                                            " is not one of shard ", options_.shard.value())));
+  if (!importing.ok()) return outbox_->Close(e.stream, importing);
+  if (facts_.Owned(e.chunk) == nullptr) {
+    return outbox_->Close(e.stream, absl::InvalidArgumentError(absl::StrCat(
+                                        "ImportState: chunk ", e.chunk.value(),
+                                        " is not one of shard ", facts_.job.shard.value())));
   }
-  ImportJob& job = imports_[e.stream];
-  job.stream = e.stream;
-  ++job.ops_left;
-  StartOp(ImportOp{e.stream, e.chunk, e.version},
-          backend_call::WriteState{e.chunk, e.version, e.state});
+  ++imports_[e.stream].ops_left;
+  const OpId op = outbox_->StartOp(backend_call::WriteState{e.chunk, e.version, e.state});
+  import_ops_[op] = {e.stream, e.chunk, e.version};
 }
 
-void ShardCore::Impl::On(const event::ImportResidual& e) {
+void TransferDesk::On(const event::ImportResidual& e) {
   const absl::Status importing = CheckImporting();
-  if (!importing.ok()) return Close(e.stream, importing);
-  residuals_.Import({e.chunk, e.use, e.part}, e.residual);
+  if (!importing.ok()) return outbox_->Close(e.stream, importing);
+  outbox_->Raise(internal_event::ResidualImported{{e.chunk, e.use, e.part}, e.residual});
 }
 
-void ShardCore::Impl::On(const event::ImportFinish& e) {
+void TransferDesk::On(const event::ImportFinish& e) {
   const absl::Status importing = CheckImporting();
-  if (!importing.ok()) return Close(e.stream, importing);
-  ImportJob& job = imports_[e.stream];
-  job.stream = e.stream;
+  if (!importing.ok()) return outbox_->Close(e.stream, importing);
+  Import& job = imports_[e.stream];
   job.finish = true;
   job.border.set_step(e.step.value());
   job.border.set_version(e.version.value());
   job.border.set_update(e.update);
   job.border.set_lagged_norm(e.lagged_norm);
-  MaybeFinishImport(&job);
+  MaybeFinishImport(e.stream);
 }
 
-void ShardCore::Impl::OnImportDone(const ImportOp& op, const BackendDone& done) {
-  if (EndsProcess(done.status)) {
-    return FailOperation(absl::StrCat("import of chunk ", op.chunk.value()), done.status);
+void TransferDesk::OnImportDone(const ImportOp& op, const BackendDone& done) {
+  if (facts_.EndsProcess(done.status)) {
+    return outbox_->Raise(
+        internal_event::OpFailed{absl::StrCat("import of chunk ", op.chunk.value()), done.status});
   }
-  if (done.status.ok()) Owned(op.chunk)->version = op.version;
-  auto it = imports_.find(op.stream);
+  if (done.status.ok()) outbox_->Raise(internal_event::ChunkImported{op.chunk, op.version});
+  const auto it = imports_.find(op.stream);
   if (it == imports_.end()) return;
   if (!done.status.ok()) {
     imports_.erase(it);
-    return Close(op.stream, done.status);
+    return outbox_->Close(op.stream, done.status);
   }
   --it->second.ops_left;
-  MaybeFinishImport(&it->second);
+  MaybeFinishImport(op.stream);
 }
 
-void ShardCore::Impl::MaybeFinishImport(ImportJob* job) {
-  if (!job->finish || job->ops_left > 0) return;
-  const StreamId stream = job->stream;
-  const v1::Imported border = job->border;
-  imports_.erase(stream);
-  for (const ChunkState& chunk : owned_) {
+void TransferDesk::MaybeFinishImport(StreamId stream) {
+  const auto it = imports_.find(stream);
+  if (!it->second.finish || it->second.ops_left > 0) return;
+  const v1::Imported border = it->second.border;
+  imports_.erase(it);
+  for (const OwnedChunk& chunk : facts_.owned) {
     if (chunk.version != Version(border.version())) {
-      return Close(stream, absl::FailedPreconditionError(absl::StrCat(
-                               "ImportState: chunk ", chunk.id.value(), " is at version ",
-                               chunk.version.value(), ", the border at version ", border.version(),
-                               "; not all chunks were sent")));
+      return outbox_->Close(stream, absl::FailedPreconditionError(absl::StrCat(
+                                        "ImportState: chunk ", chunk.id.value(), " is at version ",
+                                        chunk.version.value(), ", the border at version ",
+                                        border.version(), "; not all chunks were sent")));
     }
   }
-  if (durable()) return StartImportCut(stream, border);
-  FinishImport(stream, border);
+  if (!facts_.job.durable()) return On(internal_event::ImportDurable{stream, border});
+  const absl::Status importing = CheckImporting();
+  if (!importing.ok()) return outbox_->Close(stream, importing);
+  outbox_->Raise(internal_event::ImportComplete{stream, border});
 }
 
-void ShardCore::Impl::FinishImport(StreamId stream, const v1::Imported& border) {
+void TransferDesk::On(const internal_event::ImportDurable& e) {
   v1::ImportStateReply reply;
-  reply.set_chunks(static_cast<uint32_t>(owned_.size()));
-  reply.set_state(state_);
-  Emit(effect::Reply{stream, std::move(reply)});
-  TellImported(border);
+  reply.set_chunks(static_cast<uint32_t>(facts_.owned.size()));
+  reply.set_state(facts_.state);
+  outbox_->Emit(effect::Reply{e.stream, std::move(reply)});
+  outbox_->Raise(internal_event::Imported{e.border});
 }
 
-void ShardCore::Impl::TellImported(const v1::Imported& border) {
-  last_imported_ = border;
-  v1::ShardMessage message = NewMessage();
-  *message.mutable_imported() = border;
-  SendToLead(std::move(message));
+// ---------------------------------------------------------------- export
+
+bool TransferDesk::AtBorder(uint64_t step) const {
+  if (facts_.state != v1::JOB_STATE_RUNNING && facts_.state != v1::JOB_STATE_DONE) return false;
+  return facts_.updates == 0 && (step == 0 || facts_.step == step + 1);
 }
 
-bool ShardCore::Impl::AtBorder(uint64_t step) const {
-  if (state_ != v1::JOB_STATE_RUNNING && state_ != v1::JOB_STATE_DONE) return false;
-  return updates_ == 0 && (step == 0 || step_ == step + 1);
-}
-
-void ShardCore::Impl::On(const event::Export& e) {
-  if (state_ == v1::JOB_STATE_FAILED) return Close(e.stream, FailedStatus());
-  if (e.request.step() != 0 && step_ > e.request.step() + 1) {
-    return Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
-                               "ExportState: step ", e.request.step(), " is over, step ", step_,
-                               " is open; gate the step first")));
+void TransferDesk::On(const event::Export& e) {
+  if (facts_.state == v1::JOB_STATE_FAILED) return outbox_->Close(e.stream, facts_.FailedStatus());
+  if (e.request.step() != 0 && facts_.step > e.request.step() + 1) {
+    return outbox_->Close(e.stream, absl::FailedPreconditionError(absl::StrCat(
+                                        "ExportState: step ", e.request.step(), " is over, step ",
+                                        facts_.step, " is open; gate the step first")));
   }
-  ExportJob job;
+  Export job;
   job.request = e.request;
-  job.since_ms = now_ms_;
+  job.since_ms = facts_.now_ms;
   for (uint32_t id : e.request.chunks()) {
-    if (!Owns(ChunkId(id))) {
-      return Close(e.stream, absl::InvalidArgumentError(absl::StrCat("ExportState: chunk ", id,
-                                                                     " is not one of shard ",
-                                                                     options_.shard.value())));
+    if (facts_.Owned(ChunkId(id)) == nullptr) {
+      return outbox_->Close(e.stream, absl::InvalidArgumentError(absl::StrCat(
+                                          "ExportState: chunk ", id, " is not one of shard ",
+                                          facts_.job.shard.value())));
     }
     job.chunks.push_back(ChunkId(id));
   }
   if (e.request.chunks().empty()) {
-    for (const ChunkState& chunk : owned_) job.chunks.push_back(chunk.id);
+    for (const OwnedChunk& chunk : facts_.owned) job.chunks.push_back(chunk.id);
   }
   exports_.emplace(e.stream, std::move(job));
   PumpExports();
 }
 
-void ShardCore::Impl::PumpExports() {
+void TransferDesk::PumpExports() {
   std::vector<StreamId> ready;
-  for (auto& [stream, job] : exports_) {
+  for (const auto& [stream, job] : exports_) {
     if (!job.started && AtBorder(job.request.step())) ready.push_back(stream);
   }
-  for (StreamId stream : ready) {
-    // An export that ends may let the step go on, and so may have been the last of the border.
+  for (const StreamId stream : ready) {
+    // An export that ends may let the next step begin, so the border may already be over here.
     const auto it = exports_.find(stream);
-    if (it == exports_.end() || it->second.started || !AtBorder(it->second.request.step()))
+    if (it == exports_.end() || it->second.started || !AtBorder(it->second.request.step())) {
       continue;
-    if (!it->second.request.weights_only() && !residuals_.complete()) {
+    }
+    if (!it->second.request.weights_only() && !facts_.residuals.complete()) {
       exports_.erase(it);
-      Close(stream, absl::FailedPreconditionError(
-                        "ExportState: what sparse gradients left out is with the workers "
-                        "(quantization.residual_home=worker); gate a step before it begins"));
+      outbox_->Close(stream,
+                     absl::FailedPreconditionError(
+                         "ExportState: what sparse gradients left out is with the workers "
+                         "(quantization.residual_home=worker); gate a step before it begins"));
       continue;
     }
     it->second.started = true;
-    StartExportRead(stream, &it->second);
+    CountReaders();
+    SendNext(stream, &it->second);
   }
 }
 
-void ShardCore::Impl::StartExportRead(StreamId stream, ExportJob* job) {
+// Sends the next residual, or reads the next chunk; ends the export after the last.
+void TransferDesk::SendNext(StreamId stream, Export* job) {
   if (!job->residuals.empty()) {
     const Residuals::Place place = job->residuals.back();
     job->residuals.pop_back();
     v1::ExportStateReply header = ExportHeader(place.chunk);
     header.mutable_residual()->set_use_stage(place.use.value());
     header.mutable_residual()->set_part(place.part.value());
-    return Emit(effect::SendState{stream, std::move(header), *residuals_.Find(place)});
+    return outbox_->Emit(
+        effect::SendState{stream, std::move(header), *facts_.residuals.Find(place)});
   }
   if (job->next < job->chunks.size()) {
     const ChunkId id = job->chunks[job->next++];
     if (!job->request.weights_only()) {
-      job->residuals = residuals_.PlacesOf(id);
+      job->residuals = facts_.residuals.PlacesOf(id);
       std::reverse(job->residuals.begin(), job->residuals.end());
     }
-    StartOp(ExportOp{stream, id}, backend_call::ReadState{id, Owned(id)->version});
+    const OpId op = outbox_->StartOp(backend_call::ReadState{id, facts_.Owned(id)->version});
+    export_ops_[op] = {stream, id};
     return;
   }
-  exports_.erase(stream);
-  Close(stream, absl::OkStatus());
-  StartReadyUpdates();
+  EndExport(stream, absl::OkStatus());
 }
 
-void ShardCore::Impl::OnExportDone(const ExportOp& op, const BackendDone& done) {
-  if (EndsProcess(done.status)) {
-    return FailOperation(absl::StrCat("export of chunk ", op.chunk.value()), done.status);
+void TransferDesk::EndExport(StreamId stream, const absl::Status& status) {
+  exports_.erase(stream);
+  CountReaders();
+  outbox_->Close(stream, status);
+  outbox_->Raise(internal_event::ExportEnded{});
+}
+
+void TransferDesk::CountReaders() {
+  uint32_t readers = 0;
+  for (const auto& [stream, job] : exports_) readers += job.started ? 1 : 0;
+  outbox_->Raise(internal_event::BorderReaders{readers});
+}
+
+void TransferDesk::OnExportDone(const ExportOp& op, const BackendDone& done) {
+  if (facts_.EndsProcess(done.status)) {
+    return outbox_->Raise(
+        internal_event::OpFailed{absl::StrCat("export of chunk ", op.chunk.value()), done.status});
   }
-  auto it = exports_.find(op.stream);
+  const auto it = exports_.find(op.stream);
   if (it == exports_.end()) return;
-  if (!done.status.ok()) {
-    exports_.erase(it);
-    Close(op.stream, done.status);
-    return StartReadyUpdates();
-  }
+  if (!done.status.ok()) return EndExport(op.stream, done.status);
   Bytes state = std::get<Bytes>(done.value);
   if (it->second.request.weights_only()) {
-    state = state.Sub(0, chunks_.chunk(op.chunk).elements * sizeof(float));
+    state = state.Sub(0, facts_.job.chunks.chunk(op.chunk).elements * sizeof(float));
   }
-  Emit(effect::SendState{op.stream, ExportHeader(op.chunk), std::move(state)});
+  outbox_->Emit(effect::SendState{op.stream, ExportHeader(op.chunk), std::move(state)});
 }
 
-v1::ExportStateReply ShardCore::Impl::ExportHeader(ChunkId chunk) const {
+v1::ExportStateReply TransferDesk::ExportHeader(ChunkId chunk) const {
   v1::ExportStateReply header;
   header.set_chunk(chunk.value());
-  header.set_step(step_ - 1);
-  header.set_version(base_version_);
-  header.set_update(base_version_);
-  header.set_term(term_.value());
-  header.set_lagged_norm(is_lead() ? lead_->NormOf(step_ - 1) : 0.0);
+  header.set_step(facts_.step - 1);
+  header.set_version(facts_.version);
+  header.set_update(facts_.version);
+  header.set_term(facts_.term.value());
+  header.set_lagged_norm(queries_.NormOf(facts_.step - 1));
   return header;
 }
 
-void ShardCore::Impl::On(const event::ExportDrained& e) {
-  auto it = exports_.find(e.stream);
-  if (it != exports_.end() && it->second.started) StartExportRead(e.stream, &it->second);
+void TransferDesk::On(const event::ExportDrained& e) {
+  const auto it = exports_.find(e.stream);
+  if (it != exports_.end() && it->second.started) SendNext(e.stream, &it->second);
+}
+
+// ---------------------------------------------------------------- operations and ends
+
+bool TransferDesk::On(const event::OpDone& e) {
+  if (const auto it = import_ops_.find(e.done.op); it != import_ops_.end()) {
+    const ImportOp op = it->second;
+    import_ops_.erase(it);
+    OnImportDone(op, e.done);
+    return true;
+  }
+  if (const auto it = export_ops_.find(e.done.op); it != export_ops_.end()) {
+    const ExportOp op = it->second;
+    export_ops_.erase(it);
+    OnExportDone(op, e.done);
+    return true;
+  }
+  return false;
+}
+
+void TransferDesk::Closed(StreamId stream) {
+  imports_.erase(stream);
+  if (exports_.erase(stream) == 0) return;
+  CountReaders();
+  outbox_->Raise(internal_event::ExportEnded{});
+}
+
+void TransferDesk::EndWork(const absl::Status& why) {
+  for (const auto& [stream, job] : imports_) outbox_->Close(stream, why);
+  imports_.clear();
+  for (const auto& [stream, job] : exports_) outbox_->Close(stream, why);
+  exports_.clear();
+  CountReaders();
+}
+
+void TransferDesk::Waits(WaitPage* page) const {
+  for (const auto& [stream, job] : exports_) {
+    if (job.started) continue;
+    page->Add(absl::StrCat("ExportState of step ", job.request.step()), page->step(), job.since_ms);
+  }
 }
 
 }  // namespace eps

@@ -6,9 +6,9 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
-#include "compression/codec.h"
 #include "base/job/model_layout.h"
 #include "base/testing/test_specs.h"
+#include "compression/codec.h"
 #include "wire/channel.h"
 #include "wire/grpc_status.h"
 

@@ -1,4 +1,5 @@
-// A server as a process, for tests that speak to it from outside: serve_for_test [LISTEN].
+// usage: serve_for_test [LISTEN]
+// A server in a process of its own, for tests that connect to it from outside.
 
 #include "eps_server/server.h"
 

@@ -10,7 +10,7 @@
 namespace eps::planner::simulator {
 namespace {
 
-// Draws of one random scenario, one after the other.
+// The sequence of draws for one random scenario.
 class Dice {
  public:
   explicit Dice(uint64_t seed) : seed_(seed) {}
@@ -66,7 +66,7 @@ Scenario ComputeOnly(size_t stages) {
   ServerKind server;
   server.receive = server.send = server.encode = server.update = server.memory_bandwidth = kNoLimit;
   scenario.hardware.servers.push_back(server);
-  scenario.shape.weights = "bf16";  // FP32 weights are not encoded, but copied
+  scenario.shape.weights = "bf16";  // FP32 weights would be copied, not encoded
   scenario.shape.jit_depth = 0;
   scenario.steps = 1;
   return scenario;
@@ -86,13 +86,13 @@ Scenario WithBytes(size_t stages, double fetch, double push) {
 Scenario LargeRun() {
   constexpr size_t kStages = 128;
   constexpr double kParameters = 1e12 / kStages;
-  constexpr double kBytes = 2 * kParameters;  // bf16, both ways
+  constexpr double kBytes = 2 * kParameters;  // bf16 in both directions
   Scenario scenario = WithBytes(kStages, kBytes, kBytes);
   scenario.SetWorkers(10'000);
   scenario.SetServers(5'000);
   for (StageWork& stage : scenario.work.stages) {
     stage.elements = static_cast<uint64_t>(kParameters);
-    stage.forward = Flops(2 * kParameters * 6400);  // tokens of a worker
+    stage.forward = Flops(2 * kParameters * 6400);  // 6400 tokens per worker
     stage.backward = 3 * stage.forward;
   }
   scenario.work.parameters = 1'000'000'000'000;
@@ -128,7 +128,7 @@ Scenario RandomScenario(uint64_t seed) {
   scenario.work.parts = dice.Chance(0.5) ? scenario.shape.workers : dice.Number(1, 12);
   scenario.SetServers(dice.Number(1, 4));
   const auto rate = [&dice](double most) { return BytesPerSecond(dice.Between(0.1 * most, most)); };
-  // Some of them take no time at all.
+  // Half of these resources take no time.
   const auto rate_if_any = [&](double most) { return dice.Chance(0.5) ? rate(most) : kNoLimit; };
   WorkerKind& worker = WorkerOf(&scenario);
   worker.receive = rate(40);

@@ -10,24 +10,26 @@
 
 namespace eps::planner::simulator {
 
-// One worker and one server, one step over `stages` equal stages: 1 s forward, 3 s backward, links
-// without limit, servers that need no time, no failures. Nothing is fetched or pushed. A stage has
-// one parameter, so that a rate of kFp32 / t has it encoded or updated in the time t.
+// One worker and one server, one step over `stages` equal stages: 1 s forward, 3 s backward,
+// unlimited links, servers that take no time, no failures. Nothing is fetched or pushed. A stage
+// has one parameter, so a rate of kFp32 / t encodes or updates it in the time t.
 Scenario ComputeOnly(size_t stages);
 
 inline constexpr Bytes kFp32(4);
-// The only kinds of these scenarios.
+// The only worker kind and the only server kind of these scenarios.
 WorkerKind& WorkerOf(Scenario* scenario);
 ServerKind& ServerOf(Scenario* scenario);
 
-// ComputeOnly, where each pass fetches `fetch` bytes, the last stage once, and pushes `push`.
+// ComputeOnly in which each pass fetches `fetch` bytes (the last stage only once) and pushes `push`
+// bytes.
 Scenario WithBytes(size_t stages, double fetch, double push);
 
-// 10,000 workers, 5,000 servers, 128 stages of 10^12 parameters in all, 1,000 steps, with the
-// failures of the Llama 3 405B run.
+// A run of 10,000 workers, 5,000 servers, 128 stages with 10^12 parameters in total and 1,000
+// steps, with the failure rate of the Llama 3 405B run.
 Scenario LargeRun();
 
-// A small scenario that has some of everything but changes of the membership; a function of `seed`.
+// A small random scenario with every feature except changes of the membership; a function of
+// `seed`.
 Scenario RandomScenario(uint64_t seed);
 
 }  // namespace eps::planner::simulator

@@ -54,6 +54,12 @@ v1::Ack AckOf(v1::Ack::Outcome outcome, uint64_t term, uint64_t step, uint32_t r
   return ack;
 }
 
+v1::PushReply ReplyOf(const v1::Ack& ack) {
+  v1::PushReply reply;
+  *reply.mutable_ack() = ack;
+  return reply;
+}
+
 void ClientFixture::StartServers(int count, int width, uint64_t chunk_elements) {
   spec_ = Spec(width, chunk_elements);
   spec_.codecs = codecs_;

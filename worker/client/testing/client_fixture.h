@@ -10,16 +10,16 @@
 #include <utility>
 #include <vector>
 
-#include "base/memory_account.h"
-#include "gtest/gtest.h"
 #include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/memory_account.h"
+#include "gtest/gtest.h"
 #include "worker/client/parameter_client.h"
 #include "worker/client/testing/scripted_shard.h"
 
 namespace eps {
 
-// The tensors of a stage, in the order of its uses, filled with -1.
+// Memory for a stage's tensors, in the order of its uses, filled with -1.
 struct StageMemory {
   StageMemory(const JobSpec& spec, StageId stage);
   TensorPointers pointers();
@@ -28,10 +28,12 @@ struct StageMemory {
 };
 
 v1::Ack AckOf(v1::Ack::Outcome outcome, uint64_t term, uint64_t step, uint32_t retry_after_ms = 0);
+v1::PushReply ReplyOf(const v1::Ack& ack);
 
+// A job on scripted servers and the client that trains it.
 class ClientFixture : public testing::Test {
  protected:
-  // Three untied layers and four parts; before Join.
+  // Starts servers of a job with three untied layers and four parts. Call it before Join.
   void StartServers(int count, int width = 64, uint64_t chunk_elements = 2048);
   void ChangeAll(const std::function<void(Script*)>& change);
   // Connects and joins.
@@ -43,13 +45,13 @@ class ClientFixture : public testing::Test {
   void ExpectWeights(const StageMemory& memory, StageId stage, uint64_t version);
 
   StageMemory Gradient(StageId stage, float base);
-  // With 7 tokens.
+  // Pushes a gradient that counted 7 tokens.
   absl::Status Push(StageId stage, uint32_t part, StageMemory* gradient,
                     std::shared_ptr<void> keep_alive = nullptr);
-  // What the servers counted for (stage, part) is `gradient`, each chunk once.
+  // Expects that the servers counted `gradient` for (stage, part), each chunk once.
   void ExpectCounted(StageId stage, uint32_t part, const StageMemory& gradient);
 
-  CodecSpec codecs_;  // of the job, set before StartServers
+  CodecSpec codecs_;  // the job's; set it before StartServers
   JobSpec spec_;
   ChunkMap chunks_;
   MemoryAccount account_;

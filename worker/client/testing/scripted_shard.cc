@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <set>
 #include <thread>
 #include <utility>
@@ -35,6 +34,7 @@ float ScriptedWeight(uint32_t chunk, uint64_t element, uint64_t version) {
                             static_cast<double>(version) * 0.5);
 }
 
+// Answers Hello, Join and Status as the script says.
 class ScriptedShard::ControlService final : public v1::Control::Service {
  public:
   explicit ControlService(ScriptedShard* shard) : s_(shard) {}
@@ -82,7 +82,7 @@ class ScriptedShard::ControlService final : public v1::Control::Service {
   ScriptedShard* const s_;
 };
 
-// One Push call: reads on its own thread, writes from any.
+// One Push call: its own thread reads, any thread writes.
 class ScriptedShard::PushStream {
  public:
   using Stream = grpc::ServerReaderWriter<v1::PushReply, v1::PushFrame>;
@@ -158,14 +158,14 @@ class ScriptedShard::PushStream {
       MutexLock lock(&s_->mu_);
       s_->seen_.headers.push_back(header);
       s_->changed_.NotifyAll();
-      std::optional<v1::Ack> ack;
-      if (s_->script_.ack_header) ack = s_->script_.ack_header(header);
-      if (!ack.has_value()) {
+      Script& script = s_->script_;
+      if (script.header_replies.empty()) {
         incoming_[header.tag()].header = header;
         return;
       }
-      reply.set_tag(header.tag() + (s_->script_.reply_unknown_tag ? 1000 : 0));
-      *reply.mutable_ack() = *ack;
+      reply = script.header_replies.front();
+      reply.set_tag(reply.tag() + header.tag());
+      script.header_replies.pop_front();
     }
     Write(reply);
   }
@@ -217,10 +217,11 @@ class ScriptedShard::PushStream {
   ScriptedShard* const s_;
   Stream* const stream_;
   Mutex write_mu_;
-  std::map<uint64_t, Incoming> incoming_;  // by the shard's lock, as done_
+  std::map<uint64_t, Incoming> incoming_;  // guarded by the shard's lock, like done_
   bool done_ = false;
 };
 
+// Answers BeginStep, Fetch and Push as the script says.
 class ScriptedShard::DataService final : public v1::Data::Service {
  public:
   explicit DataService(ScriptedShard* shard) : s_(shard) {}
@@ -237,7 +238,11 @@ class ScriptedShard::DataService final : public v1::Data::Service {
     reply->set_step(request->step());
     reply->set_version(request->step() - 1);
     reply->set_done(request->step() > s_->spec_->training.steps);
-    if (s_->script_.begin_step) return s_->script_.begin_step(*request, reply);
+    if (!s_->script_.begin_steps.empty()) {
+      const auto answer = s_->script_.begin_steps.front();
+      s_->script_.begin_steps.pop_front();
+      return answer(reply);
+    }
     for (const v1::Have& have : s_->script_.have) *reply->add_have() = have;
     for (const Chunk& chunk : s_->chunks_->chunks()) {
       v1::ChunkCodecs* codecs = reply->add_codecs();
@@ -314,7 +319,7 @@ class ScriptedShard::DataService final : public v1::Data::Service {
             context->TryCancel();
             return grpc::Status::CANCELLED;
           }
-          if (s_->script_.edit_slice) s_->script_.edit_slice(&slice);
+          if (s_->script_.edit_slice != nullptr) s_->script_.edit_slice(&slice);
         }
         stream->Write(slice);
       }

@@ -1,69 +1,70 @@
 #ifndef EPS_WORKER_CLIENT_TESTING_SCRIPTED_SHARD_H_
 #define EPS_WORKER_CLIENT_TESTING_SCRIPTED_SHARD_H_
 
-// A server that speaks the protocol over real gRPC and misbehaves as a test tells it to. It keeps
+// A server that speaks the protocol over real gRPC and misbehaves as a test demands. It keeps
 // no state of a job: weights are a function of (chunk, element, version).
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
 #include "base/mutex.h"
 #include "compression/codec.h"
 #include "compression/codec_table.h"
 #include "eps/v1/control.grpc.pb.h"
 #include "eps/v1/data.grpc.pb.h"
 #include "grpcpp/server.h"
-#include "base/job/chunk_map.h"
-#include "base/job/job_spec.h"
 
 namespace eps {
 
+// Returns an element of a chunk's weights at a version, as every scripted shard serves it.
 float ScriptedWeight(uint32_t chunk, uint64_t element, uint64_t version);
 
-// What a server does; changed under its lock with Change().
+// The behaviour of a server. Change() modifies it under the server's lock. A script is plain data
+// and its functions capture nothing, because the server's threads may still read it when the locals
+// of a test are gone.
 struct Script {
   std::vector<uint32_t> parts = {0};
   uint64_t term = 1;
   uint64_t next_step = 1;
   size_t slice_bytes = size_t{2} << 20;
 
-  int importing_joins = 0;  // joins answered with IMPORTING first
-  bool importing = false;   // Join waits until it is false; Status tells
-  // Answers BeginStep instead of the shard.
-  std::function<grpc::Status(const v1::BeginStepRequest&, v1::BeginStepReply*)> begin_step;
-  // BeginStep waits until it is false or the caller goes away.
+  int importing_joins = 0;  // number of first joins that are answered with IMPORTING
+  bool importing = false;   // Join waits while true, and Status reports IMPORTING
+  // Answer the next BeginSteps instead of the shard.
+  std::deque<grpc::Status (*)(v1::BeginStepReply*)> begin_steps;
+  // BeginStep waits while true, unless the caller cancels.
   bool park_begin_steps = false;
   std::vector<v1::Have> have;
-  bool answer_status = true;  // false: Status hangs until the caller's deadline
+  bool answer_status = true;  // if false, Status hangs until the caller's deadline
   std::string failure;        // Status reports a failed job
 
   bool park_fetches = false;
-  int answer_parked = 0;        // requests that are answered although fetches are parked
-  bool interleave = false;      // slices of a request's chunks by turns, last chunk first
-  int break_fetch_after = -1;   // slices until the stream breaks; once
-  int break_fetch_streams = 0;  // streams that break as soon as they are open
-  int damage = 0;               // chunks that are sent with a wrong CRC
-  std::function<void(v1::FetchSlice*)> edit_slice;
+  int answer_parked = 0;        // number of requests to answer although fetches are parked
+  bool interleave = false;      // alternate slices of a request's chunks, last chunk first
+  int break_fetch_after = -1;   // number of slices until the stream breaks, once
+  int break_fetch_streams = 0;  // number of streams that break as soon as they open
+  int damage = 0;               // number of chunks to send with a wrong CRC
+  void (*edit_slice)(v1::FetchSlice*) = nullptr;
 
   bool hold_credits = false;
-  // Answers a header with an ack at once.
-  std::function<std::optional<v1::Ack>(const v1::PushHeader&)> ack_header;
-  int break_push_after = -1;  // payload frames until the stream breaks; once
-  bool reply_unknown_tag = false;
+  std::deque<v1::PushReply> header_replies;  // answer the next headers; their tags are added
+  int break_push_after = -1;  // number of payload frames until the stream breaks, once
 };
 
-// What a server saw.
+// The requests that a server observed.
 struct Seen {
   using Place = std::tuple<uint32_t, uint32_t, uint32_t>;  // use, part, chunk
   std::vector<v1::BeginStepRequest> begins;
   std::vector<v1::FetchRequest> fetches;
-  size_t most_in_flight = 0;  // fetch requests of one stream that were not answered
+  size_t most_in_flight = 0;  // most unanswered fetch requests of one stream
   std::vector<v1::PushHeader> headers;
   int hellos = 0;
   int statuses = 0;
@@ -75,9 +76,10 @@ struct Seen {
   std::map<Place, uint64_t> tokens;
 };
 
+// A server with real gRPC services whose behaviour follows a Script. Thread-safe.
 class ScriptedShard {
  public:
-  // `spec` and `chunks` outlive it. Listens on a free port of the loopback.
+  // `spec` and `chunks` must outlive the shard. Listens on a free loopback port.
   ScriptedShard(const JobSpec* spec, const ChunkMap* chunks, uint32_t shard);
   ~ScriptedShard();
 
@@ -85,9 +87,9 @@ class ScriptedShard {
   void SetServers(std::vector<std::string> servers);
   void Change(const std::function<void(Script*)>& change);
   Seen seen() const;
-  // Waits until `condition(seen)`; false after 20 s.
+  // Waits until `condition(seen)` holds; returns false after 20 s.
   bool WaitUntil(const std::function<bool(const Seen&)>& condition);
-  // Ends all calls and stops listening; Start listens on the same port again.
+  // Ends all calls and stops listening. Start listens on the same port again.
   void Stop();
   void Start();
 

@@ -1,10 +1,10 @@
 #ifndef EPS_WORKER_EXEC_CUDA_CODEC_ARITHMETIC_H_
 #define EPS_WORKER_EXEC_CUDA_CODEC_ARITHMETIC_H_
 
-// What the codecs do to one element or block (docs/formats/codecs.md), for nvcc and for a C++
-// compiler: the code that a device runs is tested on a CPU against the references. Integer
-// arithmetic on the bits of floats, and conversions of small integers, which are exact: no result
-// depends on a rounding or denormal mode.
+// The codecs' arithmetic on one element or block (docs/formats/codecs.md), for nvcc and for a C++
+// compiler, so that tests on a CPU compare the code that a device runs with the references. Uses
+// integer arithmetic on the bits of floats, and conversions of small integers, which are exact: no
+// result depends on a rounding or denormal mode.
 
 #include <cstdint>
 
@@ -26,7 +26,7 @@ struct Significand {
   int exponent;
 };
 
-// Of a finite float's bits without the sign, denormals as they are.
+// Returns the significand of a finite float's bits without the sign; denormals are not flushed.
 EPS_HOST_DEVICE inline Significand SignificandOf(uint32_t magnitude) {
   if (magnitude >= 0x00800000u) {
     return {(magnitude & 0x7fffffu) | 0x800000u, static_cast<int>(magnitude >> 23) - 127};
@@ -37,14 +37,15 @@ EPS_HOST_DEVICE inline Significand SignificandOf(uint32_t magnitude) {
   return {(integer & 0x7fffffu) | 0x800000u, static_cast<int>(integer >> 23) - 127 - 149};
 }
 
-// significand / 2^shift to nearest, ties to even. REQUIRES significand < 2^24, shift >= 1.
+// Returns significand / 2^shift, rounded to nearest, ties to even. REQUIRES significand < 2^24,
+// shift >= 1.
 EPS_HOST_DEVICE inline uint32_t ShiftToNearest(uint32_t significand, int shift) {
   if (shift > 25) shift = 25;  // less than half either way
   return (significand + ((1u << (shift - 1)) - 1) + (significand >> shift & 1u)) >> shift;
 }
 
-// The bits of magnitude * 2^exponent with that sign bit; infinity beyond the floats. REQUIRES
-// magnitude < 2^24, exponent >= -149.
+// Returns the bits of magnitude * 2^exponent with that sign bit; infinity beyond the floats.
+// REQUIRES magnitude < 2^24, exponent >= -149.
 EPS_HOST_DEVICE inline uint32_t BitsOfProduct(uint32_t sign, uint32_t magnitude, int exponent) {
   if (magnitude == 0) return sign;
   const uint32_t integer = BitsOf(static_cast<float>(magnitude));
@@ -54,8 +55,8 @@ EPS_HOST_DEVICE inline uint32_t BitsOfProduct(uint32_t sign, uint32_t magnitude,
   return sign | static_cast<uint32_t>(biased) << 23 | (integer & 0x7fffffu);
 }
 
-// Formats of sign, exponent and mantissa. Codes without their sign are values in ascending order;
-// kNone stands for a code that the format does not have.
+// Formats with a sign, an exponent and a mantissa. Codes without their sign are in ascending order
+// of their values. kNone marks a code that the format lacks.
 constexpr uint32_t kNone = ~0u;
 template <int kExponent, int kMantissa, int kBiasOfFormat, uint32_t kLargest, uint32_t kInf,
           uint32_t kFirstNan>
@@ -67,7 +68,7 @@ struct FloatFormat {
       static_cast<int>(kLargest >> kMantissa) - kBiasOfFormat;  // of the largest value
   static constexpr uint32_t kLargestCode = kLargest;
   static constexpr uint32_t kInfinityCode = kInf;
-  static constexpr uint32_t kNanCode = kFirstNan;  // and all above it
+  static constexpr uint32_t kNanCode = kFirstNan;  // and all codes above it
   static constexpr uint32_t kSignBit = 1u << (kBits - 1);
 };
 using Fp16 = FloatFormat<5, 10, 15, 0x7bff, 0x7c00, 0x7c01>;
@@ -77,7 +78,7 @@ using E2m3 = FloatFormat<2, 3, 1, 0x1f, kNone, kNone>;
 using E3m2 = FloatFormat<3, 2, 3, 0x1f, kNone, kNone>;
 using E2m1 = FloatFormat<2, 1, 1, 0x7, kNone, kNone>;
 
-// The code nearest to x / 2^scale, as if codes went on behind the largest.
+// Returns the code nearest to x / 2^scale, as if codes continued after the largest.
 template <class Format>
 EPS_HOST_DEVICE inline uint32_t NearestCode(Significand x, int scale) {
   constexpr int kLowest = 1 - Format::kBias - Format::kMantissaBits;
@@ -86,11 +87,11 @@ EPS_HOST_DEVICE inline uint32_t NearestCode(Significand x, int scale) {
   const int step =
       exponent - Format::kMantissaBits > kLowest ? exponent - Format::kMantissaBits : kLowest;
   const uint32_t steps = ShiftToNearest(x.significand, step - (exponent - 23));
-  // A binade begins with 2^mantissa_bits steps; each that is skipped adds as many codes.
+  // A binade begins with 2^mantissa_bits steps; each skipped binade adds as many codes.
   return steps + (static_cast<uint32_t>(step - kLowest) << Format::kMantissaBits);
 }
 
-// The FP32 bits of a code times 2^scale. An infinity stays one; NaN is the bits `nan`.
+// Returns the FP32 bits of a code times 2^scale. Infinities stay infinite; NaN becomes `nan`.
 template <class Format>
 EPS_HOST_DEVICE inline uint32_t BitsOfCode(uint32_t code, int scale, uint32_t nan) {
   const uint32_t magnitude = code & (Format::kSignBit - 1);
@@ -112,6 +113,7 @@ struct Fp32Codec {
   EPS_HOST_DEVICE static uint32_t Decode(Code code) { return code; }
 };
 
+// bfloat16: the upper half of a float, rounded to nearest.
 struct Bf16Codec {
   using Code = uint16_t;
   EPS_HOST_DEVICE static Code Encode(uint32_t bits) {
@@ -120,6 +122,7 @@ struct Bf16Codec {
   EPS_HOST_DEVICE static uint32_t Decode(Code code) { return static_cast<uint32_t>(code) << 16; }
 };
 
+// IEEE half precision.
 struct Fp16Codec {
   using Code = uint16_t;
   EPS_HOST_DEVICE static Code Encode(uint32_t bits) {
@@ -138,6 +141,7 @@ struct Fp16Codec {
   }
 };
 
+// The 8-bit formats, which saturate; kWrittenNan is the code that encodes NaN.
 template <class Format, uint32_t kWrittenNan>
 struct Fp8Codec {
   using Code = uint8_t;
@@ -162,9 +166,9 @@ struct BlockScale {
   uint32_t micro;
 };
 
-// The block codecs: `Scale` of the `present` elements first[i * stride], i below kBlock; the code
-// of an element's bits and back, each with the block's scale and, where the format has one, the
-// microexponent (0 or 1) of the element's pair.
+// The block codecs. `Scale` computes the scale of the `present` elements first[i * stride], i below
+// kBlock; the other functions convert an element's bits to a code and back, given the block's scale
+// and, if the format has one, the microexponent (0 or 1) of the element's pair.
 template <int kMagnitudeBits>
 struct MxCodec {
   static constexpr uint32_t kBlock = 16;
@@ -210,7 +214,7 @@ struct MxCodec {
   }
 };
 
-// What the OCP formats share; `kLargestExponent` is their emax.
+// The scale that the OCP formats share; `kLargestExponent` is their emax.
 template <int kLargestExponent>
 struct OcpScale {
   static constexpr uint32_t kBlock = 32;
@@ -228,6 +232,7 @@ struct OcpScale {
   }
 };
 
+// The OCP formats of floats.
 template <class Format>
 struct OcpFloatCodec : OcpScale<Format::kLargestExponent> {
   static constexpr uint32_t kCodeBits = Format::kBits;

@@ -10,7 +10,7 @@
 namespace eps::codec_arithmetic {
 namespace {
 
-// Every bfloat16 with lower halves around the borders of rounding.
+// Visits every bfloat16 with lower halves around the borders of rounding.
 template <class Visitor>
 void ForEachInput(Visitor visit) {
   for (uint32_t code = 0; code < 65536; ++code) {
@@ -42,7 +42,7 @@ TEST(CodecArithmeticTest, DecodesEveryCodeAsTheCodecsDo) {
   }
 }
 
-TEST(CodecArithmeticTest, TakesFloatsApartExactlyWhateverTheModeOfTheThread) {
+TEST(CodecArithmeticTest, SplitsFloatsExactlyInEveryDenormalMode) {
   const auto check = [](uint32_t bits) {
     const uint32_t magnitude = bits & kMagnitude;
     if (magnitude >= kInfinity) return;

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "compression/reference_codec.h"
 #include "base/job/chunk_map.h"
+#include "compression/reference_codec.h"
 
 namespace eps {
 namespace {
@@ -28,7 +28,7 @@ float FloatOf(uint32_t bits) {
   return value;
 }
 
-// Rows x cols elements for each pair, one segment after the other.
+// Returns a chunk with a segment of rows x cols elements for each pair.
 Chunk ChunkOf(const std::vector<std::pair<uint32_t, uint32_t>>& shapes) {
   Chunk chunk;
   for (const auto& shape : shapes) {
@@ -42,6 +42,7 @@ Chunk ChunkOf(const std::vector<std::pair<uint32_t, uint32_t>>& shapes) {
   return chunk;
 }
 
+// A Chunk as the kernels' functions take it.
 class KernelChunk {
  public:
   KernelChunk(const Chunk& chunk, Axis axis) {
@@ -92,12 +93,12 @@ std::vector<float> Floats(Content content, uint64_t seed, size_t n) {
         value = static_cast<float>(normal);
         break;
       case Content::kSpecials:
-        // Sparse among ones: an infinity or NaN takes its whole block along.
+        // Sparse among ones, because an infinity or NaN affects its whole block.
         value = r % 8 == 0 ? FloatOf(SpecialBits()[(r >> 8) % SpecialBits().size()])
                            : static_cast<float>(normal);
         break;
       case Content::kDenormals:
-        // Also blocks of nothing else, in the neighbourhood of the smallest normals.
+        // Includes blocks of denormals only, and values close to the smallest normals.
         value = FloatOf((mantissa >> (r >> 40 & 15u) & 0x7fffffu) | (mantissa & 0x80000000u) |
                         (r >> 50 & 7u) / 7 << 23);
         break;
@@ -109,6 +110,7 @@ std::vector<float> Floats(Content content, uint64_t seed, size_t n) {
   return values;
 }
 
+// Compares a runner with the reference codecs and counts the differences.
 class Checker {
  public:
   explicit Checker(KernelRunner* runner) : runner_(runner) {}
@@ -127,7 +129,7 @@ class Checker {
     }
   }
 
-  // Every code and scale, also those that no encoder writes.
+  // Every code and scale, including those that no encoder writes.
   void AnyBytes(const DenseCodec& codec) {
     const auto reference = NewReferenceCodec(codec.name);
     EPS_CHECK_MSG(reference.ok(), reference.status());
@@ -136,7 +138,7 @@ class Checker {
       const std::vector<float> zeros(chunk.elements);
       std::string bytes = (*reference)->Encode(chunk, axis, zeros.data(), nullptr);
       for (char& byte : bytes) byte = static_cast<char>(SplitMix(&state) & 255u);
-      // One scale for all blocks of a tile; behind them are micro bytes and codes.
+      // One scale for all blocks of a tile, followed by micro bytes and codes.
       if (scale >= 0) std::fill_n(bytes.begin(), codec.number < 16 ? 256 : 128, scale);
       Decode(codec, **reference, chunk, axis, bytes, absl::StrCat("any codes, scale ", scale));
     };
@@ -160,14 +162,14 @@ class Checker {
     const eps_cuda_topk call = TopkCall(name, n);
     std::vector<float> residual(n), expected_residual(n);
     for (int round = 0; round < rounds; ++round) {
-      // The last round is one without error feedback.
+      // The last round runs without error feedback.
       const bool feedback = round + 1 < rounds;
       std::vector<float> gradient = values;
       std::rotate(gradient.begin(), gradient.begin() + round * 7 % n, gradient.end());
       const std::string bytes = (*reference)
                                     ->Encode(chunk, Axis::kRow, gradient.data(),
                                              feedback ? expected_residual.data() : nullptr);
-      // No index is longer than raw32, or the bitmap and what delta codes may lose against it.
+      // No index is longer than raw32, or than the bitmap plus the overhead of delta codes.
       const size_t room = bytes.size() + 64;
       const std::string got =
           runner_->EncodeTopk(call, gradient, feedback ? &residual : nullptr, room);
@@ -257,11 +259,11 @@ CaseCount CheckDenseCodec(const DenseCodec& codec, KernelRunner* runner) {
   Checker checker(runner);
   std::vector<float> all(65536);
   for (uint32_t code = 0; code < 65536; ++code) all[code] = FloatOf(code << 16);
-  // Along columns each is a block of its own, along rows it has neighbours.
+  // Along columns each value is a block of its own; along rows it has neighbours.
   checker.Dense(codec, ChunkOf({{1, 65536}}), all, "each bf16 alone");
   // Neighbours in a column are one binade apart.
   checker.Dense(codec, ChunkOf({{512, 128}}), all, "every bf16");
-  // Along columns, beside a value that the scale follows from, at every distance of exponents.
+  // Along columns, beside a value that determines the scale, at every distance of exponents.
   for (const uint32_t other : {0x3f800000u, 0x00400000u, 0x7f000001u}) {
     std::vector<float> pairs(2 * 65536, FloatOf(other));
     for (uint32_t code = 0; code < 65536; ++code) {
@@ -309,7 +311,7 @@ CaseCount CheckTopk(KernelRunner* runner) {
       checker.Topk(name, n, Floats(Content::kHeavyTailed, ++seed, n), 3, "heavy-tailed");
       if (n > 40000) break;
       checker.Topk(name, n, Floats(Content::kGaussian, ++seed, n), 4, "gaussian");
-      // NaN of an addition may differ between machines: none with error feedback.
+      // Machines may add to different NaN, so there are none with error feedback.
       checker.Topk(name, n, Floats(Content::kSpecials, ++seed, n), 1, "special values");
       checker.Topk(name, n, Floats(Content::kAnyBits, ++seed, n), 1, "any bits");
       checker.Topk(name, n, Floats(Content::kDenormals, ++seed, n), 3, "denormals");
@@ -323,13 +325,13 @@ CaseCount CheckTopk(KernelRunner* runner) {
       checker.Topk(name, n, few, 3, "zeros but for a few");
     }
   }
-  // Gaps around the escapes of delta8 and delta16, alone and in runs.
+  // Gaps around the escapes of delta8 and delta16, single and consecutive.
   for (const uint32_t gap : {254u, 255u, 256u, 510u, 65534u, 65535u, 65536u, 131071u}) {
     std::vector<float> far(3 * gap + 10);
     for (uint32_t i = 1; i <= 3; ++i) far[i * gap + (i > 1)] = static_cast<float>(i);
     const uint32_t n = static_cast<uint32_t>(far.size());
     checker.Topk("topk:0.01", n, far, 2, absl::StrCat("gaps of ", gap));
-    // Few elements far apart, then many close together: any format may be the shortest.
+    // A few elements far apart, then many close together: any format may be the shortest.
     for (uint32_t i = n - n / 8; i < n; i += 2) far[i] = 1.0f + static_cast<float>(i % 5);
     checker.Topk("topk:0.1", n, far, 2, absl::StrCat("gaps of ", gap, " and a cluster"));
   }

@@ -1,8 +1,8 @@
 #ifndef EPS_WORKER_EXEC_CUDA_CODEC_LAUNCHES_H_
 #define EPS_WORKER_EXEC_CUDA_CODEC_LAUNCHES_H_
 
-// Which kernels decode and encode a chunk of a dense codec; a launcher (grid.h) runs them. Results
-// are those of kernels.h's functions of these names.
+// Launches the kernels that decode and encode a chunk of a dense codec on a launcher (grid.h). The
+// results are those of the functions with the same names in kernels.h.
 
 #include <cstdint>
 
@@ -14,7 +14,7 @@
 
 namespace eps::grid {
 
-// Calls visit(TileSegments, tiles) for parts of the chunk until one returns an error.
+// Calls visit(TileSegments, tiles) for parts of the chunk until a call returns an error.
 template <class Codec, class Visitor>
 int ForEachPart(const eps_cuda_chunk& chunk, Visitor visit) {
   TileSegments part = {};
@@ -50,7 +50,7 @@ inline uint64_t ElementsOf(const eps_cuda_chunk& chunk) {
   return n;
 }
 
-// Calls use.Floats<Codec>() or use.Tiles<Codec>() for the codec of that number.
+// Calls use.Floats<Codec>() or use.Tiles<Codec>() for the codec with that number.
 template <class Use>
 int WithCodec(uint32_t codec, const Use& use) {
   namespace arithmetic = codec_arithmetic;
@@ -88,6 +88,7 @@ int WithCodec(uint32_t codec, const Use& use) {
   }
 }
 
+// One call of LaunchDecodeChunk; WithCodec selects the member to call.
 template <class Launcher>
 struct Decoding {
   const eps_cuda_chunk& chunk;
@@ -112,6 +113,7 @@ struct Decoding {
   }
 };
 
+// One call of LaunchEncodeChunk; WithCodec selects the member to call.
 template <class Launcher>
 struct Encoding {
   const eps_cuda_chunk& chunk;

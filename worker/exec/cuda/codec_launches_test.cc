@@ -11,6 +11,7 @@
 namespace eps {
 namespace {
 
+// Runs once for every dense codec.
 class DenseKernelsTest : public ::testing::TestWithParam<DenseCodec> {};
 
 TEST_P(DenseKernelsTest, GiveTheBitsOfTheReference) {
@@ -28,14 +29,14 @@ std::string NameOf(const ::testing::TestParamInfo<DenseCodec>& info) {
 
 INSTANTIATE_TEST_SUITE_P(EveryCodec, DenseKernelsTest, ::testing::ValuesIn(DenseCodecs()), NameOf);
 
-TEST(CodecLaunchesTest, ReadAndWriteDenormalsWhateverTheModeOfTheThread) {
+TEST(CodecLaunchesTest, KeepDenormalsInEveryDenormalMode) {
   const ScopedFlushDenormals flush;
   SimulatedRunner runner;
   const CaseCount count = CheckDenseCodec({"mxfp8_e5m2", 17, false}, &runner);
   EXPECT_EQ(count.failed, 0u) << count.first_failure;
 }
 
-// Counts launches and refuses one of them.
+// Counts launches and fails one of them.
 struct CountingLauncher {
   template <class Body>
   int Run(uint32_t blocks, const typename Body::Args& /*args*/) {
@@ -62,7 +63,7 @@ TEST(CodecLaunchesTest, RefuseCodecsThatAreNotDense) {
   EXPECT_EQ(launcher.launches, 0);
 }
 
-TEST(CodecLaunchesTest, SplitManySegmentsAndStopAtAnError) {
+TEST(CodecLaunchesTest, SplitSegmentsAndStopAtAnError) {
   const std::vector<eps_cuda_segment> segments(150, eps_cuda_segment{33, 129});
   const eps_cuda_chunk chunk = {segments.data(), 150, 1};
   CountingLauncher launcher;
@@ -75,8 +76,8 @@ TEST(CodecLaunchesTest, SplitManySegmentsAndStopAtAnError) {
   EXPECT_EQ(failing.launches, 2);
 }
 
-TEST(CodecLaunchesTest, ALaunchHasNoMoreBlocksThanADeviceTakes) {
-  // 2^30 tiles each: two do not go into one launch.
+TEST(CodecLaunchesTest, LimitTheBlocksOfALaunch) {
+  // 2^30 tiles each: two segments do not fit into one launch.
   const std::vector<eps_cuda_segment> segments(3, eps_cuda_segment{1u << 30, 32 * 128});
   CountingLauncher launcher;
   EXPECT_EQ(grid::LaunchDecodeChunk(16, {segments.data(), 3, 0}, nullptr, nullptr, launcher), 0);
@@ -85,7 +86,7 @@ TEST(CodecLaunchesTest, ALaunchHasNoMoreBlocksThanADeviceTakes) {
   EXPECT_EQ(grid::LaunchDecodeChunk(16, {&huge, 1, 0}, nullptr, nullptr, launcher), 1);
 }
 
-TEST(CodecLaunchesTest, NothingIsLaunchedForNothing) {
+TEST(CodecLaunchesTest, LaunchNothingForEmptyChunks) {
   const eps_cuda_segment segments[] = {{0, 5}, {5, 0}};
   CountingLauncher launcher;
   for (const DenseCodec& codec : DenseCodecs()) {

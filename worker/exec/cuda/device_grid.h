@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The launcher of one stream.
+// A launcher for one stream.
 class DeviceGrid {
  public:
   explicit DeviceGrid(void* stream) : stream_(static_cast<cudaStream_t>(stream)) {}

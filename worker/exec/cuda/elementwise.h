@@ -1,9 +1,9 @@
 #ifndef EPS_WORKER_EXEC_CUDA_ELEMENTWISE_H_
 #define EPS_WORKER_EXEC_CUDA_ELEMENTWISE_H_
 
-// What the CUDA kernels do to one element, as functions that both nvcc and a C++ compiler take: so
-// that the arithmetic which defines bits is tested on a CPU, where there is no device. They do not
-// depend on the thread's denormal mode nor on nvcc's -ftz.
+// The CUDA kernels' arithmetic on one element, as functions for both nvcc and a C++ compiler, so
+// that the arithmetic that defines bits is tested on a CPU without a device. They depend neither on
+// the thread's denormal mode nor on nvcc's -ftz.
 
 #include <cstdint>
 #include <cstring>
@@ -28,26 +28,26 @@ EPS_HOST_DEVICE inline float FloatOf(uint32_t bits) {
   return value;
 }
 
-// A denormal becomes the zero of its sign, everything else stays.
+// Replaces a denormal with the zero of its sign; returns everything else unchanged.
 EPS_HOST_DEVICE inline uint32_t Flushed(uint32_t bits) {
   return (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits;
 }
 
-// left + right as base/tree_add.h: the one rounded addition, with denormals read and written as
-// zero of their sign. Where the CPU gives NaN so does this, but with a payload of its own: a
-// gradient that is not finite is refused by the servers, so payloads reach no result.
+// Returns left + right as base/tree_add.h does: one rounded addition that reads and writes
+// denormals as zero of their sign. Returns NaN where the CPU does, possibly with another payload;
+// servers refuse gradients that are not finite, so payloads reach no result.
 EPS_HOST_DEVICE inline float TreeAddOne(float left, float right) {
   const float sum = FloatOf(Flushed(BitsOf(left))) + FloatOf(Flushed(BitsOf(right)));
   return FloatOf(Flushed(BitsOf(sum)));
 }
 
-// The float of a bfloat16's bits, also of denormals and NaN.
+// Returns the float of a bfloat16's bits, including denormals and NaN.
 EPS_HOST_DEVICE inline float DecodeBf16One(uint16_t bits) {
   return FloatOf(static_cast<uint32_t>(bits) << 16);
 }
 
-// As float_reference::RoundToBf16: nearest, ties to even; NaN becomes the quiet NaN with the same
-// sign and upper six payload bits; denormals are rounded like any other value.
+// As float_reference::RoundToBf16: rounds to nearest, ties to even. NaN becomes the quiet NaN with
+// the same sign and upper six payload bits; denormals are rounded like any other value.
 EPS_HOST_DEVICE inline uint16_t EncodeBf16One(float value) {
   const uint32_t bits = BitsOf(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);

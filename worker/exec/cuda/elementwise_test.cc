@@ -19,8 +19,8 @@ uint64_t SplitMix(uint64_t* state) {
   return z ^ z >> 31;
 }
 
-// Zeros, denormals, the smallest normals, powers of two, the largest, infinities and NaN, each with
-// both signs, and neighbours of all.
+// Zeros, denormals, the smallest normals, powers of two, the largest floats, infinities and NaN,
+// each with both signs, and the neighbours of all of them.
 std::vector<uint32_t> Corners() {
   std::vector<uint32_t> corners;
   for (const uint32_t magnitude :
@@ -34,7 +34,7 @@ std::vector<uint32_t> Corners() {
   return corners;
 }
 
-// Random floats: any bits, and pairs whose sum cancels to about the smallest normal.
+// Random floats: arbitrary bits, and pairs whose sum cancels to about the smallest normal.
 void AddRandomPairs(std::vector<float>* left, std::vector<float>* right) {
   uint64_t state = 1;
   for (int i = 0; i < 2'000'000; ++i) {
@@ -50,7 +50,7 @@ void AddRandomPairs(std::vector<float>* left, std::vector<float>* right) {
   }
 }
 
-TEST(ElementwiseTest, AddsAsTheTreeDoesWhateverTheModeOfTheThread) {
+TEST(ElementwiseTest, AddsLikeTheTreeInEveryMode) {
   std::vector<float> left, right;
   for (const uint32_t a : Corners()) {
     for (const uint32_t b : Corners()) {
@@ -77,7 +77,7 @@ TEST(ElementwiseTest, AddsAsTheTreeDoesWhateverTheModeOfTheThread) {
     ASSERT_EQ(BitsOf(in_normal_mode[i]), BitsOf(expected[i])) << left[i] << " + " << right[i];
     ASSERT_EQ(BitsOf(in_flush_mode[i]), BitsOf(expected[i])) << left[i] << " + " << right[i];
   }
-  EXPECT_GT(flushed, 1000u) << "the inputs do not test what they are for";
+  EXPECT_GT(flushed, 1000u) << "the inputs do not test denormals";
 }
 
 TEST(ElementwiseTest, DecodesEveryBf16AsTheCodec) {

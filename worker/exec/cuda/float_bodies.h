@@ -1,7 +1,7 @@
 #ifndef EPS_WORKER_EXEC_CUDA_FLOAT_BODIES_H_
 #define EPS_WORKER_EXEC_CUDA_FLOAT_BODIES_H_
 
-// Kernels (grid.h) of the codecs without blocks: a thread per element. `Codec` is one of
+// Kernels (grid.h) of the codecs without blocks, with a thread per element. `Codec` is one of
 // codec_arithmetic.h; encoded bytes are aligned to their codes.
 
 #include "worker/exec/cuda/codec_arithmetic.h"
@@ -9,15 +9,17 @@
 
 namespace eps::grid {
 
+// Decodes codes to floats.
 template <class Codec>
 struct DecodeFloatsBody {
+  // The arguments of a launch of `blocks` blocks for `n` elements.
   struct Args {
     const typename Codec::Code* in;
     uint64_t n;
     uint32_t blocks;
     float* out;
   };
-  struct Shared {};
+  struct Shared {};  // not used
   static constexpr int kPhases = 1;
   EPS_HOST_DEVICE static void Run(int /*phase*/, const Args& args, Shared* /*shared*/,
                                   uint32_t block, uint32_t thread) {
@@ -28,15 +30,17 @@ struct DecodeFloatsBody {
   }
 };
 
+// Encodes floats to codes.
 template <class Codec>
 struct EncodeFloatsBody {
+  // The arguments of a launch of `blocks` blocks for `n` elements.
   struct Args {
     const float* in;
     uint64_t n;
     uint32_t blocks;
     typename Codec::Code* out;
   };
-  struct Shared {};
+  struct Shared {};  // not used
   static constexpr int kPhases = 1;
   EPS_HOST_DEVICE static void Run(int /*phase*/, const Args& args, Shared* /*shared*/,
                                   uint32_t block, uint32_t thread) {

@@ -1,19 +1,18 @@
 #ifndef EPS_WORKER_EXEC_CUDA_GRID_H_
 #define EPS_WORKER_EXEC_CUDA_GRID_H_
 
-// How kernels are written so that a CPU can run them: what a kernel does is a Body,
+// Defines the form of kernels that a CPU can run too. The code of a kernel is a Body,
 //
 //   struct Body {
 //     struct Args { ... };            // by value, at most 4 KB
-//     struct Shared { ... };          // of one thread block; holds anything at first
-//     static constexpr int kPhases;   // parts with a barrier of the thread block between two
+//     struct Shared { ... };          // of one thread block; initially arbitrary
+//     static constexpr int kPhases;   // number of parts, separated by barriers of the thread block
 //     static void Run(int phase, const Args&, Shared*, uint32_t block, uint32_t thread);
 //   };
 //
-// and nothing passes from phase to phase but what lies in shared or device memory. device_grid.h
-// runs a Body on a device; simulated_grid.h runs it in loops, threads in any order, threaded_grid.h
-// with a CPU thread for each of a device. What has to be
-// launched for one call is a function of a launcher, whose
+// and only shared and device memory carry data from phase to phase. device_grid.h runs a Body on a
+// device; simulated_grid.h runs it in loops, with threads in any order; threaded_grid.h runs a CPU
+// thread for each thread of a device. A call's launches are a function of a launcher, whose
 //
 //   template <class Body> int Run(uint32_t blocks, const typename Body::Args& args);
 //
@@ -28,9 +27,10 @@
 namespace eps::grid {
 
 constexpr uint32_t kThreads = 256;
-// For kernels whose threads step through the elements: fills every multiprocessor several times.
+// The maximum number of blocks for kernels whose threads step through the elements: enough to fill
+// every multiprocessor several times.
 constexpr uint32_t kMaxBlocks = 4096;
-// What launch functions return for arguments that they refuse: cudaErrorInvalidValue.
+// The value that launch functions return for invalid arguments: cudaErrorInvalidValue.
 constexpr int kInvalidValue = 1;
 
 EPS_HOST_DEVICE inline uint64_t DivideUp(uint64_t n, uint64_t by) { return (n + by - 1) / by; }
@@ -40,8 +40,8 @@ inline uint32_t BlocksFor(uint64_t n) {
   return static_cast<uint32_t>(blocks < kMaxBlocks ? blocks : kMaxBlocks);
 }
 
-// Adds to a counter that other threads add to at the same time. Integers: the sum does not depend
-// on the order, and nobody is told what was there before.
+// Adds to a counter to which other threads add at the same time. With integers the sum does not
+// depend on the order, and no thread reads the previous value.
 EPS_HOST_DEVICE inline void AddTo(uint32_t* counter, uint32_t amount) {
 #if defined(__CUDA_ARCH__)
   atomicAdd(counter, amount);
@@ -50,8 +50,8 @@ EPS_HOST_DEVICE inline void AddTo(uint32_t* counter, uint32_t amount) {
 #endif
 }
 
-// Sums over the threads of a block, in three phases: each thread puts its value into counts; then
-// AddUp; then Before and Total can be read.
+// Sums over the threads of a block, in three phases: each thread writes its value to counts, then
+// calls AddUp, and then Before and Total are available.
 struct BlockSum {
   static constexpr uint32_t kRun = 16;
   uint32_t counts[kThreads];
@@ -63,7 +63,7 @@ struct BlockSum {
     for (uint32_t i = 0; i < kRun; ++i) sum += counts[thread * kRun + i];
     sums[thread] = sum;
   }
-  // Of all threads before this one.
+  // Returns the sum of all threads before this one.
   EPS_HOST_DEVICE uint32_t Before(uint32_t thread) const {
     uint32_t sum = 0;
     for (uint32_t i = 0; i < thread / kRun; ++i) sum += sums[i];
@@ -81,7 +81,7 @@ EPS_HOST_DEVICE inline uint32_t MisalignmentOf(const void* p) {
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p) % 4);
 }
 
-// This thread's part of a copy by all threads of a block, in words where words are. REQUIRES
+// Does this thread's share of a copy by all threads of a block, in words where possible. REQUIRES
 // MisalignmentOf(from) == MisalignmentOf(to).
 EPS_HOST_DEVICE inline void CopyTogether(const uint8_t* from, uint32_t bytes, uint8_t* to,
                                          uint32_t thread) {

@@ -13,7 +13,7 @@ using eps::elementwise::EncodeBf16One;
 using eps::elementwise::TreeAddOne;
 
 constexpr unsigned kThreads = 256;
-// Enough to fill every multiprocessor of a device several times; the loop does the rest.
+// Enough to fill every multiprocessor of a device several times; the loop handles the rest.
 constexpr uint64_t kMaxBlocks = 4096;
 
 unsigned BlocksFor(uint64_t n) {
@@ -24,7 +24,7 @@ unsigned BlocksFor(uint64_t n) {
 __device__ uint64_t First() { return uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ uint64_t Stride() { return uint64_t{gridDim.x} * blockDim.x; }
 
-// Inputs and output may be the same memory: each element is read and written by one thread.
+// `out` may be an input: the thread that writes an element is the one that reads it.
 __global__ void TreeAddKernel(const float* left, const float* right, uint64_t n, float* out) {
   for (uint64_t i = First(); i < n; i += Stride()) out[i] = TreeAddOne(left[i], right[i]);
 }

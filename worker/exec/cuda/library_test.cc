@@ -1,4 +1,4 @@
-// Of the library as nvcc made it, on a machine with or without a device.
+// The library that nvcc built, on a machine with or without a device.
 
 #include <cstdlib>
 #include <fstream>
@@ -20,7 +20,7 @@ std::string PathOf(const std::string& file) {
                       "/worker/exec/cuda/", file);
 }
 
-TEST(CudaLibraryTest, LoadsWithoutADriverAndHasEveryFunction) {
+TEST(CudaLibraryTest, LoadsEveryFunctionWithoutADriver) {
   const auto kernels = LoadCudaKernels({"/nowhere/libeps_cuda.so", PathOf("libeps_cuda.so")});
   ASSERT_TRUE(kernels.ok()) << kernels.status();
   const eps_cuda_chunk nothing = {nullptr, 0, 0};
@@ -32,7 +32,7 @@ TEST(CudaLibraryTest, LoadsWithoutADriverAndHasEveryFunction) {
   EXPECT_STREQ(kernels->error_text(0), "no error");
 }
 
-TEST(CudaLibraryTest, RefusesWhatIsNoCodecAndNoCallOfOne) {
+TEST(CudaLibraryTest, RefusesUnknownCodecsAndInvalidCalls) {
   const auto kernels = LoadCudaKernels({PathOf("libeps_cuda.so")});
   ASSERT_TRUE(kernels.ok()) << kernels.status();
   const eps_cuda_chunk nothing = {nullptr, 0, 0};
@@ -45,8 +45,8 @@ TEST(CudaLibraryTest, RefusesWhatIsNoCodecAndNoCallOfOne) {
   EXPECT_GT(kernels->topk_scratch_bytes(&call), 0u);
 }
 
-TEST(CudaLibraryTest, ALaunchWithoutADriverIsAnErrorWithAText) {
-  if (WhyNoCudaDriver().empty()) return;  // device_check.cc launches them
+TEST(CudaLibraryTest, LaunchesWithoutADriverReturnErrors) {
+  if (WhyNoCudaDriver().empty()) return;  // with a driver, device_check.cc launches them
   const auto kernels = LoadCudaKernels({PathOf("libeps_cuda.so")});
   ASSERT_TRUE(kernels.ok()) << kernels.status();
   float value = 0;
@@ -68,7 +68,8 @@ std::string Assembly(const std::string& file) {
   return std::string((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
 }
 
-// Of what defines bits, only the instructions that a CPU has, too. Returns the additions of floats.
+// Checks that code that defines bits uses only instructions that a CPU has too. Returns the number
+// of additions of floats.
 int CheckArithmetic(const std::string& text) {
   int additions = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {

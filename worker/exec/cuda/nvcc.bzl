@@ -2,7 +2,7 @@
 
 load("@cuda//:defs.bzl", "CUDA_ROOT", "HAS_CUDA", "HOST_CXX")
 
-# Machine code for A100 (80) and H100/H200 (90), and PTX for what comes later.
+# Machine code for A100 (80) and H100/H200 (90), and PTX for later devices.
 _ARCHITECTURES = [
     "-gencode=arch=compute_80,code=sm_80",
     "-gencode=arch=compute_90,code=sm_90",
@@ -17,8 +17,8 @@ def _nvcc_rule(name, out, srcs, hdrs, flags, visibility):
     nvcc = [CUDA_ROOT + "/bin/nvcc", "-ccbin", HOST_CXX, "-std=c++17", "-O3"] + _NUMERICS + flags
     command = " ".join(nvcc) + " -I. -o $@ " + " ".join(["$(location %s)" % s for s in srcs])
     if not HAS_CUDA:
-        command = "echo 'no CUDA compiler: run third_party/install/setup_cuda.sh or set CUDA_HOME, then" + \
-                  " bazel sync --configure' >&2; exit 1"
+        command = "echo 'no CUDA compiler: run third_party/install/setup_cuda.sh or set " + \
+                  "CUDA_HOME, then bazel sync --configure' >&2; exit 1"
     native.genrule(
         name = name,
         srcs = srcs + hdrs,
@@ -30,10 +30,10 @@ def _nvcc_rule(name, out, srcs, hdrs, flags, visibility):
     )
 
 def cuda_shared_library(name, out, srcs, hdrs = [], visibility = None):
-    """`out` from .cu files, with the CUDA runtime inside and only the C functions of it exported.
+    """Links `out` from .cu files and the CUDA runtime, and exports only its C functions.
 
-    It needs nothing to be loaded, not even a driver. Tagged manual: only a build that names it, or
-    what depends on it, needs the compiler.
+    Loading it needs nothing, not even a driver. Tagged manual, so that only a build that names it
+    or a target that depends on it needs the compiler.
     """
     flags = ["-shared", "-cudart", "static", "-L%s/lib" % CUDA_ROOT, "-L%s/lib64" % CUDA_ROOT]
     flags += ["-Werror=all-warnings", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall,-Wextra"]
@@ -41,5 +41,5 @@ def cuda_shared_library(name, out, srcs, hdrs = [], visibility = None):
     _nvcc_rule(name, out, srcs, hdrs, flags + _ARCHITECTURES, visibility)
 
 def cuda_assembly(name, out, srcs, hdrs = [], visibility = None):
-    """What nvcc made of .cu files, as text: PTX, with the flags of cuda_shared_library."""
+    """Compiles .cu files to PTX as text, with the flags of cuda_shared_library."""
     _nvcc_rule(name, out, srcs, hdrs, ["-ptx", "-arch=compute_90"], visibility)

@@ -1,10 +1,10 @@
 #ifndef EPS_WORKER_EXEC_CUDA_SIMULATED_GRID_H_
 #define EPS_WORKER_EXEC_CUDA_SIMULATED_GRID_H_
 
-// Runs the bodies of grid.h on a CPU: blocks one after the other, and of each block all threads of
-// a phase before any of the next, both in random order. Shared memory holds garbage at first. What
-// two threads of one phase do to the same memory then shows as a difference between seeds, if not
-// as a wrong result.
+// Runs the bodies of grid.h on a CPU: one block after the other, and within a block all threads of
+// a phase before any of the next, both in random order. Shared memory begins with garbage. A body
+// whose threads access the same memory in one phase returns different or wrong results for some
+// seeds.
 
 #include <cstring>
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace eps::grid {
 
-// The launcher. Not thread-safe.
+// A launcher. Thread-compatible.
 class SimulatedGrid {
  public:
   explicit SimulatedGrid(uint32_t seed) : random_(seed) {}
@@ -32,7 +32,7 @@ class SimulatedGrid {
       std::memset(static_cast<void*>(shared.get()), static_cast<int>(random_() % 256),
                   sizeof(Shared));
       for (int phase = 0; phase < Body::kPhases; ++phase) {
-        // An odd factor gives each thread once.
+        // An odd factor visits each thread once.
         const uint32_t factor = static_cast<uint32_t>(random_()) | 1u;
         const uint32_t first = static_cast<uint32_t>(random_());
         for (uint32_t i = 0; i < kThreads; ++i) {

@@ -1,9 +1,9 @@
 #ifndef EPS_WORKER_EXEC_CUDA_SIMULATED_RUNNER_H_
 #define EPS_WORKER_EXEC_CUDA_SIMULATED_RUNNER_H_
 
-// Runs the launches of the codecs on a simulated grid, each with threads in another order, other
-// garbage in all memory, and bytes at another alignment. Ends the process if a byte beside what a
-// call may write has changed.
+// Runs the codecs' launches on a simulated grid. Each run has another order of threads, other
+// garbage in all memory, and another alignment of bytes. Dies if a call writes to bytes that it
+// must not write.
 
 #include <cstring>
 #include <string>
@@ -17,7 +17,7 @@
 
 namespace eps {
 
-// `bytes` bytes that begin `misalignment` behind a multiple of 16, all holding `garbage`.
+// `bytes` bytes that begin `misalignment` bytes after a multiple of 16, all set to `garbage`.
 class GuardedBytes {
  public:
   GuardedBytes(size_t bytes, size_t misalignment, uint8_t garbage)
@@ -44,6 +44,7 @@ class GuardedBytes {
   std::vector<uint8_t> memory_;
 };
 
+// Runs each call of a codec on a simulated grid.
 class SimulatedRunner final : public KernelRunner {
  public:
   std::string Encode(uint32_t codec, bool truncate, const eps_cuda_chunk& chunk,

@@ -2,7 +2,7 @@
 #define EPS_WORKER_EXEC_CUDA_THREADED_GRID_H_
 
 // Runs the bodies of grid.h with a CPU thread for each thread of a block, two blocks at a time, and
-// barriers between phases: what a thread sanitizer finds is a race on a device, too. Slow.
+// barriers between phases. A race that a thread sanitizer finds is also a race on a device. Slow.
 
 #include <pthread.h>
 
@@ -14,7 +14,7 @@
 
 namespace eps::grid {
 
-// The launcher. Not thread-safe.
+// A launcher. Thread-compatible.
 class ThreadedGrid {
  public:
   template <class Body>
@@ -41,6 +41,7 @@ class ThreadedGrid {
   }
 
  private:
+  // The shared memory and the barrier of the threads of one block.
   template <class Body>
   struct Group {
     Group() { pthread_barrier_init(&barrier, nullptr, kThreads); }

@@ -16,13 +16,13 @@ std::vector<float> Floats(uint32_t seed, size_t n) {
   uint32_t state = seed;
   for (float& value : values) {
     state = state * 1664525u + 1013904223u;
-    // Few values: ties are many.
+    // Few values, so that there are many ties.
     value = static_cast<float>(static_cast<int>(state >> 22) - 512) / 64;
   }
   return values;
 }
 
-TEST(ThreadedGridTest, DenseCodecsGiveTheSameWithThreadsAtTheSameTime) {
+TEST(ThreadedGridTest, DenseCodecsDoNotDependOnConcurrency) {
   const eps_cuda_segment segments[] = {{40, 140}, {1, 37}};
   const std::vector<float> values = Floats(1, 40 * 140 + 37);
   for (const uint32_t codec : {8u, 19u}) {
@@ -55,8 +55,8 @@ std::vector<uint8_t> Topk(const eps_cuda_topk& call, Launcher launcher,
   return out;
 }
 
-TEST(ThreadedGridTest, TopkGivesTheSameWithThreadsAtTheSameTime) {
-  // The first gives delta8, the second a bitmap.
+TEST(ThreadedGridTest, TopkDoesNotDependOnConcurrency) {
+  // The first call yields delta8, the second a bitmap.
   for (const eps_cuda_topk& call :
        {eps_cuda_topk{9000, 90, 90, 0, 0}, eps_cuda_topk{9000, 70, 4500, 1, 0}}) {
     std::vector<float> expected_residual, residual;

@@ -1,8 +1,9 @@
 #ifndef EPS_WORKER_EXEC_CUDA_TILE_BODIES_H_
 #define EPS_WORKER_EXEC_CUDA_TILE_BODIES_H_
 
-// Kernels (grid.h) of the block codecs: a thread block per tile. `Codec` is one of
-// codec_arithmetic.h. Where bytes lie is docs/formats/codecs.md, "Tiles of block codecs".
+// Kernels (grid.h) of the block codecs, with a thread block per tile. `Codec` is one of
+// codec_arithmetic.h. docs/formats/codecs.md, "Tiles of block codecs", defines the place of each
+// byte.
 
 #include "worker/exec/cuda/codec_arithmetic.h"
 #include "worker/exec/cuda/grid.h"
@@ -13,7 +14,7 @@ constexpr uint32_t kTileRows = 32;
 constexpr uint32_t kTileCols = 128;
 constexpr uint32_t kGroup = 16;  // codes that are packed together
 
-// One encoded tile: offsets from its first byte, the scales.
+// One encoded tile: offsets from its first byte, which holds the first scale.
 struct TileLayout {
   uint32_t blocks_across;
   uint32_t blocks;
@@ -39,7 +40,7 @@ EPS_HOST_DEVICE uint32_t BlockOf(const TileLayout& tile, bool column, uint32_t r
                 : row * tile.blocks_across + col / Codec::kBlock;
 }
 
-// Bytes of `rows` rows of a segment, tiles next to each other.
+// Returns the bytes of `rows` rows of a segment, with tiles next to each other.
 template <class Codec>
 EPS_HOST_DEVICE uint64_t BandBytes(bool column, uint32_t rows, uint32_t cols) {
   uint64_t bytes = uint64_t{cols / kTileCols} * LayOut<Codec>(column, rows, kTileCols).bytes;
@@ -47,15 +48,16 @@ EPS_HOST_DEVICE uint64_t BandBytes(bool column, uint32_t rows, uint32_t cols) {
   return bytes;
 }
 
+// One segment of a chunk and its place.
 struct TileSegment {
-  uint64_t element;  // the first of it in the chunk
+  uint64_t element;  // index of its first element in the chunk
   uint64_t byte;
-  uint32_t first_tile;  // in the launch
+  uint32_t first_tile;  // index of its first tile in the launch
   uint32_t rows;
   uint32_t cols;
 };
 
-// Some segments of a chunk, as many as fit into a kernel's arguments.
+// Some segments of a chunk: as many as fit into a kernel's arguments.
 struct TileSegments {
   static constexpr uint32_t kMax = 64;
   uint32_t count;
@@ -93,13 +95,13 @@ EPS_HOST_DEVICE TilePlace PlaceOf(const TileSegments& all, uint32_t block) {
   place.rows = s.rows - row < kTileRows ? s.rows - row : kTileRows;
   place.cols = s.cols - col < kTileCols ? s.cols - col : kTileCols;
   place.element = s.element + uint64_t{row} * s.cols + col;
-  // All tiles before it in its band are of full width, all bands before it of full height.
+  // Earlier tiles of its band have the full width, earlier bands the full height.
   place.byte = s.byte + band * BandBytes<Codec>(all.column, kTileRows, s.cols) +
                uint64_t{col / kTileCols} * LayOut<Codec>(all.column, place.rows, kTileCols).bytes;
   return place;
 }
 
-// The bytes of a tile, at the alignment that they have in the chunk.
+// The bytes of a tile, at the same alignment as in the chunk.
 template <class Codec>
 struct alignas(4) TileBytes {
   static constexpr uint32_t kMax = LayOut<Codec>(false, kTileRows, kTileCols).bytes;
@@ -116,7 +118,7 @@ EPS_HOST_DEVICE uint32_t CodeAt(const uint8_t* row, uint32_t col) {
   return bits >> bit % 8 & ((1u << Codec::kCodeBits) - 1);
 }
 
-// The microexponent of an element's pair, from the block's micro byte.
+// Returns the microexponent of an element's pair from the block's micro byte.
 template <class Codec>
 EPS_HOST_DEVICE uint32_t MicroexponentOf(const uint8_t* tile, const TileLayout& layout,
                                          uint32_t block, bool column, uint32_t row, uint32_t col) {
@@ -124,8 +126,10 @@ EPS_HOST_DEVICE uint32_t MicroexponentOf(const uint8_t* tile, const TileLayout& 
   return tile[layout.blocks + block] >> (column ? row : col) % Codec::kBlock / 2 & 1u;
 }
 
+// Decodes one tile.
 template <class Codec>
 struct DecodeTilesBody {
+  // The arguments of a launch; `where` lists the tiles.
   struct Args {
     const uint8_t* in;
     float* out;
@@ -158,16 +162,19 @@ struct DecodeTilesBody {
   }
 };
 
+// Encodes one tile.
 template <class Codec>
 struct EncodeTilesBody {
+  // The arguments of a launch; `where` lists the tiles.
   struct Args {
     const float* in;
     uint8_t* out;
     bool truncate;
     TileSegments where;
   };
-  // One word more per row spreads the columns' elements over the memory's banks.
+  // An extra word per row spreads the columns' elements over the memory's banks.
   static constexpr uint32_t kStride = kTileCols + 1;
+  // The tile, before and after encoding.
   struct Shared {
     float elements[kTileRows * kStride];
     TileBytes<Codec> bytes;

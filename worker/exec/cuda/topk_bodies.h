@@ -1,8 +1,8 @@
 #ifndef EPS_WORKER_EXEC_CUDA_TOPK_BODIES_H_
 #define EPS_WORKER_EXEC_CUDA_TOPK_BODIES_H_
 
-// Kernels (grid.h) that write what topk_selection.h chose, in the order in which topk_launches.h
-// enqueues them.
+// Kernels (grid.h) that write the elements that topk_selection.h chose, in the order in which
+// topk_launches.h enqueues them.
 
 #include "worker/exec/cuda/elementwise.h"
 #include "worker/exec/cuda/grid.h"
@@ -10,11 +10,12 @@
 
 namespace eps::grid {
 
-// One block: each of the parts becomes the sum of those before it. Behind the chosen elements, it
-// says how many are sent; behind the words of the index, it chooses the format and writes the
-// header.
+// Runs as one block. Replaces each of the parts with the sum of those before it. After the scan of
+// chosen elements it sets the number of elements to send; after the scan of the index's words it
+// chooses the format and writes the header.
 struct ScanBody {
   using Args = TopkStep;
+  // The sums of both counts.
   struct Shared {
     BlockSum a;
     BlockSum b;
@@ -64,7 +65,7 @@ struct ScanBody {
     if (!t.raw32) {
       format = kDelta8;
       bytes = total.a;
-      // Among equals the lowest number.
+      // Among equally long formats, the lowest number wins.
       if (2 * uint64_t{total.b} < bytes) {
         format = kDelta16;
         bytes = 2 * total.b;
@@ -85,11 +86,12 @@ struct ScanBody {
   }
 };
 
-// The numbers of the chosen elements, ascending, and the bitmap of them.
+// Writes the numbers of the chosen elements, ascending, and their bitmap.
 struct CollectBody {
   using Args = TopkStep;
+  // The keys of the block's elements, and the sum of their counts.
   struct Shared {
-    // A word more for each thread spreads the threads' elements over the memory's banks.
+    // An extra word for each thread spreads the threads' elements over the memory's banks.
     uint32_t keys[kSpan + kThreads];
     BlockSum sum;
   };
@@ -102,7 +104,7 @@ struct CollectBody {
     uint32_t* const keys = shared->keys + thread * (kPerThread + 1);
     if (phase == 0) {
       for (uint32_t j = thread; j < kSpan; j += kThreads) {
-        // Zero is never chosen, and counts as a tie only where no tie is.
+        // Zero is never chosen; it equals the threshold only if no ties are to be chosen.
         shared->keys[j + j / kPerThread] = first + j < t.n ? KeyOf(t.values()[first + j]) : 0;
       }
     } else if (phase == 1) {
@@ -119,7 +121,7 @@ struct CollectBody {
   }
 
  private:
-  // `before`: elements before the first of these that are above the threshold, and equal to it.
+  // `before`: the numbers of earlier elements above the threshold and equal to it.
   EPS_HOST_DEVICE static void Write(const TopkArgs& t, uint64_t first, const uint32_t* keys,
                                     PairOfCounts before) {
     const uint32_t above = t.state->above;
@@ -142,14 +144,15 @@ struct CollectBody {
   }
 };
 
-// Elements between a chosen one and the one before it.
+// Returns the number of elements between a chosen one and the previous chosen one.
 EPS_HOST_DEVICE inline uint32_t GapBefore(const TopkArgs& t, uint32_t rank) {
   return rank == 0 ? t.indexes[0] : t.indexes[rank] - t.indexes[rank - 1] - 1;
 }
 
-// parts[block] = words of delta8 and of delta16 for its ranks.
+// Sets parts[block] to the numbers of words that the block's ranks take in delta8 and in delta16.
 struct CountWordsBody {
   using Args = TopkStep;
+  // The sums of both counts.
   struct Shared {
     BlockSum a;
     BlockSum b;
@@ -178,7 +181,7 @@ struct CountWordsBody {
   }
 };
 
-// The index and the values; takes what is sent out of the residual.
+// Writes the index and the values, and removes the sent elements from the residual.
 struct WriteBody {
   using Args = TopkStep;
   using Shared = BlockSum;

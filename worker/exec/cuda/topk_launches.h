@@ -1,8 +1,8 @@
 #ifndef EPS_WORKER_EXEC_CUDA_TOPK_LAUNCHES_H_
 #define EPS_WORKER_EXEC_CUDA_TOPK_LAUNCHES_H_
 
-// Which kernels encode a chunk by top-k; a launcher (grid.h) runs them. Results are those of
-// kernels.h's functions of these names.
+// Launches the kernels that encode a chunk by top-k on a launcher (grid.h). The results are those
+// of the functions with the same names in kernels.h.
 
 #include <cstdint>
 
@@ -12,7 +12,7 @@
 
 namespace eps::grid {
 
-// Where the parts of the scratch memory begin, in bytes; each is aligned.
+// Offsets in bytes of the parts of the scratch memory; each is aligned.
 struct TopkScratch {
   uint64_t parts;
   uint64_t indexes;
@@ -71,7 +71,7 @@ int LaunchEncodeTopk(const eps_cuda_topk& call, const float* gradient, float* re
   }
   if (error == 0) error = launcher.template Run<PrepareBody>(1, step);
   for (step.step = 0; step.step < kDigits && error == 0; ++step.step) {
-    // Each block empties its bins into those of all: few blocks, with much to count.
+    // Each block adds its bins to the shared ones, so use few blocks that each count much.
     const uint64_t blocks = DivideUp(ranked, kSpan);
     step.items = static_cast<uint32_t>(blocks < kMaxBlocks ? blocks : kMaxBlocks);
     error = launcher.template Run<HistogramBody>(step.items, step);

@@ -10,7 +10,7 @@
 namespace eps {
 namespace {
 
-// Notes the formats of the index that occur.
+// Records which formats of the index occur.
 class NotingRunner final : public KernelRunner {
  public:
   std::string Encode(uint32_t, bool, const eps_cuda_chunk&, const std::vector<float>&,
@@ -32,7 +32,7 @@ class NotingRunner final : public KernelRunner {
   SimulatedRunner runner_;
 };
 
-TEST(TopkLaunchesTest, GiveTheBitsOfTheReferenceInEveryFormat) {
+TEST(TopkLaunchesTest, GiveReferenceBitsInEveryFormat) {
   NotingRunner runner;
   const CaseCount count = CheckTopk(&runner);
   EXPECT_EQ(count.failed, 0u) << count.failed << " of " << count.cases << ": "
@@ -40,7 +40,7 @@ TEST(TopkLaunchesTest, GiveTheBitsOfTheReferenceInEveryFormat) {
   EXPECT_EQ(runner.formats, (std::set<int>{0, 1, 2, 3}));
 }
 
-TEST(TopkLaunchesTest, DoNotDependOnTheModeOfTheThread) {
+TEST(TopkLaunchesTest, DoNotDependOnTheDenormalMode) {
   const ScopedFlushDenormals flush;
   SimulatedRunner runner;
   const CaseCount count = CheckTopk(&runner);

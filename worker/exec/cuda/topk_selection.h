@@ -1,16 +1,16 @@
 #ifndef EPS_WORKER_EXEC_CUDA_TOPK_SELECTION_H_
 #define EPS_WORKER_EXEC_CUDA_TOPK_SELECTION_H_
 
-// Kernels (grid.h) that choose what the top-k codec sends; those of topk_bodies.h write it. What
-// is chosen and where it is written follows from counts and their prefix sums alone: no thread's
-// speed decides anything.
+// Kernels (grid.h) that choose the elements that the top-k codec sends; those of topk_bodies.h
+// write them. Only counts and their prefix sums determine which elements are chosen and where they
+// are written, so the result does not depend on the speed of any thread.
 
 #include "worker/exec/cuda/elementwise.h"
 #include "worker/exec/cuda/grid.h"
 
 namespace eps::grid {
 
-// Elements, or ranks of chosen elements, that one thread block takes care of.
+// Elements, or ranks of chosen elements, that one thread block handles.
 constexpr uint32_t kSpan = 4096;
 constexpr uint32_t kPerThread = kSpan / kThreads;
 static_assert(kPerThread == 16, "CollectBody writes two bytes of the bitmap per thread");
@@ -29,24 +29,26 @@ constexpr uint32_t kDelta16 = 2;
 constexpr uint32_t kBitmap = 3;
 constexpr uint32_t kTopkHeader = 12;
 
-// What elements are chosen by: magnitude, all NaN equal and above infinity.
+// Returns the key by which an element is chosen: its magnitude; all NaN are equal and above
+// infinity.
 EPS_HOST_DEVICE inline uint32_t KeyOf(float value) {
   const uint32_t magnitude = elementwise::BitsOf(value) & 0x7fffffffu;
   return magnitude < 0x7f800001u ? magnitude : 0x7f800001u;
 }
 
+// Two counts that are scanned together.
 struct PairOfCounts {
   uint32_t a;
   uint32_t b;
 };
 
-// What the kernels tell each other; in device memory.
+// The state that the kernels pass to each other, in device memory.
 struct TopkState {
-  // While the threshold is looked for: its upper bits, and its rank among the keys that have them.
+  // During the search for the threshold: its upper bits, and its rank among the keys with them.
   uint32_t prefix;
   uint32_t rank;
   uint32_t found;
-  // Then: chosen are the keys above `above`, and the first `ties` of those equal to it.
+  // Afterwards: keys above `above` are chosen, and the first `ties` of those equal to it.
   uint32_t above;
   uint32_t ties;
   uint32_t count;   // of chosen elements
@@ -55,17 +57,18 @@ struct TopkState {
   uint32_t bins[kBins];
 };
 
+// The arguments of one call, shared by all of its kernels.
 struct TopkArgs {
   const float* gradient;
   float* residual_or_null;
   uint32_t n;
-  // The rank is counted among elements 0, stride, 2 * stride, …
+  // `rank` counts among elements 0, stride, 2 * stride, …
   uint32_t stride;
   uint32_t rank;
   uint32_t max_count;
-  bool sampled;  // all at least as large as the one of that rank, up to max_count
+  bool sampled;  // choose all that are at least as large as the one of that rank, up to max_count
   bool raw32;
-  // Scratch: what TopkScratch lays out.
+  // Scratch memory, laid out by TopkScratch.
   TopkState* state;
   PairOfCounts* parts;
   uint32_t* indexes;
@@ -78,16 +81,17 @@ struct TopkArgs {
   }
 };
 
+// The arguments of one kernel of a call.
 struct TopkStep {
   TopkArgs topk;
-  int step;        // the digit, or which scan
+  int step;        // the digit, or the number of the scan
   uint32_t items;  // blocks of a grid that steps through elements, or parts to scan
 };
 
-// residual += gradient.
+// Adds the gradient to the residual.
 struct AddResidualBody {
   using Args = TopkStep;
-  struct Shared {};
+  struct Shared {};  // not used
   static constexpr int kPhases = 1;
   EPS_HOST_DEVICE static void Run(int /*phase*/, const Args& args, Shared* /*shared*/,
                                   uint32_t block, uint32_t thread) {
@@ -99,10 +103,10 @@ struct AddResidualBody {
   }
 };
 
-// One block: makes the state ready for the first digit.
+// Runs as one block. Prepares the state for the first digit.
 struct PrepareBody {
   using Args = TopkStep;
-  struct Shared {};
+  struct Shared {};  // not used
   static constexpr int kPhases = 1;
   EPS_HOST_DEVICE static void Run(int /*phase*/, const Args& args, Shared* /*shared*/,
                                   uint32_t /*block*/, uint32_t thread) {
@@ -117,9 +121,10 @@ struct PrepareBody {
   }
 };
 
-// Counts, of the keys that are not zero and have the prefix, those with each value of a digit.
+// Counts keys by the value of a digit, among the keys that are not zero and have the prefix.
 struct HistogramBody {
   using Args = TopkStep;
+  // The counts of this block.
   struct Shared {
     uint32_t bins[kBins];
   };
@@ -147,9 +152,11 @@ struct HistogramBody {
   }
 };
 
-// One block: the digit of the key of that rank, and with the last digit what is chosen.
+// Runs as one block. Finds the digit of the key of that rank and, after the last digit, determines
+// the elements to choose.
 struct PickDigitBody {
   using Args = TopkStep;
+  // The prefix sums of the bins, and the result of the search.
   struct Shared {
     BlockSum sum;
     uint32_t rank;
@@ -188,8 +195,8 @@ struct PickDigitBody {
     const uint32_t rank = shared->rank;
     if (rank <= before) return;
     if (rank > before + shared->sum.counts[thread]) {
-      // Fewer keys than the rank are not zero: all of them are chosen. Only the first digit can
-      // tell, because a later one's rank is among keys that are there.
+      // There are fewer nonzero keys than the rank, so all of them are chosen. Only the first digit
+      // can detect this, because a later digit's rank is among existing keys.
       if (thread == kThreads - 1) state->found = 1;
       return;
     }
@@ -205,7 +212,7 @@ struct PickDigitBody {
   }
 };
 
-// parts[block] = of its elements, how many keys are above the threshold, and how many equal to it.
+// Sets parts[block] to the numbers of the block's keys above the threshold and equal to it.
 struct CountChosenBody {
   using Args = TopkStep;
   using Shared = BlockSum;
@@ -227,7 +234,7 @@ struct CountChosenBody {
       t.parts[block] = {both & 0xffffu, both >> 16};
     }
   }
-  // A key above in the lower half, one that is equal in the upper; neither count exceeds kSpan.
+  // Counts a key above in the lower half and an equal one in the upper; neither exceeds kSpan.
   EPS_HOST_DEVICE static uint32_t CountOf(uint32_t key, uint32_t above) {
     return key > above ? 1u : key == above ? 0x10000u : 0u;
   }

@@ -10,17 +10,18 @@
 namespace eps {
 namespace {
 
-constexpr uint8_t kOverwritten = 0xff;  // floats of it are NaN
+constexpr uint8_t kOverwritten = 0xff;  // a float of these bytes is NaN
 
+// Becomes true when the simulation reaches it.
 class SimulatedEvent final : public DeviceEvent {
  public:
   explicit SimulatedEvent(SimulatedQueues* queues) : queues_(queues) {}
-  // Asking gives the device time.
+  // Each call lets the device run some operations.
   bool done() const override {
     if (!*done_) queues_->Advance();
     return *done_;
   }
-  // As long as it takes: a simulation does not hang, Advance notices queues that would.
+  // Ignores the deadline: a simulation does not hang, and Advance detects deadlocked queues.
   bool WaitUntil(std::chrono::steady_clock::time_point) const override {
     while (!done()) {
     }
@@ -72,7 +73,7 @@ void SimulatedQueues::KeepFor(DeviceQueue user, const at::Tensor& tensor) {
     block.users[IndexOf(user)] = true;
     return;
   }
-  EPS_CHECK_MSG(false, "memory of somebody else");
+  EPS_CHECK_MSG(false, "memory that these queues did not allocate");
 }
 
 void SimulatedQueues::Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) {

@@ -1,10 +1,10 @@
 #ifndef EPS_WORKER_EXEC_TESTING_SIMULATED_QUEUES_H_
 #define EPS_WORKER_EXEC_TESTING_SIMULATED_QUEUES_H_
 
-// A device for tests on a CPU: queues whose operations happen later, in an order drawn at random
-// among those that the events allow. Memory that may be used again is overwritten at the first
-// moment at which a device could do so. Whoever forgets an event or frees too early thus computes
-// wrong numbers for some seed.
+// A device for tests on a CPU. Its queues run operations later, in an order drawn at random among
+// those that the events allow. It overwrites reusable memory at the first moment at which a device
+// could reuse it. Code that forgets an event or frees memory too early thus computes wrong numbers
+// for some seed.
 
 #include <array>
 #include <cstdint>
@@ -18,6 +18,7 @@
 
 namespace eps {
 
+// Queues that run in the process of the test. Thread-compatible.
 class SimulatedQueues final : public DeviceQueues {
  public:
   explicit SimulatedQueues(uint32_t seed) : random_(seed) {}
@@ -29,26 +30,28 @@ class SimulatedQueues final : public DeviceQueues {
   DeviceEventPtr Record(DeviceQueue queue) override;
   void Await(DeviceQueue queue, const DeviceEventPtr& event) override;
 
-  // Enqueues `work` for computing. It keeps no tensor alive: it works on pointers.
+  // Enqueues `work` for computing. It keeps no tensor alive, because it works on pointers.
   void Compute(std::function<void()> work) { Enqueue(DeviceQueue::kCompute, std::move(work)); }
-  // Does some of what is enqueued.
+  // Runs some of the enqueued operations.
   void Advance();
 
-  // Bytes of the device that are not free, at most.
+  // Returns the most bytes of the device that were in use at once.
   uint64_t peak_device_bytes() const { return peak_device_bytes_; }
-  // Operations enqueued and not done.
+  // Returns the number of operations enqueued and not done.
   size_t pending() const;
 
  private:
+  // An entry of a queue.
   struct Operation {
     std::function<void()> work;
-    std::shared_ptr<const bool> after;  // runs when that is true; null: at once
+    std::shared_ptr<const bool> after;  // runs once this is true; null does not wait
   };
+  // The memory of one tensor.
   struct Block {
     std::vector<uint8_t> bytes;
     bool on_device = false;
-    std::array<bool, 3> users{};      // queues whose operations hold the memory
-    std::array<uint64_t, 3> until{};  // operations of each queue to be done before it is free
+    std::array<bool, 3> users{};      // queues whose operations use the memory
+    std::array<uint64_t, 3> until{};  // operations of each queue to finish before it is free
   };
 
   at::Tensor NewBlock(at::IntArrayRef shape, at::ScalarType type, bool on_device,
@@ -56,15 +59,15 @@ class SimulatedQueues final : public DeviceQueues {
   void Enqueue(DeviceQueue queue, std::function<void()> work,
                std::shared_ptr<const bool> after = nullptr);
   void Drop(Block* block);
-  // Overwrites what has become free.
+  // Overwrites blocks that have become free.
   void Reuse();
 
   std::mt19937 random_;
   std::array<std::deque<Operation>, 3> queues_;
   std::array<uint64_t, 3> enqueued_{};
   std::array<uint64_t, 3> executed_{};
-  std::deque<Block> blocks_;     // also those that are free
-  std::vector<Block*> dropped_;  // and not free yet
+  std::deque<Block> blocks_;     // including free ones
+  std::vector<Block*> dropped_;  // dropped, but not yet free
   uint64_t device_bytes_ = 0;
   uint64_t peak_device_bytes_ = 0;
 };

@@ -1,7 +1,7 @@
 #ifndef EPS_WORKER_RELAY_TESTING_FAKE_CLIENT_H_
 #define EPS_WORKER_RELAY_TESTING_FAKE_CLIENT_H_
 
-// Only for tests: all servers of a job in memory, watched.
+// For tests only: all servers of a job in memory, with a log of their requests.
 
 #include <algorithm>
 #include <deque>
@@ -21,7 +21,7 @@
 
 namespace eps {
 
-// Counts what is held at once.
+// Counts how many objects exist, and how many existed at most.
 struct Held {
   void Add() { most = std::max(most, ++now); }
   void Remove() { --now; }
@@ -29,8 +29,8 @@ struct Held {
   int most = 0;
 };
 
-// All servers of a job in memory. Weights arrive when they are waited for; before, the destination
-// holds NaN, so that using it early shows.
+// All servers of a job in memory. Fetched weights arrive in Wait; until then the destination holds
+// NaN, so that early use shows.
 class FakeClient final : public ParameterClient {
  public:
   FakeClient(const JobSpec& spec, int loss_scale_log2)
@@ -107,13 +107,13 @@ class FakeClient final : public ParameterClient {
   }
   ClientStats stats() const override { return {}; }
 
-  // From now on gradients are given back late, by another thread, one after another.
+  // From now on, another thread releases gradients late, one at a time.
   void ReleaseLate() {
     releaser_ = std::thread([this] {
       MutexLock lock(&mu_);
       while (!stop_ || !kept_.empty()) {
-        // Full or at the end: gives back the oldest. A relay that holds more than it may shows as
-        // most_kept.
+        // Full or stopping: release the oldest. If a relay holds more than it may, most_kept shows
+        // it.
         if (kept_.size() >= 2 || stop_) {
           kept_.pop_front();
         } else {
@@ -145,6 +145,7 @@ class FakeClient final : public ParameterClient {
   Held held;  // fetches
 
  private:
+  // A fetch that fills its destination in Wait.
   class FakeFetch final : public PendingFetch {
    public:
     FakeFetch(FakeClient* client, StageId stage, TensorPointers out)
@@ -169,7 +170,7 @@ class FakeClient final : public ParameterClient {
 
    private:
     size_t uses() const { return client_->spec_.stages[stage_.value()].uses.size(); }
-    // Of the use that a pointer is for.
+    // The tensor of the use to which a pointer belongs.
     const std::vector<float>& Tensor(const Tensors& weights, size_t pointer) const {
       const JobSpec& spec = client_->spec_;
       return weights[spec.stages[stage_.value()].uses[pointer % uses()].tensor.value()];

@@ -5,13 +5,13 @@
 
 #include "base/check.h"
 #include "base/flush_denormals.h"
-#include "base/tree_add.h"
 #include "base/job/rng.h"
+#include "base/tree_add.h"
 
 namespace eps {
 namespace {
 
-// The value of `result`, which must be there.
+// Returns the value of `result`; dies if it is an error.
 template <class Value>
 Value Must(absl::StatusOr<Value> result) {
   EPS_CHECK_MSG(result.ok(), result.status().ToString());

@@ -1,7 +1,7 @@
 #ifndef EPS_WORKER_RELAY_TESTING_RELAY_JUDGE_H_
 #define EPS_WORKER_RELAY_TESTING_RELAY_JUDGE_H_
 
-// Only for tests: jobs for a relay, and what it must push for them.
+// For tests only: jobs for a relay, and the gradients that it must push for them.
 
 #include <cstring>
 #include <map>
@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "base/flush_denormals.h"
-#include "gtest/gtest.h"
 #include "base/job/model_layout.h"
 #include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
 #include "worker/data/token_source.h"
+#include "worker/relay/synthetic_runtime.h"
 #include "worker/relay/testing/plain_loop.h"
 
 namespace eps {
@@ -22,6 +23,7 @@ namespace eps {
 using PushKey = std::tuple<uint64_t, uint32_t, uint32_t>;  // step, use, part
 using Pushes = std::map<PushKey, Tensors>;
 
+// The properties of a job that tests vary.
 struct JobShape {
   int layers = 4;
   bool tied = true;
@@ -29,7 +31,7 @@ struct JobShape {
   uint32_t micro_batches = 3;
   uint64_t steps = 3;
   int width = 64;
-  std::string weights = "fp32";  // codec
+  std::string weights = "fp32";  // their codec
   BackwardWeights backward_weights = BackwardWeights::kRecomputeAxis;
   std::string stash = "fp32";
 };
@@ -61,8 +63,8 @@ inline void Descend(const Tensors& reduced, uint64_t tokens, int loss_scale_log2
   }
 }
 
-// What the servers of these tests send as second copies: far from the first, so that neither can
-// stand in for the other.
+// The second copies that the servers of these tests send: far from the first copies, so that
+// neither can replace the other unnoticed.
 inline Tensors SecondCopies(Tensors weights) {
   for (std::vector<float>& tensor : weights) {
     for (float& w : tensor) w = 0.01f - 0.5f * w;
@@ -78,7 +80,7 @@ inline float RoundedToBf16(float x) {
   return x;
 }
 
-// What programs compute with of these weights.
+// The weights as programs compute with them.
 inline Tensors Loaded(const JobSpec& spec, Tensors weights) {
   if (spec.codecs.backward_weights != BackwardWeights::kDecodeOnce) return weights;
   for (size_t t = 0; t < weights.size(); ++t) {
@@ -88,7 +90,8 @@ inline Tensors Loaded(const JobSpec& spec, Tensors weights) {
   return weights;
 }
 
-// What a job's pushes and losses must be, micro-batch by micro-batch.
+// The gradients that a job must push and the losses that it must report, computed micro-batch by
+// micro-batch.
 struct Reference {
   Reference(const JobSpec& spec, int loss_scale_log2) : weights(InitialWeights(spec)) {
     const ScopedFlushDenormals flush;
@@ -111,7 +114,7 @@ struct Reference {
     }
   }
 
-  Tensors weights;  // in the end
+  Tensors weights;  // after the last step
   Pushes pushes;
   std::map<std::pair<uint64_t, uint32_t>, double> loss_sums;  // by step, part
 };

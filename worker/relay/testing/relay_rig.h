@@ -1,7 +1,7 @@
 #ifndef EPS_WORKER_RELAY_TESTING_RELAY_RIG_H_
 #define EPS_WORKER_RELAY_TESTING_RELAY_RIG_H_
 
-// Only for tests: a relay with everything around it in memory and watched.
+// For tests only: a relay whose client, runtime and batches are in memory and observed.
 
 #include <functional>
 #include <memory>
@@ -12,13 +12,14 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "worker/data/token_source.h"
-#include "worker/relay/testing/fake_client.h"
 #include "worker/relay/relay.h"
+#include "worker/relay/synthetic_runtime.h"
+#include "worker/relay/testing/fake_client.h"
 #include "worker/relay/testing/relay_judge.h"
 
 namespace eps {
 
-// The synthetic runtime with a log of what it is asked to do.
+// The synthetic runtime with a log of its calls.
 class WatchedRuntime final : public StageRuntime {
  public:
   WatchedRuntime(const JobSpec& spec, MemoryAccount* account, Held* held)
@@ -64,6 +65,7 @@ class WatchedRuntime final : public StageRuntime {
   uint64_t extra_loss_tokens = 0;
 
  private:
+  // Weights that count as held while they exist.
   class WatchedWeights final : public StageWeights {
    public:
     WatchedWeights(std::shared_ptr<const StageWeights> weights, Held* held)
@@ -79,6 +81,7 @@ class WatchedRuntime final : public StageRuntime {
     Held* const held_;
   };
 
+  // A program that logs its calls and fails as a test demands.
   class Program final : public StageProgram {
    public:
     Program(WatchedRuntime* runtime, StageId stage)
@@ -118,7 +121,7 @@ class WatchedRuntime final : public StageRuntime {
   std::vector<std::unique_ptr<Program>> programs_;
 };
 
-// A relay over all parts of a job, with everything around it.
+// A relay for all parts of a job, with everything that it uses.
 struct Rig {
   explicit Rig(const JobShape& shape, int prefetch = 1, int loss_scale_log2 = 0)
       : spec(SpecOf(shape)),
@@ -132,8 +135,7 @@ struct Rig {
     relay = std::make_unique<Relay>(job, client.get(), &runtime, batches.get(), options);
   }
 
-  // Evaluates `samples` held-out samples behind every `every`-th step. REQUIRES that Run was not
-  // called.
+  // Evaluates `samples` held-out samples after every `every`-th step. Call it before Run.
   void Evaluate(uint64_t samples, uint64_t every) {
     evaluation = NewEmptyEvaluationSource(spec, samples);
     options.evaluation_or_null = evaluation.get();

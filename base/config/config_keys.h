@@ -1,0 +1,171 @@
+#ifndef EPS_BASE_CONFIG_CONFIG_KEYS_H_
+#define EPS_BASE_CONFIG_CONFIG_KEYS_H_
+
+// The keys of the settings that do not define a job's bits, written as in base/job/keys.h, and the
+// walk over all keys of a configuration. These two files define all keys.
+
+#include "absl/strings/str_cat.h"
+#include "base/config/config.h"
+#include "base/job/key_rules.h"
+#include "base/job/keys.h"
+
+namespace eps {
+
+// Rules that also determine how a value is written.
+struct SizeText {};      // a uint64_t: "16GiB"
+struct DurationText {};  // an int64_t of milliseconds: "30s"
+struct AddressList {};   // a text that may also be a YAML list
+
+template <class V>
+void RunKeysOfData(V* v, DataConfig* d) {
+  v->Key("data.path", &d->path, AnyValue(), "Text files, or one flat .bin file of uint16 tokens.");
+  v->Key("data.eval_path", &d->eval_path, AnyValue(),
+         "Held-out data for evaluations, in a format of data.path; empty if there is none.");
+}
+
+template <class V>
+void RunKeysOfTraining(V* v, TrainingConfig* t) {
+  v->Key("training.train_batch_size", &t->train_batch_size, AnyValue(),
+         "Sequences in a step, checked against micro_batch_size * micro_batches * parts; 0 "
+         "disables the check.");
+  v->Key("training.eval_steps", &t->eval_steps, AnyValue(),
+         "Steps between evaluations on data.eval_path; one more follows the last step. 0 disables "
+         "evaluation.");
+  v->Key("training.eval_samples", &t->eval_samples, AnyValue(),
+         "Held-out samples of an evaluation; 0 means all complete samples.");
+}
+
+template <class V>
+void RunKeysOfQuantization(V* v, QuantizationConfig* q) {
+  v->Key("quantization.rounding", &q->rounding, AnyValue(), "Rounding of mx9, mx6 and mx4.");
+  v->Key("quantization.index", &q->index, AnyValue(),
+         "How topk encodes the positions of the elements that it sends.");
+  v->Key("quantization.selection", &q->selection, AnyValue(),
+         "How topk chooses elements: exactly, or by a threshold from a sample (sampled).");
+  v->Key("quantization.scope", &q->scope, AnyValue(),
+         "Where topk chooses elements: within each chunk, or within a whole tensor.");
+}
+
+template <class V>
+void StorageKeys(V* v, StorageConfig* s) {
+  v->Key("storage.kind", &s->kind, AnyValue(),
+         "Where a server keeps weights and optimizer state: dram or nvme. They survive its process "
+         "on nvme, and in dram if storage.path is set.");
+  v->Key("storage.path", &s->path, AnyValue(),
+         "Data folder of one server; eps train creates one folder per server in it. If it is "
+         "empty, nvme keeps the state in checkpoint.dir, and dram writes nothing.");
+  v->Key("storage.staging", &s->staging, SizeText(),
+         "Memory of a server for chunks in transfer from or to its disk.");
+  v->Key("storage.cut_steps", &s->cut_steps, AnyValue(),
+         "Steps between cuts, from which a job resumes after a crash; auto keeps their cost below "
+         "1 % of the time; 0 cuts only after the last step.");
+  v->Key("storage.log", &s->log, AnyValue(),
+         "contributions logs each contribution before it is acknowledged, so that a crashed server "
+         "recovers its latest state and the job does not return to a cut; none disables the log.");
+  v->Key("storage.reopen", &s->reopen, AnyValue(),
+         "Whether a restarted server reopens the job that it last served; servers.addresses must "
+         "be unchanged.");
+  v->Key("storage.max_restarts", &s->max_restarts, AnyValue(),
+         "How often, in total, eps train restarts killed servers and workers if the job can resume "
+         "from a cut; 0 ends the run instead.");
+  v->Key("storage.scrub", &s->scrub, SizeText(),
+         "Bytes per second that a server rereads from its cuts and checks; 0 disables scrubbing.");
+}
+
+template <class V>
+void CheckpointKeys(V* v, CheckpointConfig* c) {
+  v->Key("checkpoint.dir", &c->dir, AnyValue(),
+         "Output folder for checkpoints and logs; if empty, none are written.");
+  v->Key("checkpoint.resume", &c->resume, AnyValue(),
+         "What to resume from: none, latest, or a checkpoint folder.");
+  v->Key("checkpoint.save_steps", &c->save_steps, AnyValue(),
+         "Steps between checkpoints; 0 saves only at the end.");
+  v->Key("checkpoint.save_total_limit", &c->save_total_limit, AnyValue(),
+         "Number of latest checkpoints to keep in checkpoint.dir; 0 keeps all.");
+}
+
+template <class V>
+void ServersKeys(V* v, ServersConfig* s) {
+  v->Key("servers.addresses", &s->addresses, AddressList(),
+         "A number (2) starts that many servers; addresses (host:port,host:port) attach to running "
+         "ones.");
+  v->Key("servers.listen", &s->listen, AnyValue(),
+         "Address that eps serve listens on; port 0 chooses a free one.");
+  v->Key("servers.metrics", &s->metrics, AnyValue(),
+         "Address of eps serve's Prometheus metrics (GET /metrics); port 0 chooses a free one; "
+         "empty disables them.");
+  v->Key("servers.trace", &s->trace, AnyValue(),
+         "Folder to which servers append protocol events, one per line, for checks; empty disables "
+         "the trace.");
+  v->Key("servers.threads", &s->threads, AnyValue(),
+         "Threads of a server for reduction and update.");
+  v->Key("servers.memory_limit", &s->memory_limit, SizeText(),
+         "Memory that a server may use; 0 means the machine's free memory.");
+  v->Key("servers.insecure", &s->insecure, AnyValue(),
+         "Allows servers.listen on an address that is not loopback.");
+  v->Key("servers.worker_timeout", &s->worker_timeout_ms, DurationText(),
+         "An eager job ends if one of its parts has no worker for longer than this.");
+  v->Key("servers.jit_depth", &s->jit_depth, AnyValue(),
+         "Number of stages whose weights a server quantizes ahead of their first fetch: 1, or 2 "
+         "against jitter; 0 disables this.");
+}
+
+template <class V>
+void WorkerKeys(V* v, WorkerConfig* w) {
+  v->Key("worker.device", &w->device, AnyValue(),
+         "Device that computes: auto, cpu, cuda or cuda:N.");
+  v->Key("worker.stash", &w->stash, AnyValue(),
+         "Where stage inputs wait for the backward pass: host or device.");
+  StashKey(v, &w->stash_codec);
+  v->Key("worker.threads", &w->threads, AnyValue(),
+         "Threads of a worker's computation; 0 uses all cores.");
+  v->Key("worker.prefetch", &w->prefetch, AnyValue(),
+         "Stages to fetch ahead; 0 disables prefetching.");
+  v->Key("worker.count", &w->count, AnyValue(), "Number of workers of the job.");
+  v->Key("worker.rank", &w->rank, AnyValue(), "Number of this worker, from 0.");
+  v->Key("worker.pass_time", &w->pass_time_ms, DurationText(),
+         "For measurements with a model that reads no data: the minimum time of a forward pass of "
+         "one micro-batch over a stage; a backward pass takes three times as long. The worker "
+         "waits for the remainder. 0 disables the wait.");
+  v->Key("worker.rpc_timeout", &w->rpc_timeout_ms, DurationText(),
+         "How long a worker waits for one reply of a server.");
+}
+
+template <class V>
+void MetricsKeys(V* v, MetricsConfig* m) {
+  v->Key("metrics.log_every_steps", &m->log_every_steps, AnyValue(),
+         "Steps between two progress lines.");
+  v->Key("metrics.tensorboard", &m->tensorboard, AnyValue(),
+         "Writes TensorBoard event files to <checkpoint.dir>/tensorboard.");
+  v->Key("metrics.hardware", &m->hardware, AnyValue(),
+         "Description of the machines (`eps bench calibrate`, docs/reference/hardware.md): `eps "
+         "train` then prints its plan, and compares the run with it at the end.");
+}
+
+// Visits all keys, section by section, in the order of `eps config print`.
+template <class V>
+void WalkConfig(V* v, Config* c) {
+  v->Key(
+      "model.path", &c->model.path, AnyValue(),
+      "Folder with config.json, or the path of a config.json; empty selects the quickstart model.");
+  DataKeys(v, &c->data);
+  RunKeysOfData(v, &c->data);
+  TrainingKeys(v, &c->training);
+  ChunkKeys(v, &c->training.chunk_elements);
+  RunKeysOfTraining(v, &c->training);
+  OptimizerKeys(v, &c->optimizer);
+  v->Key("optimizer.weight_decay", &c->optimizer.weight_decay, AnyValue(),
+         absl::StrCat("Weight decay of matrices. ", WeightDecayHelp(), "."));
+  ScheduleKeys(v, &c->lr_scheduler);
+  CodecKeys(v, &c->quantization);
+  RunKeysOfQuantization(v, &c->quantization);
+  StorageKeys(v, &c->storage);
+  CheckpointKeys(v, &c->checkpoint);
+  ServersKeys(v, &c->servers);
+  WorkerKeys(v, &c->worker);
+  MetricsKeys(v, &c->metrics);
+}
+
+}  // namespace eps
+
+#endif  // EPS_BASE_CONFIG_CONFIG_KEYS_H_

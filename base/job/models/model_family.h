@@ -1,0 +1,107 @@
+#ifndef EPS_BASE_JOB_MODELS_MODEL_FAMILY_H_
+#define EPS_BASE_JOB_MODELS_MODEL_FAMILY_H_
+
+// The description of a model for everybody but the worker's program: its keys, tensors, stages,
+// operations and config.json, one family for each type. Families have no state and live as long as
+// the process; every function may be called from any thread.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/job/key_rules.h"
+#include "base/job/models/layout_writer.h"
+#include "base/job/models/model_spec.h"
+
+namespace eps {
+
+// Visits the hyperparameters of a model in the order of the canonical text ("model.n_layer").
+class ModelKeyVisitor {
+ public:
+  virtual ~ModelKeyVisitor() = default;
+  virtual void Key(absl::string_view key, int* value, const Range& rule) = 0;
+  virtual void Key(absl::string_view key, double* value, const Reals& rule) = 0;
+  virtual void Key(absl::string_view key, bool* value) = 0;
+};
+
+// One stage of a model, for counting.
+struct StageShape {
+  size_t stage = 0;
+  size_t stages = 0;      // of the model
+  uint64_t elements = 0;  // of the tensors that the stage uses
+  double tokens = 0;      // that it computes
+};
+
+// The interface of one model type, which FamilyOf finds.
+class ModelFamily {
+ public:
+  virtual ~ModelFamily() = default;
+
+  // The model_type of its config.json.
+  virtual const char* hf_type() const = 0;
+  virtual void Keys(ModelKeyVisitor* visitor, ModelSpec* model) const = 0;
+  // Rules between several keys, each of which is in its range. InvalidArgument names the key.
+  virtual absl::Status CheckTogether(const ModelSpec& model) const = 0;
+  virtual void Layout(const ModelSpec& model, LayoutWriter* out) const = 0;
+
+  // Token ids are below this; 0: the model reads no data.
+  virtual uint32_t vocabulary(const ModelSpec& model) const = 0;
+  // Longest sample; 0: no bound.
+  virtual uint32_t max_seq_len(const ModelSpec& model) const = 0;
+  // training.seq_len where it is left open.
+  virtual uint32_t default_seq_len(const ModelSpec& model) const = 0;
+  // Elements of the input of a stage, for one token.
+  virtual uint32_t width(const ModelSpec& model) const = 0;
+  // Floating-point operations of a stage's forward pass over one sequence.
+  virtual double ForwardFlops(const ModelSpec& model, const StageShape& shape) const = 0;
+  // Bytes of FP32 that this forward pass keeps for its backward pass, the input not counted.
+  virtual double ActivationBytes(const ModelSpec& model, const StageShape& shape) const = 0;
+
+  // Reads the content of a config.json of hf_type(). InvalidArgument names `origin` and the field.
+  virtual absl::StatusOr<ModelSpec> Parse(absl::string_view json,
+                                          const std::string& origin) const = 0;
+  // The config.json that Parse reads back.
+  virtual std::string ToJson(const ModelSpec& model) const = 0;
+
+  // How the tensors in files on the Hub may differ from Layout.
+  //
+  // Returns whether older files hold a tensor that the model does not need.
+  virtual bool IsObsolete(absl::string_view /*tensor*/) const { return false; }
+  // Returns the tensor of Layout to which a tensor that is not in Layout must be equal bit for bit,
+  // because the model ties them; empty if there is none.
+  virtual absl::string_view EqualTo(const ModelSpec& /*model*/,
+                                    absl::string_view /*tensor*/) const {
+    return "";
+  }
+  // The beginning of names of Layout that files may leave out.
+  virtual absl::string_view optional_prefix() const { return ""; }
+  // For the message about a matrix that is transposed in the file.
+  virtual absl::string_view shape_note() const { return "the matrix is transposed"; }
+};
+
+const ModelFamily& FamilyOf(ModelType type);
+
+// The vocabulary of a model whose token ids are the bytes of a text.
+inline constexpr uint32_t kByteVocabulary = 256;
+
+// Makes FamilyOf and ParseModel find a family. The file of each model defines one of these as a
+// static object; no other file names the family.
+class FamilyRegistration {
+ public:
+  // `family` lives as long as the process.
+  FamilyRegistration(ModelType type, const ModelFamily* family);
+};
+
+// Bounds of the hyperparameters, and the rules between them. InvalidArgument names the key.
+absl::Status ValidateModel(const ModelSpec& model);
+
+// The model that a config.json describes. InvalidArgument names `origin` (the file) and the field.
+absl::StatusOr<ModelSpec> ParseModel(absl::string_view json, const std::string& origin);
+// The config.json of a model; ParseModel reads it back.
+std::string ModelToJson(const ModelSpec& model);
+
+}  // namespace eps
+
+#endif  // EPS_BASE_JOB_MODELS_MODEL_FAMILY_H_

@@ -1,0 +1,50 @@
+#ifndef EPS_BASE_JOB_MODELS_MODEL_SPEC_H_
+#define EPS_BASE_JOB_MODELS_MODEL_SPEC_H_
+
+// The hyperparameters of each model that EPS has a program for. To add a model, add its enumerator,
+// its name and its struct here, and its family in a file of its own (docs/guides/extend.md).
+
+#include <array>
+
+#include "base/job/names.h"
+
+namespace eps {
+
+// Hugging Face's GPT2Config fields, by their names there.
+struct Gpt2Config {
+  int n_layer = 6;
+  int n_head = 8;
+  int n_embd = 256;
+  int n_inner = 0;  // 0: 4 * n_embd
+  int n_positions = 256;
+  int vocab_size = 256;
+  bool tie_word_embeddings = true;
+  double resid_pdrop = 0.0;
+  double embd_pdrop = 0.0;
+  double attn_pdrop = 0.0;
+  double layer_norm_epsilon = 1e-5;
+  double initializer_range = 0.02;
+};
+
+// A model without LibTorch: `n_layer` square layers of width `n_embd`, its gradients a pure
+// function of (weights, step, part). For tests of the protocol.
+struct SyntheticConfig {
+  int n_layer = 4;
+  int n_embd = 64;
+  bool tied = true;  // the first and the last stage share one tensor
+};
+
+enum class ModelType { kGpt2, kSynthetic };
+template <>
+inline constexpr std::array<const char*, 2> kNames<ModelType> = {"gpt2", "synthetic"};
+
+// The model of a job: its type, and the hyperparameters of that type.
+struct ModelSpec {
+  ModelType type = ModelType::kGpt2;
+  Gpt2Config gpt2;            // meaningful if type == kGpt2
+  SyntheticConfig synthetic;  // meaningful if type == kSynthetic
+};
+
+}  // namespace eps
+
+#endif  // EPS_BASE_JOB_MODELS_MODEL_SPEC_H_

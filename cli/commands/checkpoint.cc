@@ -1,0 +1,139 @@
+// `eps checkpoint {ls,digest,verify,export,save,reshard,rm}`: inspects and converts checkpoints and
+// durable state without servers or workers.
+
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/config/config.h"
+#include "base/status_macros.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint_export.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/checkpoint_report.h"
+#include "cli/commands/app_arguments.h"
+#include "cli/commands/state.h"
+
+namespace eps {
+namespace {
+
+void Print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+struct Arguments {
+  std::string folder;
+  std::vector<std::string> folders;
+  bool force = false;
+  StateArguments state;
+  ExportOptions options;
+  std::string max_shard_size = "5GB";
+};
+
+absl::Status RunVerify(const std::string& folder) {
+  std::string report;
+  const absl::Status status = VerifyCheckpoint(folder, &report);
+  Print(report);
+  return status;
+}
+
+// Checks all checkpoints before it removes the first.
+absl::Status RunRemove(const Arguments& arguments) {
+  const RemoveLatest latest = arguments.force ? RemoveLatest::kRepoint : RemoveLatest::kRefuse;
+  for (const std::string& folder : arguments.folders) {
+    EPS_RETURN_IF_ERROR(CheckRemovable(folder, latest));
+  }
+  for (const std::string& folder : arguments.folders) {
+    EPS_RETURN_IF_ERROR(RemoveCheckpoint(folder, latest));
+    Print(absl::StrCat("removed: ", folder, "\n"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunExport(Arguments arguments) {
+  absl::StatusOr<uint64_t> size = ParseSize(arguments.max_shard_size);
+  if (!size.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-shard-size: ", size.status().message()));
+  }
+  arguments.options.checkpoint = arguments.folder;
+  arguments.options.max_shard_bytes = *size;
+  EPS_ASSIGN_OR_RETURN(const ExportSummary summary, ExportCheckpoint(arguments.options));
+  Print(absl::StrCat("export: ", arguments.options.out, ": ", FormatCount(summary.tensors),
+                     " tensors, ", FormatCount(summary.elements), " parameters, ",
+                     FormatBytes(static_cast<double>(summary.bytes)), " as ",
+                     arguments.options.dtype, " in ", summary.shards,
+                     summary.shards == 1 ? " file\n" : " files\n"));
+  return absl::OkStatus();
+}
+
+// The subcommands that convert between checkpoints and state.
+struct StateCommands {
+  CLI::App* save;
+  CLI::App* reshard;
+  CLI::App* rm;
+};
+
+StateCommands AddStateCommands(CLI::App* app, Arguments* given) {
+  StateCommands commands;
+  commands.save = app->add_subcommand(
+      "save", "write the youngest cut of durable state as a checkpoint; stop the servers first");
+  commands.reshard = app->add_subcommand(
+      "reshard", "convert durable state to another number of servers; stop the servers first");
+  for (CLI::App* const command : {commands.save, commands.reshard}) {
+    command->add_option("STATE", given->state.from, "data folder of the servers (storage.path)")
+        ->required();
+    command->add_option("--job", given->state.job, "id of the job, if there are several");
+  }
+  commands.save->add_option("--out", given->state.out, "folder to write checkpoint-<step> to")
+      ->required();
+  commands.reshard->add_option("--out", given->state.out, "the new folder")->required();
+  commands.reshard->add_option("--servers", given->state.servers, "the new number of servers")
+      ->required();
+  commands.rm = app->add_subcommand("rm", "remove checkpoints");
+  commands.rm->add_option("CHECKPOINT", given->folders, "folders checkpoint-<step>")->required();
+  commands.rm->add_flag("--force", given->force, "even the one that `latest` names");
+  return commands;
+}
+
+}  // namespace
+
+// InvalidArgument for malformed arguments; other errors are those of checkpoint/.
+absl::Status RunCheckpoint(const std::vector<std::string>& arguments) {
+  CLI::App app{"Inspects and converts checkpoints and durable state; needs no server or worker.",
+               "eps checkpoint"};
+  app.require_subcommand(1);
+  Arguments given;
+  CLI::App* const ls = app.add_subcommand(
+      "ls", "list the checkpoints of an output folder, or the cuts of a state folder");
+  ls->add_option("DIR", given.folder, "checkpoint.dir or storage.path of a run")->required();
+  CLI::App* const digest = app.add_subcommand(
+      "digest", "print SHA-256 digests of the weights, the optimizer state and the residuals");
+  digest->add_option("FOLDER", given.folder, "a checkpoint, or a folder of weights")->required();
+  CLI::App* const verify = app.add_subcommand(
+      "verify",
+      "check every byte and the structure of a checkpoint; exits with 65 if it is damaged");
+  verify->add_option("FOLDER", given.folder, "a checkpoint")->required();
+  CLI::App* const exporter = app.add_subcommand(
+      "export", "write the weights as a plain Hugging Face folder, without optimizer state");
+  exporter->add_option("FOLDER", given.folder, "a checkpoint")->required();
+  exporter->add_option("--out", given.options.out, "the new folder")->required();
+  exporter->add_option("--dtype", given.options.dtype, "f32, bf16 or f16 (default f32)");
+  exporter->add_option("--max-shard-size,--max_shard_size", given.max_shard_size,
+                       "largest file of weights, such as 500MB (default 5GB)");
+  const StateCommands state = AddStateCommands(&app, &given);
+  EPS_ASSIGN_OR_RETURN(const bool parsed, ParseApp(&app, "checkpoint", arguments));
+  if (!parsed) return absl::OkStatus();
+  if (verify->parsed()) return RunVerify(given.folder);
+  if (exporter->parsed()) return RunExport(std::move(given));
+  if (state.save->parsed()) return SaveState(given.state);
+  if (state.reshard->parsed()) return ReshardState(given.state);
+  if (state.rm->parsed()) return RunRemove(given);
+  EPS_ASSIGN_OR_RETURN(const std::string text, ls->parsed() ? CheckpointTable(given.folder)
+                                                            : CheckpointDigest(given.folder));
+  Print(text);
+  return absl::OkStatus();
+}
+
+}  // namespace eps

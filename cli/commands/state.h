@@ -1,0 +1,32 @@
+#ifndef EPS_CLI_COMMANDS_STATE_H_
+#define EPS_CLI_COMMANDS_STATE_H_
+
+// Operations on durable state while no server runs: `eps checkpoint save | reshard`, `eps backup`
+// and `eps restore` (docs/durability.md). Each prints what it did, on stderr if a backup goes to
+// stdout.
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace eps {
+
+// The arguments of these commands.
+struct StateArguments {
+  // A state folder; for a restore a checkpoint, a folder of checkpoints, or a backup file.
+  std::string from;
+  std::string out;       // a folder for checkpoints (save, backup), or a new state folder
+  std::string job;       // 16 hexadecimal digits; empty chooses the only job
+  uint32_t servers = 0;  // for the new state folder; 0 keeps the number
+  bool dry_run = false;
+};
+
+// Errors are those of StateFolder, SaveCheckpoint, WriteStateFolder and checkpoint/backup_file.h.
+absl::Status SaveState(const StateArguments& arguments);
+absl::Status ReshardState(const StateArguments& arguments);
+absl::Status RestoreState(const StateArguments& arguments);
+
+}  // namespace eps
+
+#endif  // EPS_CLI_COMMANDS_STATE_H_

@@ -1,0 +1,88 @@
+#include "cli/commands/table.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/config/command_line.h"
+#include "base/status_macros.h"
+#include "cli/commands/train.h"
+#include "cli/launch/run_config.h"
+#include "cli/launch/serve.h"
+#include "cli/launch/siblings.h"
+
+namespace eps {
+
+using Arguments = std::vector<std::string>;
+
+// Each function is defined in the file of its command.
+absl::Status RunBackup(const Arguments& arguments);  // state.cc
+absl::Status RunBench(const Arguments& arguments);
+absl::Status RunCheckpoint(const Arguments& arguments);
+absl::Status RunCodec(const Arguments& arguments);
+absl::Status RunConfigCommand(const Arguments& arguments);
+absl::Status RunDoctor(const RunConfig& run, bool json);
+absl::Status RunPlan(const Arguments& arguments);
+absl::Status RunRestore(const Arguments& arguments);  // state.cc
+absl::Status RunSimulate(const Arguments& arguments);
+absl::Status RunState(const Arguments& arguments);
+absl::Status RunStatus(const RunConfig& run, bool json);
+absl::Status RunVerify(const Arguments& arguments);
+
+namespace {
+
+// Returns a command that takes a configuration. `run` receives the resolved configuration and
+// whether --json was given.
+Command Configured(const ConfigCommand& command,
+                   std::function<absl::Status(const RunConfig& run, bool json)> run) {
+  const auto parse = [command, run](const Arguments& arguments) -> absl::Status {
+    EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(command, arguments));
+    if (!line.help.empty()) {
+      std::fputs(line.help.c_str(), stdout);
+      return absl::OkStatus();
+    }
+    EPS_ASSIGN_OR_RETURN(const RunConfig config, ResolveConfig(line, ProcessEnvironment()));
+    return run(config, line.json);
+  };
+  return {std::string(absl::StripPrefix(command.name, "eps ")), command.help, parse};
+}
+
+// Returns a command that replaces this process with eps-worker.
+Command OfWorker(const std::string& name, const std::string& help) {
+  const auto become = [name](const Arguments& arguments) {
+    Arguments with_name = {name};
+    with_name.insert(with_name.end(), arguments.begin(), arguments.end());
+    return BecomeSibling("eps-worker", with_name);
+  };
+  return {name, help, become};
+}
+
+}  // namespace
+
+const std::vector<Command>& Commands() {
+  static const auto* const commands = new std::vector<Command>{
+      Configured(kTrainCommand, [](const RunConfig& run, bool) { return RunTrain(run); }),
+      Configured({"eps serve", "run one parameter server"},
+                 [](const RunConfig& run, bool) { return RunServe(run.config); }),
+      {"plan", "predict the memory and speed of a run (eps plan --help)", RunPlan},
+      {"simulate", "simulate failures and stragglers (eps simulate --help)", RunSimulate},
+      OfWorker("worker", "run one worker (its own options: eps worker --help)"),
+      OfWorker("generate", "continue a text (its own options: eps generate --help)"),
+      {"verify", "compare with a plain training loop (eps verify --help)", RunVerify},
+      {"checkpoint", "ls, digest, verify, export, save, reshard, rm (eps checkpoint --help)",
+       RunCheckpoint},
+      {"state", "ls, rm: durable state of jobs (eps state --help)", RunState},
+      {"backup", "write durable state to a folder, file or stdout (eps backup --help)", RunBackup},
+      {"restore", "create durable state from a backup (eps restore --help)", RunRestore},
+      {"codec", "list codecs, or try one on a file (eps codec --help)", RunCodec},
+      Configured({"eps status", "show what the servers of --servers hold and wait for",
+                  /*trains=*/false, /*has_json=*/true},
+                 RunStatus),
+      Configured({"eps doctor", "check that this machine can run EPS"}, RunDoctor),
+      {"config", "print, reference, import-deepspeed (eps config --help)", RunConfigCommand},
+      {"bench", "depth, calibrate: measure this machine (eps bench depth --help)", RunBench},
+  };
+  return *commands;
+}
+
+}  // namespace eps

@@ -1,0 +1,38 @@
+#ifndef EPS_CLI_DRIVER_DRIVER_JOB_H_
+#define EPS_CLI_DRIVER_DRIVER_JOB_H_
+
+#include <string>
+
+#include "base/config/config.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
+
+namespace eps {
+
+// The job that a driver drives.
+struct DriverJob {
+  DriverJob(Config resolved, JobSpec job_spec, std::string weights)
+      : config(std::move(resolved)),
+        spec(std::move(job_spec)),
+        initial_weights(std::move(weights)),
+        chunks(ChunkMap::Build(spec)) {}
+
+  // The output folder; empty if the run writes no files.
+  const std::string& out() const { return config.checkpoint.dir; }
+  // Returns the configuration to store with checkpoints and state. Sets checkpoint.resume to none:
+  // a later run decides for itself whether it resumes.
+  std::string KeptConfig() const {
+    Config kept = config;
+    kept.checkpoint.resume = "none";
+    return kept.ToYaml();
+  }
+
+  const Config config;  // resolved, with absolute paths
+  const JobSpec spec;
+  const std::string initial_weights;  // model.safetensors or its index; empty for the spec's values
+  const ChunkMap chunks;              // of spec
+};
+
+}  // namespace eps
+
+#endif  // EPS_CLI_DRIVER_DRIVER_JOB_H_

@@ -1,0 +1,83 @@
+#include "cli/driver/job_output.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "base/files/files.h"
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "cli/driver/progress.h"
+
+namespace eps {
+
+absl::Status JobOutput::Open(uint64_t border) {
+  const std::string& out = job_->out();
+  metrics_.reset();
+  tensorboard_.reset();
+  EPS_ASSIGN_OR_RETURN(metrics_,
+                       MetricsLog::Open(out.empty() ? "" : out + "/metrics.jsonl", border));
+  if (!out.empty() && job_->config.metrics.tensorboard) {
+    EPS_ASSIGN_OR_RETURN(tensorboard_, TensorBoardLog::Open(out + "/tensorboard", border));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobOutput::Add(const v1::StepRecord& record) {
+  if (tensorboard_ != nullptr) {
+    const absl::Status status = tensorboard_->Add(record);
+    if (!status.ok()) {  // do not end the run for a chart
+      Print(absl::StrCat("note: ", std::string(status.message()),
+                         "; writing no more events there\n"));
+      tensorboard_.reset();
+    }
+  }
+  return metrics_->Add(record);
+}
+
+absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client) {
+  const std::string& out = job_->out();
+  if (out.empty()) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointWriter> writer,
+                       CheckpointWriter::Create(out, step, job_->spec, job_->chunks));
+  // At 20 MB/s even a slow disk is not taken for a dead server.
+  const std::chrono::seconds timeout(120 + writer->bytes() / 20'000'000);
+  Border border;
+  for (uint32_t s = 0; s < client->servers().size(); ++s) {
+    EPS_RETURN_IF_ERROR(client->Export(
+        ShardId(s), step, timeout,
+        [&](ChunkId chunk, const Border& at, const ChunkState& state) -> absl::Status {
+          if (s == 0) border = at;  // only the lead has the norm
+          if (at.step != step || at.version != border.version || at.term != border.term) {
+            return absl::InternalError(
+                absl::StrCat("server ", client->servers()[s], " is at step ", at.step, " version ",
+                             at.version, ", expected step ", step, " version ", border.version));
+          }
+          return writer->WriteChunk(chunk, state);
+        },
+        [&](const ResidualPlace& place, const std::string& encoded) {
+          return writer->WriteResidual(place, encoded);
+        }));
+  }
+  SmallFiles files = FilesOfJob(job_->spec);
+  files["trainer_state.json"] = TrainerState(step);
+  files[kConfigFile] = job_->KeptConfig();
+  EPS_RETURN_IF_ERROR(writer->Commit(border, files));
+  last_checkpoint_ = writer->folder();
+  Print(absl::StrCat("checkpoint: ", last_checkpoint_, "\n"));
+  const auto removed = RemoveOldCheckpoints(out, job_->config.checkpoint.save_total_limit);
+  // The checkpoint is complete, so failing to remove an old one does not end the run.
+  if (!removed.ok()) Print(absl::StrCat("note: ", removed.status().message(), "\n"));
+  return absl::OkStatus();
+}
+
+absl::Status JobOutput::WriteTrainerState(uint64_t step) const {
+  if (job_->out().empty()) return absl::OkStatus();
+  return ReplaceFile(job_->out() + "/trainer_state.json", TrainerState(step));
+}
+
+std::string JobOutput::TrainerState(uint64_t step) const {
+  return metrics_->history().Text(job_->spec, step, job_->config.training.eval_steps);
+}
+
+}  // namespace eps

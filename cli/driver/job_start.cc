@@ -1,0 +1,139 @@
+#include "cli/driver/job_start.h"
+
+#include <chrono>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/initial_weights.h"
+#include "cli/driver/progress.h"
+
+namespace eps {
+
+namespace fs = std::filesystem;
+
+absl::StatusOr<std::unique_ptr<JobStart>> JobStart::Open(const DriverJob* job) {
+  std::unique_ptr<JobStart> start(new JobStart(job));
+  EPS_ASSIGN_OR_RETURN(const std::string folder, ResumeFolder(job->config.checkpoint));
+  if (folder.empty() && job->config.checkpoint.resume == "latest" &&
+      !job->config.storage.durable()) {
+    Print(absl::StrCat("note: --resume=latest: no checkpoint in ", job->out(),
+                       " yet; starting a new job\n"));
+  }
+  if (!folder.empty()) EPS_RETURN_IF_ERROR(start->OpenCheckpoint(folder));
+  return start;
+}
+
+absl::Status JobStart::OpenCheckpoint(const std::string& folder) {
+  const JobSpec& spec = job_->spec;
+  absl::StatusOr<std::unique_ptr<CheckpointReader>> checkpoint = CheckpointReader::Open(folder);
+  if (absl::IsDataLoss(checkpoint.status())) {
+    const fs::path path =
+        fs::path(folder).has_filename() ? fs::path(folder) : fs::path(folder).parent_path();
+    return absl::DataLossError(
+        absl::StrCat("checkpoint.resume: ", checkpoint.status().message(),
+                     ResumeAdvice(path.parent_path().string(), path.filename().string())));
+  }
+  EPS_RETURN_IF_ERROR(checkpoint.status());
+  checkpoint_ = *std::move(checkpoint);
+  EPS_RETURN_IF_ERROR(checkpoint_->CheckFits(spec));
+  step_ = checkpoint_->border().step;
+  if (step_ >= spec.training.steps) {
+    const std::string text = absl::StrCat("checkpoint.resume: ", folder, " is at step ", step_,
+                                          " and training.steps is ", spec.training.steps,
+                                          ": nothing is left to train; raise training.steps");
+    // Someone restarts the job repeatedly with the same arguments, and it is complete.
+    complete_ = job_->config.checkpoint.resume == "latest";
+    if (!complete_) return absl::InvalidArgumentError(text);
+    Print(absl::StrCat("note: ", text, " to continue\n"));
+    return absl::OkStatus();
+  }
+  Print(absl::StrCat("resume: ", folder, ", step ", step_, "\n"));
+  const std::string difference = FirstDifference(checkpoint_->spec().ToText(), spec.ToText());
+  if (!difference.empty()) {
+    Print(absl::StrCat("note: not the same job as before: ", difference, "\n"));
+  }
+  EPS_ASSIGN_OR_RETURN(residuals_, ResidualImport::Create(checkpoint_->residuals_or_null(),
+                                                          checkpoint_->spec(), spec, job_->chunks));
+  if (!residuals_->note().empty()) Print(absl::StrCat("note: ", residuals_->note(), "\n"));
+  return absl::OkStatus();
+}
+
+absl::Status JobStart::TakeRecovered(const v1::StatusReply& status, const ControlClient& client,
+                                     const std::string& state_folder) {
+  const bool starts_over = job_->config.checkpoint.resume == "none";
+  const bool own_servers = !state_folder.empty();
+  if (!job_->config.storage.durable() || status.step() == 0 || (starts_over && !own_servers)) {
+    return absl::OkStatus();
+  }
+  const uint64_t border = status.step() - 1;
+  const std::string where = own_servers ? state_folder : absl::StrJoin(client.servers(), ",");
+  if (starts_over) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("storage.path: ", where, " holds this job at step ", border,
+                     "; --resume=latest continues it; to start a new job, name another folder or "
+                     "remove this one (eps state rm)"));
+  }
+  // The servers' state is never older than a checkpoint.
+  checkpoint_.reset();
+  residuals_.reset();
+  step_ = border;
+  recovered_ = true;
+  Print(absl::StrCat("resume: ", where, ", step ", border, ", term ", status.term(), "\n"));
+  return absl::OkStatus();
+}
+
+absl::Status JobStart::Import(v1::JobState state, ControlClient* client) const {
+  if (state == v1::JOB_STATE_FAILED) {
+    EPS_ASSIGN_OR_RETURN(const v1::StatusReply status,
+                         client->GetStatus(0, std::chrono::seconds(10)));
+    return absl::FailedPreconditionError(
+        absl::StrCat("these servers hold the failed job of an earlier run (", status.failure(),
+                     "); restart them and use --resume=latest"));
+  }
+  if (state != v1::JOB_STATE_IMPORTING) {
+    if (!job_->config.storage.durable()) {
+      Print("note: the servers already run this job; joining it\n");
+    }
+    return absl::OkStatus();
+  }
+  const ChunkMap& chunks = job_->chunks;
+  const std::vector<ShardId> placement =
+      chunks.Place(static_cast<uint32_t>(client->servers().size()));
+  std::unique_ptr<WeightsReader> weights;
+  if (checkpoint_ == nullptr && !job_->initial_weights.empty()) {
+    EPS_ASSIGN_OR_RETURN(weights, WeightsReader::Open(job_->initial_weights, job_->spec));
+    Print(absl::StrCat("weights: from ", job_->initial_weights, "\n"));
+    for (const std::string& note : weights->notes()) Print(absl::StrCat("note: ", note, "\n"));
+  }
+  for (uint32_t s = 0; s < client->servers().size(); ++s) {
+    const ShardId shard(s);
+    if (checkpoint_ == nullptr && weights == nullptr) {
+      EPS_RETURN_IF_ERROR(client->Initialize(shard));
+      continue;
+    }
+    ControlClient::ImportSource source;
+    for (const Chunk& chunk : chunks.chunks()) {
+      if (placement[chunk.id.value()] != shard) continue;
+      source.chunks.push_back(chunk.id);
+      if (residuals_ == nullptr) continue;
+      for (const ResidualPlace& place : residuals_->PlacesOf(chunk.id)) {
+        source.residuals.push_back(place);
+      }
+    }
+    if (checkpoint_ != nullptr) source.border = checkpoint_->border();
+    source.read = [&](ChunkId id) {
+      return checkpoint_ != nullptr ? checkpoint_->ReadChunk(job_->spec, chunks.chunk(id))
+                                    : weights->ReadChunk(job_->spec, chunks.chunk(id));
+    };
+    source.read_residual = [&](const ResidualPlace& place) { return residuals_->Read(place); };
+    EPS_RETURN_IF_ERROR(client->Import(shard, source));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace eps

@@ -1,0 +1,62 @@
+#ifndef EPS_CLI_DRIVER_JOB_START_H_
+#define EPS_CLI_DRIVER_JOB_START_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_residuals.h"
+#include "cli/driver/driver_job.h"
+#include "eps/v1/control.pb.h"
+#include "wire/control_client.h"
+
+namespace eps {
+
+// The state that a job starts from: new weights, a checkpoint, or the state of durable servers.
+// Prints which one it uses. Thread-compatible.
+class JobStart {
+ public:
+  // Opens the checkpoint that checkpoint.resume names, if any. `job` must outlive the result.
+  // DataLoss with advice if the checkpoint is damaged; InvalidArgument if checkpoint.resume names a
+  // folder and nothing is left to train; other errors are those of ResumeFolder and
+  // CheckpointReader.
+  static absl::StatusOr<std::unique_ptr<JobStart>> Open(const DriverJob* job);
+
+  // Returns true if --resume=latest found the job complete, so that nothing is left to do.
+  bool complete() const { return complete_; }
+  // Returns true if the run resumes from a checkpoint.
+  bool resumes() const { return checkpoint_ != nullptr; }
+  // The border that the run starts from.
+  uint64_t step() const { return step_; }
+  // Returns true if that border is the one of the servers' durable state.
+  bool recovered() const { return recovered_; }
+
+  // Call this once the servers have agreed on `status`. If their durable state contains steps, the
+  // run starts from that state instead of the checkpoint. `state_folder` is the folder of servers
+  // that belong to this run; empty for servers of others. FailedPrecondition if checkpoint.resume
+  // is "none" and the run's own folder holds this job.
+  absl::Status TakeRecovered(const v1::StatusReply& status, const ControlClient& client,
+                             const std::string& state_folder);
+  // Imports the state into servers that wait for it; servers that already run the job keep theirs.
+  // FailedPrecondition if they hold the failed job of an earlier run; other errors are those of
+  // ControlClient.
+  absl::Status Import(v1::JobState state, ControlClient* client) const;
+
+ private:
+  explicit JobStart(const DriverJob* job) : job_(job) {}
+  absl::Status OpenCheckpoint(const std::string& folder);
+
+  const DriverJob* const job_;
+  std::unique_ptr<CheckpointReader> checkpoint_;  // null if the run does not resume from one
+  std::unique_ptr<ResidualImport> residuals_;     // the residuals of checkpoint_
+  uint64_t step_ = 0;
+  bool complete_ = false;
+  bool recovered_ = false;
+};
+
+}  // namespace eps
+
+#endif  // EPS_CLI_DRIVER_JOB_START_H_

@@ -1,0 +1,48 @@
+#ifndef EPS_CLI_DRIVER_METRICS_LOG_H_
+#define EPS_CLI_DRIVER_METRICS_LOG_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "checkpoint/trainer_state.h"
+#include "eps/v1/types.pb.h"
+
+namespace eps {
+
+// The records of a run: metrics.jsonl on disk, and a bounded history in memory. Thread-compatible.
+class MetricsLog {
+ public:
+  // Keeps the lines of `path` up to `base_step`, including its evaluation, and appends to them; 0
+  // starts an empty file. With an empty `path`, keeps only the history. IoError names the path.
+  static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const std::string& path,
+                                                          uint64_t base_step);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
+  // Appends the record of a step or of an evaluation, unless TrainerHistory::Add ignores it.
+  // IoError names the path.
+  absl::Status Add(const v1::StepRecord& record);
+
+  const TrainerHistory& history() const { return history_; }
+  // Returns the mean loss of the last `steps` steps of this process; NaN before the first.
+  double MeanLoss(size_t steps) const;
+
+ private:
+  MetricsLog() = default;
+  absl::Status Write(const v1::StepRecord& record);
+
+  std::string path_;
+  std::FILE* file_ = nullptr;
+  TrainerHistory history_;
+  std::vector<double> last_losses_;  // of this process, oldest first
+};
+
+}  // namespace eps
+
+#endif  // EPS_CLI_DRIVER_METRICS_LOG_H_

@@ -1,0 +1,58 @@
+#include "cli/driver/metrics_log.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/testing/test_specs.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+v1::StepRecord Record(uint64_t step, double loss) {
+  v1::StepRecord record;
+  record.set_step(step);
+  record.set_loss(loss);
+  return record;
+}
+
+TEST(MetricsLogTest, CutsMetricsBackToTheResumedBorder) {
+  const std::string path = testing::TempDir() + "/metrics.jsonl";
+  std::filesystem::remove(path);
+  {
+    auto log = MetricsLog::Open(path, 0);
+    ASSERT_TRUE(log.ok()) << log.status();
+    for (int step = 1; step <= 5; ++step) ASSERT_TRUE((*log)->Add(Record(step, 1.5)).ok());
+  }
+  std::ofstream(path, std::ios::app) << "{\"step\":6,\"lo";  // a crash in the middle of a line
+  {
+    auto log = MetricsLog::Open(path, 3);
+    ASSERT_TRUE(log.ok()) << log.status();
+    ASSERT_TRUE((*log)->Add(Record(4, 2.5)).ok());
+    const auto state = nlohmann::json::parse((*log)->history().Text(TinyGpt2Spec(), 4, 0));
+    EXPECT_EQ(state["global_step"], 4);
+    ASSERT_EQ(state["log_history"].size(), 4u);
+    EXPECT_EQ(state["log_history"][2]["loss"], 1.5);
+    EXPECT_EQ(state["log_history"][3]["loss"], 2.5);
+    EXPECT_EQ((*log)->MeanLoss(20), 2.5);
+  }
+  std::ifstream file(path);
+  std::vector<int> steps;
+  for (std::string line; std::getline(file, line);) {
+    steps.push_back(nlohmann::json::parse(line)["step"].get<int>());
+  }
+  EXPECT_EQ(steps, (std::vector<int>{1, 2, 3, 4}));
+}
+
+TEST(MetricsLogTest, AveragesTheLastLosses) {
+  auto log = MetricsLog::Open("", 0);
+  ASSERT_TRUE(log.ok());
+  for (int step = 1; step <= 2'000; ++step) ASSERT_TRUE((*log)->Add(Record(step, step)).ok());
+  EXPECT_EQ((*log)->MeanLoss(2), 1'999.5);
+}
+
+}  // namespace
+}  // namespace eps

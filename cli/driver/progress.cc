@@ -1,0 +1,80 @@
+#include "cli/driver/progress.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_format.h"
+#include "base/text.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+constexpr size_t kEtaSteps = 20;
+
+}  // namespace
+
+void Print(absl::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+std::string ProgressLine(const v1::StepRecord& record, uint64_t steps, double eta_seconds) {
+  std::string line = absl::StrFormat(
+      "step: %d/%d loss: %.4f grad_norm: %.3g lr: %s tps: %s eta: %s", record.step(), steps,
+      record.loss(), record.grad_norm(), FormatScientific(record.lr()),
+      FormatCount(static_cast<uint64_t>(TokensPerSecond(record))),
+      eta_seconds < 0 ? "-" : FormatSeconds(eta_seconds));
+  if (record.skipped()) line += " skipped";
+  return line;
+}
+
+std::string EvaluationLine(const v1::StepRecord& record, uint64_t steps) {
+  return absl::StrFormat("step: %d/%d eval_loss: %.4f eval_tokens: %s eval_time: %s", record.step(),
+                         steps, record.evaluation().loss(),
+                         FormatCount(record.evaluation().tokens()),
+                         FormatSeconds(record.step_seconds()));
+}
+
+std::string MetricsLine(const v1::StepRecord& record) {
+  nlohmann::ordered_json line;
+  if (record.has_evaluation()) {
+    line["step"] = record.step();
+    line["eval_loss"] = record.evaluation().loss();
+    line["eval_tokens"] = record.evaluation().tokens();
+    line["eval_seconds"] = record.step_seconds();
+    line["term"] = record.term();
+    return line.dump();
+  }
+  line["step"] = record.step();
+  line["loss"] = record.loss();
+  line["grad_norm"] = record.grad_norm();
+  line["lr"] = record.lr();
+  line["tokens"] = record.tokens();
+  line["step_seconds"] = record.step_seconds();
+  line["tokens_per_second"] = TokensPerSecond(record);
+  line["term"] = record.term();
+  line["version"] = record.version();
+  if (record.skipped()) line["skipped"] = true;
+  return line.dump();
+}
+
+double TokensPerSecond(const v1::StepRecord& record) {
+  if (!(record.step_seconds() > 0)) return 0;
+  return static_cast<double>(record.tokens()) / record.step_seconds();
+}
+
+void EtaEstimator::Add(double step_seconds) {
+  recent_.push_back(step_seconds);
+  sum_ += step_seconds;
+  if (recent_.size() > kEtaSteps) {
+    sum_ -= recent_.front();
+    recent_.pop_front();
+  }
+}
+
+double EtaEstimator::SecondsFor(uint64_t steps) const {
+  if (recent_.empty()) return -1;
+  return sum_ / static_cast<double>(recent_.size()) * static_cast<double>(steps);
+}
+
+}  // namespace eps

@@ -1,0 +1,48 @@
+#ifndef EPS_CLI_DRIVER_PROGRESS_H_
+#define EPS_CLI_DRIVER_PROGRESS_H_
+
+// Formats a completed step: the progress line (docs/reference/progress.md) and the object in
+// metrics.jsonl. Names and their order are stable; new ones are appended.
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "eps/v1/types.pb.h"
+
+namespace eps {
+
+// Writes to stdout and flushes, so that a reader of a pipe receives each line at once.
+void Print(absl::string_view text);
+
+// Returns "step: 120/5000 loss: 2.4312 grad_norm: 0.91 lr: 2.98e-4 tps: 1,842 eta: 2h11m". Appends
+// " skipped" for a skipped step. A negative `eta_seconds` means unknown and is shown as "-".
+std::string ProgressLine(const v1::StepRecord& record, uint64_t steps, double eta_seconds);
+// For the record of an evaluation returns
+// "step: 120/5000 eval_loss: 2.4312 eval_tokens: 8,192 eval_time: 3s".
+std::string EvaluationLine(const v1::StepRecord& record, uint64_t steps);
+
+// Returns one JSON object without a newline: step, loss, grad_norm, lr, tokens, step_seconds,
+// tokens_per_second, term, version, and "skipped": true for a step that was skipped. Doubles are
+// the shortest text that reads back as the same bits, or null if not finite. The record of an
+// evaluation has step, eval_loss, eval_tokens, eval_seconds and term.
+std::string MetricsLine(const v1::StepRecord& record);
+
+double TokensPerSecond(const v1::StepRecord& record);
+
+// Estimates the remaining time from the last few steps. Thread-compatible.
+class EtaEstimator {
+ public:
+  void Add(double step_seconds);
+  // Returns the estimated duration of `steps` steps; -1 before the first Add.
+  double SecondsFor(uint64_t steps) const;
+
+ private:
+  std::deque<double> recent_;
+  double sum_ = 0;
+};
+
+}  // namespace eps
+
+#endif  // EPS_CLI_DRIVER_PROGRESS_H_

@@ -1,0 +1,87 @@
+#include "cli/driver/progress.h"
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace eps {
+namespace {
+
+v1::StepRecord Record() {
+  v1::StepRecord record;
+  record.set_step(120);
+  record.set_version(119);
+  record.set_loss(2.43117);
+  record.set_grad_norm(0.9123);
+  record.set_lr(2.98e-4);
+  record.set_tokens(2048);
+  record.set_step_seconds(1.1118);
+  record.set_term(3);
+  return record;
+}
+
+TEST(ProgressTest, TheLineHasOrderedKeys) {
+  EXPECT_EQ(ProgressLine(Record(), 5000, 7861),
+            "step: 120/5000 loss: 2.4312 grad_norm: 0.912 lr: 2.98e-4 tps: 1,842 eta: 2h11m");
+  v1::StepRecord skipped = Record();
+  skipped.set_skipped(true);
+  EXPECT_EQ(ProgressLine(skipped, 5000, -1),
+            "step: 120/5000 loss: 2.4312 grad_norm: 0.912 lr: 2.98e-4 tps: 1,842 eta: - skipped");
+}
+
+v1::StepRecord EvaluationRecord() {
+  v1::StepRecord record;
+  record.set_step(120);
+  record.set_term(3);
+  record.set_step_seconds(3.25);
+  record.mutable_evaluation()->set_loss(2.43117);
+  record.mutable_evaluation()->set_tokens(8192);
+  return record;
+}
+
+TEST(ProgressTest, FormatsEvaluationsOnTheirOwnLine) {
+  EXPECT_EQ(EvaluationLine(EvaluationRecord(), 5000),
+            "step: 120/5000 eval_loss: 2.4312 eval_tokens: 8,192 eval_time: 3s");
+  const auto line = nlohmann::json::parse(MetricsLine(EvaluationRecord()));
+  EXPECT_EQ(line["eval_loss"].get<double>(), 2.43117);
+  EXPECT_FALSE(line.contains("loss"));
+}
+
+TEST(ProgressTest, TheReferencePageShowsTheLine) {
+  std::ostringstream page;
+  page << std::ifstream("docs/reference/progress.md").rdbuf();
+  EXPECT_TRUE(absl::StrContains(page.str(), ProgressLine(Record(), 5000, 7861)));
+  EXPECT_TRUE(absl::StrContains(page.str(), MetricsLine(Record())));
+  EXPECT_TRUE(absl::StrContains(page.str(), EvaluationLine(EvaluationRecord(), 5000)));
+  EXPECT_TRUE(absl::StrContains(page.str(), MetricsLine(EvaluationRecord())));
+}
+
+TEST(ProgressTest, MetricsLinesReadBackBitForBit) {
+  v1::StepRecord record = Record();
+  record.set_loss(0.1 + 0.2);
+  const auto line = nlohmann::json::parse(MetricsLine(record));
+  EXPECT_EQ(line["loss"].get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(line["step"], 120);
+  EXPECT_EQ(line["term"], 3);
+  EXPECT_EQ(line["version"], 119);
+  EXPECT_EQ(line["tokens_per_second"].get<double>(), 2048 / 1.1118);
+  EXPECT_FALSE(line.contains("skipped"));
+  record.set_loss(NAN);
+  EXPECT_TRUE(nlohmann::json::parse(MetricsLine(record))["loss"].is_null());
+}
+
+TEST(ProgressTest, TheRemainingTimeFollowsTheLastSteps) {
+  EtaEstimator eta;
+  EXPECT_LT(eta.SecondsFor(10), 0);
+  for (int i = 0; i < 100; ++i) eta.Add(100);
+  for (int i = 0; i < 20; ++i) eta.Add(2);
+  EXPECT_DOUBLE_EQ(eta.SecondsFor(10), 20);
+}
+
+}  // namespace
+}  // namespace eps

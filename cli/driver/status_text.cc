@@ -1,0 +1,111 @@
+#include "cli/driver/status_text.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/text.h"
+#include "nlohmann/json.hpp"
+#include "wire/job_state_names.h"
+
+namespace eps {
+
+std::string StageTimesText(const v1::StatusReply& status) {
+  if (status.stage_times().empty()) return "";
+  std::string text = "  per visit, ms:  quantize     wire   worker    slack\n";
+  for (const v1::StageTimes& times : status.stage_times()) {
+    absl::StrAppendFormat(&text, "    %-12s %9.2f %8.2f %8.2f %8.2f\n", times.name(),
+                          1e3 * times.jit_seconds(), 1e3 * times.wire_seconds(),
+                          1e3 * times.worker_seconds(), 1e3 * times.slack_seconds());
+  }
+  if (status.jit_saved_bytes() > 0) {
+    absl::StrAppend(&text, "    quantizing just in time saves ",
+                    FormatBytes(static_cast<double>(status.jit_saved_bytes())),
+                    " of low-precision copies at rest\n");
+  }
+  return text;
+}
+
+std::string StatusText(const std::string& address, const v1::StatusReply& status) {
+  std::string text = absl::StrFormat("server %s: %s", address, JobStateName(status.state()));
+  if (status.job_id() != 0) {
+    absl::StrAppendFormat(&text, ", job %016x, shard %d of %d, step %d of %d, version %d, term %d",
+                          status.job_id(), status.shard(), status.shards(), status.step(),
+                          status.steps(), status.version(), status.term());
+  }
+  absl::StrAppendFormat(&text, ", up %s\n", FormatSeconds(status.uptime_seconds()));
+  if (!status.failure().empty()) absl::StrAppend(&text, "  failure: ", status.failure(), "\n");
+  if (status.job_id() != 0) {
+    absl::StrAppendFormat(&text, "  holds: %s parameters in %d chunks; %d workers joined\n",
+                          FormatCount(status.parameters()), status.chunks(),
+                          status.joined_workers());
+  }
+  const uint64_t limit = status.memory_limit_bytes();
+  absl::StrAppend(
+      &text, "  memory (limit ",
+      limit == 0 || limit == UINT64_MAX ? "none" : FormatBytes(static_cast<double>(limit)), "):\n");
+  for (const v1::MemoryUse& use : status.memory()) {
+    absl::StrAppendFormat(&text, "    %-12s live %10s  peak %10s\n", use.kind(),
+                          FormatBytes(static_cast<double>(use.live_bytes())),
+                          FormatBytes(static_cast<double>(use.peak_bytes())));
+  }
+  absl::StrAppend(&text, "  counters:");
+  // Sort the counters: a protobuf map is unordered.
+  for (const auto& [name, value] :
+       std::map<std::string, uint64_t>(status.counters().begin(), status.counters().end())) {
+    absl::StrAppend(&text, " ", name, "=", value);
+  }
+  absl::StrAppend(&text, "\n", StageTimesText(status),
+                  "  waits: ", status.waits_size() == 0 ? "none\n" : "\n");
+  for (const v1::Wait& wait : status.waits()) {
+    absl::StrAppendFormat(&text, "    %s waits %.1f s for %s\n", wait.what(), wait.seconds(),
+                          wait.waits_for());
+  }
+  return text;
+}
+
+std::string StatusJson(const std::string& address, const v1::StatusReply& status) {
+  nlohmann::ordered_json json;
+  json["server"] = address;
+  json["state"] = JobStateName(status.state());
+  json["job"] = absl::StrFormat("%016x", status.job_id());
+  json["failure"] = status.failure();
+  json["shard"] = status.shard();
+  json["shards"] = status.shards();
+  json["term"] = status.term();
+  json["step"] = status.step();
+  json["steps"] = status.steps();
+  json["version"] = status.version();
+  json["chunks"] = status.chunks();
+  json["parameters"] = status.parameters();
+  json["joined_workers"] = status.joined_workers();
+  json["uptime_seconds"] = status.uptime_seconds();
+  json["memory_limit_bytes"] = status.memory_limit_bytes();
+  json["memory"] = nlohmann::ordered_json::object();
+  for (const v1::MemoryUse& use : status.memory()) {
+    json["memory"][use.kind()] = {{"live_bytes", use.live_bytes()},
+                                  {"peak_bytes", use.peak_bytes()}};
+  }
+  json["counters"] =
+      std::map<std::string, uint64_t>(status.counters().begin(), status.counters().end());
+  json["jit_saved_bytes"] = status.jit_saved_bytes();
+  json["stage_times"] = nlohmann::ordered_json::array();
+  for (const v1::StageTimes& times : status.stage_times()) {
+    json["stage_times"].push_back({{"stage", times.stage()},
+                                   {"name", times.name()},
+                                   {"visits", times.visits()},
+                                   {"jit_seconds", times.jit_seconds()},
+                                   {"wire_seconds", times.wire_seconds()},
+                                   {"worker_seconds", times.worker_seconds()},
+                                   {"slack_seconds", times.slack_seconds()}});
+  }
+  json["waits"] = nlohmann::ordered_json::array();
+  for (const v1::Wait& wait : status.waits()) {
+    json["waits"].push_back(
+        {{"what", wait.what()}, {"waits_for", wait.waits_for()}, {"seconds", wait.seconds()}});
+  }
+  // A server may truncate a text in the middle of a character.
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace eps

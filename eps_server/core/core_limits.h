@@ -1,0 +1,24 @@
+#ifndef EPS_SERVER_CORE_CORE_LIMITS_H_
+#define EPS_SERVER_CORE_CORE_LIMITS_H_
+
+#include <cstdint>
+
+namespace eps {
+
+// The limits that an operator configures. A plain value.
+struct CoreLimits {
+  uint64_t part_timeout_ms = 60'000;  // an eager job fails once a part is lost for longer
+  uint32_t max_fetches_per_stream = 8;
+  // Number of stages to quantize ahead of their first fetch. With 0, a fetch quantizes its stage.
+  uint32_t jit_depth = 0;
+  // Steps between two cuts, if the backend can make them. With 0, only the imported state and the
+  // state after the last step are cut. kAutoCutSteps (storage/cuts/cut.h) chooses an interval at
+  // which cuts cost at most 1 % of the time. The lead's value applies to all shards.
+  uint64_t cut_steps = 0;
+  // The rate at which the kept cuts are read and checked, again and again; 0 disables.
+  uint64_t scrub_bytes_per_second = 0;
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_CORE_CORE_LIMITS_H_

@@ -1,0 +1,187 @@
+// FetchDesk alone: the test changes the facts and answers for the backend.
+
+#include "eps_server/core/fetch/fetch_desk.h"
+
+#include <string>
+#include <vector>
+
+#include "eps_server/core/testing/fake_outbox.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+constexpr StreamId kFirst(7);
+constexpr StreamId kSecond(8);
+
+class FetchDeskTest : public testing::Test {
+ protected:
+  // One chunk of stage 1.
+  event::Fetch Fetch(StreamId stream, uint64_t version, uint64_t tag = 1) {
+    event::Fetch e{stream, {}};
+    e.request.set_job_id(facts_.job.id.value());
+    e.request.set_term(facts_.term.value());
+    e.request.set_tag(tag);
+    e.request.set_stage(1);
+    e.request.set_version(version);
+    e.request.add_chunks(chunk().value());
+    return e;
+  }
+  bool Done(OpId op, absl::Status status = absl::OkStatus()) {
+    BackendDone done;
+    done.op = op;
+    done.status = std::move(status);
+    done.value = Bytes::CopyOf("encoded");
+    return desk_.On(event::OpDone{done});
+  }
+  ChunkId chunk() const { return facts_.job.chunks.ChunksOfStage(StageId(1)).front(); }
+  Axis forward_axis() const {
+    return facts_.job.codecs.axes(StageId(1), chunk(), /*backward=*/false).first;
+  }
+  // Delivers what the router delivers when the chunk gets its next version.
+  void Update(const std::vector<std::string>& encoded) {
+    desk_.On(internal_event::UpdateStarted{chunk()});
+    facts_.Owned(chunk())->updating = true;
+    internal_event::ChunkUpdated updated{chunk(), {}};
+    for (const std::string& bytes : encoded) updated.encoded.push_back(Bytes::CopyOf(bytes));
+    facts_.Owned(chunk())->updating = false;
+    facts_.Owned(chunk())->version = facts_.Owned(chunk())->version.Next();
+    desk_.On(updated);
+  }
+
+  SmallJob job_;
+  ShardFacts facts_ = job_.MakeFacts();
+  FakeOutbox outbox_;
+  FetchDesk desk_{&facts_, &outbox_};
+};
+
+TEST_F(FetchDeskTest, EncodesOnceForTwoWorkers) {
+  desk_.On(internal_event::PartsBegun{{PartId(0)}, 10});
+  desk_.On(internal_event::PartsBegun{{PartId(1)}, 11});
+  desk_.On(Fetch(kFirst, 0));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Start 1 Read")));
+  EXPECT_FALSE(desk_.idle());
+  EXPECT_TRUE(Done(OpId(1)));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("SendChunk on 7 tag 1")));
+  desk_.On(Fetch(kSecond, 0));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("SendChunk on 8 tag 1")));
+  // Both workers have it, so the copy is gone.
+  desk_.On(Fetch(kSecond, 0, /*tag=*/2));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Start 2 Read")));
+}
+
+TEST_F(FetchDeskTest, SharesAReadInFlight) {
+  desk_.On(Fetch(kFirst, 0));
+  desk_.On(Fetch(kSecond, 0));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Start 1 Read")));
+  Done(OpId(1));
+  EXPECT_THAT(outbox_.Take(),
+              ElementsAre(StartsWith("SendChunk on 7"), StartsWith("SendChunk on 8")));
+}
+
+TEST_F(FetchDeskTest, ParksFetchesUntilTheUpdate) {
+  desk_.On(Fetch(kFirst, 1));
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  EXPECT_THAT(desk_.AxesForUpdate(chunk()), ElementsAre(forward_axis()));
+  Update({"from the update"});
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr(" at 1 ")));
+  EXPECT_EQ(outbox_.counters["encoded_by_updates"], 1u);
+}
+
+TEST_F(FetchDeskTest, DropsCopiesOfTheVersionBefore) {
+  desk_.On(internal_event::PartsBegun{{PartId(0)}, 10});
+  desk_.On(internal_event::PartsBegun{{PartId(1)}, 11});
+  desk_.On(Fetch(kFirst, 0));
+  Done(OpId(1));
+  outbox_.Take();
+  Update({});
+  facts_.version = 1;
+  desk_.On(Fetch(kSecond, 1));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("Start 2 Read"))) << "no copy of version 0";
+}
+
+TEST_F(FetchDeskTest, ServesParkedFetchesWhenTheBorderOpens) {
+  for (const v1::JobState state : {v1::JOB_STATE_IMPORTING, v1::JOB_STATE_RECOVERING}) {
+    facts_.state = state;
+    desk_.On(Fetch(kFirst, 0, /*tag=*/static_cast<uint64_t>(state)));
+    EXPECT_THAT(outbox_.Take(), IsEmpty()) << "the backend has no weights to read";
+  }
+  facts_.state = v1::JOB_STATE_RUNNING;
+  desk_.On(internal_event::BorderOpened());
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Start 1 Read")));
+  Done(OpId(1));
+  EXPECT_EQ(outbox_.Take().size(), 2u) << "both fetches are answered";
+}
+
+TEST_F(FetchDeskTest, RefusesVersionsOutOfReach) {
+  desk_.On(Fetch(kFirst, 2));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("beyond the open step")));
+  facts_.Owned(chunk())->version = Version(1);
+  desk_.On(Fetch(kFirst, 0));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("is gone, it is at version 1")));
+  EXPECT_EQ(outbox_.counters["fetches_refused"], 2u);
+}
+
+TEST_F(FetchDeskTest, RefusesATagThatIsInUse) {
+  desk_.On(Fetch(kFirst, 0));
+  outbox_.Take();
+  desk_.On(Fetch(kFirst, 0));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("tag 1 is in use")));
+}
+
+TEST_F(FetchDeskTest, RollsBackWhenDurableWeightsAreGone) {
+  job_.caps.durable = true;
+  ShardFacts facts = job_.MakeFacts();
+  FetchDesk desk(&facts, &outbox_);
+  facts.Owned(chunk())->updating = true;
+  desk.On(Fetch(kFirst, 0));
+  EXPECT_EQ(outbox_.TakeRaised<internal_event::RollBack>().size(), 1u);
+  EXPECT_THAT(outbox_.Take(), IsEmpty()) << "the new term answers it";
+}
+
+TEST_F(FetchDeskTest, SendsNothingToAClosedStream) {
+  desk_.On(Fetch(kFirst, 0));
+  desk_.On(Fetch(kFirst, 1, /*tag=*/2));
+  outbox_.Take();
+  desk_.Closed(kFirst);
+  Done(OpId(1));
+  Update({"from the update"});
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+}
+
+TEST_F(FetchDeskTest, RefusesEverythingWhenWorkEnds) {
+  desk_.On(Fetch(kFirst, 1));
+  desk_.On(Fetch(kSecond, 0));
+  outbox_.Take();
+  desk_.EndWork(absl::AbortedError("the term is over"));
+  EXPECT_THAT(outbox_.Take(),
+              ElementsAre(StartsWith("FailFetch on 7"), StartsWith("FailFetch on 8")));
+}
+
+TEST_F(FetchDeskTest, TellsWorkersOfAFailedRead) {
+  desk_.On(Fetch(kFirst, 0));
+  outbox_.Take();
+  Done(OpId(1), absl::InternalError("the disk is gone"));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("the disk is gone")));
+  EXPECT_THAT(outbox_.TakeRaised<internal_event::OpFailed>(), IsEmpty());
+  EXPECT_FALSE(Done(OpId(1))) << "a call completes once";
+}
+
+TEST_F(FetchDeskTest, EncodesTheNextStageAhead) {
+  job_.limits.jit_depth = 1;
+  ShardFacts facts = job_.MakeFacts();
+  FetchDesk desk(&facts, &outbox_);
+  desk.On(Fetch(kFirst, 0));
+  // Stage 1 is the last one: the backward visit of stage 0 follows.
+  EXPECT_GT(outbox_.Take().size(), 1u);
+  EXPECT_GT(outbox_.counters["encodes"], 1u);
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,257 @@
+// ShardRouter: what an internal event changes in the facts, and which desks hear of it, in order.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "eps_server/core/shard_router.h"
+
+namespace eps {
+
+// ---------------------------------------------------------------- failures
+
+void ShardRouter::On(const internal_event::OpFailed& e) {
+  const std::string text = absl::StrCat(e.what, ": ", std::string(e.status.message()));
+  if (!facts_.EndsProcess(e.status)) return On(internal_event::JobFailed{text});
+  Emit(effect::Abort{absl::IsDataLoss(e.status) ? ExitCode::kDataInvalid : ExitCode::kIo, text});
+}
+
+void ShardRouter::On(const internal_event::JobFailed& e) {
+  if (facts_.state == v1::JOB_STATE_FAILED) return;
+  facts_.state = v1::JOB_STATE_FAILED;
+  facts_.failure = e.reason;
+  Emit(facts_.Traced(TraceAction::Kind::kFailed, 0, Version(facts_.version)));
+  const absl::Status status = facts_.FailedStatus();
+  workers_.RefuseJoins(status);
+  watch_.EndTerm(status);
+  push_.RefuseOffers(status);
+  EndWork(status);
+  v1::ShardMessage message = facts_.NewMessage();
+  message.mutable_failed()->set_reason(e.reason);
+  if (lead_ != nullptr) {
+    ToOthers(message);
+  } else {
+    ToLead(std::move(message));
+  }
+}
+
+void ShardRouter::EndWork(const absl::Status& why) {
+  workers_.EndWork(why);
+  fetch_.EndWork(why);
+  push_.EndWork();
+  transfer_.EndWork(why);
+}
+
+// ---------------------------------------------------------------- workers
+
+void ShardRouter::On(const internal_event::PartsBegun& e) {
+  if (facts_.state == v1::JOB_STATE_RUNNING) facts_.push_residuals = facts_.PushResiduals();
+  fetch_.On(e);
+}
+
+void ShardRouter::On(const internal_event::GateMoved& e) {
+  facts_.gate_step = e.step;
+  if (lead_ != nullptr) lead_->On(e);
+}
+
+void ShardRouter::On(const internal_event::LossesReported& e) {
+  if (lead_ != nullptr) lead_->On(e);
+}
+
+void ShardRouter::On(const internal_event::EvaluationsReported& e) {
+  if (lead_ != nullptr) lead_->On(e);
+}
+
+// ---------------------------------------------------------------- the open step
+
+void ShardRouter::On(const internal_event::UpdateStarted& e) {
+  fetch_.On(e);  // still sees the version that the update reads
+  facts_.Owned(e.chunk)->updating = true;
+  ++facts_.updates;
+}
+
+void ShardRouter::On(const internal_event::ChunkUpdated& e) {
+  OwnedChunk* const chunk = facts_.Owned(e.chunk);
+  chunk->updating = false;
+  chunk->version = chunk->version.Next();
+  fetch_.On(e);
+}
+
+void ShardRouter::On(const internal_event::StepComplete& e) {
+  const bool skipped = e.decision.skip();
+  if (!skipped) ++facts_.version;
+  facts_.residuals.Close(skipped);
+  facts_.push_residuals.reset();
+  facts_.updates = 0;
+  if (e.decision.cut()) {
+    CutBorder border;
+    border.id = CutId{Step(facts_.step), facts_.term};
+    border.version = Version(facts_.version);
+    border.update = e.decision.update();
+    border.opened = true;
+    facts_.pending_cut = border;
+  }
+  ++facts_.step;
+  push_.On(e);
+}
+
+void ShardRouter::On(const internal_event::StepOpened& e) {
+  const bool done = facts_.step > facts_.job.spec.training.steps;
+  facts_.state = done ? v1::JOB_STATE_DONE : v1::JOB_STATE_RUNNING;
+  Emit(facts_.Traced(TraceAction::Kind::kStepOpened, 0, Version(facts_.version)));
+  cuts_.On(e);
+  workers_.On(e);
+  steps_.On(e);
+}
+
+void ShardRouter::On(const internal_event::StepReady& e) {
+  workers_.On(e);
+  transfer_.On(e);
+  if (lead_ != nullptr) lead_->Pump();
+}
+
+// ---------------------------------------------------------------- the lead
+
+void ShardRouter::On(const internal_event::Recorded& e) {
+  cuts_.On(e);
+  watch_.On(e);
+}
+
+void ShardRouter::On(const internal_event::RecordsUpToDate& e) {
+  cuts_.On(e);
+  watch_.On(e);
+}
+
+void ShardRouter::On(const internal_event::BorderOpened& e) {
+  if (!facts_.WaitsForState() || !facts_.imported.has_value()) return;
+  facts_.step = e.border.step() + 1;
+  facts_.version = e.border.version();
+  if (facts_.job.logs()) facts_.log = ShardFacts::LogState::kWritten;
+  if (facts_.job.durable()) {
+    terms_.On(e);
+    cuts_.KeepFrom(*facts_.base_cut);
+  }
+  replay_.On(e);
+  steps_.On(e);
+  On(internal_event::StepOpened());
+  On(internal_event::StepReady());
+  fetch_.On(e);
+}
+
+void ShardRouter::On(const internal_event::LeadReached& e) {
+  terms_.On(e);
+  if (facts_.imported.has_value()) On(internal_event::Imported{*facts_.imported});
+  steps_.On(e);
+  cuts_.On(e);
+  if (terms_.rolls_back()) terms_.On(internal_event::RollBack());
+}
+
+// ---------------------------------------------------------------- state in and out
+
+void ShardRouter::On(const internal_event::ResidualImported& e) {
+  facts_.residuals.Import(e.place, e.residual);
+}
+
+void ShardRouter::On(const internal_event::ImportComplete& e) {
+  facts_.base_cut = CutId{Step(e.border.step()), facts_.term};
+  cuts_.On(e);
+}
+
+void ShardRouter::On(const internal_event::Imported& e) {
+  v1::ShardMessage message = facts_.NewMessage();
+  *message.mutable_imported() = e.border;
+  facts_.imported = message.imported();
+  ToLead(std::move(message));
+}
+
+// ---------------------------------------------------------------- cuts and terms
+
+void ShardRouter::On(const internal_event::CutStarted&) {
+  facts_.pending_cut.reset();
+  steps_.StartReadyUpdates();
+}
+
+void ShardRouter::On(const internal_event::TermOver& e) {
+  const absl::Status over =
+      absl::AbortedError(absl::StrCat("term ", facts_.term.value(), " is over; the job is at term ",
+                                      e.next.value(), ", join again"));
+  EndWork(over);
+  output_.Drop(out_);
+  workers_.EndTerm(over);
+  watch_.EndTerm(over);  // records of steps that will be repeated are withdrawn
+  cuts_.EndTerm();
+  next_term_ = e.next;
+}
+
+void ShardRouter::On(const internal_event::StateRestored& e) {
+  for (OwnedChunk& chunk : facts_.owned) chunk.version = e.border.version;
+  for (const CutResidual& residual : *e.residuals) {
+    facts_.residuals.Import({residual.chunk, residual.use, residual.part}, residual.bytes);
+  }
+  watch_.Restore(*e.records);
+  cuts_.On(e);
+  if (facts_.replays()) return replay_.On(e);
+  facts_.base_cut = e.border.id;
+}
+
+// ---------------------------------------------------------------- the contribution log
+
+void ShardRouter::On(const internal_event::LogFound& e) {
+  facts_.log = ShardFacts::LogState::kReplayed;
+  facts_.term = e.log.id.term;
+  facts_.incarnation = e.log.id.incarnation;
+  facts_.base_cut = e.log.opened;
+  cuts_.On(e);
+  replay_.On(e);
+}
+
+void ShardRouter::On(const internal_event::ReplayOpened& e) {
+  terms_.On(e);
+  if (lead_ != nullptr) lead_->On(e);
+  facts_.step = e.border.step() + 1;
+  facts_.version = e.border.version();
+  cuts_.KeepFrom(e.opened);
+  On(internal_event::StepOpened());
+}
+
+void ShardRouter::On(const internal_event::SessionReplayed& e) {
+  facts_.gate_step = e.session->gate_step();
+  workers_.On(e);
+  steps_.On(e);
+  if (lead_ != nullptr) lead_->On(e);
+  terms_.On(e);
+}
+
+void ShardRouter::On(const internal_event::ReplayEnded& e) {
+  facts_.log = ShardFacts::LogState::kWritten;
+  replay_.On(e);
+  workers_.On(e);
+  if (lead_ == nullptr) return On(internal_event::LeadReached());
+  cuts_.On(e);
+  lead_->Pump();
+}
+
+// An entry of the log goes to the desk that the fact came to in the first place.
+absl::StatusOr<bool> ShardRouter::Replay(const v1::LogFact& fact, const LogEntry& entry) {
+  switch (fact.fact_case()) {
+    case v1::LogFact::kPush:
+      return push_.Replay(fact.push(), entry.payload, entry.residual);
+    case v1::LogFact::kDecision:
+      if (fact.decision().step() < facts_.step) return true;
+      if (lead_ != nullptr) lead_->Replay(fact.decision());
+      steps_.On(internal_event::Decided{fact.decision()});
+      return true;
+    case v1::LogFact::kStats:
+      if (lead_ != nullptr) lead_->Replay(fact.stats());
+      return true;
+    case v1::LogFact::kReports:
+      return lead_ == nullptr || lead_->Replay(fact.reports());
+    case v1::LogFact::kSession:
+      On(internal_event::SessionReplayed{&fact.session()});
+      return true;
+    case v1::LogFact::FACT_NOT_SET:
+      break;
+  }
+  return absl::DataLossError("it says nothing that this release knows");
+}
+
+}  // namespace eps

@@ -1,0 +1,186 @@
+// PushDesk alone: the test plays worker, shell and the other desks.
+
+#include "eps_server/core/push/push_desk.h"
+
+#include <memory>
+#include <string>
+
+#include "compression/codec_table.h"
+#include "eps_server/core/testing/fake_outbox.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+constexpr StreamId kStream(7);
+
+class PushDeskTest : public testing::Test {
+ protected:
+  // The gradient of `part` to the last chunk of stage 1.
+  v1::PushHeader Header(uint32_t part, uint64_t tag, uint32_t crc = 1) const {
+    v1::PushHeader header;
+    header.set_tag(tag);
+    header.mutable_key()->set_job_id(facts_.job.id.value());
+    header.mutable_key()->set_term(facts_.term.value());
+    header.mutable_key()->set_step(facts_.step);
+    header.mutable_key()->set_use_stage(1);
+    header.mutable_key()->set_part_first(part);
+    header.mutable_key()->set_part_count(1);
+    header.mutable_key()->set_chunk(chunk().value());
+    header.set_codec(static_cast<uint32_t>(codec().traits().id));
+    header.set_bytes(bytes());
+    header.set_crc32c(crc);
+    header.set_tokens(100);
+    header.set_worker_nonce(10 + part);
+    return header;
+  }
+  void Offer(const v1::PushHeader& header) { desk_.On(event::PushOffered{kStream, header}); }
+  void Receive(uint64_t tag) {
+    const std::string payload(bytes(), '\0');
+    auto opened = codec().Open(facts_.job.chunks.chunk(chunk()), Axis::kRow, Bytes::CopyOf(payload),
+                               Content::kGradient);
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    desk_.On(event::PushReceived{kStream, tag, *std::move(opened), Bytes()});
+  }
+  std::vector<std::string> Acks() {
+    std::vector<std::string> acks;
+    for (const std::string& line : outbox_.Take()) {
+      if (line.rfind("SendAck", 0) == 0) acks.push_back(line);
+    }
+    return acks;
+  }
+  ChunkId chunk() const { return facts_.job.chunks.ChunksOfStage(StageId(1)).back(); }
+  const Codec& codec() const { return facts_.job.codecs.gradient(chunk(), Step(1)); }
+  uint64_t bytes() const {
+    return codec().MaxEncodedSize(facts_.job.chunks.chunk(chunk()), Axis::kRow);
+  }
+
+  SmallJob job_;
+  ShardFacts facts_ = job_.MakeFacts();
+  FakeQueries queries_;
+  FakeOutbox outbox_;
+  PushDesk desk_{&facts_, &queries_, &outbox_};
+};
+
+TEST_F(PushDeskTest, CreditsCountsAndAcknowledges) {
+  Offer(Header(0, 1));
+  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 1"));
+  EXPECT_FALSE(desk_.HasAllOf(PartId(0)));
+  Receive(1);
+  EXPECT_THAT(outbox_.Take(),
+              ElementsAre(StartsWith("Trace counted"), HasSubstr("outcome: ACCEPTED")));
+  EXPECT_THAT(outbox_.TakeRaised<internal_event::ChunkComplete>(), IsEmpty());
+}
+
+TEST_F(PushDeskTest, HandsOverTheGradientAfterItsLastPart) {
+  for (const uint32_t part : {0u, 1u}) {
+    Offer(Header(part, 1 + part));
+    Receive(1 + part);
+  }
+  const auto complete = outbox_.TakeRaised<internal_event::ChunkComplete>();
+  ASSERT_EQ(complete.size(), 1u);
+  EXPECT_EQ(complete[0].chunk, chunk());
+  EXPECT_EQ(complete[0].inputs.size(), 2u);
+  EXPECT_EQ(complete[0].tokens, 200u);
+  EXPECT_FALSE(complete[0].nonfinite);
+  EXPECT_TRUE(desk_.Complete(chunk()));
+}
+
+TEST_F(PushDeskTest, CountsARepetitionOnce) {
+  Offer(Header(0, 1));
+  Receive(1);
+  Offer(Header(0, 2));
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("ACCEPTED"), HasSubstr("DUPLICATE")));
+  Offer(Header(0, 3, /*crc=*/9));
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("CONFLICT"))) << "the same worker sent other bytes";
+}
+
+TEST_F(PushDeskTest, CreditsOneOfTwoEqualOffers) {
+  Offer(Header(0, 1));
+  Offer(Header(0, 2));
+  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 1"));
+  Receive(1);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("ACCEPTED"), HasSubstr("DUPLICATE")));
+}
+
+TEST_F(PushDeskTest, RefusesStepsThatAreNotOpen) {
+  v1::PushHeader early = Header(0, 1);
+  early.mutable_key()->set_step(2);
+  Offer(early);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("retry_after_ms")));
+  facts_.step = 2;
+  v1::PushHeader late = Header(0, 2);
+  late.mutable_key()->set_step(1);
+  Offer(late);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("STALE")));
+}
+
+TEST_F(PushDeskTest, RefusesHeadersOfTheWrongSize) {
+  v1::PushHeader header = Header(0, 1);
+  header.set_bytes(bytes() + 1);
+  Offer(header);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("expected")));
+  EXPECT_EQ(outbox_.counters["refused"], 1u);
+}
+
+TEST_F(PushDeskTest, AClosedStreamFreesItsCredit) {
+  Offer(Header(0, 1));
+  outbox_.Take();
+  desk_.On(event::PushOffered{StreamId(8), Header(0, 1)});
+  EXPECT_THAT(outbox_.Take(), IsEmpty()) << "another stream sends it";
+  desk_.Closed(kStream);
+  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 8 tag 1"));
+}
+
+TEST_F(PushDeskTest, AsksForADamagedPayloadAgain) {
+  Offer(Header(0, 1));
+  outbox_.Take();
+  desk_.On(event::PushInvalid{kStream, 1, absl::DataLossError("the CRC differs")});
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("retry_after_ms")));
+  Offer(Header(0, 2));
+  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 2"));
+}
+
+TEST_F(PushDeskTest, LogsAContributionBeforeItCounts) {
+  facts_.log = ShardFacts::LogState::kWritten;
+  Offer(Header(0, 1));
+  outbox_.Take();
+  Receive(1);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Log 1 push"), StartsWith("Trace counted"),
+                                          StartsWith("SendAck")));
+}
+
+TEST_F(PushDeskTest, ForgetsTheStepWhenItIsComplete) {
+  Offer(Header(0, 1));
+  Receive(1);
+  outbox_.Take();
+  desk_.On(internal_event::GradientUsed{chunk()});
+  desk_.On(internal_event::StepComplete());
+  facts_.step = 2;
+  Offer(Header(0, 2));
+  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 2"));
+}
+
+TEST_F(PushDeskTest, ReplaysALoggedContributionOnce) {
+  v1::LoggedPush push;
+  *push.mutable_header() = Header(0, 1);
+  const Bytes payload = Bytes::CopyOf(std::string(bytes(), '\0'));
+  absl::StatusOr<bool> applied = desk_.Replay(push, payload, Bytes());
+  ASSERT_TRUE(applied.ok()) << applied.status();
+  EXPECT_TRUE(*applied);
+  applied = desk_.Replay(push, payload, Bytes());
+  EXPECT_TRUE(absl::IsDataLoss(applied.status())) << applied.status();
+  push.mutable_header()->mutable_key()->set_step(2);
+  applied = desk_.Replay(push, payload, Bytes());
+  ASSERT_TRUE(applied.ok());
+  EXPECT_FALSE(*applied) << "step 2 has to open first";
+}
+
+}  // namespace
+}  // namespace eps

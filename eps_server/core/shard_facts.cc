@@ -1,0 +1,60 @@
+#include "eps_server/core/shard_facts.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace eps {
+
+ShardFacts::ShardFacts(JobFacts job_facts, const std::vector<ChunkId>& owned_chunks,
+                       Term first_term)
+    : job(std::move(job_facts)), local(job.chunks.chunks().size(), -1), term(first_term) {
+  for (const ChunkId id : owned_chunks) {
+    local[id.value()] = static_cast<int32_t>(owned.size());
+    owned.emplace_back().id = id;
+  }
+}
+
+const OwnedChunk* ShardFacts::Owned(ChunkId chunk) const {
+  if (chunk.value() >= local.size() || local[chunk.value()] < 0) return nullptr;
+  return &owned[local[chunk.value()]];
+}
+
+OwnedChunk* ShardFacts::Owned(ChunkId chunk) {
+  return const_cast<OwnedChunk*>(static_cast<const ShardFacts*>(this)->Owned(chunk));
+}
+
+bool ShardFacts::WaitsForState() const {
+  return state == v1::JOB_STATE_IMPORTING || state == v1::JOB_STATE_RECOVERING;
+}
+
+bool ShardFacts::PushResiduals() const {
+  if (push_residuals.has_value()) return *push_residuals;
+  return job.durable() || job.spec.codecs.residual_home == ResidualHome::kServer ||
+         gate_step == step || step == job.spec.training.steps;
+}
+
+absl::Status ShardFacts::FailedStatus() const {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the job cannot go on: ", failure,
+                   "; start it again with --resume=latest to go on from the last checkpoint"));
+}
+
+bool ShardFacts::EndsProcess(const absl::Status& status) const {
+  return job.durable() && (absl::IsInternal(status) || absl::IsDataLoss(status));
+}
+
+v1::ShardMessage ShardFacts::NewMessage() const {
+  v1::ShardMessage message;
+  message.set_job_id(job.id.value());
+  message.set_from(job.shard.value());
+  message.set_term(term.value());
+  return message;
+}
+
+effect::Trace ShardFacts::Traced(TraceAction::Kind kind, uint64_t subject, Version version,
+                                 const CutId& cut) const {
+  return effect::Trace{TraceAction{kind, term, Step(step), subject, version, cut}};
+}
+
+}  // namespace eps

@@ -1,0 +1,107 @@
+#ifndef EPS_SERVER_CORE_SHARD_FACTS_H_
+#define EPS_SERVER_CORE_SHARD_FACTS_H_
+
+// The facts that every desk of a shard may read. Only the router changes it, when it delivers an
+// internal event (internal_events.h). Desks hold a const reference.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/ids.h"
+#include "base/job/chunk_map.h"
+#include "base/job/job_spec.h"
+#include "compression/codec_table.h"
+#include "eps/v1/control.pb.h"
+#include "eps/v1/shard.pb.h"
+#include "eps_server/core/core_limits.h"
+#include "eps_server/core/events.h"
+#include "eps_server/core/residuals.h"
+#include "eps_server/core/trace/trace_action.h"
+#include "storage/cuts/cut.h"
+#include "storage/state_backend.h"
+
+namespace eps {
+
+// Facts that stay the same while the process lives. Plain value; borrows spec and chunks.
+struct JobFacts {
+  const JobSpec& spec;
+  const ChunkMap& chunks;
+  CodecTable codecs;
+  JobId id;
+  ShardId shard;
+  std::vector<std::string> servers;  // addresses in shard order
+  StateBackend::Caps caps;
+  CoreLimits limits;
+
+  bool durable() const { return caps.durable; }
+  bool logs() const { return caps.log_steps > 0; }  // it writes a contribution log
+  bool is_lead() const { return shard == ShardId(0); }
+  bool sealed() const { return spec.training.mode == Mode::kSealed; }
+  // Whether several stages use the chunk.
+  bool IsTied(ChunkId chunk) const { return chunks.chunk(chunk).uses.size() > 1; }
+  const std::string& StageName(StageId stage) const { return spec.stages[stage.value()].name; }
+};
+
+// A chunk that this shard owns. Plain value.
+struct OwnedChunk {
+  ChunkId id;
+  Version version;
+  bool updating = false;  // to version.Next()
+};
+
+// The state of the shard as far as several desks need it. Plain value.
+struct ShardFacts {
+  // The contribution log of this shard: not there, written, or read.
+  enum class LogState { kNone, kWritten, kReplayed };
+
+  ShardFacts(JobFacts job_facts, const std::vector<ChunkId>& owned_chunks, Term first_term);
+
+  const JobFacts job;
+  std::vector<OwnedChunk> owned;  // ascending; never resized
+  std::vector<int32_t> local;     // chunk id -> index in owned, or -1
+  uint64_t now_ms = 0;            // of the event that is being handled
+
+  uint64_t incarnation = 0;  // names the process; a replay takes over that of the process before
+  Term term;
+  v1::JobState state = v1::JOB_STATE_IMPORTING;
+  std::string failure;                   // why the job failed; empty if it did not
+  uint64_t step = 0;                     // the open step; 0 while importing; steps + 1 when done
+  uint64_t version = 0;                  // the version that the open step reads
+  uint64_t updates = 0;                  // chunks updated, or being updated, in the open step
+  uint64_t gate_step = 0;                // the step after which BeginStep waits; 0: no gate
+  Residuals residuals;                   // what gradients left out up to the border
+  uint32_t border_readers = 0;           // exports in flight: updates wait
+  std::optional<CutId> base_cut;         // the cut from which the term continues
+  std::optional<CutBorder> pending_cut;  // has to begin before the next update
+  std::optional<v1::Imported> imported;  // the border that this shard reported to the lead
+  std::optional<bool> push_residuals;    // decided by the first BeginStep of the open step
+  LogState log = LogState::kNone;
+
+  // Returns null if the shard does not own the chunk.
+  const OwnedChunk* Owned(ChunkId chunk) const;
+  OwnedChunk* Owned(ChunkId chunk);
+  bool logging() const { return log == LogState::kWritten; }
+  bool replays() const { return log == LogState::kReplayed; }
+  // Whether the job has no weights yet, or does not know yet whether it has them.
+  bool WaitsForState() const;
+  // Whether contributions to the open step bring their residuals. Residuals that live with the
+  // workers come along wherever the state after the step is saved: at a gate, at the end of the
+  // job, and at a possible cut.
+  bool PushResiduals() const;
+  // The answer to requests for a job that failed.
+  absl::Status FailedStatus() const;
+  // Whether only a new process can find out what the disk holds after this error.
+  bool EndsProcess(const absl::Status& status) const;
+  // A message from this shard in its term.
+  v1::ShardMessage NewMessage() const;
+  // A line of the trace in the open step.
+  effect::Trace Traced(TraceAction::Kind kind, uint64_t subject, Version version,
+                       const CutId& cut = CutId()) const;
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_CORE_SHARD_FACTS_H_

@@ -1,0 +1,223 @@
+#include "eps_server/core/shard_router.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace eps {
+namespace {
+
+// Whoever creates the core has checked the codecs.
+CodecTable TableOf(const JobSpec& spec, const ChunkMap& chunks) {
+  auto table = CodecTable::Build(spec, chunks);
+  EPS_CHECK_MSG(table.ok(), table.status().ToString());
+  return *std::move(table);
+}
+
+ShardFacts FirstFacts(const ShardCore::Options& options) {
+  JobFacts job{*options.spec,      *options.chunks, TableOf(*options.spec, *options.chunks),
+               options.spec->id(), options.shard,   options.servers,
+               options.caps,       options.limits};
+  std::vector<ChunkId> owned;
+  const auto placement = options.chunks->Place(static_cast<uint32_t>(options.servers.size()));
+  for (uint32_t c = 0; c < placement.size(); ++c) {
+    if (placement[c] == options.shard) owned.push_back(ChunkId(c));
+  }
+  ShardFacts facts(std::move(job), owned, options.caps.durable ? Term(0) : options.term);
+  facts.incarnation = options.incarnation;
+  if (options.caps.durable) facts.state = v1::JOB_STATE_RECOVERING;
+  return facts;
+}
+
+// Whether the event comes from the process itself. A replay needs those.
+bool IsOwn(const Event& event) {
+  return std::holds_alternative<event::OpDone>(event) ||
+         std::holds_alternative<event::Timer>(event) ||
+         std::holds_alternative<event::Opened>(event);
+}
+
+// Returns the stream of a worker's request that names a term; nullopt for other events.
+std::optional<StreamId> StreamOfRequest(const Event& event) {
+  if (const auto* begin = std::get_if<event::BeginStep>(&event)) return begin->stream;
+  if (const auto* fetch = std::get_if<event::Fetch>(&event)) return fetch->stream;
+  if (const auto* push = std::get_if<event::PushOffered>(&event)) return push->stream;
+  return std::nullopt;
+}
+
+}  // namespace
+
+ShardRouter::ShardRouter(const ShardCore::Options& options, ShardLife* life)
+    : options_(options),
+      life_(life),
+      facts_(FirstFacts(options)),
+      fetch_(&facts_, this),
+      push_(&facts_, this, this),
+      steps_(&facts_, this, this),
+      workers_(&facts_, this, this),
+      lead_(facts_.job.is_lead() ? std::make_unique<LeadDesk>(&facts_, static_cast<Outbox*>(this))
+                                 : nullptr),
+      links_(&facts_, this),
+      transfer_(&facts_, this, this),
+      watch_(&facts_, this),
+      cuts_(&facts_, this, this),
+      terms_(&facts_, life->recovery.get(), this),
+      replay_(&facts_, this, this, [this](const v1::LogFact& fact, const LogEntry& entry) {
+        return Replay(fact, entry);
+      }) {}
+
+// ---------------------------------------------------------------- events from outside
+
+void ShardRouter::Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out) {
+  facts_.now_ms = now_ms;
+  out_ = out;
+  if (IsTooEarly(event)) {
+    deferred_.push_back(event);
+  } else {
+    std::visit([this](const auto& e) { On(e); }, event);
+  }
+  if (facts_.replays()) replay_.Pump();
+  out_ = nullptr;
+}
+
+// Everything waits while a log is replayed: the shard would drop messages of a term that it does
+// not know yet to be its own. Requests of workers also wait at a shard that returned and expects
+// the lead's next term. If it refused them, because their term is over, workers would repeat them
+// in the same term, for the lead may not know yet that this shard was away.
+bool ShardRouter::IsTooEarly(const Event& event) const {
+  const bool knows_itself = !facts_.job.logs() || (terms_.recovered() && !facts_.replays());
+  if (!knows_itself) return !IsOwn(event);
+  const bool expects_term = facts_.state == v1::JOB_STATE_RECOVERING && facts_.term == Term(0);
+  return expects_term && StreamOfRequest(event).has_value();
+}
+
+std::optional<Event> ShardRouter::TakeDeferred() {
+  const auto it = std::find_if(deferred_.begin(), deferred_.end(),
+                               [this](const Event& event) { return !IsTooEarly(event); });
+  if (it == deferred_.end()) return std::nullopt;
+  Event event = std::move(*it);
+  deferred_.erase(it);
+  return event;
+}
+
+void ShardRouter::On(const event::OpDone& e) {
+  // A call that no desk knows belongs to an earlier term.
+  static_cast<void>(fetch_.On(e) || steps_.On(e) || transfer_.On(e) || cuts_.On(e) ||
+                    terms_.On(e) || replay_.On(e));
+}
+
+void ShardRouter::On(const event::Timer& e) {
+  cuts_.On(e);
+  workers_.On(e);
+  links_.On(e);
+}
+
+void ShardRouter::On(const event::LinkUp& e) {
+  links_.On(e);
+  if (facts_.job.is_lead()) return;
+  if (facts_.job.durable() && !terms_.recovered()) return;  // it registers when it has recovered
+  On(internal_event::LeadReached());
+}
+
+void ShardRouter::On(const event::StreamClosed& e) {
+  fetch_.Closed(e.stream);
+  workers_.Closed(e.stream);
+  watch_.Closed(e.stream);
+  deferred_.erase(std::remove_if(deferred_.begin(), deferred_.end(),
+                                 [&e](const Event& d) { return StreamOfRequest(d) == e.stream; }),
+                  deferred_.end());
+  push_.Closed(e.stream);
+  transfer_.Closed(e.stream);
+}
+
+void ShardRouter::On(const event::FromShard& e) {
+  const v1::ShardMessage& m = e.message;
+  if (JobId(m.job_id()) != facts_.job.id) return;
+  if (facts_.job.durable() && terms_.OnMessage(e)) return;
+  if (Term(m.term()) != facts_.term) return;
+  switch (m.message_case()) {
+    case v1::ShardMessage::kRegister:
+      if (lead_ != nullptr) links_.OnRegister(e.from, m.register_());
+      return;
+    case v1::ShardMessage::kImported:
+      if (lead_ != nullptr) return lead_->OnImported(e.from, m);
+      return On(internal_event::BorderOpened{m.imported()});
+    case v1::ShardMessage::kStats:
+      if (lead_ != nullptr) lead_->OnStats(e.from, m.stats());
+      return;
+    case v1::ShardMessage::kDecision:
+      return steps_.OnMessage(m.decision());
+    case v1::ShardMessage::kWatermark:
+      if (facts_.job.durable()) cuts_.KeepFrom(ToCutId(m.watermark().cut()));
+      return;
+    case v1::ShardMessage::kFailed:
+      return On(internal_event::JobFailed{m.failed().reason()});
+    default:
+      return;
+  }
+}
+
+// ---------------------------------------------------------------- terms
+
+std::unique_ptr<ShardRouter> ShardRouter::NextTerm(std::vector<Effect>* out) {
+  ShardCore::Options options = options_;
+  options.term = *next_term_;
+  auto next = std::make_unique<ShardRouter>(options, life_);
+  next->facts_.now_ms = facts_.now_ms;
+  next->facts_.term = *next_term_;
+  next->facts_.incarnation = facts_.incarnation;
+  next->deferred_ = std::move(deferred_);
+  next->workers_.Continue(&workers_);
+  next->watch_.Restore(watch_.records());
+  next->out_ = out;
+  next->On(internal_event::GateMoved{facts_.gate_step});
+  if (life_->recovery != nullptr) {
+    next->On(internal_event::CutLimit{life_->recovery->most_cut_steps()});
+  }
+  next->terms_.Continue(terms_);
+  next->out_ = nullptr;
+  return next;
+}
+
+// ---------------------------------------------------------------- Outbox
+
+void ShardRouter::Emit(Effect effect) {
+  // A replay repeats nothing: the process before has told it, or will be asked for it.
+  if (facts_.replays() && OutputCommit::Tells(effect)) return;
+  output_.Emit(std::move(effect), out_);
+}
+
+OpId ShardRouter::StartOp(BackendCall call) {
+  life_->last_op = life_->last_op.Next();
+  Emit(effect::Start{life_->last_op, std::move(call)});
+  return life_->last_op;
+}
+
+TimerId ShardRouter::StartTimer(uint64_t after_ms) {
+  life_->last_timer = life_->last_timer.Next();
+  Emit(effect::SetTimer{life_->last_timer, after_ms});
+  return life_->last_timer;
+}
+
+void ShardRouter::Raise(const InternalEvent& event) {
+  std::visit([this](const auto& e) { On(e); }, event);
+}
+
+void ShardRouter::ToLead(v1::ShardMessage message) {
+  if (lead_ != nullptr) return On(event::FromShard{facts_.job.shard, std::move(message)});
+  Emit(effect::ToShard{ShardId(0), std::move(message)});
+}
+
+void ShardRouter::ToOthers(const v1::ShardMessage& message) {
+  for (uint32_t s = 1; s < facts_.job.servers.size(); ++s) {
+    Emit(effect::ToShard{ShardId(s), message});
+  }
+}
+
+void ShardRouter::Log(uint64_t step, const v1::LogFact& fact, Bytes payload, Bytes residual) {
+  if (facts_.logging()) replay_.Log(step, fact, std::move(payload), std::move(residual));
+}
+
+}  // namespace eps

@@ -1,0 +1,38 @@
+#include "storage/backends/chunk_arena.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace eps {
+
+ChunkArena::~ChunkArena() {
+  if (charged_bytes_ > 0) account_->Release(MemoryKind::kState, charged_bytes_);
+}
+
+absl::StatusOr<std::unique_ptr<ChunkArena>> ChunkArena::New(const ChunkMap& chunks,
+                                                            const std::vector<ChunkId>& owned,
+                                                            size_t arrays, MemoryAccount* account) {
+  std::unique_ptr<ChunkArena> arena(new ChunkArena(account));
+  uint64_t elements = 0;
+  uint64_t floats = 0;
+  for (const ChunkId id : owned) {
+    const Chunk& chunk = chunks.chunk(id);
+    arena->places_.push_back({floats, ChunkArrays::Stride(chunk.elements)});
+    elements += chunk.elements;
+    floats += arena->places_.back().stride * arrays;
+  }
+  // The charge counts elements; the padding is less than a cache line for each array of a chunk.
+  const uint64_t bytes = elements * sizeof(float) * arrays;
+  const absl::Status charged = account->TryCharge(MemoryKind::kState, bytes);
+  if (!charged.ok()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "weights and optimizer state of ", elements, " parameters, ", sizeof(float) * arrays,
+        " bytes each, do not fit: ", charged.message(),
+        "; raise servers.memory_limit or spread the job over more servers (servers.addresses)"));
+  }
+  arena->charged_bytes_ = bytes;
+  EPS_ASSIGN_OR_RETURN(arena->memory_, StateArena::New(floats * sizeof(float)));
+  return arena;
+}
+
+}  // namespace eps

@@ -1,0 +1,120 @@
+#include "storage/backends/chunk_ops.h"
+
+#include <memory>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace eps {
+namespace {
+
+using Outcome = absl::StatusOr<BackendValue>;
+
+// Builds the operation for one request, with an overload per kind of request.
+class Builder {
+ public:
+  Builder(const ChunkCompute& compute, const Chunk& chunk) : compute_(&compute), chunk_(&chunk) {}
+
+  ChunkOp operator()(const ReadRequest& request) const {
+    ChunkOp op;
+    op.check = AtVersion(request.version);
+    op.reads = Extents::Part::kWeights;
+    op.work = [compute = compute_, chunk = chunk_, request](const ChunkArrays& arrays) -> Outcome {
+      return BackendValue(
+          compute->Read(*chunk, request.version, *request.codec, request.axis, arrays));
+    };
+    return op;
+  }
+
+  ChunkOp operator()(const ReadStateRequest& request) const {
+    ChunkOp op;
+    op.check = AtVersion(request.version);
+    op.reads = Extents::Part::kAll;
+    op.work = [compute = compute_, chunk = chunk_](const ChunkArrays& arrays) -> Outcome {
+      return BackendValue(compute->ReadState(*chunk, arrays));
+    };
+    return op;
+  }
+
+  ChunkOp operator()(const WriteStateRequest& request) const {
+    ChunkOp op;
+    op.check = [compute = compute_, chunk = chunk_, request](std::optional<Version>) {
+      return compute->CheckState(*chunk, request.version, request.state);
+    };
+    op.writes = true;
+    op.to = request.version;
+    op.work = [compute = compute_, chunk = chunk_,
+               state = request.state](const ChunkArrays& arrays) -> Outcome {
+      compute->WriteState(*chunk, state, arrays);
+      return BackendValue();
+    };
+    return op;
+  }
+
+  ChunkOp operator()(const InitializeRequest&) const {
+    ChunkOp op;
+    op.writes = true;
+    op.work = [compute = compute_, chunk = chunk_](const ChunkArrays& arrays) -> Outcome {
+      compute->Initialize(*chunk, arrays);
+      return BackendValue();
+    };
+    return op;
+  }
+
+  ChunkOp operator()(StatsRequest& request) const {
+    ChunkOp op;
+    op.work = [compute = compute_, chunk = chunk_,
+               shared = std::make_shared<UpdateRequest>(std::move(request.update))](
+                  const ChunkArrays&) -> Outcome {
+      EPS_ASSIGN_OR_RETURN(UpdateResult result, compute->Stats(*chunk, *shared));
+      return BackendValue(std::move(result));
+    };
+    return op;
+  }
+
+  ChunkOp operator()(UpdateRequest& request) const {
+    auto shared = std::make_shared<UpdateRequest>(std::move(request));
+    ChunkOp op;
+    op.check = [chunk = chunk_, request = shared.get()](std::optional<Version> present) {
+      return ChunkCompute::CheckUpdate(*chunk, present, *request);
+    };
+    op.reads = Extents::Part::kAll;
+    op.writes = true;
+    op.to = shared->to;
+    // Moves the request, so that the work holds the only reference to the contributions.
+    op.work = [compute = compute_, chunk = chunk_,
+               shared = std::move(shared)](const ChunkArrays& arrays) -> Outcome {
+      EPS_ASSIGN_OR_RETURN(UpdateResult result, compute->Update(*chunk, *shared, arrays));
+      return BackendValue(std::move(result));
+    };
+    return op;
+  }
+
+ private:
+  std::function<absl::Status(std::optional<Version>)> AtVersion(Version version) const {
+    return [chunk = chunk_, version](std::optional<Version> present) {
+      return ChunkCompute::CheckVersion(*chunk, present, version);
+    };
+  }
+
+  const ChunkCompute* compute_;
+  const Chunk* chunk_;
+};
+
+struct IdOf {
+  template <class R>
+  ChunkId operator()(const R& request) const {
+    return request.chunk;
+  }
+  ChunkId operator()(const StatsRequest& request) const { return request.update.chunk; }
+};
+
+}  // namespace
+
+ChunkId ChunkOf(const ChunkRequest& request) { return std::visit(IdOf(), request); }
+
+ChunkOp NewChunkOp(const ChunkCompute& compute, const Chunk& chunk, ChunkRequest request) {
+  return std::visit(Builder(compute, chunk), request);
+}
+
+}  // namespace eps

@@ -1,0 +1,115 @@
+#include "storage/backends/file_tier.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace eps::durable {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+struct FileTier::Running {
+  ChunkOp* op = nullptr;
+  RunDone done;
+  uint8_t* buffer = nullptr;  // null if the operation needs none
+  double seconds = 0;
+};
+
+void FileTier::Run(ChunkOp* op, RunDone done) {
+  auto run = std::make_shared<Running>();
+  run->op = op;
+  run->done = std::move(done);
+  if (op->reads.has_value() || op->writes) {
+    files_->staging()->Acquire([this, run](uint8_t* buffer) { Load(run, buffer); });
+  } else {
+    in_flight_->executor()->Post([this, run] { Compute(run); });
+  }
+}
+
+void FileTier::Load(const std::shared_ptr<Running>& run, uint8_t* buffer) {
+  run->buffer = buffer;
+  const absl::Status failed = in_flight_->failure();
+  if (!failed.ok()) return Finish(run, {failed, std::nullopt, 0});
+  const ChunkOp& op = *run->op;
+  if (!op.reads.has_value()) return Compute(run);
+  files_->extents()->Read(op.from.slot, op.index, *op.reads, buffer,
+                          in_flight_->Posted([this, run](absl::Status status) {
+                            CheckLoaded(run, std::move(status));
+                          }));
+}
+
+void FileTier::CheckLoaded(const std::shared_ptr<Running>& run, absl::Status status) {
+  const Clock::time_point start = Clock::now();
+  const ChunkOp& op = *run->op;
+  if (status.ok()) {
+    const absl::StatusOr<ExtentFooter> footer =
+        files_->extents()->Check(op.from.slot, op.index, *op.reads, run->buffer);
+    status = footer.status();
+    if (footer.ok() && footer->crc32c != op.from.footer.crc32c) {
+      status = files_->extents()->Damaged(
+          op.from.slot, op.index,
+          absl::StrCat("version ", op.from.footer.version.value(),
+                       " as written last expected, version ", footer->version.value(), " found"));
+    }
+  }
+  run->seconds += SecondsSince(start);
+  if (!status.ok()) {
+    in_flight_->Fail(status);
+    return Finish(run, {std::move(status), std::nullopt, 0});
+  }
+  Compute(run);
+}
+
+void FileTier::Compute(const std::shared_ptr<Running>& run) {
+  const Clock::time_point start = Clock::now();
+  ChunkOp* const op = run->op;
+  const ChunkArrays arrays{reinterpret_cast<float*>(run->buffer),
+                           files_->layout().area(op->index).stride_bytes / sizeof(float)};
+  ChunkResult result{op->work(arrays), std::nullopt, 0};
+  op->work = nullptr;  // destroys and uncharges the inputs before the outcome is reported
+  if (op->writes && result.outcome.ok()) {
+    SlotTable::Content content;
+    content.slot = op->target;
+    content.footer = files_->extents()->Seal(op->target, op->index, op->to, op->term, run->buffer);
+    result.written = content;
+  }
+  run->seconds += SecondsSince(start);
+  if (!result.written.has_value()) return Finish(run, std::move(result));
+  files_->Write(op->target, op->index, run->buffer,
+                [this, run, result = std::move(result)](const absl::Status& status) {
+                  if (status.ok()) return Finish(run, result);
+                  Finish(run, {status, std::nullopt, 0});
+                });
+}
+
+void FileTier::Finish(const std::shared_ptr<Running>& run, ChunkResult result) {
+  if (run->buffer != nullptr) files_->staging()->Release(run->buffer);
+  run->op->work = nullptr;
+  result.seconds = run->seconds;
+  run->done(std::move(result));
+}
+
+void FileTier::Capture(const Copy&, std::function<void()>, CopyDone) {
+  EPS_CHECK_MSG(false, "a tier in slots is captured by its slot");
+}
+
+void FileTier::Sync(uint32_t slot, SyncDone done) { files_->Sync(slot, std::move(done)); }
+
+void FileTier::Check(uint32_t slot, uint32_t index, Extents::Part part, CheckDone done) {
+  files_->Check(slot, index, part, nullptr, std::move(done));
+}
+
+void FileTier::Adopt(uint32_t index, uint32_t slot, CheckDone done) {
+  files_->Check(slot, index, Extents::Part::kAll, nullptr, std::move(done));
+}
+
+}  // namespace eps::durable

@@ -1,0 +1,42 @@
+#ifndef EPS_STORAGE_BACKENDS_FILE_TIER_H_
+#define EPS_STORAGE_BACKENDS_FILE_TIER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "storage/backends/in_flight.h"
+#include "storage/backends/slot_files.h"
+#include "storage/tier.h"
+
+namespace eps::durable {
+
+// Keeps the state in the slot files. An operation reads the chunk into a staging buffer, computes
+// there, and writes the buffer to its target slot, so the tier needs no other memory.
+class FileTier final : public Tier {
+ public:
+  // Both must outlive the tier.
+  FileTier(SlotFiles* files, InFlight* in_flight) : files_(files), in_flight_(in_flight) {}
+
+  bool in_slots() const override { return true; }
+  void Run(ChunkOp* op, RunDone done) override;
+  void Capture(const Copy& copy, std::function<void()> copied, CopyDone done) override;
+  void Sync(uint32_t slot, SyncDone done) override;
+  void Check(uint32_t slot, uint32_t index, Extents::Part part, CheckDone done) override;
+  void Adopt(uint32_t index, uint32_t slot, CheckDone done) override;
+
+ private:
+  struct Running;
+
+  // The phases of one operation, in call order.
+  void Load(const std::shared_ptr<Running>& run, uint8_t* buffer);
+  void CheckLoaded(const std::shared_ptr<Running>& run, absl::Status status);
+  void Compute(const std::shared_ptr<Running>& run);
+  void Finish(const std::shared_ptr<Running>& run, ChunkResult result);
+
+  SlotFiles* const files_;
+  InFlight* const in_flight_;
+};
+
+}  // namespace eps::durable
+
+#endif  // EPS_STORAGE_BACKENDS_FILE_TIER_H_

@@ -1,0 +1,45 @@
+#include "storage/testing/backends_under_test.h"
+
+#include <utility>
+
+#include "storage/backends/dram_backend.h"
+#include "storage/backends/durable_backend.h"
+#include "storage/cuts/catalogue.h"
+#include "storage/testing/catalogue_samples.h"
+#include "storage/testing/simulated_disk.h"
+
+namespace eps {
+namespace {
+
+// The disk and catalogue of a durable backend. Lives as long as the process, because the backend
+// borrows it.
+struct Ground {
+  SimulatedDisk disk{SimulatedDisk::Options()};
+  MapStore store;
+  Catalogue catalogue{&store};
+};
+
+template <decltype(&NewNvmeBackend) kNew>
+absl::StatusOr<std::unique_ptr<StateBackend>> NewOnSimulatedDisk(
+    const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
+    MemoryAccount* account, BackendDoneFn done) {
+  static auto* const grounds = new std::vector<std::unique_ptr<Ground>>();
+  grounds->push_back(std::make_unique<Ground>());
+  DurableOptions options;
+  options.disk = &grounds->back()->disk;
+  options.catalogue = &grounds->back()->catalogue;
+  options.folder = "/state";
+  options.staging_bytes = uint64_t{4} << 20;
+  return kNew(spec, chunks, std::move(owned), ShardId(0), 1, executor, account, options,
+              std::move(done));
+}
+
+}  // namespace
+
+std::vector<BackendUnderTest> BackendsUnderTest() {
+  return {{"Dram", &NewDramBackend},
+          {"DurableDram", &NewOnSimulatedDisk<&NewDurableDramBackend>},
+          {"Nvme", &NewOnSimulatedDisk<&NewNvmeBackend>}};
+}
+
+}  // namespace eps
