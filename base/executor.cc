@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 
 namespace eps {
 

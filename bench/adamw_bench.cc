@@ -20,8 +20,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/flush_denormals.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
+#include "base/numerics/flush_denormals.h"
 #include "bench/peers/memory_limit.h"
 #include "optimizer/kernels.h"
 #include "optimizer/rules/adamw.h"

@@ -22,7 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "bench/peers/codec_limit.h"
 #include "bench/peers/timing.h"
 #include "compression/codec.h"

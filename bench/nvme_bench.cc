@@ -32,7 +32,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/testing/test_specs.h"
 #include "bench/peers/rocksdb_values.h"
 #include "bench/peers/timing.h"

@@ -21,8 +21,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/flush_denormals.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
+#include "base/numerics/flush_denormals.h"
 #include "bench/peers/one_pass_world.h"
 #include "bench/peers/timing.h"
 #include "compression/codec.h"

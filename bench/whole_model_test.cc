@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "base/job/model_layout.h"
-#include "base/job/rng.h"
+#include "base/job/initial_values.h"
+#include "base/job/layout/model_layout.h"
 #include "base/job/schedule.h"
 #include "gtest/gtest.h"
 #include "optimizer/update_rule.h"

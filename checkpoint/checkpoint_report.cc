@@ -17,7 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
 #include "base/files/files.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "base/text.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 
 namespace eps {
 

@@ -18,8 +18,8 @@
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
-#include "base/job/chunk_map.h"
-#include "base/job/rng.h"
+#include "base/job/layout/chunk_map.h"
+#include "base/numerics/rng.h"
 #include "compression/sparse.h"
 
 namespace eps {

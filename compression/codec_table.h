@@ -4,14 +4,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/job/chunk_map.h"
-#include "base/job/codec_table.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
+#include "base/job/layout/codec_table.h"
 #include "compression/codec.h"
 
 namespace eps {
 
-// The codecs of a job's chunks, looked up by the names of base/job/codec_table.h. Immutable,
+// The codecs of a job's chunks, looked up by the names of base/job/layout/codec_table.h. Immutable,
 // thread-safe; `spec` and `chunks` must outlive it.
 class CodecTable {
  public:

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "compression/codec.h"
 #include "compression/reference_codec.h"
 #include "compression/testing/codec_testing.h"

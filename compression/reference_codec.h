@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 
 namespace eps {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/flush_denormals.h"
-#include "base/job/rng.h"
+#include "base/job/initial_values.h"
+#include "base/numerics/flush_denormals.h"
 #include "base/status_macros.h"
 #include "optimizer/panel.h"
 #include "optimizer/reduction_plan.h"

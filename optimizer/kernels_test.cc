@@ -1,6 +1,6 @@
 #include "optimizer/kernels.h"
 
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "base/testing/guarded_memory.h"
 #include "gtest/gtest.h"
 #include "optimizer/testing/kernel_checks.h"

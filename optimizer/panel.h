@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 
 namespace eps {
 

@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/numerics/tree_add.h"
 #include "base/status_macros.h"
-#include "base/tree_add.h"
 
 namespace eps {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "optimizer/panel.h"
 #include "optimizer/strip_kernels.h"
 #include "optimizer/update_request.h"

@@ -10,8 +10,8 @@
 
 #include "base/bytes.h"
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
-#include "base/job/reduction_tree.h"
+#include "base/job/layout/chunk_map.h"
+#include "base/numerics/reduction_tree.h"
 #include "compression/codec.h"
 #include "optimizer/update_rule.h"
 

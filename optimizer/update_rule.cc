@@ -3,7 +3,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "optimizer/kernels.h"
 
 namespace eps {

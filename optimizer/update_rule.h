@@ -11,8 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/job/optimizers.h"
 #include "optimizer/rules/adamw.h"
 

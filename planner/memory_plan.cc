@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/job/models/model_family.h"
 #include "base/memory_account.h"
 #include "base/status_macros.h"

@@ -1,7 +1,7 @@
 #include "planner/workload.h"
 
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/job/models/model_family.h"
 #include "base/job/optimizers.h"
 #include "base/status_macros.h"

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "base/bytes.h"
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "compression/codec.h"
 #include "optimizer/update_request.h"
 #include "storage/cuts/cut.h"

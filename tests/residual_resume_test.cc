@@ -17,7 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/checkpoint_report.h"

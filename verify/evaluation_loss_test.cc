@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "gtest/gtest.h"
 #include "verify/reference_models.h"
 #include "worker/exec/torch_runtime.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/memory_account.h"
 #include "gtest/gtest.h"
 #include "verify/testing/stage_chain.h"

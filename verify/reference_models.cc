@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/status_macros.h"
 #include "worker/exec/torch_guard.h"
 

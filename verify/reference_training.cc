@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/flush_denormals.h"
-#include "base/job/codec_table.h"
+#include "base/job/initial_values.h"
+#include "base/job/layout/codec_table.h"
 #include "base/job/optimizers.h"
-#include "base/job/rng.h"
 #include "base/job/schedule.h"
+#include "base/numerics/flush_denormals.h"
 #include "base/status_macros.h"
 #include "verify/tree_sum.h"
 

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "optimizer/update_rule.h"
 #include "verify/plant.h"
 #include "verify/reference_model.h"
@@ -30,9 +30,9 @@ struct StepFigures {
 
 // A whole training run in one process, step by step, with all state in memory. It implements what
 // the job spec means without versions, parts in flight, moving stages or messages. It shares with a
-// run only what defines bits and is not a sum: random numbers and initial values (base/job/rng.h),
-// sample positions, schedules, chunk boundaries, the choice of each chunk's codec, and the update
-// rule. Everything else is the reference's own code.
+// run only what defines bits and is not a sum: random numbers and initial values
+// (base/numerics/rng.h), sample positions, schedules, chunk boundaries, the choice of each chunk's
+// codec, and the update rule. Everything else is the reference's own code.
 //
 // Memory: the state, two more arrays of the model's size (four with
 // quantization.backward_weights=both_axes), log2(micro-batches of a step) + 2 gradients of that

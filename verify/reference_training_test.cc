@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/flush_denormals.h"
-#include "base/job/model_layout.h"
-#include "base/job/rng.h"
+#include "base/job/layout/model_layout.h"
+#include "base/numerics/flush_denormals.h"
+#include "base/numerics/rng.h"
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 #include "verify/testing/shard_oracle.h"

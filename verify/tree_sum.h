@@ -2,8 +2,8 @@
 #define EPS_VERIFY_TREE_SUM_H_
 
 // The reference's canonical summation tree, written as the recursion that defines it. Workers and
-// servers use other code (base/job/reduction_tree.h, storage/), so that a mistake in either one
-// shows.
+// servers use other code (base/numerics/reduction_tree.h, storage/), so that a mistake in either
+// one shows.
 
 #include <cstdint>
 #include <utility>

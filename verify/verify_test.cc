@@ -19,7 +19,7 @@
 #include "base/config/config.h"
 #include "base/exit_code.h"
 #include "base/files/safetensors.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/memory_account.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

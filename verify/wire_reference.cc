@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/job/codec_table.h"
+#include "base/job/layout/codec_table.h"
 #include "base/status_macros.h"
 
 namespace eps {

@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "compression/reference_codec.h"
 #include "verify/reference_model.h"
 
@@ -22,7 +22,7 @@ using TensorValues = std::vector<std::vector<float>>;
 
 // Computes weights and gradients as they are after a trip over the wire: passes every chunk through
 // the reference of the codec that the spec selects, and then through the conversions of the worker
-// (docs/quantization.md). It shares only the tables of base/job/codec_table.h with a run.
+// (docs/quantization.md). It shares only the tables of base/job/layout/codec_table.h with a run.
 // Thread-compatible.
 class WireReference {
  public:

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/checksum.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "base/job/initial_values.h"
 #include "base/job/job_spec.h"
-#include "base/job/model_layout.h"
-#include "base/job/rng.h"
+#include "base/job/layout/model_layout.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "worker/exec/torch_runtime.h"

@@ -15,7 +15,7 @@
 #include "base/check.h"
 #include "base/descriptor.h"
 #include "base/exit_code.h"
-#include "base/small_floats.h"
+#include "base/numerics/small_floats.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/small_floats.h"
+#include "base/numerics/small_floats.h"
 #include "gtest/gtest.h"
 
 namespace eps {

@@ -206,7 +206,7 @@ struct CodecSettings {
 };
 inline constexpr char kWarmupGradients[] = "bf16";
 
-// base/job/codec_table.h says which codec a tensor has in a step.
+// base/job/layout/codec_table.h says which codec a tensor has in a step.
 struct CodecSpec : CodecSettings {
   TensorCodecs embedding;      // matrices that the first stage uses
   TensorCodecs head;           // matrices that only the last stage uses

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "base/job/deterministic_math.h"
 #include "base/job/key_rules.h"
 #include "base/job/unknown_name.h"
+#include "base/numerics/deterministic_math.h"
 #include "base/status_macros.h"
 
 namespace eps {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/executor.h"
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 
 namespace eps {
 

@@ -1,7 +1,7 @@
 #include "base/testing/test_specs.h"
 
 #include "base/check.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 
 namespace eps {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/flush_denormals.h"
-#include "base/tree_add.h"
+#include "base/numerics/flush_denormals.h"
+#include "base/numerics/tree_add.h"
 #include "compression/codecs/floats/reference.h"
 #include "worker/exec/cuda/codec_cases.h"
 #include "worker/exec/cuda/elementwise.h"

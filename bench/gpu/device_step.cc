@@ -25,7 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "worker/client/parameter_client.h"
 #include "worker/exec/torch_runtime.h"
 #include "worker/models/model_stages.h"

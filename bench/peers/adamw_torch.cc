@@ -14,7 +14,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/from_blob.h"
 #include "ATen/ops/full.h"
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "optimizer/rules/adamw.h"
 
 namespace eps {

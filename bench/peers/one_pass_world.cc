@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/testing/test_specs.h"
 #include "storage/backends/dram_backend.h"
 

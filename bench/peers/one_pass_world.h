@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/executor.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/mutex.h"
 #include "bench/peers/timing.h"
 #include "optimizer/rules/adamw.h"

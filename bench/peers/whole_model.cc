@@ -24,7 +24,7 @@
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "base/check.h"
-#include "base/job/rng.h"
+#include "base/job/initial_values.h"
 #include "base/job/schedule.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"

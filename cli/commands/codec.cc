@@ -15,7 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/exit_code.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/status_macros.h"
 #include "cli/commands/app_arguments.h"
 #include "compression/codec.h"

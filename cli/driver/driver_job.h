@@ -4,8 +4,8 @@
 #include <string>
 
 #include "base/config/config.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 
 namespace eps {
 

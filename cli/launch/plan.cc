@@ -15,7 +15,7 @@
 #include "base/config/spec_builder.h"
 #include "base/files/files.h"
 #include "base/files/safetensors_folder.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "base/text.h"

@@ -18,7 +18,7 @@
 #include "base/config/command_line.h"
 #include "base/exit_code.h"
 #include "base/files/files.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/job/models/model_family.h"
 #include "base/job/optimizers.h"
 #include "base/memory_account.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "cli/launch/child_process.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

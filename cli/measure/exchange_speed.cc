@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/chunk_map.h"
+#include "base/job/layout/model_layout.h"
 #include "base/status_macros.h"
 #include "eps_server/server.h"
 #include "planner/workload.h"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/flush_denormals.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
+#include "base/numerics/flush_denormals.h"
 #include "compression/codec.h"
 
 namespace eps {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "base/exit_code.h"
 #include "base/ids.h"
-#include "base/job/reduction_tree.h"
+#include "base/numerics/reduction_tree.h"
 #include "compression/codec.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "eps/v1/control.pb.h"
 #include "eps_server/core/core_limits.h"
 #include "eps_server/core/events.h"

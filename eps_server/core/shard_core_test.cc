@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "eps_server/core/testing/core_cluster.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "compression/codec_table.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/shard.pb.h"

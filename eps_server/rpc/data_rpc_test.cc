@@ -3,8 +3,8 @@
 #include <string>
 
 #include "base/checksum.h"
-#include "base/job/chunk_map.h"
-#include "base/job/rng.h"
+#include "base/job/initial_values.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
 #include "base/testing/test_specs.h"
 #include "eps_server/rpc/testing/test_client.h"

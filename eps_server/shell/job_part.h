@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "compression/codec_table.h"
 
 namespace eps {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "gtest/gtest.h"
 #include "optimizer/testing/kernel_checks.h"
 #include "optimizer/update_rule.h"

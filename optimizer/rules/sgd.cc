@@ -1,7 +1,7 @@
 #include <memory>
 
-#include "base/flush_denormals.h"
 #include "base/job/optimizers.h"
+#include "base/numerics/flush_denormals.h"
 #include "optimizer/update_rule.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/job/models/gpt2.h"
 #include "gtest/gtest.h"
 #include "planner/papers/papers.h"

@@ -1,7 +1,7 @@
 #include "planner/papers/transformer_counts.h"
 
 #include "base/check.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/job/models/gpt2.h"
 
 namespace eps::planner {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "base/job/deterministic_math.h"
-#include "base/job/rng.h"
+#include "base/numerics/deterministic_math.h"
+#include "base/numerics/rng.h"
 
 namespace eps::planner::simulator {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
 #include "optimizer/chunk_compute.h"
 #include "storage/disk/state_arena.h"

@@ -4,7 +4,7 @@
 // Implements the chunk requests of storage/requests.h for every backend that computes on the host.
 
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "optimizer/chunk_compute.h"
 #include "storage/requests.h"
 #include "storage/tier.h"

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/executor.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/cuts/cut.h"
 #include "storage/disk/disk.h"

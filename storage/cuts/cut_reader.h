@@ -12,7 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "optimizer/chunk_compute.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/cuts/extents.h"

@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "base/checksum.h"
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 #include "storage/disk/disk.h"
 
 namespace eps {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/testing/test_specs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

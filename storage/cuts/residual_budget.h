@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 
 namespace eps {
 

@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/executor.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
 #include "storage/state_backend.h"
 

@@ -23,7 +23,7 @@
 #include "ATen/ops/softmax.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/job/rng.h"
+#include "base/numerics/rng.h"
 #include "base/status_macros.h"
 #include "compression/reference_codec.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -36,7 +36,7 @@ namespace {
 
 using at::Tensor;
 
-// The places in a stage that draw a dropout mask each (base/job/rng.h).
+// The places in a stage that draw a dropout mask each (base/numerics/rng.h).
 enum Site : uint16_t { kEmbeddingOrAttention = 0, kAttentionProjection = 1, kMlp = 2 };
 
 // Indices of the tensors among the uses of a block and of the head, as BuildLayout lists them.

@@ -7,11 +7,11 @@
 #include <variant>
 
 #include "base/check.h"
-#include "base/flush_denormals.h"
 #include "base/job/optimizers.h"
-#include "base/job/reduction_tree.h"
 #include "base/job/schedule.h"
-#include "base/tree_add.h"
+#include "base/numerics/flush_denormals.h"
+#include "base/numerics/reduction_tree.h"
+#include "base/numerics/tree_add.h"
 #include "compression/codec.h"
 #include "storage/backends/dram_backend.h"
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/executor.h"
-#include "base/job/codec_table.h"
+#include "base/job/layout/codec_table.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
 #include "eps/v1/control.grpc.pb.h"

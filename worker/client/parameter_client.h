@@ -18,8 +18,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
 
 namespace eps {

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/checksum.h"
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "wire/payload_message.h"
 #include "wire/payload_slices.h"
 

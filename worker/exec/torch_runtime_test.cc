@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "gtest/gtest.h"
 #include "worker/models/model_stages.h"
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/files/safetensors_folder.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/job/models/gpt2.h"
 #include "base/status_macros.h"
 #include "worker/exec/torch_device.h"

@@ -57,7 +57,7 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/job/rng.h"
+#include "base/numerics/rng.h"
 #include "base/status_macros.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_stage.h"

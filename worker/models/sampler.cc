@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/job/deterministic_math.h"
-#include "base/job/rng.h"
+#include "base/numerics/deterministic_math.h"
+#include "base/numerics/rng.h"
 
 namespace eps {
 namespace {

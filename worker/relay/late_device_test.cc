@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/memory_account.h"
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"

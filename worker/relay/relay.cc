@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/flush_denormals.h"
-#include "base/job/reduction_tree.h"
+#include "base/numerics/flush_denormals.h"
+#include "base/numerics/reduction_tree.h"
 #include "base/status_macros.h"
 #include "worker/relay/host_stage_pool.h"
 #include "worker/relay/weight_stream.h"

@@ -11,8 +11,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/flush_denormals.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
+#include "base/numerics/flush_denormals.h"
 #include "gtest/gtest.h"
 #include "worker/data/token_source.h"
 #include "worker/relay/synthetic_runtime.h"

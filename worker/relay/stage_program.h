@@ -161,7 +161,7 @@ class StageRuntime {
   virtual std::shared_ptr<const StageWeights> Load(StageId stage,
                                                    std::shared_ptr<HostStage> host) = 0;
 
-  // Returns left + right by TreeAdd (base/tree_add.h, or the same bits on a device).
+  // Returns left + right by TreeAdd (base/numerics/tree_add.h, or the same bits on a device).
   virtual StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) = 0;
   // Copies the gradient to host memory and waits for the copy.
   virtual absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) = 0;

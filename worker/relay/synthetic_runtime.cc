@@ -17,9 +17,9 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "base/flush_denormals.h"
-#include "base/job/rng.h"
-#include "base/tree_add.h"
+#include "base/numerics/flush_denormals.h"
+#include "base/numerics/rng.h"
+#include "base/numerics/tree_add.h"
 #include "worker/relay/stage_program.h"
 #include "worker/relay/stash_codec.h"
 #include "worker/relay/weight_copies.h"

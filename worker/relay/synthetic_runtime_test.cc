@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/job/model_layout.h"
-#include "base/job/rng.h"
+#include "base/job/initial_values.h"
+#include "base/job/layout/model_layout.h"
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 #include "worker/relay/stage_program.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/check.h"
-#include "base/job/codec_table.h"
+#include "base/job/layout/codec_table.h"
 #include "compression/codec.h"
 #include "compression/codecs/floats/kernels.h"
 

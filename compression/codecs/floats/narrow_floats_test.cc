@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "base/testing/guarded_memory.h"
 #include "compression/codec.h"
 #include "compression/codecs/floats/kernels.h"

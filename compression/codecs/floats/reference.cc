@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "compression/reference_codec.h"
 
 namespace eps::float_reference {

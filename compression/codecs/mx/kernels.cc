@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "compression/panel_ahead.h"
 
 #undef HWY_TARGET_INCLUDE

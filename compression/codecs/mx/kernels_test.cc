@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "base/testing/guarded_memory.h"
 #include "compression/block_tiles.h"
 #include "compression/reference_codec.h"

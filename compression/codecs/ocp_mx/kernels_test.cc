@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "base/testing/guarded_memory.h"
 #include "compression/block_tiles.h"
 #include "compression/reference_codec.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "compression/codecs/ocp_mx/kernels.h"
 #include "compression/testing/codec_testing.h"
 #include "gtest/gtest.h"

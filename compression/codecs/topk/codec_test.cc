@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
-#include "base/flush_denormals.h"
 #include "base/memory_account.h"
+#include "base/numerics/flush_denormals.h"
 #include "compression/codec.h"
 #include "compression/reference_codec.h"
 #include "compression/testing/codec_testing.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "base/testing/guarded_memory.h"
 #include "compression/testing/codec_testing.h"
 #include "gtest/gtest.h"

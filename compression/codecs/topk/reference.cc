@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "base/check.h"
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "compression/reference_codec.h"
 
 namespace eps {

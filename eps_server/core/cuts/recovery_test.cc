@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/testing/tally.h"
 #include "eps_server/core/testing/core_cluster.h"
 #include "eps_server/core/testing/core_training.h"

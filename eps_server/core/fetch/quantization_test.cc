@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "compression/codec_table.h"
 #include "eps_server/core/testing/core_cluster.h"
 #include "gmock/gmock.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "compression/codec_table.h"
 
 namespace eps {

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/job/cut_interval.h"
-#include "base/job/reduction_tree.h"
 #include "base/job/schedule.h"
+#include "base/numerics/reduction_tree.h"
 
 namespace eps {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "base/checksum.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "compression/codec.h"
 #include "eps_server/core/testing/core_cluster.h"
 #include "gmock/gmock.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/status_macros.h"
 #include "eps_server/core/shard_core.h"
 #include "storage/backends/durable_backend.h"

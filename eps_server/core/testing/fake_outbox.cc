@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "eps_server/core/testing/event_text.h"
 
 namespace eps {

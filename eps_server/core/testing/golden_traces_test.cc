@@ -22,7 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/checksum.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/testing/tally.h"
 #include "eps_server/core/testing/core_training.h"
 #include "eps_server/core/testing/disorder.h"

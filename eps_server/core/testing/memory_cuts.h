@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/executor.h"
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
 #include "storage/state_backend.h"
 

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/testing/test_specs.h"
 #include "compression/codec.h"
 #include "wire/channel.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/testing/test_specs.h"
 
 namespace eps {

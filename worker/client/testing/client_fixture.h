@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
 #include "gtest/gtest.h"
 #include "worker/client/parameter_client.h"

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "grpcpp/server_builder.h"
 
 namespace eps {

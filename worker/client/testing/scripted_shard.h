@@ -13,8 +13,8 @@
 #include <tuple>
 #include <vector>
 
-#include "base/job/chunk_map.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/mutex.h"
 #include "compression/codec.h"
 #include "compression/codec_table.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "compression/codecs/floats/reference.h"
 #include "gtest/gtest.h"
 

@@ -3,7 +3,7 @@
 #include <limits>
 #include <string>
 
-#include "base/flush_denormals.h"
+#include "base/numerics/flush_denormals.h"
 #include "gtest/gtest.h"
 #include "worker/exec/cuda/codec_cases.h"
 #include "worker/exec/cuda/simulated_runner.h"

@@ -33,7 +33,7 @@ EPS_HOST_DEVICE inline uint32_t Flushed(uint32_t bits) {
   return (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits;
 }
 
-// Returns left + right as base/tree_add.h does: one rounded addition that reads and writes
+// Returns left + right as base/numerics/tree_add.h does: one rounded addition that reads and writes
 // denormals as zero of their sign. Returns NaN where the CPU does, possibly with another payload;
 // servers refuse gradients that are not finite, so payloads reach no result.
 EPS_HOST_DEVICE inline float TreeAddOne(float left, float right) {

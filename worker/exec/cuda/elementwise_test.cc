@@ -4,8 +4,8 @@
 #include <limits>
 #include <vector>
 
-#include "base/flush_denormals.h"
-#include "base/tree_add.h"
+#include "base/numerics/flush_denormals.h"
+#include "base/numerics/tree_add.h"
 #include "compression/codecs/floats/reference.h"
 #include "gtest/gtest.h"
 

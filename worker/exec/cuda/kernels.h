@@ -23,7 +23,8 @@ extern "C" {
 #define EPS_CUDA_ABI_VERSION 2
 int eps_cuda_abi_version(void);
 
-// out[i] = left[i] + right[i] as in base/tree_add.h, except payloads of NaN. `out` may be an input.
+// out[i] = left[i] + right[i] as in base/numerics/tree_add.h, except payloads of NaN. `out` may be
+// an input.
 int eps_cuda_tree_add(const float* left, const float* right, uint64_t n, float* out, void* stream);
 // Convert between floats and the bits of bfloat16, as the codec bf16 (docs/formats/codecs.md).
 int eps_cuda_decode_bf16(const uint16_t* in, uint64_t n, float* out, void* stream);

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "base/check.h"
-#include "base/flush_denormals.h"
-#include "base/job/rng.h"
-#include "base/tree_add.h"
+#include "base/job/initial_values.h"
+#include "base/numerics/flush_denormals.h"
+#include "base/numerics/tree_add.h"
 
 namespace eps {
 namespace {

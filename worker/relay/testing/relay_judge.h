@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/flush_denormals.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
+#include "base/numerics/flush_denormals.h"
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 #include "worker/data/token_source.h"

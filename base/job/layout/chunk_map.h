@@ -1,5 +1,5 @@
-#ifndef EPS_BASE_JOB_CHUNK_MAP_H_
-#define EPS_BASE_JOB_CHUNK_MAP_H_
+#ifndef EPS_BASE_JOB_LAYOUT_CHUNK_MAP_H_
+#define EPS_BASE_JOB_LAYOUT_CHUNK_MAP_H_
 
 // How a job's tensors are cut into chunks, the unit of storage, reduction, update, quantization
 // and placement. Boundaries are a function of the spec alone; only placement knows the servers.
@@ -101,4 +101,4 @@ uint64_t DefaultChunkElements(uint64_t total_elements);
 
 }  // namespace eps
 
-#endif  // EPS_BASE_JOB_CHUNK_MAP_H_
+#endif  // EPS_BASE_JOB_LAYOUT_CHUNK_MAP_H_

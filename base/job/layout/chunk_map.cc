@@ -1,4 +1,4 @@
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 
 #include <algorithm>
 #include <utility>

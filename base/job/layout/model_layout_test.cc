@@ -1,4 +1,4 @@
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 
 #include <set>
 

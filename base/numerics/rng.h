@@ -1,5 +1,5 @@
-#ifndef EPS_BASE_JOB_RNG_H_
-#define EPS_BASE_JOB_RNG_H_
+#ifndef EPS_BASE_NUMERICS_RNG_H_
+#define EPS_BASE_NUMERICS_RNG_H_
 
 // Counter-based random numbers: a value is a function of its key and its position, independent of
 // the process that computes it and of the order. Generator: Philox4x32-10 (Salmon et al., SC'11).
@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "base/job/job_spec.h"
 
 namespace eps {
 
@@ -34,11 +33,12 @@ void FillDropoutMask(const RngKey& key, double p, absl::Span<float> mask);
 // CDF by AS 241 (PPND16). REQUIRES k < 2^53.
 double StandardNormal(uint64_t k);
 
-// The initial values of elements [first, first + out.size()) of a tensor: normal deviates are
-// drawn by StandardNormal from 53-bit uniforms keyed by (seed, tensor, element), with +,-,*,/ and
-// sqrt only, so that every machine gives the same bits.
-void FillInitialValues(const JobSpec& spec, TensorId tensor, uint64_t first, absl::Span<float> out);
+// out[i] = stddev times the normal deviate of element first + i of tensor number `tensor`, drawn by
+// StandardNormal from 53-bit uniforms keyed by (seed, tensor, element), with +,-,*,/ and sqrt only,
+// so that every machine gives the same bits.
+void FillNormalDeviates(uint64_t seed, uint32_t tensor, uint64_t first, double stddev,
+                        absl::Span<float> out);
 
 }  // namespace eps
 
-#endif  // EPS_BASE_JOB_RNG_H_
+#endif  // EPS_BASE_NUMERICS_RNG_H_

@@ -1,10 +1,10 @@
-#include "base/job/chunk_map.h"
+#include "base/job/layout/chunk_map.h"
 
 #include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/job/model_layout.h"
+#include "base/job/layout/model_layout.h"
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 

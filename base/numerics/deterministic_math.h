@@ -1,5 +1,5 @@
-#ifndef EPS_BASE_JOB_DETERMINISTIC_MATH_H_
-#define EPS_BASE_JOB_DETERMINISTIC_MATH_H_
+#ifndef EPS_BASE_NUMERICS_DETERMINISTIC_MATH_H_
+#define EPS_BASE_NUMERICS_DETERMINISTIC_MATH_H_
 
 // Elementary functions computed with + - * / only, in one fixed order. The libm of two machines
 // differs in the last bits, so the bits of a training run must not depend on it. Errors stay within
@@ -16,4 +16,4 @@ double DeterministicCosPi(double x);
 
 }  // namespace eps
 
-#endif  // EPS_BASE_JOB_DETERMINISTIC_MATH_H_
+#endif  // EPS_BASE_NUMERICS_DETERMINISTIC_MATH_H_

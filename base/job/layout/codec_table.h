@@ -1,5 +1,5 @@
-#ifndef EPS_BASE_JOB_CODEC_TABLE_H_
-#define EPS_BASE_JOB_CODEC_TABLE_H_
+#ifndef EPS_BASE_JOB_LAYOUT_CODEC_TABLE_H_
+#define EPS_BASE_JOB_LAYOUT_CODEC_TABLE_H_
 
 // Which codec a tensor has on the wire, and along which axes: pure functions of the spec, so that
 // servers, workers and the reference cannot disagree.
@@ -41,4 +41,4 @@ WeightAxes WeightAxesOf(const JobSpec& spec, const TensorUse& use, bool backward
 
 }  // namespace eps
 
-#endif  // EPS_BASE_JOB_CODEC_TABLE_H_
+#endif  // EPS_BASE_JOB_LAYOUT_CODEC_TABLE_H_

@@ -1,5 +1,5 @@
-#ifndef EPS_BASE_JOB_MODEL_LAYOUT_H_
-#define EPS_BASE_JOB_MODEL_LAYOUT_H_
+#ifndef EPS_BASE_JOB_LAYOUT_MODEL_LAYOUT_H_
+#define EPS_BASE_JOB_LAYOUT_MODEL_LAYOUT_H_
 
 // The tensors and stages of a model: what a worker's programs and a server's chunks agree on.
 
@@ -15,4 +15,4 @@ absl::Status BuildLayout(double weight_decay, JobSpec* spec);
 
 }  // namespace eps
 
-#endif  // EPS_BASE_JOB_MODEL_LAYOUT_H_
+#endif  // EPS_BASE_JOB_LAYOUT_MODEL_LAYOUT_H_

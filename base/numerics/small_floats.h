@@ -1,5 +1,5 @@
-#ifndef EPS_BASE_SMALL_FLOATS_H_
-#define EPS_BASE_SMALL_FLOATS_H_
+#ifndef EPS_BASE_NUMERICS_SMALL_FLOATS_H_
+#define EPS_BASE_NUMERICS_SMALL_FLOATS_H_
 
 // Conversions of the 16-bit floats in files, one value at a time, in integer arithmetic, so that no
 // mode of the processor (rounding, flushing of subnormals) can change a bit. Pure functions.
@@ -71,4 +71,4 @@ inline uint16_t F16FromFloat(float value) {
 
 }  // namespace eps
 
-#endif  // EPS_BASE_SMALL_FLOATS_H_
+#endif  // EPS_BASE_NUMERICS_SMALL_FLOATS_H_

@@ -1,4 +1,4 @@
-#include "base/job/deterministic_math.h"
+#include "base/numerics/deterministic_math.h"
 
 #include <cmath>
 #include <limits>

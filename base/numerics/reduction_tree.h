@@ -1,5 +1,5 @@
-#ifndef EPS_BASE_JOB_REDUCTION_TREE_H_
-#define EPS_BASE_JOB_REDUCTION_TREE_H_
+#ifndef EPS_BASE_NUMERICS_REDUCTION_TREE_H_
+#define EPS_BASE_NUMERICS_REDUCTION_TREE_H_
 
 // The canonical reduction tree over n leaves: split at the largest power of two below n, add left
 // and right. Workers (over the micro-batches of a part) and servers (over parts, then uses) follow
@@ -85,4 +85,4 @@ class TreeAccumulator {
 
 }  // namespace eps
 
-#endif  // EPS_BASE_JOB_REDUCTION_TREE_H_
+#endif  // EPS_BASE_NUMERICS_REDUCTION_TREE_H_

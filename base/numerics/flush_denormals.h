@@ -1,5 +1,5 @@
-#ifndef EPS_BASE_FLUSH_DENORMALS_H_
-#define EPS_BASE_FLUSH_DENORMALS_H_
+#ifndef EPS_BASE_NUMERICS_FLUSH_DENORMALS_H_
+#define EPS_BASE_NUMERICS_FLUSH_DENORMALS_H_
 
 #include <cstdint>
 #if defined(__SSE__)
@@ -34,4 +34,4 @@ class ScopedFlushDenormals {
 
 }  // namespace eps
 
-#endif  // EPS_BASE_FLUSH_DENORMALS_H_
+#endif  // EPS_BASE_NUMERICS_FLUSH_DENORMALS_H_

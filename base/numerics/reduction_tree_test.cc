@@ -1,4 +1,4 @@
-#include "base/job/reduction_tree.h"
+#include "base/numerics/reduction_tree.h"
 
 #include <algorithm>
 #include <random>

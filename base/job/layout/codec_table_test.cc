@@ -1,4 +1,4 @@
-#include "base/job/codec_table.h"
+#include "base/job/layout/codec_table.h"
 
 #include "base/testing/test_specs.h"
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-#include "base/tree_add.h"
+#include "base/numerics/tree_add.h"
 
 namespace eps {
 

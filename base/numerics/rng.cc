@@ -1,10 +1,10 @@
-#include "base/job/rng.h"
+#include "base/numerics/rng.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 
-#include "base/job/deterministic_math.h"
+#include "base/numerics/deterministic_math.h"
 
 namespace eps {
 namespace {
@@ -155,15 +155,10 @@ void FillDropoutMask(const RngKey& key, double p, absl::Span<float> mask) {
   }
 }
 
-void FillInitialValues(const JobSpec& spec, TensorId tensor, uint64_t first,
-                       absl::Span<float> out) {
-  const TensorSpec& t = spec.tensors[tensor.value()];
-  if (t.init != Initializer::kNormal) {
-    std::fill(out.begin(), out.end(), t.init == Initializer::kOnes ? 1.0f : 0.0f);
-    return;
-  }
+void FillNormalDeviates(uint64_t seed, uint32_t tensor, uint64_t first, double stddev,
+                        absl::Span<float> out) {
   // A block serves two elements.
-  const std::array<uint32_t, 2> key = Words(spec.training.seed);
+  const std::array<uint32_t, 2> key = Words(seed);
   uint64_t have = UINT64_MAX;
   PhiloxBlock block{};
   for (size_t i = 0; i < out.size(); ++i) {
@@ -171,10 +166,10 @@ void FillInitialValues(const JobSpec& spec, TensorId tensor, uint64_t first,
     if (element / 2 != have) {
       have = element / 2;
       const std::array<uint32_t, 2> place = Words(have);
-      block = Philox4x32({place[0], place[1], tensor.value(), kInitialValuePurpose}, key);
+      block = Philox4x32({place[0], place[1], tensor, kInitialValuePurpose}, key);
     }
     const size_t word = element % 2 * 2;
-    out[i] = static_cast<float>(t.init_std * DrawNormal(block[word], block[word + 1]));
+    out[i] = static_cast<float>(stddev * DrawNormal(block[word], block[word + 1]));
   }
 }
 

@@ -1,5 +1,5 @@
-#ifndef EPS_BASE_TREE_ADD_H_
-#define EPS_BASE_TREE_ADD_H_
+#ifndef EPS_BASE_NUMERICS_TREE_ADD_H_
+#define EPS_BASE_NUMERICS_TREE_ADD_H_
 
 #include <cstddef>
 
@@ -12,4 +12,4 @@ void TreeAdd(const float* left, const float* right, size_t n, float* out);
 
 }  // namespace eps
 
-#endif  // EPS_BASE_TREE_ADD_H_
+#endif  // EPS_BASE_NUMERICS_TREE_ADD_H_
