@@ -234,7 +234,7 @@ TEST_P(DurablePower, PowerCutAnywhereLeavesTheYoungestCut) {
     auto* const story = new Story(GetParam(), seed);
     static auto* const stories = new std::vector<Story*>();
     stories->push_back(story);
-    story->Run(20);
+    story->Run(25);
     cuts += story->cuts();
     restores += story->restores();
     older += story->older();

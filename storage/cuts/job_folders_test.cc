@@ -19,7 +19,7 @@ namespace eps {
 namespace {
 
 constexpr char kDirectory[] = "/state";
-constexpr int kCalls = 20;  // calls of one removal to the disk, including the store's new log
+constexpr int kCalls = 22;  // calls of one removal to the disk, including the store's new log
 constexpr uint64_t kFileBytes = 2 * kDiskBlock;
 
 // Two jobs with a cut each; the first one is served.

@@ -14,6 +14,7 @@ inline constexpr uint64_t kBlock = 4096;                      // alignment of ev
 inline constexpr uint64_t kHeaderMagic = 0x3130474f4c535045;  // "EPSLOG01"
 inline constexpr uint64_t kBatchMagic = 0x3130544142535045;   // "EPSBAT01"
 inline constexpr const char* kFileName = "contributions.eps";
+inline constexpr const char* kFreshSuffix = ".new";  // of a file that is being created
 
 // The first block of the file; the ring follows it.
 namespace header {

@@ -82,8 +82,13 @@ absl::Status ReadHeader(Disk* disk, const std::string& path, const ExtentIdentit
       " bytes, is not that of this shard's log; remove the file to go back to the last cut"));
 }
 
+// Creates the log under another name and renames it once it is whole, so that no crash leaves a log
+// without its header.
 absl::Status CreateLog(Disk* disk, const std::string& folder, const std::string& path,
                        const ExtentIdentity& identity, const LogRoom& room, uint8_t* block) {
+  const std::string fresh = path + format::kFreshSuffix;
+  const absl::Status removed = disk->Remove(fresh);  // the remains of an interrupted creation
+  if (!absl::IsNotFound(removed)) EPS_RETURN_IF_ERROR(removed);
   EPS_ASSIGN_OR_RETURN(const uint64_t free_bytes, disk->FreeBytes(folder));
   const uint64_t wanted = LogRing::FileBytes(room);
   if (wanted > free_bytes) {
@@ -92,11 +97,12 @@ absl::Status CreateLog(Disk* disk, const std::string& folder, const std::string&
                      " bytes, and ", free_bytes, " are free: ", wanted - free_bytes,
                      " are missing; free them, lower storage.cut_steps, or set storage.log=none"));
   }
-  EPS_RETURN_IF_ERROR(disk->CreateFile(path, wanted));
-  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AsyncFile> file, disk->Open(path));
+  EPS_RETURN_IF_ERROR(disk->CreateFile(fresh, wanted));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AsyncFile> file, disk->Open(fresh));
   FillHeader(identity, file->identity(), RingBytes(room), BatchBytes(room), block);
   EPS_RETURN_IF_ERROR(WriteBlocking(file.get(), 0, absl::MakeConstSpan(block, format::kBlock)));
-  return SyncBlocking(file.get());
+  EPS_RETURN_IF_ERROR(SyncBlocking(file.get()));
+  return disk->Rename(fresh, path);
 }
 
 }  // namespace

@@ -28,9 +28,10 @@ class LogRing {
   // Turns `then` into a completion for the disk that runs it on the executor.
   using Posted = std::function<AsyncFile::Done(Done then)>;
 
-  // Blocking. Opens the log in `folder`, or creates one with that room, durably. Keeps a log that
-  // is there and has this identity if it is `live`, or if it is not smaller; else replaces it. Also
-  // replaces a copy: two processes must not continue one log.
+  // Blocking. Opens the log in `folder`, or creates one with that room, durably and whole: a crash
+  // at any time leaves the log or none. Keeps a log that is there and has this identity if it is
+  // `live`, or if it is not smaller; else replaces it. Also replaces a copy: two processes must not
+  // continue one log.
   // Returns DataLoss if the log is live and its header is damaged; ResourceExhausted with the
   // missing bytes of disk or of memory. Disks, executor and account are borrowed; the memory of one
   // batch is charged as scratch.

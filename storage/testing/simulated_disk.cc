@@ -207,22 +207,41 @@ absl::StatusOr<std::vector<std::string>> SimulatedDisk::List(const std::string& 
 
 absl::Status SimulatedDisk::CreateFile(const std::string& path, uint64_t size) {
   MutexLock lock(&mu_);
-  return Block(Call::kCreateFile, path, [&]() EPS_REQUIRES(mu_) {
+  if (on_) {
     EPS_RETURN_IF_ERROR(CheckFolderOf(path));
     if (files_.count(path) != 0) return absl::AlreadyExistsError(absl::StrCat(path, " exists"));
-    const uint64_t used = UsedBytes();
-    const uint64_t free = used < capacity_bytes_ ? capacity_bytes_ - used : 0;
-    if (size > free) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(path, ": ", size - free, " bytes are missing on the simulated disk"));
-    }
-    auto inode = std::make_shared<SimulatedInode>();
+  }
+  EPS_RETURN_IF_ERROR(Grow(path, 0));
+  EPS_RETURN_IF_ERROR(Grow(path, size));
+  return Grow(path, size);  // the sync
+}
+
+absl::Status SimulatedDisk::Grow(const std::string& path, uint64_t size) {
+  PlannedCalls::Entry entry;
+  EPS_RETURN_IF_ERROR(Enter(Site{Call::kCreateFile, path}, &entry));
+  std::shared_ptr<SimulatedInode>& inode = files_[path];
+  if (inode == nullptr) {
+    inode = std::make_shared<SimulatedInode>();
     inode->number = ++inodes_;
-    inode->now.resize((size + kSector - 1) / kSector * kSector);
-    inode->durable = inode->now;
-    files_[path] = std::move(inode);
-    return absl::OkStatus();
-  });
+  }
+  const uint64_t others = UsedBytes() - inode->now.size();
+  const uint64_t free = others < capacity_bytes_ ? capacity_bytes_ - others : 0;
+  if (entry.fault || size > free) {
+    files_.erase(path);
+    if (entry.fault) return FaultStatus(Call::kCreateFile, *entry.fault, path);
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, ": ", size - free, " bytes are missing on the simulated disk"));
+  }
+  uint64_t sectors = (size + kSector - 1) / kSector;
+  uint64_t draws = plan_.cut_seed();
+  const uint64_t left = entry.cut ? NextDraw(&draws) % 4 : 3;  // nothing, no bytes, a part, all
+  if (left < 3) sectors = left == 2 ? NextDraw(&draws) % (sectors + 1) : 0;
+  inode->now.resize(sectors * kSector);
+  inode->durable = inode->now;
+  if (!entry.cut) return absl::OkStatus();
+  if (left == 0) files_.erase(path);
+  Cut(plan_.cut_seed());
+  return PowerIsOff();
 }
 
 absl::StatusOr<std::unique_ptr<AsyncFile>> SimulatedDisk::Open(const std::string& path) {

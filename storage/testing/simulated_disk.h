@@ -21,9 +21,10 @@
 namespace eps {
 
 // Files are arrays of sectors. Readers see a sector that was written and not synced; a power cut
-// keeps it, loses it or tears it. Creating, renaming and removing are durable when the call
-// returns; a cut in the middle of one leaves either state. A failed sync loses what it should have
-// made durable, even if a later sync succeeds.
+// keeps it, loses it or tears it. Renaming and removing are durable when the call returns; a cut in
+// the middle of one leaves either state. CreateFile makes three calls of its kind, because a real
+// disk creates, fills and syncs: a cut in any of them leaves no file, an empty one, a part or the
+// whole. A failed sync loses what it should have made durable, even if a later sync succeeds.
 //
 // Offsets, lengths and addresses that are no multiples of kDiskBlock end the process.
 // Thread-safe. Must outlive its files and locks. The process that used them may end before a cut.
@@ -107,6 +108,8 @@ class SimulatedDisk final : public Disk {
   // or after the change.
   template <class Change>
   absl::Status Block(Call call, const std::string& path, const Change& change) EPS_REQUIRES(mu_);
+  // One of the three calls of CreateFile: the file grows to `size`.
+  absl::Status Grow(const std::string& path, uint64_t size) EPS_REQUIRES(mu_);
   void Cut(uint64_t seed) EPS_REQUIRES(mu_);
   uint64_t UsedBytes() const EPS_REQUIRES(mu_);
   absl::Status CheckFolderOf(const std::string& path) const EPS_REQUIRES(mu_);

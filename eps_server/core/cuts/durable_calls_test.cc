@@ -169,9 +169,16 @@ const char* const kAllLabels[] = {"create file log.new",
                                   "write slot: residuals"};
 
 // Those of storage/log/contribution_log.cc.
-const char* const kLabelsOfLogs[] = {"create file contributions.eps", "open contributions.eps",
-                                     "read contributions.eps", "sync contributions.eps",
-                                     "write contributions.eps"};
+const char* const kLabelsOfLogs[] = {"create file contributions.eps.new",
+                                     "open contributions.eps",
+                                     "open contributions.eps.new",
+                                     "read contributions.eps",
+                                     "remove contributions.eps.new",
+                                     "rename contributions.eps.new",
+                                     "sync contributions.eps",
+                                     "sync contributions.eps.new",
+                                     "write contributions.eps",
+                                     "write contributions.eps.new"};
 
 class DurableCalls : public testing::TestWithParam<std::tuple<uint32_t, bool>> {
  protected:
