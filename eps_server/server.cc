@@ -93,6 +93,11 @@ class Server::Impl {
         shard_(host_.get()) {
     process_.account = account;
     process_.incarnation = host_->environment().incarnation;
+    if (storage_ == nullptr) return;
+    process_.add_storage = [meter = &storage_->fill_meter()](v1::StatusReply* status) {
+      (*status->mutable_counters())["fill_wanted_bytes"] = meter->wanted_bytes();
+      (*status->mutable_counters())["filled_bytes"] = meter->filled_bytes();
+    };
   }
   ~Impl() { Shutdown(std::chrono::milliseconds(0)); }
 

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/checksum.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "grpcpp/client_context.h"
@@ -22,10 +24,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kCallTimeout{60};
-// A server reserves and touches all of its memory before it answers CreateJob and imports.
+// A server reserves and touches all of its memory before it answers an import.
 constexpr std::chrono::seconds kReserveTimeout{1800};
+// The most time for CreateJob; without progress of the servers it ends much earlier.
+constexpr std::chrono::hours kCreateTimeout{7 * 24};
 constexpr std::chrono::seconds kWatchTimeout{600};
 constexpr std::chrono::milliseconds kRetryPause{100};
+constexpr std::chrono::seconds kLookTimeout{5};  // of a look at a server's progress
 
 // Names a request in the server's log.
 std::string RequestId(absl::string_view what) {
@@ -106,6 +111,50 @@ class ImportStream {
   bool ended_ = false;
 };
 
+// A CreateJob call in flight. The destructor waits for its end.
+class CreateCall {
+ public:
+  CreateCall(v1::Control::Stub* stub, v1::CreateJobRequest request) : request_(std::move(request)) {
+    SetTimeout(&context_, kCreateTimeout);
+    stub->async()->CreateJob(&context_, &request_, &reply_, [this](grpc::Status status) {
+      MutexLock lock(&mu_);
+      status_ = std::move(status);
+      ended_ = true;
+      changed_.NotifyAll();
+    });
+  }
+  ~CreateCall() {
+    while (!EndsWithin(kLookTimeout)) {
+    }
+  }
+
+  // Returns whether the call has ended, after at most `pause`.
+  bool EndsWithin(std::chrono::milliseconds pause) EPS_EXCLUDES(mu_) {
+    const Clock::time_point deadline = Clock::now() + pause;
+    MutexLock lock(&mu_);
+    while (!ended_ && changed_.WaitUntil(&mu_, deadline)) {
+    }
+    return ended_;
+  }
+  void Cancel() { context_.TryCancel(); }
+
+  // REQUIRE that the call has ended.
+  grpc::Status status() EPS_EXCLUDES(mu_) {
+    MutexLock lock(&mu_);
+    return status_;
+  }
+  const v1::CreateJobReply& reply() const { return reply_; }
+
+ private:
+  grpc::ClientContext context_;
+  const v1::CreateJobRequest request_;
+  v1::CreateJobReply reply_;
+  Mutex mu_;
+  CondVar changed_;
+  bool ended_ EPS_GUARDED_BY(mu_) = false;
+  grpc::Status status_ EPS_GUARDED_BY(mu_);
+};
+
 }  // namespace
 
 ControlClient::ControlClient(std::vector<std::string> servers) : servers_(std::move(servers)) {
@@ -147,21 +196,53 @@ absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(
   return client;
 }
 
-absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec) {
+uint64_t ControlClient::FilledBytes(uint64_t* wanted_bytes) {
+  uint64_t filled = 0;
+  *wanted_bytes = 0;
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    const absl::StatusOr<v1::StatusReply> status = GetStatus(i, kLookTimeout);
+    if (!status.ok()) continue;  // no progress; CreateJob itself reports what is wrong
+    const auto& counters = status->counters();
+    const auto add = [&counters](const char* name, uint64_t* sum) {
+      const auto found = counters.find(name);
+      if (found != counters.end()) *sum += found->second;
+    };
+    add("filled_bytes", &filled);
+    add("fill_wanted_bytes", wanted_bytes);
+  }
+  return filled;
+}
+
+absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec,
+                                                            const CreatePatience& patience) {
   {
     MutexLock lock(&mu_);
     job_ = spec.id();
   }
-  grpc::ClientContext context;
-  SetTimeout(&context, kReserveTimeout);
   v1::CreateJobRequest request;
   request.set_request_id(RequestId("create"));
   request.set_spec_text(spec.ToText());
   for (const std::string& address : servers_) request.add_servers(address);
-  v1::CreateJobReply reply;
-  EPS_RETURN_IF_ERROR(
-      FromGrpc(stubs_[0]->CreateJob(&context, request, &reply), Where("CreateJob", 0)));
-  return reply;
+  CreateCall call(stubs_[0].get(), request);
+  uint64_t filled = 0;
+  for (int idle = 0; !call.EndsWithin(patience.pause); ++idle) {
+    if (idle >= patience.idle_looks) {
+      call.Cancel();
+      return absl::DeadlineExceededError(absl::StrCat(
+          Where("CreateJob", 0), ": no server has filled any more bytes of its slots for ",
+          patience.pause.count() * idle / 1000, " s; look at the servers' logs and disks"));
+    }
+    uint64_t wanted = 0;
+    const uint64_t now = FilledBytes(&wanted);
+    if (now == filled) continue;
+    filled = now;
+    idle = -1;
+    EPS_LOG_INFO("the servers fill their slots: " << absl::StrFormat(
+                     "%.1f of %.1f GB", static_cast<double>(filled) / 1e9,
+                     static_cast<double>(wanted) / 1e9));
+  }
+  EPS_RETURN_IF_ERROR(FromGrpc(call.status(), Where("CreateJob", 0)));
+  return call.reply();
 }
 
 absl::Status ControlClient::Initialize(ShardId shard) {

@@ -55,8 +55,17 @@ class ControlClient {
   // The job of the last CreateJob.
   JobId job() const EPS_EXCLUDES(mu_);
 
-  // Creates the job on servers()[0], or finds it there; all later calls refer to this job.
-  absl::StatusOr<v1::CreateJobReply> CreateJob(const JobSpec& spec);
+  // How long CreateJob waits for servers that make no progress.
+  struct CreatePatience {
+    std::chrono::milliseconds pause{5000};  // between two looks at the servers
+    int idle_looks = 360;                   // without progress, until it gives up
+  };
+  // Creates the job on servers()[0], or finds it there; all later calls refer to this job. Logs how
+  // far the servers are with filling their slots. DeadlineExceeded if they make no progress.
+  absl::StatusOr<v1::CreateJobReply> CreateJob(const JobSpec& spec, const CreatePatience& patience);
+  absl::StatusOr<v1::CreateJobReply> CreateJob(const JobSpec& spec) {
+    return CreateJob(spec, CreatePatience());
+  }
 
   // Sets every chunk of a server to the spec's initial values, at the border before training. The
   // job opens once all servers have their state.
@@ -99,6 +108,8 @@ class ControlClient {
  private:
   explicit ControlClient(std::vector<std::string> servers);
   std::string Where(absl::string_view call, size_t server) const;
+  // Returns the bytes of slots that all servers have filled, and sets how many they want to fill.
+  uint64_t FilledBytes(uint64_t* wanted_bytes);
 
   const std::vector<std::string> servers_;
   std::vector<std::unique_ptr<v1::Control::Stub>> stubs_;

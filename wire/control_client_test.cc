@@ -22,6 +22,55 @@ class AcceptingService final : public v1::Control::Service {
   }
 };
 
+// Fills its slots while it creates a job: a piece whenever somebody looks.
+class FillingService final : public v1::Control::Service {
+ public:
+  static constexpr uint64_t kBytes = 40;
+
+  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*, v1::HelloReply*) override {
+    return grpc::Status::OK;
+  }
+  grpc::Status Status(grpc::ServerContext*, const v1::StatusRequest*,
+                      v1::StatusReply* reply) override {
+    const uint64_t looks = ++looks_;
+    if (looks % 3 == 0 && filled_ < stops_at) ++filled_;
+    (*reply->mutable_counters())["filled_bytes"] = filled_;
+    (*reply->mutable_counters())["fill_wanted_bytes"] = kBytes;
+    return grpc::Status::OK;
+  }
+  grpc::Status CreateJob(grpc::ServerContext* context, const v1::CreateJobRequest*,
+                         v1::CreateJobReply*) override {
+    while (filled_ < kBytes && !context->IsCancelled()) std::this_thread::yield();
+    return context->IsCancelled() ? grpc::Status::CANCELLED : grpc::Status::OK;
+  }
+
+  std::atomic<uint64_t> stops_at{kBytes};
+
+ private:
+  std::atomic<uint64_t> looks_{0};
+  std::atomic<uint64_t> filled_{0};
+};
+
+TEST(ControlClient, WaitsWhileServersFillTheirSlots) {
+  KeepGrpcInitialised();
+  FillingService service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  auto client = ControlClient::Connect({"127.0.0.1:" + std::to_string(port)},
+                                       std::chrono::steady_clock::now() + std::chrono::seconds(20));
+  ASSERT_TRUE(client.ok()) << client.status();
+  const ControlClient::CreatePatience patience = {std::chrono::milliseconds(1), /*idle_looks=*/5};
+  service.stops_at = FillingService::kBytes / 2;
+  const absl::Status stuck = (*client)->CreateJob(JobSpec(), patience).status();
+  EXPECT_EQ(stuck.code(), absl::StatusCode::kDeadlineExceeded) << stuck;
+  service.stops_at = FillingService::kBytes;
+  const absl::Status filled = (*client)->CreateJob(JobSpec(), patience).status();
+  EXPECT_TRUE(filled.ok()) << filled;
+}
+
 // A race here is for the thread sanitizer to find.
 TEST(ControlClient, NamesItsJobWhileAnotherIsCreated) {
   KeepGrpcInitialised();

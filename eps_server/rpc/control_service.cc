@@ -18,8 +18,9 @@ constexpr const char* kServerName = "eps-server 0.1";
 // The optional features that this build supports.
 constexpr v1::Feature kFeatures[] = {v1::FEATURE_MERGED_PARTS};
 // The most time that CreateJob gives the other shards to prepare, even if the caller's deadline is
-// later. Shards pre-fault their state, which takes long.
-constexpr std::chrono::minutes kPrepareTimeout{10};
+// later. They fill their slots, which takes hours on a large, slow disk. The caller watches their
+// progress and gives up earlier if there is none.
+constexpr std::chrono::hours kPrepareTimeout{7 * 24};
 
 // Limits requests other than CreateJob and PrepareJob, which may be longer.
 absl::Status CheckSize(const google::protobuf::MessageLite& message) {

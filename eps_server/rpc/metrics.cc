@@ -47,6 +47,7 @@ constexpr CounterName kCounters[] = {
     {"rollbacks", "eps_rollbacks_total", "Rollbacks to a cut that this shard requested."},
     {"replays", "eps_log_replays_total", "Contribution logs replayed."},
     {"scrub_passes", "eps_scrub_passes_total", "Scrub passes over the whole state."},
+    {"filled_bytes", "eps_filled_bytes_total", "Bytes of new slots and logs that were filled."},
     {"scrubbed_bytes", "eps_scrub_bytes_total", "Bytes read and checked by scrubbing."},
     {"scrub_damage", "eps_scrub_damage_total", "Damaged chunks found by scrubbing."},
 };

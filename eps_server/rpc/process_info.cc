@@ -13,6 +13,7 @@ void ProcessInfo::FillStatus(v1::StatusReply* status) const {
     use->set_live_bytes(account->live_bytes(kind));
     use->set_peak_bytes(account->peak_bytes(kind));
   }
+  if (add_storage != nullptr) add_storage(status);
   const std::chrono::duration<double> uptime = std::chrono::steady_clock::now() - start;
   status->set_uptime_seconds(uptime.count());
 }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "base/memory_account.h"
@@ -16,6 +17,8 @@ struct ProcessInfo {
   std::string address;
   uint64_t incarnation = 0;
   const MemoryAccount* account = nullptr;
+  // Adds the counters of the data directory to a status page. Null without one; thread-safe.
+  std::function<void(v1::StatusReply*)> add_storage;
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 
   // Fills the process part of a status page.

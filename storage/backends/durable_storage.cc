@@ -51,7 +51,9 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
         "storage.path is empty: durable state needs a folder for this server alone");
   }
   std::unique_ptr<DurableStorage> storage(new DurableStorage(options));
-  storage->disk_ = NewRealDisk(DiskOptions());
+  DiskOptions disk;
+  disk.fill_meter_or_null = &storage->fill_meter_;
+  storage->disk_ = NewRealDisk(disk);
   EPS_RETURN_IF_ERROR(storage->disk_->CreateFolder(options.path));
   EPS_ASSIGN_OR_RETURN(
       storage->lock_,

@@ -17,6 +17,7 @@
 #include "storage/cuts/cut_reader.h"
 #include "storage/cuts/job_folders.h"
 #include "storage/disk/disk.h"
+#include "storage/disk/fill.h"
 #include "storage/log/log_room.h"
 #include "storage/state_backend.h"
 
@@ -74,6 +75,9 @@ class DurableStorage {
                                                      const CatalogueJob& job,
                                                      const CatalogueCut& cut) const;
 
+  // Counts the bytes of the files that backends of this storage create.
+  const FillMeter& fill_meter() const { return fill_meter_; }
+
   // Returns the job of the last Remember, or nullopt.
   absl::StatusOr<std::optional<ServedSpec>> Served() const;
   // Makes `job`, which has a backend here, the job that Served returns.
@@ -92,6 +96,7 @@ class DurableStorage {
   absl::StatusOr<uint64_t> RemoveEmptyJobs(JobId but);
 
   const StorageOptions options_;
+  FillMeter fill_meter_;
   std::unique_ptr<Disk> disk_;
   std::unique_ptr<Disk::Lock> lock_;
   std::unique_ptr<KeyValueStore> store_;

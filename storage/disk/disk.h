@@ -17,6 +17,8 @@
 
 namespace eps {
 
+class FillMeter;
+
 // Offsets, lengths and addresses of direct I/O are multiples of this.
 inline constexpr size_t kDiskBlock = 4096;
 
@@ -32,8 +34,8 @@ struct FileIdentity {
 
 // One open file. Thread-safe. Each read or write calls `done` once, on any thread, in any order,
 // and never on the caller's stack; keep the memory valid until then. The implementation finishes a
-// short transfer or completes it with an error. Errors are Internal with file, operation, offset,
-// length and errno; OutOfRange past the end of the file.
+// short transfer or completes it with an error. Errors name file, operation, offset, length and
+// errno: Internal; ResourceExhausted if the disk is full; OutOfRange past the end of the file.
 class AsyncFile {
  public:
   using Done = std::function<void(absl::Status)>;
@@ -64,9 +66,9 @@ class Disk {
   // Returns the names in the folder, sorted. NotFound if there is no such folder.
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
   // Creates a file of `size` bytes, writes every block once, and syncs the file and its folder, so
-  // that later writes allocate neither space nor metadata. If the disk is full, removes the file
-  // and returns ResourceExhausted with the missing bytes and the place. AlreadyExists if the file
-  // exists.
+  // that later writes allocate neither space nor metadata. Logs its progress. If the disk is full,
+  // removes the file and returns ResourceExhausted with the missing bytes and the place.
+  // AlreadyExists if the file exists.
   virtual absl::Status CreateFile(const std::string& path, uint64_t size) = 0;
   // Opens an existing file, for direct I/O if the file system allows it. NotFound if there is none.
   virtual absl::StatusOr<std::unique_ptr<AsyncFile>> Open(const std::string& path) = 0;
@@ -91,6 +93,8 @@ struct DiskOptions {
   // The most operations in flight; more wait in a queue.
   uint32_t queue_depth = 16;
   bool allow_io_uring = true;
+  // Counts the bytes that CreateFile writes; borrowed.
+  FillMeter* fill_meter_or_null = nullptr;
 };
 // Returns the real file system. It uses io_uring if the kernel allows it, otherwise threads with
 // pread and pwrite; and O_DIRECT if the file system allows it. Logs each fallback once, with its

@@ -215,7 +215,8 @@ bool IoRequest::Take(int64_t result) {
   if (kind == Kind::kFail) return true;
   if (result == -EINTR || result == -EAGAIN) return false;
   if (result < 0) {
-    status = absl::InternalError(
+    status = absl::Status(
+        result == -ENOSPC ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal,
         absl::StrCat(path, ": ", NameOf(kind), " of ", size, " bytes at offset ", offset, ": ",
                      std::strerror(static_cast<int>(-result)), " (errno ", -result, ")"));
     return true;

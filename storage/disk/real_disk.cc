@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -21,12 +20,11 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "storage/disk/disk.h"
+#include "storage/disk/fill.h"
 #include "storage/disk/io_queue.h"
 
 namespace eps {
 namespace {
-
-constexpr size_t kFillBytes = size_t{4} << 20;  // the size of a write that fills a new file
 
 absl::Status Errno(const std::string& path, absl::string_view operation, int error) {
   const std::string text =
@@ -116,18 +114,18 @@ class RealLock final : public Disk::Lock {
 
 class RealDisk final : public Disk {
  public:
-  explicit RealDisk(const DiskOptions& options) {
-    const uint32_t depth = std::max(options.queue_depth, 1u);
+  explicit RealDisk(const DiskOptions& options)
+      : depth_(std::max(options.queue_depth, 1u)), fill_meter_(options.fill_meter_or_null) {
     absl::Status refused = absl::UnavailableError("not allowed (DiskOptions::allow_io_uring)");
     if (options.allow_io_uring) {
-      absl::StatusOr<std::unique_ptr<IoQueue>> queue = NewUringQueue(depth);
+      absl::StatusOr<std::unique_ptr<IoQueue>> queue = NewUringQueue(depth_);
       refused = queue.status();
       if (queue.ok()) queue_ = std::move(*queue);
     }
     if (queue_ == nullptr) {
       EPS_LOG_WARN(
           "storage: threads with pread and pwrite instead of io_uring: " << refused.message());
-      queue_ = NewThreadQueue(depth);
+      queue_ = NewThreadQueue(depth_);
     }
   }
 
@@ -145,6 +143,8 @@ class RealDisk final : public Disk {
   absl::StatusOr<Descriptor> OpenDirect(const std::string& path, int flags);
   absl::Status Fill(const std::string& path, uint64_t size);
 
+  const uint32_t depth_;
+  FillMeter* const fill_meter_;  // may be null
   std::unique_ptr<IoQueue> queue_;
   std::atomic<bool> said_buffered_{false};
 };
@@ -213,33 +213,17 @@ absl::Status RealDisk::CreateFile(const std::string& path, uint64_t size) {
 }
 
 absl::Status RealDisk::Fill(const std::string& path, uint64_t size) {
-  EPS_ASSIGN_OR_RETURN(const Descriptor fd, OpenDirect(path, O_RDWR | O_CREAT | O_EXCL));
-  const std::unique_ptr<void, void (*)(void*)> zeros(std::aligned_alloc(kDiskBlock, kFillBytes),
-                                                     std::free);
-  EPS_CHECK(zeros != nullptr);
-  std::memset(zeros.get(), 0, kFillBytes);
-  for (uint64_t done = 0; done < size;) {
-    const uint64_t piece = std::min<uint64_t>(size - done, kFillBytes);
-    const ssize_t written = pwrite(fd.get(), zeros.get(), piece, static_cast<off_t>(done));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0 && errno == ENOSPC) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(path, ": ", size - done, " bytes are missing: the disk is full after ", done,
-                       " of ", size));
-    }
-    if (written < 0) return Errno(path, absl::StrCat("write at offset ", done), errno);
-    // A short write continues at a block boundary, as direct I/O requires. If less than a block was
-    // written, a disk with smaller blocks is full, and a retry would write the same bytes forever.
-    const uint64_t kept = static_cast<uint64_t>(written) / kDiskBlock * kDiskBlock;
-    if (kept == 0) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(path, ": ", size - done, " bytes are missing: of a write at offset ", done,
-                       " only ", written, " bytes were moved"));
-    }
-    done += kept;
+  EPS_ASSIGN_OR_RETURN(Descriptor fd, OpenDirect(path, O_RDWR | O_CREAT | O_EXCL));
+  const auto bytes = static_cast<off_t>(size);
+  // Writes that extend a file run one at a time, so set the size first. Not every file system can
+  // reserve the space too.
+  if (size > 0 && fallocate(fd.get(), 0, 0, bytes) != 0) {
+    if (errno != EOPNOTSUPP) return Errno(path, absl::StrCat("reserve ", size, " bytes"), errno);
+    if (ftruncate(fd.get(), bytes) != 0) return Errno(path, "set the size", errno);
   }
-  if (fsync(fd.get()) != 0) return Errno(path, "sync", errno);
-  return absl::OkStatus();
+  RealFile file(path, std::move(fd), size, FileIdentity(), queue_.get());
+  EPS_RETURN_IF_ERROR(FillWithZeros(&file, depth_, fill_meter_));
+  return SyncBlocking(&file);
 }
 
 absl::StatusOr<std::unique_ptr<AsyncFile>> RealDisk::Open(const std::string& path) {
