@@ -214,7 +214,7 @@ class State {
     std::vector<OpId> ops;
     for (const ChunkId id : owned_) {
       ops.push_back(completions_.Next());
-      backend_->WriteState(ops.back(), id, version_, state_);
+      backend_->Submit(ops.back(), WriteStateRequest{id, version_, state_});
     }
     End(ops);
   }
@@ -238,7 +238,7 @@ class State {
   void Verify() {
     for (const ChunkId id : owned_) {
       const OpId op = completions_.Next();
-      backend_->ReadState(op, id, version_);
+      backend_->Submit(op, ReadStateRequest{id, version_});
       const BackendDone done = completions_.Take(op);
       if (done.status.ok() && std::get<Bytes>(done.value).view() == state_.view()) continue;
       std::printf("chunk %u is not what was written: %s\n", id.value(),
@@ -264,7 +264,7 @@ class State {
         request.inputs.push_back({use, TreeRange{0, 1}, gradients_[i]});
       }
       ops.push_back(completions_.Next());
-      backend_->Update(ops.back(), std::move(request));
+      backend_->Submit(ops.back(), std::move(request));
     }
     version_ = version_.Next();
     return ops;
@@ -282,7 +282,7 @@ class State {
     cut.border.id = {Step(++step_), Term(1)};
     cut.border.version = version_;
     cut_ = completions_.Next();
-    backend_->Cut(cut_, cut);
+    backend_->Submit(cut_, cut);
   }
 
   void End(const std::vector<OpId>& ops) {

@@ -99,7 +99,8 @@ absl::Status WriteChunks(const JobState& state, const std::vector<ChunkId>& owne
     }
     EPS_ASSIGN_OR_RETURN(const ChunkState content, state.ReadChunk(chunk));
     begun.push_back(outcomes->Next());
-    backend->WriteState(begun.back(), chunk, state.head().border.version, Bytes::CopyOf(content));
+    backend->Submit(begun.back(),
+                    WriteStateRequest{chunk, state.head().border.version, Bytes::CopyOf(content)});
   }
   for (const OpId op : begun) EPS_RETURN_IF_ERROR(outcomes->Take(op));
   return absl::OkStatus();
@@ -126,7 +127,7 @@ absl::Status WriteServer(const JobState& state, ShardId id, uint32_t servers,
                                            &account, outcomes.Sink()));
   // Terms continue, although no process of the earlier servers can reach these.
   const OpId promise = outcomes.Next();
-  backend->Promise(promise, std::max(head.promised, head.border.id.term));
+  backend->Submit(promise, PromiseRequest{std::max(head.promised, head.border.id.term)});
   EPS_RETURN_IF_ERROR(outcomes.Take(promise));
   EPS_RETURN_IF_ERROR(WriteChunks(state, shard.owned, backend.get(), &outcomes));
   CutRequest request;
@@ -136,7 +137,7 @@ absl::Status WriteServer(const JobState& state, ShardId id, uint32_t servers,
   EPS_ASSIGN_OR_RETURN(request.content.residuals, state.ReadResiduals(shard.owned));
   if (id.value() == 0) request.content.records = head.records;
   const OpId cut = outcomes.Next();
-  backend->Cut(cut, std::move(request));
+  backend->Submit(cut, std::move(request));
   return outcomes.Take(cut);
 }
 

@@ -1,10 +1,11 @@
 #ifndef EPS_STORAGE_REQUESTS_H_
 #define EPS_STORAGE_REQUESTS_H_
 
-// The operations of a state backend, one struct each. StateBackend documents what each of them does
-// and what it completes with.
+// The operations of a state backend, one struct each, with the contract of each operation.
+// StateBackend::Submit begins them.
 
 #include <optional>
+#include <type_traits>
 #include <variant>
 
 #include "base/bytes.h"
@@ -15,72 +16,108 @@
 
 namespace eps {
 
-// ---- Operations of one chunk. UpdateRequest is one of them.
+// ---- Operations of one chunk.
+//
+// UpdateRequest (optimizer/update_request.h) is one of them: decodes, reduces, updates and encodes
+// in one pass over the chunk. Completes with UpdateResult.
 
-// Returns the chunk's weights, encoded.
+// Encodes the weights at `version`. Completes with Bytes, which never change. FailedPrecondition
+// with both versions if the chunk is at another one.
 struct ReadRequest {
   ChunkId chunk;
   Version version;
-  const Codec* codec = nullptr;
+  const Codec* codec = nullptr;  // borrowed until the operation completes
   Axis axis = Axis::kRow;
 };
 
-// Returns the chunk's weights and state fields in FP32.
+// Completes with Bytes: the weights at `version`, then each state field, FP32, in element order
+// (Segment::offset). FailedPrecondition with both versions if the chunk is at another one.
 struct ReadStateRequest {
   ChunkId chunk;
   Version version;
 };
 
-// Replaces the chunk's weights and state fields.
+// The inverse of ReadStateRequest: sets the chunk's content and version. InvalidArgument if the
+// size is wrong.
 struct WriteStateRequest {
   ChunkId chunk;
   Version version;
   Bytes state;
 };
 
-// Sets the chunk to its values before training.
+// Sets the chunk to the spec's initial values and zero state, at Version(0).
 struct InitializeRequest {
   ChunkId chunk;
 };
 
-// Reduces the inputs of `update` and measures the sum; leaves the state alone.
+// Decodes and reduces without an update. Completes with UpdateResult, whose `reduced` (FP32, or the
+// input itself if there is only one) replaces the inputs in a later UpdateRequest. Sealed mode
+// needs this because it needs the norm of the whole gradient before it updates. Does not access the
+// state.
 struct StatsRequest {
   UpdateRequest update;
 };
 
-// ---- Operations of the shard's cuts and log. CutRequest is one of them.
+// ---- Operations of the shard's cuts. REQUIRES caps().durable; otherwise Submit aborts the
+// process. If an I/O error occurs in one of these operations or in an update, the operation
+// completes with DataLoss (bad checksum; names file and offset) or Internal (device error; names
+// file, offset and errno). End the process after such an error: the backend does not retry.
 
-// Cancels waiting operations and awaits running ones.
+// Makes durable the state that results from all earlier calls and no later one: the chunks, and
+// `content`, whose records are those since the previous cut. Completes after the data and then one
+// record have been synced. Cuts complete in order. FailedPrecondition if a chunk is not at the
+// border's version. Later updates may have to wait until the cut has captured their chunk, and then
+// until Recycle frees the slot that they need.
+struct CutRequest {
+  CutBorder border;
+  CutContent content;
+};
+
+// Cancels waiting updates and cuts (see CutRequest), then completes once no earlier operation can
+// still reach memory or disk.
 struct QuiesceRequest {};
 
-// Finds the cuts, the promised term and the log on the disk.
+// Completes with RecoveredState. Reads the records and footers of the cuts, not the tensors.
 struct RecoverRequest {};
 
-// Returns the shard to a cut, in a new term.
+// REQUIRES QuiesceRequest, or that no operation was begun. Durably records {term, base}, which
+// discards all cuts younger than `base`; then loads the state of `base` into the shard. Completes
+// with CutContent. NotFound if the shard lacks the cut. Without a base, discards all cuts and
+// leaves the shard without state, so that all slots can be overwritten.
 struct RestoreRequest {
   std::optional<CutId> base;
   Term term;
 };
 
-// Refuses all earlier terms from now on, durably.
+// Once this completes, the shard never serves an earlier term again, even after a crash.
+// FailedPrecondition names the later term if one was promised.
 struct PromiseRequest {
   Term term;
 };
 
-// Checks the next piece of the kept cuts for damage.
+// Reads and checks the next chunk of the kept cuts, or the next piece of their residuals, so that
+// damage is found while an intact cut may still exist. Completes with ScrubResult. Occupies at most
+// one staging buffer. Submit one at a time.
 struct ScrubRequest {};
 
-// Begins an empty contribution log.
+// ---- Operations of the contribution log. REQUIRES caps().log_steps > 0. I/O errors: as above.
+
+// Discards everything logged so far; the new, empty log is durable once this completes. `log.base`
+// is the cut whose state the shard has. LogRequest need not wait for completion.
+// FailedPrecondition if a term other than log.id.term is promised.
 struct StartLogRequest {
   FoundLog log;
 };
 
-// Appends an entry to the contribution log.
+// Completes once this entry and all earlier ones are durable. A cut becomes durable only after all
+// earlier entries, and frees the room of entries up to its step. Internal if the log is full.
 struct LogRequest {
   LogEntry entry;
 };
 
-// Returns the next entries of the log that RecoverRequest found.
+// REQUIRES RestoreRequest with the base of the log that RecoverRequest found, in that log's term.
+// Completes with the next entries, in order, or with none at the end of the log. Later entries are
+// appended; cuts that begin before the reading ends become durable after the first appended entry.
 struct ReadLogRequest {};
 
 using ChunkRequest = std::variant<ReadRequest, ReadStateRequest, WriteStateRequest,
@@ -89,6 +126,22 @@ using DurableRequest =
     std::variant<CutRequest, QuiesceRequest, RecoverRequest, RestoreRequest, PromiseRequest,
                  ScrubRequest, StartLogRequest, LogRequest, ReadLogRequest>;
 using Request = std::variant<ChunkRequest, DurableRequest>;
+
+// Calls `visitor` with the struct that `request` holds, and returns what it returns.
+template <class Visitor>
+auto VisitRequest(const Visitor& visitor, const Request& request) {
+  return std::visit([&](const auto& group) { return std::visit(visitor, group); }, request);
+}
+
+// Returns the request as an R; null if it is of another kind.
+template <class R>
+const R* RequestAs(const Request& request) {
+  const auto as_r = [](const auto& r) -> const R* {
+    if constexpr (std::is_same_v<decltype(r), const R&>) return &r;
+    return nullptr;
+  };
+  return VisitRequest(as_r, request);
+}
 
 }  // namespace eps
 

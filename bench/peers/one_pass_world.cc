@@ -192,7 +192,7 @@ void Server::WriteState(const Arrays& arrays) {
     std::memcpy(state.data(), row.weight, bytes);
     std::memcpy(state.data() + bytes, row.exp_avg, bytes);
     std::memcpy(state.data() + 2 * bytes, row.exp_avg_sq, bytes);
-    backend_->WriteState(op, chunk.id, version_, std::move(state).Freeze());
+    backend_->Submit(op, WriteStateRequest{chunk.id, version_, std::move(state).Freeze()});
   });
 }
 
@@ -215,17 +215,21 @@ void Server::Update(const std::vector<const std::vector<Encoded>*>& parts,
   ForEachChunk([&](const Chunk& chunk, OpId op) {
     UpdateRequest request = RequestOf(chunk, parts);
     request.encode = encode;
-    backend_->Update(op, std::move(request));
+    backend_->Submit(op, std::move(request));
   });
   version_ = version_.Next();
 }
 
 void Server::Stats(const std::vector<const std::vector<Encoded>*>& parts) {
-  ForEachChunk([&](const Chunk& chunk, OpId op) { backend_->Stats(op, RequestOf(chunk, parts)); });
+  ForEachChunk([&](const Chunk& chunk, OpId op) {
+    backend_->Submit(op, StatsRequest{RequestOf(chunk, parts)});
+  });
 }
 
 std::vector<Bytes> Server::ReadState() {
-  ForEachChunk([&](const Chunk& chunk, OpId op) { backend_->ReadState(op, chunk.id, version_); });
+  ForEachChunk([&](const Chunk& chunk, OpId op) {
+    backend_->Submit(op, ReadStateRequest{chunk.id, version_});
+  });
   return std::exchange(bytes_, std::vector<Bytes>(bytes_.size()));
 }
 

@@ -18,6 +18,8 @@
 #include "eps/v1/data.pb.h"
 #include "eps/v1/shard.pb.h"
 #include "eps_server/core/trace/trace_action.h"
+#include "storage/cuts/cut.h"
+#include "storage/requests.h"
 #include "storage/state_backend.h"
 
 namespace eps {
@@ -79,7 +81,7 @@ struct PushInvalid {
 struct ImportInitialize {
   StreamId stream;
 };
-// ImportState: the state of one chunk at a version, as StateBackend::ReadState encodes it.
+// ImportState: the state of one chunk at a version, as ReadStateRequest returns it.
 struct ImportChunk {
   StreamId stream;
   ChunkId chunk;
@@ -123,7 +125,7 @@ struct Gate {
   StreamId stream;
   uint64_t step = 0;
 };
-// The backend completed a call that effect::Start began.
+// The backend completed an operation that effect::Start began.
 struct OpDone {
   BackendDone done;
 };
@@ -152,64 +154,6 @@ using Event =
                  event::ImportFinish, event::Export, event::ExportDrained, event::Watch,
                  event::Gate, event::OpDone, event::FromShard, event::LinkUp, event::LinkDown,
                  event::Timer>;
-
-// The calls of a StateBackend. Each holds the arguments of the function of its name, except `op`.
-namespace backend_call {
-struct Read {
-  ChunkId chunk;
-  Version version;
-  const Codec* codec = nullptr;  // borrowed
-  Axis axis = Axis::kRow;
-};
-struct ReadState {
-  ChunkId chunk;
-  Version version;
-};
-struct WriteState {
-  ChunkId chunk;
-  Version version;
-  Bytes state;
-};
-struct Initialize {
-  ChunkId chunk;
-};
-struct Stats {
-  UpdateRequest request;
-};
-struct Update {
-  UpdateRequest request;
-};
-struct Cut {
-  CutRequest request;
-};
-struct Recycle {
-  CutId oldest_kept;  // no OpDone follows
-};
-struct Quiesce {};  // Cancels waiting calls and waits for those in flight.
-struct Recover {};  // Reads which cuts and which log are durable.
-struct Restore {
-  std::optional<CutId> base;
-  Term term;
-};
-struct Promise {
-  Term term;
-};
-struct Scrub {};  // Checks the next piece of the kept cuts.
-struct StartLog {
-  FoundLog log;
-};
-struct Log {
-  LogEntry entry;
-};
-struct ReadLog {};  // Reads the next entries of the log that is replayed.
-}  // namespace backend_call
-using BackendCall = std::variant<
-    backend_call::Read, backend_call::ReadState, backend_call::WriteState, backend_call::Initialize,
-    backend_call::Stats, backend_call::Update, backend_call::Cut, backend_call::Recycle,
-    backend_call::Quiesce, backend_call::Recover, backend_call::Restore, backend_call::Promise,
-    backend_call::Scrub, backend_call::StartLog, backend_call::Log, backend_call::ReadLog>;
-// Makes the call on `backend`, on its sequence. It completes under `op`.
-void Call(StateBackend* backend, OpId op, const BackendCall& call);
 
 // The outputs. A shell carries them out in order and decides nothing.
 namespace effect {
@@ -260,10 +204,14 @@ struct SendState {
   v1::ExportStateReply header;
   Bytes state;
 };
-// Makes a call on the backend. OpDone returns its outcome.
+// Begins an operation of the backend. OpDone returns its outcome.
 struct Start {
   OpId op;
-  BackendCall call;
+  Request request;
+};
+// Tells the backend that all shards have this cut (StateBackend::Recycle).
+struct Recycle {
+  CutId oldest_kept;
 };
 // Sends a message to another shard. It may be lost with the link.
 struct ToShard {
@@ -289,10 +237,10 @@ struct Abort {
   std::string why;
 };
 }  // namespace effect
-using Effect =
-    std::variant<effect::Reply, effect::Close, effect::SendChunk, effect::FailFetch, effect::Credit,
-                 effect::SendAck, effect::SendState, effect::Start, effect::ToShard,
-                 effect::SetTimer, effect::ClearTimer, effect::Trace, effect::Abort>;
+using Effect = std::variant<effect::Reply, effect::Close, effect::SendChunk, effect::FailFetch,
+                            effect::Credit, effect::SendAck, effect::SendState, effect::Start,
+                            effect::Recycle, effect::ToShard, effect::SetTimer, effect::ClearTimer,
+                            effect::Trace, effect::Abort>;
 
 }  // namespace eps
 

@@ -22,8 +22,8 @@ class Outbox {
   virtual ~Outbox() = default;
 
   virtual void Emit(Effect effect) = 0;
-  // Starts a call on the backend. The desk receives its OpDone under the id returned here.
-  virtual OpId StartOp(BackendCall call) = 0;
+  // Begins an operation of the backend. The desk receives its OpDone under the id returned here.
+  virtual OpId StartOp(Request request) = 0;
   // Starts a timer and returns its id, which no later timer reuses.
   virtual TimerId StartTimer(uint64_t after_ms) = 0;
   // Delivers the event to the desks that it concerns before it returns.

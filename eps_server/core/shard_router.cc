@@ -189,9 +189,9 @@ void ShardRouter::Emit(Effect effect) {
   output_.Emit(std::move(effect), out_);
 }
 
-OpId ShardRouter::StartOp(BackendCall call) {
+OpId ShardRouter::StartOp(Request request) {
   life_->last_op = life_->last_op.Next();
-  Emit(effect::Start{life_->last_op, std::move(call)});
+  Emit(effect::Start{life_->last_op, std::move(request)});
   return life_->last_op;
 }
 

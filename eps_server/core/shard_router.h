@@ -147,7 +147,7 @@ class ShardRouter final : private Outbox, private DeskQueries {
 
   // ---- Outbox
   void Emit(Effect effect) override;
-  OpId StartOp(BackendCall call) override;
+  OpId StartOp(Request request) override;
   TimerId StartTimer(uint64_t after_ms) override;
   void Raise(const InternalEvent& event) override;
   void ToLead(v1::ShardMessage message) override;

@@ -202,8 +202,8 @@ void JobShell::Handle(const Event& event) {
   importing_ = chunk != nullptr ? &import_stream : nullptr;
   protocol_->Handle(event, NowMs(), &effects_);
   state_.store(protocol_->state(), std::memory_order_release);
-  for (const Effect& effect : effects_) {
-    std::visit([this](const auto& e) { Execute(e); }, effect);
+  for (Effect& effect : effects_) {
+    std::visit([this](auto& e) { Execute(std::move(e)); }, effect);
   }
   effects_.clear();
   // The core started no operation for the chunk, so it refused the chunk.
@@ -253,20 +253,25 @@ void JobShell::Execute(const effect::SendState& e) {
   if (auto sink = streams_.Find(e.stream)) sink->OnSendState(e);
 }
 
-void JobShell::Execute(const effect::Start& e) {
+void JobShell::Execute(effect::Start&& e) {
   // These operations read what is durable, promise a term or drop unfinished imports. They leave
   // the state as it is.
-  const auto* const restore = std::get_if<backend_call::Restore>(&e.call);
+  const auto* const restore = RequestAs<RestoreRequest>(e.request);
   const bool looks = (restore != nullptr && !restore->base.has_value()) ||
-                     std::holds_alternative<backend_call::Recover>(e.call) ||
-                     std::holds_alternative<backend_call::Promise>(e.call) ||
-                     std::holds_alternative<backend_call::Quiesce>(e.call);
+                     RequestAs<RecoverRequest>(e.request) != nullptr ||
+                     RequestAs<PromiseRequest>(e.request) != nullptr ||
+                     RequestAs<QuiesceRequest>(e.request) != nullptr;
   if (!looks) touched_.store(true, std::memory_order_release);
-  if (std::holds_alternative<backend_call::WriteState>(e.call)) {
+  if (RequestAs<WriteStateRequest>(e.request) != nullptr) {
     if (importing_ != nullptr) import_ops_.emplace(e.op, *importing_);
     importing_ = nullptr;
   }
-  Call(backend_.get(), e.op, e.call);
+  backend_->Submit(e.op, std::move(e.request));
+}
+
+void JobShell::Execute(const effect::Recycle& e) {
+  touched_.store(true, std::memory_order_release);
+  backend_->Recycle(e.oldest_kept);
 }
 
 void JobShell::Execute(const effect::ToShard& e) {

@@ -140,7 +140,8 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   void Execute(const effect::Credit& e);
   void Execute(const effect::SendAck& e);
   void Execute(const effect::SendState& e);
-  void Execute(const effect::Start& e);
+  void Execute(effect::Start&& e);
+  void Execute(const effect::Recycle& e);
   void Execute(const effect::ToShard& e);
   void Execute(const effect::SetTimer& e);
   void Execute(const effect::ClearTimer& e);
@@ -168,8 +169,8 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   std::unique_ptr<Protocol> protocol_;
   std::vector<Effect> effects_;
   std::unordered_map<TimerId, TimerQueue::Handle> timers_;
-  std::unordered_map<OpId, StreamId> import_ops_;  // the senders of chunks in WriteState operations
-  // While an ImportChunk is handled, and until WriteState starts for it, its sender.
+  std::unordered_map<OpId, StreamId> import_ops_;  // the senders of the chunks that are written
+  // While an ImportChunk is handled, and until its WriteStateRequest begins, its sender.
   const StreamId* importing_ = nullptr;
 };
 

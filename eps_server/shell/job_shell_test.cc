@@ -38,18 +38,27 @@ class ManualBackend final : public StateBackend {
   explicit ManualBackend(BackendDoneFn done, std::vector<std::string>* calls)
       : done_(std::move(done)), calls_(calls) {}
   Caps caps() const override { return Caps(); }
-  void Read(OpId op, ChunkId, Version, const Codec*, Axis) override { Note("read", op); }
-  void ReadState(OpId op, ChunkId, Version) override { Note("read state", op); }
-  void WriteState(OpId op, ChunkId, Version, Bytes) override { Note("write state", op); }
-  void Initialize(OpId op, ChunkId) override { Note("initialize", op); }
-  void Stats(OpId op, UpdateRequest) override { Note("stats", op); }
-  void Update(OpId op, UpdateRequest) override { Note("update", op); }
+  void Submit(OpId op, Request request) override {
+    calls_->push_back(VisitRequest(NameOf(), request) + " " + std::to_string(op.value()));
+  }
+  void Recycle(CutId oldest_kept) override {
+    calls_->push_back("recycle step " + std::to_string(oldest_kept.step.value()));
+  }
   void Complete(OpId op) { done_(BackendDone{op, absl::OkStatus(), {}}); }
 
  private:
-  void Note(const char* what, OpId op) {
-    calls_->push_back(std::string(what) + " " + std::to_string(op.value()));
-  }
+  struct NameOf {
+    std::string operator()(const ReadRequest&) const { return "read"; }
+    std::string operator()(const ReadStateRequest&) const { return "read state"; }
+    std::string operator()(const WriteStateRequest&) const { return "write state"; }
+    std::string operator()(const InitializeRequest&) const { return "initialize"; }
+    std::string operator()(const StatsRequest&) const { return "stats"; }
+    std::string operator()(const UpdateRequest&) const { return "update"; }
+    template <class Other>
+    std::string operator()(const Other&) const {
+      return "other";
+    }
+  };
   const BackendDoneFn done_;
   std::vector<std::string>* const calls_;
 };
@@ -148,18 +157,19 @@ TEST_F(JobShellTest, DeliversEffectsToLiveStreamsOnly) {
 TEST_F(JobShellTest, StartsBackendOperationsAndReportsTheirOutcome) {
   script_ = [&](const Event& event, std::vector<Effect>* out) {
     if (!std::holds_alternative<event::Gate>(event)) return;
-    out->push_back(effect::Start{OpId(1), backend_call::Initialize{ChunkId(0)}});
+    out->push_back(effect::Start{OpId(1), InitializeRequest{ChunkId(0)}});
     out->push_back(effect::Start{
-        OpId(2), backend_call::Read{ChunkId(0), Version(0), *FindCodec("fp32"), Axis::kRow}});
-    out->push_back(effect::Start{OpId(3), backend_call::ReadState{ChunkId(0), Version(0)}});
-    out->push_back(effect::Start{OpId(4), backend_call::Update{}});
-    out->push_back(effect::Start{OpId(5), backend_call::Stats{}});
+        OpId(2), ReadRequest{ChunkId(0), Version(0), *FindCodec("fp32"), Axis::kRow}});
+    out->push_back(effect::Start{OpId(3), ReadStateRequest{ChunkId(0), Version(0)}});
+    out->push_back(effect::Start{OpId(4), UpdateRequest{}});
+    out->push_back(effect::Start{OpId(5), StatsRequest{}});
+    out->push_back(effect::Recycle{{Step(6), Term(1)}});
   };
   EXPECT_TRUE(shell_->untouched());
   shell_->Post(event::Gate{});
   Settle();
   EXPECT_EQ(calls_, (std::vector<std::string>{"initialize 1", "read 2", "read state 3", "update 4",
-                                              "stats 5"}));
+                                              "stats 5", "recycle step 6"}));
   EXPECT_FALSE(shell_->untouched());
   backend_->Complete(OpId(3));
   Settle();
@@ -217,8 +227,8 @@ TEST_F(JobShellTest, ReportsImportedChunksWrittenOrRefused) {
   script_ = [&](const Event& event, std::vector<Effect>* out) {
     const auto* import = std::get_if<event::ImportChunk>(&event);
     if (import == nullptr || import->chunk == ChunkId(1)) return;
-    out->push_back(effect::Start{
-        OpId(7), backend_call::WriteState{import->chunk, import->version, import->state}});
+    out->push_back(
+        effect::Start{OpId(7), WriteStateRequest{import->chunk, import->version, import->state}});
   };
   shell_->Post(event::ImportChunk{stream, ChunkId(0), Version(0), Bytes()});
   Settle();

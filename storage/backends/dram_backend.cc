@@ -16,6 +16,8 @@
 namespace eps {
 namespace {
 
+constexpr char kNotDurable[] = "this state backend keeps nothing on disk";
+
 class DramBackend final : public StateBackend {
  public:
   DramBackend(ChunkCompute compute, std::unique_ptr<ChunkArena> arena, const ChunkMap& chunks,
@@ -24,6 +26,7 @@ class DramBackend final : public StateBackend {
 
   Caps caps() const override { return Caps(); }
   void Submit(OpId op, Request request) override;
+  void Recycle(CutId) override { EPS_CHECK_MSG(false, kNotDurable); }
 
  private:
   // One chunk. Only tasks of `sequence` touch the members after it.
@@ -77,7 +80,7 @@ DramBackend::~DramBackend() {
 
 void DramBackend::Submit(OpId op, Request request) {
   auto* const of_chunk = std::get_if<ChunkRequest>(&request);
-  EPS_CHECK_MSG(of_chunk != nullptr, "this state backend keeps nothing on disk");
+  EPS_CHECK_MSG(of_chunk != nullptr, kNotDurable);
   {
     MutexLock lock(&mu_);
     ++pending_;

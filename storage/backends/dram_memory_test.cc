@@ -35,7 +35,7 @@ class Shard {
   void InitializeAll() {
     for (const Chunk& c : chunks_.chunks()) {
       const OpId op = completions_.Next();
-      backend_->Initialize(op, c.id);
+      backend_->Submit(op, InitializeRequest{c.id});
       EXPECT_TRUE(completions_.Take(op).status.ok());
     }
   }

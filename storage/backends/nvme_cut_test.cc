@@ -88,15 +88,11 @@ TEST_P(Durable, CutHoldsExactlyTheEarlierCalls) {
   // Submits everything at once: for each chunk an update to 2, the cut, and a later write.
   std::vector<OpId> late;
   for (const Chunk& c : world.chunks.chunks()) {
-    process->backend().WriteState(process->Next(), c.id, Version(2),
-                                  Bytes::CopyOf(DurableProcess::SomeState(c, Version(2))));
+    process->Submit(DurableProcess::SomeWrite(c, Version(2)));
   }
-  const OpId cut = process->Next();
-  process->backend().Cut(cut, CutAt(2, 1, 2));
+  const OpId cut = process->Submit(CutAt(2, 1, 2));
   for (const Chunk& c : world.chunks.chunks()) {
-    late.push_back(process->Next());
-    process->backend().WriteState(late.back(), c.id, Version(3),
-                                  Bytes::CopyOf(DurableProcess::SomeState(c, Version(3))));
+    late.push_back(process->Submit(DurableProcess::SomeWrite(c, Version(3))));
   }
   const BackendDone done = process->Await(cut);
   EXPECT_TRUE(done.status.ok()) << done.status;
@@ -162,8 +158,7 @@ TEST_P(Durable, AbandonedCutFreesItsSlots) {
   process.reset();
   DurableProcess next(&world);
   EXPECT_EQ(next.Recover()->cuts.size(), 2u);
-  const OpId op = next.Next();
-  next.backend().Restore(op, std::nullopt, Term(3));
+  const OpId op = next.Submit(RestoreRequest{std::nullopt, Term(3)});
   ASSERT_TRUE(next.Await(op).status.ok());
   EXPECT_EQ(next.Recover()->promised, Term(3));
   EXPECT_TRUE(next.Recover()->cuts.empty());
@@ -188,12 +183,8 @@ TEST_P(Durable, ScrubReadsEveryChunkAndToleratesWrites) {
         }
       };
       for (const Chunk& c : world.chunks.chunks()) {
-        ops.push_back(process->Next());
-        process->backend().WriteState(
-            ops.back(), c.id, Version(version),
-            Bytes::CopyOf(DurableProcess::SomeState(c, Version(version))));
+        ops.push_back(process->Submit(DurableProcess::SomeWrite(c, Version(version))));
       }
-      ops.push_back(process->Next());
       CutRequest cut = CutAt(version, 1, version);
       if (version % 3 != 0) {
         cut.content.residuals = SomeResiduals(seed + version);
@@ -202,12 +193,11 @@ TEST_P(Durable, ScrubReadsEveryChunkAndToleratesWrites) {
         cut.content.residuals.push_back(
             {ChunkId(3), StageId(0), PartId(0), Bytes::CopyOf(SomeBytes(version, more))});
       }
-      process->backend().Cut(ops.back(), std::move(cut));
+      ops.push_back(process->Submit(std::move(cut)));
       // The writes wait for the slots that the scrub reads.
       const size_t reads = 1 + (seed + version) % (2 * world.owned.size());
       for (size_t i = 0; i < reads; ++i) {
-        scrubs.push_back(process->Next());
-        process->backend().Scrub(scrubs.back());
+        scrubs.push_back(process->Submit(ScrubRequest{}));
       }
       run(seed % 12);
       process->backend().Recycle({Step(version - 1), Term(1)});
@@ -239,8 +229,7 @@ TEST_P(Durable, ScrubFindsDamageInResiduals) {
   const auto pass = [&](absl::Status* status) {
     uint64_t of_residuals = 0;
     for (size_t i = 0; i < world.owned.size() + 100; ++i) {
-      const OpId op = process.Next();
-      process.backend().Scrub(op);
+      const OpId op = process.Submit(ScrubRequest{});
       const BackendDone done = process.Await(op);
       *status = done.status;
       if (!done.status.ok()) return of_residuals;
@@ -302,8 +291,7 @@ TEST_P(Durable, CutWaitsForItsResidualSlot) {
   request.content.residuals = SomeResiduals(8);
   ASSERT_TRUE(process->Cut(request).ok());
   request.border.id.step = Step(3);
-  const OpId third = process->Next();
-  process->backend().Cut(third, request);
+  const OpId third = process->Submit(request);
   world.executor.RunAll();
   EXPECT_FALSE(process->IsDone(third));
   process->backend().Recycle({Step(9), Term(1)});  // an unknown cut frees nothing
@@ -328,17 +316,16 @@ TEST_P(Durable, QuiesceCancelsWaitingAndAwaitsRunningOperations) {
   const Version here(world.kind.in_dram ? 3 : 2);
   if (world.kind.in_dram) process->WriteAll(here);
   const OpId cut = process->Next();
-  if (world.kind.in_dram) process->backend().Cut(cut, CutAt(3, 1, 3));
+  if (world.kind.in_dram) process->backend().Submit(cut, CutAt(3, 1, 3));
   std::vector<OpId> parked;
   for (const Chunk& c : world.chunks.chunks()) {
-    parked.push_back(process->Next());
-    process->backend().Update(parked.back(), SomeUpdate(c, here, 5));
+    parked.push_back(process->Submit(SomeUpdate(c, here, 5)));
   }
-  if (!world.kind.in_dram) process->backend().Cut(cut, CutAt(3, 1, 3));
+  if (!world.kind.in_dram) process->backend().Submit(cut, CutAt(3, 1, 3));
   world.executor.RunAll();
   EXPECT_FALSE(process->IsDone(cut));
-  const OpId read = process->Next();  // of the version after the update, so it waits
-  process->backend().ReadState(read, ChunkId(0), here);
+  // Of the version after the update, so the read waits.
+  const OpId read = process->Submit(ReadStateRequest{ChunkId(0), here});
   ASSERT_TRUE(process->Quiesce().ok());
   for (const OpId op : parked) {
     EXPECT_EQ(process->Take(op).status.code(), absl::StatusCode::kCancelled);
@@ -354,11 +341,9 @@ TEST_P(Durable, QuiesceCancelsWaitingAndAwaitsRunningOperations) {
 TEST_P(Durable, RestoreNamesPromisedTermAndMissingCut) {
   DurableWorld world(GetParam());
   auto process = CutOnce(&world);
-  const OpId promise = process->Next();
-  process->backend().Promise(promise, Term(5));
+  const OpId promise = process->Submit(PromiseRequest{Term(5)});
   EXPECT_TRUE(process->Await(promise).status.ok());
-  const OpId earlier = process->Next();
-  process->backend().Promise(earlier, Term(4));
+  const OpId earlier = process->Submit(PromiseRequest{Term(4)});
   EXPECT_EQ(process->Await(earlier).status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(process->Restore({Step(1), Term(1)}, Term(4)).status().code(),
             absl::StatusCode::kFailedPrecondition);
@@ -435,12 +420,9 @@ TEST_P(Durable, MemoryIsStagingAndDramState) {
     std::vector<OpId> ops;
     for (uint64_t version = 1; version <= 3; ++version) {
       for (const Chunk& c : world.chunks.chunks()) {
-        ops.push_back(process.Next());
-        process.backend().WriteState(ops.back(), c.id, Version(version),
-                                     Bytes::CopyOf(DurableProcess::SomeState(c, Version(version))));
+        ops.push_back(process.Submit(DurableProcess::SomeWrite(c, Version(version))));
       }
-      ops.push_back(process.Next());
-      process.backend().Cut(ops.back(), CutAt(version, 1, version));
+      ops.push_back(process.Submit(CutAt(version, 1, version)));
       world.executor.RunAll();
       process.backend().Recycle(CutAt(version, 1, version).border.id);
     }
@@ -542,11 +524,9 @@ TEST_P(Durable, TransferFaultsLeaveTheLastCut) {
       world.disk.FailCall(call, n, SimulatedDisk::Fault::kIoError);
       std::vector<OpId> ops;
       for (const Chunk& c : world.chunks.chunks()) {
-        ops.push_back(process->Next());
-        process->backend().Update(ops.back(), SomeUpdate(c, Version(1), 3));
+        ops.push_back(process->Submit(SomeUpdate(c, Version(1), 3)));
       }
-      ops.push_back(process->Next());
-      process->backend().Cut(ops.back(), CutAt(2, 1, 2));
+      ops.push_back(process->Submit(CutAt(2, 1, 2)));
       world.executor.RunAll();
       bool any = false;
       for (const OpId op : ops) {
@@ -605,15 +585,11 @@ TEST(DurableDram, UpdatesWaitForTheirCopy) {
   const auto chunks = static_cast<int>(world.owned.size());
   ASSERT_EQ(StoredIn(&world, "/slot-0.eps"), chunks);
   process->WriteAll(Version(2));
-  const OpId cut = process->Next();
-  process->backend().Cut(cut, CutAt(2, 1, 2));
+  const OpId cut = process->Submit(CutAt(2, 1, 2));
   const Chunk& last = world.chunks.chunk(world.owned.back());
-  const OpId read = process->Next();
-  process->backend().ReadState(read, last.id, Version(2));
-  const OpId update = process->Next();
-  process->backend().Update(update, SomeUpdate(last, Version(2), 3));
-  const OpId after = process->Next();  // ids are in call order
-  process->backend().ReadState(after, last.id, Version(3));
+  const OpId read = process->Submit(ReadStateRequest{last.id, Version(2)});
+  const OpId update = process->Submit(SomeUpdate(last, Version(2), 3));
+  const OpId after = process->Submit(ReadStateRequest{last.id, Version(3)});
   while (!process->IsDone(read)) {
     ASSERT_FALSE(world.executor.empty());
     world.executor.Run(0);
@@ -641,13 +617,10 @@ TEST(DurableDram, ConcurrentCutsHoldTheirOwnBorders) {
     std::vector<OpId> ops;
     for (const uint64_t version : {1u, 2u, 3u}) {
       for (const Chunk& c : world.chunks.chunks()) {
-        ops.push_back(process.Next());
-        process.backend().WriteState(ops.back(), c.id, Version(version),
-                                     Bytes::CopyOf(DurableProcess::SomeState(c, Version(version))));
+        ops.push_back(process.Submit(DurableProcess::SomeWrite(c, Version(version))));
       }
       if (version == 3) continue;
-      ops.push_back(process.Next());
-      process.backend().Cut(ops.back(), CutAt(version, 1, version));
+      ops.push_back(process.Submit(CutAt(version, 1, version)));
     }
     world.executor.RunAll();
     for (const OpId op : ops) EXPECT_TRUE(process.Take(op).status.ok());

@@ -71,8 +71,7 @@ class Story {
   }
 
   void Live(DurableProcess* process) {
-    OpId op = process->Next();
-    process->backend().Recover(op);
+    const OpId op = process->Submit(RecoverRequest{});
     const auto recovered = Outcome(process, op);
     if (recovered == nullptr) return;
     const RecoveredState state = *std::get<std::shared_ptr<const RecoveredState>>(recovered->value);
@@ -98,8 +97,7 @@ class Story {
     version_ = Version(0);
     std::vector<OpId> ops;
     for (const ChunkId id : world_.owned) {
-      ops.push_back(process->Next());
-      process->backend().Initialize(ops.back(), id);
+      ops.push_back(process->Submit(InitializeRequest{id}));
     }
     for (const OpId op : ops) {
       if (Outcome(process, op) == nullptr) return false;
@@ -113,8 +111,7 @@ class Story {
     const CutId base = state.cuts[state.cuts.size() - (older ? 2 : 1)].id;
     const Term term(std::max(state.promised, term_).value() + 1);
     floor_ = base;
-    const OpId op = process->Next();
-    process->backend().Restore(op, base, term);
+    const OpId op = process->Submit(RestoreRequest{base, term});
     const auto restored = Outcome(process, op);
     if (restored == nullptr) return false;
     term_ = term;
@@ -126,8 +123,7 @@ class Story {
     version_ = snapshot.version;
     process->backend().Recycle(base);  // all shards have restored it
     for (const ChunkId id : world_.owned) {
-      const OpId read = process->Next();
-      process->backend().ReadState(read, id, version_);
+      const OpId read = process->Submit(ReadStateRequest{id, version_});
       const auto found = Outcome(process, read);
       if (found == nullptr) return false;
       EXPECT_TRUE(std::get<Bytes>(found->value).view() == snapshot.chunks.at(id.value()))
@@ -149,9 +145,8 @@ class Story {
   std::vector<OpId> Update(DurableProcess* process) {
     std::vector<OpId> ops;
     for (const ChunkId id : world_.owned) {
-      ops.push_back(process->Next());
       const Chunk& chunk = world_.chunks.chunk(id);
-      process->backend().Update(ops.back(), SomeUpdate(chunk, version_, random_.Below(99)));
+      ops.push_back(process->Submit(SomeUpdate(chunk, version_, random_.Below(99))));
     }
     version_ = version_.Next();
     return ops;
@@ -189,11 +184,9 @@ class Story {
     }
     std::vector<OpId> reads;
     for (const ChunkId id : world_.owned) {
-      reads.push_back(process->Next());
-      process->backend().ReadState(reads.back(), id, version_);
+      reads.push_back(process->Submit(ReadStateRequest{id, version_}));
     }
-    const OpId op = process->Next();
-    process->backend().Cut(op, request);
+    const OpId op = process->Submit(request);
     // Sometimes the next step does not wait for the cut.
     std::vector<OpId> past;
     if (random_.Below(2) == 0) past = Update(process);

@@ -43,12 +43,12 @@ class DurableRealTest : public testing::TestWithParam<std::tuple<bool, DurableKi
   static std::string State(StateBackend* backend, Completions* completions, ChunkId id,
                            Version version) {
     const OpId op = completions->Next();
-    backend->ReadState(op, id, version);
+    backend->Submit(op, ReadStateRequest{id, version});
     const BackendDone done = completions->Take(op);
     EXPECT_TRUE(done.status.ok()) << done.status;
     return std::string(std::get<Bytes>(done.value).view());
   }
-  UpdateRequest Request(const Chunk& chunk, uint64_t version) const {
+  UpdateRequest RequestOf(const Chunk& chunk, uint64_t version) const {
     UpdateRequest request = SomeUpdate(chunk, Version(version - 1), version * 100);
     request.encode = {{*FindCodec("mx9"), Axis::kRow}};
     return request;
@@ -71,8 +71,8 @@ TEST_P(DurableRealTest, MatchesDramAndKeepsItsBits) {
   auto dram = *NewDramBackend(spec_, chunks_, owned_, &pool_, &dram_account, dram_.Sink());
   auto durable = Open();
   for (const ChunkId id : owned_) {
-    dram->Initialize(dram_.Next(), id);
-    durable->Initialize(durable_.Next(), id);
+    dram->Submit(dram_.Next(), InitializeRequest{id});
+    durable->Submit(durable_.Next(), InitializeRequest{id});
   }
   constexpr uint64_t kSteps = 6;
   OpId cut;
@@ -80,8 +80,8 @@ TEST_P(DurableRealTest, MatchesDramAndKeepsItsBits) {
     std::vector<std::pair<OpId, OpId>> updates;
     for (const ChunkId id : owned_) {
       updates.emplace_back(dram_.Next(), durable_.Next());
-      dram->Update(updates.back().first, Request(chunks_.chunk(id), step));
-      durable->Update(updates.back().second, Request(chunks_.chunk(id), step));
+      dram->Submit(updates.back().first, RequestOf(chunks_.chunk(id), step));
+      durable->Submit(updates.back().second, RequestOf(chunks_.chunk(id), step));
     }
     // Submitted while the previous cut is in progress, the updates wait for the slots it frees.
     if (step > 1) {
@@ -102,17 +102,17 @@ TEST_P(DurableRealTest, MatchesDramAndKeepsItsBits) {
     cut = durable_.Next();
     CutRequest request = CutAt(step, 1, step);
     request.content.residuals = SomeResiduals(step);
-    durable->Cut(cut, request);
+    durable->Submit(cut, request);
   }
   EXPECT_TRUE(durable_.Take(cut).status.ok());
   durable = nullptr;
   durable = Open();
   OpId op = durable_.Next();
-  durable->Recover(op);
+  durable->Submit(op, RecoverRequest{});
   const auto found = *std::get<std::shared_ptr<const RecoveredState>>(durable_.Take(op).value);
   ASSERT_EQ(found.cuts.size(), 2u);
   op = durable_.Next();
-  durable->Restore(op, found.cuts.back().id, Term(2));
+  durable->Submit(op, RestoreRequest{found.cuts.back().id, Term(2)});
   const BackendDone restored = durable_.Take(op);
   ASSERT_TRUE(restored.status.ok()) << restored.status;
   EXPECT_EQ(std::get<std::shared_ptr<const CutContent>>(restored.value)->residuals.size(), 3u);

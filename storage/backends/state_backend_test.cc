@@ -183,7 +183,6 @@ class Shard {
     if (backend.ok()) backend_ = std::move(*backend);
   }
 
-  StateBackend& backend() { return *backend_; }
   const absl::Status& status() const { return status_; }
   const JobSpec& spec() const { return spec_; }
   const ChunkMap& chunks() const { return chunks_; }
@@ -191,26 +190,29 @@ class Shard {
   Completions& completions() { return completions_; }
   void DropBackend() { backend_.reset(); }
 
+  // Begins an operation under the next id, and returns the id.
+  OpId Submit(Request request) {
+    const OpId op = completions_.Next();
+    backend_->Submit(op, std::move(request));
+    return op;
+  }
+  // Performs one operation.
+  BackendDone Await(Request request) { return completions_.Take(Submit(std::move(request))); }
+
   void InitializeAll() {
     for (const Chunk& c : chunks_.chunks()) {
-      const OpId op = completions_.Next();
-      backend_->Initialize(op, c.id);
-      EXPECT_TRUE(completions_.Take(op).status.ok());
+      EXPECT_TRUE(Await(InitializeRequest{c.id}).status.ok());
     }
   }
 
   absl::StatusOr<std::string> State(ChunkId chunk, Version version) {
-    const OpId op = completions_.Next();
-    backend_->ReadState(op, chunk, version);
-    BackendDone done = completions_.Take(op);
+    BackendDone done = Await(ReadStateRequest{chunk, version});
     if (!done.status.ok()) return done.status;
     return std::string(std::get<Bytes>(done.value).view());
   }
 
   absl::Status Write(ChunkId chunk, Version version, const std::string& state) {
-    const OpId op = completions_.Next();
-    backend_->WriteState(op, chunk, version, Bytes::CopyOf(state));
-    return completions_.Take(op).status;
+    return Await(WriteStateRequest{chunk, version, Bytes::CopyOf(state)}).status;
   }
 
   std::shared_ptr<const EncodedChunk> Encode(const Chunk& chunk, const std::vector<float>& values,
@@ -334,8 +336,7 @@ TEST_P(UpdateTest, EqualsPlainLoopsBitForBit) {
     for (const Chunk& c : shard.chunks().chunks()) {
       const Gradients gradients = GradientsOf(c, step, param.parts);
       sums.push_back(references[c.id.value()].Update(shard.spec(), c, gradients, StepAt(step)));
-      ops.push_back(shard.completions().Next());
-      shard.backend().Update(ops.back(), RequestOf(&shard, c, gradients, step, param.merging));
+      ops.push_back(shard.Submit(RequestOf(&shard, c, gradients, step, param.merging)));
     }
     for (size_t i = 0; i < ops.size(); ++i) {
       const BackendDone done = shard.completions().Take(ops[i]);
@@ -390,9 +391,7 @@ TEST_P(StateBackendTest, UpdateTakesLossyContributionsAsDecoded) {
       DecodeChunk(*input.data, chunk, values.data());
     }
     const double squares = reference.Update(shard.spec(), chunk, gradients, StepAt(1));
-    const OpId op = shard.completions().Next();
-    shard.backend().Update(op, std::move(request));
-    const BackendDone done = shard.completions().Take(op);
+    const BackendDone done = shard.Await(std::move(request));
     ASSERT_TRUE(done.status.ok()) << done.status;
     EXPECT_EQ(std::get<UpdateResult>(done.value).sum_squares, squares) << codec_name;
     EXPECT_TRUE(*shard.State(chunk.id, Version(1)) == reference.Bytes()) << codec_name;
@@ -414,7 +413,7 @@ TEST_P(StateBackendTest, UpdateDropsItsContributionsBeforeItCompletes) {
   });
   const uint64_t at_rest = account.live_bytes(MemoryKind::kScratch);
   const OpId init = completions.Next();
-  backend->Initialize(init, ChunkId(0));
+  backend->Submit(init, InitializeRequest{ChunkId(0)});
   completions.Take(init);
   const Chunk& chunk = chunks.chunk(ChunkId(0));
   UpdateRequest request;
@@ -427,7 +426,7 @@ TEST_P(StateBackendTest, UpdateDropsItsContributionsBeforeItCompletes) {
     request.inputs.push_back({use, TreeRange{0, 1}, OpenGradient("fp32", chunk, zeros, &account)});
   }
   const OpId op = completions.Next();
-  backend->Update(op, std::move(request));
+  backend->Submit(op, std::move(request));
   EXPECT_TRUE(completions.Take(op).status.ok());
   EXPECT_EQ(charged_at_completion, at_rest);
 }
@@ -441,7 +440,7 @@ TEST_P(StateBackendTest, UpdateFlushesDenormalSumsOnEveryThread) {
   ManualExecutor executor;
   Completions completions;
   auto backend = *kind().make(spec, chunks, {chunk.id}, &executor, &account, completions.Sink());
-  backend->Initialize(completions.Next(), chunk.id);
+  backend->Submit(completions.Next(), InitializeRequest{chunk.id});
   // The right half sums to a denormal: (1.5e-38 + 0) + (-1.2e-38 + 0). The left one does not.
   const float parts[] = {1.2e-38f, 0, 0, 0, 1.5e-38f, 0, -1.2e-38f, 0};
   UpdateRequest request;
@@ -455,7 +454,7 @@ TEST_P(StateBackendTest, UpdateFlushesDenormalSumsOnEveryThread) {
     request.inputs.push_back({0, TreeRange{part, 1}, OpenGradient("fp32", chunk, values, nullptr)});
   }
   const OpId op = completions.Next();
-  backend->Update(op, std::move(request));
+  backend->Submit(op, std::move(request));
   executor.RunAll();
   const BackendDone done = completions.Take(op);
   ASSERT_TRUE(done.status.ok()) << done.status;
@@ -473,21 +472,14 @@ class EncodeTest : public testing::TestWithParam<std::tuple<BackendUnderTest, st
 
   // Returns the bytes that Read gives now.
   std::string Fetch(Shard* shard, const Chunk& chunk, Version version, Axis axis) {
-    const OpId op = shard->completions().Next();
-    shard->backend().Read(op, chunk.id, version, &codec(), axis);
-    const BackendDone done = shard->completions().Take(op);
+    const BackendDone done = shard->Await(ReadRequest{chunk.id, version, &codec(), axis});
     EXPECT_TRUE(done.status.ok()) << done.status;
     return std::string(std::get<Bytes>(done.value).view());
   }
 
   UpdateResult Run(Shard* shard, UpdateRequest request, bool stats) {
-    const OpId op = shard->completions().Next();
-    if (stats) {
-      shard->backend().Stats(op, std::move(request));
-    } else {
-      shard->backend().Update(op, std::move(request));
-    }
-    BackendDone done = shard->completions().Take(op);
+    BackendDone done =
+        stats ? shard->Await(StatsRequest{std::move(request)}) : shard->Await(std::move(request));
     EXPECT_TRUE(done.status.ok()) << done.status;
     return std::get<UpdateResult>(std::move(done.value));
   }
@@ -586,9 +578,7 @@ TEST_P(StateBackendTest, UpdateRefusesIncompleteStepsUnchanged) {
     SCOPED_TRACE(bad.name);
     UpdateRequest request = good;
     bad.spoil(&request);
-    const OpId op = shard.completions().Next();
-    shard.backend().Update(op, std::move(request));
-    const BackendDone done = shard.completions().Take(op);
+    const BackendDone done = shard.Await(std::move(request));
     EXPECT_EQ(done.status.code(), bad.code) << done.status;
     EXPECT_THAT(std::string(done.status.message()), HasSubstr(bad.message));
     EXPECT_TRUE(std::holds_alternative<absl::monostate>(done.value));
@@ -604,11 +594,9 @@ TEST_P(StateBackendTest, OperationsOnAChunkKeepCallOrder) {
   std::vector<OpId> reads, updates;
   const Codec* codec = *FindCodec("fp32");
   for (uint64_t step = 1; step <= kSteps; ++step) {
-    reads.push_back(shard.completions().Next());
-    shard.backend().Read(reads.back(), chunk.id, Version(step - 1), codec, Axis::kRow);
-    updates.push_back(shard.completions().Next());
-    shard.backend().Update(
-        updates.back(), RequestOf(&shard, chunk, GradientsOf(chunk, 1, 1), step, Merging::kNone));
+    reads.push_back(shard.Submit(ReadRequest{chunk.id, Version(step - 1), codec, Axis::kRow}));
+    updates.push_back(
+        shard.Submit(RequestOf(&shard, chunk, GradientsOf(chunk, 1, 1), step, Merging::kNone)));
   }
   std::set<std::string> seen;
   for (uint64_t i = 0; i < kSteps; ++i) {
@@ -627,9 +615,7 @@ TEST_P(StateBackendTest, ReadReturnsStableBytes) {
   const std::string state = *shard.State(chunk.id, Version(0));
   for (const char* name : {"fp32", "bf16"}) {
     const Codec* codec = *FindCodec(name);
-    const OpId op = shard.completions().Next();
-    shard.backend().Read(op, chunk.id, Version(0), codec, Axis::kRow);
-    const BackendDone done = shard.completions().Take(op);
+    const BackendDone done = shard.Await(ReadRequest{chunk.id, Version(0), codec, Axis::kRow});
     ASSERT_TRUE(done.status.ok()) << done.status;
     const Bytes bytes = std::get<Bytes>(done.value);
     const Bytes expected =
@@ -648,9 +634,8 @@ TEST_P(StateBackendTest, ReadNamesBothVersions) {
   EXPECT_THAT(std::string(shard.State(chunk, Version(0)).status().message()),
               HasSubstr("chunk 1: version 0 wanted, it has no content yet"));
   shard.InitializeAll();
-  const OpId op = shard.completions().Next();
-  shard.backend().Read(op, chunk, Version(3), *FindCodec("fp32"), Axis::kRow);
-  const BackendDone done = shard.completions().Take(op);
+  const BackendDone done =
+      shard.Await(ReadRequest{chunk, Version(3), *FindCodec("fp32"), Axis::kRow});
   EXPECT_EQ(done.status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(done.status.message()),
               HasSubstr("chunk 1: version 3 wanted, version 0 is here"));
@@ -688,8 +673,7 @@ TEST_P(StateBackendTest, DestructorAwaitsOperationsInFlight) {
   Shard shard(kind(), RaggedSpec(), 2);
   std::vector<OpId> ops;
   for (const Chunk& c : shard.chunks().chunks()) {
-    ops.push_back(shard.completions().Next());
-    shard.backend().Initialize(ops.back(), c.id);
+    ops.push_back(shard.Submit(InitializeRequest{c.id}));
   }
   shard.DropBackend();
   for (const OpId op : ops) EXPECT_TRUE(shard.completions().Take(op).status.ok());

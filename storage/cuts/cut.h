@@ -58,17 +58,10 @@ struct CutResidual {
 };
 
 // The content of a cut besides the chunks. `records` are v1::StepRecord messages in order, on the
-// lead only. A CutRequest carries the records since the previous cut; a restored cut carries all
-// records up to its border.
+// lead only. A restored cut carries all records up to its border.
 struct CutContent {
   std::vector<CutResidual> residuals;  // in any order
   std::vector<std::string> records;
-};
-
-// Makes the state at `border` durable.
-struct CutRequest {
-  CutBorder border;
-  CutContent content;
 };
 
 // One message to a shard that the log has to keep. Only the core interprets it.

@@ -2,7 +2,7 @@
 #define EPS_STORAGE_CUTS_CUT_READER_H_
 
 // Reads one shard's cut without changing anything, for tools that inspect durable state while no
-// server uses it. StateBackend::Restore returns the same bytes, but records a new term.
+// server uses it. RestoreRequest returns the same bytes, but records a new term.
 
 #include <cstdint>
 #include <memory>
@@ -42,7 +42,7 @@ class CutReader {
                                                          const CatalogueCut& cut);
 
   const CatalogueCut& cut() const { return cut_; }
-  // Returns the bytes of StateBackend::ReadState at the cut's version. NotFound for a chunk of
+  // Returns the bytes of ReadStateRequest at the cut's version. NotFound for a chunk of
   // another shard.
   absl::StatusOr<Bytes> ReadChunk(ChunkId chunk);
   // Returns all residuals, in the order in which they are stored.

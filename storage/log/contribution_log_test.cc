@@ -657,20 +657,15 @@ class DurableLog : public testing::TestWithParam<DurableKind> {
   }
   static CutId IdOf(uint64_t step, uint64_t term) { return {Step(step), Term(term)}; }
   static absl::Status StartLog(DurableProcess* process, const LogId& id, const CutId& base) {
-    const OpId op = process->Next();
-    process->backend().StartLog(op, {id, base, base});
-    return process->Await(op).status;
+    return process->Await(process->Submit(StartLogRequest{{id, base, base}})).status;
   }
   static absl::Status Log(DurableProcess* process, uint64_t number) {
-    const OpId op = process->Next();
-    process->backend().Log(op, EntryOf(number, number * 977 % 5000));
-    return process->Await(op).status;
+    return process->Await(process->Submit(LogRequest{EntryOf(number, number * 977 % 5000)})).status;
   }
   static absl::StatusOr<std::vector<LogEntry>> ReadLog(DurableProcess* process) {
     std::vector<LogEntry> all;
     for (;;) {
-      const OpId op = process->Next();
-      process->backend().ReadLog(op);
+      const OpId op = process->Submit(ReadLogRequest{});
       const BackendDone done = process->Await(op);
       if (!done.status.ok()) return done.status;
       const auto page = std::get<std::shared_ptr<const std::vector<LogEntry>>>(done.value);
@@ -681,8 +676,7 @@ class DurableLog : public testing::TestWithParam<DurableKind> {
   // A process in term 1 whose log begins after the cut of step 1 and has steps 2 to 4.
   std::unique_ptr<DurableProcess> Begun() {
     auto process = NewProcess();
-    const OpId promise = process->Next();
-    process->backend().Promise(promise, Term(1));
+    const OpId promise = process->Submit(PromiseRequest{Term(1)});
     EXPECT_TRUE(process->Await(promise).status.ok());
     process->WriteAll(Version(1));
     EXPECT_TRUE(process->Cut(CutAt(1, 1, 1)).ok());

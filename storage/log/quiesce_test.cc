@@ -14,20 +14,17 @@ class QuiesceWithLog : public testing::TestWithParam<DurableKind> {};
 // wait for it.
 std::unique_ptr<DurableProcess> ProcessThatReadItsLog(DurableWorld* world) {
   auto process = std::make_unique<DurableProcess>(world);
-  const OpId promise = process->Next();
-  process->backend().Promise(promise, Term(1));
+  const OpId promise = process->Submit(PromiseRequest{Term(1)});
   EXPECT_TRUE(process->Await(promise).status.ok());
   process->WriteAll(Version(1));
   EXPECT_TRUE(process->Cut(CutAt(1, 1, 1)).ok());
   const CutId base{Step(1), Term(1)};
-  const OpId start = process->Next();
-  process->backend().StartLog(start, {{Term(1), 11}, base, base});
+  const OpId start = process->Submit(StartLogRequest{{{Term(1), 11}, base, base}});
   EXPECT_TRUE(process->Await(start).status.ok());
   process.reset();
   process = std::make_unique<DurableProcess>(world);
   EXPECT_TRUE(process->Restore(base, Term(1)).ok());
-  const OpId read = process->Next();
-  process->backend().ReadLog(read);
+  const OpId read = process->Submit(ReadLogRequest{});
   EXPECT_TRUE(process->Await(read).status.ok());
   process->WriteAll(Version(2));
   return process;
@@ -41,13 +38,11 @@ TEST_P(QuiesceWithLog, CancelsCutsThatComeLate) {
     DurableWorld world(GetParam());
     world.log = {/*steps=*/2, /*step_bytes=*/12000, /*entry_bytes=*/6000};
     auto process = ProcessThatReadItsLog(&world);
-    const OpId cut = process->Next();
-    process->backend().Cut(cut, CutAt(2, 1, 2));
+    const OpId cut = process->Submit(CutAt(2, 1, 2));
     for (size_t i = 0; i < tasks && !world.executor.empty(); ++i) world.executor.Run(0);
     ASSERT_FALSE(process->IsDone(cut));
     cut_waits = world.executor.empty();
-    const OpId quiesce = process->Next();
-    process->backend().Quiesce(quiesce);
+    const OpId quiesce = process->Submit(QuiesceRequest{});
     world.executor.RunAll();
     if (!process->IsDone(quiesce)) {
       DurableProcess::Abandon(std::move(process));

@@ -149,6 +149,12 @@ class DurableProcess {
   Catalogue& catalogue() { return *catalogue_; }
   MemoryAccount& account() { return account_; }
   OpId Next() { return next_ = next_.Next(); }
+  // Begins an operation under the next id, and returns the id.
+  OpId Submit(Request request) {
+    const OpId op = Next();
+    backend_->Submit(op, std::move(request));
+    return op;
+  }
   bool IsDone(OpId op) const { return done_.count(op) > 0; }
   BackendDone Take(OpId op) {
     EPS_CHECK_MSG(IsDone(op), "operation " << op << " has not completed");
@@ -163,41 +169,25 @@ class DurableProcess {
   }
 
   absl::Status Write(ChunkId chunk, Version version, const std::string& state) {
-    const OpId op = Next();
-    backend_->WriteState(op, chunk, version, Bytes::CopyOf(state));
-    return Await(op).status;
+    return Await(Submit(WriteStateRequest{chunk, version, Bytes::CopyOf(state)})).status;
   }
   absl::StatusOr<std::string> State(ChunkId chunk, Version version) {
-    const OpId op = Next();
-    backend_->ReadState(op, chunk, version);
-    BackendDone done = Await(op);
+    BackendDone done = Await(Submit(ReadStateRequest{chunk, version}));
     if (!done.status.ok()) return done.status;
     return std::string(std::get<Bytes>(done.value).view());
   }
-  absl::Status Cut(const CutRequest& request) {
-    const OpId op = Next();
-    backend_->Cut(op, request);
-    return Await(op).status;
-  }
+  absl::Status Cut(const CutRequest& request) { return Await(Submit(request)).status; }
   absl::StatusOr<RecoveredState> Recover() {
-    const OpId op = Next();
-    backend_->Recover(op);
-    BackendDone done = Await(op);
+    BackendDone done = Await(Submit(RecoverRequest{}));
     if (!done.status.ok()) return done.status;
     return *std::get<std::shared_ptr<const RecoveredState>>(done.value);
   }
   absl::StatusOr<CutContent> Restore(const CutId& base, Term term) {
-    const OpId op = Next();
-    backend_->Restore(op, base, term);
-    BackendDone done = Await(op);
+    BackendDone done = Await(Submit(RestoreRequest{base, term}));
     if (!done.status.ok()) return done.status;
     return *std::get<std::shared_ptr<const CutContent>>(done.value);
   }
-  absl::Status Quiesce() {
-    const OpId op = Next();
-    backend_->Quiesce(op);
-    return Await(op).status;
-  }
+  absl::Status Quiesce() { return Await(Submit(QuiesceRequest{})).status; }
 
   // Writes SomeState of that version to every chunk.
   void WriteAll(Version version) {
@@ -208,6 +198,9 @@ class DurableProcess {
   }
   static std::string SomeState(const Chunk& chunk, Version version) {
     return SomeBytes(chunk.id.value() * 1000 + version.value(), 12 * chunk.elements);
+  }
+  static WriteStateRequest SomeWrite(const Chunk& chunk, Version version) {
+    return {chunk.id, version, Bytes::CopyOf(SomeState(chunk, version))};
   }
   void ExpectAll(Version version) {
     for (const Chunk& c : world_->chunks.chunks()) {

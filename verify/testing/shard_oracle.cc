@@ -51,7 +51,7 @@ ShardOracle::ShardOracle(const JobSpec& spec, ReferenceModel* model, BatchSource
   backend_ = *std::move(backend);
   for (const ChunkId chunk : all) {
     const OpId op = completions_.Next();
-    backend_->Initialize(op, chunk);
+    backend_->Submit(op, InitializeRequest{chunk});
     Wait(op);
   }
 }
@@ -234,7 +234,7 @@ double ShardOracle::Update(const std::vector<UseGradients>& parts, const StepSca
       }
     }
     const OpId op = completions_.Next();
-    backend_->Update(op, std::move(request));
+    backend_->Submit(op, std::move(request));
     sum += std::get<UpdateResult>(Wait(op)).sum_squares;
   }
   return std::sqrt(sum);
@@ -247,7 +247,7 @@ std::vector<TensorValues> ShardOracle::Read() {
   }
   for (const Chunk& chunk : chunks_.chunks()) {
     const OpId op = completions_.Next();
-    backend_->ReadState(op, chunk.id, Version(step_));
+    backend_->Submit(op, ReadStateRequest{chunk.id, Version(step_)});
     const Bytes state = std::get<Bytes>(Wait(op));
     for (size_t field = 0; field < arrays.size(); ++field) {
       for (const Segment& s : chunk.segments) {

@@ -52,7 +52,7 @@ void CutDesk::Start(const CutBorder& border, std::optional<Import> import) {
   request.content.records.swap(unsaved_records_);
   begun_ms_ = facts_.now_ms;
   outbox_->Emit(facts_.Traced(TraceAction::Kind::kCut, 0, border.version, border.id));
-  const OpId op = outbox_->StartOp(backend_call::Cut{std::move(request)});
+  const OpId op = outbox_->StartOp(std::move(request));
   cuts_[op] = Cut{border.id, std::move(import)};
 }
 
@@ -95,9 +95,7 @@ void CutDesk::On(const internal_event::CutEverywhere& e) {
   KeepFrom(e.cut);
 }
 
-void CutDesk::KeepFrom(const CutId& cut) {
-  outbox_->Emit(effect::Start{OpId(0), backend_call::Recycle{cut}});
-}
+void CutDesk::KeepFrom(const CutId& cut) { outbox_->Emit(effect::Recycle{cut}); }
 
 // ---------------------------------------------------------------- scrubs
 
@@ -106,7 +104,7 @@ void CutDesk::On(const internal_event::StepOpened&) {
   if (scrubs && !scrub_.has_value() && !scrub_timer_.has_value()) StartScrub();
 }
 
-void CutDesk::StartScrub() { scrub_ = outbox_->StartOp(backend_call::Scrub()); }
+void CutDesk::StartScrub() { scrub_ = outbox_->StartOp(ScrubRequest()); }
 
 // Waits as long as the rate demands before it reads more.
 void CutDesk::OnScrubbed(const BackendDone& done) {

@@ -9,15 +9,15 @@
 
 namespace eps {
 
-void TermDesk::Start(Kind kind, BackendCall call, std::optional<CutId> cut) {
-  const OpId op = outbox_->StartOp(std::move(call));
+void TermDesk::Start(Kind kind, Request request, std::optional<CutId> cut) {
+  const OpId op = outbox_->StartOp(std::move(request));
   ops_[op] = Op{kind, cut};
 }
 
 void TermDesk::On(const event::Opened&) {
   if (!facts_.job.durable()) return;
   recovering_since_ms_ = facts_.now_ms;
-  Start(Kind::kLook, backend_call::Recover{});
+  Start(Kind::kLook, RecoverRequest{});
 }
 
 // ---------------------------------------------------------------- messages
@@ -126,7 +126,7 @@ void TermDesk::Continue(const TermDesk& before) {
   recovered_ = true;
   promised_ = before.promised_;
   recovering_since_ms_ = facts_.now_ms;
-  Start(Kind::kPromise, backend_call::Promise{facts_.term});
+  Start(Kind::kPromise, PromiseRequest{facts_.term});
 }
 
 // ---------------------------------------------------------------- the steps of a recovery
@@ -149,7 +149,7 @@ bool TermDesk::On(const event::OpDone& e) {
       OnPromiseDone();
       break;
     case Kind::kQuiesce:
-      Start(Kind::kRecover, backend_call::Recover{});
+      Start(Kind::kRecover, RecoverRequest{});
       break;
     case Kind::kLook:
     case Kind::kRecover:
@@ -170,7 +170,7 @@ void TermDesk::OnPromiseDone() {
     message.mutable_new_term()->set_term(facts_.term.value());
     outbox_->ToOthers(message);
   }
-  Start(Kind::kQuiesce, backend_call::Quiesce{});
+  Start(Kind::kQuiesce, QuiesceRequest{});
 }
 
 void TermDesk::OnRecovered(Kind kind, const RecoveredState& found) {
@@ -184,8 +184,7 @@ void TermDesk::OnRecovered(Kind kind, const RecoveredState& found) {
     recovered_ = true;
     if (!found.log.has_value()) return Register();
     outbox_->Raise(internal_event::LogFound{*found.log});
-    return Start(Kind::kRestore, backend_call::Restore{found.log->base, facts_.term},
-                 found.log->base);
+    return Start(Kind::kRestore, RestoreRequest{found.log->base, facts_.term}, found.log->base);
   }
   answer_.emplace();
   answer_->set_term(facts_.term.value());
@@ -226,7 +225,7 @@ void TermDesk::OnRestore(const v1::Restore& message) {
   restoring_ = true;
   std::optional<CutId> cut;
   if (message.has_cut()) cut = ToCutId(message.cut());
-  Start(Kind::kRestore, backend_call::Restore{cut, facts_.term}, cut);
+  Start(Kind::kRestore, RestoreRequest{cut, facts_.term}, cut);
 }
 
 void TermDesk::OnRestored(const std::optional<CutId>& cut, const CutContent& content) {

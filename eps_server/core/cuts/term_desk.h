@@ -62,7 +62,7 @@ class TermDesk {
     std::optional<CutId> cut;  // kRestore; nullopt: everything is imported again
   };
 
-  void Start(Kind kind, BackendCall call, std::optional<CutId> cut = std::nullopt);
+  void Start(Kind kind, Request request, std::optional<CutId> cut = std::nullopt);
   void Register();
   void OnRegister(ShardId shard, Term term, const v1::Register& message);
   void Repeat(ShardId shard);

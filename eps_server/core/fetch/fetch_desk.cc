@@ -207,7 +207,7 @@ void FetchDesk::StartRead(const EncodedCopies::Key& key, Version version,
                           std::vector<Wanted> fetches) {
   outbox_->Count("encodes");
   const OpId op = outbox_->StartOp(
-      backend_call::Read{key.chunk, version, &facts_.job.codecs.weights(key.chunk), key.axis});
+      ReadRequest{key.chunk, version, &facts_.job.codecs.weights(key.chunk), key.axis});
   reads_.emplace(op, Read{key, version, std::move(fetches)});
 }
 

@@ -18,7 +18,7 @@ ReplayDesk::ReplayDesk(const ShardFacts* facts, const DeskQueries* queries, Outb
 void ReplayDesk::On(const internal_event::BorderOpened&) {
   if (!facts_.job.logs()) return;
   const FoundLog log{LogId{facts_.term, facts_.incarnation}, *facts_.base_cut, *facts_.base_cut};
-  const OpId op = outbox_->StartOp(backend_call::StartLog{log});
+  const OpId op = outbox_->StartOp(StartLogRequest{log});
   writing_.insert(op);
   outbox_->Raise(internal_event::LogWritten{op});
   LogSession();
@@ -30,7 +30,7 @@ void ReplayDesk::Log(uint64_t step, const v1::LogFact& fact, Bytes payload, Byte
   entry.text = fact.SerializeAsString();
   entry.payload = std::move(payload);
   entry.residual = std::move(residual);
-  const OpId op = outbox_->StartOp(backend_call::Log{std::move(entry)});
+  const OpId op = outbox_->StartOp(LogRequest{std::move(entry)});
   writing_.insert(op);
   outbox_->Raise(internal_event::LogWritten{op});
 }
@@ -70,7 +70,7 @@ void ReplayDesk::On(const internal_event::LogFound& e) { log_ = e.log; }
 void ReplayDesk::On(const internal_event::StateRestored& e) {
   outbox_->Emit(facts_.Traced(TraceAction::Kind::kResumed, 0, e.border.version, e.border.id));
   outbox_->Raise(internal_event::ReplayOpened{ToImported(e.border), log_.opened});
-  reading_ = outbox_->StartOp(backend_call::ReadLog{});
+  reading_ = outbox_->StartOp(ReadLogRequest{});
 }
 
 void ReplayDesk::Pump() {
@@ -94,7 +94,7 @@ void ReplayDesk::Pump() {
     if (!*applied) return;
   }
   if (ended_) return end();
-  if (!reading_.has_value()) reading_ = outbox_->StartOp(backend_call::ReadLog{});
+  if (!reading_.has_value()) reading_ = outbox_->StartOp(ReadLogRequest{});
 }
 
 void ReplayDesk::On(const internal_event::ReplayEnded&) {

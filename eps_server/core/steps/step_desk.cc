@@ -80,7 +80,7 @@ UpdateRequest StepDesk::NewRequest(Chunk* chunk, int loss_scale_log2) const {
 
 void StepDesk::StartReduction(Chunk* chunk) {
   chunk->reducing = true;
-  const OpId op = outbox_->StartOp(backend_call::Stats{NewRequest(chunk, kLossScaleLog2)});
+  const OpId op = outbox_->StartOp(StatsRequest{NewRequest(chunk, kLossScaleLog2)});
   ops_[op] = {Op::Kind::kReduction, chunk->id};
 }
 
@@ -153,7 +153,7 @@ void StepDesk::StartUpdate(Chunk* chunk, const v1::Decision& decision) {
       MeanScale(decision.loss_scale_log2(), *chunk->tokens) * decision.clip_factor());
   outbox_->Raise(internal_event::UpdateStarted{chunk->id});
   outbox_->Emit(facts_.Traced(TraceAction::Kind::kUpdateStarted, chunk->id.value(), request.from));
-  const OpId op = outbox_->StartOp(backend_call::Update{std::move(request)});
+  const OpId op = outbox_->StartOp(std::move(request));
   ops_[op] = {Op::Kind::kUpdate, chunk->id};
 }
 

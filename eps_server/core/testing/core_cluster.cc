@@ -86,7 +86,7 @@ void CoreCluster::StartProcess(ShardId id) {
 }
 
 void CoreCluster::Drain(Shard* shard) {
-  if (shard->backend->caps().durable) shard->backend->Quiesce(OpId(kDrainOp));
+  if (shard->backend->caps().durable) shard->backend->Submit(OpId(kDrainOp), QuiesceRequest());
   shard->executor.RunAll();
 }
 
@@ -168,7 +168,9 @@ bool CoreCluster::Carry(ShardId shard, Effect effect) {
     const StreamId stream = e->stream;
     Later(shard, shard, event::ExportDrained{stream});
   } else if (auto* e = std::get_if<effect::Start>(&effect)) {
-    Call(s->backend.get(), e->op, e->call);
+    s->backend->Submit(e->op, std::move(e->request));
+  } else if (auto* e = std::get_if<effect::Recycle>(&effect)) {
+    s->backend->Recycle(e->oldest_kept);
   } else if (auto* e = std::get_if<effect::ToShard>(&effect)) {
     Later(shard, e->to, event::FromShard{shard, e->message});
   } else if (auto* e = std::get_if<effect::SetTimer>(&effect)) {
@@ -375,7 +377,7 @@ std::vector<Bytes> CoreCluster::States() {
     Shard* shard = shards_[OwnerOf(chunk.id).value()].get();
     v1::StatusReply status = Status(OwnerOf(chunk.id));
     const uint64_t op = kOwnOps + chunk.id.value();
-    shard->backend->ReadState(OpId(op), chunk.id, Version(status.version()));
+    shard->backend->Submit(OpId(op), ReadStateRequest{chunk.id, Version(status.version())});
     Run();
     states.push_back(state_reads_[op]);
   }

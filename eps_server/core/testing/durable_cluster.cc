@@ -178,16 +178,18 @@ void DurableDisks::Watch(ShardId shard, const Effect& effect) {
     if (trace->action.kind == TraceAction::Kind::kDurable) place->said = trace->action.cut;
     return;
   }
-  const auto* const start = std::get_if<effect::Start>(&effect);
-  if (start == nullptr) return;
-  if (const auto* recycle = std::get_if<backend_call::Recycle>(&start->call)) {
+  if (const auto* recycle = std::get_if<effect::Recycle>(&effect)) {
     // Recycle follows once all shards have the cut.
     if (!acknowledged_.has_value() || *acknowledged_ < recycle->oldest_kept) {
       acknowledged_ = recycle->oldest_kept;
     }
-  } else if (std::holds_alternative<backend_call::Recover>(start->call)) {
+    return;
+  }
+  const auto* const start = std::get_if<effect::Start>(&effect);
+  if (start == nullptr) return;
+  if (RequestAs<RecoverRequest>(start->request) != nullptr) {
     place->recovers.insert(start->op);
-  } else if (const auto* restore = std::get_if<backend_call::Restore>(&start->call)) {
+  } else if (const auto* restore = RequestAs<RestoreRequest>(start->request)) {
     place->said = restore->base;
     if (!acknowledged_.has_value()) return;
     if (!restore->base.has_value()) Violate(shard, "forgets all", *acknowledged_);

@@ -105,53 +105,46 @@ struct ValueText {
   }
 };
 
-struct CallText {
-  std::string operator()(const backend_call::Read& c) const {
-    return absl::StrCat("Read ", c.chunk.value(), " at ", c.version.value(), " ",
-                        Text(c.codec, c.axis));
+struct RequestText {
+  std::string operator()(const ReadRequest& r) const {
+    return absl::StrCat("Read ", r.chunk.value(), " at ", r.version.value(), " ",
+                        Text(r.codec, r.axis));
   }
-  std::string operator()(const backend_call::ReadState& c) const {
-    return absl::StrCat("ReadState ", c.chunk.value(), " at ", c.version.value());
+  std::string operator()(const ReadStateRequest& r) const {
+    return absl::StrCat("ReadState ", r.chunk.value(), " at ", r.version.value());
   }
-  std::string operator()(const backend_call::WriteState& c) const {
-    return absl::StrCat("WriteState ", c.chunk.value(), " at ", c.version.value(), Text(c.state));
+  std::string operator()(const WriteStateRequest& r) const {
+    return absl::StrCat("WriteState ", r.chunk.value(), " at ", r.version.value(), Text(r.state));
   }
-  std::string operator()(const backend_call::Initialize& c) const {
-    return absl::StrCat("Initialize ", c.chunk.value());
+  std::string operator()(const InitializeRequest& r) const {
+    return absl::StrCat("Initialize ", r.chunk.value());
   }
-  std::string operator()(const backend_call::Stats& c) const {
-    return absl::StrCat("Stats ", Text(c.request));
+  std::string operator()(const StatsRequest& r) const {
+    return absl::StrCat("Stats ", Text(r.update));
   }
-  std::string operator()(const backend_call::Update& c) const {
-    return absl::StrCat("Update ", Text(c.request));
+  std::string operator()(const UpdateRequest& r) const { return absl::StrCat("Update ", Text(r)); }
+  std::string operator()(const CutRequest& r) const {
+    return absl::StrCat("Cut ", Text(r.border), Text(r.content));
   }
-  std::string operator()(const backend_call::Cut& c) const {
-    return absl::StrCat("Cut ", Text(c.request.border), Text(c.request.content));
+  std::string operator()(const QuiesceRequest&) const { return "Quiesce"; }
+  std::string operator()(const RecoverRequest&) const { return "Recover"; }
+  std::string operator()(const RestoreRequest& r) const {
+    return absl::StrCat("Restore ", r.base.has_value() ? Text(*r.base) : "nothing", " term ",
+                        r.term.value());
   }
-  std::string operator()(const backend_call::Recycle& c) const {
-    return absl::StrCat("Recycle ", Text(c.oldest_kept));
+  std::string operator()(const PromiseRequest& r) const {
+    return absl::StrCat("Promise ", r.term.value());
   }
-  std::string operator()(const backend_call::Quiesce&) const { return "Quiesce"; }
-  std::string operator()(const backend_call::Recover&) const { return "Recover"; }
-  std::string operator()(const backend_call::Restore& c) const {
-    return absl::StrCat("Restore ", c.base.has_value() ? Text(*c.base) : "nothing", " term ",
-                        c.term.value());
+  std::string operator()(const ScrubRequest&) const { return "Scrub"; }
+  std::string operator()(const StartLogRequest& r) const {
+    return absl::StrCat("StartLog ", Text(r.log));
   }
-  std::string operator()(const backend_call::Promise& c) const {
-    return absl::StrCat("Promise ", c.term.value());
-  }
-  std::string operator()(const backend_call::Scrub&) const { return "Scrub"; }
-  std::string operator()(const backend_call::StartLog& c) const {
-    return absl::StrCat("StartLog ", Text(c.log));
-  }
-  std::string operator()(const backend_call::Log& c) const {
-    return absl::StrCat("Log ", Text(c.entry));
-  }
-  std::string operator()(const backend_call::ReadLog&) const { return "ReadLog"; }
+  std::string operator()(const LogRequest& r) const { return absl::StrCat("Log ", Text(r.entry)); }
+  std::string operator()(const ReadLogRequest&) const { return "ReadLog"; }
 };
 
 template <class E>
-std::string Request(const char* name, const E& e) {
+std::string RpcText(const char* name, const E& e) {
   return absl::StrCat(name, " on ", e.stream.value(), " {", e.request.ShortDebugString(), "}");
 }
 
@@ -160,9 +153,9 @@ struct EventText {
   std::string operator()(const event::StreamClosed& e) const {
     return absl::StrCat("StreamClosed ", e.stream.value());
   }
-  std::string operator()(const event::Join& e) const { return Request("Join", e); }
-  std::string operator()(const event::BeginStep& e) const { return Request("BeginStep", e); }
-  std::string operator()(const event::Fetch& e) const { return Request("Fetch", e); }
+  std::string operator()(const event::Join& e) const { return RpcText("Join", e); }
+  std::string operator()(const event::BeginStep& e) const { return RpcText("BeginStep", e); }
+  std::string operator()(const event::Fetch& e) const { return RpcText("Fetch", e); }
   std::string operator()(const event::FetchDrained& e) const {
     return absl::StrCat("FetchDrained ", e.stream.value());
   }
@@ -193,7 +186,7 @@ struct EventText {
                            e.stream.value(), e.step.value(), e.version.value(), e.update,
                            e.lagged_norm);
   }
-  std::string operator()(const event::Export& e) const { return Request("Export", e); }
+  std::string operator()(const event::Export& e) const { return RpcText("Export", e); }
   std::string operator()(const event::ExportDrained& e) const {
     return absl::StrCat("ExportDrained ", e.stream.value());
   }
@@ -253,7 +246,11 @@ struct EffectText {
                         Text(e.state));
   }
   std::string operator()(const effect::Start& e) const {
-    return absl::StrCat("Start ", e.op.value(), " ", std::visit(CallText(), e.call));
+    return absl::StrCat("Start ", e.op.value(), " ", VisitRequest(RequestText(), e.request));
+  }
+  // The golden traces have this text, which names Recycle as operation 0.
+  std::string operator()(const effect::Recycle& e) const {
+    return absl::StrCat("Start 0 Recycle ", Text(e.oldest_kept));
   }
   std::string operator()(const effect::ToShard& e) const {
     return absl::StrCat("ToShard ", e.to.value(), " {", e.message.ShortDebugString(), "}");

@@ -30,9 +30,9 @@ JobSpec SmallSpec() {
 
 void FakeOutbox::Emit(Effect effect) { lines_.push_back(ToText(effect)); }
 
-OpId FakeOutbox::StartOp(BackendCall call) {
+OpId FakeOutbox::StartOp(Request request) {
   last_op = last_op.Next();
-  Emit(effect::Start{last_op, std::move(call)});
+  Emit(effect::Start{last_op, std::move(request)});
   return last_op;
 }
 

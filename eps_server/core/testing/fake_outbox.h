@@ -19,7 +19,7 @@ namespace eps {
 class FakeOutbox final : public Outbox {
  public:
   void Emit(Effect effect) override;
-  OpId StartOp(BackendCall call) override;
+  OpId StartOp(Request request) override;
   TimerId StartTimer(uint64_t after_ms) override;
   void Raise(const InternalEvent& event) override;
   void ToLead(v1::ShardMessage message) override;

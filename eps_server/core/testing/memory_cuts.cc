@@ -32,32 +32,34 @@ class MemoryCutsBackend final : public StateBackend {
     caps.durable = true;
     return caps;
   }
-  void Read(OpId op, ChunkId chunk, Version version, const Codec* codec, Axis axis) override {
-    ++pending_;
-    dram_->Read(op, chunk, version, codec, axis);
+  void Submit(OpId op, Request request) override {
+    if (std::holds_alternative<ChunkRequest>(request)) {
+      ++pending_;
+      return dram_->Submit(op, std::move(request));
+    }
+    std::visit([this, op](auto& r) { Do(op, std::move(r)); }, std::get<DurableRequest>(request));
   }
-  void ReadState(OpId op, ChunkId chunk, Version version) override {
-    ++pending_;
-    dram_->ReadState(op, chunk, version);
-  }
-  void WriteState(OpId op, ChunkId chunk, Version version, Bytes state) override {
-    ++pending_;
-    dram_->WriteState(op, chunk, version, std::move(state));
-  }
-  void Initialize(OpId op, ChunkId chunk) override {
-    ++pending_;
-    dram_->Initialize(op, chunk);
-  }
-  void Stats(OpId op, UpdateRequest request) override {
-    ++pending_;
-    dram_->Stats(op, std::move(request));
-  }
-  void Update(OpId op, UpdateRequest request) override {
-    ++pending_;
-    dram_->Update(op, std::move(request));
+  void Recycle(CutId oldest_kept) override {
+    if (process_ != disk_->process_) return;
+    EPS_CHECK_MSG(disk_->cuts.count(oldest_kept) > 0, "the oldest cut to keep is not here");
+    disk_->cuts.erase(disk_->cuts.begin(), disk_->cuts.find(oldest_kept));
   }
 
-  void Cut(OpId op, CutRequest request) override {
+  // Called for each operation that the DRAM backend completes.
+  void OnDone(BackendDone done) {
+    const auto it = own_.find(done.op.value());
+    if (it != own_.end()) {
+      const std::function<void(BackendDone)> then = std::move(it->second);
+      own_.erase(it);
+      return then(std::move(done));
+    }
+    --pending_;
+    done_(std::move(done));
+  }
+
+ private:
+  // ---- Operations, by request.
+  void Do(OpId op, CutRequest request) {
     auto cut = std::make_shared<MemoryCuts::Cut>();
     cut->border = request.border;
     cut->content = std::move(request.content);
@@ -82,18 +84,13 @@ class MemoryCutsBackend final : public StateBackend {
         },
         cut->border.version);
   }
-  void Recycle(CutId oldest_kept) override {
-    if (process_ != disk_->process_) return;
-    EPS_CHECK_MSG(disk_->cuts.count(oldest_kept) > 0, "the oldest cut to keep is not here");
-    disk_->cuts.erase(disk_->cuts.begin(), disk_->cuts.find(oldest_kept));
-  }
-  void Quiesce(OpId op) override {
-    executor_->Post([this, op] {
-      if (pending_ > 0) return Quiesce(op);
+  void Do(OpId op, QuiesceRequest request) {
+    executor_->Post([this, op, request] {
+      if (pending_ > 0) return Do(op, request);
       done_(BackendDone{op, absl::OkStatus(), BackendValue()});
     });
   }
-  void Recover(OpId op) override {
+  void Do(OpId op, RecoverRequest) {
     executor_->Post([this, op] {
       auto state = std::make_shared<RecoveredState>();
       state->promised = disk_->promised;
@@ -101,8 +98,8 @@ class MemoryCutsBackend final : public StateBackend {
       done_(BackendDone{op, absl::OkStatus(), std::shared_ptr<const RecoveredState>(state)});
     });
   }
-  void Promise(OpId op, Term term) override {
-    executor_->Post([this, op, term] {
+  void Do(OpId op, PromiseRequest request) {
+    executor_->Post([this, op, term = request.term] {
       absl::Status status;
       if (term < disk_->promised) {
         status = absl::FailedPreconditionError("a later term was promised");
@@ -112,8 +109,8 @@ class MemoryCutsBackend final : public StateBackend {
       done_(BackendDone{op, status, BackendValue()});
     });
   }
-  void Restore(OpId op, std::optional<CutId> base, Term term) override {
-    executor_->Post([this, op, base, term] {
+  void Do(OpId op, RestoreRequest request) {
+    executor_->Post([this, op, base = request.base, term = request.term] {
       if (process_ != disk_->process_) return;
       EPS_CHECK(pending_ == 0 && disk_->promised == term);
       if (!base.has_value()) {
@@ -131,24 +128,17 @@ class MemoryCutsBackend final : public StateBackend {
           EPS_CHECK(done.status.ok());
           if (--*left == 0) done_(BackendDone{op, absl::OkStatus(), content});
         });
-        dram_->WriteState(own, chunk, it->second.border.version, it->second.chunks.at(chunk));
+        dram_->Submit(
+            own, WriteStateRequest{chunk, it->second.border.version, it->second.chunks.at(chunk)});
       }
     });
   }
-
-  // Called for each operation that the DRAM backend completes.
-  void OnDone(BackendDone done) {
-    const auto it = own_.find(done.op.value());
-    if (it != own_.end()) {
-      const std::function<void(BackendDone)> then = std::move(it->second);
-      own_.erase(it);
-      return then(std::move(done));
-    }
-    --pending_;
-    done_(std::move(done));
+  // Scrubs and logs.
+  template <class Other>
+  void Do(OpId, const Other&) {
+    EPS_CHECK_MSG(false, "cuts in memory are not scrubbed and have no log");
   }
 
- private:
   OpId NewOwn(std::function<void(BackendDone)> then) {
     const uint64_t id = kOwnOps + next_own_++;
     own_[id] = std::move(then);
@@ -172,7 +162,7 @@ class MemoryCutsBackend final : public StateBackend {
           Slowly(kDiskDelay, [chunks, later] { (*later)(*chunks); });
         }
       });
-      dram_->ReadState(own, chunk, version);
+      dram_->Submit(own, ReadStateRequest{chunk, version});
     }
   }
 

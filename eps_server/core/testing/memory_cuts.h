@@ -24,7 +24,7 @@ class MemoryCuts {
   struct Cut {
     CutBorder border;
     CutContent content;               // all records up to the border
-    std::map<ChunkId, Bytes> chunks;  // as StateBackend::ReadState
+    std::map<ChunkId, Bytes> chunks;  // as ReadStateRequest returns it
   };
 
   // Returns the backend of a new process; it borrows this object.

@@ -34,7 +34,7 @@ void TransferDesk::On(const event::ImportInitialize& e) {
   Import& job = imports_[e.stream];
   for (const OwnedChunk& chunk : facts_.owned) {
     ++job.ops_left;
-    const OpId op = outbox_->StartOp(backend_call::Initialize{chunk.id});
+    const OpId op = outbox_->StartOp(InitializeRequest{chunk.id});
     import_ops_[op] = {e.stream, chunk.id, Version(0)};
   }
 }
@@ -48,7 +48,7 @@ void TransferDesk::On(const event::ImportChunk& e) {
                                         " is not one of shard ", facts_.job.shard.value())));
   }
   ++imports_[e.stream].ops_left;
-  const OpId op = outbox_->StartOp(backend_call::WriteState{e.chunk, e.version, e.state});
+  const OpId op = outbox_->StartOp(WriteStateRequest{e.chunk, e.version, e.state});
   import_ops_[op] = {e.stream, e.chunk, e.version};
 }
 
@@ -187,7 +187,7 @@ void TransferDesk::SendNext(StreamId stream, Export* job) {
       job->residuals = facts_.residuals.PlacesOf(id);
       std::reverse(job->residuals.begin(), job->residuals.end());
     }
-    const OpId op = outbox_->StartOp(backend_call::ReadState{id, facts_.Owned(id)->version});
+    const OpId op = outbox_->StartOp(ReadStateRequest{id, facts_.Owned(id)->version});
     export_ops_[op] = {stream, id};
     return;
   }
