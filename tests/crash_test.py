@@ -1,12 +1,14 @@
-"""Checks that killing processes at any time changes no bit. A run on durable servers is killed
-repeatedly and restarted with the same command; it must end with the weights, the optimizer state
-and the loss log of an undisturbed run. Every run that ends is compared, and the actions of its
-servers are checked against the rules of the protocol's model (servers.trace, check_trace).
+"""Checks that killing processes at any time changes no bit. A run on durable servers goes from its
+first step to its last; its processes are killed at random times, and if `eps train` itself ends,
+the same command continues the run. Every run must end with the weights, the optimizer state and the
+loss log of an undisturbed run, however few kills it met, and the actions of its servers are checked
+against the rules of the protocol's model (servers.trace, check_trace). The kills must explain each
+earlier end of `eps train`: its exit code and its message.
 
 Arguments: the paths of eps and check_trace. EPS_KILLS: kills per setting (default 12, and 51 with
-EPS_LONG=1). EPS_KILLS_TALLY: a file to which each setting appends its count of runs and kills, one
-JSON line each; the seed is then new each time. EPS_KILLS_MODEL=gpt2: workers compute a small GPT-2
-with LibTorch, which is slower to start (default: synthetic)."""
+EPS_LONG=1). EPS_KILLS_TALLY: a file to which each run appends a JSON line with its kills and its
+difference, if any; the seed is then new each time. EPS_KILLS_MODEL=gpt2: workers compute a small
+GPT-2 with LibTorch, which is slower to start (default: synthetic)."""
 
 import collections
 import contextlib
@@ -36,6 +38,58 @@ STEPS = 40
 BASE = dict(small_job.SETTINGS, **{"training.steps": STEPS, "storage.max_restarts": 1000})
 
 Outcome = collections.namedtuple("Outcome", "digests log")
+# A kill: the victim, "everything" for all processes of the run, and whether the run had its job at
+# that time, and thus restarts servers and workers itself.
+Kill = collections.namedtuple("Kill", "victim had_job")
+UNAVAILABLE = 69  # exit code of a run that lost a process before it had its job
+LOST = re.compile(r"^eps: (server|worker) \d+ was ended by signal 9 ", re.MULTILINE)
+COMMANDS = {"server": "serve", "worker": "worker"}
+
+
+def unexplained(code, said, kills):
+    """Returns why these kills do not explain an end of `eps train`; None if they do."""
+    victims = {kill.victim for kill in kills}
+    if code == 0:
+        return None  # complete, and compared
+    if code == -signal.SIGKILL:
+        return None if victims & {"everything", "supervisor"} else "nobody killed it"
+    lost = LOST.search(said)
+    if code != UNAVAILABLE or not lost:
+        return "exit code %d names no killed process" % code
+    early = {kill.victim.split()[0] for kill in kills if not kill.had_job}
+    if COMMANDS[lost.group(1)] not in early:
+        return "no %s was killed before the run had its job" % lost.group(1)
+    return None
+
+
+class UnexplainedTest(unittest.TestCase):
+    """Checks which ends of `eps train` the kills explain."""
+
+    LOST = "eps: server 1 was ended by signal 9 (Killed); the kernel sends it when memory runs out"
+
+    def explained(self, code, *kills, said=LOST):
+        return unexplained(code, "batch: 2\n" + said, [Kill(*kill) for kill in kills]) is None
+
+    def test_a_complete_run(self):
+        self.assertTrue(self.explained(0, ("serve 0", True)))
+
+    def test_a_killed_run(self):
+        self.assertTrue(self.explained(-9, ("serve 0", True), ("supervisor", True)))
+        self.assertTrue(self.explained(-9, ("everything", False)))
+        self.assertFalse(self.explained(-9, ("serve 0", False)))
+        self.assertFalse(self.explained(-11, ("supervisor", True)))
+
+    def test_a_process_lost_before_the_job(self):
+        self.assertTrue(self.explained(69, ("serve 0", False)))
+        self.assertTrue(self.explained(69, ("serve 0", False), ("worker 0", True)))
+        self.assertFalse(self.explained(69, ("serve 0", True)))
+        self.assertFalse(self.explained(69, ("worker 0", False)))
+        self.assertFalse(self.explained(69))
+
+    def test_an_error_after_an_early_kill(self):
+        self.assertFalse(self.explained(65, ("serve 0", False)))
+        self.assertFalse(self.explained(69, ("serve 0", False), said="eps: server 1: no reply"))
+        self.assertFalse(self.explained(69, ("supervisor", False)))
 
 
 class CrashTest(unittest.TestCase):
@@ -81,13 +135,13 @@ class CrashTest(unittest.TestCase):
         return Outcome([line for line in digests.splitlines() if "sha256" in line],
                        [[line.get(column) for column in small_job.COLUMNS] for line in lines])
 
-    def check_trace(self, folder, logs):
-        """Checks that the actions of the servers in the last complete run break no rule."""
-        found = subprocess.run([CHECK_TRACE] + ["--logs"] * logs + [folder], text=True,
+    def broken_rule(self, folder, logged):
+        """Returns the rule that the servers broke in the last complete run; None if none."""
+        found = subprocess.run([CHECK_TRACE] + ["--logs"] * logged + [folder], text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                timeout=TIMEOUT_SECONDS)
         print(found.stdout.splitlines()[0], flush=True)
-        self.assertEqual(found.returncode, 0, found.stdout)
+        return found.stdout if found.returncode != 0 else None
 
     def undisturbed(self, name, settings, steps=STEPS):
         out = os.path.join(TMP, name + "-undisturbed")
@@ -115,70 +169,66 @@ class CrashTest(unittest.TestCase):
         with open(os.path.join(TMP, "run.log"), encoding="utf-8", errors="replace") as f:
             return "\njob: " in f.read()
 
-    def kill_while_it_runs(self, process, victims, kills, seconds, dice):
-        """Kills until there are `kills` victims or the run has ended. Returns whether one of the
-        kills must have ended the run."""
-        had_to_end = False
-        while sum(victims.values()) < kills:
+    def kill_while_it_runs(self, process, goal, seconds, dice):
+        """Kills until there are `goal` kills or `eps train` has ended; returns the kills."""
+        kills = []
+        while len(kills) < goal:
             try:
                 # Kill more often near the beginning, during recovery.
                 process.wait(timeout=dice.uniform(0.02, 1.0) ** 2 * seconds)
                 break
             except subprocess.TimeoutExpired:
-                had_to_end |= not self.started()
-                victim = self.kill_some(process, dice)
-                had_to_end |= victim in ("everything", "supervisor")
-                victims[victim] += 1
-        return had_to_end
+                had_job = self.started()
+                kills.append(Kill(self.kill_some(process, dice), had_job))
+        return kills
 
-    def run_with_kills(self, out, settings, kills, seconds, dice, compare):
-        """Restarts the run until `kills` processes have been killed.
-
-        A run whose servers or workers are killed continues by itself; if the run itself is killed,
-        it is restarted. Calls `compare` after each run that ends, even before the last kill.
-        Returns the victims by name, and the number of runs."""
+    def run_with_kills(self, out, settings, goal, seconds, dice):
+        """Runs the job once, with at most `goal` kills. If `eps train` ends before the job does, as
+        its kills explain, the same command continues. Returns the kills."""
         shutil.rmtree(out, ignore_errors=True)
-        victims = collections.Counter()
-        runs = 0
+        kills = []
         resume = "none"
         while True:
             process = self.start(out, resume, settings)
             # Without state to resume from, the run starts over.
             resume = "latest"
-            had_to_end = self.kill_while_it_runs(process, victims, kills, seconds, dice)
+            since = self.kill_while_it_runs(process, goal - len(kills), seconds, dice)
+            kills += since
             code = self.end_of(process)
+            why = unexplained(code, self.said(), since)
+            if why:
+                self.fail("%s; kills: %s; exit code %d: %s" % (why, since, code, self.said()))
             if code == 0:
-                runs += 1
-                compare()
-                if sum(victims.values()) >= kills:
-                    return victims, runs
-                shutil.rmtree(out, ignore_errors=True)
-                resume = "none"
-            elif not had_to_end:
-                self.fail("exit code %d: %s" % (code, self.said()))
+                return kills
+
+    def difference(self, out, expected, trace, logged):
+        """Returns how a complete run differs from the undisturbed one; None if it does not."""
+        found = self.outcome(out)
+        if found != expected:
+            return "expected %s, found %s" % (expected, found)
+        return self.broken_rule(trace, logged)
 
     def check(self, name, settings):
-        trace = os.path.join(TMP, name, "trace")
+        out = os.path.join(TMP, name)
+        trace = os.path.join(out, "trace")
         settings = dict({"storage.kind": "nvme", "servers.trace": trace}, **settings)
         expected, seconds = self.undisturbed(name, settings)
         self.assertEqual([row[0] for row in expected.log], list(range(1, STEPS + 1)))
         seed = int(time.time()) if TALLY else 1
-        out = os.path.join(TMP, name)
-        start = time.monotonic()
+        dice = random.Random(seed)
+        total = runs = 0
+        while total < KILLS:
+            kills = self.run_with_kills(out, settings, KILLS - total, seconds, dice)
+            total += len(kills)
+            runs += 1
+            difference = self.difference(out, expected, trace,
+                                         settings.get("storage.log") == "contributions")
+            self.tally({"setting": name, "model": MODEL, "seed": seed, "run": runs,
+                        "kills": len(kills), "difference": difference,
+                        "victims": collections.Counter(kill.victim for kill in kills)})
+            self.assertIsNone(difference, "run %d of seed %d" % (runs, seed))
 
-        def compare():
-            found = self.outcome(out)
-            self.assertEqual(found.digests, expected.digests, "seed %d" % seed)
-            self.assertEqual(found.log, expected.log, "seed %d" % seed)
-            self.check_trace(trace, settings.get("storage.log") == "contributions")
-
-        victims, runs = self.run_with_kills(out, settings, KILLS, seconds, random.Random(seed),
-                                            compare)
-        minutes = (time.monotonic() - start) / 60
-        line = {"setting": name, "model": MODEL, "seed": seed, "runs": runs,
-                "kills": sum(victims.values()),
-                "kills_per_minute": round(sum(victims.values()) / minutes, 1),
-                "victims": dict(victims)}
+    def tally(self, line):
         print(json.dumps(line), flush=True)
         if TALLY:
             with open(TALLY, "a", encoding="utf-8") as f:
@@ -291,7 +341,7 @@ class CrashTest(unittest.TestCase):
         finally:
             run.stop()
         self.assertEqual(self.outcome(run.out, steps=300), expected)
-        self.check_trace(run.trace, logged)
+        self.assertIsNone(self.broken_rule(run.trace, logged))
 
 
 class ByHand:
@@ -351,8 +401,9 @@ def tests_of_shard():
             pass
     shards = int(os.environ.get("TEST_TOTAL_SHARDS", "1"))
     shard = int(os.environ.get("TEST_SHARD_INDEX", "0"))
-    names = unittest.defaultTestLoader.getTestCaseNames(CrashTest)
-    return ["CrashTest." + name for name in names[shard::shards]]
+    names = [case.__name__ + "." + name for case in (UnexplainedTest, CrashTest)
+             for name in unittest.defaultTestLoader.getTestCaseNames(case)]
+    return names[shard::shards]
 
 
 if __name__ == "__main__":
