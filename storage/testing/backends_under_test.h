@@ -14,7 +14,7 @@
 
 namespace eps {
 
-// One kind of backend that storage/backends/state_backend_test.cc runs against.
+// One kind of backend for the tests that run against every kind.
 struct BackendUnderTest {
   const char* name;  // part of the test's name
   absl::StatusOr<std::unique_ptr<StateBackend>> (*make)(const JobSpec& spec, const ChunkMap& chunks,
