@@ -77,7 +77,8 @@ struct CutRequest {
 // still reach memory or disk.
 struct QuiesceRequest {};
 
-// Completes with RecoveredState. Reads the records and footers of the cuts, not the tensors.
+// Completes with RecoveredState. Reads the records and footers of the cuts, not the tensors. A
+// damaged cut counts as absent, which is logged; DataLoss if all are damaged.
 struct RecoverRequest {};
 
 // REQUIRES QuiesceRequest, or that no operation was begun. Durably records {term, base}, which
@@ -96,8 +97,9 @@ struct PromiseRequest {
 };
 
 // Reads and checks the next chunk of the kept cuts, or the next piece of their residuals, so that
-// damage is found while an intact cut may still exist. Completes with ScrubResult. Occupies at most
-// one staging buffer. Submit one at a time.
+// damage is found while the next cut can heal it. Completes with ScrubResult; with DataLoss only if
+// the damaged bytes are the state itself, of which there is no other copy. Occupies at most one
+// staging buffer. Submit one at a time.
 struct ScrubRequest {};
 
 // ---- Operations of the contribution log. REQUIRES caps().log_steps > 0. I/O errors: as above.

@@ -23,6 +23,8 @@ namespace eps {
 struct ScrubResult {
   uint64_t bytes = 0;      // read; 0 if no cut is kept
   bool ends_pass = false;  // every byte of every kept cut was read since the previous pass
+  // DataLoss with file, offset and chunk if a kept cut is damaged here and the next cut heals it.
+  absl::Status damage;
 };
 
 // The value that an operation completes with. Cheap to copy.

@@ -172,6 +172,10 @@ struct CutStarted {};
 struct CutLimit {
   uint64_t steps = 0;
 };
+// Whether this shard needs a cut soon: a kept one is damaged, and the next one replaces it.
+struct CutWanted {
+  bool wanted = false;
+};
 // The time from the begin of a cut until every shard had it.
 struct CutMeasured {
   double seconds = 0;
@@ -235,11 +239,11 @@ using InternalEvent = std::variant<
     internal_event::ShardReached, internal_event::ChunkImported, internal_event::ResidualImported,
     internal_event::ImportComplete, internal_event::ImportDurable, internal_event::Imported,
     internal_event::BorderReaders, internal_event::ExportEnded, internal_event::CutStarted,
-    internal_event::CutLimit, internal_event::CutMeasured, internal_event::CutEverywhere,
-    internal_event::TermOver, internal_event::StateRestored, internal_event::NothingToRestore,
-    internal_event::LogFound, internal_event::LogWritten, internal_event::LogDurable,
-    internal_event::SessionChanged, internal_event::ReplayOpened, internal_event::SessionReplayed,
-    internal_event::ReplayEnded>;
+    internal_event::CutLimit, internal_event::CutWanted, internal_event::CutMeasured,
+    internal_event::CutEverywhere, internal_event::TermOver, internal_event::StateRestored,
+    internal_event::NothingToRestore, internal_event::LogFound, internal_event::LogWritten,
+    internal_event::LogDurable, internal_event::SessionChanged, internal_event::ReplayOpened,
+    internal_event::SessionReplayed, internal_event::ReplayEnded>;
 
 }  // namespace eps
 

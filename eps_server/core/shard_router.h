@@ -131,6 +131,7 @@ class ShardRouter final : private Outbox, private DeskQueries {
   // ---- cuts and terms
   void On(const internal_event::CutStarted& e);
   void On(const internal_event::CutLimit& e) { lead_->On(e); }
+  void On(const internal_event::CutWanted& e) { terms_.On(e); }
   void On(const internal_event::CutMeasured& e) { lead_->On(e); }
   void On(const internal_event::CutEverywhere& e) { cuts_.On(e); }
   void On(const internal_event::TermOver& e);

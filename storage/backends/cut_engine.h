@@ -53,6 +53,8 @@ class CutChunks {
   virtual void Retry() = 0;
   // Returns true if no operation and no capture waits or runs.
   virtual bool IsIdle() = 0;
+  // Make the next cut write the chunk, although its slot has its content: the slot is damaged.
+  virtual void Rewrite(uint32_t index) = 0;
   // Records that every chunk is at `version` with the content of the table's slots or, with
   // nullopt, that no chunk has content.
   virtual void SetAll(std::optional<Version> version) = 0;
@@ -120,7 +122,11 @@ class CutEngine {
   void EndCut(const absl::Status& status) EPS_EXCLUDES(mu_);
 
   // ---- Recovery.
-  void CheckCuts(OpId op, std::shared_ptr<RecoveredState> state, std::vector<CatalogueCut> left);
+  struct CutChecks;
+  void CheckCuts(OpId op, const std::shared_ptr<CutChecks>& checks);
+  void EndCheck(CutChecks* checks, const CatalogueCut& cut, const absl::Status& status)
+      EPS_EXCLUDES(mu_);
+  void RefuseRestore(OpId op, const CutId& base, const absl::Status& status) EPS_EXCLUDES(mu_);
   absl::Status Forget(Term term) EPS_EXCLUDES(mu_);
   absl::Status BeginRestore(const CutId& base, Term term, CatalogueCut* record) EPS_EXCLUDES(mu_);
   void EndChunks(OpId op, const CatalogueCut& record, const std::vector<ExtentFooter>& footers)
@@ -132,8 +138,12 @@ class CutEngine {
   // ---- Scrub.
   void ScrubChunk(OpId op, const ScrubCursor::Place& place);
   void ScrubResiduals(OpId op, const ScrubCursor::Place& place) EPS_EXCLUDES(mu_);
-  void EndScrub(OpId op, const ScrubCursor::Place& place, const ScrubResult& result,
-                absl::Status status) EPS_EXCLUDES(mu_);
+  void EndScrub(OpId op, const ScrubCursor::Place& place, ScrubResult result, absl::Status status)
+      EPS_EXCLUDES(mu_);
+  // Returns `damage` if the damaged bytes are the only copy of the state. Otherwise prepares the
+  // next cut to heal them, and sets result->damage unless the cut is no longer kept.
+  absl::Status Contain(const ScrubCursor::Place& place, const absl::Status& damage,
+                       ScrubResult* result) EPS_EXCLUDES(mu_);
   // Returns `status` with the file and offset of the slot's residuals.
   absl::Status OfResiduals(uint32_t slot, const absl::Status& status) const;
 

@@ -1,12 +1,14 @@
 // The part of CutEngine that opens a job, recovers and restores its cuts, and scrubs them.
 
 #include <algorithm>
+#include <deque>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/checksum.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "storage/backends/cut_engine.h"
 #include "storage/backends/cut_scan.h"
@@ -148,35 +150,58 @@ void CutEngine::Do(OpId op, const PromiseRequest& request) {
   });
 }
 
+// The progress of a RecoverRequest.
+struct CutEngine::CutChecks {
+  const std::shared_ptr<RecoveredState> state = std::make_shared<RecoveredState>();
+  std::deque<CatalogueCut> left;
+  absl::Status damage;  // of the last damaged cut
+};
+
 void CutEngine::Do(OpId op, const RecoverRequest&) {
   OnJournal(op, [this, op] {
     const absl::StatusOr<CatalogueJob> known = catalogue_->FindJob(job_);
     if (!known.ok()) return Refuse(op, known.status());
     absl::StatusOr<std::vector<CatalogueCut>> cuts = catalogue_->Cuts(job_);
     if (!cuts.ok()) return Refuse(op, cuts.status());
-    auto state = std::make_shared<RecoveredState>();
-    state->promised = known->promised;
-    const absl::Status log = log_.Find(*cuts, &state->log);
+    auto checks = std::make_shared<CutChecks>();
+    checks->state->promised = known->promised;
+    const absl::Status log = log_.Find(*cuts, &checks->state->log);
     if (!log.ok()) return Refuse(op, log);
-    CheckCuts(op, std::move(state), std::move(*cuts));
+    checks->left.assign(cuts->begin(), cuts->end());
+    CheckCuts(op, checks);
   });
 }
 
-void CutEngine::CheckCuts(OpId op, std::shared_ptr<RecoveredState> state,
-                          std::vector<CatalogueCut> left) {
-  if (left.empty()) {
-    return in_flight_->Complete(
-        op, BackendValue(std::shared_ptr<const RecoveredState>(std::move(state))));
+void CutEngine::CheckCuts(OpId op, const std::shared_ptr<CutChecks>& checks) {
+  RecoveredState* const state = checks->state.get();
+  if (checks->left.empty()) {
+    if (state->cuts.empty() && !checks->damage.ok()) return Refuse(op, checks->damage);
+    if (state->log.has_value() && state->log->base != state->cuts.back().id) state->log.reset();
+    return in_flight_->Complete(op,
+                                BackendValue(std::shared_ptr<const RecoveredState>(checks->state)));
   }
-  const CatalogueCut cut = left.front();
-  left.erase(left.begin());
+  const CatalogueCut cut = checks->left.front();
+  checks->left.pop_front();
   CutScan::Start(files_, tier_, cut, CutScan::Purpose::kCheck,
-                 [this, op, state, left = std::move(left), border = cut.border](
-                     const std::vector<ExtentFooter>&, const absl::Status& status) {
-                   if (!status.ok()) return Refuse(op, status);
-                   state->cuts.push_back(border);
-                   CheckCuts(op, state, left);
+                 [=](const std::vector<ExtentFooter>&, const absl::Status& status) {
+                   if (!status.ok() && !absl::IsDataLoss(status)) return Refuse(op, status);
+                   EndCheck(checks.get(), cut, status);
+                   CheckCuts(op, checks);
                  });
+}
+
+void CutEngine::EndCheck(CutChecks* checks, const CatalogueCut& cut, const absl::Status& status) {
+  MutexLock lock(&mu_);
+  // A scrub may have dropped the cut.
+  const SlotTable::KeptCut* const kept = table_.FindDurable(cut.border.id);
+  if (status.ok() && kept != nullptr) {
+    checks->state->cuts.push_back(cut.border);
+    return;
+  }
+  if (kept != nullptr) table_.Drop(kept);
+  if (!status.ok()) checks->damage = status;
+  EPS_LOG_WARN("storage: the " << NameOf(cut.border.id) << " is damaged and counts as absent"
+                               << (status.ok() ? "" : ": ") << status.message());
 }
 
 void CutEngine::Do(OpId op, const RestoreRequest& request) {
@@ -198,7 +223,7 @@ void CutEngine::Do(OpId op, const RestoreRequest& request) {
     CutScan::Start(
         files_, tier_, record, CutScan::Purpose::kAdopt,
         [this, op, record](const std::vector<ExtentFooter>& footers, const absl::Status& status) {
-          if (!status.ok()) return Refuse(op, status);
+          if (!status.ok()) return RefuseRestore(op, record.border.id, status);
           EndChunks(op, record, footers);
         });
   });
@@ -263,7 +288,7 @@ void CutEngine::ReadResiduals(OpId op, const CatalogueCut& record,
   const auto end = [=](absl::StatusOr<std::vector<CutResidual>> outcome) {
     files_->staging()->Release(buffer);
     if (outcome.ok()) return CompleteRestore(op, record, std::move(*outcome));
-    Refuse(op, OfResiduals(record.residuals_slot, outcome.status()));
+    RefuseRestore(op, record.border.id, OfResiduals(record.residuals_slot, outcome.status()));
   };
   if (reader->left() == 0) {
     const absl::Status whole = CheckResidualsCrc32c(record.residuals_crc32c, reader->crc32c());
@@ -280,6 +305,26 @@ void CutEngine::ReadResiduals(OpId op, const CatalogueCut& record,
                if (!status.ok()) return end(std::move(status));
                ReadResiduals(op, record, reader, buffer, at + size);
              }));
+}
+
+// Forgets a damaged cut if an older one is kept, so that the next start continues from that one.
+void CutEngine::RefuseRestore(OpId op, const CutId& base, const absl::Status& status) {
+  journal_.Post([this, op, base, status] {
+    std::optional<CutId> older;
+    Term term;
+    {
+      MutexLock lock(&mu_);
+      const SlotTable::KeptCut* const kept = table_.YoungestBelow(base);
+      if (kept != nullptr) older = kept->record.border.id;
+      term = term_;
+    }
+    if (!absl::IsDataLoss(status) || !older.has_value()) return Refuse(op, status);
+    const absl::Status forgotten = catalogue_->Restore(job_, *older, term);
+    if (!forgotten.ok()) return Refuse(op, forgotten);
+    Refuse(op, absl::DataLossError(
+                   absl::StrCat(status.message(), "; this server forgets the ", NameOf(base),
+                                ": start it again to continue from the ", NameOf(*older))));
+  });
 }
 
 void CutEngine::CompleteRestore(OpId op, const CatalogueCut& record,
@@ -350,15 +395,38 @@ void CutEngine::ScrubResiduals(OpId op, const ScrubCursor::Place& place) {
   });
 }
 
-void CutEngine::EndScrub(OpId op, const ScrubCursor::Place& place, const ScrubResult& result,
+void CutEngine::EndScrub(OpId op, const ScrubCursor::Place& place, ScrubResult result,
                          absl::Status status) {
-  if (absl::IsDataLoss(status)) {
-    // A slot that was freed in the meantime may be in the middle of a write.
-    MutexLock lock(&mu_);
-    if (table_.FindDurable(place.cut) == nullptr) status = absl::OkStatus();
-  }
+  if (absl::IsDataLoss(status)) status = Contain(place, status, &result);
   if (!status.ok()) return Refuse(op, status);
-  in_flight_->Complete(op, BackendValue(result));
+  in_flight_->Complete(op, BackendValue(std::move(result)));
+}
+
+absl::Status CutEngine::Contain(const ScrubCursor::Place& place, const absl::Status& damage,
+                                ScrubResult* result) {
+  bool is_state = false;
+  {
+    MutexLock lock(&mu_);
+    const SlotTable::KeptCut* const cut = table_.FindDurable(place.cut);
+    // A slot that was freed in the meantime may be in the middle of a write.
+    if (cut == nullptr) return absl::OkStatus();
+    const std::optional<SlotTable::Content>& content = table_.content(place.index);
+    is_state = place.residuals_bytes == 0 && content.has_value() && content->slot == place.slot &&
+               content->footer.version == place.version;
+    if (is_state && tier_->in_slots()) return damage;
+    // An older cut stays until the next cut: recycling to a cut that is not kept frees nothing.
+    if (table_.YoungestBelow(place.cut) != nullptr) table_.Drop(cut);
+  }
+  EPS_LOG_WARN(
+      "storage: scrub: " << damage.message() << "; the state is intact "
+                         << (is_state || place.residuals_bytes > 0 ? "in memory" : "elsewhere")
+                         << ", and the next cut replaces the " << NameOf(place.cut));
+  result->damage = damage;
+  if (is_state) chunks_->Rewrite(place.index);
+  chunks_->Retry();
+  MutexLock lock(&mu_);
+  AdvanceCuts();
+  return absl::OkStatus();
 }
 
 absl::Status CutEngine::OfResiduals(uint32_t slot, const absl::Status& status) const {

@@ -231,9 +231,9 @@ TEST_P(Durable, ScrubFindsDamageInResiduals) {
     for (size_t i = 0; i < world.owned.size() + 100; ++i) {
       const OpId op = process.Submit(ScrubRequest{});
       const BackendDone done = process.Await(op);
-      *status = done.status;
-      if (!done.status.ok()) return of_residuals;
       const ScrubResult& result = std::get<ScrubResult>(done.value);
+      *status = result.damage;
+      if (!status->ok()) return of_residuals;
       EXPECT_LE(result.bytes, layout.largest_area_bytes());
       if (i >= world.owned.size()) of_residuals += result.bytes;
       if (result.ends_pass) return of_residuals;

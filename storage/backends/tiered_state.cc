@@ -99,6 +99,7 @@ class TieredState final : public StateBackend, private CutChunks {
   void Capture(PendingCut* cut) override EPS_EXCLUDES(mu_);
   void Retry() override EPS_EXCLUDES(mu_);
   bool IsIdle() override EPS_EXCLUDES(mu_);
+  void Rewrite(uint32_t index) override EPS_EXCLUDES(mu_);
   void SetAll(std::optional<Version> version) override EPS_EXCLUDES(mu_);
 
   const ChunkCompute compute_;
@@ -412,6 +413,11 @@ bool TieredState::IsIdle() {
   return copying_.empty() && std::all_of(lines_.begin(), lines_.end(), [](const Line& line) {
            return line.begun == nullptr && line.waiting.empty();
          });
+}
+
+void TieredState::Rewrite(uint32_t index) {
+  MutexLock lock(&mu_);
+  lines_[index].stored = false;
 }
 
 void TieredState::SetAll(std::optional<Version> version) {

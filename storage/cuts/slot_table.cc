@@ -25,6 +25,15 @@ const SlotTable::KeptCut* SlotTable::FindDurable(const CutId& id) const {
   return nullptr;
 }
 
+const SlotTable::KeptCut* SlotTable::YoungestBelow(const CutId& id) const {
+  const KeptCut* youngest = nullptr;
+  for (const KeptCut& cut : kept_) {
+    if (!cut.durable || !(cut.record.border.id < id)) continue;
+    if (youngest == nullptr || youngest->record.border.id < cut.record.border.id) youngest = &cut;
+  }
+  return youngest;
+}
+
 std::list<SlotTable::KeptCut>::iterator SlotTable::Erase(std::list<KeptCut>::iterator cut) {
   for (uint32_t i = 0; i < chunks(); ++i) {
     if (cut->captured[i]) --needed_[i][cut->record.slot[i] ? 1 : 0];

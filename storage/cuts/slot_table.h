@@ -80,6 +80,8 @@ class SlotTable {
   }
   // Returns the durable cut with that id, or null.
   const KeptCut* FindDurable(const CutId& id) const;
+  // Returns the youngest durable cut that is older than `id`, or null.
+  const KeptCut* YoungestBelow(const CutId& id) const;
   // Forgets a cut, which frees the slots that only it needs.
   void Drop(const KeptCut* cut);
   // Drops the durable cuts that are older than `oldest_kept`. Returns their number.

@@ -53,7 +53,7 @@ void CutDesk::Start(const CutBorder& border, std::optional<Import> import) {
   begun_ms_ = facts_.now_ms;
   outbox_->Emit(facts_.Traced(TraceAction::Kind::kCut, 0, border.version, border.id));
   const OpId op = outbox_->StartOp(std::move(request));
-  cuts_[op] = Cut{border.id, std::move(import)};
+  cuts_[op] = Cut{border.id, std::move(import), wants_cut_};
 }
 
 void CutDesk::OnCut(const Cut& cut, const BackendDone& done) {
@@ -64,6 +64,7 @@ void CutDesk::OnCut(const Cut& cut, const BackendDone& done) {
   outbox_->Emit(facts_.Traced(TraceAction::Kind::kDurable, 0, Version(facts_.version), cut.id));
   outbox_->Count("cuts");
   last_durable_ = cut.id;
+  if (cut.heals) WantCut(false);
   if (cut.import.has_value()) {
     return outbox_->Raise(internal_event::ImportDurable{cut.import->stream, cut.import->border});
   }
@@ -114,11 +115,20 @@ void CutDesk::OnScrubbed(const BackendDone& done) {
   }
   const ScrubResult& result = std::get<ScrubResult>(done.value);
   outbox_->Count("scrubbed_bytes", result.bytes);
+  if (!result.damage.ok()) {
+    outbox_->Count("scrub_damage");
+    WantCut(true);
+  }
   if (result.ends_pass) outbox_->Count("scrub_passes");
   const uint64_t after_ms = result.bytes == 0
                                 ? kScrubPauseMs
                                 : result.bytes * 1000 / facts_.job.limits.scrub_bytes_per_second;
   scrub_timer_ = outbox_->StartTimer(std::max<uint64_t>(after_ms, 1));
+}
+
+void CutDesk::WantCut(bool wanted) {
+  if (wants_cut_ != wanted) outbox_->Raise(internal_event::CutWanted{wanted});
+  wants_cut_ = wanted;
 }
 
 void CutDesk::On(const event::Timer& e) {

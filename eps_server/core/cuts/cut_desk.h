@@ -59,6 +59,7 @@ class CutDesk {
   struct Cut {
     CutId id;
     std::optional<Import> import;
+    bool heals = false;  // it began after damage was found
   };
 
   void TryStart();
@@ -66,6 +67,8 @@ class CutDesk {
   void OnCut(const Cut& cut, const BackendDone& done);
   void StartScrub();
   void OnScrubbed(const BackendDone& done);
+  // Makes the lead cut soon, or as usual.
+  void WantCut(bool wanted);
   void TellDurable();
 
   const ShardFacts& facts_;
@@ -75,6 +78,7 @@ class CutDesk {
   std::vector<std::string> unsaved_records_;  // since the last cut, serialized
   std::optional<CutId> last_durable_;
   uint64_t begun_ms_ = 0;               // when the newest cut began; 0: none did in this term
+  bool wants_cut_ = false;              // a kept cut is damaged, and no later one has replaced it
   std::optional<OpId> scrub_;           // in flight
   std::optional<TimerId> scrub_timer_;  // until the next scrub
 };

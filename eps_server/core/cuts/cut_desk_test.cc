@@ -78,7 +78,7 @@ class CutDeskTest : public testing::Test {
   bool CompleteScrub(uint64_t op, uint64_t bytes, bool ends_pass = false) {
     BackendDone done;
     done.op = OpId(op);
-    done.value = ScrubResult{bytes, ends_pass};
+    done.value = ScrubResult{bytes, ends_pass, absl::OkStatus()};
     return desk_->On(event::OpDone{done});
   }
 

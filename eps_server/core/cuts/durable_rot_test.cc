@@ -1,6 +1,7 @@
 // One bit flips in one of the files that a cluster leaves; wrong data is never served or trained
-// on. Either the bit does not matter and the job ends with the same bits as ever, or a process ends
-// and names the file and the offset. base/testing/flips.h describes the long modes.
+// on. Either the bit does not matter, or the state exists elsewhere, and the job ends with the same
+// bits as ever; or a process ends and names the file and the offset. base/testing/flips.h describes
+// the long modes.
 
 #include <algorithm>
 #include <map>
@@ -105,9 +106,12 @@ Flipped Flip(Dice dice) {
 
   Flipped flipped;
   const std::string kind = is_log ? "log" : is_contributions ? "contributions" : "slot";
+  testing::internal::CaptureStderr();
   DurableTraining training(left.spec, options, /*fetches=*/true);
   const absl::Status finished =
       training.Finish([&] { training.cluster().RunSome(100); }, /*rounds=*/300);
+  // A cut that counts as absent is named in the log of its server.
+  const std::string logged = testing::internal::GetCapturedStderr();
   const absl::Status served = training.CheckServed(left.expected);
   std::string said = training.disks().ends().empty() ? "" : training.disks().ends().front();
   const auto where = [&](absl::string_view what) {
@@ -124,6 +128,7 @@ Flipped Flip(Dice dice) {
     }
   } else if (said.empty()) {
     said = std::string(finished.message());
+    if (absl::StrContains(said, "no cut is there on all shards")) said += logged;
   }
   const bool noticed = !said.empty();
   flipped.outcome = kind + (noticed ? "_noticed" : "_harmless");
@@ -151,7 +156,8 @@ TEST(DurableScrub, OnePassFindsDamageWithoutFalseAlarms) {
   EXPECT_GE(counters().at("scrubbed_bytes"), 3 * chunks * kDiskBlock);
   EXPECT_EQ(counters().count("scrub_damage"), 0u);
   EXPECT_TRUE(training.disks().ends().empty()) << training.disks().ends().front();
-  // Damages the first chunk, in both slots, because the cut may be in either.
+  // Damages the first chunk, in both slots, because the cut may be in either. On NVMe that is the
+  // state itself, of which there is no other copy.
   for (const char* path : {"/state/job/slot-0.eps", "/state/job/slot-1.eps"}) {
     training.disks().disk(ShardId(0)).FlipBit(path, kDiskBlock + 100, 3);
   }
@@ -161,6 +167,39 @@ TEST(DurableScrub, OnePassFindsDamageWithoutFalseAlarms) {
   const std::string& said = training.disks().ends().front();
   EXPECT_TRUE(absl::StrContains(said, "scrub: /state/job/slot-")) << said;
   EXPECT_TRUE(absl::StrContains(said, "at offset 4096")) << said;
+}
+
+TEST(DurableScrub, AnEarlyCutHealsStateInMemory) {
+  const JobSpec spec = SmallDurableSpec(Clip::kNone, Mode::kSealed, "fp32");
+  DurableDisks::Options options;
+  options.scrub_bytes_per_second = 1 << 20;
+  options.in_dram = true;
+  options.shards = 2;
+  options.cut_steps = 0;  // only after the import and after the last step
+  DurableTraining training(spec, options, /*fetches=*/false);
+  CoreCluster& cluster = training.cluster();
+  const ShardId damaged(1);
+  bool flipped = false;
+  uint64_t damage = 0;
+  uint64_t cuts = 0;
+  const absl::Status same = training.FinishAsIn(UndisturbedOutcome(spec), [&] {
+    cluster.FireTimers();
+    if (!cluster.IsUp(damaged) || cluster.Status(damaged).step() < 2) return;
+    if (!flipped) {
+      for (const char* path : {"/state/job/slot-0.eps", "/state/job/slot-1.eps"}) {
+        training.disks().disk(damaged).FlipBit(path, kDiskBlock + 100, 3);
+      }
+      for (size_t i = 0; i < 3 * cluster.chunks().chunks().size(); ++i) cluster.FireTimers();
+    }
+    flipped = true;
+    auto counters = cluster.Status(damaged).counters();
+    damage = std::max<uint64_t>(damage, counters["scrub_damage"]);
+    cuts = std::max<uint64_t>(cuts, counters["cuts"]);
+  });
+  ASSERT_TRUE(same.ok()) << same;
+  EXPECT_TRUE(training.disks().ends().empty()) << training.disks().ends().front();
+  EXPECT_GE(damage, 1u);
+  EXPECT_GE(cuts, 2u);  // one of them is early
 }
 
 TEST(DurableRot, AFlippedBitIsLocatedOrHarmless) {

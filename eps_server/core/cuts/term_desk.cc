@@ -57,7 +57,7 @@ void TermDesk::Register() {
   message.mutable_register_()->set_incarnation(facts_.incarnation);
   message.mutable_register_()->set_promised_term(std::max(promised_, facts_.term).value());
   message.mutable_register_()->set_step(facts_.step);
-  message.mutable_register_()->set_most_cut_steps(facts_.job.caps.log_steps);
+  message.mutable_register_()->set_most_cut_steps(wants_cut_ ? 1 : facts_.job.caps.log_steps);
   outbox_->ToLead(std::move(message));
 }
 
@@ -255,6 +255,11 @@ void TermDesk::OnRestored(const std::optional<CutId>& cut, const CutContent& con
 
 void TermDesk::On(const internal_event::BorderOpened&) {
   if (recovery_ != nullptr) recovery_->OnOpened(*facts_.base_cut);
+}
+
+void TermDesk::On(const internal_event::CutWanted& e) {
+  wants_cut_ = e.wanted;
+  Register();
 }
 
 void TermDesk::On(const internal_event::ReplayOpened& e) {

@@ -41,6 +41,8 @@ class TermDesk {
   void On(const internal_event::BorderOpened& e);
   // Registers once the shard knows what it has.
   void On(const internal_event::LeadReached&) { Register(); }
+  // Asks the lead for a cut after every step, or for no more than usual.
+  void On(const internal_event::CutWanted& e);
   void On(const internal_event::ReplayOpened& e);
   void On(const internal_event::SessionReplayed& e);
 
@@ -87,6 +89,7 @@ class TermDesk {
   bool restoring_ = false;
   bool rolls_back_ = false;  // the lead was asked for a new term
   bool over_ = false;        // a later term begins
+  bool wants_cut_ = false;   // a kept cut is damaged
   uint64_t recovering_since_ms_ = 0;
 };
 
