@@ -11,7 +11,6 @@
 #include "base/check.h"
 #include "base/nearest_name.h"
 #include "base/status_macros.h"
-#include "planner/hardware_examples.h"
 #include "planner/quantity_text.h"
 #include "yaml-cpp/yaml.h"
 
@@ -102,10 +101,13 @@ void ForEachField(Device* d, Visitor* visit) {
   (*visit)("host", &d->host, Presence::kOptional,
            "The worker computes on the cores and in the memory of its host; nothing is copied.");
   (*visit)("memory", &d->memory, Presence::kRequired, "Memory of one device.");
-  (*visit)("peak", &d->peak, Presence::kRequired,
-           "Peak for the data type that stages compute in. MFU is relative to it.");
+  (*visit)("peak_fp32", &d->peak_fp32, Presence::kRequired,
+           "Peak in FP32 without TF32, in which workers compute. MFU is relative to it.");
+  (*visit)("peak_tf32", &d->peak_tf32, Presence::kOptional, "Dense, in TF32. No plan uses it.");
+  (*visit)("peak_fp16", &d->peak_fp16, Presence::kOptional, "Dense, in FP16. No plan uses it.");
+  (*visit)("peak_bf16", &d->peak_bf16, Presence::kOptional, "Dense, in BF16. No plan uses it.");
   (*visit)("efficiency", &d->efficiency, Presence::kOptional,
-           "Share of `peak` that the matrix products of a stage reach.");
+           "Share of `peak_fp32` that the matrix products of a stage reach.");
   (*visit)("activations", &d->activations, Presence::kOptional,
            "FP32 bytes of activations that the operations of a pass other than matrix products "
            "produce.");
@@ -347,7 +349,7 @@ class MapWriter {
 // Returns the notation of a value by its type.
 const char* FormText(const Bytes&) { return "bytes, `16GB`"; }
 const char* FormText(const BytesPerSecond&) { return "bytes per second, `12GB/s`"; }
-const char* FormText(const FlopsPerSecond&) { return "operations per second, `125TFLOP/s`"; }
+const char* FormText(const FlopsPerSecond&) { return "operations per second, `15.7TFLOP/s`"; }
 const char* FormText(const Seconds&) { return "time, `50us`"; }
 const char* FormText(const DollarsPerSecond&) { return "price, `3.5$/h`"; }
 const char* FormText(const std::string&) { return "text"; }
@@ -365,6 +367,7 @@ std::string DefaultText(const BytesPerSecond& value) {
   return value == kNoLimit ? "no limit" : "not given";
 }
 std::string DefaultText(const Bytes& /*value*/) { return "not given"; }
+std::string DefaultText(const FlopsPerSecond& /*value*/) { return "not given"; }
 std::string DefaultText(const DollarsPerSecond& /*value*/) { return "not given"; }
 
 // Writes one table of the reference page, followed by the tables of the objects within it.
@@ -489,21 +492,6 @@ std::string HardwareToYaml(const Hardware& hardware) {
   return yaml;
 }
 
-std::vector<std::string> HardwareExamples() {
-  std::vector<std::string> names;
-  for (const auto& [name, yaml] : kHardwareExamples) names.emplace_back(name);
-  return names;
-}
-
-absl::StatusOr<std::string> HardwareExample(absl::string_view name) {
-  for (const auto& [known, yaml] : kHardwareExamples) {
-    if (known == name) return std::string(yaml);
-  }
-  return absl::NotFoundError(absl::StrCat("--hardware: neither a file nor an example is named ",
-                                          name,
-                                          "; examples: ", absl::StrJoin(HardwareExamples(), ", ")));
-}
-
 std::string HardwareReference() {
   Hardware hardware;
   std::string page = absl::StrCat(kReferenceHead, TableWriter::Tables("", &hardware));
@@ -511,8 +499,8 @@ std::string HardwareReference() {
                   "## Examples\n\n"
                   "`--hardware=NAME` selects an example; `eps plan --example=NAME` prints it.\n\n"
                   "| name | machines | where the numbers come from |\n| --- | --- | --- |\n");
-  for (const auto& [name, yaml] : kHardwareExamples) {
-    const absl::StatusOr<Hardware> example = ParseHardware(yaml, name);
+  for (const std::string& name : HardwareExamples()) {
+    const absl::StatusOr<Hardware> example = ParseHardware(*HardwareExample(name), name);
     EPS_CHECK_MSG(example.ok(), example.status());
     absl::StrAppend(&page, "| `", name, "` | ", example->name, " | ", example->source, " |\n");
   }

@@ -22,8 +22,13 @@ struct Device {
   std::string name;
   bool host = false;  // uses the cores and the memory of the worker's host; nothing is copied
   Bytes memory;
-  FlopsPerSecond peak;    // for the data type that stages compute in; MFU is relative to it
-  double efficiency = 1;  // share of `peak` that a stage's matrix products reach
+  // Dense peaks of matrix products by compute type. Workers compute in FP32 without TF32, so plans
+  // use `peak_fp32` alone, and MFU is relative to it. The others are 0 if unknown.
+  FlopsPerSecond peak_fp32;
+  FlopsPerSecond peak_tf32;
+  FlopsPerSecond peak_fp16;
+  FlopsPerSecond peak_bf16;
+  double efficiency = 1;  // share of `peak_fp32` that a stage's matrix products reach
   // Bytes per second that a stage's other operations produce.
   BytesPerSecond activations = kNoLimit;
   // Rates from host to device and back, each measured while the other direction is busy.

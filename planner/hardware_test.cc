@@ -19,7 +19,7 @@ constexpr char kSmall[] = R"(name: small
 source: a test
 workers:
   - name: gpu
-    device: {name: g, memory: 8GB, peak: 10TFLOP/s, to_device: 10GB/s, from_device: 9GB/s}
+    device: {name: g, memory: 8GB, peak_fp32: 10TFLOP/s, to_device: 10GB/s, from_device: 9GB/s}
     memory: 32GB
     receive: 1GB/s
     send: 2GB/s
@@ -53,7 +53,7 @@ TEST(Hardware, ReadsADescription) {
   EXPECT_EQ(hardware.name, "small");
   ASSERT_EQ(hardware.workers.size(), 1u);
   EXPECT_EQ(hardware.workers[0].count, 1u);
-  EXPECT_EQ(hardware.workers[0].device.peak, FlopsPerSecond(10e12));
+  EXPECT_EQ(hardware.workers[0].device.peak_fp32, FlopsPerSecond(10e12));
   EXPECT_EQ(hardware.workers[0].device.efficiency, 1);
   EXPECT_EQ(hardware.servers[0].cores, 4u);
   ASSERT_TRUE(hardware.servers[0].storage.has_value());
@@ -86,12 +86,29 @@ TEST(Hardware, ExamplesSurviveARoundTrip) {
     const auto again = ParseHardware(yaml, name);
     ASSERT_TRUE(again.ok()) << again.status() << "\n" << yaml;
     EXPECT_EQ(HardwareToYaml(*again), yaml) << name;
-    EXPECT_EQ(again->workers[0].device.peak, hardware->workers[0].device.peak);
+    EXPECT_EQ(again->workers[0].device.peak_fp32, hardware->workers[0].device.peak_fp32);
     EXPECT_EQ(again->workers[0].device.efficiency, hardware->workers[0].device.efficiency);
     EXPECT_EQ(again->workers[0].price, hardware->workers[0].price);
     EXPECT_EQ(again->servers[0].storage.has_value(), hardware->servers[0].storage.has_value());
   }
   EXPECT_THAT(std::string(HardwareExample("nothing").status().message()), HasSubstr("h200_node"));
+}
+
+// Workers compute in FP32 without TF32: a description with the rate of tensor cores would promise
+// several times what they do.
+TEST(Hardware, ExamplesGiveTheFp32Peak) {
+  const auto device = [](const char* name) {
+    return ParseHardware(*HardwareExample(name), name)->workers[0].device;
+  };
+  EXPECT_EQ(device("v100_16gb_512gb").peak_fp32, FlopsPerSecond(15.7e12));
+  EXPECT_EQ(device("h200_node").peak_fp32, FlopsPerSecond(67e12));
+  for (const std::string& name : HardwareExamples()) {
+    for (const WorkerKind& worker : ParseHardware(*HardwareExample(name), name)->workers) {
+      EXPECT_LT(worker.device.peak_fp32, FlopsPerSecond(70e12)) << name << ": " << worker.name;
+    }
+  }
+  EXPECT_THAT(ErrorOf(Replaced(kSmall, "peak_fp32: 10", "peak: 10")),
+              HasSubstr("unknown key peak"));
 }
 
 TEST(Hardware, ReferencePageIsUpToDate) {

@@ -99,11 +99,11 @@ DollarsPerSecond PriceOf(const Hardware& hardware) {
   return price;
 }
 
-// Returns the peak of the devices that compute. If only some devices compute, they are taken from
-// all kinds in proportion, not from the fastest kind first.
+// Returns the FP32 peak of the devices that compute. If only some devices compute, they are taken
+// from all kinds in proportion, not from the fastest kind first.
 FlopsPerSecond PeakOf(const Hardware& hardware, const RunShape& shape) {
   FlopsPerSecond peak;
-  for (const WorkerKind& worker : hardware.workers) peak += worker.count * worker.device.peak;
+  for (const WorkerKind& worker : hardware.workers) peak += worker.count * worker.device.peak_fp32;
   const double share = static_cast<double>(shape.workers) / hardware.worker_count();
   return std::min(1.0, share) * peak;
 }

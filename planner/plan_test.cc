@@ -84,7 +84,7 @@ TEST(StepModel, FreeTransfersLeaveOnlyTheCompute) {
   for (const StageWork& stage : work.stages) flops += stage.forward + stage.backward;
   const StepEstimate estimate = EstimateStep(work, hardware, RunShape());
   EXPECT_NEAR(estimate.times.duration.value(),
-              (flops / (worker.device.efficiency * worker.device.peak)).value(),
+              (flops / (worker.device.efficiency * worker.device.peak_fp32)).value(),
               1e-9 * estimate.times.duration.value());
   EXPECT_EQ(estimate.times.bottleneck(), Resource::kWorkerCompute);
 }
@@ -128,7 +128,7 @@ std::vector<std::function<void(Hardware*, double)>> Improvements() {
     for (WorkerKind& w : h->workers) w.chunk_overhead = w.chunk_overhead / factor;
     for (ServerKind& s : h->servers) s.chunk_overhead = s.chunk_overhead / factor;
   });
-  device(&Device::peak);
+  device(&Device::peak_fp32);
   device(&Device::to_device);
   device(&Device::from_device);
   device(&Device::activations);
@@ -183,7 +183,7 @@ World RandomWorld(std::mt19937* random) {
   for (WorkerKind& w : world.hardware.workers) {
     scale(&w.receive);
     scale(&w.send);
-    scale(&w.device.peak);
+    scale(&w.device.peak_fp32);
     w.device.activations = BytesPerSecond(1e9);
     w.transport = BytesPerSecond(1e9);
     w.chunk_overhead = Seconds(1e-4);

@@ -320,7 +320,7 @@ StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd&
   t.to_device = fp32 / device.to_device;
   const Seconds overhead = parts * work_.micro_batches * device.stage_overhead;
   const auto pass = [&](Flops operations, Bytes activations) {
-    return parts * operations / (device.efficiency * device.peak) +
+    return parts * operations / (device.efficiency * device.peak_fp32) +
            parts * activations / device.activations + overhead;
   };
   t.forward = pass(stage.forward, stage.forward_activations);

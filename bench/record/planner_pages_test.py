@@ -74,8 +74,8 @@ class Pages(unittest.TestCase):
 
 class Judging(unittest.TestCase):
     ROWS = [{"id": "a", "tolerance": 0.1, "ok": True}, {"id": "b", "tolerance": 0.1, "ok": False},
-            {"id": "c", "tolerance": None, "ok": True, "note": "no batch"},
-            {"id": "d", "tolerance": None, "ok": True, "note": "not judged: no batch"}]
+            {"id": "c", "tolerance": None, "ok": None, "note": "no batch"},
+            {"id": "d", "tolerance": None, "ok": None, "note": "not judged: no batch"}]
 
     def test_rows_are_counted_by_their_verdict(self):
         self.assertIn("| L2L | 4 | 1 | 1 | 2 |", pages.counts_body({"l2l": self.ROWS}))

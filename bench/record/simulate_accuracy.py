@@ -118,7 +118,7 @@ source: "worker.pass_time and the shaped link; server processors as two_core_box
 workers:
   - name: waiting
     count: {WORKERS}
-    device: {{name: sleep, host: true, memory: 16GB, peak: {peak(scenario):.0f}FLOP/s}}
+    device: {{name: sleep, host: true, memory: 16GB, peak_fp32: {peak(scenario):.0f}FLOP/s}}
     memory: 16GB
     receive: {LOOPBACK}
     send: {LOOPBACK}

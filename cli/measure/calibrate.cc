@@ -216,7 +216,7 @@ absl::StatusOr<planner::Hardware> MeasureHere(const CalibrateOptions& options,
   worker.device.name = compute.profile;
   // A CUDA device has its own memory and links, which this command does not measure.
   worker.device.host = compute.profile.find(" cpu ") != std::string::npos;
-  worker.device.peak = Rounded(compute.peak);
+  worker.device.peak_fp32 = Rounded(compute.peak);
   worker.device.activations = Rounded(compute.activations);
   worker.device.stage_overhead = Rounded(compute.pass);
   hardware.source =

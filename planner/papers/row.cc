@@ -113,8 +113,11 @@ std::string RowsToJson(const std::vector<Row>& rows) {
     object["paper"] = row.paper;
     object["ours"] = row.ours;
     object["tolerance"] = nullptr;
-    if (row.judged()) object["tolerance"] = *row.tolerance;
-    object["ok"] = row.ok();
+    object["ok"] = nullptr;
+    if (row.judged()) {
+      object["tolerance"] = *row.tolerance;
+      object["ok"] = row.ok();
+    }
     if (!row.note.empty()) object["note"] = row.note;
     array.push_back(std::move(object));
   }

@@ -37,7 +37,7 @@ struct Row {
   // Returns (ours - paper) / |paper|, or the plain difference where paper is 0.
   double difference() const;
   bool judged() const { return tolerance.has_value(); }
-  bool ok() const;  // true if the row is not judged
+  bool ok() const;  // true if the row is not judged: it is not missed
 };
 
 // Returns the names of papers that `eps plan --reproduce` accepts, in the order of their rows.
@@ -48,7 +48,7 @@ absl::StatusOr<std::vector<Row>> RowsOf(absl::string_view paper);
 // Returns a heading, one line per row, and the numbers of rows reached, missed and not judged.
 std::string RowsToText(absl::string_view paper, const std::vector<Row>& rows);
 // Returns an array of {id, what, source, paper, ours, tolerance, ok}, with "note" where there is
-// one; tolerance is null for a row that is not judged.
+// one; tolerance and ok are null for a row that is not judged.
 std::string RowsToJson(const std::vector<Row>& rows);
 
 }  // namespace eps::planner

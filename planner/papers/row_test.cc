@@ -85,7 +85,7 @@ TEST(RowsToJson, HasTheFieldsInTheirOrder) {
     {"id": "paper.row", "what": "some time, s", "source": "figure", "paper": 4.0, "ours": 5.0,
      "tolerance": 0.5, "ok": true, "note": "a \"note\""},
     {"id": "paper.row", "what": "some time, s", "source": "figure", "paper": 0.0, "ours": 1.5,
-     "tolerance": null, "ok": true}])");
+     "tolerance": null, "ok": null}])");
   EXPECT_EQ(json.dump(), expected.dump());
   EXPECT_EQ(RowsToJson({}), "[]\n");
   EXPECT_FALSE(nlohmann::json::parse(RowsToJson({MakeRow(1, 2, 0.5)}))[0]["ok"].get<bool>());

@@ -60,7 +60,7 @@ Scenario ComputeOnly(size_t stages) {
   }
   scenario.work.parameters = stages;
   WorkerKind worker;
-  worker.device.peak = FlopsPerSecond(1);
+  worker.device.peak_fp32 = FlopsPerSecond(1);
   worker.receive = worker.send = worker.encode = worker.decode = kNoLimit;
   scenario.hardware.workers.push_back(worker);
   ServerKind server;
@@ -99,7 +99,7 @@ Scenario LargeRun() {
   scenario.work.state_per_parameter = Bytes(12);
   scenario.work.tokens = 64'000'000;
   WorkerKind& worker = WorkerOf(&scenario);
-  worker.device.peak = FlopsPerSecond(4e14);
+  worker.device.peak_fp32 = FlopsPerSecond(4e14);
   worker.receive = worker.send = BytesPerSecond(50e9);
   ServerKind& server = ServerOf(&scenario);
   server.receive = server.send = BytesPerSecond(100e9);
