@@ -103,7 +103,8 @@ TEST(Hardware, ExamplesGiveTheFp32Peak) {
   EXPECT_EQ(device("v100_16gb_512gb").peak_fp32, FlopsPerSecond(15.7e12));
   EXPECT_EQ(device("h200_node").peak_fp32, FlopsPerSecond(67e12));
   for (const std::string& name : HardwareExamples()) {
-    for (const WorkerKind& worker : ParseHardware(*HardwareExample(name), name)->workers) {
+    const Hardware hardware = *ParseHardware(*HardwareExample(name), name);
+    for (const WorkerKind& worker : hardware.workers) {
       EXPECT_LT(worker.device.peak_fp32, FlopsPerSecond(70e12)) << name << ": " << worker.name;
     }
   }
