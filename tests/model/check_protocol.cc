@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "tests/model/model_result.h"
 #include "tests/model/protocol_model.h"
 
 namespace {

@@ -19,7 +19,7 @@ Push Unpack(uint64_t bits);
 // borrows `search`.
 class Protocol {
  public:
-  Protocol(const ModelConfig& config, Search* search);
+  Protocol(const ModelConfig& config, Search<State>* search);
 
   State Initial() const;
   bool IsFinal(const State& state) const;
@@ -125,7 +125,7 @@ class Protocol {
 
   const ModelConfig config_;
   const ModelRules rules_;
-  Search* const search_;
+  Search<State>* const search_;
 };
 
 }  // namespace eps::model

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -10,9 +9,6 @@
 
 namespace eps {
 namespace model {
-
-// Without padding, equal states have equal bytes.
-static_assert(std::has_unique_object_representations_v<State>);
 
 Push Unpack(uint64_t bits) {
   Push push;
@@ -27,7 +23,7 @@ Push Unpack(uint64_t bits) {
   return push;
 }
 
-Protocol::Protocol(const ModelConfig& config, Search* search)
+Protocol::Protocol(const ModelConfig& config, Search<State>* search)
     : config_(config), rules_(config.rules), search_(search) {
   EPS_CHECK(config.stages_per_shard <= kMaxStagesPerShard && config.steps <= kMaxSteps);
   EPS_CHECK(config.steps % config.cut_interval == 0);
@@ -492,7 +488,7 @@ void Protocol::Tidy(State* state) const {
 
 ModelResult CheckProtocol(const ModelConfig& config) {
   const auto start = std::chrono::steady_clock::now();
-  model::Search search;
+  model::Search<model::State> search;
   const model::Protocol protocol(config, &search);
   search.Reach(protocol.Initial(), nullptr, model::Event{"start", {}});
   ModelResult& result = search.result;
@@ -502,7 +498,7 @@ ModelResult CheckProtocol(const ModelConfig& config) {
     protocol.Progress(state);
     const bool stuck = result.transitions == before;
     const bool final = protocol.IsFinal(state);
-    if (final) ++result.finals;
+    if (final) search.Final();
     if (stuck && !final) search.Stuck();
     protocol.Crashes(state);
     if (config.stop_at_violation && (result.stuck != 0 || !result.violations.empty())) break;

@@ -19,10 +19,7 @@
 // Each rule can be disabled; the search must then find the failure that the rule prevents.
 // docs/protocol.md lists the rules and the failures that the search finds without them.
 
-#include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
+#include "tests/model/model_result.h"
 
 namespace eps {
 
@@ -90,21 +87,8 @@ struct ModelConfig {
   ModelRules rules;
 };
 
-// The outcome of a search.
-struct ModelResult {
-  uint64_t states = 0;
-  uint64_t transitions = 0;
-  uint64_t finals = 0;  // states in which all steps are durable on all shards
-  uint64_t stuck = 0;   // states that are not final and that only a crash can leave
-  int depth = 0;
-  double seconds = 0;
-  std::map<std::string, uint64_t> violations;  // transitions into each kind, which end there
-  // The events that lead to the first violation of each kind, and to the first stuck state.
-  std::map<std::string, std::vector<std::string>> traces;
-};
-
-// Searches breadth first on the calling thread. Identifies states by a 128-bit hash. The counts are
-// the same on every machine.
+// Searches breadth first on the calling thread. Identifies states by a 96-bit hash. A state is
+// final when all steps are durable on all shards, and stuck when only a crash can leave it.
 ModelResult CheckProtocol(const ModelConfig& config);
 
 }  // namespace eps

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/model/model_result.h"
 
 namespace eps {
 namespace {
@@ -58,15 +59,6 @@ void Print(const ModelConfig& config, const ModelResult& result) {
       static_cast<unsigned long long>(result.states),
       static_cast<unsigned long long>(result.transitions), result.depth,
       static_cast<double>(result.states) / result.seconds);
-}
-
-std::string Trace(const ModelResult& result) {
-  std::string text;
-  for (const auto& [kind, events] : result.traces) {
-    text += kind + ":\n";
-    for (const std::string& event : events) text += "  " + event + "\n";
-  }
-  return text;
 }
 
 // A configuration and the number of its states.

@@ -3,6 +3,7 @@
 
 // One state of the protocol's model, as plain bytes, so that equal states have equal bytes.
 
+#include <cstddef>
 #include <cstdint>
 
 namespace eps::model {
@@ -173,6 +174,10 @@ struct State {
   uint32_t messages = 0;
   uint64_t message[kMaxMessages] = {};  // Push::Bits, sorted, followed by zeros
 };
+
+inline size_t UsedWords(const State& state) {
+  return sizeof(State) / 8 - kMaxMessages + state.messages;
+}
 
 }  // namespace eps::model
 

@@ -1,7 +1,7 @@
 #include "tests/model/search.h"
 
+#include <algorithm>
 #include <cstdio>
-#include <cstring>
 
 #include "base/check.h"
 
@@ -16,32 +16,32 @@ uint64_t Mix(uint64_t x) {
   return x ^ x >> 29;
 }
 
-std::string Format(const char* what, const std::array<int, 3>& numbers) {
+std::string Format(const char* what, const std::array<int, 4>& numbers) {
   char text[160];
   // A format may use fewer conversions than there are numbers.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-  std::snprintf(text, sizeof(text), what, numbers[0], numbers[1], numbers[2]);
+  std::snprintf(text, sizeof(text), what, numbers[0], numbers[1], numbers[2], numbers[3]);
 #pragma GCC diagnostic pop
   return text;
 }
 
 }  // namespace
 
-Search::Search() : table_(1 << 16) {}
+StateGraph::StateGraph() : table_(1 << 16) {}
 
-bool Search::Insert(const Key& key) {
+uint32_t StateGraph::Insert(const Key& key) {
   const uint64_t mask = table_.size() - 1;
-  for (uint64_t at = key.high & mask;; at = (at + 1) & mask) {
+  for (uint64_t at = key.low >> 1 & mask;; at = (at + 1) & mask) {
     if (table_[at].low == 0) {
       table_[at] = key;
-      return true;
+      return key.number;
     }
-    if (table_[at].low == key.low && table_[at].high == key.high) return false;
+    if (table_[at].low == key.low && table_[at].high == key.high) return table_[at].number;
   }
 }
 
-void Search::Grow() {
+void StateGraph::Grow() {
   std::vector<Key> old(table_.size() * 2);
   old.swap(table_);
   for (const Key& key : old) {
@@ -49,7 +49,7 @@ void Search::Grow() {
   }
 }
 
-uint16_t Search::IndexOf(const char* what) {
+uint16_t StateGraph::IndexOf(const char* what) {
   for (size_t i = 0; i < texts_.size(); ++i) {
     if (texts_[i] == what) return static_cast<uint16_t>(i);
   }
@@ -57,58 +57,89 @@ uint16_t Search::IndexOf(const char* what) {
   return static_cast<uint16_t>(texts_.size() - 1);
 }
 
-void Search::Reach(const State& state, const char* violation_or_null, const Event& event) {
+bool StateGraph::Record(const uint64_t* words, size_t count, const char* violation_or_null,
+                        const Event& event, bool progress) {
   if (started_) ++result.transitions;
+  const auto current = static_cast<uint32_t>(current_);
   if (violation_or_null != nullptr) {
-    if (result.violations[violation_or_null]++ == 0) RememberTrace(violation_or_null, &event);
-    return;
+    if (result.violations[violation_or_null]++ == 0) {
+      RememberTrace(violation_or_null, current_, &event);
+    }
+    if (ends_.empty() || ends_.back() != current) ends_.push_back(current);
+    return false;
   }
-  static_assert(sizeof(State) % 8 == 0);
-  uint64_t words[sizeof(State) / 8];
-  std::memcpy(words, &state, sizeof(State));
-  Key key = {1, 2};
-  // Most states hold few messages; the trailing zeros need no hashing.
-  const size_t count = sizeof(State) / 8 - kMaxMessages + state.messages;
+  uint64_t low = 1;
+  uint64_t high = 2;
   for (size_t i = 0; i < count; ++i) {
-    key.low = Mix(key.low ^ words[i] * kMultiply1) + kMultiply2;
-    key.high = Mix(key.high + words[i] * kMultiply2) ^ key.low;
+    low = Mix(low ^ words[i] * kMultiply1) + kMultiply2;
+    high = Mix(high + words[i] * kMultiply2) ^ low;
   }
-  key.low |= 1;
-  if (!Insert(key)) return;
+  const auto next = static_cast<uint32_t>(origins_.size());
+  const uint32_t number = Insert({low | 1, static_cast<uint32_t>(high), next});
+  if (progress && number != current) progress_.emplace_back(current, number);
+  if (number != next) return false;
   if (++used_ * 3 > table_.size() * 2) Grow();
   Origin origin = {};
-  origin.parent = static_cast<uint32_t>(current_);
+  origin.parent = current;
   origin.what = IndexOf(event.what);
-  for (size_t i = 0; i < 3; ++i) origin.numbers[i] = static_cast<uint8_t>(event.numbers[i]);
+  for (size_t i = 0; i < origin.numbers.size(); ++i) {
+    origin.numbers[i] = static_cast<uint8_t>(event.numbers[i]);
+  }
   origins_.push_back(origin);
   EPS_CHECK(origins_.size() < uint64_t{1} << 32);
-  frontier_.push_back(state);
+  return true;
 }
 
-bool Search::Next(State* state) {
-  if (frontier_.empty()) return false;
+void StateGraph::Advance() {
   current_ = started_ ? current_ + 1 : 0;
   if (started_ && current_ == level_end_) {
     ++result.depth;
     level_end_ = origins_.size();
   }
   started_ = true;
-  *state = frontier_.front();
-  frontier_.pop_front();
-  return true;
 }
 
-void Search::Stuck() {
-  if (result.stuck++ == 0) RememberTrace("stuck", nullptr);
+void StateGraph::Final() {
+  ++result.finals;
+  ends_.push_back(static_cast<uint32_t>(current_));
 }
 
-void Search::RememberTrace(const std::string& kind, const Event* last) {
+void StateGraph::Stuck() {
+  if (result.stuck++ == 0) RememberTrace("stuck", current_, nullptr);
+}
+
+void StateGraph::CountNoWayOn() {
+  // Transitions that are progress, by the state to which they lead.
+  std::sort(progress_.begin(), progress_.end(),
+            [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::vector<bool> has_way(origins_.size());
+  std::vector<uint32_t> open = ends_;
+  for (const uint32_t end : ends_) has_way[end] = true;
+  while (!open.empty()) {
+    const std::pair<uint32_t, uint32_t> to = {0, open.back()};
+    open.pop_back();
+    auto [at, end] =
+        std::equal_range(progress_.begin(), progress_.end(), to,
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
+    for (; at != end; ++at) {
+      if (has_way[at->first]) continue;
+      has_way[at->first] = true;
+      open.push_back(at->first);
+    }
+  }
+  for (uint64_t number = 0; number < origins_.size(); ++number) {
+    if (has_way[number]) continue;
+    if (result.stuck++ == 0) RememberTrace("stuck", number, nullptr);
+  }
+}
+
+void StateGraph::RememberTrace(const std::string& kind, uint64_t number, const Event* last) {
   std::vector<std::string> trace;
   if (last != nullptr) trace.push_back(Format(last->what, last->numbers));
-  for (uint64_t at = current_; at != 0; at = origins_[at].parent) {
+  for (uint64_t at = number; at != 0; at = origins_[at].parent) {
     const Origin& origin = origins_[at];
-    trace.push_back(
-        Format(texts_[origin.what], {origin.numbers[0], origin.numbers[1], origin.numbers[2]}));
+    const auto& n = origin.numbers;
+    trace.push_back(Format(texts_[origin.what], {n[0], n[1], n[2], n[3]}));
   }
   result.traces[kind] = std::vector<std::string>(trace.rbegin(), trace.rend());
 }

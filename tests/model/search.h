@@ -4,65 +4,111 @@
 // Breadth-first search over states that are plain bytes.
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
-#include "tests/model/protocol_model.h"
-#include "tests/model/protocol_state.h"
+#include "tests/model/model_result.h"
 
 namespace eps::model {
 
-// How a state was reached: a printf format for up to three numbers.
+// How a state was reached: a printf format for up to four numbers.
 struct Event {
   const char* what;
-  std::array<int, 3> numbers;
+  std::array<int, 4> numbers;
 };
 
-// The frontier and the visited states of a search. Thread-compatible. Keeps 16 bytes of hash and a
-// few bytes of origin for every state, and whole states only until they are searched.
-class Search {
+// The visited states of a search by number, in order of discovery, and how each was reached.
+// Thread-compatible. Keeps 16 bytes of hash and 12 bytes of origin for every state, and 8 bytes for
+// every transition that is progress.
+class StateGraph {
  public:
-  Search();
+  StateGraph();
 
-  // Records a transition from the state that Next returned last to `state`. A transition with a
-  // violation is counted, but its state is not searched.
-  void Reach(const State& state, const char* violation_or_null, const Event& event);
-  // Returns the next state to search, or false if there is none.
-  bool Next(State* state);
-  // Records that the state that Next returned last has no successor.
+  // Records that the current state is final.
+  void Final();
+  // Records that the current state has no successor.
   void Stuck();
+  // After the search: counts the states from which no progress leads to a final state or to a
+  // violation.
+  void CountNoWayOn();
   uint64_t states() const { return origins_.size(); }
 
   ModelResult result;
 
+ protected:
+  // Records a transition from the current state to the state of these words. Returns whether that
+  // state is new; the caller then searches it.
+  bool Record(const uint64_t* words, size_t count, const char* violation_or_null,
+              const Event& event, bool progress);
+  // Makes the next state in order of discovery the current one.
+  void Advance();
+
  private:
-  // The hash of a state, an entry of the table.
+  // An entry of the table: 96 bits of hash, and the state's number.
   struct Key {
     uint64_t low = 0;  // 0 marks a free table entry
-    uint64_t high = 0;
+    uint32_t high = 0;
+    uint32_t number = 0;
   };
   // The transition that led to a state.
   struct Origin {
     uint32_t parent;
     uint16_t what;  // index into texts_
-    std::array<uint8_t, 3> numbers;
+    std::array<uint8_t, 4> numbers;
   };
 
-  bool Insert(const Key& key);
+  // Returns the number of the state with this hash; key.number if it is new.
+  uint32_t Insert(const Key& key);
   void Grow();
   uint16_t IndexOf(const char* what);
-  void RememberTrace(const std::string& kind, const Event* last);
+  void RememberTrace(const std::string& kind, uint64_t number, const Event* last);
 
   std::vector<Key> table_;
   uint64_t used_ = 0;
-  std::vector<Origin> origins_;     // by the number of the state, in order of discovery
-  std::deque<State> frontier_;      // states [current_ + 1, origins_.size())
-  std::vector<const char*> texts_;  // string literals
+  std::vector<Origin> origins_;                          // by the number of the state
+  std::vector<std::pair<uint32_t, uint32_t>> progress_;  // from, to
+  std::vector<uint32_t> ends_;                           // final states, and sources of violations
+  std::vector<const char*> texts_;                       // string literals
   uint64_t current_ = 0;
   bool started_ = false;
   uint64_t level_end_ = 1;  // the first state of the next depth
+};
+
+// A search over `State`, for which UsedWords(state) returns the number of leading 8-byte words that
+// are not all zero in every state. Keeps whole states only until they are searched.
+template <class State>
+class Search : public StateGraph {
+ public:
+  // Records a transition from the state that Next returned last to `state`. A transition with a
+  // violation is counted, but its state is not searched. `progress` says that the transition is
+  // none that a job has to wait for in vain, such as a fault.
+  void Reach(const State& state, const char* violation_or_null, const Event& event,
+             bool progress = false) {
+    // Without padding, equal states have equal bytes.
+    static_assert(std::has_unique_object_representations_v<State> && sizeof(State) % 8 == 0);
+    uint64_t words[sizeof(State) / 8];
+    std::memcpy(words, &state, sizeof(State));
+    if (Record(words, UsedWords(state), violation_or_null, event, progress)) {
+      frontier_.push_back(state);
+    }
+  }
+  // Returns the next state to search, or false if there is none.
+  bool Next(State* state) {
+    if (frontier_.empty()) return false;
+    Advance();
+    *state = frontier_.front();
+    frontier_.pop_front();
+    return true;
+  }
+
+ private:
+  std::deque<State> frontier_;  // states after the current one
 };
 
 }  // namespace eps::model
