@@ -116,7 +116,7 @@ TEST(LeaseModel, NoViolationInSealedMode) {
   ExpectClean({
       {Sealed(Resend(2, 2, kCrash)), 10971},
       {Sealed(Resend(2, 3, kExpiry)), 56149},
-      {Sealed(Resend(2, 2, kShardCrash)), 262942},
+      {Sealed(Resend(1, 2, kShardCrash)), 79262},
   });
 }
 
@@ -124,7 +124,6 @@ TEST(LeaseModel, NoViolationWithLateAnswers) {
   ExpectClean({
       {LateAnswers(Resend(2, 2, kCrash)), 44897},
       {LateAnswers(Resend(1, 2, kExpiry)), 139589},
-      {LateAnswers(Resend(1, 2, kShardCrash)), 323717},
   });
 }
 
@@ -143,7 +142,9 @@ TEST(LeaseModel, NoViolationInLongSearches) {
       {Resend(1, 3, {1, 1, 0, 0}), 1314488},
       {Resend(2, 2, {1, 1, 0, 0}), 862448},
       {Resend(1, 2, {1, 0, 0, 1}), 321390},
+      {Sealed(Resend(2, 2, kShardCrash)), 262942},
       {LateAnswers(Resend(2, 2, kExpiry)), 472275},
+      {LateAnswers(Resend(1, 2, kShardCrash)), 323717},
       {LateAnswers(Rollback(Resend(2, 3, kCrash))), 99354},
       {WithCredits(Resend(2, 3, kExpiry)), 102582},
   });
