@@ -52,6 +52,17 @@ std::map<uint32_t, std::string> ServerFolders(const std::string& path) {
   return folders;
 }
 
+// Returns the bytes of all files below a folder.
+uint64_t BytesBelow(const fs::path& folder) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder, error)) {
+    std::error_code ignored;
+    if (entry.is_regular_file(ignored)) bytes += entry.file_size(ignored);
+  }
+  return bytes;
+}
+
 class CutState final : public JobState {
  public:
   explicit CutState(JobStateHead head) : JobState(std::move(head)) {}
@@ -235,7 +246,7 @@ absl::StatusOr<std::vector<StateFolder::Leftover>> StateFolder::Leftovers(
     EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders, server.storage->JobFolders());
     for (const JobFolder& folder : folders) {
       const absl::Status known = server.storage->catalogue().FindJob(folder.job).status();
-      if (!absl::IsNotFound(known)) continue;
+      if (!absl::IsNotFound(known) && !folder.is_new) continue;
       leftovers.push_back({folder.job, folder.path, folder.bytes});
     }
   }
@@ -253,6 +264,22 @@ absl::StatusOr<std::vector<StateFolder::Leftover>> StateFolder::Leftovers(
     leftovers.push_back({JobId(id), path, entry.file_size(ignored)});
   }
   return leftovers;
+}
+
+std::vector<StateFolder::Lost> StateFolder::AllLost() const {
+  std::set<std::string> folders = {path_};  // path_ may be a server's own
+  for (const Server& server : servers_) folders.insert(server.folder);
+  std::set<std::string> paths;
+  for (const std::string& folder : folders) {
+    std::error_code error;  // one of a mounted disk may be unreadable, and then is none of ours
+    const fs::path lost = absl::StrCat(folder, "/", kLostAndFound);
+    for (const fs::directory_entry& entry : fs::directory_iterator(lost, error)) {
+      paths.insert(entry.path().string());
+    }
+  }
+  std::vector<Lost> all;
+  for (const std::string& path : paths) all.push_back({path, BytesBelow(path)});
+  return all;
 }
 
 absl::StatusOr<std::string> StateFolder::ShowPart(const Part& part) {
@@ -307,6 +334,10 @@ absl::StatusOr<std::string> StateFolder::Table() const {
     absl::StrAppend(&table, "nothing refers to ", leftover.path, ", ", FormatCount(leftover.bytes),
                     " bytes (eps state rm ", path_, " ", Name(leftover.job), ")\n");
   }
+  for (const Lost& lost : AllLost()) {
+    absl::StrAppend(&table, "set aside: ", lost.path, ", ", FormatCount(lost.bytes),
+                    " bytes (eps state rm ", path_, " ", lost.path, ")\n");
+  }
   return table;
 }
 
@@ -341,6 +372,18 @@ absl::StatusOr<uint64_t> StateFolder::Remove(JobId job, RemoveServed served) {
   fs::remove(config, error);
   if (error) return absl::InternalError(absl::StrCat(config, ": ", error.message()));
   return bytes;
+}
+
+absl::StatusOr<uint64_t> StateFolder::RemoveLost(const std::string& path) {
+  for (const Lost& lost : AllLost()) {
+    if (fs::path(lost.path).lexically_normal() != fs::path(path).lexically_normal()) continue;
+    std::error_code error;
+    fs::remove_all(lost.path, error);
+    if (!error) return lost.bytes;
+    return absl::InternalError(absl::StrCat("cannot remove ", lost.path, ": ", error.message()));
+  }
+  return absl::NotFoundError(
+      absl::StrCat(path, " is not in a lost+found of ", path_, " (eps state ls ", path_, ")"));
 }
 
 }  // namespace eps

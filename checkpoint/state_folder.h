@@ -37,8 +37,8 @@ class StateFolder {
   // are missing, do not belong together or have no common cut; DataLoss names the damaged file.
   absl::StatusOr<std::unique_ptr<JobState>> OpenCut(std::optional<JobId> job) const;
 
-  // Returns text that lists each job with the share of each server, and the leftovers of removed
-  // jobs.
+  // Returns text that lists each job with the share of each server, the leftovers of removed jobs,
+  // and what was moved to lost+found.
   absl::StatusOr<std::string> Table() const;
 
   // Removes a job from all servers, or the leftovers of an interrupted removal, and returns the
@@ -46,6 +46,10 @@ class StateFolder {
   // catalogue before its folder. NotFound if nothing of the job exists; FailedPrecondition if it is
   // served; other errors as RemoveJob of storage/cuts/job_folders.h.
   absl::StatusOr<uint64_t> Remove(JobId job, RemoveServed served);
+
+  // Removes a folder in lost+found, which is named as in Table(), and returns the bytes freed.
+  // NotFound if Table() does not list it.
+  absl::StatusOr<uint64_t> RemoveLost(const std::string& path);
 
  private:
   // A folder below the state folder, and its storage.
@@ -67,9 +71,16 @@ class StateFolder {
     uint64_t bytes = 0;
   };
 
+  // Something in the lost+found of the state folder or of a server.
+  struct Lost {
+    std::string path;
+    uint64_t bytes = 0;
+  };
+
   explicit StateFolder(std::string path) : path_(std::move(path)) {}
   absl::StatusOr<std::vector<JobId>> Jobs() const;
   absl::StatusOr<std::vector<Leftover>> Leftovers(const std::vector<JobId>& jobs) const;
+  std::vector<Lost> AllLost() const;
   absl::StatusOr<std::string> ShowJob(JobId job) const;
   static absl::StatusOr<std::string> ShowPart(const Part& part);
   absl::StatusOr<JobId> OnlyJob() const;

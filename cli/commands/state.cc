@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -114,9 +115,19 @@ absl::Status RestoreBackupFile(const StateArguments& arguments) {
   return Restore(*state, from, arguments);
 }
 
+// Returns true if an argument of `eps state rm` is a path in lost+found; otherwise it is an id.
+bool IsPath(const std::string& argument) { return absl::StrContains(argument, '/'); }
+
 // Removes each job completely before it begins with the next one.
-absl::Status RemoveJobs(StateFolder* folder, const std::vector<JobId>& jobs, RemoveServed served) {
-  for (const JobId job : jobs) {
+absl::Status RemoveAll(StateFolder* folder, const std::vector<std::string>& arguments,
+                       RemoveServed served) {
+  for (const std::string& argument : arguments) {
+    if (IsPath(argument)) {
+      EPS_ASSIGN_OR_RETURN(const uint64_t bytes, folder->RemoveLost(argument));
+      Print(absl::StrCat("removed: ", argument, ", ", FormatCount(bytes), " bytes\n"));
+      continue;
+    }
+    EPS_ASSIGN_OR_RETURN(const JobId job, ParseJob("JOB", argument));
     EPS_ASSIGN_OR_RETURN(const uint64_t bytes, folder->Remove(job, served));
     Print(absl::StrFormat("removed: job %016x, %s bytes\n", job.value(), FormatCount(bytes)));
   }
@@ -168,21 +179,21 @@ absl::Status RunState(const std::vector<std::string>& arguments) {
   std::vector<std::string> jobs;
   bool force = false;
   CLI::App* const ls = app.add_subcommand(
-      "ls", "list jobs with model, shards, cuts and bytes, and remains of removed jobs");
-  CLI::App* const rm = app.add_subcommand("rm", "remove jobs with all their state");
+      "ls",
+      "list jobs with model, shards, cuts and bytes, remains of removed jobs, and lost+found");
+  CLI::App* const rm =
+      app.add_subcommand("rm", "remove jobs with all their state, or folders of lost+found");
   for (CLI::App* const command : {ls, rm}) {
     command
         ->add_option("STATE", path, "data folder of the servers (storage.path), or of one server")
         ->required();
   }
-  rm->add_option("JOB", jobs, "ids of jobs, as ls prints them")->required();
+  rm->add_option("JOB", jobs, "ids of jobs, or paths in lost+found, as ls prints them")->required();
   rm->add_flag("--force", force, "even a job that its server would open when it restarts");
   EPS_ASSIGN_OR_RETURN(const bool parsed, ParseApp(&app, "state", arguments));
   if (!parsed) return absl::OkStatus();
-  std::vector<JobId> ids;
-  for (const std::string& text : jobs) {
-    EPS_ASSIGN_OR_RETURN(const JobId job, ParseJob("JOB", text));
-    ids.push_back(job);
+  for (const std::string& job : jobs) {
+    if (!IsPath(job)) EPS_RETURN_IF_ERROR(ParseJob("JOB", job).status());
   }
   EPS_ASSIGN_OR_RETURN(const auto folder, StateFolder::Open(path));
   if (ls->parsed()) {
@@ -190,7 +201,7 @@ absl::Status RunState(const std::vector<std::string>& arguments) {
     Print(table);
     return absl::OkStatus();
   }
-  return RemoveJobs(folder.get(), ids, force ? RemoveServed::kRemove : RemoveServed::kRefuse);
+  return RemoveAll(folder.get(), jobs, force ? RemoveServed::kRemove : RemoveServed::kRefuse);
 }
 
 absl::Status RunBackup(const std::vector<std::string>& arguments) {

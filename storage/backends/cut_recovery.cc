@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "storage/backends/cut_engine.h"
 #include "storage/backends/cut_scan.h"
-#include "storage/cuts/extent_format.h"
+#include "storage/cuts/job_folders.h"
 #include "storage/disk/block_bytes.h"
 
 namespace eps::durable {
@@ -29,17 +29,17 @@ absl::Status NameOtherJobs(const absl::Status& status, const DurableOptions& opt
   return absl::ResourceExhaustedError(absl::StrCat(status.message(), options.other_jobs));
 }
 
-// Removes the remains of an interrupted creation of the job, then creates its files.
+// Creates the job's files in a folder that has another name until they are complete. That folder
+// never holds state, so the remains of an interrupted creation are removed. A folder with the job's
+// own name, which the catalogue does not name, may hold state and is set aside.
 absl::Status CreateExtents(const DurableOptions& options, Disk* disk, const ExtentLayout& layout,
                            const ExtentIdentity& identity) {
-  EPS_RETURN_IF_ERROR(disk->CreateFolder(options.folder));
-  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> names, disk->List(options.folder));
-  for (const char* const ours : extent_format::kFileNames) {
-    if (std::find(names.begin(), names.end(), ours) == names.end()) continue;
-    EPS_RETURN_IF_ERROR(disk->Remove(absl::StrCat(options.folder, "/", ours)));
-  }
+  const std::string created = NewFolderOf(options.folder);
+  EPS_RETURN_IF_ERROR(RemoveJobFolder(disk, created));
+  EPS_RETURN_IF_ERROR(disk->CreateFolder(created));
+  EPS_RETURN_IF_ERROR(SetAside(disk, options.folder).status());
   const uint64_t wanted = 2 * layout.file_bytes();
-  EPS_ASSIGN_OR_RETURN(const uint64_t free_bytes, disk->FreeBytes(options.folder));
+  EPS_ASSIGN_OR_RETURN(const uint64_t free_bytes, disk->FreeBytes(created));
   if (wanted > free_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         options.folder, ": two slots of ", layout.file_bytes(), " bytes want ", wanted,
@@ -47,7 +47,8 @@ absl::Status CreateExtents(const DurableOptions& options, Disk* disk, const Exte
         " are missing; free them, choose another storage.path, or spread the job over more "
         "servers (servers.addresses)"));
   }
-  return Extents::Create(disk, options.folder, layout, identity);
+  EPS_RETURN_IF_ERROR(Extents::Create(disk, created, layout, identity));
+  return disk->Rename(created, options.folder);
 }
 
 absl::Status CheckKnown(const CatalogueJob& known, const JobSpec& spec, ShardId shard,

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "storage/backends/durable_backend.h"
 #include "storage/cuts/rocksdb_store.h"
@@ -38,6 +39,23 @@ absl::StatusOr<std::unique_ptr<Disk::Lock>> TakeLock(Disk* disk, const std::stri
   }
 }
 
+// NotFound, with their names, if the folder holds jobs and its catalogue is gone.
+absl::Status CheckCatalogue(Disk* disk, const std::string& path) {
+  const std::string catalogue = absl::StrCat(path, "/catalogue");
+  const absl::StatusOr<std::vector<std::string>> files = disk->List(catalogue);
+  if (!absl::IsNotFound(files.status()) && (!files.ok() || !files->empty())) return files.status();
+  EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders, ListJobFolders(disk, path));
+  std::vector<std::string> names;
+  for (const JobFolder& folder : folders) {
+    if (!folder.is_new) names.push_back(folder.path.substr(path.size() + 1));
+  }
+  if (names.empty()) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat(catalogue, " is missing, and nothing can be read without it from ",
+                   absl::StrJoin(names, ", "), " in ", path,
+                   ": bring it back, or move these folders elsewhere to start over"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
@@ -58,6 +76,7 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
   EPS_ASSIGN_OR_RETURN(
       storage->lock_,
       TakeLock(storage->disk_.get(), absl::StrCat(options.path, "/LOCK"), kLockPatience));
+  EPS_RETURN_IF_ERROR(CheckCatalogue(storage->disk_.get(), options.path));
   EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDb(absl::StrCat(options.path, "/catalogue")));
   return storage;
 }
@@ -84,24 +103,26 @@ absl::Status DurableStorage::Remember(JobId job, const std::vector<std::string>&
 }
 
 // A job has no state if another server refused it or if its process died early.
-absl::StatusOr<uint64_t> DurableStorage::RemoveEmptyJobs(JobId but) {
+absl::StatusOr<uint64_t> DurableStorage::TidyUp(JobId but) {
   Catalogue catalogue(store_.get());
-  std::set<JobId> kept = {but};
+  std::set<JobId> known;
   EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueJob> jobs, catalogue.Jobs());
   for (const CatalogueJob& job : jobs) {
     EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, catalogue.Cuts(job.id));
-    if (!cuts.empty()) {
-      kept.insert(job.id);
-    } else if (job.id != but) {
-      EPS_RETURN_IF_ERROR(catalogue.RemoveJob(job.id));
+    if (!cuts.empty() || job.id == but) {
+      known.insert(job.id);
+    } else {
+      EPS_RETURN_IF_ERROR(eps::RemoveJob(&catalogue, disk_.get(), options_.path, job.id));
     }
   }
   EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders,
                        ListJobFolders(disk_.get(), options_.path));
   uint64_t bytes = 0;
   for (const JobFolder& folder : folders) {
-    if (kept.count(folder.job) == 0) {
-      EPS_RETURN_IF_ERROR(RemoveJobFolder(disk_.get(), folder));
+    if (folder.is_new) {
+      EPS_RETURN_IF_ERROR(RemoveJobFolder(disk_.get(), folder.path));
+    } else if (known.count(folder.job) == 0) {
+      EPS_RETURN_IF_ERROR(SetAside(disk_.get(), folder.path).status());
     } else if (folder.job != but) {
       bytes += folder.bytes;
     }
@@ -162,7 +183,7 @@ absl::StatusOr<std::unique_ptr<CutReader>> DurableStorage::OpenCut(
 absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
     const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done) {
-  EPS_ASSIGN_OR_RETURN(const uint64_t other_bytes, RemoveEmptyJobs(spec.id()));
+  EPS_ASSIGN_OR_RETURN(const uint64_t other_bytes, TidyUp(spec.id()));
   DurableOptions options;
   options.other_jobs = OtherJobsText(other_bytes, options_.path);
   options.disk = disk_.get();

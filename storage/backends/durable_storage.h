@@ -52,8 +52,9 @@ struct ServedSpec {
 // Thread-safe; outlives the backends.
 class DurableStorage {
  public:
-  // Creates what is missing. InvalidArgument for another kind or an empty path (the error names the
-  // key); FailedPrecondition if another process holds the folder.
+  // Creates a new directory if nothing is there. InvalidArgument for another kind or an empty path
+  // (the error names the key); NotFound if it holds jobs without a catalogue; FailedPrecondition if
+  // another process holds the folder.
   static absl::StatusOr<std::unique_ptr<DurableStorage>> Open(const StorageOptions& options);
 
   // Opens an existing folder without changing it. NotFound if it holds no catalogue;
@@ -84,16 +85,18 @@ class DurableStorage {
   absl::Status Remember(JobId job, const std::vector<std::string>& servers);
 
   // Returns the backend of NewNvmeBackend or NewDurableDramBackend, by StorageOptions::kind. First
-  // removes jobs of the directory that never had a state, and the remains of removed jobs. If the
-  // disk is full, the error says how many bytes the other jobs hold and how to remove them.
+  // removes jobs of the directory that never had a state and the remains of interrupted creations,
+  // and moves job folders that the catalogue does not name to lost+found. If the disk is full, the
+  // error says how many bytes the other jobs hold and how to remove them.
   absl::StatusOr<std::unique_ptr<StateBackend>> NewBackend(
       const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
       const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done);
 
  private:
   explicit DurableStorage(StorageOptions options) : options_(std::move(options)) {}
-  // Removes all jobs without a state except `but`. Returns the bytes that the other jobs hold.
-  absl::StatusOr<uint64_t> RemoveEmptyJobs(JobId but);
+  // Removes all jobs without a state except `but`, and sets unknown folders aside. Returns the
+  // bytes that the other jobs hold.
+  absl::StatusOr<uint64_t> TidyUp(JobId but);
 
   const StorageOptions options_;
   FillMeter fill_meter_;

@@ -1,8 +1,12 @@
 #ifndef EPS_STORAGE_CUTS_JOB_FOLDERS_H_
 #define EPS_STORAGE_CUTS_JOB_FOLDERS_H_
 
-// Lists and removes the jobs of a server's data directory. Each job has a folder job-ID beside the
-// catalogue. Hold the directory's lock during all calls.
+// The folders of a server's data directory, beside its catalogue. Hold the directory's lock during
+// all calls.
+//
+//   job-ID       the extents of a job
+//   job-ID.new   a job that is being created: it holds no state and may be removed at any time
+//   lost+found   what no catalogue names; only eps state rm removes anything from it
 
 #include <cstdint>
 #include <string>
@@ -19,23 +23,34 @@ namespace eps {
 // Returns "job-" and the id in 16 hexadecimal digits.
 std::string JobFolderName(JobId job);
 
+inline constexpr char kLostAndFound[] = "lost+found";
+
+// Returns the path of a job's folder until all its files are complete: job-ID.new.
+std::string NewFolderOf(const std::string& job_folder);
+
 // The folder of one job's extents.
 struct JobFolder {
   JobId job;
   std::string path;
-  uint64_t bytes = 0;  // of its files
+  uint64_t bytes = 0;   // of its files
+  bool is_new = false;  // whether its creation was interrupted
 };
 
 // Returns the job folders of the directory, sorted by name, and ignores everything else in it.
 // NotFound if the directory does not exist.
 absl::StatusOr<std::vector<JobFolder>> ListJobFolders(Disk* disk, const std::string& directory);
 
-// Removes the folder's files, then the folder, durably. Internal names what could not be removed.
-absl::Status RemoveJobFolder(Disk* disk, const JobFolder& folder);
+// Moves a folder that no job uses to lost+found beside it, durably and under a name that is free
+// there, and logs both paths. Returns the new path; empty if there is no such folder.
+absl::StatusOr<std::string> SetAside(Disk* disk, const std::string& folder);
 
-// Removes the job's records in one write, then its folder. A crash in between leaves an orphaned
-// folder, which a repeated call or the creation of the next job removes. NotFound if there are
-// neither records nor a folder. Other errors are those of Catalogue::RemoveJob and RemoveJobFolder.
+// Removes the folder's files, then the folder, durably. OK if there is no such folder. Internal
+// names what could not be removed.
+absl::Status RemoveJobFolder(Disk* disk, const std::string& path);
+
+// Removes the job's records in one write, then its folders. A crash in between leaves an orphaned
+// folder, which a repeated call removes. NotFound if there are neither records nor a folder. Other
+// errors are those of Catalogue::RemoveJob and RemoveJobFolder.
 absl::Status RemoveJob(Catalogue* catalogue, Disk* disk, const std::string& directory, JobId job);
 
 }  // namespace eps

@@ -117,8 +117,39 @@ TEST_F(JobFoldersTest, RemovesAnOrphanedFolder) {
   ExpectGone(old_, process);
 }
 
+TEST_F(JobFoldersTest, SetsFoldersAsideUnderFreeNames) {
+  EXPECT_EQ(*SetAside(&disk_, FolderOf(SampleJob("no"))), "");
+  const std::string name = JobFolderName(old_.id);
+  for (const std::string& free : {name, name + ".2", name + ".3"}) {
+    const absl::StatusOr<std::string> moved = SetAside(&disk_, FolderOf(old_));
+    ASSERT_TRUE(moved.ok()) << moved.status();
+    EXPECT_EQ(*moved, absl::StrCat(kDirectory, "/lost+found/", free));
+    EXPECT_EQ(BytesOf(old_), std::nullopt);
+    ASSERT_TRUE(disk_.CreateFolder(FolderOf(old_)).ok());
+    ASSERT_TRUE(disk_.CreateFile(FolderOf(old_) + "/slot-0.eps", kFileBytes).ok());
+  }
+  EXPECT_EQ(disk_.List(absl::StrCat(kDirectory, "/lost+found/", name))->size(), 3u);
+  ExpectWhole(other_, *Start().catalogue);
+}
+
+TEST_F(JobFoldersTest, FoldersOfInterruptedCreationsAreTold) {
+  const std::string created = NewFolderOf(FolderOf(old_));
+  ASSERT_TRUE(disk_.CreateFolder(created).ok());
+  int found = 0;
+  const auto folders = ListJobFolders(&disk_, kDirectory);
+  for (const JobFolder& folder : *folders) {
+    EXPECT_EQ(folder.is_new, folder.path == created) << folder.path;
+    found += folder.job == old_.id ? 1 : 0;
+  }
+  EXPECT_EQ(found, 2);
+  const Process process = Start();
+  ASSERT_TRUE(RemoveJob(process.catalogue.get(), &disk_, kDirectory, old_.id).ok());
+  EXPECT_EQ(ListJobFolders(&disk_, kDirectory)->size(), 1u);
+}
+
 TEST_F(JobFoldersTest, OtherNamesAreNoFoldersOfJobs) {
-  for (const char* const name : {"job-", "job-12", "job-00000000000000AB", "job-notes", "kept"}) {
+  for (const char* const name :
+       {"job-", "job-12", "job-00000000000000AB", "job-notes", ".new", "kept"}) {
     ASSERT_TRUE(disk_.CreateFolder(absl::StrCat(kDirectory, "/", name)).ok());
   }
   EXPECT_EQ(ListJobFolders(&disk_, kDirectory)->size(), 2u);

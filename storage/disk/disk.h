@@ -74,7 +74,8 @@ class Disk {
   virtual absl::StatusOr<std::unique_ptr<AsyncFile>> Open(const std::string& path) = 0;
   // Removes a file or an empty folder, durably.
   virtual absl::Status Remove(const std::string& path) = 0;
-  // Renames a file within its folder, durably; replaces an existing file of that name.
+  // Renames a file or a folder, durably; replaces an existing file of that name. The new place is
+  // in an existing folder of the same file system.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   // Locks the file, which it creates if necessary. FailedPrecondition if another process holds the
   // lock.

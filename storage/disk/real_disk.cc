@@ -251,7 +251,8 @@ absl::Status RealDisk::Rename(const std::string& from, const std::string& to) {
   if (rename(from.c_str(), to.c_str()) != 0) {
     return Errno(from, absl::StrCat("rename to ", to), errno);
   }
-  return SyncFolder(FolderOf(to));
+  EPS_RETURN_IF_ERROR(SyncFolder(FolderOf(to)));
+  return FolderOf(from) == FolderOf(to) ? absl::OkStatus() : SyncFolder(FolderOf(from));
 }
 
 absl::StatusOr<std::unique_ptr<Disk::Lock>> RealDisk::TakeLock(const std::string& path) {

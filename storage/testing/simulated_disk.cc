@@ -281,14 +281,41 @@ absl::Status SimulatedDisk::Remove(const std::string& path) {
 absl::Status SimulatedDisk::Rename(const std::string& from, const std::string& to) {
   MutexLock lock(&mu_);
   return Block(Call::kRename, from, [&]() EPS_REQUIRES(mu_) {
-    EPS_CHECK_MSG(FolderOf(from) == FolderOf(to), from << " to " << to);
+    EPS_RETURN_IF_ERROR(CheckFolderOf(to));
     const auto it = files_.find(from);
-    if (it == files_.end()) return absl::NotFoundError(absl::StrCat("no file ", from));
+    if (it == files_.end()) return RenameFolder(from, to);
     std::shared_ptr<SimulatedInode> inode = std::move(it->second);
     files_.erase(it);
     files_[to] = std::move(inode);
     return absl::OkStatus();
   });
+}
+
+absl::Status SimulatedDisk::RenameFolder(const std::string& from, const std::string& to) {
+  if (folders_.count(from) == 0) return absl::NotFoundError(absl::StrCat("no file ", from));
+  if (folders_.count(to) != 0 || files_.count(to) != 0) {
+    return absl::AlreadyExistsError(absl::StrCat(from, ": rename: ", to, " exists"));
+  }
+  const std::string below = absl::StrCat(from, "/");
+  const auto moved = [&](const std::string& path) { return to + path.substr(from.size()); };
+  std::vector<std::string> folders = {from};
+  for (const std::string& folder : folders_) {
+    if (absl::StartsWith(folder, below)) folders.push_back(folder);
+  }
+  for (const std::string& folder : folders) {
+    folders_.erase(folder);
+    folders_.insert(moved(folder));
+  }
+  std::vector<std::string> files;
+  for (const auto& file : files_) {
+    if (absl::StartsWith(file.first, below)) files.push_back(file.first);
+  }
+  for (const std::string& file : files) {
+    std::shared_ptr<SimulatedInode> inode = std::move(files_[file]);
+    files_.erase(file);
+    files_[moved(file)] = std::move(inode);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Disk::Lock>> SimulatedDisk::TakeLock(const std::string& path) {

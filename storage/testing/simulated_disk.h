@@ -113,6 +113,7 @@ class SimulatedDisk final : public Disk {
   void Cut(uint64_t seed) EPS_REQUIRES(mu_);
   uint64_t UsedBytes() const EPS_REQUIRES(mu_);
   absl::Status CheckFolderOf(const std::string& path) const EPS_REQUIRES(mu_);
+  absl::Status RenameFolder(const std::string& from, const std::string& to) EPS_REQUIRES(mu_);
 
   // Completes an operation of a process that a power cut ended, if the options ask for it.
   void EndDead(std::unique_ptr<Operation> operation) EPS_REQUIRES(mu_);

@@ -1,0 +1,143 @@
+// The data directory of a server on real files: nothing that its catalogue does not name is
+// deleted, and jobs without a catalogue are refused.
+
+#include "storage/backends/durable_storage.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/executor.h"
+#include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
+#include "base/memory_account.h"
+#include "base/testing/test_specs.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "storage/cuts/catalogue.h"
+#include "storage/cuts/job_folders.h"
+#include "storage/cuts/rocksdb_store.h"
+#include "storage/state_backend.h"
+#include "storage/testing/catalogue_samples.h"
+
+namespace eps {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+namespace fs = std::filesystem;
+
+// A folder with a job that has a cut.
+class DurableStorageTest : public testing::Test {
+ protected:
+  DurableStorageTest() {
+    root_ =
+        absl::StrCat(testing::TempDir(), "/storage-",
+                     testing::UnitTest::GetInstance()->current_test_info()->name(), "-", getpid());
+    fs::remove_all(root_);
+    Put(JobFolderName(known_.id));
+    WithCatalogue([this](Catalogue* catalogue) {
+      EXPECT_TRUE(catalogue->AddJob(known_).ok());
+      EXPECT_TRUE(catalogue->AddCut(known_.id, SampleCut(3, 1), {"a", "b", "c"}).ok());
+    });
+  }
+  ~DurableStorageTest() override { fs::remove_all(root_); }
+
+  template <class Use>
+  void WithCatalogue(const Use& use) {
+    const auto store = OpenRocksDb(root_ + "/catalogue");
+    ASSERT_TRUE(store.ok()) << store.status();
+    Catalogue catalogue(store->get());
+    use(&catalogue);
+  }
+  // Creates a folder with two files.
+  void Put(const std::string& name) const {
+    fs::create_directories(root_ + "/" + name);
+    for (const char* const file : {"/slot-0.eps", "/contributions.eps"}) {
+      std::ofstream(root_ + "/" + name + file) << "the state of " << name;
+    }
+  }
+  bool Holds(const std::string& folder, const std::string& name) const {
+    for (const char* const file : {"/slot-0.eps", "/contributions.eps"}) {
+      std::ostringstream found;
+      found << std::ifstream(root_ + "/" + folder + file).rdbuf();
+      if (found.str() != "the state of " + name) return false;
+    }
+    return true;
+  }
+  StorageOptions Options() const {
+    StorageOptions options;
+    options.kind = "nvme";
+    options.path = root_;
+    options.staging_bytes = uint64_t{8} << 20;
+    return options;
+  }
+  absl::Status Create(const JobSpec& spec) {
+    const ChunkMap chunks = ChunkMap::Build(spec);
+    MemoryAccount account;
+    ThreadPool pool(1);
+    const auto storage = DurableStorage::Open(Options());
+    if (!storage.ok()) return storage.status();
+    return (*storage)
+        ->NewBackend(spec, chunks, {chunks.chunks().front().id}, ShardPlace(), &pool, &account,
+                     [](BackendDone) {})
+        .status();
+  }
+
+  std::string root_;
+  const CatalogueJob known_ = SampleJob("known");
+};
+
+TEST_F(DurableStorageTest, SetsFoldersOfUnknownJobsAside) {
+  const JobSpec spec = TinySyntheticSpec();
+  const std::string own = JobFolderName(spec.id());
+  const std::string other = JobFolderName(SampleJob("other").id);
+  for (const std::string& name : {own, other}) Put(name);
+  const absl::Status created = Create(spec);
+  ASSERT_TRUE(created.ok()) << created;
+  EXPECT_TRUE(Holds("lost+found/" + own, own));
+  EXPECT_TRUE(Holds("lost+found/" + other, other));
+  EXPECT_TRUE(Holds(JobFolderName(known_.id), JobFolderName(known_.id)));
+  EXPECT_TRUE(fs::exists(root_ + "/" + own + "/slot-1.eps"));
+  EXPECT_FALSE(fs::exists(root_ + "/" + other));
+}
+
+TEST_F(DurableStorageTest, RemovesInterruptedCreationsAndEmptyJobs) {
+  const JobSpec spec = TinySyntheticSpec();
+  const CatalogueJob empty = SampleJob("empty");
+  WithCatalogue([&](Catalogue* catalogue) { EXPECT_TRUE(catalogue->AddJob(empty).ok()); });
+  Put(JobFolderName(empty.id));
+  Put(JobFolderName(spec.id()) + ".new");
+  Put(JobFolderName(SampleJob("other").id) + ".new");
+  const absl::Status created = Create(spec);
+  ASSERT_TRUE(created.ok()) << created;
+  EXPECT_FALSE(fs::exists(root_ + "/lost+found"));
+  const std::string own = JobFolderName(spec.id());
+  for (const fs::directory_entry& entry : fs::directory_iterator(root_)) {
+    EXPECT_THAT(entry.path().filename().string(),
+                testing::AnyOf("catalogue", "LOCK", own, JobFolderName(known_.id)));
+  }
+}
+
+TEST_F(DurableStorageTest, RefusesJobsWithoutTheirCatalogue) {
+  fs::remove_all(root_ + "/catalogue");
+  for (const bool empty : {false, true}) {
+    if (empty) fs::create_directories(root_ + "/catalogue");
+    const absl::Status refused = DurableStorage::Open(Options()).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kNotFound) << refused;
+    EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr(root_ + "/catalogue is missing"),
+                                                      HasSubstr(JobFolderName(known_.id))));
+    EXPECT_EQ(fs::exists(root_ + "/catalogue"), empty);
+  }
+  // A creation that was interrupted before the catalogue had the job holds no state.
+  const std::string folder = root_ + "/" + JobFolderName(known_.id);
+  fs::rename(folder, NewFolderOf(folder));
+  EXPECT_TRUE(DurableStorage::Open(Options()).ok());
+}
+
+}  // namespace
+}  // namespace eps
