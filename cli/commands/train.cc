@@ -111,13 +111,14 @@ absl::Status TrainRun::StartJob() {
   Print(summary);
   EPS_ASSIGN_OR_RETURN(plan_check_, PlanCheck::New(plan_.config, plan_.spec));
   Print(plan_check_.summary());
-  cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_);
   std::string state_folder;
+  if (choice.spawn != 0 && plan_.config.storage.durable()) {
+    EPS_ASSIGN_OR_RETURN(state_folder, StorageFolder(plan_.config));
+    EPS_RETURN_IF_ERROR(driver_->start().CheckState(state_folder, choice.spawn));
+  }
+  cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_);
   if (choice.spawn != 0) {
     EPS_RETURN_IF_ERROR(cluster_->StartServers(choice.spawn));
-    if (plan_.config.storage.durable()) {
-      EPS_ASSIGN_OR_RETURN(state_folder, StorageFolder(plan_.config));
-    }
   } else {
     cluster_->UseServers(choice.attach);
   }

@@ -286,6 +286,7 @@ bool JobDriver::GoesOnFromACut(const absl::Status& status) const {
 absl::Status JobDriver::TryRejoin(std::chrono::milliseconds timeout) {
   const std::vector<std::string> addresses = client_->servers();
   EPS_ASSIGN_OR_RETURN(const v1::StatusReply job, Connect(addresses, timeout));
+  EPS_RETURN_IF_ERROR(start_->CheckNotLost(job.state(), step_));
   EPS_RETURN_IF_ERROR(start_->Import(job.state(), client_.get()));
   const uint64_t border = BorderOf(job);
   Print(absl::StrCat("note: the job continues after step ", border, ", term ", job.term(), "\n"));

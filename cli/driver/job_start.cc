@@ -1,15 +1,19 @@
 #include "cli/driver/job_start.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/guard/found_state.h"
 #include "checkpoint/initial_weights.h"
+#include "cli/driver/metrics_log.h"
 #include "cli/driver/progress.h"
 
 namespace eps {
@@ -63,10 +67,71 @@ absl::Status JobStart::OpenCheckpoint(const std::string& folder) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<uint64_t> JobStart::LoggedStep() const {
+  if (job_->out().empty()) return 0;
+  return MetricsLog::LastStep(job_->out() + "/metrics.jsonl");
+}
+
+absl::Status JobStart::Lost(const std::string& what, uint64_t logged) const {
+  const std::string& out = job_->out();
+  std::string text = absl::StrCat("checkpoint.resume: latest: ", what);
+  if (logged > 0) absl::StrAppend(&text, "; ", out, "/metrics.jsonl ends at step ", logged);
+  absl::StrAppend(&text,
+                  "; nothing was changed. Bring the state back (is its disk mounted?) and "
+                  "repeat the command, or give up its steps: ");
+  const std::vector<CheckpointFolder> folders = ListCheckpoints(out);
+  const auto last = std::find_if(folders.rbegin(), folders.rend(),
+                                 [](const CheckpointFolder& f) { return f.complete.ok(); });
+  if (last != folders.rend()) {
+    absl::StrAppend(&text, "--resume=", last->path, " continues from the last checkpoint, ");
+  } else {
+    absl::StrAppend(&text, "there is no checkpoint to continue from; ");
+  }
+  return absl::NotFoundError(absl::StrCat(text, "--resume=none starts over at step 0"));
+}
+
+absl::Status JobStart::CheckState(const std::string& state_folder, uint32_t servers) const {
+  EPS_ASSIGN_OR_RETURN(const FoundState found, FindState(state_folder, servers, job_->spec.id()));
+  EPS_ASSIGN_OR_RETURN(const uint64_t logged, LoggedStep());
+  if (!found.missing.empty()) {
+    if (takes_latest()) return Lost(found.missing, logged);
+    EPS_RETURN_IF_ERROR(SetStateAside(state_folder));
+    Print(absl::StrCat("note: --resume=", job_->config.checkpoint.resume,
+                       ": starting over at step ", step_, ": ", found.missing,
+                       "; moved the rest to ", state_folder, "/lost+found\n"));
+    return absl::OkStatus();
+  }
+  if (found.known || logged <= step_) return absl::OkStatus();
+  const std::string what = absl::StrFormat("job %016x is not in %s (storage.path)",
+                                           job_->spec.id().value(), state_folder);
+  if (takes_latest()) return Lost(what, logged);
+  Print(absl::StrCat("note: --resume=", job_->config.checkpoint.resume, ": starting over at step ",
+                     step_, ": ", what, ", and ", job_->out(), "/metrics.jsonl ended at step ",
+                     logged, "\n"));
+  return absl::OkStatus();
+}
+
+absl::Status JobStart::CheckNotLost(v1::JobState state, uint64_t reached) const {
+  // The state that a job starts from is durable on all servers before the first step begins.
+  const bool had_state = recovered_ || reached > step_;
+  if (state != v1::JOB_STATE_IMPORTING || !had_state) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(
+      "the servers have no state of this job any more, which had reached step ", reached,
+      "; bring their folders back (storage.path; is the disk mounted?) and use --resume=latest"));
+}
+
 absl::Status JobStart::TakeRecovered(const v1::StatusReply& status, const ControlClient& client,
                                      const std::string& state_folder) {
   const bool starts_over = job_->config.checkpoint.resume == "none";
   const bool own_servers = !state_folder.empty();
+  if (job_->config.storage.durable() && status.step() == 0 && takes_latest() && !own_servers) {
+    EPS_ASSIGN_OR_RETURN(const uint64_t logged, LoggedStep());
+    if (logged > step_) {
+      return Lost(absl::StrFormat("job %016x is not on %s", job_->spec.id().value(),
+                                  absl::StrJoin(client.servers(), ",")),
+                  logged);
+    }
+  }
   if (!job_->config.storage.durable() || status.step() == 0 || (starts_over && !own_servers)) {
     return absl::OkStatus();
   }

@@ -34,12 +34,21 @@ class JobStart {
   // Returns true if that border is the one of the servers' durable state.
   bool recovered() const { return recovered_; }
 
+  // Call this before the run starts `servers` durable servers of its own in `state_folder`. With
+  // checkpoint.resume=latest, NotFound if steps would be lost: a part of the state is missing, or
+  // no server knows the job and metrics.jsonl has steps after the border that the run would start
+  // from. Otherwise moves the parts of an incomplete state to lost+found and says so in one line.
+  absl::Status CheckState(const std::string& state_folder, uint32_t servers) const;
   // Call this once the servers have agreed on `status`. If their durable state contains steps, the
   // run starts from that state instead of the checkpoint. `state_folder` is the folder of servers
   // that belong to this run; empty for servers of others. FailedPrecondition if checkpoint.resume
-  // is "none" and the run's own folder holds this job.
+  // is "none" and the run's own folder holds this job. NotFound as in CheckState if servers of
+  // others do not know the job.
   absl::Status TakeRecovered(const v1::StatusReply& status, const ControlClient& client,
                              const std::string& state_folder);
+  // Returns NotFound if the servers wait for a state although the job had one in this run, after
+  // which it reached the border `reached`.
+  absl::Status CheckNotLost(v1::JobState state, uint64_t reached) const;
   // Imports the state into servers that wait for it; servers that already run the job keep theirs.
   // FailedPrecondition if they hold the failed job of an earlier run; other errors are those of
   // ControlClient.
@@ -48,6 +57,12 @@ class JobStart {
  private:
   explicit JobStart(const DriverJob* job) : job_(job) {}
   absl::Status OpenCheckpoint(const std::string& folder);
+  // Returns whether the run continues wherever the job was, so that it must not lose a step.
+  bool takes_latest() const { return job_->config.checkpoint.resume == "latest"; }
+  // Returns the last step of metrics.jsonl; 0 without one.
+  absl::StatusOr<uint64_t> LoggedStep() const;
+  // Returns the refusal of a run whose state is gone. `what` says what is missing.
+  absl::Status Lost(const std::string& what, uint64_t logged) const;
 
   const DriverJob* const job_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // null if the run does not resume from one

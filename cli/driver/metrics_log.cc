@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -24,7 +25,29 @@ double NumberOr(const ordered_json& line, const char* key, double otherwise) {
   return line.contains(key) && line[key].is_number() ? line[key].get<double>() : otherwise;
 }
 
+// Returns the line as JSON if it is one of a step or of an evaluation.
+std::optional<ordered_json> ParseLine(absl::string_view text) {
+  ordered_json line =
+      ordered_json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!line.is_object() || !line.contains("step") || !line["step"].is_number_unsigned()) {
+    return std::nullopt;
+  }
+  return line;
+}
+
 }  // namespace
+
+absl::StatusOr<uint64_t> MetricsLog::LastStep(const std::string& path) {
+  const absl::StatusOr<std::string> content = ReadTextFile(path);
+  if (absl::IsNotFound(content.status())) return 0;
+  EPS_RETURN_IF_ERROR(content.status());
+  uint64_t last = 0;
+  for (absl::string_view text : absl::StrSplit(*content, '\n')) {
+    const std::optional<ordered_json> line = ParseLine(text);
+    if (line.has_value()) last = std::max(last, (*line)["step"].get<uint64_t>());
+  }
+  return last;
+}
 
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path,
                                                              uint64_t base_step) {
@@ -35,10 +58,9 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
   absl::StatusOr<std::string> before = ReadTextFile(path);
   if (base_step > 0 && before.ok()) {
     for (absl::string_view text : absl::StrSplit(*before, '\n')) {
-      const ordered_json line =
-          ordered_json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-      if (!line.is_object() || !line.contains("step") || !line["step"].is_number_unsigned())
-        continue;
+      const std::optional<ordered_json> parsed = ParseLine(text);
+      if (!parsed.has_value()) continue;
+      const ordered_json& line = *parsed;
       v1::StepRecord record;
       record.set_step(line["step"].get<uint64_t>());
       if (record.step() > base_step) continue;

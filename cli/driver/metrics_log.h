@@ -17,6 +17,9 @@ namespace eps {
 // The records of a run: metrics.jsonl on disk, and a bounded history in memory. Thread-compatible.
 class MetricsLog {
  public:
+  // Returns the highest step in `path`; 0 if there is no such file or no step in it. Reads only.
+  static absl::StatusOr<uint64_t> LastStep(const std::string& path);
+
   // Keeps the lines of `path` up to `base_step`, including its evaluation, and appends to them; 0
   // starts an empty file. With an empty `path`, keeps only the history. IoError names the path.
   static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const std::string& path,
