@@ -173,6 +173,7 @@ const char* const kAllLabels[] = {"create file log.new",
 
 // Those of storage/log/contribution_log.cc.
 const char* const kLabelsOfLogs[] = {"create file contributions.eps.new",
+                                     "free job",
                                      "open contributions.eps",
                                      "open contributions.eps.new",
                                      "read contributions.eps",
