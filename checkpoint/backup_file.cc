@@ -24,6 +24,7 @@
 #include "base/exit_code.h"
 #include "base/files/files.h"
 #include "base/files/tar.h"
+#include "base/folder.h"
 #include "base/job/job_spec.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_folders.h"

@@ -1,11 +1,5 @@
 #include "checkpoint/checkpoint.h"
 
-#include <fcntl.h>
-#include <linux/fs.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -18,10 +12,12 @@
 #include "base/exit_code.h"
 #include "base/files/files.h"
 #include "base/files/safetensors_folder.h"
+#include "base/folder.h"
 #include "base/job/models/model_family.h"
 #include "base/job/optimizers.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/guard/checkpoint_place.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -132,7 +128,7 @@ CheckpointWriter::CheckpointWriter(std::string root, uint64_t step, const JobSpe
     : root_(std::move(root)),
       name_(absl::StrCat("checkpoint-", step)),
       folder_(absl::StrCat(root_, "/", name_)),
-      hidden_(absl::StrCat(root_, "/.", name_, ".tmp")),
+      hidden_(TemporaryName(root_, name_)),
       spec_(spec),
       chunks_(chunks) {}
 
@@ -142,14 +138,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const
                                                                            const ChunkMap& chunks) {
   std::unique_ptr<CheckpointWriter> writer(new CheckpointWriter(root, step, spec, chunks));
   EPS_RETURN_IF_ERROR(OfCheckpointDir(CreateFolder(root)));
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root, error)) {
-    const std::string name = entry.path().filename().string();
-    std::error_code ignored;
-    if (absl::StartsWith(name, ".checkpoint-") && absl::EndsWith(name, ".tmp")) {
-      fs::remove_all(entry.path(), ignored);
-    }
-  }
+  EPS_RETURN_IF_ERROR(OfCheckpointDir(CleanCheckpoints(root)));
   EPS_RETURN_IF_ERROR(CreateFolder(writer->hidden_ + "/eps"));
   for (const std::string& file : StateFiles(spec)) {
     EPS_ASSIGN_OR_RETURN(
@@ -238,20 +227,8 @@ absl::Status CheckpointWriter::WriteAll(const Border& border, const SmallFiles& 
   EPS_RETURN_IF_ERROR(WriteManifest(border, servers));
   EPS_RETURN_IF_ERROR(SyncPath(hidden_ + "/eps"));
   EPS_RETURN_IF_ERROR(SyncPath(hidden_));
-  std::error_code error;
-  if (fs::exists(folder_, error)) {
-    // Exchanging keeps a checkpoint under the name at every moment; the old one gets the hidden
-    // name.
-    if (syscall(SYS_renameat2, AT_FDCWD, hidden_.c_str(), AT_FDCWD, folder_.c_str(),
-                RENAME_EXCHANGE) != 0) {
-      return IoError(absl::StrCat("cannot exchange ", folder_, ": ", std::strerror(errno)));
-    }
-    fs::remove_all(hidden_, error);
-  } else {
-    EPS_RETURN_IF_ERROR(RenamePath(hidden_, folder_));
-  }
-  committed_ = true;
-  EPS_RETURN_IF_ERROR(SyncPath(root_));
+  committed_ = true;  // from now on, the temporary name may hold the older checkpoint
+  EPS_RETURN_IF_ERROR(PlaceCheckpoint(root_, name_));
   return ReplaceFile(absl::StrCat(root_, "/", kLatestFile), name_ + "\n");
 }
 

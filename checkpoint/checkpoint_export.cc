@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "base/files/files.h"
 #include "base/files/safetensors_folder.h"
+#include "base/folder.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folders.h"

@@ -12,7 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
+#include "base/folder.h"
 #include "base/status_macros.h"
+#include "checkpoint/guard/checkpoint_place.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -75,7 +77,7 @@ absl::StatusOr<std::string> LatestName(const std::string& root) {
 }
 
 absl::Status HideAndRemove(const std::string& root, const std::string& name) {
-  const std::string hidden = absl::StrCat(root, "/.", name, ".tmp");
+  const std::string hidden = TemporaryName(root, name);
   std::error_code error;
   fs::remove_all(hidden, error);
   // Rename first, so that the checkpoint disappears atomically before its first file is removed.
@@ -277,11 +279,11 @@ std::vector<CheckpointFolder> ListCheckpoints(const std::string& root) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(root, error)) {
     CheckpointFolder folder;
-    folder.name = entry.path().filename().string();
+    folder.path = absl::StrCat(root, "/", entry.path().filename().string());
+    folder.name = NameOf(root, folder.path);
     std::error_code ignored;
     const bool is_folder = entry.symlink_status(ignored).type() == fs::file_type::directory;
     if (!is_folder || !ParseName(folder.name, &folder.step)) continue;
-    folder.path = absl::StrCat(root, "/", folder.name);
     const absl::StatusOr<CheckpointManifest> manifest = ReadManifest(folder.path);
     folder.complete =
         manifest.ok() ? CheckFiles(folder.path, *manifest, /*sums=*/false) : manifest.status();

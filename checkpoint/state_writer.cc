@@ -12,6 +12,7 @@
 #include "base/config/config.h"
 #include "base/executor.h"
 #include "base/files/files.h"
+#include "base/folder.h"
 #include "base/job/optimizers.h"
 #include "base/memory_account.h"
 #include "base/mutex.h"

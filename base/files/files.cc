@@ -18,6 +18,7 @@
 #include "base/checksum.h"
 #include "base/descriptor.h"
 #include "base/exit_code.h"
+#include "base/folder.h"
 #include "base/status_macros.h"
 
 namespace eps {
@@ -78,21 +79,7 @@ absl::Status ReplaceFile(const std::string& path, const std::string& content) {
   const std::string temporary = path + ".tmp";
   EPS_RETURN_IF_ERROR(WriteSynced(temporary, content));
   EPS_RETURN_IF_ERROR(RenamePath(temporary, path));
-  return SyncPath(fs::path(path).parent_path().string());
-}
-
-absl::Status SyncPath(const std::string& path) {
-  const Descriptor file(open(path.empty() ? "." : path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.ok()) return Errno("open", path);
-  return fsync(file.get()) == 0 ? absl::OkStatus() : Errno("sync", path);
-}
-
-absl::Status CreateFolder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (!error) return absl::OkStatus();
-  errno = error.value();
-  return Errno("create", path);
+  return SyncPath(FolderOf(path));
 }
 
 absl::StatusOr<std::string> MakeTemporaryFolder(absl::string_view purpose) {

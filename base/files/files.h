@@ -1,7 +1,7 @@
 #ifndef EPS_BASE_FILES_FILES_H_
 #define EPS_BASE_FILES_FILES_H_
 
-// Files and folders for checkpoints: data that a function reports as written survives a crash.
+// Files for checkpoints: data that a function reports as written survives a crash.
 // Errors contain the path and the reason of the system: IoError (base/exit_code.h), NotFound,
 // PermissionDenied, or ResourceExhausted when the disk is full.
 
@@ -28,12 +28,6 @@ absl::Status WriteSynced(const std::string& path, const std::string& content);
 // Replaces a file by way of a synced temporary one, so that a crash leaves the old or the new
 // content.
 absl::Status ReplaceFile(const std::string& path, const std::string& content);
-
-// Syncs a folder or file.
-absl::Status SyncPath(const std::string& path);
-
-// Creates a folder and its parents. A folder that exists stays as it is.
-absl::Status CreateFolder(const std::string& path);
 
 // Creates an empty folder below TMPDIR (or /tmp) whose name begins with "eps-<purpose>-". The
 // caller removes it.

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "base/exit_code.h"
 #include "base/files/files.h"
+#include "base/folder.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "cli/driver/job_driver.h"
@@ -87,12 +88,10 @@ absl::Status TrainRun::OpenFolders() {
   }
   std::error_code error;
   log_folder_ = out() + "/logs";
-  fs::create_directories(log_folder_, error);
-  if (error) {
-    const std::string text =
-        absl::StrCat("cannot create ", log_folder_, " (checkpoint.dir): ", error.message());
-    return error == std::errc::permission_denied ? absl::PermissionDeniedError(text)
-                                                 : IoError(text);
+  const absl::Status created = CreateFolder(log_folder_);
+  if (!created.ok()) {
+    const std::string text = absl::StrCat(created.message(), " (checkpoint.dir)");
+    return absl::IsPermissionDenied(created) ? absl::PermissionDeniedError(text) : IoError(text);
   }
   if (!driver_->start().resumes() && fs::exists(out() + "/latest", error)) {
     Print(

@@ -1,18 +1,12 @@
 #include "storage/cuts/rocksdb_store.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/descriptor.h"
+#include "base/folder.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "rocksdb/cache.h"
@@ -47,30 +41,6 @@ absl::Status ToStatus(const std::string& folder, absl::string_view doing,
         absl::StrCat("the catalogue in ", folder, " is already open: ", status.ToString()));
   }
   return absl::InternalError(text);
-}
-
-absl::Status ErrnoStatus(absl::string_view doing, const std::string& path) {
-  return absl::InternalError(absl::StrCat(doing, " ", path, ": ", std::strerror(errno)));
-}
-
-absl::Status SyncFolder(const std::string& path) {
-  const Descriptor fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.ok()) return ErrnoStatus("opening the folder", path);
-  if (fsync(fd.get()) != 0) return ErrnoStatus("syncing the folder", path);
-  return absl::OkStatus();
-}
-
-// RocksDB syncs the contents of its folder, but not the folder's own entry in its parent.
-absl::Status CreateFolderDurably(const std::string& path) {
-  struct stat found;
-  if (path.empty() || stat(path.c_str(), &found) == 0) return absl::OkStatus();
-  const size_t slash = path.find_last_of('/');
-  const std::string parent = slash == std::string::npos ? "." : path.substr(0, slash);
-  EPS_RETURN_IF_ERROR(CreateFolderDurably(parent));
-  if (mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
-    return ErrnoStatus("creating the folder", path);
-  }
-  return SyncFolder(parent.empty() ? "/" : parent);
 }
 
 // Looks for damage that RocksDB does not see. RocksDB takes a folder without the file CURRENT for a
@@ -192,7 +162,8 @@ class RocksDbStore final : public KeyValueStore {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDb(const std::string& folder) {
-  EPS_RETURN_IF_ERROR(CreateFolderDurably(folder));
+  // RocksDB syncs the contents of its folder, but not the folder's own entry in its parent.
+  EPS_RETURN_IF_ERROR(CreateFolder(folder));
   return OpenRocksDbIn(rocksdb::Env::Default(), folder);
 }
 

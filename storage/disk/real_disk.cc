@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/descriptor.h"
+#include "base/folder.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "storage/disk/disk.h"
@@ -40,19 +41,6 @@ absl::Status Errno(const std::string& path, absl::string_view operation, int err
     default:
       return absl::InternalError(text);
   }
-}
-
-std::string FolderOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-absl::Status SyncFolder(const std::string& path) {
-  const Descriptor folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.ok()) return Errno(path, "open", errno);
-  if (fsync(folder.get()) != 0) return Errno(path, "sync", errno);
-  return absl::OkStatus();
 }
 
 class RealFile final : public AsyncFile {
@@ -149,18 +137,7 @@ class RealDisk final : public Disk {
   std::atomic<bool> said_buffered_{false};
 };
 
-absl::Status RealDisk::CreateFolder(const std::string& path) {
-  if (mkdir(path.c_str(), 0777) == 0) return SyncFolder(FolderOf(path));
-  if (errno == ENOENT && FolderOf(path) != path) {
-    EPS_RETURN_IF_ERROR(CreateFolder(FolderOf(path)));
-    return CreateFolder(path);
-  }
-  const int error = errno;
-  struct stat found {};
-  if (error != EEXIST) return Errno(path, "create folder", error);
-  if (stat(path.c_str(), &found) != 0) return Errno(path, "stat", errno);
-  return S_ISDIR(found.st_mode) ? absl::OkStatus() : Errno(path, "create folder", error);
-}
+absl::Status RealDisk::CreateFolder(const std::string& path) { return eps::CreateFolder(path); }
 
 absl::StatusOr<std::vector<std::string>> RealDisk::List(const std::string& path) {
   DIR* const folder = opendir(path.c_str());
@@ -209,7 +186,7 @@ absl::Status RealDisk::CreateFile(const std::string& path, uint64_t size) {
     unlink(path.c_str());
     return filled;
   }
-  return SyncFolder(folder);
+  return SyncPath(folder);
 }
 
 absl::Status RealDisk::Fill(const std::string& path, uint64_t size) {
@@ -244,15 +221,15 @@ absl::StatusOr<std::unique_ptr<AsyncFile>> RealDisk::Open(const std::string& pat
 
 absl::Status RealDisk::Remove(const std::string& path) {
   if (std::remove(path.c_str()) != 0) return Errno(path, "remove", errno);
-  return SyncFolder(FolderOf(path));
+  return SyncPath(FolderOf(path));
 }
 
 absl::Status RealDisk::Rename(const std::string& from, const std::string& to) {
   if (rename(from.c_str(), to.c_str()) != 0) {
     return Errno(from, absl::StrCat("rename to ", to), errno);
   }
-  EPS_RETURN_IF_ERROR(SyncFolder(FolderOf(to)));
-  return FolderOf(from) == FolderOf(to) ? absl::OkStatus() : SyncFolder(FolderOf(from));
+  EPS_RETURN_IF_ERROR(SyncPath(FolderOf(to)));
+  return FolderOf(from) == FolderOf(to) ? absl::OkStatus() : SyncPath(FolderOf(from));
 }
 
 absl::StatusOr<std::unique_ptr<Disk::Lock>> RealDisk::TakeLock(const std::string& path) {
