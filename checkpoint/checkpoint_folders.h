@@ -56,8 +56,8 @@ absl::Status CheckFiles(const std::string& folder, const CheckpointManifest& man
 // A checkpoint in a folder of checkpoints.
 struct CheckpointFolder {
   uint64_t step = 0;
-  std::string name;  // checkpoint-<step>
-  std::string path;  // ends with the name, or with its hidden one (checkpoint/guard/checkpoint_place.h)
+  std::string name;       // checkpoint-<step>
+  std::string path;       // ends with the name, or with ReplacedName (guard/checkpoint_place.h)
   absl::Status complete;  // OK if the manifest exists, and every file has its size
 };
 

@@ -166,7 +166,7 @@ TEST_P(CheckpointPlaceTest, KillsAtAnyCallLoseNothing) {
   EXPECT_GT(call, 4u);
 }
 
-TEST_P(CheckpointPlaceTest, KeepsTheOldOneUntilNamesAreSynced) {
+TEST_P(CheckpointPlaceTest, KeepsTheOldOneUntilTheSync) {
   // A killed process left both: the new name may not be durable yet.
   Put(ReplacedName(root_, kName), "older");
   std::vector<std::string> counted;
