@@ -103,7 +103,7 @@ std::string Train(const JobSpec& spec, CoreCluster::Options options, int copies 
     EXPECT_EQ(cluster.account(ShardId(s)).live_bytes(MemoryKind::kContribution), 0u);
   }
   std::string result = DigestOf(&cluster);
-  for (const effect::ReplyMessage& reply : cluster.replies[watch]) {
+  for (const effect::ReplyMessage& reply : cluster.answers.replies[watch]) {
     absl::StrAppendFormat(&result, " %a", std::get<v1::StepRecord>(reply).grad_norm());
   }
   return result;
@@ -177,7 +177,7 @@ TEST(ShardCore, SealedModeUpdatesAfterTheLastContribution) {
   const StreamId replacement = cluster.NewStream();
   const uint64_t fetched = cluster.Fetch(replacement, StageId(0), last, 0);
   cluster.Run();
-  EXPECT_EQ(cluster.fetched.count(fetched), 1u);
+  EXPECT_EQ(cluster.answers.fetched.count(fetched), 1u);
   const int counted = cluster.begun[0].have_size() + cluster.begun[1].have_size();
   EXPECT_GT(counted, 4);
   cluster.Push(replacement, 1, StageId(0), TreeRange{0, 1}, last,
@@ -205,16 +205,16 @@ TEST(ShardCore, RecordsEveryStepExactlyOnce) {
   }
   ASSERT_TRUE(cluster.Begin(4, {0, 1}, 7, {Loss(0, 3), Loss(1, 3)}));
   ASSERT_TRUE(cluster.Begin(4, {0, 1}, 7, {Loss(0, 3), Loss(1, 3)})) << "a retry";
-  ASSERT_EQ(cluster.replies[watch].size(), 3u);
+  ASSERT_EQ(cluster.answers.replies[watch].size(), 3u);
   for (uint64_t step = 1; step <= 3; ++step) {
-    const auto& record = std::get<v1::StepRecord>(cluster.replies[watch][step - 1]);
+    const auto& record = std::get<v1::StepRecord>(cluster.answers.replies[watch][step - 1]);
     EXPECT_EQ(record.step(), step);
     EXPECT_EQ(record.tokens(), 2 * kTokens);
     EXPECT_DOUBLE_EQ(record.loss(), 101.0 / 200.0);
     EXPECT_GT(record.grad_norm(), 0.0);
     EXPECT_DOUBLE_EQ(record.lr(), 1e-3);
   }
-  EXPECT_TRUE(cluster.closed.at(watch).ok());
+  EXPECT_TRUE(cluster.answers.closed.at(watch).ok());
 }
 
 TEST(ShardCore, TellsConflictsFromDuplicates) {
@@ -230,7 +230,7 @@ TEST(ShardCore, TellsConflictsFromDuplicates) {
   const auto push = [&](const std::vector<float>& g, uint64_t nonce) {
     const uint64_t tag = cluster.Push(stream, 1, top, TreeRange{0, 1}, id, g, kTokens, nonce);
     cluster.Run();
-    return cluster.acks.at(tag).outcome();
+    return cluster.answers.acks.at(tag).outcome();
   };
   EXPECT_EQ(push(gradient, 11), v1::Ack::ACCEPTED);
   EXPECT_EQ(push(gradient, 11), v1::Ack::DUPLICATE);
@@ -253,11 +253,11 @@ TEST(ShardCore, TwinWaitsAndReplacesALostContribution) {
   cluster.hold_payloads = false;
   const uint64_t twin = cluster.Push(second, 1, top, TreeRange{0, 1}, id, gradient, kTokens, 2);
   cluster.Run();
-  EXPECT_EQ(cluster.acks.count(twin), 0u) << "only one payload per key is in flight";
+  EXPECT_EQ(cluster.answers.acks.count(twin), 0u) << "only one payload per key is in flight";
   // The first process dies before it has sent the payload; the second contribution replaces it.
   cluster.Send(ShardId(0), event::StreamClosed{first});
   cluster.Run();
-  EXPECT_EQ(cluster.acks.at(twin).outcome(), v1::Ack::ACCEPTED);
+  EXPECT_EQ(cluster.answers.acks.at(twin).outcome(), v1::Ack::ACCEPTED);
 }
 
 TEST(ShardCore, LateContributionsAreStale) {
@@ -270,8 +270,8 @@ TEST(ShardCore, LateContributionsAreStale) {
   const std::string before = DigestOf(&cluster);
   for (uint64_t tag : PushAll(&cluster, stream, 0, 1, 99)) {
     cluster.Run();
-    EXPECT_EQ(cluster.acks.at(tag).outcome(), v1::Ack::STALE);
-    EXPECT_EQ(cluster.acks.at(tag).step(), 2u);
+    EXPECT_EQ(cluster.answers.acks.at(tag).outcome(), v1::Ack::STALE);
+    EXPECT_EQ(cluster.answers.acks.at(tag).step(), 2u);
   }
   EXPECT_EQ(DigestOf(&cluster), before);
 }
@@ -299,12 +299,12 @@ TEST(ShardCore, MergesPartsExactlyAndRefusesOverlaps) {
           const uint64_t tag =
               cluster.Push(stream, 1, stage, TreeRange{p, 2}, id, a, 2 * kTokens, 1);
           cluster.Run();
-          EXPECT_EQ(cluster.acks.at(tag).outcome(), v1::Ack::ACCEPTED);
+          EXPECT_EQ(cluster.answers.acks.at(tag).outcome(), v1::Ack::ACCEPTED);
           const uint64_t overlap =
               cluster.Push(stream, 1, stage, TreeRange{0, 4}, id, a, 4 * kTokens, 1);
           cluster.Run();
           if (p == 0) {
-            EXPECT_EQ(cluster.acks.at(overlap).outcome(), v1::Ack::REFUSED);
+            EXPECT_EQ(cluster.answers.acks.at(overlap).outcome(), v1::Ack::REFUSED);
           }
         }
       }
@@ -334,7 +334,7 @@ TEST(ShardCore, QuotaBoundsAPartThatRunsAhead) {
   EXPECT_THAT(status.waits(0).what(), HasSubstr("Push of chunk"));
   EXPECT_THAT(status.waits(0).waits_for(), HasSubstr("oldest stage"));
   uint64_t accepted = 0;
-  for (const auto& [tag, ack] : cluster.acks) accepted += ack.outcome() == v1::Ack::ACCEPTED;
+  for (const auto& [t, a] : cluster.answers.acks) accepted += a.outcome() == v1::Ack::ACCEPTED;
   EXPECT_LT(accepted, 9u);
   EXPECT_LE(status.counters().at("accepted_bytes"), budget / 2);
   // The slow part is admitted, and both parts finish.
@@ -365,9 +365,9 @@ TEST(ShardCore, AdmitsOldestStageDespiteFullQuota) {
   push_stage(StageId(1));
   push_stage(StageId(2));
   EXPECT_GT(cluster.Status(ShardId(0)).waits_size(), 0) << "the quota is full";
-  const uint64_t credits = cluster.credits;
+  const uint64_t credits = cluster.answers.credits;
   const size_t top = push_stage(StageId(3)).size();
-  EXPECT_EQ(cluster.credits, credits + top);
+  EXPECT_EQ(cluster.answers.credits, credits + top);
 }
 
 TEST(ShardCore, FetchWaitsForItsVersion) {
@@ -382,19 +382,19 @@ TEST(ShardCore, FetchWaitsForItsVersion) {
   const uint64_t next = cluster.Fetch(fetch, stage, id, 1);
   const uint64_t beyond = cluster.Fetch(fetch, stage, id, 2);
   cluster.Run();
-  EXPECT_EQ(cluster.fetched.count(now), 1u);
-  EXPECT_EQ(cluster.fetched.count(next), 0u) << "parked";
-  EXPECT_EQ(cluster.failed_fetches.at(beyond).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ(cluster.answers.fetched.count(now), 1u);
+  EXPECT_EQ(cluster.answers.fetched.count(next), 0u) << "parked";
+  EXPECT_EQ(cluster.answers.failed_fetches.at(beyond).code(), absl::StatusCode::kOutOfRange);
   const v1::StatusReply status = cluster.Status(cluster.OwnerOf(id));
   ASSERT_EQ(status.waits_size(), 1);
   EXPECT_THAT(status.waits(0).waits_for(), HasSubstr("gradient of part 0"));
   PushAll(&cluster, push, 0, 1, 1);
   cluster.Run();
-  EXPECT_EQ(cluster.fetched.count(next), 1u);
-  EXPECT_NE(cluster.fetched[now].view(), cluster.fetched[next].view());
+  EXPECT_EQ(cluster.answers.fetched.count(next), 1u);
+  EXPECT_NE(cluster.answers.fetched[now].view(), cluster.answers.fetched[next].view());
   const uint64_t gone = cluster.Fetch(fetch, stage, id, 0);
   cluster.Run();
-  EXPECT_THAT(std::string(cluster.failed_fetches.at(gone).message()),
+  EXPECT_THAT(std::string(cluster.answers.failed_fetches.at(gone).message()),
               HasSubstr("version 0 of chunk"));
 }
 
@@ -436,7 +436,7 @@ TEST(ShardCore, LostPartFailsTheJobAndWaiters) {
   cluster.FireTimers();
   EXPECT_EQ(cluster.core(ShardId(0)).state(), v1::JOB_STATE_FAILED);
   EXPECT_EQ(cluster.core(ShardId(1)).state(), v1::JOB_STATE_FAILED);
-  EXPECT_THAT(std::string(cluster.failed_fetches.at(waiting).message()),
+  EXPECT_THAT(std::string(cluster.answers.failed_fetches.at(waiting).message()),
               HasSubstr("part 0 was lost in step 2"));
   EXPECT_THAT(cluster.Status(ShardId(0)).failure(), HasSubstr("part 0 was lost"));
   EXPECT_FALSE(cluster.Begin(2, {0}, 9));
@@ -458,14 +458,14 @@ TEST(ShardCore, GateHoldsTheBorderForAnExport) {
     cluster.Send(ShardId(s), event::Export{exports[s], request});
   }
   cluster.Run();
-  EXPECT_TRUE(cluster.exported.empty()) << "step 1 is not complete";
+  EXPECT_TRUE(cluster.answers.exported.empty()) << "step 1 is not complete";
   PushAll(&cluster, stream, 0, 1, 1);
   cluster.Run();
   EXPECT_FALSE(cluster.Begin(2, {0}, 7, {Loss(0, 1)})) << "gated";
   std::map<uint32_t, Bytes> states;
   for (StreamId e : exports) {
-    EXPECT_TRUE(cluster.closed.at(e).ok());
-    for (const auto& [header, state] : cluster.exported[e]) {
+    EXPECT_TRUE(cluster.answers.closed.at(e).ok());
+    for (const auto& [header, state] : cluster.answers.exported[e]) {
       EXPECT_EQ(header.step(), 1u);
       states[header.chunk()] = state;
     }
@@ -493,16 +493,17 @@ TEST(ShardCore, GateHoldsTheBorderForAnExport) {
 
 TEST(ShardCore, JoinWaitsForWeightsAndSharesParts) {
   CoreCluster cluster(SmallSpec(3), {2, 0, {}});
+  ShardAnswers& got = cluster.answers;
   v1::JoinRequest request;
   request.set_compute_profile("profile a");
   request.set_worker_count(2);
   const StreamId early = cluster.NewStream();
   cluster.Send(ShardId(0), event::Join{early, request});
   cluster.Run();
-  EXPECT_TRUE(cluster.replies[early].empty());
+  EXPECT_TRUE(got.replies[early].empty());
   cluster.InitializeAll();
-  ASSERT_EQ(cluster.replies[early].size(), 1u);
-  const auto& first = std::get<v1::JoinReply>(cluster.replies[early][0]);
+  ASSERT_EQ(got.replies[early].size(), 1u);
+  const auto& first = std::get<v1::JoinReply>(got.replies[early][0]);
   EXPECT_EQ(first.step(), 1u);
   EXPECT_THAT(first.parts(), testing::ElementsAre(0));
   EXPECT_EQ(first.servers_size(), 2);
@@ -510,16 +511,15 @@ TEST(ShardCore, JoinWaitsForWeightsAndSharesParts) {
   request.set_worker_rank(1);
   const StreamId late = cluster.NewStream();
   cluster.Send(ShardId(0), event::Join{late, request});
-  EXPECT_THAT(std::get<v1::JoinReply>(cluster.replies[late][0]).parts(),
-              testing::ElementsAre(1, 2));
+  EXPECT_THAT(std::get<v1::JoinReply>(got.replies[late][0]).parts(), testing::ElementsAre(1, 2));
   request.set_compute_profile("profile b");
   const StreamId other = cluster.NewStream();
   cluster.Send(ShardId(0), event::Join{other, request});
-  EXPECT_THAT(std::string(cluster.closed.at(other).message()),
+  EXPECT_THAT(std::string(got.closed.at(other).message()),
               HasSubstr("training.determinism=relaxed"));
   const StreamId wrong_shard = cluster.NewStream();
   cluster.Send(ShardId(1), event::Join{wrong_shard, request});
-  EXPECT_THAT(std::string(cluster.closed.at(wrong_shard).message()), HasSubstr("join at shard 0"));
+  EXPECT_THAT(std::string(got.closed.at(wrong_shard).message()), HasSubstr("join at shard 0"));
 }
 
 TEST(ShardCore, BordersThatDisagreeNeverOpen) {
@@ -556,7 +556,7 @@ TEST(ShardCore, RefusesInvalidContributions) {
   const auto outcome = [&](uint64_t step, StageId use, TreeRange parts) {
     const uint64_t tag = cluster.Push(stream, step, use, parts, id, g, kTokens, 1);
     cluster.Run();
-    return cluster.acks.at(tag);
+    return cluster.answers.acks.at(tag);
   };
   EXPECT_EQ(outcome(1, StageId(2), {0, 1}).outcome(), v1::Ack::REFUSED) << "not its stage";
   EXPECT_EQ(outcome(1, chunk.uses[0], {1, 2}).outcome(), v1::Ack::REFUSED) << "no tree node";
@@ -569,8 +569,8 @@ TEST(ShardCore, RefusesInvalidContributions) {
   const uint64_t tag =
       cluster.Push(stream, 1, chunk.uses[0], TreeRange{0, 1}, id, poisoned, kTokens, 1);
   cluster.Run();
-  EXPECT_EQ(cluster.acks.at(tag).outcome(), v1::Ack::REFUSED);
-  EXPECT_EQ(cluster.acks.at(tag).retry_after_ms(), 0u);
+  EXPECT_EQ(cluster.answers.acks.at(tag).outcome(), v1::Ack::REFUSED);
+  EXPECT_EQ(cluster.answers.acks.at(tag).retry_after_ms(), 0u);
   EXPECT_EQ(cluster.account(ShardId(0)).live_bytes(MemoryKind::kContribution), 0u);
 }
 

@@ -161,7 +161,7 @@ TEST(RecoveryStory, IgnoresPushesOfAnEarlierTerm) {
     const uint64_t tag =
         cluster.Push(cluster.NewStream(), 1, stage, TreeRange{0, 1}, chunk, gradient, kTokens, 9);
     cluster.Run();
-    EXPECT_EQ(cluster.acks[tag].outcome(), term == 1 ? v1::Ack::STALE : v1::Ack::ACCEPTED);
+    EXPECT_EQ(cluster.answers.acks[tag].outcome(), term == 1 ? v1::Ack::STALE : v1::Ack::ACCEPTED);
   }
 }
 
@@ -193,16 +193,17 @@ TEST(RecoveryStory, RestartedShardHoldsRequestsUntilNewTerm) {
   const uint64_t fetch = cluster.Fetch(cluster.NewStream(), StageId(last), chunk, 0);
   const uint64_t gone = cluster.Fetch(closed, StageId(last), chunk, 0);
   cluster.Send(ShardId(1), event::StreamClosed{closed});
-  EXPECT_EQ(cluster.closed.count(begin) + cluster.replies.count(begin), 0u);
-  EXPECT_EQ(cluster.acks.count(push), 0u);
-  EXPECT_EQ(cluster.failed_fetches.count(fetch), 0u);
+  EXPECT_EQ(cluster.answers.closed.count(begin) + cluster.answers.replies.count(begin), 0u);
+  EXPECT_EQ(cluster.answers.acks.count(push), 0u);
+  EXPECT_EQ(cluster.answers.failed_fetches.count(fetch), 0u);
 
   cluster.Run();
   ASSERT_EQ(cluster.Status(ShardId(0)).term(), 2u);
-  EXPECT_TRUE(absl::IsAborted(cluster.closed[begin])) << cluster.closed[begin];
-  EXPECT_EQ(cluster.acks[push].outcome(), v1::Ack::STALE);
-  EXPECT_TRUE(absl::IsAborted(cluster.failed_fetches[fetch])) << cluster.failed_fetches[fetch];
-  EXPECT_EQ(cluster.failed_fetches.count(gone), 0u) << "its stream is closed";
+  EXPECT_TRUE(absl::IsAborted(cluster.answers.closed[begin])) << cluster.answers.closed[begin];
+  EXPECT_EQ(cluster.answers.acks[push].outcome(), v1::Ack::STALE);
+  EXPECT_TRUE(absl::IsAborted(cluster.answers.failed_fetches[fetch]))
+      << cluster.answers.failed_fetches[fetch];
+  EXPECT_EQ(cluster.answers.failed_fetches.count(gone), 0u) << "its stream is closed";
   const absl::Status finished = training.Finish([] {});
   EXPECT_TRUE(finished.ok()) << finished;
   EXPECT_EQ(training.End().digest, Undisturbed(spec));
@@ -235,9 +236,10 @@ TEST(RecoveryStory, FetchingOldWeightsRollsTheJobBack) {
     const uint64_t tag =
         cluster.Fetch(cluster.NewStream(), below, cluster.chunks().ChunksOfStage(below)[0], 0);
     cluster.Run();
-    ASSERT_EQ(cluster.failed_fetches.count(tag), 1u);
-    EXPECT_TRUE(absl::IsAborted(cluster.failed_fetches[tag])) << cluster.failed_fetches[tag];
-    EXPECT_TRUE(absl::IsAborted(cluster.closed[watch])) << cluster.closed[watch];
+    ASSERT_EQ(cluster.answers.failed_fetches.count(tag), 1u);
+    EXPECT_TRUE(absl::IsAborted(cluster.answers.failed_fetches[tag]))
+        << cluster.answers.failed_fetches[tag];
+    EXPECT_TRUE(absl::IsAborted(cluster.answers.closed[watch])) << cluster.answers.closed[watch];
     EXPECT_EQ(cluster.Status(ShardId(0)).term(), term + 1);
     const absl::Status finished = training.Finish([] {});
     EXPECT_TRUE(finished.ok()) << finished;
@@ -317,14 +319,15 @@ TEST(RecoveryStory, ATermInheritsTheComputeProfile) {
     cluster.Run();
     return stream;
   };
-  EXPECT_EQ(cluster.replies[join(0, "profile a")].size(), 1u);
+  EXPECT_EQ(cluster.answers.replies[join(0, "profile a")].size(), 1u);
   cluster.Crash(ShardId(1));
   cluster.Restart(ShardId(1));
   cluster.Run();
   ASSERT_EQ(cluster.Status(ShardId(0)).term(), 2u);
   const StreamId other = join(1, "profile b");
-  EXPECT_TRUE(cluster.replies[other].empty());
-  EXPECT_THAT(std::string(cluster.closed[other].message()), testing::HasSubstr("profile a"));
+  EXPECT_TRUE(cluster.answers.replies[other].empty());
+  EXPECT_THAT(std::string(cluster.answers.closed[other].message()),
+              testing::HasSubstr("profile a"));
 }
 
 TEST(RecoveryStory, LostPartRollsBackAnEagerJob) {

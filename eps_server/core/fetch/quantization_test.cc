@@ -85,8 +85,8 @@ class Trainer {
           const uint64_t tag = cluster.Push(stream, step, use, TreeRange{p, 1}, c.id, gradient,
                                             kTokens, 7, residual);
           cluster.Run();
-          ASSERT_EQ(cluster.acks.at(tag).outcome(), v1::Ack::ACCEPTED)
-              << cluster.acks.at(tag).message();
+          ASSERT_EQ(cluster.answers.acks.at(tag).outcome(), v1::Ack::ACCEPTED)
+              << cluster.answers.acks.at(tag).message();
         }
       }
     }
@@ -96,8 +96,8 @@ class Trainer {
   absl::StatusOr<std::string> Left(uint64_t version) {
     const uint64_t tag = cluster.FetchResidual(stream, StageId(1), PartId(0), block, version);
     cluster.Run();
-    if (cluster.failed_fetches.count(tag) > 0) return cluster.failed_fetches[tag];
-    const Bytes bytes = cluster.residuals.at(tag).at(block.value());
+    if (cluster.answers.failed_fetches.count(tag) > 0) return cluster.answers.failed_fetches[tag];
+    const Bytes bytes = cluster.answers.residuals.at(tag).at(block.value());
     if (bytes.empty()) return std::string("nothing");
     float first = 0;
     std::vector<float> all(chunk().elements);
@@ -166,8 +166,8 @@ TEST(Residuals, MustHaveTheExpectedSize) {
         trainer.cluster.Push(trainer.stream, 1, StageId(1), TreeRange{0, 1}, trainer.block,
                              gradient, kTokens, 7, Bytes::CopyOf(std::string(bytes, '\0')));
     trainer.cluster.Run();
-    EXPECT_EQ(trainer.cluster.acks.at(tag).outcome(), v1::Ack::REFUSED);
-    EXPECT_THAT(trainer.cluster.acks.at(tag).message(), HasSubstr("a residual of"));
+    EXPECT_EQ(trainer.cluster.answers.acks.at(tag).outcome(), v1::Ack::REFUSED);
+    EXPECT_THAT(trainer.cluster.answers.acks.at(tag).message(), HasSubstr("a residual of"));
   }
 }
 
@@ -180,7 +180,7 @@ TEST(Residuals, StayWithTheWorkerUntilAGate) {
   // A gate at a step that began without residuals can only hold after the next one.
   const StreamId gate = trainer.cluster.NewStream();
   trainer.cluster.Send(ShardId(0), event::Gate{gate, 1});
-  EXPECT_EQ(std::get<v1::GateReply>(trainer.cluster.replies[gate].front()).step(), 2u);
+  EXPECT_EQ(std::get<v1::GateReply>(trainer.cluster.answers.replies[gate].front()).step(), 2u);
   trainer.cluster.Send(ShardId(0), event::Gate{trainer.cluster.NewStream(), 2});
   trainer.PushOthers(1, 5.0f, /*with_residuals=*/false);
   ASSERT_TRUE(trainer.Begin(2));
@@ -194,9 +194,10 @@ TEST(Residuals, StayWithTheWorkerUntilAGate) {
   request.set_step(2);
   trainer.cluster.Send(ShardId(0), event::Export{exported, request});
   trainer.cluster.Run();
-  EXPECT_TRUE(trainer.cluster.closed.at(exported).ok()) << trainer.cluster.closed.at(exported);
+  EXPECT_TRUE(trainer.cluster.answers.closed.at(exported).ok())
+      << trainer.cluster.answers.closed.at(exported);
   size_t residuals = 0;
-  for (const auto& [header, bytes] : trainer.cluster.exported[exported]) {
+  for (const auto& [header, bytes] : trainer.cluster.answers.exported[exported]) {
     residuals += header.has_residual() ? 1 : 0;
   }
   EXPECT_GT(residuals, 0u);
@@ -220,7 +221,7 @@ TEST(Residuals, AreExportedAndImportedWithTheState) {
     request.set_step(1);
     first.cluster.Send(ShardId(s), event::Export{stream, request});
     first.cluster.Run();
-    for (const auto& [header, bytes] : first.cluster.exported[stream]) {
+    for (const auto& [header, bytes] : first.cluster.answers.exported[stream]) {
       if (header.has_residual()) {
         residuals.emplace_back(header, bytes);
       } else {
@@ -255,10 +256,10 @@ TEST(Copies, AreSharedByAllWorkersThenFreed) {
   trainer.cluster.Run();
   EXPECT_EQ(trainer.Counter("encodes"), 1u);
   EXPECT_EQ(trainer.Counter("encoded_before"), 1u);
-  EXPECT_TRUE(trainer.cluster.fetched.at(first).view() ==
-              trainer.cluster.fetched.at(second).view());
+  EXPECT_TRUE(trainer.cluster.answers.fetched.at(first).view() ==
+              trainer.cluster.answers.fetched.at(second).view());
   EXPECT_EQ(trainer.cluster.account(ShardId(0)).live_bytes(MemoryKind::kFetch),
-            2 * trainer.cluster.fetched.at(first).size() / 2)
+            2 * trainer.cluster.answers.fetched.at(first).size() / 2)
       << "only the test holds it";
   trainer.cluster.Fetch(a, StageId(1), trainer.block, kVersion0);
   trainer.cluster.Run();
@@ -295,16 +296,17 @@ TEST(Copies, AreMadeByUpdatesForWaitingFetches) {
   ASSERT_TRUE(waiting.Begin(1));
   const uint64_t tag = waiting.cluster.Fetch(waiting.stream, StageId(1), waiting.block, 1);
   waiting.cluster.Run();
-  EXPECT_EQ(waiting.cluster.fetched.count(tag), 0u);
+  EXPECT_EQ(waiting.cluster.answers.fetched.count(tag), 0u);
   waiting.PushOthers(1, 5.0f, true);
   ASSERT_TRUE(waiting.Begin(2));
-  ASSERT_EQ(waiting.cluster.fetched.count(tag), 1u);
+  ASSERT_EQ(waiting.cluster.answers.fetched.count(tag), 1u);
   EXPECT_EQ(waiting.Counter("encoded_by_updates"), 1u);
   EXPECT_EQ(waiting.Counter("encodes"), 0u);
   const uint64_t again = waiting.cluster.Fetch(waiting.stream, StageId(1), waiting.block, 1);
   waiting.cluster.Run();
   EXPECT_EQ(waiting.Counter("encodes"), 1u);
-  EXPECT_TRUE(waiting.cluster.fetched.at(again).view() == waiting.cluster.fetched.at(tag).view());
+  EXPECT_TRUE(waiting.cluster.answers.fetched.at(again).view() ==
+              waiting.cluster.answers.fetched.at(tag).view());
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ class EvaluationTest : public testing::Test {
   // evaluations.
   std::string Told(StreamId watch) {
     std::string told;
-    for (const effect::ReplyMessage& reply : cluster_.replies[watch]) {
+    for (const effect::ReplyMessage& reply : cluster_.answers.replies[watch]) {
       const auto& record = std::get<v1::StepRecord>(reply);
       absl::StrAppend(&told, told.empty() ? "" : " ", record.has_evaluation() ? "e" : "",
                       record.step());
@@ -86,7 +86,7 @@ class EvaluationTest : public testing::Test {
     return told;
   }
   v1::StepRecord Last(StreamId watch) {
-    return std::get<v1::StepRecord>(cluster_.replies[watch].back());
+    return std::get<v1::StepRecord>(cluster_.answers.replies[watch].back());
   }
 
   CoreCluster cluster_;
@@ -104,7 +104,7 @@ TEST_F(EvaluationTest, ReportsTheSumOnceAfterAllParts) {
   Report(2, {Loss(2, 1, 5.0), Loss(0, 1, 3.0)});
   EXPECT_EQ(Told(watch_), "1");
   const StreamId reply = Report(2, {Loss(1, 1, -1e17)});
-  EXPECT_EQ(cluster_.replies[reply].size(), 1u) << "the request is still answered";
+  EXPECT_EQ(cluster_.answers.replies[reply].size(), 1u) << "the request is still answered";
   ASSERT_EQ(Told(watch_), "1 e1");
   const v1::StepRecord record = Last(watch_);
   // Summed in the order of parts, (3 + -1e17) + 1e17, whichever reported first.
@@ -122,7 +122,7 @@ TEST_F(EvaluationTest, StepsDoNotWaitForMissingEvaluations) {
   PushAll(2);
   Begin(3);
   EXPECT_EQ(Told(watch_), "1 2");
-  EXPECT_EQ(cluster_.closed.count(watch_), 1u) << "the job is done";
+  EXPECT_EQ(cluster_.answers.closed.count(watch_), 1u) << "the job is done";
   // Reports of the border before do not count for this one.
   StreamId late;
   Watch(&late, {{}, 2, 0, 2});
@@ -141,7 +141,7 @@ TEST_F(EvaluationTest, OnlyTheNewestBorderCounts) {
   EXPECT_EQ(Told(watch_), "1");
   PushAll(2);
   const StreamId early = Report(3, {Loss(2, 1, 1.0)});  // the border before
-  EXPECT_EQ(cluster_.replies[early].size(), 1u);
+  EXPECT_EQ(cluster_.answers.replies[early].size(), 1u);
   EXPECT_EQ(Told(watch_), "1");
 }
 
@@ -155,18 +155,18 @@ TEST_F(EvaluationTest, WatchCanWaitForTheLastEvaluation) {
   PushAll(2);
   Begin(3);
   EXPECT_TRUE(cluster_.begun[0].done());
-  EXPECT_EQ(cluster_.closed.count(watch_), 1u);
-  EXPECT_EQ(cluster_.closed.count(patient), 0u);
+  EXPECT_EQ(cluster_.answers.closed.count(watch_), 1u);
+  EXPECT_EQ(cluster_.answers.closed.count(patient), 0u);
   // A finished job still serves its weights.
   const ChunkId chunk = cluster_.chunks().ChunksOfStage(StageId(0)).front();
   const StreamId stream = cluster_.NewStream();
   const uint64_t tag = cluster_.Fetch(stream, StageId(0), chunk, cluster_.begun[0].version());
   cluster_.Run();
-  EXPECT_EQ(cluster_.fetched.count(tag), 1u);
+  EXPECT_EQ(cluster_.answers.fetched.count(tag), 1u);
   Report(3, {Loss(0, 2, 1.0), Loss(1, 2, 1.0), Loss(2, 2, 1.0)});
   EXPECT_EQ(Told(patient), "1 e1 2 e2");
-  EXPECT_EQ(cluster_.closed.count(patient), 1u);
-  EXPECT_TRUE(cluster_.closed.at(patient).ok());
+  EXPECT_EQ(cluster_.answers.closed.count(patient), 1u);
+  EXPECT_TRUE(cluster_.answers.closed.at(patient).ok());
   // A client that watches again receives what it has not received yet.
   StreamId again;
   Watch(&again, {{}, 2, 1, kSteps});

@@ -100,7 +100,7 @@ class Trainer {
 
   std::vector<v1::StepRecord> Records() {
     std::vector<v1::StepRecord> records;
-    for (const effect::ReplyMessage& reply : cluster.replies[watch]) {
+    for (const effect::ReplyMessage& reply : cluster.answers.replies[watch]) {
       records.push_back(std::get<v1::StepRecord>(reply));
     }
     return records;
@@ -145,7 +145,7 @@ TEST(Skip, SkippedStepLeavesNoTrace) {
         EXPECT_TRUE(trainer.Begin(5));
         EXPECT_TRUE(trainer.cluster.begun[0].done());
         for (uint64_t tag : trainer.tags) {
-          EXPECT_EQ(trainer.cluster.acks.at(tag).outcome(), v1::Ack::ACCEPTED);
+          EXPECT_EQ(trainer.cluster.answers.acks.at(tag).outcome(), v1::Ack::ACCEPTED);
         }
         for (uint32_t s = 0; s < shards; ++s) {
           EXPECT_EQ(trainer.cluster.Status(ShardId(s)).version(), 3u);
@@ -199,7 +199,7 @@ TEST(Skip, CountsAPoisonedContributionExactlyOnce) {
     const uint64_t tag = cluster.Push(trainer.stream, 1, stage, TreeRange{part, 1}, chunk.id,
                                       values, kTokens, nonce);
     cluster.Run();
-    return cluster.acks.at(tag).outcome();
+    return cluster.answers.acks.at(tag).outcome();
   };
   const std::vector<float> good = TellingGradient(chunk, stage, 1, 1);
   EXPECT_EQ(push(1, Poisoned(chunk), 1), v1::Ack::ACCEPTED);
@@ -255,9 +255,9 @@ TEST(Skip, LeavesNothingChargedToTheQuotas) {
   const auto credits_ahead = [](Trainer* trainer, uint64_t step) {
     EXPECT_TRUE(trainer->Begin(step));
     trainer->cluster.hold_payloads = true;
-    const uint64_t before = trainer->cluster.credits;
+    const uint64_t before = trainer->cluster.answers.credits;
     trainer->Push(step, step);
-    return trainer->cluster.credits - before;
+    return trainer->cluster.answers.credits - before;
   };
   const JobSpec spec = SpecWith(Nonfinite::kSkip);
   Trainer fresh(spec, {1, 0, {}});
@@ -288,7 +288,7 @@ TEST(Skip, BorderAfterSkipResumesBitForBit) {
     const StreamId stream = cluster.NewStream();
     cluster.Send(ShardId(s), event::Export{stream, v1::ExportStateRequest()});
     cluster.Run();
-    for (const auto& [header, state] : cluster.exported[stream]) {
+    for (const auto& [header, state] : cluster.answers.exported[stream]) {
       if (s == 0) border = header;
       states[header.chunk()] = state;
     }
@@ -330,9 +330,9 @@ TEST(Skip, WaitsForExportOfThePreviousBorder) {
   const ChunkId poisoned(0);
   // The export reads chunk by chunk, while all gradients arrive at once.
   trainer.Push(2, 2, &poisoned);
-  ASSERT_EQ(cluster.exported[stream].size(), cluster.chunks().chunks().size());
-  for (const auto& [header, state] : cluster.exported[stream]) EXPECT_EQ(header.step(), 1u);
-  EXPECT_EQ(cluster.closed.count(stream), 1u);
+  ASSERT_EQ(cluster.answers.exported[stream].size(), cluster.chunks().chunks().size());
+  for (const auto& [header, state] : cluster.answers.exported[stream]) EXPECT_EQ(header.step(), 1u);
+  EXPECT_EQ(cluster.answers.closed.count(stream), 1u);
   EXPECT_EQ(cluster.Status(ShardId(0)).step(), 3u);
 }
 
@@ -349,8 +349,8 @@ TEST(Halt, FailsEveryShardAndNamesTheGradient) {
     const uint64_t tag = cluster.Push(trainer.stream, 2, stage, TreeRange{1, 1}, chunk.id,
                                       Poisoned(chunk), kTokens, kNonce);
     cluster.Run();
-    EXPECT_EQ(cluster.acks.at(tag).outcome(), v1::Ack::REFUSED);
-    EXPECT_EQ(cluster.acks.at(tag).retry_after_ms(), 0u);
+    EXPECT_EQ(cluster.answers.acks.at(tag).outcome(), v1::Ack::REFUSED);
+    EXPECT_EQ(cluster.answers.acks.at(tag).retry_after_ms(), 0u);
     for (uint32_t s = 0; s < 2; ++s) {
       EXPECT_EQ(cluster.core(ShardId(s)).state(), v1::JOB_STATE_FAILED) << "shard " << s;
       const std::string why = cluster.Status(ShardId(s)).failure();
@@ -363,8 +363,8 @@ TEST(Halt, FailsEveryShardAndNamesTheGradient) {
         EXPECT_THAT(why, HasSubstr(text));
       }
     }
-    ASSERT_EQ(cluster.closed.count(trainer.watch), 1u);
-    const absl::Status& told = cluster.closed.at(trainer.watch);
+    ASSERT_EQ(cluster.answers.closed.count(trainer.watch), 1u);
+    const absl::Status& told = cluster.answers.closed.at(trainer.watch);
     EXPECT_EQ(told.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(told.message()), HasSubstr("--resume=latest"));
   }
@@ -395,7 +395,7 @@ TEST(Halt, IgnoresLatePoisonedContributions) {
   ASSERT_TRUE(InadmissibleElement(refused).has_value());
   cluster.Send(ShardId(0), event::PushInvalid{slow, tag, refused});
   cluster.Run();
-  EXPECT_EQ(cluster.acks.at(tag).outcome(), v1::Ack::STALE);
+  EXPECT_EQ(cluster.answers.acks.at(tag).outcome(), v1::Ack::STALE);
   EXPECT_EQ(cluster.core(ShardId(0)).state(), v1::JOB_STATE_RUNNING);
 }
 

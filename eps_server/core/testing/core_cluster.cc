@@ -143,28 +143,14 @@ void CoreCluster::Send(ShardId shard, const Event& event) {
 
 bool CoreCluster::Carry(ShardId shard, Effect effect) {
   Shard* s = shards_[shard.value()].get();
-  if (auto* e = std::get_if<effect::Reply>(&effect)) {
-    replies[e->stream].push_back(e->message);
-  } else if (auto* e = std::get_if<effect::Close>(&effect)) {
-    closed[e->stream] = e->status;
-  } else if (auto* e = std::get_if<effect::SendChunk>(&effect)) {
-    if (e->residual) {
-      residuals[e->tag][e->chunk.value()] = e->payload;
-    } else {
-      fetched[e->tag] = e->payload;
-    }
-  } else if (auto* e = std::get_if<effect::FailFetch>(&effect)) {
-    failed_fetches[e->tag] = e->status;
-  } else if (auto* e = std::get_if<effect::Credit>(&effect)) {
-    ++credits;
+  answers.Note(effect);
+  if (auto* e = std::get_if<effect::Credit>(&effect)) {
     const StreamId stream = e->stream;
     const uint64_t tag = e->tag;
     if (!hold_payloads) bag_.push_back([this, stream, tag] { SendPayload(stream, tag); });
   } else if (auto* e = std::get_if<effect::SendAck>(&effect)) {
-    acks[e->tag] = e->ack;
     payloads_.erase(e->tag);
   } else if (auto* e = std::get_if<effect::SendState>(&effect)) {
-    exported[e->stream].emplace_back(e->header, e->state);
     const StreamId stream = e->stream;
     Later(shard, shard, event::ExportDrained{stream});
   } else if (auto* e = std::get_if<effect::Start>(&effect)) {
@@ -276,8 +262,8 @@ bool CoreCluster::Begin(uint64_t step, const std::vector<uint32_t>& parts, uint6
   Run();
   begun.clear();
   for (StreamId stream : streams) {
-    auto it = replies.find(stream);
-    if (it == replies.end()) return false;
+    auto it = answers.replies.find(stream);
+    if (it == answers.replies.end()) return false;
     begun.push_back(std::get<v1::BeginStepReply>(it->second.front()));
   }
   return true;

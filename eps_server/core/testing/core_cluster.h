@@ -16,6 +16,7 @@
 #include "base/testing/manual_executor.h"
 #include "compression/codec_table.h"
 #include "eps_server/core/shard_core.h"
+#include "eps_server/core/testing/shard_answers.h"
 
 namespace eps {
 
@@ -86,16 +87,14 @@ class CoreCluster {
   bool Begin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
              const std::vector<v1::PartLoss>& losses = {});
   // Offers one contribution; `gradient` holds the chunk's elements. Sends the payload once there is
-  // credit. Returns the tag under which `acks` will hold the ack.
+  // credit. Returns the tag under which `answers.acks` will hold the ack.
   uint64_t Push(StreamId stream, uint64_t step, StageId use, TreeRange parts, ChunkId chunk,
                 const std::vector<float>& gradient, uint64_t tokens, uint64_t nonce,
                 const Bytes& residual = Bytes());
-  // Fetches one chunk of a stage. Returns a tag; `fetched` or `failed_fetches` will hold the
-  // answer.
+  // Fetches one chunk of a stage. Returns a tag, under which `answers` will hold the answer.
   uint64_t Fetch(StreamId stream, StageId stage, ChunkId chunk, uint64_t version,
                  bool backward = false);
-  // Fetches what a part left out. Returns a tag; `residuals` or `failed_fetches` will hold the
-  // answer.
+  // Fetches what a part left out. Returns a tag, under which `answers` will hold the answer.
   uint64_t FetchResidual(StreamId stream, StageId stage, PartId part, ChunkId chunk,
                          uint64_t version);
   // Returns weights and optimizer state of all chunks, read from the backends, in chunk order. All
@@ -108,16 +107,8 @@ class CoreCluster {
   v1::StatusReply Status(ShardId shard);
   void FireTimers();  // advances the time, and expires every timer that is set
 
-  // The answers of the shards, by stream or by tag (tags are unique in the cluster).
-  std::map<uint64_t, v1::Ack> acks;
-  std::map<uint64_t, Bytes> fetched;
-  std::map<uint64_t, std::map<uint32_t, Bytes>> residuals;  // by tag and chunk
-  std::map<uint64_t, absl::Status> failed_fetches;
-  std::map<StreamId, absl::Status> closed;
-  std::map<StreamId, std::vector<effect::ReplyMessage>> replies;
-  std::map<StreamId, std::vector<std::pair<v1::ExportStateReply, Bytes>>> exported;
+  ShardAnswers answers;
   std::vector<v1::BeginStepReply> begun;  // by shard: the replies to the last Begin
-  uint64_t credits = 0;
   uint64_t now_ms = 0;
   uint64_t term = 1;           // the term of the workers' requests
   bool hold_payloads = false;  // credited payloads are not sent

@@ -63,11 +63,11 @@ bool CoreTraining::Join() {
   if (joined_.second > 0 && joined_.first == cluster_.term) return true;
   const StreamId stream = cluster_.NewStream();
   cluster_.Send(ShardId(0), event::Join{stream, v1::JoinRequest()});
-  for (int round = 0; round < 1000 && cluster_.replies.count(stream) == 0; ++round) {
+  for (int round = 0; round < 1000 && cluster_.answers.replies.count(stream) == 0; ++round) {
     if (cluster_.RunSome(1) == 0) break;
   }
-  const auto reply = cluster_.replies.find(stream);
-  if (reply == cluster_.replies.end()) return false;
+  const auto reply = cluster_.answers.replies.find(stream);
+  if (reply == cluster_.answers.replies.end()) return false;
   const auto& joined = std::get<v1::JoinReply>(reply->second.front());
   cluster_.term = joined.term();
   joined_ = {joined.term(), joined.step()};
@@ -87,17 +87,17 @@ bool CoreTraining::Begin(uint64_t step) {
   for (int round = 0; round < 1000; ++round) {
     size_t answered = 0;
     for (const StreamId stream : streams) {
-      answered += cluster_.replies.count(stream);
+      answered += cluster_.answers.replies.count(stream);
       // Aborted: the step that the worker was given is complete, or the term is over. It joins
       // again.
-      const auto closed = cluster_.closed.find(stream);
-      if (begun_.second > 0 || closed == cluster_.closed.end()) continue;
+      const auto closed = cluster_.answers.closed.find(stream);
+      if (begun_.second > 0 || closed == cluster_.answers.closed.end()) continue;
       if (absl::IsAborted(closed->second)) joined_ = {0, 0};
     }
     if (joined_ != worker) return false;
     if (answered == streams.size()) {
       begun_ = {cluster_.term, step};
-      const auto& reply = cluster_.replies[streams[0]].front();
+      const auto& reply = cluster_.answers.replies[streams[0]].front();
       version_ = std::get<v1::BeginStepReply>(reply).version();
       return true;
     }
@@ -196,14 +196,14 @@ bool CoreTraining::ReadResidual(StageId use, uint32_t part, ChunkId chunk, uint6
   const uint64_t tag =
       cluster_.FetchResidual(cluster_.NewStream(), use, PartId(part), chunk, version);
   for (int round = 0; round < 1000; ++round) {
-    const auto found = cluster_.residuals.find(tag);
-    if (found != cluster_.residuals.end()) {
+    const auto found = cluster_.answers.residuals.find(tag);
+    if (found != cluster_.answers.residuals.end()) {
       const Bytes& bytes = found->second.at(chunk.value());
       *scale = 1.0f + static_cast<float>(bytes.empty() ? 0 : Crc32c(bytes.view()) % 97) / 128.0f;
-      cluster_.residuals.erase(found);
+      cluster_.answers.residuals.erase(found);
       return true;
     }
-    if (cluster_.failed_fetches.count(tag) > 0 || cluster_.RunSome(1) == 0) return false;
+    if (cluster_.answers.failed_fetches.count(tag) > 0 || cluster_.RunSome(1) == 0) return false;
   }
   return false;
 }
@@ -219,8 +219,8 @@ void CoreTraining::FetchAll(uint64_t version) {
 
 void CoreTraining::NoteServed() {
   for (auto it = fetching_.begin(); it != fetching_.end();) {
-    const auto found = cluster_.fetched.find(it->first);
-    if (found == cluster_.fetched.end()) {
+    const auto found = cluster_.answers.fetched.find(it->first);
+    if (found == cluster_.answers.fetched.end()) {
       ++it;
       continue;
     }
@@ -230,7 +230,7 @@ void CoreTraining::NoteServed() {
       served_ = absl::DataLossError(absl::StrCat("chunk ", it->second.second, " at version ",
                                                  it->second.first, " was served in two ways"));
     }
-    cluster_.fetched.erase(found);
+    cluster_.answers.fetched.erase(found);
     it = fetching_.erase(it);
   }
 }
@@ -255,7 +255,7 @@ CoreTraining::Outcome CoreTraining::End() {
   outcome_.digest = ToHex(sha.Finish());
   const StreamId watch = cluster_.NewStream();
   cluster_.Send(ShardId(0), event::Watch{watch, 0});
-  for (const effect::ReplyMessage& reply : cluster_.replies[watch]) {
+  for (const effect::ReplyMessage& reply : cluster_.answers.replies[watch]) {
     const v1::StepRecord& record = std::get<v1::StepRecord>(reply);
     absl::StrAppendFormat(&outcome_.digest, " %d:%a:%a", record.step(), record.loss(),
                           record.grad_norm());
