@@ -40,6 +40,24 @@ absl::Status ShardFacts::FailedStatus() const {
                    "; start it again with --resume=latest to go on from the last checkpoint"));
 }
 
+absl::StatusOr<std::vector<ChunkId>> ShardFacts::NamedChunks(absl::string_view rpc,
+                                                             absl::Span<const uint32_t> ids) const {
+  std::vector<ChunkId> chunks;
+  std::vector<bool> named(owned.size(), false);
+  for (const uint32_t id : ids) {
+    if (Owned(ChunkId(id)) == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(rpc, ": chunk ", id, " is not one of shard ", job.shard.value()));
+    }
+    if (named[local[id]]) {
+      return absl::InvalidArgumentError(absl::StrCat(rpc, ": chunk ", id, " is named twice"));
+    }
+    named[local[id]] = true;
+    chunks.push_back(ChunkId(id));
+  }
+  return chunks;
+}
+
 bool ShardFacts::EndsProcess(const absl::Status& status) const {
   return job.durable() && (absl::IsInternal(status) || absl::IsDataLoss(status));
 }

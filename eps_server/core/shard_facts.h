@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/ids.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
@@ -93,6 +96,10 @@ struct ShardFacts {
   bool PushResiduals() const;
   // The answer to requests for a job that failed.
   absl::Status FailedStatus() const;
+  // Returns the chunks that a request names, in its order. Returns InvalidArgument, which names
+  // `rpc` and the chunk, for one that this shard does not own or that is named twice.
+  absl::StatusOr<std::vector<ChunkId>> NamedChunks(absl::string_view rpc,
+                                                   absl::Span<const uint32_t> ids) const;
   // Whether only a new process can find out what the disk holds after this error.
   bool EndsProcess(const absl::Status& status) const;
   // A message from this shard in its term.

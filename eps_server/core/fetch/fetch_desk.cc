@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace eps {
 
@@ -41,15 +42,17 @@ absl::Status FetchDesk::Check(const event::Fetch& e, std::vector<ChunkId>* wante
       if (facts_.Owned(id) != nullptr) wanted->push_back(id);
     }
   }
-  for (uint32_t id : request.chunks()) {
+  for (const uint32_t id : request.chunks()) {
     if (facts_.Owned(ChunkId(id)) == nullptr ||
-        std::find(stage_chunks.begin(), stage_chunks.end(), ChunkId(id)) == stage_chunks.end()) {
+        !std::binary_search(stage_chunks.begin(), stage_chunks.end(), ChunkId(id))) {
       return absl::InvalidArgumentError(absl::StrCat("Fetch: chunk ", id, " is not one of stage ",
                                                      request.stage(), " on shard ",
                                                      facts_.job.shard.value()));
     }
-    wanted->push_back(ChunkId(id));
   }
+  EPS_ASSIGN_OR_RETURN(const std::vector<ChunkId> named,
+                       facts_.NamedChunks("Fetch", request.chunks()));
+  wanted->insert(wanted->end(), named.begin(), named.end());
   uint32_t in_flight = 0;
   for (const auto& [tag, left] : open_) in_flight += tag.stream == e.stream ? 1 : 0;
   if (in_flight >= facts_.job.limits.max_fetches_per_stream) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/checksum.h"
+#include "base/status_macros.h"
 
 namespace eps {
 
@@ -65,6 +66,7 @@ absl::Status WorkerDesk::CheckJoin(const v1::JoinRequest& request) {
 // Returns the parts that a worker hosts: those that it asks for, or else its share by rank, or all.
 absl::StatusOr<std::vector<uint32_t>> WorkerDesk::PartsOf(const v1::JoinRequest& request) const {
   const uint32_t parts = facts_.job.spec.training.parts;
+  EPS_RETURN_IF_ERROR(CheckParts("Join", request.parts()));
   std::vector<uint32_t> hosted(request.parts().begin(), request.parts().end());
   if (hosted.empty() && request.worker_count() > 0) {
     if (request.worker_count() > parts || request.worker_rank() >= request.worker_count()) {
@@ -81,13 +83,23 @@ absl::StatusOr<std::vector<uint32_t>> WorkerDesk::PartsOf(const v1::JoinRequest&
   if (hosted.empty()) {
     for (uint32_t p = 0; p < parts; ++p) hosted.push_back(p);
   }
-  for (const uint32_t p : hosted) {
-    if (p >= parts) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("Join: part ", p, " of a job of ", parts, " parts"));
-    }
-  }
   return hosted;
+}
+
+// Checks the parts that a request names: each is a part of the job, and none is named twice.
+absl::Status WorkerDesk::CheckParts(absl::string_view rpc, absl::Span<const uint32_t> parts) const {
+  std::vector<bool> named(parts_.size(), false);
+  for (const uint32_t part : parts) {
+    if (part >= parts_.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(rpc, ": part ", part, " of a job of ", parts_.size(), " parts"));
+    }
+    if (named[part]) {
+      return absl::InvalidArgumentError(absl::StrCat(rpc, ": part ", part, " is named twice"));
+    }
+    named[part] = true;
+  }
+  return absl::OkStatus();
 }
 
 void WorkerDesk::On(const internal_event::StepOpened&) {
@@ -99,7 +111,6 @@ void WorkerDesk::On(const internal_event::StepOpened&) {
 // ---------------------------------------------------------------- begins
 
 absl::Status WorkerDesk::CheckBegin(const v1::BeginStepRequest& request) const {
-  const uint32_t parts = facts_.job.spec.training.parts;
   if (JobId(request.job_id()) != facts_.job.id) {
     return absl::NotFoundError(absl::StrCat("BeginStep: job ", absl::Hex(request.job_id()),
                                             "; this server runs ",
@@ -112,11 +123,12 @@ absl::Status WorkerDesk::CheckBegin(const v1::BeginStepRequest& request) const {
                                            " step ", facts_.step));
   }
   if (request.parts().empty()) return absl::InvalidArgumentError("BeginStep: no parts");
-  for (const uint32_t part : request.parts()) {
-    if (part >= parts) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("BeginStep: part ", part, " of a job of ", parts, " parts"));
-    }
+  EPS_RETURN_IF_ERROR(CheckParts("BeginStep", request.parts()));
+  const int parts = static_cast<int>(facts_.job.spec.training.parts);
+  if (request.losses_size() > parts || request.evaluations_size() > parts) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "BeginStep: ", request.losses_size(), " losses and ", request.evaluations_size(),
+        " evaluations; at most one of each per part, ", parts, ", is allowed"));
   }
   if (facts_.step == 0) return absl::OkStatus();  // importing: the border is not known yet
   if (request.step() < facts_.step) {

@@ -14,6 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/ids.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
@@ -75,6 +77,7 @@ class WorkerDesk {
   };
 
   absl::Status CheckJoin(const v1::JoinRequest& request);
+  absl::Status CheckParts(absl::string_view rpc, absl::Span<const uint32_t> parts) const;
   absl::StatusOr<std::vector<uint32_t>> PartsOf(const v1::JoinRequest& request) const;
   absl::Status CheckBegin(const v1::BeginStepRequest& request) const;
   std::string LostWork(const v1::BeginStepRequest& request) const;

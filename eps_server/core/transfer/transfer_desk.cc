@@ -130,14 +130,10 @@ void TransferDesk::On(const event::Export& e) {
   Export job;
   job.request = e.request;
   job.since_ms = facts_.now_ms;
-  for (uint32_t id : e.request.chunks()) {
-    if (facts_.Owned(ChunkId(id)) == nullptr) {
-      return outbox_->Close(e.stream, absl::InvalidArgumentError(absl::StrCat(
-                                          "ExportState: chunk ", id, " is not one of shard ",
-                                          facts_.job.shard.value())));
-    }
-    job.chunks.push_back(ChunkId(id));
-  }
+  absl::StatusOr<std::vector<ChunkId>> named =
+      facts_.NamedChunks("ExportState", e.request.chunks());
+  if (!named.ok()) return outbox_->Close(e.stream, named.status());
+  job.chunks = *std::move(named);
   if (e.request.chunks().empty()) {
     for (const OwnedChunk& chunk : facts_.owned) job.chunks.push_back(chunk.id);
   }
