@@ -25,14 +25,6 @@ absl::Status ValidateGroups(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
-// Chunks that a tensor can make at most; see ChunkMap::Build.
-uint64_t ChunksOf(const TensorSpec& tensor, uint64_t chunk_elements) {
-  if (tensor.rank == 1) return 1;
-  const uint64_t fitting = chunk_elements / tensor.cols / 32 * 32;
-  const uint64_t panel_rows = fitting < 32 ? 32 : fitting;
-  return (tensor.rows + panel_rows - 1) / panel_rows;
-}
-
 absl::Status ValidateTensor(const JobSpec& spec, const TensorSpec& tensor, absl::string_view key) {
   EPS_RETURN_IF_ERROR(CheckName(key, tensor.name, "_.-"));
   const std::string named = absl::StrCat(key, " (", tensor.name, ")");
@@ -65,10 +57,27 @@ absl::Status ValidateTensors(const JobSpec& spec) {
       return Refuse(key, "expected at most ", kMaxElements, " elements in all tensors, found ",
                     elements, " up to ", tensor.name);
     }
-    chunks += ChunksOf(tensor, spec.chunk_elements);
+    chunks += MaxChunksOf(tensor, spec.chunk_elements);
     if (chunks > kMaxChunks) {
       return Refuse("training.chunk_elements", spec.chunk_elements, " cuts the tensors up to ",
                     tensor.name, " into ", chunks, " chunks, expected at most ", kMaxChunks,
+                    "; raise it");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Every use of a tensor is a use of each of its chunks.
+absl::Status ValidateChunkUses(const JobSpec& spec) {
+  uint64_t uses = 0;
+  for (size_t i = 0; i < spec.stages.size(); ++i) {
+    for (const TensorUse& use : spec.stages[i].uses) {
+      uses += MaxChunksOf(spec.tensors[use.tensor.value()], spec.chunk_elements);
+    }
+    if (uses > kMaxChunkUses) {
+      return Refuse("training.chunk_elements", spec.chunk_elements,
+                    " cuts the tensors of the stages up to ", spec.stages[i].name,
+                    " into chunks of ", uses, " uses, expected at most ", kMaxChunkUses,
                     "; raise it");
     }
   }
@@ -106,7 +115,7 @@ absl::Status ValidateStages(const JobSpec& spec) {
       return Refuse(absl::StrCat("tensor.", i), spec.tensors[i].name, " is used by no stage");
     }
   }
-  return absl::OkStatus();
+  return ValidateChunkUses(spec);
 }
 
 // The bounds of the keys keep every product below in uint64: samples < 2^60 and tokens per step <=
@@ -158,6 +167,13 @@ absl::Status ValidateKeys(const JobSpec& spec) {
 }
 
 }  // namespace
+
+uint64_t MaxChunksOf(const TensorSpec& tensor, uint64_t chunk_elements) {
+  if (tensor.rank == 1) return 1;
+  const uint64_t fitting = chunk_elements / tensor.cols / 32 * 32;
+  const uint64_t panel_rows = fitting < 32 ? 32 : fitting;
+  return (tensor.rows + panel_rows - 1) / panel_rows;
+}
 
 uint64_t JobSpec::total_elements() const {
   uint64_t total = 0;

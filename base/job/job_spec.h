@@ -31,6 +31,7 @@ inline constexpr int kNumericsVersion = 1;
 inline constexpr uint64_t kMaxSpecTextBytes = uint64_t{16} << 20;
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 48;  // over all tensors
 inline constexpr uint64_t kMaxChunks = uint64_t{1} << 22;
+inline constexpr uint64_t kMaxChunkUses = 2 * kMaxChunks;  // chunks, once per stage that uses them
 
 struct JobSpec {
   std::string name;  // tells apart runs of equal settings
@@ -63,6 +64,9 @@ struct JobSpec {
   Sha256Digest Digest() const;  // of ToText()
   JobId id() const;             // first 8 bytes of Digest(), big-endian
 };
+
+// Returns the most chunks that a valid tensor can make; see ChunkMap::Build.
+uint64_t MaxChunksOf(const TensorSpec& tensor, uint64_t chunk_elements);
 
 // "training.seed: 1 there, 2 here": the first line in which two canonical texts differ; empty if
 // none does.

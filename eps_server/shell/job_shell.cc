@@ -57,8 +57,16 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobShell::Create(JobSpec spec,
                                                            ShardId shard, Term term,
                                                            const ShellEnvironment& environment) {
   EPS_CHECK(shard.value() < servers.size());
+  const uint64_t description_bytes = DescriptionBytes(spec);
+  const absl::Status fits = environment.account->TryCharge(MemoryKind::kScratch, description_bytes);
+  if (!fits.ok()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("job \"", spec.name, "\", shard ", shard.value(), " of ", servers.size(),
+                     ": the description of its chunks does not fit: ", std::string(fits.message()),
+                     "; raise training.chunk_elements, or servers.memory_limit"));
+  }
   std::shared_ptr<JobShell> shell(
-      new JobShell(std::move(spec), std::move(servers), shard, environment),
+      new JobShell(std::move(spec), std::move(servers), shard, description_bytes, environment),
       [](JobShell* raw) { DestroyLater(raw); });
   if (!environment.trace.empty()) {
     EPS_ASSIGN_OR_RETURN(shell->trace_, TraceFile::Open(environment.trace, shard));
@@ -70,14 +78,17 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobShell::Create(JobSpec spec,
 }
 
 JobShell::JobShell(JobSpec spec, std::vector<std::string> servers, ShardId shard,
-                   const ShellEnvironment& environment)
+                   uint64_t description_bytes, const ShellEnvironment& environment)
     : environment_(environment),
+      description_bytes_(description_bytes),
       part_(std::move(spec), std::move(servers), shard),
       sequence_(environment_.pool) {
   for (size_t i = 0; i < part_.servers().size(); ++i) {
     mailboxes_.push_back(std::make_unique<PeerMailbox>());
   }
 }
+
+JobShell::~JobShell() { environment_.account->Release(MemoryKind::kScratch, description_bytes_); }
 
 namespace {
 

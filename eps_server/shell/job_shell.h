@@ -66,7 +66,8 @@ struct ShellEnvironment {
 // for operations on the pool and must therefore not run there.
 class JobShell : public std::enable_shared_from_this<JobShell> {
  public:
-  // Reserves memory for the state and checks that the budget for contributions fits as well.
+  // Reserves memory for the description of the chunks, then for their state, and checks that the
+  // budget for contributions fits as well.
   // REQUIRES: `spec` is valid. Returns ResourceExhausted, with the sizes and the key
   // servers.memory_limit, if they do not fit. Takes long, because it pre-faults the state: do not
   // call it on a gRPC callback thread.
@@ -74,6 +75,7 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
                                                           std::vector<std::string> servers,
                                                           ShardId shard, Term term,
                                                           const ShellEnvironment& environment);
+  ~JobShell();
   JobShell(const JobShell&) = delete;
   JobShell& operator=(const JobShell&) = delete;
 
@@ -126,7 +128,7 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
 
  private:
   JobShell(JobSpec spec, std::vector<std::string> servers, ShardId shard,
-           const ShellEnvironment& environment);
+           uint64_t description_bytes, const ShellEnvironment& environment);
   absl::Status Reserve();
   void StartProtocol(Term term);
   uint64_t NowMs() const;
@@ -153,7 +155,8 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   void ImportTaken(StreamId stream);
 
   const ShellEnvironment environment_;
-  JobPart part_;  // immutable after Create
+  const uint64_t description_bytes_;  // charged by Create, for part_ and the core
+  JobPart part_;                      // immutable after Create
   uint64_t reserved_bytes_ = 0;
   const TimerQueue::Clock::time_point start_ = TimerQueue::Clock::now();
 

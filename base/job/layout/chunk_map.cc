@@ -12,6 +12,11 @@ constexpr uint64_t kMinDefaultChunk = uint64_t{64} << 10;
 constexpr uint64_t kMaxDefaultChunk = uint64_t{1} << 20;
 constexpr uint64_t kDefaultChunksPerModel = 64;
 
+// Bytes that the map, the codecs and the desks of a server hold for a chunk, and for each of its
+// uses.
+constexpr uint64_t kBytesPerChunk = 512;
+constexpr uint64_t kBytesPerUse = 64;
+
 // For each tensor the stages that use it, in relay order.
 std::vector<std::vector<StageId>> StagesOfTensors(const JobSpec& spec) {
   std::vector<std::vector<StageId>> stages(spec.tensors.size());
@@ -103,6 +108,18 @@ class Builder {
 };
 
 }  // namespace
+
+uint64_t DescriptionBytes(const JobSpec& spec) {
+  uint64_t chunks = 0;
+  for (const TensorSpec& tensor : spec.tensors) chunks += MaxChunksOf(tensor, spec.chunk_elements);
+  uint64_t uses = 0;
+  for (const StageSpec& stage : spec.stages) {
+    for (const TensorUse& use : stage.uses) {
+      uses += MaxChunksOf(spec.tensors[use.tensor.value()], spec.chunk_elements);
+    }
+  }
+  return chunks * kBytesPerChunk + uses * kBytesPerUse;
+}
 
 ChunkMap ChunkMap::Build(const JobSpec& spec) {
   ChunkMap map;

@@ -69,6 +69,10 @@ void ForEachTile(const Chunk& chunk, Visitor visit) {
   }
 }
 
+// Returns the bytes that a server at most needs to describe a job's chunks, beside their state. The
+// specification can be much smaller. REQUIRES spec.Validate().ok().
+uint64_t DescriptionBytes(const JobSpec& spec);
+
 // Immutable after Build; thread-safe.
 class ChunkMap {
  public:
