@@ -21,12 +21,17 @@ constexpr int kMmapThresholdBytes = 32 << 20;
 constexpr int kHeapPadBytes = 64 << 20;
 constexpr int kTrimThresholdBytes = 256 << 20;
 
+// Payloads are already encoded. gRPC limits the size of a message before it inflates it, so a
+// compressed message is refused by its header.
+constexpr int kAcceptedCompression = 1 << GRPC_COMPRESS_NONE;
+
 // Set on clients and servers alike, because both receive.
 struct IntArgument {
   const char* name;
   int value;
 };
 constexpr IntArgument kReceiving[] = {
+    {GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, kAcceptedCompression},
     {GRPC_ARG_HTTP2_BDP_PROBE, 0},
     {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes},
     {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kMaxFrameBytes},
@@ -118,7 +123,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(kMaxControlMessageBytes);
   args.SetMaxSendMessageSize(kMaxControlMessageBytes);
-  args.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);  // payloads are already encoded
+  args.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);
   // One TCP connection carries about 1 GB/s, so channels must not share one.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   for (const IntArgument& argument : kReceiving) args.SetInt(argument.name, argument.value);
@@ -139,7 +144,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
 void SetServerOptions(grpc::ServerBuilder* builder) {
   builder->SetMaxReceiveMessageSize(kMaxControlMessageBytes);
   builder->SetMaxSendMessageSize(kMaxControlMessageBytes);
-  builder->SetDefaultCompressionAlgorithm(GRPC_COMPRESS_NONE);  // payloads are already encoded
+  builder->SetDefaultCompressionAlgorithm(GRPC_COMPRESS_NONE);
   for (const IntArgument& argument : kReceiving) {
     builder->AddChannelArgument(argument.name, argument.value);
   }

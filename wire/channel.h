@@ -44,10 +44,12 @@ inline constexpr int kMaxReadBytes = 4 << 20;
 // than receiving the data.
 void KeepGrpcInitialised();
 
-// Returns a channel with its own connection, message limits and keep-alive, without compression.
+// Returns a channel with its own connection, message limits and keep-alive. It sends no compressed
+// message and accepts none.
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
 
-// Sets the same limits and keep-alive for a server, and a port that no other process can share.
+// Sets the same limits and keep-alive for a server, and a port that no other process can share. The
+// server answers a compressed message with UNIMPLEMENTED before it is inflated.
 void SetServerOptions(grpc::ServerBuilder* builder);
 
 // Checks "HOST:PORT" with a port in 1…65535 (0 too if `allow_any_port`). Returns InvalidArgument.
