@@ -143,7 +143,7 @@ absl::Status JobShell::Reserve() {
     return absl::Status(backend.status().code(), text);
   }
   backend_ = *std::move(backend);
-  reserved_bytes_ = account->live_bytes(MemoryKind::kState) - before + budget;
+  reserved_bytes_ = description_bytes_ + account->live_bytes(MemoryKind::kState) - before + budget;
   return absl::OkStatus();
 }
 
