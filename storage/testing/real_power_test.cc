@@ -67,21 +67,15 @@ class Server {
   const absl::Status& status() const { return status_; }
 
   // Runs one operation, which `begin` starts.
-  template <class Begin>
-  BackendDone Do(const Begin& begin) {
+  BackendDone Do(Request request) {
     const OpId op = completions_.Next();
-    begin(backend_.get(), op);
+    backend_->Submit(op, std::move(request));
     return completions_.Take(op);
   }
-  absl::Status Promise(uint64_t term) {
-    return Do([&](StateBackend* b, OpId op) { b->Promise(op, Term(term)); }).status;
-  }
+  absl::Status Promise(uint64_t term) { return Do(PromiseRequest{Term(term)}).status; }
   absl::Status StartLog(uint64_t term, uint64_t base_step, uint64_t base_term) {
     const CutId base = {Step(base_step), Term(base_term)};
-    return Do([&](StateBackend* b, OpId op) {
-             b->StartLog(op, FoundLog{{Term(term), 77}, base, base});
-           })
-        .status;
+    return Do(StartLogRequest{FoundLog{{Term(term), 77}, base, base}}).status;
   }
   // Logs an entry of the step, makes the state of the version that the step ends with, and cuts.
   absl::Status Cut(uint64_t step, uint64_t term, bool logs) {
@@ -89,39 +83,34 @@ class Server {
       LogEntry entry;
       entry.step = Step(step);
       entry.text = absl::StrCat("step ", step);
-      const absl::Status logged = Do([&](StateBackend* b, OpId op) { b->Log(op, entry); }).status;
-      EPS_RETURN_IF_ERROR(logged);
+      EPS_RETURN_IF_ERROR(Do(LogRequest{entry}).status);
     }
     for (const Chunk& chunk : chunks_.chunks()) {
       const std::string state = DurableProcess::SomeState(chunk, Version(step));
-      const absl::Status written =
-          Do([&](StateBackend* b, OpId op) {
-            b->WriteState(op, chunk.id, Version(step), Bytes::CopyOf(state));
-          }).status;
-      EPS_RETURN_IF_ERROR(written);
+      EPS_RETURN_IF_ERROR(
+          Do(WriteStateRequest{chunk.id, Version(step), Bytes::CopyOf(state)}).status);
     }
     CutRequest request = CutAt(step, term, step);
+    const CutId cut = request.border.id;
     request.content.residuals = SomeResiduals(step);
-    const absl::Status cut = Do([&](StateBackend* b, OpId op) { b->Cut(op, request); }).status;
-    EPS_RETURN_IF_ERROR(cut);
+    EPS_RETURN_IF_ERROR(Do(std::move(request)).status);
     RecordMark(step);
-    backend_->Recycle(request.border.id);
+    backend_->Recycle(cut);
     return absl::OkStatus();
   }
   absl::StatusOr<RecoveredState> Recover() {
-    const BackendDone done = Do([](StateBackend* b, OpId op) { b->Recover(op); });
+    const BackendDone done = Do(RecoverRequest());
     EPS_RETURN_IF_ERROR(done.status);
     return *std::get<std::shared_ptr<const RecoveredState>>(done.value);
   }
   absl::Status Restore(const CutId& cut, uint64_t term) {
-    EPS_RETURN_IF_ERROR(Do([](StateBackend* b, OpId op) { b->Quiesce(op); }).status);
-    return Do([&](StateBackend* b, OpId op) { b->Restore(op, cut, Term(term)); }).status;
+    EPS_RETURN_IF_ERROR(Do(QuiesceRequest()).status);
+    return Do(RestoreRequest{cut, Term(term)}).status;
   }
   // Returns an error unless every chunk has the bits of the version.
   absl::Status CheckState(uint64_t version) {
     for (const Chunk& chunk : chunks_.chunks()) {
-      const BackendDone done =
-          Do([&](StateBackend* b, OpId op) { b->ReadState(op, chunk.id, Version(version)); });
+      const BackendDone done = Do(ReadStateRequest{chunk.id, Version(version)});
       EPS_RETURN_IF_ERROR(done.status);
       if (std::get<Bytes>(done.value).view() !=
           DurableProcess::SomeState(chunk, Version(version))) {
