@@ -175,7 +175,7 @@ void ShardRouter::On(const internal_event::TermOver& e) {
       absl::AbortedError(absl::StrCat("term ", facts_.term.value(), " is over; the job is at term ",
                                       e.next.value(), ", join again"));
   EndWork(over);
-  output_.Drop(out_);
+  output_.Drop(over, out_);
   workers_.EndTerm(over);
   watch_.EndTerm(over);  // records of steps that will be repeated are withdrawn
   cuts_.EndTerm();

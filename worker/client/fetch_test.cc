@@ -4,6 +4,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -100,6 +101,46 @@ TEST_F(FetchTest, RetriesOnlyMissingChunks) {
   EXPECT_EQ(client_->stats().reconnects, 1u);
   EXPECT_GE(seen.hellos, 4) << "Hello is the first call on every connection";
 }
+
+// (slice before which the stream breaks, whether slices of different copies interleave)
+class BrokenFetchTest : public ClientFixture,
+                        public testing::WithParamInterface<std::tuple<int, bool>> {
+ protected:
+  // Fetches both copies of a stage; returns them along one axis, then along the other.
+  std::vector<std::vector<float>> FetchBothAxes() {
+    StageMemory first(spec_, StageId(1)), second(spec_, StageId(1));
+    TensorPointers out = first.pointers();
+    for (float* tensor : second.pointers()) out.push_back(tensor);
+    const absl::Status status =
+        client_->FetchStage(StageId(1), Version(3), /*backward=*/true, out)->Wait();
+    EXPECT_TRUE(status.ok()) << status;
+    std::vector<std::vector<float>> tensors = std::move(first.tensors);
+    for (std::vector<float>& tensor : second.tensors) tensors.push_back(std::move(tensor));
+    return tensors;
+  }
+};
+
+TEST_P(BrokenFetchTest, BringsBothCopiesOfEveryChunk) {
+  codecs_.weights = "mx9";
+  codecs_.backward_weights = BackwardWeights::kBothAxes;
+  StartServers(1);
+  ChangeAll([](Script* s) { s->slice_bytes = 1500; });
+  Join();
+  Begin();
+  const std::vector<std::vector<float>> undisturbed = FetchBothAxes();
+  EXPECT_NE(undisturbed[0], undisturbed[undisturbed.size() / 2]);
+  ChangeAll([](Script* s) {
+    s->break_fetch_after = std::get<0>(GetParam());
+    s->interleave = std::get<1>(GetParam());
+  });
+  EXPECT_EQ(FetchBothAxes(), undisturbed);
+  EXPECT_EQ(client_->stats().reconnects, 1u) << "the stream broke";
+  EXPECT_EQ(account_.live_bytes(), 0u);
+}
+
+// Two chunks with two copies of two slices each, and one with one.
+INSTANTIATE_TEST_SUITE_P(Slices, BrokenFetchTest,
+                         testing::Combine(testing::Range(1, 10), testing::Bool()));
 
 TEST_F(FetchTest, RetriesAChunkWithAWrongCrc) {
   StartServers(1);

@@ -76,17 +76,24 @@ ShardFetcher::ShardFetcher(std::shared_ptr<ClientCore> core, const JobView* job,
       parts_(std::move(parts)),
       link_(core_, address_, std::move(channel), kFetchMethod, job->id.value(), this) {}
 
+std::set<ChunkCopy> ShardFetcher::CopiesOf(const FetchOp& op, ChunkId chunk) const {
+  std::set<ChunkCopy> copies = {{chunk.value(), 0}};
+  if (!op.residuals_of.has_value() && job_->codecs->axes(op.stage, chunk, op.backward).has_second) {
+    copies.insert({chunk.value(), 1});
+  }
+  return copies;
+}
+
 void ShardFetcher::Fetch(std::shared_ptr<FetchOp> op, const std::vector<ChunkId>& chunks) {
+  std::set<ChunkCopy> copies;
+  for (const ChunkId id : chunks) copies.merge(CopiesOf(*op, id));
+  AddRequest(std::move(op), std::move(copies));
+}
+
+void ShardFetcher::AddRequest(std::shared_ptr<FetchOp> op, std::set<ChunkCopy> copies) {
   Request request;
   request.op = std::move(op);
-  for (const ChunkId id : chunks) {
-    request.copies.insert({id.value(), 0});
-    const FetchOp& op = *request.op;
-    if (op.residuals_of.has_value()) continue;
-    if (job_->codecs->axes(op.stage, id, op.backward).has_second) {
-      request.copies.insert({id.value(), 1});
-    }
-  }
+  request.missing = std::move(copies);
   requests_.emplace(next_tag_++, std::move(request));
   link_.Ensure();
   SendRequests();
@@ -96,7 +103,8 @@ void ShardFetcher::OnOpen() {
   assemblies_.clear();  // a new stream sends every chunk from its start
   for (auto it = requests_.begin(); it != requests_.end();) {
     it->second.sent = false;
-    it = it->second.op->abandoned ? requests_.erase(it) : std::next(it);
+    const bool needed = !it->second.op->abandoned && !it->second.missing.empty();
+    it = needed ? std::next(it) : requests_.erase(it);
   }
   SendRequests();
 }
@@ -112,26 +120,36 @@ void ShardFetcher::SendRequests() {
       continue;
     }
     if (!request.sent) {
-      v1::FetchRequest message;
-      message.set_tag(it->first);
-      message.set_job_id(job_->id.value());
-      message.set_term(job_->term.value());
-      message.set_stage(request.op->stage.value());
-      message.set_version(request.op->version.value());
-      message.set_pass(request.op->backward ? v1::PASS_BACKWARD : v1::PASS_FORWARD);
-      // A fetch shows that its part is alive, so name each hosted part in turn.
-      const PartId part = parts_[it->first % parts_.size()];
-      message.set_part(request.op->residuals_of.value_or(part).value());
-      message.set_residuals(request.op->residuals_of.has_value());
-      for (const ChunkCopy& copy : request.copies) {
-        if (copy.view == 0) message.add_chunks(copy.chunk);
-      }
-      link_.Write(JoinPayload(message, Bytes()));
-      request.sent = true;
+      Send(it->first, &request);
       ++in_flight;
     }
     ++it;
   }
+}
+
+void ShardFetcher::Send(uint64_t tag, Request* request) {
+  const FetchOp& op = *request->op;
+  v1::FetchRequest message;
+  message.set_tag(tag);
+  message.set_job_id(job_->id.value());
+  message.set_term(job_->term.value());
+  message.set_stage(op.stage.value());
+  message.set_version(op.version.value());
+  message.set_pass(op.backward ? v1::PASS_BACKWARD : v1::PASS_FORWARD);
+  // A fetch shows that its part is alive, so name each hosted part in turn.
+  const PartId part = parts_[tag % parts_.size()];
+  message.set_part(op.residuals_of.value_or(part).value());
+  message.set_residuals(op.residuals_of.has_value());
+  request->expected.clear();
+  uint32_t last = UINT32_MAX;
+  for (const ChunkCopy& copy : request->missing) {  // ordered by chunk
+    if (copy.chunk == last) continue;
+    last = copy.chunk;
+    message.add_chunks(copy.chunk);
+    request->expected.merge(CopiesOf(op, ChunkId(copy.chunk)));
+  }
+  link_.Write(JoinPayload(message, Bytes()));
+  request->sent = true;
 }
 
 void ShardFetcher::OnMessage(const grpc::ByteBuffer& message) {
@@ -170,7 +188,7 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
     const v1::FetchSlice& slice, uint64_t size) {
   const auto it = requests_.find(slice.tag());
   const ChunkCopy copy{slice.chunk(), slice.view()};
-  if (it == requests_.end() || it->second.copies.count(copy) == 0 ||
+  if (it == requests_.end() || it->second.expected.count(copy) == 0 ||
       slice.residual() != it->second.op->residuals_of.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("a slice of chunk ", slice.chunk(), " for tag ",
                                                    slice.tag(), " was not asked for"));
@@ -199,9 +217,10 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
     assembly->codec = codec;
     assembly->axis = axis;
     assembly->view = copy.view;
-    assembly->payload = op.abandoned ? PayloadAssembler::Dropping(slice.total_bytes())
-                                     : PayloadAssembler(slice.total_bytes(), MemoryKind::kStage,
-                                                        core_->options.account);
+    const bool wanted = !op.abandoned && it->second.missing.count(copy) > 0;
+    assembly->payload =
+        wanted ? PayloadAssembler(slice.total_bytes(), MemoryKind::kStage, core_->options.account)
+               : PayloadAssembler::Dropping(slice.total_bytes());
   }
   const uint64_t total = assembly->payload.size();
   const uint64_t received = assembly->payload.received();
@@ -244,12 +263,13 @@ void ShardFetcher::OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assem
   assemblies_.erase({slice.tag(), copy});
   const auto it = requests_.find(slice.tag());
   const std::shared_ptr<FetchOp> op = it->second.op;
-  it->second.copies.erase(copy);
-  if (it->second.copies.empty()) {
+  const bool wanted = it->second.missing.erase(copy) > 0;
+  it->second.expected.erase(copy);
+  if (it->second.expected.empty()) {
     requests_.erase(it);
     SendRequests();
   }
-  if (op->abandoned) return;
+  if (op->abandoned || !wanted) return;
   pool_->Post([this, op, assembly, id = ChunkId(slice.chunk()), crc = slice.crc32c()] {
     Decode(op, job_->chunks.chunk(id), crc, assembly.get());
   });
@@ -261,7 +281,7 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
   const uint32_t found = Crc32c(bytes.view());
   if (found != crc) {
     ClientLock lock(&core_->mu);
-    return OnDamaged(op, chunk, crc, found);
+    return OnDamaged(op, {chunk.id.value(), assembly->view}, crc, found);
   }
   const bool residual = op->residuals_of.has_value();
   if (residual && bytes.empty()) {
@@ -291,19 +311,16 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
   core_->changed.NotifyAll();
 }
 
-void ShardFetcher::OnDamaged(const std::shared_ptr<FetchOp>& op, const Chunk& chunk,
+void ShardFetcher::OnDamaged(const std::shared_ptr<FetchOp>& op, const ChunkCopy& copy,
                              uint32_t expected, uint32_t found) {
   if (op->abandoned || !core_->failure.ok()) return;
-  if (++op->damaged[chunk.id.value()] >= kMaxDamaged) {
-    return FailOp(op.get(), absl::DataLossError(absl::StrFormat(
-                                "server %s, %s: the CRC32C is %08x, expected %08x, %d times in a "
-                                "row",
-                                address_, Place(*op, chunk.id), found, expected, kMaxDamaged)));
+  if (++op->damaged[copy.chunk] >= kMaxDamaged) {
+    return FailOp(op.get(),
+                  absl::DataLossError(absl::StrFormat(
+                      "server %s, %s: the CRC32C is %08x, expected %08x, %d times in a row",
+                      address_, Place(*op, ChunkId(copy.chunk)), found, expected, kMaxDamaged)));
   }
-  // If there are two copies, both are sent again; the other one may already have arrived.
-  const WeightAxes axes = job_->codecs->axes(op->stage, chunk.id, op->backward);
-  if (!op->residuals_of.has_value() && axes.has_second) ++op->missing;
-  Fetch(op, {chunk.id});
+  AddRequest(op, {copy});
 }
 
 void ShardFetcher::OnResidual(const std::shared_ptr<FetchOp>& op, ChunkId chunk, Bytes bytes) {
@@ -328,7 +345,7 @@ std::string ShardFetcher::WaitingFor() const {
   size_t others = 0;
   const Request* first = nullptr;
   for (const auto& [tag, request] : requests_) {
-    if (request.op->abandoned) continue;
+    if (request.op->abandoned || request.missing.empty()) continue;
     if (first == nullptr) {
       first = &request;
     } else {
@@ -338,7 +355,7 @@ std::string ShardFetcher::WaitingFor() const {
   if (first == nullptr) return "";
   std::string text =
       absl::StrCat("the weights of stage ", job_->StageText(first->op->stage), " at version ",
-                   first->op->version.value(), ", ", first->copies.size(), " chunks");
+                   first->op->version.value(), ", ", first->missing.size(), " copies of chunks");
   if (others > 0) absl::StrAppend(&text, " and ", others, " more requests");
   return text;
 }

@@ -75,21 +75,27 @@ class ShardFetcher final : public StreamHandler {
   std::string WaitingFor() const override EPS_REQUIRES(client_lock);
 
  private:
-  // One FetchRequest message; resent on a new stream for the copies that are missing.
+  // One FetchRequest message; sent again on a new stream for the chunks of which a copy is missing.
   struct Request {
     std::shared_ptr<FetchOp> op;
-    std::set<ChunkCopy> copies;  // not yet received completely
+    std::set<ChunkCopy> missing;   // not yet received completely
+    std::set<ChunkCopy> expected;  // what the stream will bring: all copies of the chunks asked for
     bool sent = false;
   };
   // A chunk that is being received; only the stream's thread uses it.
   struct Assembly {
-    PayloadAssembler payload;  // keeps no bytes if the fetch was abandoned
+    PayloadAssembler payload;  // keeps no bytes if nobody waits for them
     const Codec* codec = nullptr;
     Axis axis = Axis::kRow;
     uint32_t view = 0;
   };
 
+  void AddRequest(std::shared_ptr<FetchOp> op, std::set<ChunkCopy> copies)
+      EPS_REQUIRES(client_lock);
   void SendRequests() EPS_REQUIRES(client_lock);
+  void Send(uint64_t tag, Request* request) EPS_REQUIRES(client_lock);
+  // Returns the copies of a chunk with which the server answers a fetch.
+  std::set<ChunkCopy> CopiesOf(const FetchOp& op, ChunkId chunk) const;
   // Finds the request of the slice and returns its assembly, which it creates if necessary. Returns
   // InvalidArgument if the slice was not asked for or contradicts earlier ones.
   absl::StatusOr<std::shared_ptr<Assembly>> Locate(const v1::FetchSlice& slice, uint64_t size)
@@ -105,7 +111,7 @@ class ShardFetcher final : public StreamHandler {
               Assembly* assembly) EPS_EXCLUDES(client_lock);
   void OnResidual(const std::shared_ptr<FetchOp>& op, ChunkId chunk, Bytes bytes)
       EPS_REQUIRES(client_lock);
-  void OnDamaged(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t expected,
+  void OnDamaged(const std::shared_ptr<FetchOp>& op, const ChunkCopy& copy, uint32_t expected,
                  uint32_t found) EPS_REQUIRES(client_lock);
   void FailOp(FetchOp* op, absl::Status status) EPS_REQUIRES(client_lock);
   std::string Place(const FetchOp& op, ChunkId chunk) const;

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/ids.h"
 #include "eps_server/core/events.h"
 
@@ -40,15 +41,9 @@ class OutputCommit {
       out->push_back(std::move(effect));
     }
   }
-  // The term is over: releases only the closing statuses and discards the other effects. No entry
-  // that is not durable was ever acknowledged.
-  void Drop(std::vector<Effect>* out) {
-    for (auto& [op, effect] : held_) {
-      if (std::holds_alternative<effect::Close>(effect)) out->push_back(std::move(effect));
-    }
-    held_.clear();
-    durable_ = last_;
-  }
+  // The term is over: answers every request whose answer is held back with `over`, and discards
+  // the other effects. No entry that is not durable was ever acknowledged.
+  void Drop(const absl::Status& over, std::vector<Effect>* out);
 
  private:
   OpId last_;                                 // the last entry logged
