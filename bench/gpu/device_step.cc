@@ -140,13 +140,14 @@ class InstantClient final : public ParameterClient {
   absl::StatusOr<JoinedJob> Join(const JoinOptions&) override {
     return absl::UnimplementedError("not used by a relay");
   }
-  absl::StatusOr<StepStart> BeginStep(Step step, absl::Span<const PartLossSum>) override {
+  absl::StatusOr<StepStart> BeginStep(Step step) override {
     StepStart start;
     start.done = step.value() > spec_.training.steps;
     start.step = step;
     start.version = Version(step.value() - 1);
     return start;
   }
+  absl::Status ReportLosses(absl::Span<const PartLossSum>) override { return absl::OkStatus(); }
   absl::Status ReportEvaluation(absl::Span<const PartLossSum>) override { return absl::OkStatus(); }
   std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version, bool,
                                            TensorPointers out) override {

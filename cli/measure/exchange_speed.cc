@@ -117,7 +117,7 @@ class Exchange {
 
   // Fetches and pushes as the relay does, one stage ahead, but computes nothing.
   absl::Status RunStep() {
-    EPS_ASSIGN_OR_RETURN(const StepStart step, client_->BeginStep(next_step_, losses_));
+    EPS_ASSIGN_OR_RETURN(const StepStart step, client_->BeginStep(next_step_));
     const auto stages = static_cast<uint32_t>(spec_.stages.size());
     const uint32_t visits = 2 * stages - 1;
     const auto stage_of = [&](uint32_t visit) {
@@ -134,11 +134,11 @@ class Exchange {
       if (visit + 1 < visits) fetch(visit + 1);
       EPS_RETURN_IF_ERROR(fetches[visit % 2]->Wait());
       if (visit + 1 < stages) continue;
+      if (visit + 1 == visits) EPS_RETURN_IF_ERROR(client_->ReportLosses({{PartId(0), 1.0, 1}}));
       EPS_RETURN_IF_ERROR(client_->Push(stage_of(visit), PartId(0), /*tokens=*/1,
                                         PointersInto(stage_of(visit), gradient_.get()), gradient_));
     }
     EPS_RETURN_IF_ERROR(client_->Flush());
-    losses_ = {{PartId(0), 1.0, 1}};
     next_step_ = Step(next_step_.value() + 1);
     return absl::OkStatus();
   }
@@ -148,7 +148,6 @@ class Exchange {
   std::array<std::vector<float>, 2> stages_;
   std::shared_ptr<std::vector<float>> gradient_;
   Step next_step_;
-  std::vector<PartLossSum> losses_;
   std::unique_ptr<ParameterClient> client_;
 };
 

@@ -24,10 +24,6 @@ class DeskQueries {
   virtual double NormOf(uint64_t step) const = 0;
   // The last step whose record is complete. For the lead only.
   virtual uint64_t RecordedStep() const = 0;
-  // Whether the record of a step still lacks the part's loss. False on shards other than the lead.
-  virtual bool LacksLoss(uint64_t step, PartId part) const = 0;
-  // Whether every chunk has all contributions of the part to the open step.
-  virtual bool HasAllOf(PartId part) const = 0;
   // The contributions to the open step that come from one of the parts; `parts` has one entry for
   // each part of the job.
   virtual std::vector<v1::Have> Counted(const std::vector<bool>& parts) const = 0;

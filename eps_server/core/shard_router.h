@@ -158,8 +158,6 @@ class ShardRouter final : private Outbox, private DeskQueries {
   // ---- DeskQueries
   double NormOf(uint64_t step) const override;
   uint64_t RecordedStep() const override { return lead_->recorded_step(); }
-  bool LacksLoss(uint64_t step, PartId part) const override;
-  bool HasAllOf(PartId part) const override { return push_.HasAllOf(part); }
   std::vector<v1::Have> Counted(const std::vector<bool>& parts) const override;
   std::vector<Axis> AxesForUpdate(ChunkId chunk) const override;
   bool IsUpdating() const override { return !steps_.idle(); }

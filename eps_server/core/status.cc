@@ -17,10 +17,6 @@ double ShardRouter::NormOf(uint64_t step) const {
   return lead_ == nullptr ? 0 : lead_->NormOf(step);
 }
 
-bool ShardRouter::LacksLoss(uint64_t step, PartId part) const {
-  return lead_ != nullptr && lead_->LacksLoss(step, part);
-}
-
 std::vector<v1::Have> ShardRouter::Counted(const std::vector<bool>& parts) const {
   return push_.Counted(parts);
 }

@@ -52,7 +52,7 @@ class ScrubHeal : public testing::TestWithParam<DurableKind> {
     std::vector<absl::Status> damage;
     for (bool ends = false; !ends;) {
       const OpId op = process_->Next();
-      process_->backend().Scrub(op);
+      process_->backend().Submit(op, ScrubRequest());
       const BackendDone done = process_->Await(op);
       if (!done.status.ok()) return {done.status};
       const ScrubResult& result = std::get<ScrubResult>(done.value);
@@ -103,7 +103,7 @@ TEST_P(ScrubHeal, DamagedOnlyCopyEndsTheJob) {
   const std::vector<absl::Status> damage = Scrub();
   ASSERT_EQ(damage.size(), 1u);
   const OpId op = process_->Next();
-  process_->backend().Scrub(op);
+  process_->backend().Submit(op, ScrubRequest());
   EXPECT_EQ(process_->Await(op).status.ok(), world_.kind.in_dram);
 }
 

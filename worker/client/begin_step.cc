@@ -157,11 +157,11 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
 
 absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
     const std::shared_ptr<ClientCore>& core, const JobView& job,
-    const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-    const v1::BeginStepRequest& request) {
+    const std::vector<BeginTarget>& targets, const v1::BeginStepRequest& request) {
   std::vector<std::shared_ptr<ShardBegin>> calls;
-  for (size_t i = 0; i < channels.size(); ++i) {
-    calls.push_back(std::make_shared<ShardBegin>(core, job, job.servers[i], channels[i], request));
+  for (const BeginTarget& target : targets) {
+    calls.push_back(
+        std::make_shared<ShardBegin>(core, job, target.address, target.channel, request));
   }
   ClientLock lock(&core->mu);
   absl::Status status;

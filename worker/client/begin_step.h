@@ -2,6 +2,7 @@
 #define EPS_WORKER_CLIENT_BEGIN_STEP_H_
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -11,15 +12,20 @@
 
 namespace eps {
 
-// Sends `request` (without request_id) to every shard at once, waits for all replies and returns
-// them in shard order. If a shard parks the request, asks for its status every rpc_timeout, and
+// A server to ask.
+struct BeginTarget {
+  std::string address;
+  std::shared_ptr<grpc::Channel> channel;
+};
+
+// Sends `request` (without request_id) to all targets at once, waits for all replies and returns
+// them in the same order. If a shard parks the request, asks for its status every rpc_timeout, and
 // repeats the request as long as the shard answers. A shard that is away for rpc_timeout or refuses
 // ends the call with an error that names it, and so does a failure of the client. Runs on the
 // calling thread; acquires core->mu.
 absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
     const std::shared_ptr<ClientCore>& core, const JobView& job,
-    const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-    const v1::BeginStepRequest& request);
+    const std::vector<BeginTarget>& targets, const v1::BeginStepRequest& request);
 
 }  // namespace eps
 

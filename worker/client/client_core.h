@@ -35,7 +35,6 @@ struct JobView {
   std::vector<std::string> servers;  // in shard order
   JobId id;
   Term term;
-  Step first_step;                   // as given by Join
   std::optional<CodecTable> codecs;  // set by Join
 
   // Returns "3 (h.2)".

@@ -302,7 +302,7 @@ TEST_F(FetchTest, NamesAServerThatStaysAway) {
   EXPECT_TRUE(absl::StrContains(status.message(), "stage 1 (layer.1)")) << status;
   StageMemory gradient = Gradient(StageId(2), 3);
   EXPECT_EQ(Push(StageId(2), 0, &gradient), status);
-  EXPECT_EQ(client_->BeginStep(Step(2), {}).status(), status);
+  EXPECT_EQ(client_->BeginStep(Step(2)).status(), status);
 }
 
 TEST_F(FetchTest, GivesUpWhenEveryStreamBreaks) {

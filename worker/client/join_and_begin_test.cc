@@ -99,39 +99,99 @@ TEST_F(JoinAndBeginTest, ConnectNamesTheFaultOfAnAddress) {
   EXPECT_TRUE(absl::StrContains(away.status().message(), "worker.rpc_timeout")) << away.status();
 }
 
-TEST_F(JoinAndBeginTest, BeginStepCarriesPartsAndLosses) {
+TEST_F(JoinAndBeginTest, BeginStepNamesPartsOnEveryShard) {
   StartServers(2);
   ChangeAll([](Script* s) { s->parts = {0, 1}; });
   Join();
-  auto start = client_->BeginStep(
-      Step(4), {PartLossSum{PartId(0), 1.5, 10}, PartLossSum{PartId(1), 2.5, 11}});
+  auto start = client_->BeginStep(Step(4));
   ASSERT_TRUE(start.ok()) << start.status();
   EXPECT_EQ(start->version, Version(3));
   EXPECT_FALSE(start->done);
+  EXPECT_FALSE(start->counted);
   for (auto& server : servers_) {
     const Seen seen = server->seen();
     ASSERT_EQ(seen.begins.size(), 1u);
-    const v1::BeginStepRequest& request = seen.begins[0];
-    EXPECT_EQ(request.parts_size(), 2);
-    ASSERT_EQ(request.losses_size(), 2);
-    EXPECT_EQ(request.losses(1).part(), 1u);
-    EXPECT_EQ(request.losses(1).loss_sum(), 2.5);
-    EXPECT_EQ(request.losses(1).tokens(), 11u);
-    EXPECT_EQ(request.losses(1).step(), 3u);
+    EXPECT_EQ(seen.begins[0].parts_size(), 2);
+    EXPECT_FALSE(seen.begins[0].report_only());
   }
-  auto end = client_->BeginStep(Step(spec_.training.steps + 1), {});
+  auto end = client_->BeginStep(Step(spec_.training.steps + 1));
   ASSERT_TRUE(end.ok());
   EXPECT_TRUE(end->done);
 }
 
-TEST_F(JoinAndBeginTest, ReportsAnEvaluationByRepeatingTheRequest) {
+TEST_F(JoinAndBeginTest, ReportsLossesOfTheOpenStepToTheLead) {
+  StartServers(2);
+  ChangeAll([](Script* s) { s->parts = {0, 1}; });
+  Join();
+  Begin(3);
+  const PartLossSum losses[] = {{PartId(0), 1.5, 10}, {PartId(1), 2.5, 11}};
+  const absl::Status status = client_->ReportLosses(losses);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(servers_[1]->seen().begins.size(), 1u) << "only the lead sums";
+  const v1::BeginStepRequest request = servers_[0]->seen().begins.back();
+  EXPECT_TRUE(request.report_only());
+  EXPECT_EQ(request.step(), 4u);
+  ASSERT_EQ(request.losses_size(), 2);
+  EXPECT_EQ(request.losses(1).part(), 1u);
+  EXPECT_EQ(request.losses(1).loss_sum(), 2.5);
+  EXPECT_EQ(request.losses(1).tokens(), 11u);
+  EXPECT_EQ(request.losses(1).step(), 3u);
+}
+
+TEST_F(JoinAndBeginTest, BeginsAtTheLowestOpenStep) {
+  StartServers(2);
+  servers_[0]->Change([](Script* s) { s->next_step = 6; });
+  servers_[1]->Change([](Script* s) { s->next_step = 5; });
+  Join();
+  EXPECT_EQ(job_.next_step, Step(5)) << "the lead is at step 6";
+  EXPECT_FALSE(job_.done);
+  Begin(5);
+  EXPECT_EQ(servers_[0]->seen().begins.size(), 0u) << "it has completed step 5";
+  EXPECT_EQ(servers_[1]->seen().begins.size(), 1u);
+  std::vector<StageMemory> gradients;  // read until Flush returns
+  for (uint32_t stage = 0; stage < 3; ++stage) gradients.push_back(Gradient(StageId(stage), 1));
+  for (uint32_t stage = 0; stage < 3; ++stage) {
+    ASSERT_TRUE(Push(StageId(stage), 0, &gradients[stage]).ok());
+  }
+  ASSERT_TRUE(client_->Flush().ok());
+  EXPECT_TRUE(servers_[0]->seen().headers.empty()) << "its contributions are counted";
+  EXPECT_FALSE(servers_[1]->seen().headers.empty());
+  Begin(6);
+  EXPECT_EQ(servers_[0]->seen().begins.size(), 1u);
+  EXPECT_EQ(servers_[1]->seen().begins.size(), 2u);
+}
+
+TEST_F(JoinAndBeginTest, AStepThatIsCountedNeedsNoWork) {
+  StartServers(1);
+  ChangeAll([this](Script* s) {
+    for (uint32_t stage = 0; stage < 3; ++stage) {
+      for (const ChunkId chunk : chunks_.ChunksOfStage(StageId(stage))) {
+        v1::Have& have = s->have.emplace_back();
+        have.set_use_stage(stage);
+        have.set_part_first(0);
+        have.set_part_count(1);
+        have.set_chunk(chunk.value());
+      }
+    }
+  });
+  Join();
+  auto start = client_->BeginStep(Step(1));
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_TRUE(start->counted);
+  ChangeAll([](Script* s) { s->have.pop_back(); });
+  start = client_->BeginStep(Step(2));
+  ASSERT_TRUE(start.ok()) << start.status();
+  EXPECT_FALSE(start->counted);
+}
+
+TEST_F(JoinAndBeginTest, ReportsAnEvaluationToTheLead) {
   StartServers(2);
   ChangeAll([](Script* s) { s->parts = {1, 3}; });
   Join();
   const uint64_t steps = spec_.training.steps;
   // After a step in the middle, and after the last one, where the servers return done.
   for (const uint64_t step : {uint64_t{5}, steps + 1}) {
-    ASSERT_TRUE(client_->BeginStep(Step(step), {}).ok());
+    ASSERT_TRUE(client_->BeginStep(Step(step)).ok());
     const size_t begins = servers_[0]->seen().begins.size();
     servers_[0]->Change([](Script* s) { s->begin_steps.assign(2, Busy); });
     const absl::Status status =
@@ -141,6 +201,7 @@ TEST_F(JoinAndBeginTest, ReportsAnEvaluationByRepeatingTheRequest) {
     const v1::BeginStepRequest request = servers_[0]->seen().begins.back();
     EXPECT_EQ(request.step(), step);
     EXPECT_EQ(request.parts_size(), 2);
+    EXPECT_TRUE(request.report_only());
     EXPECT_EQ(request.losses_size(), 0);
     ASSERT_EQ(request.evaluations_size(), 2);
     EXPECT_EQ(request.evaluations(1).part(), 3u);
@@ -159,7 +220,7 @@ TEST_F(JoinAndBeginTest, BeginStepWaitsForADrainingServer) {
   StartServers(2);
   Join();
   servers_[1]->Change([](Script* s) { s->begin_steps.assign(3, Busy); });
-  EXPECT_TRUE(client_->BeginStep(Step(1), {}).ok());
+  EXPECT_TRUE(client_->BeginStep(Step(1)).ok());
   EXPECT_EQ(servers_[1]->seen().begins.size(), 4u);
   EXPECT_EQ(servers_[0]->seen().begins.size(), 1u);
 }
@@ -169,7 +230,7 @@ TEST_F(JoinAndBeginTest, BeginStepGivesUpOnAbsentServers) {
   options_.rpc_timeout = milliseconds(200);
   Join();
   servers_[1]->Stop();
-  const absl::Status status = client_->BeginStep(Step(7), {}).status();
+  const absl::Status status = client_->BeginStep(Step(7)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), servers_[1]->address())) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "BeginStep 7")) << status;
@@ -184,7 +245,7 @@ TEST_F(JoinAndBeginTest, BeginStepWaitsWhileAServerAnswers) {
     EXPECT_TRUE(servers_[0]->WaitUntil([](const Seen& s) { return s.begins.size() >= 3; }));
     ChangeAll([](Script* s) { s->park_begin_steps = false; });
   });
-  const auto start = client_->BeginStep(Step(1), {});
+  const auto start = client_->BeginStep(Step(1));
   EXPECT_TRUE(start.ok()) << start.status();
   release.join();
   EXPECT_GE(servers_[0]->seen().statuses, 2);
@@ -198,7 +259,7 @@ TEST_F(JoinAndBeginTest, BeginStepGivesUpOnSilentServers) {
     s->park_begin_steps = true;
     s->answer_status = false;
   });
-  const absl::Status status = client_->BeginStep(Step(1), {}).status();
+  const absl::Status status = client_->BeginStep(Step(1)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), servers_[0]->address())) << status;
 }
@@ -235,7 +296,7 @@ TEST_F(JoinAndBeginTest, BeginStepReportsRefusalsAndContradictions) {
     StartServers(2);
     Join();
     servers_[1]->Change([&](Script* s) { s->begin_steps = {c.reply}; });
-    const absl::Status status = client_->BeginStep(Step(1), {}).status();
+    const absl::Status status = client_->BeginStep(Step(1)).status();
     EXPECT_EQ(status.code(), c.code) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), c.named)) << status;
     client_.reset();
@@ -252,7 +313,7 @@ TEST_F(JoinAndBeginTest, BeginStepReturnsEarlierPushErrors) {
   });
   StageMemory gradient = Gradient(StageId(1), 1);
   ASSERT_TRUE(Push(StageId(1), 0, &gradient).ok());
-  const absl::Status status = client_->BeginStep(Step(2), {}).status();
+  const absl::Status status = client_->BeginStep(Step(2)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "refused")) << status;
 }

@@ -95,7 +95,8 @@ class GrpcParameterClient final : public ParameterClient {
   absl::Status HelloToFirst() { return SayHello(core_->options.servers[0], first_channel_); }
 
   absl::StatusOr<JoinedJob> Join(const JoinOptions& options) override;
-  absl::StatusOr<StepStart> BeginStep(Step step, absl::Span<const PartLossSum> losses) override;
+  absl::StatusOr<StepStart> BeginStep(Step step) override;
+  absl::Status ReportLosses(absl::Span<const PartLossSum> losses) override;
   absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) override;
   std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
                                            TensorPointers out) override;
@@ -115,6 +116,7 @@ class GrpcParameterClient final : public ParameterClient {
     std::shared_ptr<grpc::Channel> up;
     std::unique_ptr<ShardFetcher> fetcher;
     std::unique_ptr<ShardPusher> pusher;
+    Step open_step;  // when this worker joined
   };
   using HaveKey = std::tuple<uint32_t, uint32_t, uint32_t>;  // use, part, chunk
 
@@ -124,9 +126,18 @@ class GrpcParameterClient final : public ParameterClient {
   bool IsImporting(v1::Control::Stub* stub);
   absl::Status TakeJob(const v1::JoinReply& reply);
   absl::Status ConnectShards();
+  // Asks every shard for its open step; returns the step at which this worker begins.
+  absl::StatusOr<v1::BeginStepReply> ProbeShards();
   v1::BeginStepRequest NewBeginStep(Step step) const;
-  absl::StatusOr<StepStart> TakeReplies(Step step, const std::vector<v1::BeginStepReply>& replies)
+  absl::Status CheckTerm(absl::string_view call, size_t shard,
+                         const v1::BeginStepReply& reply) const;
+  absl::Status Report(v1::BeginStepRequest request);
+  // Takes the replies of the shards `asked`.
+  absl::StatusOr<StepStart> TakeReplies(Step step, const std::vector<size_t>& asked,
+                                        const std::vector<v1::BeginStepReply>& replies)
       EPS_REQUIRES(client_lock);
+  void CountCompleteShards(Step step);
+  bool AllInHave() const;
   absl::Status CheckCodecs(const v1::BeginStepReply& reply) const EPS_REQUIRES(client_lock);
   void FetchFromShards(const std::shared_ptr<FetchOp>& op, const std::vector<ChunkId>& chunks)
       EPS_REQUIRES(client_lock);
@@ -230,14 +241,15 @@ absl::StatusOr<JoinedJob> GrpcParameterClient::Join(const JoinOptions& options) 
   }
   EPS_RETURN_IF_ERROR(TakeJob(reply));
   EPS_RETURN_IF_ERROR(ConnectShards());
+  EPS_ASSIGN_OR_RETURN(const v1::BeginStepReply lowest, ProbeShards());
   first_channel_.reset();
   supervisor_ = std::thread([this] { Supervise(); });
   JoinedJob joined;
   joined.spec = job_.spec;
   joined.parts = parts_;
   joined.term = job_.term;
-  joined.next_step = job_.first_step;
-  joined.done = reply.state() == v1::JOB_STATE_DONE;
+  joined.next_step = Step(lowest.step());
+  joined.done = lowest.done();
   return joined;
 }
 
@@ -260,7 +272,6 @@ absl::Status GrpcParameterClient::TakeJob(const v1::JoinReply& reply) {
   }
   job_.chunks = ChunkMap::Build(*spec);
   job_.id = spec->id();
-  job_.first_step = Step(reply.step());
   job_.spec = *std::move(spec);
   absl::StatusOr<CodecTable> codecs = CodecTable::Build(job_.spec, job_.chunks);
   if (!codecs.ok()) {
@@ -313,49 +324,81 @@ v1::BeginStepRequest GrpcParameterClient::NewBeginStep(Step step) const {
   request.set_step(step.value());
   for (const PartId part : parts_) request.add_parts(part.value());
   request.set_worker_nonce(core_->nonce);
-  request.set_first_step(job_.first_step.value());
   return request;
 }
 
-absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step,
-                                                         absl::Span<const PartLossSum> losses) {
+absl::StatusOr<v1::BeginStepReply> GrpcParameterClient::ProbeShards() {
+  v1::BeginStepRequest request = NewBeginStep(Step(0));
+  request.set_probe(true);
+  std::vector<BeginTarget> targets;
+  for (size_t i = 0; i < shards_.size(); ++i) targets.push_back({job_.servers[i], shards_[i].down});
+  EPS_ASSIGN_OR_RETURN(std::vector<v1::BeginStepReply> replies,
+                       BeginStepOnAll(core_, job_, targets, request));
+  v1::BeginStepReply* lowest = &replies[0];
+  for (size_t i = 0; i < replies.size(); ++i) {
+    EPS_RETURN_IF_ERROR(CheckTerm("Probe", i, replies[i]));
+    shards_[i].open_step = Step(replies[i].step());
+    if (replies[i].step() < lowest->step()) lowest = &replies[i];
+  }
+  return std::move(*lowest);
+}
+
+absl::Status GrpcParameterClient::CheckTerm(absl::string_view call, size_t shard,
+                                            const v1::BeginStepReply& reply) const {
+  if (Term(reply.term()) == job_.term) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(call, " on ", job_.servers[shard],
+                                         ": the job's term moved from ", job_.term.value(), " to ",
+                                         reply.term(), ": its state was rolled back; join again"));
+}
+
+absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step) {
   EPS_CHECK_MSG(!shards_.empty() && step.value() >= 1, "BeginStep " << step << " before Join");
-  v1::BeginStepRequest request = NewBeginStep(step);
-  for (const PartLossSum& sum : losses) SetLoss(sum, step, request.add_losses());
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
-  for (const Shard& shard : shards_) channels.push_back(shard.down);
+  std::vector<size_t> asked;
+  std::vector<BeginTarget> targets;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    if (shards_[i].open_step > step) continue;  // it has completed the step
+    asked.push_back(i);
+    targets.push_back({job_.servers[i], shards_[i].down});
+  }
   EPS_ASSIGN_OR_RETURN(const std::vector<v1::BeginStepReply> replies,
-                       BeginStepOnAll(core_, job_, channels, request));
+                       BeginStepOnAll(core_, job_, targets, NewBeginStep(step)));
   ClientLock lock(&core_->mu);
-  return TakeReplies(step, replies);
+  return TakeReplies(step, asked, replies);
+}
+
+absl::Status GrpcParameterClient::Report(v1::BeginStepRequest request) {
+  request.set_report_only(true);
+  return BeginStepOnAll(core_, job_, {{job_.servers[0], shards_[0].down}}, request).status();
+}
+
+absl::Status GrpcParameterClient::ReportLosses(absl::Span<const PartLossSum> losses) {
+  EPS_CHECK_MSG(step_.value() >= 1, "ReportLosses before BeginStep");
+  v1::BeginStepRequest request = NewBeginStep(step_.Next());
+  for (const PartLossSum& sum : losses) SetLoss(sum, step_.Next(), request.add_losses());
+  return Report(std::move(request));
 }
 
 absl::Status GrpcParameterClient::ReportEvaluation(absl::Span<const PartLossSum> losses) {
   EPS_CHECK_MSG(step_.value() >= 1, "ReportEvaluation before BeginStep");
   v1::BeginStepRequest request = NewBeginStep(step_);
   for (const PartLossSum& sum : losses) SetLoss(sum, step_, request.add_evaluations());
-  // Ignores the reply's have-set: this process has pushed nothing since the first reply.
-  return BeginStepOnAll(core_, job_, {shards_[0].down}, request).status();
+  return Report(std::move(request));
 }
 
 absl::StatusOr<StepStart> GrpcParameterClient::TakeReplies(
-    Step step, const std::vector<v1::BeginStepReply>& replies) {
+    Step step, const std::vector<size_t>& asked, const std::vector<v1::BeginStepReply>& replies) {
   const v1::BeginStepReply& first = replies[0];
   have_.clear();
   for (size_t i = 0; i < replies.size(); ++i) {
     const v1::BeginStepReply& reply = replies[i];
-    const std::string context =
-        absl::StrCat("BeginStep ", step.value(), " on ", job_.servers[i], ": ");
-    if (Term(reply.term()) != job_.term) {
-      return absl::AbortedError(absl::StrCat(context, "the job's term moved from ",
-                                             job_.term.value(), " to ", reply.term(),
-                                             ": its state was rolled back; join again"));
-    }
+    const std::string call = absl::StrCat("BeginStep ", step.value());
+    EPS_RETURN_IF_ERROR(CheckTerm(call, asked[i], reply));
+    const std::string context = absl::StrCat(call, " on ", job_.servers[asked[i]], ": ");
     if (Step(reply.step()) != step || reply.version() != first.version() ||
         reply.done() != first.done() || reply.loss_scale_log2() != first.loss_scale_log2()) {
       return absl::InternalError(absl::StrCat(
           context, "step ", reply.step(), " version ", reply.version(), " loss scale 2^",
-          reply.loss_scale_log2(), reply.done() ? " done" : "", ", but ", job_.servers[0],
+          reply.loss_scale_log2(), reply.done() ? " done" : "", ", but ", job_.servers[asked[0]],
           " says step ", first.step(), " version ", first.version(), " loss scale 2^",
           first.loss_scale_log2(), first.done() ? " done" : ""));
     }
@@ -368,15 +411,37 @@ absl::StatusOr<StepStart> GrpcParameterClient::TakeReplies(
     }
   }
   step_ = step;
-  std::vector<bool> push_residuals;
-  for (const v1::BeginStepReply& reply : replies) push_residuals.push_back(reply.push_residuals());
+  std::vector<bool> push_residuals(shards_.size(), false);
+  for (size_t i = 0; i < replies.size(); ++i) {
+    push_residuals[asked[i]] = replies[i].push_residuals();
+  }
+  CountCompleteShards(step);
   residuals_->Begin(step, Version(first.version()), std::move(push_residuals));
   StepStart start;
   start.done = first.done();
+  start.counted = !start.done && AllInHave();
   start.step = step;
   start.version = Version(first.version());
   start.loss_scale_log2 = first.loss_scale_log2();
   return start;
+}
+
+// Marks the contributions to shards that had completed the step before this worker joined.
+void GrpcParameterClient::CountCompleteShards(Step step) {
+  for (uint32_t use = 0; use < job_.spec.stages.size(); ++use) {
+    for (const ChunkId chunk : job_.chunks.ChunksOfStage(StageId(use))) {
+      if (shards_[job_.placement[chunk.value()].value()].open_step <= step) continue;
+      for (const PartId part : parts_) have_.emplace(use, part.value(), chunk.value());
+    }
+  }
+}
+
+bool GrpcParameterClient::AllInHave() const {
+  size_t contributions = 0;
+  for (uint32_t use = 0; use < job_.spec.stages.size(); ++use) {
+    contributions += parts_.size() * job_.chunks.ChunksOfStage(StageId(use)).size();
+  }
+  return have_.size() == contributions;
 }
 
 absl::Status GrpcParameterClient::CheckCodecs(const v1::BeginStepReply& reply) const {

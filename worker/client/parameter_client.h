@@ -45,7 +45,7 @@ struct JoinedJob {
   JobSpec spec;
   std::vector<PartId> parts;  // hosted by this worker, ascending
   Term term;
-  Step next_step;
+  Step next_step;     // the lowest step that a shard has open
   bool done = false;  // nothing is left to train
 };
 
@@ -55,6 +55,9 @@ using TensorPointers = std::vector<float*>;
 // The servers' answer to BeginStep.
 struct StepStart {
   bool done = false;
+  // Whether the servers have all contributions and losses of the hosted parts to this step, from
+  // another process: there is nothing to compute.
+  bool counted = false;
   Step step;
   Version version;
   int loss_scale_log2 = 0;
@@ -96,9 +99,14 @@ class ParameterClient {
   // Joins the job that the servers run; learns its spec, parts and servers. Call it once.
   virtual absl::StatusOr<JoinedJob> Join(const JoinOptions& options) = 0;
 
-  // Opens `step` on every shard. REQUIRES Join. `losses` are those of the previous step, one per
-  // hosted part (empty for the first step).
-  virtual absl::StatusOr<StepStart> BeginStep(Step step, absl::Span<const PartLossSum> losses) = 0;
+  // Opens `step` on every shard that has not completed it. REQUIRES Join and, after the first step,
+  // Flush: shards free what a step reads when all parts have begun the next one.
+  virtual absl::StatusOr<StepStart> BeginStep(Step step) = 0;
+
+  // Reports losses of hosted parts in the open step to the lead, and waits until it has them. Call
+  // it before the first Push of stage 0 for these parts: a complete step then has all its losses,
+  // even if this process ends.
+  virtual absl::Status ReportLosses(absl::Span<const PartLossSum> losses) = 0;
 
   // Reports to the lead the hosted parts' losses on held-out data, with the weights of the version
   // that the last BeginStep returned. Call it before pushing anything in that step; it is also

@@ -67,8 +67,7 @@ class StepRun {
             SecondsSince(visit_start) - (timing_->push_wait_seconds - push_wait);
       }
     }
-    EPS_RETURN_IF_ERROR(PushCopied());
-    return ReadLateLosses();
+    return PushCopied();
   }
 
   // One per hosted part. Call it after Run.
@@ -97,6 +96,8 @@ class StepRun {
       losses_.push_back({part, 0.0, tokens});
       loss_sums_.emplace_back(g_, LossAdd([](double a, double b) { return a + b; }));
     }
+    loss_known_.assign(losses_.size(), false);
+    reported_.assign(losses_.size(), false);
     inputs_.assign(stages_, std::vector<ActivationPtr>(items_.size()));
     output_gradients_.assign(items_.size(), nullptr);
     return absl::OkStatus();
@@ -183,7 +184,7 @@ class StepRun {
     return absl::OkStatus();
   }
 
-  // Reads the losses that Backward left open; the next step's BeginStep is the first to need them.
+  // Reads the losses that Backward left open; a part's report is the first to need them.
   absl::Status ReadLateLosses() {
     const StageId last(static_cast<uint32_t>(stages_ - 1));
     for (const auto& [item, late] : late_losses_) {
@@ -191,7 +192,21 @@ class StepRun {
       if (!loss.ok()) return InContext(last, item, loss.status());
       EPS_RETURN_IF_ERROR(CountLoss(last, item, *loss));
     }
+    late_losses_.clear();
     return absl::OkStatus();
+  }
+
+  // Reports all losses that are known and not reported. The pushes of stage 0 come after it, so
+  // that a step whose gradients are complete has its losses, even if this process ends here.
+  absl::Status ReportLosses() {
+    EPS_RETURN_IF_ERROR(ReadLateLosses());
+    std::vector<PartLossSum> known;
+    for (size_t part = 0; part < losses_.size(); ++part) {
+      if (reported_[part] || !loss_known_[part]) continue;
+      reported_[part] = true;
+      known.push_back(losses_[part]);
+    }
+    return known.empty() ? absl::OkStatus() : client_->ReportLosses(known);
   }
 
   absl::Status CountLoss(StageId stage, size_t item, const LossSum& loss) {
@@ -204,7 +219,9 @@ class StepRun {
     }
     const size_t part = item / g_;
     loss_sums_[part].Insert({static_cast<uint32_t>(item % g_), 1}, loss.sum);
-    if (loss_sums_[part].complete()) losses_[part].loss_sum = loss_sums_[part].Take();
+    if (!loss_sums_[part].complete()) return absl::OkStatus();
+    losses_[part].loss_sum = loss_sums_[part].Take();
+    loss_known_[part] = true;
     return absl::OkStatus();
   }
 
@@ -232,6 +249,7 @@ class StepRun {
     copied_ = CopiedGradient();
     if (copied.pending != nullptr) EPS_RETURN_IF_ERROR(copied.pending->Wait());
     const auto start = steady_clock::now();
+    if (copied.stage == StageId(0)) EPS_RETURN_IF_ERROR(ReportLosses());
     TensorPointers pointers;
     for (size_t use = 0; use < job_.spec.stages[copied.stage.value()].uses.size(); ++use) {
       pointers.push_back(copied.host->tensor(use));
@@ -262,6 +280,8 @@ class StepRun {
 
   std::vector<MicroBatch> items_;
   std::vector<PartLossSum> losses_;  // by hosted part
+  std::vector<bool> loss_known_;     // by hosted part
+  std::vector<bool> reported_;       // by hosted part
   std::vector<TreeAccumulator<double, LossAdd>> loss_sums_;
   std::vector<std::vector<ActivationPtr>> inputs_;  // by stage and item, stashed until used
   // By item, stashed: gradients of the output of the stage that the backward pass visits next.
@@ -293,15 +313,13 @@ class Relay::Impl {
                    const std::function<void(Step, const LossSum&, const StepTiming&)>& on_step) {
     const ScopedFlushDenormals flush;  // programs and sums run on this thread
     if (job_.done) return absl::OkStatus();
-    std::vector<PartLossSum> losses;
     for (Step step = job_.next_step;; step = step.Next()) {
       const bool past_end = step.value() > job_.spec.training.steps;
-      const bool stopped = stop && stop();
-      if (past_end || stopped) EPS_RETURN_IF_ERROR(client_->Flush());
-      if (stopped) return absl::OkStatus();
+      EPS_RETURN_IF_ERROR(client_->Flush());
+      if (stop && stop()) return absl::OkStatus();
       StepTiming timing;
       const auto begin = steady_clock::now();
-      EPS_ASSIGN_OR_RETURN(const StepStart start, client_->BeginStep(step, losses));
+      EPS_ASSIGN_OR_RETURN(const StepStart start, client_->BeginStep(step));
       timing.begin_wait_seconds = SecondsSince(begin);
       EPS_RETURN_IF_ERROR(EvaluateBehind(step.value() - 1, start.version));
       if (start.done) return absl::OkStatus();
@@ -309,13 +327,13 @@ class Relay::Impl {
         return absl::InternalError(absl::StrCat("the servers begin step ", step.value(),
                                                 " of a job of ", job_.spec.training.steps));
       }
+      if (start.counted) continue;  // by the process that hosted these parts before
       StepRun run(job_, client_, runtime_, &gradient_pool_, start, &timing);
       WeightStream weights(job_.spec, client_, runtime_, &weight_pool_, options_.prefetch,
                            start.version, VisitsOfStep(job_.spec.stages.size()));
       EPS_RETURN_IF_ERROR(run.Run(batches_, &weights));
-      losses = run.losses();
       LossSum sum;
-      for (const PartLossSum& part : losses) {
+      for (const PartLossSum& part : run.losses()) {
         sum.sum += part.loss_sum;
         sum.tokens += part.tokens;
       }

@@ -64,9 +64,11 @@ TEST(RelayTest, FetchesOnlyTheTopStageOnce) {
   Rig rig(shape, /*prefetch=*/0);
   ASSERT_TRUE(rig.Run().ok());
   const std::vector<std::string> expected = {
-      "begin 1",       "fetch 0f", "fetch 1f",      "fetch 2f",      "fetch 3b", "push 3 part 1",
-      "push 3 part 0", "fetch 2b", "push 2 part 0", "push 2 part 1", "fetch 1b", "push 1 part 1",
-      "push 1 part 0", "fetch 0b", "push 0 part 0", "push 0 part 1", "flush",    "begin 2",
+      "flush",         "begin 1",       "fetch 0f",      "fetch 1f",
+      "fetch 2f",      "fetch 3b",      "push 3 part 1", "push 3 part 0",
+      "fetch 2b",      "push 2 part 0", "push 2 part 1", "fetch 1b",
+      "push 1 part 1", "push 1 part 0", "fetch 0b",      "losses of parts 0 1",
+      "push 0 part 0", "push 0 part 1", "flush",         "begin 2",
   };
   EXPECT_EQ(rig.client->log, expected);
 }
@@ -78,16 +80,40 @@ TEST(RelayTest, PrefetchesAcrossPassesButNotSteps) {
   Rig rig(shape, /*prefetch=*/2);
   ASSERT_TRUE(rig.Run().ok());
   const std::vector<std::string> step = {
-      "fetch 0f",      "fetch 1f", "fetch 2f",      "fetch 3b",      "fetch 2b",      "fetch 1b",
-      "push 3 part 0", "fetch 0b", "push 2 part 0", "push 1 part 0", "push 0 part 0",
+      "fetch 0f",          "fetch 1f",      "fetch 2f", "fetch 3b",      "fetch 2b",
+      "fetch 1b",          "push 3 part 0", "fetch 0b", "push 2 part 0", "push 1 part 0",
+      "losses of parts 0", "push 0 part 0", "flush",
   };
-  std::vector<std::string> expected = {"begin 1"};
+  std::vector<std::string> expected = {"flush", "begin 1"};
   expected.insert(expected.end(), step.begin(), step.end());
   expected.push_back("begin 2");
   expected.insert(expected.end(), step.begin(), step.end());
-  expected.push_back("flush");
   expected.push_back("begin 3");
   EXPECT_EQ(rig.client->log, expected);
+}
+
+// A part's last push must not be counted while its loss can still be lost with the worker.
+TEST(RelayTest, ReportsEachLossBeforeTheLastPush) {
+  JobShape shape;
+  shape.layers = 1;
+  shape.steps = 1;
+  Rig rig(shape, /*prefetch=*/0);
+  ASSERT_TRUE(rig.Run().ok());
+  const std::vector<std::string> expected = {
+      "flush",         "begin 1",           "fetch 0b",      "losses of parts 0",
+      "push 0 part 0", "losses of parts 1", "push 0 part 1", "flush",
+      "begin 2",
+  };
+  EXPECT_EQ(rig.client->log, expected);
+}
+
+TEST(RelayTest, SkipsAStepThatIsCounted) {
+  JobShape shape;
+  shape.steps = 1;
+  Rig rig(shape, /*prefetch=*/0);
+  rig.client->counted_steps = 1;
+  ASSERT_TRUE(rig.Run().ok());
+  EXPECT_EQ(rig.client->log, (std::vector<std::string>{"flush", "begin 1", "flush", "begin 2"}));
 }
 
 TEST(RelayTest, RunsMicroBatchesInZigZag) {
@@ -324,14 +350,15 @@ TEST(RelayTest, EvaluatesBeforeTheNextStepsWork) {
   Rig rig(shape, /*prefetch=*/0);
   rig.Evaluate(/*samples=*/1, /*every=*/2);
   ASSERT_TRUE(rig.Run().ok());
-  const std::vector<std::string> step = {"fetch 0f", "fetch 1b", "push 1 part 0", "fetch 0b",
-                                         "push 0 part 0"};
+  const std::vector<std::string> step = {"fetch 0f", "fetch 1b",          "push 1 part 0",
+                                         "fetch 0b", "losses of parts 0", "push 0 part 0",
+                                         "flush"};
   const std::vector<std::string> evaluation = {"fetch 0f", "fetch 1f"};
   std::vector<std::string> expected;
   const auto add = [&](const std::vector<std::string>& more) {
     expected.insert(expected.end(), more.begin(), more.end());
   };
-  add({"begin 1"});
+  add({"flush", "begin 1"});
   add(step);
   add({"begin 2"});
   add(step);
@@ -339,7 +366,7 @@ TEST(RelayTest, EvaluatesBeforeTheNextStepsWork) {
   add(evaluation);
   add({"evaluation 2"});
   add(step);
-  add({"flush", "begin 4"});
+  add({"begin 4"});
   add(evaluation);
   add({"evaluation 3"});
   EXPECT_EQ(rig.client->log, expected);

@@ -263,12 +263,11 @@ void PushFirstStep(CoreCluster* cluster, std::optional<ShardId> only) {
   cluster->Run();
 }
 
-// The worker that ended had sent its gradients to only one of the shards, or had sent all of them
-// without reporting its loss.
-TEST(RecoveryStory, LostWorkRollsTheJobBack) {
+// The worker that ended had sent its gradients to only one of the shards. The other one still has
+// the step open, and the weights that it needs are gone.
+TEST(RecoveryStory, LostGradientsRollTheJobBack) {
   const JobSpec spec = Spec(2, Clip::kNone, Mode::kEager);
-  for (const std::optional<ShardId> only :
-       {std::optional<ShardId>(0), std::optional<ShardId>(1), std::optional<ShardId>()}) {
+  for (const ShardId only : {ShardId(0), ShardId(1)}) {
     Training training(spec, 2, 0, 1);
     CoreCluster& cluster = training.cluster();
     training.Import();
@@ -276,19 +275,51 @@ TEST(RecoveryStory, LostWorkRollsTheJobBack) {
     const uint64_t term = cluster.Status(ShardId(0)).term();
     ASSERT_TRUE(cluster.Begin(1, {0, 1}, 9));
     PushFirstStep(&cluster, only);
-    const uint64_t joined = cluster.Status(ShardId(0)).step();
-    EXPECT_EQ(joined, only == ShardId(1) ? 1u : 2u);
-    cluster.SendBegin(joined, {0, 1}, 10, {}, joined);
-    cluster.Run();
-    EXPECT_EQ(cluster.Status(ShardId(0)).term(), term + 1);
+    EXPECT_EQ(cluster.Status(only).step(), 2u);
+    EXPECT_EQ(cluster.Status(ShardId(1 - only.value())).step(), 1u);
     const absl::Status finished = training.Finish([] {});
     EXPECT_TRUE(finished.ok()) << finished;
     EXPECT_EQ(training.End().digest, Undisturbed(spec));
+    EXPECT_EQ(cluster.Status(ShardId(0)).term(), term + 1);
   }
 }
 
-// The job has no cut to go back to.
-TEST(RecoveryStory, LostWorkEndsAJobWithoutCuts) {
+// A worker that reports before its last push leaves nothing behind: its replacement continues.
+TEST(RecoveryStory, AWorkerThatReportedCanStop) {
+  const JobSpec spec = Spec(2, Clip::kNone, Mode::kEager);
+  Training training(spec, 2, 0, 1);
+  CoreCluster& cluster = training.cluster();
+  training.Import();
+  cluster.Run();
+  const uint64_t term = cluster.Status(ShardId(0)).term();
+  ASSERT_TRUE(training.Begin(1));
+  ASSERT_TRUE(training.ReportLosses(1));
+  PushFirstStep(&cluster, std::nullopt);
+  training.ReplaceWorker();
+  const absl::Status finished = training.Finish([] {});
+  EXPECT_TRUE(finished.ok()) << finished;
+  EXPECT_EQ(training.End().digest, Undisturbed(spec));
+  EXPECT_EQ(cluster.Status(ShardId(0)).term(), term);
+}
+
+TEST(RecoveryStory, NoDuplicateOfABeginRollsBack) {
+  const JobSpec spec = Spec(2, Clip::kNone, Mode::kEager);
+  Training training(spec, 2, 0, 1);
+  CoreCluster& cluster = training.cluster();
+  training.Import();
+  cluster.Run();
+  const uint64_t term = cluster.Status(ShardId(0)).term();
+  ASSERT_TRUE(training.Begin(1));
+  ASSERT_TRUE(training.ReportLosses(1));
+  PushFirstStep(&cluster, std::nullopt);
+  for (const uint64_t step : {0, 1, 2}) cluster.SendBegin(step, {0, 1}, 9, {});
+  cluster.Run();
+  EXPECT_EQ(cluster.Status(ShardId(0)).term(), term);
+  EXPECT_EQ(cluster.Status(ShardId(0)).state(), v1::JOB_STATE_RUNNING);
+}
+
+// Without cuts there is nothing to go back to.
+TEST(RecoveryStory, LostGradientsNameTheCommandThatResumes) {
   CoreCluster cluster(Spec(2, Clip::kNone, Mode::kEager), [] {
     CoreCluster::Options options;
     options.shards = 2;
@@ -297,11 +328,15 @@ TEST(RecoveryStory, LostWorkEndsAJobWithoutCuts) {
   cluster.InitializeAll();
   ASSERT_TRUE(cluster.Begin(1, {0, 1}, 9));
   PushFirstStep(&cluster, ShardId(0));
-  cluster.SendBegin(2, {0, 1}, 10, {}, 2);
-  cluster.Run();
-  const v1::StatusReply status = cluster.Status(ShardId(1));
-  EXPECT_EQ(status.state(), v1::JOB_STATE_FAILED);
-  EXPECT_THAT(status.failure(), testing::HasSubstr("gradients of part 0 at step 1: lost with"));
+  for (const Chunk& chunk : cluster.chunks().chunks()) {
+    if (cluster.OwnerOf(chunk.id) != ShardId(0)) continue;
+    const uint64_t tag = cluster.Fetch(cluster.NewStream(), chunk.uses.front(), chunk.id, 0);
+    cluster.Run();
+    const absl::Status failed = cluster.answers.failed_fetches[tag];
+    EXPECT_TRUE(absl::IsFailedPrecondition(failed)) << failed;
+    EXPECT_THAT(std::string(failed.message()), testing::HasSubstr("--resume=latest"));
+    break;
+  }
 }
 
 TEST(RecoveryStory, ATermInheritsTheComputeProfile) {

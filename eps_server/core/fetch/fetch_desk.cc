@@ -143,8 +143,9 @@ void FetchDesk::ServeOrPark(ChunkId id, Wanted fetch) {
   if (!waits && !chunk.updating && fetch.version == chunk.version) return Serve(id, fetch);
   const Version newest = chunk.updating ? chunk.version.Next() : chunk.version;
   if (!waits && fetch.version < newest) {
-    // A worker took over a part whose work in this step is lost: the new term answers it.
-    if (facts_.job.durable() && fetch.version == Version(facts_.version)) {
+    // A worker took over a part whose work is lost, in the open step or in the one before, which
+    // another shard still has open: the new term answers it.
+    if (facts_.job.durable() && fetch.version.value() + 1 >= facts_.version) {
       return outbox_->Raise(internal_event::RollBack());
     }
     return Refuse(fetch.tag,

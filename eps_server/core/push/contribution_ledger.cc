@@ -97,17 +97,6 @@ bool ContributionLedger::Complete(ChunkId chunk) const {
   return entries_[local_[chunk.value()]].missing == 0;
 }
 
-bool ContributionLedger::Complete(PartId part) const {
-  const auto has = [&](const UseState& use) {
-    return std::any_of(use.entries.begin(), use.entries.end(), [&](const Entry& entry) {
-      return part.value() - entry.parts.first < entry.parts.count;
-    });
-  };
-  return std::all_of(entries_.begin(), entries_.end(), [&](const ChunkEntries& chunk) {
-    return std::all_of(chunk.uses.begin(), chunk.uses.end(), has);
-  });
-}
-
 bool ContributionLedger::Nonfinite(ChunkId chunk) const {
   return entries_[local_[chunk.value()]].nonfinite;
 }

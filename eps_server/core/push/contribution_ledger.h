@@ -74,8 +74,6 @@ class ContributionLedger {
   // Returns the first missing (use, part) of a chunk, for status texts. REQUIRES !Complete(chunk).
   Place FirstMissing(ChunkId chunk) const;
 
-  // Returns whether every owned chunk has this part in all of its uses.
-  bool Complete(PartId part) const;
   // Returns the counted places that include one of `parts`.
   std::vector<Place> Counted(const std::vector<bool>& parts) const;
 

@@ -53,7 +53,6 @@ class PushDesk {
   bool Complete(ChunkId chunk) const { return ledger_.Complete(chunk); }
   // Names the first missing contribution. REQUIRES !Complete(chunk).
   std::string FirstMissing(ChunkId chunk) const;
-  bool HasAllOf(PartId part) const { return ledger_.Complete(part); }
   std::vector<v1::Have> Counted(const std::vector<bool>& parts) const;
 
   // Drops what the stream offered and what it was sending. Offers of others may take the room.

@@ -109,13 +109,6 @@ bool Lead::IsNewEvaluation(const v1::PartLoss& loss) const {
          !evaluations_[loss.part()].has_value();
 }
 
-bool Lead::MissesLoss(uint64_t step, PartId part) const {
-  v1::PartLoss loss;
-  loss.set_step(step);
-  loss.set_part(part.value());
-  return IsNews(loss);
-}
-
 void Lead::OnStats(ShardId shard, const v1::Stats& stats) {
   if (!IsNews(shard, stats)) return;
   OpenStep& open = At(stats.step());

@@ -65,8 +65,6 @@ class Lead {
   bool IsNews(ShardId shard, const v1::Stats& stats) const;
   bool IsNews(const v1::PartLoss& loss) const;
   bool IsNewEvaluation(const v1::PartLoss& loss) const;
-  // Returns whether the record of a completed step still waits for the part's loss.
-  bool MissesLoss(uint64_t step, PartId part) const;
 
   // Count a message towards its step. They ignore one that is no news.
   void OnStats(ShardId shard, const v1::Stats& stats);

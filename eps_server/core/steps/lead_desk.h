@@ -48,7 +48,6 @@ class LeadDesk {
 
   double NormOf(uint64_t step) const { return lead_.NormOf(step); }
   uint64_t recorded_step() const { return lead_.recorded_step(); }
-  bool LacksLoss(uint64_t step, PartId part) const { return lead_.MissesLoss(step, part); }
   std::vector<v1::Decision> LastDecisions() const { return lead_.LastDecisions(); }
   // Names what the job, or its oldest open record, waits for; empty if for nothing.
   std::string WaitsFor() const { return lead_.WaitsFor(); }

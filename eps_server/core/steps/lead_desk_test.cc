@@ -107,14 +107,12 @@ TEST_F(LeadDeskTest, RecordsAStepAfterItsLastReport) {
   ReportLoss(1, 0);
   ReportLoss(1, 1);
   EXPECT_THAT(outbox_.TakeRaised<internal_event::Recorded>(), IsEmpty());
-  EXPECT_TRUE(desk_.LacksLoss(2, PartId(0)));
   desk_.OnStats(ShardId(1), Stats(1, 16, 1));
   const auto recorded = outbox_.TakeRaised<internal_event::Recorded>();
   ASSERT_EQ(recorded.size(), 1u);
   EXPECT_EQ(recorded[0].record.loss(), 2.0);
   EXPECT_EQ(desk_.recorded_step(), 1u);
   EXPECT_EQ(desk_.NormOf(1), 5.0);
-  EXPECT_FALSE(desk_.LacksLoss(1, PartId(0)));
 }
 
 TEST_F(LeadDeskTest, CountsARepeatedLossOnce) {

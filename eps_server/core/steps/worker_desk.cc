@@ -130,6 +130,7 @@ absl::Status WorkerDesk::CheckBegin(const v1::BeginStepRequest& request) const {
         "BeginStep: ", request.losses_size(), " losses and ", request.evaluations_size(),
         " evaluations; at most one of each per part, ", parts, ", is allowed"));
   }
+  if (request.probe()) return absl::OkStatus();
   if (facts_.step == 0) return absl::OkStatus();  // importing: the border is not known yet
   if (request.step() < facts_.step) {
     return absl::AbortedError(absl::StrCat("BeginStep: step ", request.step(),
@@ -143,50 +144,24 @@ absl::Status WorkerDesk::CheckBegin(const v1::BeginStepRequest& request) const {
   return absl::OkStatus();
 }
 
-// Names what a worker that took over parts can neither send nor begin with again, because the
-// process that had it is gone. Returns an empty string if nothing is lost.
-std::string WorkerDesk::LostWork(const v1::BeginStepRequest& request) const {
-  if (Term(request.term()) != facts_.term || request.first_step() != request.step()) return "";
-  if (facts_.state != v1::JOB_STATE_RUNNING && facts_.state != v1::JOB_STATE_DONE) return "";
-  const uint64_t before = request.step() - 1;
-  for (const uint32_t part : request.parts()) {
-    if (facts_.step == before && !queries_.HasAllOf(PartId(part))) {
-      return absl::StrCat("gradients of part ", part, " at step ", before);
-    }
-    if (facts_.job.durable() && queries_.LacksLoss(before, PartId(part))) {
-      return absl::StrCat("the loss of part ", part, " at step ", before);
-    }
-  }
-  // The worker would repeat a step that is open elsewhere. In sealed mode all can still finish it.
-  if (facts_.job.durable() && !facts_.job.sealed() && request.step() < facts_.step) {
-    return absl::StrCat("what step ", request.step(), " began with");
-  }
-  return "";
-}
-
 void WorkerDesk::On(const event::BeginStep& e) {
   const absl::Status status = CheckBegin(e.request);
-  const bool valid = status.ok() || absl::IsAborted(status);
-  if (const std::string lost = valid ? LostWork(e.request) : ""; !lost.empty()) {
-    if (!facts_.job.durable()) {
-      return outbox_->Raise(internal_event::JobFailed{
-          absl::StrCat(lost,
-                       ": lost with the worker that had it, and training.mode "
-                       "eager keeps no older weights to repeat the step")});
-    }
-    begins_.push_back(ParkedBegin{e.stream, e.request, facts_.now_ms});  // the new term answers it
-    return outbox_->Raise(internal_event::RollBack());
-  }
   if (!status.ok()) return outbox_->Close(e.stream, status);
   for (const uint32_t part : e.request.parts()) On(internal_event::PartSeen{PartId(part)});
   outbox_->Raise(internal_event::LossesReported{&e.request});
-  begins_.push_back(ParkedBegin{e.stream, e.request, facts_.now_ms});
-  AnswerBegins();
+  if (e.request.report_only()) {
+    outbox_->Emit(effect::Reply{e.stream, NewReply()});
+  } else {
+    begins_.push_back(ParkedBegin{e.stream, e.request, facts_.now_ms});
+    AnswerBegins();
+  }
   outbox_->Raise(internal_event::EvaluationsReported{&e.request});
 }
 
 bool WorkerDesk::IsDue(const v1::BeginStepRequest& request) const {
-  if (facts_.WaitsForState() || request.step() != facts_.step) return false;
+  if (facts_.WaitsForState()) return false;
+  if (request.probe()) return true;
+  if (request.step() != facts_.step) return false;
   return facts_.gate_step == 0 || facts_.step <= facts_.gate_step ||
          facts_.state == v1::JOB_STATE_DONE;
 }
@@ -205,21 +180,20 @@ void WorkerDesk::AnswerBegins() {
   }
 }
 
-void WorkerDesk::Answer(const ParkedBegin& begin) {
+v1::BeginStepReply WorkerDesk::NewReply() const {
   v1::BeginStepReply reply;
   reply.set_term(facts_.term.value());
   reply.set_step(facts_.step);
   reply.set_version(facts_.version);
   reply.set_done(facts_.state == v1::JOB_STATE_DONE);
-  internal_event::PartsBegun begun;
-  begun.nonce = begin.request.worker_nonce();
+  return reply;
+}
+
+void WorkerDesk::Answer(const ParkedBegin& begin) {
+  v1::BeginStepReply reply = NewReply();
   std::vector<bool> hosted(parts_.size(), false);
-  for (const uint32_t part : begin.request.parts()) {
-    hosted[part] = true;
-    parts_[part].begun_step = facts_.step;
-    begun.parts.push_back(PartId(part));
-  }
-  outbox_->Raise(begun);
+  for (const uint32_t part : begin.request.parts()) hosted[part] = true;
+  if (!begin.request.probe()) Begin(begin.request);
   if (!reply.done()) {
     for (v1::Have& have : queries_.Counted(hosted)) *reply.add_have() = std::move(have);
     for (const OwnedChunk& chunk : facts_.owned) {
@@ -234,6 +208,16 @@ void WorkerDesk::Answer(const ParkedBegin& begin) {
     reply.set_push_residuals(facts_.PushResiduals());
   }
   outbox_->Emit(effect::Reply{begin.stream, std::move(reply)});
+}
+
+void WorkerDesk::Begin(const v1::BeginStepRequest& request) {
+  internal_event::PartsBegun begun;
+  begun.nonce = request.worker_nonce();
+  for (const uint32_t part : request.parts()) {
+    parts_[part].begun_step = facts_.step;
+    begun.parts.push_back(PartId(part));
+  }
+  outbox_->Raise(begun);
 }
 
 void WorkerDesk::On(const event::Gate& e) {
@@ -337,7 +321,9 @@ void WorkerDesk::Waits(WaitPage* page) const {
   }
   for (const ParkedBegin& begin : begins_) {
     const bool gated = facts_.gate_step != 0 && begin.request.step() > facts_.gate_step;
-    page->Add(absl::StrCat("BeginStep ", begin.request.step(), " of part ", begin.request.parts(0)),
+    page->Add(absl::StrCat(begin.request.probe() ? "Probe" : "BeginStep ",
+                           begin.request.probe() ? "" : absl::StrCat(begin.request.step()),
+                           " of part ", begin.request.parts(0)),
               gated ? absl::StrCat("the gate at step ", facts_.gate_step) : page->step(),
               begin.since_ms);
   }

@@ -34,7 +34,8 @@ class WorkerDesk {
 
   // Answers on the lead, once the job is open.
   void On(const event::Join& e);
-  // Answers once the step is open and no gate holds it. Reports of the worker go to the lead.
+  // Answers once the step is open and no gate holds it; reports and probes at once. Reports of the
+  // worker go to the lead.
   void On(const event::BeginStep& e);
   void On(const event::Gate& e);
   void On(const event::Timer& e);
@@ -63,7 +64,7 @@ class WorkerDesk {
   void Waits(WaitPage* page) const;
 
  private:
-  // A BeginStep that waits.
+  // A BeginStep, or a probe, that waits.
   struct ParkedBegin {
     StreamId stream;
     v1::BeginStepRequest request;
@@ -80,10 +81,11 @@ class WorkerDesk {
   absl::Status CheckParts(absl::string_view rpc, absl::Span<const uint32_t> parts) const;
   absl::StatusOr<std::vector<uint32_t>> PartsOf(const v1::JoinRequest& request) const;
   absl::Status CheckBegin(const v1::BeginStepRequest& request) const;
-  std::string LostWork(const v1::BeginStepRequest& request) const;
   bool IsDue(const v1::BeginStepRequest& request) const;
   void AnswerBegins();
+  v1::BeginStepReply NewReply() const;
   void Answer(const ParkedBegin& begin);
+  void Begin(const v1::BeginStepRequest& request);
   void StartLostTimer(Part* part);
 
   const ShardFacts& facts_;

@@ -13,6 +13,7 @@
 namespace eps {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -37,14 +38,13 @@ class WorkerDeskTest : public testing::Test {
     e.request.set_worker_count(count);
     return e;
   }
-  event::BeginStep Begin(uint64_t step, bool first = false) {
+  event::BeginStep Begin(uint64_t step) {
     event::BeginStep e{kStream, {}};
     e.request.set_job_id(facts_.job.id.value());
     e.request.set_term(facts_.term.value());
     e.request.set_step(step);
     e.request.add_parts(0);
     e.request.set_worker_nonce(10);
-    if (first) e.request.set_first_step(step);
     return e;
   }
 
@@ -142,24 +142,47 @@ TEST_F(WorkerDeskTest, RefusesStepsFarFromTheOpenOne) {
   EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("step 3 while step 1 is open")));
 }
 
-TEST_F(WorkerDeskTest, FailsWhenAWorkerTookGradientsAlong) {
-  queries_.has_all = false;
-  desk_.On(Begin(2, /*first=*/true));
-  const auto failed = outbox_.TakeRaised<internal_event::JobFailed>();
-  ASSERT_EQ(failed.size(), 1u);
-  EXPECT_THAT(failed[0].reason, HasSubstr("gradients of part 0 at step 1"));
+TEST_F(WorkerDeskTest, AReportBeginsNothing) {
+  facts_.gate_step = 1;  // a report must not wait for the border that it completes
+  event::BeginStep report = Begin(2);
+  report.request.set_report_only(true);
+  desk_.On(report);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("BeginStepReply {term: 1 step: 1}")));
+  EXPECT_EQ(outbox_.TakeRaised<internal_event::LossesReported>().size(), 1u);
+  EXPECT_THAT(outbox_.TakeRaised<internal_event::PartsBegun>(), IsEmpty());
 }
 
-TEST_F(WorkerDeskTest, ADurableJobRollsBackForLostWork) {
-  job_.caps.durable = true;
-  ShardFacts facts = job_.MakeFacts();
-  WorkerDesk desk(&facts, &queries_, &outbox_);
-  queries_.lacks_loss = true;
-  desk.On(Begin(2, /*first=*/true));
-  EXPECT_EQ(outbox_.TakeRaised<internal_event::RollBack>().size(), 1u);
-  desk.EndWork(absl::AbortedError("the term is over"));
-  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Close 7")))
-      << "the worker waits for the term";
+TEST_F(WorkerDeskTest, AProbeLearnsTheOpenStep) {
+  facts_.step = 5;
+  facts_.gate_step = 4;
+  queries_.counted.emplace_back().set_chunk(3);
+  event::BeginStep probe = Begin(0);
+  probe.request.set_probe(true);
+  desk_.On(probe);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(AllOf(HasSubstr("step: 5"), HasSubstr("chunk: 3"))));
+  EXPECT_THAT(outbox_.TakeRaised<internal_event::PartsBegun>(), IsEmpty());
+}
+
+TEST_F(WorkerDeskTest, AProbeWaitsForTheWeights) {
+  facts_.state = v1::JOB_STATE_IMPORTING;
+  facts_.step = 0;
+  event::BeginStep probe = Begin(0);
+  probe.request.set_probe(true);
+  desk_.On(probe);
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  facts_.state = v1::JOB_STATE_RUNNING;
+  facts_.step = 1;
+  desk_.On(internal_event::StepReady());
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("step: 1")));
+}
+
+TEST_F(WorkerDeskTest, ADuplicateOfAnEarlierBeginChangesNothing) {
+  facts_.step = 4;
+  for (const uint64_t step : {0, 1, 3}) {
+    desk_.On(Begin(step));
+    EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Close 7")));
+  }
+  EXPECT_THAT(outbox_.raised, IsEmpty());
 }
 
 TEST_F(WorkerDeskTest, ALostPartEndsAnEagerJob) {

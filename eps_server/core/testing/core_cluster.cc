@@ -238,14 +238,12 @@ void CoreCluster::ImportAll(const std::map<uint32_t, Bytes>& states, uint64_t st
 
 std::vector<StreamId> CoreCluster::SendBegin(uint64_t step, const std::vector<uint32_t>& parts,
                                              uint64_t nonce,
-                                             const std::vector<v1::PartLoss>& losses,
-                                             uint64_t first_step) {
+                                             const std::vector<v1::PartLoss>& losses) {
   v1::BeginStepRequest request;
   request.set_job_id(spec_.id().value());
   request.set_term(term);
   request.set_step(step);
   request.set_worker_nonce(nonce);
-  request.set_first_step(first_step);
   for (uint32_t part : parts) request.add_parts(part);
   for (const v1::PartLoss& loss : losses) *request.add_losses() = loss;
   std::vector<StreamId> streams;

@@ -78,10 +78,9 @@ class CoreCluster {
   void InitializeAll();
   // Restores every shard from exported states (by chunk) at a border.
   void ImportAll(const std::map<uint32_t, Bytes>& states, uint64_t step, double lagged_norm);
-  // Sends BeginStep to every shard, each on its own stream, in shard order. `first_step` is the
-  // step at which the worker joined, or 0 to leave it unknown.
+  // Sends BeginStep to every shard, each on its own stream, in shard order.
   std::vector<StreamId> SendBegin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
-                                  const std::vector<v1::PartLoss>& losses, uint64_t first_step = 0);
+                                  const std::vector<v1::PartLoss>& losses);
   // Sends BeginStep to every shard and calls Run. Returns whether all answered; their replies are
   // then in `begun`.
   bool Begin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,

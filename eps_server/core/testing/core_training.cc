@@ -1,5 +1,8 @@
 #include "eps_server/core/testing/core_training.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
@@ -70,20 +73,75 @@ bool CoreTraining::Join() {
   if (reply == cluster_.answers.replies.end()) return false;
   const auto& joined = std::get<v1::JoinReply>(reply->second.front());
   cluster_.term = joined.term();
-  joined_ = {joined.term(), joined.step()};
   begun_ = fetched_ = {0, 0};
   ++nonce_;
+  return Probe();
+}
+
+// The worker begins at the lowest step that a shard has open.
+bool CoreTraining::Probe() {
+  v1::BeginStepRequest request;
+  request.set_probe(true);
+  const std::vector<StreamId> streams = SendToAll(request);
+  if (!Await(streams)) return false;
+  open_.clear();
+  for (const StreamId stream : streams) {
+    const auto reply = cluster_.answers.replies.find(stream);
+    if (reply == cluster_.answers.replies.end()) return false;  // refused
+    open_.push_back(std::get<v1::BeginStepReply>(reply->second.front()));
+  }
+  const auto lowest = std::min_element(
+      open_.begin(), open_.end(), [](const auto& a, const auto& b) { return a.step() < b.step(); });
+  joined_ = {cluster_.term, lowest->step()};
   return true;
 }
 
+std::vector<StreamId> CoreTraining::SendToAll(v1::BeginStepRequest request, uint64_t step) {
+  request.set_job_id(cluster_.spec().id().value());
+  request.set_term(cluster_.term);
+  request.set_step(step);
+  request.set_worker_nonce(nonce_);
+  for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) request.add_parts(p);
+  std::vector<StreamId> streams;
+  for (uint32_t s = 0; s < cluster_.shards(); ++s) {
+    if (!request.probe() && !request.report_only() && open_[s].step() > step) continue;
+    streams.push_back(cluster_.NewStream());
+    cluster_.Send(ShardId(s), event::BeginStep{streams.back(), request});
+    if (request.report_only()) break;  // only the lead sums
+  }
+  return streams;
+}
+
+bool CoreTraining::Await(const std::vector<StreamId>& streams) {
+  for (int round = 0; round < 1000; ++round) {
+    const auto answered = [this](StreamId stream) {
+      return cluster_.answers.replies.count(stream) + cluster_.answers.closed.count(stream) > 0;
+    };
+    if (std::all_of(streams.begin(), streams.end(), answered)) return true;
+    if (cluster_.RunSome(1) == 0) return false;
+  }
+  return false;
+}
+
+// Asks for weights that a shard which is ahead has replaced, as a worker must that computes the
+// step again for the shards which are not.
+void CoreTraining::FetchOldWeights(uint64_t step) {
+  const bool is_eager = cluster_.spec().training.mode == Mode::kEager;
+  for (uint32_t s = 0; s < open_.size() && is_eager; ++s) {
+    if (open_[s].step() <= step) continue;
+    for (const Chunk& chunk : cluster_.chunks().chunks()) {
+      if (cluster_.OwnerOf(chunk.id) != ShardId(s)) continue;
+      cluster_.Fetch(cluster_.NewStream(), chunk.uses.front(), chunk.id, open_[s].version() - 1);
+      break;
+    }
+  }
+}
+
 bool CoreTraining::Begin(uint64_t step) {
-  std::vector<uint32_t> parts;
-  for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) parts.push_back(p);
-  std::vector<v1::PartLoss> losses;
-  if (step > joined_.second) losses = Losses(step - 1);
+  if (open_.empty() && !Probe()) return false;
   const std::pair<uint64_t, uint64_t> worker = joined_;
-  const std::vector<StreamId> streams =
-      cluster_.SendBegin(step, parts, nonce_, losses, joined_.second);
+  const std::vector<StreamId> streams = SendToAll({}, step);
+  const bool skips = streams.size() < open_.size();
   for (int round = 0; round < 1000; ++round) {
     size_t answered = 0;
     for (const StreamId stream : streams) {
@@ -99,6 +157,7 @@ bool CoreTraining::Begin(uint64_t step) {
       begun_ = {cluster_.term, step};
       const auto& reply = cluster_.answers.replies[streams[0]].front();
       version_ = std::get<v1::BeginStepReply>(reply).version();
+      if (skips) FetchOldWeights(step);
       return true;
     }
     if (cluster_.RunSome(1) == 0) return false;
@@ -113,16 +172,18 @@ bool CoreTraining::AllUp() const {
   return true;
 }
 
-std::vector<v1::PartLoss> CoreTraining::Losses(uint64_t step) const {
-  std::vector<v1::PartLoss> losses;
-  for (uint32_t p = 0; p < cluster_.spec().training.parts && step > 0; ++p) {
-    losses.emplace_back();
-    losses.back().set_part(p);
-    losses.back().set_step(step);
-    losses.back().set_loss_sum(50.0 + p + static_cast<double>(step));
-    losses.back().set_tokens(kTokens);
+bool CoreTraining::ReportLosses(uint64_t step) {
+  v1::BeginStepRequest request;
+  request.set_report_only(true);
+  for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) {
+    v1::PartLoss* const loss = request.add_losses();
+    loss->set_part(p);
+    loss->set_step(step);
+    loss->set_loss_sum(50.0 + p + static_cast<double>(step));
+    loss->set_tokens(kTokens);
   }
-  return losses;
+  const std::vector<StreamId> streams = SendToAll(std::move(request), step + 1);
+  return Await(streams) && cluster_.answers.replies.count(streams[0]) > 0;
 }
 
 // A worker repeats contributions until they are acknowledged, also to a shard that restarts.
@@ -168,6 +229,7 @@ bool CoreTraining::PushAll(uint64_t step, uint64_t version, const ShardId* only_
   const StreamId stream = cluster_.NewStream();
   for (size_t s = cluster_.spec().stages.size(); s-- > 0;) {
     const StageId stage(static_cast<uint32_t>(s));
+    if (s == 0 && !ReportLosses(step)) return false;
     for (ChunkId id : cluster_.chunks().ChunksOfStage(stage)) {
       if (only_or_null != nullptr && cluster_.OwnerOf(id) != *only_or_null) continue;
       const Chunk& chunk = cluster_.chunks().chunk(id);

@@ -45,6 +45,9 @@ class CoreTraining {
   // not within 1,000 deliveries. Does not drain other deliveries.
   bool Begin(uint64_t step);
 
+  // Reports the losses of all parts in a step. Returns false if the lead does not answer.
+  bool ReportLosses(uint64_t step);
+
   // Delivers everything in flight and returns the results. REQUIRES that Finish returned OK.
   Outcome End();
   // Returns DataLoss with the first chunk that was served with two contents, or not as in
@@ -58,7 +61,14 @@ class CoreTraining {
   void ReplaceWorker() { joined_ = {0, 0}; }
 
  private:
-  std::vector<v1::PartLoss> Losses(uint64_t step) const;
+  // Sends the request of all parts about `step` to every shard that has not completed it; a report
+  // only to the lead, a probe to all.
+  std::vector<StreamId> SendToAll(v1::BeginStepRequest request, uint64_t step = 0);
+  // Delivers until all streams are answered. Returns false if they are not.
+  bool Await(const std::vector<StreamId>& streams);
+  // Learns the open step of every shard. Returns false if one does not answer.
+  bool Probe();
+  void FetchOldWeights(uint64_t step);
   void Step(const std::function<void()>& between);
   // Joins at the lead unless the worker has joined in this term. Returns false if the lead does not
   // answer.
@@ -84,6 +94,7 @@ class CoreTraining {
   const bool fetches_;
   const CodecTable codecs_;
   std::pair<uint64_t, uint64_t> joined_;  // by the worker: term and first step; 0 if it has to join
+  std::vector<v1::BeginStepReply> open_;  // by shard: the answers to the worker's probes
   uint64_t nonce_ = 0;                    // names that worker
   std::pair<uint64_t, uint64_t> begun_;   // term and step of the last BeginStep that all answered
   uint64_t version_ = 0;                  // of the weights that the open step reads

@@ -190,7 +190,7 @@ void Disorder::Evaluate(ShardId shard) {
 void Disorder::TakeOver(ShardId shard) {
   if (dice_(12) > 0) return;
   v1::BeginStepRequest request = BeginRequest(shard, AnyStep(shard));
-  request.set_first_step(request.step());
+  request.set_probe(true);
   Hear(shard, event::BeginStep{cluster_.NewStream(), request});
 }
 

@@ -65,8 +65,6 @@ class FakeQueries final : public DeskQueries {
  public:
   double NormOf(uint64_t) const override { return norm; }
   uint64_t RecordedStep() const override { return recorded_step; }
-  bool LacksLoss(uint64_t, PartId) const override { return lacks_loss; }
-  bool HasAllOf(PartId) const override { return has_all; }
   std::vector<v1::Have> Counted(const std::vector<bool>&) const override { return counted; }
   std::vector<Axis> AxesForUpdate(ChunkId) const override { return axes; }
   bool IsUpdating() const override { return is_updating; }
@@ -76,8 +74,6 @@ class FakeQueries final : public DeskQueries {
 
   double norm = 0;
   uint64_t recorded_step = 0;
-  bool lacks_loss = false;
-  bool has_all = true;
   std::vector<v1::Have> counted;
   std::vector<Axis> axes;
   bool is_updating = false;

@@ -88,7 +88,7 @@ void ClientFixture::Join() {
 }
 
 void ClientFixture::Begin(uint64_t step) {
-  auto start = client_->BeginStep(Step(step), {});
+  auto start = client_->BeginStep(Step(step));
   ASSERT_TRUE(start.ok()) << start.status();
 }
 

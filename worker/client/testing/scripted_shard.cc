@@ -229,12 +229,18 @@ class ScriptedShard::DataService final : public v1::Data::Service {
   grpc::Status BeginStep(grpc::ServerContext* context, const v1::BeginStepRequest* request,
                          v1::BeginStepReply* reply) override {
     MutexLock lock(&s_->mu_);
+    reply->set_term(s_->script_.term);
+    if (request->probe()) {
+      ++s_->seen_.probes;
+      reply->set_step(s_->script_.next_step);
+      reply->set_done(s_->script_.next_step > s_->spec_->training.steps);
+      return grpc::Status::OK;
+    }
     s_->seen_.begins.push_back(*request);
     s_->changed_.NotifyAll();
     while (s_->script_.park_begin_steps && !s_->stopping_ && !context->IsCancelled()) {
       s_->changed_.WaitFor(&s_->mu_, kPoll);
     }
-    reply->set_term(s_->script_.term);
     reply->set_step(request->step());
     reply->set_version(request->step() - 1);
     reply->set_done(request->step() > s_->spec_->training.steps);

@@ -33,7 +33,7 @@ float ScriptedWeight(uint32_t chunk, uint64_t element, uint64_t version);
 struct Script {
   std::vector<uint32_t> parts = {0};
   uint64_t term = 1;
-  uint64_t next_step = 1;
+  uint64_t next_step = 1;  // the answer to Join and to probes
   size_t slice_bytes = size_t{2} << 20;
 
   int importing_joins = 0;  // number of first joins that are answered with IMPORTING
@@ -62,7 +62,8 @@ struct Script {
 // The requests that a server observed.
 struct Seen {
   using Place = std::tuple<uint32_t, uint32_t, uint32_t>;  // use, part, chunk
-  std::vector<v1::BeginStepRequest> begins;
+  std::vector<v1::BeginStepRequest> begins;                // and reports; no probes
+  int probes = 0;
   std::vector<v1::FetchRequest> fetches;
   size_t most_in_flight = 0;  // most unanswered fetch requests of one stream
   std::vector<v1::PushHeader> headers;

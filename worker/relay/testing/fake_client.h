@@ -41,23 +41,35 @@ class FakeClient final : public ParameterClient {
     return absl::UnimplementedError("not used by a relay");
   }
 
-  absl::StatusOr<StepStart> BeginStep(Step step, absl::Span<const PartLossSum> losses) override {
+  absl::StatusOr<StepStart> BeginStep(Step step) override {
     log.push_back(absl::StrCat("begin ", step.value()));
-    for (const PartLossSum& loss : losses) {
-      reported[{step.value() - 1, loss.part.value()}] = {loss.loss_sum, loss.tokens};
-    }
-    if (step.value() > 1) {
+    if (step.value() > 1 + counted_steps) {
       uint64_t tokens = 0;
-      for (const PartLossSum& loss : losses) tokens += loss.tokens;
+      for (const auto& [place, loss] : reported) {
+        if (place.first + 1 == step.value()) tokens += loss.second;
+      }
       Descend(ReducePlainly(spec_, PartsOf(step.value() - 1)), tokens, loss_scale_log2_, &weights_);
     }
     step_ = step;
     StepStart start;
     start.done = step.value() > spec_.training.steps;
+    start.counted = step.value() <= counted_steps;
     start.step = step;
     start.version = Version(step.value() - 1);
     start.loss_scale_log2 = loss_scale_log2_;
     return start;
+  }
+
+  absl::Status ReportLosses(absl::Span<const PartLossSum> losses) override {
+    std::string parts;
+    for (const PartLossSum& loss : losses) {
+      absl::StrAppend(&parts, " ", loss.part.value());
+      const auto [it, fresh] = reported.emplace(std::make_pair(step_.value(), loss.part.value()),
+                                                std::make_pair(loss.loss_sum, loss.tokens));
+      EXPECT_TRUE(fresh) << "reported twice";
+    }
+    log.push_back(absl::StrCat("losses of parts", parts));
+    return absl::OkStatus();
   }
 
   absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) override {
@@ -134,6 +146,7 @@ class FakeClient final : public ParameterClient {
 
   const Tensors& weights() const { return weights_; }
 
+  uint64_t counted_steps = 0;  // the first steps, of which the servers have all contributions
   std::vector<std::string> log;
   Pushes pushes;
   std::map<PushKey, uint64_t> push_tokens;
