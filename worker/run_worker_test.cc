@@ -189,7 +189,7 @@ TEST_F(RunWorkerTest, EvaluatesTheConfiguredHeldOutData) {
   const absl::Status status = RunWorker(options_, Never);
   ASSERT_TRUE(status.ok()) << status;
   std::vector<uint64_t> borders;
-  for (const v1::BeginStepRequest& request : server_->seen().begins) {
+  for (const v1::BeginStepRequest& request : server_->seen().reports) {
     if (request.evaluations_size() == 0) continue;
     borders.push_back(request.step() - 1);
     // Part 0, which this worker hosts, has the first of two micro-batches of 2 and 1 samples.

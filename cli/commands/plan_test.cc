@@ -97,7 +97,13 @@ TEST(PlanCommand, ReproducesAPaper) {
   ASSERT_TRUE(json.status.ok()) << json.status;
   const auto rows = nlohmann::json::parse(json.text);
   ASSERT_GT(rows.size(), 40u);
-  for (const auto& row : rows) EXPECT_TRUE(row["ok"].get<bool>()) << row;
+  size_t judged = 0;
+  for (const auto& row : rows) {
+    if (row["ok"].is_null()) continue;  // shown, and not judged
+    EXPECT_TRUE(row["ok"].get<bool>()) << row;
+    ++judged;
+  }
+  EXPECT_GT(judged, 30u);
 }
 
 v1::StepRecord RecordOf(double seconds) {

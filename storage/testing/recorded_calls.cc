@@ -140,10 +140,30 @@ void OnRemove(const char* path) {
   Add(&record, RecordedCall::kRemove, below, 0);
 }
 
+// Gives every name below a folder the folder's new name.
+template <class Names>
+void MoveNames(const std::string& from, const std::string& to, Names* names) {
+  Names moved;
+  for (auto it = names->lower_bound(from); it != names->end();) {
+    const bool is_it = it->first == from;
+    if (!is_it && it->first.compare(0, from.size() + 1, from + "/") != 0) {
+      ++it;
+      continue;
+    }
+    moved.emplace(to + it->first.substr(from.size()), it->second);
+    it = names->erase(it);
+  }
+  names->merge(moved);
+}
+
 void OnRename(const char* from, const char* to) {
   Record& record = TheRecord();
   std::string old_path, new_path;
   if (!IsBelow(record, from, &old_path) || !IsBelow(record, to, &new_path)) return;
+  if (std::filesystem::is_directory(to)) {
+    MoveNames(old_path, new_path, &record.names);
+    return Add(&record, RecordedCall::kRename, old_path, 0, new_path);
+  }
   const auto it = record.names.find(old_path);
   if (it == record.names.end()) return;
   const uint64_t file = it->second;
@@ -189,9 +209,12 @@ void CallReplay::Apply(const RecordedCall& call, size_t bytes, std::string* cont
 }
 
 void CallReplay::Change(const RecordedCall& call, Names* names) {
-  if (call.kind == RecordedCall::kRemove || call.kind == RecordedCall::kRename) {
+  if (call.kind == RecordedCall::kRename) {
+    if (call.file == 0) return MoveNames(call.path, call.to, names);
     names->erase(call.path);
-    if (call.kind == RecordedCall::kRename) (*names)[call.to] = call.file;
+    (*names)[call.to] = call.file;
+  } else if (call.kind == RecordedCall::kRemove) {
+    names->erase(call.path);
   } else {
     (*names)[call.path] = call.file;
   }

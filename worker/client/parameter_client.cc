@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <functional>
-#include <set>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +19,7 @@
 #include "worker/client/begin_step.h"
 #include "worker/client/client_core.h"
 #include "worker/client/fetcher.h"
+#include "worker/client/open_step.h"
 #include "worker/client/pusher.h"
 #include "worker/client/residual_keeper.h"
 
@@ -116,9 +115,7 @@ class GrpcParameterClient final : public ParameterClient {
     std::shared_ptr<grpc::Channel> up;
     std::unique_ptr<ShardFetcher> fetcher;
     std::unique_ptr<ShardPusher> pusher;
-    Step open_step;  // when this worker joined
   };
-  using HaveKey = std::tuple<uint32_t, uint32_t, uint32_t>;  // use, part, chunk
 
   absl::Status SayHello(const std::string& address, const std::shared_ptr<grpc::Channel>& channel);
   absl::StatusOr<v1::JoinReply> JoinWhenReady(const JoinOptions& options);
@@ -129,16 +126,7 @@ class GrpcParameterClient final : public ParameterClient {
   // Asks every shard for its open step; returns the step at which this worker begins.
   absl::StatusOr<v1::BeginStepReply> ProbeShards();
   v1::BeginStepRequest NewBeginStep(Step step) const;
-  absl::Status CheckTerm(absl::string_view call, size_t shard,
-                         const v1::BeginStepReply& reply) const;
   absl::Status Report(v1::BeginStepRequest request);
-  // Takes the replies of the shards `asked`.
-  absl::StatusOr<StepStart> TakeReplies(Step step, const std::vector<size_t>& asked,
-                                        const std::vector<v1::BeginStepReply>& replies)
-      EPS_REQUIRES(client_lock);
-  void CountCompleteShards(Step step);
-  bool AllInHave() const;
-  absl::Status CheckCodecs(const v1::BeginStepReply& reply) const EPS_REQUIRES(client_lock);
   void FetchFromShards(const std::shared_ptr<FetchOp>& op, const std::vector<ChunkId>& chunks)
       EPS_REQUIRES(client_lock);
   bool AllCounted() const EPS_REQUIRES(client_lock);
@@ -151,8 +139,7 @@ class GrpcParameterClient final : public ParameterClient {
   std::vector<Shard> shards_;
   std::unique_ptr<ResidualKeeper> residuals_;
   std::unique_ptr<PushQueue> queue_;
-  Step step_;               // the open step
-  std::set<HaveKey> have_;  // already counted in the open step
+  std::unique_ptr<OpenStep> open_step_;  // from Join on
   std::unique_ptr<ThreadPool> pool_;
   std::thread supervisor_;
   bool stopping_ EPS_GUARDED_BY(client_lock) = false;
@@ -314,6 +301,7 @@ absl::Status GrpcParameterClient::ConnectShards() {
         [this](uint64_t bytes) EPS_REQUIRES(client_lock) { queue_->OnCounted(bytes); });
   }
   shards_ = std::move(shards);
+  open_step_ = std::make_unique<OpenStep>(&job_, parts_);
   return absl::OkStatus();
 }
 
@@ -332,38 +320,26 @@ absl::StatusOr<v1::BeginStepReply> GrpcParameterClient::ProbeShards() {
   request.set_probe(true);
   std::vector<BeginTarget> targets;
   for (size_t i = 0; i < shards_.size(); ++i) targets.push_back({job_.servers[i], shards_[i].down});
-  EPS_ASSIGN_OR_RETURN(std::vector<v1::BeginStepReply> replies,
+  EPS_ASSIGN_OR_RETURN(const std::vector<v1::BeginStepReply> replies,
                        BeginStepOnAll(core_, job_, targets, request));
-  v1::BeginStepReply* lowest = &replies[0];
-  for (size_t i = 0; i < replies.size(); ++i) {
-    EPS_RETURN_IF_ERROR(CheckTerm("Probe", i, replies[i]));
-    shards_[i].open_step = Step(replies[i].step());
-    if (replies[i].step() < lowest->step()) lowest = &replies[i];
-  }
-  return std::move(*lowest);
-}
-
-absl::Status GrpcParameterClient::CheckTerm(absl::string_view call, size_t shard,
-                                            const v1::BeginStepReply& reply) const {
-  if (Term(reply.term()) == job_.term) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat(call, " on ", job_.servers[shard],
-                                         ": the job's term moved from ", job_.term.value(), " to ",
-                                         reply.term(), ": its state was rolled back; join again"));
+  return open_step_->TakeProbes(replies);
 }
 
 absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step) {
   EPS_CHECK_MSG(!shards_.empty() && step.value() >= 1, "BeginStep " << step << " before Join");
-  std::vector<size_t> asked;
+  const std::vector<size_t> asked = open_step_->ShardsToAsk(step);
   std::vector<BeginTarget> targets;
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    if (shards_[i].open_step > step) continue;  // it has completed the step
-    asked.push_back(i);
-    targets.push_back({job_.servers[i], shards_[i].down});
-  }
+  for (const size_t i : asked) targets.push_back({job_.servers[i], shards_[i].down});
   EPS_ASSIGN_OR_RETURN(const std::vector<v1::BeginStepReply> replies,
                        BeginStepOnAll(core_, job_, targets, NewBeginStep(step)));
+  EPS_ASSIGN_OR_RETURN(const StepStart start, open_step_->TakeReplies(step, asked, replies));
+  std::vector<bool> push_residuals(shards_.size(), false);
+  for (size_t i = 0; i < replies.size(); ++i) {
+    push_residuals[asked[i]] = replies[i].push_residuals();
+  }
   ClientLock lock(&core_->mu);
-  return TakeReplies(step, asked, replies);
+  residuals_->Begin(step, start.version, std::move(push_residuals));
+  return start;
 }
 
 absl::Status GrpcParameterClient::Report(v1::BeginStepRequest request) {
@@ -372,100 +348,20 @@ absl::Status GrpcParameterClient::Report(v1::BeginStepRequest request) {
 }
 
 absl::Status GrpcParameterClient::ReportLosses(absl::Span<const PartLossSum> losses) {
-  EPS_CHECK_MSG(step_.value() >= 1, "ReportLosses before BeginStep");
-  v1::BeginStepRequest request = NewBeginStep(step_.Next());
-  for (const PartLossSum& sum : losses) SetLoss(sum, step_.Next(), request.add_losses());
+  EPS_CHECK_MSG(open_step_ != nullptr && open_step_->step().value() >= 1,
+                "ReportLosses before BeginStep");
+  v1::BeginStepRequest request = NewBeginStep(open_step_->step().Next());
+  for (const PartLossSum& sum : losses)
+    SetLoss(sum, open_step_->step().Next(), request.add_losses());
   return Report(std::move(request));
 }
 
 absl::Status GrpcParameterClient::ReportEvaluation(absl::Span<const PartLossSum> losses) {
-  EPS_CHECK_MSG(step_.value() >= 1, "ReportEvaluation before BeginStep");
-  v1::BeginStepRequest request = NewBeginStep(step_);
-  for (const PartLossSum& sum : losses) SetLoss(sum, step_, request.add_evaluations());
+  EPS_CHECK_MSG(open_step_ != nullptr && open_step_->step().value() >= 1,
+                "ReportEvaluation before BeginStep");
+  v1::BeginStepRequest request = NewBeginStep(open_step_->step());
+  for (const PartLossSum& sum : losses) SetLoss(sum, open_step_->step(), request.add_evaluations());
   return Report(std::move(request));
-}
-
-absl::StatusOr<StepStart> GrpcParameterClient::TakeReplies(
-    Step step, const std::vector<size_t>& asked, const std::vector<v1::BeginStepReply>& replies) {
-  const v1::BeginStepReply& first = replies[0];
-  have_.clear();
-  for (size_t i = 0; i < replies.size(); ++i) {
-    const v1::BeginStepReply& reply = replies[i];
-    const std::string call = absl::StrCat("BeginStep ", step.value());
-    EPS_RETURN_IF_ERROR(CheckTerm(call, asked[i], reply));
-    const std::string context = absl::StrCat(call, " on ", job_.servers[asked[i]], ": ");
-    if (Step(reply.step()) != step || reply.version() != first.version() ||
-        reply.done() != first.done() || reply.loss_scale_log2() != first.loss_scale_log2()) {
-      return absl::InternalError(absl::StrCat(
-          context, "step ", reply.step(), " version ", reply.version(), " loss scale 2^",
-          reply.loss_scale_log2(), reply.done() ? " done" : "", ", but ", job_.servers[asked[0]],
-          " says step ", first.step(), " version ", first.version(), " loss scale 2^",
-          first.loss_scale_log2(), first.done() ? " done" : ""));
-    }
-    EPS_RETURN_IF_ERROR(CheckCodecs(reply));
-    for (const v1::Have& have : reply.have()) {
-      for (const PartId part : parts_) {
-        if (part.value() - have.part_first() >= have.part_count()) continue;
-        have_.emplace(have.use_stage(), part.value(), have.chunk());
-      }
-    }
-  }
-  step_ = step;
-  std::vector<bool> push_residuals(shards_.size(), false);
-  for (size_t i = 0; i < replies.size(); ++i) {
-    push_residuals[asked[i]] = replies[i].push_residuals();
-  }
-  CountCompleteShards(step);
-  residuals_->Begin(step, Version(first.version()), std::move(push_residuals));
-  StepStart start;
-  start.done = first.done();
-  start.counted = !start.done && AllInHave();
-  start.step = step;
-  start.version = Version(first.version());
-  start.loss_scale_log2 = first.loss_scale_log2();
-  return start;
-}
-
-// Marks the contributions to shards that had completed the step before this worker joined.
-void GrpcParameterClient::CountCompleteShards(Step step) {
-  for (uint32_t use = 0; use < job_.spec.stages.size(); ++use) {
-    for (const ChunkId chunk : job_.chunks.ChunksOfStage(StageId(use))) {
-      if (shards_[job_.placement[chunk.value()].value()].open_step <= step) continue;
-      for (const PartId part : parts_) have_.emplace(use, part.value(), chunk.value());
-    }
-  }
-}
-
-bool GrpcParameterClient::AllInHave() const {
-  size_t contributions = 0;
-  for (uint32_t use = 0; use < job_.spec.stages.size(); ++use) {
-    contributions += parts_.size() * job_.chunks.ChunksOfStage(StageId(use)).size();
-  }
-  return have_.size() == contributions;
-}
-
-absl::Status GrpcParameterClient::CheckCodecs(const v1::BeginStepReply& reply) const {
-  for (const v1::ChunkCodecs& codecs : reply.codecs()) {
-    const size_t count = job_.chunks.chunks().size();
-    if (codecs.chunk() >= count) {
-      return absl::InternalError(absl::StrCat("BeginStep ", reply.step(), ": codecs for chunk ",
-                                              codecs.chunk(), " of ", count));
-    }
-    const ChunkId chunk(codecs.chunk());
-    const Codec& weights = job_.codecs->weights(chunk);
-    const Codec& gradient = job_.codecs->gradient(chunk, Step(reply.step()));
-    const auto weights_id = static_cast<uint32_t>(weights.traits().id);
-    const auto gradient_id = static_cast<uint32_t>(gradient.traits().id);
-    if (codecs.forward_weights() != weights_id || codecs.backward_weights() != weights_id ||
-        codecs.gradient() != gradient_id) {
-      return absl::InternalError(absl::StrCat(
-          "BeginStep ", reply.step(), ": chunk ", codecs.chunk(), ": the server's codecs are ",
-          codecs.forward_weights(), " forward, ", codecs.backward_weights(), " backward, ",
-          codecs.gradient(), " for gradients; the job spec says ", weights_id, " (", weights.name(),
-          ") and ", gradient_id, " (", gradient.name(), ")"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 std::unique_ptr<PendingFetch> GrpcParameterClient::FetchStage(StageId stage, Version version,
@@ -509,11 +405,11 @@ absl::Status GrpcParameterClient::Push(StageId use, PartId part, uint64_t tokens
   job.use = use;
   job.part = part;
   job.tokens = tokens;
-  job.step = step_;
+  job.step = open_step_->step();
   job.gradient = std::move(gradient);
   job.keep_alive = std::move(keep_alive);
   for (const ChunkId chunk : job_.chunks.ChunksOfStage(use)) {
-    if (have_.count({use.value(), part.value(), chunk.value()}) == 0) job.chunks.push_back(chunk);
+    if (!open_step_->IsCounted(use, part, chunk)) job.chunks.push_back(chunk);
   }
   if (job.chunks.empty()) return absl::OkStatus();
   const TimePoint start = steady_clock::now();

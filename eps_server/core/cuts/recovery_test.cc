@@ -284,7 +284,7 @@ TEST(RecoveryStory, LostGradientsRollTheJobBack) {
   }
 }
 
-// A worker that reports before its last push leaves nothing behind: its replacement continues.
+// Nothing is lost with a worker that reported before its last push: its replacement continues.
 TEST(RecoveryStory, AWorkerThatReportedCanStop) {
   const JobSpec spec = Spec(2, Clip::kNone, Mode::kEager);
   Training training(spec, 2, 0, 1);

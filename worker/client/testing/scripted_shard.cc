@@ -236,7 +236,7 @@ class ScriptedShard::DataService final : public v1::Data::Service {
       reply->set_done(s_->script_.next_step > s_->spec_->training.steps);
       return grpc::Status::OK;
     }
-    s_->seen_.begins.push_back(*request);
+    (request->report_only() ? s_->seen_.reports : s_->seen_.begins).push_back(*request);
     s_->changed_.NotifyAll();
     while (s_->script_.park_begin_steps && !s_->stopping_ && !context->IsCancelled()) {
       s_->changed_.WaitFor(&s_->mu_, kPoll);

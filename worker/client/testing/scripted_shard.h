@@ -62,7 +62,8 @@ struct Script {
 // The requests that a server observed.
 struct Seen {
   using Place = std::tuple<uint32_t, uint32_t, uint32_t>;  // use, part, chunk
-  std::vector<v1::BeginStepRequest> begins;                // and reports; no probes
+  std::vector<v1::BeginStepRequest> begins;
+  std::vector<v1::BeginStepRequest> reports;  // BeginSteps that only report
   int probes = 0;
   std::vector<v1::FetchRequest> fetches;
   size_t most_in_flight = 0;  // most unanswered fetch requests of one stream
