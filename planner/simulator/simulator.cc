@@ -4,11 +4,12 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "planner/simulator/draws.h"
+#include "planner/simulator/run_tally.h"
 
 namespace eps::planner::simulator {
 namespace {
@@ -18,7 +19,9 @@ constexpr uint64_t kMostFailures = 1'000'000;
 
 constexpr auto kProcessors = static_cast<size_t>(Resource::kServerProcessors);
 
-// The state of one simulation.
+// Plays one scenario from event to event: it decides which step is in flight on which workers, who
+// dies next, and when and where training resumes. A RunTally adds up the result. Borrows the
+// scenario, which must outlive the run. Not thread-safe.
 class Run {
  public:
   explicit Run(const Scenario& scenario)
@@ -28,24 +31,27 @@ class Run {
         worker_points_(scenario.seed, DrawPurpose::kWorkerFailure,
                        scenario.most_workers() * scenario.worker_failures),
         server_points_(scenario.seed, DrawPurpose::kServerFailure,
-                       scenario.shape.servers * scenario.server_failures) {
-    if (scenario.duration > Seconds(0)) limit_ = scenario.duration;
-  }
+                       scenario.shape.servers * scenario.server_failures),
+        tally_(scenario) {}
 
+  // Returns the errors of simulator.h. Call it once.
   absl::StatusOr<SimulationResult> Simulate();
 
  private:
-  // The progress of training. Progress within a step is the time spent in it, its cut included.
-  struct Place {
+  // The last durable step and the work since then.
+  struct Cut {
     uint64_t step = 0;
-    Seconds within;
-    bool before(const Place& other) const {
-      return step < other.step || (step == other.step && within < other.within);
-    }
+    Seconds useful;
+    Seconds processors;  // of each server
   };
 
+  // The run ends here unless its steps end it earlier.
+  Seconds limit() const {
+    return scenario_.duration > Seconds(0) ? scenario_.duration
+                                           : Seconds(std::numeric_limits<double>::infinity());
+  }
   bool done() const {
-    return now_ >= limit_ || (scenario_.steps > 0 && place_.step >= scenario_.steps);
+    return now_ >= limit() || (scenario_.steps > 0 && place_.step >= scenario_.steps);
   }
   // True if a cut follows the step in flight.
   bool cut_follows() const {
@@ -64,40 +70,27 @@ class Run {
   void GoBackToCut();
   Seconds WithoutServer() const;
   void RepeatParts();
-  void EndStop(Seconds at);
-  void NoteRecovery();
-  void Note(Seconds at, EventKind kind);
-  SimulationResult Finish();
+  void Note(Seconds at, EventKind kind) { tally_.Note({at, kind, place_.step, workers_}); }
 
   const Scenario& scenario_;
   const StepModel model_;
-  Seconds limit_{std::numeric_limits<double>::infinity()};
 
   Seconds now_;  // training resumes from here; a death may be earlier
   Place place_;
   StepTimes times_;  // of the step in flight
+  Cut cut_;
+
   uint32_t workers_;
-  size_t next_change_ = 0;
+  size_t next_change_ = 0;  // index into the changes of the membership
   std::vector<WorkerClass> classes_;
   std::map<uint32_t, StepTimes> undisturbed_;  // by number of workers
-
-  uint64_t cut_step_ = 0;  // the last durable step
-  Seconds useful_since_cut_;
-  Seconds processors_since_cut_;  // work of each server since the cut
 
   FailurePoints worker_points_;
   FailurePoints server_points_;
   size_t next_death_ = 0;  // index into the given deaths
-  bool stopped_ = false;   // by deaths; no training has happened since
-  Seconds stopped_at_;
-  Seconds all_back_;                 // when all dead processes have restarted
-  std::optional<Place> lost_place_;  // a recovery lasts until this place is reached again
-  Seconds recovery_began_;
-  Seconds recovery_sum_;
+  Seconds all_back_;       // when all dead processes have restarted
 
-  std::array<Seconds, kResourceCount> busy_{};  // of all machines together
-  Seconds worker_time_;                         // of all workers together
-  SimulationResult result_;
+  RunTally tally_;
 };
 
 StepTimes Run::TimesOf(uint64_t step) {
@@ -155,58 +148,42 @@ std::optional<Death> Run::TakeFailure(Seconds before) {
 
 // Trains for `time` without disturbance, at most to the end of the step and its cut.
 void Run::Train(Seconds time) {
-  if (stopped_) Note(now_, EventKind::kResumed);
-  EndStop(now_);
+  if (tally_.stopped()) Note(now_, EventKind::kResumed);
+  tally_.EndStop(now_, workers_);
   const Seconds before = Min(place_.within, times_.duration);
   place_.within += time;
   now_ += time;
-  worker_time_ += workers_ * time;
   const double share = (Min(place_.within, times_.duration) - before) / times_.duration;
-  for (size_t r = 0; r < kResourceCount; ++r) {
-    const uint32_t machines =
-        IsOfWorkers(static_cast<Resource>(r)) ? workers_ : scenario_.shape.servers;
-    busy_[r] += share * machines * times_.busy[r];
-  }
-  NoteRecovery();
+  tally_.AddTraining(time, workers_, share, times_);
+  tally_.ReachPlace(now_, place_);
 }
 
 void Run::CompleteStep() {
   const bool cut = cut_follows();
-  result_.useful += times_.duration;
-  useful_since_cut_ += times_.duration;
-  processors_since_cut_ += times_.busy[kProcessors];
+  tally_.AddStep(times_.duration);
+  cut_.useful += times_.duration;
+  cut_.processors += times_.busy[kProcessors];
   place_ = {place_.step + 1, Seconds(0)};
   if (cut) {
-    result_.cuts += scenario_.cut;
-    cut_step_ = place_.step;
-    useful_since_cut_ = Seconds(0);
-    processors_since_cut_ = Seconds(0);
+    tally_.AddCut(scenario_.cut);
+    cut_ = {place_.step, Seconds(0), Seconds(0)};
   }
-  NoteRecovery();
+  tally_.ReachPlace(now_, place_);
 }
 
 void Run::GoBackToCut() {
-  result_.useful = result_.useful - useful_since_cut_;
-  result_.lost += useful_since_cut_ + place_.within;
-  result_.lost_steps += place_.step - cut_step_;
-  ++result_.rollbacks;
-  place_ = {cut_step_, Seconds(0)};
-  useful_since_cut_ = Seconds(0);
-  processors_since_cut_ = Seconds(0);
+  tally_.LoseSteps(place_.step - cut_.step, cut_.useful, place_.within);
+  place_ = {cut_.step, Seconds(0)};
+  cut_ = {cut_.step, Seconds(0), Seconds(0)};
 }
 
 void Run::Fail(const Death& failure) {
   if (failure.at > now_) Train(failure.at - now_);
   Note(failure.at, failure.of_worker ? EventKind::kWorkerFailed : EventKind::kServerFailed);
-  ++(failure.of_worker ? result_.worker_failures : result_.server_failures);
   const bool replays = !failure.of_worker && scenario_.replay == Replay::kLog;
-  if (replays && !stopped_) Train(WithoutServer());
-  if (!stopped_) stopped_at_ = now_;
-  stopped_ = true;
-  if (!lost_place_) {
-    lost_place_ = place_;
-    recovery_began_ = failure.at;
-  }
+  if (replays && !tally_.stopped()) Train(WithoutServer());
+  tally_.Stop(now_);
+  tally_.BeginRecovery(failure.at, place_);
   const Seconds back =
       failure.at + (failure.of_worker ? scenario_.worker_restart : scenario_.server_restart);
   all_back_ = Max(all_back_, back);
@@ -214,7 +191,7 @@ void Run::Fail(const Death& failure) {
   if (replays) {
     // The replay includes the contributions sent while the server was down.
     const double share = Min(place_.within, times_.duration) / times_.duration;
-    now_ = Max(now_, back + processors_since_cut_ + share * times_.busy[kProcessors]);
+    now_ = Max(now_, back + cut_.processors + share * times_.busy[kProcessors]);
   } else if (failure.of_worker &&
              (scenario_.replay == Replay::kFrontier || scenario_.work.sealed)) {
     RepeatParts();
@@ -233,7 +210,7 @@ Seconds Run::WithoutServer() const {
   const double visits = 2 * static_cast<double>(scenario_.work.stages.size()) - 1;
   const Seconds in_hand = (scenario_.shape.prefetch + 0.5) / visits * times_.duration;
   const Seconds rest = Max(times_.duration - place_.within, Seconds(0));
-  return Min(Min(in_hand, rest), Min(scenario_.server_restart, limit_ - now_));
+  return Min(Min(in_hand, rest), Min(scenario_.server_restart, limit() - now_));
 }
 
 // Keeps the contributions of the step that the dead worker had sent; its other work is repeated.
@@ -241,82 +218,40 @@ void Run::RepeatParts() {
   if (place_.within >= times_.duration) return;  // everything had been sent
   const bool frontier = scenario_.replay == Replay::kFrontier;
   const Seconds again = frontier ? Min(place_.within, times_.forward) : place_.within;
-  result_.lost += again;
+  tally_.AddRepeat(again);
   place_.within = place_.within - again;
-}
-
-// Ends the stop at time `at`, when training resumes or the run ends.
-void Run::EndStop(Seconds at) {
-  if (!stopped_) return;
-  stopped_ = false;
-  result_.down += at - stopped_at_;
-  worker_time_ += workers_ * (at - stopped_at_);
-}
-
-void Run::NoteRecovery() {
-  if (!lost_place_ || place_.before(*lost_place_)) return;
-  Seconds back = now_;
-  if (place_.step == lost_place_->step) back = now_ - (place_.within - lost_place_->within);
-  const Seconds recovery = back - recovery_began_;
-  recovery_sum_ += recovery;
-  ++result_.recoveries;
-  result_.worst_recovery = Max(result_.worst_recovery, recovery);
-  lost_place_.reset();
-}
-
-void Run::Note(Seconds at, EventKind kind) {
-  ++result_.event_count;
-  if (result_.events.size() < scenario_.max_events) {
-    result_.events.push_back({at, kind, place_.step, workers_});
-  }
 }
 
 absl::StatusOr<SimulationResult> Run::Simulate() {
   ChangeMembership();
-  result_.step = model_.Run(classes_, workers_);
-  if (result_.step.duration == Seconds(0)) {
+  const StepTimes undisturbed = model_.Run(classes_, workers_);
+  if (undisturbed.duration == Seconds(0)) {
     return absl::InvalidArgumentError("stages: expected a step that takes time, found 0 s");
   }
   BeginStep();
   while (!done()) {
     const Seconds end = now_ + (length() - place_.within);
-    const std::optional<Death> failure = TakeFailure(Min(end, limit_));
+    const std::optional<Death> failure = TakeFailure(Min(end, limit()));
     if (failure) {
       Fail(*failure);
-    } else if (end <= limit_) {
+    } else if (end <= limit()) {
       Train(end - now_);
       CompleteStep();
       BeginStep();
     } else {
-      Train(limit_ - now_);
+      Train(limit() - now_);
     }
-    const uint64_t failures = result_.worker_failures + result_.server_failures;
-    if (failures > kMostFailures) {
+    if (tally_.failures() > kMostFailures) {
       return absl::ResourceExhaustedError(absl::StrCat(
           "worker_failures, server_failures: expected a run that ends, found ", place_.step,
-          " steps done after ", failures, " failures and ", now_.value(), " s"));
+          " steps done after ", tally_.failures(), " failures and ", now_.value(), " s"));
     }
   }
-  return Finish();
-}
-
-SimulationResult Run::Finish() {
-  result_.steps = place_.step;
-  result_.unfinished = place_.within;
-  result_.wall = Min(now_, limit_);
-  EndStop(result_.wall);
-  if (result_.recoveries > 0) {
-    result_.mean_recovery = recovery_sum_ / static_cast<double>(result_.recoveries);
-  }
-  for (size_t r = 0; r < kResourceCount; ++r) {
-    const Seconds machine_time = IsOfWorkers(static_cast<Resource>(r))
-                                     ? worker_time_
-                                     : scenario_.shape.servers * result_.wall;
-    result_.utilization[r] = busy_[r] / machine_time;
-  }
-  result_.tokens_per_second = static_cast<double>(scenario_.work.tokens) *
-                              static_cast<double>(result_.steps) / result_.wall.value();
-  return std::move(result_);
+  const Seconds wall = Min(now_, limit());
+  tally_.EndStop(wall, workers_);
+  SimulationResult result = tally_.Finish(wall, place_);
+  result.step = undisturbed;
+  return result;
 }
 
 }  // namespace
