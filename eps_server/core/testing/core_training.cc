@@ -45,8 +45,16 @@ absl::Status CoreTraining::Finish(const std::function<void()>& between, int roun
     }
     if (state == v1::JOB_STATE_RUNNING) Step(between);
     if (state == v1::JOB_STATE_DONE) {
-      if (Join()) CatchUp(between);
-      if (joined_.second > 0 && Begin(cluster_.spec().training.steps + 1)) return absl::OkStatus();
+      const uint64_t steps = cluster_.spec().training.steps;
+      if (Join()) {
+        const bool lags = begun_.second == 0 && joined_.second <= steps;
+        if (lags) {
+          Step(between);  // another shard still has the last step open
+        } else {
+          CatchUp(between);
+        }
+      }
+      if (joined_.second > 0 && Begin(steps + 1)) return absl::OkStatus();
     }
     cluster_.RunSome(3);
   }
