@@ -176,8 +176,8 @@ class Worker {
     for (;;) {
       const Term before = term_;
       const absl::Status status = TrainOneTerm();
-      // An error that no new term explains is final.
-      if (!absl::IsAborted(status) || term_ == before || interrupted_()) return status;
+      // An error that no new term explains is final. Only a new term aborts a join.
+      if (!absl::IsAborted(status) || (joined_ && term_ == before) || interrupted_()) return status;
       EPS_LOG_WARN("joining again: " << status.message());
     }
   }
@@ -192,7 +192,8 @@ class Worker {
   const JoinOptions join_;
   const std::unique_ptr<Report> report_;
   MemoryAccount account_;
-  Term term_;  // of the last Join
+  Term term_;            // of the last Join
+  bool joined_ = false;  // the last Join succeeded
   std::shared_ptr<const TokenData> data_;
   std::unique_ptr<BatchSource> batches_;
   HeldOut held_out_;
@@ -214,7 +215,9 @@ absl::Status Worker::OpenBatches(const JobSpec& spec) {
 absl::Status Worker::TrainOneTerm() {
   std::unique_ptr<StageRuntime> runtime;  // outlives the client, which reads gradients in it
   EPS_ASSIGN_OR_RETURN(const auto client, ConnectTo(options_, &account_));
+  joined_ = false;
   EPS_ASSIGN_OR_RETURN(const JoinedJob job, client->Join(join_));
+  joined_ = true;
   term_ = job.term;
   if (job.done) {
     EPS_LOG_INFO("the job is done: nothing to compute");

@@ -135,6 +135,15 @@ TEST_F(RunWorkerTest, RefusesPassTimeForRealModels) {
   EXPECT_TRUE(absl::StrContains(status.message(), "worker.pass_time is 5 ms")) << status;
 }
 
+TEST_F(RunWorkerTest, JoinsAgainIfATermEndsMeanwhile) {
+  StartServer(TinyGpt2Spec());
+  server_->Change([](Script* s) { s->aborted_probes = 2; });
+  const absl::Status status = RunWorker(options_, Never);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(server_->seen().probes, 3);
+  EXPECT_EQ(ReportLines().size(), kSteps);
+}
+
 TEST_F(RunWorkerTest, FinishesTheCurrentStepWhenInterrupted) {
   StartServer(TinyGpt2Spec());
   int asked = 0;

@@ -34,6 +34,7 @@ struct Script {
   std::vector<uint32_t> parts = {0};
   uint64_t term = 1;
   uint64_t next_step = 1;  // the answer to Join and to probes
+  int aborted_probes = 0;  // number of first probes that are answered with ABORTED
   size_t slice_bytes = size_t{2} << 20;
 
   int importing_joins = 0;  // number of first joins that are answered with IMPORTING
