@@ -137,7 +137,10 @@ TEST_F(RunWorkerTest, RefusesPassTimeForRealModels) {
 
 TEST_F(RunWorkerTest, JoinsAgainIfATermEndsMeanwhile) {
   StartServer(TinyGpt2Spec());
-  server_->Change([](Script* s) { s->aborted_probes = 2; });
+  const auto over = [](v1::BeginStepReply*) {
+    return grpc::Status(grpc::StatusCode::ABORTED, "term 1 is over; the job is at term 2");
+  };
+  server_->Change([&](Script* s) { s->begin_steps.assign(2, over); });
   const absl::Status status = RunWorker(options_, Never);
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(server_->seen().probes, 3);

@@ -232,9 +232,10 @@ class ScriptedShard::DataService final : public v1::Data::Service {
     reply->set_term(s_->script_.term);
     if (request->probe()) {
       ++s_->seen_.probes;
-      if (s_->script_.aborted_probes > 0) {
-        --s_->script_.aborted_probes;
-        return grpc::Status(grpc::StatusCode::ABORTED, "term 1 is over; the job is at term 2");
+      if (!s_->script_.begin_steps.empty()) {
+        const auto answer = s_->script_.begin_steps.front();
+        s_->script_.begin_steps.pop_front();
+        return answer(reply);
       }
       reply->set_step(s_->script_.next_step);
       reply->set_done(s_->script_.next_step > s_->spec_->training.steps);

@@ -34,12 +34,11 @@ struct Script {
   std::vector<uint32_t> parts = {0};
   uint64_t term = 1;
   uint64_t next_step = 1;  // the answer to Join and to probes
-  int aborted_probes = 0;  // number of first probes that are answered with ABORTED
   size_t slice_bytes = size_t{2} << 20;
 
   int importing_joins = 0;  // number of first joins that are answered with IMPORTING
   bool importing = false;   // Join waits while true, and Status reports IMPORTING
-  // Answer the next BeginSteps instead of the shard.
+  // Answer the next BeginSteps, or probes, instead of the shard.
   std::deque<grpc::Status (*)(v1::BeginStepReply*)> begin_steps;
   // BeginStep waits while true, unless the caller cancels.
   bool park_begin_steps = false;
