@@ -1,14 +1,24 @@
 #include "optimizer/kernels.h"
 
 #include "base/numerics/flush_denormals.h"
+#include "base/testing/every_target.h"
 #include "base/testing/guarded_memory.h"
 #include "gtest/gtest.h"
+#include "hwy/targets.h"
 #include "optimizer/testing/kernel_checks.h"
 
 namespace eps {
 namespace {
 
 constexpr size_t kMaxLength = 70;
+
+// Without this, every other test might run the same kernel once for each target.
+TEST(KernelTarget, FollowsTheChosenTarget) {
+  OnEveryTarget([] {
+    EXPECT_EQ(hwy::SupportedTargets() & (hwy::SupportedTargets() - 1), 0) << "one bit";
+    EXPECT_STREQ(KernelTarget(), hwy::TargetName(hwy::SupportedTargets()));
+  });
+}
 
 TEST(AddSquaresKernel, EqualsTheReferenceAtEveryShape) {
   OnEveryTarget([] {

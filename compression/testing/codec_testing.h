@@ -8,26 +8,10 @@
 #include <vector>
 
 #include "base/job/layout/chunk_map.h"
+#include "base/testing/every_target.h"
 #include "gtest/gtest.h"
-#include "hwy/targets.h"
 
 namespace eps {
-
-// Runs `body` once for each instruction set that is compiled in and supported by this machine.
-template <class Body>
-void OnEveryTarget(Body body) {
-  const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
-  ASSERT_FALSE(targets.empty());
-  for (const int64_t target : targets) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    SCOPED_TRACE(hwy::TargetName(target));
-    body();
-  }
-  ::testing::Test::RecordProperty("targets", static_cast<int>(targets.size()));
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
 
 // A linear congruential generator with equal results on every machine.
 class TestRandom {

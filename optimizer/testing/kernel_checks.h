@@ -10,29 +10,12 @@
 #include <deque>
 #include <vector>
 
+#include "base/testing/every_target.h"
 #include "base/testing/guarded_memory.h"
 #include "gtest/gtest.h"
-#include "hwy/targets.h"
-#include "optimizer/kernels.h"
 #include "optimizer/update_rule.h"
 
 namespace eps {
-
-// Runs `body` once per instruction set that is compiled in and supported here.
-template <class Body>
-void OnEveryTarget(Body body) {
-  const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
-  ASSERT_FALSE(targets.empty());
-  for (const int64_t target : targets) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    SCOPED_TRACE(hwy::TargetName(target));
-    EXPECT_STREQ(KernelTarget(), hwy::TargetName(target));
-    body();
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-}
 
 // Reproducible values.
 class Random {
