@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -63,7 +64,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
   }
 
   void OnReply(const effect::ReplyMessage& message) override {
-    if constexpr (IsReplyOfCore()) {
+    if constexpr (std::is_constructible_v<effect::ReplyMessage, ReplyMessage>) {
       Succeed(std::get<ReplyMessage>(message));
     } else {
       StreamSink::OnReply(message);
@@ -76,12 +77,6 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
  private:
   UnaryCall(const char* method, std::string request_id, ReplyMessage* reply)
       : method_(method), request_id_(std::move(request_id)), reply_(reply) {}
-
-  static constexpr bool IsReplyOfCore() {
-    return std::is_same_v<ReplyMessage, v1::JoinReply> ||
-           std::is_same_v<ReplyMessage, v1::BeginStepReply> ||
-           std::is_same_v<ReplyMessage, v1::GateReply>;
-  }
 
   void OnCancel() override {
     {
