@@ -53,7 +53,7 @@ class Shard {
   Shard(const Variant& variant, uint64_t seed) : variant_(variant), random_(seed) { Reset(); }
 
   // Commits versions until the disk has done `operations` operations, then cuts the power and
-  // checks what is left.
+  // checks which version the file holds.
   void Round(Tally* tally) {
     disk_->CutPowerAtCall(1 + random_() % 20, random_());
     while (Commit(version_ + 1)) {

@@ -1,7 +1,8 @@
 // Records every call of the operating system that a real run makes below its data directory, those
 // of the disk and those of RocksDB, in one order: creation, cuts, the log, a new term, a recovery.
-// Then cuts the power at places all over the record. Each time a server that starts on what is left
-// recovers a cut that was committed, and its bits. A replayed log is a copy, so it is never used.
+// Then cuts the power at places all over the record. Each time, a server starts on the files that
+// survived, and recovers a cut that was committed, and its bits. A replayed log is a copy, so it is
+// never used.
 
 #include <stdlib.h>
 
