@@ -200,7 +200,10 @@ void CutEngine::EndCheck(CutChecks* checks, const CatalogueCut& cut, const absl:
     return;
   }
   if (kept != nullptr) table_.Drop(kept);
-  if (!status.ok()) checks->damage = status;
+  if (!status.ok()) {
+    checks->damage = status;
+    checks->state->damage = std::string(status.message());
+  }
   EPS_LOG_WARN("storage: the " << NameOf(cut.border.id) << " is damaged and counts as absent"
                                << (status.ok() ? "" : ": ") << status.message());
 }

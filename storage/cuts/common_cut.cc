@@ -23,8 +23,10 @@ absl::StatusOr<std::optional<CutId>> HighestCommonCut(const std::vector<HeldCuts
     std::vector<std::string> names;
     for (const CutId& cut : shards[i].cuts) names.push_back(CutName(cut));
     opened |= shards[i].opened;
+    const std::string& damage = shards[i].damage;
     texts.push_back(absl::StrCat(shards[i].holder, " has ",
-                                 names.empty() ? "none" : absl::StrJoin(names, ", ")));
+                                 names.empty() ? "none" : absl::StrJoin(names, ", "),
+                                 damage.empty() ? "" : ", and a damaged one: ", damage));
     if (i == 0) {
       common = std::move(cuts);
       continue;

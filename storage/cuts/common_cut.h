@@ -20,6 +20,7 @@ struct HeldCuts {
   std::string holder;  // for messages: "shard 1 at 10.0.0.2:7000"
   std::vector<CutId> cuts;
   bool opened = false;  // whether one of them was made after training had begun
+  std::string damage;   // why the shard lacks another one; empty if nothing is damaged
 };
 
 // Returns the youngest cut that every shard has, or nullopt if training had not begun on any shard.

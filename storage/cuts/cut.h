@@ -88,6 +88,7 @@ struct FoundLog {
 // The durable state that a backend found when it was opened.
 struct RecoveredState {
   std::vector<CutBorder> cuts;  // ascending; complete on this shard
+  std::string damage;           // names the file of a cut that is left out; empty if none is
   Term promised;                // no earlier term may be served again; 0 if none was promised
   std::optional<FoundLog> log;  // the log of the promised term
 };

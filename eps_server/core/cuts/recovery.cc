@@ -94,6 +94,7 @@ absl::StatusOr<std::optional<CutId>> Recovery::HighestCommon() const {
     shard.holder = Name(i);
     for (const v1::CutId& cut : shards_[i].answer->cuts()) shard.cuts.push_back(ToCutId(cut));
     shard.opened = shards_[i].answer->opened();
+    shard.damage = shards_[i].answer->damage();
   }
   return HighestCommonCut(held, watermark_);
 }

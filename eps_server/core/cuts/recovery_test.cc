@@ -414,6 +414,17 @@ TEST(Recovery, NeverGuesses) {
   EXPECT_FALSE(imported->has_value());
 }
 
+TEST(Recovery, NamesTheDamageOfAMissingCut) {
+  Recovery recovery({"a:1", "b:1"});
+  v1::Promised damaged = Promised(3, true, {});
+  damaged.set_damage("job-7/slot-0 at 4096: bad checksum");
+  const auto none = Common(&recovery, Promised(3, true, {{40, 1}}), damaged);
+  EXPECT_NE(none.status().message().find(
+                "shard 1 at b:1 has none, and a damaged one: job-7/slot-0 at 4096: bad checksum"),
+            absl::string_view::npos)
+      << none.status();
+}
+
 TEST(Recovery, NeverRollsBackPastACommonCut) {
   Recovery recovery({"a:1", "b:1"});
   recovery.Begin(Term(2));

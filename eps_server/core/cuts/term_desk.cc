@@ -8,6 +8,11 @@
 #include "storage/cuts/common_cut.h"
 
 namespace eps {
+namespace {
+
+constexpr size_t kMaxDamageText = 1024;  // v1::Promised
+
+}  // namespace
 
 void TermDesk::Start(Kind kind, Request request, std::optional<CutId> cut) {
   const OpId op = outbox_->StartOp(std::move(request));
@@ -192,6 +197,7 @@ void TermDesk::OnRecovered(Kind kind, const RecoveredState& found) {
     *answer_->add_cuts() = ToProto(cut.id);
     if (cut.opened) answer_->set_opened(true);
   }
+  answer_->set_damage(found.damage.substr(0, kMaxDamageText));
   SendPromised();
 }
 
