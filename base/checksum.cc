@@ -23,6 +23,15 @@ uint32_t Crc32c(absl::string_view data, uint32_t crc) {
   return ~crc;
 }
 
+uint32_t SharedCrc::Get(std::atomic<uint64_t>* computed) {
+  MutexLock lock(&mu_);
+  if (!crc_.has_value()) {
+    crc_ = Crc32c(bytes_.view());
+    computed->fetch_add(1, std::memory_order_relaxed);
+  }
+  return *crc_;
+}
+
 struct Sha256::Context {
   EVP_MD_CTX* ctx = EVP_MD_CTX_new();
   ~Context() { EVP_MD_CTX_free(ctx); }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/checksum.h"
 #include "base/exit_code.h"
 #include "base/ids.h"
 #include "base/numerics/reduction_tree.h"
@@ -180,6 +181,7 @@ struct SendChunk {
   bool residual = false;
   bool completes_fetch = false;
   Bytes payload;
+  std::shared_ptr<SharedCrc> crc;  // of the payload; all answers with the same copy share it
 };
 // Fails one fetch of a stream; the stream stays open.
 struct FailFetch {

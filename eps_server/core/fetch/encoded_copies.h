@@ -8,11 +8,13 @@
 #include <cstddef>
 #include <deque>
 #include <map>
+#include <memory>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/checksum.h"
 #include "base/ids.h"
 #include "base/job/job_spec.h"
 
@@ -28,6 +30,14 @@ struct Visit {
   friend bool operator<(const Visit& a, const Visit& b) {
     return std::tie(a.stage, a.backward) < std::tie(b.stage, b.backward);
   }
+};
+
+// Encoded weights, and their CRC32C, which the first sender computes. Copies share both.
+struct EncodedCopy {
+  explicit EncodedCopy(Bytes encoded)
+      : bytes(std::move(encoded)), crc(std::make_shared<SharedCrc>(bytes)) {}
+  Bytes bytes;
+  std::shared_ptr<SharedCrc> crc;
 };
 
 // Thread-compatible.
@@ -47,23 +57,24 @@ class EncodedCopies {
   explicit EncodedCopies(size_t max_visits) : max_visits_(max_visits) {}
 
   // Returns the copy at `version`, or null.
-  const Bytes* Find(const Key& key, Version version) const {
+  const EncodedCopy* Find(const Key& key, Version version) const {
     const auto it = copies_.find(key);
-    return it == copies_.end() || it->second.version != version ? nullptr : &it->second.bytes;
+    return it == copies_.end() || it->second.version != version ? nullptr : &it->second.encoded;
   }
   // Keeps a copy, unless `served` (the streams that have it already) counts `workers` streams.
-  void Put(const Key& key, Version version, Bytes bytes, std::set<StreamId> served,
+  void Put(const Key& key, Version version, EncodedCopy encoded, std::set<StreamId> served,
            size_t workers) {
     if (served.size() >= workers) return;
-    copies_[key] = Copy{version, std::move(bytes), std::move(served)};
+    copies_.insert_or_assign(key, Copy{version, std::move(encoded), std::move(served)});
     for (const Visit& visit : visits_) {
       if (visit == key.visit) return;
     }
     visits_.push_back(key.visit);
-    if (visits_.size() > max_visits_) {
-      DropIf([&](const Key& k) { return k.visit == visits_.front(); });
-      visits_.pop_front();
-    }
+    if (visits_.size() <= max_visits_) return;
+    const Visit oldest = visits_.front();
+    auto it = copies_.lower_bound({oldest, ChunkId(0), Axis{}});
+    while (it != copies_.end() && it->first.visit == oldest) it = copies_.erase(it);
+    visits_.pop_front();
   }
   // Notes that `stream` has the copy; drops it after the last of `workers`.
   void Served(const Key& key, StreamId stream, size_t workers) {
@@ -74,22 +85,18 @@ class EncodedCopies {
   }
   // Drops the copies of a chunk that is about to be updated.
   void DropChunk(ChunkId chunk) {
-    DropIf([&](const Key& key) { return key.chunk == chunk; });
+    for (const Visit& visit : visits_) {
+      for (const Axis axis : {Axis::kRow, Axis::kColumn}) copies_.erase({visit, chunk, axis});
+    }
   }
 
  private:
   // Encoded weights and the streams that have them.
   struct Copy {
     Version version;
-    Bytes bytes;
+    EncodedCopy encoded;
     std::set<StreamId> served;
   };
-  template <class Predicate>
-  void DropIf(Predicate drop) {
-    for (auto it = copies_.begin(); it != copies_.end();) {
-      it = drop(it->first) ? copies_.erase(it) : std::next(it);
-    }
-  }
 
   const size_t max_visits_;
   std::map<Key, Copy> copies_;

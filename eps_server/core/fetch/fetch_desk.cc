@@ -1,6 +1,7 @@
 #include "eps_server/core/fetch/fetch_desk.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -15,7 +16,7 @@ FetchDesk::FetchDesk(const ShardFacts* facts, Outbox* outbox)
       chunks_(facts_.owned.size()),
       copies_(facts_.job.limits.jit_depth + 2),
       clock_(facts_.job.spec.stages.size()),
-      nonces_(facts_.job.spec.training.parts, 0) {}
+      workers_(facts_.job.spec.training.parts) {}
 
 // ---------------------------------------------------------------- requests
 
@@ -53,8 +54,7 @@ absl::Status FetchDesk::Check(const event::Fetch& e, std::vector<ChunkId>* wante
   EPS_ASSIGN_OR_RETURN(const std::vector<ChunkId> named,
                        facts_.NamedChunks("Fetch", request.chunks()));
   wanted->insert(wanted->end(), named.begin(), named.end());
-  uint32_t in_flight = 0;
-  for (const auto& [tag, left] : open_) in_flight += tag.stream == e.stream ? 1 : 0;
+  const uint32_t in_flight = InFlight(e.stream);
   if (in_flight >= facts_.job.limits.max_fetches_per_stream) {
     return absl::ResourceExhaustedError(absl::StrCat("Fetch: ", in_flight,
                                                      " requests in flight on this stream, at most ",
@@ -73,7 +73,7 @@ void FetchDesk::On(const event::Fetch& e) {
   const absl::Status status = Check(e, &wanted);
   if (!status.ok()) return outbox_->Emit(effect::FailFetch{tag.stream, tag.tag, status});
   outbox_->Count("fetches");
-  if (e.request.part() < nonces_.size()) {
+  if (e.request.part() < workers_.parts()) {
     outbox_->Raise(internal_event::PartSeen{PartId(e.request.part())});
   }
   if (wanted.empty()) return;
@@ -89,7 +89,7 @@ void FetchDesk::On(const event::Fetch& e) {
     if (!axes.has_second) continue;
     copies.emplace_back(id, Wanted{tag, version, visit, axes.second, /*view=*/1, facts_.now_ms});
   }
-  open_.emplace(tag, static_cast<uint32_t>(copies.size()));
+  open_[tag].left = static_cast<uint32_t>(copies.size());
   for (auto& [id, copy] : copies) {
     if (open_.count(tag) == 0) return;  // refused by an earlier chunk
     ServeOrPark(id, std::move(copy));
@@ -97,16 +97,26 @@ void FetchDesk::On(const event::Fetch& e) {
   EncodeAhead(visit, version);
 }
 
+// Returns the number of open fetches of a stream, of which there are few (max_fetches_per_stream).
+uint32_t FetchDesk::InFlight(StreamId stream) const {
+  uint32_t fetches = 0;
+  for (auto it = open_.lower_bound(Tag{stream, 0}); it != open_.end() && it->first.stream == stream;
+       ++it) {
+    ++fetches;
+  }
+  return fetches;
+}
+
 void FetchDesk::SendResiduals(Tag tag, const v1::FetchRequest& request,
                               const std::vector<ChunkId>& wanted) {
   if (facts_.state != v1::JOB_STATE_RUNNING || request.version() != facts_.version ||
-      request.part() >= nonces_.size()) {
+      request.part() >= workers_.parts()) {
     return outbox_->Emit(effect::FailFetch{
         tag.stream, tag.tag,
         absl::FailedPreconditionError(absl::StrCat("Fetch: residuals of part ", request.part(),
                                                    " at version ", request.version(),
                                                    "; the open step reads version ", facts_.version,
-                                                   " and has ", nonces_.size(), " parts"))});
+                                                   " and has ", workers_.parts(), " parts"))});
   }
   std::vector<effect::SendChunk> answers;
   for (ChunkId id : wanted) {
@@ -131,6 +141,7 @@ void FetchDesk::SendResiduals(Tag tag, const v1::FetchRequest& request,
     answer.codec = codec->traits().id;
     answer.residual = true;
     answer.payload = *residual;
+    answer.crc = std::make_shared<SharedCrc>(answer.payload);
     answers.push_back(std::move(answer));
   }
   if (!answers.empty()) answers.back().completes_fetch = true;
@@ -161,16 +172,31 @@ void FetchDesk::ServeOrPark(ChunkId id, Wanted fetch) {
                       "Fetch: version ", fetch.version.value(),
                       " is beyond the open step, which makes version ", facts_.version + 1)));
   }
-  At(id).parked.push_back(std::move(fetch));
+  Park(id, std::move(fetch));
+}
+
+void FetchDesk::Park(ChunkId chunk, Wanted fetch) {
+  const uint64_t number = next_parked_++;
+  open_.at(fetch.tag).parked.emplace(chunk, number);
+  At(chunk).parked.emplace(number, std::move(fetch));
+}
+
+FetchDesk::Wanted FetchDesk::Unpark(ChunkId chunk, std::map<uint64_t, Wanted>::iterator* it) {
+  ++looked_at_;
+  const uint64_t number = (*it)->first;
+  Wanted fetch = std::move((*it)->second);
+  *it = At(chunk).parked.erase(*it);
+  open_.at(fetch.tag).parked.erase({chunk, number});
+  return fetch;
 }
 
 // REQUIRES the chunk is at the fetch's version.
 void FetchDesk::Serve(ChunkId chunk, const Wanted& fetch) {
   const EncodedCopies::Key key{fetch.visit, chunk, fetch.axis};
-  if (const Bytes* copy = copies_.Find(key, fetch.version)) {
+  if (const EncodedCopy* copy = copies_.Find(key, fetch.version)) {
     Answer(chunk, fetch, *copy);
     outbox_->Count("encoded_before");
-    return copies_.Served(key, fetch.tag.stream, WorkersOfStep());
+    return copies_.Served(key, fetch.tag.stream, workers_.count());
   }
   if (Read* read = ReadInFlight(key, fetch.version)) {
     read->fetches.push_back(fetch);
@@ -179,7 +205,7 @@ void FetchDesk::Serve(ChunkId chunk, const Wanted& fetch) {
   StartRead(key, fetch.version, {fetch});
 }
 
-void FetchDesk::Answer(ChunkId chunk, const Wanted& fetch, const Bytes& payload) {
+void FetchDesk::Answer(ChunkId chunk, const Wanted& fetch, const EncodedCopy& copy) {
   const auto it = open_.find(fetch.tag);
   if (it == open_.end()) return;
   effect::SendChunk answer;
@@ -189,22 +215,19 @@ void FetchDesk::Answer(ChunkId chunk, const Wanted& fetch, const Bytes& payload)
   answer.version = fetch.version;
   answer.codec = facts_.job.codecs.weights(chunk).traits().id;
   answer.view = fetch.view;
-  answer.completes_fetch = --it->second == 0;
-  answer.payload = payload;
+  answer.completes_fetch = --it->second.left == 0;
+  answer.payload = copy.bytes;
+  answer.crc = copy.crc;
   if (answer.completes_fetch) open_.erase(it);
-  outbox_->Count("fetched_bytes", payload.size());
+  outbox_->Count("fetched_bytes", copy.bytes.size());
   clock_.Sent(fetch.tag.stream, fetch.visit.stage, facts_.now_ms);
   outbox_->Emit(std::move(answer));
 }
 
 // Returns the read that encodes this copy, whichever visit it was started for, or null.
 FetchDesk::Read* FetchDesk::ReadInFlight(const EncodedCopies::Key& key, Version version) {
-  for (auto& [id, read] : reads_) {
-    if (read.copy.chunk == key.chunk && read.version == version && read.copy.axis == key.axis) {
-      return &read;
-    }
-  }
-  return nullptr;
+  const auto it = reading_.find(ReadKey(key.chunk, version, key.axis));
+  return it == reading_.end() ? nullptr : &reads_.at(it->second);
 }
 
 void FetchDesk::StartRead(const EncodedCopies::Key& key, Version version,
@@ -213,6 +236,7 @@ void FetchDesk::StartRead(const EncodedCopies::Key& key, Version version,
   const OpId op = outbox_->StartOp(
       ReadRequest{key.chunk, version, &facts_.job.codecs.weights(key.chunk), key.axis});
   reads_.emplace(op, Read{key, version, std::move(fetches)});
+  reading_.emplace(ReadKey(key.chunk, version, key.axis), op);
 }
 
 // Returns the visit after `visit` in a step: forward through all stages, then backward. The last
@@ -246,22 +270,8 @@ void FetchDesk::EncodeAhead(Visit visit, Version version) {
   }
 }
 
-// Returns how many workers fetch in the open step. A part whose worker is unknown counts as one.
-size_t FetchDesk::WorkersOfStep() const {
-  std::set<uint64_t> nonces;
-  size_t unknown = 0;
-  for (const uint64_t nonce : nonces_) {
-    if (nonce == 0) {
-      ++unknown;
-    } else {
-      nonces.insert(nonce);
-    }
-  }
-  return std::max<size_t>(1, nonces.size() + unknown);
-}
-
 void FetchDesk::On(const internal_event::PartsBegun& e) {
-  for (const PartId part : e.parts) nonces_[part.value()] = e.nonce;
+  for (const PartId part : e.parts) workers_.Begin(part, e.nonce);
 }
 
 bool FetchDesk::On(const event::OpDone& e) {
@@ -269,15 +279,17 @@ bool FetchDesk::On(const event::OpDone& e) {
   if (it == reads_.end()) return false;
   const Read read = std::move(it->second);
   reads_.erase(it);
+  reading_.erase(ReadKey(read.copy.chunk, read.version, read.copy.axis));
   const BackendDone& done = e.done;
   clock_.Encoded(read.copy.visit.stage, done.seconds);
+  const EncodedCopy encoded(done.status.ok() ? std::get<Bytes>(done.value) : Bytes());
   std::set<StreamId> served;
   for (const Wanted& fetch : read.fetches) {
     if (!done.status.ok()) {
       Refuse(fetch.tag, done.status);
       continue;
     }
-    Answer(read.copy.chunk, fetch, std::get<Bytes>(done.value));
+    Answer(read.copy.chunk, fetch, encoded);
     if (fetch.visit == read.copy.visit) served.insert(fetch.tag.stream);
   }
   if (facts_.EndsProcess(done.status)) {
@@ -287,8 +299,7 @@ bool FetchDesk::On(const event::OpDone& e) {
   }
   const OwnedChunk& chunk = *facts_.Owned(read.copy.chunk);
   if (!done.status.ok() || chunk.updating || chunk.version != read.version) return true;
-  copies_.Put(read.copy, read.version, std::get<Bytes>(done.value), std::move(served),
-              WorkersOfStep());
+  copies_.Put(read.copy, read.version, encoded, std::move(served), workers_.count());
   return true;
 }
 
@@ -306,7 +317,7 @@ std::vector<EncodedCopies::Key> FetchDesk::CopiesForUpdate(ChunkId chunk) const 
     }
     copies.push_back({visit, chunk, axis});
   };
-  for (const Wanted& fetch : At(chunk).parked) {
+  for (const auto& [number, fetch] : At(chunk).parked) {
     if (fetch.version == facts_.Owned(chunk)->version.Next()) add(fetch.visit, fetch.axis);
   }
   const bool first = facts_.job.chunks.chunk(chunk).uses.front() == StageId(0);
@@ -334,18 +345,18 @@ void FetchDesk::On(const internal_event::ChunkUpdated& e) {
   const Version version = facts_.Owned(e.chunk)->version;
   const std::vector<EncodedCopies::Key> keys = std::move(chunk.from_update);
   for (size_t i = 0; i < keys.size() && i < e.encoded.size(); ++i) {
+    const EncodedCopy encoded(e.encoded[i]);
     std::set<StreamId> served;
-    std::vector<Wanted> others;
-    for (Wanted& fetch : chunk.parked) {
-      if (fetch.version == version && fetch.axis == keys[i].axis) {
-        Answer(e.chunk, fetch, e.encoded[i]);
-        if (fetch.visit == keys[i].visit) served.insert(fetch.tag.stream);
-      } else {
-        others.push_back(std::move(fetch));
+    for (auto it = chunk.parked.begin(); it != chunk.parked.end();) {
+      if (it->second.version != version || it->second.axis != keys[i].axis) {
+        ++it;
+        continue;
       }
+      const Wanted fetch = Unpark(e.chunk, &it);
+      Answer(e.chunk, fetch, encoded);
+      if (fetch.visit == keys[i].visit) served.insert(fetch.tag.stream);
     }
-    chunk.parked = std::move(others);
-    copies_.Put(keys[i], version, e.encoded[i], std::move(served), WorkersOfStep());
+    copies_.Put(keys[i], version, encoded, std::move(served), workers_.count());
     outbox_->Count("encoded_by_updates");
   }
   ServeParked(e.chunk);
@@ -358,7 +369,9 @@ void FetchDesk::On(const internal_event::BorderOpened&) {
 // Looks again at the fetches that wait for the chunk.
 void FetchDesk::ServeParked(ChunkId chunk) {
   std::vector<Wanted> parked;
-  parked.swap(At(chunk).parked);
+  for (auto it = At(chunk).parked.begin(); it != At(chunk).parked.end();) {
+    parked.push_back(Unpark(chunk, &it));
+  }
   for (Wanted& fetch : parked) {
     if (open_.count(fetch.tag) > 0) ServeOrPark(chunk, std::move(fetch));
   }
@@ -366,35 +379,28 @@ void FetchDesk::ServeParked(ChunkId chunk) {
 
 // ---------------------------------------------------------------- ends
 
+void FetchDesk::Drop(std::map<Tag, Open>::iterator* it) {
+  ++looked_at_;
+  for (const auto& [chunk, number] : (*it)->second.parked) At(chunk).parked.erase(number);
+  *it = open_.erase(*it);
+}
+
 void FetchDesk::Refuse(Tag tag, const absl::Status& status) {
-  if (open_.erase(tag) == 0) return;
-  for (Chunk& chunk : chunks_) {
-    auto& parked = chunk.parked;
-    parked.erase(std::remove_if(parked.begin(), parked.end(),
-                                [&](const Wanted& f) {
-                                  return f.tag.stream == tag.stream && f.tag.tag == tag.tag;
-                                }),
-                 parked.end());
-  }
+  auto it = open_.find(tag);
+  if (it == open_.end()) return;
+  Drop(&it);
   outbox_->Count("fetches_refused");
   outbox_->Emit(effect::FailFetch{tag.stream, tag.tag, status});
 }
 
 void FetchDesk::Closed(StreamId stream) {
   clock_.Closed(stream);
-  for (auto it = open_.begin(); it != open_.end();) {
-    it = it->first.stream == stream ? open_.erase(it) : std::next(it);
-  }
-  for (Chunk& chunk : chunks_) {
-    auto& parked = chunk.parked;
-    parked.erase(std::remove_if(parked.begin(), parked.end(),
-                                [&](const Wanted& f) { return f.tag.stream == stream; }),
-                 parked.end());
-  }
+  auto it = open_.lower_bound(Tag{stream, 0});
+  while (it != open_.end() && it->first.stream == stream) Drop(&it);
 }
 
 void FetchDesk::EndWork(const absl::Status& why) {
-  for (const auto& [tag, left] : open_) {
+  for (const auto& [tag, open] : open_) {
     outbox_->Emit(effect::FailFetch{tag.stream, tag.tag, why});
   }
   open_.clear();
@@ -404,7 +410,7 @@ void FetchDesk::EndWork(const absl::Status& why) {
 void FetchDesk::Waits(WaitPage* page) const {
   for (size_t i = 0; i < chunks_.size(); ++i) {
     const ChunkId chunk = facts_.owned[i].id;
-    for (const Wanted& fetch : chunks_[i].parked) {
+    for (const auto& [number, fetch] : chunks_[i].parked) {
       page->Add(absl::StrCat("Fetch of chunk ", chunk.value(), " version ", fetch.version.value()),
                 page->Update(chunk), fetch.since_ms);
     }

@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,6 +22,7 @@
 #include "eps_server/core/events.h"
 #include "eps_server/core/fetch/encoded_copies.h"
 #include "eps_server/core/fetch/stage_clock.h"
+#include "eps_server/core/fetch/step_workers.h"
 #include "eps_server/core/outbox.h"
 #include "eps_server/core/shard_facts.h"
 #include "eps_server/core/wait_page.h"
@@ -53,6 +57,8 @@ class FetchDesk {
   void Waits(WaitPage* page) const;
   // Appends the mean times of every stage.
   void FillTimes(v1::StatusReply* status) const;
+  // Returns how many parked or open fetches all events have looked at.
+  uint64_t looked_at() const { return looked_at_; }
 
  private:
   // Names one request on one stream.
@@ -72,6 +78,13 @@ class FetchDesk {
     uint32_t view = 0;  // FetchSlice.view
     uint64_t since_ms = 0;
   };
+  // A fetch that is not answered completely.
+  struct Open {
+    uint32_t left = 0;  // chunks, along one axis each, that are not sent yet
+    std::set<std::pair<ChunkId, uint64_t>> parked;  // where Chunk::parked has it
+  };
+  // Identifies what a read encodes, whichever visit it was started for.
+  using ReadKey = std::tuple<ChunkId, Version, Axis>;
   // A backend read that encodes a chunk.
   struct Read {
     EncodedCopies::Key copy;
@@ -80,34 +93,42 @@ class FetchDesk {
   };
   // Fetches and encodings of one chunk.
   struct Chunk {
-    std::vector<Wanted> parked;                   // the version does not exist yet
+    std::map<uint64_t, Wanted> parked;            // the version does not exist yet; oldest first
     std::vector<EncodedCopies::Key> from_update;  // what the update in flight encodes
   };
 
   absl::Status Check(const event::Fetch& e, std::vector<ChunkId>* wanted) const;
   void SendResiduals(Tag tag, const v1::FetchRequest& request, const std::vector<ChunkId>& wanted);
   void ServeParked(ChunkId chunk);
+  void Park(ChunkId chunk, Wanted fetch);
+  // Removes and returns a parked fetch; `it` then names the next one.
+  Wanted Unpark(ChunkId chunk, std::map<uint64_t, Wanted>::iterator* it);
+  // Drops a fetch and what of it is parked; `it` then names the next one.
+  void Drop(std::map<Tag, Open>::iterator* it);
+  uint32_t InFlight(StreamId stream) const;
   void ServeOrPark(ChunkId chunk, Wanted fetch);
   void Serve(ChunkId chunk, const Wanted& fetch);
-  void Answer(ChunkId chunk, const Wanted& fetch, const Bytes& payload);
+  void Answer(ChunkId chunk, const Wanted& fetch, const EncodedCopy& copy);
   Read* ReadInFlight(const EncodedCopies::Key& key, Version version);
   void StartRead(const EncodedCopies::Key& key, Version version, std::vector<Wanted> fetches);
   void EncodeAhead(Visit visit, Version version);
   std::optional<Visit> NextVisit(Visit visit) const;
   std::vector<EncodedCopies::Key> CopiesForUpdate(ChunkId chunk) const;
-  size_t WorkersOfStep() const;
   void Refuse(Tag tag, const absl::Status& status);
   Chunk& At(ChunkId chunk) { return chunks_[facts_.local[chunk.value()]]; }
   const Chunk& At(ChunkId chunk) const { return chunks_[facts_.local[chunk.value()]]; }
 
   const ShardFacts& facts_;
   Outbox* const outbox_;
-  std::map<Tag, uint32_t> open_;  // fetches, with the number of chunks that are not sent yet
-  std::vector<Chunk> chunks_;     // as ShardFacts::owned
-  std::map<OpId, Read> reads_;    // in flight
+  std::map<Tag, Open> open_;
+  std::vector<Chunk> chunks_;        // as ShardFacts::owned
+  uint64_t next_parked_ = 0;         // counts parked fetches, so that their order is that of Park
+  std::map<OpId, Read> reads_;       // in flight
+  std::map<ReadKey, OpId> reading_;  // of reads_
   EncodedCopies copies_;
   StageClock clock_;
-  std::vector<uint64_t> nonces_;  // by part: the worker that began the open step with it; 0: none
+  StepWorkers workers_;
+  uint64_t looked_at_ = 0;
 };
 
 }  // namespace eps

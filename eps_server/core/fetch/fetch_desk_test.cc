@@ -2,9 +2,11 @@
 
 #include "eps_server/core/fetch/fetch_desk.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "eps_server/core/fetch/step_workers.h"
 #include "eps_server/core/testing/fake_outbox.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -171,6 +173,68 @@ TEST_F(FetchDeskTest, TellsWorkersOfAFailedRead) {
   EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("the disk is gone")));
   EXPECT_THAT(outbox_.TakeRaised<internal_event::OpFailed>(), IsEmpty());
   EXPECT_FALSE(Done(OpId(1))) << "a call completes once";
+}
+
+// Returns the most fetches that an event looks at while a fetch of every part is parked.
+uint64_t MostLookedAt(uint32_t parts) {
+  SmallJob job;
+  job.spec.training.parts = parts;
+  ShardFacts facts = job.MakeFacts();
+  FakeOutbox outbox;
+  FetchDesk desk(&facts, &outbox);
+  event::Fetch fetch{StreamId(0), {}};
+  fetch.request.set_job_id(facts.job.id.value());
+  fetch.request.set_term(facts.term.value());
+  fetch.request.set_stage(1);
+  fetch.request.set_version(1);
+  fetch.request.add_chunks(facts.job.chunks.ChunksOfStage(StageId(1)).front().value());
+  uint64_t most = 0;
+  uint64_t before = 0;
+  const auto note = [&] {
+    most = std::max(most, desk.looked_at() - before);
+    before = desk.looked_at();
+  };
+  for (uint32_t part = 0; part < parts; ++part) {
+    desk.On(internal_event::PartsBegun{{PartId(part)}, 10 + part});
+    fetch.stream = StreamId(1 + part);
+    desk.On(fetch);
+    note();
+  }
+  fetch.request.set_version(7);
+  for (uint32_t part = 0; part < parts; ++part) {
+    fetch.stream = StreamId(1 + part);
+    fetch.request.set_tag(1);
+    desk.On(fetch);  // refused: the version is out of reach
+    note();
+    desk.Closed(StreamId(1 + part));
+    note();
+  }
+  EXPECT_EQ(outbox.counters["fetches_refused"], parts);
+  return most;
+}
+
+TEST(FetchDeskScale, LooksAtFewFetchesPerEvent) {
+  const uint64_t few = MostLookedAt(16);
+  EXPECT_GT(few, 0u);
+  EXPECT_LE(few, 4u);
+  EXPECT_LE(MostLookedAt(4096), few);
+}
+
+TEST(StepWorkers, CountsProcessesByTheirParts) {
+  StepWorkers workers(4);
+  EXPECT_EQ(workers.count(), 4u) << "a part without a process counts as one";
+  workers.Begin(PartId(0), 7);
+  workers.Begin(PartId(1), 7);
+  EXPECT_EQ(workers.count(), 3u);
+  workers.Begin(PartId(1), 8);  // a successor
+  workers.Begin(PartId(1), 8);
+  EXPECT_EQ(workers.count(), 4u);
+  workers.Begin(PartId(0), 8);
+  workers.Begin(PartId(2), 8);
+  workers.Begin(PartId(3), 8);
+  EXPECT_EQ(workers.count(), 1u);
+  workers.Begin(PartId(3), 0);
+  EXPECT_EQ(workers.count(), 2u);
 }
 
 TEST_F(FetchDeskTest, EncodesTheNextStageAhead) {
