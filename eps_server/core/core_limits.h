@@ -8,6 +8,8 @@ namespace eps {
 // The limits that an operator configures. A plain value.
 struct CoreLimits {
   uint64_t part_timeout_ms = 60'000;  // an eager job fails once a part is lost for longer
+  // A contribution's payload is complete so long after its credit, or the credit is taken back.
+  uint64_t push_timeout_ms = 30'000;
   uint32_t max_fetches_per_stream = 8;
   // Number of stages to quantize ahead of their first fetch. With 0, a fetch quantizes its stage.
   uint32_t jit_depth = 0;

@@ -112,6 +112,7 @@ void ShardRouter::On(const event::Timer& e) {
   cuts_.On(e);
   workers_.On(e);
   links_.On(e);
+  push_.On(e);
 }
 
 void ShardRouter::On(const event::LinkUp& e) {

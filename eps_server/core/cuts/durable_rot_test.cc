@@ -156,6 +156,9 @@ Flipped Flip(Dice dice) {
   return flipped;
 }
 
+// Timers of scrubs expire within this time; those that end a credit do not.
+constexpr uint64_t kSoonMs = 1'000;
+
 TEST(DurableScrub, OnePassFindsDamageWithoutFalseAlarms) {
   const JobSpec spec = SmallDurableSpec(Clip::kNone, Mode::kSealed, "fp32");
   DurableDisks::Options options;
@@ -163,11 +166,11 @@ TEST(DurableScrub, OnePassFindsDamageWithoutFalseAlarms) {
   DurableTraining training(spec, options, /*fetches=*/false);
   CoreCluster& cluster = training.cluster();
   const absl::Status same =
-      training.FinishAsIn(UndisturbedOutcome(spec), [&] { cluster.FireTimers(); });
+      training.FinishAsIn(UndisturbedOutcome(spec), [&] { cluster.FireTimers(kSoonMs); });
   ASSERT_TRUE(same.ok()) << same;
   const size_t chunks = cluster.chunks().chunks().size();
   const auto counters = [&] { return cluster.Status(ShardId(0)).counters(); };
-  for (size_t i = 0; i < 3 * chunks; ++i) cluster.FireTimers();
+  for (size_t i = 0; i < 3 * chunks; ++i) cluster.FireTimers(kSoonMs);
   EXPECT_GE(counters().at("scrub_passes"), 2u);
   EXPECT_GE(counters().at("scrubbed_bytes"), 3 * chunks * kDiskBlock);
   EXPECT_EQ(counters().count("scrub_damage"), 0u);
@@ -177,7 +180,7 @@ TEST(DurableScrub, OnePassFindsDamageWithoutFalseAlarms) {
   for (const char* path : {"/state/job/slot-0.eps", "/state/job/slot-1.eps"}) {
     training.disks().disk(ShardId(0)).FlipBit(path, kDiskBlock + 100, 3);
   }
-  for (size_t i = 0; i <= chunks && cluster.IsUp(ShardId(0)); ++i) cluster.FireTimers();
+  for (size_t i = 0; i <= chunks && cluster.IsUp(ShardId(0)); ++i) cluster.FireTimers(kSoonMs);
   EXPECT_FALSE(cluster.IsUp(ShardId(0)));
   ASSERT_EQ(training.disks().ends().size(), 1u);
   const std::string& said = training.disks().ends().front();
@@ -199,13 +202,13 @@ TEST(DurableScrub, AnEarlyCutHealsStateInMemory) {
   uint64_t damage = 0;
   uint64_t cuts = 0;
   const absl::Status same = training.FinishAsIn(UndisturbedOutcome(spec), [&] {
-    cluster.FireTimers();
+    cluster.FireTimers(kSoonMs);
     if (!cluster.IsUp(damaged) || cluster.Status(damaged).step() < 2) return;
     if (!flipped) {
       for (const char* path : {"/state/job/slot-0.eps", "/state/job/slot-1.eps"}) {
         training.disks().disk(damaged).FlipBit(path, kDiskBlock + 100, 3);
       }
-      for (size_t i = 0; i < 3 * cluster.chunks().chunks().size(); ++i) cluster.FireTimers();
+      for (size_t i = 0; i < 3 * cluster.chunks().chunks().size(); ++i) cluster.FireTimers(kSoonMs);
     }
     flipped = true;
     auto counters = cluster.Status(damaged).counters();

@@ -38,10 +38,8 @@ Admission::Quota Admission::ComputeQuota(const JobSpec& spec, const ChunkMap& ch
 bool Admission::Admit(PartId part, StageId stage, StageId oldest_incomplete, bool tied,
                       uint64_t bytes) {
   if (tied) return true;  // bounded: each use of the chunk counts once
-  uint64_t& held = held_[part.value()];
-  const uint64_t limit = stage == oldest_incomplete ? quota_.total_bytes : quota_.ahead_bytes;
-  if (held + bytes > limit) return false;
-  held += bytes;
+  if (!Fits(part, stage, oldest_incomplete, bytes)) return false;
+  held_[part.value()] += bytes;
   return true;
 }
 

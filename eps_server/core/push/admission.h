@@ -34,6 +34,11 @@ class Admission {
 
   Admission(Quota quota, uint32_t parts) : quota_(quota), held_(parts, 0) {}
 
+  // Returns whether `part` has room for `bytes` of a chunk of `stage` that is not tied.
+  bool Fits(PartId part, StageId stage, StageId oldest_incomplete, uint64_t bytes) const {
+    const uint64_t limit = stage == oldest_incomplete ? quota_.total_bytes : quota_.ahead_bytes;
+    return held_[part.value()] + bytes <= limit;
+  }
   // Charges `bytes` of a chunk of `stage` to `part` and returns true if they fit its quota now.
   bool Admit(PartId part, StageId stage, StageId oldest_incomplete, bool tied, uint64_t bytes);
   // Charges bytes that were admitted earlier, without a check of the quota.

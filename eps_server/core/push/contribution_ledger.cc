@@ -64,8 +64,14 @@ const ContributionLedger::UseState* ContributionLedger::Find(ChunkId chunk, Stag
 
 ContributionLedger::Verdict ContributionLedger::Check(const Place& place,
                                                       const Origin& origin) const {
+  const std::map<uint32_t, Entry>& entries = Find(place.chunk, place.use)->entries;
+  // Entries do not overlap, so those that overlap the place follow the last one that begins there
+  // or before.
+  auto it = entries.upper_bound(place.parts.first);
+  if (it != entries.begin()) --it;
   uint32_t covered = 0;
-  for (const Entry& entry : Find(place.chunk, place.use)->entries) {
+  for (; it != entries.end() && it->first < place.parts.first + place.parts.count; ++it) {
+    const Entry& entry = it->second;
     if (entry.parts == place.parts) {
       const bool same_process = entry.origin.nonce == origin.nonce;
       return same_process && entry.origin.digest != origin.digest ? Verdict::kConflict
@@ -82,10 +88,8 @@ void ContributionLedger::Count(const Place& place, const Origin& origin, uint64_
                                std::shared_ptr<const EncodedChunk> data) {
   ChunkEntries& chunk = entries_[local_[place.chunk.value()]];
   UseState& use = chunk.uses[UseIndex(place.chunk, place.use)];
-  auto at = std::find_if(use.entries.begin(), use.entries.end(),
-                         [&](const Entry& e) { return e.parts.first > place.parts.first; });
   if (data == nullptr) chunk.nonfinite = true;
-  use.entries.insert(at, Entry{place.parts, origin, tokens, std::move(data)});
+  use.entries.emplace(place.parts.first, Entry{place.parts, origin, tokens, std::move(data)});
   use.counted_parts += place.parts.count;
   EPS_CHECK_MSG(use.counted_parts <= parts_ && chunk.missing >= place.parts.count,
                 "chunk " << place.chunk << " counted twice");
@@ -103,7 +107,7 @@ bool ContributionLedger::Nonfinite(ChunkId chunk) const {
 
 void ContributionLedger::Drop(ChunkId chunk) {
   for (UseState& use : entries_[local_[chunk.value()]].uses) {
-    for (Entry& entry : use.entries) entry.data = nullptr;
+    for (auto& [first, entry] : use.entries) entry.data = nullptr;
   }
 }
 
@@ -112,7 +116,7 @@ std::vector<UpdateInput> ContributionLedger::Take(ChunkId chunk) {
   std::vector<UpdateInput> inputs;
   ChunkEntries& state = entries_[local_[chunk.value()]];
   for (uint32_t use = 0; use < state.uses.size(); ++use) {
-    for (Entry& entry : state.uses[use].entries) {
+    for (auto& [first, entry] : state.uses[use].entries) {
       EPS_CHECK_MSG(entry.data != nullptr, "chunk " << chunk << " taken twice");
       inputs.push_back(UpdateInput{use, entry.parts, std::move(entry.data)});
     }
@@ -124,7 +128,7 @@ std::optional<uint64_t> ContributionLedger::Tokens(ChunkId chunk) const {
   std::optional<uint64_t> tokens;
   for (const UseState& use : entries_[local_[chunk.value()]].uses) {
     uint64_t sum = 0;
-    for (const Entry& entry : use.entries) sum += entry.tokens;
+    for (const auto& [first, entry] : use.entries) sum += entry.tokens;
     if (tokens.has_value() && *tokens != sum) return std::nullopt;
     tokens = sum;
   }
@@ -145,8 +149,8 @@ ContributionLedger::Place ContributionLedger::FirstMissing(ChunkId chunk) const 
   for (size_t u = uses.size(); u-- > 0;) {
     if (state.uses[u].counted_parts == parts_) continue;
     uint32_t part = 0;
-    for (const Entry& entry : state.uses[u].entries) {
-      if (entry.parts.first != part) break;
+    for (const auto& [first, entry] : state.uses[u].entries) {
+      if (first != part) break;
       part += entry.parts.count;
     }
     return Place{chunk, uses[u], TreeRange{part, 1}};
@@ -161,7 +165,7 @@ std::vector<ContributionLedger::Place> ContributionLedger::Counted(
   for (const ChunkEntries& state : entries_) {
     const std::vector<StageId>& uses = chunks_.chunk(state.chunk).uses;
     for (size_t u = 0; u < uses.size(); ++u) {
-      for (const Entry& entry : state.uses[u].entries) {
+      for (const auto& [first, entry] : state.uses[u].entries) {
         bool wanted = false;
         for (uint32_t p = 0; p < entry.parts.count; ++p) wanted |= parts[entry.parts.first + p];
         if (wanted) counted.push_back(Place{state.chunk, uses[u], entry.parts});

@@ -5,6 +5,7 @@
 // shard has counted. Keys name no worker; the first contribution for a key wins (docs/protocol.md).
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -90,7 +91,7 @@ class ContributionLedger {
   };
   // The contributions to a chunk in one of its uses.
   struct UseState {
-    std::vector<Entry> entries;  // ascending by first part
+    std::map<uint32_t, Entry> entries;  // by first part
     uint32_t counted_parts = 0;
   };
   // The contributions to one owned chunk.

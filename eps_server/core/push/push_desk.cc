@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "eps_server/core/push/push_texts.h"
 #include "eps_server/core/replay/log_facts.h"
 
 namespace eps {
@@ -38,11 +39,8 @@ PushDesk::PushDesk(const ShardFacts* facts, const DeskQueries* queries, Outbox* 
       admission_(Admission::ComputeQuota(facts_.job.spec, facts_.job.chunks, facts_.job.codecs,
                                          Ids(facts_.owned)),
                  facts_.job.spec.training.parts),
+      offers_(facts_.job.spec.training.parts),
       held_(facts_.owned.size()) {}
-
-PushDesk::FlatKey PushDesk::FlatKeyOf(const v1::ContributionKey& key) {
-  return {key.use_stage(), key.part_first(), key.part_count(), key.chunk()};
-}
 
 // ---------------------------------------------------------------- answers
 
@@ -155,66 +153,111 @@ void PushDesk::On(const event::PushOffered& e) {
     outbox_->Raise(internal_event::PartPushes{part, e.stream});
   }
   Offer offer{e.stream, header, facts_.now_ms};
-  if (TryOffer(offer) == Decided::kWaits) offers_.push_back(std::move(offer));
+  const std::optional<OfferQueue::Wait> wait = TryOffer(offer);
+  if (wait.has_value()) offers_.Add(std::move(offer), HeldBytes(header), *wait);
 }
 
-PushDesk::Decided PushDesk::TryOffer(const Offer& offer) {
+// Gives credit or an answer, or returns what the offer waits for.
+std::optional<OfferQueue::Wait> PushDesk::TryOffer(const Offer& offer) {
   const v1::PushHeader& header = offer.header;
   const v1::ContributionKey& key = header.key();
   if (Term(key.term()) != facts_.term || key.step() < facts_.step) {
     Ack(offer.stream, header.tag(), v1::Ack::STALE, "");
-    return Decided::kAnswered;
+    return std::nullopt;
   }
   if (key.step() > facts_.step || facts_.state != v1::JOB_STATE_RUNNING) {
     RefuseForNow(offer.stream, header.tag(),
                  absl::StrCat("Push: step ", key.step(), " is not open, step ", facts_.step, " is"),
                  /*retry=*/true);
-    return Decided::kAnswered;
+    return std::nullopt;
   }
   const ContributionLedger::Place place = PlaceOf(key);
   switch (ledger_.Check(place, OriginOf(header))) {
     case ContributionLedger::Verdict::kDuplicate:
       Ack(offer.stream, header.tag(), v1::Ack::DUPLICATE, "");
-      return Decided::kAnswered;
+      return std::nullopt;
     case ContributionLedger::Verdict::kConflict:
       Ack(offer.stream, header.tag(), v1::Ack::CONFLICT,
           absl::StrCat("chunk ", key.chunk(), ", use ", facts_.job.StageName(place.use), ", part ",
                        key.part_first(), ", step ", key.step(),
                        ": this worker sent other bytes before"));
-      return Decided::kAnswered;
+      return std::nullopt;
     case ContributionLedger::Verdict::kOverlap:
       Ack(offer.stream, header.tag(), v1::Ack::REFUSED,
           absl::StrCat("Push: some of the parts ", key.part_first(), "+", key.part_count(),
                        " of chunk ", key.chunk(), " are counted; send the others alone"));
-      return Decided::kAnswered;
+      return std::nullopt;
     case ContributionLedger::Verdict::kNew:
       break;
   }
-  if (incoming_keys_.count(FlatKeyOf(key)) > 0) return Decided::kWaits;  // another stream sends it
+  if (damage_.IsFinal(header)) {
+    RefuseForNow(offer.stream, header.tag(), DamagedText(header.key()), /*retry=*/false);
+    return std::nullopt;
+  }
+  if (credits_.HasCredit(key)) return OfferQueue::Wait::kSender;
   if (!admission_.Admit(PartId(key.part_first()), place.use, ledger_.OldestIncompleteStage(),
                         facts_.job.IsTied(place.chunk), HeldBytes(header))) {
-    return Decided::kWaits;
+    return OfferQueue::Wait::kRoom;
   }
-  incoming_keys_.insert(FlatKeyOf(key));
-  incoming_.emplace(Tag{offer.stream, header.tag()}, header);
+  credits_.Give({offer.stream, header.tag()}, header, facts_.now_ms);
   outbox_->Emit(effect::Credit{offer.stream, header.tag()});
-  return Decided::kCredited;
+  WatchCredits();
+  return std::nullopt;
 }
 
+// Tries the offers again that what happened since the last call may have released.
 void PushDesk::RetryOffers() {
-  std::deque<Offer> offers;
-  offers.swap(offers_);
-  for (Offer& offer : offers) {
-    if (TryOffer(offer) == Decided::kWaits) offers_.push_back(std::move(offer));
-  }
+  const std::optional<uint64_t> step = offers_.step();
+  if (!step.has_value()) return;
+  if (*step != facts_.step || facts_.state != v1::JOB_STATE_RUNNING) offers_.OnOtherStep();
+  offers_.Retry(admission_, ledger_.OldestIncompleteStage(),
+                [this](const Offer& offer) { return TryOffer(offer); });
 }
 
-// Gives back what an offer was credited with.
-void PushDesk::Release(const v1::PushHeader& incoming) {
-  const v1::ContributionKey& key = incoming.key();
-  incoming_keys_.erase(FlatKeyOf(key));
-  admission_.Release(PartId(key.part_first()), facts_.job.IsTied(ChunkId(key.chunk())),
-                     HeldBytes(incoming));
+// Gives back the memory of a contribution whose credit has ended.
+void PushDesk::Release(const v1::PushHeader& header) {
+  const PartId part(header.key().part_first());
+  admission_.Release(part, facts_.job.IsTied(ChunkId(header.key().chunk())), HeldBytes(header));
+  offers_.OnFreed(part);
+}
+
+// Ends a credit, so that others may send the contribution.
+std::optional<v1::PushHeader> PushDesk::EndCredit(StreamId stream, uint64_t tag) {
+  std::optional<v1::PushHeader> header = credits_.Take({stream, tag});
+  if (header.has_value()) offers_.OnSent(PlaceOf(header->key()));
+  return header;
+}
+
+// ---------------------------------------------------------------- the end of a credit
+
+// Runs one timer, for the oldest credit.
+void PushDesk::WatchCredits() {
+  const std::optional<uint64_t> oldest = credits_.oldest_ms();
+  if (timer_.has_value() || !oldest.has_value()) return;
+  const uint64_t due = *oldest + facts_.job.limits.push_timeout_ms;
+  timer_ = outbox_->StartTimer(due - std::min(due, facts_.now_ms));
+}
+
+void PushDesk::On(const event::Timer& e) {
+  if (timer_ != e.id) return;
+  timer_.reset();
+  const uint64_t timeout = facts_.job.limits.push_timeout_ms;
+  if (facts_.now_ms >= timeout) {
+    for (const CreditBook::Tag& tag : credits_.GivenUntil(facts_.now_ms - timeout)) {
+      TakeBack(tag.first, tag.second);
+    }
+  }
+  RetryOffers();
+  WatchCredits();
+}
+
+// Ends a credit whose payload is not complete in time. The rest of it does not count.
+void PushDesk::TakeBack(StreamId stream, uint64_t tag) {
+  const v1::PushHeader header = *EndCredit(stream, tag);
+  Release(header);
+  outbox_->Count("credits_taken_back");
+  if (!IsNew(header)) return AnswerLate(stream, header);
+  RefuseForNow(stream, tag, LatePayloadText(facts_.job, header.key()), /*retry=*/true);
 }
 
 // ---------------------------------------------------------------- payloads
@@ -233,26 +276,19 @@ bool PushDesk::IsNew(const v1::PushHeader& header) const {
 // step can be decided, and it holds no memory.
 void PushDesk::Receive(StreamId stream, uint64_t tag,
                        std::shared_ptr<const EncodedChunk> data_or_null, const Bytes& residual) {
-  const auto it = incoming_.find(Tag{stream, tag});
-  if (it == incoming_.end()) return;
-  const v1::PushHeader header = std::move(it->second);
-  incoming_.erase(it);
+  const std::optional<v1::PushHeader> credited = EndCredit(stream, tag);
+  if (!credited.has_value()) return;  // its credit was taken back
+  const v1::PushHeader& header = *credited;
   const v1::ContributionKey& key = header.key();
   if (!IsNew(header)) {
     Release(header);
-    if (facts_.state == v1::JOB_STATE_FAILED) {
-      Ack(stream, tag, v1::Ack::REFUSED, std::string(facts_.FailedStatus().message()));
-    } else {
-      TryOffer(Offer{stream, header, facts_.now_ms});  // answers: stale, duplicate or conflict
-    }
+    AnswerLate(stream, header);
     return RetryOffers();
   }
   const bool nonfinite = data_or_null == nullptr;
   if (nonfinite) {
     Release(header);
     outbox_->Count("nonfinite");
-  } else {
-    incoming_keys_.erase(FlatKeyOf(key));
   }
   if (facts_.logging()) {
     outbox_->Log(facts_.step, PushFact(header, nonfinite),
@@ -264,6 +300,15 @@ void PushDesk::Receive(StreamId stream, uint64_t tag,
   outbox_->Count("accepted_bytes", header.bytes());
   RaiseIfComplete(ChunkId(key.chunk()));
   RetryOffers();
+}
+
+// Answers a contribution that had credit and no longer counts: stale, duplicate or conflict.
+void PushDesk::AnswerLate(StreamId stream, const v1::PushHeader& header) {
+  if (facts_.state == v1::JOB_STATE_FAILED) {
+    return Ack(stream, header.tag(), v1::Ack::REFUSED,
+               std::string(facts_.FailedStatus().message()));
+  }
+  TryOffer(Offer{stream, header, facts_.now_ms});
 }
 
 // Counts a new contribution to the open step whose memory is admitted.
@@ -280,6 +325,7 @@ void PushDesk::Count(const v1::PushHeader& header, std::shared_ptr<const Encoded
         left, facts_.PushResiduals() ? Residuals::Residual(residual) : std::nullopt});
   }
   ledger_.Count(place, OriginOf(header), header.tokens(), std::move(data_or_null));
+  offers_.OnCounted(place);
   outbox_->Emit(facts_.Traced(TraceAction::Kind::kCounted, key.chunk(), Version(facts_.version)));
 }
 
@@ -302,43 +348,38 @@ void PushDesk::On(const internal_event::GradientUsed& e) {
   auto& held = held_[facts_.local[e.chunk.value()]];
   for (const auto& [part, bytes] : held) {
     admission_.Release(part, facts_.job.IsTied(e.chunk), bytes);
+    offers_.OnFreed(part);
   }
   held.clear();
 }
 
-std::string PushDesk::NonfiniteText(const v1::ContributionKey& key, uint64_t element,
-                                    const absl::Status& status) const {
-  std::string tensor = "a tensor";
-  for (const Segment& s : facts_.job.chunks.chunk(ChunkId(key.chunk())).segments) {
-    if (element >= s.offset && element < s.offset + s.elements()) {
-      tensor = facts_.job.spec.tensors[s.tensor.value()].name;
-    }
-  }
-  return absl::StrCat("step ", key.step(), ": the gradient of ", tensor, " (stage ",
-                      facts_.job.StageName(StageId(key.use_stage())), ", part ", key.part_first(),
-                      ") is not finite: ", std::string(status.message()),
-                      "; lower optimizer.lr, raise lr_scheduler.warmup_steps, or look at the data; "
-                      "training.nonfinite=skip with training.mode=sealed leaves such steps out");
+void PushDesk::On(const internal_event::StepComplete&) {
+  ledger_.Reset();
+  damage_.Reset();
 }
 
 void PushDesk::On(const event::PushInvalid& e) {
-  const auto it = incoming_.find(Tag{e.stream, e.tag});
-  if (it == incoming_.end()) return;
-  const v1::PushHeader& header = it->second;
+  const v1::PushHeader* const credited = credits_.FindOrNull({e.stream, e.tag});
+  if (credited == nullptr) return;  // it was taken back
   if (const absl::optional<uint64_t> element = InadmissibleElement(e.status)) {
     // A contribution that would not count ends nothing: it is answered like any other.
-    if (IsNew(header) && facts_.job.spec.training.nonfinite == Nonfinite::kHalt) {
-      outbox_->Raise(internal_event::JobFailed{NonfiniteText(header.key(), *element, e.status)});
+    if (IsNew(*credited) && facts_.job.spec.training.nonfinite == Nonfinite::kHalt) {
+      outbox_->Raise(internal_event::JobFailed{
+          NonfiniteText(facts_.job, credited->key(), *element, e.status)});
     }
     return Receive(e.stream, e.tag, nullptr, Bytes());
   }
+  const v1::PushHeader header = *EndCredit(e.stream, e.tag);
   Release(header);
-  const uint32_t chunk = header.key().chunk();
-  incoming_.erase(it);
-  // A damaged transfer is worth another try; inadmissible values are not.
+  // A damaged transfer is worth another try, though not for ever; inadmissible values are not.
+  const bool damaged = absl::IsDataLoss(e.status);
+  if (damaged && IsNew(header)) damage_.Note(header);
+  const bool is_final = damage_.IsFinal(header);
   RefuseForNow(e.stream, e.tag,
-               absl::StrCat("Push: chunk ", chunk, ": ", std::string(e.status.message())),
-               /*retry=*/absl::IsDataLoss(e.status));
+               is_final ? DamagedText(header.key())
+                        : absl::StrCat("Push: chunk ", header.key().chunk(), ": ",
+                                       std::string(e.status.message())),
+               /*retry=*/damaged && !is_final);
   RetryOffers();
 }
 
@@ -401,35 +442,31 @@ std::vector<v1::Have> PushDesk::Counted(const std::vector<bool>& parts) const {
 }
 
 void PushDesk::Closed(StreamId stream) {
-  offers_.erase(std::remove_if(offers_.begin(), offers_.end(),
-                               [stream](const Offer& o) { return o.stream == stream; }),
-                offers_.end());
-  for (auto it = incoming_.begin(); it != incoming_.end();) {
-    if (it->first.first == stream) {
-      Release(it->second);
-      it = incoming_.erase(it);
-    } else {
-      ++it;
-    }
+  offers_.Remove(stream);
+  for (const CreditBook::Tag& tag : credits_.OfStream(stream)) {
+    Release(*EndCredit(tag.first, tag.second));
   }
   RetryOffers();
 }
 
 void PushDesk::RefuseOffers(const absl::Status& why) {
-  for (const Offer& offer : offers_) {
+  offers_.ForEach([&](const Offer& offer, OfferQueue::Wait) {
     Ack(offer.stream, offer.header.tag(), v1::Ack::REFUSED, std::string(why.message()));
-  }
+  });
 }
 
 void PushDesk::Waits(WaitPage* page) const {
-  for (const Offer& offer : offers_) {
+  offers_.ForEach([&](const Offer& offer, OfferQueue::Wait wait) {
     const v1::ContributionKey& key = offer.header.key();
-    page->Add(absl::StrCat("Push of chunk ", key.chunk(), " by part ", key.part_first()),
-              absl::StrCat("memory of its quota: ", admission_.held_bytes(PartId(key.part_first())),
+    page->Add(
+        absl::StrCat("Push of chunk ", key.chunk(), " by part ", key.part_first()),
+        wait == OfferQueue::Wait::kSender
+            ? std::string("the payload of the same contribution, which another stream may send")
+            : absl::StrCat("memory of its quota: ", admission_.held_bytes(PartId(key.part_first())),
                            " of ", admission_.quota().total_bytes, " bytes held, oldest stage ",
                            facts_.job.StageName(ledger_.OldestIncompleteStage())),
-              offer.since_ms);
-  }
+        offer.since_ms);
+  });
 }
 
 }  // namespace eps

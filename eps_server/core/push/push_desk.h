@@ -4,12 +4,9 @@
 // Gradients on their way in: a header is offered and admitted, its payload arrives, the
 // contribution is counted exactly once and acknowledged.
 
-#include <array>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +23,8 @@
 #include "eps_server/core/outbox.h"
 #include "eps_server/core/push/admission.h"
 #include "eps_server/core/push/contribution_ledger.h"
+#include "eps_server/core/push/credit_book.h"
+#include "eps_server/core/push/offer_queue.h"
 #include "eps_server/core/shard_facts.h"
 #include "eps_server/core/wait_page.h"
 
@@ -39,10 +38,12 @@ class PushDesk {
   void On(const event::PushOffered& e);
   void On(const event::PushReceived& e);
   void On(const event::PushInvalid& e);
+  // Takes back the credits that were not used in time (rule L12 of docs/protocol.md).
+  void On(const event::Timer& e);
   void On(const internal_event::GradientUsed& e);
   void On(const internal_event::MemoryFreed&) { RetryOffers(); }
   // Forgets the step: the next one opens.
-  void On(const internal_event::StepComplete&) { ledger_.Reset(); }
+  void On(const internal_event::StepComplete&);
 
   // Counts a contribution that an earlier process logged. Returns false if updates in flight have
   // to make room first. DataLoss if the entry does not fit the state.
@@ -58,47 +59,43 @@ class PushDesk {
   // Drops what the stream offered and what it was sending. Offers of others may take the room.
   void Closed(StreamId stream);
   // Drops all offers: the job failed, or the term is over.
-  void EndWork() { offers_.clear(); }
+  void EndWork() { offers_.Clear(); }
   // Refuses all offers: the job failed.
   void RefuseOffers(const absl::Status& why);
   void Waits(WaitPage* page) const;
+  // As OfferQueue::looked_at.
+  uint64_t looked_at() const { return offers_.looked_at(); }
 
  private:
-  enum class Decided { kCredited, kAnswered, kWaits };
-  // A header that has no credit yet.
-  struct Offer {
-    StreamId stream;
-    v1::PushHeader header;
-    uint64_t since_ms = 0;
-  };
-  using Tag = std::pair<StreamId, uint64_t>;
-  using FlatKey = std::array<uint32_t, 4>;  // use, first part, parts, chunk
+  using Offer = OfferQueue::Offer;
 
   absl::Status Check(const v1::PushHeader& header) const;
   uint64_t HeldBytes(const v1::PushHeader& header) const;
   bool IsNew(const v1::PushHeader& header) const;
-  Decided TryOffer(const Offer& offer);
+  std::optional<OfferQueue::Wait> TryOffer(const Offer& offer);
   void RetryOffers();
+  void AnswerLate(StreamId stream, const v1::PushHeader& header);
+  void WatchCredits();
+  void TakeBack(StreamId stream, uint64_t tag);
+  std::optional<v1::PushHeader> EndCredit(StreamId stream, uint64_t tag);
   void Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome, const std::string& message);
   void RefuseForNow(StreamId stream, uint64_t tag, const std::string& message, bool retry);
-  void Release(const v1::PushHeader& incoming);
+  void Release(const v1::PushHeader& header);
   void Receive(StreamId stream, uint64_t tag, std::shared_ptr<const EncodedChunk> data_or_null,
                const Bytes& residual);
   void Count(const v1::PushHeader& header, std::shared_ptr<const EncodedChunk> data_or_null,
              const Bytes& residual);
   void RaiseIfComplete(ChunkId chunk);
-  std::string NonfiniteText(const v1::ContributionKey& key, uint64_t element,
-                            const absl::Status& status) const;
-  static FlatKey FlatKeyOf(const v1::ContributionKey& key);
 
   const ShardFacts& facts_;
   const DeskQueries& queries_;
   Outbox* const outbox_;
   ContributionLedger ledger_;  // what counts in the open step
   Admission admission_;
-  std::deque<Offer> offers_;                // in the order in which they came
-  std::map<Tag, v1::PushHeader> incoming_;  // credited: the payload is in flight
-  std::set<FlatKey> incoming_keys_;         // of incoming_
+  OfferQueue offers_;
+  CreditBook credits_;
+  DamageCounts damage_;           // of the open step
+  std::optional<TimerId> timer_;  // runs while there may be credits
   // By owned chunk: the bytes charged to parts for contributions that wait for their update.
   std::vector<std::vector<std::pair<PartId, uint64_t>>> held_;
 };

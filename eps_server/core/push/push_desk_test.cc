@@ -2,8 +2,10 @@
 
 #include "eps_server/core/push/push_desk.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "compression/codec_table.h"
 #include "eps_server/core/testing/fake_outbox.h"
@@ -13,6 +15,7 @@
 namespace eps {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -48,12 +51,34 @@ class PushDeskTest : public testing::Test {
     ASSERT_TRUE(opened.ok()) << opened.status();
     desk_.On(event::PushReceived{kStream, tag, *std::move(opened), Bytes()});
   }
+  // Returns the effects since the last call, without timers.
+  std::vector<std::string> Take() {
+    std::vector<std::string> lines = outbox_.Take();
+    lines.erase(
+        std::remove_if(lines.begin(), lines.end(),
+                       [](const std::string& line) { return line.rfind("SetTimer", 0) == 0; }),
+        lines.end());
+    return lines;
+  }
   std::vector<std::string> Acks() {
     std::vector<std::string> acks;
     for (const std::string& line : outbox_.Take()) {
       if (line.rfind("SendAck", 0) == 0) acks.push_back(line);
     }
     return acks;
+  }
+  // Lets `ms` pass; the newest timer has expired then.
+  void Expire(uint64_t ms) {
+    facts_.now_ms += ms;
+    desk_.On(event::Timer{outbox_.last_timer});
+  }
+  // Offers, and sends, a payload that arrives damaged. Returns the acknowledgement.
+  std::string Damage(const v1::PushHeader& header) {
+    Offer(header);
+    outbox_.Take();
+    desk_.On(event::PushInvalid{kStream, header.tag(), absl::DataLossError("the CRC differs")});
+    const std::vector<std::string> acks = Acks();
+    return acks.size() == 1 ? acks[0] : "";
   }
   ChunkId chunk() const { return facts_.job.chunks.ChunksOfStage(StageId(1)).back(); }
   const Codec& codec() const { return facts_.job.codecs.gradient(chunk(), Step(1)); }
@@ -70,7 +95,7 @@ class PushDeskTest : public testing::Test {
 
 TEST_F(PushDeskTest, CreditsCountsAndAcknowledges) {
   Offer(Header(0, 1));
-  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 1"));
+  EXPECT_THAT(Take(), ElementsAre("Credit on 7 tag 1"));
   Receive(1);
   EXPECT_THAT(outbox_.Take(),
               ElementsAre(StartsWith("Trace counted"), HasSubstr("outcome: ACCEPTED")));
@@ -103,7 +128,7 @@ TEST_F(PushDeskTest, CountsARepetitionOnce) {
 TEST_F(PushDeskTest, CreditsOneOfTwoEqualOffers) {
   Offer(Header(0, 1));
   Offer(Header(0, 2));
-  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 1"));
+  EXPECT_THAT(Take(), ElementsAre("Credit on 7 tag 1"));
   Receive(1);
   EXPECT_THAT(Acks(), ElementsAre(HasSubstr("ACCEPTED"), HasSubstr("DUPLICATE")));
 }
@@ -134,7 +159,7 @@ TEST_F(PushDeskTest, AClosedStreamFreesItsCredit) {
   desk_.On(event::PushOffered{StreamId(8), Header(0, 1)});
   EXPECT_THAT(outbox_.Take(), IsEmpty()) << "another stream sends it";
   desk_.Closed(kStream);
-  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 8 tag 1"));
+  EXPECT_THAT(Take(), ElementsAre("Credit on 8 tag 1"));
 }
 
 TEST_F(PushDeskTest, AsksForADamagedPayloadAgain) {
@@ -143,7 +168,83 @@ TEST_F(PushDeskTest, AsksForADamagedPayloadAgain) {
   desk_.On(event::PushInvalid{kStream, 1, absl::DataLossError("the CRC differs")});
   EXPECT_THAT(Acks(), ElementsAre(HasSubstr("retry_after_ms")));
   Offer(Header(0, 2));
-  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 2"));
+  EXPECT_THAT(Take(), ElementsAre("Credit on 7 tag 2"));
+}
+
+TEST_F(PushDeskTest, RefusesTheThirdDamagedPayloadForGood) {
+  EXPECT_THAT(Damage(Header(0, 1)), HasSubstr("retry_after_ms"));
+  EXPECT_THAT(Damage(Header(0, 2)), HasSubstr("retry_after_ms"));
+  // Other contributions, and other processes, have counts of their own.
+  EXPECT_THAT(Damage(Header(1, 3)), HasSubstr("retry_after_ms"));
+  v1::PushHeader successor = Header(0, 4);
+  successor.set_worker_nonce(99);
+  EXPECT_THAT(Damage(successor), HasSubstr("retry_after_ms"));
+  const std::string last = Damage(Header(0, 5));
+  EXPECT_THAT(last, HasSubstr("part 0: its payload arrived damaged 3 times"));
+  EXPECT_THAT(last, HasSubstr("check the memory and the network"));
+  EXPECT_EQ(last.find("retry_after_ms"), std::string::npos) << last;
+  Offer(Header(0, 6));
+  EXPECT_THAT(Take(), ElementsAre(HasSubstr("arrived damaged 3 times"))) << "no credit again";
+  successor.set_tag(7);
+  Offer(successor);
+  EXPECT_THAT(Take(), ElementsAre("Credit on 7 tag 7")) << "another process may send it";
+}
+
+TEST_F(PushDeskTest, ForgetsDamageWithTheStep) {
+  for (uint64_t tag = 1; tag <= 3; ++tag) Damage(Header(0, tag));
+  desk_.On(internal_event::StepComplete());
+  facts_.step = 2;
+  EXPECT_THAT(Damage(Header(0, 4)), HasSubstr("retry_after_ms"));
+}
+
+TEST_F(PushDeskTest, TakesAnUnusedCreditBack) {
+  Offer(Header(0, 1));
+  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 1", "SetTimer 1 after 30000"));
+  desk_.On(event::PushOffered{StreamId(8), Header(0, 1)});
+  Expire(30'000);
+  const std::vector<std::string> lines = Take();
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[0], HasSubstr("was not complete within 30 s of its credit (servers.push_time"));
+  EXPECT_THAT(lines[0], HasSubstr("retry_after_ms"));
+  EXPECT_EQ(lines[1], "Credit on 8 tag 1") << "the offer of another stream goes on";
+  EXPECT_EQ(outbox_.counters["credits_taken_back"], 1u);
+}
+
+TEST_F(PushDeskTest, DoesNotCountALatePayload) {
+  Offer(Header(0, 1));
+  Expire(30'000);
+  outbox_.Take();
+  Receive(1);
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  EXPECT_EQ(outbox_.counters["accepted"], 0u);
+  // Its memory is free, and the worker offers it again.
+  Offer(Header(0, 2));
+  EXPECT_THAT(Take(), ElementsAre("Credit on 7 tag 2"));
+  Receive(2);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("ACCEPTED")));
+}
+
+TEST_F(PushDeskTest, GivesEveryCreditItsWholeTime) {
+  Offer(Header(0, 1));
+  facts_.now_ms += 10'000;
+  Offer(Header(1, 2));
+  outbox_.Take();
+  Receive(1);
+  Expire(20'000);
+  EXPECT_THAT(outbox_.Take(), Contains("SetTimer 2 after 10000")) << "tag 2 has 10 s left";
+  Receive(2);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("ACCEPTED")));
+  Expire(10'000);
+  EXPECT_THAT(outbox_.Take(), IsEmpty()) << "no timer runs without credits";
+}
+
+TEST_F(PushDeskTest, AnswersCreditsOfAClosedStep) {
+  Offer(Header(0, 1));
+  desk_.On(internal_event::StepComplete());
+  facts_.step = 2;
+  outbox_.Take();
+  Expire(30'000);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("STALE")));
 }
 
 TEST_F(PushDeskTest, LogsAContributionBeforeItCounts) {
@@ -163,7 +264,7 @@ TEST_F(PushDeskTest, ForgetsTheStepWhenItIsComplete) {
   desk_.On(internal_event::StepComplete());
   facts_.step = 2;
   Offer(Header(0, 2));
-  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 2"));
+  EXPECT_THAT(Take(), ElementsAre("Credit on 7 tag 2"));
 }
 
 TEST_F(PushDeskTest, ReplaysALoggedContributionOnce) {

@@ -374,12 +374,17 @@ v1::StatusReply CoreCluster::Status(ShardId shard) {
   return status;
 }
 
-void CoreCluster::FireTimers() {
+void CoreCluster::FireTimers(uint64_t within_ms) {
+  const uint64_t start_ms = now_ms;
   for (uint32_t s = 0; s < shards_.size(); ++s) {
     if (!IsUp(ShardId(s))) continue;
     std::map<uint64_t, uint64_t> timers;
     timers.swap(shards_[s]->timers);
     for (const auto& [id, at] : timers) {
+      if (at > start_ms && at - start_ms > within_ms) {
+        if (IsUp(ShardId(s))) shards_[s]->timers.emplace(id, at);
+        continue;
+      }
       now_ms = std::max(now_ms, at);
       Send(ShardId(s), event::Timer{TimerId(id)});
     }

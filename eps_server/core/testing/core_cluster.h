@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -104,7 +105,9 @@ class CoreCluster {
   bool IsUp(ShardId shard) const { return shards_[shard.value()] != nullptr; }
   ShardCore& core(ShardId shard) { return *shards_[shard.value()]->core; }
   v1::StatusReply Status(ShardId shard);
-  void FireTimers();  // advances the time, and expires every timer that is set
+  // Expires every timer that is set to expire within `within_ms`, and advances the time to the last
+  // of them.
+  void FireTimers(uint64_t within_ms = std::numeric_limits<uint64_t>::max());
 
   ShardAnswers answers;
   std::vector<v1::BeginStepReply> begun;  // by shard: the replies to the last Begin
