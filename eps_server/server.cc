@@ -121,6 +121,8 @@ class Server::Impl {
     environment.incarnation = NewIncarnation();
     environment.trace = options.trace;
     environment.limits.part_timeout_ms = options.part_timeout_ms;
+    environment.limits.push_timeout_ms = options.push_timeout_ms;
+    environment.unread_timeout = std::chrono::milliseconds(options.unread_timeout_ms);
     environment.limits.jit_depth = options.jit_depth;
     environment.limits.cut_steps = options.cut_steps;
     environment.limits.scrub_bytes_per_second = options.scrub_bytes_per_second;

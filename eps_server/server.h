@@ -22,6 +22,8 @@ struct ServerOptions {
   uint64_t memory_limit_bytes = 0;        // 0 uses the memory that is available at the start
   bool insecure = false;                  // allow addresses beyond this machine without TLS
   uint64_t part_timeout_ms = 60'000;      // an eager job ends if a part is gone for longer
+  uint64_t push_timeout_ms = 30'000;      // from the credit of a gradient to its last byte
+  uint64_t unread_timeout_ms = 60'000;    // a client that reads nothing for longer is disconnected
   std::string trace;                      // folder for protocol traces; empty disables
   uint32_t jit_depth = 1;                 // stages quantized ahead of their first fetch
   std::optional<StorageOptions> storage;  // nullopt keeps state in memory only

@@ -14,6 +14,7 @@ namespace eps {
 // Rules that also determine how a value is written.
 struct SizeText {};      // a uint64_t: "16GiB"
 struct DurationText {};  // an int64_t of milliseconds: "30s"
+struct TimeoutText {};   // as DurationText, and at least a second
 struct AddressList {};   // a text that may also be a YAML list
 
 template <class V>
@@ -105,6 +106,12 @@ void ServersKeys(V* v, ServersConfig* s) {
          "Allows servers.listen on an address that is not loopback.");
   v->Key("servers.worker_timeout", &s->worker_timeout_ms, DurationText(),
          "An eager job ends if one of its parts has no worker for longer than this.");
+  v->Key("servers.push_timeout", &s->push_timeout_ms, TimeoutText(),
+         "A gradient is complete so long after the server has given it memory, at least 1s; later, "
+         "the memory goes to others, and the worker offers the gradient again.");
+  v->Key("servers.unread_timeout", &s->unread_timeout_ms, TimeoutText(),
+         "A server disconnects a client that reads nothing of what it asked for during so long, at "
+         "least 1s. An export that is not read holds updates back until then.");
   v->Key("servers.jit_depth", &s->jit_depth, AnyValue(),
          "Number of stages whose weights a server quantizes ahead of their first fetch: 1, or 2 "
          "against jitter; 0 disables this.");

@@ -187,6 +187,8 @@ TEST(Config, ErrorsSayWhatIsExpected) {
       {"worker.rpc_timeout", "2562047788015.9h", "expected a duration"},
       {"worker.rpc_timeout", "60", "expected a duration such as 500ms"},
       {"worker.rpc_timeout", "9223372036854775808ms", "expected a duration"},
+      {"servers.push_timeout", "999ms", "expected a duration of at least 1s"},
+      {"servers.unread_timeout", "0s", "expected a duration of at least 1s"},
   };
   for (const auto& [key, value, expected] : cases) {
     const std::string message = SetError(key, value);

@@ -153,6 +153,14 @@ absl::Status DurationKind::Parse(const Value& value, int64_t* out) {
   return absl::OkStatus();
 }
 
+absl::Status TimeoutKind::Parse(const Value& value, int64_t* out) {
+  int64_t ms = 0;
+  EPS_RETURN_IF_ERROR(DurationKind::Parse(value, &ms));
+  if (ms < kLeastMs) return Expected("a duration of at least 1s", value);
+  *out = ms;
+  return absl::OkStatus();
+}
+
 std::string DurationKind::Print(int64_t ms) {
   if (ms % 1'000 == 0) return absl::StrCat(ms / 1'000, "s");
   return absl::StrCat(ms, "ms");

@@ -113,6 +113,12 @@ struct DurationKind {
   static std::string Print(int64_t ms);
 };
 
+// A duration of at least a second.
+struct TimeoutKind : DurationKind {
+  static constexpr int64_t kLeastMs = 1'000;
+  static absl::Status Parse(const Value& value, int64_t* out);
+};
+
 // Returns the items of "[a, b]" or "a,b"; "" and "[]" have none. Quotes have a meaning only inside
 // brackets.
 absl::Status ItemsOf(const Value& value, std::vector<std::string>* items);
@@ -177,6 +183,8 @@ constexpr auto KindOf() {
     return SizeKind();
   } else if constexpr (std::is_same_v<Rule, DurationText>) {
     return DurationKind();
+  } else if constexpr (std::is_same_v<Rule, TimeoutText>) {
+    return TimeoutKind();
   } else if constexpr (std::is_same_v<Rule, AddressList>) {
     return AddressListKind();
   } else if constexpr (std::is_enum_v<T>) {

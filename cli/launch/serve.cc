@@ -48,6 +48,8 @@ absl::Status RunServe(const Config& config) {
   options.memory_limit_bytes = config.servers.memory_limit;
   options.insecure = config.servers.insecure;
   options.part_timeout_ms = static_cast<uint64_t>(config.servers.worker_timeout_ms);
+  options.push_timeout_ms = static_cast<uint64_t>(config.servers.push_timeout_ms);
+  options.unread_timeout_ms = static_cast<uint64_t>(config.servers.unread_timeout_ms);
   options.jit_depth = static_cast<uint32_t>(config.servers.jit_depth);
   EPS_ASSIGN_OR_RETURN(options.cut_steps, CutSteps(config.storage));
   EPS_ASSIGN_OR_RETURN(const uint64_t log_steps, LogSteps(config.storage, options.cut_steps));

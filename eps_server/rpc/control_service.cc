@@ -114,13 +114,13 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* ControlService::ImportState(grpc::Cal
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ControlService::ExportState(
-    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
-  return ExportCall::Start(host_, *request);
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return ExportCall::Start(context, host_, *request);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ControlService::WatchSteps(
-    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
-  return WatchCall::Start(host_, *request);
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return WatchCall::Start(context, host_, *request);
 }
 
 void ControlService::GetStatus(std::function<void(v1::StatusReply)> done) {

@@ -32,13 +32,13 @@ grpc::ServerUnaryReactor* DataService::BeginStep(grpc::CallbackServerContext*,
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* DataService::Fetch(
-    grpc::CallbackServerContext*) {
-  return FetchCall::Start(host_);
+    grpc::CallbackServerContext* context) {
+  return FetchCall::Start(context, host_);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* DataService::Push(
-    grpc::CallbackServerContext*) {
-  return PushCall::Start(host_);
+    grpc::CallbackServerContext* context) {
+  return PushCall::Start(context, host_);
 }
 
 }  // namespace eps

@@ -10,8 +10,10 @@
 
 namespace eps {
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* FetchCall::Start(JobHost* host) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* FetchCall::Start(
+    grpc::CallbackServerContext* context, JobHost* host) {
   std::shared_ptr<FetchCall> call(new FetchCall(host->environment().pool));
+  call->set_context(context);
   call->AdoptOrEnd(host->Find(0));
   call->ReadNext();
   return call.get();
@@ -79,7 +81,7 @@ void FetchCall::WriteSlices(const effect::SendChunk& chunk) {
   slice.set_view(chunk.view);
   slice.set_residual(chunk.residual);
   slice.set_total_bytes(payload.size());
-  const uint32_t crc = Crc32c(payload.view());
+  const uint32_t crc = chunk.crc->Get(&job()->counters().fetch_crcs);
   std::vector<grpc::ByteBuffer> messages;
   for (const PayloadSlice& part : SlicesOf(payload.size())) {
     slice.set_offset(part.offset);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <string>
 
 #include "base/executor.h"
 #include "eps_server/rpc/stream_call.h"
@@ -18,7 +19,8 @@ class FetchCall final : public BidiCall {
   // While more bytes than this wait for the transport, no further request is read.
   static constexpr size_t kMaxQueuedBytes = size_t{16} << 20;
 
-  static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(JobHost* host);
+  static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(
+      grpc::CallbackServerContext* context, JobHost* host);
 
   void OnSendChunk(const effect::SendChunk& chunk) override;
   void OnFailFetch(const effect::FailFetch& failure) override;
@@ -27,6 +29,7 @@ class FetchCall final : public BidiCall {
  protected:
   bool OnMessage(const grpc::ByteBuffer& message) override;
   void OnHalfClose() override;
+  std::string What() const override { return "Fetch"; }
   void OnDrained() override {
     job()->Post(event::FetchDrained{id()});
     ReadNext();
@@ -42,7 +45,8 @@ class FetchCall final : public BidiCall {
   // Notes that a request with this tag has been answered completely.
   void Answered(uint64_t tag);
 
-  // Computes CRCs and writes slices in the order of the effects, off the core's sequence.
+  // Computes CRCs, once for each encoded copy, and writes slices in the order of the effects, off
+  // the core's sequence.
   Sequence work_;
   Mutex mu_;
   // The tags of requests that are not answered yet. After the client has closed its side, the

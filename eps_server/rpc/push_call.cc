@@ -8,8 +8,10 @@
 
 namespace eps {
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PushCall::Start(JobHost* host) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PushCall::Start(
+    grpc::CallbackServerContext* context, JobHost* host) {
   std::shared_ptr<PushCall> call(new PushCall());
+  call->set_context(context);
   call->AdoptOrEnd(host->Find(0));
   call->ReadNext();
   return call.get();
@@ -25,7 +27,7 @@ bool PushCall::OnMessage(const grpc::ByteBuffer& message) {
   } else if (status.ok()) {
     status = OnPayload(frame, pieces);
   }
-  if (status.ok()) return true;
+  if (status.ok()) return queued_bytes() <= kMaxQueuedBytes;
   job()->counters().streams_refused.fetch_add(1, std::memory_order_relaxed);
   status = absl::Status(status.code(), absl::StrCat("Push: ", std::string(status.message())));
   EPS_LOG_WARN("stream closed: " << status.ToString());
@@ -97,14 +99,32 @@ void PushCall::Check(const v1::PushHeader& header, Bytes bytes) {
   const v1::ContributionKey& key = header.key();
   const Chunk* chunk = &job()->chunks().chunk(ChunkId(key.chunk()));
   const CodecTable* codecs = &job()->codecs();
-  job()->pool()->Post(
-      [job = job(), id = id(), header, chunk, codecs, bytes = std::move(bytes)]() mutable {
-        Event event = CheckPush(id, header, *chunk, *codecs, std::move(bytes), job->account());
-        if (std::holds_alternative<event::PushInvalid>(event)) {
-          job->counters().payloads_refused.fetch_add(1, std::memory_order_relaxed);
-        }
-        job->Post(std::move(event));
-      });
+  job()->pool()->Post([self = Self(), header, chunk, codecs, bytes = std::move(bytes)]() mutable {
+    JobShell& job = *self->job();
+    Event event = CheckPush(self->id(), header, *chunk, *codecs, std::move(bytes), job.account());
+    if (std::holds_alternative<event::PushInvalid>(event)) {
+      job.counters().payloads_refused.fetch_add(1, std::memory_order_relaxed);
+    }
+    self->Deliver(header.tag(), std::move(event));
+  });
+}
+
+void PushCall::Deliver(uint64_t tag, Event event) {
+  bool over = false;
+  {
+    MutexLock lock(&mu_);
+    const auto it = open_.find(tag);
+    if (ended_ || it == open_.end()) return;
+    if (it->second.state == State::kChecking) {
+      it->second.state = State::kDelivered;
+      // Under the lock: after an acknowledgement no event of this payload may follow, because the
+      // client may then use the tag for another contribution.
+      return job()->Post(std::move(event));
+    }
+    open_.erase(it);
+    over = half_closed_ && open_.empty();
+  }
+  if (over) End(absl::OkStatus());
 }
 
 void PushCall::OnCredit(uint64_t tag) {
@@ -141,6 +161,8 @@ void PushCall::OnAck(uint64_t tag, const v1::Ack& ack) {
     if (it != open_.end() && it->second.state == State::kReceiving) {
       it->second.payload = PayloadAssembler();
       it->second.state = State::kAnswered;
+    } else if (it != open_.end() && it->second.state == State::kChecking) {
+      it->second.state = State::kDropped;
     } else if (it != open_.end()) {
       open_.erase(it);
     }
@@ -157,8 +179,9 @@ void PushCall::OnHalfClose() {
     half_closed_ = true;
     // Drops contributions whose payload can no longer arrive. The core may still answer the others.
     for (auto it = open_.begin(); it != open_.end();) {
+      const State state = it->second.state;
       const bool answer_comes =
-          it->second.state == State::kChecking || it->second.state == State::kOffered;
+          state == State::kChecking || state == State::kDelivered || state == State::kOffered;
       it = answer_comes ? std::next(it) : open_.erase(it);
     }
     over = open_.empty();

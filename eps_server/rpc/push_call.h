@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "eps_server/rpc/stream_call.h"
@@ -13,13 +14,18 @@
 namespace eps {
 
 // Data.Push: receives headers and payloads, sends credits and acknowledgements. Allocates memory
-// only for credited contributions, and frees it when the stream ends.
+// only for credited contributions, and frees it when the stream ends. If the core takes a credit
+// back, the sender learns that by the acknowledgement; the rest of the payload is read and dropped,
+// and a payload that is being checked never reaches the core.
 class PushCall final : public BidiCall {
  public:
   // The most contributions of one stream that may be unacknowledged.
   static constexpr size_t kMaxOpen = size_t{1} << 16;
+  // While more bytes of replies than this wait for the transport, nothing further is read.
+  static constexpr size_t kMaxQueuedBytes = size_t{16} << 20;
 
-  static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(JobHost* host);
+  static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(
+      grpc::CallbackServerContext* context, JobHost* host);
 
   void OnCredit(uint64_t tag) override;
   void OnAck(uint64_t tag, const v1::Ack& ack) override;
@@ -27,14 +33,18 @@ class PushCall final : public BidiCall {
  protected:
   bool OnMessage(const grpc::ByteBuffer& message) override;
   void OnHalfClose() override;
+  void OnDrained() override { ReadNext(); }
   void OnEnded() override;
+  std::string What() const override { return "Push"; }
 
  private:
   enum class State {
     kOffered,    // waits for credit
     kReceiving,  // credited; the payload is arriving
-    kChecking,   // the payload is complete
+    kChecking,   // the payload is complete, and is being checked
+    kDelivered,  // the core has the payload
     kAnswered,   // acknowledged before its payload was complete; the rest is read and dropped
+    kDropped,    // acknowledged while its payload was being checked
   };
   // A contribution of this stream, and the part of its payload that has arrived.
   struct Contribution {
@@ -44,10 +54,16 @@ class PushCall final : public BidiCall {
   };
 
   PushCall() = default;
+  std::shared_ptr<PushCall> Self() {
+    return std::static_pointer_cast<PushCall>(shared_from_this());
+  }
   absl::Status OnHeader(const v1::PushHeader& header) EPS_EXCLUDES(mu_);
   absl::Status OnPayload(const v1::PushFrame& frame, const std::vector<grpc::Slice>& pieces)
       EPS_EXCLUDES(mu_);
+  // Checks a complete payload on the pool.
   void Check(const v1::PushHeader& header, Bytes bytes);
+  // Posts a checked payload, unless its contribution was acknowledged meanwhile.
+  void Deliver(uint64_t tag, Event event) EPS_EXCLUDES(mu_);
 
   Mutex mu_;
   std::map<uint64_t, Contribution> open_ EPS_GUARDED_BY(mu_);  // by tag

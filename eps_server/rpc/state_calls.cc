@@ -184,15 +184,18 @@ void ImportCall::OnReply(const effect::ReplyMessage& message) {
 
 // ---------------------------------------------------------------- export
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportCall::Start(JobHost* host,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportCall::Start(grpc::CallbackServerContext* context,
+                                                              JobHost* host,
                                                               const grpc::ByteBuffer& raw) {
   std::shared_ptr<ExportCall> call(new ExportCall(host));
+  call->set_context(context);
   v1::ExportStateRequest request;
   const absl::Status status = ParseMessage(raw, &request);
   if (!status.ok()) {
     call->AdoptOrEnd(status);
     return call.get();
   }
+  call->step_ = request.step();
   call->AdoptOrEnd(host->Find(request.job_id()));
   if (call->job() != nullptr) {
     call->job()->Post(event::Export{call->id(), std::move(request)});
@@ -224,15 +227,21 @@ void ExportCall::WriteSlices(const effect::SendState& state) {
   Write(std::move(messages));
 }
 
+std::string ExportCall::What() const {
+  return step_ == 0 ? "ExportState" : absl::StrCat("ExportState of step ", step_);
+}
+
 void ExportCall::OnDrained() {
   if (sending_.exchange(false)) job()->Post(event::ExportDrained{id()});
 }
 
 // ---------------------------------------------------------------- watch
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchCall::Start(JobHost* host,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchCall::Start(grpc::CallbackServerContext* context,
+                                                             JobHost* host,
                                                              const grpc::ByteBuffer& raw) {
   std::shared_ptr<WatchCall> call(new WatchCall());
+  call->set_context(context);
   v1::WatchStepsRequest request;
   const absl::Status status = ParseMessage(raw, &request);
   if (!status.ok()) {

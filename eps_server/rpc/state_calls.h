@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/executor.h"
@@ -67,16 +68,20 @@ class ImportCall final : public ReadCall {
   std::atomic<bool> unfinished_{false};  // the client closed its side without finish
 };
 
-// Control.ExportState. Asks the core for the next chunk after the transport has accepted one.
+// Control.ExportState. Asks the core for the next chunk after the transport has accepted one. A
+// client that reads nothing holds no update back for longer than servers.unread_timeout: the RPC
+// ends, and with it the export.
 class ExportCall final : public WriteCall {
  public:
-  static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(JobHost* host,
+  static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
+                                                           JobHost* host,
                                                            const grpc::ByteBuffer& request);
   void OnSendState(const effect::SendState& state) override;
   void OnClose(const absl::Status& status) override;
 
  protected:
   void OnDrained() override;
+  std::string What() const override;
 
  private:
   explicit ExportCall(JobHost* host) : work_(host->environment().pool) {}
@@ -87,14 +92,19 @@ class ExportCall final : public WriteCall {
 
   Sequence work_;                     // computes CRCs and writes slices off the core's sequence
   std::atomic<bool> sending_{false};  // a chunk was queued and ExportDrained not posted for it
+  uint64_t step_ = 0;                 // of the request; set by Start
 };
 
 // Control.WatchSteps. Sends step records as the core reports them.
 class WatchCall final : public WriteCall {
  public:
-  static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(JobHost* host,
+  static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
+                                                           JobHost* host,
                                                            const grpc::ByteBuffer& request);
   void OnReply(const effect::ReplyMessage& message) override;
+
+ protected:
+  std::string What() const override { return "WatchSteps"; }
 
  private:
   WatchCall() = default;

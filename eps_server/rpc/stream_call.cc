@@ -1,5 +1,9 @@
 #include "eps_server/rpc/stream_call.h"
 
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "grpc/grpc.h"
+#include "grpcpp/server_context.h"
 #include "wire/grpc_status.h"
 #include "wire/payload_message.h"
 
@@ -17,7 +21,9 @@ absl::Status ParseMessage(const grpc::ByteBuffer& raw, google::protobuf::Message
 void StreamCall::Adopt(std::shared_ptr<JobShell> job) {
   self_ = shared_from_this();
   job_ = std::move(job);
-  if (job_ != nullptr) id_ = job_->AddStream(self_);
+  if (job_ == nullptr) return;
+  WatchReader(job_->timers(), job_->unread_timeout());
+  id_ = job_->AddStream(self_);
 }
 
 void StreamCall::AdoptOrEnd(const absl::StatusOr<std::shared_ptr<JobShell>>& job) {
@@ -67,7 +73,56 @@ void StreamCall::WriteNextLocked() {
   outgoing_.Swap(&queue_.front());
   queue_.pop_front();
   writing_ = true;
+  if (reader_.timers != nullptr) {
+    reader_.since = TimerQueue::Clock::now();
+    if (!reader_.timer_runs) StartTimerLocked(reader_.timeout);
+  }
   TransportWrite(&outgoing_);
+}
+
+void StreamCall::WatchReader(TimerQueue* timers, std::chrono::milliseconds timeout) {
+  MutexLock lock(&mu_);
+  reader_.timers = timers;
+  reader_.timeout = timeout;
+}
+
+void StreamCall::StartTimerLocked(std::chrono::milliseconds after) {
+  reader_.timer_runs = true;
+  reader_.timers->Schedule(after, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->CheckReader();
+  });
+}
+
+// Runs while messages wait, and once more after the last one. Does not block.
+void StreamCall::CheckReader() {
+  std::deque<grpc::ByteBuffer> dropped;
+  {
+    MutexLock lock(&mu_);
+    reader_.timer_runs = false;
+    if (!writing_) return;
+    const auto unread = std::chrono::duration_cast<std::chrono::milliseconds>(
+        TimerQueue::Clock::now() - reader_.since);
+    if (unread < reader_.timeout) return StartTimerLocked(reader_.timeout - unread);
+    const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+        What(), ": the client has read nothing for ", static_cast<double>(unread.count()) / 1e3,
+        " s, and ", queued_bytes_, " bytes wait for it (servers.unread_timeout is ",
+        static_cast<double>(reader_.timeout.count()) / 1e3, " s)"));
+    EPS_LOG_WARN("stream ended: " << status.ToString());
+    ending_ = true;
+    status_ = ToGrpc(status);
+    dropped.swap(queue_);
+    queued_bytes_ = outgoing_.Length();
+    TransportCancel(status_);
+  }
+  if (job_ != nullptr) job_->counters().streams_unread.fetch_add(1, std::memory_order_relaxed);
+  TellEnded();
+}
+
+void StreamCall::TransportCancel(const grpc::Status& status) {
+  // TryCancel would not tell the client why.
+  grpc_call_cancel_with_status(context_->c_call(),
+                               static_cast<grpc_status_code>(status.error_code()),
+                               status.error_message().c_str(), nullptr);
 }
 
 void StreamCall::End(const absl::Status& status) {

@@ -1,8 +1,10 @@
 #ifndef EPS_SERVER_RPC_STREAM_CALL_H_
 #define EPS_SERVER_RPC_STREAM_CALL_H_
 
+#include <chrono>
 #include <deque>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "base/mutex.h"
 #include "eps_server/shell/job_shell.h"
 #include "eps_server/shell/stream_sink.h"
+#include "eps_server/shell/timer_queue.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
@@ -23,8 +26,10 @@ namespace eps {
 absl::Status ParseMessage(const grpc::ByteBuffer& raw, google::protobuf::MessageLite* message);
 
 // The state machine of a streaming RPC: at most one read and one write in flight, a queue of
-// messages to write, and exactly one finish. Withholding the next read exerts back-pressure. The
-// adapters below connect it to gRPC's reactors, which differ by direction only.
+// messages to write, and exactly one finish. Withholding the next read exerts back-pressure. If the
+// client reads nothing for JobShell::unread_timeout while messages wait for it, the RPC ends with
+// DEADLINE_EXCEEDED, and the messages are dropped. The adapters below connect it to gRPC's
+// reactors, which differ by direction only.
 //
 // Thread-safe. Overrides must not block: the process may have as few as two callback threads for
 // all its RPCs. An RPC owns itself until gRPC is done with it.
@@ -51,6 +56,10 @@ class StreamCall : public StreamSink, public std::enable_shared_from_this<Stream
   // Requests the next message unless a read is in flight or the RPC is ending. Messages are handled
   // one at a time: a request during OnMessage takes effect when that returns. Does not block.
   void ReadNext();
+  // The handler calls this before Adopt, with the context of the RPC.
+  void set_context(grpc::CallbackServerContext* context) { context_ = context; }
+  // Watches whether the client reads. Adopt calls it if the RPC has a job; tests call it directly.
+  void WatchReader(TimerQueue* timers, std::chrono::milliseconds timeout) EPS_EXCLUDES(mu_);
 
   // Null before Adopt, and if the RPC has no job.
   const std::shared_ptr<JobShell>& job() const { return job_; }
@@ -66,11 +75,15 @@ class StreamCall : public StreamSink, public std::enable_shared_from_this<Stream
   // The client went away or the RPC is ending. Called once, after StreamClosed was posted to the
   // job.
   virtual void OnEnded() {}
+  // Names the RPC, and what it sends, in errors.
+  virtual std::string What() const { return "the stream"; }
 
   // The adapters implement these operations of the transport. They are called with the lock held.
   virtual void TransportRead(grpc::ByteBuffer* message) = 0;
   virtual void TransportWrite(const grpc::ByteBuffer* message) = 0;
   virtual void TransportFinish(const grpc::Status& status) = 0;
+  // Ends the RPC at once: the write in flight fails, and the client gets the status.
+  virtual void TransportCancel(const grpc::Status& status);
   // The adapters call these when the transport reports a completion.
   void ReadDone(bool ok);
   void WriteDone(bool ok);
@@ -82,12 +95,24 @@ class StreamCall : public StreamSink, public std::enable_shared_from_this<Stream
   void WriteNextLocked() EPS_REQUIRES(mu_);
   void FinishIfIdleLocked() EPS_REQUIRES(mu_);
   void TellEnded();
+  void StartTimerLocked(std::chrono::milliseconds after) EPS_REQUIRES(mu_);
+  void CheckReader();
+
+  // Whether the client reads. Without timers it is not watched.
+  struct Reader {
+    TimerQueue* timers = nullptr;
+    std::chrono::milliseconds timeout{0};
+    bool timer_runs = false;
+    TimerQueue::Clock::time_point since;  // when the write in flight began
+  };
 
   std::shared_ptr<StreamCall> self_;
   std::shared_ptr<JobShell> job_;
   StreamId id_;
+  grpc::CallbackServerContext* context_ = nullptr;  // of the RPC; valid until it has finished
 
   Mutex mu_;
+  Reader reader_ EPS_GUARDED_BY(mu_);
   std::deque<grpc::ByteBuffer> queue_ EPS_GUARDED_BY(mu_);
   size_t queued_bytes_ EPS_GUARDED_BY(mu_) = 0;
   bool reading_ EPS_GUARDED_BY(mu_) = false;

@@ -1,9 +1,12 @@
 #include "eps_server/rpc/stream_call.h"
 
+#include <chrono>
+#include <future>
 #include <string>
 #include <vector>
 
 #include "eps/v1/data.pb.h"
+#include "eps_server/shell/timer_queue.h"
 #include "gtest/gtest.h"
 #include "wire/payload_message.h"
 
@@ -28,6 +31,7 @@ class FakeCall final : public StreamCall {
   using StreamCall::Cancelled;
   using StreamCall::Done;
   using StreamCall::ReadNext;
+  using StreamCall::WatchReader;
   using StreamCall::WriteDone;
   void Receive(const std::string& text) {
     *target = Text(text);
@@ -42,6 +46,7 @@ class FakeCall final : public StreamCall {
   std::vector<std::string> written;
   std::vector<grpc::Status> finished;
   std::vector<std::string> messages;
+  std::promise<grpc::Status> cancelled;
   grpc::ByteBuffer* target = nullptr;  // receives the message of the read in flight
   bool writing = false;
   bool read_more = true;
@@ -73,6 +78,8 @@ class FakeCall final : public StreamCall {
     EXPECT_FALSE(writing) << "finished during a write";
     finished.push_back(status);
   }
+  void TransportCancel(const grpc::Status& status) override { cancelled.set_value(status); }
+  std::string What() const override { return "ExportState of step 7"; }
 };
 
 class StreamCallTest : public ::testing::Test {
@@ -188,6 +195,39 @@ TEST_F(StreamCallTest, ReportsHalfCloseAndKeepsWriting) {
   EXPECT_EQ(call_->target, nullptr);
   call_->Write(Text("a"));
   EXPECT_EQ(call_->written.size(), 1u);
+}
+
+TEST_F(StreamCallTest, EndsIfTheClientReadsNothing) {
+  TimerQueue timers;
+  call_->WatchReader(&timers, std::chrono::milliseconds(1));
+  call_->Write(Text("a"));
+  call_->Write(Text("b"));
+  std::future<grpc::Status> cancelled = call_->cancelled.get_future();
+  ASSERT_EQ(cancelled.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  timers.Stop();
+  const grpc::Status status = cancelled.get();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_NE(status.error_message().find("ExportState of step 7: the client has read nothing"),
+            std::string::npos);
+  EXPECT_NE(status.error_message().find("servers.unread_timeout"), std::string::npos);
+  EXPECT_EQ(call_->ends, 1);
+  EXPECT_EQ(call_->queued_bytes(), 1u) << "only the write in flight is left";
+  WriteIsDone(false);
+  ASSERT_EQ(call_->finished.size(), 1u);
+  EXPECT_EQ(call_->finished[0].error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(call_->written.size(), 1u);
+}
+
+TEST_F(StreamCallTest, AnEndedStreamAwaitsItsReaderBriefly) {
+  TimerQueue timers;
+  call_->WatchReader(&timers, std::chrono::milliseconds(1));
+  call_->Write(Text("a"));
+  call_->End(absl::OkStatus());
+  std::future<grpc::Status> cancelled = call_->cancelled.get_future();
+  ASSERT_EQ(cancelled.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  timers.Stop();
+  WriteIsDone(false);
+  EXPECT_EQ(call_->finished.size(), 1u);
 }
 
 TEST_F(StreamCallTest, LivesUntilTheTransportIsDone) {

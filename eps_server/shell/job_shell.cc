@@ -201,6 +201,8 @@ void JobShell::GetStatus(std::function<void(v1::StatusReply)> done) {
     auto& counters = *status.mutable_counters();
     counters["payloads_refused"] = counters_.payloads_refused.load(std::memory_order_relaxed);
     counters["streams_refused"] = counters_.streams_refused.load(std::memory_order_relaxed);
+    counters["streams_unread"] = counters_.streams_unread.load(std::memory_order_relaxed);
+    counters["fetch_crcs"] = counters_.fetch_crcs.load(std::memory_order_relaxed);
     counters["streams_open"] = streams_.size();
     done(std::move(status));
   });

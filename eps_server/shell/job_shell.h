@@ -2,6 +2,7 @@
 #define EPS_SERVER_SHELL_JOB_SHELL_H_
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -38,6 +39,8 @@ struct ShellEnvironment {
   MemoryAccount* account = nullptr;
   uint64_t incarnation = 0;
   CoreLimits limits;
+  // A stream ends if its client reads nothing for so long while messages wait for it.
+  std::chrono::milliseconds unread_timeout{60'000};
   std::string trace;     // folder of TraceFile; empty disables
   bool durable = false;  // new_backend makes durable backends, whose cuts also hold residuals
   // Records that the server reopens this job when it starts again. Set if `durable`.
@@ -91,6 +94,7 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   Executor* pool() const { return environment_.pool; }
   TimerQueue* timers() const { return environment_.timers; }
   MemoryAccount* account() const { return environment_.account; }
+  std::chrono::milliseconds unread_timeout() const { return environment_.unread_timeout; }
   // Expires once everything that the job owns is freed.
   std::weak_ptr<const void> lifetime() const { return environment_.lifetime; }
   // As those of JobPart.
@@ -123,6 +127,8 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   struct Counters {
     std::atomic<uint64_t> payloads_refused{0};  // by CRC or codec
     std::atomic<uint64_t> streams_refused{0};   // Push streams closed for breaking the protocol
+    std::atomic<uint64_t> streams_unread{0};    // ended because their client reads nothing
+    std::atomic<uint64_t> fetch_crcs{0};        // CRCs computed over the answers to fetches
   };
   Counters& counters() { return counters_; }
 

@@ -14,13 +14,31 @@
 
 namespace eps {
 
+namespace {
+
+std::unique_ptr<Server> StartServer(const ServerOptions& options) {
+  auto server = Server::Start(options);
+  EPS_CHECK_MSG(server.ok(), server.status().ToString());
+  return *std::move(server);
+}
+
+}  // namespace
+
 std::unique_ptr<Server> StartTestServer(uint64_t memory_limit_bytes) {
   ServerOptions options;
   options.threads = 2;
   options.memory_limit_bytes = memory_limit_bytes;
-  auto server = Server::Start(options);
-  EPS_CHECK_MSG(server.ok(), server.status().ToString());
-  return *std::move(server);
+  return StartServer(options);
+}
+
+std::unique_ptr<Server> StartImpatientServer(std::chrono::milliseconds push_timeout,
+                                             std::chrono::milliseconds unread_timeout) {
+  ServerOptions options;
+  options.threads = 2;
+  options.memory_limit_bytes = uint64_t{1} << 30;
+  options.push_timeout_ms = static_cast<uint64_t>(push_timeout.count());
+  options.unread_timeout_ms = static_cast<uint64_t>(unread_timeout.count());
+  return StartServer(options);
 }
 
 JobSpec BigChunkSpec() {

@@ -25,6 +25,9 @@ inline constexpr std::chrono::seconds kCallTimeout{30};
 
 // Starts a server on a free port of loopback, or ends the test process.
 std::unique_ptr<Server> StartTestServer(uint64_t memory_limit_bytes = uint64_t{1} << 30);
+// The same, with times that are shorter than a configuration may set.
+std::unique_ptr<Server> StartImpatientServer(std::chrono::milliseconds push_timeout,
+                                             std::chrono::milliseconds unread_timeout);
 
 // Returns a spec with one part whose chunks are larger than a slice, to test payloads.
 JobSpec BigChunkSpec();
