@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -170,6 +171,47 @@ TEST(UnreadFetch, EndsAndFreesItsMemory) {
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   const absl::Status status = worker.Step();
   EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(UnreadReplies, StopTheReadingOfHeaders) {
+  constexpr uint64_t kHeaders = 300'000;
+  const auto server = StartTestServer();
+  const JobSpec spec = BigChunkSpec();
+  TestClient client(server->address());
+  ASSERT_TRUE(client.CreateJob(spec, {server->address()}).ok());
+  ASSERT_TRUE(client.Initialize(spec).ok());
+  ASSERT_TRUE(client.BeginStep(spec, 1).ok());
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  const ChunkId chunk = chunks.ChunksOfStage(StageId(0))[0];
+  {
+    // A job that failed refuses every header with a long reason.
+    const std::string huge = Fp32Payload(chunks.chunk(chunk).elements, 2e15f);
+    Pushes pushes(&client, spec);
+    pushes.Offer(1, chunk, huge);
+    ASSERT_TRUE(pushes.Next().has_credit());
+    for (const v1::PushFrame& frame : PayloadFrames(1, huge, kSlice)) pushes.Send(frame);
+    ASSERT_GT(pushes.Next().ack().message().size(), 300u);
+  }
+  auto context = NewContext(std::chrono::minutes(5));
+  const auto stream = client.data().Push(context.get());
+  v1::PushFrame frame = HeaderFrame(spec, 0, 1, StageId(0), PartId(0), chunk, "", kNonce);
+  auto writer = std::async(std::launch::async, [&] {
+    uint64_t tag = 0;
+    do {
+      frame.mutable_header()->set_tag(++tag);
+    } while (tag < kHeaders && stream->Write(frame));
+  });
+  // Nothing reads the replies: after some time the server refuses no more.
+  uint64_t refused = 0;
+  for (int unchanged = 0; unchanged < 300 && refused < kHeaders;) {
+    const uint64_t before = refused;
+    refused = client.Counter("refused");
+    unchanged = refused == before && refused > 1 ? unchanged + 1 : 0;
+  }
+  EXPECT_GT(refused, 1u);
+  EXPECT_LT(refused, kHeaders) << "the server kept reading headers of a client that reads nothing";
+  context->TryCancel();
+  writer.get();
 }
 
 TEST(Fetch, ComputesOneCrcPerEncodedCopy) {
