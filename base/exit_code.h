@@ -20,6 +20,7 @@ enum class ExitCode : int {
   kFenced = 75,       // another incarnation took over: do not retry in place
   kNotAllowed = 77,
   kInterrupted = 130,
+  kTerminated = 143,
 };
 
 // Returns the exit code of a command that ended with `status`. A code set by WithExitCode wins over

@@ -3,16 +3,18 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "base/exit_code.h"
-
 namespace eps {
 namespace {
 
-volatile sig_atomic_t interrupted = 0;
+volatile sig_atomic_t first_signal = 0;
 
-void OnSignal(int) {
-  if (interrupted != 0) _exit(static_cast<int>(ExitCode::kInterrupted));
-  interrupted = 1;
+ExitCode ExitCodeOfSignal(int signal) {
+  return signal == SIGTERM ? ExitCode::kTerminated : ExitCode::kInterrupted;
+}
+
+void OnSignal(int signal) {
+  if (first_signal != 0) _exit(static_cast<int>(ExitCodeOfSignal(signal)));
+  first_signal = signal;
 }
 
 }  // namespace
@@ -25,6 +27,8 @@ void HandleInterrupts() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-bool Interrupted() { return interrupted != 0; }
+bool Interrupted() { return first_signal != 0; }
+
+ExitCode InterruptExitCode() { return ExitCodeOfSignal(first_signal); }
 
 }  // namespace eps

@@ -58,9 +58,11 @@ absl::Status Run(const std::vector<std::string>& arguments) {
       std::printf("eps-worker (%s)\ncuda: %s\n", profile.c_str(), TorchCuda().c_str());
       return absl::OkStatus();
     }
-    case ProgramOptions::Command::kWorker:
+    case ProgramOptions::Command::kWorker: {
       HandleInterrupts();
-      return RunWorker(options.worker, Interrupted);
+      const absl::Status status = RunWorker(options.worker, Interrupted);
+      return absl::IsCancelled(status) ? WithExitCode(status, InterruptExitCode()) : status;
+    }
     case ProgramOptions::Command::kGenerate: {
       EPS_ASSIGN_OR_RETURN(const std::string text, RunGenerate(options.generate));
       std::printf("%s\n", text.c_str());

@@ -152,12 +152,14 @@ std::string PartsText(const std::vector<PartId>& parts) {
 }
 
 absl::StatusOr<std::unique_ptr<ParameterClient>> ConnectTo(const WorkerOptions& options,
+                                                           const std::function<bool()>& interrupted,
                                                            MemoryAccount* account) {
   ClientOptions client;
   client.servers = options.servers;
   client.client_name = absl::StrCat("eps-worker rank ", options.config.worker.rank);
   client.rpc_timeout = std::chrono::milliseconds(options.config.worker.rpc_timeout_ms);
   client.account = account;
+  client.interrupted = interrupted;
   return ParameterClient::Connect(std::move(client));
 }
 
@@ -171,29 +173,42 @@ class Worker {
         join_(std::move(join)),
         report_(std::move(report)) {}
 
-  // Runs to the end of the job. If its state returned to a durable border (Aborted), joins again.
+  // Runs to the end of the job. Joins again if its state returned to a durable border, or this
+  // worker lost its lease (Aborted).
   absl::Status Run() {
     for (;;) {
-      const Term before = term_;
-      const absl::Status status = TrainOneTerm();
-      // An error that no new term explains is final. Only a new term aborts a join.
-      if (!absl::IsAborted(status) || (joined_ && term_ == before) || interrupted_()) return status;
+      const absl::Status status = TrainUntilFenced();
+      if (!absl::IsAborted(status)) return status;
+      if (interrupted_()) {
+        return absl::CancelledError(absl::StrCat("interrupted; ", status.message()));
+      }
+      if (fruitless_joins_ >= kMaxFruitlessJoins) {
+        return absl::AbortedError(
+            absl::StrCat("joined ", fruitless_joins_, " times in term ", term_.value(),
+                         " without completing a step; the last time: ", status.message()));
+      }
       EPS_LOG_WARN("joining again: " << status.message());
     }
   }
   void WarnIfIncomplete() const { report_->WarnIfIncomplete(); }
 
  private:
+  // A worker that loses its lease so often in a term, without a step between, gives up.
+  static constexpr int kMaxFruitlessJoins = 3;
+
   absl::Status OpenBatches(const JobSpec& spec);
-  absl::Status TrainOneTerm();
+  // Joins with a new client, which has no residuals and nothing to push, and trains with it.
+  absl::Status TrainUntilFenced();
+  // Gives back the leases after step `finished` of `steps`; returns Cancelled.
+  absl::Status Drain(ParameterClient* client, uint64_t finished, uint64_t steps);
 
   const WorkerOptions& options_;
   const std::function<bool()>& interrupted_;
   const JoinOptions join_;
   const std::unique_ptr<Report> report_;
   MemoryAccount account_;
-  Term term_;            // of the last Join
-  bool joined_ = false;  // the last Join succeeded
+  Term term_;                // of the last Join
+  int fruitless_joins_ = 0;  // joins in term_ since the last step that this worker completed
   std::shared_ptr<const TokenData> data_;
   std::unique_ptr<BatchSource> batches_;
   HeldOut held_out_;
@@ -212,12 +227,19 @@ absl::Status Worker::OpenBatches(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::Status Worker::TrainOneTerm() {
+absl::Status Worker::Drain(ParameterClient* client, uint64_t finished, uint64_t steps) {
+  // Everything of the step is counted. Without a Leave, the leases end a little later.
+  const absl::Status left = client->Leave();
+  if (!left.ok()) EPS_LOG_WARN("the leases are not given back: " << left.message());
+  EPS_LOG_INFO("drained after step " << finished << " of " << steps);
+  return absl::CancelledError(absl::StrCat("interrupted after step ", finished, " of ", steps));
+}
+
+absl::Status Worker::TrainUntilFenced() {
   std::unique_ptr<StageRuntime> runtime;  // outlives the client, which reads gradients in it
-  EPS_ASSIGN_OR_RETURN(const auto client, ConnectTo(options_, &account_));
-  joined_ = false;
+  EPS_ASSIGN_OR_RETURN(const auto client, ConnectTo(options_, interrupted_, &account_));
   EPS_ASSIGN_OR_RETURN(const JoinedJob job, client->Join(join_));
-  joined_ = true;
+  fruitless_joins_ = job.term == term_ ? fruitless_joins_ + 1 : 1;
   term_ = job.term;
   if (job.done) {
     EPS_LOG_INFO("the job is done: nothing to compute");
@@ -241,17 +263,22 @@ absl::Status Worker::TrainOneTerm() {
   bool stopped = false;
   // After the last step only its completion is outstanding; an interrupt does not cut that off.
   const auto stop = [&] {
+    if (finished >= job.next_step.value()) fruitless_joins_ = 0;  // and all of it is counted
     stopped = finished < job.spec.training.steps && interrupted_();
     return stopped;
   };
-  EPS_RETURN_IF_ERROR(
+  const absl::Status status =
       relay.Run(stop, [&](Step step, const LossSum& loss, const StepTiming& timing) {
         finished = step.value();
         report_->Add(step, loss, timing, client->stats(), runtime->device_memory(), account_);
-      }));
-  if (!stopped) return absl::OkStatus();
-  return absl::CancelledError(
-      absl::StrCat("interrupted after step ", finished, " of ", job.spec.training.steps));
+      });
+  stopped = stopped || (absl::IsCancelled(status) && interrupted_());  // in BeginStep
+  if (!stopped) EPS_RETURN_IF_ERROR(status);
+  if (stopped) return Drain(client.get(), finished, job.spec.training.steps);
+  // The job is done, so nobody misses the leases if the servers are gone already.
+  const absl::Status left = client->Leave();
+  if (!left.ok()) EPS_LOG_INFO("the job is done; the lease ends by itself: " << left.message());
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -143,14 +143,13 @@ TEST_F(RunWorkerTest, JoinsAgainIfATermEndsMeanwhile) {
   server_->Change([&](Script* s) { s->begin_steps.assign(2, over); });
   const absl::Status status = RunWorker(options_, Never);
   EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ(server_->seen().probes, 3);
+  EXPECT_EQ(server_->seen().probes.size(), 3u);
   EXPECT_EQ(ReportLines().size(), kSteps);
 }
 
 TEST_F(RunWorkerTest, FinishesTheCurrentStepWhenInterrupted) {
   StartServer(TinyGpt2Spec());
-  int asked = 0;
-  const absl::Status status = RunWorker(options_, [&] { return ++asked == 2; });
+  const absl::Status status = RunWorker(options_, [&] { return !server_->seen().headers.empty(); });
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(absl::StrContains(status.message(), "after step 1 of 3")) << status;
   EXPECT_EQ(server_->seen().begins.size(), 1u);
@@ -160,13 +159,73 @@ TEST_F(RunWorkerTest, FinishesTheCurrentStepWhenInterrupted) {
   for (uint32_t s = 0; s < spec_.stages.size(); ++s) {
     places += chunks_.ChunksOfStage(StageId(s)).size();
   }
-  EXPECT_EQ(server_->seen().times_counted.size(), places);
+  const Seen seen = server_->seen();
+  EXPECT_EQ(seen.times_counted.size(), places);
+  // It left after that, and after it reported the loss.
+  ASSERT_FALSE(seen.beats.empty());
+  EXPECT_TRUE(seen.beats.back().leave());
+  EXPECT_EQ(seen.counted_at_leave, places);
+  EXPECT_EQ(seen.reports_at_leave, 1u);
+}
+
+TEST_F(RunWorkerTest, DrainsWhileAStepIsNotOpen) {
+  StartServer(TinySyntheticSpec());
+  server_->Change([](Script* s) { s->park_begin_steps = true; });
+  const absl::Status status = RunWorker(options_, [&] { return !server_->seen().begins.empty(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "after step 0 of 3")) << status;
+  EXPECT_TRUE(server_->seen().beats.back().leave());
+}
+
+TEST_F(RunWorkerTest, LeavesAtTheEndOfTheJob) {
+  StartServer(TinySyntheticSpec());
+  ASSERT_TRUE(RunWorker(options_, Never).ok());
+  const Seen seen = server_->seen();
+  ASSERT_FALSE(seen.beats.empty());
+  EXPECT_TRUE(seen.beats.back().leave());
+  EXPECT_EQ(seen.begins.size(), kSteps + 1);
+}
+
+TEST_F(RunWorkerTest, AnInterruptEndsAStandby) {
+  StartServer(TinySyntheticSpec());
+  server_->Change([](Script* s) { s->leases.standby = true; });
+  const absl::Status status = RunWorker(options_, [&] { return !server_->seen().beats.empty(); });
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+  EXPECT_TRUE(server_->seen().probes.empty());
+}
+
+TEST_F(RunWorkerTest, AFencedWorkerJoinsAgainAsAnother) {
+  StartServer(TinySyntheticSpec());
+  v1::PushReply fenced;
+  fenced.mutable_ack()->set_outcome(v1::Ack::FENCED);
+  server_->Change([&](Script* s) { s->header_replies = {fenced}; });
+  const absl::Status status = RunWorker(options_, Never);
+  EXPECT_TRUE(status.ok()) << status;
+  const Seen seen = server_->seen();
+  ASSERT_EQ(seen.joins.size(), 2u);
+  EXPECT_NE(seen.joins[0].worker_nonce(), seen.joins[1].worker_nonce());
+  EXPECT_EQ(seen.probes.size(), 2u);
+  EXPECT_EQ(seen.begins.size(), 1 + kSteps + 1) << "the first step is computed twice";
+}
+
+TEST_F(RunWorkerTest, GivesUpAfterThreeFruitlessJoins) {
+  StartServer(TinySyntheticSpec());
+  v1::PushReply fenced;
+  fenced.mutable_ack()->set_outcome(v1::Ack::FENCED);
+  server_->Change([&](Script* s) { s->header_replies.assign(1000, fenced); });
+  const absl::Status status = RunWorker(options_, Never);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "joined 3 times in term 1")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "another process holds part 0")) << status;
+  EXPECT_EQ(server_->seen().joins.size(), 3u);
 }
 
 TEST_F(RunWorkerTest, CompletesTheLastStepDespiteAnInterrupt) {
   StartServer(TinySyntheticSpec());
-  const absl::Status status =
-      RunWorker(options_, [&] { return server_->seen().begins.size() == kSteps; });
+  const absl::Status status = RunWorker(options_, [&] {
+    const Seen seen = server_->seen();
+    return !seen.headers.empty() && seen.headers.back().key().step() == kSteps;
+  });
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(server_->seen().begins.size(), kSteps + 1);
 }

@@ -164,11 +164,18 @@ absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
         std::make_shared<ShardBegin>(core, job, target.address, target.channel, request));
   }
   ClientLock lock(&core->mu);
+  // A report must arrive, and after the last step only its completion is outstanding.
+  const bool may_stop = !request.report_only() && request.step() <= job.spec.training.steps;
+  ++core->work.waits;
   absl::Status status;
   for (;;) {
     status = core->failure;
     const TimePoint now = steady_clock::now();
     TimePoint wake = now + std::chrono::seconds(1);
+    if (may_stop) {
+      wake = now + kInterruptPoll;
+      if (status.ok() && core->Interrupted()) status = absl::CancelledError("interrupted");
+    }
     bool done = true;
     for (const auto& call : calls) {
       if (!status.ok()) break;
@@ -183,6 +190,7 @@ absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
   for (const auto& call : calls) {
     while (!call->settled()) core->changed.WaitFor(&core->mu, std::chrono::seconds(1));
   }
+  --core->work.waits;
   if (!status.ok()) return status;
   std::vector<v1::BeginStepReply> replies;
   for (const auto& call : calls) replies.push_back(call->reply());

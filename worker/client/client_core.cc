@@ -20,6 +20,11 @@ std::string JobView::StageText(StageId stage) const {
   return absl::StrCat(stage.value(), " (", spec.stages[stage.value()].name, ")");
 }
 
+uint64_t JobView::GenerationOf(PartId part) const {
+  const auto it = leases.find(part);
+  return it == leases.end() ? 0 : it->second;
+}
+
 float* TensorPointer(const JobSpec& spec, StageId stage, const TensorPointers& pointers,
                      TensorId tensor, uint32_t view) {
   const std::vector<TensorUse>& uses = spec.stages[stage.value()].uses;

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -27,6 +28,12 @@ namespace eps {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
+// While a call waits, it asks so often whether it is interrupted.
+inline constexpr std::chrono::milliseconds kInterruptPoll{100};
+
+// The parts that a worker holds, with the generations of their leases.
+using Leases = std::map<PartId, uint64_t>;
+
 // A client's knowledge of its job after Join. Immutable.
 struct JobView {
   JobSpec spec;
@@ -36,7 +43,10 @@ struct JobView {
   JobId id;
   Term term;
   std::optional<CodecTable> codecs;  // set by Join
+  Leases leases;                     // set by Join; a standby's when it gets them
 
+  // Returns 0 for a part that this worker does not hold.
+  uint64_t GenerationOf(PartId part) const;
   // Returns "3 (h.2)".
   std::string StageText(StageId stage) const;
 };
@@ -67,12 +77,22 @@ class EPS_SCOPED_CAPABILITY ClientLock {
   Mutex* const mu_;
 };
 
+// The progress of the thread that uses a client, for the Beats of its session.
+struct WorkState {
+  Step step;            // the step that it computes; 0 before the first
+  uint64_t visits = 0;  // stages whose weights it has received, and gradients that it has pushed
+  int waits = 0;        // calls that wait for a server now
+};
+
 // The state that the client shares with fetches that outlive it.
 struct ClientCore {
   explicit ClientCore(ClientOptions client_options);
 
   // Records the failure unless there already is one. Wakes all waiters.
   void Fail(const absl::Status& status) EPS_REQUIRES(client_lock);
+  // Returns whether the caller should give up (ClientOptions::interrupted). For that caller's
+  // thread.
+  bool Interrupted() const { return options.interrupted && options.interrupted(); }
   // Call these when an RPC that holds pointers into the client begins and ends.
   void RpcStarted() EPS_REQUIRES(client_lock) { ++active_rpcs; }
   void RpcDone() EPS_REQUIRES(client_lock);
@@ -93,6 +113,7 @@ struct ClientCore {
   CondVar timer;    // wakes the supervisor: something is due earlier than it expects
   absl::Status failure EPS_GUARDED_BY(client_lock);
   ClientStats stats EPS_GUARDED_BY(client_lock);
+  WorkState work EPS_GUARDED_BY(client_lock);
   int active_rpcs EPS_GUARDED_BY(client_lock) = 0;
 
  private:

@@ -34,13 +34,17 @@ class PendingFetchImpl final : public PendingFetch {
     const TimePoint start = steady_clock::now();
     ClientLock lock(&core_->mu);
     // The links bound this wait: they fail the client when a server no longer answers.
+    ++core_->work.waits;
     while (op_->missing > 0 && op_->status.ok() && core_->failure.ok()) {
       core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
     }
+    --core_->work.waits;
     const std::chrono::duration<double> waited = steady_clock::now() - start;
     core_->stats.fetch_wait_seconds += waited.count();
     if (!op_->status.ok()) return op_->status;
-    return op_->missing == 0 ? absl::OkStatus() : core_->failure;
+    if (op_->missing > 0) return core_->failure;
+    ++core_->work.visits;
+    return absl::OkStatus();
   }
 
  private:
@@ -137,8 +141,9 @@ void ShardFetcher::Send(uint64_t tag, Request* request) {
   message.set_version(op.version.value());
   message.set_pass(op.backward ? v1::PASS_BACKWARD : v1::PASS_FORWARD);
   // A fetch shows that its part is alive, so name each hosted part in turn.
-  const PartId part = parts_[tag % parts_.size()];
-  message.set_part(op.residuals_of.value_or(part).value());
+  const PartId part = op.residuals_of.value_or(parts_[tag % parts_.size()]);
+  message.set_part(part.value());
+  message.set_generation(job_->GenerationOf(part));
   message.set_residuals(op.residuals_of.has_value());
   request->expected.clear();
   uint32_t last = UINT32_MAX;

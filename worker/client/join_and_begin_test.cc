@@ -42,7 +42,7 @@ TEST_F(JoinAndBeginTest, JoinRefusesUnknownCodecsListingKnownOnes) {
 TEST_F(JoinAndBeginTest, JoinLearnsSpecPartsTermAndStep) {
   StartServers(2);
   ChangeAll([](Script* s) {
-    s->parts = {1, 0};
+    s->leases.parts = {1, 0};
     s->term = 5;
     s->next_step = 3;
     s->importing_joins = 2;  // the client retries until the job has its weights
@@ -101,7 +101,7 @@ TEST_F(JoinAndBeginTest, ConnectNamesTheFaultOfAnAddress) {
 
 TEST_F(JoinAndBeginTest, BeginStepNamesPartsOnEveryShard) {
   StartServers(2);
-  ChangeAll([](Script* s) { s->parts = {0, 1}; });
+  ChangeAll([](Script* s) { s->leases.parts = {0, 1}; });
   Join();
   auto start = client_->BeginStep(Step(4));
   ASSERT_TRUE(start.ok()) << start.status();
@@ -121,7 +121,7 @@ TEST_F(JoinAndBeginTest, BeginStepNamesPartsOnEveryShard) {
 
 TEST_F(JoinAndBeginTest, ReportsLossesToTheLead) {
   StartServers(2);
-  ChangeAll([](Script* s) { s->parts = {0, 1}; });
+  ChangeAll([](Script* s) { s->leases.parts = {0, 1}; });
   Join();
   Begin(3);
   const PartLossSum losses[] = {{PartId(0), 1.5, 10}, {PartId(1), 2.5, 11}};
@@ -186,7 +186,7 @@ TEST_F(JoinAndBeginTest, ACountedStepNeedsNoWork) {
 
 TEST_F(JoinAndBeginTest, ReportsAnEvaluationToTheLead) {
   StartServers(2);
-  ChangeAll([](Script* s) { s->parts = {1, 3}; });
+  ChangeAll([](Script* s) { s->leases.parts = {1, 3}; });
   Join();
   const uint64_t steps = spec_.training.steps;
   // After a step in the middle, and after the last one, where the servers return done.

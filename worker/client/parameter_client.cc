@@ -1,27 +1,24 @@
 #include "worker/client/parameter_client.h"
 
 #include <algorithm>
-#include <functional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/executor.h"
-#include "base/job/layout/codec_table.h"
+#include "base/log.h"
 #include "base/status_macros.h"
-#include "compression/codec.h"
-#include "eps/v1/control.grpc.pb.h"
-#include "grpcpp/client_context.h"
 #include "wire/channel.h"
-#include "wire/grpc_status.h"
 #include "worker/client/begin_step.h"
 #include "worker/client/client_core.h"
 #include "worker/client/fetcher.h"
+#include "worker/client/join_job.h"
 #include "worker/client/open_step.h"
 #include "worker/client/pusher.h"
 #include "worker/client/residual_keeper.h"
+#include "worker/client/unary_call.h"
+#include "worker/client/worker_session.h"
 
 namespace eps {
 namespace {
@@ -34,45 +31,7 @@ int PoolThreads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);
 }
 
-using UnaryCall = std::function<grpc::Status(grpc::ClientContext*, const std::string& request_id)>;
-
-// Waits until `deadline` or a failure of the client.
-void Pause(ClientCore* core, TimePoint deadline) EPS_REQUIRES(core->mu, client_lock) {
-  while (core->failure.ok() && steady_clock::now() < deadline) {
-    core->changed.WaitUntil(&core->mu, deadline);
-  }
-}
-
-// Retries a unary call on the calling thread until it is answered or the server has been away for
-// rpc_timeout.
-absl::Status CallWithRetry(ClientCore* core, const std::string& address, grpc::Channel* channel,
-                           absl::string_view what, const UnaryCall& call) {
-  const TimePoint start = steady_clock::now();
-  const TimePoint give_up = start + core->options.rpc_timeout;
-  absl::Status last_error;
-  for (int attempt = 0;; ++attempt) {
-    std::string request_id;
-    {
-      ClientLock lock(&core->mu);
-      request_id = core->NextRequestId();
-    }
-    const auto left = std::max<steady_clock::duration>(give_up - steady_clock::now(),
-                                                       std::chrono::milliseconds(1));
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::duration_cast<std::chrono::microseconds>(left));
-    const absl::Status status =
-        FromGrpc(call(&context, request_id), absl::StrCat(what, " on ", address));
-    if (status.ok() || !MayRepeat(status.code())) return status;
-    // The last attempt may have been cut short by the remaining time; its error explains nothing.
-    if (last_error.ok() || !absl::IsDeadlineExceeded(status)) last_error = status;
-    ClientLock lock(&core->mu);
-    const TimePoint next = steady_clock::now() + core->BackOff(attempt);
-    if (next >= give_up) return core->Away(address, start, what, last_error);
-    Pause(core, next);
-    grpc::experimental::ChannelResetConnectionBackoff(channel);
-  }
-}
+constexpr std::chrono::seconds kStandbyLogInterval{30};
 
 // Fills *loss with a loss of the step before `step`.
 void SetLoss(const PartLossSum& sum, Step step, v1::PartLoss* loss) {
@@ -91,7 +50,7 @@ class GrpcParameterClient final : public ParameterClient {
         pool_(std::make_unique<ThreadPool>(PoolThreads())) {}
   ~GrpcParameterClient() override;
 
-  absl::Status HelloToFirst() { return SayHello(core_->options.servers[0], first_channel_); }
+  absl::Status HelloToFirst() { return SayHello(core_, core_->options.servers[0], first_channel_); }
 
   absl::StatusOr<JoinedJob> Join(const JoinOptions& options) override;
   absl::StatusOr<StepStart> BeginStep(Step step) override;
@@ -102,6 +61,7 @@ class GrpcParameterClient final : public ParameterClient {
   absl::Status Push(StageId use, PartId part, uint64_t tokens, TensorPointers gradient,
                     std::shared_ptr<void> keep_alive) override;
   absl::Status Flush() override;
+  absl::Status Leave() override;
   ClientStats stats() const override {
     ClientLock lock(&core_->mu);
     return core_->stats;
@@ -117,11 +77,10 @@ class GrpcParameterClient final : public ParameterClient {
     std::unique_ptr<ShardPusher> pusher;
   };
 
-  absl::Status SayHello(const std::string& address, const std::shared_ptr<grpc::Channel>& channel);
-  absl::StatusOr<v1::JoinReply> JoinWhenReady(const JoinOptions& options);
-  // Returns whether the server answers and its job still waits for its weights.
-  bool IsImporting(v1::Control::Stub* stub);
-  absl::Status TakeJob(const v1::JoinReply& reply);
+  // Opens the session with the lead, with the leases of the reply.
+  absl::Status OpenSession(const v1::JoinReply& reply);
+  // Waits as a standby until this worker holds leases; returns false if the job is done instead.
+  absl::StatusOr<bool> WaitForLeases();
   absl::Status ConnectShards();
   // Asks every shard for its open step; returns the step at which this worker begins.
   absl::StatusOr<v1::BeginStepReply> ProbeShards();
@@ -134,14 +93,18 @@ class GrpcParameterClient final : public ParameterClient {
 
   const std::shared_ptr<ClientCore> core_;
   std::shared_ptr<grpc::Channel> first_channel_;  // until Join
+  std::shared_ptr<grpc::Channel> lead_channel_;   // from Join on; the down channel of shard 0
   JobView job_;
   std::vector<PartId> parts_;
+  std::unique_ptr<WorkerSession> session_;  // from Join on
+  // Join sets these with the lock, because the supervisor looks at them.
   std::vector<Shard> shards_;
   std::unique_ptr<ResidualKeeper> residuals_;
   std::unique_ptr<PushQueue> queue_;
-  std::unique_ptr<OpenStep> open_step_;  // from Join on
+  std::unique_ptr<OpenStep> open_step_;
   std::unique_ptr<ThreadPool> pool_;
   std::thread supervisor_;
+  bool job_over_ = false;  // the servers said so in BeginStep
   bool stopping_ EPS_GUARDED_BY(client_lock) = false;
 };
 
@@ -155,6 +118,7 @@ GrpcParameterClient::~GrpcParameterClient() {
   if (supervisor_.joinable()) supervisor_.join();
   {
     ClientLock lock(&core_->mu);
+    if (session_ != nullptr) session_->link().Stop();
     for (Shard& shard : shards_) {
       shard.fetcher->link().Stop();
       shard.pusher->link().Stop();
@@ -164,126 +128,81 @@ GrpcParameterClient::~GrpcParameterClient() {
   pool_.reset();  // queued tasks see the failure and do not touch tensors
 }
 
-absl::Status GrpcParameterClient::SayHello(const std::string& address,
-                                           const std::shared_ptr<grpc::Channel>& channel) {
-  const auto stub = v1::Control::NewStub(channel);
-  v1::HelloRequest request;
-  request.set_min_protocol(kProtocolVersion);
-  request.set_max_protocol(kProtocolVersion);
-  request.set_client(core_->options.client_name);
-  v1::HelloReply reply;
-  EPS_RETURN_IF_ERROR(
-      CallWithRetry(core_.get(), address, channel.get(), "Hello",
-                    [&](grpc::ClientContext* context, const std::string& request_id) {
-                      request.set_request_id(request_id);
-                      return stub->Hello(context, request, &reply);
-                    }));
-  if (reply.protocol() == kProtocolVersion) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("server ", address, " speaks protocol ",
-                                                    reply.protocol(), ", this worker ",
-                                                    kProtocolVersion));
-}
-
-// Waits for the job's initial weights, which another client imports, as long as the server answers
-// that it waits for them too.
-absl::StatusOr<v1::JoinReply> GrpcParameterClient::JoinWhenReady(const JoinOptions& options) {
-  const std::string& address = core_->options.servers[0];
-  const auto stub = v1::Control::NewStub(first_channel_);
-  v1::JoinRequest request;
-  request.set_worker_nonce(core_->nonce);
-  request.set_worker_rank(options.rank);
-  request.set_worker_count(options.count);
-  request.set_compute_profile(options.compute_profile);
-  for (int attempt = 0;; ++attempt) {
-    v1::JoinReply reply;
-    const absl::Status status =
-        CallWithRetry(core_.get(), address, first_channel_.get(), "Join",
-                      [&](grpc::ClientContext* context, const std::string& request_id) {
-                        request.set_request_id(request_id);
-                        return stub->Join(context, request, &reply);
-                      });
-    if (status.ok() && reply.state() != v1::JOB_STATE_IMPORTING) return reply;
-    if (!status.ok() && (!absl::IsUnavailable(status) || !IsImporting(stub.get()))) return status;
-    ClientLock lock(&core_->mu);
-    Pause(core_.get(), steady_clock::now() + core_->BackOff(attempt));
-  }
-}
-
-bool GrpcParameterClient::IsImporting(v1::Control::Stub* stub) {
-  v1::StatusRequest request;
-  v1::StatusReply reply;
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + core_->options.rpc_timeout);
-  return stub->Status(&context, request, &reply).ok() &&
-         (reply.state() == v1::JOB_STATE_IMPORTING || reply.state() == v1::JOB_STATE_RECOVERING);
-}
-
 absl::StatusOr<JoinedJob> GrpcParameterClient::Join(const JoinOptions& options) {
-  if (!shards_.empty()) return absl::FailedPreconditionError("Join: this client has joined");
-  EPS_ASSIGN_OR_RETURN(const v1::JoinReply reply, JoinWhenReady(options));
-  if (reply.state() == v1::JOB_STATE_FAILED) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("Join on ", core_->options.servers[0],
-                     ": the job cannot continue; `eps status` shows the reason"));
-  }
-  EPS_RETURN_IF_ERROR(TakeJob(reply));
+  if (session_ != nullptr) return absl::FailedPreconditionError("Join: this client has joined");
+  const std::string& first = core_->options.servers[0];
+  EPS_ASSIGN_OR_RETURN(const v1::JoinReply reply, JoinWhenReady(core_, first_channel_, options));
+  EPS_RETURN_IF_ERROR(TakeJob(first, reply, &job_));
+  JoinedJob joined;
+  joined.spec = job_.spec;
+  joined.term = job_.term;
+  joined.next_step = Step(reply.step());
+  joined.done = reply.state() == v1::JOB_STATE_DONE;
+  if (joined.done) return joined;
+  EPS_RETURN_IF_ERROR(OpenSession(reply));
+  EPS_ASSIGN_OR_RETURN(const bool leased, WaitForLeases());
+  joined.done = !leased;
+  if (joined.done) return joined;
   EPS_RETURN_IF_ERROR(ConnectShards());
   EPS_ASSIGN_OR_RETURN(const v1::BeginStepReply lowest, ProbeShards());
   first_channel_.reset();
-  supervisor_ = std::thread([this] { Supervise(); });
-  JoinedJob joined;
-  joined.spec = job_.spec;
   joined.parts = parts_;
-  joined.term = job_.term;
   joined.next_step = Step(lowest.step());
   joined.done = lowest.done();
   return joined;
 }
 
-absl::Status GrpcParameterClient::TakeJob(const v1::JoinReply& reply) {
+absl::Status GrpcParameterClient::OpenSession(const v1::JoinReply& reply) {
   const std::string context = absl::StrCat("Join on ", core_->options.servers[0], ": ");
-  absl::StatusOr<JobSpec> spec = JobSpec::Parse(reply.spec_text());
-  if (!spec.ok()) {
-    return absl::Status(spec.status().code(), absl::StrCat(context, spec.status().message()));
+  absl::StatusOr<Leases> leases = ReadLeases(reply.leases(), job_.spec.training.parts);
+  if (!leases.ok()) {
+    return absl::InternalError(absl::StrCat(context, leases.status().message()));
   }
-  for (const uint32_t part : reply.parts()) {
-    if (part >= spec->training.parts) {
-      return absl::InternalError(
-          absl::StrCat(context, "part ", part, " of a job of ", spec->training.parts, " parts"));
-    }
-    parts_.push_back(PartId(part));
+  if (reply.lease_ms() == 0) {
+    return absl::InternalError(absl::StrCat(context, "the reply names no length of a lease"));
   }
-  std::sort(parts_.begin(), parts_.end());
-  if (parts_.empty() || reply.servers().empty()) {
-    return absl::InternalError(absl::StrCat(context, "the reply names no parts or no servers"));
+  lead_channel_ = NewChannel(job_.servers[0]);
+  session_ = std::make_unique<WorkerSession>(core_, &job_, lead_channel_, *std::move(leases),
+                                             std::chrono::milliseconds(reply.lease_ms()));
+  {
+    ClientLock lock(&core_->mu);
+    session_->link().Ensure();
   }
-  job_.chunks = ChunkMap::Build(*spec);
-  job_.id = spec->id();
-  job_.spec = *std::move(spec);
-  absl::StatusOr<CodecTable> codecs = CodecTable::Build(job_.spec, job_.chunks);
-  if (!codecs.ok()) {
-    return absl::Status(
-        codecs.status().code(),
-        absl::StrCat(context, "this worker cannot take part: ", codecs.status().message(),
-                     "; the codecs of the job are ", absl::StrJoin(CodecNamesOf(job_.spec), ", ")));
-  }
-  job_.codecs.emplace(*std::move(codecs));
-  job_.term = Term(reply.term());
-  job_.servers.assign(reply.servers().begin(), reply.servers().end());
-  job_.placement = job_.chunks.Place(static_cast<uint32_t>(job_.servers.size()));
+  supervisor_ = std::thread([this] { Supervise(); });
   return absl::OkStatus();
 }
 
-absl::Status GrpcParameterClient::ConnectShards() {
-  for (const std::string& address : job_.servers) {
-    EPS_RETURN_IF_ERROR(CheckAddress(address, /*allow_any_port=*/false));
+absl::StatusOr<bool> GrpcParameterClient::WaitForLeases() {
+  ClientLock lock(&core_->mu);
+  ++core_->work.waits;
+  TimePoint next_log = steady_clock::now();
+  while (core_->failure.ok() && session_->leases().empty() && !session_->done() &&
+         !core_->Interrupted()) {
+    if (steady_clock::now() >= next_log) {
+      EPS_LOG_INFO(
+          "standby: other workers hold all parts that this one wants; eps status shows "
+          "them");
+      next_log += kStandbyLogInterval;
+    }
+    core_->changed.WaitFor(&core_->mu, kInterruptPoll);
   }
+  --core_->work.waits;
+  if (!core_->failure.ok()) return core_->failure;
+  if (session_->done()) return false;
+  if (session_->leases().empty()) return absl::CancelledError("interrupted as a standby");
+  job_.leases = session_->leases();
+  for (const auto& [part, generation] : job_.leases) parts_.push_back(part);
+  return true;
+}
+
+absl::Status GrpcParameterClient::ConnectShards() {
   std::vector<Shard> shards(job_.servers.size());
   for (size_t i = 0; i < shards.size(); ++i) {
-    shards[i].down = NewChannel(job_.servers[i]);
+    shards[i].down = i == 0 ? lead_channel_ : NewChannel(job_.servers[i]);
     shards[i].up = NewChannel(job_.servers[i]);
-    EPS_RETURN_IF_ERROR(SayHello(job_.servers[i], shards[i].down));
+    EPS_RETURN_IF_ERROR(SayHello(core_, job_.servers[i], shards[i].down));
   }
+  ClientLock lock(&core_->mu);  // the supervisor runs already
   residuals_ = std::make_unique<ResidualKeeper>(
       &job_, parts_,
       [this](const std::shared_ptr<FetchOp>& op, const std::vector<ChunkId>& chunks)
@@ -310,7 +229,10 @@ v1::BeginStepRequest GrpcParameterClient::NewBeginStep(Step step) const {
   request.set_job_id(job_.id.value());
   request.set_term(job_.term.value());
   request.set_step(step.value());
-  for (const PartId part : parts_) request.add_parts(part.value());
+  for (const auto& [part, generation] : job_.leases) {
+    request.add_parts(part.value());
+    request.add_generations(generation);
+  }
   request.set_worker_nonce(core_->nonce);
   return request;
 }
@@ -326,7 +248,7 @@ absl::StatusOr<v1::BeginStepReply> GrpcParameterClient::ProbeShards() {
 }
 
 absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step) {
-  EPS_CHECK_MSG(!shards_.empty() && step.value() >= 1, "BeginStep " << step << " before Join");
+  EPS_CHECK_MSG(open_step_ != nullptr && step.value() >= 1, "BeginStep " << step << " before Join");
   const std::vector<size_t> asked = open_step_->ShardsToAsk(step);
   std::vector<BeginTarget> targets;
   for (const size_t i : asked) targets.push_back({job_.servers[i], shards_[i].down});
@@ -337,7 +259,9 @@ absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step) {
   for (size_t i = 0; i < replies.size(); ++i) {
     push_residuals[asked[i]] = replies[i].push_residuals();
   }
+  job_over_ = start.done;
   ClientLock lock(&core_->mu);
+  core_->work.step = step;
   residuals_->Begin(step, start.version, std::move(push_residuals));
   return start;
 }
@@ -414,14 +338,17 @@ absl::Status GrpcParameterClient::Push(StageId use, PartId part, uint64_t tokens
   if (job.chunks.empty()) return absl::OkStatus();
   const TimePoint start = steady_clock::now();
   ClientLock lock(&core_->mu);
+  ++core_->work.waits;
   while (core_->failure.ok() && !queue_->admits()) {
     core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
   }
+  --core_->work.waits;
   const std::chrono::duration<double> waited = steady_clock::now() - start;
   core_->stats.push_wait_seconds += waited.count();
   if (!core_->failure.ok()) return core_->failure;
   residuals_->Want(use);  // usually already requested with the weights of the backward pass
   queue_->Add(std::move(job));
+  ++core_->work.visits;
   return absl::OkStatus();
 }
 
@@ -438,16 +365,37 @@ absl::Status GrpcParameterClient::Flush() {
   const TimePoint start = steady_clock::now();
   ClientLock lock(&core_->mu);
   // The links bound this wait: they fail the client when a server no longer answers.
+  ++core_->work.waits;
   while (core_->failure.ok() && !AllCounted()) {
     core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
   }
+  --core_->work.waits;
   const std::chrono::duration<double> waited = steady_clock::now() - start;
   core_->stats.push_wait_seconds += waited.count();
   return core_->failure;
 }
 
-// Does the timed work: connects again, offers gradients again, probes silent servers. Once the
-// client has failed, drops everything queued.
+absl::Status GrpcParameterClient::Leave() {
+  EPS_RETURN_IF_ERROR(Flush());
+  const TimePoint start = steady_clock::now();
+  const TimePoint give_up = start + core_->options.rpc_timeout;
+  ClientLock lock(&core_->mu);
+  if (!core_->failure.ok()) return core_->failure;
+  session_->Leave(job_over_);
+  while (core_->failure.ok() && !session_->left() && steady_clock::now() < give_up) {
+    core_->changed.WaitUntil(&core_->mu, give_up);
+  }
+  absl::Status status = session_->left() ? absl::OkStatus() : core_->failure;
+  if (!session_->left() && status.ok()) {
+    status = core_->Away(job_.servers[0], start, session_->WaitingFor(),
+                         absl::DeadlineExceededError("the session did not end"));
+  }
+  core_->Fail(absl::CancelledError("the client has left the job"));
+  return status;
+}
+
+// Does the timed work: beats, connects again, offers gradients again, probes silent servers. Once
+// the client has failed, drops everything queued.
 void GrpcParameterClient::Supervise() {
   for (;;) {
     std::deque<std::shared_ptr<PushQueue::Job>> dropped;  // destroyed without the lock
@@ -455,6 +403,11 @@ void GrpcParameterClient::Supervise() {
     if (stopping_) return;
     const TimePoint now = steady_clock::now();
     TimePoint next = now + std::chrono::seconds(10);
+    if (core_->failure.ok()) {
+      next = std::min(next, session_->Tick(now));
+    } else {
+      session_->link().Stop();
+    }
     for (Shard& shard : shards_) {
       if (!core_->failure.ok()) {
         shard.fetcher->link().Stop();
@@ -465,7 +418,7 @@ void GrpcParameterClient::Supervise() {
       next = std::min({next, shard.fetcher->link().Tick(now), shard.pusher->link().Tick(now),
                        shard.pusher->Tick(now)});
     }
-    if (!core_->failure.ok()) dropped = queue_->Clear();
+    if (!core_->failure.ok() && queue_ != nullptr) dropped = queue_->Clear();
     if (!dropped.empty()) continue;
     core_->timer.WaitUntil(&core_->mu, next);
   }

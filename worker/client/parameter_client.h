@@ -3,12 +3,17 @@
 
 // A worker's side of the wire protocol: one job over all its shards. Free of LibTorch.
 //
+// From Join on, a session with the lead keeps the leases of this worker's parts (docs/protocol.md,
+// "Leases"). It fails the client with Aborted if a lease or the term is over: join again, with a
+// new client.
+//
 // Retries by identity: reopens a broken connection (back-off with jitter) and repeats every
 // unanswered request with the same identity and nonce, until the server has been away for
 // `rpc_timeout`; the error then names the server and the unanswered request.
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +36,9 @@ struct ClientOptions {
   std::chrono::milliseconds rpc_timeout{60'000};
   uint64_t push_window_bytes = uint64_t{64} << 20;  // limit of unacknowledged encoded gradients
   MemoryAccount* account = nullptr;                 // may be null; must outlive the client
+  // If set, Connect, Join and BeginStep ask it every 100 ms, on their thread, and return Cancelled
+  // once it is true; it must stay true. Shards may have begun the step that is cut off.
+  std::function<bool()> interrupted;
 };
 
 // The properties of a worker that it sends when it joins.
@@ -43,7 +51,7 @@ struct JoinOptions {
 // The result of Join: the job, this worker's parts and the next step.
 struct JoinedJob {
   JobSpec spec;
-  std::vector<PartId> parts;  // hosted by this worker, ascending
+  std::vector<PartId> parts;  // hosted by this worker, ascending; none if the job is done
   Term term;
   Step next_step;     // the lowest step that a shard has open
   bool done = false;  // nothing is left to train
@@ -96,11 +104,13 @@ class ParameterClient {
   static absl::StatusOr<std::unique_ptr<ParameterClient>> Connect(ClientOptions options);
   virtual ~ParameterClient() = default;
 
-  // Joins the job that the servers run; learns its spec, parts and servers. Call it once.
+  // Joins the job that the servers run; learns its spec, parts and servers. While other workers
+  // hold the parts, it waits as a standby, and says so in the log. Call it once.
   virtual absl::StatusOr<JoinedJob> Join(const JoinOptions& options) = 0;
 
   // Opens `step` on every shard that has not completed it. REQUIRES Join and, after the first step,
-  // Flush: shards free what a step reads when all parts have begun the next one.
+  // Flush: shards free what a step reads when all parts have begun the next one. An interrupt does
+  // not cut off the step after the last one, which only waits until the last one is complete.
   virtual absl::StatusOr<StepStart> BeginStep(Step step) = 0;
 
   // Reports losses of hosted parts in the open step to the lead, and waits until it has them. Call
@@ -127,6 +137,11 @@ class ParameterClient {
                             std::shared_ptr<void> keep_alive) = 0;
   // Waits until the servers have counted everything that was pushed.
   virtual absl::Status Flush() = 0;
+
+  // Flushes, gives back the leases of all parts, and waits until the lead has taken them; then the
+  // client sends nothing more, and every other call fails. Unavailable, with the name of the lead,
+  // if that takes longer than rpc_timeout: the leases then end without this worker.
+  virtual absl::Status Leave() = 0;
 
   virtual ClientStats stats() const = 0;
 };

@@ -151,6 +151,8 @@ TEST_F(PushTest, ReportsRefusalsWithTheirReason) {
       {AckOf(v1::Ack::STALE, 2, 1), absl::StatusCode::kAborted, "term moved from 1 to 2"},
       {AckOf(v1::Ack::STALE, 1, 1), absl::StatusCode::kFailedPrecondition, "stale"},
       {AckOf(v1::Ack::REFUSED, 1, 1), absl::StatusCode::kFailedPrecondition, "scripted"},
+      {AckOf(v1::Ack::FENCED, 1, 1), absl::StatusCode::kAborted,
+       "another process holds part 0, this one had generation 7"},
       {AckOf(v1::Ack::OUTCOME_UNSPECIFIED, 1, 1), absl::StatusCode::kInternal, "unknown outcome"},
   };
   for (const Case& c : cases) {
@@ -210,7 +212,7 @@ TEST_F(PushTest, ChoosesAmongTheChunksOfATensor) {
     ASSERT_EQ(chunks.size(), 2u);
     if (has_first) {
       ChangeAll([&](Script* s) {
-        s->parts = {2};
+        s->leases.parts = {2};
         v1::Have have;
         have.set_use_stage(1);
         have.set_part_count(4);
@@ -247,7 +249,7 @@ TEST_F(PushTest, DoesNotSendCountedContributions) {
   StartServers(1);
   const auto stage_chunks = chunks_.ChunksOfStage(StageId(1));
   ChangeAll([&](Script* s) {
-    s->parts = {2};
+    s->leases.parts = {2};
     v1::Have have;
     have.set_use_stage(1);
     have.set_part_first(2);

@@ -132,6 +132,10 @@ void ShardPusher::OnAck(Items::iterator it, const v1::Ack& ack) {
       if (ack.retry_after_ms() > 0) return PushBack(it, ack.retry_after_ms());
       return core_->Fail(
           absl::FailedPreconditionError(absl::StrCat(context, " is refused: ", ack.message())));
+    case v1::Ack::FENCED:
+      return core_->Fail(absl::AbortedError(absl::StrCat(
+          context, ": another process holds part ", key.part_first(), ", this one had generation ",
+          job_->GenerationOf(PartId(key.part_first())), "; join again: ", ack.message())));
     default:
       return core_->Fail(absl::InternalError(
           absl::StrCat(context, ": unknown outcome ", static_cast<int>(ack.outcome()))));
@@ -366,6 +370,7 @@ void PushQueue::Encode(const Job& job, Encoding encoding) {
   header.set_crc32c(Crc32c(gradient.view()));
   header.set_tokens(job.tokens);
   header.set_worker_nonce(core_->nonce);
+  header.add_generations(job_->GenerationOf(job.part));
   Bytes payload = gradient;
   if (encoding.push_residual) {
     header.set_residual_bytes(encoding.residual.size());

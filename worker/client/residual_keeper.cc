@@ -19,7 +19,10 @@ void ResidualKeeper::Begin(Step step, Version version, std::vector<bool> push) {
     residuals_.clear();
     wanted_.clear();
   } else if (!skipped) {
-    for (auto& [place, residual] : left_out_) residuals_[place] = std::move(residual);
+    // All other residuals belong to contributions of another process, and are on the servers.
+    wanted_.clear();
+    for (const auto& [place, residual] : left_out_) wanted_.insert(place);
+    residuals_ = std::move(left_out_);
   }
   left_out_.clear();
   step_ = step;

@@ -19,9 +19,9 @@ namespace eps {
 
 // Keeps the residuals of the hosted parts: the elements that sparse gradient codecs omitted (error
 // feedback), encoded in quantization.residual. With residual_home=server, residuals are fetched for
-// every step and returned with the contribution. With residual_home=worker they stay here, are
-// fetched once after a resume, and are sent only when the servers request them
-// (BeginStepReply.push_residuals).
+// every step and returned with the contribution. With residual_home=worker they stay here and are
+// sent only when the servers request them (BeginStepReply.push_residuals); those of contributions
+// of another process, after a resume or a takeover, are fetched once (docs/protocol.md, L8).
 class ResidualKeeper {
  public:
   // The contribution that a residual belongs to.
@@ -41,7 +41,8 @@ class ResidualKeeper {
                  std::function<void()> on_arrival);
 
   // Begins a step that reads `version`. Adopts the residuals of the previous step unless the
-  // servers skipped it. `push` says for each shard whether contributions carry their residuals.
+  // servers skipped it, and forgets those of contributions that another process made in it. `push`
+  // says for each shard whether contributions carry their residuals.
   void Begin(Step step, Version version, std::vector<bool> push) EPS_REQUIRES(client_lock);
   // Requests the missing residuals for contributions of a stage.
   void Want(StageId stage) EPS_REQUIRES(client_lock);

@@ -102,6 +102,10 @@ void StreamLink::OpenStream() {
 
 void StreamLink::OnStreamDone(const grpc::Status& status) {
   stream_.reset();
+  if (!stopped_ && handler_->OnEnd(status)) {
+    state_ = State::kClosed;
+    return Reached();
+  }
   if (!stopped_) ++core_->stats.reconnects;
   const TimePoint now = steady_clock::now();
   if (now >= opened_at_ + SettleTime(core_->options.rpc_timeout)) Reached();

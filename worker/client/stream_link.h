@@ -9,6 +9,7 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/status.h"
 #include "worker/client/byte_stream.h"
 #include "worker/client/client_core.h"
 
@@ -22,6 +23,9 @@ class StreamHandler {
   virtual void OnOpen() = 0;
   // Receives a message, without the lock; one at a time, never while OnOpen runs.
   virtual void OnMessage(const grpc::ByteBuffer& message) = 0;
+  // The stream ended with `status`. Returns whether that was meant to happen: the link then stays
+  // closed, and the client does not fail. The client's lock is held.
+  virtual bool OnEnd(const grpc::Status&) { return false; }
   // Returns what is still unanswered, for error texts; empty if nothing. The client's lock is held.
   virtual std::string WaitingFor() const = 0;
 };

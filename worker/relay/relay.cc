@@ -23,7 +23,8 @@ using std::chrono::steady_clock;
 // while the next is computed.
 constexpr size_t kGradientsInFlight = 2;
 // How long to wait for a gradient's memory before asking the client whether something is wrong.
-constexpr std::chrono::seconds kGradientTimeout{60};
+// Only the client tells the lead that this worker waits for servers, so it must be soon.
+constexpr std::chrono::seconds kGradientTimeout{10};
 
 double SecondsSince(steady_clock::time_point start) {
   return std::chrono::duration<double>(steady_clock::now() - start).count();

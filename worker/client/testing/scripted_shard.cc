@@ -10,11 +10,10 @@
 #include "base/checksum.h"
 #include "base/numerics/flush_denormals.h"
 #include "grpcpp/server_builder.h"
+#include "worker/client/testing/scripted_control.h"
 
 namespace eps {
 namespace {
-
-constexpr std::chrono::milliseconds kPoll{20};
 
 std::string EncodedWeights(const Chunk& chunk, const Codec& codec, Axis axis, uint64_t version) {
   std::vector<float> elements(chunk.elements);
@@ -33,54 +32,6 @@ float ScriptedWeight(uint32_t chunk, uint64_t element, uint64_t version) {
   return static_cast<float>(chunk * 1000.0 + static_cast<double>(element % 997) +
                             static_cast<double>(version) * 0.5);
 }
-
-// Answers Hello, Join and Status as the script says.
-class ScriptedShard::ControlService final : public v1::Control::Service {
- public:
-  explicit ControlService(ScriptedShard* shard) : s_(shard) {}
-
-  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*,
-                     v1::HelloReply* reply) override {
-    MutexLock lock(&s_->mu_);
-    ++s_->seen_.hellos;
-    reply->set_protocol(1);
-    return grpc::Status::OK;
-  }
-
-  grpc::Status Join(grpc::ServerContext* context, const v1::JoinRequest*,
-                    v1::JoinReply* reply) override {
-    MutexLock lock(&s_->mu_);
-    while (s_->script_.importing && !s_->stopping_ && !context->IsCancelled()) {
-      s_->changed_.WaitFor(&s_->mu_, kPoll);
-    }
-    reply->set_spec_text(s_->spec_->ToText());
-    reply->set_term(s_->script_.term);
-    for (const uint32_t part : s_->script_.parts) reply->add_parts(part);
-    for (const std::string& server : s_->servers_) reply->add_servers(server);
-    reply->set_step(s_->script_.next_step);
-    reply->set_state(s_->script_.importing_joins > 0 ? v1::JOB_STATE_IMPORTING
-                                                     : v1::JOB_STATE_RUNNING);
-    if (s_->script_.importing_joins > 0) --s_->script_.importing_joins;
-    return grpc::Status::OK;
-  }
-
-  grpc::Status Status(grpc::ServerContext* context, const v1::StatusRequest*,
-                      v1::StatusReply* reply) override {
-    MutexLock lock(&s_->mu_);
-    ++s_->seen_.statuses;
-    s_->changed_.NotifyAll();
-    while (!s_->script_.answer_status && !s_->stopping_ && !context->IsCancelled()) {
-      s_->changed_.WaitFor(&s_->mu_, kPoll);
-    }
-    reply->set_state(s_->script_.failure.empty() ? v1::JOB_STATE_RUNNING : v1::JOB_STATE_FAILED);
-    if (s_->script_.importing) reply->set_state(v1::JOB_STATE_IMPORTING);
-    reply->set_failure(s_->script_.failure);
-    return grpc::Status::OK;
-  }
-
- private:
-  ScriptedShard* const s_;
-};
 
 // One Push call: its own thread reads, any thread writes.
 class ScriptedShard::PushStream {
@@ -124,7 +75,7 @@ class ScriptedShard::PushStream {
         }
       }
       if (tags.empty()) {
-        s_->changed_.WaitFor(&s_->mu_, kPoll);
+        s_->changed_.WaitFor(&s_->mu_, kScriptPoll);
         continue;
       }
       s_->mu_.Unlock();
@@ -231,7 +182,7 @@ class ScriptedShard::DataService final : public v1::Data::Service {
     MutexLock lock(&s_->mu_);
     reply->set_term(s_->script_.term);
     if (request->probe()) {
-      ++s_->seen_.probes;
+      s_->seen_.probes.push_back(*request);
       if (!s_->script_.begin_steps.empty()) {
         const auto answer = s_->script_.begin_steps.front();
         s_->script_.begin_steps.pop_front();
@@ -244,7 +195,7 @@ class ScriptedShard::DataService final : public v1::Data::Service {
     (request->report_only() ? s_->seen_.reports : s_->seen_.begins).push_back(*request);
     s_->changed_.NotifyAll();
     while (s_->script_.park_begin_steps && !s_->stopping_ && !context->IsCancelled()) {
-      s_->changed_.WaitFor(&s_->mu_, kPoll);
+      s_->changed_.WaitFor(&s_->mu_, kScriptPoll);
     }
     reply->set_step(request->step());
     reply->set_version(request->step() - 1);
@@ -316,7 +267,7 @@ class ScriptedShard::DataService final : public v1::Data::Service {
       {
         MutexLock lock(&s_->mu_);
         while ((state->requests.empty() || Parked()) && !state->reads_done && !s_->stopping_) {
-          s_->changed_.WaitFor(&s_->mu_, kPoll);
+          s_->changed_.WaitFor(&s_->mu_, kScriptPoll);
         }
         if (state->requests.empty() || Parked()) return grpc::Status::OK;
         if (s_->script_.answer_parked > 0) --s_->script_.answer_parked;
@@ -342,6 +293,10 @@ class ScriptedShard::DataService final : public v1::Data::Service {
     std::vector<std::vector<v1::FetchSlice>> by_chunk;
     const bool backward = request.pass() == v1::PASS_BACKWARD;
     for (const ChunkId id : s_->ChunksOf(request)) {
+      if (request.residuals()) {
+        by_chunk.push_back({EmptyResidual(request, id)});
+        continue;
+      }
       by_chunk.push_back(SlicesOf(request, id, 0));
       const WeightAxes axes = s_->codecs_.axes(StageId(request.stage()), id, backward);
       if (axes.has_second) by_chunk.push_back(SlicesOf(request, id, 1));
@@ -360,6 +315,21 @@ class ScriptedShard::DataService final : public v1::Data::Service {
       }
     }
     return all;
+  }
+
+  v1::FetchSlice EmptyResidual(const v1::FetchRequest& request, ChunkId id) {
+    const Step after_warmup(s_->spec_->codecs.warmup_steps + 1);
+    const Codec* const codec = s_->codecs_.residual_or_null(id, after_warmup);
+    EPS_CHECK(codec != nullptr);
+    v1::FetchSlice slice;
+    slice.set_tag(request.tag());
+    slice.set_chunk(id.value());
+    slice.set_version(request.version());
+    slice.set_codec(static_cast<uint32_t>(codec->traits().id));
+    slice.set_residual(true);
+    slice.set_last(true);
+    slice.set_crc32c(Crc32c(""));
+    return slice;
   }
 
   std::vector<v1::FetchSlice> SlicesOf(const v1::FetchRequest& request, ChunkId id, uint32_t view) {
@@ -468,7 +438,7 @@ bool ScriptedShard::WaitUntil(const std::function<bool(const Seen&)>& condition)
   MutexLock lock(&mu_);
   while (!condition(seen_)) {
     if (std::chrono::steady_clock::now() >= deadline) return false;
-    changed_.WaitFor(&mu_, kPoll);
+    changed_.WaitFor(&mu_, kScriptPoll);
   }
   return true;
 }

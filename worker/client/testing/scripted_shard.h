@@ -4,6 +4,7 @@
 // A server that speaks the protocol over real gRPC and misbehaves as a test demands. It keeps
 // no state of a job: weights are a function of (chunk, element, version).
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -27,11 +28,25 @@ namespace eps {
 // Returns an element of a chunk's weights at a version, as every scripted shard serves it.
 float ScriptedWeight(uint32_t chunk, uint64_t element, uint64_t version);
 
+// How often a call of a scripted server looks whether it should end.
+inline constexpr std::chrono::milliseconds kScriptPoll{20};
+
+// The answers to Join and the Notices of sessions.
+struct LeaseScript {
+  std::vector<uint32_t> parts = {0};  // those of the worker, in any order
+  uint64_t generation = 7;            // of part 0; each further part has one more
+  bool standby = false;               // the worker gets no part
+  uint32_t length_ms = 60'000;
+  bool job_done = false;                  // Notices say that the job is done
+  std::deque<grpc::Status> session_ends;  // each ends a session at its next Beat
+  bool answer_leave = true;               // if false, a session goes on after a Beat with `leave`
+};
+
 // The behaviour of a server. Change() modifies it under the server's lock. A script is plain data
 // and its functions capture nothing, because the server's threads may still read it when the locals
 // of a test are gone.
 struct Script {
-  std::vector<uint32_t> parts = {0};
+  LeaseScript leases;
   uint64_t term = 1;
   uint64_t next_step = 1;  // the answer to Join and to probes
   size_t slice_bytes = size_t{2} << 20;
@@ -62,9 +77,15 @@ struct Script {
 // The requests that a server observed.
 struct Seen {
   using Place = std::tuple<uint32_t, uint32_t, uint32_t>;  // use, part, chunk
+  std::vector<v1::JoinRequest> joins;
+  int sessions = 0;  // streams that were opened
+  std::vector<v1::Beat> beats;
+  std::vector<std::chrono::steady_clock::time_point> beat_times;
+  size_t counted_at_leave = 0;  // contributions that were counted when a Beat with `leave` came
+  size_t reports_at_leave = 0;
   std::vector<v1::BeginStepRequest> begins;
   std::vector<v1::BeginStepRequest> reports;  // BeginSteps that only report
-  int probes = 0;
+  std::vector<v1::BeginStepRequest> probes;
   std::vector<v1::FetchRequest> fetches;
   size_t most_in_flight = 0;  // most unanswered fetch requests of one stream
   std::vector<v1::PushHeader> headers;

@@ -117,6 +117,7 @@ class FakeClient final : public ParameterClient {
     log.push_back("flush");
     return absl::OkStatus();
   }
+  absl::Status Leave() override { return absl::OkStatus(); }
   ClientStats stats() const override { return {}; }
 
   // From now on, another thread releases gradients late, one at a time.

@@ -1,0 +1,80 @@
+// Residuals that live with the worker.
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "worker/client/testing/client_fixture.h"
+
+namespace eps {
+namespace {
+
+class ResidualTest : public ClientFixture {
+ protected:
+  void SetUp() override {
+    codecs_.gradients = "topk:0.25";
+    codecs_.error_feedback = true;
+    codecs_.residual_home = ResidualHome::kWorker;
+    StartServers(1);
+  }
+
+  void SetHave(const std::vector<ChunkId>& chunks) {
+    ChangeAll([&](Script* s) {
+      s->have.clear();
+      for (const ChunkId chunk : chunks) {
+        v1::Have& have = s->have.emplace_back();
+        have.set_use_stage(1);
+        have.set_part_count(1);
+        have.set_chunk(chunk.value());
+      }
+    });
+  }
+
+  // Computes stage 1 of a step; returns the chunks whose residuals it asked the server for.
+  std::set<uint32_t> Compute(uint64_t step) {
+    const size_t before = servers_[0]->seen().fetches.size();
+    Begin(step);
+    ExpectFetch(StageId(1), step - 1, /*backward=*/true);
+    StageMemory gradient = Gradient(StageId(1), static_cast<float>(step));
+    EXPECT_TRUE(Push(StageId(1), 0, &gradient).ok());
+    EXPECT_TRUE(client_->Flush().ok());
+    std::set<uint32_t> chunks;
+    const Seen seen = servers_[0]->seen();
+    for (size_t i = before; i < seen.fetches.size(); ++i) {
+      const v1::FetchRequest& fetch = seen.fetches[i];
+      if (!fetch.residuals()) continue;
+      EXPECT_EQ(fetch.version(), step - 1);
+      chunks.insert(fetch.chunks().begin(), fetch.chunks().end());
+    }
+    return chunks;
+  }
+};
+
+// L8: another process made the contribution to the first chunk in step 1, so its residual is on
+// the server, and this process has to ask for it before it contributes to step 2.
+TEST_F(ResidualTest, FetchesResidualsOfContributionsOfOthers) {
+  const auto chunks = chunks_.ChunksOfStage(StageId(1));
+  SetHave({chunks[0]});
+  Join();
+  // Of a stage with vectors, whose gradients are complete.
+  EXPECT_EQ(Compute(1), (std::set<uint32_t>{chunks[0].value(), chunks[1].value()}));
+  EXPECT_EQ(servers_[0]->seen().headers.size(), chunks.size() - 1) << "one is counted";
+  SetHave({});
+  EXPECT_EQ(Compute(2), std::set<uint32_t>{chunks[0].value()});
+  EXPECT_EQ(servers_[0]->seen().headers.size(), 2 * chunks.size() - 1);
+  EXPECT_EQ(Compute(3), std::set<uint32_t>{}) << "now all of them live here";
+}
+
+// The predecessor finished step 1 alone: nothing is known of the residuals at step 2.
+TEST_F(ResidualTest, FetchesAllAfterACountedStep) {
+  const auto chunks = chunks_.ChunksOfStage(StageId(1));
+  SetHave({chunks.begin(), chunks.end()});
+  Join();
+  Begin(1);
+  SetHave({});
+  EXPECT_EQ(Compute(2), (std::set<uint32_t>{chunks[0].value(), chunks[1].value()}));
+}
+
+}  // namespace
+}  // namespace eps
