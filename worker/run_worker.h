@@ -14,8 +14,10 @@ namespace eps {
 //
 // Once `interrupted()` is true, which it must then stay, drains: finishes the current step, gives
 // back its leases and returns Cancelled. It is called between steps, and every 100 ms while the
-// worker waits to join or for a step to open. Every other error says what failed and which key to change. Call it on the
-// thread that will compute, before anything else uses LibTorch.
+// worker waits to join or for a step to open.
+//
+// Every other error says what failed and which key to change. Call it on the thread that will
+// compute, before anything else uses LibTorch.
 absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>& interrupted);
 
 }  // namespace eps
