@@ -400,7 +400,7 @@ TEST_F(EpsTest, AnInterruptLeavesACheckpointOnly) {
   eps->Signal(SIGINT);
   const auto checkpoint = eps->WaitForLine("checkpoint: ", Clock::now() + kPatience);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  EXPECT_EQ(CodeOf(eps.get()), 0) << ReadFile(eps->log_path());
+  EXPECT_EQ(CodeOf(eps.get()), 130) << ReadFile(eps->log_path());
   EXPECT_TRUE(AllGone(children));
   EXPECT_TRUE(fs::exists(*checkpoint + "/eps/manifest.json"));
   const std::string latest = ReadFile(folder_ + "/o/latest");

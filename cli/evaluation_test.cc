@@ -241,7 +241,7 @@ TEST_F(EvaluationTest, AnInterruptWaitsForALongEvaluation) {
   child->Signal(SIGINT);
   ASSERT_TRUE(child->WaitForLine("interrupted: ", deadline).ok());
   EXPECT_TRUE(child->WaitForLine("checkpoint: ", deadline).ok());
-  EXPECT_EQ(CodeOf(child.get()), 0);
+  EXPECT_EQ(CodeOf(child.get()), 130);
   EXPECT_EQ(Steps("o"), "1 2 e2 3");
 }
 

@@ -62,6 +62,8 @@ class TrainRun final : public DriverHost {
   absl::Status Blame(const absl::Status& status);
   std::string QuantizationSummary() const;
   void Summarize() const;
+  // Returns whether the run was interrupted before the last step of the job.
+  bool StoppedEarly() const;
   const std::string& out() const { return plan_.config.checkpoint.dir; }
 
   const TrainPlan plan_;
@@ -153,7 +155,14 @@ absl::Status TrainRun::Run() {
   finished_ = true;
   EPS_RETURN_IF_ERROR(driver_->Finish());
   Summarize();
-  return absl::OkStatus();
+  if (!StoppedEarly()) return absl::OkStatus();
+  return absl::CancelledError(absl::StrCat("interrupted after step ", driver_->result().step,
+                                           " of ", plan_.spec.training.steps));
+}
+
+bool TrainRun::StoppedEarly() const {
+  const JobDriver::Result result = driver_->result();
+  return result.interrupted && result.step < plan_.spec.training.steps;
 }
 
 void TrainRun::Summarize() const {
@@ -173,10 +182,10 @@ void TrainRun::Summarize() const {
   if (plan_.spec.codecs.weights != "fp32") absl::StrAppend(&text, QuantizationSummary());
   if (!result.last_checkpoint.empty()) {
     absl::StrAppend(&text, "next:\n", GenerateHint(plan_.spec.model, result.last_checkpoint));
-    const uint64_t steps = plan_.spec.training.steps;
-    const bool stopped = result.interrupted && result.step < steps;
-    absl::StrAppend(&text, "  eps train --out=", out(), " --resume=latest",
-                    stopped ? "" : absl::StrCat(" --training.steps=", 2 * steps), "\n");
+    absl::StrAppend(
+        &text, "  eps train --out=", out(), " --resume=latest",
+        StoppedEarly() ? "" : absl::StrCat(" --training.steps=", 2 * plan_.spec.training.steps),
+        "\n");
   }
   Print(text);
 }
@@ -205,6 +214,7 @@ absl::Status RunTrain(const RunConfig& run) {
     TrainRun train(std::move(plan));
     status = train.Run();
   }
+  if (absl::IsCancelled(status) && Interrupted()) status = WithExitCode(status, InterruptCode());
   std::error_code error;
   // The error for an unusable checkpoint already says which one is usable.
   const bool unreadable = absl::StartsWith(status.message(), "checkpoint.resume: ");

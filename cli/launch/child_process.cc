@@ -240,6 +240,7 @@ absl::Status StatusOfExitCode(int code, absl::string_view message) {
     case ExitCode::kFenced:
     case ExitCode::kNotAllowed:
     case ExitCode::kInterrupted:
+    case ExitCode::kTerminated:
       return WithExitCode(absl::InternalError(message), static_cast<ExitCode>(code));
     default:
       return absl::InternalError(message);

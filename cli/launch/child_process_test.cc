@@ -89,6 +89,7 @@ TEST(ChildProcessTest, FailuresCarryExitCodeAndLastLines) {
       {"exit 75", ExitCode::kFenced, "exit code 75"},
       {"exit 77", ExitCode::kNotAllowed, "exit code 77"},
       {"exit 130", ExitCode::kInterrupted, "exit code 130"},
+      {"exit 143", ExitCode::kTerminated, "exit code 143"},
       {"exit 3", ExitCode::kInternal, "exit code 3"},
       {"kill -9 $$", ExitCode::kUnavailable, "signal 9"},
       {"kill -6 $$", ExitCode::kUnavailable, "signal 6"},

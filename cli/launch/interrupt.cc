@@ -5,21 +5,25 @@
 
 #include <atomic>
 
-#include "base/exit_code.h"
 #include "cli/launch/child_process.h"
 
 namespace eps {
 namespace {
 
-std::atomic<int> signals{0};
+std::atomic<int> first_signal{0};
 std::atomic<bool> graceful{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
               "the handler uses them");
 
-void OnSignal(int) {
-  if (signals.fetch_add(1) == 0 && graceful.load()) return;
+ExitCode CodeOf(int signal) {
+  return signal == SIGTERM ? ExitCode::kTerminated : ExitCode::kInterrupted;
+}
+
+void OnSignal(int signal) {
+  int none = 0;
+  if (first_signal.compare_exchange_strong(none, signal) && graceful.load()) return;
   KillAllChildren();
-  _exit(static_cast<int>(ExitCode::kInterrupted));
+  _exit(static_cast<int>(CodeOf(signal)));
 }
 
 }  // namespace
@@ -35,6 +39,8 @@ void HandleInterrupts() {
 
 void SetGraceful(bool value) { graceful.store(value); }
 
-bool Interrupted() { return signals.load() > 0; }
+bool Interrupted() { return first_signal.load() != 0; }
+
+ExitCode InterruptCode() { return CodeOf(first_signal.load()); }
 
 }  // namespace eps
