@@ -68,7 +68,8 @@ void StorageKeys(V* v, StorageConfig* s) {
          "be unchanged.");
   v->Key("storage.max_restarts", &s->max_restarts, AnyValue(),
          "How often, in total, eps train restarts killed servers and workers if the job can resume "
-         "from a cut; 0 ends the run instead.");
+         "from a cut, and killed workers in mode sealed; 0 ends the run instead. A worker that was "
+         "stopped is replaced without counting.");
   v->Key("storage.scrub", &s->scrub, SizeText(),
          "Bytes per second that a server rereads from its cuts and checks; 0 disables scrubbing.");
 }

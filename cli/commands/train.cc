@@ -39,6 +39,12 @@ constexpr std::chrono::seconds kWorkerExit{10};  // from the end of the job to t
 constexpr std::chrono::seconds kStopGrace{5};
 constexpr size_t kSummarySteps = 20;
 
+Survives WhatSurvives(const TrainPlan& plan) {
+  if (plan.config.storage.durable()) return Survives::kKilledProcesses;
+  return plan.spec.training.mode == Mode::kSealed ? Survives::kKilledWorkers
+                                                  : Survives::kStoppedWorkers;
+}
+
 // One `eps train`: starts the processes of the run, drives the job, and prints a summary.
 class TrainRun final : public DriverHost {
  public:
@@ -47,14 +53,15 @@ class TrainRun final : public DriverHost {
 
   absl::Status Run();
 
-  absl::Status CheckProcesses() override {
-    return plan_.config.storage.durable() ? cluster_->Mend() : cluster_->Check();
-  }
+  absl::Status CheckProcesses() override { return cluster_->Mend(); }
   absl::Status RestartFinishedWorkers() override { return cluster_->RestartFinishedWorkers(); }
   bool WorkersEnded() override { return cluster_->WorkersEnded(); }
   const std::string& log_folder() const override { return log_folder_; }
   bool Interrupted() const override { return eps::Interrupted(); }
-  void OnRecord(const v1::StepRecord& record) override { plan_check_.OnRecord(record); }
+  void OnRecord(const v1::StepRecord& record) override {
+    if (!record.has_evaluation()) cluster_->OnStep();
+    plan_check_.OnRecord(record);
+  }
 
  private:
   absl::Status OpenFolders();
@@ -117,7 +124,7 @@ absl::Status TrainRun::StartJob() {
     EPS_ASSIGN_OR_RETURN(state_folder, StorageFolder(plan_.config));
     EPS_RETURN_IF_ERROR(driver_->start().CheckState(state_folder, choice.spawn));
   }
-  cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_);
+  cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_, WhatSurvives(plan_));
   if (choice.spawn != 0) {
     EPS_RETURN_IF_ERROR(cluster_->StartServers(choice.spawn));
   } else {
@@ -128,12 +135,14 @@ absl::Status TrainRun::StartJob() {
 }
 
 // Returns the failure of a dead child (the cause) instead of a failed call (the consequence). Waits
-// a moment, so that the child's end is noticed.
+// a moment, so that the child's end is noticed. If the job has failed (FailedPrecondition), workers
+// end with an error because of that.
 absl::Status TrainRun::Blame(const absl::Status& status) {
   if (status.ok() || cluster_ == nullptr || absl::IsInvalidArgument(status)) return status;
   const auto deadline = Clock::now() + std::chrono::seconds(1);
   while (Clock::now() < deadline) {
-    EPS_RETURN_IF_ERROR(cluster_->Check());
+    EPS_RETURN_IF_ERROR(absl::IsFailedPrecondition(status) ? cluster_->CheckLost()
+                                                           : cluster_->Check());
     std::this_thread::sleep_for(kTick);
   }
   return status;

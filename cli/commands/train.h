@@ -7,9 +7,12 @@
 namespace eps {
 
 // `eps train`: plans a run, starts servers or attaches to them, starts workers, and drives the job
-// (cli/driver/job_driver.h) to its end. Errors name the child that died. Returns when the job is
-// done, or after the first SIGINT or SIGTERM once the running step is complete and written. A
-// second signal exits at once with code 130. No child outlives the call. Call it once per process.
+// (cli/driver/job_driver.h) to its end. Replaces workers that somebody stops, and restarts children
+// that are killed if the job survives their loss. Errors name the child that died, or say why the
+// servers gave the job up, with the exit code that they give. Returns OK when the job is done.
+// After the first SIGINT or SIGTERM it returns once the running step is complete and written:
+// Cancelled with exit code 130 or 143 if steps are left. A second signal exits at once with its own
+// code. No child outlives the call. Call it once per process.
 absl::Status RunTrain(const RunConfig& run);
 
 }  // namespace eps

@@ -50,6 +50,8 @@ class ChildProcess {
 
   // Returns whether the process runs. Does not block.
   bool Running();
+  // Returns whether Running or WaitExit has found that the process has ended.
+  bool ended() const { return wait_status_.has_value(); }
   // Waits for the end of the process. Returns false if it still runs at the deadline.
   bool WaitExit(std::chrono::steady_clock::time_point deadline);
   void Signal(int signal);

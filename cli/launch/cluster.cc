@@ -60,11 +60,12 @@ absl::StatusOr<std::string> StorageFolder(const Config& config) {
                    " needs a folder: set storage.path, or checkpoint.dir (--out)"));
 }
 
-Cluster::Cluster(const Config& config, std::string log_folder)
+Cluster::Cluster(const Config& config, std::string log_folder, Survives survives)
     : config_(config),
       log_folder_(std::move(log_folder)),
       config_path_(log_folder_ + "/config.yaml"),
-      environment_(ChildEnvironment()) {}
+      environment_(ChildEnvironment()),
+      rules_(survives, config.storage.max_restarts) {}
 
 absl::Status Cluster::WriteConfig() {
   if (config_written_) return absl::OkStatus();
@@ -140,53 +141,83 @@ absl::Status Cluster::StartWorkers(uint32_t count) {
   return absl::OkStatus();
 }
 
-absl::Status Cluster::StartAgain(Child* child) {
-  if (child->process->Running()) return absl::OkStatus();
-  const absl::Status failure = child->process->Failure();
-  // Restart only a child that was killed or lost its servers: any other error would recur.
-  if (!absl::IsUnavailable(failure)) return absl::OkStatus();
-  return Restart(child, failure);
-}
-
-absl::Status Cluster::RestartFinishedWorkers() {
-  for (Child& worker : workers_) {
-    if (worker.process->Running() || !worker.process->Failure().ok()) continue;
-    EPS_RETURN_IF_ERROR(
-        Restart(&worker,
-                absl::UnavailableError("it had finished before the job was rolled back to a cut")));
+absl::Status Cluster::StartAgain(Child* child, RestartRules::Action action,
+                                 const absl::Status& failure) {
+  if (action == RestartRules::Action::kNone) return absl::OkStatus();
+  if (action == RestartRules::Action::kReplace) {
+    std::printf("note: %s was stopped; starting a replacement\n", child->name.c_str());
+  } else {
+    std::printf("note: restarting %s (restart %d of at most %d): %s\n", child->name.c_str(),
+                static_cast<int>(rules_.restarts()), static_cast<int>(config_.storage.max_restarts),
+                std::string(failure.message().substr(0, failure.message().find('\n'))).c_str());
   }
-  return absl::OkStatus();
-}
-
-absl::Status Cluster::Restart(Child* child, const absl::Status& failure) {
-  if (restarts_ >= config_.storage.max_restarts) return absl::OkStatus();
-  ++restarts_;
-  std::printf("note: restarting %s (restart %d of at most %d): %s\n", child->name.c_str(),
-              static_cast<int>(restarts_), static_cast<int>(config_.storage.max_restarts),
-              std::string(failure.message().substr(0, failure.message().find('\n'))).c_str());
   std::fflush(stdout);
   EPS_ASSIGN_OR_RETURN(child->process, ChildProcess::Start(OptionsOf(*child)));
   return absl::OkStatus();
 }
 
-absl::Status Cluster::Mend() {
-  for (auto* children : {&servers_, &workers_}) {
-    for (Child& child : *children) EPS_RETURN_IF_ERROR(StartAgain(&child));
+absl::Status Cluster::RestartFinishedWorkers() {
+  for (Child& worker : workers_) {
+    if (worker.process->Running() || !worker.process->Failure().ok()) continue;
+    EPS_RETURN_IF_ERROR(StartAgain(
+        &worker, rules_.Count(),
+        absl::UnavailableError("it had finished before the job was rolled back to a cut")));
   }
-  return Check();
+  return absl::OkStatus();
+}
+
+absl::Status Cluster::Mend() {
+  for (Child& server : servers_) {
+    if (server.process->Running()) continue;
+    EPS_RETURN_IF_ERROR(StartAgain(&server, rules_.OnServerEnd(server.process->wait_status()),
+                                   server.process->Failure()));
+  }
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    ChildProcess* const process = workers_[rank].process.get();
+    if (process->Running()) continue;
+    const RestartRules::Action action = rules_.OnWorkerEnd(rank, process->wait_status());
+    const absl::Status failure = process->Failure();
+    if (action == RestartRules::Action::kNone && WasStopped(process->wait_status())) {
+      return absl::UnavailableError(
+          absl::StrCat(failure.message(), "\nit was stopped again before a step was complete, and ",
+                       "storage.max_restarts is ", config_.storage.max_restarts));
+    }
+    EPS_RETURN_IF_ERROR(StartAgain(&workers_[rank], action, failure));
+  }
+  return FirstFailure(/*of_workers_too=*/true);
 }
 
 absl::Status Cluster::Check() {
+  SeeEnds();
+  return FirstFailure(/*of_workers_too=*/true);
+}
+
+absl::Status Cluster::CheckLost() {
+  SeeEnds();
+  return FirstFailure(/*of_workers_too=*/false);
+}
+
+void Cluster::SeeEnds() {
+  for (const auto* children : {&servers_, &workers_}) {
+    for (const Child& child : *children) child.process->Running();
+  }
+}
+
+absl::Status Cluster::FirstFailure(bool of_workers_too) const {
   for (const Child& server : servers_) {
-    if (server.process->Running()) continue;
+    if (!server.process->ended()) continue;
     const absl::Status failure = server.process->Failure();
     if (!failure.ok()) return failure;
     return absl::UnavailableError(absl::StrCat(server.name, " ended before the job did"));
   }
+  absl::Status first;
   for (const Child& worker : workers_) {
-    if (!worker.process->Running()) EPS_RETURN_IF_ERROR(worker.process->Failure());
+    if (!worker.process->ended() || WasStopped(worker.process->wait_status())) continue;
+    const absl::Status failure = worker.process->Failure();
+    if (WasKilled(worker.process->wait_status())) return failure;
+    if (of_workers_too && first.ok()) first = failure;
   }
-  return absl::OkStatus();
+  return first;
 }
 
 bool Cluster::WorkersEnded() {

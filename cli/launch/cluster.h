@@ -12,6 +12,7 @@
 #include "base/config/config.h"
 #include "cli/launch/child_process.h"
 #include "cli/launch/reserved_port.h"
+#include "cli/launch/restart_rules.h"
 
 namespace eps {
 
@@ -25,7 +26,8 @@ class Cluster {
  public:
   // Children read their configuration from a file in `log_folder`, which must exist, and write
   // their logs there. They do not inherit EPS_SECTION__KEY variables: the file holds those values.
-  Cluster(const Config& config, std::string log_folder);
+  // `survives` says which children Mend starts again.
+  Cluster(const Config& config, std::string log_folder, Survives survives);
 
   // Starts `count` servers on loopback ports that stay reserved for the life of this object. Sets
   // addresses().
@@ -37,17 +39,22 @@ class Cluster {
 
   const std::vector<std::string>& addresses() const { return addresses_; }
 
-  // Restarts children that were killed, or that gave up because another one was unavailable, at
-  // most storage.max_restarts times in all; a server keeps its address and folder. Then returns
-  // Check(). REQUIRES StorageConfig::durable().
+  // Starts children again as RestartRules says, with a note for each, at most storage.max_restarts
+  // counted times; a server keeps its address and folder. Then returns as Check does. Unavailable
+  // for a worker that is stopped again and again.
   absl::Status Mend();
+  // Call this for every completed step of the job.
+  void OnStep() { rules_.OnStep(); }
   // Restarts every worker that has ended without an error, for a job that was rolled back to a cut
   // after some workers had finished. These restarts count toward storage.max_restarts, too.
   absl::Status RestartFinishedWorkers();
-  // Returns OK while every child runs or is a worker that exited with 0. Otherwise names the child
-  // that ended, how it ended, and the last lines of its log. Reports a server before a worker,
-  // because workers fail as a consequence.
+  // Returns OK while every child runs or is a worker that exited with 0 or was asked to stop.
+  // Otherwise names the child that ended, how it ended, and the last lines of its log. Reports a
+  // server before a worker, and a killed worker before another one, because workers fail as a
+  // consequence. Unavailable if a signal ended the child.
   absl::Status Check();
+  // Like Check, but ignores workers that ended with an error, as they do after the job has failed.
+  absl::Status CheckLost();
   // Returns whether every worker has ended.
   bool WorkersEnded();
   // Stops the workers, then the servers. Each has `grace` to exit after SIGTERM.
@@ -66,8 +73,12 @@ class Cluster {
   ChildOptions OptionsOf(const Child& child) const;
   // Starts a child for the first time, with an empty log. Restarts append to that log.
   absl::Status Start(Child* child, bool read_stdout);
-  absl::Status StartAgain(Child* child);
-  absl::Status Restart(Child* child, const absl::Status& failure);
+  absl::Status StartAgain(Child* child, RestartRules::Action action, const absl::Status& failure);
+  // Notes which children have ended.
+  void SeeEnds();
+  // Returns as Check or CheckLost do, for the children that were seen to have ended: one that ends
+  // while Mend runs is left to the next call.
+  absl::Status FirstFailure(bool of_workers_too) const;
 
   const Config config_;
   const std::string log_folder_;
@@ -78,7 +89,7 @@ class Cluster {
   std::vector<ReservedPort> ports_;  // of servers_
   std::vector<Child> servers_;
   std::vector<Child> workers_;
-  uint64_t restarts_ = 0;  // restarts of all children together
+  RestartRules rules_;
 };
 
 }  // namespace eps
