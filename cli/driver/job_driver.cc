@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/exit_code.h"
 #include "base/files/files.h"
 #include "base/status_macros.h"
 #include "checkpoint/job_state.h"
@@ -27,6 +28,7 @@ constexpr std::chrono::seconds kStatusTimeout{10};
 constexpr std::chrono::seconds kSilence{30};  // time without a step before waits are shown
 constexpr std::chrono::seconds kStepsAfterWorkers{10};  // for records in flight after they ended
 constexpr std::chrono::milliseconds kEvaluationAfterWorkers{2'000};  // the same for an evaluation
+constexpr uint32_t kMostExitCode = 255;
 
 void ShowWaits(ControlClient* client) {
   for (size_t s = 0; s < client->servers().size(); ++s) {
@@ -120,10 +122,24 @@ absl::Status JobDriver::Follow() {
   Print(absl::StrFormat("job: %016x at step %d (eps status --servers=%s)\n", client_->job().value(),
                         step_, absl::StrJoin(client_->servers(), ",")));
   for (;;) {
-    const absl::Status status = FollowSteps();
-    if (!GoesOnFromACut(status)) return status;
-    EPS_RETURN_IF_ERROR(Rejoin(status));
+    absl::Status status = FollowSteps();
+    if (GoesOnFromACut(status)) {
+      status = Rejoin(status);
+      if (status.ok()) continue;
+    }
+    return status.ok() ? status : CauseOf(status);
   }
+}
+
+// Returns why the servers gave the job up, with the exit code that they give; `status` if they did
+// not, or give none.
+absl::Status JobDriver::CauseOf(const absl::Status& status) {
+  const absl::StatusOr<v1::StatusReply> job = client_->GetStatus(0, kStatusTimeout);
+  const bool failed = job.ok() && job->state() == v1::JOB_STATE_FAILED;
+  if (!failed || job->failure_code() == 0 || job->failure_code() > kMostExitCode) return status;
+  return WithExitCode(
+      absl::FailedPreconditionError(absl::StrCat("the job failed: ", job->failure())),
+      static_cast<ExitCode>(job->failure_code()));
 }
 
 // Follows the job over one connection, to the last step or to the one at which the run stops.

@@ -68,7 +68,8 @@ class JobDriver {
   // belong to this run, where the job's configuration is kept; empty for servers of others.
   absl::Status Start(const std::vector<std::string>& addresses, const std::string& state_folder);
   // Follows the job to its last step or, after Interrupted(), to the border where it stops. Returns
-  // an error if the job cannot continue.
+  // an error if the job cannot continue; if the servers gave it up, FailedPrecondition with their
+  // reason and the exit code that they give.
   absl::Status Follow();
   // Writes trainer_state.json. REQUIRES that Follow returned OK.
   absl::Status Finish() const { return output_.WriteTrainerState(step_); }
@@ -86,6 +87,7 @@ class JobDriver {
   absl::StatusOr<v1::StatusReply> Connect(const std::vector<std::string>& addresses,
                                           std::chrono::milliseconds timeout);
   absl::Status FollowSteps();
+  absl::Status CauseOf(const absl::Status& status);
   absl::Status OnRecord(const v1::StepRecord& record);
   absl::Status OnEvaluation(const v1::StepRecord& record);
   absl::Status OnBorder();

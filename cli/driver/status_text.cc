@@ -70,6 +70,7 @@ std::string StatusJson(const std::string& address, const v1::StatusReply& status
   json["state"] = JobStateName(status.state());
   json["job"] = absl::StrFormat("%016x", status.job_id());
   json["failure"] = status.failure();
+  json["failure_code"] = status.failure_code();
   json["shard"] = status.shard();
   json["shards"] = status.shards();
   json["term"] = status.term();
