@@ -37,7 +37,6 @@ STEPS = 40
 
 BASE = dict(small_job.SETTINGS, **{"training.steps": STEPS, "storage.max_restarts": 1000})
 
-Outcome = collections.namedtuple("Outcome", "digests log")
 # A kill: the victim, "everything" for all processes of the run, and whether the run had its job at
 # that time, and thus restarts servers and workers itself.
 Kill = collections.namedtuple("Kill", "victim had_job")
@@ -127,13 +126,7 @@ class CrashTest(unittest.TestCase):
             self.fail("the run does not end: %s%s" % (self.said(), "".join(status)))
 
     def outcome(self, out, steps=STEPS):
-        digests = subprocess.run(
-            [EPS, "checkpoint", "digest", os.path.join(out, "checkpoint-%d" % steps)],
-            stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS, check=True).stdout
-        with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
-            lines = [json.loads(line) for line in f]
-        return Outcome([line for line in digests.splitlines() if "sha256" in line],
-                       [[line.get(column) for column in small_job.COLUMNS] for line in lines])
+        return small_job.outcome(EPS, out, steps)
 
     def broken_rule(self, folder, logged):
         """Returns the rule that the servers broke in the last complete run; None if none."""
@@ -394,19 +387,8 @@ class ByHand:
             self.kill(name)
 
 
-def tests_of_shard():
-    """Returns the names of the tests of this shard, one of several processes that bazel starts."""
-    if "TEST_SHARD_STATUS_FILE" in os.environ:
-        with open(os.environ["TEST_SHARD_STATUS_FILE"], "w", encoding="utf-8"):
-            pass
-    shards = int(os.environ.get("TEST_TOTAL_SHARDS", "1"))
-    shard = int(os.environ.get("TEST_SHARD_INDEX", "0"))
-    names = [case.__name__ + "." + name for case in (UnexplainedTest, CrashTest)
-             for name in unittest.defaultTestLoader.getTestCaseNames(case)]
-    return names[shard::shards]
-
-
 if __name__ == "__main__":
     EPS = os.path.abspath(sys.argv.pop(1))
     CHECK_TRACE = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2, argv=sys.argv + (tests_of_shard() if len(sys.argv) == 1 else []))
+    tests = processes.tests_of_shard(UnexplainedTest, CrashTest) if len(sys.argv) == 1 else []
+    unittest.main(verbosity=2, argv=sys.argv + tests)

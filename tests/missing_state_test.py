@@ -137,18 +137,12 @@ class MissingStateTest(unittest.TestCase):
         self.assertEqual(done.returncode, code, done.stdout)
         return done.stdout
 
-    def outcome(self, run):
-        last = os.path.join(run.out, "checkpoint-%d" % STEPS)
-        digests = [line for line in self.eps("checkpoint", "digest", last).splitlines()
-                   if "sha256" in line]
-        return digests, [[row.get(column) for column in small_job.COLUMNS] for row in run.rows()]
-
     def expect_outcome(self, run):
         if MissingStateTest.undisturbed is None:
             whole = Run(self, "undisturbed")
             whole.repeat("none")
-            MissingStateTest.undisturbed = self.outcome(whole)
-        self.assertEqual(self.outcome(run), MissingStateTest.undisturbed)
+            MissingStateTest.undisturbed = small_job.outcome(EPS, whole.out, STEPS)
+        self.assertEqual(small_job.outcome(EPS, run.out, STEPS), MissingStateTest.undisturbed)
 
     def test_a_missing_state_is_refused(self):
         run = Run(self, "no-state").kill_in_the_middle()

@@ -1,7 +1,9 @@
-"""Helpers for tests and benchmarks: the processes of a run, and reserved ports."""
+"""Helpers for tests and benchmarks: the processes of a run, reserved ports, shards of a test."""
 
 import os
+import re
 import socket
+import unittest
 
 
 def children_of(pid):
@@ -22,6 +24,32 @@ def children_of(pid):
         role = command[1].decode(errors="replace")
         found["%s %d" % (role, sum(name.startswith(role) for name in found))] = int(entry)
     return found
+
+
+def workers_of(pid):
+    """Returns {rank: pid} of the workers that `eps train` has started."""
+    found = {}
+    for child in children_of(pid).values():
+        try:
+            with open("/proc/%d/cmdline" % child, "rb") as f:
+                rank = re.search(rb"--worker[.]rank=(\d+)\0", f.read())
+        except OSError:
+            continue
+        if rank:
+            found[int(rank.group(1))] = child
+    return found
+
+
+def tests_of_shard(*cases):
+    """Returns the names of the tests of this shard, one of several processes that bazel starts."""
+    if "TEST_SHARD_STATUS_FILE" in os.environ:
+        with open(os.environ["TEST_SHARD_STATUS_FILE"], "w", encoding="utf-8"):
+            pass
+    shards = int(os.environ.get("TEST_TOTAL_SHARDS", "1"))
+    shard = int(os.environ.get("TEST_SHARD_INDEX", "0"))
+    names = [case.__name__ + "." + name for case in cases
+             for name in unittest.defaultTestLoader.getTestCaseNames(case)]
+    return names[shard::shards]
 
 
 RESERVED = []

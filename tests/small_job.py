@@ -1,8 +1,10 @@
-"""A job of a few seconds for tests that run `eps train`: its models, data and settings, and the
-columns by which two runs are compared."""
+"""A job of a few seconds for tests that run `eps train`: its models, data and settings, and what
+is compared of two runs."""
 
+import collections
 import json
 import os
+import subprocess
 
 MODELS = {
     "synthetic": {"model_type": "eps-synthetic", "n_layer": 4, "n_embd": 64, "tied": True},
@@ -19,6 +21,20 @@ SETTINGS = {
 }
 # Keys of a line of metrics.jsonl.
 COLUMNS = ("step", "loss", "grad_norm", "lr", "tokens")
+
+# The SHA-256 sums of a checkpoint, and the columns of every line of metrics.jsonl.
+Outcome = collections.namedtuple("Outcome", "digests log")
+
+
+def outcome(eps, out, steps):
+    """Returns the outcome of a complete run with this output folder."""
+    checkpoint = os.path.join(out, "checkpoint-%d" % steps)
+    digests = subprocess.run([eps, "checkpoint", "digest", checkpoint], stdout=subprocess.PIPE,
+                             text=True, timeout=120, check=True).stdout
+    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+        lines = [json.loads(line) for line in f]
+    return Outcome([line for line in digests.splitlines() if "sha256" in line],
+                   [[line.get(column) for column in COLUMNS] for line in lines])
 
 
 def write_inputs(folder, name="synthetic"):
