@@ -5,9 +5,16 @@
 
 namespace eps {
 
+// 1 s in mode sealed, where a change of workers costs nothing; else the length of a lease.
+inline constexpr uint64_t kAutoCloseGrace = UINT64_MAX;
+
 // The limits that an operator configures. A plain value.
 struct CoreLimits {
   uint64_t part_timeout_ms = 60'000;  // an eager job fails once a part is lost for longer
+  uint64_t worker_lease_ms = 10'000;  // a lease ends so long after the last Beat of its worker
+  // A lease ends so long after the session of its worker closed.
+  uint64_t worker_close_grace_ms = kAutoCloseGrace;
+  uint64_t worker_stuck_ms = 600'000;  // the most time of a stage on a worker; 0 sets no limit
   // A contribution's payload is complete so long after its credit, or the credit is taken back.
   uint64_t push_timeout_ms = 30'000;
   uint32_t max_fetches_per_stream = 8;

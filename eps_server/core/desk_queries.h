@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/ids.h"
 #include "base/job/job_spec.h"
 #include "eps/v1/data.pb.h"
@@ -29,6 +30,8 @@ class DeskQueries {
   virtual std::vector<v1::Have> Counted(const std::vector<bool>& parts) const = 0;
   // The axes along which an update of the chunk should encode the new weights.
   virtual std::vector<Axis> AxesForUpdate(ChunkId chunk) const = 0;
+  // On the lead, refuses a begin of a worker that computes in another way than a strict job does.
+  virtual absl::Status CheckBegin(const v1::BeginStepRequest& request) const = 0;
   // Whether a reduction or an update is in flight.
   virtual bool IsUpdating() const = 0;
   // Whether no backend call is in flight, apart from a scrub.

@@ -41,10 +41,15 @@ struct Opened {};  // The first event of a durable shard: it may now ask for its
 struct StreamClosed {
   StreamId stream;
 };
-// A worker asks the lead for its parts and for the step at which it begins.
+// A worker asks the lead for leases.
 struct Join {
   StreamId stream;
   v1::JoinRequest request;
+};
+// A worker says that it is alive, or leaves. The session is the stream of its Beats.
+struct Beat {
+  StreamId stream;
+  v1::Beat beat;
 };
 // A worker begins a step, and reports the losses of the step before.
 struct BeginStep {
@@ -149,17 +154,17 @@ struct Timer {
 };
 }  // namespace event
 using Event =
-    std::variant<event::Opened, event::StreamClosed, event::Join, event::BeginStep, event::Fetch,
-                 event::FetchDrained, event::PushOffered, event::PushReceived, event::PushInvalid,
-                 event::ImportInitialize, event::ImportChunk, event::ImportResidual,
-                 event::ImportFinish, event::Export, event::ExportDrained, event::Watch,
-                 event::Gate, event::OpDone, event::FromShard, event::LinkUp, event::LinkDown,
-                 event::Timer>;
+    std::variant<event::Opened, event::StreamClosed, event::Join, event::Beat, event::BeginStep,
+                 event::Fetch, event::FetchDrained, event::PushOffered, event::PushReceived,
+                 event::PushInvalid, event::ImportInitialize, event::ImportChunk,
+                 event::ImportResidual, event::ImportFinish, event::Export, event::ExportDrained,
+                 event::Watch, event::Gate, event::OpDone, event::FromShard, event::LinkUp,
+                 event::LinkDown, event::Timer>;
 
 // The outputs. A shell carries them out in order and decides nothing.
 namespace effect {
 using ReplyMessage = std::variant<v1::JoinReply, v1::BeginStepReply, v1::ImportStateReply,
-                                  v1::GateReply, v1::StepRecord>;
+                                  v1::GateReply, v1::StepRecord, v1::Notice>;
 // Sends the reply to a unary call, or one element of a stream of replies.
 struct Reply {
   StreamId stream;

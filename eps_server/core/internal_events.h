@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/bytes.h"
+#include "base/exit_code.h"
 #include "base/ids.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
@@ -35,25 +37,25 @@ struct OpFailed {
 // The job cannot continue. Later failures of the same job are ignored.
 struct JobFailed {
   std::string reason;
+  ExitCode code = ExitCode::kDataInvalid;  // for programs that end because of it
 };
 // This shard cannot finish the step: the job returns to its last cut, in a new term.
 struct RollBack {};
 
 // ---- Parts and their workers.
 
-// A worker that hosts the part sent a request.
-struct PartSeen {
-  PartId part;
-};
-// The part's gradients arrive on this stream.
-struct PartPushes {
-  PartId part;
-  StreamId stream;
+// A request names the generations of its parts' leases: they fence all lower ones from now on.
+struct PartsSeen {
+  std::vector<std::pair<PartId, uint64_t>> parts;  // each with its generation
 };
 // A worker begins the open step with these parts.
 struct PartsBegun {
   std::vector<PartId> parts;
   uint64_t nonce = 0;  // names the worker's process
+};
+// For the lead: the leases of some parts have changed.
+struct LeasesChanged {
+  std::vector<uint64_t> granted;  // by part: the last generation that was granted
 };
 // The step after which BeginStep waits has changed; 0: no gate.
 struct GateMoved {
@@ -229,7 +231,7 @@ struct ReplayEnded {};
 
 using InternalEvent = std::variant<
     internal_event::OpFailed, internal_event::JobFailed, internal_event::RollBack,
-    internal_event::PartSeen, internal_event::PartPushes, internal_event::PartsBegun,
+    internal_event::PartsSeen, internal_event::PartsBegun, internal_event::LeasesChanged,
     internal_event::GateMoved, internal_event::LossesReported, internal_event::EvaluationsReported,
     internal_event::ResidualLeft, internal_event::ChunkComplete, internal_event::GradientUsed,
     internal_event::MemoryFreed, internal_event::UpdateStarted, internal_event::ChunkUpdated,

@@ -1,5 +1,6 @@
 // ShardRouter: what an internal event changes in the facts, and which desks hear of it, in order.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,15 +19,19 @@ void ShardRouter::On(const internal_event::OpFailed& e) {
 void ShardRouter::On(const internal_event::JobFailed& e) {
   if (facts_.state == v1::JOB_STATE_FAILED) return;
   facts_.state = v1::JOB_STATE_FAILED;
-  facts_.failure = e.reason;
+  facts_.failure = Failure{e.reason, e.code};
   Emit(facts_.Traced(TraceAction::Kind::kFailed, 0, Version(facts_.version)));
   const absl::Status status = facts_.FailedStatus();
-  workers_.RefuseJoins(status);
+  if (leases_ != nullptr) {
+    leases_->RefuseJoins(status);
+    leases_->EndTerm(status);
+  }
   watch_.EndTerm(status);
   push_.RefuseOffers(status);
   EndWork(status);
   v1::ShardMessage message = facts_.NewMessage();
   message.mutable_failed()->set_reason(e.reason);
+  message.mutable_failed()->set_exit_code(static_cast<uint32_t>(e.code));
   if (lead_ != nullptr) {
     ToOthers(message);
   } else {
@@ -46,6 +51,22 @@ void ShardRouter::EndWork(const absl::Status& why) {
 void ShardRouter::On(const internal_event::PartsBegun& e) {
   if (facts_.state == v1::JOB_STATE_RUNNING) facts_.push_residuals = facts_.PushResiduals();
   fetch_.On(e);
+  if (leases_ != nullptr) leases_->On(e);
+}
+
+void ShardRouter::On(const internal_event::PartsSeen& e) {
+  bool changed = false;
+  for (const auto& [part, generation] : e.parts) {
+    uint64_t& seen = facts_.parts[part.value()].seen;
+    changed |= generation > seen;
+    seen = std::max(seen, generation);
+  }
+  if (changed) On(internal_event::SessionChanged());
+}
+
+void ShardRouter::On(const internal_event::LeasesChanged& e) {
+  for (size_t p = 0; p < e.granted.size(); ++p) facts_.parts[p].granted = e.granted[p];
+  On(internal_event::SessionChanged());
 }
 
 void ShardRouter::On(const internal_event::GateMoved& e) {
@@ -99,7 +120,7 @@ void ShardRouter::On(const internal_event::StepOpened& e) {
   facts_.state = done ? v1::JOB_STATE_DONE : v1::JOB_STATE_RUNNING;
   Emit(facts_.Traced(TraceAction::Kind::kStepOpened, 0, Version(facts_.version)));
   cuts_.On(e);
-  workers_.On(e);
+  if (leases_ != nullptr) leases_->On(e);
   steps_.On(e);
 }
 
@@ -119,6 +140,7 @@ void ShardRouter::On(const internal_event::Recorded& e) {
 void ShardRouter::On(const internal_event::RecordsUpToDate& e) {
   cuts_.On(e);
   watch_.On(e);
+  if (leases_ != nullptr) leases_->On(e);
 }
 
 void ShardRouter::On(const internal_event::BorderOpened& e) {
@@ -176,7 +198,8 @@ void ShardRouter::On(const internal_event::TermOver& e) {
                                       e.next.value(), ", join again"));
   EndWork(over);
   output_.Drop(over, out_);
-  workers_.EndTerm(over);
+  push_.EndTerm(over);
+  if (leases_ != nullptr) leases_->EndTerm(over);
   watch_.EndTerm(over);  // records of steps that will be repeated are withdrawn
   cuts_.EndTerm();
   next_term_ = e.next;
@@ -215,7 +238,15 @@ void ShardRouter::On(const internal_event::ReplayOpened& e) {
 
 void ShardRouter::On(const internal_event::SessionReplayed& e) {
   facts_.gate_step = e.session->gate_step();
-  workers_.On(e);
+  for (int p = 0; p < e.session->fences_size(); ++p) {
+    if (static_cast<size_t>(p) < facts_.parts.size()) {
+      facts_.parts[p].seen = e.session->fences(p);
+    }
+  }
+  for (const v1::LoggedLease& lease : e.session->leases()) {
+    if (lease.part() < facts_.parts.size()) facts_.parts[lease.part()].granted = lease.generation();
+  }
+  if (leases_ != nullptr) leases_->On(e);
   steps_.On(e);
   if (lead_ != nullptr) lead_->On(e);
   terms_.On(e);
@@ -224,7 +255,7 @@ void ShardRouter::On(const internal_event::SessionReplayed& e) {
 void ShardRouter::On(const internal_event::ReplayEnded& e) {
   facts_.log = ShardFacts::LogState::kWritten;
   replay_.On(e);
-  workers_.On(e);
+  if (leases_ != nullptr) leases_->On(e);
   if (lead_ == nullptr) return On(internal_event::LeadReached());
   cuts_.On(e);
   lead_->Pump();

@@ -11,7 +11,8 @@
 namespace eps {
 namespace {
 
-constexpr uint64_t kFactBytes = 512;  // of a log entry, apart from what grows with the job
+constexpr uint64_t kLeaseChanges = 8;  // in a step, at most; a step has them rarely
+constexpr uint64_t kFactBytes = 512;   // of a log entry, apart from what grows with the job
 
 }  // namespace
 
@@ -72,7 +73,9 @@ LogRoom ShardCore::LogNeeds(const JobSpec& spec, const ChunkMap& chunks,
   const uint64_t small_bytes = kFactBytes + 64 * (parts + shards);
   room.AddEntries(shards, stats_bytes);
   room.AddEntries(8 + 2 * parts, small_bytes);
-  room.AddEntries(1, StepDesk::kStatsKept * stats_bytes + 8 * small_bytes);
+  // A session after each cut, and after each change of leases or fences.
+  room.AddEntries(1 + std::min<uint64_t>(parts, kLeaseChanges),
+                  StepDesk::kStatsKept * stats_bytes + 8 * small_bytes);
   return room;
 }
 

@@ -320,6 +320,7 @@ TEST(ShardCore, QuotaBoundsAPartThatRunsAhead) {
   const JobSpec spec = SmallSpec(2);
   CoreCluster cluster(spec, {1, 0, {}});
   cluster.InitializeAll();
+  cluster.Join(7);
   ASSERT_TRUE(cluster.Begin(1, {0}, 7));
   ASSERT_TRUE(cluster.Begin(1, {1}, 8));
   const StreamId fast = cluster.NewStream();
@@ -373,6 +374,7 @@ TEST(ShardCore, AdmitsOldestStageDespiteFullQuota) {
 TEST(ShardCore, FetchWaitsForItsVersion) {
   CoreCluster cluster(SmallSpec(1), {2, 4, {}});
   cluster.InitializeAll();
+  cluster.Join(7);
   ASSERT_TRUE(cluster.Begin(1, {0}, 7));
   const StreamId fetch = cluster.NewStream();
   const StreamId push = cluster.NewStream();
@@ -419,6 +421,7 @@ TEST(ShardCore, ReplacementLearnsCountedContributions) {
 TEST(ShardCore, LostPartFailsTheJobAndWaiters) {
   CoreCluster cluster(SmallSpec(2), {2, 0, {}});
   cluster.InitializeAll();
+  cluster.Join(7);
   ASSERT_TRUE(cluster.Begin(1, {0}, 7));
   ASSERT_TRUE(cluster.Begin(1, {1}, 8));
   const StreamId lost = cluster.NewStream();
@@ -431,14 +434,18 @@ TEST(ShardCore, LostPartFailsTheJobAndWaiters) {
   const StageId top(3);
   const ChunkId id = cluster.chunks().ChunksOfStage(top).back();
   const uint64_t waiting = cluster.Fetch(other, top, id, 2);
-  cluster.Send(cluster.OwnerOf(id), event::StreamClosed{lost});
   EXPECT_FALSE(cluster.Begin(3, {1}, 8)) << "parked: step 2 is open";
+  cluster.FireTimers();
+  EXPECT_EQ(cluster.core(ShardId(0)).state(), v1::JOB_STATE_RUNNING) << "another may take over";
   cluster.FireTimers();
   EXPECT_EQ(cluster.core(ShardId(0)).state(), v1::JOB_STATE_FAILED);
   EXPECT_EQ(cluster.core(ShardId(1)).state(), v1::JOB_STATE_FAILED);
   EXPECT_THAT(std::string(cluster.answers.failed_fetches.at(waiting).message()),
               HasSubstr("part 0 was lost in step 2"));
   EXPECT_THAT(cluster.Status(ShardId(0)).failure(), HasSubstr("part 0 was lost"));
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    EXPECT_EQ(cluster.Status(ShardId(shard)).failure_code(), 69u);
+  }
   EXPECT_FALSE(cluster.Begin(2, {0}, 9));
 }
 
@@ -495,6 +502,7 @@ TEST(ShardCore, JoinWaitsForWeightsAndSharesParts) {
   CoreCluster cluster(SmallSpec(3), {2, 0, {}});
   ShardAnswers& got = cluster.answers;
   v1::JoinRequest request;
+  request.set_worker_nonce(1);
   request.set_compute_profile("profile a");
   request.set_worker_count(2);
   const StreamId early = cluster.NewStream();
@@ -505,13 +513,20 @@ TEST(ShardCore, JoinWaitsForWeightsAndSharesParts) {
   ASSERT_EQ(got.replies[early].size(), 1u);
   const auto& first = std::get<v1::JoinReply>(got.replies[early][0]);
   EXPECT_EQ(first.step(), 1u);
-  EXPECT_THAT(first.parts(), testing::ElementsAre(0));
+  ASSERT_EQ(first.leases_size(), 1);
+  EXPECT_EQ(first.leases(0).part(), 0u);
+  EXPECT_EQ(first.leases(0).generation(), 1u);
+  EXPECT_EQ(first.lease_ms(), 10'000u);
   EXPECT_EQ(first.servers_size(), 2);
   EXPECT_EQ(JobSpec::Parse(first.spec_text())->Digest(), cluster.spec().Digest());
+  request.set_worker_nonce(2);
   request.set_worker_rank(1);
   const StreamId late = cluster.NewStream();
   cluster.Send(ShardId(0), event::Join{late, request});
-  EXPECT_THAT(std::get<v1::JoinReply>(got.replies[late][0]).parts(), testing::ElementsAre(1, 2));
+  const auto& second = std::get<v1::JoinReply>(got.replies[late][0]);
+  ASSERT_EQ(second.leases_size(), 2);
+  EXPECT_EQ(second.leases(1).part(), 2u);
+  ASSERT_TRUE(cluster.Begin(1, {0}, 1));
   request.set_compute_profile("profile b");
   const StreamId other = cluster.NewStream();
   cluster.Send(ShardId(0), event::Join{other, request});

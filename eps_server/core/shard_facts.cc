@@ -1,5 +1,6 @@
 #include "eps_server/core/shard_facts.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,7 +9,10 @@ namespace eps {
 
 ShardFacts::ShardFacts(JobFacts job_facts, const std::vector<ChunkId>& owned_chunks,
                        Term first_term)
-    : job(std::move(job_facts)), local(job.chunks.chunks().size(), -1), term(first_term) {
+    : job(std::move(job_facts)),
+      local(job.chunks.chunks().size(), -1),
+      term(first_term),
+      parts(job.spec.training.parts) {
   for (const ChunkId id : owned_chunks) {
     local[id.value()] = static_cast<int32_t>(owned.size());
     owned.emplace_back().id = id;
@@ -36,8 +40,46 @@ bool ShardFacts::PushResiduals() const {
 
 absl::Status ShardFacts::FailedStatus() const {
   return absl::FailedPreconditionError(
-      absl::StrCat("the job cannot go on: ", failure,
+      absl::StrCat("the job cannot go on: ", failure.reason,
                    "; start it again with --resume=latest to go on from the last checkpoint"));
+}
+
+absl::Status ShardFacts::CheckParts(absl::string_view rpc,
+                                    absl::Span<const uint32_t> requested) const {
+  std::vector<bool> named(parts.size(), false);
+  for (const uint32_t part : requested) {
+    if (part >= named.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(rpc, ": part ", part, " of a job of ", named.size(), " parts"));
+    }
+    if (named[part]) {
+      return absl::InvalidArgumentError(absl::StrCat(rpc, ": part ", part, " is named twice"));
+    }
+    named[part] = true;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardFacts::CheckGeneration(absl::string_view rpc, PartId part,
+                                         uint64_t generation) const {
+  const PartGenerations& known = parts[part.value()];
+  if (generation < known.seen) {
+    return absl::AbortedError(
+        absl::StrCat(rpc, ": part ", part.value(), ": generation ", generation,
+                     " of its lease is over, generation ", known.seen,
+                     " has begun; another process holds the part; join again"));
+  }
+  if (job.is_lead() && generation > known.granted) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        rpc, ": part ", part.value(), ": generation ", generation,
+        " of its lease was never granted; the last one is generation ", known.granted));
+  }
+  return absl::OkStatus();
+}
+
+bool ShardFacts::KnowsLeases() const {
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const PartGenerations& part) { return part.seen > 0; });
 }
 
 absl::StatusOr<std::vector<ChunkId>> ShardFacts::NamedChunks(absl::string_view rpc,

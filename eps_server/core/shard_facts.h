@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "base/exit_code.h"
 #include "base/ids.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
@@ -55,6 +56,18 @@ struct OwnedChunk {
   bool updating = false;  // to version.Next()
 };
 
+// Why a job cannot continue, and the exit code for programs that end because of it. Plain value.
+struct Failure {
+  std::string reason;  // empty: the job did not fail
+  ExitCode code = ExitCode::kDataInvalid;
+};
+
+// The generations of a part's leases in this term; a higher one fences lower ones. Plain value.
+struct PartGenerations {
+  uint64_t seen = 0;     // the highest in a request; 0: no request named a lease
+  uint64_t granted = 0;  // on the lead: the last one that was granted
+};
+
 // The state of the shard as far as several desks need it. Plain value.
 struct ShardFacts {
   // The contribution log of this shard: not there, written, or read.
@@ -70,7 +83,7 @@ struct ShardFacts {
   uint64_t incarnation = 0;  // names the process; a replay takes over that of the process before
   Term term;
   v1::JobState state = v1::JOB_STATE_IMPORTING;
-  std::string failure;                   // why the job failed; empty if it did not
+  Failure failure;
   uint64_t step = 0;                     // the open step; 0 while importing; steps + 1 when done
   uint64_t version = 0;                  // the version that the open step reads
   uint64_t updates = 0;                  // chunks updated, or being updated, in the open step
@@ -79,6 +92,7 @@ struct ShardFacts {
   uint32_t border_readers = 0;           // exports in flight: updates wait
   std::optional<CutId> base_cut;         // the cut from which the term continues
   std::optional<CutBorder> pending_cut;  // has to begin before the next update
+  std::vector<PartGenerations> parts;    // never resized
   std::optional<v1::Imported> imported;  // the border that this shard reported to the lead
   std::optional<bool> push_residuals;    // decided by the first BeginStep of the open step
   LogState log = LogState::kNone;
@@ -96,6 +110,15 @@ struct ShardFacts {
   bool PushResiduals() const;
   // The answer to requests for a job that failed.
   absl::Status FailedStatus() const;
+  // Checks the generation of the lease with which a request computes the part. A request without a
+  // lease has generation 0, which is valid until a lease is seen. Returns Aborted, with both
+  // generations, if another process holds the part; InvalidArgument on the lead for a generation
+  // that was never granted. `rpc` begins the text. REQUIRES: the part is one of the job.
+  absl::Status CheckGeneration(absl::string_view rpc, PartId part, uint64_t generation) const;
+  // Checks the parts that a request names: each is a part of the job, and none is named twice.
+  absl::Status CheckParts(absl::string_view rpc, absl::Span<const uint32_t> requested) const;
+  // Whether a request in this term has named a lease.
+  bool KnowsLeases() const;
   // Returns the chunks that a request names, in its order. Returns InvalidArgument, which names
   // `rpc` and the chunk, for one that this shard does not own or that is named twice.
   absl::StatusOr<std::vector<ChunkId>> NamedChunks(absl::string_view rpc,

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/exit_code.h"
 
 namespace eps {
 namespace {
@@ -47,6 +48,11 @@ std::optional<StreamId> StreamOfRequest(const Event& event) {
   return std::nullopt;
 }
 
+absl::Status NotTheLead(const JobFacts& job, const char* rpc) {
+  return absl::FailedPreconditionError(absl::StrCat(rpc, "this is shard ", job.shard.value(),
+                                                    "; join at shard 0, ", job.servers[0]));
+}
+
 }  // namespace
 
 ShardRouter::ShardRouter(const ShardCore::Options& options, ShardLife* life)
@@ -59,6 +65,10 @@ ShardRouter::ShardRouter(const ShardCore::Options& options, ShardLife* life)
       workers_(&facts_, this, this),
       lead_(facts_.job.is_lead() ? std::make_unique<LeadDesk>(&facts_, static_cast<Outbox*>(this))
                                  : nullptr),
+      leases_(facts_.job.is_lead()
+                  ? std::make_unique<LeaseDesk>(&facts_, static_cast<const DeskQueries*>(this),
+                                                static_cast<Outbox*>(this))
+                  : nullptr),
       links_(&facts_, this),
       transfer_(&facts_, this, this),
       watch_(&facts_, this),
@@ -74,7 +84,7 @@ void ShardRouter::Handle(const Event& event, uint64_t now_ms, std::vector<Effect
   facts_.now_ms = now_ms;
   out_ = out;
   if (IsTooEarly(event)) {
-    deferred_.push_back(event);
+    Defer(event);
   } else {
     std::visit([this](const auto& e) { On(e); }, event);
   }
@@ -93,6 +103,19 @@ bool ShardRouter::IsTooEarly(const Event& event) const {
   return expects_term && StreamOfRequest(event).has_value();
 }
 
+// Keeps only the newest Beat of a stream, so that a worker that waits takes no more memory.
+void ShardRouter::Defer(const Event& event) {
+  if (const auto* beat = std::get_if<event::Beat>(&event)) {
+    deferred_.erase(std::remove_if(deferred_.begin(), deferred_.end(),
+                                   [beat](const Event& d) {
+                                     const auto* const before = std::get_if<event::Beat>(&d);
+                                     return before != nullptr && before->stream == beat->stream;
+                                   }),
+                    deferred_.end());
+  }
+  deferred_.push_back(event);
+}
+
 std::optional<Event> ShardRouter::TakeDeferred() {
   const auto it = std::find_if(deferred_.begin(), deferred_.end(),
                                [this](const Event& event) { return !IsTooEarly(event); });
@@ -100,6 +123,16 @@ std::optional<Event> ShardRouter::TakeDeferred() {
   Event event = std::move(*it);
   deferred_.erase(it);
   return event;
+}
+
+void ShardRouter::On(const event::Join& e) {
+  if (leases_ != nullptr) return leases_->On(e);
+  Emit(effect::Close{e.stream, NotTheLead(facts_.job, "Join: ")});
+}
+
+void ShardRouter::On(const event::Beat& e) {
+  if (leases_ != nullptr) return leases_->On(e);
+  Emit(effect::Close{e.stream, NotTheLead(facts_.job, "Session: ")});
 }
 
 void ShardRouter::On(const event::OpDone& e) {
@@ -110,7 +143,7 @@ void ShardRouter::On(const event::OpDone& e) {
 
 void ShardRouter::On(const event::Timer& e) {
   cuts_.On(e);
-  workers_.On(e);
+  if (leases_ != nullptr) leases_->On(e);
   links_.On(e);
   push_.On(e);
 }
@@ -125,6 +158,7 @@ void ShardRouter::On(const event::LinkUp& e) {
 void ShardRouter::On(const event::StreamClosed& e) {
   fetch_.Closed(e.stream);
   workers_.Closed(e.stream);
+  if (leases_ != nullptr) leases_->Closed(e.stream);
   watch_.Closed(e.stream);
   deferred_.erase(std::remove_if(deferred_.begin(), deferred_.end(),
                                  [&e](const Event& d) { return StreamOfRequest(d) == e.stream; }),
@@ -154,7 +188,10 @@ void ShardRouter::On(const event::FromShard& e) {
       if (facts_.job.durable()) cuts_.KeepFrom(ToCutId(m.watermark().cut()));
       return;
     case v1::ShardMessage::kFailed:
-      return On(internal_event::JobFailed{m.failed().reason()});
+      return On(internal_event::JobFailed{m.failed().reason(),
+                                          m.failed().exit_code() == 0
+                                              ? ExitCode::kDataInvalid
+                                              : static_cast<ExitCode>(m.failed().exit_code())});
     default:
       return;
   }
@@ -170,7 +207,7 @@ std::unique_ptr<ShardRouter> ShardRouter::NextTerm(std::vector<Effect>* out) {
   next->facts_.term = *next_term_;
   next->facts_.incarnation = facts_.incarnation;
   next->deferred_ = std::move(deferred_);
-  next->workers_.Continue(&workers_);
+  if (leases_ != nullptr) next->leases_->Continue(leases_.get());
   next->watch_.Restore(watch_.records());
   next->out_ = out;
   next->On(internal_event::GateMoved{facts_.gate_step});

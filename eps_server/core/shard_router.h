@@ -33,6 +33,7 @@
 #include "eps_server/core/shard_core.h"
 #include "eps_server/core/shard_facts.h"
 #include "eps_server/core/steps/lead_desk.h"
+#include "eps_server/core/steps/lease_desk.h"
 #include "eps_server/core/steps/link_desk.h"
 #include "eps_server/core/steps/step_desk.h"
 #include "eps_server/core/steps/worker_desk.h"
@@ -71,7 +72,8 @@ class ShardRouter final : private Outbox, private DeskQueries {
   // ---- events from outside
   void On(const event::Opened& e) { terms_.On(e); }
   void On(const event::StreamClosed& e);
-  void On(const event::Join& e) { workers_.On(e); }
+  void On(const event::Join& e);
+  void On(const event::Beat& e);
   void On(const event::BeginStep& e) { workers_.On(e); }
   void On(const event::Fetch& e) { fetch_.On(e); }
   void On(const event::FetchDrained& e) { fetch_.On(e); }
@@ -96,9 +98,9 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void On(const internal_event::JobFailed& e);
   void On(const internal_event::RollBack& e) { terms_.On(e); }
   // ---- workers
-  void On(const internal_event::PartSeen& e) { workers_.On(e); }
-  void On(const internal_event::PartPushes& e) { workers_.On(e); }
+  void On(const internal_event::PartsSeen& e);
   void On(const internal_event::PartsBegun& e);
+  void On(const internal_event::LeasesChanged& e);
   void On(const internal_event::GateMoved& e);
   void On(const internal_event::LossesReported& e);
   void On(const internal_event::EvaluationsReported& e);
@@ -160,12 +162,14 @@ class ShardRouter final : private Outbox, private DeskQueries {
   uint64_t RecordedStep() const override { return lead_->recorded_step(); }
   std::vector<v1::Have> Counted(const std::vector<bool>& parts) const override;
   std::vector<Axis> AxesForUpdate(ChunkId chunk) const override;
+  absl::Status CheckBegin(const v1::BeginStepRequest& request) const override;
   bool IsUpdating() const override { return !steps_.idle(); }
   bool IsIdle() const override;
   std::string RecoveryWaitsFor() const override;
   v1::LoggedSession Session() const override;
 
   bool IsTooEarly(const Event& event) const;
+  void Defer(const Event& event);
   absl::StatusOr<bool> Replay(const v1::LogFact& fact, const LogEntry& entry);
   void EndWork(const absl::Status& why);
   std::string UpdateWaitsFor(ChunkId chunk) const;
@@ -178,7 +182,8 @@ class ShardRouter final : private Outbox, private DeskQueries {
   PushDesk push_;
   StepDesk steps_;
   WorkerDesk workers_;
-  std::unique_ptr<LeadDesk> lead_;  // null on other shards
+  std::unique_ptr<LeadDesk> lead_;     // null on other shards
+  std::unique_ptr<LeaseDesk> leases_;  // null on other shards
   LinkDesk links_;
   TransferDesk transfer_;
   WatchDesk watch_;

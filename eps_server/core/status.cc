@@ -21,6 +21,10 @@ std::vector<v1::Have> ShardRouter::Counted(const std::vector<bool>& parts) const
   return push_.Counted(parts);
 }
 
+absl::Status ShardRouter::CheckBegin(const v1::BeginStepRequest& request) const {
+  return leases_ == nullptr ? absl::OkStatus() : leases_->CheckBegin(request);
+}
+
 std::vector<Axis> ShardRouter::AxesForUpdate(ChunkId chunk) const {
   return fetch_.AxesForUpdate(chunk);
 }
@@ -38,7 +42,10 @@ std::string ShardRouter::RecoveryWaitsFor() const {
 v1::LoggedSession ShardRouter::Session() const {
   v1::LoggedSession session;
   session.set_gate_step(facts_.gate_step);
-  session.set_compute_profile(workers_.compute_profile());
+  if (facts_.KnowsLeases()) {
+    for (const PartGenerations& part : facts_.parts) session.add_fences(part.seen);
+  }
+  if (leases_ != nullptr) leases_->FillSession(&session);
   if (lead_ != nullptr) {
     for (const uint64_t incarnation : terms_.Incarnations()) {
       session.add_incarnations(incarnation);
@@ -56,7 +63,10 @@ void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
   status->set_job_id(job.id.value());
   status->set_job_name(job.spec.name);
   status->set_state(state());
-  status->set_failure(facts_.failure);
+  status->set_failure(facts_.failure.reason);
+  if (facts_.state == v1::JOB_STATE_FAILED) {
+    status->set_failure_code(static_cast<uint32_t>(facts_.failure.code));
+  }
   status->set_shard(job.shard.value());
   status->set_shards(static_cast<uint32_t>(job.servers.size()));
   status->set_term(facts_.term.value());
@@ -67,7 +77,9 @@ void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
   uint64_t parameters = 0;
   for (const OwnedChunk& chunk : facts_.owned) parameters += job.chunks.chunk(chunk.id).elements;
   status->set_parameters(parameters);
-  status->set_joined_workers(static_cast<uint32_t>(workers_.joined_workers()));
+  if (leases_ != nullptr) {
+    status->set_joined_workers(static_cast<uint32_t>(leases_->processes()));
+  }
   for (const auto& [name, value] : life_->counters) (*status->mutable_counters())[name] = value;
   fetch_.FillTimes(status);
   // Encoding just in time saves copies of all weights along every axis.
@@ -88,6 +100,7 @@ void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
     page.Add(facts_.replays() ? "the state of before" : "what all shards have", page.step(),
              terms_.recovering_since_ms());
   }
+  if (leases_ != nullptr) leases_->Waits(&page);
   workers_.Waits(&page);
   fetch_.Waits(&page);
   push_.Waits(&page);

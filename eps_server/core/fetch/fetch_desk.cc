@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/exit_code.h"
 #include "base/status_macros.h"
 
 namespace eps {
@@ -54,6 +55,10 @@ absl::Status FetchDesk::Check(const event::Fetch& e, std::vector<ChunkId>* wante
   EPS_ASSIGN_OR_RETURN(const std::vector<ChunkId> named,
                        facts_.NamedChunks("Fetch", request.chunks()));
   wanted->insert(wanted->end(), named.begin(), named.end());
+  if (request.part() < workers_.parts()) {
+    EPS_RETURN_IF_ERROR(
+        facts_.CheckGeneration("Fetch", PartId(request.part()), request.generation()));
+  }
   const uint32_t in_flight = InFlight(e.stream);
   if (in_flight >= facts_.job.limits.max_fetches_per_stream) {
     return absl::ResourceExhaustedError(absl::StrCat("Fetch: ", in_flight,
@@ -73,8 +78,9 @@ void FetchDesk::On(const event::Fetch& e) {
   const absl::Status status = Check(e, &wanted);
   if (!status.ok()) return outbox_->Emit(effect::FailFetch{tag.stream, tag.tag, status});
   outbox_->Count("fetches");
-  if (e.request.part() < workers_.parts()) {
-    outbox_->Raise(internal_event::PartSeen{PartId(e.request.part())});
+  const PartId part(e.request.part());
+  if (e.request.part() < workers_.parts() && e.request.generation() > 0) {
+    outbox_->Raise(internal_event::PartsSeen{{{part, e.request.generation()}}});
   }
   if (wanted.empty()) return;
   if (e.request.residuals()) return SendResiduals(tag, e.request, wanted);
@@ -85,9 +91,13 @@ void FetchDesk::On(const event::Fetch& e) {
   std::vector<std::pair<ChunkId, Wanted>> copies;
   for (ChunkId id : wanted) {
     const WeightAxes axes = facts_.job.codecs.axes(StageId(e.request.stage()), id, backward);
-    copies.emplace_back(id, Wanted{tag, version, visit, axes.first, /*view=*/0, facts_.now_ms});
+    Wanted copy{tag,          version, visit, axes.first, /*view=*/0, part, e.request.generation(),
+                facts_.now_ms};
+    copies.emplace_back(id, copy);
     if (!axes.has_second) continue;
-    copies.emplace_back(id, Wanted{tag, version, visit, axes.second, /*view=*/1, facts_.now_ms});
+    copy.axis = axes.second;
+    copy.view = 1;
+    copies.emplace_back(id, copy);
   }
   open_[tag].left = static_cast<uint32_t>(copies.size());
   for (auto& [id, copy] : copies) {
@@ -153,19 +163,7 @@ void FetchDesk::ServeOrPark(ChunkId id, Wanted fetch) {
   const bool waits = facts_.WaitsForState();  // until then no chunk has a version
   if (!waits && !chunk.updating && fetch.version == chunk.version) return Serve(id, fetch);
   const Version newest = chunk.updating ? chunk.version.Next() : chunk.version;
-  if (!waits && fetch.version < newest) {
-    // A worker took over a part whose work is lost, in the open step or in the one before, which
-    // another shard still has open: the new term answers it.
-    if (facts_.job.durable() && fetch.version.value() + 1 >= facts_.version) {
-      return outbox_->Raise(internal_event::RollBack());
-    }
-    return Refuse(fetch.tag,
-                  absl::FailedPreconditionError(absl::StrCat(
-                      "Fetch: version ", fetch.version.value(), " of chunk ", id.value(),
-                      " is gone, it is at version ", newest.value(),
-                      "; training.mode eager keeps one version, so a step that a worker left "
-                      "cannot be repeated: start again with --resume=latest")));
-  }
+  if (!waits && fetch.version < newest) return OnGone(id, fetch, newest);
   if (!waits && fetch.version > Version(facts_.version + 1)) {
     return Refuse(fetch.tag,
                   absl::OutOfRangeError(absl::StrCat(
@@ -188,6 +186,30 @@ FetchDesk::Wanted FetchDesk::Unpark(ChunkId chunk, std::map<uint64_t, Wanted>::i
   *it = At(chunk).parked.erase(*it);
   open_.at(fetch.tag).parked.erase({chunk, number});
   return fetch;
+}
+
+// The version was replaced. If the holder of the part asks for it, it took over a part whose work
+// is lost, in the open step or in the one before, which another shard still has open: only the last
+// cut helps, and the new term answers the fetch. Nobody else returns a job to its last cut.
+void FetchDesk::OnGone(ChunkId id, const Wanted& fetch, Version newest) {
+  const std::string text = absl::StrCat(
+      "version ", fetch.version.value(), " of chunk ", id.value(), " is gone, it is at version ",
+      newest.value(),
+      "; training.mode eager keeps one version, so a step that a worker left cannot be repeated");
+  if (fetch.part.value() < workers_.parts()) {  // a parked fetch may have been overtaken
+    const absl::Status fenced = facts_.CheckGeneration("Fetch", fetch.part, fetch.generation);
+    if (!fenced.ok()) return Refuse(fetch.tag, fenced);
+  }
+  const bool of_open_step = fetch.version.value() + 1 >= facts_.version;
+  const bool holds = fetch.generation > 0 && fetch.part.value() < workers_.parts();
+  if (of_open_step && facts_.job.durable() && (holds || !facts_.KnowsLeases())) {
+    return outbox_->Raise(internal_event::RollBack());
+  }
+  if (of_open_step && !facts_.job.durable() && holds) {
+    return outbox_->Raise(internal_event::JobFailed{text, ExitCode::kUnavailable});
+  }
+  Refuse(fetch.tag, absl::FailedPreconditionError(
+                        absl::StrCat("Fetch: ", text, ": start again with --resume=latest")));
 }
 
 // REQUIRES the chunk is at the fetch's version.

@@ -76,6 +76,8 @@ class FetchDesk {
     Visit visit;
     Axis axis;
     uint32_t view = 0;  // FetchSlice.view
+    PartId part;        // that the worker computes
+    uint64_t generation = 0;
     uint64_t since_ms = 0;
   };
   // A fetch that is not answered completely.
@@ -106,6 +108,7 @@ class FetchDesk {
   // Drops a fetch and what of it is parked; `it` then names the next one.
   void Drop(std::map<Tag, Open>::iterator* it);
   uint32_t InFlight(StreamId stream) const;
+  void OnGone(ChunkId id, const Wanted& fetch, Version newest);
   void ServeOrPark(ChunkId chunk, Wanted fetch);
   void Serve(ChunkId chunk, const Wanted& fetch);
   void Answer(ChunkId chunk, const Wanted& fetch, const EncodedCopy& copy);

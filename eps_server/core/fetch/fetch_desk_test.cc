@@ -14,6 +14,7 @@
 namespace eps {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -57,6 +58,7 @@ class FetchDeskTest : public testing::Test {
     desk_.On(updated);
   }
 
+  uint64_t tag_ = 100;
   SmallJob job_;
   ShardFacts facts_ = job_.MakeFacts();
   FakeOutbox outbox_;
@@ -245,6 +247,53 @@ TEST_F(FetchDeskTest, EncodesTheNextStageAhead) {
   // Stage 1 is the last one: the backward visit of stage 0 follows.
   EXPECT_GT(outbox_.Take().size(), 1u);
   EXPECT_GT(outbox_.counters["encodes"], 1u);
+}
+
+TEST_F(FetchDeskTest, RefusesAnOlderGeneration) {
+  facts_.parts[0] = {2, 2};
+  for (const uint64_t generation : {0, 1}) {
+    event::Fetch e = Fetch(kFirst, 0);
+    e.request.set_generation(generation);
+    desk_.On(e);
+    EXPECT_THAT(outbox_.Take(),
+                ElementsAre(AllOf(HasSubstr("ABORTED"), HasSubstr("generation 2 has begun"))));
+  }
+  event::Fetch e = Fetch(kFirst, 0);
+  e.request.set_generation(2);
+  desk_.On(e);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Start 1 Read")));
+}
+
+TEST_F(FetchDeskTest, OnlyTheHolderRollsBack) {
+  job_.caps.durable = true;
+  ShardFacts facts = job_.MakeFacts();
+  FetchDesk desk(&facts, &outbox_);
+  facts.Owned(chunk())->version = Version(1);
+  facts.parts[0].granted = 3;
+  const auto ask = [&](uint32_t part, uint64_t generation) {
+    event::Fetch e = Fetch(kFirst, 0, /*tag=*/++tag_);
+    e.request.set_part(part);
+    e.request.set_generation(generation);
+    desk.On(e);
+    return outbox_.TakeRaised<internal_event::RollBack>().size();
+  };
+  EXPECT_EQ(ask(0, 0), 1u) << "no lease was seen in this term";
+  facts.parts[0].seen = 2;
+  EXPECT_EQ(ask(0, 2), 1u);
+  EXPECT_EQ(ask(0, 1), 0u);
+  EXPECT_EQ(ask(1, 0), 0u) << "a process without a lease";
+}
+
+TEST_F(FetchDeskTest, GoneWeightsOfAHolderEndTheJob) {
+  facts_.Owned(chunk())->version = Version(1);
+  facts_.parts[0].granted = 1;
+  event::Fetch e = Fetch(kFirst, 0);
+  e.request.set_generation(1);
+  desk_.On(e);
+  const auto failed = outbox_.TakeRaised<internal_event::JobFailed>();
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_EQ(failed[0].code, ExitCode::kUnavailable);
+  EXPECT_THAT(failed[0].reason, HasSubstr("a step that a worker left cannot be repeated"));
 }
 
 }  // namespace

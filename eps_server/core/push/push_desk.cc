@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "eps_server/core/push/push_texts.h"
 #include "eps_server/core/replay/log_facts.h"
 
@@ -63,6 +64,9 @@ void PushDesk::Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome,
       break;
     case v1::Ack::STALE:
       outbox_->Count("stale");
+      break;
+    case v1::Ack::FENCED:
+      outbox_->Count("fenced");
       break;
     default:
       outbox_->Count("refused");
@@ -129,6 +133,21 @@ absl::Status PushDesk::Check(const v1::PushHeader& header) const {
   return absl::OkStatus();
 }
 
+// Returns Aborted if another process holds a part of the contribution. REQUIRES: the key is valid.
+absl::Status PushDesk::CheckGenerations(const v1::PushHeader& header) const {
+  const uint32_t count = header.key().part_count();
+  const auto& named = header.generations();
+  if (!named.empty() && static_cast<uint32_t>(named.size()) != count) {
+    return absl::InvalidArgumentError(absl::StrCat("Push: ", named.size(), " generations for ",
+                                                   count, " parts; send one for each"));
+  }
+  for (uint32_t p = 0; p < count; ++p) {
+    EPS_RETURN_IF_ERROR(facts_.CheckGeneration("Push", PartId(header.key().part_first() + p),
+                                               named.empty() ? 0 : named.Get(static_cast<int>(p))));
+  }
+  return absl::OkStatus();
+}
+
 // Returns the bytes that the contribution holds in memory until its update.
 uint64_t PushDesk::HeldBytes(const v1::PushHeader& header) const {
   const ChunkId chunk(header.key().chunk());
@@ -147,11 +166,7 @@ void PushDesk::On(const event::PushOffered& e) {
     return Ack(e.stream, header.tag(), v1::Ack::REFUSED,
                absl::StrCat("Push: ", std::string(status.message())));
   }
-  for (uint32_t p = 0; p < header.key().part_count(); ++p) {
-    const PartId part(header.key().part_first() + p);
-    outbox_->Raise(internal_event::PartSeen{part});
-    outbox_->Raise(internal_event::PartPushes{part, e.stream});
-  }
+  streams_.insert(e.stream);
   Offer offer{e.stream, header, facts_.now_ms};
   const std::optional<OfferQueue::Wait> wait = TryOffer(offer);
   if (wait.has_value()) offers_.Add(std::move(offer), HeldBytes(header), *wait);
@@ -164,6 +179,19 @@ std::optional<OfferQueue::Wait> PushDesk::TryOffer(const Offer& offer) {
   if (Term(key.term()) != facts_.term || key.step() < facts_.step) {
     Ack(offer.stream, header.tag(), v1::Ack::STALE, "");
     return std::nullopt;
+  }
+  if (const absl::Status status = CheckGenerations(header); !status.ok()) {
+    Ack(offer.stream, header.tag(), absl::IsAborted(status) ? v1::Ack::FENCED : v1::Ack::REFUSED,
+        std::string(status.message()));
+    return std::nullopt;
+  }
+  if (!header.generations().empty()) {
+    internal_event::PartsSeen seen;
+    for (uint32_t p = 0; p < key.part_count(); ++p) {
+      seen.parts.emplace_back(PartId(key.part_first() + p),
+                              header.generations(static_cast<int>(p)));
+    }
+    outbox_->Raise(seen);
   }
   if (key.step() > facts_.step || facts_.state != v1::JOB_STATE_RUNNING) {
     RefuseForNow(offer.stream, header.tag(),
@@ -264,9 +292,11 @@ void PushDesk::TakeBack(StreamId stream, uint64_t tag) {
 
 void PushDesk::On(const event::PushReceived& e) { Receive(e.stream, e.tag, e.data, e.residual); }
 
-// Whether the contribution belongs to the open step and is not counted.
+// Whether the contribution belongs to the open step, is not counted, and comes from the processes
+// that hold its parts.
 bool PushDesk::IsNew(const v1::PushHeader& header) const {
   return facts_.state == v1::JOB_STATE_RUNNING && header.key().step() == facts_.step &&
+         CheckGenerations(header).ok() &&
          ledger_.Check(PlaceOf(header.key()), OriginOf(header)) ==
              ContributionLedger::Verdict::kNew;
 }
@@ -295,7 +325,6 @@ void PushDesk::Receive(StreamId stream, uint64_t tag,
                  nonfinite ? Bytes() : data_or_null->bytes(), residual);
   }
   Count(header, std::move(data_or_null), residual);
-  outbox_->Raise(internal_event::PartSeen{PartId(key.part_first())});
   Ack(stream, tag, v1::Ack::ACCEPTED, "");
   outbox_->Count("accepted_bytes", header.bytes());
   RaiseIfComplete(ChunkId(key.chunk()));
@@ -442,11 +471,16 @@ std::vector<v1::Have> PushDesk::Counted(const std::vector<bool>& parts) const {
 }
 
 void PushDesk::Closed(StreamId stream) {
+  streams_.erase(stream);
   offers_.Remove(stream);
   for (const CreditBook::Tag& tag : credits_.OfStream(stream)) {
     Release(*EndCredit(tag.first, tag.second));
   }
   RetryOffers();
+}
+
+void PushDesk::EndTerm(const absl::Status& why) {
+  for (const StreamId stream : streams_) outbox_->Close(stream, why);
 }
 
 void PushDesk::RefuseOffers(const absl::Status& why) {

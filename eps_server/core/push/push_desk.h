@@ -60,6 +60,8 @@ class PushDesk {
   void Closed(StreamId stream);
   // Drops all offers: the job failed, or the term is over.
   void EndWork() { offers_.Clear(); }
+  // Ends all streams of the term, which is over.
+  void EndTerm(const absl::Status& why);
   // Refuses all offers: the job failed.
   void RefuseOffers(const absl::Status& why);
   void Waits(WaitPage* page) const;
@@ -70,6 +72,7 @@ class PushDesk {
   using Offer = OfferQueue::Offer;
 
   absl::Status Check(const v1::PushHeader& header) const;
+  absl::Status CheckGenerations(const v1::PushHeader& header) const;
   uint64_t HeldBytes(const v1::PushHeader& header) const;
   bool IsNew(const v1::PushHeader& header) const;
   std::optional<OfferQueue::Wait> TryOffer(const Offer& offer);
@@ -93,6 +96,7 @@ class PushDesk {
   ContributionLedger ledger_;  // what counts in the open step
   Admission admission_;
   OfferQueue offers_;
+  std::set<StreamId> streams_;  // on which contributions were offered
   CreditBook credits_;
   DamageCounts damage_;           // of the open step
   std::optional<TimerId> timer_;  // runs while there may be credits

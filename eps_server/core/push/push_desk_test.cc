@@ -282,5 +282,56 @@ TEST_F(PushDeskTest, ReplaysALoggedContributionOnce) {
   EXPECT_FALSE(*applied) << "step 2 has to open first";
 }
 
+TEST_F(PushDeskTest, FencesAnOlderGeneration) {
+  facts_.parts[0] = {2, 2};
+  Offer(Header(0, 1));
+  v1::PushHeader old = Header(0, 2);
+  old.add_generations(1);
+  Offer(old);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("FENCED"), HasSubstr("FENCED")));
+  EXPECT_EQ(outbox_.counters["fenced"], 2u);
+  v1::PushHeader held = Header(0, 3);
+  held.add_generations(2);
+  Offer(held);
+  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 3"));
+}
+
+TEST_F(PushDeskTest, FencesAPayloadThatWasCredited) {
+  Offer(Header(0, 1));
+  facts_.parts[0] = {1, 1};
+  Receive(1);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("FENCED")));
+  v1::PushHeader held = Header(0, 2);
+  held.add_generations(1);
+  Offer(held);
+  Receive(2);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("ACCEPTED")));
+}
+
+TEST_F(PushDeskTest, ChecksEveryPartOfAMergedPush) {
+  facts_.parts = {{1, 1}, {2, 2}};
+  v1::PushHeader merged = Header(0, 1);
+  merged.mutable_key()->set_part_count(2);
+  merged.add_generations(1);
+  Offer(merged);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("1 generations for 2 parts")));
+  merged.add_generations(1);
+  Offer(merged);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("FENCED")));
+  merged.set_generations(1, 3);
+  Offer(merged);
+  EXPECT_THAT(Acks(), ElementsAre(HasSubstr("was never granted")));
+  merged.set_generations(1, 2);
+  Offer(merged);
+  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 1"));
+}
+
+TEST_F(PushDeskTest, ATermEndsItsStreams) {
+  Offer(Header(0, 1));
+  outbox_.Take();
+  desk_.EndTerm(absl::AbortedError("term 1 is over"));
+  EXPECT_THAT(outbox_.Take(), ElementsAre("Close 7 {ABORTED: term 1 is over}"));
+}
+
 }  // namespace
 }  // namespace eps

@@ -1,6 +1,7 @@
 #include "eps_server/core/steps/link_desk.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/exit_code.h"
 
 namespace eps {
 
@@ -25,9 +26,10 @@ void LinkDesk::On(const event::Timer& e) {
     if (timer != e.id) continue;
     const ShardId lost = peer;
     timers_.erase(lost);
-    return outbox_->Raise(internal_event::JobFailed{absl::StrCat(
-        "shard ", lost.value(), " at ", facts_.job.servers[lost.value()],
-        " has been unreachable for ", facts_.job.limits.part_timeout_ms / 1000, " s")});
+    return outbox_->Raise(internal_event::JobFailed{
+        absl::StrCat("shard ", lost.value(), " at ", facts_.job.servers[lost.value()],
+                     " has been unreachable for ", facts_.job.limits.part_timeout_ms / 1000, " s"),
+        ExitCode::kUnavailable});
   }
 }
 
@@ -36,7 +38,8 @@ void LinkDesk::OnRegister(ShardId from, const v1::Register& message) {
   if (!is_new && it->second != message.incarnation()) {
     return outbox_->Raise(internal_event::JobFailed{
         absl::StrCat("shard ", from.value(), " at ", facts_.job.servers[from.value()],
-                     " was restarted and has lost its memory")});
+                     " was restarted and has lost its memory"),
+        ExitCode::kUnavailable});
   }
   outbox_->Raise(internal_event::ShardReached{from});
 }

@@ -30,14 +30,6 @@ class WorkerDeskTest : public testing::Test {
       }
     };
   }
-  event::Join Join(const std::string& profile = "cpu", uint32_t rank = 0, uint32_t count = 1) {
-    event::Join e{kStream, {}};
-    e.request.set_worker_nonce(10 + rank);
-    e.request.set_compute_profile(profile);
-    e.request.set_worker_rank(rank);
-    e.request.set_worker_count(count);
-    return e;
-  }
   event::BeginStep Begin(uint64_t step) {
     event::BeginStep e{kStream, {}};
     e.request.set_job_id(facts_.job.id.value());
@@ -54,42 +46,6 @@ class WorkerDeskTest : public testing::Test {
   FakeOutbox outbox_;
   WorkerDesk desk_{&facts_, &queries_, &outbox_};
 };
-
-TEST_F(WorkerDeskTest, SharesPartsByRank) {
-  desk_.On(Join("cpu", 1, 2));
-  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("parts: 1 servers")));
-  EXPECT_EQ(desk_.joined_workers(), 1u);
-  desk_.On(Join("cpu", 0, 3));
-  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("raise training.parts")));
-}
-
-TEST_F(WorkerDeskTest, RefusesAnotherComputeProfile) {
-  desk_.On(Join("cpu"));
-  EXPECT_EQ(desk_.compute_profile(), "cpu");
-  EXPECT_EQ(outbox_.TakeRaised<internal_event::SessionChanged>().size(), 1u);
-  outbox_.Take();
-  desk_.On(Join("another"));
-  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("training.determinism=relaxed")));
-}
-
-TEST_F(WorkerDeskTest, JoinsWaitForTheFirstStep) {
-  facts_.state = v1::JOB_STATE_IMPORTING;
-  desk_.On(Join());
-  EXPECT_THAT(outbox_.Take(), IsEmpty());
-  facts_.state = v1::JOB_STATE_RUNNING;
-  desk_.On(internal_event::StepOpened());
-  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Reply on 7 eps.v1.JoinReply")));
-}
-
-TEST_F(WorkerDeskTest, ANewTermKeepsTheJoinsThatWait) {
-  facts_.state = v1::JOB_STATE_RECOVERING;
-  desk_.On(Join());
-  WorkerDesk next(&facts_, &queries_, &outbox_);
-  next.Continue(&desk_);
-  facts_.state = v1::JOB_STATE_RUNNING;
-  next.On(internal_event::StepOpened());
-  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Reply on 7 eps.v1.JoinReply")));
-}
 
 TEST_F(WorkerDeskTest, AnswersTheOpenStepAndParksTheNext) {
   queries_.counted.emplace_back().set_chunk(3);
@@ -185,33 +141,56 @@ TEST_F(WorkerDeskTest, ADuplicateOfAnEarlierBeginChangesNothing) {
   EXPECT_THAT(outbox_.raised, IsEmpty());
 }
 
-TEST_F(WorkerDeskTest, ALostPartEndsAnEagerJob) {
-  desk_.On(internal_event::PartPushes{PartId(1), kStream});
-  desk_.Closed(kStream);
-  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("SetTimer 1 after 60000")));
-  desk_.On(event::Timer{TimerId(1)});
-  const auto failed = outbox_.TakeRaised<internal_event::JobFailed>();
-  ASSERT_EQ(failed.size(), 1u);
-  EXPECT_THAT(failed[0].reason, StartsWith("part 1 was lost in step 1"));
+TEST_F(WorkerDeskTest, RefusesAnOlderGeneration) {
+  facts_.parts[0] = {3, 3};
+  for (const char* kind : {"begin", "probe", "report", "no lease"}) {
+    event::BeginStep e = Begin(1);
+    if (std::string(kind) != "no lease") e.request.add_generations(2);
+    e.request.set_probe(std::string(kind) == "probe");
+    e.request.set_report_only(std::string(kind) == "report");
+    desk_.On(e);
+    EXPECT_THAT(outbox_.Take(),
+                ElementsAre(AllOf(HasSubstr("ABORTED"), HasSubstr("generation 3 has begun"),
+                                  HasSubstr("another process holds the part; join again"))))
+        << kind;
+    EXPECT_THAT(outbox_.raised, IsEmpty()) << kind;
+  }
 }
 
-TEST_F(WorkerDeskTest, APartThatReturnsStopsItsTimer) {
-  desk_.On(internal_event::PartPushes{PartId(1), kStream});
-  desk_.Closed(kStream);
-  outbox_.Take();
-  desk_.On(internal_event::PartSeen{PartId(1)});
-  EXPECT_THAT(outbox_.Take(), ElementsAre("ClearTimer 1"));
-  desk_.On(event::Timer{TimerId(1)});
-  EXPECT_THAT(outbox_.TakeRaised<internal_event::JobFailed>(), IsEmpty());
+TEST_F(WorkerDeskTest, AProbeRaisesTheFence) {
+  facts_.parts[0] = {1, 2};
+  event::BeginStep probe = Begin(0);
+  probe.request.set_probe(true);
+  probe.request.add_generations(2);
+  desk_.On(probe);
+  const auto seen = outbox_.TakeRaised<internal_event::PartsSeen>();
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_THAT(seen[0].parts, ElementsAre(testing::Pair(PartId(0), 2u)));
 }
 
-TEST_F(WorkerDeskTest, ASealedJobWaitsForAReplacement) {
-  job_.spec.training.mode = Mode::kSealed;
-  ShardFacts facts = job_.MakeFacts();
-  WorkerDesk desk(&facts, &queries_, &outbox_);
-  desk.On(internal_event::PartPushes{PartId(1), kStream});
-  desk.Closed(kStream);
-  desk.On(event::Timer{TimerId(1)});
+TEST_F(WorkerDeskTest, AParkedBeginMayBeFenced) {
+  facts_.parts[0] = {1, 2};
+  event::BeginStep begin = Begin(2);
+  begin.request.add_generations(1);
+  desk_.On(begin);
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  facts_.parts[0].seen = 2;
+  facts_.step = 2;
+  desk_.On(internal_event::StepReady());
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("generation 2 has begun")));
+}
+
+TEST_F(WorkerDeskTest, RefusesGenerationsThatCannotBe) {
+  event::BeginStep begin = Begin(1);
+  begin.request.add_generations(uint64_t{1} << 63);
+  desk_.On(begin);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("was never granted")));
+  begin.request.add_generations(1);
+  desk_.On(begin);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("2 generations for 1 parts")));
+  queries_.check_begin = absl::FailedPreconditionError("another machine");
+  desk_.On(Begin(1));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("another machine")));
   EXPECT_THAT(outbox_.raised, IsEmpty());
 }
 

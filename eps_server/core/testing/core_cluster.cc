@@ -222,6 +222,12 @@ void CoreCluster::InitializeAll() {
   Run();
 }
 
+void CoreCluster::Join(uint64_t nonce) {
+  v1::JoinRequest request;
+  request.set_worker_nonce(nonce);
+  Send(ShardId(0), event::Join{NewStream(), request});
+}
+
 void CoreCluster::ImportAll(const std::map<uint32_t, Bytes>& states, uint64_t step,
                             double lagged_norm) {
   std::vector<StreamId> streams;
@@ -297,6 +303,9 @@ uint64_t CoreCluster::Push(StreamId stream, uint64_t step, StageId use, TreeRang
   key->set_part_first(parts.first);
   key->set_part_count(parts.count);
   key->set_chunk(chunk.value());
+  for (uint32_t p = 0; p < parts.count && !generations.empty(); ++p) {
+    header.add_generations(generations[parts.first + p]);
+  }
   const ShardId shard = payload.shard;
   payloads_[tag] = std::move(payload);
   Send(shard, event::PushOffered{stream, std::move(header)});
@@ -349,6 +358,7 @@ uint64_t CoreCluster::Fetch(StreamId stream, StageId stage, ChunkId chunk, uint6
   request.set_stage(stage.value());
   request.set_version(version);
   request.set_pass(backward ? v1::PASS_BACKWARD : v1::PASS_FORWARD);
+  if (!generations.empty()) request.set_generation(generations[0]);
   request.add_chunks(chunk.value());
   Send(OwnerOf(chunk), event::Fetch{stream, request});
   return tag;
@@ -390,6 +400,28 @@ void CoreCluster::FireTimers(uint64_t within_ms) {
     }
   }
   Run();
+}
+
+void CoreCluster::Advance(uint64_t ms) {
+  const uint64_t until = now_ms + ms;
+  for (;;) {
+    uint64_t at = until + 1;
+    std::pair<uint32_t, uint64_t> due;  // shard and timer
+    for (uint32_t s = 0; s < shards_.size(); ++s) {
+      if (!IsUp(ShardId(s))) continue;
+      for (const auto& [id, expiry] : shards_[s]->timers) {
+        if (expiry >= at) continue;
+        at = expiry;
+        due = {s, id};
+      }
+    }
+    if (at > until) break;
+    now_ms = std::max(now_ms, at);
+    shards_[due.first]->timers.erase(due.second);
+    Send(ShardId(due.first), event::Timer{TimerId(due.second)});
+    Run();
+  }
+  now_ms = until;
 }
 
 }  // namespace eps

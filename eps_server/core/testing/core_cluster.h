@@ -75,6 +75,8 @@ class CoreCluster {
   // Starts a new process for a shard that is down.
   void Restart(ShardId shard);
 
+  // Lets a worker process join, which gets all parts that are free. Its session stays closed.
+  void Join(uint64_t nonce);
   // Fills every shard with the initial weights and opens the job.
   void InitializeAll();
   // Restores every shard from exported states (by chunk) at a border.
@@ -108,11 +110,15 @@ class CoreCluster {
   // Expires every timer that is set to expire within `within_ms`, and advances the time to the last
   // of them.
   void FireTimers(uint64_t within_ms = std::numeric_limits<uint64_t>::max());
+  // Lets time pass, and expires the timers that are due, in their order.
+  void Advance(uint64_t ms);
 
   ShardAnswers answers;
   std::vector<v1::BeginStepReply> begun;  // by shard: the replies to the last Begin
   uint64_t now_ms = 0;
-  uint64_t term = 1;           // the term of the workers' requests
+  uint64_t term = 1;  // the term of the workers' requests
+  // The generations of the leases, by part, with which Push and Fetch (of part 0) are sent.
+  std::map<uint32_t, uint64_t> generations;
   bool hold_payloads = false;  // credited payloads are not sent
 
  private:

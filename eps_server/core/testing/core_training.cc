@@ -73,7 +73,9 @@ bool CoreTraining::Join() {
   cluster_.term = cluster_.Status(ShardId(0)).term();
   if (joined_.second > 0 && joined_.first == cluster_.term) return true;
   const StreamId stream = cluster_.NewStream();
-  cluster_.Send(ShardId(0), event::Join{stream, v1::JoinRequest()});
+  v1::JoinRequest request;
+  request.set_worker_nonce(nonce_ + 1);
+  cluster_.Send(ShardId(0), event::Join{stream, request});
   for (int round = 0; round < 1000 && cluster_.answers.replies.count(stream) == 0; ++round) {
     if (cluster_.RunSome(1) == 0) break;
   }
@@ -101,7 +103,7 @@ bool CoreTraining::Probe() {
   const auto lowest = std::min_element(
       open_.begin(), open_.end(), [](const auto& a, const auto& b) { return a.step() < b.step(); });
   joined_ = {cluster_.term, lowest->step()};
-  return true;
+  return cluster_.IsUp(ShardId(0));  // it may have died after its answer
 }
 
 std::vector<StreamId> CoreTraining::SendToAll(v1::BeginStepRequest request, uint64_t step) {

@@ -95,7 +95,7 @@ class CoreTraining {
   const CodecTable codecs_;
   std::pair<uint64_t, uint64_t> joined_;  // by the worker: term and first step; 0 if it has to join
   std::vector<v1::BeginStepReply> open_;  // by shard: the answers to the worker's probes
-  uint64_t nonce_ = 0;                    // names that worker
+  uint64_t nonce_ = 1000;                 // names that worker; Disorder has lower ones
   std::pair<uint64_t, uint64_t> begun_;   // term and step of the last BeginStep that all answered
   uint64_t version_ = 0;                  // of the weights that the open step reads
   std::pair<uint64_t, uint64_t> fetched_;  // term and step of the last FetchAll

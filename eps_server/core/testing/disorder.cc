@@ -158,7 +158,10 @@ void Disorder::Fetch(ShardId shard) {
 void Disorder::Join(ShardId shard) {
   v1::JoinRequest request;
   request.set_worker_nonce(dice_(4));
-  if (dice_(3) == 0) request.set_compute_profile(kAnotherProfile);
+  if (dice_(3) == 0) {
+    request.set_compute_profile(kAnotherProfile);
+    request.set_worker_nonce(request.worker_nonce() + 10);  // no such worker begins a step
+  }
   if (dice_(3) == 0) request.set_worker_count(static_cast<uint32_t>(1 + dice_(4)));
   if (dice_(3) == 0) request.add_parts(static_cast<uint32_t>(dice_(4)));
   if (dice_(5) == 0) request.set_spec_digest("another job");

@@ -154,6 +154,9 @@ struct EventText {
     return absl::StrCat("StreamClosed ", e.stream.value());
   }
   std::string operator()(const event::Join& e) const { return RpcText("Join", e); }
+  std::string operator()(const event::Beat& e) const {
+    return absl::StrCat("Beat on ", e.stream.value(), " {", e.beat.ShortDebugString(), "}");
+  }
   std::string operator()(const event::BeginStep& e) const { return RpcText("BeginStep", e); }
   std::string operator()(const event::Fetch& e) const { return RpcText("Fetch", e); }
   std::string operator()(const event::FetchDrained& e) const {

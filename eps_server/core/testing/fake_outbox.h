@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "eps_server/core/desk_queries.h"
 #include "eps_server/core/outbox.h"
 #include "eps_server/core/shard_facts.h"
@@ -67,6 +68,7 @@ class FakeQueries final : public DeskQueries {
   uint64_t RecordedStep() const override { return recorded_step; }
   std::vector<v1::Have> Counted(const std::vector<bool>&) const override { return counted; }
   std::vector<Axis> AxesForUpdate(ChunkId) const override { return axes; }
+  absl::Status CheckBegin(const v1::BeginStepRequest&) const override { return check_begin; }
   bool IsUpdating() const override { return is_updating; }
   bool IsIdle() const override { return is_idle; }
   std::string RecoveryWaitsFor() const override { return "its disk"; }
@@ -76,6 +78,7 @@ class FakeQueries final : public DeskQueries {
   uint64_t recorded_step = 0;
   std::vector<v1::Have> counted;
   std::vector<Axis> axes;
+  absl::Status check_begin;
   bool is_updating = false;
   bool is_idle = true;
 };
