@@ -25,6 +25,10 @@ inline constexpr int kKeepAliveTimeMs = 20'000;
 inline constexpr int kKeepAliveTimeoutMs = 10'000;
 inline constexpr int kMinPingIntervalMs = 10'000;
 
+// Streams that a client may have open on one connection. gRPC's client holds later ones back until
+// one ends. A worker, a driver and a server open fewer than ten.
+inline constexpr int kMaxStreamsPerConnection = 64;
+
 // Bytes that a stream may have received but not yet read: four slices, so that the sender continues
 // while one is decoded. docs/adr/0005-fixed-stream-window.md says why the window is fixed.
 inline constexpr int kStreamWindowBytes = 8 << 20;
@@ -48,8 +52,9 @@ void KeepGrpcInitialised();
 // message and accepts none.
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
 
-// Sets the same limits and keep-alive for a server, and a port that no other process can share. The
-// server answers a compressed message with UNIMPLEMENTED before it is inflated.
+// Sets the same limits and keep-alive for a server, a port that no other process can share, and
+// kMaxStreamsPerConnection. The server answers a compressed message with UNIMPLEMENTED before it is
+// inflated.
 void SetServerOptions(grpc::ServerBuilder* builder);
 
 // Checks "HOST:PORT" with a port in 1…65535 (0 too if `allow_any_port`). Returns InvalidArgument.

@@ -358,14 +358,19 @@ absl::Status ControlClient::Watch(uint64_t after_step, uint64_t until_evaluation
     request.set_until_evaluation(until_evaluation);
     const auto reader = stubs_[0]->WatchSteps(&context, request);
     v1::StepRecord record;
+    bool received = false;
     while (reader->Read(&record)) {
+      received = true;
       (record.has_evaluation() ? after_evaluation : after_step) = record.step();
       on_record(record);
     }
     const absl::Status status = FromGrpc(reader->Finish(), Where("WatchSteps", 0));
     MutexLock lock(&mu_);
     watch_or_null_ = nullptr;
-    if (!absl::IsDeadlineExceeded(status)) return status;
+    // The server ends a watch that reads too slowly with RESOURCE_EXHAUSTED.
+    const bool repeat =
+        absl::IsDeadlineExceeded(status) || (absl::IsResourceExhausted(status) && received);
+    if (!repeat) return status;
   }
 }
 

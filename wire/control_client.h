@@ -97,7 +97,8 @@ class ControlClient {
   // step that is not before it, until the job ends (OK), the server fails, or CancelWatch is called
   // (Cancelled). If `until_evaluation` is not 0, watching a finished job continues until that
   // step's evaluation. Blocks as long as the job lives, so call it on a thread of its own. The
-  // stream is reopened from time to time, so that no wait is unbounded.
+  // stream is reopened from time to time, so that no wait is unbounded, and when `on_record` was so
+  // slow that the server ended it.
   absl::Status Watch(uint64_t after_step, uint64_t until_evaluation,
                      const std::function<void(const v1::StepRecord&)>& on_record) EPS_EXCLUDES(mu_);
   // Ends the running Watch and all later ones.
