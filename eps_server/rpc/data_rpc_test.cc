@@ -498,43 +498,6 @@ TEST(ThreeServers, CompleteStepsTogether) {
   for (auto& server : servers) server->Shutdown(std::chrono::milliseconds(200));
 }
 
-TEST(TwoServers, ReopenABrokenLink) {
-  JobSpec spec = TinySyntheticSpec();
-  const ChunkMap chunks = ChunkMap::Build(spec);
-  const auto lead = StartTestServer();
-  const auto second = StartTestServer();
-  TestClient client(lead->address());
-  TestClient client2(second->address());
-  ASSERT_TRUE(client.CreateJob(spec, {lead->address(), second->address()}).ok());
-  ASSERT_TRUE(client.Initialize(spec).ok());
-  ASSERT_TRUE(client2.Initialize(spec).ok());
-  ASSERT_TRUE(client.BeginStep(spec, 1).ok());
-  ASSERT_TRUE(client2.BeginStep(spec, 1).ok());
-  PushAll(&client, spec, chunks, ShardId(0), 2, 1, 0.5f);
-  // The test opens a link in the name of the second server, which replaces the real one, as a stale
-  // connection might. The server then reconnects and replaces the test's link.
-  v1::HelloRequest hello;
-  hello.set_min_protocol(1);
-  hello.set_max_protocol(1);
-  v1::HelloReply about;
-  ASSERT_TRUE(client2.control().Hello(NewContext().get(), hello, &about).ok());
-  auto context = NewContext();
-  auto link = client.shard().Link(context.get());
-  v1::ShardMessage message;
-  message.set_job_id(spec.id().value());
-  message.set_from(1);
-  message.set_term(1);
-  message.mutable_register_()->set_incarnation(about.incarnation());
-  ASSERT_TRUE(link->Write(message));
-  v1::ShardMessage ignored;
-  while (link->Read(&ignored)) {
-  }
-  EXPECT_EQ(link->Finish().error_code(), grpc::StatusCode::ABORTED);
-  PushAll(&client2, spec, chunks, ShardId(1), 2, 1, 0.5f);
-  EXPECT_TRUE(client.BeginStep(spec, 2).ok());
-  EXPECT_TRUE(client2.BeginStep(spec, 2).ok());
-}
-
 TEST(TwoServers, RefuseForeignLinks) {
   const JobSpec spec = TinySyntheticSpec();
   const auto lead = StartTestServer();

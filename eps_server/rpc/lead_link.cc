@@ -137,6 +137,7 @@ void LeadLink::Connect() {
   before = std::move(attempt_);
   attempt_ = std::make_shared<Attempt>(this, job_);
   attempt_in_work_ = true;
+  began_ = TimerQueue::Clock::now();
   attempt_->Start();
 }
 
@@ -154,7 +155,8 @@ void LeadLink::OnAttemptDone(bool was_up, const grpc::Status& status) {
     if (over) {
       dropped = std::move(job_);
     } else {
-      if (was_up) backoff_ = kMinBackoff;
+      const bool lasted = TimerQueue::Clock::now() - began_ >= kMaxBackoff;
+      if (was_up && lasted) backoff_ = kMinBackoff;
       retry_ = timers_->Schedule(backoff_, [weak = weak_from_this()] {
         if (auto link = weak.lock()) link->Connect();
       });

@@ -12,8 +12,9 @@
 
 namespace eps {
 
-// A shard's end of the link to its lead. Reconnects, with backoff, whenever the link breaks. Posts
-// LinkUp and LinkDown to the core and sends the messages of the job's mailbox. Thread-safe.
+// A shard's end of the link to its lead. Reconnects whenever the link breaks, with backoff if it
+// was not up for kMaxBackoff: a lead that still has the link of a predecessor refuses it at once.
+// Posts LinkUp and LinkDown to the core and sends the messages of the job's mailbox. Thread-safe.
 //
 // Do not destroy it on a gRPC thread: destroying the last channel joins these threads.
 class LeadLink : public std::enable_shared_from_this<LeadLink> {
@@ -39,9 +40,10 @@ class LeadLink : public std::enable_shared_from_this<LeadLink> {
   const std::unique_ptr<v1::Shard::Stub> stub_;
 
   Mutex mu_;
-  std::shared_ptr<JobShell> job_ EPS_GUARDED_BY(mu_);     // dropped before gone_ is called
-  std::shared_ptr<Attempt> attempt_ EPS_GUARDED_BY(mu_);  // the newest one
-  bool attempt_in_work_ EPS_GUARDED_BY(mu_) = false;      // its RPC has not ended
+  std::shared_ptr<JobShell> job_ EPS_GUARDED_BY(mu_);        // dropped before gone_ is called
+  std::shared_ptr<Attempt> attempt_ EPS_GUARDED_BY(mu_);     // the newest one
+  bool attempt_in_work_ EPS_GUARDED_BY(mu_) = false;         // its RPC has not ended
+  TimerQueue::Clock::time_point began_ EPS_GUARDED_BY(mu_);  // when attempt_ began
   bool stopping_ EPS_GUARDED_BY(mu_) = false;
   TimerQueue::Handle retry_ EPS_GUARDED_BY(mu_) = 0;
   std::chrono::milliseconds backoff_ EPS_GUARDED_BY(mu_) = kMinBackoff;

@@ -1,10 +1,13 @@
 #ifndef EPS_SERVER_RPC_SHARD_SERVICE_H_
 #define EPS_SERVER_RPC_SHARD_SERVICE_H_
 
+#include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "eps/v1/shard.grpc.pb.h"
+#include "eps_server/rpc/call_limit.h"
 #include "eps_server/rpc/stream_call.h"
 #include "eps_server/shell/job_host.h"
 
@@ -21,6 +24,10 @@ class LinkCall;
 // must outlive the service.
 class ShardService final : public internal::ShardBase {
  public:
+  // The most calls that may be open at a time.
+  static constexpr int kMaxPreparations = 16;  // each holds a spec of up to 16 MiB
+  static constexpr int kMaxLinks = 4096;       // as many as a job has servers
+
   explicit ShardService(JobHost* host) : host_(host) {}
 
   grpc::ServerUnaryReactor* PrepareJob(grpc::CallbackServerContext* context,
@@ -31,17 +38,28 @@ class ShardService final : public internal::ShardBase {
 
  private:
   friend class LinkCall;
-  // Makes `link` the current link of its shard and ends the previous one.
-  void SetCurrent(ShardId shard, const std::shared_ptr<LinkCall>& link);
+  // Makes `link` the link of its shard. Returns Unavailable while the shard has another one: only
+  // the end of its connection ends a link, never a second Register, which anyone could send.
+  absl::Status Claim(ShardId shard, const LinkCall* link);
+  // Lets the shard link again, if `link` is its link.
+  void Release(ShardId shard, const LinkCall* link);
 
   JobHost* const host_;
+  CallLimit preparations_{"PrepareJob", kMaxPreparations};
+  CallLimit link_calls_{"Link", kMaxLinks};
   Mutex mu_;
-  std::map<ShardId, std::weak_ptr<LinkCall>> links_ EPS_GUARDED_BY(mu_);
+  std::map<ShardId, const LinkCall*> links_ EPS_GUARDED_BY(mu_);
 };
 
-// The lead's end of a link. The first message, a Register, names the shard and the job.
+// The lead's end of a link. The first message, a Register, names the shard and the job. The link of
+// a shard that died without closing its connection ends when the keep-alive of the connection
+// fails, at most kKeepAliveTimeMs + kKeepAliveTimeoutMs (30 s) later; until then a new process of
+// the shard is refused, and tries again.
 class LinkCall final : public BidiCall {
  public:
+  // How long a call may wait with its Register.
+  static constexpr std::chrono::seconds kRegisterTimeout{30};
+
   static LinkCall* Start(ShardService* service, JobHost* host);
 
  protected:
@@ -50,18 +68,19 @@ class LinkCall final : public BidiCall {
   void OnEnded() override;
 
  private:
-  LinkCall(ShardService* service, JobHost* host) : service_(service), host_(host) {}
+  explicit LinkCall(ShardService* service) : service_(service) {}
   // Connects the link to the mailbox of its shard, as the first message requests.
-  absl::Status Open(const v1::ShardMessage& first);
+  absl::Status Register(const v1::ShardMessage& first);
+  // Disconnects it again.
+  void Disconnect(ShardId peer, uint64_t ticket);
+  // Ends the call if no Register has arrived.
+  void EndIfSilent();
 
   ShardService* const service_;
-  JobHost* const host_;
-  bool opened_ = false;  // used by OnMessage only, which never runs concurrently
+  CallLimit::Place place_;
   Mutex mu_;
-  std::shared_ptr<JobShell> link_job_ EPS_GUARDED_BY(mu_);  // null until the first message
-  StreamId stream_ EPS_GUARDED_BY(mu_);  // registered, so that the link ends with the job
-  ShardId peer_ EPS_GUARDED_BY(mu_);
-  uint64_t ticket_ EPS_GUARDED_BY(mu_) = 0;
+  std::optional<ShardId> peer_ EPS_GUARDED_BY(mu_);  // set by the first message
+  uint64_t ticket_ EPS_GUARDED_BY(mu_) = 0;          // of the mailbox
   bool ended_ EPS_GUARDED_BY(mu_) = false;
 };
 

@@ -2,12 +2,8 @@
 
 #include <zlib.h>
 
-#include <map>
-#include <memory>
-#include <utility>
-
 #include "base/check.h"
-#include "base/ids.h"
+#include "eps_server/rpc/testing/test_client.h"
 #include "grpc/byte_buffer.h"
 #include "grpc/grpc.h"
 #include "grpc/grpc_security.h"
@@ -19,7 +15,6 @@ namespace eps {
 namespace {
 
 constexpr size_t kMebibyte = size_t{1} << 20;
-constexpr size_t kSliceBytes = size_t{1} << 20;
 
 // Compresses one piece of the file; every piece but the last ends at a byte and refers to no other.
 std::string Deflated(z_stream* stream, const std::string& input, int flush) {
@@ -120,52 +115,6 @@ absl::Status SendGzip(const std::string& address, const std::string& method,
   grpc_channel_destroy(channel);
   grpc_channel_credentials_release(credentials);
   return FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(code), text), method);
-}
-
-HonestWorker::HonestWorker(const std::string& address, const JobSpec& spec)
-    : spec_(spec), chunks_(ChunkMap::Build(spec_)), client_(address) {
-  absl::Status status = client_.CreateJob(spec_, {address});
-  if (status.ok()) status = client_.Initialize(spec_);
-  EPS_CHECK_MSG(status.ok(), status.ToString());
-}
-
-absl::Status HonestWorker::Step() {
-  absl::Status status = client_.BeginStep(spec_, steps_done_ + 1);
-  if (status.ok()) status = PushAll();
-  if (status.ok()) status = client_.BeginStep(spec_, steps_done_ + 2);
-  if (status.ok()) ++steps_done_;
-  return status;
-}
-
-absl::Status HonestWorker::PushAll() {
-  auto context = NewContext();
-  auto stream = client_.data().Push(context.get());
-  std::map<uint64_t, std::string> payloads;
-  uint64_t tag = 0;
-  for (uint32_t stage = 0; stage < spec_.stages.size(); ++stage) {
-    for (const ChunkId chunk : chunks_.ChunksOfStage(StageId(stage))) {
-      for (uint32_t part = 0; part < spec_.training.parts; ++part) {
-        payloads[++tag] = Fp32Payload(chunks_.chunk(chunk).elements, 0.5f);
-        stream->Write(HeaderFrame(spec_, tag, steps_done_ + 1, StageId(stage), PartId(part), chunk,
-                                  payloads[tag], 1));
-      }
-    }
-  }
-  size_t acks = 0;
-  v1::PushReply reply;
-  while (acks < payloads.size() && stream->Read(&reply)) {
-    if (!reply.has_credit()) {
-      if (reply.ack().outcome() != v1::Ack::ACCEPTED) context->TryCancel();
-      ++acks;
-      continue;
-    }
-    for (const v1::PushFrame& frame :
-         PayloadFrames(reply.tag(), payloads[reply.tag()], kSliceBytes)) {
-      stream->Write(frame);
-    }
-  }
-  stream->WritesDone();
-  return FromGrpc(stream->Finish(), "Push");
 }
 
 }  // namespace eps

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "base/job/job_spec.h"
 #include "base/testing/test_specs.h"
+#include "eps_server/rpc/testing/honest_worker.h"
 #include "eps_server/rpc/testing/hostile_client.h"
 #include "eps_server/rpc/testing/serve_process.h"
 #include "eps_server/rpc/testing/test_client.h"
@@ -47,7 +48,7 @@ class HostileMessages : public ::testing::Test {
   const JobSpec spec_ = TinySyntheticSpec();
   ServeProcess server_{"127.0.0.1:0"};
   const std::string address_ = server_.Address();
-  HonestWorker worker_{address_, spec_};
+  HonestWorker worker_{{address_}, spec_};
   TestClient stranger_{address_};
   uint64_t before_ = 0;
 };
@@ -145,7 +146,7 @@ TEST(HostileSpecTest, ManyChunksAreRefusedBeforeTheyExist) {
               static_cast<unsigned long long>(before / kMebibyte),
               static_cast<unsigned long long>(peak / kMebibyte));
   EXPECT_LT(peak, before + kAllowedGrowth);
-  HonestWorker worker(address, TinySyntheticSpec());
+  HonestWorker worker({address}, TinySyntheticSpec());
   status = worker.Step();
   EXPECT_TRUE(status.ok()) << status;
 }

@@ -24,6 +24,7 @@ class ServeProcess {
   // Returns the address in the first line, which the server prints once it listens.
   std::string Address();
   void Signal(int signal);
+  pid_t pid() const { return pid_; }
   // Returns its exit code, minus the number of the signal that ended it, or -1000 after a timeout.
   int Wait();
 
