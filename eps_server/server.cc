@@ -1,5 +1,7 @@
 #include "eps_server/server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <fstream>
 #include <random>
@@ -19,9 +21,11 @@
 #include "eps_server/rpc/shard_service.h"
 #include "eps_server/shell/job_host.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "wire/acceptor.h"
 #include "wire/channel.h"
 
 namespace eps {
@@ -30,6 +34,15 @@ namespace {
 constexpr char kLive[] = "eps.live";    // the process responds; depends on nothing else
 constexpr char kReady[] = "eps.ready";  // the server accepts work
 constexpr char kDefault[] = "";         // same as kReady
+
+// The memory of the transports (server.h).
+constexpr uint64_t kMinTransportBytes = uint64_t{64} << 20;
+constexpr uint64_t kMaxTransportBytes = uint64_t{512} << 20;
+constexpr uint64_t kTransportShare = 4;
+
+// Descriptors of the process that are left for files, timers and outgoing connections.
+constexpr uint64_t kOtherDescriptors = 256;
+constexpr uint64_t kMinConnections = 16;
 
 absl::StatusOr<uint64_t> MemAvailable() {
   std::ifstream meminfo("/proc/meminfo");
@@ -41,6 +54,14 @@ absl::StatusOr<uint64_t> MemAvailable() {
     if (key == "MemAvailable:") return kib << 10;
   }
   return absl::InternalError("/proc/meminfo has no MemAvailable; set servers.memory_limit");
+}
+
+// Returns how many connections may be open at a time.
+size_t ConnectionLimit(size_t wanted) {
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return wanted;
+  const uint64_t most = std::max<uint64_t>(files.rlim_cur, kMinConnections + kOtherDescriptors);
+  return std::min<uint64_t>(wanted, most - kOtherDescriptors);
 }
 
 // Returns an account that lives as long as the process: gRPC may hold sent bytes, which are charged
@@ -87,6 +108,7 @@ class Server::Impl {
             options.threads > 0
                 ? options.threads
                 : std::max(1, static_cast<int>(std::thread::hardware_concurrency())))),
+        peers_(options.peers),
         host_(std::make_unique<JobHost>(Environment(options, account), &peers_)),
         control_(host_.get(), &process_),
         data_(host_.get()),
@@ -103,7 +125,7 @@ class Server::Impl {
 
   // Reopens the job that the previous process on this storage served, if there was one.
   absl::Status Reopen();
-  absl::Status Listen(const std::string& listen);
+  absl::Status Listen(const ServerOptions& options);
   absl::Status ServeMetrics(const std::string& listen);
   void Drain();
   void Shutdown(std::chrono::milliseconds grace);
@@ -155,6 +177,7 @@ class Server::Impl {
   DataService data_;
   ShardService shard_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Acceptor> acceptor_;        // null until the server listens
   std::unique_ptr<MetricsEndpoint> metrics_;  // null if disabled or shut down
 
   Mutex mu_;
@@ -169,25 +192,37 @@ absl::Status Server::Impl::Reopen() {
   return host_->Reopen(*std::move(served));
 }
 
-absl::Status Server::Impl::Listen(const std::string& listen) {
+absl::Status Server::Impl::Listen(const ServerOptions& options) {
   KeepGrpcInitialised();
+  auto acceptor = Acceptor::Listen(options.listen, ConnectionLimit(options.max_connections));
+  if (!acceptor.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", options.listen,
+                     ": the port is taken (is another server running?) or the host is not an "
+                     "address of this machine (",
+                     std::string(acceptor.status().message()), "); change servers.listen"));
+  }
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   SetServerOptions(&builder);
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port_);
+  grpc::ResourceQuota transports("server");
+  transports.Resize(std::clamp(process_.account->limit_bytes() / kTransportShare,
+                               kMinTransportBytes, kMaxTransportBytes));
+  builder.SetResourceQuota(transports);
+  auto connections = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
   builder.RegisterService(&control_);
   builder.RegisterService(&data_);
   builder.RegisterService(&shard_);
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port_ == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", listen,
-                     ": the port is taken (is another server running?) or the host "
-                     "is not an address of this machine; change servers.listen"));
-  }
-  process_.address = absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port_);
+  if (server_ == nullptr) return absl::InternalError("gRPC could not start the server");
+  acceptor_ = *std::move(acceptor);
+  port_ = acceptor_->port();
+  process_.address = absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port_);
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
   for (const char* service : {kLive, kReady, kDefault}) health->SetServingStatus(service, true);
+  acceptor_->Start(std::move(connections));
   return absl::OkStatus();
 }
 
@@ -213,6 +248,7 @@ void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
     shutting_down_ = true;
   }
   metrics_.reset();
+  if (acceptor_ != nullptr) acceptor_->Stop();
   if (server_ != nullptr) {
     Drain();
     peers_.Stop();
@@ -251,6 +287,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     EPS_RETURN_IF_ERROR(CheckListen("servers.metrics", options.metrics, options.insecure,
                                     "could watch the job's progress"));
   }
+  for (const std::string& peer : options.peers) {
+    const absl::Status valid = CheckAddress(peer, /*allow_any_port=*/true);
+    if (!valid.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("servers.peers: ", std::string(valid.message())));
+    }
+  }
   uint64_t limit = options.memory_limit_bytes;
   if (limit == 0) {
     EPS_ASSIGN_OR_RETURN(limit, MemAvailable());
@@ -261,7 +304,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   }
   auto impl = std::make_unique<Impl>(options, NewAccount(limit), std::move(storage));
   if (options.storage.has_value() && options.storage->reopen) EPS_RETURN_IF_ERROR(impl->Reopen());
-  EPS_RETURN_IF_ERROR(impl->Listen(options.listen));
+  EPS_RETURN_IF_ERROR(impl->Listen(options));
   if (!options.metrics.empty()) EPS_RETURN_IF_ERROR(impl->ServeMetrics(options.metrics));
   EPS_LOG_INFO("listening on " << impl->address() << ", memory limit " << limit << " bytes");
   return std::unique_ptr<Server>(new Server(std::move(impl)));

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,6 +22,8 @@ struct ServerOptions {
   int threads = 0;                        // that reduce, update and encode; 0 uses all cores
   uint64_t memory_limit_bytes = 0;        // 0 uses the memory that is available at the start
   bool insecure = false;                  // allow addresses beyond this machine without TLS
+  std::vector<std::string> peers;         // servers to connect to; empty: loopback addresses only
+  size_t max_connections = 4096;          // at a time; fewer if the process may open few files
   uint64_t part_timeout_ms = 60'000;      // an eager job ends if a part is gone for longer
   uint64_t push_timeout_ms = 30'000;      // from the credit of a gradient to its last byte
   uint64_t unread_timeout_ms = 60'000;    // a client that reads nothing for longer is disconnected
@@ -34,6 +37,9 @@ struct ServerOptions {
 // A parameter server: serves this process's shard of one job over gRPC. Its health service reports
 // "eps.live" (the process responds) and "eps.ready" (it accepts work); "" is "eps.ready".
 // Thread-safe.
+//
+// Beside memory_limit_bytes, the transports hold at most a quarter of it, between 64 and 512 MiB,
+// in received and unsent messages. Above that, gRPC ends calls with RESOURCE_EXHAUSTED.
 class Server {
  public:
   // Returns a server that already listens. Returns InvalidArgument for a bad address,

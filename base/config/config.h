@@ -122,6 +122,7 @@ struct ServersConfig {
   int threads = 1;
   uint64_t memory_limit = 0;           // bytes; 0 means the machine's free memory
   bool insecure = false;               // allows `listen` on an address that is not loopback
+  std::vector<std::string> peers;      // servers that eps serve may connect to; empty: loopback
   int64_t worker_timeout_ms = 60'000;  // an eager job ends if a part has no worker for longer
   int64_t push_timeout_ms = 30'000;    // from the credit of a gradient to its last byte
   int64_t unread_timeout_ms = 60'000;  // a client that reads nothing for longer is disconnected

@@ -105,6 +105,10 @@ void ServersKeys(V* v, ServersConfig* s) {
          "Memory that a server may use; 0 means the machine's free memory.");
   v->Key("servers.insecure", &s->insecure, AnyValue(),
          "Allows servers.listen on an address that is not loopback.");
+  v->Key("servers.peers", &s->peers, AnyValue(),
+         "Addresses (host:port) of the servers that eps serve may connect to, written as in "
+         "servers.addresses; port 0 stands for every port. If it is empty, eps serve connects to "
+         "loopback addresses only.");
   v->Key("servers.worker_timeout", &s->worker_timeout_ms, DurationText(),
          "An eager job ends if one of its parts has no worker for longer than this.");
   v->Key("servers.push_timeout", &s->push_timeout_ms, TimeoutText(),

@@ -47,6 +47,7 @@ absl::Status RunServe(const Config& config) {
   options.threads = config.servers.threads;
   options.memory_limit_bytes = config.servers.memory_limit;
   options.insecure = config.servers.insecure;
+  options.peers = config.servers.peers;
   options.part_timeout_ms = static_cast<uint64_t>(config.servers.worker_timeout_ms);
   options.push_timeout_ms = static_cast<uint64_t>(config.servers.push_timeout_ms);
   options.unread_timeout_ms = static_cast<uint64_t>(config.servers.unread_timeout_ms);

@@ -78,9 +78,16 @@ grpc::ServerUnaryReactor* ControlService::CreateJob(grpc::CallbackServerContext*
                                                     const v1::CreateJobRequest* request,
                                                     v1::CreateJobReply* reply) {
   auto call = UnaryCall<v1::CreateJobReply>::New("CreateJob", request->request_id(), reply);
-  host_->CreateJob(*request, DeadlineOf(*context), [call](absl::StatusOr<v1::CreateJobReply> r) {
-    r.ok() ? call->Succeed(*r) : call->Fail(r.status());
-  });
+  CallLimit::Place place;
+  const absl::Status status = creations_.Take(&place);
+  if (!status.ok()) {
+    call->Fail(status);
+    return call.get();
+  }
+  host_->CreateJob(*request, DeadlineOf(*context),
+                   [call, place](absl::StatusOr<v1::CreateJobReply> r) {
+                     r.ok() ? call->Succeed(*r) : call->Fail(r.status());
+                   });
   return call.get();
 }
 
@@ -110,17 +117,17 @@ grpc::ServerUnaryReactor* ControlService::Join(grpc::CallbackServerContext*,
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* ControlService::ImportState(grpc::CallbackServerContext*,
                                                                        grpc::ByteBuffer* reply) {
-  return ImportCall::Start(host_, reply);
+  return ImportCall::Start(host_, &imports_, reply);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ControlService::ExportState(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return ExportCall::Start(context, host_, *request);
+  return ExportCall::Start(context, host_, &exports_, *request);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ControlService::WatchSteps(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return WatchCall::Start(context, host_, *request);
+  return WatchCall::Start(context, host_, &watches_, *request);
 }
 
 void ControlService::GetStatus(std::function<void(v1::StatusReply)> done) {

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "eps/v1/control.grpc.pb.h"
+#include "eps_server/rpc/call_limit.h"
 #include "eps_server/rpc/process_info.h"
 #include "eps_server/shell/job_host.h"
 
@@ -23,6 +24,13 @@ using ControlBase =
 // block. `host` and `process` must outlive the service.
 class ControlService final : public internal::ControlBase {
  public:
+  // The most calls that may be open at a time. A job has one client that imports, exports and
+  // watches, and a few that look on.
+  static constexpr int kMaxCreations = 16;  // each holds a spec of up to 16 MiB
+  static constexpr int kMaxImports = 16;    // each holds up to two chunks
+  static constexpr int kMaxExports = 16;    // each holds a chunk
+  static constexpr int kMaxWatches = 64;    // each holds up to WatchCall::kMaxQueuedBytes
+
   ControlService(JobHost* host, const ProcessInfo* process) : host_(host), process_(process) {}
 
   grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
@@ -50,6 +58,10 @@ class ControlService final : public internal::ControlBase {
  private:
   JobHost* const host_;
   const ProcessInfo* const process_;
+  CallLimit creations_{"CreateJob", kMaxCreations};
+  CallLimit imports_{"ImportState", kMaxImports};
+  CallLimit exports_{"ExportState", kMaxExports};
+  CallLimit watches_{"WatchSteps", kMaxWatches};
 };
 
 }  // namespace eps

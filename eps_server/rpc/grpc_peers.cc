@@ -34,9 +34,25 @@ struct GrpcPeers::PrepareCall {
   v1::PrepareJobReply reply;
 };
 
-GrpcPeers::GrpcPeers() = default;
+GrpcPeers::GrpcPeers(std::vector<std::string> allowed) : allowed_(std::move(allowed)) {}
 
 GrpcPeers::~GrpcPeers() { EPS_CHECK_MSG(in_work_ == 0, "calls to other servers are in work"); }
+
+absl::Status GrpcPeers::CheckPeer(const std::string& address) const {
+  const absl::Status valid = CheckAddress(address, /*allow_any_port=*/false);
+  if (!valid.ok()) return valid;
+  if (allowed_.empty() && IsLoopback(address)) return absl::OkStatus();
+  const std::string any_port = absl::StrCat(address.substr(0, address.rfind(':')), ":0");
+  for (const std::string& peer : allowed_) {
+    if (peer == address || peer == any_port) return absl::OkStatus();
+  }
+  return absl::PermissionDeniedError(absl::StrCat(
+      address,
+      allowed_.empty() ? " is not a loopback address, and servers.peers of this server is empty"
+                       : " is not in servers.peers of this server",
+      "; if it is a server of yours, start this one with the addresses of all servers of the job "
+      "in servers.peers"));
+}
 
 bool GrpcPeers::Begin() {
   MutexLock lock(&mu_);
@@ -52,8 +68,8 @@ void GrpcPeers::Over() {
 
 void GrpcPeers::Prepare(const std::string& address, v1::PrepareJobRequest request,
                         Clock::time_point deadline, Prepared done) {
-  const absl::Status valid = CheckAddress(address, /*allow_any_port=*/false);
-  if (!valid.ok()) return done(valid);
+  const absl::Status allowed = CheckPeer(address);
+  if (!allowed.ok()) return done(allowed);
   if (!Begin()) return done(absl::UnavailableError("this server is shutting down"));
   Sweep();
   auto owned = std::make_unique<PrepareCall>();

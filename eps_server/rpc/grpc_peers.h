@@ -19,9 +19,12 @@ class GrpcPeers final : public PeerCaller {
   // the servers of a job start at the same time.
   static constexpr std::chrono::seconds kHelloTimeout{20};
 
-  GrpcPeers();
+  // `allowed` are the addresses to which the server may connect, with port 0 for every port of a
+  // host; empty allows loopback addresses only. REQUIRES that CheckAddress accepts each.
+  explicit GrpcPeers(std::vector<std::string> allowed);
   ~GrpcPeers() override;
 
+  absl::Status CheckPeer(const std::string& address) const override;
   void Prepare(const std::string& address, v1::PrepareJobRequest request,
                Clock::time_point deadline, Prepared done) override;
   void OpenLink(std::shared_ptr<JobShell> job) override;
@@ -45,6 +48,7 @@ class GrpcPeers final : public PeerCaller {
   // these threads.
   void Sweep();
 
+  const std::vector<std::string> allowed_;
   Mutex mu_;
   CondVar idle_;
   bool stopping_ EPS_GUARDED_BY(mu_) = false;

@@ -12,9 +12,14 @@ namespace eps {
 
 // ---------------------------------------------------------------- import
 
-grpc::ServerReadReactor<grpc::ByteBuffer>* ImportCall::Start(JobHost* host,
+grpc::ServerReadReactor<grpc::ByteBuffer>* ImportCall::Start(JobHost* host, CallLimit* limit,
                                                              grpc::ByteBuffer* reply) {
   std::shared_ptr<ImportCall> call(new ImportCall(host, reply));
+  const absl::Status status = limit->Take(&call->place_);
+  if (!status.ok()) {
+    call->AdoptOrEnd(status);
+    return call.get();
+  }
   call->AdoptOrEnd(host->Find(0));
   call->ReadNext();
   return call.get();
@@ -41,13 +46,14 @@ void ImportCall::NoteBorder(const v1::ImportStateRequest& message) {
 
 absl::Status ImportCall::Take(const v1::ImportStateRequest& message,
                               const std::vector<grpc::Slice>& pieces) {
-  if (message.job_id() != 0) {
-    const auto same = host_->Find(message.job_id());
-    if (!same.ok()) return same.status();
+  if (message.job_id() != 0 && JobId(message.job_id()) != job()->id()) {
+    return host_->Find(message.job_id()).status();
   }
   if (finish_sent_) return absl::InvalidArgumentError("a message after finish");
   NoteBorder(message);
   if (message.initialize()) {
+    if (initialize_sent_) return absl::InvalidArgumentError("initialize was sent before");
+    initialize_sent_ = true;
     work_.Post([self = Self()] { self->job()->Post(event::ImportInitialize{self->id()}); });
   }
   if (message.last() || !pieces.empty()) {
@@ -185,12 +191,13 @@ void ImportCall::OnReply(const effect::ReplyMessage& message) {
 // ---------------------------------------------------------------- export
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportCall::Start(grpc::CallbackServerContext* context,
-                                                              JobHost* host,
+                                                              JobHost* host, CallLimit* limit,
                                                               const grpc::ByteBuffer& raw) {
   std::shared_ptr<ExportCall> call(new ExportCall(host));
   call->set_context(context);
   v1::ExportStateRequest request;
-  const absl::Status status = ParseMessage(raw, &request);
+  absl::Status status = ParseMessage(raw, &request);
+  if (status.ok()) status = limit->Take(&call->place_);
   if (!status.ok()) {
     call->AdoptOrEnd(status);
     return call.get();
@@ -238,12 +245,13 @@ void ExportCall::OnDrained() {
 // ---------------------------------------------------------------- watch
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchCall::Start(grpc::CallbackServerContext* context,
-                                                             JobHost* host,
+                                                             JobHost* host, CallLimit* limit,
                                                              const grpc::ByteBuffer& raw) {
   std::shared_ptr<WatchCall> call(new WatchCall());
   call->set_context(context);
   v1::WatchStepsRequest request;
-  const absl::Status status = ParseMessage(raw, &request);
+  absl::Status status = ParseMessage(raw, &request);
+  if (status.ok()) status = limit->Take(&call->place_);
   if (!status.ok()) {
     call->AdoptOrEnd(status);
     return call.get();
@@ -257,6 +265,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchCall::Start(grpc::CallbackServe
 }
 
 void WatchCall::OnReply(const effect::ReplyMessage& message) {
+  if (queued_bytes() > kMaxQueuedBytes) {
+    return End(absl::ResourceExhaustedError(absl::StrCat(
+        "WatchSteps: more than ", kMaxQueuedBytes,
+        " bytes of records wait for this client; watch again after the last one that arrived")));
+  }
   Write(JoinPayload(std::get<v1::StepRecord>(message), Bytes()));
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "eps_server/rpc/call_limit.h"
 #include "eps_server/rpc/stream_call.h"
 #include "eps_server/shell/job_host.h"
 #include "eps_server/shell/payload.h"
@@ -27,7 +28,8 @@ class ImportCall final : public ReadCall {
   // While this many complete chunks are on their way to the backend, no further message is read.
   static constexpr int kMaxInFlight = 4;
 
-  static grpc::ServerReadReactor<grpc::ByteBuffer>* Start(JobHost* host, grpc::ByteBuffer* reply);
+  static grpc::ServerReadReactor<grpc::ByteBuffer>* Start(JobHost* host, CallLimit* limit,
+                                                          grpc::ByteBuffer* reply);
 
   void OnReply(const effect::ReplyMessage& message) override;
   void OnImportTaken() override;
@@ -55,6 +57,7 @@ class ImportCall final : public ReadCall {
   // Ends a stream that was closed without finish, once all its chunks have been handled.
   void EndIfUnfinished();
 
+  CallLimit::Place place_;
   JobHost* const host_;
   grpc::ByteBuffer* const reply_;
   Sequence work_;  // checks CRCs and posts events in the order of the messages
@@ -62,6 +65,7 @@ class ImportCall final : public ReadCall {
   // Used while a message is handled, and messages are handled one at a time.
   v1::ImportStateRequest border_;              // only step, version, update and lagged_norm
   std::map<uint32_t, PayloadAssembler> open_;  // by chunk
+  bool initialize_sent_ = false;
   bool finish_sent_ = false;
 
   std::atomic<int> in_flight_{0};
@@ -74,7 +78,7 @@ class ImportCall final : public ReadCall {
 class ExportCall final : public WriteCall {
  public:
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
-                                                           JobHost* host,
+                                                           JobHost* host, CallLimit* limit,
                                                            const grpc::ByteBuffer& request);
   void OnSendState(const effect::SendState& state) override;
   void OnClose(const absl::Status& status) override;
@@ -90,16 +94,21 @@ class ExportCall final : public WriteCall {
   }
   void WriteSlices(const effect::SendState& state);
 
+  CallLimit::Place place_;
   Sequence work_;                     // computes CRCs and writes slices off the core's sequence
   std::atomic<bool> sending_{false};  // a chunk was queued and ExportDrained not posted for it
   uint64_t step_ = 0;                 // of the request; set by Start
 };
 
-// Control.WatchSteps. Sends step records as the core reports them.
+// Control.WatchSteps. Sends step records as the core reports them. Ends with RESOURCE_EXHAUSTED if
+// the client reads too slowly; the client continues after the last record that it received.
 class WatchCall final : public WriteCall {
  public:
+  // The records that may wait for the client: several hundred.
+  static constexpr size_t kMaxQueuedBytes = size_t{64} << 10;
+
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
-                                                           JobHost* host,
+                                                           JobHost* host, CallLimit* limit,
                                                            const grpc::ByteBuffer& request);
   void OnReply(const effect::ReplyMessage& message) override;
 
@@ -108,6 +117,8 @@ class WatchCall final : public WriteCall {
 
  private:
   WatchCall() = default;
+
+  CallLimit::Place place_;
 };
 
 }  // namespace eps

@@ -110,6 +110,12 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Find(uint64_t job_id) const {
     return absl::UnavailableError(absl::StrCat(
         "job \"", job->spec().name, "\" is being prepared on ", job->servers().size(), " servers"));
   }
+  if (job->full()) {
+    return absl::UnavailableError(absl::StrCat("job \"", job->spec().name, "\" has ",
+                                               JobShell::kMaxStreams,
+                                               " open calls on this server, the most that it may "
+                                               "have; end some, or try again later"));
+  }
   return job;
 }
 
@@ -125,6 +131,18 @@ void JobHost::Install(std::shared_ptr<JobShell> job) {
                         << job->reserved_bytes() << " bytes reserved");
   MutexLock lock(&mu_);
   job_ = std::move(job);
+}
+
+absl::Status JobHost::CheckPeers(const std::vector<std::string>& servers, uint32_t shard) const {
+  const bool is_lead = shard == 0;
+  const size_t end = is_lead ? servers.size() : 1;
+  for (size_t other = is_lead ? 1 : 0; other < end; ++other) {
+    const absl::Status allowed = peers_->CheckPeer(servers[other]);
+    if (allowed.ok()) continue;
+    return absl::Status(allowed.code(), absl::StrCat("shard ", shard, " cannot connect to shard ",
+                                                     other, ": ", std::string(allowed.message())));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Make(JobSpec spec,
@@ -145,6 +163,9 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Make(JobSpec spec,
 }
 
 absl::Status JobHost::Reopen(ServedSpec served) {
+  if (served.shard != ShardId(0)) {
+    EPS_RETURN_IF_ERROR(CheckPeers(served.servers, served.shard.value()));
+  }
   EPS_ASSIGN_OR_RETURN(
       const std::shared_ptr<JobShell> job,
       Make(std::move(served.spec), std::move(served.servers), served.shard, Term(1)));
@@ -193,6 +214,8 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
   if (!spec.ok()) return done(spec.status());
   auto servers = CheckServers(request.servers());
   if (!servers.ok()) return done(servers.status());
+  status = CheckPeers(*servers, 0);
+  if (!status.ok()) return done(status);
 
   std::shared_ptr<JobShell> existing = job();
   if (existing != nullptr && !Matches(*existing, *spec, *servers, 0)) {
@@ -292,6 +315,8 @@ void JobHost::DoPrepare(const v1::PrepareJobRequest& request, Prepared done) {
         "PrepareJob: shard ", shard, " of ", servers->size(), "; 1 to ", servers->size() - 1,
         " are prepared by the lead, shard 0 is the lead itself")));
   }
+  status = CheckPeers(*servers, shard);
+  if (!status.ok()) return done(status);
   std::shared_ptr<JobShell> existing = job();
   if (existing != nullptr && !Matches(*existing, *spec, *servers, shard)) {
     // A lead holds one job at a time, so it has discarded the job that it prepared here before.

@@ -22,6 +22,9 @@ class PeerCaller {
   using Prepared = std::function<void(absl::StatusOr<v1::PrepareJobReply>)>;
 
   virtual ~PeerCaller() = default;
+  // Returns PermissionDenied, naming the address and servers.peers, if this server may not connect
+  // to `address`, and InvalidArgument if it is no address.
+  virtual absl::Status CheckPeer(const std::string& address) const = 0;
   // Sends PrepareJob to the server at `address` and calls `done` once, on any thread, at the
   // deadline at the latest. The outcome is Unavailable if the server does not respond in time.
   virtual void Prepare(const std::string& address, v1::PrepareJobRequest request,
@@ -52,6 +55,7 @@ class JobHost {
 
   // Opens the job that the previous process served from durable storage. A shard other than the
   // lead connects to its lead. Call it before any request. Blocks while the state is opened.
+  // Returns PermissionDenied if this server may no longer connect to its lead.
   absl::Status Reopen(ServedSpec served);
 
   // Creates the job on all its servers, with this server as the lead. Idempotent: reports the
@@ -63,7 +67,7 @@ class JobHost {
 
   // Returns the job for a client's request, which names it by id; 0 matches any job. Returns
   // NotFound, naming the job that is here, if the id differs, and Unavailable while other shards
-  // are being prepared.
+  // are being prepared or the job has as many RPCs as it may have.
   absl::StatusOr<std::shared_ptr<JobShell>> Find(uint64_t job_id) const;
   // Returns the job, even while it is being prepared, or null if there is none.
   std::shared_ptr<JobShell> job() const;
@@ -84,6 +88,9 @@ class JobHost {
   void PrepareShards(Clock::time_point deadline);
   void OnPrepared(const std::shared_ptr<Creation>& creation, uint32_t shard, absl::Status status);
   void Reply(std::shared_ptr<JobShell> job, Created done);
+  // Checks that this server, as `shard`, may connect to the servers that it has to call: the lead
+  // to all others, another shard to the lead. Errors as PeerCaller::CheckPeer.
+  absl::Status CheckPeers(const std::vector<std::string>& servers, uint32_t shard) const;
   // Creates a job and installs it. If that fails, `retired_` tracks the memory of the failed job.
   absl::StatusOr<std::shared_ptr<JobShell>> Make(JobSpec spec, std::vector<std::string> servers,
                                                  ShardId shard, Term term);

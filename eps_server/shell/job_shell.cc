@@ -195,7 +195,17 @@ void JobShell::CloseStreams(const absl::Status& why) {
 }
 
 void JobShell::GetStatus(std::function<void(v1::StatusReply)> done) {
-  Run([this, done = std::move(done)] {
+  {
+    MutexLock lock(&status_waiters_.mu);
+    status_waiters_.waiting.push_back(std::move(done));
+    if (status_waiters_.waiting.size() > 1) return;  // the status that is queued answers it
+  }
+  Run([this] {
+    std::vector<std::function<void(v1::StatusReply)>> waiting;
+    {
+      MutexLock lock(&status_waiters_.mu);
+      waiting.swap(status_waiters_.waiting);
+    }
     v1::StatusReply status;
     protocol_->FillStatus(NowMs(), &status);
     auto& counters = *status.mutable_counters();
@@ -204,7 +214,9 @@ void JobShell::GetStatus(std::function<void(v1::StatusReply)> done) {
     counters["streams_unread"] = counters_.streams_unread.load(std::memory_order_relaxed);
     counters["fetch_crcs"] = counters_.fetch_crcs.load(std::memory_order_relaxed);
     counters["streams_open"] = streams_.size();
-    done(std::move(status));
+    environment_.pool->Post([waiting = std::move(waiting), status = std::move(status)] {
+      for (const auto& done : waiting) done(status);
+    });
   });
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/executor.h"
 #include "base/memory_account.h"
+#include "base/mutex.h"
 #include "eps_server/core/shard_core.h"
 #include "eps_server/shell/job_part.h"
 #include "eps_server/shell/peer_mailbox.h"
@@ -69,6 +70,9 @@ struct ShellEnvironment {
 // for operations on the pool and must therefore not run there.
 class JobShell : public std::enable_shared_from_this<JobShell> {
  public:
+  // The most RPCs that a job may have. 1,000 workers have about 4,000.
+  static constexpr size_t kMaxStreams = 8192;
+
   // Reserves memory for the description of the chunks, then for their state, and checks that the
   // budget for contributions fits as well.
   // REQUIRES: `spec` is valid. Returns ResourceExhausted, with the sizes and the key
@@ -110,10 +114,13 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   // Registers an RPC, to which effects can then be addressed. Closes it if CloseStreams was called.
   StreamId AddStream(std::weak_ptr<StreamSink> sink);
   void RemoveStream(StreamId id) { streams_.Remove(id); }
+  // Returns whether the job has kMaxStreams RPCs. No new one may then begin.
+  bool full() { return streams_.size() >= kMaxStreams; }
   // Closes all RPCs of the job and every RPC that is added later. Called when the job is discarded
   // or the process ends.
   void CloseStreams(const absl::Status& why);
-  // Calls `done` on the sequence with the core's status and the shell's counters.
+  // Calls `done` on the pool with the core's status and the shell's counters, as they are after all
+  // events posted before. Requests that wait at the same time share one answer.
   void GetStatus(std::function<void(v1::StatusReply)> done);
 
   // Returns the mailbox of messages to another shard. REQUIRES: peer < servers().size().
@@ -160,6 +167,12 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   // Tells an import stream that the memory of one of its chunks is free again.
   void ImportTaken(StreamId stream);
 
+  // The functions that the next status answers.
+  struct StatusWaiters {
+    Mutex mu;
+    std::vector<std::function<void(v1::StatusReply)>> waiting EPS_GUARDED_BY(mu);
+  };
+
   const ShellEnvironment environment_;
   const uint64_t description_bytes_;  // charged by Create, for part_ and the core
   JobPart part_;                      // immutable after Create
@@ -169,6 +182,7 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   StreamRegistry streams_;
   std::vector<std::unique_ptr<PeerMailbox>> mailboxes_;
   Counters counters_;
+  StatusWaiters status_waiters_;
   std::atomic<v1::JobState> state_{v1::JOB_STATE_IMPORTING};
   std::atomic<bool> touched_{false};
 

@@ -31,11 +31,19 @@ absl::Status TransferDesk::CheckImporting() const {
 void TransferDesk::On(const event::ImportInitialize& e) {
   const absl::Status importing = CheckImporting();
   if (!importing.ok()) return outbox_->Close(e.stream, importing);
+  const bool runs = std::any_of(import_ops_.begin(), import_ops_.end(),
+                                [](const auto& op) { return op.second.initializes; });
+  if (runs) {
+    refused_.insert(e.stream);
+    return outbox_->Close(e.stream, absl::UnavailableError(absl::StrCat(
+                                        "ImportState: shard ", facts_.job.shard.value(),
+                                        " is being initialized; try again when that has ended")));
+  }
   Import& job = imports_[e.stream];
   for (const OwnedChunk& chunk : facts_.owned) {
     ++job.ops_left;
     const OpId op = outbox_->StartOp(InitializeRequest{chunk.id});
-    import_ops_[op] = {e.stream, chunk.id, Version(0)};
+    import_ops_[op] = {e.stream, chunk.id, Version(0), /*initializes=*/true};
   }
 }
 
@@ -49,7 +57,7 @@ void TransferDesk::On(const event::ImportChunk& e) {
   }
   ++imports_[e.stream].ops_left;
   const OpId op = outbox_->StartOp(WriteStateRequest{e.chunk, e.version, e.state});
-  import_ops_[op] = {e.stream, e.chunk, e.version};
+  import_ops_[op] = {e.stream, e.chunk, e.version, /*initializes=*/false};
 }
 
 void TransferDesk::On(const event::ImportResidual& e) {
@@ -59,6 +67,7 @@ void TransferDesk::On(const event::ImportResidual& e) {
 }
 
 void TransferDesk::On(const event::ImportFinish& e) {
+  if (refused_.count(e.stream) > 0) return;
   const absl::Status importing = CheckImporting();
   if (!importing.ok()) return outbox_->Close(e.stream, importing);
   Import& job = imports_[e.stream];
@@ -254,6 +263,7 @@ bool TransferDesk::On(const event::OpDone& e) {
 
 void TransferDesk::Closed(StreamId stream) {
   imports_.erase(stream);
+  refused_.erase(stream);
   if (exports_.erase(stream) == 0) return;
   CountReaders();
   outbox_->Raise(internal_event::ExportEnded{});

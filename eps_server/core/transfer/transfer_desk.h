@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ class TransferDesk {
   TransferDesk(const ShardFacts* facts, const DeskQueries* queries, Outbox* outbox)
       : facts_(*facts), queries_(*queries), outbox_(outbox) {}
 
+  // UNAVAILABLE while an earlier one runs, whichever stream started that.
   void On(const event::ImportInitialize& e);
   void On(const event::ImportChunk& e);
   void On(const event::ImportResidual& e);
@@ -72,6 +74,7 @@ class TransferDesk {
     StreamId stream;
     ChunkId chunk;
     Version version;
+    bool initializes = false;  // for an ImportInitialize, which runs alone
   };
   // A read of an export that is in flight.
   struct ExportOp {
@@ -94,6 +97,7 @@ class TransferDesk {
   const DeskQueries& queries_;
   Outbox* const outbox_;
   std::map<StreamId, Import> imports_;
+  std::set<StreamId> refused_;  // closed for a second ImportInitialize; may still send ImportFinish
   std::map<StreamId, Export> exports_;
   std::map<OpId, ImportOp> import_ops_;  // writes in flight
   std::map<OpId, ExportOp> export_ops_;  // reads in flight

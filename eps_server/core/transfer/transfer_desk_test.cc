@@ -62,6 +62,24 @@ TEST_F(TransferDeskTest, CompletesAnImportAfterItsLastChunk) {
   EXPECT_EQ(outbox_.TakeRaised<internal_event::Imported>().size(), 1u);
 }
 
+TEST_F(TransferDeskTest, InitializesOneAtATime) {
+  facts_.state = v1::JOB_STATE_IMPORTING;
+  desk_.On(event::ImportInitialize{kStream});
+  EXPECT_EQ(outbox_.Take().size(), facts_.owned.size());
+  desk_.On(event::ImportInitialize{StreamId(8)});
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("is being initialized")));
+  desk_.On(event::ImportFinish{StreamId(8), Step(0), Version(0), 0, 0});
+  EXPECT_THAT(outbox_.Take(), IsEmpty()) << "the stream was refused";
+  EXPECT_THAT(outbox_.TakeRaised<internal_event::Imported>(), IsEmpty());
+  // Its stream is gone, but its writes still run.
+  desk_.Closed(kStream);
+  desk_.On(event::ImportInitialize{StreamId(9)});
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("is being initialized")));
+  for (uint64_t op = 1; op <= facts_.owned.size(); ++op) desk_.On(Done(OpId(op)));
+  desk_.On(event::ImportInitialize{StreamId(10)});
+  EXPECT_EQ(outbox_.Take().size(), facts_.owned.size());
+}
+
 TEST_F(TransferDeskTest, RefusesABorderThatChunksLack) {
   facts_.state = v1::JOB_STATE_IMPORTING;
   desk_.On(event::ImportFinish{kStream, Step(2), Version(2), 2, 0});
