@@ -279,7 +279,8 @@ class Job:
             log = self.stack.enter_context(
                 open(self.folder / f"serve-{index}.log", "w", encoding="utf-8"))
             process = self.stack.enter_context(shaped_link.running(
-                [*inside, self.options.eps, "serve", f"--listen={address}:0", "--insecure"], log))
+                [*inside, self.options.eps, "serve", f"--listen={address}:0", "--insecure",
+                 f"--servers.peers={address}:0"], log))
             addresses.append(shaped_link.read_until(process, shaped_link.LISTENING))
         return ",".join(addresses)
 
