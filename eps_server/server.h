@@ -17,16 +17,19 @@ namespace eps {
 
 // How to run a server. The keys servers.* and storage.* of docs/reference/config.md set these.
 struct ServerOptions {
-  std::string listen = "127.0.0.1:0";     // HOST:PORT; port 0 picks a free one
-  std::string metrics;                    // HOST:PORT that serves GET /metrics; empty disables
-  int threads = 0;                        // that reduce, update and encode; 0 uses all cores
-  uint64_t memory_limit_bytes = 0;        // 0 uses the memory that is available at the start
-  bool insecure = false;                  // allow addresses beyond this machine without TLS
-  std::vector<std::string> peers;         // servers to connect to; empty: loopback addresses only
-  size_t max_connections = 4096;          // at a time; fewer if the process may open few files
-  uint64_t part_timeout_ms = 60'000;      // an eager job ends if a part is gone for longer
-  uint64_t push_timeout_ms = 30'000;      // from the credit of a gradient to its last byte
-  uint64_t unread_timeout_ms = 60'000;    // a client that reads nothing for longer is disconnected
+  std::string listen = "127.0.0.1:0";   // HOST:PORT; port 0 picks a free one
+  std::string metrics;                  // HOST:PORT that serves GET /metrics; empty disables
+  int threads = 0;                      // that reduce, update and encode; 0 uses all cores
+  uint64_t memory_limit_bytes = 0;      // 0 uses the memory that is available at the start
+  bool insecure = false;                // allow addresses beyond this machine without TLS
+  std::vector<std::string> peers;       // servers to connect to; empty: loopback addresses only
+  size_t max_connections = 4096;        // at a time; fewer if the process may open few files
+  uint64_t part_timeout_ms = 60'000;    // an eager job ends if a part is gone for longer
+  uint64_t push_timeout_ms = 30'000;    // from the credit of a gradient to its last byte
+  uint64_t unread_timeout_ms = 60'000;  // a client that reads nothing for longer is disconnected
+  uint64_t worker_lease_ms = 10'000;    // a lease ends so long after the last Beat
+  std::optional<uint64_t> worker_close_grace_ms;  // nullopt: see CoreLimits
+  uint64_t worker_stuck_ms = 600'000;     // the most time of a stage on a worker; 0 sets no limit
   std::string trace;                      // folder for protocol traces; empty disables
   uint32_t jit_depth = 1;                 // stages quantized ahead of their first fetch
   std::optional<StorageOptions> storage;  // nullopt keeps state in memory only

@@ -110,7 +110,18 @@ void ServersKeys(V* v, ServersConfig* s) {
          "servers.addresses; port 0 stands for every port. If it is empty, eps serve connects to "
          "loopback addresses only.");
   v->Key("servers.worker_timeout", &s->worker_timeout_ms, DurationText(),
-         "An eager job ends if one of its parts has no worker for longer than this.");
+         "A job whose state is not durable ends if a server is away for longer than this or, in "
+         "mode eager, if a part that a worker left in the middle of a step has no other one for so "
+         "long.");
+  v->Key("servers.worker_lease", &s->worker_lease_ms, TimeoutText(),
+         "A worker from which the servers hear nothing for so long loses its parts to another one; "
+         "at least 1s.");
+  v->Key("servers.worker_close_grace", &s->worker_close_grace_ms, DurationText(),
+         "A worker whose connection closed loses its parts after this time; auto: 1s with "
+         "training.mode=sealed, else servers.worker_lease.");
+  v->Key("servers.worker_stuck_timeout", &s->worker_stuck_timeout_ms, DurationText(),
+         "A worker that responds but computes no stage for so long loses its parts; 0 disables "
+         "this.");
   v->Key("servers.push_timeout", &s->push_timeout_ms, TimeoutText(),
          "A gradient is complete so long after the server has given it memory, at least 1s; later, "
          "the memory goes to others, and the worker offers the gradient again.");

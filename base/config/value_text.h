@@ -181,10 +181,12 @@ template <class T, class Rule>
 constexpr auto KindOf() {
   if constexpr (std::is_same_v<Rule, SizeText>) {
     return SizeKind();
-  } else if constexpr (std::is_same_v<Rule, DurationText>) {
+  } else if constexpr (std::is_same_v<Rule, DurationText> && std::is_integral_v<T>) {
     return DurationKind();
   } else if constexpr (std::is_same_v<Rule, TimeoutText>) {
     return TimeoutKind();
+  } else if constexpr (std::is_same_v<Rule, DurationText>) {
+    return AutoKind<DurationKind>();
   } else if constexpr (std::is_same_v<Rule, AddressList>) {
     return AddressListKind();
   } else if constexpr (std::is_enum_v<T>) {

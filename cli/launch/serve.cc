@@ -1,5 +1,7 @@
 #include "cli/launch/serve.h"
 
+#include <optional>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/exit_code.h"
@@ -51,6 +53,11 @@ absl::Status RunServe(const Config& config) {
   options.part_timeout_ms = static_cast<uint64_t>(config.servers.worker_timeout_ms);
   options.push_timeout_ms = static_cast<uint64_t>(config.servers.push_timeout_ms);
   options.unread_timeout_ms = static_cast<uint64_t>(config.servers.unread_timeout_ms);
+  options.worker_lease_ms = static_cast<uint64_t>(config.servers.worker_lease_ms);
+  if (const std::optional<int64_t> grace = config.servers.worker_close_grace_ms) {
+    options.worker_close_grace_ms = static_cast<uint64_t>(*grace);
+  }
+  options.worker_stuck_ms = static_cast<uint64_t>(config.servers.worker_stuck_timeout_ms);
   options.jit_depth = static_cast<uint32_t>(config.servers.jit_depth);
   EPS_ASSIGN_OR_RETURN(options.cut_steps, CutSteps(config.storage));
   EPS_ASSIGN_OR_RETURN(const uint64_t log_steps, LogSteps(config.storage, options.cut_steps));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compression/codec.h"
+#include "eps_server/rpc/session_call.h"
 #include "eps_server/rpc/state_calls.h"
 #include "eps_server/rpc/unary_call.h"
 #include "wire/channel.h"
@@ -113,6 +114,11 @@ grpc::ServerUnaryReactor* ControlService::Join(grpc::CallbackServerContext*,
     call->Fail(job.status());
   }
   return call.get();
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ControlService::Session(
+    grpc::CallbackServerContext*) {
+  return SessionCall::Start(host_);
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>* ControlService::ImportState(grpc::CallbackServerContext*,

@@ -15,9 +15,9 @@ using ControlUnary =
     v1::Control::WithCallbackMethod_Hello<v1::Control::WithCallbackMethod_CreateJob<
         v1::Control::WithCallbackMethod_Join<v1::Control::WithCallbackMethod_Status<
             v1::Control::WithCallbackMethod_Gate<v1::Control::Service>>>>>;
-using ControlBase =
-    v1::Control::WithRawCallbackMethod_ImportState<v1::Control::WithRawCallbackMethod_ExportState<
-        v1::Control::WithRawCallbackMethod_WatchSteps<ControlUnary>>>;
+using ControlBase = v1::Control::WithRawCallbackMethod_ImportState<
+    v1::Control::WithRawCallbackMethod_ExportState<v1::Control::WithRawCallbackMethod_WatchSteps<
+        v1::Control::WithRawCallbackMethod_Session<ControlUnary>>>>;
 }  // namespace internal
 
 // Serves eps.v1.Control with gRPC's callback API. Handlers turn requests into events and never
@@ -40,6 +40,8 @@ class ControlService final : public internal::ControlBase {
                                       v1::CreateJobReply* reply) override;
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
                                  const v1::JoinRequest* request, v1::JoinReply* reply) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
+      grpc::CallbackServerContext* context) override;
   grpc::ServerReadReactor<grpc::ByteBuffer>* ImportState(grpc::CallbackServerContext* context,
                                                          grpc::ByteBuffer* reply) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportState(grpc::CallbackServerContext* context,

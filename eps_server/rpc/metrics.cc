@@ -22,8 +22,8 @@ using prometheus::MetricType;
 constexpr std::chrono::seconds kPatience(2);
 
 // Counters of the status that become the label `result` of eps_push_requests_total.
-constexpr const char* kPushResults[] = {"accepted", "duplicate", "conflict",
-                                        "stale",    "refused",   "nonfinite"};
+constexpr const char* kPushResults[] = {"accepted", "duplicate", "conflict", "stale",
+                                        "fenced",   "refused",   "nonfinite"};
 
 // Maps a counter of the status to a metric of its own.
 struct CounterName {
@@ -40,6 +40,9 @@ constexpr CounterName kCounters[] = {
     {"encodes", "eps_encodes_total", "Chunks quantized for a fetch or ahead of it."},
     {"encoded_by_updates", "eps_encodes_in_updates_total", "Chunks quantized during their update."},
     {"updates", "eps_updates_total", "Chunks updated."},
+    {"leases_granted", "eps_leases_granted_total", "Parts given to workers; shard 0 only."},
+    {"leases_ended", "eps_leases_ended_total",
+     "Parts that workers gave back or lost; shard 0 only."},
     {"skipped_steps", "eps_steps_skipped_total", "Steps whose gradient was not finite."},
     {"cuts", "eps_cuts_total", "Cuts that became durable here."},
     {"cut_ms", "eps_cut_seconds_total",
@@ -108,7 +111,8 @@ void AddProgress(const v1::StatusReply& status, Families* families) {
   families->Gauge("eps_step_current", "Step that is open on this shard.",
                   static_cast<double>(status.step()));
   families->Gauge("eps_steps", "training.steps.", static_cast<double>(status.steps()));
-  families->Gauge("eps_workers", "Workers that joined; shard 0 only.", status.joined_workers());
+  families->Gauge("eps_workers", "Workers that hold parts or wait for them; shard 0 only.",
+                  status.joined_workers());
   double longest = 0;
   for (const v1::Wait& wait : status.waits()) longest = std::max(longest, wait.seconds());
   families->Gauge("eps_waits", "Requests that are waiting.", status.waits_size());

@@ -131,7 +131,18 @@ class PythonClient(unittest.TestCase):
         joined = self.control.Join(control_pb2.JoinRequest(
             job_id=self.job_id, worker_nonce=7, compute_profile="python"), timeout=TIMEOUT_S)
         self.assertEqual(joined.spec_text, self.spec)
-        self.assertEqual(list(joined.parts), [0, 1])
+        self.assertEqual([(l.part, l.generation) for l in joined.leases], [(0, 1), (1, 1)])
+        beat = control_pb2.Beat(job_id=self.job_id, worker_nonce=7, term=1, waits=True)
+        beats = queue.Queue()
+        beats.put(beat)
+        session = self.control.Session(iter(beats.get, None), timeout=TIMEOUT_S)
+        notice = next(session)
+        self.assertEqual(notice.leases, joined.leases)
+        self.assertEqual(notice.lease_ms, joined.lease_ms)
+        beat.leave = True
+        beats.put(beat)
+        self.assertEqual(list(session), [])
+        beats.put(None)
         self.assertEqual(list(joined.servers), [self.address])
         begun = self.data.BeginStep(data_pb2.BeginStepRequest(
             job_id=self.job_id, term=1, step=1, parts=[0, 1], worker_nonce=7), timeout=TIMEOUT_S)

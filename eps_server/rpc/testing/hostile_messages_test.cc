@@ -98,6 +98,7 @@ TEST_F(HostileMessages, RepeatedPartsAreRefusedByName) {
   constexpr int kCopies = 2'000'000;
   v1::JoinRequest join;
   join.set_job_id(spec_.id().value());
+  join.set_worker_nonce(9);
   v1::BeginStepRequest begin;
   begin.set_job_id(spec_.id().value());
   begin.set_term(1);

@@ -95,6 +95,15 @@ absl::Status TestClient::Initialize(const JobSpec& spec) {
   return FromGrpc(stream->Finish(), "ImportState");
 }
 
+absl::Status TestClient::Join(const JobSpec& spec, v1::JoinReply* reply) {
+  v1::JoinRequest request;
+  request.set_job_id(spec.id().value());
+  request.set_worker_nonce(1);
+  v1::JoinReply ignored;
+  return FromGrpc(control_->Join(NewContext().get(), request, reply != nullptr ? reply : &ignored),
+                  "Join");
+}
+
 absl::Status TestClient::BeginStep(const JobSpec& spec, uint64_t step, v1::BeginStepReply* reply,
                                    const std::vector<v1::PartLoss>& losses) {
   v1::BeginStepRequest request;

@@ -45,6 +45,8 @@ class TestClient {
 
   absl::Status CreateJob(const JobSpec& spec, const std::vector<std::string>& servers,
                          v1::CreateJobReply* reply = nullptr);
+  // Joins as the process that BeginStep names, and gets all parts that are free.
+  absl::Status Join(const JobSpec& spec, v1::JoinReply* reply = nullptr);
   // Imports the spec's initial values.
   absl::Status Initialize(const JobSpec& spec);
   // Calls BeginStep for all parts.
