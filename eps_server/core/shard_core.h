@@ -49,7 +49,8 @@ class ShardCore {
   ~ShardCore();
 
   // Appends the effects of `event`, which happened at `now_ms` of a monotonic clock. Times matter
-  // only for ages in the status page, for step_seconds, and for automatic intervals between cuts.
+  // only for ages in the status page, for step_seconds, for the end of credits, and for automatic
+  // intervals between cuts.
   void Handle(const Event& event, uint64_t now_ms, std::vector<Effect>* out);
 
   // Returns what a contribution log has to hold for each step of a shard. The caller sets `steps`.

@@ -148,7 +148,7 @@ TEST(UnreadExport, HoldsUpdatesBackBriefly) {
   EXPECT_EQ(stranger.Counter("streams_unread"), 1u);
 }
 
-TEST(UnreadFetch, EndsAndFreesItsMemory) {
+TEST(UnreadFetch, EndsAndHarmsNobody) {
   const auto server = StartImpatientServer(kNever, std::chrono::seconds(2));
   HonestWorker worker(server->address(), BigChunkSpec());
   TestClient stranger(server->address());
