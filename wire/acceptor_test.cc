@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,6 +21,20 @@ namespace {
 constexpr std::chrono::seconds kPatience{20};
 
 Descriptor NewSocket() { return Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
+
+const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const std::string kSettings("\0\0\6\4\0\0\0\0\0\0\2\0\0\0\0", 15);
+const std::string kAck("\0\0\0\4\1\0\0\0\0", 9);
+
+TEST(AcknowledgesSettings, FindsTheFrame) {
+  const std::string whole = kPreface + kSettings + kAck;
+  for (size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_FALSE(AcknowledgesSettings(whole.substr(0, size)).has_value()) << size;
+  }
+  EXPECT_EQ(AcknowledgesSettings(whole), true);
+  EXPECT_EQ(AcknowledgesSettings("GET / HTTP/1.1"), false);
+  EXPECT_EQ(AcknowledgesSettings(kPreface + std::string(5000, '\0') + kAck), false);
+}
 
 TEST(OpenSockets, CountsWhatIsStillOpen) {
   OpenSockets::Clock::time_point now;
@@ -60,6 +75,7 @@ class FakeServer final : public Acceptor::Connections {
   std::atomic<int>* const last_;
 };
 
+// Connects, and sends what a client of HTTP/2 sends first.
 Descriptor Connect(int port) {
   Descriptor fd = NewSocket();
   sockaddr_in where = {};
@@ -69,6 +85,9 @@ Descriptor Connect(int port) {
   const timeval timeout = {kPatience.count(), 0};
   EXPECT_EQ(setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)), 0);
   EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&where), sizeof(where)), 0);
+  const std::string greeting = kPreface + kAck;
+  EXPECT_EQ(send(fd.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(greeting.size()));
   return fd;
 }
 
@@ -79,7 +98,8 @@ int ServerEnd(const Descriptor& client, std::atomic<int>* last) {
   while (std::chrono::steady_clock::now() < give_up) {
     const int fd = last->exchange(-1);
     if (fd >= 0) return fd;
-    if (recv(client.get(), &c, 1, MSG_DONTWAIT) == 0) return -1;
+    const ssize_t got = recv(client.get(), &c, 1, MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno == ECONNRESET)) return -1;
   }
   ADD_FAILURE() << "the connection was neither accepted nor refused";
   return -1;

@@ -16,7 +16,7 @@ constexpr uint8_t kHeaders = 1;
 constexpr uint8_t kSettings = 4;
 constexpr uint8_t kEndStream = 1;
 constexpr uint8_t kEndHeaders = 4;
-constexpr uint8_t kAck = 1;
+constexpr uint8_t kAckFlag = 1;
 constexpr int kSendTimeoutSeconds = 10;
 
 std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::string& payload) {
@@ -35,7 +35,7 @@ std::string Text(const std::string& text) {
 
 }  // namespace
 
-RawConnection::RawConnection(const std::string& address, bool settles)
+RawConnection::RawConnection(const std::string& address, Ack ack)
     : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   sockaddr_in where = {};
   where.sin_family = AF_INET;
@@ -46,10 +46,9 @@ RawConnection::RawConnection(const std::string& address, bool settles)
   setsockopt(fd_.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   if (connect(fd_.get(), reinterpret_cast<sockaddr*>(&where), sizeof(where)) != 0) return;
   Send(kPreface + Frame(kSettings, 0, 0, ""));
-  if (!settles) return;
   pollfd poll_fd{fd_.get(), POLLIN, 0};
-  poll(&poll_fd, 1, kSendTimeoutSeconds * 1000);
-  Send(Frame(kSettings, kAck, 0, ""));
+  if (ack == Ack::kOnTime) poll(&poll_fd, 1, kSendTimeoutSeconds * 1000);
+  if (ack != Ack::kNever) Send(Frame(kSettings, kAckFlag, 0, ""));
 }
 
 bool RawConnection::Send(const std::string& bytes) {

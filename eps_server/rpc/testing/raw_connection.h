@@ -13,9 +13,11 @@ namespace eps {
 // calls, and reads nothing unless asked. For tests only. Thread-compatible.
 class RawConnection {
  public:
-  // Connects and sends the preface. If `settles`, also waits for the server's settings and
-  // acknowledges them, which makes the server apply them to this connection.
-  RawConnection(const std::string& address, bool settles);
+  // When it acknowledges the server's settings: after they have arrived, before that, or never.
+  enum class Ack { kOnTime, kEarly, kNever };
+
+  // Connects, sends the preface and acknowledges the settings.
+  RawConnection(const std::string& address, Ack ack);
 
   // Begins a call of "/package.Service/Method" and leaves it open. Returns false if the server has
   // closed the connection.
