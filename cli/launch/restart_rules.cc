@@ -44,6 +44,8 @@ RestartRules::Action RestartRules::OnWorkerEnd(size_t rank, int status) {
     last->second = steps_;
     return Action::kReplace;
   }
+  // Another process has its parts, so it lost nothing either; the new one becomes a standby.
+  if (EndedWith(status, ExitCode::kFenced)) return Count();
   const bool survives = survives_ == Survives::kKilledProcesses ? WasLost(status)
                         : survives_ == Survives::kKilledWorkers ? WasKilled(status)
                                                                 : false;

@@ -11,7 +11,8 @@ namespace eps {
 
 // Which ends of children a run survives. Each value includes the ones before it.
 enum class Survives {
-  // A worker that somebody stops: it finishes its step and gives its parts back.
+  // A worker that somebody stops: it finishes its step and gives its parts back. A worker whose
+  // parts another process takes over.
   kStoppedWorkers,
   // A worker that is killed: in mode sealed no weight changes before a step is complete.
   kKilledWorkers,

@@ -28,7 +28,7 @@ TEST(RestartRulesTest, FollowWhatTheRunSurvives) {
       {Exit(0), {}, {}},
       {Exit(65), {}, {}},
       {Exit(69), {all}, {all}},
-      {Exit(75), {}, {}},
+      {Exit(75), {stopped, killed, all}, {}},
       {Exit(130), {stopped, killed, all}, {}},
       {Exit(143), {stopped, killed, all}, {}},
       {SIGTERM, {stopped, killed, all}, {all}},
