@@ -54,7 +54,7 @@ absl::Status ImportCall::Take(const v1::ImportStateRequest& message,
   if (message.initialize()) {
     if (initialize_sent_) return absl::InvalidArgumentError("initialize was sent before");
     initialize_sent_ = true;
-    work_.Post([self = Self()] { self->job()->Post(event::ImportInitialize{self->id()}); });
+    work_.Post([self = Self()] { self->PostUnlessEnding(event::ImportInitialize{self->id()}); });
   }
   if (message.last() || !pieces.empty()) {
     const absl::Status status = TakeSlice(message, pieces);
@@ -67,9 +67,9 @@ absl::Status ImportCall::Take(const v1::ImportStateRequest& message,
   }
   finish_sent_ = true;
   work_.Post([self = Self(), border = border_] {
-    self->job()->Post(event::ImportFinish{self->id(), Step(border.step()),
-                                          Version(border.version()), border.update(),
-                                          border.lagged_norm()});
+    self->PostUnlessEnding(event::ImportFinish{self->id(), Step(border.step()),
+                                               Version(border.version()), border.update(),
+                                               border.lagged_norm()});
   });
   return absl::OkStatus();
 }

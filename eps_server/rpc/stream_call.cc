@@ -31,6 +31,11 @@ void StreamCall::AdoptOrEnd(const absl::StatusOr<std::shared_ptr<JobShell>>& job
   if (!job.ok()) End(job.status());
 }
 
+void StreamCall::PostUnlessEnding(Event event) {
+  MutexLock lock(&mu_);
+  if (!ending_) job_->Post(std::move(event));
+}
+
 void StreamCall::ReadNext() {
   MutexLock lock(&mu_);
   ReadNextLocked();

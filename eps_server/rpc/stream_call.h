@@ -64,6 +64,8 @@ class StreamCall : public StreamSink, public std::enable_shared_from_this<Stream
   // Null before Adopt, and if the RPC has no job.
   const std::shared_ptr<JobShell>& job() const { return job_; }
   StreamId id() const { return id_; }
+  // Posts an event to the job unless the RPC is ending. So no event follows its StreamClosed.
+  void PostUnlessEnding(Event event);
 
   // These are called without locks held. OnMessage handles a message and returns whether to read
   // the next one at once.
