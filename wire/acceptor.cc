@@ -108,9 +108,10 @@ Use UseOf(int fd) {
     if (ioctl(fd, FIONREAD, &waiting) != 0) return Use::kWrote;
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &after, &size) != 0) return Use::kWrote;
     if (before.tcpi_bytes_received != after.tcpi_bytes_received) continue;
+    const uint64_t sent = after.tcpi_bytes_sent - after.tcpi_bytes_retrans;
     const bool was_read = after.tcpi_bytes_received > static_cast<uint64_t>(waiting);
-    if (was_read && after.tcpi_bytes_sent != 0) return Use::kReadFirst;
-    return after.tcpi_bytes_sent == sizeof(kGreeting) ? Use::kNothing : Use::kWrote;
+    if (was_read && sent != 0) return Use::kReadFirst;
+    return sent == sizeof(kGreeting) ? Use::kNothing : Use::kWrote;
   }
   return Use::kNothing;
 }
@@ -269,6 +270,7 @@ bool Acceptor::Advance(Arrival* arrival, int16_t events) {
     if (use == Use::kWrote) {
       ReadableAt(fd, 1);
     } else {
+      EPS_LOG_WARN("a connection is closed: the client did not wait for the settings");
       shutdown(fd, SHUT_RDWR);  // the client sent more than the kernel holds, or gRPC is stuck
     }
     return true;
