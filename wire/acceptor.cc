@@ -94,7 +94,7 @@ void ReadableAt(int fd, int bytes) {
   setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
 }
 
-// What gRPC has done with a socket on which the greeting was sent.
+// The use that gRPC has made of a socket on which the greeting was sent.
 enum class Use { kNothing, kWrote, kReadFirst };
 
 // Returns kWrote as well if the socket is broken, or the system does not count bytes.
