@@ -284,6 +284,24 @@ TEST_F(FetchDeskTest, OnlyTheHolderRollsBack) {
   EXPECT_EQ(ask(1, 0), 0u) << "a process without a lease";
 }
 
+TEST_F(FetchDeskTest, AFencedFetchThatWaitedRollsNothingBack) {
+  job_.caps.durable = true;
+  ShardFacts facts = job_.MakeFacts();
+  FetchDesk desk(&facts, &outbox_);
+  facts.parts[0].granted = 2;
+  facts.state = v1::JOB_STATE_RECOVERING;
+  event::Fetch e = Fetch(kFirst, 0);
+  e.request.set_generation(1);
+  desk.On(e);
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  facts.parts[0].seen = 2;
+  facts.state = v1::JOB_STATE_RUNNING;
+  facts.Owned(chunk())->version = Version(1);
+  desk.On(internal_event::BorderOpened());
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("generation 2 has begun")));
+  EXPECT_THAT(outbox_.TakeRaised<internal_event::RollBack>(), IsEmpty());
+}
+
 TEST_F(FetchDeskTest, GoneWeightsOfAHolderEndTheJob) {
   facts_.Owned(chunk())->version = Version(1);
   facts_.parts[0].granted = 1;

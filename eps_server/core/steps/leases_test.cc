@@ -253,6 +253,20 @@ TEST_F(LeasesTest, ALeadThatReturnsKnowsItsGrants) {
   BeginEverywhere(next, 1);
 }
 
+TEST_F(LeasesTest, AGrantIsDurableBeforeItIsSaid) {
+  Start(/*logs=*/true);
+  Join(&a_);
+  EXPECT_EQ(a_.generations.at(0), 1u);
+  cluster().Crash(ShardId(0));
+  cluster().Restart(ShardId(0));
+  cluster().Run();
+  ASSERT_EQ(Lead().term(), 1u);
+  Join(&b_);
+  EXPECT_TRUE(b_.generations.empty()) << "the lead knows that another process has the parts";
+  EXPECT_TRUE(Beat(&a_));
+  EXPECT_EQ(a_.generations.at(0), 1u);
+}
+
 TEST_F(LeasesTest, AShardThatReturnsKnowsItsFences) {
   Start(/*logs=*/true);
   Join(&a_);
