@@ -251,6 +251,17 @@ TEST_F(LeaseDeskTest, WhatIsRecordedIsNotLost) {
   EXPECT_THAT(outbox_.TakeRaised<internal_event::JobFailed>(), IsEmpty());
 }
 
+TEST_F(LeaseDeskTest, AWorkerThatLeftLostNothing) {
+  desk_.On(Join(kA));
+  desk_.On(internal_event::PartsBegun{{PartId(0), PartId(1)}, kA});
+  event::Beat leave = Beat(kA);
+  leave.beat.set_leave(true);
+  desk_.On(leave);
+  Expire(11'000);
+  Expire(200'000);
+  EXPECT_THAT(outbox_.TakeRaised<internal_event::JobFailed>(), IsEmpty());
+}
+
 TEST_F(LeaseDeskTest, NobodyLosesAPartThatWasNotBegun) {
   desk_.On(Join(kA));
   Expire(11'000);
