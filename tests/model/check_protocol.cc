@@ -36,7 +36,6 @@ const std::map<std::string, bool eps::ModelRules::*> kRules = {
     {"base_is_common", &eps::ModelRules::base_is_common},
     {"restore_kills_newer", &eps::ModelRules::restore_kills_newer},
     {"restore_reloads_all", &eps::ModelRules::restore_reloads_all},
-    {"begin_names_first_step", &eps::ModelRules::begin_names_first_step},
     {"tell_after_sync", &eps::ModelRules::tell_after_sync},
     {"replay_before_serving", &eps::ModelRules::replay_before_serving},
     {"replay_names_origin", &eps::ModelRules::replay_names_origin},

@@ -336,26 +336,21 @@ const char* Protocol::Forgotten(const State& state) const {
   return nullptr;
 }
 
-// Starts a recovery if a worker begins a step that needs lost weights, or that follows work that
-// no process will send again.
+// Starts a recovery if a worker needs weights that are gone: of the step that it begins, or of the
+// step at which it joined.
 void Protocol::LoseWork(const State& state, int part, int i) const {
   const Worker& worker = state.workers[part];
   const Shard& shard = state.shards[i];
   if (!config_.one_version || worker.term == 0 || worker.sent) return;
   if (shard.serving != worker.term || !Speaks(shard) || (worker.begun & Bit(i)) != 0) return;
   if (state.lead.phase != Phase::kServing || state.lead.term != worker.term) return;
-  bool owes = false;
-  for (int own = 0; own < config_.stages_per_shard; ++own) {
-    owes |= (shard.counted[own] & Bit(part)) == 0;
-  }
-  const bool said = worker.joined && rules_.begin_names_first_step;
-  const bool behind = said && shard.open_step + 1 == worker.step && owes;
-  const bool ahead = said && shard.open_step > worker.step && !config_.sealed;
+  const bool ahead = worker.joined && shard.open_step > worker.step && !config_.sealed;
   const bool gone = shard.open_step == worker.step && shard.updated != 0;
-  if (!behind && !ahead && !gone) return;
+  if (!ahead && !gone) return;
   State next = state;
   StartTerm(&next);
-  Emit(&next, "part %d begins step %d, and shard %d reports lost work", part, worker.step, i);
+  Emit(&next, "part %d asks for weights of step %d that shard %d no longer has", part, worker.step,
+       i);
 }
 
 // ---------------------------------------------------------------- a copied folder

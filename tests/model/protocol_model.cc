@@ -133,7 +133,6 @@ void Protocol::Ask(const State& state, int part) const {
   for (const Shard& shard : state.shards) {
     if (shard.serving == 0 || shard.serving != term || !Speaks(shard)) return;
     step = std::min<int>(step, shard.open_step);
-    if (config_.one_version) break;  // like Join, ask only the lead
   }
   if (state.workers[part].term == term) return;
   if (step > config_.steps && !config_.one_version) return;

@@ -52,8 +52,6 @@ struct ModelRules {
   bool base_is_common = true;       // the base is common, not each shard's own newest cut
   bool restore_kills_newer = true;  // cuts above the base are durably invalidated
   bool restore_reloads_all = true;  // survivors also drop their state in memory
-  // One version.
-  bool begin_names_first_step = true;  // so that a shard detects work that was lost with a worker
   // Contribution logs.
   bool tell_after_sync = true;         // a shard sends only what follows from durable facts
   bool replay_before_serving = true;   // a process communicates only after replaying its whole log
