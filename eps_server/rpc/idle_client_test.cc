@@ -10,6 +10,7 @@
 
 #include "base/job/layout/chunk_map.h"
 #include "base/testing/test_specs.h"
+#include "eps_server/rpc/testing/honest_worker.h"
 #include "eps_server/rpc/testing/hostile_client.h"
 #include "eps_server/rpc/testing/test_client.h"
 #include "eps_server/server.h"
@@ -48,7 +49,7 @@ class Pushes {
 TEST(UnusedCredit, DelaysAnHonestWorkerBriefly) {
   const auto server = StartImpatientServer(std::chrono::seconds(2), kNever);
   const JobSpec spec = TinySyntheticSpec();
-  HonestWorker worker(server->address(), spec);
+  HonestWorker worker({server->address()}, spec);
   TestClient stranger(server->address());
   ASSERT_TRUE(stranger.BeginStep(spec, 1).ok());
   const ChunkMap chunks = ChunkMap::Build(spec);
@@ -124,7 +125,7 @@ TEST(DamagedPayloads, AreRefusedForGoodTheThirdTime) {
 
 TEST(UnreadExport, HoldsUpdatesBackBriefly) {
   const auto server = StartImpatientServer(kNever, std::chrono::seconds(2));
-  HonestWorker worker(server->address(), BigChunkSpec());
+  HonestWorker worker({server->address()}, BigChunkSpec());
   absl::Status status = worker.Step();
   ASSERT_TRUE(status.ok()) << status;
   TestClient stranger(server->address());
@@ -150,7 +151,7 @@ TEST(UnreadExport, HoldsUpdatesBackBriefly) {
 
 TEST(UnreadFetch, EndsAndHarmsNobody) {
   const auto server = StartImpatientServer(kNever, std::chrono::seconds(2));
-  HonestWorker worker(server->address(), BigChunkSpec());
+  HonestWorker worker({server->address()}, BigChunkSpec());
   TestClient stranger(server->address());
   auto context = NewContext();
   auto stream = stranger.data().Fetch(context.get());
