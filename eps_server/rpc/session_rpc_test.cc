@@ -42,7 +42,7 @@ class SessionRpc : public testing::Test {
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts_;
 };
 
-TEST_F(SessionRpc, ABeatIsAnsweredAndLeaveEndsIt) {
+TEST_F(SessionRpc, AnswersABeatAndEndsAtLeave) {
   v1::JoinReply joined;
   ASSERT_TRUE(client_.Join(spec_, &joined).ok());
   ASSERT_EQ(joined.leases_size(), static_cast<int>(spec_.training.parts));

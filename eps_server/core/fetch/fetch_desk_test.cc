@@ -284,7 +284,7 @@ TEST_F(FetchDeskTest, OnlyTheHolderRollsBack) {
   EXPECT_EQ(ask(1, 0), 0u) << "a process without a lease";
 }
 
-TEST_F(FetchDeskTest, AFencedFetchThatWaitedRollsNothingBack) {
+TEST_F(FetchDeskTest, AFencedParkedFetchRollsNothingBack) {
   job_.caps.durable = true;
   ShardFacts facts = job_.MakeFacts();
   FetchDesk desk(&facts, &outbox_);
@@ -302,7 +302,7 @@ TEST_F(FetchDeskTest, AFencedFetchThatWaitedRollsNothingBack) {
   EXPECT_THAT(outbox_.TakeRaised<internal_event::RollBack>(), IsEmpty());
 }
 
-TEST_F(FetchDeskTest, GoneWeightsOfAHolderEndTheJob) {
+TEST_F(FetchDeskTest, GoneWeightsEndAJobWithoutCuts) {
   facts_.Owned(chunk())->version = Version(1);
   facts_.parts[0].granted = 1;
   event::Fetch e = Fetch(kFirst, 0);

@@ -25,6 +25,24 @@ ContributionLedger::Place PlaceOf(const v1::ContributionKey& key) {
           TreeRange{key.part_first(), key.part_count()}};
 }
 
+// Returns the counter of the status page.
+const char* CounterOf(v1::Ack::Outcome outcome) {
+  switch (outcome) {
+    case v1::Ack::ACCEPTED:
+      return "accepted";
+    case v1::Ack::DUPLICATE:
+      return "duplicate";
+    case v1::Ack::CONFLICT:
+      return "conflict";
+    case v1::Ack::STALE:
+      return "stale";
+    case v1::Ack::FENCED:
+      return "fenced";
+    default:
+      return "refused";
+  }
+}
+
 // Names the process that sent the contribution, and tells two encodings of it apart.
 ContributionLedger::Origin OriginOf(const v1::PushHeader& header) {
   return {header.worker_nonce(), header.bytes() << 32 | header.crc32c()};
@@ -46,45 +64,20 @@ PushDesk::PushDesk(const ShardFacts* facts, const DeskQueries* queries, Outbox* 
 // ---------------------------------------------------------------- answers
 
 void PushDesk::Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome,
-                   const std::string& message) {
+                   const std::string& message, uint32_t retry_after_ms) {
   v1::Ack ack;
   ack.set_outcome(outcome);
   ack.set_term(facts_.term.value());
   ack.set_step(facts_.step);
   ack.set_message(message);
-  switch (outcome) {
-    case v1::Ack::ACCEPTED:
-      outbox_->Count("accepted");
-      break;
-    case v1::Ack::DUPLICATE:
-      outbox_->Count("duplicate");
-      break;
-    case v1::Ack::CONFLICT:
-      outbox_->Count("conflict");
-      break;
-    case v1::Ack::STALE:
-      outbox_->Count("stale");
-      break;
-    case v1::Ack::FENCED:
-      outbox_->Count("fenced");
-      break;
-    default:
-      outbox_->Count("refused");
-      break;
-  }
+  ack.set_retry_after_ms(retry_after_ms);
+  outbox_->Count(CounterOf(outcome));
   outbox_->Emit(effect::SendAck{stream, tag, std::move(ack)});
 }
 
 // Refuses with a reason that may pass; with `retry`, the worker offers again after a pause.
 void PushDesk::RefuseForNow(StreamId stream, uint64_t tag, const std::string& message, bool retry) {
-  v1::Ack ack;
-  ack.set_outcome(v1::Ack::REFUSED);
-  ack.set_term(facts_.term.value());
-  ack.set_step(facts_.step);
-  ack.set_message(message);
-  if (retry) ack.set_retry_after_ms(kRetryAfterMs);
-  outbox_->Count("refused");
-  outbox_->Emit(effect::SendAck{stream, tag, std::move(ack)});
+  Ack(stream, tag, v1::Ack::REFUSED, message, retry ? kRetryAfterMs : 0);
 }
 
 // ---------------------------------------------------------------- offers

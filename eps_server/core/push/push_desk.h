@@ -81,7 +81,8 @@ class PushDesk {
   void WatchCredits();
   void TakeBack(StreamId stream, uint64_t tag);
   std::optional<v1::PushHeader> EndCredit(StreamId stream, uint64_t tag);
-  void Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome, const std::string& message);
+  void Ack(StreamId stream, uint64_t tag, v1::Ack::Outcome outcome, const std::string& message,
+           uint32_t retry_after_ms = 0);
   void RefuseForNow(StreamId stream, uint64_t tag, const std::string& message, bool retry);
   void Release(const v1::PushHeader& header);
   void Receive(StreamId stream, uint64_t tag, std::shared_ptr<const EncodedChunk> data_or_null,

@@ -262,7 +262,7 @@ TEST_F(LeaseDeskTest, AWorkerThatLeftLostNothing) {
   EXPECT_THAT(outbox_.TakeRaised<internal_event::JobFailed>(), IsEmpty());
 }
 
-TEST_F(LeaseDeskTest, NobodyLosesAPartThatWasNotBegun) {
+TEST_F(LeaseDeskTest, AnUnbegunPartEndsNoJob) {
   desk_.On(Join(kA));
   Expire(11'000);
   Expire(200'000);

@@ -85,6 +85,7 @@ class LeaseTable {
   size_t processes() const { return processes_.size(); }
 
  private:
+  // A worker process that joined.
   struct Process {
     std::vector<uint32_t> wanted;
     std::vector<uint32_t> held;

@@ -253,7 +253,7 @@ TEST_F(LeasesTest, ALeadThatReturnsKnowsItsGrants) {
   BeginEverywhere(next, 1);
 }
 
-TEST_F(LeasesTest, AGrantIsDurableBeforeItIsSaid) {
+TEST_F(LeasesTest, GrantsAreDurableBeforeTheyAreSaid) {
   Start(/*logs=*/true);
   Join(&a_);
   EXPECT_EQ(a_.generations.at(0), 1u);
