@@ -293,7 +293,7 @@ TEST_F(PushDeskTest, FencesAnOlderGeneration) {
   v1::PushHeader held = Header(0, 3);
   held.add_generations(2);
   Offer(held);
-  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 3"));
+  EXPECT_THAT(Take(), ElementsAre("Credit on 7 tag 3"));
 }
 
 TEST_F(PushDeskTest, FencesAPayloadThatWasCredited) {
@@ -323,7 +323,7 @@ TEST_F(PushDeskTest, ChecksEveryPartOfAMergedPush) {
   EXPECT_THAT(Acks(), ElementsAre(HasSubstr("was never granted")));
   merged.set_generations(1, 2);
   Offer(merged);
-  EXPECT_THAT(outbox_.Take(), ElementsAre("Credit on 7 tag 1"));
+  EXPECT_THAT(Take(), ElementsAre("Credit on 7 tag 1"));
 }
 
 TEST_F(PushDeskTest, ATermEndsItsStreams) {
