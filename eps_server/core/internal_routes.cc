@@ -109,7 +109,7 @@ void ShardRouter::On(const internal_event::StepComplete& e) {
     border.version = Version(facts_.version);
     border.update = e.decision.update();
     border.opened = true;
-    facts_.pending_cut = border;
+    facts_.cuts.pending = border;
   }
   ++facts_.step;
   push_.On(e);
@@ -150,7 +150,7 @@ void ShardRouter::On(const internal_event::BorderOpened& e) {
   if (facts_.job.logs()) facts_.log = ShardFacts::LogState::kWritten;
   if (facts_.job.durable()) {
     terms_.On(e);
-    cuts_.KeepFrom(*facts_.base_cut);
+    cuts_.KeepFrom(*facts_.cuts.base);
   }
   replay_.On(e);
   steps_.On(e);
@@ -174,7 +174,7 @@ void ShardRouter::On(const internal_event::ResidualImported& e) {
 }
 
 void ShardRouter::On(const internal_event::ImportComplete& e) {
-  facts_.base_cut = CutId{Step(e.border.step()), facts_.term};
+  facts_.cuts.base = CutId{Step(e.border.step()), facts_.term};
   cuts_.On(e);
 }
 
@@ -188,7 +188,7 @@ void ShardRouter::On(const internal_event::Imported& e) {
 // ---------------------------------------------------------------- cuts and terms
 
 void ShardRouter::On(const internal_event::CutStarted&) {
-  facts_.pending_cut.reset();
+  facts_.cuts.pending.reset();
   steps_.StartReadyUpdates();
 }
 
@@ -213,7 +213,7 @@ void ShardRouter::On(const internal_event::StateRestored& e) {
   watch_.Restore(*e.records);
   cuts_.On(e);
   if (facts_.replays()) return replay_.On(e);
-  facts_.base_cut = e.border.id;
+  facts_.cuts.base = e.border.id;
 }
 
 // ---------------------------------------------------------------- the contribution log
@@ -222,7 +222,7 @@ void ShardRouter::On(const internal_event::LogFound& e) {
   facts_.log = ShardFacts::LogState::kReplayed;
   facts_.term = e.log.id.term;
   facts_.incarnation = e.log.id.incarnation;
-  facts_.base_cut = e.log.opened;
+  facts_.cuts.base = e.log.opened;
   cuts_.On(e);
   replay_.On(e);
 }

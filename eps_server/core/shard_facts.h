@@ -72,6 +72,11 @@ struct PartGenerations {
 struct ShardFacts {
   // The contribution log of this shard: not there, written, or read.
   enum class LogState { kNone, kWritten, kReplayed };
+  // The cuts of a durable shard that other desks than CutDesk must know.
+  struct Cuts {
+    std::optional<CutId> base;         // the term continues from it
+    std::optional<CutBorder> pending;  // has to begin before the next update
+  };
 
   ShardFacts(JobFacts job_facts, const std::vector<ChunkId>& owned_chunks, Term first_term);
 
@@ -84,14 +89,13 @@ struct ShardFacts {
   Term term;
   v1::JobState state = v1::JOB_STATE_IMPORTING;
   Failure failure;
-  uint64_t step = 0;                     // the open step; 0 while importing; steps + 1 when done
-  uint64_t version = 0;                  // the version that the open step reads
-  uint64_t updates = 0;                  // chunks updated, or being updated, in the open step
-  uint64_t gate_step = 0;                // the step after which BeginStep waits; 0: no gate
-  Residuals residuals;                   // what gradients left out up to the border
-  uint32_t border_readers = 0;           // exports in flight: updates wait
-  std::optional<CutId> base_cut;         // the cut from which the term continues
-  std::optional<CutBorder> pending_cut;  // has to begin before the next update
+  uint64_t step = 0;            // the open step; 0 while importing; steps + 1 when done
+  uint64_t version = 0;         // the version that the open step reads
+  uint64_t updates = 0;         // chunks updated, or being updated, in the open step
+  uint64_t gate_step = 0;       // the step after which BeginStep waits; 0: no gate
+  Residuals residuals;          // what gradients left out up to the border
+  uint32_t border_readers = 0;  // exports in flight: updates wait
+  Cuts cuts;
   std::vector<PartGenerations> parts;    // never resized
   std::optional<v1::Imported> imported;  // the border that this shard reported to the lead
   std::optional<bool> push_residuals;    // decided by the first BeginStep of the open step

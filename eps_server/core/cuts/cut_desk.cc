@@ -26,7 +26,7 @@ void CutDesk::On(const internal_event::ImportComplete& e) {
 }
 
 void CutDesk::On(const internal_event::BorderReached&) {
-  if (!facts_.pending_cut.has_value()) return;
+  if (!facts_.cuts.pending.has_value()) return;
   outbox_->Raise(internal_event::SessionChanged());  // logged before the cut, which lacks it
   TryStart();
 }
@@ -35,8 +35,8 @@ void CutDesk::On(const internal_event::BorderReached&) {
 // clipped by. It waits for what the other shards and the workers report of the step; none of that
 // depends on a later step.
 void CutDesk::TryStart() {
-  if (!facts_.pending_cut.has_value()) return;
-  CutBorder border = *facts_.pending_cut;
+  if (!facts_.cuts.pending.has_value()) return;
+  CutBorder border = *facts_.cuts.pending;
   if (facts_.job.is_lead()) {
     if (Step(queries_.RecordedStep()) < border.id.step) return;
     border.lagged_norm = queries_.NormOf(border.id.step.value());

@@ -42,7 +42,7 @@ class CutDeskTest : public testing::Test {
     desk_ = std::make_unique<CutDesk>(facts_.get(), &queries_, &outbox_);
     // As the router does.
     outbox_.on_raise = [this](const InternalEvent& event) {
-      if (std::holds_alternative<internal_event::CutStarted>(event)) facts_->pending_cut.reset();
+      if (std::holds_alternative<internal_event::CutStarted>(event)) facts_->cuts.pending.reset();
     };
   }
 
@@ -53,7 +53,7 @@ class CutDeskTest : public testing::Test {
     border.version = Version(step);
     border.update = step;
     border.opened = true;
-    facts_->pending_cut = border;
+    facts_->cuts.pending = border;
     desk_->On(internal_event::BorderReached());
   }
   void Record(uint64_t step) {

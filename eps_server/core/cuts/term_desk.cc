@@ -260,7 +260,7 @@ void TermDesk::OnRestored(const std::optional<CutId>& cut, const CutContent& con
 // ---------------------------------------------------------------- the others
 
 void TermDesk::On(const internal_event::BorderOpened&) {
-  if (recovery_ != nullptr) recovery_->OnOpened(*facts_.base_cut);
+  if (recovery_ != nullptr) recovery_->OnOpened(*facts_.cuts.base);
 }
 
 void TermDesk::On(const internal_event::CutWanted& e) {

@@ -17,7 +17,7 @@ ReplayDesk::ReplayDesk(const ShardFacts* facts, const DeskQueries* queries, Outb
 
 void ReplayDesk::On(const internal_event::BorderOpened&) {
   if (!facts_.job.logs()) return;
-  const FoundLog log{LogId{facts_.term, facts_.incarnation}, *facts_.base_cut, *facts_.base_cut};
+  const FoundLog log{LogId{facts_.term, facts_.incarnation}, *facts_.cuts.base, *facts_.cuts.base};
   const OpId op = outbox_->StartOp(StartLogRequest{log});
   writing_.insert(op);
   outbox_->Raise(internal_event::LogWritten{op});

@@ -49,7 +49,7 @@ class ReplayDeskTest : public testing::Test {
   void SetUp() override {
     facts_.incarnation = 9;
     facts_.log = ShardFacts::LogState::kWritten;
-    facts_.base_cut = kBase;
+    facts_.cuts.base = kBase;
     queries_.is_idle = false;
   }
   absl::StatusOr<bool> Apply(const v1::LogFact& fact) {

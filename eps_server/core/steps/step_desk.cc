@@ -132,8 +132,8 @@ void StepDesk::MaybeStartUpdate(Chunk* chunk) {
       chunk->nonfinite || fact.version != Version(facts_.version) || !chunk->complete) {
     return;
   }
-  if (facts_.border_readers > 0) return;       // an export reads the border
-  if (facts_.pending_cut.has_value()) return;  // the border's cut has to begin first
+  if (facts_.border_readers > 0) return;        // an export reads the border
+  if (facts_.cuts.pending.has_value()) return;  // the border's cut has to begin first
   const auto decision = decisions_.find(facts_.step);
   if (decision != decisions_.end() && !decision->second.skip()) {
     StartUpdate(chunk, decision->second);

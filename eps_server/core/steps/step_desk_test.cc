@@ -111,11 +111,11 @@ TEST_F(StepDeskTest, UpdatesWaitWhileTheBorderIsRead) {
 }
 
 TEST_F(StepDeskTest, UpdatesWaitForThePendingCut) {
-  facts_->pending_cut = CutBorder();
+  facts_->cuts.pending = CutBorder();
   Decide(1);
   CompleteAll();
   EXPECT_EQ(Started("Update"), 0u);
-  facts_->pending_cut.reset();
+  facts_->cuts.pending.reset();
   desk_->StartReadyUpdates();
   EXPECT_EQ(Started("Update"), facts_->owned.size());
 }

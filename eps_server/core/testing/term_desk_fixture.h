@@ -164,7 +164,7 @@ class TermDeskTest : public testing::Test {
     Promise({CutAfter(2)});
     OtherPromises({CutAfter(2)});
     Restore();
-    facts_->base_cut = CutAfter(2).id;
+    facts_->cuts.base = CutAfter(2).id;
     facts_->state = v1::JOB_STATE_RUNNING;
     facts_->step = 3;
     desk_->On(internal_event::BorderOpened());

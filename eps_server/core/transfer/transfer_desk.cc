@@ -21,7 +21,7 @@ absl::Status TransferDesk::CheckImporting() const {
     return absl::FailedPreconditionError(
         absl::StrCat("ImportState: the job has its weights, it is at step ", facts_.step));
   }
-  if (facts_.base_cut.has_value()) {
+  if (facts_.cuts.base.has_value()) {
     return absl::FailedPreconditionError(
         "ImportState: the weights are here and are being made durable");
   }
