@@ -14,6 +14,7 @@ import sys
 import time
 
 import report
+import summary
 
 TIMEOUT_S = 1800
 
@@ -161,8 +162,10 @@ def main():
     parser.add_argument("--patience", type=float, default=60,
                         help="seconds to wait until the machine is quiet")
     options = parser.parse_args()
-    return max(record(name, options.page, options.patience)
+    code = max(record(name, options.page, options.patience)
                for name in options.names or BENCHMARKS)
+    summary.write(pathlib.Path(options.page))
+    return code
 
 
 if __name__ == "__main__":
