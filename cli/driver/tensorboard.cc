@@ -18,6 +18,7 @@
 #include "base/exit_code.h"
 #include "base/status_macros.h"
 #include "cli/driver/progress.h"
+#include "cli/driver/tensorboard.pb.h"
 
 namespace eps {
 namespace {
@@ -27,83 +28,43 @@ namespace fs = std::filesystem;
 constexpr char kPrefix[] = "events.out.tfevents.";
 constexpr size_t kSecondsDigits = 10;
 
-// ---- protobuf's wire format: tag = field number << 3 | wire type
-
-void AddVarint(uint64_t value, std::string* out) {
-  for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
-  out->push_back(static_cast<char>(value));
+tensorboard::Event NewEvent(uint64_t step) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  tensorboard::Event event;
+  event.set_wall_time(now.count());
+  event.set_step(static_cast<int64_t>(step));
+  return event;
 }
+
+tensorboard::Event VersionEvent() {
+  tensorboard::Event event = NewEvent(0);
+  event.set_file_version("brain.Event:2");
+  return event;
+}
+
+tensorboard::Event SessionStartEvent(uint64_t step) {
+  tensorboard::Event event = NewEvent(step);
+  event.mutable_session_log()->set_status(tensorboard::SessionLog::START);
+  return event;
+}
+
+tensorboard::Event ScalarsEvent(uint64_t step,
+                                const std::vector<std::pair<const char*, double>>& scalars) {
+  tensorboard::Event event = NewEvent(step);
+  for (const auto& [tag, number] : scalars) {
+    tensorboard::Summary::Value* const value = event.mutable_summary()->add_value();
+    value->set_tag(tag);
+    value->set_simple_value(static_cast<float>(number));
+  }
+  return event;
+}
+
+// ---- TFRecord
 
 // Appends the lowest `bytes` bytes of `bits`, least significant first.
 void AddLittleEndian(uint64_t bits, int bytes, std::string* out) {
   for (int i = 0; i < bytes; ++i) out->push_back(static_cast<char>(bits >> (8 * i)));
 }
-
-void AddInteger(int field, uint64_t value, std::string* out) {
-  AddVarint(static_cast<uint64_t>(field) << 3 | 0, out);
-  AddVarint(value, out);
-}
-
-void AddDouble(int field, double value, std::string* out) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  AddVarint(static_cast<uint64_t>(field) << 3 | 1, out);
-  AddLittleEndian(bits, 8, out);
-}
-
-void AddFloat(int field, float value, std::string* out) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  AddVarint(static_cast<uint64_t>(field) << 3 | 5, out);
-  AddLittleEndian(bits, 4, out);
-}
-
-// Encodes a string or an encoded message.
-void AddBytes(int field, const std::string& value, std::string* out) {
-  AddVarint(static_cast<uint64_t>(field) << 3 | 2, out);
-  AddVarint(value.size(), out);
-  out->append(value);
-}
-
-// ---- the messages: tensorflow's event.proto and summary.proto
-
-std::string EventHead(uint64_t step) {
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  std::string event;
-  AddDouble(/*wall_time=*/1, now.count(), &event);
-  if (step > 0) AddInteger(/*step=*/2, step, &event);
-  return event;
-}
-
-std::string VersionEvent() {
-  std::string event = EventHead(0);
-  AddBytes(/*file_version=*/3, "brain.Event:2", &event);
-  return event;
-}
-
-std::string SessionStartEvent(uint64_t step) {
-  std::string session;
-  AddInteger(/*status=*/1, /*START=*/1, &session);
-  std::string event = EventHead(step);
-  AddBytes(/*session_log=*/7, session, &event);
-  return event;
-}
-
-std::string ScalarsEvent(uint64_t step,
-                         const std::vector<std::pair<const char*, double>>& scalars) {
-  std::string summary;
-  for (const auto& [tag, number] : scalars) {
-    std::string value;
-    AddBytes(/*tag=*/1, tag, &value);
-    AddFloat(/*simple_value=*/2, static_cast<float>(number), &value);
-    AddBytes(/*value=*/1, value, &summary);
-  }
-  std::string event = EventHead(step);
-  AddBytes(/*summary=*/5, summary, &event);
-  return event;
-}
-
-// ---- TFRecord
 
 uint32_t MaskedCrc(const std::string& bytes) {
   const uint32_t crc = Crc32c(bytes);
@@ -166,8 +127,8 @@ absl::StatusOr<std::unique_ptr<TensorBoardLog>> TensorBoardLog::Open(const std::
     return IoError(
         absl::StrCat("cannot open ", log->path_, " (metrics.tensorboard): ", strerror(errno)));
   }
-  EPS_RETURN_IF_ERROR(log->WriteRecord(VersionEvent()));
-  EPS_RETURN_IF_ERROR(log->WriteRecord(SessionStartEvent(base_step + 1)));
+  EPS_RETURN_IF_ERROR(log->Write(VersionEvent()));
+  EPS_RETURN_IF_ERROR(log->Write(SessionStartEvent(base_step + 1)));
   return log;
 }
 
@@ -177,17 +138,16 @@ TensorBoardLog::~TensorBoardLog() {
 
 absl::Status TensorBoardLog::Add(const v1::StepRecord& record) {
   if (record.has_evaluation()) {
-    return WriteRecord(ScalarsEvent(record.step(), {{"eval/loss", record.evaluation().loss()}}));
+    return Write(ScalarsEvent(record.step(), {{"eval/loss", record.evaluation().loss()}}));
   }
-  return WriteRecord(
-      ScalarsEvent(record.step(), {{"train/loss", record.loss()},
-                                   {"train/grad_norm", record.grad_norm()},
-                                   {"train/learning_rate", record.lr()},
-                                   {"train/tokens_per_second", TokensPerSecond(record)}}));
+  return Write(ScalarsEvent(record.step(), {{"train/loss", record.loss()},
+                                            {"train/grad_norm", record.grad_norm()},
+                                            {"train/learning_rate", record.lr()},
+                                            {"train/tokens_per_second", TokensPerSecond(record)}}));
 }
 
-absl::Status TensorBoardLog::WriteRecord(const std::string& bytes) {
-  const std::string record = Framed(bytes);
+absl::Status TensorBoardLog::Write(const tensorboard::Event& event) {
+  const std::string record = Framed(event.SerializeAsString());
   if (std::fwrite(record.data(), 1, record.size(), file_) == record.size() &&
       std::fflush(file_) == 0) {
     return absl::OkStatus();

@@ -1,9 +1,9 @@
 #ifndef EPS_CLI_DRIVER_TENSORBOARD_H_
 #define EPS_CLI_DRIVER_TENSORBOARD_H_
 
-// Writes event files for TensorBoard without depending on it. Each record is a tensorflow.Event in
-// protobuf's wire format, framed as a TFRecord: length, masked CRC32C of the length, bytes, masked
-// CRC32C of the bytes.
+// Writes event files for TensorBoard without depending on it. Each record is an Event
+// (cli/driver/tensorboard.proto), framed as a TFRecord: length, masked CRC32C of the length, bytes,
+// masked CRC32C of the bytes.
 
 #include <cstdint>
 #include <cstdio>
@@ -15,6 +15,9 @@
 #include "eps/v1/types.pb.h"
 
 namespace eps {
+namespace tensorboard {
+class Event;
+}
 
 // The event file of one run. Each step adds train/loss, train/grad_norm, train/learning_rate and
 // train/tokens_per_second; each evaluation adds eval/loss. Thread-compatible.
@@ -36,7 +39,7 @@ class TensorBoardLog {
 
  private:
   TensorBoardLog() = default;
-  absl::Status WriteRecord(const std::string& bytes);
+  absl::Status Write(const tensorboard::Event& event);
 
   std::string path_;
   std::FILE* file_ = nullptr;

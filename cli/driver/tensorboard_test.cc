@@ -79,8 +79,10 @@ void ForEachField(const std::string& message, const Fn& on_field) {
 
 std::pair<std::string, float> ParseScalar(const std::string& message) {
   std::pair<std::string, float> scalar;
+  int fields = 0;
   ForEachField(message, [&](int field, int, CodedInputStream* in) {
     uint32_t bits = 0;
+    ++fields;
     if (field == 1) {
       scalar.first = ReadBytes(in);
     } else {
@@ -89,6 +91,7 @@ std::pair<std::string, float> ParseScalar(const std::string& message) {
       std::memcpy(&scalar.second, &bits, sizeof(bits));
     }
   });
+  EXPECT_EQ(fields, 2) << scalar.first;  // a value of 0 is written, too
   return scalar;
 }
 
@@ -144,7 +147,7 @@ v1::StepRecord Record(uint64_t step) {
   v1::StepRecord record;
   record.set_step(step);
   record.set_loss(2.5);
-  record.set_grad_norm(0.75);
+  record.set_grad_norm(0);
   record.set_lr(1e-4);
   record.set_tokens(100);
   record.set_step_seconds(0.5);
@@ -167,7 +170,7 @@ TEST_F(TensorBoardTest, WritesFramedScalarsThatReadersCheck) {
   EXPECT_EQ(events[1].step, 1u);
   EXPECT_EQ(events[2].step, 1u);
   const std::vector<std::pair<std::string, float>> scalars = {{"train/loss", 2.5f},
-                                                              {"train/grad_norm", 0.75f},
+                                                              {"train/grad_norm", 0.0f},
                                                               {"train/learning_rate", 1e-4f},
                                                               {"train/tokens_per_second", 200.0f}};
   EXPECT_EQ(events[2].scalars, scalars);
