@@ -48,8 +48,11 @@ absl::Status Failed(absl::string_view what, const std::string& path) {
 // Moves files into an archive.
 class Packer {
  public:
-  Packer(int fd, std::string out, std::string root)
-      : fd_(fd), out_(std::move(out)), root_(std::move(root)) {}
+  Packer(int fd, const std::string& out, std::string root)
+      : root_(std::move(root)), tar_([this, fd, out](absl::string_view content) {
+          bytes_ += content.size();
+          return WriteTo(fd, out, content);
+        }) {}
 
   // Appends the file `name` of the root. DataLoss if the content no longer fits its checksum.
   absl::Status Move(const std::string& name, const FileSums& expected) {
@@ -57,7 +60,7 @@ class Packer {
     const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat info {};
     if (!file.ok() || fstat(file.get(), &info) != 0) return Failed("open", path);
-    EPS_RETURN_IF_ERROR(Put(TarHeader(name, expected.bytes, static_cast<uint64_t>(info.st_mtime))));
+    EPS_RETURN_IF_ERROR(tar_.Add(name, expected.bytes, static_cast<uint64_t>(info.st_mtime)));
     uint64_t bytes = 0;
     uint32_t crc32c = 0;
     std::string piece(kPiece, '\0');
@@ -69,28 +72,22 @@ class Packer {
       const absl::string_view content(piece.data(), static_cast<size_t>(got));
       bytes += content.size();
       crc32c = Crc32c(content, crc32c);
-      EPS_RETURN_IF_ERROR(Put(content));
+      if (bytes > expected.bytes) break;
+      EPS_RETURN_IF_ERROR(tar_.Write(content));
     }
     if (bytes != expected.bytes || crc32c != expected.crc32c) {
       return absl::DataLossError(absl::StrCat(path, " has changed since it was written"));
     }
-    EPS_RETURN_IF_ERROR(Put(TarPadding(bytes)));
     if (unlink(path.c_str()) != 0) return Failed("remove", path);
     return absl::OkStatus();
   }
-  absl::Status Finish() { return Put(TarEnd()); }
+  absl::Status Finish() { return tar_.Finish(); }
   uint64_t bytes() const { return bytes_; }
 
  private:
-  absl::Status Put(absl::string_view content) {
-    bytes_ += content.size();
-    return WriteTo(fd_, out_, content);
-  }
-
-  const int fd_;
-  const std::string out_;
   const std::string root_;
-  uint64_t bytes_ = 0;
+  uint64_t bytes_ = 0;  // of the archive so far
+  TarWriter tar_;
 };
 
 absl::StatusOr<uint64_t> Pack(const std::string& checkpoint, int fd, const std::string& out) {

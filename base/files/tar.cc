@@ -1,5 +1,7 @@
 #include "base/files/tar.h"
 
+#include <archive.h>
+#include <archive_entry.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,9 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/exit_code.h"
@@ -20,226 +20,166 @@
 namespace eps {
 namespace {
 
-constexpr uint64_t kBlock = 512;
-constexpr uint64_t kPiece = uint64_t{1} << 20;
-constexpr uint64_t kRecord = 20 * kBlock;  // to a multiple of which other writers fill
-constexpr uint64_t kLargestPlain = (uint64_t{1} << 33) - 1;  // eleven octal digits
-constexpr uint64_t kLargest = uint64_t{1} << 62;
-constexpr uint64_t kMaxExtended = 4096;  // of an extended header; ours take 30 bytes
-constexpr char kExtendedName[] = "PaxHeader";
-constexpr char kFile = '0';
-constexpr char kOldFile = '\0';
-constexpr char kExtended = 'x';
-
-// A field of a header: place and width.
-struct Field {
-  size_t at;
-  size_t width;
-};
-constexpr Field kName = {0, 100};
-constexpr Field kMode = {100, 8};
-constexpr Field kUser = {108, 8};
-constexpr Field kGroup = {116, 8};
-constexpr Field kSize = {124, 12};
-constexpr Field kTime = {136, 12};
-constexpr Field kSum = {148, 8};
-constexpr size_t kTypeAt = 156;
-constexpr Field kMagic = {257, 8};
-constexpr Field kDeviceMajor = {329, 8};
-constexpr Field kDeviceMinor = {337, 8};
-constexpr Field kPrefix = {345, 155};
-constexpr char kMagicText[9] = "ustar\00000";  // followed by the version
-
-void PutNumber(const Field& field, uint64_t value, std::string* block) {
-  const std::string digits = absl::StrFormat("%0*o", static_cast<int>(field.width) - 1, value);
-  EPS_CHECK(digits.size() < field.width);
-  block->replace(field.at, digits.size(), digits);
-}
-
-uint64_t SumOf(const std::string& block) {
-  uint64_t sum = 0;
-  for (size_t i = 0; i < kBlock; ++i) {
-    const bool own = i >= kSum.at && i < kSum.at + kSum.width;  // counts as spaces
-    sum += own ? ' ' : static_cast<uint8_t>(block[i]);
-  }
-  return sum;
-}
-
-std::string HeaderBlock(const std::string& name, uint64_t size, uint64_t mtime, char type) {
-  EPS_CHECK_MSG(!name.empty() && name.size() <= kName.width, name);
-  std::string block(kBlock, '\0');
-  block.replace(kName.at, name.size(), name);
-  PutNumber(kMode, 0644, &block);
-  PutNumber(kUser, 0, &block);
-  PutNumber(kGroup, 0, &block);
-  PutNumber(kSize, size, &block);
-  PutNumber(kTime, mtime, &block);
-  block[kTypeAt] = type;
-  block.replace(kMagic.at, kMagic.width, kMagicText, kMagic.width);
-  PutNumber(kDeviceMajor, 0, &block);
-  PutNumber(kDeviceMinor, 0, &block);
-  block.replace(kSum.at, kSum.width, absl::StrFormat("%06o", SumOf(block)) + std::string("\0 ", 2));
-  return block;
-}
-
-// "<length> size=<size>\n", where the length counts itself.
-std::string SizeRecord(uint64_t size) {
-  const std::string rest = absl::StrCat(" size=", size, "\n");
-  size_t length = rest.size() + 1;
-  while (absl::StrCat(length).size() + rest.size() > length) ++length;
-  return absl::StrCat(length, rest);
-}
-
-absl::string_view TextOf(const std::string& block, const Field& field) {
-  const absl::string_view text = absl::string_view(block).substr(field.at, field.width);
-  return text.substr(0, text.find('\0'));
-}
-
-// Digits, with spaces or zeros around them as other writers leave them. False: something else.
-bool GetNumber(const std::string& block, const Field& field, uint64_t* value) {
-  absl::string_view text = TextOf(block, field);
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  *value = 0;
-  for (const char c : text) {
-    if (c < '0' || c > '7') return false;
-    *value = *value << 3 | static_cast<uint64_t>(c - '0');
-  }
-  return !text.empty();
-}
+constexpr size_t kPiece = size_t{1} << 20;
 
 bool LeavesItsFolder(const std::string& name) {
   const std::vector<std::string> parts = absl::StrSplit(name, '/');
   return absl::StartsWith(name, "/") || std::count(parts.begin(), parts.end(), "..") != 0;
 }
 
+// libarchive's text for the last error.
+std::string TextOf(archive* tar) {
+  const char* const text = archive_error_string(tar);
+  return text == nullptr ? "unknown error" : text;
+}
+
 }  // namespace
 
-std::string TarHeader(const std::string& name, uint64_t size, uint64_t mtime) {
-  if (size <= kLargestPlain) return HeaderBlock(name, size, mtime, kFile);
-  const std::string record = SizeRecord(size);
-  return absl::StrCat(HeaderBlock(kExtendedName, record.size(), mtime, kExtended), record,
-                      TarPadding(record.size()), HeaderBlock(name, 0, mtime, kFile));
+// ---- Writing.
+
+struct TarWriter::State {
+  archive* tar = archive_write_new();
+  Sink sink;
+  absl::Status sunk;  // the first error of the sink
+
+  ~State() { archive_write_free(tar); }
+
+  static la_ssize_t OnBytes(archive* tar, void* self, const void* bytes, size_t size) {
+    auto* const state = static_cast<State*>(self);
+    state->sunk = state->sink(absl::string_view(static_cast<const char*>(bytes), size));
+    if (state->sunk.ok()) return static_cast<la_ssize_t>(size);
+    archive_set_error(tar, EIO, "the sink failed");
+    return -1;
+  }
+
+  absl::Status Checked(la_ssize_t result) const {
+    if (!sunk.ok()) return sunk;
+    if (result >= 0) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("cannot write an archive: ", TextOf(tar)));
+  }
+};
+
+TarWriter::TarWriter(Sink sink) : state_(std::make_unique<State>()) {
+  EPS_CHECK(state_->tar != nullptr);
+  state_->sink = std::move(sink);
+  // "Restricted": extended headers only where ustar has no room, for example for 8 GiB.
+  EPS_CHECK(archive_write_set_format_pax_restricted(state_->tar) == ARCHIVE_OK);
+  // Content goes to the sink without a copy.
+  EPS_CHECK(archive_write_set_bytes_per_block(state_->tar, 0) == ARCHIVE_OK);
+  EPS_CHECK(archive_write_open(state_->tar, state_.get(), nullptr, &State::OnBytes, nullptr) ==
+            ARCHIVE_OK);
 }
 
-std::string TarPadding(uint64_t size) {
-  return std::string((kBlock - size % kBlock) % kBlock, '\0');
+TarWriter::~TarWriter() {
+  state_->sink = [](absl::string_view) { return absl::OkStatus(); };  // freeing ends the archive
 }
 
-std::string TarEnd() { return std::string(2 * kBlock, '\0'); }
+absl::Status TarWriter::Add(const std::string& name, uint64_t size, uint64_t mtime) {
+  archive_entry* const entry = archive_entry_new();
+  EPS_CHECK(entry != nullptr);
+  archive_entry_set_pathname(entry, name.c_str());
+  archive_entry_set_filetype(entry, AE_IFREG);
+  archive_entry_set_perm(entry, 0644);
+  archive_entry_set_size(entry, static_cast<la_int64_t>(size));
+  archive_entry_set_mtime(entry, static_cast<time_t>(mtime), 0);
+  const int result = archive_write_header(state_->tar, entry);
+  archive_entry_free(entry);
+  return state_->Checked(result);
+}
+
+absl::Status TarWriter::Write(absl::string_view content) {
+  const la_ssize_t written = archive_write_data(state_->tar, content.data(), content.size());
+  EPS_RETURN_IF_ERROR(state_->Checked(written));
+  EPS_CHECK(static_cast<size_t>(written) == content.size());
+  return absl::OkStatus();
+}
+
+absl::Status TarWriter::Finish() { return state_->Checked(archive_write_close(state_->tar)); }
+
+// ---- Reading.
+
+struct TarReader::State {
+  archive* tar = archive_read_new();
+  int fd = -1;
+  std::string source;
+  bool opened = false;
+  std::vector<char> input = std::vector<char>(kPiece);  // the last bytes from the system
+  std::vector<char> piece = std::vector<char>(kPiece);  // what Read returned
+  absl::Status taken;                                   // the first error of the system
+
+  ~State() { archive_read_free(tar); }
+
+  static la_ssize_t OnRead(archive* tar, void* self, const void** bytes) {
+    auto* const state = static_cast<State*>(self);
+    *bytes = state->input.data();
+    for (;;) {
+      const ssize_t got = read(state->fd, state->input.data(), state->input.size());
+      if (got >= 0) return got;
+      if (errno == EINTR) continue;
+      state->taken = IoError(absl::StrCat("cannot read ", state->source, ": ", strerror(errno)));
+      archive_set_error(tar, EIO, "the system cannot read");
+      return ARCHIVE_FATAL;
+    }
+  }
+
+  // Reads to the end, so that the writer of a pipe is not interrupted.
+  absl::Status ReadToEnd() {
+    const void* ignored = nullptr;
+    la_ssize_t got = 1;
+    while (got > 0) got = OnRead(tar, this, &ignored);
+    return taken;
+  }
+};
+
+TarReader::TarReader(int fd, std::string source) : state_(std::make_unique<State>()) {
+  EPS_CHECK(state_->tar != nullptr);
+  state_->fd = fd;
+  state_->source = std::move(source);
+  EPS_CHECK(archive_read_support_format_tar(state_->tar) == ARCHIVE_OK);
+}
+
+TarReader::~TarReader() = default;
 
 absl::Status TarReader::Damaged(absl::string_view what) const {
-  return absl::DataLossError(absl::StrCat(source_, ": at offset ", offset_, ": ", what));
-}
-
-absl::StatusOr<uint64_t> TarReader::TakeSome(uint64_t most) {
-  buffer_.resize(most);
-  uint64_t done = 0;
-  while (done < most) {
-    const ssize_t got = read(fd_, &buffer_[done], most - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      return IoError(absl::StrCat("cannot read ", source_, " at offset ", offset_ + done, ": ",
-                                  std::strerror(errno)));
-    }
-    if (got == 0) break;
-    done += static_cast<uint64_t>(got);
-  }
-  buffer_.resize(done);
-  offset_ += done;
-  return done;
-}
-
-absl::Status TarReader::Take(uint64_t bytes, absl::string_view what) {
-  EPS_ASSIGN_OR_RETURN(const uint64_t got, TakeSome(bytes));
-  if (got == bytes) return absl::OkStatus();
-  return Damaged(absl::StrCat("it ends in the middle of ", what, ": it was cut short"));
-}
-
-absl::Status TarReader::ExpectZeros(absl::string_view what) const {
-  if (buffer_.find_first_not_of('\0') == std::string::npos) return absl::OkStatus();
-  return Damaged(absl::StrCat(what, ": zeros expected, other bytes found before it"));
-}
-
-absl::Status TarReader::ReadToEnd() {
-  EPS_RETURN_IF_ERROR(Take(kBlock, "its end"));
-  EPS_RETURN_IF_ERROR(ExpectZeros("its end"));
-  for (;;) {
-    EPS_ASSIGN_OR_RETURN(const uint64_t got, TakeSome(kRecord));
-    if (got == 0) return absl::OkStatus();
-    EPS_RETURN_IF_ERROR(ExpectZeros("behind its end"));
-  }
-}
-
-absl::StatusOr<uint64_t> TarReader::ReadSize(uint64_t bytes) {
-  if (bytes > kMaxExtended) {
-    return Damaged(absl::StrCat("an extended header of ", bytes, " bytes; at most ", kMaxExtended,
-                                " are expected"));
-  }
-  EPS_RETURN_IF_ERROR(Take(bytes, "an extended header"));
-  const std::string record = buffer_;
-  EPS_RETURN_IF_ERROR(Take(TarPadding(bytes).size(), "an extended header"));
-  EPS_RETURN_IF_ERROR(ExpectZeros("an extended header"));
-  const size_t equals = record.find(" size=");
-  uint64_t size = 0;
-  if (equals == std::string::npos || !absl::EndsWith(record, "\n") ||
-      !absl::SimpleAtoi(record.substr(equals + 6), &size) || size > kLargest ||
-      record != SizeRecord(size)) {
-    return Damaged("an extended header with something else than a size");
-  }
-  return size;
+  if (!state_->taken.ok()) return state_->taken;
+  return absl::DataLossError(absl::StrCat(state_->source, ": the member at offset ",
+                                          archive_read_header_position(state_->tar), ": ", what));
 }
 
 absl::StatusOr<std::optional<TarMember>> TarReader::Next() {
-  EPS_CHECK(left_ == 0);
-  if (padding_ > 0) {
-    EPS_RETURN_IF_ERROR(Take(std::exchange(padding_, 0), absl::StrCat("the end of ", name_)));
-    EPS_RETURN_IF_ERROR(ExpectZeros(name_));
+  archive_entry* entry = nullptr;
+  int result = ARCHIVE_OK;
+  if (!std::exchange(state_->opened, true)) {  // this reads the first block
+    result = archive_read_open(state_->tar, state_.get(), nullptr, &State::OnRead, nullptr);
   }
-  std::optional<uint64_t> extended;
-  for (;;) {
-    EPS_RETURN_IF_ERROR(Take(kBlock, "a header"));
-    if (!extended.has_value() && ExpectZeros("").ok()) {
-      EPS_RETURN_IF_ERROR(ReadToEnd());
-      return std::optional<TarMember>();
-    }
-    uint64_t sum = 0;
-    TarMember member;
-    if (!GetNumber(buffer_, kSum, &sum) || sum != SumOf(buffer_)) {
-      return Damaged("the checksum of the header before it does not fit: no tar, or damaged");
-    }
-    if (absl::string_view(buffer_).substr(kMagic.at, kMagic.width) !=
-        absl::string_view(kMagicText, kMagic.width)) {
-      return Damaged("the header before it is not of the pax or ustar format");
-    }
-    if (!GetNumber(buffer_, kSize, &member.size)) return Damaged("no size in the header before it");
-    const absl::string_view prefix = TextOf(buffer_, kPrefix);
-    member.name = absl::StrCat(prefix, prefix.empty() ? "" : "/", TextOf(buffer_, kName));
-    const char type = buffer_[kTypeAt];
-    if (type == kExtended && !extended.has_value()) {
-      EPS_ASSIGN_OR_RETURN(extended, ReadSize(member.size));
-      continue;
-    }
-    if (type != kFile && type != kOldFile) {
-      return Damaged(absl::StrCat("\"", member.name, "\" is no plain file but of type ",
-                                  static_cast<int>(type)));
-    }
-    if (member.name.empty() || LeavesItsFolder(member.name)) {
-      return Damaged(absl::StrCat("\"", member.name, "\": a name that leaves its folder"));
-    }
-    if (extended.has_value()) member.size = *extended;
-    left_ = member.size;
-    padding_ = TarPadding(member.size).size();
-    name_ = member.name;
-    return std::optional<TarMember>(std::move(member));
+  if (result == ARCHIVE_OK) result = archive_read_next_header(state_->tar, &entry);
+  if (result == ARCHIVE_EOF) {
+    EPS_RETURN_IF_ERROR(state_->ReadToEnd());
+    return std::optional<TarMember>();
   }
+  if (result != ARCHIVE_OK) {
+    return Damaged(absl::StrCat(TextOf(state_->tar), ": no tar, damaged, or cut short"));
+  }
+  const char* const name = archive_entry_pathname(entry);
+  TarMember member;
+  member.name = name == nullptr ? "" : name;
+  member.size = static_cast<uint64_t>(archive_entry_size(entry));
+  if (archive_entry_filetype(entry) != AE_IFREG || archive_entry_hardlink(entry) != nullptr ||
+      archive_entry_sparse_count(entry) > 0) {
+    return Damaged(absl::StrCat("\"", member.name, "\" is no plain file"));
+  }
+  if (member.name.empty() || LeavesItsFolder(member.name)) {
+    return Damaged(absl::StrCat("\"", member.name, "\": a name that leaves its folder"));
+  }
+  return std::optional<TarMember>(std::move(member));
 }
 
 absl::StatusOr<absl::string_view> TarReader::Read() {
-  const uint64_t size = std::min(left_, kPiece);
-  EPS_RETURN_IF_ERROR(Take(size, name_));
-  left_ -= size;
-  return absl::string_view(buffer_);
+  const la_ssize_t got = archive_read_data(state_->tar, state_->piece.data(), state_->piece.size());
+  if (got < 0) {
+    return Damaged(absl::StrCat(TextOf(state_->tar), ": its content is damaged or cut short"));
+  }
+  return absl::string_view(state_->piece.data(), static_cast<size_t>(got));
 }
 
 }  // namespace eps

@@ -12,6 +12,7 @@ _LIBS = {
         "absl_span",
         "absl_time",
     ],
+    "archive": ["libarchive"],
     "benchmark": ["benchmark"],
     "crypto": ["libcrypto"],
     "grpc": ["grpc++", "protobuf"],
@@ -44,6 +45,7 @@ _EXTRA_STATIC_LIBS = {
 
 # Libraries without an archive in Debian: a static build needs their shared libraries next to it.
 _NO_ARCHIVE = [
+    "-larchive",
     "-lcivetweb",
     "-lcivetweb-cpp",
     "-lfmt",
