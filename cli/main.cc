@@ -8,10 +8,10 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/config/app_arguments.h"
 #include "base/exit_code.h"
 #include "base/version.h"
 #include "cli/commands/table.h"
-#include "cli/launch/arguments.h"
 
 namespace eps {
 namespace {

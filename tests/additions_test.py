@@ -34,7 +34,7 @@ RATCHET = {
     ("key", "compression"): 1,
     ("key", "eps_server"): 1,
     ("key", "verify"): 1,
-    ("key", "worker"): 3,
+    ("key", "worker"): 2,
 }
 
 # Code that is not part of the product may compare by name.

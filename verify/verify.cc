@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/checksum.h"
+#include "base/config/app_arguments.h"
 #include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "verify/compare.h"
@@ -193,7 +194,7 @@ absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string
   CLI::App app{
       "Recomputes a run in one process, step by step, and compares weights, moments and losses bit "
       "for bit. Exits with 0 if all steps are equal, with 1 if not.",
-      "eps-verify"};
+      "eps verify"};
   app.add_option("--run", options.run, "output folder of the run")->type_name("FOLDER");
   app.add_option("--data", options.data, "data files (default: the files that the run read)")
       ->type_name("FILE");
@@ -206,16 +207,8 @@ absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string
       ->check(CLI::Range(1, 4096));
   app.add_option("--steps", options.steps, "number of steps to compare (default: all)");
   app.add_option("--plant", plant, "make a mistake on purpose; --plant=list lists them");
-  try {
-    // CLI11 expects the arguments in reverse order.
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-    app.parse(std::move(reversed));
-  } catch (const CLI::CallForHelp&) {
-    command.text = app.help();
-    return command;
-  } catch (const CLI::ParseError& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
+  EPS_ASSIGN_OR_RETURN(command.text, ParseAppArguments(&app, arguments));
+  if (!command.text.empty()) return command;
   if (plant == "list") {
     command.text = PlantList();
     return command;

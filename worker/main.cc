@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/exit_code.h"
 #include "base/status_macros.h"
 #include "worker/exec/torch_runtime.h"
@@ -85,6 +86,9 @@ int main(int argc, char** argv) {
   const absl::Status status = eps::Run(std::vector<std::string>(argv + 1, argv + argc));
   if (status.ok()) return 0;
   std::fflush(stdout);
-  std::fprintf(stderr, "eps-worker: %s\n", std::string(status.message()).c_str());
+  // As the user typed it: `eps worker` and `eps generate` become this program.
+  const std::string command =
+      argc > 1 && argv[1][0] != '-' ? absl::StrCat(" ", argv[1]) : "-worker";
+  std::fprintf(stderr, "eps%s: %s\n", command.c_str(), std::string(status.message()).c_str());
   return static_cast<int>(eps::ExitCodeOf(status));
 }

@@ -11,38 +11,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/config/overrides.h"
+#include "base/config/app_arguments.h"
+#include "base/config/command_line.h"
 #include "base/status_macros.h"
 
 namespace eps {
 namespace {
 
-// The values that CLI11 parses.
-struct Raw {
-  std::string config_file;
-  std::string servers;
-  std::vector<std::string> data;
-  std::string report;
-  std::string prompt_ids;
-  bool has_prompt = false;
-};
-
-// Applies arguments of the form --section.key=value or --section.key value.
-absl::Status ApplyOverrides(const std::vector<std::string>& extras, Config* config) {
-  const auto check = [](const std::string& name) {
-    if (absl::StartsWith(name, "--")) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown argument ", name, "; eps-worker worker --help lists the options"));
-  };
-  EPS_ASSIGN_OR_RETURN(const std::vector<Setting> settings, ReadOverrides(extras, check));
-  for (const auto& [key, value] : settings) {
-    const absl::Status status = config->Set(key, value);
-    if (!status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--", key, ": ", status.message()));
-    }
-  }
-  return absl::OkStatus();
-}
+constexpr ConfigCommand kWorker = {"eps worker", "compute for a job until it is done"};
 
 absl::Status ApplyFile(const std::string& path, Config* config) {
   if (path.empty()) return absl::OkStatus();
@@ -141,33 +117,47 @@ absl::Status ParseServers(WorkerOptions* options) {
   return absl::OkStatus();
 }
 
-absl::Status FinishWorker(const Raw& raw, const std::vector<std::string>& extras,
-                          const std::map<std::string, std::string>& environment,
-                          WorkerOptions* options) {
+absl::Status ApplySettings(const std::vector<Setting>& settings, Config* config) {
+  for (const auto& [key, value] : settings) {
+    const absl::Status status = config->Set(key, value);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--", key, ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The functions below return the help to print if the arguments ask for it, else an empty text.
+absl::StatusOr<std::string> ParseWorker(const std::vector<std::string>& arguments,
+                                        const std::map<std::string, std::string>& environment,
+                                        WorkerOptions* options) {
+  CLI::App app{kWorker.help, kWorker.name};
+  app.add_option("--report", options->report_path, "file for one JSON line per step");
+  EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(kWorker, &app, arguments));
+  if (!line.help.empty()) return line.help;
   Config& config = options->config;
-  EPS_RETURN_IF_ERROR(ApplyFile(raw.config_file, &config));
+  EPS_RETURN_IF_ERROR(ApplyFile(line.config_file, &config));
   EPS_RETURN_IF_ERROR(ApplyLauncher(environment, options));
   EPS_RETURN_IF_ERROR(config.MergeEnvironment(environment));
-  if (!raw.servers.empty()) EPS_RETURN_IF_ERROR(config.Set("servers.addresses", raw.servers));
-  if (!raw.data.empty()) EPS_RETURN_IF_ERROR(config.Set("data.path", ListText(raw.data)));
-  EPS_RETURN_IF_ERROR(ApplyOverrides(extras, &config));
+  EPS_RETURN_IF_ERROR(ApplySettings(line.settings, &config));
   EPS_RETURN_IF_ERROR(DefaultServers(environment, &config));
-  options->report_path = raw.report;
   if (config.worker.count < 1 || config.worker.rank < 0 ||
       config.worker.rank >= config.worker.count) {
     return absl::InvalidArgumentError(
         absl::StrCat("worker.rank is ", config.worker.rank,
                      ", expected 0 to worker.count - 1 = ", config.worker.count - 1));
   }
-  return ParseServers(options);
+  EPS_RETURN_IF_ERROR(ParseServers(options));
+  return std::string();
 }
 
-absl::Status FinishGenerate(const Raw& raw, GenerateOptions* options) {
-  if (!raw.prompt_ids.empty() && raw.has_prompt) {
+absl::Status CheckGenerate(const std::string& prompt_ids, bool has_prompt,
+                           GenerateOptions* options) {
+  if (!prompt_ids.empty() && has_prompt) {
     return absl::InvalidArgumentError("--prompt and --prompt-ids exclude each other");
   }
-  if (!raw.prompt_ids.empty()) {
-    for (const absl::string_view text : absl::StrSplit(raw.prompt_ids, ',')) {
+  if (!prompt_ids.empty()) {
+    for (const absl::string_view text : absl::StrSplit(prompt_ids, ',')) {
       int32_t id = 0;
       if (!absl::SimpleAtoi(text, &id) || id < 0) {
         return absl::InvalidArgumentError(
@@ -184,95 +174,77 @@ absl::Status FinishGenerate(const Raw& raw, GenerateOptions* options) {
   return absl::OkStatus();
 }
 
-// The command line as CLI11 parses it.
-struct Parser {
-  explicit Parser(ProgramOptions* options) {
-    app.require_subcommand(1);
-    version = app.add_flag("--version", "print the properties that the bits of a result depend on");
-    worker = app.add_subcommand("worker", "compute for a job until it is done");
-    worker->allow_extras();
-    worker->add_option("--config", raw.config_file, "YAML file");
-    worker->add_option("--servers", raw.servers, "host:port,... in shard order");
-    worker->add_option("--data", raw.data, "text files, or one .bin of uint16 (repeatable)");
-    worker->add_option("--report", raw.report, "file for one JSON line per step");
-    worker->footer("Any configuration key: --section.key=value (eps config reference lists them).");
+absl::StatusOr<std::string> ParseGenerate(const std::vector<std::string>& arguments,
+                                          GenerateOptions* g) {
+  CLI::App app{"continue a prompt with a GPT-2 model", "eps generate"};
+  std::string prompt_ids;
+  app.add_option("--model", g->model_dir, "folder with config.json and model.safetensors")
+      ->required();
+  const CLI::Option* const prompt =
+      app.add_option("--prompt", g->prompt, "text (models with a byte vocabulary)");
+  app.add_option("--prompt-ids", prompt_ids, "token ids: 1,2,3");
+  app.add_option("--tokens", g->tokens, "number of tokens to generate")->capture_default_str();
+  app.add_option("--seed", g->sampling.seed, "equal seeds give equal text")->capture_default_str();
+  app.add_option("--temperature", g->sampling.temperature, "0 chooses the likeliest token")
+      ->capture_default_str();
+  app.add_option("--top-k", g->sampling.top_k, "draw from the k likeliest; 0 draws from all")
+      ->capture_default_str();
+  app.add_option("--device", g->runtime.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--threads", g->runtime.threads, "0 uses all cores")->capture_default_str();
+  EPS_ASSIGN_OR_RETURN(std::string help, ParseAppArguments(&app, arguments));
+  if (help.empty()) EPS_RETURN_IF_ERROR(CheckGenerate(prompt_ids, prompt->count() > 0, g));
+  return help;
+}
 
-    generate = app.add_subcommand("generate", "continue a prompt with a GPT-2 model");
-    GenerateOptions& g = options->generate;
-    generate->add_option("--model", g.model_dir, "folder with config.json and model.safetensors")
-        ->required();
-    prompt = generate->add_option("--prompt", g.prompt, "text (models with a byte vocabulary)");
-    generate->add_option("--prompt-ids", raw.prompt_ids, "token ids: 1,2,3");
-    generate->add_option("--tokens", g.tokens, "number of tokens to generate")
-        ->capture_default_str();
-    generate->add_option("--seed", g.sampling.seed, "equal seeds give equal text")
-        ->capture_default_str();
-    generate->add_option("--temperature", g.sampling.temperature, "0 chooses the likeliest token")
-        ->capture_default_str();
-    generate->add_option("--top-k", g.sampling.top_k, "draw from the k likeliest; 0 draws from all")
-        ->capture_default_str();
-    generate->add_option("--device", g.runtime.device, "auto, cpu, cuda or cuda:N")
-        ->capture_default_str();
-    generate->add_option("--threads", g.runtime.threads, "0 uses all cores")->capture_default_str();
+absl::StatusOr<std::string> ParseCalibrate(const std::vector<std::string>& arguments,
+                                           CalibrateOptions* c) {
+  CLI::App app{"measure how fast this device computes a block of GPT-2", "eps-worker calibrate"};
+  app.add_option("--width", c->width)->capture_default_str();
+  app.add_option("--heads", c->heads)->capture_default_str();
+  app.add_option("--seq-len", c->seq_len)->capture_default_str();
+  app.add_option("--samples", c->samples, "samples in a micro-batch")->capture_default_str();
+  app.add_option("--device", c->runtime.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--threads", c->runtime.threads, "0 uses all cores")->capture_default_str();
+  return ParseAppArguments(&app, arguments);
+}
 
-    calibrate =
-        app.add_subcommand("calibrate", "measure how fast this device computes a block of GPT-2");
-    CalibrateOptions& c = options->calibrate;
-    calibrate->add_option("--width", c.width)->capture_default_str();
-    calibrate->add_option("--heads", c.heads)->capture_default_str();
-    calibrate->add_option("--seq-len", c.seq_len)->capture_default_str();
-    calibrate->add_option("--samples", c.samples, "samples in a micro-batch")
-        ->capture_default_str();
-    calibrate->add_option("--device", c.runtime.device, "auto, cpu, cuda or cuda:N")
-        ->capture_default_str();
-    calibrate->add_option("--threads", c.runtime.threads, "0 uses all cores")
-        ->capture_default_str();
-  }
-
+// Returns the help of the program itself.
+absl::StatusOr<std::string> ParseProgram(const std::vector<std::string>& arguments) {
   CLI::App app{"The part of EPS that computes.", "eps-worker"};
-  Raw raw;
-  CLI::Option* version = nullptr;
-  CLI::Option* prompt = nullptr;
-  CLI::App* worker = nullptr;
-  CLI::App* generate = nullptr;
-  CLI::App* calibrate = nullptr;
-};
+  app.add_flag("--version", "print the properties that the bits of a result depend on");
+  app.add_subcommand("worker", kWorker.help);
+  app.add_subcommand("generate", "continue a prompt with a GPT-2 model");
+  app.add_subcommand("calibrate", "measure how fast this device computes a block of GPT-2");
+  return ParseAppArguments(&app, arguments);
+}
 
 }  // namespace
 
 absl::StatusOr<ProgramOptions> ParseProgramOptions(
     const std::vector<std::string>& arguments,
     const std::map<std::string, std::string>& environment) {
+  using Command = ProgramOptions::Command;
   ProgramOptions options;
-  if (arguments == std::vector<std::string>{"--version"}) {
-    options.command = ProgramOptions::Command::kVersion;
+  const std::string word = arguments.empty() ? "" : arguments[0];
+  if (word == "--version") {
+    options.command = Command::kVersion;
     return options;
   }
-  if (!arguments.empty() && !absl::StartsWith(arguments[0], "-") && arguments[0] != "worker" &&
-      arguments[0] != "generate" && arguments[0] != "calibrate") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown command ", arguments[0], "; known are worker, generate, calibrate"));
-  }
-  Parser parser(&options);
-  try {
-    parser.app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::CallForHelp&) {
-    options.help = parser.app.help();
-    return options;
-  } catch (const CLI::ParseError& error) {
-    return absl::InvalidArgumentError(error.what());
-  }
-  if (parser.worker->parsed()) {
-    options.command = ProgramOptions::Command::kWorker;
-    EPS_RETURN_IF_ERROR(
-        FinishWorker(parser.raw, parser.worker->remaining(), environment, &options.worker));
-  } else if (parser.calibrate->parsed()) {
-    options.command = ProgramOptions::Command::kCalibrate;
+  std::vector<std::string> rest = arguments;
+  if (!rest.empty()) rest.erase(rest.begin());
+  if (word == "worker") {
+    options.command = Command::kWorker;
+    EPS_ASSIGN_OR_RETURN(options.help, ParseWorker(rest, environment, &options.worker));
+  } else if (word == "generate") {
+    options.command = Command::kGenerate;
+    EPS_ASSIGN_OR_RETURN(options.help, ParseGenerate(rest, &options.generate));
+  } else if (word == "calibrate") {
+    options.command = Command::kCalibrate;
+    EPS_ASSIGN_OR_RETURN(options.help, ParseCalibrate(rest, &options.calibrate));
   } else {
-    options.command = ProgramOptions::Command::kGenerate;
-    parser.raw.has_prompt = parser.prompt->count() > 0;
-    EPS_RETURN_IF_ERROR(FinishGenerate(parser.raw, &options.generate));
+    EPS_ASSIGN_OR_RETURN(options.help, ParseProgram(arguments));
   }
+  if (!options.help.empty()) options.command = Command::kHelp;
   return options;
 }
 

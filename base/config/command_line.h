@@ -1,15 +1,22 @@
 #ifndef EPS_BASE_CONFIG_COMMAND_LINE_H_
 #define EPS_BASE_CONFIG_COMMAND_LINE_H_
 
-// Parses the arguments of the `eps` commands that take a configuration.
+// Parses the arguments of the commands that take a configuration.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/config/overrides.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace eps {
+
+// A configuration key and its value.
+using Setting = std::pair<std::string, std::string>;
 
 // A command that takes a configuration.
 struct ConfigCommand {
@@ -31,12 +38,24 @@ struct CommandLine {
   std::string config_file;        // --config
   std::vector<Setting> settings;  // in the order given
   bool json = false;
+  bool overwrite = false;      // replace the run in the output folder; if the command trains
+  bool allow_changes = false;  // resume with other data, another model or seed; likewise
 };
 
-// Parses the arguments after the command's name. InvalidArgument names an unknown option and the
-// nearest known one.
+// Parses the arguments after the command's name: --key=value or --key value, where a boolean may
+// stand alone. InvalidArgument names an unknown option and the nearest known one, or the key of a
+// setting that other trainers call so.
 absl::StatusOr<CommandLine> ParseCommandLine(const ConfigCommand& command,
                                              const std::vector<std::string>& arguments);
+
+// As above, for a command with options of its own, which `app` has. An own option wins over a short
+// form of the same name.
+absl::StatusOr<CommandLine> ParseCommandLine(const ConfigCommand& command, CLI::App* app,
+                                             const std::vector<std::string>& arguments);
+
+// Returns the value of a list key with quoted items, because they may contain commas and spaces:
+// ["a", "b, c"].
+std::string ListText(const std::vector<std::string>& items);
 
 }  // namespace eps
 

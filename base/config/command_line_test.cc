@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "base/config/config.h"
 #include "gtest/gtest.h"
@@ -55,6 +56,25 @@ TEST(CommandLineTest, ANegativeNumberIsAValue) {
   EXPECT_EQ(Parse({"--optimizer.lr", "-1"}).settings, (Settings{{"optimizer.lr", "-1"}}));
 }
 
+TEST(CommandLineTest, ABooleanMayStandAlone) {
+  EXPECT_EQ(
+      Parse({"--metrics.tensorboard", "--servers.insecure", "--training.steps=1"}).settings,
+      (Settings{
+          {"metrics.tensorboard", "true"}, {"servers.insecure", "true"}, {"training.steps", "1"}}));
+  EXPECT_EQ(Parse({"--metrics.tensorboard", "false"}).settings,
+            (Settings{{"metrics.tensorboard", "false"}}));
+}
+
+TEST(CommandLineTest, OwnOptionsWinOverShortForms) {
+  CLI::App app{"", "eps example"};
+  std::string workers;
+  app.add_option("--workers", workers, "of the example");
+  const auto line = ParseCommandLine(kTrainCommand, &app, {"--workers", "3", "--servers=2"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(workers, "3");
+  EXPECT_EQ(line->settings, (Settings{{"servers.addresses", "2"}}));
+}
+
 TEST(CommandLineTest, HelpIsATextToPrint) {
   EXPECT_TRUE(absl::StrContains(Parse({"--help"}).help, "--resume"));
   EXPECT_TRUE(absl::StrContains(Parse({"--help"}).help, "eps train [OPTIONS]"));
@@ -83,6 +103,16 @@ TEST(CommandLineTest, NamesTheNearestKnownArgument) {
       {{"--training.steps", "--out=x"}, "--training.steps: a value is missing"},
       {{"--jsn"}, "unknown argument --jsn"},
       {{"--json"}, "unknown argument --json"},
+      {{"--lr=1e-3"}, "did you mean optimizer.lr?"},
+      {{"--steps", "5"}, "training.steps"},
+      {{"--seed=1"}, "training.seed"},
+      {{"--batch-size=8"}, "training.micro_batch_size"},
+      {{"--epochs=3"}, "training.steps"},
+      {{"--bf16"}, "workers compute in FP32"},
+      {{"--wandb"}, "metrics.jsonl"},
+      {{"--output_dir=x"}, "--out"},
+      {{"--learning_rate", "1e-3"}, "optimizer.lr"},
+      {{"--warmup_ratio=0.1"}, "lr_scheduler.warmup_steps"},
   };
   for (const Case& c : cases) {
     const absl::Status status = ParseCommandLine(kTrainCommand, c.arguments).status();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/config/config_keys.h"
+#include "base/config/key_advice.h"
 #include "base/config/value_text.h"
 #include "base/nearest_name.h"
 #include "base/status_macros.h"
@@ -130,19 +131,13 @@ std::string Normalized(absl::string_view key) { return absl::StrReplaceAll(key, 
 
 std::string UnknownKeyMessage(const std::vector<Entry>& entries, absl::string_view name) {
   std::vector<std::string> names;
-  std::vector<std::string> same_leaf;
-  const absl::string_view leaf = name.substr(std::min(name.rfind('.') + 1, name.size()));
-  for (const Entry& entry : entries) {
-    names.push_back(entry.name);
-    if (absl::EndsWith(entry.name, absl::StrCat(".", leaf))) same_leaf.push_back(entry.name);
-  }
-  for (const Alias& alias : kAliases) names.emplace_back(alias.name);
-  const std::string nearest = NearestName(name, names);
+  for (const Entry& entry : entries) names.push_back(entry.name);
   const std::string message = absl::StrCat(name, " is not a configuration key");
   // A correct name in the wrong section is more likely than a misspelled name.
-  if (!same_leaf.empty()) {
-    return absl::StrCat(message, "; did you mean ", absl::StrJoin(same_leaf, " or "), "?");
-  }
+  const std::string advice = KeyAdvice(name, names);
+  if (!advice.empty()) return absl::StrCat(message, "; ", advice);
+  for (const Alias& alias : kAliases) names.emplace_back(alias.name);
+  const std::string nearest = NearestName(name, names);
   if (!nearest.empty()) return absl::StrCat(message, "; did you mean ", nearest, "?");
   return absl::StrCat(message, "; eps config reference lists all keys");
 }

@@ -4,23 +4,27 @@
 #include <string>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/status/status.h"
-#include "cli/launch/arguments.h"
+#include "base/config/app_arguments.h"
+#include "base/status_macros.h"
 #include "cli/measure/bench_depth.h"
 #include "cli/measure/calibrate.h"
 
 namespace eps {
 
 absl::Status RunBench(const std::vector<std::string>& arguments) {
-  if (arguments.empty()) return absl::InvalidArgumentError("eps bench needs depth or calibrate");
-  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
-  if (arguments[0] == "depth") return RunBenchDepth(rest);
-  if (arguments[0] == "calibrate") return RunBenchCalibrate(rest);
-  if (arguments[0] == "--help" || arguments[0] == "-h") {
-    std::fputs("usage: eps bench depth | calibrate (each has --help)\n", stdout);
-    return absl::OkStatus();
+  if (!arguments.empty()) {
+    const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+    if (arguments[0] == "depth") return RunBenchDepth(rest);
+    if (arguments[0] == "calibrate") return RunBenchCalibrate(rest);
   }
-  return UnknownCommand(arguments[0], {"depth", "calibrate"});
+  CLI::App app{"Measures this machine.", "eps bench"};
+  app.add_subcommand("depth", "device memory against depth (eps bench depth --help)");
+  app.add_subcommand("calibrate", "writes a description of this machine for eps plan");
+  EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
+  std::fputs(help.c_str(), stdout);
+  return absl::OkStatus();
 }
 
 }  // namespace eps

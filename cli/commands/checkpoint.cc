@@ -9,13 +9,13 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/config/app_arguments.h"
 #include "base/config/config.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_export.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/checkpoint_report.h"
-#include "cli/commands/app_arguments.h"
 #include "cli/commands/state.h"
 
 namespace eps {
@@ -123,8 +123,11 @@ absl::Status RunCheckpoint(const std::vector<std::string>& arguments) {
   exporter->add_option("--max-shard-size,--max_shard_size", given.max_shard_size,
                        "largest file of weights, such as 500MB (default 5GB)");
   const StateCommands state = AddStateCommands(&app, &given);
-  EPS_ASSIGN_OR_RETURN(const bool parsed, ParseApp(&app, "checkpoint", arguments));
-  if (!parsed) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
+  if (!help.empty()) {
+    std::fputs(help.c_str(), stdout);
+    return absl::OkStatus();
+  }
   if (verify->parsed()) return RunVerify(given.folder);
   if (exporter->parsed()) return RunExport(std::move(given));
   if (state.save->parsed()) return SaveState(given.state);

@@ -14,10 +14,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "base/config/app_arguments.h"
 #include "base/exit_code.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/status_macros.h"
-#include "cli/commands/app_arguments.h"
 #include "compression/codec.h"
 #include "nlohmann/json.hpp"
 
@@ -281,8 +281,11 @@ absl::Status RunCodec(const std::vector<std::string>& arguments) {
       "maximum elements of a chunk (default: as in a job; for topk the whole tensor)");
   roundtrip->add_option("IN", options.in, "the values")->required();
   roundtrip->add_option("OUT", options.out, "the new file")->required();
-  EPS_ASSIGN_OR_RETURN(const bool parsed, ParseApp(&app, "codec", arguments));
-  if (!parsed) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
+  if (!help.empty()) {
+    std::fputs(help.c_str(), stdout);
+    return absl::OkStatus();
+  }
   if (list->parsed()) {
     std::fputs((json ? CodecTableJson() : CodecTableText()).c_str(), stdout);
     return absl::OkStatus();

@@ -6,10 +6,10 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "base/config/app_arguments.h"
 #include "base/config/command_line.h"
 #include "base/status_macros.h"
 #include "cli/commands/import_deepspeed.h"
-#include "cli/launch/arguments.h"
 #include "cli/launch/run_config.h"
 
 namespace eps {
@@ -47,20 +47,10 @@ absl::Status RunConfigCommand(const std::vector<std::string>& arguments) {
   CLI::App* const import = app.add_subcommand("import-deepspeed", kImportHelp);
   std::string file;
   import->add_option("FILE", file, "the JSON file")->required();
-  try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::CallForHelp&) {
-    Print(app.help());
+  EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
+  if (!help.empty()) {
+    Print(help);
     return absl::OkStatus();
-  } catch (const CLI::ParseError&) {
-    if (arguments.empty()) {
-      return absl::InvalidArgumentError("eps config needs print, reference or import-deepspeed");
-    }
-    if (arguments[0] == "import-deepspeed") {
-      return absl::InvalidArgumentError(
-          "eps config import-deepspeed needs one argument: the JSON file of DeepSpeed");
-    }
-    return UnknownCommand(arguments[0], {"print", "reference", "import-deepspeed"});
   }
   if (!reference->parsed()) return RunImportDeepSpeed(file);
   Print(ConfigReference());

@@ -4,11 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/config/command_line.h"
 #include "base/files/files.h"
 #include "base/status_macros.h"
-#include "cli/launch/arguments.h"
 #include "cli/launch/planned_run.h"
 #include "cli/measure/calibrate.h"
 #include "planner/papers/row.h"
@@ -18,24 +19,15 @@
 namespace eps {
 namespace {
 
-constexpr char kUsage[] =
-    "usage: eps plan --hardware=FILE|EXAMPLE [--config=FILE] [--model=PATH] [--json] "
-    "[--html=FILE]\n"
-    "                [--section.key=value ...]\n"
-    "       eps plan --this-machine ...   (measures it first, as eps bench calibrate does)\n"
-    "       eps plan --reproduce=PAPER [--json]\n"
-    "       eps plan --examples | --example=NAME | --schema\n"
-    "\n"
-    "Predicts the memory and the speed of a run on the given machines: bytes by tier, time per\n"
-    "stage, the step and its bottleneck, the largest model, and what to change first. Allocates\n"
-    "nothing, starts nothing and reads no data. Accepts the keys of eps train. Exits with 71 if\n"
-    "the run does not fit.\n"
-    "\n"
-    "--examples and --example show descriptions of machines, --schema all their fields.\n"
-    "--reproduce compares the planner with a paper's numbers: ";
+constexpr ConfigCommand kPlan = {
+    "eps plan",
+    "Predicts the memory and the speed of a run on the given machines: bytes by tier, time per "
+    "stage, the step and its bottleneck, the largest model, and what to change first. Allocates "
+    "nothing, starts nothing and reads no data. Accepts the arguments of eps train. Exits with 71 "
+    "if the run does not fit.",
+    /*trains=*/true};
 
 struct Arguments {
-  bool help = false;
   bool json = false;
   bool examples = false;
   bool schema = false;
@@ -44,23 +36,25 @@ struct Arguments {
   std::string hardware;
   std::string html;
   std::string reproduce;
-  std::vector<std::string> train;  // arguments of `eps train`
+  CommandLine line;
 };
 
 absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& given) {
   Arguments arguments;
-  OptionReader reader;
-  reader.Flag("--help", &arguments.help)
-      .Flag("-h", &arguments.help)
-      .Flag("--json", &arguments.json)
-      .Flag("--examples", &arguments.examples)
-      .Flag("--this-machine", &arguments.this_machine)
-      .Flag("--schema", &arguments.schema)
-      .Text("--example", &arguments.example)
-      .Text("--hardware", &arguments.hardware)
-      .Text("--html", &arguments.html)
-      .Text("--reproduce", &arguments.reproduce);
-  EPS_ASSIGN_OR_RETURN(arguments.train, reader.Read(given));
+  CLI::App app{kPlan.help, kPlan.name};
+  app.add_option("--hardware", arguments.hardware,
+                 "description of the machines: a file, or the name of an example");
+  app.add_flag("--this-machine", arguments.this_machine,
+               "measure this machine first, as eps bench calibrate does");
+  app.add_flag("--json", arguments.json, "print the plan as JSON");
+  app.add_option("--html", arguments.html, "also write the plan as a page");
+  app.add_flag("--examples", arguments.examples, "list the examples of machines");
+  app.add_option("--example", arguments.example, "print an example");
+  app.add_flag("--schema", arguments.schema, "print all fields of a description");
+  app.add_option("--reproduce", arguments.reproduce,
+                 absl::StrCat("compare the planner with a paper's numbers: ",
+                              absl::StrJoin(planner::PaperNames(), ", ")));
+  EPS_ASSIGN_OR_RETURN(arguments.line, ParseCommandLine(kPlan, &app, given));
   return arguments;
 }
 
@@ -83,7 +77,7 @@ absl::StatusOr<planner::Hardware> HardwareOf(const Arguments& arguments) {
 
 absl::Status PlanRun(const Arguments& arguments) {
   EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, HardwareOf(arguments));
-  EPS_ASSIGN_OR_RETURN(const planner::Plan plan, PlanTrainArguments(hardware, arguments.train));
+  EPS_ASSIGN_OR_RETURN(const planner::Plan plan, PlanCommandLine(hardware, arguments.line));
   Print(arguments.json ? planner::PlanToJson(plan) : planner::PlanToText(plan));
   if (!arguments.html.empty()) {
     EPS_RETURN_IF_ERROR(ReplaceFile(arguments.html, planner::PlanToPage(plan)));
@@ -95,8 +89,8 @@ absl::Status PlanRun(const Arguments& arguments) {
 
 absl::Status RunPlan(const std::vector<std::string>& arguments) {
   EPS_ASSIGN_OR_RETURN(const Arguments parsed, ParseArguments(arguments));
-  if (parsed.help) {
-    Print(absl::StrCat(kUsage, absl::StrJoin(planner::PaperNames(), ", "), ".\n"));
+  if (!parsed.line.help.empty()) {
+    Print(parsed.line.help);
     return absl::OkStatus();
   }
   if (parsed.examples) {

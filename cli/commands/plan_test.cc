@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/config/command_line.h"
 #include "base/config/config.h"
 #include "base/exit_code.h"
 #include "base/job/job_spec.h"
@@ -165,8 +166,9 @@ TEST(SimulateCommand, AnUndisturbedStepEqualsThePlan) {
   for (const char* keys : {"--training.clip=none", "--training.clip=exact"}) {
     for (const std::string& example : planner::HardwareExamples()) {
       const planner::Hardware hardware = *ReadHardware(example);
-      const planner::Plan plan =
-          *PlanTrainArguments(hardware, {keys, "--training.parts=11", "--servers.threads=8"});
+      const planner::Plan plan = *PlanCommandLine(
+          hardware,
+          *ParseCommandLine(kTrainCommand, {keys, "--training.parts=11", "--servers.threads=8"}));
       planner::simulator::Scenario scenario = ScenarioOf(plan, hardware);
       scenario.steps = 10;
       const auto result = planner::simulator::Simulate(scenario);

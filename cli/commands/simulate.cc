@@ -4,15 +4,17 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <type_traits>
 #include <utility>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/config/command_line.h"
 #include "base/status_macros.h"
-#include "cli/launch/arguments.h"
 #include "cli/launch/planned_run.h"
 #include "planner/hardware.h"
 #include "planner/plan.h"
@@ -29,35 +31,19 @@ using planner::simulator::FailureLog;
 using planner::simulator::kFailureLogs;
 using planner::simulator::Scenario;
 
-constexpr char kUsage[] =
-    "usage: eps simulate --hardware=FILE|EXAMPLE [--config=FILE] [--model=PATH] [--json]\n"
-    "                    [OPTIONS] [--section.key=value ...]\n"
-    "\n"
-    "Simulates a run on the given machines, event by event, with failures, stragglers, cuts, and\n"
-    "workers that join and leave. Reports the share of the time that trains, the duration of\n"
-    "recoveries, and the load of each resource. Deterministic for a given --seed. Options:\n"
-    "\n"
-    "  --workers=N --servers=N      machines, instead of the description's numbers\n"
-    "  --steps=N --duration=TIME    when to stop (default: after 10,000 steps)\n"
-    "  --replay=rollback|frontier|log   what a server's death makes the job repeat\n"
-    "  --cut-steps=N --cut-time=TIME    steps between cuts, and how long each delays training\n"
-    "                               (default: those of the plan)\n"
-    "  --failures=LOG               failure rates of a published run (below)\n"
-    "  --worker-mtbf=TIME --server-mtbf=TIME    mean time between failures of one machine\n"
-    "  --worker-restart=TIME --server-restart=TIME    time from a death to the restart\n"
-    "  --deaths=TIME:worker,TIME:server    deaths at the given times\n"
-    "  --slow-fraction=X --slow-factor=X --jitter=X    stragglers\n"
-    "  --membership=TIME:+N,TIME:-N    workers that join and leave\n"
-    "  --seed=N --events=N\n"
-    "\n"
-    "Times are like 90s, 30ms. Published runs: ";
+constexpr ConfigCommand kSimulate = {
+    "eps simulate",
+    "Simulates a run on the given machines, event by event, with failures, stragglers, cuts, and "
+    "workers that join and leave. Reports the share of the time that trains, the duration of "
+    "recoveries, and the load of each resource. Deterministic for a given --seed. Times are like "
+    "90s, 30ms. Accepts the arguments of eps train.",
+    /*trains=*/true};
 
 struct Arguments {
-  bool help = false;
   bool json = false;
   std::string hardware;
-  std::vector<std::pair<std::string, std::string>> options;  // scenario options, by name
-  std::vector<std::string> train;
+  std::map<std::string, std::string> options;  // scenario options, by name
+  CommandLine line;
 };
 
 absl::Status SetTime(absl::string_view text, Seconds* value) {
@@ -150,81 +136,90 @@ absl::Status SetDeaths(absl::string_view text, Scenario* scenario) {
 
 struct Option {
   const char* name;
+  const char* help;
   std::function<absl::Status(absl::string_view, Scenario*)> set;
 };
 
-Option MachinesOption(const char* name, void (Scenario::*set)(uint32_t)) {
-  return {name, [set](absl::string_view text, Scenario* scenario) {
+Option MachinesOption(const char* name, const char* help, void (Scenario::*set)(uint32_t)) {
+  return {name, help, [set](absl::string_view text, Scenario* scenario) {
             return SetMachines(text, set, scenario);
           }};
 }
 template <class Number>
-Option NumberOption(const char* name, Number Scenario::*field) {
-  return {name, [field](absl::string_view text, Scenario* scenario) {
+Option NumberOption(const char* name, const char* help, Number Scenario::*field) {
+  return {name, help, [field](absl::string_view text, Scenario* scenario) {
             return SetNumber(text, &(scenario->*field));
           }};
 }
-Option TimeOption(const char* name, Seconds Scenario::*field) {
-  return {name, [field](absl::string_view text, Scenario* scenario) {
+Option TimeOption(const char* name, const char* help, Seconds Scenario::*field) {
+  return {name, help, [field](absl::string_view text, Scenario* scenario) {
             return SetTime(text, &(scenario->*field));
           }};
 }
-Option MeanTimeOption(const char* name, planner::PerSecond Scenario::*field) {
-  return {name, [field](absl::string_view text, Scenario* scenario) {
+Option MeanTimeOption(const char* name, const char* help, planner::PerSecond Scenario::*field) {
+  return {name, help, [field](absl::string_view text, Scenario* scenario) {
             return SetMeanTime(text, &(scenario->*field));
           }};
 }
 
 const std::vector<Option>& Options() {
   static const auto* const options = new std::vector<Option>{
-      MachinesOption("workers", &Scenario::SetWorkers),
-      MachinesOption("servers", &Scenario::SetServers),
-      NumberOption("steps", &Scenario::steps),
-      TimeOption("duration", &Scenario::duration),
-      {"replay", &SetReplay},
-      NumberOption("cut-steps", &Scenario::cut_steps),
-      TimeOption("cut-time", &Scenario::cut),
-      {"failures", &SetFailures},
-      MeanTimeOption("worker-mtbf", &Scenario::worker_failures),
-      MeanTimeOption("server-mtbf", &Scenario::server_failures),
-      TimeOption("worker-restart", &Scenario::worker_restart),
-      TimeOption("server-restart", &Scenario::server_restart),
-      NumberOption("slow-fraction", &Scenario::slow_fraction),
-      NumberOption("slow-factor", &Scenario::slow_factor),
-      NumberOption("jitter", &Scenario::jitter),
-      {"deaths", &SetDeaths},
-      {"membership", &SetMembership},
-      NumberOption("seed", &Scenario::seed),
-      NumberOption("events", &Scenario::max_events),
+      MachinesOption("workers", "workers, instead of the description's number",
+                     &Scenario::SetWorkers),
+      MachinesOption("servers", "servers, instead of the description's number",
+                     &Scenario::SetServers),
+      NumberOption("steps", "when to stop; 10,000 without --duration", &Scenario::steps),
+      TimeOption("duration", "simulated time after which to stop", &Scenario::duration),
+      {"replay", "what a server's death makes the job repeat: rollback, frontier or log",
+       &SetReplay},
+      NumberOption("cut-steps", "steps between cuts (default: as in the plan)",
+                   &Scenario::cut_steps),
+      TimeOption("cut-time", "how long a cut delays training (default: as in the plan)",
+                 &Scenario::cut),
+      {"failures", "failure rates of a published run", &SetFailures},
+      MeanTimeOption("worker-mtbf", "mean time between failures of a worker",
+                     &Scenario::worker_failures),
+      MeanTimeOption("server-mtbf", "mean time between failures of a server",
+                     &Scenario::server_failures),
+      TimeOption("worker-restart", "time from the death of a worker to its restart",
+                 &Scenario::worker_restart),
+      TimeOption("server-restart", "time from the death of a server to its restart",
+                 &Scenario::server_restart),
+      NumberOption("slow-fraction", "share of slow workers", &Scenario::slow_fraction),
+      NumberOption("slow-factor", "how much slower they are", &Scenario::slow_factor),
+      NumberOption("jitter", "spread of the time of a pass", &Scenario::jitter),
+      {"deaths", "deaths at given times: TIME:worker,TIME:server", &SetDeaths},
+      {"membership", "workers that join and leave: TIME:+N,TIME:-N", &SetMembership},
+      NumberOption("seed", "seed of the failures", &Scenario::seed),
+      NumberOption("events", "number of events after which to stop", &Scenario::max_events),
   };
   return *options;
 }
 
 absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& given) {
   Arguments arguments;
-  OptionReader reader;
-  reader.Flag("--help", &arguments.help)
-      .Flag("-h", &arguments.help)
-      .Flag("--json", &arguments.json)
-      .Text("--hardware", &arguments.hardware);
+  CLI::App app{kSimulate.help, kSimulate.name};
+  app.add_option("--hardware", arguments.hardware,
+                 "description of the machines: a file, or the name of an example");
+  app.add_flag("--json", arguments.json, "print the result as JSON");
   for (const Option& option : Options()) {
-    reader.Value(absl::StrCat("--", option.name), [&](absl::string_view value) {
-      arguments.options.emplace_back(option.name, value);
-      return absl::OkStatus();
-    });
+    app.add_option(absl::StrCat("--", option.name), arguments.options[option.name], option.help)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
-  EPS_ASSIGN_OR_RETURN(arguments.train, reader.Read(given));
+  EPS_ASSIGN_OR_RETURN(arguments.line, ParseCommandLine(kSimulate, &app, given));
+  for (const Option& option : Options()) {
+    if (app.count(absl::StrCat("--", option.name)) == 0) arguments.options.erase(option.name);
+  }
   return arguments;
 }
 
 absl::Status Apply(const Arguments& arguments, Scenario* scenario) {
-  for (const auto& [name, value] : arguments.options) {
-    for (const Option& option : Options()) {
-      if (name != option.name) continue;
-      const absl::Status status = option.set(value, scenario);
-      if (!status.ok()) {
-        return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", status.message()));
-      }
+  for (const Option& option : Options()) {
+    const auto value = arguments.options.find(option.name);
+    if (value == arguments.options.end()) continue;
+    const absl::Status status = option.set(value->second, scenario);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--", option.name, ": ", status.message()));
     }
   }
   constexpr uint64_t kDefaultSteps = 10000;
@@ -253,8 +248,8 @@ Scenario ScenarioOf(const planner::Plan& plan, const planner::Hardware& hardware
 
 absl::Status RunSimulate(const std::vector<std::string>& arguments) {
   EPS_ASSIGN_OR_RETURN(const Arguments parsed, ParseArguments(arguments));
-  if (parsed.help) {
-    std::string text = kUsage;
+  if (!parsed.line.help.empty()) {
+    std::string text = absl::StrCat(parsed.line.help, "Published runs of --failures:");
     for (const FailureLog& log : kFailureLogs) {
       absl::StrAppend(&text, "\n  ", log.name, ": ", log.source);
     }
@@ -262,7 +257,7 @@ absl::Status RunSimulate(const std::vector<std::string>& arguments) {
     return absl::OkStatus();
   }
   EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, ReadHardware(parsed.hardware));
-  EPS_ASSIGN_OR_RETURN(const planner::Plan plan, PlanTrainArguments(hardware, parsed.train));
+  EPS_ASSIGN_OR_RETURN(const planner::Plan plan, PlanCommandLine(hardware, parsed.line));
   Scenario scenario = ScenarioOf(plan, hardware);
   EPS_RETURN_IF_ERROR(Apply(parsed, &scenario));
   EPS_ASSIGN_OR_RETURN(const planner::simulator::SimulationResult result,

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "base/config/app_arguments.h"
 #include "base/files/files.h"
 #include "base/status_macros.h"
 #include "base/text.h"
@@ -20,7 +21,6 @@
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/job_state.h"
 #include "checkpoint/state_folder.h"
-#include "cli/commands/app_arguments.h"
 #include "storage/cuts/common_cut.h"
 
 namespace eps {
@@ -190,8 +190,11 @@ absl::Status RunState(const std::vector<std::string>& arguments) {
   }
   rm->add_option("JOB", jobs, "ids of jobs, or paths in lost+found, as ls prints them")->required();
   rm->add_flag("--force", force, "even a job that its server would open when it restarts");
-  EPS_ASSIGN_OR_RETURN(const bool parsed, ParseApp(&app, "state", arguments));
-  if (!parsed) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
+  if (!help.empty()) {
+    std::fputs(help.c_str(), stdout);
+    return absl::OkStatus();
+  }
   for (const std::string& job : jobs) {
     if (!IsPath(job)) EPS_RETURN_IF_ERROR(ParseJob("JOB", job).status());
   }
@@ -214,8 +217,10 @@ absl::Status RunBackup(const std::vector<std::string>& arguments) {
                  "folder to write checkpoint-<step> to, a new FILE.tar, or - for stdout")
       ->required();
   app.add_option("--job", given.job, "id of the job, if there are several");
-  EPS_ASSIGN_OR_RETURN(const bool parsed, ParseApp(&app, "backup", arguments));
-  return parsed ? SaveState(given) : absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
+  if (help.empty()) return SaveState(given);
+  std::fputs(help.c_str(), stdout);
+  return absl::OkStatus();
 }
 
 absl::Status RunRestore(const std::vector<std::string>& arguments) {
@@ -228,8 +233,10 @@ absl::Status RunRestore(const std::vector<std::string>& arguments) {
   app.add_option("--out", given.out, "the new data folder of the servers")->required();
   app.add_option("--servers", given.servers, "number of servers (default: as in the backup)");
   app.add_flag("--dry-run", given.dry_run, "check everything, write nothing");
-  EPS_ASSIGN_OR_RETURN(const bool parsed, ParseApp(&app, "restore", arguments));
-  return parsed ? RestoreState(given) : absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
+  if (help.empty()) return RestoreState(given);
+  std::fputs(help.c_str(), stdout);
+  return absl::OkStatus();
 }
 
 }  // namespace eps

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/config/command_line.h"
@@ -27,9 +28,10 @@ namespace {
 
 constexpr char kDefaultSteps[] = "5";
 
-// Returns whether an option is for the comparison only. With --run, all options are.
-bool IsForComparison(const std::string& argument) { return absl::StartsWith(argument, "--plant"); }
+constexpr ConfigCommand kVerify = {"eps verify", "train, then compare with a plain training loop",
+                                   /*trains=*/true};
 
+// Returns whether there is nothing to train.
 bool IsOnlyComparison(const std::vector<std::string>& arguments) {
   for (const std::string& argument : arguments) {
     if (argument == "--help" || argument == "-h" || argument == "--plant=list" ||
@@ -60,12 +62,12 @@ absl::StatusOr<int> RunToEnd(const std::vector<std::string>& argv) {
 absl::Status RunVerify(const std::vector<std::string>& arguments) {
   if (IsOnlyComparison(arguments)) return BecomeSibling("eps-verify", arguments);
   EPS_ASSIGN_OR_RETURN(const std::string program, FindSibling("eps-verify"));
-  std::vector<std::string> train;
   std::vector<std::string> compare = {program};
-  for (const std::string& argument : arguments) {
-    (IsForComparison(argument) ? compare : train).push_back(argument);
-  }
-  EPS_ASSIGN_OR_RETURN(CommandLine line, ParseCommandLine(kTrainCommand, train));
+  std::string plant;
+  CLI::App app{kVerify.help, kVerify.name};
+  app.add_option("--plant", plant, "make a mistake on purpose; --plant=list lists them");
+  EPS_ASSIGN_OR_RETURN(CommandLine line, ParseCommandLine(kVerify, &app, arguments));
+  if (!plant.empty()) compare.push_back(absl::StrCat("--plant=", plant));
   // First, so that the user's settings override it.
   line.settings.insert(line.settings.begin(), {"training.steps", kDefaultSteps});
   bool has_folder = false;

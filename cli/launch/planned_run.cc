@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/config/command_line.h"
 #include "base/config/config.h"
 #include "base/config/spec_builder.h"
 #include "base/files/files.h"
@@ -28,9 +27,8 @@ absl::StatusOr<JobSpec> SpecOf(const Config& config, uint32_t workers) {
 
 }  // namespace
 
-absl::StatusOr<planner::Plan> PlanTrainArguments(const planner::Hardware& hardware,
-                                                 const std::vector<std::string>& train) {
-  EPS_ASSIGN_OR_RETURN(const CommandLine line, ParseCommandLine(kTrainCommand, train));
+absl::StatusOr<planner::Plan> PlanCommandLine(const planner::Hardware& hardware,
+                                              const CommandLine& line) {
   EPS_ASSIGN_OR_RETURN(const RunConfig run, ResolveConfig(line, ProcessEnvironment()));
   const uint32_t workers = planner::ShapeOf(run.config, hardware).workers;
   EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(run.config, workers));

@@ -5,17 +5,17 @@
 // `eps simulate`.
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/config/command_line.h"
 #include "planner/hardware.h"
 #include "planner/plan.h"
 
 namespace eps {
 
-// Plans a run of `eps train` with the arguments `train`. Reads no data.
-absl::StatusOr<planner::Plan> PlanTrainArguments(const planner::Hardware& hardware,
-                                                 const std::vector<std::string>& train);
+// Plans a run of `eps train` with this command line. Reads no data.
+absl::StatusOr<planner::Plan> PlanCommandLine(const planner::Hardware& hardware,
+                                              const CommandLine& line);
 
 // Returns the description in the file `name`, or the example of that name. InvalidArgument if
 // `name` is empty.

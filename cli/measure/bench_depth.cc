@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,6 @@
 #include "base/memory_account.h"
 #include "base/status_macros.h"
 #include "base/text.h"
-#include "cli/launch/arguments.h"
 #include "cli/launch/child_process.h"
 #include "cli/launch/plan.h"
 #include "cli/launch/run_config.h"
@@ -39,14 +39,12 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr char kUsage[] =
-    "usage: eps bench depth [--layers=8,16,32,64] [--width=128] [--json] [--section.key=value "
-    "...]\n"
-    "\n"
-    "Trains a GPT-2 of each depth for a few steps with servers and a worker on this machine and\n"
-    "compares their memory: the device's must be the same at every depth. Accepts all keys of\n"
-    "eps train except model.path and worker.count. Exits with 0 if all checks pass, else with "
-    "1.\n";
+constexpr ConfigCommand kDepth = {
+    "eps bench depth",
+    "Trains a GPT-2 of each depth for a few steps with servers and a worker on this machine and "
+    "compares their memory: the device's must be the same at every depth. Accepts the arguments of "
+    "eps train except model.path and worker.count. Exits with 0 if all checks pass, else with 1.",
+    /*trains=*/true};
 
 constexpr uint64_t kServerAllowance = uint64_t{64} << 20;
 constexpr double kFlat = 1.01;
@@ -61,8 +59,7 @@ struct Options {
   std::vector<int> layers = {8, 16, 32, 64};
   int width = 128;
   bool json = false;
-  bool help = false;
-  std::vector<std::string> train;  // arguments of `eps train`
+  CommandLine line;
 };
 
 absl::Status SetWidth(absl::string_view text, Options* options) {
@@ -89,20 +86,22 @@ absl::Status SetLayers(absl::string_view text, Options* options) {
 
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) {
   Options options;
-  OptionReader reader;
-  reader.Flag("--json", &options.json)
-      .Flag("--help", &options.help)
-      .Flag("-h", &options.help)
-      .Value("--width", [&](absl::string_view text) { return SetWidth(text, &options); })
-      .Value("--layers", [&](absl::string_view text) { return SetLayers(text, &options); });
-  EPS_ASSIGN_OR_RETURN(options.train, reader.Read(arguments));
+  std::string width = absl::StrCat(options.width);
+  std::string layers = absl::StrJoin(options.layers, ",");
+  CLI::App app{kDepth.help, kDepth.name};
+  app.add_option("--layers", layers, "depths to compare")->capture_default_str();
+  app.add_option("--width", width, "width of the models")->capture_default_str();
+  app.add_flag("--json", options.json, "print the result as JSON");
+  EPS_ASSIGN_OR_RETURN(options.line, ParseCommandLine(kDepth, &app, arguments));
+  EPS_RETURN_IF_ERROR(SetWidth(width, &options));
+  EPS_RETURN_IF_ERROR(SetLayers(layers, &options));
   return options;
 }
 
 // Returns the configuration of a depth: the quickstart's settings with small steps, overridden by
 // the user's settings.
 absl::StatusOr<RunConfig> ConfigOf(const Options& options) {
-  EPS_ASSIGN_OR_RETURN(CommandLine line, ParseCommandLine(kTrainCommand, options.train));
+  CommandLine line = options.line;
   // Insert them first, so that the user's settings override them.
   const std::vector<Setting> settings = {
       {"training.steps", "3"},  {"training.seq_len", "128"},        {"worker.device", "cpu"},
@@ -464,8 +463,8 @@ std::string DepthJson(const std::vector<DepthRun>& runs) {
 
 absl::Status RunBenchDepth(const std::vector<std::string>& arguments) {
   EPS_ASSIGN_OR_RETURN(const Options options, ParseOptions(arguments));
-  if (options.help) {
-    std::fputs(kUsage, stdout);
+  if (!options.line.help.empty()) {
+    std::fputs(options.line.help.c_str(), stdout);
     return absl::OkStatus();
   }
   EPS_ASSIGN_OR_RETURN(const RunConfig run, ConfigOf(options));

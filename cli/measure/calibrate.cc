@@ -8,14 +8,15 @@
 #include <system_error>
 #include <utility>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
+#include "base/config/app_arguments.h"
 #include "base/files/files.h"
 #include "base/job/models/gpt2.h"
 #include "base/status_macros.h"
-#include "cli/launch/arguments.h"
 #include "cli/launch/child_process.h"
 #include "cli/launch/run_config.h"
 #include "cli/launch/siblings.h"
@@ -38,13 +39,10 @@ constexpr std::chrono::minutes kComputeTimeout{5};
 constexpr const char* kCodecs[] = {"fp32", "bf16", "fp16",       "fp8_e4m3", "mx9",
                                    "mx6",  "mx4",  "mxfp8_e4m3", "topk:0.01"};
 
-constexpr char kUsage[] =
-    "usage: eps bench calibrate [--out=FILE] [--folder=FOLDER] [--device=auto] [--threads=0]\n"
-    "                           [--width=256] [--heads=8] [--seq-len=256] [--samples=2]\n"
-    "\n"
-    "Measures this machine (memory, kernels, codecs, loopback, an exchange with a server, the\n"
-    "disk of --folder, a block of GPT-2 of that shape on the device) and writes a description for\n"
-    "eps plan --hardware. Takes about a minute; keep the machine otherwise idle.\n";
+constexpr char kHelp[] =
+    "Measures this machine (memory, kernels, codecs, loopback, an exchange with a server, the disk "
+    "of --folder, a block of GPT-2 of that shape on the device) and writes a description for eps "
+    "plan --hardware. Takes about a minute; keep the machine otherwise idle.";
 
 void Say(const std::string& what) { std::fprintf(stderr, "calibrate: %s\n", what.c_str()); }
 
@@ -140,32 +138,24 @@ absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
   return compute;
 }
 
-absl::Status ParseArguments(const std::vector<std::string>& arguments, CalibrateOptions* options,
-                            std::string* out, bool* help) {
-  OptionReader reader;
-  reader.Flag("--help", help)
-      .Flag("-h", help)
-      .Text("--out", out)
-      .Text("--folder", &options->folder)
-      .Text("--device", &options->device);
-  const auto number = [&](const std::string& name, int least, auto* value) {
-    reader.Value(name, [=](absl::string_view text) {
-      if (absl::SimpleAtoi(text, value) && *value >= static_cast<decltype(*value + 0)>(least)) {
-        return absl::OkStatus();
-      }
-      return absl::InvalidArgumentError(absl::StrCat("eps bench calibrate: ", name, "=", text,
-                                                     ": expected a positive whole number"));
-    });
+// Returns the help to print if the arguments ask for it, else an empty text.
+absl::StatusOr<std::string> ParseArguments(const std::vector<std::string>& arguments,
+                                           CalibrateOptions* options, std::string* out) {
+  CLI::App app{kHelp, "eps bench calibrate"};
+  app.add_option("--out", *out, "the file to write (default: stdout)");
+  app.add_option("--folder", options->folder, "folder on the disk to measure");
+  app.add_option("--device", options->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--threads", options->threads, "0 uses all cores")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  const auto shape = [&](const char* name, uint32_t* value, const char* help) {
+    app.add_option(name, *value, help)->capture_default_str()->check(CLI::PositiveNumber);
   };
-  number("--threads", 0, &options->threads);
-  number("--width", 1, &options->width);
-  number("--heads", 1, &options->heads);
-  number("--seq-len", 1, &options->seq_len);
-  number("--samples", 1, &options->samples);
-  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> others, reader.Read(arguments));
-  if (others.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("eps bench calibrate: unknown argument ", others[0], "\n", kUsage));
+  shape("--width", &options->width, "width of the block");
+  shape("--heads", &options->heads, "heads of the block");
+  shape("--seq-len", &options->seq_len, "tokens of a sample");
+  shape("--samples", &options->samples, "samples in a micro-batch");
+  return ParseAppArguments(&app, arguments);
 }
 
 // `temporary` is an empty folder.
@@ -240,10 +230,9 @@ absl::StatusOr<planner::Hardware> Calibrate(const CalibrateOptions& options) {
 absl::Status RunBenchCalibrate(const std::vector<std::string>& arguments) {
   CalibrateOptions options;
   std::string out;
-  bool help = false;
-  EPS_RETURN_IF_ERROR(ParseArguments(arguments, &options, &out, &help));
-  if (help) {
-    std::fputs(kUsage, stdout);
+  EPS_ASSIGN_OR_RETURN(const std::string help, ParseArguments(arguments, &options, &out));
+  if (!help.empty()) {
+    std::fputs(help.c_str(), stdout);
     return absl::OkStatus();
   }
   EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, Calibrate(options));

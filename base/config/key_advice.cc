@@ -1,0 +1,68 @@
+#include "base/config/key_advice.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace eps {
+namespace {
+
+// A setting of another trainer.
+struct ForeignName {
+  absl::string_view name;
+  const char* advice;
+};
+
+constexpr char kBatch[] =
+    "use training.micro_batch_size; a step trains on micro_batch_size * micro_batches * parts "
+    "samples";
+constexpr char kCompute[] =
+    "workers compute in FP32; quantization.weights=bf16 halves the bytes of the weights on the "
+    "wire";
+constexpr char kEpochs[] =
+    "runs are counted in steps: use training.steps (samples / samples per step for one epoch)";
+constexpr char kReports[] =
+    "there is no Weights & Biases client; read metrics.jsonl in the output folder, or use "
+    "metrics.tensorboard";
+constexpr char kWarmup[] = "use lr_scheduler.warmup_steps, a number of steps";
+
+constexpr ForeignName kForeignNames[] = {
+    {"batch_size", kBatch},
+    {"per_device_train_batch_size", kBatch},
+    {"epochs", kEpochs},
+    {"num_epochs", kEpochs},
+    {"num_train_epochs", kEpochs},
+    {"max_steps", "use training.steps"},
+    {"learning_rate", "use optimizer.lr"},
+    {"output_dir", "use --out (checkpoint.dir)"},
+    {"output", "use --out (checkpoint.dir)"},
+    {"bf16", kCompute},
+    {"fp16", kCompute},
+    {"wandb", kReports},
+    {"report_to", kReports},
+    {"warmup_ratio", kWarmup},
+    {"lr_scheduler_type", "use lr_scheduler.name"},
+    {"resume_from_checkpoint", "use --resume (checkpoint.resume)"},
+    {"overwrite_output_dir", "use --overwrite (checkpoint.overwrite)"},
+    {"logging_steps", "use metrics.log_every_steps"},
+    {"model_name_or_path", "use --model (model.path), a folder on this machine"},
+    {"gradient_checkpointing", "a worker always recomputes activations; leave it out"},
+};
+
+}  // namespace
+
+std::string KeyAdvice(absl::string_view name, const std::vector<std::string>& keys) {
+  const absl::string_view leaf = name.substr(name.rfind('.') + 1);  // npos + 1 is 0
+  std::vector<std::string> same_leaf;
+  for (const std::string& key : keys) {
+    if (absl::EndsWith(key, absl::StrCat(".", leaf))) same_leaf.push_back(key);
+  }
+  if (!same_leaf.empty())
+    return absl::StrCat("did you mean ", absl::StrJoin(same_leaf, " or "), "?");
+  for (const ForeignName& foreign : kForeignNames) {
+    if (leaf == foreign.name) return foreign.advice;
+  }
+  return "";
+}
+
+}  // namespace eps
