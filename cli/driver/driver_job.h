@@ -11,10 +11,11 @@ namespace eps {
 
 // The job that a driver drives.
 struct DriverJob {
-  DriverJob(Config resolved, JobSpec job_spec, std::string weights)
+  DriverJob(Config resolved, JobSpec job_spec, std::string weights, bool changes = false)
       : config(std::move(resolved)),
         spec(std::move(job_spec)),
         initial_weights(std::move(weights)),
+        allow_changes(changes),
         chunks(ChunkMap::Build(spec)) {}
 
   // The output folder; empty if the run writes no files.
@@ -30,6 +31,7 @@ struct DriverJob {
   const Config config;  // resolved, with absolute paths
   const JobSpec spec;
   const std::string initial_weights;  // model.safetensors or its index; empty for the spec's values
+  const bool allow_changes;           // resume with other data, another model or seed
   const ChunkMap chunks;              // of spec
 };
 

@@ -6,9 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/job/spec_differences.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/guard/found_state.h"
@@ -19,6 +21,27 @@
 namespace eps {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// Refuses to continue a run with other data, another model or seed: that is another run, and most
+// likely a slip. Names all differences, so that none has to be found one by one.
+absl::Status CheckSameRun(const std::string& folder,
+                          const std::vector<SpecDifference>& differences) {
+  std::vector<std::string> all;
+  bool same = true;
+  for (const SpecDifference& difference : differences) {
+    all.push_back(difference.text);
+    same = same && !absl::StartsWith(difference.key, "data.") &&
+           !absl::StartsWith(difference.key, "model.") && difference.key != "training.seed";
+  }
+  if (same) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("checkpoint.resume: ", folder, " belongs to a run with other settings: ",
+                   absl::StrJoin(all, "; "), "; --allow-changes continues with the new ones"));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<JobStart>> JobStart::Open(const DriverJob* job) {
   std::unique_ptr<JobStart> start(new JobStart(job));
@@ -45,6 +68,9 @@ absl::Status JobStart::OpenCheckpoint(const std::string& folder) {
   EPS_RETURN_IF_ERROR(checkpoint.status());
   checkpoint_ = *std::move(checkpoint);
   EPS_RETURN_IF_ERROR(checkpoint_->CheckFits(spec));
+  const std::vector<SpecDifference> differences =
+      AllDifferences(checkpoint_->spec().ToText(), spec.ToText());
+  if (!job_->allow_changes) EPS_RETURN_IF_ERROR(CheckSameRun(folder, differences));
   step_ = checkpoint_->border().step;
   if (step_ >= spec.training.steps) {
     const std::string text = absl::StrCat("checkpoint.resume: ", folder, " is at step ", step_,
@@ -57,9 +83,8 @@ absl::Status JobStart::OpenCheckpoint(const std::string& folder) {
     return absl::OkStatus();
   }
   Print(absl::StrCat("resume: ", folder, ", step ", step_, "\n"));
-  const std::string difference = FirstDifference(checkpoint_->spec().ToText(), spec.ToText());
-  if (!difference.empty()) {
-    Print(absl::StrCat("note: not the same job as before: ", difference, "\n"));
+  for (const SpecDifference& difference : differences) {
+    Print(absl::StrCat("note: not the same job as before: ", difference.text, "\n"));
   }
   EPS_ASSIGN_OR_RETURN(residuals_, ResidualImport::Create(checkpoint_->residuals_or_null(),
                                                           checkpoint_->spec(), spec, job_->chunks));
@@ -87,7 +112,7 @@ absl::Status JobStart::Lost(const std::string& what, uint64_t logged) const {
   } else {
     absl::StrAppend(&text, "there is no checkpoint to continue from; ");
   }
-  return absl::NotFoundError(absl::StrCat(text, "--resume=none starts over at step 0"));
+  return absl::NotFoundError(absl::StrCat(text, "--overwrite starts over at step 0"));
 }
 
 absl::Status JobStart::CheckState(const std::string& state_folder, uint32_t servers) const {

@@ -21,8 +21,9 @@ class JobStart {
  public:
   // Opens the checkpoint that checkpoint.resume names, if any. `job` must outlive the result.
   // DataLoss with advice if the checkpoint is damaged; InvalidArgument if checkpoint.resume names a
-  // folder and nothing is left to train; other errors are those of ResumeFolder and
-  // CheckpointReader.
+  // folder and nothing is left to train, or, with all differences, if data, model or seed are not
+  // those of the checkpoint and job->allow_changes is false; other errors are those of ResumeFolder
+  // and CheckpointReader.
   static absl::StatusOr<std::unique_ptr<JobStart>> Open(const DriverJob* job);
 
   // Returns true if --resume=latest found the job complete, so that nothing is left to do.
