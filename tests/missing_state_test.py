@@ -1,6 +1,6 @@
 """Takes parts of the durable state of a killed run away and repeats its command. With
 --resume=latest the run refuses to start (exit code 66), changes nothing, and ends with the bits of
-an undisturbed run once the state is back. With --resume=none it starts over and loses nothing.
+an undisturbed run once the state is back. With --overwrite it starts over and loses nothing.
 
 Argument: the path of eps."""
 
@@ -61,8 +61,9 @@ class Run:
     def command(self, resume, settings=None):
         merged = dict(SETTINGS, **dict(DURABLE, **settings or {}))
         return [EPS, "train", "--model=" + self.test.model, "--data=" + self.test.text,
-                "--out=" + self.out, "--storage.path=" + self.state, "--resume=" + resume] + [
-                    "--%s=%s" % item for item in sorted(merged.items())]
+                "--out=" + self.out, "--storage.path=" + self.state, "--resume=" + resume] + (
+                    ["--overwrite"] if resume == "none" else []) + [
+                        "--%s=%s" % item for item in sorted(merged.items())]
 
     def start(self, resume="none", settings=None):
         with open(self.folder + ".log", "w", encoding="utf-8") as log:
@@ -112,7 +113,7 @@ class Run:
         step, metrics = self.last_step(), content(self.metrics)
         disk = files_below(os.path.dirname(self.state))
         said = self.repeat("latest", code=66)
-        for text in texts + ("metrics.jsonl ends at step %d" % step, "--resume=none"):
+        for text in texts + ("metrics.jsonl ends at step %d" % step, "--overwrite"):
             self.test.assertIn(text, said)
         self.test.assertNotIn("to continue from the last checkpoint", said)
         self.test.assertEqual(content(self.metrics), metrics)

@@ -25,6 +25,7 @@
 #include "cli/driver/train_text.h"
 #include "cli/launch/cluster.h"
 #include "cli/launch/interrupt.h"
+#include "cli/launch/output_folder.h"
 #include "cli/launch/plan.h"
 #include "cli/launch/plan_check.h"
 
@@ -48,7 +49,8 @@ Survives WhatSurvives(const TrainPlan& plan) {
 // One `eps train`: starts the processes of the run, drives the job, and prints a summary.
 class TrainRun final : public DriverHost {
  public:
-  explicit TrainRun(TrainPlan plan) : plan_(std::move(plan)) {}
+  TrainRun(TrainPlan plan, std::unique_ptr<OutputFolder> output, bool allow_changes)
+      : plan_(std::move(plan)), output_(std::move(output)), allow_changes_(allow_changes) {}
   ~TrainRun() override;
 
   absl::Status Run();
@@ -74,6 +76,8 @@ class TrainRun final : public DriverHost {
   const std::string& out() const { return plan_.config.checkpoint.dir; }
 
   const TrainPlan plan_;
+  const std::unique_ptr<OutputFolder> output_;
+  const bool allow_changes_;  // whether to resume with other data, another model or seed
   std::string log_folder_;
   bool temporary_ = false;  // log_folder_ is removed if the run succeeds
   PlanCheck plan_check_;
@@ -95,20 +99,8 @@ absl::Status TrainRun::OpenFolders() {
     Print("note: checkpoint.dir (--out) is empty: no checkpoint will be written\n");
     return absl::OkStatus();
   }
-  std::error_code error;
   log_folder_ = out() + "/logs";
-  const absl::Status created = CreateFolder(log_folder_);
-  if (!created.ok()) {
-    const std::string text = absl::StrCat(created.message(), " (checkpoint.dir)");
-    return absl::IsPermissionDenied(created) ? absl::PermissionDeniedError(text) : IoError(text);
-  }
-  if (!driver_->start().resumes() && fs::exists(out() + "/latest", error)) {
-    Print(
-        absl::StrCat("note: ", out(),
-                     " holds checkpoints of an earlier run, which --resume=latest would continue; "
-                     "this run replaces those of equal steps\n"));
-  }
-  return absl::OkStatus();
+  return CreateFolder(log_folder_);
 }
 
 absl::Status TrainRun::StartJob() {
@@ -122,6 +114,11 @@ absl::Status TrainRun::StartJob() {
   std::string state_folder;
   if (choice.spawn != 0 && plan_.config.storage.durable()) {
     EPS_ASSIGN_OR_RETURN(state_folder, StorageFolder(plan_.config));
+    // Without storage.path the state is the run's own.
+    std::error_code ignored;
+    if (output_->overwrites() && plan_.config.storage.path.empty()) {
+      fs::remove_all(state_folder, ignored);
+    }
     EPS_RETURN_IF_ERROR(driver_->start().CheckState(state_folder, choice.spawn));
   }
   cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_, WhatSurvives(plan_));
@@ -131,6 +128,7 @@ absl::Status TrainRun::StartJob() {
     cluster_->UseServers(choice.attach);
   }
   EPS_RETURN_IF_ERROR(driver_->Start(cluster_->addresses(), state_folder));
+  EPS_RETURN_IF_ERROR(output_->RemoveOldRun());
   return cluster_->StartWorkers(static_cast<uint32_t>(plan_.config.worker.count));
 }
 
@@ -149,8 +147,9 @@ absl::Status TrainRun::Blame(const absl::Status& status) {
 }
 
 absl::Status TrainRun::Run() {
-  EPS_ASSIGN_OR_RETURN(driver_,
-                       JobDriver::Open({plan_.config, plan_.spec, plan_.initial_weights}, this));
+  EPS_ASSIGN_OR_RETURN(
+      driver_,
+      JobDriver::Open({plan_.config, plan_.spec, plan_.initial_weights, allow_changes_}, this));
   if (driver_->start().complete()) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(OpenFolders());
   EPS_RETURN_IF_ERROR(Blame(StartJob()));
@@ -217,10 +216,12 @@ absl::Status RunTrain(const RunConfig& run) {
   HandleInterrupts();
   EPS_ASSIGN_OR_RETURN(TrainPlan plan, MakePlan(run));
   const std::string out = plan.config.checkpoint.dir;
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<OutputFolder> output,
+                       OutputFolder::Claim(plan.config.checkpoint, run.overwrite));
   Print(absl::StrCat("settings: ", run.origin.empty() ? "defaults" : run.origin, "\n"));
   absl::Status status;
   {
-    TrainRun train(std::move(plan));
+    TrainRun train(std::move(plan), std::move(output), run.allow_changes);
     status = train.Run();
   }
   if (absl::IsCancelled(status) && Interrupted()) status = WithExitCode(status, InterruptCode());

@@ -37,6 +37,8 @@ absl::StatusOr<RunConfig> ResolveConfig(const CommandLine& line,
   EPS_RETURN_IF_ERROR(ApplyFlags(line, &above));
 
   RunConfig run;
+  run.overwrite = line.overwrite;
+  run.allow_changes = line.allow_changes;
   std::string yaml;
   if (!line.config_file.empty()) {
     run.origin = line.config_file;

@@ -13,8 +13,10 @@ namespace eps {
 // The resolved configuration of a command.
 struct RunConfig {
   Config config;
-  std::string origin;       // the file layer: a path, or "the quickstart settings"
-  bool quickstart = false;  // whether the file layer is the quickstart's
+  std::string origin;          // the file layer: a path, or "the quickstart settings"
+  bool quickstart = false;     // whether the file layer is the quickstart's
+  bool overwrite = false;      // --overwrite
+  bool allow_changes = false;  // --allow-changes
 };
 
 // Layers the configuration of a command: flags > `environment` > file > defaults. The file layer is

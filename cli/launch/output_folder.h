@@ -1,0 +1,46 @@
+#ifndef EPS_CLI_LAUNCH_OUTPUT_FOLDER_H_
+#define EPS_CLI_LAUNCH_OUTPUT_FOLDER_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/config/config.h"
+#include "base/descriptor.h"
+
+namespace eps {
+
+// The claim of a run on its output folder: one run at a time writes there, and no run replaces
+// another one by accident. The destructor gives the folder back. Thread-compatible.
+class OutputFolder {
+ public:
+  // Creates checkpoint.dir and locks `.lock` in it. Says so and goes on if the file system has no
+  // locks; claims nothing if checkpoint.dir is empty.
+  //
+  // InvalidArgument if another process has the lock, with its id, start and command; or if the
+  // folder holds a run that checkpoint.resume does not continue and `overwrite` is false; or if
+  // `overwrite` and checkpoint.resume=latest contradict each other. Other errors are those of
+  // CreateFolder.
+  static absl::StatusOr<std::unique_ptr<OutputFolder>> Claim(const CheckpointConfig& config,
+                                                             bool overwrite);
+
+  // Removes the checkpoints of the run that this one overwrites; does nothing if it overwrites
+  // none. Call it when the new run starts, so that a run that is refused before removes nothing.
+  absl::Status RemoveOldRun() const;
+  // Returns whether this run overwrites another one.
+  bool overwrites() const { return overwrites_; }
+
+ private:
+  explicit OutputFolder(std::string path) : path_(std::move(path)) {}
+  absl::Status Lock();
+
+  const std::string path_;
+  Descriptor lock_;
+  bool overwrites_ = false;
+};
+
+}  // namespace eps
+
+#endif  // EPS_CLI_LAUNCH_OUTPUT_FOLDER_H_
