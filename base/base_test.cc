@@ -1,4 +1,5 @@
 #include <atomic>
+#include <future>
 #include <vector>
 
 #include "base/bytes.h"
@@ -72,6 +73,91 @@ TEST(Sequence, RunsTasksInOrderOneAtATime) {
   EXPECT_FALSE(overlapped);
   ASSERT_EQ(seen.size(), 1000u);
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(seen[i], i);
+}
+
+TEST(LaneQueue, TakesEarlierLanesFirst) {
+  LaneQueue<int> queue;
+  queue.Push(Lane::kBackground, 30);
+  queue.Push(Lane::kUpdate, 20);
+  queue.Push(Lane::kUpdate, 21);
+  queue.Push(Lane::kClient, 10);
+  queue.Push(Lane::kCore, 0);
+  std::vector<int> taken;
+  while (!queue.empty()) taken.push_back(queue.Pop());
+  EXPECT_EQ(taken, (std::vector<int>{0, 10, 20, 21, 30}));
+}
+
+TEST(LaneQueue, StarvesNoLane) {
+  LaneQueue<Lane> queue;
+  queue.Push(Lane::kUpdate, Lane::kUpdate);
+  queue.Push(Lane::kBackground, Lane::kBackground);
+  std::vector<Lane> waited_for;
+  int taken = 0;
+  for (; waited_for.size() < 2 && taken < 1000; ++taken) {
+    queue.Push(Lane::kCore, Lane::kCore);
+    const Lane lane = queue.Pop();
+    if (lane != Lane::kCore) waited_for.push_back(lane);
+  }
+  EXPECT_EQ(waited_for, (std::vector<Lane>{Lane::kBackground, Lane::kUpdate}));
+  EXPECT_EQ(taken, LaneQueue<Lane>::kPatience + 2);
+}
+
+// Keeps a thread of the executor busy until it is destroyed.
+class HeldThread {
+ public:
+  explicit HeldThread(Executor* executor) {
+    executor->Post([this, released = released_.get_future().share()] {
+      held_.set_value();
+      released.wait();
+    });
+    held_.get_future().wait();
+  }
+  ~HeldThread() { released_.set_value(); }
+
+ private:
+  std::promise<void> held_;
+  std::promise<void> released_;
+};
+
+TEST(ThreadPool, RunsTheCoreBeforeQueuedUpdates) {
+  std::vector<int> ran;  // by the one thread
+  {
+    ThreadPool pool(1);
+    HeldThread thread(pool.lane(Lane::kUpdate));
+    for (int i = 1; i <= 3; ++i) pool.lane(Lane::kUpdate)->Post([&ran, i] { ran.push_back(i); });
+    pool.lane(Lane::kClient)->Post([&ran] { ran.push_back(10); });
+    pool.lane(Lane::kCore)->Post([&ran] { ran.push_back(20); });
+  }
+  EXPECT_EQ(ran, (std::vector<int>{20, 10, 1, 2, 3}));
+}
+
+TEST(Sequence, KeepsItsOrderAcrossLanes) {
+  std::vector<int> ran;  // by the one thread
+  {
+    ThreadPool pool(1);
+    HeldThread thread(&pool);
+    Sequence chunk(&pool);
+    chunk.PostTo(Lane::kUpdate, [&ran] { ran.push_back(1); });
+    chunk.PostTo(Lane::kClient, [&ran] { ran.push_back(2); });
+    chunk.PostTo(Lane::kUpdate, [&ran] { ran.push_back(4); });
+    pool.lane(Lane::kUpdate)->Post([&ran] { ran.push_back(3); });
+  }
+  EXPECT_EQ(ran, (std::vector<int>{1, 2, 3, 4}));
+}
+
+TEST(Sequence, LetsOthersRunBetweenLongTasks) {
+  std::vector<int> ran;  // by the one thread
+  {
+    ThreadPool pool(1);
+    HeldThread thread(&pool);
+    Sequence call(pool.lane(Lane::kClient), Sequence::kLongTasks);
+    call.Post([&pool, &ran] {
+      ran.push_back(1);
+      pool.lane(Lane::kCore)->Post([&ran] { ran.push_back(2); });
+    });
+    call.Post([&ran] { ran.push_back(3); });
+  }
+  EXPECT_EQ(ran, (std::vector<int>{1, 2, 3}));
 }
 
 TEST(Ids, AreOrderedAndDistinct) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/executor.h"
 #include "base/ids.h"
 #include "optimizer/chunk_compute.h"
 #include "storage/cuts/extents.h"
@@ -20,7 +21,8 @@ namespace eps {
 // One operation of one chunk. The owner of the chunk's queue fills in the last block of members
 // when the operation begins; from then until completion, one task at a time uses the operation.
 struct ChunkOp {
-  uint32_t index = 0;  // the chunk's index within the shard
+  uint32_t index = 0;         // the chunk's index within the shard
+  Lane lane = Lane::kUpdate;  // where it runs
   // Returns OK if the operation is legal at the chunk's version, which is nullopt if the chunk has
   // no content. Null if the operation is always legal.
   std::function<absl::Status(std::optional<Version>)> check;

@@ -36,7 +36,7 @@ class FetchCall final : public BidiCall {
   }
 
  private:
-  explicit FetchCall(Executor* pool) : work_(pool) {}
+  explicit FetchCall(Executor* pool) : work_(pool->lane(Lane::kClient), Sequence::kLongTasks) {}
   std::shared_ptr<FetchCall> Self() {
     return std::static_pointer_cast<FetchCall>(shared_from_this());
   }

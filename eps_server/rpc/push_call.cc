@@ -99,14 +99,18 @@ void PushCall::Check(const v1::PushHeader& header, Bytes bytes) {
   const v1::ContributionKey& key = header.key();
   const Chunk* chunk = &job()->chunks().chunk(ChunkId(key.chunk()));
   const CodecTable* codecs = &job()->codecs();
-  job()->pool()->Post([self = Self(), header, chunk, codecs, bytes = std::move(bytes)]() mutable {
-    JobShell& job = *self->job();
-    Event event = CheckPush(self->id(), header, *chunk, *codecs, std::move(bytes), job.account());
-    if (std::holds_alternative<event::PushInvalid>(event)) {
-      job.counters().payloads_refused.fetch_add(1, std::memory_order_relaxed);
-    }
-    self->Deliver(header.tag(), std::move(event));
-  });
+  job()
+      ->pool()
+      ->lane(Lane::kClient)
+      ->Post([self = Self(), header, chunk, codecs, bytes = std::move(bytes)]() mutable {
+        JobShell& job = *self->job();
+        Event event =
+            CheckPush(self->id(), header, *chunk, *codecs, std::move(bytes), job.account());
+        if (std::holds_alternative<event::PushInvalid>(event)) {
+          job.counters().payloads_refused.fetch_add(1, std::memory_order_relaxed);
+        }
+        self->Deliver(header.tag(), std::move(event));
+      });
 }
 
 void PushCall::Deliver(uint64_t tag, Event event) {

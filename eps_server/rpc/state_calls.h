@@ -40,7 +40,9 @@ class ImportCall final : public ReadCall {
 
  private:
   ImportCall(JobHost* host, grpc::ByteBuffer* reply)
-      : host_(host), reply_(reply), work_(host->environment().pool) {}
+      : host_(host),
+        reply_(reply),
+        work_(host->environment().pool->lane(Lane::kClient), Sequence::kLongTasks) {}
   std::shared_ptr<ImportCall> Self() {
     return std::static_pointer_cast<ImportCall>(shared_from_this());
   }
@@ -88,7 +90,8 @@ class ExportCall final : public WriteCall {
   std::string What() const override;
 
  private:
-  explicit ExportCall(JobHost* host) : work_(host->environment().pool) {}
+  explicit ExportCall(JobHost* host)
+      : work_(host->environment().pool->lane(Lane::kClient), Sequence::kLongTasks) {}
   std::shared_ptr<ExportCall> Self() {
     return std::static_pointer_cast<ExportCall>(shared_from_this());
   }

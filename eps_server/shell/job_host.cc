@@ -83,7 +83,9 @@ struct JobHost::Creation {
 };
 
 JobHost::JobHost(ShellEnvironment environment, PeerCaller* peers)
-    : environment_(std::move(environment)), peers_(peers), admission_(environment_.pool) {}
+    : environment_(std::move(environment)),
+      peers_(peers),
+      admission_(environment_.pool->lane(Lane::kClient), Sequence::kLongTasks) {}
 
 JobHost::~JobHost() = default;
 

@@ -82,7 +82,7 @@ JobShell::JobShell(JobSpec spec, std::vector<std::string> servers, ShardId shard
     : environment_(environment),
       description_bytes_(description_bytes),
       part_(std::move(spec), std::move(servers), shard),
-      sequence_(environment_.pool) {
+      sequence_(environment_.pool->lane(Lane::kCore)) {
   for (size_t i = 0; i < part_.servers().size(); ++i) {
     mailboxes_.push_back(std::make_unique<PeerMailbox>());
   }
@@ -214,9 +214,10 @@ void JobShell::GetStatus(std::function<void(v1::StatusReply)> done) {
     counters["streams_unread"] = counters_.streams_unread.load(std::memory_order_relaxed);
     counters["fetch_crcs"] = counters_.fetch_crcs.load(std::memory_order_relaxed);
     counters["streams_open"] = streams_.size();
-    environment_.pool->Post([waiting = std::move(waiting), status = std::move(status)] {
-      for (const auto& done : waiting) done(status);
-    });
+    environment_.pool->lane(Lane::kClient)
+        ->Post([waiting = std::move(waiting), status = std::move(status)] {
+          for (const auto& done : waiting) done(status);
+        });
   });
 }
 

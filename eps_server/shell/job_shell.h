@@ -35,7 +35,7 @@ class Protocol {
 
 // The resources that a process gives to its job. The objects pointed to must outlive the job.
 struct ShellEnvironment {
-  Executor* pool = nullptr;
+  Executor* pool = nullptr;  // with lanes
   TimerQueue* timers = nullptr;
   MemoryAccount* account = nullptr;
   uint64_t incarnation = 0;

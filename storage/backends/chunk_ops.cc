@@ -17,6 +17,7 @@ class Builder {
 
   ChunkOp operator()(const ReadRequest& request) const {
     ChunkOp op;
+    op.lane = Lane::kClient;
     op.check = AtVersion(request.version);
     op.reads = Extents::Part::kWeights;
     op.work = [compute = compute_, chunk = chunk_, request](const ChunkArrays& arrays) -> Outcome {
@@ -28,6 +29,7 @@ class Builder {
 
   ChunkOp operator()(const ReadStateRequest& request) const {
     ChunkOp op;
+    op.lane = Lane::kClient;
     op.check = AtVersion(request.version);
     op.reads = Extents::Part::kAll;
     op.work = [compute = compute_, chunk = chunk_](const ChunkArrays& arrays) -> Outcome {
@@ -38,6 +40,7 @@ class Builder {
 
   ChunkOp operator()(const WriteStateRequest& request) const {
     ChunkOp op;
+    op.lane = Lane::kClient;
     op.check = [compute = compute_, chunk = chunk_, request](std::optional<Version>) {
       return compute->CheckState(*chunk, request.version, request.state);
     };

@@ -34,7 +34,7 @@ CutEngine::CutEngine(SlotFiles* files, Tier* tier, CutChunks* chunks, InFlight* 
       chunks_(chunks),
       in_flight_(in_flight),
       account_(account),
-      journal_(in_flight->executor()),
+      journal_(in_flight->executor(Lane::kBackground)),
       table_(static_cast<uint32_t>(files->layout().areas().size())) {
   in_flight_->set_on_failure([this](const absl::Status& failure) { OnFailure(failure); });
 }
@@ -94,7 +94,7 @@ void CutEngine::AdvanceCuts() {
     if (status.ok() && !placed) return;
   }
   cut->running = true;
-  in_flight_->executor()->Post([this, cut, status] {
+  in_flight_->executor(Lane::kBackground)->Post([this, cut, status] {
     if (status.ok()) {
       RunCut(cut);
     } else {
@@ -122,7 +122,8 @@ absl::Status CutEngine::PlaceResiduals(PendingCut* cut, bool* placed) {
 
 void CutEngine::RunCut(PendingCut* cut) {
   if (cut->residuals->bytes() == 0) return SyncSlots(cut, 0);
-  files_->staging()->Acquire([this, cut](uint8_t* buffer) { WriteResiduals(cut, buffer, 0); });
+  files_->staging()->Acquire(Lane::kBackground,
+                             [this, cut](uint8_t* buffer) { WriteResiduals(cut, buffer, 0); });
 }
 
 void CutEngine::WriteResiduals(PendingCut* cut, uint8_t* buffer, uint64_t at) {
@@ -139,11 +140,12 @@ void CutEngine::WriteResiduals(PendingCut* cut, uint8_t* buffer, uint64_t at) {
   std::fill(buffer + filled, buffer + size, uint8_t{0});
   files_->extents()->file(slot)->Write(
       files_->layout().residual_offset() + at, absl::MakeConstSpan(buffer, size),
-      in_flight_->Posted([this, cut, buffer, at, size](const absl::Status& status) {
-        if (status.ok()) return WriteResiduals(cut, buffer, at + size);
-        files_->staging()->Release(buffer);
-        EndCut(status);
-      }));
+      in_flight_->Posted(Lane::kBackground,
+                         [this, cut, buffer, at, size](const absl::Status& status) {
+                           if (status.ok()) return WriteResiduals(cut, buffer, at + size);
+                           files_->staging()->Release(buffer);
+                           EndCut(status);
+                         }));
 }
 
 void CutEngine::SyncSlots(PendingCut* cut, uint32_t slot) {

@@ -13,11 +13,12 @@ absl::Status CutLog::Open(const DurableOptions& options, Disk* blocking_disk,
   job_ = identity.job;
   if (options.log.steps == 0) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(const std::optional<CatalogueLog> known, catalogue_->Log(job_));
-  EPS_ASSIGN_OR_RETURN(
-      log_, ContributionLog::Open(
-                blocking_disk, options.disk, options.folder, identity, options.log,
-                known.has_value(), executor, account,
-                [in_flight](ContributionLog::Done then) { return in_flight->Posted(then); }));
+  EPS_ASSIGN_OR_RETURN(log_,
+                       ContributionLog::Open(blocking_disk, options.disk, options.folder, identity,
+                                             options.log, known.has_value(), executor, account,
+                                             [in_flight](ContributionLog::Done then) {
+                                               return in_flight->Posted(Lane::kClient, then);
+                                             }));
   return absl::OkStatus();
 }
 

@@ -129,7 +129,7 @@ absl::Status CutEngine::Open(const JobSpec& spec, ShardId shard, uint32_t shards
   files_->Open(std::move(extents));
   EPS_RETURN_IF_ERROR(LoadCuts());
   const absl::Status opened =
-      log_.Open(options, disk, identity, in_flight_->executor(), account_, in_flight_);
+      log_.Open(options, disk, identity, in_flight_->executor(Lane::kClient), account_, in_flight_);
   if (opened.ok()) return opened;
   const absl::StatusOr<uint64_t> free_bytes = disk->FreeBytes(options.folder);
   // Otherwise the memory did not suffice.
@@ -283,7 +283,7 @@ void CutEngine::EndChunks(OpId op, const CatalogueCut& record,
   chunks_->SetAll(record.border.version);
   auto reader = std::make_shared<ResidualReader>(record.residuals_bytes, account_);
   files_->staging()->Acquire(
-      [=](uint8_t* buffer) { ReadResiduals(op, record, reader, buffer, 0); });
+      Lane::kBackground, [=](uint8_t* buffer) { ReadResiduals(op, record, reader, buffer, 0); });
 }
 
 void CutEngine::ReadResiduals(OpId op, const CatalogueCut& record,
@@ -304,7 +304,7 @@ void CutEngine::ReadResiduals(OpId op, const CatalogueCut& record,
   files_->extents()
       ->file(record.residuals_slot)
       ->Read(files_->layout().residual_offset() + at, absl::MakeSpan(buffer, size),
-             in_flight_->Posted([=](absl::Status status) {
+             in_flight_->Posted(Lane::kBackground, [=](absl::Status status) {
                if (status.ok()) status = reader->Take(absl::MakeConstSpan(buffer, bytes));
                if (!status.ok()) return end(std::move(status));
                ReadResiduals(op, record, reader, buffer, at + size);
@@ -345,7 +345,7 @@ void CutEngine::CompleteRestore(OpId op, const CatalogueCut& record,
 
 void CutEngine::Do(OpId op, const ScrubRequest&) {
   in_flight_->Begin();
-  in_flight_->executor()->Post([this, op] {
+  in_flight_->executor(Lane::kBackground)->Post([this, op] {
     const absl::Status failed = in_flight_->failure();
     if (!failed.ok()) return in_flight_->Complete(op, failed);
     std::optional<ScrubCursor::Place> place;
@@ -377,12 +377,13 @@ void CutEngine::ScrubChunk(OpId op, const ScrubCursor::Place& place) {
 }
 
 void CutEngine::ScrubResiduals(OpId op, const ScrubCursor::Place& place) {
-  files_->staging()->Acquire([=](uint8_t* buffer) {
+  files_->staging()->Acquire(Lane::kBackground, [=](uint8_t* buffer) {
     const uint64_t size = RoundUpTo(place.residuals_bytes, kDiskBlock);
     files_->extents()
         ->file(place.slot)
         ->Read(files_->layout().residual_offset() + place.residuals_at,
-               absl::MakeSpan(buffer, size), in_flight_->Posted([=](absl::Status status) {
+               absl::MakeSpan(buffer, size),
+               in_flight_->Posted(Lane::kBackground, [=](absl::Status status) {
                  ScrubResult result;
                  result.bytes = place.residuals_bytes;
                  if (status.ok()) {

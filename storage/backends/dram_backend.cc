@@ -89,7 +89,7 @@ void DramBackend::Submit(OpId op, Request request) {
   const auto it = slots_.find(id.value());
   if (it == slots_.end()) {
     // Complete on another stack: the caller may hold locks that the completion needs.
-    executor_->Post([this, op, id] {
+    executor_->lane(Lane::kCore)->Post([this, op, id] {
       Complete(op,
                absl::NotFoundError(absl::StrCat("chunk ", id.value(), " is none of the ",
                                                 slots_.size(), " chunks of this shard")),
@@ -98,10 +98,10 @@ void DramBackend::Submit(OpId op, Request request) {
     return;
   }
   Slot* const slot = it->second.get();
-  slot->sequence->Post(
-      [this, op, slot, work = NewChunkOp(compute_, *slot->chunk, std::move(*of_chunk))]() mutable {
-        Run(op, slot, std::move(work));
-      });
+  ChunkOp work = NewChunkOp(compute_, *slot->chunk, std::move(*of_chunk));
+  const Lane lane = work.lane;
+  slot->sequence->PostTo(
+      lane, [this, op, slot, work = std::move(work)]() mutable { Run(op, slot, std::move(work)); });
 }
 
 void DramBackend::Run(OpId op, Slot* slot, ChunkOp work) {

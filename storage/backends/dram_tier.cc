@@ -9,12 +9,12 @@ namespace eps::durable {
 DramTier::DramTier(std::unique_ptr<ChunkArena> arena, SlotFiles* files, InFlight* in_flight)
     : arena_(std::move(arena)), files_(files), in_flight_(in_flight) {
   for (size_t i = 0; i < files_->layout().areas().size(); ++i) {
-    sequences_.emplace_back(in_flight_->executor());
+    sequences_.emplace_back(in_flight_->executor(Lane::kUpdate));
   }
 }
 
 void DramTier::Run(ChunkOp* op, RunDone done) {
-  sequences_[op->index].Post([this, op, done = std::move(done)] {
+  sequences_[op->index].PostTo(op->lane, [this, op, done = std::move(done)] {
     const auto start = std::chrono::steady_clock::now();
     ChunkResult result{op->work(arena_->arrays(op->index)), std::nullopt, 0};
     result.seconds =
@@ -25,12 +25,13 @@ void DramTier::Run(ChunkOp* op, RunDone done) {
 }
 
 void DramTier::Capture(const Copy& copy, std::function<void()> copied, CopyDone done) {
-  files_->staging()->Acquire([=](uint8_t* buffer) {
+  // The chunk's next update waits for the copy, and other chunks' for its buffer.
+  files_->staging()->Acquire(Lane::kUpdate, [=](uint8_t* buffer) {
     sequences_[copy.index].Post([=] {
       std::memcpy(buffer, arena_->arrays(copy.index).weights, bytes(copy.index));
       copied();
       // Compute checksums in a later task: the chunk may be updated meanwhile.
-      in_flight_->executor()->Post([=] { WriteCopy(copy, buffer, done); });
+      in_flight_->executor(Lane::kUpdate)->Post([=] { WriteCopy(copy, buffer, done); });
     });
   });
 }

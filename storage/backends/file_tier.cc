@@ -29,9 +29,9 @@ void FileTier::Run(ChunkOp* op, RunDone done) {
   run->op = op;
   run->done = std::move(done);
   if (op->reads.has_value() || op->writes) {
-    files_->staging()->Acquire([this, run](uint8_t* buffer) { Load(run, buffer); });
+    files_->staging()->Acquire(op->lane, [this, run](uint8_t* buffer) { Load(run, buffer); });
   } else {
-    in_flight_->executor()->Post([this, run] { Compute(run); });
+    in_flight_->executor(op->lane)->Post([this, run] { Compute(run); });
   }
 }
 
@@ -42,7 +42,7 @@ void FileTier::Load(const std::shared_ptr<Running>& run, uint8_t* buffer) {
   const ChunkOp& op = *run->op;
   if (!op.reads.has_value()) return Compute(run);
   files_->extents()->Read(op.from.slot, op.index, *op.reads, buffer,
-                          in_flight_->Posted([this, run](absl::Status status) {
+                          in_flight_->Posted(op.lane, [this, run](absl::Status status) {
                             CheckLoaded(run, std::move(status));
                           }));
 }

@@ -73,7 +73,7 @@ void InFlight::CompleteQuiesces() {
   if (quiesces_.empty() || pending_ > quiesces_.size()) return;
   quiescing_ = false;
   for (const OpId op : std::exchange(quiesces_, {})) {
-    executor_->Post([this, op] { Complete(op, BackendValue()); });
+    executor(Lane::kCore)->Post([this, op] { Complete(op, BackendValue()); });
   }
 }
 

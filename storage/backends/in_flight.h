@@ -34,7 +34,7 @@ class InFlight {
     on_failure_ = std::move(on_failure);
   }
 
-  Executor* executor() const { return executor_; }
+  Executor* executor(Lane lane) const { return executor_->lane(lane); }
 
   // Call Begin and End around everything that Drain and Quiesce have to wait for. The backend may
   // be destroyed during the last End.
@@ -44,13 +44,14 @@ class InFlight {
   void Report(OpId op, Outcome outcome, double seconds = 0);
   // Reports, then ends.
   void Complete(OpId op, Outcome outcome, double seconds = 0) EPS_EXCLUDES(mu_);
-  // Returns a completion for the disk that runs `then` on the executor. It counts as in flight
-  // until the disk's thread no longer uses the executor, which may be destroyed with the backend.
+  // Returns a completion for the disk that runs `then` in that lane of the executor. It counts as
+  // in flight until the disk's thread no longer uses the executor, which may be destroyed with the
+  // backend.
   template <class Then>
-  AsyncFile::Done Posted(Then then) EPS_EXCLUDES(mu_) {
+  AsyncFile::Done Posted(Lane lane, Then then) EPS_EXCLUDES(mu_) {
     Begin();
-    return [this, then](absl::Status status) {
-      executor_->Post([then, status = std::move(status)] { then(status); });
+    return [this, lane, then](absl::Status status) {
+      executor(lane)->Post([then, status = std::move(status)] { then(status); });
       End();
     };
   }

@@ -30,35 +30,41 @@ absl::Status SlotFiles::Reserve(uint64_t staging_bytes) {
         "; raise servers.memory_limit or lower storage.staging"));
   }
   charged_bytes_ = buffers * buffer_bytes;
-  EPS_ASSIGN_OR_RETURN(staging_, StagingPool::New(buffer_bytes, buffers, in_flight_->executor()));
+  EPS_ASSIGN_OR_RETURN(
+      staging_, StagingPool::New(buffer_bytes, buffers, in_flight_->executor(Lane::kBackground)));
   return absl::OkStatus();
 }
 
 void SlotFiles::Check(uint32_t slot, uint32_t index, Extents::Part part,
                       std::function<void(const uint8_t* buffer)> use,
                       std::function<void(absl::StatusOr<ExtentFooter>)> done) {
-  staging_->Acquire([=, use = std::move(use), done = std::move(done)](uint8_t* buffer) {
-    extents_->Read(slot, index, part, buffer, in_flight_->Posted([=](const absl::Status& status) {
-      absl::StatusOr<ExtentFooter> footer =
-          status.ok() ? extents_->Check(slot, index, part, buffer) : status;
-      if (footer.ok() && use != nullptr) use(buffer);
-      staging_->Release(buffer);
-      done(std::move(footer));
-    }));
+  const auto check = [=, use = std::move(use), done = std::move(done)](uint8_t* buffer,
+                                                                       const absl::Status& status) {
+    absl::StatusOr<ExtentFooter> footer =
+        status.ok() ? extents_->Check(slot, index, part, buffer) : status;
+    if (footer.ok() && use != nullptr) use(buffer);
+    staging_->Release(buffer);
+    done(std::move(footer));
+  };
+  staging_->Acquire(Lane::kBackground, [=](uint8_t* buffer) {
+    extents_->Read(slot, index, part, buffer,
+                   in_flight_->Posted(Lane::kBackground,
+                                      [=](const absl::Status& status) { check(buffer, status); }));
   });
 }
 
 void SlotFiles::Write(uint32_t slot, uint32_t index, const uint8_t* buffer,
                       std::function<void(absl::Status)> done) {
-  extents_->Write(slot, index, buffer,
-                  in_flight_->Posted([this, slot, done = std::move(done)](absl::Status status) {
-                    if (status.ok()) {
-                      MarkDirty(slot);
-                    } else {
-                      in_flight_->Fail(status);
-                    }
-                    done(std::move(status));
-                  }));
+  extents_->Write(
+      slot, index, buffer,
+      in_flight_->Posted(Lane::kUpdate, [this, slot, done = std::move(done)](absl::Status status) {
+        if (status.ok()) {
+          MarkDirty(slot);
+        } else {
+          in_flight_->Fail(status);
+        }
+        done(std::move(status));
+      }));
 }
 
 void SlotFiles::MarkDirty(uint32_t slot) {
@@ -74,7 +80,7 @@ void SlotFiles::Sync(uint32_t slot, std::function<void(absl::Status)> done) {
     dirty = std::exchange(dirty_[slot], false);
   }
   if (!dirty) return done(absl::OkStatus());
-  extents_->file(slot)->Sync(in_flight_->Posted(std::move(done)));
+  extents_->file(slot)->Sync(in_flight_->Posted(Lane::kBackground, std::move(done)));
 }
 
 }  // namespace eps::durable

@@ -166,7 +166,7 @@ void TieredState::SubmitToChunk(OpId op, ChunkRequest request) {
   const auto it = index_.find(id.value());
   if (it == index_.end()) {
     // Complete on another stack: the caller may hold locks that the completion needs.
-    return in_flight_.executor()->Post([this, op, id] {
+    return in_flight_.executor(Lane::kCore)->Post([this, op, id] {
       in_flight_.Complete(
           op, absl::NotFoundError(absl::StrCat("chunk ", id.value(), " is none of the ",
                                                index_.size(), " chunks of this shard")));
@@ -222,7 +222,9 @@ void TieredState::Begin(Operation* o) {
   const absl::Status status = Prepare(o, &parked);
   if (parked) return parked_.push_back(o);
   if (!status.ok()) {
-    in_flight_.executor()->Post([this, o, status] { Finish(o, {status, std::nullopt, 0}); });
+    in_flight_.executor(Lane::kCore)->Post([this, o, status] {
+      Finish(o, {status, std::nullopt, 0});
+    });
     return;
   }
   if (o->work.writes) lines_[o->work.index].stored = tier_->in_slots();

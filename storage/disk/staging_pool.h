@@ -2,7 +2,6 @@
 #define EPS_STORAGE_DISK_STAGING_POOL_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -40,33 +39,39 @@ class StagingPool {
   uint64_t buffer_bytes() const { return buffer_bytes_; }
   uint64_t buffers() const { return buffers_; }
 
-  // Passes a buffer to `use` on the executor, in call order. Never blocks. Release the buffer
-  // exactly once.
-  void Acquire(Use use) EPS_EXCLUDES(mu_) {
+  // Passes a buffer to `use` in that lane of the executor. Buffers that are released go to the
+  // first lane that waits, and in each lane in call order. Never blocks. Release the buffer exactly
+  // once.
+  void Acquire(Lane lane, Use use) EPS_EXCLUDES(mu_) {
     MutexLock lock(&mu_);
     if (free_.empty()) {
-      line_.push_back(std::move(use));
+      waiting_.Push(lane, {lane, std::move(use)});
       return;
     }
-    Give(free_.back(), std::move(use));
+    Give(free_.back(), {lane, std::move(use)});
     free_.pop_back();
   }
   void Release(uint8_t* buffer) EPS_EXCLUDES(mu_) {
     MutexLock lock(&mu_);
-    if (line_.empty()) {
+    if (waiting_.empty()) {
       free_.push_back(buffer);
       return;
     }
-    Give(buffer, std::move(line_.front()));
-    line_.pop_front();
+    Give(buffer, waiting_.Pop());
   }
 
  private:
+  // A call of Acquire.
+  struct Waiting {
+    Lane lane;
+    Use use;
+  };
+
   StagingPool(uint64_t buffer_bytes, uint64_t buffers, Executor* executor)
       : buffer_bytes_(buffer_bytes), buffers_(buffers), executor_(executor) {}
 
-  void Give(uint8_t* buffer, Use use) {
-    executor_->Post([buffer, use = std::move(use)] { use(buffer); });
+  void Give(uint8_t* buffer, Waiting to) {
+    executor_->lane(to.lane)->Post([buffer, use = std::move(to.use)] { use(buffer); });
   }
 
   const uint64_t buffer_bytes_;
@@ -75,7 +80,7 @@ class StagingPool {
   std::unique_ptr<StateArena> memory_;
   Mutex mu_;
   std::vector<uint8_t*> free_ EPS_GUARDED_BY(mu_);
-  std::deque<Use> line_ EPS_GUARDED_BY(mu_);
+  LaneQueue<Waiting> waiting_ EPS_GUARDED_BY(mu_);
 };
 
 }  // namespace eps
