@@ -28,7 +28,6 @@ constexpr std::chrono::seconds kStatusTimeout{10};
 constexpr std::chrono::seconds kSilence{30};  // time without a step before waits are shown
 constexpr std::chrono::seconds kStepsAfterWorkers{10};  // for records in flight after they ended
 constexpr std::chrono::milliseconds kEvaluationAfterWorkers{2'000};  // the same for an evaluation
-constexpr uint32_t kMostExitCode = 255;
 
 void ShowWaits(ControlClient* client) {
   for (size_t s = 0; s < client->servers().size(); ++s) {
@@ -135,11 +134,10 @@ absl::Status JobDriver::Follow() {
 // not, or give none.
 absl::Status JobDriver::CauseOf(const absl::Status& status) {
   const absl::StatusOr<v1::StatusReply> job = client_->GetStatus(0, kStatusTimeout);
-  const bool failed = job.ok() && job->state() == v1::JOB_STATE_FAILED;
-  if (!failed || job->failure_code() == 0 || job->failure_code() > kMostExitCode) return status;
+  const std::optional<ExitCode> code = job.ok() ? FailureCodeOf(*job) : std::nullopt;
+  if (!code.has_value()) return status;
   return WithExitCode(
-      absl::FailedPreconditionError(absl::StrCat("the job failed: ", job->failure())),
-      static_cast<ExitCode>(job->failure_code()));
+      absl::FailedPreconditionError(absl::StrCat("the job failed: ", job->failure())), *code);
 }
 
 // Follows the job over one connection, to the last step or to the one at which the run stops.

@@ -20,7 +20,8 @@ constexpr char kReason[] = "part 1 was lost in step 3";
 // A server whose job fails as soon as somebody follows it.
 class FailingService final : public v1::Control::Service {
  public:
-  explicit FailingService(uint32_t failure_code) : failure_code_(failure_code) {}
+  explicit FailingService(uint32_t failure_code, bool failed = false)
+      : failure_code_(failure_code), failed_(failed) {}
 
   grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*, v1::HelloReply*) override {
     return grpc::Status::OK;
@@ -48,7 +49,7 @@ class FailingService final : public v1::Control::Service {
 
  private:
   const uint32_t failure_code_;
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> failed_;
 };
 
 // A run without processes of its own.
@@ -65,9 +66,10 @@ class NoProcesses final : public DriverHost {
   const std::string log_folder_;
 };
 
-absl::Status FollowAJobThatFails(uint32_t failure_code) {
+// Returns how a run ends whose job fails, or had failed before.
+absl::Status FollowAJobThatFails(uint32_t failure_code, bool before = false) {
   KeepGrpcInitialised();
-  FailingService service(failure_code);
+  FailingService service(failure_code, before);
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -86,6 +88,14 @@ TEST(JobDriverTest, AFailedJobGivesReasonAndCode) {
     EXPECT_EQ(ExitCodeOf(status), code) << status;
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), kReason)) << status;
+  }
+}
+
+TEST(JobDriverTest, AnEarlierFailureGivesItsCode) {
+  for (const ExitCode code : {ExitCode::kDataInvalid, ExitCode::kUnavailable}) {
+    const absl::Status status = FollowAJobThatFails(static_cast<uint32_t>(code), /*before=*/true);
+    EXPECT_EQ(ExitCodeOf(status), code) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "an earlier run (part 1 was lost")) << status;
   }
 }
 

@@ -43,6 +43,13 @@ absl::Status CheckSameRun(const std::string& folder,
 
 }  // namespace
 
+std::optional<ExitCode> FailureCodeOf(const v1::StatusReply& job) {
+  constexpr uint32_t kMost = 255;
+  if (job.state() != v1::JOB_STATE_FAILED) return std::nullopt;
+  if (job.failure_code() == 0 || job.failure_code() > kMost) return std::nullopt;
+  return static_cast<ExitCode>(job.failure_code());
+}
+
 absl::StatusOr<std::unique_ptr<JobStart>> JobStart::Open(const DriverJob* job) {
   std::unique_ptr<JobStart> start(new JobStart(job));
   EPS_ASSIGN_OR_RETURN(const std::string folder, ResumeFolder(job->config.checkpoint));
@@ -181,9 +188,11 @@ absl::Status JobStart::Import(v1::JobState state, ControlClient* client) const {
   if (state == v1::JOB_STATE_FAILED) {
     EPS_ASSIGN_OR_RETURN(const v1::StatusReply status,
                          client->GetStatus(0, std::chrono::seconds(10)));
-    return absl::FailedPreconditionError(
+    const absl::Status failed = absl::FailedPreconditionError(
         absl::StrCat("these servers hold the failed job of an earlier run (", status.failure(),
                      "); restart them and use --resume=latest"));
+    const std::optional<ExitCode> code = FailureCodeOf(status);
+    return code.has_value() ? WithExitCode(failed, *code) : failed;
   }
   if (state != v1::JOB_STATE_IMPORTING) {
     if (!job_->config.storage.durable()) {

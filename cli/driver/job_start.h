@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/exit_code.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_residuals.h"
 #include "cli/driver/driver_job.h"
@@ -14,6 +16,10 @@
 #include "wire/control_client.h"
 
 namespace eps {
+
+// Returns the exit code for programs that end with this failed job; nullopt if the job has not
+// failed, or its servers give no code.
+std::optional<ExitCode> FailureCodeOf(const v1::StatusReply& job);
 
 // The state that a job starts from: new weights, a checkpoint, or the state of durable servers.
 // Prints which one it uses. Thread-compatible.
@@ -51,8 +57,8 @@ class JobStart {
   // which it reached the border `reached`.
   absl::Status CheckNotLost(v1::JobState state, uint64_t reached) const;
   // Imports the state into servers that wait for it; servers that already run the job keep theirs.
-  // FailedPrecondition if they hold the failed job of an earlier run; other errors are those of
-  // ControlClient.
+  // FailedPrecondition, with the code of FailureCodeOf, if they hold the failed job of an
+  // earlier run; other errors are those of ControlClient.
   absl::Status Import(v1::JobState state, ControlClient* client) const;
 
  private:

@@ -163,8 +163,10 @@ using Event =
 
 // The outputs. A shell carries them out in order and decides nothing.
 namespace effect {
+// All watches share a record.
+using SharedRecord = std::shared_ptr<const v1::StepRecord>;
 using ReplyMessage = std::variant<v1::JoinReply, v1::BeginStepReply, v1::ImportStateReply,
-                                  v1::GateReply, v1::StepRecord, v1::Notice>;
+                                  v1::GateReply, SharedRecord, v1::Notice>;
 // Sends the reply to a unary call, or one element of a stream of replies.
 struct Reply {
   StreamId stream;

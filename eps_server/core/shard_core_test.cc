@@ -104,7 +104,7 @@ std::string Train(const JobSpec& spec, CoreCluster::Options options, int copies 
   }
   std::string result = DigestOf(&cluster);
   for (const effect::ReplyMessage& reply : cluster.answers.replies[watch]) {
-    absl::StrAppendFormat(&result, " %a", std::get<v1::StepRecord>(reply).grad_norm());
+    absl::StrAppendFormat(&result, " %a", std::get<effect::SharedRecord>(reply)->grad_norm());
   }
   return result;
 }
@@ -207,7 +207,7 @@ TEST(ShardCore, RecordsEveryStepExactlyOnce) {
   ASSERT_TRUE(cluster.Begin(4, {0, 1}, 7, {Loss(0, 3), Loss(1, 3)})) << "a retry";
   ASSERT_EQ(cluster.answers.replies[watch].size(), 3u);
   for (uint64_t step = 1; step <= 3; ++step) {
-    const auto& record = std::get<v1::StepRecord>(cluster.answers.replies[watch][step - 1]);
+    const auto& record = *std::get<effect::SharedRecord>(cluster.answers.replies[watch][step - 1]);
     EXPECT_EQ(record.step(), step);
     EXPECT_EQ(record.tokens(), 2 * kTokens);
     EXPECT_DOUBLE_EQ(record.loss(), 101.0 / 200.0);

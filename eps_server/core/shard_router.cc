@@ -208,7 +208,7 @@ std::unique_ptr<ShardRouter> ShardRouter::NextTerm(std::vector<Effect>* out) {
   next->facts_.incarnation = facts_.incarnation;
   next->deferred_ = std::move(deferred_);
   if (leases_ != nullptr) next->leases_->Continue(leases_.get());
-  next->watch_.Restore(watch_.records());
+  next->watch_.Inherit(watch_);
   next->out_ = out;
   next->On(internal_event::GateMoved{facts_.gate_step});
   if (life_->recovery != nullptr) {

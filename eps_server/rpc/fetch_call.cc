@@ -41,14 +41,19 @@ bool FetchCall::IsAnswered(const v1::FetchRequest& request) const {
   return !request.chunks().empty() || !job()->HasStage(stage) || job()->OwnsSomeOf(stage);
 }
 
+// The core may still refuse a request that it would not answer, so it comes first.
 void FetchCall::OnHalfClose() {
-  bool over = false;
-  {
-    MutexLock lock(&mu_);
-    half_closed_ = true;
-    over = open_.empty();
-  }
-  if (over) End(absl::OkStatus());
+  job()->Run([self = Self()] {
+    self->work_.Post([self] {
+      bool over = false;
+      {
+        MutexLock lock(&self->mu_);
+        self->half_closed_ = true;
+        over = self->open_.empty();
+      }
+      if (over) self->End(absl::OkStatus());
+    });
+  });
 }
 
 void FetchCall::OnSendChunk(const effect::SendChunk& chunk) {

@@ -270,7 +270,7 @@ void WatchCall::OnReply(const effect::ReplyMessage& message) {
         "WatchSteps: more than ", kMaxQueuedBytes,
         " bytes of records wait for this client; watch again after the last one that arrived")));
   }
-  Write(JoinPayload(std::get<v1::StepRecord>(message), Bytes()));
+  Write(JoinPayload(*std::get<effect::SharedRecord>(message), Bytes()));
 }
 
 }  // namespace eps

@@ -50,7 +50,7 @@ void CutDesk::Start(const CutBorder& border, std::optional<Import> import) {
   request.border = border;
   request.content.residuals = facts_.residuals.All();
   request.content.records.swap(unsaved_records_);
-  begun_ms_ = facts_.now_ms;
+  begun_ms_[border.id] = facts_.now_ms;
   outbox_->Emit(facts_.Traced(TraceAction::Kind::kCut, 0, border.version, border.id));
   const OpId op = outbox_->StartOp(std::move(request));
   cuts_[op] = Cut{border.id, std::move(import), wants_cut_};
@@ -85,11 +85,12 @@ void CutDesk::On(const internal_event::Recorded& e) {
 }
 
 void CutDesk::On(const internal_event::CutEverywhere& e) {
-  if (begun_ms_ > 0) {
-    outbox_->Count("cut_ms", facts_.now_ms - begun_ms_);
-    outbox_->Raise(
-        internal_event::CutMeasured{static_cast<double>(facts_.now_ms - begun_ms_) / 1e3});
+  if (const auto begun = begun_ms_.find(e.cut); begun != begun_ms_.end()) {
+    const uint64_t took_ms = facts_.now_ms - begun->second;
+    outbox_->Count("cut_ms", took_ms);
+    outbox_->Raise(internal_event::CutMeasured{static_cast<double>(took_ms) / 1e3});
   }
+  begun_ms_.erase(begun_ms_.begin(), begun_ms_.upper_bound(e.cut));
   v1::ShardMessage message = facts_.NewMessage();
   *message.mutable_watermark()->mutable_cut() = ToProto(e.cut);
   outbox_->ToOthers(message);
@@ -152,6 +153,7 @@ bool CutDesk::On(const event::OpDone& e) {
 }
 
 void CutDesk::EndTerm() {
+  begun_ms_.clear();
   if (scrub_timer_.has_value()) outbox_->Emit(effect::ClearTimer{*scrub_timer_});
 }
 

@@ -77,7 +77,8 @@ class CutDesk {
   std::map<OpId, Cut> cuts_;                  // in flight
   std::vector<std::string> unsaved_records_;  // since the last cut, serialized
   std::optional<CutId> last_durable_;
-  uint64_t begun_ms_ = 0;               // when the newest cut began; 0: none did in this term
+  // When the cuts of this term began that some shard does not have yet.
+  std::map<CutId, uint64_t> begun_ms_;
   bool wants_cut_ = false;              // a kept cut is damaged, and no later one has replaced it
   std::optional<OpId> scrub_;           // in flight
   std::optional<TimerId> scrub_timer_;  // until the next scrub

@@ -268,6 +268,22 @@ TEST_F(CutDeskTest, ACutEverywhereFreesOlderCuts) {
   EXPECT_EQ(outbox_.counters["cut_ms"], 2500u);
 }
 
+TEST_F(CutDeskTest, MeasuresOverlappingCutsFromTheirBegins) {
+  queries_.recorded_step = 9;
+  facts_->now_ms = 1000;
+  ReachBorder(2);
+  facts_->now_ms = 3000;
+  ReachBorder(3);
+  facts_->now_ms = 3500;
+  desk_->On(internal_event::CutEverywhere{CutId{Step(2), Term(1)}});
+  facts_->now_ms = 6000;
+  desk_->On(internal_event::CutEverywhere{CutId{Step(3), Term(1)}});
+  const auto measured = outbox_.TakeRaised<internal_event::CutMeasured>();
+  ASSERT_EQ(measured.size(), 2u);
+  EXPECT_EQ(measured[0].seconds, 2.5);
+  EXPECT_EQ(measured[1].seconds, 3);
+}
+
 TEST_F(CutDeskTest, MeasuresOnlyCutsOfItsTerm) {
   facts_->now_ms = 3500;
   desk_->On(internal_event::CutEverywhere{CutId{Step(2), Term(1)}});

@@ -154,7 +154,14 @@ void FetchDesk::SendResiduals(Tag tag, const v1::FetchRequest& request,
     answer.crc = std::make_shared<SharedCrc>(answer.payload);
     answers.push_back(std::move(answer));
   }
-  if (!answers.empty()) answers.back().completes_fetch = true;
+  if (answers.empty()) {
+    return outbox_->Emit(effect::FailFetch{
+        tag.stream, tag.tag,
+        absl::InvalidArgumentError(
+            absl::StrCat("Fetch: no codec leaves residuals of the chunks of stage ",
+                         request.stage(), " at step ", facts_.step, " (quantization.gradients)"))});
+  }
+  answers.back().completes_fetch = true;
   for (effect::SendChunk& answer : answers) outbox_->Emit(std::move(answer));
 }
 

@@ -243,6 +243,23 @@ TEST(Residuals, AreExportedAndImportedWithTheState) {
   EXPECT_EQ(*second.Left(1), "5");
 }
 
+TEST(Residuals, AreRefusedWhereNoCodecLeavesAny) {
+  Trainer trainer(Spec(ResidualHome::kServer));
+  trainer.cluster.InitializeAll();
+  ASSERT_TRUE(trainer.Begin(1));
+  for (const Chunk& chunk : trainer.cluster.chunks().chunks()) {
+    if (trainer.IsSparse(chunk.id)) continue;
+    const uint64_t tag = trainer.cluster.FetchResidual(trainer.stream, chunk.uses.front(),
+                                                       PartId(0), chunk.id, kVersion0);
+    trainer.cluster.Run();
+    ASSERT_EQ(trainer.cluster.answers.failed_fetches.count(tag), 1u) << "not answered";
+    EXPECT_THAT(std::string(trainer.cluster.answers.failed_fetches[tag].message()),
+                HasSubstr("no codec leaves residuals"));
+    return;
+  }
+  FAIL() << "all chunks are sparse";
+}
+
 TEST(Copies, AreSharedByAllWorkersThenFreed) {
   Trainer trainer(Spec(ResidualHome::kServer, /*parts=*/2));
   trainer.cluster.InitializeAll();

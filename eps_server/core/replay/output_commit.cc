@@ -34,7 +34,7 @@ struct FindAnswered {
     return Answered{e.stream, std::nullopt};
   }
   std::optional<Answered> operator()(const effect::Reply& e) const {
-    const bool is_element = std::holds_alternative<v1::StepRecord>(e.message) ||
+    const bool is_element = std::holds_alternative<effect::SharedRecord>(e.message) ||
                             std::holds_alternative<v1::Notice>(e.message);
     if (is_element) return std::nullopt;
     return Answered{e.stream, std::nullopt};

@@ -79,14 +79,14 @@ class EvaluationTest : public testing::Test {
   std::string Told(StreamId watch) {
     std::string told;
     for (const effect::ReplyMessage& reply : cluster_.answers.replies[watch]) {
-      const auto& record = std::get<v1::StepRecord>(reply);
+      const auto& record = *std::get<effect::SharedRecord>(reply);
       absl::StrAppend(&told, told.empty() ? "" : " ", record.has_evaluation() ? "e" : "",
                       record.step());
     }
     return told;
   }
   v1::StepRecord Last(StreamId watch) {
-    return std::get<v1::StepRecord>(cluster_.answers.replies[watch].back());
+    return *std::get<effect::SharedRecord>(cluster_.answers.replies[watch].back());
   }
 
   CoreCluster cluster_;
@@ -112,6 +112,19 @@ TEST_F(EvaluationTest, ReportsTheSumOnceAfterAllParts) {
   EXPECT_EQ(record.evaluation().tokens(), 33u);
   Report(2, {Loss(0, 1, 3.0), Loss(1, 1, 3.0), Loss(2, 1, 3.0)});
   EXPECT_EQ(Told(watch_), "1 e1") << "sent twice";
+}
+
+TEST_F(EvaluationTest, WatchesShareTheirRecords) {
+  Begin(1);
+  PushAll(1);
+  Begin(2);
+  StreamId late;
+  Watch(&late, {{}, 0, 0, 2});
+  ASSERT_EQ(Told(late), "1");
+  const auto record = [this](StreamId watch) {
+    return std::get<effect::SharedRecord>(cluster_.answers.replies[watch].front());
+  };
+  EXPECT_EQ(record(late), record(watch_)) << "a copy";
 }
 
 TEST_F(EvaluationTest, StepsDoNotWaitForMissingEvaluations) {

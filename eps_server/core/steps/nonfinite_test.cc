@@ -101,7 +101,7 @@ class Trainer {
   std::vector<v1::StepRecord> Records() {
     std::vector<v1::StepRecord> records;
     for (const effect::ReplyMessage& reply : cluster.answers.replies[watch]) {
-      records.push_back(std::get<v1::StepRecord>(reply));
+      records.push_back(*std::get<effect::SharedRecord>(reply));
     }
     return records;
   }

@@ -328,7 +328,7 @@ CoreTraining::Outcome CoreTraining::End() {
   const StreamId watch = cluster_.NewStream();
   cluster_.Send(ShardId(0), event::Watch{watch, 0});
   for (const effect::ReplyMessage& reply : cluster_.answers.replies[watch]) {
-    const v1::StepRecord& record = std::get<v1::StepRecord>(reply);
+    const v1::StepRecord& record = *std::get<effect::SharedRecord>(reply);
     absl::StrAppendFormat(&outcome_.digest, " %d:%a:%a", record.step(), record.loss(),
                           record.grad_norm());
   }

@@ -218,12 +218,18 @@ struct EventText {
   }
 };
 
+std::string Named(const google::protobuf::Message& message) {
+  return absl::StrCat(message.GetTypeName(), " {", message.ShortDebugString(), "}");
+}
+
+struct ReplyText {
+  std::string operator()(const google::protobuf::Message& message) const { return Named(message); }
+  std::string operator()(const effect::SharedRecord& record) const { return Named(*record); }
+};
+
 struct EffectText {
   std::string operator()(const effect::Reply& e) const {
-    const std::string message = std::visit(
-        [](const auto& m) { return m.GetTypeName() + " {" + m.ShortDebugString() + "}"; },
-        e.message);
-    return absl::StrCat("Reply on ", e.stream.value(), " ", message);
+    return absl::StrCat("Reply on ", e.stream.value(), " ", std::visit(ReplyText(), e.message));
   }
   std::string operator()(const effect::Close& e) const {
     return absl::StrCat("Close ", e.stream.value(), " ", Text(e.status));

@@ -84,7 +84,10 @@ void TransferDesk::OnImportDone(const ImportOp& op, const BackendDone& done) {
     return outbox_->Raise(
         internal_event::OpFailed{absl::StrCat("import of chunk ", op.chunk.value()), done.status});
   }
-  if (done.status.ok()) outbox_->Raise(internal_event::ChunkImported{op.chunk, op.version});
+  if (done.status.ok()) {
+    if (CheckImporting().ok()) written_.insert(op.chunk);
+    outbox_->Raise(internal_event::ChunkImported{op.chunk, op.version});
+  }
   const auto it = imports_.find(op.stream);
   if (it == imports_.end()) return;
   if (!done.status.ok()) {
@@ -95,17 +98,30 @@ void TransferDesk::OnImportDone(const ImportOp& op, const BackendDone& done) {
   MaybeFinishImport(op.stream);
 }
 
+// Returns OK if every chunk of the shard has content.
+absl::Status TransferDesk::CheckWhole() const {
+  for (const OwnedChunk& chunk : facts_.owned) {
+    if (written_.count(chunk.id) > 0) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("ImportState: finish with ", written_.size(), " of the ", facts_.owned.size(),
+                     " chunks of shard ", facts_.job.shard.value(), "; chunk ", chunk.id.value(),
+                     " is the first that is missing. Send the others, or send initialize"));
+  }
+  return absl::OkStatus();
+}
+
 void TransferDesk::MaybeFinishImport(StreamId stream) {
   const auto it = imports_.find(stream);
   if (!it->second.finish || it->second.ops_left > 0) return;
   const v1::Imported border = it->second.border;
   imports_.erase(it);
+  if (const absl::Status whole = CheckWhole(); !whole.ok()) return outbox_->Close(stream, whole);
   for (const OwnedChunk& chunk : facts_.owned) {
     if (chunk.version != Version(border.version())) {
-      return outbox_->Close(stream, absl::FailedPreconditionError(absl::StrCat(
-                                        "ImportState: chunk ", chunk.id.value(), " is at version ",
-                                        chunk.version.value(), ", the border at version ",
-                                        border.version(), "; not all chunks were sent")));
+      return outbox_->Close(
+          stream, absl::FailedPreconditionError(absl::StrCat(
+                      "ImportState: chunk ", chunk.id.value(), " is at version ",
+                      chunk.version.value(), ", the border at version ", border.version())));
     }
   }
   if (!facts_.job.durable()) return On(internal_event::ImportDurable{stream, border});
@@ -272,6 +288,7 @@ void TransferDesk::Closed(StreamId stream) {
 void TransferDesk::EndWork(const absl::Status& why) {
   for (const auto& [stream, job] : imports_) outbox_->Close(stream, why);
   imports_.clear();
+  written_.clear();
   for (const auto& [stream, job] : exports_) outbox_->Close(stream, why);
   exports_.clear();
   CountReaders();

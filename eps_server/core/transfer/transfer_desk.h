@@ -86,6 +86,7 @@ class TransferDesk {
   void PumpExports();
   void OnImportDone(const ImportOp& op, const BackendDone& done);
   void OnExportDone(const ExportOp& op, const BackendDone& done);
+  absl::Status CheckWhole() const;
   void MaybeFinishImport(StreamId stream);
   bool AtBorder(uint64_t step) const;
   void SendNext(StreamId stream, Export* job);
@@ -99,6 +100,7 @@ class TransferDesk {
   std::map<StreamId, Import> imports_;
   std::set<StreamId> refused_;  // closed for a second ImportInitialize; may still send ImportFinish
   std::map<StreamId, Export> exports_;
+  std::set<ChunkId> written_;            // by imports of this term
   std::map<OpId, ImportOp> import_ops_;  // writes in flight
   std::map<OpId, ExportOp> export_ops_;  // reads in flight
 };

@@ -3,6 +3,7 @@
 
 #include "eps_server/core/transfer/transfer_desk.h"
 
+#include "absl/strings/str_cat.h"
 #include "eps_server/core/testing/fake_outbox.h"
 #include "eps_server/core/transfer/watch_desk.h"
 #include "gmock/gmock.h"
@@ -80,10 +81,31 @@ TEST_F(TransferDeskTest, InitializesOneAtATime) {
   EXPECT_EQ(outbox_.Take().size(), facts_.owned.size());
 }
 
-TEST_F(TransferDeskTest, RefusesABorderThatChunksLack) {
+TEST_F(TransferDeskTest, RefusesAnImportThatLacksChunks) {
   facts_.state = v1::JOB_STATE_IMPORTING;
+  const std::string all = absl::StrCat(facts_.owned.size());
+  desk_.On(event::ImportFinish{kStream, Step(0), Version(0), 0, 0});
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("0 of the " + all +
+                                                    " chunks of shard 0; chunk 0 is the first")));
+  // Chunks that were written stay; another stream may send the others.
+  desk_.On(event::ImportChunk{kStream, facts_.owned[0].id, Version(0), Bytes()});
+  desk_.On(Done(OpId(1)));
+  outbox_.Take();
+  desk_.On(event::ImportFinish{kStream, Step(0), Version(0), 0, 0});
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("1 of the " + all + " chunks")));
+  desk_.EndWork(absl::AbortedError("the term is over"));
+  desk_.On(event::ImportFinish{kStream, Step(0), Version(0), 0, 0});
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("0 of the " + all + " chunks")));
+}
+
+TEST_F(TransferDeskTest, RefusesABorderOfAnotherVersion) {
+  facts_.state = v1::JOB_STATE_IMPORTING;
+  desk_.On(event::ImportInitialize{kStream});
+  for (uint64_t op = 1; op <= facts_.owned.size(); ++op) desk_.On(Done(OpId(op)));
+  outbox_.Take();
   desk_.On(event::ImportFinish{kStream, Step(2), Version(2), 2, 0});
-  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("not all chunks were sent")));
+  EXPECT_THAT(outbox_.Take(),
+              ElementsAre(HasSubstr("chunk 0 is at version 0, the border at version 2")));
 }
 
 TEST_F(TransferDeskTest, HoldsTheBorderWhileItIsRead) {

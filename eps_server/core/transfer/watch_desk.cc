@@ -17,8 +17,8 @@ void WatchDesk::On(const event::Watch& e) {
                                         "WatchSteps: ask the lead, ", facts_.job.servers[0])));
   }
   Watcher watcher{e.after_step, e.after_evaluation, e.until_evaluation};
-  for (const v1::StepRecord& record : records_) {
-    if (watcher.Takes(record)) outbox_->Emit(effect::Reply{e.stream, record});
+  for (const effect::SharedRecord& record : records_) {
+    if (watcher.Takes(*record)) outbox_->Emit(effect::Reply{e.stream, record});
   }
   if (facts_.state == v1::JOB_STATE_FAILED) return outbox_->Close(e.stream, facts_.FailedStatus());
   watchers_.emplace(e.stream, watcher);
@@ -26,9 +26,9 @@ void WatchDesk::On(const event::Watch& e) {
 }
 
 void WatchDesk::On(const internal_event::Recorded& e) {
-  records_.push_back(e.record);
+  records_.push_back(std::make_shared<const v1::StepRecord>(e.record));
   for (auto& [stream, watcher] : watchers_) {
-    if (watcher.Takes(e.record)) outbox_->Emit(effect::Reply{stream, e.record});
+    if (watcher.Takes(e.record)) outbox_->Emit(effect::Reply{stream, records_.back()});
   }
 }
 
@@ -37,7 +37,7 @@ void WatchDesk::On(const internal_event::RecordsUpToDate&) {
   if (facts_.state != v1::JOB_STATE_DONE || facts_.step <= steps) return;
   const bool all_recorded = records_.empty()
                                 ? facts_.imported.has_value() && facts_.imported->step() >= steps
-                                : records_.back().step() >= steps;
+                                : records_.back()->step() >= steps;
   if (!all_recorded) return;
   for (auto it = watchers_.begin(); it != watchers_.end();) {
     if (it->second.after_evaluation < it->second.until_evaluation) {
@@ -46,6 +46,13 @@ void WatchDesk::On(const internal_event::RecordsUpToDate&) {
     }
     outbox_->Close(it->first, absl::OkStatus());
     it = watchers_.erase(it);
+  }
+}
+
+void WatchDesk::Restore(const std::vector<v1::StepRecord>& records) {
+  records_.clear();
+  for (const v1::StepRecord& record : records) {
+    records_.push_back(std::make_shared<const v1::StepRecord>(record));
   }
 }
 

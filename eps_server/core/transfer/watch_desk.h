@@ -29,9 +29,10 @@ class WatchDesk {
   // Ends the watches of a finished job that have received all they asked for.
   void On(const internal_event::RecordsUpToDate& e);
 
-  // Replaces the records by those of a restored border or of an earlier term.
-  void Restore(std::vector<v1::StepRecord> records) { records_ = std::move(records); }
-  const std::vector<v1::StepRecord>& records() const { return records_; }
+  // Replaces the records by those of a restored border.
+  void Restore(const std::vector<v1::StepRecord>& records);
+  // Replaces the records by those of an earlier term.
+  void Inherit(const WatchDesk& earlier) { records_ = earlier.records_; }
 
   // Forgets a watch whose client ended it.
   void Closed(StreamId stream) { watchers_.erase(stream); }
@@ -52,7 +53,7 @@ class WatchDesk {
 
   const ShardFacts& facts_;
   Outbox* const outbox_;
-  std::vector<v1::StepRecord> records_;  // in order
+  std::vector<effect::SharedRecord> records_;  // in order
   std::map<StreamId, Watcher> watchers_;
 };
 
