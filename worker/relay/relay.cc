@@ -314,12 +314,18 @@ class Relay::Impl {
                    const std::function<void(Step, const LossSum&, const StepTiming&)>& on_step) {
     const ScopedFlushDenormals flush;  // programs and sums run on this thread
     if (job_.done) return absl::OkStatus();
+    std::optional<Version> next_version;  // the one that the last step makes
     for (Step step = job_.next_step;; step = step.Next()) {
       const bool past_end = step.value() > job_.spec.training.steps;
       EPS_RETURN_IF_ERROR(client_->Flush());
       if (stop && stop()) return absl::OkStatus();
       StepTiming timing;
       const auto begin = steady_clock::now();
+      std::optional<WeightStream> weights;
+      if (next_version.has_value() && FetchesAhead(step)) {
+        Open(*next_version, &weights);
+        weights->Start();
+      }
       EPS_ASSIGN_OR_RETURN(const StepStart start, client_->BeginStep(step));
       timing.begin_wait_seconds = SecondsSince(begin);
       EPS_RETURN_IF_ERROR(EvaluateBehind(step.value() - 1, start.version));
@@ -328,11 +334,14 @@ class Relay::Impl {
         return absl::InternalError(absl::StrCat("the servers begin step ", step.value(),
                                                 " of a job of ", job_.spec.training.steps));
       }
+      next_version = start.version.Next();
       if (start.counted) continue;  // by the process that hosted these parts before
+      if (!weights.has_value() || weights->version() != start.version) {
+        weights.reset();
+        Open(start.version, &weights);
+      }
       StepRun run(job_, client_, runtime_, &gradient_pool_, start, &timing);
-      WeightStream weights(job_.spec, client_, runtime_, &weight_pool_, options_.prefetch,
-                           start.version, VisitsOfStep(job_.spec.stages.size()));
-      EPS_RETURN_IF_ERROR(run.Run(batches_, &weights));
+      EPS_RETURN_IF_ERROR(run.Run(batches_, &*weights));
       LossSum sum;
       for (const PartLossSum& part : run.losses()) {
         sum.sum += part.loss_sum;
@@ -343,11 +352,27 @@ class Relay::Impl {
   }
 
  private:
+  bool EvaluatesBehind(uint64_t step) const {
+    return options_.evaluation_or_null != nullptr &&
+           EvaluationIsDue(step, options_.eval_steps, job_.spec.training.steps);
+  }
+
+  // Returns whether the first fetches of `step` are sent before it begins, so that the servers
+  // answer them as soon as the chunks of these stages are updated. BeginStep is answered only when
+  // all chunks are. An evaluation needs the memory first, and a step that may be skipped may make
+  // no new version.
+  bool FetchesAhead(Step step) const {
+    return step.value() <= job_.spec.training.steps &&
+           job_.spec.training.nonfinite != Nonfinite::kSkip && !EvaluatesBehind(step.value() - 1);
+  }
+
+  void Open(Version version, std::optional<WeightStream>* weights) {
+    weights->emplace(job_.spec, client_, runtime_, &weight_pool_, options_.prefetch, version,
+                     VisitsOfStep(job_.spec.stages.size()));
+  }
+
   absl::Status EvaluateBehind(uint64_t step, Version version) {
-    if (options_.evaluation_or_null == nullptr ||
-        !EvaluationIsDue(step, options_.eval_steps, job_.spec.training.steps)) {
-      return absl::OkStatus();
-    }
+    if (!EvaluatesBehind(step)) return absl::OkStatus();
     EPS_ASSIGN_OR_RETURN(const std::vector<PartLossSum> losses,
                          EvaluateParts(job_, client_, runtime_, &weight_pool_, options_.prefetch,
                                        version, options_.evaluation_or_null));

@@ -32,11 +32,15 @@ WeightStream::WeightStream(const JobSpec& spec, ParameterClient* client, StageRu
   EPS_CHECK(prefetch >= 0);
 }
 
+void WeightStream::Start() {
+  for (; started_ < visits_.size() && started_ <= next_ + prefetch_; ++started_) {
+    Fetch(visits_[started_]);
+  }
+}
+
 absl::StatusOr<std::shared_ptr<const StageWeights>> WeightStream::Next() {
   EPS_CHECK(next_ < visits_.size());
-  for (; started_ < visits_.size() && started_ <= next_ + prefetch_; ++started_) {
-    Start(visits_[started_]);
-  }
+  Start();
   InFlight ready = std::move(in_flight_.front());
   in_flight_.pop_front();
   EPS_RETURN_IF_ERROR(ready.fetch->Wait());
@@ -48,7 +52,7 @@ absl::StatusOr<std::shared_ptr<const StageWeights>> WeightStream::Next() {
   return runtime_->Load(stage, std::move(ready.host));
 }
 
-void WeightStream::Start(const StageVisit& visit) {
+void WeightStream::Fetch(const StageVisit& visit) {
   const size_t uses = spec_.stages[visit.stage.value()].uses.size();
   const bool two_copies =
       visit.backward && spec_.codecs.backward_weights == BackwardWeights::kBothAxes;

@@ -33,6 +33,9 @@ class WeightStream {
   WeightStream(const JobSpec& spec, ParameterClient* client, StageRuntime* runtime,
                HostStagePool* pool, int prefetch, Version version, std::vector<StageVisit> visits);
 
+  // Starts the fetches that Next would start, without waiting for them.
+  void Start();
+  Version version() const { return version_; }
   // Waits for the weights of the next visit and returns them. Drop those of the previous visit
   // first, so that no more than 1 + prefetch stages are held.
   absl::StatusOr<std::shared_ptr<const StageWeights>> Next();
@@ -44,7 +47,7 @@ class WeightStream {
     std::unique_ptr<PendingFetch> fetch;
   };
 
-  void Start(const StageVisit& visit);
+  void Fetch(const StageVisit& visit);
 
   const JobSpec& spec_;
   ParameterClient* const client_;
