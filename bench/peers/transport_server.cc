@@ -18,7 +18,7 @@
 #include "base/status_macros.h"
 #include "bench/peers/transport.grpc.pb.h"
 #include "eps/v1/data.grpc.pb.h"
-#include "eps_server/rpc/stream_call.h"
+#include "eps_server/rpc/calls/stream_call.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"

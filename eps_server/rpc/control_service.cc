@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "compression/codec.h"
-#include "eps_server/rpc/session_call.h"
-#include "eps_server/rpc/state_calls.h"
-#include "eps_server/rpc/unary_call.h"
+#include "eps_server/rpc/calls/session_call.h"
+#include "eps_server/rpc/calls/state_calls.h"
+#include "eps_server/rpc/calls/unary_call.h"
 #include "wire/channel.h"
 #include "wire/payload_message.h"
 

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "eps/v1/control.grpc.pb.h"
-#include "eps_server/rpc/call_limit.h"
+#include "eps_server/rpc/calls/call_limit.h"
 #include "eps_server/rpc/process_info.h"
 #include "eps_server/shell/job_host.h"
 

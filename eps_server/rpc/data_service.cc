@@ -1,9 +1,9 @@
 #include "eps_server/rpc/data_service.h"
 
 #include "absl/strings/str_cat.h"
-#include "eps_server/rpc/fetch_call.h"
-#include "eps_server/rpc/push_call.h"
-#include "eps_server/rpc/unary_call.h"
+#include "eps_server/rpc/calls/fetch_call.h"
+#include "eps_server/rpc/calls/push_call.h"
+#include "eps_server/rpc/calls/unary_call.h"
 #include "wire/payload_message.h"
 
 namespace eps {

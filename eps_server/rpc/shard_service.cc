@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "eps_server/rpc/unary_call.h"
+#include "eps_server/rpc/calls/unary_call.h"
 #include "wire/channel.h"
 #include "wire/payload_message.h"
 

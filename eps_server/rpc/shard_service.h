@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "eps/v1/shard.grpc.pb.h"
-#include "eps_server/rpc/call_limit.h"
-#include "eps_server/rpc/stream_call.h"
+#include "eps_server/rpc/calls/call_limit.h"
+#include "eps_server/rpc/calls/stream_call.h"
 #include "eps_server/shell/job_host.h"
 
 namespace eps {

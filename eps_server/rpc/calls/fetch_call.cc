@@ -1,4 +1,4 @@
-#include "eps_server/rpc/fetch_call.h"
+#include "eps_server/rpc/calls/fetch_call.h"
 
 #include <utility>
 #include <vector>

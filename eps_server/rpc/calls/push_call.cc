@@ -1,4 +1,4 @@
-#include "eps_server/rpc/push_call.h"
+#include "eps_server/rpc/calls/push_call.h"
 
 #include <utility>
 

@@ -1,11 +1,11 @@
-#ifndef EPS_SERVER_RPC_SESSION_CALL_H_
-#define EPS_SERVER_RPC_SESSION_CALL_H_
+#ifndef EPS_SERVER_RPC_CALLS_SESSION_CALL_H_
+#define EPS_SERVER_RPC_CALLS_SESSION_CALL_H_
 
 #include <memory>
 #include <optional>
 
 #include "eps/v1/control.pb.h"
-#include "eps_server/rpc/stream_call.h"
+#include "eps_server/rpc/calls/stream_call.h"
 #include "eps_server/shell/job_host.h"
 
 namespace eps {
@@ -39,4 +39,4 @@ class SessionCall final : public BidiCall {
 
 }  // namespace eps
 
-#endif  // EPS_SERVER_RPC_SESSION_CALL_H_
+#endif  // EPS_SERVER_RPC_CALLS_SESSION_CALL_H_

@@ -1,5 +1,5 @@
-#ifndef EPS_SERVER_RPC_FETCH_CALL_H_
-#define EPS_SERVER_RPC_FETCH_CALL_H_
+#ifndef EPS_SERVER_RPC_CALLS_FETCH_CALL_H_
+#define EPS_SERVER_RPC_CALLS_FETCH_CALL_H_
 
 #include <cstdint>
 #include <memory>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/executor.h"
-#include "eps_server/rpc/stream_call.h"
+#include "eps_server/rpc/calls/stream_call.h"
 #include "eps_server/shell/job_host.h"
 
 namespace eps {
@@ -57,4 +57,4 @@ class FetchCall final : public BidiCall {
 
 }  // namespace eps
 
-#endif  // EPS_SERVER_RPC_FETCH_CALL_H_
+#endif  // EPS_SERVER_RPC_CALLS_FETCH_CALL_H_

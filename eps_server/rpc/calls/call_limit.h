@@ -1,5 +1,5 @@
-#ifndef EPS_SERVER_RPC_CALL_LIMIT_H_
-#define EPS_SERVER_RPC_CALL_LIMIT_H_
+#ifndef EPS_SERVER_RPC_CALLS_CALL_LIMIT_H_
+#define EPS_SERVER_RPC_CALLS_CALL_LIMIT_H_
 
 #include <atomic>
 #include <memory>
@@ -41,4 +41,4 @@ class CallLimit {
 
 }  // namespace eps
 
-#endif  // EPS_SERVER_RPC_CALL_LIMIT_H_
+#endif  // EPS_SERVER_RPC_CALLS_CALL_LIMIT_H_

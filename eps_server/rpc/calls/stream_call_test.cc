@@ -1,4 +1,4 @@
-#include "eps_server/rpc/stream_call.h"
+#include "eps_server/rpc/calls/stream_call.h"
 
 #include <chrono>
 #include <future>

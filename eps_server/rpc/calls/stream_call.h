@@ -1,5 +1,5 @@
-#ifndef EPS_SERVER_RPC_STREAM_CALL_H_
-#define EPS_SERVER_RPC_STREAM_CALL_H_
+#ifndef EPS_SERVER_RPC_CALLS_STREAM_CALL_H_
+#define EPS_SERVER_RPC_CALLS_STREAM_CALL_H_
 
 #include <chrono>
 #include <deque>
@@ -173,4 +173,4 @@ class WriteCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Stre
 
 }  // namespace eps
 
-#endif  // EPS_SERVER_RPC_STREAM_CALL_H_
+#endif  // EPS_SERVER_RPC_CALLS_STREAM_CALL_H_

@@ -1,4 +1,4 @@
-#include "eps_server/rpc/unary_call.h"
+#include "eps_server/rpc/calls/unary_call.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-#ifndef EPS_SERVER_RPC_STATE_CALLS_H_
-#define EPS_SERVER_RPC_STATE_CALLS_H_
+#ifndef EPS_SERVER_RPC_CALLS_STATE_CALLS_H_
+#define EPS_SERVER_RPC_CALLS_STATE_CALLS_H_
 
 // The streaming RPCs of Control: ImportState, ExportState and WatchSteps.
 
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/executor.h"
-#include "eps_server/rpc/call_limit.h"
-#include "eps_server/rpc/stream_call.h"
+#include "eps_server/rpc/calls/call_limit.h"
+#include "eps_server/rpc/calls/stream_call.h"
 #include "eps_server/shell/job_host.h"
 #include "eps_server/shell/payload.h"
 #include "wire/payload_slices.h"
@@ -126,4 +126,4 @@ class WatchCall final : public WriteCall {
 
 }  // namespace eps
 
-#endif  // EPS_SERVER_RPC_STATE_CALLS_H_
+#endif  // EPS_SERVER_RPC_CALLS_STATE_CALLS_H_

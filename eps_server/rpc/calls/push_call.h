@@ -1,12 +1,12 @@
-#ifndef EPS_SERVER_RPC_PUSH_CALL_H_
-#define EPS_SERVER_RPC_PUSH_CALL_H_
+#ifndef EPS_SERVER_RPC_CALLS_PUSH_CALL_H_
+#define EPS_SERVER_RPC_CALLS_PUSH_CALL_H_
 
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "eps_server/rpc/stream_call.h"
+#include "eps_server/rpc/calls/stream_call.h"
 #include "eps_server/shell/job_host.h"
 #include "eps_server/shell/payload.h"
 #include "wire/payload_slices.h"
@@ -73,4 +73,4 @@ class PushCall final : public BidiCall {
 
 }  // namespace eps
 
-#endif  // EPS_SERVER_RPC_PUSH_CALL_H_
+#endif  // EPS_SERVER_RPC_CALLS_PUSH_CALL_H_

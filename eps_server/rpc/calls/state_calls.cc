@@ -1,4 +1,4 @@
-#include "eps_server/rpc/state_calls.h"
+#include "eps_server/rpc/calls/state_calls.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
-#ifndef EPS_SERVER_RPC_UNARY_CALL_H_
-#define EPS_SERVER_RPC_UNARY_CALL_H_
+#ifndef EPS_SERVER_RPC_CALLS_UNARY_CALL_H_
+#define EPS_SERVER_RPC_CALLS_UNARY_CALL_H_
 
 #include <memory>
 #include <string>
@@ -106,4 +106,4 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
 
 }  // namespace eps
 
-#endif  // EPS_SERVER_RPC_UNARY_CALL_H_
+#endif  // EPS_SERVER_RPC_CALLS_UNARY_CALL_H_

@@ -1,4 +1,4 @@
-#include "eps_server/rpc/session_call.h"
+#include "eps_server/rpc/calls/session_call.h"
 
 #include <utility>
 
