@@ -29,6 +29,7 @@
 #include "eps_server/rpc/testing/raw_connection.h"
 #include "eps_server/rpc/testing/serve_process.h"
 #include "eps_server/rpc/testing/test_client.h"
+#include "eps_server/shell/job_shell.h"
 #include "gtest/gtest.h"
 #include "wire/channel.h"
 #include "wire/grpc_status.h"
@@ -179,6 +180,28 @@ TEST_F(HostilePeers, AThousandConnectionsAreHarmless) {
   EXPECT_TRUE(stranger().WaitForStatus([](const v1::StatusReply& s) {
     return s.counters().at("streams_open") >= static_cast<uint64_t>(kConnections);
   }));
+}
+
+TEST_F(HostilePeers, CallsOfAJobAreLimited) {
+  constexpr int kConnections = static_cast<int>(JobShell::kMaxStreams) / kMaxStreamsPerConnection;
+  {
+    std::vector<std::unique_ptr<RawConnection>> connections;
+    for (int i = 0; i < kConnections; ++i) {
+      connections.push_back(std::make_unique<RawConnection>(address_, RawConnection::Ack::kOnTime));
+      BeginCalls(kMaxStreamsPerConnection, "/eps.v1.Data/Push", connections.back().get());
+    }
+    ASSERT_TRUE(stranger().WaitForStatus([](const v1::StatusReply& s) {
+      return s.counters().at("streams_open") >= JobShell::kMaxStreams;
+    }));
+    const absl::Status refused = stranger().BeginStep(spec_, 1);
+    EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), "has 8192 open calls")) << refused;
+  }
+  ASSERT_TRUE(stranger().WaitForStatus([](const v1::StatusReply& s) {
+    return s.counters().at("streams_open") < JobShell::kMaxStreams;
+  }));
+  Survive(
+      "8,192 calls of a job", [] {}, 2 * kAllowedGrowth);
 }
 
 // Returns the number of files that the process has open.
