@@ -28,7 +28,7 @@ void Disorder::Act() {
   cluster_.now_ms += dice_(4);
   const ShardId shard(static_cast<uint32_t>(dice_(cluster_.shards())));
   if (!cluster_.IsUp(shard)) return;
-  switch (dice_(24)) {
+  switch (dice_(25)) {
     case 0:
       return Export(shard);
     case 1:
@@ -62,6 +62,8 @@ void Disorder::Act() {
     case 16:
     case 17:
       return Push();
+    case 18:
+      return Beat(shard);
     default:
       return Fetch(shard);
   }
@@ -166,6 +168,20 @@ void Disorder::Join(ShardId shard) {
   if (dice_(3) == 0) request.add_parts(static_cast<uint32_t>(dice_(4)));
   if (dice_(5) == 0) request.set_spec_digest("another job");
   Hear(dice_(4) == 0 ? shard : ShardId(0), event::Join{cluster_.NewStream(), request});
+}
+
+void Disorder::Beat(ShardId shard) {
+  if (!cluster_.IsUp(ShardId(0))) return;
+  v1::Beat beat;
+  beat.set_job_id(cluster_.spec().id().value() + (dice_(30) == 0 ? 1 : 0));
+  beat.set_worker_nonce(dice_(4));
+  beat.set_term(cluster_.Status(ShardId(0)).term() + (dice_(20) == 0 ? 1 : 0));
+  beat.set_step(AnyStep(ShardId(0)));
+  beat.set_visits(dice_(8));
+  beat.set_waits(dice_(2) == 0);
+  beat.set_leave(dice_(6) == 0);
+  const StreamId stream = dice_(2) == 0 ? cluster_.NewStream() : OldStream();
+  Hear(dice_(6) == 0 ? shard : ShardId(0), event::Beat{stream, beat});
 }
 
 void Disorder::Link(ShardId shard) {

@@ -38,6 +38,8 @@ class Disorder {
   void Push();
   void Fetch(ShardId shard);
   void Join(ShardId shard);
+  // A worker of Join says that it is alive, or leaves.
+  void Beat(ShardId shard);
   void Link(ShardId shard);
   // Repeats BeginStep of the open step with a part's loss on held-out data.
   void Evaluate(ShardId shard);

@@ -38,7 +38,7 @@ constexpr char kGolden[] = "eps_server/core/testing/testdata/golden_traces.txt";
 
 // The kinds of events, effects, calls and trace actions that must occur.
 constexpr char kKinds[] =
-    "Opened,StreamClosed,Join,BeginStep,Fetch,FetchDrained,PushOffered,PushReceived,"
+    "Opened,StreamClosed,Join,Beat,BeginStep,Fetch,FetchDrained,PushOffered,PushReceived,"
     "PushInvalid,ImportInitialize,ImportChunk,ImportResidual,ImportFinish,Export,"
     "ExportDrained,Watch,Gate,OpDone,FromShard,LinkUp,LinkDown,Timer,Read,ReadState,"
     "WriteState,Initialize,Stats,Update,Cut,Recycle,Quiesce,Recover,Restore,Promise,"
