@@ -285,5 +285,31 @@ TEST_F(EvaluationTest, RefusesSettingsThatWouldEvaluateNothing) {
   }
 }
 
+TEST_F(EvaluationTest, RefusesDataOfAnotherFormBeforeWriting) {
+  std::string wide;  // 100 ids as little-endian uint32
+  for (int i = 0; i < 100; ++i) wide.append("ab\0\0", 4);
+  const std::pair<const char*, std::string> files[] = {{"a.jsonl", "{\"text\": \"a\"}\n"},
+                                                       {"a.csv", "text,label\n"},
+                                                       {"a.txt", "\x1f\x8b\x08 and more"},
+                                                       {"a.bin", wide}};
+  std::ofstream(folder_ + "/train.txt") << std::string(4000, 'a');
+  for (const auto& [name, bytes] : files) {
+    const std::string file = folder_ + "/" + name;
+    std::ofstream(file, std::ios::binary) << bytes;
+    const Arguments as_data = {"--data=" + file};
+    const Arguments as_held_out = {"--data=" + folder_ + "/train.txt", "--data.eval_path=" + file,
+                                   "--training.eval_steps=1"};
+    for (const Arguments& data : {as_data, as_held_out}) {
+      Arguments arguments = {"train", "--out=" + folder_ + "/out"};
+      arguments.insert(arguments.end(), data.begin(), data.end());
+      const auto [code, output] = Run(arguments);
+      EXPECT_EQ(code, 65) << output;
+      EXPECT_TRUE(absl::StrContains(output, file)) << output;
+      EXPECT_TRUE(absl::StrContains(output, "little-endian uint16")) << output;
+      EXPECT_FALSE(std::filesystem::exists(folder_ + "/out")) << output;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace eps

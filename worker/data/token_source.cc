@@ -18,9 +18,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/checksum.h"
 #include "base/descriptor.h"
+#include "base/exit_code.h"
 #include "base/job/data_position.h"
 #include "base/job/models/model_family.h"
 #include "base/status_macros.h"
+#include "worker/data/data_form.h"
 
 namespace eps {
 namespace {
@@ -54,6 +56,7 @@ class MappedFile {
 
   const uint8_t* data() const { return data_; }
   uint64_t size() const { return size_; }
+  absl::string_view bytes() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
  private:
   static absl::StatusOr<MappedFile> Map(int fd, const std::string& path, const std::string& key) {
@@ -120,9 +123,11 @@ class TokenDataBase : public TokenData {
   absl::Status CheckIds(uint32_t vocab_size) const override {
     for (uint64_t i = 0; i < size(); ++i) {
       if ((*this)[i] < vocab_size) continue;
-      return absl::OutOfRangeError(absl::StrCat("token ", i, " of ", name_, " has id ", (*this)[i],
-                                                ", but the model's vocabulary has ", vocab_size,
-                                                " ids (vocab_size of model.path)"));
+      return WithExitCode(
+          absl::OutOfRangeError(absl::StrCat("token ", i, " of ", name_, " has id ", (*this)[i],
+                                             ", but the model's vocabulary has ", vocab_size,
+                                             " ids (vocab_size of model.path)")),
+          ExitCode::kDataInvalid);
     }
     return absl::OkStatus();
   }
@@ -164,32 +169,33 @@ absl::Status EmptyFile(const std::string& path, const std::string& key) {
 }
 
 absl::StatusOr<std::shared_ptr<const TokenData>> OpenBin(const std::string& path,
+                                                         uint32_t vocab_size,
                                                          const std::string& key) {
   EPS_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path, key));
   if (file.size() == 0) return EmptyFile(path, key);
-  if (file.size() % 2 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data file ", path, " (", key, ") has ", file.size(),
-                     " bytes; a .bin file of uint16 tokens has an even number"));
-  }
+  EPS_RETURN_IF_ERROR(CheckBinForm(file.bytes(), vocab_size, path, key));
   return std::make_shared<const BinData>(std::move(file), absl::StrCat(path, " (", key, ")"));
+}
+
+absl::Status NeedsByteVocabulary(const std::string& path, uint32_t vocab_size,
+                                 const std::string& key) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "text files are read as bytes and need a model whose vocab_size is 256, but it is ",
+      vocab_size, ": tokenize ", path,
+      " into one flat file of little-endian uint16 ids that ends in .bin and name it in ", key,
+      ", or change the model's vocab_size"));
 }
 
 absl::StatusOr<std::shared_ptr<const TokenData>> OpenText(const std::vector<std::string>& paths,
                                                           uint32_t vocab_size,
                                                           const std::string& key) {
-  if (vocab_size != kByteVocabulary) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "text files are read as bytes and need a model whose vocab_size is 256, but it is ",
-        vocab_size, ": tokenize ", paths[0],
-        " into one flat file of little-endian uint16 ids that ends in .bin and name it in ", key,
-        ", or change the model's vocab_size"));
-  }
   std::string bytes;
   for (const std::string& path : paths) {
     EPS_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path, key));
     if (file.size() == 0) return EmptyFile(path, key);
-    bytes.append(reinterpret_cast<const char*>(file.data()), file.size());
+    EPS_RETURN_IF_ERROR(CheckTextForm(file.bytes(), path, key));
+    if (vocab_size != kByteVocabulary) return NeedsByteVocabulary(path, vocab_size, key);
+    absl::StrAppend(&bytes, file.bytes());
   }
   return std::make_shared<const TextData>(std::move(bytes), absl::StrCat("the text (", key, ")"));
 }
@@ -316,7 +322,7 @@ absl::StatusOr<std::shared_ptr<const TokenData>> TokenData::Open(
   }
   const auto bins = std::count_if(paths.begin(), paths.end(), IsBin);
   if (bins == 0) return OpenText(paths, vocab_size, key);
-  if (paths.size() == 1) return OpenBin(paths[0], key);
+  if (paths.size() == 1) return OpenBin(paths[0], vocab_size, key);
   return absl::InvalidArgumentError(
       absl::StrCat(key, " names ", paths.size(), " files, ", bins,
                    " of them .bin: give text files only, or one .bin alone"));

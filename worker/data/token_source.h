@@ -17,9 +17,10 @@ namespace eps {
 // in the given order, or one flat .bin of little-endian uint16, memory-mapped. Immutable.
 class TokenData {
  public:
-  // Returns NotFound with the file, or InvalidArgument for an empty file, mixed kinds, an odd .bin
-  // size, or text with a vocabulary other than 256 (the message explains the use of a .bin). `key`
-  // is the configuration key that names the files, for error texts.
+  // Returns NotFound with the file, or InvalidArgument for an empty file, mixed kinds, a form that
+  // is not read (worker/data/data_form.h), or text with a vocabulary other than 256 (the message
+  // explains the use of a .bin). `key` is the configuration key that names the files, for error
+  // texts.
   static absl::StatusOr<std::shared_ptr<const TokenData>> Open(
       const std::vector<std::string>& paths, uint32_t vocab_size,
       const std::string& key = "data.path");
@@ -30,8 +31,8 @@ class TokenData {
   virtual std::string Sha256Hex() const = 0;
   // Returns the entropy of the token frequencies in nats: the loss of a model without context.
   virtual double UnigramEntropy() const = 0;
-  // Returns OutOfRange with file, position and id of the first token >= vocab_size, if there is
-  // one.
+  // Returns OutOfRange (exit code 65) with file, position and id of the first token >= vocab_size,
+  // if there is one.
   virtual absl::Status CheckIds(uint32_t vocab_size) const = 0;
 };
 
