@@ -229,7 +229,7 @@ void AddSample(const TokenData& data, uint64_t sample, MicroBatch* batch) {
 // Batches of training samples.
 class TokenBatchSource final : public BatchSource {
  public:
-  TokenBatchSource(const JobSpec& spec, const TokenData& data) : spec_(spec), data_(data) {}
+  TokenBatchSource(JobSpec spec, const TokenData& data) : spec_(std::move(spec)), data_(data) {}
 
   absl::StatusOr<MicroBatch> Get(Step step, uint32_t index) override {
     EPS_RETURN_IF_ERROR(CheckPlace(spec_, step, index));
@@ -249,14 +249,14 @@ class TokenBatchSource final : public BatchSource {
   }
 
  private:
-  const JobSpec& spec_;
+  const JobSpec spec_;
   const TokenData& data_;
 };
 
 // The part that evaluations of both kinds of models share: samples in order.
 class SampleRange : public EvaluationSource {
  public:
-  SampleRange(const JobSpec& spec, uint64_t samples) : spec_(spec), samples_(samples) {}
+  SampleRange(JobSpec spec, uint64_t samples) : spec_(std::move(spec)), samples_(samples) {}
 
   uint32_t micro_batches() const override {
     const uint64_t size = spec_.training.micro_batch_size;
@@ -275,7 +275,7 @@ class SampleRange : public EvaluationSource {
   }
 
  private:
-  const JobSpec& spec_;
+  const JobSpec spec_;
   const uint64_t samples_;
 };
 
@@ -301,7 +301,7 @@ class TokenEvaluationSource final : public SampleRange {
 // Batches without tokens.
 class EmptyBatchSource final : public BatchSource {
  public:
-  explicit EmptyBatchSource(const JobSpec& spec) : spec_(spec) {}
+  explicit EmptyBatchSource(JobSpec spec) : spec_(std::move(spec)) {}
 
   absl::StatusOr<MicroBatch> Get(Step step, uint32_t index) override {
     EPS_RETURN_IF_ERROR(CheckPlace(spec_, step, index));
@@ -309,7 +309,7 @@ class EmptyBatchSource final : public BatchSource {
   }
 
  private:
-  const JobSpec& spec_;
+  const JobSpec spec_;
 };
 
 }  // namespace

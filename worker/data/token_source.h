@@ -40,14 +40,15 @@ class TokenData {
 // /usr/share/common-licenses, sorted.
 absl::StatusOr<std::vector<std::string>> QuickstartTextFiles();
 
-// Cuts the micro-batches of `spec` (base/job/data_position.h). `spec` and `data` must outlive it.
+// Cuts the micro-batches of `spec` (base/job/data_position.h). `data` must outlive it; every source
+// keeps a copy of its spec, because it serves all terms of a job.
 std::unique_ptr<BatchSource> NewTokenBatchSource(const JobSpec& spec, const TokenData& data);
 // For models without tokens (synthetic): batches that carry only their identity.
 std::unique_ptr<BatchSource> NewEmptyBatchSource(const JobSpec& spec);
 
 // Supplies the first `samples` held-out samples of `data` (0 means all complete ones) in order, in
-// micro-batches of the spec's size; the last one may be smaller. `spec` and `data` must outlive the
-// source. InvalidArgument with the figures if the data holds fewer samples.
+// micro-batches of the spec's size; the last one may be smaller. `data` must outlive the source.
+// InvalidArgument with the figures if the data holds fewer samples.
 absl::StatusOr<std::unique_ptr<EvaluationSource>> NewTokenEvaluationSource(const JobSpec& spec,
                                                                            const TokenData& data,
                                                                            uint64_t samples);

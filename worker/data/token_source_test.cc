@@ -137,6 +137,20 @@ TEST_F(TokenSourceTest, ListsRegularFilesSortedForTheQuickstart) {
   }
 }
 
+TEST_F(TokenSourceTest, SourcesKeepTheirSpec) {
+  const auto data = *TokenData::Open({Write("d.txt", std::string(41, 'a'))}, 256);
+  JobSpec spec = Spec(DataOrder::kSequential, 41);
+  const auto batches = NewTokenBatchSource(spec, *data);
+  const auto empty = NewEmptyBatchSource(spec);
+  const auto held_out = *NewTokenEvaluationSource(spec, *data, 0);
+  const auto empty_held_out = NewEmptyEvaluationSource(spec, 5);
+  spec = JobSpec();  // as a worker that joins the next term drops the job of the last one
+  EXPECT_EQ(batches->Get(Step(1), 3)->tokens.size(), 8u);
+  EXPECT_EQ(empty->Get(Step(1), 3)->seq_len, 4u);
+  EXPECT_EQ(held_out->Get(0)->tokens.size(), 8u);
+  EXPECT_EQ(empty_held_out->Get(0)->seq_len, 4u);
+}
+
 TEST_F(TokenSourceTest, CutsMicroBatchesAtTheSpecsSamples) {
   std::vector<uint16_t> tokens;
   for (uint16_t i = 0; i < 41; ++i) tokens.push_back(i);
