@@ -24,6 +24,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kCallTimeout{60};
+// The holder of the gate of the one program that drives a job: the next one replaces its gate.
+constexpr char kDriver[] = "driver";
 // A server reserves and touches all of its memory before it answers an import.
 constexpr std::chrono::seconds kReserveTimeout{1800};
 // The most time for CreateJob; without progress of the servers it ends much earlier.
@@ -274,20 +276,23 @@ absl::Status ControlClient::Import(ShardId shard, const ImportSource& source) {
   return stream.Finish(source.border);
 }
 
-absl::StatusOr<uint64_t> ControlClient::Gate(uint64_t step) {
-  uint64_t latest = 0;
-  for (size_t i = 0; i < stubs_.size(); ++i) {
-    grpc::ClientContext context;
-    SetTimeout(&context, kCallTimeout);
-    v1::GateRequest request;
-    request.set_request_id(RequestId("gate"));
-    request.set_job_id(job().value());
-    request.set_step(step);
-    v1::GateReply reply;
-    EPS_RETURN_IF_ERROR(FromGrpc(stubs_[i]->Gate(&context, request, &reply), Where("Gate", i)));
-    latest = std::max(latest, reply.step());
+absl::StatusOr<uint64_t> ControlClient::Gate(std::optional<uint64_t> step) {
+  grpc::ClientContext context;
+  SetTimeout(&context, kCallTimeout);
+  v1::GateRequest request;
+  request.set_request_id(RequestId("gate"));
+  request.set_job_id(job().value());
+  request.set_holder(kDriver);
+  if (step.has_value()) request.set_step(*step);
+  v1::GateReply reply;
+  const absl::Status status =
+      FromGrpc(stubs_[0]->Gate(&context, request, &reply), Where("Gate", 0));
+  if (absl::IsDeadlineExceeded(status)) {
+    return absl::UnavailableError(
+        absl::StrCat(status.message(), "; eps status names the server that does not answer"));
   }
-  return latest;
+  EPS_RETURN_IF_ERROR(status);
+  return reply.step();
 }
 
 absl::Status ControlClient::Export(

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,9 +82,11 @@ class ControlClient {
   };
   absl::Status Import(ShardId shard, const ImportSource& source);
 
-  // Withholds steps after `step` on every server (0 lifts the gate). Returns the first border at
-  // which all of them can be exported; if it is at most `step`, all of them will stop at that one.
-  absl::StatusOr<uint64_t> Gate(uint64_t step);
+  // Sets the gate of the holder "driver" on all servers, or lifts it: with nullopt they withhold no
+  // step for this holder. Returns the first border at which all of them can be exported; if it is
+  // at most `step`, all of them will stop at that one. Unavailable if the lead, or a server that it
+  // asks, does not answer within a minute.
+  absl::StatusOr<uint64_t> Gate(std::optional<uint64_t> step);
 
   // Reads the state of all chunks of a server at the border after `step`, and the residuals of
   // their sparse gradients. Calls `write` for one whole chunk at a time and `write_residual` for

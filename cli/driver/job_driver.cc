@@ -199,13 +199,9 @@ absl::Status JobDriver::OnRecord(const v1::StepRecord& record) {
 // Writes the checkpoint of step_, at which the servers wait, and releases them.
 absl::Status JobDriver::OnBorder() {
   EPS_RETURN_IF_ERROR(output_.WriteCheckpoint(step_, client_.get()));
-  if (stopping_) return absl::OkStatus();
-  const absl::Status released = gate_.SetAfter(step_, client_.get());
-  if (released.ok() || step_ < job_.spec.training.steps) return released;
-  // The run is complete and its weights are saved, so a lost server does not fail it. Rolling the
-  // job back to a cut would need workers, which have finished.
-  Print(absl::StrCat("note: after the last step: ", std::string(released.message()), "\n"));
-  return absl::OkStatus();
+  // No gate holds a finished job.
+  if (stopping_ || step_ == job_.spec.training.steps) return absl::OkStatus();
+  return gate_.SetAfter(step_, client_.get());
 }
 
 // Extends the deadline by which the current step of an interrupted run must end.

@@ -1,5 +1,7 @@
 #include "cli/driver/save_gate.h"
 
+#include <optional>
+
 #include "base/status_macros.h"
 
 namespace eps {
@@ -13,7 +15,8 @@ uint64_t SaveGate::NextSave(uint64_t step) const {
 absl::Status SaveGate::SetAfter(uint64_t step, ControlClient* client) {
   border_ = NextSave(step);
   while (true) {
-    EPS_ASSIGN_OR_RETURN(const uint64_t first, client->Gate(border_));
+    const auto gate = border_ == 0 ? std::nullopt : std::make_optional(border_);
+    EPS_ASSIGN_OR_RETURN(const uint64_t first, client->Gate(gate));
     if (border_ == 0 || first <= border_) return absl::OkStatus();
     border_ = NextSave(first - 1);
   }

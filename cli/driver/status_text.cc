@@ -1,6 +1,7 @@
 #include "cli/driver/status_text.h"
 
 #include <map>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -35,6 +36,13 @@ std::string StatusText(const std::string& address, const v1::StatusReply& status
   }
   absl::StrAppendFormat(&text, ", up %s\n", FormatSeconds(status.uptime_seconds()));
   if (!status.failure().empty()) absl::StrAppend(&text, "  failure: ", status.failure(), "\n");
+  for (const v1::HeldGate& gate : status.gates()) {
+    absl::StrAppendFormat(&text, "  gate: %s holds the job after step %d\n", gate.holder(),
+                          gate.step());
+  }
+  for (const uint32_t shard : status.draining()) {
+    absl::StrAppendFormat(&text, "  draining: server %d ends soon\n", shard);
+  }
   if (status.job_id() != 0) {
     absl::StrAppendFormat(&text, "  holds: %s parameters in %d chunks; %d workers joined\n",
                           FormatCount(status.parameters()), status.chunks(),
@@ -80,6 +88,9 @@ std::string StatusJson(const std::string& address, const v1::StatusReply& status
   json["chunks"] = status.chunks();
   json["parameters"] = status.parameters();
   json["joined_workers"] = status.joined_workers();
+  json["gates"] = nlohmann::ordered_json::object();
+  for (const v1::HeldGate& gate : status.gates()) json["gates"][gate.holder()] = gate.step();
+  json["draining"] = std::vector<uint32_t>(status.draining().begin(), status.draining().end());
   json["uptime_seconds"] = status.uptime_seconds();
   json["memory_limit_bytes"] = status.memory_limit_bytes();
   json["memory"] = nlohmann::ordered_json::object();

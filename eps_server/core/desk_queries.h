@@ -25,6 +25,8 @@ class DeskQueries {
   virtual double NormOf(uint64_t step) const = 0;
   // The last step whose record is complete. For the lead only.
   virtual uint64_t RecordedStep() const = 0;
+  // The first step that the lead has not decided on. For the lead only.
+  virtual uint64_t NextDecision() const = 0;
   // The contributions to the open step that come from one of the parts; `parts` has one entry for
   // each part of the job.
   virtual std::vector<v1::Have> Counted(const std::vector<bool>& parts) const = 0;

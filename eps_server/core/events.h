@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -126,11 +127,14 @@ struct Watch {
   uint64_t after_evaluation = 0;
   uint64_t until_evaluation = 0;
 };
-// Withholds the steps after `step`; 0 lifts the gate.
+// Withholds the steps after `step` for a holder; nullopt lifts the holder's gate.
 struct Gate {
   StreamId stream;
-  uint64_t step = 0;
+  std::string holder;
+  std::optional<uint64_t> step;
 };
+// The process is asked to end. effect::Drained says when it can end without a loss.
+struct Drain {};
 // The backend completed an operation that effect::Start began.
 struct OpDone {
   BackendDone done;
@@ -158,8 +162,8 @@ using Event =
                  event::Fetch, event::FetchDrained, event::PushOffered, event::PushReceived,
                  event::PushInvalid, event::ImportInitialize, event::ImportChunk,
                  event::ImportResidual, event::ImportFinish, event::Export, event::ExportDrained,
-                 event::Watch, event::Gate, event::OpDone, event::FromShard, event::LinkUp,
-                 event::LinkDown, event::Timer>;
+                 event::Watch, event::Gate, event::Drain, event::OpDone, event::FromShard,
+                 event::LinkUp, event::LinkDown, event::Timer>;
 
 // The outputs. A shell carries them out in order and decides nothing.
 namespace effect {
@@ -240,6 +244,10 @@ struct ClearTimer {
 struct Trace {
   TraceAction action;
 };
+// After event::Drain: nothing is gained if the process waits longer. May be repeated.
+struct Drained {
+  std::string why;
+};
 // Ends the process with this code, because its storage failed or holds damaged data.
 struct Abort {
   ExitCode code;
@@ -249,7 +257,7 @@ struct Abort {
 using Effect = std::variant<effect::Reply, effect::Close, effect::SendChunk, effect::FailFetch,
                             effect::Credit, effect::SendAck, effect::SendState, effect::Start,
                             effect::Recycle, effect::ToShard, effect::SetTimer, effect::ClearTimer,
-                            effect::Trace, effect::Abort>;
+                            effect::Trace, effect::Drained, effect::Abort>;
 
 }  // namespace eps
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -19,6 +20,7 @@
 #include "base/ids.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
+#include "eps/v1/log.pb.h"
 #include "eps/v1/shard.pb.h"
 #include "eps_server/core/residuals.h"
 #include "optimizer/update_request.h"
@@ -57,10 +59,23 @@ struct PartsBegun {
 struct LeasesChanged {
   std::vector<uint64_t> granted;  // by part: the last generation that was granted
 };
-// The step after which BeginStep waits has changed; 0: no gate.
+// The lead has sent this shard the lowest gate in force. The shard answers it with GateSet.
 struct GateMoved {
-  uint64_t step = 0;
+  v1::Gate gate;
 };
+// For the lead: the borders at which some holder has a gate.
+struct GatesChanged {
+  std::set<uint64_t> steps;
+};
+// For the lead: a shard registered, and will end soon or not.
+struct ShardDrains {
+  ShardId shard;
+  bool drains = false;
+};
+// This shard drains: the lead is told.
+struct DrainBegan {};
+// The lead lets this shard end.
+struct MayEnd {};
 // A worker reports losses of the step before.
 struct LossesReported {
   const v1::BeginStepRequest* request;
@@ -232,20 +247,22 @@ struct ReplayEnded {};
 using InternalEvent = std::variant<
     internal_event::OpFailed, internal_event::JobFailed, internal_event::RollBack,
     internal_event::PartsSeen, internal_event::PartsBegun, internal_event::LeasesChanged,
-    internal_event::GateMoved, internal_event::LossesReported, internal_event::EvaluationsReported,
-    internal_event::ResidualLeft, internal_event::ChunkComplete, internal_event::GradientUsed,
-    internal_event::MemoryFreed, internal_event::UpdateStarted, internal_event::ChunkUpdated,
-    internal_event::StepComplete, internal_event::BorderReached, internal_event::StepOpened,
-    internal_event::StepReady, internal_event::Decided, internal_event::Recorded,
-    internal_event::RecordsUpToDate, internal_event::BorderOpened, internal_event::LeadReached,
-    internal_event::ShardReached, internal_event::ChunkImported, internal_event::ResidualImported,
-    internal_event::ImportComplete, internal_event::ImportDurable, internal_event::Imported,
-    internal_event::BorderReaders, internal_event::ExportEnded, internal_event::CutStarted,
-    internal_event::CutLimit, internal_event::CutWanted, internal_event::CutMeasured,
-    internal_event::CutEverywhere, internal_event::TermOver, internal_event::StateRestored,
-    internal_event::NothingToRestore, internal_event::LogFound, internal_event::LogWritten,
-    internal_event::LogDurable, internal_event::SessionChanged, internal_event::ReplayOpened,
-    internal_event::SessionReplayed, internal_event::ReplayEnded>;
+    internal_event::GateMoved, internal_event::GatesChanged, internal_event::ShardDrains,
+    internal_event::DrainBegan, internal_event::MayEnd, internal_event::LossesReported,
+    internal_event::EvaluationsReported, internal_event::ResidualLeft,
+    internal_event::ChunkComplete, internal_event::GradientUsed, internal_event::MemoryFreed,
+    internal_event::UpdateStarted, internal_event::ChunkUpdated, internal_event::StepComplete,
+    internal_event::BorderReached, internal_event::StepOpened, internal_event::StepReady,
+    internal_event::Decided, internal_event::Recorded, internal_event::RecordsUpToDate,
+    internal_event::BorderOpened, internal_event::LeadReached, internal_event::ShardReached,
+    internal_event::ChunkImported, internal_event::ResidualImported, internal_event::ImportComplete,
+    internal_event::ImportDurable, internal_event::Imported, internal_event::BorderReaders,
+    internal_event::ExportEnded, internal_event::CutStarted, internal_event::CutLimit,
+    internal_event::CutWanted, internal_event::CutMeasured, internal_event::CutEverywhere,
+    internal_event::TermOver, internal_event::StateRestored, internal_event::NothingToRestore,
+    internal_event::LogFound, internal_event::LogWritten, internal_event::LogDurable,
+    internal_event::SessionChanged, internal_event::ReplayOpened, internal_event::SessionReplayed,
+    internal_event::ReplayEnded>;
 
 }  // namespace eps
 

@@ -37,10 +37,12 @@ void ShardRouter::On(const internal_event::JobFailed& e) {
   } else {
     ToLead(std::move(message));
   }
+  drain_.Check();
 }
 
 void ShardRouter::EndWork(const absl::Status& why) {
   workers_.EndWork(why);
+  if (gates_ != nullptr) gates_->EndWork(why);
   fetch_.EndWork(why);
   push_.EndWork();
   transfer_.EndWork(why);
@@ -70,8 +72,8 @@ void ShardRouter::On(const internal_event::LeasesChanged& e) {
 }
 
 void ShardRouter::On(const internal_event::GateMoved& e) {
-  facts_.gate_step = e.step;
-  if (lead_ != nullptr) lead_->On(e);
+  facts_.hold.gate = e.gate;
+  workers_.On(e);
 }
 
 void ShardRouter::On(const internal_event::LossesReported& e) {
@@ -119,6 +121,7 @@ void ShardRouter::On(const internal_event::StepOpened& e) {
   const bool done = facts_.step > facts_.job.spec.training.steps;
   facts_.state = done ? v1::JOB_STATE_DONE : v1::JOB_STATE_RUNNING;
   Emit(facts_.Traced(TraceAction::Kind::kStepOpened, 0, Version(facts_.version)));
+  drain_.Check();
   cuts_.On(e);
   if (leases_ != nullptr) leases_->On(e);
   steps_.On(e);
@@ -150,6 +153,7 @@ void ShardRouter::On(const internal_event::BorderOpened& e) {
   if (facts_.job.logs()) facts_.log = ShardFacts::LogState::kWritten;
   if (facts_.job.durable()) {
     terms_.On(e);
+    facts_.cuts.everywhere = facts_.cuts.base;
     cuts_.KeepFrom(*facts_.cuts.base);
   }
   replay_.On(e);
@@ -157,6 +161,12 @@ void ShardRouter::On(const internal_event::BorderOpened& e) {
   On(internal_event::StepOpened());
   On(internal_event::StepReady());
   fetch_.On(e);
+  if (gates_ != nullptr) gates_->On(e);
+}
+
+void ShardRouter::On(const internal_event::ShardReached& e) {
+  lead_->On(e);
+  gates_->On(e);
 }
 
 void ShardRouter::On(const internal_event::LeadReached& e) {
@@ -186,6 +196,13 @@ void ShardRouter::On(const internal_event::Imported& e) {
 }
 
 // ---------------------------------------------------------------- cuts and terms
+
+void ShardRouter::On(const internal_event::CutEverywhere& e) {
+  facts_.cuts.everywhere = e.cut;
+  cuts_.On(e);
+  drain_.Check();
+  gates_->On(e);
+}
 
 void ShardRouter::On(const internal_event::CutStarted&) {
   facts_.cuts.pending.reset();
@@ -232,12 +249,12 @@ void ShardRouter::On(const internal_event::ReplayOpened& e) {
   if (lead_ != nullptr) lead_->On(e);
   facts_.step = e.border.step() + 1;
   facts_.version = e.border.version();
+  facts_.cuts.everywhere = e.opened;
   cuts_.KeepFrom(e.opened);
   On(internal_event::StepOpened());
 }
 
 void ShardRouter::On(const internal_event::SessionReplayed& e) {
-  facts_.gate_step = e.session->gate_step();
   for (int p = 0; p < e.session->fences_size(); ++p) {
     if (static_cast<size_t>(p) < facts_.parts.size()) {
       facts_.parts[p].seen = e.session->fences(p);

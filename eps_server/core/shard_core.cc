@@ -17,10 +17,11 @@ constexpr uint64_t kFactBytes = 512;   // of a log entry, apart from what grows 
 }  // namespace
 
 ShardCore::ShardCore(Options options) : life_(std::make_unique<ShardLife>()) {
+  life_->options = options;
   if (options.caps.durable && options.shard == ShardId(0)) {
     life_->recovery = std::make_unique<Recovery>(options.servers);
   }
-  term_ = std::make_unique<ShardRouter>(options, life_.get());
+  term_ = std::make_unique<ShardRouter>(life_->options, life_.get());
 }
 
 ShardCore::~ShardCore() = default;

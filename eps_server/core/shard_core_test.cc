@@ -455,9 +455,8 @@ TEST(ShardCore, GateHoldsTheBorderForAnExport) {
   cluster.InitializeAll();
   ASSERT_TRUE(cluster.Begin(1, {0}, 7));
   const StreamId stream = cluster.NewStream();
-  for (uint32_t s = 0; s < 2; ++s) {
-    cluster.Send(ShardId(s), event::Gate{cluster.NewStream(), 1});
-  }
+  const StreamId gate = cluster.NewStream();
+  cluster.Send(ShardId(0), event::Gate{gate, "driver", 1});
   std::vector<StreamId> exports = {cluster.NewStream(), cluster.NewStream()};
   v1::ExportStateRequest request;
   request.set_step(1);
@@ -465,6 +464,7 @@ TEST(ShardCore, GateHoldsTheBorderForAnExport) {
     cluster.Send(ShardId(s), event::Export{exports[s], request});
   }
   cluster.Run();
+  EXPECT_EQ(std::get<v1::GateReply>(cluster.answers.replies[gate].front()).step(), 1u);
   EXPECT_TRUE(cluster.answers.exported.empty()) << "step 1 is not complete";
   PushAll(&cluster, stream, 0, 1, 1);
   cluster.Run();
@@ -489,9 +489,8 @@ TEST(ShardCore, GateHoldsTheBorderForAnExport) {
     }
     return DigestOf(c);
   };
-  for (uint32_t s = 0; s < 2; ++s) {
-    cluster.Send(ShardId(s), event::Gate{cluster.NewStream(), 0});
-  }
+  cluster.Send(ShardId(0), event::Gate{cluster.NewStream(), "driver", std::nullopt});
+  cluster.Run();
   const std::string undisturbed = finish(&cluster);
   CoreCluster resumed(spec, {1, 0, {}});
   resumed.ImportAll(states, 1, 0);
@@ -534,7 +533,8 @@ TEST(ShardCore, JoinWaitsForWeightsAndSharesParts) {
               HasSubstr("training.determinism=relaxed"));
   const StreamId wrong_shard = cluster.NewStream();
   cluster.Send(ShardId(1), event::Join{wrong_shard, request});
-  EXPECT_THAT(std::string(got.closed.at(wrong_shard).message()), HasSubstr("join at shard 0"));
+  EXPECT_THAT(std::string(got.closed.at(wrong_shard).message()),
+              HasSubstr("ask shard 0, the lead"));
 }
 
 TEST(ShardCore, BordersThatDisagreeNeverOpen) {

@@ -35,7 +35,7 @@ bool ShardFacts::WaitsForState() const {
 bool ShardFacts::PushResiduals() const {
   if (push_residuals.has_value()) return *push_residuals;
   return job.durable() || job.spec.codecs.residual_home == ResidualHome::kServer ||
-         gate_step == step || step == job.spec.training.steps;
+         (hold.gate.has_step() && hold.gate.step() == step) || step == job.spec.training.steps;
 }
 
 absl::Status ShardFacts::FailedStatus() const {

@@ -76,6 +76,12 @@ struct ShardFacts {
   struct Cuts {
     std::optional<CutId> base;         // the term continues from it
     std::optional<CutBorder> pending;  // has to begin before the next update
+    std::optional<CutId> everywhere;   // the youngest that every shard has, as far as known
+  };
+  // The reasons why the job takes no further step.
+  struct Hold {
+    v1::Gate gate;                              // the lowest in force, as far as the lead has told
+    std::optional<uint64_t> draining_since_ms;  // the process ends soon
   };
 
   ShardFacts(JobFacts job_facts, const std::vector<ChunkId>& owned_chunks, Term first_term);
@@ -89,10 +95,10 @@ struct ShardFacts {
   Term term;
   v1::JobState state = v1::JOB_STATE_IMPORTING;
   Failure failure;
-  uint64_t step = 0;            // the open step; 0 while importing; steps + 1 when done
-  uint64_t version = 0;         // the version that the open step reads
-  uint64_t updates = 0;         // chunks updated, or being updated, in the open step
-  uint64_t gate_step = 0;       // the step after which BeginStep waits; 0: no gate
+  uint64_t step = 0;     // the open step; 0 while importing; steps + 1 when done
+  uint64_t version = 0;  // the version that the open step reads
+  uint64_t updates = 0;  // chunks updated, or being updated, in the open step
+  Hold hold;
   Residuals residuals;          // what gradients left out up to the border
   uint32_t border_readers = 0;  // exports in flight: updates wait
   Cuts cuts;
@@ -106,6 +112,8 @@ struct ShardFacts {
   OwnedChunk* Owned(ChunkId chunk);
   bool logging() const { return log == LogState::kWritten; }
   bool replays() const { return log == LogState::kReplayed; }
+  // Whether the gate withholds the step.
+  bool IsGated(uint64_t begun) const { return hold.gate.has_step() && begun > hold.gate.step(); }
   // Whether the job has no weights yet, or does not know yet whether it has them.
   bool WaitsForState() const;
   // Whether contributions to the open step bring their residuals. Residuals that live with the

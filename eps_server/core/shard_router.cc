@@ -33,11 +33,12 @@ ShardFacts FirstFacts(const ShardCore::Options& options) {
   return facts;
 }
 
-// Whether the event comes from the process itself. A replay needs those.
+// Whether the event comes from the process itself. A replay does not delay those.
 bool IsOwn(const Event& event) {
   return std::holds_alternative<event::OpDone>(event) ||
          std::holds_alternative<event::Timer>(event) ||
-         std::holds_alternative<event::Opened>(event);
+         std::holds_alternative<event::Opened>(event) ||
+         std::holds_alternative<event::Drain>(event);
 }
 
 // Returns the stream of a worker's request that names a term; nullopt for other events.
@@ -49,15 +50,14 @@ std::optional<StreamId> StreamOfRequest(const Event& event) {
 }
 
 absl::Status NotTheLead(const JobFacts& job, const char* rpc) {
-  return absl::FailedPreconditionError(absl::StrCat(rpc, "this is shard ", job.shard.value(),
-                                                    "; join at shard 0, ", job.servers[0]));
+  return absl::FailedPreconditionError(absl::StrCat(
+      rpc, "this is shard ", job.shard.value(), "; ask shard 0, the lead, at ", job.servers[0]));
 }
 
 }  // namespace
 
 ShardRouter::ShardRouter(const ShardCore::Options& options, ShardLife* life)
-    : options_(options),
-      life_(life),
+    : life_(life),
       facts_(FirstFacts(options)),
       fetch_(&facts_, this),
       push_(&facts_, this, this),
@@ -69,10 +69,15 @@ ShardRouter::ShardRouter(const ShardCore::Options& options, ShardLife* life)
                   ? std::make_unique<LeaseDesk>(&facts_, static_cast<const DeskQueries*>(this),
                                                 static_cast<Outbox*>(this))
                   : nullptr),
+      gates_(facts_.job.is_lead()
+                 ? std::make_unique<GateDesk>(&facts_, static_cast<const DeskQueries*>(this),
+                                              static_cast<Outbox*>(this))
+                 : nullptr),
       links_(&facts_, this),
       transfer_(&facts_, this, this),
       watch_(&facts_, this),
       cuts_(&facts_, this, this),
+      drain_(&facts_, this),
       terms_(&facts_, life->recovery.get(), this),
       replay_(&facts_, this, this, [this](const v1::LogFact& fact, const LogEntry& entry) {
         return Replay(fact, entry);
@@ -135,6 +140,17 @@ void ShardRouter::On(const event::Beat& e) {
   Emit(effect::Close{e.stream, NotTheLead(facts_.job, "Session: ")});
 }
 
+void ShardRouter::On(const event::Gate& e) {
+  if (gates_ != nullptr) return gates_->On(e);
+  Emit(effect::Close{e.stream, NotTheLead(facts_.job, "Gate: ")});
+}
+
+void ShardRouter::On(const event::Drain& e) {
+  if (facts_.hold.draining_since_ms.has_value()) return;
+  facts_.hold.draining_since_ms = facts_.now_ms;
+  drain_.On(e);
+}
+
 void ShardRouter::On(const event::OpDone& e) {
   // A call that no desk knows belongs to an earlier term.
   static_cast<void>(fetch_.On(e) || steps_.On(e) || transfer_.On(e) || cuts_.On(e) ||
@@ -155,9 +171,15 @@ void ShardRouter::On(const event::LinkUp& e) {
   On(internal_event::LeadReached());
 }
 
+void ShardRouter::On(const event::LinkDown& e) {
+  links_.On(e);
+  if (gates_ != nullptr) gates_->On(e);
+}
+
 void ShardRouter::On(const event::StreamClosed& e) {
   fetch_.Closed(e.stream);
   workers_.Closed(e.stream);
+  if (gates_ != nullptr) gates_->Closed(e.stream);
   if (leases_ != nullptr) leases_->Closed(e.stream);
   watch_.Closed(e.stream);
   deferred_.erase(std::remove_if(deferred_.begin(), deferred_.end(),
@@ -177,6 +199,7 @@ void ShardRouter::On(const event::FromShard& e) {
       if (lead_ != nullptr) links_.OnRegister(e.from, m.register_());
       return;
     case v1::ShardMessage::kImported:
+      if (gates_ != nullptr) gates_->OnImported(e.from);
       if (lead_ != nullptr) return lead_->OnImported(e.from, m);
       return On(internal_event::BorderOpened{m.imported()});
     case v1::ShardMessage::kStats:
@@ -185,8 +208,18 @@ void ShardRouter::On(const event::FromShard& e) {
     case v1::ShardMessage::kDecision:
       return steps_.OnMessage(m.decision());
     case v1::ShardMessage::kWatermark:
-      if (facts_.job.durable()) cuts_.KeepFrom(ToCutId(m.watermark().cut()));
+      if (!facts_.job.durable()) return;
+      facts_.cuts.everywhere = ToCutId(m.watermark().cut());
+      cuts_.KeepFrom(*facts_.cuts.everywhere);
+      drain_.Check();
       return;
+    case v1::ShardMessage::kGate:
+      return On(internal_event::GateMoved{m.gate()});
+    case v1::ShardMessage::kGateSet:
+      if (gates_ != nullptr) gates_->OnGateSet(e.from, m.gate_set());
+      return;
+    case v1::ShardMessage::kDrained:
+      return drain_.On(internal_event::MayEnd());
     case v1::ShardMessage::kFailed:
       return On(internal_event::JobFailed{m.failed().reason(),
                                           m.failed().exit_code() == 0
@@ -200,21 +233,23 @@ void ShardRouter::On(const event::FromShard& e) {
 // ---------------------------------------------------------------- terms
 
 std::unique_ptr<ShardRouter> ShardRouter::NextTerm(std::vector<Effect>* out) {
-  ShardCore::Options options = options_;
+  ShardCore::Options options = life_->options;
   options.term = *next_term_;
   auto next = std::make_unique<ShardRouter>(options, life_);
   next->facts_.now_ms = facts_.now_ms;
   next->facts_.term = *next_term_;
   next->facts_.incarnation = facts_.incarnation;
+  next->facts_.hold.draining_since_ms = facts_.hold.draining_since_ms;
   next->deferred_ = std::move(deferred_);
   if (leases_ != nullptr) next->leases_->Continue(leases_.get());
   next->watch_.Inherit(watch_);
   next->out_ = out;
-  next->On(internal_event::GateMoved{facts_.gate_step});
+  if (gates_ != nullptr) next->gates_->Continue(*gates_);
   if (life_->recovery != nullptr) {
     next->On(internal_event::CutLimit{life_->recovery->most_cut_steps()});
   }
   next->terms_.Continue(terms_);
+  next->drain_.Check();
   next->out_ = nullptr;
   return next;
 }

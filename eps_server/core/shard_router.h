@@ -20,6 +20,7 @@
 #include "eps/v1/log.pb.h"
 #include "eps/v1/shard.pb.h"
 #include "eps_server/core/cuts/cut_desk.h"
+#include "eps_server/core/cuts/drain_desk.h"
 #include "eps_server/core/cuts/recovery.h"
 #include "eps_server/core/cuts/term_desk.h"
 #include "eps_server/core/desk_queries.h"
@@ -32,6 +33,7 @@
 #include "eps_server/core/replay/replay_desk.h"
 #include "eps_server/core/shard_core.h"
 #include "eps_server/core/shard_facts.h"
+#include "eps_server/core/steps/gate_desk.h"
 #include "eps_server/core/steps/lead_desk.h"
 #include "eps_server/core/steps/lease_desk.h"
 #include "eps_server/core/steps/link_desk.h"
@@ -44,6 +46,7 @@ namespace eps {
 
 // The state of a shard that outlives its terms. Plain value.
 struct ShardLife {
+  ShardCore::Options options;
   OpId last_op;  // ids are never used twice
   TimerId last_timer;
   std::map<std::string, uint64_t> counters;  // of the status page
@@ -87,11 +90,12 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void On(const event::Export& e) { transfer_.On(e); }
   void On(const event::ExportDrained& e) { transfer_.On(e); }
   void On(const event::Watch& e) { watch_.On(e); }
-  void On(const event::Gate& e) { workers_.On(e); }
+  void On(const event::Gate& e);
+  void On(const event::Drain& e);
   void On(const event::OpDone& e);
   void On(const event::FromShard& e);
   void On(const event::LinkUp& e);
-  void On(const event::LinkDown& e) { links_.On(e); }
+  void On(const event::LinkDown& e);
   void On(const event::Timer& e);
   // ---- internal events: failures
   void On(const internal_event::OpFailed& e);
@@ -102,6 +106,10 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void On(const internal_event::PartsBegun& e);
   void On(const internal_event::LeasesChanged& e);
   void On(const internal_event::GateMoved& e);
+  void On(const internal_event::GatesChanged& e) { lead_->On(e); }
+  void On(const internal_event::ShardDrains& e) { gates_->On(e); }
+  void On(const internal_event::DrainBegan& e) { terms_.On(e); }
+  void On(const internal_event::MayEnd& e) { drain_.On(e); }
   void On(const internal_event::LossesReported& e);
   void On(const internal_event::EvaluationsReported& e);
   // ---- the open step
@@ -121,7 +129,7 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void On(const internal_event::RecordsUpToDate& e);
   void On(const internal_event::BorderOpened& e);
   void On(const internal_event::LeadReached& e);
-  void On(const internal_event::ShardReached& e) { lead_->On(e); }
+  void On(const internal_event::ShardReached& e);
   // ---- state in and out
   void On(const internal_event::ChunkImported& e) { facts_.Owned(e.chunk)->version = e.version; }
   void On(const internal_event::ResidualImported& e);
@@ -135,7 +143,7 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void On(const internal_event::CutLimit& e) { lead_->On(e); }
   void On(const internal_event::CutWanted& e) { terms_.On(e); }
   void On(const internal_event::CutMeasured& e) { lead_->On(e); }
-  void On(const internal_event::CutEverywhere& e) { cuts_.On(e); }
+  void On(const internal_event::CutEverywhere& e);
   void On(const internal_event::TermOver& e);
   void On(const internal_event::StateRestored& e);
   void On(const internal_event::NothingToRestore&) { facts_.state = v1::JOB_STATE_IMPORTING; }
@@ -160,6 +168,7 @@ class ShardRouter final : private Outbox, private DeskQueries {
   // ---- DeskQueries
   double NormOf(uint64_t step) const override;
   uint64_t RecordedStep() const override { return lead_->recorded_step(); }
+  uint64_t NextDecision() const override { return lead_->next_decision(); }
   std::vector<v1::Have> Counted(const std::vector<bool>& parts) const override;
   std::vector<Axis> AxesForUpdate(ChunkId chunk) const override;
   absl::Status CheckBegin(const v1::BeginStepRequest& request) const override;
@@ -172,10 +181,10 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void Defer(const Event& event);
   absl::StatusOr<bool> Replay(const v1::LogFact& fact, const LogEntry& entry);
   void EndWork(const absl::Status& why);
+  void FillGates(v1::StatusReply* status) const;
   std::string UpdateWaitsFor(ChunkId chunk) const;
   std::string StepWaitsFor() const;
 
-  const ShardCore::Options options_;
   ShardLife* const life_;
   ShardFacts facts_;
   FetchDesk fetch_;
@@ -184,10 +193,12 @@ class ShardRouter final : private Outbox, private DeskQueries {
   WorkerDesk workers_;
   std::unique_ptr<LeadDesk> lead_;     // null on other shards
   std::unique_ptr<LeaseDesk> leases_;  // null on other shards
+  std::unique_ptr<GateDesk> gates_;    // null on other shards
   LinkDesk links_;
   TransferDesk transfer_;
   WatchDesk watch_;
   CutDesk cuts_;
+  DrainDesk drain_;
   TermDesk terms_;
   ReplayDesk replay_;
   OutputCommit output_;                 // every effect passes through it

@@ -41,7 +41,6 @@ std::string ShardRouter::RecoveryWaitsFor() const {
 
 v1::LoggedSession ShardRouter::Session() const {
   v1::LoggedSession session;
-  session.set_gate_step(facts_.gate_step);
   if (facts_.KnowsLeases()) {
     for (const PartGenerations& part : facts_.parts) session.add_fences(part.seen);
   }
@@ -93,6 +92,7 @@ void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
     if (axes.has_second) saved += codec.MaxEncodedSize(chunk, axes.second);
   }
   status->set_jit_saved_bytes(saved);
+  FillGates(status);
   WaitPage page(now_ms, status);
   page.set_step(StepWaitsFor());
   page.set_update([this](ChunkId chunk) { return UpdateWaitsFor(chunk); });
@@ -101,10 +101,22 @@ void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
              terms_.recovering_since_ms());
   }
   if (leases_ != nullptr) leases_->Waits(&page);
+  drain_.Waits(&page);
+  if (gates_ != nullptr) gates_->Waits(&page);
   workers_.Waits(&page);
   fetch_.Waits(&page);
   push_.Waits(&page);
   transfer_.Waits(&page);
+}
+
+void ShardRouter::FillGates(v1::StatusReply* status) const {
+  if (gates_ != nullptr) return gates_->FillStatus(status);
+  for (const std::string& holder : facts_.hold.gate.holders()) {
+    v1::HeldGate* gate = status->add_gates();
+    gate->set_holder(holder);
+    gate->set_step(facts_.hold.gate.step());
+  }
+  if (facts_.hold.draining_since_ms.has_value()) status->add_draining(facts_.job.shard.value());
 }
 
 // Names what the chunk's update in the open step waits for.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -166,7 +167,9 @@ grpc::ServerUnaryReactor* ControlService::Gate(grpc::CallbackServerContext*,
   auto job = host_->Find(request->job_id());
   if (job.ok()) {
     const StreamId id = call->Attach(*job);
-    (*job)->Post(event::Gate{id, request->step()});
+    (*job)->Post(
+        event::Gate{id, request->holder(),
+                    request->has_step() ? std::make_optional(request->step()) : std::nullopt});
   } else {
     call->Fail(job.status());
   }

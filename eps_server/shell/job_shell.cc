@@ -171,6 +171,13 @@ void JobShell::Post(Event event) {
   sequence_.Post([self = shared_from_this(), event = std::move(event)] { self->Handle(event); });
 }
 
+void JobShell::Drain(std::function<void(const std::string& why)> drained) {
+  Run([this, drained = std::move(drained)] {
+    drained_ = drained;
+    Handle(event::Drain{});
+  });
+}
+
 void JobShell::Run(std::function<void()> fn) {
   sequence_.Post([self = shared_from_this(), fn = std::move(fn)] { fn(); });
 }
@@ -322,6 +329,10 @@ void JobShell::Execute(const effect::ClearTimer& e) {
   if (it == timers_.end()) return;
   environment_.timers->Cancel(it->second);
   timers_.erase(it);
+}
+
+void JobShell::Execute(const effect::Drained& e) {
+  if (const auto drained = std::exchange(drained_, nullptr)) drained(e.why);
 }
 
 void JobShell::Execute(const effect::Abort& e) { environment_.abort(e.code, e.why); }

@@ -109,6 +109,10 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
 
   // Hands an event to the core, which handles events in the order of Post on the job's sequence.
   void Post(Event event);
+  // Tells the core that the process is asked to end. Calls `drained` once, on the sequence, with
+  // the reason why waiting longer would save nothing. Call it once. Do not wait for it without a
+  // limit.
+  void Drain(std::function<void(const std::string& why)> drained);
   // Runs `fn` on the sequence after everything that was posted before.
   void Run(std::function<void()> fn);
   // Registers an RPC, to which effects can then be addressed. Closes it if CloseStreams was called.
@@ -163,6 +167,7 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   void Execute(const effect::Trace& e) {
     if (trace_ != nullptr) trace_->Write(e.action);
   }
+  void Execute(const effect::Drained& e);
   void Execute(const effect::Abort& e);
   // Tells an import stream that the memory of one of its chunks is free again.
   void ImportTaken(StreamId stream);
@@ -192,7 +197,8 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   std::unique_ptr<Protocol> protocol_;
   std::vector<Effect> effects_;
   std::unordered_map<TimerId, TimerQueue::Handle> timers_;
-  std::unordered_map<OpId, StreamId> import_ops_;  // the senders of the chunks that are written
+  std::function<void(const std::string&)> drained_;  // null before Drain, and once it was called
+  std::unordered_map<OpId, StreamId> import_ops_;    // the senders of the chunks that are written
   // While an ImportChunk is handled, and until its WriteStateRequest begins, its sender.
   const StreamId* importing_ = nullptr;
 };

@@ -130,7 +130,7 @@ class JobShellTest : public ::testing::Test {
 };
 
 TEST_F(JobShellTest, HandsEventsToTheCoreInOrder) {
-  for (uint64_t i = 0; i < 1000; ++i) shell_->Post(event::Gate{StreamId(1), i});
+  for (uint64_t i = 0; i < 1000; ++i) shell_->Post(event::Gate{StreamId(1), "driver", i});
   Settle();
   ASSERT_EQ(events_.size(), 1000u);
   for (uint64_t i = 0; i < 1000; ++i) EXPECT_EQ(std::get<event::Gate>(events_[i]).step, i);

@@ -63,6 +63,7 @@ void TermDesk::Register() {
   message.mutable_register_()->set_promised_term(std::max(promised_, facts_.term).value());
   message.mutable_register_()->set_step(facts_.step);
   message.mutable_register_()->set_most_cut_steps(wants_cut_ ? 1 : facts_.job.caps.log_steps);
+  message.mutable_register_()->set_draining(facts_.hold.draining_since_ms.has_value());
   outbox_->ToLead(std::move(message));
 }
 
@@ -73,6 +74,7 @@ void TermDesk::OnRegister(ShardId shard, Term term, const v1::Register& message)
   is_new |= promised > term;
   recovery_->OnLimit(shard, message.most_cut_steps());
   outbox_->Raise(internal_event::CutLimit{recovery_->most_cut_steps()});
+  outbox_->Raise(internal_event::ShardDrains{shard, message.draining()});
   if (!recovery_->AllRegistered()) return;
   if (is_new || promised > facts_.term) return StartTerm();
   Repeat(shard);

@@ -43,6 +43,7 @@ class TermDesk {
   void On(const internal_event::LeadReached&) { Register(); }
   // Asks the lead for a cut after every step, or for no more than usual.
   void On(const internal_event::CutWanted& e);
+  void On(const internal_event::DrainBegan&) { Register(); }
   void On(const internal_event::ReplayOpened& e);
   void On(const internal_event::SessionReplayed& e);
 

@@ -179,9 +179,9 @@ TEST(Residuals, StayWithTheWorkerUntilAGate) {
   EXPECT_EQ(*trainer.Left(0), "nothing");
   // A gate at a step that began without residuals can only hold after the next one.
   const StreamId gate = trainer.cluster.NewStream();
-  trainer.cluster.Send(ShardId(0), event::Gate{gate, 1});
+  trainer.cluster.Send(ShardId(0), event::Gate{gate, "driver", 1});
   EXPECT_EQ(std::get<v1::GateReply>(trainer.cluster.answers.replies[gate].front()).step(), 2u);
-  trainer.cluster.Send(ShardId(0), event::Gate{trainer.cluster.NewStream(), 2});
+  trainer.cluster.Send(ShardId(0), event::Gate{trainer.cluster.NewStream(), "driver", 2});
   trainer.PushOthers(1, 5.0f, /*with_residuals=*/false);
   ASSERT_TRUE(trainer.Begin(2));
   EXPECT_TRUE(trainer.cluster.begun[0].push_residuals());
@@ -201,7 +201,7 @@ TEST(Residuals, StayWithTheWorkerUntilAGate) {
     residuals += header.has_residual() ? 1 : 0;
   }
   EXPECT_GT(residuals, 0u);
-  trainer.cluster.Send(ShardId(0), event::Gate{trainer.cluster.NewStream(), 0});
+  trainer.cluster.Send(ShardId(0), event::Gate{trainer.cluster.NewStream(), "driver", {}});
   trainer.cluster.Run();
   ASSERT_TRUE(trainer.Begin(3));
   EXPECT_EQ(*trainer.Left(2), "6");

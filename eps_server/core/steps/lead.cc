@@ -184,7 +184,7 @@ v1::Decision Lead::Decide(uint64_t step) const {
   v1::Decision decision;
   decision.set_step(step);
   decision.set_cut(cuts_.Due(step, spec_.training.steps) ||
-                   (cuts_.enabled() && step == gate_step_));
+                   (cuts_.enabled() && gates_.count(step) > 0));
   if (Skips(step)) {
     decision.set_skip(true);
     decision.set_update(last_update_);

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -94,9 +96,11 @@ class Lead {
   // Returns the gradient norm of one of the last few steps; 0 if it is unknown. A skipped step has
   // the norm of the step before it.
   double NormOf(uint64_t step) const;
-  // Makes the step end with a cut too, because a client will hold its border and read it; 0 lifts
-  // the gate.
-  void Gate(uint64_t step) { gate_step_ = step; }
+  // Makes these steps end with a cut too, unless they are decided: their borders have a gate, so a
+  // client reads them, or a server ends there.
+  void SetGates(std::set<uint64_t> steps) { gates_ = std::move(steps); }
+  // Returns the first step that is not decided; 0 before the job opens.
+  uint64_t next_decision() const { return next_decision_; }
   CutPlan& cuts() { return cuts_; }
   // Returns the duration of the last recorded step, in seconds.
   double step_seconds() const { return step_seconds_; }
@@ -128,7 +132,7 @@ class Lead {
   const uint32_t chunks_;
   const uint32_t shards_;
   CutPlan cuts_;
-  uint64_t gate_step_ = 0;                             // 0 if there is no gate
+  std::set<uint64_t> gates_;                           // the steps that have one
   std::vector<std::optional<v1::Imported>> imported_;  // by shard, before the job opens
   bool open_ = false;
   uint64_t base_step_ = 0;    // the border after which the job opened

@@ -125,7 +125,6 @@ void LeadDesk::On(const internal_event::ReplayOpened& e) {
 }
 
 void LeadDesk::On(const internal_event::SessionReplayed& e) {
-  lead_.Gate(e.session->gate_step());
   for (const v1::Decision& decision : e.session->decisions()) lead_.Remember(decision);
 }
 

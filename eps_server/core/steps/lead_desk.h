@@ -33,7 +33,7 @@ class LeadDesk {
   void On(const internal_event::EvaluationsReported& e);
   // Sends a shard what it may have missed.
   void On(const internal_event::ShardReached& e);
-  void On(const internal_event::GateMoved& e) { lead_.Gate(e.step); }
+  void On(const internal_event::GatesChanged& e) { lead_.SetGates(e.steps); }
   void On(const internal_event::CutLimit& e) { lead_.cuts().Limit(e.steps); }
   void On(const internal_event::CutMeasured& e);
   void On(const internal_event::ReplayOpened& e);
@@ -47,6 +47,7 @@ class LeadDesk {
   bool Replay(const v1::LoggedReports& reports);
 
   double NormOf(uint64_t step) const { return lead_.NormOf(step); }
+  uint64_t next_decision() const { return lead_.next_decision(); }
   uint64_t recorded_step() const { return lead_.recorded_step(); }
   std::vector<v1::Decision> LastDecisions() const { return lead_.LastDecisions(); }
   // Names what the job, or its oldest open record, waits for; empty if for nothing.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "eps_server/core/steps/gate_table.h"
 
 namespace eps {
 
@@ -87,8 +88,7 @@ bool WorkerDesk::IsDue(const v1::BeginStepRequest& request) const {
   if (facts_.WaitsForState()) return false;
   if (request.probe()) return true;
   if (request.step() != facts_.step) return false;
-  return facts_.gate_step == 0 || facts_.step <= facts_.gate_step ||
-         facts_.state == v1::JOB_STATE_DONE;
+  return !facts_.IsGated(facts_.step) || facts_.state == v1::JOB_STATE_DONE;
 }
 
 void WorkerDesk::AnswerBegins() {
@@ -143,13 +143,12 @@ void WorkerDesk::Begin(const v1::BeginStepRequest& request) {
   outbox_->Raise(begun);
 }
 
-void WorkerDesk::On(const event::Gate& e) {
-  const bool changes = facts_.gate_step != e.step;
-  outbox_->Raise(internal_event::GateMoved{e.step});
-  if (changes) outbox_->Raise(internal_event::SessionChanged());
-  v1::GateReply reply;
-  reply.set_step(facts_.push_residuals.value_or(true) ? facts_.step : facts_.step + 1);
-  outbox_->Emit(effect::Reply{e.stream, std::move(reply)});
+void WorkerDesk::On(const internal_event::GateMoved& e) {
+  v1::ShardMessage message = facts_.NewMessage();
+  message.mutable_gate_set()->set_revision(e.gate.revision());
+  message.mutable_gate_set()->set_first_border(
+      facts_.push_residuals.value_or(true) ? facts_.step : facts_.step + 1);
+  outbox_->ToLead(std::move(message));
   AnswerBegins();
 }
 
@@ -168,11 +167,10 @@ void WorkerDesk::EndWork(const absl::Status& why) {
 
 void WorkerDesk::Waits(WaitPage* page) const {
   for (const ParkedBegin& begin : begins_) {
-    const bool gated = facts_.gate_step != 0 && begin.request.step() > facts_.gate_step;
     page->Add(absl::StrCat(begin.request.probe() ? "Probe" : "BeginStep ",
                            begin.request.probe() ? "" : absl::StrCat(begin.request.step()),
                            " of part ", begin.request.parts(0)),
-              gated ? absl::StrCat("the gate at step ", facts_.gate_step) : page->step(),
+              facts_.IsGated(begin.request.step()) ? GateText(facts_.hold.gate) : page->step(),
               begin.since_ms);
   }
 }

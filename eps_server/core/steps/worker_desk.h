@@ -27,7 +27,8 @@ class WorkerDesk {
   // Answers once the step is open and no gate holds it; reports and probes at once. Reports of the
   // worker go to the lead.
   void On(const event::BeginStep& e);
-  void On(const event::Gate& e);
+  // Tells the lead that the gate holds, and answers whom it holds no longer.
+  void On(const internal_event::GateMoved& e);
   void On(const internal_event::StepReady&) { AnswerBegins(); }
 
   void Closed(StreamId stream);

@@ -3,7 +3,6 @@
 #include "eps_server/core/steps/worker_desk.h"
 
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "eps_server/core/testing/fake_outbox.h"
@@ -23,12 +22,17 @@ constexpr StreamId kStream(7);
 
 class WorkerDeskTest : public testing::Test {
  protected:
-  WorkerDeskTest() {
-    outbox_.on_raise = [this](const InternalEvent& event) {
-      if (const auto* gate = std::get_if<internal_event::GateMoved>(&event)) {
-        facts_.gate_step = gate->step;
-      }
-    };
+  v1::Gate GateAt(uint64_t step) {
+    v1::Gate gate;
+    gate.set_revision(5);
+    gate.set_step(step);
+    gate.add_holders("driver");
+    return gate;
+  }
+  // As the router does.
+  void Move(const v1::Gate& gate) {
+    facts_.hold.gate = gate;
+    desk_.On(internal_event::GateMoved{gate});
   }
   event::BeginStep Begin(uint64_t step) {
     event::BeginStep e{kStream, {}};
@@ -74,9 +78,8 @@ TEST_F(WorkerDeskTest, ReportsLossesBeforeItAnswers) {
 }
 
 TEST_F(WorkerDeskTest, TheGateHoldsTheNextStep) {
-  desk_.On(event::Gate{StreamId(9), 1});
-  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Reply on 9 eps.v1.GateReply")));
-  EXPECT_EQ(outbox_.TakeRaised<internal_event::SessionChanged>().size(), 1u);
+  Move(GateAt(1));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("gate_set { revision: 5 first_border: 1 }")));
   facts_.step = 2;
   desk_.On(Begin(2));
   EXPECT_THAT(outbox_.Take(), IsEmpty());
@@ -84,9 +87,16 @@ TEST_F(WorkerDeskTest, TheGateHoldsTheNextStep) {
   WaitPage page(10, &status);
   desk_.Waits(&page);
   ASSERT_EQ(status.waits_size(), 1);
-  EXPECT_EQ(status.waits(0).waits_for(), "the gate at step 1");
-  desk_.On(event::Gate{StreamId(9), 0});
+  EXPECT_EQ(status.waits(0).waits_for(), "the gate at step 1 (driver)");
+  Move(v1::Gate());
   EXPECT_THAT(outbox_.Take(), testing::Contains(HasSubstr("BeginStepReply")));
+}
+
+TEST_F(WorkerDeskTest, AGateMayBeAtZero) {
+  Move(GateAt(0));
+  outbox_.Take();
+  desk_.On(Begin(1));
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
 }
 
 TEST_F(WorkerDeskTest, RefusesStepsFarFromTheOpenOne) {
@@ -99,7 +109,7 @@ TEST_F(WorkerDeskTest, RefusesStepsFarFromTheOpenOne) {
 }
 
 TEST_F(WorkerDeskTest, AReportBeginsNothing) {
-  facts_.gate_step = 1;  // a report must not wait for the border that it completes
+  facts_.hold.gate = GateAt(1);  // a report must not wait for the border that it completes
   event::BeginStep report = Begin(2);
   report.request.set_report_only(true);
   desk_.On(report);
@@ -110,7 +120,7 @@ TEST_F(WorkerDeskTest, AReportBeginsNothing) {
 
 TEST_F(WorkerDeskTest, AProbeLearnsTheOpenStep) {
   facts_.step = 5;
-  facts_.gate_step = 4;
+  facts_.hold.gate = GateAt(4);
   queries_.counted.emplace_back().set_chunk(3);
   event::BeginStep probe = Begin(0);
   probe.request.set_probe(true);

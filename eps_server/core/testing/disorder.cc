@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,7 @@ void Disorder::Act() {
     case 1:
       return Watch(shard);
     case 2:
-      return Gate();
+      return Gate(shard);
     case 3:
       return Hear(shard, event::StreamClosed{OldStream()});
     case 4:
@@ -101,18 +102,19 @@ void Disorder::Watch(ShardId shard) {
   Hear(dice_(4) == 0 ? shard : ShardId(0), watch);
 }
 
-void Disorder::Gate() {
+void Disorder::Gate(ShardId any) {
   if (!cluster_.IsUp(ShardId(0))) return;
+  const ShardId shard = dice_(8) == 0 ? any : ShardId(0);  // only the lead knows the gates
+  const auto gate = [this](ShardId shard, const char* holder, std::optional<uint64_t> step) {
+    Hear(shard, event::Gate{cluster_.NewStream(), holder, step});
+  };
   // A gate that is never lifted would end the run early.
-  const uint64_t step = dice_(2) == 0 ? AnyStep(ShardId(0)) : 0;
-  for (uint32_t s = 0; s < cluster_.shards(); ++s) {
-    if (cluster_.IsUp(ShardId(s))) Hear(ShardId(s), event::Gate{cluster_.NewStream(), step});
-  }
-  if (step == 0 || dice_(2) == 0) return;
+  const bool lifts = dice_(2) == 0;
+  const char* const holder = dice_(4) == 0 ? "another" : "driver";
+  gate(shard, holder, lifts ? std::nullopt : std::make_optional(AnyStep(ShardId(0))));
+  if (lifts || dice_(2) == 0) return;
   cluster_.RunSome(20);
-  for (uint32_t s = 0; s < cluster_.shards(); ++s) {
-    if (cluster_.IsUp(ShardId(s))) Hear(ShardId(s), event::Gate{cluster_.NewStream(), 0});
-  }
+  if (cluster_.IsUp(ShardId(0))) gate(ShardId(0), holder, std::nullopt);
 }
 
 void Disorder::Push() {

@@ -34,7 +34,7 @@ class Disorder {
 
   void Export(ShardId shard);
   void Watch(ShardId shard);
-  void Gate();
+  void Gate(ShardId any);
   void Push();
   void Fetch(ShardId shard);
   void Join(ShardId shard);

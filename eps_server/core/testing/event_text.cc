@@ -198,8 +198,10 @@ struct EventText {
                         e.after_evaluation, " until ", e.until_evaluation);
   }
   std::string operator()(const event::Gate& e) const {
-    return absl::StrCat("Gate on ", e.stream.value(), " step ", e.step);
+    return absl::StrCat("Gate on ", e.stream.value(), " of ", e.holder,
+                        e.step.has_value() ? absl::StrCat(" step ", *e.step) : " lifted");
   }
+  std::string operator()(const event::Drain&) const { return "Drain"; }
   std::string operator()(const event::OpDone& e) const {
     return absl::StrCat("OpDone ", e.done.op.value(), " ", Text(e.done.status), " ",
                         std::visit(ValueText(), e.done.value));
@@ -276,6 +278,7 @@ struct EffectText {
                         a.step.value(), " subject ", a.subject, " version ", a.version.value(),
                         " cut ", Text(a.cut));
   }
+  std::string operator()(const effect::Drained& e) const { return absl::StrCat("Drained ", e.why); }
   std::string operator()(const effect::Abort& e) const {
     return absl::StrCat("Abort ", static_cast<int>(e.code), " ", e.why);
   }

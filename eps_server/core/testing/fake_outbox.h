@@ -66,6 +66,7 @@ class FakeQueries final : public DeskQueries {
  public:
   double NormOf(uint64_t) const override { return norm; }
   uint64_t RecordedStep() const override { return recorded_step; }
+  uint64_t NextDecision() const override { return next_decision; }
   std::vector<v1::Have> Counted(const std::vector<bool>&) const override { return counted; }
   std::vector<Axis> AxesForUpdate(ChunkId) const override { return axes; }
   absl::Status CheckBegin(const v1::BeginStepRequest&) const override { return check_begin; }
@@ -76,6 +77,7 @@ class FakeQueries final : public DeskQueries {
 
   double norm = 0;
   uint64_t recorded_step = 0;
+  uint64_t next_decision = 1;
   std::vector<v1::Have> counted;
   std::vector<Axis> axes;
   absl::Status check_begin;

@@ -16,6 +16,8 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -40,10 +42,10 @@ constexpr char kGolden[] = "eps_server/core/testing/testdata/golden_traces.txt";
 constexpr char kKinds[] =
     "Opened,StreamClosed,Join,Beat,BeginStep,Fetch,FetchDrained,PushOffered,PushReceived,"
     "PushInvalid,ImportInitialize,ImportChunk,ImportResidual,ImportFinish,Export,"
-    "ExportDrained,Watch,Gate,OpDone,FromShard,LinkUp,LinkDown,Timer,Read,ReadState,"
+    "ExportDrained,Watch,Gate,Drain,OpDone,FromShard,LinkUp,LinkDown,Timer,Read,ReadState,"
     "WriteState,Initialize,Stats,Update,Cut,Recycle,Quiesce,Recover,Restore,Promise,"
     "Scrub,StartLog,Log,ReadLog,Reply,Close,SendChunk,FailFetch,Credit,SendAck,"
-    "SendState,ToShard,SetTimer,ClearTimer,Abort,Trace recovered,Trace found,"
+    "SendState,ToShard,SetTimer,ClearTimer,Drained,Abort,Trace recovered,Trace found,"
     "Trace counted,Trace update-started,Trace updated,Trace step-opened,"
     "Trace step-complete,Trace recorded,Trace promised,Trace restored,Trace resumed,Trace replayed,"
     "Trace cut,Trace durable,Trace failed";
@@ -192,6 +194,11 @@ void TellDurable(uint64_t seed, Dice* dice, Recorder* recorder) {
   const CoreLimits limits = DrawLimits(dice);
   cluster_options.limits.jit_depth = limits.jit_depth;
   cluster_options.limits.max_fetches_per_stream = limits.max_fetches_per_stream;
+  std::set<ShardId> drained;
+  cluster_options.watch = [&, watch = cluster_options.watch](ShardId shard, const Effect& effect) {
+    if (std::holds_alternative<effect::Drained>(effect)) drained.insert(shard);
+    watch(shard, effect);
+  };
   CoreTraining training(spec, cluster_options, /*fetches=*/true);
   CoreCluster& cluster = training.cluster();
   const bool goes_back = (*dice)(2) == 0;
@@ -212,6 +219,13 @@ void TellDurable(uint64_t seed, Dice* dice, Recorder* recorder) {
     if (disks.cuts() < deaths && (*dice)(60) == 0) {
       const ShardId victim(static_cast<uint32_t>((*dice)(options.shards)));
       if (cluster.IsUp(victim)) cluster.Crash(victim);
+    }
+    for (const ShardId shard : std::exchange(drained, {})) {
+      if (cluster.IsUp(shard)) cluster.Crash(shard);
+    }
+    if ((*dice)(150) == 0) {
+      const ShardId drains(static_cast<uint32_t>((*dice)(options.shards)));
+      cluster.Send(drains, event::Drain{});
     }
     if ((*dice)(200) == 0) training.ReplaceWorker();
     if ((*dice)(peace) == 0) disorder.Act();

@@ -1,0 +1,198 @@
+#include "eps_server/core/steps/gate_desk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace eps {
+namespace {
+
+constexpr size_t kMaxHolderBytes = 64;
+constexpr size_t kMaxHolders = 64;  // apart from shards that drain
+
+}  // namespace
+
+GateDesk::GateDesk(const ShardFacts* facts, const DeskQueries* queries, Outbox* outbox)
+    : facts_(*facts), queries_(*queries), outbox_(outbox), table_(facts_.job.servers.size()) {}
+
+void GateDesk::Continue(const GateDesk& before) {
+  table_ = before.table_;
+  table_.ForgetAnswers();
+  draining_ = before.draining_;
+  gone_ = before.gone_;
+  internal_event::GatesChanged changed;
+  for (const auto& [holder, step] : table_.gates()) changed.steps.insert(step);
+  outbox_->Raise(changed);
+}
+
+// ---------------------------------------------------------------- holders
+
+absl::Status GateDesk::Check(const event::Gate& e) const {
+  if (facts_.state == v1::JOB_STATE_FAILED) return facts_.FailedStatus();
+  if (e.holder.empty() || e.holder.size() > kMaxHolderBytes || IsDrainHolder(e.holder)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Gate: the holder has to be 1 to ", kMaxHolderBytes,
+                     " bytes that do not begin with \"drain/\", not \"",
+                     e.holder.substr(0, kMaxHolderBytes), "\""));
+  }
+  const size_t others = table_.gates().size() - draining_.size();
+  if (e.step.has_value() && table_.gates().count(e.holder) == 0 && others >= kMaxHolders) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Gate: ", others, " holders have a gate; at most ", kMaxHolders, " may"));
+  }
+  return absl::OkStatus();
+}
+
+void GateDesk::On(const event::Gate& e) {
+  const absl::Status status = Check(e);
+  if (!status.ok()) return outbox_->Close(e.stream, status);
+  if (e.step.has_value()) {
+    table_.Set(e.holder, *e.step);
+  } else {
+    table_.Lift(e.holder);
+  }
+  callers_.push_back(Caller{e.stream, e.holder, table_.revision(), facts_.now_ms});
+  Changed();
+}
+
+void GateDesk::AnswerCallers() {
+  for (auto caller = callers_.begin(); caller != callers_.end();) {
+    if (table_.Missing(caller->revision).has_value()) {
+      ++caller;
+      continue;
+    }
+    v1::GateReply reply;
+    reply.set_step(table_.FirstBorder());
+    outbox_->Emit(effect::Reply{caller->stream, std::move(reply)});
+    caller = callers_.erase(caller);
+  }
+}
+
+void GateDesk::Closed(StreamId stream) {
+  callers_.erase(std::remove_if(callers_.begin(), callers_.end(),
+                                [stream](const Caller& c) { return c.stream == stream; }),
+                 callers_.end());
+}
+
+void GateDesk::EndWork(const absl::Status& why) {
+  for (const Caller& caller : callers_) outbox_->Close(caller.stream, why);
+  callers_.clear();
+}
+
+// ---------------------------------------------------------------- shards
+
+void GateDesk::Changed() {
+  internal_event::GatesChanged changed;
+  for (const auto& [holder, step] : table_.gates()) changed.steps.insert(step);
+  outbox_->Raise(changed);
+  // The lead's own shard comes last: it answers at once.
+  for (uint32_t s = static_cast<uint32_t>(facts_.job.servers.size()); s-- > 0;) Send(ShardId(s));
+  LetEnd();
+}
+
+void GateDesk::Send(ShardId shard) {
+  if (shard == facts_.job.shard) {
+    return outbox_->Raise(internal_event::GateMoved{table_.InForce()});
+  }
+  v1::ShardMessage message = facts_.NewMessage();
+  *message.mutable_gate() = table_.InForce();
+  outbox_->Emit(effect::ToShard{shard, std::move(message)});
+}
+
+void GateDesk::OnImported(ShardId from) {
+  if (!table_.gates().empty()) Send(from);
+}
+
+void GateDesk::OnGateSet(ShardId from, const v1::GateSet& message) {
+  table_.OnAnswer(from, message.revision(), message.first_border());
+  AnswerCallers();
+}
+
+// ---------------------------------------------------------------- servers that drain
+
+// No shard has passed a border whose decision is not made, and its cut can still be decided. All
+// servers that drain share one border: the job does not go on from the first one's without it.
+uint64_t GateDesk::DrainBorder() const {
+  if (!draining_.empty()) return table_.gates().at(DrainHolder(draining_.begin()->first));
+  return std::min(queries_.NextDecision(), facts_.job.spec.training.steps);
+}
+
+void GateDesk::On(const internal_event::ShardDrains& e) {
+  gone_.erase(e.shard);
+  const auto drains = draining_.find(e.shard);
+  if (!e.drains) {
+    if (drains == draining_.end()) return;
+    draining_.erase(drains);
+    table_.Lift(DrainHolder(e.shard));
+    return Changed();
+  }
+  if (drains != draining_.end()) {
+    drains->second = false;  // it may not have heard it
+    return LetEnd();
+  }
+  // A shard of a job that is not open does not wait for the lead.
+  if (facts_.state != v1::JOB_STATE_RUNNING && facts_.state != v1::JOB_STATE_DONE) return;
+  table_.Set(DrainHolder(e.shard), DrainBorder());
+  draining_.emplace(e.shard, false);
+  Changed();
+}
+
+void GateDesk::On(const event::LinkDown& e) {
+  gone_.insert(e.peer);
+  LetEnd();
+}
+
+// A server is needed until every shard has the cut of its border, and while another holder, such as
+// a driver that writes a checkpoint, may still read that border or one before it. The lead ends
+// after the others, because they wait for its word.
+bool GateDesk::MayEnd(ShardId shard) const {
+  const uint64_t border = table_.gates().at(DrainHolder(shard));
+  if (!facts_.cuts.everywhere.has_value() || facts_.cuts.everywhere->step < Step(border)) {
+    return false;
+  }
+  for (const auto& [holder, step] : table_.gates()) {
+    if (!IsDrainHolder(holder) && step <= border) return false;
+  }
+  if (shard != facts_.job.shard) return true;
+  return std::all_of(draining_.begin(), draining_.end(), [this](const auto& other) {
+    return other.first == facts_.job.shard || gone_.count(other.first) > 0;
+  });
+}
+
+void GateDesk::LetEnd() {
+  for (auto& [shard, told] : draining_) {
+    if (told || !MayEnd(shard)) continue;
+    told = true;
+    if (shard == facts_.job.shard) {
+      outbox_->Raise(internal_event::MayEnd());
+      continue;
+    }
+    v1::ShardMessage message = facts_.NewMessage();
+    message.mutable_drained();
+    outbox_->Emit(effect::ToShard{shard, std::move(message)});
+  }
+}
+
+// ---------------------------------------------------------------- status
+
+void GateDesk::Waits(WaitPage* page) const {
+  for (const Caller& caller : callers_) {
+    const ShardId shard = table_.Missing(caller.revision).value_or(facts_.job.shard);
+    page->Add(absl::StrCat("Gate of ", caller.holder),
+              absl::StrCat("shard ", shard.value(), " at ", facts_.job.servers[shard.value()],
+                           " to take the gate"),
+              caller.since_ms);
+  }
+}
+
+void GateDesk::FillStatus(v1::StatusReply* status) const {
+  for (const auto& [holder, step] : table_.gates()) {
+    v1::HeldGate* gate = status->add_gates();
+    gate->set_holder(holder);
+    gate->set_step(step);
+  }
+  for (const auto& [shard, told] : draining_) status->add_draining(shard.value());
+}
+
+}  // namespace eps

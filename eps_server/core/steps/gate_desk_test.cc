@@ -1,0 +1,200 @@
+// GateDesk alone: the test plays holders, shards and the other desks.
+
+#include "eps_server/core/steps/gate_desk.h"
+
+#include <optional>
+#include <string>
+
+#include "eps_server/core/testing/fake_outbox.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::SizeIs;
+using testing::StartsWith;
+
+class GateDeskTest : public testing::Test {
+ protected:
+  static ShardFacts FactsOfALongJob(SmallJob* job) {
+    job->spec.training.steps = 20;
+    return job->MakeFacts();
+  }
+  GateDeskTest() {
+    facts_.state = v1::JOB_STATE_RUNNING;
+    queries_.next_decision = 6;
+  }
+  void Ask(uint64_t stream, const std::string& holder, std::optional<uint64_t> step) {
+    desk_.On(event::Gate{StreamId(stream), holder, step});
+  }
+  void Answer(uint32_t shard, uint64_t revision, uint64_t first_border) {
+    v1::GateSet message;
+    message.set_revision(revision);
+    message.set_first_border(first_border);
+    desk_.OnGateSet(ShardId(shard), message);
+  }
+  void Drain(uint32_t shard, bool drains = true) {
+    desk_.On(internal_event::ShardDrains{ShardId(shard), drains});
+  }
+  void HaveCutEverywhere(uint64_t step) {
+    facts_.cuts.everywhere = CutId{Step(step), Term(1)};
+    desk_.On(internal_event::CutEverywhere{*facts_.cuts.everywhere});
+  }
+  std::string Gates() {
+    v1::StatusReply status;
+    desk_.FillStatus(&status);
+    std::string text;
+    for (const v1::HeldGate& gate : status.gates()) {
+      text += gate.holder() + "@" + std::to_string(gate.step()) + " ";
+    }
+    return text;
+  }
+  size_t MayEnd() { return outbox_.TakeRaised<internal_event::MayEnd>().size(); }
+
+  SmallJob job_{3};
+  ShardFacts facts_ = FactsOfALongJob(&job_);
+  FakeQueries queries_;
+  FakeOutbox outbox_;
+  GateDesk desk_{&facts_, &queries_, &outbox_};
+};
+
+TEST_F(GateDeskTest, AnswersWhenEveryShardHasTheGate) {
+  Ask(7, "driver", 4);
+  EXPECT_THAT(outbox_.Take(),
+              ElementsAre(AllOf(StartsWith("ToShard 2"), HasSubstr("revision: 1 step: 4")),
+                          AllOf(StartsWith("ToShard 1"), HasSubstr("holders: \"driver\""))));
+  EXPECT_THAT(outbox_.TakeRaised<internal_event::GateMoved>(), SizeIs(1)) << "its own shard";
+  Answer(0, 1, 3);
+  Answer(2, 1, 5);
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  v1::StatusReply status;
+  WaitPage page(10, &status);
+  desk_.Waits(&page);
+  ASSERT_EQ(status.waits_size(), 1);
+  EXPECT_EQ(status.waits(0).what(), "Gate of driver");
+  EXPECT_THAT(status.waits(0).waits_for(), HasSubstr("shard 1 at "));
+  Answer(1, 1, 4);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("GateReply {step: 5}")));
+}
+
+TEST_F(GateDeskTest, AnswersEveryCaller) {
+  Ask(7, "driver", 4);
+  Ask(8, "another", 3);
+  Ask(9, "another", std::nullopt);
+  desk_.Closed(StreamId(8));
+  outbox_.Take();
+  for (const uint32_t shard : {0, 1, 2}) Answer(shard, 1, 4);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Reply on 7")));
+  for (const uint32_t shard : {0, 1, 2}) Answer(shard, 3, 4);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Reply on 9")));
+}
+
+TEST_F(GateDeskTest, RefusesHoldersThatCannotBe) {
+  for (const std::string& holder : {std::string(), std::string(65, 'x'), std::string("drain/1")}) {
+    Ask(7, holder, 4);
+    EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("Gate: the holder has to be"))) << holder;
+  }
+  for (int holder = 0; holder < 64; ++holder) Ask(7, std::to_string(holder), 4);
+  outbox_.Take();
+  Ask(7, "one more", 4);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("64 holders have a gate; at most 64 may")));
+  Ask(7, "63", std::nullopt);
+  Ask(7, "one more", 4);
+  EXPECT_THAT(outbox_.Take(), Not(Contains(StartsWith("Close"))));
+}
+
+TEST_F(GateDeskTest, RefusesAGateOfAFailedJob) {
+  Ask(7, "driver", 4);
+  outbox_.Take();
+  desk_.EndWork(absl::AbortedError("term 1 is over"));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("term 1 is over")));
+  facts_.state = v1::JOB_STATE_FAILED;
+  Ask(8, "driver", 5);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("the job cannot go on")));
+}
+
+TEST_F(GateDeskTest, RepeatsTheGateToAShard) {
+  desk_.On(internal_event::ShardReached{ShardId(2)});
+  EXPECT_THAT(outbox_.Take(), ElementsAre(AllOf(StartsWith("ToShard 2"), HasSubstr("gate { }"))))
+      << "it may have the gate of another process of the lead";
+  desk_.OnImported(ShardId(1));
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  Ask(7, "driver", 4);
+  outbox_.Take();
+  desk_.On(internal_event::ShardReached{ShardId(2)});
+  desk_.OnImported(ShardId(1));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("ToShard 2"), StartsWith("ToShard 1")));
+}
+
+TEST_F(GateDeskTest, ANewTermKeepsTheGates) {
+  Ask(7, "driver", 4);
+  Drain(1);
+  GateDesk next(&facts_, &queries_, &outbox_);
+  outbox_.TakeRaised<internal_event::GatesChanged>();
+  next.Continue(desk_);
+  const auto changed = outbox_.TakeRaised<internal_event::GatesChanged>();
+  ASSERT_EQ(changed.size(), 1u);
+  EXPECT_THAT(changed[0].steps, ElementsAre(4, 6));
+}
+
+TEST_F(GateDeskTest, AServerDrainsAtAnUndecidedBorder) {
+  Drain(2);
+  EXPECT_EQ(Gates(), "drain/2@6 ");
+  queries_.next_decision = 9;
+  Drain(1);
+  EXPECT_EQ(Gates(), "drain/1@6 drain/2@6 ") << "the job does not pass step 6";
+  Drain(2, false);
+  EXPECT_EQ(Gates(), "drain/1@6 ");
+  Drain(1, false);
+  EXPECT_EQ(Gates(), "");
+  queries_.next_decision = 21;
+  Drain(1);
+  EXPECT_EQ(Gates(), "drain/1@20 ") << "the last step";
+}
+
+TEST_F(GateDeskTest, AServerEndsAtACommonCut) {
+  Drain(1);
+  HaveCutEverywhere(5);
+  EXPECT_THAT(outbox_.Take(), Not(Contains(HasSubstr("drained"))));
+  HaveCutEverywhere(6);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(AllOf(StartsWith("ToShard 1"), HasSubstr("drained"))));
+  HaveCutEverywhere(6);
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  Drain(1);  // its link broke
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("drained")));
+}
+
+TEST_F(GateDeskTest, AServerStaysForAnotherHolder) {
+  Ask(7, "driver", 6);
+  Drain(1);
+  outbox_.Take();
+  HaveCutEverywhere(6);
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  Ask(8, "driver", 12);
+  EXPECT_THAT(outbox_.Take(), Contains(HasSubstr("drained")));
+}
+
+TEST_F(GateDeskTest, TheLeadEndsAfterTheOthers) {
+  Drain(0);
+  Drain(1);
+  HaveCutEverywhere(6);
+  EXPECT_EQ(MayEnd(), 0u);
+  desk_.On(event::LinkDown{ShardId(1)});
+  EXPECT_EQ(MayEnd(), 1u);
+}
+
+TEST_F(GateDeskTest, AClosedJobGetsNoGate) {
+  facts_.state = v1::JOB_STATE_RECOVERING;
+  Drain(1);
+  EXPECT_EQ(Gates(), "");
+}
+
+}  // namespace
+}  // namespace eps

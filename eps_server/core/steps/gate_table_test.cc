@@ -1,0 +1,76 @@
+#include "eps_server/core/steps/gate_table.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace eps {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(GateTable, TheLowestGateHolds) {
+  GateTable table(1);
+  EXPECT_FALSE(table.InForce().has_step());
+  table.Set("driver", 7);
+  table.Set("drain/1", 5);
+  table.Set("another", 5);
+  EXPECT_EQ(table.InForce().step(), 5u);
+  EXPECT_THAT(table.InForce().holders(), ElementsAre("another", "drain/1"));
+  EXPECT_EQ(GateText(table.InForce()), "the gate at step 5 (another, server 1 drains)");
+}
+
+TEST(GateTable, LiftingOneLeavesTheOthers) {
+  GateTable table(1);
+  table.Set("driver", 7);
+  table.Set("drain/1", 5);
+  table.Lift("drain/1");
+  EXPECT_EQ(table.InForce().step(), 7u);
+  EXPECT_THAT(table.InForce().holders(), ElementsAre("driver"));
+  table.Lift("driver");
+  EXPECT_FALSE(table.InForce().has_step());
+}
+
+TEST(GateTable, AHolderHasOneGate) {
+  GateTable table(1);
+  table.Set("driver", 3);
+  table.Set("driver", 9);
+  EXPECT_EQ(table.InForce().step(), 9u);
+  EXPECT_EQ(table.gates().size(), 1u);
+}
+
+TEST(GateTable, StepZeroIsABorder) {
+  GateTable table(1);
+  table.Set("driver", 0);
+  EXPECT_TRUE(table.InForce().has_step());
+}
+
+TEST(GateTable, EachChangeAsksEveryShardAgain) {
+  GateTable table(2);
+  table.Set("driver", 7);
+  table.OnAnswer(ShardId(0), 1, 3);
+  EXPECT_EQ(table.Missing(1), ShardId(1));
+  table.OnAnswer(ShardId(1), 1, 4);
+  EXPECT_EQ(table.Missing(1), std::nullopt);
+  EXPECT_EQ(table.FirstBorder(), 4u);
+  table.Lift("nobody");
+  EXPECT_EQ(table.revision(), 2u);
+  EXPECT_EQ(table.Missing(2), ShardId(0));
+  table.OnAnswer(ShardId(0), 2, 9);
+  table.OnAnswer(ShardId(0), 1, 3);  // late
+  table.OnAnswer(ShardId(1), 8, 1);  // of another process of the lead
+  EXPECT_EQ(table.Missing(2), ShardId(1));
+  table.OnAnswer(ShardId(1), 2, 5);
+  EXPECT_EQ(table.FirstBorder(), 9u);
+}
+
+TEST(GateTable, ANewTermForgetsTheAnswers) {
+  GateTable table(1);
+  table.Set("driver", 7);
+  table.OnAnswer(ShardId(0), 1, 3);
+  table.ForgetAnswers();
+  EXPECT_EQ(table.Missing(1), ShardId(0));
+  EXPECT_EQ(table.InForce().step(), 7u);
+}
+
+}  // namespace
+}  // namespace eps
