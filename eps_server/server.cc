@@ -3,15 +3,14 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <fstream>
 #include <random>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/executor.h"
 #include "base/log.h"
+#include "base/machine/machine_limits.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "eps_server/rpc/control_service.h"
@@ -43,18 +42,6 @@ constexpr uint64_t kTransportShare = 4;
 // Descriptors of the process that are left for files, timers and outgoing connections.
 constexpr uint64_t kOtherDescriptors = 256;
 constexpr uint64_t kMinConnections = 16;
-
-absl::StatusOr<uint64_t> MemAvailable() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key;
-  uint64_t kib = 0;
-  std::string unit;
-  while (meminfo >> key >> kib) {
-    std::getline(meminfo, unit);
-    if (key == "MemAvailable:") return kib << 10;
-  }
-  return absl::InternalError("/proc/meminfo has no MemAvailable; set servers.memory_limit");
-}
 
 // Returns how many connections may be open at a time.
 size_t ConnectionLimit(size_t wanted) {
@@ -105,9 +92,7 @@ class Server::Impl {
        std::unique_ptr<DurableStorage> storage_or_null)
       : storage_(std::move(storage_or_null)),
         pool_(std::make_unique<ThreadPool>(
-            options.threads > 0
-                ? options.threads
-                : std::max(1, static_cast<int>(std::thread::hardware_concurrency())))),
+            options.threads > 0 ? options.threads : static_cast<int>(UsableProcessors()))),
         peers_(options.peers),
         host_(std::make_unique<JobHost>(Environment(options, account), &peers_)),
         control_(host_.get(), &process_),
@@ -300,7 +285,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   }
   uint64_t limit = options.memory_limit_bytes;
   if (limit == 0) {
-    EPS_ASSIGN_OR_RETURN(limit, MemAvailable());
+    EPS_ASSIGN_OR_RETURN(limit, AvailableMemory());
   }
   std::unique_ptr<DurableStorage> storage;
   if (options.storage.has_value()) {

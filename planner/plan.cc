@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "base/machine/machine_limits.h"
 #include "base/memory_account.h"
 #include "base/status_macros.h"
 
@@ -122,7 +123,13 @@ RunShape ShapeOf(const Config& config, const Hardware& hardware) {
     const std::vector<std::string> addresses = absl::StrSplit(config.servers.addresses, ',');
     shape.servers = static_cast<uint32_t>(addresses.size());
   }
-  shape.server_threads = static_cast<uint32_t>(std::max(1, config.servers.threads));
+  shape.server_threads = static_cast<uint32_t>(std::max(0, config.servers.threads));
+  if (shape.server_threads == 0) {
+    const uint32_t machines = std::max(1u, hardware.server_count());
+    shape.server_threads = ServerThreads(hardware.servers.front().cores,
+                                         hardware.one_machine ? shape.workers / machines : 0,
+                                         shape.servers / machines);
+  }
   shape.prefetch = config.worker.prefetch;
   shape.jit_depth = config.servers.jit_depth;
   shape.stash_on_device = config.worker.stash == "device";

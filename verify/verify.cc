@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,7 @@
 #include "base/checksum.h"
 #include "base/config/app_arguments.h"
 #include "base/job/models/model_family.h"
+#include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
 #include "verify/compare.h"
 #include "verify/reference_models.h"
@@ -39,8 +39,7 @@ std::string PlantList() {
 // The threads of each worker of a run on one machine; by default the workers share its cores.
 int ThreadsOfWorker(const WorkerConfig& worker) {
   if (worker.threads > 0) return worker.threads;
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  return std::max(1, cores / std::max(1, worker.count));
+  return std::max(1, static_cast<int>(UsableProcessors()) / std::max(1, worker.count));
 }
 
 absl::Status CheckVerifiable(const RunFolder& run) {

@@ -119,8 +119,8 @@ struct ServersConfig {
   std::string listen = "127.0.0.1:0";  // of eps serve
   std::string metrics;                 // HOST:PORT of eps serve's metrics; empty disables them
   std::string trace;                   // folder for traces of the protocol; empty disables them
-  int threads = 1;
-  uint64_t memory_limit = 0;           // bytes; 0 means the machine's free memory
+  int threads = 0;                     // 0 means as many as the machine can spare
+  uint64_t memory_limit = 0;           // bytes; 0 means the free memory
   bool insecure = false;               // allows `listen` on an address that is not loopback
   std::vector<std::string> peers;      // servers that eps serve may connect to; empty: loopback
   int64_t worker_timeout_ms = 60'000;  // an eager job ends if a part has no worker for longer

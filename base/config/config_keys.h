@@ -99,10 +99,13 @@ void ServersKeys(V* v, ServersConfig* s) {
   v->Key("servers.trace", &s->trace, AnyValue(),
          "Folder to which servers append protocol events, one per line, for checks; empty disables "
          "the trace.");
-  v->Key("servers.threads", &s->threads, AnyValue(),
-         "Threads of a server for reduction and update.");
+  v->Key(
+      "servers.threads", &s->threads, AnyValue(),
+      "Threads of a server for reduction, update and encoding; 0 means all processors that it may "
+      "use, or, if eps train starts it, its share of those that the workers leave (one is kept "
+      "for each worker). The result does not depend on it.");
   v->Key("servers.memory_limit", &s->memory_limit, SizeText(),
-         "Memory that a server may use; 0 means the machine's free memory.");
+         "Memory that a server may use; 0 means what is free on the machine, or in its container.");
   v->Key("servers.insecure", &s->insecure, AnyValue(),
          "Allows servers.listen on an address that is not loopback.");
   v->Key("servers.peers", &s->peers, AnyValue(),
@@ -141,7 +144,7 @@ void WorkerKeys(V* v, WorkerConfig* w) {
          "Where stage inputs wait for the backward pass: host or device.");
   StashKey(v, &w->stash_codec);
   v->Key("worker.threads", &w->threads, AnyValue(),
-         "Threads of a worker's computation; 0 uses all cores.");
+         "Threads of a worker's computation; 0 means the worker's share of the processors.");
   v->Key("worker.prefetch", &w->prefetch, AnyValue(),
          "Stages to fetch ahead; 0 disables prefetching.");
   v->Key("worker.count", &w->count, AnyValue(), "Number of workers of the job.");

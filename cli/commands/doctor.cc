@@ -17,7 +17,6 @@
 #include <fstream>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -27,6 +26,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/descriptor.h"
+#include "base/machine/machine_limits.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "cli/commands/doctor_checks.h"
@@ -70,7 +70,7 @@ std::string ProcLine(const std::string& path, absl::string_view prefix) {
 
 void CheckCpu(Report* report) {
   const std::string model = ProcLine("/proc/cpuinfo", "model name");
-  const unsigned cores = std::thread::hardware_concurrency();
+  const uint32_t cores = UsableProcessors();
   const std::string text = absl::StrCat("cpu:", model.empty() ? " unknown model" : model, ", ",
                                         cores, cores == 1 ? " core" : " cores");
 #if defined(__x86_64__)
@@ -90,12 +90,11 @@ void CheckCpu(Report* report) {
 }
 
 void CheckMemory(const Config& config, Report* report) {
-  uint64_t available_kib = 0;
-  if (std::sscanf(ProcLine("/proc/meminfo", "MemAvailable").c_str(), "%lu", &available_kib) != 1) {
-    return report->Add(Level::kWarn, "memory: /proc/meminfo does not report the available memory");
+  const absl::StatusOr<uint64_t> available = AvailableMemory();
+  if (!available.ok()) {
+    return report->Add(Level::kWarn, absl::StrCat("memory: ", available.status().message()));
   }
-  report->Add(CheckMemoryLimit(std::min(available_kib * 1024, CgroupRoom("/sys/fs/cgroup")),
-                               config.servers.memory_limit));
+  report->Add(CheckMemoryLimit(*available, config.servers.memory_limit));
 }
 
 void CheckFileLimit(Report* report) {

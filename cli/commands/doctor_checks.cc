@@ -10,8 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <limits>
 #include <memory>
 #include <system_error>
 
@@ -27,25 +25,10 @@
 namespace eps {
 namespace {
 
-constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
 constexpr uint64_t kLittleMemory = uint64_t{2} << 30;
 // A server holds three connections per worker, and gRPC some descriptors per connection.
 constexpr uint64_t kFewFiles = 1024;
 constexpr uint64_t kEnoughFiles = 65'536;
-
-// Returns the number in a file; kUnlimited if there is no such file or if it holds a word ("max").
-uint64_t NumberIn(const std::string& path) {
-  std::ifstream file(path);
-  std::string word;
-  uint64_t number = 0;
-  if (!(file >> word) || !absl::SimpleAtoi(word, &number)) return kUnlimited;
-  return number;
-}
-
-uint64_t Left(uint64_t limit, uint64_t used) {
-  if (limit == kUnlimited || used == kUnlimited) return kUnlimited;
-  return limit > used ? limit - used : 0;
-}
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -82,15 +65,6 @@ int Connect(const addrinfo& to, std::chrono::milliseconds timeout) {
 }
 
 }  // namespace
-
-uint64_t CgroupRoom(const std::string& root) {
-  const uint64_t room = Left(NumberIn(root + "/memory.max"), NumberIn(root + "/memory.current"));
-  if (room != kUnlimited) return room;
-  const uint64_t limit = NumberIn(root + "/memory/memory.limit_in_bytes");
-  // Version 1 represents "no limit" by a number near 2^63.
-  if (limit >= uint64_t{1} << 62) return kUnlimited;
-  return Left(limit, NumberIn(root + "/memory/memory.usage_in_bytes"));
-}
 
 Finding CheckMemoryLimit(uint64_t available_bytes, uint64_t limit_bytes) {
   const std::string available = FormatBytes(static_cast<double>(available_bytes));

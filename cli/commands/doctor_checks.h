@@ -17,12 +17,7 @@ struct Finding {
   std::string text;
 };
 
-// Returns the bytes that the control group of this process may still allocate; UINT64_MAX if there
-// is no limit. `root` is /sys/fs/cgroup (version 2, or version 1 in its memory folder).
-uint64_t CgroupRoom(const std::string& root);
-
-// Compares the available memory of the machine and the control group with servers.memory_limit,
-// where 0 means all available memory.
+// Compares the memory that this process can use with servers.memory_limit, where 0 means all of it.
 Finding CheckMemoryLimit(uint64_t available_bytes, uint64_t limit_bytes);
 
 // Checks the soft and hard limits of open files of a process.

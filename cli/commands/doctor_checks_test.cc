@@ -51,24 +51,6 @@ class Listener {
   std::string address_;
 };
 
-TEST(DoctorChecksTest, ReadsTheLimitOfAControlGroup) {
-  const std::string v2 = Folder("v2");
-  EXPECT_EQ(CgroupRoom(v2), UINT64_MAX) << "no files";
-  Write(v2 + "/memory.max", "max\n");
-  Write(v2 + "/memory.current", "5000\n");
-  EXPECT_EQ(CgroupRoom(v2), UINT64_MAX);
-  Write(v2 + "/memory.max", "8000\n");
-  EXPECT_EQ(CgroupRoom(v2), 3000u);
-  Write(v2 + "/memory.max", "4000\n");
-  EXPECT_EQ(CgroupRoom(v2), 0u);
-  const std::string v1 = Folder("v1");
-  Write(v1 + "/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  Write(v1 + "/memory/memory.usage_in_bytes", "1\n");
-  EXPECT_EQ(CgroupRoom(v1), UINT64_MAX);
-  Write(v1 + "/memory/memory.limit_in_bytes", "101\n");
-  EXPECT_EQ(CgroupRoom(v1), 100u);
-}
-
 TEST(DoctorChecksTest, ComparesTheLimitWithAvailableMemory) {
   const struct {
     uint64_t available, limit;

@@ -62,6 +62,21 @@ TEST(PlanCommand, PlansAnExampleWithKeysOfTrain) {
   EXPECT_EQ(nlohmann::json::parse(json.text)["tokens_per_step"], 2 * 3 * 256);
 }
 
+// GPT-2 on eight H200: the default must not leave a server machine with one busy core.
+TEST(PlanCommand, ServersUseTheirMachineByDefault) {
+  const std::string model =
+      WriteFile("gpt2.json",
+                "{\"model_type\": \"gpt2\", \"n_layer\": 12, \"n_head\": 12, \"n_embd\": 768, "
+                "\"n_positions\": 1024, \"vocab_size\": 50257}");
+  const planner::Hardware hardware = *ReadHardware("h200_node");
+  const auto plan = PlanTrainArguments(hardware, {"--model=" + model});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_GT(plan->shape.server_threads, hardware.servers.front().cores / 2);
+  EXPECT_NE(plan->bottleneck(), planner::Resource::kServerProcessors);
+  const auto one = PlanTrainArguments(hardware, {"--model=" + model, "--servers.threads=1"});
+  EXPECT_EQ(one->bottleneck(), planner::Resource::kServerProcessors);
+}
+
 TEST(PlanCommand, WritesAPage) {
   const std::string page = testing::TempDir() + "/plan.html";
   ASSERT_TRUE(Capture(&RunPlan, {"--hardware=h200_node", "--html=" + page}).status.ok());

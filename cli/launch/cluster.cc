@@ -1,8 +1,8 @@
 #include "cli/launch/cluster.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/check.h"
 #include "base/files/files.h"
+#include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
 #include "cli/launch/run_config.h"
 #include "cli/launch/serve.h"
@@ -35,19 +36,6 @@ std::vector<std::string> ChildEnvironment() {
     if (!config && kLauncher.count(name) == 0) variables.push_back(absl::StrCat(name, "=", value));
   }
   return variables;
-}
-
-// Returns a server's share of the machine's available memory, for users who set no limit; 0 if it
-// is unknown.
-uint64_t MemoryShare(uint32_t servers) {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    unsigned long kib = 0;
-    if (std::sscanf(line.c_str(), "MemAvailable: %lu", &kib) == 1) {
-      return uint64_t{kib} * 1024 / servers;
-    }
-  }
-  return 0;
 }
 
 }  // namespace
@@ -99,8 +87,15 @@ absl::Status Cluster::Start(Child* child, bool read_stdout) {
 
 absl::Status Cluster::StartServers(uint32_t count) {
   std::vector<std::string> argv = {OwnPath(), "serve"};
+  // These servers and workers share one machine.
   if (config_.servers.memory_limit == 0) {
-    argv.push_back(absl::StrCat("--servers.memory_limit=", MemoryShare(count)));
+    EPS_ASSIGN_OR_RETURN(const uint64_t available, AvailableMemory());
+    argv.push_back(absl::StrCat("--servers.memory_limit=", available / count));
+  }
+  if (config_.servers.threads == 0) {
+    const uint32_t workers = static_cast<uint32_t>(std::max(0, config_.worker.count));
+    argv.push_back(
+        absl::StrCat("--servers.threads=", ServerThreads(UsableProcessors(), workers, count)));
   }
   for (uint32_t i = 0; i < count; ++i) {
     Child server{absl::StrCat("server ", i), argv, /*variables=*/{}, nullptr};

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
-#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -17,6 +16,7 @@
 #include "base/files/safetensors_folder.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/job/models/model_family.h"
+#include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "compression/codec_table.h"
@@ -204,9 +204,9 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
   plan.config.training.parts = plan.spec.training.parts;
   EPS_RETURN_IF_ERROR(LoadHeldOut(run, &plan));
   if (plan.config.worker.threads == 0) {
-    // Workers of one machine share its cores. Resolve the number, because the bits depend on it.
-    const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
-    plan.config.worker.threads = static_cast<int>(std::max(1u, cores / workers));
+    // Workers of one machine share its processors. Resolve the number, because the bits depend on
+    // it.
+    plan.config.worker.threads = static_cast<int>(std::max(1u, UsableProcessors() / workers));
   }
   if (!plan.config.checkpoint.dir.empty()) {
     std::error_code error;

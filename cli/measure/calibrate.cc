@@ -16,6 +16,7 @@
 #include "base/config/app_arguments.h"
 #include "base/files/files.h"
 #include "base/job/models/gpt2.h"
+#include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
 #include "cli/launch/child_process.h"
 #include "cli/launch/run_config.h"
@@ -169,8 +170,10 @@ absl::StatusOr<planner::Hardware> MeasureHere(const CalibrateOptions& options,
   hardware.one_machine = true;
 
   Say("memory, updates and codecs");
-  server.cores = CoreCount();
-  server.memory = worker.memory = worker.device.memory = MemoryBytes();
+  server.cores = UsableProcessors();
+  EPS_ASSIGN_OR_RETURN(const uint64_t memory, MemoryCapacity());
+  server.memory = worker.memory = worker.device.memory =
+      planner::Bytes(static_cast<double>(memory));
   server.memory_bandwidth = Rounded(MeasureMemory());
   server.update = Rounded(MeasureUpdate());
   for (const char* name : kCodecs) {

@@ -23,6 +23,7 @@
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/job/optimizers.h"
+#include "base/machine/machine_limits.h"
 #include "base/numerics/flush_denormals.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
@@ -186,15 +187,8 @@ absl::StatusOr<DiskSpeed> MeasureFile(Disk* disk, const std::string& path) {
 
 }  // namespace
 
-uint32_t CoreCount() { return std::max(1u, std::thread::hardware_concurrency()); }
-
-planner::Bytes MemoryBytes() {
-  return planner::Bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
-                        static_cast<double>(sysconf(_SC_PAGESIZE)));
-}
-
 BytesPerSecond MeasureMemory() {
-  const size_t cores = CoreCount();
+  const size_t cores = UsableProcessors();
   const size_t share = kCopyBytes / cores;
   std::vector<uint8_t> from(kCopyBytes, 1);
   std::vector<uint8_t> to(kCopyBytes, 2);

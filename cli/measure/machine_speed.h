@@ -14,9 +14,6 @@
 
 namespace eps {
 
-uint32_t CoreCount();
-planner::Bytes MemoryBytes();  // of the machine
-
 // Returns the bytes that all cores together read and write in one long copy.
 planner::BytesPerSecond MeasureMemory();
 // Measures the reduction of one FP32 gradient and the AdamW update on one core.

@@ -30,8 +30,6 @@ TEST(MachineSpeed, RatesArePlausible) {
   const planner::Seconds latency = *MeasureLatency();
   EXPECT_GT(latency, planner::Seconds(1e-7));
   EXPECT_LT(latency, planner::Seconds(1));
-  EXPECT_GE(CoreCount(), 1u);
-  EXPECT_GT(MemoryBytes(), planner::Bytes(1e8));
 }
 
 TEST(MachineSpeed, CodecsByTheirNames) {
