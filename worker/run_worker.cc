@@ -1,5 +1,6 @@
 #include "worker/run_worker.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -9,9 +10,11 @@
 #include "absl/strings/str_join.h"
 #include "base/job/models/model_family.h"
 #include "base/log.h"
+#include "base/machine/machine_limits.h"
 #include "base/memory_account.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "worker/await_job.h"
 #include "worker/client/parameter_client.h"
 #include "worker/data/token_source.h"
 #include "worker/exec/torch_runtime.h"
@@ -26,6 +29,10 @@ RuntimeOptions RuntimeOptionsOf(const WorkerOptions& worker) {
   options.device = worker.config.worker.device;
   options.stash = worker.config.worker.stash;
   options.threads = worker.config.worker.threads;
+  if (options.threads == 0) {
+    const int local = std::max(1, worker.local_count);
+    options.threads = std::max(1, static_cast<int>(UsableProcessors()) / local);
+  }
   options.local_rank = worker.local_rank;
   options.local_count = worker.local_count;
   return options;
@@ -173,9 +180,12 @@ class Worker {
         join_(std::move(join)),
         report_(std::move(report)) {}
 
-  // Runs to the end of the job. Joins again if its state returned to a durable border, or this
-  // worker lost its lease (Aborted).
+  // Waits for the job and runs to its end. Joins again if its state returned to a durable border,
+  // or this worker lost its lease (Aborted).
   absl::Status Run() {
+    EPS_RETURN_IF_ERROR(AwaitJob(options_.servers[0],
+                                 std::chrono::milliseconds(options_.config.worker.join_timeout_ms),
+                                 interrupted_));
     for (;;) {
       const absl::Status status = TrainUntilFenced();
       if (!absl::IsAborted(status)) return status;

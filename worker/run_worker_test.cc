@@ -299,6 +299,7 @@ TEST_F(RunWorkerTest, NamesAnAbsentServer) {
   StartServer(TinySyntheticSpec());
   server_->Stop();
   options_.config.worker.rpc_timeout_ms = 300;
+  options_.config.worker.join_timeout_ms = 300;
   const absl::Status status = RunWorker(options_, Never);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), options_.servers[0])) << status;

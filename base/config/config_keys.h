@@ -155,6 +155,8 @@ void WorkerKeys(V* v, WorkerConfig* w) {
          "waits for the remainder. 0 disables the wait.");
   v->Key("worker.rpc_timeout", &w->rpc_timeout_ms, DurationText(),
          "How long a worker waits for one reply of a server.");
+  v->Key("worker.join_timeout", &w->join_timeout_ms, DurationText(),
+         "How long a worker waits until its servers answer and hold a job; 0 waits for ever.");
 }
 
 template <class V>

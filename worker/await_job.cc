@@ -1,0 +1,58 @@
+#include "worker/await_job.h"
+
+#include <memory>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "wire/control_client.h"
+
+namespace eps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kLookTimeout{2};
+constexpr std::chrono::milliseconds kPause{200};
+constexpr std::chrono::seconds kSilence{10};
+
+// Returns what is missing; empty if the worker can join. Other errors than a server that is away
+// are left to the Join, which names them.
+std::string Missing(const std::string& server) {
+  absl::StatusOr<std::unique_ptr<ControlClient>> client =
+      ControlClient::Connect({server}, Clock::now() + kLookTimeout);
+  const absl::StatusOr<v1::StatusReply> status =
+      client.ok() ? (*client)->GetStatus(0, kLookTimeout) : client.status();
+  if (absl::IsUnavailable(status.status()) || absl::IsDeadlineExceeded(status.status())) {
+    return absl::StrCat("server ", server, " to answer");
+  }
+  if (!status.ok() || status->job_id() != 0) return "";
+  return absl::StrCat("a job: server ", server,
+                      " has none yet (eps train --servers=ADDRESSES --workers=0 creates one)");
+}
+
+}  // namespace
+
+absl::Status AwaitJob(const std::string& server, std::chrono::milliseconds timeout,
+                      const std::function<bool()>& interrupted) {
+  const auto start = Clock::now();
+  auto say = start;
+  for (;;) {
+    const std::string missing = Missing(server);
+    if (missing.empty()) return absl::OkStatus();
+    if (interrupted())
+      return absl::CancelledError(absl::StrCat("interrupted, waiting for ", missing));
+    if (timeout.count() > 0 && Clock::now() - start > timeout) {
+      return absl::UnavailableError(absl::StrCat("waited ", timeout.count() / 1000, " s for ",
+                                                 missing, "; worker.join_timeout sets how long"));
+    }
+    if (Clock::now() >= say) {
+      EPS_LOG_INFO("waiting for " << missing);
+      say = Clock::now() + kSilence;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+}  // namespace eps

@@ -1,0 +1,21 @@
+#ifndef EPS_WORKER_AWAIT_JOB_H_
+#define EPS_WORKER_AWAIT_JOB_H_
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace eps {
+
+// Waits until `server` answers and holds a job, so that workers and servers that are started by
+// hand may start in any order. Logs what it waits for at most every 10 s. Unavailable, with what
+// was missing and the key, after `timeout`; 0 waits for ever. Cancelled once `interrupted` returns
+// true. Blocks; asks `interrupted` between two looks at the server, each of at most 7 s.
+absl::Status AwaitJob(const std::string& server, std::chrono::milliseconds timeout,
+                      const std::function<bool()>& interrupted);
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_AWAIT_JOB_H_
