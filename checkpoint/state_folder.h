@@ -37,6 +37,10 @@ class StateFolder {
   // are missing, do not belong together or have no common cut; DataLoss names the damaged file.
   absl::StatusOr<std::unique_ptr<JobState>> OpenCut(std::optional<JobId> job) const;
 
+  // Reads every byte of all cuts. Adds a line to *report for each server's share of a cut that is
+  // whole, and one for each damaged place, with its file. DataLoss if there is any.
+  absl::Status Verify(std::string* report) const;
+
   // Returns text that lists each job with the share of each server, the leftovers of removed jobs,
   // and what was moved to lost+found.
   absl::StatusOr<std::string> Table() const;

@@ -225,11 +225,17 @@ class StateTest(unittest.TestCase):
     def test_4_names_damaged_and_missing_files(self):
         state = self.fresh("damaged")
         shutil.copytree(self.state, state)
+        said = self.eps("state", "verify", state)
+        self.assertEqual(len(re.findall(r"^ok: \S+/server-[01]: job ", said, re.MULTILINE)),
+                         len(said.splitlines()), said)
         for slot in (0, 1):
             # Damages the first chunk on server 1 in both slots, as either may hold the cut.
             path, = glob.glob(os.path.join(state, "server-1/job-*/slot-%d.eps" % slot))
             flip(path, 4096 + 8)
         out = self.fresh("never")
+        said = self.eps("state", "verify", state, code=65)
+        self.assertRegex(said, r"damaged: .*server-1/job-[0-9a-f]+/slot-[01].eps: chunk ")
+        self.assertRegex(said, r"ok: \S+/server-0: job ")
         said = self.eps("checkpoint", "save", state, "--out=" + out, code=65)
         self.assertRegex(said, r"server-1/job-[0-9a-f]+/slot-[01].eps: chunk \d+: \d+ bytes at "
                                r"offset 4096: CRC32C [0-9a-f]+ expected, [0-9a-f]+ found")

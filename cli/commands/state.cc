@@ -173,7 +173,8 @@ absl::Status RestoreState(const StateArguments& arguments) {
 }
 
 absl::Status RunState(const std::vector<std::string>& arguments) {
-  CLI::App app{"Lists and removes durable state of jobs; stop the servers first.", "eps state"};
+  CLI::App app{"Lists, checks and removes durable state of jobs; stop the servers first.",
+               "eps state"};
   app.require_subcommand(1);
   std::string path;
   std::vector<std::string> jobs;
@@ -183,7 +184,9 @@ absl::Status RunState(const std::vector<std::string>& arguments) {
       "list jobs with model, shards, cuts and bytes, remains of removed jobs, and lost+found");
   CLI::App* const rm =
       app.add_subcommand("rm", "remove jobs with all their state, or folders of lost+found");
-  for (CLI::App* const command : {ls, rm}) {
+  CLI::App* const verify =
+      app.add_subcommand("verify", "check every byte of all cuts; exits with 65 if one is damaged");
+  for (CLI::App* const command : {ls, rm, verify}) {
     command
         ->add_option("STATE", path, "data folder of the servers (storage.path), or of one server")
         ->required();
@@ -203,6 +206,12 @@ absl::Status RunState(const std::vector<std::string>& arguments) {
     EPS_ASSIGN_OR_RETURN(const std::string table, folder->Table());
     Print(table);
     return absl::OkStatus();
+  }
+  if (verify->parsed()) {
+    std::string report;
+    const absl::Status status = folder->Verify(&report);
+    Print(report);
+    return status;
   }
   return RemoveAll(folder.get(), jobs, force ? RemoveServed::kRemove : RemoveServed::kRefuse);
 }

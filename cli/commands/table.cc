@@ -71,7 +71,7 @@ const std::vector<Command>& Commands() {
       {"verify", "compare with a plain training loop (eps verify --help)", RunVerify},
       {"checkpoint", "ls, digest, verify, export, save, reshard, rm (eps checkpoint --help)",
        RunCheckpoint},
-      {"state", "ls, rm: durable state of jobs (eps state --help)", RunState},
+      {"state", "ls, verify, rm: durable state of jobs (eps state --help)", RunState},
       {"backup", "write durable state to a folder, file or stdout (eps backup --help)", RunBackup},
       {"restore", "create durable state from a backup (eps restore --help)", RunRestore},
       {"codec", "list codecs, or try one on a file (eps codec --help)", RunCodec},
