@@ -104,6 +104,16 @@ std::string ResidualFile(uint32_t part) {
   return absl::StrFormat("%s%05d.safetensors", kPrefix, part);
 }
 
+absl::StatusOr<uint64_t> ResidualFilesBytes(const JobSpec& spec, const ChunkMap& chunks) {
+  EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
+  uint64_t elements = 0;
+  for (const TensorUsePlace& use : UsesWithResiduals(spec, chunks, codecs)) {
+    const TensorSpec& tensor = spec.tensors[use.tensor.value()];
+    elements += (tensor.rank == 2 ? uint64_t{tensor.rows} : 1) * tensor.cols;
+  }
+  return elements * sizeof(float) * spec.training.parts;
+}
+
 // ---------------------------------------------------------------- writer
 
 ResidualFilesWriter::ResidualFilesWriter(const JobSpec& spec, const ChunkMap& chunks,

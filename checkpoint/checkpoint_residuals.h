@@ -37,6 +37,10 @@ std::vector<TensorUsePlace> UsesOfTensors(const JobSpec& spec);
 // Returns the path of a part's file in the checkpoint, such as eps/residual-00000.safetensors.
 std::string ResidualFile(uint32_t part);
 
+// Returns the bytes of all these files of a checkpoint, without their headers; 0 if the job keeps
+// no residuals. InvalidArgument as CodecTable::Build.
+absl::StatusOr<uint64_t> ResidualFilesBytes(const JobSpec& spec, const ChunkMap& chunks);
+
 // Decodes the servers' residuals and writes their values. Thread-compatible.
 class ResidualFilesWriter {
  public:

@@ -23,8 +23,7 @@ STEPS = ("2", "3")
 SMALL_MODEL = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32,
                "vocab_size": 256}
 # Sentences of the page about defaults: the key and its default.
-DEFAULTS = [("`checkpoint.save_steps`", "`0`"), ("`storage.path`", '`""`'),
-            ("`servers.threads`", "`1`")]
+DEFAULTS = [("`checkpoint.save_steps`", "`0`")]
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")

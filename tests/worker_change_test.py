@@ -27,8 +27,10 @@ INTERRUPTED, TERMINATED, UNAVAILABLE = 130, 143, 69
 SETTINGS = dict(small_job.SETTINGS, **{
     "training.steps": STEPS, "training.parts": 2, "quantization.gradients": "topk:0.2",
     "servers.addresses": 2, "worker.count": 2})
-EAGER = {"training.clip": "lagged"}
-SEALED = {"training.clip": "exact"}
+# No cuts: a lost process is noticed.
+MEMORY = {"storage.kind": "dram"}
+EAGER = dict(MEMORY, **{"training.clip": "lagged"})
+SEALED = dict(MEMORY, **{"training.clip": "exact"})
 DURABLE = dict(EAGER, **{"storage.kind": "nvme", "storage.cut_steps": 4})
 # Makes a run long enough for the start of another process.
 SLOW = {"worker.pass_time": "8ms"}

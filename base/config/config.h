@@ -91,7 +91,7 @@ struct QuantizationConfig : CodecSettings {
 
 // Where servers keep state, how they make it durable, and how a run restarts processes.
 struct StorageConfig {
-  std::string kind = "dram";  // dram | nvme
+  std::string kind = "auto";  // auto | dram | nvme
   std::string path;
   uint64_t staging = uint64_t{256} << 20;  // bytes
   std::string cut_steps = "auto";          // auto | a number
@@ -99,10 +99,15 @@ struct StorageConfig {
   uint64_t scrub = uint64_t{8} << 20;      // bytes per second
   bool reopen = true;          // whether a restarted server opens the job that it served
   uint64_t max_restarts = 10;  // restarts of killed processes by eps train
+  bool keep = false;           // whether the state that eps train chose to keep outlives its run
+  // Not a key: eps train chose `path` because `kind` was auto (cli/launch/state/state_home.h).
+  bool chosen = false;
 
+  // Returns where tensors lie; auto stands for dram.
+  std::string tier() const { return kind == "auto" ? "dram" : kind; }
   // Returns true if servers keep cuts of the state in a folder, so that a job outlives its
   // processes.
-  bool durable() const { return kind != "dram" || !path.empty(); }
+  bool durable() const { return tier() != "dram" || !path.empty(); }
 };
 
 // Where a run writes checkpoints, and which one it resumes from.

@@ -49,12 +49,15 @@ void RunKeysOfQuantization(V* v, QuantizationConfig* q) {
 
 template <class V>
 void StorageKeys(V* v, StorageConfig* s) {
-  v->Key("storage.kind", &s->kind, AnyValue(),
-         "Where a server keeps weights and optimizer state: dram or nvme. They survive its process "
-         "on nvme, and in dram if storage.path is set.");
+  v->Key(
+      "storage.kind", &s->kind, AnyValue(),
+      "Where a server keeps weights and optimizer state: dram or nvme. They survive its process "
+      "on nvme, and in dram if storage.path is set. With auto and no storage.path, eps train keeps "
+      "them in memory with cuts in checkpoint.dir/state if that disk has room, and removes the "
+      "cuts after the last checkpoint; dram writes no cuts.");
   v->Key("storage.path", &s->path, AnyValue(),
          "Data folder of one server; eps train creates one folder per server in it. If it is "
-         "empty, nvme keeps the state in checkpoint.dir, and dram writes nothing.");
+         "empty, nvme keeps the state in checkpoint.dir/state, and dram writes nothing.");
   v->Key("storage.staging", &s->staging, SizeText(),
          "Memory of a server for chunks in transfer from or to its disk.");
   v->Key("storage.cut_steps", &s->cut_steps, AnyValue(),
@@ -70,6 +73,8 @@ void StorageKeys(V* v, StorageConfig* s) {
          "How often, in total, eps train restarts killed servers and workers if the job can resume "
          "from a cut, and killed workers in mode sealed; 0 ends the run instead. A worker that was "
          "stopped is replaced without counting.");
+  v->Key("storage.keep", &s->keep, AnyValue(),
+         "Keeps the cuts that storage.kind=auto wrote after the last checkpoint.");
   v->Key("storage.scrub", &s->scrub, SizeText(),
          "Bytes per second that a server rereads from its cuts and checks; 0 disables scrubbing.");
 }

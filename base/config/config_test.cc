@@ -265,7 +265,9 @@ TEST(Config, MergesOnlyTheKeysOfADocument) {
   EXPECT_EQ(config.training.seed, 7u);
   EXPECT_THAT(config.data.path, ElementsAre("a.txt", "b.txt"));
   EXPECT_EQ(config.optimizer.lr, 3e-4);
-  EXPECT_EQ(config.storage.kind, "dram");
+  EXPECT_EQ(config.storage.kind, "auto");
+  EXPECT_EQ(config.storage.tier(), "dram");
+  EXPECT_FALSE(config.storage.durable());
 }
 
 TEST(Config, ServersAcceptsAListOrASection) {

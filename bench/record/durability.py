@@ -46,7 +46,7 @@ TIMEOUT_S = 600
 POLL_S = 0.005
 READ_BYTES = 4 << 20
 STATES = {
-    "memory": [],
+    "memory": ["--storage.kind=dram"],
     "memory, with cuts": ["--storage.path="],  # a folder of the round
     "nvme": ["--storage.kind=nvme"],
     "nvme, with a log": ["--storage.kind=nvme", "--storage.log=contributions"],
@@ -55,7 +55,8 @@ LOGS = ("none", "contributions")
 SERVERS = re.compile(r"[(]eps status (--servers=[^)]+)")
 GOES_ON = re.compile(r"^note: the job continues after step (\d+)", re.M)
 
-COSTS = {"without cuts": [], "auto": ["--storage.cut_steps=auto", "--storage.path="],
+COSTS = {"without cuts": ["--storage.kind=dram"],
+         "auto": ["--storage.cut_steps=auto", "--storage.path="],
          "many cuts": ["--storage.cut_steps=2", "--storage.path="]}
 COST_GOAL = 0.01
 

@@ -121,7 +121,7 @@ def train(front, arguments, folder, options):
     shutil.rmtree(out, ignore_errors=True)
     log = pathlib.Path(folder) / "train.log"
     total = options.warmup + options.steps
-    command = [front, "train", *arguments, f"--data={DATA}", f"--out={out}",
+    command = [front, "train", "--storage.kind=dram", *arguments, f"--data={DATA}", f"--out={out}",
                "--training.steps=1000000", "--metrics.tensorboard=false"]
     deadline = time.monotonic() + TIMEOUT_S
     with open(log, "w", encoding="utf-8") as file, subprocess.Popen(

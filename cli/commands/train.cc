@@ -17,8 +17,10 @@
 #include "base/exit_code.h"
 #include "base/files/files.h"
 #include "base/folder.h"
+#include "base/machine/disk_room.h"
 #include "base/status_macros.h"
 #include "base/text.h"
+#include "checkpoint/guard/checkpoint_room.h"
 #include "cli/driver/job_driver.h"
 #include "cli/driver/progress.h"
 #include "cli/driver/status_text.h"
@@ -28,6 +30,7 @@
 #include "cli/launch/output_folder.h"
 #include "cli/launch/plan.h"
 #include "cli/launch/plan_check.h"
+#include "cli/launch/state/state_home.h"
 
 namespace eps {
 namespace {
@@ -49,8 +52,13 @@ Survives WhatSurvives(const TrainPlan& plan) {
 // One `eps train`: starts the processes of the run, drives the job, and prints a summary.
 class TrainRun final : public DriverHost {
  public:
-  TrainRun(TrainPlan plan, std::unique_ptr<OutputFolder> output, bool allow_changes)
-      : plan_(std::move(plan)), output_(std::move(output)), allow_changes_(allow_changes) {}
+  // `state` is the line about the durable state; may be empty.
+  TrainRun(TrainPlan plan, std::unique_ptr<OutputFolder> output, std::string state,
+           bool allow_changes)
+      : plan_(std::move(plan)),
+        output_(std::move(output)),
+        state_(std::move(state)),
+        allow_changes_(allow_changes) {}
   ~TrainRun() override;
 
   absl::Status Run();
@@ -67,6 +75,8 @@ class TrainRun final : public DriverHost {
 
  private:
   absl::Status OpenFolders();
+  absl::Status DropOldState() const;
+  void DropState();
   absl::Status StartJob();
   absl::Status Blame(const absl::Status& status);
   std::string QuantizationSummary() const;
@@ -77,6 +87,7 @@ class TrainRun final : public DriverHost {
 
   const TrainPlan plan_;
   const std::unique_ptr<OutputFolder> output_;
+  const std::string state_;
   const bool allow_changes_;  // whether to resume with other data, another model or seed
   std::string log_folder_;
   bool temporary_ = false;  // log_folder_ is removed if the run succeeds
@@ -109,6 +120,7 @@ absl::Status TrainRun::StartJob() {
       choice.spawn != 0 ? choice.spawn : static_cast<uint32_t>(choice.attach.size());
   EPS_ASSIGN_OR_RETURN(const std::string summary, PlanSummary(plan_, servers));
   Print(summary);
+  Print(state_);
   EPS_ASSIGN_OR_RETURN(plan_check_, PlanCheck::New(plan_.config, plan_.spec));
   Print(plan_check_.summary());
   std::string state_folder;
@@ -119,6 +131,7 @@ absl::Status TrainRun::StartJob() {
     if (output_->overwrites() && plan_.config.storage.path.empty()) {
       fs::remove_all(state_folder, ignored);
     }
+    EPS_RETURN_IF_ERROR(DropOldState());
     EPS_RETURN_IF_ERROR(driver_->start().CheckState(state_folder, choice.spawn));
   }
   cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_, WhatSurvives(plan_));
@@ -151,6 +164,9 @@ absl::Status TrainRun::Run() {
       driver_,
       JobDriver::Open({plan_.config, plan_.spec, plan_.initial_weights, allow_changes_}, this));
   if (driver_->start().complete()) return absl::OkStatus();
+  if (!out().empty()) {
+    EPS_RETURN_IF_ERROR(CheckRoom(out(), plan_.spec, ChunkMap::Build(plan_.spec)));
+  }
   EPS_RETURN_IF_ERROR(OpenFolders());
   EPS_RETURN_IF_ERROR(Blame(StartJob()));
   SetGraceful(true);
@@ -163,9 +179,29 @@ absl::Status TrainRun::Run() {
   finished_ = true;
   EPS_RETURN_IF_ERROR(driver_->Finish());
   Summarize();
+  DropState();
   if (!StoppedEarly()) return absl::OkStatus();
   return absl::CancelledError(absl::StrCat("interrupted after step ", driver_->result().step,
                                            " of ", plan_.spec.training.steps));
+}
+
+// Removes the state that an earlier run in this folder left, unless this run continues it.
+absl::Status TrainRun::DropOldState() const {
+  const StorageConfig& storage = plan_.config.storage;
+  if (!storage.chosen || plan_.config.checkpoint.resume == "latest") return absl::OkStatus();
+  if (OccupiedBytes(storage.path) == 0) return absl::OkStatus();
+  Print(absl::StrCat("note: removing the state of an earlier run in ", storage.path,
+                     ", which --resume=latest would continue\n"));
+  return RemoveChosenState(plan_.config);
+}
+
+// Removes the state once the last checkpoint holds everything in it.
+void TrainRun::DropState() {
+  const StorageConfig& storage = plan_.config.storage;
+  if (!storage.chosen || storage.keep) return;
+  cluster_->Stop(kStopGrace);
+  const absl::Status removed = RemoveChosenState(plan_.config);
+  if (!removed.ok()) Print(absl::StrCat("note: ", removed.message(), "\n"));
 }
 
 bool TrainRun::StoppedEarly() const {
@@ -218,20 +254,30 @@ absl::Status RunTrain(const RunConfig& run) {
   const std::string out = plan.config.checkpoint.dir;
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<OutputFolder> output,
                        OutputFolder::Claim(plan.config.checkpoint, run.overwrite));
+  EPS_ASSIGN_OR_RETURN(const ServerChoice servers, ChooseServers(plan.config.servers));
+  std::string state;
+  if (servers.spawn > 0) {
+    EPS_ASSIGN_OR_RETURN(state, ChooseState(plan.spec, servers.spawn, &plan.config));
+  }
+  const std::string chosen = plan.config.storage.chosen ? plan.config.storage.path : "";
   Print(absl::StrCat("settings: ", run.origin.empty() ? "defaults" : run.origin, "\n"));
   absl::Status status;
   {
-    TrainRun train(std::move(plan), std::move(output), run.allow_changes);
+    TrainRun train(std::move(plan), std::move(output), std::move(state), run.allow_changes);
     status = train.Run();
   }
   if (absl::IsCancelled(status) && Interrupted()) status = WithExitCode(status, InterruptCode());
   std::error_code error;
   // The error for an unusable checkpoint already says which one is usable.
   const bool unreadable = absl::StartsWith(status.message(), "checkpoint.resume: ");
-  if (!status.ok() && !unreadable && !out.empty() && fs::exists(out + "/latest", error)) {
+  if (status.ok() || unreadable || out.empty()) return status;
+  if (fs::exists(out + "/latest", error)) {
     std::fprintf(stderr,
                  "to continue from the last checkpoint: eps train --out=%s --resume=latest\n",
                  out.c_str());
+  } else if (!chosen.empty() && fs::exists(chosen, error)) {
+    std::fprintf(stderr,
+                 "to continue from the last cut: repeat the command with --resume=latest\n");
   }
   return status;
 }

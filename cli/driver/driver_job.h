@@ -25,6 +25,10 @@ struct DriverJob {
   std::string KeptConfig() const {
     Config kept = config;
     kept.checkpoint.resume = "none";
+    if (kept.storage.chosen) {  // as it does for the folder of its state
+      kept.storage.kind = "auto";
+      kept.storage.path.clear();
+    }
     return kept.ToYaml();
   }
 

@@ -12,6 +12,7 @@
 #include "base/files/files.h"
 #include "base/status_macros.h"
 #include "checkpoint/job_state.h"
+#include "cli/driver/room_wait.h"
 #include "eps/v1/control.pb.h"
 
 namespace eps {
@@ -198,10 +199,25 @@ absl::Status JobDriver::OnRecord(const v1::StepRecord& record) {
 
 // Writes the checkpoint of step_, at which the servers wait, and releases them.
 absl::Status JobDriver::OnBorder() {
-  EPS_RETURN_IF_ERROR(output_.WriteCheckpoint(step_, client_.get()));
+  EPS_RETURN_IF_ERROR(AwaitRoom([this] { return output_.WriteCheckpoint(step_, client_.get()); }));
   // No gate holds a finished job.
   if (stopping_ || step_ == job_.spec.training.steps) return absl::OkStatus();
   return gate_.SetAfter(step_, client_.get());
+}
+
+absl::Status JobDriver::AwaitRoom(const std::function<absl::Status()>& write) {
+  const absl::Status status = RetryWithoutRoom(
+      write,
+      absl::StrCat("after step ", step_, " for room (eps checkpoint save --servers=",
+                   absl::StrJoin(client_->servers(), ","),
+                   " --out=DIR writes a checkpoint elsewhere)"),
+      host_);
+  last_record_ = Clock::now();
+  return status;
+}
+
+absl::Status JobDriver::Finish() {
+  return AwaitRoom([this] { return output_.WriteTrainerState(step_); });
 }
 
 // Extends the deadline by which the current step of an interrupted run must end.
@@ -300,7 +316,7 @@ absl::Status JobDriver::TryRejoin(std::chrono::milliseconds timeout) {
   EPS_RETURN_IF_ERROR(start_->Import(job.state(), client_.get()));
   const uint64_t border = BorderOf(job);
   Print(absl::StrCat("note: the job continues after step ", border, ", term ", job.term(), "\n"));
-  EPS_RETURN_IF_ERROR(output_.Open(border));
+  EPS_RETURN_IF_ERROR(AwaitRoom([this, border] { return output_.Open(border); }));
   step_ = std::min(border, output_.metrics().history().last_step());
   went_back_ = true;
   last_record_ = Clock::now();

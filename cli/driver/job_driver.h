@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -67,12 +68,14 @@ class JobDriver {
   // imports the state and sets the first gate. `state_folder` is the folder of durable servers that
   // belong to this run, where the job's configuration is kept; empty for servers of others.
   absl::Status Start(const std::vector<std::string>& addresses, const std::string& state_folder);
-  // Follows the job to its last step or, after Interrupted(), to the border where it stops. Returns
+  // Follows the job to its last step or, after Interrupted(), to the border where it stops. While a
+  // checkpoint does not fit on its disk, waits at the border and says what is missing. Returns
   // an error if the job cannot continue; if the servers gave it up, FailedPrecondition with their
   // reason and the exit code that they give.
   absl::Status Follow();
-  // Writes trainer_state.json. REQUIRES that Follow returned OK.
-  absl::Status Finish() const { return output_.WriteTrainerState(step_); }
+  // Writes trainer_state.json, and waits for room on its disk as Follow does for checkpoints.
+  // REQUIRES that Follow returned OK.
+  absl::Status Finish();
 
   Result result() const;
   // Returns the mean loss of the last `steps` steps of this run; NaN before the first.
@@ -91,6 +94,8 @@ class JobDriver {
   absl::Status OnRecord(const v1::StepRecord& record);
   absl::Status OnEvaluation(const v1::StepRecord& record);
   absl::Status OnBorder();
+  // Repeats `write` while the disk of the output folder is full.
+  absl::Status AwaitRoom(const std::function<absl::Status()>& write);
   absl::Status OnQuiet(StepWatch* watch);
   absl::Status AwaitEvaluation(StepWatch* watch);
   absl::Status StopAtNextBorder();

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/guard/checkpoint_room.h"
 #include "cli/driver/progress.h"
 
 namespace eps {
@@ -38,6 +39,8 @@ absl::Status JobOutput::Add(const v1::StepRecord& record) {
 absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client) {
   const std::string& out = job_->out();
   if (out.empty()) return absl::OkStatus();
+  EPS_RETURN_IF_ERROR(metrics_->Flush());
+  EPS_RETURN_IF_ERROR(CheckRoom(out, job_->spec, job_->chunks));
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointWriter> writer,
                        CheckpointWriter::Create(out, step, job_->spec, job_->chunks));
   // At 20 MB/s even a slow disk is not taken for a dead server.
@@ -73,6 +76,7 @@ absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client) {
 
 absl::Status JobOutput::WriteTrainerState(uint64_t step) const {
   if (job_->out().empty()) return absl::OkStatus();
+  EPS_RETURN_IF_ERROR(metrics_->Flush());
   return ReplaceFile(job_->out() + "/trainer_state.json", TrainerState(step));
 }
 

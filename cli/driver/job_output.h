@@ -29,7 +29,8 @@ class JobOutput {
   // Adds a record to the logs. A failure of the TensorBoard log ends that log, not the run.
   absl::Status Add(const v1::StepRecord& record);
   // Exports the servers' state at the border of `step` into a checkpoint and removes checkpoints
-  // beyond checkpoint.save_total_limit. REQUIRES that the servers wait at that border.
+  // beyond checkpoint.save_total_limit. REQUIRES that the servers wait at that border. If the disk
+  // is full, ResourceExhausted: nothing is lost, and the call may be repeated.
   absl::Status WriteCheckpoint(uint64_t step, ControlClient* client);
   // Writes trainer_state.json, as Trainer.save_state does. It includes the evaluation after the
   // last step, which the last checkpoint cannot contain.

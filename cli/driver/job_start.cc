@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/job/spec_differences.h"
+#include "base/machine/disk_room.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/guard/found_state.h"
@@ -134,6 +135,8 @@ absl::Status JobStart::CheckState(const std::string& state_folder, uint32_t serv
     return absl::OkStatus();
   }
   if (found.known || logged <= step_) return absl::OkStatus();
+  // An earlier run may have had no room for cuts, or have removed them after its last checkpoint.
+  if (job_->config.storage.chosen && OccupiedBytes(state_folder) == 0) return absl::OkStatus();
   const std::string what = absl::StrFormat("job %016x is not in %s (storage.path)",
                                            job_->spec.id().value(), state_folder);
   if (takes_latest()) return Lost(what, logged);

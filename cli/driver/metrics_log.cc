@@ -1,5 +1,8 @@
 #include "cli/driver/metrics_log.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
@@ -76,15 +79,12 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
     }
   }
   EPS_RETURN_IF_ERROR(ReplaceFile(path, kept));
-  log->file_ = std::fopen(path.c_str(), "ae");
-  if (log->file_ == nullptr) {
+  log->written_ = kept.size();
+  log->file_ = Descriptor(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!log->file_.ok()) {
     return IoError(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
   }
   return log;
-}
-
-MetricsLog::~MetricsLog() {
-  if (file_ != nullptr) std::fclose(file_);
 }
 
 absl::Status MetricsLog::Add(const v1::StepRecord& record) {
@@ -96,12 +96,22 @@ absl::Status MetricsLog::Add(const v1::StepRecord& record) {
 }
 
 absl::Status MetricsLog::Write(const v1::StepRecord& record) {
-  if (file_ == nullptr) return absl::OkStatus();
-  const std::string line = MetricsLine(record) + "\n";
-  // Flush, because readers follow the file during training.
-  if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() || std::fflush(file_) != 0) {
-    return IoError(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
+  if (!file_.ok()) return absl::OkStatus();
+  absl::StrAppend(&pending_, MetricsLine(record), "\n");
+  const absl::Status status = Flush();  // readers follow the file during training
+  return absl::IsResourceExhausted(status) ? absl::OkStatus() : status;
+}
+
+absl::Status MetricsLog::Flush() {
+  if (pending_.empty()) return absl::OkStatus();
+  const absl::Status status = WriteTo(file_.get(), path_, pending_);
+  if (!status.ok()) {
+    // Leave no part of a line. Shortening a file takes no room.
+    if (ftruncate(file_.get(), static_cast<off_t>(written_)) == 0) return status;
+    return IoError(absl::StrCat("cannot shorten ", path_, ": ", std::strerror(errno)));
   }
+  written_ += pending_.size();
+  pending_.clear();
   return absl::OkStatus();
 }
 

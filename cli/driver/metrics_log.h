@@ -2,13 +2,13 @@
 #define EPS_CLI_DRIVER_METRICS_LOG_H_
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/descriptor.h"
 #include "checkpoint/trainer_state.h"
 #include "eps/v1/types.pb.h"
 
@@ -24,13 +24,14 @@ class MetricsLog {
   // starts an empty file. With an empty `path`, keeps only the history. IoError names the path.
   static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const std::string& path,
                                                           uint64_t base_step);
-  ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
-  // Appends the record of a step or of an evaluation, unless TrainerHistory::Add ignores it.
-  // IoError names the path.
+  // Appends the record of a step or of an evaluation, unless TrainerHistory::Add ignores it. While
+  // the disk is full, keeps the lines for the next call. IoError names the path.
   absl::Status Add(const v1::StepRecord& record);
+  // Writes the lines that Add could not write. ResourceExhausted if the disk is still full.
+  absl::Status Flush();
 
   const TrainerHistory& history() const { return history_; }
   // Returns the mean loss of the last `steps` steps of this process; NaN before the first.
@@ -41,7 +42,9 @@ class MetricsLog {
   absl::Status Write(const v1::StepRecord& record);
 
   std::string path_;
-  std::FILE* file_ = nullptr;
+  Descriptor file_;
+  uint64_t written_ = 0;  // bytes of whole lines in the file
+  std::string pending_;   // lines that the file does not hold yet
   TrainerHistory history_;
   std::vector<double> last_losses_;  // of this process, oldest first
 };

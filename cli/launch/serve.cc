@@ -62,7 +62,7 @@ absl::Status RunServe(const Config& config) {
   EPS_ASSIGN_OR_RETURN(options.cut_steps, CutSteps(config.storage));
   EPS_ASSIGN_OR_RETURN(const uint64_t log_steps, LogSteps(config.storage, options.cut_steps));
   if (config.storage.durable()) {
-    options.storage = StorageOptions{config.storage.kind, config.storage.path,
+    options.storage = StorageOptions{config.storage.tier(), config.storage.path,
                                      config.storage.staging, config.storage.reopen, log_steps};
   }
   options.scrub_bytes_per_second = config.storage.scrub;
