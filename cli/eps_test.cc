@@ -17,7 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "cli/launch/child_process.h"
+#include "cli/testing/eps_fixture.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
@@ -26,20 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-using Arguments = std::vector<std::string>;
-
-constexpr std::chrono::seconds kPatience{60};
-
-std::string ReadFile(const std::string& path) {
-  std::ostringstream content;
-  content << std::ifstream(path, std::ios::binary).rdbuf();
-  return content.str();
-}
-
-void WriteFile(const std::string& path, const std::string& content) {
-  fs::create_directories(fs::path(path).parent_path());
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
-}
 
 // Returns the processes whose parent is `parent`.
 std::set<pid_t> ChildrenOf(pid_t parent) {
@@ -73,91 +59,6 @@ bool AllGone(const std::set<pid_t>& pids) {
   }
 }
 
-struct Result {
-  int code = -1;    // 1000 + signal if a signal ended it
-  std::string out;  // stdout and stderr
-};
-
-class EpsTest : public testing::Test {
- protected:
-  EpsTest() {
-    folder_ = absl::StrCat(testing::TempDir(), "/eps-",
-                           testing::UnitTest::GetInstance()->current_test_info()->name());
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-    WriteFile(folder_ + "/model/config.json",
-              R"({"model_type": "eps-synthetic", "n_layer": 4, "n_embd": 64, "tied": true})");
-  }
-  ~EpsTest() override { fs::remove_all(folder_); }
-
-  std::unique_ptr<ChildProcess> Start(const Arguments& arguments, bool read_stdout,
-                                      const Arguments& environment = {}) {
-    ChildOptions options;
-    options.name = "eps";
-    options.argv = {fs::absolute("cli/eps").string()};
-    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
-    options.environment = environment;
-    options.environment.push_back("PATH=/usr/bin:/bin");
-    options.environment.push_back("TMPDIR=" + folder_);
-    options.log_path = absl::StrCat(folder_, "/output-", ++runs_);
-    options.read_stdout = read_stdout;
-    auto child = ChildProcess::Start(std::move(options));
-    EXPECT_TRUE(child.ok()) << child.status();
-    return *std::move(child);
-  }
-
-  static int CodeOf(ChildProcess* child) {
-    EXPECT_TRUE(child->WaitExit(Clock::now() + kPatience)) << "it hangs";
-    if (child->Running()) return -1;
-    const int status = child->wait_status();
-    return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
-  }
-
-  Result Run(const Arguments& arguments, const Arguments& environment = {}) {
-    const auto child = Start(arguments, /*read_stdout=*/false, environment);
-    Result result;
-    result.code = CodeOf(child.get());
-    result.out = ReadFile(child->log_path());
-    return result;
-  }
-
-  // Returns the digests of weights and optimizer state that eps checkpoint digest prints.
-  std::string Digest(const std::string& checkpoint) {
-    const Result result = Run({"checkpoint", "digest", checkpoint});
-    EXPECT_EQ(result.code, 0) << result.out;
-    return result.out;
-  }
-
-  // Returns the arguments of a run of the synthetic model.
-  Arguments Train(const std::string& out, const Arguments& more) const {
-    Arguments arguments = {"train",
-                           "--model=" + folder_ + "/model",
-                           "--out=" + folder_ + "/" + out,
-                           "--training.mode=eager",
-                           "--training.clip=lagged",
-                           "--training.max_grad_norm=0.03"};  // always clips
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
-  }
-
-  // Returns the arguments of a run of a small GPT-2, for which it writes a text.
-  Arguments TrainGpt2(const std::string& out, const Arguments& more) const {
-    WriteFile(folder_ + "/gpt2/config.json",
-              R"({"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 32,
-                  "vocab_size": 256, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0})");
-    std::string text;
-    for (int i = 0; i < 200; ++i) absl::StrAppend(&text, "line ", i, " of a text\n");
-    WriteFile(folder_ + "/text.txt", text);
-    Arguments arguments = Train(out, more);
-    arguments[1] = "--model=" + folder_ + "/gpt2";
-    arguments.push_back("--data=" + folder_ + "/text.txt");
-    return arguments;
-  }
-
-  std::string folder_;
-  int runs_ = 0;
-};
-
 TEST_F(EpsTest, FlagsOverrideVariablesFileAndDefaults) {
   WriteFile(folder_ + "/c.yaml", "training:\n  steps: 1\n  seed: 1\n  seq_len: 7\n");
   const Result result =
@@ -171,61 +72,6 @@ TEST_F(EpsTest, FlagsOverrideVariablesFileAndDefaults) {
   WriteFile(folder_ + "/again.yaml", result.out);
   EXPECT_EQ(Run({"config", "print", "--config", folder_ + "/again.yaml"}).out, result.out)
       << "the printed configuration does not read back equal";
-}
-
-TEST_F(EpsTest, FailuresHaveExitCodesAndAdvice) {
-  struct Case {
-    Arguments arguments;
-    int code;
-    std::string says;
-  };
-  WriteFile(folder_ + "/torn/eps/manifest.json", "{}");
-  WriteFile(folder_ + "/a-file", "");
-  WriteFile(folder_ + "/damaged/latest", "checkpoint-7\n");
-  const std::vector<Case> cases = {
-      {{"--help"}, 0, "train"},
-      {{"--version"}, 0, "eps "},
-      {{"config", "reference"}, 0, "| `training.steps` |"},
-      {{}, 64, "a command is missing"},
-      {{"serv"}, 64, "did you mean serve?"},
-      {{"trian"}, 64, "did you mean train?"},
-      {{"train", "--lr=1e-3"}, 64, "optimizer.lr"},
-      {{"train", "--bf16"}, 64, "FP32"},
-      {{"plan", "--hardwrae=x"}, 64, "did you mean --hardware?"},
-      {{"checkpoint", "lss"}, 64, "did you mean ls?"},
-      {{"generate", "--modle=x"}, 64, "did you mean --model?"},
-      {{"verify", "--run=x", "--setps=1"}, 64, "did you mean --steps?"},
-      {{"worker", "--servres=a:1"}, 64, "eps worker: unknown argument --servres"},
-      {{"train", "--training.stepps=3"}, 64, "did you mean training.steps?"},
-      {{"train", "--training.steps=many"}, 64, "expected an integer"},
-      {Train("o", {"--servers=0"}), 64, "servers.addresses"},
-      {Train("o", {"--training.steps=0"}), 64, "training.steps"},
-      {{"status"}, 64, "--servers=host:port"},
-      {Train("o", {"--resume=" + folder_ + "/torn"}), 65, "not the manifest of a checkpoint"},
-      {{"checkpoint"}, 64, "eps checkpoint --help"},
-      {{"checkpoint", "--help"}, 0, "export"},
-      {{"checkpoint", "verify", folder_ + "/torn"}, 65, "not the manifest of a checkpoint"},
-      {{"checkpoint", "ls", "/nowhere"}, 66, "/nowhere"},
-      {{"train", "--config=/nowhere.yaml"}, 66, "/nowhere.yaml"},
-      {{"train", "--model=/nowhere"}, 66, "model.path: cannot open /nowhere"},
-      {{"train", "--data=/nowhere.txt"}, 66, "/nowhere.txt"},
-      {Train("damaged", {"--resume=latest"}), 65, "names checkpoint-7, which is not there"},
-      {{"status", "--servers=127.0.0.1:1"}, 69, "127.0.0.1:1"},
-      {Train("o", {"--servers.memory_limit=10KiB"}), 71, "servers.memory_limit"},
-      {Train("a-file/o", {}), 74, "checkpoint.dir"},
-      {{"serve", "--listen=0.0.0.0:0"}, 77, "--insecure"},
-      {{"serve", "--storage.log=all"}, 64, "expected none or contributions, found \"all\""},
-      {{"serve", "--storage.log=contributions"}, 64, "it needs cuts"},
-      {{"serve", "--storage.log=contributions", "--storage.path=" + folder_,
-        "--storage.cut_steps=0"},
-       64,
-       "it needs cuts"},
-  };
-  for (const Case& c : cases) {
-    const Result result = Run(c.arguments);
-    EXPECT_EQ(result.code, c.code) << c.says << ": " << result.out;
-    EXPECT_TRUE(absl::StrContains(result.out, c.says)) << c.says << ": " << result.out;
-  }
 }
 
 TEST_F(EpsTest, TrainsThroughProcessesAndShowsEachStep) {
@@ -350,9 +196,9 @@ TEST_F(EpsTest, KeepsLimitAndResumesFromLatest) {
   for (const auto& entry : fs::directory_iterator(folder_ + "/o")) {
     left.insert(entry.path().filename().string());
   }
-  EXPECT_EQ(left,
-            (std::set<std::string>{"checkpoint-0", "checkpoint-9", "checkpoint-10", "latest",
-                                   "logs", "metrics.jsonl", "tensorboard", "trainer_state.json"}));
+  EXPECT_EQ(left, (std::set<std::string>{"checkpoint-0", "checkpoint-9", "checkpoint-10", "latest",
+                                         "logs", "metrics.jsonl", "tensorboard",
+                                         "trainer_state.json", ".lock"}));
   Arguments more = arguments;
   more.push_back("--training.steps=11");
   const Result second = Run(more);
@@ -435,8 +281,8 @@ TEST_F(EpsTest, ADeadChildFailsTheRun) {
   };
   for (const Victim& victim :
        {Victim{"--worker.rank=1 ", "worker 1"}, Victim{" serve ", "server "}}) {
-    const auto eps = Start(Train("o", {"--training.steps=1000000", "--servers=2", "--workers=2",
-                                       "--checkpoint.save_steps=2"}),
+    const auto eps = Start(Train("o", {"--overwrite", "--training.steps=1000000", "--servers=2",
+                                       "--workers=2", "--checkpoint.save_steps=2"}),
                            /*read_stdout=*/true);
     ASSERT_TRUE(eps->WaitForLine("checkpoint: ", Clock::now() + kPatience).ok());
     const std::set<pid_t> children = ChildrenOf(eps->pid());
@@ -483,7 +329,7 @@ TEST_F(EpsTest, AttachesToRunningServersAndShowsStatus) {
   EXPECT_EQ(json["parameters"], 12'544);
   EXPECT_GT(json["memory"]["state"]["live_bytes"], 0);
   // A second run finds the same job complete on the servers and trains nothing.
-  const Result again = Run(Train("o", {"--training.steps=3", servers}));
+  const Result again = Run(Train("o", {"--overwrite", "--training.steps=3", servers}));
   EXPECT_EQ(again.code, 0) << again.out;
   EXPECT_TRUE(absl::StrContains(again.out, "already run this job")) << again.out;
   EXPECT_TRUE(absl::StrContains(again.out, "step: 1/3 ")) << again.out;

@@ -141,7 +141,7 @@ class EvaluationTest : public testing::Test {
 
 TEST_F(EvaluationTest, IsIndependentOfServersWorkersAndPrefetch) {
   for (const std::string clip : {"none", "exact"}) {
-    const Arguments job = {"--training.steps=3", "--training.clip=" + clip};
+    const Arguments job = {"--overwrite", "--training.steps=3", "--training.clip=" + clip};
     Arguments plain = job;
     ASSERT_EQ(Run(Train("plain", plain)).first, 0);
     const std::string bits = TrainingBits("plain", 3);

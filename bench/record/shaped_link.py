@@ -274,7 +274,8 @@ class Bench:
         # One step more than is timed, because the work after the last step is not a step.
         steps = self.options.warmup + self.options.steps + 1
         return [self.options.eps, "train", f"--servers={address}", f"--model={self.folder}/model",
-                f"--data={self.folder}/data.txt", f"--out={self.folder}/run", "--worker.device=cpu",
+                f"--data={self.folder}/data.txt", f"--out={self.folder}/run", "--overwrite",
+                "--worker.device=cpu",
                 f"--training.steps={steps}", "--training.clip=lagged",
                 f"--quantization.weights={weights}", f"--quantization.gradients={gradients}",
                 f"--quantization.residual_home={home}"]

@@ -258,7 +258,7 @@ class Job:
         pass_time = f"--worker.pass_time={s.pass_ms}ms"
         self.process = self.spawn(
             [self.options.eps, "train", *job_arguments(s, self.folder), f"--servers={servers}",
-             f"--data={self.folder}/text.txt", f"--out={self.folder}/out", pass_time,
+             f"--data={self.folder}/text.txt", f"--out={self.folder}/out", "--overwrite", pass_time,
              f"--workers={0 if workers_apart else WORKERS}", "--worker.device=cpu",
              f"--training.steps={self.steps}", "--metrics.tensorboard=false"], self.log)
         for rank in range(WORKERS if workers_apart else 0):

@@ -38,9 +38,9 @@ Round = collections.namedtuple("Round", "job losses seconds cpu others")
 
 
 def train_command(eps, out, steps, extra):
-    return [eps, "train", f"--out={out}", f"--training.steps={steps}", "--worker.device=cpu",
-            "--storage.kind=dram", "--training.micro_batch_size=8", "--training.micro_batches=4",
-            *extra]
+    return [eps, "train", f"--out={out}", "--overwrite", f"--training.steps={steps}",
+            "--worker.device=cpu", "--storage.kind=dram", "--training.micro_batch_size=8",
+            "--training.micro_batches=4", *extra]
 
 
 def whole_command(whole, config, steps):

@@ -65,7 +65,8 @@ uint64_t StepsOf(const std::string& checkpoint) {
 }
 
 // Returns what the folder holds and what to do about it; empty if it holds no run.
-std::string OldRun(const std::string& folder) {
+std::string OldRun(const CheckpointConfig& config) {
+  const std::string& folder = config.dir;
   std::error_code error;
   const CheckpointFolder* last = nullptr;
   const std::vector<CheckpointFolder> checkpoints = ListCheckpoints(folder);
@@ -73,7 +74,9 @@ std::string OldRun(const std::string& folder) {
     if (checkpoint.complete.ok()) last = &checkpoint;
   }
   if (last == nullptr) {
-    const bool logged = fs::file_size(folder + "/metrics.jsonl", error) > 0 && !error;
+    // The log of a run may be continued from a checkpoint that was saved elsewhere.
+    const bool logged =
+        config.resume == "none" && fs::file_size(folder + "/metrics.jsonl", error) > 0 && !error;
     return logged ? "holds an unfinished run without a checkpoint; --overwrite replaces it, and "
                     "--resume=latest continues it if its state is durable"
                   : "";
@@ -105,7 +108,7 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Claim(const Checkpoi
     return absl::IsPermissionDenied(created) ? absl::PermissionDeniedError(text) : IoError(text);
   }
   EPS_RETURN_IF_ERROR(folder->Lock());
-  const std::string old_run = Continues(config) ? "" : OldRun(config.dir);
+  const std::string old_run = Continues(config) ? "" : OldRun(config);
   if (!old_run.empty() && !overwrite) return Refused(config.dir, old_run);
   folder->overwrites_ = !old_run.empty();
   return folder;
