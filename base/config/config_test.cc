@@ -170,7 +170,7 @@ TEST(Config, ErrorsSayWhatIsExpected) {
       {"data.order", "shufled", "data.order: 'shufled' is unknown, did you mean 'shuffled'?"},
       {"training.clip", "laged", "training.clip: 'laged' is unknown, did you mean 'lagged'?"},
       {"training.nonfinite", "skp", "training.nonfinite: 'skp' is unknown, did you mean 'skip'?"},
-      {"training.mode", "egaer", "training.mode: 'egaer' is unknown; choose one of auto, eager"},
+      {"training.mode", "egaer", "training.mode: 'egaer' is unknown, did you mean 'eager'?"},
       {"training.mode", "", "training.mode: '' is unknown"},
       {"training.replay", "frontier", "'frontier' is unknown; choose one of rollback"},
       {"training.determinism", "stric", "training.determinism: 'stric' is unknown, did you mean"},
