@@ -12,7 +12,14 @@
 namespace eps {
 namespace {
 
-TEST(RunServer, PrintsAddressAndExitsZeroOnSigterm) {
+TEST(RunServer, ExitsZeroOnSigtermWithoutAJob) {
+  ServeProcess process("127.0.0.1:0");
+  process.Address();
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+}
+
+TEST(RunServer, AnUnfinishedJobExitsWith143OnSigterm) {
   ServeProcess process("127.0.0.1:0");
   const std::string address = process.Address();
   // A job and a stream that would stay open forever.
@@ -24,7 +31,7 @@ TEST(RunServer, PrintsAddressAndExitsZeroOnSigterm) {
   ASSERT_TRUE(client.Initialize(spec).ok());
   const auto start = std::chrono::steady_clock::now();
   process.Signal(SIGTERM);
-  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_EQ(process.Wait(), 143);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
   v1::PushReply reply;
   EXPECT_FALSE(push->Read(&reply));
