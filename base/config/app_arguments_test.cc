@@ -58,7 +58,7 @@ TEST(AppArgumentsTest, SuggestsTheNearestName) {
       {{"rm", "--jbo=7"}, "did you mean --job?"},  // although FILE is missing
       {{"rm", "--other", "a"}, "unknown argument --other (eps example --help)"},
       {{"rm"}, "FILE is required"},
-      {{"sl"}, "unknown command or option sl, known are ls, rm; did you mean ls?"},
+      {{"rmm"}, "unknown command or option rmm, known are ls, rm; did you mean rm?"},
       {{}, "eps example needs ls, rm (eps example --help)"},
   };
   for (const Case& c : cases) {
