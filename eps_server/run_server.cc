@@ -71,12 +71,10 @@ int RunServer(const ServerOptions& options, const std::function<void(const Serve
   std::fflush(stdout);
   if (ready) ready(**server);
   const int signal = signals.Wait();
-  const bool unfinished = (*server)->HoldsUnfinishedJob();
   EPS_LOG_INFO((signal == SIGTERM ? "SIGTERM" : "SIGINT") << ": draining");
   signals.Unblock();  // a second signal ends the process at once
   (*server)->Shutdown(kGrace);
-  if (signal != SIGTERM) return static_cast<int>(ExitCode::kInterrupted);
-  return static_cast<int>(unfinished ? ExitCode::kTerminated : ExitCode::kOk);
+  return static_cast<int>(signal == SIGTERM ? ExitCode::kOk : ExitCode::kInterrupted);
 }
 
 }  // namespace eps

@@ -112,7 +112,6 @@ class Server::Impl {
   absl::Status Reopen();
   absl::Status Listen(const ServerOptions& options);
   absl::Status ServeMetrics(const std::string& listen);
-  bool HoldsUnfinishedJob() const;
   void Drain();
   void Shutdown(std::chrono::milliseconds grace);
   bool WaitForTermination(std::chrono::milliseconds timeout);
@@ -225,12 +224,6 @@ absl::Status Server::Impl::ServeMetrics(const std::string& listen) {
   return absl::OkStatus();
 }
 
-bool Server::Impl::HoldsUnfinishedJob() const {
-  const std::shared_ptr<JobShell> job = host_->job();
-  if (job == nullptr) return false;
-  return job->state() != v1::JOB_STATE_DONE && job->state() != v1::JOB_STATE_FAILED;
-}
-
 void Server::Impl::Drain() {
   host_->Drain();
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
@@ -308,8 +301,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 
 int Server::port() const { return impl_->port(); }
 const std::string& Server::address() const { return impl_->address(); }
-bool Server::HoldsUnfinishedJob() const { return impl_->HoldsUnfinishedJob(); }
-
 void Server::Drain() { impl_->Drain(); }
 void Server::Shutdown(std::chrono::milliseconds grace) { impl_->Shutdown(grace); }
 bool Server::WaitForTermination(std::chrono::milliseconds timeout) {

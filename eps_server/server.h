@@ -57,9 +57,6 @@ class Server {
   // "HOST:PORT" with the actual port.
   const std::string& address() const;
 
-  // Returns true if the server holds a job that has neither reached its last step nor failed.
-  bool HoldsUnfinishedJob() const;
-
   // Reports "not ready" from now on and refuses new jobs, joins and steps with UNAVAILABLE. Keeps
   // answering other calls.
   void Drain();
@@ -77,10 +74,9 @@ class Server {
 
 // Runs a server until SIGTERM or SIGINT, as `eps serve` does, and returns the exit code of the
 // process. Prints the line "eps serve: listening on HOST:PORT" to stdout, then calls `ready` unless
-// it is null. Shuts down after SIGTERM (exit code 0, or 143 if it holds an unfinished job, so that
-// a scheduler does not take it for complete) or SIGINT (130); a second signal ends the process at
-// once. Errors go to stderr. Call it from main() before starting other threads, because it blocks
-// both signals in its own thread and in all threads that start from it.
+// it is null. Shuts down after SIGTERM (exit code 0) or SIGINT (130); a second signal ends the
+// process at once. Errors go to stderr. Call it from main() before starting other threads, because
+// it blocks both signals in its own thread and in all threads that start from it.
 int RunServer(const ServerOptions& options, const std::function<void(const Server&)>& ready);
 
 }  // namespace eps
