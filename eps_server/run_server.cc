@@ -1,12 +1,18 @@
-// Implements RunServer: starts a Server and shuts it down after a signal.
+// Implements RunServer: starts a Server, drains it and shuts it down after a signal.
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
+#include <memory>
+#include <string>
 
 #include "base/descriptor.h"
 #include "base/exit_code.h"
@@ -15,6 +21,8 @@
 
 namespace eps {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // Calls that are still open after this time are cancelled. It only has to cover replies in flight:
 // no part of an open step is durable, so waiting longer would save nothing.
@@ -35,6 +43,7 @@ class SignalFile {
   ~SignalFile() { Unblock(); }
   bool ok() const { return fd_.ok(); }
 
+  int fd() const { return fd_.get(); }
   // Waits for the next signal and returns its number.
   int Wait() {
     for (;;) {
@@ -55,6 +64,33 @@ class SignalFile {
   Descriptor fd_;
 };
 
+// Waits until the server has drained, another signal comes, or the time is over.
+void AwaitDrain(Server* server, const SignalFile& signals, uint64_t timeout_ms) {
+  const auto done = std::make_shared<Descriptor>(eventfd(0, EFD_CLOEXEC));
+  if (!done->ok()) return;
+  EPS_LOG_INFO("draining: waits until nothing is lost, at most " << timeout_ms
+                                                                 << " ms (servers.drain_timeout)");
+  server->Drain([done](const std::string& why) {
+    EPS_LOG_INFO("drained: " << why);
+    eventfd_write(done->get(), 1);
+  });
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  for (;;) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) {
+      EPS_LOG_WARN("not drained in " << timeout_ms << " ms: the job may repeat steps");
+      return server->LogWaits();
+    }
+    pollfd fds[] = {{done->get(), POLLIN, 0}, {signals.fd(), POLLIN, 0}};
+    // Rounded up, or the last millisecond is a hot loop.
+    if (poll(fds, 2, static_cast<int>(std::min<int64_t>(left + 1, kPollMs))) <= 0) continue;
+    if (fds[0].revents != 0) return;
+    EPS_LOG_WARN("a second signal ends the drain: the job may repeat steps");
+    return;
+  }
+}
+
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "eps serve: %s\n", std::string(status.message()).c_str());
   return static_cast<int>(ExitCodeOf(status));
@@ -71,10 +107,15 @@ int RunServer(const ServerOptions& options, const std::function<void(const Serve
   std::fflush(stdout);
   if (ready) ready(**server);
   const int signal = signals.Wait();
-  EPS_LOG_INFO((signal == SIGTERM ? "SIGTERM" : "SIGINT") << ": draining");
-  signals.Unblock();  // a second signal ends the process at once
+  EPS_LOG_INFO((signal == SIGTERM ? "SIGTERM" : "SIGINT"));
+  if (signal == SIGTERM && options.drain_timeout_ms > 0) {
+    AwaitDrain(server->get(), signals, options.drain_timeout_ms);
+  }
+  signals.Unblock();  // the next signal ends the process at once
+  const bool unfinished = (*server)->HasUnfinishedJob();
   (*server)->Shutdown(kGrace);
-  return static_cast<int>(signal == SIGTERM ? ExitCode::kOk : ExitCode::kInterrupted);
+  if (!unfinished) return static_cast<int>(ExitCode::kOk);
+  return static_cast<int>(signal == SIGTERM ? ExitCode::kTerminated : ExitCode::kInterrupted);
 }
 
 }  // namespace eps

@@ -12,7 +12,7 @@
 namespace eps {
 namespace {
 
-TEST(RunServer, PrintsAddressAndExitsZeroOnSigterm) {
+TEST(RunServer, AnUnfinishedJobEndsWith143OnSigterm) {
   ServeProcess process("127.0.0.1:0");
   const std::string address = process.Address();
   // A job and a stream that would stay open forever.
@@ -24,18 +24,29 @@ TEST(RunServer, PrintsAddressAndExitsZeroOnSigterm) {
   ASSERT_TRUE(client.Initialize(spec).ok());
   const auto start = std::chrono::steady_clock::now();
   process.Signal(SIGTERM);
-  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_EQ(process.Wait(), 143);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
   v1::PushReply reply;
   EXPECT_FALSE(push->Read(&reply));
   EXPECT_EQ(push->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
-TEST(RunServer, ExitsWith130OnSigint) {
+TEST(RunServer, AnUnfinishedJobEndsWith130OnSigint) {
   ServeProcess process("127.0.0.1:0");
-  process.Address();
+  const std::string address = process.Address();
+  TestClient client(address);
+  ASSERT_TRUE(client.CreateJob(TinySyntheticSpec(), {address}).ok());
   process.Signal(SIGINT);
   EXPECT_EQ(process.Wait(), 130);
+}
+
+TEST(RunServer, EndsWithZeroWithoutAJob) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    ServeProcess process("127.0.0.1:0");
+    process.Address();
+    process.Signal(signal);
+    EXPECT_EQ(process.Wait(), 0) << signal;
+  }
 }
 
 TEST(RunServer, MapsErrorsToExitCodes) {

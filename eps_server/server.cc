@@ -112,7 +112,11 @@ class Server::Impl {
   absl::Status Reopen();
   absl::Status Listen(const ServerOptions& options);
   absl::Status ServeMetrics(const std::string& listen);
-  void Drain();
+  // Refuses new work.
+  void Refuse();
+  void Drain(std::function<void(const std::string&)> drained);
+  bool HasUnfinishedJob() const;
+  void LogWaits();
   void Shutdown(std::chrono::milliseconds grace);
   bool WaitForTermination(std::chrono::milliseconds timeout);
 
@@ -224,10 +228,29 @@ absl::Status Server::Impl::ServeMetrics(const std::string& listen) {
   return absl::OkStatus();
 }
 
-void Server::Impl::Drain() {
+void Server::Impl::Refuse() {
   host_->Drain();
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
   for (const char* service : {kReady, kDefault}) health->SetServingStatus(service, false);
+}
+
+void Server::Impl::Drain(std::function<void(const std::string&)> drained) {
+  Refuse();
+  if (const std::shared_ptr<JobShell> job = host_->job()) return job->Drain(std::move(drained));
+  drained("there is no job");
+}
+
+bool Server::Impl::HasUnfinishedJob() const {
+  const std::shared_ptr<JobShell> job = host_->job();
+  return job != nullptr && job->state() != v1::JOB_STATE_DONE;
+}
+
+void Server::Impl::LogWaits() {
+  control_.GetStatus([](const v1::StatusReply& status) {
+    for (const v1::Wait& wait : status.waits()) {
+      EPS_LOG_INFO(wait.what() << " waits for " << wait.waits_for());
+    }
+  });
 }
 
 void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
@@ -239,7 +262,7 @@ void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
   metrics_.reset();
   if (acceptor_ != nullptr) acceptor_->Stop();
   if (server_ != nullptr) {
-    Drain();
+    Refuse();
     peers_.Stop();
     if (const std::shared_ptr<JobShell> job = host_->job()) {
       // This drops the open step, which is safe: no part of it is durable yet.
@@ -301,7 +324,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 
 int Server::port() const { return impl_->port(); }
 const std::string& Server::address() const { return impl_->address(); }
-void Server::Drain() { impl_->Drain(); }
+void Server::Drain(std::function<void(const std::string& why)> drained) {
+  impl_->Drain(std::move(drained));
+}
+bool Server::HasUnfinishedJob() const { return impl_->HasUnfinishedJob(); }
+void Server::LogWaits() { impl_->LogWaits(); }
 void Server::Shutdown(std::chrono::milliseconds grace) { impl_->Shutdown(grace); }
 bool Server::WaitForTermination(std::chrono::milliseconds timeout) {
   return impl_->WaitForTermination(timeout);

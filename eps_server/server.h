@@ -34,6 +34,7 @@ struct ServerOptions {
   uint32_t jit_depth = 1;                 // stages quantized ahead of their first fetch
   std::optional<StorageOptions> storage;  // nullopt keeps state in memory only
   uint64_t cut_steps = 0;                 // steps between cuts; see CoreLimits
+  uint64_t drain_timeout_ms = 25'000;     // the most time of a drain; 0 disables it
   uint64_t scrub_bytes_per_second = 0;    // rate at which cuts are checked; see CoreLimits
 };
 
@@ -57,11 +58,18 @@ class Server {
   // "HOST:PORT" with the actual port.
   const std::string& address() const;
 
-  // Reports "not ready" from now on and refuses new jobs, joins and steps with UNAVAILABLE. Keeps
-  // answering other calls.
-  void Drain();
-  // Drains, ends all streams, and returns once every call has ended. Cancels calls that are still
-  // open after `grace`. A second call returns at once, even if the first has not finished.
+  // Reports "not ready" from now on and refuses new jobs and joins with UNAVAILABLE. Keeps
+  // answering other calls. Calls `drained` once, with the reason, when the process loses nothing
+  // more by its end (docs/durability.md, "A server that is stopped"); perhaps never, perhaps before
+  // Drain returns, and on any thread. Call it once.
+  void Drain(std::function<void(const std::string& why)> drained);
+  // Returns whether the server has a job that has not reached its last step.
+  bool HasUnfinishedJob() const;
+  // Logs what the job waits for, soon after it returns.
+  void LogWaits();
+  // Reports "not ready", ends all streams, and returns once every call has ended. Cancels calls
+  // that are still open after `grace`. A second call returns at once, even if the first has not
+  // finished.
   void Shutdown(std::chrono::milliseconds grace);
   // Waits until Shutdown has finished. Returns false if `timeout` expires first.
   bool WaitForTermination(std::chrono::milliseconds timeout);
@@ -73,10 +81,11 @@ class Server {
 };
 
 // Runs a server until SIGTERM or SIGINT, as `eps serve` does, and returns the exit code of the
-// process. Prints the line "eps serve: listening on HOST:PORT" to stdout, then calls `ready` unless
-// it is null. Shuts down after SIGTERM (exit code 0) or SIGINT (130); a second signal ends the
-// process at once. Errors go to stderr. Call it from main() before starting other threads, because
-// it blocks both signals in its own thread and in all threads that start from it.
+// process: 143 or 130 if its job is unfinished, else 0. Prints the line "eps serve: listening on
+// HOST:PORT" to stdout, then calls `ready` unless it is null. After SIGTERM it drains for at most
+// options.drain_timeout_ms; a second signal ends that. The next one ends the process at once.
+// Errors go to stderr. Call it from main() before starting other threads, because it blocks both
+// signals in its own thread and in all threads that start from it.
 int RunServer(const ServerOptions& options, const std::function<void(const Server&)>& ready);
 
 }  // namespace eps

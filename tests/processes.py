@@ -26,6 +26,20 @@ def children_of(pid):
     return found
 
 
+def servers_of(pid):
+    """Returns {number: pid} of the servers with durable state that `eps train` has started."""
+    found = {}
+    for child in children_of(pid).values():
+        try:
+            with open("/proc/%d/cmdline" % child, "rb") as f:
+                number = re.search(rb"--storage[.]path=[^\0]*/server-(\d+)\0", f.read())
+        except OSError:
+            continue
+        if number:
+            found[int(number.group(1))] = child
+    return found
+
+
 def workers_of(pid):
     """Returns {rank: pid} of the workers that `eps train` has started."""
     found = {}

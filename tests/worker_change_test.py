@@ -1,6 +1,6 @@
-"""Stops, freezes and kills workers of a run, and starts others beside them. Each run that goes on
-ends with the weights, the optimizer state and the loss log of an undisturbed run; the others end
-with the exit codes of docs/reference/cli.md.
+"""Stops, freezes and kills workers of a run, stops its servers, and starts other workers. Each run
+that goes on ends with the weights, the optimizer state and the loss log of an undisturbed run; the
+others end with the exit codes of docs/reference/cli.md.
 
 Argument: the path of eps."""
 
@@ -80,6 +80,12 @@ class Run:
 
     def worker_log(self, rank):
         return os.path.join(self.out, "logs", "worker-%d.log" % rank)
+
+    def server_log(self, server):
+        return text_of(os.path.join(self.out, "logs", "server-%d.log" % server))
+
+    def servers(self):
+        return processes.servers_of(self.train.pid)
 
     def signal_worker(self, rank, number):
         os.kill(processes.workers_of(self.train.pid)[rank], number)
@@ -289,6 +295,56 @@ class WorkerChangeTest(unittest.TestCase):
 
     def test_a_standby_takes_over_sealed(self):
         self.assertEqual(len(self.check_frozen_worker("frozen-sealed", SEALED)), 1)
+
+    # ------------------------------------------------------------------ a server is stopped
+
+    def check_stopped_server(self, name, server, settings):
+        run = self.run_of(name, DURABLE, {"storage.cut_steps": STEPS}, settings)
+        run.wait_for_step(4)
+        os.kill(run.servers()[server], signal.SIGTERM)
+        run.wait_for_text(run.log, "note: restarting server %d (restart 1 of at most 10): "
+                          "server %d ended with exit code 143" % (server, server))
+        run.expect_end(0)
+        self.assertIn("drained: every server has the cut of step", run.server_log(server))
+        steps = [row["step"] for row in run.rows()]
+        self.assertEqual(steps, sorted(set(steps)))
+        # Nothing was taken back: the job continues where the log ends.
+        borders = re.findall(r"the job continues after step (\d+), term", text_of(run.log))
+        self.assertEqual(len(borders), 1, run.said())
+        first_terms = [row["step"] for row in run.rows() if row["term"] == 1]
+        self.assertEqual(max(first_terms), int(borders[0]))
+        self.assertNotIn("rolled back", text_of(run.log))
+        self.expect_outcome(run)
+
+    def test_a_stopped_server_repeats_no_step(self):
+        self.check_stopped_server("stopped-server", 1, {})
+
+    def test_a_stopped_lead_repeats_no_step(self):
+        self.check_stopped_server("stopped-lead", 0, SEALED)
+
+    def test_a_drain_ends_without_workers(self):
+        run = self.run_of("drain-timeout", DURABLE, {"servers.drain_timeout": "1s"})
+        run.wait_for_step(2)
+        for rank in (0, 1):
+            run.signal_worker(rank, signal.SIGSTOP)
+        os.kill(run.servers()[1], signal.SIGTERM)
+        run.wait_for_text(run.log, "server 1 ended with exit code 143")
+        self.assertIn("not drained in 1000 ms", run.server_log(1))
+        for rank in (0, 1):
+            run.signal_worker(rank, signal.SIGCONT)
+        run.expect_end(0)
+        self.expect_outcome(run)
+
+    def test_a_signal_to_all_ends_the_run(self):
+        run = self.run_of("all-stopped", DURABLE, {"servers.drain_timeout": "5s"})
+        run.wait_for_step(4)
+        everybody = [*run.servers().values(), *processes.workers_of(run.train.pid).values()]
+        for pid in [run.train.pid] + everybody:
+            os.kill(pid, signal.SIGTERM)
+        run.expect_end(TERMINATED)
+        self.assertNotIn("note: restarting server", text_of(run.log))
+        run.start("latest", **{"worker.pass_time": "0s"}).expect_end(0)
+        self.expect_outcome(run)
 
     # ------------------------------------------------------------------ a worker is killed
 

@@ -136,6 +136,11 @@ void ServersKeys(V* v, ServersConfig* s) {
   v->Key("servers.unread_timeout", &s->unread_timeout_ms, TimeoutText(),
          "A server disconnects a client that reads nothing of what it asked for during so long, at "
          "least 1s. An export that is not read holds updates back until then.");
+  v->Key(
+      "servers.drain_timeout", &s->drain_timeout_ms, DurationText(),
+      "A server with durable state that gets SIGTERM ends when every server has a cut of a border "
+      "at which the job then waits for it, but at the latest after this time; 0 ends it at "
+      "once.");
   v->Key("servers.jit_depth", &s->jit_depth, AnyValue(),
          "Number of stages whose weights a server quantizes ahead of their first fetch: 1, or 2 "
          "against jitter; 0 disables this.");

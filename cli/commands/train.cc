@@ -63,7 +63,7 @@ class TrainRun final : public DriverHost {
 
   absl::Status Run();
 
-  absl::Status CheckProcesses() override { return cluster_->Mend(); }
+  absl::Status CheckProcesses() override { return AllStopped() ? Stopped() : cluster_->Mend(); }
   absl::Status RestartFinishedWorkers() override { return cluster_->RestartFinishedWorkers(); }
   bool WorkersEnded() override { return cluster_->WorkersEnded(); }
   const std::string& log_folder() const override { return log_folder_; }
@@ -83,6 +83,11 @@ class TrainRun final : public DriverHost {
   void Summarize() const;
   // Returns whether the run was interrupted before the last step of the job.
   bool StoppedEarly() const;
+  // Returns whether a signal reached not only this process, but its servers, too.
+  bool AllStopped() const { return Interrupted() && cluster_->ServersStopped(); }
+  static absl::Status Stopped() {
+    return absl::CancelledError("interrupted, and the servers of the run were stopped, too");
+  }
   const std::string& out() const { return plan_.config.checkpoint.dir; }
 
   const TrainPlan plan_;
@@ -152,6 +157,7 @@ absl::Status TrainRun::Blame(const absl::Status& status) {
   if (status.ok() || cluster_ == nullptr || absl::IsInvalidArgument(status)) return status;
   const auto deadline = Clock::now() + std::chrono::seconds(1);
   while (Clock::now() < deadline) {
+    if (AllStopped()) return Stopped();
     EPS_RETURN_IF_ERROR(absl::IsFailedPrecondition(status) ? cluster_->CheckLost()
                                                            : cluster_->Check());
     std::this_thread::sleep_for(kTick);

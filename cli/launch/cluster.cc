@@ -1,6 +1,7 @@
 #include "cli/launch/cluster.h"
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <set>
@@ -202,6 +203,8 @@ absl::Status Cluster::FirstFailure(bool of_workers_too) const {
   for (const Child& server : servers_) {
     if (!server.process->ended()) continue;
     const absl::Status failure = server.process->Failure();
+    // It was stopped, not this run.
+    if (WasStopped(server.process->wait_status())) return absl::UnavailableError(failure.message());
     if (!failure.ok()) return failure;
     return absl::UnavailableError(absl::StrCat(server.name, " ended before the job did"));
   }
@@ -215,6 +218,12 @@ absl::Status Cluster::FirstFailure(bool of_workers_too) const {
   return first;
 }
 
+bool Cluster::ServersStopped() {
+  return std::any_of(servers_.begin(), servers_.end(), [](const Child& server) {
+    return !server.process->Running() && WasStopped(server.process->wait_status());
+  });
+}
+
 bool Cluster::WorkersEnded() {
   bool ended = true;
   for (const Child& worker : workers_) ended = !worker.process->Running() && ended;
@@ -223,7 +232,9 @@ bool Cluster::WorkersEnded() {
 
 void Cluster::Stop(std::chrono::milliseconds grace) {
   for (auto* children : {&workers_, &servers_}) {
-    for (const Child& child : *children) child.process->Signal(15);
+    for (const Child& child : *children) {
+      child.process->Signal(children == &servers_ ? SIGINT : SIGTERM);
+    }
     const auto deadline = std::chrono::steady_clock::now() + grace;
     for (const Child& child : *children) {
       if (!child.process->WaitExit(deadline)) child.process->Stop(std::chrono::milliseconds(0));

@@ -57,7 +57,10 @@ class Cluster {
   absl::Status CheckLost();
   // Returns whether every worker has ended.
   bool WorkersEnded();
-  // Stops the workers, then the servers. Each has `grace` to exit after SIGTERM.
+  // Returns whether a server has ended because somebody asked it to.
+  bool ServersStopped();
+  // Stops the workers with SIGTERM, then the servers with SIGINT, after which they do not drain.
+  // Each has `grace` to exit.
   void Stop(std::chrono::milliseconds grace);
 
  private:

@@ -34,7 +34,8 @@ RestartRules::Action RestartRules::Count() {
 }
 
 RestartRules::Action RestartRules::OnServerEnd(int status) {
-  return survives_ == Survives::kKilledProcesses && WasLost(status) ? Count() : Action::kNone;
+  const bool survives = survives_ == Survives::kKilledProcesses;
+  return survives && (WasLost(status) || WasStopped(status)) ? Count() : Action::kNone;
 }
 
 RestartRules::Action RestartRules::OnWorkerEnd(size_t rank, int status) {

@@ -16,7 +16,8 @@ enum class Survives {
   kStoppedWorkers,
   // A worker that is killed: in mode sealed no weight changes before a step is complete.
   kKilledWorkers,
-  // Every process that is killed, and those that give up because of it: the state is durable.
+  // Every process that is killed or stopped, and those that give up because of it: the state is
+  // durable.
   kKilledProcesses,
 };
 

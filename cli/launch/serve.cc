@@ -65,6 +65,7 @@ absl::Status RunServe(const Config& config) {
     options.storage = StorageOptions{config.storage.tier(), config.storage.path,
                                      config.storage.staging, config.storage.reopen, log_steps};
   }
+  options.drain_timeout_ms = static_cast<uint64_t>(config.servers.drain_timeout_ms);
   options.scrub_bytes_per_second = config.storage.scrub;
   const int code = RunServer(options, nullptr);
   if (code == 0) return absl::OkStatus();

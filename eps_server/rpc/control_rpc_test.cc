@@ -434,13 +434,14 @@ TEST(ServerHealth, DrainingIsAliveButNotReady) {
     EXPECT_EQ(HealthOf(&client, name), kServing) << name;
   }
   EXPECT_EQ(HealthOf(&client, "eps.nothing"), -static_cast<int>(grpc::StatusCode::NOT_FOUND));
-  server->Drain();
+  std::string why;
+  server->Drain([&why](const std::string& reason) { why = reason; });
+  EXPECT_EQ(why, "there is no job");
   EXPECT_EQ(HealthOf(&client, "eps.live"), kServing);
   EXPECT_EQ(HealthOf(&client, "eps.ready"), kNotServing);
   EXPECT_EQ(HealthOf(&client, ""), kNotServing);
   const JobSpec spec = TinySyntheticSpec();
   EXPECT_EQ(client.CreateJob(spec, {server->address()}).code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(client.BeginStep(spec, 1).code(), absl::StatusCode::kUnavailable);
 }
 
 TEST(ServerShutdown, MeetsItsDeadlineWithOpenStreams) {

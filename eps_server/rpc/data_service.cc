@@ -12,8 +12,8 @@ grpc::ServerUnaryReactor* DataService::BeginStep(grpc::CallbackServerContext*,
                                                  const v1::BeginStepRequest* request,
                                                  v1::BeginStepReply* reply) {
   auto call = UnaryCall<v1::BeginStepReply>::New("BeginStep", request->request_id(), reply);
-  absl::Status status = host_->CheckNotDraining();
-  if (status.ok() && request->ByteSizeLong() > kMaxMessageBytes) {
+  absl::Status status;
+  if (request->ByteSizeLong() > kMaxMessageBytes) {
     status = absl::InvalidArgumentError(
         absl::StrCat("a message of more than ", kMaxMessageBytes, " bytes"));
   }

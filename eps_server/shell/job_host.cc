@@ -123,8 +123,7 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Find(uint64_t job_id) const {
 
 absl::Status JobHost::CheckNotDraining() const {
   if (!draining_.load(std::memory_order_acquire)) return absl::OkStatus();
-  return absl::UnavailableError(
-      "this server is shutting down and accepts no new jobs, workers or steps");
+  return absl::UnavailableError("this server is shutting down and accepts no new jobs and workers");
 }
 
 void JobHost::Install(std::shared_ptr<JobShell> job) {

@@ -72,9 +72,9 @@ class JobHost {
   // Returns the job, even while it is being prepared, or null if there is none.
   std::shared_ptr<JobShell> job() const;
 
-  // Refuses new jobs with UNAVAILABLE from now on.
+  // Refuses new jobs with UNAVAILABLE from now on, and makes Join do so.
   void Drain() { draining_.store(true, std::memory_order_release); }
-  // Returns Unavailable after Drain. Join and BeginStep call it, too.
+  // Returns Unavailable after Drain. Join calls it, too; the steps go on to a border.
   absl::Status CheckNotDraining() const;
 
   const ShellEnvironment& environment() const { return environment_; }
