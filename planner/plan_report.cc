@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/chart/chart.h"
 #include "nlohmann/json.hpp"
 #include "planner/quantity_text.h"
 
@@ -205,87 +206,6 @@ nlohmann::ordered_json MemoryJson(const Plan& plan) {
   return tiers;
 }
 
-std::string Escaped(const std::string& text) {
-  std::string escaped;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&quot;";
-        break;
-      default:
-        escaped += c;
-    }
-  }
-  return escaped;
-}
-
-// One piece of a bar in a chart.
-struct Piece {
-  std::string name;
-  double value = 0;
-  std::string text;
-};
-// One row of a chart.
-struct Bar {
-  std::string name;
-  std::string text;  // printed after the bar
-  std::vector<Piece> pieces;
-  double limit = 0;  // marked by a line if above 0
-};
-
-constexpr const char* kColors[] = {"#3b6ea5", "#e0883a", "#5a9a5f", "#b85450", "#8b6fae",
-                                   "#8a7560", "#d48ec0", "#7f7f7f", "#b5a642", "#4fb0bf"};
-constexpr double kNameWidth = 190;
-constexpr double kBarWidth = 520;
-constexpr double kRowHeight = 26;
-
-// Returns a horizontal bar chart as SVG: one row per bar, its pieces side by side.
-std::string BarChart(const std::vector<Bar>& bars) {
-  double most = 0;
-  for (const Bar& bar : bars) {
-    double sum = 0;
-    for (const Piece& piece : bar.pieces) sum += piece.value;
-    most = std::max({most, sum, bar.limit});
-  }
-  if (most == 0) most = 1;
-  std::string svg =
-      absl::StrFormat("<svg width='%g' height='%g' role='img'>", kNameWidth + kBarWidth + 260,
-                      kRowHeight * static_cast<double>(bars.size()) + 6);
-  for (size_t row = 0; row < bars.size(); ++row) {
-    const Bar& bar = bars[row];
-    const double top = kRowHeight * static_cast<double>(row) + 4;
-    absl::StrAppendFormat(&svg, "<text x='0' y='%g'>%s</text>", top + 14, Escaped(bar.name));
-    double x = kNameWidth;
-    for (size_t i = 0; i < bar.pieces.size(); ++i) {
-      const Piece& piece = bar.pieces[i];
-      const double width = kBarWidth * piece.value / most;
-      absl::StrAppendFormat(
-          &svg, "<rect x='%.2f' y='%g' width='%.2f' height='18' fill='%s'><title>%s</title></rect>",
-          x, top, width, kColors[i % std::size(kColors)],
-          Escaped(absl::StrCat(piece.name, ": ", piece.text)));
-      x += width;
-    }
-    if (bar.limit > 0) {
-      const double at = kNameWidth + kBarWidth * bar.limit / most;
-      absl::StrAppendFormat(&svg, "<line x1='%.2f' y1='%g' x2='%.2f' y2='%g' stroke='#000'/>", at,
-                            top - 3, at, top + 21);
-      x = std::max(x, at);
-    }
-    absl::StrAppendFormat(&svg, "<text x='%.2f' y='%g'>%s</text>", x + 6, top + 14,
-                          Escaped(bar.text));
-  }
-  return svg + "</svg>";
-}
-
 std::string MemoryChart(const Plan& plan) {
   std::string charts;
   for (const TierUse& tier : plan.tiers) {
@@ -331,12 +251,9 @@ std::string StageChart(const Plan& plan) {
     bar.text = ShortText(sum);
     bars.push_back(std::move(bar));
   }
-  std::string legend = "<p>";
-  for (size_t i = 0; i < columns.size(); ++i) {
-    absl::StrAppendFormat(&legend, "<span style='color:%s'>&#9632;</span> %s &nbsp; ",
-                          kColors[i % std::size(kColors)], columns[i].name);
-  }
-  return legend + "</p>" + BarChart(bars);
+  std::vector<std::string> names;
+  for (const Column& column : columns) names.push_back(column.name);
+  return BarLegend(names) + BarChart(bars);
 }
 
 }  // namespace
@@ -411,16 +328,13 @@ std::string PlanToPage(const Plan& plan) {
   const std::string title =
       absl::StrCat(plan.model, ", ", ShortCount(static_cast<double>(plan.work.parameters)),
                    " parameters, on ", plan.hardware);
-  return absl::StrCat(
-      "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>", Escaped(title),
-      "</title><style>body{font:14px sans-serif;margin:24px;max-width:1000px}"
-      "svg{display:block}svg text{font-size:13px}pre{background:#f4f4f4;padding:12px;"
-      "overflow-x:auto}</style></head><body><h1>",
-      Escaped(title), "</h1><p>", Escaped(StepText(plan)), "</p><p>", Escaped(AdviceText(plan)),
-      "</p><h2>Memory</h2><p>The line is what is there.</p>", MemoryChart(plan),
-      "<h2>Resources, busy per step</h2><p>The line is the step.</p>", ResourceChart(plan),
-      "<h2>Stages, each activity alone</h2>", StageChart(plan), "<h2>All figures</h2><pre>",
-      Escaped(PlanToText(plan)), "</pre></body></html>\n");
+  return HtmlPage(
+      title,
+      absl::StrCat("<p>", EscapeHtml(StepText(plan)), "</p><p>", EscapeHtml(AdviceText(plan)),
+                   "</p><h2>Memory</h2><p>The line is what is there.</p>", MemoryChart(plan),
+                   "<h2>Resources, busy per step</h2><p>The line is the step.</p>",
+                   ResourceChart(plan), "<h2>Stages, each activity alone</h2>", StageChart(plan),
+                   "<h2>All figures</h2><pre>", EscapeHtml(PlanToText(plan)), "</pre>"));
 }
 
 }  // namespace eps::planner

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures the effect of codecs on training: held-out losses of `eps train` with each codec.
 
-Runs the quickstart through real processes for every setting and seed, and appends each finished run
-to the tally. Finished runs are not repeated and interrupted runs leave nothing: start the program
+Runs the small GPT-2 through real processes for every setting and seed, and appends each finished
+run to the tally. Finished runs are not repeated and interrupted runs leave nothing: start the program
 again to continue. --report runs nothing; it prints the table and writes it into a page, with a
 picture of the curves.
 
@@ -46,8 +46,8 @@ class RunFailed(Exception):
     pass
 
 
-def quickstart_texts():
-    """Returns the files that the quickstart reads, without links, which only repeat files."""
+def license_texts():
+    """Returns the license texts of Debian, without links, which only repeat files."""
     return [path for path in sorted(pathlib.Path(QUICKSTART_FOLDER).rglob("*"))
             if path.is_file() and not path.is_symlink()]
 
@@ -66,7 +66,7 @@ def split_data(paths, seq_len, folder):
 
 
 def train_command(options, data, setting, seed, out):
-    return [options.eps, "train", f"--out={out}", f"--data={data.train}",
+    return [options.eps, "train", *report.SMALL_GPT2, f"--out={out}", f"--data={data.train}",
             f"--data.eval_path={data.held_out}", f"--training.eval_samples={EVAL_SAMPLES}",
             f"--training.eval_steps={max(1, options.steps // EVALUATIONS)}",
             f"--training.steps={options.steps}", f"--training.seq_len={options.seq_len}",
@@ -268,7 +268,7 @@ def parse_arguments(arguments):
     parser.add_argument("--settings", nargs="+", default=list(tally.SETTINGS),
                         help="e.g. fp32 mx6 topk:0.1 topk:0.1-no-feedback mx6+topk:0.01")
     parser.add_argument("--data", nargs="+", default=[],
-                        help="text files instead of the quickstart's, whose end is held out")
+                        help="text files instead of Debian's license texts, whose end is held out")
     parser.add_argument("--seq-len", type=whole_number, default=256)
     parser.add_argument("--eps-arg", dest="extra", action="append", default=[],
                         help="passed to every eps train (repeatable)")
@@ -294,7 +294,7 @@ def main():
     try:
         if not options.report:
             with tempfile.TemporaryDirectory(prefix="eps-codec-data-") as folder:
-                data = split_data(options.data or quickstart_texts(), options.seq_len, folder)
+                data = split_data(options.data or license_texts(), options.seq_len, folder)
                 failed = run_missing(options, Runner(options, data), book)
         runs = tally.latest_group(book.runs(), options.steps)
     except (RunFailed, OSError, ValueError) as error:

@@ -214,7 +214,7 @@ def section_body(runs, picture):
 `bench/record/codec_training.py --steps={steps}{
 extra}`, then `bench/record/codec_training.py --steps={steps}{extra} --report`
 
-The quickstart's model, settings and texts, {steps:,} steps, seeds {listed(runs, "seed")}. The end
+The small GPT-2, its settings and texts, {steps:,} steps, seeds {listed(runs, "seed")}. The end
 of the texts is held out: {runs[0]["eval_samples"]} samples, the same for all runs. A difference is
 that of the held-out loss after the last step to the FP32 run of the same seed, in percent of it.
 {share:.0%} of the parameters are matrices of inner layers and are sent in the codec, embeddings in

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the cost of durable state during training, and the delay that a killed process causes.
 
-Steps: rounds of the quickstart model alternate between state in memory without cuts and durable
+Steps: rounds of the small GPT-2 alternate between state in memory without cuts and durable
 state, each with real processes. A round's figures are the median of its steps after warm-up, and
 the processor seconds of all its processes per step. All rounds must have the same losses.
 
@@ -148,8 +148,9 @@ def cost_of(options, folder, extra):
     shutil.rmtree(out, ignore_errors=True)
     metrics = os.path.join(out, "metrics.jsonl")
     extra = [key + out + "/state" if key.endswith("=") else key for key in extra]
-    command = [options.eps, "train", f"--out={out}", "--training.steps=1000000", "--servers=1",
-               "--worker.device=cpu", "--metrics.tensorboard=false", *extra]
+    command = [options.eps, "train", *report.SMALL_GPT2, report.SMALL_GPT2_DATA, f"--out={out}",
+               "--training.steps=1000000", "--servers=1", "--worker.device=cpu",
+               "--metrics.tensorboard=false", *extra]
     with open(log, "w", encoding="utf-8") as file, subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
             env=environment()) as run:
@@ -197,7 +198,8 @@ def kill_gaps(options, folder, kept):
     storage.log. With contributions in the log, a server's death does not roll the job back."""
     out, log = os.path.join(folder, "kills-" + kept), os.path.join(folder, kept + ".log")
     metrics = os.path.join(out, "metrics.jsonl")
-    command = [options.eps, "train", f"--out={out}", "--training.steps=1000000",
+    command = [options.eps, "train", *report.SMALL_GPT2, report.SMALL_GPT2_DATA, f"--out={out}",
+               "--training.steps=1000000",
                "--worker.device=cpu", "--servers=2", "--storage.kind=nvme",
                f"--storage.cut_steps={options.cut_steps}", f"--storage.log={kept}",
                "--storage.max_restarts=100000",

@@ -2,8 +2,8 @@
 """Compares the predictions of `eps plan` for jobs on this machine with real runs of the jobs.
 
 A round measures the machine (`eps bench calibrate`), plans every job with the result and runs it; a
-job's step time is the median of its steps after warm-up. The jobs are the quickstart and variants
-that differ from it in one setting each. They use the calibration of the quickstart's shape. Memory
+job's step time is the median of its steps after warm-up. The jobs are the small GPT-2 and variants
+that differ from it in one setting each. They use the calibration of the small GPT-2's shape. Memory
 is compared with the accounts of the servers (`eps status`) and of the worker (its report): `state`
 and `stash` must be as planned, and nothing may exceed what is planned as "at most".
 
@@ -31,10 +31,10 @@ MEMORY_GOAL = 0.02
 TIMEOUT_S = 600
 POLL_S = 0.05
 
-# `model` holds the values of config.json that differ from the quickstart's.
+# `model` holds the values of config.json that differ from small_gpt2.json.
 Job = collections.namedtuple("Job", "name model arguments")
 JOBS = [
-    Job("quickstart", {}, []),
+    Job("small GPT-2", {}, []),
     Job("16 layers", {"n_layer": 16}, []),
     Job("width 512", {"n_embd": 512, "n_head": 16}, []),
     Job("mx6 and bf16", {}, ["--quantization.weights=mx6", "--quantization.gradients=bf16"]),
@@ -42,10 +42,6 @@ JOBS = [
     Job("1 server", {}, ["--servers=1"]),
     Job("8 micro-batches", {}, ["--training.micro_batches=8"]),
 ]
-QUICKSTART_MODEL = {"model_type": "gpt2", "n_layer": 6, "n_head": 8, "n_embd": 256,
-                    "n_positions": 256, "vocab_size": 256, "tie_word_embeddings": True,
-                    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-                    "initializer_range": 0.06}
 DATA = "/usr/share/common-licenses"
 
 # Seconds of a step; bytes by (tier, kind) as (planned, measured, whether the plan is exact).
@@ -81,9 +77,9 @@ def reporting_programs(eps, folder):
 def arguments_of(job, root, folder):
     model = pathlib.Path(folder) / "model"
     model.mkdir(exist_ok=True)
-    (model / "config.json").write_text(json.dumps({**QUICKSTART_MODEL, **job.model}),
-                                       encoding="utf-8")
-    return [f"--config={root / 'cli' / 'quickstart.yaml'}", f"--model={model}",
+    small = json.loads(report.SMALL_GPT2_MODEL.read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps({**small, **job.model}), encoding="utf-8")
+    return [f"--config={root / 'bench/record/small_gpt2.yaml'}", f"--model={model}",
             "--worker.device=cpu", *job.arguments]
 
 

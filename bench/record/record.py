@@ -71,20 +71,20 @@ BENCHMARKS = {
         ["//bench:nvme_bench"], [["bazel-bin/bench/nvme_bench", "384", "27"]]),
     "durability": Benchmark(
         "The cost of durable state",
-        "Steps of the quickstart model (8,192 tokens each) with durable state / without, in the "
+        "Steps of the small GPT-2 (8,192 tokens each) with durable state / without, in the "
         "same round.",
         ["//cli:eps", "//worker:eps-worker"],
         [["bench/record/durability.py", "steps", "--rounds=3", "--steps=6"]]),
     "durability-cost": Benchmark(
         "The cost of cuts",
-        "The quickstart with state in memory on one server, and cuts "
+        "The small GPT-2 with state in memory on one server, and cuts "
         "(`storage.cut_steps=auto`). Goal: the elapsed time and the processor time of cuts "
         "together are at most 1 % of the run.",
         ["//cli:eps", "//worker:eps-worker"],
         [["bench/record/durability.py", "cost", "--rounds=3"]]),
     "kills": Benchmark(
         "Time to recover from a killed process",
-        "Random processes of a run of the quickstart model are killed, one after the other.",
+        "Random processes of a run of the small GPT-2 are killed, one after the other.",
         ["//cli:eps", "//worker:eps-worker"], [["bench/record/durability.py", "kills"]]),
     "restarts": Benchmark(
         "Time to restart a server with a large state",

@@ -7,6 +7,10 @@ import statistics
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The small GPT-2 of the recorded figures: its model, and the arguments of `eps train` for it.
+SMALL_GPT2_MODEL = ROOT / "bench/record/small_gpt2.json"
+SMALL_GPT2 = (f"--config={ROOT}/bench/record/small_gpt2.yaml", f"--model={SMALL_GPT2_MODEL}")
+SMALL_GPT2_DATA = "--data=/usr/share/common-licenses"
 QUIET_WINDOW_S = 2.0
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 

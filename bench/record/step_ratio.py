@@ -38,8 +38,9 @@ Round = collections.namedtuple("Round", "job losses seconds cpu others")
 
 
 def train_command(eps, out, steps, extra):
-    return [eps, "train", f"--out={out}", "--overwrite", f"--training.steps={steps}",
-            "--worker.device=cpu", "--storage.kind=dram", "--training.micro_batch_size=8",
+    return [eps, "train", *report.SMALL_GPT2, report.SMALL_GPT2_DATA, f"--out={out}", "--overwrite",
+            f"--training.steps={steps}", "--worker.device=cpu", "--storage.kind=dram",
+            "--training.micro_batch_size=8",
             "--training.micro_batches=4", *extra]
 
 
@@ -229,7 +230,7 @@ def section_body(options, pairs, verdict):
 
 `bench/record/step_ratio.py --rounds={options.rounds} --steps={options.steps}{extra}`
 
-The quickstart model and settings, 8,192 tokens per step (8 samples x 4 micro-batches x 256 tokens){
+The small GPT-2 and its settings, 8,192 tokens per step (8 samples x 4 micro-batches x 256 tokens){
 ', ' + ', '.join(options.extra) if options.extra else ''}. *Servers*:
 `eps train` with all work of servers, worker and front, on the same cores as *one process*: the same
 GPT-2 with recomputed blocks, clipping and LibTorch's fused AdamW. Job id and losses agree.

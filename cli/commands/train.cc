@@ -30,6 +30,7 @@
 #include "cli/launch/output_folder.h"
 #include "cli/launch/plan.h"
 #include "cli/launch/plan_check.h"
+#include "cli/launch/planned_run.h"
 #include "cli/launch/state/state_home.h"
 
 namespace eps {
@@ -166,9 +167,10 @@ absl::Status TrainRun::Blame(const absl::Status& status) {
 }
 
 absl::Status TrainRun::Run() {
-  EPS_ASSIGN_OR_RETURN(
-      driver_,
-      JobDriver::Open({plan_.config, plan_.spec, plan_.initial_weights, allow_changes_}, this));
+  DriverJob job(plan_.config, plan_.spec, plan_.initial_weights, allow_changes_);
+  job.unigram_entropy = plan_.unigram_entropy;
+  EPS_ASSIGN_OR_RETURN(job.planned, PlannedServerMemory(plan_.config, plan_.spec));
+  EPS_ASSIGN_OR_RETURN(driver_, JobDriver::Open(std::move(job), this));
   if (driver_->start().complete()) return absl::OkStatus();
   if (!out().empty()) {
     EPS_RETURN_IF_ERROR(CheckRoom(out(), plan_.spec, ChunkMap::Build(plan_.spec)));
@@ -223,15 +225,19 @@ void TrainRun::Summarize() const {
                       FormatCount(result.tokens), FormatSeconds(result.seconds),
                       FormatCount(static_cast<uint64_t>(static_cast<double>(result.tokens) /
                                                         std::max(result.seconds, 1e-9))));
-  const double mean = driver_->MeanLoss(kSummarySteps);
+  const double mean = driver_->metrics().MeanLoss(kSummarySteps);
   if (plan_.unigram_entropy > 0 && !std::isnan(mean)) {
     absl::StrAppend(&text, LossText(plan_.spec.model, mean, std::min<uint64_t>(kSummarySteps, done),
                                     plan_.unigram_entropy));
   }
+  if (const auto& evaluation = driver_->metrics().last_evaluation(); evaluation.has_value()) {
+    absl::StrAppend(&text, HeldOutText(*evaluation));
+  }
   absl::StrAppend(&text, plan_check_.Verdict());
   if (plan_.spec.codecs.weights != "fp32") absl::StrAppend(&text, QuantizationSummary());
   if (!result.last_checkpoint.empty()) {
-    absl::StrAppend(&text, "next:\n", GenerateHint(plan_.spec.model, result.last_checkpoint));
+    absl::StrAppend(&text, "report: ", out(), "/report.html\nnext:\n",
+                    GenerateHint(plan_.spec.model, result.last_checkpoint));
     absl::StrAppend(
         &text, "  eps train --out=", out(), " --resume=latest",
         StoppedEarly() ? "" : absl::StrCat(" --training.steps=", 2 * plan_.spec.training.steps),

@@ -2,10 +2,12 @@
 #define EPS_CLI_DRIVER_DRIVER_JOB_H_
 
 #include <string>
+#include <utility>
 
 #include "base/config/config.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
+#include "cli/driver/report/run_report.h"
 
 namespace eps {
 
@@ -37,6 +39,9 @@ struct DriverJob {
   const std::string initial_weights;  // model.safetensors or its index; empty for the spec's values
   const bool allow_changes;           // resume with other data, another model or seed
   const ChunkMap chunks;              // of spec
+  // For report.html.
+  double unigram_entropy = 0;  // of the data, in nats; 0 if unknown
+  PlannedMemory planned;       // empty if unknown
 };
 
 }  // namespace eps

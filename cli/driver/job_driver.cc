@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/job_state.h"
 #include "cli/driver/room_wait.h"
+#include "cli/driver/terminal.h"
 #include "eps/v1/control.pb.h"
 
 namespace eps {
@@ -121,6 +122,20 @@ absl::Status JobDriver::Follow() {
   started_ = Clock::now();
   Print(absl::StrFormat("job: %016x at step %d (eps status --servers=%s)\n", client_->job().value(),
                         step_, absl::StrJoin(client_->servers(), ",")));
+  const absl::Status status = FollowToEnd();
+  RemoveLastLine();
+  output_.WriteReport(Outcome(status), client_.get());
+  return status;
+}
+
+// Returns how far the run came and what ended it, for its report.
+std::string JobDriver::Outcome(const absl::Status& status) const {
+  if (!status.ok()) return absl::StrCat("failed: ", status.message());
+  if (step_ < job_.spec.training.steps) return absl::StrCat("interrupted after step ", step_);
+  return "complete";
+}
+
+absl::Status JobDriver::FollowToEnd() {
   for (;;) {
     absl::Status status = FollowSteps();
     if (GoesOnFromACut(status)) {
@@ -191,8 +206,11 @@ absl::Status JobDriver::OnRecord(const v1::StepRecord& record) {
   EPS_RETURN_IF_ERROR(output_.Add(record));
   const uint64_t every = std::max<uint64_t>(1, job_.config.metrics.log_every_steps);
   const uint64_t steps = job_.spec.training.steps;
-  if (step_ % every == 0 || step_ == steps || step_ == start_->step() + 1) {
-    Print(ProgressLine(record, steps, eta_.SecondsFor(steps - step_)) + "\n");
+  const double eta = eta_.SecondsFor(steps - step_);
+  if (step_ < steps && TerminalReplacesLines()) {
+    ShowLastLine(ProgressBar(record, steps, eta, TerminalColumns()));
+  } else if (step_ % every == 0 || step_ == steps || step_ == start_->step() + 1) {
+    Print(ProgressLine(record, steps, eta) + "\n");
   }
   return step_ == gate_.border() || step_ == steps ? OnBorder() : absl::OkStatus();
 }
@@ -325,6 +343,7 @@ absl::Status JobDriver::TryRejoin(std::chrono::milliseconds timeout) {
 }
 
 absl::Status JobDriver::Rejoin(const absl::Status& why) {
+  RemoveLastLine();  // connecting may log
   const absl::string_view text = why.message();
   Print(absl::StrCat("note: ", text.substr(0, text.find('\n')), "\n"));
   const auto deadline = Clock::now() + kRejoinTimeout;

@@ -78,8 +78,8 @@ class JobDriver {
   absl::Status Finish();
 
   Result result() const;
-  // Returns the mean loss of the last `steps` steps of this run; NaN before the first.
-  double MeanLoss(size_t steps) const { return output_.metrics().MeanLoss(steps); }
+  // The records of this run. REQUIRES that Start returned OK.
+  const MetricsLog& metrics() const { return output_.metrics(); }
   // The connection to the servers. REQUIRES that Start returned OK.
   ControlClient* client() const { return client_.get(); }
 
@@ -89,6 +89,8 @@ class JobDriver {
   JobDriver(DriverJob job, DriverHost* host);
   absl::StatusOr<v1::StatusReply> Connect(const std::vector<std::string>& addresses,
                                           std::chrono::milliseconds timeout);
+  absl::Status FollowToEnd();
+  std::string Outcome(const absl::Status& status) const;
   absl::Status FollowSteps();
   absl::Status CauseOf(const absl::Status& status);
   absl::Status OnRecord(const v1::StepRecord& record);

@@ -1,16 +1,24 @@
 #include "cli/driver/job_output.h"
 
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/files/files.h"
 #include "base/status_macros.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/guard/checkpoint_room.h"
 #include "cli/driver/progress.h"
+#include "cli/driver/report/run_report.h"
 
 namespace eps {
+namespace {
+
+constexpr std::chrono::seconds kReportTimeout{2};  // of one server: do not delay the run's end
+
+}  // namespace
 
 absl::Status JobOutput::Open(uint64_t border) {
   const std::string& out = job_->out();
@@ -71,6 +79,7 @@ absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client) {
   const auto removed = RemoveOldCheckpoints(out, job_->config.checkpoint.save_total_limit);
   // The checkpoint is complete, so failing to remove an old one does not end the run.
   if (!removed.ok()) Print(absl::StrCat("note: ", removed.status().message(), "\n"));
+  WriteReport(absl::StrCat("running; checkpoint after step ", step), client);
   return absl::OkStatus();
 }
 
@@ -78,6 +87,30 @@ absl::Status JobOutput::WriteTrainerState(uint64_t step) const {
   if (job_->out().empty()) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(metrics_->Flush());
   return ReplaceFile(job_->out() + "/trainer_state.json", TrainerState(step));
+}
+
+void JobOutput::WriteReport(const std::string& outcome, ControlClient* client) {
+  const std::string& out = job_->out();
+  if (out.empty()) return;
+  servers_.resize(client->servers().size());
+  for (size_t s = 0; s < servers_.size(); ++s) {
+    absl::StatusOr<v1::StatusReply> status = client->GetStatus(s, kReportTimeout);
+    if (status.ok()) servers_[s] = *std::move(status);
+  }
+  RunFacts facts;
+  facts.model = absl::StrCat(NameOf(job_->spec.model.type), ", ",
+                             FormatCount(job_->spec.total_elements()), " parameters");
+  facts.outcome = outcome;
+  facts.steps = job_->spec.training.steps;
+  facts.unigram_entropy = job_->unigram_entropy;
+  facts.servers = servers_;
+  facts.planned = job_->planned;
+  facts.settings = job_->KeptConfig();
+  const absl::StatusOr<std::string> metrics = ReadTextFile(out + "/metrics.jsonl");
+  const absl::Status written = metrics.ok()
+                                   ? ReplaceFile(out + "/report.html", RunReport(facts, *metrics))
+                                   : metrics.status();
+  if (!written.ok()) Print(absl::StrCat("note: no report: ", written.message(), "\n"));
 }
 
 std::string JobOutput::TrainerState(uint64_t step) const {

@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cli/driver/driver_job.h"
 #include "cli/driver/metrics_log.h"
 #include "cli/driver/tensorboard.h"
+#include "eps/v1/control.pb.h"
 #include "eps/v1/types.pb.h"
 #include "wire/control_client.h"
 
@@ -36,6 +38,10 @@ class JobOutput {
   // last step, which the last checkpoint cannot contain.
   absl::Status WriteTrainerState(uint64_t step) const;
 
+  // Writes report.html from metrics.jsonl, with the latest status that each server gives. `outcome`
+  // says how far the run is, or what ended it. A failure is printed and ends nothing.
+  void WriteReport(const std::string& outcome, ControlClient* client);
+
   const MetricsLog& metrics() const { return *metrics_; }
   // The folder of the last checkpoint that this run wrote; empty if there is none.
   const std::string& last_checkpoint() const { return last_checkpoint_; }
@@ -47,6 +53,7 @@ class JobOutput {
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<TensorBoardLog> tensorboard_;  // null if disabled or failed
   std::string last_checkpoint_;
+  std::vector<v1::StatusReply> servers_;  // the latest known status of each
 };
 
 }  // namespace eps

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -89,7 +88,10 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
 
 absl::Status MetricsLog::Add(const v1::StepRecord& record) {
   if (!history_.Add(record)) return absl::OkStatus();
-  if (record.has_evaluation()) return Write(record);
+  if (record.has_evaluation()) {
+    last_evaluation_ = record;
+    return Write(record);
+  }
   if (last_losses_.size() == kMaxLastLosses) last_losses_.erase(last_losses_.begin());
   last_losses_.push_back(record.loss());
   return Write(record);

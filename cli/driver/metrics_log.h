@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ class MetricsLog {
   absl::Status Flush();
 
   const TrainerHistory& history() const { return history_; }
+  // The latest evaluation of this process; nullopt before the first.
+  const std::optional<v1::StepRecord>& last_evaluation() const { return last_evaluation_; }
   // Returns the mean loss of the last `steps` steps of this process; NaN before the first.
   double MeanLoss(size_t steps) const;
 
@@ -46,6 +49,7 @@ class MetricsLog {
   uint64_t written_ = 0;  // bytes of whole lines in the file
   std::string pending_;   // lines that the file does not hold yet
   TrainerHistory history_;
+  std::optional<v1::StepRecord> last_evaluation_;
   std::vector<double> last_losses_;  // of this process, oldest first
 };
 

@@ -1,21 +1,46 @@
 #include "cli/driver/progress.h"
 
-#include <cstdio>
+#include <algorithm>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/text.h"
+#include "cli/driver/terminal.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
 namespace {
 
 constexpr size_t kEtaSteps = 20;
+constexpr size_t kLeastBar = 8;  // a shorter bar shows nothing
+constexpr size_t kLongestBar = 40;
+
+// Returns "[=====>     ] ", `width` columns wide without brackets and the space.
+std::string Bar(double done, size_t width) {
+  const size_t filled = static_cast<size_t>(std::clamp(done, 0., 1.) * static_cast<double>(width));
+  std::string bar = std::string(filled, '=') + std::string(width - filled, ' ');
+  if (filled < width) bar[filled] = '>';
+  return absl::StrCat("[", bar, "] ");
+}
 
 }  // namespace
 
-void Print(absl::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+void Print(absl::string_view text) { WriteLines(text); }
+
+std::string ProgressBar(const v1::StepRecord& record, uint64_t steps, double eta_seconds,
+                        size_t columns) {
+  const size_t room = std::max<size_t>(columns, 1) - 1;  // a full line would wrap
+  std::vector<std::string> words = {
+      absl::StrCat(record.step(), "/", steps), absl::StrFormat("loss %.4f", record.loss()),
+      absl::StrCat(FormatCount(static_cast<uint64_t>(TokensPerSecond(record))), " tokens/s")};
+  if (eta_seconds >= 0) words.push_back(absl::StrCat(FormatSeconds(eta_seconds), " left"));
+  while (words.size() > 1 && absl::StrJoin(words, " ").size() > room) words.pop_back();
+  const std::string text = absl::StrJoin(words, " ");
+  if (room < text.size() + kLeastBar + 3) return text.substr(0, room);
+  const double done = static_cast<double>(record.step()) / static_cast<double>(steps);
+  return Bar(done, std::min(kLongestBar, room - text.size() - 3)) + text;
 }
 
 std::string ProgressLine(const v1::StepRecord& record, uint64_t steps, double eta_seconds) {

@@ -4,6 +4,7 @@
 // Formats a completed step: the progress line (docs/reference/progress.md) and the object in
 // metrics.jsonl. Names and their order are stable; new ones are appended.
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -13,12 +14,17 @@
 
 namespace eps {
 
-// Writes to stdout and flushes, so that a reader of a pipe receives each line at once.
+// Writes complete lines to stdout, above the progress bar if there is one, and flushes, so that a
+// reader of a pipe receives each line at once.
 void Print(absl::string_view text);
 
 // Returns "step: 120/5000 loss: 2.4312 grad_norm: 0.91 lr: 2.98e-4 tps: 1,842 eta: 2h11m". Appends
 // " skipped" for a skipped step. A negative `eta_seconds` means unknown and is shown as "-".
 std::string ProgressLine(const v1::StepRecord& record, uint64_t steps, double eta_seconds);
+// Returns the bar of a terminal, "[=====>     ] 120/5000 loss 2.4312 1,842 tokens/s 2h11m left",
+// shorter than `columns`: a narrow terminal gets no bar, and then less text from the end.
+std::string ProgressBar(const v1::StepRecord& record, uint64_t steps, double eta_seconds,
+                        size_t columns);
 // For the record of an evaluation returns
 // "step: 120/5000 eval_loss: 2.4312 eval_tokens: 8,192 eval_time: 3s".
 std::string EvaluationLine(const v1::StepRecord& record, uint64_t steps);

@@ -34,6 +34,24 @@ TEST(ProgressTest, TheLineHasOrderedKeys) {
             "step: 120/5000 loss: 2.4312 grad_norm: 0.912 lr: 2.98e-4 tps: 1,842 eta: - skipped");
 }
 
+TEST(ProgressTest, TheBarFillsItsColumns) {
+  EXPECT_EQ(ProgressBar(Record(), 240, 7861, 64),
+            "[=======>       ] 120/240 loss 2.4312 1,842 tokens/s 2h11m left");
+  v1::StepRecord last = Record();
+  last.set_step(240);
+  EXPECT_EQ(ProgressBar(last, 240, 0, 61),
+            "[===============] 240/240 loss 2.4312 1,842 tokens/s 0s left");
+}
+
+TEST(ProgressTest, NarrowTerminalsGetShorterLines) {
+  EXPECT_EQ(ProgressBar(Record(), 240, 7861, 50), "120/240 loss 2.4312 1,842 tokens/s 2h11m left");
+  EXPECT_EQ(ProgressBar(Record(), 240, 7861, 40), "120/240 loss 2.4312 1,842 tokens/s");
+  EXPECT_EQ(ProgressBar(Record(), 240, -1, 5), "120/");
+  for (size_t columns = 0; columns < 120; ++columns) {
+    EXPECT_LE(ProgressBar(Record(), 240, 7861, columns).size(), columns == 0 ? 0 : columns - 1);
+  }
+}
+
 v1::StepRecord EvaluationRecord() {
   v1::StepRecord record;
   record.set_step(120);

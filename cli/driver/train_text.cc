@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/job/models/model_family.h"
+#include "base/text.h"
 
 namespace eps {
 namespace {
@@ -17,6 +18,12 @@ std::string LossText(const ModelSpec& model, double loss, uint64_t steps, double
       "gives %.4f (ratio %.2f)\n",
       loss, steps, Vocabulary(model) == kByteVocabulary ? "letter" : "token", entropy,
       loss / entropy);
+}
+
+std::string HeldOutText(const v1::StepRecord& evaluation) {
+  return absl::StrFormat("held-out loss: %.4f after step %d, on %s tokens of other data\n",
+                         evaluation.evaluation().loss(), evaluation.step(),
+                         FormatCount(evaluation.evaluation().tokens()));
 }
 
 std::string GenerateHint(const ModelSpec& model, const std::string& checkpoint) {

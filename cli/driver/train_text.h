@@ -7,12 +7,16 @@
 #include <string>
 
 #include "base/job/models/model_spec.h"
+#include "eps/v1/types.pb.h"
 
 namespace eps {
 
 // Compares the mean loss of the last steps with `entropy`, that of guessing every token from its
 // frequency in the data. Both are in nats.
 std::string LossText(const ModelSpec& model, double loss, uint64_t steps, double entropy);
+
+// Says the loss of an evaluation on held-out data.
+std::string HeldOutText(const v1::StepRecord& evaluation);
 
 // Returns the command that continues a prompt with the checkpoint; empty for a model without
 // tokens.

@@ -20,6 +20,15 @@ TEST(TrainText, SpeaksOfLettersForBytesOnly) {
             "4.0000 (ratio 0.50)\n");
 }
 
+TEST(TrainText, NamesTheHeldOutLoss) {
+  v1::StepRecord record;
+  record.set_step(120);
+  record.mutable_evaluation()->set_loss(2.43117);
+  record.mutable_evaluation()->set_tokens(8192);
+  EXPECT_EQ(HeldOutText(record),
+            "held-out loss: 2.4312 after step 120, on 8,192 tokens of other data\n");
+}
+
 TEST(TrainText, SuggestsAPromptThatTheModelReads) {
   EXPECT_EQ(GenerateHint(ModelOf(256), "out/1"),
             "  eps generate --model=out/1 --prompt=\"This License\"\n");

@@ -34,7 +34,10 @@ namespace fs = std::filesystem;
 // Weights in other formats. A user who names such a folder does not expect new weights.
 constexpr const char* kOtherWeights[] = {"pytorch_model.bin", "pytorch_model.bin.index.json",
                                          "tf_model.h5", "flax_model.msgpack"};
-constexpr double kQuickstartInitializerRange = 0.06;
+// The quickstart's held-out text: every Debian has this file, and the corpus does not contain it.
+constexpr char kQuickstartHeldOut[] = "/usr/share/doc/perl-base/copyright";
+constexpr uint64_t kQuickstartEvaluations = 4;
+constexpr uint64_t kQuickstartHeldOutSamples = 64;
 constexpr uint32_t kMaxSpawnedServers = 256;
 
 // Returns files as given, and replaces each folder by the regular files below it, sorted by path.
@@ -100,6 +103,37 @@ absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
   return absl::OkStatus();
 }
 
+// Returns the model that two cores train in minutes until it writes words.
+ModelSpec QuickstartModel() {
+  ModelSpec model;
+  model.gpt2.n_layer = 4;
+  model.gpt2.n_embd = 128;
+  model.gpt2.n_head = 4;
+  model.gpt2.n_positions = 128;
+  // GPT-2's 0.02 suits wide models. In a narrow one it leaves the residual stream so small that the
+  // first norms amplify it, and the gradient spikes while Adam warms up.
+  model.gpt2.initializer_range = 0.06;
+  return model;
+}
+
+// Returns `run` with the quickstart's texts if it names no data, and with held-out text if it also
+// asks for no evaluation and this system has that text.
+absl::StatusOr<RunConfig> WithQuickstartTexts(RunConfig run) {
+  Config& config = run.config;
+  if (!run.quickstart || !config.data.path.empty()) return run;
+  EPS_ASSIGN_OR_RETURN(config.data.path, QuickstartTextFiles());
+  std::error_code error;
+  if (config.training.eval_steps > 0 || !config.data.eval_path.empty() ||
+      !fs::is_regular_file(kQuickstartHeldOut, error)) {
+    return run;
+  }
+  config.data.eval_path = {kQuickstartHeldOut};
+  config.training.eval_steps =
+      std::max<uint64_t>(1, config.training.steps / kQuickstartEvaluations);
+  config.training.eval_samples = kQuickstartHeldOutSamples;
+  return run;
+}
+
 // Returns the folder that model.path names, or that contains it.
 fs::path ModelFolder(const fs::path& given) {
   std::error_code error;
@@ -151,12 +185,7 @@ std::string EvaluationSummary(const TrainPlan& plan) {
 
 absl::StatusOr<ModelSpec> ReadModel(const std::string& path) {
   ModelSpec model;
-  if (path.empty()) {  // the quickstart's: ModelSpec's defaults
-    // GPT-2's 0.02 suits wide models. At width 256 it leaves the residual stream so small that the
-    // first norms amplify it, and the gradient spikes while Adam warms up.
-    model.gpt2.initializer_range = kQuickstartInitializerRange;
-    return model;
-  }
+  if (path.empty()) return QuickstartModel();
   std::error_code error;
   const fs::path given = fs::absolute(path, error);
   const std::string file = (ModelFolder(given) == given ? given / "config.json" : given).string();
@@ -168,7 +197,8 @@ absl::StatusOr<ModelSpec> ReadModel(const std::string& path) {
   return ParseModel(*json, file);
 }
 
-absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
+absl::StatusOr<TrainPlan> MakePlan(const RunConfig& given) {
+  EPS_ASSIGN_OR_RETURN(const RunConfig run, WithQuickstartTexts(given));
   TrainPlan plan;
   plan.config = run.config;
   ModelSpec model;
@@ -183,10 +213,7 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
     tokens = uint64_t{seq_len} + 1;  // one sample: there is no data to read
     sha256 = ToHex(Sha256Of(""));
   } else {
-    std::vector<std::string> paths = run.config.data.path;
-    if (paths.empty() && run.quickstart) {
-      EPS_ASSIGN_OR_RETURN(paths, QuickstartTextFiles());
-    }
+    const std::vector<std::string>& paths = run.config.data.path;
     if (paths.empty()) {
       return absl::InvalidArgumentError(
           "data.path (--data) is empty: name text files, or one .bin of uint16 tokens");

@@ -28,8 +28,8 @@ struct TrainPlan {
 };
 
 // Reads the model's config.json (model_type gpt2, or eps-synthetic with n_layer, n_embd, tied) and
-// builds the spec of `run`, for which it reads the data. Errors name the key and the file.
-absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run);
+// builds the spec of `given`, for which it reads the data. Errors name the key and the file.
+absl::StatusOr<TrainPlan> MakePlan(const RunConfig& given);
 
 // Reads the model of `model.path`, which is a config.json or a folder with one. Empty gives the
 // quickstart's model.

@@ -1,5 +1,6 @@
 #include "cli/launch/plan.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -79,22 +80,47 @@ TEST(PlanTest, AFolderOfDataListsRegularFiles) {
   EXPECT_EQ(plan->spec.data.tokens, 403u);
 }
 
-TEST(PlanTest, TheQuickstartModelMatchesItsPage) {
+RunConfig Quickstart() {
   RunConfig run;
   run.quickstart = true;
   run.config.training.clip = Clip::kLagged;
+  return run;
+}
+
+TEST(PlanTest, TheQuickstartModelMatchesItsPage) {
+  const RunConfig run = Quickstart();
   const auto plan = MakePlan(run);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->spec.model.gpt2.n_layer, 6);
-  EXPECT_EQ(plan->spec.model.gpt2.n_embd, 256);
-  EXPECT_EQ(plan->spec.stages.size(), 8u);
+  EXPECT_EQ(plan->spec.model.gpt2.n_layer, 4);
+  EXPECT_EQ(plan->spec.model.gpt2.n_embd, 128);
+  EXPECT_EQ(plan->spec.stages.size(), 6u);
   EXPECT_EQ(plan->spec.training.mode, Mode::kEager);
   EXPECT_GT(plan->unigram_entropy, 2.0);
   const auto summary = PlanSummary(*plan, 2);
   ASSERT_TRUE(summary.ok()) << summary.status();
-  EXPECT_TRUE(absl::StrContains(*summary, "model: gpt2, 4,870,144 parameters, 8 stages"))
-      << *summary;
-  EXPECT_TRUE(absl::StrContains(*summary, "servers: 2, 55.7 MiB of state")) << *summary;
+  EXPECT_TRUE(absl::StrContains(*summary, "model: gpt2, 842,496 parameters, 6 stages")) << *summary;
+  EXPECT_TRUE(absl::StrContains(*summary, "servers: 2, 9.6 MiB of state")) << *summary;
+}
+
+TEST(PlanTest, TheQuickstartEvaluatesOtherText) {
+  const auto plan = MakePlan(Quickstart());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const DataConfig& data = plan->config.data;
+  ASSERT_EQ(data.eval_path.size(), 1u);
+  EXPECT_EQ(std::count(data.path.begin(), data.path.end(), data.eval_path[0]), 0);
+  EXPECT_EQ(plan->config.training.eval_steps, plan->spec.training.steps / 4);
+  EXPECT_EQ(plan->eval_samples, 64u);
+}
+
+TEST(PlanTest, OwnDataIsNotEvaluatedUnasked) {
+  RunConfig run = Quickstart();
+  run.config.data.path = {WriteTemp("own.txt", std::string(400, 'a'))};
+  const auto plan = MakePlan(run);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->eval_samples, 0u);
+  run = Quickstart();
+  run.config.training.eval_steps = 7;
+  EXPECT_FALSE(MakePlan(run).ok()) << "evaluations that were asked for need a data.eval_path";
 }
 
 TEST(PlanTest, WireBytesCountEveryPassAndPart) {

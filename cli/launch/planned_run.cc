@@ -18,6 +18,7 @@ namespace {
 
 // A plan reads no data and assumes that there is enough.
 constexpr uint64_t kPlannedTokens = uint64_t{1} << 40;
+constexpr char kAnyMachine[] = "two_core_box";  // with disks
 
 // Returns the spec that eps train would build from the configuration.
 absl::StatusOr<JobSpec> SpecOf(const Config& config, uint32_t workers) {
@@ -33,6 +34,20 @@ absl::StatusOr<planner::Plan> PlanCommandLine(const planner::Hardware& hardware,
   const uint32_t workers = planner::ShapeOf(run.config, hardware).workers;
   EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(run.config, workers));
   return planner::MakePlan(run.config, spec, hardware);
+}
+
+absl::StatusOr<std::vector<std::pair<std::string, double>>> PlannedServerMemory(
+    const Config& config, const JobSpec& spec) {
+  EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, ReadHardware(kAnyMachine));
+  EPS_ASSIGN_OR_RETURN(const planner::Plan plan, planner::MakePlan(config, spec, hardware));
+  std::vector<std::pair<std::string, double>> planned;
+  for (const planner::TierUse& tier : plan.tiers) {
+    if (tier.tier != planner::Tier::kServerMemory) continue;
+    for (const planner::MemoryUse& use : tier.uses) {
+      planned.emplace_back(use.kind, use.bytes.value());
+    }
+  }
+  return planned;
 }
 
 absl::StatusOr<planner::Hardware> ReadHardware(const std::string& name) {
