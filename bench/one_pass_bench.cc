@@ -24,6 +24,7 @@
 #include "bench/peers/one_pass_world.h"
 #include "bench/peers/timing.h"
 #include "compression/codecs/floats/kernels.h"
+#include "hwy/cache_control.h"
 #include "optimizer/kernels.h"
 #include "optimizer/rules/adamw.h"
 #include "optimizer/strip_kernels.h"
@@ -256,7 +257,9 @@ class Bench {
       const size_t n = chunk.elements;
       encoded_[chunk.id.value()] = Bytes();
       Buffer out(2 * n);
-      float_kernels::EncodeBf16(arrays_.Row(chunk, nullptr).weight, n, 1, n, n, out.data());
+      float_kernels::EncodeBf16(arrays_.Row(chunk, nullptr).weight, n, 1, n, n,
+                                /*past_caches=*/true, out.data());
+      hwy::FlushStream();
       encoded_[chunk.id.value()] = std::move(out).Freeze();
     });
   }

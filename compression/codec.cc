@@ -88,9 +88,32 @@ class Registry {
   std::map<std::string, std::unique_ptr<Codec>, std::less<>> codecs_ EPS_GUARDED_BY(mu_);
 };
 
+// Visits the long rows of a chunk, if `by_rows`, and the tiles of everything else.
+template <class RowVisitor, class TileVisitor>
+void ForEachPart(const Chunk& chunk, bool by_rows, RowVisitor visit_row, TileVisitor visit_tile) {
+  ForEachTile(chunk, [&](const Tile& tile) {
+    const Segment& s = chunk.segments[tile.segment];
+    if (!by_rows || !HasLongRows(s)) {
+      visit_tile(tile, s);
+    } else if (tile.col == 0) {
+      for (uint32_t r = tile.row; r < tile.row + tile.rows; ++r) {
+        visit_row(RowPiece{tile.segment, r, 0, s.cols}, s);
+      }
+    }
+  });
+}
+
 constexpr char kElementPayload[] = "eps/inadmissible_element";
 
 }  // namespace
+
+void EncodedChunk::ReadRow(const RowPiece& /*piece*/, float* /*out*/) const {
+  EPS_CHECK_MSG(false, "this chunk has no rows to read alone");
+}
+
+void TileEncoder::WriteRow(const RowPiece& /*piece*/, const float* /*in*/) {
+  EPS_CHECK_MSG(false, "this encoder takes no rows");
+}
 
 absl::optional<uint64_t> InadmissibleElement(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kElementPayload);
@@ -142,18 +165,26 @@ std::vector<std::string> CodecExamples() { return Registry::Get().Examples(); }
 Bytes EncodeChunk(const Codec& codec, const Chunk& chunk, const EncodeOptions& options,
                   const float* elements) {
   const std::unique_ptr<TileEncoder> encoder = codec.NewEncoder(chunk, options);
-  ForEachTile(chunk, [&](const Tile& tile) {
-    const Segment& s = chunk.segments[tile.segment];
-    encoder->Write(tile, s.cols, elements + tile.offset(s));
-  });
+  ForEachPart(
+      chunk, encoder->takes_rows(),
+      [&](const RowPiece& row, const Segment& s) {
+        encoder->WriteRow(row, elements + row.offset(s));
+      },
+      [&](const Tile& tile, const Segment& s) {
+        encoder->Write(tile, s.cols, elements + tile.offset(s));
+      });
   return encoder->Finish();
 }
 
 void DecodeChunk(const EncodedChunk& encoded, const Chunk& chunk, float* elements) {
-  ForEachTile(chunk, [&](const Tile& tile) {
-    const Segment& s = chunk.segments[tile.segment];
-    encoded.Read(tile, /*accumulate=*/false, s.cols, elements + tile.offset(s));
-  });
+  ForEachPart(
+      chunk, encoded.has_rows(),
+      [&](const RowPiece& row, const Segment& s) {
+        encoded.ReadRow(row, elements + row.offset(s));
+      },
+      [&](const Tile& tile, const Segment& s) {
+        encoded.Read(tile, /*accumulate=*/false, s.cols, elements + tile.offset(s));
+      });
 }
 
 }  // namespace eps

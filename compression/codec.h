@@ -32,6 +32,18 @@ inline constexpr float kMaxGradient = 1125899906842624.0f;  // 2^50
 // format; the parameters are part of the name, which the job spec holds.
 enum class CodecId : uint16_t { kNone = 0, kFp32 = 1, kBf16 = 2 };
 
+// A piece of one row of a segment, across tiles: it begins at the first column of a tile and ends
+// at the last column of one. Memory is read and written fastest row by row.
+struct RowPiece {
+  uint32_t segment = 0;
+  uint32_t row = 0;  // within the segment
+  uint32_t col = 0;  // a multiple of kTileCols
+  uint32_t cols = 0;
+
+  // Element offset of the piece's first element within its chunk.
+  uint64_t offset(const Segment& s) const { return s.offset + uint64_t{row} * s.cols + col; }
+};
+
 // An encoded chunk whose bytes have been checked. Immutable, thread-safe, random access by tile.
 class EncodedChunk {
  public:
@@ -40,6 +52,10 @@ class EncodedChunk {
   // order. Every tile of the grid can be read; absent elements are +0.0, which is added like any
   // other value.
   virtual void Read(const Tile& tile, bool accumulate, size_t ld, float* out) const = 0;
+  // Returns whether ReadRow may be used: rows do not depend on each other.
+  virtual bool has_rows() const { return false; }
+  // Decodes a piece of a row to out[0 … piece.cols), as Read. REQUIRES has_rows().
+  virtual void ReadRow(const RowPiece& piece, float* out) const;
   // Returns the bytes as received, for redo logs and for passing them to a device.
   virtual const Bytes& bytes() const = 0;
   // Returns kFp32 or kBf16 if bytes() are the chunk's elements in that codec, contiguous and in
@@ -51,12 +67,17 @@ class EncodedChunk {
   virtual const SparseElements* sparse_elements() const { return nullptr; }
 };
 
-// Encodes one chunk. Not thread-safe. Write every tile exactly once, in grid order.
+// Encodes one chunk. Not thread-safe. Write every tile exactly once, in grid order, or if
+// takes_rows() every element exactly once, by tiles or pieces of rows.
 class TileEncoder {
  public:
   virtual ~TileEncoder() = default;
   // Encodes in[row * ld + col].
   virtual void Write(const Tile& tile, size_t ld, const float* in) = 0;
+  // Returns whether WriteRow may be used: rows do not depend on each other.
+  virtual bool takes_rows() const { return false; }
+  // Encodes a piece of a row, in[0 … piece.cols). REQUIRES takes_rows().
+  virtual void WriteRow(const RowPiece& piece, const float* in);
   // Finishes the chunk and returns its bytes: at most MaxEncodedSize, exactly that many if the
   // codec is fixed_size. Call once.
   virtual Bytes Finish() = 0;
@@ -165,6 +186,10 @@ struct CodecRegistration {
   // Ends the process if the name or the number is already registered.
   explicit CodecRegistration(CodecFamily family);
 };
+
+// Returns whether the rows of a segment are long enough to be visited one by one; shorter ones cost
+// less tile by tile.
+inline bool HasLongRows(const Segment& segment) { return segment.cols >= kTileCols; }
 
 // Encodes a whole chunk whose segments are in memory in order, row-major (Segment::offset).
 Bytes EncodeChunk(const Codec& codec, const Chunk& chunk, const EncodeOptions& options,

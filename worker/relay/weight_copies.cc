@@ -27,7 +27,7 @@ void RoundMatricesToBf16(const JobSpec& spec, const StageSpec& stage, HostStage*
     float* const values = host->tensor(use);
     for (uint64_t i = 0; i < tensor.elements(); i += kElements) {
       const size_t n = std::min(kElements, tensor.elements() - i);
-      float_kernels::EncodeBf16(values + i, n, 1, n, n, rounded.data());
+      float_kernels::EncodeBf16(values + i, n, 1, n, n, /*past_caches=*/false, rounded.data());
       float_kernels::DecodeBf16(rounded.data(), n, 1, n, n, values + i);
     }
   }

@@ -1,6 +1,5 @@
 // The codecs whose encoded chunk is the sequence of its elements (docs/formats/codecs.md).
 
-#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -9,6 +8,7 @@
 #include "base/check.h"
 #include "compression/codec.h"
 #include "compression/codecs/floats/kernels.h"
+#include "hwy/cache_control.h"
 
 namespace eps {
 namespace {
@@ -28,12 +28,7 @@ struct Fp32Format {
   static constexpr auto kFirstInadmissible = float_kernels::FirstInadmissibleFp32;
   static constexpr auto kDecode = float_kernels::DecodeFp32;
   static constexpr auto kAccumulate = float_kernels::AccumulateFp32;
-  static void Encode(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
-                     uint8_t* out) {
-    for (size_t r = 0; r < rows; ++r) {
-      std::memcpy(out + r * out_ld * kBytes, in + r * ld, cols * kBytes);
-    }
-  }
+  static constexpr auto Encode = float_kernels::EncodeFp32;
 };
 
 // Returns the traits of a format that rounds.
@@ -101,6 +96,13 @@ class FloatChunk final : public EncodedChunk {
     const auto decode = accumulate ? Format::kAccumulate : Format::kDecode;
     decode(bytes_.data() + tile.offset(s) * Format::kBytes, s.cols, tile.rows, tile.cols, ld, out);
   }
+  bool has_rows() const override { return true; }
+  void ReadRow(const RowPiece& piece, float* out) const override {
+    const Segment& s = chunk_.segments[piece.segment];
+    EPS_DCHECK(piece.row < s.rows && piece.col + piece.cols <= s.cols);
+    Format::kDecode(bytes_.data() + piece.offset(s) * Format::kBytes, piece.cols, 1, piece.cols,
+                    piece.cols, out);
+  }
   const Bytes& bytes() const override { return bytes_; }
   CodecId in_place_format() const override {
     const CodecId id = Format::Traits().id;
@@ -122,14 +124,23 @@ class FloatEncoder final : public TileEncoder {
   void Write(const Tile& tile, size_t ld, const float* in) override {
     const Segment& s = chunk_.segments[tile.segment];
     EPS_DCHECK(tile.row + tile.rows <= s.rows && tile.col + tile.cols <= s.cols);
-    Format::Encode(in, ld, tile.rows, tile.cols, s.cols,
+    Format::Encode(in, ld, tile.rows, tile.cols, s.cols, /*past_caches=*/true,
                    buffer_.data() + tile.offset(s) * Format::kBytes);
     written_ += uint64_t{tile.rows} * tile.cols;
+  }
+  bool takes_rows() const override { return true; }
+  void WriteRow(const RowPiece& piece, const float* in) override {
+    const Segment& s = chunk_.segments[piece.segment];
+    EPS_DCHECK(piece.row < s.rows && piece.col + piece.cols <= s.cols);
+    Format::Encode(in, piece.cols, 1, piece.cols, piece.cols, /*past_caches=*/true,
+                   buffer_.data() + piece.offset(s) * Format::kBytes);
+    written_ += piece.cols;
   }
 
   Bytes Finish() override {
     EPS_CHECK_MSG(written_ == chunk_.elements, "chunk " << chunk_.id << ": " << written_ << " of "
                                                         << chunk_.elements << " elements written");
+    hwy::FlushStream();
     return std::move(buffer_).Freeze();
   }
 

@@ -3,16 +3,13 @@
 #include <cstring>
 
 #include "base/numerics/flush_denormals.h"
-#include "compression/panel_ahead.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "compression/codecs/floats/kernels.cc"
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
 // After Highway.
-#include "compression/stream-inl.h"
-
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded elements are little-endian");
+#include "compression/codecs/floats/formats-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eps::float_kernels {
@@ -21,222 +18,32 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
+using float_formats::HWY_NAMESPACE::Bf16;
+using float_formats::HWY_NAMESPACE::E4m3;
+using float_formats::HWY_NAMESPACE::E5m2;
+using float_formats::HWY_NAMESPACE::Fp16;
+using float_formats::HWY_NAMESPACE::Fp32;
+using float_formats::HWY_NAMESPACE::LoadBytes;
+
+constexpr size_t kLine = 64;
 // One cache line of floats per step, in vectors of at most that size.
 constexpr size_t kStep = 16;
-// The rows of a tile are short runs in distant pages, which hardware prefetchers do not follow. The
-// same row of the next tile is this many elements ahead (kTileCols).
-constexpr size_t kPrefetchElements = 128;
-// Elements that are encoded before they are stored around the caches.
-constexpr size_t kPiece = 128;
+// The prefetch distance, in elements. A single row is a long run. The rows of a tile are short runs
+// in distant pages, which hardware prefetchers do not follow: there it reaches the same row of the
+// next tile (kTileCols).
+constexpr size_t kAheadInRow = 1024;
+constexpr size_t kAheadInTile = 128;
 
 HWY_INLINE void PrefetchLine(const void* p) { __builtin_prefetch(p, 0, 2); }
-
-// Loads Lanes(d) little-endian elements from bytes at any alignment.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadBytes(D d, const uint8_t* in) {
-#if HWY_TARGET == HWY_SCALAR  // a vector of bytes would hold only one byte
-  hn::TFromD<D> element;
-  std::memcpy(&element, in, sizeof(element));
-  return hn::Set(d, element);
-#else
-  const hn::Repartition<uint8_t, D> d8;
-  return hn::BitCast(d, hn::LoadU(d8, in));
-#endif
-}
-
-template <class D>
-HWY_INLINE void StoreBytes(D /*d*/, hn::Vec<D> v, uint8_t* out) {
-#if HWY_TARGET == HWY_SCALAR
-  const hn::TFromD<D> element = hn::GetLane(v);
-  std::memcpy(out, &element, sizeof(element));
-#else
-  const hn::Repartition<uint8_t, D> d8;
-  hn::StoreU(hn::BitCast(d8, v), d8, out);
-#endif
-}
-
-// A float format: its element, and how Lanes(df) encoded elements become floats.
-struct Fp32 {
-  static constexpr size_t kBytes = 4;
-  using Word = uint32_t;
-  static constexpr Word kMagnitude = 0x7fffffffu;
-  static constexpr Word kLimit = 0x58800000u;  // 2^50
-
-  template <class DF>
-  static HWY_INLINE hn::Vec<DF> Load(DF df, const uint8_t* in) {
-    return LoadBytes(df, in);
-  }
-};
-
-// bfloat16, the upper half of a float.
-struct Bf16 {
-  static constexpr size_t kBytes = 2;
-  using Word = uint16_t;
-  static constexpr Word kMagnitude = 0x7fffu;
-  static constexpr Word kLimit = 0x5880u;  // 2^50
-
-  template <class DF>
-  static HWY_INLINE hn::Vec<DF> Load(DF df, const uint8_t* in) {
-    const hn::Rebind<uint16_t, DF> d16;
-    const hn::RebindToUnsigned<DF> d32;
-    return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(d32, LoadBytes(d16, in))));
-  }
-
-  template <class DF>
-  static HWY_INLINE void Store(DF df, const float* in, uint8_t* out) {
-    const hn::RebindToUnsigned<DF> d32;
-    const hn::Rebind<uint16_t, DF> d16;
-    const auto bits = hn::BitCast(d32, hn::LoadU(df, in));
-    const auto upper = hn::ShiftRight<16>(bits);
-    const auto odd = hn::And(upper, hn::Set(d32, 1u));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(d32, 0x7fffu)), odd));
-    // Magnitudes are below 2^31, so a signed comparison, which every target has, orders them.
-    const hn::RebindToSigned<DF> di;
-    const auto magnitude = hn::BitCast(di, hn::And(bits, hn::Set(d32, 0x7fffffffu)));
-    const auto is_nan = hn::RebindMask(d32, hn::Gt(magnitude, hn::Set(di, 0x7f800000)));
-    const auto code = hn::IfThenElse(is_nan, hn::Or(upper, hn::Set(d32, 0x40u)), rounded);
-    StoreBytes(d16, hn::TruncateTo(d16, code), out);
-  }
-};
-
-// The common part of the formats with narrower exponents than FP32. Codes here have no sign, are in
-// 32-bit lanes and below 2^15, so signed comparisons order them.
-template <int kMantissaBits, int kBias>
-struct Narrow {
-  static constexpr int kDropped = 23 - kMantissaBits;
-  static constexpr int32_t kRebias = 127 - kBias;
-  // A float whose unit in the last place is the format's smallest denormal. After it is added,
-  // denormals of the format are mantissa bits, and the processor's addition rounds to them, ties to
-  // even. No relevant operand and no result is an FP32 denormal, so no mode changes a bit.
-  static constexpr int32_t kMagic = (kRebias + kDropped + 1) << 23;
-
-  // Returns the codes nearest to finite magnitudes (as FP32 bits).
-  template <class DI>
-  static HWY_INLINE hn::Vec<DI> CodeOf(DI di, hn::Vec<DI> magnitude) {
-    const hn::RebindToFloat<DI> df;
-    const auto odd = hn::And(hn::ShiftRight<kDropped>(magnitude), hn::Set(di, 1));
-    const auto carried = hn::Add(hn::Add(magnitude, hn::Set(di, (1 << (kDropped - 1)) - 1)), odd);
-    const auto normal =
-        hn::Sub(hn::ShiftRight<kDropped>(carried), hn::Set(di, kRebias << kMantissaBits));
-    const auto magic = hn::Set(di, kMagic);
-    const auto sum = hn::Add(hn::BitCast(df, magnitude), hn::BitCast(df, magic));
-    const auto denormal = hn::Sub(hn::BitCast(di, sum), magic);
-    const auto is_normal = hn::Gt(magnitude, hn::Set(di, ((kRebias + 1) << 23) - 1));
-    return hn::IfThenElse(is_normal, normal, denormal);
-  }
-
-  // Returns the FP32 bits of finite codes.
-  template <class DI>
-  static HWY_INLINE hn::Vec<DI> MagnitudeOf(DI di, hn::Vec<DI> code) {
-    const hn::RebindToFloat<DI> df;
-    const auto normal = hn::Add(hn::ShiftLeft<kDropped>(code), hn::Set(di, kRebias << 23));
-    const auto magic = hn::Set(di, kMagic);
-    const auto sum = hn::BitCast(df, hn::Or(code, magic));
-    const auto denormal = hn::BitCast(di, hn::Sub(sum, hn::BitCast(df, magic)));
-    return hn::IfThenElse(hn::Gt(code, hn::Set(di, (1 << kMantissaBits) - 1)), normal, denormal);
-  }
-};
-
-// binary16. Rounding alone gives infinity beyond the largest value if 2^16 replaces everything
-// above it.
-struct Fp16 : Narrow<10, 15> {
-  static constexpr size_t kBytes = 2;
-  using Word = uint16_t;
-  static constexpr Word kMagnitude = 0x7fffu;
-  static constexpr Word kLimit = 0x7c00u;  // every finite value is below 2^50
-  static constexpr int32_t kLargest = 0x47800000;
-
-  template <class DI>
-  static HWY_INLINE hn::Vec<DI> NanCode(DI di, hn::Vec<DI> magnitude) {
-    const auto payload = hn::And(hn::ShiftRight<kDropped>(magnitude), hn::Set(di, 0x3ff));
-    return hn::Or(payload, hn::Set(di, 0x7e00));
-  }
-  template <class DI>
-  static HWY_INLINE hn::Vec<DI> SpecialMagnitude(DI di, hn::Vec<DI> code) {
-    const auto infinity = hn::Set(di, 0x7c00);
-    const auto quiet = hn::IfThenElseZero(hn::Gt(code, infinity), hn::Set(di, 0x400000));
-    return hn::Or(hn::Or(hn::ShiftLeft<kDropped>(code), hn::Set(di, 0x7f800000)), quiet);
-  }
-};
-
-// arXiv 2209.05433; no infinity.
-struct E4m3 : Narrow<3, 7> {
-  static constexpr size_t kBytes = 1;
-  using Word = uint8_t;
-  static constexpr Word kMagnitude = 0x7fu;
-  static constexpr Word kLimit = 0x7fu;
-  static constexpr int32_t kLargest = 0x43e00000;  // 448
-
-  template <class DI>
-  static HWY_INLINE hn::Vec<DI> NanCode(DI di, hn::Vec<DI> /*magnitude*/) {
-    return hn::Set(di, 0x7f);
-  }
-  template <class DI>
-  static HWY_INLINE hn::Vec<DI> SpecialMagnitude(DI di, hn::Vec<DI> /*code*/) {
-    return hn::Set(di, 0x7fc00000);
-  }
-};
-
-// arXiv 2209.05433; has infinities.
-struct E5m2 : Narrow<2, 15> {
-  static constexpr size_t kBytes = 1;
-  using Word = uint8_t;
-  static constexpr Word kMagnitude = 0x7fu;
-  static constexpr Word kLimit = 0x7cu;
-  static constexpr int32_t kLargest = 0x47600000;  // 57344
-
-  template <class DI>
-  static HWY_INLINE hn::Vec<DI> NanCode(DI di, hn::Vec<DI> /*magnitude*/) {
-    return hn::Set(di, 0x7e);
-  }
-  template <class DI>
-  static HWY_INLINE hn::Vec<DI> SpecialMagnitude(DI di, hn::Vec<DI> code) {
-    const auto is_nan = hn::Gt(code, hn::Set(di, 0x7c));
-    return hn::IfThenElse(is_nan, hn::Set(di, 0x7fc00000), hn::Set(di, 0x7f800000));
-  }
-};
-
-// Adds signs, infinities, NaN and the byte layout to a narrow format.
-template <class Format>
-struct Signed : Format {
-  static constexpr int kSignShift = 32 - 8 * static_cast<int>(Format::kBytes);
-
-  template <class DF>
-  static HWY_INLINE hn::Vec<DF> Load(DF df, const uint8_t* in) {
-    const hn::RebindToUnsigned<DF> d32;
-    const hn::RebindToSigned<DF> di;
-    const hn::Rebind<typename Format::Word, DF> dword;
-    const auto word = hn::PromoteTo(d32, LoadBytes(dword, in));
-    const auto code = hn::BitCast(di, hn::And(word, hn::Set(d32, uint32_t{Format::kMagnitude})));
-    const auto is_special = hn::Gt(code, hn::Set(di, int32_t{Format::kLimit} - 1));
-    const auto magnitude = hn::IfThenElse(is_special, Format::SpecialMagnitude(di, code),
-                                          Format::MagnitudeOf(di, code));
-    const auto sign = hn::And(hn::ShiftLeft<kSignShift>(word), hn::Set(d32, 0x80000000u));
-    return hn::BitCast(df, hn::Or(hn::BitCast(d32, magnitude), sign));
-  }
-
-  template <class DF>
-  static HWY_INLINE void Store(DF df, const float* in, uint8_t* out) {
-    const hn::RebindToUnsigned<DF> d32;
-    const hn::RebindToSigned<DF> di;
-    const hn::Rebind<typename Format::Word, DF> dword;
-    const auto bits = hn::BitCast(d32, hn::LoadU(df, in));
-    const auto magnitude = hn::BitCast(di, hn::And(bits, hn::Set(d32, 0x7fffffffu)));
-    const auto is_nan = hn::Gt(magnitude, hn::Set(di, 0x7f800000));
-    const auto bounded = hn::Min(magnitude, hn::Set(di, Format::kLargest));
-    const auto code =
-        hn::IfThenElse(is_nan, Format::NanCode(di, magnitude), Format::CodeOf(di, bounded));
-    const auto sign =
-        hn::And(hn::ShiftRight<kSignShift>(bits), hn::Set(d32, Format::kMagnitude + 1u));
-    StoreBytes(dword, hn::TruncateTo(dword, hn::Or(hn::BitCast(d32, code), sign)), out);
-  }
-};
+// Prefetches a line that is read or written soon.
+HWY_INLINE void PrefetchNear(const void* p) { __builtin_prefetch(p, 0, 3); }
+HWY_INLINE void PrefetchToWrite(const void* p) { __builtin_prefetch(p, 1, 3); }
 
 template <class Format>
 size_t ScalarScan(const uint8_t* in, size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i) {
     typename Format::Word word;
-    std::memcpy(&word, in + i * Format::kBytes, Format::kBytes);
+    std::memcpy(&word, in + i * sizeof(word), sizeof(word));
     if ((word & Format::kMagnitude) >= Format::kLimit) return i;
   }
   return end;
@@ -246,21 +53,22 @@ size_t ScalarScan(const uint8_t* in, size_t begin, size_t end) {
 // infinity exceed every finite one.
 template <class Format>
 size_t FirstInadmissible(const uint8_t* HWY_RESTRICT in, size_t n) {
-  const hn::ScalableTag<typename Format::Word> d;
+  using Word = typename Format::Word;
+  const hn::ScalableTag<Word> d;
   const size_t lanes = hn::Lanes(d);
   const size_t block = 8 * lanes;
-  const auto magnitude = hn::Set(d, static_cast<typename Format::Word>(Format::kMagnitude));
-  const auto limit = hn::Set(d, static_cast<typename Format::Word>(Format::kLimit - 1));
+  const auto magnitude = hn::Set(d, static_cast<Word>(Format::kMagnitude));
+  const auto limit = hn::Set(d, static_cast<Word>(Format::kLimit - 1));
   size_t i = 0;
   for (; i + block <= n; i += block) {
-    const uint8_t* p = in + i * Format::kBytes;
+    const uint8_t* p = in + i * sizeof(Word);
     auto largest0 = hn::Zero(d);
     auto largest1 = hn::Zero(d);
     for (size_t j = 0; j < block; j += 2 * lanes) {
-      PrefetchLine(p + 1024 + j * Format::kBytes);
-      largest0 = hn::Max(largest0, hn::And(LoadBytes(d, p + j * Format::kBytes), magnitude));
+      PrefetchLine(p + 1024 + j * sizeof(Word));
+      largest0 = hn::Max(largest0, hn::And(LoadBytes(d, p + j * sizeof(Word)), magnitude));
       largest1 =
-          hn::Max(largest1, hn::And(LoadBytes(d, p + (j + lanes) * Format::kBytes), magnitude));
+          hn::Max(largest1, hn::And(LoadBytes(d, p + (j + lanes) * sizeof(Word)), magnitude));
     }
     if (!hn::AllFalse(d, hn::Gt(hn::Max(largest0, largest1), limit))) {
       return ScalarScan<Format>(in, i, i + block);
@@ -286,20 +94,23 @@ struct Accumulate {
 };
 
 template <class Format, class Operation>
-HWY_INLINE void DecodeRow(const uint8_t* HWY_RESTRICT in, size_t n, float* HWY_RESTRICT out) {
+HWY_INLINE void DecodeRow(const uint8_t* HWY_RESTRICT in, size_t n, size_t ahead,
+                          float* HWY_RESTRICT out) {
+  constexpr size_t kBytes = sizeof(typename Format::Word);
   const HWY_CAPPED(float, kStep) df;
   const size_t lanes = hn::Lanes(df);
   size_t i = 0;
   for (; i + kStep <= n; i += kStep) {
-    PrefetchLine(in + (i + kPrefetchElements) * Format::kBytes);
+    PrefetchNear(in + (i + ahead) * kBytes);
+    PrefetchToWrite(out + i + ahead);
     for (size_t j = i; j < i + kStep; j += lanes) {
-      const auto value = Format::Load(df, in + j * Format::kBytes);
+      const auto value = Format::Load(df, in + j * kBytes);
       hn::StoreU(Operation::Combine(df, out + j, value), df, out + j);
     }
   }
   const HWY_CAPPED(float, 1) d1;
   for (; i < n; ++i) {
-    const auto value = Format::Load(d1, in + i * Format::kBytes);
+    const auto value = Format::Load(d1, in + i * kBytes);
     hn::StoreU(Operation::Combine(d1, out + i, value), d1, out + i);
   }
 }
@@ -307,48 +118,121 @@ HWY_INLINE void DecodeRow(const uint8_t* HWY_RESTRICT in, size_t n, float* HWY_R
 template <class Format, class Operation>
 HWY_INLINE void DecodeRows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                            float* out) {
+  const size_t ahead = rows > 1 ? kAheadInTile : kAheadInRow;
   for (size_t r = 0; r < rows; ++r) {
-    DecodeRow<Format, Operation>(in + r * in_ld * Format::kBytes, cols, out + r * ld);
+    DecodeRow<Format, Operation>(in + r * in_ld * sizeof(typename Format::Word), cols, ahead,
+                                 out + r * ld);
+  }
+}
+
+#if HWY_TARGET == HWY_SCALAR
+
+template <class Format, bool kPastCaches>
+HWY_INLINE void EncodeRow(const float* HWY_RESTRICT in, size_t n, size_t /*ahead*/,
+                          uint8_t* HWY_RESTRICT out) {
+  const HWY_CAPPED(float, 1) df;
+  for (size_t i = 0; i < n; ++i) {
+    const typename Format::Word word = hn::GetLane(Format::Code(df, hn::LoadU(df, in + i)));
+    std::memcpy(out + i * sizeof(word), &word, sizeof(word));
+  }
+}
+
+#else
+
+// Returns the encoded elements that fill a vector of bytes: those of one, two or four vectors of
+// floats.
+template <class Format, class DF>
+HWY_INLINE hn::Vec<hn::Repartition<uint8_t, DF> > Encoded(DF df, const float* HWY_RESTRICT in) {
+  using Word = typename Format::Word;
+  const hn::Repartition<uint8_t, DF> d8;
+  const hn::Repartition<Word, DF> dword;
+  const size_t lanes = hn::Lanes(df);
+  const auto c0 = Format::Code(df, hn::LoadU(df, in));
+  if constexpr (sizeof(Word) == 4) {
+    return hn::BitCast(d8, c0);
+  } else if constexpr (sizeof(Word) == 2) {
+    const auto c1 = Format::Code(df, hn::LoadU(df, in + lanes));
+    return hn::BitCast(d8, hn::Combine(dword, c1, c0));
+  } else {
+    const hn::Half<decltype(dword)> half;
+    const auto c1 = Format::Code(df, hn::LoadU(df, in + lanes));
+    const auto c2 = Format::Code(df, hn::LoadU(df, in + 2 * lanes));
+    const auto c3 = Format::Code(df, hn::LoadU(df, in + 3 * lanes));
+    return hn::Combine(dword, hn::Combine(half, c3, c2), hn::Combine(half, c1, c0));
+  }
+}
+
+// Encodes fewer elements than a line of `out` holds.
+template <class Format>
+HWY_INLINE void EncodePart(const float* HWY_RESTRICT in, size_t n, uint8_t* HWY_RESTRICT out) {
+  constexpr size_t kBytes = sizeof(typename Format::Word);
+  const HWY_CAPPED(float, kStep) df;
+  const hn::Repartition<uint8_t, decltype(df)> d8;
+  HWY_ALIGN float values[kLine / kBytes] = {};
+  HWY_ALIGN uint8_t encoded[kLine];
+  std::memcpy(values, in, n * sizeof(float));
+  for (size_t b = 0; b < n * kBytes; b += hn::Lanes(d8)) {
+    hn::Store(Encoded<Format>(df, values + b / kBytes), d8, encoded + b);
+  }
+  std::memcpy(out, encoded, n * kBytes);
+}
+
+// Encodes a row. Past the caches, whole lines are stored at once, so that they are not read before.
+template <class Format, bool kPastCaches>
+HWY_INLINE void EncodeRow(const float* HWY_RESTRICT in, size_t n, size_t ahead,
+                          uint8_t* HWY_RESTRICT out) {
+  constexpr size_t kBytes = sizeof(typename Format::Word);
+  constexpr size_t kElements = kLine / kBytes;  // of a line
+  const HWY_CAPPED(float, kStep) df;
+  const hn::Repartition<uint8_t, decltype(df)> d8;
+  size_t i = 0;
+  if (kPastCaches) {
+    i = HWY_MIN(n, (0 - reinterpret_cast<uintptr_t>(out)) % kLine / kBytes);
+    if (i > 0) EncodePart<Format>(in, i, out);
+  }
+  // Lines of an array at an odd address begin within an element.
+  const bool streams = kPastCaches && reinterpret_cast<uintptr_t>(out + i * kBytes) % kLine == 0;
+  for (; i + kElements <= n; i += kElements) {
+    for (size_t j = i; j < i + kElements; j += kStep) PrefetchNear(in + j + ahead);
+    for (size_t b = 0; b < kLine; b += hn::Lanes(d8)) {
+      const auto bytes = Encoded<Format>(df, in + i + b / kBytes);
+      if (streams) {
+        hn::Stream(bytes, d8, out + i * kBytes + b);
+      } else {
+        hn::StoreU(bytes, d8, out + i * kBytes + b);
+      }
+    }
+  }
+  if (i < n) EncodePart<Format>(in + i, n - i, out + i * kBytes);
+}
+
+#endif  // HWY_TARGET == HWY_SCALAR
+
+template <class Format, bool kPastCaches>
+HWY_INLINE void EncodeRows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                           uint8_t* out) {
+  const size_t ahead = rows > 1 ? kAheadInTile : kAheadInRow;
+  for (size_t r = 0; r < rows; ++r) {
+    EncodeRow<Format, kPastCaches>(in + r * ld, cols, ahead,
+                                   out + r * out_ld * sizeof(typename Format::Word));
   }
 }
 
 template <class Format>
-HWY_INLINE void EncodeRows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
-                           uint8_t* out) {
-  const HWY_CAPPED(float, kStep) df;
-  const HWY_CAPPED(float, 1) d1;
-  const size_t lanes = hn::Lanes(df);
-  const size_t far = rows > 1 ? PanelAhead(ld) : kPrefetchElements;
-  const size_t near = rows > 1 ? kRowsAhead * ld : kPrefetchElements;
-  const bool past_caches = Format::kBytes > 1 && out_ld > cols;  // for single bytes this is slower
-  for (size_t r = 0; r < rows; ++r) {
-    const float* HWY_RESTRICT from = in + r * ld;
-    for (size_t begin = 0; begin < cols; begin += kPiece) {
-      const size_t end = HWY_MIN(cols, begin + kPiece);
-      uint8_t* const to = out + (r * out_ld + begin) * Format::kBytes;
-      HWY_ALIGN uint8_t piece[kPiece * Format::kBytes];
-      uint8_t* HWY_RESTRICT code = past_caches ? piece : to;
-      size_t i = begin;
-      for (; i + kStep <= end; i += kStep) {
-        PrefetchLine(from + i + far);
-        __builtin_prefetch(from + i + near, 0, 3);
-        if (Format::kBytes == 1) __builtin_prefetch(to + i - begin + kPrefetchElements, 1, 3);
-        for (size_t j = i; j < i + kStep; j += lanes, code += lanes * Format::kBytes) {
-          Format::Store(df, from + j, code);
-        }
-      }
-      for (; i < end; ++i, code += Format::kBytes) Format::Store(d1, from + i, code);
-      if (past_caches) stream::HWY_NAMESPACE::Copy(piece, (end - begin) * Format::kBytes, to);
-    }
+HWY_INLINE void EncodeAs(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                         bool past_caches, uint8_t* out) {
+  if (past_caches) {
+    EncodeRows<Format, true>(in, ld, rows, cols, out_ld, out);
+  } else {
+    EncodeRows<Format, false>(in, ld, rows, cols, out_ld, out);
   }
-  if (past_caches) hwy::FlushStream();
 }
 
 size_t ScanFp32(const uint8_t* in, size_t n) { return FirstInadmissible<Fp32>(in, n); }
 size_t ScanBf16(const uint8_t* in, size_t n) { return FirstInadmissible<Bf16>(in, n); }
-size_t ScanFp16(const uint8_t* in, size_t n) { return FirstInadmissible<Signed<Fp16>>(in, n); }
-size_t ScanE4m3(const uint8_t* in, size_t n) { return FirstInadmissible<Signed<E4m3>>(in, n); }
-size_t ScanE5m2(const uint8_t* in, size_t n) { return FirstInadmissible<Signed<E5m2>>(in, n); }
+size_t ScanFp16(const uint8_t* in, size_t n) { return FirstInadmissible<Fp16>(in, n); }
+size_t ScanE4m3(const uint8_t* in, size_t n) { return FirstInadmissible<E4m3>(in, n); }
+size_t ScanE5m2(const uint8_t* in, size_t n) { return FirstInadmissible<E5m2>(in, n); }
 
 void DecodeFp32Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                     float* out) {
@@ -360,15 +244,15 @@ void DecodeBf16Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, s
 }
 void DecodeFp16Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                     float* out) {
-  DecodeRows<Signed<Fp16>, Assign>(in, in_ld, rows, cols, ld, out);
+  DecodeRows<Fp16, Assign>(in, in_ld, rows, cols, ld, out);
 }
 void DecodeE4m3Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                     float* out) {
-  DecodeRows<Signed<E4m3>, Assign>(in, in_ld, rows, cols, ld, out);
+  DecodeRows<E4m3, Assign>(in, in_ld, rows, cols, ld, out);
 }
 void DecodeE5m2Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                     float* out) {
-  DecodeRows<Signed<E5m2>, Assign>(in, in_ld, rows, cols, ld, out);
+  DecodeRows<E5m2, Assign>(in, in_ld, rows, cols, ld, out);
 }
 void AccumulateFp32Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                         float* out) {
@@ -380,32 +264,36 @@ void AccumulateBf16Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t col
 }
 void AccumulateFp16Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                         float* out) {
-  DecodeRows<Signed<Fp16>, Accumulate>(in, in_ld, rows, cols, ld, out);
+  DecodeRows<Fp16, Accumulate>(in, in_ld, rows, cols, ld, out);
 }
 void AccumulateE4m3Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                         float* out) {
-  DecodeRows<Signed<E4m3>, Accumulate>(in, in_ld, rows, cols, ld, out);
+  DecodeRows<E4m3, Accumulate>(in, in_ld, rows, cols, ld, out);
 }
 void AccumulateE5m2Rows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                         float* out) {
-  DecodeRows<Signed<E5m2>, Accumulate>(in, in_ld, rows, cols, ld, out);
+  DecodeRows<E5m2, Accumulate>(in, in_ld, rows, cols, ld, out);
 }
 
+void EncodeFp32Rows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                    bool past_caches, uint8_t* out) {
+  EncodeAs<Fp32>(in, ld, rows, cols, out_ld, past_caches, out);
+}
 void EncodeBf16Rows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
-                    uint8_t* out) {
-  EncodeRows<Bf16>(in, ld, rows, cols, out_ld, out);
+                    bool past_caches, uint8_t* out) {
+  EncodeAs<Bf16>(in, ld, rows, cols, out_ld, past_caches, out);
 }
 void EncodeFp16Rows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
-                    uint8_t* out) {
-  EncodeRows<Signed<Fp16>>(in, ld, rows, cols, out_ld, out);
+                    bool past_caches, uint8_t* out) {
+  EncodeAs<Fp16>(in, ld, rows, cols, out_ld, past_caches, out);
 }
 void EncodeE4m3Rows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
-                    uint8_t* out) {
-  EncodeRows<Signed<E4m3>>(in, ld, rows, cols, out_ld, out);
+                    bool past_caches, uint8_t* out) {
+  EncodeAs<E4m3>(in, ld, rows, cols, out_ld, past_caches, out);
 }
 void EncodeE5m2Rows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
-                    uint8_t* out) {
-  EncodeRows<Signed<E5m2>>(in, ld, rows, cols, out_ld, out);
+                    bool past_caches, uint8_t* out) {
+  EncodeAs<E5m2>(in, ld, rows, cols, out_ld, past_caches, out);
 }
 
 }  // namespace
@@ -431,6 +319,7 @@ HWY_EXPORT(AccumulateBf16Rows);
 HWY_EXPORT(AccumulateFp16Rows);
 HWY_EXPORT(AccumulateE4m3Rows);
 HWY_EXPORT(AccumulateE5m2Rows);
+HWY_EXPORT(EncodeFp32Rows);
 HWY_EXPORT(EncodeBf16Rows);
 HWY_EXPORT(EncodeFp16Rows);
 HWY_EXPORT(EncodeE4m3Rows);
@@ -492,17 +381,25 @@ void AccumulateE5m2(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, s
   ScopedFlushDenormals flush;
   HWY_DYNAMIC_DISPATCH(AccumulateE5m2Rows)(in, in_ld, rows, cols, ld, out);
 }
-void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out) {
-  HWY_DYNAMIC_DISPATCH(EncodeBf16Rows)(in, ld, rows, cols, out_ld, out);
+void EncodeFp32(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                bool past_caches, uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(EncodeFp32Rows)(in, ld, rows, cols, out_ld, past_caches, out);
 }
-void EncodeFp16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out) {
-  HWY_DYNAMIC_DISPATCH(EncodeFp16Rows)(in, ld, rows, cols, out_ld, out);
+void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                bool past_caches, uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(EncodeBf16Rows)(in, ld, rows, cols, out_ld, past_caches, out);
 }
-void EncodeE4m3(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out) {
-  HWY_DYNAMIC_DISPATCH(EncodeE4m3Rows)(in, ld, rows, cols, out_ld, out);
+void EncodeFp16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                bool past_caches, uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(EncodeFp16Rows)(in, ld, rows, cols, out_ld, past_caches, out);
 }
-void EncodeE5m2(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out) {
-  HWY_DYNAMIC_DISPATCH(EncodeE5m2Rows)(in, ld, rows, cols, out_ld, out);
+void EncodeE4m3(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                bool past_caches, uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(EncodeE4m3Rows)(in, ld, rows, cols, out_ld, past_caches, out);
+}
+void EncodeE5m2(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                bool past_caches, uint8_t* out) {
+  HWY_DYNAMIC_DISPATCH(EncodeE5m2Rows)(in, ld, rows, cols, out_ld, past_caches, out);
 }
 
 }  // namespace eps::float_kernels

@@ -41,12 +41,18 @@ void AccumulateE5m2(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, s
                     float* out);
 
 // Element r * out_ld + c of `out` = in[r * ld + c], rounded as by float_reference::RoundToBf16
-// (…ToFp16, …). Gaps between rows of `out` mean that it is part of a large array; two-byte elements
-// then bypass the caches.
-void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out);
-void EncodeFp16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out);
-void EncodeE4m3(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out);
-void EncodeE5m2(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld, uint8_t* out);
+// (…ToFp16, …). With `past_caches`, whole cache lines of `out` bypass the caches: for large results
+// that are not read soon. Call hwy::FlushStream() before another thread may read them.
+void EncodeFp32(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                bool past_caches, uint8_t* out);
+void EncodeBf16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                bool past_caches, uint8_t* out);
+void EncodeFp16(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                bool past_caches, uint8_t* out);
+void EncodeE4m3(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                bool past_caches, uint8_t* out);
+void EncodeE5m2(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
+                bool past_caches, uint8_t* out);
 
 }  // namespace eps::float_kernels
 

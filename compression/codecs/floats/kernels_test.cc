@@ -106,7 +106,7 @@ TEST(CodecKernels, EncodeBf16MatchesReferenceInBounds) {
       std::string expected(2 * n, '\0');
       float_reference::EncodeBf16(in.floats(), n, 1, n, n,
                                   reinterpret_cast<uint8_t*>(&expected[0]));
-      float_kernels::EncodeBf16(in.floats(), n, 1, n, n, out.data());
+      float_kernels::EncodeBf16(in.floats(), n, 1, n, n, n % 2 == 0, out.data());
       ASSERT_EQ(std::memcmp(expected.data(), out.data(), out.size()), 0) << "length " << n;
     }
   });
@@ -128,9 +128,37 @@ TEST(CodecKernels, EncodeLeavesGapsBetweenRows) {
       std::memcpy(out.data(), expected.data(), expected.size());
       float_reference::EncodeBf16(in.floats(), cols, rows, cols, out_ld,
                                   reinterpret_cast<uint8_t*>(&expected[0]));
-      float_kernels::EncodeBf16(in.floats(), cols, rows, cols, out_ld, out.data());
+      float_kernels::EncodeBf16(in.floats(), cols, rows, cols, out_ld, true, out.data());
       ASSERT_EQ(std::memcmp(expected.data(), out.data(), out.size()), 0)
           << rows << " x " << cols << ", " << out_ld << " apart";
+    }
+  });
+}
+
+// Stores past the caches need whole aligned lines; everything before and after is stored otherwise.
+TEST(CodecKernels, EncodePastCachesAtEveryAddress) {
+  OnEveryTarget([] {
+    TestRandom random;
+    const std::string values = AnyBits(170, 4, &random);
+    GuardedMemory out(4 * 170 + 130);
+    for (size_t shift = 0; shift < 130; ++shift) {
+      const size_t n = 170 - shift % 67;
+      GuardedMemory in(4 * n);
+      std::memcpy(in.data(), values.data(), 4 * n);
+      for (const size_t bytes : {4, 2}) {
+        std::memset(out.data(), 0xa5, out.size());
+        const auto encode = bytes == 4 ? float_kernels::EncodeFp32 : float_kernels::EncodeBf16;
+        encode(in.floats(), n, 1, n, n, true, out.data() + shift);
+        std::string expected(out.size(), '\xa5');
+        uint8_t* const place = reinterpret_cast<uint8_t*>(&expected[shift]);
+        if (bytes == 4) {
+          std::memcpy(place, values.data(), 4 * n);
+        } else {
+          float_reference::EncodeBf16(in.floats(), n, 1, n, n, place);
+        }
+        ASSERT_EQ(std::memcmp(expected.data(), out.data(), out.size()), 0)
+            << bytes << " bytes, shift " << shift;
+      }
     }
   });
 }
@@ -147,7 +175,7 @@ TEST(CodecKernels, EncodeBf16CoversEveryUpperHalf) {
   std::memcpy(values.data(), bits.data(), 4 * bits.size());
   std::vector<uint16_t> found(bits.size());
   OnEveryTarget([&] {
-    float_kernels::EncodeBf16(values.data(), values.size(), 1, values.size(), values.size(),
+    float_kernels::EncodeBf16(values.data(), values.size(), 1, values.size(), values.size(), false,
                               reinterpret_cast<uint8_t*>(found.data()));
     for (size_t i = 0; i < bits.size(); ++i) {
       ASSERT_EQ(found[i], float_reference::RoundToBf16(bits[i])) << std::hex << bits[i];

@@ -34,7 +34,7 @@ struct Format {
   uint32_t infinity;  // code of values beyond the range
   uint32_t (*round)(uint32_t bits);
   uint32_t (*bits_of)(uint32_t code);
-  void (*encode)(const float*, size_t, size_t, size_t, size_t, uint8_t*);
+  void (*encode)(const float*, size_t, size_t, size_t, size_t, bool, uint8_t*);
   void (*decode)(const uint8_t*, size_t, size_t, size_t, size_t, float*);
   void (*accumulate)(const uint8_t*, size_t, size_t, size_t, size_t, float*);
   size_t (*first_inadmissible)(const uint8_t*, size_t);
@@ -105,7 +105,7 @@ void CheckEncode(const Format& format, const std::vector<uint32_t>& bits) {
   std::vector<float> values(bits.size());
   std::memcpy(values.data(), bits.data(), 4 * bits.size());
   std::vector<uint8_t> found(bits.size() * format.bytes);
-  format.encode(values.data(), bits.size(), 1, bits.size(), bits.size(), found.data());
+  format.encode(values.data(), bits.size(), 1, bits.size(), bits.size(), true, found.data());
   for (size_t i = 0; i < bits.size(); ++i) {
     ASSERT_EQ(CodeAt(format, found.data(), i), format.round(bits[i])) << std::hex << bits[i];
   }
@@ -241,7 +241,7 @@ TEST(NarrowKernels, EncodeEveryFloatLikeTheReference) {
       }
       const auto check = [&] {
         found.assign(expected.size(), 0xa5);
-        format.encode(values.data(), bits.size(), 1, bits.size(), bits.size(), found.data());
+        format.encode(values.data(), bits.size(), 1, bits.size(), bits.size(), true, found.data());
         ASSERT_TRUE(found == expected) << "in floats from " << std::hex << first;
       };
       OnEveryTarget([&] {
@@ -267,7 +267,7 @@ TEST(NarrowKernels, StayInBoundsAtEveryLength) {
         std::memcpy(values.data() + 4 * i, &word, 4);
       }
       const std::vector<float> before(values.floats(), values.floats() + n);
-      format.encode(values.floats(), n, 1, n, n, codes.data());
+      format.encode(values.floats(), n, 1, n, n, n % 2 == 0, codes.data());
       for (size_t i = 0; i < n; ++i) {
         ASSERT_EQ(CodeAt(format, codes.data(), i), format.round(BitsOfFloat(before[i]))) << n;
       }
@@ -302,7 +302,7 @@ TEST(NarrowKernels, StayInTheirRowsAtAnyAlignment) {
     for (size_t i = 0; i < in.size(); ++i) in[i] = 0.01f * static_cast<float>(i) - 1.0f;
     for (size_t shift = 0; shift < 3; ++shift) {
       std::vector<uint8_t> codes(kRows * kCodesLd * format.bytes + shift, 0xa5);
-      format.encode(in.data(), kLd, kRows, kCols, kCodesLd, codes.data() + shift);
+      format.encode(in.data(), kLd, kRows, kCols, kCodesLd, true, codes.data() + shift);
       std::vector<float> out(kRows * kLd, 7.0f);
       format.decode(codes.data() + shift, kCodesLd, kRows, kCols, kLd, out.data());
       for (size_t r = 0; r < kRows; ++r) {
@@ -315,6 +315,27 @@ TEST(NarrowKernels, StayInTheirRowsAtAnyAlignment) {
           const uint32_t rounded = format.bits_of(format.round(BitsOfFloat(in[r * kLd + c])));
           ASSERT_EQ(out[r * kLd + c], c < kCols ? FloatOfBits(rounded) : 7.0f);
         }
+      }
+    }
+  });
+}
+
+TEST(NarrowKernels, EncodePastCachesAtEveryAddress) {
+  constexpr size_t kLength = 200;
+  std::vector<float> in(kLength);
+  for (size_t i = 0; i < kLength; ++i) in[i] = std::ldexp(1.0f + 0.003f * i, i % 30 - 15);
+  OnEveryTargetAndMode([&](const Format& format) {
+    for (size_t shift = 0; shift < 67; ++shift) {
+      const size_t n = kLength - shift % 65;
+      std::vector<uint8_t> codes((kLength + 1) * format.bytes + shift, 0xa5);
+      format.encode(in.data(), n, 1, n, n, true, codes.data() + shift);
+      for (size_t i = 0; i < n; ++i) {
+        ASSERT_EQ(CodeAt(format, codes.data() + shift, i), format.round(BitsOfFloat(in[i])))
+            << "element " << i << ", shift " << shift;
+      }
+      for (size_t i = 0; i < codes.size(); ++i) {
+        if (i >= shift && i < shift + n * format.bytes) continue;
+        ASSERT_EQ(codes[i], 0xa5) << "byte " << i << ", shift " << shift;
       }
     }
   });
