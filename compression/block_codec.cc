@@ -1,5 +1,6 @@
 #include "compression/block_codec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -8,9 +9,26 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "hwy/cache_control.h"
 
 namespace eps {
 namespace {
+
+// Calls visit(piece, first tile) for the part of a row piece that lies in tiles of full width, and
+// for the rest, which lies in one tile.
+template <class Visitor>
+void ForEachUniformPart(const RowPiece& piece, const Segment& s, Visitor visit) {
+  const uint32_t full = piece.cols / kTileCols * kTileCols;
+  const uint32_t top = piece.row / kTileRows * kTileRows;
+  const uint32_t rows = std::min(s.rows - top, kTileRows);
+  const auto part = [&](uint32_t col, uint32_t cols) {
+    if (cols == 0) return;
+    visit(RowPiece{piece.segment, piece.row, col, cols},
+          Tile{piece.segment, top, col, rows, std::min(cols, kTileCols)});
+  };
+  part(piece.col, full);
+  part(piece.col + full, piece.cols - full);
+}
 
 // An opened chunk; borrows `chunk`.
 class BlockChunk final : public EncodedChunk {
@@ -28,6 +46,14 @@ class BlockChunk final : public EncodedChunk {
     EPS_DCHECK(tile.row + tile.rows <= s.rows && tile.col + tile.cols <= s.cols);
     arithmetic_->Decode(tile, axis_, bytes_.data() + tiles_.offset(tile), tiles_.layout(tile),
                         accumulate, ld, out);
+  }
+  bool has_rows() const override { return axis_ == Axis::kRow && arithmetic_->has_rows(); }
+  void ReadRow(const RowPiece& piece, float* out) const override {
+    ForEachUniformPart(piece, chunk_.segments[piece.segment],
+                       [&](const RowPiece& part, const Tile& tile) {
+                         arithmetic_->DecodeRow(part, bytes_.data() + tiles_.offset(tile),
+                                                tiles_.layout(tile), out + part.col - piece.col);
+                       });
   }
   const Bytes& bytes() const override { return bytes_; }
 
@@ -90,19 +116,47 @@ class BlockEncoder final : public TileEncoder {
     written_ += uint64_t{tile.rows} * tile.cols;
   }
 
+  bool takes_rows() const override { return axis_ == Axis::kRow && arithmetic_->has_rows(); }
+  void WriteRow(const RowPiece& piece, const float* in) override {
+    ForEachUniformPart(
+        piece, chunk_.segments[piece.segment], [&](const RowPiece& part, const Tile& tile) {
+          if (!IsBesideLast(tile)) {
+            last_tile_ = tile;
+            last_offset_ = tiles_.offset(tile);
+            last_layout_ = tiles_.layout(tile);
+          }
+          const size_t between = (tile.col - last_tile_.col) / kTileCols;
+          arithmetic_->EncodeRow(part, in + part.col - piece.col, last_layout_,
+                                 buffer_.data() + last_offset_ + between * last_layout_.bytes);
+        });
+    written_ += piece.cols;
+  }
+
   Bytes Finish() override {
     EPS_CHECK_MSG(written_ == chunk_.elements, "chunk " << chunk_.id << ": " << written_ << " of "
                                                         << chunk_.elements << " elements written");
+    hwy::FlushStream();
     return std::move(buffer_).Freeze();
   }
 
  private:
+  // Returns whether a tile is the last one or to its right, with the same layout.
+  bool IsBesideLast(const Tile& tile) const {
+    return tile.segment == last_tile_.segment && tile.row == last_tile_.row &&
+           tile.rows == last_tile_.rows && tile.cols == last_tile_.cols &&
+           tile.col >= last_tile_.col;
+  }
+
   const std::shared_ptr<const BlockArithmetic> arithmetic_;
   const Chunk& chunk_;
   const Axis axis_;
   const BlockTiles tiles_;
   Buffer buffer_;
   uint64_t written_ = 0;  // elements
+  // A tile that a row was written to, and its place: computing it takes longer than encoding it.
+  Tile last_tile_;
+  size_t last_offset_ = 0;
+  BlockTile last_layout_;
 };
 
 // The codec that NewBlockCodec returns.
@@ -146,6 +200,16 @@ class BlockCodec final : public Codec {
 };
 
 }  // namespace
+
+void BlockArithmetic::EncodeRow(const RowPiece& /*piece*/, const float* /*in*/,
+                                const BlockTile& /*layout*/, uint8_t* /*bytes*/) const {
+  EPS_CHECK_MSG(false, "rows cannot be encoded alone");
+}
+
+void BlockArithmetic::DecodeRow(const RowPiece& /*piece*/, const uint8_t* /*bytes*/,
+                                const BlockTile& /*layout*/, float* /*out*/) const {
+  EPS_CHECK_MSG(false, "rows cannot be decoded alone");
+}
 
 std::unique_ptr<Codec> NewBlockCodec(absl::string_view name, const Codec::Traits& traits,
                                      const BlockFormat& format,

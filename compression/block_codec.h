@@ -22,6 +22,14 @@ class BlockArithmetic {
   // As EncodedChunk::Read.
   virtual void Decode(const Tile& tile, Axis axis, const uint8_t* bytes, const BlockTile& layout,
                       bool accumulate, size_t ld, float* out) const = 0;
+  // Returns whether the functions below may be used for blocks along rows.
+  virtual bool has_rows() const { return false; }
+  // Encode or decode one row of tiles side by side: of tiles of kTileCols columns, or of one
+  // narrower tile. `bytes` are those of the first tile; all have the same layout.
+  virtual void EncodeRow(const RowPiece& piece, const float* in, const BlockTile& layout,
+                         uint8_t* bytes) const;
+  virtual void DecodeRow(const RowPiece& piece, const uint8_t* bytes, const BlockTile& layout,
+                         float* out) const;
   // Checks only the bytes. Returns false only if every element is admissible in a gradient.
   virtual bool MayBeInadmissible(const uint8_t* bytes, const BlockTile& layout) const = 0;
 };

@@ -44,6 +44,7 @@ HWY_INLINE hn::Vec<D> LoadBytes(D d, const uint8_t* in) {
 #endif
 }
 
+// IEEE 754 binary32.
 struct Fp32 {
   using Word = uint32_t;
   static constexpr Word kMagnitude = 0x7fffffffu;

@@ -30,9 +30,23 @@ struct Planes {
 // The format: 7, 4 or 2 magnitude bits.
 enum class Format { kMx9, kMx6, kMx4 };
 
-// Encodes in[row * ld + col].
+// Returns the bits of one code: magnitude and sign.
+constexpr size_t CodeBits(Format format) {
+  return format == Format::kMx9 ? 8 : format == Format::kMx6 ? 5 : 3;
+}
+
+// Encodes in[row * ld + col]. Whole cache lines of codes may bypass the caches: call
+// hwy::FlushStream() before another thread may read them.
 void Encode(Format format, bool truncate, const Tile& tile, const float* in, size_t ld,
             const Planes<uint8_t>& out);
+
+// Encodes a row of adjacent tiles with blocks along the row: of tiles of 128 columns, `stride`
+// bytes apart, or of one narrower tile. `out` is the place of the row in the first tile.
+void EncodeRow(Format format, bool truncate, const float* in, size_t cols,
+               const Planes<uint8_t>& out, size_t stride);
+// The inverse: out[col] = the value.
+void DecodeRow(Format format, const Planes<const uint8_t>& in, size_t stride, size_t cols,
+               float* out);
 
 // out[row * ld + col] = the value.
 void Decode(Format format, const Tile& tile, const Planes<const uint8_t>& in, size_t ld,

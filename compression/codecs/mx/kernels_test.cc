@@ -68,6 +68,46 @@ std::vector<uint32_t> AnyValues(size_t n, size_t run, TestRandom* random) {
   return bits;
 }
 
+// Rows of two tiles at every address within a cache line: codes of mx9 are stored as whole lines
+// where they are aligned.
+TEST(MxKernels, RowsMatchTheReferenceAtEveryAddress) {
+  constexpr uint32_t kRows = 3, kCols = 256;
+  const Chunk chunk = MatrixChunk(kRows, kCols);
+  for (const Variant& v : Variants()) {
+    TestRandom random;
+    const auto reference = NewReferenceCodec(v.name);
+    ASSERT_TRUE(reference.ok()) << reference.status();
+    const std::vector<uint32_t> bits = AnyValues(kRows * kCols, 16, &random);
+    std::vector<float> values(bits.size());
+    std::memcpy(values.data(), bits.data(), 4 * bits.size());
+    const std::string encoded = (*reference)->Encode(chunk, Axis::kRow, values.data(), nullptr);
+    std::vector<float> decoded(values.size());
+    (*reference)->Decode(chunk, Axis::kRow, encoded, decoded.data());
+    const BlockTile layout = LayOutTile({16, v.magnitude_bits + 1, true}, Axis::kRow, kRows, 128);
+    ASSERT_EQ(encoded.size(), 2 * layout.bytes);
+    OnEveryTarget([&] {
+      for (size_t shift = 0; shift < 64; ++shift) {
+        std::string expected(encoded.size() + 128, '\xa5');
+        std::string found = expected;
+        expected.replace(shift, encoded.size(), encoded);
+        const auto planes = PlanesAt(reinterpret_cast<uint8_t*>(&found[shift]), layout);
+        for (size_t r = 0; r < kRows; ++r) {
+          const size_t n = 8 * r;
+          const mx_kernels::Planes<uint8_t> row = {planes.scales + n, planes.micro + n,
+                                                   planes.codes + n * 2 * (v.magnitude_bits + 1)};
+          mx_kernels::EncodeRow(v.format, v.truncate, values.data() + r * kCols, kCols, row,
+                                layout.bytes);
+          std::vector<float> back(kCols);
+          mx_kernels::DecodeRow(v.format, {row.scales, row.micro, row.codes}, layout.bytes, kCols,
+                                back.data());
+          ASSERT_EQ(std::memcmp(back.data(), decoded.data() + r * kCols, 4 * kCols), 0) << v.name;
+        }
+        ASSERT_TRUE(found == expected) << v.name << ", shift " << shift;
+      }
+    });
+  }
+}
+
 TEST(MxKernels, EncodeMatchesTheReferenceWithinBounds) {
   for (const Variant& v : Variants()) {
     const auto reference = NewReferenceCodec(v.name);

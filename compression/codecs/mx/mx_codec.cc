@@ -40,6 +40,14 @@ mx_kernels::Planes<Byte> PlanesAt(Byte* bytes, const BlockTile& layout) {
   return {bytes, bytes + layout.micro, bytes + layout.codes};
 }
 
+// Returns the place of a row in a tile's planes, for blocks along rows.
+template <class Byte>
+mx_kernels::Planes<Byte> RowAt(const mx_kernels::Planes<Byte>& planes, const RowPiece& piece,
+                               const BlockTile& layout, size_t code_bits) {
+  const size_t blocks = piece.row % kTileRows * layout.blocks_across;  // in the rows above
+  return {planes.scales + blocks, planes.micro + blocks, planes.codes + blocks * 2 * code_bits};
+}
+
 // One variant, rounding or truncating; borrows `variant`.
 class MxArithmetic final : public BlockArithmetic {
  public:
@@ -55,12 +63,26 @@ class MxArithmetic final : public BlockArithmetic {
     const auto decode = accumulate ? mx_kernels::Accumulate : mx_kernels::Decode;
     decode(variant_.format, KernelTile(tile, axis), PlanesAt(bytes, layout), ld, out);
   }
+  bool has_rows() const override { return true; }
+  void EncodeRow(const RowPiece& piece, const float* in, const BlockTile& layout,
+                 uint8_t* bytes) const override {
+    mx_kernels::EncodeRow(variant_.format, truncate_, in, piece.cols,
+                          RowAt(PlanesAt(bytes, layout), piece, layout, code_bits()), layout.bytes);
+  }
+  void DecodeRow(const RowPiece& piece, const uint8_t* bytes, const BlockTile& layout,
+                 float* out) const override {
+    mx_kernels::DecodeRow(variant_.format,
+                          RowAt(PlanesAt(bytes, layout), piece, layout, code_bits()), layout.bytes,
+                          piece.cols, out);
+  }
   bool MayBeInadmissible(const uint8_t* bytes, const BlockTile& layout) const override {
     return mx_kernels::FirstScaleFrom(bytes, layout.blocks(), kFirstSuspiciousScale) !=
            layout.blocks();
   }
 
  private:
+  size_t code_bits() const { return variant_.magnitude_bits + 1; }
+
   const Variant& variant_;
   const bool truncate_;
 };
