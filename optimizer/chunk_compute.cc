@@ -152,7 +152,7 @@ absl::StatusOr<UpdateResult> ChunkCompute::Update(const Chunk& chunk, const Upda
   } else {
     EPS_ASSIGN_OR_RETURN(plan, ReductionPlan::Build(chunk, request.parts, request.inputs));
   }
-  std::vector<std::unique_ptr<TileEncoder>> encoders;
+  Encoders encoders;
   for (const UpdateRequest::Encode& encode : request.encode) {
     encoders.push_back(
         encode.codec->NewEncoder(chunk, OptionsOfWeights(chunk, request.to, encode.axis)));
@@ -163,14 +163,9 @@ absl::StatusOr<UpdateResult> ChunkCompute::Update(const Chunk& chunk, const Upda
   ScopedFlushDenormals flush;
   SquareSum squares;
   ForEachPanel(chunk, [&](const Panel& panel) {
-    const Segment& segment = chunk.segments[panel.segment];
-    UpdatePanel(chunk, *plan, panel, request.step, arrays, tiles.floats(), gradient.floats());
+    UpdatePanel(chunk, *plan, panel, request.step, arrays, tiles.floats(), gradient.floats(),
+                encoders);
     AddSquares(panel, gradient.floats(), request.norm_scale, &squares);
-    for (const std::unique_ptr<TileEncoder>& encoder : encoders) {
-      ForEachTileOf(panel, [&](const Tile& tile) {
-        encoder->Write(tile, segment.cols, arrays.weights + tile.offset(segment));
-      });
-    }
   });
   UpdateResult result;
   result.sum_squares = squares.Fold();
@@ -182,21 +177,48 @@ absl::StatusOr<UpdateResult> ChunkCompute::Update(const Chunk& chunk, const Upda
 
 void ChunkCompute::UpdatePanel(const Chunk& chunk, const ReductionPlan& plan, const Panel& panel,
                                const StepScalars& step, const ChunkArrays& arrays, float* tiles,
-                               float* gradient) const {
+                               float* gradient, const Encoders& encoders) const {
   const Segment& s = chunk.segments[panel.segment];
-  TileState state;
-  state.ld = s.cols;
-  state.weight = arrays.weights + panel.offset(s);
-  for (size_t i = 1; i < arrays_; ++i) state.field[i - 1] = arrays.array(i) + panel.offset(s);
   GroupScalars group;
   group.weight_decay = spec_->groups[s.group.value()].weight_decay;
   const absl::optional<AdamWScalars> adamw = rule_->adamw_scalars(step, group);
-  if (adamw.has_value() &&
-      plan.RunAdamW(panel, gradient, *adamw, {state.weight, state.field[0], state.field[1]})) {
-    return;
+  const bool in_place = adamw.has_value() && plan.InPlace(panel);
+  if (!in_place) plan.Run(panel, tiles, gradient);
+  const auto update = [&](const ElementRange& range) {
+    TileState state;
+    state.ld = range.elements;
+    state.weight = arrays.weights + panel.offset(s) + range.offset;
+    for (size_t i = 1; i < arrays_; ++i) {
+      state.field[i - 1] = arrays.array(i) + panel.offset(s) + range.offset;
+    }
+    float* const grad = gradient + range.offset;
+    if (in_place) {
+      plan.RunAdamW(panel, range, grad, *adamw, {state.weight, state.field[0], state.field[1]});
+    } else {
+      rule_->Run(1, static_cast<uint32_t>(range.elements), grad, range.elements, step, group,
+                 state);
+    }
+  };
+  std::vector<TileEncoder*> by_rows;
+  std::vector<TileEncoder*> by_tiles;
+  for (const std::unique_ptr<TileEncoder>& encoder : encoders) {
+    (HasLongRows(s) && encoder->takes_rows() ? by_rows : by_tiles).push_back(encoder.get());
   }
-  plan.Run(panel, tiles, gradient);
-  rule_->Run(panel.rows, panel.cols, gradient, panel.cols, step, group, state);
+  if (by_rows.empty()) {
+    update(ElementRange{0, panel.elements()});
+  } else {
+    ForEachRowPieceOf(panel, [&](const RowPiece& piece, const ElementRange& range) {
+      update(range);
+      for (TileEncoder* const encoder : by_rows) {
+        encoder->WriteRow(piece, arrays.weights + piece.offset(s));
+      }
+    });
+  }
+  for (TileEncoder* const encoder : by_tiles) {
+    ForEachTileOf(panel, [&](const Tile& tile) {
+      encoder->Write(tile, s.cols, arrays.weights + tile.offset(s));
+    });
+  }
 }
 
 }  // namespace eps

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +23,7 @@
 namespace eps {
 
 class ReductionPlan;
+class TileEncoder;
 struct Panel;
 
 // The arrays of a chunk: weights first, then the state fields, `stride` floats apart. Borrowed.
@@ -71,6 +73,9 @@ class ChunkCompute {
                                       const ChunkArrays& arrays) const;
 
  private:
+  // One for each entry of UpdateRequest::encode.
+  using Encoders = std::vector<std::unique_ptr<TileEncoder>>;
+
   ChunkCompute(const JobSpec& spec, std::unique_ptr<UpdateRule> rule, MemoryAccount* account)
       : spec_(&spec),
         rule_(std::move(rule)),
@@ -80,10 +85,11 @@ class ChunkCompute {
   // The options for encoding the weights of `version`: a function of (spec, version, chunk), so
   // that every reader gets equal bytes.
   EncodeOptions OptionsOfWeights(const Chunk& chunk, Version version, Axis axis) const;
-  // Reduces a panel to `gradient` and updates it; `tiles` are the plan's buffers.
+  // Reduces a panel to `gradient`, updates it and encodes its new weights; `tiles` are the plan's
+  // buffers.
   void UpdatePanel(const Chunk& chunk, const ReductionPlan& plan, const Panel& panel,
                    const StepScalars& step, const ChunkArrays& arrays, float* tiles,
-                   float* gradient) const;
+                   float* gradient, const Encoders& encoders) const;
 
   const JobSpec* spec_;
   std::unique_ptr<UpdateRule> rule_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/job/layout/chunk_map.h"
+#include "compression/codec.h"
 
 namespace eps {
 
@@ -21,6 +22,12 @@ struct Panel {
   // The panel's first element within its chunk.
   uint64_t offset(const Segment& s) const { return s.offset + uint64_t{row} * s.cols; }
   size_t elements() const { return size_t{rows} * cols; }
+};
+
+// Contiguous elements of a panel: all of them, or a piece of one row.
+struct ElementRange {
+  uint64_t offset = 0;  // from the panel's first element
+  size_t elements = 0;
 };
 
 // Calls `visit(panel)` for the panels of a chunk. Their tiles, panel after panel, are the chunk's
@@ -39,6 +46,23 @@ template <class Visitor>
 void ForEachTileOf(const Panel& panel, Visitor visit) {
   for (uint32_t col = 0; col < panel.cols; col += kTileCols) {
     visit(Tile{panel.segment, panel.row, col, panel.rows, std::min(panel.cols - col, kTileCols)});
+  }
+}
+
+// Calls `visit(row piece, element range)` for the pieces of a panel's rows, in order. With their
+// gradient and state, pieces stay in the first-level cache; they hold at least a tile's columns
+// unless the row is shorter.
+template <class Visitor>
+void ForEachRowPieceOf(const Panel& panel, Visitor visit) {
+  constexpr uint32_t kCols = 4 * kTileCols;
+  for (uint32_t r = 0; r < panel.rows; ++r) {
+    for (uint32_t col = 0; col < panel.cols;) {
+      const uint32_t left = panel.cols - col;
+      const uint32_t cols = left < kCols + kTileCols ? left : kCols;
+      visit(RowPiece{panel.segment, panel.row + r, col, cols},
+            ElementRange{uint64_t{r} * panel.cols + col, cols});
+      col += cols;
+    }
   }
 }
 

@@ -166,13 +166,12 @@ void ReductionPlan::Run(const Panel& panel, float* buffers, float* out) const {
   });
 }
 
-bool ReductionPlan::RunAdamW(const Panel& panel, float* out, const AdamWScalars& scalars,
+void ReductionPlan::RunAdamW(const Panel& panel, const ElementRange& range, float* out,
+                             const AdamWScalars& scalars,
                              const strip_kernels::AdamWState& state) const {
-  if (!InPlace(panel)) return false;
   strip_kernels::ReduceAdamW(strips_.data(), strips_.size(),
-                             panel.offset(chunk_->segments[panel.segment]), panel.elements(), out,
-                             scalars, state);
-  return true;
+                             panel.offset(chunk_->segments[panel.segment]) + range.offset,
+                             range.elements, out, scalars, state);
 }
 
 void ReductionPlan::RunTile(const Tile& tile, float* buffers) const {

@@ -39,10 +39,14 @@ class ReductionPlan {
   // must hold ScopedFlushDenormals.
   void Run(const Panel& panel, float* buffers, float* out) const;
 
-  // As Run, and updates the panel's weights and moments with the sums in the same pass. Returns
-  // false and does nothing if only Run and an UpdateRule can do it.
-  bool RunAdamW(const Panel& panel, float* out, const AdamWScalars& scalars,
-                const strip_kernels::AdamWState& state) const;
+  // Returns whether RunAdamW may be used for ranges of a panel: all inputs can be read in place.
+  bool InPlace(const Panel& panel) const {
+    return !strips_.empty() && panel.elements() >= strip_kernels::kStrip;
+  }
+  // Writes the sums of a range of a panel to out[0 … elements), and updates its weights and moments
+  // with them in the same pass. REQUIRES InPlace and at least strip_kernels::kStrip elements.
+  void RunAdamW(const Panel& panel, const ElementRange& range, float* out,
+                const AdamWScalars& scalars, const strip_kernels::AdamWState& state) const;
 
  private:
   enum class Kind : uint8_t {
@@ -62,9 +66,6 @@ class ReductionPlan {
 
   // Fills strips_ if that is possible.
   void PlanStrips();
-  bool InPlace(const Panel& panel) const {
-    return !strips_.empty() && panel.elements() >= strip_kernels::kStrip;
-  }
   void RunTile(const Tile& tile, float* buffers) const;
 
   const Chunk* chunk_;

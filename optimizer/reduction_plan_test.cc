@@ -280,8 +280,17 @@ TEST(ReductionPlan, FusedUpdateEqualsSeparateUpdate) {
         std::vector<float> after(panel.elements() + 5, 7.0f);
         plan.Run(panel, buffers.data(), after.data());
         std::vector<float> on_the_way(panel.elements() + 5, 7.0f);
-        const bool done = plan.RunAdamW(panel, on_the_way.data(), scalars, found.At(first));
+        const bool done = plan.InPlace(panel);
         ASSERT_EQ(done, panel.elements() >= strip_kernels::kStrip);
+        // In one range, or in two.
+        const size_t n = panel.elements();
+        const size_t border = n < 2 * strip_kernels::kStrip ? n : strip_kernels::kStrip + n % 7;
+        for (const ElementRange& range :
+             {ElementRange{0, border}, ElementRange{border, n - border}}) {
+          if (!done || range.elements == 0) continue;
+          plan.RunAdamW(panel, range, on_the_way.data() + range.offset, scalars,
+                        found.At(first + range.offset));
+        }
         AdamWTile tile;
         tile.rows = 1;
         tile.cols = tile.ld = tile.grad_ld = panel.elements();
