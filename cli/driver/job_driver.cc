@@ -224,12 +224,8 @@ absl::Status JobDriver::OnBorder() {
 }
 
 absl::Status JobDriver::AwaitRoom(const std::function<absl::Status()>& write) {
-  const absl::Status status = RetryWithoutRoom(
-      write,
-      absl::StrCat("after step ", step_, " for room (eps checkpoint save --servers=",
-                   absl::StrJoin(client_->servers(), ","),
-                   " --out=DIR writes a checkpoint elsewhere)"),
-      host_);
+  const absl::Status status =
+      RetryWithoutRoom(write, absl::StrCat("after step ", step_, " for room"), host_);
   last_record_ = Clock::now();
   return status;
 }
