@@ -79,10 +79,10 @@ class PoisonedRuntime final : public StageRuntime {
   StageProgram& program(StageId stage) override {
     return stage == poison_.stage ? program_ : runtime_->program(stage);
   }
-  std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
+  absl::StatusOr<std::unique_ptr<HostStage>> NewHostStage(StageId stage) override {
     return runtime_->NewHostStage(stage);
   }
-  std::unique_ptr<HostStage> NewBackwardStage(StageId stage) override {
+  absl::StatusOr<std::unique_ptr<HostStage>> NewBackwardStage(StageId stage) override {
     return runtime_->NewBackwardStage(stage);
   }
   std::shared_ptr<const StageWeights> Load(StageId stage,

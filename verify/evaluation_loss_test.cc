@@ -66,7 +66,7 @@ LossSum LossOfStages(const JobSpec& spec, StageRuntime* runtime, const StageInpu
                      const MicroBatch& batch) {
   ActivationPtr in;
   for (uint32_t s = 0;; ++s) {
-    std::shared_ptr<HostStage> host = runtime->NewHostStage(StageId(s));
+    std::shared_ptr<HostStage> host = runtime->NewHostStage(StageId(s)).value();
     for (size_t use = 0; use < weights[s].size(); ++use) {
       const TensorSpec& tensor = spec.tensors[spec.stages[s].uses[use].tensor.value()];
       std::copy(weights[s][use], weights[s][use] + tensor.elements(), host->tensor(use));

@@ -24,6 +24,7 @@
 #include "verify/reference_training.h"
 #include "verify/run_folder.h"
 #include "worker/data/token_source.h"
+#include "worker/exec/torch_runtime.h"
 
 namespace eps {
 namespace {
@@ -48,12 +49,6 @@ absl::Status CheckVerifiable(const RunFolder& run) {
         "the run in ", run.path(), " trained a model of type ", NameOf(run.spec().model.type),
         ", whose gradients are random numbers, not derivatives; eps verify compares ",
         absl::StrJoin(ReferenceModelTypes(), " and "), " models (model.path)"));
-  }
-  if (absl::StartsWith(run.config().worker.device, "cuda")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the workers of the run in ", run.path(), " computed on ", run.config().worker.device,
-        ", whose bits differ from those of the reference's CPU; "
-        "train with --worker.device=cpu to verify"));
   }
   return absl::OkStatus();
 }
@@ -219,9 +214,28 @@ absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string
   return command;
 }
 
+absl::Status CheckComputedOnCpu(const std::string& device, const std::string& auto_profile) {
+  const char* const advice =
+      ", whose bits differ from those of the reference's CPU; train with --worker.device=cpu to "
+      "verify";
+  if (absl::StartsWith(device, "cuda")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the workers of the run computed on ", device, " (worker.device)", advice));
+  }
+  if (device == "auto" && !absl::StrContains(auto_profile, " cpu ")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the workers of the run chose their device (worker.device=auto), which on this "
+        "machine is a GPU (",
+        auto_profile, ")", advice));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) {
   EPS_ASSIGN_OR_RETURN(const RunFolder run, RunFolder::Open(options.run));
   EPS_RETURN_IF_ERROR(CheckVerifiable(run));
+  EPS_ASSIGN_OR_RETURN(const std::string profile, TorchComputeProfile(RuntimeOptions()));
+  EPS_RETURN_IF_ERROR(CheckComputedOnCpu(run.config().worker.device, profile));
   const JobSpec& spec = run.spec();
   EPS_ASSIGN_OR_RETURN(const auto data, OpenData(options, run));
   const auto batches = NewTokenBatchSource(spec, *data);

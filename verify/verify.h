@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "verify/plant.h"
 
@@ -28,6 +29,11 @@ struct VerifyCommand {
 };
 // Returns InvalidArgument, naming the argument.
 absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string>& arguments);
+
+// Returns InvalidArgument if a run whose configuration has worker.device `device` did not compute
+// on a CPU, or if nothing tells: "auto" is a CPU only where it is one on this machine, whose "auto"
+// has the compute profile `auto_profile`.
+absl::Status CheckComputedOnCpu(const std::string& device, const std::string& auto_profile);
 
 // Recomputes the run step by step in this process, compares weights, moments and figures of each
 // step bit for bit, and writes its findings to `out`. Stops after the first step that differs.

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/config/config.h"
@@ -344,6 +345,19 @@ TEST_F(VerifyTest, RefusesASyntheticModel) {
   const Verdict verdict = Verify(Options(run));
   EXPECT_EQ(ExitCodeOf(verdict.equal.status()), ExitCode::kUsage);
   EXPECT_THAT(std::string(verdict.equal.status().message()), HasSubstr("type synthetic"));
+}
+
+TEST(CheckComputedOnCpu, RefusesGpusAlsoIfChosenByAuto) {
+  const std::string cpu = "libtorch 2.11.0 cpu AVX512 AuthenticAMD/25/17 threads=2";
+  const std::string gpu = "libtorch 2.11.0 cuda NVIDIA H100 80GB HBM3 sm_90";
+  EXPECT_TRUE(CheckComputedOnCpu("cpu", gpu).ok());
+  EXPECT_TRUE(CheckComputedOnCpu("auto", cpu).ok());
+  for (const absl::Status& status :
+       {CheckComputedOnCpu("auto", gpu), CheckComputedOnCpu("cuda", cpu),
+        CheckComputedOnCpu("cuda:1", gpu)}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(status.message(), "--worker.device=cpu")) << status;
+  }
 }
 
 TEST(VerifyArguments, ParsesOrNamesEachArgument) {

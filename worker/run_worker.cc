@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -24,10 +25,24 @@
 namespace eps {
 namespace {
 
+// Returns the limit of the stash in host memory; 0, which sets none, if the system does not say
+// what is free.
+uint64_t StashRoom(const WorkerOptions& worker) {
+  if (worker.config.worker.stash_host > 0) return worker.config.worker.stash_host;
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    uint64_t kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %lu", &kib) != 1) continue;
+    return (kib << 10) / 2 / static_cast<uint64_t>(std::max(1, worker.local_count));
+  }
+  return 0;
+}
+
 RuntimeOptions RuntimeOptionsOf(const WorkerOptions& worker) {
   RuntimeOptions options;
   options.device = worker.config.worker.device;
   options.stash = worker.config.worker.stash;
+  options.stash_host = StashRoom(worker);
   options.threads = worker.config.worker.threads;
   if (options.threads == 0) {
     const int local = std::max(1, worker.local_count);

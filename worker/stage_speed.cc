@@ -62,15 +62,17 @@ class Blocks {
                                                      const RuntimeOptions& options) {
     EPS_ASSIGN_OR_RETURN(auto runtime,
                          NewTorchRuntime(spec, NewModelStage, options, /*account=*/nullptr));
-    return std::make_unique<Blocks>(spec, std::move(runtime));
-  }
-  Blocks(const JobSpec& spec, std::unique_ptr<StageRuntime> runtime)
-      : spec_(spec), runtime_(std::move(runtime)) {
+    auto blocks = std::make_unique<Blocks>(spec, std::move(runtime));
     for (uint32_t s = 0; s <= kBlocks; ++s) {
-      weights_.push_back(NewWeights(StageId(s)));
-      gradients_.push_back(runtime_->NewHostStage(StageId(s)));
+      EPS_ASSIGN_OR_RETURN(blocks->weights_.emplace_back(), blocks->NewWeights(StageId(s)));
+      EPS_ASSIGN_OR_RETURN(blocks->gradients_.emplace_back(),
+                           blocks->runtime_->NewHostStage(StageId(s)));
     }
+    return blocks;
   }
+  // Only New calls it.
+  Blocks(const JobSpec& spec, std::unique_ptr<StageRuntime> runtime)
+      : spec_(spec), runtime_(std::move(runtime)) {}
 
   // Returns, for each of the batches, the median seconds of a forward and a backward pass over one
   // block together, as the relay runs them. The batches alternate, so that a change in the
@@ -101,8 +103,8 @@ class Blocks {
   }
 
  private:
-  std::shared_ptr<HostStage> NewWeights(StageId stage) const {
-    std::shared_ptr<HostStage> host = runtime_->NewHostStage(stage);
+  absl::StatusOr<std::shared_ptr<HostStage>> NewWeights(StageId stage) const {
+    EPS_ASSIGN_OR_RETURN(std::shared_ptr<HostStage> host, runtime_->NewHostStage(stage));
     const std::vector<TensorUse>& uses = spec_.stages[stage.value()].uses;
     for (size_t use = 0; use < uses.size(); ++use) {
       const TensorId id = uses[use].tensor;

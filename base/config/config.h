@@ -142,6 +142,7 @@ struct ServersConfig {
 struct WorkerConfig {
   std::string device = "auto";  // auto | cpu | cuda | cuda:N
   std::string stash = "host";   // host | device
+  uint64_t stash_host = 0;      // bytes; 0 means half of the free memory, shared by local workers
   std::string stash_codec = "fp32";
   int threads = 0;   // 0 uses all cores
   int prefetch = 1;  // stages to fetch ahead; 0 disables it

@@ -152,6 +152,10 @@ void WorkerKeys(V* v, WorkerConfig* w) {
          "Device that computes: auto, cpu, cuda or cuda:N.");
   v->Key("worker.stash", &w->stash, AnyValue(),
          "Where stage inputs wait for the backward pass: host or device.");
+  v->Key(
+      "worker.stash_host", &w->stash_host, SizeText(),
+      "Host memory that the stage inputs of a worker may use; 0 means half of the memory that is "
+      "free when the worker starts, shared by the workers of the machine.");
   StashKey(v, &w->stash_codec);
   v->Key("worker.threads", &w->threads, AnyValue(),
          "Threads of a worker's computation; 0 means the worker's share of the processors.");

@@ -231,7 +231,7 @@ class Halves {
   uint32_t KindOf(uint32_t s) const { return s == 0 || s == last_ ? s : 1; }
 
   std::shared_ptr<HostStage> Take(uint32_t s) {
-    std::shared_ptr<HostStage> host = pool_.Take(StageId(s));
+    std::shared_ptr<HostStage> host = Must(pool_.Take(StageId(s)));
     TensorPointers tensors;
     for (size_t use = 0; use < spec_.stages[s].uses.size(); ++use) {
       tensors.push_back(host->tensor(use));
@@ -282,7 +282,7 @@ class Halves {
       }
       if (visit < last_) continue;
       if (pending != nullptr) EPS_CHECK(pending->Wait().ok());
-      host = pool_.Take(StageId(s));
+      host = Must(pool_.Take(StageId(s)));
       pending = Must(runtime_->StartToHost(StageId(s), *gradients_[KindOf(s)], host.get()));
     }
     if (pending != nullptr) EPS_CHECK(pending->Wait().ok());
@@ -290,7 +290,7 @@ class Halves {
 
   // Waits until all enqueued work is done.
   void Wait() {
-    const auto host = pool_.Take(StageId(0));
+    const auto host = Must(pool_.Take(StageId(0)));
     EPS_CHECK(runtime_->ToHost(StageId(0), *gradients_[0], host.get()).ok());
   }
 

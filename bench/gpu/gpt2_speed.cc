@@ -74,8 +74,8 @@ class Staged {
  public:
   Staged(const JobSpec& spec, StageRuntime* runtime) : spec_(spec), runtime_(runtime) {
     for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-      hosts_.push_back(runtime->NewHostStage(StageId(s)));
-      gradients_.push_back(runtime->NewHostStage(StageId(s)));
+      hosts_.push_back(runtime->NewHostStage(StageId(s)).value());
+      gradients_.push_back(runtime->NewHostStage(StageId(s)).value());
       for (size_t use = 0; use < spec.stages[s].uses.size(); ++use) {
         const TensorId id = spec.stages[s].uses[use].tensor;
         FillInitialValues(

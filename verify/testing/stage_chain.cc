@@ -18,7 +18,7 @@ std::shared_ptr<const StageWeights> Load(const JobSpec& spec, StageRuntime* runt
                                          const StageInputs& weights,
                                          const StageInputs& for_input_gradient) {
   const size_t s = stage.value();
-  std::shared_ptr<HostStage> host = runtime->NewBackwardStage(stage);
+  std::shared_ptr<HostStage> host = runtime->NewBackwardStage(stage).value();
   for (size_t use = 0; use < weights[s].size(); ++use) {
     const TensorId tensor = spec.stages[s].uses[use].tensor;
     Copy(spec, tensor, weights[s][use], host->tensor(use));
@@ -56,7 +56,7 @@ MicroBatchResult RunStagePrograms(const JobSpec& spec, StageRuntime* runtime,
     EPS_CHECK_MSG(out.ok(), out.status());
     grad = std::move(out->grad_in);
     if (s + 1 == stages) result.loss = out->loss;
-    const auto host = runtime->NewHostStage(StageId(s));
+    const auto host = runtime->NewHostStage(StageId(s)).value();
     const absl::Status copied = runtime->ToHost(StageId(s), *out->gradient, host.get());
     EPS_CHECK_MSG(copied.ok(), copied);
     for (size_t use = 0; use < weights[s].size(); ++use) {

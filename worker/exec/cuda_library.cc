@@ -25,6 +25,16 @@ bool Find(void* library, const char* name, Function* function) {
   return *function != nullptr;
 }
 
+// Functions and attributes of the driver's API (cuda.h).
+struct CudaDriver {
+  int (*init)(unsigned flags) = nullptr;
+  int (*get)(int* device, int index) = nullptr;
+  int (*name)(char* name, int size, int device) = nullptr;
+  int (*attribute)(int* value, int attribute, int device) = nullptr;
+};
+constexpr int kCapabilityMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+constexpr int kCapabilityMinor = 76;
+
 absl::StatusOr<CudaKernels> FunctionsOf(void* library, const std::string& path) {
   int (*abi_version)() = nullptr;
   if (!Find(library, "eps_cuda_abi_version", &abi_version)) {
@@ -72,8 +82,38 @@ std::vector<std::string> CudaKernelPaths() {
   return {folder + kName, folder + "exec/cuda/" + kName};
 }
 
+absl::StatusOr<std::string> CudaDeviceModel(int index, const std::string& driver) {
+  void* const library = dlopen(driver.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return absl::FailedPreconditionError(LoaderError());
+  CudaDriver cuda;
+  if (!Find(library, "cuInit", &cuda.init) || !Find(library, "cuDeviceGet", &cuda.get) ||
+      !Find(library, "cuDeviceGetName", &cuda.name) ||
+      !Find(library, "cuDeviceGetAttribute", &cuda.attribute)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(driver, " lacks a function: ", LoaderError()));
+  }
+  int device = 0, major = 0, minor = 0;
+  char name[256] = {};
+  const struct {
+    const char* call;
+    int error;
+  } calls[] = {
+      {"cuInit", cuda.init(0)},
+      {"cuDeviceGet", cuda.get(&device, index)},
+      {"cuDeviceGetName", cuda.name(name, sizeof(name) - 1, device)},
+      {"cuDeviceGetAttribute", cuda.attribute(&major, kCapabilityMajor, device)},
+      {"cuDeviceGetAttribute", cuda.attribute(&minor, kCapabilityMinor, device)},
+  };
+  for (const auto& [call, error] : calls) {
+    if (error == 0) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(driver, ": ", call, " fails for device ", index, " with error ", error));
+  }
+  return absl::StrCat(name, " sm_", major, minor);
+}
+
 std::string WhyNoCudaDriver() {
-  return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr ? LoaderError() : "";
+  return dlopen(kCudaDriver, RTLD_LAZY | RTLD_LOCAL) == nullptr ? LoaderError() : "";
 }
 
 }  // namespace eps

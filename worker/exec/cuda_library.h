@@ -36,6 +36,13 @@ absl::StatusOr<CudaKernels> LoadCudaKernels(const std::vector<std::string>& path
 // Returns where a worker looks: beside its program, and where a build puts the library.
 std::vector<std::string> CudaKernelPaths();
 
+inline constexpr char kCudaDriver[] = "libcuda.so.1";
+
+// Returns model and compute capability of a device of this process, by LibTorch's numbers, such as
+// "NVIDIA H100 80GB HBM3 sm_90": devices that are equal in both compute the same bits. Returns
+// FailedPrecondition with the call that failed. `driver` is the file of the driver's library.
+absl::StatusOr<std::string> CudaDeviceModel(int index, const std::string& driver);
+
 // Returns an empty text if this machine has an NVIDIA driver, otherwise the loader's error. Loads
 // the driver's library without initialising it.
 std::string WhyNoCudaDriver();

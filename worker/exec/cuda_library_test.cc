@@ -34,6 +34,17 @@ TEST(CudaLibraryTest, RefusesAForeignLibrary) {
   EXPECT_TRUE(absl::StrContains(status.message(), "eps_cuda_abi_version")) << status;
 }
 
+TEST(CudaLibraryTest, NamesModelAndCapabilityOfADevice) {
+  const std::string driver = "worker/exec/testing/libfake_cuda_driver.so";
+  EXPECT_EQ(CudaDeviceModel(0, driver).value(), "Model 10 sm_86");
+  EXPECT_EQ(CudaDeviceModel(1, driver).value(), "Model 11 sm_96");
+  const absl::Status status = CudaDeviceModel(2, driver).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(status.message(), "cuDeviceGet fails for device 2 with error 101"))
+      << status;
+  EXPECT_FALSE(CudaDeviceModel(0, "/nowhere/libcuda.so.1").ok());
+}
+
 TEST(CudaLibraryTest, LooksBesideTheProgram) {
   const std::vector<std::string> paths = CudaKernelPaths();
   ASSERT_EQ(paths.size(), 2u);

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/status_macros.h"
 #include "c10/core/impl/DeviceGuardImplInterface.h"
 #include "torch/version.h"
 #include "worker/exec/cuda_library.h"
@@ -129,14 +130,14 @@ int ResolveThreads(int threads, int local_count) {
   return std::max(1, CPU_COUNT(&set) / std::max(1, local_count));
 }
 
-std::string ComputeProfileOf(c10::Device device, int threads) {
+absl::StatusOr<std::string> ComputeProfileOf(c10::Device device, int threads) {
   if (device.is_cpu()) {
     return absl::StrCat("libtorch ", TORCH_VERSION, " cpu ", at::get_cpu_capability(), " ",
                         CpuModel(), " threads=", threads);
   }
   // Without the device's number, which differs between the workers of a machine.
-  return absl::StrCat("libtorch ", TORCH_VERSION, " ",
-                      c10::DeviceTypeName(device.type(), /*lower_case=*/true));
+  EPS_ASSIGN_OR_RETURN(const std::string model, CudaDeviceModel(device.index(), kCudaDriver));
+  return absl::StrCat("libtorch ", TORCH_VERSION, " cuda ", model);
 }
 
 absl::Status PrepareThreads(int threads) {

@@ -24,8 +24,8 @@ std::string CudaFinding();
 // process may use, divided among the `local_count` workers of the machine.
 int ResolveThreads(int threads, int local_count = 1);
 
-// See TorchComputeProfile.
-std::string ComputeProfileOf(c10::Device device, int threads);
+// See TorchComputeProfile. FailedPrecondition if the driver does not tell which GPU it is.
+absl::StatusOr<std::string> ComputeProfileOf(c10::Device device, int threads);
 
 // Sets LibTorch's intra-op threads and makes the calling thread, and those that it starts, flush
 // denormals from now on. Returns FailedPrecondition if threads of LibTorch do not flush them: they

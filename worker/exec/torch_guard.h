@@ -8,10 +8,15 @@
 
 namespace eps {
 
+// The keys that a user can change if memory runs out in a call.
+extern const char kDeviceMemoryKeys[];
+extern const char kPinnedMemoryKeys[];
+
 // Runs `body` and converts LibTorch's exceptions; nothing else catches them. Out of memory becomes
-// ResourceExhausted, everything else Internal. The message begins with `what` ("stage h.3,
-// backward"), followed by LibTorch's own message without its stack.
-absl::Status CatchTorch(absl::string_view what, const std::function<void()>& body);
+// ResourceExhausted and names `keys`, everything else Internal. The message begins with `what`
+// ("stage h.3, backward"), followed by LibTorch's own message without its stack.
+absl::Status CatchTorch(absl::string_view what, const std::function<void()>& body,
+                        absl::string_view keys = kDeviceMemoryKeys);
 
 }  // namespace eps
 

@@ -4,7 +4,10 @@
 
 #include "ATen/ops/empty.h"
 #include "ATen/ops/from_blob.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "c10/util/accumulate.h"
+#include "worker/exec/torch_guard.h"
 #include "worker/relay/weight_copies.h"
 
 namespace eps {
@@ -44,6 +47,18 @@ StageLayout::StageLayout(const JobSpec& spec, const StageSpec& stage, bool backw
     second_offsets_.back() = bytes_;
     bytes_ += Aligned(spec.tensors[use.tensor.value()].elements() * sizeof(float));
   }
+}
+
+absl::StatusOr<std::unique_ptr<HostStage>> TorchHostStage::New(const std::string& name,
+                                                               StageLayout layout, bool pinned,
+                                                               MemoryAccount* account) {
+  std::unique_ptr<HostStage> stage;
+  const std::string what = absl::StrCat("allocating ", layout.bytes(), " bytes of ",
+                                        pinned ? "pinned " : "", "host memory for stage ", name);
+  EPS_RETURN_IF_ERROR(CatchTorch(
+      what, [&] { stage = std::make_unique<TorchHostStage>(std::move(layout), pinned, account); },
+      kPinnedMemoryKeys));
+  return stage;
 }
 
 TorchHostStage::TorchHostStage(StageLayout layout, bool pinned, MemoryAccount* account)

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
 #include "base/bytes.h"
 #include "base/job/job_spec.h"
 #include "base/memory_account.h"
@@ -52,10 +54,14 @@ class StageLayout {
   uint64_t bytes_ = 0;
 };
 
-// A HostStage in one block. Pinned memory is for a device that copies from and to it. Throws what
-// LibTorch throws.
+// A HostStage in one block.
 class TorchHostStage final : public HostStage {
  public:
+  // Returns the stage `name` in memory, pinned for a device that copies from and to it. Returns
+  // ResourceExhausted with its bytes if there is no such memory, and Internal if LibTorch fails.
+  static absl::StatusOr<std::unique_ptr<HostStage>> New(const std::string& name, StageLayout layout,
+                                                        bool pinned, MemoryAccount* account);
+  // Throws what LibTorch throws; call New.
   TorchHostStage(StageLayout layout, bool pinned, MemoryAccount* account);
 
   float* tensor(size_t use) override {

@@ -23,6 +23,7 @@
 #include "worker/exec/device_queues.h"
 #include "worker/exec/stash_tensors.h"
 #include "worker/exec/tensor_memory.h"
+#include "worker/exec/torch_activations.h"
 #include "worker/exec/torch_device.h"
 #include "worker/exec/torch_guard.h"
 #include "worker/exec/torch_host_stage.h"
@@ -32,18 +33,6 @@ namespace eps {
 namespace {
 
 using at::Tensor;
-
-// Adds bytes to the CPU's device account during its lifetime; negative bytes are subtracted.
-class DeviceCount {
- public:
-  explicit DeviceCount(int64_t bytes) : bytes_(bytes) { TensorMemory::Get().Adjust(bytes_); }
-  ~DeviceCount() { TensorMemory::Get().Adjust(-bytes_); }
-  DeviceCount(const DeviceCount&) = delete;
-  DeviceCount& operator=(const DeviceCount&) = delete;
-
- private:
-  const int64_t bytes_;
-};
 
 // `status` holds an error of the object's creation until a later call can return it.
 class TorchWeights final : public StageWeights {
@@ -61,71 +50,6 @@ class TorchGradient final : public StageGradient {
  public:
   StageTensors tensors;
   absl::Status status;
-};
-
-// Excludes a stashed tensor from the device's count as long as no activation on the device shares
-// its memory: a CPU stashes FP32 without a copy, but counts as if there were one.
-class OffDevice {
- public:
-  explicit OffDevice(uint64_t bytes) : bytes_(static_cast<int64_t>(bytes)) { Leave(); }
-  void Enter() {
-    ++on_device_;
-    count_ = nullptr;
-  }
-  void Leave() {
-    if (--on_device_ == 0) count_ = std::make_unique<DeviceCount>(-bytes_);
-  }
-
- private:
-  const int64_t bytes_;
-  int on_device_ = 1;  // number of activations that share the memory
-  std::unique_ptr<DeviceCount> count_;
-};
-
-// An activation on the device, perhaps in a stash there.
-class TorchActivation final : public Activation {
- public:
-  explicit TorchActivation(Tensor t) : tensor(std::move(t)) {}
-  // Holds the result of Forward, with its encoding for the stash.
-  TorchActivation(Tensor t, Tensor encoded) : tensor(std::move(t)), encoded_(std::move(encoded)) {}
-  ~TorchActivation() override {
-    if (const auto stashed = stashed_.lock()) stashed->Leave();
-  }
-  uint64_t bytes() const override { return tensor.defined() ? tensor.nbytes() : encoded_.nbytes(); }
-  // Undefined if the stash does not encode it.
-  const Tensor& encoded() const { return encoded_; }
-  // Moves the encoding out, for a stash that is not on the device.
-  Tensor TakeEncoded() const { return std::exchange(encoded_, Tensor()); }
-  // Records that its memory is that of a stashed tensor.
-  void ShareWith(const std::shared_ptr<OffDevice>& stashed) const {
-    if (stashed == nullptr) return;
-    EPS_CHECK(stashed_.expired());
-    stashed->Enter();
-    stashed_ = stashed;
-  }
-  Tensor tensor;  // undefined in a stash on the device if there is an encoding
-
- private:
-  mutable Tensor encoded_;
-  mutable std::weak_ptr<OffDevice> stashed_;
-};
-
-// An activation in host memory; charged to the stash during its lifetime.
-class StashedActivation final : public Activation {
- public:
-  StashedActivation(Tensor t, std::unique_ptr<Charge> c)
-      : tensor(std::move(t)),
-        off_device(std::make_shared<OffDevice>(tensor.nbytes())),
-        charge_(std::move(c)) {}
-  StashedActivation(DeviceCopies::Stashed stashed, std::unique_ptr<Charge> c)
-      : tensor(std::move(stashed.host)), copied(std::move(stashed.copied)), charge_(std::move(c)) {}
-  uint64_t bytes() const override { return tensor.nbytes(); }
-  const Tensor tensor;
-  const DeviceEventPtr copied;                  // set on a device
-  const std::shared_ptr<OffDevice> off_device;  // set on a CPU
-
- private:
-  const std::unique_ptr<Charge> charge_;
 };
 
 const TorchWeights& WeightsOf(const StageWeights& weights) {
@@ -284,13 +208,15 @@ Tensor Flushed(const Tensor& x) {
 // The runtime of one device.
 class TorchRuntime final : public StageRuntime {
  public:
-  TorchRuntime(const JobSpec& spec, c10::Device device, int threads, const StashCodec& stash,
-               bool stash_on_host, MemoryAccount* account)
+  // `profile` is the device's.
+  TorchRuntime(const JobSpec& spec, c10::Device device, std::string profile,
+               const StashCodec& stash, const RuntimeOptions& options, MemoryAccount* account)
       : spec_(spec),
         device_(device),
-        threads_(threads),
+        profile_(std::move(profile)),
         stash_(stash),
-        stash_on_host_(stash_on_host),
+        stash_on_host_(options.stash == "host"),
+        stash_room_(options.stash_host == 0 ? MemoryAccount::kNoLimit : options.stash_host),
         account_(account) {
     if (device_.is_cpu()) {
       TensorMemory::Get().ResetPeak();
@@ -309,7 +235,10 @@ class TorchRuntime final : public StageRuntime {
 
   absl::Status AddStages(TorchStageFactory new_stage) {
     for (uint32_t i = 0; i < spec_.stages.size(); ++i) {
-      EPS_ASSIGN_OR_RETURN(std::unique_ptr<TorchStage> stage, new_stage(spec_, StageId(i)));
+      absl::StatusOr<std::unique_ptr<TorchStage>> made;
+      EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("making stage ", Name(StageId(i))),
+                                     [&] { made = new_stage(spec_, StageId(i)); }));
+      EPS_ASSIGN_OR_RETURN(std::unique_ptr<TorchStage> stage, std::move(made));
       programs_.push_back(
           std::make_unique<TorchProgram>(spec_.stages[i], std::move(stage), stash_, copies_.get()));
     }
@@ -322,10 +251,10 @@ class TorchRuntime final : public StageRuntime {
     for (const auto& program : programs_) program->AllowLateLosses();
   }
 
-  std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
+  absl::StatusOr<std::unique_ptr<HostStage>> NewHostStage(StageId stage) override {
     return NewStage(stage, /*backward=*/false);
   }
-  std::unique_ptr<HostStage> NewBackwardStage(StageId stage) override {
+  absl::StatusOr<std::unique_ptr<HostStage>> NewBackwardStage(StageId stage) override {
     return NewStage(stage, /*backward=*/true);
   }
 
@@ -403,23 +332,18 @@ class TorchRuntime final : public StageRuntime {
     }
     const bool encoded = from.encoded().defined();
     const uint64_t bytes = encoded ? from.encoded().nbytes() : from.tensor.nbytes();
-    if (account_ != nullptr) {
-      const absl::Status room = account_->TryCharge(MemoryKind::kStash, bytes);
-      if (!room.ok()) {
-        return absl::Status(room.code(),
-                            absl::StrCat("stashing an activation: ", room.message(),
-                                         "; lower training.micro_batches or micro_batch_size"));
-      }
-    }
-    auto charge = std::make_unique<Charge>(account_, MemoryKind::kStash, bytes);
+    EPS_ASSIGN_OR_RETURN(StashCharge charge, ChargeStash(bytes));
     const Tensor tensor = encoded ? from.TakeEncoded() : from.tensor;
     std::shared_ptr<StashedActivation> stashed;
-    EPS_RETURN_IF_ERROR(CatchTorch("stashing an activation", [&] {
-      stashed = device_.is_cpu()  // a CPU keeps the tensor where it is
-                    ? std::make_shared<StashedActivation>(tensor, std::move(charge))
-                    : std::make_shared<StashedActivation>(copies_->CopyToStash(tensor),
-                                                          std::move(charge));
-    }));
+    EPS_RETURN_IF_ERROR(CatchTorch(
+        "stashing an activation",
+        [&] {
+          stashed = device_.is_cpu()  // a CPU keeps the tensor where it is
+                        ? std::make_shared<StashedActivation>(tensor, std::move(charge))
+                        : std::make_shared<StashedActivation>(copies_->CopyToStash(tensor),
+                                                              std::move(charge));
+        },
+        kPinnedMemoryKeys));
     if (!encoded) from.ShareWith(stashed->off_device);
     return stashed;
   }
@@ -452,19 +376,40 @@ class TorchRuntime final : public StageRuntime {
       memory.peak_bytes = TensorMemory::Get().peak_bytes();
       return memory;
     }
-    const auto stats = c10::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
-    memory.live_bytes = static_cast<uint64_t>(stats.allocated_bytes[0].current);
-    memory.peak_bytes = static_cast<uint64_t>(stats.allocated_bytes[0].peak);
+    // Figures of a failing device stay 0; the next call that computes reports the failure.
+    static_cast<void>(CatchTorch("reading the device's memory", [&] {
+      const auto stats = c10::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
+      memory.live_bytes = static_cast<uint64_t>(stats.allocated_bytes[0].current);
+      memory.peak_bytes = static_cast<uint64_t>(stats.allocated_bytes[0].peak);
+    }));
     return memory;
   }
 
-  std::string compute_profile() const override { return ComputeProfileOf(device_, threads_); }
+  std::string compute_profile() const override { return profile_; }
 
  private:
   const std::string& Name(StageId stage) const { return spec_.stages[stage.value()].name; }
-  std::unique_ptr<HostStage> NewStage(StageId stage, bool backward) const {
-    return std::make_unique<TorchHostStage>(
-        StageLayout(spec_, spec_.stages[stage.value()], backward), !device_.is_cpu(), account_);
+  absl::StatusOr<std::unique_ptr<HostStage>> NewStage(StageId stage, bool backward) const {
+    return TorchHostStage::New(Name(stage),
+                               StageLayout(spec_, spec_.stages[stage.value()], backward),
+                               /*pinned=*/!device_.is_cpu(), account_);
+  }
+
+  // Charges the stash in host memory, to its own limit and to the worker's account.
+  absl::StatusOr<StashCharge> ChargeStash(uint64_t bytes) {
+    for (MemoryAccount* const account : {&stash_room_, account_}) {
+      if (account == nullptr) continue;
+      const absl::Status room = account->TryCharge(MemoryKind::kStash, bytes);
+      if (room.ok()) continue;
+      if (account != &stash_room_) stash_room_.Release(MemoryKind::kStash, bytes);
+      return absl::Status(
+          room.code(),
+          absl::StrCat("stashing an activation in host memory: ", room.message(),
+                       "; raise worker.stash_host, choose a worker.stash_codec of fewer bytes, or "
+                       "lower training.micro_batches or micro_batch_size"));
+    }
+    return StashCharge{std::make_unique<Charge>(&stash_room_, MemoryKind::kStash, bytes),
+                       std::make_unique<Charge>(account_, MemoryKind::kStash, bytes)};
   }
 
   Tensor Decoded(const Tensor& encoded) const {
@@ -499,9 +444,10 @@ class TorchRuntime final : public StageRuntime {
 
   const JobSpec& spec_;
   const c10::Device device_;
-  const int threads_;
+  const std::string profile_;
   const StashCodec& stash_;
   const bool stash_on_host_;
+  MemoryAccount stash_room_;  // limited by worker.stash_host
   MemoryAccount* const account_;
   // Set on a device other than the CPU.
   std::unique_ptr<c10::impl::VirtualGuardImpl> guard_;
@@ -533,10 +479,11 @@ absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spe
   const int threads = ResolveThreads(options.threads, options.local_count);
   TensorMemory::Get();
   EPS_RETURN_IF_ERROR(PrepareThreads(threads));
+  EPS_ASSIGN_OR_RETURN(std::string profile, ComputeProfileOf(device, threads));
   std::unique_ptr<TorchRuntime> runtime;
   EPS_RETURN_IF_ERROR(CatchTorch("making the runtime", [&] {
-    runtime = std::make_unique<TorchRuntime>(spec, device, threads, *stash, options.stash == "host",
-                                             account);
+    runtime =
+        std::make_unique<TorchRuntime>(spec, device, std::move(profile), *stash, options, account);
   }));
   EPS_RETURN_IF_ERROR(runtime->AddStages(new_stage));
   return std::unique_ptr<StageRuntime>(std::move(runtime));

@@ -20,8 +20,9 @@ namespace eps {
 class TorchStage;  // worker/exec/torch_stage.h
 
 // Returns a text that names everything that the bits of a runtime with these options depend on,
-// such as "libtorch 2.11.0 cpu AVX512 AuthenticAMD/25/17 threads=2". A worker sends it when it
-// joins, before it knows the job. Errors as in NewTorchRuntime.
+// such as "libtorch 2.11.0 cpu AVX512 AuthenticAMD/25/17 threads=2" or "libtorch 2.11.0 cuda NVIDIA
+// H100 80GB HBM3 sm_90". A worker sends it when it joins, before it knows the job. Errors as in
+// NewTorchRuntime.
 absl::StatusOr<std::string> TorchComputeProfile(const RuntimeOptions& options);
 
 // Returns one line on what this LibTorch finds of CUDA: "2 devices", with the reason if our own
@@ -34,12 +35,12 @@ using TorchStageFactory = absl::StatusOr<std::unique_ptr<TorchStage>> (*)(const 
                                                                           StageId stage);
 
 // Returns the runtime of a job whose stages `new_stage` makes. `spec` and `account` (may be null)
-// outlive it. From this call on the calling thread flushes denormals, and so do the threads that
-// LibTorch starts from it: call it from the thread that will compute, before anything else uses
-// LibTorch. The peak of device memory counts from here; there is one such account per process.
-// InvalidArgument names worker.device, worker.stash or worker.stash_codec, or is an error of
-// `new_stage`; FailedPrecondition if the device is missing or LibTorch's threads do not flush
-// denormals.
+// outlive it. No call on the runtime throws. From this call on the calling thread flushes
+// denormals, and so do the threads that LibTorch starts from it: call it from the thread that will
+// compute, before anything else uses LibTorch. The peak of device memory counts from here; there is
+// one such account per process. InvalidArgument names worker.device, worker.stash or
+// worker.stash_codec, or is an error of `new_stage`; FailedPrecondition if the device is missing or
+// LibTorch's threads do not flush denormals.
 absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spec,
                                                               TorchStageFactory new_stage,
                                                               const RuntimeOptions& options,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/job/layout/model_layout.h"
 #include "gtest/gtest.h"
 #include "worker/models/model_stages.h"
@@ -55,7 +56,7 @@ std::unique_ptr<StageRuntime> MakeRuntime(const JobSpec& spec, const std::string
 
 std::shared_ptr<HostStage> FilledHost(const JobSpec& spec, StageId stage, StageRuntime* runtime,
                                       float value) {
-  std::shared_ptr<HostStage> host = runtime->NewHostStage(stage);
+  std::shared_ptr<HostStage> host = runtime->NewHostStage(stage).value();
   const auto& uses = spec.stages[stage.value()].uses;
   for (size_t use = 0; use < uses.size(); ++use) {
     const uint64_t n = spec.tensors[uses[use].tensor.value()].elements();
@@ -145,8 +146,8 @@ TEST(TorchRuntimeTest, HasSecondCopiesForBothAxes) {
   MemoryAccount account;
   auto runtime = MakeRuntime(spec, "host", &account);
   for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-    const auto forward = runtime->NewHostStage(StageId(s));
-    const auto backward = runtime->NewBackwardStage(StageId(s));
+    const auto forward = runtime->NewHostStage(StageId(s)).value();
+    const auto backward = runtime->NewBackwardStage(StageId(s)).value();
     uint64_t more = 0;
     for (size_t use = 0; use < spec.stages[s].uses.size(); ++use) {
       const TensorUse& of_stage = spec.stages[s].uses[use];
@@ -216,6 +217,32 @@ TEST(TorchRuntimeTest, RefusesAStashBeyondTheAccountsLimit) {
   EXPECT_EQ(stashed.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST(TorchRuntimeTest, RefusesAStashBeyondWorkerStashHost) {
+  const JobSpec spec = MakeSpec(1);
+  const uint64_t bytes = 2 * 32 * 64 * sizeof(float);  // of one activation
+  RuntimeOptions options = Options("host");
+  options.stash_host = 2 * bytes;
+  MemoryAccount account;
+  auto runtime = *NewTorchRuntime(spec, NewModelStage, options, &account);
+  auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
+  const auto stash_one = [&] {
+    return runtime->Stash(*runtime->program(StageId(0)).Forward(*weights, MakeBatch(), nullptr));
+  };
+  const auto first = stash_one();
+  auto second = stash_one();
+  ASSERT_TRUE(first.ok() && second.ok()) << second.status();
+  const absl::Status refused = stash_one().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  for (const std::string& text :
+       {absl::StrCat(bytes, " bytes wanted"), absl::StrCat(2 * bytes, " in use"),
+        absl::StrCat("limit ", 2 * bytes), std::string("worker.stash_host")}) {
+    EXPECT_TRUE(absl::StrContains(refused.message(), text)) << text << " in " << refused;
+  }
+  EXPECT_EQ(account.live_bytes(MemoryKind::kStash), 2 * bytes);
+  second = absl::UnavailableError("");  // frees it
+  EXPECT_TRUE(stash_one().ok());
+}
+
 TEST(TorchRuntimeTest, NamesTheStageWhenLibTorchThrows) {
   const JobSpec spec = MakeSpec(1);
   auto runtime = MakeRuntime(spec, "host", nullptr);
@@ -267,7 +294,7 @@ TEST(TorchRuntimeTest, FlushesDenormalsWhereItComputes) {
     auto result =
         runtime->program(StageId(2)).Backward(*head, MakeBatch(), out, nullptr, scale_log2);
     ASSERT_TRUE(result.ok()) << result.status();
-    auto host = runtime->NewHostStage(StageId(2));
+    auto host = runtime->NewHostStage(StageId(2)).value();
     ASSERT_TRUE(runtime->ToHost(StageId(2), *result->gradient, host.get()).ok());
     EXPECT_EQ(host->tensor(2)[0] == 0.0f, scale_log2 == 140) << host->tensor(2)[0];
   }

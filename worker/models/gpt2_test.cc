@@ -119,7 +119,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
 
 std::shared_ptr<HostStage> LoadHost(const JobSpec& spec, StageId stage, StageRuntime* runtime,
                                     const std::vector<std::vector<float>>& weights) {
-  std::shared_ptr<HostStage> host = runtime->NewHostStage(stage);
+  std::shared_ptr<HostStage> host = runtime->NewHostStage(stage).value();
   const auto& uses = spec.stages[stage.value()].uses;
   for (size_t use = 0; use < uses.size(); ++use) {
     const auto& values = weights[uses[use].tensor.value()];
@@ -175,7 +175,7 @@ StepResult RunStages(const Case& c, const JobSpec& spec,
       result.loss.sum += out->loss.sum;
       result.loss.tokens += out->loss.tokens;
     }
-    auto host = runtime->NewHostStage(StageId(s));
+    auto host = runtime->NewHostStage(StageId(s)).value();
     EXPECT_TRUE(sum.complete());
     EXPECT_TRUE(runtime->ToHost(StageId(s), *sum.Take(), host.get()).ok());
     for (size_t use = 0; use < spec.stages[s].uses.size(); ++use) {

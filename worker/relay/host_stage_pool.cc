@@ -54,15 +54,15 @@ struct HostStagePool::State {
 HostStagePool::HostStagePool(StageRuntime* runtime, const JobSpec* spec, size_t keep)
     : runtime_(runtime), spec_(spec), state_(std::make_shared<State>(keep)) {}
 
-std::shared_ptr<HostStage> HostStagePool::Take(StageId stage) {
+absl::StatusOr<std::shared_ptr<HostStage>> HostStagePool::Take(StageId stage) {
   return Take(stage, /*backward=*/false);
 }
 
-std::shared_ptr<HostStage> HostStagePool::TakeForBackward(StageId stage) {
+absl::StatusOr<std::shared_ptr<HostStage>> HostStagePool::TakeForBackward(StageId stage) {
   return Take(stage, /*backward=*/true);
 }
 
-std::shared_ptr<HostStage> HostStagePool::Take(StageId stage, bool backward) {
+absl::StatusOr<std::shared_ptr<HostStage>> HostStagePool::Take(StageId stage, bool backward) {
   Shape shape = ShapeOf(*spec_, stage, backward);
   std::unique_ptr<HostStage> found;
   std::vector<State::Idle> dropped;
@@ -79,7 +79,15 @@ std::shared_ptr<HostStage> HostStagePool::Take(StageId stage, bool backward) {
   }
   dropped.clear();
   if (found == nullptr) {
-    found = backward ? runtime_->NewBackwardStage(stage) : runtime_->NewHostStage(stage);
+    absl::StatusOr<std::unique_ptr<HostStage>> made =
+        backward ? runtime_->NewBackwardStage(stage) : runtime_->NewHostStage(stage);
+    if (!made.ok()) {
+      MutexLock lock(&state_->mu);
+      --state_->in_use;
+      state_->returned.NotifyAll();
+      return made.status();
+    }
+    found = *std::move(made);
   }
   return std::shared_ptr<HostStage>(
       found.release(), [state = state_, shape = std::move(shape)](HostStage* p) mutable {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "absl/status/statusor.h"
 #include "base/ids.h"
 #include "base/job/job_spec.h"
 #include "worker/relay/stage_program.h"
@@ -20,17 +21,17 @@ class HostStagePool {
   HostStagePool(StageRuntime* runtime, const JobSpec* spec, size_t keep);
 
   // Returns a HostStage of the stage's shape with arbitrary content; never waits. It returns to the
-  // pool with its last reference.
-  std::shared_ptr<HostStage> Take(StageId stage);
+  // pool with its last reference. Errors are those of StageRuntime::NewHostStage.
+  absl::StatusOr<std::shared_ptr<HostStage>> Take(StageId stage);
   // As Take, with second copies (StageRuntime::NewBackwardStage).
-  std::shared_ptr<HostStage> TakeForBackward(StageId stage);
+  absl::StatusOr<std::shared_ptr<HostStage>> TakeForBackward(StageId stage);
   // Waits until fewer than `count` are in use; returns false after `timeout`.
   bool WaitUntilFewerInUse(size_t count, std::chrono::milliseconds timeout);
 
  private:
   struct State;
 
-  std::shared_ptr<HostStage> Take(StageId stage, bool backward);
+  absl::StatusOr<std::shared_ptr<HostStage>> Take(StageId stage, bool backward);
 
   StageRuntime* const runtime_;
   const JobSpec* const spec_;

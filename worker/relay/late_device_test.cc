@@ -112,10 +112,10 @@ class LateRuntime final : public StageRuntime {
 
   StageProgram& program(StageId stage) override { return *programs_[stage.value()]; }
   void AllowLateLosses() override { late_losses_ = true; }
-  std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
+  absl::StatusOr<std::unique_ptr<HostStage>> NewHostStage(StageId stage) override {
     return inner_->NewHostStage(stage);
   }
-  std::unique_ptr<HostStage> NewBackwardStage(StageId stage) override {
+  absl::StatusOr<std::unique_ptr<HostStage>> NewBackwardStage(StageId stage) override {
     return inner_->NewBackwardStage(stage);
   }
   std::shared_ptr<const StageWeights> Load(StageId stage,
@@ -131,7 +131,7 @@ class LateRuntime final : public StageRuntime {
   absl::StatusOr<std::unique_ptr<PendingCopy>> StartToHost(StageId stage,
                                                            const StageGradient& gradient,
                                                            HostStage* out) override {
-    std::unique_ptr<HostStage> device = inner_->NewHostStage(stage);
+    std::unique_ptr<HostStage> device = inner_->NewHostStage(stage).value();
     const absl::Status status = inner_->ToHost(stage, gradient, device.get());
     if (!status.ok()) return status;
     std::vector<uint64_t> elements;

@@ -235,7 +235,7 @@ class StepRun {
     CopiedGradient next;
     next.stage = stage;
     next.part = part;
-    next.host = gradient_pool_->Take(stage);
+    EPS_ASSIGN_OR_RETURN(next.host, gradient_pool_->Take(stage));
     EPS_ASSIGN_OR_RETURN(next.pending, runtime_->StartToHost(stage, *gradient, next.host.get()));
     gradient.reset();
     EPS_RETURN_IF_ERROR(PushCopied());
@@ -324,7 +324,7 @@ class Relay::Impl {
       std::optional<WeightStream> weights;
       if (next_version.has_value() && FetchesAhead(step)) {
         Open(*next_version, &weights);
-        weights->Start();
+        EPS_RETURN_IF_ERROR(weights->Start());
       }
       EPS_ASSIGN_OR_RETURN(const StepStart start, client_->BeginStep(step));
       timing.begin_wait_seconds = SecondsSince(begin);

@@ -286,6 +286,20 @@ TEST(RelayTest, EndsWithTheErrorOfAPart) {
   }
 }
 
+TEST(RelayTest, EndsWithTheErrorOfAllocation) {
+  int stages = 1;
+  for (;; ++stages) {
+    Rig rig(JobShape{});
+    rig.runtime.failing_host_stage = stages;
+    const absl::Status status = rig.Run();
+    if (status.ok()) break;  // it needs no more
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_EQ(rig.watched.now, 0);
+    EXPECT_EQ(rig.client->held.now, 0);
+  }
+  EXPECT_GE(stages, 3);  // of weights and of gradients
+}
+
 TEST(RelayTest, RefusesALossWithAnotherTokenCount) {
   Rig rig{JobShape()};
   rig.runtime.extra_loss_tokens = 1;
@@ -300,7 +314,7 @@ LossSum LossPlainly(const JobSpec& spec, const Tensors& weights, const MicroBatc
   const auto runtime = NewSyntheticRuntime(spec, nullptr);
   ActivationPtr in;
   for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-    std::shared_ptr<HostStage> host = runtime->NewHostStage(StageId(s));
+    std::shared_ptr<HostStage> host = runtime->NewHostStage(StageId(s)).value();
     for (size_t u = 0; u < spec.stages[s].uses.size(); ++u) {
       const std::vector<float>& tensor = weights[spec.stages[s].uses[u].tensor.value()];
       std::copy(tensor.begin(), tensor.end(), host->tensor(u));

@@ -151,10 +151,11 @@ class StageRuntime {
   // Allows Backward to leave the loss to BackwardResult::late_loss from now on, so that a device
   // does not idle while the loss of each micro-batch is read.
   virtual void AllowLateLosses() {}
-  virtual std::unique_ptr<HostStage> NewHostStage(StageId stage) = 0;
+  // ResourceExhausted if the host has no memory of the kind that the device needs.
+  virtual absl::StatusOr<std::unique_ptr<HostStage>> NewHostStage(StageId stage) = 0;
   // As NewHostStage, with a second copy for each use that HasSecondCopy
   // (worker/relay/weight_copies.h).
-  virtual std::unique_ptr<HostStage> NewBackwardStage(StageId stage) = 0;
+  virtual absl::StatusOr<std::unique_ptr<HostStage>> NewBackwardStage(StageId stage) = 0;
 
   // Makes the weights available to the programs. The runtime holds `host` as long as it needs it (a
   // CPU computes on it in place).
@@ -179,7 +180,8 @@ class StageRuntime {
   // Moves an activation to the stash and back. With worker.stash=host the stash is host memory and
   // charged to kStash, otherwise device memory. It holds results of Forward encoded in
   // worker.stash_codec and gradients in FP32; both keep their values bit for bit. A stashed
-  // activation may be read several times and stays charged until its handle is destroyed.
+  // activation may be read several times and stays charged until its handle is destroyed. Stash
+  // returns ResourceExhausted with the figures beyond worker.stash_host.
   virtual absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) = 0;
   virtual absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) = 0;
 
@@ -198,6 +200,7 @@ struct RuntimeOptions {
   // device of this number, modulo the number of devices.
   int local_rank = 0;
   int local_count = 1;
+  uint64_t stash_host = 0;  // most bytes of the stash in host memory; 0 sets no limit
 };
 
 }  // namespace eps

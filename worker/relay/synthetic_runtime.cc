@@ -324,10 +324,10 @@ class SyntheticRuntime final : public StageRuntime {
   }
 
   StageProgram& program(StageId stage) override { return *stages_[stage.value()]; }
-  std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
+  absl::StatusOr<std::unique_ptr<HostStage>> NewHostStage(StageId stage) override {
     return std::make_unique<HostArrays>(spec_, stage, /*backward=*/false, account_);
   }
-  std::unique_ptr<HostStage> NewBackwardStage(StageId stage) override {
+  absl::StatusOr<std::unique_ptr<HostStage>> NewBackwardStage(StageId stage) override {
     return std::make_unique<HostArrays>(spec_, stage, /*backward=*/true, account_);
   }
   std::shared_ptr<const StageWeights> Load(StageId, std::shared_ptr<HostStage> host) override {

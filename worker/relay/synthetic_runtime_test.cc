@@ -66,7 +66,7 @@ class SyntheticRuntimeTest : public testing::Test {
       EXPECT_EQ(result.grad_in == nullptr, s == 0);
       grad = result.grad_in;
       if (s + 1 == n) all.loss = result.loss;
-      auto host = runtime_->NewHostStage(StageId(s));
+      auto host = runtime_->NewHostStage(StageId(s)).value();
       EXPECT_TRUE(runtime_->ToHost(StageId(s), *result.gradient, host.get()).ok());
       for (size_t u = 0; u < 2; ++u) {
         const uint64_t size = spec_.tensors[spec_.stages[s].uses[u].tensor.value()].elements();
@@ -77,7 +77,7 @@ class SyntheticRuntimeTest : public testing::Test {
   }
 
   std::shared_ptr<const StageWeights> Load(StageId stage) {
-    std::shared_ptr<HostStage> host = runtime_->NewHostStage(stage);
+    std::shared_ptr<HostStage> host = runtime_->NewHostStage(stage).value();
     for (size_t u = 0; u < 2; ++u) {
       const auto& tensor = weights_[spec_.stages[stage.value()].uses[u].tensor.value()];
       std::copy(tensor.begin(), tensor.end(), host->tensor(u));

@@ -32,15 +32,16 @@ WeightStream::WeightStream(const JobSpec& spec, ParameterClient* client, StageRu
   EPS_CHECK(prefetch >= 0);
 }
 
-void WeightStream::Start() {
+absl::Status WeightStream::Start() {
   for (; started_ < visits_.size() && started_ <= next_ + prefetch_; ++started_) {
-    Fetch(visits_[started_]);
+    EPS_RETURN_IF_ERROR(Fetch(visits_[started_]));
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const StageWeights>> WeightStream::Next() {
   EPS_CHECK(next_ < visits_.size());
-  Start();
+  EPS_RETURN_IF_ERROR(Start());
   InFlight ready = std::move(in_flight_.front());
   in_flight_.pop_front();
   EPS_RETURN_IF_ERROR(ready.fetch->Wait());
@@ -52,12 +53,13 @@ absl::StatusOr<std::shared_ptr<const StageWeights>> WeightStream::Next() {
   return runtime_->Load(stage, std::move(ready.host));
 }
 
-void WeightStream::Fetch(const StageVisit& visit) {
+absl::Status WeightStream::Fetch(const StageVisit& visit) {
   const size_t uses = spec_.stages[visit.stage.value()].uses.size();
   const bool two_copies =
       visit.backward && spec_.codecs.backward_weights == BackwardWeights::kBothAxes;
   InFlight in_flight;
-  in_flight.host = two_copies ? pool_->TakeForBackward(visit.stage) : pool_->Take(visit.stage);
+  EPS_ASSIGN_OR_RETURN(in_flight.host,
+                       two_copies ? pool_->TakeForBackward(visit.stage) : pool_->Take(visit.stage));
   TensorPointers pointers;
   for (size_t use = 0; use < uses; ++use) pointers.push_back(in_flight.host->tensor(use));
   for (size_t use = 0; two_copies && use < uses; ++use) {
@@ -65,6 +67,7 @@ void WeightStream::Fetch(const StageVisit& visit) {
   }
   in_flight.fetch = client_->FetchStage(visit.stage, version_, visit.backward, std::move(pointers));
   in_flight_.push_back(std::move(in_flight));
+  return absl::OkStatus();
 }
 
 }  // namespace eps

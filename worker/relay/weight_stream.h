@@ -34,7 +34,8 @@ class WeightStream {
                HostStagePool* pool, int prefetch, Version version, std::vector<StageVisit> visits);
 
   // Starts the fetches that Next would start, without waiting for them.
-  void Start();
+  // Returns the error of the host memory.
+  absl::Status Start();
   Version version() const { return version_; }
   // Waits for the weights of the next visit and returns them. Drop those of the previous visit
   // first, so that no more than 1 + prefetch stages are held.
@@ -47,7 +48,7 @@ class WeightStream {
     std::unique_ptr<PendingFetch> fetch;
   };
 
-  void Fetch(const StageVisit& visit);
+  absl::Status Fetch(const StageVisit& visit);
 
   const JobSpec& spec_;
   ParameterClient* const client_;

@@ -24,7 +24,7 @@ std::vector<std::shared_ptr<const StageWeights>> LoadAll(const JobSpec& spec,
                                                          StageRuntime* runtime) {
   std::vector<std::shared_ptr<const StageWeights>> loaded;
   for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-    std::shared_ptr<HostStage> host = runtime->NewBackwardStage(StageId(s));
+    std::shared_ptr<HostStage> host = runtime->NewBackwardStage(StageId(s)).value();
     for (size_t u = 0; u < spec.stages[s].uses.size(); ++u) {
       const uint32_t t = spec.stages[s].uses[u].tensor.value();
       std::copy(weights[t].begin(), weights[t].end(), host->tensor(u));
@@ -38,7 +38,7 @@ std::vector<std::shared_ptr<const StageWeights>> LoadAll(const JobSpec& spec,
 
 Tensors ToTensors(const JobSpec& spec, StageId stage, const StageGradient& gradient,
                   StageRuntime* runtime) {
-  const auto host = runtime->NewHostStage(stage);
+  const auto host = runtime->NewHostStage(stage).value();
   const absl::Status status = runtime->ToHost(stage, gradient, host.get());
   EPS_CHECK_MSG(status.ok(), status.ToString());
   Tensors tensors;

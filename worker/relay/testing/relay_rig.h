@@ -30,12 +30,12 @@ class WatchedRuntime final : public StageRuntime {
   }
 
   StageProgram& program(StageId stage) override { return *programs_[stage.value()]; }
-  std::unique_ptr<HostStage> NewHostStage(StageId stage) override {
-    ++host_stages;
+  absl::StatusOr<std::unique_ptr<HostStage>> NewHostStage(StageId stage) override {
+    if (++host_stages == failing_host_stage) return absl::ResourceExhaustedError("no memory");
     return inner_->NewHostStage(stage);
   }
-  std::unique_ptr<HostStage> NewBackwardStage(StageId stage) override {
-    ++host_stages;
+  absl::StatusOr<std::unique_ptr<HostStage>> NewBackwardStage(StageId stage) override {
+    if (++host_stages == failing_host_stage) return absl::ResourceExhaustedError("no memory");
     return inner_->NewBackwardStage(stage);
   }
   std::shared_ptr<const StageWeights> Load(StageId stage,
@@ -61,6 +61,7 @@ class WatchedRuntime final : public StageRuntime {
   std::vector<std::string> log;
   int unstashed = 0;
   int host_stages = 0;
+  int failing_host_stage = 0;  // counted from 1
   std::string fail_at;
   uint64_t extra_loss_tokens = 0;
 
