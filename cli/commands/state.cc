@@ -17,7 +17,7 @@
 #include "base/files/files.h"
 #include "base/status_macros.h"
 #include "base/text.h"
-#include "checkpoint/backup_file.h"
+#include "checkpoint/backup/backup_file.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/job_state.h"
 #include "checkpoint/state_folder.h"

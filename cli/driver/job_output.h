@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "cli/driver/driver_job.h"
 #include "cli/driver/metrics_log.h"
-#include "cli/driver/tensorboard.h"
+#include "cli/driver/report/tensorboard.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/types.pb.h"
 #include "wire/control_client.h"

@@ -26,13 +26,15 @@ class StashCodec {
   size_t bytes_per_element() const { return bytes_per_element_; }
 
   // `n` elements. Decoding and encoding again yields the same bytes for everything but NaN.
-  void Encode(const float* in, size_t n, uint8_t* out) const { encode_(in, n, 1, n, n, out); }
+  void Encode(const float* in, size_t n, uint8_t* out) const {
+    encode_(in, n, 1, n, n, /*past_caches=*/false, out);
+  }
   void Decode(const uint8_t* in, size_t n, float* out) const { decode_(in, n, 1, n, n, out); }
 
  private:
   // As in compression/codecs/floats/kernels.h.
   using EncodeFn = void (*)(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
-                            uint8_t* out);
+                            bool past_caches, uint8_t* out);
   using DecodeFn = void (*)(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                             float* out);
 

@@ -1,9 +1,9 @@
-#ifndef EPS_CLI_DRIVER_TENSORBOARD_H_
-#define EPS_CLI_DRIVER_TENSORBOARD_H_
+#ifndef EPS_CLI_DRIVER_REPORT_TENSORBOARD_H_
+#define EPS_CLI_DRIVER_REPORT_TENSORBOARD_H_
 
 // Writes event files for TensorBoard without depending on it. Each record is an Event
-// (cli/driver/tensorboard.proto), framed as a TFRecord: length, masked CRC32C of the length, bytes,
-// masked CRC32C of the bytes.
+// (cli/driver/report/tensorboard.proto), framed as a TFRecord: length, masked CRC32C of the length,
+// bytes, masked CRC32C of the bytes.
 
 #include <cstdint>
 #include <cstdio>
@@ -47,4 +47,4 @@ class TensorBoardLog {
 
 }  // namespace eps
 
-#endif  // EPS_CLI_DRIVER_TENSORBOARD_H_
+#endif  // EPS_CLI_DRIVER_REPORT_TENSORBOARD_H_

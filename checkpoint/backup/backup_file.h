@@ -1,5 +1,5 @@
-#ifndef EPS_CHECKPOINT_BACKUP_FILE_H_
-#define EPS_CHECKPOINT_BACKUP_FILE_H_
+#ifndef EPS_CHECKPOINT_BACKUP_BACKUP_FILE_H_
+#define EPS_CHECKPOINT_BACKUP_BACKUP_FILE_H_
 
 // A backup in one file: a checkpoint (docs/formats/checkpoint.md) as a tar archive
 // (base/files/tar.h) whose first member is the manifest. Only the small files and one megabyte of
@@ -37,4 +37,4 @@ absl::StatusOr<std::string> UnpackBackupFile(const std::string& from, const std:
 
 }  // namespace eps
 
-#endif  // EPS_CHECKPOINT_BACKUP_FILE_H_
+#endif  // EPS_CHECKPOINT_BACKUP_BACKUP_FILE_H_

@@ -1,4 +1,4 @@
-#include "checkpoint/backup_file.h"
+#include "checkpoint/backup/backup_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

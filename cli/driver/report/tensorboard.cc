@@ -1,4 +1,4 @@
-#include "cli/driver/tensorboard.h"
+#include "cli/driver/report/tensorboard.h"
 
 #include <unistd.h>
 
@@ -18,7 +18,7 @@
 #include "base/exit_code.h"
 #include "base/status_macros.h"
 #include "cli/driver/progress.h"
-#include "cli/driver/tensorboard.pb.h"
+#include "cli/driver/report/tensorboard.pb.h"
 
 namespace eps {
 namespace {

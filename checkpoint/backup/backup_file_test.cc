@@ -1,6 +1,6 @@
 // Backups as one file, on real files.
 
-#include "checkpoint/backup_file.h"
+#include "checkpoint/backup/backup_file.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "cli/driver/tensorboard.h"
+#include "cli/driver/report/tensorboard.h"
 
 #include <algorithm>
 #include <cmath>
