@@ -1,5 +1,5 @@
-"""Runs `eps train` as a new user sees it: on a real pseudo-terminal and through a pipe. Compares the
-figures of report.html with metrics.jsonl.
+"""Runs `eps train` as a new user sees it: on a real pseudo-terminal and through a pipe. Compares
+the figures of report.html with metrics.jsonl.
 
 Argument: the path of eps."""
 
@@ -81,7 +81,7 @@ def screen(written, columns):
 
 
 class Page(html.parser.HTMLParser):
-    """The tables, tags and charts of a report. `charts`: by id, lists of (tag, attributes, text)."""
+    """The tables, tags and charts of a report. `charts`: by id, [(tag, attributes, text)]."""
 
     def __init__(self, text):
         super().__init__()

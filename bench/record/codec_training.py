@@ -2,8 +2,8 @@
 """Measures the effect of codecs on training: held-out losses of `eps train` with each codec.
 
 Runs the small GPT-2 through real processes for every setting and seed, and appends each finished
-run to the tally. Finished runs are not repeated and interrupted runs leave nothing: start the program
-again to continue. --report runs nothing; it prints the table and writes it into a page, with a
+run to the tally. Finished runs are not repeated and interrupted runs leave nothing: start the
+program again to continue. --report runs nothing; it prints the table and writes it into a page, with a
 picture of the curves.
 
 Exit code: 0, 1 if a goal is missed, 2 if something did not run.
