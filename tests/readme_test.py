@@ -136,7 +136,7 @@ class ReadmeTest(unittest.TestCase):
                           if name.startswith("checkpoint-1")], [], "save_steps is not 0")
 
     def test_a_state_above_the_limit_is_refused(self):
-        printed = run(*self.shortened(self.listed[0], "refused"), "--servers.memory_limit=8MiB",
+        printed = run(*self.shortened(self.listed[0], "refused"), "--servers.memory_limit=4MiB",
                       code=DOES_NOT_FIT)
         self.assertIn("servers.memory_limit", printed)
         self.assertNotIn("\nstep: ", printed)
