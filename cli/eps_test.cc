@@ -197,7 +197,7 @@ TEST_F(EpsTest, KeepsLimitAndResumesFromLatest) {
     left.insert(entry.path().filename().string());
   }
   EXPECT_EQ(left, (std::set<std::string>{"checkpoint-0", "checkpoint-9", "checkpoint-10", "latest",
-                                         "logs", "metrics.jsonl", "tensorboard",
+                                         "logs", "metrics.jsonl", "report.html", "tensorboard",
                                          "trainer_state.json", ".lock"}));
   Arguments more = arguments;
   more.push_back("--training.steps=11");

@@ -3,8 +3,8 @@
 
 Runs the small GPT-2 through real processes for every setting and seed, and appends each finished
 run to the tally. Finished runs are not repeated and interrupted runs leave nothing: start the
-program again to continue. --report runs nothing; it prints the table and writes it into a page, with
-a picture of the curves.
+program again to continue. --report runs nothing; it prints the table and writes it into a page,
+with a picture of the curves.
 
 Exit code: 0, 1 if a goal is missed, 2 if something did not run.
 """

@@ -22,7 +22,8 @@ struct StateArguments {
   bool dry_run = false;
 };
 
-// Errors are those of StateFolder, SaveCheckpoint, WriteStateFolder and checkpoint/backup/backup_file.h.
+// Errors are those of StateFolder, SaveCheckpoint, WriteStateFolder and
+// checkpoint/backup/backup_file.h.
 absl::Status SaveState(const StateArguments& arguments);
 absl::Status ReshardState(const StateArguments& arguments);
 absl::Status RestoreState(const StateArguments& arguments);
