@@ -69,11 +69,13 @@ TEST(PlanCommand, ServersUseTheirMachineByDefault) {
                 "{\"model_type\": \"gpt2\", \"n_layer\": 12, \"n_head\": 12, \"n_embd\": 768, "
                 "\"n_positions\": 1024, \"vocab_size\": 50257}");
   const planner::Hardware hardware = *ReadHardware("h200_node");
-  const auto plan = PlanTrainArguments(hardware, {"--model=" + model});
+  const auto plan =
+      PlanCommandLine(hardware, *ParseCommandLine(kTrainCommand, {"--model=" + model}));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_GT(plan->shape.server_threads, hardware.servers.front().cores / 2);
   EXPECT_NE(plan->bottleneck(), planner::Resource::kServerProcessors);
-  const auto one = PlanTrainArguments(hardware, {"--model=" + model, "--servers.threads=1"});
+  const auto one = PlanCommandLine(
+      hardware, *ParseCommandLine(kTrainCommand, {"--model=" + model, "--servers.threads=1"}));
   EXPECT_EQ(one->bottleneck(), planner::Resource::kServerProcessors);
 }
 

@@ -66,7 +66,7 @@ TEST(OutputCommit, EndOfTermAnswersWhateverItHolds) {
   output.Emit(effect::FailFetch{StreamId(5), 2, absl::NotFoundError("gone")}, &out);
   output.Emit(effect::Reply{StreamId(6), v1::BeginStepReply()}, &out);
   output.Emit(effect::Close{StreamId(7), absl::OkStatus()}, &out);
-  output.Emit(effect::Reply{StreamId(8), v1::StepRecord()}, &out);
+  output.Emit(effect::Reply{StreamId(8), std::make_shared<v1::StepRecord>()}, &out);
   output.Emit(effect::SendAck{StreamId(9), 1, v1::Ack()}, &out);
   EXPECT_THAT(out, IsEmpty());
   output.Drop(kOver, &out);
