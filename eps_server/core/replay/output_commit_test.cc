@@ -1,5 +1,6 @@
 #include "eps_server/core/replay/output_commit.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
