@@ -113,7 +113,7 @@ class FullDiskTest(unittest.TestCase):
         self.assertRegex(ended.stderr, r"a checkpoint takes \d+ bytes, and %s .checkpoint.dir. has "
                                        r"\d+ free: \d+ are missing" % out)
         self.assertNotIn("step: 1/", ended.stdout)
-        self.assertFalse(os.path.exists(out))
+        self.assertEqual(os.listdir(out), [".lock"])
 
     def check_waits(self, settings):
         disk = self.disk(64)

@@ -149,7 +149,7 @@ TEST(WorkerOptionsTest, ErrorsNameTheArgument) {
     std::vector<std::string> arguments;
     std::string text;
   } cases[] = {
-      {{}, "subcommand"},
+      {{}, "eps-worker needs worker, generate, calibrate"},
       {{"work"}, "work"},
       {{"worker"}, "--servers"},
       {{"worker", "--servers=2"}, "servers.addresses"},

@@ -221,8 +221,8 @@ TEST_F(CodecCommandTest, ReadsItsArguments) {
   };
   const std::string codec = "--codec=fp32";
   for (const Wrong& wrong : std::vector<Wrong>{
-           {{}, "subcommand"},
-           {{"lits"}, "subcommand"},
+           {{}, "eps codec needs list, roundtrip"},
+           {{"lits"}, "did you mean list?"},
            {{"roundtrip", "--shape=5x7", in, out}, "--codec"},
            {{"roundtrip", codec, in, out}, "--shape"},
            {{"roundtrip", codec, "--shape=5x7", in}, "OUT"},

@@ -57,7 +57,13 @@ absl::StatusOr<v1::StatusReply> AwaitRecovery(const DriverJob& job, ControlClien
   auto show = Clock::now() + kSilence;
   for (;;) {
     EPS_ASSIGN_OR_RETURN(v1::StatusReply status, client->GetStatus(0, kStatusTimeout));
-    if (status.state() != v1::JOB_STATE_RECOVERING) return status;
+    // The lead knows first; another server that does not know yet refuses the import.
+    bool recovered = status.state() != v1::JOB_STATE_RECOVERING;
+    for (size_t s = 1; recovered && s < client->servers().size(); ++s) {
+      EPS_ASSIGN_OR_RETURN(const v1::StatusReply other, client->GetStatus(s, kStatusTimeout));
+      recovered = other.state() != v1::JOB_STATE_RECOVERING;
+    }
+    if (recovered) return status;
     EPS_RETURN_IF_ERROR(host->CheckProcesses());
     if (host->Interrupted()) return absl::CancelledError("interrupted");
     if (Clock::now() > deadline) {

@@ -69,6 +69,7 @@ grpc::Status ScriptedShard::ControlService::Status(grpc::ServerContext* context,
   while (!s_->script_.answer_status && !s_->stopping_ && !context->IsCancelled()) {
     s_->changed_.WaitFor(&s_->mu_, kScriptPoll);
   }
+  reply->set_job_id(s_->spec_->id().value());
   reply->set_state(s_->script_.failure.empty() ? v1::JOB_STATE_RUNNING : v1::JOB_STATE_FAILED);
   if (s_->script_.importing) reply->set_state(v1::JOB_STATE_IMPORTING);
   reply->set_failure(s_->script_.failure);
