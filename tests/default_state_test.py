@@ -107,9 +107,9 @@ class DefaultStateTest(unittest.TestCase):
         self.wait_for_step(out, 12, process)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(timeout=TIMEOUT_SECONDS)
-        said = subprocess.run(self.command(out), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_SECONDS,
-                              check=True).stdout
+        said = subprocess.run(self.command(out) + ["--overwrite"], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=TIMEOUT_SECONDS, check=True).stdout
         self.assertIn("note: removing the state of an earlier run", said)
         self.assertEqual(small_job.outcome(EPS, out, STEPS), self.expected)
 

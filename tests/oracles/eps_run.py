@@ -63,7 +63,7 @@ def train(eps, job, inputs, out, changes=None):
     """Trains with `eps train`; `changes` are settings that override the job's."""
     merged = dict(settings(job), **(changes or {}))
     call(eps, "train", "--model=" + inputs.folder, "--data=" + inputs.data, "--out=" + out,
-         *["--%s=%s" % item for item in merged.items()])
+         "--overwrite", *["--%s=%s" % item for item in merged.items()])
     lines = records(out)
     steps = merged["training.steps"]
     if [line["step"] for line in lines] != list(range(1, steps + 1)):
