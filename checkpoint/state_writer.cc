@@ -150,6 +150,7 @@ absl::StatusOr<std::string> ConfigFor(const JobState& state, uint32_t servers,
   EPS_RETURN_IF_ERROR(config.MergeYaml(state.head().config, "the job's configuration"));
   EPS_RETURN_IF_ERROR(config.Set("servers.addresses", absl::StrCat(servers)));
   config.storage.path = out;
+  if (config.storage.kind == "auto") config.storage.kind = "dram";
   return config.ToYaml();
 }
 

@@ -185,8 +185,8 @@ TEST_F(EpsTest, VerifyAndDigestPrintTheSameSums) {
 
 TEST_F(EpsTest, KeepsLimitAndResumesFromLatest) {
   const Arguments arguments =
-      Train("o", {"--resume=latest", "--training.steps=10", "--checkpoint.save_steps=1",
-                  "--checkpoint.save_total_limit=2"});
+      Train("o", {"--resume=latest", "--storage.kind=dram", "--training.steps=10",
+                  "--checkpoint.save_steps=1", "--checkpoint.save_total_limit=2"});
   fs::create_directories(folder_ + "/o/checkpoint-0");  // not written by this run
   const Result first = Run(arguments);
   ASSERT_EQ(first.code, 0) << first.out;
@@ -281,9 +281,10 @@ TEST_F(EpsTest, ADeadChildFailsTheRun) {
   };
   for (const Victim& victim :
        {Victim{"--worker.rank=1 ", "worker 1"}, Victim{" serve ", "server "}}) {
-    const auto eps = Start(Train("o", {"--overwrite", "--training.steps=1000000", "--servers=2",
-                                       "--workers=2", "--checkpoint.save_steps=2"}),
-                           /*read_stdout=*/true);
+    const auto eps =
+        Start(Train("o", {"--overwrite", "--storage.kind=dram", "--training.steps=1000000",
+                          "--servers=2", "--workers=2", "--checkpoint.save_steps=2"}),
+              /*read_stdout=*/true);
     ASSERT_TRUE(eps->WaitForLine("checkpoint: ", Clock::now() + kPatience).ok());
     const std::set<pid_t> children = ChildrenOf(eps->pid());
     ASSERT_EQ(children.size(), 4u);

@@ -206,10 +206,11 @@ TEST_F(EvaluationTest, AWorkerMayDieDuringAnEvaluation) {
   WriteModel(256);
   for (const bool at_the_end : {false, true}) {
     const std::string out = at_the_end ? "end" : "middle";
-    const auto child = Start(Train(out, {at_the_end ? "--training.steps=2" : "--training.steps=9",
-                                         "--training.clip=none", "--training.eval_steps=2",
-                                         "--training.eval_samples=3000000"}),
-                             /*read_stdout=*/true);
+    const auto child =
+        Start(Train(out, {at_the_end ? "--training.steps=2" : "--training.steps=9",
+                          "--storage.kind=dram", "--training.clip=none", "--training.eval_steps=2",
+                          "--training.eval_samples=3000000"}),
+              /*read_stdout=*/true);
     const auto deadline = Clock::now() + kPatience;
     ASSERT_TRUE(child->WaitForLine("step: 2/", deadline).ok());
     if (at_the_end) {

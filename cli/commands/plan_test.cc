@@ -54,12 +54,12 @@ std::string WriteFile(const std::string& name, const std::string& text) {
 TEST(PlanCommand, PlansAnExampleWithKeysOfTrain) {
   const Printed text = Capture(&RunPlan, {"--hardware=two_core_box", "--servers=2"});
   ASSERT_TRUE(text.status.ok()) << text.status;
-  EXPECT_THAT(text.text, AllOf(HasSubstr("4.87 M parameters"), HasSubstr("and 2 servers"),
+  EXPECT_THAT(text.text, AllOf(HasSubstr("842 K parameters"), HasSubstr("and 2 servers"),
                                HasSubstr("bottleneck: "), HasSubstr("change first: ")));
   const Printed json =
       Capture(&RunPlan, {"--hardware=two_core_box", "--json", "--training.micro_batches=3"});
   ASSERT_TRUE(json.status.ok()) << json.status;
-  EXPECT_EQ(nlohmann::json::parse(json.text)["tokens_per_step"], 2 * 3 * 256);
+  EXPECT_EQ(nlohmann::json::parse(json.text)["tokens_per_step"], 12 * 3 * 128);
 }
 
 // GPT-2 on eight H200: the default must not leave a server machine with one busy core.
