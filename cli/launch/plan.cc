@@ -184,7 +184,6 @@ std::string EvaluationSummary(const TrainPlan& plan) {
 }  // namespace
 
 absl::StatusOr<ModelSpec> ReadModel(const std::string& path) {
-  ModelSpec model;
   if (path.empty()) return QuickstartModel();
   std::error_code error;
   const fs::path given = fs::absolute(path, error);
