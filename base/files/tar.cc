@@ -44,12 +44,14 @@ struct TarWriter::State {
 
   ~State() { archive_write_free(tar); }
 
-  static la_ssize_t OnBytes(archive* tar, void* self, const void* bytes, size_t size) {
+  // Never fails: libarchive 3.6 leaks memory if a header cannot be written. Checked reports the
+  // error of the sink, which gets nothing more after it.
+  static la_ssize_t OnBytes(archive*, void* self, const void* bytes, size_t size) {
     auto* const state = static_cast<State*>(self);
-    state->sunk = state->sink(absl::string_view(static_cast<const char*>(bytes), size));
-    if (state->sunk.ok()) return static_cast<la_ssize_t>(size);
-    archive_set_error(tar, EIO, "the sink failed");
-    return -1;
+    if (state->sunk.ok()) {
+      state->sunk = state->sink(absl::string_view(static_cast<const char*>(bytes), size));
+    }
+    return static_cast<la_ssize_t>(size);
   }
 
   absl::Status Checked(la_ssize_t result) const {
