@@ -146,7 +146,7 @@ double QuotaOf(Version version, const std::string& folder) {
 
 // ---- Memory
 
-// The limit of one group, and what is left of it.
+// The limit of one group, and the bytes that its processes may still take.
 struct GroupMemory {
   uint64_t limit = kUnlimited;
   uint64_t left = kUnlimited;
