@@ -270,6 +270,36 @@ TEST(Gates, AReturningShardLearnsTheGate) {
   }
 }
 
+TEST(Gates, ARecoveringJobNamesItsBorder) {
+  GatedJob job(2, Mode::kEager, /*logs=*/false);
+  std::optional<StreamId> call;
+  bool cut = false;
+  bool crashed = false;
+  job.Finish([&] {
+    if (!cut && job.IsAt(2)) {
+      job.Gate("driver", 3);
+      cut = true;
+    }
+    if (!crashed && job.IsAt(4)) {
+      job.cluster().Run();  // every shard has the cut
+      job.Gate("driver", std::nullopt);
+      job.cluster().Crash(ShardId(1));
+      job.cluster().Restart(ShardId(1));
+      crashed = true;
+      while (job.Status().state() != v1::JOB_STATE_RECOVERING && job.cluster().RunSome(1) > 0) {
+      }
+      ASSERT_EQ(job.Status().state(), v1::JOB_STATE_RECOVERING);
+      call = job.Gate("driver", 1);
+      job.cluster().Run();
+      ASSERT_TRUE(job.Answered(*call));
+      job.Gate("driver", std::nullopt);
+    }
+  });
+  ASSERT_TRUE(call.has_value());
+  EXPECT_EQ(std::get<v1::GateReply>(job.cluster().answers.replies[*call].front()).step(), 4u)
+      << "the border that the job can still stop at, not the one that was asked for";
+}
+
 TEST(Gates, OnlyTheLeadTakesThem) {
   GatedJob job(0, Mode::kEager, /*logs=*/false);
   const StreamId call = job.cluster().NewStream();

@@ -143,13 +143,26 @@ void WorkerDesk::Begin(const v1::BeginStepRequest& request) {
   outbox_->Raise(begun);
 }
 
-void WorkerDesk::On(const internal_event::GateMoved& e) {
+void WorkerDesk::On(const internal_event::GateMoved&) {
+  owes_gate_set_ = true;
+  AnswerGate();
+  AnswerBegins();
+}
+
+void WorkerDesk::On(const internal_event::StepReady&) {
+  AnswerGate();
+  AnswerBegins();
+}
+
+// A shard that is not open knows no border: it would name one that the job may have passed.
+void WorkerDesk::AnswerGate() {
+  if (!owes_gate_set_ || facts_.WaitsForState()) return;
+  owes_gate_set_ = false;
   v1::ShardMessage message = facts_.NewMessage();
-  message.mutable_gate_set()->set_revision(e.gate.revision());
+  message.mutable_gate_set()->set_revision(facts_.hold.gate.revision());
   message.mutable_gate_set()->set_first_border(
       facts_.push_residuals.value_or(true) ? facts_.step : facts_.step + 1);
   outbox_->ToLead(std::move(message));
-  AnswerBegins();
 }
 
 // ---------------------------------------------------------------- status and ends

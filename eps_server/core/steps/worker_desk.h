@@ -27,9 +27,9 @@ class WorkerDesk {
   // Answers once the step is open and no gate holds it; reports and probes at once. Reports of the
   // worker go to the lead.
   void On(const event::BeginStep& e);
-  // Tells the lead that the gate holds, and answers whom it holds no longer.
+  // Tells the lead that the gate holds, once the job is open, and answers whom it holds no longer.
   void On(const internal_event::GateMoved& e);
-  void On(const internal_event::StepReady&) { AnswerBegins(); }
+  void On(const internal_event::StepReady& e);
 
   void Closed(StreamId stream);
   // Refuses every BeginStep that waits: the job failed, or the term is over.
@@ -47,6 +47,7 @@ class WorkerDesk {
   absl::Status CheckGenerations(const v1::BeginStepRequest& request) const;
   absl::Status CheckBegin(const v1::BeginStepRequest& request) const;
   bool IsDue(const v1::BeginStepRequest& request) const;
+  void AnswerGate();
   void AnswerBegins();
   v1::BeginStepReply NewReply() const;
   void Answer(const ParkedBegin& begin);
@@ -56,6 +57,7 @@ class WorkerDesk {
   const DeskQueries& queries_;
   Outbox* const outbox_;
   std::deque<ParkedBegin> begins_;  // wait for their step, or for the gate
+  bool owes_gate_set_ = false;      // the lead has not heard that the gate in force is here
 };
 
 }  // namespace eps

@@ -92,6 +92,21 @@ TEST_F(WorkerDeskTest, TheGateHoldsTheNextStep) {
   EXPECT_THAT(outbox_.Take(), testing::Contains(HasSubstr("BeginStepReply")));
 }
 
+TEST_F(WorkerDeskTest, AnswersTheGateOnceOpen) {
+  for (const v1::JobState state : {v1::JOB_STATE_RECOVERING, v1::JOB_STATE_IMPORTING}) {
+    facts_.state = state;
+    facts_.step = 0;
+    Move(GateAt(1));
+    EXPECT_THAT(outbox_.Take(), IsEmpty()) << "it does not know its border";
+    facts_.state = v1::JOB_STATE_RUNNING;
+    facts_.step = 4;
+    desk_.On(internal_event::StepReady());
+    EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("revision: 5 first_border: 4 }")));
+    desk_.On(internal_event::StepReady());
+    EXPECT_THAT(outbox_.Take(), IsEmpty()) << "once";
+  }
+}
+
 TEST_F(WorkerDeskTest, AGateMayBeAtZero) {
   Move(GateAt(0));
   outbox_.Take();
