@@ -1,0 +1,1 @@
+"""Exports a PyTorch model as a program of stages (docs/formats/model_program.md)."""

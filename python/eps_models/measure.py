@@ -1,0 +1,149 @@
+"""Measures a program: operations, memory that autograd keeps, and whether its head works row by row
+and its documents are isolated when they are packed."""
+
+import itertools
+import math
+from typing import Any, Callable, Sequence
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from eps_models import errors, interpret
+
+# (batch, tokens) of the three measurements.
+_SHAPES = ((1, 32), (2, 64), (1, 160))
+_MAX_RELATIVE_ERROR = 0.05
+# Of a packed row: the tokens of the first document and of the second.
+_DOCUMENTS = (9, 7)
+_BLOCKS = (3, 5)  # rows of the blocks of a head
+Shape = tuple[int, int]
+
+
+def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any,
+                     **__: Any) -> int:
+    """Counts both products. Several heads may share one key."""
+    return 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+
+
+_FLOPS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
+
+
+def costs(program: dict[str, Any], width: int, dtype: torch.dtype, tokens: int,
+          weights: Sequence[torch.Size], constants: Sequence[torch.Tensor],
+          image: Sequence[int]) -> dict[str, list[float]]:
+    """Returns {"flops": [a, b], "saved": [a, b]}, so that a·B·T + b·B·T² fits three measurements.
+
+    Operations are those of matrix products, convolutions and attention. Nothing is computed: the
+    tensors have shapes only. Errors: UNSUPPORTED if a measurement is off by more than 5 %.
+    """
+    points: list[tuple[Shape, int, int]] = []
+    shapes = _SHAPES if not tokens else tuple((b, tokens) for b in (1, 2, 3))
+    for batch, length in shapes:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            inputs = _inputs(program, width, dtype, weights, batch, length, image)
+            flops, saved = _measure(program, constants, *inputs)
+        points.append(((batch, length), flops, saved))
+    return {name: _fit(name, [(shape, values[i]) for shape, *values in points], bool(tokens))
+            for i, name in enumerate(("flops", "saved"))}
+
+
+def _inputs(program: dict[str, Any], width: int, dtype: torch.dtype, weights: Sequence[torch.Size],
+            batch: int, length: int, image: Sequence[int]) -> tuple[Any, list[Any], dict[str, Any]]:
+    activation = None
+    if program["activation"]:
+        activation = torch.empty(batch, length, width, dtype=dtype, requires_grad=True)
+    parameters = [torch.empty(size, dtype=dtype, requires_grad=True) for size in weights]
+    columns = {name: torch.empty(batch, *image, dtype=dtype) if name == "pixel_values" else
+               torch.empty(batch, length, dtype=torch.int64) for name in program["inputs"]}
+    return activation, parameters, columns
+
+
+def _measure(program: dict[str, Any], constants: Sequence[torch.Tensor], activation: Any,
+             weights: list[Any], columns: dict[str, Any]) -> tuple[int, int]:
+    given = {t.untyped_storage()._cdata for t in
+             itertools.chain([activation] if activation is not None else [], weights, constants,
+                             columns.values())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in given:
+            kept[storage._cdata] = storage.nbytes()
+        alive.append(tensor)  # so that no other storage gets its address
+        return tensor
+
+    alive: list[torch.Tensor] = []
+    with FlopCounterMode(display=False, custom_mapping=_FLOPS) as counter:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            interpret.run(program, activation, weights, constants, columns, dropout=True,
+                          shapes_only=True)
+    return counter.get_total_flops(), sum(kept.values())
+
+
+def _fit(name: str, points: list[tuple[Shape, int]], only_samples: bool) -> list[float]:
+    """Fits a·B·T + b·B·T² by least squares of the relative errors."""
+    if not any(value for _, value in points):
+        return [0.0, 0.0]
+    rows = torch.tensor([[b * t, 0.0 if only_samples else b * t * t] for (b, t), _ in points],
+                        dtype=torch.float64)
+    values = torch.tensor([value for _, value in points], dtype=torch.float64)
+    scale = values.clamp(min=1.0)
+    solution = torch.linalg.lstsq((rows.T / scale).T, values / scale, driver="gelsd").solution
+    a, b = (max(round(float(x), 3), 0.0) + 0.0 for x in solution)
+    for ((batch, length), value) in points:
+        estimate = a * batch * length + b * batch * length**2
+        if abs(estimate - value) > _MAX_RELATIVE_ERROR * max(value, 1):
+            raise errors.unsupported(f"the stage's {name} do not grow with B·T and B·T²: "
+                                     f"{value} at B={batch}, T={length}, {estimate} expected")
+    return [a, b]
+
+
+def sample_weights(sizes: Sequence[torch.Size], dtype: torch.dtype, seed: int) -> list[torch.Tensor]:
+    """Returns weights for checks: random, and of a size that keeps activations near one."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = []
+    for size in sizes:
+        values = torch.empty(size, dtype=dtype).normal_(generator=generator)
+        weights.append(1 + 0.1 * values if len(size) == 1 else values / max(size[-1], 1) ** 0.5)
+    return weights
+
+
+def is_rowwise(program: dict[str, Any], width: int, dtype: torch.dtype,
+               weights: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]) -> bool:
+    """Returns whether a head that is given in two blocks of rows computes the same scores."""
+    if program["inputs"] or not program["activation"]:
+        return False
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.empty(1, sum(_BLOCKS), width, dtype=dtype).normal_(generator=generator)
+    with torch.no_grad():
+        try:
+            whole, *parts = (interpret.run(program, block, weights, constants, {})
+                             for block in (rows, *rows.split(_BLOCKS, dim=1)))
+        except (RuntimeError, IndexError):
+            return False
+    joined = [part.shape[:-1] for part in parts] == [(1, n) for n in _BLOCKS]
+    return joined and whole.dim() == 3 and _close(whole, torch.cat(parts, dim=1))
+
+
+def isolates_documents(run: Callable[[dict[str, torch.Tensor]], torch.Tensor]) -> str:
+    """Returns why a document that comes second in a row gets other scores than alone; empty if it
+    gets the same. `run` maps columns to scores or activations."""
+    first, second = _DOCUMENTS
+    ids = torch.arange(1, first + second + 1)[None] % 7
+    positions = torch.cat([torch.arange(first), torch.arange(second)])[None]
+    packed = run({"input_ids": ids, "position_ids": positions})[:, first:]
+    changed = ids.clone()
+    changed[:, :first] = (changed[:, :first] + 3) % 7
+    other = run({"input_ids": changed, "position_ids": positions})[:, first:]
+    if not torch.equal(packed, other):
+        return "it reads the tokens of the first"
+    alone = run({"input_ids": ids[:, first:].contiguous(),
+                 "position_ids": positions[:, first:].contiguous()})
+    return "" if _close(packed, alone) else "it counts its positions from the first"
+
+
+def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Compares up to rounding: a wrong row differs by far more."""
+    limit = 64 * torch.finfo(a.dtype).eps * float(a.abs().max())
+    return a.shape == b.shape and float((a - b).abs().max()) <= limit
