@@ -93,7 +93,7 @@ def cut(graph: fx.Graph, inputs: Inputs, layers: list[str]) -> list[Stage]:
     result = _output(graph)
     last = len(layers) + 1
     crossing = [_crossing(graph, stage_of, s, layers) for s in range(last)]
-    names = ["before the layers", *layers, "after the layers"]
+    names = ["embedding", *layers, "head"]
     return [_extract(names[s], graph, inputs, stage_of, s, crossing[s - 1] if s else None,
                      crossing[s] if s < last else result)
             for s in range(last + 1)]
@@ -187,13 +187,30 @@ class _Copier:
                 raise AssertionError(f"{node.name} crosses a cut")
             waiting.extend(node.all_input_nodes)
 
+    def in_order(self, learned: list[fx.Node]) -> list[fx.Node]:
+        """Returns the calls in the order of the text: those that depend on weights as they were traced,
+        each after the values without weights that it is the first to read. So a value that all
+        stages compute has the same place in equal stages."""
+        ordered: dict[fx.Node, None] = {}
+        for last in learned:
+            waiting = [last] if last in self.needed and last is not self.activation else []
+            while waiting:
+                node = waiting[-1]
+                inputs = [] if self.is_size_of_activation(node) is not None else [
+                    n for n in node.all_input_nodes
+                    if n.op == "call_function" and n is not self.activation and n not in ordered]
+                if inputs:
+                    waiting.extend(reversed(inputs))
+                    continue
+                ordered[waiting.pop()] = None
+        return list(ordered)
+
 
 def _extract(name: str, graph: fx.Graph, inputs: Inputs, stage_of: dict[fx.Node, int], stage: int,
              activation: fx.Node | None, output: fx.Node) -> Stage:
     copier = _Copier(stage_of, stage, activation)
     copier.collect(output)
-    body = [n for n in graph.nodes if n in copier.needed and n.op == "call_function"
-            and n is not activation]
+    body = copier.in_order([n for n in graph.nodes if n in stage_of])
     new = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     if activation is not None:

@@ -51,7 +51,9 @@ class _Description:
         self.names = layout.names(model)
         self.first_name = {n: first for first, aliases in self.names.items()
                            for n in (first, *aliases)}
-        self.activation = self._activation()
+        tokens, width = self._activation()
+        self.sizes = measure.Sizes(width, tokens, trace.longest(traced), trace.image_shape(model),
+                                   request.dtype)
         self.programs: list[dict[str, Any]] = []
         self._numbers: dict[Any, int] = {}
 
@@ -74,7 +76,7 @@ class _Description:
             tokens, width = shape
         return tokens, width
 
-    def sizes(self, stage: cut.Stage) -> list[torch.Size]:
+    def weight_sizes(self, stage: cut.Stage) -> list[torch.Size]:
         return [self.model.module.get_parameter(name).shape for name in stage.weights]
 
     def values_of(self, stage: cut.Stage) -> list[torch.Tensor]:
@@ -83,12 +85,10 @@ class _Description:
     def program_of(self, stage: cut.Stage) -> int:
         """Returns the number of the stage's program. Stages of equal calls and costs share one."""
         text = program.calls_of(stage)
-        sizes = self.sizes(stage)
+        sizes = self.weight_sizes(stage)
         key = (program.canonical(text), tuple(sizes))
         if key not in self._numbers:
-            tokens, width = self.activation
-            text.update(measure.costs(text, width, self.request.dtype, tokens, sizes,
-                                      self.values_of(stage), trace.image_shape(self.model)))
+            text.update(measure.costs(text, self.sizes, sizes, self.values_of(stage)))
             if text in self.programs:
                 self._numbers[key] = self.programs.index(text)
             else:
@@ -119,16 +119,15 @@ def describe(model: build.Model, request: build.Request, stages: list[cut.Stage]
     _check_missing(stages, all_of.first_name, places)
     texts = [all_of.stage_text(stage, order) for stage in stages]
     head = all_of.programs[texts[-1]["program"]]
-    weights = measure.sample_weights(all_of.sizes(stages[-1]), request.dtype, seed=2)
+    weights = measure.sample_weights(all_of.weight_sizes(stages[-1]), request.dtype, seed=2)
     kind = build.TASKS[request.task].head
     if request.variant == "packed":
         _check_packing(all_of, texts)
-    width = all_of.activation[1]
     return {
         "format": 1, "architecture": model.architecture, "model_type": model.model_type,
         "task": request.task, "variant": request.variant, "dtype": _DTYPES[request.dtype],
         "made_by": made_by,
-        "shape": shape.describe(model, request, stages, all_of.activation,
+        "shape": shape.describe(model, request, stages, all_of.sizes,
                                 all_of.values_of(stages[0])),
         "constants": all_of.constants.texts,
         "tensors": [{"name": name, "shape": list(model.module.get_parameter(name).shape),
@@ -136,7 +135,7 @@ def describe(model: build.Model, request: build.Request, stages: list[cut.Stage]
                      "aliases": places[name].aliases} for name in order],
         "programs": all_of.programs, "stages": texts,
         "head": {"kind": kind, "rowwise": kind == "tokens" and measure.is_rowwise(
-            head, width, request.dtype, weights, all_of.values_of(stages[-1]))},
+            head, all_of.sizes, weights, all_of.values_of(stages[-1]))},
     }
 
 
@@ -169,7 +168,7 @@ def _check_packing(all_of: _Description, texts: list[dict[str, Any]]) -> None:
         value = None
         with torch.no_grad():
             for seed, (stage, text) in enumerate(chosen):
-                weights = measure.sample_weights(all_of.sizes(stage), all_of.request.dtype, seed)
+                weights = measure.sample_weights(all_of.weight_sizes(stage), all_of.request.dtype, seed)
                 value = interpret.run(text, value, weights, all_of.values_of(stage), columns)
         return value
 

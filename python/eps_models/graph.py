@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from eps_models import errors
 
@@ -168,15 +169,16 @@ def _rewrite_in_place(graph: fx.Graph, node: fx.Node) -> None:
 
 def _shares_memory(node: fx.Node) -> bool:
     """Returns whether a node is a view of another, or another is a view of it."""
-    def is_view(of: fx.Node, base: fx.Node) -> bool:
-        if not isinstance(of.target, torch._ops.OpOverload):
-            return of.target is operator.getitem
-        if of.target._schema.is_mutable:
-            return False
-        return bool(of.args) and of.args[0] is base and any(
-            r.alias_info for r in of.target._schema.returns)
-    return (any(is_view(node, n) for n in node.all_input_nodes) or
-            any(is_view(user, node) for user in node.users))
+    return _is_view(node) or any(_is_view(user) and user.args[0] is node for user in node.users)
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Returns whether a node shares the memory of its first argument."""
+    if node.target is operator.getitem:
+        return _is_view(node.args[0])
+    return (isinstance(node.target, torch._ops.OpOverload) and
+            not node.target._schema.is_mutable and
+            any(r.alias_info for r in node.target._schema.returns))
 
 
 def _refuse(node: fx.Node) -> None:
@@ -191,6 +193,6 @@ def _refuse(node: fx.Node) -> None:
     if torch.Tag.nondeterministic_seeded in tags and name not in DROPOUTS:
         raise errors.unsupported(f"{place_of(node)} calls {name}, which draws random numbers; turn "
                                  f"it off in config.json")
-    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+    if torch.Tag.data_dependent_output in tags or free_unbacked_symbols(node.meta.get("val")):
         raise errors.unsupported(f"{place_of(node)} calls {name}: the size of a value, or a branch, "
                                  f"depends on data")

@@ -5,14 +5,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from eps_models import build, cut, errors, graph as graphs, interpret, program, trace
+from eps_models import build, cut, errors, graph as graphs, interpret, measure, program
 
 
 def describe(model: build.Model, request: build.Request, stages: list[cut.Stage],
-             activation: tuple[int, int], constants: list[torch.Tensor]) -> dict[str, Any]:
-    """Returns the format's `shape`. `activation`: its (tokens, width). `constants`: those of the
-    first stage."""
-    tokens, width = activation
+             sizes: measure.Sizes, constants: list[torch.Tensor]) -> dict[str, Any]:
+    """Returns the format's `shape`. `constants`: those of the first stage."""
     head = build.TASKS[request.task].head
     scores = stages[-1].output().meta["val"]
     dimensions = 3 if head == "tokens" else 2
@@ -22,11 +20,12 @@ def describe(model: build.Model, request: build.Request, stages: list[cut.Stage]
                                  f"dimensions")
     return {
         "vocab_size": _vocabulary(stages[0]),
-        "max_seq_len": _max_seq_len(model, request, stages[0], constants),
-        "width": width,
+        "max_seq_len": _max_seq_len(model, request, stages[0], constants,
+                                    sizes.longest),
+        "width": sizes.width,
         "classes": scores.shape[-1] if head == "classes" else 0,
-        "tokens": tokens,
-        "image": trace.image_shape(model),
+        "tokens": sizes.tokens,
+        "image": sizes.image,
     }
 
 
@@ -57,14 +56,16 @@ def _vocabulary(stage: cut.Stage) -> int:
 
 
 def _max_seq_len(model: build.Model, request: build.Request, stage: cut.Stage,
-                 constants: list[torch.Tensor]) -> int:
+                 constants: list[torch.Tensor], bound: int) -> int:
     """Returns the longest row: what the config says, and fewer if a table of positions has fewer
     rows or, without masks, a layer sees fewer positions. 0: no bound."""
     if request.task == "image":
         return 0
-    longest = getattr(model.config, "max_position_embeddings", None) or 0
+    longest = getattr(model.config, "max_position_embeddings", None) or bound
+    longest = min(longest, bound or longest)
     window = model.sliding_window()
-    if request.variant == "causal" and window:
+    has_masks = getattr(model.config, "_attn_implementation", None) == "eager"
+    if request.variant == "causal" and window and not has_masks:
         longest = min(longest or window, window)
     for weight, indices in _tables(stage):
         rows = weight.meta["val"].shape[0]

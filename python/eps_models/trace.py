@@ -11,7 +11,7 @@ from eps_models import build, errors
 BATCH, TOKENS = 3, 11
 
 
-class _Scores(torch.nn.Module):
+class Scores(torch.nn.Module):
     """The model as a function from columns to scores."""
 
     def __init__(self, module: torch.nn.Module, names: tuple[str, ...]):
@@ -63,16 +63,14 @@ def trace(model: build.Model, request: build.Request) -> torch.export.ExportedPr
     columns = example(model, request.dtype)
     sizes = tuple({0: dynamic} if name == "pixel_values" else {0: dynamic, 1: dynamic}
                   for name in columns)
-    wrapped = _Scores(model.module, model.columns).train()
+    wrapped = Scores(model.module, model.columns).train()
     try:
         with build.masks_of(request.variant):
-            program = torch.export.export(wrapped, tuple(columns.values()),
-                                          dynamic_shapes=(sizes,), strict=False)
+            return torch.export.export(wrapped, tuple(columns.values()),
+                                       dynamic_shapes=(sizes,), strict=False)
     except Exception as error:  # torch raises errors of many classes
         raise errors.unsupported(f"{model.architecture} cannot be traced: "
                                  f"{_reason(error)}") from error
-    _check_ranges(model, program)
-    return program
 
 
 def _reason(error: BaseException) -> str:
@@ -84,11 +82,21 @@ def _reason(error: BaseException) -> str:
     return text.strip().split("\n", 1)[0] or type(error).__name__
 
 
-def _check_ranges(model: build.Model, program: Any) -> None:
-    """Refuses a trace that holds only for some sizes. The smallest traced size is 2, and the
-    families_test shows that the result also holds for 1."""
-    for symbol, bounds in program.range_constraints.items():
-        if int(bounds.lower) > 2 or not bounds.upper > 2**40:
-            raise errors.unsupported(
-                f"{model.architecture} has a branch on a size: its trace holds for "
-                f"{bounds.lower} <= {symbol} <= {bounds.upper} only")
+def longest(program: torch.export.ExportedProgram) -> int:
+    """Returns the largest number of tokens for which a trace holds; 0 if there is no bound.
+
+    Errors: UNSUPPORTED if it does not hold for every batch and every shorter row. The smallest
+    traced size is 2; families_test shows that the result also holds for 1.
+    """
+    bound = 0
+    column = next(n for n in program.graph.nodes
+                  if n.name == program.graph_signature.user_inputs[0]).meta["val"]
+    batch = column.shape[0].node.expr
+    for symbol, limits in program.range_constraints.items():
+        is_limited = limits.upper < 2**40
+        if int(limits.lower) > 2 or (is_limited and symbol == batch):
+            raise errors.unsupported(f"the model has a branch on a size: its trace holds for "
+                                     f"{limits.lower} <= {symbol} <= {limits.upper} only")
+        if is_limited:
+            bound = min(bound or int(limits.upper), int(limits.upper))
+    return bound
