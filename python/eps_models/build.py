@@ -1,11 +1,12 @@
-"""Builds the model that is exported: from the config.json of a Hugging Face folder, or by a function
-of a Python file. No code comes from the folder, and no weight is read or computed."""
+"""Builds the model that is exported: from the config.json of a Hugging Face folder, or by a
+function of a Python file. No code comes from the folder, and no weight is read or computed."""
 
 import contextlib
 import dataclasses
 import importlib.util
 import inspect
 import json
+import logging
 import os
 import pathlib
 from typing import Any, Iterator
@@ -15,12 +16,16 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 # Imported after the variables above, which they read.
+logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # no GPU kernels here
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from transformers import masking_utils  # noqa: E402
 
 from eps_models import errors  # noqa: E402
 from eps_models.initial import InitRecorder  # noqa: E402
+
+torch._logging.set_logs(all=logging.CRITICAL)  # ExportError says what torch refuses
+transformers.logging.disable_progress_bar()
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 VARIANTS = ("causal", "packed", "encoder")
@@ -103,6 +108,9 @@ def _from_folder(request: Request) -> torch.nn.Module:
             f"{request.source} has no config.json. The model must be a folder on this machine; "
             f"download a model of the hub with: hf download NAME --local-dir DIR")
     config = _load_config(folder, request.trust_remote_code)
+    if getattr(config, "quantization_config", None) is not None:
+        raise errors.unsupported(f"{folder}/config.json has a quantization_config; convert the "
+                                 f"weights to float32 or bfloat16 first")
     if request.task == "regress":
         config.num_labels = 1
     classes = TASKS[request.task].classes

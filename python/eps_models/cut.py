@@ -7,7 +7,6 @@ each stage that reads it.
 """
 
 import dataclasses
-import operator
 import re
 from typing import Any, Iterable
 
@@ -46,7 +45,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What a graph's placeholders are, from their names."""
+    """The names of parameters, constants and columns, by the names of their placeholders."""
     parameters: dict[str, str]
     constants: dict[str, str]
     columns: dict[str, str]
@@ -55,8 +54,10 @@ class Inputs:
 def inputs_of(program: torch.export.ExportedProgram, columns: Iterable[str]) -> Inputs:
     """Returns the inputs of a program whose user inputs are these columns, in order."""
     signature = program.graph_signature
+
     def stripped(names: dict[str, str]) -> dict[str, str]:
         return {node: name.removeprefix("model.") for node, name in names.items()}
+
     return Inputs(stripped(signature.inputs_to_parameters),
                   {**stripped(signature.inputs_to_buffers),
                    **stripped(signature.inputs_to_lifted_tensor_constants)},
@@ -89,7 +90,7 @@ def cut(graph: fx.Graph, inputs: Inputs, layers: list[str]) -> list[Stage]:
     """Cuts the graph. Errors: UNSUPPORTED, with its name, if a value crosses a cut beside the
     activation, or if dropout does not depend on a weight."""
     learned = graphs.dependents(graph, inputs.parameters)
-    stage_of = _assign(graph, inputs, layers, learned)
+    stage_of = _assign(graph, layers, learned)
     result = _output(graph)
     last = len(layers) + 1
     crossing = [_crossing(graph, stage_of, s, layers) for s in range(last)]
@@ -103,8 +104,7 @@ def _output(graph: fx.Graph) -> fx.Node:
     return next(iter(reversed(graph.nodes))).args[0][0]
 
 
-def _assign(graph: fx.Graph, inputs: Inputs, layers: list[str],
-            learned: set[fx.Node]) -> dict[fx.Node, int]:
+def _assign(graph: fx.Graph, layers: list[str], learned: set[fx.Node]) -> dict[fx.Node, int]:
     """Returns the stage of each call that depends on a weight."""
     numbers = {path: number for number, path in enumerate(layers, start=1)}
     pattern = re.compile("(?:^|model\\.)(%s)(?:$|\\.)" % "|".join(
@@ -188,9 +188,9 @@ class _Copier:
             waiting.extend(node.all_input_nodes)
 
     def in_order(self, learned: list[fx.Node]) -> list[fx.Node]:
-        """Returns the calls in the order of the text: those that depend on weights as they were traced,
-        each after the values without weights that it is the first to read. So a value that all
-        stages compute has the same place in equal stages."""
+        """Returns the calls in the order of the text: those that depend on weights as they were
+        traced, each after the values without weights that it is the first to read. So a value that
+        all stages compute has the same place in equal stages."""
         ordered: dict[fx.Node, None] = {}
         for last in learned:
             waiting = [last] if last in self.needed and last is not self.activation else []
@@ -254,7 +254,3 @@ def _used(body: list[fx.Node], kind: dict[str, str], copier: _Copier) -> list[st
             if n.op == "placeholder" and n.name in kind:
                 used[n.name] = None
     return list(used)
-
-
-def is_item(node: fx.Node) -> bool:
-    return node.target is operator.getitem

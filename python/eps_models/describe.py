@@ -84,6 +84,7 @@ class _Description:
 
     def program_of(self, stage: cut.Stage) -> int:
         """Returns the number of the stage's program. Stages of equal calls and costs share one."""
+        program.check_dimensions(stage)
         text = program.calls_of(stage)
         sizes = self.weight_sizes(stage)
         key = (program.canonical(text), tuple(sizes))
@@ -116,7 +117,7 @@ def describe(model: build.Model, request: build.Request, stages: list[cut.Stage]
     all_of = _Description(model, request, stages, traced)
     order = all_of.tensor_order()
     places = files.places(model, all_of.names, stored)
-    _check_missing(stages, all_of.first_name, places)
+    _check_missing(stages, all_of.first_name, {name: places[name] for name in order})
     texts = [all_of.stage_text(stage, order) for stage in stages]
     head = all_of.programs[texts[-1]["program"]]
     weights = measure.sample_weights(all_of.weight_sizes(stages[-1]), request.dtype, seed=2)
@@ -168,12 +169,15 @@ def _check_packing(all_of: _Description, texts: list[dict[str, Any]]) -> None:
         value = None
         with torch.no_grad():
             for seed, (stage, text) in enumerate(chosen):
-                weights = measure.sample_weights(all_of.weight_sizes(stage), all_of.request.dtype, seed)
+                weights = measure.sample_weights(all_of.weight_sizes(stage),
+                                                 all_of.request.dtype, seed)
                 value = interpret.run(text, value, weights, all_of.values_of(stage), columns)
         return value
 
-    reason = measure.isolates_documents(run)
+    has_groups = any(op == "grouped_mm" for _, text in chosen for op, _ in text["calls"])
+    reason = measure.mixes_documents(run, exact=not has_groups)
     if reason:
         raise errors.unsupported(
-            f"{all_of.model.architecture} cannot read packed rows: a document that comes second in a "
-            f"row does not get the scores that it gets alone, for {reason}; use --variant=causal")
+            f"{all_of.model.architecture} cannot read packed rows: a document that comes second in "
+            f"a row does not get the scores that it gets alone, for {reason}; use "
+            f"--variant=causal")

@@ -1,7 +1,7 @@
 """Exports a model as a program of stages: python -m eps_models.export DIR --out=OUT.
 
-Reads DIR/config.json and the headers of DIR/*.safetensors; writes OUT/eps/program.json. DIR may also
-be FILE.py:FUNCTION, which returns a torch.nn.Module. The exit code is 0, or that of the error:
+Reads DIR/config.json and the headers of DIR/*.safetensors; writes OUT/eps/program.json. DIR may
+also be FILE.py:FUNCTION, which returns a torch.nn.Module. The exit code is 0, or that of the error:
 64 for wrong arguments, 65 for a model that cannot be described, 66 for a missing file.
 """
 
@@ -25,8 +25,8 @@ def made_by() -> str:
             f"transformers {transformers.__version__}")
 
 
-def export(request: build.Request) -> dict:
-    """Returns the program of the model. Errors: ExportError with what to change."""
+def export(request: build.Request) -> str:
+    """Returns the text of the model's program. Errors: ExportError with what to change."""
     model = build.build(request)
     traced = trace.trace(model, request)
     inputs = cut.inputs_of(traced, model.columns)
@@ -34,7 +34,7 @@ def export(request: build.Request) -> dict:
                      cut.layer_paths(model.module, request.layers))
     folder = pathlib.Path(request.source)
     stored = files.names_in(folder) if folder.is_dir() else set()
-    return describe.describe(model, request, stages, traced, stored, made_by())
+    return program.text_of(describe.describe(model, request, stages, traced, stored, made_by()))
 
 
 def write(text: str, out: pathlib.Path) -> pathlib.Path:
@@ -57,11 +57,12 @@ def write(text: str, out: pathlib.Path) -> pathlib.Path:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that say which model is meant."""
-    parser.add_argument("source", metavar="DIR", help="folder with config.json, or FILE.py:FUNCTION")
+    parser.add_argument("source", metavar="DIR",
+                        help="folder with config.json, or FILE.py:FUNCTION")
     parser.add_argument("--task", choices=sorted(build.TASKS), default="causal_lm")
     parser.add_argument("--variant", choices=build.VARIANTS,
-                        help="causal: one document per row (default of causal_lm); packed: several; "
-                             "encoder: with padding (default of the other tasks)")
+                        help="causal: one document per row (default of causal_lm); packed: "
+                             "several; encoder: with padding (default of the other tasks)")
     parser.add_argument("--dtype", choices=sorted(build.DTYPES), default="float32")
     parser.add_argument("--layers", default="", metavar="NAME",
                         help="module list to cut at, if the tool finds no or another one")
@@ -89,10 +90,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", default="", metavar="DIR", help="folder to write to; default: DIR")
     arguments = parser.parse_args(argv)
     request = request_of(arguments)
-    if not arguments.out and not os.path.isdir(request.source):
+    if not arguments.out and ".py:" in request.source:
         raise errors.usage("--out is missing")
-    text = program.canonical(export(request))
-    print(write(text, pathlib.Path(arguments.out or request.source)))
+    print(write(export(request), pathlib.Path(arguments.out or request.source)))
     return 0
 
 

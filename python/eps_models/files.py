@@ -1,8 +1,8 @@
 """Says where each weight is in a folder's *.safetensors: under which names, in which pieces.
 
-transformers stores some tensors under other names than its modules have, or in pieces (experts one by
-one). Its own code for saving is run on stand-ins whose elements are row numbers, so the names and the
-places of all pieces are found without a weight.
+transformers stores some tensors under other names than its modules have, or in pieces (experts one
+by one). Its own code for saving is run on stand-ins whose elements are row numbers, so the names
+and the places of all pieces are found without a weight.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from eps_models import build, errors
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a tensor is: the file names of its pieces, from its first row on, and of the other names
+    """Where a tensor is: the file names of its pieces, from its first row on, and the other names
     of a tied tensor. `is_new`: the folder has weights, but not this one."""
     pieces: list[str]
     aliases: list[str]

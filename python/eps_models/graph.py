@@ -194,5 +194,5 @@ def _refuse(node: fx.Node) -> None:
         raise errors.unsupported(f"{place_of(node)} calls {name}, which draws random numbers; turn "
                                  f"it off in config.json")
     if torch.Tag.data_dependent_output in tags or free_unbacked_symbols(node.meta.get("val")):
-        raise errors.unsupported(f"{place_of(node)} calls {name}: the size of a value, or a branch, "
-                                 f"depends on data")
+        raise errors.unsupported(f"{place_of(node)} calls {name}: the size of a value, or a "
+                                 f"branch, depends on data")

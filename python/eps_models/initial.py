@@ -16,8 +16,8 @@ _aten = torch.ops.aten
 
 @dataclasses.dataclass(frozen=True)
 class Init:
-    """Initial values: `kind` is normal (mean 0, standard deviation a), uniform (from a to b), zeros or
-    ones; `erfinv` while trunc_normal_ computes, and `unknown` with the operator in `by`."""
+    """Initial values: `kind` is normal (mean 0, standard deviation a), uniform (from a to b), zeros
+    or ones; `erfinv` while trunc_normal_ computes, and `unknown` with the operator in `by`."""
     kind: str
     a: float = 0.0
     b: float = 0.0
@@ -50,7 +50,7 @@ def _shifted(before: Init, offset: float) -> Init:
     return before if offset == 0 else Init("unknown", by="add_")
 
 
-# What an operation on a whole tensor leaves in it: (what was there, further arguments) -> Init.
+# The rule of each operation in place: (Init before, further arguments) -> Init afterwards.
 _IN_PLACE: dict[Any, Callable[..., Init]] = {
     _aten.normal_.default: lambda before, mean=0.0, std=1.0: _normal(mean, std),
     _aten.uniform_.default: lambda before, low=0.0, high=1.0: Init("uniform", low, high),

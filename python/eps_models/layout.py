@@ -21,11 +21,15 @@ _LINEAR = _VIEWS | {"aten::add", "aten::sub", "aten::neg", "aten::embedding", "a
                     "aten::cat", "aten::stack", "aten::index", "aten::sum", "aten::mean",
                     "aten::flatten", "aten::split", "aten::chunk", "aten::unbind", "aten::where",
                     "aten::index_select", "aten::clone", "aten::masked_fill"}
-_PRODUCTS = {"aten::mul", "aten::div"}
+# Products: (places of the factors of which only one may depend on weights).
+_PRODUCTS = {"aten::mul": (0, 1), "aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::matmul": (0, 1),
+             "aten::addmm": (1, 2), "aten::baddbmm": (1, 2), "aten::linear": (0, 1),
+             "aten::conv2d": (0, 1)}
 
 
 def names(model: build.Model) -> dict[str, list[str]]:
-    """Returns {name: aliases} of the distinct parameters. Of a tied tensor the first name counts."""
+    """Returns {name: aliases} of the distinct parameters: of a tied tensor, the first name counts.
+    """
     grouped: dict[int, list[str]] = {}
     for name, parameter in model.module.named_parameters(remove_duplicate=False):
         grouped.setdefault(id(parameter), []).append(name)
@@ -96,11 +100,10 @@ def needs_weights(stage: cut.Stage) -> bool:
             continue
         learned.add(node)
         name = graphs.name_of(node.target)
-        if node.target is operator.getitem or name in _LINEAR:
-            continue
-        if name in _PRODUCTS and len(inputs) == 1 and inputs[0] is node.args[0]:
-            continue
-        if name == "aten::mul" and len(inputs) == 1:
-            continue
-        return True
+        factors = [node.args[place] for place in _PRODUCTS.get(name, ())]
+        is_product = bool(factors) and not all(
+            isinstance(f, fx.Node) and f in learned for f in factors)
+        is_quotient = name == "aten::div" and node.args[1] not in inputs
+        if not (node.target is operator.getitem or name in _LINEAR or is_product or is_quotient):
+            return True
     return False

@@ -13,6 +13,8 @@ from eps_models import cut, errors, graph as graphs
 _MAX_INTEGER = 2**28
 _MAX_CALLS = 10_000
 _MAX_DIMENSIONS = 16
+_MAX_STAGES = 4_096
+_MAX_BYTES = 3 * 2**20
 _MEMORY_FORMATS = {torch.contiguous_format: "contiguous", torch.preserve_format: "preserve"}
 
 
@@ -20,6 +22,16 @@ def canonical(value: Any) -> str:
     """Returns the one JSON text of a value: sorted keys, no white space, no non-finite numbers."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False,
                       allow_nan=False)
+
+
+def text_of(description: dict[str, Any]) -> str:
+    """Returns the text of a model. Errors: UNSUPPORTED if readers would refuse its size."""
+    text = canonical(description)
+    size, stages = len(text.encode()), len(description["stages"])
+    if size > _MAX_BYTES or stages > _MAX_STAGES:
+        raise errors.unsupported(f"the program has {size} bytes and {stages} stages; {_MAX_BYTES} "
+                                 f"bytes and {_MAX_STAGES} stages are possible")
+    return text
 
 
 def calls_of(stage: cut.Stage) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""A program with its constants, evaluated stage by stage. It sees the JSON text, weights and columns,
-and nothing of the model or of the graph."""
+"""A program with its constants, evaluated stage by stage. It sees the JSON text, weights and
+columns, and nothing of the model or of the graph."""
 
 import json
 from typing import Any

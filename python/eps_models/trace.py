@@ -1,5 +1,7 @@
 """Traces a model with torch.export for any batch and any length."""
 
+import contextlib
+import io
 import re
 from typing import Any
 
@@ -65,7 +67,9 @@ def trace(model: build.Model, request: build.Request) -> torch.export.ExportedPr
                   for name in columns)
     wrapped = Scores(model.module, model.columns).train()
     try:
-        with build.masks_of(request.variant):
+        # torch prints the graph when it fails.
+        with build.masks_of(request.variant), contextlib.redirect_stdout(
+                io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             return torch.export.export(wrapped, tuple(columns.values()),
                                        dynamic_shapes=(sizes,), strict=False)
     except Exception as error:  # torch raises errors of many classes
