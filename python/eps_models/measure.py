@@ -116,7 +116,8 @@ def sample_weights(sizes: Sequence[torch.Size], dtype: torch.dtype,
     weights = []
     for size in sizes:
         values = torch.empty(size, dtype=dtype).normal_(generator=generator)
-        weights.append(1 + 0.1 * values if len(size) == 1 else values / max(size[-1], 1) ** 0.5)
+        is_vector = len(size) < 2
+        weights.append(values.mul_(0.1).add_(1) if is_vector else values.div_(size[-1] ** 0.5))
     return weights
 
 

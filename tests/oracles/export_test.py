@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -70,12 +71,14 @@ class Model(nn.Module):
                 x = layer(x)
             if self.kind == "write" and i == 1:
                 x[:, 0] = 0
+        if self.kind == "mixing":
+            x = x.cumsum(1)
         if self.kind == "modulo":
             x = x[:, x.shape[1] % 2:]
         return self.head(x)
 '''
 KINDS = ("plain", "apart", "no_list", "uniform", "strange", "crossing", "random", "data", "short",
-         "twice", "write", "modulo")
+         "twice", "write", "modulo", "mixing")
 
 
 class Folders(unittest.TestCase):
@@ -170,6 +173,11 @@ class Cutting(Folders):
         text = json.loads(export.export(self.own_request("short")))
         self.assertEqual(20, text["shape"]["max_seq_len"])
 
+    def test_a_head_that_mixes_rows(self):
+        for kind, is_rowwise in (("plain", True), ("mixing", False)):
+            text = json.loads(export.export(self.own_request(kind)))
+            self.assertEqual({"kind": "tokens", "rowwise": is_rowwise}, text["head"])
+
     def test_initial_values(self):
         text = json.loads(export.export(self.own_request("uniform")))
         inits = {t["name"]: t["init"] for t in text["tensors"]}
@@ -177,6 +185,11 @@ class Cutting(Folders):
         self.assertEqual({"kind": "normal", "a": 1.0, "b": 0.0}, inits["table.weight"])
         self.assertEqual("ones", inits["layers.0.norm.weight"]["kind"])
         self.assert_refused(self.own_request("strange"), "head.weight", "copy_")
+        path = families.write_config(families.named("vit").config(), self.root / "vit_init")
+        text = json.loads(export.export(self.request(path, "image", "encoder")))
+        inits = {t["name"]: t["init"] for t in text["tensors"]}
+        # ViT draws these with trunc_normal_, a longer computation.
+        self.assertEqual({"kind": "normal", "a": 0.02, "b": 0.0}, inits["vit.embeddings.cls_token"])
 
     def test_missing_files_and_functions(self):
         self.assert_refused(build.Request(f"{self.own}:gone", "causal_lm", "causal",
@@ -318,6 +331,16 @@ class CommandLine(Folders):
         self.assertEqual(0, result.returncode, result.stderr)
         self.assertEqual({"architecture": "GPT2LMHeadModel", "stages": 5, "programs": 3,
                           "logits_equal": True}, json.loads(result.stdout))
+
+    def test_a_check_notices_other_bits(self):
+        path = families.write_folder(families.named("llama"), self.root / "llama")
+        text = export.export(self.request(path))
+        changed = text.replace(",1e-06]", ",1e-05]")  # epsilon of its norms
+        self.assertNotEqual(text, changed)
+        with unittest.mock.patch.object(export, "export", lambda request: changed):
+            result = check.check(path, self.request(path))
+        self.assertFalse(result.logits_equal)
+        self.assertLess(0, result.largest_difference)
 
     def test_exit_codes(self):
         for arguments, code, word in (

@@ -112,11 +112,20 @@ class Families(Rows):
                                                                      name else "causal")))
 
     def test_equal_layers_share_a_short_program(self):
-        for name, programs in (("gpt2", 3), ("llama", 3), ("gemma2", 4), ("bert_classify", 3)):
+        for name, programs in (("gpt2", 3), ("llama", 3), ("gemma2", 4), ("bloom", 3),
+                               ("bert_classify", 3)):
             row = self.exported(name, families.named(name).variants[0])
             text = staged.StagedModel(row.text).text
             self.assertEqual(programs, len(text["programs"]), name)
             self.assertLess(max(len(program.canonical(p)) for p in text["programs"]), 18_000)
+
+    def test_causal_programs_build_no_mask(self):
+        for name in ("gpt2", "llama", "mixtral"):
+            row = self.exported(name, "causal")
+            for call in calls_with(staged.StagedModel(row.text).text,
+                                   "aten::scaled_dot_product_attention"):
+                self.assertEqual([None, True], [call[1][3], call[1][5]], name)
+            self.assertNotIn("aten::le.", row.text)
 
     def test_an_export_is_repeatable(self):
         row = self.exported("llama", "packed")
