@@ -17,6 +17,10 @@ _aten = torch.ops.aten
 _ASSERTS = ("aten::_assert_tensor_metadata", "aten::_assert_async", "aten::_assert_scalar",
             "aten::sym_constrain_range", "aten::sym_constrain_range_for_size")
 DROPOUTS = ("aten::dropout", "aten::scaled_dot_product_attention")
+# New memory has old content, which a program must not see; what reads none of it gets zeros.
+_FILLED = {_aten.empty.memory_format: _aten.zeros.default,
+           _aten.empty_like.default: _aten.zeros_like.default,
+           _aten.new_empty.default: _aten.new_zeros.default}
 NO_END = 2**63 - 1  # x[a:] is traced as x[a:2**63 - 1]
 # Python's functions of sizes.
 SIZES = {operator.add: "int.add", operator.sub: "int.sub", operator.mul: "int.mul",
@@ -113,10 +117,12 @@ def _detached(graph: fx.Graph, value: Any) -> Any:
 
 def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
     name = name_of(node.target)
-    if name in ("aten::lift_fresh_copy", "aten::lift_fresh", "aten::detach_"):
+    if name in ("aten::lift_fresh_copy", "aten::lift_fresh", "aten::detach_", "aten::alias"):
         node.replace_all_uses_with(node.args[0])
         graph.erase_node(node)
-    elif name == "aten::to":
+    elif node.target in _FILLED:
+        node.target = _FILLED[node.target]
+    elif name in ("aten::to", "aten::type_as"):
         _rewrite_to(graph, node)
     elif node.target is _aten.slice.Tensor and _is_whole_slice(node):
         node.replace_all_uses_with(node.args[0])
@@ -132,7 +138,7 @@ def _rewrite_to(graph: fx.Graph, node: fx.Node) -> None:
         dtype = node.args[1]
     elif node.target is _aten.to.device:
         dtype = node.args[2]
-    elif node.target is _aten.to.other:
+    elif node.target in (_aten.to.other, _aten.type_as.default):
         dtype = node.args[1].meta["val"].dtype
     if dtype is None or dtype == node.args[0].meta["val"].dtype:
         node.replace_all_uses_with(node.args[0])

@@ -70,7 +70,8 @@ def _role_in(user: fx.Node, node: fx.Node, transposed: bool, dimensions: int) ->
         return "embedding"
     if name == "aten::linear":
         return ("", "linear_out_in", "bias")[place]
-    if name in ("aten::mm", "aten::matmul", "aten::bmm", "transformers::grouped_mm_fallback"):
+    if name in ("aten::mm", "aten::matmul", "aten::bmm", "aten::_grouped_mm",
+                "transformers::grouped_mm_fallback"):
         in_out = (place == 1) != transposed
         return "linear_in_out" if in_out else "linear_out_in"
     if name in ("aten::addmm", "aten::baddbmm"):

@@ -10,6 +10,8 @@ from torch import fx
 
 from eps_models import cut, errors, graph as graphs
 
+# The operators of grouped_mm: rows, matrices, ends of the groups, and nothing else.
+_GROUPED_MM = ("transformers::grouped_mm_fallback", "aten::_grouped_mm")
 _MAX_INTEGER = 2**28
 _MAX_CALLS = 10_000
 _MAX_DIMENSIONS = 16
@@ -58,7 +60,7 @@ def _name(node: fx.Node) -> str:
     if node.target in graphs.SIZES:
         return graphs.SIZES[node.target]
     schema = node.target._schema
-    if schema.name == "transformers::grouped_mm_fallback":
+    if schema.name in _GROUPED_MM:
         return "grouped_mm"
     return schema.name + ("." + schema.overload_name if schema.overload_name else "")
 
@@ -80,6 +82,9 @@ def _arguments(node: fx.Node, slots: dict[fx.Node, int]) -> list[Any]:
         values.append((argument, _normal(node, argument, value)))
     while values and _is_default(*values[-1]):
         values.pop()
+    if schema.name in _GROUPED_MM and len(values) != 3:
+        raise errors.unsupported(f"{graphs.place_of(node)} calls {schema.name} with a bias or an "
+                                 f"element type")
     return [_value(node, value, slots) for _, value in values]
 
 
