@@ -128,7 +128,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
         node.replace_all_uses_with(node.args[0])
         graph.erase_node(node)
     elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-        _rewrite_in_place(graph, node)
+        _rewrite_in_place(node)
 
 
 def _rewrite_to(graph: fx.Graph, node: fx.Node) -> None:
@@ -153,24 +153,18 @@ def _is_whole_slice(node: fx.Node) -> bool:
     return start in (None, 0) and end in (None, NO_END) and step == 1
 
 
-def _rewrite_in_place(graph: fx.Graph, node: fx.Node) -> None:
-    """Replaces x.f_(...) by f(x, ...), which later nodes read in place of x."""
+def _rewrite_in_place(node: fx.Node) -> None:
+    """Replaces x.f_(...) by f(x, ...). As a model is traced, later reads of x are of the result."""
     name, overload = node.target._schema.name, node.target._overloadname
     target = node.args[0]
     packet = getattr(_aten, name.removeprefix("aten::").removesuffix("_"), None)
     if not name.startswith("aten::") or not name.endswith("_") or packet is None:
         raise errors.unsupported(f"{place_of(node)} calls {name}, which writes its arguments")
-    if target.op == "placeholder" or _shares_memory(target):
+    if target.op == "placeholder" or _shares_memory(target) or any(
+            node < user for user in target.users):
         raise errors.unsupported(f"{place_of(node)} calls {name} on {target.name}, which is an "
                                  f"input or shares its memory with another value")
     node.target = getattr(packet, overload)
-    later = set()
-    reached = False
-    for other in graph.nodes:
-        if reached:
-            later.add(other)
-        reached = reached or other is node
-    target.replace_all_uses_with(node, delete_user_cb=lambda user: user in later)
 
 
 def _shares_memory(node: fx.Node) -> bool:

@@ -4,7 +4,6 @@ them to compute gradients."""
 import operator
 from typing import Any
 
-import torch
 from torch import fx
 
 from eps_models import build, cut, errors, graph as graphs

@@ -97,16 +97,21 @@ def _measure(program: dict[str, Any], constants: Sequence[torch.Tensor], activat
 
 
 def _fit(points: list[tuple[Shape, int]], only_samples: bool) -> list[float]:
-    """Fits a·B·T + b·B·T² by least squares of the relative errors."""
-    if not any(value for _, value in points):
-        return [0.0, 0.0]
-    rows = torch.tensor([[b * t, 0.0 if only_samples else b * t * t] for (b, t), _ in points],
-                        dtype=torch.float64)
-    values = torch.tensor([value for _, value in points], dtype=torch.float64)
-    scale = values.clamp(min=1.0)
-    solution = torch.linalg.lstsq((rows.T / scale).T, values / scale, driver="gelsd").solution
-    a, b = (max(round(float(x), 3), 0.0) + 0.0 for x in solution)
-    return [a, b]
+    """Fits a·B·T + b·B·T² by least squares of the relative errors; neither is negative."""
+    rows = [(b * t / max(value, 1), b * t * t / max(value, 1), value / max(value, 1))
+            for (b, t), value in points]
+    xx, xy, yy, xv, yv = (sum(row[i] * row[j] for row in rows)
+                          for i, j in ((0, 0), (0, 1), (1, 1), (0, 2), (1, 2)))
+    determinant = xx * yy - xy * xy
+    linear, quadratic = xv / xx, 0.0
+    if not only_samples and determinant > 0:
+        linear = (xv * yy - yv * xy) / determinant
+        quadratic = (yv * xx - xv * xy) / determinant
+    if quadratic < 0:
+        linear, quadratic = xv / xx, 0.0
+    if linear < 0:
+        linear, quadratic = 0.0, yv / yy
+    return [round(linear, 3), round(quadratic, 3)]
 
 
 def sample_weights(sizes: Sequence[torch.Size], dtype: torch.dtype,

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import re
-from typing import Any
 
 import torch
 

@@ -3,13 +3,15 @@
 Scores must equal those of transformers bit for bit, and gradients those of the exported graph as a
 whole. One row of each kind is tested; EPS_LONG=1 tests all (./.ci/long oracles).
 
-Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles).
+Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles). If the first
+argument is a program of the worker, it runs each row's folder and must find the same bits.
 """
 
 import copy
 import functools
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -18,14 +20,18 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "python"))
 import source_tree  # noqa: E402
-from eps_models import build, check, export, program, staged  # noqa: E402
+from eps_models import check, export, program, staged  # noqa: E402
 from eps_models.testing import families, gradients  # noqa: E402
+import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 
 IS_LONG = os.environ.get("EPS_LONG") == "1"
 BATCHES = (1, 3)
 LENGTHS = (1, 17, 33)
 ROOT_OF_FOLDERS = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+
+
+RUN_PROGRAM = None  # a program of the worker that compares its results with the cases in a folder
 
 
 class Exported:
@@ -69,6 +75,23 @@ class Exported:
                       if name in expected and not torch.equal(value, expected[name])]
         return wrong
 
+    def write_cases(self, folder):
+        """Writes the text, and what transformers and the uncut graph compute for each size."""
+        uncut = gradients.Uncut(self.model, self.request)
+        cases = {}
+        for batch, tokens, columns in self.columns():
+            scores = check.scores(self.model, columns)
+            d_scores = torch.randn(scores.shape, generator=torch.Generator().manual_seed(
+                tokens)).to(scores.dtype)
+            values = {"columns/" + name: value for name, value in columns.items()}
+            values.update({"scores": scores, "d_scores": d_scores})
+            values.update({"gradients/" + name: value for name, value in
+                           uncut.gradients(columns, d_scores).items()})
+            cases.update({f"b{batch}_t{tokens}/{name}": value.contiguous().clone()
+                          for name, value in values.items()})
+        (folder / "program.json").write_text(self.text, encoding="utf-8")
+        safetensors.torch.save_file(cases, folder / "cases.safetensors")
+
     def wrong_weights(self, changed_text=None):
         """Returns the tensors that are not read from the files as transformers reads them."""
         ours = staged.StagedModel(changed_text or self.text)
@@ -91,6 +114,8 @@ class Rows(unittest.TestCase):
 
 
 class Families(Rows):
+    """The rows, compared with transformers."""
+
     def rows(self):
         for family in families.FAMILIES:
             if family.is_ordinary or IS_LONG:
@@ -104,6 +129,11 @@ class Families(Rows):
                 self.assertEqual([], row.wrong_weights())
                 self.assertEqual([], row.wrong_scores())
                 self.assertEqual([], row.wrong_gradients())
+
+                if RUN_PROGRAM:
+                    folder = pathlib.Path(row.request.source)
+                    row.write_cases(folder)
+                    subprocess.run([RUN_PROGRAM, str(folder)], check=True, timeout=300)
 
     def test_dropout_is_drawn_in_the_same_order(self):
         for name in ("gpt2", "bert_classify") + (("opt", "gpt_neox", "bloom") if IS_LONG else ()):
@@ -119,7 +149,20 @@ class Families(Rows):
             self.assertEqual(programs, len(text["programs"]), name)
             self.assertLess(max(len(program.canonical(p)) for p in text["programs"]), 18_000)
 
-    def test_causal_programs_build_no_mask(self):
+    def test_the_longest_row(self):
+        for name, longest in (("gpt2", 64), ("roberta", 62)):
+            row = self.exported(name, families.named(name).variants[0])
+            ours = staged.StagedModel(row.text)
+            self.assertEqual(longest, ours.text["shape"]["max_seq_len"])
+            columns = check.columns_of(row.model, row.request, ours.text, 1, longest, seed=3)
+            self.assertTrue(torch.equal(check.scores(row.model, columns),
+                                        ours.forward(row.weights, columns)[-1]))
+
+    def test_programs_build_no_needless_mask(self):
+        vit = self.exported("vit", "encoder")
+        for call in calls_with(staged.StagedModel(vit.text).text,
+                               "aten::scaled_dot_product_attention"):
+            self.assertIsNone(call[1][3])
         for name in ("gpt2", "llama", "mixtral"):
             row = self.exported(name, "causal")
             for call in calls_with(staged.StagedModel(row.text).text,
@@ -332,5 +375,7 @@ class Mistakes(Rows):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1 and os.access(sys.argv[1], os.X_OK):
+        RUN_PROGRAM = os.path.abspath(sys.argv.pop(1))
     torch.set_num_threads(1)
     source_tree.main()

@@ -5,7 +5,6 @@ are shorter than the rows. Weights are large enough that nonlinear functions are
 """
 
 import dataclasses
-import json
 import pathlib
 from typing import Any, Callable
 
@@ -46,7 +45,7 @@ def _of(kind: str, *settings: dict[str, Any], **more: Any) -> Callable[[], Any]:
 
 
 _LLAMA = _of("LlamaConfig", _GROUPED)
-_MIXTRAL = _of("MixtralConfig", _GROUPED, num_local_experts=4, sliding_window=None)
+_MIXTRAL = _of("MixtralConfig", _GROUPED, num_local_experts=12, sliding_window=None)
 _BERT = _of("BertConfig", _SIZES, num_labels=3)
 _ENCODER = ("encoder",)
 _CAUSAL = ("causal",)
@@ -126,7 +125,3 @@ def write_folder(family: Family, folder: pathlib.Path) -> pathlib.Path:
             parameter.copy_(1 + 0.1 * values if parameter.dim() == 1 else 0.15 * values)
     model.save_pretrained(folder)
     return folder
-
-
-def read_config(folder: pathlib.Path) -> dict[str, Any]:
-    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
