@@ -12,10 +12,14 @@ import pathlib
 import sys
 from typing import Any
 
-import safetensors.torch
-import torch
+from eps_models import errors
 
-from eps_models import build, errors, export, files, staged, trace
+errors.require_packages()
+
+import safetensors.torch  # noqa: E402
+import torch  # noqa: E402
+
+from eps_models import build, export, files, staged, trace  # noqa: E402
 
 _BATCH = 2
 _LENGTHS = (1, 17, 40)

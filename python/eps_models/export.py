@@ -10,13 +10,19 @@ import os
 import pathlib
 import sys
 import tempfile
+import traceback
 
-import torch
-import transformers
+from eps_models import errors
 
-from eps_models import build, cut, describe, errors, files, graph, program, trace
+errors.require_packages()
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+from eps_models import build, cut, describe, files, graph, program, trace  # noqa: E402
 
 VERSION = "1"
+_TESTED = {torch: "2.11.0", transformers: "5.23.0"}
 
 
 def made_by() -> str:
@@ -90,6 +96,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", default="", metavar="DIR", help="folder to write to; default: DIR")
     arguments = parser.parse_args(argv)
     request = request_of(arguments)
+    for package, version in _TESTED.items():
+        if package.__version__.split("+")[0] != version:
+            print(f"eps model: tested with {package.__name__} {version}, but here is "
+                  f"{package.__version__}", file=sys.stderr)
     if not arguments.out and ".py:" in request.source:
         raise errors.usage("--out is missing")
     print(write(export(request), pathlib.Path(arguments.out or request.source)))
@@ -97,7 +107,8 @@ def main(argv: list[str]) -> int:
 
 
 def run(command, argv: list[str]) -> int:
-    """Runs a command line; prints an ExportError as one line and returns its exit code."""
+    """Runs a command line; returns its exit code. An ExportError is printed as one line, any other
+    error with the calls that led to it."""
     try:
         return command(argv)
     except errors.ExportError as error:
@@ -105,6 +116,11 @@ def run(command, argv: list[str]) -> int:
         return error.code
     except SystemExit as end:  # argparse ends with 2
         return errors.USAGE if end.code else 0
+    except KeyboardInterrupt:
+        return errors.INTERRUPTED
+    except Exception:  # 1 would mean that a comparison found a difference
+        traceback.print_exc()
+        return errors.INTERNAL
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Exports models that are hard to cut, or that must be refused with the reason.
 
 Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles).
+Argument: the path of eps.
 """
 
 import json
@@ -23,6 +24,7 @@ import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
+EPS = None
 # A file of a user. KIND chooses what its model does.
 OWN_MODEL = '''
 import torch
@@ -289,7 +291,7 @@ class Files(Folders):
         tensor = next(t for t in json.loads(export.export(self.request(path)))["tensors"]
                       if t["name"].endswith("gate_up_proj"))
         self.assertEqual("stack", tensor["files"]["kind"])
-        self.assertEqual(8, len(tensor["files"]["names"]))
+        self.assertEqual(24, len(tensor["files"]["names"]))
         self.assertLessEqual(set(tensor["files"]["names"]), set(stored))
 
     def test_a_new_head_and_a_missing_layer(self):
@@ -301,6 +303,14 @@ class Files(Folders):
         request = self.changed("lost", "gpt2", lambda stored: {
             name: value for name, value in stored.items() if "h.1.ln_1" not in name})
         self.assert_refused(request, "transformer.h.1.ln_1.weight", code=errors.MISSING)
+
+    def test_weights_that_cannot_be_read(self):
+        for name, content in (("model.safetensors", b"x"), ("model.safetensors", b"\xff" * 20),
+                              ("pytorch_model.bin", b"")):
+            path = families.write_config(families.named("gpt2").config(), self.root / "unread")
+            (path / name).write_bytes(content)
+            self.assert_refused(self.request(path), name)
+            (path / name).unlink()
 
     def test_shards(self):
         config = families.named("llama").config()
@@ -315,10 +325,11 @@ class Files(Folders):
 class CommandLine(Folders):
     """The programs, as processes."""
 
-    def call(self, module, *arguments):
+    def call(self, module, *arguments, options=()):
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-        return subprocess.run([sys.executable, "-m", "eps_models." + module, *arguments],
-                              env=environment, capture_output=True, text=True, timeout=600)
+        return subprocess.run(
+            [sys.executable, *options, "-m", "eps_models." + module, *arguments],
+            env=environment, capture_output=True, text=True, timeout=600)
 
     def test_export_and_check(self):
         path = families.write_folder(families.named("gpt2"), self.root / "gpt2")
@@ -332,6 +343,21 @@ class CommandLine(Folders):
         self.assertEqual({"architecture": "GPT2LMHeadModel", "stages": 5, "programs": 3,
                           "logits_equal": True}, json.loads(result.stdout))
 
+    def test_eps_model_runs_the_tool(self):
+        path = families.write_folder(families.named("gpt2"), self.root / "by_eps")
+        environment = {key: value for key, value in os.environ.items() if key != "EPS_PYTHON"}
+        for settings, code, word in (
+                ({}, 0, '"logits_equal": true'), ({"EPS_PYTHON": sys.executable}, 0, "true"),
+                ({"EPS_PYTHON": "/gone/python"}, 66, "/gone/python")):
+            result = subprocess.run([EPS, "model", "check", str(path), "--json"], timeout=600,
+                                    env={**environment, **settings}, capture_output=True,
+                                    text=True)
+            self.assertEqual(code, result.returncode, result.stderr)
+            self.assertIn(word, result.stdout + result.stderr)
+        result = subprocess.run([EPS, "model", "exprt"], capture_output=True, text=True)
+        self.assertEqual(64, result.returncode)
+        self.assertIn("did you mean model export?", result.stderr)
+
     def test_a_check_notices_other_bits(self):
         path = families.write_folder(families.named("llama"), self.root / "llama")
         text = export.export(self.request(path))
@@ -343,12 +369,23 @@ class CommandLine(Folders):
         self.assertLess(0, result.largest_difference)
 
     def test_exit_codes(self):
+        no_type = self.root / "no_type"
+        no_type.mkdir()
+        (no_type / "config.json").write_text("{}")
         for arguments, code, word in (
-                (["/gone"], 66, "/gone"), (["/gone", "--task=image", "--variant=packed"], 64,
-                                           "no variant packed"), (["--task=x"], 64, "--task")):
+                (["/gone"], 66, "/gone"), ([str(no_type)], 65, "config.json"),
+                (["/gone", "--task=image", "--variant=packed"], 64, "no variant packed"),
+                (["--task=x"], 64, "--task")):
             result = self.call("export", *arguments)
             self.assertEqual(code, result.returncode, result.stderr)
             self.assertIn(word, result.stderr)
+
+    def test_a_python_without_packages(self):
+        for module in ("export", "check"):
+            result = self.call(module, "/gone", options=["-S"])  # without site-packages
+            self.assertEqual(66, result.returncode, result.stderr)
+            self.assertIn("third_party/install/setup_models.sh", result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
 
     def test_eight_billion_parameters_take_no_memory(self):
         path = self.root / "large"
@@ -367,5 +404,6 @@ class CommandLine(Folders):
 
 
 if __name__ == "__main__":
+    EPS = os.path.abspath(sys.argv.pop(1))
     torch.set_num_threads(1)
     source_tree.main()
