@@ -22,6 +22,7 @@ absl::Status RunCheckpoint(const Arguments& arguments);
 absl::Status RunCodec(const Arguments& arguments);
 absl::Status RunConfigCommand(const Arguments& arguments);
 absl::Status RunDoctor(const RunConfig& run, bool json);
+absl::Status RunModel(const Arguments& arguments);
 absl::Status RunPlan(const Arguments& arguments);
 absl::Status RunRestore(const Arguments& arguments);  // state.cc
 absl::Status RunSimulate(const Arguments& arguments);
@@ -74,6 +75,7 @@ const std::vector<Command>& Commands() {
       {"state", "ls, verify, rm: durable state of jobs (eps state --help)", RunState},
       {"backup", "write durable state to a folder, file or stdout (eps backup --help)", RunBackup},
       {"restore", "create durable state from a backup (eps restore --help)", RunRestore},
+      {"model", "export, check: a model of PyTorch as a program (eps model --help)", RunModel},
       {"codec", "list codecs, or try one on a file (eps codec --help)", RunCodec},
       Configured({"eps status", "show what the servers of --servers hold and wait for",
                   /*trains=*/false, /*has_json=*/true},
