@@ -3,7 +3,6 @@
 Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles).
 """
 
-import array
 import contextlib
 import csv
 import hashlib
@@ -11,6 +10,7 @@ import io
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests")]
 
 import source_tree  # noqa: E402
-from eps_models.data import __main__ as command, check, errors, show, vocabulary  # noqa: E402
+from eps_models.data import __main__ as command, check, errors, show  # noqa: E402
 
 TEXTS = ["this license is free", "the program is distributed in the hope that it is useful",
          "you may copy it and change it", "without any warranty"]
@@ -276,11 +276,30 @@ class DataTest(unittest.TestCase):
             self.tokenizers[name] = self.path(name)
             self.assertIn(text, self.refusal(code, "jsonl", path, name))
 
-    def test_a_prompt_asks_the_assistant(self):
-        found = vocabulary.load(self.tokenizers["plain"])
-        ids = found.chat_prompt(CHATS[1][:1])
-        self.assertEqual(found.decode(ids), "<|user|>who may copy it?<|end|><|assistant|>")
-        self.assertIsInstance(ids, array.array)
+    def test_the_tokens_program_answers_as_transformers(self):
+        reference = self.reference("plain")
+        word_piece = self.reference("word_piece")
+        requests = [({"encode": TEXTS[0]}, "ids", reference.encode(TEXTS[0])),
+                    ({"decode": reference.encode(TEXTS[1])}, "text", TEXTS[1]),
+                    ({"chat": CHATS[1][:1]}, "ids", reference.apply_chat_template(
+                        CHATS[1][:1], add_generation_prompt=True)["input_ids"]),
+                    ({"chat": "no list"}, "error", None), ({"other": 1}, "error", None)]
+        lines = "".join(json.dumps(request) + "\n" for request, _, _ in requests)
+        answers = self.tokens_program("plain", lines)
+        self.assertEqual(answers[0], {"ready": len(reference)})
+        for (request, key, expected), answer in zip(requests, answers[1:], strict=True):
+            self.assertEqual(list(answer), [key], request)
+            if expected is not None:
+                self.assertEqual(answer[key], expected, request)
+        framed = self.tokens_program("word_piece", json.dumps({"encode": TEXTS[0]}))
+        self.assertEqual(framed[1]["ids"], word_piece.encode(TEXTS[0]))
+
+    def tokens_program(self, tokenizer, lines):
+        done = subprocess.run([sys.executable, "-m", "eps_models.tokens",
+                               self.tokenizers[tokenizer]], input=lines, text=True,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+                              stdout=subprocess.PIPE, timeout=240, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 if __name__ == "__main__":
