@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/descriptor.h"
+#include "base/executor.h"
 #include "grpcpp/server_builder.h"
 
 namespace eps {
@@ -45,21 +47,34 @@ class OpenSockets {
   Clock::time_point next_check_;
 };
 
-// Returns whether a client whose connection begins with `bytes` has acknowledged the server's
-// settings: nullopt if that may still follow, false if the bytes are no HTTP/2, or too many.
-std::optional<bool> AcknowledgesSettings(absl::string_view bytes);
+// The bytes that a client may send before gRPC has sent its settings: its greeting, and the headers
+// of calls, about 200 bytes each. The kernel takes no more than about twice as much.
+inline constexpr size_t kMaxEarlyBytes = 16 << 10;
+
+// Returns whether the bytes of a client acknowledge the server's settings: nullopt if that may
+// still follow, false if they are no HTTP/2, too many, or begin more calls before the
+// acknowledgement than a connection may have. `first`: whether the connection begins with them, or
+// they are later frames.
+std::optional<bool> AcknowledgesSettings(absl::string_view bytes, bool first);
 
 // Listens for a gRPC server and limits its connections and their streams: gRPC 1.51 does not limit
 // connections, stops listening for good when the process runs out of file descriptors, and limits
 // the streams of a connection only once its client has acknowledged the settings.
-// Thread-compatible; works on a thread of its own.
+// Thread-compatible; works on two threads of its own.
 //
-// The acceptor therefore sends settings itself, and gives a connection to gRPC when the
-// acknowledgement waits in the kernel. It makes the kernel hold back all bytes of the client until
-// gRPC has sent its own settings, so that gRPC takes the acknowledgement as that of its own.
+// The acceptor therefore sends settings of its own, which permit calls but no messages, and waits
+// until the acknowledgement is in the kernel. gRPC takes it for that of its own settings if it
+// sends them before it reads. So the kernel holds back what the client has sent, and what gRPC
+// sends, until gRPC has sent something. If gRPC has read something by then, the client has to
+// acknowledge once more: gRPC rarely takes a socket for readable that is not, and a client that
+// sends more than kMaxEarlyBytes makes it readable. Such a client would go on, and keep the thread
+// busy that has given the connection to gRPC. Another thread therefore watches, and closes the
+// connection. gRPC gets the next one when it has freed the calls of that client.
 class Acceptor {
  public:
   static constexpr std::chrono::seconds kGreetingTimeout{10};
+  // The same for the second acknowledgement, for which other connections wait.
+  static constexpr std::chrono::seconds kSecondTimeout{1};
   using Connections = grpc::experimental::ExternalConnectionAcceptor;
 
   // Listens on all addresses of HOST in "HOST:PORT"; port 0 picks a free port. At most `most`
@@ -72,7 +87,7 @@ class Acceptor {
 
   int port() const { return port_; }
   // Gives all connections to `server` from now on, also those that wait. Call once, after the
-  // server has started.
+  // server has started. Its settings must include a window for the messages of a call.
   void Start(std::unique_ptr<Connections> server);
   // Accepts no further connection and waits for the thread. May be called again.
   void Stop();
@@ -84,23 +99,40 @@ class Acceptor {
     int fd = -1;
     int listener = -1;
     OpenSockets::Clock::time_point since;
-    bool given = false;  // gRPC owns the socket, but has not written to it
+    enum {
+      kGreeted,
+      kAcknowledged,
+      kGiven,       // gRPC owns the socket, but has not written to it
+      kAskedAgain,  // gRPC has read too early
+      kExpelled     // gRPC has not closed it yet
+    } state = kGreeted;
+    uint64_t bytes_read = 0;  // by gRPC, when it was asked again
+    bool in_use() const { return state >= kGiven; }
   };
 
   void Run();
   // Accepts what waits on a socket. Returns false if the process lacks descriptors or memory.
   bool AcceptSome(int listener);
-  void Refuse(int fd);
   // Takes the next step with a connection after these events of poll. Returns true if nothing
-  // remains to be done.
+  // remains to be done. CheckUse does so if gRPC owns it.
   bool Advance(Arrival* arrival, int16_t events);
+  bool CheckUse(Arrival* arrival, bool late);
+  // Gives the next connection to gRPC, unless one is in use.
+  void GiveNext();
+  // Ends the wait of the thread.
+  void Wake();
+  // Closes a connection that gRPC does not own, and counts it.
+  void Refuse(int fd, absl::string_view why);
+  void CountRefusal(absl::string_view why);
   // Returns the time that poll may wait.
   int Patience() const;
 
   int port_ = 0;
   std::vector<Descriptor> listeners_;
-  const Descriptor wake_;  // readable once Stop was called
+  const Descriptor wake_;  // readable after Wake
+  std::atomic<bool> stops_{false};
   std::unique_ptr<Connections> server_;
+  std::unique_ptr<ThreadPool> giver_;  // of one thread
   std::thread thread_;
 
   // Used by the thread.
