@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/config/config.h"
+#include "base/config/model_folder.h"
 #include "base/files/files.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
@@ -55,6 +56,15 @@ absl::StatusOr<std::string> SmallFile(const std::string& folder, const Checkpoin
                                       const char* name) {
   if (manifest.files.count(name) == 0) return std::string();
   return ReadTextFile(absl::StrCat(folder, "/", name));
+}
+
+// The files of a checkpoint that hold no state. Those of the model's folder are taken from there,
+// as far as it still exists.
+absl::StatusOr<SmallFiles> FilesOf(const JobStateHead& head) {
+  Config config;
+  if (!head.config.empty()) EPS_RETURN_IF_ERROR(config.MergeYaml(head.config, "the job's config"));
+  const std::string& path = config.model.path;
+  return FilesOfJob(head.spec, path.empty() ? SmallFiles() : FilesOfModel(FolderOfModel(path)));
 }
 
 // trainer_state.json as the run would have written it, from the records of its steps.
@@ -158,7 +168,7 @@ absl::StatusOr<std::string> SaveCheckpoint(const JobState& state, const std::str
                                                 std::string(residual.bytes.view())));
     }
   }
-  SmallFiles files = FilesOfJob(head.spec);
+  EPS_ASSIGN_OR_RETURN(SmallFiles files, FilesOf(head));
   EPS_ASSIGN_OR_RETURN(files["trainer_state.json"], TrainerStateOf(head));
   files[kRecordsFile] = JoinRecords(head.records);
   if (!head.config.empty()) files[kConfigFile] = head.config;

@@ -68,7 +68,8 @@ class Model {
                {"max_seq_len", positions},
                {"width", width},
                {"classes", 0},
-               {"tokens", 0}}},
+               {"tokens", 0},
+               {"image", json::array()}}},
              {"constants", json::array()},
              {"tensors", json::array()},
              {"programs", json::array()},
@@ -255,7 +256,7 @@ std::string LlamaProgram(const LlamaShape& s) {
   Calls head(true, 2, 0, {});
   const json h = RmsNorm(&head, Slot(0), head.weight(0));
   const json scores = head.Call("aten::linear", {h, head.weight(1)});
-  head.Cost(2.0 * s.width * s.vocab, 0, 4.0 * (3 * s.vocab + 3 * s.width), 0);
+  head.Cost(2.0 * s.width * s.vocab, 0, 4.0 * 3 * s.width, 0);
   const json uses = {
       Use(model.Tensor("model.norm.weight", {s.width}, Fill("ones")), "norm"),
       Use(model.Tensor("lm_head.weight", {s.vocab, s.width}, Normal(0.02)), "linear_out_in")};
@@ -308,7 +309,7 @@ std::string Gpt2Program(const Gpt2Config& g, bool fused_gelu) {
   const json h = head.Call("aten::layer_norm", {Slot(0), json::array({width}), head.weight(0),
                                                 head.weight(1), g.layer_norm_epsilon, false});
   const json scores = head.Call("aten::linear", {h, head.weight(2)});
-  head.Cost(2.0 * width * g.vocab_size, 0, 4.0 * (3 * g.vocab_size + width), 0);
+  head.Cost(2.0 * width * g.vocab_size, 0, 4.0 * width, 0);
   const int weight = model.Tensor("transformer.ln_f.weight", {width}, Fill("ones"));
   const int bias = model.Tensor("transformer.ln_f.bias", {width}, Fill("zeros"));
   const int output = g.tie_word_embeddings

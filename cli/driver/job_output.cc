@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/files/files.h"
+#include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
@@ -70,7 +71,7 @@ absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client) {
           return writer->WriteResidual(place, encoded);
         }));
   }
-  SmallFiles files = FilesOfJob(job_->spec);
+  SmallFiles files = FilesOfJob(job_->spec, job_->model_files);
   files["trainer_state.json"] = TrainerState(step);
   files[kConfigFile] = job_->KeptConfig();
   EPS_RETURN_IF_ERROR(writer->Commit(border, files));
@@ -98,7 +99,7 @@ void JobOutput::WriteReport(const std::string& outcome, ControlClient* client) {
     if (status.ok()) servers_[s] = *std::move(status);
   }
   RunFacts facts;
-  facts.model = absl::StrCat(NameOf(job_->spec.model.type), ", ",
+  facts.model = absl::StrCat(FamilyOf(job_->spec.model.type).Title(job_->spec.model), ", ",
                              FormatCount(job_->spec.total_elements()), " parameters");
   facts.outcome = outcome;
   facts.steps = job_->spec.training.steps;

@@ -53,11 +53,15 @@ uint64_t FileTensor::elements() const {
   return elements;
 }
 
+std::vector<FileTensor> AsLaidOut(const TensorSpec& tensor) {
+  FileTensor whole = {tensor.name, {tensor.cols}, /*is_new=*/false};
+  if (tensor.rank == 2) whole.shape.insert(whole.shape.begin(), tensor.rows);
+  return {whole};
+}
+
 std::vector<FileTensor> ModelFamily::InFiles(const ModelSpec&, const TensorSpec& spec,
                                              size_t) const {
-  FileTensor whole = {spec.name, {spec.cols}};
-  if (spec.rank == 2) whole.shape.insert(whole.shape.begin(), spec.rows);
-  return {whole};
+  return AsLaidOut(spec);
 }
 
 std::vector<FilePiece> PiecesOf(const std::vector<FileTensor>& tensors, uint64_t first,

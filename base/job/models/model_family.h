@@ -39,10 +39,11 @@ struct StageShape {
 };
 
 // A tensor in a model's files. Where several of them hold one tensor of the layout, their elements
-// follow one another.
+// follow one another there.
 struct FileTensor {
   std::string name;
   std::vector<uint64_t> shape;
+  bool is_new = false;  // files that others wrote lack it; it begins with its initial values
 
   uint64_t elements() const;
 };
@@ -87,7 +88,7 @@ class ModelFamily {
 
   // How the tensors in files on the Hub may differ from Layout.
   //
-  // Returns where tensor number `tensor` of Layout is; by default in one of its own name and shape.
+  // Returns where tensor number `tensor` of Layout is.
   virtual std::vector<FileTensor> InFiles(const ModelSpec& model, const TensorSpec& spec,
                                           size_t tensor) const;
   // Returns whether older files hold a tensor that the model does not need.
@@ -106,6 +107,9 @@ class ModelFamily {
   // The name of file() for the families that read Hugging Face's description.
   static constexpr char kConfigJson[] = "config.json";
 };
+
+// A tensor as the layout has it: one of its own name and shape.
+std::vector<FileTensor> AsLaidOut(const TensorSpec& tensor);
 
 const ModelFamily& FamilyOf(ModelType type);
 // In the order of ModelType.

@@ -18,6 +18,7 @@ constexpr int kFormat = 1;
 constexpr int kMaxDepth = 12;
 constexpr size_t kMaxText = 1024;  // of a text that only people read
 constexpr size_t kMaxFiles = size_t{1} << 16;
+constexpr size_t kImageRank = 3;
 constexpr double kMaxInitialValue = 1e6;
 constexpr double kMaxCost = 1e18;
 
@@ -80,6 +81,10 @@ class ProgramReader {
     out_->width = static_cast<uint32_t>(shape.Whole("width", Range(1, kMaxTensorCols)));
     out_->classes = static_cast<uint32_t>(shape.Whole("classes", Range(0, 1 << 24)));
     out_->tokens = static_cast<uint32_t>(shape.Whole("tokens", Range(0, 1 << 24)));
+    out_->image = Numbers(&shape, "image", kImageRank, Range(1, 1 << 16), &error_);
+    if (!out_->image.empty() && out_->image.size() != kImageRank) {
+      error_.Set("shape.image", "expected channels, height and width");
+    }
     shape.Done();
   }
 
@@ -132,11 +137,11 @@ class ProgramReader {
                           absl::StrCat(tensor.name, " is too large: expected at most ", UINT32_MAX,
                                        " rows of ", kMaxTensorCols, " and 2^48 elements"));
       }
-      if (tensor.is_stack &&
-          (tensor.shape.empty() || tensor.files.size() != static_cast<uint64_t>(tensor.shape[0]))) {
-        return error_.Set(where + ".files",
-                          absl::StrCat(tensor.name, " stacks ", tensor.files.size(),
-                                       " tensors, which its first dimension is not"));
+      if (tensor.kind == TensorFiles::kStack && tensor.rows() % tensor.files.size() != 0) {
+        return error_.Set(
+            where + ".files",
+            absl::StrCat(tensor.name, " stacks ", tensor.files.size(),
+                         " matrices of equal height, but has ", tensor.rows(), " rows"));
       }
       for (const auto* const list : {&tensor.files, &tensor.aliases}) {
         for (const std::string& name : *list) {
@@ -161,13 +166,12 @@ class ProgramReader {
 
   void ReadFiles(const json& object, const std::string& where, ProgramTensor* tensor) {
     JsonFields files(object, where, &error_);
-    const std::string kind = files.Text("kind", kMaxText);
+    tensor->kind = files.Choice<TensorFiles>("kind");
     tensor->files = Names(&files, "names");
-    tensor->is_stack = kind == "stack";
     files.Done();
-    const bool plain = kind == "name" && tensor->files.size() == 1;
-    if (error_.ok() && !plain && !(tensor->is_stack && !tensor->files.empty())) {
-      error_.Expected(where, "kind name with one name, or stack with at least one", kind);
+    const bool stack = tensor->kind == TensorFiles::kStack;
+    if (error_.ok() && (stack ? tensor->files.empty() : tensor->files.size() != 1)) {
+      error_.Expected(where + ".names", stack ? "names" : "one name", object["names"]);
     }
   }
 
@@ -267,7 +271,7 @@ class ProgramReader {
       const bool linear =
           use.role == TensorRole::kLinearInOut || use.role == TensorRole::kLinearOutIn;
       const ProgramTensor& tensor = out_->tensors[use.tensor];
-      if (linear && tensor.shape.size() != 2) {
+      if (linear && tensor.rank() != 2) {
         return error_.Set(where, absl::StrCat(tensor.name, " has the role ", NameOf(use.role),
                                               ", but is not a matrix"));
       }

@@ -118,14 +118,20 @@ struct ProgramConstant {
   std::string bytes;  // little-endian, row-major
 };
 
+// How files hold a tensor: under one name; as matrices of equal height, one below the other; or not
+// at all, because it is new.
+enum class TensorFiles { kName, kStack, kNew };
+template <>
+inline constexpr std::array<const char*, 3> kNames<TensorFiles> = {"name", "stack", "new"};
+
 // A weight of the model.
 struct ProgramTensor {
   std::string name;
   std::vector<int64_t> shape;  // as the calls see it
   Initializer init = Initializer::kZeros;
-  double init_a = 0, init_b = 0;     // deviation; or lowest and highest value
-  std::vector<std::string> files;    // its name in files, or those of the tensors that it stacks
-  bool is_stack = false;             // of `files`, along a new first dimension
+  double init_a = 0, init_b = 0;   // deviation; or lowest and highest value
+  std::vector<std::string> files;  // its name in files, or those of its panels of rows
+  TensorFiles kind = TensorFiles::kName;
   std::vector<std::string> aliases;  // further names in files
 
   uint32_t rank() const { return shape.size() <= 1 ? 1 : 2; }  // as it is stored
@@ -159,7 +165,8 @@ struct ModelProgram {
   uint32_t max_seq_len = 0;  // 0: no bound
   uint32_t width = 0;        // of an activation, for one token
   uint32_t classes = 0;
-  uint32_t tokens = 0;  // positions of a sample without token ids
+  uint32_t tokens = 0;         // positions of a sample without token ids
+  std::vector<int64_t> image;  // channels, height and width; empty without images
   std::vector<ProgramConstant> constants;
   std::vector<ProgramTensor> tensors;
   std::vector<CallList> programs;

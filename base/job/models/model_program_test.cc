@@ -133,8 +133,11 @@ TEST(ModelProgram, NamesTheStageAndTheCall) {
       {[](json* r) { FirstCall(r, 1)[1][1] = std::string(65, 'x'); }, "expected a short text"},
       {[](json* r) { FirstCall(r, 1)[1] = 5; }, "call 0: expected [operator, arguments]"},
       {[](json* r) { FirstCall(r, 1) = json::array({"aten::neg"}); }, "call 0: expected [operator"},
-      {[](json* r) { FirstCall(r, 1)[0] = "aten add"; },
-       "stage layers.0, call 0: expected letters"},
+      {[](json* r) { FirstCall(r, 1)[0] = "aten::rand"; },
+       "stage layers.0, call 0 (\"aten::rand\"): is not among the operators"},
+      {[](json* r) { FirstCall(r, 1)[0] = "aten::add_.Tensor"; }, "is not among the operators"},
+      {[](json* r) { FirstCall(r, 1)[0] = "aten::from_file"; }, "is not among the operators"},
+      {[](json* r) { FirstCall(r, 1)[0] = "prim::Print"; }, "is not among the operators"},
       {[](json* r) { FirstCall(r, 1)[0] = std::string(200, 'a'); }, "expected [operator"},
       {[](json* r) { (*r)["programs"][1]["output"] = 9'999; }, "stage layers.0.output: expected"},
       {[](json* r) { (*r)["programs"][1]["inputs"][0] = "labels"; }, "expected names of columns"},
@@ -171,9 +174,16 @@ TEST(ModelProgram, NamesTheFieldOfABadSection) {
       {[](json* r) { (*r)["tensors"][3]["init"]["kind"] = "zero"; }, "init.kind: expected zeros"},
       {[](json* r) { (*r)["tensors"][3]["init"]["a"] = -1; }, "init.a: expected a number from 0"},
       {[](json* r) { (*r)["tensors"][3]["init"]["b"] = 1; }, "init.b: expected a number from 0 to"},
-      {[](json* r) { (*r)["tensors"][3]["files"]["names"].clear(); }, "files: expected kind name"},
-      {[](json* r) { (*r)["tensors"][3]["files"]["kind"] = "sum"; }, "files: expected kind name"},
-      {[](json* r) { (*r)["tensors"][3]["files"]["kind"] = "stack"; }, "stacks 1 tensors"},
+      {[](json* r) { (*r)["tensors"][3]["files"]["names"].clear(); }, "names: expected one name"},
+      {[](json* r) { (*r)["tensors"][3]["files"]["kind"] = "sum"; }, "kind: expected name or st"},
+      {[](json* r) {
+         (*r)["tensors"][3]["files"] = {{"kind", "stack"}, {"names", {"a", "b", "c"}}};
+       },
+       "stacks 3 matrices of equal height, but has 16 rows"},
+      {[](json* r) {
+         (*r)["shape"]["image"] = {3, 4};
+       },
+       "expected channels, height and width"},
       {[](json* r) {
          (*r)["tensors"][3]["aliases"] = {"lm_head.weight", 2};
        },
@@ -301,7 +311,7 @@ TEST(ProgramFamily, StoresMoreDimensionsAsAMatrix) {
   tensor["shape"] = {2, 3, 5};
   tensor["init"] = {{"kind", "uniform"}, {"a", -0.5}, {"b", 0.25}};
   tensor["files"] = {{"kind", "stack"}, {"names", {"a.0", "a.1"}}};
-  root["stages"][1]["uses"][6]["role"] = "other";
+
   const JobSpec spec = SpecOf(root.dump());
   const TensorSpec& stored = spec.tensors[7];
   EXPECT_EQ(stored.rank, 2u);
@@ -373,8 +383,11 @@ TEST(ProgramFamily, CountsByTheCostsOfItsStages) {
   const ProgramCost& flops = model.program->calls_of(2).flops;
   const ModelFamily& family = FamilyOf(model.type);
   EXPECT_EQ(family.ForwardFlops(model, {2, 4, 0, 8}), flops.linear * 8 + flops.quadratic * 64);
+  // The loss also holds the scores, their softmax and its gradient.
   EXPECT_EQ(family.ActivationBytes(model, {3, 4, 0, 8}),
-            model.program->calls_of(3).saved.linear * 8);
+            model.program->calls_of(3).saved.linear * 8 + 3 * 4.0 * 256 * 8);
+  EXPECT_EQ(family.ActivationBytes(model, {2, 4, 0, 8}),
+            model.program->calls_of(2).saved.linear * 8);
   EXPECT_EQ(family.width(model), 32u);
   EXPECT_EQ(family.vocabulary(model), 256u);
   EXPECT_EQ(family.default_seq_len(model), 64u);

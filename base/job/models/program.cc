@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/job/models/gpt2.h"
 #include "base/job/models/model_family.h"
 #include "base/job/models/model_program.h"
 
@@ -61,9 +62,11 @@ class Program final : public ModelFamily {
       out->Stage(stage.name);
       for (const ProgramUse& use : stage.uses) {
         const TensorId id = ids[use.tensor];
-        if (use.role == TensorRole::kLinearInOut) {
+        // The matrices of experts have no second copy: no call multiplies by all of them at once.
+        const bool is_matrix = p.tensors[use.tensor].shape.size() == 2;
+        if (use.role == TensorRole::kLinearInOut && is_matrix) {
           out->UseAsInOut(id);
-        } else if (use.role == TensorRole::kLinearOutIn) {
+        } else if (use.role == TensorRole::kLinearOutIn && is_matrix) {
           out->UseAsOutIn(id);
         } else {
           out->UseAsRows(id);
@@ -94,7 +97,10 @@ class Program final : public ModelFamily {
     return Cost(Of(model), CallsOf(model, shape).flops, shape.tokens);
   }
   double ActivationBytes(const ModelSpec& model, const StageShape& shape) const override {
-    return Cost(Of(model), CallsOf(model, shape).saved, shape.tokens);
+    const ModelProgram& p = Of(model);
+    const double saved = Cost(p, CallsOf(model, shape).saved, shape.tokens);
+    const bool scores = shape.stage + 1 == shape.stages && p.head == HeadKind::kTokens;
+    return saved + (scores ? HeadActivationBytes(shape.tokens, p.vocab_size) : 0);
   }
 
   absl::StatusOr<ModelSpec> Parse(absl::string_view json,
@@ -115,9 +121,11 @@ class Program final : public ModelFamily {
                                   size_t tensor) const override {
     const ProgramTensor& t = Of(model).tensors[tensor];
     std::vector<uint64_t> shape(t.shape.begin(), t.shape.end());
-    if (t.is_stack) shape.erase(shape.begin());
+    if (t.kind == TensorFiles::kStack) shape = {t.rows() / t.files.size(), t.cols()};
     std::vector<FileTensor> files;
-    for (const std::string& name : t.files) files.push_back({name, shape});
+    for (const std::string& name : t.files) {
+      files.push_back({name, shape, t.kind == TensorFiles::kNew});
+    }
     return files;
   }
   absl::string_view EqualTo(const ModelSpec& model, absl::string_view name) const override {

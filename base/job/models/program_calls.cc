@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/job/models/program_operators.h"
 
 namespace eps {
 namespace {
@@ -184,7 +185,11 @@ CallList ReadCallList(const json& item, const std::string& where, double max_cos
     }
     ProgramCall read;
     read.op = call[0].get<std::string>();
-    error->Take(CheckName(place, read.op, "_.:"));
+    if (!IsProgramOperator(read.op)) {
+      error->Set(absl::StrCat(place, " (", ShowJson(call[0]), ")"),
+                 "is not among the operators that a program may call");
+      return list;
+    }
     ArgumentReader reader(slots, absl::StrCat(place, " (", read.op, ")"), &count, error);
     read.arguments = reader.ReadList(call[1]);
     list.calls.push_back(std::move(read));
