@@ -68,7 +68,9 @@ def _add_make(commands: argparse._SubParsersAction) -> None:
     add("--label", default="", help="field of the label of kind pairs")
     add("--label-type", choices=("class", "number"), default="class")
     add("--classes", default="", help="names of the classes in order: A,B,…")
-    add("--end", default="auto", help="id after each text: auto (the tokenizer's), none, or an id")
+    add("--frame", choices=("auto", "none"), default="auto",
+        help="auto: texts have the special tokens that the tokenizer puts around them, and its end "
+             "of text")
     add("--truncate", action="store_true", help="cut chats and pairs that are too long for a row")
     add("--chat-template", default="", metavar="FILE", help="template in place of the tokenizer's")
     add("--size", default="", metavar="HxW", help="height and width of images")

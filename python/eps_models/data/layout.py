@@ -16,9 +16,10 @@ ALIGNMENT = 4096
 _PREFIX = struct.Struct("<8sII32s")  # magic, version, bytes of the JSON, SHA-256 of the header
 MAX_JSON_BYTES = HEADER_BYTES - _PREFIX.size
 MAX_U16_VOCABULARY = 1 << 16
-MAX_SAMPLES = 1 << 48
+MAX_SAMPLES = 1 << 36
 MAX_SEQ_LEN = 1 << 24
-MAX_IMAGE_SIDE = 1 << 16
+MAX_IMAGE_SIDE = 1 << 13
+MAX_VOCABULARY = 1 << 31
 
 ITEM_BYTES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i32": 4, "f32": 4}
 # The columns of each kind in the order of the file, with the types that each may have.
@@ -156,7 +157,7 @@ def _wrong(header: Header, file_bytes: int) -> str:
     if header.kind not in COLUMNS:
         return f"kind {header.kind!r}; the kinds are {', '.join(COLUMNS)}"
     if not 1 <= header.samples <= MAX_SAMPLES:
-        return f"samples is {header.samples}; it is 1 to 2^48"
+        return f"samples is {header.samples}; it is 1 to 2^36"
     if header.tokenizer and not _SHA256.fullmatch(header.tokenizer):
         return f"tokenizer {header.tokenizer!r} is no SHA-256"
     return _wrong_sizes(header) or _wrong_columns(header) or _wrong_places(header, file_bytes)
@@ -171,8 +172,8 @@ def _wrong_sizes(header: Header) -> str:
     has_length = tokens is not None and header.kind == "rows"
     if has_length != (1 <= header.seq_len <= MAX_SEQ_LEN) or header.seq_len > MAX_SEQ_LEN:
         return f"seq_len is {header.seq_len}; it is 1 to 2^24 for rows of tokens, else 0"
-    if (tokens is not None) != (header.vocab_size > 0) or header.vocab_size > 1 << 32:
-        return f"vocab_size is {header.vocab_size}; it is 1 to 2^32 with tokens, else 0"
+    if (tokens is not None) != (header.vocab_size > 0) or header.vocab_size > MAX_VOCABULARY:
+        return f"vocab_size is {header.vocab_size}; it is 1 to 2^31 with tokens, else 0"
     if tokens is not None and tokens.dtype != token_dtype(header.vocab_size):
         return (f"tokens are {tokens.dtype}; a vocabulary of {header.vocab_size} ids is stored as "
                 f"{token_dtype(header.vocab_size)}")
@@ -197,7 +198,7 @@ def _wrong_columns(header: Header) -> str:
     for c in header.columns:
         if c.dtype not in known[c.name]:
             return f"column {c.name} is {c.dtype}; it may be {' or '.join(known[c.name])}"
-        if c.name in _PER_TOKEN and header.kind == "rows" and header.seq_len == 0:
+        if c.name in (*_PER_TOKEN, "lengths") and header.kind == "rows" and header.seq_len == 0:
             return f"column {c.name} needs the column tokens"
         if not _SHA256.fullmatch(c.sha256):
             return f"column {c.name}: {c.sha256!r} is no SHA-256"

@@ -104,7 +104,7 @@ class MakeTest(unittest.TestCase):
                 (errors.USAGE, ("pairs", path, "--seq-len=8"), "--fields"),
                 (errors.USAGE, ("images", path), "--size"),
                 (errors.USAGE, ("chat", path, "--seq-len=8", "--field=text"), "chat template"),
-                (errors.USAGE, ("jsonl", path, "--end=300"), "--end=300"),
+                (errors.USAGE, ("jsonl", path, "--frame=x"), "--frame"),
                 (errors.USAGE, ("jsonl", path, "--words"), "--words"),
                 (errors.INVALID, ("text", self.write("b.gz", gzip.compress(b"a" * 99)[:-9])),
                  "b.gz"),

@@ -26,7 +26,7 @@ class Options:
     label: str = ""
     label_type: str = "class"
     classes: tuple[str, ...] = ()
-    end: str = "auto"
+    frame: str = "auto"
     truncate: bool = False
     chat_template: str = ""
     size: str = ""
@@ -39,7 +39,7 @@ class Options:
     def as_text(self) -> str:
         """Returns what was changed of the options that shape the documents."""
         shaping = ("seq_len", "pack", "documents", "field", "fields", "label", "label_type",
-                   "classes", "end", "truncate", "size", "channels", "bad_rows")
+                   "classes", "frame", "truncate", "size", "channels", "bad_rows")
         usual = Options(self.kind, [])
         changed = {name: getattr(self, name) for name in shaping
                    if getattr(self, name) != getattr(usual, name)}
@@ -118,11 +118,12 @@ class Texts(Recipe):
     def documents(self, block: records.Block) -> list[Document | BadRow]:
         results: list[Any] = [self._text(place, record) for place, record in block]
         good = [i for i, result in enumerate(results) if not isinstance(result, BadRow)]
-        end = self._end()
+        frames = self.options.frame == "auto"
+        before = array.array("I", self.vocabulary.before if frames else [])
+        after = array.array("I", self.vocabulary.after if frames else [])
         for i, ids in zip(good, self.vocabulary.encode([results[i] for i in good])):
-            if end is not None:
-                ids.append(end)
-            results[i] = Document(ids) if ids else BadRow(block[i][0], "is an empty text")
+            results[i] = (Document(before + ids + after) if ids else
+                          BadRow(block[i][0], "is an empty text"))
         return results
 
     def _text(self, place: str, record: Any) -> str | BadRow:
@@ -134,16 +135,6 @@ class Texts(Recipe):
             return BadRow(place, f"is not UTF-8: {error}")
         except BadRow as bad:
             return bad
-
-    def _end(self) -> int | None:
-        """Returns the id after each document: --end, by default the tokenizer's end of text."""
-        end = self.options.end
-        if end in ("auto", "none"):
-            return self.vocabulary.end if end == "auto" else None
-        if not end.isdecimal() or int(end) >= self.vocabulary.size:
-            raise errors.usage(f"--end={end}: give auto, none or an id below "
-                               f"{self.vocabulary.size:,}")
-        return int(end)
 
 
 class Chats(Recipe):

@@ -37,7 +37,8 @@ class ByteVocabulary:
     folder = BYTES
     made_by = ""
     has_types = False
-    end = None
+    before: list[int] = []
+    after: list[int] = []
 
     def encode(self, texts: list[str]) -> list[array.array]:
         return [array.array("I", list(text.encode("utf-8"))) for text in texts]
@@ -53,13 +54,17 @@ class ByteVocabulary:
     def chat(self, messages: list[dict[str, Any]]) -> Document:
         raise errors.usage("chats need a tokenizer with a chat template: give --tokenizer=DIR")
 
-    def prompt(self, messages: list[dict[str, Any]]) -> array.array:
+    def text_prompt(self, text: str) -> array.array:
+        return self.encode([text])[0]
+
+    def chat_prompt(self, messages: list[dict[str, Any]]) -> array.array:
         raise errors.usage("a vocabulary of bytes has no chat template")
 
 
 class FolderVocabulary:
-    """A tokenizer of transformers. Errors: MISSING without its folder or the packages, INVALID with
-    transformers' reason if it cannot be loaded."""
+    """A tokenizer of transformers. `before` and `after` frame a document: the special tokens that
+    the tokenizer puts around a text, and its end of text. Errors: MISSING without its folder or the
+    packages, INVALID with transformers' reason if it cannot be loaded."""
 
     def __init__(self, folder: str, chat_template: str = ""):
         if not os.path.isdir(folder):
@@ -78,8 +83,20 @@ class FolderVocabulary:
         self.made_by = f"transformers {transformers.__version__}"
         self.size = max(len(self._tokenizer),
                         max(self._tokenizer.get_vocab().values(), default=0) + 1)
-        self.end = self._tokenizer.eos_token_id
+        self.before, self.after = self._frame()
         self.has_types = "token_type_ids" in self._tokenizer.model_input_names
+
+    def _frame(self) -> tuple[list[int], list[int]]:
+        bare = self._tokenizer("a", add_special_tokens=False)["input_ids"]
+        whole = self._tokenizer("a")["input_ids"]
+        places = [i for i in range(len(whole) - len(bare) + 1) if whole[i:i + len(bare)] == bare]
+        if not places:
+            return [], []
+        before, after = whole[:places[0]], whole[places[0] + len(bare):]
+        end = self._tokenizer.eos_token_id
+        if end is not None and after[-1:] != [end]:
+            after.append(end)
+        return before, after
 
     def encode(self, texts: list[str]) -> list[array.array]:
         """Returns the ids of texts, without special tokens around them."""
@@ -105,7 +122,11 @@ class FolderVocabulary:
         """Encodes a conversation; the mask selects the tokens of the assistant (chats.py)."""
         return chats.document(self._tokenizer, messages)
 
-    def prompt(self, messages: list[dict[str, Any]]) -> array.array:
+    def text_prompt(self, text: str) -> array.array:
+        """Returns the ids of a text that a model continues, as transformers encodes it."""
+        return array.array("I", self._tokenizer(text)["input_ids"])
+
+    def chat_prompt(self, messages: list[dict[str, Any]]) -> array.array:
         """Returns the ids of a conversation that the assistant continues."""
         text = chats.render(self._tokenizer, messages, add_generation_prompt=True)
         return self.encode([text])[0]
