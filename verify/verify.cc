@@ -23,7 +23,8 @@
 #include "verify/reference_models.h"
 #include "verify/reference_training.h"
 #include "verify/run_folder.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
+#include "worker/data/sample_source.h"
 #include "worker/exec/torch_runtime.h"
 
 namespace eps {
@@ -53,8 +54,8 @@ absl::Status CheckVerifiable(const RunFolder& run) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const VerifyOptions& options,
-                                                          const RunFolder& run) {
+absl::StatusOr<std::shared_ptr<const SampleSource>> OpenData(const VerifyOptions& options,
+                                                             const RunFolder& run) {
   const std::vector<std::string>& files =
       options.data.empty() ? run.config().data.path : options.data;
   if (files.empty()) {
@@ -63,13 +64,14 @@ absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const VerifyOptions& o
         "/checkpoint-1/eps/config.yaml does not name the data files; give --data=FILE"));
   }
   const JobSpec& spec = run.spec();
-  EPS_ASSIGN_OR_RETURN(auto data,
-                       TokenData::Open(files, FamilyOf(spec.model.type).vocabulary(spec.model)));
+  EPS_ASSIGN_OR_RETURN(
+      auto data, SampleSource::Open(files, {FamilyOf(spec.model.type).vocabulary(spec.model)}));
   const std::string sum = data->Sha256Hex();
-  if (data->size() != spec.data.tokens || sum != spec.data.sha256) {
+  if (data->tokens() != spec.data.tokens || data->rows() != spec.data.samples ||
+      sum != spec.data.sha256) {
     return absl::FailedPreconditionError(
         absl::StrCat("the data (", files[0], files.size() > 1 ? " and more" : "", ") has ",
-                     data->size(), " tokens, sha256 ", sum, "; the run read ", spec.data.tokens,
+                     data->tokens(), " tokens, sha256 ", sum, "; the run read ", spec.data.tokens,
                      " tokens, sha256 ", spec.data.sha256, "; name its files with --data"));
   }
   return data;
@@ -238,7 +240,7 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
   EPS_RETURN_IF_ERROR(CheckComputedOnCpu(run.config().worker.device, profile));
   const JobSpec& spec = run.spec();
   EPS_ASSIGN_OR_RETURN(const auto data, OpenData(options, run));
-  const auto batches = NewTokenBatchSource(spec, *data);
+  const auto batches = NewBatchSource(spec, *data);
 
   ReferenceOptions model_options;
   model_options.threads =

@@ -9,10 +9,10 @@ namespace eps {
 
 // Builds the job spec of a configuration: fills in open settings, and checks every value that
 // defines bits, the batch equation and the table of modes. InvalidArgument names the key. Read the
-// model and the data first; `workers` is the default of training.parts. The result is valid.
+// model and the data first; the order of `data` comes from the configuration. `workers` is the
+// default of training.parts. The result is valid.
 absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& model,
-                                     uint64_t data_tokens, const std::string& data_sha256,
-                                     uint32_t workers);
+                                     const DataSpec& data, uint32_t workers);
 
 }  // namespace eps
 

@@ -13,6 +13,7 @@ namespace {
 
 const char kSha256[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 constexpr uint64_t kTokens = 100'000;
+const DataSpec kData = {DataOrder::kShuffled, kTokens, kSha256};
 
 Config EagerConfig() {
   Config config;
@@ -21,7 +22,9 @@ Config EagerConfig() {
 }
 
 absl::StatusOr<JobSpec> Build(const Config& config, uint64_t tokens = kTokens) {
-  return BuildJobSpec(config, ModelSpec(), tokens, kSha256, /*workers=*/2);
+  DataSpec data = kData;
+  data.tokens = tokens;
+  return BuildJobSpec(config, ModelSpec(), data, /*workers=*/2);
 }
 
 TEST(BuildJobSpec, TakesEveryValueFromTheConfiguration) {
@@ -100,8 +103,8 @@ TEST(BuildJobSpec, FillsOpenSettingsFromModelAndWorkers) {
 TEST(BuildJobSpec, PartsMakeItIndependentOfTheWorkers) {
   Config config = EagerConfig();
   config.training.parts = 4;
-  const absl::StatusOr<JobSpec> two = BuildJobSpec(config, ModelSpec(), kTokens, kSha256, 2);
-  const absl::StatusOr<JobSpec> four = BuildJobSpec(config, ModelSpec(), kTokens, kSha256, 4);
+  const absl::StatusOr<JobSpec> two = BuildJobSpec(config, ModelSpec(), kData, 2);
+  const absl::StatusOr<JobSpec> four = BuildJobSpec(config, ModelSpec(), kData, 4);
   EXPECT_EQ(two->Digest(), four->Digest());
 }
 

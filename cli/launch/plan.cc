@@ -24,7 +24,10 @@
 #include "planner/units.h"
 #include "planner/workload.h"
 #include "wire/channel.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
+#include "worker/data/quickstart_texts.h"
+#include "worker/data/sample_source.h"
+#include "worker/data/tokenizer_digest.h"
 
 namespace eps {
 namespace {
@@ -67,6 +70,49 @@ absl::StatusOr<std::vector<std::string>> ListDataFiles(const std::vector<std::st
   return files;
 }
 
+// Returns the properties of the run's model that its data must fit.
+absl::StatusOr<DataNeeds> NeedsOf(const TrainPlan& plan, const ModelSpec& model) {
+  DataNeeds needs;
+  needs.vocab_size = FamilyOf(model.type).vocabulary(model);
+  if (plan.model_folder.empty()) return needs;
+  EPS_ASSIGN_OR_RETURN(needs.tokenizer, TokenizerDigest(plan.model_folder));
+  return needs;
+}
+
+// Sets training.seq_len to the length of the data's rows, if it is open and the data has rows.
+absl::Status TakeRowLength(const SampleSource& data, uint32_t* seq_len) {
+  const uint32_t row = data.row_tokens();
+  if (row == 0 || *seq_len == row) return absl::OkStatus();
+  if (*seq_len != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.seq_len is ", *seq_len, ", but the rows of data.path have ", row,
+                     " tokens; leave it out, or make the data with --seq-len=", *seq_len));
+  }
+  *seq_len = row;
+  return absl::OkStatus();
+}
+
+// Reads and checks the training data.
+absl::StatusOr<DataSpec> LoadData(const ModelSpec& model, TrainPlan* plan) {
+  std::vector<std::string>& paths = plan->config.data.path;
+  if (paths.empty()) {
+    return absl::InvalidArgumentError(
+        "data.path (--data) is empty: name text files, one .epsd, or one .bin of uint16 tokens");
+  }
+  EPS_ASSIGN_OR_RETURN(paths, ListDataFiles(paths, "data.path"));
+  EPS_ASSIGN_OR_RETURN(const DataNeeds needs, NeedsOf(*plan, model));
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> data,
+                       SampleSource::Open(paths, needs));
+  EPS_RETURN_IF_ERROR(data->CheckContent(needs.vocab_size));
+  EPS_RETURN_IF_ERROR(TakeRowLength(*data, &plan->config.training.seq_len));
+  plan->unigram_entropy = data->UnigramEntropy();
+  DataSpec spec;
+  spec.tokens = data->tokens();
+  spec.samples = data->rows();
+  spec.sha256 = data->Sha256Hex();
+  return spec;
+}
+
 // Reads and checks the held-out data, so that no run fails at its first evaluation.
 absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
   const TrainingConfig& training = run.config.training;
@@ -92,14 +138,13 @@ absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
   }
   EPS_ASSIGN_OR_RETURN(plan->config.data.eval_path,
                        ListDataFiles(run.config.data.eval_path, "data.eval_path"));
-  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
-                       TokenData::Open(plan->config.data.eval_path, vocabulary, "data.eval_path"));
-  EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
-  EPS_RETURN_IF_ERROR(NewTokenEvaluationSource(plan->spec, *data, training.eval_samples).status());
+  EPS_ASSIGN_OR_RETURN(const DataNeeds needs, NeedsOf(*plan, plan->spec.model));
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> data,
+                       SampleSource::Open(plan->config.data.eval_path, needs, "data.eval_path"));
+  EPS_RETURN_IF_ERROR(data->CheckContent(vocabulary));
+  EPS_RETURN_IF_ERROR(NewEvaluationSource(plan->spec, *data, training.eval_samples).status());
   plan->eval_samples = training.eval_samples;
-  if (plan->eval_samples == 0) {
-    plan->eval_samples = (data->size() - 1) / plan->spec.training.seq_len;
-  }
+  if (plan->eval_samples == 0) plan->eval_samples = data->samples(plan->spec.training.seq_len);
   return absl::OkStatus();
 }
 
@@ -203,30 +248,17 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& given) {
   ModelSpec model;
   EPS_RETURN_IF_ERROR(LoadModel(run, &plan, &model));
 
-  uint64_t tokens = 0;
-  std::string sha256;
-  const uint32_t vocabulary = FamilyOf(model.type).vocabulary(model);
-  if (vocabulary == 0) {
+  DataSpec data;
+  if (FamilyOf(model.type).vocabulary(model) == 0) {
     uint32_t& seq_len = plan.config.training.seq_len;
     if (seq_len == 0) seq_len = FamilyOf(model.type).default_seq_len(model);
-    tokens = uint64_t{seq_len} + 1;  // one sample: there is no data to read
-    sha256 = ToHex(Sha256Of(""));
+    data.tokens = uint64_t{seq_len} + 1;  // one sample: there is no data to read
+    data.sha256 = ToHex(Sha256Of(""));
   } else {
-    const std::vector<std::string>& paths = run.config.data.path;
-    if (paths.empty()) {
-      return absl::InvalidArgumentError(
-          "data.path (--data) is empty: name text files, or one .bin of uint16 tokens");
-    }
-    EPS_ASSIGN_OR_RETURN(plan.config.data.path, ListDataFiles(paths, "data.path"));
-    EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
-                         TokenData::Open(plan.config.data.path, vocabulary));
-    EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
-    tokens = data->size();
-    sha256 = data->Sha256Hex();
-    plan.unigram_entropy = data->UnigramEntropy();
+    EPS_ASSIGN_OR_RETURN(data, LoadData(model, &plan));
   }
   const uint32_t workers = static_cast<uint32_t>(std::max(1, run.config.worker.count));
-  EPS_ASSIGN_OR_RETURN(plan.spec, BuildJobSpec(plan.config, model, tokens, sha256, workers));
+  EPS_ASSIGN_OR_RETURN(plan.spec, BuildJobSpec(plan.config, model, data, workers));
   plan.config.training.parts = plan.spec.training.parts;
   EPS_RETURN_IF_ERROR(LoadHeldOut(run, &plan));
   if (plan.config.worker.threads == 0) {

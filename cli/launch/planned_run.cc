@@ -23,7 +23,10 @@ constexpr char kAnyMachine[] = "two_core_box";  // with disks
 // Returns the spec that eps train would build from the configuration.
 absl::StatusOr<JobSpec> SpecOf(const Config& config, uint32_t workers) {
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, ReadModel(config.model.path));
-  return BuildJobSpec(config, model, kPlannedTokens, std::string(64, '0'), workers);
+  DataSpec data;
+  data.tokens = kPlannedTokens;
+  data.sha256 = std::string(64, '0');
+  return BuildJobSpec(config, model, data, workers);
 }
 
 }  // namespace
