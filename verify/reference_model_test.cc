@@ -33,6 +33,7 @@ struct Case {
   bool padded;  // some positions do not count in the loss
   bool both_axes = false;
   std::string stash = "fp32";
+  bool packed = false;  // documents share rows
 };
 
 JobSpec MakeSpec(const Case& c) {
@@ -93,6 +94,9 @@ MicroBatch MakeBatch(const Case& c, uint32_t index) {
     batch.tokens.push_back(static_cast<int32_t>(noise.Below(vocabulary)));
     const bool skipped = c.padded && noise.Below(4) == 0;
     batch.labels.push_back(skipped ? kIgnoreLabel : static_cast<int32_t>(noise.Below(vocabulary)));
+    if (!c.packed) continue;
+    const bool starts = i % batch.seq_len == 0 || noise.Below(5) == 0;
+    batch.positions.push_back(starts ? 0 : batch.positions.back() + 1);
   }
   return batch;
 }
@@ -187,6 +191,8 @@ const Case kCases[] = {
     {"StashFp16", 1, 2, 32, 61, 12, 3, 1024, true, 0, 0, 0, false, false, "fp16"},
     {"StashFp8E4m3", 2, 2, 32, 61, 12, 3, 1024, false, 0, 0.1, 0, false, true, "fp8_e4m3"},
     {"StashFp8E5m2", 2, 2, 32, 61, 12, 3, 1024, true, 0, 0, 0, false, false, "fp8_e5m2"},
+    {"Packed", 2, 2, 32, 61, 40, 3, 1024, true, 0, 0, 0, true, false, "fp32", true},
+    {"PackedDropout", 2, 4, 64, 67, 40, 2, 9, false, 0.1, 0.2, 0.3, true, false, "fp32", true},
 };
 INSTANTIATE_TEST_SUITE_P(All, ReferenceModelTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });

@@ -7,12 +7,14 @@
 //
 // embedding   y = wte[token] + wpe[position]; y = y * mask(0)                           [B, T, d]
 //   backward  dy = dy * mask(0); dwte = embedding_dense_backward(dy);
-//             dwpe[:T] = sum of dy over samples, the other rows 0
+//             dwpe[:T] = sum of dy over samples, the other rows 0; if the batch has positions
+//             (documents share rows), dwpe = embedding_dense_backward(dy) too
 //
 // block       h1 = layer_norm(x)
 //             q, k, v = thirds of addmm(b, h1, W) as [B, heads, T, d / heads]
 //             a = scaled_dot_product_attention(q, k, v, causal) if attn_pdrop = 0, else
-//                 softmax(masked(matmul(q, k^T) * float(1 / sqrt(d / heads)))) * mask(0), @ v
+//                 softmax(masked(matmul(q, k^T) * float(1 / sqrt(d / heads)))) * mask(0), @ v;
+//                 with positions, a bool mask (earlier tokens of the document) replaces causal
 //             x2 = x + addmm(b, a, W) * mask(1)
 //             f = addmm(b, layer_norm(x2), W); g = gelu(f, "tanh")
 //             y = x2 + addmm(b, g, W) * mask(2)
@@ -57,11 +59,11 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/numerics/rng.h"
 #include "base/status_macros.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_stage.h"
 #include "worker/models/model_stages.h"
+#include "worker/models/stage_inputs.h"
 
 namespace eps {
 namespace {
@@ -85,16 +87,6 @@ absl::StatusOr<size_t> FindUse(const JobSpec& spec, StageId stage, const std::st
                                                  ": not the layout of a gpt2 model"));
 }
 
-// Returns memory to fill for a tensor on the device of `like`, with arbitrary content. A device
-// copies from it while the program continues.
-Tensor UploadBuffer(at::IntArrayRef shape, at::ScalarType type, const Tensor& like) {
-  return at::empty(shape, at::TensorOptions().dtype(type).pinned_memory(!like.device().is_cpu()));
-}
-// Copies it to that device, ordered with the computation there. A CPU returns `filled` itself.
-Tensor Uploaded(const Tensor& filled, const Tensor& like) {
-  return filled.to(at::TensorOptions().device(like.device()), /*non_blocking=*/true);
-}
-
 // The part that all stages share: sizes and random masks.
 class Gpt2Stage : public TorchStage {
  public:
@@ -114,15 +106,7 @@ class Gpt2Stage : public TorchStage {
   // Returns the inverted-dropout mask of one site in the given shape, on the device of `like`.
   Tensor Mask(const MicroBatch& batch, uint16_t site, double p, at::IntArrayRef shape,
               const Tensor& like) const {
-    Tensor mask = UploadBuffer(shape, at::kFloat, like);
-    RngKey key;
-    key.seed = spec_.training.seed;
-    key.step = batch.step.value();
-    key.micro_batch = batch.index;
-    key.stage = static_cast<uint16_t>(stage_.value());
-    key.site = site;
-    FillDropoutMask(key, p, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
-    return Uploaded(mask, like);
+    return DropoutMask(MaskKey(spec_, stage_, batch, site), p, shape, like);
   }
   // Multiplies `x` by the mask of one site. The caller must hold the only reference to `x`.
   void DropInPlace(const MicroBatch& batch, uint16_t site, double configured, Tensor* x) const {
@@ -139,16 +123,6 @@ class Gpt2Stage : public TorchStage {
   const double eps_;
   const int64_t width_;
 };
-
-// Returns ids as an int64 tensor [samples, seq] on the device of `like`.
-Tensor IdTensor(const std::vector<int32_t>& ids, const MicroBatch& batch, const Tensor& like) {
-  TORCH_CHECK(ids.size() == size_t{batch.samples} * batch.seq_len, "a micro-batch of ",
-              batch.samples, " samples of ", batch.seq_len, " tokens holds ", ids.size(), " ids");
-  Tensor out = UploadBuffer({batch.samples, batch.seq_len}, at::kLong, like);
-  int64_t* data = out.mutable_data_ptr<int64_t>();
-  for (size_t i = 0; i < ids.size(); ++i) data[i] = ids[i];
-  return Uploaded(out, like);
-}
 
 // A layer norm's output and what its derivative needs.
 struct Norm {
@@ -191,7 +165,11 @@ class EmbeddingStage final : public Gpt2Stage {
                 " tokens does not fit into n_positions = ", wpe.size(0),
                 "; change training.seq_len");
     Tensor y = at::embedding(weights[wte_], IdTensor(batch.tokens, batch, wpe));
-    y.add_(wpe.narrow(0, 0, batch.seq_len));
+    if (batch.positions.empty()) {
+      y.add_(wpe.narrow(0, 0, batch.seq_len));
+    } else {
+      y.add_(at::embedding(wpe, IdTensor(batch.positions, batch, wpe)));
+    }
     DropInPlace(batch, kEmbeddingSite, config().embd_pdrop, &y);
     return y;
   }
@@ -202,9 +180,11 @@ class EmbeddingStage final : public Gpt2Stage {
     const Tensor dy = Dropped(batch, kEmbeddingSite, config().embd_pdrop, grad_out);
     TorchBackward out;
     out.gradient.resize(weights.size());
-    out.gradient[wte_] = at::embedding_dense_backward(dy, IdTensor(batch.tokens, batch, dy),
-                                                      weights[wte_].size(0), /*padding_idx=*/-1,
-                                                      /*scale_grad_by_freq=*/false);
+    out.gradient[wte_] = LookupBackward(dy, batch.tokens, batch, weights[wte_]);
+    if (!batch.positions.empty()) {
+      out.gradient[wpe_] = LookupBackward(dy, batch.positions, batch, weights[wpe_]);
+      return out;
+    }
     Tensor dwpe = at::zeros(weights[wpe_].sizes(), dy.options());
     dwpe.narrow(0, 0, batch.seq_len).copy_(dy.sum(0));
     out.gradient[wpe_] = std::move(dwpe);
@@ -212,6 +192,13 @@ class EmbeddingStage final : public Gpt2Stage {
   }
 
  private:
+  // Returns the gradient of the table whose rows `ids` selected.
+  static Tensor LookupBackward(const Tensor& dy, const std::vector<int32_t>& ids,
+                               const MicroBatch& batch, const Tensor& table) {
+    return at::embedding_dense_backward(dy, IdTensor(ids, batch, dy), table.size(0),
+                                        /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+  }
+
   const size_t wte_, wpe_;
 };
 
@@ -299,16 +286,21 @@ class BlockStage final : public Gpt2Stage {
 
   Tensor Attend(const MicroBatch& batch, const std::vector<Tensor>& qkv) const {
     const double p = DropProbability(batch, config().attn_pdrop);
+    const Tensor seen = batch.positions.empty() ? Tensor() : SeenTokens(batch, qkv[0]);
     if (p == 0) {
-      return at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], /*attn_mask=*/{},
-                                              /*dropout_p=*/0.0, /*is_causal=*/true);
+      return seen.defined() ? at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], seen)
+                            : at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2],
+                                                               /*attn_mask=*/{}, /*dropout_p=*/0.0,
+                                                               /*is_causal=*/true);
     }
     const double scale = 1.0 / std::sqrt(static_cast<double>(width_ / heads_));
     const Tensor scores = at::matmul(qkv[0], qkv[1].transpose(2, 3)).mul(scale);
-    const Tensor later =
-        at::ones({batch.seq_len, batch.seq_len}, scores.options().dtype(at::kBool)).triu(1);
+    const Tensor hidden =
+        seen.defined()
+            ? seen.logical_not()
+            : at::ones({batch.seq_len, batch.seq_len}, scores.options().dtype(at::kBool)).triu(1);
     const Tensor weights =
-        at::softmax(scores.masked_fill(later, -std::numeric_limits<double>::infinity()), -1);
+        at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1);
     return at::matmul(Dropped(batch, kAttentionSite, p, weights), qkv[2]);
   }
 

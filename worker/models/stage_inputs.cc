@@ -1,0 +1,60 @@
+#include "worker/models/stage_inputs.h"
+
+#include "ATen/ops/empty.h"
+#include "ATen/ops/ones.h"
+#include "c10/util/Exception.h"
+
+namespace eps {
+namespace {
+
+using at::Tensor;
+
+// Returns memory to fill for a tensor on the device of `like`, with arbitrary content.
+Tensor UploadBuffer(at::IntArrayRef shape, at::ScalarType type, const Tensor& like) {
+  return at::empty(shape, at::TensorOptions().dtype(type).pinned_memory(!like.device().is_cpu()));
+}
+// Copies it to that device, ordered with the computation there. A CPU returns `filled` itself.
+Tensor Uploaded(const Tensor& filled, const Tensor& like) {
+  return filled.to(at::TensorOptions().device(like.device()), /*non_blocking=*/true);
+}
+
+}  // namespace
+
+Tensor IdTensor(const std::vector<int32_t>& ids, const MicroBatch& batch, const Tensor& like) {
+  TORCH_CHECK(ids.size() == size_t{batch.samples} * batch.seq_len, "a micro-batch of ",
+              batch.samples, " samples of ", batch.seq_len, " tokens holds ", ids.size(), " ids");
+  Tensor out = UploadBuffer({batch.samples, batch.seq_len}, at::kLong, like);
+  int64_t* const data = out.mutable_data_ptr<int64_t>();
+  for (size_t i = 0; i < ids.size(); ++i) data[i] = ids[i];
+  return Uploaded(out, like);
+}
+
+Tensor SeenTokens(const MicroBatch& batch, const Tensor& like) {
+  std::vector<int32_t> documents;  // the number of each token's document in its sample
+  for (size_t i = 0; i < batch.positions.size(); ++i) {
+    const int32_t before = i % batch.seq_len == 0 ? 0 : documents.back();
+    documents.push_back(before + (batch.positions[i] == 0 ? 1 : 0));
+  }
+  const Tensor document = IdTensor(documents, batch, like);
+  const Tensor not_later =
+      at::ones({batch.seq_len, batch.seq_len}, like.options().dtype(at::kBool)).tril();
+  return document.unsqueeze(2).eq(document.unsqueeze(1)).logical_and(not_later).unsqueeze(1);
+}
+
+RngKey MaskKey(const JobSpec& spec, StageId stage, const MicroBatch& batch, uint16_t site) {
+  RngKey key;
+  key.seed = spec.training.seed;
+  key.step = batch.step.value();
+  key.micro_batch = batch.index;
+  key.stage = static_cast<uint16_t>(stage.value());
+  key.site = site;
+  return key;
+}
+
+Tensor DropoutMask(const RngKey& key, double p, at::IntArrayRef shape, const Tensor& like) {
+  Tensor mask = UploadBuffer(shape, at::kFloat, like);
+  FillDropoutMask(key, p, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
+  return Uploaded(mask, like);
+}
+
+}  // namespace eps
