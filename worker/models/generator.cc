@@ -70,17 +70,18 @@ absl::StatusOr<Tensor> ReadTensor(const SafetensorsFolder& weights, const Tensor
 class Gpt2Generator final : public Generator {
  public:
   const Gpt2Config& config() const override { return spec_.model.gpt2; }
+  const std::string& folder() const override { return folder_; }
 
   absl::Status Init(const std::string& model_dir, const RuntimeOptions& options) {
-    EPS_ASSIGN_OR_RETURN(const std::string folder, ModelFolder(model_dir));
-    EPS_ASSIGN_OR_RETURN(const std::string json, ReadFile(folder + "/config.json"));
+    EPS_ASSIGN_OR_RETURN(folder_, ModelFolder(model_dir));
+    EPS_ASSIGN_OR_RETURN(const std::string json, ReadFile(folder_ + "/config.json"));
     EPS_ASSIGN_OR_RETURN(spec_.model.gpt2, ParseGpt2Config(json));
     Gpt2Config& config = spec_.model.gpt2;
     config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0;
     EPS_RETURN_IF_ERROR(BuildLayout(/*weight_decay=*/0, &spec_));
     EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device));
     EPS_RETURN_IF_ERROR(PrepareThreads(ResolveThreads(options.threads)));
-    EPS_ASSIGN_OR_RETURN(const auto file, SafetensorsFolder::Open(folder));
+    EPS_ASSIGN_OR_RETURN(const auto file, SafetensorsFolder::Open(folder_));
     std::vector<Tensor> tensors;
     for (const TensorSpec& tensor_spec : spec_.tensors) {
       EPS_ASSIGN_OR_RETURN(Tensor tensor, ReadTensor(*file, tensor_spec));
@@ -145,6 +146,7 @@ class Gpt2Generator final : public Generator {
     return scores;
   }
 
+  std::string folder_;
   JobSpec spec_;
   std::vector<std::unique_ptr<TorchStage>> stages_;
   std::vector<StageTensors> weights_;

@@ -25,6 +25,8 @@ class Generator {
   virtual ~Generator() = default;
 
   virtual const Gpt2Config& config() const = 0;
+  // The folder that the model was read from: model_dir, or the checkpoint that `latest` names.
+  virtual const std::string& folder() const = 0;
 
   // Returns the `count` tokens that follow `prompt`; each depends on at most n_positions tokens
   // before it. Returns InvalidArgument for an empty prompt or an id outside the vocabulary.
