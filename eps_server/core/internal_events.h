@@ -55,7 +55,7 @@ struct PartsBegun {
   std::vector<PartId> parts;
   uint64_t nonce = 0;  // names the worker's process
 };
-// For the lead: the leases of some parts have changed.
+// The lead has granted leases; other shards hear it from the lead.
 struct LeasesChanged {
   std::vector<uint64_t> granted;  // by part: the last generation that was granted
 };

@@ -67,8 +67,13 @@ void ShardRouter::On(const internal_event::PartsSeen& e) {
 }
 
 void ShardRouter::On(const internal_event::LeasesChanged& e) {
-  for (size_t p = 0; p < e.granted.size(); ++p) facts_.parts[p].granted = e.granted[p];
-  On(internal_event::SessionChanged());
+  const size_t parts = std::min(e.granted.size(), facts_.parts.size());
+  for (size_t p = 0; p < parts; ++p) {
+    uint64_t& granted = facts_.parts[p].granted;
+    granted = std::max(granted, e.granted[p]);
+  }
+  if (facts_.job.is_lead()) return On(internal_event::SessionChanged());
+  workers_.On(e);
 }
 
 void ShardRouter::On(const internal_event::GateMoved& e) {
@@ -166,6 +171,7 @@ void ShardRouter::On(const internal_event::BorderOpened& e) {
 
 void ShardRouter::On(const internal_event::ShardReached& e) {
   lead_->On(e);
+  leases_->On(e);
   gates_->On(e);
 }
 
@@ -257,7 +263,8 @@ void ShardRouter::On(const internal_event::ReplayOpened& e) {
 void ShardRouter::On(const internal_event::SessionReplayed& e) {
   for (int p = 0; p < e.session->fences_size(); ++p) {
     if (static_cast<size_t>(p) < facts_.parts.size()) {
-      facts_.parts[p].seen = e.session->fences(p);
+      // The process before has seen nothing that was not granted.
+      facts_.parts[p].seen = facts_.parts[p].granted = e.session->fences(p);
     }
   }
   for (const v1::LoggedLease& lease : e.session->leases()) {

@@ -69,10 +69,12 @@ absl::Status ShardFacts::CheckGeneration(absl::string_view rpc, PartId part,
                      " of its lease is over, generation ", known.seen,
                      " has begun; another process holds the part; join again"));
   }
-  if (job.is_lead() && generation > known.granted) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        rpc, ": part ", part.value(), ": generation ", generation,
-        " of its lease was never granted; the last one is generation ", known.granted));
+  if (generation > known.granted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(rpc, ": part ", part.value(), ": generation ", generation,
+                     " of its lease was never granted",
+                     job.is_lead() ? "" : ", as far as the lead has told this server",
+                     "; the last one is generation ", known.granted));
   }
   return absl::OkStatus();
 }

@@ -65,7 +65,7 @@ struct Failure {
 // The generations of a part's leases in this term; a higher one fences lower ones. Plain value.
 struct PartGenerations {
   uint64_t seen = 0;     // the highest in a request; 0: no request named a lease
-  uint64_t granted = 0;  // on the lead: the last one that was granted
+  uint64_t granted = 0;  // the last one that was granted, as far as the lead has told
 };
 
 // The state of the shard as far as several desks need it. Plain value.
@@ -124,8 +124,9 @@ struct ShardFacts {
   absl::Status FailedStatus() const;
   // Checks the generation of the lease with which a request computes the part. A request without a
   // lease has generation 0, which is valid until a lease is seen. Returns Aborted, with both
-  // generations, if another process holds the part; InvalidArgument on the lead for a generation
-  // that was never granted. `rpc` begins the text. REQUIRES: the part is one of the job.
+  // generations, if another process holds the part; InvalidArgument for a generation that was not
+  // granted, as far as this shard knows. `rpc` begins the text. REQUIRES: the part is one of the
+  // job.
   absl::Status CheckGeneration(absl::string_view rpc, PartId part, uint64_t generation) const;
   // Checks the parts that a request names: each is a part of the job, and none is named twice.
   absl::Status CheckParts(absl::string_view rpc, absl::Span<const uint32_t> requested) const;

@@ -302,6 +302,21 @@ TEST_F(FetchDeskTest, AFencedParkedFetchRollsNothingBack) {
   EXPECT_THAT(outbox_.TakeRaised<internal_event::RollBack>(), IsEmpty());
 }
 
+TEST_F(FetchDeskTest, RefusesALeaseThatNobodyGranted) {
+  for (const uint32_t shard : {0, 1}) {
+    SmallJob job(2);
+    job.shard = ShardId(shard);
+    ShardFacts facts = job.MakeFacts();
+    FetchDesk desk(&facts, &outbox_);
+    event::Fetch e = Fetch(kFirst, 0);
+    e.request.clear_chunks();
+    e.request.set_generation(uint64_t{1} << 63);
+    desk.On(e);
+    EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("was never granted"))) << shard;
+    EXPECT_THAT(outbox_.TakeRaised<internal_event::PartsSeen>(), IsEmpty()) << shard;
+  }
+}
+
 TEST_F(FetchDeskTest, GoneWeightsEndAJobWithoutCuts) {
   facts_.Owned(chunk())->version = Version(1);
   facts_.parts[0].granted = 1;

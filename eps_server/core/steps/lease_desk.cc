@@ -263,6 +263,7 @@ void LeaseDesk::Settle() {
     internal_event::LeasesChanged changed;
     for (const LeaseTable::Part& part : table_.parts()) changed.granted.push_back(part.generation);
     outbox_->Raise(changed);
+    outbox_->ToOthers(GrantsMessage());
   }
   for (const auto& [stream, status] : over) outbox_->Close(stream, status);
   for (const uint64_t nonce : granted) {
@@ -270,6 +271,21 @@ void LeaseDesk::Settle() {
     if (stream.has_value()) SendNotice(*stream, &sessions_[*stream]);
   }
   Arm();
+}
+
+// ---------------------------------------------------------------- shards
+
+v1::ShardMessage LeaseDesk::GrantsMessage() const {
+  v1::ShardMessage message = facts_.NewMessage();
+  for (const LeaseTable::Part& part : table_.parts()) {
+    message.mutable_granted()->add_generations(part.generation);
+  }
+  return message;
+}
+
+void LeaseDesk::On(const internal_event::ShardReached& e) {
+  if (e.shard == facts_.job.shard) return;
+  outbox_->Emit(effect::ToShard{e.shard, GrantsMessage()});
 }
 
 // ---------------------------------------------------------------- steps

@@ -18,6 +18,7 @@
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
 #include "eps/v1/log.pb.h"
+#include "eps/v1/shard.pb.h"
 #include "eps_server/core/desk_queries.h"
 #include "eps_server/core/events.h"
 #include "eps_server/core/outbox.h"
@@ -42,6 +43,8 @@ class LeaseDesk {
   void On(const internal_event::StepOpened& e);
   // Tells every worker if the job has reached its end.
   void On(const internal_event::RecordsUpToDate& e);
+  // Tells a shard what it may have missed.
+  void On(const internal_event::ShardReached& e);
   void On(const internal_event::SessionReplayed& e);
   // Gives every lease its full length: its holder could not reach the lead.
   void On(const internal_event::ReplayEnded& e);
@@ -81,8 +84,9 @@ class LeaseDesk {
   std::optional<StreamId> StreamOf(uint64_t nonce) const;
   void SendNotice(StreamId stream, Session* session);
   void FillLeases(uint64_t nonce, google::protobuf::RepeatedPtrField<v1::Lease>* leases) const;
-  // Carries out what the table changed: logs it, ends sessions, and tells workers.
+  // Carries out what the table changed: logs it, ends sessions, and tells shards and workers.
   void Settle();
+  v1::ShardMessage GrantsMessage() const;
   // When the job fails if no worker takes over; LeaseTable::kNever if it waits on.
   uint64_t FailAt() const;
   void FailIfLost();

@@ -117,6 +117,19 @@ TEST_F(LeaseDeskTest, LeasesAreLoggedBeforeTheAnswer) {
   EXPECT_FALSE(answered_before);
 }
 
+TEST_F(LeaseDeskTest, ShardsHearOfAGrantFirst) {
+  desk_.On(Join(kA));
+  EXPECT_THAT(outbox_.Take(),
+              ElementsAre(AllOf(StartsWith("ToShard 1"),
+                                HasSubstr("granted { generations: 1 generations: 1 }")),
+                          StartsWith("SetTimer"), StartsWith("Reply on 110 eps.v1.JoinReply")));
+  desk_.On(internal_event::ShardReached{ShardId(2)});
+  EXPECT_THAT(outbox_.Take(), ElementsAre(AllOf(StartsWith("ToShard 2"),
+                                                HasSubstr("generations: 1 generations: 1"))));
+  desk_.On(internal_event::ShardReached{ShardId(0)});
+  EXPECT_THAT(outbox_.Take(), IsEmpty()) << "its own shard knows";
+}
+
 TEST_F(LeaseDeskTest, TheFirstBeatIsAnswered) {
   desk_.On(Join(kA));
   outbox_.Take();
