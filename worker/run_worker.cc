@@ -253,6 +253,11 @@ absl::Status Worker::OpenBatches(const JobSpec& spec) {
 }
 
 absl::Status Worker::Drain(ParameterClient* client, uint64_t finished, uint64_t steps) {
+  if (client->HandOver()) {
+    EPS_LOG_WARN("step " << finished + 1
+                         << " did not begin in time (worker.rpc_timeout): the residuals "
+                         << "of this worker are lost (quantization.residual_home=worker)");
+  }
   // Everything of the step is counted. Without a Leave, the leases end a little later.
   const absl::Status left = client->Leave();
   if (!left.ok()) EPS_LOG_WARN("the leases are not given back: " << left.message());
@@ -289,7 +294,7 @@ absl::Status Worker::TrainUntilFenced() {
   // After the last step only its completion is outstanding; an interrupt does not cut that off.
   const auto stop = [&] {
     if (finished >= job.next_step.value()) fruitless_joins_ = 0;  // and all of it is counted
-    stopped = finished < job.spec.training.steps && interrupted_();
+    stopped = finished < job.spec.training.steps && interrupted_() && !client->HandOver();
     return stopped;
   };
   const absl::Status status =

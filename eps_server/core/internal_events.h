@@ -53,7 +53,8 @@ struct PartsSeen {
 // A worker begins the open step with these parts.
 struct PartsBegun {
   std::vector<PartId> parts;
-  uint64_t nonce = 0;  // names the worker's process
+  uint64_t nonce = 0;    // names the worker's process
+  bool leaving = false;  // it leaves after the step
 };
 // The lead has granted leases; other shards hear it from the lead.
 struct LeasesChanged {

@@ -52,6 +52,11 @@ void ShardRouter::EndWork(const absl::Status& why) {
 
 void ShardRouter::On(const internal_event::PartsBegun& e) {
   if (facts_.state == v1::JOB_STATE_RUNNING) facts_.push_residuals = facts_.PushResiduals();
+  // The answer is for all parts of the request. An earlier process may have begun some of them.
+  const bool leaving = e.leaving || std::any_of(e.parts.begin(), e.parts.end(), [this](PartId p) {
+                         return facts_.parts[p.value()].leaving;
+                       });
+  for (const PartId part : e.parts) facts_.parts[part.value()].leaving = leaving;
   fetch_.On(e);
   if (leases_ != nullptr) leases_->On(e);
 }
@@ -109,6 +114,7 @@ void ShardRouter::On(const internal_event::StepComplete& e) {
   if (!skipped) ++facts_.version;
   facts_.residuals.Close(skipped);
   facts_.push_residuals.reset();
+  for (PartFacts& part : facts_.parts) part.leaving = false;
   facts_.updates = 0;
   if (e.decision.cut()) {
     CutBorder border;

@@ -62,7 +62,7 @@ absl::Status ShardFacts::CheckParts(absl::string_view rpc,
 
 absl::Status ShardFacts::CheckGeneration(absl::string_view rpc, PartId part,
                                          uint64_t generation) const {
-  const PartGenerations& known = parts[part.value()];
+  const PartFacts& known = parts[part.value()];
   if (generation < known.seen) {
     return absl::AbortedError(
         absl::StrCat(rpc, ": part ", part.value(), ": generation ", generation,
@@ -81,7 +81,7 @@ absl::Status ShardFacts::CheckGeneration(absl::string_view rpc, PartId part,
 
 bool ShardFacts::KnowsLeases() const {
   return std::any_of(parts.begin(), parts.end(),
-                     [](const PartGenerations& part) { return part.seen > 0; });
+                     [](const PartFacts& part) { return part.seen > 0; });
 }
 
 absl::StatusOr<std::vector<ChunkId>> ShardFacts::NamedChunks(absl::string_view rpc,

@@ -62,10 +62,12 @@ struct Failure {
   ExitCode code = ExitCode::kDataInvalid;
 };
 
-// The generations of a part's leases in this term; a higher one fences lower ones. Plain value.
-struct PartGenerations {
+// A part's worker, as the shard knows it. The generations are those of the part's leases in this
+// term; a higher one fences lower ones. Plain value.
+struct PartFacts {
   uint64_t seen = 0;     // the highest in a request; 0: no request named a lease
   uint64_t granted = 0;  // the last one that was granted, as far as the lead has told
+  bool leaving = false;  // the worker leaves after the open step
 };
 
 // The state of the shard as far as several desks need it. Plain value.
@@ -102,7 +104,7 @@ struct ShardFacts {
   Residuals residuals;          // what gradients left out up to the border
   uint32_t border_readers = 0;  // exports in flight: updates wait
   Cuts cuts;
-  std::vector<PartGenerations> parts;    // never resized
+  std::vector<PartFacts> parts;          // never resized
   std::optional<v1::Imported> imported;  // the border that this shard reported to the lead
   std::optional<bool> push_residuals;    // decided by the first BeginStep of the open step
   LogState log = LogState::kNone;
@@ -120,6 +122,8 @@ struct ShardFacts {
   // workers come along wherever the state after the step is saved: at a gate, at the end of the
   // job, and at a possible cut.
   bool PushResiduals() const;
+  // The same for the contributions of one part: a worker that leaves brings what it keeps.
+  bool PushResiduals(PartId part) const { return parts[part.value()].leaving || PushResiduals(); }
   // The answer to requests for a job that failed.
   absl::Status FailedStatus() const;
   // Checks the generation of the lease with which a request computes the part. A request without a

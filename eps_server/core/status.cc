@@ -42,7 +42,7 @@ std::string ShardRouter::RecoveryWaitsFor() const {
 v1::LoggedSession ShardRouter::Session() const {
   v1::LoggedSession session;
   if (facts_.KnowsLeases()) {
-    for (const PartGenerations& part : facts_.parts) session.add_fences(part.seen);
+    for (const PartFacts& part : facts_.parts) session.add_fences(part.seen);
   }
   if (leases_ != nullptr) leases_->FillSession(&session);
   if (lead_ != nullptr) {

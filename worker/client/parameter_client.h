@@ -138,6 +138,11 @@ class ParameterClient {
   // Waits until the servers have counted everything that was pushed.
   virtual absl::Status Flush() = 0;
 
+  // Call it before Leave, after Flush. Returns whether this process alone has residuals of its
+  // parts (quantization.residual_home=worker), which would be lost with it. Then its contributions
+  // to the next step bring them to the servers: complete that step, and call it again. An interrupt
+  // does not cut off the BeginStep of that step before it has waited for rpc_timeout.
+  virtual bool HandOver() = 0;
   // Flushes, gives back the leases of all parts, and waits until the lead has taken them; then the
   // client sends nothing more, and every other call fails. Unavailable, with the name of the lead,
   // if that takes longer than rpc_timeout: the leases then end without this worker.

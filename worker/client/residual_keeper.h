@@ -57,6 +57,8 @@ class ResidualKeeper {
   std::optional<Bytes> Find(const Place& place) const EPS_REQUIRES(client_lock);
   // Stores the residual that the contribution of the open step leaves.
   void Put(const Place& place, Bytes residual) EPS_REQUIRES(client_lock);
+  // Whether contributions to the open step left residuals that no server has.
+  bool OnlyHere() const EPS_REQUIRES(client_lock);
 
  private:
   void OnFetched(const FetchOp& op) EPS_REQUIRES(client_lock);

@@ -184,7 +184,7 @@ void WorkerDesk::Answer(const ParkedBegin& begin) {
       codecs->set_backward_weights(weights);
       codecs->set_gradient(static_cast<uint32_t>(gradient.traits().id));
     }
-    reply.set_push_residuals(facts_.PushResiduals());
+    reply.set_push_residuals(facts_.PushResiduals(PartId(begin.request.parts(0))));
   }
   outbox_->Emit(effect::Reply{begin.stream, std::move(reply)});
 }
@@ -192,6 +192,7 @@ void WorkerDesk::Answer(const ParkedBegin& begin) {
 void WorkerDesk::Begin(const v1::BeginStepRequest& request) {
   internal_event::PartsBegun begun;
   begun.nonce = request.worker_nonce();
+  begun.leaving = request.leaving();
   for (const uint32_t part : request.parts()) begun.parts.push_back(PartId(part));
   outbox_->Raise(begun);
 }

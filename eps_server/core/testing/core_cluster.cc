@@ -244,13 +244,15 @@ void CoreCluster::ImportAll(const std::map<uint32_t, Bytes>& states, uint64_t st
 
 std::vector<StreamId> CoreCluster::SendBegin(uint64_t step, const std::vector<uint32_t>& parts,
                                              uint64_t nonce,
-                                             const std::vector<v1::PartLoss>& losses) {
+                                             const std::vector<v1::PartLoss>& losses,
+                                             bool leaving) {
   v1::BeginStepRequest request;
   request.set_job_id(spec_.id().value());
   request.set_term(term);
   request.set_step(step);
   request.set_worker_nonce(nonce);
   for (uint32_t part : parts) request.add_parts(part);
+  request.set_leaving(leaving);
   for (const v1::PartLoss& loss : losses) *request.add_losses() = loss;
   std::vector<StreamId> streams;
   for (uint32_t s = 0; s < shards_.size(); ++s) {
@@ -261,8 +263,8 @@ std::vector<StreamId> CoreCluster::SendBegin(uint64_t step, const std::vector<ui
 }
 
 bool CoreCluster::Begin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
-                        const std::vector<v1::PartLoss>& losses) {
-  const std::vector<StreamId> streams = SendBegin(step, parts, nonce, losses);
+                        const std::vector<v1::PartLoss>& losses, bool leaving) {
+  const std::vector<StreamId> streams = SendBegin(step, parts, nonce, losses, leaving);
   Run();
   begun.clear();
   for (StreamId stream : streams) {

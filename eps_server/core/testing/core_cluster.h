@@ -81,13 +81,14 @@ class CoreCluster {
   void InitializeAll();
   // Restores every shard from exported states (by chunk) at a border.
   void ImportAll(const std::map<uint32_t, Bytes>& states, uint64_t step, double lagged_norm);
-  // Sends BeginStep to every shard, each on its own stream, in shard order.
+  // Sends BeginStep to every shard, each on its own stream, in shard order. `leaving`: the worker
+  // leaves after the step.
   std::vector<StreamId> SendBegin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
-                                  const std::vector<v1::PartLoss>& losses);
+                                  const std::vector<v1::PartLoss>& losses, bool leaving = false);
   // Sends BeginStep to every shard and calls Run. Returns whether all answered; their replies are
   // then in `begun`.
   bool Begin(uint64_t step, const std::vector<uint32_t>& parts, uint64_t nonce,
-             const std::vector<v1::PartLoss>& losses = {});
+             const std::vector<v1::PartLoss>& losses = {}, bool leaving = false);
   // Offers one contribution; `gradient` holds the chunk's elements. Sends the payload once there is
   // credit. Returns the tag under which `answers.acks` will hold the ack.
   uint64_t Push(StreamId stream, uint64_t step, StageId use, TreeRange parts, ChunkId chunk,

@@ -119,6 +119,7 @@ class FakeClient final : public ParameterClient {
     flushed_ = true;
     return absl::OkStatus();
   }
+  bool HandOver() override { return false; }
   absl::Status Leave() override { return absl::OkStatus(); }
   ClientStats stats() const override { return {}; }
 
