@@ -42,6 +42,15 @@ absl::Status CheckSameRun(const std::string& folder,
                    absl::StrJoin(all, "; "), "; --allow-changes continues with the new ones"));
 }
 
+// Returns the refusal to go on with a job that its servers gave up.
+absl::Status FailedJob(const v1::StatusReply& status) {
+  const absl::Status failed = absl::FailedPreconditionError(
+      absl::StrCat("these servers hold the failed job of an earlier run (", status.failure(),
+                   "); restart them and use --resume=latest"));
+  const std::optional<ExitCode> code = FailureCodeOf(status);
+  return code.has_value() ? WithExitCode(failed, *code) : failed;
+}
+
 }  // namespace
 
 std::optional<ExitCode> FailureCodeOf(const v1::StatusReply& job) {
@@ -157,6 +166,7 @@ absl::Status JobStart::CheckNotLost(v1::JobState state, uint64_t reached) const 
 
 absl::Status JobStart::TakeRecovered(const v1::StatusReply& status, const ControlClient& client,
                                      const std::string& state_folder) {
+  if (status.state() == v1::JOB_STATE_FAILED) return FailedJob(status);
   const bool starts_over = job_->config.checkpoint.resume == "none";
   const bool own_servers = !state_folder.empty();
   if (job_->config.storage.durable() && status.step() == 0 && takes_latest() && !own_servers) {
@@ -191,11 +201,7 @@ absl::Status JobStart::Import(v1::JobState state, ControlClient* client) const {
   if (state == v1::JOB_STATE_FAILED) {
     EPS_ASSIGN_OR_RETURN(const v1::StatusReply status,
                          client->GetStatus(0, std::chrono::seconds(10)));
-    const absl::Status failed = absl::FailedPreconditionError(
-        absl::StrCat("these servers hold the failed job of an earlier run (", status.failure(),
-                     "); restart them and use --resume=latest"));
-    const std::optional<ExitCode> code = FailureCodeOf(status);
-    return code.has_value() ? WithExitCode(failed, *code) : failed;
+    return FailedJob(status);
   }
   if (state != v1::JOB_STATE_IMPORTING) {
     if (!job_->config.storage.durable()) {

@@ -49,8 +49,8 @@ class JobStart {
   // Call this once the servers have agreed on `status`. If their durable state contains steps, the
   // run starts from that state instead of the checkpoint. `state_folder` is the folder of servers
   // that belong to this run; empty for servers of others. FailedPrecondition if checkpoint.resume
-  // is "none" and the run's own folder holds this job. NotFound as in CheckState if servers of
-  // others do not know the job.
+  // is "none" and the run's own folder holds this job, and as in Import if the servers gave the job
+  // up. NotFound as in CheckState if servers of others do not know the job.
   absl::Status TakeRecovered(const v1::StatusReply& status, const ControlClient& client,
                              const std::string& state_folder);
   // Returns NotFound if the servers wait for a state although the job had one in this run, after

@@ -25,7 +25,8 @@ struct HeldCuts {
 
 // Returns the youngest cut that every shard has, or nullopt if training had not begun on any shard.
 // `watermark` is the youngest cut known to have been on all shards, if any. FailedPrecondition,
-// with the cuts of each shard, if there is no common cut; Internal if it is older than `watermark`.
+// with the cuts of each shard, if there is no common cut; its exit code is kNoInput if a shard has
+// none at all. Internal if the common cut is older than `watermark`.
 absl::StatusOr<std::optional<CutId>> HighestCommonCut(const std::vector<HeldCuts>& shards,
                                                       const std::optional<CutId>& watermark);
 
