@@ -26,6 +26,9 @@ void RunKeysOfData(V* v, DataConfig* d) {
 
 template <class V>
 void RunKeysOfTraining(V* v, TrainingConfig* t) {
+  v->Key("training.epochs", &t->epochs, AnyValue(),
+         "Passes over the data, in place of training.steps: as many steps as use every sample so "
+         "often; 0 disables it.");
   v->Key("training.train_batch_size", &t->train_batch_size, AnyValue(),
          "Sequences in a step, checked against micro_batch_size * micro_batches * parts; 0 "
          "disables the check.");
@@ -34,6 +37,13 @@ void RunKeysOfTraining(V* v, TrainingConfig* t) {
          "evaluation.");
   v->Key("training.eval_samples", &t->eval_samples, AnyValue(),
          "Held-out samples of an evaluation; 0 means all complete samples.");
+}
+
+template <class V>
+void RunKeysOfSchedule(V* v, ScheduleConfig* s) {
+  v->Key("lr_scheduler.warmup_ratio", &s->warmup_ratio, AnyValue(),
+         "Warm-up as a share of the steps, in place of lr_scheduler.warmup_steps, rounded up to "
+         "whole steps; 0 disables it.");
 }
 
 template <class V>
@@ -86,7 +96,7 @@ void CheckpointKeys(V* v, CheckpointConfig* c) {
   v->Key("checkpoint.resume", &c->resume, AnyValue(),
          "What to resume from: none, latest, or a checkpoint folder.");
   v->Key("checkpoint.save_steps", &c->save_steps, AnyValue(),
-         "Steps between checkpoints; 0 saves only at the end.");
+         "Steps between checkpoints; one more follows the last step. 0 saves only at the end.");
   v->Key("checkpoint.save_total_limit", &c->save_total_limit, AnyValue(),
          "Number of latest checkpoints to keep in checkpoint.dir; 0 keeps all.");
 }
@@ -199,6 +209,7 @@ void WalkConfig(V* v, Config* c) {
   v->Key("optimizer.weight_decay", &c->optimizer.weight_decay, AnyValue(),
          absl::StrCat("Weight decay of matrices. ", WeightDecayHelp(), "."));
   ScheduleKeys(v, &c->lr_scheduler);
+  RunKeysOfSchedule(v, &c->lr_scheduler);
   CodecKeys(v, &c->quantization);
   RunKeysOfQuantization(v, &c->quantization);
   StorageKeys(v, &c->storage);

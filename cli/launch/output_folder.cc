@@ -61,7 +61,7 @@ uint64_t StepsOf(const std::string& checkpoint) {
   const absl::StatusOr<std::string> yaml = ReadTextFile(absl::StrCat(checkpoint, "/", kConfigFile));
   Config config;
   if (!yaml.ok() || !config.MergeYaml(*yaml, checkpoint).ok()) return 0;
-  return config.training.steps;
+  return config.training.steps.value_or(0);
 }
 
 // Returns what the folder holds and what to do about it; empty if it holds no run.
