@@ -133,6 +133,7 @@ class Server::Impl {
     environment.trace = options.trace;
     environment.limits.part_timeout_ms = options.part_timeout_ms;
     environment.limits.push_timeout_ms = options.push_timeout_ms;
+    environment.limits.gate_timeout_ms = options.gate_timeout_ms;
     environment.unread_timeout = std::chrono::milliseconds(options.unread_timeout_ms);
     environment.limits.worker_lease_ms = options.worker_lease_ms;
     environment.limits.worker_close_grace_ms =

@@ -26,6 +26,7 @@ struct ServerOptions {
   size_t max_connections = 4096;        // at a time; fewer if the process may open few files
   uint64_t part_timeout_ms = 60'000;    // an eager job ends if a part is gone for longer
   uint64_t push_timeout_ms = 30'000;    // from the credit of a gradient to its last byte
+  uint64_t gate_timeout_ms = 30'000;    // a gate that lapses ends so long after its last request
   uint64_t unread_timeout_ms = 60'000;  // a client that reads nothing for longer is disconnected
   uint64_t worker_lease_ms = 10'000;    // a lease ends so long after the last Beat
   std::optional<uint64_t> worker_close_grace_ms;  // nullopt: see CoreLimits

@@ -142,6 +142,7 @@ struct ServersConfig {
   std::vector<std::string> peers;      // servers that eps serve may connect to; empty: loopback
   int64_t worker_timeout_ms = 60'000;  // an eager job ends if a part has no worker for longer
   int64_t push_timeout_ms = 30'000;    // from the credit of a gradient to its last byte
+  int64_t gate_timeout_ms = 30'000;    // from the last sign of who holds the job at a border
   int64_t unread_timeout_ms = 60'000;  // a client that reads nothing for longer is disconnected
   int64_t drain_timeout_ms = 25'000;   // the most time from SIGTERM to the end of a server
   int64_t worker_lease_ms = 10'000;    // a lease ends so long after the last Beat of its worker

@@ -143,6 +143,9 @@ void ServersKeys(V* v, ServersConfig* s) {
   v->Key("servers.push_timeout", &s->push_timeout_ms, TimeoutText(),
          "A gradient is complete so long after the server has given it memory, at least 1s; later, "
          "the memory goes to others, and the worker offers the gradient again.");
+  v->Key("servers.gate_timeout", &s->gate_timeout_ms, TimeoutText(),
+         "A program that holds the job at a border to save it (eps checkpoint save --servers) and "
+         "is silent for so long, at least 1s, holds it no longer. The lead's value counts.");
   v->Key("servers.unread_timeout", &s->unread_timeout_ms, TimeoutText(),
          "A server disconnects a client that reads nothing of what it asked for during so long, at "
          "least 1s. An export that is not read holds updates back until then.");

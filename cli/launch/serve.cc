@@ -52,6 +52,7 @@ absl::Status RunServe(const Config& config) {
   options.peers = config.servers.peers;
   options.part_timeout_ms = static_cast<uint64_t>(config.servers.worker_timeout_ms);
   options.push_timeout_ms = static_cast<uint64_t>(config.servers.push_timeout_ms);
+  options.gate_timeout_ms = static_cast<uint64_t>(config.servers.gate_timeout_ms);
   options.unread_timeout_ms = static_cast<uint64_t>(config.servers.unread_timeout_ms);
   options.worker_lease_ms = static_cast<uint64_t>(config.servers.worker_lease_ms);
   if (const std::optional<int64_t> grace = config.servers.worker_close_grace_ms) {

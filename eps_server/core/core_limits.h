@@ -17,6 +17,8 @@ struct CoreLimits {
   uint64_t worker_stuck_ms = 600'000;  // the most time of a stage on a worker; 0 sets no limit
   // A contribution's payload is complete so long after its credit, or the credit is taken back.
   uint64_t push_timeout_ms = 30'000;
+  // A gate that lapses ends so long after the last request of its holder.
+  uint64_t gate_timeout_ms = 30'000;
   uint32_t max_fetches_per_stream = 8;
   // Number of stages to quantize ahead of their first fetch. With 0, a fetch quantizes its stage.
   uint32_t jit_depth = 0;

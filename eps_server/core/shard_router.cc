@@ -160,6 +160,7 @@ void ShardRouter::On(const event::OpDone& e) {
 void ShardRouter::On(const event::Timer& e) {
   cuts_.On(e);
   if (leases_ != nullptr) leases_->On(e);
+  if (gates_ != nullptr) gates_->On(e);
   links_.On(e);
   push_.On(e);
 }
