@@ -45,7 +45,14 @@ class JobStart {
   // checkpoint.resume=latest, NotFound if steps would be lost: a part of the state is missing, or
   // no server knows the job and metrics.jsonl has steps after the border that the run would start
   // from. Otherwise moves the parts of an incomplete state to lost+found and says so in one line.
-  absl::Status CheckState(const std::string& state_folder, uint32_t servers) const;
+  //
+  // With checkpoint.resume=latest, and if the folder holds the job that this output folder had
+  // before, with other settings and ahead of the checkpoint, writes its state as a checkpoint and
+  // resumes from that. Errors are then also those of Open, StateFolder and SaveCheckpoint.
+  absl::Status CheckState(const std::string& state_folder, uint32_t servers);
+  // Returns the refusal of the job by servers of others, with all differences if they hold a job
+  // with other settings. `refused` is the error of CreateJob.
+  absl::Status ExplainRefusal(const absl::Status& refused, ControlClient* client) const;
   // Call this once the servers have agreed on `status`. If their durable state contains steps, the
   // run starts from that state instead of the checkpoint. `state_folder` is the folder of servers
   // that belong to this run; empty for servers of others. FailedPrecondition if checkpoint.resume
@@ -64,6 +71,10 @@ class JobStart {
  private:
   explicit JobStart(const DriverJob* job) : job_(job) {}
   absl::Status OpenCheckpoint(const std::string& folder);
+  // Resumes from the job with other settings that this run had, whose log ends at step `logged`.
+  // Returns false if there is none that is ahead of the checkpoint.
+  absl::StatusOr<bool> TakeOtherJob(const std::string& state_folder, uint64_t logged);
+  absl::Status DropTaken(const std::string& state_folder) const;
   // Returns whether the run continues wherever the job was, so that it must not lose a step.
   bool takes_latest() const { return job_->config.checkpoint.resume == "latest"; }
   // Returns the last step of metrics.jsonl; 0 without one.
