@@ -141,6 +141,7 @@ class Server::Impl {
     environment.limits.worker_stuck_ms = options.worker_stuck_ms;
     environment.limits.jit_depth = options.jit_depth;
     environment.limits.cut_steps = options.cut_steps;
+    environment.limits.cut_ms = options.cut_ms;
     environment.limits.scrub_bytes_per_second = options.scrub_bytes_per_second;
     if (storage_ != nullptr) {
       environment.durable = true;

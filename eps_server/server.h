@@ -35,6 +35,7 @@ struct ServerOptions {
   uint32_t jit_depth = 1;                 // stages quantized ahead of their first fetch
   std::optional<StorageOptions> storage;  // nullopt keeps state in memory only
   uint64_t cut_steps = 0;                 // steps between cuts; see CoreLimits
+  uint64_t cut_ms = 0;                    // time between cuts; see CoreLimits
   uint64_t drain_timeout_ms = 25'000;     // the most time of a drain; 0 disables it
   uint64_t scrub_bytes_per_second = 0;    // rate at which cuts are checked; see CoreLimits
 };

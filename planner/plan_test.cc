@@ -381,9 +381,20 @@ TEST(Plan, CutsOccupyTheDisksProportionally) {
   EXPECT_EQ(rare.estimate.cut_steps, AutoCutSteps(cut.value(), bare.step().value()));
 }
 
+TEST(Plan, TimeBoundsTheStepsBetweenCuts) {
+  const Plan none = DurablePlan({{"storage.path", "state"}, {"storage.cut_steps", "0"}});
+  EXPECT_GT(none.estimate.cut_steps, 0u);
+  const Plan rare = DurablePlan({{"storage.path", "state"}, {"storage.cut_steps", "1000000"}});
+  EXPECT_EQ(rare.estimate.cut_steps, none.estimate.cut_steps);
+  const Plan often = DurablePlan({{"storage.path", "state"}, {"storage.cut_steps", "4"}});
+  EXPECT_EQ(often.estimate.cut_steps, 4u);
+}
+
 TEST(Plan, TheLogOccupiesTheDisks) {
-  const Plan logged = DurablePlan(
-      {{"storage.path", "state"}, {"storage.cut_steps", "0"}, {"storage.log", "contributions"}});
+  const Plan logged = DurablePlan({{"storage.path", "state"},
+                                   {"storage.cut_steps", "0"},
+                                   {"storage.cut_seconds", "0"},
+                                   {"storage.log", "contributions"}});
   EXPECT_EQ(logged.estimate.cut_steps, 0u);
   EXPECT_NEAR(logged.estimate.times.busiest_of(Resource::kServerDisks).value(),
               logged.pushed.value() / 2.5e9, 1e-9);

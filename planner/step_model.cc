@@ -120,8 +120,8 @@ void AddCuts(const RunShape& shape, const StepTimes& behind, StepEstimate* estim
   StepTimes& times = estimate->times;
   Seconds written;
   for (const StageTimes& stage : estimate->stages) written += stage.cut;
-  estimate->cut_steps =
-      shape.cut_steps.value_or(AutoCutSteps(written.value(), times.duration.value()));
+  estimate->cut_steps = StepsBetweenCuts(shape.cut_steps, shape.cut_seconds.value(),
+                                         written.value(), times.duration.value());
   if (estimate->cut_steps == 0) return;
   const auto steps = static_cast<double>(estimate->cut_steps);
   estimate->held = behind.duration - times.duration;

@@ -54,10 +54,11 @@ struct RunShape {
   // The servers write cuts. If the state is in memory, a cut writes all of it during the step that
   // follows the cut.
   bool durable = false;
-  // Steps from one cut to the next; 0 disables cuts. If absent, base/job/cut_interval.h derives it
-  // from the time that the writing alone takes.
+  // Steps from one cut to the next; 0 sets no interval. If absent, base/job/cut_interval.h derives
+  // it from the time that the writing alone takes.
   std::optional<uint64_t> cut_steps;
-  bool log = false;  // contributions are written to disk before they are acknowledged
+  Seconds cut_seconds;  // the most time from one cut to the next; 0 sets no limit
+  bool log = false;     // contributions are written to disk before they are acknowledged
   // Computational storage updates the state on its own disks; no mode of this program does.
   bool update_in_storage = false;
 };

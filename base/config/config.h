@@ -107,6 +107,7 @@ struct StorageConfig {
   std::string path;
   uint64_t staging = uint64_t{256} << 20;  // bytes
   std::string cut_steps = "auto";          // auto | a number
+  uint64_t cut_seconds = 300;              // most seconds between cuts; 0 sets no limit
   std::string log = "none";                // none | contributions
   uint64_t scrub = uint64_t{8} << 20;      // bytes per second
   bool reopen = true;          // whether a restarted server opens the job that it served

@@ -72,7 +72,11 @@ void StorageKeys(V* v, StorageConfig* s) {
          "Memory of a server for chunks in transfer from or to its disk.");
   v->Key("storage.cut_steps", &s->cut_steps, AnyValue(),
          "Steps between cuts, from which a job resumes after a crash; auto keeps their cost below "
-         "1 % of the time; 0 cuts only after the last step.");
+         "1 % of the time; 0 sets no such interval. The last step ends with a cut, too.");
+  v->Key("storage.cut_seconds", &s->cut_seconds, AnyValue(),
+         "Most seconds between cuts, besides storage.cut_steps, which bounds the work that a crash "
+         "loses: a step that is decided later ends with a cut. A cut that takes longer than a "
+         "tenth of this extends it to ten times its duration. 0 disables this.");
   v->Key("storage.log", &s->log, AnyValue(),
          "contributions logs each contribution before it is acknowledged, so that a crashed server "
          "recovers its latest state and the job does not return to a cut; none disables the log.");

@@ -200,6 +200,7 @@ void ShardRouter::On(const internal_event::Imported& e) {
 void ShardRouter::On(const internal_event::CutEverywhere& e) {
   facts_.cuts.everywhere = e.cut;
   cuts_.On(e);
+  lead_->On(e);
   drain_.Check();
   gates_->On(e);
 }

@@ -1,5 +1,5 @@
 """Continues killed runs, of which only the durable state is left, with other settings: other data
-need --allow-changes, all differences are named, and no step is lost.
+need --allow-changes, all differences are named, and no step is lost. Also: cuts by time.
 
 Argument: the path of eps."""
 
@@ -168,6 +168,36 @@ class ResumeChangesTest(unittest.TestCase):
         said = run.repeat("--training.seed=7", code=USAGE)
         for text in ("data.sha256: ", "training.seed: ", address, "eps checkpoint save"):
             self.assertIn(text, said)
+
+
+class CutTimeTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model, cls.text = small_job.write_inputs(TMP)
+
+    def test_time_bounds_lost_work(self):
+        expected = Run(self, "undisturbed")
+        expected.repeat()
+        run = Run(self, "by-time", **{
+            "storage.kind": "nvme", "storage.cut_steps": 0, "storage.cut_seconds": 1,
+            "worker.pass_time": "20ms"})
+        process = run.start()
+        run.wait_for(lambda: run.last_step() >= 1, process)
+        servers = re.search(r"eps status --servers=(\S+)\)", read(run.log))[1]
+
+        def everyone_has_cut():
+            said = subprocess.run([EPS, "status", "--json", "--servers=" + servers], check=True,
+                                  stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS)
+            # The import's cut, and one that the time asked for.
+            return all(json.loads(line)["counters"].get("cuts", 0) >= 2
+                       for line in said.stdout.splitlines())
+        run.wait_for(everyone_has_cut, process)
+        os.kill(processes.servers_of(process.pid)[0], signal.SIGKILL)
+        self.assertEqual(process.wait(timeout=TIMEOUT_SECONDS), 0, read(run.log))
+        back = re.search(r"note: the job continues after step (\d+),", read(run.log))
+        self.assertGreater(int(back[1]), 0, read(run.log))
+        self.assertEqual(small_job.outcome(EPS, run.out, STEPS),
+                         small_job.outcome(EPS, expected.out, STEPS))
 
 
 if __name__ == "__main__":
