@@ -107,6 +107,8 @@ class JobDriver {
   absl::Status StopAtNextBorder();
   void ExtendPatience();
   bool Evaluating() const;
+  // Returns whether another program holds the job before the border of this run's gate, to save it.
+  bool HeldForASave();
   bool GoesOnFromACut(const absl::Status& status) const;
   absl::Status Rejoin(const absl::Status& why);
   absl::Status TryRejoin(std::chrono::milliseconds timeout);
