@@ -19,6 +19,7 @@ namespace eps {
 inline constexpr char kManifestFile[] = "eps/manifest.json";
 inline constexpr char kSpecFile[] = "eps/job_spec.txt";
 inline constexpr char kConfigFile[] = "eps/config.yaml";
+inline constexpr char kProfilesFile[] = "eps/compute_profiles.txt";
 inline constexpr char kLatestFile[] = "latest";
 
 // eps/manifest.json, which is written last: a folder without it is not a checkpoint.

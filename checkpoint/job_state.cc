@@ -140,6 +140,14 @@ absl::StatusOr<std::unique_ptr<JobState>> OpenCheckpointState(const std::string&
   return std::unique_ptr<JobState>(std::move(state));
 }
 
+absl::StatusOr<SmallFiles> FilesOf(const JobStateHead& head) {
+  SmallFiles files = FilesOfJob(head.spec);
+  EPS_ASSIGN_OR_RETURN(files["trainer_state.json"], TrainerStateOf(head));
+  files[kRecordsFile] = JoinRecords(head.records);
+  if (!head.config.empty()) files[kConfigFile] = head.config;
+  return files;
+}
+
 absl::StatusOr<std::string> SaveCheckpoint(const JobState& state, const std::string& root) {
   const JobStateHead& head = state.head();
   const uint64_t step = head.border.id.step.value();
@@ -158,10 +166,7 @@ absl::StatusOr<std::string> SaveCheckpoint(const JobState& state, const std::str
                                                 std::string(residual.bytes.view())));
     }
   }
-  SmallFiles files = FilesOfJob(head.spec);
-  EPS_ASSIGN_OR_RETURN(files["trainer_state.json"], TrainerStateOf(head));
-  files[kRecordsFile] = JoinRecords(head.records);
-  if (!head.config.empty()) files[kConfigFile] = head.config;
+  EPS_ASSIGN_OR_RETURN(const SmallFiles files, FilesOf(head));
   const Border border = {step, head.border.version.value(), head.border.update,
                          head.border.id.term.value(), head.border.lagged_norm};
   EPS_RETURN_IF_ERROR(writer->Commit(border, files, head.servers));

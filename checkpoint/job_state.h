@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
+#include "checkpoint/checkpoint.h"
 #include "storage/cuts/cut.h"
 #include "wire/control_client.h"
 
@@ -59,6 +60,10 @@ class JobState {
 
 // Opens a checkpoint folder after checking all its checksums. Errors as CheckpointReader::Open.
 absl::StatusOr<std::unique_ptr<JobState>> OpenCheckpointState(const std::string& folder);
+
+// Returns the files of a checkpoint that hold no tensors, with everything in the head. DataLoss if
+// a record is damaged.
+absl::StatusOr<SmallFiles> FilesOf(const JobStateHead& head);
 
 // Writes `root`/checkpoint-<step> with everything in the head, and returns its path. Errors as
 // CheckpointWriter.

@@ -239,6 +239,21 @@ absl::StatusOr<std::unique_ptr<JobState>> StateFolder::OpenCut(std::optional<Job
   return std::unique_ptr<JobState>(std::move(state));
 }
 
+absl::StatusOr<std::optional<JobId>> StateFolder::JobToReopen() const {
+  std::set<JobId> served;
+  bool has_cut = false;
+  for (const Server& server : servers_) {
+    const Catalogue& catalogue = server.storage->catalogue();
+    EPS_ASSIGN_OR_RETURN(const std::optional<ServedJob> job, catalogue.Served());
+    if (!job.has_value()) continue;
+    served.insert(job->id);
+    EPS_ASSIGN_OR_RETURN(const std::vector<CatalogueCut> cuts, catalogue.Cuts(job->id));
+    has_cut = has_cut || !cuts.empty();
+  }
+  if (served.size() != 1 || !has_cut) return std::optional<JobId>();
+  return std::optional<JobId>(*served.begin());
+}
+
 absl::StatusOr<std::vector<StateFolder::Leftover>> StateFolder::Leftovers(
     const std::vector<JobId>& jobs) const {
   std::vector<Leftover> leftovers;

@@ -37,6 +37,10 @@ class StateFolder {
   // are missing, do not belong together or have no common cut; DataLoss names the damaged file.
   absl::StatusOr<std::unique_ptr<JobState>> OpenCut(std::optional<JobId> job) const;
 
+  // Returns the job that the servers would reopen, if one of them has a cut of it; nullopt if there
+  // is none, or if they would open different ones.
+  absl::StatusOr<std::optional<JobId>> JobToReopen() const;
+
   // Reads every byte of all cuts. Adds a line to *report for each server's share of a cut that is
   // whole, and one for each damaged place, with its file. DataLoss if there is any.
   absl::Status Verify(std::string* report) const;

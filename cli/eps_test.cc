@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -108,6 +109,10 @@ TEST_F(EpsTest, TrainsThroughProcessesAndShowsEachStep) {
   EXPECT_TRUE(fs::exists(folder_ + "/o/checkpoint-4/eps/manifest.json"));
   EXPECT_FALSE(fs::exists(folder_ + "/o/checkpoint-5"));
   EXPECT_TRUE(absl::StrContains(ReadFile(folder_ + "/o/checkpoint-6/eps/config.yaml"), "parts: 2"));
+  const std::string profiles = ReadFile(folder_ + "/o/checkpoint-6/eps/compute_profiles.txt");
+  EXPECT_TRUE(absl::StartsWith(profiles, "libtorch ")) << profiles;
+  EXPECT_TRUE(absl::StrContains(profiles, " cpu ")) << profiles;
+  EXPECT_EQ(std::count(profiles.begin(), profiles.end(), '\n'), 1) << profiles;
 }
 
 TEST_F(EpsTest, ResumesOnOtherServersBitForBit) {

@@ -133,6 +133,7 @@ class Server::Impl {
     environment.trace = options.trace;
     environment.limits.part_timeout_ms = options.part_timeout_ms;
     environment.limits.push_timeout_ms = options.push_timeout_ms;
+    environment.limits.gate_timeout_ms = options.gate_timeout_ms;
     environment.unread_timeout = std::chrono::milliseconds(options.unread_timeout_ms);
     environment.limits.worker_lease_ms = options.worker_lease_ms;
     environment.limits.worker_close_grace_ms =
@@ -140,6 +141,7 @@ class Server::Impl {
     environment.limits.worker_stuck_ms = options.worker_stuck_ms;
     environment.limits.jit_depth = options.jit_depth;
     environment.limits.cut_steps = options.cut_steps;
+    environment.limits.cut_ms = options.cut_ms;
     environment.limits.scrub_bytes_per_second = options.scrub_bytes_per_second;
     if (storage_ != nullptr) {
       environment.durable = true;

@@ -26,6 +26,7 @@ struct ServerOptions {
   size_t max_connections = 4096;        // at a time; fewer if the process may open few files
   uint64_t part_timeout_ms = 60'000;    // an eager job ends if a part is gone for longer
   uint64_t push_timeout_ms = 30'000;    // from the credit of a gradient to its last byte
+  uint64_t gate_timeout_ms = 30'000;    // a gate that lapses ends so long after its last request
   uint64_t unread_timeout_ms = 60'000;  // a client that reads nothing for longer is disconnected
   uint64_t worker_lease_ms = 10'000;    // a lease ends so long after the last Beat
   std::optional<uint64_t> worker_close_grace_ms;  // nullopt: see CoreLimits
@@ -34,6 +35,7 @@ struct ServerOptions {
   uint32_t jit_depth = 1;                 // stages quantized ahead of their first fetch
   std::optional<StorageOptions> storage;  // nullopt keeps state in memory only
   uint64_t cut_steps = 0;                 // steps between cuts; see CoreLimits
+  uint64_t cut_ms = 0;                    // time between cuts; see CoreLimits
   uint64_t drain_timeout_ms = 25'000;     // the most time of a drain; 0 disables it
   uint64_t scrub_bytes_per_second = 0;    // rate at which cuts are checked; see CoreLimits
 };

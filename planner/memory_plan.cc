@@ -17,9 +17,8 @@
 namespace eps::planner {
 namespace {
 
-constexpr double kFp32 = 4;               // bytes
-constexpr double kGradientsInFlight = 2;  // per worker: one is encoded while the next is computed
-constexpr double kStagesOnDevice = 2;     // the one being computed, and the next
+constexpr double kFp32 = 4;            // bytes
+constexpr double kStagesOnDevice = 2;  // the one being computed, and the next
 
 double Elements(const Chunk& chunk) { return static_cast<double>(chunk.elements); }
 
@@ -236,8 +235,10 @@ TierUse WorkerTier(const LargestStage& largest, Bytes stash, const Hardware& har
   tier.tier = Tier::kWorkerMemory;
   tier.machine = worker.name;
   tier.available = worker.memory;
-  const Bytes stages(
-      kFp32 * ((1 + shape.prefetch) * largest.weights + kGradientsInFlight * largest.gradient));
+  // One gradient is encoded while the next is copied there, unless the host computes it there.
+  const double gradients = worker.device.host ? 1 : 2;
+  const Bytes stages(kFp32 *
+                     ((1 + shape.prefetch) * largest.weights + gradients * largest.gradient));
   tier.uses.push_back(Use(MemoryKind::kStage, each * stages, /*exact=*/false, Bytes(0)));
   if (!shape.stash_on_device) {
     tier.uses.push_back(Use(MemoryKind::kStash, each * stash, /*exact=*/true, each * stash));

@@ -140,6 +140,7 @@ RunShape ShapeOf(const Config& config, const Hardware& hardware) {
   shape.log = config.storage.log == "contributions";
   uint64_t cut_steps = 0;
   if (absl::SimpleAtoi(config.storage.cut_steps, &cut_steps)) shape.cut_steps = cut_steps;
+  shape.cut_seconds = Seconds(static_cast<double>(config.storage.cut_seconds));
   return shape;
 }
 

@@ -53,11 +53,12 @@ TEST(Workload, CountsEveryPassAndPart) {
   ASSERT_EQ(work.stages.size(), 4u);
   EXPECT_EQ(work.parameters, spec.total_elements());
   EXPECT_EQ(work.state_per_parameter, Bytes(12));
-  // FP32 weights: every stage except the last fetches them twice.
+  // FP32 weights: blocks fetch them twice.
   const StageWork& block = work.stages[1];
   EXPECT_EQ(block.fetch_forward, Bytes(4.0 * static_cast<double>(block.elements)));
   EXPECT_EQ(block.fetch_backward, block.fetch_forward);
   EXPECT_EQ(block.push, block.fetch_forward);
+  EXPECT_EQ(work.stages[0].fetch_backward, Bytes(0)) << "a lookup's gradient needs no weights";
   EXPECT_EQ(work.stages[3].fetch_backward, Bytes(0));
   EXPECT_EQ(block.backward, 3.0 * block.forward);
   EXPECT_EQ(work.stages[3].backward, 2.0 * work.stages[3].forward);
@@ -382,8 +383,10 @@ TEST(Plan, CutsOccupyTheDisksProportionally) {
 }
 
 TEST(Plan, TheLogOccupiesTheDisks) {
-  const Plan logged = DurablePlan(
-      {{"storage.path", "state"}, {"storage.cut_steps", "0"}, {"storage.log", "contributions"}});
+  const Plan logged = DurablePlan({{"storage.path", "state"},
+                                   {"storage.cut_steps", "0"},
+                                   {"storage.cut_seconds", "0"},
+                                   {"storage.log", "contributions"}});
   EXPECT_EQ(logged.estimate.cut_steps, 0u);
   EXPECT_NEAR(logged.estimate.times.busiest_of(Resource::kServerDisks).value(),
               logged.pushed.value() / 2.5e9, 1e-9);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/job/cut_interval.h"
+#include "planner/lanes.h"
 
 namespace eps::planner {
 namespace {
@@ -53,60 +54,6 @@ constexpr ResourceText kResources[kResourceCount] = {
 
 constexpr size_t Index(Resource resource) { return static_cast<size_t>(resource); }
 
-// Runs tasks one at a time, in the order of the calls.
-class Lane {
- public:
-  // Adds a task that can begin at `ready` and returns when it ends.
-  Seconds Run(Seconds ready, Seconds duration) {
-    free_ = Max(free_, ready) + duration;
-    busy_ += duration;
-    return free_;
-  }
-  Seconds free() const { return free_; }
-  Seconds busy() const { return busy_; }
-
- private:
-  Seconds free_;
-  Seconds busy_;
-};
-
-// Runs other work only while no urgent work is pending. The calls of each kind must be in order of
-// time.
-class UrgentLane {
- public:
-  // Adds urgent work that can begin at `ready` and returns when it ends.
-  Seconds RunUrgent(Seconds ready, Seconds work) {
-    const Seconds start = Max(urgent_free_, ready);
-    urgent_free_ = start + work;
-    urgent_.push_back({start, urgent_free_});
-    busy_ += work;
-    return urgent_free_;
-  }
-  // Adds other work that can begin at `ready`; it runs after all earlier other work.
-  void Run(Seconds ready, Seconds work) {
-    const Seconds start = Max(free_, ready);
-    free_ = start + work;
-    busy_ += work;
-    for (; next_ < urgent_.size() && urgent_[next_].start < free_; ++next_) {
-      const Span& span = urgent_[next_];
-      if (span.end > start) free_ += span.end - Max(span.start, start);
-    }
-  }
-  Seconds free() const { return free_; }
-  Seconds busy() const { return busy_; }
-
- private:
-  struct Span {
-    Seconds start;
-    Seconds end;
-  };
-  std::vector<Span> urgent_;  // in order, without overlap
-  size_t next_ = 0;           // the first span that has not delayed other work yet
-  Seconds urgent_free_;
-  Seconds free_;
-  Seconds busy_;
-};
-
 // Returns the rate of one core. Copying FP32 weights is never slower than quantizing them.
 BytesPerSecond EncodeRate(const Hardware& hardware, const ServerKind& kind,
                           const std::string& codec) {
@@ -115,16 +62,17 @@ BytesPerSecond EncodeRate(const Hardware& hardware, const ServerKind& kind,
   return codec == "fp32" ? Max(kind.memory_bandwidth / kind.cores, kind.encode) : kind.encode;
 }
 
-// Adds to the estimate what cuts cost on average per step. `behind` is a step that follows a cut.
-void AddCuts(const RunShape& shape, const StepTimes& behind, StepEstimate* estimate) {
+// Adds to the estimate what cuts cost on average per step. `following` is a step that follows a
+// cut.
+void AddCuts(const RunShape& shape, const StepTimes& following, StepEstimate* estimate) {
   StepTimes& times = estimate->times;
   Seconds written;
   for (const StageTimes& stage : estimate->stages) written += stage.cut;
-  estimate->cut_steps =
-      shape.cut_steps.value_or(AutoCutSteps(written.value(), times.duration.value()));
+  estimate->cut_steps = StepsBetweenCuts(shape.cut_steps, shape.cut_seconds.value(),
+                                         written.value(), times.duration.value());
   if (estimate->cut_steps == 0) return;
   const auto steps = static_cast<double>(estimate->cut_steps);
-  estimate->held = behind.duration - times.duration;
+  estimate->held = following.duration - times.duration;
   times.duration += estimate->held / steps;
   times.busiest[Index(Resource::kServerDisks)] += written / steps;
 }
@@ -187,11 +135,13 @@ class StepModel::Relay {
     const auto both_ways = [&](Seconds up, Seconds down) {
       return (visit.up ? up : Seconds(0)) + (visit.down ? down : Seconds(0));
     };
-    const Seconds arrived =
-        receive_.Run(ready + latency_, both_ways(t.fetch_forward, t.fetch_backward));
+    const Seconds fetch = both_ways(t.fetch_forward, t.fetch_backward);  // with residuals
+    const bool waits = visit.fetches > 0 || fetch > Seconds(0);
+    const Seconds arrived = waits ? receive_.Run(ready + latency_, fetch) : Seconds(0);
     const Seconds decoded = decoder_.Run(arrived, both_ways(t.decode_forward, t.decode_backward));
     // The stash returns to the device after the weights.
-    const Seconds there = to_device_.Run(decoded, t.to_device + both_ways(Seconds(0), t.stash));
+    const Seconds there =
+        to_device_.Run(decoded, visit.fetches * t.to_device + both_ways(Seconds(0), t.stash));
     Seconds start = Max(there, computed());
     if (pushed_.size() >= kGradientsInFlight) {
       start = Max(start, pushed_[pushed_.size() - kGradientsInFlight]);
@@ -248,8 +198,10 @@ StepModel::StepModel(const Workload& work, const Hardware& hardware, const Worke
     if (gradients != nullptr) encode_ = gradients->encode;
   }
   const size_t stages = work.stages.size();
-  for (size_t s = 0; s < stages; ++s) visits_.push_back({s, true, s + 1 == stages});
-  for (size_t s = stages - 1; s-- > 0;) visits_.push_back({s, false, true});
+  for (size_t s = 0; s < stages; ++s) visits_.push_back({s, true, s + 1 == stages, 1});
+  for (size_t s = stages - 1; s-- > 0;) {
+    visits_.push_back({s, false, true, work.stages[s].fetch_backward > Bytes(0) ? 1.0 : 0.0});
+  }
 }
 
 StepModel::ServerRates StepModel::RatesOf(const Hardware& hardware, const RunShape& shape) {
@@ -401,8 +353,8 @@ StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t membe
       disks.Run(Seconds(0), t.disk);
       asked = Max(asked, Max(processors.free(), disks.free()));
     }
-    const Seconds read = disks.RunUrgent(asked, t.read);
-    const Seconds encoded = Max(read, processors.RunUrgent(asked, t.encode));
+    const Seconds read = disks.RunUrgent(asked, visit.fetches * t.read);
+    const Seconds encoded = Max(read, processors.RunUrgent(asked, visit.fetches * t.encode));
     for (Relay& relay : relays) {
       relay.Next(visit, Max(encoded, relay.Nears(v, prefetch)));
       arrived[v] = Max(arrived[v], relay.arrived());

@@ -7,12 +7,12 @@
 // functions.
 //
 // A worker visits every stage on its way up, the last one once, and every other one again on its
-// way down: 2 n - 1 visits (L2L section 3). The weights of a visit are fetched once the visit that
-// is prefetch + 1 earlier has released its weights and the servers have encoded them, which they
-// begin jit_depth stages earlier still. The computation of a visit waits for its weights, for the
-// previous visit and for memory for a gradient. Gradients are sent after the visit. Once the
-// gradients of all parts have arrived they are reduced, and the stage is updated: at once (eager),
-// or at the start of the next step in forward order (sealed).
+// way down: 2 n - 1 visits (L2L section 3). The weights of a visit, if it needs any, are fetched
+// once the visit that is prefetch + 1 earlier has released its weights and the servers have encoded
+// them, which they begin jit_depth stages earlier still. The computation of a visit waits for its
+// weights, for the previous visit and for memory for a gradient. Gradients are sent after the
+// visit. Once the gradients of all parts have arrived they are reduced, and the stage is updated:
+// at once (eager), or at the start of the next step in forward order (sealed).
 //
 // Each class of workers processes its visits in order. Each worker has an equal share of the
 // servers' links, even while others leave theirs unused. On the servers' processors, encoding has
@@ -54,10 +54,11 @@ struct RunShape {
   // The servers write cuts. If the state is in memory, a cut writes all of it during the step that
   // follows the cut.
   bool durable = false;
-  // Steps from one cut to the next; 0 disables cuts. If absent, base/job/cut_interval.h derives it
-  // from the time that the writing alone takes.
+  // Steps from one cut to the next; 0 sets no interval. If absent, base/job/cut_interval.h derives
+  // it from the time that the writing alone takes.
   std::optional<uint64_t> cut_steps;
-  bool log = false;  // contributions are written to disk before they are acknowledged
+  Seconds cut_seconds;  // the most time from one cut to the next; 0 sets no limit
+  bool log = false;     // contributions are written to disk before they are acknowledged
   // Computational storage updates the state on its own disks; no mode of this program does.
   bool update_in_storage = false;
 };
@@ -180,6 +181,7 @@ class StepModel {
     size_t stage = 0;
     bool up = false;
     bool down = false;
+    double fetches = 0;  // of weights: 0 or 1
   };
   class Relay;
   static ServerRates RatesOf(const Hardware& hardware, const RunShape& shape);

@@ -299,6 +299,24 @@ TEST(StepModel, EncodesBeforeItReduces) {
               kClose);
 }
 
+// As above, but the backward pass of stage 0 needs no weights: it follows the turn, 6-8; the
+// reductions take 6-11 and 11-16. Neither the link nor its latency delays it.
+TEST(StepModel, WeightsThatNobodyFetchesTakeNoTime) {
+  Scenario scenario = WithBytes(2, 1, 1);
+  for (StageWork& stage : scenario.work.stages) stage.backward = Flops(2);
+  scenario.work.stages[0].fetch_backward = Bytes(0);
+  ServerOf(&scenario).encode = kFp32 / Seconds(1);
+  ServerOf(&scenario).update = kFp32 / Seconds(5);
+  scenario.shape.prefetch = 0;
+  EXPECT_NEAR(StepSeconds(scenario), 16, kClose);
+  EXPECT_NEAR(Undisturbed(scenario).busiest_of(Resource::kServerProcessors).value(), 2 * 1 + 2 * 5,
+              kClose);
+  const double without = StepSeconds(scenario);
+  WorkerOf(&scenario).latency = Seconds(1);
+  // Two fetches, and the last gradient's way to the servers, which reduces the turn's meanwhile.
+  EXPECT_NEAR(StepSeconds(scenario), without + 3, kClose);
+}
+
 // One gradient is sent while the next is computed, but no more than one.
 TEST(StepModel, WaitsForTheMemoryOfGradients) {
   Scenario scenario = ComputeOnly(4);  // forward 4 s in total, backward 3 s per stage

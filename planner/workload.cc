@@ -2,6 +2,7 @@
 
 #include "base/ids.h"
 #include "base/job/layout/chunk_map.h"
+#include "base/job/layout/visits.h"
 #include "base/job/models/model_family.h"
 #include "base/job/optimizers.h"
 #include "base/status_macros.h"
@@ -95,6 +96,7 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
   for (uint32_t s = 0; s < spec.stages.size(); ++s) {
     const StageId id(s);
     const bool last = s + 1 == spec.stages.size();
+    const bool fetched_for_backward = FetchesWeights(spec, {id, /*backward=*/true});
     StageWork stage;
     stage.name = spec.stages[s].name;
     stage.elements = chunks.StageElements(id);
@@ -105,13 +107,11 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
       const WeightAxes forward = codecs.axes(id, chunk_id, /*backward=*/false);
       const WeightAxes backward = codecs.axes(id, chunk_id, /*backward=*/true);
       // The last stage runs its forward and its backward pass in a row, so one fetch serves both.
-      if (last) {
-        stage.fetch_forward += EncodedBytes(weights, chunk, backward.first);
-      } else {
-        stage.fetch_forward += EncodedBytes(weights, chunk, forward.first);
+      stage.fetch_forward += EncodedBytes(weights, chunk, last ? backward.first : forward.first);
+      if (!last && fetched_for_backward) {
         stage.fetch_backward += EncodedBytes(weights, chunk, backward.first);
       }
-      if (backward.has_second) {
+      if (backward.has_second && fetched_for_backward) {
         stage.fetch_backward += EncodedBytes(weights, chunk, backward.second);
       }
       stage.push += EncodedBytes(codecs.gradient(chunk_id, after_warmup), chunk, Axis::kRow);

@@ -22,7 +22,8 @@ struct StageWork {
   uint32_t chunks = 0;    // chunks that hold these parameters
   // Encoded weights that one worker fetches before its forward and its backward pass. The last
   // stage runs both passes in a row and fetches once; its fetch_backward then holds only the second
-  // copies of quantization.backward_weights=both_axes.
+  // copies of quantization.backward_weights=both_axes. A stage whose backward pass needs no weights
+  // (StageSpec::backward_needs_weights) fetches none for it.
   Bytes fetch_forward;
   Bytes fetch_backward;
   Bytes push;  // encoded gradients of one part

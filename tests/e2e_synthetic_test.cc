@@ -89,8 +89,18 @@ class PoisonedRuntime final : public StageRuntime {
                                            std::shared_ptr<HostStage> host) override {
     return runtime_->Load(stage, std::move(host));
   }
+  std::shared_ptr<const StageWeights> WithoutValues(StageId stage) override {
+    return runtime_->WithoutValues(stage);
+  }
   StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) override {
     return runtime_->Add(std::move(left), std::move(right));
+  }
+  bool in_host_memory() const override { return true; }
+  absl::StatusOr<std::unique_ptr<HostStage>> MoveToHost(StageId stage,
+                                                        StageGradientPtr gradient) override {
+    auto host = runtime_->MoveToHost(stage, std::move(gradient));
+    if (host.ok() && stage == poison_.stage && poisoned_) (*host)->tensor(0)[5] = std::nanf("");
+    return host;
   }
   absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) override {
     const absl::Status status = runtime_->ToHost(stage, gradient, out);
@@ -107,7 +117,7 @@ class PoisonedRuntime final : public StageRuntime {
   std::string compute_profile() const override { return runtime_->compute_profile(); }
 
  private:
-  // Records whose gradient it computes, for the ToHost call that follows.
+  // Records whose gradient it computes, for the MoveToHost call that follows.
   class Program final : public StageProgram {
    public:
     Program(PoisonedRuntime* runtime, StageProgram* program)

@@ -172,10 +172,13 @@ class MissingStateTest(unittest.TestCase):
         self.assertIn("note: --resume=%s: starting over at step %d" % (checkpoint, step), said)
 
     def test_a_checkpoint_of_the_last_step_is_enough(self):
-        run = Run(self, "last-checkpoint").kill_in_the_middle()
-        self.eps("checkpoint", "save", run.state, "--out=" + run.out)
-        checkpoint, = glob.glob(os.path.join(run.out, "checkpoint-*"))
-        step = int(checkpoint.rpartition("-")[2])
+        run, step = Run(self, "last-checkpoint"), 1
+        while run.last_step() < step:
+            # The kill may fall between the cut of a step and its line in metrics.jsonl.
+            run.kill_in_the_middle()
+            self.eps("checkpoint", "save", run.state, "--out=" + run.out)
+            checkpoint, = glob.glob(os.path.join(run.out, "checkpoint-*"))
+            step = int(checkpoint.rpartition("-")[2])
         rows = [row for row in run.rows() if row["step"] <= step]
         with open(run.metrics, "w", encoding="utf-8") as f:
             f.writelines(json.dumps(row) + "\n" for row in rows)
@@ -271,44 +274,68 @@ class MissingStateTest(unittest.TestCase):
         os.rename(away, run.state)
         run.expect_end("latest")
 
-    def test_servers_of_others_without_the_job_are_refused(self):
-        run = Run(self, "others")
-        address = "127.0.0.1:%d" % processes.reserve_port()
-        serve = [EPS, "serve", "--listen=" + address, "--storage.kind=nvme",
-                 "--storage.staging=8MiB", "--storage.cut_steps=1", "--storage.path=" + run.state]
-        settings = {"servers.addresses": address, "worker.count": 1}
-        log = open(run.folder + ".serve.log", "w", encoding="utf-8")
+    def run_on_servers_of_others(self, name, count):
+        """Returns a run that was killed in the middle, its settings, the folders of its servers,
+        and a context in which they run."""
+        run = Run(self, name)
+        addresses = ["127.0.0.1:%d" % processes.reserve_port() for _ in range(count)]
+        folders = [os.path.join(run.state, "of-%d" % i) for i in range(count)]
+        settings = {"servers.addresses": ",".join(addresses), "worker.count": 1}
 
         @contextlib.contextmanager
-        def server():
-            process = subprocess.Popen(serve, stdout=log, stderr=log)
-            try:
-                yield
-            finally:
-                process.kill()
-                process.wait()
+        def servers():
+            with open(run.folder + ".serve.log", "a", encoding="utf-8") as log:
+                started = [subprocess.Popen(
+                    [EPS, "serve", "--listen=" + address, "--storage.kind=nvme",
+                     "--storage.staging=8MiB", "--storage.cut_steps=1", "--storage.path=" + folder],
+                    stdout=log, stderr=log) for address, folder in zip(addresses, folders)]
+                try:
+                    yield
+                finally:
+                    for process in started:
+                        process.kill()
+                        process.wait()
 
-        with log:
-            for _ in range(10):
-                shutil.rmtree(run.state, ignore_errors=True)
-                shutil.rmtree(run.out, ignore_errors=True)
-                with server():
-                    run.kill_when(lambda: run.last_step() >= 5, run.start(settings=settings))
-                if 5 <= run.last_step() < STEPS:
-                    break
-            self.assertLess(run.last_step(), STEPS)
-            os.rename(run.state, run.folder + "/away")
-            metrics = content(run.metrics)
-            with server():
-                said = run.repeat("latest", code=66, settings=settings)
-            self.assertIn("is not on " + address, said)
-            self.assertIn("metrics.jsonl ends at step %d" % run.last_step(), said)
-            self.assertEqual(content(run.metrics), metrics)
-            shutil.rmtree(run.state)
-            os.rename(run.folder + "/away", run.state)
-            with server():
-                run.repeat("latest", settings=settings)
-            self.expect_outcome(run)
+        for _ in range(10):
+            shutil.rmtree(run.state, ignore_errors=True)
+            shutil.rmtree(run.out, ignore_errors=True)
+            for folder in folders:
+                os.makedirs(folder)
+            with servers():
+                run.kill_when(lambda: run.last_step() >= 5, run.start(settings=settings))
+            if 5 <= run.last_step() < STEPS:
+                return run, settings, folders, servers
+        raise AssertionError("no run was killed before its end")
+
+    def check_without_folders(self, run, settings, lost, servers):
+        """Returns what a resumed run says without these folders; checks it with them."""
+        metrics = content(run.metrics)
+        for folder in lost:
+            os.rename(folder, folder + "-away")
+            os.makedirs(folder)
+        with servers():
+            said = run.repeat("latest", code=66, settings=settings)
+        self.assertEqual(content(run.metrics), metrics)
+        for folder in lost:
+            shutil.rmtree(folder)
+            os.rename(folder + "-away", folder)
+        with servers():
+            run.repeat("latest", settings=settings)
+        self.expect_outcome(run)
+        return said
+
+    def test_servers_of_others_without_the_job_are_refused(self):
+        run, settings, folders, servers = self.run_on_servers_of_others("others", 1)
+        step = run.last_step()
+        said = self.check_without_folders(run, settings, folders, servers)
+        self.assertIn("is not on " + settings["servers.addresses"], said)
+        self.assertIn("metrics.jsonl ends at step %d" % step, said)
+
+    def test_one_missing_folder_of_others_is_refused(self):
+        run, settings, folders, servers = self.run_on_servers_of_others("others-folder", 2)
+        said = self.check_without_folders(run, settings, folders[1:], servers)
+        self.assertIn("no cut is there on all shards", said)
+        self.assertRegex(said, r"shard 1 at \S+ has none")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,6 @@ DOES_NOT_FIT = 71
 STEPS = ("2", "3")
 SMALL_MODEL = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32,
                "vocab_size": 256}
-# Sentences of the page about defaults: the key and its default.
-DEFAULTS = [("`checkpoint.save_steps`", "`0`")]
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
@@ -125,15 +123,8 @@ class ReadmeTest(unittest.TestCase):
                                       re.MULTILINE)[1])
         self.assertIn("GPT-2 of %.1f million parameters" % (parameters / 1e6), sample)
 
-    def test_defaults(self):
-        reference = run("config", "reference")
-        for key, default in DEFAULTS:
-            self.assertIn(key, section("Current limits"))
-            row = next(row for row in reference.splitlines() if row.startswith("| %s |" % key))
-            self.assertEqual(row.split(" | ")[2], default, key)
+    def test_a_finished_run_leaves_no_state(self):
         self.assertFalse(os.path.exists(os.path.join(TMP, "DIR", "state")))
-        self.assertEqual([name for name in os.listdir(os.path.join(TMP, "DIR"))
-                          if name.startswith("checkpoint-1")], [], "save_steps is not 0")
 
     def test_a_state_above_the_limit_is_refused(self):
         printed = run(*self.shortened(self.listed[0], "refused"), "--servers.memory_limit=4MiB",

@@ -32,6 +32,8 @@ MEMORY = {"storage.kind": "dram"}
 EAGER = dict(MEMORY, **{"training.clip": "lagged"})
 SEALED = dict(MEMORY, **{"training.clip": "exact"})
 DURABLE = dict(EAGER, **{"storage.kind": "nvme", "storage.cut_steps": 4})
+# The workers keep what their gradients left out.
+RESIDUALS = {"quantization.residual_home": "worker"}
 # Makes a run long enough for the start of another process.
 SLOW = {"worker.pass_time": "8ms"}
 # A frozen worker is not replaced before its lease ends.
@@ -227,8 +229,18 @@ class WorkerChangeTest(unittest.TestCase):
     def test_a_stopped_worker_is_replaced_sealed(self):
         self.check_stopped_worker("stopped-sealed", SEALED)
 
+    def test_a_stopped_worker_hands_over_its_residuals(self):
+        for name, settings in (("eager", EAGER), ("sealed", SEALED)):
+            self.check_stopped_worker("stopped-residuals-" + name, dict(settings, **RESIDUALS))
+
+    def test_all_workers_hand_over_their_residuals(self):
+        self.check_all_replaced("stopped-all-residuals", dict(SEALED, **RESIDUALS))
+
     def test_all_workers_are_replaced(self):
-        run = self.run_of("stopped-all", EAGER)
+        self.check_all_replaced("stopped-all", EAGER)
+
+    def check_all_replaced(self, name, settings):
+        run = self.run_of(name, settings)
         run.wait_for_step(4)
         for rank in (0, 1):
             run.signal_worker(rank, signal.SIGTERM)
@@ -356,6 +368,17 @@ class WorkerChangeTest(unittest.TestCase):
         said = text_of(run.log)
         self.assertIn("eps train --out=%s --resume=latest\n" % run.out, said)
         self.assertIn("eps: worker 1 was ended by signal 9", said)
+        run.start("latest", **{"worker.pass_time": "0s"}).expect_end(0)
+        self.expect_outcome(run)
+
+    def test_a_killed_worker_ends_a_run_with_its_residuals(self):
+        run = self.run_of("killed-residuals", SEALED, RESIDUALS, {"checkpoint.save_steps": 2})
+        run.wait_for_step(5)
+        run.signal_worker(1, signal.SIGKILL)
+        run.expect_end(65)
+        said = text_of(run.log)
+        self.assertIn("eps train --out=%s --resume=latest\n" % run.out, said)
+        self.assertIn("quantization.residual_home=worker", said)
         run.start("latest", **{"worker.pass_time": "0s"}).expect_end(0)
         self.expect_outcome(run)
 

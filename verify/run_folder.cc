@@ -178,6 +178,14 @@ absl::StatusOr<std::unique_ptr<SafetensorsReader>> RunFolder::OpenResiduals(uint
   return reader;
 }
 
+absl::StatusOr<std::vector<std::string>> RunFolder::ComputeProfiles(uint64_t step) const {
+  const absl::StatusOr<std::string> text =
+      ReadFile(CheckpointFolder(path_, step) + "/eps/compute_profiles.txt");
+  if (absl::IsNotFound(text.status())) return std::vector<std::string>();
+  EPS_RETURN_IF_ERROR(text.status());
+  return std::vector<std::string>(absl::StrSplit(*text, '\n', absl::SkipEmpty()));
+}
+
 absl::StatusOr<StepFigures> RunFolder::Figures(uint64_t step) const {
   const auto it = figures_.find(step);
   if (it != figures_.end()) return it->second;

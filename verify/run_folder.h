@@ -45,6 +45,9 @@ class RunFolder {
   // null if the checkpoint has no such file, and DataLoss as Open does.
   absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenResiduals(uint64_t step,
                                                                    uint32_t part) const;
+  // Returns how the workers computed up to the end of a step, one profile each
+  // (TorchComputeProfile); empty if checkpoint-<step> does not say (eps/compute_profiles.txt).
+  absl::StatusOr<std::vector<std::string>> ComputeProfiles(uint64_t step) const;
   // Returns the record of `step` in metrics.jsonl, or DataLoss if there is none.
   absl::StatusOr<StepFigures> Figures(uint64_t step) const;
 

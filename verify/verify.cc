@@ -43,6 +43,13 @@ int ThreadsOfWorker(const WorkerConfig& worker) {
   return std::max(1, static_cast<int>(UsableProcessors()) / std::max(1, worker.count));
 }
 
+bool IsCpu(const std::string& profile) { return absl::StrContains(profile, " cpu "); }
+
+absl::Status CheckDevice(const RunFolder& run, uint64_t step, const std::string& auto_profile) {
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> recorded, run.ComputeProfiles(step));
+  return CheckComputedOnCpu(recorded, run.config().worker.device, auto_profile);
+}
+
 absl::Status CheckVerifiable(const RunFolder& run) {
   if (!HasReferenceModel(run.spec().model.type)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -214,19 +221,27 @@ absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string
   return command;
 }
 
-absl::Status CheckComputedOnCpu(const std::string& device, const std::string& auto_profile) {
-  const char* const advice =
-      ", whose bits differ from those of the reference's CPU; train with --worker.device=cpu to "
-      "verify";
-  if (absl::StartsWith(device, "cuda")) {
+absl::Status CheckComputedOnCpu(const std::vector<std::string>& recorded, const std::string& device,
+                                const std::string& auto_profile) {
+  const auto refuse = [](const std::string& found) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the workers of the run computed on ", device, " (worker.device)", advice));
+        absl::StrCat(found,
+                     ", whose bits differ from those of the reference's CPU; train with "
+                     "--worker.device=cpu to verify"));
+  };
+  for (const std::string& profile : recorded) {
+    if (IsCpu(profile)) continue;
+    return refuse(absl::StrCat("a worker of the run computed with \"", profile, "\""));
   }
-  if (device == "auto" && !absl::StrContains(auto_profile, " cpu ")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the workers of the run chose their device (worker.device=auto), which on this "
-        "machine is a GPU (",
-        auto_profile, ")", advice));
+  if (!recorded.empty()) return absl::OkStatus();
+  if (absl::StartsWith(device, "cuda")) {
+    return refuse(absl::StrCat("the workers of the run computed on ", device, " (worker.device)"));
+  }
+  if (device == "auto" && !IsCpu(auto_profile)) {
+    return refuse(
+        absl::StrCat("the run does not say how its workers computed; they chose their "
+                     "device (worker.device=auto), which on this machine is a GPU (",
+                     auto_profile, ")"));
   }
   return absl::OkStatus();
 }
@@ -234,8 +249,8 @@ absl::Status CheckComputedOnCpu(const std::string& device, const std::string& au
 absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) {
   EPS_ASSIGN_OR_RETURN(const RunFolder run, RunFolder::Open(options.run));
   EPS_RETURN_IF_ERROR(CheckVerifiable(run));
-  EPS_ASSIGN_OR_RETURN(const std::string profile, TorchComputeProfile(RuntimeOptions()));
-  EPS_RETURN_IF_ERROR(CheckComputedOnCpu(run.config().worker.device, profile));
+  EPS_ASSIGN_OR_RETURN(const std::string auto_profile, TorchComputeProfile(RuntimeOptions()));
+  EPS_RETURN_IF_ERROR(CheckDevice(run, /*step=*/1, auto_profile));
   const JobSpec& spec = run.spec();
   EPS_ASSIGN_OR_RETURN(const auto data, OpenData(options, run));
   const auto batches = NewTokenBatchSource(spec, *data);
@@ -264,6 +279,7 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
   }
   Comparison comparison(run, steps, out);
   while (reference->step() < steps) {
+    EPS_RETURN_IF_ERROR(CheckDevice(run, reference->step() + 1, auto_profile));
     EPS_ASSIGN_OR_RETURN(const StepFigures figures, reference->RunStep());
     EPS_ASSIGN_OR_RETURN(const bool equal, comparison.CompareStep(*reference, figures));
     if (!equal) return false;

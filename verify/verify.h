@@ -30,10 +30,12 @@ struct VerifyCommand {
 // Returns InvalidArgument, naming the argument.
 absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string>& arguments);
 
-// Returns InvalidArgument if a run whose configuration has worker.device `device` did not compute
-// on a CPU, or if nothing tells: "auto" is a CPU only where it is one on this machine, whose "auto"
-// has the compute profile `auto_profile`.
-absl::Status CheckComputedOnCpu(const std::string& device, const std::string& auto_profile);
+// Returns InvalidArgument if workers of a run did not compute on a CPU, or if nothing tells. Their
+// compute profiles, `recorded`, tell. A run that recorded none has `device` as its worker.device:
+// "auto" is a CPU only where it is one on this machine, whose "auto" has the profile
+// `auto_profile`.
+absl::Status CheckComputedOnCpu(const std::vector<std::string>& recorded, const std::string& device,
+                                const std::string& auto_profile);
 
 // Recomputes the run step by step in this process, compares weights, moments and figures of each
 // step bit for bit, and writes its findings to `out`. Stops after the first step that differs.

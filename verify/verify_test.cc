@@ -146,6 +146,7 @@ void MakeRun(const std::string& folder) {
     fs::create_directories(checkpoint + "/eps");
     WriteText(checkpoint + "/eps/job_spec.txt", spec.ToText());
     WriteText(checkpoint + "/eps/config.yaml", config.ToYaml());
+    WriteText(checkpoint + "/eps/compute_profiles.txt", (*runtime)->compute_profile() + "\n");
     const std::vector<TensorValues> state = shard.Read();
     for (size_t field = 0; field < state.size(); ++field) {
       WriteTensors(absl::StrCat(checkpoint, "/", kStateFiles[field]), spec, state[field]);
@@ -311,8 +312,15 @@ TEST_F(VerifyTest, ReportsMissingAndBadFiles) {
        ExitCode::kDataInvalid, "metrics.jsonl:4"},
       {"a missing record", [](const std::string& run) { WriteText(run + "/metrics.jsonl", ""); },
        ExitCode::kDataInvalid, "no record of step 1"},
+      {"a GPU in a later step",
+       [](const std::string& run) {
+         WriteText(run + "/checkpoint-2/eps/compute_profiles.txt",
+                   "libtorch 2.11.0 cuda NVIDIA H100 80GB HBM3 sm_90\n", /*append=*/true);
+       },
+       ExitCode::kUsage, "computed with \"libtorch 2.11.0 cuda NVIDIA H100"},
       {"a CUDA worker",
        [](const std::string& run) {
+         fs::remove(run + "/checkpoint-1/eps/compute_profiles.txt");
          const std::string path = run + "/checkpoint-1/eps/config.yaml";
          Config config;
          EXPECT_TRUE(config.MergeYaml(ReadText(path), path).ok());
@@ -350,11 +358,13 @@ TEST_F(VerifyTest, RefusesASyntheticModel) {
 TEST(CheckComputedOnCpu, RefusesGpusAlsoIfChosenByAuto) {
   const std::string cpu = "libtorch 2.11.0 cpu AVX512 AuthenticAMD/25/17 threads=2";
   const std::string gpu = "libtorch 2.11.0 cuda NVIDIA H100 80GB HBM3 sm_90";
-  EXPECT_TRUE(CheckComputedOnCpu("cpu", gpu).ok());
-  EXPECT_TRUE(CheckComputedOnCpu("auto", cpu).ok());
+  EXPECT_TRUE(CheckComputedOnCpu({}, "cpu", gpu).ok());
+  EXPECT_TRUE(CheckComputedOnCpu({}, "auto", cpu).ok());
+  EXPECT_TRUE(CheckComputedOnCpu({cpu}, "auto", gpu).ok()) << "a GPU of this machine";
   for (const absl::Status& status :
-       {CheckComputedOnCpu("auto", gpu), CheckComputedOnCpu("cuda", cpu),
-        CheckComputedOnCpu("cuda:1", gpu)}) {
+       {CheckComputedOnCpu({}, "auto", gpu), CheckComputedOnCpu({}, "cuda", cpu),
+        CheckComputedOnCpu({}, "cuda:1", gpu), CheckComputedOnCpu({gpu}, "auto", cpu),
+        CheckComputedOnCpu({cpu, gpu}, "cpu", cpu)}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_TRUE(absl::StrContains(status.message(), "--worker.device=cpu")) << status;
   }

@@ -26,6 +26,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kCallTimeout{60};
 // The holder of the gate of the one program that drives a job: the next one replaces its gate.
 constexpr char kDriver[] = "driver";
+constexpr size_t kMaxConfigBytes = size_t{256} << 10;  // of CreateJobRequest::config
 // A server reserves and touches all of its memory before it answers an import.
 constexpr std::chrono::seconds kReserveTimeout{1800};
 // The most time for CreateJob; without progress of the servers it ends much earlier.
@@ -216,6 +217,7 @@ uint64_t ControlClient::FilledBytes(uint64_t* wanted_bytes) {
 }
 
 absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec,
+                                                            const std::string& config,
                                                             const CreatePatience& patience) {
   {
     MutexLock lock(&mu_);
@@ -224,6 +226,7 @@ absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec,
   v1::CreateJobRequest request;
   request.set_request_id(RequestId("create"));
   request.set_spec_text(spec.ToText());
+  if (config.size() <= kMaxConfigBytes) request.set_config(config);
   for (const std::string& address : servers_) request.add_servers(address);
   CreateCall call(stubs_[0].get(), request);
   uint64_t filled = 0;
@@ -245,6 +248,18 @@ absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec,
   }
   EPS_RETURN_IF_ERROR(FromGrpc(call.status(), Where("CreateJob", 0)));
   return call.reply();
+}
+
+absl::StatusOr<v1::GetJobReply> ControlClient::FindJob() {
+  grpc::ClientContext context;
+  SetTimeout(&context, kCallTimeout);
+  v1::GetJobRequest request;
+  request.set_request_id(RequestId("job"));
+  v1::GetJobReply reply;
+  EPS_RETURN_IF_ERROR(FromGrpc(stubs_[0]->GetJob(&context, request, &reply), Where("GetJob", 0)));
+  MutexLock lock(&mu_);
+  job_ = JobId(reply.job_id());
+  return reply;
 }
 
 absl::Status ControlClient::Initialize(ShardId shard) {
@@ -277,13 +292,27 @@ absl::Status ControlClient::Import(ShardId shard, const ImportSource& source) {
 }
 
 absl::StatusOr<uint64_t> ControlClient::Gate(std::optional<uint64_t> step) {
-  grpc::ClientContext context;
-  SetTimeout(&context, kCallTimeout);
   v1::GateRequest request;
-  request.set_request_id(RequestId("gate"));
-  request.set_job_id(job().value());
   request.set_holder(kDriver);
   if (step.has_value()) request.set_step(*step);
+  EPS_ASSIGN_OR_RETURN(const v1::GateReply reply, SendGate(std::move(request)));
+  return reply.step();
+}
+
+absl::StatusOr<v1::GateReply> ControlClient::LapsingGate(const std::string& holder,
+                                                         std::optional<uint64_t> step) {
+  v1::GateRequest request;
+  request.set_holder(holder);
+  request.set_lapses(true);
+  if (step.has_value()) request.set_step(*step);
+  return SendGate(std::move(request));
+}
+
+absl::StatusOr<v1::GateReply> ControlClient::SendGate(v1::GateRequest request) {
+  grpc::ClientContext context;
+  SetTimeout(&context, kCallTimeout);
+  request.set_request_id(RequestId("gate"));
+  request.set_job_id(job().value());
   v1::GateReply reply;
   const absl::Status status =
       FromGrpc(stubs_[0]->Gate(&context, request, &reply), Where("Gate", 0));
@@ -292,7 +321,7 @@ absl::StatusOr<uint64_t> ControlClient::Gate(std::optional<uint64_t> step) {
         absl::StrCat(status.message(), "; eps status names the server that does not answer"));
   }
   EPS_RETURN_IF_ERROR(status);
-  return reply.step();
+  return reply;
 }
 
 absl::Status ControlClient::Export(

@@ -43,6 +43,9 @@ struct ResidualPlace {
   PartId part;
 };
 
+// Begins the names of holders that save a job; their gates lapse.
+inline constexpr char kSaveHolder[] = "save/";
+
 // Calls the Control service. Every call has a deadline, and every error names the server.
 // Thread-safe.
 class ControlClient {
@@ -63,10 +66,16 @@ class ControlClient {
   };
   // Creates the job on servers()[0], or finds it there; all later calls refer to this job. Logs how
   // far the servers are with filling their slots. DeadlineExceeded if they make no progress.
-  absl::StatusOr<v1::CreateJobReply> CreateJob(const JobSpec& spec, const CreatePatience& patience);
-  absl::StatusOr<v1::CreateJobReply> CreateJob(const JobSpec& spec) {
-    return CreateJob(spec, CreatePatience());
+  // `config` is the run's configuration, for tools (GetJob); one of more than 256 KiB is not sent.
+  absl::StatusOr<v1::CreateJobReply> CreateJob(const JobSpec& spec, const std::string& config,
+                                               const CreatePatience& patience);
+  absl::StatusOr<v1::CreateJobReply> CreateJob(const JobSpec& spec,
+                                               const std::string& config = "") {
+    return CreateJob(spec, config, CreatePatience());
   }
+  // Asks servers()[0] which job it runs; all later calls refer to that job. NotFound if it runs
+  // none.
+  absl::StatusOr<v1::GetJobReply> FindJob();
 
   // Sets every chunk of a server to the spec's initial values, at the border before training. The
   // job opens once all servers have their state.
@@ -87,6 +96,10 @@ class ControlClient {
   // at most `step`, all of them will stop at that one. Unavailable if the lead, or a server that it
   // asks, does not answer within a minute.
   absl::StatusOr<uint64_t> Gate(std::optional<uint64_t> step);
+  // As Gate, for another holder, whose gate lapses: repeat the call more often than every
+  // GateReply::timeout_ms.
+  absl::StatusOr<v1::GateReply> LapsingGate(const std::string& holder,
+                                            std::optional<uint64_t> step);
 
   // Reads the state of all chunks of a server at the border after `step`, and the residuals of
   // their sparse gradients. Calls `write` for one whole chunk at a time and `write_residual` for
@@ -112,6 +125,7 @@ class ControlClient {
  private:
   explicit ControlClient(std::vector<std::string> servers);
   std::string Where(absl::string_view call, size_t server) const;
+  absl::StatusOr<v1::GateReply> SendGate(v1::GateRequest request);
   // Returns the bytes of slots that all servers have filled, and sets how many they want to fill.
   uint64_t FilledBytes(uint64_t* wanted_bytes);
 

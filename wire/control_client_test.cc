@@ -64,10 +64,10 @@ TEST(ControlClient, WaitsWhileServersFillTheirSlots) {
   ASSERT_TRUE(client.ok()) << client.status();
   const ControlClient::CreatePatience patience = {std::chrono::milliseconds(1), /*idle_looks=*/5};
   service.stops_at = FillingService::kBytes / 2;
-  const absl::Status stuck = (*client)->CreateJob(JobSpec(), patience).status();
+  const absl::Status stuck = (*client)->CreateJob(JobSpec(), "", patience).status();
   EXPECT_EQ(stuck.code(), absl::StatusCode::kDeadlineExceeded) << stuck;
   service.stops_at = FillingService::kBytes;
-  const absl::Status filled = (*client)->CreateJob(JobSpec(), patience).status();
+  const absl::Status filled = (*client)->CreateJob(JobSpec(), "", patience).status();
   EXPECT_TRUE(filled.ok()) << filled;
 }
 

@@ -117,16 +117,6 @@ absl::Status ParseServers(WorkerOptions* options) {
   return absl::OkStatus();
 }
 
-absl::Status ApplySettings(const std::vector<Setting>& settings, Config* config) {
-  for (const auto& [key, value] : settings) {
-    const absl::Status status = config->Set(key, value);
-    if (!status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--", key, ": ", status.message()));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // The functions below return the help to print if the arguments ask for it, else an empty text.
 absl::StatusOr<std::string> ParseWorker(const std::vector<std::string>& arguments,
                                         const std::map<std::string, std::string>& environment,
@@ -139,7 +129,7 @@ absl::StatusOr<std::string> ParseWorker(const std::vector<std::string>& argument
   EPS_RETURN_IF_ERROR(ApplyFile(line.config_file, &config));
   EPS_RETURN_IF_ERROR(ApplyLauncher(environment, options));
   EPS_RETURN_IF_ERROR(config.MergeEnvironment(environment));
-  EPS_RETURN_IF_ERROR(ApplySettings(line.settings, &config));
+  EPS_RETURN_IF_ERROR(config.MergeFlags(line.settings));
   EPS_RETURN_IF_ERROR(DefaultServers(environment, &config));
   if (config.worker.count < 1 || config.worker.rank < 0 ||
       config.worker.rank >= config.worker.count) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -21,28 +20,16 @@
 #include "worker/exec/torch_runtime.h"
 #include "worker/models/model_runtime.h"
 #include "worker/relay/relay.h"
+#include "worker/stash_room.h"
 
 namespace eps {
 namespace {
-
-// Returns the limit of the stash in host memory; 0, which sets none, if the system does not say
-// what is free.
-uint64_t StashRoom(const WorkerOptions& worker) {
-  if (worker.config.worker.stash_host > 0) return worker.config.worker.stash_host;
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    uint64_t kib = 0;
-    if (std::sscanf(line.c_str(), "MemAvailable: %lu", &kib) != 1) continue;
-    return (kib << 10) / 2 / static_cast<uint64_t>(std::max(1, worker.local_count));
-  }
-  return 0;
-}
 
 RuntimeOptions RuntimeOptionsOf(const WorkerOptions& worker) {
   RuntimeOptions options;
   options.device = worker.config.worker.device;
   options.stash = worker.config.worker.stash;
-  options.stash_host = StashRoom(worker);
+  options.stash_host = StashRoom(worker.config.worker.stash_host, worker.local_count);
   options.threads = worker.config.worker.threads;
   if (options.threads == 0) {
     const int local = std::max(1, worker.local_count);
@@ -253,6 +240,11 @@ absl::Status Worker::OpenBatches(const JobSpec& spec) {
 }
 
 absl::Status Worker::Drain(ParameterClient* client, uint64_t finished, uint64_t steps) {
+  if (client->HandOver()) {
+    EPS_LOG_WARN("step " << finished + 1
+                         << " did not begin in time (worker.rpc_timeout): the residuals "
+                         << "of this worker are lost (quantization.residual_home=worker)");
+  }
   // Everything of the step is counted. Without a Leave, the leases end a little later.
   const absl::Status left = client->Leave();
   if (!left.ok()) EPS_LOG_WARN("the leases are not given back: " << left.message());
@@ -289,7 +281,7 @@ absl::Status Worker::TrainUntilFenced() {
   // After the last step only its completion is outstanding; an interrupt does not cut that off.
   const auto stop = [&] {
     if (finished >= job.next_step.value()) fruitless_joins_ = 0;  // and all of it is counted
-    stopped = finished < job.spec.training.steps && interrupted_();
+    stopped = finished < job.spec.training.steps && interrupted_() && !client->HandOver();
     return stopped;
   };
   const absl::Status status =

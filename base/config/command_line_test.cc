@@ -107,12 +107,12 @@ TEST(CommandLineTest, NamesTheNearestKnownArgument) {
       {{"--steps", "5"}, "training.steps"},
       {{"--seed=1"}, "training.seed"},
       {{"--batch-size=8"}, "training.micro_batch_size"},
-      {{"--epochs=3"}, "training.steps"},
+      {{"--epochs=3"}, "did you mean training.epochs?"},
       {{"--bf16"}, "workers compute in FP32"},
       {{"--wandb"}, "metrics.jsonl"},
       {{"--output_dir=x"}, "--out"},
       {{"--learning_rate", "1e-3"}, "optimizer.lr"},
-      {{"--warmup_ratio=0.1"}, "lr_scheduler.warmup_steps"},
+      {{"--warmup_ratio=0.1"}, "did you mean lr_scheduler.warmup_ratio?"},
   };
   for (const Case& c : cases) {
     const absl::Status status = ParseCommandLine(kTrainCommand, c.arguments).status();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <type_traits>
 #include <utility>
 
@@ -46,7 +47,7 @@ std::vector<std::string> NamesOfValue(const Auto<T>&) {
 }
 
 absl::Status ParseNumbers(const OptimizerParameter& parameter, const Value& value,
-                          OptimizerSpec* optimizer) {
+                          OptimizerSettings* optimizer) {
   std::vector<double> numbers;
   EPS_RETURN_IF_ERROR(ListKind<NumberKind>::Parse(value, &numbers));
   if (numbers.size() != parameter.numbers.size()) {
@@ -59,7 +60,7 @@ absl::Status ParseNumbers(const OptimizerParameter& parameter, const Value& valu
   return absl::OkStatus();
 }
 
-std::string PrintNumbers(const OptimizerParameter& parameter, const OptimizerSpec& optimizer) {
+std::string PrintNumbers(const OptimizerParameter& parameter, const OptimizerSettings& optimizer) {
   std::vector<double> numbers;
   for (const OptimizerNumber& number : parameter.numbers) {
     numbers.push_back(optimizer.*number.value);
@@ -82,7 +83,7 @@ class EntryList {
     Key(name, value, rule, help);
   }
   // A number, or a list of them.
-  void Parameter(const OptimizerParameter& parameter, OptimizerSpec* optimizer) {
+  void Parameter(const OptimizerParameter& parameter, OptimizerSettings* optimizer) {
     std::string help = absl::StrCat(absl::StrJoin(OwnersOf(parameter), ", "), ": ", parameter.help);
     if (parameter.numbers.size() == 1) {
       Key(parameter.key, &(optimizer->*parameter.numbers[0].value), parameter.range, help);
@@ -155,11 +156,61 @@ absl::StatusOr<const Entry*> FindEntry(const std::vector<Entry>& entries,
   return absl::InvalidArgumentError(UnknownKeyMessage(entries, normalized));
 }
 
-absl::Status SetEntry(const Entry& entry, const Value& value) {
-  const absl::Status status = entry.parse(value);
-  if (status.ok()) return status;
-  return absl::InvalidArgumentError(absl::StrCat(entry.name, ": ", status.message()));
+// Two keys that give one setting.
+struct KeyPair {
+  absl::string_view one;
+  absl::string_view other;
+  bool default_counts;  // the default gives the setting, too: no warm-up
+};
+constexpr KeyPair kKeyPairs[] = {{"training.steps", "training.epochs", false},
+                                 {"lr_scheduler.warmup_steps", "lr_scheduler.warmup_ratio", true}};
+
+// Returns the text of a key's default.
+std::string DefaultOf(absl::string_view key) {
+  Config defaults;
+  for (const Entry& entry : EntriesOf(&defaults)) {
+    if (entry.name == key) return entry.print();
+  }
+  return "";
 }
+
+// Sets the keys of one layer of a configuration, which must outlive it. A key takes the place of
+// its partner in the layers below. If a layer sets both, both stay, and BuildJobSpec refuses them.
+class Layer {
+ public:
+  explicit Layer(Config* config) : entries_(EntriesOf(config)) {}
+
+  const std::vector<Entry>& entries() const { return entries_; }
+
+  absl::Status Set(const Entry& entry, const Value& value) {
+    const absl::Status status = entry.parse(value);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(entry.name, ": ", status.message()));
+    }
+    set_.insert(entry.name);
+    for (const KeyPair& pair : kKeyPairs) {
+      if (entry.name != pair.one && entry.name != pair.other) continue;
+      if (!pair.default_counts && entry.print() == DefaultOf(entry.name)) continue;
+      EPS_RETURN_IF_ERROR(Reset(entry.name == pair.one ? pair.other : pair.one));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Set(absl::string_view key, absl::string_view value) {
+    EPS_ASSIGN_OR_RETURN(const Entry* const found, FindEntry(entries_, key));
+    return Set(*found, Value{std::string(value), {}, false});
+  }
+
+ private:
+  // Sets a key to its default, unless this layer sets it.
+  absl::Status Reset(absl::string_view key) {
+    if (set_.count(std::string(key)) > 0) return absl::OkStatus();
+    EPS_ASSIGN_OR_RETURN(const Entry* const found, FindEntry(entries_, key));
+    return found->parse(Value{DefaultOf(key), {}, false});
+  }
+
+  const std::vector<Entry> entries_;
+  std::set<std::string> set_;
+};
 
 bool IsSection(const std::vector<Entry>& entries, absl::string_view name) {
   const std::string prefix = absl::StrCat(name, ".");
@@ -170,8 +221,7 @@ bool IsSection(const std::vector<Entry>& entries, absl::string_view name) {
 // Merges one YAML document into a configuration, and records the line that set each key.
 class YamlMerge {
  public:
-  YamlMerge(absl::string_view origin, Config* config)
-      : origin_(origin), entries_(EntriesOf(config)) {}
+  YamlMerge(absl::string_view origin, Config* config) : origin_(origin), layer_(config) {}
 
   absl::Status Merge(const YAML::Node& root) {
     if (root.IsNull()) return absl::OkStatus();
@@ -180,7 +230,7 @@ class YamlMerge {
     }
     for (const auto& entry : root) {
       EPS_ASSIGN_OR_RETURN(const std::string name, NameOf(entry.first));
-      if (IsSection(entries_, name) && (entry.second.IsMap() || entry.second.IsNull())) {
+      if (IsSection(layer_.entries(), name) && (entry.second.IsMap() || entry.second.IsNull())) {
         EPS_RETURN_IF_ERROR(MergeSection(name, entry.first, entry.second));
       } else {
         EPS_RETURN_IF_ERROR(MergeKey(name, entry.first, entry.second));
@@ -218,7 +268,7 @@ class YamlMerge {
 
   absl::Status MergeKey(const std::string& name, const YAML::Node& key_node,
                         const YAML::Node& value_node) {
-    const absl::StatusOr<const Entry*> key = FindEntry(entries_, name);
+    const absl::StatusOr<const Entry*> key = FindEntry(layer_.entries(), name);
     if (!key.ok()) return Error(key_node, key.status().message());
     const auto [first, fresh] = key_lines_.emplace((*key)->name, LineOf(key_node));
     if (!fresh) {
@@ -238,12 +288,12 @@ class YamlMerge {
       return Error(key_node, absl::StrCat(name, ": expected a value (type ", (*key)->type,
                                           "), found ", value_node.IsMap() ? "a map" : "nothing"));
     }
-    const absl::Status set = SetEntry(**key, value);
+    const absl::Status set = layer_.Set(**key, value);
     return set.ok() ? set : Error(key_node, set.message());
   }
 
   const std::string origin_;
-  const std::vector<Entry> entries_;
+  Layer layer_;
   std::map<std::string, int> section_lines_;  // where each section began
   std::map<std::string, int> key_lines_;      // where each key was set
 };
@@ -251,9 +301,7 @@ class YamlMerge {
 }  // namespace
 
 absl::Status Config::Set(absl::string_view key, absl::string_view value) {
-  const std::vector<Entry> entries = EntriesOf(this);
-  EPS_ASSIGN_OR_RETURN(const Entry* found, FindEntry(entries, key));
-  return SetEntry(*found, Value{std::string(value), {}, false});
+  return Layer(this).Set(key, value);
 }
 
 absl::Status Config::MergeYaml(absl::string_view yaml, absl::string_view origin) {
@@ -275,14 +323,26 @@ absl::Status Config::MergeYaml(absl::string_view yaml, absl::string_view origin)
 
 absl::Status Config::MergeEnvironment(const std::map<std::string, std::string>& environment) {
   Config merged = *this;
+  Layer layer(&merged);
   for (const auto& [name, value] : environment) {
     absl::string_view rest = name;
     if (!absl::ConsumePrefix(&rest, "EPS_")) continue;
     // Variables such as EPS_LOG are not configuration keys; EPS_SERVERS is the only short form.
     if (!absl::StrContains(rest, "__") && rest != "SERVERS") continue;
     const std::string key = absl::StrReplaceAll(absl::AsciiStrToLower(rest), {{"__", "."}});
-    const absl::Status set = merged.Set(key, value);
+    const absl::Status set = layer.Set(key, value);
     if (!set.ok()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", set.message()));
+  }
+  *this = std::move(merged);
+  return absl::OkStatus();
+}
+
+absl::Status Config::MergeFlags(const std::vector<std::pair<std::string, std::string>>& flags) {
+  Config merged = *this;
+  Layer layer(&merged);
+  for (const auto& [key, value] : flags) {
+    const absl::Status set = layer.Set(key, value);
+    if (!set.ok()) return absl::InvalidArgumentError(absl::StrCat("--", key, ": ", set.message()));
   }
   *this = std::move(merged);
   return absl::OkStatus();

@@ -3,13 +3,16 @@
 
 // The configuration of a run. Flags (--section.key=value) override the environment
 // (EPS_SECTION__KEY), which overrides the YAML file, which overrides the defaults. An unknown key
-// is an error that names the nearest one. base/job/keys.h has the settings that define the job's
-// bits and their keys; config_keys.h adds the others. `eps config reference` prints all.
+// is an error that names the nearest one. A setting that two keys can give, such as the steps by
+// training.steps or training.epochs, is what the highest layer with one of them says.
+// base/job/keys.h has the settings that define the job's bits and their keys; config_keys.h adds
+// the others. `eps config reference` prints all.
 
 #include <array>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,15 +39,17 @@ struct DataConfig {
 };
 
 // The training settings of the job, from which BuildJobSpec makes a TrainingSpec, and those of the
-// run. parts, seq_len and chunk_elements are open while they are 0.
+// run. parts, seq_len and chunk_elements are open while they are 0. At most one of steps and epochs
+// is given.
 struct TrainingConfig : TrainingSettings {
   TrainingConfig() {
-    steps = 100;
     micro_batch_size = 4;
     parts = 0;
     seq_len = 0;
     clip = Clip::kExact;
   }
+  Auto<uint64_t> steps;
+  double epochs = 0;  // passes over the data
   Auto<Mode> mode;
   uint64_t chunk_elements = 0;
   // Checked against the product of the other sizes. 0 disables the check.
@@ -54,8 +59,15 @@ struct TrainingConfig : TrainingSettings {
 };
 
 // The update rule and its parameters.
-struct OptimizerConfig : OptimizerSpec {
+struct OptimizerConfig : OptimizerSettings {
+  Auto<double> lr;
   double weight_decay = 0.01;  // of the parameter group of matrices
+};
+
+// The learning-rate schedule. At most one of warmup_steps and warmup_ratio is given.
+struct ScheduleConfig : ScheduleSpec {
+  ScheduleConfig() { name = "linear"; }
+  double warmup_ratio = 0;  // warm-up as a share of the steps
 };
 
 // Codecs of one kind of tensor; an open one is derived from those of the inner stages.
@@ -95,6 +107,7 @@ struct StorageConfig {
   std::string path;
   uint64_t staging = uint64_t{256} << 20;  // bytes
   std::string cut_steps = "auto";          // auto | a number
+  uint64_t cut_seconds = 300;              // most seconds between cuts; 0 sets no limit
   std::string log = "none";                // none | contributions
   uint64_t scrub = uint64_t{8} << 20;      // bytes per second
   bool reopen = true;          // whether a restarted server opens the job that it served
@@ -114,7 +127,7 @@ struct StorageConfig {
 struct CheckpointConfig {
   std::string dir;                // --out
   std::string resume = "none";    // none | latest | a checkpoint folder
-  uint64_t save_steps = 0;        // 0 saves only at the end
+  uint64_t save_steps = 500;      // 0 saves only at the end
   uint64_t save_total_limit = 0;  // checkpoints to keep; 0 keeps all
 };
 
@@ -130,6 +143,7 @@ struct ServersConfig {
   std::vector<std::string> peers;      // servers that eps serve may connect to; empty: loopback
   int64_t worker_timeout_ms = 60'000;  // an eager job ends if a part has no worker for longer
   int64_t push_timeout_ms = 30'000;    // from the credit of a gradient to its last byte
+  int64_t gate_timeout_ms = 30'000;    // from the last sign of who holds the job at a border
   int64_t unread_timeout_ms = 60'000;  // a client that reads nothing for longer is disconnected
   int64_t drain_timeout_ms = 25'000;   // the most time from SIGTERM to the end of a server
   int64_t worker_lease_ms = 10'000;    // a lease ends so long after the last Beat of its worker
@@ -166,7 +180,7 @@ struct Config {
   DataConfig data;
   TrainingConfig training;
   OptimizerConfig optimizer;
-  ScheduleSpec lr_scheduler;
+  ScheduleConfig lr_scheduler;
   QuantizationConfig quantization;
   StorageConfig storage;
   CheckpointConfig checkpoint;
@@ -178,7 +192,7 @@ struct Config {
   // members, whose keys have no suffix), lists "[a, b]" or "a,b". In key names - is the same as _,
   // and some keys have a second name (see ConfigKey::help). InvalidArgument for an unknown key,
   // with the nearest known one, or for a value that does not parse, with what was expected.
-  // BuildJobSpec later refuses numbers that are out of range.
+  // BuildJobSpec later refuses numbers that are out of range, and two keys for one setting.
   absl::Status Set(absl::string_view key, absl::string_view value);
   // Merges a YAML document: sections of keys, or `servers: 2` for servers.addresses. Errors begin
   // with `origin` (a file name) and the line; a key that is set twice is an error. An error leaves
@@ -187,6 +201,9 @@ struct Config {
   // Merges every EPS_SECTION__KEY of `environment` (name -> value), and EPS_SERVERS for
   // servers.addresses; ignores other variables. An error leaves the configuration unchanged.
   absl::Status MergeEnvironment(const std::map<std::string, std::string>& environment);
+  // Sets the keys of a command line, in order. Errors begin with the key as a flag ("--key: "); an
+  // error leaves the configuration unchanged.
+  absl::Status MergeFlags(const std::vector<std::pair<std::string, std::string>>& flags);
   // Returns the configuration as YAML that MergeYaml reads back to the same values.
   std::string ToYaml() const;
 };

@@ -26,6 +26,9 @@ void RunKeysOfData(V* v, DataConfig* d) {
 
 template <class V>
 void RunKeysOfTraining(V* v, TrainingConfig* t) {
+  v->Key("training.epochs", &t->epochs, AnyValue(),
+         "Passes over the data, in place of training.steps: as many steps as use every sample so "
+         "often; 0 disables it.");
   v->Key("training.train_batch_size", &t->train_batch_size, AnyValue(),
          "Sequences in a step, checked against micro_batch_size * micro_batches * parts; 0 "
          "disables the check.");
@@ -34,6 +37,13 @@ void RunKeysOfTraining(V* v, TrainingConfig* t) {
          "evaluation.");
   v->Key("training.eval_samples", &t->eval_samples, AnyValue(),
          "Held-out samples of an evaluation; 0 means all complete samples.");
+}
+
+template <class V>
+void RunKeysOfSchedule(V* v, ScheduleConfig* s) {
+  v->Key("lr_scheduler.warmup_ratio", &s->warmup_ratio, AnyValue(),
+         "Warm-up as a share of the steps, in place of lr_scheduler.warmup_steps, rounded up to "
+         "whole steps; 0 disables it.");
 }
 
 template <class V>
@@ -62,7 +72,11 @@ void StorageKeys(V* v, StorageConfig* s) {
          "Memory of a server for chunks in transfer from or to its disk.");
   v->Key("storage.cut_steps", &s->cut_steps, AnyValue(),
          "Steps between cuts, from which a job resumes after a crash; auto keeps their cost below "
-         "1 % of the time; 0 cuts only after the last step.");
+         "1 % of the time; 0 sets no such interval. The last step ends with a cut, too.");
+  v->Key("storage.cut_seconds", &s->cut_seconds, AnyValue(),
+         "Most seconds between cuts, besides storage.cut_steps, which bounds the work that a crash "
+         "loses: a step that is decided later ends with a cut. A cut that takes longer than a "
+         "tenth of this extends it to ten times its duration. 0 disables this.");
   v->Key("storage.log", &s->log, AnyValue(),
          "contributions logs each contribution before it is acknowledged, so that a crashed server "
          "recovers its latest state and the job does not return to a cut; none disables the log.");
@@ -86,7 +100,7 @@ void CheckpointKeys(V* v, CheckpointConfig* c) {
   v->Key("checkpoint.resume", &c->resume, AnyValue(),
          "What to resume from: none, latest, or a checkpoint folder.");
   v->Key("checkpoint.save_steps", &c->save_steps, AnyValue(),
-         "Steps between checkpoints; 0 saves only at the end.");
+         "Steps between checkpoints; one more follows the last step. 0 saves only at the end.");
   v->Key("checkpoint.save_total_limit", &c->save_total_limit, AnyValue(),
          "Number of latest checkpoints to keep in checkpoint.dir; 0 keeps all.");
 }
@@ -133,6 +147,9 @@ void ServersKeys(V* v, ServersConfig* s) {
   v->Key("servers.push_timeout", &s->push_timeout_ms, TimeoutText(),
          "A gradient is complete so long after the server has given it memory, at least 1s; later, "
          "the memory goes to others, and the worker offers the gradient again.");
+  v->Key("servers.gate_timeout", &s->gate_timeout_ms, TimeoutText(),
+         "A program that holds the job at a border to save it (eps checkpoint save --servers) and "
+         "is silent for so long, at least 1s, holds it no longer. The lead's value counts.");
   v->Key("servers.unread_timeout", &s->unread_timeout_ms, TimeoutText(),
          "A server disconnects a client that reads nothing of what it asked for during so long, at "
          "least 1s. An export that is not read holds updates back until then.");
@@ -199,6 +216,7 @@ void WalkConfig(V* v, Config* c) {
   v->Key("optimizer.weight_decay", &c->optimizer.weight_decay, AnyValue(),
          absl::StrCat("Weight decay of matrices. ", WeightDecayHelp(), "."));
   ScheduleKeys(v, &c->lr_scheduler);
+  RunKeysOfSchedule(v, &c->lr_scheduler);
   CodecKeys(v, &c->quantization);
   RunKeysOfQuantization(v, &c->quantization);
   StorageKeys(v, &c->storage);

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -109,7 +110,8 @@ TEST(Config, ReferenceHasEachKeyOnce) {
     EXPECT_FALSE(key.help.empty()) << key.name;
   }
   EXPECT_EQ(by_name.at("training.seq_len").type, "integer");
-  EXPECT_EQ(by_name.at("optimizer.lr").default_value, "0.001");
+  EXPECT_EQ(by_name.at("optimizer.lr").default_value, "auto");
+  EXPECT_EQ(by_name.at("training.steps").type, "integer");
   EXPECT_EQ(by_name.at("optimizer.betas").default_value, "[0.9, 0.999]");
   EXPECT_EQ(by_name.at("worker.rpc_timeout").default_value, "60s");
   EXPECT_EQ(by_name.at("servers.listen").default_value, "\"127.0.0.1:0\"");
@@ -340,6 +342,46 @@ TEST(Config, EnvironmentErrorsNameTheVariable) {
   EXPECT_EQ(config.ToYaml(), before);
   status = config.MergeEnvironment({{"EPS_OPTIMIZER__LR", "x"}});
   EXPECT_THAT(MessageOf(status), HasSubstr("EPS_OPTIMIZER__LR: optimizer.lr: expected a finite"));
+}
+
+TEST(Config, AKeyReplacesItsPartnerBelow) {
+  Config config;
+  ASSERT_TRUE(
+      config.MergeYaml("training: {steps: 7}\nlr_scheduler: {warmup_ratio: 0.1}\n", "run.yaml")
+          .ok());
+  ASSERT_TRUE(config.MergeEnvironment({{"EPS_TRAINING__EPOCHS", "3"}}).ok());
+  EXPECT_EQ(config.training.steps, std::nullopt);
+  EXPECT_EQ(config.training.epochs, 3);
+  // A 0 says no warm-up, but not that there are no steps.
+  ASSERT_TRUE(config.MergeFlags({{"lr_scheduler.warmup_steps", "0"}}).ok());
+  EXPECT_EQ(config.lr_scheduler.warmup_ratio, 0);
+  ASSERT_TRUE(config.MergeFlags({{"training.steps", "9"}}).ok());
+  EXPECT_EQ(config.training.steps, 9u);
+  EXPECT_EQ(config.training.epochs, 0);
+  ASSERT_TRUE(config.MergeFlags({{"training.epochs", "0"}}).ok());
+  EXPECT_EQ(config.training.steps, 9u);
+  ASSERT_TRUE(config.Set("training.epochs", "2").ok());
+  EXPECT_EQ(config.training.steps, std::nullopt);
+}
+
+TEST(Config, BothKeysOfALayerStay) {
+  const std::string both = "training: {epochs: 2, steps: 7}\n";
+  Config config;
+  ASSERT_TRUE(config.MergeYaml(both, "run.yaml").ok());
+  EXPECT_EQ(config.training.steps, 7u);
+  EXPECT_EQ(config.training.epochs, 2);
+  config = Config();
+  ASSERT_TRUE(config.MergeFlags({{"training.steps", "7"}, {"training.epochs", "2"}}).ok());
+  EXPECT_EQ(config.training.steps, 7u);
+  EXPECT_EQ(config.training.epochs, 2);
+}
+
+TEST(Config, FlagErrorsNameTheFlag) {
+  Config config;
+  const std::string before = config.ToYaml();
+  const absl::Status status = config.MergeFlags({{"training.seed", "1"}, {"optimizer.lr", "x"}});
+  EXPECT_THAT(MessageOf(status), HasSubstr("--optimizer.lr: optimizer.lr: expected a finite"));
+  EXPECT_EQ(config.ToYaml(), before);
 }
 
 TEST(ParseSize, AcceptsTheValuesOfSizeKeys) {

@@ -19,17 +19,14 @@ constexpr char kBatch[] =
 constexpr char kCompute[] =
     "workers compute in FP32; quantization.weights=bf16 halves the bytes of the weights on the "
     "wire";
-constexpr char kEpochs[] =
-    "runs are counted in steps: use training.steps (samples / samples per step for one epoch)";
+constexpr char kEpochs[] = "use training.epochs";
 constexpr char kReports[] =
     "there is no Weights & Biases client; read metrics.jsonl in the output folder, or use "
     "metrics.tensorboard";
-constexpr char kWarmup[] = "use lr_scheduler.warmup_steps, a number of steps";
 
 constexpr ForeignName kForeignNames[] = {
     {"batch_size", kBatch},
     {"per_device_train_batch_size", kBatch},
-    {"epochs", kEpochs},
     {"num_epochs", kEpochs},
     {"num_train_epochs", kEpochs},
     {"max_steps", "use training.steps"},
@@ -40,7 +37,6 @@ constexpr ForeignName kForeignNames[] = {
     {"fp16", kCompute},
     {"wandb", kReports},
     {"report_to", kReports},
-    {"warmup_ratio", kWarmup},
     {"lr_scheduler_type", "use lr_scheduler.name"},
     {"resume_from_checkpoint", "use --resume (checkpoint.resume)"},
     {"overwrite_output_dir", "use --overwrite (checkpoint.overwrite)"},

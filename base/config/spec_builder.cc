@@ -1,8 +1,13 @@
 #include "base/config/spec_builder.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/job/data_position.h"
+#include "base/job/key_rules.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/job/layout/model_layout.h"
 #include "base/job/legality.h"
@@ -13,9 +18,11 @@
 namespace eps {
 namespace {
 
+constexpr uint64_t kDefaultSteps = 100;
+
 // Refuses a parameter of another optimizer.
-absl::Status CheckParameters(const OptimizerSpec& optimizer) {
-  const OptimizerSpec defaults;
+absl::Status CheckParameters(const OptimizerSettings& optimizer) {
+  const OptimizerSettings defaults;
   for (const OptimizerParameter* parameter : OptimizerParameters()) {
     if (Has(optimizer.name, *parameter)) continue;
     for (const OptimizerNumber& number : parameter->numbers) {
@@ -49,6 +56,49 @@ absl::StatusOr<TrainingSpec> Resolve(const TrainingConfig& config, const ModelSp
   if (t.seq_len == 0) t.seq_len = FamilyOf(model.type).default_seq_len(model);
   EPS_ASSIGN_OR_RETURN(t.mode, ResolveMode(config.mode, t.clip, t.nonfinite));
   return t;
+}
+
+absl::Status RefuseBoth(absl::string_view one, uint64_t steps, absl::string_view other,
+                        double share) {
+  return absl::InvalidArgumentError(absl::StrCat(one, " = ", steps, " and ", other, " = ", share,
+                                                 " give the same setting; leave one out"));
+}
+
+// Rounds up, but not for what the binary form of a decimal adds: 0.07 * 100 gives 7.
+double WholeSteps(double steps) { return std::max(1.0, std::ceil(steps * (1 - 1e-12))); }
+
+// Returns the steps of the job. REQUIRES that the rest of `spec` has its sizes and its data.
+absl::StatusOr<uint64_t> ResolveSteps(const TrainingConfig& config, const JobSpec& spec) {
+  if (config.epochs == 0) return config.steps.value_or(kDefaultSteps);
+  if (config.steps.has_value()) {
+    return RefuseBoth("training.steps", *config.steps, "training.epochs", config.epochs);
+  }
+  EPS_RETURN_IF_ERROR(CheckRule("training.epochs", config.epochs, Reals(0.0, kMaxFactor)));
+  const double steps =
+      WholeSteps(config.epochs * static_cast<double>(WholeSamples(spec)) /
+                 static_cast<double>(std::max<uint64_t>(1, spec.samples_per_step())));
+  if (steps <= static_cast<double>(kMaxSteps)) return static_cast<uint64_t>(steps);
+  return absl::InvalidArgumentError(absl::StrCat("training.epochs = ", config.epochs, " takes ",
+                                                 steps, " steps, at most ", kMaxSteps,
+                                                 " are possible; lower it"));
+}
+
+absl::StatusOr<ScheduleSpec> Resolve(const ScheduleConfig& config, uint64_t steps) {
+  ScheduleSpec schedule = config;
+  if (config.warmup_ratio == 0) return schedule;
+  if (config.warmup_steps > 0) {
+    return RefuseBoth("lr_scheduler.warmup_steps", config.warmup_steps, "lr_scheduler.warmup_ratio",
+                      config.warmup_ratio);
+  }
+  EPS_RETURN_IF_ERROR(CheckRule("lr_scheduler.warmup_ratio", config.warmup_ratio, Reals(0.0, 1.0)));
+  if (config.name == "constant") {
+    return absl::InvalidArgumentError(
+        "lr_scheduler.warmup_ratio: lr_scheduler.name=constant has no warm-up; use "
+        "constant_with_warmup, or leave the ratio out");
+  }
+  schedule.warmup_steps =
+      static_cast<uint64_t>(WholeSteps(config.warmup_ratio * static_cast<double>(steps)));
+  return schedule;
 }
 
 // Returns the codec's name with the parameters that have their own keys.
@@ -96,13 +146,14 @@ absl::StatusOr<CodecSpec> Resolve(const QuantizationConfig& config) {
 
 absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& model,
                                      uint64_t data_tokens, const std::string& data_sha256,
-                                     uint32_t workers) {
+                                     uint32_t workers, StartWeights weights) {
   EPS_RETURN_IF_ERROR(ValidateModel(model));
   JobSpec spec;
   spec.model = model;
   EPS_RETURN_IF_ERROR(CheckParameters(config.optimizer));
-  spec.optimizer = config.optimizer;
-  spec.schedule = config.lr_scheduler;
+  static_cast<OptimizerSettings&>(spec.optimizer) = config.optimizer;
+  spec.optimizer.lr = config.optimizer.lr.value_or(
+      weights == StartWeights::kGiven ? kLrOfGivenWeights : kLrOfNewWeights);
   EPS_ASSIGN_OR_RETURN(spec.training, Resolve(config.training, model, workers));
   EPS_RETURN_IF_ERROR(CheckBatch(config.training.train_batch_size, spec));
   spec.data.order = config.data.order;
@@ -113,6 +164,8 @@ absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& mode
   }
   spec.data.tokens = data_tokens;
   spec.data.sha256 = data_sha256;
+  EPS_ASSIGN_OR_RETURN(spec.training.steps, ResolveSteps(config.training, spec));
+  EPS_ASSIGN_OR_RETURN(spec.schedule, Resolve(config.lr_scheduler, spec.training.steps));
   EPS_ASSIGN_OR_RETURN(spec.codecs, Resolve(config.quantization));
   spec.codecs.stash = config.worker.stash_codec;
   EPS_RETURN_IF_ERROR(BuildLayout(config.optimizer.weight_decay, &spec));
@@ -121,6 +174,15 @@ absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& mode
                             : DefaultChunkElements(spec.total_elements());
   EPS_RETURN_IF_ERROR(spec.Validate());
   return spec;
+}
+
+void KeepResolved(const JobSpec& spec, Config* config) {
+  config->training.parts = spec.training.parts;
+  config->training.steps = spec.training.steps;
+  config->training.epochs = 0;
+  config->optimizer.lr = spec.optimizer.lr;
+  config->lr_scheduler.warmup_steps = spec.schedule.warmup_steps;
+  config->lr_scheduler.warmup_ratio = 0;
 }
 
 }  // namespace eps

@@ -132,6 +132,77 @@ TEST(BuildJobSpec, DefaultsToExactClippingAndSealedMode) {
   EXPECT_EQ(spec->training.mode, Mode::kSealed);
 }
 
+TEST(BuildJobSpec, TheDefaultScheduleIsHuggingFaces) {
+  const absl::StatusOr<JobSpec> spec = Build(Config());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->training.steps, 100u);
+  EXPECT_EQ(spec->schedule.name, "linear");
+  EXPECT_EQ(spec->schedule.warmup_steps, 0u);
+}
+
+TEST(BuildJobSpec, GivenWeightsLearnSlower) {
+  Config config;
+  EXPECT_EQ(Build(config)->optimizer.lr, 1e-3);
+  const auto given = [&config] {
+    return BuildJobSpec(config, ModelSpec(), kTokens, kSha256, /*workers=*/2, StartWeights::kGiven)
+        ->optimizer.lr;
+  };
+  EXPECT_EQ(given(), 5e-5);
+  config.optimizer.lr = 0.25;
+  EXPECT_EQ(given(), 0.25);
+}
+
+TEST(BuildJobSpec, EpochsBecomeStepsThatUseEverySample) {
+  // 390 samples, 8 in a step.
+  const struct {
+    double epochs;
+    uint64_t steps;
+  } cases[] = {{1, 49}, {2, 98}, {0.5, 25}, {16, 780}, {1e-6, 1}};
+  for (const auto& c : cases) {
+    Config config;
+    config.training.epochs = c.epochs;
+    const absl::StatusOr<JobSpec> spec = Build(config);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->training.steps, c.steps) << c.epochs;
+  }
+  Config config;
+  config.training.epochs = 1e6;
+  const absl::Status status = Build(config, uint64_t{1} << 40).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), "training.epochs = 1e+06 takes")) << status;
+}
+
+TEST(BuildJobSpec, TheWarmupRatioRoundsUp) {
+  const struct {
+    double ratio;
+    uint64_t steps;
+  } cases[] = {{0, 0}, {0.07, 7}, {0.071, 8}, {1e-6, 1}, {1, 100}};
+  for (const auto& c : cases) {
+    Config config;
+    config.lr_scheduler.warmup_ratio = c.ratio;
+    const absl::StatusOr<JobSpec> spec = Build(config);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    EXPECT_EQ(spec->schedule.warmup_steps, c.steps) << c.ratio;
+  }
+}
+
+TEST(BuildJobSpec, WhatWasResolvedIsKept) {
+  Config config;
+  config.training.epochs = 2;
+  config.lr_scheduler.warmup_ratio = 0.1;
+  const absl::StatusOr<JobSpec> spec =
+      BuildJobSpec(config, ModelSpec(), kTokens, kSha256, /*workers=*/2, StartWeights::kGiven);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  KeepResolved(*spec, &config);
+  // A later run has more workers, other data, and no weights.
+  const absl::StatusOr<JobSpec> later =
+      BuildJobSpec(config, ModelSpec(), 2 * kTokens, kSha256, /*workers=*/3);
+  ASSERT_TRUE(later.ok()) << later.status();
+  EXPECT_EQ(later->training.steps, spec->training.steps);
+  EXPECT_EQ(later->training.parts, spec->training.parts);
+  EXPECT_EQ(later->schedule.warmup_steps, spec->schedule.warmup_steps);
+  EXPECT_EQ(later->optimizer.lr, spec->optimizer.lr);
+}
+
 TEST(BuildJobSpec, TopkScopeIsPartOfTheJob) {
   Config config = EagerConfig();
   config.quantization.gradients = "topk:0.01";
@@ -178,6 +249,25 @@ TEST(BuildJobSpec, NamesTheKeyOfEveryBadValue) {
          c->training.nonfinite = Nonfinite::kSkip;
        },
        "training.mode=eager and training.nonfinite=skip exclude"},
+      {[](Config* c) {
+         c->training.steps = 5;
+         c->training.epochs = 2;
+       },
+       "training.steps = 5 and training.epochs = 2 give the same setting"},
+      {[](Config* c) {
+         c->lr_scheduler.warmup_steps = 5;
+         c->lr_scheduler.warmup_ratio = 0.1;
+       },
+       "lr_scheduler.warmup_steps = 5 and lr_scheduler.warmup_ratio = 0.1 give the same setting"},
+      {[](Config* c) {
+         c->lr_scheduler.name = "constant";
+         c->lr_scheduler.warmup_ratio = 0.1;
+       },
+       "lr_scheduler.name=constant has no warm-up; use constant_with_warmup"},
+      {[](Config* c) { c->lr_scheduler.warmup_ratio = 1.5; },
+       "lr_scheduler.warmup_ratio: expected"},
+      {[](Config* c) { c->lr_scheduler.warmup_ratio = -1; }, "lr_scheduler.warmup_ratio: expected"},
+      {[](Config* c) { c->training.epochs = -1; }, "training.epochs: expected"},
       {[](Config* c) { c->training.seq_len = 257; }, "training.seq_len: expected at most"},
       {[](Config* c) { c->training.steps = 0; }, "training.steps"},
       {[](Config* c) { c->training.parts = 1025; }, "training.parts: expected 1 to 1024"},

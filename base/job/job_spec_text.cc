@@ -362,6 +362,7 @@ absl::StatusOr<JobSpec> JobSpec::Parse(absl::string_view text) {
                                                        kTextVersion, ", found ", version));
   Walk(&reader, &spec);
   EPS_RETURN_IF_ERROR(reader.Finish());
+  SetBackwardNeeds(spec.model, &spec.stages);
   EPS_RETURN_IF_ERROR(spec.Validate());
   return spec;
 }

@@ -5,7 +5,7 @@
 // function walks a section once, in the order of the canonical text, and calls a visitor for each
 // key:
 //
-//   v->Key("training.steps", &t->steps, Range(1, kMaxSteps), "Steps to train.");
+//   v->Key("data.order", &d->order, AnyValue(), "Order of the samples.");
 //
 // YAML, environment, flags, `eps config print`, the reference page, the canonical text and the
 // range checks are visitors. A setting is added here and nowhere else: its field and its line. A
@@ -41,7 +41,9 @@ inline constexpr double kMaxFactor = 1e6;
 template <class V, class O>
 void OptimizerKeys(V* v, O* o) {
   v->Key("optimizer.name", &o->name, AnyValue(), "The update rule.");
-  v->Key("optimizer.lr", &o->lr, Reals(0.0, kMaxFactor), "Peak learning rate.");
+  v->Key("optimizer.lr", &o->lr, Reals(0.0, kMaxFactor),
+         "Peak learning rate; auto means 0.001, or 0.00005 if training starts from the weights of "
+         "model.path.");
   for (const OptimizerParameter* parameter : OptimizerParameters()) v->Parameter(*parameter, o);
 }
 
@@ -94,7 +96,6 @@ inline constexpr std::array<const char*, 2> kNames<Determinism> = {"strict", "re
 
 // The settings of training that are never open.
 struct TrainingSettings {
-  uint64_t steps = 0;
   uint32_t micro_batch_size = 1;  // samples in a micro-batch
   uint32_t micro_batches = 1;     // g: micro-batches in a part
   uint32_t parts = 1;
@@ -110,12 +111,14 @@ struct TrainingSettings {
 
 // The training of a job, with nothing left open.
 struct TrainingSpec : TrainingSettings {
+  uint64_t steps = 0;
   Mode mode = Mode::kEager;
 };
 
 template <class V, class T>
 void TrainingKeys(V* v, T* t) {
-  v->Key("training.steps", &t->steps, Range(1, kMaxSteps), "Steps to train.");
+  v->Key("training.steps", &t->steps, Range(1, kMaxSteps),
+         "Steps to train; auto means those of training.epochs, or 100.");
   v->Key("training.micro_batch_size", &t->micro_batch_size, Range(1, 1u << 16),
          "Sequences in one micro-batch.");
   v->Key("training.micro_batches", &t->micro_batches, Range(1, 1u << 16),

@@ -53,6 +53,9 @@ struct TensorUse {
 struct StageSpec {
   std::string name;
   std::vector<TensorUse> uses;  // each tensor at most once
+  // False if no gradient of the stage depends on the value of a weight. Follows from the model, so
+  // the text of the job spec does not have it; see SetBackwardNeeds (base/job/models).
+  bool backward_needs_weights = true;
 };
 
 // A set of tensors that share their weight decay.

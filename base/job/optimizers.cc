@@ -8,17 +8,18 @@
 namespace eps {
 namespace {
 
-constexpr OptimizerNumber kBetaNumbers[] = {{"optimizer.beta1", &OptimizerSpec::beta1},
-                                            {"optimizer.beta2", &OptimizerSpec::beta2}};
+constexpr OptimizerNumber kBetaNumbers[] = {{"optimizer.beta1", &OptimizerSettings::beta1},
+                                            {"optimizer.beta2", &OptimizerSettings::beta2}};
 constexpr OptimizerParameter kBetas = {"optimizer.betas", "decay of the first and second moment.",
                                        kBelowOne, kBetaNumbers};
 
-constexpr OptimizerNumber kEpsNumber[] = {{"optimizer.eps", &OptimizerSpec::eps}};
+constexpr OptimizerNumber kEpsNumber[] = {{"optimizer.eps", &OptimizerSettings::eps}};
 // Without it the update of a weight that never had a gradient would be 0/0.
 constexpr OptimizerParameter kEps = {"optimizer.eps", "added to the denominator of the update.",
                                      kPositive, kEpsNumber};
 
-constexpr OptimizerNumber kMomentumNumber[] = {{"optimizer.momentum", &OptimizerSpec::momentum}};
+constexpr OptimizerNumber kMomentumNumber[] = {
+    {"optimizer.momentum", &OptimizerSettings::momentum}};
 constexpr OptimizerParameter kMomentum = {"optimizer.momentum",
                                           "decay of the momentum buffer; 0 keeps none.", kBelowOne,
                                           kMomentumNumber};

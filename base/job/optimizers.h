@@ -3,7 +3,7 @@
 
 // The optimizers: their names, parameters and state fields, one row each. To add one, add an
 // enumerator, its name and a row in optimizers.cc (docs/guides/extend.md); a parameter that no
-// other optimizer has also needs a field of OptimizerSpec. Keys, canonical text, ranges and
+// other optimizer has also needs a field of OptimizerSettings. Keys, canonical text, ranges and
 // refusals follow from the rows. The tables live as long as the process.
 
 #include <array>
@@ -22,21 +22,29 @@ enum class OptimizerName { kAdamW, kSgd };
 template <>
 inline constexpr std::array<const char*, 2> kNames<OptimizerName> = {"adamw", "sgd"};
 
-// The numbers that are not parameters of `name` keep their defaults, so that equal text means equal
-// specs.
-struct OptimizerSpec {
+// The settings of an optimizer that are never open. The numbers that are not parameters of `name`
+// keep their defaults, so that equal text means equal specs.
+struct OptimizerSettings {
   OptimizerName name = OptimizerName::kAdamW;
-  double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
   double momentum = 0.0;  // 0 keeps no momentum buffer
 };
 
+// The learning rates of jobs that name none: of new weights, and of given ones.
+inline constexpr double kLrOfNewWeights = 1e-3;
+inline constexpr double kLrOfGivenWeights = 5e-5;
+
+// The optimizer of a job, with nothing left open.
+struct OptimizerSpec : OptimizerSettings {
+  double lr = kLrOfNewWeights;
+};
+
 // One number of a parameter, and its line in the canonical text.
 struct OptimizerNumber {
   const char* line;
-  double OptimizerSpec::*value;
+  double OptimizerSettings::*value;
 };
 
 // A key of the configuration that sets one number, or a list of several.

@@ -158,6 +158,7 @@ class InstantClient final : public ParameterClient {
     return absl::OkStatus();
   }
   absl::Status Flush() override { return absl::OkStatus(); }
+  bool HandOver() override { return false; }
   absl::Status Leave() override { return absl::OkStatus(); }
   ClientStats stats() const override { return {}; }
 

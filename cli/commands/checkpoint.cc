@@ -1,5 +1,5 @@
 // `eps checkpoint {ls,digest,verify,export,save,reshard,rm}`: inspects and converts checkpoints and
-// durable state without servers or workers.
+// durable state without servers or workers; `save` also reads a running job.
 
 #include <cstdio>
 #include <string>
@@ -68,6 +68,15 @@ absl::Status RunExport(Arguments arguments) {
   return absl::OkStatus();
 }
 
+absl::Status RunSave(const StateArguments& arguments) {
+  if (arguments.from.empty() == arguments.addresses.empty()) {
+    return absl::InvalidArgumentError(
+        "eps checkpoint save: give either STATE, the folder of stopped servers, or "
+        "--servers=host:port of running ones");
+  }
+  return arguments.from.empty() ? SaveRunning(arguments) : SaveState(arguments);
+}
+
 // The subcommands that convert between checkpoints and state.
 struct StateCommands {
   CLI::App* save;
@@ -78,14 +87,21 @@ struct StateCommands {
 StateCommands AddStateCommands(CLI::App* app, Arguments* given) {
   StateCommands commands;
   commands.save = app->add_subcommand(
-      "save", "write the youngest cut of durable state as a checkpoint; stop the servers first");
+      "save",
+      "write a checkpoint: of a running job at its next border (--servers), or of the youngest cut "
+      "of durable state (STATE; stop its servers first)");
   commands.reshard = app->add_subcommand(
       "reshard", "convert durable state to another number of servers; stop the servers first");
   for (CLI::App* const command : {commands.save, commands.reshard}) {
-    command->add_option("STATE", given->state.from, "data folder of the servers (storage.path)")
-        ->required();
+    CLI::Option* const state = command->add_option("STATE", given->state.from,
+                                                   "data folder of the servers (storage.path)");
+    if (command == commands.reshard) state->required();
     command->add_option("--job", given->state.job, "id of the job, if there are several");
   }
+  commands.save->add_option("--servers", given->state.addresses,
+                            "HOST:PORT of servers that run the job, in place of STATE");
+  commands.save->add_option("--patience", given->state.patience,
+                            "seconds to wait for the end of the open step (default 600)");
   commands.save->add_option("--out", given->state.out, "folder to write checkpoint-<step> to")
       ->required();
   commands.reshard->add_option("--out", given->state.out, "the new folder")->required();
@@ -130,7 +146,7 @@ absl::Status RunCheckpoint(const std::vector<std::string>& arguments) {
   }
   if (verify->parsed()) return RunVerify(given.folder);
   if (exporter->parsed()) return RunExport(std::move(given));
-  if (state.save->parsed()) return SaveState(given.state);
+  if (state.save->parsed()) return RunSave(given.state);
   if (state.reshard->parsed()) return ReshardState(given.state);
   if (state.rm->parsed()) return RunRemove(given);
   EPS_ASSIGN_OR_RETURN(const std::string text, ls->parsed() ? CheckpointTable(given.folder)

@@ -397,8 +397,9 @@ absl::Status Importer::Optimizer(const ordered_json& root) {
     return absl::OkStatus();
   }
   EPS_ASSIGN_OR_RETURN(const auto lr, TakeNumber(params, "lr", prefix));
+  scheduled_lr_ = lr;
   if (lr.has_value()) Set("optimizer", "lr", Number(*lr));
-  if (lr.has_value()) scheduled_lr_ = lr;
+  if (lr.has_value() && !root.contains("scheduler")) Set("lr_scheduler", "name", "constant");
   EPS_ASSIGN_OR_RETURN(const auto decay, TakeNumber(params, "weight_decay", prefix));
   const bool is_auto = params.contains("weight_decay") && IsAuto(params["weight_decay"]);
   if (!is_auto) {
@@ -431,10 +432,9 @@ absl::Status Importer::WarmUp(const std::string& type, const ordered_json& param
     Set("lr_scheduler", "warmup_steps",
         absl::StrCat(static_cast<uint64_t>(warmup.value_or(kDefaultWarmup))));
   }
-  const auto shape = params.find("warmup_type");
-  if (!auto_warmup && (shape == params.end() || *shape != "linear")) {
-    LeaveOut(prefix + "warmup_type", shape == params.end() ? ordered_json("log") : *shape,
-             "not supported: the warm-up is linear");
+  const ordered_json shape = params.value("warmup_type", ordered_json("log"));
+  if (!auto_warmup && shape != "linear") {
+    LeaveOut(prefix + "warmup_type", shape, "not supported: the warm-up is linear");
   }
   if (cosine) {
     EPS_ASSIGN_OR_RETURN(const auto least, TakeNumber(params, "cos_min_ratio", prefix));

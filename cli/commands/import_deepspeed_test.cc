@@ -66,6 +66,7 @@ TEST(ImportDeepSpeedTest, ExplainsDifferentDefaultsOfDeepSpeed) {
   EXPECT_EQ(config.training.clip, Clip::kNone);
   EXPECT_EQ(config.optimizer.weight_decay, 0.0);
   EXPECT_EQ(config.optimizer.name, OptimizerName::kAdamW);
+  EXPECT_EQ(config.lr_scheduler.name, "constant");
 }
 
 TEST(ImportDeepSpeedTest, KnowsTheOtherOptimizerAndSchedules) {

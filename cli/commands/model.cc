@@ -15,7 +15,7 @@ namespace eps {
 namespace {
 
 constexpr char kHelp[] =
-    "A model of PyTorch as a program of stages. Workers do not run programs yet.\n"
+    "A model of PyTorch as a program of stages, which a worker runs without Python.\n"
     "\n"
     "  eps model export DIR [--task=TASK] [--variant=NAME] [--dtype=TYPE] [--out=OUT]\n"
     "  eps model check DIR [--json]\n"

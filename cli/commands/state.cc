@@ -1,5 +1,6 @@
 #include "cli/commands/state.h"
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -14,13 +15,20 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/config/app_arguments.h"
+#include "base/config/config.h"
+#include "base/descriptor.h"
+#include "base/exit_code.h"
 #include "base/files/files.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "checkpoint/backup/backup_file.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/guard/folder_lock.h"
 #include "checkpoint/job_state.h"
 #include "checkpoint/state_folder.h"
+#include "cli/driver/save/running_save.h"
+#include "cli/launch/interrupt.h"
+#include "cli/launch/plan.h"
 #include "storage/cuts/common_cut.h"
 
 namespace eps {
@@ -151,8 +159,36 @@ absl::Status SaveState(const StateArguments& arguments) {
     std::fputs(said.c_str(), arguments.out == "-" ? stderr : stdout);
     return absl::OkStatus();
   }
+  EPS_ASSIGN_OR_RETURN(const Descriptor lock, LockFolder(arguments.out));
   EPS_ASSIGN_OR_RETURN(const std::string checkpoint, SaveCheckpoint(*state, arguments.out));
   Print(absl::StrCat("checkpoint: ", checkpoint, ": ", Show(*state), "\n"));
+  return absl::OkStatus();
+}
+
+absl::Status SaveRunning(const StateArguments& arguments) {
+  ServersConfig servers;
+  servers.addresses = arguments.addresses;
+  EPS_ASSIGN_OR_RETURN(const ServerChoice choice, ChooseServers(servers));
+  if (choice.attach.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--servers: expected the address of a running server (host:port), found \"",
+                     arguments.addresses, "\""));
+  }
+  RunningSave save;
+  save.server = choice.attach[0];
+  EPS_ASSIGN_OR_RETURN(save.job, ChosenJob(arguments.job));
+  save.root = arguments.out;
+  save.patience = std::chrono::seconds(arguments.patience);
+  save.is_interrupted = Interrupted;
+  EPS_ASSIGN_OR_RETURN(const Descriptor lock, LockFolder(save.root));
+  HandleInterrupts();
+  SetGraceful(true);
+  const absl::StatusOr<std::string> checkpoint = SaveRunningJob(save);
+  if (absl::IsCancelled(checkpoint.status()) && Interrupted()) {
+    return WithExitCode(checkpoint.status(), InterruptCode());
+  }
+  EPS_RETURN_IF_ERROR(checkpoint.status());
+  Print(absl::StrCat("checkpoint: ", *checkpoint, "\n"));
   return absl::OkStatus();
 }
 

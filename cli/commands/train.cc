@@ -138,7 +138,7 @@ absl::Status TrainRun::StartJob() {
       fs::remove_all(state_folder, ignored);
     }
     EPS_RETURN_IF_ERROR(DropOldState());
-    EPS_RETURN_IF_ERROR(driver_->start().CheckState(state_folder, choice.spawn));
+    EPS_RETURN_IF_ERROR(driver_->CheckState(state_folder, choice.spawn));
   }
   cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_, WhatSurvives(plan_));
   if (choice.spawn != 0) {

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -102,7 +103,8 @@ absl::StatusOr<std::unique_ptr<JobDriver>> JobDriver::Open(DriverJob job, Driver
 absl::StatusOr<v1::StatusReply> JobDriver::Connect(const std::vector<std::string>& addresses,
                                                    std::chrono::milliseconds timeout) {
   EPS_ASSIGN_OR_RETURN(client_, ControlClient::Connect(addresses, Clock::now() + timeout));
-  EPS_RETURN_IF_ERROR(client_->CreateJob(job_.spec).status());
+  const absl::Status created = client_->CreateJob(job_.spec, job_.KeptConfig()).status();
+  if (!created.ok()) return start_->ExplainRefusal(created, client_.get());
   return AwaitRecovery(job_, client_.get(), host_);
 }
 
@@ -254,6 +256,14 @@ bool JobDriver::Evaluating() const {
          !output_.metrics().history().Evaluated(step_);
 }
 
+bool JobDriver::HeldForASave() {
+  const absl::StatusOr<v1::StatusReply> status = client_->GetStatus(0, kStatusTimeout);
+  if (!status.ok()) return false;
+  return std::any_of(status->gates().begin(), status->gates().end(), [this](const auto& gate) {
+    return absl::StartsWith(gate.holder(), kSaveHolder) && gate.step() < gate_.border();
+  });
+}
+
 absl::Status JobDriver::StopAtNextBorder() {
   Print(
       "interrupted: finishing the step and writing a checkpoint; interrupt again to exit at "
@@ -279,7 +289,7 @@ absl::Status JobDriver::OnQuiet(StepWatch* watch) {
                                               "; their logs are in ", host_->log_folder()));
     }
   }
-  if (stopping_ && Clock::now() > stop_by_ && !Evaluating()) {
+  if (stopping_ && Clock::now() > stop_by_ && !Evaluating() && !HeldForASave()) {
     ShowWaits(client_.get());
     return absl::CancelledError(absl::StrCat("interrupted, and step ", gate_.border(),
                                              " did not end in time (servers.worker_timeout)"));

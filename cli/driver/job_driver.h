@@ -64,6 +64,10 @@ class JobDriver {
 
   // The state that the job starts from. If start().complete(), call nothing else.
   const JobStart& start() const { return *start_; }
+  // As JobStart::CheckState.
+  absl::Status CheckState(const std::string& state_folder, uint32_t servers) {
+    return start_->CheckState(state_folder, servers);
+  }
   // Creates the job on the servers at `addresses`, waits until they agree on what is durable,
   // imports the state and sets the first gate. `state_folder` is the folder of durable servers that
   // belong to this run, where the job's configuration is kept; empty for servers of others.
@@ -103,6 +107,8 @@ class JobDriver {
   absl::Status StopAtNextBorder();
   void ExtendPatience();
   bool Evaluating() const;
+  // Returns whether another program holds the job before the border of this run's gate, to save it.
+  bool HeldForASave();
   bool GoesOnFromACut(const absl::Status& status) const;
   absl::Status Rejoin(const absl::Status& why);
   absl::Status TryRejoin(std::chrono::milliseconds timeout);

@@ -1,6 +1,7 @@
 #include "cli/driver/job_output.h"
 
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,11 +13,23 @@
 #include "checkpoint/guard/checkpoint_room.h"
 #include "cli/driver/progress.h"
 #include "cli/driver/report/run_report.h"
+#include "cli/driver/save/border_export.h"
 
 namespace eps {
 namespace {
 
 constexpr std::chrono::seconds kReportTimeout{2};  // of one server: do not delay the run's end
+
+// Returns how the workers of the job compute, one profile per line; empty if the lead does not say.
+std::string ComputeProfiles(ControlClient* client) {
+  const absl::StatusOr<v1::StatusReply> status = client->GetStatus(0, kReportTimeout);
+  std::string lines;
+  if (!status.ok()) return lines;
+  for (const std::string& profile : status->compute_profiles()) {
+    absl::StrAppend(&lines, profile, "\n");
+  }
+  return lines;
+}
 
 }  // namespace
 
@@ -51,28 +64,13 @@ absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client) {
   EPS_RETURN_IF_ERROR(CheckRoom(out, job_->spec, job_->chunks));
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointWriter> writer,
                        CheckpointWriter::Create(out, step, job_->spec, job_->chunks));
-  // At 20 MB/s even a slow disk is not taken for a dead server.
-  const std::chrono::seconds timeout(120 + writer->bytes() / 20'000'000);
-  Border border;
-  for (uint32_t s = 0; s < client->servers().size(); ++s) {
-    EPS_RETURN_IF_ERROR(client->Export(
-        ShardId(s), step, timeout,
-        [&](ChunkId chunk, const Border& at, const ChunkState& state) -> absl::Status {
-          if (s == 0) border = at;  // only the lead has the norm
-          if (at.step != step || at.version != border.version || at.term != border.term) {
-            return absl::InternalError(
-                absl::StrCat("server ", client->servers()[s], " is at step ", at.step, " version ",
-                             at.version, ", expected step ", step, " version ", border.version));
-          }
-          return writer->WriteChunk(chunk, state);
-        },
-        [&](const ResidualPlace& place, const std::string& encoded) {
-          return writer->WriteResidual(place, encoded);
-        }));
-  }
+  EPS_ASSIGN_OR_RETURN(const Border border, ExportBorder(step, client, writer.get()));
   SmallFiles files = FilesOfJob(job_->spec);
   files["trainer_state.json"] = TrainerState(step);
   files[kConfigFile] = job_->KeptConfig();
+  if (const std::string profiles = ComputeProfiles(client); !profiles.empty()) {
+    files[kProfilesFile] = profiles;
+  }
   EPS_RETURN_IF_ERROR(writer->Commit(border, files));
   last_checkpoint_ = writer->folder();
   Print(absl::StrCat("checkpoint: ", last_checkpoint_, "\n"));

@@ -16,6 +16,8 @@
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/guard/found_state.h"
 #include "checkpoint/initial_weights.h"
+#include "checkpoint/job_state.h"
+#include "checkpoint/state_folder.h"
 #include "cli/driver/metrics_log.h"
 #include "cli/driver/progress.h"
 
@@ -27,8 +29,9 @@ namespace {
 
 // Refuses to continue a run with other data, another model or seed: that is another run, and most
 // likely a slip. Names all differences, so that none has to be found one by one.
-absl::Status CheckSameRun(const std::string& folder,
-                          const std::vector<SpecDifference>& differences) {
+absl::Status CheckSameRun(
+    const std::string& where, const std::vector<SpecDifference>& differences,
+    const std::string& advice = "--allow-changes continues with the new ones") {
   std::vector<std::string> all;
   bool same = true;
   for (const SpecDifference& difference : differences) {
@@ -37,9 +40,25 @@ absl::Status CheckSameRun(const std::string& folder,
            !absl::StartsWith(difference.key, "model.") && !absl::EndsWith(difference.key, ".seed");
   }
   if (same) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("checkpoint.resume: ", folder, " belongs to a run with other settings: ",
-                   absl::StrJoin(all, "; "), "; --allow-changes continues with the new ones"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "checkpoint.resume: ", where,
+      " belongs to a run with other settings: ", absl::StrJoin(all, "; "), "; ", advice));
+}
+
+// Returns the output folder of the run that a state belongs to; empty if unknown.
+std::string OutputOf(const JobStateHead& head) {
+  Config config;
+  const absl::Status read = config.MergeYaml(head.config, "the configuration of the state");
+  return read.ok() ? config.checkpoint.dir : "";
+}
+
+// Returns why servers with a failed job cannot start a run.
+absl::Status FailureOf(const v1::StatusReply& status) {
+  const absl::Status failed = absl::FailedPreconditionError(
+      absl::StrCat("these servers hold the failed job of an earlier run (", status.failure(),
+                   "); restart them and use --resume=latest"));
+  const std::optional<ExitCode> code = FailureCodeOf(status);
+  return code.has_value() ? WithExitCode(failed, *code) : failed;
 }
 
 }  // namespace
@@ -123,7 +142,36 @@ absl::Status JobStart::Lost(const std::string& what, uint64_t logged) const {
   return absl::NotFoundError(absl::StrCat(text, "--overwrite starts over at step 0"));
 }
 
-absl::Status JobStart::CheckState(const std::string& state_folder, uint32_t servers) const {
+absl::StatusOr<bool> JobStart::TakeOtherJob(const std::string& state_folder, uint64_t logged) {
+  const auto folder = StateFolder::Open(state_folder);
+  // A run that was killed before its first cut may leave a catalogue without content.
+  if (absl::IsNotFound(folder.status())) return false;
+  EPS_RETURN_IF_ERROR(folder.status());
+  EPS_ASSIGN_OR_RETURN(const std::optional<JobId> other, (*folder)->JobToReopen());
+  if (!other.has_value()) return false;
+  const absl::StatusOr<std::unique_ptr<JobState>> state = (*folder)->OpenCut(*other);
+  // The first cut may not be everywhere.
+  if (absl::IsFailedPrecondition(state.status()) && logged <= step_) return false;
+  EPS_RETURN_IF_ERROR(state.status());
+  const JobStateHead& head = (*state)->head();
+  const uint64_t border = head.border.id.step.value();
+  if (border <= step_ || OutputOf(head) != job_->out()) return false;
+  const std::vector<SpecDifference> differences =
+      AllDifferences(head.spec.ToText(), job_->spec.ToText());
+  if (!job_->allow_changes) EPS_RETURN_IF_ERROR(CheckSameRun(state_folder, differences));
+  if (border >= job_->spec.training.steps) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "checkpoint.resume: ", state_folder, " is at step ", border, " and training.steps is ",
+        job_->spec.training.steps, ": nothing is left to train; raise training.steps"));
+  }
+  Print(absl::StrCat("note: ", state_folder, " holds the job with other settings; its state after ",
+                     "step ", border, " becomes a checkpoint\n"));
+  EPS_ASSIGN_OR_RETURN(const std::string checkpoint, SaveCheckpoint(**state, job_->out()));
+  EPS_RETURN_IF_ERROR(OpenCheckpoint(checkpoint));
+  return true;
+}
+
+absl::Status JobStart::CheckState(const std::string& state_folder, uint32_t servers) {
   EPS_ASSIGN_OR_RETURN(const FoundState found, FindState(state_folder, servers, job_->spec.id()));
   EPS_ASSIGN_OR_RETURN(const uint64_t logged, LoggedStep());
   if (!found.missing.empty()) {
@@ -134,7 +182,12 @@ absl::Status JobStart::CheckState(const std::string& state_folder, uint32_t serv
                        "; moved the rest to ", state_folder, "/lost+found\n"));
     return absl::OkStatus();
   }
-  if (found.known || logged <= step_) return absl::OkStatus();
+  if (found.known) return absl::OkStatus();
+  if (takes_latest()) {
+    EPS_ASSIGN_OR_RETURN(const bool taken, TakeOtherJob(state_folder, logged));
+    if (taken) return DropTaken(state_folder);
+  }
+  if (logged <= step_) return absl::OkStatus();
   // An earlier run may have had no room for cuts, or have removed them after its last checkpoint.
   if (job_->config.storage.chosen && OccupiedBytes(state_folder) == 0) return absl::OkStatus();
   const std::string what = absl::StrFormat("job %016x is not in %s (storage.path)",
@@ -144,6 +197,27 @@ absl::Status JobStart::CheckState(const std::string& state_folder, uint32_t serv
                      step_, ": ", what, ", and ", job_->out(), "/metrics.jsonl ended at step ",
                      logged, "\n"));
   return absl::OkStatus();
+}
+
+// Removes the state that has become a checkpoint, if it is the run's own.
+absl::Status JobStart::DropTaken(const std::string& state_folder) const {
+  if (!job_->config.storage.chosen) return absl::OkStatus();
+  std::error_code error;
+  fs::remove_all(state_folder, error);
+  if (!error) return absl::OkStatus();
+  return IoError(absl::StrCat("cannot remove ", state_folder, ": ", error.message()));
+}
+
+absl::Status JobStart::ExplainRefusal(const absl::Status& refused, ControlClient* client) const {
+  if (!absl::IsAlreadyExists(refused) || !takes_latest()) return refused;
+  const absl::StatusOr<v1::GetJobReply> there = client->FindJob();
+  if (!there.ok() || JobId(there->job_id()) == job_->spec.id()) return refused;
+  const std::string servers = absl::StrJoin(client->servers(), ",");
+  EPS_RETURN_IF_ERROR(CheckSameRun(
+      servers, AllDifferences(there->spec_text(), job_->spec.ToText()),
+      "use its settings; or stop these servers, write their state as a checkpoint (eps "
+      "checkpoint save), and continue that on others with --allow-changes"));
+  return refused;
 }
 
 absl::Status JobStart::CheckNotLost(v1::JobState state, uint64_t reached) const {
@@ -159,6 +233,7 @@ absl::Status JobStart::TakeRecovered(const v1::StatusReply& status, const Contro
                                      const std::string& state_folder) {
   const bool starts_over = job_->config.checkpoint.resume == "none";
   const bool own_servers = !state_folder.empty();
+  if (status.state() == v1::JOB_STATE_FAILED) return FailureOf(status);
   if (job_->config.storage.durable() && status.step() == 0 && takes_latest() && !own_servers) {
     EPS_ASSIGN_OR_RETURN(const uint64_t logged, LoggedStep());
     if (logged > step_) {
@@ -191,11 +266,7 @@ absl::Status JobStart::Import(v1::JobState state, ControlClient* client) const {
   if (state == v1::JOB_STATE_FAILED) {
     EPS_ASSIGN_OR_RETURN(const v1::StatusReply status,
                          client->GetStatus(0, std::chrono::seconds(10)));
-    const absl::Status failed = absl::FailedPreconditionError(
-        absl::StrCat("these servers hold the failed job of an earlier run (", status.failure(),
-                     "); restart them and use --resume=latest"));
-    const std::optional<ExitCode> code = FailureCodeOf(status);
-    return code.has_value() ? WithExitCode(failed, *code) : failed;
+    return FailureOf(status);
   }
   if (state != v1::JOB_STATE_IMPORTING) {
     if (!job_->config.storage.durable()) {

@@ -45,25 +45,36 @@ class JobStart {
   // checkpoint.resume=latest, NotFound if steps would be lost: a part of the state is missing, or
   // no server knows the job and metrics.jsonl has steps after the border that the run would start
   // from. Otherwise moves the parts of an incomplete state to lost+found and says so in one line.
-  absl::Status CheckState(const std::string& state_folder, uint32_t servers) const;
+  //
+  // With checkpoint.resume=latest, and if the folder holds the job that this output folder had
+  // before, with other settings and ahead of the checkpoint, writes its state as a checkpoint and
+  // resumes from that. Errors are then also those of Open, StateFolder and SaveCheckpoint.
+  absl::Status CheckState(const std::string& state_folder, uint32_t servers);
+  // Returns the refusal of the job by servers of others, with all differences if they hold a job
+  // with other settings. `refused` is the error of CreateJob.
+  absl::Status ExplainRefusal(const absl::Status& refused, ControlClient* client) const;
   // Call this once the servers have agreed on `status`. If their durable state contains steps, the
   // run starts from that state instead of the checkpoint. `state_folder` is the folder of servers
   // that belong to this run; empty for servers of others. FailedPrecondition if checkpoint.resume
-  // is "none" and the run's own folder holds this job. NotFound as in CheckState if servers of
-  // others do not know the job.
+  // is "none" and the run's own folder holds this job, or, with the code of FailureCodeOf, if the
+  // job has failed. NotFound as in CheckState if servers of others do not know the job.
   absl::Status TakeRecovered(const v1::StatusReply& status, const ControlClient& client,
                              const std::string& state_folder);
   // Returns NotFound if the servers wait for a state although the job had one in this run, after
   // which it reached the border `reached`.
   absl::Status CheckNotLost(v1::JobState state, uint64_t reached) const;
   // Imports the state into servers that wait for it; servers that already run the job keep theirs.
-  // FailedPrecondition, with the code of FailureCodeOf, if they hold the failed job of an
-  // earlier run; other errors are those of ControlClient.
+  // FailedPrecondition as in TakeRecovered if the job has failed; other errors are those of
+  // ControlClient.
   absl::Status Import(v1::JobState state, ControlClient* client) const;
 
  private:
   explicit JobStart(const DriverJob* job) : job_(job) {}
   absl::Status OpenCheckpoint(const std::string& folder);
+  // Resumes from the job with other settings that this run had, whose log ends at step `logged`.
+  // Returns false if there is none that is ahead of the checkpoint.
+  absl::StatusOr<bool> TakeOtherJob(const std::string& state_folder, uint64_t logged);
+  absl::Status DropTaken(const std::string& state_folder) const;
   // Returns whether the run continues wherever the job was, so that it must not lose a step.
   bool takes_latest() const { return job_->config.checkpoint.resume == "latest"; }
   // Returns the last step of metrics.jsonl; 0 without one.

@@ -1,45 +1,19 @@
 #include "cli/launch/output_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/strip.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
-#include "base/exit_code.h"
 #include "base/files/files.h"
-#include "base/folder.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/guard/folder_lock.h"
 
 namespace eps {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr char kLockFile[] = ".lock";
-
-// The text of the lock file, for the error of the next run.
-std::string OwnerText() {
-  std::string command = "unknown";
-  const absl::StatusOr<std::string> words = ReadTextFile("/proc/self/cmdline");
-  if (words.ok()) command = absl::StrReplaceAll(*words, {{std::string(1, '\0'), " "}});
-  char host[256] = "unknown";
-  gethostname(host, sizeof(host) - 1);
-  return absl::StrCat("process ", getpid(), " on ", host, ", started ",
-                      absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::Now(), absl::UTCTimeZone()),
-                      ": ", absl::StripSuffix(command, " "));
-}
 
 absl::Status Refused(const std::string& folder, const std::string& text) {
   return absl::InvalidArgumentError(absl::StrCat("checkpoint.dir: ", folder, " ", text));
@@ -61,7 +35,7 @@ uint64_t StepsOf(const std::string& checkpoint) {
   const absl::StatusOr<std::string> yaml = ReadTextFile(absl::StrCat(checkpoint, "/", kConfigFile));
   Config config;
   if (!yaml.ok() || !config.MergeYaml(*yaml, checkpoint).ok()) return 0;
-  return config.training.steps;
+  return config.training.steps.value_or(0);
 }
 
 // Returns what the folder holds and what to do about it; empty if it holds no run.
@@ -102,43 +76,11 @@ absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Claim(const Checkpoi
         "--overwrite and --resume=", config.resume,
         " exclude each other: a run replaces the one in ", config.dir, " or continues it"));
   }
-  const absl::Status created = CreateFolder(config.dir);
-  if (!created.ok()) {
-    const std::string text = absl::StrCat(created.message(), " (checkpoint.dir)");
-    return absl::IsPermissionDenied(created) ? absl::PermissionDeniedError(text) : IoError(text);
-  }
-  EPS_RETURN_IF_ERROR(folder->Lock());
+  EPS_ASSIGN_OR_RETURN(folder->lock_, LockFolder(config.dir));
   const std::string old_run = Continues(config) ? "" : OldRun(config);
   if (!old_run.empty() && !overwrite) return Refused(config.dir, old_run);
   folder->overwrites_ = !old_run.empty();
   return folder;
-}
-
-absl::Status OutputFolder::Lock() {
-  const std::string path = absl::StrCat(path_, "/", kLockFile);
-  lock_ = Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!lock_.ok()) {
-    const std::string text =
-        absl::StrCat("cannot open ", path, ": ", std::strerror(errno), " (checkpoint.dir)");
-    return errno == EACCES ? absl::PermissionDeniedError(text) : IoError(text);
-  }
-  if (flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) {
-    const std::string owner = OwnerText();
-    // The text is advice for people: a lock without it still holds.
-    if (ftruncate(lock_.get(), 0) != 0 || pwrite(lock_.get(), owner.data(), owner.size(), 0) < 0) {
-      std::fprintf(stderr, "note: cannot write %s: %s\n", path.c_str(), std::strerror(errno));
-    }
-    return absl::OkStatus();
-  }
-  if (errno == EWOULDBLOCK) {
-    const absl::StatusOr<std::string> owner = ReadTextFile(path);
-    return Refused(path_, absl::StrCat("is in use by ",
-                                       owner.ok() && !owner->empty() ? *owner : "another process",
-                                       "; wait for it, stop it, or choose another folder (--out)"));
-  }
-  std::printf("note: cannot lock %s (%s): nothing keeps a second run out of %s\n", path.c_str(),
-              std::strerror(errno), path_.c_str());
-  return absl::OkStatus();
 }
 
 absl::Status OutputFolder::RemoveOldRun() const {

@@ -16,13 +16,12 @@ namespace eps {
 // another one by accident. The destructor gives the folder back. Thread-compatible.
 class OutputFolder {
  public:
-  // Creates checkpoint.dir and locks `.lock` in it. Says so and goes on if the file system has no
-  // locks; claims nothing if checkpoint.dir is empty.
+  // Creates checkpoint.dir and locks it (checkpoint/guard/folder_lock.h); claims nothing if
+  // checkpoint.dir is empty.
   //
-  // InvalidArgument if another process has the lock, with its id, start and command; or if the
-  // folder holds a run that checkpoint.resume does not continue and `overwrite` is false; or if
-  // `overwrite` and checkpoint.resume=latest contradict each other. Other errors are those of
-  // CreateFolder.
+  // InvalidArgument if the folder holds a run that checkpoint.resume does not continue and
+  // `overwrite` is false; or if `overwrite` and checkpoint.resume=latest contradict each other.
+  // Other errors are those of LockFolder.
   static absl::StatusOr<std::unique_ptr<OutputFolder>> Claim(const CheckpointConfig& config,
                                                              bool overwrite);
 
@@ -34,7 +33,6 @@ class OutputFolder {
 
  private:
   explicit OutputFolder(std::string path) : path_(std::move(path)) {}
-  absl::Status Lock();
 
   const std::string path_;
   Descriptor lock_;

@@ -68,9 +68,9 @@ absl::StatusOr<std::vector<std::string>> ListDataFiles(const std::vector<std::st
 }
 
 // Reads and checks the held-out data, so that no run fails at its first evaluation.
-absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
-  const TrainingConfig& training = run.config.training;
-  const bool has_data = !run.config.data.eval_path.empty();
+absl::Status LoadHeldOut(TrainPlan* plan) {
+  const TrainingConfig& training = plan->config.training;
+  const bool has_data = !plan->config.data.eval_path.empty();
   if (training.eval_steps == 0) {
     if (!has_data) return absl::OkStatus();
     return absl::InvalidArgumentError(
@@ -91,7 +91,7 @@ absl::Status LoadHeldOut(const RunConfig& run, TrainPlan* plan) {
                                                    ", but data.eval_path names no held-out data"));
   }
   EPS_ASSIGN_OR_RETURN(plan->config.data.eval_path,
-                       ListDataFiles(run.config.data.eval_path, "data.eval_path"));
+                       ListDataFiles(plan->config.data.eval_path, "data.eval_path"));
   EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
                        TokenData::Open(plan->config.data.eval_path, vocabulary, "data.eval_path"));
   EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
@@ -116,22 +116,22 @@ ModelSpec QuickstartModel() {
   return model;
 }
 
-// Returns `run` with the quickstart's texts if it names no data, and with held-out text if it also
-// asks for no evaluation and this system has that text.
-absl::StatusOr<RunConfig> WithQuickstartTexts(RunConfig run) {
-  Config& config = run.config;
-  if (!run.quickstart || !config.data.path.empty()) return run;
-  EPS_ASSIGN_OR_RETURN(config.data.path, QuickstartTextFiles());
+// Returns whether a run trains on the quickstart's texts.
+bool UsesQuickstartTexts(const RunConfig& run) {
+  return run.quickstart && run.config.data.path.empty();
+}
+
+// Evaluates on held-out text, unless the run has an evaluation of its own or this system does not
+// have that text.
+void EvaluateQuickstart(uint64_t steps, Config* config) {
   std::error_code error;
-  if (config.training.eval_steps > 0 || !config.data.eval_path.empty() ||
+  if (config->training.eval_steps > 0 || !config->data.eval_path.empty() ||
       !fs::is_regular_file(kQuickstartHeldOut, error)) {
-    return run;
+    return;
   }
-  config.data.eval_path = {kQuickstartHeldOut};
-  config.training.eval_steps =
-      std::max<uint64_t>(1, config.training.steps / kQuickstartEvaluations);
-  config.training.eval_samples = kQuickstartHeldOutSamples;
-  return run;
+  config->data.eval_path = {kQuickstartHeldOut};
+  config->training.eval_steps = std::max<uint64_t>(1, steps / kQuickstartEvaluations);
+  config->training.eval_samples = kQuickstartHeldOutSamples;
 }
 
 // Returns the folder that model.path names, or that contains it.
@@ -196,10 +196,12 @@ absl::StatusOr<ModelSpec> ReadModel(const std::string& path) {
   return ParseModel(*json, file);
 }
 
-absl::StatusOr<TrainPlan> MakePlan(const RunConfig& given) {
-  EPS_ASSIGN_OR_RETURN(const RunConfig run, WithQuickstartTexts(given));
+absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
   TrainPlan plan;
   plan.config = run.config;
+  if (UsesQuickstartTexts(run)) {
+    EPS_ASSIGN_OR_RETURN(plan.config.data.path, QuickstartTextFiles());
+  }
   ModelSpec model;
   EPS_RETURN_IF_ERROR(LoadModel(run, &plan, &model));
 
@@ -207,12 +209,17 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& given) {
   std::string sha256;
   const uint32_t vocabulary = FamilyOf(model.type).vocabulary(model);
   if (vocabulary == 0) {
+    if (run.config.training.epochs > 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("training.epochs: a model of type ", FamilyOf(model.type).hf_type(),
+                       " reads no data to pass over; use training.steps"));
+    }
     uint32_t& seq_len = plan.config.training.seq_len;
     if (seq_len == 0) seq_len = FamilyOf(model.type).default_seq_len(model);
     tokens = uint64_t{seq_len} + 1;  // one sample: there is no data to read
     sha256 = ToHex(Sha256Of(""));
   } else {
-    const std::vector<std::string>& paths = run.config.data.path;
+    const std::vector<std::string> paths = plan.config.data.path;
     if (paths.empty()) {
       return absl::InvalidArgumentError(
           "data.path (--data) is empty: name text files, or one .bin of uint16 tokens");
@@ -226,9 +233,13 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& given) {
     plan.unigram_entropy = data->UnigramEntropy();
   }
   const uint32_t workers = static_cast<uint32_t>(std::max(1, run.config.worker.count));
-  EPS_ASSIGN_OR_RETURN(plan.spec, BuildJobSpec(plan.config, model, tokens, sha256, workers));
-  plan.config.training.parts = plan.spec.training.parts;
-  EPS_RETURN_IF_ERROR(LoadHeldOut(run, &plan));
+  const StartWeights weights =
+      plan.initial_weights.empty() ? StartWeights::kNew : StartWeights::kGiven;
+  EPS_ASSIGN_OR_RETURN(plan.spec,
+                       BuildJobSpec(plan.config, model, tokens, sha256, workers, weights));
+  KeepResolved(plan.spec, &plan.config);
+  if (UsesQuickstartTexts(run)) EvaluateQuickstart(plan.spec.training.steps, &plan.config);
+  EPS_RETURN_IF_ERROR(LoadHeldOut(&plan));
   if (plan.config.worker.threads == 0) {
     // Workers of one machine share its processors. Resolve the number, because the bits depend on
     // it.
@@ -318,7 +329,9 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
       spec.codecs.gradients, ")", ResidualText(work), "\nbatch: ", t.micro_batch_size, " x ",
       t.micro_batches, " x ", t.parts, " samples (micro_batch_size x micro_batches x parts) of ",
       t.seq_len, " tokens = ", FormatCount(spec.tokens_per_step()), " tokens; mode ",
-      NameOf(t.mode), ", clip ", NameOf(t.clip), "\n", EvaluationSummary(plan));
+      NameOf(t.mode), ", clip ", NameOf(t.clip), "\n", "learning rate: ", spec.optimizer.lr, ", ",
+      spec.schedule.name, ", ", spec.schedule.warmup_steps, " of ", t.steps, " steps warm-up\n",
+      EvaluationSummary(plan));
 }
 
 }  // namespace eps

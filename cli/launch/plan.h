@@ -17,7 +17,7 @@ namespace eps {
 
 // Everything that `eps train` needs to start a run.
 struct TrainPlan {
-  // Resolved: absolute paths, data files listed, parts as in the spec, threads counted.
+  // Resolved: absolute paths, data files listed, open settings as in the spec, threads counted.
   Config config;
   JobSpec spec;
   std::string model_folder;  // the folder of config.json; empty for the quickstart's model
@@ -28,8 +28,8 @@ struct TrainPlan {
 };
 
 // Reads the model's config.json (model_type gpt2, or eps-synthetic with n_layer, n_embd, tied) and
-// builds the spec of `given`, for which it reads the data. Errors name the key and the file.
-absl::StatusOr<TrainPlan> MakePlan(const RunConfig& given);
+// builds the spec of `run`, for which it reads the data. Errors name the key and the file.
+absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run);
 
 // Reads the model of `model.path`, which is a config.json or a folder with one. Empty gives the
 // quickstart's model.

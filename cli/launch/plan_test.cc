@@ -53,7 +53,10 @@ TEST(PlanTest, TheModelIsAFolderOrFile) {
   EXPECT_EQ(by_file->spec.ToText(), by_folder->spec.ToText());
   EXPECT_EQ(by_folder->initial_weights, "");
   WriteTemp("synthetic/model.safetensors", "");
-  EXPECT_EQ(MakePlan(run)->initial_weights, testing::TempDir() + "/synthetic/model.safetensors");
+  const auto with_weights = MakePlan(run);
+  EXPECT_EQ(with_weights->initial_weights, testing::TempDir() + "/synthetic/model.safetensors");
+  EXPECT_EQ(with_weights->config.optimizer.lr, 5e-5);
+  EXPECT_EQ(by_folder->config.optimizer.lr, 1e-3);
   std::filesystem::remove(testing::TempDir() + "/synthetic/model.safetensors");
 }
 
@@ -110,6 +113,20 @@ TEST(PlanTest, TheQuickstartEvaluatesOtherText) {
   EXPECT_EQ(std::count(data.path.begin(), data.path.end(), data.eval_path[0]), 0);
   EXPECT_EQ(plan->config.training.eval_steps, plan->spec.training.steps / 4);
   EXPECT_EQ(plan->eval_samples, 64u);
+}
+
+TEST(PlanTest, EpochsNeedData) {
+  RunConfig run = Quickstart();
+  run.config.training.epochs = 2;
+  const auto plan = MakePlan(run);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->config.training.steps, plan->spec.training.steps);
+  EXPECT_EQ(plan->config.training.epochs, 0);
+  EXPECT_EQ(plan->config.training.eval_steps, plan->spec.training.steps / 4);
+  run = Synthetic();
+  run.config.training.epochs = 2;
+  const absl::Status status = MakePlan(run).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), "training.epochs: a model of type")) << status;
 }
 
 TEST(PlanTest, OwnDataIsNotEvaluatedUnasked) {

@@ -20,8 +20,10 @@ namespace {
 constexpr uint64_t kPlannedTokens = uint64_t{1} << 40;
 constexpr char kAnyMachine[] = "two_core_box";  // with disks
 
-// Returns the spec that eps train would build from the configuration.
-absl::StatusOr<JobSpec> SpecOf(const Config& config, uint32_t workers) {
+// Returns the spec that eps train would build from the configuration, except for the steps of
+// training.epochs, which depend on the data. No plan depends on the steps.
+absl::StatusOr<JobSpec> SpecOf(Config config, uint32_t workers) {
+  if (!config.training.steps.has_value()) config.training.epochs = 0;
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, ReadModel(config.model.path));
   return BuildJobSpec(config, model, kPlannedTokens, std::string(64, '0'), workers);
 }

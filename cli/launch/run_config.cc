@@ -12,20 +12,6 @@
 extern char** environ;
 
 namespace eps {
-namespace {
-
-absl::Status ApplyFlags(const CommandLine& line, Config* config) {
-  for (const auto& [key, value] : line.settings) {
-    const absl::Status status = config->Set(key, value);
-    if (!status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--", key, ": ", status.message()));
-    }
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
 absl::StatusOr<RunConfig> ResolveConfig(const CommandLine& line,
                                         const std::map<std::string, std::string>& environment) {
   // The layers above the file determine which file to read.
@@ -34,7 +20,7 @@ absl::StatusOr<RunConfig> ResolveConfig(const CommandLine& line,
     EPS_RETURN_IF_ERROR(above.MergeYaml(kQuickstartYaml, "the quickstart settings"));
   }
   EPS_RETURN_IF_ERROR(above.MergeEnvironment(environment));
-  EPS_RETURN_IF_ERROR(ApplyFlags(line, &above));
+  EPS_RETURN_IF_ERROR(above.MergeFlags(line.settings));
 
   RunConfig run;
   run.overwrite = line.overwrite;
@@ -56,7 +42,7 @@ absl::StatusOr<RunConfig> ResolveConfig(const CommandLine& line,
   }
   EPS_RETURN_IF_ERROR(run.config.MergeYaml(yaml, run.origin));
   EPS_RETURN_IF_ERROR(run.config.MergeEnvironment(environment));
-  EPS_RETURN_IF_ERROR(ApplyFlags(line, &run.config));
+  EPS_RETURN_IF_ERROR(run.config.MergeFlags(line.settings));
   return run;
 }
 

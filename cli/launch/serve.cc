@@ -1,5 +1,6 @@
 #include "cli/launch/serve.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "absl/strings/numbers.h"
@@ -15,6 +16,7 @@ namespace {
 // The cut interval for storage.cut_steps=auto with a log. With more steps between cuts the log soon
 // outgrows the state.
 constexpr uint64_t kLoggedCutSteps = 8;
+constexpr uint64_t kLongestCutSeconds = 1'000'000'000;
 
 absl::StatusOr<uint64_t> CutSteps(const StorageConfig& storage) {
   uint64_t steps = 0;
@@ -52,6 +54,7 @@ absl::Status RunServe(const Config& config) {
   options.peers = config.servers.peers;
   options.part_timeout_ms = static_cast<uint64_t>(config.servers.worker_timeout_ms);
   options.push_timeout_ms = static_cast<uint64_t>(config.servers.push_timeout_ms);
+  options.gate_timeout_ms = static_cast<uint64_t>(config.servers.gate_timeout_ms);
   options.unread_timeout_ms = static_cast<uint64_t>(config.servers.unread_timeout_ms);
   options.worker_lease_ms = static_cast<uint64_t>(config.servers.worker_lease_ms);
   if (const std::optional<int64_t> grace = config.servers.worker_close_grace_ms) {
@@ -60,6 +63,7 @@ absl::Status RunServe(const Config& config) {
   options.worker_stuck_ms = static_cast<uint64_t>(config.servers.worker_stuck_timeout_ms);
   options.jit_depth = static_cast<uint32_t>(config.servers.jit_depth);
   EPS_ASSIGN_OR_RETURN(options.cut_steps, CutSteps(config.storage));
+  options.cut_ms = std::min(config.storage.cut_seconds, kLongestCutSeconds) * 1000;
   EPS_ASSIGN_OR_RETURN(const uint64_t log_steps, LogSteps(config.storage, options.cut_steps));
   if (config.storage.durable()) {
     options.storage = StorageOptions{config.storage.tier(), config.storage.path,

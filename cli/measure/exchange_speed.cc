@@ -15,6 +15,7 @@
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/job/layout/model_layout.h"
+#include "base/job/layout/visits.h"
 #include "base/status_macros.h"
 #include "eps_server/server.h"
 #include "planner/workload.h"
@@ -118,25 +119,23 @@ class Exchange {
   // Fetches and pushes as the relay does, one stage ahead, but computes nothing.
   absl::Status RunStep() {
     EPS_ASSIGN_OR_RETURN(const StepStart step, client_->BeginStep(next_step_));
-    const auto stages = static_cast<uint32_t>(spec_.stages.size());
-    const uint32_t visits = 2 * stages - 1;
-    const auto stage_of = [&](uint32_t visit) {
-      return StageId(visit < stages ? visit : visits - 1 - visit);
-    };
+    const std::vector<Visit> visits = VisitsOfStep(spec_);
     std::array<std::unique_ptr<PendingFetch>, 2> fetches;
-    const auto fetch = [&](uint32_t visit) {
-      fetches[visit % 2] =
-          client_->FetchStage(stage_of(visit), step.version, /*backward=*/visit >= stages,
-                              PointersInto(stage_of(visit), &stages_[visit % 2]));
+    const auto fetch = [&](size_t i) {
+      fetches[i % 2] = nullptr;
+      if (i == visits.size() || !FetchesWeights(spec_, visits[i])) return;
+      fetches[i % 2] = client_->FetchStage(visits[i].stage, step.version, visits[i].backward,
+                                           PointersInto(visits[i].stage, &stages_[i % 2]));
     };
     fetch(0);
-    for (uint32_t visit = 0; visit < visits; ++visit) {
-      if (visit + 1 < visits) fetch(visit + 1);
-      EPS_RETURN_IF_ERROR(fetches[visit % 2]->Wait());
-      if (visit + 1 < stages) continue;
-      if (visit + 1 == visits) EPS_RETURN_IF_ERROR(client_->ReportLosses({{PartId(0), 1.0, 1}}));
-      EPS_RETURN_IF_ERROR(client_->Push(stage_of(visit), PartId(0), /*tokens=*/1,
-                                        PointersInto(stage_of(visit), gradient_.get()), gradient_));
+    for (size_t i = 0; i < visits.size(); ++i) {
+      const StageId stage = visits[i].stage;
+      fetch(i + 1);
+      if (fetches[i % 2] != nullptr) EPS_RETURN_IF_ERROR(fetches[i % 2]->Wait());
+      if (!visits[i].backward) continue;
+      if (stage == StageId(0)) EPS_RETURN_IF_ERROR(client_->ReportLosses({{PartId(0), 1.0, 1}}));
+      EPS_RETURN_IF_ERROR(client_->Push(stage, PartId(0), /*tokens=*/1,
+                                        PointersInto(stage, gradient_.get()), gradient_));
     }
     EPS_RETURN_IF_ERROR(client_->Flush());
     next_step_ = Step(next_step_.value() + 1);
@@ -165,7 +164,7 @@ absl::StatusOr<StepWork> WorkOf(const JobSpec& spec, const planner::ServerKind& 
   step.chunks = work.fetched_chunks(/*parts=*/1) + work.pushed_chunks_of_part();
   step.bytes = work.fetched_by_worker() + work.pushed_of_part();
   for (size_t s = 0; s < work.stages.size(); ++s) {
-    const double fetches = s + 1 == work.stages.size() ? 1 : 2;
+    const double fetches = work.stages[s].fetch_backward > Bytes(0) ? 2 : 1;
     const Bytes weights(sizeof(float) * static_cast<double>(work.stages[s].elements));
     step.kernels += (fetches + 1) * (weights / fp32.encode) + fetches * (weights / fp32.decode) +
                     weights / server.update;

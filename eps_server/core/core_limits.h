@@ -17,13 +17,18 @@ struct CoreLimits {
   uint64_t worker_stuck_ms = 600'000;  // the most time of a stage on a worker; 0 sets no limit
   // A contribution's payload is complete so long after its credit, or the credit is taken back.
   uint64_t push_timeout_ms = 30'000;
+  // A gate that lapses ends so long after the last request of its holder.
+  uint64_t gate_timeout_ms = 30'000;
   uint32_t max_fetches_per_stream = 8;
   // Number of stages to quantize ahead of their first fetch. With 0, a fetch quantizes its stage.
   uint32_t jit_depth = 0;
-  // Steps between two cuts, if the backend can make them. With 0, only the imported state and the
-  // state after the last step are cut. kAutoCutSteps (storage/cuts/cut.h) chooses an interval at
-  // which cuts cost at most 1 % of the time. The lead's value applies to all shards.
+  // Steps between two cuts, if the backend can make them; 0 sets no interval. kAutoCutSteps
+  // (storage/cuts/cut.h) chooses one at which cuts cost at most 1 % of the time. The imported state
+  // and the state after the last step are always cut. The lead's value applies to all shards.
   uint64_t cut_steps = 0;
+  // The first step that is decided so long after the last cut ends with a cut, too; 0 disables
+  // this. The lead's value applies to all shards.
+  uint64_t cut_ms = 0;
   // The rate at which the kept cuts are read and checked, again and again; 0 disables.
   uint64_t scrub_bytes_per_second = 0;
 };

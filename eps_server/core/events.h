@@ -127,11 +127,13 @@ struct Watch {
   uint64_t after_evaluation = 0;
   uint64_t until_evaluation = 0;
 };
-// Withholds the steps after `step` for a holder; nullopt lifts the holder's gate.
+// Withholds the steps after `step` for a holder; nullopt lifts the holder's gate. A gate that
+// lapses ends CoreLimits::gate_timeout_ms after the last such event of its holder.
 struct Gate {
   StreamId stream;
   std::string holder;
   std::optional<uint64_t> step;
+  bool lapses = false;
 };
 // The process is asked to end. effect::Drained says when it can end without a loss.
 struct Drain {};

@@ -53,9 +53,10 @@ struct PartsSeen {
 // A worker begins the open step with these parts.
 struct PartsBegun {
   std::vector<PartId> parts;
-  uint64_t nonce = 0;  // names the worker's process
+  uint64_t nonce = 0;    // names the worker's process
+  bool leaving = false;  // it leaves after the step
 };
-// For the lead: the leases of some parts have changed.
+// The lead has granted leases; other shards hear it from the lead.
 struct LeasesChanged {
   std::vector<uint64_t> granted;  // by part: the last generation that was granted
 };

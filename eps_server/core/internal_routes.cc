@@ -52,6 +52,11 @@ void ShardRouter::EndWork(const absl::Status& why) {
 
 void ShardRouter::On(const internal_event::PartsBegun& e) {
   if (facts_.state == v1::JOB_STATE_RUNNING) facts_.push_residuals = facts_.PushResiduals();
+  // The answer is for all parts of the request. An earlier process may have begun some of them.
+  const bool leaving = e.leaving || std::any_of(e.parts.begin(), e.parts.end(), [this](PartId p) {
+                         return facts_.parts[p.value()].leaving;
+                       });
+  for (const PartId part : e.parts) facts_.parts[part.value()].leaving = leaving;
   fetch_.On(e);
   if (leases_ != nullptr) leases_->On(e);
 }
@@ -67,8 +72,13 @@ void ShardRouter::On(const internal_event::PartsSeen& e) {
 }
 
 void ShardRouter::On(const internal_event::LeasesChanged& e) {
-  for (size_t p = 0; p < e.granted.size(); ++p) facts_.parts[p].granted = e.granted[p];
-  On(internal_event::SessionChanged());
+  const size_t parts = std::min(e.granted.size(), facts_.parts.size());
+  for (size_t p = 0; p < parts; ++p) {
+    uint64_t& granted = facts_.parts[p].granted;
+    granted = std::max(granted, e.granted[p]);
+  }
+  if (facts_.job.is_lead()) return On(internal_event::SessionChanged());
+  workers_.On(e);
 }
 
 void ShardRouter::On(const internal_event::GateMoved& e) {
@@ -104,6 +114,7 @@ void ShardRouter::On(const internal_event::StepComplete& e) {
   if (!skipped) ++facts_.version;
   facts_.residuals.Close(skipped);
   facts_.push_residuals.reset();
+  for (PartLeases& part : facts_.parts) part.leaving = false;
   facts_.updates = 0;
   if (e.decision.cut()) {
     CutBorder border;
@@ -166,6 +177,7 @@ void ShardRouter::On(const internal_event::BorderOpened& e) {
 
 void ShardRouter::On(const internal_event::ShardReached& e) {
   lead_->On(e);
+  leases_->On(e);
   gates_->On(e);
 }
 
@@ -200,6 +212,7 @@ void ShardRouter::On(const internal_event::Imported& e) {
 void ShardRouter::On(const internal_event::CutEverywhere& e) {
   facts_.cuts.everywhere = e.cut;
   cuts_.On(e);
+  lead_->On(e);
   drain_.Check();
   gates_->On(e);
 }
@@ -257,7 +270,8 @@ void ShardRouter::On(const internal_event::ReplayOpened& e) {
 void ShardRouter::On(const internal_event::SessionReplayed& e) {
   for (int p = 0; p < e.session->fences_size(); ++p) {
     if (static_cast<size_t>(p) < facts_.parts.size()) {
-      facts_.parts[p].seen = e.session->fences(p);
+      // The process before has seen nothing that was not granted.
+      facts_.parts[p].seen = facts_.parts[p].granted = e.session->fences(p);
     }
   }
   for (const v1::LoggedLease& lease : e.session->leases()) {

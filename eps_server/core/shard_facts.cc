@@ -62,24 +62,26 @@ absl::Status ShardFacts::CheckParts(absl::string_view rpc,
 
 absl::Status ShardFacts::CheckGeneration(absl::string_view rpc, PartId part,
                                          uint64_t generation) const {
-  const PartGenerations& known = parts[part.value()];
+  const PartLeases& known = parts[part.value()];
   if (generation < known.seen) {
     return absl::AbortedError(
         absl::StrCat(rpc, ": part ", part.value(), ": generation ", generation,
                      " of its lease is over, generation ", known.seen,
                      " has begun; another process holds the part; join again"));
   }
-  if (job.is_lead() && generation > known.granted) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        rpc, ": part ", part.value(), ": generation ", generation,
-        " of its lease was never granted; the last one is generation ", known.granted));
+  if (generation > known.granted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(rpc, ": part ", part.value(), ": generation ", generation,
+                     " of its lease was never granted",
+                     job.is_lead() ? "" : ", as far as the lead has told this server",
+                     "; the last one is generation ", known.granted));
   }
   return absl::OkStatus();
 }
 
 bool ShardFacts::KnowsLeases() const {
   return std::any_of(parts.begin(), parts.end(),
-                     [](const PartGenerations& part) { return part.seen > 0; });
+                     [](const PartLeases& part) { return part.seen > 0; });
 }
 
 absl::StatusOr<std::vector<ChunkId>> ShardFacts::NamedChunks(absl::string_view rpc,

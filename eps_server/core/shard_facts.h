@@ -62,10 +62,12 @@ struct Failure {
   ExitCode code = ExitCode::kDataInvalid;
 };
 
-// The generations of a part's leases in this term; a higher one fences lower ones. Plain value.
-struct PartGenerations {
+// The leases of a part in this term, by their generations; a higher one fences lower ones. Plain
+// value.
+struct PartLeases {
   uint64_t seen = 0;     // the highest in a request; 0: no request named a lease
-  uint64_t granted = 0;  // on the lead: the last one that was granted
+  uint64_t granted = 0;  // the last one that was granted, as far as the lead has told
+  bool leaving = false;  // the part's worker leaves after the open step
 };
 
 // The state of the shard as far as several desks need it. Plain value.
@@ -102,7 +104,7 @@ struct ShardFacts {
   Residuals residuals;          // what gradients left out up to the border
   uint32_t border_readers = 0;  // exports in flight: updates wait
   Cuts cuts;
-  std::vector<PartGenerations> parts;    // never resized
+  std::vector<PartLeases> parts;         // never resized
   std::optional<v1::Imported> imported;  // the border that this shard reported to the lead
   std::optional<bool> push_residuals;    // decided by the first BeginStep of the open step
   LogState log = LogState::kNone;
@@ -120,12 +122,15 @@ struct ShardFacts {
   // workers come along wherever the state after the step is saved: at a gate, at the end of the
   // job, and at a possible cut.
   bool PushResiduals() const;
+  // The same for the contributions of one part: a worker that leaves brings what it keeps.
+  bool PushResiduals(PartId part) const { return parts[part.value()].leaving || PushResiduals(); }
   // The answer to requests for a job that failed.
   absl::Status FailedStatus() const;
   // Checks the generation of the lease with which a request computes the part. A request without a
   // lease has generation 0, which is valid until a lease is seen. Returns Aborted, with both
-  // generations, if another process holds the part; InvalidArgument on the lead for a generation
-  // that was never granted. `rpc` begins the text. REQUIRES: the part is one of the job.
+  // generations, if another process holds the part; InvalidArgument for a generation that was not
+  // granted, as far as this shard knows. `rpc` begins the text. REQUIRES: the part is one of the
+  // job.
   absl::Status CheckGeneration(absl::string_view rpc, PartId part, uint64_t generation) const;
   // Checks the parts that a request names: each is a part of the job, and none is named twice.
   absl::Status CheckParts(absl::string_view rpc, absl::Span<const uint32_t> requested) const;

@@ -160,8 +160,10 @@ void ShardRouter::On(const event::OpDone& e) {
 void ShardRouter::On(const event::Timer& e) {
   cuts_.On(e);
   if (leases_ != nullptr) leases_->On(e);
+  if (gates_ != nullptr) gates_->On(e);
   links_.On(e);
   push_.On(e);
+  workers_.On(e);
 }
 
 void ShardRouter::On(const event::LinkUp& e) {
@@ -220,6 +222,10 @@ void ShardRouter::On(const event::FromShard& e) {
       return;
     case v1::ShardMessage::kDrained:
       return drain_.On(internal_event::MayEnd());
+    case v1::ShardMessage::kGranted: {
+      const auto& granted = m.granted().generations();
+      return On(internal_event::LeasesChanged{{granted.begin(), granted.end()}});
+    }
     case v1::ShardMessage::kFailed:
       return On(internal_event::JobFailed{m.failed().reason(),
                                           m.failed().exit_code() == 0

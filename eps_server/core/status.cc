@@ -42,7 +42,7 @@ std::string ShardRouter::RecoveryWaitsFor() const {
 v1::LoggedSession ShardRouter::Session() const {
   v1::LoggedSession session;
   if (facts_.KnowsLeases()) {
-    for (const PartGenerations& part : facts_.parts) session.add_fences(part.seen);
+    for (const PartLeases& part : facts_.parts) session.add_fences(part.seen);
   }
   if (leases_ != nullptr) leases_->FillSession(&session);
   if (lead_ != nullptr) {
@@ -78,6 +78,7 @@ void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
   status->set_parameters(parameters);
   if (leases_ != nullptr) {
     status->set_joined_workers(static_cast<uint32_t>(leases_->processes()));
+    leases_->FillStatus(status);
   }
   for (const auto& [name, value] : life_->counters) (*status->mutable_counters())[name] = value;
   fetch_.FillTimes(status);

@@ -93,6 +93,24 @@ grpc::ServerUnaryReactor* ControlService::CreateJob(grpc::CallbackServerContext*
   return call.get();
 }
 
+grpc::ServerUnaryReactor* ControlService::GetJob(grpc::CallbackServerContext*,
+                                                 const v1::GetJobRequest* request,
+                                                 v1::GetJobReply* reply) {
+  auto call = UnaryCall<v1::GetJobReply>::New("GetJob", request->request_id(), reply);
+  const absl::StatusOr<std::shared_ptr<JobShell>> job = host_->Find(request->job_id());
+  if (!job.ok()) {
+    call->Fail(job.status());
+    return call.get();
+  }
+  v1::GetJobReply answer;
+  answer.set_job_id((*job)->id().value());
+  answer.set_spec_text((*job)->spec_text());
+  for (const std::string& server : (*job)->servers()) answer.add_servers(server);
+  answer.set_config(host_->config());
+  call->Succeed(answer);
+  return call.get();
+}
+
 grpc::ServerUnaryReactor* ControlService::Join(grpc::CallbackServerContext*,
                                                const v1::JoinRequest* request,
                                                v1::JoinReply* reply) {
@@ -169,7 +187,8 @@ grpc::ServerUnaryReactor* ControlService::Gate(grpc::CallbackServerContext*,
     const StreamId id = call->Attach(*job);
     (*job)->Post(
         event::Gate{id, request->holder(),
-                    request->has_step() ? std::make_optional(request->step()) : std::nullopt});
+                    request->has_step() ? std::make_optional(request->step()) : std::nullopt,
+                    request->lapses()});
   } else {
     call->Fail(job.status());
   }

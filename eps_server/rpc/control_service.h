@@ -11,10 +11,10 @@
 namespace eps {
 
 namespace internal {
-using ControlUnary =
-    v1::Control::WithCallbackMethod_Hello<v1::Control::WithCallbackMethod_CreateJob<
-        v1::Control::WithCallbackMethod_Join<v1::Control::WithCallbackMethod_Status<
-            v1::Control::WithCallbackMethod_Gate<v1::Control::Service>>>>>;
+using ControlUnary = v1::Control::WithCallbackMethod_Hello<
+    v1::Control::WithCallbackMethod_CreateJob<v1::Control::WithCallbackMethod_Join<
+        v1::Control::WithCallbackMethod_Status<v1::Control::WithCallbackMethod_Gate<
+            v1::Control::WithCallbackMethod_GetJob<v1::Control::Service>>>>>>;
 using ControlBase = v1::Control::WithRawCallbackMethod_ImportState<
     v1::Control::WithRawCallbackMethod_ExportState<v1::Control::WithRawCallbackMethod_WatchSteps<
         v1::Control::WithRawCallbackMethod_Session<ControlUnary>>>>;
@@ -38,6 +38,9 @@ class ControlService final : public internal::ControlBase {
   grpc::ServerUnaryReactor* CreateJob(grpc::CallbackServerContext* context,
                                       const v1::CreateJobRequest* request,
                                       v1::CreateJobReply* reply) override;
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
+                                   const v1::GetJobRequest* request,
+                                   v1::GetJobReply* reply) override;
   grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext* context,
                                  const v1::JoinRequest* request, v1::JoinReply* reply) override;
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(

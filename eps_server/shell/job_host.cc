@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kReplyMargin{500};
 // The memory of a retired job is usually free after some milliseconds.
 constexpr std::chrono::milliseconds kRetiredPoll{5};
 constexpr int kRetiredPolls = 2000;
+constexpr size_t kMaxConfigBytes = size_t{256} << 10;
 
 absl::StatusOr<JobSpec> ParseSpec(const std::string& text) {
   if (text.size() > kMaxSpecTextBytes) {
@@ -94,6 +95,11 @@ std::shared_ptr<JobShell> JobHost::job() const {
   return job_;
 }
 
+std::string JobHost::config() const {
+  MutexLock lock(&mu_);
+  return config_;
+}
+
 absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Find(uint64_t job_id) const {
   std::shared_ptr<JobShell> job = this->job();
   if (job == nullptr) {
@@ -132,6 +138,7 @@ void JobHost::Install(std::shared_ptr<JobShell> job) {
                         << job->reserved_bytes() << " bytes reserved");
   MutexLock lock(&mu_);
   job_ = std::move(job);
+  config_.clear();
 }
 
 absl::Status JobHost::CheckPeers(const std::vector<std::string>& servers, uint32_t shard) const {
@@ -217,6 +224,11 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
   if (!servers.ok()) return done(servers.status());
   status = CheckPeers(*servers, 0);
   if (!status.ok()) return done(status);
+  if (request.config().size() > kMaxConfigBytes) {
+    return done(absl::InvalidArgumentError(absl::StrCat("CreateJob: a configuration of ",
+                                                        request.config().size(), " bytes; at most ",
+                                                        kMaxConfigBytes, " are allowed")));
+  }
 
   std::shared_ptr<JobShell> existing = job();
   if (existing != nullptr && !Matches(*existing, *spec, *servers, 0)) {
@@ -226,6 +238,10 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
     auto created = Make(*std::move(spec), *std::move(servers), ShardId(0), Term(1));
     if (!created.ok()) return done(created.status());
     existing = *std::move(created);
+  }
+  if (!request.config().empty()) {
+    MutexLock lock(&mu_);
+    config_ = request.config();
   }
   // While the job recovers, a shard with a new data directory may not know it yet.
   const bool asks_nobody = existing->state() != v1::JOB_STATE_RECOVERING;

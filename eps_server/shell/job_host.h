@@ -71,6 +71,8 @@ class JobHost {
   absl::StatusOr<std::shared_ptr<JobShell>> Find(uint64_t job_id) const;
   // Returns the job, even while it is being prepared, or null if there is none.
   std::shared_ptr<JobShell> job() const;
+  // Returns the last configuration that came with a CreateJob of this job; empty if there is none.
+  std::string config() const EPS_EXCLUDES(mu_);
 
   // Refuses new jobs with UNAVAILABLE from now on, and makes Join do so.
   void Drain() { draining_.store(true, std::memory_order_release); }
@@ -111,6 +113,7 @@ class JobHost {
   std::weak_ptr<const void> retired_;   // used on admission_; expires with a retired job
   mutable Mutex mu_;
   std::shared_ptr<JobShell> job_ EPS_GUARDED_BY(mu_);
+  std::string config_ EPS_GUARDED_BY(mu_);  // of the run that created job_
 };
 
 }  // namespace eps

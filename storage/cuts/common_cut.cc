@@ -17,6 +17,7 @@ absl::StatusOr<std::optional<CutId>> HighestCommonCut(const std::vector<HeldCuts
                                                       const std::optional<CutId>& watermark) {
   std::set<CutId> common;
   bool opened = false;
+  bool missing = false;  // a shard has nothing, though nothing is damaged there
   std::vector<std::string> texts;
   for (size_t i = 0; i < shards.size(); ++i) {
     std::set<CutId> cuts(shards[i].cuts.begin(), shards[i].cuts.end());
@@ -24,6 +25,7 @@ absl::StatusOr<std::optional<CutId>> HighestCommonCut(const std::vector<HeldCuts
     for (const CutId& cut : shards[i].cuts) names.push_back(CutName(cut));
     opened |= shards[i].opened;
     const std::string& damage = shards[i].damage;
+    missing |= cuts.empty() && damage.empty();
     texts.push_back(absl::StrCat(shards[i].holder, " has ",
                                  names.empty() ? "none" : absl::StrJoin(names, ", "),
                                  damage.empty() ? "" : ", and a damaged one: ", damage));
@@ -38,10 +40,11 @@ absl::StatusOr<std::optional<CutId>> HighestCommonCut(const std::vector<HeldCuts
   const std::string known = absl::StrCat("cuts: ", absl::StrJoin(texts, "; "));
   if (common.empty()) {
     if (!opened && !watermark.has_value()) return std::optional<CutId>();
-    return absl::FailedPreconditionError(absl::StrCat(
+    const std::string text = absl::StrCat(
         "no cut is there on all shards, so there is no state to continue from (", known,
         "); bring back the missing data directory, or start from a checkpoint with other empty "
-        "ones (storage.path)"));
+        "ones (storage.path)");
+    return missing ? absl::NotFoundError(text) : absl::FailedPreconditionError(text);
   }
   const CutId highest = *common.rbegin();
   if (watermark.has_value() && highest < *watermark) {

@@ -24,8 +24,9 @@ struct HeldCuts {
 };
 
 // Returns the youngest cut that every shard has, or nullopt if training had not begun on any shard.
-// `watermark` is the youngest cut known to have been on all shards, if any. FailedPrecondition,
-// with the cuts of each shard, if there is no common cut; Internal if it is older than `watermark`.
+// `watermark` is the youngest cut known to have been on all shards, if any. If there is no common
+// cut, NotFound, with the cuts of each shard, if one of them has none, else FailedPrecondition;
+// Internal if it is older than `watermark`.
 absl::StatusOr<std::optional<CutId>> HighestCommonCut(const std::vector<HeldCuts>& shards,
                                                       const std::optional<CutId>& watermark);
 

@@ -40,6 +40,9 @@ class Leases {
   bool DeliverBegin(Next* next, const Message& m) const;
   bool DeliverPush(Next* next, const Message& m) const;
   bool DeliverReport(Next* next, const Message& m) const;
+  static bool DeliverGrant(Next* next, const Message& m);
+  // Whether the shard does not know that the generation of the request was granted.
+  bool IsUnknown(const Shard& shard, const Message& m) const;
   bool LosesWork(const State& state, const Message& m) const;
   void Complete(Next* next, int shard) const;
   bool Reply(Next* next, const Message& request, int answer) const;
@@ -67,6 +70,10 @@ class Leases {
   void FollowDecision(const State& now, int shard) const;
   void TakeBackCredit(const State& now, int shard) const;
   void MoveLease(const State& now, int part) const;
+  void Announce(State* state, int part) const;
+  void Stranger(const State& now, int part) const;
+  void BreakLink(const State& now) const;
+  void LinkUp(const State& now) const;
   void Crash(const State& now) const;
   void NewTerm(State* state) const;
   void RollBack(Next* next) const;

@@ -1,5 +1,6 @@
 #include "tests/model/lease_model.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -14,6 +15,7 @@ Leases::Leases(const LeaseConfig& config, model::Search<State>* search)
   // A message has room for no more.
   EPS_CHECK(config.steps >= 1 && config.steps <= 2 && config.generations <= 3);
   EPS_CHECK(config.processes >= 2 && config.processes <= kProcesses);
+  EPS_CHECK(config.strangers == 0 || (config.announced && config.generations <= 2));
   EPS_CHECK(config.shard_crashes <= 1 && !(config.rollback && config.shard_crashes != 0));
 }
 
@@ -27,6 +29,7 @@ State Leases::Initial() const {
     state.generation[part] = 1;
     state.tasks[part][part].generation = 1;
     Enter(&state, part, part, 1);
+    Announce(&state, part);
   }
   return state;
 }
@@ -51,8 +54,13 @@ void Leases::Events(const State& now) const {
     FollowDecision(now, shard);
     TakeBackCredit(now, shard);
   }
-  for (int part = 0; part < kParts; ++part) MoveLease(now, part);
+  for (int part = 0; part < kParts; ++part) {
+    MoveLease(now, part);
+    Stranger(now, part);
+  }
   Crash(now);
+  BreakLink(now);
+  LinkUp(now);
 }
 
 // ---- Workers.
@@ -243,9 +251,56 @@ void Leases::MoveLease(const State& now, int part) const {
     Task& task = state.tasks[process][part];
     task = Task();
     task.generation = ++state.generation[part];
+    Announce(&state, part);
     Begin(&state, process, part);
     Emit(&next, holder == kNobody, "process %d is granted part %d", process, part);
   }
+}
+
+// The lead tells the shards of its last grant.
+void Leases::Announce(State* state, int part) const {
+  if (!config_.announced) return;
+  state->shards[0].granted[part] = state->generation[part];
+  Message grant;
+  grant.kind = Message::kGrant;
+  grant.term = state->term;
+  grant.part = static_cast<uint8_t>(part);
+  grant.generation = state->generation[part];
+  grant.shard = 1;
+  if (!state->link_lost && grant.generation != 0) Send(state, grant);
+}
+
+// A stranger names a generation that nobody granted. The lead refuses it.
+void Leases::Stranger(const State& now, int part) const {
+  if (now.strangers >= config_.strangers || On(LeaseRule::kAnnounced)) return;
+  Next next = {now};
+  ++next.state.strangers;
+  next.state.shards[1].fence[part] = 3;  // higher than any that is granted
+  Emit(&next, false, "a stranger fences part %d on shard 1", part);
+}
+
+void Leases::BreakLink(const State& now) const {
+  if (now.breaks >= config_.breaks || now.link_lost) return;
+  Next next = {now};
+  State& state = next.state;
+  ++state.breaks;
+  state.link_lost = 1;
+  uint16_t* const end =
+      std::remove_if(state.message, state.message + state.messages,
+                     [](uint16_t bits) { return Message::From(bits).kind == Message::kGrant; });
+  std::fill(end, state.message + state.messages, uint16_t{0});
+  state.messages = static_cast<uint8_t>(end - state.message);
+  Emit(&next, false, "the link to shard 1 breaks");
+}
+
+void Leases::LinkUp(const State& now) const {
+  if (!now.link_lost) return;
+  Next next = {now};
+  next.state.link_lost = 0;
+  for (int part = 0; part < kParts && On(LeaseRule::kRepeatsGrants); ++part) {
+    Announce(&next.state, part);
+  }
+  Emit(&next, true, "shard 1 registers again");
 }
 
 void Leases::Crash(const State& now) const {
@@ -268,6 +323,7 @@ void Leases::Crash(const State& now) const {
       state.holder[part] = kNobody;  // the lead forgets its leases
       state.generation[part] = 0;
     }
+    for (int part = 0; part < kParts; ++part) Announce(&state, part);
     Emit(&next, false, "shard %d crashes", i);
   }
 }
@@ -291,6 +347,7 @@ void Leases::RollBack(Next* next) const {
   const bool fault = state.crashes != 0 || state.expiries != 0 || state.shard_crashes != 0;
   if (!fault) next->violation = kNeedlessRollback;
   NewTerm(&next->state);
+  for (int part = 0; part < kParts; ++part) Announce(&next->state, part);
 }
 
 }  // namespace leases

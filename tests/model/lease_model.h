@@ -1,7 +1,7 @@
 #ifndef EPS_TESTS_MODEL_LEASE_MODEL_H_
 #define EPS_TESTS_MODEL_LEASE_MODEL_H_
 
-// Workers that come and go, as a state machine: the rules L1 to L12 of docs/protocol.md ("Leases"),
+// Workers that come and go, as a state machine: the rules L1 to L13 of docs/protocol.md ("Leases"),
 // with an exhaustive search over every order of messages and faults within the bounds of a
 // configuration.
 //
@@ -40,11 +40,14 @@ enum class LeaseRule : uint8_t {
   kLeaseEnds,            // L10: the lease of a dead process ends
   kNewTermAnswers,       // L11: a new term answers what was held for an earlier one
   kCreditEnds,           // L12: a shard takes back a credit that nobody uses
+  kAnnounced,            // L13: a shard believes no generation that the lead has not announced
+  kHoldsUnknown,         // L13: it holds a request of one instead of refusing it
+  kRepeatsGrants,        // L13: the lead announces its grants again to a shard that registers
   kRetain,               // the old version stays until every part has begun the next step
   kFirstWins,            // the first contribution for a key counts, and no other
   kFetchNamesVersion,    // "latest" is never served
 };
-constexpr size_t kLeaseRules = 16;
+constexpr size_t kLeaseRules = 19;
 
 // The bounds of a search, and the rules that do not hold in it.
 struct LeaseConfig {
@@ -58,6 +61,9 @@ struct LeaseConfig {
   bool rollback = false;      // training.replay: rollback; otherwise resend
   bool sealed = false;        // a step updates after the lead's decision, and keeps no old version
   bool credits = false;       // a shard has room for one push, which needs its credit
+  bool announced = false;     // shard 1 hears of grants by messages; otherwise it hears at once
+  int strangers = 0;          // requests to shard 1 with a generation that nobody granted
+  int breaks = 0;             // of the link to shard 1, which lose the messages on their way
   bool late_answers = false;  // answers wait in the bag too; otherwise each arrives at once
   std::bitset<kLeaseRules> without;
 };
@@ -70,6 +76,7 @@ constexpr char kCountedTwice[] = "counted twice";
 constexpr char kOtherWeights[] = "computed from other weights";
 constexpr char kOverwritten[] = "old version overwritten";
 constexpr char kTwoStepsApart[] = "shards two steps apart";
+constexpr char kNeedlessRefusal[] = "the holder of a lease is refused";
 // ModelResult::stuck and the trace "stuck" count the states with no way on.
 
 // Searches breadth first on the calling thread.

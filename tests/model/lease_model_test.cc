@@ -60,6 +60,22 @@ LeaseConfig LateAnswers(LeaseConfig config) {
   return config;
 }
 
+LeaseConfig Announced(LeaseConfig config) {
+  config.announced = true;
+  return config;
+}
+
+LeaseConfig WithBreak(LeaseConfig config) {
+  config.breaks = 1;
+  return Announced(config);
+}
+
+LeaseConfig WithStranger(LeaseConfig config) {
+  config.strangers = 1;
+  config.generations = 2;
+  return Announced(config);
+}
+
 LeaseConfig TwoGenerations(LeaseConfig config) {
   config.generations = 2;
   return config;
@@ -134,6 +150,16 @@ TEST(LeaseModel, NoViolationWithCredits) {
   });
 }
 
+TEST(LeaseModel, NoViolationWithAnnouncedGrants) {
+  ExpectClean({
+      {Announced(Resend(2, 2, kCrash)), 12056},
+      {Announced(Resend(2, 3, kExpiry)), 57698},
+      {Announced(Rollback(Resend(2, 3, kCrash))), 28244},
+      {WithBreak(Resend(1, 2, kExpiry)), 41736},
+      {WithStranger(Resend(1, 2, kNone)), 234},
+  });
+}
+
 TEST(LeaseModel, NoViolationInLongSearches) {
   if (std::getenv("EPS_LONG") == nullptr) return;
   ExpectClean({
@@ -147,6 +173,8 @@ TEST(LeaseModel, NoViolationInLongSearches) {
       {LateAnswers(Resend(1, 2, kShardCrash)), 323717},
       {LateAnswers(Rollback(Resend(2, 3, kCrash))), 99354},
       {WithCredits(Resend(2, 3, kExpiry)), 102582},
+      {Announced(Resend(1, 2, {1, 0, 0, 1})), 449953},
+      {Announced(LateAnswers(Resend(1, 2, kExpiry))), 165704},
   });
 }
 
@@ -208,6 +236,19 @@ TEST(LeaseModel, L11NewTermAnswersHeldRequests) {
 
 TEST(LeaseModel, L12CreditEnds) {
   ExpectFound(Without(LeaseRule::kCreditEnds, WithCredits(Resend(1, 2, kCrash))), kNoWayOn, 2464);
+}
+
+TEST(LeaseModel, L13GrantsAreAnnounced) {
+  ExpectFound(Without(LeaseRule::kAnnounced, WithStranger(Resend(1, 2, kNone))), kNoWayOn, 1680);
+}
+
+TEST(LeaseModel, L13UnknownGrantWaits) {
+  ExpectFound(Without(LeaseRule::kHoldsUnknown, Announced(Resend(1, 2, kNone))), kNeedlessRefusal,
+              60);
+}
+
+TEST(LeaseModel, L13GrantsAreRepeated) {
+  ExpectFound(Without(LeaseRule::kRepeatsGrants, WithBreak(Resend(1, 2, kNone))), kNoWayOn, 112);
 }
 
 // ---- Rules of contributions on which leases rely.

@@ -25,6 +25,9 @@ void Leases::Arrive(const State& now, uint16_t bits) const {
   const Message m = Message::From(bits);
   Next next = {now};
   if (!Deliver(&next, m)) return;
+  if (m.kind == Message::kGrant) {
+    return Emit(&next, true, "shard 1 hears of the grant %d of part %d", m.generation, m.part);
+  }
   const Task& task = now.tasks[m.process][m.part];
   const bool progress = now.lives[m.process] == Life::kAlive && task.generation == m.generation &&
                         task.term == m.term && task.step == m.step;
@@ -42,14 +45,31 @@ bool Leases::Deliver(Next* next, const Message& m) const {
   if (m.term < next->state.term) return false;  // MeetNewTerm models the answer
   if (m.is_answer) return Hear(next, m, m.answer);
   if (m.kind == Message::kReport) return DeliverReport(next, m);
+  if (m.kind == Message::kGrant) return DeliverGrant(next, m);
   const Shard& shard = next->state.shards[m.shard];
   if (On(LeaseRule::kFence) && m.generation < shard.fence[m.part]) return Reply(next, m, kFenced);
   return m.kind == Message::kBegin ? DeliverBegin(next, m) : DeliverPush(next, m);
 }
 
+bool Leases::DeliverGrant(Next* next, const Message& m) {
+  uint8_t& granted = next->state.shards[m.shard].granted[m.part];
+  const bool changed = granted < m.generation;
+  granted = std::max(granted, m.generation);
+  return changed;
+}
+
+bool Leases::IsUnknown(const Shard& shard, const Message& m) const {
+  return config_.announced && On(LeaseRule::kAnnounced) && m.generation > shard.granted[m.part];
+}
+
 bool Leases::DeliverBegin(Next* next, const Message& m) const {
   State& state = next->state;
   Shard& shard = state.shards[m.shard];
+  if (IsUnknown(shard, m)) {
+    if (On(LeaseRule::kHoldsUnknown)) return false;
+    if (Waits(state, m) && HoldsLease(state, m.process, m.part)) next->violation = kNeedlessRefusal;
+    return Reply(next, m, kFenced);
+  }
   bool changed = shard.fence[m.part] < m.generation;
   shard.fence[m.part] = std::max(shard.fence[m.part], m.generation);
   if (m.shard == 0 && m.flag && m.step >= 2) state.losses[m.step - 2] |= Bit(m.part);
@@ -157,6 +177,8 @@ bool Leases::Waits(const State& state, const Message& m) {
       return (task.acked & Bit(m.shard)) == 0;
     case Message::kReport:
       return task.fetched == kAllShards && !task.reported;
+    case Message::kGrant:
+      break;
   }
   return false;
 }
@@ -243,7 +265,7 @@ bool Leases::CanMatterLater(const State& state, const Message& m) const {
   if (m.term < state.term) return false;
   if (m.is_answer || m.kind == Message::kReport) return Waits(state, m);
   const Shard& shard = state.shards[m.shard];
-  if (m.step > shard.open_step) return true;
+  if (m.step > shard.open_step || (m.kind == Message::kBegin && IsUnknown(shard, m))) return true;
   if (config_.late_answers && Waits(state, m)) return true;
   return m.kind == Message::kPush && shard.credit != 0 && m.step == shard.open_step &&
          shard.counted[m.part] == 0 && m.generation >= shard.fence[m.part];

@@ -18,7 +18,7 @@ constexpr int kMaxMessages = 52;
 
 // A request on its way to a shard, or with kAnswer the answer to one on its way back.
 struct Message {
-  enum Kind : uint8_t { kBegin, kPush, kReport };
+  enum Kind : uint8_t { kBegin, kPush, kReport, kGrant };  // kGrant: from the lead to shard 1
   Kind kind = kBegin;
   uint8_t term = 1;
   uint8_t process = 0;
@@ -87,6 +87,7 @@ struct Shard {
   uint8_t last[kParts] = {};     // the same of the step before
   uint8_t begun[kParts] = {};    // the highest step that the part has begun
   uint8_t fence[kParts] = {};    // the highest generation seen
+  uint8_t granted[kParts] = {};  // the last generation that the lead has announced
   uint8_t credit = 0;            // 1 + the sender (2 * process + part) that has the credit
 };
 
@@ -109,8 +110,11 @@ struct State {
   uint8_t leaves = 0;
   uint8_t shard_crashes = 0;
   uint8_t new_terms = 0;
+  uint8_t strangers = 0;
+  uint8_t breaks = 0;
+  uint8_t link_lost = 0;  // shard 1 has not registered again
   uint8_t messages = 0;
-  uint8_t unused[3] = {};
+  uint8_t unused[4] = {};
   uint16_t message[kMaxMessages] = {};  // Message::Bits, sorted, followed by zeros
 };
 static_assert(offsetof(State, message) % 8 == 0);

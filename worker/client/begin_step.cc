@@ -166,6 +166,9 @@ absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
   ClientLock lock(&core->mu);
   // A report must arrive, and after the last step only its completion is outstanding.
   const bool may_stop = !request.report_only() && request.step() <= job.spec.training.steps;
+  // The step of a worker that leaves hands over its residuals, if it begins in time.
+  const TimePoint stop_from =
+      request.leaving() ? steady_clock::now() + core->options.rpc_timeout : TimePoint::min();
   ++core->work.waits;
   absl::Status status;
   for (;;) {
@@ -174,7 +177,9 @@ absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
     TimePoint wake = now + std::chrono::seconds(1);
     if (may_stop) {
       wake = now + kInterruptPoll;
-      if (status.ok() && core->Interrupted()) status = absl::CancelledError("interrupted");
+      if (status.ok() && now >= stop_from && core->Interrupted()) {
+        status = absl::CancelledError("interrupted");
+      }
     }
     bool done = true;
     for (const auto& call : calls) {

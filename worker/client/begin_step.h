@@ -22,8 +22,8 @@ struct BeginTarget {
 // them in the same order. If a shard parks the request, asks for its status every rpc_timeout, and
 // repeats the request as long as the shard answers. A shard that is away for rpc_timeout or refuses
 // ends the call with an error that names it, and so does a failure of the client. An interrupt ends
-// it with Cancelled, except a report or the step after the last one. Runs on the calling thread;
-// acquires core->mu.
+// it with Cancelled, except a report or the step after the last one; a request of a worker that
+// leaves ends so after rpc_timeout. Runs on the calling thread; acquires core->mu.
 absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
     const std::shared_ptr<ClientCore>& core, const JobView& job,
     const std::vector<BeginTarget>& targets, const v1::BeginStepRequest& request);

@@ -54,6 +54,25 @@ TEST_F(FetchTest, UsesTheCodecsOfTheSpecsTable) {
   EXPECT_EQ(servers_[0]->seen().headers[0].codec(), static_cast<uint32_t>(CodecId::kBf16));
 }
 
+TEST_F(FetchTest, DecodeOnceRoundsMatricesOnly) {
+  codecs_.backward_weights = BackwardWeights::kDecodeOnce;
+  StartServers(1);
+  Join();
+  Begin();
+  for (const bool backward : {false, true}) {
+    StageMemory memory(spec_, StageId(1));
+    ASSERT_TRUE(
+        client_->FetchStage(StageId(1), Version(1), backward, memory.pointers())->Wait().ok());
+    ASSERT_EQ(chunks_.chunk(ChunkId(3)).segments[0].tensor, spec_.stages[1].uses[0].tensor);
+    EXPECT_EQ(ScriptedWeight(3, 4, 1), 3004.5f);
+    EXPECT_EQ(memory.tensors[0][4], 3008.0f) << "3004.5 in bf16";
+    EXPECT_EQ(ScriptedWeight(4, 32 * 64 - 1, 1), 4053.5f);
+    EXPECT_EQ(memory.tensors[0].back(), 4048.0f) << "the other panel";
+    const ChunkId vectors = chunks_.ChunksOfStage(StageId(1)).back();
+    EXPECT_EQ(memory.tensors[1][4], ScriptedWeight(vectors.value(), 4, 1));
+  }
+}
+
 TEST_F(FetchTest, AssemblesSlicesOfDifferentChunksThatInterleave) {
   StartServers(1);
   ChangeAll([](Script* s) {

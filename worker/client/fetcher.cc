@@ -1,6 +1,7 @@
 #include "worker/client/fetcher.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/status_macros.h"
+#include "compression/codecs/floats/kernels.h"
 #include "wire/payload_message.h"
 
 namespace eps {
@@ -52,14 +54,27 @@ class PendingFetchImpl final : public PendingFetch {
   const std::shared_ptr<FetchOp> op_;
 };
 
+// Rounds a tile of decoded weights to bf16 in place, for quantization.backward_weights=decode_once.
+void RoundToBf16(const Tile& tile, uint64_t ld, float* values) {
+  std::array<uint8_t, 2 * kTileRows * kTileCols> rounded;
+  float_kernels::EncodeBf16(values, ld, tile.rows, tile.cols, tile.cols, /*past_caches=*/false,
+                            rounded.data());
+  float_kernels::DecodeBf16(rounded.data(), tile.cols, tile.rows, tile.cols, ld, values);
+}
+
 void DecodeTiles(const EncodedChunk& encoded, const Chunk& chunk, const JobSpec& spec,
                  const FetchOp& op, uint32_t view) {
+  const bool once = spec.codecs.backward_weights == BackwardWeights::kDecodeOnce;
   ForEachTile(chunk, [&](const Tile& tile) {
     const Segment& segment = chunk.segments[tile.segment];
     float* tensor = TensorPointer(spec, op.stage, op.out, segment.tensor, view);
     if (tensor == nullptr) return;
     float* out = tensor + segment.tensor_offset + uint64_t{tile.row} * segment.cols + tile.col;
     encoded.Read(tile, /*accumulate=*/false, segment.cols, out);
+    // Vectors keep what their codec decoded, because no product contracts them.
+    if (once && spec.tensors[segment.tensor.value()].rank == 2) {
+      RoundToBf16(tile, segment.cols, out);
+    }
   });
 }
 

@@ -58,9 +58,11 @@ class GrpcParameterClient final : public ParameterClient {
   absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) override;
   std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
                                            TensorPointers out) override;
+  void PreparePush(StageId stage, Version version) override;
   absl::Status Push(StageId use, PartId part, uint64_t tokens, TensorPointers gradient,
                     std::shared_ptr<void> keep_alive) override;
   absl::Status Flush() override;
+  bool HandOver() override;
   absl::Status Leave() override;
   ClientStats stats() const override {
     ClientLock lock(&core_->mu);
@@ -104,7 +106,8 @@ class GrpcParameterClient final : public ParameterClient {
   std::unique_ptr<OpenStep> open_step_;
   std::unique_ptr<ThreadPool> pool_;
   std::thread supervisor_;
-  bool job_over_ = false;  // the servers said so in BeginStep
+  bool job_over_ = false;    // the servers said so in BeginStep
+  bool hands_over_ = false;  // contributions bring the residuals that live here
   bool stopping_ EPS_GUARDED_BY(client_lock) = false;
 };
 
@@ -252,8 +255,14 @@ absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step) {
   const std::vector<size_t> asked = open_step_->ShardsToAsk(step);
   std::vector<BeginTarget> targets;
   for (const size_t i : asked) targets.push_back({job_.servers[i], shards_[i].down});
-  EPS_ASSIGN_OR_RETURN(const std::vector<v1::BeginStepReply> replies,
-                       BeginStepOnAll(core_, job_, targets, NewBeginStep(step)));
+  v1::BeginStepRequest request = NewBeginStep(step);
+  request.set_leaving(hands_over_);
+  auto begun = BeginStepOnAll(core_, job_, targets, request);
+  if (absl::IsCancelled(begun.status()) && !hands_over_ && HandOver()) {  // interrupted
+    request.set_leaving(true);
+    begun = BeginStepOnAll(core_, job_, targets, request);
+  }
+  EPS_ASSIGN_OR_RETURN(const std::vector<v1::BeginStepReply> replies, std::move(begun));
   EPS_ASSIGN_OR_RETURN(const StepStart start, open_step_->TakeReplies(step, asked, replies));
   std::vector<bool> push_residuals(shards_.size(), false);
   for (size_t i = 0; i < replies.size(); ++i) {
@@ -306,8 +315,14 @@ std::unique_ptr<PendingFetch> GrpcParameterClient::FetchStage(StageId stage, Ver
   }
   ClientLock lock(&core_->mu);
   FetchFromShards(op, {chunks.begin(), chunks.end()});
-  if (backward) residuals_->Want(stage);
+  if (backward) residuals_->WantAt(version, stage);
   return NewPendingFetch(core_, std::move(op));
+}
+
+void GrpcParameterClient::PreparePush(StageId stage, Version version) {
+  EPS_CHECK_MSG(!shards_.empty() && stage.value() < job_.spec.stages.size(), "stage " << stage);
+  ClientLock lock(&core_->mu);
+  residuals_->WantAt(version, stage);
 }
 
 void GrpcParameterClient::FetchFromShards(const std::shared_ptr<FetchOp>& op,
@@ -373,6 +388,13 @@ absl::Status GrpcParameterClient::Flush() {
   const std::chrono::duration<double> waited = steady_clock::now() - start;
   core_->stats.push_wait_seconds += waited.count();
   return core_->failure;
+}
+
+bool GrpcParameterClient::HandOver() {
+  ClientLock lock(&core_->mu);
+  if (residuals_ == nullptr || !residuals_->OnlyHere()) return false;
+  hands_over_ = true;
+  return true;
 }
 
 absl::Status GrpcParameterClient::Leave() {

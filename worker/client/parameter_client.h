@@ -123,12 +123,18 @@ class ParameterClient {
   // allowed after a BeginStep that returned done. Waits until the lead has acknowledged it.
   virtual absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) = 0;
 
-  // Starts to fetch a stage into `out`, which must stay valid until the fetch is destroyed. `out`
+  // Starts to fetch a stage into `out`, which must stay valid until the fetch is destroyed. With
+  // quantization.backward_weights=decode_once matrices arrive rounded to bf16. `out`
   // holds one pointer per TensorUse; in a backward pass with
   // quantization.backward_weights=both_axes it holds as many again, for the copy along the other
   // axis. Pointers of tensors without a second copy (CodecTable::axes) are not written to.
   virtual std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
                                                    TensorPointers out) = 0;
+
+  // Starts to fetch what Push will need for the stage in the open step beside the gradients: the
+  // residuals that the servers keep. FetchStage for a backward pass does so, too. Does nothing if
+  // `version` is not the one that the open step reads. Optional: Push does it at the latest.
+  virtual void PreparePush(StageId /*stage*/, Version /*version*/) {}
 
   // Pushes the gradient of one stage for one part; drops `keep_alive` once `gradient` is no longer
   // read. Returns when the push window admits the gradient, and encodes and sends it in the
@@ -138,6 +144,11 @@ class ParameterClient {
   // Waits until the servers have counted everything that was pushed.
   virtual absl::Status Flush() = 0;
 
+  // Call it before Leave, after Flush. Returns whether this process alone has residuals of its
+  // parts (quantization.residual_home=worker), which would be lost with it. Then its contributions
+  // to the next step bring them to the servers: complete that step, and call it again. An interrupt
+  // does not cut off the BeginStep of that step before it has waited for rpc_timeout.
+  virtual bool HandOver() = 0;
   // Flushes, gives back the leases of all parts, and waits until the lead has taken them; then the
   // client sends nothing more, and every other call fails. Unavailable, with the name of the lead,
   // if that takes longer than rpc_timeout: the leases then end without this worker.

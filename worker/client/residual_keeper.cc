@@ -73,4 +73,11 @@ void ResidualKeeper::Put(const Place& place, Bytes residual) {
   }
 }
 
+bool ResidualKeeper::OnlyHere() const {
+  for (const auto& [place, residual] : left_out_) {
+    if (!PushesTo(job_->placement[place.chunk.value()])) return true;
+  }
+  return false;
+}
+
 }  // namespace eps

@@ -46,6 +46,11 @@ class ResidualKeeper {
   void Begin(Step step, Version version, std::vector<bool> push) EPS_REQUIRES(client_lock);
   // Requests the missing residuals for contributions of a stage.
   void Want(StageId stage) EPS_REQUIRES(client_lock);
+  // As Want, if the open step reads `version`: weights may be fetched ahead of their step, whose
+  // residuals do not exist yet.
+  void WantAt(Version version, StageId stage) EPS_REQUIRES(client_lock) {
+    if (version == version_) Want(stage);
+  }
 
   // Returns the codec of the chunk's residuals in the open step; null if none are kept.
   const Codec* codec_or_null(ChunkId chunk) const EPS_REQUIRES(client_lock) {
@@ -57,6 +62,8 @@ class ResidualKeeper {
   std::optional<Bytes> Find(const Place& place) const EPS_REQUIRES(client_lock);
   // Stores the residual that the contribution of the open step leaves.
   void Put(const Place& place, Bytes residual) EPS_REQUIRES(client_lock);
+  // Whether contributions to the open step left residuals that no server has.
+  bool OnlyHere() const EPS_REQUIRES(client_lock);
 
  private:
   void OnFetched(const FetchOp& op) EPS_REQUIRES(client_lock);

@@ -1,7 +1,10 @@
 // Residuals that live with the worker.
 
+#include <atomic>
+#include <chrono>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -74,6 +77,54 @@ TEST_F(ResidualTest, FetchesAllAfterACountedStep) {
   Begin(1);
   SetHave({});
   EXPECT_EQ(Compute(2), (std::set<uint32_t>{chunks[0].value(), chunks[1].value()}));
+}
+
+TEST_F(ResidualTest, LeavesNothingBehind) {
+  Join();
+  EXPECT_FALSE(client_->HandOver()) << "nothing was computed";
+  Compute(1);
+  const auto residual_bytes = [this] {
+    uint64_t bytes = 0;
+    for (const v1::PushHeader& header : servers_[0]->seen().headers) {
+      bytes += header.residual_bytes();
+    }
+    return bytes;
+  };
+  EXPECT_EQ(residual_bytes(), 0u);
+  EXPECT_TRUE(client_->HandOver());
+  Compute(2);
+  EXPECT_TRUE(servers_[0]->seen().begins.back().leaving());
+  EXPECT_GT(residual_bytes(), 0u);
+  EXPECT_FALSE(client_->HandOver()) << "the servers have all of it";
+}
+
+TEST_F(ResidualTest, AnInterruptedWaitHandsOver) {
+  std::atomic<bool> interrupted{false};
+  options_.interrupted = [&] { return interrupted.load(); };
+  Join();
+  Compute(1);
+  ChangeAll([](Script* s) { s->park_begin_steps = true; });
+  interrupted = true;
+  std::thread others([this] {
+    EXPECT_TRUE(
+        servers_[0]->WaitUntil([](const Seen& seen) { return seen.begins.back().leaving(); }));
+    ChangeAll([](Script* s) { s->park_begin_steps = false; });
+  });
+  Compute(2);
+  others.join();
+  EXPECT_FALSE(client_->HandOver());
+}
+
+TEST_F(ResidualTest, AStepWithoutBeginIsNotAwaited) {
+  std::atomic<bool> interrupted{false};
+  options_.interrupted = [&] { return interrupted.load(); };
+  options_.rpc_timeout = std::chrono::milliseconds(200);
+  Join();
+  Compute(1);
+  ChangeAll([](Script* s) { s->park_begin_steps = true; });
+  interrupted = true;
+  EXPECT_TRUE(absl::IsCancelled(client_->BeginStep(Step(2)).status()));
+  EXPECT_TRUE(client_->HandOver()) << "they are lost";
 }
 
 }  // namespace

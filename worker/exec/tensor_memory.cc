@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "c10/core/Allocator.h"
 #include "c10/core/CPUAllocator.h"
@@ -14,7 +15,7 @@ namespace {
 
 // Precedes every block, so that freeing needs no table. As long as the data's alignment.
 struct alignas(64) BlockHeader {
-  size_t bytes;       // as requested
+  size_t bytes;       // as requested; 0 if they do not count
   size_t size_class;  // bytes allocated, header included
 };
 
@@ -90,6 +91,13 @@ void* TensorMemory::Allocate(size_t bytes) {
   header->size_class = size_class;
   Adjust(static_cast<int64_t>(bytes));
   return header + 1;
+}
+
+uint64_t TensorMemory::Exclude(void* data) {
+  BlockHeader* header = static_cast<BlockHeader*>(data) - 1;
+  const size_t bytes = std::exchange(header->bytes, 0);
+  Adjust(-static_cast<int64_t>(bytes));
+  return bytes;
 }
 
 void TensorMemory::Free(void* data) {

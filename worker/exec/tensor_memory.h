@@ -34,6 +34,8 @@ class TensorMemory {
   // memory.
   void* Allocate(size_t bytes);
   void Free(void* data);
+  // Counts a block of Allocate no longer, which stays valid until it is freed; returns its bytes.
+  uint64_t Exclude(void* data);
 
  private:
   TensorMemory() = default;

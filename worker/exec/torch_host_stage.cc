@@ -1,5 +1,6 @@
 #include "worker/exec/torch_host_stage.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "ATen/ops/empty.h"
@@ -74,6 +75,23 @@ TorchHostStage::TorchHostStage(StageLayout layout, bool pinned, MemoryAccount* a
     all_ = at::from_blob(buffer_.data(), {bytes}, options);
   }
   data_ = all_.mutable_data_ptr<uint8_t>();
+}
+
+uint64_t LargestStage(const JobSpec& spec) {
+  uint64_t largest = 0;
+  for (const StageSpec& stage : spec.stages) {
+    largest = std::max(largest, StageLayout(spec, stage, /*backward=*/true).bytes());
+  }
+  return largest;
+}
+
+std::vector<Tensor> TensorsWithoutValues(const StageLayout& layout) {
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(at::kMeta);
+  std::vector<Tensor> tensors;
+  for (size_t use = 0; use < layout.uses(); ++use) {
+    tensors.push_back(at::empty(layout.shape(use), options));
+  }
+  return tensors;
 }
 
 Tensor TensorIn(const Tensor& bytes, const StageLayout& layout, size_t use) {

@@ -45,6 +45,7 @@ class StageLayout {
   uint64_t offset(size_t use) const { return offsets_[use]; }
   bool has_second_copy(size_t use) const { return second_offsets_[use] != 0; }
   uint64_t second_offset(size_t use) const { return second_offsets_[use]; }
+  size_t uses() const { return shapes_.size(); }
   const std::vector<int64_t>& shape(size_t use) const { return shapes_[use]; }
 
  private:
@@ -84,6 +85,12 @@ class TorchHostStage final : public HostStage {
   at::Tensor all_;
   uint8_t* data_ = nullptr;
 };
+
+// Returns the bytes of the largest stage in memory, with its second copies.
+uint64_t LargestStage(const JobSpec& spec);
+
+// Returns tensors of the stage's shapes, by use, without values: LibTorch reports every use of one.
+std::vector<at::Tensor> TensorsWithoutValues(const StageLayout& layout);
 
 // Return the tensor of one use, or its second copy, within `bytes`, a stage in `layout`.
 at::Tensor TensorIn(const at::Tensor& bytes, const StageLayout& layout, size_t use);

@@ -1,6 +1,5 @@
 #include "worker/exec/torch_runtime.h"
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +24,7 @@
 #include "worker/exec/tensor_memory.h"
 #include "worker/exec/torch_activations.h"
 #include "worker/exec/torch_device.h"
+#include "worker/exec/torch_gradient.h"
 #include "worker/exec/torch_guard.h"
 #include "worker/exec/torch_host_stage.h"
 #include "worker/exec/torch_stage.h"
@@ -42,13 +42,6 @@ class TorchWeights final : public StageWeights {
   std::shared_ptr<HostStage> host;                        // set on a CPU
   std::unique_ptr<DeviceCount> counted;                   // set on a CPU
   std::shared_ptr<const DeviceCopies::LoadedStage> lent;  // set on a device
-  absl::Status status;
-};
-
-// Tensors by use. `status` as in TorchWeights.
-class TorchGradient final : public StageGradient {
- public:
-  StageTensors tensors;
   absl::Status status;
 };
 
@@ -190,15 +183,6 @@ class TorchProgram final : public StageProgram {
   bool late_losses_ = false;
 };
 
-// Returns the bytes of the largest stage in memory, with its second copies.
-uint64_t LargestStage(const JobSpec& spec) {
-  uint64_t largest = 0;
-  for (const StageSpec& stage : spec.stages) {
-    largest = std::max(largest, StageLayout(spec, stage, /*backward=*/true).bytes());
-  }
-  return largest;
-}
-
 // Replaces denormals in x by zeros of their sign, as a CPU with FTZ and DAZ reads and writes them.
 Tensor Flushed(const Tensor& x) {
   constexpr float kSmallestNormal = 1.17549435e-38f;
@@ -280,6 +264,16 @@ class TorchRuntime final : public StageRuntime {
     return weights;
   }
 
+  std::shared_ptr<const StageWeights> WithoutValues(StageId stage) override {
+    auto weights = std::make_shared<TorchWeights>();
+    weights->status = CatchTorch(absl::StrCat("preparing stage ", Name(stage)), [&] {
+      const StageLayout layout(spec_, spec_.stages[stage.value()], /*backward=*/false);
+      weights->tensors = TensorsWithoutValues(layout);
+      weights->for_input_gradient = weights->tensors;
+    });
+    return weights;
+  }
+
   StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) override {
     auto& sum = static_cast<TorchGradient&>(*left);
     auto& addend = static_cast<TorchGradient&>(*right);
@@ -293,6 +287,19 @@ class TorchRuntime final : public StageRuntime {
       }
     });
     return left;
+  }
+
+  bool in_host_memory() const override { return device_.is_cpu(); }
+
+  absl::StatusOr<std::unique_ptr<HostStage>> MoveToHost(StageId stage,
+                                                        StageGradientPtr gradient) override {
+    auto& from = static_cast<TorchGradient&>(*gradient);
+    EPS_RETURN_IF_ERROR(from.status);
+    std::unique_ptr<HostStage> host;
+    EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("moving the gradient of stage ", Name(stage)), [&] {
+      host = MoveTensorsToHost(std::move(from.tensors), account_);
+    }));
+    return host;
   }
 
   absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) override {

@@ -1,7 +1,9 @@
 #include "worker/exec/torch_runtime.h"
 
+#include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -205,6 +207,62 @@ TEST(TorchRuntimeTest, ReadingTheStashLeavesItCharged) {
   EXPECT_EQ(account.live_bytes(MemoryKind::kStash), 0u);
   in = nullptr;
   EXPECT_EQ(runtime->device_memory().live_bytes, live - bytes);
+}
+
+// A copy would need as much memory again.
+TEST(TorchRuntimeTest, MovesAGradientWithoutACopy) {
+  const JobSpec spec = MakeSpec(1);
+  MemoryAccount account;
+  auto runtime = MakeRuntime(spec, "host", &account);
+  ASSERT_TRUE(runtime->in_host_memory());
+  auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
+  ActivationPtr x = *runtime->program(StageId(0)).Forward(*weights, MakeBatch(), nullptr);
+  auto result = runtime->program(StageId(0)).Backward(*weights, MakeBatch(), nullptr, x, 0);
+  ASSERT_TRUE(result.ok()) << result.status();
+  auto copy = runtime->NewHostStage(StageId(0)).value();
+  ASSERT_TRUE(runtime->ToHost(StageId(0), *result->gradient, copy.get()).ok());
+  const DeviceMemory before = runtime->device_memory();
+  const uint64_t on_host = account.live_bytes(MemoryKind::kStage);
+
+  auto moved = runtime->MoveToHost(StageId(0), std::move(result->gradient));
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  const uint64_t bytes = (*moved)->bytes();
+  EXPECT_EQ(bytes, (100 + 32) * 64 * sizeof(float));
+  EXPECT_EQ(runtime->device_memory().live_bytes, before.live_bytes - bytes);
+  EXPECT_EQ(runtime->device_memory().peak_bytes, before.peak_bytes) << "it was copied";
+  EXPECT_EQ(account.live_bytes(MemoryKind::kStage), on_host + bytes);
+  for (size_t use = 0; use < 2; ++use) {
+    const uint64_t n = spec.tensors[spec.stages[0].uses[use].tensor.value()].elements();
+    EXPECT_EQ(std::memcmp((*moved)->tensor(use), copy->tensor(use), n * sizeof(float)), 0);
+  }
+  // The client drops it on a thread of its own.
+  std::thread([host = *std::move(moved)]() mutable { host = nullptr; }).join();
+  EXPECT_EQ(runtime->device_memory().live_bytes, before.live_bytes - bytes);
+  EXPECT_EQ(runtime->device_memory().peak_bytes, before.peak_bytes);
+  EXPECT_EQ(account.live_bytes(MemoryKind::kStage), on_host);
+}
+
+TEST(TorchRuntimeTest, MissingValuesCannotBeRead) {
+  const JobSpec spec = MakeSpec(1);
+  auto runtime = MakeRuntime(spec, "host", nullptr);
+  auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
+  ActivationPtr x = *runtime->program(StageId(0)).Forward(*weights, MakeBatch(), nullptr);
+  const uint64_t live = runtime->device_memory().live_bytes;
+  auto without = runtime->WithoutValues(StageId(0));
+  EXPECT_EQ(runtime->device_memory().live_bytes, live);
+  // The embedding's gradient is the same as with its weights; a forward pass needs values.
+  std::vector<std::unique_ptr<HostStage>> gradients;
+  for (const auto& w : {weights, without}) {
+    auto result = runtime->program(StageId(0)).Backward(*w, MakeBatch(), nullptr, x, 0);
+    ASSERT_TRUE(result.ok()) << result.status();
+    gradients.push_back(*runtime->MoveToHost(StageId(0), std::move(result->gradient)));
+  }
+  EXPECT_EQ(std::memcmp(gradients[0]->tensor(0), gradients[1]->tensor(0), 100 * 64 * sizeof(float)),
+            0);
+  const absl::Status status =
+      runtime->program(StageId(0)).Forward(*without, MakeBatch(), nullptr).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(absl::StrContains(status.message(), "embedding, forward")) << status;
 }
 
 TEST(TorchRuntimeTest, RefusesAStashBeyondTheAccountsLimit) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/job/layout/visits.h"
 #include "base/status_macros.h"
 #include "worker/relay/weight_stream.h"
 
@@ -119,7 +120,7 @@ absl::StatusOr<std::vector<PartLossSum>> EvaluateParts(const JoinedJob& job,
   for (const PartId part : job.parts) losses.push_back({part, 0.0, 0});
   const std::vector<Item> items = ItemsOf(job, source->micro_batches());
   const size_t stages = job.spec.stages.size();
-  std::vector<StageVisit> visits;
+  std::vector<Visit> visits;
   for (uint32_t s = 0; s < stages; ++s) visits.push_back({StageId(s), /*backward=*/false});
   // A training step stashes the inputs of all stages but the first at the same time.
   const size_t most =

@@ -100,6 +100,19 @@ absl::StatusOr<std::shared_ptr<HostStage>> HostStagePool::Take(StageId stage, bo
       });
 }
 
+std::shared_ptr<HostStage> HostStagePool::Adopt(std::unique_ptr<HostStage> stage) {
+  {
+    MutexLock lock(&state_->mu);
+    ++state_->in_use;
+  }
+  return std::shared_ptr<HostStage>(stage.release(), [state = state_](HostStage* p) {
+    delete p;
+    MutexLock lock(&state->mu);
+    --state->in_use;
+    state->returned.NotifyAll();
+  });
+}
+
 bool HostStagePool::WaitUntilFewerInUse(size_t count, std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   MutexLock lock(&state_->mu);

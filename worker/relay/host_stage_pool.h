@@ -25,6 +25,8 @@ class HostStagePool {
   absl::StatusOr<std::shared_ptr<HostStage>> Take(StageId stage);
   // As Take, with second copies (StageRuntime::NewBackwardStage).
   absl::StatusOr<std::shared_ptr<HostStage>> TakeForBackward(StageId stage);
+  // Counts a HostStage that the pool did not make as in use, until its last reference destroys it.
+  std::shared_ptr<HostStage> Adopt(std::unique_ptr<HostStage> stage);
   // Waits until fewer than `count` are in use; returns false after `timeout`.
   bool WaitUntilFewerInUse(size_t count, std::chrono::milliseconds timeout);
 

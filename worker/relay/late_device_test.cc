@@ -86,6 +86,7 @@ class ConstantClient final : public ParameterClient {
     return absl::OkStatus();
   }
   absl::Status Flush() override { return absl::OkStatus(); }
+  bool HandOver() override { return false; }
   absl::Status Leave() override { return absl::OkStatus(); }
   ClientStats stats() const override { return {}; }
 
@@ -121,6 +122,9 @@ class LateRuntime final : public StageRuntime {
   std::shared_ptr<const StageWeights> Load(StageId stage,
                                            std::shared_ptr<HostStage> host) override {
     return inner_->Load(stage, std::move(host));
+  }
+  std::shared_ptr<const StageWeights> WithoutValues(StageId stage) override {
+    return inner_->WithoutValues(stage);
   }
   StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) override {
     return inner_->Add(std::move(left), std::move(right));

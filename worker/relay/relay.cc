@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/job/layout/visits.h"
 #include "base/numerics/flush_denormals.h"
 #include "base/numerics/reduction_tree.h"
 #include "base/status_macros.h"
@@ -19,9 +20,9 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// Gradients in flight to the servers, each of one stage and part, in host memory: one is encoded
-// while the next is computed.
-constexpr size_t kGradientsInFlight = 2;
+// Gradients of one stage and part in host memory: one is encoded while the next is copied there, or
+// computed there.
+constexpr size_t kGradientsInHostMemory = 2;
 // How long to wait for a gradient's memory before asking the client whether something is wrong.
 // Only the client tells the lead that this worker waits for servers, so it must be soon.
 constexpr std::chrono::seconds kGradientTimeout{10};
@@ -53,7 +54,7 @@ class StepRun {
 
   absl::Status Run(BatchSource* batches, WeightStream* weights) {
     EPS_RETURN_IF_ERROR(LoadBatches(batches));
-    for (const StageVisit& visit : VisitsOfStep(stages_)) {
+    for (const Visit& visit : VisitsOfStep(job_.spec)) {
       const auto fetch_start = steady_clock::now();
       EPS_ASSIGN_OR_RETURN(const auto stage_weights, weights->Next());
       timing_->fetch_wait_seconds += SecondsSince(fetch_start);
@@ -228,16 +229,23 @@ class StepRun {
 
   absl::Status PushPart(StageId stage, size_t part, StageGradientPtr gradient) {
     const auto start = steady_clock::now();
-    while (!gradient_pool_->WaitUntilFewerInUse(kGradientsInFlight, kGradientTimeout)) {
+    const bool moves = runtime_->in_host_memory();
+    const size_t others = kGradientsInHostMemory - (moves ? 1 : 0);
+    while (!gradient_pool_->WaitUntilFewerInUse(others, kGradientTimeout)) {
       EPS_RETURN_IF_ERROR(client_->Flush());  // servers may be slow; Flush fails if they are gone
     }
     timing_->push_wait_seconds += SecondsSince(start);
     CopiedGradient next;
     next.stage = stage;
     next.part = part;
-    EPS_ASSIGN_OR_RETURN(next.host, gradient_pool_->Take(stage));
-    EPS_ASSIGN_OR_RETURN(next.pending, runtime_->StartToHost(stage, *gradient, next.host.get()));
-    gradient.reset();
+    if (moves) {
+      EPS_ASSIGN_OR_RETURN(auto moved, runtime_->MoveToHost(stage, std::move(gradient)));
+      next.host = gradient_pool_->Adopt(std::move(moved));
+    } else {
+      EPS_ASSIGN_OR_RETURN(next.host, gradient_pool_->Take(stage));
+      EPS_ASSIGN_OR_RETURN(next.pending, runtime_->StartToHost(stage, *gradient, next.host.get()));
+      gradient.reset();
+    }
     EPS_RETURN_IF_ERROR(PushCopied());
     copied_ = std::move(next);
     return copied_.pending == nullptr ? PushCopied() : absl::OkStatus();
@@ -306,7 +314,7 @@ class Relay::Impl {
         batches_(batches),
         options_(options),
         weight_pool_(runtime, &job_.spec, static_cast<size_t>(options.prefetch) + 1),
-        gradient_pool_(runtime, &job_.spec, kGradientsInFlight) {
+        gradient_pool_(runtime, &job_.spec, kGradientsInHostMemory) {
     runtime_->AllowLateLosses();
   }
 
@@ -368,7 +376,7 @@ class Relay::Impl {
 
   void Open(Version version, std::optional<WeightStream>* weights) {
     weights->emplace(job_.spec, client_, runtime_, &weight_pool_, options_.prefetch, version,
-                     VisitsOfStep(job_.spec.stages.size()));
+                     VisitsOfStep(job_.spec));
   }
 
   absl::Status EvaluateBehind(uint64_t step, Version version) {

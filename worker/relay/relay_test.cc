@@ -73,6 +73,24 @@ TEST(RelayTest, FetchesOnlyTheTopStageOnce) {
   EXPECT_EQ(rig.client->log, expected);
 }
 
+TEST(RelayTest, FetchesNoWeightsThatBackwardNeedsNot) {
+  JobShape shape;
+  shape.steps = 1;
+  Rig rig(shape, /*prefetch=*/0);
+  rig.job.spec.stages[0].backward_needs_weights = false;
+  rig.runtime.without_values = StageId(0);
+  ASSERT_TRUE(rig.Run().ok());
+  const std::vector<std::string> expected = {
+      "flush",         "begin 1",       "fetch 0f",      "fetch 1f",
+      "fetch 2f",      "fetch 3b",      "push 3 part 1", "push 3 part 0",
+      "fetch 2b",      "push 2 part 0", "push 2 part 1", "fetch 1b",
+      "push 1 part 1", "push 1 part 0", "prepare 0",     "losses of parts 0 1",
+      "push 0 part 0", "push 0 part 1", "flush",         "begin 2",
+  };
+  EXPECT_EQ(rig.client->log, expected);
+  ExpectSamePushes(rig.client->pushes, Reference(rig.spec, 0).pushes);
+}
+
 TEST(RelayTest, PrefetchesAcrossPassesAndSteps) {
   JobShape shape;
   shape.steps = 2;
@@ -201,15 +219,25 @@ TEST(RelayTest, StashesEachStageInputUntilItsUse) {
   EXPECT_EQ(rig.account.peak_bytes(MemoryKind::kStash), 5 * items * activation);
 }
 
-TEST(RelayTest, KeepsAtMostTwoGradientsInFlight) {
-  JobShape shape;
-  shape.parts = 4;
-  Rig rig(shape);
-  rig.client->ReleaseLate();
-  ASSERT_TRUE(rig.Run().ok());
-  rig.client->StopReleasing();
-  EXPECT_EQ(rig.client->most_kept, 2u);
-  ExpectSamePushes(rig.client->pushes, Reference(rig.spec, 0).pushes);
+// One is encoded while the next is computed in host memory, or copied there by a device: a gradient
+// that is not copied saves the memory of one.
+TEST(RelayTest, HoldsTwoGradientsInHostMemory) {
+  for (const bool copies : {false, true}) {
+    JobShape shape;
+    shape.parts = 4;
+    shape.tied = false;  // all stages are of one size
+    Rig rig(shape);
+    rig.runtime.copies_gradients = copies;
+    const size_t in_flight = copies ? 2 : 1;
+    rig.client->ReleaseLate(in_flight);
+    ASSERT_TRUE(rig.Run().ok());
+    rig.client->StopReleasing();
+    EXPECT_EQ(rig.client->most_kept, in_flight);
+    const uint64_t stage = (64 * 64 + 64) * sizeof(float);
+    EXPECT_EQ(rig.account.peak_bytes(MemoryKind::kStage), (2 + in_flight) * stage)
+        << "the weights of two stages, and gradients";
+    ExpectSamePushes(rig.client->pushes, Reference(rig.spec, 0).pushes);
+  }
 }
 
 TEST(RelayTest, SumsEachPartsLossAlongTheTree) {

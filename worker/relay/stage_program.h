@@ -162,8 +162,23 @@ class StageRuntime {
   virtual std::shared_ptr<const StageWeights> Load(StageId stage,
                                                    std::shared_ptr<HostStage> host) = 0;
 
+  // Returns weights of the stage's shapes without values, for a backward pass that needs none
+  // (StageSpec::backward_needs_weights).
+  virtual std::shared_ptr<const StageWeights> WithoutValues(StageId stage) = 0;
+
   // Returns left + right by TreeAdd (base/numerics/tree_add.h, or the same bits on a device).
   virtual StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) = 0;
+
+  // Returns whether the device's memory is host memory, as on a CPU. The relay then moves gradients
+  // to the client, and copies them otherwise.
+  virtual bool in_host_memory() const { return false; }
+  // Returns the gradient itself as a HostStage, without a copy. It counts as kStage of the worker
+  // instead of device memory until it is destroyed, which may happen on any thread. REQUIRES
+  // in_host_memory().
+  virtual absl::StatusOr<std::unique_ptr<HostStage>> MoveToHost(StageId /*stage*/,
+                                                                StageGradientPtr /*gradient*/) {
+    return absl::UnimplementedError("gradients of this device are copied");
+  }
   // Copies the gradient to host memory and waits for the copy.
   virtual absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) = 0;
   // As ToHost, but may return before the copy is complete; then `out` must live until Wait of the

@@ -133,6 +133,24 @@ class Arrays final : public StageGradient {
   const Charge charge_;
 };
 
+// A gradient where it was computed, on its way to the servers.
+class MovedArrays final : public HostStage {
+ public:
+  MovedArrays(std::vector<std::vector<float>> tensors, MemoryAccount* account)
+      : tensors_(std::move(tensors)), charge_(MemoryKind::kStage, bytes(), account) {}
+  float* tensor(size_t use) override { return tensors_[use].data(); }
+  float* second_copy(size_t /*use*/) override { return nullptr; }
+  uint64_t bytes() const override {
+    uint64_t bytes = 0;
+    for (const std::vector<float>& tensor : tensors_) bytes += tensor.size() * sizeof(float);
+    return bytes;
+  }
+
+ private:
+  std::vector<std::vector<float>> tensors_;  // by use
+  const Charge charge_;
+};
+
 // Returns 2^-k without libm; exact while the result is normal.
 float InversePowerOfTwo(int k) {
   float scale = 1.0f;
@@ -333,6 +351,10 @@ class SyntheticRuntime final : public StageRuntime {
   std::shared_ptr<const StageWeights> Load(StageId, std::shared_ptr<HostStage> host) override {
     return std::make_shared<InPlaceWeights>(std::move(host), &device_);
   }
+  std::shared_ptr<const StageWeights> WithoutValues(StageId stage) override {
+    EPS_CHECK_MSG(false, "stage " << stage << " of the synthetic model reads its weights");
+    return nullptr;
+  }
   StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) override {
     const ScopedFlushDenormals flush;
     auto& a = static_cast<Arrays&>(*left).tensors;
@@ -341,6 +363,13 @@ class SyntheticRuntime final : public StageRuntime {
       TreeAdd(a[t].data(), b[t].data(), a[t].size(), a[t].data());
     }
     return left;
+  }
+  bool in_host_memory() const override { return true; }
+  absl::StatusOr<std::unique_ptr<HostStage>> MoveToHost(StageId,
+                                                        StageGradientPtr gradient) override {
+    auto tensors = std::move(static_cast<Arrays&>(*gradient).tensors);
+    gradient = nullptr;  // no longer counts as device memory
+    return std::unique_ptr<HostStage>(std::make_unique<MovedArrays>(std::move(tensors), account_));
   }
   absl::Status ToHost(StageId, const StageGradient& gradient, HostStage* out) override {
     const auto& tensors = static_cast<const Arrays&>(gradient).tensors;

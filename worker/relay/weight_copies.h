@@ -13,10 +13,6 @@ namespace eps {
 // axis, as CodecTable::axes says for its chunks. REQUIRES that the codec of the weights is known.
 bool HasSecondCopy(const JobSpec& spec, const TensorUse& use);
 
-// For decode_once: rounds the matrices of a stage to bf16 in place. Leaves vectors as their codec
-// decoded them, because no product contracts them.
-void RoundMatricesToBf16(const JobSpec& spec, const StageSpec& stage, HostStage* host);
-
 }  // namespace eps
 
 #endif  // EPS_WORKER_RELAY_WEIGHT_COPIES_H_

@@ -4,24 +4,12 @@
 
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "worker/relay/weight_copies.h"
 
 namespace eps {
 
-std::vector<StageVisit> VisitsOfStep(size_t stages) {
-  std::vector<StageVisit> visits;
-  for (size_t s = 0; s + 1 < stages; ++s) {
-    visits.push_back({StageId(static_cast<uint32_t>(s)), /*backward=*/false});
-  }
-  for (size_t s = stages; s-- > 0;) {
-    visits.push_back({StageId(static_cast<uint32_t>(s)), /*backward=*/true});
-  }
-  return visits;
-}
-
 WeightStream::WeightStream(const JobSpec& spec, ParameterClient* client, StageRuntime* runtime,
                            HostStagePool* pool, int prefetch, Version version,
-                           std::vector<StageVisit> visits)
+                           std::vector<Visit> visits)
     : spec_(spec),
       client_(client),
       runtime_(runtime),
@@ -34,7 +22,14 @@ WeightStream::WeightStream(const JobSpec& spec, ParameterClient* client, StageRu
 
 absl::Status WeightStream::Start() {
   for (; started_ < visits_.size() && started_ <= next_ + prefetch_; ++started_) {
-    EPS_RETURN_IF_ERROR(Fetch(visits_[started_]));
+    const Visit& visit = visits_[started_];
+    InFlight in_flight;
+    if (FetchesWeights(spec_, visit)) {
+      EPS_ASSIGN_OR_RETURN(in_flight, Fetch(visit));
+    } else {
+      client_->PreparePush(visit.stage, version_);
+    }
+    in_flight_.push_back(std::move(in_flight));
   }
   return absl::OkStatus();
 }
@@ -44,16 +39,14 @@ absl::StatusOr<std::shared_ptr<const StageWeights>> WeightStream::Next() {
   EPS_RETURN_IF_ERROR(Start());
   InFlight ready = std::move(in_flight_.front());
   in_flight_.pop_front();
+  const StageId stage = visits_[next_++].stage;
+  if (ready.fetch == nullptr) return runtime_->WithoutValues(stage);
   EPS_RETURN_IF_ERROR(ready.fetch->Wait());
   ready.fetch.reset();
-  const StageId stage = visits_[next_++].stage;
-  if (spec_.codecs.backward_weights == BackwardWeights::kDecodeOnce) {
-    RoundMatricesToBf16(spec_, spec_.stages[stage.value()], ready.host.get());
-  }
   return runtime_->Load(stage, std::move(ready.host));
 }
 
-absl::Status WeightStream::Fetch(const StageVisit& visit) {
+absl::StatusOr<WeightStream::InFlight> WeightStream::Fetch(const Visit& visit) {
   const size_t uses = spec_.stages[visit.stage.value()].uses.size();
   const bool two_copies =
       visit.backward && spec_.codecs.backward_weights == BackwardWeights::kBothAxes;
@@ -66,8 +59,7 @@ absl::Status WeightStream::Fetch(const StageVisit& visit) {
     pointers.push_back(in_flight.host->second_copy(use));
   }
   in_flight.fetch = client_->FetchStage(visit.stage, version_, visit.backward, std::move(pointers));
-  in_flight_.push_back(std::move(in_flight));
-  return absl::OkStatus();
+  return in_flight;
 }
 
 }  // namespace eps

@@ -13,6 +13,7 @@ absl::Status BuildLayout(double weight_decay, JobSpec* spec) {
   spec->stages.clear();
   LayoutWriter writer(&spec->tensors, &spec->stages);
   FamilyOf(spec->model.type).Layout(spec->model, &writer);
+  SetBackwardNeeds(spec->model, &spec->stages);
   return absl::OkStatus();
 }
 

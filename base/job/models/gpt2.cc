@@ -142,6 +142,11 @@ class Gpt2 final : public ModelFamily {
     out->UseAsOutIn(c.tie_word_embeddings ? wte : out->Matrix(kHead, c.vocab_size, width, std));
   }
 
+  // The gradients of a lookup follow from the ids and the gradient of its output alone.
+  bool BackwardNeedsWeights(const ModelSpec& /*model*/, size_t stage) const override {
+    return stage > 0;
+  }
+
   uint32_t vocabulary(const ModelSpec& model) const override {
     return static_cast<uint32_t>(model.gpt2.vocab_size);
   }

@@ -51,6 +51,12 @@ absl::Status ValidateModel(const ModelSpec& model) {
   return FamilyOf(model.type).CheckTogether(model);
 }
 
+void SetBackwardNeeds(const ModelSpec& model, std::vector<StageSpec>* stages) {
+  for (size_t s = 0; s < stages->size(); ++s) {
+    (*stages)[s].backward_needs_weights = FamilyOf(model.type).BackwardNeedsWeights(model, s);
+  }
+}
+
 absl::StatusOr<ModelSpec> ParseModel(absl::string_view json, const std::string& origin) {
   const nlohmann::json parsed =
       nlohmann::json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/job/key_rules.h"
+#include "base/job/layout.h"
 #include "base/job/models/layout_writer.h"
 #include "base/job/models/model_spec.h"
 
@@ -45,6 +47,10 @@ class ModelFamily {
   // Rules between several keys, each of which is in its range. InvalidArgument names the key.
   virtual absl::Status CheckTogether(const ModelSpec& model) const = 0;
   virtual void Layout(const ModelSpec& model, LayoutWriter* out) const = 0;
+  // StageSpec::backward_needs_weights of a stage of Layout.
+  virtual bool BackwardNeedsWeights(const ModelSpec& /*model*/, size_t /*stage*/) const {
+    return true;
+  }
 
   // Token ids are below this; 0: the model reads no data.
   virtual uint32_t vocabulary(const ModelSpec& model) const = 0;
@@ -96,6 +102,9 @@ class FamilyRegistration {
 
 // Bounds of the hyperparameters, and the rules between them. InvalidArgument names the key.
 absl::Status ValidateModel(const ModelSpec& model);
+
+// Sets StageSpec::backward_needs_weights of the model's stages.
+void SetBackwardNeeds(const ModelSpec& model, std::vector<StageSpec>* stages);
 
 // The model that a config.json describes. InvalidArgument names `origin` (the file) and the field.
 absl::StatusOr<ModelSpec> ParseModel(absl::string_view json, const std::string& origin);

@@ -108,9 +108,7 @@ absl::StatusOr<std::string> ChooseState(const JobSpec& spec, uint32_t servers, C
   ChooseStaging(layouts, config);
   return absl::StrCat("state: cuts in ", folder,
                       " let the run survive killed processes; they take ", Show(room),
-                      " of disk until the run ends",
-                      storage->cut_steps == "auto" ? " and at most 1 % of the time" : "",
-                      " (--storage.kind=dram turns them off)\n");
+                      " of disk until the run ends (--storage.kind=dram turns them off)\n");
 }
 
 absl::Status RemoveChosenState(const Config& config) {

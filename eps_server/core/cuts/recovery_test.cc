@@ -406,11 +406,13 @@ TEST(Recovery, YoungestCommonCutMatchesStepAndTerm) {
 TEST(Recovery, NeverGuesses) {
   Recovery recovery({"a:1", "b:1"});
   const auto none = Common(&recovery, Promised(3, true, {{40, 1}}), Promised(3, false, {}));
-  EXPECT_EQ(none.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
   for (const char* said :
        {"shard 0 at a:1 has step 40 (term 1)", "shard 1 at b:1 has none", "storage.path"}) {
     EXPECT_NE(none.status().message().find(said), absl::string_view::npos) << none.status();
   }
+  const auto other = Common(&recovery, Promised(3, true, {{40, 1}}), Promised(3, true, {{30, 1}}));
+  EXPECT_EQ(other.status().code(), absl::StatusCode::kFailedPrecondition) << other.status();
   // No shard has more than imported state, which can be imported again.
   const auto imported = Common(&recovery, Promised(3, false, {{0, 1}}), Promised(3, false, {}));
   ASSERT_TRUE(imported.ok()) << imported.status();
@@ -422,6 +424,7 @@ TEST(Recovery, NamesTheDamageOfAMissingCut) {
   v1::Promised damaged = Promised(3, true, {});
   damaged.set_damage("job-7/slot-0 at 4096: bad checksum");
   const auto none = Common(&recovery, Promised(3, true, {{40, 1}}), damaged);
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(none.status().message().find(
                 "shard 1 at b:1 has none, and a damaged one: job-7/slot-0 at 4096: bad checksum"),
             absl::string_view::npos)

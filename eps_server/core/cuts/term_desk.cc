@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/exit_code.h"
 #include "storage/cuts/common_cut.h"
 
 namespace eps {
@@ -213,7 +214,10 @@ void TermDesk::OnPromised(ShardId shard, const v1::Promised& message) {
   if (!recovery_->OnPromised(shard, message)) return;
   const absl::StatusOr<std::optional<CutId>> common = recovery_->HighestCommon();
   if (!common.ok()) {
-    return outbox_->Raise(internal_event::JobFailed{std::string(common.status().message())});
+    const bool missing = absl::IsNotFound(common.status());
+    return outbox_->Raise(
+        internal_event::JobFailed{std::string(common.status().message()),
+                                  missing ? ExitCode::kNoInput : ExitCode::kDataInvalid});
   }
   v1::Restore restore;
   restore.set_term(facts_.term.value());

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/exit_code.h"
 #include "base/ids.h"
 #include "eps/v1/shard.pb.h"
 #include "eps_server/core/cuts/recovery.h"
@@ -40,7 +41,19 @@ TEST_F(TermDeskTest, NoCommonCutEndsTheJob) {
   outbox_.Take();
   OtherPromises({CutAfter(2)});
   EXPECT_THAT(outbox_.Take(), IsEmpty());
-  EXPECT_THAT(outbox_.TakeRaised<internal_event::JobFailed>(), SizeIs(1));
+  const auto failed = outbox_.TakeRaised<internal_event::JobFailed>();
+  ASSERT_THAT(failed, SizeIs(1));
+  EXPECT_EQ(failed[0].code, ExitCode::kDataInvalid);
+}
+
+TEST_F(TermDeskTest, AMissingFolderHasItsExitCode) {
+  BeginTerm1();
+  Promise({});
+  outbox_.raised.clear();
+  OtherPromises({CutAfter(2)});
+  const auto failed = outbox_.TakeRaised<internal_event::JobFailed>();
+  ASSERT_THAT(failed, SizeIs(1));
+  EXPECT_EQ(failed[0].code, ExitCode::kNoInput);
 }
 
 TEST_F(TermDeskTest, RestoresACutAndReportsIt) {

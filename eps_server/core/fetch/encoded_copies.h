@@ -17,20 +17,9 @@
 #include "base/checksum.h"
 #include "base/ids.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/visits.h"
 
 namespace eps {
-
-// A worker's pass over a stage within a step: forward or backward. Plain value.
-struct Visit {
-  StageId stage;
-  bool backward = false;
-  friend bool operator==(const Visit& a, const Visit& b) {
-    return a.stage == b.stage && a.backward == b.backward;
-  }
-  friend bool operator<(const Visit& a, const Visit& b) {
-    return std::tie(a.stage, a.backward) < std::tie(b.stage, b.backward);
-  }
-};
 
 // Encoded weights, and their CRC32C, which the first sender computes. Copies share both.
 struct EncodedCopy {

@@ -268,22 +268,11 @@ void FetchDesk::StartRead(const EncodedCopies::Key& key, Version version,
   reading_.emplace(ReadKey(key.chunk, version, key.axis), op);
 }
 
-// Returns the visit after `visit` in a step: forward through all stages, then backward. The last
-// stage is visited once.
-std::optional<Visit> FetchDesk::NextVisit(Visit visit) const {
-  const size_t stages = facts_.job.spec.stages.size();
-  if (!visit.backward && visit.stage.value() + 1 < stages) {
-    return Visit{StageId(visit.stage.value() + 1), false};
-  }
-  if (visit.stage == StageId(0)) return std::nullopt;
-  return Visit{StageId(visit.stage.value() - 1), true};
-}
-
 // Encodes the stages that will be fetched next, so that workers find them ready.
 void FetchDesk::EncodeAhead(Visit visit, Version version) {
   if (facts_.state != v1::JOB_STATE_RUNNING) return;
   for (uint32_t ahead = 0; ahead < facts_.job.limits.jit_depth; ++ahead) {
-    const std::optional<Visit> next = NextVisit(visit);
+    const std::optional<Visit> next = NextFetch(facts_.job.spec, visit);
     if (!next.has_value()) return;
     visit = *next;
     for (const ChunkId id : facts_.job.chunks.ChunksOfStage(visit.stage)) {

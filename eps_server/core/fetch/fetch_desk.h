@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "base/ids.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/visits.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
 #include "eps_server/core/events.h"
@@ -115,7 +116,6 @@ class FetchDesk {
   Read* ReadInFlight(const EncodedCopies::Key& key, Version version);
   void StartRead(const EncodedCopies::Key& key, Version version, std::vector<Wanted> fetches);
   void EncodeAhead(Visit visit, Version version);
-  std::optional<Visit> NextVisit(Visit visit) const;
   std::vector<EncodedCopies::Key> CopiesForUpdate(ChunkId chunk) const;
   void Refuse(Tag tag, const absl::Status& status);
   Chunk& At(ChunkId chunk) { return chunks_[facts_.local[chunk.value()]]; }

@@ -15,9 +15,11 @@ namespace eps {
 namespace {
 
 using testing::AllOf;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::SizeIs;
 using testing::StartsWith;
 
 constexpr StreamId kFirst(7);
@@ -26,8 +28,9 @@ constexpr StreamId kSecond(8);
 class FetchDeskTest : public testing::Test {
  protected:
   // One chunk of stage 1.
-  event::Fetch Fetch(StreamId stream, uint64_t version, uint64_t tag = 1) {
+  event::Fetch Fetch(StreamId stream, uint64_t version, uint64_t tag = 1, bool backward = false) {
     event::Fetch e{stream, {}};
+    if (backward) e.request.set_pass(v1::PASS_BACKWARD);
     e.request.set_job_id(facts_.job.id.value());
     e.request.set_term(facts_.term.value());
     e.request.set_tag(tag);
@@ -239,14 +242,59 @@ TEST(StepWorkers, CountsProcessesByTheirParts) {
   EXPECT_EQ(workers.count(), 2u);
 }
 
-TEST_F(FetchDeskTest, EncodesTheNextStageAhead) {
+TEST_F(FetchDeskTest, EncodesTheNextFetchAhead) {
+  job_.limits.jit_depth = 1;
+  for (const bool needs_weights : {true, false}) {
+    job_.spec.stages[0].backward_needs_weights = needs_weights;
+    ShardFacts facts = job_.MakeFacts();
+    FetchDesk desk(&facts, &outbox_);
+    // Stage 1 is the last one: the backward visit of stage 0 follows.
+    desk.On(Fetch(kFirst, 0, /*tag=*/1, /*backward=*/true));
+    EXPECT_EQ(outbox_.Take().size() > 1, needs_weights);
+  }
+}
+
+// A worker of an earlier version fetches weights that it does not need.
+TEST_F(FetchDeskTest, AnswersFetchesThatNoVisitNeeds) {
+  job_.limits.jit_depth = 1;
+  job_.spec.stages[0].backward_needs_weights = false;
+  ShardFacts facts = job_.MakeFacts();
+  FetchDesk desk(&facts, &outbox_);
+  event::Fetch e = Fetch(kFirst, 0, /*tag=*/1, /*backward=*/true);
+  e.request.set_stage(0);
+  e.request.clear_chunks();
+  desk.On(e);
+  const size_t chunks = job_.chunks().ChunksOfStage(StageId(0)).size();
+  EXPECT_THAT(outbox_.Take(), SizeIs(chunks));
+  for (size_t i = 1; i <= chunks; ++i) {
+    BackendDone done;
+    done.op = OpId(i);
+    done.value = Bytes::CopyOf("encoded");
+    EXPECT_TRUE(desk.On(event::OpDone{done}));
+  }
+  EXPECT_THAT(outbox_.Take(), AllOf(SizeIs(chunks), Each(StartsWith("SendChunk on 7"))));
+}
+
+// The workers fetch the last stage once, for its backward visit.
+TEST_F(FetchDeskTest, EncodesTheTurnAheadForBackward) {
   job_.limits.jit_depth = 1;
   ShardFacts facts = job_.MakeFacts();
   FetchDesk desk(&facts, &outbox_);
-  desk.On(Fetch(kFirst, 0));
-  // Stage 1 is the last one: the backward visit of stage 0 follows.
-  EXPECT_GT(outbox_.Take().size(), 1u);
-  EXPECT_GT(outbox_.counters["encodes"], 1u);
+  event::Fetch e = Fetch(kFirst, 0);
+  e.request.set_stage(0);
+  e.request.clear_chunks();
+  desk.On(e);
+  for (uint64_t i = 1; i <= outbox_.counters["encodes"]; ++i) {
+    BackendDone done;
+    done.op = OpId(i);
+    done.value = Bytes::CopyOf("encoded");
+    EXPECT_TRUE(desk.On(event::OpDone{done}));
+  }
+  outbox_.Take();
+  e = Fetch(kFirst, 0, /*tag=*/2, /*backward=*/true);
+  e.request.set_chunks(0, facts.job.chunks.ChunksOfStage(StageId(1)).back().value());
+  desk.On(e);
+  EXPECT_EQ(outbox_.counters["encoded_before"], 1u);
 }
 
 TEST_F(FetchDeskTest, RefusesAnOlderGeneration) {
@@ -300,6 +348,21 @@ TEST_F(FetchDeskTest, AFencedParkedFetchRollsNothingBack) {
   desk.On(internal_event::BorderOpened());
   EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("generation 2 has begun")));
   EXPECT_THAT(outbox_.TakeRaised<internal_event::RollBack>(), IsEmpty());
+}
+
+TEST_F(FetchDeskTest, RefusesALeaseThatNobodyGranted) {
+  for (const uint32_t shard : {0, 1}) {
+    SmallJob job(2);
+    job.shard = ShardId(shard);
+    ShardFacts facts = job.MakeFacts();
+    FetchDesk desk(&facts, &outbox_);
+    event::Fetch e = Fetch(kFirst, 0);
+    e.request.clear_chunks();
+    e.request.set_generation(uint64_t{1} << 63);
+    desk.On(e);
+    EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("was never granted"))) << shard;
+    EXPECT_THAT(outbox_.TakeRaised<internal_event::PartsSeen>(), IsEmpty()) << shard;
+  }
 }
 
 TEST_F(FetchDeskTest, GoneWeightsEndAJobWithoutCuts) {

@@ -76,12 +76,18 @@ class Trainer {
   // Pushes every contribution of the step and checks that each is accepted. `left_out` is the value
   // of the residuals; with `poison`, the contributions to `block` hold a NaN.
   void PushOthers(uint64_t step, float left_out, bool with_residuals, bool poison = false) {
+    const auto all = static_cast<uint32_t>(cluster.spec().training.parts);
+    PushWith(step, left_out, with_residuals ? all : 0, poison);
+  }
+  // The same; only the first `parts_with_residuals` parts bring residuals.
+  void PushWith(uint64_t step, float left_out, uint32_t parts_with_residuals, bool poison = false) {
     for (const Chunk& c : cluster.chunks().chunks()) {
       for (const StageId use : c.uses) {
         for (uint32_t p = 0; p < cluster.spec().training.parts; ++p) {
           std::vector<float> gradient(c.elements, 0.25f);
           if (poison && c.id == block) gradient[3] = std::numeric_limits<float>::quiet_NaN();
-          const Bytes residual = with_residuals && IsSparse(c.id) ? Residual(c, left_out) : Bytes();
+          const bool brings = p < parts_with_residuals && IsSparse(c.id);
+          const Bytes residual = brings ? Residual(c, left_out) : Bytes();
           const uint64_t tag = cluster.Push(stream, step, use, TreeRange{p, 1}, c.id, gradient,
                                             kTokens, 7, residual);
           cluster.Run();
@@ -169,6 +175,26 @@ TEST(Residuals, MustHaveTheExpectedSize) {
     EXPECT_EQ(trainer.cluster.answers.acks.at(tag).outcome(), v1::Ack::REFUSED);
     EXPECT_THAT(trainer.cluster.answers.acks.at(tag).message(), HasSubstr("a residual of"));
   }
+}
+
+TEST(Residuals, AWorkerThatLeavesBringsThem) {
+  Trainer trainer(Spec(ResidualHome::kWorker, /*parts=*/2));
+  CoreCluster& cluster = trainer.cluster;
+  cluster.InitializeAll();
+  ASSERT_TRUE(trainer.Begin(1));
+  trainer.PushOthers(1, 5.0f, /*with_residuals=*/false);
+  ASSERT_TRUE(cluster.Begin(2, {1}, 8));
+  EXPECT_FALSE(cluster.begun[0].push_residuals());
+  cluster.leaving = true;
+  ASSERT_TRUE(cluster.Begin(2, {0}, 7));
+  EXPECT_TRUE(cluster.begun[0].push_residuals());
+  cluster.leaving = false;
+  ASSERT_TRUE(cluster.Begin(2, {0}, 9));
+  EXPECT_TRUE(cluster.begun[0].push_residuals()) << "its successor in the step does the same";
+  trainer.PushWith(2, 6.0f, /*parts_with_residuals=*/1);
+  ASSERT_TRUE(trainer.Begin(3));
+  EXPECT_FALSE(cluster.begun[0].push_residuals()) << "only of that step";
+  EXPECT_EQ(*trainer.Left(2), "6");
 }
 
 TEST(Residuals, StayWithTheWorkerUntilAGate) {

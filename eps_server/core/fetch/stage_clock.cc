@@ -5,9 +5,8 @@ namespace eps {
 void StageClock::Fetched(StreamId stream, Visit visit, uint64_t now_ms) {
   Stream& s = streams_[stream];
   if (s.visit.has_value() && *s.visit == visit) return;  // it fetches more chunks of the stage
-  // Between the last stage of a step and the first stage of the next one a worker waits for others.
-  const bool within_step =
-      s.visit.has_value() && !(s.visit->stage == StageId(0) && visit.stage == StageId(0));
+  // Between the last fetch of a step and the first fetch of the next one a worker waits for others.
+  const bool within_step = s.visit.has_value() && !(visit == Visit{StageId(0), false});
   if (within_step) {
     Stage& before = stages_[s.visit->stage.value()];
     before.worker_seconds += static_cast<double>(now_ms - s.since_ms) / 1e3;

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/job/layout/visits.h"
 #include "eps/v1/control.pb.h"
-#include "eps_server/core/fetch/encoded_copies.h"
 
 namespace eps {
 

@@ -113,9 +113,9 @@ absl::Status PushDesk::Check(const v1::PushHeader& header) const {
   }
   // Only of the open step is it known whether its contributions bring residuals.
   const Codec* residual = facts_.job.codecs.residual_or_null(chunk, Step(key.step()));
-  const bool wanted =
-      residual != nullptr &&
-      (key.step() == facts_.step ? facts_.PushResiduals() : header.residual_bytes() > 0);
+  const bool wanted = residual != nullptr &&
+                      (key.step() == facts_.step ? facts_.PushResiduals(PartId(key.part_first()))
+                                                 : header.residual_bytes() > 0);
   const uint64_t residual_bytes =
       wanted ? residual->MaxEncodedSize(facts_.job.chunks.chunk(chunk), Axis::kRow) : 0;
   if (header.residual_bytes() != residual_bytes) {
@@ -344,7 +344,7 @@ void PushDesk::Count(const v1::PushHeader& header, std::shared_ptr<const Encoded
   if (facts_.job.codecs.residual_or_null(place.chunk, Step(facts_.step)) != nullptr) {
     const Residuals::Place left{place.chunk, place.use, PartId(key.part_first())};
     outbox_->Raise(internal_event::ResidualLeft{
-        left, facts_.PushResiduals() ? Residuals::Residual(residual) : std::nullopt});
+        left, facts_.PushResiduals(left.part) ? Residuals::Residual(residual) : std::nullopt});
   }
   ledger_.Count(place, OriginOf(header), header.tokens(), std::move(data_or_null));
   offers_.OnCounted(place);

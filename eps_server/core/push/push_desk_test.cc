@@ -309,7 +309,7 @@ TEST_F(PushDeskTest, FencesAPayloadThatWasCredited) {
 }
 
 TEST_F(PushDeskTest, ChecksEveryPartOfAMergedPush) {
-  facts_.parts = {{1, 1}, {2, 2}};
+  facts_.parts = {{1, 1, false}, {2, 2, false}};
   v1::PushHeader merged = Header(0, 1);
   merged.mutable_key()->set_part_count(2);
   merged.add_generations(1);

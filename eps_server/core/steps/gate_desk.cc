@@ -24,6 +24,7 @@ void GateDesk::Continue(const GateDesk& before) {
   internal_event::GatesChanged changed;
   for (const auto& [holder, step] : table_.gates()) changed.steps.insert(step);
   outbox_->Raise(changed);
+  Arm();
 }
 
 // ---------------------------------------------------------------- holders
@@ -47,13 +48,34 @@ absl::Status GateDesk::Check(const event::Gate& e) const {
 void GateDesk::On(const event::Gate& e) {
   const absl::Status status = Check(e);
   if (!status.ok()) return outbox_->Close(e.stream, status);
-  if (e.step.has_value()) {
-    table_.Set(e.holder, *e.step);
-  } else {
+  const uint64_t before = table_.revision();
+  if (!e.step.has_value()) {
     table_.Lift(e.holder);
+  } else if (e.lapses) {
+    table_.SetUntil(e.holder, *e.step, facts_.now_ms + facts_.job.limits.gate_timeout_ms);
+  } else {
+    table_.Set(e.holder, *e.step);
   }
-  callers_.push_back(Caller{e.stream, e.holder, table_.revision(), facts_.now_ms});
-  Changed();
+  Arm();
+  callers_.push_back(Caller{e.stream, e.holder, table_.revision(), facts_.now_ms, e.lapses});
+  if (table_.revision() != before) return Changed();
+  AnswerCallers();
+}
+
+void GateDesk::On(const event::Timer& e) {
+  if (timer_ != e.id) return;
+  timer_.reset();
+  if (facts_.state == v1::JOB_STATE_FAILED) return;
+  if (table_.LiftEnded(facts_.now_ms)) Changed();
+  Arm();
+}
+
+// Keeps one timer, for the time before which no gate ends. Its holder's requests move that time on;
+// the timer finds out when it expires.
+void GateDesk::Arm() {
+  const std::optional<uint64_t> at_ms = table_.NextEnd();
+  if (timer_.has_value() || !at_ms.has_value()) return;
+  timer_ = outbox_->StartTimer(*at_ms - std::min(*at_ms, facts_.now_ms));
 }
 
 void GateDesk::AnswerCallers() {
@@ -64,6 +86,7 @@ void GateDesk::AnswerCallers() {
     }
     v1::GateReply reply;
     reply.set_step(table_.FirstBorder());
+    if (caller->lapses) reply.set_timeout_ms(facts_.job.limits.gate_timeout_ms);
     outbox_->Emit(effect::Reply{caller->stream, std::move(reply)});
     caller = callers_.erase(caller);
   }
@@ -78,6 +101,8 @@ void GateDesk::Closed(StreamId stream) {
 void GateDesk::EndWork(const absl::Status& why) {
   for (const Caller& caller : callers_) outbox_->Close(caller.stream, why);
   callers_.clear();
+  if (timer_.has_value()) outbox_->Emit(effect::ClearTimer{*timer_});
+  timer_.reset();
 }
 
 // ---------------------------------------------------------------- shards

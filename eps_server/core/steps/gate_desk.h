@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -29,12 +30,13 @@ class GateDesk {
  public:
   GateDesk(const ShardFacts* facts, const DeskQueries* queries, Outbox* outbox);
 
-  // Continues in a new term with the gates of `before`. Its callers were refused.
+  // Continues in a new term with the gates of `before`. Its callers were refused, its timer ended.
   void Continue(const GateDesk& before);
 
   // Answers once every shard has the change.
   void On(const event::Gate& e);
   void On(const event::LinkDown& e);
+  void On(const event::Timer& e);
   // A shard has the state with which a term opens. It is told the gate before the term opens.
   void OnImported(ShardId from);
   void OnGateSet(ShardId from, const v1::GateSet& message);
@@ -58,11 +60,14 @@ class GateDesk {
     std::string holder;
     uint64_t revision = 0;
     uint64_t since_ms = 0;
+    bool lapses = false;
   };
 
   absl::Status Check(const event::Gate& e) const;
   // Tells everybody that the table has changed.
   void Changed();
+  // Sets the timer for the next gate that ends by itself.
+  void Arm();
   void Send(ShardId shard);
   void AnswerCallers();
   // Returns the border at which a shard that begins to drain now can end.
@@ -78,6 +83,7 @@ class GateDesk {
   std::map<ShardId, bool> draining_;  // whether it was told to end
   std::set<ShardId> gone_;            // their links are down
   std::vector<Caller> callers_;
+  std::optional<TimerId> timer_;  // until the next gate ends
 };
 
 }  // namespace eps

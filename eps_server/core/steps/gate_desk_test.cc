@@ -34,6 +34,13 @@ class GateDeskTest : public testing::Test {
   void Ask(uint64_t stream, const std::string& holder, std::optional<uint64_t> step) {
     desk_.On(event::Gate{StreamId(stream), holder, step});
   }
+  void AskToLapse(uint64_t stream, const std::string& holder, uint64_t step) {
+    desk_.On(event::Gate{StreamId(stream), holder, step, /*lapses=*/true});
+  }
+  void Expire(uint64_t now_ms) {
+    facts_.now_ms = now_ms;
+    desk_.On(event::Timer{outbox_.last_timer});
+  }
   void Answer(uint32_t shard, uint64_t revision, uint64_t first_border) {
     v1::GateSet message;
     message.set_revision(revision);
@@ -142,6 +149,47 @@ TEST_F(GateDeskTest, ANewTermKeepsTheGates) {
   const auto changed = outbox_.TakeRaised<internal_event::GatesChanged>();
   ASSERT_EQ(changed.size(), 1u);
   EXPECT_THAT(changed[0].steps, ElementsAre(4, 6));
+}
+
+TEST_F(GateDeskTest, AGateLapsesWithItsHolder) {
+  AskToLapse(7, "save/1", 4);
+  EXPECT_THAT(outbox_.Take(), Contains("SetTimer 1 after 30000"));
+  for (const uint32_t shard : {0, 1, 2}) Answer(shard, 1, 4);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("GateReply {step: 4 timeout_ms: 30000}")));
+  facts_.now_ms = 20'000;
+  AskToLapse(8, "save/1", 4);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Reply on 8"))) << "every shard has it";
+  Expire(30'000);
+  EXPECT_EQ(Gates(), "save/1@4 ");
+  EXPECT_THAT(outbox_.Take(), ElementsAre("SetTimer 2 after 20000"));
+  Expire(50'000);
+  EXPECT_EQ(Gates(), "");
+  EXPECT_THAT(outbox_.Take(), ElementsAre(AllOf(StartsWith("ToShard 2"), HasSubstr("revision: 2")),
+                                          StartsWith("ToShard 1")));
+}
+
+TEST_F(GateDeskTest, OtherGatesDoNotLapse) {
+  Ask(7, "driver", 4);
+  EXPECT_THAT(outbox_.Take(), Not(Contains(StartsWith("SetTimer"))));
+  AskToLapse(8, "save/1", 3);
+  Expire(30'000);
+  EXPECT_EQ(Gates(), "driver@4 ");
+}
+
+TEST_F(GateDeskTest, AGateLapsesInANewTerm) {
+  AskToLapse(7, "save/1", 4);
+  outbox_.Take();
+  facts_.now_ms = 10'000;
+  desk_.EndWork(absl::AbortedError("term 1 is over"));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Close 7"), "ClearTimer 1"));
+  GateDesk next(&facts_, &queries_, &outbox_);
+  next.Continue(desk_);
+  EXPECT_THAT(outbox_.Take(), ElementsAre("SetTimer 2 after 20000"));
+  facts_.now_ms = 30'000;
+  next.On(event::Timer{outbox_.last_timer});
+  v1::StatusReply status;
+  next.FillStatus(&status);
+  EXPECT_EQ(status.gates_size(), 0);
 }
 
 TEST_F(GateDeskTest, AServerDrainsAtAnUndecidedBorder) {

@@ -33,12 +33,41 @@ std::string GateText(const v1::Gate& gate) {
 
 void GateTable::Set(const std::string& holder, uint64_t step) {
   gates_[holder] = step;
+  ends_ms_.erase(holder);
   ++revision_;
+}
+
+void GateTable::SetUntil(const std::string& holder, uint64_t step, uint64_t at_ms) {
+  const auto found = gates_.find(holder);
+  if (found == gates_.end() || found->second != step) Set(holder, step);
+  ends_ms_[holder] = at_ms;
 }
 
 void GateTable::Lift(const std::string& holder) {
   gates_.erase(holder);
+  ends_ms_.erase(holder);
   ++revision_;
+}
+
+bool GateTable::LiftEnded(uint64_t now_ms) {
+  bool ended = false;
+  for (auto it = ends_ms_.begin(); it != ends_ms_.end();) {
+    if (it->second > now_ms) {
+      ++it;
+      continue;
+    }
+    gates_.erase(it->first);
+    it = ends_ms_.erase(it);
+    ended = true;
+  }
+  if (ended) ++revision_;
+  return ended;
+}
+
+std::optional<uint64_t> GateTable::NextEnd() const {
+  std::optional<uint64_t> next;
+  for (const auto& [holder, at_ms] : ends_ms_) next = std::min(next.value_or(at_ms), at_ms);
+  return next;
 }
 
 v1::Gate GateTable::InForce() const {

@@ -29,8 +29,16 @@ class GateTable {
 
   // Sets or moves the gate of a holder: the steps after `step` are withheld.
   void Set(const std::string& holder, uint64_t step);
+  // As Set, and the gate ends at `at_ms` unless this is called again. Without a change of the step,
+  // it is no new revision.
+  void SetUntil(const std::string& holder, uint64_t step, uint64_t at_ms);
   // Removes the gate of a holder, if it has one.
   void Lift(const std::string& holder);
+  // Removes the gates that end at `now_ms` or before. Returns whether there was one; they are one
+  // revision.
+  bool LiftEnded(uint64_t now_ms);
+  // Returns when the next gate ends; nullopt if none does.
+  std::optional<uint64_t> NextEnd() const;
   const std::map<std::string, uint64_t>& gates() const { return gates_; }
   // Returns the lowest gate in force, and its holders; without a step if there is no gate.
   v1::Gate InForce() const;
@@ -53,7 +61,8 @@ class GateTable {
     uint64_t first_border = 0;
   };
 
-  std::map<std::string, uint64_t> gates_;  // by holder
+  std::map<std::string, uint64_t> gates_;    // by holder
+  std::map<std::string, uint64_t> ends_ms_;  // by holder, of those gates that end
   uint64_t revision_ = 0;
   std::vector<std::optional<Answer>> answers_;  // by shard
 };

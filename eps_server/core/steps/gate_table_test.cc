@@ -1,5 +1,7 @@
 #include "eps_server/core/steps/gate_table.h"
 
+#include <optional>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -61,6 +63,36 @@ TEST(GateTable, EachChangeAsksEveryShardAgain) {
   EXPECT_EQ(table.Missing(2), ShardId(1));
   table.OnAnswer(ShardId(1), 2, 5);
   EXPECT_EQ(table.FirstBorder(), 9u);
+}
+
+TEST(GateTable, AGateEndsUnlessItIsRenewed) {
+  GateTable table(1);
+  table.Set("driver", 9);
+  EXPECT_EQ(table.NextEnd(), std::nullopt);
+  table.SetUntil("save/1", 7, 100);
+  table.SetUntil("save/2", 8, 50);
+  EXPECT_EQ(table.NextEnd(), 50u);
+  EXPECT_FALSE(table.LiftEnded(49));
+  const uint64_t revision = table.revision();
+  table.SetUntil("save/1", 7, 150);
+  EXPECT_EQ(table.revision(), revision) << "the shards have it already";
+  table.SetUntil("save/1", 6, 150);
+  EXPECT_EQ(table.revision(), revision + 1);
+  EXPECT_TRUE(table.LiftEnded(149));
+  EXPECT_THAT(table.InForce().holders(), ElementsAre("save/1"));
+  EXPECT_TRUE(table.LiftEnded(150));
+  EXPECT_THAT(table.InForce().holders(), ElementsAre("driver"));
+  EXPECT_EQ(table.revision(), revision + 3);
+}
+
+TEST(GateTable, SetOrLiftedGatesDoNotEnd) {
+  GateTable table(1);
+  table.SetUntil("save/1", 7, 100);
+  table.Set("save/1", 7);
+  EXPECT_EQ(table.NextEnd(), std::nullopt);
+  table.SetUntil("save/1", 7, 100);
+  table.Lift("save/1");
+  EXPECT_FALSE(table.LiftEnded(100));
 }
 
 TEST(GateTable, ANewTermForgetsTheAnswers) {

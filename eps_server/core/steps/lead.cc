@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/job/cut_interval.h"
 #include "base/job/schedule.h"
 #include "base/numerics/reduction_tree.h"
 
@@ -19,30 +18,7 @@ constexpr size_t kNormsKept = 4;
 // The decision that the slowest shard waits for, that of the open step, and one ahead of it.
 constexpr size_t kDecisionsKept = 4;
 
-constexpr uint64_t kFirstInterval = 10;  // until the first cut is measured
-
 }  // namespace
-
-CutPlan::CutPlan(uint64_t cut_steps)
-    : cuts_(true),
-      auto_(cut_steps == kAutoCutSteps),
-      interval_(auto_ ? kFirstInterval : cut_steps) {}
-
-bool CutPlan::Due(uint64_t step, uint64_t last_step) const {
-  if (!cuts_) return false;
-  if (step == last_step) return true;
-  if (most_ > 0 && step >= last_cut_ + most_) return true;
-  if (auto_) return step >= last_cut_ + interval_;
-  // Cuts lie at multiples, so that a run that was stopped cuts where an undisturbed one does.
-  return interval_ > 0 && step % interval_ == 0;
-}
-
-void CutPlan::Limit(uint64_t most_steps) { most_ = most_steps; }
-
-void CutPlan::OnMeasured(double cut_seconds, double step_seconds) {
-  if (!auto_ || step_seconds <= 0) return;
-  interval_ = AutoCutSteps(cut_seconds, step_seconds);
-}
 
 Lead::Lead(const JobSpec& spec, uint32_t chunks, uint32_t shards, CutPlan cuts)
     : spec_(spec), chunks_(chunks), shards_(shards), cuts_(cuts), imported_(shards) {}
@@ -74,7 +50,7 @@ void Lead::Open(const v1::Imported& border, uint64_t now_ms) {
   base_step_ = border.step();
   last_update_ = border.update();
   next_decision_ = next_record_ = base_step_ + 1;
-  cuts_.OnDecided(base_step_);
+  cuts_.OnOpened(base_step_, now_ms);
   last_record_ms_ = now_ms;
   norms_[base_step_] = border.lagged_norm();
   last_norm_step_ = base_step_;
@@ -180,10 +156,10 @@ bool Lead::Skips(uint64_t step) const {
          !std::isfinite(it->second.norm);
 }
 
-v1::Decision Lead::Decide(uint64_t step) const {
+v1::Decision Lead::Decide(uint64_t step, uint64_t now_ms) const {
   v1::Decision decision;
   decision.set_step(step);
-  decision.set_cut(cuts_.Due(step, spec_.training.steps) ||
+  decision.set_cut(cuts_.Due(step, spec_.training.steps, now_ms) ||
                    (cuts_.enabled() && gates_.count(step) > 0));
   if (Skips(step)) {
     decision.set_skip(true);
@@ -210,19 +186,19 @@ v1::Decision Lead::Decide(uint64_t step) const {
   return decision;
 }
 
-std::vector<v1::Decision> Lead::TakeDecisions() {
+std::vector<v1::Decision> Lead::TakeDecisions(uint64_t now_ms) {
   std::vector<v1::Decision> decisions;
   if (!open_) return decisions;
   while (next_decision_ <= spec_.training.steps && Decidable(next_decision_)) {
-    decisions.push_back(Decide(next_decision_));
-    Adopt(decisions.back());
+    decisions.push_back(Decide(next_decision_, now_ms));
+    Adopt(decisions.back(), now_ms);
   }
   return decisions;
 }
 
-void Lead::Adopt(const v1::Decision& decision) {
+void Lead::Adopt(const v1::Decision& decision, uint64_t now_ms) {
   if (decision.step() != next_decision_) return;
-  if (decision.cut()) cuts_.OnDecided(next_decision_);
+  if (decision.cut()) cuts_.OnDecided(next_decision_, now_ms);
   At(next_decision_).decision = decision;
   last_update_ = decision.update();
   Remember(decision);

@@ -18,37 +18,9 @@
 #include "eps/v1/data.pb.h"
 #include "eps/v1/shard.pb.h"
 #include "eps/v1/types.pb.h"
-#include "storage/cuts/cut.h"
+#include "eps_server/core/cuts/cut_plan.h"
 
 namespace eps {
-
-// Chooses the steps that end with a cut. A plain value; intervals are in steps.
-class CutPlan {
- public:
-  CutPlan() = default;  // disables cuts
-  // Takes a value of CoreLimits::cut_steps. The last step of a job always ends with a cut.
-  explicit CutPlan(uint64_t cut_steps);
-
-  bool enabled() const { return cuts_; }
-  // Returns whether `step` ends with a cut, if `last_step` is the last one of the job.
-  bool Due(uint64_t step, uint64_t last_step) const;
-  // Call for each step that ends with a cut, in order.
-  void OnDecided(uint64_t step) { last_cut_ = step; }
-  // Allows at most `most_steps` from one cut to the next; 0 sets no limit.
-  void Limit(uint64_t most_steps);
-  // Reports the durations of a cut, from its border until it is durable on all shards, and of a
-  // step. With kAutoCutSteps, this sets the interval of later cuts (base/job/cut_interval.h).
-  void OnMeasured(double cut_seconds, double step_seconds);
-  // Returns the current interval; 0 cuts only after the last step.
-  uint64_t interval() const { return interval_; }
-
- private:
-  bool cuts_ = false;
-  bool auto_ = false;
-  uint64_t interval_ = 0;  // 0 cuts only after the last step
-  uint64_t most_ = 0;      // 0 sets no limit
-  uint64_t last_cut_ = 0;
-};
 
 // The decisions and records of one term. Thread-compatible. Borrows `spec`, which must outlive it.
 // Ignores messages that are repeated, or that belong to a step it has recorded.
@@ -77,10 +49,10 @@ class Lead {
   std::optional<v1::StepRecord> OnEvaluation(const v1::PartLoss& loss, Term term, uint64_t now_ms);
 
   // Returns the decisions that became possible since the last call, in step order. Send them to
-  // every shard.
-  std::vector<v1::Decision> TakeDecisions();
+  // every shard. `now_ms` may be the reason for a cut.
+  std::vector<v1::Decision> TakeDecisions(uint64_t now_ms);
   // Repeats a decision that an earlier process made. Call in step order; ignores any other step.
-  void Adopt(const v1::Decision& decision);
+  void Adopt(const v1::Decision& decision, uint64_t now_ms);
   // Returns the last step that TakeRecords returned, or the border after which the job opened.
   uint64_t recorded_step() const { return next_record_ - 1; }
   // Returns the records that became complete since the last call, in step order. `now_ms` stamps
@@ -124,7 +96,7 @@ class Lead {
   OpenStep& At(uint64_t step);
   bool Decidable(uint64_t step) const;
   bool Skips(uint64_t step) const;
-  v1::Decision Decide(uint64_t step) const;
+  v1::Decision Decide(uint64_t step, uint64_t now_ms) const;
   v1::StepRecord Record(uint64_t step, const OpenStep& open) const;
   bool StatsComplete(const OpenStep& open) const { return open.shards_in == shards_; }
 

@@ -12,7 +12,8 @@ LeadDesk::LeadDesk(const ShardFacts* facts, Outbox* outbox)
       outbox_(outbox),
       lead_(facts_.job.spec, static_cast<uint32_t>(facts_.job.chunks.chunks().size()),
             static_cast<uint32_t>(facts_.job.servers.size()),
-            facts_.job.durable() ? CutPlan(facts_.job.limits.cut_steps) : CutPlan()) {}
+            facts_.job.durable() ? CutPlan(facts_.job.limits.cut_steps, facts_.job.limits.cut_ms)
+                                 : CutPlan()) {}
 
 void LeadDesk::OnImported(ShardId from, const v1::ShardMessage& message) {
   const v1::Imported& border = message.imported();
@@ -80,7 +81,7 @@ void LeadDesk::CountEvaluations(const v1::BeginStepRequest& request) {
 void LeadDesk::Pump() {
   if (facts_.state == v1::JOB_STATE_FAILED) return;
   std::vector<v1::Decision> decisions;
-  if (!facts_.replays()) decisions = lead_.TakeDecisions();
+  if (!facts_.replays()) decisions = lead_.TakeDecisions(facts_.now_ms);
   for (const v1::Decision& decision : decisions) {
     if (facts_.logging()) outbox_->Log(decision.step(), DecisionFact(decision));
     v1::ShardMessage message = facts_.NewMessage();

@@ -36,13 +36,14 @@ class LeadDesk {
   void On(const internal_event::GatesChanged& e) { lead_.SetGates(e.steps); }
   void On(const internal_event::CutLimit& e) { lead_.cuts().Limit(e.steps); }
   void On(const internal_event::CutMeasured& e);
+  void On(const internal_event::CutEverywhere& e) { lead_.cuts().OnEverywhere(e.cut.step.value()); }
   void On(const internal_event::ReplayOpened& e);
   void On(const internal_event::SessionReplayed& e);
   // Decides and records whatever became possible.
   void Pump();
 
   // Repeats what an earlier process logged. Reports return false if the state has to follow first.
-  void Replay(const v1::Decision& decision) { lead_.Adopt(decision); }
+  void Replay(const v1::Decision& decision) { lead_.Adopt(decision, facts_.now_ms); }
   void Replay(const v1::LoggedStats& stats);
   bool Replay(const v1::LoggedReports& reports);
 

@@ -13,6 +13,7 @@ namespace eps {
 namespace {
 
 constexpr size_t kMaxProfileBytes = 1024;
+constexpr size_t kMaxProfiles = 64;  // that the status page names
 
 LeaseTable::Limits LimitsOf(const JobFacts& job) {
   LeaseTable::Limits limits;
@@ -57,7 +58,7 @@ void LeaseDesk::On(const event::Join& e) {
                                         "Join: ", LeaseTable::kMaxStandbys,
                                         " workers wait for parts already; start fewer workers")));
   }
-  if (IsStrict()) profiles_.emplace(nonce, e.request.compute_profile());
+  profiles_.emplace(nonce, e.request.compute_profile());
   Settle();
   v1::JoinReply reply;
   reply.set_spec_text(facts_.job.spec.ToText());
@@ -83,7 +84,6 @@ absl::Status LeaseDesk::CheckJoin(const v1::JoinRequest& request) const {
   if (request.worker_nonce() == 0) {
     return absl::InvalidArgumentError("Join: worker_nonce is 0; it must name the worker process");
   }
-  if (!IsStrict()) return absl::OkStatus();
   if (request.compute_profile().size() > kMaxProfileBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("Join: a compute profile of ", request.compute_profile().size(),
@@ -263,6 +263,7 @@ void LeaseDesk::Settle() {
     internal_event::LeasesChanged changed;
     for (const LeaseTable::Part& part : table_.parts()) changed.granted.push_back(part.generation);
     outbox_->Raise(changed);
+    outbox_->ToOthers(GrantsMessage());
   }
   for (const auto& [stream, status] : over) outbox_->Close(stream, status);
   for (const uint64_t nonce : granted) {
@@ -270,6 +271,21 @@ void LeaseDesk::Settle() {
     if (stream.has_value()) SendNotice(*stream, &sessions_[*stream]);
   }
   Arm();
+}
+
+// ---------------------------------------------------------------- shards
+
+v1::ShardMessage LeaseDesk::GrantsMessage() const {
+  v1::ShardMessage message = facts_.NewMessage();
+  for (const LeaseTable::Part& part : table_.parts()) {
+    message.mutable_granted()->add_generations(part.generation);
+  }
+  return message;
+}
+
+void LeaseDesk::On(const internal_event::ShardReached& e) {
+  if (e.shard == facts_.job.shard) return;
+  outbox_->Emit(effect::ToShard{e.shard, GrantsMessage()});
 }
 
 // ---------------------------------------------------------------- steps
@@ -282,9 +298,11 @@ void LeaseDesk::On(const internal_event::PartsBegun& e) {
     begun_[part.value()] = facts_.step;
   }
   const auto profile = profiles_.find(e.nonce);
-  if (!holds || !compute_profile_.empty() || profile == profiles_.end()) return;
+  if (!holds || profile == profiles_.end() || profile->second.empty()) return;
+  if (computed_.size() < kMaxProfiles) computed_.insert(profile->second);
+  if (!IsStrict() || !compute_profile_.empty()) return;
   compute_profile_ = profile->second;
-  if (!compute_profile_.empty()) outbox_->Raise(internal_event::SessionChanged());
+  outbox_->Raise(internal_event::SessionChanged());
 }
 
 absl::Status LeaseDesk::CheckBegin(const v1::BeginStepRequest& request) const {
@@ -368,12 +386,13 @@ void LeaseDesk::FillSession(v1::LoggedSession* session) const {
 
 void LeaseDesk::On(const internal_event::SessionReplayed& e) {
   compute_profile_ = e.session->compute_profile();
+  if (!compute_profile_.empty()) computed_.insert(compute_profile_);
   profiles_.clear();
   for (const v1::LoggedLease& lease : e.session->leases()) {
     if (lease.part() >= begun_.size()) continue;
     const uint64_t nonce = lease.worker_nonce();
     table_.Restore(lease.part(), lease.generation(), nonce);
-    if (nonce == 0 || !IsStrict()) continue;
+    if (nonce == 0) continue;
     const std::string& own = lease.compute_profile();
     profiles_.emplace(nonce, own.empty() ? compute_profile_ : own);
   }
@@ -386,10 +405,15 @@ void LeaseDesk::On(const internal_event::ReplayEnded&) {
 
 void LeaseDesk::Continue(LeaseDesk* before) {
   compute_profile_ = std::move(before->compute_profile_);
+  computed_ = std::move(before->computed_);
   joins_ = std::move(before->joins_);
 }
 
 // ---------------------------------------------------------------- status and ends
+
+void LeaseDesk::FillStatus(v1::StatusReply* status) const {
+  for (const std::string& profile : computed_) status->add_compute_profiles(profile);
+}
 
 void LeaseDesk::Closed(StreamId stream) {
   joins_.erase(std::remove_if(joins_.begin(), joins_.end(),

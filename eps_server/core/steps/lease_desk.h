@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
 #include "eps/v1/log.pb.h"
+#include "eps/v1/shard.pb.h"
 #include "eps_server/core/desk_queries.h"
 #include "eps_server/core/events.h"
 #include "eps_server/core/outbox.h"
@@ -42,6 +44,8 @@ class LeaseDesk {
   void On(const internal_event::StepOpened& e);
   // Tells every worker if the job has reached its end.
   void On(const internal_event::RecordsUpToDate& e);
+  // Tells a shard what it may have missed.
+  void On(const internal_event::ShardReached& e);
   void On(const internal_event::SessionReplayed& e);
   // Gives every lease its full length: its holder could not reach the lead.
   void On(const internal_event::ReplayEnded& e);
@@ -62,6 +66,8 @@ class LeaseDesk {
   // Ends all sessions: the job failed, or the term is over.
   void EndTerm(const absl::Status& why);
   void Waits(WaitPage* page) const;
+  // Adds the compute profiles of the workers that have begun a step.
+  void FillStatus(v1::StatusReply* status) const;
 
  private:
   // The stream of a worker's Beats.
@@ -81,8 +87,9 @@ class LeaseDesk {
   std::optional<StreamId> StreamOf(uint64_t nonce) const;
   void SendNotice(StreamId stream, Session* session);
   void FillLeases(uint64_t nonce, google::protobuf::RepeatedPtrField<v1::Lease>* leases) const;
-  // Carries out what the table changed: logs it, ends sessions, and tells workers.
+  // Carries out what the table changed: logs it, ends sessions, and tells shards and workers.
   void Settle();
+  v1::ShardMessage GrantsMessage() const;
   // When the job fails if no worker takes over; LeaseTable::kNever if it waits on.
   uint64_t FailAt() const;
   void FailIfLost();
@@ -96,8 +103,9 @@ class LeaseDesk {
   std::map<StreamId, Session> sessions_;
   std::vector<event::Join> joins_;            // wait until the job opens
   std::string compute_profile_;               // of a strict job; empty until a worker begins a step
-  std::map<uint64_t, std::string> profiles_;  // of the workers of a strict job, by nonce
-  std::vector<uint64_t> begun_;               // by part: the last step that its holder began
+  std::map<uint64_t, std::string> profiles_;  // of the workers, by nonce
+  std::set<std::string> computed_;  // profiles of those that have begun a step, up to kMaxProfiles
+  std::vector<uint64_t> begun_;     // by part: the last step that its holder began
   std::map<uint32_t, uint64_t>
       lost_;                      // by part: the last step that a holder began and then was lost
   std::optional<TimerId> timer_;  // the only one

@@ -117,6 +117,19 @@ TEST_F(LeaseDeskTest, LeasesAreLoggedBeforeTheAnswer) {
   EXPECT_FALSE(answered_before);
 }
 
+TEST_F(LeaseDeskTest, ShardsHearOfGrantsBeforeWorkers) {
+  desk_.On(Join(kA));
+  EXPECT_THAT(outbox_.Take(),
+              ElementsAre(AllOf(StartsWith("ToShard 1"),
+                                HasSubstr("granted { generations: 1 generations: 1 }")),
+                          StartsWith("SetTimer"), StartsWith("Reply on 110 eps.v1.JoinReply")));
+  desk_.On(internal_event::ShardReached{ShardId(2)});
+  EXPECT_THAT(outbox_.Take(), ElementsAre(AllOf(StartsWith("ToShard 2"),
+                                                HasSubstr("generations: 1 generations: 1"))));
+  desk_.On(internal_event::ShardReached{ShardId(0)});
+  EXPECT_THAT(outbox_.Take(), IsEmpty()) << "its own shard knows";
+}
+
 TEST_F(LeaseDeskTest, TheFirstBeatIsAnswered) {
   desk_.On(Join(kA));
   outbox_.Take();
@@ -226,6 +239,33 @@ TEST_F(LeaseDeskTest, TheFirstBeginPinsTheProfile) {
   begin.set_probe(false);
   begin.set_worker_nonce(kA);
   EXPECT_TRUE(desk_.CheckBegin(begin).ok());
+}
+
+TEST_F(LeaseDeskTest, StatusNamesTheProfilesThatComputed) {
+  const auto profiles = [this] {
+    v1::StatusReply status;
+    desk_.FillStatus(&status);
+    return std::vector<std::string>(status.compute_profiles().begin(),
+                                    status.compute_profiles().end());
+  };
+  job_.spec.training.determinism = Determinism::kRelaxed;
+  desk_.On(Join(kA, "a cpu"));
+  desk_.On(Join(kB, "a gpu"));
+  EXPECT_THAT(profiles(), IsEmpty()) << "nobody has computed";
+  desk_.On(internal_event::PartsBegun{{PartId(0)}, kB});
+  EXPECT_THAT(profiles(), IsEmpty()) << "a standby computes nothing";
+  desk_.On(internal_event::PartsBegun{{PartId(0), PartId(1)}, kA});
+  EXPECT_THAT(profiles(), ElementsAre("a cpu"));
+  facts_.now_ms = 9000;
+  desk_.On(Beat(kB));
+  Expire(11'000);  // kB takes over
+  desk_.On(internal_event::PartsBegun{{PartId(0), PartId(1)}, kB});
+  EXPECT_THAT(profiles(), ElementsAre("a cpu", "a gpu"));
+  LeaseDesk next(&facts_, &queries_, &outbox_);
+  next.Continue(&desk_);
+  v1::StatusReply status;
+  next.FillStatus(&status);
+  EXPECT_THAT(status.compute_profiles(), ElementsAre("a cpu", "a gpu"));
 }
 
 TEST_F(LeaseDeskTest, ALostPartEndsAnEagerJob) {

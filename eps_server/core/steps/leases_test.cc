@@ -284,6 +284,46 @@ TEST_F(LeasesTest, AShardThatReturnsKnowsItsFences) {
   BeginEverywhere(b_, 1);
 }
 
+TEST_F(LeasesTest, AStrangerFencesNobodyOut) {
+  for (const bool logs : {false, true}) {
+    Start(logs);
+    Join(&a_);
+    Beat(&a_);
+    ProbeEverywhere(a_);
+    BeginEverywhere(a_, 1);
+    const uint64_t never = uint64_t{1} << 63;
+    const Worker stranger{0xe, StreamId(), {{0, never}, {1, never}}};
+    for (uint32_t s = 0; s < 2; ++s) {
+      for (const bool probe : {false, true}) {
+        EXPECT_FALSE(Begin(stranger, ShardId(s), 1, probe).ok());
+      }
+    }
+    EXPECT_FALSE(FetchMiddle(stranger, 0).ok());
+    EXPECT_EQ(PushDownTo(stranger, 1, 0).outcome(), v1::Ack::REFUSED);
+    EXPECT_TRUE(FetchMiddle(a_, 0).ok());
+    EXPECT_EQ(PushDownTo(a_, 1, 0).outcome(), v1::Ack::ACCEPTED);
+    BeginEverywhere(a_, 2);
+    EXPECT_EQ(Lead().step(), 2u);
+    EXPECT_EQ(Lead().term(), 1u);
+  }
+}
+
+TEST_F(LeasesTest, AShardThatReturnsHearsOfGrants) {
+  Start(/*logs=*/true);
+  Join(&a_);
+  Beat(&a_);
+  ProbeEverywhere(a_);
+  Beat(&a_, /*leave=*/true);
+  cluster().Crash(ShardId(1));
+  Join(&b_);
+  EXPECT_EQ(b_.generations.at(0), 2u);
+  cluster().Restart(ShardId(1));
+  cluster().Run();
+  ASSERT_EQ(Lead().term(), 1u);
+  ProbeEverywhere(b_);
+  BeginEverywhere(b_, 1);
+}
+
 TEST_F(LeasesTest, ALateDuplicateChangesNothing) {
   Start(/*logs=*/false);
   Join(&a_);

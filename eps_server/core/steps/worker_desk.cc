@@ -16,11 +16,6 @@ WorkerDesk::WorkerDesk(const ShardFacts* facts, const DeskQueries* queries, Outb
 
 absl::Status WorkerDesk::CheckGenerations(const v1::BeginStepRequest& request) const {
   const auto& named = request.generations();
-  if (!named.empty() && named.size() != request.parts_size()) {
-    return absl::InvalidArgumentError(absl::StrCat("BeginStep: ", named.size(), " generations for ",
-                                                   request.parts_size(),
-                                                   " parts; send one for each"));
-  }
   for (int i = 0; i < request.parts_size(); ++i) {
     EPS_RETURN_IF_ERROR(facts_.CheckGeneration("BeginStep", PartId(request.parts(i)),
                                                named.empty() ? 0 : named.Get(i)));
@@ -28,7 +23,18 @@ absl::Status WorkerDesk::CheckGenerations(const v1::BeginStepRequest& request) c
   return absl::OkStatus();
 }
 
-absl::Status WorkerDesk::CheckBegin(const v1::BeginStepRequest& request) const {
+// Whether the lead may have granted a lease of the request without this shard having heard of it
+// yet: the worker has the lead's answer, but each comes on its own connection.
+bool WorkerDesk::AwaitsGrant(const v1::BeginStepRequest& request) const {
+  if (facts_.job.is_lead()) return false;
+  for (int i = 0; i < request.generations_size(); ++i) {
+    if (request.generations(i) > facts_.parts[request.parts(i)].granted) return true;
+  }
+  return false;
+}
+
+// Checks the job, the term, and that the parts and their generations can be looked up.
+absl::Status WorkerDesk::CheckNames(const v1::BeginStepRequest& request) const {
   if (JobId(request.job_id()) != facts_.job.id) {
     return absl::NotFoundError(absl::StrCat("BeginStep: job ", absl::Hex(request.job_id()),
                                             "; this server runs ",
@@ -41,7 +47,17 @@ absl::Status WorkerDesk::CheckBegin(const v1::BeginStepRequest& request) const {
                                            " step ", facts_.step));
   }
   if (request.parts().empty()) return absl::InvalidArgumentError("BeginStep: no parts");
-  EPS_RETURN_IF_ERROR(facts_.CheckParts("BeginStep", request.parts()));
+  const int generations = request.generations_size();
+  if (generations != 0 && generations != request.parts_size()) {
+    return absl::InvalidArgumentError(absl::StrCat("BeginStep: ", generations, " generations for ",
+                                                   request.parts_size(),
+                                                   " parts; send one for each"));
+  }
+  return facts_.CheckParts("BeginStep", request.parts());
+}
+
+absl::Status WorkerDesk::CheckBegin(const v1::BeginStepRequest& request) const {
+  EPS_RETURN_IF_ERROR(CheckNames(request));
   EPS_RETURN_IF_ERROR(CheckGenerations(request));
   EPS_RETURN_IF_ERROR(queries_.CheckBegin(request));
   const int parts = static_cast<int>(facts_.job.spec.training.parts);
@@ -65,23 +81,60 @@ absl::Status WorkerDesk::CheckBegin(const v1::BeginStepRequest& request) const {
 }
 
 void WorkerDesk::On(const event::BeginStep& e) {
-  const absl::Status status = CheckBegin(e.request);
+  const absl::Status status = CheckNames(e.request);
   if (!status.ok()) return outbox_->Close(e.stream, status);
-  if (!e.request.generations().empty()) {
+  const ParkedBegin begin{e.stream, e.request, facts_.now_ms};
+  if (!AwaitsGrant(e.request)) return Admit(begin);
+  ungranted_.emplace(outbox_->StartTimer(facts_.job.limits.worker_lease_ms), begin);
+}
+
+void WorkerDesk::On(const internal_event::LeasesChanged&) {
+  std::map<TimerId, ParkedBegin> waiting;
+  waiting.swap(ungranted_);
+  for (const auto& [timer, begin] : waiting) {
+    if (AwaitsGrant(begin.request)) {
+      ungranted_.emplace(timer, begin);
+      continue;
+    }
+    outbox_->Emit(effect::ClearTimer{timer});
+    Admit(begin);
+  }
+}
+
+void WorkerDesk::On(const event::Timer& e) {
+  const auto it = ungranted_.find(e.id);
+  if (it == ungranted_.end()) return;
+  const ParkedBegin begin = it->second;
+  ungranted_.erase(it);
+  const absl::Status status = CheckGenerations(begin.request);
+  if (absl::IsAborted(status)) return outbox_->Close(begin.stream, status);
+  outbox_->Close(begin.stream,
+                 absl::UnavailableError(absl::StrCat(
+                     status.message(), "; the lead at ", facts_.job.servers[0],
+                     " has granted no later one for ", facts_.job.limits.worker_lease_ms,
+                     " ms (servers.worker_lease)")));
+}
+
+// Takes a request whose leases were granted.
+void WorkerDesk::Admit(const ParkedBegin& begin) {
+  const v1::BeginStepRequest& request = begin.request;
+  const absl::Status status = CheckBegin(request);
+  if (!status.ok()) return outbox_->Close(begin.stream, status);
+  if (!request.generations().empty()) {
     internal_event::PartsSeen seen;
-    for (int i = 0; i < e.request.parts_size(); ++i) {
-      seen.parts.emplace_back(PartId(e.request.parts(i)), e.request.generations(i));
+    for (int i = 0; i < request.parts_size(); ++i) {
+      seen.parts.emplace_back(PartId(request.parts(i)), request.generations(i));
     }
     outbox_->Raise(seen);
   }
-  outbox_->Raise(internal_event::LossesReported{&e.request});
-  if (e.request.report_only()) {
-    outbox_->Emit(effect::Reply{e.stream, NewReply()});
+  outbox_->Raise(internal_event::LossesReported{&request});
+  if (request.report_only()) {
+    outbox_->Emit(effect::Reply{begin.stream, NewReply()});
   } else {
-    begins_.push_back(ParkedBegin{e.stream, e.request, facts_.now_ms});
+    begins_.push_back(begin);
     AnswerBegins();
   }
-  outbox_->Raise(internal_event::EvaluationsReported{&e.request});
+  outbox_->Raise(internal_event::EvaluationsReported{&request});
 }
 
 bool WorkerDesk::IsDue(const v1::BeginStepRequest& request) const {
@@ -131,7 +184,7 @@ void WorkerDesk::Answer(const ParkedBegin& begin) {
       codecs->set_backward_weights(weights);
       codecs->set_gradient(static_cast<uint32_t>(gradient.traits().id));
     }
-    reply.set_push_residuals(facts_.PushResiduals());
+    reply.set_push_residuals(facts_.PushResiduals(PartId(begin.request.parts(0))));
   }
   outbox_->Emit(effect::Reply{begin.stream, std::move(reply)});
 }
@@ -139,6 +192,7 @@ void WorkerDesk::Answer(const ParkedBegin& begin) {
 void WorkerDesk::Begin(const v1::BeginStepRequest& request) {
   internal_event::PartsBegun begun;
   begun.nonce = request.worker_nonce();
+  begun.leaving = request.leaving();
   for (const uint32_t part : request.parts()) begun.parts.push_back(PartId(part));
   outbox_->Raise(begun);
 }
@@ -171,11 +225,24 @@ void WorkerDesk::Closed(StreamId stream) {
   begins_.erase(std::remove_if(begins_.begin(), begins_.end(),
                                [stream](const ParkedBegin& b) { return b.stream == stream; }),
                 begins_.end());
+  for (auto it = ungranted_.begin(); it != ungranted_.end();) {
+    if (it->second.stream != stream) {
+      ++it;
+      continue;
+    }
+    outbox_->Emit(effect::ClearTimer{it->first});
+    it = ungranted_.erase(it);
+  }
 }
 
 void WorkerDesk::EndWork(const absl::Status& why) {
   for (const ParkedBegin& begin : begins_) outbox_->Close(begin.stream, why);
   begins_.clear();
+  for (const auto& [timer, begin] : ungranted_) {
+    outbox_->Emit(effect::ClearTimer{timer});
+    outbox_->Close(begin.stream, why);
+  }
+  ungranted_.clear();
 }
 
 void WorkerDesk::Waits(WaitPage* page) const {
@@ -185,6 +252,12 @@ void WorkerDesk::Waits(WaitPage* page) const {
                            " of part ", begin.request.parts(0)),
               facts_.IsGated(begin.request.step()) ? GateText(facts_.hold.gate) : page->step(),
               begin.since_ms);
+  }
+  for (const auto& [timer, begin] : ungranted_) {
+    page->Add(
+        absl::StrCat("BeginStep of part ", begin.request.parts(0)),
+        absl::StrCat("the lead at ", facts_.job.servers[0], " to say that it has granted the part"),
+        begin.since_ms);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 
 #include "absl/status/status.h"
 #include "base/ids.h"
@@ -25,8 +26,12 @@ class WorkerDesk {
   WorkerDesk(const ShardFacts* facts, const DeskQueries* queries, Outbox* outbox);
 
   // Answers once the step is open and no gate holds it; reports and probes at once. Reports of the
-  // worker go to the lead.
+  // worker go to the lead. A request of a lease of which the lead has not told this shard waits for
+  // its word, at most for the length of a lease.
   void On(const event::BeginStep& e);
+  void On(const event::Timer& e);
+  // Hears which leases were granted.
+  void On(const internal_event::LeasesChanged& e);
   // Tells the lead that the gate holds, once the job is open, and answers whom it holds no longer.
   void On(const internal_event::GateMoved& e);
   void On(const internal_event::StepReady& e);
@@ -44,8 +49,11 @@ class WorkerDesk {
     uint64_t since_ms = 0;
   };
 
+  absl::Status CheckNames(const v1::BeginStepRequest& request) const;
   absl::Status CheckGenerations(const v1::BeginStepRequest& request) const;
   absl::Status CheckBegin(const v1::BeginStepRequest& request) const;
+  bool AwaitsGrant(const v1::BeginStepRequest& request) const;
+  void Admit(const ParkedBegin& begin);
   bool IsDue(const v1::BeginStepRequest& request) const;
   void AnswerGate();
   void AnswerBegins();
@@ -56,8 +64,9 @@ class WorkerDesk {
   const ShardFacts& facts_;
   const DeskQueries& queries_;
   Outbox* const outbox_;
-  std::deque<ParkedBegin> begins_;  // wait for their step, or for the gate
-  bool owes_gate_set_ = false;      // the lead has not heard that the gate in force is here
+  std::deque<ParkedBegin> begins_;            // wait for their step, or for the gate
+  std::map<TimerId, ParkedBegin> ungranted_;  // wait for the lead, each until its timer expires
+  bool owes_gate_set_ = false;  // the lead has not heard that the gate in force is here
 };
 
 }  // namespace eps

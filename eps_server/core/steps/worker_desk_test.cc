@@ -22,6 +22,12 @@ constexpr StreamId kStream(7);
 
 class WorkerDeskTest : public testing::Test {
  protected:
+  explicit WorkerDeskTest(ShardId shard = ShardId(0)) : job_(JobOf(shard)) {}
+  static SmallJob JobOf(ShardId shard) {
+    SmallJob job(2);
+    job.shard = shard;
+    return job;
+  }
   v1::Gate GateAt(uint64_t step) {
     v1::Gate gate;
     gate.set_revision(5);
@@ -44,7 +50,7 @@ class WorkerDeskTest : public testing::Test {
     return e;
   }
 
-  SmallJob job_;
+  const SmallJob job_;
   ShardFacts facts_ = job_.MakeFacts();
   FakeQueries queries_;
   FakeOutbox outbox_;
@@ -157,7 +163,7 @@ TEST_F(WorkerDeskTest, AProbeWaitsForTheWeights) {
   EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("step: 1")));
 }
 
-TEST_F(WorkerDeskTest, ADuplicateOfAnEarlierBeginChangesNothing) {
+TEST_F(WorkerDeskTest, ADuplicateBeginChangesNothing) {
   facts_.step = 4;
   for (const uint64_t step : {0, 1, 3}) {
     desk_.On(Begin(step));
@@ -217,6 +223,79 @@ TEST_F(WorkerDeskTest, RefusesGenerationsThatCannotBe) {
   desk_.On(Begin(1));
   EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("another machine")));
   EXPECT_THAT(outbox_.raised, IsEmpty());
+}
+
+// The same desk on a shard that is not the lead.
+class OtherShardTest : public WorkerDeskTest {
+ protected:
+  OtherShardTest() : WorkerDeskTest(ShardId(1)) { facts_.parts[0] = {1, 1}; }
+  event::BeginStep Probe(uint64_t generation) {
+    event::BeginStep probe = Begin(0);
+    probe.request.set_probe(true);
+    probe.request.add_generations(generation);
+    return probe;
+  }
+  // As the router does.
+  void Grant(uint64_t generation) {
+    facts_.parts[0].granted = generation;
+    desk_.On(internal_event::LeasesChanged{{generation, 0}});
+  }
+};
+
+TEST_F(OtherShardTest, AnUnknownGrantWaitsForTheLead) {
+  desk_.On(Probe(3));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("SetTimer"))) << "for the length of a lease";
+  EXPECT_THAT(outbox_.raised, IsEmpty()) << "it fences nobody";
+  v1::StatusReply status;
+  WaitPage page(10, &status);
+  desk_.Waits(&page);
+  ASSERT_EQ(status.waits_size(), 1);
+  EXPECT_THAT(status.waits(0).waits_for(), HasSubstr("to say that it has granted the part"));
+  Grant(2);
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  Grant(3);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("ClearTimer"), HasSubstr("BeginStepReply")));
+  const auto seen = outbox_.TakeRaised<internal_event::PartsSeen>();
+  ASSERT_EQ(seen.size(), 1u);
+  EXPECT_THAT(seen[0].parts, ElementsAre(testing::Pair(PartId(0), 3u)));
+}
+
+TEST_F(OtherShardTest, AGrantThatNeverComesIsRefused) {
+  desk_.On(Probe(uint64_t{1} << 63));
+  outbox_.Take();
+  desk_.On(event::Timer{TimerId(99)});
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  desk_.On(event::Timer{outbox_.last_timer});
+  EXPECT_THAT(
+      outbox_.Take(),
+      ElementsAre(AllOf(HasSubstr("UNAVAILABLE"), HasSubstr("generation 9223372036854775808"),
+                        HasSubstr("the last one is generation 1; the lead at"),
+                        HasSubstr("servers.worker_lease"))));
+  EXPECT_THAT(outbox_.raised, IsEmpty());
+  desk_.On(event::Timer{outbox_.last_timer});
+  EXPECT_THAT(outbox_.Take(), IsEmpty()) << "once";
+}
+
+TEST_F(OtherShardTest, GrantWaitsEndWithTheirStream) {
+  desk_.On(Probe(3));
+  outbox_.Take();
+  desk_.Closed(kStream);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("ClearTimer")));
+  desk_.On(Probe(3));
+  outbox_.Take();
+  desk_.EndWork(absl::AbortedError("term 1 is over"));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("ClearTimer"), HasSubstr("term 1 is over")));
+  Grant(3);
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+}
+
+TEST_F(OtherShardTest, AGrantWaitMayBeFenced) {
+  desk_.On(Probe(2));
+  outbox_.Take();
+  facts_.parts[0].seen = 3;
+  Grant(3);
+  EXPECT_THAT(outbox_.Take(),
+              ElementsAre(HasSubstr("ClearTimer"), HasSubstr("generation 3 has begun")));
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ CoreCluster::CoreCluster(JobSpec spec, Options options)
 void CoreCluster::StartProcess(ShardId id) {
   shards_[id.value()] = std::make_unique<Shard>();
   Shard* shard = shards_[id.value()].get();
-  shard->incarnation = next_incarnation_++;
+  shard->incarnation = next_.incarnation++;
   std::vector<ChunkId> owned;
   for (const Chunk& chunk : chunks_.chunks()) {
     if (OwnerOf(chunk.id) == id) owned.push_back(chunk.id);
@@ -251,6 +251,7 @@ std::vector<StreamId> CoreCluster::SendBegin(uint64_t step, const std::vector<ui
   request.set_step(step);
   request.set_worker_nonce(nonce);
   for (uint32_t part : parts) request.add_parts(part);
+  request.set_leaving(leaving);
   for (const v1::PartLoss& loss : losses) *request.add_losses() = loss;
   std::vector<StreamId> streams;
   for (uint32_t s = 0; s < shards_.size(); ++s) {
@@ -276,7 +277,7 @@ bool CoreCluster::Begin(uint64_t step, const std::vector<uint32_t>& parts, uint6
 uint64_t CoreCluster::Push(StreamId stream, uint64_t step, StageId use, TreeRange parts,
                            ChunkId chunk, const std::vector<float>& gradient, uint64_t tokens,
                            uint64_t nonce, const Bytes& residual) {
-  const uint64_t tag = next_tag_++;
+  const uint64_t tag = next_.tag++;
   Payload payload;
   payload.shard = OwnerOf(chunk);
   payload.chunk = chunk;
@@ -333,7 +334,7 @@ void CoreCluster::SendPayload(StreamId stream, uint64_t tag) {
 
 uint64_t CoreCluster::FetchResidual(StreamId stream, StageId stage, PartId part, ChunkId chunk,
                                     uint64_t version) {
-  const uint64_t tag = next_tag_++;
+  const uint64_t tag = next_.tag++;
   v1::FetchRequest request;
   request.set_tag(tag);
   request.set_job_id(spec_.id().value());
@@ -350,7 +351,7 @@ uint64_t CoreCluster::FetchResidual(StreamId stream, StageId stage, PartId part,
 
 uint64_t CoreCluster::Fetch(StreamId stream, StageId stage, ChunkId chunk, uint64_t version,
                             bool backward) {
-  const uint64_t tag = next_tag_++;
+  const uint64_t tag = next_.tag++;
   v1::FetchRequest request;
   request.set_tag(tag);
   request.set_job_id(spec_.id().value());

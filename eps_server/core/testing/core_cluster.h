@@ -61,7 +61,7 @@ class CoreCluster {
   const ChunkMap& chunks() const { return chunks_; }
   ShardId OwnerOf(ChunkId chunk) const { return placement_[chunk.value()]; }
 
-  StreamId NewStream() { return StreamId(next_stream_++); }
+  StreamId NewStream() { return StreamId(next_.stream++); }
   // Hands an event to a shard and carries out its effects; deliveries wait for Run().
   void Send(ShardId shard, const Event& event);
   // Delivers until nothing is in flight.
@@ -120,6 +120,7 @@ class CoreCluster {
   // The generations of the leases, by part, with which Push and Fetch (of part 0) are sent.
   std::map<uint32_t, uint64_t> generations;
   bool hold_payloads = false;  // credited payloads are not sent
+  bool leaving = false;        // the worker leaves after the step that it begins
 
  private:
   // The process of a shard.
@@ -129,6 +130,12 @@ class CoreCluster {
     std::unique_ptr<StateBackend> backend;
     std::unique_ptr<ShardCore> core;
     std::map<uint64_t, uint64_t> timers;  // expiry in milliseconds, by id
+  };
+  // The next number of each kind.
+  struct NextIds {
+    uint64_t stream = 1;
+    uint64_t tag = 1;
+    uint64_t incarnation = 100;
   };
   // The payload of a contribution that waits for credit.
   struct Payload {
@@ -159,9 +166,7 @@ class CoreCluster {
   const std::vector<ShardId> placement_;
   const CodecTable codecs_;
   uint64_t rng_;  // state of the generator; 0 delivers first in, first out
-  uint64_t next_stream_ = 1;
-  uint64_t next_tag_ = 1;
-  uint64_t next_incarnation_ = 100;
+  NextIds next_;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::deque<std::function<void()>> bag_;  // deliveries in flight, oldest first
   std::map<uint64_t, Payload> payloads_;   // by tag

@@ -109,6 +109,7 @@ CoreCluster::Options DurableDisks::ForCluster() {
   cluster.shards = options_.shards;
   cluster.seed = options_.seed;
   cluster.limits.cut_steps = options_.cut_steps;
+  cluster.limits.cut_ms = options_.cut_ms;
   cluster.limits.scrub_bytes_per_second = options_.scrub_bytes_per_second;
   cluster.new_backend = [this](const JobSpec& spec, const ChunkMap& chunks,
                                std::vector<ChunkId> owned, ShardId shard, Executor* executor,

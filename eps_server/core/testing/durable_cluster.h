@@ -44,6 +44,7 @@ class DurableDisks {
     uint64_t seed = 0;     // of every order; 0 is first in, first out
     bool in_dram = false;  // durable DRAM instead of NVMe
     uint64_t cut_steps = 1;
+    uint64_t cut_ms = 0;
     // By shard: the most steps between two cuts whose contributions its log can hold. A shard
     // without an element, or with 0, has no log.
     std::vector<uint64_t> log_steps;

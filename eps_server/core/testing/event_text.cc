@@ -199,7 +199,8 @@ struct EventText {
   }
   std::string operator()(const event::Gate& e) const {
     return absl::StrCat("Gate on ", e.stream.value(), " of ", e.holder,
-                        e.step.has_value() ? absl::StrCat(" step ", *e.step) : " lifted");
+                        e.step.has_value() ? absl::StrCat(" step ", *e.step) : " lifted",
+                        e.lapses ? " lapses" : "");
   }
   std::string operator()(const event::Drain&) const { return "Drain"; }
   std::string operator()(const event::OpDone& e) const {

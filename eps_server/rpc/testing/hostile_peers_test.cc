@@ -130,6 +130,40 @@ TEST_F(HostilePeersOfTwo, ForgedRegistersEndNoLink) {
   });
 }
 
+// The honest worker has no lease, so any generation that a shard believes fences it out.
+TEST_F(HostilePeersOfTwo, AStrangerFencesNobodyOut) {
+  constexpr int kCalls = 100;
+  Survive("leases that nobody granted", [this] {
+    v1::BeginStepRequest begin;
+    begin.set_job_id(spec_.id().value());
+    begin.set_term(1);
+    for (uint32_t part = 0; part < spec_.training.parts; ++part) {
+      begin.add_parts(part);
+      begin.add_generations(uint64_t{1} << 63);
+    }
+    v1::FetchRequest fetch;
+    fetch.set_job_id(spec_.id().value());
+    fetch.set_term(1);
+    fetch.set_generation(uint64_t{1} << 63);
+    for (int i = 0; i < kCalls; ++i) {
+      TestClient& stranger = worker_->client(static_cast<size_t>(i % 2));
+      begin.set_probe(i % 4 < 2);
+      v1::BeginStepReply reply;
+      // A shard that is not the lead waits for the lead's word.
+      const auto context = NewContext(std::chrono::milliseconds(20));
+      EXPECT_FALSE(stranger.data().BeginStep(context.get(), begin, &reply).ok());
+      const auto fetching = NewContext();
+      auto stream = stranger.data().Fetch(fetching.get());
+      stream->Write(fetch);
+      v1::FetchSlice slice;
+      EXPECT_TRUE(stream->Read(&slice));
+      EXPECT_EQ(slice.code(), static_cast<uint32_t>(absl::StatusCode::kInvalidArgument));
+      fetching->TryCancel();
+      stream->Finish();
+    }
+  });
+}
+
 // Begins calls until the server closes the connection.
 void BeginCalls(int calls, const std::string& method, RawConnection* connection) {
   for (int i = 0; i < calls; ++i) {

@@ -150,11 +150,13 @@ class ScriptedShard::PushStream {
   v1::Ack::Outcome Count(const Incoming& incoming) {
     const v1::PushHeader& header = incoming.header;
     const v1::ContributionKey& key = header.key();
-    EPS_CHECK(Crc32c(incoming.bytes) == header.crc32c());
+    const std::string data = incoming.bytes.substr(0, header.bytes());
+    const std::string residual = incoming.bytes.substr(data.size());
+    EPS_CHECK(Crc32c(data) == header.crc32c() && residual.size() == header.residual_bytes());
     const Chunk& chunk = s_->chunks_->chunk(ChunkId(key.chunk()));
     const Codec& codec = s_->codecs_.gradient(chunk.id, Step(key.step()));
     EPS_CHECK(header.codec() == static_cast<uint32_t>(codec.traits().id));
-    auto encoded = codec.Open(chunk, Axis::kRow, Bytes::CopyOf(incoming.bytes), Content::kGradient);
+    auto encoded = codec.Open(chunk, Axis::kRow, Bytes::CopyOf(data), Content::kGradient);
     EPS_CHECK_MSG(encoded.ok(), encoded.status().message());
     const Seen::Place place{key.use_stage(), key.part_first(), key.chunk()};
     std::vector<float>& elements = s_->seen_.counted[place];
@@ -205,6 +207,7 @@ class ScriptedShard::DataService final : public v1::Data::Service {
       s_->script_.begin_steps.pop_front();
       return answer(reply);
     }
+    reply->set_push_residuals(request->leaving());
     for (const v1::Have& have : s_->script_.have) *reply->add_have() = have;
     for (const Chunk& chunk : s_->chunks_->chunks()) {
       v1::ChunkCodecs* codecs = reply->add_codecs();

@@ -93,6 +93,11 @@ class FakeClient final : public ParameterClient {
     return std::make_unique<FakeFetch>(this, stage, std::move(out));
   }
 
+  void PreparePush(StageId stage, Version version) override {
+    EXPECT_EQ(version.value(), step_.value() - (flushed_ ? 0 : 1)) << "residuals of another step";
+    log.push_back(absl::StrCat("prepare ", stage.value()));
+  }
+
   absl::Status Push(StageId use, PartId part, uint64_t tokens, TensorPointers gradient,
                     std::shared_ptr<void> keep_alive) override {
     log.push_back(absl::StrCat("push ", use.value(), " part ", part.value()));
@@ -119,21 +124,23 @@ class FakeClient final : public ParameterClient {
     flushed_ = true;
     return absl::OkStatus();
   }
+  bool HandOver() override { return false; }
   absl::Status Leave() override { return absl::OkStatus(); }
   ClientStats stats() const override { return {}; }
 
-  // From now on, another thread releases gradients late, one at a time.
-  void ReleaseLate() {
-    releaser_ = std::thread([this] {
+  // From now on, another thread releases gradients late, one at a time, as soon as it has `full` of
+  // them. It waits a little for one more: if a relay holds more than it may, most_kept shows it.
+  void ReleaseLate(size_t full) {
+    releaser_ = std::thread([this, full] {
       MutexLock lock(&mu_);
       while (!stop_ || !kept_.empty()) {
-        // Full or stopping: release the oldest. If a relay holds more than it may, most_kept shows
-        // it.
-        if (kept_.size() >= 2 || stop_) {
-          kept_.pop_front();
-        } else {
-          more_.WaitFor(&mu_, std::chrono::seconds(1));
+        const bool releases = kept_.size() >= full || stop_;
+        const auto patience = std::chrono::milliseconds(releases ? 5 : 1000);
+        const size_t before = kept_.size();
+        const auto until = std::chrono::steady_clock::now() + patience;
+        while (kept_.size() == before && !stop_ && more_.WaitUntil(&mu_, until)) {
         }
+        if (releases) kept_.pop_front();
       }
     });
   }
@@ -176,9 +183,10 @@ class FakeClient final : public ParameterClient {
     ~FakeFetch() override { client_->held.Remove(); }
     absl::Status Wait() override {
       if (client_->fail_fetch_at == name_) return absl::UnavailableError("scripted fetch failure");
+      const Tensors first = Loaded(client_->spec_, client_->weights_);
       const Tensors second = SecondCopies(client_->weights_);
       for (size_t u = 0; u < out_.size(); ++u) {
-        const std::vector<float>& from = Tensor(u < uses() ? client_->weights_ : second, u);
+        const std::vector<float>& from = Tensor(u < uses() ? first : second, u);
         if (out_[u] != nullptr) std::copy(from.begin(), from.end(), out_[u]);
       }
       return absl::OkStatus();

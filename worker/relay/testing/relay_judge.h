@@ -80,7 +80,7 @@ inline float RoundedToBf16(float x) {
   return x;
 }
 
-// The weights as programs compute with them.
+// The weights as a client hands them out and programs compute with them.
 inline Tensors Loaded(const JobSpec& spec, Tensors weights) {
   if (spec.codecs.backward_weights != BackwardWeights::kDecodeOnce) return weights;
   for (size_t t = 0; t < weights.size(); ++t) {

@@ -40,10 +40,22 @@ class WatchedRuntime final : public StageRuntime {
   }
   std::shared_ptr<const StageWeights> Load(StageId stage,
                                            std::shared_ptr<HostStage> host) override {
-    return std::make_shared<WatchedWeights>(inner_->Load(stage, std::move(host)), held_);
+    const auto weights = inner_->Load(stage, std::move(host));
+    if (stage == without_values) kept_ = weights;
+    return std::make_shared<WatchedWeights>(weights, held_);
+  }
+  // The synthetic model computes with all weights, so it gets those of its last forward pass.
+  std::shared_ptr<const StageWeights> WithoutValues(StageId stage) override {
+    EXPECT_EQ(stage, without_values);
+    return std::make_shared<WatchedWeights>(std::exchange(kept_, nullptr), held_);
   }
   StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) override {
     return inner_->Add(std::move(left), std::move(right));
+  }
+  bool in_host_memory() const override { return !copies_gradients; }
+  absl::StatusOr<std::unique_ptr<HostStage>> MoveToHost(StageId stage,
+                                                        StageGradientPtr gradient) override {
+    return inner_->MoveToHost(stage, std::move(gradient));
   }
   absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) override {
     return inner_->ToHost(stage, gradient, out);
@@ -64,6 +76,8 @@ class WatchedRuntime final : public StageRuntime {
   int failing_host_stage = 0;  // counted from 1
   std::string fail_at;
   uint64_t extra_loss_tokens = 0;
+  bool copies_gradients = false;       // as a device with memory of its own
+  StageId without_values{UINT32_MAX};  // the stage for which WithoutValues is expected
 
  private:
   // Weights that count as held while they exist.
@@ -119,6 +133,7 @@ class WatchedRuntime final : public StageRuntime {
 
   const std::unique_ptr<StageRuntime> inner_;
   Held* const held_;
+  std::shared_ptr<const StageWeights> kept_;  // of `without_values`
   std::vector<std::unique_ptr<Program>> programs_;
 };
 
