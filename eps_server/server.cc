@@ -274,7 +274,8 @@ void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
   } else {
     peers_.Stop();
   }
-  // No call is left. Once the timers stop, nothing posts to the pool, which finishes its queue.
+  // No call is left. Once the job and the timers end, nothing posts to the pool.
+  host_->Close();
   timers_.Stop();
   pool_.reset();
   MutexLock lock(&mu_);

@@ -183,11 +183,7 @@ absl::Status JobHost::Reopen(ServedSpec served) {
 }
 
 void JobHost::Retire(const absl::Status& why) {
-  std::shared_ptr<JobShell> job;
-  {
-    MutexLock lock(&mu_);
-    job.swap(job_);
-  }
+  const std::shared_ptr<JobShell> job = Drop();
   ready_.store(false, std::memory_order_release);
   if (job == nullptr) return;
   EPS_LOG_INFO("job \"" << job->spec().name << "\" is discarded: " << why.ToString());
@@ -200,6 +196,24 @@ void JobHost::WhenRetiredIsGone(std::function<void()> then, int attempts) {
   environment_.timers->Schedule(kRetiredPoll, [this, then = std::move(then), attempts] {
     admission_.Post([this, then, attempts] { WhenRetiredIsGone(then, attempts + 1); });
   });
+}
+
+void JobHost::Close() {
+  MutexLock lock(&mu_);
+  admission_.Post([this] {
+    if (const std::shared_ptr<JobShell> last = Drop()) retired_ = last->lifetime();
+    WhenRetiredIsGone([this] {
+      MutexLock closing(&mu_);
+      closed_ = true;
+      closed_changed_.NotifyAll();
+    });
+  });
+  while (!closed_) closed_changed_.WaitFor(&mu_, std::chrono::seconds(10));
+}
+
+std::shared_ptr<JobShell> JobHost::Drop() {
+  MutexLock lock(&mu_);
+  return std::exchange(job_, nullptr);
 }
 
 void JobHost::CreateJob(v1::CreateJobRequest request, Clock::time_point deadline, Created done) {

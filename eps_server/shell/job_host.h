@@ -79,6 +79,11 @@ class JobHost {
   // Returns Unavailable after Drain. Join calls it, too; the steps go on to a border.
   absl::Status CheckNotDraining() const;
 
+  // Gives up the job, and waits until its operations have ended and its memory is free, at most
+  // about ten seconds. Call it when no call is left, and before the timers and the pool stop: the
+  // last operations need both.
+  void Close() EPS_EXCLUDES(mu_);
+
   const ShellEnvironment& environment() const { return environment_; }
 
  private:
@@ -98,6 +103,8 @@ class JobHost {
                                                  ShardId shard, Term term);
   // Makes `job` the current job.
   void Install(std::shared_ptr<JobShell> job);
+  // Gives up the current job, and returns it.
+  std::shared_ptr<JobShell> Drop() EPS_EXCLUDES(mu_);
   // Drops an untouched job and closes its link and streams with `why`.
   void Retire(const absl::Status& why);
   // Calls `then` once the memory of the retired job is free, or after about ten seconds anyway.
@@ -114,6 +121,8 @@ class JobHost {
   mutable Mutex mu_;
   std::shared_ptr<JobShell> job_ EPS_GUARDED_BY(mu_);
   std::string config_ EPS_GUARDED_BY(mu_);  // of the run that created job_
+  CondVar closed_changed_;
+  bool closed_ EPS_GUARDED_BY(mu_) = false;  // by Close
 };
 
 }  // namespace eps
