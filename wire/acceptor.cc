@@ -1,11 +1,10 @@
 #include "wire/acceptor.h"
 
-#include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "wire/channel.h"
+#include "wire/held_socket.h"
 
 namespace eps {
 namespace {
@@ -27,25 +27,31 @@ constexpr int kPollMs = 60'000;
 constexpr int kStarvedPauseMs = 100;
 // Connections that are accepted before the thread looks whether it has to stop.
 constexpr int kAcceptsInARow = 64;
-// How often the thread looks at arrivals: at their deadlines, or whether gRPC has written.
+// How often the thread looks at arrivals: at those that wait for their client, and at the others.
 constexpr int kArrivalPollMs = 1000;
-constexpr int kGivenPollMs = 1;
+constexpr int kShortPollMs = 1;
 
 // HTTP/2: the first bytes of a client, the header of a frame, and the settings of the acceptor.
 constexpr absl::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 constexpr size_t kFrameHeaderBytes = 9;
+constexpr uint8_t kHeadersFrame = 1;
 constexpr uint8_t kSettingsFrame = 4;
 constexpr uint8_t kAck = 1;
 constexpr uint8_t kMaxConcurrentStreams = 3;
-constexpr char kGreeting[] = {
-    0, 0, 6, kSettingsFrame,          0, 0, 0, 0, 0, 0, kMaxConcurrentStreams,
-    0, 0, 0, kMaxStreamsPerConnection};
+constexpr uint8_t kInitialWindowSize = 4;
+// clang-format off
+constexpr uint8_t kGreeting[] = {
+    0, 0, 12, kSettingsFrame, 0, 0, 0, 0, 0,
+    0, kMaxConcurrentStreams, 0, 0, 0, kMaxStreamsPerConnection,
+    0, kInitialWindowSize, 0, 0, 0, 0};
+// clang-format on
 // A client sends less than this before the acknowledgement.
 constexpr size_t kMaxGreetingBytes = 4096;
-// Bytes that the kernel holds back while gRPC has not written; more than a socket receives
-// meanwhile.
-constexpr int kHeldBytes = 2 << 20;
-constexpr int kUseAttempts = 10;
+// A client may send this much before gRPC has sent its settings: also the headers of calls, about
+// 200 bytes each. The kernel takes about twice as much.
+constexpr size_t kMaxEarlyBytes = 16 << 10;
+
+constexpr char kTooMuch[] = "its client sent too much before the server's settings";
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -89,33 +95,6 @@ bool SetOption(const Descriptor& fd, int level, int name, int value) {
   return setsockopt(fd.get(), level, name, &value, sizeof(value)) == 0;
 }
 
-// Makes a socket readable when it has received `bytes`.
-void ReadableAt(int fd, int bytes) {
-  setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
-}
-
-// The use that gRPC has made of a socket on which the greeting was sent.
-enum class Use { kNothing, kWrote, kReadFirst };
-
-// Returns kWrote as well if the socket is broken, or the system does not count bytes.
-Use UseOf(int fd) {
-  for (int attempt = 0; attempt < kUseAttempts; ++attempt) {
-    tcp_info before = {};
-    tcp_info after = {};
-    socklen_t size = sizeof(before);
-    int waiting = 0;
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &before, &size) != 0) return Use::kWrote;
-    if (ioctl(fd, FIONREAD, &waiting) != 0) return Use::kWrote;
-    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &after, &size) != 0) return Use::kWrote;
-    if (before.tcpi_bytes_received != after.tcpi_bytes_received) continue;
-    const uint64_t sent = after.tcpi_bytes_sent - after.tcpi_bytes_retrans;
-    const bool was_read = after.tcpi_bytes_received > static_cast<uint64_t>(waiting);
-    if (was_read && sent != 0) return Use::kReadFirst;
-    return sent == sizeof(kGreeting) ? Use::kNothing : Use::kWrote;
-  }
-  return Use::kNothing;
-}
-
 // Listens on one address. Connections inherit the options. Writes the port into `*address`.
 absl::StatusOr<Descriptor> ListenOn(std::string* address) {
   auto* const where = reinterpret_cast<sockaddr*>(address->data());
@@ -128,6 +107,7 @@ absl::StatusOr<Descriptor> ListenOn(std::string* address) {
       !SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kKeepAliveTimeoutMs)) {
     return LastError("setsockopt");
   }
+  LimitUnread(fd.get(), kMaxEarlyBytes);
   if (bind(fd.get(), where, size) != 0) return LastError("bind");
   if (listen(fd.get(), SOMAXCONN) != 0) return LastError("listen");
   if (getsockname(fd.get(), where, &size) != 0) return LastError("getsockname");
@@ -146,9 +126,11 @@ std::optional<bool> AcknowledgesSettings(absl::string_view bytes) {
   const size_t common = std::min(bytes.size(), kPreface.size());
   if (bytes.substr(0, common) != kPreface.substr(0, common)) return false;
   size_t at = kPreface.size();
+  int calls = 0;
   while (at + kFrameHeaderBytes <= bytes.size()) {
     const auto* const head = reinterpret_cast<const uint8_t*>(bytes.data()) + at;
     if (head[3] == kSettingsFrame && (head[4] & kAck) != 0) return true;
+    if (head[3] == kHeadersFrame && ++calls > kMaxStreamsPerConnection) return false;
     at += kFrameHeaderBytes + (size_t{head[0]} << 16 | size_t{head[1]} << 8 | head[2]);
   }
   if (bytes.size() >= kMaxGreetingBytes) return false;
@@ -181,7 +163,7 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const std::string& ad
                                                            size_t most) {
   const auto [host, port] = HostAndPort(address);
   EPS_ASSIGN_OR_RETURN(std::vector<std::string> found, Resolve(host, port));
-  Descriptor wake(eventfd(0, EFD_CLOEXEC));
+  Descriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.ok()) return LastError("eventfd");
   std::unique_ptr<Acceptor> acceptor(new Acceptor(most, std::move(wake)));
   absl::Status missing = absl::UnavailableError("the host has no address");
@@ -205,42 +187,56 @@ Acceptor::~Acceptor() { Stop(); }
 
 void Acceptor::Start(std::unique_ptr<Connections> server) {
   server_ = std::move(server);
+  giver_ = std::make_unique<ThreadPool>(1);
   thread_ = std::thread([this] { Run(); });
 }
 
 void Acceptor::Stop() {
   if (!thread_.joinable()) return;
+  stops_.store(true);
+  Wake();
+  thread_.join();
+  giver_.reset();
+  listeners_.clear();
+}
+
+void Acceptor::Wake() {
   const uint64_t one = 1;
   while (write(wake_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
   }
-  thread_.join();
-  listeners_.clear();
 }
 
 void Acceptor::Run() {
   std::vector<pollfd> files = {{wake_.get(), POLLIN, 0}};
   for (const Descriptor& listener : listeners_) files.push_back({listener.get(), POLLIN, 0});
   const size_t fixed = files.size();
-  while (true) {
+  while (!stops_.load()) {
     files.resize(fixed);
     for (const Arrival& arrival : arrivals_) {
-      files.push_back({arrival.given ? -1 : arrival.fd, POLLIN | POLLRDHUP, 0});
+      const bool reads = arrival.state == Arrival::kGreeted;
+      files.push_back({reads ? arrival.fd : -1, POLLIN | POLLRDHUP, 0});
     }
     if (poll(files.data(), files.size(), Patience()) < 0) continue;
-    if (files[0].revents != 0) break;
+    uint64_t woken = 0;
+    if (files[0].revents != 0 && read(wake_.get(), &woken, sizeof(woken)) < 0) continue;
     std::vector<Arrival> remaining;
     for (size_t i = 0; i < arrivals_.size(); ++i) {
       if (!Advance(&arrivals_[i], files[fixed + i].revents)) remaining.push_back(arrivals_[i]);
     }
     arrivals_.swap(remaining);
+    GiveNext();
     bool starved = false;
     for (size_t i = 1; i < fixed; ++i) {
       if (files[i].revents != 0 && !AcceptSome(files[i].fd)) starved = true;
     }
-    if (starved && poll(files.data(), 1, kStarvedPauseMs) > 0) break;
+    if (starved) poll(files.data(), 1, kStarvedPauseMs);
   }
-  for (const Arrival& arrival : arrivals_) {
-    if (!arrival.given) close(arrival.fd);
+  for (Arrival& arrival : arrivals_) {
+    if (!arrival.in_use()) {
+      close(arrival.fd);
+    } else if (arrival.state == Arrival::kGiven) {
+      CheckUse(&arrival, /*late=*/true);
+    }
   }
 }
 
@@ -250,7 +246,7 @@ bool Acceptor::AcceptSome(int listener) {
     if (fd < 0) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
     const auto now = OpenSockets::Clock::now();
     if (!open_.Add(fd, now)) {
-      Refuse(fd);
+      Refuse(fd, "as many as may be are open");
     } else if (send(fd, kGreeting, sizeof(kGreeting), MSG_NOSIGNAL) != sizeof(kGreeting)) {
       close(fd);
     } else {
@@ -261,20 +257,22 @@ bool Acceptor::AcceptSome(int listener) {
 }
 
 bool Acceptor::Advance(Arrival* arrival, int16_t events) {
-  const int fd = arrival->fd;
   const bool late = OpenSockets::Clock::now() - arrival->since >= kGreetingTimeout;
-  if (arrival->given) {
-    if (!open_.Holds(fd)) return true;
-    const Use use = UseOf(fd);
-    if (use == Use::kNothing && !late) return false;
-    if (use == Use::kWrote) {
-      ReadableAt(fd, 1);
-    } else {
-      EPS_LOG_WARN("a connection is closed: the client did not wait for the settings");
-      shutdown(fd, SHUT_RDWR);  // the client sent more than the kernel holds, or gRPC is stuck
-    }
-    return true;
+  switch (arrival->state) {
+    case Arrival::kGreeted:
+      return ReadGreeting(arrival, events, late);
+    case Arrival::kAcknowledged:
+      return false;
+    case Arrival::kGiven:
+      return CheckUse(arrival, late);
+    case Arrival::kExpelled:
+      return late || !open_.Holds(arrival->fd);
   }
+  return true;
+}
+
+bool Acceptor::ReadGreeting(Arrival* arrival, int16_t events, bool late) {
+  const int fd = arrival->fd;
   std::optional<bool> acknowledged;
   if (events != 0) {
     char bytes[kMaxGreetingBytes];
@@ -282,37 +280,74 @@ bool Acceptor::Advance(Arrival* arrival, int16_t events) {
     acknowledged = got > 0 ? AcknowledgesSettings({bytes, static_cast<size_t>(got)}) : false;
     const bool over = (events & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
     if (!acknowledged.has_value() && over) acknowledged = false;
-    if (!acknowledged.has_value()) ReadableAt(fd, static_cast<int>(got) + 1);
+    if (!acknowledged.has_value()) ReadableAt(fd, static_cast<size_t>(got) + 1);
   }
-  if (!acknowledged.value_or(!late)) {
-    close(fd);
+  if (acknowledged == true) arrival->state = Arrival::kAcknowledged;
+  if (acknowledged.value_or(!late)) return false;
+  close(fd);
+  return true;
+}
+
+void Acceptor::GiveNext() {
+  for (const Arrival& arrival : arrivals_) {
+    if (arrival.in_use()) return;
+  }
+  for (auto next = arrivals_.begin(); next != arrivals_.end();) {
+    if (next->state != Arrival::kAcknowledged) {
+      ++next;
+    } else if (!HoldBack(next->fd, kMaxEarlyBytes)) {
+      Refuse(next->fd, kTooMuch);
+      next = arrivals_.erase(next);
+    } else {
+      next->state = Arrival::kGiven;
+      next->since = OpenSockets::Clock::now();
+      giver_->Post([this, fd = next->fd, listener = next->listener] {
+        Connections::NewConnectionParameters connection;
+        connection.listener_fd = listener;
+        connection.fd = fd;
+        server_->HandleNewConnection(&connection);
+        Wake();
+      });
+      return;
+    }
+  }
+}
+
+bool Acceptor::CheckUse(Arrival* arrival, bool late) {
+  if (!open_.Holds(arrival->fd)) return true;
+  const SocketUse use = UseOf(arrival->fd, sizeof(kGreeting));
+  if (use == SocketUse::kNone && !late) return false;
+  if (use == SocketUse::kWrote) {
+    LetIn(arrival->fd);
     return true;
   }
-  if (!acknowledged.has_value()) return false;
-  ReadableAt(fd, kHeldBytes);
-  arrival->given = true;
-  Connections::NewConnectionParameters connection;
-  connection.listener_fd = arrival->listener;
-  connection.fd = fd;
-  server_->HandleNewConnection(&connection);
-  return Advance(arrival, 0);
+  shutdown(arrival->fd, SHUT_RDWR);
+  CountRefusal(use == SocketUse::kNone ? "the server did not take it in time" : kTooMuch);
+  arrival->state = Arrival::kExpelled;
+  arrival->since = OpenSockets::Clock::now();
+  return false;
 }
 
 int Acceptor::Patience() const {
   int patience = kPollMs;
   for (const Arrival& arrival : arrivals_) {
-    patience = std::min(patience, arrival.given ? kGivenPollMs : kArrivalPollMs);
+    const bool waits_for_client = arrival.state == Arrival::kGreeted;
+    patience = std::min(patience, waits_for_client ? kArrivalPollMs : kShortPollMs);
   }
   return patience;
 }
 
-void Acceptor::Refuse(int fd) {
+void Acceptor::Refuse(int fd, absl::string_view why) {
   close(fd);
+  CountRefusal(why);
+}
+
+void Acceptor::CountRefusal(absl::string_view why) {
   ++refused_;
   // A storm must not fill the log.
   if ((refused_ & (refused_ - 1)) != 0) return;
-  EPS_LOG_WARN("connections refused so far: " << refused_ << "; " << open_.size()
-                                              << " are open, the most that may be");
+  EPS_LOG_WARN("connections refused so far: " << refused_ << "; the last one: " << why << "; "
+                                              << open_.size() << " are open");
 }
 
 }  // namespace eps

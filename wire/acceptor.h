@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/descriptor.h"
+#include "base/executor.h"
 #include "grpcpp/server_builder.h"
 
 namespace eps {
@@ -46,17 +48,24 @@ class OpenSockets {
 };
 
 // Returns whether a client whose connection begins with `bytes` has acknowledged the server's
-// settings: nullopt if that may still follow, false if the bytes are no HTTP/2, or too many.
+// settings: nullopt if that may still follow, false if the bytes are no HTTP/2, too many, or begin
+// more calls before the acknowledgement than a connection may have.
 std::optional<bool> AcknowledgesSettings(absl::string_view bytes);
 
 // Listens for a gRPC server and limits its connections and their streams: gRPC 1.51 does not limit
 // connections, stops listening for good when the process runs out of file descriptors, and limits
 // the streams of a connection only once its client has acknowledged the settings.
-// Thread-compatible; works on a thread of its own.
+// Thread-compatible; works on two threads of its own.
 //
-// The acceptor therefore sends settings itself, and gives a connection to gRPC when the
-// acknowledgement waits in the kernel. It makes the kernel hold back all bytes of the client until
-// gRPC has sent its own settings, so that gRPC takes the acknowledgement as that of its own.
+// The acceptor therefore sends settings of its own, which permit calls but no messages, and gives
+// a connection to gRPC when the acknowledgement waits in the kernel. gRPC takes it for that of its
+// own settings if it sends them before it reads. So the kernel hides what the client has sent, and
+// delays what gRPC sends, until gRPC has sent something (HoldBack). A client that fills the small
+// buffer of the kernel meanwhile makes gRPC read, which would go on and keep the thread busy that
+// gave the connection away. Another thread therefore watches, and closes a connection that was
+// read too early; gRPC gets the next one when it has freed the calls of that client. Rarely, when
+// connections end and begin at the same moment, gRPC reads a socket that is not readable: then an
+// honest client has to connect again.
 class Acceptor {
  public:
   static constexpr std::chrono::seconds kGreetingTimeout{10};
@@ -72,7 +81,7 @@ class Acceptor {
 
   int port() const { return port_; }
   // Gives all connections to `server` from now on, also those that wait. Call once, after the
-  // server has started.
+  // server has started. Its settings must include a window for the messages of a call.
   void Start(std::unique_ptr<Connections> server);
   // Accepts no further connection and waits for the thread. May be called again.
   void Stop();
@@ -83,24 +92,40 @@ class Acceptor {
   struct Arrival {
     int fd = -1;
     int listener = -1;
-    OpenSockets::Clock::time_point since;
-    bool given = false;  // gRPC owns the socket, but has not written to it
+    OpenSockets::Clock::time_point since;  // when the state began
+    enum {
+      kGreeted,
+      kAcknowledged,
+      kGiven,    // gRPC owns the socket, but has not written to it
+      kExpelled  // gRPC owns the socket, and has not closed it yet
+    } state = kGreeted;
+    bool in_use() const { return state >= kGiven; }
   };
 
   void Run();
   // Accepts what waits on a socket. Returns false if the process lacks descriptors or memory.
   bool AcceptSome(int listener);
-  void Refuse(int fd);
-  // Takes the next step with a connection after these events of poll. Returns true if nothing
-  // remains to be done.
+  // Take the next step with a connection, after these events of poll or after some time. Return
+  // true if nothing remains to be done.
   bool Advance(Arrival* arrival, int16_t events);
+  bool ReadGreeting(Arrival* arrival, int16_t events, bool late);
+  bool CheckUse(Arrival* arrival, bool late);
+  // Gives the next connection to gRPC, unless one is in use.
+  void GiveNext();
+  // Ends the wait of the thread.
+  void Wake();
+  // Closes a connection that gRPC does not own, and counts it.
+  void Refuse(int fd, absl::string_view why);
+  void CountRefusal(absl::string_view why);
   // Returns the time that poll may wait.
   int Patience() const;
 
   int port_ = 0;
   std::vector<Descriptor> listeners_;
-  const Descriptor wake_;  // readable once Stop was called
+  const Descriptor wake_;  // readable after Wake
+  std::atomic<bool> stops_{false};
   std::unique_ptr<Connections> server_;
+  std::unique_ptr<ThreadPool> giver_;  // of one thread
   std::thread thread_;
 
   // Used by the thread.

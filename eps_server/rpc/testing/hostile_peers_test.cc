@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -190,8 +191,7 @@ TEST_F(HostilePeers, SettingsAreAcknowledgedFirst) {
     Survive(method, [&] { BeginCalls(30'000, method, &never); });
     EXPECT_TRUE(never.IsClosedWithin(kPatience));
   }
-  // An acknowledgement before the settings counts as well. The calls fit into the kernel's receive
-  // buffer: gRPC may read a full one before it has sent its settings (SECURITY.md).
+  // An acknowledgement before the settings counts as well.
   std::vector<std::unique_ptr<RawConnection>> early;
   Survive("1,000 streams on each of 20 connections", [&] {
     for (int i = 0; i < 20; ++i) {
@@ -200,6 +200,43 @@ TEST_F(HostilePeers, SettingsAreAcknowledgedFirst) {
     }
   });
   for (const auto& connection : early) EXPECT_TRUE(connection->IsClosedWithin(kPatience));
+}
+
+// These clients acknowledge settings that they have not seen, and fill the kernel's buffer with
+// calls while the server stands still: before it accepts the connection, or at any moment after.
+TEST_F(HostilePeers, EarlyFloodsAreHarmless) {
+  constexpr char kHello[] = "/eps.v1.Control/Hello";
+  constexpr int kThreads = 4;
+  Survive("20,000 early calls on each of 24 waiting connections", [&] {
+    std::vector<std::unique_ptr<RawConnection>> early;
+    lead().Signal(SIGSTOP);
+    for (int i = 0; i < 24; ++i) {
+      early.push_back(std::make_unique<RawConnection>(address_, RawConnection::Ack::kEarly));
+      early.back()->BeginCalls(20'000, kHello);
+    }
+    lead().Signal(SIGCONT);
+    for (const auto& connection : early) EXPECT_TRUE(connection->IsClosedWithin(kPatience));
+  });
+  Survive("60,000 early calls on each of 100 connections, 4 at a time", [&] {
+    std::vector<std::future<void>> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.push_back(std::async(std::launch::async, [this, &kHello] {
+        for (int j = 0; j < 25; ++j) {
+          RawConnection connection(address_, RawConnection::Ack::kEarly);
+          lead().Signal(SIGSTOP);
+          connection.BeginCalls(60'000, kHello);
+          lead().Signal(SIGCONT);
+          EXPECT_TRUE(connection.IsClosedWithin(kPatience));
+        }
+      }));
+    }
+    // New connections of others are served meanwhile.
+    for (int i = 0; i < 20; ++i) {
+      v1::StatusReply reply;
+      const absl::Status status = TestClient(address_).Status(&reply);
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  });
 }
 
 TEST_F(HostilePeers, AThousandConnectionsAreHarmless) {
