@@ -239,6 +239,43 @@ TEST_F(HostilePeers, EarlyFloodsAreHarmless) {
   });
 }
 
+// Each of these messages lacks its last byte. The server has a quota of 256 MiB for what it has
+// received.
+TEST_F(HostilePeers, UnfinishedMessagesAreLimited) {
+  static constexpr int kThreads = 8;
+  static constexpr int kConnectionsPerThread = 5;
+  constexpr size_t kSize = 16 * kMebibyte;
+  constexpr auto kStalled = std::chrono::milliseconds(500);
+  std::vector<std::unique_ptr<RawConnection>> connections;
+  for (int i = 0; i < kThreads * kConnectionsPerThread; ++i) {
+    connections.push_back(std::make_unique<RawConnection>(address_, RawConnection::Ack::kOnTime));
+  }
+  {
+    std::vector<std::future<void>> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.push_back(std::async(std::launch::async, [&connections, t] {
+        for (int i = 0; i < kConnectionsPerThread; ++i) {
+          RawConnection& connection = *connections[static_cast<size_t>(kThreads * i + t)];
+          connection.SendPart("/eps.v1.Control/Hello", kSize, kSize - 1, kStalled);
+        }
+      }));
+    }
+  }
+  const uint64_t peak = lead().PeakBytes();
+  EXPECT_GT(peak, before_ + 3 * kAllowedGrowth) << "the messages do not reach the quota";
+  EXPECT_LT(peak, before_ + 5 * kAllowedGrowth);
+  std::printf("640 MiB of unfinished messages on 40 connections: resident %llu MiB, peak %llu MiB\n",
+              static_cast<unsigned long long>(before_ / kMebibyte),
+              static_cast<unsigned long long>(peak / kMebibyte));
+  // Until then, the calls of others may end with RESOURCE_EXHAUSTED, too (SECURITY.md).
+  connections.clear();
+  const auto give_up = std::chrono::steady_clock::now() + kPatience;
+  v1::StatusReply reply;
+  while (!TestClient(address_).Status(&reply).ok()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), give_up) << "the memory is not free again";
+  }
+}
+
 TEST_F(HostilePeers, AThousandConnectionsAreHarmless) {
   constexpr int kConnections = 1000;
   std::vector<std::unique_ptr<RawConnection>> connections;
