@@ -44,6 +44,14 @@ TEST(Bytes, StayChargedUntilTheLastReferenceDrops) {
   EXPECT_EQ(account.peak_bytes(MemoryKind::kFetch), 1000u);
 }
 
+TEST(Buffer, LargeOnesBeginOnAHugePage) {
+  constexpr size_t kHugePage = size_t{2} << 20;
+  for (const size_t size : {kHugePage, 3 * kHugePage + 1}) {
+    Buffer buffer(size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % kHugePage, 0u) << size;
+  }
+}
+
 TEST(MemoryAccount, RefusesBeyondTheLimitWithTheFigures) {
   MemoryAccount account(100);
   EXPECT_TRUE(account.TryCharge(MemoryKind::kState, 60).ok());
