@@ -47,7 +47,7 @@ class BlockChunk final : public EncodedChunk {
     arithmetic_->Decode(tile, axis_, bytes_.data() + tiles_.offset(tile), tiles_.layout(tile),
                         accumulate, ld, out);
   }
-  bool has_rows() const override { return axis_ == Axis::kRow && arithmetic_->has_rows(); }
+  bool has_rows() const override { return axis_ == Axis::kRow && arithmetic_->decodes_rows(); }
   void ReadRow(const RowPiece& piece, float* out) const override {
     ForEachUniformPart(piece, chunk_.segments[piece.segment],
                        [&](const RowPiece& part, const Tile& tile) {
@@ -116,7 +116,7 @@ class BlockEncoder final : public TileEncoder {
     written_ += uint64_t{tile.rows} * tile.cols;
   }
 
-  bool takes_rows() const override { return axis_ == Axis::kRow && arithmetic_->has_rows(); }
+  bool takes_rows() const override { return axis_ == Axis::kRow && arithmetic_->encodes_rows(); }
   void WriteRow(const RowPiece& piece, const float* in) override {
     ForEachUniformPart(
         piece, chunk_.segments[piece.segment], [&](const RowPiece& part, const Tile& tile) {

@@ -22,8 +22,9 @@ class BlockArithmetic {
   // As EncodedChunk::Read.
   virtual void Decode(const Tile& tile, Axis axis, const uint8_t* bytes, const BlockTile& layout,
                       bool accumulate, size_t ld, float* out) const = 0;
-  // Returns whether the functions below may be used for blocks along rows.
-  virtual bool has_rows() const { return false; }
+  // Return whether the functions below may be used for blocks along rows, and are faster there.
+  virtual bool encodes_rows() const { return false; }
+  virtual bool decodes_rows() const { return false; }
   // Encode or decode one row of tiles side by side: of tiles of kTileCols columns, or of one
   // narrower tile. `bytes` are those of the first tile; all have the same layout.
   virtual void EncodeRow(const RowPiece& piece, const float* in, const BlockTile& layout,

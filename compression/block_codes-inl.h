@@ -87,23 +87,36 @@ struct ByteOrder {
   }
 };
 
-// Packs the groups of a vector of codes, each into the first 2 * kBits bytes of its 128 bits,
-// followed by zeros.
+// Joins four codes, each in a byte of 32 bits, in the lowest 4 * kBits bits.
 template <int kBits>
-HWY_INLINE hn::Vec<Codes> PackedApart(hn::Vec<Codes> codes) {
-  const Codes d8;
+HWY_INLINE hn::Vec<hn::Repartition<uint32_t, Codes> > FourJoined(hn::Vec<Codes> codes) {
   const hn::Repartition<uint16_t, Codes> d16;
   const hn::Repartition<uint32_t, Codes> d32;
-  const hn::Repartition<uint64_t, Codes> d64;
-  // Join pairs of fields: 2 codes in 16 bits, then 4 in 32, then 8 in 64. The lower field stays,
-  // the upper one moves down to it.
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  // Multiply the upper of two fields by its place, and add the lower one.
+  const auto two_places = hn::Set(d16, static_cast<uint16_t>(1 | 1 << (8 + kBits)));
+  const auto four_places = hn::Set(d32, uint32_t{1} | uint32_t{1} << (16 + 2 * kBits));
+  const auto two = _mm512_maddubs_epi16(codes.raw, two_places.raw);
+  return hn::Vec<decltype(d32)>{_mm512_madd_epi16(two, four_places.raw)};
+#else
+  // Join pairs of fields: 2 codes in 16 bits, then 4 in 32. The lower field stays, the upper one
+  // moves down to it.
   const auto v16 = hn::BitCast(d16, codes);
   const auto low16 = hn::Set(d16, static_cast<uint16_t>(Ones<kBits>(1)));
   const auto two = hn::OrAnd(hn::AndNot(low16, hn::ShiftRight<8 - kBits>(v16)), v16, low16);
   const auto v32 = hn::BitCast(d32, two);
   const auto low32 = hn::Set(d32, static_cast<uint32_t>(Ones<kBits>(2)));
-  const auto four = hn::OrAnd(hn::AndNot(low32, hn::ShiftRight<16 - 2 * kBits>(v32)), v32, low32);
-  const auto v64 = hn::BitCast(d64, four);
+  return hn::OrAnd(hn::AndNot(low32, hn::ShiftRight<16 - 2 * kBits>(v32)), v32, low32);
+#endif
+}
+
+// Packs the groups of a vector of codes, each into the first 2 * kBits bytes of its 128 bits,
+// followed by zeros.
+template <int kBits>
+HWY_INLINE hn::Vec<Codes> PackedApart(hn::Vec<Codes> codes) {
+  const Codes d8;
+  const hn::Repartition<uint64_t, Codes> d64;
+  const auto v64 = hn::BitCast(d64, FourJoined<kBits>(codes));
   const auto low64 = hn::Set(d64, Ones<kBits>(4));
   const auto eight = hn::OrAnd(hn::AndNot(low64, hn::ShiftRight<32 - 4 * kBits>(v64)), v64, low64);
   static constexpr ByteOrder<kBits> kOrder;
@@ -135,11 +148,44 @@ HWY_INLINE hn::Vec<Codes> Unpacked(hn::Vec<Codes> apart) {
   return hn::BitCast(d8, v8);
 }
 
+// Returns bytes 0, 4, 8 … of a vector, then bytes 1, 5, 9 …, and so on: the bytes of four vectors
+// whose lanes share 32 bits, one vector after the other. REQUIRES vectors of 64 bytes.
+HWY_INLINE hn::Vec<Codes> InOrder(hn::Vec<Codes> mixed) {
+  // Gather the bytes of each quarter, four per 128 bits; then the quarters.
+  alignas(16) static constexpr uint8_t kByQuarter[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                         2, 6, 10, 14, 3, 7, 11, 15};
+  alignas(64) static constexpr int32_t kTogether[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                        2, 6, 10, 14, 3, 7, 11, 15};
+  const Codes d8;
+  const hn::Repartition<int32_t, Codes> d32;
+  const auto apart = hn::TableLookupBytes(mixed, hn::LoadDup128(d8, kByQuarter));
+  return hn::BitCast(
+      d8, hn::TableLookupLanes(hn::BitCast(d32, apart), hn::SetTableIndices(d32, kTogether)));
+}
+
 // StorePacked and LoadPacked convert a vector of groups without access to bytes after the last.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 
 // True if they do it in registers.
 constexpr bool kPacksInRegisters = true;
+
+// Mixes bytes of four vectors: that of vector k is in byte k of the 32 bits.
+template <class V>
+HWY_INLINE hn::Vec<Codes> Mix(V v0, V v1, V v2, V v3) {
+  const hn::Repartition<int32_t, Codes> di;
+  const auto low = hn::IfVecThenElse(hn::Set(di, 0xff00), v1, v0);
+  const auto high = hn::IfVecThenElse(hn::Set(di, static_cast<int32_t>(0xff000000)), v3, v2);
+  return hn::BitCast(Codes(),
+                     hn::IfVecThenElse(hn::Set(di, static_cast<int32_t>(0xffff0000)), high, low));
+}
+
+// Mixes the biased exponents of four vectors whose other bits are zero.
+template <class V>
+HWY_INLINE hn::Vec<Codes> MixExponents(V v0, V v1, V v2, V v3) {
+  return hn::BitCast(Codes(), hn::Or(hn::Or3(hn::ShiftRight<23>(v0), hn::ShiftRight<15>(v1),
+                                             hn::ShiftRight<7>(v2)),
+                                     hn::ShiftLeft<1>(v3)));
+}
 
 // The permutation of 16-bit words between groups at the start of each 128 bits and contiguous
 // groups of kBits words.
@@ -161,6 +207,17 @@ HWY_INLINE hn::Vec<Codes> PermuteWords(hn::Vec<Codes> v, const uint16_t* order) 
   return hn::Vec<Codes>{_mm512_permutexvar_epi16(hn::Load(d16, order).raw, v.raw)};
 }
 
+// Returns 48 bytes, the first three of each 32 bits, and arbitrary ones.
+HWY_INLINE hn::Vec<Codes> ThreeOfFourBytes(hn::Vec<Codes> v) {
+  const Codes d8;
+  alignas(16) static constexpr uint8_t kThree[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14};
+  alignas(64) static constexpr int32_t kJoin[16] = {0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14};
+  const hn::Repartition<int32_t, Codes> d32;
+  const auto apart = hn::TableLookupBytes(v, hn::LoadDup128(d8, kThree));
+  return hn::BitCast(
+      d8, hn::TableLookupLanes(hn::BitCast(d32, apart), hn::SetTableIndices(d32, kJoin)));
+}
+
 // The vector's first bytes as three pieces: four groups of kBits words have 24, 32, 40 or 48 bytes.
 template <int kBits>
 HWY_INLINE void StorePacked(hn::Vec<Codes> codes, uint8_t* HWY_RESTRICT out) {
@@ -168,7 +225,11 @@ HWY_INLINE void StorePacked(hn::Vec<Codes> codes, uint8_t* HWY_RESTRICT out) {
   const hn::Half<Codes> d256;
   const hn::Half<decltype(d256)> d128;
   const hn::Half<decltype(d128)> d64;
-  const auto v = PermuteWords(PackedApart<kBits>(codes), kOrder.join);
+  const auto v = [&] {
+    // Four codes of 6 bits fill whole bytes.
+    if constexpr (kBits == 6) return ThreeOfFourBytes(hn::BitCast(Codes(), FourJoined<6>(codes)));
+    return PermuteWords(PackedApart<kBits>(codes), kOrder.join);
+  }();
   const auto low = hn::LowerHalf(d256, v);
   if constexpr (kBits == 3) {
     hn::StoreU(hn::LowerHalf(d128, low), d128, out);

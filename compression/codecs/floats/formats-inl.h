@@ -100,22 +100,33 @@ struct Narrow {
   // result is an FP32 denormal, so no mode changes a bit.
   static constexpr int32_t kMagic = (kRebias + kDropped + 1) << 23;
 
-  // Returns, in the lowest 15 bits, the codes nearest to finite magnitudes (as FP32 bits), ties to
-  // even. Adds the power of two whose unit in the last place is the element's, so that the
-  // processor rounds. Then replaces the element's binade in the bits by the binade counted from the
-  // least normal one; rounding up to the next binade carries. An FP32 denormal is too small to
-  // matter. The product is exact, so a fused multiply-add gives the same result.
+  // Returns the power of two at or below finite magnitudes (as FP32 bits), at least kLeastNormal.
+  template <class DI>
+  static HWY_INLINE hn::Vec<DI> BinadeOf(DI di, hn::Vec<DI> magnitude) {
+    return hn::And(hn::Max(magnitude, hn::Set(di, kLeastNormal)), hn::Set(di, 0x7f800000));
+  }
+
+  // Returns the bits of magnitudes plus the power of two whose unit in the last place is the
+  // element's in that binade, so that the processor rounds to nearest, ties to even. An FP32
+  // denormal is too small to matter. The product is exact, so a fused multiply-add gives the same
+  // result.
+  template <class DI>
+  static HWY_INLINE hn::Vec<DI> RoundedIn(DI di, hn::Vec<DI> magnitude, hn::Vec<DI> binade) {
+    const hn::RebindToFloat<DI> df;
+    return hn::BitCast(
+        di, hn::MulAdd(hn::BitCast(df, binade), hn::Set(df, static_cast<float>(1 << kDropped)),
+                       hn::BitCast(df, magnitude)));
+  }
+
+  // Returns, in the lowest 15 bits, the codes nearest to finite magnitudes. Replaces the element's
+  // binade in the bits by the binade counted from the least normal one; rounding up to the next
+  // binade carries.
   template <class DI>
   static HWY_INLINE hn::Vec<DI> CodeOf(DI di, hn::Vec<DI> magnitude) {
-    const hn::RebindToFloat<DI> df;
-    const auto least = hn::Set(di, kLeastNormal);
-    const auto binade = hn::And(hn::Max(magnitude, least), hn::Set(di, 0x7f800000));
-    const auto sum =
-        hn::MulAdd(hn::BitCast(df, binade), hn::Set(df, static_cast<float>(1 << kDropped)),
-                   hn::BitCast(df, magnitude));
+    const auto binade = BinadeOf(di, magnitude);
     // The lowest bits of the sum's exponent are in bits 23 and up, of which only zeros are kept.
-    return hn::Add(hn::Sub(hn::BitCast(di, sum), binade),
-                   hn::ShiftRight<kDropped>(hn::Sub(binade, least)));
+    return hn::Add(hn::Sub(RoundedIn(di, magnitude, binade), binade),
+                   hn::ShiftRight<kDropped>(hn::Sub(binade, hn::Set(di, kLeastNormal))));
   }
 
   // Returns the FP32 bits of finite codes.

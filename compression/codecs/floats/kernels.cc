@@ -10,6 +10,7 @@
 #include "hwy/highway.h"
 // After Highway.
 #include "compression/codecs/floats/formats-inl.h"
+#include "compression/codecs/floats/four-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eps::float_kernels {
@@ -31,7 +32,11 @@ constexpr size_t kStep = 16;
 // The prefetch distance, in elements. A single row is a long run. The rows of a tile are short runs
 // in distant pages, which hardware prefetchers do not follow: there it reaches the same row of the
 // next tile (kTileCols).
+template <class Format>
 constexpr size_t kAheadInRow = 1024;
+// The loop of fp16 is so short that the processor itself reads nearly that far ahead.
+template <>
+constexpr size_t kAheadInRow<Fp16> = 2048;
 constexpr size_t kAheadInTile = 128;
 
 HWY_INLINE void PrefetchLine(const void* p) { __builtin_prefetch(p, 0, 2); }
@@ -118,7 +123,7 @@ HWY_INLINE void DecodeRow(const uint8_t* HWY_RESTRICT in, size_t n, size_t ahead
 template <class Format, class Operation>
 HWY_INLINE void DecodeRows(const uint8_t* in, size_t in_ld, size_t rows, size_t cols, size_t ld,
                            float* out) {
-  const size_t ahead = rows > 1 ? kAheadInTile : kAheadInRow;
+  const size_t ahead = rows > 1 ? kAheadInTile : kAheadInRow<Format>;
   for (size_t r = 0; r < rows; ++r) {
     DecodeRow<Format, Operation>(in + r * in_ld * sizeof(typename Format::Word), cols, ahead,
                                  out + r * ld);
@@ -154,6 +159,10 @@ HWY_INLINE hn::Vec<hn::Repartition<uint8_t, DF> > Encoded(DF df, const float* HW
     const auto c1 = Format::Code(df, hn::LoadU(df, in + lanes));
     return hn::BitCast(d8, hn::Combine(dword, c1, c0));
   } else {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+    hn::Vec<decltype(d8)> codes;
+    if (HWY_LIKELY(float_formats::HWY_NAMESPACE::FourCodes<Format>(in, &codes))) return codes;
+#endif
     const hn::Half<decltype(dword)> half;
     const auto c1 = Format::Code(df, hn::LoadU(df, in + lanes));
     const auto c2 = Format::Code(df, hn::LoadU(df, in + 2 * lanes));
@@ -211,7 +220,7 @@ HWY_INLINE void EncodeRow(const float* HWY_RESTRICT in, size_t n, size_t ahead,
 template <class Format, bool kPastCaches>
 HWY_INLINE void EncodeRows(const float* in, size_t ld, size_t rows, size_t cols, size_t out_ld,
                            uint8_t* out) {
-  const size_t ahead = rows > 1 ? kAheadInTile : kAheadInRow;
+  const size_t ahead = rows > 1 ? kAheadInTile : kAheadInRow<Format>;
   for (size_t r = 0; r < rows; ++r) {
     EncodeRow<Format, kPastCaches>(in + r * ld, cols, ahead,
                                    out + r * out_ld * sizeof(typename Format::Word));

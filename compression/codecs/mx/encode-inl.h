@@ -29,8 +29,8 @@ HWY_INLINE IntVector MagnitudeOf(IntVector bits) {
 }
 
 // Returns the codes of some elements in the lowest bytes of the lanes, given their bits and, in the
-// exponent field of a float, kTop - (E - D) of their pairs, at least 0. The second and third bytes
-// are zero. For a scale above kMostScale the result is meaningless, but within the range of codes.
+// exponent field of a float, kTop - (E - D) of their pairs, at least 0. For a scale above
+// kMostScale the result is meaningless, but within the range of codes.
 template <int kBits, bool kTruncate>
 HWY_INLINE IntVector Codes(IntVector bits, IntVector lift) {
   const Ints di;
@@ -39,7 +39,6 @@ HWY_INLINE IntVector Codes(IntVector bits, IntVector lift) {
   const auto y = hn::BitCast(df, hn::Add(MagnitudeOf(bits), lift));
   // The sum with this power of two has M, rounded to even, in the last bits of its significand.
   constexpr int32_t kPower = (kTop<kBits> + 24 - kBits) << kExponentAt;
-  static_assert((kPower >> 8 & 0xffff) == 0, "lets the second and third bytes be zero");
   const auto power = hn::BitCast(df, hn::Set(di, kPower));
   const auto sum = hn::Add(y, power);
   auto m = hn::BitCast(di, sum);
@@ -53,74 +52,23 @@ HWY_INLINE IntVector Codes(IntVector bits, IntVector lift) {
   return hn::OrAnd(m, sign, hn::Set(di, 1 << kBits));
 }
 
-#if HWY_TARGET == HWY_SCALAR
-constexpr bool kWholeBlocks = false;
-#else
-// True if a vector of bytes holds four whole blocks of codes, so that they are packed together.
-constexpr bool kWholeBlocks = hn::MaxLanes(Floats()) == kBlock;
-
-// Returns the lowest bytes of the lanes of four vectors, one vector after the other.
-[[maybe_unused]] HWY_INLINE hn::Vec<hn::Repartition<uint8_t, Ints> > FourTogether(IntVector v0,
-                                                                                  IntVector v1,
-                                                                                  IntVector v2,
-                                                                                  IntVector v3) {
-  // First collect byte i of each vector in lane i; then gather the bytes of each vector, four per
-  // 128 bits.
-  alignas(16) static constexpr uint8_t kByVector[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                        2, 6, 10, 14, 3, 7, 11, 15};
-  alignas(64) static constexpr int32_t kTogether[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                        2, 6, 10, 14, 3, 7, 11, 15};
-  const Ints di;
-  const hn::Repartition<uint8_t, Ints> d8;
-  const auto mixed = hn::Or3(hn::OrAnd(hn::ShiftLeft<8>(v1), v0, hn::Set(di, 0xff)),
-                             hn::ShiftLeft<16>(v2), hn::ShiftLeft<24>(v3));
-  const auto apart = hn::TableLookupBytes(hn::BitCast(d8, mixed), hn::LoadDup128(d8, kByVector));
-  return hn::BitCast(
-      d8, hn::TableLookupLanes(hn::BitCast(di, apart), hn::SetTableIndices(di, kTogether)));
-}
-#endif
-
-// Stores the codes of four vectors `stride` bytes apart in `out`: packed groups if kWholeBlocks,
-// else one byte each. If `exact`, no byte after a group is written; otherwise 16 bytes are written
-// from the start of each group.
-template <int kBits>
-HWY_INLINE void StoreCodes(IntVector v0, IntVector v1, IntVector v2, IntVector v3,
-                           [[maybe_unused]] bool exact, uint8_t* out, size_t stride) {
-  if constexpr (kWholeBlocks) {
-#if HWY_TARGET != HWY_SCALAR
-    const hn::Repartition<uint8_t, Ints> d8;
-    const auto codes = FourTogether(v0, v1, v2, v3);
-    if constexpr (kBits == 7) {
-      bp::StoreApart(d8, codes, out, stride);
-    } else {
-      const auto packed = bp::PackedApart<kBits + 1>(codes);
-      if (HWY_LIKELY(!exact)) {
-        bp::StoreApart(d8, packed, out, stride);
-      } else {
-        HWY_ALIGN uint8_t groups[kStep];
-        hn::Store(packed, d8, groups);
-        for (size_t i = 0; i < 4; ++i) {
-          std::memcpy(out + i * stride, groups + i * kBlock, 2 * (kBits + 1));
-        }
-      }
-    }
-#endif
-  } else {
-    const CodeBytes d8;
-    const auto mask = hn::Set(Ints(), 0xff);
-    hn::StoreU(hn::DemoteTo(d8, hn::And(v0, mask)), d8, out);
-    hn::StoreU(hn::DemoteTo(d8, hn::And(v1, mask)), d8, out + stride);
-    hn::StoreU(hn::DemoteTo(d8, hn::And(v2, mask)), d8, out + 2 * stride);
-    hn::StoreU(hn::DemoteTo(d8, hn::And(v3, mask)), d8, out + 3 * stride);
-  }
+// Stores the codes of four vectors `stride` bytes apart in `out`, one byte each.
+HWY_INLINE void StoreCodes(IntVector v0, IntVector v1, IntVector v2, IntVector v3, uint8_t* out,
+                           size_t stride) {
+  const CodeBytes d8;
+  const auto mask = hn::Set(Ints(), 0xff);
+  hn::StoreU(hn::DemoteTo(d8, hn::And(v0, mask)), d8, out);
+  hn::StoreU(hn::DemoteTo(d8, hn::And(v1, mask)), d8, out + stride);
+  hn::StoreU(hn::DemoteTo(d8, hn::And(v2, mask)), d8, out + 2 * stride);
+  hn::StoreU(hn::DemoteTo(d8, hn::And(v3, mask)), d8, out + 3 * stride);
 }
 
 // Encodes sixteen rows of Lanes(Floats) columns, one block per column. Elements of a block are
-// `step` apart in `in` and `ahead`, their codes `stride` bytes apart in `codes` (StoreCodes). The
+// `step` apart in `in` and `ahead`, their codes, one byte each, `stride` apart in `codes`. The
 // scales and the micro bytes of the blocks are contiguous.
 template <int kBits, bool kTruncate>
 HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step, const float* ahead,
-                             bool exact, uint8_t* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT micro,
+                             uint8_t* HWY_RESTRICT scales, uint8_t* HWY_RESTRICT micro,
                              uint8_t* HWY_RESTRICT codes, size_t stride) {
   const Ints di;
   const Floats df;
@@ -155,12 +103,25 @@ HWY_INLINE void EncodeAcross(const float* HWY_RESTRICT in, size_t step, const fl
     micros = hn::Or(micros, hn::IfThenElseZero(below23, hn::Set(di, 2 << (i / 2))));
     const auto lift01 = hn::IfThenElse(below01, lift_if_below, lift_if_at_scale);
     const auto lift23 = hn::IfThenElse(below23, lift_if_below, lift_if_at_scale);
-    StoreCodes<kBits>(Codes<kBits, kTruncate>(bits0, lift01),
-                      Codes<kBits, kTruncate>(bits1, lift01),
-                      Codes<kBits, kTruncate>(bits2, lift23),
-                      Codes<kBits, kTruncate>(bits3, lift23), exact, codes + i * stride, stride);
+    StoreCodes(Codes<kBits, kTruncate>(bits0, lift01), Codes<kBits, kTruncate>(bits1, lift01),
+               Codes<kBits, kTruncate>(bits2, lift23), Codes<kBits, kTruncate>(bits3, lift23),
+               codes + i * stride, stride);
   }
   hn::StoreU(hn::DemoteTo(d8, micros), d8, micro);
+}
+
+// Writes the micro bytes of four blocks: bit 4 * i + k of `below` is that of element i of block k,
+// and only even elements count.
+HWY_INLINE void StoreMicro(uint64_t below, uint8_t* micro) {
+  for (int k = 0; k < 4; ++k) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_BMI2_FMA)
+    micro[k] = static_cast<uint8_t>(_pext_u64(below, uint64_t{0x0101010101010101u} << k));
+#else
+    // Move the first bit of each of eight bytes into the highest byte.
+    const uint64_t pair_bits = below >> k & 0x0101010101010101u;
+    micro[k] = static_cast<uint8_t>(pair_bits * 0x0102040810204080u >> 56);
+#endif
+  }
 }
 
 // Returns the micro bits of the pairs that cover a block's first n elements.

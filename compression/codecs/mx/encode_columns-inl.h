@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "compression/codecs/mx/encode-inl.h"
+#include "compression/codecs/mx/encode_four-inl.h"
 #include "compression/panel_ahead.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -27,17 +27,37 @@ struct Ahead {
   size_t out_bytes;
 };
 
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+
+// As EncodeBlocks, for whole groups of four vectors of columns.
+template <int kBits, bool kTruncate>
+HWY_INLINE void EncodeFours(const Tile& tile, const float* in, size_t ld, const Ahead& ahead,
+                            const Planes<uint8_t>& out) {
+  const size_t row_bytes = tile.cols * (kBits + 1) / 8;
+  for (size_t r = 0; r < tile.rows; r += kBlock) {
+    const size_t first = r / kBlock * tile.cols;
+    for (size_t c = 0; c < tile.cols; c += kStep) {
+      EncodeFourAcross<kBits, kTruncate>(
+          in + r * ld + c, ld, ahead.in + r * ld + c, out.scales + first + c, out.micro + first + c,
+          out.codes + r * row_bytes + c * (kBits + 1) / 8, row_bytes);
+    }
+  }
+}
+
+#endif  // HWY_ARCH_X86
+
 // Encodes whole blocks along columns: cols and rows are multiples of kBlock.
 template <int kBits, bool kTruncate>
 HWY_INLINE void EncodeBlocks(const Tile& tile, const float* in, size_t ld, const Ahead& ahead,
                              const Planes<uint8_t>& out) {
-  constexpr size_t kGroupBytes = 2 * (kBits + 1);
   const size_t groups = tile.cols / kBlock;
-  // Codes are stored packed in place, or as bytes in a buffer that is packed afterwards.
-  HWY_ALIGN uint8_t unpacked[kWholeBlocks || kBits == 7 ? 1 : kRows * kCols];
-  constexpr bool kDirect = kWholeBlocks || kBits == 7;
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  if (tile.cols % kStep == 0) return EncodeFours<kBits, kTruncate>(tile, in, ld, ahead, out);
+#endif
+  // Codes are stored as bytes, in a buffer that is packed afterwards if they are narrower.
+  constexpr bool kDirect = kBits == 7;
+  HWY_ALIGN uint8_t unpacked[kDirect ? 1 : kRows * kCols];
   uint8_t* const codes = kDirect ? out.codes : unpacked;
-  constexpr size_t kStride = kDirect ? kGroupBytes : kBlock;  // between groups of 16 codes
   const size_t out_step = ahead.out_bytes * kStep / (tile.rows * tile.cols);
   const char* ahead_out = ahead.out;
   const size_t lanes = hn::Lanes(Floats());
@@ -47,10 +67,9 @@ HWY_INLINE void EncodeBlocks(const Tile& tile, const float* in, size_t ld, const
       for (size_t i = 0; i < lanes * kBlock; i += kStep, ahead_out += out_step) {
         PrefetchToWrite(ahead_out);
       }
-      EncodeAcross<kBits, kTruncate>(
-          in + r * ld + c, ld, ahead.in + r * ld + c, (groups - c / kBlock) * kGroupBytes < 16,
-          out.scales + first + c, out.micro + first + c,
-          codes + (r * groups + c / kBlock) * kStride + c % kBlock, groups * kStride);
+      EncodeAcross<kBits, kTruncate>(in + r * ld + c, ld, ahead.in + r * ld + c,
+                                     out.scales + first + c, out.micro + first + c,
+                                     codes + r * tile.cols + c, tile.cols);
     }
   }
   if constexpr (!kDirect) bp::PackGroups<kBits + 1>(codes, tile.rows * groups, out.codes);

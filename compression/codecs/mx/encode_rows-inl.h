@@ -12,51 +12,14 @@
 #include <cstring>
 
 #include "compression/codecs/mx/encode-inl.h"
+#include "compression/codecs/mx/encode_four-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace eps::mx_kernels {
 namespace HWY_NAMESPACE {
 namespace {
 
-// True if the codes of a row are packed in registers or need no packing.
-template <int kBits>
-constexpr bool kPacksAlong = kBits == 7 || bp::kPacksInRegisters;
-
-#if HWY_TARGET != HWY_SCALAR
-
-// Stores the codes of four consecutive blocks: packed if kPacksAlong<kBits>, else one byte each.
-// Whole lines bypass the caches.
-template <int kBits>
-HWY_INLINE void StoreFourAlong(IntVector v0, IntVector v1, IntVector v2, IntVector v3,
-                               uint8_t* out) {
-  if constexpr (kWholeBlocks) {
-    const hn::Repartition<uint8_t, Ints> d8;
-    const auto codes = FourTogether(v0, v1, v2, v3);
-    if constexpr (kBits < 7 && kPacksAlong<kBits>) {
-      bp::StorePacked<kBits + 1>(codes, out);
-    } else if (kBits == 7 && reinterpret_cast<uintptr_t>(out) % kStep == 0) {
-      hn::Stream(codes, d8, out);
-    } else {
-      hn::StoreU(codes, d8, out);
-    }
-  } else {
-    StoreCodes<kBits>(v0, v1, v2, v3, /*exact=*/true, out, kBlock);
-  }
-}
-
-// Writes the micro bytes of four blocks: bit 4 * i + k of `below` is that of element i of block k,
-// and only even elements count.
-HWY_INLINE void StoreMicro(uint64_t below, uint8_t* micro) {
-  for (int k = 0; k < 4; ++k) {
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_BMI2_FMA)
-    micro[k] = static_cast<uint8_t>(_pext_u64(below, uint64_t{0x0101010101010101u} << k));
-#else
-    // Move the first bit of each of eight bytes into the highest byte.
-    const uint64_t pair_bits = below >> k & 0x0101010101010101u;
-    micro[k] = static_cast<uint8_t>(pair_bits * 0x0102040810204080u >> 56);
-#endif
-  }
-}
+#if HWY_TARGET != HWY_SCALAR && !(HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3)
 
 // Encodes four consecutive blocks of sixteen elements. Byte k of the 32-bit lanes belongs to block
 // k, so exponents are handled for all four at once. Returns false if the vector code cannot handle
@@ -96,9 +59,6 @@ HWY_INLINE bool EncodeFourAlong(const float* HWY_RESTRICT in, uint8_t* HWY_RESTR
   std::memcpy(scales, &four_scales, sizeof(four_scales));
 
   const auto is_zero = hn::Eq(largest, hn::Zero(d8));
-  const auto clamped =
-      hn::Max(hn::Min(largest, hn::Set(d8, kMostScale<kBits>)), hn::Set(d8, kLeastScale<kBits>));
-  const bool usual = hn::AllTrue(d8, hn::Or(hn::Eq(largest, clamped), is_zero));
   // The lift of a pair at the scale, and below it; blocks of zeros are not lifted.
   const auto lift_if_at_scale =
       hn::IfThenZeroElse(is_zero, hn::SaturatedSub(hn::Set(d8, kTop<kBits>), largest));
@@ -117,41 +77,42 @@ HWY_INLINE bool EncodeFourAlong(const float* HWY_RESTRICT in, uint8_t* HWY_RESTR
     const auto lift1 = hn::BitCast(di, hn::And(hn::ShiftLeft<15>(lift), mask));
     const auto lift2 = hn::BitCast(di, hn::And(hn::ShiftLeft<7>(lift), mask));
     const auto lift3 = hn::BitCast(di, hn::And(hn::ShiftRight<1>(lift), mask));
-    StoreFourAlong<kBits>(Codes<kBits, kTruncate>(LoadBits(in + i), lift0),
-                          Codes<kBits, kTruncate>(LoadBits(in + kBlock + i), lift1),
-                          Codes<kBits, kTruncate>(LoadBits(in + 2 * kBlock + i), lift2),
-                          Codes<kBits, kTruncate>(LoadBits(in + 3 * kBlock + i), lift3), codes + i);
+    StoreCodes(Codes<kBits, kTruncate>(LoadBits(in + i), lift0),
+               Codes<kBits, kTruncate>(LoadBits(in + kBlock + i), lift1),
+               Codes<kBits, kTruncate>(LoadBits(in + 2 * kBlock + i), lift2),
+               Codes<kBits, kTruncate>(LoadBits(in + 3 * kBlock + i), lift3), codes + i, kBlock);
   }
   StoreMicro(~not_below, micro);
-  return usual;
+  return AreUsual<kBits>(largest);
 }
 
-#endif  // HWY_TARGET != HWY_SCALAR
+#endif  // HWY_TARGET
 
-// Encodes whole blocks of a row of a tile: cols is a multiple of kStep. Returns false if the vector
-// code cannot handle one of the scales.
+// Encodes a row of a tile of kCols elements. Returns false if the vector code cannot handle one of
+// the scales.
 template <int kBits, bool kTruncate>
-HWY_INLINE bool EncodeAlong(const float* HWY_RESTRICT in, size_t cols, const Planes<uint8_t>& out) {
-  constexpr size_t kStride = kPacksAlong<kBits> ? 2 * (kBits + 1) : kBlock;
-  HWY_ALIGN uint8_t unpacked[kPacksAlong<kBits> ? 1 : kCols];
-  uint8_t* const codes = kPacksAlong<kBits> ? out.codes : unpacked;
+HWY_INLINE bool EncodeWholeRow(const float* HWY_RESTRICT in, const Planes<uint8_t>& out) {
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  return EncodeEightAlong<kBits, kTruncate>(in, out);
+#else
+  HWY_ALIGN uint8_t unpacked[kBits == 7 ? 1 : kCols];
+  uint8_t* const codes = kBits == 7 ? out.codes : unpacked;
   bool usual = true;
-  for (size_t c = 0; c < cols; c += kStep) {
-    for (size_t i = 0; i < kStep; i += kBlock) PrefetchNear(in + kAheadInRow + c + i);
+  for (size_t c = 0; c < kCols; c += kStep) {
     const size_t n = c / kBlock;
 #if HWY_TARGET == HWY_SCALAR
     usual = false;
     for (size_t i = n; i < n + 4; ++i) {
-      EncodeAcross<kBits, kTruncate>(in + i * kBlock, 1, in, true, out.scales + i, out.micro + i,
-                                     codes + i * kStride, 1);
+      EncodeAcross<kBits, kTruncate>(in + i * kBlock, 1, in, out.scales + i, out.micro + i,
+                                     codes + i * kBlock, 1);
     }
 #else
-    usual &= EncodeFourAlong<kBits, kTruncate>(in + c, out.scales + n, out.micro + n,
-                                               codes + n * kStride);
+    usual &= EncodeFourAlong<kBits, kTruncate>(in + c, out.scales + n, out.micro + n, codes + c);
 #endif
   }
-  if constexpr (!kPacksAlong<kBits>) bp::PackGroups<kBits + 1>(codes, cols / kBlock, out.codes);
+  if constexpr (kBits < 7) bp::PackGroups<kBits + 1>(codes, kCols / kBlock, out.codes);
   return usual;
+#endif  // HWY_ARCH_X86
 }
 
 // Encodes a row of fewer than kCols elements. Returns false as EncodeAlong.
@@ -162,8 +123,7 @@ HWY_INLINE bool EncodeShortRow(const float* in, size_t cols, const Planes<uint8_
   uint8_t scales[kCols / kBlock];
   uint8_t micro[kCols / kBlock];
   std::memcpy(values, in, cols * sizeof(float));
-  const bool usual = EncodeAlong<kBits, kTruncate>(values, (cols + kStep - 1) / kStep * kStep,
-                                                   {scales, micro, codes});
+  const bool usual = EncodeWholeRow<kBits, kTruncate>(values, {scales, micro, codes});
   const size_t groups = (cols + kBlock - 1) / kBlock;
   // The last block may hold pairs of padding only, whose micro bit must be 0.
   micro[groups - 1] &= PairsOf(cols - (groups - 1) * kBlock);
@@ -179,7 +139,8 @@ void EncodeRowOfTiles(const float* in, size_t cols, const Planes<uint8_t>& out, 
     const size_t offset = begin / kCols * stride;
     const Planes<uint8_t> planes{out.scales + offset, out.micro + offset, out.codes + offset};
     const size_t n = HWY_MIN(cols - begin, kCols);
-    const bool usual = n == kCols ? EncodeAlong<kBits, kTruncate>(in + begin, n, planes)
+    for (size_t i = 0; i < n; i += kBlock) PrefetchNear(in + begin + kAheadInRow + i);
+    const bool usual = n == kCols ? EncodeWholeRow<kBits, kTruncate>(in + begin, planes)
                                   : EncodeShortRow<kBits, kTruncate>(in + begin, n, planes);
     if (HWY_UNLIKELY(!usual)) {
       RepairBlocks<kBits, kTruncate>(Tile{1, n, false}, in + begin, n, planes);

@@ -63,7 +63,8 @@ class MxArithmetic final : public BlockArithmetic {
     const auto decode = accumulate ? mx_kernels::Accumulate : mx_kernels::Decode;
     decode(variant_.format, KernelTile(tile, axis), PlanesAt(bytes, layout), ld, out);
   }
-  bool has_rows() const override { return true; }
+  bool encodes_rows() const override { return true; }
+  bool decodes_rows() const override { return true; }
   void EncodeRow(const RowPiece& piece, const float* in, const BlockTile& layout,
                  uint8_t* bytes) const override {
     mx_kernels::EncodeRow(variant_.format, truncate_, in, piece.cols,

@@ -65,6 +65,19 @@ HWY_INLINE bool IsUsual(uint8_t scale) {
   return scale == 0 || (scale >= kLeastScale<kBits> && scale <= kMostScale<kBits>);
 }
 
+#if HWY_TARGET != HWY_SCALAR
+
+// Returns true if IsUsual holds for every byte of a vector.
+template <int kBits>
+HWY_INLINE bool AreUsual(hn::Vec<hn::Repartition<uint8_t, Ints> > scales) {
+  const hn::Repartition<uint8_t, Ints> d8;
+  const auto clamped =
+      hn::Max(hn::Min(scales, hn::Set(d8, kMostScale<kBits>)), hn::Set(d8, kLeastScale<kBits>));
+  return hn::AllTrue(d8, hn::Or(hn::Eq(scales, clamped), hn::Eq(scales, hn::Zero(d8))));
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
+
 // Encodes those blocks of an encoded tile again, one by one, whose scales the vector code cannot
 // handle. A block with NaN or infinity gets zero for its micro byte and its codes.
 template <int kBits, bool kTruncate>

@@ -25,9 +25,18 @@ struct TileShape {
   bool column_blocks = false;
 };
 
-// Encodes in[r * ld + c] into a tile's scales and codes.
+// Encodes in[r * ld + c] into a tile's scales and codes. Whole cache lines of codes may bypass the
+// caches: call hwy::FlushStream() before another thread may read them.
 void Encode(Element element, const TileShape& shape, const float* in, size_t ld, uint8_t* scales,
             uint8_t* codes);
+
+// Returns whether EncodeRow is faster than Encode on this machine.
+bool EncodesRows();
+// Encodes a row of adjacent tiles with blocks along the row: of tiles of kMaxCols columns, `stride`
+// bytes apart, or of one narrower tile. `scales` and `codes` are those of the row in the first
+// tile.
+void EncodeRow(Element element, const float* in, size_t cols, uint8_t* scales, uint8_t* codes,
+               size_t stride);
 
 // out[r * ld + c] = element (r, c) of the tile. Arbitrary bytes are a valid tile.
 void Decode(Element element, const TileShape& shape, const uint8_t* scales, const uint8_t* codes,

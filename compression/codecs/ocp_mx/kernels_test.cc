@@ -3,6 +3,7 @@
 
 #include "compression/codecs/ocp_mx/kernels.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -181,6 +182,39 @@ TEST(Kernels, AccumulateTreatsDenormalsAsZeros) {
       ASSERT_EQ(BitsOfFloat(out.floats()[i]), BitsOfFloat(expected[i])) << i;
     }
   });
+}
+
+// Rows of five tiles at every address within a cache line, because codes of 8 bits are stored as
+// whole lines where they are aligned; and rows of a narrower tile.
+TEST(Kernels, RowsMatchTheReferenceAtEveryAddress) {
+  constexpr uint32_t kRows = 3;
+  for (const Format& format : kFormats) {
+    const auto reference = NewReferenceCodec(format.name);
+    ASSERT_TRUE(reference.ok()) << reference.status();
+    TestRandom random;
+    for (const uint32_t cols : {640u, 77u}) {
+      const uint32_t of_tile = std::min(cols, 128u);
+      const BlockTile layout = LayOutTile({32, format.bits, false}, Axis::kRow, kRows, of_tile);
+      const size_t row_bytes = (of_tile + 15) / 16 * 2 * format.bits;
+      for (size_t shift = 0; shift < 64; ++shift) {
+        const std::vector<float> values = Values(kRows * cols, &random);
+        const std::string encoded =
+            (*reference)->Encode(MatrixChunk(kRows, cols), Axis::kRow, values.data(), nullptr);
+        std::string expected(encoded.size() + 128, '\xa5');
+        std::string found = expected;
+        expected.replace(shift, encoded.size(), encoded);
+        OnEveryTarget([&] {
+          uint8_t* const scales = reinterpret_cast<uint8_t*>(&found[shift]);
+          for (size_t r = 0; r < kRows; ++r) {
+            ocp_mx_kernels::EncodeRow(format.element, values.data() + r * cols, cols,
+                                      scales + r * layout.blocks_across,
+                                      scales + layout.codes + r * row_bytes, layout.bytes);
+          }
+          ASSERT_TRUE(found == expected) << format.name << ", " << cols << ", shift " << shift;
+        });
+      }
+    }
+  }
 }
 
 // The gaps between rows are neither read as elements nor written.

@@ -1,6 +1,7 @@
 // The OCP Microscaling codecs: tiles of blocks of 32 elements with a shared power of two
 // (docs/formats/codecs.md).
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -66,6 +67,16 @@ class OcpMxArithmetic final : public BlockArithmetic {
               bool accumulate, size_t ld, float* out) const override {
     const auto decode = accumulate ? ocp_mx_kernels::Accumulate : ocp_mx_kernels::Decode;
     decode(format_.element, ShapeOf(tile, axis), bytes, bytes + layout.codes, ld, out);
+  }
+  bool encodes_rows() const override { return ocp_mx_kernels::EncodesRows(); }
+  void EncodeRow(const RowPiece& piece, const float* in, const BlockTile& layout,
+                 uint8_t* bytes) const override {
+    const size_t row = piece.row % kTileRows;
+    // A row of codes fills whole groups.
+    const size_t groups = (std::min(piece.cols, kTileCols) + kCodeGroup - 1) / kCodeGroup;
+    ocp_mx_kernels::EncodeRow(format_.element, in, piece.cols, bytes + row * layout.blocks_across,
+                              bytes + layout.codes + row * groups * 2 * format_.code_bits,
+                              layout.bytes);
   }
   bool MayBeInadmissible(const uint8_t* bytes, const BlockTile& layout) const override {
     if (ocp_mx_kernels::AnyAbove(bytes, layout.blocks(), 0xff, format_.harmless_scale)) return true;
