@@ -51,7 +51,7 @@ ROOMS = {
     "worker/relay": ["base", "base/job", "proto", "compression", "worker/client"],
     "worker/relay/testing": ["worker/data"],
     "worker/data": ["base", "base/job", "worker/relay"],
-    "worker/models": _BASE + ["worker/relay", "worker/exec"],
+    "worker/models": _BASE + ["base/config", "worker/relay", "worker/exec"],
     "worker/exec": ["base", "base/job", "compression", "worker/relay"],
     "worker/exec/testing": ["worker/models"],
     "worker": _BASE + ["base/config", "proto", "wire", "compression"] + _WORKER,

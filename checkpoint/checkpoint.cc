@@ -82,11 +82,14 @@ absl::Status CheckListed(const std::string& folder, const CheckpointManifest& ma
 
 }  // namespace
 
-SmallFiles FilesOfJob(const JobSpec& spec) {
+namespace {
+
+// The files that the spec alone determines.
+SmallFiles FilesOfSpec(const JobSpec& spec) {
   SmallFiles files;
-  files["config.json"] = ModelToJson(spec.model);
-  files[kSpecFile] = spec.ToText();
   const ModelFamily& family = FamilyOf(spec.model.type);
+  files[family.file()] = ModelToJson(spec.model);
+  files[kSpecFile] = spec.ToText();
   if (family.vocabulary(spec.model) == 0) return files;
   files["generation_config.json"] =
       "{\n  \"_from_model_config\": true,\n  \"do_sample\": true\n}\n";
@@ -96,6 +99,16 @@ SmallFiles FilesOfJob(const JobSpec& spec) {
                                {"model_max_length", family.max_seq_len(spec.model)},
                                {"clean_up_tokenization_spaces", false}};
   files["tokenizer_config.json"] = config.dump(2) + "\n";
+  return files;
+}
+
+}  // namespace
+
+SmallFiles FilesOfJob(const JobSpec& spec, const SmallFiles& of_model) {
+  SmallFiles files = FilesOfSpec(spec);
+  for (const auto& [name, content] : of_model) {
+    if (name != FamilyOf(spec.model.type).file()) files[name] = content;
+  }
   return files;
 }
 
@@ -130,7 +143,8 @@ CheckpointWriter::CheckpointWriter(std::string root, uint64_t step, const JobSpe
       folder_(absl::StrCat(root_, "/", name_)),
       hidden_(TemporaryName(root_, name_)),
       spec_(spec),
-      chunks_(chunks) {}
+      chunks_(chunks),
+      weights_(spec) {}
 
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const std::string& root,
                                                                            uint64_t step,
@@ -142,8 +156,9 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const
   EPS_RETURN_IF_ERROR(CreateFolder(writer->hidden_ + "/eps"));
   for (const std::string& file : StateFiles(spec)) {
     EPS_ASSIGN_OR_RETURN(
-        auto states,
-        SafetensorsWriter::Create(absl::StrCat(writer->hidden_, "/", file), EntriesOf(spec)));
+        auto states, SafetensorsWriter::Create(
+                         absl::StrCat(writer->hidden_, "/", file),
+                         writer->states_.empty() ? writer->weights_.entries() : EntriesOf(spec)));
     writer->states_.push_back(std::move(states));
     writer->files_.push_back(file);
   }
@@ -176,11 +191,19 @@ absl::Status CheckpointWriter::WriteChunk(ChunkId id, const ChunkState& state) {
       values.resize(segment.elements());
       std::memcpy(values.data(), state.data() + first * sizeof(float),
                   values.size() * sizeof(float));
-      EPS_RETURN_IF_ERROR(
-          states_[field]->Write(segment.tensor.value(), segment.tensor_offset, values));
+      EPS_RETURN_IF_ERROR(WriteField(field, segment.tensor, segment.tensor_offset, values));
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckpointWriter::WriteField(size_t field, TensorId tensor, uint64_t first,
+                                          absl::Span<const float> values) {
+  if (field > 0) return states_[field]->Write(tensor.value(), first, values);
+  return weights_.ForEachPiece(
+      tensor, first, values.size(), [&](size_t entry, uint64_t from, size_t offset, size_t count) {
+        return states_[0]->Write(entry, from, values.subspan(offset, count));
+      });
 }
 
 absl::Status CheckpointWriter::WriteResidual(const ResidualPlace& place,
@@ -252,11 +275,13 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
     return absl::DataLossError(absl::StrCat(spec_path, ": digest ", ToHex(reader->spec_.Digest()),
                                             ", the manifest has ", manifest.spec_digest));
   }
+  reader->weights_ = std::make_unique<WeightLayout>(reader->spec_);
   for (const std::string& file : StateFiles(reader->spec_)) {
     EPS_RETURN_IF_ERROR(CheckListed(folder, manifest, file));
     const std::string path = absl::StrCat(folder, "/", file);
     EPS_ASSIGN_OR_RETURN(auto states, SafetensorsReader::Open(path));
-    for (const SafetensorsEntry& expected : EntriesOf(reader->spec_)) {
+    for (const SafetensorsEntry& expected :
+         reader->states_.empty() ? reader->weights_->entries() : EntriesOf(reader->spec_)) {
       EPS_ASSIGN_OR_RETURN(const SafetensorsEntry* found, states->Find(expected.name));
       if (found->shape != expected.shape || found->dtype != "F32") {
         return absl::DataLossError(absl::StrCat(path, ": tensor ", expected.name,
@@ -286,9 +311,18 @@ absl::Status CheckpointReader::CheckFits(const JobSpec& spec) const {
 absl::Status CheckpointReader::Read(size_t field, TensorId tensor, uint64_t first, size_t count,
                                     float* out) const {
   EPS_CHECK(field < states_.size() && tensor.value() < spec_.tensors.size());
-  EPS_ASSIGN_OR_RETURN(const SafetensorsEntry* entry,
-                       states_[field]->Find(spec_.tensors[tensor.value()].name));
-  return states_[field]->Read(*entry, first, count, out);
+  if (field > 0) {
+    EPS_ASSIGN_OR_RETURN(const SafetensorsEntry* entry,
+                         states_[field]->Find(spec_.tensors[tensor.value()].name));
+    return states_[field]->Read(*entry, first, count, out);
+  }
+  return weights_->ForEachPiece(
+      tensor, first, count,
+      [&](size_t i, uint64_t from, size_t offset, size_t piece) -> absl::Status {
+        EPS_ASSIGN_OR_RETURN(const SafetensorsEntry* entry,
+                             states_[0]->Find(weights_->entries()[i].name));
+        return states_[0]->Read(*entry, from, piece, out + offset);
+      });
 }
 
 absl::StatusOr<ChunkState> CheckpointReader::ReadChunk(const JobSpec& spec,
@@ -297,11 +331,9 @@ absl::StatusOr<ChunkState> CheckpointReader::ReadChunk(const JobSpec& spec,
   std::vector<float> values;
   for (size_t field = 0; field < states_.size(); ++field) {
     for (const Segment& segment : chunk.segments) {
-      EPS_ASSIGN_OR_RETURN(const SafetensorsEntry* entry,
-                           states_[field]->Find(spec.tensors[segment.tensor.value()].name));
       values.resize(segment.elements());
       EPS_RETURN_IF_ERROR(
-          states_[field]->Read(*entry, segment.tensor_offset, values.size(), values.data()));
+          Read(field, segment.tensor, segment.tensor_offset, values.size(), values.data()));
       const uint64_t first = field * chunk.elements + segment.offset;
       std::memcpy(&state[first * sizeof(float)], values.data(), values.size() * sizeof(float));
     }

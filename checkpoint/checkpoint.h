@@ -17,6 +17,7 @@
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
 #include "checkpoint/checkpoint_residuals.h"
+#include "checkpoint/weights/weight_layout.h"
 #include "wire/control_client.h"
 
 namespace eps {
@@ -24,13 +25,14 @@ namespace eps {
 // The files of a checkpoint that hold no tensors, by their path in the folder.
 using SmallFiles = std::map<std::string, std::string>;
 
-// Returns the Hugging Face and eps/ files that the spec determines: config.json,
-// generation_config.json, eps/job_spec.txt and, for a byte-level vocabulary, tokenizer.json and
-// tokenizer_config.json.
-SmallFiles FilesOfJob(const JobSpec& spec);
+// Returns the Hugging Face and eps/ files of a checkpoint: those that the spec determines, which
+// are the description of the model, generation_config.json, eps/job_spec.txt and, for a byte-level
+// vocabulary, tokenizer.json and tokenizer_config.json; and `of_model`, the files of the model's
+// folder (base/config/model_folder.h), of which only the description itself does not win.
+SmallFiles FilesOfJob(const JobSpec& spec, const SmallFiles& of_model = {});
 
-// Returns the tensors of a job as its files hold them: name, shape and dtype F32, in the spec's
-// order.
+// Returns the tensors of a job as the files in eps/ hold them: name, shape and dtype F32, in the
+// spec's order.
 std::vector<SafetensorsEntry> EntriesOf(const JobSpec& spec);
 // Returns the files of a checkpoint that hold the job's state, in the order of a chunk's state: the
 // weights, then the fields of the optimizer.
@@ -69,6 +71,8 @@ class CheckpointWriter {
 
  private:
   CheckpointWriter(std::string root, uint64_t step, const JobSpec& spec, const ChunkMap& chunks);
+  absl::Status WriteField(size_t field, TensorId tensor, uint64_t first,
+                          absl::Span<const float> values);
   absl::Status WriteAll(const Border& border, const SmallFiles& files, uint32_t servers);
   absl::Status WriteManifest(const Border& border, uint32_t servers);
 
@@ -78,6 +82,7 @@ class CheckpointWriter {
   const std::string hidden_;  // root/.name.tmp
   const JobSpec& spec_;
   const ChunkMap& chunks_;
+  const WeightLayout weights_;
   std::vector<std::unique_ptr<SafetensorsWriter>> states_;  // weights, then the state fields
   std::unique_ptr<ResidualFilesWriter> residuals_;
   std::vector<std::string> files_;  // written so far, for the manifest
@@ -105,6 +110,7 @@ class CheckpointReader {
   absl::Status Read(size_t field, TensorId tensor, uint64_t first, size_t count, float* out) const;
   // Returns the state of a chunk of a job that passed CheckFits. Thread-safe.
   absl::StatusOr<ChunkState> ReadChunk(const JobSpec& spec, const Chunk& chunk) const;
+  const WeightLayout& weights() const { return *weights_; }
   // The residuals of sparse gradients; null if the checkpoint has none.
   const ResidualFiles* residuals_or_null() const { return residuals_.get(); }
 
@@ -114,6 +120,7 @@ class CheckpointReader {
   std::string folder_;
   Border border_;
   JobSpec spec_;
+  std::unique_ptr<WeightLayout> weights_;
   std::vector<std::unique_ptr<SafetensorsReader>> states_;
   std::unique_ptr<ResidualFiles> residuals_;
 };

@@ -39,13 +39,36 @@ constexpr Dtype kDtypes[] = {
 // Top-level files of a checkpoint that transformers does not load.
 constexpr const char* kNotExported[] = {kSafetensorsFile, "trainer_state.json"};
 
+// A tensor of the exported files, and the elements of the job's tensor that it holds.
+struct ExportedTensor {
+  SafetensorsEntry entry;
+  TensorId tensor;
+  uint64_t first = 0;
+};
+
+std::vector<ExportedTensor> TensorsOf(const CheckpointReader& checkpoint, const Dtype& dtype) {
+  std::vector<ExportedTensor> tensors;
+  const WeightLayout& weights = checkpoint.weights();
+  for (uint32_t t = 0; t < checkpoint.spec().tensors.size(); ++t) {
+    uint64_t first = 0;
+    for (size_t i = 0; i < weights.files(TensorId(t)).size(); ++i) {
+      SafetensorsEntry entry = weights.entries()[weights.first_entry(TensorId(t)) + i];
+      entry.dtype = dtype.in_file;
+      const uint64_t elements = entry.elements();
+      tensors.push_back({std::move(entry), TensorId(t), first});
+      first += elements;
+    }
+  }
+  return tensors;
+}
+
 // Returns the tensors of each shard as indices into `entries`.
-std::vector<std::vector<size_t>> PlanShards(const std::vector<SafetensorsEntry>& entries,
+std::vector<std::vector<size_t>> PlanShards(const std::vector<ExportedTensor>& entries,
                                             const Dtype& dtype, uint64_t max_bytes) {
   std::vector<std::vector<size_t>> shards(1);
   uint64_t filled = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
-    const uint64_t bytes = entries[i].elements() * dtype.element_bytes;
+    const uint64_t bytes = entries[i].entry.elements() * dtype.element_bytes;
     if (!shards.back().empty() && (filled >= max_bytes || bytes > max_bytes - filled)) {
       shards.emplace_back();
       filled = 0;
@@ -56,19 +79,19 @@ std::vector<std::vector<size_t>> PlanShards(const std::vector<SafetensorsEntry>&
   return shards;
 }
 
-absl::Status WriteShard(const CheckpointReader& checkpoint,
-                        const std::vector<SafetensorsEntry>& all,
+absl::Status WriteShard(const CheckpointReader& checkpoint, const std::vector<ExportedTensor>& all,
                         const std::vector<size_t>& members, const std::string& path) {
   std::vector<SafetensorsEntry> entries;
-  for (const size_t i : members) entries.push_back(all[i]);
+  for (const size_t i : members) entries.push_back(all[i].entry);
   EPS_ASSIGN_OR_RETURN(const auto writer, SafetensorsWriter::Create(path, entries));
   std::vector<float> values(kPiece);
   for (size_t e = 0; e < entries.size(); ++e) {
     const uint64_t elements = entries[e].elements();
     for (uint64_t first = 0; first < elements; first += kPiece) {
       const size_t count = std::min<uint64_t>(kPiece, elements - first);
-      EPS_RETURN_IF_ERROR(checkpoint.Read(/*field=*/0, TensorId(static_cast<uint32_t>(members[e])),
-                                          first, count, values.data()));
+      const ExportedTensor& from = all[members[e]];
+      EPS_RETURN_IF_ERROR(
+          checkpoint.Read(/*field=*/0, from.tensor, from.first + first, count, values.data()));
       const absl::Status wrote = writer->Write(e, first, absl::MakeSpan(values.data(), count));
       if (absl::IsInvalidArgument(wrote)) {
         return absl::InvalidArgumentError(
@@ -90,8 +113,9 @@ absl::Status CopySmallFiles(const std::string& from, const std::string& to, cons
     EPS_ASSIGN_OR_RETURN(std::string content, ReadTextFile(absl::StrCat(from, "/", name)));
     if (name == "config.json") {
       auto config = nlohmann::ordered_json::parse(content, nullptr, /*allow_exceptions=*/false);
-      if (config.is_object() && config.contains("torch_dtype")) {
-        config["torch_dtype"] = dtype.in_config;
+      for (const char* const key : {"torch_dtype", "dtype"}) {
+        if (!config.is_object() || !config.contains(key)) continue;
+        config[key] = dtype.in_config;
         content = config.dump(2) + "\n";
       }
     }
@@ -103,10 +127,9 @@ absl::Status CopySmallFiles(const std::string& from, const std::string& to, cons
 absl::StatusOr<ExportSummary> WriteWeights(const CheckpointReader& checkpoint,
                                            const std::string& folder, const Dtype& dtype,
                                            uint64_t max_shard_bytes) {
-  std::vector<SafetensorsEntry> entries = EntriesOf(checkpoint.spec());
+  const std::vector<ExportedTensor> entries = TensorsOf(checkpoint, dtype);
   ExportSummary summary;
-  for (SafetensorsEntry& entry : entries) {
-    entry.dtype = dtype.in_file;
+  for (const auto& [entry, tensor, first] : entries) {
     ++summary.tensors;
     summary.elements += entry.elements();
     summary.bytes += entry.elements() * dtype.element_bytes;
@@ -125,7 +148,7 @@ absl::StatusOr<ExportSummary> WriteWeights(const CheckpointReader& checkpoint,
                                                                   s + 1, shards.size());
     EPS_RETURN_IF_ERROR(
         WriteShard(checkpoint, entries, shards[s], absl::StrCat(folder, "/", name)));
-    for (const size_t i : shards[s]) file_by_tensor[entries[i].name] = name;
+    for (const size_t i : shards[s]) file_by_tensor[entries[i].entry.name] = name;
   }
   if (shards.size() > 1) {
     EPS_RETURN_IF_ERROR(

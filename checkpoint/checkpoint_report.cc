@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
+#include "base/config/model_folder.h"
 #include "base/files/files.h"
 #include "base/job/layout/model_layout.h"
-#include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
@@ -115,12 +115,11 @@ absl::StatusOr<std::string> ResidualsDigest(const CheckpointReader& checkpoint) 
   return absl::StrCat("residuals sha256:", ToHex(sha256.Finish()), "\n");
 }
 
-// Digests a folder that transformers wrote. Its config.json determines the tensors and their order.
+// Digests a folder that transformers wrote. Its description of the model determines the tensors and
+// their order.
 absl::StatusOr<std::string> PlainDigest(const std::string& folder) {
-  const std::string config = absl::StrCat(folder, "/config.json");
-  EPS_ASSIGN_OR_RETURN(const std::string json, ReadTextFile(config));
   JobSpec spec;
-  EPS_ASSIGN_OR_RETURN(spec.model, ParseModel(json, config));
+  EPS_ASSIGN_OR_RETURN(spec.model, ReadModelFolder(folder));
   EPS_RETURN_IF_ERROR(BuildLayout(/*weight_decay=*/0, &spec));
   EPS_ASSIGN_OR_RETURN(const auto weights, WeightsReader::Open(folder, spec));
   for (const std::string& note : weights->notes()) std::fprintf(stderr, "note: %s\n", note.c_str());

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/job/initial_values.h"
 #include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
@@ -37,21 +38,40 @@ std::string ListNames(const std::vector<std::string>& names) {
 
 absl::StatusOr<std::unique_ptr<WeightsReader>> WeightsReader::Open(const std::string& path,
                                                                    const JobSpec& spec) {
-  std::unique_ptr<WeightsReader> reader(new WeightsReader());
+  std::unique_ptr<WeightsReader> reader(new WeightsReader(spec));
   EPS_ASSIGN_OR_RETURN(reader->folder_, SafetensorsFolder::Open(path));
   std::vector<std::string> missing;
-  for (const SafetensorsEntry& expected : EntriesOf(spec)) {
-    EPS_RETURN_IF_ERROR(reader->Take(FamilyOf(spec.model.type), expected, &missing));
+  std::vector<std::string> created;
+  for (uint32_t t = 0; t < spec.tensors.size(); ++t) {
+    for (const FileTensor& expected : reader->layout_.files(TensorId(t))) {
+      EPS_RETURN_IF_ERROR(
+          reader->Take(FamilyOf(spec.model.type), expected, expected.is_new ? &created : &missing));
+    }
   }
   if (!missing.empty()) {
     return absl::NotFoundError(
         absl::StrCat(reader->path(), " lacks, of the model of config.json, ", ListNames(missing)));
   }
-  EPS_RETURN_IF_ERROR(reader->PassOverTheRest(spec));
+  if (!created.empty()) {
+    reader->notes_.push_back(absl::StrCat(reader->path(), " lacks, as the model says, ",
+                                          ListNames(created), "; begins with new values"));
+  }
+  EPS_RETURN_IF_ERROR(reader->PassOverTheRest());
   return reader;
 }
 
-absl::Status WeightsReader::Take(const ModelFamily& family, const SafetensorsEntry& expected,
+absl::Status WeightsReader::Read(TensorId tensor, uint64_t first, size_t count, float* out) const {
+  return layout_.ForEachPiece(
+      tensor, first, count,
+      [&](size_t entry, uint64_t from, size_t offset, size_t piece) -> absl::Status {
+        if (tensors_[entry].has_value()) return tensors_[entry]->Read(from, piece, out + offset);
+        // A new tensor is one entry.
+        FillInitialValues(spec_, tensor, from, absl::MakeSpan(out + offset, piece));
+        return absl::OkStatus();
+      });
+}
+
+absl::Status WeightsReader::Take(const ModelFamily& family, const FileTensor& expected,
                                  std::vector<std::string>* missing) {
   const auto& tensors = folder_->tensors();
   auto found = tensors.find(expected.name);
@@ -66,6 +86,7 @@ absl::Status WeightsReader::Take(const ModelFamily& family, const SafetensorsEnt
   }
   if (found == tensors.end()) {
     missing->push_back(expected.name);
+    tensors_.emplace_back();
     return absl::OkStatus();
   }
   const SafetensorsEntry& entry = *found->second.entry;
@@ -85,18 +106,20 @@ absl::Status WeightsReader::Take(const ModelFamily& family, const SafetensorsEnt
   return absl::OkStatus();
 }
 
-absl::Status WeightsReader::PassOverTheRest(const JobSpec& spec) {
+absl::Status WeightsReader::PassOverTheRest() {
   std::set<const SafetensorsEntry*> used;
-  for (const Tensor& tensor : tensors_) used.insert(tensor.entry);
-  const ModelFamily& family = FamilyOf(spec.model.type);
+  for (const std::optional<Tensor>& tensor : tensors_) {
+    if (tensor.has_value()) used.insert(tensor->entry);
+  }
+  const ModelFamily& family = FamilyOf(spec_.model.type);
   std::vector<std::string> unknown;
   for (const auto& [name, tensor] : folder_->tensors()) {
     if (used.count(tensor.entry) != 0 || family.IsObsolete(name)) continue;
-    const absl::string_view tied_to = family.EqualTo(spec.model, name);
+    const absl::string_view tied_to = family.EqualTo(spec_.model, name);
     if (!tied_to.empty()) {
-      for (size_t i = 0; i < tensors_.size(); ++i) {
-        if (spec.tensors[i].name != tied_to) continue;
-        EPS_RETURN_IF_ERROR(CheckTied(tensor, tensors_[i]));
+      for (uint32_t t = 0; t < spec_.tensors.size(); ++t) {
+        if (spec_.tensors[t].name != tied_to) continue;
+        EPS_RETURN_IF_ERROR(CheckTied(tensor, TensorId(t)));
       }
       continue;
     }
@@ -109,22 +132,24 @@ absl::Status WeightsReader::PassOverTheRest(const JobSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::Status WeightsReader::CheckTied(const Tensor& copy, const Tensor& original) const {
+absl::Status WeightsReader::CheckTied(const Tensor& copy, TensorId original) const {
+  const TensorSpec& tied = spec_.tensors[original.value()];
   const auto differ = [&](const std::string& how) {
     return absl::DataLossError(absl::StrCat(
-        copy.file->path(), ": ", copy.entry->name, " ", how, " ", original.entry->name,
+        copy.file->path(), ": ", copy.entry->name, " ", how, " ", tied.name,
         ", but config.json ties them; set tie_word_embeddings to false there to train them apart, "
         "or remove the tensor"));
   };
-  if (copy.entry->shape != original.entry->shape) {
+  const std::vector<FileTensor>& files = layout_.files(original);
+  if (files.size() != 1 || copy.entry->shape != files[0].shape) {
     return differ(absl::StrCat("is ", ShapeText(copy.entry->shape), ", unlike"));
   }
-  const uint64_t elements = original.entry->elements();
+  const uint64_t elements = tied.elements();
   std::vector<float> ours(std::min<uint64_t>(elements, kPiece));
   std::vector<float> theirs(ours.size());
   for (uint64_t first = 0; first < elements; first += ours.size()) {
     const size_t count = std::min<uint64_t>(ours.size(), elements - first);
-    EPS_RETURN_IF_ERROR(original.Read(first, count, ours.data()));
+    EPS_RETURN_IF_ERROR(Read(original, first, count, ours.data()));
     EPS_RETURN_IF_ERROR(copy.Read(first, count, theirs.data()));
     for (size_t i = 0; i < count; ++i) {
       if (std::memcmp(&ours[i], &theirs[i], sizeof(float)) == 0) continue;

@@ -5,6 +5,7 @@
 // wrote.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "base/files/safetensors_folder.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
+#include "checkpoint/weights/weight_layout.h"
 #include "wire/control_client.h"
 
 namespace eps {
@@ -21,10 +23,11 @@ class ModelFamily;  // base/job/models/model_family.h
 
 // Weights without optimizer state, which starts at zero. Immutable, thread-safe.
 //
-// Reads F32, BF16 and F16, in one file or in shards. The model's family says which prefix of names
-// may be missing, which tensors of old files the reader skips silently, and which copy of a tied
-// tensor must be equal to it bit for bit; transformers silently unties a copy that differs. The
-// reader skips any other tensor that the model does not have with a note.
+// Reads F32, BF16 and F16, in one file or in shards. The model's family says where a tensor is in
+// the files, which prefix of names may be missing, which tensors of old files the reader skips
+// silently, and which copy of a tied tensor must be equal to it bit for bit; transformers silently
+// unties a copy that differs. A new tensor that the files lack begins with the values that the spec
+// gives it. The reader skips any other tensor that the model does not have with a note.
 class WeightsReader {
  public:
   // Opens a folder as SafetensorsFolder::Open and checks it against `spec`. NotFound names the
@@ -38,23 +41,23 @@ class WeightsReader {
   // Notes to the user about tensors that were not used; lines without their end.
   const std::vector<std::string>& notes() const { return notes_; }
   // Reads `count` elements of a tensor of the spec from `first` on.
-  absl::Status Read(TensorId tensor, uint64_t first, size_t count, float* out) const {
-    return tensors_[tensor.value()].Read(first, count, out);
-  }
+  absl::Status Read(TensorId tensor, uint64_t first, size_t count, float* out) const;
   // Returns the state of a chunk, with optimizer state of zeros.
   absl::StatusOr<ChunkState> ReadChunk(const JobSpec& spec, const Chunk& chunk) const;
 
  private:
   using Tensor = SafetensorsFolder::Tensor;
 
-  WeightsReader() = default;
-  absl::Status Take(const ModelFamily& family, const SafetensorsEntry& expected,
+  explicit WeightsReader(const JobSpec& spec) : spec_(spec), layout_(spec) {}
+  absl::Status Take(const ModelFamily& family, const FileTensor& expected,
                     std::vector<std::string>* missing);
-  absl::Status PassOverTheRest(const JobSpec& spec);
-  absl::Status CheckTied(const Tensor& copy, const Tensor& original) const;
+  absl::Status PassOverTheRest();
+  absl::Status CheckTied(const Tensor& copy, TensorId original) const;
 
+  const JobSpec spec_;
+  const WeightLayout layout_;
   std::unique_ptr<SafetensorsFolder> folder_;
-  std::vector<Tensor> tensors_;  // by tensor id
+  std::vector<std::optional<Tensor>> tensors_;  // by entry of layout_; empty if it is new
   std::vector<std::string> notes_;
 };
 

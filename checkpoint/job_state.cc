@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/config/config.h"
+#include "base/config/model_folder.h"
 #include "base/files/files.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
@@ -55,6 +56,14 @@ absl::StatusOr<std::string> SmallFile(const std::string& folder, const Checkpoin
                                       const char* name) {
   if (manifest.files.count(name) == 0) return std::string();
   return ReadTextFile(absl::StrCat(folder, "/", name));
+}
+
+// The files of the folder of the job's model, as far as it still exists.
+absl::StatusOr<SmallFiles> FilesOfItsModel(const JobStateHead& head) {
+  Config config;
+  if (!head.config.empty()) EPS_RETURN_IF_ERROR(config.MergeYaml(head.config, "the job's config"));
+  const std::string& path = config.model.path;
+  return path.empty() ? SmallFiles() : FilesOfModel(FolderOfModel(path));
 }
 
 // trainer_state.json as the run would have written it, from the records of its steps.
@@ -141,7 +150,8 @@ absl::StatusOr<std::unique_ptr<JobState>> OpenCheckpointState(const std::string&
 }
 
 absl::StatusOr<SmallFiles> FilesOf(const JobStateHead& head) {
-  SmallFiles files = FilesOfJob(head.spec);
+  EPS_ASSIGN_OR_RETURN(const SmallFiles of_model, FilesOfItsModel(head));
+  SmallFiles files = FilesOfJob(head.spec, of_model);
   EPS_ASSIGN_OR_RETURN(files["trainer_state.json"], TrainerStateOf(head));
   files[kRecordsFile] = JoinRecords(head.records);
   if (!head.config.empty()) files[kConfigFile] = head.config;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "base/job/models/model_family.h"
 #include "base/machine/machine_limits.h"
 #include "base/memory_account.h"
 #include "base/status_macros.h"
@@ -146,7 +147,7 @@ RunShape ShapeOf(const Config& config, const Hardware& hardware) {
 
 absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const Hardware& hardware) {
   Plan plan;
-  plan.model = NameOf(spec.model.type);
+  plan.model = FamilyOf(spec.model.type).Title(spec.model);
   plan.hardware = hardware.name;
   plan.shape = ShapeOf(config, hardware);
   EPS_ASSIGN_OR_RETURN(plan.work, WorkloadOf(spec));

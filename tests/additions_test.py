@@ -63,6 +63,10 @@ def patterns(read):
     """Returns {kind: pattern over code and strings}. `read` returns the text of a path."""
     optimizers, optimizer_enumerators = enumeration(read("base/job/optimizers.h"), "OptimizerName")
     models, model_enumerators = enumeration(read("base/job/models/model_spec.h"), "ModelType")
+    if models[-1] != "program" or model_enumerators[-1] != "kProgram":
+        raise AssertionError("the last type of a model is the one of those that come as data")
+    # Its name is a word of everyday use, and stands for no particular model.
+    models, model_enumerators = models[:-1], model_enumerators[:-1]
     if len(optimizers) != len(optimizer_enumerators) or len(models) != len(model_enumerators):
         raise AssertionError("an enumeration and its names differ in length")
     fields = re.findall(r"^\s*(?:double|uint64_t) (\w+) = ",

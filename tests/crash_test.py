@@ -7,8 +7,8 @@ earlier end of `eps train`: its exit code and its message.
 
 Arguments: the paths of eps and check_trace. EPS_KILLS: kills per setting (default 12, and 51 with
 EPS_LONG=1). EPS_KILLS_TALLY: a file to which each run appends a JSON line with its kills and its
-difference, if any; the seed is then new each time. EPS_KILLS_MODEL=gpt2: workers compute a small
-GPT-2 with LibTorch, which is slower to start (default: synthetic)."""
+difference, if any; the seed is then new each time. EPS_KILLS_MODEL=gpt2 or tiny_llama: workers
+compute a small model with LibTorch, which is slower to start (default: synthetic)."""
 
 import collections
 import contextlib

@@ -4,8 +4,10 @@ is compared of two runs."""
 import collections
 import json
 import os
+import shutil
 import subprocess
 
+# Models as their config.json; a program is a folder of tests/models.
 MODELS = {
     "synthetic": {"model_type": "eps-synthetic", "n_layer": 4, "n_embd": 64, "tied": True},
     "gpt2": {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 16,
@@ -38,10 +40,16 @@ def outcome(eps, out, steps):
 
 
 def write_inputs(folder, name="synthetic"):
-    """Writes one of MODELS and the data; returns the paths of both files."""
+    """Writes one of MODELS, or copies a folder of tests/models, and writes the data. Returns the
+    paths of model and data."""
     model, text = os.path.join(folder, "model.json"), os.path.join(folder, "text.txt")
-    with open(model, "w", encoding="utf-8") as f:
-        json.dump(MODELS[name], f)
+    if name in MODELS:
+        with open(model, "w", encoding="utf-8") as f:
+            json.dump(MODELS[name], f)
+    else:
+        model = os.path.join(folder, name)
+        shutil.copytree(os.path.join(os.path.dirname(__file__), "models", name), model,
+                        dirs_exist_ok=True)
     with open(text, "w", encoding="utf-8") as f:
         for i in range(400):
             f.write("%d bottles of beer on the wall, take %d down.\n" % (i, i * i))

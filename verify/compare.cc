@@ -42,15 +42,13 @@ bool Differ(const std::vector<float>& expected, const std::vector<float>& found,
 
 absl::StatusOr<std::optional<TensorDifference>> CompareTensors(const JobSpec& spec,
                                                                const TensorValues& expected,
-                                                               const SafetensorsReader& found,
+                                                               const RecordedArray& found,
                                                                ArraySums* sums_or_null) {
   std::optional<TensorDifference> first;
   std::vector<float> values;
   for (uint32_t t = 0; t < spec.tensors.size(); ++t) {
-    const absl::StatusOr<const SafetensorsEntry*> entry = found.Find(spec.tensors[t].name);
-    if (!entry.ok()) return absl::DataLossError(entry.status().message());
     values.resize(expected[t].size());
-    EPS_RETURN_IF_ERROR(found.Read(**entry, 0, values.size(), values.data()));
+    EPS_RETURN_IF_ERROR(found.Read(TensorId(t), values.data()));
     TensorDifference difference;
     difference.tensor = TensorId(t);
     if (!first.has_value() && Differ(expected[t], values, &difference)) first = difference;

@@ -12,6 +12,7 @@
 #include "base/files/safetensors.h"
 #include "base/ids.h"
 #include "base/job/job_spec.h"
+#include "verify/recorded_array.h"
 #include "verify/reference_training.h"
 
 namespace eps {
@@ -36,7 +37,7 @@ struct ArraySums {
 // cannot be read.
 absl::StatusOr<std::optional<TensorDifference>> CompareTensors(const JobSpec& spec,
                                                                const TensorValues& expected,
-                                                               const SafetensorsReader& found,
+                                                               const RecordedArray& found,
                                                                ArraySums* sums_or_null);
 
 // Compares the residuals of a part (WireReference::Residuals) with its file, null if there is no

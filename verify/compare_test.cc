@@ -45,6 +45,12 @@ std::unique_ptr<SafetensorsReader> FileOf(const TensorValues& values) {
   return *std::move(reader);
 }
 
+RecordedArray ArrayOf(const TensorValues& values) {
+  auto array = RecordedArray::Open(FileOf(values)->path(), TwoTensors(), /*weights=*/false);
+  EXPECT_TRUE(array.ok()) << array.status();
+  return *std::move(array);
+}
+
 const TensorValues kValues = {{1, 2, 3, 4, 5, 6}, {0, 0.5f, -1, 7}};
 
 TEST(CompareResiduals, TreatsAMissingReferenceResidualAsZeros) {
@@ -71,7 +77,7 @@ TEST(CompareResiduals, TreatsAMissingReferenceResidualAsZeros) {
 
 TEST(CompareTensors, FindsNoDifferenceInEqualBits) {
   ArraySums sums;
-  const auto difference = CompareTensors(TwoTensors(), kValues, *FileOf(kValues), &sums);
+  const auto difference = CompareTensors(TwoTensors(), kValues, ArrayOf(kValues), &sums);
   ASSERT_TRUE(difference.ok()) << difference.status();
   EXPECT_FALSE(difference->has_value());
   const Sha256Digest expected = sums.expected.Finish();
@@ -88,7 +94,7 @@ TEST(CompareTensors, NamesTheFirstAndCountsAllDifferences) {
   found[0][5] = std::nextafter(6.0f, 7.0f);
   found[1][0] = 1;
   ArraySums sums;
-  const auto difference = CompareTensors(TwoTensors(), kValues, *FileOf(found), &sums);
+  const auto difference = CompareTensors(TwoTensors(), kValues, ArrayOf(found), &sums);
   ASSERT_TRUE(difference.ok() && difference->has_value());
   EXPECT_EQ(Describe(TwoTensors(), "weights", **difference),
             "weights of matrix [2 x 3]: 2 of 6 elements differ, the first at element 4 (row 1, "
@@ -100,13 +106,13 @@ TEST(CompareTensors, ComparesBitsNotValues) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   TensorValues with_nan = kValues;
   with_nan[1][2] = nan;
-  auto difference = CompareTensors(TwoTensors(), with_nan, *FileOf(with_nan), nullptr);
+  auto difference = CompareTensors(TwoTensors(), with_nan, ArrayOf(with_nan), nullptr);
   ASSERT_TRUE(difference.ok());
   EXPECT_FALSE(difference->has_value());
 
   TensorValues negative_zero = kValues;
   negative_zero[1][0] = -0.0f;
-  difference = CompareTensors(TwoTensors(), kValues, *FileOf(negative_zero), nullptr);
+  difference = CompareTensors(TwoTensors(), kValues, ArrayOf(negative_zero), nullptr);
   ASSERT_TRUE(difference.ok() && difference->has_value());
   EXPECT_EQ(Describe(TwoTensors(), "exp_avg", **difference),
             "exp_avg of vector [4]: 1 of 4 elements differ, the first at element 0: expected 0 "

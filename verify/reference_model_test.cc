@@ -12,6 +12,7 @@
 
 #include "base/job/layout/model_layout.h"
 #include "base/memory_account.h"
+#include "base/testing/test_programs.h"
 #include "gtest/gtest.h"
 #include "verify/testing/stage_chain.h"
 #include "worker/exec/torch_runtime.h"
@@ -33,6 +34,7 @@ struct Case {
   bool padded;  // some positions do not count in the loss
   bool both_axes = false;
   std::string stash = "fp32";
+  std::string program = "";  // empty: by hand; else the program of this model
 };
 
 JobSpec MakeSpec(const Case& c) {
@@ -49,6 +51,18 @@ JobSpec MakeSpec(const Case& c) {
   gpt2.embd_pdrop = c.embd_pdrop;
   gpt2.attn_pdrop = c.attn_pdrop;
   gpt2.layer_norm_epsilon = 2e-5;
+  if (c.program == "gpt2") spec.model = ModelOf(Gpt2Program(gpt2, /*fused_gelu=*/false));
+  if (c.program == "llama") {
+    LlamaShape shape;
+    shape.layers = c.layers;
+    shape.heads = c.heads;
+    shape.kv_heads = c.heads / 2;
+    shape.width = c.width;
+    shape.vocab = c.vocab;
+    shape.positions = c.seq;
+    shape.attention_dropout = c.attn_pdrop;
+    spec.model = ModelOf(LlamaProgram(shape));
+  }
   spec.training.micro_batch_size = c.samples;
   spec.training.seq_len = static_cast<uint32_t>(c.seq);
   spec.training.loss_block_tokens = c.loss_block;
@@ -187,6 +201,11 @@ const Case kCases[] = {
     {"StashFp16", 1, 2, 32, 61, 12, 3, 1024, true, 0, 0, 0, false, false, "fp16"},
     {"StashFp8E4m3", 2, 2, 32, 61, 12, 3, 1024, false, 0, 0.1, 0, false, true, "fp8_e4m3"},
     {"StashFp8E5m2", 2, 2, 32, 61, 12, 3, 1024, true, 0, 0, 0, false, false, "fp8_e5m2"},
+    {"ProgramOfGpt2", 2, 2, 32, 61, 12, 3, 9, true, 0.1, 0.2, 0.3, true, false, "fp32", "gpt2"},
+    {"ProgramOfGpt2BothAxes", 2, 2, 32, 61, 12, 3, 9, true, 0.1, 0, 0, false, true, "bf16", "gpt2"},
+    {"Llama", 3, 4, 32, 61, 12, 3, 1024, false, 0, 0, 0, false, false, "fp32", "llama"},
+    {"LlamaDropout", 2, 4, 64, 67, 16, 2, 7, false, 0, 0, 0.3, true, false, "fp32", "llama"},
+    {"LlamaBothAxes", 2, 4, 32, 61, 12, 3, 9, false, 0, 0, 0.1, false, true, "fp8_e4m3", "llama"},
 };
 INSTANTIATE_TEST_SUITE_P(All, ReferenceModelTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });

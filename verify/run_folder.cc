@@ -15,6 +15,8 @@
 #include "absl/strings/strip.h"
 #include "base/exit_code.h"
 #include "base/files/safetensors_folder.h"
+#include "base/job/initial_values.h"
+#include "base/job/models/model_family.h"
 #include "base/job/optimizers.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
@@ -89,36 +91,6 @@ absl::StatusOr<std::map<uint64_t, StepFigures>> ReadFigures(const std::string& p
   return all;
 }
 
-std::vector<uint64_t> ShapeOf(const TensorSpec& tensor) {
-  if (tensor.rank == 1) return {tensor.cols};
-  return {tensor.rows, tensor.cols};
-}
-
-absl::Status CheckTensor(const std::string& path, const TensorSpec& tensor,
-                         const SafetensorsEntry& entry) {
-  if (entry.dtype == "F32" && entry.shape == ShapeOf(tensor)) return absl::OkStatus();
-  std::string shape;
-  for (const uint64_t n : entry.shape) absl::StrAppend(&shape, shape.empty() ? "" : " x ", n);
-  return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name, " is ", entry.dtype, " ",
-                                          shape, ", the job has F32 ", tensor.rows, " x ",
-                                          tensor.cols));
-}
-
-absl::StatusOr<std::unique_ptr<SafetensorsReader>> OpenTensors(const std::string& path,
-                                                               const JobSpec& spec) {
-  EPS_ASSIGN_OR_RETURN(auto reader, SafetensorsReader::Open(path));
-  for (const TensorSpec& tensor : spec.tensors) {
-    const auto entry = reader->Find(tensor.name);
-    if (!entry.ok()) return absl::DataLossError(entry.status().message());
-    EPS_RETURN_IF_ERROR(CheckTensor(path, tensor, **entry));
-  }
-  if (reader->entries().size() != spec.tensors.size()) {
-    return absl::DataLossError(absl::StrCat(path, " holds ", reader->entries().size(),
-                                            " tensors, the job has ", spec.tensors.size()));
-  }
-  return reader;
-}
-
 }  // namespace
 
 std::vector<std::string> StateArrayNames(const JobSpec& spec) {
@@ -163,9 +135,9 @@ absl::StatusOr<RecordedState> RunFolder::OpenState(uint64_t step) const {
   for (const std::string& name : StateArrayNames(spec_)) {
     const std::string file =
         name == kWeights ? "model.safetensors" : absl::StrCat("eps/", name, ".safetensors");
-    auto reader = OpenTensors(absl::StrCat(folder, "/", file), spec_);
-    if (!reader.ok()) return Missing(reader.status());
-    state.push_back(*std::move(reader));
+    auto array = RecordedArray::Open(absl::StrCat(folder, "/", file), spec_, name == kWeights);
+    if (!array.ok()) return Missing(array.status());
+    state.push_back(*std::move(array));
   }
   return state;
 }
@@ -194,19 +166,29 @@ absl::StatusOr<StepFigures> RunFolder::Figures(uint64_t step) const {
 
 absl::StatusOr<TensorValues> ReadWeights(const std::string& path, const JobSpec& spec) {
   EPS_ASSIGN_OR_RETURN(const auto folder, SafetensorsFolder::Open(path));
+  const ModelFamily& family = FamilyOf(spec.model.type);
   TensorValues weights;
-  for (const TensorSpec& tensor : spec.tensors) {
-    auto found = folder->Find(tensor.name);
-    if (!found.ok()) found = folder->Find(absl::StripPrefix(tensor.name, "transformer."));
-    if (!found.ok()) {
-      return absl::DataLossError(absl::StrCat(path, " has no tensor ", tensor.name));
-    }
-    if (found->entry->shape != ShapeOf(tensor)) {
-      return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name,
-                                              " does not have the shape that the job gives it"));
-    }
+  for (size_t t = 0; t < spec.tensors.size(); ++t) {
+    const TensorSpec& tensor = spec.tensors[t];
     weights.emplace_back(tensor.elements());
-    EPS_RETURN_IF_ERROR(found->Read(0, weights.back().size(), weights.back().data()));
+    float* values = weights.back().data();
+    for (const FileTensor& part : family.InFiles(spec.model, tensor, t)) {
+      auto found = folder->Find(part.name);
+      if (!found.ok()) found = folder->Find(absl::StripPrefix(part.name, family.optional_prefix()));
+      if (found.ok() && found->entry->shape != part.shape) {
+        return absl::DataLossError(absl::StrCat(path, ": tensor ", part.name,
+                                                " does not have the shape that the job gives it"));
+      }
+      if (found.ok()) {
+        EPS_RETURN_IF_ERROR(found->Read(0, part.elements(), values));
+      } else if (part.is_new) {
+        FillInitialValues(spec, TensorId(static_cast<uint32_t>(t)), 0,
+                          absl::MakeSpan(weights.back()));
+      } else {
+        return absl::DataLossError(absl::StrCat(path, " has no tensor ", part.name));
+      }
+      values += part.elements();
+    }
   }
   return weights;
 }

@@ -14,6 +14,7 @@
 #include "base/config/config.h"
 #include "base/files/safetensors.h"
 #include "base/job/job_spec.h"
+#include "verify/recorded_array.h"
 #include "verify/reference_training.h"
 
 namespace eps {
@@ -22,8 +23,8 @@ namespace eps {
 // the job's optimizer, such as "exp_avg" and "exp_avg_sq".
 std::vector<std::string> StateArrayNames(const JobSpec& spec);
 
-// One open file per name, each with exactly the tensors of the spec.
-using RecordedState = std::vector<std::unique_ptr<SafetensorsReader>>;
+// One array for each name.
+using RecordedState = std::vector<RecordedArray>;
 
 // The records and checkpoints of one run. Immutable, thread-safe.
 class RunFolder {
@@ -60,8 +61,8 @@ class RunFolder {
 };
 
 // Reads the weights of a model.safetensors, or of the shards that an index names, by tensor of
-// `spec`. The names may lack the prefix "transformer.", as in GPT-2 files on the Hub. Returns
-// NotFound or DataLoss with file and tensor.
+// `spec`, where the model's family says that they are; the names may lack its optional prefix.
+// Returns NotFound or DataLoss with file and tensor.
 absl::StatusOr<TensorValues> ReadWeights(const std::string& path, const JobSpec& spec);
 
 // Returns the file of initial weights of a run with this configuration: model.safetensors in the

@@ -118,7 +118,7 @@ class Comparison {
                             std::string* line) {
     for (size_t field = 0; field < names_.size(); ++field) {
       EPS_ASSIGN_OR_RETURN(const std::optional<TensorDifference> difference,
-                           CompareTensors(run_.spec(), reference.state()[field], *state[field],
+                           CompareTensors(run_.spec(), reference.state()[field], state[field],
                                           /*sums_or_null=*/nullptr));
       const char* const name = names_[field].c_str();
       Note(name, difference.has_value() ? Describe(run_.spec(), name, *difference) : "", line);
@@ -161,7 +161,7 @@ class Comparison {
   absl::Status PrintSums(const ReferenceTraining& reference, const RecordedState& state) {
     ArraySums weights, moments;
     for (size_t field = 0; field < names_.size(); ++field) {
-      EPS_RETURN_IF_ERROR(CompareTensors(run_.spec(), reference.state()[field], *state[field],
+      EPS_RETURN_IF_ERROR(CompareTensors(run_.spec(), reference.state()[field], state[field],
                                          field == 0 ? &weights : &moments)
                               .status());
     }

@@ -55,12 +55,12 @@ std::string ReplaceInvalidUtf8(absl::string_view bytes) {
 
 absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options) {
   EPS_ASSIGN_OR_RETURN(const auto generator, Generator::Load(options.model_dir, options.runtime));
-  const bool bytes = generator->config().vocab_size == int{kByteVocabulary};
+  const bool bytes = generator->vocabulary() == kByteVocabulary;
   std::vector<int32_t> tokens = options.prompt_ids;
   if (tokens.empty()) {
     if (!bytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the model has a vocabulary of ", generator->config().vocab_size,
+          absl::StrCat("the model has a vocabulary of ", generator->vocabulary(),
                        ", text needs one of 256 bytes: give the prompt as --prompt-ids=1,2,3"));
     }
     for (const char c : options.prompt) tokens.push_back(static_cast<unsigned char>(c));

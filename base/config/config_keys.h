@@ -206,7 +206,8 @@ template <class V>
 void WalkConfig(V* v, Config* c) {
   v->Key(
       "model.path", &c->model.path, AnyValue(),
-      "Folder with config.json, or the path of a config.json; empty selects the quickstart model.");
+      "Folder with config.json, or with the eps/program.json of an exported model; or the path of "
+      "either; empty selects the quickstart model.");
   DataKeys(v, &c->data);
   RunKeysOfData(v, &c->data);
   TrainingKeys(v, &c->training);

@@ -13,6 +13,10 @@ void FillInitialValues(const JobSpec& spec, TensorId tensor, uint64_t first,
     FillNormalDeviates(spec.training.seed, tensor.value(), first, t.init_std, out);
     return;
   }
+  if (t.init == Initializer::kUniform) {
+    FillUniformDeviates(spec.training.seed, tensor.value(), first, t.init_low, t.init_high, out);
+    return;
+  }
   std::fill(out.begin(), out.end(), t.init == Initializer::kOnes ? 1.0f : 0.0f);
 }
 

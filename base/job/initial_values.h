@@ -11,8 +11,8 @@
 namespace eps {
 
 // Fills out with the initial values of elements [first, first + out.size()) of a tensor: ones,
-// zeros, or normal deviates of the job's seed (base/numerics/rng.h). Every process and every split
-// into chunks gives the same bits.
+// zeros, or normal or uniform deviates of the job's seed (base/numerics/rng.h). Every process and
+// every split into chunks gives the same bits.
 void FillInitialValues(const JobSpec& spec, TensorId tensor, uint64_t first, absl::Span<float> out);
 
 }  // namespace eps

@@ -84,5 +84,28 @@ TEST(InitialValues, AreNormal) {
   }
 }
 
+TEST(InitialValues, AreUniformBetweenTheirBounds) {
+  JobSpec spec = TinyGpt2Spec();
+  const std::vector<float> normal = Initial(spec, 0, 0, 1'000'000);
+  spec.tensors[0].init = Initializer::kUniform;
+  spec.tensors[0].init_low = -0.5;
+  spec.tensors[0].init_high = 1.5;
+  const std::vector<float> values = Initial(spec, 0, 0, normal.size());
+  const double n = static_cast<double>(values.size());
+  double mean = 0, second = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double x = values[i];
+    ASSERT_TRUE(x >= -0.5 && x <= 1.5);
+    // Both come from the same bits.
+    ASSERT_EQ(x < 0.5, normal[i] < 0) << i;
+    mean += x / n;
+    second += (x - 0.5) * (x - 0.5) / n;
+  }
+  // Five standard errors each.
+  EXPECT_NEAR(mean, 0.5, 5 * 0.577 / 1000);
+  EXPECT_NEAR(second, 1.0 / 3, 5 * 0.298 / 1000);
+  EXPECT_EQ(Initial(spec, 0, 77, 5), std::vector<float>(values.begin() + 77, values.begin() + 82));
+}
+
 }  // namespace
 }  // namespace eps

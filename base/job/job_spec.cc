@@ -35,8 +35,15 @@ absl::Status ValidateTensor(const JobSpec& spec, const TensorSpec& tensor, absl:
       CheckRule(absl::StrCat(named, " columns"), tensor.cols, Range(1, kMaxTensorCols)));
   EPS_RETURN_IF_ERROR(CheckRule(absl::StrCat(named, " group"), tensor.group.value(),
                                 Range(0, spec.groups.size() - 1)));
-  const double max_std = tensor.init == Initializer::kNormal ? 1e6 : 0.0;
-  return CheckRule(absl::StrCat(named, " initial deviation"), tensor.init_std, Reals(0.0, max_std));
+  constexpr double kMost = 1e6;
+  const double max_std = tensor.init == Initializer::kNormal ? kMost : 0.0;
+  EPS_RETURN_IF_ERROR(
+      CheckRule(absl::StrCat(named, " initial deviation"), tensor.init_std, Reals(0.0, max_std)));
+  const double most = tensor.init == Initializer::kUniform ? kMost : 0.0;
+  const std::string low = absl::StrCat(named, " lowest initial value");
+  EPS_RETURN_IF_ERROR(CheckSigned(low, tensor.init_low, -most, most));
+  return CheckSigned(absl::StrCat(named, " highest initial value"), tensor.init_high,
+                     tensor.init_low, most);
 }
 
 absl::Status ValidateTensors(const JobSpec& spec) {
@@ -192,8 +199,8 @@ absl::Status JobSpec::Validate() const {
   EPS_RETURN_IF_ERROR(ValidateTraining(training));
   const uint32_t max_seq_len = FamilyOf(model.type).max_seq_len(model);
   if (max_seq_len > 0 && training.seq_len > max_seq_len) {
-    return Refuse("training.seq_len", "expected at most the model's n_positions = ", max_seq_len,
-                  ", found ", training.seq_len);
+    return Refuse("training.seq_len", "expected at most ", max_seq_len,
+                  ", the longest sequence of the model, found ", training.seq_len);
   }
   EPS_RETURN_IF_ERROR(ValidateData(*this));
   EPS_RETURN_IF_ERROR(ValidateGroups(*this));

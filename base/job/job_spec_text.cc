@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -10,10 +11,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/job/job_spec.h"
 #include "base/job/keys.h"
 #include "base/job/models/model_family.h"
+#include "base/job/models/model_program.h"
 #include "base/job/names.h"
 #include "base/job/optimizers.h"
 #include "base/status_macros.h"
@@ -23,6 +26,9 @@ namespace {
 
 // Version of the text's own shape, apart from the numerics that it describes.
 constexpr int kTextVersion = 1;
+// Of the lines of a model program: a message shows a whole one that differs.
+constexpr size_t kProgramLine = 80;
+constexpr uint64_t kMaxProgramLines = kMaxProgramTextBytes / kProgramLine + 1;
 constexpr size_t kShownCharacters = 80;  // a status text must stay short, a line need not be
 
 std::string Shown(absl::string_view text) {
@@ -82,13 +88,17 @@ bool Parse(absl::string_view text, ParameterGroup* group) {
          Parse(words[1], &group->weight_decay);
 }
 
-// "transformer.wte.weight 256x64 0 normal:0.02", "transformer.ln_f.bias 64 1 zeros"
+// "transformer.wte.weight 256x64 0 normal:0.02", "transformer.ln_f.bias 64 1 zeros",
+// "lora_A 8x64 0 uniform:-0.1:0.1"
 template <>
 std::string Format(const TensorSpec& tensor) {
   std::string text = absl::StrCat(tensor.name, " ");
   if (tensor.rank == 2) absl::StrAppend(&text, tensor.rows, "x");
   absl::StrAppend(&text, tensor.cols, " ", tensor.group.value(), " ", Format(tensor.init));
   if (tensor.init == Initializer::kNormal) absl::StrAppend(&text, ":", Format(tensor.init_std));
+  if (tensor.init == Initializer::kUniform) {
+    absl::StrAppend(&text, ":", Format(tensor.init_low), ":", Format(tensor.init_high));
+  }
   return text;
 }
 
@@ -97,15 +107,19 @@ bool Parse(absl::string_view text, TensorSpec* tensor) {
   const std::vector<absl::string_view> words = absl::StrSplit(text, absl::MaxSplits(' ', 4));
   if (words.size() != 4) return false;
   const std::vector<absl::string_view> shape = absl::StrSplit(words[1], absl::MaxSplits('x', 2));
-  const std::vector<absl::string_view> init = absl::StrSplit(words[3], absl::MaxSplits(':', 2));
+  const std::vector<absl::string_view> init = absl::StrSplit(words[3], absl::MaxSplits(':', 3));
   uint32_t group = 0;
   tensor->rank = static_cast<uint32_t>(shape.size());
   tensor->rows = 1;
-  tensor->init_std = 0.0;
+  tensor->init_std = tensor->init_low = tensor->init_high = 0.0;
   if (shape.size() > 2 || !Parse(words[0], &tensor->name) || !Parse(words[2], &group)) return false;
   tensor->group = GroupId(group);
   if (shape.size() == 2 && !Parse(shape[0], &tensor->rows)) return false;
   if (!Parse(shape.back(), &tensor->cols) || !Parse(init[0], &tensor->init)) return false;
+  if (tensor->init == Initializer::kUniform) {
+    return init.size() == 3 && Parse(init[1], &tensor->init_low) &&
+           Parse(init[2], &tensor->init_high);
+  }
   if (tensor->init != Initializer::kNormal) return init.size() == 1;
   return init.size() == 2 && Parse(init[1], &tensor->init_std);
 }
@@ -267,6 +281,8 @@ class Reader : public KeyLines<Reader> {
     if (status_.ok() && !condition) Fail(what);
   }
 
+  bool ok() const { return status_.ok(); }
+
   absl::Status Finish() {
     if (status_.ok() && !rest_.empty()) {
       ++line_;
@@ -286,6 +302,34 @@ class Reader : public KeyLines<Reader> {
   absl::Status status_;
 };
 
+// The text of a model program in lines of kProgramLine characters, the last one shorter.
+std::vector<std::string> ProgramLines(absl::string_view text) {
+  std::vector<std::string> lines;
+  for (; !text.empty(); text.remove_prefix(lines.back().size())) {
+    lines.emplace_back(text.substr(0, kProgramLine));
+  }
+  return lines;
+}
+
+void WalkProgram(Writer* writer, absl::string_view key,
+                 std::shared_ptr<const ModelProgram>* program) {
+  const std::vector<std::string> lines = ProgramLines((*program)->text);
+  writer->List(absl::StrCat(key, "_lines"), key, kMaxProgramLines, &lines);
+}
+
+void WalkProgram(Reader* reader, absl::string_view key,
+                 std::shared_ptr<const ModelProgram>* program) {
+  std::vector<std::string> lines;
+  reader->List(absl::StrCat(key, "_lines"), key, kMaxProgramLines, &lines);
+  if (!reader->ok()) return;
+  absl::StatusOr<ModelProgram> read = ParseModelProgram(absl::StrJoin(lines, ""));
+  if (!read.ok()) return reader->Require(false, read.status().message());
+  reader->Require(ProgramLines(read->text) == lines,
+                  absl::StrCat(key, ": expected sorted keys without whitespace, in lines of ",
+                               kProgramLine, " characters"));
+  *program = std::make_shared<const ModelProgram>(*std::move(read));
+}
+
 // Turns the hyperparameters of a model into lines.
 template <class Io>
 class ModelLines : public ModelKeyVisitor {
@@ -294,6 +338,9 @@ class ModelLines : public ModelKeyVisitor {
   void Key(absl::string_view key, int* value, const Range&) override { io_->Field(key, value); }
   void Key(absl::string_view key, double* value, const Reals&) override { io_->Field(key, value); }
   void Key(absl::string_view key, bool* value) override { io_->Field(key, value); }
+  void Key(absl::string_view key, std::shared_ptr<const ModelProgram>* value) override {
+    WalkProgram(io_, key, value);
+  }
 
  private:
   Io* const io_;

@@ -26,6 +26,12 @@ absl::Status CheckRule(absl::string_view key, double value, const Reals& range) 
   return Refuse(key, "expected a number from ", range.low, " to ", range.high, ", found ", value);
 }
 
+absl::Status CheckSigned(absl::string_view key, double value, double low, double high) {
+  const bool usual = value == 0.0 ? !std::signbit(value) : std::isnormal(value);
+  if (usual && value >= low && value <= high) return absl::OkStatus();
+  return Refuse(key, "expected a number from ", low, " to ", high, ", found ", value);
+}
+
 absl::Status CheckCharacters(absl::string_view key, absl::string_view name,
                              absl::string_view others) {
   if (name.size() > kMaxNameLength) {

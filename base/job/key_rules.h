@@ -60,6 +60,8 @@ absl::Status CheckRule(absl::string_view key, T value, Range range) {
 }
 
 absl::Status CheckRule(absl::string_view key, double value, const Reals& range);
+// As Reals, for ranges that also hold negative numbers.
+absl::Status CheckSigned(absl::string_view key, double value, double low, double high);
 
 // Letters, digits and the characters of `others`, at most 256 in all: nothing that could break a
 // line or a field of the canonical text, a file name, or a terminal. An empty text passes.

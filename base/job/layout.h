@@ -20,9 +20,10 @@ inline constexpr uint32_t kMaxStageUses = 1u << 20;  // over all stages
 inline constexpr uint32_t kMaxGroups = 256;
 inline constexpr uint32_t kMaxTensorCols = 1u << 23;
 
-enum class Initializer { kZeros, kOnes, kNormal };
+enum class Initializer { kZeros, kOnes, kNormal, kUniform };
 template <>
-inline constexpr std::array<const char*, 3> kNames<Initializer> = {"zeros", "ones", "normal"};
+inline constexpr std::array<const char*, 4> kNames<Initializer> = {"zeros", "ones", "normal",
+                                                                   "uniform"};
 
 // One stored matrix or vector of the model, and how it is initialized.
 struct TensorSpec {
@@ -33,6 +34,8 @@ struct TensorSpec {
   GroupId group;
   Initializer init = Initializer::kNormal;
   double init_std = 0.0;  // of kNormal
+  double init_low = 0.0;  // of kUniform
+  double init_high = 0.0;
 
   uint64_t elements() const { return uint64_t{rows} * cols; }
 };

@@ -1,6 +1,6 @@
 #include "base/job/spec_differences.h"
 
-#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,11 +32,48 @@ Values ValuesOf(absl::string_view text) {
   return values;
 }
 
-// Returns the value of a key, or null.
-const std::string* Find(const Values& values, const std::string& key) {
-  const auto found = std::find_if(values.begin(), values.end(),
-                                  [&](const auto& value) { return value.first == key; });
-  return found == values.end() ? nullptr : &found->second;
+// Finds values by key.
+class Index {
+ public:
+  explicit Index(const Values& values) {
+    for (const auto& [key, value] : values) by_key_.emplace(key, &value);
+  }
+  // Returns null if there is none.
+  const std::string* Find(const std::string& key) const {
+    const auto found = by_key_.find(key);
+    return found == by_key_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::map<absl::string_view, const std::string*> by_key_;
+};
+
+// Returns the key without the number at its end, with the dot before it; empty if it has none.
+absl::string_view ListOf(absl::string_view key) {
+  const size_t end = key.find_last_not_of("0123456789");
+  const bool numbered = end != absl::string_view::npos && end + 1 < key.size() && key[end] == '.';
+  return numbered ? key.substr(0, end + 1) : absl::string_view();
+}
+
+// Keeps the first difference of each list.
+std::vector<SpecDifference> WithoutRepetition(std::vector<SpecDifference> all) {
+  std::vector<SpecDifference> kept;
+  std::map<std::string, std::pair<size_t, size_t>> lists;  // place in `kept`, number of others
+  for (SpecDifference& difference : all) {
+    const std::string list(ListOf(difference.key));
+    const auto found = lists.find(list);
+    if (!list.empty() && found != lists.end()) {
+      ++found->second.second;
+      continue;
+    }
+    lists.emplace(list, std::make_pair(kept.size(), size_t{0}));
+    kept.push_back(std::move(difference));
+  }
+  for (const auto& [list, place] : lists) {
+    if (list.empty() || place.second == 0) continue;
+    absl::StrAppend(&kept[place.first].text, " (and ", place.second, " more of ", list, "N)");
+  }
+  return kept;
 }
 
 }  // namespace
@@ -44,18 +81,19 @@ const std::string* Find(const Values& values, const std::string& key) {
 std::vector<SpecDifference> AllDifferences(absl::string_view theirs, absl::string_view ours) {
   const Values there = ValuesOf(theirs);
   const Values here = ValuesOf(ours);
+  const Index of_there(there), of_here(here);
   std::vector<SpecDifference> differences;
   for (const auto& [key, value] : here) {
-    const std::string* const other = Find(there, key);
+    const std::string* const other = of_there.Find(key);
     if (other != nullptr && *other == value) continue;
     differences.push_back({key, absl::StrCat(key, ": ", other == nullptr ? "absent" : Shown(*other),
                                              " there, ", Shown(value), " here")});
   }
   for (const auto& [key, value] : there) {
-    if (Find(here, key) != nullptr) continue;
+    if (of_here.Find(key) != nullptr) continue;
     differences.push_back({key, absl::StrCat(key, ": ", Shown(value), " there, absent here")});
   }
-  return differences;
+  return WithoutRepetition(std::move(differences));
 }
 
 }  // namespace eps

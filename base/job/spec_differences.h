@@ -15,7 +15,8 @@ struct SpecDifference {
 };
 
 // Returns all keys with different values, in the order of `ours`, then those that only `theirs`
-// has. The values of a key in several lines, one after the other, count as one.
+// has. The values of a key in several lines, one after the other, count as one. Of the lines of a
+// list (tensor.0, tensor.1, …) only the first that differs is returned, with the number of others.
 std::vector<SpecDifference> AllDifferences(absl::string_view theirs, absl::string_view ours);
 
 }  // namespace eps

@@ -92,9 +92,24 @@ double UpperDeviate(double tail) {
   return Polynomial(kTailNumerator, r - 5.0) / Polynomial(kTailDenominator, r - 5.0);
 }
 
-// From two words of a block.
-double DrawNormal(uint32_t high, uint32_t low) {
-  return StandardNormal((uint64_t{high} << 32 | low) >> 11);
+// Sets out[i] = value(k) with the 53 bits k of element first + i.
+template <class Value>
+void FillInitial(uint64_t seed, uint32_t tensor, uint64_t first, absl::Span<float> out,
+                 Value value) {
+  // A block serves two elements.
+  const std::array<uint32_t, 2> key = Words(seed);
+  uint64_t have = UINT64_MAX;
+  PhiloxBlock block{};
+  for (size_t i = 0; i < out.size(); ++i) {
+    const uint64_t element = first + i;
+    if (element / 2 != have) {
+      have = element / 2;
+      const std::array<uint32_t, 2> place = Words(have);
+      block = Philox4x32({place[0], place[1], tensor, kInitialValuePurpose}, key);
+    }
+    const size_t word = element % 2 * 2;
+    out[i] = value((uint64_t{block[word]} << 32 | block[word + 1]) >> 11);
+  }
 }
 
 }  // namespace
@@ -157,20 +172,15 @@ void FillDropoutMask(const RngKey& key, double p, absl::Span<float> mask) {
 
 void FillNormalDeviates(uint64_t seed, uint32_t tensor, uint64_t first, double stddev,
                         absl::Span<float> out) {
-  // A block serves two elements.
-  const std::array<uint32_t, 2> key = Words(seed);
-  uint64_t have = UINT64_MAX;
-  PhiloxBlock block{};
-  for (size_t i = 0; i < out.size(); ++i) {
-    const uint64_t element = first + i;
-    if (element / 2 != have) {
-      have = element / 2;
-      const std::array<uint32_t, 2> place = Words(have);
-      block = Philox4x32({place[0], place[1], tensor, kInitialValuePurpose}, key);
-    }
-    const size_t word = element % 2 * 2;
-    out[i] = static_cast<float>(stddev * DrawNormal(block[word], block[word + 1]));
-  }
+  FillInitial(seed, tensor, first, out,
+              [&](uint64_t k) { return static_cast<float>(stddev * StandardNormal(k)); });
+}
+
+void FillUniformDeviates(uint64_t seed, uint32_t tensor, uint64_t first, double low, double high,
+                         absl::Span<float> out) {
+  FillInitial(seed, tensor, first, out, [&](uint64_t k) {
+    return static_cast<float>(low + (high - low) * (static_cast<double>(k) * 0x1p-53));
+  });
 }
 
 }  // namespace eps

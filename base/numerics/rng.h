@@ -39,6 +39,11 @@ double StandardNormal(uint64_t k);
 void FillNormalDeviates(uint64_t seed, uint32_t tensor, uint64_t first, double stddev,
                         absl::Span<float> out);
 
+// out[i] = low + (high - low) k / 2^53, with the 53 bits k from which FillNormalDeviates draws the
+// same element; computed in double.
+void FillUniformDeviates(uint64_t seed, uint32_t tensor, uint64_t first, double low, double high,
+                         absl::Span<float> out);
+
 }  // namespace eps
 
 #endif  // EPS_BASE_NUMERICS_RNG_H_

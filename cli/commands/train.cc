@@ -168,6 +168,7 @@ absl::Status TrainRun::Blame(const absl::Status& status) {
 
 absl::Status TrainRun::Run() {
   DriverJob job(plan_.config, plan_.spec, plan_.initial_weights, allow_changes_);
+  job.model_files = plan_.model_files;
   job.unigram_entropy = plan_.unigram_entropy;
   EPS_ASSIGN_OR_RETURN(job.planned, PlannedServerMemory(plan_.config, plan_.spec));
   EPS_ASSIGN_OR_RETURN(driver_, JobDriver::Open(std::move(job), this));

@@ -1,6 +1,7 @@
 #ifndef EPS_CLI_DRIVER_DRIVER_JOB_H_
 #define EPS_CLI_DRIVER_DRIVER_JOB_H_
 
+#include <map>
 #include <string>
 #include <utility>
 
@@ -39,6 +40,8 @@ struct DriverJob {
   const std::string initial_weights;  // model.safetensors or its index; empty for the spec's values
   const bool allow_changes;           // resume with other data, another model or seed
   const ChunkMap chunks;              // of spec
+  // The files of the model's folder that checkpoints repeat.
+  std::map<std::string, std::string> model_files;
   // For report.html.
   double unigram_entropy = 0;  // of the data, in nats; 0 if unknown
   PlannedMemory planned;       // empty if unknown

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/files/files.h"
+#include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
@@ -65,7 +66,7 @@ absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client) {
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointWriter> writer,
                        CheckpointWriter::Create(out, step, job_->spec, job_->chunks));
   EPS_ASSIGN_OR_RETURN(const Border border, ExportBorder(step, client, writer.get()));
-  SmallFiles files = FilesOfJob(job_->spec);
+  SmallFiles files = FilesOfJob(job_->spec, job_->model_files);
   files["trainer_state.json"] = TrainerState(step);
   files[kConfigFile] = job_->KeptConfig();
   if (const std::string profiles = ComputeProfiles(client); !profiles.empty()) {
@@ -96,7 +97,7 @@ void JobOutput::WriteReport(const std::string& outcome, ControlClient* client) {
     if (status.ok()) servers_[s] = *std::move(status);
   }
   RunFacts facts;
-  facts.model = absl::StrCat(NameOf(job_->spec.model.type), ", ",
+  facts.model = absl::StrCat(FamilyOf(job_->spec.model.type).Title(job_->spec.model), ", ",
                              FormatCount(job_->spec.total_elements()), " parameters");
   facts.outcome = outcome;
   facts.steps = job_->spec.training.steps;

@@ -11,19 +11,23 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/checksum.h"
+#include "base/config/model_folder.h"
 #include "base/config/spec_builder.h"
 #include "base/files/files.h"
 #include "base/files/safetensors_folder.h"
 #include "base/job/layout/chunk_map.h"
+#include "base/job/layout/model_layout.h"
 #include "base/job/models/model_family.h"
 #include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
 #include "base/text.h"
+#include "checkpoint/checkpoint_folders.h"
 #include "compression/codec_table.h"
 #include "planner/memory_plan.h"
 #include "planner/units.h"
 #include "planner/workload.h"
 #include "wire/channel.h"
+#include "wire/payload_message.h"
 #include "worker/data/token_source.h"
 
 namespace eps {
@@ -134,21 +138,55 @@ void EvaluateQuickstart(uint64_t steps, Config* config) {
   config->training.eval_samples = kQuickstartHeldOutSamples;
 }
 
-// Returns the folder that model.path names, or that contains it.
-fs::path ModelFolder(const fs::path& given) {
-  std::error_code error;
-  return fs::is_directory(given, error) ? given : given.parent_path();
+// Returns whether both models have the same tensors, so that one continues from the weights of the
+// other.
+bool HaveSameTensors(const ModelSpec& a, const ModelSpec& b) {
+  JobSpec of_a, of_b;
+  of_a.model = a;
+  of_b.model = b;
+  if (!BuildLayout(0, &of_a).ok() || !BuildLayout(0, &of_b).ok()) return false;
+  return std::equal(of_a.tensors.begin(), of_a.tensors.end(), of_b.tensors.begin(),
+                    of_b.tensors.end(), [](const TensorSpec& x, const TensorSpec& y) {
+                      return x.name == y.name && x.rows == y.rows && x.cols == y.cols;
+                    });
+}
+
+// Reads the model of the run. A run that resumes continues with the program of its checkpoint: the
+// folder of the model may have been exported again, with other calls, or may be gone.
+absl::StatusOr<ModelSpec> ModelOfRun(const RunConfig& run, std::string* folder) {
+  const std::string& path = run.config.model.path;
+  absl::StatusOr<ModelSpec> given = ReadModel(path);
+  if (path.empty()) return given;
+  // The reader of the checkpoint says what is wrong with it.
+  const absl::StatusOr<std::string> resume = ResumeFolder(run.config.checkpoint);
+  if (!resume.ok() || resume->empty() || !HoldsExportedModel(*resume)) return given;
+  absl::StatusOr<ModelSpec> kept = ReadModelFolder(*resume);
+  if (!kept.ok()) return kept;
+  if (!given.ok()) {
+    if (!absl::IsNotFound(given.status())) return given;
+    if (!run.config.optimizer.lr.has_value()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(given.status().message(),
+                       ", and the default of optimizer.lr depends on its weights; set "
+                       "optimizer.lr, or omit --model to continue ",
+                       *resume, " with its own settings"));
+    }
+    *folder = *resume;
+    return kept;
+  }
+  return HaveSameTensors(*given, *kept) ? kept : given;
 }
 
 absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) {
   const std::string& path = run.config.model.path;
-  EPS_ASSIGN_OR_RETURN(*model, ReadModel(path));
+  plan->model_folder = path.empty() ? "" : FolderOfModel(path);
+  EPS_ASSIGN_OR_RETURN(*model, ModelOfRun(run, &plan->model_folder));
+  EPS_RETURN_IF_ERROR(FamilyOf(model->type).CheckReadsTokens(*model));
   if (path.empty()) return absl::OkStatus();
   std::error_code error;
-  const fs::path given = fs::absolute(path, error);
-  const fs::path folder = ModelFolder(given);
-  plan->config.model.path = given.string();
-  plan->model_folder = folder.string();
+  plan->config.model.path = fs::absolute(path, error).string();
+  plan->model_files = FilesOfModel(plan->model_folder);
+  const fs::path folder = plan->model_folder;
   for (const char* name : {kSafetensorsFile, kSafetensorsIndexFile}) {
     const std::string weights = (folder / name).string();
     if (!fs::exists(weights, error)) continue;
@@ -164,6 +202,16 @@ absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) 
                      "in a folder of its own to begin with new weights"));
   }
   return absl::OkStatus();
+}
+
+// A job is created with one message, which holds its spec and the addresses of its servers.
+absl::Status CheckFitsMessage(const JobSpec& spec) {
+  constexpr size_t kMostSpecBytes = kMaxMessageBytes - (size_t{64} << 10);
+  const size_t bytes = spec.ToText().size();
+  if (bytes <= kMostSpecBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model.path: the spec of the job would have ", bytes, " bytes for ", spec.tensors.size(),
+      " tensors; at most ", kMostSpecBytes, " fit into a message"));
 }
 
 // Returns the text about bytes of residuals on the wire; empty if gradients are not sparse.
@@ -185,15 +233,7 @@ std::string EvaluationSummary(const TrainPlan& plan) {
 
 absl::StatusOr<ModelSpec> ReadModel(const std::string& path) {
   if (path.empty()) return QuickstartModel();
-  std::error_code error;
-  const fs::path given = fs::absolute(path, error);
-  const std::string file = (ModelFolder(given) == given ? given / "config.json" : given).string();
-  absl::StatusOr<std::string> json = ReadTextFile(file);
-  if (!json.ok()) {
-    return absl::Status(json.status().code(),
-                        absl::StrCat("model.path: ", json.status().message()));
-  }
-  return ParseModel(*json, file);
+  return ReadModelFolder(path);
 }
 
 absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
@@ -237,6 +277,7 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
       plan.initial_weights.empty() ? StartWeights::kNew : StartWeights::kGiven;
   EPS_ASSIGN_OR_RETURN(plan.spec,
                        BuildJobSpec(plan.config, model, tokens, sha256, workers, weights));
+  EPS_RETURN_IF_ERROR(CheckFitsMessage(plan.spec));
   KeepResolved(plan.spec, &plan.config);
   if (UsesQuickstartTexts(run)) EvaluateQuickstart(plan.spec.training.steps, &plan.config);
   EPS_RETURN_IF_ERROR(LoadHeldOut(&plan));
@@ -316,9 +357,10 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
     stash += static_cast<double>(t.parts) / workers * of_stage.stash;
   }
   return absl::StrCat(
-      "model: ", NameOf(spec.model.type), ", ", FormatCount(spec.total_elements()), " parameters, ",
-      spec.stages.size(), " stages, ", chunks.chunks().size(), " chunks\n", "servers: ", servers,
-      ", ", FormatBytes(static_cast<double>(parameter_bytes) * parameters), " of state (",
+      "model: ", FamilyOf(spec.model.type).Title(spec.model), ", ",
+      FormatCount(spec.total_elements()), " parameters, ", spec.stages.size(), " stages, ",
+      chunks.chunks().size(), " chunks\n", "servers: ", servers, ", ",
+      FormatBytes(static_cast<double>(parameter_bytes) * parameters), " of state (",
       parameter_bytes, " bytes per parameter), at most ",
       FormatBytes(static_cast<double>(parameter_bytes * *most)), " on one",
       plan.config.storage.durable() ? ", twice on its disk" : "", "\n", "workers: ", workers,

@@ -34,16 +34,25 @@ def steps(ours, theirs):
             series("lr", ours.lrs, theirs.lrs, LR_TOLERANCE))
 
 
+HEADS = 6                  # of the BLOOM and GPT-NeoX that are compared
+
+
 def compared(name, count):
     """Returns the indices of a tensor's elements that are compared.
 
-    The middle third of c_attn.bias is left out: a bias of the attention's keys adds the same value
-    to all scores of a query, so its gradient is only rounding noise, which Adam turns into steps of
-    full size.
+    A bias of the attention's keys is left out: it adds the same value to all scores of a query, so
+    its gradient is only rounding noise, which Adam turns into steps of full size. It is the middle
+    third of GPT-2's c_attn.bias, and of each head's part of that of BLOOM and GPT-NeoX, which
+    rotates a quarter of a key. (Where keys are rotated, their bias has a gradient.)
     """
     if name.endswith(".attn.c_attn.bias"):
         third = count // 3
         return list(range(third)) + list(range(2 * third, count))
+    if name.endswith("attention.query_key_value.bias"):
+        part = count // HEADS // 3
+        return [i for i in range(count) if i // part % 3 != 1]
+    if ".decoder.layers." in name and name.endswith(".k_proj.bias"):  # OPT
+        return []
     return range(count)
 
 

@@ -1,4 +1,4 @@
-"""The oracle: transformers' GPT-2 trained by PyTorch, as in an ordinary Python script.
+"""The oracle: a model of transformers trained by PyTorch, as in an ordinary Python script.
 
 It shares no code or arithmetic with EPS, only the folder that both start from. `mistake` plants a
 mistake, to show that a comparison notices it.
@@ -35,13 +35,13 @@ MISTAKES = {
 
 
 def load(folder):
-    return transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
 def load_with_report(folder):
     """Returns (model, {kind of problem: tensors})."""
-    return transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32,
-                                                        output_loading_info=True)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                             output_loading_info=True)
 
 
 def load_tokenizer(folder):

@@ -23,11 +23,11 @@
 #include "ATen/ops/softmax.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/numerics/rng.h"
 #include "base/status_macros.h"
 #include "compression/reference_codec.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
+#include "verify/models/reference_parts.h"
 #include "verify/reference_models.h"
 #include "worker/exec/torch_guard.h"
 
@@ -69,25 +69,6 @@ class LinearOfTwo : public torch::autograd::Function<LinearOfTwo> {
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const Tensor& dy = grads[0];
     return {dy.sum(0), at::mm(dy, saved[1].t()), at::mm(saved[0].t(), dy), Tensor()};
-  }
-};
-
-// Rounds x as the stash does; the derivative is the identity.
-class Rounding : public torch::autograd::Function<Rounding> {
- public:
-  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x,
-                        const ReferenceCodec* codec) {
-    const Tensor y = x.contiguous().clone();
-    Chunk chunk;
-    chunk.elements = static_cast<uint64_t>(y.numel());
-    float* const values = y.mutable_data_ptr<float>();
-    const std::string bytes = codec->Encode(chunk, Axis::kRow, values, nullptr);
-    codec->Decode(chunk, Axis::kRow, bytes, values);
-    return y;
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 const torch::autograd::variable_list& grads) {
-    return {grads[0], Tensor()};
   }
 };
 
@@ -179,7 +160,7 @@ class ReferenceGpt2 final : public ReferenceModel {
   }
 
   Tensor Stashed(const Tensor& x) const {
-    return stash_ == nullptr ? x : Rounding::apply(x, stash_.get());
+    return stash_ == nullptr ? x : StashRounding::apply(x, stash_.get());
   }
 
   // x W + b, where `weight` and `bias` are indices of uses; `others` is from OtherCopies.
@@ -213,15 +194,7 @@ class ReferenceGpt2 final : public ReferenceModel {
   Tensor Dropout(const MicroBatch& batch, size_t stage, Site site, double p,
                  const Tensor& x) const {
     if (p == 0) return x;
-    RngKey key;
-    key.seed = spec_.training.seed;
-    key.step = batch.step.value();
-    key.micro_batch = batch.index;
-    key.stage = static_cast<uint16_t>(stage + mask_stage_shift_);
-    key.site = site;
-    Tensor mask = at::empty(x.sizes());
-    FillDropoutMask(key, p, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
-    return x * mask;
+    return x * ReferenceMask(spec_, batch, stage + mask_stage_shift_, site, p, x.sizes());
   }
 
   Tensor Norm(const Tensor& x, const Tensor& weight, const Tensor& bias) const {

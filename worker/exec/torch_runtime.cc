@@ -67,13 +67,14 @@ class TorchPendingCopy final : public PendingCopy {
   const DeviceEventPtr copied_;
 };
 
-// Returns the loss over the labels that count, in their order. `label_log_p` is in host memory.
+// Sums the labels that count (all rows without labels), in order. `label_log_p` is on the host.
 LossSum LossOf(const std::vector<int32_t>& labels, const Tensor& label_log_p) {
-  EPS_CHECK(label_log_p.numel() == static_cast<int64_t>(labels.size()));
+  const auto rows = static_cast<size_t>(label_log_p.numel());
+  EPS_CHECK(labels.empty() || rows == labels.size());
   const float* const values = label_log_p.const_data_ptr<float>();
   LossSum loss;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] == kIgnoreLabel) continue;
+  for (size_t i = 0; i < rows; ++i) {
+    if (!labels.empty() && labels[i] == kIgnoreLabel) continue;
     loss.sum -= values[i];
     ++loss.tokens;
   }

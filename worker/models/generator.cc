@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "ATen/core/Tensor.h"
@@ -11,9 +10,11 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/config/model_folder.h"
+#include "base/files/files.h"
 #include "base/files/safetensors_folder.h"
 #include "base/job/layout/model_layout.h"
-#include "base/job/models/gpt2.h"
+#include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "worker/exec/torch_device.h"
 #include "worker/exec/torch_guard.h"
@@ -25,18 +26,12 @@ namespace {
 
 using at::Tensor;
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  content << file.rdbuf();
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path, " (--model)"));
-  return content.str();
-}
-
 // Returns the folder that holds the model itself.
 absl::StatusOr<std::string> ModelFolder(const std::string& model_dir) {
-  if (std::ifstream(model_dir + "/config.json").good()) return model_dir;
-  const absl::StatusOr<std::string> latest = ReadFile(model_dir + "/latest");
+  if (HoldsExportedModel(model_dir) || std::ifstream(model_dir + "/config.json").good()) {
+    return model_dir;
+  }
+  const absl::StatusOr<std::string> latest = ReadTextFile(model_dir + "/latest");
   if (!latest.ok()) {
     return absl::NotFoundError(
         absl::StrCat(model_dir, " (--model) holds neither config.json nor a checkpoint's name in ",
@@ -45,45 +40,54 @@ absl::StatusOr<std::string> ModelFolder(const std::string& model_dir) {
   return absl::StrCat(model_dir, "/", absl::StripAsciiWhitespace(*latest));
 }
 
-// Reads the weights of one tensor. GPT-2 files on the Hub may lack the prefix "transformer." of its
-// name.
-absl::StatusOr<Tensor> ReadTensor(const SafetensorsFolder& weights, const TensorSpec& spec) {
-  absl::string_view name = spec.name;
-  absl::StatusOr<SafetensorsFolder::Tensor> stored = weights.Find(name);
-  if (!stored.ok() && absl::ConsumePrefix(&name, "transformer.")) stored = weights.Find(name);
-  EPS_RETURN_IF_ERROR(stored.status());
-  std::vector<int64_t> shape = {spec.rows, spec.cols};
-  if (spec.rank == 1) shape = {spec.cols};
-  if (stored->entry->shape != std::vector<uint64_t>(shape.begin(), shape.end())) {
-    return absl::DataLossError(absl::StrCat(stored->file->path(), ": tensor ", spec.name,
-                                            " has another shape than config.json says"));
-  }
+// Reads the weights of tensor number `index` of the model. Files on the Hub may lack the prefix of
+// its name.
+absl::StatusOr<Tensor> ReadTensor(const SafetensorsFolder& weights, const JobSpec& spec,
+                                  size_t index) {
+  const TensorSpec& tensor_spec = spec.tensors[index];
+  const ModelFamily& family = FamilyOf(spec.model.type);
+  std::vector<int64_t> shape = {tensor_spec.rows, tensor_spec.cols};
+  if (tensor_spec.rank == 1) shape = {tensor_spec.cols};
   Tensor tensor;
   EPS_RETURN_IF_ERROR(CatchTorch("loading the model", [&] {
     tensor = at::empty(shape, at::TensorOptions().dtype(at::kFloat));
   }));
-  EPS_RETURN_IF_ERROR(stored->Read(0, spec.elements(), tensor.mutable_data_ptr<float>()));
+  float* values = tensor.mutable_data_ptr<float>();
+  for (const FileTensor& file : family.InFiles(spec.model, tensor_spec, index)) {
+    absl::string_view name = file.name;
+    absl::StatusOr<SafetensorsFolder::Tensor> stored = weights.Find(name);
+    if (!stored.ok() && absl::ConsumePrefix(&name, family.optional_prefix())) {
+      stored = weights.Find(name);
+    }
+    EPS_RETURN_IF_ERROR(stored.status());
+    if (stored->entry->shape != file.shape) {
+      return absl::DataLossError(absl::StrCat(stored->file->path(), ": tensor ", file.name,
+                                              " has another shape than config.json says"));
+    }
+    EPS_RETURN_IF_ERROR(stored->Read(0, file.elements(), values));
+    values += file.elements();
+  }
   return tensor;
 }
 
-// Runs the stages of one GPT-2 model on all of the text that it sees, once per token.
-class Gpt2Generator final : public Generator {
+// Runs the stages of a model on all of the text that it sees, once per token.
+class StageGenerator final : public Generator {
  public:
-  const Gpt2Config& config() const override { return spec_.model.gpt2; }
+  uint32_t vocabulary() const override {
+    return FamilyOf(spec_.model.type).vocabulary(spec_.model);
+  }
 
   absl::Status Init(const std::string& model_dir, const RuntimeOptions& options) {
     EPS_ASSIGN_OR_RETURN(const std::string folder, ModelFolder(model_dir));
-    EPS_ASSIGN_OR_RETURN(const std::string json, ReadFile(folder + "/config.json"));
-    EPS_ASSIGN_OR_RETURN(spec_.model.gpt2, ParseGpt2Config(json));
-    Gpt2Config& config = spec_.model.gpt2;
-    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0;
+    EPS_ASSIGN_OR_RETURN(spec_.model, ReadModelFolder(folder));
+    EPS_RETURN_IF_ERROR(FamilyOf(spec_.model.type).CheckReadsTokens(spec_.model));
     EPS_RETURN_IF_ERROR(BuildLayout(/*weight_decay=*/0, &spec_));
     EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device));
     EPS_RETURN_IF_ERROR(PrepareThreads(ResolveThreads(options.threads)));
     EPS_ASSIGN_OR_RETURN(const auto file, SafetensorsFolder::Open(folder));
     std::vector<Tensor> tensors;
-    for (const TensorSpec& tensor_spec : spec_.tensors) {
-      EPS_ASSIGN_OR_RETURN(Tensor tensor, ReadTensor(*file, tensor_spec));
+    for (size_t i = 0; i < spec_.tensors.size(); ++i) {
+      EPS_ASSIGN_OR_RETURN(Tensor tensor, ReadTensor(*file, spec_, i));
       EPS_RETURN_IF_ERROR(CatchTorch("loading the model", [&] { tensor = tensor.to(device); }));
       tensors.push_back(std::move(tensor));
     }
@@ -118,17 +122,18 @@ class Gpt2Generator final : public Generator {
   absl::Status CheckPrompt(const std::vector<int32_t>& prompt) const {
     if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
     for (const int32_t id : prompt) {
-      if (id >= 0 && id < config().vocab_size) continue;
-      return absl::InvalidArgumentError(absl::StrCat("the prompt holds token ", id,
-                                                     ", the vocabulary of the model has ",
-                                                     config().vocab_size));
+      if (id >= 0 && static_cast<uint32_t>(id) < vocabulary()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the prompt holds token ", id, ", the vocabulary of the model has ", vocabulary()));
     }
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::vector<float>> ScoresAfter(const std::vector<int32_t>& tokens) {
-    const size_t seen = std::min<size_t>(tokens.size(), static_cast<size_t>(config().n_positions));
+    const uint32_t longest = FamilyOf(spec_.model.type).max_seq_len(spec_.model);
+    const size_t seen = longest == 0 ? tokens.size() : std::min<size_t>(tokens.size(), longest);
     MicroBatch batch;
+    batch.held_out = true;  // nothing is dropped
     batch.samples = 1;
     batch.seq_len = static_cast<uint32_t>(seen);
     batch.tokens.assign(tokens.end() - static_cast<int64_t>(seen), tokens.end());
@@ -154,7 +159,7 @@ class Gpt2Generator final : public Generator {
 
 absl::StatusOr<std::unique_ptr<Generator>> Generator::Load(const std::string& model_dir,
                                                            const RuntimeOptions& options) {
-  auto generator = std::make_unique<Gpt2Generator>();
+  auto generator = std::make_unique<StageGenerator>();
   EPS_RETURN_IF_ERROR(generator->Init(model_dir, options));
   return std::unique_ptr<Generator>(std::move(generator));
 }

@@ -13,27 +13,31 @@
 
 namespace eps {
 
-// Continues token sequences with a GPT-2 model from a Hugging Face folder. Use from one thread (see
+// Continues token sequences with a model from a Hugging Face folder. Use from one thread (see
 // NewTorchRuntime). The tokens depend only on model, prompt, options and compute profile.
 class Generator {
  public:
-  // `model_dir` holds config.json and model.safetensors (or its shards with their index), or is a
-  // folder of checkpoints whose file `latest` names one that does. Uses only device and threads of
-  // `options`. NotFound, InvalidArgument and DataLoss name the file, the field or the tensor.
+  // `model_dir` holds a model's description (base/config/model_folder.h) and model.safetensors (or
+  // its shards with their index), or is a folder of checkpoints whose file `latest` names one that
+  // does. Uses only device and threads of `options`. NotFound, InvalidArgument and DataLoss name
+  // the file, the field or the tensor; InvalidArgument also refuses a model that reads anything but
+  // token ids.
   static absl::StatusOr<std::unique_ptr<Generator>> Load(const std::string& model_dir,
                                                          const RuntimeOptions& options);
   virtual ~Generator() = default;
 
-  virtual const Gpt2Config& config() const = 0;
+  // Token ids are below this.
+  virtual uint32_t vocabulary() const = 0;
 
-  // Returns the `count` tokens that follow `prompt`; each depends on at most n_positions tokens
-  // before it. Returns InvalidArgument for an empty prompt or an id outside the vocabulary.
+  // Returns the `count` tokens that follow `prompt`; each depends on at most as many tokens before
+  // it as the model's longest sequence has. Returns InvalidArgument for an empty prompt or an id
+  // outside the vocabulary.
   virtual absl::StatusOr<std::vector<int32_t>> Continue(const std::vector<int32_t>& prompt,
                                                         uint32_t count,
                                                         const SamplerOptions& sampling) = 0;
 
   // Returns the score (logit) with which each token of the vocabulary follows `tokens`, from which
-  // Continue draws. Only the last n_positions tokens count. Errors as in Continue.
+  // Continue draws. Errors as in Continue.
   virtual absl::StatusOr<std::vector<float>> Scores(const std::vector<int32_t>& tokens) = 0;
 };
 

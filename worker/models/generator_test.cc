@@ -173,7 +173,7 @@ TEST(GeneratorTest, ReadsUnprefixedNamesAndCheckpointFolders) {
   const std::string root = NewFolder("root");
   WriteModel(NewFolder("root/checkpoint-7"), /*with_prefix=*/false);
   WriteText(root + "/latest", "checkpoint-7\n");
-  EXPECT_EQ(LoadOrDie(root)->config().vocab_size, kVocabulary);
+  EXPECT_EQ(LoadOrDie(root)->vocabulary(), uint32_t{kVocabulary});
 }
 
 TEST(GeneratorTest, ErrorsNameFileAndTensor) {

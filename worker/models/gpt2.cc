@@ -37,8 +37,6 @@
 
 #include "ATen/core/Tensor.h"
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/_log_softmax.h"
-#include "ATen/ops/_log_softmax_backward_data.h"
 #include "ATen/ops/addmm.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/embedding.h"
@@ -57,11 +55,12 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/numerics/rng.h"
 #include "base/status_macros.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_stage.h"
+#include "worker/models/loss_head.h"
 #include "worker/models/model_stages.h"
+#include "worker/models/stage_inputs.h"
 
 namespace eps {
 namespace {
@@ -85,16 +84,6 @@ absl::StatusOr<size_t> FindUse(const JobSpec& spec, StageId stage, const std::st
                                                  ": not the layout of a gpt2 model"));
 }
 
-// Returns memory to fill for a tensor on the device of `like`, with arbitrary content. A device
-// copies from it while the program continues.
-Tensor UploadBuffer(at::IntArrayRef shape, at::ScalarType type, const Tensor& like) {
-  return at::empty(shape, at::TensorOptions().dtype(type).pinned_memory(!like.device().is_cpu()));
-}
-// Copies it to that device, ordered with the computation there. A CPU returns `filled` itself.
-Tensor Uploaded(const Tensor& filled, const Tensor& like) {
-  return filled.to(at::TensorOptions().device(like.device()), /*non_blocking=*/true);
-}
-
 // The part that all stages share: sizes and random masks.
 class Gpt2Stage : public TorchStage {
  public:
@@ -114,15 +103,7 @@ class Gpt2Stage : public TorchStage {
   // Returns the inverted-dropout mask of one site in the given shape, on the device of `like`.
   Tensor Mask(const MicroBatch& batch, uint16_t site, double p, at::IntArrayRef shape,
               const Tensor& like) const {
-    Tensor mask = UploadBuffer(shape, at::kFloat, like);
-    RngKey key;
-    key.seed = spec_.training.seed;
-    key.step = batch.step.value();
-    key.micro_batch = batch.index;
-    key.stage = static_cast<uint16_t>(stage_.value());
-    key.site = site;
-    FillDropoutMask(key, p, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
-    return Uploaded(mask, like);
+    return DropoutMask(MaskKey(spec_, stage_, batch, site), p, shape, like);
   }
   // Multiplies `x` by the mask of one site. The caller must hold the only reference to `x`.
   void DropInPlace(const MicroBatch& batch, uint16_t site, double configured, Tensor* x) const {
@@ -139,16 +120,6 @@ class Gpt2Stage : public TorchStage {
   const double eps_;
   const int64_t width_;
 };
-
-// Returns ids as an int64 tensor [samples, seq] on the device of `like`.
-Tensor IdTensor(const std::vector<int32_t>& ids, const MicroBatch& batch, const Tensor& like) {
-  TORCH_CHECK(ids.size() == size_t{batch.samples} * batch.seq_len, "a micro-batch of ",
-              batch.samples, " samples of ", batch.seq_len, " tokens holds ", ids.size(), " ids");
-  Tensor out = UploadBuffer({batch.samples, batch.seq_len}, at::kLong, like);
-  int64_t* data = out.mutable_data_ptr<int64_t>();
-  for (size_t i = 0; i < ids.size(); ++i) data[i] = ids[i];
-  return Uploaded(out, like);
-}
 
 // A layer norm's output and what its derivative needs.
 struct Norm {
@@ -390,9 +361,8 @@ class HeadStage final : public Gpt2Stage {
     const Tensor label_log_p = at::empty({x.size(0)}, x.options());
     for (int64_t first = 0; first < x.size(0); first += block) {
       const int64_t count = std::min(block, x.size(0) - first);
-      const Tensor log_p =
-          at::_log_softmax(at::mm(h.narrow(0, first, count), w[lm_weight_].t()), 1, false);
-      CopyLabelLogP(log_p, labels, first, count, label_log_p);
+      WriteLabelLogP(at::mm(h.narrow(0, first, count), w[lm_weight_].t()),
+                     labels.narrow(0, first, count), label_log_p.narrow(0, first, count));
     }
     return label_log_p;
   }
@@ -408,17 +378,9 @@ class HeadStage final : public Gpt2Stage {
                  const Tensor& labels_all, int64_t first, int64_t count, double scale,
                  const Tensor& dh, TorchBackward* out) const {
     const Tensor h = h_all.narrow(0, first, count);
-    const Tensor labels = labels_all.narrow(0, first, count);
-    const Tensor counted = labels.ne(kIgnoreLabel);
-    const Tensor targets = labels.clamp_min(0).unsqueeze(1);
-    Tensor scores = at::mm(h, weight.t());
-    const Tensor log_p = at::_log_softmax(scores, 1, /*half_to_float=*/false);
-
-    CopyLabelLogP(log_p, labels_all, first, count, out->label_log_p);
-
-    // The gradient of -log_p[label] reuses the memory of the scores, which are no longer needed.
-    SetLabels(targets, counted.to(at::kFloat).unsqueeze(1), -scale, &scores);
-    scores = at::_log_softmax_backward_data(scores, log_p, 1, at::kFloat);
+    const Tensor scores =
+        LabelLogPGradient(at::mm(h, weight.t()), labels_all.narrow(0, first, count), scale,
+                          out->label_log_p.narrow(0, first, count));
     Tensor& dweight = out->gradient[lm_weight_];
     if (dweight.defined()) {
       dweight.addmm_(scores.t(), h);
@@ -427,24 +389,6 @@ class HeadStage final : public Gpt2Stage {
     }
     Tensor dh_block = dh.narrow(0, first, count);
     at::mm_out(dh_block, scores, for_input_gradient);
-  }
-
-  // Sets `scores` to zero except value * counted[row] at each row's target.
-  static void SetLabels(const Tensor& targets, const Tensor& counted, double value,
-                        Tensor* scores) {
-    scores->zero_();
-    if (scores->device().is_cpu()) {
-      scores->scatter_(1, targets, counted.mul(value));
-    } else {  // a device's scatter of a tensor counts as nondeterministic
-      scores->scatter_(1, targets, value).mul_(counted);
-    }
-  }
-
-  // Writes rows [first, first + count) of `out` from `log_p`, which holds these rows' scores.
-  static void CopyLabelLogP(const Tensor& log_p, const Tensor& labels, int64_t first, int64_t count,
-                            const Tensor& out) {
-    const Tensor of_block = labels.narrow(0, first, count).clamp_min(0).unsqueeze(1);
-    out.narrow(0, first, count).copy_(log_p.gather(1, of_block).squeeze(1));
   }
 
   const size_t ln_weight_, ln_bias_, lm_weight_;

@@ -56,8 +56,8 @@ using StageGradientPtr = std::unique_ptr<StageGradient>;
 
 // The label of a position that does not count.
 inline constexpr int32_t kIgnoreLabel = -100;
-// One micro-batch: `samples` rows of seq_len tokens; labels[i] is the token that follows tokens[i],
-// or kIgnoreLabel.
+// One micro-batch: `samples` rows of seq_len tokens. labels[i] is the token that follows tokens[i],
+// or kIgnoreLabel; a model of classes has one label for each sample, a regression one target.
 struct MicroBatch {
   Step step;
   uint32_t index = 0;  // global: part * g + j; part of every random key
@@ -65,13 +65,15 @@ struct MicroBatch {
   uint32_t seq_len = 0;
   std::vector<int32_t> tokens;
   std::vector<int32_t> labels;
+  std::vector<float> targets;
   bool held_out = false;  // for an evaluation: no dropout
 };
 
-// Returns the number of positions that count in the loss: labels other than kIgnoreLabel, or every
-// position if the batch has no labels (synthetic models). A contribution is pushed with the sum of
-// these over its part, so every program must count alike.
+// Returns the number of positions that count in the loss: labels other than kIgnoreLabel, every
+// target, or every position if the batch has neither (synthetic models). A contribution is pushed
+// with the sum of these over its part, so every program must count alike.
 inline uint64_t CountedTokens(const MicroBatch& batch) {
+  if (!batch.targets.empty()) return batch.targets.size();
   if (batch.labels.empty()) return uint64_t{batch.samples} * batch.seq_len;
   uint64_t count = 0;
   for (const int32_t label : batch.labels) count += label != kIgnoreLabel ? 1 : 0;

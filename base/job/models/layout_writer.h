@@ -31,6 +31,11 @@ class LayoutWriter {
     tensor.init_std = std;
     return Add(tensor);
   }
+  // A tensor with any initial values. `decays` chooses its group.
+  TensorId Tensor(TensorSpec tensor, bool decays) {
+    tensor.group = decays ? kDecay : kNoDecay;
+    return Add(tensor);
+  }
   TensorId Vector(const std::string& name, int64_t cols, Initializer init) {
     TensorSpec tensor;
     tensor.name = name;

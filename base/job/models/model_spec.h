@@ -1,10 +1,12 @@
 #ifndef EPS_BASE_JOB_MODELS_MODEL_SPEC_H_
 #define EPS_BASE_JOB_MODELS_MODEL_SPEC_H_
 
-// The hyperparameters of each model that EPS has a program for. To add a model, add its enumerator,
-// its name and its struct here, and its family in a file of its own (docs/guides/extend.md).
+// The hyperparameters of each model that is written by hand, and the place of the models that come
+// as data. To write one by hand, add its enumerator, its name and its struct here, and its family
+// in a file of its own (docs/guides/extend.md).
 
 #include <array>
+#include <memory>
 
 #include "base/job/names.h"
 
@@ -34,15 +36,19 @@ struct SyntheticConfig {
   bool tied = true;  // the first and the last stage share one tensor
 };
 
-enum class ModelType { kGpt2, kSynthetic };
+struct ModelProgram;  // base/job/models/model_program.h
+
+// kProgram: any model that was exported (docs/formats/model_program.md).
+enum class ModelType { kGpt2, kSynthetic, kProgram };
 template <>
-inline constexpr std::array<const char*, 2> kNames<ModelType> = {"gpt2", "synthetic"};
+inline constexpr std::array<const char*, 3> kNames<ModelType> = {"gpt2", "synthetic", "program"};
 
 // The model of a job: its type, and the hyperparameters of that type.
 struct ModelSpec {
   ModelType type = ModelType::kGpt2;
-  Gpt2Config gpt2;            // meaningful if type == kGpt2
-  SyntheticConfig synthetic;  // meaningful if type == kSynthetic
+  Gpt2Config gpt2;                              // meaningful if type == kGpt2
+  SyntheticConfig synthetic;                    // meaningful if type == kSynthetic
+  std::shared_ptr<const ModelProgram> program;  // set if type == kProgram
 };
 
 }  // namespace eps

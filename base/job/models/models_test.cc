@@ -5,6 +5,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/job/models/gpt2.h"
 #include "base/job/models/model_family.h"
+#include "base/testing/test_programs.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -25,7 +26,9 @@ TEST(Families, StandInTheOrderOfTheTypes) {
   for (size_t i = 0; i < kNames<ModelType>.size(); ++i) {
     ModelSpec model;
     model.type = static_cast<ModelType>(i);
-    const absl::StatusOr<ModelSpec> read = ParseModel(ModelToJson(model), "config.json");
+    if (model.type == ModelType::kProgram) model = ModelOf(LlamaProgram(LlamaShape()));
+    const ModelFamily& family = FamilyOf(model.type);
+    const absl::StatusOr<ModelSpec> read = family.Parse(ModelToJson(model), family.file());
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(read->type, model.type);
     EXPECT_TRUE(ValidateModel(model).ok());
@@ -39,7 +42,10 @@ TEST(ParseModel, NamesTheFileAndTheField) {
     const char* message;
   } cases[] = {
       {"[1]", "c.json: expected a JSON object"},
-      {"{\"model_type\": \"bert\"}", "c.json: model.path: config.json field model_type"},
+      {"{\"model_type\": \"bert\"}", "model.path: c.json has the model_type \"bert\""},
+      {"{\"model_type\": \"\"}",
+       "`eps model export FOLDER` makes a program of the model, eps/prog"},
+      {"{\"model_type\": 5}", "c.json: model.path: config.json field model_type"},
       {"{\"model_type\": \"eps-synthetic\", \"width\": 3}", "c.json: width: eps-synthetic has"},
       {"{\"model_type\": \"eps-synthetic\", \"n_layer\": -3}", "c.json: n_layer: eps-synthetic"},
   };

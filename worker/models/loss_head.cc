@@ -1,0 +1,55 @@
+#include "worker/models/loss_head.h"
+
+#include <utility>
+
+#include "ATen/ops/_log_softmax.h"
+#include "ATen/ops/_log_softmax_backward_data.h"
+#include "c10/util/Exception.h"
+#include "worker/relay/stage_program.h"
+
+namespace eps {
+namespace {
+
+using at::Tensor;
+
+void CopyLabels(const Tensor& log_p, const Tensor& targets, const Tensor& out) {
+  out.copy_(log_p.gather(1, targets).squeeze(1));
+}
+
+// Sets `scores` to zero except value * counted[row] at each row's target.
+void SetLabels(const Tensor& targets, const Tensor& counted, double value, Tensor* scores) {
+  scores->zero_();
+  if (scores->device().is_cpu()) {
+    scores->scatter_(1, targets, counted.mul(value));
+  } else {  // a device's scatter of a tensor counts as nondeterministic
+    scores->scatter_(1, targets, value).mul_(counted);
+  }
+}
+
+}  // namespace
+
+void WriteLabelLogP(const Tensor& scores, const Tensor& labels, const Tensor& label_log_p) {
+  CopyLabels(at::_log_softmax(scores, 1, /*half_to_float=*/false), labels.clamp_min(0).unsqueeze(1),
+             label_log_p);
+}
+
+Tensor LabelLogPGradient(Tensor scores, const Tensor& labels, double scale,
+                         const Tensor& label_log_p) {
+  const Tensor counted = labels.ne(kIgnoreLabel);
+  const Tensor targets = labels.clamp_min(0).unsqueeze(1);
+  const Tensor log_p = at::_log_softmax(scores, 1, /*half_to_float=*/false);
+  CopyLabels(log_p, targets, label_log_p);
+  SetLabels(targets, counted.to(at::kFloat).unsqueeze(1), -scale, &scores);
+  return at::_log_softmax_backward_data(scores, log_p, 1, at::kFloat);
+}
+
+Tensor SquaredErrorGradient(const Tensor& scores, const Tensor& targets, double scale,
+                            const Tensor& minus_loss) {
+  TORCH_CHECK(scores.numel() == targets.numel(), "the head gives ", scores.numel(), " scores for ",
+              targets.numel(), " samples");
+  const Tensor error = scores.view({-1}).sub(targets);
+  minus_loss.copy_(error.mul(error).neg_());
+  return error.mul(2 * scale).view(scores.sizes());
+}
+
+}  // namespace eps

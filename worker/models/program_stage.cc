@@ -1,0 +1,353 @@
+// The stages of a model program (docs/formats/model_program.md). Forward runs the calls of the
+// stage; Backward runs them again under autograd and takes the gradients from the graph, each
+// weight being one leaf. The bits are those of LibTorch's operators in the order of the program,
+// except:
+//
+//   dropout    y = x * mask(site); the attention with dropout is written out
+//              (program_substitutions.h)
+//   both_axes  a product with a weight that has a second copy W' computes dX with it
+//   head       for each block of loss_block_tokens rows, in order, if the head works row by row,
+//              else for all rows at once: scores = calls(block); the gradient of the scores as in
+//              loss_head.h; the gradient of a weight that only multiplies is mm for the first
+//              block, addmm_ into it for the others; the others add the blocks' gradients
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/arange.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/empty_like.h"
+#include "ATen/ops/ones.h"
+#include "ATen/ops/zeros.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "torch/csrc/autograd/autograd.h"
+#include "worker/exec/torch_stage.h"
+#include "worker/models/loss_head.h"
+#include "worker/models/model_stages.h"
+#include "worker/models/program_evaluator.h"
+#include "worker/models/program_tensors.h"
+#include "worker/models/stage_inputs.h"
+
+namespace eps {
+namespace {
+
+using at::Tensor;
+
+// Returns a gradient that is contiguous and the only reference to its memory; zeros if there is
+// none.
+Tensor Owned(Tensor gradient, const Tensor& like) {
+  if (!gradient.defined()) return at::zeros(like.sizes(), like.options().requires_grad(false));
+  const bool shared = gradient.use_count() > 1 || gradient.storage().use_count() > 1;
+  return gradient.is_contiguous() && !shared ? gradient
+                                             : gradient.clone(at::MemoryFormat::Contiguous);
+}
+
+// Returns the weights themselves; or, if they have no values, zeros on the device of `like` that
+// take no memory either. No gradient of such a stage depends on a value.
+StageTensors WithSomeValues(const StageTensors& weights, const Tensor& like) {
+  StageTensors values;
+  for (const Tensor& weight : weights) {
+    values.push_back(weight.is_meta() ? at::zeros({1}, like.options()).expand(weight.sizes())
+                                      : weight);
+  }
+  return values;
+}
+
+// A stage between the first and the last, and the first one.
+class ProgramStage : public TorchStage {
+ public:
+  ProgramStage(const JobSpec& spec, StageId stage, std::unique_ptr<const ProgramEvaluator> calls)
+      : spec_(spec),
+        stage_(stage),
+        program_(*spec.model.program),
+        of_stage_(program_.stages[stage.value()]),
+        list_(program_.calls_of(stage.value())),
+        calls_(std::move(calls)),
+        constants_(ProgramConstants(program_, of_stage_)) {}
+
+  Tensor Forward(const StageTensors& weights, const MicroBatch& batch,
+                 const Tensor& in) const override {
+    ProgramInputs inputs = InputsOf(weights, weights, batch);
+    inputs.activation = in;
+    Tensor y = Checked(calls_->Run(inputs), batch);
+    const bool shares = std::any_of(weights.begin(), weights.end(),
+                                    [&](const Tensor& w) { return w.is_alias_of(y); });
+    const bool is_input = shares || (in.defined() && in.is_alias_of(y));
+    return is_input ? y.clone(at::MemoryFormat::Contiguous) : y.contiguous();
+  }
+
+  TorchBackward Backward(const StageTensors& given, const StageTensors& for_input_gradient,
+                         const MicroBatch& batch, const Tensor& in, const Tensor& grad_out,
+                         int /*loss_scale_log2*/) const override {
+    const bool has_values = !given[0].is_meta();
+    const StageTensors weights = WithSomeValues(given, grad_out);
+    ProgramInputs inputs = InputsOf(weights, has_values ? for_input_gradient : weights, batch);
+    std::vector<Tensor> leaves = MakeLeaves(&inputs);
+    if (in.defined()) {
+      inputs.activation = in.detach().requires_grad_(true);
+      leaves.push_back(inputs.activation);
+    }
+    std::vector<Tensor> gradients;
+    {
+      const at::AutoGradMode with_grad(true);
+      Tensor y = Checked(calls_->Run(inputs), batch);
+      gradients = Gradients(std::move(y), leaves, grad_out);
+    }
+    TorchBackward out;
+    if (in.defined()) {
+      out.grad_in = Owned(std::move(gradients.back()), in);
+      gradients.pop_back();
+    }
+    for (size_t use = 0; use < weights.size(); ++use) {
+      out.gradient.push_back(
+          Owned(std::move(gradients[use]), weights[use]).view(weights[use].sizes()));
+    }
+    return out;
+  }
+
+ protected:
+  // `weights` and `for_input_gradient` are those of a pass.
+  ProgramInputs InputsOf(const StageTensors& weights, const StageTensors& for_input_gradient,
+                         const MicroBatch& batch) const {
+    ProgramInputs inputs;
+    inputs.device = weights[0].device();
+    for (size_t use = 0; use < weights.size(); ++use) {
+      const std::vector<int64_t>& shape = program_.tensors[of_stage_.uses[use].tensor].shape;
+      ProgramWeight weight;
+      weight.value = weights[use].view(shape);
+      if (!for_input_gradient[use].is_same(weights[use])) {
+        weight.for_input_gradient = for_input_gradient[use].view(shape);
+      }
+      inputs.weights.push_back(std::move(weight));
+    }
+    for (const Tensor& constant : constants_) {
+      inputs.constants.push_back(constant.to(inputs.device, /*non_blocking=*/true));
+    }
+    inputs.columns = ProgramColumns(program_, list_, batch, weights[0]);
+    if (!batch.held_out) {
+      inputs.masks = [this, batch_ptr = &batch](uint16_t site, double p, at::IntArrayRef shape,
+                                                const Tensor& like) {
+        return DropoutMask(MaskKey(spec_, stage_, *batch_ptr, site), p, shape, like);
+      };
+    }
+    return inputs;
+  }
+
+  // Makes each weight a leaf of its own; returns the leaves.
+  static std::vector<Tensor> MakeLeaves(ProgramInputs* inputs) {
+    std::vector<Tensor> leaves;
+    for (ProgramWeight& weight : inputs->weights) {
+      weight.value = weight.value.detach().requires_grad_(true);
+      leaves.push_back(weight.value);
+    }
+    return leaves;
+  }
+
+  // Returns the gradients of the leaves and frees the graph of `y`.
+  static std::vector<Tensor> Gradients(Tensor y, const std::vector<Tensor>& leaves,
+                                       const Tensor& grad_out) {
+    if (!y.requires_grad()) return std::vector<Tensor>(leaves.size());
+    return torch::autograd::grad({y}, leaves, {grad_out}, /*retain_graph=*/false,
+                                 /*create_graph=*/false, /*allow_unused=*/true);
+  }
+
+  // Checks the output of a stage that is not the last.
+  Tensor Checked(Tensor y, const MicroBatch& batch) const {
+    const int64_t tokens = program_.tokens > 0 ? program_.tokens : batch.seq_len;
+    const std::vector<int64_t> expected = {batch.samples, tokens, program_.width};
+    TORCH_CHECK(y.sizes() == expected && y.scalar_type() == at::kFloat,
+                "the program gives an activation of type ", y.scalar_type(), " and shape ",
+                y.sizes(), ", expected Float ", at::IntArrayRef(expected));
+    return y;
+  }
+
+  const JobSpec& spec_;
+  const StageId stage_;
+  const ModelProgram& program_;
+  const ProgramStageSpec& of_stage_;
+  const CallList& list_;
+  const std::unique_ptr<const ProgramEvaluator> calls_;
+  const std::vector<Tensor> constants_;
+};
+
+// The last stage: scores and their loss.
+class ProgramHead final : public ProgramStage {
+ public:
+  using ProgramStage::ProgramStage;
+
+  TorchBackward Backward(const StageTensors& weights, const StageTensors& for_input_gradient,
+                         const MicroBatch& batch, const Tensor& in, const Tensor& /*grad_out*/,
+                         int loss_scale_log2) const override {
+    TorchBackward out;
+    out.gradient.resize(weights.size());
+    out.grad_in = at::empty_like(in, at::MemoryFormat::Contiguous);
+    const double scale = std::ldexp(1.0, -loss_scale_log2);
+    ForEachBlock(weights, for_input_gradient, batch, in, [&](Block block) {
+      for (size_t use = 0; use < weights.size(); ++use) {
+        if (!calls_->IsMultipliedOnly(use)) continue;
+        block.inputs.weights[use].gradient_sum = &out.gradient[use];
+      }
+      std::vector<Tensor> leaves = MakeLeaves(&block.inputs);
+      block.inputs.activation.requires_grad_(true);
+      leaves.push_back(block.inputs.activation);
+      std::vector<Tensor> gradients;
+      {
+        const at::AutoGradMode with_grad(true);
+        Tensor scores = calls_->Run(block.inputs);
+        const Tensor dscores = ScoresGradient(block, scores, scale, &out);
+        gradients = Gradients(std::move(scores), leaves, dscores);
+      }
+      block.RowsOf(out.grad_in).copy_(Owned(gradients.back(), block.inputs.activation));
+      for (size_t use = 0; use < weights.size(); ++use) {
+        AddGradient(std::move(gradients[use]), weights[use], &out.gradient[use]);
+      }
+    });
+    for (size_t use = 0; use < weights.size(); ++use) {
+      out.gradient[use] = Owned(std::move(out.gradient[use]), weights[use]);
+      out.gradient[use] = out.gradient[use].view(weights[use].sizes());
+    }
+    return out;
+  }
+
+  Tensor LabelLogP(const StageTensors& weights, const MicroBatch& batch,
+                   const Tensor& in) const override {
+    TorchBackward out;
+    ForEachBlock(weights, weights, batch, in, [&](const Block& block) {
+      const Tensor scores = calls_->Run(block.inputs);
+      const Tensor rows = RowsOfScores(block, scores, &out);
+      if (program_.head == HeadKind::kMse) {
+        SquaredErrorGradient(rows, block.labels, 1.0, block.Part(out.label_log_p));
+      } else {
+        WriteLabelLogP(rows, block.labels, block.Part(out.label_log_p));
+      }
+    });
+    return out.label_log_p;
+  }
+
+  Tensor Logits(const StageTensors& weights, const Tensor& in) const override {
+    TORCH_CHECK(program_.rowwise && program_.head == HeadKind::kTokens,
+                "the head of the program does not give scores row by row");
+    MicroBatch batch;
+    batch.held_out = true;
+    batch.samples = 1;
+    batch.seq_len = static_cast<uint32_t>(in.size(0));
+    batch.tokens.resize(batch.seq_len);
+    ProgramInputs inputs = InputsOf(weights, weights, batch);
+    inputs.activation = in.unsqueeze(0);
+    return calls_->Run(inputs).squeeze(0);
+  }
+
+ private:
+  // The rows that the calls compute at once.
+  struct Block {
+    ProgramInputs inputs;
+    Tensor labels;          // of its rows
+    int64_t first = 0;      // row
+    int64_t count = 0;      // of rows
+    int64_t rows = 0;       // of all blocks
+    bool is_whole = false;  // the activation keeps its shape
+    Tensor Part(const Tensor& of_rows) const { return of_rows.narrow(0, first, count); }
+    // The part of an activation.
+    Tensor RowsOf(const Tensor& activation) const {
+      if (is_whole) return activation;
+      return activation.view({1, -1, activation.size(-1)}).narrow(1, first, count);
+    }
+  };
+
+  Tensor Labels(const MicroBatch& batch, const Tensor& like) const {
+    switch (program_.head) {
+      case HeadKind::kTokens:
+        return IdTensor(batch.labels, batch, like).view({-1});
+      case HeadKind::kClasses:
+        return SampleLabels(batch.labels, batch, like);
+      case HeadKind::kMse:
+        break;
+    }
+    return SampleTargets(batch.targets, batch, like);
+  }
+
+  template <class Visitor>
+  void ForEachBlock(const StageTensors& weights, const StageTensors& for_input_gradient,
+                    const MicroBatch& batch, const Tensor& in, const Visitor& visit) const {
+    const Tensor labels = Labels(batch, in);
+    const bool by_rows = program_.rowwise && program_.head == HeadKind::kTokens;
+    const ProgramInputs whole = InputsOf(weights, for_input_gradient, batch);
+    Block block;
+    block.rows = labels.size(0);
+    block.is_whole = !by_rows;
+    const int64_t most = by_rows ? int64_t{spec_.training.loss_block_tokens} : block.rows;
+    for (block.first = 0; block.first < block.rows; block.first += block.count) {
+      block.count = std::min(most, block.rows - block.first);
+      block.labels = block.Part(labels);
+      block.inputs = whole;
+      block.inputs.activation = block.RowsOf(in).detach();
+      if (by_rows) {
+        for (Tensor& column : block.inputs.columns) {
+          column = column.view({1, -1}).narrow(1, block.first, block.count);
+        }
+      }
+      visit(block);
+    }
+  }
+
+  // Returns the scores as [rows, classes], and makes room for the losses of all rows.
+  Tensor RowsOfScores(const Block& block, const Tensor& scores, TorchBackward* out) const {
+    TORCH_CHECK(
+        scores.scalar_type() == at::kFloat && scores.dim() > 0 && scores.numel() % block.count == 0,
+        "the head gives scores of type ", scores.scalar_type(), " and shape ", scores.sizes(),
+        " for ", block.count, " rows");
+    if (!out->label_log_p.defined()) {
+      out->label_log_p = at::empty({block.rows}, scores.options().requires_grad(false));
+    }
+    return scores.reshape({block.count, -1});
+  }
+
+  // Fills the block's part of out->label_log_p; returns the gradient of `scores`, whose values are
+  // lost if nothing else needs them.
+  Tensor ScoresGradient(const Block& block, const Tensor& scores, double scale,
+                        TorchBackward* out) const {
+    const at::NoGradGuard no_grad;
+    Tensor rows = RowsOfScores(block, scores.detach(), out);
+    const Tensor minus_loss = block.Part(out->label_log_p);
+    if (program_.head == HeadKind::kMse) {
+      return SquaredErrorGradient(rows, block.labels, scale, minus_loss).view(scores.sizes());
+    }
+    if (!calls_->output_is_free()) rows = rows.clone();
+    return LabelLogPGradient(std::move(rows), block.labels, scale, minus_loss).view(scores.sizes());
+  }
+
+  static void AddGradient(Tensor gradient, const Tensor& like, Tensor* sum) {
+    if (!gradient.defined()) return;
+    if (sum->defined()) {
+      sum->add_(gradient.view(sum->sizes()));
+    } else {
+      *sum = Owned(std::move(gradient), like);
+    }
+  }
+};
+
+// As TorchStageFactory.
+absl::StatusOr<std::unique_ptr<TorchStage>> NewProgramStage(const JobSpec& spec, StageId stage) {
+  EPS_RETURN_IF_ERROR(CheckProgramLayout(spec, stage));
+  const ModelProgram& program = *spec.model.program;
+  const size_t s = stage.value();
+  EPS_ASSIGN_OR_RETURN(auto calls,
+                       ProgramEvaluator::Create(program.calls_of(s), program.stages[s].name));
+  if (s + 1 < program.stages.size()) {
+    return std::make_unique<ProgramStage>(spec, stage, std::move(calls));
+  }
+  return std::make_unique<ProgramHead>(spec, stage, std::move(calls));
+}
+
+const ProgramRegistration kProgram(ModelType::kProgram, NewProgramStage);
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,125 @@
+#include "worker/models/program_substitutions.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "ATen/ops/_safe_softmax.h"
+#include "ATen/ops/addmm.h"
+#include "ATen/ops/cat.h"
+#include "ATen/ops/linear.h"
+#include "ATen/ops/matmul.h"
+#include "ATen/ops/mm.h"
+#include "ATen/ops/ones.h"
+#include "ATen/ops/softmax.h"
+#include "torch/csrc/autograd/custom_function.h"
+
+namespace eps {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+Tensor RepeatedHeads(const Tensor& x, const Tensor& query) {
+  return x.repeat_interleave(query.size(-3) / x.size(-3), -3);
+}
+
+Tensor Product(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+               bool out_in) {
+  if (out_in) return at::linear(x, weight, bias);
+  return bias.has_value() ? at::addmm(*bias, x, weight) : at::matmul(x, weight);
+}
+
+// A product whose gradients are computed as autograd computes them, except that the gradient of x
+// uses another matrix, and that of the weight may be added to a sum at once.
+class WeightProduct : public torch::autograd::Function<WeightProduct> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
+                        const std::optional<Tensor>& bias, const ProductWeight& options) {
+    context->save_for_backward({x, options.for_input_gradient});
+    context->saved_data["out_in"] = options.out_in;
+    context->saved_data["bias"] = bias.has_value();
+    context->saved_data["sum"] =
+        static_cast<int64_t>(reinterpret_cast<intptr_t>(options.gradient_sum));
+    return Product(x, weight, bias, options.out_in);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const Tensor& x = saved[0];
+    const bool out_in = context->saved_data["out_in"].toBool();
+    auto* const sum =
+        reinterpret_cast<Tensor*>(static_cast<intptr_t>(context->saved_data["sum"].toInt()));
+    const Tensor dy = grads[0].reshape({-1, grads[0].size(-1)});
+    const Tensor rows = x.reshape({-1, x.size(-1)});
+    Tensor dx, dweight, dbias;
+    if (context->needs_input_grad(0)) {
+      dx = at::mm(dy, out_in ? saved[1] : saved[1].t()).view(x.sizes());
+    }
+    const Tensor left = out_in ? dy.t() : rows.t();
+    const Tensor& right = out_in ? rows : dy;
+    Tensor* const target = sum != nullptr ? sum : &dweight;
+    if (target->defined()) {
+      target->addmm_(left, right);
+    } else {
+      *target = at::mm(left, right);
+    }
+    if (context->saved_data["bias"].toBool()) dbias = dy.sum(0);
+    return {dx, dweight, dbias, Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor AttentionWithDropout(const AttentionArguments& arguments,
+                            const std::function<Tensor(const Tensor&)>& mask) {
+  const Tensor& query = arguments.query;
+  const bool repeat = arguments.enable_gqa;
+  const Tensor key = repeat ? RepeatedHeads(arguments.key, query) : arguments.key;
+  const Tensor value = repeat ? RepeatedHeads(arguments.value, query) : arguments.value;
+  const double scale =
+      arguments.scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
+  constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+  Tensor scores = at::matmul(query, key.transpose(-2, -1)).mul(scale);
+  if (arguments.is_causal) {
+    TORCH_CHECK(!arguments.mask.has_value(), "an attention is causal and has a mask");
+    const Tensor later =
+        at::ones({query.size(-2), key.size(-2)}, scores.options().dtype(at::kBool)).triu(1);
+    scores = scores.masked_fill(later, kMinusInfinity);
+  }
+  Tensor probabilities;
+  if (!arguments.mask.has_value()) {
+    probabilities = at::softmax(scores, -1);
+  } else {
+    const Tensor& given = *arguments.mask;
+    scores = given.scalar_type() == at::kBool
+                 ? scores.masked_fill(given.logical_not(), kMinusInfinity)
+                 : scores.add(given);
+    // Gives 0 in a row that is masked everywhere, as of padding.
+    probabilities = at::_safe_softmax(scores, -1);
+  }
+  return at::matmul(probabilities.mul(mask(probabilities)), value);
+}
+
+Tensor ProductWithWeight(const Tensor& x, const ProductWeight& weight,
+                         const std::optional<Tensor>& bias) {
+  return WeightProduct::apply(x, weight.value, bias, weight);
+}
+
+Tensor GroupedProduct(const Tensor& rows, const Tensor& matrices, const Tensor& ends) {
+  const Tensor on_host = ends.to(at::kCPU).to(at::kLong).contiguous();
+  TORCH_CHECK(on_host.dim() == 1 && matrices.dim() == 3 && on_host.size(0) == matrices.size(0),
+              "expected one end for each of the ", matrices.size(0), " matrices");
+  std::vector<Tensor> products;
+  int64_t begin = 0;
+  for (int64_t e = 0; e < matrices.size(0); ++e) {
+    const int64_t end = on_host.const_data_ptr<int64_t>()[e];
+    products.push_back(at::mm(rows.narrow(0, begin, end - begin), matrices[e]));
+    begin = end;
+  }
+  TORCH_CHECK(begin == rows.size(0), "the groups end at row ", begin, " of ", rows.size(0));
+  return at::cat(products, 0);
+}
+
+}  // namespace eps

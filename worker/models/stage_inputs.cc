@@ -1,0 +1,70 @@
+#include "worker/models/stage_inputs.h"
+
+#include "ATen/ops/empty.h"
+#include "c10/util/Exception.h"
+
+namespace eps {
+namespace {
+
+using at::Tensor;
+
+// Returns memory to fill for a tensor on the device of `like`, with arbitrary content.
+Tensor UploadBuffer(at::IntArrayRef shape, at::ScalarType type, const Tensor& like) {
+  return at::empty(shape, at::TensorOptions().dtype(type).pinned_memory(!like.device().is_cpu()));
+}
+// Copies it to that device, ordered with the computation there. A CPU returns `filled` itself.
+Tensor Uploaded(const Tensor& filled, const Tensor& like) {
+  return filled.to(at::TensorOptions().device(like.device()), /*non_blocking=*/true);
+}
+
+template <class To, class From>
+Tensor Upload(const std::vector<From>& values, at::IntArrayRef shape, at::ScalarType type,
+              const Tensor& like) {
+  Tensor out = UploadBuffer(shape, type, like);
+  To* const data = out.mutable_data_ptr<To>();
+  for (size_t i = 0; i < values.size(); ++i) data[i] = values[i];
+  return Uploaded(out, like);
+}
+
+void CheckOneForEachSample(size_t count, const MicroBatch& batch) {
+  TORCH_CHECK(count == batch.samples, "a micro-batch of ", batch.samples, " samples holds ", count,
+              " labels");
+}
+
+}  // namespace
+
+Tensor IdTensor(const std::vector<int32_t>& ids, const MicroBatch& batch, const Tensor& like) {
+  TORCH_CHECK(ids.size() == size_t{batch.samples} * batch.seq_len, "a micro-batch of ",
+              batch.samples, " samples of ", batch.seq_len, " tokens holds ", ids.size(), " ids");
+  return Upload<int64_t>(ids, {batch.samples, batch.seq_len}, at::kLong, like);
+}
+
+Tensor SampleLabels(const std::vector<int32_t>& labels, const MicroBatch& batch,
+                    const Tensor& like) {
+  CheckOneForEachSample(labels.size(), batch);
+  return Upload<int64_t>(labels, {batch.samples}, at::kLong, like);
+}
+
+Tensor SampleTargets(const std::vector<float>& targets, const MicroBatch& batch,
+                     const Tensor& like) {
+  CheckOneForEachSample(targets.size(), batch);
+  return Upload<float>(targets, {batch.samples}, at::kFloat, like);
+}
+
+RngKey MaskKey(const JobSpec& spec, StageId stage, const MicroBatch& batch, uint16_t site) {
+  RngKey key;
+  key.seed = spec.training.seed;
+  key.step = batch.step.value();
+  key.micro_batch = batch.index;
+  key.stage = static_cast<uint16_t>(stage.value());
+  key.site = site;
+  return key;
+}
+
+Tensor DropoutMask(const RngKey& key, double p, at::IntArrayRef shape, const Tensor& like) {
+  Tensor mask = UploadBuffer(shape, at::kFloat, like);
+  FillDropoutMask(key, p, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
+  return Uploaded(mask, like);
+}
+
+}  // namespace eps

@@ -1,0 +1,34 @@
+#ifndef EPS_WORKER_MODELS_STAGE_INPUTS_H_
+#define EPS_WORKER_MODELS_STAGE_INPUTS_H_
+
+// The inputs of a stage that are made on the host: token ids, labels and dropout masks. A device
+// copies them while the program continues. Pure functions; they throw what LibTorch throws.
+
+#include <cstdint>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "base/ids.h"
+#include "base/job/job_spec.h"
+#include "base/numerics/rng.h"
+#include "worker/relay/stage_program.h"
+
+namespace eps {
+
+// Returns ids as an int64 tensor [samples, seq] on the device of `like`.
+at::Tensor IdTensor(const std::vector<int32_t>& ids, const MicroBatch& batch,
+                    const at::Tensor& like);
+// Returns one label for each sample, int64 or FP32 [samples], on the device of `like`.
+at::Tensor SampleLabels(const std::vector<int32_t>& labels, const MicroBatch& batch,
+                        const at::Tensor& like);
+at::Tensor SampleTargets(const std::vector<float>& targets, const MicroBatch& batch,
+                         const at::Tensor& like);
+
+// The key of the mask that a site of a stage draws for a micro-batch.
+RngKey MaskKey(const JobSpec& spec, StageId stage, const MicroBatch& batch, uint16_t site);
+// Returns the inverted-dropout mask of a key in the given shape, on the device of `like`.
+at::Tensor DropoutMask(const RngKey& key, double p, at::IntArrayRef shape, const at::Tensor& like);
+
+}  // namespace eps
+
+#endif  // EPS_WORKER_MODELS_STAGE_INPUTS_H_
