@@ -355,7 +355,8 @@ class ByHand:
         self.commands = {"serve %d" % i: [EPS, "serve", "--listen=" + address, cuts,
                                           "--storage.path=" + self.folder_of_server(i)] + durable
                          for i, address in enumerate(addresses)}
-        self.commands["worker"] = [EPS, "worker", self.servers, "--worker.threads=1"]
+        self.commands["worker"] = [EPS, "worker", self.servers, "--worker.threads=1",
+                                   "--data=" + test.text]
         self.started = {}
         for process in self.commands:
             self.start(process)
