@@ -264,9 +264,10 @@ TEST_F(HostilePeers, UnfinishedMessagesAreLimited) {
   const uint64_t peak = lead().PeakBytes();
   EXPECT_GT(peak, before_ + 3 * kAllowedGrowth) << "the messages do not reach the quota";
   EXPECT_LT(peak, before_ + 5 * kAllowedGrowth);
-  std::printf("640 MiB of unfinished messages on 40 connections: resident %llu MiB, peak %llu MiB\n",
-              static_cast<unsigned long long>(before_ / kMebibyte),
-              static_cast<unsigned long long>(peak / kMebibyte));
+  std::printf(
+      "640 MiB of unfinished messages on 40 connections: resident %llu MiB, peak %llu MiB\n",
+      static_cast<unsigned long long>(before_ / kMebibyte),
+      static_cast<unsigned long long>(peak / kMebibyte));
   // Until then, the calls of others may end with RESOURCE_EXHAUSTED, too (SECURITY.md).
   connections.clear();
   const auto give_up = std::chrono::steady_clock::now() + kPatience;
