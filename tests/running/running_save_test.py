@@ -14,6 +14,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import processes
 import small_job
 
 EPS = None
@@ -242,4 +243,5 @@ class RunningSaveTest(unittest.TestCase):
 
 if __name__ == "__main__":
     EPS = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+    tests = processes.tests_of_shard(RunningSaveTest) if len(sys.argv) == 1 else []
+    unittest.main(verbosity=2, argv=sys.argv + tests)
