@@ -30,8 +30,9 @@ class Calls {
                 {"saved", {0, 0}}};
   }
   json weight(int i) const { return Slot(weight_ + i); }
-  json Call(const std::string& op, json arguments) {
-    program_["calls"].push_back({op, std::move(arguments)});
+  // A vector, because compilers differ on whether json{x} is x or a list of it.
+  json Call(const std::string& op, const std::vector<json>& arguments) {
+    program_["calls"].push_back(json::array({op, json(arguments)}));
     return Slot(slots_++);
   }
   void Cost(double flops, double flops2, double saved, double saved2) {
@@ -81,7 +82,7 @@ class Model {
     root_["tensors"].push_back({{"name", name},
                                 {"shape", shape},
                                 {"init", std::move(init)},
-                                {"files", {{"kind", "name"}, {"names", {name}}}},
+                                {"files", {{"kind", "name"}, {"names", json::array({name})}}},
                                 {"aliases", aliases}});
     return static_cast<int>(root_["tensors"].size()) - 1;
   }
