@@ -279,16 +279,6 @@ class ReferenceGpt2 final : public ReferenceModel {
     return doutput;
   }
 
-  static void AddLosses(const Tensor& each, const Tensor& target, LossSum* loss) {
-    const float* const values = each.const_data_ptr<float>();
-    const int64_t* const labels = target.const_data_ptr<int64_t>();
-    for (int64_t i = 0; i < each.numel(); ++i) {
-      if (labels[i] == kIgnoreLabel) continue;
-      loss->sum += static_cast<double>(values[i]);
-      ++loss->tokens;
-    }
-  }
-
   const JobSpec& spec_;
   const Gpt2Config& config_;
   const uint16_t mask_stage_shift_;

@@ -50,6 +50,17 @@ inline at::Tensor ReferenceMask(const JobSpec& spec, const MicroBatch& batch, si
   return mask;
 }
 
+// Adds the float32 losses of all positions whose int64 label counts.
+inline void AddLosses(const at::Tensor& each, const at::Tensor& labels, LossSum* loss) {
+  const float* const values = each.const_data_ptr<float>();
+  const int64_t* const ids = labels.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < each.numel(); ++i) {
+    if (ids[i] == kIgnoreLabel) continue;
+    loss->sum += static_cast<double>(values[i]);
+    ++loss->tokens;
+  }
+}
+
 }  // namespace eps
 
 #endif  // EPS_VERIFY_MODELS_REFERENCE_PARTS_H_
