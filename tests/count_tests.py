@@ -1,6 +1,7 @@
 """Counts the test cases of one bazel run from its build event file.
 
-Prints the failed cases, and "N passed, N failed" alone on the last line. The event file names the
+Prints the failed cases with the beginning of their message, or with the end of the output if they
+have none, and "N passed, N failed" alone on the last line. The event file names the
 test.xml of every target that ran or was cached. A search through bazel-testlogs would also count
 results of targets that no longer exist.
 
@@ -14,6 +15,8 @@ import sys
 import urllib.parse
 import urllib.request
 import xml.etree.ElementTree as ElementTree
+
+REASON_LINES = 6
 
 
 def read_events(path):
@@ -32,13 +35,27 @@ def path_of(uri):
     return urllib.request.url2pathname(urllib.parse.urlparse(uri).path)
 
 
+def indented(lines):
+    return "".join(f"\n    {line.strip()}" for line in lines)
+
+
 def cases_of(xml_path):
-    """Returns (name, state) of every case in a test.xml; state is passed, failed or skipped."""
+    """Returns (name, state) of every case in a test.xml; state is passed, failed or skipped.
+
+    The name of a failed case is followed by some lines that say why.
+    """
     cases = []
-    for case in ElementTree.parse(xml_path).iter("testcase"):
+    root = ElementTree.parse(xml_path)
+    output = [line for log in root.iter("system-out") for line in (log.text or "").splitlines()
+              if line.strip()]
+    for case in root.iter("testcase"):
         name = ".".join(filter(None, [case.get("classname"), case.get("name")]))
-        if case.find("failure") is not None or case.find("error") is not None:
+        if case.find("failure") is not None:
             state = "failed"
+            name += indented(case.find("failure").get("message", "").splitlines()[:REASON_LINES])
+        elif case.find("error") is not None:
+            state = "failed"
+            name += indented(output[-REASON_LINES:])
         elif case.find("skipped") is not None or case.get("status") == "notrun" or (
                 case.get("result") in ("skipped", "suppressed")):
             state = "skipped"

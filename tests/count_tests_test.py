@@ -31,7 +31,7 @@ class Counting(unittest.TestCase):
         gtest = """<testsuites tests="4"><testsuite name="A">
             <testcase name="Passes" status="run" result="completed" classname="A" />
             <testcase name="Fails" status="run" result="completed" classname="A">
-              <failure message="no"></failure></testcase>
+              <failure message="a.cc:3&#x0A;1 is not 2"></failure></testcase>
             <testcase name="DISABLED_Rests" status="notrun" result="suppressed" classname="A" />
             <testcase name="Skips" status="run" result="skipped" classname="A"><skipped/></testcase>
             </testsuite></testsuites>"""
@@ -41,7 +41,16 @@ class Counting(unittest.TestCase):
             self.result("//a:a_test", gtest), summary("//a:a_test", "FAILED"),
             self.result("//b:s_test", script), summary("//b:s_test", "PASSED")])
         self.assertEqual(passed, 2)
-        self.assertEqual(failed, ["//a:a_test A.Fails"])
+        self.assertEqual(failed, ["//a:a_test A.Fails\n    a.cc:3\n    1 is not 2"])
+
+    def test_shows_the_end_of_the_output_of_a_crash(self):
+        crash = """<testsuites><testsuite name="s"><testcase name="s">
+            <error message="exited with error code 134"></error></testcase>
+            <system-out><![CDATA[[ RUN ] A.Fails\n\nbroken: x == y\n]]></system-out>
+            </testsuite></testsuites>"""
+        self.assertEqual(
+            count_tests.count([self.result("//a:a_test", crash), summary("//a:a_test", "FAILED")]),
+            (0, ["//a:a_test s\n    [ RUN ] A.Fails\n    broken: x == y"]))
 
     def test_a_target_failing_without_a_failed_case_counts_once(self):
         clean = "<testsuite><testcase name='x'/></testsuite>"

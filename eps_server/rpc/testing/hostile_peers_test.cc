@@ -204,10 +204,12 @@ TEST_F(HostilePeers, SettingsAreAcknowledgedFirst) {
 
 // These clients acknowledge settings that they have not seen, and fill the kernel's buffer with
 // calls while the server stands still: before it accepts the connection, or at any moment after.
+// If gRPC reads too early, it takes up to 256 KiB at once, about 4,500 calls of 15 KiB.
 TEST_F(HostilePeers, EarlyFloodsAreHarmless) {
   constexpr char kHello[] = "/eps.v1.Control/Hello";
   constexpr int kThreads = 4;
-  Survive("20,000 early calls on each of 24 waiting connections", [&] {
+  constexpr uint64_t kAllowed = 2 * kAllowedGrowth;
+  const auto flood_before_accept = [&] {
     std::vector<std::unique_ptr<RawConnection>> early;
     lead().Signal(SIGSTOP);
     for (int i = 0; i < 24; ++i) {
@@ -216,8 +218,9 @@ TEST_F(HostilePeers, EarlyFloodsAreHarmless) {
     }
     lead().Signal(SIGCONT);
     for (const auto& connection : early) EXPECT_TRUE(connection->IsClosedWithin(kPatience));
-  });
-  Survive("60,000 early calls on each of 100 connections, 4 at a time", [&] {
+  };
+  Survive("20,000 early calls on each of 24 waiting connections", flood_before_accept, kAllowed);
+  const auto flood_at_any_moment = [&] {
     std::vector<std::future<void>> threads;
     for (int i = 0; i < kThreads; ++i) {
       threads.push_back(std::async(std::launch::async, [this, &kHello] {
@@ -230,13 +233,18 @@ TEST_F(HostilePeers, EarlyFloodsAreHarmless) {
         }
       }));
     }
-    // New connections of others are served meanwhile.
+    // New connections of others are served meanwhile. Rarely, one must be made again (acceptor.h).
     for (int i = 0; i < 20; ++i) {
       v1::StatusReply reply;
-      const absl::Status status = TestClient(address_).Status(&reply);
+      absl::Status status = TestClient(address_).Status(&reply);
+      for (int again = 0; again < 2 && absl::IsUnavailable(status); ++again) {
+        status = TestClient(address_).Status(&reply);
+      }
       EXPECT_TRUE(status.ok()) << status;
     }
-  });
+  };
+  Survive("60,000 early calls on each of 100 connections, 4 at a time", flood_at_any_moment,
+          kAllowed);
 }
 
 // Each of these messages lacks its last byte. The server has a quota of 256 MiB for what it has
