@@ -21,6 +21,7 @@ absl::Status RunBench(const Arguments& arguments);
 absl::Status RunCheckpoint(const Arguments& arguments);
 absl::Status RunCodec(const Arguments& arguments);
 absl::Status RunConfigCommand(const Arguments& arguments);
+absl::Status RunData(const Arguments& arguments);
 absl::Status RunDoctor(const RunConfig& run, bool json);
 absl::Status RunModel(const Arguments& arguments);
 absl::Status RunPlan(const Arguments& arguments);
@@ -65,6 +66,7 @@ const std::vector<Command>& Commands() {
       Configured(kTrainCommand, [](const RunConfig& run, bool) { return RunTrain(run); }),
       Configured({"eps serve", "run one parameter server"},
                  [](const RunConfig& run, bool) { return RunServe(run.config); }),
+      {"data", "make, show, verify, split: data files of token ids (eps data --help)", RunData},
       {"plan", "predict the memory and speed of a run (eps plan --help)", RunPlan},
       {"simulate", "simulate failures and stragglers (eps simulate --help)", RunSimulate},
       OfWorker("worker", "run one worker (its own options: eps worker --help)"),

@@ -1,1 +1,1 @@
-"""Exports a PyTorch model as a program of stages, which a worker runs without Python."""
+"""Exports models as programs of stages, which workers run without Python; `data` makes files."""

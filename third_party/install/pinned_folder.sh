@@ -11,7 +11,7 @@
 #   requirements  the file of pins
 #   layout        raised by hand whenever build() makes something else of the same pins
 #   witness       a file without which the folder is incomplete
-#   also          another file that the folder depends on; empty: none
+#   also          other files that the folder depends on; empty: none
 #   instead       the variable that names an alternative folder; empty: none
 # and defines build, which creates $folder.new from nothing. Then it calls make_folder.
 
@@ -24,7 +24,7 @@ fail() {
 }
 
 wanted_stamp() {
-  echo "layout $layout" | cat - "$requirements" ${also:+"$also"} | sha256sum | cut -d' ' -f1
+  echo "layout $layout" | cat - "$requirements" $also | sha256sum | cut -d' ' -f1
 }
 
 is_complete() {
@@ -129,15 +129,16 @@ download_wheels() {
   done < <(grep -v '^#' "$requirements")
 }
 
-# Makes $folder.new a Python environment with $requirements, which include all dependencies.
-# $1: the name of the contents in messages.
+# make_venv CONTENTS [REQUIREMENTS...]: makes $folder.new a Python environment with $requirements
+# and these further files of pins, which include all dependencies. CONTENTS names them in messages.
 make_venv() {
-  local python
+  local python file pins=(--requirement "$requirements")
   python=$(find_python 3.11)
   "$python" -m venv --without-pip "$folder.new" || fail "python3 -m venv failed"
   say "installing $1"
+  shift
+  for file in "$@"; do pins+=(--requirement "$file"); done
   mkdir -p "$wheels"
   PIP_PYTHON=$folder.new/bin/python pip_quietly "$python" install --find-links "$wheels" \
-    --requirement "$requirements" ||
-    fail "pip could not install; run this again"
+    "${pins[@]}" || fail "pip could not install; run this again"
 }

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Makes the Python environment of the oracles (./test --oracles), third_party/.oracles: PyTorch for
-# the CPU, transformers, torchao and ml_dtypes. third_party/install/pinned_folder.sh describes the
-# folder. The oracles download nothing when they run.
+# Makes the Python environment of the oracles (./test --oracles) and of the tools in python/,
+# third_party/.oracles: PyTorch for the CPU, transformers, torchao, ml_dtypes, pyarrow and pillow.
+# third_party/install/pinned_folder.sh describes the folder. Programs that run in it download
+# nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -10,14 +11,15 @@ folder=third_party/.oracles
 requirements=third_party/install/oracles_requirements.txt
 layout=2
 witness=bin/python
-also=third_party/install/torch_stub_libs.py
+for_models=third_party/install/models_requirements.txt
+also="third_party/install/torch_stub_libs.py $for_models"
 instead=
 source third_party/install/pinned_folder.sh
 
 build() {
   command -v gcc nm objdump >/dev/null || fail "gcc or binutils are missing"
   # The requirements list every package: pip would add 2 GB of CUDA libraries as dependencies.
-  make_venv "PyTorch and transformers (550 MB to download)"
+  make_venv "PyTorch, transformers and pyarrow (610 MB to download)" "$for_models"
   say "making stand-ins for CUDA's libraries"
   local python=$folder.new/bin/python
   "$python" third_party/install/torch_stub_libs.py \
@@ -28,6 +30,7 @@ transformers.GPT2LMHeadModel
 torch.eye(2) @ torch.eye(2)' || fail "PyTorch or transformers cannot be imported"
   "$python" -c 'import ml_dtypes, torchao.prototype.mx_formats.mx_tensor' ||
     fail "ml_dtypes or torchao cannot be imported"
+  "$python" -c 'import PIL.Image, pyarrow.parquet' || fail "pyarrow or pillow cannot be imported"
   unset LD_LIBRARY_PATH
 }
 
