@@ -27,7 +27,8 @@
 #include "bench/peers/whole_model.h"
 #include "cli/launch/plan.h"
 #include "cli/launch/run_config.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
+#include "worker/data/sample_source.h"
 #include "worker/exec/tensor_memory.h"
 
 namespace eps {
@@ -63,7 +64,7 @@ absl::StatusOr<Options> ParseOptions(int argc, char** argv) {
 struct Job {
   Config config;
   JobSpec spec;
-  std::shared_ptr<const TokenData> data;
+  std::shared_ptr<const SampleSource> data;
 };
 
 absl::StatusOr<Job> LoadJob(const std::string& config_path) {
@@ -82,7 +83,7 @@ absl::StatusOr<Job> LoadJob(const std::string& config_path) {
         "resid_pdrop, embd_pdrop and attn_pdrop to 0");
   }
   EPS_ASSIGN_OR_RETURN(
-      job.data, TokenData::Open(job.config.data.path, static_cast<uint32_t>(gpt2.vocab_size)));
+      job.data, SampleSource::Open(job.config.data.path, {static_cast<uint32_t>(gpt2.vocab_size)}));
   return job;
 }
 
@@ -91,7 +92,7 @@ absl::Status Run(const Options& options) {
   const JobSpec& spec = job.spec;
   PrepareLibTorch(job.config.worker.threads);
   WholeModel model(spec, options.recompute);
-  const std::unique_ptr<BatchSource> batches = NewTokenBatchSource(spec, *job.data);
+  const std::unique_ptr<BatchSource> batches = NewBatchSource(spec, *job.data);
   std::printf("{\"job\":\"%s\",\"threads\":%d,\"parameters\":%s,\"recompute\":%s}\n",
               absl::StrFormat("%016x", spec.id().value()).c_str(), job.config.worker.threads,
               absl::StrCat(spec.total_elements()).c_str(), options.recompute ? "true" : "false");

@@ -28,6 +28,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
+const DataSpec kData = {DataOrder::kShuffled, uint64_t{1} << 40, std::string(64, '0')};
+
 Hardware Example(const std::string& name) { return *ParseHardware(*HardwareExample(name), name); }
 
 // Returns the job spec that the program builds for a GPT-2 with this configuration.
@@ -38,7 +40,7 @@ JobSpec Gpt2Spec(const Config& config, int layers, int width, uint32_t workers) 
   model.gpt2.n_head = width / 64;
   model.gpt2.n_positions = 1024;
   model.gpt2.vocab_size = 50257;
-  return *BuildJobSpec(config, model, uint64_t{1} << 40, std::string(64, '0'), workers);
+  return *BuildJobSpec(config, model, kData, workers);
 }
 
 Config ConfigWith(const std::vector<std::pair<std::string, std::string>>& settings) {
@@ -268,7 +270,7 @@ JobSpec L2lSpec(const Config& config) {
   model.gpt2.n_head = 32;
   model.gpt2.n_positions = 1024;
   model.gpt2.vocab_size = 30522;
-  return *BuildJobSpec(config, model, uint64_t{1} << 40, std::string(64, '0'), 1);
+  return *BuildJobSpec(config, model, kData, 1);
 }
 
 // 17e9 parameters: 204 GB of FP32 state fit into 512 GB, which hold 42.7e9 parameters of 12 bytes

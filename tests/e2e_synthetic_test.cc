@@ -27,7 +27,7 @@
 #include "wire/channel.h"
 #include "wire/grpc_status.h"
 #include "worker/client/parameter_client.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
 #include "worker/relay/relay.h"
 #include "worker/relay/stage_program.h"
 #include "worker/relay/synthetic_runtime.h"

@@ -16,14 +16,14 @@
 #include "absl/strings/str_join.h"
 #include "base/checksum.h"
 #include "base/config/app_arguments.h"
-#include "base/job/models/model_family.h"
 #include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
 #include "verify/compare.h"
 #include "verify/reference_models.h"
 #include "verify/reference_training.h"
 #include "verify/run_folder.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
+#include "worker/data/sample_source.h"
 #include "worker/exec/torch_runtime.h"
 
 namespace eps {
@@ -60,8 +60,8 @@ absl::Status CheckVerifiable(const RunFolder& run) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const VerifyOptions& options,
-                                                          const RunFolder& run) {
+absl::StatusOr<std::shared_ptr<const SampleSource>> OpenData(const VerifyOptions& options,
+                                                             const RunFolder& run) {
   const std::vector<std::string>& files =
       options.data.empty() ? run.config().data.path : options.data;
   if (files.empty()) {
@@ -70,13 +70,13 @@ absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const VerifyOptions& o
         "/checkpoint-1/eps/config.yaml does not name the data files; give --data=FILE"));
   }
   const JobSpec& spec = run.spec();
-  EPS_ASSIGN_OR_RETURN(auto data,
-                       TokenData::Open(files, FamilyOf(spec.model.type).vocabulary(spec.model)));
+  EPS_ASSIGN_OR_RETURN(auto data, SampleSource::Open(files, NeedsOf(spec.model)));
   const std::string sum = data->Sha256Hex();
-  if (data->size() != spec.data.tokens || sum != spec.data.sha256) {
+  if (data->tokens() != spec.data.tokens || data->rows() != spec.data.samples ||
+      sum != spec.data.sha256) {
     return absl::FailedPreconditionError(
         absl::StrCat("the data (", files[0], files.size() > 1 ? " and more" : "", ") has ",
-                     data->size(), " tokens, sha256 ", sum, "; the run read ", spec.data.tokens,
+                     data->tokens(), " tokens, sha256 ", sum, "; the run read ", spec.data.tokens,
                      " tokens, sha256 ", spec.data.sha256, "; name its files with --data"));
   }
   return data;
@@ -253,7 +253,7 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
   EPS_RETURN_IF_ERROR(CheckDevice(run, /*step=*/1, auto_profile));
   const JobSpec& spec = run.spec();
   EPS_ASSIGN_OR_RETURN(const auto data, OpenData(options, run));
-  const auto batches = NewTokenBatchSource(spec, *data);
+  const auto batches = NewBatchSource(spec, *data);
 
   ReferenceOptions model_options;
   model_options.threads =

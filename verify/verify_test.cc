@@ -26,7 +26,8 @@
 #include "gtest/gtest.h"
 #include "verify/testing/shard_oracle.h"
 #include "verify/testing/stage_chain.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
+#include "worker/data/sample_source.h"
 #include "worker/exec/torch_runtime.h"
 #include "worker/models/model_stages.h"
 
@@ -44,7 +45,7 @@ constexpr const char* kStateFiles[] = {"model.safetensors", "eps/exp_avg.safeten
 
 // Gives every mistake something to act on: dropout, a tied tensor, four micro-batches in each of
 // two parts, clipping that takes effect, weight decay.
-JobSpec MakeSpec(const TokenData& data) {
+JobSpec MakeSpec(const SampleSource& data) {
   JobSpec spec;
   spec.name = "verified";
   Gpt2Config& gpt2 = spec.model.gpt2;
@@ -64,7 +65,7 @@ JobSpec MakeSpec(const TokenData& data) {
   training.clip = Clip::kLagged;
   training.max_grad_norm = 0.1;
   training.loss_block_tokens = 20;
-  spec.data.tokens = data.size();
+  spec.data.tokens = data.tokens();
   spec.data.sha256 = data.Sha256Hex();
   EXPECT_TRUE(BuildLayout(/*weight_decay=*/0.1, &spec).ok());
   EXPECT_TRUE(spec.Validate().ok()) << spec.Validate();
@@ -125,10 +126,10 @@ void MakeRun(const std::string& folder) {
   std::string text;
   for (int i = 0; text.size() < 4000; ++i) absl::StrAppend(&text, i * i, " is a square. ");
   WriteText(config.data.path[0], text);
-  const auto data = TokenData::Open(config.data.path, 256);
+  const auto data = SampleSource::Open(config.data.path, {256});
   ASSERT_TRUE(data.ok()) << data.status();
   const JobSpec spec = MakeSpec(**data);
-  const auto batches = NewTokenBatchSource(spec, **data);
+  const auto batches = NewBatchSource(spec, **data);
   MemoryAccount account;
   auto runtime =
       NewTorchRuntime(spec, NewModelStage, RuntimeOptions{"cpu", "host", kThreads}, &account);

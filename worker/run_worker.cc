@@ -16,7 +16,8 @@
 #include "nlohmann/json.hpp"
 #include "worker/await_job.h"
 #include "worker/client/parameter_client.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
+#include "worker/data/sample_source.h"
 #include "worker/exec/torch_runtime.h"
 #include "worker/models/model_runtime.h"
 #include "worker/relay/relay.h"
@@ -41,19 +42,18 @@ RuntimeOptions RuntimeOptionsOf(const WorkerOptions& worker) {
 }
 
 // Opens the job's data, which must be the data that the job was created with.
-absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const DataConfig& config,
-                                                          const JobSpec& spec) {
+absl::StatusOr<std::shared_ptr<const SampleSource>> OpenData(const DataConfig& config,
+                                                             const JobSpec& spec) {
   if (config.path.empty()) {
     return absl::InvalidArgumentError(
         "data.path is empty: give the files that the job was created with (--data)");
   }
-  EPS_ASSIGN_OR_RETURN(
-      auto data, TokenData::Open(config.path, FamilyOf(spec.model.type).vocabulary(spec.model)));
-  if (data->size() != spec.data.tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data.path: ", absl::StrJoin(config.path, ", "), " holds ", data->size(),
-                     " tokens, the job's data has ", spec.data.tokens,
-                     "; give the files that the job was created with, in the same order"));
+  EPS_ASSIGN_OR_RETURN(auto data, SampleSource::Open(config.path, NeedsOf(spec.model)));
+  if (data->tokens() != spec.data.tokens || data->rows() != spec.data.samples) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.path: ", absl::StrJoin(config.path, ", "), " holds ", data->tokens(), " tokens in ",
+        data->rows(), " rows, the job's data has ", spec.data.tokens, " in ", spec.data.samples,
+        "; give the files that the job was created with, in the same order"));
   }
   const std::string sha256 = data->Sha256Hex();
   if (sha256 != spec.data.sha256) {
@@ -68,7 +68,7 @@ absl::StatusOr<std::shared_ptr<const TokenData>> OpenData(const DataConfig& conf
 // The held-out data of a job's evaluations. It does not affect training, so every worker reads it
 // from its own configuration. Null without evaluations.
 struct HeldOut {
-  std::shared_ptr<const TokenData> data;
+  std::shared_ptr<const SampleSource> data;
   std::unique_ptr<EvaluationSource> source;
 };
 
@@ -88,11 +88,11 @@ absl::StatusOr<HeldOut> OpenHeldOut(const Config& config, const JobSpec& spec) {
         absl::StrCat("training.eval_steps is ", training.eval_steps,
                      ", but data.eval_path names no held-out data; name it, or set 0"));
   }
-  EPS_ASSIGN_OR_RETURN(held_out.data,
-                       TokenData::Open(config.data.eval_path, vocabulary, "data.eval_path"));
-  EPS_RETURN_IF_ERROR(held_out.data->CheckIds(vocabulary));
+  EPS_ASSIGN_OR_RETURN(held_out.data, SampleSource::Open(config.data.eval_path, NeedsOf(spec.model),
+                                                         "data.eval_path"));
+  EPS_RETURN_IF_ERROR(held_out.data->CheckContent(vocabulary));
   EPS_ASSIGN_OR_RETURN(held_out.source,
-                       NewTokenEvaluationSource(spec, *held_out.data, training.eval_samples));
+                       NewEvaluationSource(spec, *held_out.data, training.eval_samples));
   return held_out;
 }
 
@@ -221,7 +221,7 @@ class Worker {
   MemoryAccount account_;
   Term term_;                // of the last Join
   int fruitless_joins_ = 0;  // joins in term_ since the last step that this worker completed
-  std::shared_ptr<const TokenData> data_;
+  std::shared_ptr<const SampleSource> data_;
   std::unique_ptr<BatchSource> batches_;
   HeldOut held_out_;
 };
@@ -235,7 +235,7 @@ absl::Status Worker::OpenBatches(const JobSpec& spec) {
     return absl::OkStatus();
   }
   EPS_ASSIGN_OR_RETURN(data_, OpenData(options_.config.data, spec));
-  batches_ = NewTokenBatchSource(spec, *data_);
+  batches_ = NewBatchSource(spec, *data_);
   return absl::OkStatus();
 }
 

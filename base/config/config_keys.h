@@ -19,7 +19,8 @@ struct AddressList {};   // a text that may also be a YAML list
 
 template <class V>
 void RunKeysOfData(V* v, DataConfig* d) {
-  v->Key("data.path", &d->path, AnyValue(), "Text files, or one flat .bin file of uint16 tokens.");
+  v->Key("data.path", &d->path, AnyValue(),
+         "Text files, one .epsd file (eps data make), or one flat .bin file of uint16 tokens.");
   v->Key("data.eval_path", &d->eval_path, AnyValue(),
          "Held-out data for evaluations, in a format of data.path; empty if there is none.");
 }

@@ -145,8 +145,7 @@ absl::StatusOr<CodecSpec> Resolve(const QuantizationConfig& config) {
 }  // namespace
 
 absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& model,
-                                     uint64_t data_tokens, const std::string& data_sha256,
-                                     uint32_t workers, StartWeights weights) {
+                                     const DataSpec& data, uint32_t workers, StartWeights weights) {
   EPS_RETURN_IF_ERROR(ValidateModel(model));
   JobSpec spec;
   spec.model = model;
@@ -156,14 +155,13 @@ absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& mode
       weights == StartWeights::kGiven ? kLrOfGivenWeights : kLrOfNewWeights);
   EPS_ASSIGN_OR_RETURN(spec.training, Resolve(config.training, model, workers));
   EPS_RETURN_IF_ERROR(CheckBatch(config.training.train_batch_size, spec));
+  spec.data = data;
   spec.data.order = config.data.order;
-  if (data_tokens < uint64_t{spec.training.seq_len} + 1) {
+  if (data.samples == 0 && data.tokens < uint64_t{spec.training.seq_len} + 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "data.path: ", data_tokens, " tokens, a sample needs training.seq_len+1 = ",
+        "data.path: ", data.tokens, " tokens, a sample needs training.seq_len+1 = ",
         uint64_t{spec.training.seq_len} + 1, "; give more data or lower training.seq_len"));
   }
-  spec.data.tokens = data_tokens;
-  spec.data.sha256 = data_sha256;
   EPS_ASSIGN_OR_RETURN(spec.training.steps, ResolveSteps(config.training, spec));
   EPS_ASSIGN_OR_RETURN(spec.schedule, Resolve(config.lr_scheduler, spec.training.steps));
   EPS_ASSIGN_OR_RETURN(spec.codecs, Resolve(config.quantization));

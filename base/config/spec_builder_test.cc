@@ -13,6 +13,7 @@ namespace {
 
 const char kSha256[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 constexpr uint64_t kTokens = 100'000;
+const DataSpec kData = {DataOrder::kShuffled, kTokens, kSha256};
 
 Config EagerConfig() {
   Config config;
@@ -21,7 +22,9 @@ Config EagerConfig() {
 }
 
 absl::StatusOr<JobSpec> Build(const Config& config, uint64_t tokens = kTokens) {
-  return BuildJobSpec(config, ModelSpec(), tokens, kSha256, /*workers=*/2);
+  DataSpec data = kData;
+  data.tokens = tokens;
+  return BuildJobSpec(config, ModelSpec(), data, /*workers=*/2);
 }
 
 TEST(BuildJobSpec, TakesEveryValueFromTheConfiguration) {
@@ -100,8 +103,8 @@ TEST(BuildJobSpec, FillsOpenSettingsFromModelAndWorkers) {
 TEST(BuildJobSpec, PartsMakeItIndependentOfTheWorkers) {
   Config config = EagerConfig();
   config.training.parts = 4;
-  const absl::StatusOr<JobSpec> two = BuildJobSpec(config, ModelSpec(), kTokens, kSha256, 2);
-  const absl::StatusOr<JobSpec> four = BuildJobSpec(config, ModelSpec(), kTokens, kSha256, 4);
+  const absl::StatusOr<JobSpec> two = BuildJobSpec(config, ModelSpec(), kData, 2);
+  const absl::StatusOr<JobSpec> four = BuildJobSpec(config, ModelSpec(), kData, 4);
   EXPECT_EQ(two->Digest(), four->Digest());
 }
 
@@ -144,7 +147,7 @@ TEST(BuildJobSpec, GivenWeightsLearnSlower) {
   Config config;
   EXPECT_EQ(Build(config)->optimizer.lr, 1e-3);
   const auto given = [&config] {
-    return BuildJobSpec(config, ModelSpec(), kTokens, kSha256, /*workers=*/2, StartWeights::kGiven)
+    return BuildJobSpec(config, ModelSpec(), kData, /*workers=*/2, StartWeights::kGiven)
         ->optimizer.lr;
   };
   EXPECT_EQ(given(), 5e-5);
@@ -171,6 +174,17 @@ TEST(BuildJobSpec, EpochsBecomeStepsThatUseEverySample) {
   EXPECT_TRUE(absl::StrContains(status.message(), "training.epochs = 1e+06 takes")) << status;
 }
 
+TEST(BuildJobSpec, AnEpochIsAllRows) {
+  Config config;
+  config.training.epochs = 2;
+  DataSpec data = kData;
+  data.samples = 10;  // 8 in a step
+  const absl::StatusOr<JobSpec> spec = BuildJobSpec(config, ModelSpec(), data, /*workers=*/2);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->training.steps, 3u);
+  EXPECT_EQ(spec->data.samples, 10u);
+}
+
 TEST(BuildJobSpec, TheWarmupRatioRoundsUp) {
   const struct {
     double ratio;
@@ -190,12 +204,12 @@ TEST(BuildJobSpec, WhatWasResolvedIsKept) {
   config.training.epochs = 2;
   config.lr_scheduler.warmup_ratio = 0.1;
   const absl::StatusOr<JobSpec> spec =
-      BuildJobSpec(config, ModelSpec(), kTokens, kSha256, /*workers=*/2, StartWeights::kGiven);
+      BuildJobSpec(config, ModelSpec(), kData, /*workers=*/2, StartWeights::kGiven);
   ASSERT_TRUE(spec.ok()) << spec.status();
   KeepResolved(*spec, &config);
   // A later run has more workers, other data, and no weights.
-  const absl::StatusOr<JobSpec> later =
-      BuildJobSpec(config, ModelSpec(), 2 * kTokens, kSha256, /*workers=*/3);
+  const absl::StatusOr<JobSpec> later = BuildJobSpec(
+      config, ModelSpec(), {DataOrder::kShuffled, 2 * kTokens, kSha256}, /*workers=*/3);
   ASSERT_TRUE(later.ok()) << later.status();
   EXPECT_EQ(later->training.steps, spec->training.steps);
   EXPECT_EQ(later->training.parts, spec->training.parts);

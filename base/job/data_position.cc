@@ -47,6 +47,7 @@ uint64_t FeistelPermutation::operator()(uint64_t i) const {
 }
 
 uint64_t WholeSamples(const JobSpec& spec) {
+  if (spec.data.samples > 0) return spec.data.samples;
   return (spec.data.tokens - 1) / spec.training.seq_len;
 }
 

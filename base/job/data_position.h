@@ -26,8 +26,8 @@ class FeistelPermutation {
   uint64_t key_;
 };
 
-// Sample i covers tokens [i*T, i*T+T]; labels are shifted by one. The data must hold at least one
-// sample: (tokens - 1) / T >= 1.
+// The number of samples: the rows of the data, or of a stream (tokens - 1) / T, at least 1. Sample
+// i of a stream covers tokens [i*T, i*T+T]; labels are shifted by one.
 uint64_t WholeSamples(const JobSpec& spec);
 
 // The sample at place `slot` of global micro-batch `micro_batch` (= part * g + j) of `step`

@@ -65,6 +65,14 @@ TEST(WholeSamples, LeavesRoomForTheLastLabel) {
   EXPECT_EQ(WholeSamples(spec), 2u);
 }
 
+TEST(WholeSamples, RowsAreSamples) {
+  JobSpec spec = TinyGpt2Spec();
+  spec.data.samples = 7;
+  spec.data.tokens = 7 * spec.training.seq_len;
+  EXPECT_EQ(WholeSamples(spec), 7u);
+  EXPECT_TRUE(IsPermutation(Samples(spec, 7, 7)));
+}
+
 TEST(SampleIndex, SequentialOrderWrapsAtTheEnd) {
   JobSpec spec = TinyGpt2Spec();
   spec.data.order = DataOrder::kSequential;

@@ -140,7 +140,13 @@ absl::Status ValidateTraining(const TrainingSpec& t) {
 absl::Status ValidateData(const JobSpec& spec) {
   const DataSpec& data = spec.data;
   EPS_RETURN_IF_ERROR(CheckRule("data.tokens", data.tokens, Range(0, uint64_t{1} << 60)));
-  if (data.tokens < uint64_t{spec.training.seq_len} + 1) {
+  EPS_RETURN_IF_ERROR(CheckRule("data.samples", data.samples, Range(0, uint64_t{1} << 36)));
+  if (data.samples > 0 && data.tokens % data.samples != 0) {
+    return Refuse("data.samples", "expected a divisor of data.tokens = ", data.tokens, ", found ",
+                  data.samples);
+  }
+  if (data.samples > 0 && data.tokens == 0) return Refuse("data.tokens", "expected at least 1");
+  if (data.samples == 0 && data.tokens < uint64_t{spec.training.seq_len} + 1) {
     return Refuse("data.tokens",
                   "expected at least training.seq_len + 1 = ", uint64_t{spec.training.seq_len} + 1,
                   " for one sample and its labels, found ", data.tokens);

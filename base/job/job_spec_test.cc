@@ -125,6 +125,7 @@ TEST(JobSpecText, EveryFieldChangesTheDigest) {
       [](JobSpec* s) { s->training.determinism = Determinism::kRelaxed; },
       [](JobSpec* s) { s->training.loss_block_tokens = 512; },
       [](JobSpec* s) { s->data.order = DataOrder::kSequential; },
+      [](JobSpec* s) { s->data.samples = 5; },
       [](JobSpec* s) { s->codecs.gradients = "bf16"; },
       [](JobSpec* s) { s->numerics_version = 2; },
   };
@@ -267,6 +268,9 @@ TEST(JobSpecValidate, NamesTheKeyOfABadSetting) {
       {[](JobSpec* s) { s->data.tokens = 32; }, "data.tokens: expected at least"},
       {[](JobSpec* s) { s->data.tokens = UINT64_MAX; }, "data.tokens: expected"},
       {[](JobSpec* s) { s->data.sha256[3] = 'A'; }, "data.sha256: expected 64 digits"},
+      {[](JobSpec* s) { s->data.samples = s->data.tokens - 1; },
+       "data.samples: expected a divisor"},
+      {[](JobSpec* s) { s->data.samples = UINT64_MAX; }, "data.samples: expected"},
       {[](JobSpec* s) { s->codecs.weights = ""; }, "quantization.weights"},
       {[](JobSpec* s) { s->codecs.gradients = "top k"; }, "quantization.gradients"},
   });

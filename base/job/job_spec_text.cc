@@ -372,6 +372,7 @@ void Walk(Io* io, Spec* spec) {
   DataKeys(io, &spec->data);
   io->Field("data.tokens", &spec->data.tokens);
   io->Field("data.sha256", &spec->data.sha256);
+  io->OptionalField("data.samples", &spec->data.samples, uint64_t{0});
   CodecKeys(io, &spec->codecs);
   StashKey(io, &spec->codecs.stash);
   io->List("groups", "group", kMaxGroups, &spec->groups);

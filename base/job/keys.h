@@ -164,8 +164,9 @@ inline constexpr std::array<const char*, 2> kNames<DataOrder> = {"sequential", "
 // The data of a job, identified by its content.
 struct DataSpec {
   DataOrder order = DataOrder::kShuffled;
-  uint64_t tokens = 0;  // whole tokens in the data
-  std::string sha256;   // of the tokens as little-endian uint16
+  uint64_t tokens = 0;   // whole tokens in the data
+  std::string sha256;    // of the tokens, or of all columns of rows (docs/formats/data.md)
+  uint64_t samples = 0;  // rows of the data; 0: a stream, which training.seq_len cuts
 };
 
 template <class V, class D>

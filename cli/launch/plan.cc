@@ -28,7 +28,10 @@
 #include "planner/workload.h"
 #include "wire/channel.h"
 #include "wire/payload_message.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
+#include "worker/data/quickstart_texts.h"
+#include "worker/data/sample_source.h"
+#include "worker/data/tokenizer_digest.h"
 
 namespace eps {
 namespace {
@@ -71,6 +74,48 @@ absl::StatusOr<std::vector<std::string>> ListDataFiles(const std::vector<std::st
   return files;
 }
 
+// Returns the properties of the run's model that its data must fit.
+absl::StatusOr<DataNeeds> NeedsOfRun(const TrainPlan& plan, const ModelSpec& model) {
+  DataNeeds needs = NeedsOf(model);
+  if (plan.model_folder.empty()) return needs;
+  EPS_ASSIGN_OR_RETURN(needs.tokenizer, TokenizerDigest(plan.model_folder));
+  return needs;
+}
+
+// Sets training.seq_len to the length of the data's rows, if it is open and the data has rows.
+absl::Status TakeRowLength(const SampleSource& data, uint32_t* seq_len) {
+  const uint32_t row = data.row_tokens();
+  if (row == 0 || *seq_len == row) return absl::OkStatus();
+  if (*seq_len != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("training.seq_len is ", *seq_len, ", but the rows of data.path have ", row,
+                     " tokens; leave it out, or make the data with --seq-len=", *seq_len));
+  }
+  *seq_len = row;
+  return absl::OkStatus();
+}
+
+// Reads and checks the training data.
+absl::StatusOr<DataSpec> LoadData(const ModelSpec& model, TrainPlan* plan) {
+  std::vector<std::string>& paths = plan->config.data.path;
+  if (paths.empty()) {
+    return absl::InvalidArgumentError(
+        "data.path (--data) is empty: name text files, one .epsd, or one .bin of uint16 tokens");
+  }
+  EPS_ASSIGN_OR_RETURN(paths, ListDataFiles(paths, "data.path"));
+  EPS_ASSIGN_OR_RETURN(const DataNeeds needs, NeedsOfRun(*plan, model));
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> data,
+                       SampleSource::Open(paths, needs));
+  EPS_RETURN_IF_ERROR(data->CheckContent(needs.vocab_size));
+  EPS_RETURN_IF_ERROR(TakeRowLength(*data, &plan->config.training.seq_len));
+  plan->unigram_entropy = data->UnigramEntropy();
+  DataSpec spec;
+  spec.tokens = data->tokens();
+  spec.samples = data->rows();
+  spec.sha256 = data->Sha256Hex();
+  return spec;
+}
+
 // Reads and checks the held-out data, so that no run fails at its first evaluation.
 absl::Status LoadHeldOut(TrainPlan* plan) {
   const TrainingConfig& training = plan->config.training;
@@ -96,14 +141,13 @@ absl::Status LoadHeldOut(TrainPlan* plan) {
   }
   EPS_ASSIGN_OR_RETURN(plan->config.data.eval_path,
                        ListDataFiles(plan->config.data.eval_path, "data.eval_path"));
-  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
-                       TokenData::Open(plan->config.data.eval_path, vocabulary, "data.eval_path"));
-  EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
-  EPS_RETURN_IF_ERROR(NewTokenEvaluationSource(plan->spec, *data, training.eval_samples).status());
+  EPS_ASSIGN_OR_RETURN(const DataNeeds needs, NeedsOfRun(*plan, plan->spec.model));
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> data,
+                       SampleSource::Open(plan->config.data.eval_path, needs, "data.eval_path"));
+  EPS_RETURN_IF_ERROR(data->CheckContent(vocabulary));
+  EPS_RETURN_IF_ERROR(NewEvaluationSource(plan->spec, *data, training.eval_samples).status());
   plan->eval_samples = training.eval_samples;
-  if (plan->eval_samples == 0) {
-    plan->eval_samples = (data->size() - 1) / plan->spec.training.seq_len;
-  }
+  if (plan->eval_samples == 0) plan->eval_samples = data->samples(plan->spec.training.seq_len);
   return absl::OkStatus();
 }
 
@@ -245,10 +289,8 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
   ModelSpec model;
   EPS_RETURN_IF_ERROR(LoadModel(run, &plan, &model));
 
-  uint64_t tokens = 0;
-  std::string sha256;
-  const uint32_t vocabulary = FamilyOf(model.type).vocabulary(model);
-  if (vocabulary == 0) {
+  DataSpec data;
+  if (FamilyOf(model.type).vocabulary(model) == 0) {
     if (run.config.training.epochs > 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("training.epochs: a model of type ", FamilyOf(model.type).hf_type(),
@@ -256,27 +298,15 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
     }
     uint32_t& seq_len = plan.config.training.seq_len;
     if (seq_len == 0) seq_len = FamilyOf(model.type).default_seq_len(model);
-    tokens = uint64_t{seq_len} + 1;  // one sample: there is no data to read
-    sha256 = ToHex(Sha256Of(""));
+    data.tokens = uint64_t{seq_len} + 1;  // one sample: there is no data to read
+    data.sha256 = ToHex(Sha256Of(""));
   } else {
-    const std::vector<std::string> paths = plan.config.data.path;
-    if (paths.empty()) {
-      return absl::InvalidArgumentError(
-          "data.path (--data) is empty: name text files, or one .bin of uint16 tokens");
-    }
-    EPS_ASSIGN_OR_RETURN(plan.config.data.path, ListDataFiles(paths, "data.path"));
-    EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const TokenData> data,
-                         TokenData::Open(plan.config.data.path, vocabulary));
-    EPS_RETURN_IF_ERROR(data->CheckIds(vocabulary));
-    tokens = data->size();
-    sha256 = data->Sha256Hex();
-    plan.unigram_entropy = data->UnigramEntropy();
+    EPS_ASSIGN_OR_RETURN(data, LoadData(model, &plan));
   }
   const uint32_t workers = static_cast<uint32_t>(std::max(1, run.config.worker.count));
   const StartWeights weights =
       plan.initial_weights.empty() ? StartWeights::kNew : StartWeights::kGiven;
-  EPS_ASSIGN_OR_RETURN(plan.spec,
-                       BuildJobSpec(plan.config, model, tokens, sha256, workers, weights));
+  EPS_ASSIGN_OR_RETURN(plan.spec, BuildJobSpec(plan.config, model, data, workers, weights));
   EPS_RETURN_IF_ERROR(CheckFitsMessage(plan.spec));
   KeepResolved(plan.spec, &plan.config);
   if (UsesQuickstartTexts(run)) EvaluateQuickstart(plan.spec.training.steps, &plan.config);

@@ -9,9 +9,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/checksum.h"
 #include "base/job/models/model_family.h"
 #include "gtest/gtest.h"
 #include "planner/workload.h"
+#include "worker/data/testing/write_data_file.h"
 
 namespace eps {
 namespace {
@@ -19,7 +21,7 @@ namespace {
 std::string WriteTemp(const std::string& name, const std::string& content) {
   const std::string path = testing::TempDir() + "/" + name;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  std::ofstream(path) << content;
+  std::ofstream(path, std::ios::binary) << content;
   return path;
 }
 
@@ -88,6 +90,57 @@ RunConfig Quickstart() {
   run.quickstart = true;
   run.config.training.clip = Clip::kLagged;
   return run;
+}
+
+// Three rows of 32 tokens.
+std::string RowsFile() {
+  return DataFileBytes({{"kind", "rows"}, {"samples", 3}, {"seq_len", 32}, {"vocab_size", 256}},
+                       {{"tokens", "u16", ColumnBytes(std::vector<uint16_t>(96, 7))},
+                        {"lengths", "u32", ColumnBytes<uint32_t>({32, 5, 9})}});
+}
+
+TEST(PlanTest, RowsGiveTheirLengthToTheJob) {
+  RunConfig run;
+  run.config.training.clip = Clip::kNone;
+  run.config.data.path = {WriteTemp("rows.epsd", RowsFile())};
+  const auto plan = MakePlan(run);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->spec.training.seq_len, 32u);
+  EXPECT_EQ(plan->spec.data.samples, 3u);
+  EXPECT_EQ(plan->spec.data.tokens, 96u);
+  EXPECT_TRUE(absl::StrContains(plan->spec.ToText(), "data.samples = 3\n"));
+  run.config.training.seq_len = 32;
+  EXPECT_TRUE(MakePlan(run).ok());
+  run.config.training.seq_len = 64;
+  const absl::Status status = MakePlan(run).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), "training.seq_len is 64")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "have 32 tokens")) << status;
+}
+
+TEST(PlanTest, DataAndModelShareATokenizer) {
+  const std::string content = "{\"version\": \"1.0\"}\n";
+  WriteTemp("tokenized/tokenizer.json", content);
+  const std::string digest =
+      ToHex(Sha256Of(absl::StrCat(ToHex(Sha256Of(content)), "  tokenizer.json\n")));
+  const std::string other(64, 'a');
+  RunConfig run;
+  run.config.training.clip = Clip::kNone;
+  run.config.model.path =
+      WriteTemp("tokenized/config.json",
+                R"({"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 8, "n_positions": 4,
+          "vocab_size": 300})");
+  const std::vector<uint32_t> tokens(40, 299);
+  run.config.data.path = {WriteTemp("same.epsd", StreamFileBytes(tokens, 300, digest))};
+  ASSERT_TRUE(MakePlan(run).ok()) << MakePlan(run).status();
+  run.config.training.eval_steps = 1;
+  run.config.data.eval_path = {WriteTemp("other.epsd", StreamFileBytes(tokens, 300, other))};
+  const absl::Status held_out = MakePlan(run).status();
+  run.config.data.path = run.config.data.eval_path;
+  for (const absl::Status& status : {held_out, MakePlan(run).status()}) {
+    EXPECT_TRUE(absl::StrContains(status.message(), digest)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), other)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "other.epsd")) << status;
+  }
 }
 
 TEST(PlanTest, TheQuickstartModelMatchesItsPage) {

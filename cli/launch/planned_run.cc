@@ -25,7 +25,10 @@ constexpr char kAnyMachine[] = "two_core_box";  // with disks
 absl::StatusOr<JobSpec> SpecOf(Config config, uint32_t workers) {
   if (!config.training.steps.has_value()) config.training.epochs = 0;
   EPS_ASSIGN_OR_RETURN(const ModelSpec model, ReadModel(config.model.path));
-  return BuildJobSpec(config, model, kPlannedTokens, std::string(64, '0'), workers);
+  DataSpec data;
+  data.tokens = kPlannedTokens;
+  data.sha256 = std::string(64, '0');
+  return BuildJobSpec(config, model, data, workers);
 }
 
 }  // namespace

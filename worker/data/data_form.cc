@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/exit_code.h"
 #include "nlohmann/json.hpp"
 
@@ -18,6 +19,7 @@ constexpr uint64_t kExaminedTokens = 1 << 20;  // the rest of a long file stays 
 constexpr uint16_t kUpperHalf = 16;            // no tokenizer has 2^20 ids
 constexpr uint16_t kWideLowerHalf = 256;
 constexpr uint64_t kLongestFirstLine = 1 << 20;
+constexpr absl::string_view kEpsd = "an .epsd file";
 
 struct Form {
   absl::string_view name;
@@ -25,16 +27,19 @@ struct Form {
   std::vector<absl::string_view> endings;  // of the file's name
 };
 
-// The magic numbers of RFC 1952 (with its only method, deflate), RFC 8878, the .xz format 1.2.1,
-// bzip2, Apache Parquet and NumPy's format 1.0.
+// The magic numbers of RFC 1952 (with its only method, deflate), the .xz format 1.2.1, bzip2, RFC
+// 8878, Apache Parquet, Arrow's file, NumPy's format 1.0 and our own. The first three, `eps data
+// make` unpacks.
 const std::vector<Form>& BinaryForms() {
   static const auto* const forms = new std::vector<Form>{
       {"gzip", "\x1f\x8b\x08", {".gz", ".tgz"}},
-      {"zstd", "\x28\xb5\x2f\xfd", {".zst", ".zstd"}},
       {"xz", absl::string_view("\xfd\x37zXZ\0", 6), {".xz"}},
       {"bzip2", "BZh", {".bz2"}},
+      {"zstd", "\x28\xb5\x2f\xfd", {".zst", ".zstd"}},
       {"Parquet", "PAR1", {".parquet"}},
+      {"Arrow", "ARROW1", {".arrow", ".feather"}},
       {"NumPy", "\x93NUMPY", {".npy"}},
+      {kEpsd, "EPSDATA1", {}},
   };
   return *forms;
 }
@@ -96,31 +101,94 @@ bool LooksWiderThanUint16(absl::string_view bytes) {
   return upper == 0 ? lower > 0 : upper < kUpperHalf && lower >= kWideLowerHalf;
 }
 
-constexpr absl::string_view kNeedText =
-    "give plain text, or one flat file of little-endian uint16 ids that ends in .bin";
-constexpr absl::string_view kNeedBin = "write one flat array of little-endian uint16 ids";
+constexpr absl::string_view kNeedBin =
+    "write one flat array of little-endian uint16 ids, or make an .epsd file of the text itself "
+    "(eps data make)";
+
+// Kinds of `eps data make`, by the endings of names.
+constexpr struct {
+  absl::string_view ending, kind;
+} kKinds[] = {{".jsonl", "jsonl"}, {".ndjson", "jsonl"},    {".json", "jsonl"},   {".csv", "csv"},
+              {".tsv", "csv"},     {".parquet", "parquet"}, {".arrow", "parquet"}};
+
+// Removes the ending of a packed file, which `eps data make` unpacks by itself.
+absl::string_view WithoutPacking(absl::string_view path) {
+  for (const absl::string_view ending : {".gz", ".xz", ".bz2", ".zst"}) {
+    if (absl::EndsWithIgnoreCase(path, ending)) return path.substr(0, path.size() - ending.size());
+  }
+  return path;
+}
+
+// Returns the kind of `eps data make` for a file: by its name, else `otherwise`.
+absl::string_view KindOf(absl::string_view path, absl::string_view otherwise) {
+  for (const auto& [ending, kind] : kKinds) {
+    if (absl::EndsWithIgnoreCase(WithoutPacking(path), ending)) return kind;
+  }
+  return otherwise;
+}
+
+// Returns a word of a command line.
+std::string Quoted(absl::string_view word) {
+  const bool plain = std::all_of(word.begin(), word.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("_-./=,+", c);
+  });
+  return plain ? std::string(word)
+               : absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
+
+// Returns the rest of a refusal: how to make an .epsd file. `kind` is the one of a file whose name
+// does not say it.
+std::string NeedMade(absl::string_view kind, const std::string& path) {
+  return absl::StrCat("make token ids of it with the model's tokenizer:\n  ",
+                      MakeDataCommand(KindOf(path, kind), path));
+}
+
+// Returns the rest of a refusal of a binary form.
+std::string NeedUnpacked(const Form& form, const std::string& path) {
+  if (form.name == kEpsd) return "its name must end in .epsd; rename it";
+  if (form.name == "NumPy") return std::string(kNeedBin);
+  if (form.name == "zstd") {
+    const std::string unpacked(WithoutPacking(path));
+    return absl::StrCat("unpack it first; then ", NeedMade("text", unpacked));
+  }
+  const bool is_table = form.name == "Parquet" || form.name == "Arrow";
+  return NeedMade(is_table ? "parquet" : "text", path);
+}
 
 }  // namespace
+
+std::string MakeDataCommand(absl::string_view kind, const std::string& path) {
+  absl::string_view stem = WithoutPacking(path);
+  const size_t name = stem.rfind('/') == absl::string_view::npos ? 0 : stem.rfind('/') + 1;
+  const size_t dot = stem.rfind('.');
+  if (dot != absl::string_view::npos && dot > name) stem = stem.substr(0, dot);
+  return absl::StrCat("eps data make ", kind, " ", Quoted(path),
+                      " --tokenizer=DIR --out=", Quoted(absl::StrCat(stem, ".epsd")));
+}
 
 absl::Status CheckTextForm(absl::string_view bytes, const std::string& path,
                            const std::string& key) {
   if (const Form* form = BinaryFormOf(bytes, path)) {
-    return Refusal(absl::StrCat("is ", form->name), kNeedText, path, key);
+    return Refusal(absl::StrCat("is ", form->name), NeedUnpacked(*form, path), path, key);
   }
   if (absl::EndsWithIgnoreCase(path, ".txt")) return absl::OkStatus();
-  const std::string need =
-      absl::StrCat(kNeedText, "; to train on the bytes as they are, rename it to .txt");
+  constexpr absl::string_view kOrRename =
+      "\n(to train on the bytes as they are, rename it to .txt)";
   if (EndsWithAny(path, {".jsonl", ".ndjson", ".json"}) || BeginsWithJsonObject(bytes)) {
-    return Refusal("is JSON", need, path, key);
+    return Refusal("is JSON", absl::StrCat(NeedMade("jsonl", path), kOrRename), path, key);
   }
-  if (EndsWithAny(path, {".csv", ".tsv"})) return Refusal("is CSV", need, path, key);
+  if (EndsWithAny(path, {".csv", ".tsv"})) {
+    return Refusal("is CSV", absl::StrCat(NeedMade("csv", path), kOrRename), path, key);
+  }
   return absl::OkStatus();
 }
 
 absl::Status CheckBinForm(absl::string_view bytes, uint32_t vocab_size, const std::string& path,
                           const std::string& key) {
   if (const Form* form = BinaryFormOf(bytes, path)) {
-    return Refusal(absl::StrCat("is ", form->name), kNeedBin, path, key);
+    const std::string need =
+        form->name == kEpsd ? NeedUnpacked(*form, path) : std::string(kNeedBin);
+    return Refusal(absl::StrCat("is ", form->name), need, path, key);
   }
   if (bytes.size() % 2 != 0) {
     return Refusal(absl::StrCat("has ", bytes.size(), " bytes"),
@@ -131,11 +199,12 @@ absl::Status CheckBinForm(absl::string_view bytes, uint32_t vocab_size, const st
                    kNeedBin, path, key);
   }
   if (vocab_size > kUint16Ids) {
-    return Refusal("holds uint16 ids",
-                   absl::StrCat("the model's vocabulary has ", vocab_size,
-                                " ids (vocab_size of model.path), which uint16 cannot hold; use a "
-                                "model and a tokenizer with at most 65,536"),
-                   path, key);
+    return Refusal(
+        "holds uint16 ids",
+        absl::StrCat("the model's vocabulary has ", vocab_size,
+                     " ids (vocab_size of model.path), which uint16 cannot hold; make an .epsd "
+                     "file of the text itself (eps data make)"),
+        path, key);
   }
   return absl::OkStatus();
 }

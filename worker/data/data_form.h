@@ -9,13 +9,19 @@
 
 namespace eps {
 
-// The forms of data files. The worker reads plain text and flat little-endian uint16 ids; every
-// other form that these functions recognize is refused, because its bytes would train as garbage.
-// `bytes` is the whole file, and `key` the configuration key that names it. The errors name the
-// file, the form found and the form needed; they have exit code 65.
+// The forms of data files. The worker reads plain text, flat little-endian uint16 ids and .epsd
+// files (docs/formats/data.md); every other form that these functions recognize is refused, because
+// its bytes would train as garbage. `bytes` is the whole file, and `key` the configuration key that
+// names it. The errors name the file, the form found and the command that makes an .epsd file of
+// it; they have exit code 65.
 
-// Refuses text that is compressed (gzip, zstd, xz, bzip2), Parquet, JSON or CSV. JSON and CSV whose
-// name ends in .txt pass: that name says that the bytes themselves are the text.
+// Returns the command line that makes an .epsd file of a file: "eps data make jsonl a.jsonl ...".
+// `kind` is a kind of that command.
+std::string MakeDataCommand(absl::string_view kind, const std::string& path);
+
+// Refuses text that is compressed (gzip, zstd, xz, bzip2), Parquet, Arrow, JSON or CSV, and .epsd
+// files of another name. JSON and CSV whose name ends in .txt pass: that name says that the bytes
+// themselves are the text.
 absl::Status CheckTextForm(absl::string_view bytes, const std::string& path,
                            const std::string& key);
 

@@ -41,24 +41,38 @@ TEST(DataFormTest, RefusesTextOfOtherForms) {
     const char* path;
     std::string bytes;
     const char* form;
+    const char* command;
   } cases[] = {
-      {"a.jsonl", "{\"text\": \"a\"}\n", "JSON"},
-      {"a.json", "[1, 2]", "JSON"},
-      {"part-0001", "\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n", "JSON"},
-      {"a.csv", "text,label\na,1\n", "CSV"},
-      {"a.TSV", "text\tlabel\na\t1\n", "CSV"},
-      {"a.parquet", "x", "Parquet"},
-      {"a", "PAR1....PAR1", "Parquet"},
-      {"a.txt", "\x1f\x8b\x08....", "gzip"},
-      {"a.txt.gz", "x", "gzip"},
-      {"a.txt", "\x28\xb5\x2f\xfd....", "zstd"},
-      {"a.txt", std::string("\xfd\x37zXZ\0....", 10), "xz"},
-      {"a.txt", "BZh91AY&SY....", "bzip2"},
+      {"a.jsonl", "{\"text\": \"a\"}\n", "JSON", "make jsonl a.jsonl"},
+      {"a.json", "[1, 2]", "JSON", "make jsonl a.json"},
+      {"part-0001", "\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n", "JSON", "make jsonl part-0001"},
+      {"a.csv", "text,label\na,1\n", "CSV", "make csv a.csv"},
+      {"a.TSV", "text\tlabel\na\t1\n", "CSV", "make csv a.TSV"},
+      {"a.parquet", "x", "Parquet", "make parquet a.parquet"},
+      {"a", "PAR1....PAR1", "Parquet", "make parquet a "},
+      {"a.arrow", "x", "Arrow", "make parquet a.arrow"},
+      {"a", "ARROW1....", "Arrow", "make parquet a "},
+      {"a.txt", "\x1f\x8b\x08....", "gzip", "make text a.txt"},
+      {"b/a.txt.gz", "x", "gzip", "make text b/a.txt.gz --tokenizer=DIR --out=b/a.epsd"},
+      {"a.jsonl.gz", "x", "gzip", "make jsonl a.jsonl.gz --tokenizer=DIR --out=a.epsd"},
+      {"a.csv.zst", "\x28\xb5\x2f\xfd....", "zstd", "unpack it first; then make"},
+      {"a.txt", std::string("\xfd\x37zXZ\0....", 10), "xz", "make text a.txt"},
+      {"a.txt", "BZh91AY&SY....", "bzip2", "make text a.txt"},
+      {"a.dat", "EPSDATA1....", ".epsd", "its name must end in .epsd"},
   };
   for (const auto& c : cases) {
     ExpectRefused(CheckTextForm(c.bytes, c.path, "data.eval_path"),
-                  {c.path, c.form, "data.eval_path", "plain text", "uint16", ".bin"});
+                  {c.path, c.form, "data.eval_path", c.command});
   }
+}
+
+TEST(DataFormTest, CommandsCanBePasted) {
+  EXPECT_EQ(MakeDataCommand("text", "a b/it's.txt"),
+            "eps data make text 'a b/it'\\''s.txt' --tokenizer=DIR --out='a b/it'\\''s.epsd'");
+  EXPECT_EQ(MakeDataCommand("text", "./GPL-3"),
+            "eps data make text ./GPL-3 --tokenizer=DIR --out=./GPL-3.epsd");
+  EXPECT_EQ(MakeDataCommand("text", "a.b/GPL"),
+            "eps data make text a.b/GPL --tokenizer=DIR --out=a.b/GPL.epsd");
 }
 
 TEST(DataFormTest, AcceptsTextAndWhatIsNamedTxt) {
@@ -83,7 +97,6 @@ TEST(DataFormTest, RefusesBinsThatAreNotUint16) {
     uint32_t vocab_size;
     const char* found;
   } cases[] = {
-      {"123", 256, "3 bytes"},
       {Ids(ManyIds(256), 4), 256, "uint32"},
       {Ids(ManyIds(50257), 4), 50257, "uint32"},
       {Ids(ManyIds(65536), 4), 65536, "uint32"},
@@ -96,8 +109,13 @@ TEST(DataFormTest, RefusesBinsThatAreNotUint16) {
   };
   for (const auto& c : cases) {
     ExpectRefused(CheckBinForm(c.bytes, c.vocab_size, "a.bin", "data.path"),
-                  {c.found, "a.bin", "data.path", "uint16"});
+                  {c.found, "a.bin", "data.path", "uint16", "eps data make"});
   }
+}
+
+TEST(DataFormTest, RefusesBinsOfOddSize) {
+  ExpectRefused(CheckBinForm("123", 256, "a.bin", "data.path"), {"3 bytes", "a.bin", "even"});
+  ExpectRefused(CheckBinForm("EPSDATA1", 256, "a.bin", "data.path"), {"must end in .epsd"});
 }
 
 TEST(DataFormTest, AcceptsUint16OfAnyVocabulary) {

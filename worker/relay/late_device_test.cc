@@ -16,7 +16,7 @@
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 #include "worker/client/parameter_client.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
 #include "worker/relay/relay.h"
 #include "worker/relay/stage_program.h"
 #include "worker/relay/synthetic_runtime.h"

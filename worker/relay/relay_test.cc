@@ -14,7 +14,7 @@
 #include "base/job/layout/model_layout.h"
 #include "base/numerics/flush_denormals.h"
 #include "gtest/gtest.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
 #include "worker/relay/synthetic_runtime.h"
 #include "worker/relay/testing/plain_loop.h"
 #include "worker/relay/testing/relay_rig.h"

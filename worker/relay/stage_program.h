@@ -56,22 +56,29 @@ using StageGradientPtr = std::unique_ptr<StageGradient>;
 
 // The label of a position that does not count.
 inline constexpr int32_t kIgnoreLabel = -100;
-// One micro-batch: `samples` rows of seq_len tokens. labels[i] is the token that follows tokens[i],
-// or kIgnoreLabel; a model of classes has one label for each sample, a regression one target.
+// One micro-batch: `samples` rows of seq_len tokens. A column that the data does not have is empty;
+// docs/formats/data.md says how the columns follow from the data.
 struct MicroBatch {
   Step step;
   uint32_t index = 0;  // global: part * g + j; part of every random key
   uint32_t samples = 0;
-  uint32_t seq_len = 0;
-  std::vector<int32_t> tokens;
+  uint32_t seq_len = 0;         // at most that of the job: rows may end at the longest one
+  std::vector<int32_t> tokens;  // padding, at the right of a row, is 0
+  // Of each token the one that follows it, or kIgnoreLabel; or the class of each sample.
   std::vector<int32_t> labels;
-  std::vector<float> targets;
-  bool held_out = false;  // for an evaluation: no dropout
+  std::vector<float> targets;  // instead of labels: a number to predict for each sample
+  // Of each token its place in its document: several documents share a row, and no token sees
+  // another document. Without it, a row is one document.
+  std::vector<int32_t> positions;
+  std::vector<uint32_t> lengths;  // of each row its tokens without padding; without it, no padding
+  std::vector<int32_t> token_types;
+  std::vector<float> pixels;  // [samples, channels, height, width]
+  bool held_out = false;      // for an evaluation: no dropout
 };
 
-// Returns the number of positions that count in the loss: labels other than kIgnoreLabel, every
-// target, or every position if the batch has neither (synthetic models). A contribution is pushed
-// with the sum of these over its part, so every program must count alike.
+// Returns the number of positions (or samples) that count in the loss: labels other than
+// kIgnoreLabel, all targets, or every position if the batch has neither (synthetic models). A
+// contribution is pushed with the sum of these over its part, so every program must count alike.
 inline uint64_t CountedTokens(const MicroBatch& batch) {
   if (!batch.targets.empty()) return batch.targets.size();
   if (batch.labels.empty()) return uint64_t{batch.samples} * batch.seq_len;

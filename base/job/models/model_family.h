@@ -76,6 +76,8 @@ class ModelFamily {
   // InvalidArgument if the model reads anything but token ids, each labelled with the one that
   // follows.
   virtual absl::Status CheckReadsTokens(const ModelSpec&) const { return absl::OkStatus(); }
+  // Returns whether documents that share a row do not see each other.
+  virtual bool SeparatesDocuments(const ModelSpec& /*model*/) const { return true; }
   // training.seq_len where it is left open.
   virtual uint32_t default_seq_len(const ModelSpec& model) const = 0;
   // Elements of the input of a stage, for one token.

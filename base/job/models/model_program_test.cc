@@ -370,6 +370,9 @@ TEST(ProgramFamily, RefusesDataThatItDoesNotRead) {
   EXPECT_TRUE(absl::StrContains(family.CheckReadsTokens(ModelOf(root.dump())).message(),
                                 "exported for the task mlm"));
   root["task"] = "causal_lm";
+  EXPECT_FALSE(family.SeparatesDocuments(ModelOf(root.dump())));
+  root["variant"] = "packed";
+  EXPECT_TRUE(family.SeparatesDocuments(ModelOf(root.dump())));
   root["dtype"] = "bfloat16";
   const absl::Status status = ValidateModel(ModelOf(root.dump()));
   EXPECT_TRUE(absl::StrContains(status.message(), "--dtype=float32")) << status;

@@ -97,6 +97,10 @@ class Program final : public ModelFamily {
                   "one that follows (task causal_lm)");
   }
 
+  bool SeparatesDocuments(const ModelSpec& model) const override {
+    return Of(model).variant == ProgramVariant::kPacked;
+  }
+
   double ForwardFlops(const ModelSpec& model, const StageShape& shape) const override {
     return Cost(Of(model), CallsOf(model, shape).flops, shape.tokens);
   }

@@ -65,7 +65,8 @@ TEST_F(StateHomeTest, SaysThatTheDiskIsTooSmall) {
   model.gpt2.n_embd = 12288;
   model.gpt2.n_head = 96;
   const JobSpec large =
-      *BuildJobSpec(config_, model, uint64_t{1} << 40, std::string(64, '0'), /*workers=*/1);
+      *BuildJobSpec(config_, model, {DataOrder::kShuffled, uint64_t{1} << 40, std::string(64, '0')},
+                    /*workers=*/1);
   ASSERT_GT(*StateRoom(large, 2), *FreeBytes(config_.checkpoint.dir)) << "take a larger model";
   const absl::StatusOr<std::string> line = ChooseState(large, 2, &config_);
   ASSERT_TRUE(line.ok()) << line.status();

@@ -14,7 +14,7 @@
 #include "base/numerics/flush_denormals.h"
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
 #include "worker/relay/synthetic_runtime.h"
 #include "worker/relay/testing/plain_loop.h"
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "worker/data/token_source.h"
+#include "worker/data/batch_source.h"
 #include "worker/relay/relay.h"
 #include "worker/relay/synthetic_runtime.h"
 #include "worker/relay/testing/fake_client.h"
