@@ -35,6 +35,7 @@ struct Case {
   bool both_axes = false;
   std::string stash = "fp32";
   std::string program = "";  // empty: by hand; else the program of this model
+  bool packed = false;       // documents share rows
 };
 
 JobSpec MakeSpec(const Case& c) {
@@ -107,6 +108,9 @@ MicroBatch MakeBatch(const Case& c, uint32_t index) {
     batch.tokens.push_back(static_cast<int32_t>(noise.Below(vocabulary)));
     const bool skipped = c.padded && noise.Below(4) == 0;
     batch.labels.push_back(skipped ? kIgnoreLabel : static_cast<int32_t>(noise.Below(vocabulary)));
+    if (!c.packed) continue;
+    const bool starts = i % batch.seq_len == 0 || noise.Below(5) == 0;
+    batch.positions.push_back(starts ? 0 : batch.positions.back() + 1);
   }
   return batch;
 }
@@ -206,6 +210,8 @@ const Case kCases[] = {
     {"Llama", 3, 4, 32, 61, 12, 3, 1024, false, 0, 0, 0, false, false, "fp32", "llama"},
     {"LlamaDropout", 2, 4, 64, 67, 16, 2, 7, false, 0, 0, 0.3, true, false, "fp32", "llama"},
     {"LlamaBothAxes", 2, 4, 32, 61, 12, 3, 9, false, 0, 0, 0.1, false, true, "fp8_e4m3", "llama"},
+    {"Packed", 2, 2, 32, 61, 40, 3, 1024, true, 0, 0, 0, true, false, "fp32", "", true},
+    {"PackedDropout", 2, 4, 64, 67, 40, 2, 9, false, 0.1, 0.2, 0.3, true, false, "fp32", "", true},
 };
 INSTANTIATE_TEST_SUITE_P(All, ReferenceModelTest, testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });

@@ -203,7 +203,11 @@ class ReferenceGpt2 final : public ReferenceModel {
 
   Tensor Embed(const std::vector<Tensor>& w, const MicroBatch& batch) const {
     const Tensor tokens = Ids(batch.tokens).view({batch.samples, batch.seq_len});
-    const Tensor y = at::embedding(w[0], tokens) + w[1].narrow(0, 0, batch.seq_len);
+    const Tensor places =
+        batch.positions.empty()
+            ? w[1].narrow(0, 0, batch.seq_len)
+            : at::embedding(w[1], Ids(batch.positions).view({batch.samples, batch.seq_len}));
+    const Tensor y = at::embedding(w[0], tokens) + places;
     return Dropout(batch, 0, kEmbeddingOrAttention, config_.embd_pdrop, y);
   }
 
@@ -224,6 +228,23 @@ class ReferenceGpt2 final : public ReferenceModel {
     return y.view(x.sizes());
   }
 
+  // Returns whether the token of a row may not see the one of a column: [seq, seq], or [samples, 1,
+  // seq, seq] if documents share rows.
+  static Tensor Hidden(const MicroBatch& batch) {
+    const int64_t samples = batch.samples, seq = batch.seq_len;
+    if (batch.positions.empty()) return at::ones({seq, seq}, at::kBool).triu(1);
+    Tensor hidden = at::ones({samples, 1, seq, seq}, at::kBool);
+    bool* const values = hidden.mutable_data_ptr<bool>();
+    for (int64_t row = 0; row < samples * seq; ++row) {
+      // Back from the token to the first one of its document.
+      for (int64_t i = row;; --i) {
+        values[row * seq + i % seq] = false;
+        if (batch.positions[static_cast<size_t>(i)] == 0) break;
+      }
+    }
+    return hidden;
+  }
+
   // Maps rows of [q | k | v] to rows of the heads' outputs side by side.
   Tensor Attention(const MicroBatch& batch, size_t stage, const Tensor& qkv) const {
     const int64_t samples = batch.samples, seq = batch.seq_len;
@@ -233,15 +254,17 @@ class ReferenceGpt2 final : public ReferenceModel {
       third = third.view({samples, seq, config_.n_head, head_width}).transpose(1, 2);
     }
     Tensor out;
-    if (config_.attn_pdrop == 0) {
+    const Tensor hidden = Hidden(batch);
+    if (config_.attn_pdrop == 0 && !batch.positions.empty()) {
+      out = at::scaled_dot_product_attention(thirds[0], thirds[1], thirds[2], hidden.logical_not());
+    } else if (config_.attn_pdrop == 0) {
       out = at::scaled_dot_product_attention(thirds[0], thirds[1], thirds[2], /*attn_mask=*/{},
                                              /*dropout_p=*/0.0, /*is_causal=*/true);
     } else {
       const Tensor scores = at::matmul(thirds[0], thirds[1].transpose(-2, -1)) *
                             (1.0 / std::sqrt(static_cast<double>(head_width)));
-      const Tensor future = at::ones({seq, seq}, at::kBool).triu(1);
       const Tensor probabilities =
-          at::softmax(scores.masked_fill(future, -std::numeric_limits<double>::infinity()), -1);
+          at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1);
       out = at::matmul(
           Dropout(batch, stage, kEmbeddingOrAttention, config_.attn_pdrop, probabilities),
           thirds[2]);

@@ -7,12 +7,14 @@
 //
 // embedding   y = wte[token] + wpe[position]; y = y * mask(0)                           [B, T, d]
 //   backward  dy = dy * mask(0); dwte = embedding_dense_backward(dy);
-//             dwpe[:T] = sum of dy over samples, the other rows 0
+//             dwpe[:T] = sum of dy over samples, the other rows 0; if the batch has positions
+//             (documents share rows), dwpe = embedding_dense_backward(dy) too
 //
 // block       h1 = layer_norm(x)
 //             q, k, v = thirds of addmm(b, h1, W) as [B, heads, T, d / heads]
 //             a = scaled_dot_product_attention(q, k, v, causal) if attn_pdrop = 0, else
-//                 softmax(masked(matmul(q, k^T) * float(1 / sqrt(d / heads)))) * mask(0), @ v
+//                 softmax(masked(matmul(q, k^T) * float(1 / sqrt(d / heads)))) * mask(0), @ v;
+//                 with positions, a bool mask (earlier tokens of the document) replaces causal
 //             x2 = x + addmm(b, a, W) * mask(1)
 //             f = addmm(b, layer_norm(x2), W); g = gelu(f, "tanh")
 //             y = x2 + addmm(b, g, W) * mask(2)
@@ -162,7 +164,11 @@ class EmbeddingStage final : public Gpt2Stage {
                 " tokens does not fit into n_positions = ", wpe.size(0),
                 "; change training.seq_len");
     Tensor y = at::embedding(weights[wte_], IdTensor(batch.tokens, batch, wpe));
-    y.add_(wpe.narrow(0, 0, batch.seq_len));
+    if (batch.positions.empty()) {
+      y.add_(wpe.narrow(0, 0, batch.seq_len));
+    } else {
+      y.add_(at::embedding(wpe, IdTensor(batch.positions, batch, wpe)));
+    }
     DropInPlace(batch, kEmbeddingSite, config().embd_pdrop, &y);
     return y;
   }
@@ -173,9 +179,11 @@ class EmbeddingStage final : public Gpt2Stage {
     const Tensor dy = Dropped(batch, kEmbeddingSite, config().embd_pdrop, grad_out);
     TorchBackward out;
     out.gradient.resize(weights.size());
-    out.gradient[wte_] = at::embedding_dense_backward(dy, IdTensor(batch.tokens, batch, dy),
-                                                      weights[wte_].size(0), /*padding_idx=*/-1,
-                                                      /*scale_grad_by_freq=*/false);
+    out.gradient[wte_] = LookupBackward(dy, batch.tokens, batch, weights[wte_]);
+    if (!batch.positions.empty()) {
+      out.gradient[wpe_] = LookupBackward(dy, batch.positions, batch, weights[wpe_]);
+      return out;
+    }
     Tensor dwpe = at::zeros(weights[wpe_].sizes(), dy.options());
     dwpe.narrow(0, 0, batch.seq_len).copy_(dy.sum(0));
     out.gradient[wpe_] = std::move(dwpe);
@@ -183,6 +191,13 @@ class EmbeddingStage final : public Gpt2Stage {
   }
 
  private:
+  // Returns the gradient of the table whose rows `ids` selected.
+  static Tensor LookupBackward(const Tensor& dy, const std::vector<int32_t>& ids,
+                               const MicroBatch& batch, const Tensor& table) {
+    return at::embedding_dense_backward(dy, IdTensor(ids, batch, dy), table.size(0),
+                                        /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+  }
+
   const size_t wte_, wpe_;
 };
 
@@ -270,16 +285,21 @@ class BlockStage final : public Gpt2Stage {
 
   Tensor Attend(const MicroBatch& batch, const std::vector<Tensor>& qkv) const {
     const double p = DropProbability(batch, config().attn_pdrop);
+    const Tensor seen = batch.positions.empty() ? Tensor() : SeenTokens(batch, qkv[0]);
     if (p == 0) {
-      return at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], /*attn_mask=*/{},
-                                              /*dropout_p=*/0.0, /*is_causal=*/true);
+      return seen.defined() ? at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], seen)
+                            : at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2],
+                                                               /*attn_mask=*/{}, /*dropout_p=*/0.0,
+                                                               /*is_causal=*/true);
     }
     const double scale = 1.0 / std::sqrt(static_cast<double>(width_ / heads_));
     const Tensor scores = at::matmul(qkv[0], qkv[1].transpose(2, 3)).mul(scale);
-    const Tensor later =
-        at::ones({batch.seq_len, batch.seq_len}, scores.options().dtype(at::kBool)).triu(1);
+    const Tensor hidden =
+        seen.defined()
+            ? seen.logical_not()
+            : at::ones({batch.seq_len, batch.seq_len}, scores.options().dtype(at::kBool)).triu(1);
     const Tensor weights =
-        at::softmax(scores.masked_fill(later, -std::numeric_limits<double>::infinity()), -1);
+        at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1);
     return at::matmul(Dropped(batch, kAttentionSite, p, weights), qkv[2]);
   }
 

@@ -376,6 +376,23 @@ TEST(ProgramStage, RefusesWhatIsNoActivation) {
                c10::Error);
 }
 
+TEST(ProgramStage, ReadsThePlacesOfPackedDocuments) {
+  ModelSpec by_hand;
+  by_hand.gpt2 = SmallGpt2(0);
+  json root = json::parse(Gpt2Program(by_hand.gpt2, /*fused_gelu=*/true));
+  const JobSpec causal = SpecOf(ModelOf(root.dump()), 1024);
+  root["variant"] = "packed";
+  const JobSpec packed = SpecOf(ModelOf(root.dump()), 1024);
+  const auto weights = WeightsOf(packed);
+  MicroBatch batch = BatchOf(2, 4, 61);
+  batch.positions = {0, 1, 0, 1, 0, 0, 1, 2};
+  const JobSpec spec = SpecOf(by_hand, 1024);
+  EXPECT_TRUE(StagesOf(packed)[0]
+                  ->Forward(weights[0], batch, {})
+                  .equal(StagesOf(spec)[0]->Forward(weights[0], batch, {})));
+  EXPECT_THROW(StagesOf(causal)[0]->Forward(weights[0], batch, {}), c10::Error);
+}
+
 TEST(ProgramStage, RefusesAJobOfAnotherLayout) {
   JobSpec spec = SpecOf(ModelOf(LlamaProgram(LlamaShape())), 1024);
   std::swap(spec.stages[1].uses[0], spec.stages[1].uses[1]);

@@ -13,6 +13,18 @@
 namespace eps {
 
 using at::Tensor;
+namespace {
+
+// Returns for each token whether it is no padding.
+std::vector<int32_t> RealTokens(const MicroBatch& batch) {
+  std::vector<int32_t> real;
+  for (const uint32_t length : batch.lengths) {
+    for (uint32_t i = 0; i < batch.seq_len; ++i) real.push_back(i < length ? 1 : 0);
+  }
+  return real;
+}
+
+}  // namespace
 
 std::vector<Tensor> ProgramConstants(const ModelProgram& program, const ProgramStageSpec& stage) {
   std::vector<Tensor> constants;
@@ -27,6 +39,9 @@ std::vector<Tensor> ProgramConstants(const ModelProgram& program, const ProgramS
 
 std::vector<Tensor> ProgramColumns(const ModelProgram& program, const CallList& calls,
                                    const MicroBatch& batch, const Tensor& like) {
+  TORCH_CHECK(batch.positions.empty() || program.variant == ProgramVariant::kPacked,
+              "documents share rows, which the variant ", NameOf(program.variant), " of ",
+              program.architecture, " does not separate");
   const at::TensorOptions ids = like.options().dtype(at::kLong);
   const std::vector<int64_t> shape = {batch.samples, batch.seq_len};
   std::vector<Tensor> columns;
@@ -35,14 +50,18 @@ std::vector<Tensor> ProgramColumns(const ModelProgram& program, const CallList& 
       case ProgramInput::kInputIds:
         columns.push_back(IdTensor(batch.tokens, batch, like));
         break;
-      case ProgramInput::kPositionIds:  // each row holds one document
-        columns.push_back(at::arange(batch.seq_len, ids).expand(shape).contiguous());
+      case ProgramInput::kPositionIds:
+        columns.push_back(batch.positions.empty()
+                              ? at::arange(batch.seq_len, ids).expand(shape).contiguous()
+                              : IdTensor(batch.positions, batch, like));
         break;
-      case ProgramInput::kAttentionMask:  // and no padding
-        columns.push_back(at::ones(shape, ids));
+      case ProgramInput::kAttentionMask:
+        columns.push_back(batch.lengths.empty() ? at::ones(shape, ids)
+                                                : IdTensor(RealTokens(batch), batch, like));
         break;
       case ProgramInput::kTokenTypeIds:
-        columns.push_back(at::zeros(shape, ids));
+        columns.push_back(batch.token_types.empty() ? at::zeros(shape, ids)
+                                                    : IdTensor(batch.token_types, batch, like));
         break;
       case ProgramInput::kPixelValues:
         TORCH_CHECK(false, program.architecture, " reads pixel_values, which the data lacks");

@@ -19,7 +19,8 @@ namespace eps {
 std::vector<at::Tensor> ProgramConstants(const ModelProgram& program,
                                          const ProgramStageSpec& stage);
 
-// The columns that the calls read, on the device of `like`. Throws if the micro-batch lacks one.
+// The columns that the calls read, on the device of `like`. Throws if the micro-batch lacks one,
+// or if its documents share rows and the program does not separate them.
 std::vector<at::Tensor> ProgramColumns(const ModelProgram& program, const CallList& calls,
                                        const MicroBatch& batch, const at::Tensor& like);
 

@@ -1,6 +1,7 @@
 #include "worker/models/stage_inputs.h"
 
 #include "ATen/ops/empty.h"
+#include "ATen/ops/ones.h"
 #include "c10/util/Exception.h"
 
 namespace eps {
@@ -49,6 +50,18 @@ Tensor SampleTargets(const std::vector<float>& targets, const MicroBatch& batch,
                      const Tensor& like) {
   CheckOneForEachSample(targets.size(), batch);
   return Upload<float>(targets, {batch.samples}, at::kFloat, like);
+}
+
+Tensor SeenTokens(const MicroBatch& batch, const Tensor& like) {
+  std::vector<int32_t> documents;  // the number of each token's document in its sample
+  for (size_t i = 0; i < batch.positions.size(); ++i) {
+    const int32_t before = i % batch.seq_len == 0 ? 0 : documents.back();
+    documents.push_back(before + (batch.positions[i] == 0 ? 1 : 0));
+  }
+  const Tensor document = IdTensor(documents, batch, like);
+  const Tensor not_later =
+      at::ones({batch.seq_len, batch.seq_len}, like.options().dtype(at::kBool)).tril();
+  return document.unsqueeze(2).eq(document.unsqueeze(1)).logical_and(not_later).unsqueeze(1);
 }
 
 RngKey MaskKey(const JobSpec& spec, StageId stage, const MicroBatch& batch, uint16_t site) {

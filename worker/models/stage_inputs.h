@@ -1,8 +1,8 @@
 #ifndef EPS_WORKER_MODELS_STAGE_INPUTS_H_
 #define EPS_WORKER_MODELS_STAGE_INPUTS_H_
 
-// The inputs of a stage that are made on the host: token ids, labels and dropout masks. A device
-// copies them while the program continues. Pure functions; they throw what LibTorch throws.
+// The inputs of a stage that are made on the host: token ids, labels and masks. A device copies
+// them while the program continues. Pure functions; they throw what LibTorch throws.
 
 #include <cstdint>
 #include <vector>
@@ -23,6 +23,10 @@ at::Tensor SampleLabels(const std::vector<int32_t>& labels, const MicroBatch& ba
                         const at::Tensor& like);
 at::Tensor SampleTargets(const std::vector<float>& targets, const MicroBatch& batch,
                          const at::Tensor& like);
+
+// Returns [samples, 1, seq, seq] on the device of `like`: whether the token of a row sees the one
+// of a column, which is not later and belongs to the same document. REQUIRES positions.
+at::Tensor SeenTokens(const MicroBatch& batch, const at::Tensor& like);
 
 // The key of the mask that a site of a stage draws for a micro-batch.
 RngKey MaskKey(const JobSpec& spec, StageId stage, const MicroBatch& batch, uint16_t site);
