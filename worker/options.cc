@@ -143,8 +143,9 @@ absl::StatusOr<std::string> ParseWorker(const std::vector<std::string>& argument
 
 absl::Status CheckGenerate(const std::string& prompt_ids, bool has_prompt,
                            GenerateOptions* options) {
-  if (!prompt_ids.empty() && has_prompt) {
-    return absl::InvalidArgumentError("--prompt and --prompt-ids exclude each other");
+  if (!prompt_ids.empty() && (has_prompt || options->chat)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(has_prompt ? "--prompt" : "--chat", " and --prompt-ids exclude each other"));
   }
   if (!prompt_ids.empty()) {
     for (const absl::string_view text : absl::StrSplit(prompt_ids, ',')) {
@@ -171,7 +172,8 @@ absl::StatusOr<std::string> ParseGenerate(const std::vector<std::string>& argume
   app.add_option("--model", g->model_dir, "folder with config.json and model.safetensors")
       ->required();
   const CLI::Option* const prompt =
-      app.add_option("--prompt", g->prompt, "text (models with a byte vocabulary)");
+      app.add_option("--prompt", g->prompt, "text; the model's own tokenizer reads it");
+  app.add_flag("--chat", g->chat, "the prompt is a message, which the model answers");
   app.add_option("--prompt-ids", prompt_ids, "token ids: 1,2,3");
   app.add_option("--tokens", g->tokens, "number of tokens to generate")->capture_default_str();
   app.add_option("--seed", g->sampling.seed, "equal seeds give equal text")->capture_default_str();

@@ -29,6 +29,7 @@ struct WorkerOptions {
 struct GenerateOptions {
   std::string model_dir;
   std::string prompt;  // bytes; used if prompt_ids is empty
+  bool chat = false;   // the prompt is a message to the assistant
   std::vector<int32_t> prompt_ids;
   uint32_t tokens = 200;
   SamplerOptions sampling;

@@ -7,8 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/job/models/model_family.h"
+#include "base/machine/python_tools.h"
 #include "base/status_macros.h"
+#include "worker/data/tokenizer_digest.h"
 #include "worker/models/generator.h"
+#include "worker/tokenizer_process.h"
 
 namespace eps {
 namespace {
@@ -36,6 +39,19 @@ size_t SequenceLength(absl::string_view s, size_t* bad) {
   return length;
 }
 
+// Starts the tokenizer of a model's folder.
+absl::StatusOr<std::unique_ptr<TokenizerProcess>> StartTokenizer(const std::string& folder) {
+  EPS_ASSIGN_OR_RETURN(const std::string digest, TokenizerDigest(folder));
+  if (digest.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(folder,
+                     " (--model) has no tokenizer: copy its files there (tokenizer.json or "
+                     "others), or give the prompt as --prompt-ids=1,2,3"));
+  }
+  EPS_ASSIGN_OR_RETURN(const PythonTools tools, FindPythonTools(PythonPlaces::Current()));
+  return TokenizerProcess::Start(tools, folder);
+}
+
 }  // namespace
 
 std::string ReplaceInvalidUtf8(absl::string_view bytes) {
@@ -55,20 +71,22 @@ std::string ReplaceInvalidUtf8(absl::string_view bytes) {
 
 absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options) {
   EPS_ASSIGN_OR_RETURN(const auto generator, Generator::Load(options.model_dir, options.runtime));
-  const bool bytes = generator->vocabulary() == kByteVocabulary;
+  const bool bytes = generator->vocabulary() == kByteVocabulary && !options.chat;
+  std::unique_ptr<TokenizerProcess> tokenizer;
   std::vector<int32_t> tokens = options.prompt_ids;
-  if (tokens.empty()) {
-    if (!bytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the model has a vocabulary of ", generator->vocabulary(),
-                       ", text needs one of 256 bytes: give the prompt as --prompt-ids=1,2,3"));
-    }
+  if (tokens.empty() && bytes) {
     for (const char c : options.prompt) tokens.push_back(static_cast<unsigned char>(c));
     if (tokens.empty()) tokens.push_back('\n');  // an empty prompt starts at a line's beginning
+  } else if (tokens.empty()) {
+    EPS_ASSIGN_OR_RETURN(tokenizer, StartTokenizer(generator->folder()));
+    EPS_ASSIGN_OR_RETURN(tokens, options.chat ? tokenizer->EncodeChat(options.prompt)
+                                              : tokenizer->Encode(options.prompt));
   }
   EPS_ASSIGN_OR_RETURN(const std::vector<int32_t> continuation,
                        generator->Continue(tokens, options.tokens, options.sampling));
+  if (options.chat) tokens.clear();  // only the answer is of interest
   tokens.insert(tokens.end(), continuation.begin(), continuation.end());
+  if (tokenizer != nullptr) return tokenizer->Decode(tokens);
   if (!bytes) return absl::StrJoin(tokens, ",");
   return ReplaceInvalidUtf8(std::string(tokens.begin(), tokens.end()));
 }

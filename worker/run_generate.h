@@ -9,9 +9,10 @@
 
 namespace eps {
 
-// Returns the prompt and its continuation: text if the vocabulary consists of bytes, otherwise
-// token ids ("1,2,3"). Returns InvalidArgument with --prompt-ids for text with another vocabulary;
-// other errors as Generator.
+// Returns the prompt and its continuation, or the answer alone to a message (--chat). A prompt of
+// token ids gives token ids ("1,2,3"), any other one gives text: a vocabulary of 256 is bytes, for
+// others the tokenizer in the model's folder is started (worker/tokenizer_process.h). NotFound
+// without a tokenizer or a Python; other errors as Generator and TokenizerProcess.
 absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options);
 
 // Returns `bytes` with everything that is not UTF-8 replaced by U+FFFD: one for each maximal part

@@ -76,15 +76,16 @@ class StageGenerator final : public Generator {
   uint32_t vocabulary() const override {
     return FamilyOf(spec_.model.type).vocabulary(spec_.model);
   }
+  const std::string& folder() const override { return folder_; }
 
   absl::Status Init(const std::string& model_dir, const RuntimeOptions& options) {
-    EPS_ASSIGN_OR_RETURN(const std::string folder, ModelFolder(model_dir));
-    EPS_ASSIGN_OR_RETURN(spec_.model, ReadModelFolder(folder));
+    EPS_ASSIGN_OR_RETURN(folder_, ModelFolder(model_dir));
+    EPS_ASSIGN_OR_RETURN(spec_.model, ReadModelFolder(folder_));
     EPS_RETURN_IF_ERROR(FamilyOf(spec_.model.type).CheckReadsTokens(spec_.model));
     EPS_RETURN_IF_ERROR(BuildLayout(/*weight_decay=*/0, &spec_));
     EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device));
     EPS_RETURN_IF_ERROR(PrepareThreads(ResolveThreads(options.threads)));
-    EPS_ASSIGN_OR_RETURN(const auto file, SafetensorsFolder::Open(folder));
+    EPS_ASSIGN_OR_RETURN(const auto file, SafetensorsFolder::Open(folder_));
     std::vector<Tensor> tensors;
     for (size_t i = 0; i < spec_.tensors.size(); ++i) {
       EPS_ASSIGN_OR_RETURN(Tensor tensor, ReadTensor(*file, spec_, i));
@@ -150,6 +151,7 @@ class StageGenerator final : public Generator {
     return scores;
   }
 
+  std::string folder_;
   JobSpec spec_;
   std::vector<std::unique_ptr<TorchStage>> stages_;
   std::vector<StageTensors> weights_;

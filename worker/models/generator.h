@@ -28,6 +28,8 @@ class Generator {
 
   // Token ids are below this.
   virtual uint32_t vocabulary() const = 0;
+  // The folder that the model was read from: model_dir, or the checkpoint that `latest` names.
+  virtual const std::string& folder() const = 0;
 
   // Returns the `count` tokens that follow `prompt`; each depends on at most as many tokens before
   // it as the model's longest sequence has. Returns InvalidArgument for an empty prompt or an id
