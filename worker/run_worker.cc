@@ -88,9 +88,10 @@ absl::StatusOr<HeldOut> OpenHeldOut(const Config& config, const JobSpec& spec) {
         absl::StrCat("training.eval_steps is ", training.eval_steps,
                      ", but data.eval_path names no held-out data; name it, or set 0"));
   }
-  EPS_ASSIGN_OR_RETURN(held_out.data, SampleSource::Open(config.data.eval_path, NeedsOf(spec.model),
-                                                         "data.eval_path"));
-  EPS_RETURN_IF_ERROR(held_out.data->CheckContent(vocabulary));
+  const DataNeeds needs = NeedsOf(spec.model);
+  EPS_ASSIGN_OR_RETURN(held_out.data,
+                       SampleSource::Open(config.data.eval_path, needs, "data.eval_path"));
+  EPS_RETURN_IF_ERROR(held_out.data->CheckContent(needs));
   EPS_ASSIGN_OR_RETURN(held_out.source,
                        NewEvaluationSource(spec, *held_out.data, training.eval_samples));
   return held_out;

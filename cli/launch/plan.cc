@@ -106,7 +106,7 @@ absl::StatusOr<DataSpec> LoadData(const ModelSpec& model, TrainPlan* plan) {
   EPS_ASSIGN_OR_RETURN(const DataNeeds needs, NeedsOfRun(*plan, model));
   EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> data,
                        SampleSource::Open(paths, needs));
-  EPS_RETURN_IF_ERROR(data->CheckContent(needs.vocab_size));
+  EPS_RETURN_IF_ERROR(data->CheckContent(needs));
   EPS_RETURN_IF_ERROR(TakeRowLength(*data, &plan->config.training.seq_len));
   plan->unigram_entropy = data->UnigramEntropy();
   DataSpec spec;
@@ -144,7 +144,7 @@ absl::Status LoadHeldOut(TrainPlan* plan) {
   EPS_ASSIGN_OR_RETURN(const DataNeeds needs, NeedsOfRun(*plan, plan->spec.model));
   EPS_ASSIGN_OR_RETURN(const std::shared_ptr<const SampleSource> data,
                        SampleSource::Open(plan->config.data.eval_path, needs, "data.eval_path"));
-  EPS_RETURN_IF_ERROR(data->CheckContent(vocabulary));
+  EPS_RETURN_IF_ERROR(data->CheckContent(needs));
   EPS_RETURN_IF_ERROR(NewEvaluationSource(plan->spec, *data, training.eval_samples).status());
   plan->eval_samples = training.eval_samples;
   if (plan->eval_samples == 0) plan->eval_samples = data->samples(plan->spec.training.seq_len);
@@ -225,7 +225,7 @@ absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) 
   const std::string& path = run.config.model.path;
   plan->model_folder = path.empty() ? "" : FolderOfModel(path);
   EPS_ASSIGN_OR_RETURN(*model, ModelOfRun(run, &plan->model_folder));
-  EPS_RETURN_IF_ERROR(FamilyOf(model->type).CheckReadsTokens(*model));
+  EPS_RETURN_IF_ERROR(FamilyOf(model->type).CheckDataIsRead(*model));
   if (path.empty()) return absl::OkStatus();
   std::error_code error;
   plan->config.model.path = fs::absolute(path, error).string();

@@ -19,12 +19,14 @@ import eps_run
 import jobs
 import oracle
 import torch
+import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "python"))
 import source_tree  # noqa: E402
 from eps_models import export, program  # noqa: E402
+from eps_models.data import epsd  # noqa: E402
 from eps_models.testing import families  # noqa: E402
 
 EPS = None
@@ -109,7 +111,86 @@ def train(name, variant, text=None):
     return run
 
 
+def encoders():
+    """Yields the names of the encoders whose rows have labels."""
+    for family in families.FAMILIES:
+        if family.task in ("classify", "regress") and (IS_LONG or family.name.startswith("bert")):
+            yield family.name
+
+
+def labelled(job, task):
+    """Returns rows (ids, label) of different lengths."""
+    rows = []
+    for row in range(50):
+        length = 3 + row * 7 % (job.seq_len - 2)
+        ids = [(row * row * 31 + place * 17) % job.vocab_size for place in range(length)]
+        rows.append((ids, sum(ids) % 3 if task == "classify" else sum(ids) % 7 / 3 - 1))
+    return rows
+
+
+def write_rows(job, task, folder):
+    """Writes the rows as a data file; returns its path."""
+    path = folder / "rows.epsd"
+    labels = "i32" if task == "classify" else "f32"
+    with epsd.Writer(path, "rows", {"tokens": "u16", "lengths": "u32", "labels": labels}) as file:
+        rows = labelled(job, task)
+        for ids, label in rows:
+            file.append("tokens", ids + [0] * (job.seq_len - len(ids)))
+            file.append("lengths", [len(ids)])
+            file.append("labels", [label])
+        file.finish(samples=len(rows), seq_len=job.seq_len, vocab_size=job.vocab_size,
+                    tokenizer="", provenance={})
+    return path
+
+
+def encoder_by_torch(job, task, folder):
+    """Trains transformers' model on the same rows, padded to one length."""
+    model = load_encoder(folder).train()
+    optimizer = oracle.new_optimizer(job, model, None)
+    scheduler = oracle.new_scheduler(job.schedule, optimizer, job.warmup_steps, jobs.STEPS)
+    run = eps_run.Run(losses=[], grad_norms=[], lrs=[], weights={}, moments={}, folder="")
+    rows = labelled(job, task)
+    for step in range(jobs.STEPS):
+        first = step * job.batch_size
+        taken = [rows[i % len(rows)] for i in range(first, first + job.batch_size)]
+        ids = torch.tensor([ids + [0] * (job.seq_len - len(ids)) for ids, _ in taken])
+        mask = torch.tensor([[int(i < len(ids)) for i in range(job.seq_len)] for ids, _ in taken])
+        labels = torch.tensor([label for _, label in taken])
+        scores = model(input_ids=ids, attention_mask=mask).logits
+        if task == "classify":
+            loss = torch.nn.functional.cross_entropy(scores, labels)
+        else:
+            loss = torch.nn.functional.mse_loss(scores.squeeze(1), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        run.losses.append(loss.item())
+        run.grad_norms.append(oracle.clip(job, model, None))
+        run.lrs.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    run.weights = oracle.to_arrays(model.named_parameters())
+    return run
+
+
+def load_encoder(folder):
+    return transformers.AutoModelForSequenceClassification.from_pretrained(folder,
+                                                                           dtype=torch.float32)
+
+
 class Programs(unittest.TestCase):
+    def test_encoders_learn_labels_as_torch_does(self):
+        for name in encoders():
+            with self.subTest(family=name):
+                folder, text = exported(name, "encoder")
+                job, task = job_of(name, text), families.named(name).task
+                inputs = jobs.Inputs(str(folder), str(write_rows(job, task, folder)), "")
+                out = str(folder) + "-out"
+                ours = eps_run.train(EPS, job, inputs, out, {"checkpoint.save_steps": 1})
+                self.assertIn(b"verified: %d steps" % jobs.STEPS,
+                              eps_run.call(EPS, "verify", "--run", out))
+                ours.weights = oracle.to_arrays(load_encoder(ours.folder).named_parameters())
+                self.assertEqual([], compare.runs(ours, encoder_by_torch(job, task, folder)))
+
     def test_training_matches_torch(self):
         for name, variant in rows():
             with self.subTest(family=name, variant=variant):

@@ -12,6 +12,7 @@
 #include "ATen/ops/cross_entropy_loss.h"
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/from_blob.h"
+#include "ATen/ops/mse_loss.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "base/job/models/model_program.h"
@@ -118,15 +119,15 @@ class ReferenceProgram final : public ReferenceModel {
   // returns that of its activation `x`.
   Tensor Head(const ProgramInputs& inputs, const MicroBatch& batch, const Tensor& x,
               std::vector<Tensor>* gradients, LossSum* loss) const {
-    TORCH_CHECK(program_.head == HeadKind::kTokens, "the reference computes losses of tokens");
-    const Tensor labels = IdTensor(batch.labels, batch, x).view({-1});
+    const Tensor labels = Labels(batch, x);
     const int64_t rows = labels.size(0);
-    const int64_t most = program_.rowwise ? int64_t{spec_.training.loss_block_tokens} : rows;
+    const bool by_rows = program_.rowwise && program_.head == HeadKind::kTokens;
+    const int64_t most = by_rows ? int64_t{spec_.training.loss_block_tokens} : rows;
     const Tensor dx = at::empty_like(x, at::MemoryFormat::Contiguous);
     for (int64_t first = 0; first < rows; first += most) {
       const int64_t count = std::min(most, rows - first);
       const auto part = [&](const Tensor& of_rows) {
-        if (!program_.rowwise) return of_rows;
+        if (!by_rows) return of_rows;
         std::vector<int64_t> shape = of_rows.sizes().vec();
         shape[0] = 1;
         shape[1] = -1;
@@ -144,11 +145,8 @@ class ReferenceProgram final : public ReferenceModel {
       }
       const Tensor scores = stages_.back()->Run(block).reshape({count, -1});
       const Tensor target = labels.narrow(0, first, count);
-      const Tensor each =
-          at::cross_entropy_loss(scores, target, {}, at::Reduction::None, kIgnoreLabel);
-      AddLosses(each.detach(), target, loss);
-      const Tensor total =
-          at::cross_entropy_loss(scores, target, {}, at::Reduction::Sum, kIgnoreLabel);
+      AddLosses(Loss(scores, target, at::Reduction::None).detach(), target, loss);
+      const Tensor total = Loss(scores, target, at::Reduction::Sum);
       const std::vector<Tensor> of_block =
           torch::autograd::grad({total}, leaves, {}, /*retain_graph=*/false,
                                 /*create_graph=*/false, /*allow_unused=*/true);
@@ -161,6 +159,26 @@ class ReferenceProgram final : public ReferenceModel {
       }
     }
     return dx;
+  }
+
+  // Returns the label of each row that has a loss, or its number.
+  Tensor Labels(const MicroBatch& batch, const Tensor& like) const {
+    switch (program_.head) {
+      case HeadKind::kTokens:
+        return IdTensor(batch.labels, batch, like).view({-1});
+      case HeadKind::kClasses:
+        return SampleLabels(batch.labels, batch, like);
+      case HeadKind::kMse:
+        break;
+    }
+    return SampleTargets(batch.targets, batch, like);
+  }
+
+  // The loss of LibTorch's own operators. `scores` is [rows, classes].
+  Tensor Loss(const Tensor& scores, const Tensor& target,
+              at::Reduction::Reduction reduction) const {
+    if (program_.head == HeadKind::kMse) return at::mse_loss(scores.view({-1}), target, reduction);
+    return at::cross_entropy_loss(scores, target, {}, reduction, kIgnoreLabel);
   }
 
   UseGradients ByUse(const std::vector<Tensor>& gradients) const {

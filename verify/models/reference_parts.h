@@ -50,12 +50,12 @@ inline at::Tensor ReferenceMask(const JobSpec& spec, const MicroBatch& batch, si
   return mask;
 }
 
-// Adds the float32 losses of all positions whose int64 label counts.
+// Adds the float32 losses of all positions whose int64 label counts, or of all float32 targets.
 inline void AddLosses(const at::Tensor& each, const at::Tensor& labels, LossSum* loss) {
   const float* const values = each.const_data_ptr<float>();
-  const int64_t* const ids = labels.const_data_ptr<int64_t>();
+  const bool are_ids = labels.scalar_type() == at::kLong;
   for (int64_t i = 0; i < each.numel(); ++i) {
-    if (ids[i] == kIgnoreLabel) continue;
+    if (are_ids && labels.const_data_ptr<int64_t>()[i] == kIgnoreLabel) continue;
     loss->sum += static_cast<double>(values[i]);
     ++loss->tokens;
   }

@@ -80,7 +80,13 @@ class RowSource final : public SampleSource {
     return counts.Entropy();
   }
 
-  absl::Status CheckContent(uint32_t vocab_size) const override {
+  absl::Status CheckContent(const DataNeeds& needs) const override {
+    for (uint64_t i = 0; labels_.there() && i < header().samples; ++i) {
+      if (labels_.type == DataType::kI32 && labels_.At(i, 0) >= needs.classes) {
+        return Refuse(i, " has the class ", static_cast<int32_t>(labels_.At(i, 0)),
+                      ", but the model has ", needs.classes, " classes, numbered from 0");
+      }
+    }
     for (uint64_t i = 0; tokens_.there() && i < header().samples; ++i) {
       const uint32_t length = lengths_.there() ? lengths_.At(i, 0) : header().seq_len;
       if (length == 0 || length > header().seq_len) {
@@ -88,9 +94,9 @@ class RowSource final : public SampleSource {
       }
       bool learns = labels_.there();
       for (uint32_t j = 0; j < header().seq_len; ++j) {
-        if (tokens_.At(i, j) >= vocab_size) {
+        if (tokens_.At(i, j) >= needs.vocab_size) {
           return Refuse(i, " has id ", tokens_.At(i, j), " at place ", j,
-                        ", but the model's vocabulary has ", vocab_size,
+                        ", but the model's vocabulary has ", needs.vocab_size,
                         " ids (vocab_size of model.path)");
         }
         learns = learns || IsLearned(i, j);

@@ -71,7 +71,7 @@ TEST(RowSourceTest, ReadsTheImagesThatPythonWrites) {
   EXPECT_FLOAT_EQ(batch.pixels[11], (13.0f / 255 - 0.25f) / 2.0f);
   EXPECT_TRUE(batch.tokens.empty() && batch.labels.empty());
   EXPECT_EQ(CountedTokens(batch), 1u);
-  EXPECT_TRUE(data->CheckContent(0).ok());
+  EXPECT_TRUE(data->CheckContent({}).ok());
 }
 
 TEST(RowSourceTest, TheNextTokenIsTheLabel) {
@@ -118,12 +118,17 @@ TEST(RowSourceTest, ChecksTheContent) {
       {{1, 0, 0, 0}, {{"lengths", "u32", ColumnBytes<uint32_t>({5})}}, "the length 5"},
   };
   for (const auto& c : cases) {
-    const absl::Status status = Rows(c.tokens, c.columns)->CheckContent(98);
+    const absl::Status status = Rows(c.tokens, c.columns)->CheckContent({98});
     EXPECT_EQ(ExitCodeOf(status), ExitCode::kDataInvalid) << c.text;
     EXPECT_TRUE(absl::StrContains(status.message(), c.text)) << status;
   }
   const auto good = Rows({1, 2, 3, 97}, {{"labels", "i32", ColumnBytes<int32_t>({1})}});
-  EXPECT_TRUE(good->CheckContent(98).ok());
+  DataNeeds needs = {98, "", LabelKind::kClasses};
+  needs.classes = 2;
+  EXPECT_TRUE(good->CheckContent(needs).ok());
+  needs.classes = 1;
+  const absl::Status status = good->CheckContent(needs);
+  EXPECT_TRUE(absl::StrContains(status.message(), "class 1, but the model has 1")) << status;
 }
 
 TEST(RowSourceTest, CountsOnlyWhatIsLearned) {

@@ -6,7 +6,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/exit_code.h"
-#include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "worker/data/data_file.h"
 #include "worker/data/data_form.h"
@@ -122,6 +121,8 @@ DataNeeds NeedsOf(const ModelSpec& model) {
   const ModelFamily& family = FamilyOf(model.type);
   DataNeeds needs;
   needs.vocab_size = family.vocabulary(model);
+  needs.labels = family.labels(model);
+  needs.classes = family.classes(model);
   needs.separates_documents = family.SeparatesDocuments(model);
   return needs;
 }
@@ -135,6 +136,11 @@ absl::StatusOr<SourcePtr> SampleSource::Open(const std::vector<std::string>& pat
   const auto ids = std::count_if(paths.begin(), paths.end(), [](const std::string& path) {
     return IsBin(path) || IsDataFileName(path);
   });
+  if (needs.labels != LabelKind::kTokens && !IsDataFileName(paths[0])) {
+    return DoesNotFit("the model predicts ", Described(needs.labels), ", which ", paths[0], " (",
+                      key, ") does not have; make an .epsd file:\n  ",
+                      MakeDataCommand("pairs", paths[0]));
+  }
   if (ids == 0) return OpenText(paths, needs, key);
   if (paths.size() > 1) {
     return absl::InvalidArgumentError(

@@ -9,13 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/job/job_spec.h"
+#include "base/job/models/model_family.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {
-
-// The values that a model predicts: the token that follows each one, or for each sample a class or
-// a number.
-enum class LabelKind { kTokens, kClasses, kNumbers };
 
 // The properties of a model that its data must fit.
 struct DataNeeds {
@@ -23,6 +20,7 @@ struct DataNeeds {
   // The digest of its tokenizer (worker/data/tokenizer_digest.h); empty: nothing to compare with.
   std::string tokenizer = {};
   LabelKind labels = LabelKind::kTokens;
+  uint32_t classes = 0;             // of labels that are classes
   bool separates_documents = true;  // that share a row
 };
 // Returns them but for the tokenizer.
@@ -64,9 +62,10 @@ class SampleSource {
   // Returns the entropy, in nats, of the frequencies of the tokens that are learned: the loss of a
   // model without context; 0 if rows have labels of their own.
   virtual double UnigramEntropy() const = 0;
-  // Reads all data once. OutOfRange (exit code 65) with file, position and id of the first token >=
-  // vocab_size; exit code 65 for a row that has a wrong length or nothing to learn.
-  virtual absl::Status CheckContent(uint32_t vocab_size) const = 0;
+  // Reads all data once. OutOfRange (exit code 65) with file, position and id of the first token
+  // outside the vocabulary; exit code 65 for a row that has a wrong length, a class that the model
+  // does not have, or nothing to learn.
+  virtual absl::Status CheckContent(const DataNeeds& needs) const = 0;
 };
 
 }  // namespace eps

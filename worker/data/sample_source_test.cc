@@ -83,8 +83,8 @@ TEST_F(SampleSourceTest, ComputesTheEntropyOfTheFrequencies) {
 TEST_F(SampleSourceTest, NamesTheFirstIdOutsideTheVocabulary) {
   auto data = SampleSource::Open({Write("d.bin", Bin({1, 99, 100, 101}))}, {100});
   ASSERT_TRUE(data.ok());
-  EXPECT_TRUE((*data)->CheckContent(102).ok());
-  const absl::Status status = (*data)->CheckContent(100);
+  EXPECT_TRUE((*data)->CheckContent({102}).ok());
+  const absl::Status status = (*data)->CheckContent({100});
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
   EXPECT_TRUE(absl::StrContains(status.message(), "token 2 ")) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "d.bin")) << status;
@@ -157,8 +157,8 @@ TEST_F(SampleSourceTest, ReadsStreamsOfEitherWidth) {
   EXPECT_EQ(All(**data), (std::vector<int32_t>{65'535, 65'536, 128'255, 3}));
   EXPECT_EQ((*data)->samples(1), 3u);
   EXPECT_EQ((*data)->rows(), 0u);
-  EXPECT_TRUE((*data)->CheckContent(128'256).ok());
-  EXPECT_TRUE(absl::StrContains((*data)->CheckContent(128'255).message(), "token 2 of"));
+  EXPECT_TRUE((*data)->CheckContent({128'256}).ok());
+  EXPECT_TRUE(absl::StrContains((*data)->CheckContent({128'255}).message(), "token 2 of"));
   EXPECT_NEAR((*data)->UnigramEntropy(), std::log(4.0), 1e-12);
   EXPECT_EQ((*data)->Sha256Hex(), ToHex(Sha256Of(ColumnBytes(wide))));
 }
@@ -214,6 +214,9 @@ TEST_F(SampleSourceTest, RefusesLabelsOfAnotherKind) {
   }
   const absl::Status none = SampleSource::Open({files[1]}, {0, "", LabelKind::kClasses}).status();
   EXPECT_TRUE(absl::StrContains(none.message(), "reads none")) << none;
+  const absl::Status text =
+      SampleSource::Open({Write("a.txt", "ab")}, {256, "", LabelKind::kNumbers}).status();
+  EXPECT_TRUE(absl::StrContains(text.message(), "eps data make pairs")) << text;
 }
 
 TEST_F(SampleSourceTest, RefusesDocumentsThatTheModelMixes) {

@@ -51,7 +51,8 @@ class TokenStream final : public SampleSource {
     return counts.Entropy();
   }
 
-  absl::Status CheckContent(uint32_t vocab_size) const override {
+  absl::Status CheckContent(const DataNeeds& needs) const override {
+    const uint32_t vocab_size = needs.vocab_size;
     const Id* const end = ids_ + count_;
     const Id* const wrong =
         std::find_if(ids_, end, [vocab_size](Id id) { return id >= vocab_size; });

@@ -49,6 +49,10 @@ struct FileTensor {
   uint64_t elements() const;
 };
 
+// The values that a model predicts: the token that follows each one, or for each sample a class or
+// a number.
+enum class LabelKind { kTokens, kClasses, kNumbers };
+
 // The interface of one model type, which FamilyOf finds.
 class ModelFamily {
  public:
@@ -76,6 +80,11 @@ class ModelFamily {
   // InvalidArgument if the model reads anything but token ids, each labelled with the one that
   // follows.
   virtual absl::Status CheckReadsTokens(const ModelSpec&) const { return absl::OkStatus(); }
+  // InvalidArgument if the model reads what no data file holds.
+  virtual absl::Status CheckDataIsRead(const ModelSpec&) const { return absl::OkStatus(); }
+  virtual LabelKind labels(const ModelSpec& /*model*/) const { return LabelKind::kTokens; }
+  // Labels are below this if they are classes.
+  virtual uint32_t classes(const ModelSpec& /*model*/) const { return 0; }
   // Returns whether documents that share a row do not see each other.
   virtual bool SeparatesDocuments(const ModelSpec& /*model*/) const { return true; }
   // training.seq_len where it is left open.

@@ -369,6 +369,8 @@ TEST(ProgramFamily, RefusesDataThatItDoesNotRead) {
   root["task"] = "mlm";
   EXPECT_TRUE(absl::StrContains(family.CheckReadsTokens(ModelOf(root.dump())).message(),
                                 "exported for the task mlm"));
+  EXPECT_TRUE(absl::StrContains(family.CheckDataIsRead(ModelOf(root.dump())).message(),
+                                "whose data are not read yet"));
   root["task"] = "causal_lm";
   EXPECT_FALSE(family.SeparatesDocuments(ModelOf(root.dump())));
   root["variant"] = "packed";
@@ -379,6 +381,25 @@ TEST(ProgramFamily, RefusesDataThatItDoesNotRead) {
   ModelSpec empty;
   empty.type = ModelType::kProgram;
   EXPECT_TRUE(absl::StrContains(ValidateModel(empty).message(), "model.program: is missing"));
+}
+
+TEST(ProgramFamily, HeadsSayWhatTheyPredict) {
+  const ModelFamily& family = FamilyOf(ModelType::kProgram);
+  EXPECT_EQ(family.labels(ModelOf(Tiny())), LabelKind::kTokens);
+  const std::pair<const char*, LabelKind> heads[] = {{"classes", LabelKind::kClasses},
+                                                     {"mse", LabelKind::kNumbers}};
+  for (const auto& [head, kind] : heads) {
+    json root = json::parse(Tiny());
+    root["task"] = kind == LabelKind::kClasses ? "classify" : "regress";
+    root["variant"] = "encoder";
+    root["head"] = {{"kind", head}, {"rowwise", false}};
+    root["shape"]["classes"] = 3;
+    const ModelSpec model = ModelOf(root.dump());
+    EXPECT_TRUE(family.CheckDataIsRead(model).ok());
+    EXPECT_FALSE(family.CheckReadsTokens(model).ok());
+    EXPECT_EQ(family.labels(model), kind);
+    EXPECT_EQ(family.classes(model), 3u);
+  }
 }
 
 TEST(ProgramFamily, CountsByTheCostsOfItsStages) {

@@ -93,9 +93,27 @@ class Program final : public ModelFamily {
       return absl::OkStatus();
     }
     return Refuse("model.path", p.architecture, " was exported for the task ", NameOf(p.task),
-                  ", whose data are not read yet; training reads token ids, each labelled with the "
-                  "one that follows (task causal_lm)");
+                  ", which does not continue token ids as the task causal_lm does");
   }
+  absl::Status CheckDataIsRead(const ModelSpec& model) const override {
+    const ModelProgram& p = Of(model);
+    if (p.task != ProgramTask::kMlm && p.vocab_size > 0) return absl::OkStatus();
+    return Refuse("model.path", p.architecture, " was exported for the task ", NameOf(p.task),
+                  ", whose data are not read yet; training reads token ids, labelled with the ones "
+                  "that follow, with classes or with numbers (tasks causal_lm, classify, regress)");
+  }
+  LabelKind labels(const ModelSpec& model) const override {
+    switch (Of(model).head) {
+      case HeadKind::kTokens:
+        break;
+      case HeadKind::kClasses:
+        return LabelKind::kClasses;
+      case HeadKind::kMse:
+        return LabelKind::kNumbers;
+    }
+    return LabelKind::kTokens;
+  }
+  uint32_t classes(const ModelSpec& model) const override { return Of(model).classes; }
 
   bool SeparatesDocuments(const ModelSpec& model) const override {
     return Of(model).variant == ProgramVariant::kPacked;
