@@ -56,7 +56,8 @@ def unexplained(code, said, kills):
     if code != UNAVAILABLE or not lost:
         return "exit code %d names no killed process" % code
     early = {kill.victim.split()[0] for kill in kills if not kill.had_job}
-    if COMMANDS[lost.group(1)] not in early:
+    # A child that has not become a server or worker yet has the command line of eps train.
+    if not early & {COMMANDS[lost.group(1)], "train"}:
         return "no %s was killed before the run had its job" % lost.group(1)
     return None
 
@@ -81,6 +82,8 @@ class UnexplainedTest(unittest.TestCase):
     def test_a_process_lost_before_the_job(self):
         self.assertTrue(self.explained(69, ("serve 0", False)))
         self.assertTrue(self.explained(69, ("serve 0", False), ("worker 0", True)))
+        self.assertTrue(self.explained(69, ("train 1", False)))
+        self.assertFalse(self.explained(69, ("train 1", True)))
         self.assertFalse(self.explained(69, ("serve 0", True)))
         self.assertFalse(self.explained(69, ("worker 0", False)))
         self.assertFalse(self.explained(69))
