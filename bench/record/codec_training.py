@@ -29,6 +29,7 @@ import codec_training_tally as tally
 import report
 
 SECTION = "codec-training"
+TITLE = "The effect of codecs on training"
 QUICKSTART_FOLDER = "/usr/share/common-licenses"
 EVAL_SAMPLES = 64
 EVALUATIONS = 20
@@ -236,7 +237,8 @@ def run_missing(options, runner, book):
             continue
         book.add(run)
         took.append(run["seconds"])
-        difference = tally.paired(tally.latest_group(book.runs(), options.steps), setting)
+        group = tally.latest_group(book.runs(), options.steps, options.extra)
+        difference = tally.paired(group, setting)
         versus = f", {100 * difference[seed]:+.2f} % to FP32" \
             if seed in difference and setting != tally.BASELINE else ""
         print(f"{setting}, seed {seed}: held-out loss {tally.final_loss(run):.4f}{versus}, "
@@ -249,7 +251,10 @@ def write_report(options, runs):
     picture.parent.mkdir(parents=True, exist_ok=True)
     picture.write_text(codec_training_picture.draw(runs), encoding="utf-8")
     link = os.path.relpath(picture, pathlib.Path(options.page).parent)
-    report.write_section(options.page, SECTION, tally.section_body(runs, link))
+    named = "" if options.section == SECTION else (
+        f' --section={options.section} --title="{options.title}" --picture=docs/{link}')
+    report.write_section(options.page, options.section,
+                         tally.section_body(runs, link, options.title, named))
 
 
 def whole_number(text):
@@ -276,6 +281,8 @@ def parse_arguments(arguments):
                         help="file of the finished runs")
     parser.add_argument("--report", action="store_true", help="run nothing, write the report")
     parser.add_argument("--page", default=str(root / "docs/benchmarks.md"))
+    parser.add_argument("--section", default=SECTION, help="the section of the page")
+    parser.add_argument("--title", default=TITLE, help="the heading of the section")
     parser.add_argument("--picture", default=str(root / "docs/images/codec_training.svg"))
     options = parser.parse_args(arguments)
     try:
@@ -296,7 +303,7 @@ def main():
             with tempfile.TemporaryDirectory(prefix="eps-codec-data-") as folder:
                 data = split_data(options.data or license_texts(), options.seq_len, folder)
                 failed = run_missing(options, Runner(options, data), book)
-        runs = tally.latest_group(book.runs(), options.steps)
+        runs = tally.latest_group(book.runs(), options.steps, options.extra)
     except (RunFailed, OSError, ValueError) as error:
         print(f"codec_training: {error}", file=sys.stderr)
         return 2

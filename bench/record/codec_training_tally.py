@@ -165,9 +165,11 @@ def rows(runs):
     return table
 
 
-def latest_group(runs, steps):
-    """Returns the runs of `steps` steps that are comparable with the latest of them."""
-    of_length = [run for run in runs if run["steps"] == steps]
+def latest_group(runs, steps, arguments=()):
+    """Returns the runs of `steps` steps with these arguments that are comparable with the latest of
+    them."""
+    of_length = [run for run in runs
+                 if run["steps"] == steps and tuple(run["arguments"]) == tuple(arguments)]
     return [run for run in of_length if group_of(run) == group_of(of_length[-1])]
 
 
@@ -200,21 +202,25 @@ def listed(runs, field):
     return ", ".join(sorted({str(run[field]) for run in runs}))
 
 
-def section_body(runs, picture):
-    """Returns the section of a page; `picture` is the path of the curves relative to the page."""
+def section_body(runs, picture, title="The effect of codecs on training", named=""):
+    """Returns the section of a page. `picture` is the path of the curves relative to the page, and
+    `named` are the arguments that choose another section."""
     table = rows(runs)
     steps, _, arguments = group_of(runs[0])
     hours = sum(run["seconds"] for run in runs) / 3600
     extra = "".join(" --eps-arg=" + a for a in arguments)
+    model = "The small GPT-2, its settings and texts" if not arguments else (
+        "The settings and texts of the small GPT-2 with " +
+        ", ".join(f"`{a.removeprefix('--')}`" for a in arguments))
     missed = any(row.verdict == "MISSED" for row in table)
     share = min(run["codec_share"] for run in runs)
     note = " **A goal was missed.**" if missed else ""
-    return f"""## The effect of codecs on training
+    return f"""## {title}
 
 `bench/record/codec_training.py --steps={steps}{
-extra}`, then `bench/record/codec_training.py --steps={steps}{extra} --report`
+extra}`, then `bench/record/codec_training.py --steps={steps}{extra}{named} --report`
 
-The small GPT-2, its settings and texts, {steps:,} steps, seeds {listed(runs, "seed")}. The end
+{model}, {steps:,} steps, seeds {listed(runs, "seed")}. The end
 of the texts is held out: {runs[0]["eval_samples"]} samples, the same for all runs. A difference is
 that of the held-out loss after the last step to the FP32 run of the same seed, in percent of it.
 {share:.0%} of the parameters are matrices of inner layers and are sent in the codec, embeddings in

@@ -230,8 +230,10 @@ class Verdicts(unittest.TestCase):
         self.assertIn("diverged", tally.format_table(tally.rows(runs)))
 
     def test_a_table_holds_only_comparable_runs(self):
-        runs = [a_run("fp32", data="old"), a_run("fp32"), a_run("mx6"), a_run("mx6", steps=7)]
+        runs = [a_run("fp32", data="old"), a_run("fp32"), a_run("mx6"), a_run("mx6", steps=7),
+                a_run("mx6", arguments=["--optimizer.name=sgd"])]
         self.assertEqual(tally.latest_group(runs, 100), runs[1:3])
+        self.assertEqual(tally.latest_group(runs, 100, ["--optimizer.name=sgd"]), runs[4:])
         self.assertEqual(tally.latest_group(runs, 8), [])
 
 
@@ -319,6 +321,13 @@ class Pages(unittest.TestCase):
     def test_reports_a_missed_goal(self):
         self.assertIn("A goal was missed", tally.section_body(pairs("mx6", [0.5] * 3), "p.svg"))
         self.assertNotIn("A goal was missed", tally.section_body(pairs("mx6", [0.0] * 3), "p.svg"))
+
+    def test_another_section_names_its_title_and_settings(self):
+        body = tally.section_body([a_run("fp32", arguments=["--optimizer.name=sgd"])], "p.svg",
+                                  "With SGD", " --section=sgd")
+        self.assertIn("## With SGD\n", body)
+        self.assertIn("--eps-arg=--optimizer.name=sgd --section=sgd --report`", body)
+        self.assertIn("of the small GPT-2 with `optimizer.name=sgd`, 100 steps", body)
 
 
 if __name__ == "__main__":
