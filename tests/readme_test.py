@@ -29,9 +29,10 @@ BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 
 def run(*arguments, code=0):
     """Runs eps in the test's folder; returns what it prints."""
-    ended = subprocess.run([EPS, *arguments], cwd=TMP, stdin=subprocess.DEVNULL, check=False,
-                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                           timeout=TIMEOUT_SECONDS)
+    ended = subprocess.run([EPS, *arguments], cwd=TMP, env={**os.environ, "EPS_PYTHON": "python3"},
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_SECONDS,
+                           check=False)
     if ended.returncode != code:
         raise AssertionError("eps %s ended with %d, not %d:\n%s" % (
             " ".join(arguments), ended.returncode, code, ended.stdout[-2000:]))
@@ -62,6 +63,8 @@ class ReadmeTest(unittest.TestCase):
             return pathlib.Path(TMP, name)
         path("FILE").write_text("A quick brown fox jumps over the lazy dog. " * 400,
                                 encoding="utf-8")
+        path("TEXTS.jsonl").write_text(json.dumps({"text": "Pack my box. " * 40}) + "\n",
+                                       encoding="utf-8")
         path("config.json").write_text(json.dumps(SMALL_MODEL), encoding="utf-8")
         with open(path("tokens.bin"), "wb") as f:
             array.array("H", (i * i % 256 for i in range(4000))).tofile(f)
@@ -86,10 +89,12 @@ class ReadmeTest(unittest.TestCase):
 
     def test_commands_run_as_listed(self):
         self.assertEqual([words[0] for words in self.listed],
-                         ["train", "train", "train", "train", "generate"])
-        config, folder, resume, generate = self.listed[1:]
+                         ["train", "train", "data", "train", "train", "generate"])
+        config, data, folder, resume, generate = self.listed[1:]
         self.assertIn("step: 2/2 ", run(*self.shortened(config, "own")))
         run("checkpoint", "export", "own/checkpoint-2", "--out=HF_FOLDER")
+        # The tokenizer of bytes needs no package.
+        run(*[word.replace("--tokenizer=HF_FOLDER", "--tokenizer=bytes") for word in data])
         self.assertIn("HF_FOLDER/model.safetensors\n", run(*self.shortened(folder, "tuned")))
         self.assertIn("step: 3/3 ", run(*self.shortened(resume, "DIR")))
         self.assertIn("The ", run(*self.shortened(generate, "DIR")))
