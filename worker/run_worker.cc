@@ -76,8 +76,7 @@ absl::StatusOr<HeldOut> OpenHeldOut(const Config& config, const JobSpec& spec) {
   HeldOut held_out;
   const TrainingConfig& training = config.training;
   if (training.eval_steps == 0) return held_out;
-  const uint32_t vocabulary = FamilyOf(spec.model.type).vocabulary(spec.model);
-  if (vocabulary == 0) {
+  if (!FamilyOf(spec.model.type).ReadsData(spec.model)) {
     if (training.eval_samples > 0) {
       held_out.source = NewEmptyEvaluationSource(spec, training.eval_samples);
     }
@@ -230,8 +229,7 @@ class Worker {
 absl::Status Worker::OpenBatches(const JobSpec& spec) {
   if (batches_ != nullptr) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(held_out_, OpenHeldOut(options_.config, spec));
-  const uint32_t vocabulary = FamilyOf(spec.model.type).vocabulary(spec.model);
-  if (vocabulary == 0) {
+  if (!FamilyOf(spec.model.type).ReadsData(spec.model)) {
     batches_ = NewEmptyBatchSource(spec);
     return absl::OkStatus();
   }

@@ -127,8 +127,7 @@ absl::Status LoadHeldOut(TrainPlan* plan) {
         "evaluated; set the steps between evaluations");
   }
   const ModelFamily& family = FamilyOf(plan->spec.model.type);
-  const uint32_t vocabulary = family.vocabulary(plan->spec.model);
-  if (vocabulary == 0) {
+  if (!family.ReadsData(plan->spec.model)) {
     plan->eval_samples = training.eval_samples;
     if (training.eval_samples > 0) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
@@ -290,7 +289,7 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
   EPS_RETURN_IF_ERROR(LoadModel(run, &plan, &model));
 
   DataSpec data;
-  if (FamilyOf(model.type).vocabulary(model) == 0) {
+  if (!FamilyOf(model.type).ReadsData(model)) {
     if (run.config.training.epochs > 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("training.epochs: a model of type ", FamilyOf(model.type).hf_type(),

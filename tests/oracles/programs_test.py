@@ -1,4 +1,4 @@
-"""Trains a small model of each decoder architecture as an exported program, through two servers and
+"""Trains a small model of each architecture as an exported program, through two servers and
 two workers, and compares it with transformers' model trained by PyTorch.
 
 One row of each kind is trained; EPS_LONG=1 trains all (./.ci/long oracles). Runs in the environment
@@ -8,6 +8,7 @@ Arguments: the paths of eps and print_logits.
 
 import functools
 import json
+import math
 import os
 import pathlib
 import sys
@@ -26,7 +27,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "python"))
 import source_tree  # noqa: E402
 from eps_models import export, program  # noqa: E402
-from eps_models.data import epsd  # noqa: E402
+from eps_models.data import epsd, layout  # noqa: E402
 from eps_models.testing import families  # noqa: E402
 
 EPS = None
@@ -71,8 +72,9 @@ def exported(name, variant):
 
 
 def job_of(name, text):
-    """Returns a job with rows as long as every layer of the program sees."""
-    longest = min(LONGEST, text["shape"]["max_seq_len"] or LONGEST)
+    """Returns a job with rows as long as every layer of the program sees, or the patches of an
+    image."""
+    longest = text["shape"]["tokens"] or min(LONGEST, text["shape"]["max_seq_len"] or LONGEST)
     return jobs.Job(name=name, tie_word_embeddings=False, clip="exact", max_grad_norm=2.0,
                     vocab_size=text["shape"]["vocab_size"], seq_len=longest, n_positions=longest,
                     tokens=50 * longest + 7, micro_batch_size=2, micro_batches=2, parts=2,
@@ -112,9 +114,11 @@ def train(name, variant, text=None):
 
 
 def encoders():
-    """Yields the names of the encoders whose rows have labels."""
+    """Yields the names of the encoders whose rows or images have labels."""
     for family in families.FAMILIES:
-        if family.task in ("classify", "regress") and (IS_LONG or family.name.startswith("bert")):
+        if family.task not in ("classify", "regress", "image"):
+            continue
+        if IS_LONG or family.is_ordinary or family.name.startswith("bert"):
             yield family.name
 
 
@@ -131,7 +135,7 @@ def labelled(job, task):
 def write_rows(job, task, folder):
     """Writes the rows as a data file; returns its path."""
     path = folder / "rows.epsd"
-    labels = "i32" if task == "classify" else "f32"
+    labels = "f32" if task == "regress" else "i32"
     with epsd.Writer(path, "rows", {"tokens": "u16", "lengths": "u32", "labels": labels}) as file:
         rows = labelled(job, task)
         for ids, label in rows:
@@ -143,24 +147,51 @@ def write_rows(job, task, folder):
     return path
 
 
-def encoder_by_torch(job, task, folder):
-    """Trains transformers' model on the same rows, padded to one length."""
-    model = load_encoder(folder).train()
+def images(shape):
+    """Returns images (bytes, class) of the shape [channels, height, width]."""
+    return [(bytes(row * 37 + place * (row % 5 + 1) & 255 for place in range(math.prod(shape))),
+             row % 10) for row in range(50)]
+
+
+def write_images(shape, folder):
+    """Writes the images as a data file; returns its path."""
+    path = folder / "images.epsd"
+    with epsd.Writer(path, "rows", {"labels": "i32", "pixels": "u8"}) as file:
+        for pixels, label in images(shape):
+            file.append("labels", [label])
+            file.append("pixels", pixels)
+        file.finish(samples=50, seq_len=0, vocab_size=0, tokenizer="", provenance={},
+                    image=layout.Image(*shape, (0.25,) * shape[0], (0.5,) * shape[0]))
+    return path
+
+
+def batches(job, task, shape):
+    """Yields the arguments of transformers' model, and the labels, for each step."""
+    rows = images(shape) if task == "image" else labelled(job, task)
+    for first in range(0, jobs.STEPS * job.batch_size, job.batch_size):
+        taken = [rows[i % len(rows)] for i in range(first, first + job.batch_size)]
+        labels = torch.tensor([label for _, label in taken])
+        if task == "image":
+            pixels = torch.tensor([list(pixels) for pixels, _ in taken]).view(-1, *shape)
+            yield {"pixel_values": (pixels / 255 - 0.25) / 0.5}, labels
+            continue
+        ids = torch.tensor([ids + [0] * (job.seq_len - len(ids)) for ids, _ in taken])
+        mask = torch.tensor([[int(i < len(ids)) for i in range(job.seq_len)] for ids, _ in taken])
+        yield {"input_ids": ids, "attention_mask": mask}, labels
+
+
+def encoder_by_torch(job, task, folder, shape):
+    """Trains transformers' model on the same rows, padded to one length, or images."""
+    model = load_encoder(folder, task).train()
     optimizer = oracle.new_optimizer(job, model, None)
     scheduler = oracle.new_scheduler(job.schedule, optimizer, job.warmup_steps, jobs.STEPS)
     run = eps_run.Run(losses=[], grad_norms=[], lrs=[], weights={}, moments={}, folder="")
-    rows = labelled(job, task)
-    for step in range(jobs.STEPS):
-        first = step * job.batch_size
-        taken = [rows[i % len(rows)] for i in range(first, first + job.batch_size)]
-        ids = torch.tensor([ids + [0] * (job.seq_len - len(ids)) for ids, _ in taken])
-        mask = torch.tensor([[int(i < len(ids)) for i in range(job.seq_len)] for ids, _ in taken])
-        labels = torch.tensor([label for _, label in taken])
-        scores = model(input_ids=ids, attention_mask=mask).logits
-        if task == "classify":
-            loss = torch.nn.functional.cross_entropy(scores, labels)
-        else:
+    for inputs, labels in batches(job, task, shape):
+        scores = model(**inputs).logits
+        if task == "regress":
             loss = torch.nn.functional.mse_loss(scores.squeeze(1), labels)
+        else:
+            loss = torch.nn.functional.cross_entropy(scores, labels)
         optimizer.zero_grad()
         loss.backward()
         run.losses.append(loss.item())
@@ -172,9 +203,10 @@ def encoder_by_torch(job, task, folder):
     return run
 
 
-def load_encoder(folder):
-    return transformers.AutoModelForSequenceClassification.from_pretrained(folder,
-                                                                           dtype=torch.float32)
+def load_encoder(folder, task):
+    kind = "ImageClassification" if task == "image" else "SequenceClassification"
+    return getattr(transformers, f"AutoModelFor{kind}").from_pretrained(folder,
+                                                                        dtype=torch.float32)
 
 
 class Programs(unittest.TestCase):
@@ -183,13 +215,18 @@ class Programs(unittest.TestCase):
             with self.subTest(family=name):
                 folder, text = exported(name, "encoder")
                 job, task = job_of(name, text), families.named(name).task
-                inputs = jobs.Inputs(str(folder), str(write_rows(job, task, folder)), "")
+                shape = text["shape"]["image"]
+                data = write_images(shape, folder) if task == "image" else write_rows(
+                    job, task, folder)
+                inputs = jobs.Inputs(str(folder), str(data), "")
                 out = str(folder) + "-out"
                 ours = eps_run.train(EPS, job, inputs, out, {"checkpoint.save_steps": 1})
                 self.assertIn(b"verified: %d steps" % jobs.STEPS,
                               eps_run.call(EPS, "verify", "--run", out))
-                ours.weights = oracle.to_arrays(load_encoder(ours.folder).named_parameters())
-                self.assertEqual([], compare.runs(ours, encoder_by_torch(job, task, folder)))
+                model = load_encoder(ours.folder, task)
+                ours.weights = oracle.to_arrays(model.named_parameters())
+                self.assertEqual([], compare.runs(
+                    ours, encoder_by_torch(job, task, folder, shape)))
 
     def test_training_matches_torch(self):
         for name, variant in rows():

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/exit_code.h"
 #include "base/status_macros.h"
 #include "worker/data/data_file.h"
@@ -56,11 +57,27 @@ const char* Described(LabelKind kind) {
   return "";
 }
 
+// Returns channels, height and width; empty without images.
+std::vector<int64_t> ImageOf(const DataHeader& header) {
+  if (!header.image.has_value()) return {};
+  return {header.image->channels, header.image->height, header.image->width};
+}
+
+std::string DescribedImage(const std::vector<int64_t>& image) {
+  if (image.empty()) return "no images";
+  return absl::StrCat("images of ", absl::StrJoin(image, " x "), " (channels x height x width)");
+}
+
 absl::Status CheckFits(const DataFile& file, const DataNeeds& needs) {
   const DataHeader& header = file.header();
   if ((header.vocab_size > 0) != (needs.vocab_size > 0)) {
     return DoesNotFit("data file ", file.name(), header.vocab_size > 0 ? " has" : " has no",
                       " tokens, and the model reads ", needs.vocab_size > 0 ? "them" : "none");
+  }
+  if (ImageOf(header) != needs.image) {
+    return DoesNotFit("data file ", file.name(), " has ", DescribedImage(ImageOf(header)),
+                      ", and the model reads ", DescribedImage(needs.image),
+                      "; make the file with the --size and --channels of the model");
   }
   if (LabelsOf(header) != needs.labels) {
     return DoesNotFit("data file ", file.name(), " has as labels ", Described(LabelsOf(header)),
@@ -123,6 +140,7 @@ DataNeeds NeedsOf(const ModelSpec& model) {
   needs.vocab_size = family.vocabulary(model);
   needs.labels = family.labels(model);
   needs.classes = family.classes(model);
+  needs.image = family.image(model);
   needs.separates_documents = family.SeparatesDocuments(model);
   return needs;
 }

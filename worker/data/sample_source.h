@@ -21,6 +21,7 @@ struct DataNeeds {
   std::string tokenizer = {};
   LabelKind labels = LabelKind::kTokens;
   uint32_t classes = 0;             // of labels that are classes
+  std::vector<int64_t> image = {};  // channels, height and width; empty: it reads no images
   bool separates_documents = true;  // that share a row
 };
 // Returns them but for the tokenizer.
@@ -34,9 +35,9 @@ class SampleSource {
   // ids, or one .epsd file. Files are memory-mapped, except text. Returns NotFound with the file,
   // or InvalidArgument for an empty file, mixed kinds, a form that is not read
   // (worker/data/data_form.h), text with a vocabulary other than 256 (the message shows the command
-  // that makes an .epsd file), another tokenizer, a larger vocabulary or other labels than the
-  // model's, or documents that share rows, which the model would mix. `key` is the configuration
-  // key that names the files.
+  // that makes an .epsd file), another tokenizer, a larger vocabulary, other labels or images than
+  // the model's, or documents that share rows, which the model would mix. `key` is the
+  // configuration key that names the files.
   static absl::StatusOr<std::shared_ptr<const SampleSource>> Open(
       const std::vector<std::string>& paths, const DataNeeds& needs,
       const std::string& key = "data.path");

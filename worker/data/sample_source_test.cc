@@ -219,6 +219,27 @@ TEST_F(SampleSourceTest, RefusesLabelsOfAnotherKind) {
   EXPECT_TRUE(absl::StrContains(text.message(), "eps data make pairs")) << text;
 }
 
+TEST_F(SampleSourceTest, RefusesImagesOfAnotherShape) {
+  const nlohmann::json image = {
+      {"channels", 1}, {"height", 2}, {"width", 3}, {"mean", {0}}, {"std", {1}}};
+  const nlohmann::json fields = {
+      {"kind", "rows"}, {"samples", 1}, {"seq_len", 0}, {"vocab_size", 0}, {"image", image}};
+  const std::string file =
+      Write("images.epsd", DataFileBytes(fields, {{"labels", "i32", ColumnBytes<int32_t>({1})},
+                                                  {"pixels", "u8", "abcdef"}}));
+  DataNeeds needs = {0, "", LabelKind::kClasses, 2};
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{}, {1, 3, 2}, {3, 2, 1}}) {
+    needs.image = shape;
+    const absl::Status status = SampleSource::Open({file}, needs).status();
+    EXPECT_EQ(ExitCodeOf(status), ExitCode::kDataInvalid);
+    EXPECT_TRUE(absl::StrContains(status.message(), "images of 1 x 2 x 3")) << status;
+  }
+  needs.image = {1, 2, 3};
+  const auto data = SampleSource::Open({file}, needs);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_TRUE((*data)->CheckContent(needs).ok());
+}
+
 TEST_F(SampleSourceTest, RefusesDocumentsThatTheModelMixes) {
   const std::string file =
       Write("packed.epsd",

@@ -9,6 +9,7 @@
 #include "ATen/TensorOperators.h"
 #include "ATen/core/Tensor.h"
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/arange.h"
 #include "ATen/ops/cross_entropy_loss.h"
 #include "ATen/ops/linear.h"
 #include "ATen/ops/mse_loss.h"
@@ -23,6 +24,7 @@
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_stage.h"
 #include "worker/models/model_stages.h"
+#include "worker/models/program_tensors.h"
 
 namespace eps {
 namespace {
@@ -391,6 +393,20 @@ TEST(ProgramStage, ReadsThePlacesOfPackedDocuments) {
                   ->Forward(weights[0], batch, {})
                   .equal(StagesOf(spec)[0]->Forward(weights[0], batch, {})));
   EXPECT_THROW(StagesOf(causal)[0]->Forward(weights[0], batch, {}), c10::Error);
+}
+
+TEST(ProgramStage, ReadsTheImageOfEachSample) {
+  ModelProgram program;
+  program.image = {3, 1, 2};
+  CallList calls;
+  calls.inputs = {ProgramInput::kPixelValues};
+  MicroBatch batch = BatchOf(2, 4, 61);
+  for (int i = 0; i < 12; ++i) batch.pixels.push_back(0.5f * static_cast<float>(i));
+  const std::vector<Tensor> columns = ProgramColumns(program, calls, batch, at::zeros({1}));
+  ASSERT_EQ(columns.size(), 1u);
+  EXPECT_TRUE(columns[0].equal(at::arange(0, 6, 0.5, at::kFloat).view({2, 3, 1, 2})));
+  batch.pixels.pop_back();
+  EXPECT_THROW(ProgramColumns(program, calls, batch, at::zeros({1})), c10::Error);
 }
 
 TEST(ProgramStage, RefusesAJobOfAnotherLayout) {

@@ -64,7 +64,7 @@ std::vector<Tensor> ProgramColumns(const ModelProgram& program, const CallList& 
                                                     : IdTensor(batch.token_types, batch, like));
         break;
       case ProgramInput::kPixelValues:
-        TORCH_CHECK(false, program.architecture, " reads pixel_values, which the data lacks");
+        columns.push_back(ImageTensor(program.image, batch, like));
     }
   }
   return columns;

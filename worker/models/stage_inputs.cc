@@ -3,6 +3,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/ones.h"
 #include "c10/util/Exception.h"
+#include "c10/util/accumulate.h"
 
 namespace eps {
 namespace {
@@ -50,6 +51,14 @@ Tensor SampleTargets(const std::vector<float>& targets, const MicroBatch& batch,
                      const Tensor& like) {
   CheckOneForEachSample(targets.size(), batch);
   return Upload<float>(targets, {batch.samples}, at::kFloat, like);
+}
+
+Tensor ImageTensor(const std::vector<int64_t>& image, const MicroBatch& batch, const Tensor& like) {
+  std::vector<int64_t> shape = {batch.samples};
+  shape.insert(shape.end(), image.begin(), image.end());
+  TORCH_CHECK(batch.pixels.size() == static_cast<size_t>(c10::multiply_integers(shape)),
+              "a micro-batch of ", batch.samples, " images holds ", batch.pixels.size(), " pixels");
+  return Upload<float>(batch.pixels, shape, at::kFloat, like);
 }
 
 Tensor SeenTokens(const MicroBatch& batch, const Tensor& like) {

@@ -24,6 +24,11 @@ at::Tensor SampleLabels(const std::vector<int32_t>& labels, const MicroBatch& ba
 at::Tensor SampleTargets(const std::vector<float>& targets, const MicroBatch& batch,
                          const at::Tensor& like);
 
+// Returns the images as FP32 [samples, channels, height, width] on the device of `like`; `image`
+// has the last three.
+at::Tensor ImageTensor(const std::vector<int64_t>& image, const MicroBatch& batch,
+                       const at::Tensor& like);
+
 // Returns [samples, 1, seq, seq] on the device of `like`: whether the token of a row sees the one
 // of a column, which is not later and belongs to the same document. REQUIRES positions.
 at::Tensor SeenTokens(const MicroBatch& batch, const at::Tensor& like);

@@ -73,8 +73,12 @@ class ModelFamily {
     return true;
   }
 
-  // Token ids are below this; 0: the model reads no data.
+  // Token ids are below this; 0: the model reads none.
   virtual uint32_t vocabulary(const ModelSpec& model) const = 0;
+  // Returns whether the samples of the model come from data.
+  virtual bool ReadsData(const ModelSpec& model) const { return vocabulary(model) > 0; }
+  // Channels, height and width of the image in each sample; empty without images.
+  virtual std::vector<int64_t> image(const ModelSpec& /*model*/) const { return {}; }
   // Longest sample; 0: no bound.
   virtual uint32_t max_seq_len(const ModelSpec& model) const = 0;
   // InvalidArgument if the model reads anything but token ids, each labelled with the one that

@@ -402,6 +402,25 @@ TEST(ProgramFamily, HeadsSayWhatTheyPredict) {
   }
 }
 
+TEST(ProgramFamily, ImagesHaveThePositionsOfTheirPatches) {
+  const ModelFamily& family = FamilyOf(ModelType::kProgram);
+  EXPECT_TRUE(family.image(ModelOf(Tiny())).empty());
+  json root = json::parse(Tiny());
+  root["task"] = "image";
+  root["variant"] = "encoder";
+  root["head"] = {{"kind", "classes"}, {"rowwise", false}};
+  root["shape"].update({{"vocab_size", 0}, {"classes", 3}, {"tokens", 17}, {"max_seq_len", 5}});
+  root["shape"]["image"] = {1, 16, 16};
+  root["programs"][0]["inputs"] = {"pixel_values"};
+  const ModelSpec model = ModelOf(root.dump());
+  EXPECT_TRUE(family.CheckDataIsRead(model).ok());
+  EXPECT_TRUE(family.ReadsData(model));
+  EXPECT_EQ(family.vocabulary(model), 0u);
+  EXPECT_EQ(family.image(model), std::vector<int64_t>({1, 16, 16}));
+  EXPECT_EQ(family.max_seq_len(model), 17u);
+  EXPECT_EQ(family.default_seq_len(model), 17u);
+}
+
 TEST(ProgramFamily, CountsByTheCostsOfItsStages) {
   const ModelSpec model = ModelOf(Tiny());
   const ProgramCost& flops = model.program->calls_of(2).flops;

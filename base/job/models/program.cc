@@ -80,7 +80,12 @@ class Program final : public ModelFamily {
   }
 
   uint32_t vocabulary(const ModelSpec& model) const override { return Of(model).vocab_size; }
-  uint32_t max_seq_len(const ModelSpec& model) const override { return Of(model).max_seq_len; }
+  bool ReadsData(const ModelSpec& /*model*/) const override { return true; }
+  std::vector<int64_t> image(const ModelSpec& model) const override { return Of(model).image; }
+  // A sample without token ids has as many positions as the calls make of it.
+  uint32_t max_seq_len(const ModelSpec& model) const override {
+    return Of(model).vocab_size > 0 ? Of(model).max_seq_len : Of(model).tokens;
+  }
   uint32_t default_seq_len(const ModelSpec& model) const override {
     const uint32_t longest = max_seq_len(model);
     return longest == 0 ? kUsualSeqLen : longest;
@@ -97,10 +102,11 @@ class Program final : public ModelFamily {
   }
   absl::Status CheckDataIsRead(const ModelSpec& model) const override {
     const ModelProgram& p = Of(model);
-    if (p.task != ProgramTask::kMlm && p.vocab_size > 0) return absl::OkStatus();
+    if (p.task != ProgramTask::kMlm) return absl::OkStatus();
     return Refuse("model.path", p.architecture, " was exported for the task ", NameOf(p.task),
                   ", whose data are not read yet; training reads token ids, labelled with the ones "
-                  "that follow, with classes or with numbers (tasks causal_lm, classify, regress)");
+                  "that follow, and token ids or images labelled with classes or numbers (tasks "
+                  "causal_lm, classify, regress, image)");
   }
   LabelKind labels(const ModelSpec& model) const override {
     switch (Of(model).head) {
