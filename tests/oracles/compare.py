@@ -53,7 +53,9 @@ def compared(name, count):
         return [i for i in range(count) if i // part % 3 != 1]
     if ".decoder.layers." in name and name.endswith(".k_proj.bias"):  # OPT
         return []
-    if name.endswith((".attention.self.key.bias", ".attention.k_lin.bias")):  # BERT, DistilBERT
+    # BERT, DistilBERT, ViT
+    if name.endswith((".attention.self.key.bias", ".attention.k_lin.bias",
+                      ".attention.k_proj.bias")):
         return []
     return range(count)
 
