@@ -15,6 +15,8 @@ namespace eps {
 namespace {
 
 constexpr size_t kAlignment = 64;
+// Blocks of at least this size begin with a page, so that a disk can write them where they are.
+constexpr size_t kPage = 4096;
 // Blocks of at least this size begin with huge pages, if the kernel gives them: codecs write past
 // the caches, which takes up to a quarter longer where each 4 KiB need an address translation.
 constexpr size_t kHugePage = size_t{2} << 20;
@@ -45,8 +47,9 @@ class BufferPool {
       }
     }
     const size_t huge = rounded / kHugePage * kHugePage;
+    const size_t alignment = huge > 0 ? kHugePage : rounded < kPage ? kAlignment : kPage;
     void* p = nullptr;
-    const int error = posix_memalign(&p, huge > 0 ? kHugePage : kAlignment, rounded);
+    const int error = posix_memalign(&p, alignment, rounded);
     EPS_CHECK_MSG(error == 0, "out of memory: " << rounded << " bytes");
     if (huge > 0) madvise(p, huge, MADV_HUGEPAGE);  // a refusal costs only time
     return static_cast<uint8_t*>(p);

@@ -190,11 +190,13 @@ class State {
                         completions_.Sink());
     EPS_CHECK_MSG(backend.ok(), backend.status());
     backend_ = std::move(*backend);
-    std::string bytes(12 * uint64_t{kWidth} * kWidth, '\0');
-    for (size_t i = 0; i < bytes.size(); ++i) {
-      bytes[i] = static_cast<char>(i % 4 == 3 ? 0x3a : i * 2654435761u >> 13);
+    for (uint32_t state = 0; state < kDepth; ++state) {
+      std::string bytes(12 * uint64_t{kWidth} * kWidth, '\0');
+      for (size_t i = 0; i < bytes.size(); ++i) {
+        bytes[i] = static_cast<char>(i % 4 == 3 ? 0x3a : (i + state) * 2654435761u >> 13);
+      }
+      states_.push_back(Bytes::CopyOf(bytes));
     }
-    state_ = Bytes::CopyOf(bytes);
     const Codec* const bf16 = *FindCodec("bf16");
     const Bytes gradient = Bytes::CopyOf(std::string(2 * uint64_t{kWidth} * kWidth, '\x3a'));
     for (const ChunkId id : owned_) {
@@ -206,15 +208,16 @@ class State {
 
   static uint64_t PieceBytes() { return 12 * uint64_t{kWidth} * kWidth + kDiskBlock; }
   uint32_t pieces() const { return static_cast<uint32_t>(owned_.size()); }
-  const Bytes& content() const { return state_; }
+  // Returns the state that Write gives to the i-th chunk: transfers in flight share no memory.
+  const Bytes& content(uint32_t i) const { return states_[i % kDepth]; }
   KeyValueStore* store() { return store_.get(); }
 
   void Write() {
     version_ = version_.Next();
     std::vector<OpId> ops;
-    for (const ChunkId id : owned_) {
+    for (uint32_t i = 0; i < pieces(); ++i) {
       ops.push_back(completions_.Next());
-      backend_->Submit(ops.back(), WriteStateRequest{id, version_, state_});
+      backend_->Submit(ops.back(), WriteStateRequest{owned_[i], version_, content(i)});
     }
     End(ops);
   }
@@ -236,12 +239,12 @@ class State {
 
   // Exits with 2 unless every chunk holds what Write wrote.
   void Verify() {
-    for (const ChunkId id : owned_) {
+    for (uint32_t i = 0; i < pieces(); ++i) {
       const OpId op = completions_.Next();
-      backend_->Submit(op, ReadStateRequest{id, version_});
+      backend_->Submit(op, ReadStateRequest{owned_[i], version_});
       const BackendDone done = completions_.Take(op);
-      if (done.status.ok() && std::get<Bytes>(done.value).view() == state_.view()) continue;
-      std::printf("chunk %u is not what was written: %s\n", id.value(),
+      if (done.status.ok() && std::get<Bytes>(done.value).view() == content(i).view()) continue;
+      std::printf("chunk %u is not what was written: %s\n", owned_[i].value(),
                   done.status.ToString().c_str());
       std::exit(2);
     }
@@ -300,7 +303,7 @@ class State {
   const std::unique_ptr<Disk> disk_ = NewRealDisk(DiskOptions());
   const std::unique_ptr<KeyValueStore> store_;
   Catalogue catalogue_;
-  Bytes state_;
+  std::vector<Bytes> states_;  // kDepth
   std::vector<std::shared_ptr<const EncodedChunk>> gradients_;
   Version version_;
   uint64_t step_ = 0;
@@ -311,14 +314,14 @@ class State {
 void WriteToRocksDb(State* state) {
   for (uint32_t i = 0; i < state->pieces(); ++i) {
     const absl::Status status =
-        state->store()->Write({{absl::StrCat("bench/", i), std::string(state->content().view())}});
+        state->store()->Write({{absl::StrCat("bench/", i), std::string(state->content(i).view())}});
     EPS_CHECK_MSG(status.ok(), status);
   }
 }
 
 void WriteToRocksDb(const State& state, RocksDbValues* values) {
   for (uint32_t i = 0; i < state.pieces(); ++i) {
-    values->Put(absl::StrCat("bench/", i), state.content().view());
+    values->Put(absl::StrCat("bench/", i), state.content(i).view());
   }
   values->Flush();
 }
@@ -381,7 +384,8 @@ bool Run(const std::string& folder, uint64_t mib, int rounds) {
   PrintSpeed("update", 2 * bytes, update);
   const std::string last = absl::StrCat("bench/", state.pieces() - 1);
   for (const RocksDbValues* values : {&leveled, &blobs}) {
-    EPS_CHECK_MSG(values->Get(last) == state.content().view(), "RocksDB holds other bytes");
+    EPS_CHECK_MSG(values->Get(last) == state.content(state.pieces() - 1).view(),
+                  "RocksDB holds other bytes");
   }
   PrintSpeed("RocksDB", bytes, database);
   PrintSpeed("RocksDB, no WAL", bytes, in_levels);
@@ -390,13 +394,13 @@ bool Run(const std::string& folder, uint64_t mib, int rounds) {
   PrintSpeed("DRAM: past a cut", bytes, past);
   std::vector<double> cpu;
   for (const Cost& cost : write)
-    cpu.push_back(0.25 * static_cast<double>(bytes) / kGiga / cost.cpu_seconds);
-  bool reached = ReportRatio("write / raw write", Ratios(raw_write, write), 0.90);
+    cpu.push_back(0.20 * static_cast<double>(bytes) / kGiga / cost.cpu_seconds);
+  bool reached = ReportRatio("write / raw write", Ratios(raw_write, write), 0.95);
   reached &= ReportRatio("update / raw read and write", Ratios(raw_update, update), 0.90);
   ReportRatio("write / RocksDB", Ratios(database, beside), 5.0);
   reached &= ReportRatio("write / RocksDB, no WAL", Ratios(in_levels, beside), 5.0);
   reached &= ReportRatio("write / BlobDB, no WAL", Ratios(in_blobs, beside), 4.0);
-  reached &= ReportRatio("0.25 processor s/GB / those of write", cpu, 1.0);
+  reached &= ReportRatio("0.20 processor s/GB / those of write", cpu, 1.0);
   return reached;
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/bytes.h"
 #include "base/executor.h"
 #include "base/ids.h"
 #include "optimizer/chunk_compute.h"
@@ -31,10 +32,20 @@ struct ChunkOp {
   Version to;                          // the version that it writes
   // Computes over the chunk's arrays and owns the inputs. An error leaves the arrays unchanged.
   std::function<absl::StatusOr<BackendValue>(const ChunkArrays&)> work;
+  // If not empty, the whole state that it writes: all arrays, without gaps. A tier may store these
+  // bytes instead of calling `work`, which copies them and returns an empty value.
+  Bytes state;
 
   SlotTable::Content from;  // the source of the state, if the tier is in slots
   uint32_t target = 0;      // the slot to write, if the tier is in slots
   Term term;                // the term to write with the state
+
+  // Destroys and uncharges the inputs. Call it before the outcome is reported.
+  void DropInputs() {
+    check = nullptr;
+    work = nullptr;
+    state = Bytes();
+  }
 };
 
 // The outcome of a ChunkOp.
@@ -68,7 +79,7 @@ class Tier {
   // Returns true if the state lives in the slot files: a write then needs a free slot, and a
   // capture costs nothing. Returns false if a cut has to copy each chunk to a slot.
   virtual bool in_slots() const = 0;
-  // Runs an operation whose check has passed. Keep `op` valid until `done`. Destroys `op->work`
+  // Runs an operation whose check has passed. Keep `op` valid until `done`. Drops the inputs
   // before it calls `done`.
   virtual void Run(ChunkOp* op, RunDone done) = 0;
   // Copies the chunk's current state into a slot. Calls `copied` as soon as the chunk may change

@@ -51,6 +51,7 @@ class Builder {
       compute->WriteState(*chunk, state, arrays);
       return BackendValue();
     };
+    op.state = request.state;
     return op;
   }
 

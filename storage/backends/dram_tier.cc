@@ -19,7 +19,7 @@ void DramTier::Run(ChunkOp* op, RunDone done) {
     ChunkResult result{op->work(arena_->arrays(op->index)), std::nullopt, 0};
     result.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    op->work = nullptr;  // destroys and uncharges the inputs before `done`
+    op->DropInputs();
     done(std::move(result));
   });
 }
@@ -45,7 +45,8 @@ void DramTier::WriteCopy(const Copy& copy, uint8_t* buffer, const CopyDone& done
   SlotTable::Content content;
   content.slot = copy.slot;
   content.footer = files_->extents()->Seal(copy.slot, copy.index, copy.version, copy.term, buffer);
-  files_->Write(copy.slot, copy.index, buffer, [=](const absl::Status& written) {
+  const auto area = absl::MakeConstSpan(buffer, files_->layout().area(copy.index).bytes());
+  files_->Write(copy.slot, copy.index, 0, area, [=](const absl::Status& written) {
     files_->staging()->Release(buffer);
     if (!written.ok()) return done(written);
     done(content);

@@ -22,6 +22,7 @@ struct FileTier::Running {
   RunDone done;
   uint8_t* buffer = nullptr;  // null if the operation needs none
   double seconds = 0;
+  SlotTable::Content written;  // if the operation writes
 };
 
 void FileTier::Run(ChunkOp* op, RunDone done) {
@@ -70,30 +71,51 @@ void FileTier::CheckLoaded(const std::shared_ptr<Running>& run, absl::Status sta
 }
 
 void FileTier::Compute(const std::shared_ptr<Running>& run) {
-  const Clock::time_point start = Clock::now();
   ChunkOp* const op = run->op;
+  const uint64_t in_place = files_->extents()->BytesInPlace(op->index, op->state);
+  if (in_place > 0) return WriteInPlace(run, in_place);
+  const Clock::time_point start = Clock::now();
   const ChunkArrays arrays{reinterpret_cast<float*>(run->buffer),
                            files_->layout().area(op->index).stride_bytes / sizeof(float)};
   ChunkResult result{op->work(arrays), std::nullopt, 0};
-  op->work = nullptr;  // destroys and uncharges the inputs before the outcome is reported
+  op->DropInputs();
   if (op->writes && result.outcome.ok()) {
-    SlotTable::Content content;
-    content.slot = op->target;
-    content.footer = files_->extents()->Seal(op->target, op->index, op->to, op->term, run->buffer);
-    result.written = content;
+    run->written.slot = op->target;
+    run->written.footer =
+        files_->extents()->Seal(op->target, op->index, op->to, op->term, run->buffer);
+    result.written = run->written;
   }
   run->seconds += SecondsSince(start);
   if (!result.written.has_value()) return Finish(run, std::move(result));
-  files_->Write(op->target, op->index, run->buffer,
+  const uint64_t bytes = files_->layout().area(op->index).bytes();
+  files_->Write(op->target, op->index, 0, absl::MakeConstSpan(run->buffer, bytes),
                 [this, run, result = std::move(result)](const absl::Status& status) {
                   if (status.ok()) return Finish(run, result);
                   Finish(run, {status, std::nullopt, 0});
                 });
 }
 
+// The area is then torn until both transfers have ended, as it may be in one transfer.
+void FileTier::WriteInPlace(const std::shared_ptr<Running>& run, uint64_t in_place) {
+  const ChunkOp& op = *run->op;
+  const AsyncFile::Done one = AfterBoth([this, run](const absl::Status& status) {
+    if (status.ok()) return Finish(run, {BackendValue(), run->written, 0});
+    Finish(run, {status, std::nullopt, 0});
+  });
+  files_->Write(op.target, op.index, 0, absl::MakeConstSpan(op.state.data(), in_place), one);
+  const Clock::time_point start = Clock::now();
+  run->written.slot = op.target;
+  run->written.footer =
+      files_->extents()->SealRest(op.target, op.index, op.to, op.term, op.state, run->buffer);
+  run->seconds += SecondsSince(start);
+  const uint64_t rest = files_->layout().area(op.index).bytes() - in_place;
+  files_->Write(op.target, op.index, in_place, absl::MakeConstSpan(run->buffer + in_place, rest),
+                one);
+}
+
 void FileTier::Finish(const std::shared_ptr<Running>& run, ChunkResult result) {
   if (run->buffer != nullptr) files_->staging()->Release(run->buffer);
-  run->op->work = nullptr;
+  run->op->DropInputs();
   result.seconds = run->seconds;
   run->done(std::move(result));
 }

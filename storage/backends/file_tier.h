@@ -11,7 +11,8 @@
 namespace eps::durable {
 
 // Keeps the state in the slot files. An operation reads the chunk into a staging buffer, computes
-// there, and writes the buffer to its target slot, so the tier needs no other memory.
+// there, and writes the buffer to its target slot, so the tier needs no other memory. A state that
+// arrives whole is written from where it is, while its checksums are computed.
 class FileTier final : public Tier {
  public:
   // Both must outlive the tier.
@@ -31,6 +32,7 @@ class FileTier final : public Tier {
   void Load(const std::shared_ptr<Running>& run, uint8_t* buffer);
   void CheckLoaded(const std::shared_ptr<Running>& run, absl::Status status);
   void Compute(const std::shared_ptr<Running>& run);
+  void WriteInPlace(const std::shared_ptr<Running>& run, uint64_t in_place);
   void Finish(const std::shared_ptr<Running>& run, ChunkResult result);
 
   SlotFiles* const files_;

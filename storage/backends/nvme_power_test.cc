@@ -141,12 +141,17 @@ class Story {
     return !testing::Test::HasFailure();
   }
 
-  // Begins to update every chunk by one version.
+  // Begins to update every chunk by one version, or to import that version.
   std::vector<OpId> Update(DurableProcess* process) {
     std::vector<OpId> ops;
+    const bool imports = random_.Below(4) == 0;
     for (const ChunkId id : world_.owned) {
       const Chunk& chunk = world_.chunks.chunk(id);
-      ops.push_back(process->Submit(SomeUpdate(chunk, version_, random_.Below(99))));
+      if (imports) {
+        ops.push_back(process->Submit(DurableProcess::SomeWrite(chunk, version_.Next())));
+      } else {
+        ops.push_back(process->Submit(SomeUpdate(chunk, version_, random_.Below(99))));
+      }
     }
     version_ = version_.Next();
     return ops;

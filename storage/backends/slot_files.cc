@@ -53,10 +53,10 @@ void SlotFiles::Check(uint32_t slot, uint32_t index, Extents::Part part,
   });
 }
 
-void SlotFiles::Write(uint32_t slot, uint32_t index, const uint8_t* buffer,
-                      std::function<void(absl::Status)> done) {
+void SlotFiles::Write(uint32_t slot, uint32_t index, uint64_t begin,
+                      absl::Span<const uint8_t> bytes, std::function<void(absl::Status)> done) {
   extents_->Write(
-      slot, index, buffer,
+      slot, index, begin, bytes,
       in_flight_->Posted(Lane::kUpdate, [this, slot, done = std::move(done)](absl::Status status) {
         if (status.ok()) {
           MarkDirty(slot);

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/memory_account.h"
 #include "base/mutex.h"
 #include "storage/backends/in_flight.h"
@@ -44,8 +45,9 @@ class SlotFiles {
   void Check(uint32_t slot, uint32_t index, Extents::Part part,
              std::function<void(const uint8_t* buffer)> use,
              std::function<void(absl::StatusOr<ExtentFooter>)> done);
-  // Writes a sealed buffer. Reports an error to InFlight::Fail before `done`.
-  void Write(uint32_t slot, uint32_t index, const uint8_t* buffer,
+  // Writes bytes of a chunk's area, as Extents::Write does. Reports an error to InFlight::Fail
+  // before `done`.
+  void Write(uint32_t slot, uint32_t index, uint64_t begin, absl::Span<const uint8_t> bytes,
              std::function<void(absl::Status)> done);
 
   // Records that the slot has unsynced writes. Write calls this itself.

@@ -260,8 +260,7 @@ absl::Status TieredState::Prepare(Operation* o, bool* parked) {
 
 void TieredState::Finish(Operation* o, ChunkResult result) {
   const uint32_t index = o->work.index;
-  o->work.work = nullptr;  // destroys the inputs before the outcome is reported
-  o->work.check = nullptr;
+  o->work.DropInputs();
   if (result.written.has_value()) engine_->SetContent(index, *result.written);
   const bool wrote = o->work.writes && result.outcome.ok();
   in_flight_.Report(o->op, std::move(result.outcome), result.seconds);

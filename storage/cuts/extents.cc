@@ -7,7 +7,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "optimizer/chunk_compute.h"
 #include "storage/cuts/extent_format.h"
@@ -204,25 +203,7 @@ void Extents::Read(uint32_t slot, uint32_t index, Part part, uint8_t* buffer,
                absl::MakeSpan(buffer + area.data_bytes, area.footer_bytes), std::move(done));
     return;
   }
-  // Completes when both reads have completed.
-  struct Both {
-    Mutex mu;
-    int left EPS_GUARDED_BY(mu) = 2;
-    absl::Status status EPS_GUARDED_BY(mu);
-    AsyncFile::Done done;
-  };
-  auto both = std::make_shared<Both>();
-  both->done = std::move(done);
-  const auto one = [both](absl::Status status) {
-    absl::Status outcome;
-    {
-      MutexLock lock(&both->mu);
-      if (!status.ok()) both->status = std::move(status);
-      if (--both->left > 0) return;
-      outcome = both->status;
-    }
-    both->done(std::move(outcome));
-  };
+  const AsyncFile::Done one = AfterBoth(std::move(done));
   const uint64_t weights_bytes = RoundUpTo(area.stride_bytes, format::kBlock);
   file->Read(area.offset, absl::MakeSpan(buffer, weights_bytes), one);
   file->Read(area.offset + area.data_bytes,
@@ -291,6 +272,12 @@ absl::StatusOr<ExtentFooter> Extents::Check(uint32_t slot, uint32_t index, Part 
   return result;
 }
 
+uint64_t Extents::BytesInPlace(uint32_t index, const Bytes& state) const {
+  const bool aligned = reinterpret_cast<uintptr_t>(state.data()) % format::kBlock == 0;
+  const bool gapless = layout_.area(index).stride_bytes * layout_.arrays() == state.size();
+  return aligned && gapless ? state.size() / format::kBlock * format::kBlock : 0;
+}
+
 ExtentFooter Extents::Seal(uint32_t slot, uint32_t index, Version version, Term term,
                            uint8_t* buffer) const {
   const ExtentLayout::Area& area = layout_.area(index);
@@ -301,7 +288,24 @@ ExtentFooter Extents::Seal(uint32_t slot, uint32_t index, Version version, Term 
     const uint64_t end = i + 1 == layout_.arrays() ? area.data_bytes : begin + area.stride_bytes;
     std::memset(buffer + begin + used, 0, end - begin - used);
   }
-  uint8_t* const footer = buffer + area.data_bytes;
+  return FillFooter(slot, index, version, term, absl::MakeConstSpan(buffer, area.data_bytes),
+                    buffer + area.data_bytes);
+}
+
+ExtentFooter Extents::SealRest(uint32_t slot, uint32_t index, Version version, Term term,
+                               const Bytes& state, uint8_t* buffer) const {
+  const ExtentLayout::Area& area = layout_.area(index);
+  const uint64_t in_place = BytesInPlace(index, state);
+  std::memcpy(buffer + in_place, state.data() + in_place, state.size() - in_place);
+  std::memset(buffer + state.size(), 0, area.data_bytes - state.size());
+  return FillFooter(slot, index, version, term, absl::MakeConstSpan(state.data(), state.size()),
+                    buffer + area.data_bytes);
+}
+
+ExtentFooter Extents::FillFooter(uint32_t slot, uint32_t index, Version version, Term term,
+                                 absl::Span<const uint8_t> arrays, uint8_t* footer) const {
+  static constexpr uint8_t kZeros[format::kBlock] = {};
+  const ExtentLayout::Area& area = layout_.area(index);
   std::memset(footer, 0, area.footer_bytes);
   StoreAt(footer + format::footer::kMagicAt, format::kFooterMagic);
   StoreAt(footer + format::footer::kChunkAt, area.chunk->id.value());
@@ -310,21 +314,24 @@ ExtentFooter Extents::Seal(uint32_t slot, uint32_t index, Version version, Term 
   StoreAt(footer + format::footer::kTermAt, term.value());
   StoreAt(footer + format::footer::kNonceAt, identity_.nonce);
   StoreAt(footer + format::footer::kPiecesAt, area.pieces);
-  ForEachPiece(area, layout_.arrays(), layout_.arrays(),
-               [&](uint32_t piece, uint64_t begin, uint64_t size) {
-                 StoreAt(footer + format::footer::kTableAt + sizeof(uint32_t) * piece,
-                         CrcOf(buffer + begin, size));
-               });
+  ForEachPiece(
+      area, layout_.arrays(), layout_.arrays(), [&](uint32_t piece, uint64_t begin, uint64_t size) {
+        // The padding may begin a piece of its own.
+        const uint64_t from = std::min<uint64_t>(begin, arrays.size());
+        const uint64_t present = std::min(size, arrays.size() - from);
+        const absl::string_view padding(reinterpret_cast<const char*>(kZeros), size - present);
+        StoreAt(footer + format::footer::kTableAt + sizeof(uint32_t) * piece,
+                Crc32c(padding, CrcOf(arrays.data() + from, present)));
+      });
   const size_t crc_at = area.footer_bytes - format::footer::kCrcBytesAtEnd;
   const uint32_t crc = CrcOf(footer, crc_at);
   StoreAt(footer + crc_at, crc);
   return ExtentFooter{version, term, crc};
 }
 
-void Extents::Write(uint32_t slot, uint32_t index, const uint8_t* buffer,
+void Extents::Write(uint32_t slot, uint32_t index, uint64_t begin, absl::Span<const uint8_t> bytes,
                     AsyncFile::Done done) const {
-  const ExtentLayout::Area& area = layout_.area(index);
-  files_[slot]->Write(area.offset, absl::MakeConstSpan(buffer, area.bytes()), std::move(done));
+  files_[slot]->Write(layout_.area(index).offset + begin, bytes, std::move(done));
 }
 
 }  // namespace eps

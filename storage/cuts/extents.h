@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/bytes.h"
 #include "base/checksum.h"
 #include "base/ids.h"
 #include "base/job/layout/chunk_map.h"
@@ -112,7 +113,18 @@ class Extents {
   // Prepares a buffer of arrays for Write: zeroes the padding and adds the footer.
   ExtentFooter Seal(uint32_t slot, uint32_t index, Version version, Term term,
                     uint8_t* buffer) const;
-  void Write(uint32_t slot, uint32_t index, const uint8_t* buffer, AsyncFile::Done done) const;
+  // Writes bytes of the chunk's area, the first of which is `begin` bytes after its start. Both are
+  // multiples of kDiskBlock.
+  void Write(uint32_t slot, uint32_t index, uint64_t begin, absl::Span<const uint8_t> bytes,
+             AsyncFile::Done done) const;
+
+  // Returns how many bytes of `state`, all arrays without gaps, Write can take from where they are:
+  // its whole blocks. 0 if they are not aligned, or if the area has gaps between the arrays.
+  uint64_t BytesInPlace(uint32_t index, const Bytes& state) const;
+  // Prepares the rest of the area, in its place in `buffer`: copies what follows BytesInPlace of
+  // the state, and adds the padding and the footer of the whole. REQUIRES BytesInPlace > 0.
+  ExtentFooter SealRest(uint32_t slot, uint32_t index, Version version, Term term,
+                        const Bytes& state, uint8_t* buffer) const;
 
   // Returns DataLoss with the file and offset of a chunk's footer.
   absl::Status Damaged(uint32_t slot, uint32_t index, absl::string_view what) const;
@@ -122,6 +134,9 @@ class Extents {
       : layout_(layout), identity_(identity) {}
 
   absl::Status CheckFooter(uint32_t slot, uint32_t index, const uint8_t* footer) const;
+  // `arrays` may lack the padding after the last array.
+  ExtentFooter FillFooter(uint32_t slot, uint32_t index, Version version, Term term,
+                          absl::Span<const uint8_t> arrays, uint8_t* footer) const;
 
   const ExtentLayout layout_;
   const ExtentIdentity identity_;

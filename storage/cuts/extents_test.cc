@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/job/layout/model_layout.h"
 #include "base/testing/test_specs.h"
@@ -69,7 +70,8 @@ class ExtentsTest : public testing::Test {
   }
   absl::Status Write(uint32_t slot) {
     absl::Status status = absl::UnknownError("not completed");
-    extents_->Write(slot, 0, buffer_.get(), [&](absl::Status s) { status = s; });
+    extents_->Write(slot, 0, 0, absl::MakeConstSpan(buffer_.get(), layout_.area(0).bytes()),
+                    [&](absl::Status s) { status = s; });
     return status;
   }
   absl::StatusOr<ExtentFooter> Read(uint32_t slot, Extents::Part part) {
@@ -194,6 +196,90 @@ TEST_F(ExtentsTest, RefuseAnotherOwner) {
     disk_.FlipBit(kPath, at, 5);
   }
   EXPECT_TRUE(Extents::CheckHeaders(&disk_, "/state", layout_, identity_).ok());
+}
+
+// The area of a chunk with three arrays without gaps.
+class ExtentsInPlace {
+ public:
+  ExtentsInPlace(int width, uint64_t elements)
+      : spec_(SpecOf(width, elements)),
+        chunks_(ChunkMap::Build(spec_)),
+        layout_(chunks_, {ChunkId(0)}, /*arrays=*/3, /*residual_bytes=*/0, /*parts=*/1),
+        disk_({}),
+        buffer_(static_cast<uint8_t*>(std::aligned_alloc(kDiskBlock, area().bytes())), std::free) {
+    EPS_CHECK(area().chunk->elements == elements);
+    EPS_CHECK(disk_.CreateFolder("/state").ok());
+    EPS_CHECK(Extents::Create(&disk_, "/state", layout_, identity_).ok());
+    extents_ = *Extents::Open(&disk_, "/state", layout_, identity_);
+    Buffer state(12 * elements);
+    for (size_t i = 0; i < state.size(); ++i) state.data()[i] = static_cast<uint8_t>(i * i >> 7);
+    state_ = std::move(state).Freeze();
+  }
+
+  const Extents& extents() const { return *extents_; }
+  const Bytes& state() const { return state_; }
+  // Writes garbage, then the state through the buffer, and returns what the file holds.
+  std::string Copied() {
+    Spoil();
+    std::memcpy(buffer_.get(), state_.data(), state_.size());
+    extents_->Seal(1, 0, Version(17), Term(4), buffer_.get());
+    Write(0, buffer_.get(), area().bytes());
+    return disk_.Contents(kPath);
+  }
+  // The same from where the state is.
+  std::string InPlace() {
+    Spoil();
+    const uint64_t in_place = extents_->BytesInPlace(0, state_);
+    Write(0, state_.data(), in_place);
+    extents_->SealRest(1, 0, Version(17), Term(4), state_, buffer_.get());
+    Write(in_place, buffer_.get() + in_place, area().bytes() - in_place);
+    return disk_.Contents(kPath);
+  }
+
+ private:
+  const ExtentLayout::Area& area() const { return layout_.area(0); }
+  void Spoil() {
+    std::memset(buffer_.get(), 0xee, area().bytes());
+    Write(0, buffer_.get(), area().bytes());
+  }
+  void Write(uint64_t begin, const uint8_t* bytes, uint64_t size) {
+    extents_->Write(1, 0, begin, absl::MakeConstSpan(bytes, size),
+                    [](const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; });
+  }
+
+  const JobSpec spec_;
+  const ChunkMap chunks_;
+  const ExtentLayout layout_;
+  const ExtentIdentity identity_;
+  SimulatedDisk disk_;
+  const std::unique_ptr<uint8_t, void (*)(void*)> buffer_;
+  std::unique_ptr<Extents> extents_;
+  Bytes state_;
+};
+
+TEST(ExtentsInPlace, AreaEqualsACopiedOne) {
+  struct Case {
+    int width;
+    uint64_t elements;
+    uint64_t rest;  // bytes of the state that are not in whole blocks
+  };
+  // The padding of the last one begins a piece of its own.
+  for (const Case& c : {Case{64, 4096, 0}, Case{40, 1280, 3072}, Case{1023, 65472, 3328}}) {
+    SCOPED_TRACE(c.elements);
+    ExtentsInPlace area(c.width, c.elements);
+    EXPECT_EQ(area.extents().BytesInPlace(0, area.state()), 12 * c.elements - c.rest);
+    EXPECT_TRUE(area.Copied() == area.InPlace());
+  }
+}
+
+TEST(ExtentsInPlace, NeedsAlignedMemoryWithoutGaps) {
+  ExtentsInPlace area(40, 1280);
+  const Bytes larger = Bytes::CopyOf(std::string(64 + area.state().size(), 'x'));
+  EXPECT_EQ(area.extents().BytesInPlace(0, larger.Sub(0, area.state().size())), 3 * kDiskBlock);
+  EXPECT_EQ(area.extents().BytesInPlace(0, larger.Sub(64, area.state().size())), 0u);
+  EXPECT_EQ(area.extents().BytesInPlace(0, Bytes()), 0u);
+  ExtentsInPlace gaps(31, 31 * 31);  // 60 bytes between the arrays
+  EXPECT_EQ(gaps.extents().BytesInPlace(0, gaps.state()), 0u);
 }
 
 TEST(ExtentLayout, SizesFootersForLargeChunks) {

@@ -1,6 +1,7 @@
 #include "storage/disk/disk.h"
 
 #include <chrono>
+#include <memory>
 #include <utility>
 
 #include "base/mutex.h"
@@ -51,6 +52,27 @@ absl::Status SyncBlocking(AsyncFile* file) {
   Waiter waiter;
   file->Sync(waiter.Sink());
   return waiter.Wait();
+}
+
+AsyncFile::Done AfterBoth(AsyncFile::Done done) {
+  struct Both {
+    Mutex mu;
+    int left EPS_GUARDED_BY(mu) = 2;
+    absl::Status status EPS_GUARDED_BY(mu);
+    AsyncFile::Done done;
+  };
+  auto both = std::make_shared<Both>();
+  both->done = std::move(done);
+  return [both](absl::Status status) {
+    absl::Status outcome;
+    {
+      MutexLock lock(&both->mu);
+      if (!status.ok()) both->status = std::move(status);
+      if (--both->left > 0) return;
+      outcome = both->status;
+    }
+    both->done(std::move(outcome));
+  };
 }
 
 }  // namespace eps

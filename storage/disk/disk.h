@@ -89,6 +89,10 @@ absl::Status ReadBlocking(AsyncFile* file, uint64_t offset, absl::Span<uint8_t> 
 absl::Status WriteBlocking(AsyncFile* file, uint64_t offset, absl::Span<const uint8_t> from);
 absl::Status SyncBlocking(AsyncFile* file);
 
+// Returns a completion for two operations. It calls `done` once both have completed, with the error
+// of one of them if any failed.
+AsyncFile::Done AfterBoth(AsyncFile::Done done);
+
 // The settings of NewRealDisk.
 struct DiskOptions {
   // The most operations in flight; more wait in a queue.
