@@ -16,11 +16,9 @@
 
 #include <fcntl.h>
 #include <liburing.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -34,6 +32,7 @@
 #include "base/check.h"
 #include "base/job/layout/model_layout.h"
 #include "base/testing/test_specs.h"
+#include "bench/peers/disk_cost.h"
 #include "bench/peers/rocksdb_values.h"
 #include "bench/peers/timing.h"
 #include "storage/backends/durable_backend.h"
@@ -46,26 +45,6 @@ namespace {
 constexpr uint32_t kWidth = 1024;  // chunks of 1024 x 1024: 12 MiB with their state
 constexpr uint32_t kDepth = 8;
 constexpr double kGiga = 1e9;
-
-// Time of one operation.
-struct Cost {
-  double seconds = 0;
-  double cpu_seconds = 0;  // of all threads of this process, and of the kernel for them
-};
-
-double CpuSeconds() {
-  timespec t;
-  EPS_CHECK(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
-Cost CostOf(const std::function<void()>& run) {
-  const auto start = std::chrono::steady_clock::now();
-  const double cpu = CpuSeconds();
-  run();
-  return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
-          CpuSeconds() - cpu};
-}
 
 // Two files as large as the state, accessed by io_uring alone.
 class RawDisk {
@@ -326,25 +305,6 @@ void WriteToRocksDb(const State& state, RocksDbValues* values) {
   values->Flush();
 }
 
-void PrintSpeed(const char* name, uint64_t bytes, const std::vector<Cost>& costs) {
-  std::vector<double> speeds, cpu;
-  for (const Cost& cost : costs) {
-    speeds.push_back(static_cast<double>(bytes) / cost.seconds / 1e6);
-    cpu.push_back(cost.cpu_seconds / (static_cast<double>(bytes) / kGiga));
-  }
-  const Spread speed = SpreadOf(speeds);
-  std::printf("%-22s %6.0f MB/s [%.0f..%.0f], %.2f processor s/GB\n", name, speed.median, speed.low,
-              speed.high, SpreadOf(cpu).median);
-}
-
-std::vector<double> Ratios(const std::vector<Cost>& slow, const std::vector<Cost>& fast) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < std::min(slow.size(), fast.size()); ++i) {
-    ratios.push_back(slow[i].seconds / fast[i].seconds);
-  }
-  return ratios;
-}
-
 bool Run(const std::string& folder, uint64_t mib, int rounds) {
   State state(folder, mib, NewNvmeBackend);
   State dram(folder + "/dram", mib, NewDurableDramBackend);
@@ -356,10 +316,10 @@ bool Run(const std::string& folder, uint64_t mib, int rounds) {
               state.pieces(), static_cast<double>(bytes) / 1e6, kDepth);
   RocksDbValues leveled(folder + "/leveled", RocksDbValues::Layout::kLeveled);
   RocksDbValues blobs(folder + "/blobs", RocksDbValues::Layout::kBlobs);
-  std::vector<Cost> raw_write, fixed_write, write, raw_update, update, database, in_levels,
+  std::vector<DiskCost> raw_write, fixed_write, write, raw_update, update, database, in_levels,
       in_blobs, beside, alone, past;
   for (int round = -1; round < rounds; ++round) {
-    const auto add = [round](std::vector<Cost>* costs, const Cost& cost) {
+    const auto add = [round](std::vector<DiskCost>* costs, const DiskCost& cost) {
       if (round >= 0) costs->push_back(cost);  // the first round warms up
     };
     add(&raw_write, CostOf([&] { raw.Run(/*reads=*/false); }));
@@ -393,7 +353,7 @@ bool Run(const std::string& folder, uint64_t mib, int rounds) {
   PrintSpeed("DRAM: update", bytes, alone);
   PrintSpeed("DRAM: past a cut", bytes, past);
   std::vector<double> cpu;
-  for (const Cost& cost : write)
+  for (const DiskCost& cost : write)
     cpu.push_back(0.20 * static_cast<double>(bytes) / kGiga / cost.cpu_seconds);
   bool reached = ReportRatio("write / raw write", Ratios(raw_write, write), 0.95);
   reached &= ReportRatio("update / raw read and write", Ratios(raw_update, update), 0.90);

@@ -1,20 +1,14 @@
 #include "storage/log/contribution_log.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "storage/disk/block_bytes.h"
 #include "storage/log/log_batch.h"
-#include "storage/log/log_format.h"
 
 namespace eps {
-
-namespace format = log_format;
 
 absl::StatusOr<std::unique_ptr<ContributionLog>> ContributionLog::Open(
     Disk* blocking_disk, Disk* disk, const std::string& folder, const ExtentIdentity& identity,
@@ -25,9 +19,16 @@ absl::StatusOr<std::unique_ptr<ContributionLog>> ContributionLog::Open(
   return std::unique_ptr<ContributionLog>(new ContributionLog(std::move(ring)));
 }
 
+ContributionLog::ContributionLog(std::unique_ptr<LogRing> ring)
+    : ring_(std::move(ring)), reader_(ring_.get()) {
+  filled_.batch = LogBatchWriter(ring_->buffer(0));
+  written_.batch = LogBatchWriter(ring_->buffer(1));
+}
+
 void ContributionLog::Start(const LogId& id) {
   MutexLock lock(&mu_);
-  EPS_CHECK_MSG(!writing_ && waiting_.empty(), "the log starts again while it is written");
+  EPS_CHECK_MSG(!filling_ && !writing_ && waiting_.empty(),
+                "the log starts again while it is written");
   id_ = id;
   begin_ = end_ = 0;
   batches_.clear();
@@ -38,29 +39,29 @@ void ContributionLog::Start(const LogId& id) {
 void ContributionLog::Resume() {
   MutexLock lock(&mu_);
   holds_ = false;
-  MaybeWrite();
+  MaybeFill();
 }
 
 void ContributionLog::Append(LogEntry entry, Done done) {
   MutexLock lock(&mu_);
   if (reading_) reading_ = holds_ = false;
   waiting_.push_back(Pending{std::move(entry), std::move(done)});
-  MaybeWrite();
+  MaybeFill();
 }
 
 void ContributionLog::Flush(Done done) {
   MutexLock lock(&mu_);
-  if (!reading_ && waiting_.empty() && !writing_) {
+  if (!reading_ && waiting_.empty() && !filling_ && !writing_) {
     ring_->executor()->Post([status = failure_, done = std::move(done)] { done(status); });
     return;
   }
   waiting_.push_back(Pending{std::nullopt, std::move(done)});
-  MaybeWrite();
+  MaybeFill();
 }
 
 void ContributionLog::CancelFlushes(const absl::Status& why) {
   MutexLock lock(&mu_);
-  if (!reading_) return;
+  if (!reading_ || filling_) return;  // a task that is posted ends them
   for (Pending& flush : waiting_) {
     ring_->executor()->Post([why, done = std::move(flush.done)] { done(why); });
   }
@@ -71,13 +72,64 @@ void ContributionLog::Fail(const absl::Status& status) {
   MutexLock lock(&mu_);
   if (failure_.ok()) failure_ = status;
   reading_ = holds_ = false;
-  MaybeWrite();
+  MaybeFill();
 }
 
-void ContributionLog::MaybeWrite() {
-  if (holds_ || writing_ || waiting_.empty()) return;
-  writing_ = true;
-  ring_->executor()->Post([this] { WriteBatch(); });
+void ContributionLog::MaybeFill() {
+  if (holds_ || filling_ || waiting_.empty()) return;
+  // EndBatch makes room.
+  if (writing_ && !Fits(waiting_.front(), filled_.batch.bytes())) return;
+  filling_ = true;
+  ring_->executor()->Post([this] { Fill(); });
+}
+
+// Copies what waits, and what arrives meanwhile, into a batch. Writes it unless another one is in
+// flight, whose end then calls again.
+void ContributionLog::Fill() {
+  for (;;) {
+    std::vector<Pending> taken;
+    {
+      MutexLock lock(&mu_);
+      taken = TakeWaiting();
+      if (taken.empty()) {
+        filling_ = false;
+        if (writing_) return;
+        writing_ = true;
+        std::swap(filled_, written_);
+        break;
+      }
+    }
+    for (Pending& pending : taken) {
+      if (pending.entry.has_value()) {
+        filled_.batch.Add(*pending.entry);
+        filled_.last_step = std::max(filled_.last_step, pending.entry->step);
+      }
+      filled_.done.push_back(std::move(pending.done));
+    }
+  }
+  WriteBatch();
+}
+
+bool ContributionLog::Fits(const Pending& pending, uint64_t bytes) const {
+  return !pending.entry.has_value() ||
+         bytes + LogEntryBytes(*pending.entry) <= ring_->batch_bytes();
+}
+
+std::vector<ContributionLog::Pending> ContributionLog::TakeWaiting() {
+  std::vector<Pending> taken;
+  uint64_t bytes = filled_.batch.bytes();
+  while (failure_.ok() && !waiting_.empty() && Fits(waiting_.front(), bytes)) {
+    Pending& next = waiting_.front();
+    if (next.entry.has_value()) bytes += LogEntryBytes(*next.entry);
+    taken.push_back(std::move(next));
+    waiting_.pop_front();
+  }
+  if (failure_.ok() && taken.empty() && filled_.done.empty() && !waiting_.empty()) {
+    failure_ = absl::InternalError(absl::StrCat(ring_->file()->path(), ": an entry of ",
+                                                LogEntryBytes(*waiting_.front().entry),
+                                                " bytes, and room for ", ring_->batch_bytes()));
+  }
+  return taken;
 }
 
 absl::StatusOr<uint64_t> ContributionLog::Place(uint64_t bytes) const {
@@ -91,28 +143,11 @@ absl::StatusOr<uint64_t> ContributionLog::Place(uint64_t bytes) const {
 }
 
 void ContributionLog::WriteBatch() {
-  LogBatchHead head;
-  Step last_step;
+  LogBatchHead head = written_.batch.head();
   absl::StatusOr<uint64_t> position = uint64_t{0};
   {
     MutexLock lock(&mu_);
     if (!failure_.ok()) position = failure_;
-    head.bytes = format::batch::kHeadBytes;
-    while (!waiting_.empty()) {
-      if (const std::optional<LogEntry>& entry = waiting_.front().entry; entry.has_value()) {
-        if (head.bytes + LogEntryBytes(*entry) > ring_->batch_bytes()) break;
-        head.bytes += LogEntryBytes(*entry);
-        last_step = std::max(last_step, entry->step);
-        ++head.entries;
-      }
-      in_batch_.push_back(std::move(waiting_.front()));
-      waiting_.pop_front();
-    }
-    if (in_batch_.empty()) {
-      position = absl::InternalError(absl::StrCat(ring_->file()->path(), ": an entry of ",
-                                                  LogEntryBytes(*waiting_.front().entry),
-                                                  " bytes, and room for ", ring_->batch_bytes()));
-    }
     if (position.ok() && head.entries > 0) position = Place(head.padded());
     head.term = id_.term.value();
     head.incarnation = id_.incarnation;
@@ -121,23 +156,15 @@ void ContributionLog::WriteBatch() {
   if (!position.ok()) return EndBatch(position.status());
   if (head.entries == 0) return EndBatch(absl::OkStatus());
   head.position = *position;
-  uint8_t* at = ring_->buffer() + format::batch::kHeadBytes;
-  for (const Pending& pending : in_batch_) {
-    if (pending.entry.has_value()) at = StoreLogEntry(*pending.entry, at);
-  }
-  head.content_crc =
-      CrcOf(ring_->buffer() + format::batch::kHeadBytes, head.bytes - format::batch::kHeadBytes);
-  head.Store(ring_->buffer());
-  std::memset(at, 0, head.padded() - head.bytes);
   const uint64_t end = head.position + head.padded();
   ring_->file()->Write(
-      ring_->OffsetOf(head.position), absl::MakeConstSpan(ring_->buffer(), head.padded()),
-      ring_->OnExecutor([this, batch = Batch{head.position, last_step}, end](absl::Status status) {
+      ring_->OffsetOf(head.position), written_.batch.Seal(head),
+      ring_->OnExecutor([this, position = head.position, end](absl::Status status) {
         if (!status.ok()) return EndBatch(status);
-        ring_->file()->Sync(ring_->OnExecutor([this, batch, end](absl::Status synced) {
+        ring_->file()->Sync(ring_->OnExecutor([this, position, end](absl::Status synced) {
           if (synced.ok()) {
             MutexLock lock(&mu_);
-            batches_.push_back(batch);
+            batches_.push_back({position, written_.last_step});
             end_ = end;
           }
           EndBatch(synced);
@@ -145,25 +172,33 @@ void ContributionLog::WriteBatch() {
       }));
 }
 
+// Completes the batch in flight, then continues with the next one. Nothing else completes entries,
+// so what is left keeps the log alive.
 void ContributionLog::EndBatch(const absl::Status& status) {
-  std::deque<Pending> ended;
+  std::vector<Done> ended = std::exchange(written_.done, {});
+  written_.batch.Clear();
+  written_.last_step = Step();
+  bool last = false;
   {
     MutexLock lock(&mu_);
-    ended.swap(in_batch_);
-    if (!status.ok()) {
-      if (failure_.ok()) failure_ = status;
-      for (Pending& pending : waiting_) ended.push_back(std::move(pending));
+    if (!status.ok() && failure_.ok()) failure_ = status;
+    if (!status.ok() && !filling_) {
+      for (Done& done : std::exchange(filled_.done, {})) ended.push_back(std::move(done));
+      for (Pending& pending : waiting_) ended.push_back(std::move(pending.done));
       waiting_.clear();
     }
+    last = !filling_ && filled_.done.empty() && waiting_.empty();
+    if (last) writing_ = false;
+  }
+  for (const Done& done : ended) done(status);
+  if (last) return;  // the last completion may have destroyed the log
+  {
+    MutexLock lock(&mu_);
     writing_ = false;
-    MaybeWrite();
+    if (filling_) return;
+    filling_ = true;
   }
-  // The last completion may destroy the log.
-  for (Pending& pending : ended) {
-    const Done done = std::move(pending.done);
-    pending.entry.reset();
-    done(status);
-  }
+  Fill();
 }
 
 uint64_t ContributionLog::PositionBehind(Step step) {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "storage/cuts/cut.h"
+#include "storage/log/log_batch.h"
 #include "storage/log/log_reader.h"
 #include "storage/log/log_ring.h"
 
@@ -22,8 +23,9 @@ namespace eps {
 // them, in a ring of batches (docs/formats/log.md). The log does not read the content of an entry.
 //
 // Thread-safe, but Start and Rewind REQUIRE that nothing is in flight, and ReadNext must be called
-// one at a time. Completions run on the executor. Entries become durable in order: those that
-// arrive while a batch is written share the next one. Destroy it only after all has completed.
+// one at a time. Completions run on the executor, in call order. Entries become durable in order:
+// those that arrive while a batch is written share the next one, which is filled meanwhile. Destroy
+// it only after all has completed.
 class ContributionLog {
  public:
   using Done = LogRing::Done;
@@ -75,30 +77,42 @@ class ContributionLog {
     std::optional<LogEntry> entry;  // nullopt for a flush
     Done done;
   };
+  // A batch in memory.
+  struct Draft {
+    LogBatchWriter batch;
+    Step last_step;
+    std::vector<Done> done;  // of its entries, and of flushes
+  };
   // A batch in the ring.
   struct Batch {
     uint64_t position = 0;
     Step last_step;
   };
 
-  explicit ContributionLog(std::unique_ptr<LogRing> ring)
-      : ring_(std::move(ring)), reader_(ring_.get()) {}
+  explicit ContributionLog(std::unique_ptr<LogRing> ring);
 
-  void MaybeWrite() EPS_REQUIRES(mu_);
+  // One task at a time fills, and one batch at a time is written. The functions are in call order.
+  void MaybeFill() EPS_REQUIRES(mu_);
+  void Fill() EPS_EXCLUDES(mu_);
+  bool Fits(const Pending& pending, uint64_t bytes) const;
+  // Returns what waits and fits into the batch that is filled.
+  std::vector<Pending> TakeWaiting() EPS_REQUIRES(mu_);
   void WriteBatch() EPS_EXCLUDES(mu_);
   // Returns the position of the next batch.
   absl::StatusOr<uint64_t> Place(uint64_t bytes) const EPS_REQUIRES(mu_);
   void EndBatch(const absl::Status& status) EPS_EXCLUDES(mu_);
 
   const std::unique_ptr<LogRing> ring_;
-  LogReader reader_;              // of the caller of Rewind and ReadNext
-  std::deque<Pending> in_batch_;  // those of the batch in flight; only the task that writes it
+  LogReader reader_;  // of the caller of Rewind and ReadNext
+  Draft filled_;      // of the task that fills; while none does, of the holder of mu_
+  Draft written_;     // the batch in flight, of the task that writes it
 
   mutable Mutex mu_;
   LogId id_ EPS_GUARDED_BY(mu_);
   absl::Status failure_ EPS_GUARDED_BY(mu_);
   bool holds_ EPS_GUARDED_BY(mu_) = true;     // until Resume
   bool reading_ EPS_GUARDED_BY(mu_) = false;  // from Rewind to the first Append
+  bool filling_ EPS_GUARDED_BY(mu_) = false;  // a task fills, or is posted
   bool writing_ EPS_GUARDED_BY(mu_) = false;  // a batch is in flight
   uint64_t begin_ EPS_GUARDED_BY(mu_) = 0;    // position of the first byte that is needed
   uint64_t end_ EPS_GUARDED_BY(mu_) = 0;      // position after the last batch

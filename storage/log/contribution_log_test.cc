@@ -279,8 +279,7 @@ TEST_F(ContributionLogTest, PowerCutLosesNothingAcknowledged) {
   const int rounds = std::getenv("EPS_LONG") != nullptr ? 100000 : 3000;
   Begin();
   std::deque<LogEntry> expected;  // the entries that must be found
-  uint64_t number = 0;
-  uint64_t base = 0;  // as the catalogue has it
+  uint64_t number = 0, base = 0;  // of the last entry; where the catalogue's log begins
   uint64_t draws = 1;
   const auto draw = [&draws](uint64_t below) {
     draws = draws * 6364136223846793005u + 1442695040888963407u;
@@ -292,12 +291,13 @@ TEST_F(ContributionLogTest, PowerCutLosesNothingAcknowledged) {
     disk_.CutPowerAtCall(1 + draw(23), static_cast<uint64_t>(round));
     std::deque<LogEntry> appended = expected;
     while (disk_.on()) {
-      // One or two entries at once, of several sizes; sometimes a cut.
+      // One or two entries, the second at once or during a write; sometimes a cut.
       absl::Status outcome[2] = {absl::OkStatus(), absl::OkStatus()};
       for (absl::Status& status : outcome) {
         if (&status == &outcome[1] && draw(3) != 0) break;
         appended.push_back(EntryOf(++number, draw(3) == 0 ? draw(kLargest) : draw(300)));
         Append(appended.back(), &status);
+        for (uint64_t i = draw(4); i > 0 && !executor_.empty(); --i) executor_.Run(0);
       }
       executor_.RunAll();
       if (!outcome[0].ok() || !outcome[1].ok()) break;

@@ -46,18 +46,33 @@ uint64_t LogEntryBytes(const LogEntry& entry) {
          entry.residual.size();
 }
 
-uint8_t* StoreLogEntry(const LogEntry& entry, uint8_t* at) {
-  StoreAt(at + format::entry::kStepAt, entry.step.value());
-  StoreAt(at + format::entry::kTextBytesAt, uint64_t{entry.text.size()});
-  StoreAt(at + format::entry::kPayloadBytesAt, uint64_t{entry.payload.size()});
-  StoreAt(at + format::entry::kResidualBytesAt, uint64_t{entry.residual.size()});
-  at += format::entry::kHeadBytes;
+void LogBatchWriter::Clear() {
+  head_ = LogBatchHead();
+  head_.bytes = format::batch::kHeadBytes;
+}
+
+void LogBatchWriter::Add(const LogEntry& entry) {
+  uint8_t* const begin = buffer_ + head_.bytes;
+  StoreAt(begin + format::entry::kStepAt, entry.step.value());
+  StoreAt(begin + format::entry::kTextBytesAt, uint64_t{entry.text.size()});
+  StoreAt(begin + format::entry::kPayloadBytesAt, uint64_t{entry.payload.size()});
+  StoreAt(begin + format::entry::kResidualBytesAt, uint64_t{entry.residual.size()});
+  uint8_t* at = begin + format::entry::kHeadBytes;
   for (const absl::string_view bytes :
        {absl::string_view(entry.text), entry.payload.view(), entry.residual.view()}) {
     if (!bytes.empty()) std::memcpy(at, bytes.data(), bytes.size());
     at += bytes.size();
   }
-  return at;
+  const absl::string_view stored(reinterpret_cast<const char*>(begin), LogEntryBytes(entry));
+  head_.content_crc = Crc32c(stored, head_.content_crc);
+  head_.bytes += stored.size();
+  ++head_.entries;
+}
+
+absl::Span<const uint8_t> LogBatchWriter::Seal(const LogBatchHead& head) {
+  head.Store(buffer_);
+  std::memset(buffer_ + head.bytes, 0, head.padded() - head.bytes);
+  return absl::MakeConstSpan(buffer_, head.padded());
 }
 
 std::optional<std::vector<LogEntry>> LoadLogEntries(const LogBatchHead& head, const uint8_t* batch,

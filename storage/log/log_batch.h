@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "base/memory_account.h"
 #include "storage/cuts/cut.h"
 #include "storage/disk/block_bytes.h"
@@ -33,8 +34,25 @@ struct LogBatchHead {
 // Returns the bytes of an entry in a batch.
 uint64_t LogEntryBytes(const LogEntry& entry);
 
-// Writes an entry and returns the address after it.
-uint8_t* StoreLogEntry(const LogEntry& entry, uint8_t* at);
+// A batch that grows in a buffer, entry by entry. Thread-compatible; borrows the buffer.
+class LogBatchWriter {
+ public:
+  LogBatchWriter() = default;
+  explicit LogBatchWriter(uint8_t* buffer) : buffer_(buffer) { Clear(); }
+
+  void Clear();
+  // REQUIRES room for LogEntryBytes more.
+  void Add(const LogEntry& entry);
+  uint64_t bytes() const { return head_.bytes; }
+  // The head so far: bytes, entries and their checksum.
+  const LogBatchHead& head() const { return head_; }
+  // Stores the head, with its place, and the padding. Returns the whole batch.
+  absl::Span<const uint8_t> Seal(const LogBatchHead& head);
+
+ private:
+  uint8_t* buffer_ = nullptr;
+  LogBatchHead head_;
+};
 
 // Returns the entries of a batch whose checksum is right; nullopt if they do not fill it exactly.
 // Payloads and residuals are charged to the account.

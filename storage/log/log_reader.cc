@@ -33,7 +33,7 @@ void LogReader::ReadNext(Done done) {
 void LogReader::Load(uint64_t position, LogRing::Done then) {
   const uint64_t bytes = std::min(ring_->batch_bytes(), ring_->LeftOfLap(position));
   ring_->file()->Read(
-      ring_->OffsetOf(position), absl::MakeSpan(ring_->buffer(), bytes),
+      ring_->OffsetOf(position), absl::MakeSpan(ring_->buffer(0), bytes),
       ring_->OnExecutor([this, position, bytes, then = std::move(then)](absl::Status status) {
         window_ = position;
         window_bytes_ = status.ok() ? bytes : 0;
@@ -46,7 +46,7 @@ bool LogReader::HasWindow(uint64_t position, uint64_t bytes) const {
 }
 
 bool LogReader::HeadAt(uint64_t position, LogBatchHead* head) const {
-  return head->Load(ring_->buffer() + (position - window_)) && head->position == position &&
+  return head->Load(ring_->buffer(0) + (position - window_)) && head->position == position &&
          head->term == id_.term.value() && head->incarnation == id_.incarnation;
 }
 
@@ -69,7 +69,7 @@ void LogReader::ReadBatch(Done done) {
       ReadBatch(done);
     });
   }
-  const uint8_t* const batch = ring_->buffer() + (at_ - window_);
+  const uint8_t* const batch = ring_->buffer(0) + (at_ - window_);
   const uint64_t content = head.bytes - format::batch::kHeadBytes;
   if (CrcOf(batch + format::batch::kHeadBytes, content) != head.content_crc) {
     return ReadLapStart(done);

@@ -137,12 +137,12 @@ absl::StatusOr<std::unique_ptr<LogRing>> LogRing::Open(
     batch_bytes = BatchBytes(room);
   }
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<AsyncFile> file, disk->Open(path));
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<StateArena> memory, StateArena::New(batch_bytes));
-  const absl::Status charged = account->TryCharge(MemoryKind::kScratch, batch_bytes);
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<StateArena> memory, StateArena::New(2 * batch_bytes));
+  const absl::Status charged = account->TryCharge(MemoryKind::kScratch, 2 * batch_bytes);
   if (!charged.ok()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(path, ": a batch of ", batch_bytes, " bytes does not fit: ", charged.message(),
-                     "; raise servers.memory_limit, or set storage.log=none"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        path, ": two batches of ", batch_bytes, " bytes do not fit: ", charged.message(),
+        "; raise servers.memory_limit, or set storage.log=none"));
   }
   // A log that was kept has room for at least one step between two cuts.
   const uint64_t step_room = (ring_bytes - 2 * batch_bytes) / room.step_bytes;
@@ -165,7 +165,7 @@ LogRing::LogRing(std::unique_ptr<AsyncFile> file, uint64_t ring_bytes, uint64_t 
       account_(account),
       posted_(std::move(posted)) {}
 
-LogRing::~LogRing() { account_->Release(MemoryKind::kScratch, batch_bytes_); }
+LogRing::~LogRing() { account_->Release(MemoryKind::kScratch, 2 * batch_bytes_); }
 
 uint64_t LogRing::OffsetOf(uint64_t position) const {
   return format::kBlock + position % ring_bytes_;

@@ -18,10 +18,12 @@
 
 namespace eps {
 
-// The file of a contribution log: a header and a preallocated ring of batches, with memory for one
-// batch (docs/formats/log.md). A position counts the bytes of the ring, all earlier laps included.
+// The file of a contribution log: a header and a preallocated ring of batches, with memory for two
+// batches (docs/formats/log.md). A position counts the bytes of the ring, all earlier laps
+// included.
 //
-// Immutable but for the buffer, which its one user at a time, the writer or the reader, fills.
+// Immutable but for the two buffers, which their one user at a time, the writer or the reader,
+// fills.
 class LogRing {
  public:
   using Done = std::function<void(absl::Status)>;
@@ -33,8 +35,8 @@ class LogRing {
   // `live`, or if it is not smaller; else replaces it. Also replaces a copy: two processes must not
   // continue one log.
   // Returns DataLoss if the log is live and its header is damaged; ResourceExhausted with the
-  // missing bytes of disk or of memory. Disks, executor and account are borrowed; the memory of one
-  // batch is charged as scratch.
+  // missing bytes of disk or of memory. Disks, executor and account are borrowed; the memory of two
+  // batches is charged as scratch.
   static absl::StatusOr<std::unique_ptr<LogRing>> Open(
       Disk* blocking_disk, Disk* disk, const std::string& folder, const ExtentIdentity& identity,
       const LogRoom& room, bool live, Executor* executor, MemoryAccount* account, Posted posted);
@@ -56,8 +58,10 @@ class LogRing {
   uint64_t OffsetOf(uint64_t position) const;
   // Returns the bytes from a position to the end of its lap.
   uint64_t LeftOfLap(uint64_t position) const { return ring_bytes_ - position % ring_bytes_; }
-  // Memory for batch_bytes().
-  uint8_t* buffer() const { return reinterpret_cast<uint8_t*>(memory_->floats()); }
+  // Memory for batch_bytes(); `which` is 0 or 1.
+  uint8_t* buffer(uint32_t which) const {
+    return reinterpret_cast<uint8_t*>(memory_->floats()) + which * batch_bytes_;
+  }
 
   AsyncFile* file() const { return file_.get(); }
   Executor* executor() const { return executor_; }

@@ -65,6 +65,7 @@ TEST(NvmeImport, HoldsTheStateUntilItIsWritten) {
     }
     EXPECT_TRUE(written(state) && written("EPSCHK01")) << "seed " << seed;
     EXPECT_EQ(process.account().live_bytes(MemoryKind::kImport), 0u);
+    world.executor.RunAll();
   }
 }
 
