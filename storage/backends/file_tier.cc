@@ -95,7 +95,8 @@ void FileTier::Compute(const std::shared_ptr<Running>& run) {
                 });
 }
 
-// The area is then torn until both transfers have ended, as it may be in one transfer.
+// The area is torn until both transfers have ended, as it may be during one transfer. Checksums
+// wait for a later task, so that the disk has the states of other chunks first.
 void FileTier::WriteInPlace(const std::shared_ptr<Running>& run, uint64_t in_place) {
   const ChunkOp& op = *run->op;
   const AsyncFile::Done one = AfterBoth([this, run](const absl::Status& status) {
@@ -103,14 +104,22 @@ void FileTier::WriteInPlace(const std::shared_ptr<Running>& run, uint64_t in_pla
     Finish(run, {status, std::nullopt, 0});
   });
   files_->Write(op.target, op.index, 0, absl::MakeConstSpan(op.state.data(), in_place), one);
+  in_flight_->executor(Lane::kUpdate)->Post([this, run, in_place, one] {
+    WriteRest(run, in_place, one);
+  });
+}
+
+void FileTier::WriteRest(const std::shared_ptr<Running>& run, uint64_t in_place,
+                         const AsyncFile::Done& done) {
   const Clock::time_point start = Clock::now();
+  const ChunkOp& op = *run->op;
   run->written.slot = op.target;
   run->written.footer =
       files_->extents()->SealRest(op.target, op.index, op.to, op.term, op.state, run->buffer);
   run->seconds += SecondsSince(start);
   const uint64_t rest = files_->layout().area(op.index).bytes() - in_place;
   files_->Write(op.target, op.index, in_place, absl::MakeConstSpan(run->buffer + in_place, rest),
-                one);
+                done);
 }
 
 void FileTier::Finish(const std::shared_ptr<Running>& run, ChunkResult result) {

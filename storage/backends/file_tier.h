@@ -6,6 +6,7 @@
 
 #include "storage/backends/in_flight.h"
 #include "storage/backends/slot_files.h"
+#include "storage/disk/disk.h"
 #include "storage/tier.h"
 
 namespace eps::durable {
@@ -33,6 +34,8 @@ class FileTier final : public Tier {
   void CheckLoaded(const std::shared_ptr<Running>& run, absl::Status status);
   void Compute(const std::shared_ptr<Running>& run);
   void WriteInPlace(const std::shared_ptr<Running>& run, uint64_t in_place);
+  void WriteRest(const std::shared_ptr<Running>& run, uint64_t in_place,
+                 const AsyncFile::Done& done);
   void Finish(const std::shared_ptr<Running>& run, ChunkResult result);
 
   SlotFiles* const files_;

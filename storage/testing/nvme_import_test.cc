@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/memory_account.h"
@@ -34,6 +35,24 @@ TEST(NvmeImport, WritesAlignedStatesFromWhereTheyAre) {
     ASSERT_TRUE(found.ok()) << found.status();
     EXPECT_TRUE(*found == state);
   }
+}
+
+TEST(NvmeImport, StatesPrecedeTheChecksums) {
+  DurableWorld world(kOnNvme);
+  DurableProcess process(&world);
+  world.executor.RunAll();
+  const uint64_t writes = world.disk.calls(Call::kWrite);
+  std::vector<OpId> ops;
+  for (const Chunk& chunk : world.chunks.chunks()) {
+    if (12 * chunk.elements < kDiskBlock || ops.size() == 2) continue;
+    ops.push_back(process.Submit(DurableProcess::SomeWrite(chunk, Version(1))));
+  }
+  ASSERT_EQ(ops.size(), 2u);
+  // Each chunk has a buffer; the tasks that compute checksums follow.
+  for (size_t i = 0; i < ops.size(); ++i) world.executor.Run(0);
+  EXPECT_EQ(world.disk.calls(Call::kWrite), writes + 2);
+  for (const OpId op : ops) EXPECT_TRUE(process.Await(op).status.ok());
+  EXPECT_EQ(world.disk.calls(Call::kWrite), writes + 4);
 }
 
 // The disk reads the state until both transfers have ended, in either order.
