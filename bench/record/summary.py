@@ -121,9 +121,11 @@ def figure_rows(wanted, body):
             continue
         seen.add(what)
         sign = "≤" if wanted.at_most else "≥"
-        rows.append(Row(what, wanted.limit, f"{sign} {number(goal)}", spread_text(match),
-                        is_met(match["ours"], goal, wanted.at_most), wanted.section,
-                        command_of(body)))
+        # A program judges the figure before it rounds it.
+        missed = body[match.end():].splitlines()[:1] == [": MISSED"]
+        met = is_met(match["ours"], goal, wanted.at_most) and not missed
+        rows.append(Row(what, wanted.limit, f"{sign} {number(goal)}", spread_text(match), met,
+                        wanted.section, command_of(body)))
     if not rows:
         raise ValueError(f"section {wanted.section} has no line for {wanted.what!r}")
     return rows

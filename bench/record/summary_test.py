@@ -47,6 +47,11 @@ class Rows(unittest.TestCase):
         self.assertTrue(summary.figure_rows(wanted, body.format("1.1"))[0].met)
         self.assertFalse(summary.figure_rows(wanted, body.format("1.11"))[0].met)
 
+    def test_a_rounded_figure_keeps_its_verdict(self):
+        wanted = summary.judged("one-pass", "update", "alone", "update / with encoding")
+        rounded = ONE_PASS.replace("0.83 [", "0.91 [")
+        self.assertEqual([row.met for row in summary.figure_rows(wanted, rounded)], [False, True])
+
     def test_a_group_shows_its_worst_line(self):
         rows = summary.grouped_rows("codecs", CODECS, "memory", summary.codec_group)
         self.assertEqual([(row.what, row.ours, row.met) for row in rows],
