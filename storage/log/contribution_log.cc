@@ -173,7 +173,7 @@ void ContributionLog::WriteBatch() {
 }
 
 // Completes the batch in flight, then continues with the next one. Nothing else completes entries,
-// so what is left keeps the log alive.
+// so the log lives until the last entry or flush has completed.
 void ContributionLog::EndBatch(const absl::Status& status) {
   std::vector<Done> ended = std::exchange(written_.done, {});
   written_.batch.Clear();

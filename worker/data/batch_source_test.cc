@@ -1,7 +1,6 @@
 #include "worker/data/batch_source.h"
 
 #include <algorithm>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,23 +17,6 @@ namespace {
 
 class BatchSourceTest : public testing::Test {
  protected:
-  std::string Write(const std::string& name, const std::string& content) {
-    const std::string path = testing::TempDir() + "/" +
-                             testing::UnitTest::GetInstance()->current_test_info()->name() + "." +
-                             name;
-    std::ofstream(path, std::ios::binary) << content;
-    return path;
-  }
-
-  static std::string Bin(const std::vector<uint16_t>& tokens) {
-    std::string bytes;
-    for (const uint16_t t : tokens) {
-      bytes.push_back(static_cast<char>(t & 0xff));
-      bytes.push_back(static_cast<char>(t >> 8));
-    }
-    return bytes;
-  }
-
   static JobSpec Spec(DataOrder order, uint64_t tokens) {
     JobSpec spec;
     spec.training.steps = 10;
@@ -49,7 +31,7 @@ class BatchSourceTest : public testing::Test {
 };
 
 TEST_F(BatchSourceTest, SourcesKeepTheirSpec) {
-  const auto data = *SampleSource::Open({Write("d.txt", std::string(41, 'a'))}, {256});
+  const auto data = *SampleSource::Open({WriteTestFile("d.txt", std::string(41, 'a'))}, {256});
   JobSpec spec = Spec(DataOrder::kSequential, 41);
   const auto batches = NewBatchSource(spec, *data);
   const auto empty = NewEmptyBatchSource(spec);
@@ -65,7 +47,7 @@ TEST_F(BatchSourceTest, SourcesKeepTheirSpec) {
 TEST_F(BatchSourceTest, CutsMicroBatchesAtTheSpecsSamples) {
   std::vector<uint16_t> tokens;
   for (uint16_t i = 0; i < 41; ++i) tokens.push_back(i);
-  auto data = SampleSource::Open({Write("d.bin", Bin(tokens))}, {100});
+  auto data = SampleSource::Open({WriteTestFile("d.bin", ColumnBytes<uint16_t>(tokens))}, {100});
   ASSERT_TRUE(data.ok());
   for (const DataOrder order : {DataOrder::kSequential, DataOrder::kShuffled}) {
     const JobSpec spec = Spec(order, 41);
@@ -93,7 +75,8 @@ TEST_F(BatchSourceTest, CutsMicroBatchesAtTheSpecsSamples) {
 }
 
 TEST_F(BatchSourceTest, RefusesDataOfAnotherLength) {
-  auto data = SampleSource::Open({Write("d.bin", Bin(std::vector<uint16_t>(41, 1)))}, {100});
+  auto data = SampleSource::Open(
+      {WriteTestFile("d.bin", ColumnBytes<uint16_t>(std::vector<uint16_t>(41, 1)))}, {100});
   ASSERT_TRUE(data.ok());
   const JobSpec spec = Spec(DataOrder::kSequential, 1000);
   auto batch = NewBatchSource(spec, **data)->Get(Step(1), 0);
@@ -105,7 +88,7 @@ TEST_F(BatchSourceTest, RefusesDataOfAnotherLength) {
 TEST_F(BatchSourceTest, AnEpochHoldsEverySampleOnce) {
   std::vector<uint16_t> tokens;
   for (uint16_t i = 0; i < 8 * 4 + 1; ++i) tokens.push_back(i);
-  auto data = SampleSource::Open({Write("d.bin", Bin(tokens))}, {100});
+  auto data = SampleSource::Open({WriteTestFile("d.bin", ColumnBytes<uint16_t>(tokens))}, {100});
   ASSERT_TRUE(data.ok());
   const JobSpec spec = Spec(DataOrder::kShuffled, tokens.size());
   ASSERT_EQ(WholeSamples(spec), spec.samples_per_step()) << "an epoch is one step in this test";
@@ -130,7 +113,8 @@ TEST_F(BatchSourceTest, AnEpochHoldsEverySampleOnce) {
 TEST_F(BatchSourceTest, CutsHeldOutSamplesInTheirOrder) {
   std::vector<uint16_t> tokens;
   for (uint16_t i = 0; i < 7 * 4 + 3; ++i) tokens.push_back(i);
-  auto data = SampleSource::Open({Write("d.bin", Bin(tokens))}, {100}, "data.eval_path");
+  auto data = SampleSource::Open({WriteTestFile("d.bin", ColumnBytes<uint16_t>(tokens))}, {100},
+                                 "data.eval_path");
   ASSERT_TRUE(data.ok());
   const JobSpec spec = Spec(DataOrder::kShuffled, 1000);
   for (const uint64_t samples : {0, 7, 4}) {
@@ -157,7 +141,8 @@ TEST_F(BatchSourceTest, CutsHeldOutSamplesInTheirOrder) {
   const absl::Status too_many = NewEvaluationSource(spec, **data, 8).status();
   EXPECT_EQ(too_many.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(too_many.message(), "7 whole samples")) << too_many;
-  auto shorter = SampleSource::Open({Write("s.bin", Bin({1, 2, 3, 4}))}, {100}, "data.eval_path");
+  auto shorter = SampleSource::Open({WriteTestFile("s.bin", ColumnBytes<uint16_t>({1, 2, 3, 4}))},
+                                    {100}, "data.eval_path");
   const absl::Status too_short = NewEvaluationSource(spec, **shorter, 0).status();
   EXPECT_EQ(too_short.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(too_short.message(), "4 tokens")) << too_short;
@@ -170,7 +155,7 @@ TEST_F(BatchSourceTest, CutsRowsAtTheLongestOne) {
     std::fill_n(tokens.begin() + static_cast<int64_t>(20 * row), lengths[row],
                 static_cast<uint16_t>(row + 1));
   }
-  const std::string path = Write(
+  const std::string path = WriteTestFile(
       "rows.epsd",
       DataFileBytes(
           {{"kind", "rows"}, {"samples", 4}, {"seq_len", 20}, {"vocab_size", 100}},
@@ -203,14 +188,16 @@ TEST_F(BatchSourceTest, CutsRowsAtTheLongestOne) {
 TEST_F(BatchSourceTest, AResumeReadsTheSameSamples) {
   std::vector<uint32_t> tokens;
   for (uint32_t i = 0; i < 400; ++i) tokens.push_back(i * 7919 % 70'000);
-  auto data = SampleSource::Open({Write("a.epsd", StreamFileBytes(tokens, 70'000))}, {70'000});
+  auto data =
+      SampleSource::Open({WriteTestFile("a.epsd", StreamFileBytes(tokens, 70'000))}, {70'000});
   ASSERT_TRUE(data.ok()) << data.status();
   const JobSpec spec = Spec(DataOrder::kShuffled, tokens.size());
   const auto whole = NewBatchSource(spec, **data);
   std::vector<std::vector<int32_t>> seen;
   for (uint64_t step = 1; step <= 30; ++step) seen.push_back(whole->Get(Step(step), 3)->tokens);
   for (const uint64_t step : {30, 1, 17}) {
-    auto again = SampleSource::Open({Write("a.epsd", StreamFileBytes(tokens, 70'000))}, {70'000});
+    auto again =
+        SampleSource::Open({WriteTestFile("a.epsd", StreamFileBytes(tokens, 70'000))}, {70'000});
     EXPECT_EQ(NewBatchSource(spec, **again)->Get(Step(step), 3)->tokens, seen[step - 1]);
   }
 }

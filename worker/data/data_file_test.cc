@@ -18,13 +18,7 @@ namespace {
 
 class DataFileTest : public testing::Test {
  protected:
-  std::string Write(const std::string& content) {
-    const std::string path = std::string(testing::TempDir()) + "/" +
-                             testing::UnitTest::GetInstance()->current_test_info()->name() +
-                             ".epsd";
-    std::ofstream(path, std::ios::binary) << content;
-    return path;
-  }
+  std::string Write(const std::string& content) { return WriteTestFile("epsd", content); }
   // Opens a file of this content and returns its refusal.
   absl::Status Refusal(const std::string& content) {
     const absl::Status status = DataFile::Open(Write(content), "data.path").status();

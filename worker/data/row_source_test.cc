@@ -1,7 +1,6 @@
 #include "worker/data/row_source.h"
 
 #include <cmath>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -17,13 +16,6 @@ namespace {
 constexpr int32_t kNo = kIgnoreLabel;
 using Ids = std::vector<int32_t>;
 
-std::string WriteFile(const std::string& content) {
-  const std::string path = testing::TempDir() + "/" +
-                           testing::UnitTest::GetInstance()->current_test_info()->name() + ".epsd";
-  std::ofstream(path, std::ios::binary) << content;
-  return path;
-}
-
 std::shared_ptr<const SampleSource> Open(const std::string& path) {
   auto file = DataFile::Open(path, "data.path");
   EXPECT_TRUE(file.ok()) << file.status();
@@ -34,9 +26,11 @@ std::shared_ptr<const SampleSource> Open(const std::string& path) {
 std::shared_ptr<const SampleSource> Rows(const std::vector<uint16_t>& tokens,
                                          std::vector<TestColumn> columns) {
   columns.insert(columns.begin(), {"tokens", "u16", ColumnBytes(tokens)});
-  return Open(WriteFile(DataFileBytes(
-      {{"kind", "rows"}, {"samples", tokens.size() / 4}, {"seq_len", 4}, {"vocab_size", 100}},
-      columns)));
+  return Open(WriteTestFile(
+      "epsd",
+      DataFileBytes(
+          {{"kind", "rows"}, {"samples", tokens.size() / 4}, {"seq_len", 4}, {"vocab_size", 100}},
+          columns)));
 }
 
 MicroBatch Batch(const SampleSource& data, const std::vector<uint64_t>& samples, uint32_t seq_len) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -20,23 +19,6 @@ namespace {
 
 class SampleSourceTest : public testing::Test {
  protected:
-  std::string Write(const std::string& name, const std::string& content) {
-    const std::string path = testing::TempDir() + "/" +
-                             testing::UnitTest::GetInstance()->current_test_info()->name() + "." +
-                             name;
-    std::ofstream(path, std::ios::binary) << content;
-    return path;
-  }
-
-  static std::string Bin(const std::vector<uint16_t>& tokens) {
-    std::string bytes;
-    for (const uint16_t t : tokens) {
-      bytes.push_back(static_cast<char>(t & 0xff));
-      bytes.push_back(static_cast<char>(t >> 8));
-    }
-    return bytes;
-  }
-
   // Returns all ids of a stream: those of its only sample of the greatest length, and the label of
   // the last one.
   static std::vector<int32_t> All(const SampleSource& data) {
@@ -49,8 +31,8 @@ class SampleSourceTest : public testing::Test {
 };
 
 TEST_F(SampleSourceTest, JoinsTextFilesInTheOrderGiven) {
-  const std::string b = Write("b.txt", "xy\xff");
-  const std::string a = Write("a.txt", "12");
+  const std::string b = WriteTestFile("b.txt", "xy\xff");
+  const std::string a = WriteTestFile("a.txt", "12");
   auto data = SampleSource::Open({b, a}, {256});
   ASSERT_TRUE(data.ok()) << data.status();
   ASSERT_EQ((*data)->tokens(), 5u);
@@ -58,7 +40,8 @@ TEST_F(SampleSourceTest, JoinsTextFilesInTheOrderGiven) {
 }
 
 TEST_F(SampleSourceTest, ReadsABinAsLittleEndianUint16) {
-  auto data = SampleSource::Open({Write("d.bin", Bin({1, 256, 50256, 65535}))}, {50257});
+  auto data = SampleSource::Open(
+      {WriteTestFile("d.bin", ColumnBytes<uint16_t>({1, 256, 50256, 65535}))}, {50257});
   ASSERT_TRUE(data.ok()) << data.status();
   ASSERT_EQ((*data)->tokens(), 4u);
   EXPECT_EQ(All(**data), (std::vector<int32_t>{1, 256, 50256, 65535}));
@@ -66,22 +49,24 @@ TEST_F(SampleSourceTest, ReadsABinAsLittleEndianUint16) {
 
 TEST_F(SampleSourceTest, DigestsTheTokensAndNotTheFiles) {
   const std::string text(100'001, 'a');
-  auto as_text = SampleSource::Open({Write("d.txt", text)}, {256});
-  auto as_bin =
-      SampleSource::Open({Write("d.bin", Bin(std::vector<uint16_t>(100'001, 'a')))}, {256});
+  auto as_text = SampleSource::Open({WriteTestFile("d.txt", text)}, {256});
+  auto as_bin = SampleSource::Open(
+      {WriteTestFile("d.bin", ColumnBytes<uint16_t>(std::vector<uint16_t>(100'001, 'a')))}, {256});
   ASSERT_TRUE(as_text.ok() && as_bin.ok());
   EXPECT_EQ((*as_text)->Sha256Hex(), (*as_bin)->Sha256Hex());
-  EXPECT_EQ((*as_bin)->Sha256Hex(), ToHex(Sha256Of(Bin(std::vector<uint16_t>(100'001, 'a')))));
+  EXPECT_EQ((*as_bin)->Sha256Hex(),
+            ToHex(Sha256Of(ColumnBytes<uint16_t>(std::vector<uint16_t>(100'001, 'a')))));
 }
 
 TEST_F(SampleSourceTest, ComputesTheEntropyOfTheFrequencies) {
-  auto data = SampleSource::Open({Write("d.txt", "aabc")}, {256});
+  auto data = SampleSource::Open({WriteTestFile("d.txt", "aabc")}, {256});
   ASSERT_TRUE(data.ok());
   EXPECT_NEAR((*data)->UnigramEntropy(), 1.5 * std::log(2.0), 1e-12);
 }
 
 TEST_F(SampleSourceTest, NamesTheFirstIdOutsideTheVocabulary) {
-  auto data = SampleSource::Open({Write("d.bin", Bin({1, 99, 100, 101}))}, {100});
+  auto data =
+      SampleSource::Open({WriteTestFile("d.bin", ColumnBytes<uint16_t>({1, 99, 100, 101}))}, {100});
   ASSERT_TRUE(data.ok());
   EXPECT_TRUE((*data)->CheckContent({102}).ok());
   const absl::Status status = (*data)->CheckContent({100});
@@ -92,8 +77,8 @@ TEST_F(SampleSourceTest, NamesTheFirstIdOutsideTheVocabulary) {
 }
 
 TEST_F(SampleSourceTest, RefusesDataThatItCannotTrainOn) {
-  const std::string text = Write("t.txt", "abc");
-  const std::string bin = Write("t.bin", Bin({1, 2}));
+  const std::string text = WriteTestFile("t.txt", "abc");
+  const std::string bin = WriteTestFile("t.bin", ColumnBytes<uint16_t>({1, 2}));
   struct Case {
     std::vector<std::string> paths;
     uint32_t vocab_size;
@@ -104,14 +89,17 @@ TEST_F(SampleSourceTest, RefusesDataThatItCannotTrainOn) {
       {{}, 256, absl::StatusCode::kInvalidArgument, "data.path"},
       {{"/nonexistent/x.txt"}, 256, absl::StatusCode::kNotFound, "/nonexistent/x.txt"},
       {{"/nonexistent/x.bin"}, 256, absl::StatusCode::kNotFound, "/nonexistent/x.bin"},
-      {{text, Write("empty.txt", "")}, 256, absl::StatusCode::kInvalidArgument, "empty.txt"},
-      {{Write("empty.bin", "")}, 256, absl::StatusCode::kInvalidArgument, "empty.bin"},
-      {{Write("odd.bin", "123")}, 256, absl::StatusCode::kInvalidArgument, "3 bytes"},
+      {{text, WriteTestFile("empty.txt", "")},
+       256,
+       absl::StatusCode::kInvalidArgument,
+       "empty.txt"},
+      {{WriteTestFile("empty.bin", "")}, 256, absl::StatusCode::kInvalidArgument, "empty.bin"},
+      {{WriteTestFile("odd.bin", "123")}, 256, absl::StatusCode::kInvalidArgument, "3 bytes"},
       {{text, bin}, 256, absl::StatusCode::kInvalidArgument, "2 files, 1 of them .bin"},
       {{bin, bin}, 256, absl::StatusCode::kInvalidArgument, "2 files, 2 of them .bin"},
       {{text, "a.epsd"}, 256, absl::StatusCode::kInvalidArgument, "1 of them .bin or .epsd"},
       {{"/nonexistent/x.epsd"}, 256, absl::StatusCode::kNotFound, "/nonexistent/x.epsd"},
-      {{Write("empty.epsd", "")}, 256, absl::StatusCode::kInvalidArgument, "EPSDATA1"},
+      {{WriteTestFile("empty.epsd", "")}, 256, absl::StatusCode::kInvalidArgument, "EPSDATA1"},
       {{text}, 50257, absl::StatusCode::kInvalidArgument, "eps data make text"},
       {{"/"}, 256, absl::StatusCode::kInvalidArgument, "not a regular file"},
   };
@@ -124,7 +112,7 @@ TEST_F(SampleSourceTest, RefusesDataThatItCannotTrainOn) {
 
 TEST_F(SampleSourceTest, MapsABinInsteadOfReadingIt) {
   // A sparse file that would need 8 GiB and most of a minute to read.
-  const std::string path = Write("sparse.bin", Bin({7, 8}));
+  const std::string path = WriteTestFile("sparse.bin", ColumnBytes<uint16_t>({7, 8}));
   std::filesystem::resize_file(path, uint64_t{8} << 30);
   auto data = SampleSource::Open({path}, {100});
   ASSERT_TRUE(data.ok()) << data.status();
@@ -138,8 +126,8 @@ TEST_F(SampleSourceTest, MapsABinInsteadOfReadingIt) {
 }
 
 TEST_F(SampleSourceTest, ErrorsNameTheConfigurationKey) {
-  for (const std::string& path : {std::string("/nonexistent/x.bin"), Write("empty.bin", ""),
-                                  Write("odd.bin", "123"), std::string("/")}) {
+  for (const std::string& path : {std::string("/nonexistent/x.bin"), WriteTestFile("empty.bin", ""),
+                                  WriteTestFile("odd.bin", "123"), std::string("/")}) {
     const absl::Status status = SampleSource::Open({path}, {256}, "data.eval_path").status();
     EXPECT_TRUE(absl::StrContains(status.message(), "data.eval_path")) << status;
     EXPECT_FALSE(absl::StrContains(status.message(), "data.path")) << status;
@@ -149,10 +137,11 @@ TEST_F(SampleSourceTest, ErrorsNameTheConfigurationKey) {
 TEST_F(SampleSourceTest, ReadsStreamsOfEitherWidth) {
   const std::vector<uint32_t> narrow = {0, 1, 65'535};
   const std::vector<uint32_t> wide = {65'535, 65'536, 128'255, 3};
-  auto data = SampleSource::Open({Write("a.epsd", StreamFileBytes(narrow, 65'536))}, {65'536});
+  auto data =
+      SampleSource::Open({WriteTestFile("a.epsd", StreamFileBytes(narrow, 65'536))}, {65'536});
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_EQ(All(**data), (std::vector<int32_t>{0, 1, 65'535}));
-  data = SampleSource::Open({Write("b.epsd", StreamFileBytes(wide, 128'256))}, {128'256});
+  data = SampleSource::Open({WriteTestFile("b.epsd", StreamFileBytes(wide, 128'256))}, {128'256});
   ASSERT_TRUE(data.ok()) << data.status();
   EXPECT_EQ(All(**data), (std::vector<int32_t>{65'535, 65'536, 128'255, 3}));
   EXPECT_EQ((*data)->samples(1), 3u);
@@ -164,8 +153,9 @@ TEST_F(SampleSourceTest, ReadsStreamsOfEitherWidth) {
 }
 
 TEST_F(SampleSourceTest, StreamsAndBinsAreOneData) {
-  auto stream = SampleSource::Open({Write("a.epsd", StreamFileBytes({5, 6, 7}, 256))}, {256});
-  auto bin = SampleSource::Open({Write("a.bin", Bin({5, 6, 7}))}, {256});
+  auto stream =
+      SampleSource::Open({WriteTestFile("a.epsd", StreamFileBytes({5, 6, 7}, 256))}, {256});
+  auto bin = SampleSource::Open({WriteTestFile("a.bin", ColumnBytes<uint16_t>({5, 6, 7}))}, {256});
   ASSERT_TRUE(stream.ok() && bin.ok());
   EXPECT_EQ((*stream)->Sha256Hex(), (*bin)->Sha256Hex());
   EXPECT_EQ((*stream)->tokens(), (*bin)->tokens());
@@ -173,7 +163,7 @@ TEST_F(SampleSourceTest, StreamsAndBinsAreOneData) {
 
 TEST_F(SampleSourceTest, RefusesTheDataOfAnotherTokenizer) {
   const std::string theirs(64, 'a'), ours(64, 'b');
-  const std::string path = Write("a.epsd", StreamFileBytes({5, 6}, 300, theirs));
+  const std::string path = WriteTestFile("a.epsd", StreamFileBytes({5, 6}, 300, theirs));
   const auto refusal = [&](const DataNeeds& needs) {
     const absl::Status status = SampleSource::Open({path}, needs).status();
     EXPECT_EQ(ExitCodeOf(status), ExitCode::kDataInvalid) << status;
@@ -187,7 +177,7 @@ TEST_F(SampleSourceTest, RefusesTheDataOfAnotherTokenizer) {
   for (const DataNeeds& needs : {DataNeeds{300, theirs}, DataNeeds{301, theirs}, DataNeeds{300}}) {
     EXPECT_TRUE(SampleSource::Open({path}, needs).ok());
   }
-  const std::string bytes = Write("b.epsd", StreamFileBytes({5, 6}, 256));
+  const std::string bytes = WriteTestFile("b.epsd", StreamFileBytes({5, 6}, 256));
   EXPECT_TRUE(SampleSource::Open({bytes}, {256, ours}).ok()) << "bytes have no tokenizer";
 }
 
@@ -196,11 +186,11 @@ TEST_F(SampleSourceTest, RefusesLabelsOfAnotherKind) {
       {"kind", "rows"}, {"samples", 1}, {"seq_len", 2}, {"vocab_size", 256}};
   const TestColumn tokens = {"tokens", "u16", ColumnBytes<uint16_t>({1, 2})};
   const std::string files[] = {
-      Write("tokens.epsd", DataFileBytes(fields, {tokens})),
-      Write("classes.epsd",
-            DataFileBytes(fields, {tokens, {"labels", "i32", ColumnBytes<int32_t>({1})}})),
-      Write("numbers.epsd",
-            DataFileBytes(fields, {tokens, {"labels", "f32", ColumnBytes<float>({1})}}))};
+      WriteTestFile("tokens.epsd", DataFileBytes(fields, {tokens})),
+      WriteTestFile("classes.epsd",
+                    DataFileBytes(fields, {tokens, {"labels", "i32", ColumnBytes<int32_t>({1})}})),
+      WriteTestFile("numbers.epsd",
+                    DataFileBytes(fields, {tokens, {"labels", "f32", ColumnBytes<float>({1})}}))};
   const LabelKind kinds[] = {LabelKind::kTokens, LabelKind::kClasses, LabelKind::kNumbers};
   for (int file = 0; file < 3; ++file) {
     for (int model = 0; model < 3; ++model) {
@@ -215,7 +205,7 @@ TEST_F(SampleSourceTest, RefusesLabelsOfAnotherKind) {
   const absl::Status none = SampleSource::Open({files[1]}, {0, "", LabelKind::kClasses}).status();
   EXPECT_TRUE(absl::StrContains(none.message(), "reads none")) << none;
   const absl::Status text =
-      SampleSource::Open({Write("a.txt", "ab")}, {256, "", LabelKind::kNumbers}).status();
+      SampleSource::Open({WriteTestFile("a.txt", "ab")}, {256, "", LabelKind::kNumbers}).status();
   EXPECT_TRUE(absl::StrContains(text.message(), "eps data make pairs")) << text;
 }
 
@@ -224,9 +214,9 @@ TEST_F(SampleSourceTest, RefusesImagesOfAnotherShape) {
       {"channels", 1}, {"height", 2}, {"width", 3}, {"mean", {0}}, {"std", {1}}};
   const nlohmann::json fields = {
       {"kind", "rows"}, {"samples", 1}, {"seq_len", 0}, {"vocab_size", 0}, {"image", image}};
-  const std::string file =
-      Write("images.epsd", DataFileBytes(fields, {{"labels", "i32", ColumnBytes<int32_t>({1})},
-                                                  {"pixels", "u8", "abcdef"}}));
+  const std::string file = WriteTestFile(
+      "images.epsd", DataFileBytes(fields, {{"labels", "i32", ColumnBytes<int32_t>({1})},
+                                            {"pixels", "u8", "abcdef"}}));
   DataNeeds needs = {0, "", LabelKind::kClasses, 2};
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{}, {1, 3, 2}, {3, 2, 1}}) {
     needs.image = shape;
@@ -241,11 +231,11 @@ TEST_F(SampleSourceTest, RefusesImagesOfAnotherShape) {
 }
 
 TEST_F(SampleSourceTest, RefusesDocumentsThatTheModelMixes) {
-  const std::string file =
-      Write("packed.epsd",
-            DataFileBytes({{"kind", "rows"}, {"samples", 1}, {"seq_len", 4}, {"vocab_size", 256}},
-                          {{"tokens", "u16", ColumnBytes<uint16_t>({1, 2, 3, 4})},
-                           {"document_starts", "bit", BitRows({{1, 0, 1, 0}})}}));
+  const std::string file = WriteTestFile(
+      "packed.epsd",
+      DataFileBytes({{"kind", "rows"}, {"samples", 1}, {"seq_len", 4}, {"vocab_size", 256}},
+                    {{"tokens", "u16", ColumnBytes<uint16_t>({1, 2, 3, 4})},
+                     {"document_starts", "bit", BitRows({{1, 0, 1, 0}})}}));
   DataNeeds needs = {256};
   EXPECT_TRUE(SampleSource::Open({file}, needs).ok());
   needs.separates_documents = false;

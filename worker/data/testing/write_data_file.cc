@@ -1,9 +1,11 @@
 #include "worker/data/testing/write_data_file.h"
 
 #include <cstring>
+#include <fstream>
 
 #include "absl/strings/string_view.h"
 #include "base/checksum.h"
+#include "gtest/gtest.h"
 
 namespace eps {
 namespace {
@@ -66,6 +68,13 @@ std::string WithHeaderText(const std::string& file, const std::string& text) {
   const Sha256Digest digest = Sha256Of(header);
   std::memcpy(header.data() + kDigest, digest.data(), digest.size());
   return header + file.substr(kHeader);
+}
+
+std::string WriteTestFile(const std::string& name, const std::string& content) {
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  const std::string path = testing::TempDir() + "/" + test->name() + "." + name;
+  std::ofstream(path, std::ios::binary) << content;
+  return path;
 }
 
 }  // namespace eps

@@ -1,7 +1,7 @@
 #ifndef EPS_WORKER_DATA_TESTING_WRITE_DATA_FILE_H_
 #define EPS_WORKER_DATA_TESTING_WRITE_DATA_FILE_H_
 
-// Writes .epsd files for tests (docs/formats/data.md).
+// Writes data files for tests (docs/formats/data.md).
 
 #include <cstdint>
 #include <string>
@@ -35,6 +35,8 @@ std::string StreamFileBytes(const std::vector<uint32_t>& tokens, uint64_t vocab_
                             const std::string& tokenizer = "");
 // Returns the first bytes of `file` with another text in its header and its digest renewed.
 std::string WithHeaderText(const std::string& file, const std::string& text);
+// Writes a file that belongs to the running test, and returns its path.
+std::string WriteTestFile(const std::string& name, const std::string& content);
 
 }  // namespace eps
 
