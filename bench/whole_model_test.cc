@@ -75,7 +75,7 @@ Expected Reference(const JobSpec& spec, const MicroBatch& batch) {
   options.threads = kThreads;
   const auto model = NewReferenceModel(spec, options);
   EXPECT_TRUE(model.ok()) << model.status();
-  const auto result = (*model)->Run(inputs, inputs, batch);
+  const auto result = (*model)->Run(inputs, inputs, batch, 0);
   EXPECT_TRUE(result.ok()) << result.status();
   expected.loss = result->loss.sum;
   for (size_t s = 0; s < spec.stages.size(); ++s) {

@@ -120,13 +120,10 @@ std::vector<std::string> StateFiles(const JobSpec& spec) {
   return files;
 }
 
-uint64_t StateBytes(const JobSpec& spec, const Chunk& chunk) {
-  return chunk.elements * sizeof(float) * (1 + StateFields(spec.optimizer).size());
-}
-
 std::vector<SafetensorsEntry> EntriesOf(const JobSpec& spec) {
   std::vector<SafetensorsEntry> entries;
   for (const TensorSpec& tensor : spec.tensors) {
+    if (spec.groups[tensor.group.value()].frozen) continue;
     SafetensorsEntry entry;
     entry.name = tensor.name;
     if (tensor.rank == 2) entry.shape.push_back(tensor.rows);
@@ -144,7 +141,13 @@ CheckpointWriter::CheckpointWriter(std::string root, uint64_t step, const JobSpe
       hidden_(TemporaryName(root_, name_)),
       spec_(spec),
       chunks_(chunks),
-      weights_(spec) {}
+      weights_(spec) {
+  size_t entries = 0;
+  for (const TensorSpec& tensor : spec.tensors) {
+    field_entry_.push_back(entries);
+    if (!spec.groups[tensor.group.value()].frozen) ++entries;
+  }
+}
 
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(const std::string& root,
                                                                            uint64_t step,
@@ -185,7 +188,7 @@ absl::Status CheckpointWriter::WriteChunk(ChunkId id, const ChunkState& state) {
                                             " bytes of state, expected ", expected));
   }
   std::vector<float> values;
-  for (size_t field = 0; field < states_.size(); ++field) {
+  for (size_t field = 0; field < StateArrays(spec_, chunk); ++field) {
     for (const Segment& segment : chunk.segments) {
       const uint64_t first = field * chunk.elements + segment.offset;
       values.resize(segment.elements());
@@ -199,7 +202,7 @@ absl::Status CheckpointWriter::WriteChunk(ChunkId id, const ChunkState& state) {
 
 absl::Status CheckpointWriter::WriteField(size_t field, TensorId tensor, uint64_t first,
                                           absl::Span<const float> values) {
-  if (field > 0) return states_[field]->Write(tensor.value(), first, values);
+  if (field > 0) return states_[field]->Write(field_entry_[tensor.value()], first, values);
   return weights_.ForEachPiece(
       tensor, first, values.size(), [&](size_t entry, uint64_t from, size_t offset, size_t count) {
         return states_[0]->Write(entry, from, values.subspan(offset, count));
@@ -225,6 +228,7 @@ absl::Status CheckpointWriter::WriteManifest(const Border& border, uint32_t serv
   manifest.update = border.update;
   manifest.term = border.term;
   manifest.lagged_norm = border.lagged_norm;
+  manifest.loss_scale = border.loss_scale;
   manifest.spec_digest = ToHex(spec_.Digest());
   manifest.numerics_version = spec_.numerics_version;
   manifest.optimizer = NameOf(spec_.optimizer.name);
@@ -261,8 +265,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
   reader->folder_ = folder;
   EPS_ASSIGN_OR_RETURN(const CheckpointManifest manifest, ReadManifest(folder));
   EPS_RETURN_IF_ERROR(CheckFiles(folder, manifest, check_sums));
-  reader->border_ = {manifest.step, manifest.version, manifest.update, manifest.term,
-                     manifest.lagged_norm};
+  reader->border_ = {manifest.step, manifest.version,     manifest.update,
+                     manifest.term, manifest.lagged_norm, manifest.loss_scale};
   EPS_RETURN_IF_ERROR(CheckListed(folder, manifest, kSpecFile));
   const std::string spec_path = absl::StrCat(folder, "/", kSpecFile);
   EPS_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(spec_path));
@@ -300,7 +304,9 @@ absl::Status CheckpointReader::CheckFits(const JobSpec& spec) const {
     same = spec.tensors[i].name == spec_.tensors[i].name &&
            spec.tensors[i].rank == spec_.tensors[i].rank &&
            spec.tensors[i].rows == spec_.tensors[i].rows &&
-           spec.tensors[i].cols == spec_.tensors[i].cols;
+           spec.tensors[i].cols == spec_.tensors[i].cols &&
+           spec.IsFrozen(TensorId(static_cast<uint32_t>(i))) ==
+               spec_.IsFrozen(TensorId(static_cast<uint32_t>(i)));
   }
   if (same) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
@@ -329,7 +335,7 @@ absl::StatusOr<ChunkState> CheckpointReader::ReadChunk(const JobSpec& spec,
                                                        const Chunk& chunk) const {
   ChunkState state(StateBytes(spec, chunk), '\0');
   std::vector<float> values;
-  for (size_t field = 0; field < states_.size(); ++field) {
+  for (size_t field = 0; field < StateArrays(spec, chunk); ++field) {
     for (const Segment& segment : chunk.segments) {
       values.resize(segment.elements());
       EPS_RETURN_IF_ERROR(

@@ -32,13 +32,11 @@ using SmallFiles = std::map<std::string, std::string>;
 SmallFiles FilesOfJob(const JobSpec& spec, const SmallFiles& of_model = {});
 
 // Returns the tensors of a job as the files in eps/ hold them: name, shape and dtype F32, in the
-// spec's order.
+// spec's order. Frozen tensors have no optimizer state.
 std::vector<SafetensorsEntry> EntriesOf(const JobSpec& spec);
 // Returns the files of a checkpoint that hold the job's state, in the order of a chunk's state: the
 // weights, then the fields of the optimizer.
 std::vector<std::string> StateFiles(const JobSpec& spec);
-// Returns the bytes of a chunk's ChunkState.
-uint64_t StateBytes(const JobSpec& spec, const Chunk& chunk);
 
 // Writes one checkpoint from chunks, in any order. The checkpoint appears under its name only when
 // it is complete and synced: everything is written into a hidden folder, which Commit renames.
@@ -83,6 +81,7 @@ class CheckpointWriter {
   const JobSpec& spec_;
   const ChunkMap& chunks_;
   const WeightLayout weights_;
+  std::vector<size_t> field_entry_;                         // by tensor: its place in EntriesOf
   std::vector<std::unique_ptr<SafetensorsWriter>> states_;  // weights, then the state fields
   std::unique_ptr<ResidualFilesWriter> residuals_;
   std::vector<std::string> files_;  // written so far, for the manifest
@@ -101,12 +100,13 @@ class CheckpointReader {
   const Border& border() const { return border_; }
   const JobSpec& spec() const { return spec_; }  // the job that wrote it
 
-  // FailedPrecondition unless `spec` has the same tensors and the same optimizer state.
+  // FailedPrecondition unless `spec` has the same tensors, the same ones frozen, and the same
+  // optimizer state.
   absl::Status CheckFits(const JobSpec& spec) const;
   // The number of state arrays: the weights and the fields of the optimizer.
   size_t fields() const { return states_.size(); }
   // Reads `count` elements of a tensor of spec() from `first` on. `field` is a place in
-  // StateFiles(spec()); 0 is the weights. Thread-safe.
+  // StateFiles(spec()); 0 is the weights, and the only one of a frozen tensor. Thread-safe.
   absl::Status Read(size_t field, TensorId tensor, uint64_t first, size_t count, float* out) const;
   // Returns the state of a chunk of a job that passed CheckFits. Thread-safe.
   absl::StatusOr<ChunkState> ReadChunk(const JobSpec& spec, const Chunk& chunk) const;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -12,12 +13,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/config/config.h"
 #include "base/files/files.h"
 #include "base/files/safetensors_folder.h"
 #include "base/folder.h"
+#include "base/job/models/model_program.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/weights/lora_weights.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -39,6 +43,10 @@ constexpr Dtype kDtypes[] = {
 // Top-level files of a checkpoint that transformers does not load.
 constexpr const char* kNotExported[] = {kSafetensorsFile, "trainer_state.json"};
 
+// Of those, the files that describe the model, which a folder with adapters alone does not have.
+constexpr const char* kOfModel[] = {"config.json", "generation_config.json"};
+constexpr char kAdapterFile[] = "adapter_model.safetensors";
+
 // A tensor of the exported files, and the elements of the job's tensor that it holds.
 struct ExportedTensor {
   SafetensorsEntry entry;
@@ -46,13 +54,32 @@ struct ExportedTensor {
   uint64_t first = 0;
 };
 
-std::vector<ExportedTensor> TensorsOf(const CheckpointReader& checkpoint, const Dtype& dtype) {
+// The origin of an export. `lora_or_null` is that of a model with adapters.
+struct Source {
+  const CheckpointReader& checkpoint;
+  LoraWeights* lora_or_null;
+  bool merge;
+
+  // The adapters alone, or all other tensors.
+  bool Takes(TensorId tensor) const {
+    return lora_or_null == nullptr || lora_or_null->IsAdapter(tensor) != merge;
+  }
+  bool only_adapters() const { return lora_or_null != nullptr && !merge; }
+  absl::Status Read(TensorId tensor, uint64_t first, size_t count, float* out) const {
+    if (lora_or_null != nullptr) return lora_or_null->ReadMerged(tensor, first, count, out);
+    return checkpoint.Read(/*field=*/0, tensor, first, count, out);
+  }
+};
+
+std::vector<ExportedTensor> TensorsOf(const Source& source, const Dtype& dtype) {
   std::vector<ExportedTensor> tensors;
-  const WeightLayout& weights = checkpoint.weights();
-  for (uint32_t t = 0; t < checkpoint.spec().tensors.size(); ++t) {
+  const WeightLayout& weights = source.checkpoint.weights();
+  for (uint32_t t = 0; t < source.checkpoint.spec().tensors.size(); ++t) {
+    if (!source.Takes(TensorId(t))) continue;
     uint64_t first = 0;
     for (size_t i = 0; i < weights.files(TensorId(t)).size(); ++i) {
       SafetensorsEntry entry = weights.entries()[weights.first_entry(TensorId(t)) + i];
+      if (source.only_adapters()) entry.name = source.lora_or_null->PeftName(TensorId(t));
       entry.dtype = dtype.in_file;
       const uint64_t elements = entry.elements();
       tensors.push_back({std::move(entry), TensorId(t), first});
@@ -79,7 +106,7 @@ std::vector<std::vector<size_t>> PlanShards(const std::vector<ExportedTensor>& e
   return shards;
 }
 
-absl::Status WriteShard(const CheckpointReader& checkpoint, const std::vector<ExportedTensor>& all,
+absl::Status WriteShard(const Source& source, const std::vector<ExportedTensor>& all,
                         const std::vector<size_t>& members, const std::string& path) {
   std::vector<SafetensorsEntry> entries;
   for (const size_t i : members) entries.push_back(all[i].entry);
@@ -90,8 +117,7 @@ absl::Status WriteShard(const CheckpointReader& checkpoint, const std::vector<Ex
     for (uint64_t first = 0; first < elements; first += kPiece) {
       const size_t count = std::min<uint64_t>(kPiece, elements - first);
       const ExportedTensor& from = all[members[e]];
-      EPS_RETURN_IF_ERROR(
-          checkpoint.Read(/*field=*/0, from.tensor, from.first + first, count, values.data()));
+      EPS_RETURN_IF_ERROR(source.Read(from.tensor, from.first + first, count, values.data()));
       const absl::Status wrote = writer->Write(e, first, absl::MakeSpan(values.data(), count));
       if (absl::IsInvalidArgument(wrote)) {
         return absl::InvalidArgumentError(
@@ -104,12 +130,15 @@ absl::Status WriteShard(const CheckpointReader& checkpoint, const std::vector<Ex
 }
 
 // Copies config.json, generation_config.json and the tokenizer: every top-level file without state.
-absl::Status CopySmallFiles(const std::string& from, const std::string& to, const Dtype& dtype) {
+absl::Status CopySmallFiles(const std::string& from, const std::string& to, bool with_model,
+                            const Dtype& dtype) {
   EPS_ASSIGN_OR_RETURN(const CheckpointManifest manifest, ReadManifest(from));
   for (const auto& [name, sums] : manifest.files) {
     const bool is_state = std::any_of(std::begin(kNotExported), std::end(kNotExported),
                                       [&, &file = name](const char* n) { return file == n; });
-    if (is_state || absl::StrContains(name, '/')) continue;
+    const bool is_of_model = std::any_of(std::begin(kOfModel), std::end(kOfModel),
+                                         [&, &file = name](const char* n) { return file == n; });
+    if (is_state || absl::StrContains(name, '/') || (is_of_model && !with_model)) continue;
     EPS_ASSIGN_OR_RETURN(std::string content, ReadTextFile(absl::StrCat(from, "/", name)));
     if (name == "config.json") {
       auto config = nlohmann::ordered_json::parse(content, nullptr, /*allow_exceptions=*/false);
@@ -124,17 +153,39 @@ absl::Status CopySmallFiles(const std::string& from, const std::string& to, cons
   return absl::OkStatus();
 }
 
-absl::StatusOr<ExportSummary> WriteWeights(const CheckpointReader& checkpoint,
-                                           const std::string& folder, const Dtype& dtype,
-                                           uint64_t max_shard_bytes) {
-  const std::vector<ExportedTensor> entries = TensorsOf(checkpoint, dtype);
+// Writes adapter_config.json, as peft does. It names the model's folder as the run did.
+absl::Status WriteAdapterConfig(const CheckpointReader& checkpoint, const LoraWeights& weights,
+                                const std::string& from, const std::string& to) {
+  const ModelProgram& program = *checkpoint.spec().model.program;
+  Config config;
+  const absl::StatusOr<std::string> yaml = ReadTextFile(absl::StrCat(from, "/", kConfigFile));
+  if (yaml.ok()) EPS_RETURN_IF_ERROR(config.MergeYaml(*yaml, kConfigFile));
+  nlohmann::ordered_json json = {{"peft_type", "LORA"},
+                                 {"base_model_name_or_path", config.model.path},
+                                 {"bias", "none"},
+                                 {"fan_in_fan_out", weights.in_out()},
+                                 {"inference_mode", true},
+                                 {"lora_alpha", program.lora.alpha},
+                                 {"lora_dropout", program.lora.dropout},
+                                 {"r", program.lora.r},
+                                 {"target_modules", program.lora.targets},
+                                 {"task_type", nullptr}};
+  if (program.task == ProgramTask::kCausalLm) json["task_type"] = "CAUSAL_LM";
+  return WriteSynced(absl::StrCat(to, "/adapter_config.json"), json.dump(2) + "\n");
+}
+
+absl::StatusOr<ExportSummary> WriteWeights(const Source& source, const std::string& folder,
+                                           const Dtype& dtype, uint64_t max_shard_bytes) {
+  const std::vector<ExportedTensor> entries = TensorsOf(source, dtype);
   ExportSummary summary;
   for (const auto& [entry, tensor, first] : entries) {
     ++summary.tensors;
     summary.elements += entry.elements();
     summary.bytes += entry.elements() * dtype.element_bytes;
   }
-  const std::vector<std::vector<size_t>> shards = PlanShards(entries, dtype, max_shard_bytes);
+  // peft reads one file.
+  const std::vector<std::vector<size_t>> shards =
+      PlanShards(entries, dtype, source.only_adapters() ? UINT64_MAX : max_shard_bytes);
   summary.shards = shards.size();
   if (shards.size() > kMaxSafetensorsShards) {
     return absl::InvalidArgumentError(absl::StrCat("--max-shard-size: would make ", shards.size(),
@@ -143,11 +194,11 @@ absl::StatusOr<ExportSummary> WriteWeights(const CheckpointReader& checkpoint,
   }
   std::map<std::string, std::string> file_by_tensor;
   for (size_t s = 0; s < shards.size(); ++s) {
-    const std::string name = shards.size() == 1 ? std::string(kSafetensorsFile)
-                                                : absl::StrFormat("model-%05d-of-%05d.safetensors",
-                                                                  s + 1, shards.size());
-    EPS_RETURN_IF_ERROR(
-        WriteShard(checkpoint, entries, shards[s], absl::StrCat(folder, "/", name)));
+    std::string name = source.only_adapters() ? kAdapterFile : kSafetensorsFile;
+    if (shards.size() > 1) {
+      name = absl::StrFormat("model-%05d-of-%05d.safetensors", s + 1, shards.size());
+    }
+    EPS_RETURN_IF_ERROR(WriteShard(source, entries, shards[s], absl::StrCat(folder, "/", name)));
     for (const size_t i : shards[s]) file_by_tensor[entries[i].entry.name] = name;
   }
   if (shards.size() > 1) {
@@ -156,6 +207,20 @@ absl::StatusOr<ExportSummary> WriteWeights(const CheckpointReader& checkpoint,
                     SafetensorsIndexText(file_by_tensor, summary.bytes, summary.elements)));
   }
   return summary;
+}
+
+// Refuses an export that would lose what was trained.
+absl::Status CheckMerge(const std::optional<LoraWeights>& lora, const ExportOptions& options) {
+  if (!lora.has_value()) {
+    if (!options.merge) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("--merge: the model of ", options.checkpoint, " has no LoRA adapters"));
+  }
+  const std::string other = lora->OtherTrained();
+  if (options.merge || other.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      options.checkpoint, ": ", other,
+      " was trained beside the adapters, and a folder of adapters would lose it; give --merge"));
 }
 
 }  // namespace
@@ -179,13 +244,23 @@ absl::StatusOr<ExportSummary> ExportCheckpoint(const ExportOptions& options) {
         absl::StrCat("--out: ", target.string(), " is there and not empty; name a new folder"));
   }
   EPS_ASSIGN_OR_RETURN(const auto checkpoint, CheckpointReader::Open(options.checkpoint));
+  std::optional<LoraWeights> lora;
+  if (HasLora(checkpoint->spec())) {
+    EPS_ASSIGN_OR_RETURN(lora, LoraWeights::Open(*checkpoint));
+  }
+  EPS_RETURN_IF_ERROR(CheckMerge(lora, options));
+  const Source source{*checkpoint, lora.has_value() ? &*lora : nullptr, options.merge};
   const fs::path parent = target.parent_path();
   const ScratchFolder hidden = {
       (parent / absl::StrCat(".", target.filename().string(), ".eps-export.tmp")).string()};
   EPS_RETURN_IF_ERROR(hidden.MakeEmpty());
   EPS_ASSIGN_OR_RETURN(const ExportSummary summary,
-                       WriteWeights(*checkpoint, hidden.path, *dtype, options.max_shard_bytes));
-  EPS_RETURN_IF_ERROR(CopySmallFiles(options.checkpoint, hidden.path, *dtype));
+                       WriteWeights(source, hidden.path, *dtype, options.max_shard_bytes));
+  EPS_RETURN_IF_ERROR(
+      CopySmallFiles(options.checkpoint, hidden.path, !source.only_adapters(), *dtype));
+  if (source.only_adapters()) {
+    EPS_RETURN_IF_ERROR(WriteAdapterConfig(*checkpoint, *lora, options.checkpoint, hidden.path));
+  }
   EPS_RETURN_IF_ERROR(SyncPath(hidden.path));
   EPS_RETURN_IF_ERROR(RenamePath(hidden.path, target.string()));
   EPS_RETURN_IF_ERROR(SyncPath(parent.string()));

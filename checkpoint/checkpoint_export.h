@@ -2,7 +2,8 @@
 #define EPS_CHECKPOINT_CHECKPOINT_EXPORT_H_
 
 // Exports a checkpoint as a plain Hugging Face folder: weights, configuration and tokenizer,
-// without optimizer state and without eps/.
+// without optimizer state and without eps/. A model with LoRA adapters becomes a folder for peft,
+// or is merged.
 
 #include <cstdint>
 #include <string>
@@ -17,6 +18,7 @@ struct ExportOptions {
   std::string out;
   std::string dtype = "f32";  // f32, bf16 or f16: rounded to the nearest value, ties to even
   uint64_t max_shard_bytes = 5'000'000'000;
+  bool merge = false;  // LoRA: W + B A * alpha / r in place of the adapters alone
 };
 
 // The size of an export.
@@ -30,7 +32,9 @@ struct ExportSummary {
 // Puts tensors into shards in the order of the job spec; a tensor larger than a shard gets its own.
 // A single shard is model.safetensors; several get an index. `out` appears complete or not at all.
 // AlreadyExists if `out` is not empty; InvalidArgument for an unknown dtype, or with the tensor for
-// a weight that overflows the dtype; other errors as CheckpointReader and SafetensorsWriter.
+// a weight that overflows the dtype; FailedPrecondition if options.merge finds no adapters, or if
+// an export of adapters alone would lose another tensor that was trained; other errors as
+// CheckpointReader and SafetensorsWriter.
 absl::StatusOr<ExportSummary> ExportCheckpoint(const ExportOptions& options);
 
 }  // namespace eps

@@ -63,9 +63,9 @@ std::string SumOf(const ordered_json& json) {
   return absl::StrFormat("%08x", Crc32c(json.dump(2)));
 }
 
-// Returns the name in `root`/latest; empty if there is no such file.
-absl::StatusOr<std::string> LatestName(const std::string& root) {
-  const std::string pointer = absl::StrCat(root, "/", kLatestFile);
+// Returns the name in `root`/`file`, latest or best; empty if there is no such file.
+absl::StatusOr<std::string> NameIn(const std::string& root, const char* file) {
+  const std::string pointer = absl::StrCat(root, "/", file);
   const absl::StatusOr<std::string> text = ReadTextFile(pointer);
   if (absl::IsNotFound(text.status())) return std::string();
   EPS_RETURN_IF_ERROR(text.status());
@@ -93,6 +93,7 @@ struct Located {
   std::string root;
   std::string name;
   bool is_latest = false;
+  bool is_best = false;
 };
 
 absl::StatusOr<Located> Locate(const std::string& folder) {
@@ -120,20 +121,39 @@ absl::StatusOr<Located> Locate(const std::string& folder) {
     return absl::FailedPreconditionError(absl::StrCat(
         folder, " is no checkpoint of that name: its manifest says step ", manifest->step));
   }
-  EPS_ASSIGN_OR_RETURN(const std::string latest, LatestName(located.root));
+  EPS_ASSIGN_OR_RETURN(const std::string latest, NameIn(located.root, kLatestFile));
   located.is_latest = latest == located.name;
+  located.is_best = BestCheckpointName(located.root) == located.name;
   return located;
 }
 
 absl::StatusOr<Located> LocateRemovable(const std::string& folder, RemoveLatest latest) {
   EPS_ASSIGN_OR_RETURN(Located located, Locate(folder));
-  if (!located.is_latest || latest == RemoveLatest::kRepoint) return located;
-  return absl::FailedPreconditionError(
-      absl::StrCat(folder, " is the one that ", located.root, "/", kLatestFile,
-                   " names, which --resume=latest takes; --force removes it all the same"));
+  if (latest == RemoveLatest::kRepoint || (!located.is_latest && !located.is_best)) return located;
+  return absl::FailedPreconditionError(absl::StrCat(
+      folder, " is the one that ", located.root, "/", located.is_latest ? kLatestFile : kBestFile,
+      " names, ", located.is_latest ? "which --resume=latest takes" : "the best by its evaluation",
+      "; --force removes it all the same"));
+}
+
+absl::Status RemovePointer(const std::string& pointer) {
+  std::error_code error;
+  fs::remove(pointer, error);
+  if (!error) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("cannot remove ", pointer, ": ", error.message()));
 }
 
 }  // namespace
+
+std::string BestCheckpointName(const std::string& root) {
+  const absl::StatusOr<std::string> name = NameIn(root, kBestFile);
+  return name.ok() ? *name : "";
+}
+
+absl::Status SetBestCheckpoint(const std::string& root, const std::string& name) {
+  const std::string pointer = absl::StrCat(root, "/", kBestFile);
+  return name.empty() ? RemovePointer(pointer) : ReplaceFile(pointer, name + "\n");
+}
 
 absl::Status CheckRemovable(const std::string& folder, RemoveLatest latest) {
   return LocateRemovable(folder, latest).status();
@@ -141,6 +161,7 @@ absl::Status CheckRemovable(const std::string& folder, RemoveLatest latest) {
 
 absl::Status RemoveCheckpoint(const std::string& folder, RemoveLatest latest) {
   EPS_ASSIGN_OR_RETURN(const Located located, LocateRemovable(folder, latest));
+  if (located.is_best) EPS_RETURN_IF_ERROR(SetBestCheckpoint(located.root, ""));
   if (!located.is_latest) return HideAndRemove(located.root, located.name);
   const std::string pointer = absl::StrCat(located.root, "/", kLatestFile);
   const std::vector<CheckpointFolder> folders = ListCheckpoints(located.root);
@@ -151,11 +172,7 @@ absl::Status RemoveCheckpoint(const std::string& folder, RemoveLatest latest) {
   if (next != folders.rend()) {
     EPS_RETURN_IF_ERROR(ReplaceFile(pointer, next->name + "\n"));
   } else {
-    std::error_code error;
-    fs::remove(pointer, error);
-    if (error) {
-      return absl::InternalError(absl::StrCat("cannot remove ", pointer, ": ", error.message()));
-    }
+    EPS_RETURN_IF_ERROR(RemovePointer(pointer));
   }
   return HideAndRemove(located.root, located.name);
 }
@@ -169,6 +186,11 @@ std::string ManifestText(const CheckpointManifest& manifest) {
   json["update"] = manifest.update;
   json["term"] = manifest.term;
   json["lagged_norm"] = manifest.lagged_norm;
+  if (manifest.loss_scale.has_value()) {
+    json["loss_scale"] = {{"log2", manifest.loss_scale->log2},
+                          {"good_steps", manifest.loss_scale->good_steps},
+                          {"hysteresis_left", manifest.loss_scale->hysteresis_left}};
+  }
   json["spec_digest"] = manifest.spec_digest;
   json["numerics_version"] = manifest.numerics_version;
   json["optimizer"] = manifest.optimizer;
@@ -221,6 +243,16 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const 
   manifest.update = json["update"].get<uint64_t>();
   manifest.term = json["term"].get<uint64_t>();
   manifest.lagged_norm = json["lagged_norm"].get<double>();
+  if (json.contains("loss_scale")) {
+    const ordered_json& scale = json["loss_scale"];
+    if (!scale.is_object() || !HasNumber(scale, "log2") || !HasNumber(scale, "good_steps") ||
+        !HasNumber(scale, "hysteresis_left") || scale["log2"] > kMaxLossScaleLog2) {
+      return absl::DataLossError(absl::StrCat(path, ": malformed loss_scale"));
+    }
+    manifest.loss_scale =
+        LossScale{scale["log2"].get<int32_t>(), scale["good_steps"].get<uint32_t>(),
+                  scale["hysteresis_left"].get<uint32_t>()};
+  }
   if (HasText(json, "spec_digest")) manifest.spec_digest = json["spec_digest"].get<std::string>();
   if (HasText(json, "optimizer")) manifest.optimizer = json["optimizer"].get<std::string>();
   if (HasNumber(json, "numerics_version")) {
@@ -331,7 +363,7 @@ std::string ResumeAdvice(const std::string& root, const std::string& damaged) {
 }
 
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
-  absl::StatusOr<std::string> name = LatestName(root);
+  absl::StatusOr<std::string> name = NameIn(root, kLatestFile);
   if (!name.ok()) {
     return absl::Status(name.status().code(),
                         absl::StrCat(name.status().message(), ResumeAdvice(root, "")));
@@ -354,7 +386,8 @@ absl::StatusOr<std::vector<std::string>> RemoveOldCheckpoints(const std::string&
                                                               uint64_t limit) {
   std::vector<std::string> removed;
   if (limit == 0) return removed;
-  EPS_ASSIGN_OR_RETURN(const std::string latest, LatestName(root));
+  EPS_ASSIGN_OR_RETURN(const std::string latest, NameIn(root, kLatestFile));
+  const std::string best = BestCheckpointName(root);
   std::vector<CheckpointFolder> folders = ListCheckpoints(root);
   folders.erase(std::remove_if(folders.begin(), folders.end(),
                                [](const CheckpointFolder& f) { return !f.complete.ok(); }),
@@ -362,7 +395,7 @@ absl::StatusOr<std::vector<std::string>> RemoveOldCheckpoints(const std::string&
   size_t left = folders.size();
   for (const CheckpointFolder& folder : folders) {
     if (left <= limit) break;
-    if (folder.name == latest) continue;
+    if (folder.name == latest || folder.name == best) continue;
     EPS_RETURN_IF_ERROR(HideAndRemove(root, folder.name));
     removed.push_back(folder.name);
     --left;

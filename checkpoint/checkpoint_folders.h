@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/config/config.h"
 #include "base/files/files.h"
+#include "base/numerics/loss_scale.h"
 
 namespace eps {
 
@@ -21,6 +23,7 @@ inline constexpr char kSpecFile[] = "eps/job_spec.txt";
 inline constexpr char kConfigFile[] = "eps/config.yaml";
 inline constexpr char kProfilesFile[] = "eps/compute_profiles.txt";
 inline constexpr char kLatestFile[] = "latest";
+inline constexpr char kBestFile[] = "best";
 
 // eps/manifest.json, which is written last: a folder without it is not a checkpoint.
 struct CheckpointManifest {
@@ -29,6 +32,7 @@ struct CheckpointManifest {
   uint64_t update = 0;
   uint64_t term = 0;
   double lagged_norm = 0;
+  std::optional<LossScale> loss_scale;
   std::string spec_digest;  // in hexadecimal digits
   int numerics_version = 0;
   std::string optimizer;
@@ -81,20 +85,28 @@ absl::StatusOr<std::string> ResumeFolder(const CheckpointConfig& checkpoint);
 // other complete checkpoint of `root`, or that none is left.
 std::string ResumeAdvice(const std::string& root, const std::string& damaged);
 
+// Returns the name of the checkpoint that `root`/best names, the best one by eval.best_metric;
+// empty if there is no such file, or it names no checkpoint.
+std::string BestCheckpointName(const std::string& root);
+// Makes `root`/best name a checkpoint, or removes the file if `name` is empty. Errors are those of
+// ReplaceFile.
+absl::Status SetBestCheckpoint(const std::string& root, const std::string& name);
+
 // Removes checkpoints from the lowest step on until at most `limit` are left, and returns their
-// names; 0 removes none. Counts and removes only complete checkpoints of EPS, and never the one
-// that `latest` names. A crash leaves a checkpoint complete or under a hidden name, which the next
-// write removes. Stops at the first error.
+// names; 0 removes none. Counts and removes only complete checkpoints of EPS, and never those that
+// `latest` and `best` name. A crash leaves a checkpoint complete or under a hidden name, which the
+// next write removes. Stops at the first error.
 absl::StatusOr<std::vector<std::string>> RemoveOldCheckpoints(const std::string& root,
                                                               uint64_t limit);
 
-// How RemoveCheckpoint treats the checkpoint that `latest` names.
+// How RemoveCheckpoint treats a checkpoint that `latest` or `best` names.
 enum class RemoveLatest { kRefuse, kRepoint };
 
-// Removes the checkpoint at `folder` as RemoveOldCheckpoints does. If `latest` names it, kRefuse
-// returns FailedPrecondition; kRepoint first points `latest` at the complete checkpoint with the
-// highest step, or removes `latest` if there is none. NotFound if `folder` does not exist;
-// FailedPrecondition if it is not a checkpoint of EPS: another name, no manifest, or a link.
+// Removes the checkpoint at `folder` as RemoveOldCheckpoints does. If `latest` or `best` names it,
+// kRefuse returns FailedPrecondition; kRepoint first points `latest` at the complete checkpoint
+// with the highest step, or removes `latest` if there is none, and removes `best`. NotFound if
+// `folder` does not exist; FailedPrecondition if it is not a checkpoint of EPS: another name, no
+// manifest, or a link.
 absl::Status RemoveCheckpoint(const std::string& folder, RemoveLatest latest);
 // Returns the refusals of RemoveCheckpoint and removes nothing.
 absl::Status CheckRemovable(const std::string& folder, RemoveLatest latest);

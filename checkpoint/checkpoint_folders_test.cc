@@ -164,6 +164,23 @@ TEST_F(CheckpointFoldersTest, NeverRemovesTheLatestNorForeignFolders) {
   EXPECT_EQ(Names().size(), 4u);
 }
 
+TEST_F(CheckpointFoldersTest, NeverRemovesTheBest) {
+  for (const uint64_t step : {3, 50, 60, 70}) Checkpoint(step);
+  Write(kLatestFile, "checkpoint-70\n");
+  ASSERT_TRUE(SetBestCheckpoint(root_, "checkpoint-50").ok());
+  EXPECT_EQ(BestCheckpointName(root_), "checkpoint-50");
+  EXPECT_EQ(Removed(1), (Strings{"checkpoint-3", "checkpoint-60"}));
+  EXPECT_EQ(Names(), (Strings{"checkpoint-50", "checkpoint-70"}));
+  const absl::Status refused = RemoveCheckpoint(root_ + "/checkpoint-50", RemoveLatest::kRefuse);
+  EXPECT_TRUE(absl::StrContains(refused.message(), "/best names")) << refused;
+  ASSERT_TRUE(RemoveCheckpoint(root_ + "/checkpoint-50", RemoveLatest::kRepoint).ok());
+  EXPECT_FALSE(fs::exists(root_ + "/best"));
+  EXPECT_EQ(BestCheckpointName(root_), "");
+  EXPECT_TRUE(SetBestCheckpoint(root_, "").ok()) << "there is none";
+  Write(kBestFile, "nonsense\n");
+  EXPECT_EQ(BestCheckpointName(root_), "");
+}
+
 TEST_F(CheckpointFoldersTest, HidesACheckpointBeforeRemovingFiles) {
   Checkpoint(1);
   Checkpoint(2);
@@ -242,6 +259,7 @@ TEST_F(CheckpointFoldersTest, ReadsManifestsAndNamesBadOnes) {
   manifest.update = 10;
   manifest.term = 3;
   manifest.lagged_norm = 0.1 + 0.2;
+  manifest.loss_scale = LossScale{kMaxLossScaleLog2, 7, 1};
   manifest.spec_digest = "ab";
   manifest.numerics_version = 1;
   manifest.optimizer = "adamw";
@@ -250,6 +268,11 @@ TEST_F(CheckpointFoldersTest, ReadsManifestsAndNamesBadOnes) {
   const auto read = ReadManifest(root_ + "/x");
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(ManifestText(*read), ManifestText(manifest));
+  EXPECT_EQ(read->loss_scale, manifest.loss_scale);
+  CheckpointManifest beyond = manifest;
+  beyond.loss_scale->log2 = kMaxLossScaleLog2 + 1;
+  EXPECT_TRUE(absl::StrContains(ParseManifest(ManifestText(beyond), "x").status().message(),
+                                "malformed loss_scale"));
   const std::string text = ManifestText(manifest);
   for (const std::string& cut :
        {text.substr(0, text.size() / 2), std::string("{}"), std::string()}) {

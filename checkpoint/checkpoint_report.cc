@@ -79,10 +79,12 @@ absl::Status AddElements(uint64_t elements, const ReadPiece& read, Sha256* sha25
   return absl::OkStatus();
 }
 
-// Hashes all tensors of a job, one after the other.
+// Hashes all tensors of a job, or those that are not frozen, one after the other.
 using ReadTensor = std::function<absl::Status(TensorId, uint64_t first, size_t count, float* out)>;
-absl::Status AddTensors(const JobSpec& spec, const ReadTensor& read, Sha256* sha256) {
+absl::Status AddTensors(const JobSpec& spec, bool with_frozen, const ReadTensor& read,
+                        Sha256* sha256) {
   for (uint32_t t = 0; t < spec.tensors.size(); ++t) {
+    if (!with_frozen && spec.IsFrozen(TensorId(t))) continue;
     const auto piece = [&](uint64_t first, size_t count, float* out) {
       return read(TensorId(t), first, count, out);
     };
@@ -93,7 +95,7 @@ absl::Status AddTensors(const JobSpec& spec, const ReadTensor& read, Sha256* sha
 
 absl::StatusOr<std::string> WeightsDigest(const JobSpec& spec, const ReadTensor& read) {
   Sha256 sha256;
-  EPS_RETURN_IF_ERROR(AddTensors(spec, read, &sha256));
+  EPS_RETURN_IF_ERROR(AddTensors(spec, /*with_frozen=*/true, read, &sha256));
   return absl::StrCat("weights sha256:", ToHex(sha256.Finish()), "\n");
 }
 
@@ -153,6 +155,7 @@ absl::StatusOr<std::string> CheckpointTable(const std::string& root) {
   const absl::StatusOr<std::string> text = ReadTextFile(absl::StrCat(root, "/", kLatestFile));
   const std::string latest =
       text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : std::string();
+  const std::string best = BestCheckpointName(root);
   bool latest_seen = latest.empty();
   std::string table =
       absl::StrFormat("%12s  %12s  %-19s  %s\n", "step", "size", "written (UTC)", "state");
@@ -162,6 +165,7 @@ absl::StatusOr<std::string> CheckpointTable(const std::string& root) {
                             ? "complete"
                             : absl::StrCat("not complete: ", folder.complete.message());
     if (folder.name == latest) absl::StrAppend(&state, ", latest");
+    if (folder.name == best) absl::StrAppend(&state, ", best");
     latest_seen = latest_seen || folder.name == latest;
     absl::StrAppendFormat(&table, "%12d  %12s  %-19s  %s\n", folder.step,
                           FormatBytes(static_cast<double>(BytesBelow(folder.path))),
@@ -188,7 +192,7 @@ absl::StatusOr<std::string> CheckpointDigest(const std::string& folder) {
   EPS_ASSIGN_OR_RETURN(const std::string weights, WeightsDigest(checkpoint->spec(), field(0)));
   Sha256 state;
   for (size_t f = 1; f < checkpoint->fields(); ++f) {
-    EPS_RETURN_IF_ERROR(AddTensors(checkpoint->spec(), field(f), &state));
+    EPS_RETURN_IF_ERROR(AddTensors(checkpoint->spec(), /*with_frozen=*/false, field(f), &state));
   }
   EPS_ASSIGN_OR_RETURN(const std::string residuals, ResidualsDigest(*checkpoint));
   return absl::StrCat(weights, "state sha256:", ToHex(state.Finish()), "\n", residuals);

@@ -134,6 +134,7 @@ absl::StatusOr<std::unique_ptr<JobState>> OpenCheckpointState(const std::string&
   head.border.version = Version(border.version);
   head.border.update = border.update;
   head.border.lagged_norm = border.lagged_norm;
+  head.border.loss_scale = border.loss_scale;
   head.promised = Term(border.term);
   head.servers = manifest.servers;
   EPS_ASSIGN_OR_RETURN(head.config, SmallFile(folder, manifest, kConfigFile));
@@ -177,8 +178,12 @@ absl::StatusOr<std::string> SaveCheckpoint(const JobState& state, const std::str
     }
   }
   EPS_ASSIGN_OR_RETURN(const SmallFiles files, FilesOf(head));
-  const Border border = {step, head.border.version.value(), head.border.update,
-                         head.border.id.term.value(), head.border.lagged_norm};
+  const Border border = {step,
+                         head.border.version.value(),
+                         head.border.update,
+                         head.border.id.term.value(),
+                         head.border.lagged_norm,
+                         head.border.loss_scale};
   EPS_RETURN_IF_ERROR(writer->Commit(border, files, head.servers));
   return writer->folder();
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "base/job/data_position.h"
 #include "nlohmann/json.hpp"
 
@@ -13,9 +14,9 @@ constexpr size_t kMaxHistory = 2000;
 
 }  // namespace
 
-void TrainerHistory::Sample::Add(uint64_t place, const v1::StepRecord& record) {
+void TrainerHistory::Sample::Add(uint64_t place, const Entry& entry) {
   if (place % stride != 0) return;
-  records.emplace_back(place, record);
+  records.emplace_back(place, entry);
   if (records.size() < kMaxHistory) return;
   stride *= 2;
   records.erase(std::remove_if(records.begin(), records.end(),
@@ -23,19 +24,20 @@ void TrainerHistory::Sample::Add(uint64_t place, const v1::StepRecord& record) {
                 records.end());
 }
 
-bool TrainerHistory::Add(const v1::StepRecord& record) {
+bool TrainerHistory::Add(const v1::StepRecord& record, const std::vector<Figure>& figures) {
   if (!record.has_evaluation()) {
     last_step_ = record.step();
-    steps_.Add(record.step(), record);
+    steps_.Add(record.step(), {record, {}});
     return true;
   }
   if (record.step() <= last_evaluated_) return false;
-  evaluations_.Add(evaluations_seen_++, record);
+  evaluations_.Add(evaluations_seen_++, {record, figures});
   last_evaluated_ = record.step();
   return true;
 }
 
-std::string TrainerHistory::Text(const JobSpec& spec, uint64_t step, uint64_t eval_steps) const {
+std::string TrainerHistory::Text(const JobSpec& spec, uint64_t step, uint64_t eval_steps,
+                                 const BestCheckpoint& best) const {
   const double samples = static_cast<double>(WholeSamples(spec));
   const auto epoch_of = [&](uint64_t at) {
     return static_cast<double>(at) * static_cast<double>(spec.samples_per_step()) / samples;
@@ -43,6 +45,10 @@ std::string TrainerHistory::Text(const JobSpec& spec, uint64_t step, uint64_t ev
   nlohmann::ordered_json state;
   state["best_metric"] = nullptr;
   state["best_model_checkpoint"] = nullptr;
+  if (!best.folder.empty()) {
+    state["best_metric"] = best.figure;
+    state["best_model_checkpoint"] = best.folder;
+  }
   state["epoch"] = epoch_of(step);
   state["global_step"] = step;
   state["is_hyper_param_search"] = false;
@@ -52,15 +58,20 @@ std::string TrainerHistory::Text(const JobSpec& spec, uint64_t step, uint64_t ev
   auto evaluation = evaluations_.records.begin();
   const auto add_evaluations = [&](uint64_t below) {
     for (; evaluation != evaluations_.records.end(); ++evaluation) {
-      const v1::StepRecord& record = evaluation->second;
+      const v1::StepRecord& record = evaluation->second.record;
       if (record.step() >= below) return;
-      history.push_back({{"epoch", epoch_of(record.step())},
-                         {"eval_loss", record.evaluation().loss()},
-                         {"eval_runtime", record.step_seconds()},
-                         {"step", record.step()}});
+      nlohmann::ordered_json entry = {{"epoch", epoch_of(record.step())},
+                                      {"eval_loss", record.evaluation().loss()}};
+      for (const Figure& figure : evaluation->second.figures) {
+        entry[absl::StrCat("eval_", NameOf(figure.metric))] = figure.value;
+      }
+      entry["eval_runtime"] = record.step_seconds();
+      entry["step"] = record.step();
+      history.push_back(std::move(entry));
     }
   };
-  for (const auto& [place, record] : steps_.records) {
+  for (const auto& [place, at] : steps_.records) {
+    const v1::StepRecord& record = at.record;
     if (record.step() > step) break;
     add_evaluations(record.step());
     history.push_back({{"epoch", epoch_of(record.step())},

@@ -35,6 +35,20 @@ TEST(TrainerHistoryTest, IgnoresTheSecondEvaluationOfABorder) {
   ASSERT_EQ(state["log_history"].size(), 1u);
   EXPECT_EQ(state["log_history"][0]["eval_loss"], 2.5);
   EXPECT_EQ(state["eval_steps"], 2);
+  EXPECT_TRUE(state["best_metric"].is_null());
+}
+
+TEST(TrainerHistoryTest, NamesFiguresAndTheBestCheckpoint) {
+  TrainerHistory history;
+  v1::StepRecord record;
+  record.set_step(4);
+  record.mutable_evaluation()->set_loss(2.5);
+  history.Add(record, {{Metric::kAccuracy, 0.75}});
+  const auto state =
+      nlohmann::json::parse(history.Text(TinyGpt2Spec(), 4, 2, {0.75, "out/checkpoint-4"}));
+  EXPECT_EQ(state["log_history"][0]["eval_accuracy"], 0.75);
+  EXPECT_EQ(state["best_metric"], 0.75);
+  EXPECT_EQ(state["best_model_checkpoint"], "out/checkpoint-4");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ TEST_F(EpsTest, FailuresHaveExitCodesAndAdvice) {
       {{"serv"}, 64, "did you mean serve?"},
       {{"trian"}, 64, "did you mean train?"},
       {{"train", "--lr=1e-3"}, 64, "optimizer.lr"},
-      {{"train", "--bf16"}, 64, "FP32"},
+      {{"train", "--bf16"}, 64, "training.precision=bf16"},
       {{"plan", "--hardwrae=x"}, 64, "did you mean --hardware?"},
       {{"checkpoint", "lss"}, 64, "did you mean ls?"},
       {{"generate", "--modle=x"}, 64, "did you mean --model?"},

@@ -25,9 +25,10 @@ class CodecTable {
     return *(step.value() > warmup_steps_ ? gradients_ : warmup_gradients_)[chunk.value()];
   }
   // Returns the codec of the residual that the gradient's codec leaves; null if no residual is
-  // kept.
+  // kept, as of a frozen chunk.
   const Codec* residual_or_null(ChunkId chunk, Step step) const {
-    return keeps_residuals_ && gradient(chunk, step).traits().uses_residual ? residual_ : nullptr;
+    const bool leaves = gradient(chunk, step).traits().uses_residual;
+    return keeps_residuals_ && leaves && !chunks_->chunk(chunk).frozen ? residual_ : nullptr;
   }
   // Returns the axes along which a stage receives the weights of one of its chunks. There is a
   // second copy only if the codec has blocks, whose values depend on the axis.

@@ -41,7 +41,7 @@ absl::StatusOr<ChunkCompute> ChunkCompute::New(const JobSpec& spec, MemoryAccoun
 
 absl::Status ChunkCompute::CheckVersion(const Chunk& chunk, std::optional<Version> present,
                                         Version wanted) {
-  if (present == wanted) return absl::OkStatus();
+  if (present == wanted || (chunk.frozen && present.has_value())) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("chunk ", chunk.id.value(), ": version ", wanted.value(), " wanted, ",
                    present.has_value() ? absl::StrCat("version ", present->value(), " is here")
@@ -50,6 +50,10 @@ absl::Status ChunkCompute::CheckVersion(const Chunk& chunk, std::optional<Versio
 
 absl::Status ChunkCompute::CheckUpdate(const Chunk& chunk, std::optional<Version> present,
                                        const UpdateRequest& request) {
+  if (chunk.frozen) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("update of chunk ", chunk.id.value(), ": it is frozen"));
+  }
   EPS_RETURN_IF_ERROR(CheckVersion(chunk, present, request.from));
   if (request.to != request.from.Next()) {
     return absl::InvalidArgumentError(absl::StrCat("update of chunk ", chunk.id.value(),
@@ -62,10 +66,11 @@ absl::Status ChunkCompute::CheckUpdate(const Chunk& chunk, std::optional<Version
 absl::Status ChunkCompute::CheckState(const Chunk& chunk, Version version,
                                       const Bytes& state) const {
   const size_t array_bytes = chunk.elements * sizeof(float);
-  if (state.size() == array_bytes * arrays_) return absl::OkStatus();
+  const size_t arrays = ArraysOf(chunk);
+  if (state.size() == array_bytes * arrays) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("state of chunk ", chunk.id.value(), " at version ", version.value(),
-                   ": expected ", array_bytes * arrays_, " bytes (", arrays_, " arrays of ",
+                   ": expected ", array_bytes * arrays, " bytes (", arrays, " arrays of ",
                    chunk.elements, " FP32 elements), found ", state.size()));
 }
 
@@ -79,7 +84,7 @@ EncodeOptions ChunkCompute::OptionsOfWeights(const Chunk& chunk, Version version
   EncodeOptions options;
   options.axis = axis;
   options.rng.seed = spec_->training.seed;
-  options.rng.step = version.value();
+  options.rng.step = ContentVersion(chunk, version).value();
   options.rng.micro_batch = chunk.id.value();
   options.kind = MemoryKind::kFetch;
   options.account = account_;
@@ -88,8 +93,8 @@ EncodeOptions ChunkCompute::OptionsOfWeights(const Chunk& chunk, Version version
 
 Bytes ChunkCompute::ReadState(const Chunk& chunk, const ChunkArrays& arrays) const {
   const size_t array_bytes = chunk.elements * sizeof(float);
-  Buffer state(array_bytes * arrays_, MemoryKind::kImport, account_);
-  for (size_t i = 0; i < arrays_; ++i) {
+  Buffer state(array_bytes * ArraysOf(chunk), MemoryKind::kImport, account_);
+  for (size_t i = 0; i < ArraysOf(chunk); ++i) {
     std::memcpy(state.data() + i * array_bytes, arrays.array(i), array_bytes);
   }
   return std::move(state).Freeze();
@@ -98,7 +103,7 @@ Bytes ChunkCompute::ReadState(const Chunk& chunk, const ChunkArrays& arrays) con
 void ChunkCompute::WriteState(const Chunk& chunk, const Bytes& state,
                               const ChunkArrays& arrays) const {
   const size_t array_bytes = chunk.elements * sizeof(float);
-  for (size_t i = 0; i < arrays_; ++i) {
+  for (size_t i = 0; i < ArraysOf(chunk); ++i) {
     std::memcpy(arrays.array(i), state.data() + i * array_bytes, array_bytes);
   }
 }
@@ -108,7 +113,7 @@ void ChunkCompute::Initialize(const Chunk& chunk, const ChunkArrays& arrays) con
     FillInitialValues(*spec_, s.tensor, s.tensor_offset,
                       absl::MakeSpan(arrays.weights + s.offset, s.elements()));
   }
-  for (size_t i = 1; i < arrays_; ++i) {
+  for (size_t i = 1; i < ArraysOf(chunk); ++i) {
     std::memset(arrays.array(i), 0, chunk.elements * sizeof(float));
   }
 }
@@ -181,6 +186,7 @@ void ChunkCompute::UpdatePanel(const Chunk& chunk, const ReductionPlan& plan, co
   const Segment& s = chunk.segments[panel.segment];
   GroupScalars group;
   group.weight_decay = spec_->groups[s.group.value()].weight_decay;
+  group.lr_multiplier = spec_->groups[s.group.value()].lr_multiplier;
   const absl::optional<AdamWScalars> adamw = rule_->adamw_scalars(step, group);
   const bool in_place = adamw.has_value() && plan.InPlace(panel);
   if (!in_place) plan.Run(panel, tiles, gradient);

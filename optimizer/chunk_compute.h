@@ -47,14 +47,14 @@ class ChunkCompute {
   // `spec` and `account` must outlive the result. Unimplemented for an unknown optimizer.
   static absl::StatusOr<ChunkCompute> New(const JobSpec& spec, MemoryAccount* account);
 
-  size_t arrays() const { return arrays_; }  // weights and state fields
+  size_t arrays() const { return arrays_; }  // weights and state fields of a chunk not frozen
 
-  // FailedPrecondition with both versions unless `present` is `wanted`; nullopt means that the
-  // chunk has no content.
+  // FailedPrecondition with both versions unless `present` is `wanted`, or the chunk is frozen and
+  // has content, which is that of all versions; nullopt means that the chunk has no content.
   static absl::Status CheckVersion(const Chunk& chunk, std::optional<Version> present,
                                    Version wanted);
-  // Checks that an update may begin on a chunk at `present`: it goes one step from there and
-  // encodes with legal codecs.
+  // Checks that an update may begin on a chunk at `present`: it is not frozen, the update goes one
+  // step from there and encodes with legal codecs.
   static absl::Status CheckUpdate(const Chunk& chunk, std::optional<Version> present,
                                   const UpdateRequest& request);
   // InvalidArgument with both sizes if `state` has the wrong one.
@@ -73,6 +73,8 @@ class ChunkCompute {
                                       const ChunkArrays& arrays) const;
 
  private:
+  size_t ArraysOf(const Chunk& chunk) const { return chunk.frozen ? 1 : arrays_; }
+
   // One for each entry of UpdateRequest::encode.
   using Encoders = std::vector<std::unique_ptr<TileEncoder>>;
 

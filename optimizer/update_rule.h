@@ -32,6 +32,7 @@ struct StepScalars {
 // The numbers of a parameter group.
 struct GroupScalars {
   double weight_decay = 0;
+  double lr_multiplier = 1;  // of StepScalars::lr
 };
 
 inline constexpr int kMaxStateFields = 4;

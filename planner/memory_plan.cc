@@ -18,6 +18,7 @@ namespace eps::planner {
 namespace {
 
 constexpr double kFp32 = 4;            // bytes
+constexpr double kBf16 = 2;            // bytes
 constexpr double kStagesOnDevice = 2;  // the one being computed, and the next
 
 double Elements(const Chunk& chunk) { return static_cast<double>(chunk.elements); }
@@ -48,8 +49,8 @@ class ServerMemory {
                             [](const Shard& a, const Shard& b) { return a.elements < b.elements; })
         ->elements;
   }
-  double MostElements() const {
-    return Most([](const Shard& shard) { return shard.elements; });
+  double MostState() const {
+    return Most([](const Shard& shard) { return shard.state; });
   }
   // Gradients of every part for the two largest stages, gradients of shared tensors, and the sums.
   double Contributions() const {
@@ -76,6 +77,8 @@ class ServerMemory {
  private:
   struct Shard {
     double elements = 0;
+    double trained = 0;             // elements that are not frozen
+    double state = 0;               // bytes
     std::vector<double> gradients;  // encoded, by the stage that holds them
     std::vector<double> weights;
     double tied = 0;  // encoded gradients of chunks that several stages use
@@ -83,12 +86,14 @@ class ServerMemory {
   };
 
   double Sums(const Shard& shard) const {
-    return spec_.training.mode == Mode::kSealed ? kFp32 * shard.elements : 0;
+    return spec_.training.mode == Mode::kSealed ? kFp32 * shard.trained : 0;
   }
 
   void Add(const Chunk& chunk, Shard* shard) const {
     shard->elements += Elements(chunk);
-    const double gradient = GradientBytes(chunk);
+    shard->trained += chunk.frozen ? 0 : Elements(chunk);
+    shard->state += static_cast<double>(StateBytes(spec_, chunk));
+    const double gradient = chunk.frozen ? 0 : GradientBytes(chunk);
     const Codec* const residual =
         codecs_.residual_or_null(chunk.id, Step(spec_.codecs.warmup_steps + 1));
     if (residual != nullptr) {
@@ -249,19 +254,21 @@ TierUse WorkerTier(const LargestStage& largest, Bytes stash, const Hardware& har
   return tier;
 }
 
-TierUse DeviceTier(const LargestStage& largest, Bytes stash, double activations,
+TierUse DeviceTier(const LargestStage& largest, Bytes stash, const JobSpec& spec,
                    const Hardware& hardware, const RunShape& shape) {
   const Device& smallest = SmallestDevice(hardware);
   TierUse tier;
   tier.tier = Tier::kDevice;
   tier.machine = smallest.name;
   tier.available = smallest.memory;
-  if (!smallest.host) {
+  double each = smallest.host ? 0 : kFp32;                         // bytes
+  if (spec.training.precision != Precision::kFp32) each += kBf16;  // a copy
+  if (each > 0) {
     tier.uses.push_back(
-        {"weights", Bytes(kFp32 * kStagesOnDevice * largest.weights), /*exact=*/false, Bytes(0)});
+        {"weights", Bytes(each * kStagesOnDevice * largest.weights), /*exact=*/false, Bytes(0)});
   }
   tier.uses.push_back({"gradients", Bytes(kFp32 * largest.gradient), /*exact=*/false, Bytes(0)});
-  tier.uses.push_back({"activations", Bytes(activations), /*exact=*/false, Bytes(0)});
+  tier.uses.push_back({"activations", Bytes(ActivationBytes(spec)), /*exact=*/false, Bytes(0)});
   if (shape.stash_on_device) {
     tier.uses.push_back(Use(MemoryKind::kStash, stash, /*exact=*/true, stash));
   }
@@ -335,7 +342,7 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
         absl::StrCat("storage.kind and storage.path ask for state on disks, but a server of \"",
                      hardware.name, "\" has no storage; describe it, or set storage.kind=dram"));
   }
-  const Bytes state = memory.MostElements() * work.state_per_parameter;
+  const Bytes state(memory.MostState());
   std::vector<TierUse> tiers = {ServerTier(memory, state, hardware, shape, storage)};
   if (storage.durable) {
     tiers.push_back(DiskTier(state, hardware));
@@ -346,7 +353,7 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
   }
   const LargestStage largest = FindLargestStage(spec, chunks, codecs);
   TierUse host = WorkerTier(largest, stash, hardware, shape);
-  TierUse device = DeviceTier(largest, stash, ActivationBytes(spec), hardware, shape);
+  TierUse device = DeviceTier(largest, stash, spec, hardware, shape);
   const bool host_computes = SmallestDevice(hardware).host;
   if (host_computes) {  // the host memory also holds what the device would
     for (MemoryUse& use : device.uses) {

@@ -28,7 +28,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const DataSpec kData = {DataOrder::kShuffled, uint64_t{1} << 40, std::string(64, '0')};
+// Data of 2^40 tokens, which no plan reads.
+DataSpec SomeData() {
+  DataSpec data;
+  data.tokens = uint64_t{1} << 40;
+  data.sha256 = std::string(64, '0');
+  return data;
+}
 
 Hardware Example(const std::string& name) { return *ParseHardware(*HardwareExample(name), name); }
 
@@ -40,7 +46,7 @@ JobSpec Gpt2Spec(const Config& config, int layers, int width, uint32_t workers) 
   model.gpt2.n_head = width / 64;
   model.gpt2.n_positions = 1024;
   model.gpt2.vocab_size = 50257;
-  return *BuildJobSpec(config, model, kData, workers);
+  return *BuildJobSpec(config, model, SomeData(), workers);
 }
 
 Config ConfigWith(const std::vector<std::pair<std::string, std::string>>& settings) {
@@ -241,6 +247,21 @@ TEST(MemoryPlan, StateAndStashAreExact) {
   EXPECT_EQ(worker.uses[1].bytes, Bytes(5.0 * 4 * 4 * 1024 * 256 * 4));
 }
 
+// FP32 weights on their way to the device, and the copies there.
+TEST(MemoryPlan, Bf16HalvesTheStashAndAddsCopies) {
+  const Config config =
+      ConfigWith({{"training.micro_batches", "4"}, {"training.clip", "none"}, {"servers", "1"}});
+  JobSpec spec = Gpt2Spec(config, 4, 256, 1);
+  const Plan fp32 = *MakePlan(config, spec, Example("two_core_box"));
+  spec.training.precision = Precision::kBf16;
+  const Plan bf16 = *MakePlan(config, spec, Example("two_core_box"));
+  EXPECT_EQ(bf16.tiers[1].uses[1].kind, "stash");
+  EXPECT_EQ(2 * bf16.tiers[1].uses[1].bytes, fp32.tiers[1].uses[1].bytes);
+  EXPECT_EQ(bf16.tiers[1].uses[2].kind, "weights");
+  // The largest stage is the one with the FP32 gradient: its bytes for two copies of two bytes.
+  EXPECT_EQ(bf16.tiers[1].uses[2].bytes, bf16.tiers[1].uses[3].bytes);
+}
+
 TEST(MemoryPlan, RefusalsHaveFiguresAndKeys) {
   const Config config = ConfigWith({{"training.clip", "none"}});
   const JobSpec spec = Gpt2Spec(config, 48, 1600, 1);
@@ -270,7 +291,7 @@ JobSpec L2lSpec(const Config& config) {
   model.gpt2.n_head = 32;
   model.gpt2.n_positions = 1024;
   model.gpt2.vocab_size = 30522;
-  return *BuildJobSpec(config, model, kData, 1);
+  return *BuildJobSpec(config, model, SomeData(), 1);
 }
 
 // 17e9 parameters: 204 GB of FP32 state fit into 512 GB, which hold 42.7e9 parameters of 12 bytes

@@ -4,7 +4,6 @@
 #include "base/job/layout/chunk_map.h"
 #include "base/job/layout/visits.h"
 #include "base/job/models/model_family.h"
-#include "base/job/optimizers.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
 #include "compression/codec_table.h"
@@ -23,10 +22,11 @@ Bytes EncodedBytes(const Codec& codec, const Chunk& chunk, Axis axis) {
                kBitsPerByte);
 }
 
-// Returns the stash bytes for one token's input of a stage.
+// Returns the stash bytes for one token's input of a stage. The codec fp32 keeps 16-bit values.
 absl::StatusOr<Bytes> StashBytesPerToken(const JobSpec& spec) {
   EPS_ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(spec.codecs.stash));
-  const double bytes = codec->traits().bits_per_element / kBitsPerByte;
+  const bool halved = spec.codecs.stash == "fp32" && spec.training.precision != Precision::kFp32;
+  const double bytes = codec->traits().bits_per_element / kBitsPerByte / (halved ? 2 : 1);
   return Bytes(bytes * FamilyOf(spec.model.type).width(spec.model));
 }
 
@@ -91,8 +91,10 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
   work.micro_batches = t.micro_batches;
   work.tokens = spec.tokens_per_step();
   work.sealed = t.mode == Mode::kSealed;
+  uint64_t state = 0;
+  for (const Chunk& chunk : chunks.chunks()) state += StateBytes(spec, chunk);
   work.state_per_parameter =
-      Bytes(sizeof(float) * static_cast<double>(1 + StateFields(spec.optimizer).size()));
+      Bytes(static_cast<double>(state) / static_cast<double>(work.parameters));
   for (uint32_t s = 0; s < spec.stages.size(); ++s) {
     const StageId id(s);
     const bool last = s + 1 == spec.stages.size();
@@ -114,6 +116,7 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
       if (backward.has_second && fetched_for_backward) {
         stage.fetch_backward += EncodedBytes(weights, chunk, backward.second);
       }
+      if (chunk.frozen) continue;
       stage.push += EncodedBytes(codecs.gradient(chunk_id, after_warmup), chunk, Axis::kRow);
       const Codec* const residual = codecs.residual_or_null(chunk_id, after_warmup);
       if (residual != nullptr && spec.codecs.residual_home == ResidualHome::kServer) {

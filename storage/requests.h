@@ -22,7 +22,8 @@ namespace eps {
 // in one pass over the chunk. Completes with UpdateResult.
 
 // Encodes the weights at `version`. Completes with Bytes, which never change. FailedPrecondition
-// with both versions if the chunk is at another one.
+// with both versions if the chunk is at another one. A frozen chunk with content is at every
+// version, here and below.
 struct ReadRequest {
   ChunkId chunk;
   Version version;

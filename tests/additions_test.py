@@ -19,7 +19,7 @@ OWN = {
                   "planner/papers/"),  # papers name the optimizers that they measured
     "model": ("base/job/models/", "worker/models/", "worker/relay/synthetic_runtime.h",
               "worker/relay/synthetic_runtime.cc", "verify/models/", "planner/papers/"),
-    "schedule parameter": ("base/job/keys.h", "base/job/schedule.cc"),
+    "schedule parameter": ("base/job/schedule.h", "base/job/schedule.cc"),
     "key": ("base/job/", "base/config/"),
 }
 # (kind, room): number of the room's files that contain a name although they may not.
@@ -70,7 +70,7 @@ def patterns(read):
     if len(optimizers) != len(optimizer_enumerators) or len(models) != len(model_enumerators):
         raise AssertionError("an enumeration and its names differ in length")
     fields = re.findall(r"^\s*(?:double|uint64_t) (\w+) = ",
-                        SCHEDULE_STRUCT.search(read("base/job/keys.h")).group(1), re.MULTILINE)
+                        SCHEDULE_STRUCT.search(read("base/job/schedule.h")).group(1), re.MULTILINE)
     # Fields with words of everyday use would be found everywhere.
     fields = [field for field in fields if field not in ("power", "warmup_steps")]
     keys = re.findall(r"^\| `([\w.]+)` \|", read("docs/reference/config.md"), re.MULTILINE)

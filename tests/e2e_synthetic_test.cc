@@ -136,8 +136,8 @@ class PoisonedRuntime final : public StageRuntime {
       return program_->Backward(weights, batch, in, grad_out, loss_scale_log2);
     }
     absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
-                                 const ActivationPtr& in) override {
-      return program_->Loss(weights, batch, in);
+                                 const ActivationPtr& in, Predictions* predictions) override {
+      return program_->Loss(weights, batch, in, predictions);
     }
 
    private:

@@ -226,8 +226,8 @@ class ReportTest(unittest.TestCase):
         self.assertIn("loss: %.4f over the last 6 steps" % mean, self.printed)
         self.assertEqual(self.page.row("held-out loss"),
                          ["%.4f after step 6" % self.evaluations[-1]["eval_loss"]])
-        self.assertIn("held-out loss: %.4f after step 6" % self.evaluations[-1]["eval_loss"],
-                      self.printed)
+        self.assertRegex(self.printed, r"held-out loss: %.4f, perplexity \d+\.\d{4} after step 6" %
+                         self.evaluations[-1]["eval_loss"])
         self.assertEqual(self.page.row("tokens"), [str(sum(r["tokens"] for r in self.steps))])
         self.assertIn("report: %s/report.html\n" % self.out, self.printed)
 

@@ -90,6 +90,18 @@ class Run:
             # On a busy machine the run may end before the kill; try again.
         raise AssertionError("no run was killed before its end")
 
+    def save_after_a_kill(self):
+        """Kills a run and saves its state; returns the checkpoint and its step, whose line is in
+        metrics.jsonl."""
+        step = 1
+        while self.last_step() < step:
+            # The kill may fall between the cut of a step and its line in metrics.jsonl.
+            self.kill_in_the_middle()
+            self.test.eps("checkpoint", "save", self.state, "--out=" + self.out)
+            checkpoint, = glob.glob(os.path.join(self.out, "checkpoint-*"))
+            step = int(checkpoint.rpartition("-")[2])
+        return checkpoint, step
+
     def rows(self):
         try:
             with open(self.metrics, encoding="utf-8") as f:
@@ -159,10 +171,8 @@ class MissingStateTest(unittest.TestCase):
         run.expect_end("latest")
 
     def test_an_older_checkpoint_is_offered_by_name(self):
-        run = Run(self, "older-checkpoint").kill_in_the_middle()
-        self.eps("checkpoint", "save", run.state, "--out=" + run.out)
-        checkpoint, = glob.glob(os.path.join(run.out, "checkpoint-*"))
-        step = int(checkpoint.rpartition("-")[2])
+        run = Run(self, "older-checkpoint")
+        checkpoint, step = run.save_after_a_kill()
         shutil.rmtree(run.state)
         # The run went on after the checkpoint.
         with open(run.metrics, "a", encoding="utf-8") as f:
@@ -172,13 +182,8 @@ class MissingStateTest(unittest.TestCase):
         self.assertIn("note: --resume=%s: starting over at step %d" % (checkpoint, step), said)
 
     def test_a_checkpoint_of_the_last_step_is_enough(self):
-        run, step = Run(self, "last-checkpoint"), 1
-        while run.last_step() < step:
-            # The kill may fall between the cut of a step and its line in metrics.jsonl.
-            run.kill_in_the_middle()
-            self.eps("checkpoint", "save", run.state, "--out=" + run.out)
-            checkpoint, = glob.glob(os.path.join(run.out, "checkpoint-*"))
-            step = int(checkpoint.rpartition("-")[2])
+        run = Run(self, "last-checkpoint")
+        _, step = run.save_after_a_kill()
         rows = [row for row in run.rows() if row["step"] <= step]
         with open(run.metrics, "w", encoding="utf-8") as f:
             f.writelines(json.dumps(row) + "\n" for row in rows)

@@ -150,7 +150,7 @@ BUGS = [
         [Edit("worker/client/fetcher.cc", "RoundToBf16(tile, segment.cols, out);", ";")],
         MATRIX, DECODE_ONCE),
     Bug("stash-not-rounded-at-hand", "an input that skips the stash is not rounded",
-        [Edit("worker/exec/torch_runtime.cc", "DecodeFromStash(stash_, encoded, y);", ";")],
+        [Edit("worker/exec/torch_runtime.cc", "DecodeFromStash(stash_, encoded, wide);", ";")],
         MATRIX, STASH),
     Bug("short-warm-up", "the warm-up of gradients ends a step early",
         [Edit("compression/codec_table.h", "step.value() > warmup_steps_",

@@ -43,13 +43,12 @@ def section(title):
     return README.partition("## %s\n" % title)[2].partition("\n## ")[0]
 
 
-def commands(text):
-    """Returns the `eps` commands of the code blocks of a text, each as a list of words."""
+def commands_of(text):
+    """Returns for each code block of a text its `eps` commands, each as a list of words."""
     blocks = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    lines = [line.partition("#")[0] for block in blocks for line in block.splitlines()]
     # A prompt is the only argument with a space.
-    return [re.findall(r'(?:[^\s"]|"[^"]*")+', line)[1:] for line in lines
-            if line.startswith("eps ")]
+    return [[re.findall(r'(?:[^\s"]|"[^"]*")+', line.partition("#")[0])[1:]
+             for line in block.splitlines() if line.startswith("eps ")] for block in blocks]
 
 
 def number(text):
@@ -68,9 +67,9 @@ class ReadmeTest(unittest.TestCase):
         path("config.json").write_text(json.dumps(SMALL_MODEL), encoding="utf-8")
         with open(path("tokens.bin"), "wb") as f:
             array.array("H", (i * i % 256 for i in range(4000))).tofile(f)
-        cls.listed = commands(section("Train on your own data"))
+        cls.tuning, cls.listed = commands_of(section("Fine-tune the model that you have"))
         cls.first = cls.shortened(cls.listed[0], "DIR")
-        for name in ("DIR", "own", "tuned", "refused", "HF_FOLDER"):
+        for name in ("DIR", "own", "given", "tuned", "refused", "HF_FOLDER"):
             shutil.rmtree(path(name), ignore_errors=True)
         cls.printed = run(*cls.first)
 
@@ -89,15 +88,20 @@ class ReadmeTest(unittest.TestCase):
 
     def test_commands_run_as_listed(self):
         self.assertEqual([words[0] for words in self.listed],
-                         ["train", "train", "data", "train", "train", "generate"])
-        config, data, folder, resume, generate = self.listed[1:]
+                         ["train", "train", "train", "generate"])
+        config, resume, generate = self.listed[1:]
         self.assertIn("step: 2/2 ", run(*self.shortened(config, "own")))
-        run("checkpoint", "export", "own/checkpoint-2", "--out=HF_FOLDER")
-        # The tokenizer of bytes needs no package.
-        run(*[word.replace("--tokenizer=HF_FOLDER", "--tokenizer=bytes") for word in data])
-        self.assertIn("HF_FOLDER/model.safetensors\n", run(*self.shortened(folder, "tuned")))
         self.assertIn("step: 3/3 ", run(*self.shortened(resume, "DIR")))
         self.assertIn("The ", run(*self.shortened(generate, "DIR")))
+
+    def test_fine_tuning_runs_as_listed(self):
+        data, train = self.tuning
+        run(*self.shortened(self.listed[1], "given"))
+        run("checkpoint", "export", "given/checkpoint-2", "--out=HF_FOLDER")
+        # The tokenizer of bytes needs no package.
+        run(*[word.replace("--tokenizer=HF_FOLDER", "--tokenizer=bytes") for word in data])
+        self.assertIn("HF_FOLDER/model.safetensors\n", run(*self.shortened(train, "tuned")))
+        self.assertTrue(os.path.exists(os.path.join(TMP, "tuned/checkpoint-2/model.safetensors")))
 
     def test_the_sample_output_is_what_the_program_prints(self):
         sample = section("Start")
@@ -144,9 +148,9 @@ class ReadmeTest(unittest.TestCase):
                     for name in ("step-ratio", "step-ratio-sealed", "depth", "adamw",
                                  "adamw-torch", "transport", "plans", "codec-training")}
         on_intel = {name for name, machine in machines.items() if machine == "Intel"}
-        self.assertEqual(on_intel, {"codec-training", "plans"})
-        self.assertIn("an Intel Xeon for the plan and the held-out loss, an AMD EPYC for the "
-                      "others", " ".join(section("Results").split()))
+        self.assertEqual(on_intel, {"codec-training"})
+        self.assertIn("an Intel Xeon for the held-out loss, an AMD EPYC for the others",
+                      " ".join(section("Results").split()))
 
 
 if __name__ == "__main__":

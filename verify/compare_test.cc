@@ -24,6 +24,7 @@ JobSpec TwoTensors() {
   vector.rows = 1;
   vector.cols = 4;
   spec.tensors = {matrix, vector};
+  spec.groups.emplace_back();
   return spec;
 }
 

@@ -74,7 +74,7 @@ LossSum LossOfStages(const JobSpec& spec, StageRuntime* runtime, const StageInpu
     const auto loaded = runtime->Load(StageId(s), std::move(host));
     StageProgram& program = runtime->program(StageId(s));
     if (s + 1 == spec.stages.size()) {
-      const auto loss = program.Loss(*loaded, batch, in);
+      const auto loss = program.Loss(*loaded, batch, in, nullptr);
       EXPECT_TRUE(loss.ok()) << loss.status();
       return *loss;
     }
@@ -115,7 +115,7 @@ TEST(EvaluationLossTest, MatchesTheReferenceWithoutDropout) {
     for (const uint32_t samples : {c.samples, 1u}) {
       const MicroBatch batch = HeldOutBatch(spec, samples);
       const LossSum loss = LossOfStages(spec, runtime->get(), weights, batch);
-      auto expected = (*reference)->Run(weights, weights, batch);
+      auto expected = (*reference)->Run(weights, weights, batch, 0);
       ASSERT_TRUE(expected.ok()) << expected.status();
       EXPECT_EQ(loss.sum, expected->loss.sum);
       EXPECT_EQ(loss.tokens, expected->loss.tokens);

@@ -27,8 +27,13 @@ absl::StatusOr<RecordedArray> RecordedArray::Open(const std::string& path, const
   for (size_t t = 0; t < spec.tensors.size(); ++t) {
     const ModelFamily& family = FamilyOf(spec.model.type);
     const TensorSpec& tensor = spec.tensors[t];
-    // Optimizer state is stored as the job lays out its tensors.
-    array.tensors_.push_back(weights ? family.InFiles(spec.model, tensor, t) : AsLaidOut(tensor));
+    array.tensors_.emplace_back();
+    if (weights) {
+      array.tensors_.back() = family.InFiles(spec.model, tensor, t);
+    } else if (!spec.IsFrozen(TensorId(static_cast<uint32_t>(t)))) {
+      // Optimizer state is stored as the job lays out its tensors.
+      array.tensors_.back() = AsLaidOut(tensor);
+    }
     for (const FileTensor& expected : array.tensors_.back()) {
       const auto entry = array.file_->Find(expected.name);
       if (!entry.ok()) return absl::DataLossError(entry.status().message());

@@ -24,7 +24,7 @@ class RecordedArray {
   static absl::StatusOr<RecordedArray> Open(const std::string& path, const JobSpec& spec,
                                             bool weights);
 
-  // Reads all elements of a tensor. `out` has their number.
+  // Reads all elements of a tensor. `out` has their number. A frozen tensor has no optimizer state.
   absl::Status Read(TensorId tensor, float* out) const;
 
  private:

@@ -22,7 +22,7 @@ using UseGradients = std::vector<std::vector<std::vector<float>>>;
 
 // The result of one micro-batch.
 struct MicroBatchResult {
-  UseGradients gradient;  // of the sum of the token losses
+  UseGradients gradient;  // of the sum of the token losses, scaled
   LossSum loss;
 };
 
@@ -32,10 +32,11 @@ class ReferenceModel {
   virtual ~ReferenceModel() = default;
   // `for_input_gradient` holds the weights with which the gradient of a product's input is computed
   // (docs/quantization.md), by stage and use; a pointer equals the one in `weights` where both
-  // passes use the same weights. Returns Internal or ResourceExhausted with LibTorch's message.
+  // passes use the same weights. The gradient is that of the loss times 2^-loss_scale_log2. Returns
+  // Internal or ResourceExhausted with LibTorch's message.
   virtual absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
                                                const StageInputs& for_input_gradient,
-                                               const MicroBatch& batch) = 0;
+                                               const MicroBatch& batch, int loss_scale_log2) = 0;
 };
 
 }  // namespace eps

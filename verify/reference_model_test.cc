@@ -36,6 +36,7 @@ struct Case {
   std::string stash = "fp32";
   std::string program = "";  // empty: by hand; else the program of this model
   bool packed = false;       // documents share rows
+  std::string dtype = "float32";
 };
 
 JobSpec MakeSpec(const Case& c) {
@@ -52,7 +53,7 @@ JobSpec MakeSpec(const Case& c) {
   gpt2.embd_pdrop = c.embd_pdrop;
   gpt2.attn_pdrop = c.attn_pdrop;
   gpt2.layer_norm_epsilon = 2e-5;
-  if (c.program == "gpt2") spec.model = ModelOf(Gpt2Program(gpt2, /*fused_gelu=*/false));
+  if (c.program == "gpt2") spec.model = ModelOf(Gpt2Program(gpt2, /*fused_gelu=*/false, c.dtype));
   if (c.program == "llama") {
     LlamaShape shape;
     shape.layers = c.layers;
@@ -62,6 +63,7 @@ JobSpec MakeSpec(const Case& c) {
     shape.vocab = c.vocab;
     shape.positions = c.seq;
     shape.attention_dropout = c.attn_pdrop;
+    shape.dtype = c.dtype;
     spec.model = ModelOf(LlamaProgram(shape));
   }
   spec.training.micro_batch_size = c.samples;
@@ -175,7 +177,7 @@ TEST_P(ReferenceModelTest, MatchesTheStageProgramsBitForBit) {
   for (const uint32_t index : {0u, 3u}) {
     const MicroBatch batch = MakeBatch(c, index);
     const MicroBatchResult expected = RunStagePrograms(spec, runtime->get(), inputs, others, batch);
-    const auto got = (*reference)->Run(inputs, others, batch);
+    const auto got = (*reference)->Run(inputs, others, batch, 0);
     ASSERT_TRUE(got.ok()) << got.status();
     EXPECT_EQ(got->loss.sum, expected.loss.sum);
     EXPECT_EQ(got->loss.tokens, expected.loss.tokens);
@@ -210,6 +212,14 @@ const Case kCases[] = {
     {"Llama", 3, 4, 32, 61, 12, 3, 1024, false, 0, 0, 0, false, false, "fp32", "llama"},
     {"LlamaDropout", 2, 4, 64, 67, 16, 2, 7, false, 0, 0, 0.3, true, false, "fp32", "llama"},
     {"LlamaBothAxes", 2, 4, 32, 61, 12, 3, 9, false, 0, 0, 0.1, false, true, "fp8_e4m3", "llama"},
+    {"Gpt2InBf16", 2, 2, 32, 61, 12, 3, 9, true, 0.1, 0.2, 0.3, true, false, "fp32", "gpt2", false,
+     "bfloat16"},
+    {"LlamaInBf16", 3, 4, 32, 61, 12, 3, 1024, false, 0, 0, 0.3, false, false, "fp32", "llama",
+     false, "bfloat16"},
+    {"Gpt2InBf16BothAxes", 2, 2, 32, 61, 12, 3, 9, true, 0.1, 0, 0, false, true, "fp8_e4m3", "gpt2",
+     false, "bfloat16"},
+    {"LlamaInBf16StashFp16", 2, 4, 32, 61, 12, 3, 9, false, 0, 0, 0, true, false, "fp16", "llama",
+     false, "bfloat16"},
     {"Packed", 2, 2, 32, 61, 40, 3, 1024, true, 0, 0, 0, true, false, "fp32", "", true},
     {"PackedDropout", 2, 4, 64, 67, 40, 2, 9, false, 0.1, 0.2, 0.3, true, false, "fp32", "", true},
 };
@@ -227,8 +237,8 @@ TEST(ReferenceModel, PlantedMaskShiftChangesTheMasks) {
   auto wrong = NewReferenceModel(spec, options);
   ASSERT_TRUE(right.ok() && wrong.ok());
   const MicroBatch batch = MakeBatch(c, 0);
-  EXPECT_NE((*right)->Run(InputsOf(spec, weights), InputsOf(spec, weights), batch)->loss.sum,
-            (*wrong)->Run(InputsOf(spec, weights), InputsOf(spec, weights), batch)->loss.sum);
+  EXPECT_NE((*right)->Run(InputsOf(spec, weights), InputsOf(spec, weights), batch, 0)->loss.sum,
+            (*wrong)->Run(InputsOf(spec, weights), InputsOf(spec, weights), batch, 0)->loss.sum);
 }
 
 TEST(ReferenceModel, RefusesAModelWithoutReference) {

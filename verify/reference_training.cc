@@ -38,6 +38,17 @@ bool HasNan(const TensorValues& gradient) {
   return false;
 }
 
+bool IsFinite(const UseGradients& gradient) {
+  for (const auto& stage : gradient) {
+    for (const auto& values : stage) {
+      for (const float x : values) {
+        if (!std::isfinite(x)) return false;
+      }
+    }
+  }
+  return true;
+}
+
 MicroBatchResult Sum(MicroBatchResult left, MicroBatchResult right) {
   for (size_t stage = 0; stage < left.gradient.size(); ++stage) {
     for (size_t use = 0; use < left.gradient[stage].size(); ++use) {
@@ -83,9 +94,15 @@ ReferenceTraining::ReferenceTraining(const JobSpec& spec, ReferenceModel* model,
       plant_(plant),
       rule_(std::move(rule)),
       chunks_(ChunkMap::Build(spec)) {
+  if (spec.training.precision == Precision::kCmp) {
+    loss_scale_ = FirstLossScale(spec.training.loss_scale);
+  }
   state_.resize(1 + StateFields(spec.optimizer).size());
   for (uint32_t t = 0; t < spec.tensors.size(); ++t) {
-    for (TensorValues& array : state_) array.emplace_back(spec.tensors[t].elements(), 0.0f);
+    for (TensorValues& array : state_) {
+      const bool is_empty = spec.IsFrozen(TensorId(t)) && &array != &state_[0];
+      array.emplace_back(is_empty ? 0 : spec.tensors[t].elements(), 0.0f);
+    }
     FillInitialValues(spec, TensorId(t), 0, absl::MakeSpan(state_[0].back()));
   }
 }
@@ -107,7 +124,12 @@ absl::StatusOr<StepFigures> ReferenceTraining::RunStep() {
   }
   figures.tokens = sum.loss.tokens;
   const auto tokens = static_cast<double>(std::max<uint64_t>(figures.tokens, 1));
-  const double scale = (plant_ == Plant::kWrongLossScale ? 2.0 : 1.0) / tokens;
+  const double scale =
+      std::ldexp(plant_ == Plant::kWrongLossScale ? 2.0 : 1.0, LossScaleLog2(spec_, loss_scale_)) /
+      tokens;
+  if (loss_scale_.has_value()) {
+    loss_scale_ = NextLossScale(spec_.training.loss_scale, *loss_scale_, figures.skipped);
+  }
   figures.loss = sum.loss.sum / tokens;
   if (figures.skipped) {
     wire_->DropResiduals();
@@ -159,17 +181,19 @@ absl::StatusOr<MicroBatchResult> ReferenceTraining::RunMicroBatch(uint32_t part,
   EPS_ASSIGN_OR_RETURN(MicroBatch batch, batches_->Get(Step(data_step), data_index));
   batch.step = Step(step_);
   batch.index = index;
-  return model_->Run(inputs_, for_input_gradient_, batch);
+  return model_->Run(inputs_, for_input_gradient_, batch, LossScaleLog2(spec_, loss_scale_));
 }
 
 absl::StatusOr<MicroBatchResult> ReferenceTraining::RunPart(uint32_t part) const {
   EPS_ASSIGN_OR_RETURN(MicroBatchResult sum,
                        SumOf(spec_.training.micro_batches, plant_ == Plant::kSequentialTree,
                              [&](uint32_t j) { return RunMicroBatch(part, j); }));
-  wire_->PassGradient(Step(step_), part, &sum.gradient);
+  // A codec may turn an infinity into a finite number, so the worker looks before.
+  const bool overflows = spec_.training.nonfinite == Nonfinite::kSkip && !IsFinite(sum.gradient);
+  wire_->PassGradient(Step(step_), part, LossScaleLog2(spec_, loss_scale_), &sum.gradient);
   for (auto& stage : sum.gradient) {
     for (auto& values : stage) {
-      for (float& x : values) x = IsAdmissible(x) ? x : kPoison;
+      for (float& x : values) x = IsAdmissible(x) && !overflows ? x : kPoison;
     }
   }
   return sum;
@@ -196,12 +220,14 @@ absl::StatusOr<MicroBatchResult> ReferenceTraining::RunSwappedTree() const {
   });
 }
 
-// Returns one gradient per tensor: its uses are added in stage order.
+// Returns one gradient per tensor: its uses are added in stage order. A frozen tensor has none.
 TensorValues ReferenceTraining::ReduceUses(UseGradients gradient) const {
   TensorValues reduced(spec_.tensors.size());
   for (size_t stage = 0; stage < spec_.stages.size(); ++stage) {
     for (size_t use = 0; use < spec_.stages[stage].uses.size(); ++use) {
-      std::vector<float>& sum = reduced[spec_.stages[stage].uses[use].tensor.value()];
+      const TensorId tensor = spec_.stages[stage].uses[use].tensor;
+      if (spec_.IsFrozen(tensor)) continue;
+      std::vector<float>& sum = reduced[tensor.value()];
       if (sum.empty()) {
         sum = std::move(gradient[stage][use]);
       } else if (plant_ != Plant::kDroppedUse) {
@@ -217,6 +243,7 @@ TensorValues ReferenceTraining::ReduceUses(UseGradients gradient) const {
 double ReferenceTraining::Norm(const TensorValues& gradient, float scale) const {
   double sum = 0;
   for (const Chunk& chunk : chunks_.chunks()) {
+    if (chunk.frozen) continue;
     SquareSum squares;
     ForEachTile(chunk, [&](const Tile& tile) {
       const Segment& s = chunk.segments[tile.segment];
@@ -260,10 +287,12 @@ void ReferenceTraining::Update(const TensorValues& gradient, const StepScalars& 
   }
   for (size_t t = 0; t < spec_.tensors.size(); ++t) {
     const TensorSpec& tensor = spec_.tensors[t];
+    if (spec_.IsFrozen(TensorId(static_cast<uint32_t>(t)))) continue;
     GroupScalars group;
     group.weight_decay = plant_ == Plant::kDecayOnBias
                              ? largest_decay
                              : spec_.groups[tensor.group.value()].weight_decay;
+    group.lr_multiplier = spec_.groups[tensor.group.value()].lr_multiplier;
     TileState state;
     state.weight = state_[0][t].data();
     for (size_t i = 1; i < state_.size(); ++i) state.field[i - 1] = state_[i][t].data();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
+#include "base/numerics/loss_scale.h"
 #include "optimizer/update_rule.h"
 #include "verify/plant.h"
 #include "verify/reference_model.h"
@@ -87,9 +89,10 @@ class ReferenceTraining {
   const ChunkMap chunks_;
 
   uint64_t step_ = 0;
-  uint64_t update_ = 0;              // the optimizer's t: the number of steps that were not skipped
-  double last_norm_ = 0;             // gradient norm of the last step that was not skipped
-  std::vector<TensorValues> state_;  // weights, then the rule's fields
+  uint64_t update_ = 0;  // the optimizer's t: the number of steps that were not skipped
+  std::optional<LossScale> loss_scale_;  // of the next step, with training.precision=cmp
+  double last_norm_ = 0;                 // gradient norm of the last step that was not skipped
+  std::vector<TensorValues> state_;      // weights, then the rule's fields
   std::unique_ptr<WireReference> wire_;
   std::map<Axis, TensorValues> shown_;         // the weights after the wire
   std::map<Axis, TensorValues> shown_before_;  // shown_ of the previous step

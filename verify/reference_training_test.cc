@@ -34,7 +34,7 @@ class NoisyModel final : public ReferenceModel {
 
   absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
                                        const StageInputs& for_input_gradient,
-                                       const MicroBatch& batch) override {
+                                       const MicroBatch& batch, int /*loss_scale_log2*/) override {
     MicroBatchResult result;
     const uint32_t data = batch.tokens.empty() ? 0 : static_cast<uint32_t>(batch.tokens[0]);
     result.loss.sum = 100.0 + Word(data, batch.index, 0, 0, 0) * 0x1p-20;
@@ -83,10 +83,10 @@ class PoisonedModel final : public ReferenceModel {
   PoisonedModel(const JobSpec& spec, uint64_t step) : model_(spec), step_(step) {}
   absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
                                        const StageInputs& for_input_gradient,
-                                       const MicroBatch& batch) override {
+                                       const MicroBatch& batch, int /*loss_scale_log2*/) override {
     MicroBatch by_data = batch;
     by_data.step = Step(static_cast<uint64_t>(batch.tokens[0]) / 100);
-    absl::StatusOr<MicroBatchResult> result = model_.Run(weights, for_input_gradient, by_data);
+    absl::StatusOr<MicroBatchResult> result = model_.Run(weights, for_input_gradient, by_data, 0);
     if (by_data.step == Step(step_) && batch.index == 1) {
       result->gradient[1][0].back() = std::numeric_limits<float>::quiet_NaN();
     }

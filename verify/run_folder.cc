@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/config/model_folder.h"
 #include "base/exit_code.h"
 #include "base/files/safetensors_folder.h"
 #include "base/job/initial_values.h"
@@ -196,8 +197,7 @@ absl::StatusOr<TensorValues> ReadWeights(const std::string& path, const JobSpec&
 std::string InitialWeightsFile(const Config& config) {
   if (config.model.path.empty()) return "";
   std::error_code error;
-  const fs::path given(config.model.path);
-  const fs::path folder = fs::is_directory(given, error) ? given : given.parent_path();
+  const fs::path folder = FolderOfModel(config.model.path);
   for (const char* name : {kSafetensorsFile, kSafetensorsIndexFile}) {
     if (fs::exists(folder / name, error)) return (folder / name).string();
   }

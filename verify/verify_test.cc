@@ -78,7 +78,7 @@ class StageProgramModel final : public ReferenceModel {
   StageProgramModel(const JobSpec& spec, StageRuntime* runtime) : spec_(spec), runtime_(runtime) {}
   absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
                                        const StageInputs& for_input_gradient,
-                                       const MicroBatch& batch) override {
+                                       const MicroBatch& batch, int /*loss_scale_log2*/) override {
     return RunStagePrograms(spec_, runtime_, weights, for_input_gradient, batch);
   }
 

@@ -1,6 +1,7 @@
 #include "verify/wire_reference.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -149,9 +150,15 @@ TensorValues WireReference::Weights(const TensorValues& weights, Axis axis) cons
   return shown;
 }
 
-void WireReference::PassGradient(Step step, uint32_t part, UseGradients* gradient) {
+void WireReference::PassGradient(Step step, uint32_t part, int loss_scale_log2,
+                                 UseGradients* gradient) {
+  const float scale = std::ldexp(1.0f, loss_scale_log2);
   const absl::Span<const Chunk> all = chunks_.chunks();
   for (size_t i = 0; i < all.size();) {
+    if (all[i].frozen) {  // nobody sends its gradient
+      ++i;
+      continue;
+    }
     const std::string codec = GradientCodecName(spec_, all[i].segments.front().tensor, step);
     const size_t count = ChoosesAmongTensors(codec) ? ChunksFrom(all, i) : 1;
     for (const StageId use : all[i].uses) {
@@ -170,7 +177,9 @@ void WireReference::PassGradient(Step step, uint32_t part, UseGradients* gradien
             residual.resize(residual.size() + piece.elements);
           }
         }
+        for (float& x : residual) x /= scale;
         Pass(codec, chunk, Axis::kRow, &elements, &residual);
+        for (float& x : residual) x *= scale;
         Keep(residual, all.subspan(i, count), part, use);
       } else {
         Pass(codec, chunk, Axis::kRow, &elements, nullptr);

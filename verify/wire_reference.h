@@ -36,8 +36,9 @@ class WireReference {
   TensorValues Weights(const TensorValues& weights, Axis axis) const;
 
   // Replaces the gradient of a part by the values that the servers decode. The residuals of its
-  // codecs are held back until KeepResiduals or DropResiduals.
-  void PassGradient(Step step, uint32_t part, UseGradients* gradient);
+  // codecs are held back until KeepResiduals or DropResiduals. The gradient is that of the loss
+  // times 2^-loss_scale_log2, the residuals are those of the loss.
+  void PassGradient(Step step, uint32_t part, int loss_scale_log2, UseGradients* gradient);
   // Returns the residuals of a part, keyed as in its checkpoint file (docs/formats/checkpoint.md):
   // arrays of whole tensors, without arrays of zeros.
   std::map<std::string, std::vector<float>> Residuals(uint32_t part) const;

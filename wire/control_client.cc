@@ -50,6 +50,7 @@ void SetBorder(const Border& border, v1::ImportStateRequest* request) {
   request->set_version(border.version);
   request->set_update(border.update);
   request->set_lagged_norm(border.lagged_norm);
+  if (border.loss_scale.has_value()) SetMessage(*border.loss_scale, request->mutable_loss_scale());
 }
 
 // One ImportState call: Send writes its messages, Finish returns its result.
@@ -357,8 +358,9 @@ absl::Status ControlClient::Export(
       failure = write_residual(
           {chunk, StageId(reply.residual().use_stage()), PartId(reply.residual().part())}, state);
     } else {
-      const Border border = {reply.step(), reply.version(), reply.update(), reply.term(),
-                             reply.lagged_norm()};
+      Border border = {reply.step(), reply.version(), reply.update(), reply.term(),
+                       reply.lagged_norm()};
+      if (reply.has_loss_scale()) border.loss_scale = ToLossScale(reply.loss_scale());
       failure = write(chunk, border, state);
     }
     state.clear();

@@ -17,6 +17,7 @@
 #include "base/ids.h"
 #include "base/job/job_spec.h"
 #include "base/mutex.h"
+#include "base/numerics/loss_scale.h"
 #include "eps/v1/control.grpc.pb.h"
 
 namespace eps {
@@ -28,6 +29,7 @@ struct Border {
   uint64_t update = 0;
   uint64_t term = 0;
   double lagged_norm = 0;
+  std::optional<LossScale> loss_scale = {};  // of the next step, with training.precision: cmp
 };
 
 // The state of one chunk: FP32 weights, then the fields of the job's optimizer (AdamW: exp_avg,

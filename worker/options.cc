@@ -169,7 +169,8 @@ absl::StatusOr<std::string> ParseGenerate(const std::vector<std::string>& argume
                                           GenerateOptions* g) {
   CLI::App app{"continue a prompt with a GPT-2 model", "eps generate"};
   std::string prompt_ids;
-  app.add_option("--model", g->model_dir, "folder with config.json and model.safetensors")
+  app.add_option("--model", g->model_dir,
+                 "folder of a model or run, or ORG/NAME in the hub's cache")
       ->required();
   const CLI::Option* const prompt =
       app.add_option("--prompt", g->prompt, "text; the model's own tokenizer reads it");

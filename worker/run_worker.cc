@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/job/evaluation/evaluation_metrics.h"
 #include "base/job/models/model_family.h"
 #include "base/log.h"
 #include "base/machine/machine_limits.h"
@@ -70,12 +71,16 @@ absl::StatusOr<std::shared_ptr<const SampleSource>> OpenData(const DataConfig& c
 struct HeldOut {
   std::shared_ptr<const SampleSource> data;
   std::unique_ptr<EvaluationSource> source;
+  bool count_predictions = false;  // for the metrics of the configuration
 };
 
 absl::StatusOr<HeldOut> OpenHeldOut(const Config& config, const JobSpec& spec) {
   HeldOut held_out;
   const TrainingConfig& training = config.training;
   if (training.eval_steps == 0) return held_out;
+  EPS_ASSIGN_OR_RETURN(const std::vector<Metric> metrics,
+                       ChooseMetrics(spec.model, config.eval.metrics));
+  held_out.count_predictions = NeedPredictions(metrics);
   if (!FamilyOf(spec.model.type).ReadsData(spec.model)) {
     if (training.eval_samples > 0) {
       held_out.source = NewEmptyEvaluationSource(spec, training.eval_samples);
@@ -169,6 +174,13 @@ absl::StatusOr<std::unique_ptr<ParameterClient>> ConnectTo(const WorkerOptions& 
   client.rpc_timeout = std::chrono::milliseconds(options.config.worker.rpc_timeout_ms);
   client.account = account;
   client.interrupted = interrupted;
+  // A figure of the step before the last one may have ended the run at the border between.
+  const TrainingConfig& training = options.config.training;
+  if (training.early_stop_patience > 0) {
+    client.awaits_driver = [every = training.eval_steps](Step step) {
+      return every > 0 && step.value() > 2 && (step.value() - 2) % every == 0;
+    };
+  }
   return ParameterClient::Connect(std::move(client));
 }
 
@@ -274,6 +286,7 @@ absl::Status Worker::TrainUntilFenced() {
   relay_options.prefetch = options_.config.worker.prefetch;
   relay_options.evaluation_or_null = held_out_.source.get();
   relay_options.eval_steps = options_.config.training.eval_steps;
+  relay_options.count_predictions = held_out_.count_predictions;
   Relay relay(job, client.get(), runtime.get(), batches_.get(), relay_options);
   uint64_t finished = job.next_step.value() - 1;
   bool stopped = false;

@@ -198,7 +198,7 @@ TEST_F(RunWorkerTest, AFencedWorkerJoinsAgainAsAnother) {
   StartServer(TinySyntheticSpec());
   v1::PushReply fenced;
   fenced.mutable_ack()->set_outcome(v1::Ack::FENCED);
-  server_->Change([&](Script* s) { s->header_replies = {fenced}; });
+  server_->Change([&](Script* s) { s->pushes.header_replies = {fenced}; });
   const absl::Status status = RunWorker(options_, Never);
   EXPECT_TRUE(status.ok()) << status;
   const Seen seen = server_->seen();
@@ -212,7 +212,7 @@ TEST_F(RunWorkerTest, GivesUpAfterThreeFruitlessJoins) {
   StartServer(TinySyntheticSpec());
   v1::PushReply fenced;
   fenced.mutable_ack()->set_outcome(v1::Ack::FENCED);
-  server_->Change([&](Script* s) { s->header_replies.assign(1000, fenced); });
+  server_->Change([&](Script* s) { s->pushes.header_replies.assign(1000, fenced); });
   const absl::Status status = RunWorker(options_, Never);
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "joined 3 times in term 1")) << status;

@@ -23,7 +23,7 @@ struct ShortForm {
   const char* help;
 };
 constexpr ShortForm kShortForms[] = {
-    {"--model", "model.path", "folder with config.json, or a config.json"},
+    {"--model", "model.path", "folder of a model, config.json, or ORG/NAME in the hub's cache"},
     {"--out", "checkpoint.dir", "output folder: checkpoints, metrics.jsonl, logs"},
     {"--resume", "checkpoint.resume", "none, latest or a checkpoint folder"},
     {"--servers", "servers.addresses", "a number starts that many, host:port,... attaches"},

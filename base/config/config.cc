@@ -281,8 +281,11 @@ class YamlMerge {
     } else if (value_node.IsSequence()) {
       value.is_list = true;
       for (const YAML::Node& item : value_node) {
-        if (!item.IsScalar()) return Error(item, absl::StrCat(name, ": a list of plain values"));
-        value.items.push_back(item.Scalar());
+        const bool maps = (*key)->type == absl::string_view(GroupRulesKind::kType);
+        if (maps ? !item.IsMap() : !item.IsScalar()) {
+          return Error(item, absl::StrCat(name, ": a list of ", maps ? "maps" : "plain values"));
+        }
+        value.items.push_back(maps ? YAML::Dump(item) : item.Scalar());
       }
     } else {
       return Error(key_node, absl::StrCat(name, ": expected a value (type ", (*key)->type,

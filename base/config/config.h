@@ -18,9 +18,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/job/evaluation/metric.h"
 #include "base/job/keys.h"
 #include "base/job/names.h"
 #include "base/job/optimizers.h"
+#include "base/job/schedule.h"
 
 namespace eps {
 
@@ -31,9 +33,19 @@ struct ModelConfig {
   std::string path;  // folder with config.json, or a config.json; empty for the quickstart model
 };
 
+// LoRA adapters, which eps train gives to the model that it exports.
+struct LoraConfig {
+  uint32_t r = 0;    // 0: none
+  double alpha = 0;  // 0: 2 r
+  double dropout = 0;
+  std::vector<std::string> targets;  // empty: what peft chooses
+};
+
 // The training data and the held-out data.
 struct DataConfig {
   DataOrder order = DataOrder::kShuffled;
+  double mlm_probability = kMlmProbability;
+  Auto<uint32_t> mask_token;
   std::vector<std::string> path;       // text files, or one flat .bin of uint16
   std::vector<std::string> eval_path;  // held-out data, in the same formats; empty for none
 };
@@ -56,12 +68,30 @@ struct TrainingConfig : TrainingSettings {
   uint32_t train_batch_size = 0;
   uint64_t eval_steps = 0;    // steps between evaluations; 0 disables them
   uint64_t eval_samples = 0;  // held-out samples of an evaluation; 0 means all complete ones
+  // Evaluations without a better eval.best_metric after which the run ends; 0 disables this.
+  uint64_t early_stop_patience = 0;
+};
+
+// The figures of an evaluation.
+struct EvalConfig {
+  std::vector<Metric> metrics;         // empty: all that the model's task has
+  Metric best_metric = Metric::kLoss;  // compares evaluations
+};
+
+// Settings of the tensors whose name a regular expression finds.
+struct GroupRule {
+  std::string match;          // RE2 syntax; finds any part of a name
+  double lr_multiplier = 1;   // of optimizer.lr
+  Auto<double> weight_decay;  // of matrices; open: optimizer.weight_decay
+  bool frozen = false;        // keeps its values; then the other two are left out
 };
 
 // The update rule and its parameters.
 struct OptimizerConfig : OptimizerSettings {
   Auto<double> lr;
-  double weight_decay = 0.01;  // of the parameter group of matrices
+  double weight_decay = 0.01;  // of matrices
+  // The first rule that finds a tensor's name applies; the other tensors keep the settings above.
+  std::vector<GroupRule> groups;
 };
 
 // The learning-rate schedule. At most one of warmup_steps and warmup_ratio is given.
@@ -129,6 +159,7 @@ struct CheckpointConfig {
   std::string resume = "none";    // none | latest | a checkpoint folder
   uint64_t save_steps = 500;      // 0 saves only at the end
   uint64_t save_total_limit = 0;  // checkpoints to keep; 0 keeps all
+  Auto<bool> save_best;           // whether `best` names the best one; open: if there is data
 };
 
 // The parameter servers.
@@ -171,14 +202,17 @@ struct WorkerConfig {
 struct MetricsConfig {
   uint64_t log_every_steps = 1;
   bool tensorboard = true;  // event files in checkpoint.dir/tensorboard
+  bool wandb = false;       // an offline run in checkpoint.dir/wandb, at the end
   std::string hardware;     // description of the machines, to compare a run with its plan
 };
 
 // All sections. Copyable; thread-compatible.
 struct Config {
   ModelConfig model;
+  LoraConfig lora;
   DataConfig data;
   TrainingConfig training;
+  EvalConfig eval;
   OptimizerConfig optimizer;
   ScheduleConfig lr_scheduler;
   QuantizationConfig quantization;

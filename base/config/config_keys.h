@@ -8,6 +8,7 @@
 #include "base/config/config.h"
 #include "base/job/key_rules.h"
 #include "base/job/keys.h"
+#include "base/job/schedule.h"
 
 namespace eps {
 
@@ -16,6 +17,19 @@ struct SizeText {};      // a uint64_t: "16GiB"
 struct DurationText {};  // an int64_t of milliseconds: "30s"
 struct TimeoutText {};   // as DurationText, and at least a second
 struct AddressList {};   // a text that may also be a YAML list
+
+template <class V>
+void LoraKeys(V* v, LoraConfig* l) {
+  v->Key("lora.r", &l->r, AnyValue(),
+         "Rank of LoRA adapters (docs/guides/lora.md): only they are trained, and the model's "
+         "weights are frozen. eps train exports the model with them; 0 disables them.");
+  v->Key("lora.alpha", &l->alpha, AnyValue(),
+         "The adapters' result is multiplied by lora.alpha / lora.r; 0 stands for 2 * lora.r.");
+  v->Key("lora.dropout", &l->dropout, AnyValue(), "Dropout of what the adapters read.");
+  v->Key("lora.targets", &l->targets, AnyValue(),
+         "Names of the layers that get adapters, such as [q_proj, v_proj], or all-linear; if it is "
+         "empty, peft chooses them by the kind of the model.");
+}
 
 template <class V>
 void RunKeysOfData(V* v, DataConfig* d) {
@@ -38,6 +52,21 @@ void RunKeysOfTraining(V* v, TrainingConfig* t) {
          "evaluation.");
   v->Key("training.eval_samples", &t->eval_samples, AnyValue(),
          "Held-out samples of an evaluation; 0 means all complete samples.");
+  v->Key(
+      "training.early_stop_patience", &t->early_stop_patience, AnyValue(),
+      "Ends the run after so many evaluations in a row whose eval.best_metric was no better than "
+      "the best before; 0 disables this.");
+}
+
+template <class V>
+void EvalKeys(V* v, EvalConfig* e) {
+  v->Key("eval.metrics", &e->metrics, AnyValue(),
+         "Figures of an evaluation beside its loss (docs/guides/evaluate.md): perplexity of a "
+         "language model; accuracy, f1 and matthews of classes; pearson of numbers. An empty list "
+         "means all that the model's task has.");
+  v->Key("eval.best_metric", &e->best_metric, AnyValue(),
+         "Figure that says which evaluation is the best; lower is better for loss and perplexity, "
+         "higher for the others.");
 }
 
 template <class V>
@@ -104,6 +133,11 @@ void CheckpointKeys(V* v, CheckpointConfig* c) {
          "Steps between checkpoints; one more follows the last step. 0 saves only at the end.");
   v->Key("checkpoint.save_total_limit", &c->save_total_limit, AnyValue(),
          "Number of latest checkpoints to keep in checkpoint.dir; 0 keeps all.");
+  v->Key("checkpoint.save_best", &c->save_best, AnyValue(),
+         "Whether the file `best` in checkpoint.dir names the checkpoint with the best "
+         "eval.best_metric, which checkpoint.save_total_limit then keeps; auto: if the run "
+         "evaluates. Only checkpoints after an evaluated step count: make checkpoint.save_steps a "
+         "multiple of training.eval_steps.");
 }
 
 template <class V>
@@ -197,6 +231,9 @@ void MetricsKeys(V* v, MetricsConfig* m) {
          "Steps between two progress lines.");
   v->Key("metrics.tensorboard", &m->tensorboard, AnyValue(),
          "Writes TensorBoard event files to <checkpoint.dir>/tensorboard.");
+  v->Key("metrics.wandb", &m->wandb, AnyValue(),
+         "Writes an offline run of Weights & Biases to <checkpoint.dir>/wandb when the run ends "
+         "(eps wandb); needs the Python package wandb.");
   v->Key("metrics.hardware", &m->hardware, AnyValue(),
          "Description of the machines (`eps bench calibrate`, docs/reference/hardware.md): `eps "
          "train` then prints its plan, and compares the run with it at the end.");
@@ -205,18 +242,25 @@ void MetricsKeys(V* v, MetricsConfig* m) {
 // Visits all keys, section by section, in the order of `eps config print`.
 template <class V>
 void WalkConfig(V* v, Config* c) {
-  v->Key(
-      "model.path", &c->model.path, AnyValue(),
-      "Folder with config.json, or with the eps/program.json of an exported model; or the path of "
-      "either; empty selects the quickstart model.");
+  v->Key("model.path", &c->model.path, AnyValue(),
+         "Folder with config.json, or with the eps/program.json of an exported model; the path of "
+         "either; or the name of a model in the cache of the Hugging Face hub, as ORG/NAME or "
+         "ORG/NAME@REVISION; empty selects the quickstart model.");
+  LoraKeys(v, &c->lora);
   DataKeys(v, &c->data);
   RunKeysOfData(v, &c->data);
   TrainingKeys(v, &c->training);
   ChunkKeys(v, &c->training.chunk_elements);
   RunKeysOfTraining(v, &c->training);
+  EvalKeys(v, &c->eval);
   OptimizerKeys(v, &c->optimizer);
   v->Key("optimizer.weight_decay", &c->optimizer.weight_decay, AnyValue(),
          absl::StrCat("Weight decay of matrices. ", WeightDecayHelp(), "."));
+  v->Key(
+      "optimizer.groups", &c->optimizer.groups, AnyValue(),
+      "Tensors with other settings: a list of {match: REGEX, lr_multiplier: NUMBER, weight_decay: "
+      "NUMBER, frozen: true}. The first rule whose expression is found in a tensor's name applies; "
+      "vectors are never decayed, frozen tensors keep their values.");
   ScheduleKeys(v, &c->lr_scheduler);
   RunKeysOfSchedule(v, &c->lr_scheduler);
   CodecKeys(v, &c->quantization);

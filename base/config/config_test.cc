@@ -46,6 +46,10 @@ const std::map<std::string, std::vector<std::string>>& HardValues() {
       {"size", {"17GiB", "17179869185", "18446744073709551615"}},
       {"duration", {"1500ms", "7s", "9223372036854775807ms"}},
       {"flag", {"true", "false"}},
+      {"list of maps",
+       {"[{match: a.*, lr_multiplier: 0.30000000000000004, weight_decay: 0}, {match: "
+        "\"b|\\\\.c$\"}]",
+        "[]"}},
   };
   return *kValues;
 }
@@ -53,6 +57,7 @@ const std::map<std::string, std::vector<std::string>>& HardValues() {
 std::vector<std::string> HardValuesOf(const ConfigKey& key) {
   if (key.type == "name") return key.names;
   if (key.type != "list") return HardValues().at(key.type);
+  if (key.name == "eval.metrics") return {"[loss, f1]", "pearson", "[]"};
   if (key.name == "optimizer.betas") return {"[0.1, 0.30000000000000004]", "[0, 1e-300]"};
   return {"[\"a, b\", \"\", \"c: d\", plain]", "one", "[]"};
 }
@@ -167,6 +172,13 @@ TEST(Config, ErrorsSayWhatIsExpected) {
       {"optimizer.betas", "[0.9", "expected a list"},
       {"optimizer.betas", "0.9", "expected 2 numbers, found 1"},
       {"optimizer.betas", "[]", "expected 2 numbers, found 0"},
+      {"optimizer.groups", "head", "expected a list [{match: REGEX"},
+      {"optimizer.groups", "[{match: [a}]", "expected a list [{match: REGEX"},
+      {"optimizer.groups", "[head]", "expected maps {match: REGEX"},
+      {"optimizer.groups", "[{match: [a]}]", "expected plain values"},
+      {"optimizer.groups", "[{lr_multiplier: 2}]", "a rule needs match"},
+      {"optimizer.groups", "[{match: a, lr: 2}]", "'lr' is unknown"},
+      {"optimizer.groups", "[{match: a, lr_multiplier: x}]", "lr_multiplier: expected a finite"},
       {"optimizer.name", "adamv", "optimizer.name: 'adamv' is unknown, did you mean 'adamw'?"},
       {"optimizer.name", "lion", "choose one of adamw, sgd"},
       {"data.order", "shufled", "data.order: 'shufled' is unknown, did you mean 'shuffled'?"},
@@ -307,6 +319,8 @@ TEST(Config, YamlErrorsNameFileAndLine) {
       {"training:\n  steps:\n", "found nothing"},
       {"training:\n  steps: [1]\n", "found a list of 1"},
       {"data:\n  path:\n    - [a]\n", "run.yaml:3: data.path: a list of plain values"},
+      {"data:\n  path:\n    - {a: b}\n", "run.yaml:3: data.path: a list of plain values"},
+      {"optimizer:\n  groups:\n    - a\n", "run.yaml:3: optimizer.groups: a list of maps"},
       {"training: 5\n", "run.yaml:1: training is not a configuration key"},
       {"- a\n- b\n", "run.yaml:1: expected sections of keys"},
       {"training:\n  steps: 5\n bad\n", "run.yaml:"},

@@ -16,13 +16,15 @@ struct ForeignName {
 constexpr char kBatch[] =
     "use training.micro_batch_size; a step trains on micro_batch_size * micro_batches * parts "
     "samples";
-constexpr char kCompute[] =
-    "workers compute in FP32; quantization.weights=bf16 halves the bytes of the weights on the "
-    "wire";
+constexpr char kBf16[] =
+    "use training.precision=bf16, for a model that was exported with --dtype=bfloat16; "
+    "quantization.weights=bf16 halves the bytes of the weights on the wire";
+constexpr char kFp16[] =
+    "use training.precision=cmp (float16 with a loss scale), for a model that was exported with "
+    "--dtype=float16; bf16 needs no loss scale";
 constexpr char kEpochs[] = "use training.epochs";
 constexpr char kReports[] =
-    "there is no Weights & Biases client; read metrics.jsonl in the output folder, or use "
-    "metrics.tensorboard";
+    "use metrics.tensorboard or metrics.wandb; metrics.jsonl in the output folder has every step";
 
 constexpr ForeignName kForeignNames[] = {
     {"batch_size", kBatch},
@@ -33,14 +35,16 @@ constexpr ForeignName kForeignNames[] = {
     {"learning_rate", "use optimizer.lr"},
     {"output_dir", "use --out (checkpoint.dir)"},
     {"output", "use --out (checkpoint.dir)"},
-    {"bf16", kCompute},
-    {"fp16", kCompute},
-    {"wandb", kReports},
+    {"bf16", kBf16},
+    {"fp16", kFp16},
     {"report_to", kReports},
     {"lr_scheduler_type", "use lr_scheduler.name"},
     {"resume_from_checkpoint", "use --resume (checkpoint.resume)"},
     {"overwrite_output_dir", "use --overwrite (checkpoint.overwrite)"},
     {"logging_steps", "use metrics.log_every_steps"},
+    {"metric_for_best_model", "use eval.best_metric"},
+    {"load_best_model_at_end", "use checkpoint.save_best; the file `best` names the checkpoint"},
+    {"early_stopping_patience", "use training.early_stop_patience"},
     {"model_name_or_path", "use --model (model.path), a folder on this machine"},
     {"gradient_checkpointing", "a worker always recomputes activations; leave it out"},
 };

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/config/hub_cache.h"
 #include "base/files/files.h"
 #include "base/job/models/model_family.h"
 #include "base/status_macros.h"
@@ -69,9 +70,20 @@ std::string WithFloat32(const std::string& text) {
 
 }  // namespace
 
+absl::StatusOr<ModelPlace> FindModel(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path, error) && IsHubName(path)) {
+    EPS_ASSIGN_OR_RETURN(const HubModel model, FindInHubCache(path));
+    return ModelPlace{model.folder, model.name};
+  }
+  const std::string absolute = fs::absolute(path, error).string();
+  return ModelPlace{absolute, absolute};
+}
+
 absl::StatusOr<ModelSpec> ReadModelFolder(const std::string& path) {
   std::error_code error;
-  const fs::path given = fs::absolute(path, error);
+  EPS_ASSIGN_OR_RETURN(const ModelPlace place, FindModel(path));
+  const fs::path given = place.path;
   const bool is_folder = fs::is_directory(given, error);
   for (const ModelFamily* const family : Families()) {
     if (!IsExported(*family)) continue;
@@ -86,6 +98,22 @@ absl::StatusOr<ModelSpec> ReadModelFolder(const std::string& path) {
   return ParseModel(json, file);
 }
 
+bool IsUnknownModel(const std::string& path) {
+  std::error_code error;
+  const absl::StatusOr<ModelPlace> place = FindModel(path);
+  if (!place.ok() || !fs::is_directory(place->path, error)) return false;
+  const absl::StatusOr<std::string> text =
+      ReadTextFile((fs::path(place->path) / ModelFamily::kConfigJson).string());
+  if (!text.ok() || HoldsExportedModel(place->path)) return false;
+  const auto config = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object() || !config.contains("model_type")) return false;
+  const nlohmann::json& type = config["model_type"];
+  return type.is_string() &&
+         std::none_of(Families().begin(), Families().end(), [&](const ModelFamily* family) {
+           return !IsExported(*family) && type == family->hf_type();
+         });
+}
+
 bool HoldsExportedModel(const std::string& folder) {
   std::error_code error;
   return std::any_of(Families().begin(), Families().end(), [&](const ModelFamily* family) {
@@ -95,7 +123,8 @@ bool HoldsExportedModel(const std::string& folder) {
 
 std::string FolderOfModel(const std::string& path) {
   std::error_code error;
-  const fs::path given = fs::absolute(path, error);
+  const absl::StatusOr<ModelPlace> place = FindModel(path);
+  const fs::path given = place.ok() ? fs::path(place->path) : fs::absolute(path, error);
   if (fs::is_directory(given, error)) return given.string();
   for (const ModelFamily* const family : Families()) {
     const std::string suffix = absl::StrCat("/", family->file());

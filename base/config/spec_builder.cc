@@ -6,12 +6,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/config/parameter_groups.h"
 #include "base/job/data_position.h"
 #include "base/job/key_rules.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/job/layout/model_layout.h"
 #include "base/job/legality.h"
 #include "base/job/models/model_family.h"
+#include "base/job/models/model_program.h"
 #include "base/job/optimizers.h"
 #include "base/status_macros.h"
 
@@ -54,7 +56,8 @@ absl::StatusOr<TrainingSpec> Resolve(const TrainingConfig& config, const ModelSp
   static_cast<TrainingSettings&>(t) = config;
   if (t.parts == 0) t.parts = workers;
   if (t.seq_len == 0) t.seq_len = FamilyOf(model.type).default_seq_len(model);
-  EPS_ASSIGN_OR_RETURN(t.mode, ResolveMode(config.mode, t.clip, t.nonfinite));
+  if (t.precision == Precision::kCmp) t.nonfinite = Nonfinite::kSkip;  // overflows are ordinary
+  EPS_ASSIGN_OR_RETURN(t.mode, ResolveMode(config.mode, t));
   return t;
 }
 
@@ -142,11 +145,31 @@ absl::StatusOr<CodecSpec> Resolve(const QuantizationConfig& config) {
   return codecs;
 }
 
+// Refuses a model without the adapters that the configuration asks for.
+absl::Status CheckLora(const LoraConfig& wanted, const ModelSpec& model) {
+  if (wanted.r == 0) return absl::OkStatus();
+  const ProgramLora has = model.program == nullptr ? ProgramLora() : model.program->lora;
+  const double alpha = wanted.alpha == 0 ? 2.0 * wanted.r : wanted.alpha;
+  if (has.r == wanted.r && has.alpha == alpha && has.dropout == wanted.dropout) {
+    return absl::OkStatus();
+  }
+  const std::string found =
+      has.r == 0 ? std::string("none")
+                 : absl::StrCat("r ", has.r, ", alpha ", has.alpha, ", dropout ", has.dropout);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "lora.r: expected a model with adapters of r ", wanted.r, ", alpha ", alpha, ", dropout ",
+      wanted.dropout, ", found ", found,
+      "; eps train exports a model with them if model.path is a folder without a program and "
+      "checkpoint.dir (--out) is set; or call eps model export --lora-r=",
+      wanted.r));
+}
+
 }  // namespace
 
 absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& model,
                                      const DataSpec& data, uint32_t workers, StartWeights weights) {
   EPS_RETURN_IF_ERROR(ValidateModel(model));
+  EPS_RETURN_IF_ERROR(CheckLora(config.lora, model));
   JobSpec spec;
   spec.model = model;
   EPS_RETURN_IF_ERROR(CheckParameters(config.optimizer));
@@ -157,6 +180,8 @@ absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& mode
   EPS_RETURN_IF_ERROR(CheckBatch(config.training.train_batch_size, spec));
   spec.data = data;
   spec.data.order = config.data.order;
+  spec.data.mlm_probability = config.data.mlm_probability;
+  spec.data.mask_token = config.data.mask_token.value_or(0);
   if (data.samples == 0 && data.tokens < uint64_t{spec.training.seq_len} + 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "data.path: ", data.tokens, " tokens, a sample needs training.seq_len+1 = ",
@@ -167,6 +192,7 @@ absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& mode
   EPS_ASSIGN_OR_RETURN(spec.codecs, Resolve(config.quantization));
   spec.codecs.stash = config.worker.stash_codec;
   EPS_RETURN_IF_ERROR(BuildLayout(config.optimizer.weight_decay, &spec));
+  EPS_RETURN_IF_ERROR(ApplyGroupRules(config.optimizer.groups, &spec));
   spec.chunk_elements = config.training.chunk_elements != 0
                             ? config.training.chunk_elements
                             : DefaultChunkElements(spec.total_elements());

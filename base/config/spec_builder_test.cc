@@ -13,7 +13,14 @@ namespace {
 
 const char kSha256[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 constexpr uint64_t kTokens = 100'000;
-const DataSpec kData = {DataOrder::kShuffled, kTokens, kSha256};
+
+DataSpec DataOf(uint64_t tokens) {
+  DataSpec data;
+  data.tokens = tokens;
+  data.sha256 = kSha256;
+  return data;
+}
+const DataSpec kData = DataOf(kTokens);
 
 Config EagerConfig() {
   Config config;
@@ -88,6 +95,86 @@ TEST(BuildJobSpec, TakesEveryValueFromTheConfiguration) {
     EXPECT_TRUE(absl::StrContains(text, absl::StrCat("\n", line, "\n"))) << line;
   }
   EXPECT_TRUE(absl::StrContains(text, kSha256));
+}
+
+// Returns the line of the group that a tensor of the spec belongs to.
+std::string GroupOf(const JobSpec& spec, absl::string_view name) {
+  for (const TensorSpec& tensor : spec.tensors) {
+    if (tensor.name != name) continue;
+    const ParameterGroup& group = spec.groups[tensor.group.value()];
+    return absl::StrCat(group.name, " ", group.weight_decay, " ", group.lr_multiplier);
+  }
+  return "no such tensor";
+}
+
+TEST(BuildJobSpec, TheFirstMatchingRuleApplies) {
+  Config config = EagerConfig();
+  config.optimizer.weight_decay = 0.5;
+  ASSERT_TRUE(config
+                  .MergeYaml("optimizer:\n  groups:\n"
+                             "    - {match: 'h\\.[01]\\.', lr_multiplier: 0.25}\n"
+                             "    - match: 'attn|wpe'\n      weight_decay: 2\n",
+                             "a.yaml")
+                  .ok());
+  const absl::StatusOr<JobSpec> spec = Build(config);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto group = [&](const char* name) {
+    return GroupOf(*spec, absl::StrCat("transformer.", name));
+  };
+  EXPECT_EQ(group("h.1.attn.c_attn.weight"), "groups.0.decay 0.5 0.25");
+  EXPECT_EQ(group("h.0.attn.c_attn.bias"), "groups.0.no_decay 0 0.25");
+  EXPECT_EQ(group("h.2.attn.c_attn.weight"), "groups.1.decay 2 1");
+  EXPECT_EQ(group("h.2.attn.c_attn.bias"), "groups.1.no_decay 0 1") << "vectors are not decayed";
+  EXPECT_EQ(group("wpe.weight"), "groups.1.decay 2 1");
+  EXPECT_EQ(group("h.2.mlp.c_fc.weight"), "decay 0.5 1");
+  const absl::StatusOr<JobSpec> read = JobSpec::Parse(spec->ToText());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(GroupOf(*read, "transformer.h.1.ln_1.weight"), "groups.0.no_decay 0 0.25");
+}
+
+TEST(BuildJobSpec, FreezesTheTensorsOfARule) {
+  Config config = EagerConfig();
+  config.optimizer.weight_decay = 0.5;
+  ASSERT_TRUE(config.Set("optimizer.groups", "[{match: 'h\\.0\\.', frozen: true}]").ok());
+  const absl::StatusOr<JobSpec> spec = Build(config);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_TRUE(absl::StrContains(spec->ToText(), " = groups.0.decay 0 frozen\n"));
+  const absl::StatusOr<JobSpec> read = JobSpec::Parse(spec->ToText());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->ToText(), spec->ToText());
+  for (uint32_t t = 0; t < read->tensors.size(); ++t) {
+    EXPECT_EQ(read->IsFrozen(TensorId(t)), absl::StrContains(read->tensors[t].name, ".h.0."));
+  }
+  EXPECT_EQ(read->LowestTrainableStage(), StageId(0));
+}
+
+TEST(BuildJobSpec, RefusesRulesThatFindNothing) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"[{match: 'lm_heed'}]", "rule 0, match \"lm_heed\": no tensor has such a name"},
+      {"[{match: wte}, {match: 'wte\\.weight'}]",
+       "rule 1, match \"wte\\.weight\": all its tensors"},
+      {"[{match: 'a('}]", "rule 0, match \"a(\": not a regular expression"},
+      {"[{match: wte, lr_multiplier: -1}]", "lr_multiplier"},
+      {"[{match: wte, weight_decay: -1}]", "weight_decay"},
+      {"[{match: wte, frozen: true, lr_multiplier: 2}]", "frozen tensors have no lr_multiplier"},
+      {"[{match: '.', frozen: true}]", "all tensors of the model are frozen"}};
+  for (const auto& [groups, message] : cases) {
+    Config config = EagerConfig();
+    ASSERT_TRUE(config.Set("optimizer.groups", groups).ok()) << groups;
+    const absl::Status status = Build(config).status();
+    EXPECT_TRUE(absl::StrContains(status.message(), message)) << groups << ": " << status;
+  }
+}
+
+TEST(BuildJobSpec, RefusesAModelWithoutItsAdapters) {
+  Config config = EagerConfig();
+  config.lora.r = 4;
+  const absl::Status status = Build(config).status();
+  EXPECT_TRUE(
+      absl::StrContains(status.message(),
+                        "lora.r: expected a model with adapters of r 4, alpha 8, dropout 0, found "
+                        "none"))
+      << status;
 }
 
 TEST(BuildJobSpec, FillsOpenSettingsFromModelAndWorkers) {
@@ -208,8 +295,8 @@ TEST(BuildJobSpec, WhatWasResolvedIsKept) {
   ASSERT_TRUE(spec.ok()) << spec.status();
   KeepResolved(*spec, &config);
   // A later run has more workers, other data, and no weights.
-  const absl::StatusOr<JobSpec> later = BuildJobSpec(
-      config, ModelSpec(), {DataOrder::kShuffled, 2 * kTokens, kSha256}, /*workers=*/3);
+  const absl::StatusOr<JobSpec> later =
+      BuildJobSpec(config, ModelSpec(), DataOf(2 * kTokens), /*workers=*/3);
   ASSERT_TRUE(later.ok()) << later.status();
   EXPECT_EQ(later->training.steps, spec->training.steps);
   EXPECT_EQ(later->training.parts, spec->training.parts);

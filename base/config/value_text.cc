@@ -86,6 +86,34 @@ constexpr Unit kSizeUnits[] = {{"", 1},
                                {"TB", 1'000'000'000'000}};
 constexpr Unit kDurationUnits[] = {{"ms", 1}, {"s", 1'000}, {"m", 60'000}, {"h", 3'600'000}};
 
+absl::Status ParseGroupRule(const YAML::Node& node, GroupRule* rule) {
+  if (!node.IsMap()) return absl::InvalidArgumentError("expected maps {match: REGEX, ...}");
+  for (const auto& field : node) {
+    if (!field.first.IsScalar() || !field.second.IsScalar()) {
+      return absl::InvalidArgumentError("expected plain values in {match: REGEX, ...}");
+    }
+    const std::string& name = field.first.Scalar();
+    const Value value = {field.second.Scalar(), {}, false};
+    absl::Status status;
+    if (name == "match") {
+      rule->match = value.text;
+    } else if (name == "lr_multiplier") {
+      status = NumberKind::Parse(value, &rule->lr_multiplier);
+    } else if (name == "weight_decay") {
+      status = AutoKind<NumberKind>::Parse(value, &rule->weight_decay);
+    } else if (name == "frozen") {
+      status = FlagKind::Parse(value, &rule->frozen);
+    } else {
+      return absl::InvalidArgumentError(
+          UnknownNameText(name, {"match", "lr_multiplier", "weight_decay", "frozen"}));
+    }
+    if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", status.message()));
+  }
+  if (!rule->match.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "a rule needs match: a regular expression for names of tensors");
+}
+
 }  // namespace
 
 absl::Status Expected(absl::string_view what, const Value& value) {
@@ -164,6 +192,36 @@ absl::Status TimeoutKind::Parse(const Value& value, int64_t* out) {
 std::string DurationKind::Print(int64_t ms) {
   if (ms % 1'000 == 0) return absl::StrCat(ms / 1'000, "s");
   return absl::StrCat(ms, "ms");
+}
+
+absl::Status GroupRulesKind::Parse(const Value& value, std::vector<GroupRule>* out) {
+  std::vector<GroupRule> rules;
+  try {
+    const YAML::Node list = value.is_list ? YAML::Node(YAML::NodeType::Sequence)
+                                          : YAML::Load(value.text.empty() ? "[]" : value.text);
+    if (!list.IsSequence()) return Expected("a list [{match: REGEX, ...}, ...]", value);
+    std::vector<YAML::Node> maps(list.begin(), list.end());
+    for (const std::string& item : value.items) maps.push_back(YAML::Load(item));
+    for (const YAML::Node& map : maps) {
+      rules.emplace_back();
+      EPS_RETURN_IF_ERROR(ParseGroupRule(map, &rules.back()));
+    }
+  } catch (const YAML::Exception&) {
+    return Expected("a list [{match: REGEX, ...}, ...]", value);
+  }
+  *out = std::move(rules);
+  return absl::OkStatus();
+}
+
+std::string GroupRulesKind::Print(const std::vector<GroupRule>& rules) {
+  std::vector<std::string> maps;
+  for (const GroupRule& rule : rules) {
+    maps.push_back(absl::StrCat("{match: ", TextKind::Print(rule.match),
+                                ", lr_multiplier: ", NumberKind::Print(rule.lr_multiplier),
+                                ", weight_decay: ", AutoKind<NumberKind>::Print(rule.weight_decay),
+                                rule.frozen ? ", frozen: true}" : "}"));
+  }
+  return absl::StrCat("[", absl::StrJoin(maps, ", "), "]");
 }
 
 absl::Status ItemsOf(const Value& value, std::vector<std::string>* items) {

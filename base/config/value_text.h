@@ -25,7 +25,7 @@
 
 namespace eps {
 
-// An unparsed value: one text, or the items of a YAML sequence.
+// An unparsed value: one text, or the items of a YAML sequence. An item that is a map is its text.
 struct Value {
   std::string text;
   std::vector<std::string> items;
@@ -148,6 +148,13 @@ struct ListKind {
   }
 };
 
+// Rules of parameter groups: a YAML list of maps.
+struct GroupRulesKind {
+  static constexpr const char* kType = "list of maps";
+  static absl::Status Parse(const Value& value, std::vector<GroupRule>* out);
+  static std::string Print(const std::vector<GroupRule>& rules);
+};
+
 // The text of an open value.
 inline constexpr char kAuto[] = "auto";
 
@@ -199,6 +206,8 @@ constexpr auto KindOf() {
     return TextKind();
   } else if constexpr (std::is_integral_v<T>) {
     return IntegerKind();
+  } else if constexpr (std::is_same_v<T, std::vector<GroupRule>>) {
+    return GroupRulesKind();
   } else if constexpr (std::is_same_v<T, std::vector<typename T::value_type>>) {
     return ListKind<decltype(KindOf<typename T::value_type, AnyValue>())>();
   } else {

@@ -1,7 +1,10 @@
 #include "base/job/job_spec.h"
 
+#include <algorithm>
+#include <functional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,9 +23,24 @@ absl::Status ValidateGroups(const JobSpec& spec) {
     const std::string key = absl::StrCat("group.", i);
     EPS_RETURN_IF_ERROR(CheckName(key, spec.groups[i].name, "_.-"));
     EPS_RETURN_IF_ERROR(CheckRule(absl::StrCat(key, " (optimizer.weight_decay)"),
-                                  spec.groups[i].weight_decay, Reals(0.0, 1e6)));
+                                  spec.groups[i].weight_decay, Reals(0.0, kMaxFactor)));
+    EPS_RETURN_IF_ERROR(CheckRule(absl::StrCat(key, " (optimizer.groups, lr_multiplier)"),
+                                  spec.groups[i].lr_multiplier, Reals(0.0, kMaxFactor)));
+    if (spec.groups[i].frozen &&
+        (spec.groups[i].weight_decay != 0 || spec.groups[i].lr_multiplier != 1)) {
+      return Refuse(key, "a frozen group has the weight decay 0 and the multiplier 1");
+    }
   }
   return absl::OkStatus();
+}
+
+absl::Status ValidateFrozen(const JobSpec& spec) {
+  for (const TensorSpec& tensor : spec.tensors) {
+    if (!spec.groups[tensor.group.value()].frozen) return absl::OkStatus();
+  }
+  return Refuse("optimizer.groups",
+                "all tensors of the model are frozen, so nothing is left to train; let at least "
+                "one rule be without frozen");
 }
 
 absl::Status ValidateTensor(const JobSpec& spec, const TensorSpec& tensor, absl::string_view key) {
@@ -127,14 +145,53 @@ absl::Status ValidateStages(const JobSpec& spec) {
 
 // The bounds of the keys keep every product below in uint64: samples < 2^60 and tokens per step <=
 // 2^48.
-absl::Status ValidateTraining(const TrainingSpec& t) {
+absl::Status ValidateTraining(const JobSpec& spec) {
+  const TrainingSpec& t = spec.training;
   const uint64_t samples = uint64_t{t.micro_batch_size} * t.micro_batches * t.parts;
   EPS_RETURN_IF_ERROR(
       CheckRule("training.micro_batch_size * micro_batches * parts (samples in a step)", samples,
                 Range(1, uint64_t{1} << 28)));
   EPS_RETURN_IF_ERROR(CheckRule("training.seq_len * samples in a step (tokens in a step)",
                                 samples * t.seq_len, Range(1, uint64_t{1} << 48)));
+  const ModelFamily& family = FamilyOf(spec.model.type);
+  if (t.label_smoothing > 0 && family.labels(spec.model) == LabelKind::kNumbers) {
+    return Refuse("training.label_smoothing",
+                  "the model predicts a number, and only classes and tokens can be smoothed; leave "
+                  "it out");
+  }
   return CheckLegal(t);
+}
+
+bool IsIncreasing(const std::vector<uint32_t>& ids) {
+  return std::adjacent_find(ids.begin(), ids.end(), std::greater_equal<>()) == ids.end();
+}
+
+absl::Status ValidateMasking(const JobSpec& spec) {
+  const DataSpec& data = spec.data;
+  const ModelFamily& family = FamilyOf(spec.model.type);
+  if (family.labels(spec.model) != LabelKind::kMaskedTokens) {
+    if (data.mlm_probability == kMlmProbability && data.mask_token == 0 &&
+        data.special_tokens.empty()) {
+      return absl::OkStatus();
+    }
+    return Refuse("data.mlm_probability, data.mask_token",
+                  "the model does not guess masked tokens; leave them out");
+  }
+  const std::vector<uint32_t>& special = data.special_tokens;
+  if (special.size() > kMaxSpecialTokens || !IsIncreasing(special)) {
+    return Refuse("data.special_tokens", "expected at most ", kMaxSpecialTokens,
+                  " ids in increasing order");
+  }
+  const uint32_t vocabulary = family.vocabulary(spec.model);
+  for (const auto& [key, id] :
+       {std::pair{"data.mask_token", data.mask_token},
+        std::pair{"data.special_tokens", special.empty() ? 0 : special.back()}}) {
+    if (id >= vocabulary) {
+      return Refuse(key, "expected ids below the model's vocabulary of ", vocabulary, ", found ",
+                    id);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ValidateData(const JobSpec& spec) {
@@ -157,7 +214,7 @@ absl::Status ValidateData(const JobSpec& spec) {
     return Refuse("data.sha256", "expected 64 digits of lower-case hexadecimal, found ",
                   data.sha256.size(), " characters");
   }
-  return absl::OkStatus();
+  return ValidateMasking(spec);
 }
 
 // Checks each setting by itself. Whether codecs are known, and fit their use, is checked where they
@@ -188,10 +245,31 @@ uint64_t MaxChunksOf(const TensorSpec& tensor, uint64_t chunk_elements) {
   return (tensor.rows + panel_rows - 1) / panel_rows;
 }
 
+int LossScaleLog2(const JobSpec& spec, const std::optional<LossScale>& scale) {
+  if (!scale.has_value()) return 0;
+  const bool counts_tokens =
+      spec.model.type != ModelType::kProgram || spec.model.program->head == HeadKind::kTokens;
+  const uint64_t rows =
+      uint64_t{spec.training.micro_batch_size} * (counts_tokens ? spec.training.seq_len : 1);
+  int log2 = 0;
+  while (uint64_t{1} << log2 < rows) ++log2;
+  return log2 - scale->log2;
+}
+
 uint64_t JobSpec::total_elements() const {
   uint64_t total = 0;
   for (const TensorSpec& tensor : tensors) total += tensor.elements();
   return total;
+}
+
+StageId JobSpec::LowestTrainableStage() const {
+  uint32_t stage = 0;
+  for (; stage + 1 < stages.size(); ++stage) {
+    for (const TensorUse& use : stages[stage].uses) {
+      if (!IsFrozen(use.tensor)) return StageId(stage);
+    }
+  }
+  return StageId(stage);
 }
 
 absl::Status JobSpec::Validate() const {
@@ -202,7 +280,8 @@ absl::Status JobSpec::Validate() const {
   EPS_RETURN_IF_ERROR(ValidateKeys(*this));
   EPS_RETURN_IF_ERROR(ValidateOptimizer(optimizer));
   EPS_RETURN_IF_ERROR(ValidateSchedule(schedule));
-  EPS_RETURN_IF_ERROR(ValidateTraining(training));
+  EPS_RETURN_IF_ERROR(ValidateTraining(*this));
+  EPS_RETURN_IF_ERROR(CheckPrecision(training.precision, model));
   const uint32_t max_seq_len = FamilyOf(model.type).max_seq_len(model);
   if (max_seq_len > 0 && training.seq_len > max_seq_len) {
     return Refuse("training.seq_len", "expected at most ", max_seq_len,
@@ -211,6 +290,7 @@ absl::Status JobSpec::Validate() const {
   EPS_RETURN_IF_ERROR(ValidateData(*this));
   EPS_RETURN_IF_ERROR(ValidateGroups(*this));
   EPS_RETURN_IF_ERROR(ValidateTensors(*this));
+  EPS_RETURN_IF_ERROR(ValidateFrozen(*this));
   return ValidateStages(*this);
 }
 

@@ -7,6 +7,7 @@
 // and any language can write one.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@
 #include "base/job/models/model_family.h"
 #include "base/job/models/model_spec.h"
 #include "base/job/names.h"
+#include "base/job/schedule.h"
+#include "base/numerics/loss_scale.h"
 
 namespace eps {
 
@@ -48,6 +51,13 @@ struct JobSpec {
   int numerics_version = kNumericsVersion;
 
   uint64_t total_elements() const;
+  // Whether the tensor keeps its initial values, at every use.
+  bool IsFrozen(TensorId tensor) const {
+    return groups[tensors[tensor.value()].group.value()].frozen;
+  }
+  // The lowest stage that uses a tensor that is not frozen: a step's way down ends there. There is
+  // one in a valid spec.
+  StageId LowestTrainableStage() const;
   uint64_t samples_per_step() const {
     return uint64_t{training.micro_batch_size} * training.micro_batches * training.parts;
   }
@@ -64,6 +74,11 @@ struct JobSpec {
   Sha256Digest Digest() const;  // of ToText()
   JobId id() const;             // first 8 bytes of Digest(), big-endian
 };
+
+// Returns k, so that a loss summed over the rows of a micro-batch and multiplied by 2^-k is its
+// mean, at most, multiplied by the loss scale: k = R - scale.log2, where 2^R is the first power of
+// two that is not below the number of rows that can count. 0 without a scale; may be negative.
+int LossScaleLog2(const JobSpec& spec, const std::optional<LossScale>& scale);
 
 // Returns the most chunks that a valid tensor can make; see ChunkMap::Build.
 uint64_t MaxChunksOf(const TensorSpec& tensor, uint64_t chunk_elements);

@@ -19,6 +19,7 @@
 #include "base/job/models/model_program.h"
 #include "base/job/names.h"
 #include "base/job/optimizers.h"
+#include "base/job/schedule.h"
 #include "base/status_macros.h"
 
 namespace eps {
@@ -30,6 +31,7 @@ constexpr int kTextVersion = 1;
 constexpr size_t kProgramLine = 80;
 constexpr uint64_t kMaxProgramLines = kMaxProgramTextBytes / kProgramLine + 1;
 constexpr size_t kShownCharacters = 80;  // a status text must stay short, a line need not be
+constexpr char kFrozen[] = "frozen";
 
 std::string Shown(absl::string_view text) {
   std::string shown;
@@ -75,17 +77,23 @@ bool Parse(absl::string_view text, T* value) {
   }
 }
 
-// "decay 0.01"
+// "decay 0.01", or "head 0.01 10" with another part of the learning rate than 1, or "base 0 frozen"
 template <>
 std::string Format(const ParameterGroup& group) {
-  return absl::StrCat(group.name, " ", Format(group.weight_decay));
+  std::string text = absl::StrCat(group.name, " ", Format(group.weight_decay));
+  if (group.lr_multiplier != 1) absl::StrAppend(&text, " ", Format(group.lr_multiplier));
+  if (group.frozen) absl::StrAppend(&text, " ", kFrozen);
+  return text;
 }
 
 template <>
 bool Parse(absl::string_view text, ParameterGroup* group) {
-  const std::vector<absl::string_view> words = absl::StrSplit(text, absl::MaxSplits(' ', 2));
-  return words.size() == 2 && Parse(words[0], &group->name) &&
-         Parse(words[1], &group->weight_decay);
+  const std::vector<absl::string_view> words = absl::StrSplit(text, absl::MaxSplits(' ', 3));
+  group->lr_multiplier = 1;
+  group->frozen = words.size() == 3 && words[2] == kFrozen;
+  return (words.size() == 2 || words.size() == 3) && Parse(words[0], &group->name) &&
+         Parse(words[1], &group->weight_decay) &&
+         (words.size() == 2 || group->frozen || Parse(words[2], &group->lr_multiplier));
 }
 
 // "transformer.wte.weight 256x64 0 normal:0.02", "transformer.ln_f.bias 64 1 zeros",
@@ -157,14 +165,31 @@ bool Parse(absl::string_view text, StageSpec* stage) {
   return true;
 }
 
+// "0 101 102"
+template <>
+std::string Format(const std::vector<uint32_t>& ids) {
+  return absl::StrJoin(ids, " ");
+}
+
+template <>
+bool Parse(absl::string_view text, std::vector<uint32_t>* ids) {
+  for (absl::string_view word : absl::StrSplit(text, absl::MaxSplits(' ', kMaxSpecialTokens))) {
+    ids->push_back(0);
+    if (!Parse(word, &ids->back())) return false;
+  }
+  return true;
+}
+
 template <class T>
 const char* Expected() {
   if constexpr (std::is_same_v<T, bool>) return "true or false";
   if constexpr (std::is_enum_v<T>) return "a known name";
   if constexpr (std::is_floating_point_v<T>) return "a finite number in its shortest form";
   if constexpr (std::is_integral_v<T>) return "a whole number within its type's range";
-  if constexpr (std::is_same_v<T, ParameterGroup>) return "'name weight_decay'";
+  if constexpr (std::is_same_v<T, ParameterGroup>)
+    return "'name weight_decay [lr_multiplier | frozen]'";
   if constexpr (std::is_same_v<T, TensorSpec>) return "'name shape group initializer'";
+  if constexpr (std::is_same_v<T, std::vector<uint32_t>>) return "ids with spaces between them";
   if constexpr (std::is_same_v<T, StageSpec>) return "'name tensor:forward_axis:backward_axis ...'";
   return "text";
 }
@@ -373,6 +398,7 @@ void Walk(Io* io, Spec* spec) {
   io->Field("data.tokens", &spec->data.tokens);
   io->Field("data.sha256", &spec->data.sha256);
   io->OptionalField("data.samples", &spec->data.samples, uint64_t{0});
+  io->OptionalField("data.special_tokens", &spec->data.special_tokens, {});
   CodecKeys(io, &spec->codecs);
   StashKey(io, &spec->codecs.stash);
   io->List("groups", "group", kMaxGroups, &spec->groups);

@@ -38,6 +38,10 @@ struct Reals {
 inline constexpr Reals kPositive(0.0, 1e30, Reals::Ends::kAboveLow);
 inline constexpr Reals kBelowOne(0.0, 1.0, Reals::Ends::kBelowHigh);
 
+// Bounds of several keys.
+inline constexpr double kMaxFactor = 1e6;
+inline constexpr uint64_t kMaxSteps = uint64_t{1} << 32;
+
 // The name of a codec, which the codec table finds later: letters, digits and _:.
 struct CodecName {};
 

@@ -20,10 +20,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/job/key_rules.h"
 #include "base/job/names.h"
 #include "base/job/optimizers.h"
+#include "base/numerics/loss_scale.h"
 
 namespace eps {
 
@@ -31,12 +33,11 @@ namespace eps {
 template <class T>
 using Auto = std::optional<T>;
 
-inline constexpr uint64_t kMaxSteps = uint64_t{1} << 32;
 inline constexpr uint32_t kMaxParts = 1024;  // sums of 2^10 parts below 2^50 stay finite
 inline constexpr uint64_t kMaxChunkElements = uint64_t{1} << 28;
-inline constexpr double kMaxFactor = 1e6;
+inline constexpr size_t kMaxSpecialTokens = 256;
 
-// ---- optimizer, lr_scheduler
+// ---- optimizer (base/job/schedule.h has lr_scheduler)
 
 template <class V, class O>
 void OptimizerKeys(V* v, O* o) {
@@ -45,29 +46,6 @@ void OptimizerKeys(V* v, O* o) {
          "Peak learning rate; auto means 0.001, or 0.00005 if training starts from the weights of "
          "model.path.");
   for (const OptimizerParameter* parameter : OptimizerParameters()) v->Parameter(*parameter, o);
-}
-
-// The learning-rate schedule; base/job/schedule.h computes it.
-struct ScheduleSpec {
-  std::string name = "constant";  // see base/job/schedule.h
-  uint64_t warmup_steps = 0;
-  double min_lr_ratio = 0.0;
-  double num_cycles = 0.5;
-  double power = 1.0;
-};
-
-template <class V, class S>
-void ScheduleKeys(V* v, S* s) {
-  v->Key("lr_scheduler.name", &s->name, AnyValue(),
-         "Learning rate schedule, by its Hugging Face name.");
-  v->Key("lr_scheduler.warmup_steps", &s->warmup_steps, Range(0, kMaxSteps),
-         "Steps of linear warm-up.");
-  v->Key("lr_scheduler.min_lr_ratio", &s->min_lr_ratio, Reals(0.0, 1.0),
-         "Lowest learning rate as a fraction of optimizer.lr.");
-  v->Key("lr_scheduler.num_cycles", &s->num_cycles, Reals(0.0, kMaxFactor),
-         "Waves of the cosine schedules.");
-  v->Key("lr_scheduler.power", &s->power, Reals(0.0, kMaxFactor),
-         "Exponent of the polynomial schedule.");
 }
 
 // ---- training
@@ -94,6 +72,16 @@ enum class Determinism { kStrict, kRelaxed };
 template <>
 inline constexpr std::array<const char*, 2> kNames<Determinism> = {"strict", "relaxed"};
 
+// The element type in which a worker computes: that of the stages' weights, activations and
+// activation gradients. Weights at the servers, moments, sums of gradients and losses are FP32.
+// kCmp is FP16 with a loss scale (constant mixed precision; L2L, section 4.2).
+enum class Precision { kFp32, kBf16, kCmp };
+template <>
+inline constexpr std::array<const char*, 3> kNames<Precision> = {"fp32", "bf16", "cmp"};
+
+template <>
+inline constexpr std::array<const char*, 2> kNames<LossScaling> = {"dynamic", "static"};
+
 // The settings of training that are never open.
 struct TrainingSettings {
   uint32_t micro_batch_size = 1;  // samples in a micro-batch
@@ -107,6 +95,9 @@ struct TrainingSettings {
   Replay replay = Replay::kRollback;
   Determinism determinism = Determinism::kStrict;
   uint32_t loss_block_tokens = 1024;  // the head computes loss and gradient in such blocks
+  double label_smoothing = 0.0;       // the share of a label that is spread over all classes
+  Precision precision = Precision::kFp32;
+  LossScaleRule loss_scale;  // of precision cmp
 };
 
 // The training of a job, with nothing left open.
@@ -146,6 +137,24 @@ void TrainingKeys(V* v, T* t) {
          "strict rejects a worker with another compute profile; relaxed accepts it.");
   v->Key("training.loss_block_tokens", &t->loss_block_tokens, Range(1, 1u << 24),
          "Tokens whose logits the head holds at once; affects the bits of the result.");
+  v->OptionalKey("training.label_smoothing", &t->label_smoothing, 0.0, kBelowOne,
+                 "Share of each label that is spread over all classes; evaluations do without. 0 "
+                 "disables it.");
+  v->OptionalKey("training.precision", &t->precision, Precision::kFp32, AnyValue(),
+                 "Element type in which workers compute: fp32, bf16, or cmp: float16 with a loss "
+                 "scale. A model is exported in it (docs/models.md).");
+  const LossScaleRule usual;
+  v->OptionalKey("training.loss_scale", &t->loss_scale.scaling, usual.scaling, AnyValue(),
+                 "With training.precision=cmp: the loss scale halves after overflows and doubles "
+                 "after steps without one (dynamic), or stays (static).");
+  v->OptionalKey("training.loss_scale_initial", &t->loss_scale.initial_log2, usual.initial_log2,
+                 Range(0, kMaxLossScaleLog2),
+                 "The first loss scale is 2 to this power; it multiplies the mean loss of a "
+                 "micro-batch.");
+  v->OptionalKey("training.loss_scale_window", &t->loss_scale.window, usual.window,
+                 Range(1, 1u << 30), "Steps without an overflow after which the scale doubles.");
+  v->OptionalKey("training.loss_scale_hysteresis", &t->loss_scale.hysteresis, usual.hysteresis,
+                 Range(1, 1000), "Overflows, since it doubled, from which on the scale halves.");
 }
 
 // A section of its own in the text, a key of training in the configuration.
@@ -161,17 +170,28 @@ enum class DataOrder { kSequential, kShuffled };
 template <>
 inline constexpr std::array<const char*, 2> kNames<DataOrder> = {"sequential", "shuffled"};
 
+inline constexpr double kMlmProbability = 0.15;  // BERT's (Devlin et al., 2019)
+
 // The data of a job, identified by its content.
 struct DataSpec {
   DataOrder order = DataOrder::kShuffled;
   uint64_t tokens = 0;   // whole tokens in the data
   std::string sha256;    // of the tokens, or of all columns of rows (docs/formats/data.md)
   uint64_t samples = 0;  // rows of the data; 0: a stream, which training.seq_len cuts
+  double mlm_probability = kMlmProbability;   // the share of the tokens that a model has to guess
+  uint32_t mask_token = 0;                    // replaces most of them
+  std::vector<uint32_t> special_tokens = {};  // are never among them; in increasing order
 };
 
 template <class V, class D>
 void DataKeys(V* v, D* d) {
   v->Key("data.order", &d->order, AnyValue(), "Order of the samples.");
+  v->OptionalKey("data.mlm_probability", &d->mlm_probability, kMlmProbability,
+                 Reals(0.0, 1.0, Reals::Ends::kAboveLow),
+                 "Share of the tokens that a masked language model has to guess "
+                 "(docs/formats/data.md).");
+  v->OptionalKey("data.mask_token", &d->mask_token, decltype(d->mask_token)(0), AnyValue(),
+                 "Id that replaces tokens to guess; auto means that of the .epsd file.");
 }
 
 // ---- quantization

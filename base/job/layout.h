@@ -61,10 +61,16 @@ struct StageSpec {
   bool backward_needs_weights = true;
 };
 
-// A set of tensors that share their weight decay.
+// The name of the group whose tensors have weight decay.
+inline constexpr char kDecayGroup[] = "decay";
+
+// A set of tensors that share their weight decay and their part of the learning rate; or tensors
+// that keep their initial values.
 struct ParameterGroup {
   std::string name;
-  double weight_decay = 0.0;
+  double weight_decay = 0.0;   // 0 if frozen
+  double lr_multiplier = 1.0;  // of the step's learning rate; 1 if frozen
+  bool frozen = false;
 };
 
 }  // namespace eps

@@ -1,6 +1,8 @@
 #include "base/job/legality.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/job/key_rules.h"
+#include "base/job/models/model_program.h"
 #include "base/job/names.h"
 
 namespace eps {
@@ -40,8 +42,23 @@ const ModeRules& RulesOf(Mode mode) {
   return kModes[0];
 }
 
-absl::Status Check(Mode mode, Clip clip, Nonfinite nonfinite) {
+absl::Status Check(Mode mode, const TrainingSettings& settings) {
+  const Clip clip = settings.clip;
+  const Nonfinite nonfinite = settings.nonfinite;
   const ModeRules& rules = RulesOf(mode);
+  if (settings.precision == Precision::kCmp) {
+    if (mode == Mode::kEager) {
+      return absl::InvalidArgumentError(
+          "training.mode=eager and training.precision=cmp exclude each other: a step that "
+          "overflows is left out, and an eager server has updated a part of it by then; set "
+          "training.mode=sealed, or training.precision=bf16, which needs no loss scale");
+    }
+    if (nonfinite != Nonfinite::kSkip) {
+      return absl::InvalidArgumentError(
+          "training.precision=cmp needs training.nonfinite=skip: the loss scale falls after steps "
+          "that overflow");
+    }
+  }
   if (!Allows(rules, clip)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "training.mode=", NameOf(mode), " and training.clip=", NameOf(clip),
@@ -60,20 +77,52 @@ absl::Status Check(Mode mode, Clip clip, Nonfinite nonfinite) {
 
 }  // namespace
 
-absl::StatusOr<Mode> ResolveMode(Auto<Mode> mode, Clip clip, Nonfinite nonfinite) {
+absl::StatusOr<Mode> ResolveMode(Auto<Mode> mode, const TrainingSettings& settings) {
   Mode resolved = mode.value_or(Mode::kEager);
   if (!mode.has_value()) {
     for (const ModeRules& rules : kModes) {
       resolved = rules.mode;
-      if (Allows(rules, clip) && Allows(rules, nonfinite)) break;
+      if (Allows(rules, settings.clip) && Allows(rules, settings.nonfinite)) break;
     }
   }
-  if (absl::Status status = Check(resolved, clip, nonfinite); !status.ok()) return status;
+  if (absl::Status status = Check(resolved, settings); !status.ok()) return status;
   return resolved;
 }
 
-absl::Status CheckLegal(const TrainingSpec& training) {
-  return Check(training.mode, training.clip, training.nonfinite);
+absl::Status CheckLegal(const TrainingSpec& training) { return Check(training.mode, training); }
+
+ElementType ElementTypeOf(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      break;
+    case Precision::kBf16:
+      return ElementType::kBfloat16;
+    case Precision::kCmp:
+      return ElementType::kFloat16;
+  }
+  return ElementType::kFloat32;
+}
+
+absl::Status CheckPrecision(Precision precision, const ModelSpec& model) {
+  constexpr char kKey[] = "training.precision";
+  const ElementType wanted = ElementTypeOf(precision);
+  if (model.type != ModelType::kProgram) {
+    if (precision == Precision::kFp32) return absl::OkStatus();
+    return Refuse(kKey, NameOf(precision), " needs a model program, and the model of type ",
+                  NameOf(model.type),
+                  " computes in fp32; export the model with `eps model export FOLDER --dtype=",
+                  NameOf(wanted), "`, or set training.precision=fp32");
+  }
+  if (model.program->type == wanted) return absl::OkStatus();
+  for (const Precision other : {Precision::kFp32, Precision::kBf16, Precision::kCmp}) {
+    if (ElementTypeOf(other) != model.program->type) continue;
+    return Refuse(kKey, "is ", NameOf(precision), ", but the program of the model computes in ",
+                  NameOf(model.program->type), "; set training.precision=", NameOf(other),
+                  ", or export the model with `eps model export FOLDER --dtype=", NameOf(wanted),
+                  "`");
+  }
+  return Refuse("model.program", "computes in ", NameOf(model.program->type),
+                ", expected float32, bfloat16 or float16");
 }
 
 }  // namespace eps

@@ -1,9 +1,11 @@
 #include "base/job/legality.h"
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "base/job/models/model_program.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -50,7 +52,10 @@ TEST(Legality, IsTheTableOfModes) {
       {Mode::kSealed, Clip::kExact, kSkip, kOk, Mode::kSealed, {}},
   };
   for (const auto& c : cases) {
-    const absl::StatusOr<Mode> mode = ResolveMode(c.mode, c.clip, c.nonfinite);
+    TrainingSettings settings;
+    settings.clip = c.clip;
+    settings.nonfinite = c.nonfinite;
+    const absl::StatusOr<Mode> mode = ResolveMode(c.mode, settings);
     EXPECT_EQ(mode.status().code(), c.code)
         << (c.mode.has_value() ? NameOf(*c.mode) : "auto") << " " << NameOf(c.clip);
     if (mode.ok()) {
@@ -71,8 +76,57 @@ TEST(Legality, CheckLegalAppliesTheSameTable) {
         training.mode = mode;
         training.clip = clip;
         training.nonfinite = nonfinite;
-        EXPECT_EQ(CheckLegal(training), ResolveMode(mode, clip, nonfinite).status());
+        EXPECT_EQ(CheckLegal(training), ResolveMode(mode, training).status());
       }
+    }
+  }
+}
+
+TEST(Legality, CmpIsSealedAndSkips) {
+  TrainingSettings settings;
+  settings.precision = Precision::kCmp;
+  settings.nonfinite = kSkip;
+  EXPECT_EQ(*ResolveMode(std::nullopt, settings), Mode::kSealed);
+  const absl::Status eager = ResolveMode(Mode::kEager, settings).status();
+  EXPECT_TRUE(absl::StrContains(eager.message(), "eager and training.precision=cmp")) << eager;
+  EXPECT_TRUE(absl::StrContains(eager.message(), "set training.mode=sealed")) << eager;
+  settings.nonfinite = kHalt;
+  const absl::Status halt = ResolveMode(Mode::kSealed, settings).status();
+  EXPECT_TRUE(absl::StrContains(halt.message(), "needs training.nonfinite=skip")) << halt;
+}
+
+TEST(Legality, PrecisionIsThatOfTheModel) {
+  constexpr Precision kFp32 = Precision::kFp32, kBf16 = Precision::kBf16, kCmp = Precision::kCmp;
+  constexpr ModelType kProgram = ModelType::kProgram;
+  const struct {
+    ModelType model;
+    ElementType element;  // of a program
+    Precision precision;
+    std::vector<const char*> names;  // what the refusal must name
+  } cases[] = {
+      {ModelType::kGpt2, {}, kFp32, {}},
+      {ModelType::kSynthetic, {}, kFp32, {}},
+      {kProgram, ElementType::kFloat32, kFp32, {}},
+      {kProgram, ElementType::kBfloat16, kBf16, {}},
+      {kProgram, ElementType::kFloat16, kCmp, {}},
+      {ModelType::kGpt2, {}, kCmp, {"training.precision", "gpt2", "--dtype=float16"}},
+      {kProgram, ElementType::kFloat16, kBf16, {"precision=cmp", "--dtype=bfloat16"}},
+      {kProgram, ElementType::kFloat64, kFp32, {"float64", "float16"}},
+      {ModelType::kGpt2, {}, kBf16, {"training.precision", "gpt2", "--dtype=bfloat16"}},
+      {ModelType::kSynthetic, {}, kBf16, {"training.precision", "synthetic", "model export"}},
+      {kProgram, ElementType::kFloat32, kBf16, {"precision=fp32", "--dtype=bfloat16"}},
+      {kProgram, ElementType::kBfloat16, kFp32, {"precision=bf16", "--dtype=float32"}},
+  };
+  for (const auto& c : cases) {
+    ModelSpec model;
+    model.type = c.model;
+    auto program = std::make_shared<ModelProgram>();
+    program->type = c.element;
+    if (c.model == kProgram) model.program = program;
+    const absl::Status status = CheckPrecision(c.precision, model);
+    EXPECT_EQ(status.code(), c.names.empty() ? kOk : kInvalid) << status;
+    for (const char* const name : c.names) {
+      EXPECT_TRUE(absl::StrContains(status.message(), name)) << status;
     }
   }
 }

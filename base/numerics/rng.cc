@@ -18,9 +18,17 @@ constexpr int kRounds = 10;
 // Last counter word of the draws that are no element's own: keeps purposes apart under one seed.
 constexpr uint32_t kStepKeyPurpose = 1;
 constexpr uint32_t kInitialValuePurpose = 2;
+constexpr uint32_t kTokenKeyPurpose = 3;
 
 std::array<uint32_t, 2> Words(uint64_t value) {
   return {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)};
+}
+
+// Makes a key of a seed and a step, where a place does not fit into one counter beside the step.
+std::array<uint32_t, 2> StepKey(uint64_t seed, uint64_t step, uint32_t purpose) {
+  const std::array<uint32_t, 2> words = Words(step);
+  const PhiloxBlock drawn = Philox4x32({words[0], words[1], 0, purpose}, Words(seed));
+  return {drawn[0], drawn[1]};
 }
 
 // `kLanes` consecutive blocks at once, word by word, so that a compiler can put blocks into lanes.
@@ -136,17 +144,25 @@ PhiloxBlock Philox4x32(PhiloxBlock counter, std::array<uint32_t, 2> key) {
   return counter;
 }
 
-void FillDropoutMask(const RngKey& key, double p, absl::Span<float> mask) {
-  // A word w is below p * 2^32 if and only if it is below its ceiling.
-  const double scaled = p * 0x1p32;
-  uint64_t threshold = static_cast<uint64_t>(scaled);
-  if (static_cast<double>(threshold) < scaled) ++threshold;
-  const auto kept = static_cast<float>(1.0 / (1.0 - p));
+TokenDraws::TokenDraws(uint64_t seed, uint64_t step)
+    : key_(StepKey(seed, step, kTokenKeyPurpose)) {}
 
-  // The place does not fit into one counter beside the block, so the step makes the key.
-  const std::array<uint32_t, 2> step = Words(key.step);
-  const PhiloxBlock drawn = Philox4x32({step[0], step[1], 0, kStepKeyPurpose}, Words(key.seed));
-  const std::array<uint32_t, 2> step_key = {drawn[0], drawn[1]};
+PhiloxBlock TokenDraws::operator()(uint64_t sample, uint32_t place) const {
+  const std::array<uint32_t, 2> words = Words(sample);
+  return Philox4x32({place, words[0], words[1], 0}, key_);
+}
+
+uint64_t WordsBelow(double p) {
+  // A word is below p * 2^32 if and only if it is below the ceiling of that.
+  const double scaled = p * 0x1p32;
+  const auto floor = static_cast<uint64_t>(scaled);
+  return static_cast<double>(floor) < scaled ? floor + 1 : floor;
+}
+
+void FillDropoutMask(const RngKey& key, double p, absl::Span<float> mask) {
+  const uint64_t threshold = WordsBelow(p);
+  const auto kept = static_cast<float>(1.0 / (1.0 - p));
+  const std::array<uint32_t, 2> step_key = StepKey(key.seed, key.step, kStepKeyPurpose);
   const uint32_t site = uint32_t{key.stage} << 16 | key.site;
 
   constexpr size_t kElements = 4 * kLanes;

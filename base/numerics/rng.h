@@ -29,6 +29,20 @@ struct RngKey {
 // word i%4 of block i/4; it is dropped if the word < p * 2^32. REQUIRES 0 <= p < 1.
 void FillDropoutMask(const RngKey& key, double p, absl::Span<float> mask);
 
+// Draws four uniform words for each token of a step, by its place in a sample of the data, so that
+// they do not depend on the micro-batch that holds it. Immutable; thread-safe.
+class TokenDraws {
+ public:
+  TokenDraws(uint64_t seed, uint64_t step);
+  PhiloxBlock operator()(uint64_t sample, uint32_t place) const;
+
+ private:
+  const std::array<uint32_t, 2> key_;
+};
+
+// Returns the number of words w with w < p * 2^32. REQUIRES 0 <= p <= 1.
+uint64_t WordsBelow(double p);
+
 // The standard normal deviate below which a draw lies with probability (k + 1/2) / 2^53: inverse
 // CDF by AS 241 (PPND16). REQUIRES k < 2^53.
 double StandardNormal(uint64_t k);

@@ -56,13 +56,14 @@ json Fill(const char* kind) { return {{"kind", kind}, {"a", 0}, {"b", 0}}; }
 // A whole program.
 class Model {
  public:
-  Model(const char* architecture, const char* model_type, int vocab, int positions, int width) {
+  Model(const char* architecture, const char* model_type, const std::string& dtype, int vocab,
+        int positions, int width) {
     root_ = {{"format", 1},
              {"architecture", architecture},
              {"model_type", model_type},
              {"task", "causal_lm"},
              {"variant", "causal"},
-             {"dtype", "float32"},
+             {"dtype", dtype},
              {"made_by", "a test"},
              {"shape",
               {{"vocab_size", vocab},
@@ -114,12 +115,19 @@ class Model {
 
 json Use(int tensor, const char* role) { return {{"tensor", tensor}, {"role", role}}; }
 
-// LlamaRMSNorm.
-json RmsNorm(Calls* c, const json& x, const json& weight) {
-  const json square = c->Call("aten::pow.Tensor_Scalar", {x, 2});
+// Casts FP32 to the type of the model; FP32 itself needs no call.
+json Narrowed(Calls* c, const json& x, const std::string& dtype) {
+  return dtype == "float32" ? x : c->Call("aten::to.dtype", {x, Type(dtype.c_str())});
+}
+
+// LlamaRMSNorm, whose statistics are FP32.
+json RmsNorm(Calls* c, const json& x, const json& weight, const std::string& dtype) {
+  const json wide = dtype == "float32" ? x : c->Call("aten::to.dtype", {x, Type("float32")});
+  const json square = c->Call("aten::pow.Tensor_Scalar", {wide, 2});
   const json mean = c->Call("aten::mean.dim", {square, json::array({-1}), true});
   const json root = c->Call("aten::rsqrt", {c->Call("aten::add.Tensor", {mean, 1e-6})});
-  return c->Call("aten::mul.Tensor", {weight, c->Call("aten::mul.Tensor", {x, root})});
+  const json y = Narrowed(c, c->Call("aten::mul.Tensor", {wide, root}), dtype);
+  return c->Call("aten::mul.Tensor", {weight, y});
 }
 
 // rotate_half(x) * sin + x * cos, for x [B, heads, T, size].
@@ -144,9 +152,12 @@ json LlamaLayer(const LlamaShape& s) {
       c.Call("aten::mul.Tensor",
              {at, c.Call("aten::to.device", {frequencies, {{"device", ""}}, Type("float32")})});
   const json both = c.Call("aten::cat", {json::array({angle, angle}), -1});
-  const json cos = c.Call("aten::unsqueeze", {c.Call("aten::cos", {both}), 1});
-  const json sin = c.Call("aten::unsqueeze", {c.Call("aten::sin", {both}), 1});
-  const json h = RmsNorm(&c, x, c.weight(7));
+  const auto turn = [&](const char* op) {
+    return c.Call("aten::unsqueeze", {Narrowed(&c, c.Call(op, {both}), s.dtype), 1});
+  };
+  const json cos = turn("aten::cos");
+  const json sin = turn("aten::sin");
+  const json h = RmsNorm(&c, x, c.weight(7), s.dtype);
   const auto heads = [&](int weight) {
     const json y = c.Call("aten::linear", {h, c.weight(weight)});
     const json split = c.Call("aten::view", {y, json::array({batch, tokens, -1, size})});
@@ -161,7 +172,7 @@ json LlamaLayer(const LlamaShape& s) {
   const json rows = c.Call("aten::reshape", {c.Call("aten::transpose.int", {attended, 1, 2}),
                                              json::array({batch, tokens, -1})});
   const json middle = c.Call("aten::add.Tensor", {x, c.Call("aten::linear", {rows, c.weight(3)})});
-  const json h2 = RmsNorm(&c, middle, c.weight(8));
+  const json h2 = RmsNorm(&c, middle, c.weight(8), s.dtype);
   const json gate = c.Call("aten::silu", {c.Call("aten::linear", {h2, c.weight(4)})});
   const json up = c.Call("aten::linear", {h2, c.weight(5)});
   const json down = c.Call("aten::linear", {c.Call("aten::mul.Tensor", {gate, up}), c.weight(6)});
@@ -222,7 +233,7 @@ json Gpt2Layer(const Gpt2Config& g, int inner, bool fused_gelu) {
 }  // namespace
 
 std::string LlamaProgram(const LlamaShape& s) {
-  Model model("LlamaForCausalLM", "llama", s.vocab, s.positions, s.width);
+  Model model("LlamaForCausalLM", "llama", s.dtype, s.vocab, s.positions, s.width);
   const int size = s.width / s.heads;
   std::vector<float> frequencies;
   for (int i = 0; i < size / 2; ++i) {
@@ -257,7 +268,7 @@ std::string LlamaProgram(const LlamaShape& s) {
     model.Stage(absl::StrCat("layers.", i), LlamaLayer(s), uses, json::array({constant}));
   }
   Calls head(true, 2, 0, {});
-  const json h = RmsNorm(&head, Slot(0), head.weight(0));
+  const json h = RmsNorm(&head, Slot(0), head.weight(0), s.dtype);
   const json scores = head.Call("aten::linear", {h, head.weight(1)});
   head.Cost(2.0 * s.width * s.vocab, 0, 4.0 * 3 * s.width, 0);
   const json uses = {
@@ -267,8 +278,8 @@ std::string LlamaProgram(const LlamaShape& s) {
   return model.Text();
 }
 
-std::string Gpt2Program(const Gpt2Config& g, bool fused_gelu) {
-  Model model("GPT2LMHeadModel", "gpt2", g.vocab_size, g.n_positions, g.n_embd);
+std::string Gpt2Program(const Gpt2Config& g, bool fused_gelu, const std::string& dtype) {
+  Model model("GPT2LMHeadModel", "gpt2", dtype, g.vocab_size, g.n_positions, g.n_embd);
   const int width = g.n_embd;
   const int inner = g.n_inner > 0 ? g.n_inner : 4 * width;
   const double std = g.initializer_range;

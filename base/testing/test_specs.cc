@@ -54,4 +54,15 @@ JobSpec RaggedSpec() {
   return spec;
 }
 
+void Freeze(const std::string& part, bool others, JobSpec* spec) {
+  const GroupId frozen(static_cast<uint32_t>(spec->groups.size()));
+  spec->groups.push_back({"frozen", 0.0, 1.0, /*frozen=*/true});
+  for (TensorSpec& tensor : spec->tensors) {
+    const bool has_it = tensor.name.find(part) != std::string::npos;
+    if (has_it != others) tensor.group = frozen;
+  }
+  const absl::Status status = spec->Validate();
+  EPS_CHECK_MSG(status.ok(), status.message());
+}
+
 }  // namespace eps

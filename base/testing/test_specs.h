@@ -3,6 +3,8 @@
 
 // Small job specs for tests.
 
+#include <string>
+
 #include "base/job/job_spec.h"
 
 namespace eps {
@@ -13,6 +15,9 @@ JobSpec TinySyntheticSpec();  // 4 layers of width 64, tied
 // 3 layers of 200 x 200 in panels of 96 rows: ragged tiles, rank-1 chunks, a tied tensor with two
 // uses.
 JobSpec RaggedSpec();
+
+// Freezes the tensors whose names contain `part`, or all others. REQUIRES that one stays.
+void Freeze(const std::string& part, bool others, JobSpec* spec);
 
 }  // namespace eps
 

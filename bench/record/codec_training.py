@@ -32,6 +32,7 @@ SECTION = "codec-training"
 TITLE = "The effect of codecs on training"
 QUICKSTART_FOLDER = "/usr/share/common-licenses"
 EVAL_SAMPLES = 64
+SEQ_LEN = 256
 EVALUATIONS = 20
 POLL_S = 0.2
 SILENCE_S = 600     # a run is abandoned after this time without a new record
@@ -253,8 +254,11 @@ def write_report(options, runs):
     link = os.path.relpath(picture, pathlib.Path(options.page).parent)
     named = "" if options.section == SECTION else (
         f' --section={options.section} --title="{options.title}" --picture=docs/{link}')
+    choice = "" if options.seq_len == SEQ_LEN else f" --seq-len={options.seq_len}"
+    if options.settings != list(tally.SETTINGS):
+        choice += " --settings " + " ".join(options.settings)
     report.write_section(options.page, options.section,
-                         tally.section_body(runs, link, options.title, named))
+                         tally.section_body(runs, link, options.title, named, choice))
 
 
 def whole_number(text):
@@ -274,7 +278,7 @@ def parse_arguments(arguments):
                         help="e.g. fp32 mx6 topk:0.1 topk:0.1-no-feedback mx6+topk:0.01")
     parser.add_argument("--data", nargs="+", default=[],
                         help="text files instead of Debian's license texts, whose end is held out")
-    parser.add_argument("--seq-len", type=whole_number, default=256)
+    parser.add_argument("--seq-len", type=whole_number, default=SEQ_LEN)
     parser.add_argument("--eps-arg", dest="extra", action="append", default=[],
                         help="passed to every eps train (repeatable)")
     parser.add_argument("--tally", default=str(root / "bench/record/codec_training.jsonl"),

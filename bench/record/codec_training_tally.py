@@ -202,13 +202,13 @@ def listed(runs, field):
     return ", ".join(sorted({str(run[field]) for run in runs}))
 
 
-def section_body(runs, picture, title="The effect of codecs on training", named=""):
-    """Returns the section of a page. `picture` is the path of the curves relative to the page, and
-    `named` are the arguments that choose another section."""
+def section_body(runs, picture, title="The effect of codecs on training", named="", choice=""):
+    """Returns the section of a page. `picture` is the path of the curves relative to the page,
+    `named` are the arguments that choose another section, and `choice` those that choose runs."""
     table = rows(runs)
     steps, _, arguments = group_of(runs[0])
     hours = sum(run["seconds"] for run in runs) / 3600
-    extra = "".join(" --eps-arg=" + a for a in arguments)
+    extra = choice + "".join(" --eps-arg=" + a for a in arguments)
     model = "The small GPT-2, its settings and texts" if not arguments else (
         "The settings and texts of the small GPT-2 with " +
         ", ".join(f"`{a.removeprefix('--')}`" for a in arguments))

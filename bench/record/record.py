@@ -104,6 +104,16 @@ BENCHMARKS = {
         "simulator's description. Goal: a median difference of at most 15 % for every figure. "
         "Needs root.",
         ["//cli:eps"], [["bench/record/simulate_accuracy.py"]]),
+    "fine-tuning": Benchmark(
+        "Fine-tuning exported models",
+        "Steps of 1,024 tokens of a Llama of width 1,024 (26 million parameters), as an exported "
+        "program on one server and one worker, in BF16 and with LoRA adapters / in FP32 with all "
+        "weights; BF16 weights also on the wire. A whole job of 40 steps of another Llama "
+        "(12.8 million parameters), from the start of `eps train` to its checkpoint with the "
+        "optimizer's state / from the start of a Python program to the folder that "
+        "transformers.Trainer saves; the losses agree. The stash of a small model of five families "
+        "as planned and as measured.",
+        ["//cli:eps", "//worker:eps-worker"], [["bench/record/fine_tuning.py", "--rounds=3"]]),
     "topk": Benchmark(
         "Sparse gradients",
         "Bits per sent element against the entropy of their positions, encoding against dense "

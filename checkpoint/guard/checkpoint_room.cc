@@ -1,7 +1,6 @@
 #include "checkpoint/guard/checkpoint_room.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/job/optimizers.h"
 #include "base/machine/disk_room.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_residuals.h"
@@ -16,8 +15,9 @@ constexpr uint64_t kSmallFiles = uint64_t{1} << 20;
 
 absl::StatusOr<uint64_t> CheckpointBytes(const JobSpec& spec, const ChunkMap& chunks) {
   EPS_ASSIGN_OR_RETURN(const uint64_t residuals, ResidualFilesBytes(spec, chunks));
-  const uint64_t arrays = 1 + StateFields(spec.optimizer).size();
-  return spec.total_elements() * sizeof(float) * arrays + residuals + kSmallFiles;
+  uint64_t bytes = residuals + kSmallFiles;
+  for (const Chunk& chunk : chunks.chunks()) bytes += StateBytes(spec, chunk);
+  return bytes;
 }
 
 absl::Status CheckRoom(const std::string& root, const JobSpec& spec, const ChunkMap& chunks) {

@@ -109,7 +109,7 @@ StateCommands AddStateCommands(CLI::App* app, Arguments* given) {
       ->required();
   commands.rm = app->add_subcommand("rm", "remove checkpoints");
   commands.rm->add_option("CHECKPOINT", given->folders, "folders checkpoint-<step>")->required();
-  commands.rm->add_flag("--force", given->force, "even the one that `latest` names");
+  commands.rm->add_flag("--force", given->force, "even one that `latest` or `best` names");
   return commands;
 }
 
@@ -136,6 +136,9 @@ absl::Status RunCheckpoint(const std::vector<std::string>& arguments) {
   exporter->add_option("FOLDER", given.folder, "a checkpoint")->required();
   exporter->add_option("--out", given.options.out, "the new folder")->required();
   exporter->add_option("--dtype", given.options.dtype, "f32, bf16 or f16 (default f32)");
+  exporter->add_flag("--merge", given.options.merge,
+                     "LoRA: add the adapters to the weights, for transformers; without it, write "
+                     "a folder that peft loads");
   exporter->add_option("--max-shard-size,--max_shard_size", given.max_shard_size,
                        "largest file of weights, such as 500MB (default 5GB)");
   const StateCommands state = AddStateCommands(&app, &given);

@@ -42,11 +42,11 @@ constexpr Reason kReasons[] = {
     {"zero_allow_untested_optimizer", kMemory},
     {"zero_force_ds_cpu_optimizer", kMemory},
     {"bf16",
-     "not supported: layers are computed in FP32; quantization.weights and quantization.gradients "
-     "choose bf16 for the wire only"},
+     "not translated: training.precision=bf16 computes so, for a model that was exported with "
+     "--dtype=bfloat16; quantization.weights and quantization.gradients choose bf16 for the wire"},
     {"bfloat16", "as bf16"},
-    {"fp16", "not supported: layers are computed in FP32, so that no loss scale is needed"},
-    {"amp", "not supported: layers are computed in FP32"},
+    {"fp16", "not translated: training.precision=cmp (float16) has a loss scale of its own"},
+    {"amp", "not supported: training.precision has fp32, bf16 and cmp"},
     {"data_types", "not needed: gradients are summed in FP32"},
     {"communication_data_type",
      "not translated: quantization.gradients chooses the wire format of gradients"},
@@ -65,7 +65,6 @@ constexpr Reason kReasons[] = {
     {"flops_profiler", "not supported"},
     {"comms_logger", "not needed: the worker's --report has the bytes of each step"},
     {"csv_monitor", "not needed: metrics.jsonl has every step"},
-    {"wandb", "not supported: metrics.jsonl has every step"},
     {"comet", "not supported: metrics.jsonl has every step"},
     {"autotuning", "not supported"},
     {"elasticity", "not needed: the result does not depend on which worker computes a part"},
@@ -482,15 +481,16 @@ absl::Status Importer::Scheduler(const ordered_json& root) {
 absl::Status Importer::Monitoring(const ordered_json& root) {
   EPS_ASSIGN_OR_RETURN(const auto print, TakeInteger(root, "steps_per_print"));
   if (print.has_value()) Set("metrics", "log_every_steps", absl::StrCat(*print));
-  const ordered_json* const board = Take(root, "tensorboard");
-  if (board == nullptr) return absl::OkStatus();
-  const bool has_flag =
-      board->is_object() && board->contains("enabled") && (*board)["enabled"].is_boolean();
-  if (!has_flag) return Wrong("tensorboard", *board, "an object with enabled: true or false");
-  Set("metrics", "tensorboard", (*board)["enabled"].get<bool>() ? "true" : "false");
-  for (const auto& [name, value] : board->items()) {
-    if (name == "enabled") continue;
-    LeaveOut("tensorboard." + name, value, "event files are in <checkpoint.dir>/tensorboard");
+  for (const char* const name : {"tensorboard", "wandb"}) {
+    const ordered_json* const monitor = Take(root, name);
+    if (monitor == nullptr) continue;
+    const auto on = monitor->is_object() ? monitor->value("enabled", ordered_json()) : nullptr;
+    if (!on.is_boolean()) return Wrong(name, *monitor, "an object with enabled: true or false");
+    Set("metrics", name, on.get<bool>() ? "true" : "false");
+    for (const auto& [key, value] : monitor->items()) {
+      if (key == "enabled") continue;
+      LeaveOut(absl::StrCat(name, ".", key), value, "its files are below checkpoint.dir");
+    }
   }
   return absl::OkStatus();
 }

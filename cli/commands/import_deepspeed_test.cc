@@ -41,7 +41,8 @@ TEST(ImportDeepSpeedTest, TranslatesKeysOfTheSameMeaning) {
     "scheduler": {"type": "WarmupDecayLR",
                   "params": {"total_num_steps": 5000, "warmup_num_steps": 100, "warmup_min_lr": 0,
                              "warmup_max_lr": 3e-4, "warmup_type": "linear"}},
-    "tensorboard": {"enabled": false}})");
+    "tensorboard": {"enabled": false},
+    "wandb": {"enabled": true, "project": "mine"}})");
   EXPECT_EQ(config.training.train_batch_size, 64u);
   EXPECT_EQ(config.training.micro_batch_size, 4u);
   EXPECT_EQ(config.training.micro_batches, 2u);
@@ -51,6 +52,7 @@ TEST(ImportDeepSpeedTest, TranslatesKeysOfTheSameMeaning) {
   EXPECT_EQ(config.training.steps, 5000u);
   EXPECT_EQ(config.metrics.log_every_steps, 20u);
   EXPECT_FALSE(config.metrics.tensorboard);
+  EXPECT_TRUE(config.metrics.wandb);
   EXPECT_EQ(config.optimizer.name, OptimizerName::kAdamW);
   EXPECT_EQ(config.optimizer.lr, 3e-4);
   EXPECT_EQ(config.optimizer.beta1, 0.8);
@@ -104,7 +106,7 @@ TEST(ImportDeepSpeedTest, ListsEachKeyWithoutEquivalentAndWhy) {
       {"# zero_optimization", "on the servers"},
       {"#   stage: 3", ""},
       {"#   offload_param.device: \"nvme\"", ""},
-      {"# bf16", "FP32"},
+      {"# bf16", "training.precision=bf16"},
       {"# fp16", "loss scale"},
       {"# wall_clock_breakdown: false", "--report"},
       {"# no_such_key: [1,2]", "not a key that is known"},

@@ -20,7 +20,8 @@ constexpr char kHelp[] =
     "  eps model export DIR [--task=TASK] [--variant=NAME] [--dtype=TYPE] [--out=OUT]\n"
     "  eps model check DIR [--json]\n"
     "\n"
-    "DIR is a Hugging Face folder; eps model export --help lists all options.\n";
+    "DIR is a Hugging Face folder, ORG/NAME of a model in the Hugging Face cache, or\n"
+    "FILE.py:FUNCTION; eps model export --help lists all options.\n";
 
 }  // namespace
 

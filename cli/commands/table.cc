@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/config/command_line.h"
+#include "base/machine/python_tools.h"
 #include "base/status_macros.h"
 #include "cli/commands/train.h"
 #include "cli/launch/run_config.h"
@@ -21,7 +22,6 @@ absl::Status RunBench(const Arguments& arguments);
 absl::Status RunCheckpoint(const Arguments& arguments);
 absl::Status RunCodec(const Arguments& arguments);
 absl::Status RunConfigCommand(const Arguments& arguments);
-absl::Status RunData(const Arguments& arguments);
 absl::Status RunDoctor(const RunConfig& run, bool json);
 absl::Status RunModel(const Arguments& arguments);
 absl::Status RunPlan(const Arguments& arguments);
@@ -59,6 +59,15 @@ Command OfWorker(const std::string& name, const std::string& help) {
   return {name, help, become};
 }
 
+// Returns a command that replaces this process with a Python program of the room python/.
+Command OfPython(const std::string& name, const std::string& help, const std::string& module) {
+  const auto become = [module](const Arguments& arguments) -> absl::Status {
+    EPS_ASSIGN_OR_RETURN(const PythonTools tools, FindPythonTools(PythonPlaces::Current()));
+    return BecomePythonTool(tools, module, arguments);
+  };
+  return {name, help, become};
+}
+
 }  // namespace
 
 const std::vector<Command>& Commands() {
@@ -66,7 +75,8 @@ const std::vector<Command>& Commands() {
       Configured(kTrainCommand, [](const RunConfig& run, bool) { return RunTrain(run); }),
       Configured({"eps serve", "run one parameter server"},
                  [](const RunConfig& run, bool) { return RunServe(run.config); }),
-      {"data", "make, show, verify, split: data files of token ids (eps data --help)", RunData},
+      OfPython("data", "make, show, verify, split: data files of token ids (eps data --help)",
+               "eps_models.data"),
       {"plan", "predict the memory and speed of a run (eps plan --help)", RunPlan},
       {"simulate", "simulate failures and stragglers (eps simulate --help)", RunSimulate},
       OfWorker("worker", "run one worker (its own options: eps worker --help)"),
@@ -83,6 +93,8 @@ const std::vector<Command>& Commands() {
                   /*trains=*/false, /*has_json=*/true},
                  RunStatus),
       Configured({"eps doctor", "check that this machine can run EPS"}, RunDoctor),
+      OfPython("wandb", "write a run's metrics for Weights & Biases (eps wandb --help)",
+               "eps_metrics.wandb_run"),
       {"config", "print, reference, import-deepspeed (eps config --help)", RunConfigCommand},
       {"bench", "depth, calibrate: measure this machine (eps bench depth --help)", RunBench},
   };

@@ -21,17 +21,20 @@
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "checkpoint/guard/checkpoint_room.h"
+#include "cli/driver/best_evaluation.h"
 #include "cli/driver/job_driver.h"
 #include "cli/driver/progress.h"
 #include "cli/driver/status_text.h"
 #include "cli/driver/train_text.h"
 #include "cli/launch/cluster.h"
 #include "cli/launch/interrupt.h"
+#include "cli/launch/model/model_export.h"
 #include "cli/launch/output_folder.h"
 #include "cli/launch/plan.h"
 #include "cli/launch/plan_check.h"
 #include "cli/launch/planned_run.h"
 #include "cli/launch/state/state_home.h"
+#include "cli/launch/tools/wandb_export.h"
 
 namespace eps {
 namespace {
@@ -180,9 +183,10 @@ absl::Status TrainRun::Run() {
   EPS_RETURN_IF_ERROR(Blame(StartJob()));
   SetGraceful(true);
   EPS_RETURN_IF_ERROR(Blame(driver_->Follow()));
-  const bool interrupted = driver_->result().interrupted;
+  const JobDriver::Result ended = driver_->result();
+  const bool stopped = ended.interrupted || !ended.early_stop.empty();
   const auto deadline = Clock::now() + kWorkerExit;
-  while (!interrupted && !cluster_->WorkersEnded() && Clock::now() < deadline) {
+  while (!stopped && !cluster_->WorkersEnded() && Clock::now() < deadline) {
     std::this_thread::sleep_for(kTick);
   }
   finished_ = true;
@@ -232,17 +236,26 @@ void TrainRun::Summarize() const {
                                     plan_.unigram_entropy));
   }
   if (const auto& evaluation = driver_->metrics().last_evaluation(); evaluation.has_value()) {
-    absl::StrAppend(&text, HeldOutText(*evaluation));
+    absl::StrAppend(&text, HeldOutText(*evaluation, driver_->metrics().last_figures()));
+  }
+  if (!result.best.folder.empty()) {
+    absl::StrAppend(&text, "best: ", result.best.folder, " (",
+                    FigureText(plan_.config.eval.best_metric, result.best.figure), ")\n");
+  }
+  if (!result.early_stop.empty()) {
+    absl::StrAppend(&text, "early stop: ", result.early_stop, "\n");
   }
   absl::StrAppend(&text, plan_check_.Verdict());
   if (plan_.spec.codecs.weights != "fp32") absl::StrAppend(&text, QuantizationSummary());
   if (!result.last_checkpoint.empty()) {
     absl::StrAppend(&text, "report: ", out(), "/report.html\nnext:\n",
                     GenerateHint(plan_.spec.model, result.last_checkpoint));
-    absl::StrAppend(
-        &text, "  eps train --out=", out(), " --resume=latest",
-        StoppedEarly() ? "" : absl::StrCat(" --training.steps=", 2 * plan_.spec.training.steps),
-        "\n");
+    absl::StrAppend(&text, "  eps train --out=", out(), " --resume=latest",
+                    !result.early_stop.empty() ? " --training.early_stop_patience=0"
+                    : StoppedEarly()
+                        ? ""
+                        : absl::StrCat(" --training.steps=", 2 * plan_.spec.training.steps),
+                    "\n");
   }
   Print(text);
 }
@@ -259,19 +272,34 @@ std::string TrainRun::QuantizationSummary() const {
   return text;
 }
 
+// Writes the offline run for wandb. A failure is printed and ends nothing.
+void PrintWandbRun(const std::string& folder) {
+  const absl::StatusOr<std::string> line = WriteWandbRun(folder);
+  Print(line.ok() ? *line : absl::StrCat("note: ", line.status().message(), "\n"));
+}
+
 }  // namespace
 
-absl::Status RunTrain(const RunConfig& run) {
+absl::Status RunTrain(const RunConfig& given) {
   HandleInterrupts();
+  RunConfig run = given;
+  std::unique_ptr<OutputFolder> output;
+  if (NeedsExport(run.config)) {
+    EPS_ASSIGN_OR_RETURN(output, OutputFolder::Claim(run.config.checkpoint, run.overwrite));
+    EPS_RETURN_IF_ERROR(ExportModelOfRun(&run.config));
+  }
   EPS_ASSIGN_OR_RETURN(TrainPlan plan, MakePlan(run));
   const std::string out = plan.config.checkpoint.dir;
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<OutputFolder> output,
-                       OutputFolder::Claim(plan.config.checkpoint, run.overwrite));
+  if (output == nullptr) {
+    EPS_ASSIGN_OR_RETURN(output, OutputFolder::Claim(plan.config.checkpoint, run.overwrite));
+  }
   EPS_ASSIGN_OR_RETURN(const ServerChoice servers, ChooseServers(plan.config.servers));
   std::string state;
   if (servers.spawn > 0) {
     EPS_ASSIGN_OR_RETURN(state, ChooseState(plan.spec, servers.spawn, &plan.config));
   }
+  EPS_RETURN_IF_ERROR(CheckWandb(plan.config));
+  const bool with_wandb = plan.config.metrics.wandb;
   const std::string chosen = plan.config.storage.chosen ? plan.config.storage.path : "";
   Print(absl::StrCat("settings: ", run.origin.empty() ? "defaults" : run.origin, "\n"));
   absl::Status status;
@@ -281,6 +309,7 @@ absl::Status RunTrain(const RunConfig& run) {
   }
   if (absl::IsCancelled(status) && Interrupted()) status = WithExitCode(status, InterruptCode());
   std::error_code error;
+  if (with_wandb && fs::exists(out + "/metrics.jsonl", error)) PrintWandbRun(out);
   // The error for an unusable checkpoint already says which one is usable.
   const bool unreadable = absl::StartsWith(status.message(), "checkpoint.resume: ");
   if (status.ok() || unreadable || out.empty()) return status;

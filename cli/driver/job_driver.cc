@@ -4,6 +4,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -80,8 +81,12 @@ absl::StatusOr<v1::StatusReply> AwaitRecovery(const DriverJob& job, ControlClien
   }
 }
 
-uint64_t SaveSteps(const DriverJob& job) {
-  return job.out().empty() ? 0 : job.config.checkpoint.save_steps;
+SaveGate::Borders BordersOf(const DriverJob& job) {
+  SaveGate::Borders borders;
+  if (!job.out().empty()) borders.save_every = job.config.checkpoint.save_steps;
+  if (JobOutput::RulesOf(job).patience > 0) borders.decide_every = job.config.training.eval_steps;
+  borders.last = job.spec.training.steps;
+  return borders;
 }
 
 uint64_t BorderOf(const v1::StatusReply& job) { return job.step() > 0 ? job.step() - 1 : 0; }
@@ -89,10 +94,7 @@ uint64_t BorderOf(const v1::StatusReply& job) { return job.step() > 0 ? job.step
 }  // namespace
 
 JobDriver::JobDriver(DriverJob job, DriverHost* host)
-    : job_(std::move(job)),
-      host_(host),
-      output_(&job_),
-      gate_(SaveSteps(job_), job_.spec.training.steps) {}
+    : job_(std::move(job)), host_(host), output_(&job_), gate_(BordersOf(job_)) {}
 
 absl::StatusOr<std::unique_ptr<JobDriver>> JobDriver::Open(DriverJob job, DriverHost* host) {
   std::unique_ptr<JobDriver> driver(new JobDriver(std::move(job), host));
@@ -123,7 +125,14 @@ absl::Status JobDriver::Start(const std::vector<std::string>& addresses,
   // The records of a recovered job continue after the end of the log. Its next checkpoint is due
   // after its current border.
   step_ = start_->recovered() ? std::min(first, output_.metrics().history().last_step()) : first;
-  return gate_.SetAfter(std::max(first, BorderOf(job)), client_.get());
+  return SetGate(std::max(first, BorderOf(job)));
+}
+
+// Sets the gate of a job that goes on from `border`.
+absl::Status JobDriver::SetGate(uint64_t border) {
+  if (stopping_) return gate_.SetFrom(border + 1, client_.get());
+  if (EndsEarly()) return gate_.Hold(border, client_.get());
+  return gate_.SetAfter(border, step_, client_.get());
 }
 
 absl::Status JobDriver::Follow() {
@@ -139,6 +148,10 @@ absl::Status JobDriver::Follow() {
 // Returns how far the run came and what ended it, for its report.
 std::string JobDriver::Outcome(const absl::Status& status) const {
   if (!status.ok()) return absl::StrCat("failed: ", status.message());
+  if (ended_early_) {
+    return absl::StrCat("ended early after step ", step_, ": ",
+                        output_.metrics().evaluations().StopText());
+  }
   if (step_ < job_.spec.training.steps) return absl::StrCat("interrupted after step ", step_);
   return "complete";
 }
@@ -171,8 +184,9 @@ absl::Status JobDriver::FollowSteps() {
   StepWatch watch(client_.get(), step_, evaluated);
   last_record_ = Clock::now();
   // The job had ended, but its run was killed before it wrote the last checkpoint.
-  if (step_ == last) EPS_RETURN_IF_ERROR(OnBorder());
+  if (step_ == last || EndsEarly()) EPS_RETURN_IF_ERROR(OnBorder());
   while (step_ < last) {
+    if (ended_early_) return absl::OkStatus();
     const std::optional<v1::StepRecord> record = watch.Next(kTick);
     if (record.has_value()) {
       EPS_RETURN_IF_ERROR(OnRecord(*record));
@@ -196,7 +210,9 @@ absl::Status JobDriver::OnEvaluation(const v1::StepRecord& record) {
   last_record_ = Clock::now();
   longest_step_ = std::max(longest_step_, record.step_seconds());
   if (stopping_) ExtendPatience();
-  Print(EvaluationLine(record, job_.spec.training.steps) + "\n");
+  const std::vector<Metric>& metrics = output_.metrics().evaluations().rules().metrics;
+  Print(EvaluationLine(record, job_.spec.training.steps, FiguresOf(record.evaluation(), metrics)) +
+        "\n");
   // A resumed run evaluates its border again, with the same figure.
   const bool known = output_.metrics().history().Evaluated(record.step());
   return known ? absl::OkStatus() : output_.Add(record);
@@ -223,12 +239,27 @@ absl::Status JobDriver::OnRecord(const v1::StepRecord& record) {
   return step_ == gate_.border() || step_ == steps ? OnBorder() : absl::OkStatus();
 }
 
-// Writes the checkpoint of step_, at which the servers wait, and releases them.
+// Writes the checkpoint of step_, if one is due, while the servers wait there, and releases them.
 absl::Status JobDriver::OnBorder() {
-  EPS_RETURN_IF_ERROR(AwaitRoom([this] { return output_.WriteCheckpoint(step_, client_.get()); }));
   // No gate holds a finished job.
-  if (stopping_ || step_ == job_.spec.training.steps) return absl::OkStatus();
-  return gate_.SetAfter(step_, client_.get());
+  const bool is_last = step_ == job_.spec.training.steps;
+  const bool ends = !is_last && !stopping_ && EndsEarly();
+  if (is_last || stopping_ || ends || gate_.Saves(step_)) {
+    EPS_RETURN_IF_ERROR(
+        AwaitRoom([this] { return output_.WriteCheckpoint(step_, client_.get()); }));
+  }
+  if (ends) {
+    ended_early_ = true;
+    Print(absl::StrCat("early stop after step ", step_, ": ",
+                       output_.metrics().evaluations().StopText(), "\n"));
+  }
+  if (is_last || stopping_ || ends) return absl::OkStatus();
+  return gate_.SetAfter(step_, step_, client_.get());
+}
+
+bool JobDriver::EndsEarly() const {
+  const std::optional<uint64_t> border = output_.metrics().evaluations().stop_border();
+  return border.has_value() && *border <= step_ && step_ < job_.spec.training.steps;
 }
 
 absl::Status JobDriver::AwaitRoom(const std::function<absl::Status()>& write) {
@@ -350,8 +381,7 @@ absl::Status JobDriver::TryRejoin(std::chrono::milliseconds timeout) {
   step_ = std::min(border, output_.metrics().history().last_step());
   went_back_ = true;
   last_record_ = Clock::now();
-  return stopping_ ? gate_.SetFrom(border + 1, client_.get())
-                   : gate_.SetAfter(border, client_.get());
+  return SetGate(border);
 }
 
 absl::Status JobDriver::Rejoin(const absl::Status& why) {
@@ -375,6 +405,8 @@ JobDriver::Result JobDriver::result() const {
   result.tokens = tokens_;
   result.seconds = std::chrono::duration<double>(Clock::now() - started_).count();
   result.interrupted = stopping_;
+  if (ended_early_) result.early_stop = output_.metrics().evaluations().StopText();
+  result.best = output_.best();
   result.last_checkpoint = output_.last_checkpoint();
   return result;
 }

@@ -14,7 +14,7 @@
 #include "cli/driver/job_output.h"
 #include "cli/driver/job_start.h"
 #include "cli/driver/progress.h"
-#include "cli/driver/save_gate.h"
+#include "cli/driver/save/save_gate.h"
 #include "cli/driver/step_watch.h"
 #include "eps/v1/types.pb.h"
 #include "wire/control_client.h"
@@ -53,7 +53,9 @@ class JobDriver {
     uint64_t tokens = 0;       // tokens that this run trained on
     double seconds = 0;        // duration of training
     bool interrupted = false;  // whether the run was stopped, possibly before the last step
+    std::string early_stop;    // why the run ended before its last step; empty if it did not
     std::string last_checkpoint;
+    BestCheckpoint best;
   };
 
   // Opens the checkpoint to resume from, if any. `host` must outlive the driver. Errors as in
@@ -72,7 +74,8 @@ class JobDriver {
   // imports the state and sets the first gate. `state_folder` is the folder of durable servers that
   // belong to this run, where the job's configuration is kept; empty for servers of others.
   absl::Status Start(const std::vector<std::string>& addresses, const std::string& state_folder);
-  // Follows the job to its last step or, after Interrupted(), to the border where it stops. While a
+  // Follows the job to its last step, to the border at which training.early_stop_patience ends it
+  // or, after Interrupted(), to the border where it stops. While a
   // checkpoint does not fit on its disk, waits at the border and says what is missing. Returns
   // an error if the job cannot continue; if the servers gave it up, FailedPrecondition with their
   // reason and the exit code that they give.
@@ -100,6 +103,9 @@ class JobDriver {
   absl::Status OnRecord(const v1::StepRecord& record);
   absl::Status OnEvaluation(const v1::StepRecord& record);
   absl::Status OnBorder();
+  absl::Status SetGate(uint64_t border);
+  // Returns whether an evaluation ends the run at the last completed step.
+  bool EndsEarly() const;
   // Repeats `write` while the disk of the output folder is full.
   absl::Status AwaitRoom(const std::function<absl::Status()>& write);
   absl::Status OnQuiet(StepWatch* watch);
@@ -124,6 +130,7 @@ class JobDriver {
   uint64_t tokens_ = 0;            // tokens that this run trained on
   double longest_step_ = 0;        // seconds
   bool stopping_ = false;          // stop at the gate
+  bool ended_early_ = false;       // the last checkpoint is written
   bool went_back_ = false;         // the job was rolled back to a cut during this run
   Clock::time_point stop_by_;      // the deadline of a run that is stopping
   Clock::time_point started_;      // when Follow was called

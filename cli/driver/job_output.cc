@@ -1,11 +1,13 @@
 #include "cli/driver/job_output.h"
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/files/files.h"
+#include "base/job/evaluation/evaluation_metrics.h"
 #include "base/job/models/model_family.h"
 #include "base/status_macros.h"
 #include "base/text.h"
@@ -34,28 +36,69 @@ std::string ComputeProfiles(ControlClient* client) {
 
 }  // namespace
 
+EvaluationRules JobOutput::RulesOf(const DriverJob& job) {
+  EvaluationRules rules;
+  // Settings that do not fit the model were refused before.
+  const auto metrics = ChooseMetrics(job.spec.model, job.config.eval.metrics);
+  if (metrics.ok()) rules.metrics = *metrics;
+  rules.best_metric = job.config.eval.best_metric;
+  rules.patience = job.config.training.eval_steps > 0 ? job.config.training.early_stop_patience : 0;
+  return rules;
+}
+
 absl::Status JobOutput::Open(uint64_t border) {
   const std::string& out = job_->out();
   metrics_.reset();
   tensorboard_.reset();
-  EPS_ASSIGN_OR_RETURN(metrics_,
-                       MetricsLog::Open(out.empty() ? "" : out + "/metrics.jsonl", border));
+  EPS_ASSIGN_OR_RETURN(metrics_, MetricsLog::Open(out.empty() ? "" : out + "/metrics.jsonl", border,
+                                                  RulesOf(*job_)));
+  UpdateBest(border);
   if (!out.empty() && job_->config.metrics.tensorboard) {
     EPS_ASSIGN_OR_RETURN(tensorboard_, TensorBoardLog::Open(out + "/tensorboard", border));
   }
   return absl::OkStatus();
 }
 
+bool JobOutput::SavesBest() const {
+  const bool evaluates = job_->config.training.eval_steps > 0;
+  return !job_->out().empty() && evaluates && job_->config.checkpoint.save_best.value_or(true);
+}
+
+void JobOutput::UpdateBest(uint64_t step) {
+  if (!SavesBest()) return;
+  const std::string& out = job_->out();
+  std::vector<uint64_t> saved;
+  for (const CheckpointFolder& folder : ListCheckpoints(out)) {
+    if (folder.complete.ok() && folder.step <= step) saved.push_back(folder.step);
+  }
+  const std::optional<BestEvaluation::Evaluated> found = metrics_->evaluations().BestOf(saved);
+  const std::string name = found.has_value() ? absl::StrCat("checkpoint-", found->step) : "";
+  best_.folder = found.has_value() ? absl::StrCat(out, "/", name) : "";
+  best_.figure = found.has_value() ? found->figure : 0;
+  if (name == BestCheckpointName(out)) return;
+  const absl::Status status = SetBestCheckpoint(out, name);
+  if (!status.ok()) return Print(absl::StrCat("note: ", status.message(), "\n"));
+  if (name.empty()) return;
+  Print(absl::StrCat("best: ", best_.folder, " (",
+                     FigureText(job_->config.eval.best_metric, best_.figure), ")\n"));
+}
+
 absl::Status JobOutput::Add(const v1::StepRecord& record) {
   if (tensorboard_ != nullptr) {
-    const absl::Status status = tensorboard_->Add(record);
+    std::vector<Figure> figures;
+    if (record.has_evaluation()) {
+      figures = FiguresOf(record.evaluation(), metrics_->evaluations().rules().metrics);
+    }
+    const absl::Status status = tensorboard_->Add(record, figures);
     if (!status.ok()) {  // do not end the run for a chart
       Print(absl::StrCat("note: ", std::string(status.message()),
                          "; writing no more events there\n"));
       tensorboard_.reset();
     }
   }
-  return metrics_->Add(record);
+  EPS_RETURN_IF_ERROR(metrics_->Add(record));
+  if (record.has_evaluation()) UpdateBest(record.step());
+  return absl::OkStatus();
 }
 
 absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client) {
@@ -75,6 +118,7 @@ absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client) {
   EPS_RETURN_IF_ERROR(writer->Commit(border, files));
   last_checkpoint_ = writer->folder();
   Print(absl::StrCat("checkpoint: ", last_checkpoint_, "\n"));
+  UpdateBest(step);  // a run that goes on from an earlier border may have evaluated this one
   const auto removed = RemoveOldCheckpoints(out, job_->config.checkpoint.save_total_limit);
   // The checkpoint is complete, so failing to remove an old one does not end the run.
   if (!removed.ok()) Print(absl::StrCat("note: ", removed.status().message(), "\n"));
@@ -113,7 +157,7 @@ void JobOutput::WriteReport(const std::string& outcome, ControlClient* client) {
 }
 
 std::string JobOutput::TrainerState(uint64_t step) const {
-  return metrics_->history().Text(job_->spec, step, job_->config.training.eval_steps);
+  return metrics_->history().Text(job_->spec, step, job_->config.training.eval_steps, best_);
 }
 
 }  // namespace eps

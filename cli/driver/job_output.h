@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "checkpoint/trainer_state.h"
+#include "cli/driver/best_evaluation.h"
 #include "cli/driver/driver_job.h"
 #include "cli/driver/metrics_log.h"
 #include "cli/driver/report/tensorboard.h"
@@ -16,13 +18,16 @@
 
 namespace eps {
 
-// The files of a job's output folder: metrics.jsonl, TensorBoard events, checkpoints and
-// trainer_state.json. Without an output folder it keeps the history in memory and writes nothing.
-// Thread-compatible.
+// The files of a job's output folder: metrics.jsonl, TensorBoard events, checkpoints with
+// `latest` and `best`, and trainer_state.json. Without an output folder it keeps the history in
+// memory and writes nothing. Thread-compatible.
 class JobOutput {
  public:
   // `job` must outlive this object.
   explicit JobOutput(const DriverJob* job) : job_(job) {}
+
+  // Returns what the job's configuration says of evaluations.
+  static EvaluationRules RulesOf(const DriverJob& job);
 
   // Opens the logs with the records up to `border`, from which the job continues. Call it before
   // the functions below, and again whenever the job continues from another border. Errors as in
@@ -45,14 +50,21 @@ class JobOutput {
   const MetricsLog& metrics() const { return *metrics_; }
   // The folder of the last checkpoint that this run wrote; empty if there is none.
   const std::string& last_checkpoint() const { return last_checkpoint_; }
+  // The checkpoint that `best` names; without a folder if there is none.
+  const BestCheckpoint& best() const { return best_; }
 
  private:
   std::string TrainerState(uint64_t step) const;
+  bool SavesBest() const;
+  // Makes `best` name the best checkpoint up to the border of `step`, unless checkpoint.save_best
+  // is false. A failure is printed and ends nothing.
+  void UpdateBest(uint64_t step);
 
   const DriverJob* const job_;
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<TensorBoardLog> tensorboard_;  // null if disabled or failed
   std::string last_checkpoint_;
+  BestCheckpoint best_;
   std::vector<v1::StatusReply> servers_;  // the latest known status of each
 };
 

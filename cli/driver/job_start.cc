@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,8 @@
 #include "checkpoint/initial_weights.h"
 #include "checkpoint/job_state.h"
 #include "checkpoint/state_folder.h"
+#include "cli/driver/best_evaluation.h"
+#include "cli/driver/job_output.h"
 #include "cli/driver/metrics_log.h"
 #include "cli/driver/progress.h"
 
@@ -109,6 +112,10 @@ absl::Status JobStart::OpenCheckpoint(const std::string& folder) {
     Print(absl::StrCat("note: ", text, " to continue\n"));
     return absl::OkStatus();
   }
+  if (HasEndedEarly()) {
+    complete_ = true;
+    return absl::OkStatus();
+  }
   Print(absl::StrCat("resume: ", folder, ", step ", step_, "\n"));
   for (const SpecDifference& difference : differences) {
     Print(absl::StrCat("note: not the same job as before: ", difference.text, "\n"));
@@ -117,6 +124,20 @@ absl::Status JobStart::OpenCheckpoint(const std::string& folder) {
                                                           checkpoint_->spec(), spec, job_->chunks));
   if (!residuals_->note().empty()) Print(absl::StrCat("note: ", residuals_->note(), "\n"));
   return absl::OkStatus();
+}
+
+// Returns whether the run ended at this checkpoint because of its evaluations, and says so.
+bool JobStart::HasEndedEarly() const {
+  const EvaluationRules rules = JobOutput::RulesOf(*job_);
+  if (rules.patience == 0 || !takes_latest()) return false;
+  const BestEvaluation evaluations =
+      MetricsLog::ReadEvaluations(job_->out() + "/metrics.jsonl", step_, rules);
+  const std::optional<uint64_t> border = evaluations.stop_border();
+  if (!border.has_value() || *border > step_) return false;
+  Print(absl::StrCat("note: the run has ended early after step ", step_, ": ",
+                     evaluations.StopText(),
+                     "; set it to a larger number, or to 0, to continue\n"));
+  return true;
 }
 
 absl::StatusOr<uint64_t> JobStart::LoggedStep() const {

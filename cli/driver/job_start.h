@@ -32,7 +32,8 @@ class JobStart {
   // and CheckpointReader.
   static absl::StatusOr<std::unique_ptr<JobStart>> Open(const DriverJob* job);
 
-  // Returns true if --resume=latest found the job complete, so that nothing is left to do.
+  // Returns true if --resume=latest found the job complete, or ended early, so that nothing is left
+  // to do.
   bool complete() const { return complete_; }
   // Returns true if the run resumes from a checkpoint.
   bool resumes() const { return checkpoint_ != nullptr; }
@@ -71,6 +72,7 @@ class JobStart {
  private:
   explicit JobStart(const DriverJob* job) : job_(job) {}
   absl::Status OpenCheckpoint(const std::string& folder);
+  bool HasEndedEarly() const;
   // Resumes from the job with other settings that this run had, whose log ends at step `logged`.
   // Returns false if there is none that is ahead of the checkpoint.
   absl::StatusOr<bool> TakeOtherJob(const std::string& state_folder, uint64_t logged);

@@ -37,6 +37,13 @@ std::optional<ordered_json> ParseLine(absl::string_view text) {
   return line;
 }
 
+std::string EvalKey(Metric metric) { return absl::StrCat("eval_", NameOf(metric)); }
+
+// Returns the figure of an evaluation's line that compares it; NaN if it has none.
+double ComparedFigure(const ordered_json& line, const EvaluationRules& rules) {
+  return NumberOr(line, EvalKey(rules.best_metric).c_str(), NAN);
+}
+
 }  // namespace
 
 absl::StatusOr<uint64_t> MetricsLog::LastStep(const std::string& path) {
@@ -51,9 +58,46 @@ absl::StatusOr<uint64_t> MetricsLog::LastStep(const std::string& path) {
   return last;
 }
 
+BestEvaluation MetricsLog::ReadEvaluations(const std::string& path, uint64_t base_step,
+                                           const EvaluationRules& rules) {
+  BestEvaluation evaluations(rules);
+  const absl::StatusOr<std::string> content = ReadTextFile(path);
+  if (!content.ok()) return evaluations;
+  for (absl::string_view text : absl::StrSplit(*content, '\n')) {
+    const std::optional<ordered_json> line = ParseLine(text);
+    if (!line.has_value() || !line->contains("eval_loss")) continue;
+    const uint64_t step = (*line)["step"].get<uint64_t>();
+    if (step <= base_step) evaluations.Add(step, ComparedFigure(*line, rules));
+  }
+  return evaluations;
+}
+
+void MetricsLog::Keep(const ordered_json& line) {
+  v1::StepRecord record;
+  record.set_step(line["step"].get<uint64_t>());
+  std::vector<Figure> figures;
+  if (line.contains("eval_loss")) {
+    record.mutable_evaluation()->set_loss(NumberOr(line, "eval_loss", NAN));
+    record.set_step_seconds(NumberOr(line, "eval_seconds", 0));
+    for (const Metric metric : evaluations_.rules().metrics) {
+      const std::string key = EvalKey(metric);
+      if (metric == Metric::kLoss || !line.contains(key)) continue;
+      figures.push_back({metric, NumberOr(line, key.c_str(), NAN)});
+    }
+  }
+  record.set_loss(NumberOr(line, "loss", NAN));
+  record.set_grad_norm(NumberOr(line, "grad_norm", NAN));
+  record.set_lr(NumberOr(line, "lr", 0));
+  const bool is_new = history_.Add(record, figures);
+  if (is_new && record.has_evaluation()) {
+    evaluations_.Add(record.step(), ComparedFigure(line, evaluations_.rules()));
+  }
+}
+
 absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& path,
-                                                             uint64_t base_step) {
-  std::unique_ptr<MetricsLog> log(new MetricsLog());
+                                                             uint64_t base_step,
+                                                             const EvaluationRules& rules) {
+  std::unique_ptr<MetricsLog> log(new MetricsLog(rules));
   log->path_ = path;
   if (path.empty()) return log;
   std::string kept;
@@ -61,19 +105,8 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
   if (base_step > 0 && before.ok()) {
     for (absl::string_view text : absl::StrSplit(*before, '\n')) {
       const std::optional<ordered_json> parsed = ParseLine(text);
-      if (!parsed.has_value()) continue;
-      const ordered_json& line = *parsed;
-      v1::StepRecord record;
-      record.set_step(line["step"].get<uint64_t>());
-      if (record.step() > base_step) continue;
-      if (line.contains("eval_loss")) {
-        record.mutable_evaluation()->set_loss(NumberOr(line, "eval_loss", NAN));
-        record.set_step_seconds(NumberOr(line, "eval_seconds", 0));
-      }
-      record.set_loss(NumberOr(line, "loss", NAN));
-      record.set_grad_norm(NumberOr(line, "grad_norm", NAN));
-      record.set_lr(NumberOr(line, "lr", 0));
-      log->history_.Add(record);
+      if (!parsed.has_value() || (*parsed)["step"].get<uint64_t>() > base_step) continue;
+      log->Keep(*parsed);
       absl::StrAppend(&kept, text, "\n");
     }
   }
@@ -87,19 +120,27 @@ absl::StatusOr<std::unique_ptr<MetricsLog>> MetricsLog::Open(const std::string& 
 }
 
 absl::Status MetricsLog::Add(const v1::StepRecord& record) {
-  if (!history_.Add(record)) return absl::OkStatus();
+  const EvaluationRules& rules = evaluations_.rules();
+  std::vector<Figure> figures;
+  if (record.has_evaluation()) figures = FiguresOf(record.evaluation(), rules.metrics);
+  if (!history_.Add(record, figures)) return absl::OkStatus();
   if (record.has_evaluation()) {
     last_evaluation_ = record;
-    return Write(record);
+    double compared = rules.best_metric == Metric::kLoss ? record.evaluation().loss() : NAN;
+    for (const Figure& figure : figures) {
+      if (figure.metric == rules.best_metric) compared = figure.value;
+    }
+    evaluations_.Add(record.step(), compared);
+    return Write(record, figures);
   }
   if (last_losses_.size() == kMaxLastLosses) last_losses_.erase(last_losses_.begin());
   last_losses_.push_back(record.loss());
-  return Write(record);
+  return Write(record, {});
 }
 
-absl::Status MetricsLog::Write(const v1::StepRecord& record) {
+absl::Status MetricsLog::Write(const v1::StepRecord& record, const std::vector<Figure>& figures) {
   if (!file_.ok()) return absl::OkStatus();
-  absl::StrAppend(&pending_, MetricsLine(record), "\n");
+  absl::StrAppend(&pending_, MetricsLine(record, figures), "\n");
   const absl::Status status = Flush();  // readers follow the file during training
   return absl::IsResourceExhausted(status) ? absl::OkStatus() : status;
 }
@@ -115,6 +156,11 @@ absl::Status MetricsLog::Flush() {
   written_ += pending_.size();
   pending_.clear();
   return absl::OkStatus();
+}
+
+std::vector<Figure> MetricsLog::last_figures() const {
+  if (!last_evaluation_.has_value()) return {};
+  return FiguresOf(last_evaluation_->evaluation(), evaluations_.rules().metrics);
 }
 
 double MetricsLog::MeanLoss(size_t steps) const {

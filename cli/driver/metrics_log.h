@@ -11,7 +11,9 @@
 #include "absl/status/statusor.h"
 #include "base/descriptor.h"
 #include "checkpoint/trainer_state.h"
+#include "cli/driver/best_evaluation.h"
 #include "eps/v1/types.pb.h"
+#include "nlohmann/json.hpp"
 
 namespace eps {
 
@@ -24,7 +26,11 @@ class MetricsLog {
   // Keeps the lines of `path` up to `base_step`, including its evaluation, and appends to them; 0
   // starts an empty file. With an empty `path`, keeps only the history. IoError names the path.
   static absl::StatusOr<std::unique_ptr<MetricsLog>> Open(const std::string& path,
-                                                          uint64_t base_step);
+                                                          uint64_t base_step,
+                                                          const EvaluationRules& rules = {});
+  // Returns the evaluations of `path` up to `base_step`. Reads only; there may be no such file.
+  static BestEvaluation ReadEvaluations(const std::string& path, uint64_t base_step,
+                                        const EvaluationRules& rules);
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
 
@@ -37,18 +43,25 @@ class MetricsLog {
   const TrainerHistory& history() const { return history_; }
   // The latest evaluation of this process; nullopt before the first.
   const std::optional<v1::StepRecord>& last_evaluation() const { return last_evaluation_; }
+  // Its figures.
+  std::vector<Figure> last_figures() const;
+  // All evaluations of the run, compared.
+  const BestEvaluation& evaluations() const { return evaluations_; }
   // Returns the mean loss of the last `steps` steps of this process; NaN before the first.
   double MeanLoss(size_t steps) const;
 
  private:
-  MetricsLog() = default;
-  absl::Status Write(const v1::StepRecord& record);
+  explicit MetricsLog(const EvaluationRules& rules) : evaluations_(rules) {}
+  // Adds a line of an earlier process to the history.
+  void Keep(const nlohmann::ordered_json& line);
+  absl::Status Write(const v1::StepRecord& record, const std::vector<Figure>& figures);
 
   std::string path_;
   Descriptor file_;
   uint64_t written_ = 0;  // bytes of whole lines in the file
   std::string pending_;   // lines that the file does not hold yet
   TrainerHistory history_;
+  BestEvaluation evaluations_;
   std::optional<v1::StepRecord> last_evaluation_;
   std::vector<double> last_losses_;  // of this process, oldest first
 };

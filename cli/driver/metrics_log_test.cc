@@ -47,6 +47,52 @@ TEST(MetricsLogTest, CutsMetricsBackToTheResumedBorder) {
   EXPECT_EQ(steps, (std::vector<int>{1, 2, 3, 4}));
 }
 
+v1::StepRecord Evaluation(uint64_t step, double loss, uint64_t correct) {
+  v1::StepRecord record;
+  record.set_step(step);
+  record.mutable_evaluation()->set_loss(loss);
+  record.mutable_evaluation()->mutable_counts()->set_rows(8);
+  record.mutable_evaluation()->mutable_counts()->set_correct(correct);
+  return record;
+}
+
+TEST(MetricsLogTest, AResumeComparesTheSameEvaluations) {
+  const std::string path = testing::TempDir() + "/evaluations.jsonl";
+  std::filesystem::remove(path);
+  EvaluationRules rules;
+  rules.metrics = {Metric::kLoss, Metric::kAccuracy};
+  rules.best_metric = Metric::kAccuracy;
+  rules.patience = 2;
+  {
+    auto log = MetricsLog::Open(path, 0, rules);
+    ASSERT_TRUE(log.ok()) << log.status();
+    for (uint64_t step = 1; step <= 6; ++step) {
+      ASSERT_TRUE((*log)->Add(Record(step, 1)).ok());
+      ASSERT_TRUE((*log)->Add(Evaluation(step, 0.5, step == 3 ? 7 : 4)).ok());
+    }
+    EXPECT_EQ((*log)->evaluations().best()->step, 3u);
+    EXPECT_EQ((*log)->evaluations().best()->figure, 0.875);
+    EXPECT_EQ((*log)->evaluations().stop_border(), 6u);
+    ASSERT_EQ((*log)->last_figures().size(), 1u);
+    EXPECT_EQ((*log)->last_figures()[0].value, 0.5);
+  }
+  EXPECT_EQ(MetricsLog::ReadEvaluations(path, 6, rules).stop_border(), 6u);
+  EXPECT_FALSE(MetricsLog::ReadEvaluations(path, 4, rules).stop_border().has_value());
+  EXPECT_FALSE(MetricsLog::ReadEvaluations(path + "-none", 6, rules).best().has_value());
+  auto log = MetricsLog::Open(path, 4, rules);
+  ASSERT_TRUE(log.ok()) << log.status();
+  EXPECT_EQ((*log)->evaluations().best()->step, 3u);
+  EXPECT_FALSE((*log)->evaluations().stop_border().has_value());
+  // A border that is evaluated again does not count twice.
+  ASSERT_TRUE((*log)->Add(Evaluation(4, 0.5, 4)).ok());
+  EXPECT_FALSE((*log)->evaluations().stop_border().has_value());
+  ASSERT_TRUE((*log)->Add(Evaluation(5, 0.5, 4)).ok());
+  EXPECT_EQ((*log)->evaluations().stop_border(), 6u);
+  const auto state = nlohmann::json::parse((*log)->history().Text(TinyGpt2Spec(), 5, 1));
+  EXPECT_EQ(state["log_history"].back()["eval_accuracy"], 0.5);
+  EXPECT_EQ(state["log_history"][1]["eval_accuracy"], 0.5) << "of the earlier process";
+}
+
 TEST(MetricsLogTest, AveragesTheLastLosses) {
   auto log = MetricsLog::Open("", 0);
   ASSERT_TRUE(log.ok());

@@ -1,6 +1,7 @@
 #include "cli/driver/progress.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "base/text.h"
 #include "cli/driver/terminal.h"
 #include "nlohmann/json.hpp"
+#include "wire/counts_message.h"
 
 namespace eps {
 namespace {
@@ -50,17 +52,37 @@ std::string ProgressLine(const v1::StepRecord& record, uint64_t steps, double et
       FormatCount(static_cast<uint64_t>(TokensPerSecond(record))),
       eta_seconds < 0 ? "-" : FormatSeconds(eta_seconds));
   if (record.skipped()) line += " skipped";
+  if (record.has_loss_scale_log2()) {
+    absl::StrAppend(&line, " loss_scale: 2^", record.loss_scale_log2());
+  }
   return line;
 }
 
-std::string EvaluationLine(const v1::StepRecord& record, uint64_t steps) {
-  return absl::StrFormat("step: %d/%d eval_loss: %.4f eval_tokens: %s eval_time: %s", record.step(),
-                         steps, record.evaluation().loss(),
-                         FormatCount(record.evaluation().tokens()),
-                         FormatSeconds(record.step_seconds()));
+std::vector<Figure> FiguresOf(const v1::Evaluation& evaluation,
+                              const std::vector<Metric>& metrics) {
+  HeldOutCounts counts;
+  if (evaluation.has_counts()) counts = FromMessage(evaluation.counts());
+  std::vector<Figure> figures =
+      FiguresOf(metrics, evaluation.loss(), evaluation.has_counts() ? &counts : nullptr);
+  figures.erase(std::remove_if(figures.begin(), figures.end(),
+                               [](const Figure& f) { return f.metric == Metric::kLoss; }),
+                figures.end());
+  return figures;
 }
 
-std::string MetricsLine(const v1::StepRecord& record) {
+std::string EvaluationLine(const v1::StepRecord& record, uint64_t steps,
+                           const std::vector<Figure>& figures) {
+  std::string line = absl::StrFormat("step: %d/%d eval_loss: %.4f", record.step(), steps,
+                                     record.evaluation().loss());
+  for (const Figure& figure : figures) {
+    absl::StrAppendFormat(&line, " eval_%s: %.4f", NameOf(figure.metric), figure.value);
+  }
+  absl::StrAppend(&line, " eval_tokens: ", FormatCount(record.evaluation().tokens()),
+                  " eval_time: ", FormatSeconds(record.step_seconds()));
+  return line;
+}
+
+std::string MetricsLine(const v1::StepRecord& record, const std::vector<Figure>& figures) {
   nlohmann::ordered_json line;
   if (record.has_evaluation()) {
     line["step"] = record.step();
@@ -68,6 +90,9 @@ std::string MetricsLine(const v1::StepRecord& record) {
     line["eval_tokens"] = record.evaluation().tokens();
     line["eval_seconds"] = record.step_seconds();
     line["term"] = record.term();
+    for (const Figure& figure : figures) {
+      line[absl::StrCat("eval_", NameOf(figure.metric))] = figure.value;
+    }
     return line.dump();
   }
   line["step"] = record.step();
@@ -80,6 +105,7 @@ std::string MetricsLine(const v1::StepRecord& record) {
   line["term"] = record.term();
   line["version"] = record.version();
   if (record.skipped()) line["skipped"] = true;
+  if (record.has_loss_scale_log2()) line["loss_scale"] = std::ldexp(1.0, record.loss_scale_log2());
   return line.dump();
 }
 

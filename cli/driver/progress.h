@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/job/evaluation/evaluation_metrics.h"
 #include "eps/v1/types.pb.h"
 
 namespace eps {
@@ -19,21 +21,27 @@ namespace eps {
 void Print(absl::string_view text);
 
 // Returns "step: 120/5000 loss: 2.4312 grad_norm: 0.91 lr: 2.98e-4 tps: 1,842 eta: 2h11m". Appends
-// " skipped" for a skipped step. A negative `eta_seconds` means unknown and is shown as "-".
+// " skipped" for a skipped step, and with training.precision=cmp " loss_scale: 2^16". A negative
+// `eta_seconds` means unknown and is shown as "-".
 std::string ProgressLine(const v1::StepRecord& record, uint64_t steps, double eta_seconds);
 // Returns the bar of a terminal, "[=====>     ] 120/5000 loss 2.4312 1,842 tokens/s 2h11m left",
 // shorter than `columns`: a narrow terminal gets no bar, and then less text from the end.
 std::string ProgressBar(const v1::StepRecord& record, uint64_t steps, double eta_seconds,
                         size_t columns);
-// For the record of an evaluation returns
-// "step: 120/5000 eval_loss: 2.4312 eval_tokens: 8,192 eval_time: 3s".
-std::string EvaluationLine(const v1::StepRecord& record, uint64_t steps);
+// Returns the figures of an evaluation: those of the metrics other than the loss. Leaves out the
+// ones for which the workers have not counted.
+std::vector<Figure> FiguresOf(const v1::Evaluation& evaluation, const std::vector<Metric>& metrics);
+// For the record of an evaluation returns "step: 120/5000 eval_loss: 2.4312 eval_accuracy: 0.8125
+// eval_tokens: 8,192 eval_time: 3s".
+std::string EvaluationLine(const v1::StepRecord& record, uint64_t steps,
+                           const std::vector<Figure>& figures = {});
 
 // Returns one JSON object without a newline: step, loss, grad_norm, lr, tokens, step_seconds,
-// tokens_per_second, term, version, and "skipped": true for a step that was skipped. Doubles are
-// the shortest text that reads back as the same bits, or null if not finite. The record of an
-// evaluation has step, eval_loss, eval_tokens, eval_seconds and term.
-std::string MetricsLine(const v1::StepRecord& record);
+// tokens_per_second, term, version, "skipped": true for a step that was skipped, and "loss_scale"
+// with training.precision=cmp. Doubles are the shortest text that reads back as the same bits, or
+// null if not finite. The record of an evaluation has step, eval_loss, eval_tokens, eval_seconds,
+// term, and eval_NAME for each of `figures`, which other records have none of.
+std::string MetricsLine(const v1::StepRecord& record, const std::vector<Figure>& figures = {});
 
 double TokensPerSecond(const v1::StepRecord& record);
 

@@ -70,6 +70,25 @@ TEST(ProgressTest, FormatsEvaluationsOnTheirOwnLine) {
   EXPECT_FALSE(line.contains("loss"));
 }
 
+TEST(ProgressTest, EvaluationsHaveTheirFigures) {
+  v1::StepRecord record = EvaluationRecord();
+  const std::vector<Metric> metrics = {Metric::kLoss, Metric::kAccuracy, Metric::kF1};
+  EXPECT_TRUE(FiguresOf(record.evaluation(), metrics).empty()) << "the workers count nothing";
+  v1::HeldOutCounts& counts = *record.mutable_evaluation()->mutable_counts();
+  counts.set_rows(16);
+  counts.set_correct(13);
+  for (const uint64_t n : {uint64_t{7}, uint64_t{6}}) counts.add_class_correct(n);
+  for (const uint64_t n : {uint64_t{9}, uint64_t{7}}) counts.add_class_predicted(n);
+  for (const uint64_t n : {uint64_t{8}, uint64_t{8}}) counts.add_class_labels(n);
+  const std::vector<Figure> figures = FiguresOf(record.evaluation(), metrics);
+  EXPECT_EQ(EvaluationLine(record, 5000, figures),
+            "step: 120/5000 eval_loss: 2.4312 eval_accuracy: 0.8125 eval_f1: 0.8000 eval_tokens: "
+            "8,192 eval_time: 3s");
+  const auto line = nlohmann::json::parse(MetricsLine(record, figures));
+  EXPECT_EQ(line["eval_accuracy"].get<double>(), 0.8125);
+  EXPECT_EQ(line["eval_f1"].get<double>(), 0.8);
+}
+
 TEST(ProgressTest, TheReferencePageShowsTheLine) {
   std::ostringstream page;
   page << std::ifstream("docs/reference/progress.md").rdbuf();

@@ -20,10 +20,14 @@ std::string LossText(const ModelSpec& model, double loss, uint64_t steps, double
       loss / entropy);
 }
 
-std::string HeldOutText(const v1::StepRecord& evaluation) {
-  return absl::StrFormat("held-out loss: %.4f after step %d, on %s tokens of other data\n",
-                         evaluation.evaluation().loss(), evaluation.step(),
-                         FormatCount(evaluation.evaluation().tokens()));
+std::string HeldOutText(const v1::StepRecord& evaluation, const std::vector<Figure>& figures) {
+  std::string text = absl::StrFormat("held-out loss: %.4f", evaluation.evaluation().loss());
+  for (const Figure& figure : figures) {
+    absl::StrAppendFormat(&text, ", %s %.4f", NameOf(figure.metric), figure.value);
+  }
+  absl::StrAppendFormat(&text, " after step %d, on %s tokens of other data\n", evaluation.step(),
+                        FormatCount(evaluation.evaluation().tokens()));
+  return text;
 }
 
 std::string GenerateHint(const ModelSpec& model, const std::string& checkpoint) {

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "base/job/evaluation/evaluation_metrics.h"
 #include "base/job/models/model_spec.h"
 #include "eps/v1/types.pb.h"
 
@@ -15,8 +17,8 @@ namespace eps {
 // frequency in the data. Both are in nats.
 std::string LossText(const ModelSpec& model, double loss, uint64_t steps, double entropy);
 
-// Says the loss of an evaluation on held-out data.
-std::string HeldOutText(const v1::StepRecord& evaluation);
+// Says the loss and the figures of an evaluation on held-out data.
+std::string HeldOutText(const v1::StepRecord& evaluation, const std::vector<Figure>& figures = {});
 
 // Returns the command that continues a prompt with the checkpoint; empty for a model without
 // tokens.

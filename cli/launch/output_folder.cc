@@ -19,16 +19,6 @@ absl::Status Refused(const std::string& folder, const std::string& text) {
   return absl::InvalidArgumentError(absl::StrCat("checkpoint.dir: ", folder, " ", text));
 }
 
-// Returns whether checkpoint.resume names a checkpoint of this folder.
-bool Continues(const CheckpointConfig& config) {
-  if (config.resume == "latest") return true;
-  if (config.resume == "none") return false;
-  std::error_code error;
-  fs::path checkpoint = fs::weakly_canonical(config.resume, error);
-  if (!checkpoint.has_filename()) checkpoint = checkpoint.parent_path();
-  return checkpoint.parent_path() == fs::weakly_canonical(config.dir, error);
-}
-
 // Returns the number of steps of the job that wrote a checkpoint; 0 if its configuration cannot be
 // read.
 uint64_t StepsOf(const std::string& checkpoint) {
@@ -67,17 +57,26 @@ std::string OldRun(const CheckpointConfig& config) {
 
 }  // namespace
 
+bool ContinuesRun(const CheckpointConfig& config) {
+  if (config.resume == "latest") return true;
+  if (config.resume == "none") return false;
+  std::error_code error;
+  fs::path checkpoint = fs::weakly_canonical(config.resume, error);
+  if (!checkpoint.has_filename()) checkpoint = checkpoint.parent_path();
+  return checkpoint.parent_path() == fs::weakly_canonical(config.dir, error);
+}
+
 absl::StatusOr<std::unique_ptr<OutputFolder>> OutputFolder::Claim(const CheckpointConfig& config,
                                                                   bool overwrite) {
   std::unique_ptr<OutputFolder> folder(new OutputFolder(config.dir));
   if (config.dir.empty()) return folder;
-  if (overwrite && Continues(config)) {
+  if (overwrite && ContinuesRun(config)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--overwrite and --resume=", config.resume,
         " exclude each other: a run replaces the one in ", config.dir, " or continues it"));
   }
   EPS_ASSIGN_OR_RETURN(folder->lock_, LockFolder(config.dir));
-  const std::string old_run = Continues(config) ? "" : OldRun(config);
+  const std::string old_run = ContinuesRun(config) ? "" : OldRun(config);
   if (!old_run.empty() && !overwrite) return Refused(config.dir, old_run);
   folder->overwrites_ = !old_run.empty();
   return folder;

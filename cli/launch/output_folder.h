@@ -12,6 +12,9 @@
 
 namespace eps {
 
+// Returns whether checkpoint.resume names the run in checkpoint.dir, or a checkpoint there.
+bool ContinuesRun(const CheckpointConfig& config);
+
 // The claim of a run on its output folder: one run at a time writes there, and no run replaces
 // another one by accident. The destructor gives the folder back. Thread-compatible.
 class OutputFolder {

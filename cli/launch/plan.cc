@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <set>
 #include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/checksum.h"
@@ -17,11 +19,13 @@
 #include "base/files/safetensors_folder.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/job/layout/model_layout.h"
+#include "base/job/layout/server_count.h"
 #include "base/job/models/model_family.h"
 #include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "cli/launch/model/evaluation_rules.h"
 #include "compression/codec_table.h"
 #include "planner/memory_plan.h"
 #include "planner/units.h"
@@ -95,6 +99,19 @@ absl::Status TakeRowLength(const SampleSource& data, uint32_t* seq_len) {
   return absl::OkStatus();
 }
 
+// Sets data.mask_token, if it is open, and the special tokens to those of the data's tokenizer.
+absl::Status TakeMasking(const SampleSource& data, Auto<uint32_t>* mask_token, DataSpec* spec) {
+  const std::optional<DataMasking> masking = data.masking();
+  if (masking.has_value()) {
+    spec->special_tokens = masking->special_tokens;
+    if (!mask_token->has_value()) *mask_token = masking->mask_token;
+  }
+  if (mask_token->has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "data.mask_token: the model guesses masked tokens, and data.path does not say which id is "
+      "the mask; make an .epsd file with a tokenizer that has one (eps data make), or set the key");
+}
+
 // Reads and checks the training data.
 absl::StatusOr<DataSpec> LoadData(const ModelSpec& model, TrainPlan* plan) {
   std::vector<std::string>& paths = plan->config.data.path;
@@ -108,8 +125,12 @@ absl::StatusOr<DataSpec> LoadData(const ModelSpec& model, TrainPlan* plan) {
                        SampleSource::Open(paths, needs));
   EPS_RETURN_IF_ERROR(data->CheckContent(needs));
   EPS_RETURN_IF_ERROR(TakeRowLength(*data, &plan->config.training.seq_len));
-  plan->unigram_entropy = data->UnigramEntropy();
   DataSpec spec;
+  if (needs.labels == LabelKind::kMaskedTokens) {
+    EPS_RETURN_IF_ERROR(TakeMasking(*data, &plan->config.data.mask_token, &spec));
+  } else {
+    plan->unigram_entropy = data->UnigramEntropy();
+  }
   spec.tokens = data->tokens();
   spec.samples = data->rows();
   spec.sha256 = data->Sha256Hex();
@@ -224,10 +245,11 @@ absl::Status LoadModel(const RunConfig& run, TrainPlan* plan, ModelSpec* model) 
   const std::string& path = run.config.model.path;
   plan->model_folder = path.empty() ? "" : FolderOfModel(path);
   EPS_ASSIGN_OR_RETURN(*model, ModelOfRun(run, &plan->model_folder));
-  EPS_RETURN_IF_ERROR(FamilyOf(model->type).CheckDataIsRead(*model));
   if (path.empty()) return absl::OkStatus();
   std::error_code error;
-  plan->config.model.path = fs::absolute(path, error).string();
+  const absl::StatusOr<ModelPlace> place = FindModel(path);
+  // If a run resumes, the model may be gone.
+  if (place.ok()) plan->config.model.path = place->name;
   plan->model_files = FilesOfModel(plan->model_folder);
   const fs::path folder = plan->model_folder;
   for (const char* name : {kSafetensorsFile, kSafetensorsIndexFile}) {
@@ -269,7 +291,7 @@ std::string EvaluationSummary(const TrainPlan& plan) {
   if (plan.eval_samples == 0) return "";
   return absl::StrCat("evaluation: every ", plan.config.training.eval_steps,
                       " steps and after the last, ", FormatCount(plan.eval_samples),
-                      " held-out samples\n");
+                      " held-out samples", FiguresText(plan.spec, plan.config), "\n");
 }
 
 }  // namespace
@@ -310,6 +332,7 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
   KeepResolved(plan.spec, &plan.config);
   if (UsesQuickstartTexts(run)) EvaluateQuickstart(plan.spec.training.steps, &plan.config);
   EPS_RETURN_IF_ERROR(LoadHeldOut(&plan));
+  EPS_RETURN_IF_ERROR(CheckEvaluations(plan.spec, plan.config));
   if (plan.config.worker.threads == 0) {
     // Workers of one machine share its processors. Resolve the number, because the bits depend on
     // it.
@@ -361,21 +384,22 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
   const uint32_t workers = static_cast<uint32_t>(std::max(1, plan.config.worker.count));
   EPS_ASSIGN_OR_RETURN(const planner::Workload work, planner::WorkloadOf(spec));
 
+  EPS_RETURN_IF_ERROR(CheckServerCount(spec, chunks, servers));
   std::vector<uint64_t> per_server(servers, 0);
+  std::vector<uint64_t> state(servers, 0);
   const std::vector<ShardId> placement = chunks.Place(servers);
   for (const Chunk& chunk : chunks.chunks()) {
     per_server[placement[chunk.id.value()].value()] += chunk.elements;
+    state[placement[chunk.id.value()].value()] += StateBytes(spec, chunk);
   }
-  const auto [least, most] = std::minmax_element(per_server.begin(), per_server.end());
-  if (*least == 0) {
+  if (*std::min_element(per_server.begin(), per_server.end()) == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("servers.addresses (--servers): ", servers, " servers are too many for ",
                      chunks.chunks().size(),
                      " chunks: some would hold nothing; use fewer servers, or smaller chunks "
                      "(training.chunk_elements)"));
   }
-  const double parameters = static_cast<double>(spec.total_elements());
-  const size_t parameter_bytes = static_cast<size_t>(work.state_per_parameter.value());
+  const double all_state = std::accumulate(state.begin(), state.end(), 0.0);
   EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
   const planner::LargestStage stage = planner::FindLargestStage(spec, chunks, codecs);
   const double in_flight =
@@ -388,10 +412,10 @@ absl::StatusOr<std::string> PlanSummary(const TrainPlan& plan, uint32_t servers)
   return absl::StrCat(
       "model: ", FamilyOf(spec.model.type).Title(spec.model), ", ",
       FormatCount(spec.total_elements()), " parameters, ", spec.stages.size(), " stages, ",
-      chunks.chunks().size(), " chunks\n", "servers: ", servers, ", ",
-      FormatBytes(static_cast<double>(parameter_bytes) * parameters), " of state (",
-      parameter_bytes, " bytes per parameter), at most ",
-      FormatBytes(static_cast<double>(parameter_bytes * *most)), " on one",
+      chunks.chunks().size(), " chunks\n", "servers: ", servers, ", ", FormatBytes(all_state),
+      " of state (", absl::StrFormat("%.3g", work.state_per_parameter.value()),
+      " bytes per parameter), at most ",
+      FormatBytes(static_cast<double>(*std::max_element(state.begin(), state.end()))), " on one",
       plan.config.storage.durable() ? ", twice on its disk" : "", "\n", "workers: ", workers,
       ", about ", FormatBytes(in_flight), " of weights and gradients and ",
       FormatBytes(stash.value()), " of stash (", plan.config.worker.stash, ") on each\n",

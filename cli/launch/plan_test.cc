@@ -3,15 +3,20 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/checksum.h"
+#include "base/config/model_folder.h"
 #include "base/job/models/model_family.h"
+#include "base/testing/test_programs.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "planner/workload.h"
 #include "worker/data/testing/write_data_file.h"
 
@@ -60,6 +65,50 @@ TEST(PlanTest, TheModelIsAFolderOrFile) {
   EXPECT_EQ(with_weights->config.optimizer.lr, 5e-5);
   EXPECT_EQ(by_folder->config.optimizer.lr, 1e-3);
   std::filesystem::remove(testing::TempDir() + "/synthetic/model.safetensors");
+}
+
+TEST(PlanTest, BestAndEarlyStopNeedEvaluations) {
+  const auto refusal = [](const std::function<void(Config*)>& change) {
+    RunConfig run = Synthetic();
+    change(&run.config);
+    return MakePlan(run).status();
+  };
+  const auto evaluate = [](Config* config) {
+    config->training.eval_steps = 4;
+    config->training.eval_samples = 3;
+  };
+  EXPECT_TRUE(
+      absl::StrContains(refusal([](Config* c) { c->training.early_stop_patience = 2; }).message(),
+                        "training.early_stop_patience compares evaluations, and the run has none"));
+  EXPECT_TRUE(
+      absl::StrContains(refusal([](Config* c) { c->checkpoint.save_best = true; }).message(),
+                        "checkpoint.save_best compares evaluations"));
+  EXPECT_TRUE(absl::StrContains(refusal([&](Config* c) {
+                                  evaluate(c);
+                                  c->checkpoint.save_best = true;
+                                }).message(),
+                                "checkpoint.save_best needs checkpoint.dir"));
+  EXPECT_TRUE(absl::StrContains(refusal([&](Config* c) {
+                                  evaluate(c);
+                                  c->checkpoint.dir = "out";
+                                  c->checkpoint.save_steps = 6;
+                                  c->checkpoint.save_best = true;
+                                }).message(),
+                                "checkpoint.save_steps, 6, is no multiple of training.eval_steps, "
+                                "4"));
+  EXPECT_TRUE(absl::StrContains(refusal([&](Config* c) {
+                                  evaluate(c);
+                                  c->eval.metrics = {Metric::kAccuracy};
+                                }).message(),
+                                "eval.metrics: the model has no accuracy; it has loss"));
+  // Without a request, steps that are not evaluated are no mistake.
+  const absl::Status open = refusal([&](Config* c) {
+    evaluate(c);
+    c->checkpoint.dir = "out";
+    c->checkpoint.save_steps = 6;
+    c->training.early_stop_patience = 1;
+  });
+  EXPECT_TRUE(open.ok()) << open;
 }
 
 TEST(PlanTest, WorkersAreTheDefaultOfParts) {
@@ -220,6 +269,36 @@ TEST(PlanTest, TheWorkersMemoryCountsSecondCopies) {
   EXPECT_TRUE(absl::StrContains(summary(), "about 12.4 KiB of weights")) << summary();
   run.config.quantization.backward_weights = BackwardWeights::kBothAxes;
   EXPECT_TRUE(absl::StrContains(summary(), "about 20.4 KiB of weights")) << summary();
+}
+
+TEST(PlanTest, DataFilesBringTheMaskToken) {
+  RunConfig run;
+  run.config.training.clip = Clip::kNone;
+  run.config.model.path = FolderOfModel(
+      WriteTemp("masked/eps/program.json",
+                absl::StrReplaceAll(LlamaProgram(LlamaShape()), {{"\"causal_lm\"", "\"mlm\""}})));
+  run.config.data.path = {
+      WriteTemp("plain.epsd", StreamFileBytes(std::vector<uint32_t>(1000, 3), 256))};
+  const absl::Status status = MakePlan(run).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), "data.mask_token")) << status;
+  run.config.data.mask_token = 9;
+  auto plan = MakePlan(run);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->spec.data.mask_token, 9u);
+  EXPECT_EQ(plan->unigram_entropy, 0) << "the loss of masked tokens has no such yardstick";
+  run.config.data.mask_token.reset();
+  nlohmann::json fields = {{"kind", "rows"}, {"samples", 3}, {"seq_len", 8}, {"vocab_size", 256}};
+  fields["masking"] = {{"mask_token", 4}, {"special_tokens", {0, 4}}};
+  const TestColumn tokens = {"tokens", "u16", ColumnBytes(std::vector<uint16_t>(24, 5))};
+  run.config.data.path = {WriteTemp("masking.epsd", DataFileBytes(fields, {tokens}))};
+  plan = MakePlan(run);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->config.data.mask_token, 4u);
+  EXPECT_TRUE(absl::StrContains(plan->spec.ToText(), "data.mask_token = 4\n"));
+  EXPECT_TRUE(absl::StrContains(plan->spec.ToText(), "data.special_tokens = 0 4\n"));
+  EXPECT_TRUE(JobSpec::Parse(plan->spec.ToText()).ok());
+  run.config.data.mask_token = 256;
+  EXPECT_TRUE(absl::StrContains(MakePlan(run).status().message(), "below the model's vocabulary"));
 }
 
 TEST(PlanTest, RefusesImpossibleSettingsByKey) {

@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/exit_code.h"
 #include "base/ids.h"
+#include "base/numerics/loss_scale.h"
 #include "base/numerics/reduction_tree.h"
 #include "compression/codec.h"
 #include "eps/v1/control.pb.h"
@@ -110,6 +111,7 @@ struct ImportFinish {
   Version version;
   uint64_t update = 0;
   double lagged_norm = 0;
+  std::optional<LossScale> loss_scale = {};
 };
 // A client requests this shard's state at a border.
 struct Export {

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/numerics/loss_scale.h"
+#include "eps_server/core/cuts/recovery.h"
 #include "eps_server/core/shard_router.h"
 
 namespace eps {
@@ -51,7 +53,7 @@ void ShardRouter::EndWork(const absl::Status& why) {
 // ---------------------------------------------------------------- workers
 
 void ShardRouter::On(const internal_event::PartsBegun& e) {
-  if (facts_.state == v1::JOB_STATE_RUNNING) facts_.push_residuals = facts_.PushResiduals();
+  if (facts_.state == v1::JOB_STATE_RUNNING) facts_.open.push_residuals = facts_.PushResiduals();
   // The answer is for all parts of the request. An earlier process may have begun some of them.
   const bool leaving = e.leaving || std::any_of(e.parts.begin(), e.parts.end(), [this](PartId p) {
                          return facts_.parts[p.value()].leaving;
@@ -99,7 +101,7 @@ void ShardRouter::On(const internal_event::EvaluationsReported& e) {
 void ShardRouter::On(const internal_event::UpdateStarted& e) {
   fetch_.On(e);  // still sees the version that the update reads
   facts_.Owned(e.chunk)->updating = true;
-  ++facts_.updates;
+  ++facts_.open.updates;
 }
 
 void ShardRouter::On(const internal_event::ChunkUpdated& e) {
@@ -112,15 +114,23 @@ void ShardRouter::On(const internal_event::ChunkUpdated& e) {
 void ShardRouter::On(const internal_event::StepComplete& e) {
   const bool skipped = e.decision.skip();
   if (!skipped) ++facts_.version;
+  if (facts_.open.loss_scale.has_value()) {
+    facts_.open.loss_scale =
+        NextLossScale(facts_.job.spec.training.loss_scale, *facts_.open.loss_scale, skipped);
+  }
+  for (OwnedChunk& chunk : facts_.owned) {
+    if (facts_.job.IsFrozen(chunk.id)) chunk.version = Version(facts_.version);
+  }
   facts_.residuals.Close(skipped);
-  facts_.push_residuals.reset();
+  facts_.open.push_residuals.reset();
   for (PartLeases& part : facts_.parts) part.leaving = false;
-  facts_.updates = 0;
+  facts_.open.updates = 0;
   if (e.decision.cut()) {
     CutBorder border;
     border.id = CutId{Step(facts_.step), facts_.term};
     border.version = Version(facts_.version);
     border.update = e.decision.update();
+    border.loss_scale = facts_.open.loss_scale;
     border.opened = true;
     facts_.cuts.pending = border;
   }
@@ -161,6 +171,7 @@ void ShardRouter::On(const internal_event::BorderOpened& e) {
   if (!facts_.WaitsForState() || !facts_.imported.has_value()) return;
   facts_.step = e.border.step() + 1;
   facts_.version = e.border.version();
+  facts_.open.loss_scale = LossScaleAfter(facts_.job.spec, e.border);
   if (facts_.job.logs()) facts_.log = ShardFacts::LogState::kWritten;
   if (facts_.job.durable()) {
     terms_.On(e);
@@ -262,6 +273,7 @@ void ShardRouter::On(const internal_event::ReplayOpened& e) {
   if (lead_ != nullptr) lead_->On(e);
   facts_.step = e.border.step() + 1;
   facts_.version = e.border.version();
+  facts_.open.loss_scale = LossScaleAfter(facts_.job.spec, e.border);
   facts_.cuts.everywhere = e.opened;
   cuts_.KeepFrom(e.opened);
   On(internal_event::StepOpened());

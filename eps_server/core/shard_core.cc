@@ -48,7 +48,9 @@ uint64_t ShardCore::ContributionBudget(const JobSpec& spec, const ChunkMap& chun
   const Admission::Quota quota = Admission::ComputeQuota(spec, chunks, *codecs, owned);
   uint64_t budget = quota.per_part() * spec.training.parts;
   if (spec.training.mode != Mode::kSealed) return budget;
-  for (const ChunkId id : owned) budget += chunks.chunk(id).elements * sizeof(float);
+  for (const ChunkId id : owned) {
+    if (!chunks.chunk(id).frozen) budget += chunks.chunk(id).elements * sizeof(float);
+  }
   return budget;
 }
 
@@ -60,6 +62,7 @@ LogRoom ShardCore::LogNeeds(const JobSpec& spec, const ChunkMap& chunks,
   const uint64_t parts = spec.training.parts;
   for (const ChunkId id : owned) {
     const Chunk& chunk = chunks.chunk(id);
+    if (chunk.frozen) continue;
     uint64_t bytes = 0;
     for (const Step step : {Step(1), after_warmup}) {
       const Codec* const residual = codecs->residual_or_null(id, step);

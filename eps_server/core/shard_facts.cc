@@ -33,7 +33,7 @@ bool ShardFacts::WaitsForState() const {
 }
 
 bool ShardFacts::PushResiduals() const {
-  if (push_residuals.has_value()) return *push_residuals;
+  if (open.push_residuals.has_value()) return *open.push_residuals;
   return job.durable() || job.spec.codecs.residual_home == ResidualHome::kServer ||
          (hold.gate.has_step() && hold.gate.step() == step) || step == job.spec.training.steps;
 }

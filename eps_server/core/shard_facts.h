@@ -17,6 +17,7 @@
 #include "base/ids.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
+#include "base/numerics/loss_scale.h"
 #include "compression/codec_table.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/shard.pb.h"
@@ -46,13 +47,14 @@ struct JobFacts {
   bool sealed() const { return spec.training.mode == Mode::kSealed; }
   // Whether several stages use the chunk.
   bool IsTied(ChunkId chunk) const { return chunks.chunk(chunk).uses.size() > 1; }
+  bool IsFrozen(ChunkId chunk) const { return chunks.chunk(chunk).frozen; }
   const std::string& StageName(StageId stage) const { return spec.stages[stage.value()].name; }
 };
 
 // A chunk that this shard owns. Plain value.
 struct OwnedChunk {
   ChunkId id;
-  Version version;
+  Version version;  // of a frozen chunk, which has its content at every version: the open step's
   bool updating = false;  // to version.Next()
 };
 
@@ -80,6 +82,12 @@ struct ShardFacts {
     std::optional<CutBorder> pending;  // has to begin before the next update
     std::optional<CutId> everywhere;   // the youngest that every shard has, as far as known
   };
+  // The open step, but for what its desks keep.
+  struct OpenStep {
+    uint64_t updates = 0;                 // chunks updated, or being updated
+    std::optional<bool> push_residuals;   // decided by the first BeginStep
+    std::optional<LossScale> loss_scale;  // with training.precision: cmp
+  };
   // The reasons why the job takes no further step.
   struct Hold {
     v1::Gate gate;                              // the lowest in force, as far as the lead has told
@@ -99,14 +107,13 @@ struct ShardFacts {
   Failure failure;
   uint64_t step = 0;     // the open step; 0 while importing; steps + 1 when done
   uint64_t version = 0;  // the version that the open step reads
-  uint64_t updates = 0;  // chunks updated, or being updated, in the open step
+  OpenStep open;
   Hold hold;
   Residuals residuals;          // what gradients left out up to the border
   uint32_t border_readers = 0;  // exports in flight: updates wait
   Cuts cuts;
   std::vector<PartLeases> parts;         // never resized
   std::optional<v1::Imported> imported;  // the border that this shard reported to the lead
-  std::optional<bool> push_residuals;    // decided by the first BeginStep of the open step
   LogState log = LogState::kNone;
 
   // Returns null if the shard does not own the chunk.
@@ -114,6 +121,8 @@ struct ShardFacts {
   OwnedChunk* Owned(ChunkId chunk);
   bool logging() const { return log == LogState::kWritten; }
   bool replays() const { return log == LogState::kReplayed; }
+  // The open step's k of BeginStepReply.loss_scale_log2.
+  int loss_scale_log2() const { return LossScaleLog2(job.spec, open.loss_scale); }
   // Whether the gate withholds the step.
   bool IsGated(uint64_t begun) const { return hold.gate.has_step() && begun > hold.gate.step(); }
   // Whether the job has no weights yet, or does not know yet whether it has them.

@@ -135,6 +135,7 @@ std::string ShardRouter::StepWaitsFor() const {
     return lead_ != nullptr ? lead_->WaitsFor() : "ImportState";
   }
   for (const OwnedChunk& chunk : facts_.owned) {
+    if (facts_.job.IsFrozen(chunk.id)) continue;
     if (chunk.version == Version(facts_.version)) return UpdateWaitsFor(chunk.id);
   }
   return "nothing";

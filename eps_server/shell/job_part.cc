@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/job/optimizers.h"
 #include "base/status_macros.h"
 
 namespace eps {
@@ -45,7 +44,7 @@ bool JobPart::OwnsSomeOf(StageId stage) const {
 }
 
 uint64_t JobPart::StateBytes(ChunkId chunk) const {
-  return chunks_.chunk(chunk).elements * sizeof(float) * (1 + StateFields(spec_.optimizer).size());
+  return eps::StateBytes(spec_, chunks_.chunk(chunk));
 }
 
 }  // namespace eps

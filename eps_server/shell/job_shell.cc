@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/job/layout/server_count.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "storage/backends/dram_backend.h"
@@ -107,6 +108,7 @@ absl::Status JobShell::Reserve() {
   const JobSpec& spec = part_.spec();
   const ChunkMap& chunks = part_.chunks();
   const size_t servers = part_.servers().size();
+  EPS_RETURN_IF_ERROR(CheckServerCount(spec, chunks, static_cast<uint32_t>(servers)));
   ShardPlace place;
   place.shard = part_.shard();
   place.shards = static_cast<uint32_t>(servers);

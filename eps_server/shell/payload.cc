@@ -1,6 +1,7 @@
 #include "eps_server/shell/payload.h"
 
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,6 +41,12 @@ absl::StatusOr<Bytes> CheckResidual(const v1::PushHeader& header, const Chunk& c
 Event CheckPush(StreamId stream, const v1::PushHeader& header, const Chunk& chunk,
                 const CodecTable& codecs, Bytes bytes, MemoryAccount* account) {
   const uint64_t tag = header.tag();
+  if (header.has_nonfinite_element()) {
+    const Codec& codec = codecs.gradient(chunk.id, Step(header.key().step()));
+    return event::PushInvalid{stream, tag,
+                              InadmissibleGradient(codec.name(), chunk, header.nonfinite_element(),
+                                                   std::numeric_limits<float>::quiet_NaN())};
+  }
   const Bytes gradient = bytes.Sub(0, header.bytes());
   absl::Status status = CheckCrc(gradient, header.crc32c());
   if (!status.ok()) return event::PushInvalid{stream, tag, std::move(status)};

@@ -97,16 +97,17 @@ class AdamWRule final : public UpdateRule {
 
  private:
   AdamWScalars Scalars(const StepScalars& step, const GroupScalars& group) const {
+    const double lr = step.lr * group.lr_multiplier;
     AdamWScalars s;
     s.grad_scale = step.grad_scale;
-    s.decay = static_cast<float>(1.0 - step.lr * group.weight_decay);
+    s.decay = static_cast<float>(1.0 - lr * group.weight_decay);
     s.beta1 = static_cast<float>(spec_.beta1);
     s.one_minus_beta1 = static_cast<float>(1.0 - spec_.beta1);
     s.beta2 = static_cast<float>(spec_.beta2);
     s.one_minus_beta2 = static_cast<float>(1.0 - spec_.beta2);
     s.rsqrt_correction2 = static_cast<float>(1.0 / std::sqrt(step.bias_correction2));
     s.eps = static_cast<float>(spec_.eps);
-    s.step_size = static_cast<float>(step.lr / step.bias_correction1);
+    s.step_size = static_cast<float>(lr / step.bias_correction1);
     return s;
   }
 

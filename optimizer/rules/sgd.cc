@@ -135,7 +135,7 @@ class SgdRule final : public UpdateRule {
     scalars.grad_scale = step.grad_scale;
     scalars.weight_decay = static_cast<float>(group.weight_decay);
     scalars.momentum = static_cast<float>(spec_.momentum);
-    scalars.lr = static_cast<float>(step.lr);
+    scalars.lr = static_cast<float>(step.lr * group.lr_multiplier);
     // The mode is set outside of the indirect call: the compiler moves no arithmetic across it.
     ScopedFlushDenormals flush;
     run_(scalars, tile);

@@ -21,7 +21,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from transformers import masking_utils  # noqa: E402
 
-from eps_models import errors  # noqa: E402
+from eps_models import errors, lora  # noqa: E402
 from eps_models.initial import InitRecorder  # noqa: E402
 
 torch._logging.set_logs(all=logging.CRITICAL)  # ExportError says what torch refuses
@@ -52,6 +52,25 @@ TASKS = {
 }
 
 
+def task_of(source: str) -> str:
+    """Returns the task of the class that config.json in a folder names; causal_lm if it names none
+    of ours, or if `source` is no folder."""
+    try:
+        with open(os.path.join(source, "config.json"), encoding="utf-8") as file:
+            config = json.load(file)
+        name = str((config.get("architectures") or [""])[0])
+    except (OSError, ValueError, AttributeError, TypeError):
+        return "causal_lm"  # the export says what is wrong with the folder
+    if name.endswith("ForMaskedLM"):
+        return "mlm"
+    if name.endswith("ForImageClassification"):
+        return "image"
+    if name.endswith("ForSequenceClassification"):
+        one_number = len(config.get("id2label") or (0, 1)) == 1
+        return "regress" if one_number or config.get("problem_type") == "regression" else "classify"
+    return "causal_lm"
+
+
 @dataclasses.dataclass(frozen=True)
 class Request:
     """What is exported: a folder or FILE.py:FUNCTION, and how. `layers` names the module list of
@@ -63,6 +82,7 @@ class Request:
     layers: str = ""
     experts: str = EXPERTS[0]
     trust_remote_code: bool = False
+    adapters: lora.Lora = lora.Lora()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,16 +105,23 @@ class Model:
         return window if kinds is None or "sliding_attention" in kinds else 0
 
 
+def is_function(source: str) -> bool:
+    """Returns whether a source is FILE.py:FUNCTION, and not a folder."""
+    return ".py:" in source
+
+
 def build(request: Request) -> Model:
     """Builds the model. Errors: MISSING for a folder or file that is not there, UNSUPPORTED for a
     config without a class for the task, or whose code would come from the folder."""
     with InitRecorder() as recorder:
-        if ".py:" in request.source:
+        if is_function(request.source):
             module = _call_builder(request)
             name = request.source.rpartition(":")[2]
         else:
             module = _from_folder(request)
             name = type(module).__name__
+        if request.adapters.r > 0:
+            lora.add(module, request.adapters)
     config = getattr(module, "config", None)
     model = Model(module.train(), config, name, getattr(config, "model_type", None) or "", (),
                   recorder)
@@ -105,8 +132,8 @@ def _from_folder(request: Request) -> torch.nn.Module:
     folder = pathlib.Path(request.source)
     if not (folder / "config.json").is_file():
         raise errors.missing(
-            f"{request.source} has no config.json. The model must be a folder on this machine; "
-            f"download a model of the hub with: hf download NAME --local-dir DIR")
+            f"{request.source} has no config.json. Give the folder of a model, or the name of one "
+            f"that is in the cache of the hub after: hf download ORG/NAME")
     config = _load_config(folder, request.trust_remote_code)
     if getattr(config, "quantization_config", None) is not None:
         raise errors.unsupported(f"{folder}/config.json has a quantization_config; convert the "
@@ -190,7 +217,8 @@ def _columns(request: Request, model: Model) -> tuple[str, ...]:
     for name in wanted:
         if name not in accepted:
             hint = ("its documents cannot be packed; use --variant=causal"
-                    if name == "position_ids" else f"the task {request.task} needs it")
+                    if name == "position_ids" else
+                    f"the task {request.task} needs an argument of that name in forward")
             raise errors.unsupported(
                 f"{model.architecture} has no argument {name}: {hint}")
     return tuple(wanted)

@@ -1,8 +1,9 @@
-"""Compares a program with transformers: python -m eps_models.check DIR.
+"""Compares a program with its model: python -m eps_models.check DIR.
 
 Exports the model of DIR, computes scores for rows of different lengths by the program and by
-transformers, with the weights in DIR, and compares them bit for bit. The exit code is 0 if they are
-equal, 1 if not, and otherwise that of eps_models.export.
+transformers, with the weights in DIR, and compares them bit for bit. A module of FILE.py:FUNCTION
+is compared with random weights. The exit code is 0 if the scores are equal, 1 if not, and otherwise
+that of eps_models.export.
 """
 
 import argparse
@@ -19,7 +20,7 @@ errors.require_packages()
 import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 
-from eps_models import build, export, files, staged, trace  # noqa: E402
+from eps_models import build, export, files, measure, staged, trace  # noqa: E402
 
 _BATCH = 2
 _LENGTHS = (1, 17, 40)
@@ -42,6 +43,17 @@ def load(folder: pathlib.Path, request: build.Request) -> build.Model:
         # Sums depend on the alignment of memory, and files are mapped where they begin.
         parameter.data = parameter.data.clone()
     return dataclasses.replace(model, module=module.train())
+
+
+def with_random_weights(request: build.Request) -> build.Model:
+    """Returns the module of a FILE.py:FUNCTION with random weights, in train mode."""
+    model = build.build(request)
+    parameters = list(model.module.parameters())
+    values = measure.sample_weights([p.shape for p in parameters], request.dtype, seed=0)
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values):
+            parameter.copy_(value)
+    return model
 
 
 def stored_weights(folder: pathlib.Path) -> staged.Tensors:
@@ -103,11 +115,17 @@ class Result:
     largest_difference: float
 
 
-def check(folder: pathlib.Path, request: build.Request) -> Result:
-    """Exports a folder and compares. Errors: as export, and MISSING without weights."""
+def check(request: build.Request) -> Result:
+    """Exports a model and compares. Errors: as export, and MISSING for a folder without weights."""
     ours = staged.StagedModel(export.export(request))
-    model = load(folder, request)
-    weights = ours.gather(stored_weights(folder))
+    if build.is_function(request.source):
+        model = with_random_weights(request)
+        weights = {t["name"]: model.module.get_parameter(t["name"]).detach()
+                   for t in ours.text["tensors"]}
+    else:
+        folder = pathlib.Path(request.source)
+        model = load(folder, request)
+        weights = ours.gather(stored_weights(folder))
     largest, equal = 0.0, True
     longest = ours.text["shape"]["max_seq_len"] or max(_LENGTHS)
     for tokens in sorted({min(length, longest) for length in _LENGTHS}):
@@ -126,9 +144,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args(argv)
     request = export.request_of(arguments)
-    if not pathlib.Path(request.source).is_dir():
+    is_own = build.is_function(request.source)
+    if not is_own and not pathlib.Path(request.source).is_dir():
         raise errors.missing(f"there is no folder {request.source}; a check needs its weights")
-    result = check(pathlib.Path(request.source), request)
+    result = check(request)
     if arguments.json:
         print(json.dumps({"architecture": result.architecture, "stages": result.stages,
                           "programs": result.programs, "logits_equal": result.logits_equal}))
@@ -136,7 +155,7 @@ def main(argv: list[str]) -> int:
         difference = "" if result.logits_equal else f" by up to {result.largest_difference:g}"
         print(f"{result.architecture}: {result.stages} stages, {result.programs} programs; the "
               f"scores {'equal those' if result.logits_equal else 'differ from those'} of "
-              f"transformers{difference}")
+              f"{request.source if is_own else 'transformers'}{difference}")
     return 0 if result.logits_equal else 1
 
 

@@ -82,7 +82,7 @@ def layer_paths(module: torch.nn.Module, wanted: str) -> list[str]:
              if not any(path.startswith(other + ".") for other in lists)]
     if not outer:
         raise errors.unsupported(f"{type(module).__name__} has no ModuleList of equal layers to "
-                                 f"cut at")
+                                 f"cut at; put its layers into one torch.nn.ModuleList")
     return [f"{path}.{i}" for path in outer for i in range(len(lists[path]))]
 
 
@@ -150,7 +150,8 @@ def _crossing(graph: fx.Graph, stage_of: dict[fx.Node, int], stage: int,
         values = "; ".join(f"{n.name} = {graphs.name_of(n.target)} of {graphs.place_of(n)}"
                            for n in found)
         raise errors.unsupported(f"{len(found)} values cross {where}, and only one can: "
-                                 f"{values or 'none'}")
+                                 f"{values or 'none'}. Let a layer read only what the layer before "
+                                 f"returns: add the values up, or compute one again in each layer")
     return found[0]
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from eps_models import build, cut, errors, files, interpret, layout, measure, program, shape, trace
+from eps_models import (build, cut, errors, files, interpret, layout, lora, measure, program,
+                        shape, trace)
 
 _MAX_CONSTANT_BYTES = 64 * 1024
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16",
@@ -116,28 +117,42 @@ def describe(model: build.Model, request: build.Request, stages: list[cut.Stage]
     """Returns the model as an object of the format. `stored`: the names in the folder's files."""
     all_of = _Description(model, request, stages, traced)
     order = all_of.tensor_order()
+    unused = sorted(all_of.names.keys() - set(order))
+    if unused:
+        print(f"eps model: the scores do not depend on {', '.join(unused)}; checkpoints leave this "
+              f"out", file=sys.stderr)
     places = files.places(model, all_of.names, stored)
     _check_missing(stages, all_of.first_name, {name: places[name] for name in order})
+
+    def is_frozen(name: str) -> bool:
+        is_trained = lora.is_adapter(name) or places[name].is_new
+        return request.adapters.r > 0 and not is_trained
+
     texts = [all_of.stage_text(stage, order) for stage in stages]
     head = all_of.programs[texts[-1]["program"]]
     weights = measure.sample_weights(all_of.weight_sizes(stages[-1]), request.dtype, seed=2)
     kind = build.TASKS[request.task].head
     if request.variant == "packed":
         _check_packing(all_of, texts)
-    return {
+    description = {
         "format": 1, "architecture": model.architecture, "model_type": model.model_type,
         "task": request.task, "variant": request.variant, "dtype": _DTYPES[request.dtype],
         "made_by": made_by,
         "shape": shape.describe(model, request, stages, all_of.sizes,
                                 all_of.values_of(stages[0])),
         "constants": all_of.constants.texts,
-        "tensors": [{"name": name, "shape": list(model.module.get_parameter(name).shape),
+        "tensors": [{"name": lora.plain(name),
+                     "shape": list(model.module.get_parameter(name).shape),
                      "init": layout.initial_values(model, name), "files": places[name].text(),
-                     "aliases": places[name].aliases} for name in order],
+                     "aliases": places[name].aliases,
+                     **({"frozen": True} if is_frozen(name) else {})} for name in order],
         "programs": all_of.programs, "stages": texts,
         "head": {"kind": kind, "rowwise": kind == "tokens" and measure.is_rowwise(
             head, all_of.sizes, weights, all_of.values_of(stages[-1]))},
     }
+    if request.adapters.r > 0:
+        description["lora"] = lora.describe(request.adapters, order)
+    return description
 
 
 def _check_missing(stages: list[cut.Stage], first_name: dict[str, str],
@@ -146,12 +161,13 @@ def _check_missing(stages: list[cut.Stage], first_name: dict[str, str],
     reported."""
     last = {first_name[name] for name in stages[-1].weights}
     absent = [name for name, place in places.items() if place.is_new]
-    needed = [name for name in absent if name not in last]
+    needed = [name for name in absent if name not in last and not lora.is_adapter(name)]
     if needed:
         raise errors.missing(f"{len(needed)} tensors are not in the folder's *.safetensors, among "
                              f"them {', '.join(needed[:3])}")
-    if absent:
-        print(f"eps model: the folder has no {', '.join(absent)}; training begins with initial "
+    heads = [name for name in absent if not lora.is_adapter(name)]
+    if heads:
+        print(f"eps model: the folder has no {', '.join(heads)}; training begins with initial "
               f"values", file=sys.stderr)
 
 

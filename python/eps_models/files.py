@@ -14,7 +14,7 @@ import torch
 import transformers
 from transformers import conversion_mapping, core_model_loading
 
-from eps_models import build, errors
+from eps_models import build, errors, lora
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,8 @@ def places(model: build.Model, names: dict[str, list[str]], stored: set[str]) ->
     `stored`: the names in the folder's files. A stored name matches if transformers, as it loads,
     gives it the same name as the one under which it would save the tensor.
     """
-    pieces = _pieces(model)
+    of_model = {name for name in names if not lora.is_adapter(name)}
+    pieces = {**{name: [name] for name in names}, **_pieces(model)}
     canonical = _canonical(model)
     by_canonical = {canonical(name): name for name in sorted(stored)}
     result = {}
@@ -80,21 +81,23 @@ def places(model: build.Model, names: dict[str, list[str]], stored: set[str]) ->
         result[name] = Place(found[first] if is_there[first] else pieces[first],
                              [f for n in others
                               for f in (found[n] if is_there[n] else pieces[n])],
-                             bool(stored) and not is_there[first])
+                             name not in of_model or bool(stored) and not is_there[first])
     return result
 
 
 def _pieces(model: build.Model) -> dict[str, list[str]]:
     """Returns {parameter: file names of its pieces in the order of their rows}."""
-    parameters = dict(model.module.named_parameters(remove_duplicate=False))
+    parameters = {name: parameter for name, parameter
+                  in model.module.named_parameters(remove_duplicate=False)
+                  if not lora.is_adapter(name)}
     if not isinstance(model.module, transformers.PreTrainedModel):
-        return {name: [name] for name in parameters}
+        return {name: [lora.plain(name)] for name in parameters}
     starts, stand_ins, next_row = {}, {}, 0
     for name, parameter in parameters.items():
         shape = tuple(parameter.shape)
         shape = shape[:-1] + (1,) if len(shape) > 1 else shape
         count = torch.Size(shape).numel()
-        stand_ins[name] = torch.arange(next_row, next_row + count).reshape(shape)
+        stand_ins[lora.plain(name)] = torch.arange(next_row, next_row + count).reshape(shape)
         starts[name] = next_row
         next_row += count
     try:
@@ -102,7 +105,8 @@ def _pieces(model: build.Model) -> dict[str, list[str]]:
     except Exception as error:  # operations that move columns fail in many ways
         raise errors.unsupported(f"{model.architecture} stores its weights in a form that is not "
                                  f"known here: {error}") from error
-    return {name: _in_order(name, starts[name], stand_ins[name], saved) for name in parameters}
+    return {name: _in_order(name, starts[name], stand_ins[lora.plain(name)], saved)
+            for name in parameters}
 
 
 def _in_order(name: str, start: int, whole: torch.Tensor,

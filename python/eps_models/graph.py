@@ -5,6 +5,7 @@ number, except dropout and attention with dropout.
 """
 
 import operator
+import re
 from typing import Any
 
 import torch
@@ -67,10 +68,13 @@ def dependents(graph: fx.Graph, placeholders: Any) -> set[fx.Node]:
 
 
 def place_of(node: fx.Node) -> str:
-    """Returns the path of the module that a node belongs to, for messages."""
+    """Returns the path of the module that a node belongs to and the line of Python that made it,
+    for messages."""
     stack = node.meta.get("nn_module_stack") or {}
-    paths = [path for path, _ in stack.values()]
-    return paths[-1].removeprefix("model.") if paths else "the model"
+    path = [path for path, _ in stack.values()][-1:] or [""]
+    lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    line = f" ({lines[-1][0].rpartition('/')[2]}:{lines[-1][1]})" if lines else ""
+    return (path[0].removeprefix("model").removeprefix(".") or "the model") + line
 
 
 def _erase_unused(graph: fx.Graph) -> None:
@@ -122,6 +126,13 @@ def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
         graph.erase_node(node)
     elif node.target in _FILLED:
         node.target = _FILLED[node.target]
+    elif name == "aten::square":
+        node.target, node.args = _aten.pow.Tensor_Scalar, (node.args[0], 2)
+    elif name == "aten::numpy_T":
+        node.target = _aten.t.default
+        if node.args[0].meta["val"].dim() > 2:
+            node.target = _aten.permute.default
+            node.args = (node.args[0], list(reversed(range(node.args[0].meta["val"].dim()))))
     elif name in ("aten::to", "aten::type_as"):
         _rewrite_to(graph, node)
     elif node.target is _aten.slice.Tensor and _is_whole_slice(node):
@@ -163,7 +174,8 @@ def _rewrite_in_place(node: fx.Node) -> None:
     if target.op == "placeholder" or _shares_memory(target) or any(
             node < user for user in target.users):
         raise errors.unsupported(f"{place_of(node)} calls {name} on {target.name}, which is an "
-                                 f"input or shares its memory with another value")
+                                 f"input or shares its memory with another value; compute a new "
+                                 f"value instead")
     node.target = getattr(packet, overload)
 
 
@@ -191,8 +203,9 @@ def _refuse(node: fx.Node) -> None:
                                  f"are possible")
     tags = node.target.tags
     if torch.Tag.nondeterministic_seeded in tags and name not in DROPOUTS:
-        raise errors.unsupported(f"{place_of(node)} calls {name}, which draws random numbers; turn "
-                                 f"it off in config.json")
+        raise errors.unsupported(f"{place_of(node)} calls {name}, which draws random numbers; "
+                                 f"remove it, or turn it off in config.json")
     if torch.Tag.data_dependent_output in tags or free_unbacked_symbols(node.meta.get("val")):
         raise errors.unsupported(f"{place_of(node)} calls {name}: the size of a value, or a "
-                                 f"branch, depends on data")
+                                 f"branch, depends on data; choose with torch.where, which keeps "
+                                 f"sizes")

@@ -50,6 +50,13 @@ def _shifted(before: Init, offset: float) -> Init:
     return before if offset == 0 else Init("unknown", by="add_")
 
 
+def _by_tensor(rule: Callable[[Init, float], Init], before: Init, other: Any) -> Init:
+    """Applies a rule to a number that may be a tensor of one element."""
+    if isinstance(other, torch.Tensor) and other.numel() != 1:
+        return Init("unknown", by="a different factor or summand for each element")
+    return rule(before, float(other))
+
+
 # The rule of each operation in place: (Init before, further arguments) -> Init afterwards.
 _IN_PLACE: dict[Any, Callable[..., Init]] = {
     _aten.normal_.default: lambda before, mean=0.0, std=1.0: _normal(mean, std),
@@ -58,9 +65,9 @@ _IN_PLACE: dict[Any, Callable[..., Init]] = {
     _aten.fill_.Scalar: lambda before, value: _constant(value),
     _aten.erfinv_.default: lambda before: Init("erfinv"),
     _aten.mul_.Scalar: _scaled,
-    _aten.mul_.Tensor: lambda before, other: _scaled(before, float(other)),
+    _aten.mul_.Tensor: lambda before, other: _by_tensor(_scaled, before, other),
     _aten.add_.Scalar: _shifted,
-    _aten.add_.Tensor: lambda before, other: _shifted(before, float(other)),
+    _aten.add_.Tensor: lambda before, other: _by_tensor(_shifted, before, other),
     _aten.clamp_.default: lambda before, low=None, high=None: before,
 }
 _FACTORIES: dict[Any, Callable[..., Init]] = {

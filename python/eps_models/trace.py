@@ -28,7 +28,13 @@ class Scores(torch.nn.Module):
         if getattr(config, "is_encoder_decoder", False):
             named["decoder_input_ids"] = named["input_ids"]
         result = self.model(**named)
-        return result if isinstance(result, torch.Tensor) else result.logits
+        if isinstance(result, torch.Tensor):
+            return result
+        if not hasattr(result, "logits"):
+            raise errors.unsupported(f"forward of {type(self.model).__name__} returns a "
+                                     f"{type(result).__name__}; let it return the scores only, one "
+                                     f"tensor [B, T, vocabulary]")
+        return result.logits
 
 
 def example(model: build.Model, dtype: torch.dtype, batch: int = BATCH,
@@ -71,6 +77,8 @@ def trace(model: build.Model, request: build.Request) -> torch.export.ExportedPr
                 io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             return torch.export.export(wrapped, tuple(columns.values()),
                                        dynamic_shapes=(sizes,), strict=False)
+    except errors.ExportError:
+        raise
     except Exception as error:  # torch raises errors of many classes
         raise errors.unsupported(f"{model.architecture} cannot be traced: "
                                  f"{_reason(error)}") from error
@@ -81,8 +89,16 @@ def _reason(error: BaseException) -> str:
     if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
         where = re.findall(r'File "([^"]+)", line (\d+)', text)
         place = f" ({where[-1][0].rpartition('/')[2]}:{where[-1][1]})" if where else ""
-        return "it branches on data" + place + ": " + text.strip().split("\n", 1)[0]
-    return text.strip().split("\n", 1)[0] or type(error).__name__
+        return (f"it branches on data{place}: {_first_line(text)}; compute both cases and choose "
+                f"with torch.where")
+    if text.startswith("Constraints violated"):
+        places = re.findall(r"^ +- (.+)", text, re.MULTILINE)
+        return f"it works for some sizes only: {places[0] if places else _first_line(text)}"
+    return _first_line(text) or type(error).__name__
+
+
+def _first_line(text: str) -> str:
+    return text.strip().split("\n", 1)[0].rstrip(".")
 
 
 def longest(program: torch.export.ExportedProgram) -> int:

@@ -15,19 +15,20 @@ absl::StatusOr<std::unique_ptr<ChunkArena>> ChunkArena::New(const ChunkMap& chun
   std::unique_ptr<ChunkArena> arena(new ChunkArena(account));
   uint64_t elements = 0;
   uint64_t floats = 0;
+  uint64_t bytes = 0;  // of the elements; the padding is less than a cache line for each array
   for (const ChunkId id : owned) {
     const Chunk& chunk = chunks.chunk(id);
     arena->places_.push_back({floats, ChunkArrays::Stride(chunk.elements)});
+    const size_t own = chunk.frozen ? 1 : arrays;
     elements += chunk.elements;
-    floats += arena->places_.back().stride * arrays;
+    bytes += chunk.elements * sizeof(float) * own;
+    floats += arena->places_.back().stride * own;
   }
-  // The charge counts elements; the padding is less than a cache line for each array of a chunk.
-  const uint64_t bytes = elements * sizeof(float) * arrays;
   const absl::Status charged = account->TryCharge(MemoryKind::kState, bytes);
   if (!charged.ok()) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "weights and optimizer state of ", elements, " parameters, ", sizeof(float) * arrays,
-        " bytes each, do not fit: ", charged.message(),
+        "weights and optimizer state of ", elements, " parameters, ", bytes,
+        " bytes, do not fit: ", charged.message(),
         "; raise servers.memory_limit or spread the job over more servers (servers.addresses)"));
   }
   arena->charged_bytes_ = bytes;

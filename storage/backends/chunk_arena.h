@@ -17,8 +17,9 @@ namespace eps {
 // kState. Takes no locks: the owner serializes access to each chunk's arrays.
 class ChunkArena {
  public:
-  // Reserves `arrays` arrays for each of the `owned` chunks. ResourceExhausted names the bytes
-  // wanted, the bytes in use, the limit, and the key to change. `account` must outlive the arena.
+  // Reserves `arrays` arrays for each of the `owned` chunks, and one for a frozen chunk.
+  // ResourceExhausted names the bytes wanted, the bytes in use, the limit, and the key to change.
+  // `account` must outlive the arena.
   static absl::StatusOr<std::unique_ptr<ChunkArena>> New(const ChunkMap& chunks,
                                                          const std::vector<ChunkId>& owned,
                                                          size_t arrays, MemoryAccount* account);

@@ -45,7 +45,7 @@ class Builder {
       return compute->CheckState(*chunk, request.version, request.state);
     };
     op.writes = true;
-    op.to = request.version;
+    op.to = ContentVersion(*chunk_, request.version);
     op.work = [compute = compute_, chunk = chunk_,
                state = request.state](const ChunkArrays& arrays) -> Outcome {
       compute->WriteState(*chunk, state, arrays);

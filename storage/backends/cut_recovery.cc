@@ -362,11 +362,12 @@ void CutEngine::Do(OpId op, const ScrubRequest&) {
 void CutEngine::ScrubChunk(OpId op, const ScrubCursor::Place& place) {
   const auto end = [this, op, place](const absl::StatusOr<ExtentFooter>& footer) {
     absl::Status status = footer.status();
-    if (status.ok() && footer->version != place.version) {
+    const Version expected = ContentVersion(files_->chunk(place.index), place.version);
+    if (status.ok() && footer->version != expected) {
       status = files_->extents()->Damaged(
           place.slot, place.index,
-          absl::StrCat(NameOf(place.cut), " expected at version ", place.version.value(),
-                       ", version ", footer->version.value(), " found"));
+          absl::StrCat(NameOf(place.cut), " expected at version ", expected.value(), ", version ",
+                       footer->version.value(), " found"));
     }
     ScrubResult result;
     result.bytes = files_->layout().area(place.index).bytes();
@@ -417,7 +418,7 @@ absl::Status CutEngine::Contain(const ScrubCursor::Place& place, const absl::Sta
     if (cut == nullptr) return absl::OkStatus();
     const std::optional<SlotTable::Content>& content = table_.content(place.index);
     is_state = place.residuals_bytes == 0 && content.has_value() && content->slot == place.slot &&
-               content->footer.version == place.version;
+               content->footer.version == ContentVersion(files_->chunk(place.index), place.version);
     if (is_state && tier_->in_slots()) return damage;
     // An older cut stays until the next cut: recycling to a cut that is not kept frees nothing.
     if (table_.YoungestBelow(place.cut) != nullptr) table_.Drop(cut);

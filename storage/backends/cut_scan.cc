@@ -39,11 +39,12 @@ bool CutScan::BeginNext() {
 absl::Status CutScan::CheckFooter(uint32_t index, const absl::StatusOr<ExtentFooter>& footer) {
   if (!footer.ok()) return footer.status();
   footers_[index] = *footer;
-  if (footer->version == cut_.border.version) return absl::OkStatus();
+  const Version expected = ContentVersion(files_->chunk(index), cut_.border.version);
+  if (footer->version == expected) return absl::OkStatus();
   return files_->extents()->Damaged(
       cut_.slot[index] ? 1 : 0, index,
-      absl::StrCat(NameOf(cut_.border.id), " expected at version ", cut_.border.version.value(),
-                   ", version ", footer->version.value(), " found"));
+      absl::StrCat(NameOf(cut_.border.id), " expected at version ", expected.value(), ", version ",
+                   footer->version.value(), " found"));
 }
 
 void CutScan::End(const absl::Status& status) {

@@ -29,7 +29,7 @@ class DramTier final : public Tier {
 
  private:
   uint64_t bytes(uint32_t index) const {
-    return files_->layout().area(index).stride_bytes * files_->layout().arrays();
+    return files_->layout().area(index).stride_bytes * files_->layout().area(index).arrays;
   }
   void WriteCopy(const Copy& copy, uint8_t* buffer, const CopyDone& done);
 

@@ -366,7 +366,7 @@ void TieredState::BeginCopyTo(uint32_t slot, const Copying& copying, uint32_t in
   Tier::Copy copy;
   copy.index = index;
   copy.slot = slot;
-  copy.version = copying.border;
+  copy.version = ContentVersion(chunk(index), copying.border);
   copy.term = engine_->term();
   tier_->Capture(
       copy,

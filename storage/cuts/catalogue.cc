@@ -15,7 +15,6 @@ using Change = KeyValueStore::Change;
 
 constexpr uint32_t kFormat = 1;
 constexpr size_t kSealBytes = 8;  // version before the fields, CRC32C after them
-
 constexpr absl::string_view kJobs = "job/";
 constexpr absl::string_view kServed = "served";
 
@@ -221,6 +220,10 @@ std::string EncodeCut(const CatalogueCut& cut) {
     if (cut.slot[i]) bits[i / 8] = static_cast<char>(bits[i / 8] | 1 << (i % 8));
   }
   writer.Text(bits);
+  if (const auto& scale = cut.border.loss_scale) {
+    writer.U32(static_cast<uint32_t>(scale->log2));
+    writer.U64(uint64_t{scale->hysteresis_left} << 32 | scale->good_steps);
+  }
   return std::move(writer).Take();
 }
 
@@ -249,6 +252,9 @@ absl::StatusOr<CatalogueCut> DecodeCut(JobId job, absl::string_view key, absl::s
   cut.residuals_crc32c = reader.U32();
   const uint32_t chunks = reader.U32();
   const absl::string_view bits = reader.Text((uint64_t{chunks} + 7) / 8);
+  if (!reader.complete()) {
+    cut.border.loss_scale = {{static_cast<int32_t>(reader.U32()), reader.U32(), reader.U32()}};
+  }
   if (!reader.complete()) return Damaged(key, "its fields and its size disagree");
   if (opened > 1) return Damaged(key, absl::StrCat("\"opened\" is neither 0 nor 1: ", opened));
   if (chunks % 8 != 0 && static_cast<uint8_t>(bits.back()) >> (chunks % 8) != 0) {

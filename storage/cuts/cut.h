@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/ids.h"
+#include "base/numerics/loss_scale.h"
 
 namespace eps {
 
@@ -43,10 +44,11 @@ inline std::string NameOf(const CutId& id) {
 // The job's state at a border except for the chunks; equal on all shards.
 struct CutBorder {
   CutId id;
-  Version version;         // of every chunk
+  Version version;         // of every chunk that is not frozen
   uint64_t update = 0;     // the optimizer's step count t
   double lagged_norm = 0;  // the gradient's norm at step id.step, for training.clip: lagged
-  bool opened = false;     // false if the state was imported and training had not begun
+  std::optional<LossScale> loss_scale;  // of the step after id.step, with training.precision: cmp
+  bool opened = false;  // false if the state was imported and training had not begun
 };
 
 // The quantization error of one contribution (error feedback), as the shard keeps it.

@@ -50,11 +50,11 @@ absl::Status CutReader::CheckFooters() {
                      absl::MakeSpan(buffer() + area.data_bytes, area.footer_bytes)));
     EPS_ASSIGN_OR_RETURN(const ExtentFooter footer,
                          extents_->Check(SlotOf(i), i, Extents::Part::kFooter, buffer()));
-    if (footer.version != cut_.border.version) {
-      return extents_->Damaged(
-          SlotOf(i), i,
-          absl::StrCat("version ", cut_.border.version.value(), " expected, version ",
-                       footer.version.value(), " found"));
+    const Version expected = ContentVersion(*area.chunk, cut_.border.version);
+    if (footer.version != expected) {
+      return extents_->Damaged(SlotOf(i), i,
+                               absl::StrCat("version ", expected.value(), " expected, version ",
+                                            footer.version.value(), " found"));
     }
     footers_.push_back(footer.crc32c);
   }

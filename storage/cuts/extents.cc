@@ -28,11 +28,11 @@ std::string PathOf(const std::string& folder, uint32_t slot) {
 
 // Calls visit(piece, begin, size) for each piece of arrays [0, arrays) of an area.
 template <class Visitor>
-void ForEachPiece(const ExtentLayout::Area& area, size_t arrays, size_t all_arrays, Visitor visit) {
+void ForEachPiece(const ExtentLayout::Area& area, size_t arrays, Visitor visit) {
   uint32_t piece = 0;
   for (size_t i = 0; i < arrays; ++i) {
     const uint64_t begin = i * area.stride_bytes;
-    const uint64_t end = i + 1 == all_arrays ? area.data_bytes : begin + area.stride_bytes;
+    const uint64_t end = i + 1 == area.arrays ? area.data_bytes : begin + area.stride_bytes;
     for (uint64_t at = begin; at < end; at += format::kCrcBytes) {
       visit(piece++, at, std::min(end - at, format::kCrcBytes));
     }
@@ -119,9 +119,10 @@ ExtentLayout::ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> own
     Area area;
     area.chunk = &chunks.chunk(id);
     area.offset = at;
+    area.arrays = area.chunk->frozen ? 1 : arrays;
     area.stride_bytes = ChunkArrays::Stride(area.chunk->elements) * sizeof(float);
-    area.data_bytes = RoundUpTo(area.stride_bytes * arrays, format::kBlock);
-    ForEachPiece(area, arrays, arrays, [&](uint32_t, uint64_t, uint64_t) { ++area.pieces; });
+    area.data_bytes = RoundUpTo(area.stride_bytes * area.arrays, format::kBlock);
+    ForEachPiece(area, area.arrays, [&](uint32_t, uint64_t, uint64_t) { ++area.pieces; });
     area.footer_bytes = RoundUpTo(
         format::footer::kTableAt + sizeof(uint32_t) * area.pieces + format::footer::kCrcBytesAtEnd,
         format::kBlock);
@@ -252,8 +253,8 @@ absl::StatusOr<ExtentFooter> Extents::Check(uint32_t slot, uint32_t index, Part 
   const uint8_t* const footer = buffer + area.data_bytes;
   EPS_RETURN_IF_ERROR(CheckFooter(slot, index, footer));
   absl::Status damaged;
-  const size_t arrays = part == Part::kAll ? layout_.arrays() : part == Part::kWeights ? 1 : 0;
-  ForEachPiece(area, arrays, layout_.arrays(), [&](uint32_t piece, uint64_t begin, uint64_t size) {
+  const size_t arrays = part == Part::kAll ? area.arrays : part == Part::kWeights ? 1 : 0;
+  ForEachPiece(area, arrays, [&](uint32_t piece, uint64_t begin, uint64_t size) {
     if (!damaged.ok()) return;
     // The weights end at a block even if they are the only array.
     const auto expected =
@@ -274,7 +275,8 @@ absl::StatusOr<ExtentFooter> Extents::Check(uint32_t slot, uint32_t index, Part 
 
 uint64_t Extents::BytesInPlace(uint32_t index, const Bytes& state) const {
   const bool aligned = reinterpret_cast<uintptr_t>(state.data()) % format::kBlock == 0;
-  const bool gapless = layout_.area(index).stride_bytes * layout_.arrays() == state.size();
+  const ExtentLayout::Area& area = layout_.area(index);
+  const bool gapless = area.stride_bytes * area.arrays == state.size();
   return aligned && gapless ? state.size() / format::kBlock * format::kBlock : 0;
 }
 
@@ -283,9 +285,9 @@ ExtentFooter Extents::Seal(uint32_t slot, uint32_t index, Version version, Term 
   const ExtentLayout::Area& area = layout_.area(index);
   // Zero the padding after each array: the buffer may hold anything.
   const uint64_t used = area.chunk->elements * sizeof(float);
-  for (size_t i = 0; i < layout_.arrays(); ++i) {
+  for (size_t i = 0; i < area.arrays; ++i) {
     const uint64_t begin = i * area.stride_bytes;
-    const uint64_t end = i + 1 == layout_.arrays() ? area.data_bytes : begin + area.stride_bytes;
+    const uint64_t end = i + 1 == area.arrays ? area.data_bytes : begin + area.stride_bytes;
     std::memset(buffer + begin + used, 0, end - begin - used);
   }
   return FillFooter(slot, index, version, term, absl::MakeConstSpan(buffer, area.data_bytes),
@@ -314,15 +316,14 @@ ExtentFooter Extents::FillFooter(uint32_t slot, uint32_t index, Version version,
   StoreAt(footer + format::footer::kTermAt, term.value());
   StoreAt(footer + format::footer::kNonceAt, identity_.nonce);
   StoreAt(footer + format::footer::kPiecesAt, area.pieces);
-  ForEachPiece(
-      area, layout_.arrays(), layout_.arrays(), [&](uint32_t piece, uint64_t begin, uint64_t size) {
-        // The padding may begin a piece of its own.
-        const uint64_t from = std::min<uint64_t>(begin, arrays.size());
-        const uint64_t present = std::min(size, arrays.size() - from);
-        const absl::string_view padding(reinterpret_cast<const char*>(kZeros), size - present);
-        StoreAt(footer + format::footer::kTableAt + sizeof(uint32_t) * piece,
-                Crc32c(padding, CrcOf(arrays.data() + from, present)));
-      });
+  ForEachPiece(area, area.arrays, [&](uint32_t piece, uint64_t begin, uint64_t size) {
+    // The padding may begin a piece of its own.
+    const uint64_t from = std::min<uint64_t>(begin, arrays.size());
+    const uint64_t present = std::min(size, arrays.size() - from);
+    const absl::string_view padding(reinterpret_cast<const char*>(kZeros), size - present);
+    StoreAt(footer + format::footer::kTableAt + sizeof(uint32_t) * piece,
+            Crc32c(padding, CrcOf(arrays.data() + from, present)));
+  });
   const size_t crc_at = area.footer_bytes - format::footer::kCrcBytesAtEnd;
   const uint32_t crc = CrcOf(footer, crc_at);
   StoreAt(footer + crc_at, crc);

@@ -28,6 +28,7 @@ class ExtentLayout {
   // The place of one chunk in a slot file.
   struct Area {
     const Chunk* chunk = nullptr;
+    size_t arrays = 0;  // 1 if the chunk is frozen
     uint64_t offset = 0;
     uint64_t stride_bytes = 0;  // from array to array
     uint64_t data_bytes = 0;    // all arrays, in whole blocks
@@ -37,7 +38,8 @@ class ExtentLayout {
     uint64_t bytes() const { return data_bytes + footer_bytes; }
   };
 
-  // `owned` is strictly ascending; `residual_bytes` counts the residuals alone.
+  // `owned` is strictly ascending; `arrays` are those of a chunk that is not frozen;
+  // `residual_bytes` counts the residuals alone.
   ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> owned, size_t arrays,
                uint64_t residual_bytes, uint32_t parts);
 

@@ -40,6 +40,7 @@ inline CatalogueCut SampleCut(uint64_t step, uint64_t term) {
   cut.border.update = step + 50;
   cut.border.lagged_norm = 0.1 * static_cast<double>(step + 1);
   cut.border.opened = true;
+  if (step % 2 == 1) cut.border.loss_scale = LossScale{static_cast<int32_t>(step) - 9, 7, 2};
   for (uint64_t i = 0; i < 19; ++i) cut.slot.push_back((step * 7 + i) % 3 == 0);
   cut.extents_crc32c = static_cast<uint32_t>(0xdead0000 + step);
   cut.residuals_slot = 1;
@@ -70,8 +71,8 @@ inline std::ostream& operator<<(std::ostream& os, const CatalogueJob& job) {
 
 inline auto Fields(const CatalogueCut& cut) {
   return std::tie(cut.border.id, cut.border.version, cut.border.update, cut.border.lagged_norm,
-                  cut.border.opened, cut.slot, cut.extents_crc32c, cut.residuals_slot,
-                  cut.residuals_bytes, cut.residuals_crc32c);
+                  cut.border.loss_scale, cut.border.opened, cut.slot, cut.extents_crc32c,
+                  cut.residuals_slot, cut.residuals_bytes, cut.residuals_crc32c);
 }
 inline bool operator==(const CatalogueCut& a, const CatalogueCut& b) {
   return Fields(a) == Fields(b);

@@ -78,12 +78,18 @@ class ExportedModelTest(unittest.TestCase):
 
     def test_kills_change_no_bit(self):
         out = self.fresh("killed")
-        log = os.path.join(TMP, "killed.log")
+        self.train_with_kills(out, ("worker 0", "serve 1"), {})
+        self.assertEqual(small_job.outcome(EPS, out, STEPS), self.expected)
+
+    def train_with_kills(self, out, victims, settings, **kwargs):
+        """Trains with durable servers; kills a process after each further step."""
+        log = out + ".log"
+        settings = dict(settings, **{"storage.kind": "nvme", "storage.cut_steps": 2})
         with open(log, "w", encoding="utf-8") as f:
-            process = subprocess.Popen(
-                self.command(out, {"storage.kind": "nvme", "storage.cut_steps": 2}),
-                stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT)
-        for victim in ("worker 0", "serve 1"):
+            process = subprocess.Popen(self.command(out, settings, **kwargs),
+                                       stdin=subprocess.DEVNULL, stdout=f,
+                                       stderr=subprocess.STDOUT)
+        for victim in victims:
             self.wait_for_another_step(out, process)
             alive = processes.children_of(process.pid)
             if victim in alive:
@@ -91,7 +97,6 @@ class ExportedModelTest(unittest.TestCase):
         code = process.wait(timeout=TIMEOUT_SECONDS)
         with open(log, encoding="utf-8") as f:
             self.assertEqual(code, 0, f.read()[-3000:])
-        self.assertEqual(small_job.outcome(EPS, out, STEPS), self.expected)
 
     def wait_for_another_step(self, out, process):
         def steps():
@@ -172,10 +177,11 @@ class ExportedModelTest(unittest.TestCase):
         self.assertEqual([line for line in digests if line.startswith("weights")],
                          [line for line in self.expected.digests if line.startswith("weights")])
 
-    def verify(self, settings, flags=()):
-        merged = dict(SETTINGS, **{"training.steps": 2, "worker.threads": 1}, **settings)
+    def verify(self, settings, flags=(), model=None):
+        merged = dict(SETTINGS, **dict({"training.steps": 2, "worker.threads": 1}, **settings))
         del merged["metrics.tensorboard"]
-        said = self.run_eps([EPS, "verify", "--model=" + self.model, "--data=" + self.text] +
+        said = self.run_eps([EPS, "verify", "--model=" + (model or self.model),
+                             "--data=" + self.text] +
                             ["--%s=%s" % item for item in sorted(merged.items())] + list(flags))
         self.assertIn("equal bit for bit", said)
 
@@ -186,6 +192,73 @@ class ExportedModelTest(unittest.TestCase):
         self.verify({"quantization.weights": "mx6", "quantization.head_weights": "mx6",
                      "quantization.embedding_weights": "mx9", "quantization.gradients": "bf16",
                      "quantization.backward_weights": "both_axes", "worker.stash_codec": "bf16"})
+
+    @staticmethod
+    def bf16_model():
+        return small_job.write_inputs(TMP, "tiny_llama_bfloat16")[0]
+
+    def test_bf16_equals_a_plain_loop(self):
+        self.verify({"training.precision": "bf16"}, model=self.bf16_model())
+        self.verify({"training.precision": "bf16", "quantization.weights": "mx6",
+                     "quantization.head_weights": "mx6", "quantization.embedding_weights": "mx9",
+                     "quantization.gradients": "bf16", "worker.stash_codec": "fp8_e4m3",
+                     "quantization.backward_weights": "both_axes"}, model=self.bf16_model())
+
+    def test_bf16_weights_on_the_wire_change_no_bit(self):
+        runs = []
+        for name, codec in (("bf16", "fp32"), ("bf16-wire", "bf16")):
+            out = self.fresh(name)
+            self.train(out, {"training.precision": "bf16", "quantization.weights": codec},
+                       model=self.bf16_model())
+            runs.append(small_job.outcome(EPS, out, STEPS))
+        self.assertEqual(runs[0].log, runs[1].log)
+        weights = [[line for line in run.digests if line.startswith("weights")] for run in runs]
+        self.assertEqual(weights[0], weights[1])
+        losses = [row[1] for row in runs[0].log]
+        self.assertLess(losses[-1], losses[0] - 0.2)
+        self.assertNotEqual(runs[0].log, self.expected.log)
+        self.assertTrue(self.run_eps([EPS, "generate", "--model=" + os.path.join(TMP, "bf16"),
+                                      "--prompt-ids=66,67", "--tokens=5", "--temperature=0"]))
+
+    # The scale is too high at first, and again after each window of three good steps.
+    CMP = {"training.precision": "cmp", "training.loss_scale_initial": 19,
+           "training.loss_scale_window": 3, "training.loss_scale_hysteresis": 1}
+
+    @staticmethod
+    def cmp_model():
+        return small_job.write_inputs(TMP, "tiny_llama_float16")[0]
+
+    def test_cmp_equals_a_plain_loop(self):
+        self.verify(dict(self.CMP, **{"training.steps": 8}), model=self.cmp_model())
+        self.verify(dict(self.CMP, **{
+            "training.steps": 8, "quantization.weights": "mx6", "worker.stash_codec": "fp8_e5m2",
+            "quantization.gradients": "fp8_e4m3"}), model=self.cmp_model())
+        self.verify(dict(self.CMP, **{
+            "training.steps": 8, "quantization.gradients": "topk:0.1",
+            "quantization.warmup_steps": 1}), model=self.cmp_model())
+
+    def test_kills_change_no_loss_scale(self):
+        runs = []
+        for name, victims in (("cmp", ()), ("cmp-killed", ("serve 0", "worker 0", "serve 1"))):
+            out = self.fresh(name)
+            self.train_with_kills(out, victims, dict(self.CMP), model=self.cmp_model())
+            with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
+                lines = [json.loads(line) for line in f]
+            scales = [(line["loss_scale"], line.get("skipped", False)) for line in lines]
+            runs.append((small_job.outcome(EPS, out, STEPS), scales))
+        self.assertEqual(runs[0], runs[1])
+        skipped = [was_skipped for _, was_skipped in runs[0][1]]
+        self.assertTrue(2 <= sum(skipped) <= STEPS // 2, runs[0][1])
+        losses = [row[1] for row in runs[0][0].log]
+        self.assertLess(losses[-1], losses[0] - 0.05)
+
+    def test_precision_and_program_must_agree(self):
+        said = self.run_eps(self.command(self.fresh("no-run"), {"training.precision": "bf16"}),
+                            code=64)
+        self.assertIn("eps model export FOLDER --dtype=bfloat16", said)
+        said = self.run_eps(self.command(self.fresh("no-run"), {}, model=self.bf16_model()),
+                            code=64)
+        self.assertIn("set training.precision=bf16", said)
 
     def test_it_generates_tokens(self):
         said = self.run_eps([EPS, "generate", "--model=" + self.undisturbed, "--prompt-ids=66,67",
@@ -199,7 +272,8 @@ class ExportedModelTest(unittest.TestCase):
         folder = self.fresh("not-exported")
         os.makedirs(folder)
         shutil.copy(os.path.join(self.model, "config.json"), folder)
-        said = self.run_eps(self.command(self.fresh("no-run"), {}, model=folder), code=64)
+        # With --out, the run would export it.
+        said = self.run_eps([EPS, "train", "--data=" + self.text, "--model=" + folder], code=64)
         self.assertIn('has the model_type "llama"', said)
         self.assertIn("eps model export", said)
 

@@ -110,7 +110,7 @@ class TensorBoard(Conventions):
         for tag, key in (("train/loss", "loss"), ("train/grad_norm", "grad_norm"),
                          ("train/learning_rate", "lr"),
                          ("train/tokens_per_second", "tokens_per_second"),
-                         ("eval/loss", "eval_loss")):
+                         ("eval/loss", "eval_loss"), ("eval/perplexity", "eval_perplexity")):
             with self.subTest(tag=tag):
                 written = [(line["step"], torch.tensor(line[key]).item()) for line in records
                            if key in line]

@@ -207,6 +207,9 @@ class DataTest(unittest.TestCase):
                 self.assertEqual(list(found.tokens), expected["input_ids"])
                 self.assertEqual(list(found.types), expected["token_type_ids"])
                 self.assertEqual(found.label, row["y"])
+            masking = reader.header.masking
+            self.assertEqual(masking.mask_token, reference.mask_token_id)
+            self.assertEqual(masking.special_tokens, tuple(sorted(reference.all_special_ids)))
         cut = self.make("pairs", path, "word_piece", "--fields=a,b", "--seq-len=12", "--truncate")
         self.assertEqual(list(cut.row(0).tokens),
                          reference(TEXTS[0], TEXTS[1], truncation=True, max_length=12)["input_ids"])

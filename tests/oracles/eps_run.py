@@ -22,11 +22,11 @@ class Run:
     folder: str       # the checkpoint's; empty if the run wrote none
 
 
-def call(*command):
+def call(*command, timeout=TIMEOUT_SECONDS):
     """Runs a program that must succeed; returns its standard output."""
     result = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            timeout=TIMEOUT_SECONDS)
+                            timeout=timeout)
     if result.returncode != 0:
         raise RuntimeError("%s ended with %d:\n%s\n%s" % (
             " ".join(map(str, command)), result.returncode,
@@ -41,8 +41,14 @@ def settings(job):
         optimizer = {"optimizer.momentum": job.momentum}
     else:
         optimizer = {"optimizer.betas": "%r,%r" % job.betas, "optimizer.eps": job.eps}
+    if job.groups:
+        optimizer["optimizer.groups"] = json.dumps([
+            {"match": match, "lr_multiplier": multiplier,
+             "weight_decay": "auto" if decay is None else decay}
+            for match, multiplier, decay in job.groups])
     return {
         "optimizer.name": job.optimizer, **optimizer,
+        "training.label_smoothing": job.label_smoothing,
         "training.steps": jobs.STEPS, "training.seq_len": job.seq_len,
         "training.micro_batch_size": job.micro_batch_size,
         "training.micro_batches": job.micro_batches, "training.parts": job.parts,

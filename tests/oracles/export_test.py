@@ -143,6 +143,21 @@ class Cutting(Folders):
             torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-5)
         return ours.text
 
+    def test_the_config_names_the_task(self):
+        cases = (("BertForMaskedLM", {}, "mlm"), ("BertForSequenceClassification", {}, "classify"),
+                 ("BertForSequenceClassification", {"id2label": {"0": "y"}}, "regress"),
+                 ("BertForSequenceClassification", {"problem_type": "regression"}, "regress"),
+                 ("ViTForImageClassification", {}, "image"), ("LlamaForCausalLM", {}, "causal_lm"),
+                 ("GPT2LMHeadModel", {}, "causal_lm"), (None, {}, "causal_lm"))
+        for name, more, task in cases:
+            with self.subTest(name=name, more=more):
+                folder = self.root / "task"
+                folder.mkdir(exist_ok=True)
+                (folder / "config.json").write_text(json.dumps(
+                    {"architectures": name and [name], **more}))
+                self.assertEqual(build.task_of(str(folder)), task)
+        self.assertEqual(build.task_of(self.own + ":plain"), "causal_lm")
+
     def test_a_weight_shared_by_three_layers(self):
         text = self.check_own("plain", 11)
         self.assertEqual(["embedding", "layers.0", "layers.1", "layers.2", "head"],
@@ -262,7 +277,7 @@ class Files(Folders):
         return families.named(family).request(path, families.named(family).variants[0])
 
     def check_changed(self, request):
-        result = check.check(pathlib.Path(request.source), request)
+        result = check.check(request)
         self.assertTrue(result.logits_equal, result)
 
     def test_names_without_prefix(self):
@@ -364,7 +379,7 @@ class CommandLine(Folders):
         changed = text.replace(",1e-06]", ",1e-05]")  # epsilon of its norms
         self.assertNotEqual(text, changed)
         with unittest.mock.patch.object(export, "export", lambda request: changed):
-            result = check.check(path, self.request(path))
+            result = check.check(self.request(path))
         self.assertFalse(result.logits_equal)
         self.assertLess(0, result.largest_difference)
 

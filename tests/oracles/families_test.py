@@ -12,6 +12,7 @@ import copy
 import functools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,8 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "python"))
 import source_tree  # noqa: E402
-from eps_models import check, export, program, staged  # noqa: E402
-from eps_models.testing import families, gradients  # noqa: E402
+from eps_models import check, errors, export, program, staged  # noqa: E402
+from eps_models.testing import families, further, gradients  # noqa: E402
 import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 
@@ -101,9 +102,6 @@ class Exported:
         self.write_cases(folder)
         result = subprocess.run([RUN_PROGRAM, str(folder)], stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, timeout=300)
-        if self.request.dtype != torch.float32:
-            refused = result.returncode == 64 and "but workers train in float32" in result.stdout
-            return "" if refused else result.stdout
         return "" if result.returncode == 0 else result.stdout
 
     def wrong_weights(self, changed_text=None):
@@ -217,6 +215,56 @@ class Families(Rows):
         for batch, tokens in ((1, 64), (3, 40)):
             estimate = sum(c * batch * tokens**(i + 1) for i, c in enumerate(layer["saved"]))
             self.assertAlmostEqual(1, estimate / bytes_kept(row, batch, tokens), delta=0.05)
+
+
+class FurtherArchitectures(unittest.TestCase):
+    """Architectures that no code of ours knows."""
+
+    def exported(self, row, variant):
+        folder = pathlib.Path(ROOT_OF_FOLDERS.name) / row.family.name
+        if not folder.exists():
+            families.write_folder(row.family, folder)
+        return Exported(row.family, variant, folder)
+
+    def test_they_equal_transformers_or_are_refused(self):
+        for row in further.FURTHER:
+            for variant, refusal in row.refusals.items():
+                if not (row.is_ordinary or IS_LONG):
+                    continue
+                with self.subTest(architecture=row.title, variant=variant):
+                    is_by_worker = refusal.startswith(further.WORKER)
+                    if refusal and not is_by_worker:
+                        with self.assertRaises(errors.ExportError) as caught:
+                            self.exported(row, variant)
+                        self.assertIn(refusal, str(caught.exception))
+                        continue
+                    exported = self.exported(row, variant)
+                    self.assertEqual([], exported.wrong_weights())
+                    self.assertEqual([], exported.wrong_scores())
+                    self.assertEqual([], exported.wrong_gradients())
+                    said = exported.run_by_the_worker()
+                    if is_by_worker and RUN_PROGRAM:
+                        self.assertIn(f'("{refusal.removeprefix(further.WORKER)}"): is not among',
+                                      said)
+                    else:
+                        self.assertEqual("", said)
+
+    def test_no_other_file_names_them(self):
+        names = {type(row.family.config()).__name__.removesuffix("Config").lower()
+                 for row in further.FURTHER}
+        self.assertGreater(len(names), 15)
+        for path in source_tree.files():
+            if path.startswith("python/eps_models/") and "/testing/" not in path or (
+                    source_tree.is_cpp(path)):
+                text = source_tree.read(path).lower()
+                self.assertEqual([], [name for name in names if re.search(
+                    rf"\b{name}(?:for|config|model)?\b", text)], path)
+
+    def test_the_page_lists_them(self):
+        page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+        section = page.partition("## Further architectures")[2].partition("\n## ")[0]
+        rows = [line for line in section.splitlines() if line.startswith("| ")]
+        self.assertEqual([row.page_row() for row in further.FURTHER], rows[2:])
 
 
 def wrong_in_training(row, changed_text=None):

@@ -47,6 +47,8 @@ class Job:
     weight_decay: float = 0.1
     schedule: str = "constant"
     warmup_steps: int = 0
+    label_smoothing: float = 0.0
+    groups: tuple = ()  # of (regular expression, multiplier of lr, weight decay or None)
 
     @property
     def batch_size(self):
@@ -83,6 +85,13 @@ SGD_JOBS = [
         micro_batches=2, parts=2, workers=2, servers=2),
     Job(name="sgd_plain", tie_word_embeddings=False, clip="none", optimizer="sgd", lr=0.1,
         weight_decay=0.5, seed=3),
+]
+# Likewise, with settings that came later.
+LATER_JOBS = [
+    Job(name="groups_and_smoothing", tie_word_embeddings=True, clip="exact", max_grad_norm=1.2,
+        schedule="cosine", warmup_steps=2, micro_batches=2, parts=2, workers=2, servers=2, seed=5,
+        weight_decay=0.3, label_smoothing=0.2,
+        groups=((r"\.h\.0\.", 0.25, None), (r"attn|wpe", 2.0, 0.9))),
 ]
 
 

@@ -5,7 +5,10 @@ mistake, to show that a comparison notices it.
 """
 
 import array
+import json
 import os
+import pathlib
+import re
 
 os.environ.update(TRANSFORMERS_OFFLINE="1", HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="",
                   TRANSFORMERS_VERBOSITY="error", HF_HUB_DISABLE_PROGRESS_BARS="1")
@@ -58,13 +61,28 @@ def to_arrays(named_tensors):
             for name, tensor in named_tensors}
 
 
+def make_comparable(folder):
+    """Changes the config.json of a model. Turns dropout off: the two sides would draw different
+    random numbers. Replaces ReLU, whose gradient jumps: PyTorch itself, from weights that are moved
+    by 1e-7 of their size, leaves the tolerances in the 11th step of OPT."""
+    path = pathlib.Path(folder) / "config.json"
+    config = json.loads(path.read_text())
+    config.update({key: 0.0 for key in config if "drop" in key and config[key] is not None})
+    config.update({key: "gelu" for key in config if config[key] == "relu"})
+    path.write_text(json.dumps(config))
+
+
 def new_optimizer(job, model, mistake):
     """Groups parameters as most training scripts do: only matrices decay."""
-    decayed = [p for p in model.parameters() if p.dim() >= 2 or mistake == "decay_on_biases"]
-    others = [p for p in model.parameters() if not any(p is q for q in decayed)]
-    groups = [{"params": decayed, "weight_decay": job.weight_decay},
-              {"params": others, "weight_decay": 0.0}]
-    groups = [g for g in groups if g["params"]]
+    sets = {(1.0, job.weight_decay): []}  # whose rate is that of the records
+    for name, parameter in model.named_parameters():
+        rule = next((g for g in job.groups if re.search(g[0], name)), (None, 1.0, None))
+        decay = job.weight_decay if rule[2] is None else rule[2]
+        if parameter.dim() < 2 and mistake != "decay_on_biases":
+            decay = 0.0
+        sets.setdefault((rule[1], decay), []).append(parameter)
+    groups = [{"params": parameters, "weight_decay": decay, "lr": job.lr * multiplier}
+              for (multiplier, decay), parameters in sets.items() if parameters]
     if job.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=job.lr, momentum=job.momentum)
     kind = torch.optim.Adam if mistake == "coupled_decay" else torch.optim.AdamW
@@ -99,12 +117,13 @@ def mean_loss(job, model, samples, mistake):
     labels = torch.tensor([labels for _, labels in samples])
     if mistake == "labels_not_shifted":
         labels = ids
-    if job.seq_len < job.n_positions and mistake is None:
+    if job.seq_len < job.n_positions and mistake is None and not job.label_smoothing:
         # If the last label fits in, use the model's own loss, which shifts the labels itself.
         whole = torch.cat([ids, labels[:, -1:]], dim=1)
         return model(whole, labels=whole).loss
     logits = model(ids).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(),
+                                             label_smoothing=job.label_smoothing)
 
 
 def clip(job, model, mistake):
@@ -133,14 +152,15 @@ def new_model(inputs, mistake):
             block.mlp.act = torch.nn.GELU()
     if mistake == "untied_head":
         model.lm_head.weight = torch.nn.Parameter(model.transformer.wte.weight.detach().clone())
-    return model.train()
+    return model
 
 
-def train(job, inputs, mistake=None):
+def train(job, inputs, mistake=None, model=None):
+    """Trains the model of the inputs' folder, or `model`, which may have frozen parameters."""
     assert mistake is None or mistake in MISTAKES, mistake
     torch.set_num_threads(1)
     data = jobs.tokens(job)
-    model = new_model(inputs, mistake)
+    model = (model or new_model(inputs, mistake)).train()
     optimizer = new_optimizer(job, model, mistake)
     scheduler = new_scheduler(job.schedule, optimizer, job.warmup_steps, jobs.STEPS)
     run = eps_run.Run(losses=[], grad_norms=[], lrs=[], weights={}, moments={}, folder="")
@@ -159,7 +179,8 @@ def train(job, inputs, mistake=None):
             scheduler.step()
     run.weights = to_arrays(model.named_parameters())
     run.moments = {field: to_arrays((name, optimizer.state[parameter][field])
-                                    for name, parameter in model.named_parameters())
+                                    for name, parameter in model.named_parameters()
+                                    if parameter.requires_grad)
                    for field in job.state_fields}
     if mistake == "untied_head":
         del run.weights["lm_head.weight"]

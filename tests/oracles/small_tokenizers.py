@@ -1,5 +1,7 @@
 """Trains small tokenizers on a text that every Debian has, and saves them as folders."""
 
+import collections
+
 import tokenizers
 import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -37,15 +39,32 @@ def bpe(folder, chat_template="", vocabulary=VOCABULARY):
     return _save(wrapped, folder)
 
 
-def word_piece(folder):
+def frequent_pieces(texts, count):
+    """Returns `count` pieces for word_piece(), the same in each call: the characters, and the most
+    frequent words and endings. WordPieceTrainer resolves ties differently in each process."""
+    split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    words = collections.Counter(word for text in texts for word, _ in split(text.lower()))
+    characters = sorted(set("".join(words)))
+    pieces = collections.Counter(words)
+    for word, times in words.items():
+        for length in range(2, min(6, len(word))):
+            pieces["##" + word[-length:]] += times
+    ordered = sorted(pieces, key=lambda piece: (-pieces[piece], piece))
+    ordered = [*characters, *("##" + character for character in characters), *ordered]
+    return list(dict.fromkeys(ordered))[:count]
+
+
+def word_piece(folder, pieces=()):
     """As BERT's: words in lower case between [CLS] and [SEP], with types."""
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {piece: i for i, piece in enumerate([*special, *pieces])} if pieces else None
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer.train([TEXT], trainers.WordPieceTrainer(
-        vocab_size=VOCABULARY, special_tokens=special, show_progress=False))
+    if not pieces:
+        tokenizer.train([TEXT], trainers.WordPieceTrainer(
+            vocab_size=VOCABULARY, special_tokens=special, show_progress=False))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)])

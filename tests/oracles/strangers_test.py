@@ -114,6 +114,18 @@ class Training(Folders):
                     other = oracle.train(dataclasses.replace(job, **change), inputs)
                     self.assertNotEqual([], compare.runs(ours, other))
 
+    def test_groups_and_label_smoothing_match_torch(self):
+        (job,) = jobs.LATER_JOBS
+        inputs, ours, theirs = self.both(job)
+        self.assertEqual([], compare.runs(ours, theirs))
+        first, second = job.groups
+        for change in ({"label_smoothing": 0.19}, {"groups": (second, first)},
+                       {"groups": ((first[0], 0.26, None), second)},
+                       {"groups": (first, (second[0], 2.0, None))}):
+            with self.subTest(change=change):
+                other = oracle.train(dataclasses.replace(job, **change), inputs)
+                self.assertNotEqual([], compare.runs(ours, other))
+
     def test_clipping_applies_in_some_steps_only(self):
         job = jobs.named("untied_exact")
         norms = self.both(job)[2].grad_norms

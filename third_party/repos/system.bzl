@@ -22,6 +22,7 @@ _LIBS = {
     "isal": ["libisal"],
     "prometheus": ["prometheus-cpp-pull"],
     "protobuf": ["protobuf"],
+    "re2": ["re2"],
     "rocksdb": ["rocksdb"],
     "spdlog": ["spdlog"],
     "uring": ["liburing"],

@@ -86,7 +86,7 @@ class ReferenceGpt2 final : public ReferenceModel {
 
   absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
                                        const StageInputs& for_input_gradient,
-                                       const MicroBatch& batch) override {
+                                       const MicroBatch& batch, int /*loss_scale_log2*/) override {
     MicroBatchResult result;
     EPS_RETURN_IF_ERROR(CatchTorch(
         absl::StrCat("reference, step ", batch.step.value(), ", micro-batch ", batch.index),
@@ -286,11 +286,12 @@ class ReferenceGpt2 final : public ReferenceModel {
       const Tensor part = h.narrow(0, first, rows);
       const Tensor target = labels.narrow(0, first, rows);
       const Tensor scores = at::mm(part, output.t()).requires_grad_(true);
+      const double smoothing = spec_.training.label_smoothing;
       const Tensor each =
-          at::cross_entropy_loss(scores, target, {}, at::Reduction::None, kIgnoreLabel);
+          at::cross_entropy_loss(scores, target, {}, at::Reduction::None, kIgnoreLabel, smoothing);
       AddLosses(each.detach(), target, loss);
       const Tensor total =
-          at::cross_entropy_loss(scores, target, {}, at::Reduction::Sum, kIgnoreLabel);
+          at::cross_entropy_loss(scores, target, {}, at::Reduction::Sum, kIgnoreLabel, smoothing);
       const Tensor dscores = torch::autograd::grad({total}, {scores})[0];
       if (first == 0) {
         doutput = at::mm(dscores.t(), part);

@@ -3,6 +3,7 @@
 // tests/oracles judges.
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "verify/reference_models.h"
 #include "worker/exec/torch_guard.h"
 #include "worker/models/program_evaluator.h"
+#include "worker/models/program_ops.h"
 #include "worker/models/program_tensors.h"
 #include "worker/models/stage_inputs.h"
 
@@ -37,12 +39,13 @@ class ReferenceProgram final : public ReferenceModel {
                    std::unique_ptr<ReferenceCodec> stash)
       : spec_(spec),
         program_(*spec.model.program),
+        type_(ScalarTypeOf(program_.type)),
         mask_stage_shift_(mask_stage_shift),
         stash_(std::move(stash)) {}
 
   absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
                                        const StageInputs& for_input_gradient,
-                                       const MicroBatch& batch) override {
+                                       const MicroBatch& batch, int loss_scale_log2) override {
     for (size_t s = stages_.size(); s < program_.stages.size(); ++s) {
       EPS_ASSIGN_OR_RETURN(auto stage,
                            ProgramEvaluator::Create(program_.calls_of(s), program_.stages[s].name));
@@ -51,13 +54,13 @@ class ReferenceProgram final : public ReferenceModel {
     MicroBatchResult result;
     EPS_RETURN_IF_ERROR(CatchTorch(
         absl::StrCat("reference, step ", batch.step.value(), ", micro-batch ", batch.index),
-        [&] { result = RunOrThrow(weights, for_input_gradient, batch); }));
+        [&] { result = RunOrThrow(weights, for_input_gradient, batch, loss_scale_log2); }));
     return result;
   }
 
  private:
   MicroBatchResult RunOrThrow(const StageInputs& weights, const StageInputs& for_input_gradient,
-                              const MicroBatch& batch) const {
+                              const MicroBatch& batch, int loss_scale_log2) const {
     const at::AutoGradMode with_grad(true);
     const size_t head = stages_.size() - 1;
     std::vector<Tensor> leaves;
@@ -71,7 +74,7 @@ class ReferenceProgram final : public ReferenceModel {
     MicroBatchResult result;
     std::vector<Tensor> of_head(weights[head].size());
     const Tensor dx = Head(InputsOf(head, weights[head], for_input_gradient[head], batch), batch,
-                           x.detach(), &of_head, &result.loss);
+                           x.detach(), std::ldexp(1.0, -loss_scale_log2), &of_head, &result.loss);
     std::vector<Tensor> gradients =
         torch::autograd::grad({x}, leaves, {dx}, /*retain_graph=*/false, /*create_graph=*/false,
                               /*allow_unused=*/true);
@@ -88,6 +91,7 @@ class ReferenceProgram final : public ReferenceModel {
     for (size_t use = 0; use < weights.size(); ++use) {
       ProgramWeight weight;
       weight.value = CopyOf(stage, use, weights[use]).requires_grad_(true);
+      weight.value.set_grad_dtype(at::kFloat);
       if (for_input_gradient[use] != weights[use]) {
         weight.for_input_gradient = CopyOf(stage, use, for_input_gradient[use]);
       }
@@ -107,7 +111,7 @@ class ReferenceProgram final : public ReferenceModel {
     const ProgramTensor& tensor = program_.tensors[program_.stages[stage].uses[use].tensor];
     const Tensor borrowed = at::from_blob(const_cast<float*>(values), tensor.shape,
                                           at::TensorOptions().dtype(at::kFloat));
-    return borrowed.clone();
+    return borrowed.to(type_, /*non_blocking=*/false, /*copy=*/true);
   }
 
   Tensor Stashed(const Tensor& x) const {
@@ -116,8 +120,8 @@ class ReferenceProgram final : public ReferenceModel {
 
   // Computes the loss and its gradients in blocks of training.loss_block_tokens rows, which matter
   // for the bits (worker/models/program_stage.cc). Adds to the gradients of the head's weights and
-  // returns that of its activation `x`.
-  Tensor Head(const ProgramInputs& inputs, const MicroBatch& batch, const Tensor& x,
+  // returns that of its activation `x`, all times `scale`.
+  Tensor Head(const ProgramInputs& inputs, const MicroBatch& batch, const Tensor& x, double scale,
               std::vector<Tensor>* gradients, LossSum* loss) const {
     const Tensor labels = Labels(batch, x);
     const int64_t rows = labels.size(0);
@@ -143,10 +147,10 @@ class ReferenceProgram final : public ReferenceModel {
         }
         leaves.push_back(block.weights[use].value);
       }
-      const Tensor scores = stages_.back()->Run(block).reshape({count, -1});
+      const Tensor scores = stages_.back()->Run(block).reshape({count, -1}).to(at::kFloat);
       const Tensor target = labels.narrow(0, first, count);
       AddLosses(Loss(scores, target, at::Reduction::None).detach(), target, loss);
-      const Tensor total = Loss(scores, target, at::Reduction::Sum);
+      const Tensor total = Loss(scores, target, at::Reduction::Sum).mul(scale);
       const std::vector<Tensor> of_block =
           torch::autograd::grad({total}, leaves, {}, /*retain_graph=*/false,
                                 /*create_graph=*/false, /*allow_unused=*/true);
@@ -174,11 +178,12 @@ class ReferenceProgram final : public ReferenceModel {
     return SampleTargets(batch.targets, batch, like);
   }
 
-  // The loss of LibTorch's own operators. `scores` is [rows, classes].
+  // The loss of LibTorch's own operators. `scores` is FP32 [rows, classes].
   Tensor Loss(const Tensor& scores, const Tensor& target,
               at::Reduction::Reduction reduction) const {
     if (program_.head == HeadKind::kMse) return at::mse_loss(scores.view({-1}), target, reduction);
-    return at::cross_entropy_loss(scores, target, {}, reduction, kIgnoreLabel);
+    return at::cross_entropy_loss(scores, target, {}, reduction, kIgnoreLabel,
+                                  spec_.training.label_smoothing);
   }
 
   UseGradients ByUse(const std::vector<Tensor>& gradients) const {
@@ -203,6 +208,7 @@ class ReferenceProgram final : public ReferenceModel {
 
   const JobSpec& spec_;
   const ModelProgram& program_;
+  const at::ScalarType type_;  // of weights and activations
   const uint16_t mask_stage_shift_;
   const std::unique_ptr<ReferenceCodec> stash_;
   std::vector<std::unique_ptr<const ProgramEvaluator>> stages_;

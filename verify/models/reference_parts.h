@@ -17,18 +17,18 @@
 
 namespace eps {
 
-// Rounds x as the stash does; the derivative is the identity.
+// Rounds x, FP32, BF16 or FP16, as the stash does; the derivative is the identity.
 class StashRounding : public torch::autograd::Function<StashRounding> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x,
                             const ReferenceCodec* codec) {
-    const at::Tensor y = x.contiguous().clone();
+    const at::Tensor y = x.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous();
     Chunk chunk;
     chunk.elements = static_cast<uint64_t>(y.numel());
     float* const values = y.mutable_data_ptr<float>();
     const std::string bytes = codec->Encode(chunk, Axis::kRow, values, nullptr);
     codec->Decode(chunk, Axis::kRow, bytes, values);
-    return y;
+    return y.to(x.scalar_type());
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
                                                  const torch::autograd::variable_list& grads) {

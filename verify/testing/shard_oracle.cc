@@ -84,7 +84,7 @@ UseGradients ShardOracle::RunPart(uint32_t part, LossSum* loss) {
   TreeAccumulator<MicroBatchResult, decltype(&Add)> sum(g, &Add);
   for (uint32_t j = g; j-- > 0;) {
     auto result = model_->Run(InputsOf(fetched_), InputsOf(fetched_for_input_gradient_),
-                              *batches_->Get(Step(step_), part * g + j));
+                              *batches_->Get(Step(step_), part * g + j), /*loss_scale_log2=*/0);
     EPS_CHECK_MSG(result.ok(), result.status());
     sum.Insert({j, 1}, *std::move(result));
   }

@@ -287,7 +287,7 @@ TEST_F(FetchTest, AFetchMayOutliveItsClient) {
 
 TEST_F(FetchTest, ContinuesAfterAServerRestart) {
   StartServers(2);
-  ChangeAll([](Script* s) { s->park_fetches = s->hold_credits = true; });
+  ChangeAll([](Script* s) { s->park_fetches = s->pushes.hold_credits = true; });
   Join();
   Begin();
   StageMemory memory(spec_, StageId(0));
@@ -296,7 +296,7 @@ TEST_F(FetchTest, ContinuesAfterAServerRestart) {
   ASSERT_TRUE(Push(StageId(2), 0, &gradient).ok());
   const auto busy = [](const Seen& s) { return !s.fetches.empty() && !s.headers.empty(); };
   for (auto& server : servers_) ASSERT_TRUE(server->WaitUntil(busy));
-  ChangeAll([](Script* s) { s->park_fetches = s->hold_credits = false; });
+  ChangeAll([](Script* s) { s->park_fetches = s->pushes.hold_credits = false; });
   servers_[1]->Stop();
   servers_[1]->Start();
   ASSERT_TRUE(fetch->Wait().ok());

@@ -307,7 +307,7 @@ TEST_F(JoinAndBeginTest, BeginStepReturnsEarlierPushErrors) {
   Begin();
   ChangeAll([](Script* s) {
     s->park_begin_steps = true;
-    s->header_replies = {ReplyOf(AckOf(v1::Ack::REFUSED, 1, 1))};
+    s->pushes.header_replies = {ReplyOf(AckOf(v1::Ack::REFUSED, 1, 1))};
   });
   StageMemory gradient = Gradient(StageId(1), 1);
   ASSERT_TRUE(Push(StageId(1), 0, &gradient).ok());

@@ -53,6 +53,7 @@ absl::StatusOr<StepStart> OpenStep::TakeReplies(Step step, const std::vector<siz
     }
   }
   step_ = step;
+  loss_scale_log2_ = first.loss_scale_log2();
   CountCompleteShards();
   StepStart start;
   start.done = first.done();
@@ -70,6 +71,7 @@ bool OpenStep::IsCounted(StageId use, PartId part, ChunkId chunk) const {
 void OpenStep::CountCompleteShards() {
   for (uint32_t use = 0; use < job_->spec.stages.size(); ++use) {
     for (const ChunkId chunk : job_->chunks.ChunksOfStage(StageId(use))) {
+      if (job_->chunks.chunk(chunk).frozen) continue;
       if (open_[job_->placement[chunk.value()].value()] <= step_) continue;
       for (const PartId part : parts_) counted_.emplace(use, part.value(), chunk.value());
     }
@@ -79,7 +81,9 @@ void OpenStep::CountCompleteShards() {
 bool OpenStep::AllCounted() const {
   size_t contributions = 0;
   for (uint32_t use = 0; use < job_->spec.stages.size(); ++use) {
-    contributions += parts_.size() * job_->chunks.ChunksOfStage(StageId(use)).size();
+    for (const ChunkId chunk : job_->chunks.ChunksOfStage(StageId(use))) {
+      if (!job_->chunks.chunk(chunk).frozen) contributions += parts_.size();
+    }
   }
   return counted_.size() == contributions;
 }

@@ -39,6 +39,8 @@ class OpenStep {
 
   // The step of the last TakeReplies; 0 before the first.
   Step step() const { return step_; }
+  // As StepStart, of that step.
+  int loss_scale_log2() const { return loss_scale_log2_; }
   bool IsCounted(StageId use, PartId part, ChunkId chunk) const;
 
  private:
@@ -53,6 +55,7 @@ class OpenStep {
   const std::vector<PartId> parts_;
   std::vector<Step> open_;  // by shard, when it was probed
   Step step_;
+  int loss_scale_log2_ = 0;
   std::set<std::tuple<uint32_t, uint32_t, uint32_t>> counted_;  // use, part, chunk
 };
 

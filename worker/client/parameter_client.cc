@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "wire/channel.h"
+#include "wire/counts_message.h"
 #include "worker/client/begin_step.h"
 #include "worker/client/client_core.h"
 #include "worker/client/fetcher.h"
@@ -39,6 +40,7 @@ void SetLoss(const PartLossSum& sum, Step step, v1::PartLoss* loss) {
   loss->set_loss_sum(sum.loss_sum);
   loss->set_tokens(sum.tokens);
   loss->set_step(step.value() - 1);
+  if (sum.counts.has_value()) *loss->mutable_counts() = ToMessage(*sum.counts);
 }
 
 // The client over gRPC: a fetcher and a pusher per shard, one pool, one supervising thread.
@@ -257,6 +259,8 @@ absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step) {
   for (const size_t i : asked) targets.push_back({job_.servers[i], shards_[i].down});
   v1::BeginStepRequest request = NewBeginStep(step);
   request.set_leaving(hands_over_);
+  const auto& awaits_driver = core_->options.awaits_driver;
+  request.set_awaits_driver(awaits_driver != nullptr && awaits_driver(step));
   auto begun = BeginStepOnAll(core_, job_, targets, request);
   if (absl::IsCancelled(begun.status()) && !hands_over_ && HandOver()) {  // interrupted
     request.set_leaving(true);
@@ -345,9 +349,11 @@ absl::Status GrpcParameterClient::Push(StageId use, PartId part, uint64_t tokens
   job.part = part;
   job.tokens = tokens;
   job.step = open_step_->step();
+  job.loss_scale_log2 = open_step_->loss_scale_log2();
   job.gradient = std::move(gradient);
   job.keep_alive = std::move(keep_alive);
   for (const ChunkId chunk : job_.chunks.ChunksOfStage(use)) {
+    if (job_.chunks.chunk(chunk).frozen) continue;
     if (!open_step_->IsCounted(use, part, chunk)) job.chunks.push_back(chunk);
   }
   if (job.chunks.empty()) return absl::OkStatus();

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
+#include "base/numerics/held_out_counts.h"
 
 namespace eps {
 
@@ -39,6 +41,8 @@ struct ClientOptions {
   // If set, Connect, Join and BeginStep ask it every 100 ms, on their thread, and return Cancelled
   // once it is true; it must stay true. Shards may have begun the step that is cut off.
   std::function<bool()> interrupted;
+  // If set, whether a step waits until a driver has spoken (BeginStepRequest.awaits_driver).
+  std::function<bool(Step)> awaits_driver = nullptr;
 };
 
 // The properties of a worker that it sends when it joins.
@@ -76,6 +80,7 @@ struct PartLossSum {
   PartId part;
   double loss_sum = 0;
   uint64_t tokens = 0;
+  std::optional<HeldOutCounts> counts = {};  // of an evaluation, if predictions are counted
 };
 
 // Figures since the client's start, for the progress line and `eps bench`.
@@ -118,7 +123,8 @@ class ParameterClient {
   // even if this process ends.
   virtual absl::Status ReportLosses(absl::Span<const PartLossSum> losses) = 0;
 
-  // Reports to the lead the hosted parts' losses on held-out data, with the weights of the version
+  // Reports to the lead the hosted parts' losses on held-out data, and what they counted of their
+  // predictions, with the weights of the version
   // that the last BeginStep returned. Call it before pushing anything in that step; it is also
   // allowed after a BeginStep that returned done. Waits until the lead has acknowledged it.
   virtual absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) = 0;

@@ -1,6 +1,7 @@
 // Pushing, retries, and the servers' answers.
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -54,7 +55,7 @@ TEST_F(PushTest, SendsPayloadInTwoMebibyteSlices) {
 
 TEST_F(PushTest, SendsPayloadOnlyAfterItsCredit) {
   StartServers(1);
-  ChangeAll([](Script* s) { s->hold_credits = true; });
+  ChangeAll([](Script* s) { s->pushes.hold_credits = true; });
   Join();
   Begin();
   StageMemory gradient = Gradient(StageId(1), 1);
@@ -62,7 +63,7 @@ TEST_F(PushTest, SendsPayloadOnlyAfterItsCredit) {
   ASSERT_TRUE(servers_[0]->WaitUntil([](const Seen& s) { return s.headers.size() == 3; }))
       << "headers run ahead of credits";
   EXPECT_EQ(servers_[0]->seen().payload_frames, 0);
-  ChangeAll([](Script* s) { s->hold_credits = false; });
+  ChangeAll([](Script* s) { s->pushes.hold_credits = false; });
   ASSERT_TRUE(client_->Flush().ok());
   EXPECT_FALSE(servers_[0]->seen().payload_without_credit);
   ExpectCounted(StageId(1), 0, gradient);
@@ -70,7 +71,7 @@ TEST_F(PushTest, SendsPayloadOnlyAfterItsCredit) {
 
 TEST_F(PushTest, DropsKeepAliveAfterEncodingTheGradient) {
   StartServers(1);
-  ChangeAll([](Script* s) { s->hold_credits = true; });
+  ChangeAll([](Script* s) { s->pushes.hold_credits = true; });
   Join();
   Begin();
   auto gradient = std::make_unique<StageMemory>(Gradient(StageId(1), 1));
@@ -85,7 +86,7 @@ TEST_F(PushTest, DropsKeepAliveAfterEncodingTheGradient) {
     ASSERT_TRUE(Push(StageId(1), 0, gradient.get(), std::move(keep_alive)).ok());
   }
   ASSERT_TRUE(servers_[0]->WaitUntil([&](const Seen&) { return watch.expired(); }));
-  ChangeAll([](Script* s) { s->hold_credits = false; });
+  ChangeAll([](Script* s) { s->pushes.hold_credits = false; });
   ASSERT_TRUE(client_->Flush().ok());
   ExpectCounted(StageId(1), 0, copy);
 }
@@ -109,7 +110,7 @@ TEST_F(PushTest, HoldsEncodedGradientsWithinThePushWindow) {
 
 TEST_F(PushTest, RetriesBrokenPushesWithTheSameIdentity) {
   StartServers(1);
-  ChangeAll([](Script* s) { s->break_push_after = 2; });
+  ChangeAll([](Script* s) { s->pushes.break_after = 2; });
   Join();
   Begin();
   StageMemory gradient = Gradient(StageId(1), 1);
@@ -128,7 +129,7 @@ TEST_F(PushTest, AcceptsDuplicateAndEarlierStaleAsSuccess) {
   for (const v1::Ack& ack : {AckOf(v1::Ack::DUPLICATE, 1, 1), AckOf(v1::Ack::STALE, 1, 2)}) {
     servers_.clear();
     StartServers(1);
-    ChangeAll([&](Script* s) { s->header_replies.assign(kChunks, ReplyOf(ack)); });
+    ChangeAll([&](Script* s) { s->pushes.header_replies.assign(kChunks, ReplyOf(ack)); });
     Join();
     Begin();
     StageMemory gradient = Gradient(StageId(1), 1);
@@ -158,7 +159,7 @@ TEST_F(PushTest, ReportsRefusalsWithTheirReason) {
   for (const Case& c : cases) {
     servers_.clear();
     StartServers(1);
-    ChangeAll([&](Script* s) { s->header_replies.assign(kChunks, ReplyOf(c.ack)); });
+    ChangeAll([&](Script* s) { s->pushes.header_replies.assign(kChunks, ReplyOf(c.ack)); });
     Join();
     Begin();
     StageMemory gradient = Gradient(StageId(1), 1);
@@ -175,7 +176,8 @@ TEST_F(PushTest, ReportsRefusalsWithTheirReason) {
 TEST_F(PushTest, RetriesRefusedPushesAfterAPause) {
   StartServers(1);
   ChangeAll([](Script* s) {
-    s->header_replies.assign(4, ReplyOf(AckOf(v1::Ack::REFUSED, 1, 1, /*retry_after_ms=*/5)));
+    s->pushes.header_replies.assign(4,
+                                    ReplyOf(AckOf(v1::Ack::REFUSED, 1, 1, /*retry_after_ms=*/5)));
   });
   Join();
   Begin();
@@ -189,14 +191,41 @@ TEST_F(PushTest, RetriesRefusedPushesAfterAPause) {
 TEST_F(PushTest, RefusesUnexpectedReplies) {
   StartServers(1);
   ChangeAll([](Script* s) {
-    s->header_replies.assign(kChunks, ReplyOf(AckOf(v1::Ack::ACCEPTED, 1, 1)));
-    for (v1::PushReply& reply : s->header_replies) reply.set_tag(1000);
+    s->pushes.header_replies.assign(kChunks, ReplyOf(AckOf(v1::Ack::ACCEPTED, 1, 1)));
+    for (v1::PushReply& reply : s->pushes.header_replies) reply.set_tag(1000);
   });
   Join();
   Begin();
   StageMemory gradient = Gradient(StageId(1), 1);
   ASSERT_TRUE(Push(StageId(1), 0, &gradient).ok());
   EXPECT_EQ(client_->Flush().code(), absl::StatusCode::kInternal);
+}
+
+// An FP8 codec would turn an infinity into a finite number.
+TEST_F(PushTest, NamesElementsThatAreNotFinite) {
+  codecs_.gradients = "fp8_e4m3";
+  StartServers(1);
+  spec_.training.mode = Mode::kSealed;
+  spec_.training.nonfinite = Nonfinite::kSkip;
+  Join();
+  Begin();
+  StageMemory gradient = Gradient(StageId(1), 1);
+  const ChunkId second = chunks_.ChunksOfStage(StageId(1))[1];
+  const Segment& segment = chunks_.chunk(second).segments.front();
+  size_t use = 0;
+  while (spec_.stages[1].uses[use].tensor != segment.tensor) ++use;
+  float* const values = gradient.tensors[use].data();
+  values[segment.tensor_offset + 70] = std::numeric_limits<float>::infinity();
+  values[segment.tensor_offset + 90] = std::numeric_limits<float>::quiet_NaN();
+  ASSERT_TRUE(Push(StageId(1), 0, &gradient).ok());
+  ASSERT_TRUE(client_->Flush().ok());
+  for (const v1::PushHeader& header : servers_[0]->seen().headers) {
+    const bool is_second = ChunkId(header.key().chunk()) == second;
+    EXPECT_EQ(header.has_nonfinite_element(), is_second);
+    EXPECT_EQ(header.bytes() == 0, is_second);
+    EXPECT_EQ(header.nonfinite_element(), is_second ? 70u : 0u);
+  }
+  EXPECT_EQ(account_.live_bytes(), 0u);
 }
 
 // The larger elements of layer 1 lie in its second chunk, whether or not the first is counted.

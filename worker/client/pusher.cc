@@ -1,6 +1,7 @@
 #include "worker/client/pusher.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -19,9 +20,17 @@ using std::chrono::steady_clock;
 constexpr char kPushMethod[] = "/eps.v1.Data/Push";
 constexpr std::chrono::seconds kIdleTick{10};
 
-// Decodes a residual; an empty one is all zeros. REQUIRES bytes that were checked on arrival or
-// encoded by this process.
-void ReadResidual(const Codec& codec, const Chunk& chunk, const Bytes& residual, float* out) {
+// Multiplies by a power of two, which is exact but for denormal results.
+void Scale(int log2, uint64_t count, float* values) {
+  if (log2 == 0) return;
+  const float factor = std::ldexp(1.0f, log2);
+  for (uint64_t i = 0; i < count; ++i) values[i] *= factor;
+}
+
+// Decodes a residual and gives it the loss scale of a gradient; an empty one is all zeros. REQUIRES
+// bytes that were checked on arrival or encoded by this process.
+void ReadResidual(const Codec& codec, const Chunk& chunk, const Bytes& residual,
+                  int loss_scale_log2, float* out) {
   if (residual.empty()) {
     std::memset(out, 0, chunk.elements * sizeof(float));
     return;
@@ -29,6 +38,14 @@ void ReadResidual(const Codec& codec, const Chunk& chunk, const Bytes& residual,
   const auto opened = codec.Open(chunk, Axis::kRow, residual, Content::kWeights);
   EPS_CHECK_MSG(opened.ok(), opened.status());
   DecodeChunk(**opened, chunk, out);
+  Scale(-loss_scale_log2, chunk.elements, out);
+}
+
+bool IsFinite(float value) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return (bits & kExponent) != kExponent;
 }
 
 }  // namespace
@@ -307,7 +324,7 @@ void PushQueue::Count(const std::shared_ptr<Job>& job, absl::Span<const Chunk> c
     if (sums.size() < chunk.elements * sizeof(float)) {
       sums = Buffer(chunk.elements * sizeof(float), MemoryKind::kScratch, core_->options.account);
     }
-    ReadResidual(*residual_codec_or_null, chunk, residuals[i], sums.floats());
+    ReadResidual(*residual_codec_or_null, chunk, residuals[i], job->loss_scale_log2, sums.floats());
     const ScopedFlushDenormals flush;
     for (uint64_t j = 0; j < chunk.elements; ++j) sums.floats()[j] += gradient[j];
     return sums.floats();
@@ -318,6 +335,21 @@ void PushQueue::Count(const std::shared_ptr<Job>& job, absl::Span<const Chunk> c
   counting_ = false;
   for (size_t i = 0; i < chunks.size(); ++i) job->counts[chunks[i].id] = counts[i];
   Pump();
+}
+
+absl::optional<uint64_t> PushQueue::FindNonfinite(const Job& job, const Chunk& chunk) const {
+  if (job_->spec.training.nonfinite != Nonfinite::kSkip) return absl::nullopt;
+  for (const Segment& segment : chunk.segments) {
+    const float* const tensor = TensorPointer(job_->spec, job.use, job.gradient, segment.tensor);
+    EPS_CHECK_MSG(tensor != nullptr, "chunk " << chunk.id << " is not all of stage " << job.use);
+    const float* const values = tensor + segment.tensor_offset;
+    bool finite = true;
+    for (uint64_t i = 0; i < segment.elements(); ++i) finite &= IsFinite(values[i]);
+    if (finite) continue;
+    const float* const first = std::find_if_not(values, values + segment.elements(), IsFinite);
+    return segment.offset + static_cast<uint64_t>(first - values);
+  }
+  return absl::nullopt;
 }
 
 Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
@@ -332,7 +364,8 @@ Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
   Buffer residual;
   if (encoding->residual_codec != nullptr) {
     residual = Buffer(chunk.elements * sizeof(float), MemoryKind::kScratch, core_->options.account);
-    ReadResidual(*encoding->residual_codec, chunk, encoding->residual, residual.floats());
+    ReadResidual(*encoding->residual_codec, chunk, encoding->residual, job.loss_scale_log2,
+                 residual.floats());
     options.residual_or_null = residual.floats();
   }
   auto encoder = encoding->codec->NewEncoder(chunk, options);
@@ -345,6 +378,7 @@ Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
   });
   Bytes gradient = encoder->Finish();
   if (encoding->residual_codec != nullptr) {
+    Scale(job.loss_scale_log2, chunk.elements, residual.floats());
     EncodeOptions kept;
     kept.kind = MemoryKind::kResidual;
     kept.account = core_->options.account;
@@ -355,7 +389,13 @@ Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
 
 void PushQueue::Encode(const Job& job, Encoding encoding) {
   const ChunkId chunk = encoding.chunk->id;
-  const Bytes gradient = EncodeGradient(job, &encoding);
+  encoding.nonfinite_element = FindNonfinite(job, *encoding.chunk);
+  Bytes gradient;
+  if (encoding.nonfinite_element.has_value()) {
+    encoding.push_residual = false;  // the servers skip the step, and keep the residual they have
+  } else {
+    gradient = EncodeGradient(job, &encoding);
+  }
   v1::PushHeader header;
   v1::ContributionKey* contribution = header.mutable_key();
   contribution->set_job_id(job_->id.value());
@@ -370,6 +410,9 @@ void PushQueue::Encode(const Job& job, Encoding encoding) {
   header.set_crc32c(Crc32c(gradient.view()));
   header.set_tokens(job.tokens);
   header.set_worker_nonce(core_->nonce);
+  if (encoding.nonfinite_element.has_value()) {
+    header.set_nonfinite_element(*encoding.nonfinite_element);
+  }
   header.add_generations(job_->GenerationOf(job.part));
   Bytes payload = gradient;
   if (encoding.push_residual) {

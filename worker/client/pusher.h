@@ -83,6 +83,7 @@ class PushQueue {
     PartId part;
     uint64_t tokens = 0;
     Step step;
+    int loss_scale_log2 = 0;  // of the gradient, as StepStart; residuals are kept without a scale
     TensorPointers gradient;
     std::shared_ptr<void> keep_alive;
     std::vector<ChunkId> chunks;
@@ -123,6 +124,7 @@ class PushQueue {
     Bytes residual;
     bool push_residual = false;
     absl::optional<uint64_t> count;  // EncodeOptions::count
+    absl::optional<uint64_t> nonfinite_element;
     uint64_t reserved = 0;
   };
   // For a codec that chooses among whole tensors: returns whether the chunk's share of the choice
@@ -133,6 +135,9 @@ class PushQueue {
   void Count(const std::shared_ptr<Job>& job, absl::Span<const Chunk> chunks,
              const Codec* residual_codec_or_null, const std::vector<Bytes>& residuals)
       EPS_EXCLUDES(client_lock);
+  // Returns the first element of the chunk that is NaN or infinite, with
+  // training.nonfinite=skip; nullopt if there is none.
+  absl::optional<uint64_t> FindNonfinite(const Job& job, const Chunk& chunk) const;
   // Returns the encoded gradient and replaces `residual` with the elements that it omits.
   Bytes EncodeGradient(const Job& job, Encoding* encoding) const;
   void Encode(const Job& job, Encoding encoding) EPS_EXCLUDES(client_lock);

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <set>
 #include <string>
 #include <thread>
@@ -77,6 +78,34 @@ TEST_F(ResidualTest, FetchesAllAfterACountedStep) {
   Begin(1);
   SetHave({});
   EXPECT_EQ(Compute(2), (std::set<uint32_t>{chunks[0].value(), chunks[1].value()}));
+}
+
+// A residual is that of the loss, whatever the scale of the step that left it.
+TEST_F(ResidualTest, ResidualsHaveNoLossScale) {
+  const ChunkId chunk = chunks_.ChunksOfStage(StageId(1))[0];
+  const auto second_step = [&](int first, int second) {
+    std::vector<float> counted;
+    Join();
+    for (uint64_t step : {1u, 2u}) {
+      const int log2 = step == 1 ? first : second;
+      ChangeAll([log2](Script* s) { s->loss_scale_log2 = log2; });
+      Begin(step);
+      ExpectFetch(StageId(1), step - 1, /*backward=*/true);
+      StageMemory gradient = Gradient(StageId(1), static_cast<float>(step));
+      for (auto& tensor : gradient.tensors) {
+        for (float& g : tensor) g = std::ldexp(g, -log2);
+      }
+      EXPECT_TRUE(Push(StageId(1), 0, &gradient).ok());
+      EXPECT_TRUE(client_->Flush().ok());
+    }
+    counted = servers_[0]->seen().counted.at({1, 0, chunk.value()});
+    for (float& g : counted) g = std::ldexp(g, second);
+    client_ = nullptr;
+    return counted;
+  };
+  const std::vector<float> plain = second_step(0, 0);
+  EXPECT_EQ(second_step(-9, -8), plain);
+  EXPECT_EQ(second_step(4, -3), plain);
 }
 
 TEST_F(ResidualTest, LeavesNothingBehind) {

@@ -89,13 +89,13 @@ TEST_F(SessionTest, BeatsSayWhatTheWorkerDoes) {
   fetch.join();
   EXPECT_TRUE(WaitForBeat([](const v1::Beat& b) { return !b.waits() && b.visits() == 1; }));
 
-  ChangeAll([](Script* s) { s->hold_credits = true; });
+  ChangeAll([](Script* s) { s->pushes.hold_credits = true; });
   StageMemory gradient = Gradient(StageId(1), 1);
   ASSERT_TRUE(Push(StageId(1), 0, &gradient).ok());
   EXPECT_TRUE(WaitForBeat([](const v1::Beat& b) { return !b.waits() && b.visits() == 2; }));
   std::thread flush([this] { EXPECT_TRUE(client_->Flush().ok()); });
   EXPECT_TRUE(WaitForBeat([](const v1::Beat& b) { return b.waits(); }));
-  ChangeAll([](Script* s) { s->hold_credits = false; });
+  ChangeAll([](Script* s) { s->pushes.hold_credits = false; });
   flush.join();
   EXPECT_TRUE(WaitForBeat([](const v1::Beat& b) { return !b.waits(); }));
 }
@@ -277,7 +277,7 @@ TEST_F(SessionTest, ALostLeaseFailsTheClient) {
 
 TEST_F(SessionTest, LeavesWhenEverythingIsCounted) {
   StartServers(1);
-  ChangeAll([](Script* s) { s->hold_credits = true; });
+  ChangeAll([](Script* s) { s->pushes.hold_credits = true; });
   Join();
   Begin();
   const size_t chunks = chunks_.ChunksOfStage(StageId(1)).size();
@@ -285,7 +285,7 @@ TEST_F(SessionTest, LeavesWhenEverythingIsCounted) {
   ASSERT_TRUE(Push(StageId(1), 0, &gradient).ok());
   std::thread credit([&] {
     EXPECT_TRUE(servers_[0]->WaitUntil([&](const Seen& s) { return s.headers.size() == chunks; }));
-    ChangeAll([](Script* s) { s->hold_credits = false; });
+    ChangeAll([](Script* s) { s->pushes.hold_credits = false; });
   });
   const absl::Status status = client_->Leave();
   EXPECT_TRUE(status.ok()) << status;

@@ -8,7 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/job/data_position.h"
+#include "base/job/models/model_family.h"
 #include "base/status_macros.h"
+#include "worker/data/masked_tokens.h"
 
 namespace eps {
 namespace {
@@ -34,7 +36,8 @@ MicroBatch Identity(const JobSpec& spec, Step step, uint32_t index) {
 }
 
 // Appends the samples to `batch`, and cuts its rows where all of them have only padding.
-void Fill(const SampleSource& data, const std::vector<uint64_t>& samples, MicroBatch* batch) {
+void Fill(const JobSpec& spec, const SampleSource& data, const std::vector<uint64_t>& samples,
+          MicroBatch* batch) {
   uint32_t longest = 1;
   for (const uint64_t sample : samples) {
     longest = std::max(longest, data.Length(sample, batch->seq_len));
@@ -45,6 +48,9 @@ void Fill(const SampleSource& data, const std::vector<uint64_t>& samples, MicroB
   batch->tokens.reserve(tokens);
   batch->labels.reserve(tokens);
   for (const uint64_t sample : samples) data.Read(sample, batch);
+  if (FamilyOf(spec.model.type).labels(spec.model) == LabelKind::kMaskedTokens) {
+    MaskTokens(spec, samples, batch);
+  }
 }
 
 // Batches of training samples.
@@ -65,7 +71,7 @@ class DataBatchSource final : public BatchSource {
     for (uint32_t slot = 0; slot < batch.samples; ++slot) {
       samples.push_back(SampleIndex(spec_, step, index, slot));
     }
-    Fill(data_, samples, &batch);
+    Fill(spec_, data_, samples, &batch);
     return batch;
   }
 
@@ -95,6 +101,9 @@ class SampleRange : public EvaluationSource {
     return batch;
   }
 
+ protected:
+  const JobSpec& spec() const { return spec_; }
+
  private:
   const JobSpec spec_;
   const uint64_t samples_;
@@ -104,18 +113,17 @@ class SampleRange : public EvaluationSource {
 class DataEvaluationSource final : public SampleRange {
  public:
   DataEvaluationSource(const JobSpec& spec, const SampleSource& data, uint64_t samples)
-      : SampleRange(spec, samples), size_(spec.training.micro_batch_size), data_(data) {}
+      : SampleRange(spec, samples), data_(data) {}
 
   absl::StatusOr<MicroBatch> Get(uint32_t index) override {
     EPS_ASSIGN_OR_RETURN(MicroBatch batch, SampleRange::Get(index));
     std::vector<uint64_t> samples(batch.samples);
-    std::iota(samples.begin(), samples.end(), uint64_t{index} * size_);
-    Fill(data_, samples, &batch);
+    std::iota(samples.begin(), samples.end(), uint64_t{index} * spec().training.micro_batch_size);
+    Fill(spec(), data_, samples, &batch);
     return batch;
   }
 
  private:
-  const uint64_t size_;
   const SampleSource& data_;
 };
 

@@ -53,6 +53,11 @@ TEST_F(DataFileTest, ReadsTheHeadersThatPythonWrites) {
   file = DataFile::Open("worker/data/testdata/stream_u16.epsd", "data.path");
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->header().tokenizer.substr(0, 4), "abab");
+  EXPECT_FALSE(file->header().masking.has_value());
+  file = DataFile::Open("worker/data/testdata/masking.epsd", "data.path");
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->header().masking->mask_token, 4u);
+  EXPECT_EQ(file->header().masking->special_tokens, (std::vector<uint32_t>{0, 2, 4}));
 }
 
 TEST_F(DataFileTest, FindsEveryFlippedBitOfAHeader) {
@@ -108,6 +113,22 @@ TEST_F(DataFileTest, RefusesWhatTheFormatForbids) {
       {[](auto* f) { (*f)["vocab_size"] = 65537; }, "stored as u32"},
       {[](auto* f) { (*f)["tokenizer"] = "x"; }, "no SHA-256"},
       {[](auto* f) { (*f)["image"] = nullptr; }, "image is not an object"},
+      {[](auto* f) {
+         (*f)["masking"] = {{"mask_token", 1}};
+       },
+       "masking is not an object"},
+      {[](auto* f) {
+         (*f)["masking"] = {{"mask_token", (*f)["vocab_size"]}, {"special_tokens", {1}}};
+       },
+       "mask_token is"},
+      {[](auto* f) {
+         (*f)["masking"] = {{"mask_token", 1}, {"special_tokens", {2, 2}}};
+       },
+       "special_tokens is no list"},
+      {[](auto* f) {
+         (*f)["masking"] = {{"mask_token", 1}, {"special_tokens", {1 << 20}}};
+       },
+       "special_tokens is no list"},
       {[](auto* f) { (*f)["more"] = 1; }, "the keys kind, samples"},
       {[](auto* f) { f->erase("kind"); }, "the keys kind, samples"},
       {[](auto* f) { (*f)["provenance"] = 1; }, "provenance"},

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "base/checksum.h"
 #include "base/exit_code.h"
+#include "base/job/keys.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -119,6 +120,7 @@ class HeaderReader {
   absl::Status ReadFields(const json& fields);
   absl::Status ReadColumn(const json& fields);
   absl::Status ReadImage(const json& fields);
+  absl::Status ReadMasking(const json& fields);
   absl::Status CheckSizes() const;
   absl::Status CheckColumns() const;
   absl::Status CheckColumn(const DataColumn& column, const ColumnRule& rule) const;
@@ -179,8 +181,9 @@ absl::Status HeaderReader::CheckPrefix() const {
 absl::Status HeaderReader::ReadFields(const json& fields) {
   std::vector<absl::string_view> keys = {"kind",      "samples", "seq_len",   "vocab_size",
                                          "tokenizer", "columns", "provenance"};
-  const bool has_image = fields.is_object() && fields.contains("image");
-  if (has_image) keys.push_back("image");
+  for (const char* optional : {"image", "masking"}) {
+    if (fields.is_object() && fields.contains(optional)) keys.emplace_back(optional);
+  }
   EPS_RETURN_IF_ERROR(CheckKeys(fields, "the text", keys));
   std::string kind;
   EPS_RETURN_IF_ERROR(ReadText(fields, "kind", &kind));
@@ -197,7 +200,8 @@ absl::Status HeaderReader::ReadFields(const json& fields) {
   if (!fields["provenance"].is_object()) return Refuse("provenance is no object");
   if (!fields["columns"].is_array()) return Refuse("columns is no list");
   for (const json& column : fields["columns"]) EPS_RETURN_IF_ERROR(ReadColumn(column));
-  return has_image ? ReadImage(fields["image"]) : absl::OkStatus();
+  if (fields.contains("image")) EPS_RETURN_IF_ERROR(ReadImage(fields["image"]));
+  return fields.contains("masking") ? ReadMasking(fields["masking"]) : absl::OkStatus();
 }
 
 absl::Status HeaderReader::ReadColumn(const json& fields) {
@@ -243,6 +247,28 @@ absl::Status HeaderReader::ReadImage(const json& fields) {
     if (!good) return Refuse("image needs one mean and one positive std for each channel");
   }
   header_.image = std::move(image);
+  return absl::OkStatus();
+}
+
+absl::Status HeaderReader::ReadMasking(const json& fields) {
+  EPS_RETURN_IF_ERROR(CheckKeys(fields, "masking", {"mask_token", "special_tokens"}));
+  DataMasking masking;
+  const uint64_t most = header_.vocab_size > 0 ? header_.vocab_size - 1 : 0;
+  uint64_t id = 0;
+  EPS_RETURN_IF_ERROR(ReadNumber(fields, "mask_token", most, &id));
+  masking.mask_token = static_cast<uint32_t>(id);
+  const json& list = fields["special_tokens"];
+  bool good = list.is_array() && list.size() <= kMaxSpecialTokens;
+  for (size_t i = 0; good && i < list.size(); ++i) {
+    good = list[i].is_number_unsigned() && list[i].get<uint64_t>() <= most &&
+           (i == 0 || list[i].get<uint64_t>() > masking.special_tokens.back());
+    if (good) masking.special_tokens.push_back(list[i].get<uint32_t>());
+  }
+  if (!good) {
+    return Refuse("special_tokens is no list of at most ", kMaxSpecialTokens,
+                  " ids of the vocabulary in increasing order");
+  }
+  header_.masking = std::move(masking);
   return absl::OkStatus();
 }
 

@@ -44,6 +44,12 @@ struct DataImage {
   uint64_t bytes() const { return uint64_t{channels} * height * width; }
 };
 
+// The tokens of a tokenizer that masking needs to know.
+struct DataMasking {
+  uint32_t mask_token = 0;
+  std::vector<uint32_t> special_tokens;  // in increasing order
+};
+
 // The fields of a header.
 struct DataHeader {
   DataKind kind = DataKind::kStream;
@@ -53,6 +59,7 @@ struct DataHeader {
   std::string tokenizer;    // digest of the tokenizer in hexadecimal digits, or empty
   std::vector<DataColumn> columns;
   std::optional<DataImage> image;
+  std::optional<DataMasking> masking;  // not there if the tokenizer has no mask token
 
   // Returns null if the file does not have the column.
   const DataColumn* Find(absl::string_view name) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -57,6 +58,7 @@ class RowSource final : public SampleSource {
     return ToHex(hash.Finish());
   }
   uint32_t row_tokens() const override { return header().seq_len; }
+  std::optional<DataMasking> masking() const override { return header().masking; }
   uint64_t samples(uint32_t /*seq_len*/) const override { return header().samples; }
 
   uint32_t Length(uint64_t sample, uint32_t seq_len) const override {
@@ -92,7 +94,7 @@ class RowSource final : public SampleSource {
       if (length == 0 || length > header().seq_len) {
         return Refuse(i, " has the length ", length, "; it is 1 to ", header().seq_len);
       }
-      bool learns = labels_.there();
+      bool learns = labels_.there() || needs.labels == LabelKind::kMaskedTokens;
       for (uint32_t j = 0; j < header().seq_len; ++j) {
         if (tokens_.At(i, j) >= needs.vocab_size) {
           return Refuse(i, " has id ", tokens_.At(i, j), " at place ", j,

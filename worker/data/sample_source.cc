@@ -45,10 +45,16 @@ LabelKind LabelsOf(const DataHeader& header) {
   return labels->type == DataType::kI32 ? LabelKind::kClasses : LabelKind::kNumbers;
 }
 
+bool AreTokens(LabelKind kind) {
+  return kind == LabelKind::kTokens || kind == LabelKind::kMaskedTokens;
+}
+
 const char* Described(LabelKind kind) {
   switch (kind) {
     case LabelKind::kTokens:
       return "the token that follows each one";
+    case LabelKind::kMaskedTokens:
+      return "tokens that are hidden from it";
     case LabelKind::kClasses:
       return "a class for each sample";
     case LabelKind::kNumbers:
@@ -79,9 +85,16 @@ absl::Status CheckFits(const DataFile& file, const DataNeeds& needs) {
                       ", and the model reads ", DescribedImage(needs.image),
                       "; make the file with the --size and --channels of the model");
   }
-  if (LabelsOf(header) != needs.labels) {
+  const bool labels_are_tokens = LabelsOf(header) == LabelKind::kTokens;
+  if (labels_are_tokens != AreTokens(needs.labels) ||
+      (!labels_are_tokens && LabelsOf(header) != needs.labels)) {
     return DoesNotFit("data file ", file.name(), " has as labels ", Described(LabelsOf(header)),
                       ", and the model predicts ", Described(needs.labels));
+  }
+  if (header.Find("loss_mask") != nullptr && needs.labels == LabelKind::kMaskedTokens) {
+    return DoesNotFit("data file ", file.name(), " says which tokens are learned (loss_mask), but ",
+                      "a masked language model guesses any of them; make the file with eps data ",
+                      "make text");
   }
   if (header.Find("document_starts") != nullptr && !needs.separates_documents) {
     return DoesNotFit("data file ", file.name(), " has rows that several documents share, and the ",
@@ -154,7 +167,7 @@ absl::StatusOr<SourcePtr> SampleSource::Open(const std::vector<std::string>& pat
   const auto ids = std::count_if(paths.begin(), paths.end(), [](const std::string& path) {
     return IsBin(path) || IsDataFileName(path);
   });
-  if (needs.labels != LabelKind::kTokens && !IsDataFileName(paths[0])) {
+  if (!AreTokens(needs.labels) && !IsDataFileName(paths[0])) {
     return DoesNotFit("the model predicts ", Described(needs.labels), ", which ", paths[0], " (",
                       key, ") does not have; make an .epsd file:\n  ",
                       MakeDataCommand("pairs", paths[0]));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/job/job_spec.h"
 #include "base/job/models/model_family.h"
+#include "worker/data/data_header.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {
@@ -51,6 +53,8 @@ class SampleSource {
   // The tokens of a row, to which training.seq_len must be equal; 0 if samples have the length
   // that the job chooses.
   virtual uint32_t row_tokens() const = 0;
+  // Returns the tokens that the data's tokenizer has for masking, if they are known.
+  virtual std::optional<DataMasking> masking() const { return std::nullopt; }
   // Returns the number of samples of `seq_len` tokens.
   virtual uint64_t samples(uint32_t seq_len) const = 0;
   // Returns the tokens of a sample without padding; `seq_len` if it has none.

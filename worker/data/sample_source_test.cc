@@ -209,6 +209,40 @@ TEST_F(SampleSourceTest, RefusesLabelsOfAnotherKind) {
   EXPECT_TRUE(absl::StrContains(text.message(), "eps data make pairs")) << text;
 }
 
+TEST_F(SampleSourceTest, MaskedModelsReadTokensWithoutLabels) {
+  const nlohmann::json fields = {{"kind", "rows"},
+                                 {"samples", 1},
+                                 {"seq_len", 2},
+                                 {"vocab_size", 256},
+                                 {"masking", {{"mask_token", 4}, {"special_tokens", {0, 4, 255}}}}};
+  const TestColumn tokens = {"tokens", "u16", ColumnBytes<uint16_t>({1, 2})};
+  const DataNeeds needs = {256, "", LabelKind::kMaskedTokens};
+  auto data =
+      SampleSource::Open({WriteTestFile("rows.epsd", DataFileBytes(fields, {tokens}))}, needs);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ((*data)->masking()->mask_token, 4u);
+  EXPECT_EQ((*data)->masking()->special_tokens, (std::vector<uint32_t>{0, 4, 255}));
+  data = SampleSource::Open({WriteTestFile("d.epsd", StreamFileBytes({1, 2, 3}, 256))}, needs);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_FALSE((*data)->masking().has_value());
+  const absl::Status masked =
+      SampleSource::Open(
+          {WriteTestFile("masked.epsd",
+                         DataFileBytes(fields, {tokens, {"loss_mask", "bit", "\2"}}))},
+          needs)
+          .status();
+  EXPECT_EQ(ExitCodeOf(masked), ExitCode::kDataInvalid);
+  EXPECT_TRUE(absl::StrContains(masked.message(), "loss_mask")) << masked;
+  const absl::Status labelled =
+      SampleSource::Open(
+          {WriteTestFile(
+              "classes.epsd",
+              DataFileBytes(fields, {tokens, {"labels", "i32", ColumnBytes<int32_t>({1})}}))},
+          needs)
+          .status();
+  EXPECT_TRUE(absl::StrContains(labelled.message(), "hidden from it")) << labelled;
+}
+
 TEST_F(SampleSourceTest, RefusesImagesOfAnotherShape) {
   const nlohmann::json image = {
       {"channels", 1}, {"height", 2}, {"width", 3}, {"mean", {0}}, {"std", {1}}};

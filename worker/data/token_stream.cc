@@ -1,6 +1,7 @@
 #include "worker/data/token_stream.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,17 +24,19 @@ class TokenStream final : public SampleSource {
  public:
   // `owner` keeps `ids` in memory. `sha256` is that of the tokens, if it is known.
   TokenStream(std::shared_ptr<const void> owner, absl::string_view ids, std::string name,
-              std::string sha256)
+              std::string sha256 = "", std::optional<DataMasking> masking = std::nullopt)
       : owner_(std::move(owner)),
         name_(std::move(name)),
         ids_(reinterpret_cast<const Id*>(ids.data())),
         count_(ids.size() / sizeof(Id)),
-        sha256_(std::move(sha256)) {}
+        sha256_(std::move(sha256)),
+        masking_(std::move(masking)) {}
 
   uint64_t tokens() const override { return count_; }
   uint64_t rows() const override { return 0; }
   std::string Sha256Hex() const override { return sha256_.empty() ? Digest() : sha256_; }
   uint32_t row_tokens() const override { return 0; }
+  std::optional<DataMasking> masking() const override { return masking_; }
   uint64_t samples(uint32_t seq_len) const override { return (count_ - 1) / seq_len; }
   uint32_t Length(uint64_t /*sample*/, uint32_t seq_len) const override { return seq_len; }
 
@@ -81,29 +84,32 @@ class TokenStream final : public SampleSource {
   const Id* const ids_;
   const uint64_t count_;
   const std::string sha256_;
+  const std::optional<DataMasking> masking_;
 };
+
+template <class Id>
+std::shared_ptr<const SampleSource> StreamOf(std::shared_ptr<const DataFile> file) {
+  const DataColumn& tokens = *file->header().Find("tokens");
+  return std::make_shared<const TokenStream<Id>>(file, file->bytes(tokens), file->name(),
+                                                 tokens.sha256, file->header().masking);
+}
 
 }  // namespace
 
 std::shared_ptr<const SampleSource> NewTextStream(std::string bytes, std::string name) {
   const auto owner = std::make_shared<const std::string>(std::move(bytes));
-  return std::make_shared<const TokenStream<uint8_t>>(owner, *owner, std::move(name), "");
+  return std::make_shared<const TokenStream<uint8_t>>(owner, *owner, std::move(name));
 }
 
 std::shared_ptr<const SampleSource> NewBinStream(MappedFile file, std::string name) {
   const auto owner = std::make_shared<const MappedFile>(std::move(file));
-  return std::make_shared<const TokenStream<uint16_t>>(owner, owner->bytes(), std::move(name), "");
+  return std::make_shared<const TokenStream<uint16_t>>(owner, owner->bytes(), std::move(name));
 }
 
 std::shared_ptr<const SampleSource> NewFileStream(DataFile file) {
-  const auto owner = std::make_shared<const DataFile>(std::move(file));
-  const DataColumn& tokens = *owner->header().Find("tokens");
-  if (tokens.type == DataType::kU16) {
-    return std::make_shared<const TokenStream<uint16_t>>(owner, owner->bytes(tokens), owner->name(),
-                                                         tokens.sha256);
-  }
-  return std::make_shared<const TokenStream<uint32_t>>(owner, owner->bytes(tokens), owner->name(),
-                                                       tokens.sha256);
+  auto owner = std::make_shared<const DataFile>(std::move(file));
+  const bool is_short = owner->header().Find("tokens")->type == DataType::kU16;
+  return is_short ? StreamOf<uint16_t>(std::move(owner)) : StreamOf<uint32_t>(std::move(owner));
 }
 
 }  // namespace eps

@@ -30,7 +30,7 @@ class DeviceCount {
 };
 
 // Excludes a stashed tensor from the device's count as long as no activation on the device shares
-// its memory: a CPU stashes FP32 without a copy, but counts as if there were one.
+// its memory: a CPU stashes it without a copy, but counts as if there were one.
 class OffDevice {
  public:
   explicit OffDevice(uint64_t bytes) : bytes_(static_cast<int64_t>(bytes)) { Leave(); }
@@ -61,8 +61,8 @@ class TorchActivation final : public Activation {
   uint64_t bytes() const override { return tensor.defined() ? tensor.nbytes() : encoded_.nbytes(); }
   // Undefined if the stash does not encode it.
   const at::Tensor& encoded() const { return encoded_; }
-  // Moves the encoding out, for a stash that is not on the device.
-  at::Tensor TakeEncoded() const { return std::exchange(encoded_, at::Tensor()); }
+  // For a stash that is not on the device.
+  void DropEncoded() const { encoded_ = at::Tensor(); }
   // Records that its memory is that of a stashed tensor.
   void ShareWith(const std::shared_ptr<OffDevice>& stashed) const {
     if (stashed == nullptr) return;
@@ -86,14 +86,19 @@ struct StashCharge {
 // An activation in host memory; charged to the stash during its lifetime.
 class StashedActivation final : public Activation {
  public:
-  StashedActivation(at::Tensor t, StashCharge c)
+  StashedActivation(at::Tensor t, bool is_encoded, StashCharge c)
       : tensor(std::move(t)),
+        encoded(is_encoded),
         off_device(std::make_shared<OffDevice>(tensor.nbytes())),
         charge_(std::move(c)) {}
-  StashedActivation(DeviceCopies::Stashed stashed, StashCharge c)
-      : tensor(std::move(stashed.host)), copied(std::move(stashed.copied)), charge_(std::move(c)) {}
+  StashedActivation(DeviceCopies::Stashed stashed, bool is_encoded, StashCharge c)
+      : tensor(std::move(stashed.host)),
+        encoded(is_encoded),
+        copied(std::move(stashed.copied)),
+        charge_(std::move(c)) {}
   uint64_t bytes() const override { return tensor.nbytes(); }
   const at::Tensor tensor;
+  const bool encoded;                           // by the stash codec
   const DeviceEventPtr copied;                  // set on a device
   const std::shared_ptr<OffDevice> off_device;  // set on a CPU
 

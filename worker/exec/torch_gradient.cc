@@ -17,7 +17,9 @@ class HostTensors final : public HostStage {
       : tensors_(std::move(tensors)), bytes_(bytes), charge_(account, MemoryKind::kStage, bytes) {
     if (account != nullptr) account->Charge(MemoryKind::kStage, bytes);
   }
-  float* tensor(size_t use) override { return tensors_[use].mutable_data_ptr<float>(); }
+  float* tensor(size_t use) override {
+    return tensors_[use].defined() ? tensors_[use].mutable_data_ptr<float>() : nullptr;
+  }
   float* second_copy(size_t /*use*/) override { return nullptr; }
   uint64_t bytes() const override { return bytes_; }
 
@@ -32,6 +34,7 @@ class HostTensors final : public HostStage {
 std::unique_ptr<HostStage> MoveTensorsToHost(StageTensors tensors, MemoryAccount* account) {
   uint64_t bytes = 0;
   for (at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
     tensor = tensor.contiguous();  // every program gives contiguous ones
     const c10::Storage& storage = tensor.storage();
     TORCH_CHECK(storage.data_ptr().get_deleter() == c10::GetCPUAllocator()->raw_deleter(),
@@ -39,6 +42,11 @@ std::unique_ptr<HostStage> MoveTensorsToHost(StageTensors tensors, MemoryAccount
     if (storage.nbytes() > 0) bytes += TensorMemory::Get().Exclude(storage.mutable_data());
   }
   return std::make_unique<HostTensors>(std::move(tensors), bytes, account);
+}
+
+at::Tensor Flushed(const at::Tensor& x) {
+  constexpr float kSmallestNormal = 1.17549435e-38f;
+  return x.mul(0.0f).where(x.abs().lt(kSmallestNormal), x);
 }
 
 }  // namespace eps

@@ -13,7 +13,8 @@
 
 namespace eps {
 
-// Tensors by use. `status` is an error of computing them, which every later call returns.
+// Tensors by use, undefined for a frozen one whose gradient was not computed. `status` is an error
+// of computing them, which every later call returns.
 class TorchGradient final : public StageGradient {
  public:
   StageTensors tensors;
@@ -24,6 +25,10 @@ class TorchGradient final : public StageGradient {
 // kStage of `account` (may be null) and not in TensorMemory. REQUIRES that nothing else refers to
 // their memory. Throws what LibTorch throws.
 std::unique_ptr<HostStage> MoveTensorsToHost(StageTensors tensors, MemoryAccount* account);
+
+// Replaces denormals in the FP32 tensor x by zeros of their sign, as a CPU with FTZ and DAZ reads
+// and writes them. Throws what LibTorch throws.
+at::Tensor Flushed(const at::Tensor& x);
 
 }  // namespace eps
 

@@ -27,6 +27,7 @@
 #include "worker/exec/torch_gradient.h"
 #include "worker/exec/torch_guard.h"
 #include "worker/exec/torch_host_stage.h"
+#include "worker/exec/torch_results.h"
 #include "worker/exec/torch_stage.h"
 
 namespace eps {
@@ -67,20 +68,6 @@ class TorchPendingCopy final : public PendingCopy {
   const DeviceEventPtr copied_;
 };
 
-// Sums the labels that count (all rows without labels), in order. `label_log_p` is on the host.
-LossSum LossOf(const std::vector<int32_t>& labels, const Tensor& label_log_p) {
-  const auto rows = static_cast<size_t>(label_log_p.numel());
-  EPS_CHECK(labels.empty() || rows == labels.size());
-  const float* const values = label_log_p.const_data_ptr<float>();
-  LossSum loss;
-  for (size_t i = 0; i < rows; ++i) {
-    if (!labels.empty() && labels[i] == kIgnoreLabel) continue;
-    loss.sum -= values[i];
-    ++loss.tokens;
-  }
-  return loss;
-}
-
 // A loss that is being copied from a device.
 class TorchLateLoss final : public LateLoss {
  public:
@@ -106,6 +93,7 @@ class TorchProgram final : public StageProgram {
       : spec_(spec), stage_(std::move(stage)), stash_(stash), copies_(copies) {}
 
   const StageSpec& spec() const override { return spec_; }
+  at::ScalarType type() const { return stage_->type(); }
 
   absl::StatusOr<ActivationPtr> Forward(const StageWeights& weights, const MicroBatch& batch,
                                         const ActivationPtr& in) override {
@@ -145,12 +133,17 @@ class TorchProgram final : public StageProgram {
   }
 
   absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
-                               const ActivationPtr& in) override {
+                               const ActivationPtr& in, Predictions* predictions_or_null) override {
     EPS_RETURN_IF_ERROR(WeightsOf(weights).status);
     BackwardResult result;
     EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("stage ", spec_.name, ", loss"), [&] {
       const at::NoGradGuard no_grad;
-      TakeLoss(batch, stage_->LabelLogP(WeightsOf(weights).tensors, batch, TensorOf(in)), &result);
+      Tensor predicted;
+      TakeLoss(batch,
+               stage_->LabelLogP(WeightsOf(weights).tensors, batch, TensorOf(in),
+                                 predictions_or_null != nullptr ? &predicted : nullptr),
+               &result);
+      if (predictions_or_null != nullptr) *predictions_or_null = PredictionsOf(predicted);
     }));
     return result.late_loss == nullptr ? result.loss : result.late_loss->Wait();
   }
@@ -161,8 +154,10 @@ class TorchProgram final : public StageProgram {
   // Wraps the activation that the stage passes on, with the values that the stash will return.
   ActivationPtr Stashable(Tensor y) const {
     if (stash_.exact()) return std::make_shared<TorchActivation>(std::move(y));
-    Tensor encoded = EncodeForStash(stash_, y);
-    DecodeFromStash(stash_, encoded, y);
+    const Tensor wide = y.to(at::kFloat);  // y itself if it is FP32
+    Tensor encoded = EncodeForStash(stash_, wide);
+    DecodeFromStash(stash_, encoded, wide);
+    y = wide.to(type());
     return std::make_shared<TorchActivation>(std::move(y), std::move(encoded));
   }
 
@@ -183,12 +178,6 @@ class TorchProgram final : public StageProgram {
   DeviceCopies* const copies_;
   bool late_losses_ = false;
 };
-
-// Replaces denormals in x by zeros of their sign, as a CPU with FTZ and DAZ reads and writes them.
-Tensor Flushed(const Tensor& x) {
-  constexpr float kSmallestNormal = 1.17549435e-38f;
-  return x.mul(0.0f).where(x.abs().lt(kSmallestNormal), x);
-}
 
 // The runtime of one device.
 class TorchRuntime final : public StageRuntime {
@@ -212,10 +201,11 @@ class TorchRuntime final : public StageRuntime {
       copies_ = std::make_unique<DeviceCopies>(NewTorchQueues(device_), LargestStage(spec_));
       const auto kernels = LoadCudaKernels(CudaKernelPaths());
       if (kernels.ok()) kernels_ = *kernels;
-      // With a mere warning, the attention's backward pass would sum in any order.
-      at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
-      at::globalContext().setDeterministicFillUninitializedMemory(false);
     }
+    // Else threads of a CPU add the gradient of aten::index in any order. With a mere warning, the
+    // attention's backward pass on a device would do so.
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
 
   absl::Status AddStages(TorchStageFactory new_stage) {
@@ -251,13 +241,16 @@ class TorchRuntime final : public StageRuntime {
       const StageLayout& layout = memory.layout();
       if (!device_.is_cpu()) weights->lent = copies_->LoadStage(memory.all(), host);
       const Tensor& bytes = device_.is_cpu() ? memory.all() : weights->lent->bytes;
+      const at::ScalarType type = programs_[stage.value()]->type();
       for (size_t use = 0; use < spec_.stages[stage.value()].uses.size(); ++use) {
-        weights->tensors.push_back(TensorIn(bytes, layout, use));
+        weights->tensors.push_back(TensorIn(bytes, layout, use).to(type));
         weights->for_input_gradient.push_back(layout.has_second_copy(use)
-                                                  ? SecondCopyIn(bytes, layout, use)
+                                                  ? SecondCopyIn(bytes, layout, use).to(type)
                                                   : weights->tensors.back());
       }
-      if (device_.is_cpu()) {
+      if (type != at::kFloat) {
+        weights->lent = nullptr;  // the tensors are copies, which LibTorch counts
+      } else if (device_.is_cpu()) {
         weights->counted = std::make_unique<DeviceCount>(static_cast<int64_t>(host->bytes()));
         weights->host = host;
       }
@@ -283,6 +276,7 @@ class TorchRuntime final : public StageRuntime {
     sum.status = CatchTorch("adding gradients", [&] {
       const at::NoGradGuard no_grad;
       for (size_t i = 0; i < sum.tensors.size(); ++i) {
+        if (!sum.tensors[i].defined()) continue;  // frozen
         AddTensor(addend.tensors[i], &sum.tensors[i]);
         addend.tensors[i] = Tensor();
       }
@@ -319,6 +313,7 @@ class TorchRuntime final : public StageRuntime {
       const auto& memory = static_cast<const TorchHostStage&>(*out);
       std::vector<std::pair<Tensor, Tensor>> copies;
       for (size_t use = 0; use < from.tensors.size(); ++use) {
+        if (!from.tensors[use].defined()) continue;  // frozen
         copies.emplace_back(from.tensors[use], TensorIn(memory.all(), memory.layout(), use));
       }
       if (!device_.is_cpu()) {
@@ -339,16 +334,16 @@ class TorchRuntime final : public StageRuntime {
       return ActivationPtr(std::make_shared<TorchActivation>(Tensor(), from.encoded()));
     }
     const bool encoded = from.encoded().defined();
-    const uint64_t bytes = encoded ? from.encoded().nbytes() : from.tensor.nbytes();
-    EPS_ASSIGN_OR_RETURN(StashCharge charge, ChargeStash(bytes));
-    const Tensor tensor = encoded ? from.TakeEncoded() : from.tensor;
+    const Tensor tensor = encoded ? from.encoded() : from.tensor;
+    EPS_ASSIGN_OR_RETURN(StashCharge charge, ChargeStash(tensor.nbytes()));
+    if (encoded) from.DropEncoded();
     std::shared_ptr<StashedActivation> stashed;
     EPS_RETURN_IF_ERROR(CatchTorch(
         "stashing an activation",
         [&] {
           stashed = device_.is_cpu()  // a CPU keeps the tensor where it is
-                        ? std::make_shared<StashedActivation>(tensor, std::move(charge))
-                        : std::make_shared<StashedActivation>(copies_->CopyToStash(tensor),
+                        ? std::make_shared<StashedActivation>(tensor, encoded, std::move(charge))
+                        : std::make_shared<StashedActivation>(copies_->CopyToStash(tensor), encoded,
                                                               std::move(charge));
         },
         kPinnedMemoryKeys));
@@ -370,9 +365,8 @@ class TorchRuntime final : public StageRuntime {
     EPS_RETURN_IF_ERROR(CatchTorch("fetching an activation from the stash", [&] {
       const Tensor tensor =
           device_.is_cpu() ? from.tensor : copies_->CopyFromStash({from.tensor, from.copied});
-      const bool encoded = tensor.scalar_type() != at::kFloat;
-      activation = std::make_shared<TorchActivation>(encoded ? Decoded(tensor) : tensor);
-      if (!encoded) activation->ShareWith(from.off_device);
+      activation = std::make_shared<TorchActivation>(from.encoded ? Decoded(tensor) : tensor);
+      if (!from.encoded) activation->ShareWith(from.off_device);
     }));
     return ActivationPtr(std::move(activation));
   }
@@ -423,7 +417,7 @@ class TorchRuntime final : public StageRuntime {
   Tensor Decoded(const Tensor& encoded) const {
     Tensor out = at::empty(encoded.sizes(), encoded.options().dtype(at::kFloat));
     DecodeFromStash(stash_, encoded, out);
-    return out;
+    return out.to(programs_[0]->type());  // all stages have one type
   }
 
   // *left = *left + right, by TreeAdd or, on a device, with the same bits.

@@ -7,9 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/core/Tensor.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/arange.h"
+#include "ATen/ops/equal.h"
+#include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/job/layout/model_layout.h"
+#include "base/job/legality.h"
+#include "base/testing/test_programs.h"
 #include "gtest/gtest.h"
 #include "worker/models/model_stages.h"
 
@@ -139,6 +146,79 @@ TEST(TorchRuntimeTest, ChargesTheEncodedSizeOfTheStash) {
   stashed = nullptr;
   EXPECT_EQ(runtime->device_memory().live_bytes, before);
   EXPECT_EQ(account.live_bytes(MemoryKind::kStash), 0u);
+}
+
+TEST(TorchRuntimeTest, ThreadsAddIndexGradientsInOrder) {
+  const JobSpec spec = MakeSpec(1);
+  auto runtime = NewTorchRuntime(spec, NewModelStage, RuntimeOptions{"cpu", "host", 4}, nullptr);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  const at::NoGradGuard no_grad;
+  constexpr int64_t kRows = 1 << 20;
+  const at::Tensor rows = at::arange(kRows, at::kLong).remainder(7);
+  const at::Tensor values = at::arange(kRows, at::kFloat).mul(0.7f).sin();
+  at::Tensor first;
+  for (int run = 0; run < 8; ++run) {
+    const at::Tensor sum = at::zeros({7}, at::kFloat);
+    sum.index_put_({rows}, values, /*accumulate=*/true);
+    if (run == 0) first = sum;
+    EXPECT_TRUE(sum.equal(first)) << "run " << run;
+  }
+}
+
+JobSpec Bf16Spec(const std::string& stash) {
+  JobSpec spec = MakeSpec(1);
+  spec.model = ModelOf(Gpt2Program(spec.model.gpt2, /*fused_gelu=*/true, "bfloat16"));
+  spec.training.precision = Precision::kBf16;
+  spec.codecs.stash = stash;
+  EXPECT_TRUE(BuildLayout(0.0, &spec).ok());
+  EXPECT_TRUE(CheckPrecision(spec.training.precision, spec.model).ok());
+  return spec;
+}
+
+TEST(TorchRuntimeTest, LoadsWeightsAsBf16) {
+  const JobSpec spec = Bf16Spec("fp32");
+  auto runtime = MakeRuntime(spec, "host", nullptr);
+  const uint64_t before = runtime->device_memory().live_bytes;
+  std::shared_ptr<HostStage> host = FilledHost(spec, StageId(1), runtime.get(), 0.01f);
+  const std::weak_ptr<HostStage> source = host;
+  uint64_t elements = 0;
+  for (const TensorUse& use : spec.stages[1].uses) {
+    elements += spec.tensors[use.tensor.value()].elements();
+  }
+  auto weights = runtime->Load(StageId(1), std::move(host));
+  EXPECT_TRUE(source.expired()) << "the FP32 values are still there";
+  EXPECT_EQ(runtime->device_memory().live_bytes, before + 2 * elements);
+  weights = nullptr;
+  EXPECT_EQ(runtime->device_memory().live_bytes, before);
+}
+
+TEST(TorchRuntimeTest, StashesBf16InItsBytes) {
+  constexpr uint64_t kElements = 2 * 32 * 64;
+  const struct {
+    const char* stash;
+    uint64_t bytes;  // of an element
+  } cases[] = {{"fp32", 2}, {"bf16", 2}, {"fp16", 2}, {"fp8_e5m2", 1}};
+  for (const auto& c : cases) {
+    for (const char* const place : {"host", "device"}) {
+      const JobSpec spec = Bf16Spec(c.stash);
+      MemoryAccount account;
+      auto runtime = MakeRuntime(spec, place, &account);
+      auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
+      const uint64_t before = runtime->device_memory().live_bytes;
+      ActivationPtr out = *runtime->program(StageId(0)).Forward(*weights, MakeBatch(), nullptr);
+      ActivationPtr stashed = *runtime->Stash(std::move(out));
+      EXPECT_EQ(stashed->bytes(), kElements * c.bytes) << c.stash;
+      const bool on_host = std::string(place) == "host";
+      EXPECT_EQ(account.live_bytes(MemoryKind::kStash), on_host ? kElements * c.bytes : 0);
+      const ActivationPtr in = *runtime->Unstash(std::move(stashed));
+      EXPECT_EQ(in->bytes(), 2 * kElements) << c.stash;
+      EXPECT_GE(runtime->device_memory().live_bytes, before + 2 * kElements);
+      weights = runtime->Load(StageId(1), FilledHost(spec, StageId(1), runtime.get(), 0.01f));
+      const auto next = runtime->program(StageId(1)).Forward(*weights, MakeBatch(), in);
+      ASSERT_TRUE(next.ok()) << next.status();
+      EXPECT_EQ((*next)->bytes(), 2 * kElements);
+    }
+  }
 }
 
 TEST(TorchRuntimeTest, HasSecondCopiesForBothAxes) {

@@ -8,20 +8,23 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "c10/core/ScalarType.h"
 #include "c10/util/Exception.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {
 
-// Tensors of one stage, by TensorUse; FP32, contiguous, [rows, cols] or [cols].
+// Tensors of one stage, by TensorUse; contiguous, [rows, cols] or [cols].
 using StageTensors = std::vector<at::Tensor>;
 
 // The result of a backward pass.
 struct TorchBackward {
-  at::Tensor grad_in;     // undefined for the first stage
-  StageTensors gradient;  // each is the only reference to its memory, so that a sum may reuse it
-  // For the last stage: FP32 [rows], the logarithm of the probability of each row's label;
-  // arbitrary where the label does not count.
+  at::Tensor grad_in;  // undefined for the first stage; may be for the lowest one with training
+  // FP32. Each is the only reference to its memory, so that a sum may reuse it. A frozen tensor may
+  // have none.
+  StageTensors gradient;
+  // For the last stage: FP32 [rows], minus the loss of each row, which is the logarithm of the
+  // probability of its label; arbitrary where the label does not count.
   at::Tensor label_log_p;
 };
 
@@ -32,6 +35,9 @@ struct TorchBackward {
 class TorchStage {
  public:
   virtual ~TorchStage() = default;
+
+  // The element type of weights, activations and gradients of activations: FP32, BF16 or FP16.
+  virtual at::ScalarType type() const { return at::kFloat; }
 
   // As StageProgram::Forward, except that the result is not rounded. It is contiguous and has its
   // own memory, which the caller may write. `in` is undefined for the first stage. Not called for
@@ -47,13 +53,16 @@ class TorchStage {
                                  const StageTensors& for_input_gradient, const MicroBatch& batch,
                                  const at::Tensor& in, const at::Tensor& grad_out,
                                  int loss_scale_log2) const = 0;
-  // Returns the label_log_p of Backward, bit for bit. Only called for the last stage, as Logits;
+  // Returns the label_log_p of Backward, bit for bit, but without label smoothing. Unless it is
+  // null, sets *predictions_or_null to what is predicted for each sample: int64 classes, of several
+  // with the highest score the lowest, or FP32 numbers. Only called for the last stage, as Logits;
   // the others need not implement the two.
   virtual at::Tensor LabelLogP(const StageTensors& /*weights*/, const MicroBatch& /*batch*/,
-                               const at::Tensor& /*in*/) const {
+                               const at::Tensor& /*in*/,
+                               at::Tensor* /*predictions_or_null*/) const {
     TORCH_CHECK(false, "only the last stage has a loss");
   }
-  // Returns the last stage's scores [rows of `in`, vocabulary]; `in` is [rows, width].
+  // Returns the last stage's scores [rows of `in`, vocabulary] as FP32; `in` is [rows, width].
   virtual at::Tensor Logits(const StageTensors& /*weights*/, const at::Tensor& /*in*/) const {
     TORCH_CHECK(false, "only the last stage has scores");
   }

@@ -27,7 +27,9 @@ namespace {
 using at::Tensor;
 
 // Returns the folder that holds the model itself.
-absl::StatusOr<std::string> ModelFolder(const std::string& model_dir) {
+absl::StatusOr<std::string> ModelFolder(const std::string& given) {
+  EPS_ASSIGN_OR_RETURN(const ModelPlace place, FindModel(given));
+  const std::string& model_dir = place.path;
   if (HoldsExportedModel(model_dir) || std::ifstream(model_dir + "/config.json").good()) {
     return model_dir;
   }
@@ -97,7 +99,10 @@ class StageGenerator final : public Generator {
       stages_.push_back(std::move(stage));
       weights_.emplace_back();
       for (const TensorUse& use : spec_.stages[s].uses) {
-        weights_.back().push_back(tensors[use.tensor.value()]);
+        Tensor& tensor = tensors[use.tensor.value()];
+        EPS_RETURN_IF_ERROR(
+            CatchTorch("loading the model", [&] { tensor = tensor.to(stages_.back()->type()); }));
+        weights_.back().push_back(tensor);
       }
     }
     return absl::OkStatus();

@@ -372,8 +372,8 @@ class HeadStage final : public Gpt2Stage {
     return out;
   }
 
-  Tensor LabelLogP(const StageTensors& w, const MicroBatch& batch,
-                   const Tensor& in) const override {
+  Tensor LabelLogP(const StageTensors& w, const MicroBatch& batch, const Tensor& in,
+                   Tensor* /*predictions_or_null*/) const override {
     const Tensor x = in.view({-1, width_});
     const Tensor h = LayerNorm(x, w[ln_weight_], w[ln_bias_], eps_).y;
     const Tensor labels = IdTensor(batch.labels, batch, x).view({-1});
@@ -400,7 +400,7 @@ class HeadStage final : public Gpt2Stage {
     const Tensor h = h_all.narrow(0, first, count);
     const Tensor scores =
         LabelLogPGradient(at::mm(h, weight.t()), labels_all.narrow(0, first, count), scale,
-                          out->label_log_p.narrow(0, first, count));
+                          spec_.training.label_smoothing, out->label_log_p.narrow(0, first, count));
     Tensor& dweight = out->gradient[lm_weight_];
     if (dweight.defined()) {
       dweight.addmm_(scores.t(), h);

@@ -48,6 +48,7 @@ struct Case {
   double resid_pdrop, embd_pdrop, attn_pdrop;
   int loss_scale_log2;
   bool padded;  // some positions do not count
+  double smoothing = 0;
 };
 
 JobSpec MakeSpec(const Case& c) {
@@ -67,6 +68,7 @@ JobSpec MakeSpec(const Case& c) {
   spec.training.micro_batches = c.micro_batches;
   spec.training.seq_len = c.seq;
   spec.training.loss_block_tokens = c.loss_block;
+  spec.training.label_smoothing = c.smoothing;
   EXPECT_TRUE(BuildLayout(0.01, &spec).ok());
   return spec;
 }
@@ -228,9 +230,10 @@ class Reference {
       outputs.push_back(head[2].detach().clone().set_requires_grad(true));
       const Tensor scores = at::matmul(h.narrow(0, first, n), outputs.back().t());
       const Tensor target = labels.narrow(0, first, n);
-      roots.push_back(at::cross_entropy_loss(scores, target, {}, at::Reduction::Sum, kIgnoreLabel));
-      const Tensor each =
-          at::cross_entropy_loss(scores.detach(), target, {}, at::Reduction::None, kIgnoreLabel);
+      roots.push_back(at::cross_entropy_loss(scores, target, {}, at::Reduction::Sum, kIgnoreLabel,
+                                             c_.smoothing));
+      const Tensor each = at::cross_entropy_loss(scores.detach(), target, {}, at::Reduction::None,
+                                                 kIgnoreLabel, c_.smoothing);
       for (int64_t i = 0; i < n; ++i) {
         if (target[i].item<int64_t>() == kIgnoreLabel) continue;
         result.loss.sum += static_cast<double>(each[i].item<float>());
@@ -380,6 +383,7 @@ const Case kCases[] = {
     {"Dropout", 2, 4, 64, 67, 16, 2, 2, 1024, true, 0.1, 0.2, 0.3, 0, false},
     {"DropoutOutsideAttention", 1, 4, 64, 67, 16, 2, 4, 32, false, 0.1, 0.1, 0, 0, false},
     {"LossScaleAndPadding", 1, 2, 32, 61, 12, 3, 1, 16, true, 0, 0, 0, 7, true},
+    {"Smoothing", 1, 2, 32, 61, 12, 3, 2, 16, true, 0, 0, 0, 3, true, 0.1},
     {"Wide", 2, 8, 256, 256, 96, 4, 2, 100, true, 0.1, 0, 0, 0, false},
 };
 INSTANTIATE_TEST_SUITE_P(All, Gpt2Test, testing::ValuesIn(kCases),

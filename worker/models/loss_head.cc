@@ -16,13 +16,18 @@ void CopyLabels(const Tensor& log_p, const Tensor& targets, const Tensor& out) {
   out.copy_(log_p.gather(1, targets).squeeze(1));
 }
 
-// Sets `scores` to zero except value * counted[row] at each row's target.
-void SetLabels(const Tensor& targets, const Tensor& counted, double value, Tensor* scores) {
-  scores->zero_();
+// Sets `scores` to other * counted[row] except value * counted[row] at each row's target.
+void SetLabels(const Tensor& targets, const Tensor& counted, float value, float other,
+               Tensor* scores) {
   if (scores->device().is_cpu()) {
+    if (other == 0) {
+      scores->zero_();
+    } else {
+      scores->copy_(counted.mul(other).expand_as(*scores));
+    }
     scores->scatter_(1, targets, counted.mul(value));
   } else {  // a device's scatter of a tensor counts as nondeterministic
-    scores->scatter_(1, targets, value).mul_(counted);
+    scores->fill_(other).scatter_(1, targets, value).mul_(counted);
   }
 }
 
@@ -33,13 +38,17 @@ void WriteLabelLogP(const Tensor& scores, const Tensor& labels, const Tensor& la
              label_log_p);
 }
 
-Tensor LabelLogPGradient(Tensor scores, const Tensor& labels, double scale,
+Tensor LabelLogPGradient(Tensor scores, const Tensor& labels, double scale, double smoothing,
                          const Tensor& label_log_p) {
   const Tensor counted = labels.ne(kIgnoreLabel);
   const Tensor targets = labels.clamp_min(0).unsqueeze(1);
   const Tensor log_p = at::_log_softmax(scores, 1, /*half_to_float=*/false);
   CopyLabels(log_p, targets, label_log_p);
-  SetLabels(targets, counted.to(at::kFloat).unsqueeze(1), -scale, &scores);
+  const double share = smoothing / static_cast<double>(scores.size(1));  // of each class
+  if (smoothing > 0) label_log_p.mul_(1 - smoothing).add_(log_p.sum(1).mul_(share));
+  const auto of_all = static_cast<float>(-scale * share);
+  SetLabels(targets, counted.to(at::kFloat).unsqueeze(1),
+            static_cast<float>(-scale * (1 - smoothing)) + of_all, of_all, &scores);
   return at::_log_softmax_backward_data(scores, log_p, 1, at::kFloat);
 }
 

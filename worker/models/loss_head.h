@@ -17,9 +17,10 @@ namespace eps {
 void WriteLabelLogP(const at::Tensor& scores, const at::Tensor& labels,
                     const at::Tensor& label_log_p);
 // The same, and returns the gradient of -scale * (sum of the rows that count) by the scores. Uses
-// the memory of `scores`, whose values are lost.
+// the memory of `scores`, whose values are lost. With `smoothing` s, a row is
+// (1 - s) * log p(label) + s * (mean of log p over the classes), as in torch.nn.CrossEntropyLoss.
 at::Tensor LabelLogPGradient(at::Tensor scores, const at::Tensor& labels, double scale,
-                             const at::Tensor& label_log_p);
+                             double smoothing, const at::Tensor& label_log_p);
 
 // Squared error: `scores` is FP32 [rows] or [rows, 1], `targets` FP32 [rows]. Writes
 // -(score - target)^2 to `minus_loss` and returns the gradient of -scale * its sum.

@@ -126,6 +126,22 @@ IValue ItemOf(const IValue& list, int64_t index) {
   return elements[static_cast<size_t>(index)];
 }
 
+// Computes a lookup or a norm of x. `argument(i)` returns an argument.
+template <class Argument>
+Tensor WithWideSums(OpKind kind, const Tensor& x, const Argument& argument) {
+  switch (kind) {
+    case OpKind::kEmbedding:
+      return EmbeddingWithWideSums(x, argument(1).toTensor(), argument(2).toInt(),
+                                   argument(3).toBool());
+    case OpKind::kIndex:
+      return IndexWithWideSums(x, argument(1).template to<c10::List<std::optional<Tensor>>>());
+    default:
+      return LayerNormWithWideSums(
+          x, argument(1).toIntVector(), argument(2).template toOptional<Tensor>(),
+          argument(3).template toOptional<Tensor>(), argument(4).toDouble());
+  }
+}
+
 // Returns the dropout probability of a call; it must be a number, because it is a setting.
 absl::StatusOr<double> ProbabilityOf(const Op& op) {
   const size_t at = op.kind == OpKind::kDropout ? kDropoutProbability : kAttentionProbability;
@@ -272,7 +288,7 @@ IValue ProgramEvaluator::Compute(const Call& call, const ProgramInputs& inputs, 
       const Tensor x = argument(0).toTensor();
       const double p = argument(kDropoutProbability).toDouble();
       const bool drops = p > 0 && argument(kDropoutProbability + 1).toBool() && inputs.masks;
-      return drops ? x.mul(mask(x, p)) : x;
+      return drops ? x.mul(mask(x, p)).to(x.scalar_type()) : x;
     }
     case OpKind::kAttention: {
       const double p = argument(kAttentionProbability).toDouble();
@@ -282,6 +298,13 @@ IValue ProgramEvaluator::Compute(const Call& call, const ProgramInputs& inputs, 
                                       argument(5).toBool(),   argument(6).toOptional<double>(),
                                       argument(7).toBool()};
       return AttentionWithDropout(attention, [&](const Tensor& like) { return mask(like, p); });
+    }
+    case OpKind::kEmbedding:
+    case OpKind::kIndex:
+    case OpKind::kLayerNorm: {
+      const Tensor x = argument(0).toTensor();
+      if (!at::GradMode::is_enabled() || !AddsIn16Bits(x)) break;
+      return WithWideSums(op.kind, x, argument);
     }
     case OpKind::kOperator:
       break;

@@ -23,12 +23,12 @@ struct ProgramWeight {
   // If defined, products with the weight compute the gradient of their input with it
   // (docs/quantization.md).
   at::Tensor for_input_gradient;
-  // If set, products with the weight add its gradient here, in place where something is there, and
-  // autograd sees no gradient.
+  // If set, products with the weight add its gradient here in FP32, in place where something is
+  // there, and autograd sees no gradient.
   at::Tensor* gradient_sum = nullptr;
 };
 
-// Returns the mask of a dropout site, to multiply with; not called for a probability of 0.
+// Returns the FP32 mask of a dropout site, to multiply with; not called for a probability of 0.
 using MaskSource = std::function<at::Tensor(uint16_t site, double p, at::IntArrayRef shape,
                                             const at::Tensor& like)>;
 

@@ -31,24 +31,13 @@
 #include "nlohmann/json.hpp"
 #include "worker/models/program_ops.h"
 #include "worker/models/program_substitutions.h"
+#include "worker/models/testing/values.h"
 
 namespace eps {
 namespace {
 
 using at::Tensor;
 using nlohmann::json;
-
-// Reproducible values around 0 that differ everywhere.
-Tensor Values(std::vector<int64_t> shape, uint32_t seed, float scale = 0.5f) {
-  Tensor out = at::zeros(shape);
-  uint32_t state = seed * 2654435761u + 1;
-  float* const data = out.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < out.numel(); ++i) {
-    state = state * 1664525u + 1013904223u;
-    data[i] = (static_cast<float>(state >> 8) / 16777216.0f - 0.5f) * scale;
-  }
-  return out;
-}
 
 // A stage of `inputs` tensors as weights and the calls of `calls`, the last of which is the output.
 std::unique_ptr<const ProgramEvaluator> EvaluatorOf(uint32_t weights, const std::string& calls) {

@@ -22,7 +22,10 @@ struct OwnOp {
   OpKind kind;
 };
 constexpr OwnOp kSubstituted[] = {{kDropoutOp, OpKind::kDropout},
-                                  {kAttentionOp, OpKind::kAttention}};
+                                  {kAttentionOp, OpKind::kAttention},
+                                  {"aten::embedding", OpKind::kEmbedding},
+                                  {"aten::index.Tensor", OpKind::kIndex},
+                                  {"aten::layer_norm", OpKind::kLayerNorm}};
 constexpr OwnOp kOwn[] = {
     {"item", OpKind::kItem},
     {"int.add", OpKind::kAdd},

@@ -25,7 +25,10 @@ enum class OpKind {
   kOperator,   // of LibTorch
   kDropout,    // aten::dropout
   kAttention,  // aten::scaled_dot_product_attention
-  kItem,       // of a list or tuple
+  kEmbedding,  // aten::embedding and the next two: in 16 bits, gradients are summed in FP32
+  kIndex,
+  kLayerNorm,
+  kItem,  // of a list or tuple
   kAdd,
   kSub,
   kMul,
@@ -60,7 +63,7 @@ struct OpArgument {
 struct Op {
   OpKind kind = OpKind::kOperator;
   std::string name;
-  std::optional<c10::OperatorHandle> handle;  // of kOperator, kDropout and kAttention
+  std::optional<c10::OperatorHandle> handle;  // of the operators of LibTorch
   std::vector<OpArgument> arguments;          // all of the schema
   SlotType result = SlotType::kTensor;
 };

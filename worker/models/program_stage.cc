@@ -1,7 +1,7 @@
 // The stages of a model program (docs/formats/model_program.md). Forward runs the calls of the
 // stage; Backward runs them again under autograd and takes the gradients from the graph, each
-// weight being one leaf. The bits are those of LibTorch's operators in the order of the program,
-// except:
+// weight being one leaf, whose gradient autograd adds in FP32. The bits are those of LibTorch's
+// operators in the order of the program, except:
 //
 //   dropout    y = x * mask(site); the attention with dropout is written out
 //              (program_substitutions.h)
@@ -10,6 +10,8 @@
 //              else for all rows at once: scores = calls(block); the gradient of the scores as in
 //              loss_head.h; the gradient of a weight that only multiplies is mm for the first
 //              block, addmm_ into it for the others; the others add the blocks' gradients
+//   BF16       dropout multiplies in FP32; the sums over rows of lookups and norms are FP32; the
+//              loss is that of the scores as FP32; the gradients of blocks are added in FP32
 
 #include <algorithm>
 #include <cmath>
@@ -43,8 +45,10 @@ using at::Tensor;
 
 // Returns a gradient that is contiguous and the only reference to its memory; zeros if there is
 // none.
-Tensor Owned(Tensor gradient, const Tensor& like) {
-  if (!gradient.defined()) return at::zeros(like.sizes(), like.options().requires_grad(false));
+Tensor Owned(Tensor gradient, const Tensor& like, at::ScalarType type) {
+  if (!gradient.defined()) {
+    return at::zeros(like.sizes(), like.options().dtype(type).requires_grad(false));
+  }
   const bool shared = gradient.use_count() > 1 || gradient.storage().use_count() > 1;
   return gradient.is_contiguous() && !shared ? gradient
                                              : gradient.clone(at::MemoryFormat::Contiguous);
@@ -69,9 +73,17 @@ class ProgramStage : public TorchStage {
         stage_(stage),
         program_(*spec.model.program),
         of_stage_(program_.stages[stage.value()]),
+        type_(ScalarTypeOf(program_.type)),
         list_(program_.calls_of(stage.value())),
         calls_(std::move(calls)),
-        constants_(ProgramConstants(program_, of_stage_)) {}
+        constants_(ProgramConstants(program_, of_stage_)),
+        passes_gradient_(spec.LowestTrainableStage() < stage) {
+    for (const TensorUse& use : spec.stages[stage.value()].uses) {
+      trains_.push_back(!spec.IsFrozen(use.tensor));
+    }
+  }
+
+  at::ScalarType type() const override { return type_; }
 
   Tensor Forward(const StageTensors& weights, const MicroBatch& batch,
                  const Tensor& in) const override {
@@ -91,10 +103,8 @@ class ProgramStage : public TorchStage {
     const StageTensors weights = WithSomeValues(given, grad_out);
     ProgramInputs inputs = InputsOf(weights, has_values ? for_input_gradient : weights, batch);
     std::vector<Tensor> leaves = MakeLeaves(&inputs);
-    if (in.defined()) {
-      inputs.activation = in.detach().requires_grad_(true);
-      leaves.push_back(inputs.activation);
-    }
+    if (in.defined()) inputs.activation = in.detach();
+    if (passes_gradient_) leaves.push_back(inputs.activation.requires_grad_(true));
     std::vector<Tensor> gradients;
     {
       const at::AutoGradMode with_grad(true);
@@ -102,13 +112,15 @@ class ProgramStage : public TorchStage {
       gradients = Gradients(std::move(y), leaves, grad_out);
     }
     TorchBackward out;
-    if (in.defined()) {
-      out.grad_in = Owned(std::move(gradients.back()), in);
+    if (passes_gradient_) {
+      out.grad_in = Owned(std::move(gradients.back()), in, type_);
       gradients.pop_back();
     }
+    out.gradient = ByUse(std::move(gradients));
     for (size_t use = 0; use < weights.size(); ++use) {
-      out.gradient.push_back(
-          Owned(std::move(gradients[use]), weights[use]).view(weights[use].sizes()));
+      if (!trains_[use]) continue;
+      Tensor& gradient = out.gradient[use];
+      gradient = Owned(std::move(gradient), weights[use], at::kFloat).view(weights[use].sizes());
     }
     return out;
   }
@@ -141,14 +153,27 @@ class ProgramStage : public TorchStage {
     return inputs;
   }
 
-  // Makes each weight a leaf of its own; returns the leaves.
-  static std::vector<Tensor> MakeLeaves(ProgramInputs* inputs) {
+  // Makes each weight that is trained a leaf of its own; returns the leaves.
+  std::vector<Tensor> MakeLeaves(ProgramInputs* inputs) const {
     std::vector<Tensor> leaves;
-    for (ProgramWeight& weight : inputs->weights) {
-      weight.value = weight.value.detach().requires_grad_(true);
-      leaves.push_back(weight.value);
+    for (size_t use = 0; use < trains_.size(); ++use) {
+      Tensor& weight = inputs->weights[use].value;
+      weight = weight.detach();
+      if (!trains_[use]) continue;
+      weight.requires_grad_(true).set_grad_dtype(at::kFloat);
+      leaves.push_back(weight);
     }
     return leaves;
+  }
+
+  // Puts the gradients of the leaves at their uses; frozen ones stay undefined.
+  std::vector<Tensor> ByUse(std::vector<Tensor> of_leaves) const {
+    std::vector<Tensor> by_use(trains_.size());
+    size_t leaf = 0;
+    for (size_t use = 0; use < trains_.size(); ++use) {
+      if (trains_[use]) by_use[use] = std::move(of_leaves[leaf++]);
+    }
+    return by_use;
   }
 
   // Returns the gradients of the leaves and frees the graph of `y`.
@@ -163,9 +188,9 @@ class ProgramStage : public TorchStage {
   Tensor Checked(Tensor y, const MicroBatch& batch) const {
     const int64_t tokens = program_.tokens > 0 ? program_.tokens : batch.seq_len;
     const std::vector<int64_t> expected = {batch.samples, tokens, program_.width};
-    TORCH_CHECK(y.sizes() == expected && y.scalar_type() == at::kFloat,
+    TORCH_CHECK(y.sizes() == expected && y.scalar_type() == type_,
                 "the program gives an activation of type ", y.scalar_type(), " and shape ",
-                y.sizes(), ", expected Float ", at::IntArrayRef(expected));
+                y.sizes(), ", expected ", type_, " ", at::IntArrayRef(expected));
     return y;
   }
 
@@ -173,9 +198,12 @@ class ProgramStage : public TorchStage {
   const StageId stage_;
   const ModelProgram& program_;
   const ProgramStageSpec& of_stage_;
+  const at::ScalarType type_;
   const CallList& list_;
   const std::unique_ptr<const ProgramEvaluator> calls_;
   const std::vector<Tensor> constants_;
+  const bool passes_gradient_;  // to the stage below
+  std::vector<bool> trains_;    // by use: it is not frozen
 };
 
 // The last stage: scores and their loss.
@@ -192,7 +220,7 @@ class ProgramHead final : public ProgramStage {
     const double scale = std::ldexp(1.0, -loss_scale_log2);
     ForEachBlock(weights, for_input_gradient, batch, in, [&](Block block) {
       for (size_t use = 0; use < weights.size(); ++use) {
-        if (!calls_->IsMultipliedOnly(use)) continue;
+        if (!trains_[use] || !calls_->IsMultipliedOnly(use)) continue;
         block.inputs.weights[use].gradient_sum = &out.gradient[use];
       }
       std::vector<Tensor> leaves = MakeLeaves(&block.inputs);
@@ -205,24 +233,28 @@ class ProgramHead final : public ProgramStage {
         const Tensor dscores = ScoresGradient(block, scores, scale, &out);
         gradients = Gradients(std::move(scores), leaves, dscores);
       }
-      block.RowsOf(out.grad_in).copy_(Owned(gradients.back(), block.inputs.activation));
+      block.RowsOf(out.grad_in).copy_(Owned(gradients.back(), block.inputs.activation, type_));
+      gradients.pop_back();
+      gradients = ByUse(std::move(gradients));
       for (size_t use = 0; use < weights.size(); ++use) {
-        AddGradient(std::move(gradients[use]), weights[use], &out.gradient[use]);
+        AddGradient(std::move(gradients[use]), &out.gradient[use]);
       }
     });
     for (size_t use = 0; use < weights.size(); ++use) {
-      out.gradient[use] = Owned(std::move(out.gradient[use]), weights[use]);
+      if (!trains_[use]) continue;
+      out.gradient[use] = Owned(std::move(out.gradient[use]), weights[use], at::kFloat);
       out.gradient[use] = out.gradient[use].view(weights[use].sizes());
     }
     return out;
   }
 
-  Tensor LabelLogP(const StageTensors& weights, const MicroBatch& batch,
-                   const Tensor& in) const override {
+  Tensor LabelLogP(const StageTensors& weights, const MicroBatch& batch, const Tensor& in,
+                   Tensor* predictions_or_null) const override {
     TorchBackward out;
     ForEachBlock(weights, weights, batch, in, [&](const Block& block) {
       const Tensor scores = calls_->Run(block.inputs);
-      const Tensor rows = RowsOfScores(block, scores, &out);
+      const Tensor rows = RowsOfScores(block, scores, &out).to(at::kFloat);
+      if (predictions_or_null != nullptr) *predictions_or_null = PredictionsOf(rows);
       if (program_.head == HeadKind::kMse) {
         SquaredErrorGradient(rows, block.labels, 1.0, block.Part(out.label_log_p));
       } else {
@@ -242,7 +274,7 @@ class ProgramHead final : public ProgramStage {
     batch.tokens.resize(batch.seq_len);
     ProgramInputs inputs = InputsOf(weights, weights, batch);
     inputs.activation = in.unsqueeze(0);
-    return calls_->Run(inputs).squeeze(0);
+    return calls_->Run(inputs).squeeze(0).to(at::kFloat);
   }
 
  private:
@@ -300,36 +332,49 @@ class ProgramHead final : public ProgramStage {
 
   // Returns the scores as [rows, classes], and makes room for the losses of all rows.
   Tensor RowsOfScores(const Block& block, const Tensor& scores, TorchBackward* out) const {
-    TORCH_CHECK(
-        scores.scalar_type() == at::kFloat && scores.dim() > 0 && scores.numel() % block.count == 0,
-        "the head gives scores of type ", scores.scalar_type(), " and shape ", scores.sizes(),
-        " for ", block.count, " rows");
+    const bool typed = scores.scalar_type() == type_ || scores.scalar_type() == at::kFloat;
+    TORCH_CHECK(typed && scores.dim() > 0 && scores.numel() % block.count == 0,
+                "the head gives scores of type ", scores.scalar_type(), " and shape ",
+                scores.sizes(), " for ", block.count, " rows");
     if (!out->label_log_p.defined()) {
-      out->label_log_p = at::empty({block.rows}, scores.options().requires_grad(false));
+      out->label_log_p =
+          at::empty({block.rows}, scores.options().dtype(at::kFloat).requires_grad(false));
     }
     return scores.reshape({block.count, -1});
   }
 
-  // Fills the block's part of out->label_log_p; returns the gradient of `scores`, whose values are
-  // lost if nothing else needs them.
+  // Fills the block's part of out->label_log_p; returns the gradient of `scores`, in their type.
+  // The values of `scores` are lost if nothing else needs them.
   Tensor ScoresGradient(const Block& block, const Tensor& scores, double scale,
                         TorchBackward* out) const {
     const at::NoGradGuard no_grad;
     Tensor rows = RowsOfScores(block, scores.detach(), out);
+    const bool is_copy = rows.scalar_type() != at::kFloat;
+    if (is_copy) rows = rows.to(at::kFloat);
     const Tensor minus_loss = block.Part(out->label_log_p);
+    Tensor gradient;
     if (program_.head == HeadKind::kMse) {
-      return SquaredErrorGradient(rows, block.labels, scale, minus_loss).view(scores.sizes());
+      gradient = SquaredErrorGradient(rows, block.labels, scale, minus_loss);
+    } else {
+      if (!is_copy && !calls_->output_is_free()) rows = rows.clone();
+      gradient = LabelLogPGradient(std::move(rows), block.labels, scale,
+                                   spec_.training.label_smoothing, minus_loss);
     }
-    if (!calls_->output_is_free()) rows = rows.clone();
-    return LabelLogPGradient(std::move(rows), block.labels, scale, minus_loss).view(scores.sizes());
+    return gradient.to(scores.scalar_type()).view(scores.sizes());
   }
 
-  static void AddGradient(Tensor gradient, const Tensor& like, Tensor* sum) {
+  // Such a head has one block. argmax takes the first of several highest scores.
+  Tensor PredictionsOf(const Tensor& rows) const {
+    TORCH_CHECK(program_.head != HeadKind::kTokens, "predictions of tokens are not counted");
+    return program_.head == HeadKind::kMse ? rows.view({-1}).clone() : rows.argmax(1);
+  }
+
+  static void AddGradient(Tensor gradient, Tensor* sum) {
     if (!gradient.defined()) return;
     if (sum->defined()) {
       sum->add_(gradient.view(sum->sizes()));
     } else {
-      *sum = Owned(std::move(gradient), like);
+      *sum = Owned(std::move(gradient), Tensor(), at::kFloat);
     }
   }
 };

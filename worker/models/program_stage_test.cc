@@ -15,6 +15,7 @@
 #include "ATen/ops/mse_loss.h"
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
+#include "ATen/ops/zeros_like.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/job/layout/model_layout.h"
@@ -25,107 +26,13 @@
 #include "worker/exec/torch_stage.h"
 #include "worker/models/model_stages.h"
 #include "worker/models/program_tensors.h"
+#include "worker/models/testing/stage_runs.h"
 
 namespace eps {
 namespace {
 
 using at::Tensor;
 using nlohmann::json;
-
-// Reproducible values around 0 that differ everywhere.
-Tensor Values(std::vector<int64_t> shape, uint32_t seed, float scale = 0.5f) {
-  Tensor out = at::zeros(shape);
-  uint32_t state = seed * 2654435761u + 1;
-  float* const data = out.mutable_data_ptr<float>();
-  for (int64_t i = 0; i < out.numel(); ++i) {
-    state = state * 1664525u + 1013904223u;
-    data[i] = (static_cast<float>(state >> 8) / 16777216.0f - 0.5f) * scale;
-  }
-  return out;
-}
-
-JobSpec SpecOf(const ModelSpec& model, uint32_t loss_block) {
-  JobSpec spec;
-  spec.model = model;
-  spec.training.loss_block_tokens = loss_block;
-  spec.training.seed = 5;
-  const absl::Status status = BuildLayout(0.01, &spec);
-  EXPECT_TRUE(status.ok()) << status;
-  return spec;
-}
-
-// The tensors of each stage; a tensor that two stages use is the same in both.
-std::vector<StageTensors> WeightsOf(const JobSpec& spec, float scale = 0.5f) {
-  std::vector<Tensor> tensors;
-  for (const TensorSpec& t : spec.tensors) {
-    std::vector<int64_t> shape = {t.rows, t.cols};
-    if (t.rank == 1) shape.erase(shape.begin());
-    tensors.push_back(Values(shape, static_cast<uint32_t>(tensors.size()), scale));
-    if (t.init == Initializer::kOnes) tensors.back().add_(1.0);
-  }
-  std::vector<StageTensors> weights;
-  for (const StageSpec& stage : spec.stages) {
-    weights.emplace_back();
-    for (const TensorUse& use : stage.uses) weights.back().push_back(tensors[use.tensor.value()]);
-  }
-  return weights;
-}
-
-MicroBatch BatchOf(uint32_t samples, uint32_t seq_len, uint32_t vocabulary) {
-  MicroBatch batch;
-  batch.step = Step(3);
-  batch.index = 1;
-  batch.samples = samples;
-  batch.seq_len = seq_len;
-  for (uint32_t i = 0; i < samples * seq_len; ++i) {
-    batch.tokens.push_back(static_cast<int32_t>((i * 7 + 3) % vocabulary));
-    batch.labels.push_back(i % 5 == 4 ? kIgnoreLabel : static_cast<int32_t>((i * 5) % vocabulary));
-  }
-  return batch;
-}
-
-// All that one micro-batch gives.
-struct Outcome {
-  Tensor label_log_p;
-  std::vector<StageTensors> gradients;
-  std::vector<Tensor> activations;
-};
-
-std::vector<std::unique_ptr<TorchStage>> StagesOf(const JobSpec& spec) {
-  std::vector<std::unique_ptr<TorchStage>> stages;
-  for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-    absl::StatusOr<std::unique_ptr<TorchStage>> stage = NewModelStage(spec, StageId(s));
-    EXPECT_TRUE(stage.ok()) << stage.status();
-    stages.push_back(*std::move(stage));
-  }
-  return stages;
-}
-
-Outcome RunStages(const JobSpec& spec, const std::vector<StageTensors>& weights,
-                  const std::vector<StageTensors>& for_input_gradient, const MicroBatch& batch) {
-  const at::NoGradGuard no_grad;
-  const auto stages = StagesOf(spec);
-  Outcome outcome;
-  outcome.activations.emplace_back();
-  for (size_t s = 0; s + 1 < stages.size(); ++s) {
-    outcome.activations.push_back(stages[s]->Forward(weights[s], batch, outcome.activations[s]));
-  }
-  outcome.gradients.resize(stages.size());
-  Tensor grad;
-  for (size_t s = stages.size(); s-- > 0;) {
-    TorchBackward back = stages[s]->Backward(weights[s], for_input_gradient[s], batch,
-                                             outcome.activations[s], grad, /*loss_scale_log2=*/1);
-    if (s + 1 == stages.size()) {
-      outcome.label_log_p = back.label_log_p;
-      EXPECT_TRUE(stages[s]
-                      ->LabelLogP(weights[s], batch, outcome.activations[s])
-                      .equal(outcome.label_log_p));
-    }
-    grad = back.grad_in;
-    outcome.gradients[s] = std::move(back.gradient);
-  }
-  return outcome;
-}
 
 // Expects equal bits, except for the names in `close`, which only have to be close.
 void ExpectEqual(const JobSpec& spec, const Outcome& a, const Outcome& b,
@@ -264,11 +171,13 @@ TEST(ProgramHead, ComputesClassesAndRegressions) {
     const std::unique_ptr<TorchStage> owner(head);
     const Tensor x = Values({4, 6, 32}, 9, 3.0f);
     TorchBackward ours;
-    Tensor log_p;
+    Tensor log_p, predicted, predicted_of_zeros;
     {
       const at::NoGradGuard no_grad;
       ours = head->Backward(weights.back(), weights.back(), batch, x, Tensor(), 0);
-      log_p = head->LabelLogP(weights.back(), batch, x);
+      log_p = head->LabelLogP(weights.back(), batch, x, &predicted);
+      EXPECT_TRUE(head->LabelLogP(weights.back(), batch, x, nullptr).equal(log_p));
+      head->LabelLogP(weights.back(), batch, at::zeros({4, 6, 32}), &predicted_of_zeros);
     }
     EXPECT_TRUE(log_p.equal(ours.label_log_p));
     const Tensor leaf = x.clone().requires_grad_(true);
@@ -285,6 +194,13 @@ TEST(ProgramHead, ComputesClassesAndRegressions) {
     const auto grads = torch::autograd::grad({each.sum()}, {leaf, w});
     EXPECT_TRUE(ours.grad_in.allclose(grads[0], 1e-5, 1e-6));
     EXPECT_TRUE(ours.gradient[1].allclose(grads[1], 1e-5, 1e-6));
+    // The highest score, and of equal ones the first; or the number.
+    if (regression) {
+      EXPECT_TRUE(predicted.allclose(scores.view({-1})));
+    } else {
+      EXPECT_TRUE(predicted.equal(scores.argmax(1)));
+    }
+    EXPECT_TRUE(predicted_of_zeros.equal(at::zeros_like(predicted)));
     const Tensor losses = ours.label_log_p.neg();
     if (!regression) losses[2] = 0;  // arbitrary where it does not count
     EXPECT_TRUE(losses.allclose(each, 1e-5, 1e-6));
@@ -309,6 +225,35 @@ TEST(ProgramHead, AddsTheGradientsOfBlocks) {
   for (size_t u = 0; u < 2; ++u) {
     EXPECT_TRUE(a.gradients[3][u].allclose(b.gradients[3][u], 1e-4, 1e-6)) << u;
   }
+}
+
+// LibTorch gives a product with a bias as a view, over which the loss may not write by itself.
+TEST(ProgramHead, TheLossMayOverwriteBiasedScores) {
+  // The vector of the norm has as many elements as there are classes, so it can be the bias.
+  const std::string calls = R"([["aten::linear",[{"slot":0},{"slot":2},{"slot":1}]]])";
+  const ModelSpec model = HeadOf("tokens", true, calls, 32);
+  const JobSpec whole = SpecOf(model, 1024);
+  const auto weights = WeightsOf(whole);
+  const MicroBatch batch = BatchOf(2, 9, 32);
+  const Outcome a = RunStages(SpecOf(model, 5), weights, weights, batch);
+  const Outcome b = RunStages(whole, weights, weights, batch);
+  EXPECT_TRUE(a.label_log_p.allclose(b.label_log_p, 1e-6, 1e-7));
+  const auto head = StagesOf(whole).back().release();
+  const std::unique_ptr<TorchStage> owner(head);
+  const Tensor x = Values({2, 9, 32}, 9, 3.0f);
+  TorchBackward ours;
+  {
+    const at::NoGradGuard no_grad;
+    ours = head->Backward(weights.back(), weights.back(), batch, x, Tensor(), 0);
+  }
+  const Tensor bias = weights.back()[0].clone().requires_grad_(true);
+  const Tensor matrix = weights.back()[1].clone().requires_grad_(true);
+  const Tensor labels = at::tensor(at::ArrayRef<int32_t>(batch.labels), at::kLong);
+  const Tensor loss = at::cross_entropy_loss(at::linear(x, matrix, bias).view({-1, 32}), labels, {},
+                                             at::Reduction::Sum, kIgnoreLabel);
+  const auto grads = torch::autograd::grad({loss}, {bias, matrix});
+  EXPECT_TRUE(ours.gradient[0].allclose(grads[0], 1e-4, 1e-6));
+  EXPECT_TRUE(ours.gradient[1].allclose(grads[1], 1e-4, 1e-6));
 }
 
 TEST(ProgramStage, GivesActivationsAndGradientsTheirOwnMemory) {

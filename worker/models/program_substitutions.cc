@@ -5,13 +5,21 @@
 #include <vector>
 
 #include "ATen/ops/_safe_softmax.h"
+#include "ATen/ops/_unsafe_view.h"
 #include "ATen/ops/addmm.h"
 #include "ATen/ops/cat.h"
+#include "ATen/ops/embedding.h"
+#include "ATen/ops/embedding_dense_backward.h"
+#include "ATen/ops/index.h"
+#include "ATen/ops/layer_norm.h"
 #include "ATen/ops/linear.h"
 #include "ATen/ops/matmul.h"
 #include "ATen/ops/mm.h"
+#include "ATen/ops/native_layer_norm.h"
+#include "ATen/ops/native_layer_norm_backward.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/softmax.h"
+#include "ATen/ops/zeros.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace eps {
@@ -31,6 +39,16 @@ Tensor Product(const Tensor& x, const Tensor& weight, const std::optional<Tensor
   return bias.has_value() ? at::addmm(*bias, x, weight) : at::matmul(x, weight);
 }
 
+// LibTorch gives some products as views, which must not be written outside of the function that
+// made them; the scores of a head are. Returns the same values as no view, copied only if the view
+// is not the whole of a contiguous tensor.
+Tensor WithoutViews(const Tensor& y) {
+  if (!y.is_view()) return y;
+  const Tensor base(y._base());
+  const bool is_whole = base.numel() == y.numel() && base.is_contiguous() && y.is_contiguous();
+  return is_whole ? at::_unsafe_view(base, y.sizes()) : y.clone();
+}
+
 // A product whose gradients are computed as autograd computes them, except that the gradient of x
 // uses another matrix, and that of the weight may be added to a sum at once.
 class WeightProduct : public torch::autograd::Function<WeightProduct> {
@@ -42,7 +60,7 @@ class WeightProduct : public torch::autograd::Function<WeightProduct> {
     context->saved_data["bias"] = bias.has_value();
     context->saved_data["sum"] =
         static_cast<int64_t>(reinterpret_cast<intptr_t>(options.gradient_sum));
-    return Product(x, weight, bias, options.out_in);
+    return WithoutViews(Product(x, weight, bias, options.out_in));
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -57,15 +75,98 @@ class WeightProduct : public torch::autograd::Function<WeightProduct> {
     if (context->needs_input_grad(0)) {
       dx = at::mm(dy, out_in ? saved[1] : saved[1].t()).view(x.sizes());
     }
-    const Tensor left = out_in ? dy.t() : rows.t();
-    const Tensor& right = out_in ? rows : dy;
-    Tensor* const target = sum != nullptr ? sum : &dweight;
-    if (target->defined()) {
-      target->addmm_(left, right);
-    } else {
-      *target = at::mm(left, right);
+    if (context->needs_input_grad(1)) {
+      const Tensor left = out_in ? dy.t() : rows.t();
+      const Tensor& right = out_in ? rows : dy;
+      Tensor* const target = sum != nullptr ? sum : &dweight;
+      if (!target->defined()) {
+        *target = at::mm(left, right).to(at::kFloat);
+      } else if (left.scalar_type() == at::kFloat) {
+        target->addmm_(left, right);
+      } else {
+        target->add_(at::mm(left, right));
+      }
     }
     if (context->saved_data["bias"].toBool()) dbias = dy.sum(0);
+    return {dx, dweight, dbias, Tensor()};
+  }
+};
+
+class WideEmbedding : public torch::autograd::Function<WideEmbedding> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& weight, const Tensor& indices,
+                        int64_t padding_idx, bool scale_grad_by_freq) {
+    context->saved_data["indices"] = indices;
+    context->saved_data["rows"] = weight.size(0);
+    context->saved_data["padding"] = padding_idx;
+    context->saved_data["scale"] = scale_grad_by_freq;
+    return at::embedding(weight, indices, padding_idx, scale_grad_by_freq);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const auto& saved = context->saved_data;
+    return {at::embedding_dense_backward(grads[0].to(at::kFloat), saved.at("indices").toTensor(),
+                                         saved.at("rows").toInt(), saved.at("padding").toInt(),
+                                         saved.at("scale").toBool()),
+            Tensor(), Tensor(), Tensor()};
+  }
+};
+
+using Indices = c10::List<std::optional<Tensor>>;
+
+class WideIndex : public torch::autograd::Function<WideIndex> {
+ public:
+  struct Where {
+    Indices indices;
+  };
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Where& where) {
+    context->saved_data["indices"] = where.indices;
+    context->saved_data["sizes"] = x.sizes();
+    return at::index(x, where.indices);
+  }
+
+  // Threads add FP32 in the order of the indices if LibTorch's algorithms are deterministic
+  // (worker/exec/torch_runtime.cc).
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const auto& saved = context->saved_data;
+    const Tensor sum =
+        at::zeros(saved.at("sizes").toIntVector(), grads[0].options().dtype(at::kFloat));
+    sum.index_put_(saved.at("indices").to<Indices>(), grads[0].to(at::kFloat),
+                   /*accumulate=*/true);
+    return {sum, Tensor()};
+  }
+};
+
+// Its backward pass computes the statistics of the rows again.
+class WideLayerNorm : public torch::autograd::Function<WideLayerNorm> {
+ public:
+  struct Rows {
+    std::vector<int64_t> shape;
+    double eps;
+  };
+  static Tensor forward(AutogradContext* context, const Tensor& x,
+                        const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+                        const Rows& rows) {
+    context->save_for_backward({x, weight.value_or(Tensor()), bias.value_or(Tensor())});
+    context->saved_data["shape"] = rows.shape;
+    context->saved_data["eps"] = rows.eps;
+    return at::layer_norm(x, rows.shape, weight, bias, rows.eps);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    const auto wide = [](const Tensor& x) {
+      return x.defined() ? std::optional<Tensor>(x.to(at::kFloat)) : std::nullopt;
+    };
+    const Tensor x = saved[0].to(at::kFloat);
+    const std::optional<Tensor> weight = wide(saved[1]);
+    const std::optional<Tensor> bias = wide(saved[2]);
+    const std::vector<int64_t> shape = context->saved_data["shape"].toIntVector();
+    const auto [y, mean, rstd] =
+        at::native_layer_norm(x, shape, weight, bias, context->saved_data["eps"].toDouble());
+    auto [dx, dweight, dbias] =
+        at::native_layer_norm_backward(grads[0].to(at::kFloat), x, shape, mean, rstd, weight, bias,
+                                       {true, weight.has_value(), bias.has_value()});
     return {dx, dweight, dbias, Tensor()};
   }
 };
@@ -81,7 +182,7 @@ Tensor AttentionWithDropout(const AttentionArguments& arguments,
   const double scale =
       arguments.scale.value_or(1.0 / std::sqrt(static_cast<double>(query.size(-1))));
   constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-  Tensor scores = at::matmul(query, key.transpose(-2, -1)).mul(scale);
+  Tensor scores = at::matmul(query, key.transpose(-2, -1)).to(at::kFloat).mul(scale);
   if (arguments.is_causal) {
     TORCH_CHECK(!arguments.mask.has_value(), "an attention is causal and has a mask");
     const Tensor later =
@@ -99,12 +200,31 @@ Tensor AttentionWithDropout(const AttentionArguments& arguments,
     // Gives 0 in a row that is masked everywhere, as of padding.
     probabilities = at::_safe_softmax(scores, -1);
   }
-  return at::matmul(probabilities.mul(mask(probabilities)), value);
+  return at::matmul(probabilities.mul(mask(probabilities)).to(value.scalar_type()), value);
 }
 
 Tensor ProductWithWeight(const Tensor& x, const ProductWeight& weight,
                          const std::optional<Tensor>& bias) {
   return WeightProduct::apply(x, weight.value, bias, weight);
+}
+
+bool AddsIn16Bits(const Tensor& x) {
+  return x.device().is_cpu() && at::isReducedFloatingType(x.scalar_type());
+}
+
+Tensor EmbeddingWithWideSums(const Tensor& weight, const Tensor& indices, int64_t padding_idx,
+                             bool scale_grad_by_freq) {
+  return WideEmbedding::apply(weight, indices, padding_idx, scale_grad_by_freq);
+}
+
+Tensor IndexWithWideSums(const Tensor& x, const Indices& indices) {
+  return WideIndex::apply(x, WideIndex::Where{indices});
+}
+
+Tensor LayerNormWithWideSums(const Tensor& x, const std::vector<int64_t>& shape,
+                             const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+                             double eps) {
+  return WideLayerNorm::apply(x, weight, bias, WideLayerNorm::Rows{shape, eps});
 }
 
 Tensor GroupedProduct(const Tensor& rows, const Tensor& matrices, const Tensor& ends) {

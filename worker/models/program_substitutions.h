@@ -2,11 +2,14 @@
 #define EPS_WORKER_MODELS_PROGRAM_SUBSTITUTIONS_H_
 
 // The functions that replace operators of LibTorch: masks come from the job's own
-// generator, and products with weights may use a second copy. Throws what LibTorch throws.
+// generator, products with weights may use a second copy, and sums over rows of 16-bit values are
+// taken in FP32. Throws what LibTorch throws.
 
 #include <functional>
 #include <optional>
+#include <vector>
 
+#include "ATen/core/List.h"
 #include "ATen/core/Tensor.h"
 
 namespace eps {
@@ -22,7 +25,7 @@ struct AttentionArguments {
 
 // The attention with its probabilities multiplied by `drop(probabilities)`, in the order
 //   scores = matmul(q, k^T) * scale; scores = masked; p = softmax(scores); matmul(p * mask, v)
-// which is that of worker/models/gpt2.cc.
+// which is that of worker/models/gpt2.cc. Of 16-bit arguments only the two products are 16-bit.
 at::Tensor AttentionWithDropout(
     const AttentionArguments& arguments,
     const std::function<at::Tensor(const at::Tensor& probabilities)>& mask);
@@ -35,9 +38,22 @@ struct ProductWeight {
   bool out_in = false;  // y = x W^T
 };
 
-// y = x W + bias or y = x W^T + bias; a bias has one dimension.
+// y = x W + bias or y = x W^T + bias; a bias has one dimension. `gradient_sum` is FP32.
 at::Tensor ProductWithWeight(const at::Tensor& x, const ProductWeight& weight,
                              const std::optional<at::Tensor>& bias);
+
+// Returns whether the backward pass of a lookup or a norm of `x` would add its rows in 16 bits, as
+// LibTorch does on a CPU: 4,096 gradients of 0.01 give 4.
+bool AddsIn16Bits(const at::Tensor& x);
+// As LibTorch's operators, bit for bit, except that their gradients are summed in FP32. The
+// gradient of a weight is FP32 if its leaf asks for that (set_grad_dtype).
+at::Tensor EmbeddingWithWideSums(const at::Tensor& weight, const at::Tensor& indices,
+                                 int64_t padding_idx, bool scale_grad_by_freq);
+at::Tensor IndexWithWideSums(const at::Tensor& x,
+                             const c10::List<std::optional<at::Tensor>>& indices);
+at::Tensor LayerNormWithWideSums(const at::Tensor& x, const std::vector<int64_t>& shape,
+                                 const std::optional<at::Tensor>& weight,
+                                 const std::optional<at::Tensor>& bias, double eps);
 
 // [S, out]: rows [ends[e - 1], ends[e]) of `rows` [S, in] times matrices[e] [in, out].
 at::Tensor GroupedProduct(const at::Tensor& rows, const at::Tensor& matrices,

@@ -64,7 +64,7 @@ std::vector<Tensor> ProgramColumns(const ModelProgram& program, const CallList& 
                                                     : IdTensor(batch.token_types, batch, like));
         break;
       case ProgramInput::kPixelValues:
-        columns.push_back(ImageTensor(program.image, batch, like));
+        columns.push_back(ImageTensor(program.image, batch, like).to(ScalarTypeOf(program.type)));
     }
   }
   return columns;

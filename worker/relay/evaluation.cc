@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/job/evaluation/evaluation_metrics.h"
 #include "base/job/layout/visits.h"
+#include "base/numerics/held_out_counts.h"
 #include "base/status_macros.h"
 #include "worker/relay/weight_stream.h"
 
@@ -18,13 +20,56 @@ struct Item {
   uint32_t index = 0;
 };
 
+// Counts what is predicted for the samples of a batch.
+absl::StatusOr<HeldOutCounts> CountsOf(const ModelSpec& model, const MicroBatch& batch,
+                                       const Predictions& predictions) {
+  const size_t samples = batch.targets.empty() ? batch.labels.size() : batch.targets.size();
+  const size_t predicted = predictions.classes.size() + predictions.numbers.size();
+  if (predicted != samples) {
+    return absl::InternalError(
+        absl::StrCat("the model predicts ", predicted, " values for ", samples, " samples"));
+  }
+  if (!batch.targets.empty()) return SumPairs(predictions.numbers, batch.targets);
+  return CountClasses(predictions.classes, batch.labels, ClassesToCount(model));
+}
+
+// The counts of one part, whose micro-batches are added in order.
+class PartCounts {
+ public:
+  explicit PartCounts(uint32_t micro_batches)
+      : micro_batches_(micro_batches), sums_(micro_batches, AddPairs) {}
+
+  void AddNext(const HeldOutCounts& counts) {
+    AddIntegers(counts, &counts_);
+    sums_.Insert({next_++, 1}, counts.sums);
+  }
+  // Call it once, after all micro-batches. A part without any has as many classes as the others.
+  HeldOutCounts Take(uint32_t classes) {
+    AddIntegers(CountClasses({}, {}, classes), &counts_);
+    if (micro_batches_ > 0) counts_.sums = sums_.Take();
+    return std::move(counts_);
+  }
+
+ private:
+  const uint32_t micro_batches_;
+  uint32_t next_ = 0;
+  HeldOutCounts counts_;
+  PairTree sums_;
+};
+
+// Returns the first held-out micro-batch of a part, or the end of the last one's.
+uint64_t FirstOf(uint64_t part, uint64_t micro_batches, uint64_t parts) {
+  return part * micro_batches / parts;
+}
+
 // Returns the micro-batches of the hosted parts, in order.
 std::vector<Item> ItemsOf(const JoinedJob& job, uint64_t micro_batches) {
   const uint64_t parts = job.spec.training.parts;
   std::vector<Item> items;
   for (size_t slot = 0; slot < job.parts.size(); ++slot) {
     const uint64_t part = job.parts[slot].value();
-    for (uint64_t m = part * micro_batches / parts; m < (part + 1) * micro_batches / parts; ++m) {
+    const uint64_t end = FirstOf(part + 1, micro_batches, parts);
+    for (uint64_t m = FirstOf(part, micro_batches, parts); m < end; ++m) {
       items.push_back({slot, static_cast<uint32_t>(m)});
     }
   }
@@ -35,8 +80,13 @@ std::vector<Item> ItemsOf(const JoinedJob& job, uint64_t micro_batches) {
 // each visit begins with the activation that the previous one left on the device.
 class Round {
  public:
-  Round(const JobSpec& spec, StageRuntime* runtime, const Item* items, size_t count)
-      : spec_(spec), runtime_(runtime), items_(items), count_(count) {}
+  Round(const JobSpec& spec, StageRuntime* runtime, const Item* items, size_t count,
+        bool count_predictions)
+      : spec_(spec),
+        runtime_(runtime),
+        items_(items),
+        count_(count),
+        count_predictions_(count_predictions) {}
 
   absl::Status Run(EvaluationSource* source, WeightStream* weights) {
     for (size_t i = 0; i < count_; ++i) {
@@ -45,6 +95,7 @@ class Round {
     }
     inputs_.assign(count_, nullptr);
     losses_.resize(count_);
+    counts_.resize(count_);
     for (uint32_t s = 0; s < spec_.stages.size(); ++s) {
       EPS_ASSIGN_OR_RETURN(const auto stage_weights, weights->Next());
       for (size_t place = 0; place < count_; ++place) {
@@ -58,6 +109,7 @@ class Round {
 
   // By item. Call it after Run.
   const std::vector<LossSum>& losses() const { return losses_; }
+  const std::vector<HeldOutCounts>& counts() const { return counts_; }
 
  private:
   absl::Status Visit(StageId stage, const StageWeights& weights, size_t item) {
@@ -72,8 +124,12 @@ class Round {
     at_hand_ = nullptr;
     if (stage.value() + 1 == spec_.stages.size()) {
       inputs_[item] = nullptr;
-      EPS_ASSIGN_OR_RETURN(losses_[item],
-                           runtime_->program(stage).Loss(weights, batches_[item], in));
+      Predictions predictions;
+      EPS_ASSIGN_OR_RETURN(losses_[item], runtime_->program(stage).Loss(
+                                              weights, batches_[item], in,
+                                              count_predictions_ ? &predictions : nullptr));
+      if (!count_predictions_) return absl::OkStatus();
+      EPS_ASSIGN_OR_RETURN(counts_[item], CountsOf(spec_.model, batches_[item], predictions));
       return absl::OkStatus();
     }
     EPS_ASSIGN_OR_RETURN(ActivationPtr out,
@@ -98,10 +154,12 @@ class Round {
   StageRuntime* const runtime_;
   const Item* const items_;
   const size_t count_;
+  const bool count_predictions_;
   std::vector<MicroBatch> batches_;
   std::vector<ActivationPtr> inputs_;  // by item, stashed: the next stage's inputs
-  std::vector<LossSum> losses_;
-  ActivationPtr at_hand_;  // the last stashed activation, still on the device
+  std::vector<LossSum> losses_;        // by item
+  std::vector<HeldOutCounts> counts_;  // by item
+  ActivationPtr at_hand_;              // the last stashed activation, still on the device
   size_t at_hand_item_ = 0;
 };
 
@@ -111,13 +169,18 @@ bool EvaluationIsDue(uint64_t step, uint64_t every, uint64_t steps) {
   return every > 0 && step > 0 && (step % every == 0 || step == steps);
 }
 
-absl::StatusOr<std::vector<PartLossSum>> EvaluateParts(const JoinedJob& job,
-                                                       ParameterClient* client,
-                                                       StageRuntime* runtime, HostStagePool* pool,
-                                                       int prefetch, Version version,
-                                                       EvaluationSource* source) {
+absl::StatusOr<std::vector<PartLossSum>> EvaluateParts(
+    const JoinedJob& job, ParameterClient* client, StageRuntime* runtime, HostStagePool* pool,
+    int prefetch, Version version, EvaluationSource* source, bool count_predictions) {
+  const uint64_t parts = job.spec.training.parts;
   std::vector<PartLossSum> losses;
-  for (const PartId part : job.parts) losses.push_back({part, 0.0, 0});
+  std::vector<PartCounts> counts;
+  for (const PartId part : job.parts) {
+    losses.push_back({part, 0.0, 0});
+    const uint64_t share = FirstOf(part.value() + 1, source->micro_batches(), parts) -
+                           FirstOf(part.value(), source->micro_batches(), parts);
+    counts.emplace_back(static_cast<uint32_t>(share));
+  }
   const std::vector<Item> items = ItemsOf(job, source->micro_batches());
   const size_t stages = job.spec.stages.size();
   std::vector<Visit> visits;
@@ -128,13 +191,17 @@ absl::StatusOr<std::vector<PartLossSum>> EvaluateParts(const JoinedJob& job,
   for (size_t first = 0; first < items.size(); first += most) {
     const size_t count = std::min(most, items.size() - first);
     WeightStream weights(job.spec, client, runtime, pool, prefetch, version, visits);
-    Round round(job.spec, runtime, &items[first], count);
+    Round round(job.spec, runtime, &items[first], count, count_predictions);
     EPS_RETURN_IF_ERROR(round.Run(source, &weights));
     for (size_t i = 0; i < count; ++i) {
       PartLossSum& part = losses[items[first + i].slot];
       part.loss_sum += round.losses()[i].sum;
       part.tokens += round.losses()[i].tokens;
+      counts[items[first + i].slot].AddNext(round.counts()[i]);
     }
+  }
+  for (size_t slot = 0; count_predictions && slot < losses.size(); ++slot) {
+    losses[slot].counts = counts[slot].Take(ClassesToCount(job.spec.model));
   }
   return losses;
 }

@@ -29,14 +29,14 @@ class EvaluationSource {
 bool EvaluationIsDue(uint64_t step, uint64_t every, uint64_t steps);
 
 // Returns the losses of the hosted parts' share with the weights of `version`, each summed in
-// double in the order of the samples. Stashes at most as much at once as a training step: a larger
-// share passes through the model in several rounds. Borrows all arguments; `pool` is the one from
-// which training takes host memory for weights, and no stage of it may be in use.
-absl::StatusOr<std::vector<PartLossSum>> EvaluateParts(const JoinedJob& job,
-                                                       ParameterClient* client,
-                                                       StageRuntime* runtime, HostStagePool* pool,
-                                                       int prefetch, Version version,
-                                                       EvaluationSource* source);
+// double in the order of the samples. With `count_predictions`, also counts what is predicted for
+// each sample, or sums it along the canonical tree over the part's micro-batches; the model has to
+// predict classes or numbers. Stashes at most as much at once as a training step: a larger share
+// passes through the model in several rounds. Borrows all arguments; `pool` is the one from which
+// training takes host memory for weights, and no stage of it may be in use.
+absl::StatusOr<std::vector<PartLossSum>> EvaluateParts(
+    const JoinedJob& job, ParameterClient* client, StageRuntime* runtime, HostStagePool* pool,
+    int prefetch, Version version, EvaluationSource* source, bool count_predictions);
 
 }  // namespace eps
 

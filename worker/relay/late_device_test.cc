@@ -217,8 +217,8 @@ class LateRuntime final : public StageRuntime {
       return result;
     }
     absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
-                                 const ActivationPtr& in) override {
-      return inner_->Loss(weights, batch, in);
+                                 const ActivationPtr& in, Predictions* predictions) override {
+      return inner_->Loss(weights, batch, in, predictions);
     }
 
    private:

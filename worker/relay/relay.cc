@@ -50,6 +50,7 @@ class StepRun {
         start_(start),
         timing_(timing),
         stages_(job.spec.stages.size()),
+        lowest_(job.spec.LowestTrainableStage()),
         g_(job.spec.training.micro_batches) {}
 
   absl::Status Run(BatchSource* batches, WeightStream* weights) {
@@ -132,6 +133,7 @@ class StepRun {
         EPS_ASSIGN_OR_RETURN(in, OnDevice(item, inputs_[s][item]));
       }
       at_hand_ = nullptr;
+      if (stage < lowest_) inputs_[s][item] = nullptr;  // no visit follows on the way down
       absl::StatusOr<ActivationPtr> out =
           runtime_->program(stage).Forward(weights, items_[item], in);
       if (!out.ok()) return InContext(stage, item, out.status());
@@ -175,7 +177,7 @@ class StepRun {
     absl::StatusOr<StageProgram::BackwardResult> result = runtime_->program(stage).Backward(
         weights, items_[item], in, grad_out, start_.loss_scale_log2);
     if (!result.ok()) return InContext(stage, item, result.status());
-    if (s > 0) {
+    if (stage != lowest_) {
       EPS_ASSIGN_OR_RETURN(output_gradients_[item], Keep(item, std::move(result->grad_in)));
     }
     const uint32_t leaf = static_cast<uint32_t>(item % g_);
@@ -198,8 +200,9 @@ class StepRun {
     return absl::OkStatus();
   }
 
-  // Reports all losses that are known and not reported. The pushes of stage 0 come after it, so
-  // that a step whose gradients are complete has its losses, even if this process ends here.
+  // Reports all losses that are known and not reported. The pushes of the lowest stage that is
+  // trained come after it, so that a step whose gradients are complete has its losses, even if this
+  // process ends here.
   absl::Status ReportLosses() {
     EPS_RETURN_IF_ERROR(ReadLateLosses());
     std::vector<PartLossSum> known;
@@ -258,7 +261,7 @@ class StepRun {
     copied_ = CopiedGradient();
     if (copied.pending != nullptr) EPS_RETURN_IF_ERROR(copied.pending->Wait());
     const auto start = steady_clock::now();
-    if (copied.stage == StageId(0)) EPS_RETURN_IF_ERROR(ReportLosses());
+    if (copied.stage == lowest_) EPS_RETURN_IF_ERROR(ReportLosses());
     TensorPointers pointers;
     for (size_t use = 0; use < job_.spec.stages[copied.stage.value()].uses.size(); ++use) {
       pointers.push_back(copied.host->tensor(use));
@@ -285,6 +288,7 @@ class StepRun {
   const StepStart start_;
   StepTiming* const timing_;
   const size_t stages_;
+  const StageId lowest_;  // the last one on the way down
   const uint32_t g_;
 
   std::vector<MicroBatch> items_;
@@ -381,9 +385,10 @@ class Relay::Impl {
 
   absl::Status EvaluateBehind(uint64_t step, Version version) {
     if (!EvaluatesBehind(step)) return absl::OkStatus();
-    EPS_ASSIGN_OR_RETURN(const std::vector<PartLossSum> losses,
-                         EvaluateParts(job_, client_, runtime_, &weight_pool_, options_.prefetch,
-                                       version, options_.evaluation_or_null));
+    EPS_ASSIGN_OR_RETURN(
+        const std::vector<PartLossSum> losses,
+        EvaluateParts(job_, client_, runtime_, &weight_pool_, options_.prefetch, version,
+                      options_.evaluation_or_null, options_.count_predictions));
     return client_->ReportEvaluation(losses);
   }
 

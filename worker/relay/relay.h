@@ -33,6 +33,7 @@ struct RelayOptions {
   // outlive the relay.
   EvaluationSource* evaluation_or_null = nullptr;
   uint64_t eval_steps = 0;
+  bool count_predictions = false;  // as in EvaluateParts
 };
 
 // Durations within a step, on the worker's own clock.

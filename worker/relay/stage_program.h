@@ -25,6 +25,7 @@ namespace eps {
 class HostStage {
  public:
   virtual ~HostStage() = default;
+  // Null, or without values, for a frozen tensor in a gradient.
   virtual float* tensor(size_t use) = 0;
   // Returns a second array for the weights along the other axis (docs/quantization.md), or null if
   // the use has none. Only a HostStage from NewBackwardStage has them.
@@ -93,6 +94,12 @@ struct LossSum {
   uint64_t tokens = 0;
 };
 
+// The predictions of the last stage for the samples, in their order; one of the two, by the model.
+struct Predictions {
+  std::vector<int32_t> classes = {};  // that with the highest score; of several, the lowest
+  std::vector<float> numbers = {};
+};
+
 // The loss of a micro-batch that a device is still computing.
 class LateLoss {
  public:
@@ -116,7 +123,8 @@ class StageProgram {
 
   // The gradients and, in the last stage, the loss of a backward pass.
   struct BackwardResult {
-    ActivationPtr grad_in;  // null for the first stage
+    // Null for the first stage. The lowest stage that has something to train needs none.
+    ActivationPtr grad_in;
     StageGradientPtr gradient;
     LossSum loss;  // of the last stage
     // Null, or provides loss.sum, which is not known yet; see StageRuntime::AllowLateLosses.
@@ -131,9 +139,11 @@ class StageProgram {
                                                   const ActivationPtr& grad_out,
                                                   int loss_scale_log2) = 0;
 
-  // Returns the loss that Backward would count, without a gradient. Only called for the last stage.
+  // Returns the loss that Backward would count, without a gradient, and sets *predictions_or_null.
+  // Only called for the last stage, and with null for a model that predicts tokens. Waits.
   virtual absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
-                                       const ActivationPtr& in) = 0;
+                                       const ActivationPtr& in,
+                                       Predictions* predictions_or_null) = 0;
 };
 
 // Memory that the device holds now and has held at most. Excludes a stash in host memory, which the

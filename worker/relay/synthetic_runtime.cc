@@ -247,7 +247,7 @@ class SyntheticStage final : public StageProgram {
   }
 
   absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
-                               const ActivationPtr& in) override {
+                               const ActivationPtr& in, Predictions* /*none*/) override {
     const TimedPass pass(pass_time_);
     const ScopedFlushDenormals flush;
     LossSum loss;

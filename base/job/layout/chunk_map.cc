@@ -1,9 +1,11 @@
 #include "base/job/layout/chunk_map.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/check.h"
+#include "base/job/optimizers.h"
 
 namespace eps {
 namespace {
@@ -54,7 +56,10 @@ class Builder {
         }
       }
       std::sort(vectors.begin(), vectors.end());
-      AddPacked(vectors);
+      const auto frozen = std::stable_partition(
+          vectors.begin(), vectors.end(), [this](TensorId id) { return !spec_.IsFrozen(id); });
+      AddPacked({vectors.begin(), frozen});
+      AddPacked({frozen, vectors.end()});
     }
     return std::move(chunks_);
   }
@@ -64,6 +69,7 @@ class Builder {
     Chunk chunk;
     chunk.id = ChunkId(static_cast<uint32_t>(chunks_.size()));
     chunk.uses = stages_of_[first.value()];
+    chunk.frozen = spec_.IsFrozen(first);
     chunks_.push_back(std::move(chunk));
     return &chunks_.back();
   }
@@ -109,6 +115,14 @@ class Builder {
 
 }  // namespace
 
+size_t StateArrays(const JobSpec& spec, const Chunk& chunk) {
+  return chunk.frozen ? 1 : 1 + StateFields(spec.optimizer).size();
+}
+
+uint64_t StateBytes(const JobSpec& spec, const Chunk& chunk) {
+  return chunk.elements * sizeof(float) * StateArrays(spec, chunk);
+}
+
 uint64_t DescriptionBytes(const JobSpec& spec) {
   uint64_t chunks = 0;
   for (const TensorSpec& tensor : spec.tensors) chunks += MaxChunksOf(tensor, spec.chunk_elements);
@@ -149,16 +163,21 @@ std::vector<ShardId> ChunkMap::Place(uint32_t shards) const {
   EPS_CHECK(shards > 0);
   constexpr uint32_t kNowhere = UINT32_MAX;
   std::vector<uint32_t> shard_of(chunks_.size(), kNowhere);
-  std::vector<uint64_t> of_job(shards, 0);
+  using Elements = std::vector<uint64_t>;                                           // by shard
+  std::array<Elements, 2> all_of_job = {Elements(shards, 0), Elements(shards, 0)};  // by frozen
   for (const std::vector<ChunkId>& stage : stage_chunks_) {
-    std::vector<uint64_t> of_stage(shards, 0);
+    std::array<Elements, 2> all_of_stage = {Elements(shards, 0), Elements(shards, 0)};
     // Tensors shared with an earlier stage already have a chunk.
     for (ChunkId id : stage) {
+      const Chunk& chunk = chunks_[id.value()];
       const uint32_t shard = shard_of[id.value()];
-      if (shard != kNowhere) of_stage[shard] += chunks_[id.value()].elements;
+      if (shard != kNowhere) all_of_stage[chunk.frozen ? 1 : 0][shard] += chunk.elements;
     }
     for (ChunkId id : stage) {
       if (shard_of[id.value()] != kNowhere) continue;
+      const Chunk& chunk = chunks_[id.value()];
+      Elements& of_stage = all_of_stage[chunk.frozen ? 1 : 0];
+      Elements& of_job = all_of_job[chunk.frozen ? 1 : 0];
       uint32_t best = 0;
       for (uint32_t shard = 1; shard < shards; ++shard) {
         if (std::make_pair(of_stage[shard], of_job[shard]) <
@@ -167,8 +186,8 @@ std::vector<ShardId> ChunkMap::Place(uint32_t shards) const {
         }
       }
       shard_of[id.value()] = best;
-      of_stage[best] += chunks_[id.value()].elements;
-      of_job[best] += chunks_[id.value()].elements;
+      of_stage[best] += chunk.elements;
+      of_job[best] += chunk.elements;
     }
   }
   std::vector<ShardId> placement;

@@ -4,6 +4,7 @@
 // How a job's tensors are cut into chunks, the unit of storage, reduction, update, quantization
 // and placement. Boundaries are a function of the spec alone; only placement knows the servers.
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -32,14 +33,26 @@ struct Segment {
 
 // A row panel of one rank-2 tensor (one segment), or rank-1 tensors first used by one stage,
 // packed in spec order up to chunk_elements (a longer one is alone; tensors that are used by
-// different stages do not share a chunk, so that `uses` holds for every segment). Elements are
-// stored segment after segment, row-major.
+// different stages do not share a chunk, nor do frozen ones and others, so that `uses` and `frozen`
+// hold for every segment). Elements are stored segment after segment, row-major.
 struct Chunk {
   ChunkId id;
   std::vector<Segment> segments;
   uint64_t elements = 0;
   std::vector<StageId> uses;  // stages that use it, in relay order
+  // Whether its tensors, all of them, keep their initial values. Its content is that of version 0
+  // at every version: nobody pushes a gradient of it, and its state has no fields.
+  bool frozen = false;
 };
+
+// The arrays of a chunk's state: the weights, and the fields of the optimizer unless it is frozen.
+size_t StateArrays(const JobSpec& spec, const Chunk& chunk);
+// Their bytes without padding, as state is sent and imported.
+uint64_t StateBytes(const JobSpec& spec, const Chunk& chunk);
+// The version that made the content that a chunk has at `version`.
+inline Version ContentVersion(const Chunk& chunk, Version version) {
+  return chunk.frozen ? Version(0) : version;
+}
 
 // A piece of one segment, grid-aligned: at most kTileRows x kTileCols, so that it stays in L1 and
 // holds whole quantization blocks along both axes.
@@ -91,7 +104,7 @@ class ChunkMap {
 
   // Returns the shard of each chunk for `shards` servers. Each stage is striped: its chunks are
   // assigned, in order, to the server with the fewest elements of that stage (then of the job, then
-  // the lowest id).
+  // the lowest id). Frozen chunks count among themselves, because they cost less.
   std::vector<ShardId> Place(uint32_t shards) const;
 
  private:

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/job/layout/model_layout.h"
+#include "base/job/layout/server_count.h"
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 
@@ -26,6 +28,70 @@ std::vector<std::string> DescribeAll(const ChunkMap& map) {
   std::vector<std::string> all;
   for (const Chunk& chunk : map.chunks()) all.push_back(Describe(chunk));
   return all;
+}
+
+TEST(ChunkMap, FrozenTensorsHaveTheirOwnChunks) {
+  JobSpec spec = TinyGpt2Spec();
+  Freeze("ln_1.weight", /*others=*/false, &spec);
+  const ChunkMap map = ChunkMap::Build(spec);
+  const std::vector<std::string> all = DescribeAll(map);
+  const auto& chunks = map.ChunksOfStage(StageId(1));
+  ASSERT_EQ(chunks.size(), 11u);
+  const Chunk& trained = map.chunk(chunks[9]);
+  const Chunk& frozen = map.chunk(chunks[10]);
+  EXPECT_EQ(Describe(trained),
+            "14: 3@0+1x64 5@0+1x192 7@0+1x64 8@0+1x64 9@0+1x64 11@0+1x256 13@0+1x64; stages 1");
+  EXPECT_EQ(Describe(frozen), "15: 2@0+1x64; stages 1");
+  EXPECT_FALSE(trained.frozen);
+  EXPECT_TRUE(frozen.frozen);
+  EXPECT_EQ(StateBytes(spec, trained), 12 * trained.elements);
+  EXPECT_EQ(StateBytes(spec, frozen), 4 * frozen.elements);
+}
+
+TEST(ChunkMap, EagerServersNeedATrainedChunkEach) {
+  JobSpec spec = TinySyntheticSpec();
+  Freeze("layer", /*others=*/false, &spec);
+  const ChunkMap map = ChunkMap::Build(spec);
+  spec.training.mode = Mode::kEager;
+  EXPECT_TRUE(CheckServerCount(spec, map, 4).ok()) << "four biases are trained";
+  const absl::Status status = CheckServerCount(spec, map, 5);
+  EXPECT_TRUE(absl::StrContains(status.message(), "each of 5 servers")) << status;
+  spec.training.mode = Mode::kSealed;
+  EXPECT_TRUE(CheckServerCount(spec, map, 5).ok());
+  std::vector<bool> trains(4);
+  const std::vector<ShardId> placement = map.Place(4);
+  for (const Chunk& chunk : map.chunks()) {
+    if (!chunk.frozen) trains[placement[chunk.id.value()].value()] = true;
+  }
+  EXPECT_EQ(trains, std::vector<bool>(4, true));
+}
+
+TEST(ChunkMap, PlacesFrozenChunksAmongThemselves) {
+  JobSpec spec = TinySyntheticSpec();
+  Freeze("layer", /*others=*/false, &spec);
+  spec.chunk_elements = 2048;
+  const ChunkMap map = ChunkMap::Build(spec);
+  const std::vector<ShardId> placement = map.Place(2);
+  std::vector<uint64_t> trained(2);
+  std::vector<uint64_t> frozen(2);
+  for (const Chunk& chunk : map.chunks()) {
+    (chunk.frozen ? frozen : trained)[placement[chunk.id.value()].value()] += chunk.elements;
+  }
+  EXPECT_EQ(frozen[0], frozen[1]);
+  EXPECT_EQ(trained[0], trained[1]);
+}
+
+TEST(ChunkMap, FrozenChunksDoNotUnbalanceTheOthers) {
+  JobSpec spec = TinyGpt2Spec();
+  spec.chunk_elements = 16384;
+  Freeze("mlp.c_fc.weight", /*others=*/false, &spec);
+  const ChunkMap map = ChunkMap::Build(spec);
+  const std::vector<ShardId> placement = map.Place(2);
+  std::vector<uint64_t> trained(2);
+  for (const ChunkId id : map.ChunksOfStage(StageId(1))) {
+    if (!map.chunk(id).frozen) trained[placement[id.value()].value()] += map.chunk(id).elements;
+  }
+  EXPECT_LT(std::max(trained[0], trained[1]), 2 * std::min(trained[0], trained[1]));
 }
 
 TEST(ChunkMap, CutsASmallGpt2AsItAlwaysDid) {

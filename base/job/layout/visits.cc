@@ -11,7 +11,7 @@ std::optional<Visit> NextVisit(const JobSpec& spec, const Visit& visit) {
   if (!visit.backward && stage + 1 < spec.stages.size()) {
     return Visit{StageId(stage + 1), /*backward=*/stage + 2 == spec.stages.size()};
   }
-  if (stage == 0 || !visit.backward) return std::nullopt;
+  if (!visit.backward || visit.stage == spec.LowestTrainableStage()) return std::nullopt;
   return Visit{StageId(stage - 1), /*backward=*/true};
 }
 

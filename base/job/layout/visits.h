@@ -27,7 +27,8 @@ struct Visit {
   }
 };
 
-// Returns the visits of a step: up, the last stage once, and down.
+// Returns the visits of a step: up, the last stage once, and down to the lowest stage that has
+// something to train.
 std::vector<Visit> VisitsOfStep(const JobSpec& spec);
 // Returns whether a worker fetches the stage's weights for the visit.
 bool FetchesWeights(const JobSpec& spec, const Visit& visit);

@@ -59,6 +59,19 @@ TEST(Visits, TheLastStageAlwaysFetches) {
   EXPECT_EQ(Fetches(spec), "0f 1f 2f 3b");
 }
 
+TEST(Visits, EndAtTheLowestTrainableStage) {
+  JobSpec spec = TinyGpt2Spec();
+  Freeze(".h.1.", /*others=*/true, &spec);
+  EXPECT_EQ(Step(spec), "0f 1f 2f 3b 2b");
+  EXPECT_EQ(Fetches(spec), Step(spec));
+  JobSpec head = TinyGpt2Spec();
+  Freeze("ln_f", /*others=*/true, &head);
+  EXPECT_EQ(Step(head), "0f 1f 2f 3b");
+  JobSpec block = TinyGpt2Spec();
+  Freeze(".h.", /*others=*/false, &block);
+  EXPECT_EQ(Step(block), "0f 1f 2f 3b 2b 1b (0b)") << "the embedding is trained";
+}
+
 TEST(Visits, AnEvaluationEndsWithTheLastStage) {
   EXPECT_EQ(NextFetch(TinyGpt2Spec(), Visit{StageId(3), /*backward=*/false}), std::nullopt);
 }

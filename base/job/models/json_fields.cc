@@ -147,6 +147,13 @@ bool JsonFields::Flag(const char* key) {
   return false;
 }
 
+bool JsonFields::Mark(const char* key) {
+  if (!Has(key)) return false;
+  const bool flag = Flag(key);
+  if (!flag && error_->ok()) error_->Expected(Where(key), "true, or no such key", object_[key]);
+  return flag;
+}
+
 const json& JsonFields::List(const char* key, size_t max_size) {
   const json* const value = Find(key);
   if (value == nullptr) return EmptyList();

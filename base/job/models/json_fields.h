@@ -39,8 +39,8 @@ class FirstError {
   absl::Status status_;
 };
 
-// The fields of one object, each of which must be there. After an error all of them return an empty
-// value. `object` and `error` outlive it.
+// The fields of one object, each of which must be there, except marks. After an error all of them
+// return an empty value. `object` and `error` outlive it.
 class JsonFields {
  public:
   // `where` names the object in messages.
@@ -53,6 +53,9 @@ class JsonFields {
   // A number from `low` to `high`, neither denormal nor -0.
   double Number(const char* key, double low, double high);
   bool Flag(const char* key);
+  bool Has(const char* key) const { return object_.contains(key); }
+  // A field that is true or not there, so that it has one spelling.
+  bool Mark(const char* key);
   // A list of at most `max_size` values; another value gives an empty list.
   const nlohmann::json& List(const char* key, size_t max_size);
   const nlohmann::json& Object(const char* key);

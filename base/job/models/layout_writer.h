@@ -14,6 +14,12 @@ namespace eps {
 // tensors that the stage uses.
 class LayoutWriter {
  public:
+  // The groups of a model (BuildLayout): matrices decay, vectors do not, frozen tensors do not
+  // change.
+  static constexpr GroupId kDecay{0};
+  static constexpr GroupId kNoDecay{1};
+  static constexpr GroupId kFrozen{2};
+
   LayoutWriter(std::vector<TensorSpec>* tensors, std::vector<StageSpec>* stages)
       : tensors_(tensors), stages_(stages) {}
 
@@ -31,9 +37,9 @@ class LayoutWriter {
     tensor.init_std = std;
     return Add(tensor);
   }
-  // A tensor with any initial values. `decays` chooses its group.
-  TensorId Tensor(TensorSpec tensor, bool decays) {
-    tensor.group = decays ? kDecay : kNoDecay;
+  // A tensor with any initial values.
+  TensorId Tensor(TensorSpec tensor, GroupId group) {
+    tensor.group = group;
     return Add(tensor);
   }
   TensorId Vector(const std::string& name, int64_t cols, Initializer init) {
@@ -63,10 +69,6 @@ class LayoutWriter {
   }
 
  private:
-  // The groups of every model (BuildLayout): matrices decay, vectors do not.
-  static constexpr GroupId kDecay{0};
-  static constexpr GroupId kNoDecay{1};
-
   TensorId Add(const TensorSpec& tensor) {
     tensors_->push_back(tensor);
     return TensorId(static_cast<uint32_t>(tensors_->size() - 1));

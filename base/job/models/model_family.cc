@@ -111,8 +111,9 @@ absl::StatusOr<ModelSpec> ParseModel(absl::string_view json, const std::string& 
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "model.path: ", origin, " has the model_type ", ShowJson(*type),
-      ", which is not built in; `eps model export FOLDER` makes a program of the model, ",
-      FamilyOf(ModelType::kProgram).file(), ", from its folder"));
+      ", which is not built in; eps train --out=DIR makes a program of it, and `eps model export ",
+      "FOLDER --out=DIR` makes a folder with ", FamilyOf(ModelType::kProgram).file(),
+      " for --model=DIR"));
 }
 
 std::string ModelToJson(const ModelSpec& model) { return FamilyOf(model.type).ToJson(model); }

@@ -49,9 +49,9 @@ struct FileTensor {
   uint64_t elements() const;
 };
 
-// The values that a model predicts: the token that follows each one, or for each sample a class or
-// a number.
-enum class LabelKind { kTokens, kClasses, kNumbers };
+// The values that a model predicts: the token that follows each one, tokens that are hidden from
+// it, or for each sample a class or a number.
+enum class LabelKind { kTokens, kMaskedTokens, kClasses, kNumbers };
 
 // The interface of one model type, which FamilyOf finds.
 class ModelFamily {
@@ -84,8 +84,6 @@ class ModelFamily {
   // InvalidArgument if the model reads anything but token ids, each labelled with the one that
   // follows.
   virtual absl::Status CheckReadsTokens(const ModelSpec&) const { return absl::OkStatus(); }
-  // InvalidArgument if the model reads what no data file holds.
-  virtual absl::Status CheckDataIsRead(const ModelSpec&) const { return absl::OkStatus(); }
   virtual LabelKind labels(const ModelSpec& /*model*/) const { return LabelKind::kTokens; }
   // Labels are below this if they are classes.
   virtual uint32_t classes(const ModelSpec& /*model*/) const { return 0; }

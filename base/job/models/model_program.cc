@@ -68,6 +68,7 @@ class ProgramReader {
     ReadTensors();
     ReadStages();
     ReadPrograms();
+    if (fields_.Has("lora")) ReadLora();
     fields_.Done();
     if (error_.ok()) CheckStages();
     return error_.status();
@@ -93,6 +94,15 @@ class ProgramReader {
     out_->head = head.Choice<HeadKind>("kind");
     out_->rowwise = head.Flag("rowwise");
     head.Done();
+  }
+
+  void ReadLora() {
+    JsonFields lora(fields_.Object("lora"), "lora", &error_);
+    out_->lora.r = static_cast<uint32_t>(lora.Whole("r", Range(1, kMaxTensorCols)));
+    out_->lora.alpha = lora.Number("alpha", 0, kMaxInitialValue);
+    out_->lora.dropout = lora.Number("dropout", 0, 1);
+    out_->lora.targets = Names(&lora, "targets");
+    lora.Done();
   }
 
   void ReadConstants() {
@@ -129,6 +139,7 @@ class ProgramReader {
       ReadInit(fields.Object("init"), where + ".init", &tensor);
       ReadFiles(fields.Object("files"), where + ".files", &tensor);
       tensor.aliases = Names(&fields, "aliases");
+      tensor.frozen = fields.Mark("frozen");
       fields.Done();
       if (!error_.ok()) return;
       if (ElementsOf(tensor.shape, int64_t{1} << 48) < 0 || tensor.cols() > kMaxTensorCols ||

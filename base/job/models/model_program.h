@@ -133,6 +133,7 @@ struct ProgramTensor {
   std::vector<std::string> files;  // its name in files, or those of its panels of rows
   TensorFiles kind = TensorFiles::kName;
   std::vector<std::string> aliases;  // further names in files
+  bool frozen = false;               // keeps its values (LoRA's base)
 
   uint32_t rank() const { return shape.size() <= 1 ? 1 : 2; }  // as it is stored
   uint64_t cols() const { return shape.empty() ? 1 : static_cast<uint64_t>(shape.back()); }
@@ -154,6 +155,17 @@ struct ProgramStageSpec {
   bool needs_weights = true;        // for its backward pass
 };
 
+// The LoRA adapters of a model: a layer N with them has N.lora_A.default.weight [r, in] and
+// N.lora_B.default.weight [out, r] beside the frozen N.weight, and adds B(A(x)) * alpha / r.
+struct ProgramLora {
+  uint32_t r = 0;  // 0: none
+  double alpha = 0;
+  double dropout = 0;
+  std::vector<std::string> targets;  // names of layers
+};
+inline constexpr char kLoraA[] = ".lora_A.default.weight";
+inline constexpr char kLoraB[] = ".lora_B.default.weight";
+
 // Immutable; every number in it is in range.
 struct ModelProgram {
   std::string text;  // canonical
@@ -173,6 +185,7 @@ struct ModelProgram {
   std::vector<ProgramStageSpec> stages;  // at least two
   HeadKind head = HeadKind::kTokens;
   bool rowwise = false;
+  ProgramLora lora;
 
   const CallList& calls_of(size_t stage) const { return programs[stages[stage].program]; }
 };

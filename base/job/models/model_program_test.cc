@@ -47,6 +47,30 @@ TEST(ModelProgram, WritesOneTextForEqualPrograms) {
   EXPECT_EQ(ParseModelProgram(spread)->text, Tiny());
 }
 
+TEST(ModelProgram, FrozenTensorsHaveTheirOwnGroup) {
+  json root = json::parse(Tiny());
+  root["tensors"][0]["frozen"] = true;
+  root["lora"] = {{"r", 4}, {"alpha", 8.0}, {"dropout", 0.5}, {"targets", {"q_proj"}}};
+  ModelSpec model;
+  model.type = ModelType::kProgram;
+  const absl::StatusOr<ModelProgram> program = ParseModelProgram(root.dump());
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_EQ(program->lora.r, 4u);
+  EXPECT_EQ(program->lora.targets, (std::vector<std::string>{"q_proj"}));
+  model.program = std::make_shared<const ModelProgram>(*program);
+  JobSpec spec;
+  spec.model = model;
+  ASSERT_TRUE(BuildLayout(0.5, &spec).ok());
+  ASSERT_EQ(spec.groups.size(), 3u);
+  EXPECT_TRUE(spec.groups[2].frozen);
+  for (uint32_t t = 0; t < spec.tensors.size(); ++t) {
+    EXPECT_EQ(spec.IsFrozen(TensorId(t)), t == 0) << t;
+  }
+  root["tensors"][0]["frozen"] = false;
+  const absl::Status status = ParseModelProgram(root.dump()).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), "frozen: expected true")) << status;
+}
+
 TEST(ModelProgram, ReadsEveryKindOfArgument) {
   json root = json::parse(Tiny());
   root["programs"][2]["calls"][0][1] = json::parse(
@@ -362,22 +386,25 @@ TEST(ProgramFamily, RefusesAProgramInOtherLines) {
   EXPECT_TRUE(absl::StrContains(status.message(), "in lines of 80 characters")) << status;
 }
 
-TEST(ProgramFamily, RefusesDataThatItDoesNotRead) {
+TEST(ProgramFamily, KnowsWhatItsTaskPredicts) {
   json root = json::parse(Tiny());
   const ModelFamily& family = FamilyOf(ModelType::kProgram);
   EXPECT_TRUE(family.CheckReadsTokens(ModelOf(root.dump())).ok());
   root["task"] = "mlm";
   EXPECT_TRUE(absl::StrContains(family.CheckReadsTokens(ModelOf(root.dump())).message(),
                                 "exported for the task mlm"));
-  EXPECT_TRUE(absl::StrContains(family.CheckDataIsRead(ModelOf(root.dump())).message(),
-                                "whose data are not read yet"));
+  EXPECT_EQ(family.labels(ModelOf(root.dump())), LabelKind::kMaskedTokens);
   root["task"] = "causal_lm";
   EXPECT_FALSE(family.SeparatesDocuments(ModelOf(root.dump())));
   root["variant"] = "packed";
   EXPECT_TRUE(family.SeparatesDocuments(ModelOf(root.dump())));
-  root["dtype"] = "bfloat16";
+  for (const char* const type : {"float32", "bfloat16", "float16"}) {
+    root["dtype"] = type;
+    EXPECT_TRUE(ValidateModel(ModelOf(root.dump())).ok()) << type;
+  }
+  root["dtype"] = "float64";
   const absl::Status status = ValidateModel(ModelOf(root.dump()));
-  EXPECT_TRUE(absl::StrContains(status.message(), "--dtype=float32")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "as --dtype")) << status;
   ModelSpec empty;
   empty.type = ModelType::kProgram;
   EXPECT_TRUE(absl::StrContains(ValidateModel(empty).message(), "model.program: is missing"));
@@ -395,7 +422,6 @@ TEST(ProgramFamily, HeadsSayWhatTheyPredict) {
     root["head"] = {{"kind", head}, {"rowwise", false}};
     root["shape"]["classes"] = 3;
     const ModelSpec model = ModelOf(root.dump());
-    EXPECT_TRUE(family.CheckDataIsRead(model).ok());
     EXPECT_FALSE(family.CheckReadsTokens(model).ok());
     EXPECT_EQ(family.labels(model), kind);
     EXPECT_EQ(family.classes(model), 3u);
@@ -413,7 +439,6 @@ TEST(ProgramFamily, ImagesHaveThePositionsOfTheirPatches) {
   root["shape"]["image"] = {1, 16, 16};
   root["programs"][0]["inputs"] = {"pixel_values"};
   const ModelSpec model = ModelOf(root.dump());
-  EXPECT_TRUE(family.CheckDataIsRead(model).ok());
   EXPECT_TRUE(family.ReadsData(model));
   EXPECT_EQ(family.vocabulary(model), 0u);
   EXPECT_EQ(family.image(model), std::vector<int64_t>({1, 16, 16}));

@@ -44,7 +44,7 @@ TEST(ParseModel, NamesTheFileAndTheField) {
       {"[1]", "c.json: expected a JSON object"},
       {"{\"model_type\": \"bert\"}", "model.path: c.json has the model_type \"bert\""},
       {"{\"model_type\": \"\"}",
-       "`eps model export FOLDER` makes a program of the model, eps/prog"},
+       "`eps model export FOLDER --out=DIR` makes a folder with eps/program.json"},
       {"{\"model_type\": 5}", "c.json: model.path: config.json field model_type"},
       {"{\"model_type\": \"eps-synthetic\", \"width\": 3}", "c.json: width: eps-synthetic has"},
       {"{\"model_type\": \"eps-synthetic\", \"n_layer\": -3}", "c.json: n_layer: eps-synthetic"},

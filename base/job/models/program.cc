@@ -25,11 +25,13 @@ class Program final : public ModelFamily {
 
   absl::Status CheckTogether(const ModelSpec& model) const override {
     const ModelProgram& p = Of(model);
-    if (p.type != ElementType::kFloat32) {
-      return Refuse("model.program", "computes in ", NameOf(p.type),
-                    ", but workers train in float32; export the model with --dtype=float32");
+    if (p.type == ElementType::kFloat32 || p.type == ElementType::kBfloat16 ||
+        p.type == ElementType::kFloat16) {
+      return absl::OkStatus();
     }
-    return absl::OkStatus();
+    return Refuse("model.program", "computes in ", NameOf(p.type),
+                  ", but workers train in float32, bfloat16 or float16; export the model with one "
+                  "of them as --dtype");
   }
 
   void Layout(const ModelSpec& model, LayoutWriter* out) const override {
@@ -56,7 +58,9 @@ class Program final : public ModelFamily {
         spec.init_low = tensor.init_a;
         spec.init_high = tensor.init_b;
       }
-      ids.push_back(out->Tensor(spec, decays[i] && spec.rank == 2));
+      const GroupId trained =
+          decays[i] && spec.rank == 2 ? LayoutWriter::kDecay : LayoutWriter::kNoDecay;
+      ids.push_back(out->Tensor(spec, tensor.frozen ? LayoutWriter::kFrozen : trained));
     }
     for (const ProgramStageSpec& stage : p.stages) {
       out->Stage(stage.name);
@@ -100,14 +104,6 @@ class Program final : public ModelFamily {
     return Refuse("model.path", p.architecture, " was exported for the task ", NameOf(p.task),
                   ", which does not continue token ids as the task causal_lm does");
   }
-  absl::Status CheckDataIsRead(const ModelSpec& model) const override {
-    const ModelProgram& p = Of(model);
-    if (p.task != ProgramTask::kMlm) return absl::OkStatus();
-    return Refuse("model.path", p.architecture, " was exported for the task ", NameOf(p.task),
-                  ", whose data are not read yet; training reads token ids, labelled with the ones "
-                  "that follow, and token ids or images labelled with classes or numbers (tasks "
-                  "causal_lm, classify, regress, image)");
-  }
   LabelKind labels(const ModelSpec& model) const override {
     switch (Of(model).head) {
       case HeadKind::kTokens:
@@ -117,7 +113,7 @@ class Program final : public ModelFamily {
       case HeadKind::kMse:
         return LabelKind::kNumbers;
     }
-    return LabelKind::kTokens;
+    return Of(model).task == ProgramTask::kMlm ? LabelKind::kMaskedTokens : LabelKind::kTokens;
   }
   uint32_t classes(const ModelSpec& model) const override { return Of(model).classes; }
 
@@ -132,7 +128,11 @@ class Program final : public ModelFamily {
     const ModelProgram& p = Of(model);
     const double saved = Cost(p, CallsOf(model, shape).saved, shape.tokens);
     const bool scores = shape.stage + 1 == shape.stages && p.head == HeadKind::kTokens;
-    return saved + (scores ? HeadActivationBytes(shape.tokens, p.vocab_size) : 0);
+    if (!scores) return saved;
+    // The loss computes with an FP32 copy of 16-bit scores.
+    const bool is_copied = p.type != ElementType::kFloat32;
+    return saved + HeadActivationBytes(shape.tokens, p.vocab_size) +
+           (is_copied ? static_cast<double>(BytesOf(p.type)) * shape.tokens * p.vocab_size : 0);
   }
 
   absl::StatusOr<ModelSpec> Parse(absl::string_view json,

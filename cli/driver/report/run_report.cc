@@ -18,12 +18,16 @@ namespace {
 using nlohmann::json;
 using Points = std::vector<std::pair<double, double>>;
 
+// The figures of an evaluation beside its loss (base/job/evaluation/metric.h).
+constexpr const char* kFigures[] = {"perplexity", "accuracy", "f1", "matthews", "pearson"};
+
 constexpr size_t kMostPoints = 500;   // of a line in a chart
 constexpr size_t kSummarySteps = 20;  // as in the last lines of `eps train`
 
 // The records of metrics.jsonl as the charts need them.
 struct Records {
-  Points losses, speeds, evaluations;  // by step; not finite where a record has no number
+  Points losses, speeds, evaluations;     // by step; not finite where a record has no number
+  std::map<std::string, Points> figures;  // of evaluations, by name; likewise
   double tokens = 0;
   double seconds = 0;
   uint64_t skipped = 0;  // steps
@@ -43,6 +47,12 @@ Records ReadRecords(absl::string_view metrics) {
     const double step = NumberIn(record, "step");
     if (record.contains("eval_loss")) {
       records.evaluations.emplace_back(step, NumberIn(record, "eval_loss"));
+      for (const char* name : kFigures) {
+        const std::string key = absl::StrCat("eval_", name);
+        if (record.contains(key)) {
+          records.figures[name].emplace_back(step, NumberIn(record, key.c_str()));
+        }
+      }
       continue;
     }
     records.losses.emplace_back(step, NumberIn(record, "loss"));
@@ -86,6 +96,11 @@ std::string Summary(const RunFacts& facts, const Records& records) {
     absl::StrAppend(&table,
                     Row("held-out loss", absl::StrFormat("%.4f after step %.0f", loss, step)));
   }
+  for (const auto& [name, points] : records.figures) {
+    const auto& [step, figure] = points.back();
+    absl::StrAppend(&table, Row(absl::StrCat("held-out ", name),
+                                absl::StrFormat("%.4f after step %.0f", figure, step)));
+  }
   if (records.seconds > 0) {
     absl::StrAppend(
         &table, Row("tokens", FormatCount(static_cast<uint64_t>(records.tokens))),
@@ -113,6 +128,16 @@ std::string Curves(const Records& records) {
                       LineChart({{"tokens/s", MeanPoints(records.speeds, kMostPoints), false}},
                                 "step", "tokens/s", true),
                       "</div>");
+}
+
+// Shows the figures of evaluations, each in a chart of its own; nothing if there are none.
+std::string Figures(const Records& records) {
+  std::string html;
+  for (const auto& [name, points] : records.figures) {
+    absl::StrAppend(&html, "<h2>Held-out ", name, "</h2><div id='", name, "'>",
+                    LineChart({{name, points, true}}, "step", name, false), "</div>");
+  }
+  return html;
 }
 
 std::string Milliseconds(double seconds) { return absl::StrFormat("%.2f", 1e3 * seconds); }
@@ -231,10 +256,10 @@ std::string Memory(const RunFacts& facts) {
 
 std::string RunReport(const RunFacts& facts, absl::string_view metrics) {
   const Records records = ReadRecords(metrics);
-  return HtmlPage(
-      facts.model,
-      absl::StrCat(Summary(facts, records), Curves(records), StepTime(facts.servers), Memory(facts),
-                   "<h2>Settings</h2><pre>", EscapeHtml(facts.settings), "</pre>"));
+  return HtmlPage(facts.model,
+                  absl::StrCat(Summary(facts, records), Curves(records), Figures(records),
+                               StepTime(facts.servers), Memory(facts), "<h2>Settings</h2><pre>",
+                               EscapeHtml(facts.settings), "</pre>"));
 }
 
 }  // namespace eps

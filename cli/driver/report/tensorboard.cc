@@ -49,7 +49,7 @@ tensorboard::Event SessionStartEvent(uint64_t step) {
 }
 
 tensorboard::Event ScalarsEvent(uint64_t step,
-                                const std::vector<std::pair<const char*, double>>& scalars) {
+                                const std::vector<std::pair<std::string, double>>& scalars) {
   tensorboard::Event event = NewEvent(step);
   for (const auto& [tag, number] : scalars) {
     tensorboard::Summary::Value* const value = event.mutable_summary()->add_value();
@@ -136,9 +136,14 @@ TensorBoardLog::~TensorBoardLog() {
   if (file_ != nullptr) std::fclose(file_);
 }
 
-absl::Status TensorBoardLog::Add(const v1::StepRecord& record) {
+absl::Status TensorBoardLog::Add(const v1::StepRecord& record, const std::vector<Figure>& figures) {
   if (record.has_evaluation()) {
-    return Write(ScalarsEvent(record.step(), {{"eval/loss", record.evaluation().loss()}}));
+    std::vector<std::pair<std::string, double>> scalars = {
+        {"eval/loss", record.evaluation().loss()}};
+    for (const Figure& figure : figures) {
+      scalars.emplace_back(absl::StrCat("eval/", NameOf(figure.metric)), figure.value);
+    }
+    return Write(ScalarsEvent(record.step(), scalars));
   }
   return Write(ScalarsEvent(record.step(), {{"train/loss", record.loss()},
                                             {"train/grad_norm", record.grad_norm()},

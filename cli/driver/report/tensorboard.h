@@ -9,9 +9,11 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/job/evaluation/evaluation_metrics.h"
 #include "eps/v1/types.pb.h"
 
 namespace eps {
@@ -20,7 +22,8 @@ class Event;
 }
 
 // The event file of one run. Each step adds train/loss, train/grad_norm, train/learning_rate and
-// train/tokens_per_second; each evaluation adds eval/loss. Thread-compatible.
+// train/tokens_per_second; each evaluation adds eval/loss and eval/NAME for its figures.
+// Thread-compatible.
 class TensorBoardLog {
  public:
   // Creates `folder` and a new file in it, whose name sorts after those of earlier runs. The file
@@ -32,8 +35,9 @@ class TensorBoardLog {
   TensorBoardLog(const TensorBoardLog&) = delete;
   TensorBoardLog& operator=(const TensorBoardLog&) = delete;
 
-  // Appends a record and flushes it, because TensorBoard follows the file. IoError with the path.
-  absl::Status Add(const v1::StepRecord& record);
+  // Appends a record, that of an evaluation with its figures, and flushes it, because TensorBoard
+  // follows the file. IoError with the path.
+  absl::Status Add(const v1::StepRecord& record, const std::vector<Figure>& figures = {});
 
   const std::string& path() const { return path_; }
 

@@ -22,6 +22,7 @@ void CutDesk::On(const internal_event::ImportComplete& e) {
   border.version = Version(e.border.version());
   border.update = e.border.update();
   border.lagged_norm = e.border.lagged_norm();
+  border.loss_scale = LossScaleAfter(facts_.job.spec, e.border);
   Start(border, Import{e.stream, e.border});
 }
 

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/testing/tally.h"
+#include "base/testing/test_specs.h"
 #include "eps_server/core/testing/durable_cluster.h"
 #include "gtest/gtest.h"
 
@@ -23,13 +24,35 @@ struct Job {
   CoreTraining::Outcome expected;
 };
 
+// A job whose loss scale falls and rises.
+JobSpec ScaledSpec() {
+  JobSpec spec = SmallDurableSpec(Clip::kExact, Mode::kSealed, "fp32");
+  spec.training.precision = Precision::kCmp;
+  spec.training.nonfinite = Nonfinite::kSkip;
+  spec.training.steps = 8;
+  spec.training.loss_scale.initial_log2 = 13;
+  spec.training.loss_scale.window = 2;
+  return spec;
+}
+
+// A job whose matrices are frozen, also the tied one; or all but one bias, so that some servers
+// have nothing to train.
+JobSpec FrozenSpec(Mode mode) {
+  JobSpec spec = SmallDurableSpec(Clip::kNone, mode, "topk:0.05");
+  const bool all = mode == Mode::kSealed;
+  Freeze(all ? "bias.1" : "layer", /*others=*/all, &spec);
+  return spec;
+}
+
 const std::vector<Job>& Jobs() {
   static const auto* const jobs = [] {
     auto* made = new std::vector<Job>();
-    for (const JobSpec& spec : {SmallDurableSpec(Clip::kNone, Mode::kEager, "fp32"),
-                                SmallDurableSpec(Clip::kLagged, Mode::kEager, "bf16"),
-                                SmallDurableSpec(Clip::kExact, Mode::kSealed, "fp32"),
-                                SmallDurableSpec(Clip::kNone, Mode::kSealed, "topk:0.05")}) {
+    for (const JobSpec& spec :
+         {SmallDurableSpec(Clip::kNone, Mode::kEager, "fp32"),
+          SmallDurableSpec(Clip::kLagged, Mode::kEager, "bf16"),
+          SmallDurableSpec(Clip::kExact, Mode::kSealed, "fp32"),
+          SmallDurableSpec(Clip::kNone, Mode::kSealed, "topk:0.05"), ScaledSpec(),
+          FrozenSpec(Mode::kEager), FrozenSpec(Mode::kSealed)}) {
       made->push_back({spec, UndisturbedOutcome(spec)});
     }
     return made;

@@ -23,7 +23,16 @@ v1::Imported ToImported(const CutBorder& border) {
   imported.set_version(border.version.value());
   imported.set_update(border.update);
   imported.set_lagged_norm(border.lagged_norm);
+  if (border.loss_scale.has_value()) {
+    SetMessage(*border.loss_scale, imported.mutable_loss_scale());
+  }
   return imported;
+}
+
+std::optional<LossScale> LossScaleAfter(const JobSpec& spec, const v1::Imported& border) {
+  if (spec.training.precision != Precision::kCmp) return std::nullopt;
+  return border.has_loss_scale() ? ToLossScale(border.loss_scale())
+                                 : FirstLossScale(spec.training.loss_scale);
 }
 
 Recovery::Recovery(std::vector<std::string> servers)

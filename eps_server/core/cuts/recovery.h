@@ -12,6 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "base/ids.h"
+#include "base/job/job_spec.h"
+#include "base/numerics/loss_scale.h"
 #include "eps/v1/shard.pb.h"
 #include "storage/cuts/cut.h"
 
@@ -21,6 +23,9 @@ namespace eps {
 CutId ToCutId(const v1::CutId& cut);
 v1::CutId ToProto(const CutId& cut);
 v1::Imported ToImported(const CutBorder& border);
+
+// Returns the loss scale of the step after a border; nullopt without training.precision: cmp.
+std::optional<LossScale> LossScaleAfter(const JobSpec& spec, const v1::Imported& border);
 
 // Thread-compatible. Owns copies of everything it is given. Shard ids must be below servers.size().
 class Recovery {

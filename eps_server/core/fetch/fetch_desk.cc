@@ -168,7 +168,10 @@ void FetchDesk::SendResiduals(Tag tag, const v1::FetchRequest& request,
 void FetchDesk::ServeOrPark(ChunkId id, Wanted fetch) {
   const OwnedChunk& chunk = *facts_.Owned(id);
   const bool waits = facts_.WaitsForState();  // until then no chunk has a version
-  if (!waits && !chunk.updating && fetch.version == chunk.version) return Serve(id, fetch);
+  // A frozen chunk has its content at every version, also at the one that the open step makes.
+  const bool is_frozen = facts_.job.IsFrozen(id) && fetch.version <= Version(facts_.version + 1);
+  const bool is_there = is_frozen || (!chunk.updating && fetch.version == chunk.version);
+  if (!waits && is_there) return Serve(id, fetch);
   const Version newest = chunk.updating ? chunk.version.Next() : chunk.version;
   if (!waits && fetch.version < newest) return OnGone(id, fetch, newest);
   if (!waits && fetch.version > Version(facts_.version + 1)) {
@@ -219,19 +222,20 @@ void FetchDesk::OnGone(ChunkId id, const Wanted& fetch, Version newest) {
                         absl::StrCat("Fetch: ", text, ": start again with --resume=latest")));
 }
 
-// REQUIRES the chunk is at the fetch's version.
+// REQUIRES the chunk has the content of the fetch's version.
 void FetchDesk::Serve(ChunkId chunk, const Wanted& fetch) {
   const EncodedCopies::Key key{fetch.visit, chunk, fetch.axis};
-  if (const EncodedCopy* copy = copies_.Find(key, fetch.version)) {
+  const Version content = ContentOf(chunk, fetch.version);
+  if (const EncodedCopy* copy = copies_.Find(key, content)) {
     Answer(chunk, fetch, *copy);
     outbox_->Count("encoded_before");
     return copies_.Served(key, fetch.tag.stream, workers_.count());
   }
-  if (Read* read = ReadInFlight(key, fetch.version)) {
+  if (Read* read = ReadInFlight(key, content)) {
     read->fetches.push_back(fetch);
     return;
   }
-  StartRead(key, fetch.version, {fetch});
+  StartRead(key, content, {fetch});
 }
 
 void FetchDesk::Answer(ChunkId chunk, const Wanted& fetch, const EncodedCopy& copy) {
@@ -277,12 +281,14 @@ void FetchDesk::EncodeAhead(Visit visit, Version version) {
     visit = *next;
     for (const ChunkId id : facts_.job.chunks.ChunksOfStage(visit.stage)) {
       const OwnedChunk* chunk = facts_.Owned(id);
-      if (chunk == nullptr || chunk->updating || chunk->version != version) continue;
+      if (chunk == nullptr || chunk->updating) continue;
+      const Version content = ContentOf(id, version);
+      if (ContentOf(id, chunk->version) != content) continue;
       const WeightAxes axes = facts_.job.codecs.axes(visit.stage, id, visit.backward);
       for (uint32_t view = 0; view <= (axes.has_second ? 1 : 0); ++view) {
         const EncodedCopies::Key key{visit, id, view == 0 ? axes.first : axes.second};
-        if (copies_.Find(key, version) != nullptr) continue;
-        if (ReadInFlight(key, version) == nullptr) StartRead(key, version, {});
+        if (copies_.Find(key, content) != nullptr) continue;
+        if (ReadInFlight(key, content) == nullptr) StartRead(key, content, {});
       }
     }
   }
@@ -316,7 +322,8 @@ bool FetchDesk::On(const event::OpDone& e) {
     return true;
   }
   const OwnedChunk& chunk = *facts_.Owned(read.copy.chunk);
-  if (!done.status.ok() || chunk.updating || chunk.version != read.version) return true;
+  const bool is_there = !chunk.updating && ContentOf(chunk.id, chunk.version) == read.version;
+  if (!done.status.ok() || !is_there) return true;
   copies_.Put(read.copy, read.version, encoded, std::move(served), workers_.count());
   return true;
 }

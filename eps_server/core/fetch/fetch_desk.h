@@ -118,6 +118,9 @@ class FetchDesk {
   void EncodeAhead(Visit visit, Version version);
   std::vector<EncodedCopies::Key> CopiesForUpdate(ChunkId chunk) const;
   void Refuse(Tag tag, const absl::Status& status);
+  Version ContentOf(ChunkId chunk, Version version) const {
+    return ContentVersion(facts_.job.chunks.chunk(chunk), version);
+  }
   Chunk& At(ChunkId chunk) { return chunks_[facts_.local[chunk.value()]]; }
   const Chunk& At(ChunkId chunk) const { return chunks_[facts_.local[chunk.value()]]; }
 

@@ -15,6 +15,7 @@ Admission::Quota Admission::ComputeQuota(const JobSpec& spec, const ChunkMap& ch
   Quota quota;
   for (ChunkId id : owned) {
     const Chunk& chunk = chunks.chunk(id);
+    if (chunk.frozen) continue;
     const Codec* residual = codecs.residual_or_null(id, after);
     const auto most = [&](const Codec& codec) {
       return codec.MaxEncodedSize(chunk, Axis::kRow) + codec.IndexSize(chunk);

@@ -41,8 +41,10 @@ void ContributionLedger::Reset() {
       use.entries.clear();
       use.counted_parts = 0;
     }
-    entry.missing = parts_ * static_cast<uint32_t>(entry.uses.size());
+    entry.missing = 0;
     entry.nonfinite = false;
+    if (chunks_.chunk(entry.chunk).frozen) continue;
+    entry.missing = parts_ * static_cast<uint32_t>(entry.uses.size());
     for (StageId stage : chunks_.chunk(entry.chunk).uses) stage_missing_[stage.value()] += parts_;
   }
 }
@@ -54,6 +56,7 @@ uint32_t ContributionLedger::UseIndex(ChunkId chunk, StageId use) const {
 
 bool ContributionLedger::IsValid(const Place& place) const {
   return place.chunk.value() < local_.size() && local_[place.chunk.value()] >= 0 &&
+         !chunks_.chunk(place.chunk).frozen &&
          UseIndex(place.chunk, place.use) < chunks_.chunk(place.chunk).uses.size() &&
          IsTreeNode(parts_, place.parts);
 }

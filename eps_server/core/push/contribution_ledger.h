@@ -46,8 +46,8 @@ class ContributionLedger {
   };
   // Compares a contribution with those counted so far. REQUIRES IsValid(place).
   Verdict Check(const Place& place, const Origin& origin) const;
-  // Returns whether the place names an owned chunk, a stage that uses it, and a node of the tree of
-  // parts.
+  // Returns whether the place names an owned chunk that is not frozen, a stage that uses it, and a
+  // node of the tree of parts.
   bool IsValid(const Place& place) const;
 
   // Counts a contribution. REQUIRES Check(place, origin) == kNew. `tokens` is the number of tokens
@@ -56,7 +56,8 @@ class ContributionLedger {
   void Count(const Place& place, const Origin& origin, uint64_t tokens,
              std::shared_ptr<const EncodedChunk> data);
 
-  // Returns whether every use of the chunk has all parts.
+  // Returns whether every use of the chunk has all parts; true for a frozen chunk, which expects
+  // none.
   bool Complete(ChunkId chunk) const;
   // Returns whether one of the contributions to the chunk is not finite.
   bool Nonfinite(ChunkId chunk) const;

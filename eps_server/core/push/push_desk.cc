@@ -106,6 +106,7 @@ absl::Status PushDesk::Check(const v1::PushHeader& header) const {
                      "chunk ",
                      key.chunk(), " come as ", codec.name()));
   }
+  if (header.has_nonfinite_element()) return CheckNonfinite(facts_.job, header);
   const uint64_t expected = codec.MaxEncodedSize(facts_.job.chunks.chunk(chunk), Axis::kRow);
   if (header.bytes() > expected || (codec.traits().fixed_size && header.bytes() != expected)) {
     return absl::InvalidArgumentError(

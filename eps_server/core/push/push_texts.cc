@@ -20,6 +20,18 @@ std::string NonfiniteText(const JobFacts& job, const v1::ContributionKey& key, u
                       "training.nonfinite=skip with training.mode=sealed leaves such steps out");
 }
 
+absl::Status CheckNonfinite(const JobFacts& job, const v1::PushHeader& header) {
+  const uint64_t elements = job.chunks.chunk(ChunkId(header.key().chunk())).elements;
+  if (header.nonfinite_element() < elements && header.bytes() == 0 &&
+      header.residual_bytes() == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("chunk ", header.key().chunk(), ": element ", header.nonfinite_element(), " of ",
+                   elements, " is not finite, and ", header.bytes(), " + ", header.residual_bytes(),
+                   " bytes follow; expected an element of the chunk and no payload"));
+}
+
 std::string DamagedText(const v1::ContributionKey& key) {
   return absl::StrCat("Push: chunk ", key.chunk(), ", part ", key.part_first(),
                       ": its payload arrived damaged ", DamageCounts::kFinal,

@@ -13,6 +13,9 @@
 
 namespace eps {
 
+// Checks the header of a contribution that names an element which is not finite. REQUIRES: its
+// chunk is one of the job.
+absl::Status CheckNonfinite(const JobFacts& job, const v1::PushHeader& header);
 // `element` of the chunk is not admissible, for the reason `status`.
 std::string NonfiniteText(const JobFacts& job, const v1::ContributionKey& key, uint64_t element,
                           const absl::Status& status);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/testing/test_specs.h"
 #include "eps_server/core/testing/core_cluster.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -112,6 +113,60 @@ TEST_F(EvaluationTest, ReportsTheSumOnceAfterAllParts) {
   EXPECT_EQ(record.evaluation().tokens(), 33u);
   Report(2, {Loss(0, 1, 3.0), Loss(1, 1, 3.0), Loss(2, 1, 3.0)});
   EXPECT_EQ(Told(watch_), "1 e1") << "sent twice";
+}
+
+v1::PartLoss Counted(uint32_t part, uint64_t correct, double sum_x) {
+  v1::PartLoss loss = Loss(part, 1, 1.0);
+  loss.mutable_counts()->set_rows(10 + part);
+  loss.mutable_counts()->set_correct(correct);
+  for (const uint64_t n : {correct, uint64_t{1}}) loss.mutable_counts()->add_class_correct(n);
+  for (const uint64_t n : {uint64_t{6}, uint64_t{5}})
+    loss.mutable_counts()->add_class_predicted(n + part);
+  for (const uint64_t n : {uint64_t{3}, uint64_t{7}})
+    loss.mutable_counts()->add_class_labels(n * part);
+  loss.mutable_counts()->set_sum_x(sum_x);
+  loss.mutable_counts()->set_sum_xy(-sum_x);
+  return loss;
+}
+
+TEST_F(EvaluationTest, CountsOfThePartsAddUp) {
+  Begin(1);
+  PushAll(1);
+  Begin(2);
+  Report(2, {Counted(2, 5, 1e17)});
+  Report(2, {Counted(2, 9, 1.0), Counted(0, 3, 3.0)});
+  Report(2, {Counted(1, 4, -1e17)});
+  ASSERT_EQ(Told(watch_), "1 e1");
+  const v1::HeldOutCounts counts = Last(watch_).evaluation().counts();
+  EXPECT_EQ(counts.rows(), 33u);
+  EXPECT_EQ(counts.correct(), 12u) << "a part counts once, as it first reported";
+  EXPECT_THAT(counts.class_correct(), testing::ElementsAre(12, 3));
+  EXPECT_THAT(counts.class_predicted(), testing::ElementsAre(21, 18));
+  EXPECT_THAT(counts.class_labels(), testing::ElementsAre(9, 21));
+  // Along the tree, (3 + -1e17) + 1e17, whichever reported first.
+  EXPECT_EQ(counts.sum_x(), (3.0 + -1e17) + 1e17);
+  EXPECT_EQ(counts.sum_xy(), (-3.0 + 1e17) + -1e17);
+}
+
+TEST_F(EvaluationTest, EveryPartHasToCount) {
+  Begin(1);
+  PushAll(1);
+  Begin(2);
+  Report(2, {Counted(2, 5, 1), Loss(1, 1, 1.0), Counted(0, 3, 3.0)});
+  ASSERT_EQ(Told(watch_), "1 e1");
+  EXPECT_FALSE(Last(watch_).evaluation().has_counts());
+  EXPECT_EQ(Last(watch_).evaluation().tokens(), 33u);
+}
+
+TEST_F(EvaluationTest, CountsOfOtherClassesAreDropped) {
+  Begin(1);
+  PushAll(1);
+  Begin(2);
+  v1::PartLoss other = Counted(1, 4, 1);
+  other.mutable_counts()->add_class_labels(7);
+  Report(2, {Counted(2, 5, 1), other, Counted(0, 3, 3.0)});
+  ASSERT_EQ(Told(watch_), "1 e1");
+  EXPECT_FALSE(Last(watch_).evaluation().has_counts());
 }
 
 TEST_F(EvaluationTest, WatchesShareTheirRecords) {

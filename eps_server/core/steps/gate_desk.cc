@@ -126,7 +126,7 @@ void GateDesk::Send(ShardId shard) {
 }
 
 void GateDesk::OnImported(ShardId from) {
-  if (!table_.gates().empty()) Send(from);
+  if (!table_.gates().empty() || table_.driver_spoke()) Send(from);
 }
 
 void GateDesk::OnGateSet(ShardId from, const v1::GateSet& message) {

@@ -34,6 +34,7 @@ std::string GateText(const v1::Gate& gate) {
 void GateTable::Set(const std::string& holder, uint64_t step) {
   gates_[holder] = step;
   ends_ms_.erase(holder);
+  driver_spoke_ |= holder == kDriverHolder;
   ++revision_;
 }
 
@@ -46,6 +47,7 @@ void GateTable::SetUntil(const std::string& holder, uint64_t step, uint64_t at_m
 void GateTable::Lift(const std::string& holder) {
   gates_.erase(holder);
   ends_ms_.erase(holder);
+  driver_spoke_ |= holder == kDriverHolder;
   ++revision_;
 }
 
@@ -73,6 +75,7 @@ std::optional<uint64_t> GateTable::NextEnd() const {
 v1::Gate GateTable::InForce() const {
   v1::Gate gate;
   gate.set_revision(revision_);
+  gate.set_driver_spoke(driver_spoke_);
   for (const auto& [holder, step] : gates_) {
     if (!gate.has_step() || step < gate.step()) {
       gate.set_step(step);

@@ -13,6 +13,8 @@
 
 namespace eps {
 
+// The holder of the gate of the program that drives the job.
+inline constexpr char kDriverHolder[] = "driver";
 // Returns the holder of the gate of a shard that drains.
 std::string DrainHolder(ShardId shard);
 // Returns whether the holder is that of a shard that drains.
@@ -40,6 +42,8 @@ class GateTable {
   // Returns when the next gate ends; nullopt if none does.
   std::optional<uint64_t> NextEnd() const;
   const std::map<std::string, uint64_t>& gates() const { return gates_; }
+  // Whether the driver has set or lifted its gate.
+  bool driver_spoke() const { return driver_spoke_; }
   // Returns the lowest gate in force, and its holders; without a step if there is no gate.
   v1::Gate InForce() const;
   uint64_t revision() const { return revision_; }
@@ -63,6 +67,7 @@ class GateTable {
 
   std::map<std::string, uint64_t> gates_;    // by holder
   std::map<std::string, uint64_t> ends_ms_;  // by holder, of those gates that end
+  bool driver_spoke_ = false;
   uint64_t revision_ = 0;
   std::vector<std::optional<Answer>> answers_;  // by shard
 };

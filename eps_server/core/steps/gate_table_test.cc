@@ -46,6 +46,18 @@ TEST(GateTable, StepZeroIsABorder) {
   EXPECT_TRUE(table.InForce().has_step());
 }
 
+TEST(GateTable, TheDriverSpeaksForItself) {
+  GateTable table(1);
+  table.Set("save/1", 3);
+  table.Lift("save/1");
+  EXPECT_FALSE(table.InForce().driver_spoke());
+  table.Lift("driver");  // it has nothing to wait for
+  EXPECT_TRUE(table.InForce().driver_spoke());
+  GateTable other(1);
+  other.Set("driver", 3);
+  EXPECT_TRUE(other.driver_spoke());
+}
+
 TEST(GateTable, EachChangeAsksEveryShardAgain) {
   GateTable table(2);
   table.Set("driver", 7);

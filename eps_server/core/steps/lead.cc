@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/job/schedule.h"
 #include "base/numerics/reduction_tree.h"
+#include "eps_server/core/cuts/recovery.h"
 
 namespace eps {
 namespace {
@@ -17,6 +18,51 @@ constexpr size_t kNormsKept = 4;
 
 // The decision that the slowest shard waits for, that of the open step, and one ahead of it.
 constexpr size_t kDecisionsKept = 4;
+
+// The counts of classes.
+using Classes = google::protobuf::RepeatedField<uint64_t>;
+
+// Returns whether the two have as many classes as each other.
+bool Match(const v1::HeldOutCounts& a, const v1::HeldOutCounts& b) {
+  return a.class_correct_size() == b.class_correct_size() &&
+         a.class_predicted_size() == b.class_predicted_size() &&
+         a.class_labels_size() == b.class_labels_size();
+}
+
+void AddTo(const Classes& more, Classes* sum) {
+  for (int c = 0; c < more.size(); ++c) sum->Set(c, sum->Get(c) + more.Get(c));
+}
+
+v1::HeldOutCounts Add(v1::HeldOutCounts left, const v1::HeldOutCounts& right) {
+  left.set_rows(left.rows() + right.rows());
+  left.set_correct(left.correct() + right.correct());
+  AddTo(right.class_correct(), left.mutable_class_correct());
+  AddTo(right.class_predicted(), left.mutable_class_predicted());
+  AddTo(right.class_labels(), left.mutable_class_labels());
+  left.set_sum_x(left.sum_x() + right.sum_x());
+  left.set_sum_y(left.sum_y() + right.sum_y());
+  left.set_sum_xx(left.sum_xx() + right.sum_xx());
+  left.set_sum_yy(left.sum_yy() + right.sum_yy());
+  left.set_sum_xy(left.sum_xy() + right.sum_xy());
+  return left;
+}
+
+// Returns what the parts counted in an evaluation: the sums of the integers, and those of the
+// doubles along the canonical tree over the parts. Returns nullopt if a part has counted nothing,
+// or other classes than the first. REQUIRES that every part has reported.
+std::optional<v1::HeldOutCounts> SumOfCounts(
+    const std::vector<std::optional<v1::PartLoss>>& parts) {
+  using Tree = TreeAccumulator<v1::HeldOutCounts,
+                               v1::HeldOutCounts (*)(v1::HeldOutCounts, const v1::HeldOutCounts&)>;
+  Tree tree(static_cast<uint32_t>(parts.size()), Add);
+  for (uint32_t p = 0; p < parts.size(); ++p) {
+    if (!parts[p]->has_counts() || !Match(parts[p]->counts(), parts[0]->counts())) {
+      return std::nullopt;
+    }
+    tree.Insert(TreeRange{p, 1}, parts[p]->counts());
+  }
+  return tree.Take();
+}
 
 }  // namespace
 
@@ -29,7 +75,8 @@ absl::StatusOr<bool> Lead::OnImported(ShardId shard, const v1::Imported& importe
   for (uint32_t s = 0; s < shards_; ++s) {
     if (!imported_[s].has_value()) continue;
     if (imported_[s]->step() != imported.step() || imported_[s]->version() != imported.version() ||
-        imported_[s]->update() != imported.update()) {
+        imported_[s]->update() != imported.update() ||
+        LossScaleAfter(spec_, *imported_[s]) != LossScaleAfter(spec_, imported)) {
       return absl::FailedPreconditionError(absl::StrCat(
           "ImportState: shard ", shard.value(), " holds step ", imported.step(), " version ",
           imported.version(), ", shard ", s, " holds step ", imported_[s]->step(), " version ",
@@ -52,6 +99,7 @@ void Lead::Open(const v1::Imported& border, uint64_t now_ms) {
   next_decision_ = next_record_ = base_step_ + 1;
   cuts_.OnOpened(base_step_, now_ms);
   last_record_ms_ = now_ms;
+  loss_scale_ = LossScaleAfter(spec_, border);
   norms_[base_step_] = border.lagged_norm();
   last_norm_step_ = base_step_;
 }
@@ -94,6 +142,7 @@ void Lead::OnStats(ShardId shard, const v1::Stats& stats) {
     if (stats.chunks(i) < chunks_) open.sum_squares[stats.chunks(i)] = stats.sum_squares(i);
   }
   open.nonfinite |= stats.nonfinite();
+  open.nonfinite_chunk = std::max(open.nonfinite_chunk, stats.nonfinite_chunk());
   if (!StatsComplete(open)) return;
   double sum = 0;
   for (double s : open.sum_squares) sum += s;  // in chunk order, so that placement has no influence
@@ -142,6 +191,9 @@ std::optional<v1::StepRecord> Lead::OnEvaluation(const v1::PartLoss& loss, Term 
   record.set_term(term.value());
   record.mutable_evaluation()->set_loss(tokens == 0 ? 0.0 : sum / static_cast<double>(tokens));
   record.mutable_evaluation()->set_tokens(tokens);
+  if (std::optional<v1::HeldOutCounts> counts = SumOfCounts(evaluations_); counts.has_value()) {
+    *record.mutable_evaluation()->mutable_counts() = *std::move(counts);
+  }
   // The time of an evaluation does not count towards the step after its border.
   record.set_step_seconds(static_cast<double>(now_ms - last_record_ms_) / 1e3);
   last_record_ms_ = now_ms;
@@ -156,9 +208,19 @@ bool Lead::Skips(uint64_t step) const {
          !std::isfinite(it->second.norm);
 }
 
+std::optional<ChunkId> Lead::OverflowAtLowestScale() const {
+  const auto it = steps_.find(next_decision_);
+  if (!loss_scale_.has_value() || it == steps_.end() || !StatsComplete(it->second) ||
+      !it->second.nonfinite || !IsLowest(spec_.training.loss_scale, *loss_scale_)) {
+    return std::nullopt;
+  }
+  return ChunkId(it->second.nonfinite_chunk);
+}
+
 v1::Decision Lead::Decide(uint64_t step, uint64_t now_ms) const {
   v1::Decision decision;
   decision.set_step(step);
+  decision.set_loss_scale_log2(LossScaleLog2(spec_, loss_scale_));
   decision.set_cut(cuts_.Due(step, spec_.training.steps, now_ms) ||
                    (cuts_.enabled() && gates_.count(step) > 0));
   if (Skips(step)) {
@@ -199,7 +261,12 @@ std::vector<v1::Decision> Lead::TakeDecisions(uint64_t now_ms) {
 void Lead::Adopt(const v1::Decision& decision, uint64_t now_ms) {
   if (decision.step() != next_decision_) return;
   if (decision.cut()) cuts_.OnDecided(next_decision_, now_ms);
-  At(next_decision_).decision = decision;
+  OpenStep& open = At(next_decision_);
+  open.decision = decision;
+  open.loss_scale = loss_scale_;
+  if (loss_scale_.has_value()) {
+    loss_scale_ = NextLossScale(spec_.training.loss_scale, *loss_scale_, decision.skip());
+  }
   last_update_ = decision.update();
   Remember(decision);
   while (last_decisions_.size() > kDecisionsKept) last_decisions_.erase(last_decisions_.begin());
@@ -225,6 +292,7 @@ v1::StepRecord Lead::Record(uint64_t step, const OpenStep& open) const {
   record.set_clip_factor(open.decision->clip_factor());
   record.set_skipped(open.decision->skip());
   record.set_tokens(tokens);
+  if (open.loss_scale.has_value()) record.set_loss_scale_log2(open.loss_scale->log2);
   return record;
 }
 

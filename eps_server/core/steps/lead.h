@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "base/ids.h"
 #include "base/job/job_spec.h"
+#include "base/numerics/loss_scale.h"
 #include "eps/v1/data.pb.h"
 #include "eps/v1/shard.pb.h"
 #include "eps/v1/types.pb.h"
@@ -43,11 +44,15 @@ class Lead {
   // Count a message towards its step. They ignore one that is no news.
   void OnStats(ShardId shard, const v1::Stats& stats);
   void OnLoss(const v1::PartLoss& loss);
-  // Counts a part's loss on held-out data with the weights after step loss.step(), which must be
-  // the newest border. Returns the record of the evaluation once all parts have reported. Ignores
-  // repetitions and evaluations of older borders. `now_ms` stamps the duration.
+  // Counts a part's loss on held-out data, and what it counted of its predictions, with the weights
+  // after step loss.step(), which must be the newest border. Returns the record of the evaluation
+  // once all parts have reported. Ignores repetitions and evaluations of older borders. `now_ms`
+  // stamps the duration.
   std::optional<v1::StepRecord> OnEvaluation(const v1::PartLoss& loss, Term term, uint64_t now_ms);
 
+  // Returns the highest chunk whose gradient overflowed in the next step to decide, if the loss
+  // scale cannot fall any further; nullopt otherwise.
+  std::optional<ChunkId> OverflowAtLowestScale() const;
   // Returns the decisions that became possible since the last call, in step order. Send them to
   // every shard. `now_ms` may be the reason for a cut.
   std::vector<v1::Decision> TakeDecisions(uint64_t now_ms);
@@ -90,7 +95,9 @@ class Lead {
     std::vector<std::optional<v1::PartLoss>> losses;  // by part
     uint32_t losses_in = 0;
     bool nonfinite = false;
-    double norm = 0;  // NaN if the gradient is not finite
+    uint32_t nonfinite_chunk = 0;         // with nonfinite: the highest one
+    double norm = 0;                      // NaN if the gradient is not finite
+    std::optional<LossScale> loss_scale;  // set with the decision
   };
 
   OpenStep& At(uint64_t step);
@@ -110,6 +117,7 @@ class Lead {
   uint64_t base_step_ = 0;    // the border after which the job opened
   uint64_t last_update_ = 0;  // the optimizer's t after the last decision
   uint64_t next_decision_ = 0;
+  std::optional<LossScale> loss_scale_;  // of next_decision_
   uint64_t next_record_ = 0;
   uint64_t last_record_ms_ = 0;
   double step_seconds_ = 0;

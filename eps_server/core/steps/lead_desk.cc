@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "eps_server/core/replay/log_facts.h"
 
 namespace eps {
@@ -81,6 +82,9 @@ void LeadDesk::CountEvaluations(const v1::BeginStepRequest& request) {
 void LeadDesk::Pump() {
   if (facts_.state == v1::JOB_STATE_FAILED) return;
   std::vector<v1::Decision> decisions;
+  if (const std::optional<ChunkId> chunk = lead_.OverflowAtLowestScale()) {
+    return outbox_->Raise(internal_event::JobFailed{OverflowText(*chunk)});
+  }
   if (!facts_.replays()) decisions = lead_.TakeDecisions(facts_.now_ms);
   for (const v1::Decision& decision : decisions) {
     if (facts_.logging()) outbox_->Log(decision.step(), DecisionFact(decision));
@@ -93,6 +97,16 @@ void LeadDesk::Pump() {
     AddRecord(record);
   }
   outbox_->Raise(internal_event::RecordsUpToDate());
+}
+
+std::string LeadDesk::OverflowText(ChunkId id) const {
+  const Chunk& chunk = facts_.job.chunks.chunk(id);
+  return absl::StrCat(
+      "step ", lead_.next_decision(), ": the gradient of ",
+      facts_.job.spec.tensors[chunk.segments.front().tensor.value()].name, " (stage ",
+      facts_.job.StageName(chunk.uses.back()),
+      ") overflows with a loss scale of 1, the lowest; use training.precision=bf16, lower "
+      "optimizer.lr, or look at the data");
 }
 
 void LeadDesk::AddRecord(const v1::StepRecord& record) {

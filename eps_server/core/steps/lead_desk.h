@@ -58,6 +58,7 @@ class LeadDesk {
   v1::LogFact NewsOf(const v1::BeginStepRequest& request) const;
   void CountEvaluations(const v1::BeginStepRequest& request);
   void AddRecord(const v1::StepRecord& record);
+  std::string OverflowText(ChunkId id) const;
 
   const ShardFacts& facts_;
   Outbox* const outbox_;

@@ -70,7 +70,7 @@ class Trainer {
   }
 
   // Pushes all gradients of the data step `data` as those of `step`. If `poisoned` is not null, the
-  // contribution of part 1 to that chunk is not finite.
+  // contribution of part 1 to that chunk is not finite. Gradients have the loss scale of the step.
   void Push(uint64_t step, uint64_t data, const ChunkId* poisoned = nullptr) {
     for (size_t s = cluster.spec().stages.size(); s-- > 0;) {
       const StageId stage(static_cast<uint32_t>(s));
@@ -78,9 +78,12 @@ class Trainer {
         for (ChunkId id : cluster.chunks().ChunksOfStage(stage)) {
           const Chunk& chunk = cluster.chunks().chunk(id);
           const bool bad = poisoned != nullptr && *poisoned == id && part == 1;
-          tags.push_back(cluster.Push(
-              stream, step, stage, TreeRange{part, 1}, id,
-              bad ? Poisoned(chunk) : TellingGradient(chunk, stage, part, data), kTokens, kNonce));
+          std::vector<float> gradient =
+              bad ? Poisoned(chunk) : TellingGradient(chunk, stage, part, data);
+          const int scale_log2 = -cluster.begun[0].loss_scale_log2();
+          for (float& g : gradient) g = std::ldexp(g, scale_log2);
+          tags.push_back(
+              cluster.Push(stream, step, stage, TreeRange{part, 1}, id, gradient, kTokens, kNonce));
         }
       }
     }
@@ -317,6 +320,96 @@ TEST(Skip, BorderAfterSkipResumesBitForBit) {
     resumed.Step(step, step);
   }
   EXPECT_EQ(resumed.Digest(), trainer.Digest());
+}
+
+// Returns a job with training.precision=cmp, whose micro-batches have 2^8 rows.
+JobSpec ScaledSpec(uint32_t initial_log2) {
+  JobSpec spec = SpecWith(Nonfinite::kSkip);
+  spec.training.precision = Precision::kCmp;
+  spec.training.loss_scale.initial_log2 = initial_log2;
+  spec.training.loss_scale.window = 2;
+  spec.training.loss_scale.hysteresis = 1;
+  return spec;
+}
+constexpr int kRowsLog2 = 8;
+
+TEST(LossScale, ScaledGradientsGiveTheSameBits) {
+  Trainer plain(SpecWith(Nonfinite::kSkip), {2, 0, {}});
+  Trainer scaled(ScaledSpec(16), {2, 0, {}});
+  for (Trainer* const trainer : {&plain, &scaled}) {
+    trainer->cluster.InitializeAll();
+    for (uint64_t step = 1; step <= 4; ++step) trainer->Step(step, step);
+  }
+  EXPECT_EQ(plain.cluster.begun[0].loss_scale_log2(), 0);
+  EXPECT_EQ(scaled.cluster.begun[0].loss_scale_log2(), kRowsLog2 - 17) << "after two steps";
+  EXPECT_EQ(scaled.Digest(), plain.Digest());
+}
+
+TEST(LossScale, AllShardsFollowAnOverflowInOne) {
+  for (uint64_t seed : {0u, 1u, 2u}) {
+    SCOPED_TRACE(seed);
+    Trainer trainer(ScaledSpec(3), {3, seed, {}});
+    CoreCluster& cluster = trainer.cluster;
+    cluster.InitializeAll();
+    const ChunkId poisoned(3);
+    const int scales[] = {3, 2, 2, 3};  // of steps 1 to 4, the first of which overflows
+    for (uint64_t step = 1; step <= 4; ++step) {
+      trainer.Step(step, step, step == 1 ? &poisoned : nullptr);
+      for (uint32_t s = 0; s < 3; ++s) {
+        EXPECT_EQ(cluster.begun[s].loss_scale_log2(), kRowsLog2 - scales[step - 1])
+            << "step " << step << ", shard " << s;
+      }
+    }
+    ASSERT_TRUE(trainer.Begin(5));
+    const std::vector<v1::StepRecord> records = trainer.Records();
+    ASSERT_EQ(records.size(), 4u);
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(records[i].loss_scale_log2(), scales[i]);
+      EXPECT_EQ(records[i].skipped(), i == 0);
+    }
+  }
+}
+
+TEST(LossScale, OverflowAtOneEndsTheJob) {
+  Trainer trainer(ScaledSpec(1), {2, 0, {}});
+  CoreCluster& cluster = trainer.cluster;
+  cluster.InitializeAll();
+  const Chunk& chunk = cluster.chunks().chunk(cluster.chunks().ChunksOfStage(StageId(2))[0]);
+  trainer.Step(1, 1, &chunk.id);
+  EXPECT_EQ(cluster.core(ShardId(0)).state(), v1::JOB_STATE_RUNNING);
+  trainer.Step(2, 2, &chunk.id);
+  for (uint32_t s = 0; s < 2; ++s) {
+    EXPECT_EQ(cluster.core(ShardId(s)).state(), v1::JOB_STATE_FAILED) << "shard " << s;
+    const std::string why = cluster.Status(ShardId(s)).failure();
+    EXPECT_THAT(why, HasSubstr("step 2: the gradient of " +
+                               cluster.spec().tensors[chunk.segments[0].tensor.value()].name +
+                               " (stage " + cluster.spec().stages[2].name + ") overflows"));
+    EXPECT_THAT(why, HasSubstr("training.precision=bf16"));
+  }
+}
+
+TEST(LossScale, ImportContinuesWithTheExportedScale) {
+  Trainer trainer(ScaledSpec(5), {2, 0, {}});
+  CoreCluster& cluster = trainer.cluster;
+  cluster.InitializeAll();
+  const ChunkId poisoned(2);
+  trainer.Step(1, 1, &poisoned);
+  trainer.Step(2, 2);
+  const StreamId stream = cluster.NewStream();
+  cluster.Send(ShardId(0), event::Export{stream, v1::ExportStateRequest()});
+  cluster.Run();
+  const LossScale scale = ToLossScale(cluster.answers.exported[stream][0].first.loss_scale());
+  EXPECT_EQ(scale, (LossScale{4, 1, 0}));
+
+  Trainer resumed(ScaledSpec(5), {1, 0, {}});
+  const StreamId import = resumed.cluster.NewStream();
+  resumed.cluster.Send(ShardId(0), event::ImportInitialize{import});
+  resumed.cluster.Send(ShardId(0), event::ImportFinish{import, Step(2), Version(0), 0, 0.0, scale});
+  resumed.cluster.Run();
+  resumed.Step(3, 3);
+  EXPECT_EQ(resumed.cluster.begun[0].loss_scale_log2(), kRowsLog2 - 4);
+  resumed.Step(4, 4);
+  EXPECT_EQ(resumed.cluster.begun[0].loss_scale_log2(), kRowsLog2 - 5) << "after two good steps";
 }
 
 TEST(Skip, WaitsForExportOfThePreviousBorder) {

@@ -1,6 +1,7 @@
 #include "eps_server/core/steps/step_desk.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,13 +10,9 @@
 namespace eps {
 namespace {
 
-// Workers multiply the loss by 2 to this power. The decision would carry a dynamic scale.
-constexpr int kLossScaleLog2 = 0;
-
 // Turns the sum over all tokens into their mean, and undoes the loss scale.
 double MeanScale(int loss_scale_log2, uint64_t tokens) {
-  return static_cast<double>(uint64_t{1} << loss_scale_log2) /
-         static_cast<double>(std::max<uint64_t>(tokens, 1));
+  return std::ldexp(1.0, loss_scale_log2) / static_cast<double>(std::max<uint64_t>(tokens, 1));
 }
 
 }  // namespace
@@ -26,7 +23,10 @@ StepDesk::StepDesk(const ShardFacts* facts, const DeskQueries* queries, Outbox* 
       outbox_(outbox),
       chunks_(facts_.owned.size()),
       sum_squares_(facts_.owned.size(), 0.0) {
-  for (size_t i = 0; i < chunks_.size(); ++i) chunks_[i].id = facts_.owned[i].id;
+  for (size_t i = 0; i < chunks_.size(); ++i) {
+    chunks_[i].id = facts_.owned[i].id;
+    if (!facts_.job.IsFrozen(chunks_[i].id)) ++trained_;
+  }
 }
 
 // ---------------------------------------------------------------- gradients
@@ -56,23 +56,23 @@ void StepDesk::On(const internal_event::ChunkComplete& e) {
 void StepDesk::DropGradient(Chunk* chunk) {
   outbox_->Raise(internal_event::GradientUsed{chunk->id});
   chunk->nonfinite = true;
-  nonfinite_ = true;
+  nonfinite_chunk_ = std::max(nonfinite_chunk_.value_or(chunk->id), chunk->id);
   sum_squares_[IndexOf(*chunk)] = 0;
-  if (++reduced_ < chunks_.size()) return;
+  if (++reduced_ < trained_) return;
   KeepStats(StatsOf(facts_.step));
   SendStats();
 }
 
 // Builds the request that consumes the gradient of a complete chunk. Its scale makes the sum of the
 // contributions the mean over tokens.
-UpdateRequest StepDesk::NewRequest(Chunk* chunk, int loss_scale_log2) const {
+UpdateRequest StepDesk::NewRequest(Chunk* chunk) const {
   const Version version = facts_.Owned(chunk->id)->version;
   UpdateRequest request;
   request.chunk = chunk->id;
   request.from = version;
   request.to = version.Next();
   request.parts = facts_.job.spec.training.parts;
-  request.norm_scale = static_cast<float>(MeanScale(loss_scale_log2, *chunk->tokens));
+  request.norm_scale = static_cast<float>(MeanScale(facts_.loss_scale_log2(), *chunk->tokens));
   request.reduced = std::move(chunk->reduced);
   request.inputs = std::move(chunk->inputs);
   return request;
@@ -80,7 +80,7 @@ UpdateRequest StepDesk::NewRequest(Chunk* chunk, int loss_scale_log2) const {
 
 void StepDesk::StartReduction(Chunk* chunk) {
   chunk->reducing = true;
-  const OpId op = outbox_->StartOp(StatsRequest{NewRequest(chunk, kLossScaleLog2)});
+  const OpId op = outbox_->StartOp(StatsRequest{NewRequest(chunk)});
   ops_[op] = {Op::Kind::kReduction, chunk->id};
 }
 
@@ -95,7 +95,7 @@ void StepDesk::OnReduced(Chunk* chunk, const BackendDone& done) {
   chunk->reducing = false;
   chunk->reduced = result.reduced;
   sum_squares_[IndexOf(*chunk)] = result.sum_squares;
-  if (++reduced_ == chunks_.size()) {
+  if (++reduced_ == trained_) {
     KeepStats(StatsOf(facts_.step));
     SendStats();
   }
@@ -141,7 +141,13 @@ void StepDesk::MaybeStartUpdate(Chunk* chunk) {
 }
 
 void StepDesk::StartUpdate(Chunk* chunk, const v1::Decision& decision) {
-  UpdateRequest request = NewRequest(chunk, decision.loss_scale_log2());
+  if (decision.loss_scale_log2() != facts_.loss_scale_log2()) {
+    return outbox_->Raise(internal_event::JobFailed{
+        absl::StrCat("step ", facts_.step, ": the lead's decision has a loss scale of 2^",
+                     -decision.loss_scale_log2(), ", this shard has 2^", -facts_.loss_scale_log2(),
+                     "; resume from the latest checkpoint")});
+  }
+  UpdateRequest request = NewRequest(chunk);
   for (const Axis axis : queries_.AxesForUpdate(chunk->id)) {
     request.encode.push_back({&facts_.job.codecs.weights(chunk->id), axis});
   }
@@ -149,8 +155,8 @@ void StepDesk::StartUpdate(Chunk* chunk, const v1::Decision& decision) {
   request.step.update = decision.update();
   request.step.bias_correction1 = decision.bias_correction1();
   request.step.bias_correction2 = decision.bias_correction2();
-  request.step.grad_scale = static_cast<float>(
-      MeanScale(decision.loss_scale_log2(), *chunk->tokens) * decision.clip_factor());
+  request.step.grad_scale = static_cast<float>(MeanScale(facts_.loss_scale_log2(), *chunk->tokens) *
+                                               decision.clip_factor());
   outbox_->Raise(internal_event::UpdateStarted{chunk->id});
   outbox_->Emit(facts_.Traced(TraceAction::Kind::kUpdateStarted, chunk->id.value(), request.from));
   const OpId op = outbox_->StartOp(std::move(request));
@@ -193,11 +199,11 @@ bool StepDesk::On(const event::OpDone& e) {
 
 void StepDesk::MaybeComplete() {
   while (facts_.state == v1::JOB_STATE_RUNNING) {
-    // A shard without chunks completes a step as soon as it is decided.
+    // A shard with nothing to train completes a step as soon as it is decided.
     const auto it = decisions_.find(facts_.step);
     if (it == decisions_.end()) return;
     const bool skip = it->second.skip();
-    if (skip ? reduced_ < chunks_.size() : updated_ < chunks_.size()) return;
+    if (skip ? reduced_ < trained_ : updated_ < trained_) return;
     if (facts_.border_readers > 0) return;  // an export reads the border
     CloseStep(v1::Decision(it->second));
   }
@@ -215,7 +221,7 @@ void StepDesk::CloseStep(const v1::Decision& decision) {
   const bool eager = !facts_.job.sealed();
   v1::Stats stats = StatsOf(facts_.step);
   updated_ = reduced_ = 0;
-  nonfinite_ = false;
+  nonfinite_chunk_.reset();
   outbox_->Raise(internal_event::StepComplete{decision});
   if (eager) KeepStats(std::move(stats));
   outbox_->Raise(internal_event::BorderReached());
@@ -230,8 +236,10 @@ void StepDesk::CloseStep(const v1::Decision& decision) {
 v1::Stats StepDesk::StatsOf(uint64_t step) const {
   v1::Stats stats;
   stats.set_step(step);
-  stats.set_nonfinite(nonfinite_);
+  stats.set_nonfinite(nonfinite_chunk_.has_value());
+  if (nonfinite_chunk_.has_value()) stats.set_nonfinite_chunk(nonfinite_chunk_->value());
   for (size_t i = 0; i < chunks_.size(); ++i) {
+    if (facts_.job.IsFrozen(chunks_[i].id)) continue;
     stats.add_chunks(chunks_[i].id.value());
     stats.add_sum_squares(sum_squares_[i]);
   }
@@ -251,8 +259,8 @@ void StepDesk::SendStats() {
 }
 
 void StepDesk::On(const internal_event::StepOpened&) {
-  // A shard without chunks has nothing to reduce.
-  if (!facts_.job.sealed() || !chunks_.empty() || facts_.state != v1::JOB_STATE_RUNNING) return;
+  // A shard without chunks to train has nothing to reduce.
+  if (!facts_.job.sealed() || trained_ > 0 || facts_.state != v1::JOB_STATE_RUNNING) return;
   KeepStats(StatsOf(facts_.step));
   SendStats();
 }

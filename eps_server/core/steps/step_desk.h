@@ -72,7 +72,7 @@ class StepDesk {
   };
 
   void MaybeStartUpdate(Chunk* chunk);
-  UpdateRequest NewRequest(Chunk* chunk, int loss_scale_log2) const;
+  UpdateRequest NewRequest(Chunk* chunk) const;
   void StartReduction(Chunk* chunk);
   void DropGradient(Chunk* chunk);
   void StartUpdate(Chunk* chunk, const v1::Decision& decision);
@@ -88,12 +88,13 @@ class StepDesk {
   const ShardFacts& facts_;
   const DeskQueries& queries_;
   Outbox* const outbox_;
-  std::vector<Chunk> chunks_;        // as ShardFacts::owned
-  std::map<OpId, Op> ops_;           // in flight
-  uint64_t updated_ = 0;             // chunks updated in the open step
-  uint64_t reduced_ = 0;             // sealed: chunks whose gradient is reduced or dropped
-  bool nonfinite_ = false;           // a gradient of the open step was dropped
-  std::vector<double> sum_squares_;  // of each chunk's gradient in the open step
+  std::vector<Chunk> chunks_;               // as ShardFacts::owned
+  uint64_t trained_ = 0;                    // chunks that are not frozen
+  std::map<OpId, Op> ops_;                  // in flight
+  uint64_t updated_ = 0;                    // chunks updated in the open step
+  uint64_t reduced_ = 0;                    // sealed: chunks whose gradient is reduced or dropped
+  std::optional<ChunkId> nonfinite_chunk_;  // the highest one whose gradient was dropped
+  std::vector<double> sum_squares_;         // of each chunk's gradient in the open step
   std::map<uint64_t, v1::Decision> decisions_;  // by step, from the open one on
   std::deque<v1::Stats> last_stats_;            // at most kStatsKept
 };

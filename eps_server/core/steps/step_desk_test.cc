@@ -197,6 +197,19 @@ TEST_F(SealedStepDeskTest, ReducesFirstAndUpdatesWhenDecided) {
   EXPECT_EQ(Started("Update"), chunks);
 }
 
+TEST_F(SealedStepDeskTest, RefusesADecisionWithAnotherLossScale) {
+  CompleteAll();
+  for (uint64_t op = 1; op <= facts_->owned.size(); ++op) Done(op);
+  internal_event::Decided decided;
+  decided.decision.set_step(1);
+  decided.decision.set_loss_scale_log2(-3);
+  desk_->On(decided);
+  EXPECT_EQ(Started("Update"), 0u);
+  const auto failed = outbox_.TakeRaised<internal_event::JobFailed>();
+  ASSERT_FALSE(failed.empty());
+  EXPECT_THAT(failed[0].reason, HasSubstr("decision has a loss scale of 2^3, this shard has 2^0"));
+}
+
 TEST_F(SealedStepDeskTest, SkipsAStepWithoutUpdates) {
   const size_t chunks = facts_->owned.size();
   Complete(0, /*nonfinite=*/true);

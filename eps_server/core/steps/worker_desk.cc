@@ -137,11 +137,17 @@ void WorkerDesk::Admit(const ParkedBegin& begin) {
   outbox_->Raise(internal_event::EvaluationsReported{&request});
 }
 
+// Whether a gate withholds the step of the request, or the word of the driver is missing.
+bool WorkerDesk::IsHeld(const v1::BeginStepRequest& request) const {
+  if (facts_.IsGated(request.step())) return true;
+  return request.awaits_driver() && !facts_.hold.gate.driver_spoke();
+}
+
 bool WorkerDesk::IsDue(const v1::BeginStepRequest& request) const {
   if (facts_.WaitsForState()) return false;
   if (request.probe()) return true;
   if (request.step() != facts_.step) return false;
-  return !facts_.IsGated(facts_.step) || facts_.state == v1::JOB_STATE_DONE;
+  return !IsHeld(request) || facts_.state == v1::JOB_STATE_DONE;
 }
 
 void WorkerDesk::AnswerBegins() {
@@ -165,6 +171,7 @@ v1::BeginStepReply WorkerDesk::NewReply() const {
   reply.set_step(facts_.step);
   reply.set_version(facts_.version);
   reply.set_done(facts_.state == v1::JOB_STATE_DONE);
+  reply.set_loss_scale_log2(facts_.loss_scale_log2());
   return reply;
 }
 
@@ -215,7 +222,7 @@ void WorkerDesk::AnswerGate() {
   v1::ShardMessage message = facts_.NewMessage();
   message.mutable_gate_set()->set_revision(facts_.hold.gate.revision());
   message.mutable_gate_set()->set_first_border(
-      facts_.push_residuals.value_or(true) ? facts_.step : facts_.step + 1);
+      facts_.open.push_residuals.value_or(true) ? facts_.step : facts_.step + 1);
   outbox_->ToLead(std::move(message));
 }
 
@@ -245,13 +252,19 @@ void WorkerDesk::EndWork(const absl::Status& why) {
   ungranted_.clear();
 }
 
+std::string WorkerDesk::WaitsFor(const v1::BeginStepRequest& request, WaitPage* page) const {
+  if (facts_.IsGated(request.step())) return GateText(facts_.hold.gate);
+  const bool is_open = request.step() == facts_.step && !facts_.WaitsForState();
+  if (is_open && IsHeld(request)) return "the program that drives the job (eps train)";
+  return page->step();
+}
+
 void WorkerDesk::Waits(WaitPage* page) const {
   for (const ParkedBegin& begin : begins_) {
     page->Add(absl::StrCat(begin.request.probe() ? "Probe" : "BeginStep ",
                            begin.request.probe() ? "" : absl::StrCat(begin.request.step()),
                            " of part ", begin.request.parts(0)),
-              facts_.IsGated(begin.request.step()) ? GateText(facts_.hold.gate) : page->step(),
-              begin.since_ms);
+              WaitsFor(begin.request, page), begin.since_ms);
   }
   for (const auto& [timer, begin] : ungranted_) {
     page->Add(

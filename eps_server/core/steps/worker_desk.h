@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <string>
 
 #include "absl/status/status.h"
 #include "base/ids.h"
@@ -54,12 +55,14 @@ class WorkerDesk {
   absl::Status CheckBegin(const v1::BeginStepRequest& request) const;
   bool AwaitsGrant(const v1::BeginStepRequest& request) const;
   void Admit(const ParkedBegin& begin);
+  bool IsHeld(const v1::BeginStepRequest& request) const;
   bool IsDue(const v1::BeginStepRequest& request) const;
   void AnswerGate();
   void AnswerBegins();
   v1::BeginStepReply NewReply() const;
   void Answer(const ParkedBegin& begin);
   void Begin(const v1::BeginStepRequest& request);
+  std::string WaitsFor(const v1::BeginStepRequest& request, WaitPage* page) const;
 
   const ShardFacts& facts_;
   const DeskQueries& queries_;

@@ -83,6 +83,36 @@ TEST_F(WorkerDeskTest, ReportsLossesBeforeItAnswers) {
   EXPECT_EQ(outbox_.TakeRaised<internal_event::EvaluationsReported>().size(), 1u);
 }
 
+TEST_F(WorkerDeskTest, AStepMayAwaitTheDriver) {
+  event::BeginStep e = Begin(1);
+  e.request.set_awaits_driver(true);
+  desk_.On(e);
+  EXPECT_THAT(outbox_.Take(), IsEmpty());
+  v1::StatusReply status;
+  WaitPage page(10, &status);
+  desk_.Waits(&page);
+  ASSERT_EQ(status.waits_size(), 1);
+  EXPECT_EQ(status.waits(0).waits_for(), "the program that drives the job (eps train)");
+  // A server that drains is no driver.
+  v1::Gate gate;
+  gate.set_revision(1);
+  Move(gate);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("gate_set")));
+  // The driver holds the border, and then lets the workers pass it.
+  gate.set_driver_spoke(true);
+  gate.set_step(0);
+  Move(gate);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("gate_set")));
+  gate.set_step(1);
+  Move(gate);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("gate_set"), HasSubstr("BeginStepReply")));
+}
+
+TEST_F(WorkerDeskTest, OtherStepsAwaitNoDriver) {
+  desk_.On(Begin(1));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("BeginStepReply")));
+}
+
 TEST_F(WorkerDeskTest, TheGateHoldsTheNextStep) {
   Move(GateAt(1));
   EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("gate_set { revision: 5 first_border: 1 }")));

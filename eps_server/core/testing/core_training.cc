@@ -1,6 +1,8 @@
 #include "eps_server/core/testing/core_training.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -140,7 +142,7 @@ void CoreTraining::FetchOldWeights(uint64_t step) {
   for (uint32_t s = 0; s < open_.size() && is_eager; ++s) {
     if (open_[s].step() <= step) continue;
     for (const Chunk& chunk : cluster_.chunks().chunks()) {
-      if (cluster_.OwnerOf(chunk.id) != ShardId(s)) continue;
+      if (chunk.frozen || cluster_.OwnerOf(chunk.id) != ShardId(s)) continue;
       cluster_.Fetch(cluster_.NewStream(), chunk.uses.front(), chunk.id, open_[s].version() - 1);
       break;
     }
@@ -167,6 +169,7 @@ bool CoreTraining::Begin(uint64_t step) {
       begun_ = {cluster_.term, step};
       const auto& reply = cluster_.answers.replies[streams[0]].front();
       version_ = std::get<v1::BeginStepReply>(reply).version();
+      loss_scale_log2_[step] = std::get<v1::BeginStepReply>(reply).loss_scale_log2();
       if (skips) FetchOldWeights(step);
       return true;
     }
@@ -239,13 +242,15 @@ bool CoreTraining::PushAll(uint64_t step, uint64_t version, const ShardId* only_
   const StreamId stream = cluster_.NewStream();
   for (size_t s = cluster_.spec().stages.size(); s-- > 0;) {
     const StageId stage(static_cast<uint32_t>(s));
-    if (s == 0 && !ReportLosses(step)) return false;
+    if (stage == cluster_.spec().LowestTrainableStage() && !ReportLosses(step)) return false;
     for (ChunkId id : cluster_.chunks().ChunksOfStage(stage)) {
       if (only_or_null != nullptr && cluster_.OwnerOf(id) != *only_or_null) continue;
       const Chunk& chunk = cluster_.chunks().chunk(id);
+      if (chunk.frozen) continue;
       const Codec* const codec = codecs_.residual_or_null(id, eps::Step(step));
       for (uint32_t p = 0; p < cluster_.spec().training.parts; ++p) {
         std::vector<float> gradient = TellingGradient(chunk, stage, p, step);
+        ScaleLoss(step, id, p, &gradient);
         Bytes residual;
         if (codec != nullptr) {
           float scale = 1;
@@ -261,6 +266,19 @@ bool CoreTraining::PushAll(uint64_t step, uint64_t version, const ShardId* only_
     }
   }
   return true;
+}
+
+void CoreTraining::ScaleLoss(uint64_t step, ChunkId chunk, uint32_t part,
+                             std::vector<float>* gradient) {
+  const JobSpec& spec = cluster_.spec();
+  if (spec.training.precision != Precision::kCmp) return;
+  const int log2 = loss_scale_log2_.at(step);
+  for (float& g : *gradient) g = std::ldexp(g, -log2);
+  const int highest = 10 + static_cast<int>(step * step % 5);
+  const auto chunks = static_cast<uint32_t>(cluster_.chunks().chunks().size());
+  const bool is_large = chunk.value() == step % chunks && part == 0;
+  const int scale = LossScaleLog2(spec, LossScale()) - log2;
+  if (is_large && scale > highest) gradient->back() = std::numeric_limits<float>::infinity();
 }
 
 bool CoreTraining::ReadResidual(StageId use, uint32_t part, ChunkId chunk, uint64_t version,
@@ -331,6 +349,9 @@ CoreTraining::Outcome CoreTraining::End() {
     const v1::StepRecord& record = *std::get<effect::SharedRecord>(reply);
     absl::StrAppendFormat(&outcome_.digest, " %d:%a:%a", record.step(), record.loss(),
                           record.grad_norm());
+    if (record.has_loss_scale_log2()) {
+      absl::StrAppend(&outcome_.digest, ":", record.loss_scale_log2());
+    }
   }
   return outcome_;
 }

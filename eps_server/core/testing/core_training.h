@@ -24,14 +24,15 @@ class CoreTraining {
 
   // The visible results of a run; they are equal for all runs of a job.
   struct Outcome {
-    // Digest of weights and optimizer state, then loss and norm of each step that the lead
-    // recorded.
+    // Digest of weights and optimizer state, then loss, norm and loss scale of each step that the
+    // lead recorded.
     std::string digest;
     // By version and chunk: CRC32C of the weights that a fetch returned. Holds only fetched chunks.
     std::map<std::pair<uint64_t, uint32_t>, uint32_t> served;
   };
 
-  // With `fetches`, the worker also fetches the weights of each step.
+  // With `fetches`, the worker also fetches the weights of each step. In a job with
+  // training.precision=cmp, gradients overflow where the loss scale is too high for the step.
   CoreTraining(const JobSpec& spec, const CoreCluster::Options& options, bool fetches = false);
 
   CoreCluster& cluster() { return cluster_; }
@@ -84,6 +85,8 @@ class CoreTraining {
   void FetchAll(uint64_t version);
   // Adds the answered fetches to the results.
   void NoteServed();
+  // Gives the gradient of a step its loss scale, or makes it overflow.
+  void ScaleLoss(uint64_t step, ChunkId chunk, uint32_t part, std::vector<float>* gradient);
   // Reads the part's residual of the chunk and derives the scale of its gradient. Returns false if
   // the fetch fails or is not answered.
   bool ReadResidual(StageId use, uint32_t part, ChunkId chunk, uint64_t version, float* scale);
@@ -98,7 +101,8 @@ class CoreTraining {
   uint64_t nonce_ = 1000;                 // names that worker; Disorder has lower ones
   std::pair<uint64_t, uint64_t> begun_;   // term and step of the last BeginStep that all answered
   uint64_t version_ = 0;                  // of the weights that the open step reads
-  std::pair<uint64_t, uint64_t> fetched_;  // term and step of the last FetchAll
+  std::map<uint64_t, int> loss_scale_log2_;  // by step: of BeginStepReply
+  std::pair<uint64_t, uint64_t> fetched_;    // term and step of the last FetchAll
   std::map<uint64_t, std::pair<uint64_t, uint32_t>> fetching_;  // by tag: version and chunk
   Outcome outcome_;
   absl::Status served_;  // the first chunk that was served with two contents

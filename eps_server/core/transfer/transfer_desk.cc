@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/numerics/loss_scale.h"
 
 namespace eps {
 
@@ -76,6 +77,7 @@ void TransferDesk::On(const event::ImportFinish& e) {
   job.border.set_version(e.version.value());
   job.border.set_update(e.update);
   job.border.set_lagged_norm(e.lagged_norm);
+  if (e.loss_scale.has_value()) SetMessage(*e.loss_scale, job.border.mutable_loss_scale());
   MaybeFinishImport(e.stream);
 }
 
@@ -142,7 +144,7 @@ void TransferDesk::On(const internal_event::ImportDurable& e) {
 
 bool TransferDesk::AtBorder(uint64_t step) const {
   if (facts_.state != v1::JOB_STATE_RUNNING && facts_.state != v1::JOB_STATE_DONE) return false;
-  return facts_.updates == 0 && (step == 0 || facts_.step == step + 1);
+  return facts_.open.updates == 0 && (step == 0 || facts_.step == step + 1);
 }
 
 void TransferDesk::On(const event::Export& e) {
@@ -251,6 +253,9 @@ v1::ExportStateReply TransferDesk::ExportHeader(ChunkId chunk) const {
   header.set_update(facts_.version);
   header.set_term(facts_.term.value());
   header.set_lagged_norm(queries_.NormOf(facts_.step - 1));
+  if (facts_.open.loss_scale.has_value()) {
+    SetMessage(*facts_.open.loss_scale, header.mutable_loss_scale());
+  }
   return header;
 }
 

@@ -124,14 +124,14 @@ TEST_F(TransferDeskTest, HoldsTheBorderWhileItIsRead) {
 }
 
 TEST_F(TransferDeskTest, WaitsUntilNoUpdateIsUnderWay) {
-  facts_.updates = 1;
+  facts_.open.updates = 1;
   desk_.On(Export(0));
   EXPECT_THAT(outbox_.Take(), IsEmpty());
   v1::StatusReply status;
   WaitPage page(10, &status);
   desk_.Waits(&page);
   EXPECT_EQ(status.waits_size(), 1);
-  facts_.updates = 0;
+  facts_.open.updates = 0;
   desk_.On(internal_event::StepReady());
   EXPECT_THAT(outbox_.Take(), ElementsAre("Start 1 ReadState 0 at 0"));
 }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/checksum.h"
+#include "base/numerics/loss_scale.h"
 #include "base/status_macros.h"
 #include "wire/payload_message.h"
 
@@ -42,6 +43,7 @@ void ImportCall::NoteBorder(const v1::ImportStateRequest& message) {
   if (message.version() != 0) border_.set_version(message.version());
   if (message.update() != 0) border_.set_update(message.update());
   if (message.lagged_norm() != 0) border_.set_lagged_norm(message.lagged_norm());
+  if (message.has_loss_scale()) *border_.mutable_loss_scale() = message.loss_scale();
 }
 
 absl::Status ImportCall::Take(const v1::ImportStateRequest& message,
@@ -50,6 +52,11 @@ absl::Status ImportCall::Take(const v1::ImportStateRequest& message,
     return host_->Find(message.job_id()).status();
   }
   if (finish_sent_) return absl::InvalidArgumentError("a message after finish");
+  const int32_t scale = message.loss_scale().log2();  // 0 without a loss scale
+  if (scale < 0 || scale > kMaxLossScaleLog2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a loss scale of 2^", scale, ", expected 2^0 to 2^", kMaxLossScaleLog2));
+  }
   NoteBorder(message);
   if (message.initialize()) {
     if (initialize_sent_) return absl::InvalidArgumentError("initialize was sent before");
@@ -67,9 +74,10 @@ absl::Status ImportCall::Take(const v1::ImportStateRequest& message,
   }
   finish_sent_ = true;
   work_.Post([self = Self(), border = border_] {
-    self->PostUnlessEnding(event::ImportFinish{self->id(), Step(border.step()),
-                                               Version(border.version()), border.update(),
-                                               border.lagged_norm()});
+    event::ImportFinish finish{self->id(), Step(border.step()), Version(border.version()),
+                               border.update(), border.lagged_norm()};
+    if (border.has_loss_scale()) finish.loss_scale = ToLossScale(border.loss_scale());
+    self->PostUnlessEnding(finish);
   });
   return absl::OkStatus();
 }

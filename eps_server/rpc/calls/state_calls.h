@@ -65,7 +65,7 @@ class ImportCall final : public ReadCall {
   Sequence work_;  // checks CRCs and posts events in the order of the messages
 
   // Used while a message is handled, and messages are handled one at a time.
-  v1::ImportStateRequest border_;              // only step, version, update and lagged_norm
+  v1::ImportStateRequest border_;              // only the fields of the border
   std::map<uint32_t, PayloadAssembler> open_;  // by chunk
   bool initialize_sent_ = false;
   bool finish_sent_ = false;

@@ -19,6 +19,7 @@ _KINDS = """kinds:
   chat     a list of messages in --field (default: messages); what the assistant wrote is learned
   pairs    one or two texts in --fields, and a --label
   images   folders with one folder for each class, or files with the fields image and label
+  megatron PREFIX.bin and PREFIX.idx of Megatron-LM; their ids must be those of --tokenizer
 Files may be compressed by gzip, bzip2 or xz. chat, pairs and images read JSONL, CSV, TSV, Parquet
 and Arrow files, by the ends of their names."""
 
@@ -56,7 +57,8 @@ def _add_make(commands: argparse._SubParsersAction) -> None:
     add = maker.add_argument
     add("kind", choices=list(RECIPES))
     add("inputs", nargs="+", metavar="IN")
-    add("--tokenizer", default="", help="folder of the model or tokenizer; bytes: the 256 bytes")
+    add("--tokenizer", default="", help="folder of the model or tokenizer, or ORG/NAME in the "
+        "Hugging Face cache; bytes: the 256 bytes")
     add("--out", required=True, metavar="FILE", help="the file to make, FILE.epsd")
     add("--overwrite", action="store_true", help="replace the file")
     add("--seq-len", type=int, default=0, help="tokens of a row; 0 makes a stream of documents")

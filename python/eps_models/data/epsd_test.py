@@ -18,7 +18,7 @@ GOLDEN = ROOT / "worker" / "data" / "testdata"
 PROVENANCE = {"made_by": "a test"}
 
 
-def write_stream(path, documents, vocab_size, tokenizer=""):
+def write_stream(path, documents, vocab_size, tokenizer="", masking=None):
     dtypes = {"tokens": layout.token_dtype(vocab_size), "document_ends": "u64"}
     with epsd.Writer(path, "stream", dtypes) as writer:
         end = 0
@@ -27,7 +27,7 @@ def write_stream(path, documents, vocab_size, tokenizer=""):
             end += len(document)
             writer.append("document_ends", [end])
         return writer.finish(samples=len(documents), seq_len=0, vocab_size=vocab_size,
-                             tokenizer=tokenizer, provenance=PROVENANCE)
+                             tokenizer=tokenizer, provenance=PROVENANCE, masking=masking)
 
 
 def write_rows(path, rows, seq_len, vocab_size, dtypes, image=None):
@@ -44,6 +44,7 @@ def golden_files(folder):
     """Writes the golden files."""
     write_stream(f"{folder}/stream_u16.epsd", [[1, 2, 65_535], [7]], 65_536, "ab" * 32)
     write_stream(f"{folder}/stream_u32.epsd", [[1, 65_535, 65_536, 100_000], [5, 6]], 128_256)
+    write_stream(f"{folder}/masking.epsd", [[3, 4, 5]], 256, masking=layout.Masking(4, (0, 2, 4)))
     rows = [epsd.Row(array.array("I", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), b"\0\0\1\1\0\0\1\0\1\1",
                      b"\1\0\0\0\0\1\0\0\0\0", bytes([0, 0, 1, 1, 1, 0, 0, 0, 1, 1]), 3),
             epsd.Row(array.array("I", [11, 12, 13]), b"\0\1\0", b"\1\0\0", bytes(3), -1)]
@@ -95,6 +96,14 @@ class EpsdTest(unittest.TestCase):
         self.assertEqual((list(reader.row(1).tokens), reader.row(1).label), ([11, 12, 13], -1))
         reader = check.verify(f"{self.folder}/images.epsd")
         self.assertEqual((reader.row(2).pixels, reader.row(2).label), (bytes(range(2, 14)), 2.0))
+
+    def test_wrong_masking_is_refused(self):
+        write_stream(self.path, [[3, 4, 5]], 256, masking=layout.Masking(255, (0, 255)))
+        self.assertEqual(epsd.Reader(self.path).header.masking, layout.Masking(255, (0, 255)))
+        for token, special in ((256, ()), (1, (256,)), (1, (3, 2)), (1, (2, 2)),
+                               (1, tuple(range(257)))):
+            write_stream(self.path, [[3, 4, 5]], 256, masking=layout.Masking(token, special))
+            self.refusal(epsd.Reader, self.path)
 
     def test_bits_begin_at_the_lowest(self):
         self.assertEqual(epsd.bits(b"\1\0\0\0\0\0\0\0\0\1"), b"\x01\x02")

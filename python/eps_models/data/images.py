@@ -6,7 +6,7 @@ import os
 import pathlib
 from typing import Any, Iterator
 
-from eps_models.data import errors, labels, records
+from eps_models.data import errors, labels, records, vocabulary
 from eps_models.data.epsd import Document
 from eps_models.data.errors import BadRow
 from eps_models.data.layout import Image
@@ -40,7 +40,8 @@ def shape(side: str, channels: int, processor: str) -> Image:
         raise errors.usage(f"--size={side}: give HEIGHTxWIDTH, such as 224x224")
     mean, std = [0.0] * channels, [1.0] * channels
     if processor:
-        path = pathlib.Path(processor) / "preprocessor_config.json"
+        folder = vocabulary.folder_of(processor, "--processor")
+        path = pathlib.Path(folder) / "preprocessor_config.json"
         try:
             config = json.loads(path.read_bytes())
         except OSError as error:

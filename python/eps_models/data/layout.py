@@ -20,6 +20,7 @@ MAX_SAMPLES = 1 << 36
 MAX_SEQ_LEN = 1 << 24
 MAX_IMAGE_SIDE = 1 << 13
 MAX_VOCABULARY = 1 << 31
+MAX_SPECIAL_TOKENS = 256
 
 ITEM_BYTES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i32": 4, "f32": 4}
 # The columns of each kind in the order of the file, with the types that each may have.
@@ -60,10 +61,18 @@ class Image:
 
 
 @dataclasses.dataclass(frozen=True)
+class Masking:
+    """The tokens of a tokenizer that masking needs to know: the one that hides others, and those
+    that it never hides, in increasing order."""
+    mask_token: int
+    special_tokens: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Header:
     """The fields of a header. `samples`: rows, or documents of a stream. `seq_len` and `vocab_size`
     are 0 without tokens; a stream has no seq_len. `tokenizer`: SHA-256 of the tokenizer's files, or
-    empty."""
+    empty. `masking`: None if the tokenizer has no mask token."""
     kind: str
     samples: int
     seq_len: int
@@ -72,6 +81,7 @@ class Header:
     provenance: dict[str, Any]
     columns: tuple[Column, ...]
     image: Image | None = None
+    masking: Masking | None = None
 
     def find(self, name: str) -> Column | None:
         return next((c for c in self.columns if c.name == name), None)
@@ -98,8 +108,9 @@ def row_bytes(column: str, dtype: str, seq_len: int, image: Image | None) -> int
 def to_bytes(header: Header) -> bytes:
     """Returns the 4,096 bytes of a header. Errors: USAGE if its text does not fit."""
     fields = dataclasses.asdict(header)
-    if header.image is None:
-        del fields["image"]
+    for optional in ("image", "masking"):
+        if fields[optional] is None:
+            del fields[optional]
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False,
                       allow_nan=False).encode()
     if len(text) > MAX_JSON_BYTES:
@@ -142,8 +153,12 @@ def _from_fields(fields: dict[str, Any]) -> Header:
     image = fields.pop("image", None)
     if image is not None:
         image = Image(**{**image, "mean": tuple(image["mean"]), "std": tuple(image["std"])})
-    header = Header(columns=columns, image=image, **fields)
+    masking = fields.pop("masking", None)
+    if masking is not None:
+        masking = Masking(**{**masking, "special_tokens": tuple(masking["special_tokens"])})
+    header = Header(columns=columns, image=image, masking=masking, **fields)
     numbers = [header.samples, header.seq_len, header.vocab_size]
+    numbers += [masking.mask_token, *masking.special_tokens] if masking else []
     numbers += [n for c in columns for n in (c.offset, c.bytes)]
     if any(type(n) is not int or n < 0 for n in numbers):
         raise TypeError("a number is not a non-negative integer")
@@ -186,6 +201,18 @@ def _wrong_sizes(header: Header) -> str:
     if image and (len(image.mean) != image.channels or len(image.std) != image.channels or
                   not all(s > 0 for s in image.std)):
         return "image needs one mean and one positive std for each channel"
+    return _wrong_masking(header)
+
+
+def _wrong_masking(header: Header) -> str:
+    if header.masking is None:
+        return ""
+    special = header.masking.special_tokens
+    if len(special) > MAX_SPECIAL_TOKENS or list(special) != sorted(set(special)):
+        return f"special_tokens is no list of at most {MAX_SPECIAL_TOKENS} ids in increasing order"
+    highest = max([header.masking.mask_token, *special])
+    if highest >= header.vocab_size:
+        return f"masking has the id {highest}; the vocabulary has {header.vocab_size} ids"
     return ""
 
 

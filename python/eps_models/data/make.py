@@ -34,6 +34,7 @@ def make(options: Options) -> layout.Header:
             samples=sink.samples(), seq_len=0 if recipe.is_stream() else _seq_len(recipe),
             vocab_size=vocabulary.size if vocabulary else 0,
             tokenizer=vocabulary.digest if vocabulary else "", image=recipe.image(),
+            masking=vocabulary.masking if vocabulary else None,
             provenance=_provenance(recipe, sink, skipped))
 
 

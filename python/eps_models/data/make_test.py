@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,72 @@ class MakeTest(unittest.TestCase):
             self.make(*arguments)
         self.assertEqual(caught.exception.code, code, caught.exception)
         return str(caught.exception)
+
+    def write_megatron(self, name, code, documents, gap=b""):
+        """Writes a dataset as Megatron-LM's indexed_dataset.py lays it out. A document is a list of
+        sequences; they lie in PREFIX.bin in the opposite order."""
+        kind = {1: "B", 3: "<h", 4: "<i", 5: "<q", 8: "<H", 7: "<f"}[code]
+        content, pointers = b"", []
+        sequences = [sequence for document in documents for sequence in document]
+        for sequence in reversed(sequences):
+            pointers.insert(0, len(content))
+            content += b"".join(struct.pack(kind, token) for token in sequence) + gap
+        borders = [0]
+        for document in documents:
+            borders.append(borders[-1] + len(document))
+        index = b"MMIDIDX\x00\x00" + struct.pack("<Q", 1) + struct.pack("<B", code)
+        index += struct.pack("<QQ", len(sequences), len(borders))
+        index += b"".join(struct.pack("<i", len(sequence)) for sequence in sequences)
+        index += b"".join(struct.pack("<q", pointer) for pointer in pointers)
+        index += b"".join(struct.pack("<q", border) for border in borders)
+        self.write(name + ".bin", content)
+        return self.write(name + ".idx", index)
+
+    def test_datasets_of_megatron_keep_their_documents(self):
+        documents = [[[1, 2, 3], [4]], [[255]], [[0, 0, 7]]]
+        flat = [[token for sequence in document for token in sequence] for document in documents]
+        for code in (1, 3, 4, 5, 8):
+            path = self.write_megatron(f"type{code}", code, documents, gap=b"\0" * 3)
+            for name in (path, path[:-4], path[:-4] + ".bin"):
+                reader = self.make("megatron", name)
+                self.assertEqual(flat, [list(reader.document(i).tokens) for i in range(3)], name)
+        again = self.write_megatron("again", 4, documents[:1])
+        self.assertEqual(4, self.make("megatron", path, again).header.samples)
+        rows = self.make("megatron", path, "--seq-len=4", "--no-pack")
+        # A row of one token has nothing to learn.
+        self.assertEqual([4, 3], [len(rows.row(i).tokens) for i in range(2)])
+
+    def test_damaged_datasets_of_megatron_are_refused(self):
+        path = self.write_megatron("good", 4, [[[1, 2]], [[3]]])
+        index = pathlib.Path(path).read_bytes()
+        for name, changed, word in (
+                ("magic", b"X" + index[1:], "no index of Megatron-LM"),
+                ("version", index[:9] + b"\2" + index[10:], "no index of Megatron-LM"),
+                ("cut", index[:-1], "bytes"), ("short", index[:20], "no index"),
+                ("longer", index + b"\0\0", "modes"),
+                ("length", index[:34] + b"\x63" + index[35:], "sequence 0 is at byte 4"),
+                ("pointer", index[:42] + b"\x63" + index[43:], "sequence 0 is at byte 99"),
+                ("negative", index[:49] + b"\xff" + index[50:], "sequence 0"),
+                ("borders", index[:-8] + b"\1" + index[-7:], "do not lead")):
+            (self.folder / f"{name}.bin").write_bytes((self.folder / "good.bin").read_bytes())
+            self.assertIn(word, self.refusal(errors.INVALID, "megatron", self.write(
+                name + ".idx", changed)), name)
+        self.assertIn("integer ids", self.refusal(errors.INVALID, "megatron",
+                                                  self.write_megatron("floats", 7, [[[1.5]]])))
+        self.assertIn("there is no", self.refusal(errors.MISSING, "megatron",
+                                                  str(self.folder / "gone")))
+
+    def test_ids_of_megatron_must_be_of_the_vocabulary(self):
+        for code, wrong, found in ((4, 256, "the id 256"), (5, 2**40, "too large"),
+                                   (4, -1, "negative")):
+            path = self.write_megatron("wrong", code, [[[1]], [[2], [wrong]]])
+            said = self.refusal(errors.INVALID, "megatron", path)
+            self.assertIn("wrong: document 1: has", said)
+            self.assertIn(found, said)
+            self.assertIn("at token 1", said)
+            self.assertEqual(1, self.make("megatron", path, "--bad-rows=skip").header.samples)
+        empty = self.write_megatron("empty", 4, [[[1]], []])
+        self.assertIn("document 1: is an empty", self.refusal(errors.INVALID, "megatron", empty))
 
     def texts(self, reader):
         vocabulary = show.vocabulary_of(reader, "")

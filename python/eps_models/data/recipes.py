@@ -5,7 +5,7 @@ import dataclasses
 import json
 from typing import Any, Iterator
 
-from eps_models.data import errors, images, labels, layout, records
+from eps_models.data import errors, images, labels, layout, megatron, records
 from eps_models.data.epsd import Document
 from eps_models.data.errors import BadRow
 from eps_models.data.vocabulary import Vocabulary
@@ -137,6 +137,19 @@ class Texts(Recipe):
             return bad
 
 
+class Megatron(Texts):
+    """Documents that are token ids already, in datasets of Megatron-LM: a stream, or rows."""
+
+    def read(self) -> Iterator[records.Record]:
+        return megatron.documents(self.options.inputs)
+
+    def documents(self, block: records.Block) -> list[Document | BadRow]:
+        return Recipe.documents(self, block)
+
+    def document(self, place: str, record: Any) -> Document:
+        return Document(megatron.ids_of(place, record, self.vocabulary.size))
+
+
 class Chats(Recipe):
     """Records with a list of messages; only what the assistant wrote is learned."""
 
@@ -204,7 +217,7 @@ class Images(Recipe):
 
 
 RECIPES = {"text": Texts, "jsonl": Texts, "csv": Texts, "parquet": Texts, "chat": Chats,
-           "pairs": Pairs, "images": Images}
+           "pairs": Pairs, "images": Images, "megatron": Megatron}
 
 
 def fitted(document: Document, options: Options) -> Document:

@@ -17,9 +17,17 @@ def vocabulary_of(reader: epsd.Reader, given: str) -> vocabularies.Vocabulary | 
     is still there; None if it is not. Errors: INVALID if it is another tokenizer."""
     header = reader.header
     name = given or header.provenance.get("tokenizer_folder", "")
-    if not name or (not given and name != vocabularies.BYTES and not os.path.isdir(name)):
+    if not name:
         return None
-    found = "" if name == vocabularies.BYTES else vocabularies.digest_of(name)
+    try:
+        folder = name if name == vocabularies.BYTES else vocabularies.folder_of(name)
+    except errors.DataError:
+        if given:
+            raise
+        return None
+    if not given and folder != vocabularies.BYTES and not os.path.isdir(folder):
+        return None
+    found = "" if folder == vocabularies.BYTES else vocabularies.digest_of(folder)
     if found != header.tokenizer:
         if not given:
             return None

@@ -51,7 +51,7 @@ def split(path: str, fraction: float, overwrite: bool) -> tuple[str, str]:
         for side, writer, held in zip(sides, (train, held_out), (False, True)):
             writer.finish(samples=side.samples, seq_len=header.seq_len,
                           vocab_size=header.vocab_size, tokenizer=header.tokenizer,
-                          image=header.image,
+                          image=header.image, masking=header.masking,
                           provenance={**header.provenance, "held_out": fraction if held else
                                       1 - fraction})
     return outputs

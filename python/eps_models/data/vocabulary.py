@@ -7,7 +7,8 @@ import os
 import pathlib
 from typing import Any
 
-from eps_models.data import chats, errors
+from eps_models import hub
+from eps_models.data import chats, errors, layout
 from eps_models.data.epsd import Document
 
 BYTES = "bytes"  # the name of the vocabulary of 256 bytes
@@ -15,6 +16,15 @@ BYTES = "bytes"  # the name of the vocabulary of 256 bytes
 _WHOLE_FILE = "tokenizer.json"
 _OTHER_FILES = ("vocab.json", "merges.txt", "vocab.txt")
 _MODEL_FILES = "*.model"
+
+
+def folder_of(name: str, option: str = "--tokenizer") -> str:
+    """Returns the folder that an option names, perhaps by a name in the cache of the Hugging Face
+    hub. Errors: MISSING for a model that the cache does not hold, or only in part."""
+    try:
+        return str(hub.folder_of(name, needs_weights=False))
+    except hub.NotInCache as error:
+        raise errors.missing(f"{option}: {error}") from error
 
 
 def digest_of(folder: str) -> str:
@@ -39,6 +49,7 @@ class ByteVocabulary:
     has_types = False
     before: list[int] = []
     after: list[int] = []
+    masking = None
 
     def encode(self, texts: list[str]) -> list[array.array]:
         return [array.array("I", list(text.encode("utf-8"))) for text in texts]
@@ -69,8 +80,8 @@ class FolderVocabulary:
     def __init__(self, folder: str, chat_template: str = ""):
         if not os.path.isdir(folder):
             raise errors.missing(
-                f"--tokenizer: {folder} is no folder. It is the folder of a model or tokenizer on "
-                f"this machine; download one of the hub with: hf download NAME --local-dir DIR")
+                f"--tokenizer: {folder} is no folder. Give the folder of a model or tokenizer, or "
+                f"the name of one that is in the cache of the hub after: hf download ORG/NAME")
         self.folder = folder
         self.digest = digest_of(folder)
         transformers = _import_transformers()
@@ -85,6 +96,15 @@ class FolderVocabulary:
                         max(self._tokenizer.get_vocab().values(), default=0) + 1)
         self.before, self.after = self._frame()
         self.has_types = "token_type_ids" in self._tokenizer.model_input_names
+        self.masking = self._masking()
+
+    def _masking(self) -> layout.Masking | None:
+        """Returns None for a tokenizer without a mask token, or with more special tokens than a
+        header holds."""
+        special = tuple(sorted(set(self._tokenizer.all_special_ids)))
+        if self._tokenizer.mask_token_id is None or len(special) > layout.MAX_SPECIAL_TOKENS:
+            return None
+        return layout.Masking(self._tokenizer.mask_token_id, special)
 
     def _frame(self) -> tuple[list[int], list[int]]:
         bare = self._tokenizer("a", add_special_tokens=False)["input_ids"]
@@ -136,8 +156,10 @@ Vocabulary = ByteVocabulary | FolderVocabulary
 
 
 def load(name: str, chat_template: str = "") -> Vocabulary:
-    """Returns the vocabulary of --tokenizer: a folder, or `bytes`."""
-    return ByteVocabulary() if name == BYTES else FolderVocabulary(name, chat_template)
+    """Returns the vocabulary of --tokenizer: a folder, a name in the hub's cache, or `bytes`."""
+    if name == BYTES:
+        return ByteVocabulary()
+    return FolderVocabulary(folder_of(name), chat_template)
 
 
 def _import_transformers() -> Any:

@@ -67,7 +67,7 @@ class ScriptedShard::PushStream {
     s_->mu_.Lock();
     while (!done_ && !s_->stopping_ && !context->IsCancelled()) {
       std::vector<uint64_t> tags;
-      if (!s_->script_.hold_credits) {
+      if (!s_->script_.pushes.hold_credits) {
         for (auto& [tag, incoming] : incoming_) {
           if (incoming.credited) continue;
           incoming.credited = true;
@@ -110,13 +110,13 @@ class ScriptedShard::PushStream {
       s_->seen_.headers.push_back(header);
       s_->changed_.NotifyAll();
       Script& script = s_->script_;
-      if (script.header_replies.empty()) {
+      if (script.pushes.header_replies.empty()) {
         incoming_[header.tag()].header = header;
         return;
       }
-      reply = script.header_replies.front();
+      reply = script.pushes.header_replies.front();
       reply.set_tag(reply.tag() + header.tag());
-      script.header_replies.pop_front();
+      script.pushes.header_replies.pop_front();
     }
     Write(reply);
   }
@@ -127,7 +127,7 @@ class ScriptedShard::PushStream {
       MutexLock lock(&s_->mu_);
       ++s_->seen_.payload_frames;
       s_->seen_.largest_frame = std::max(s_->seen_.largest_frame, frame.data().size());
-      if (s_->script_.break_push_after > 0 && --s_->script_.break_push_after == 0) {
+      if (s_->script_.pushes.break_after > 0 && --s_->script_.pushes.break_after == 0) {
         return grpc::Status(grpc::StatusCode::UNAVAILABLE, "scripted break");
       }
       const auto it = incoming_.find(frame.tag());
@@ -156,9 +156,13 @@ class ScriptedShard::PushStream {
     const Chunk& chunk = s_->chunks_->chunk(ChunkId(key.chunk()));
     const Codec& codec = s_->codecs_.gradient(chunk.id, Step(key.step()));
     EPS_CHECK(header.codec() == static_cast<uint32_t>(codec.traits().id));
+    const Seen::Place place{key.use_stage(), key.part_first(), key.chunk()};
+    if (header.has_nonfinite_element()) {
+      EPS_CHECK(incoming.bytes.empty());
+      return ++s_->seen_.times_counted[place] > 1 ? v1::Ack::DUPLICATE : v1::Ack::ACCEPTED;
+    }
     auto encoded = codec.Open(chunk, Axis::kRow, Bytes::CopyOf(data), Content::kGradient);
     EPS_CHECK_MSG(encoded.ok(), encoded.status().message());
-    const Seen::Place place{key.use_stage(), key.part_first(), key.chunk()};
     std::vector<float>& elements = s_->seen_.counted[place];
     elements.resize(chunk.elements);
     ScopedFlushDenormals flush;
@@ -201,6 +205,7 @@ class ScriptedShard::DataService final : public v1::Data::Service {
     }
     reply->set_step(request->step());
     reply->set_version(request->step() - 1);
+    reply->set_loss_scale_log2(s_->script_.loss_scale_log2);
     reply->set_done(request->step() > s_->spec_->training.steps);
     if (!s_->script_.begin_steps.empty()) {
       const auto answer = s_->script_.begin_steps.front();

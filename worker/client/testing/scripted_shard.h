@@ -42,6 +42,13 @@ struct LeaseScript {
   bool answer_leave = true;               // if false, a session goes on after a Beat with `leave`
 };
 
+// The answers to pushes.
+struct PushScript {
+  bool hold_credits = false;
+  std::deque<v1::PushReply> header_replies;  // answer the next headers; their tags are added
+  int break_after = -1;  // number of payload frames until the stream breaks, once
+};
+
 // The behaviour of a server. Change() modifies it under the server's lock. A script is plain data
 // and its functions capture nothing, because the server's threads may still read it when the locals
 // of a test are gone.
@@ -58,6 +65,7 @@ struct Script {
   // BeginStep waits while true, unless the caller cancels.
   bool park_begin_steps = false;
   std::vector<v1::Have> have;
+  int loss_scale_log2 = 0;
   bool answer_status = true;  // if false, Status hangs until the caller's deadline
   std::string failure;        // Status reports a failed job
 
@@ -69,9 +77,7 @@ struct Script {
   int damage = 0;               // number of chunks to send with a wrong CRC
   void (*edit_slice)(v1::FetchSlice*) = nullptr;
 
-  bool hold_credits = false;
-  std::deque<v1::PushReply> header_replies;  // answer the next headers; their tags are added
-  int break_push_after = -1;  // number of payload frames until the stream breaks, once
+  PushScript pushes;
 };
 
 // The requests that a server observed.

@@ -119,10 +119,11 @@ class WatchedRuntime final : public StageRuntime {
       return result;
     }
     absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
-                                 const ActivationPtr& in) override {
+                                 const ActivationPtr& in, Predictions* predictions) override {
       runtime_->log.push_back(absl::StrCat("loss ", stage_.value(), " ", batch.index));
       if (runtime_->log.back() == runtime_->fail_at) return absl::InternalError("scripted");
-      return inner_.Loss(*static_cast<const WatchedWeights&>(weights).inner, batch, in);
+      return inner_.Loss(*static_cast<const WatchedWeights&>(weights).inner, batch, in,
+                         predictions);
     }
 
    private:
