@@ -172,6 +172,7 @@ absl::StatusOr<std::unique_ptr<ParameterClient>> ConnectTo(const WorkerOptions& 
   client.servers = options.servers;
   client.client_name = absl::StrCat("eps-worker rank ", options.config.worker.rank);
   client.rpc_timeout = std::chrono::milliseconds(options.config.worker.rpc_timeout_ms);
+  client.frozen_cache_bytes = options.config.worker.frozen_cache;
   client.account = account;
   client.interrupted = interrupted;
   // A figure of the step before the last one may have ended the run at the border between.

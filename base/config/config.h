@@ -189,9 +189,10 @@ struct WorkerConfig {
   std::string stash = "host";   // host | device
   uint64_t stash_host = 0;      // bytes; 0 means half of the free memory, shared by local workers
   std::string stash_codec = "fp32";
-  int threads = 0;   // 0 uses all cores
-  int prefetch = 1;  // stages to fetch ahead; 0 disables it
-  int count = 1;     // --workers
+  uint64_t frozen_cache = 0;  // bytes of frozen weights to keep between steps; 0 keeps none
+  int threads = 0;            // 0 uses all cores
+  int prefetch = 1;           // stages to fetch ahead; 0 disables it
+  int count = 1;              // --workers
   int rank = 0;
   int64_t pass_time_ms = 0;  // minimum time of a pass, for measurements; 0 disables it
   int64_t rpc_timeout_ms = 60'000;

@@ -209,6 +209,9 @@ void WorkerKeys(V* v, WorkerConfig* w) {
       "Host memory that the stage inputs of a worker may use; 0 means half of the memory that is "
       "free when the worker starts, shared by the workers of the machine.");
   StashKey(v, &w->stash_codec);
+  v->Key("worker.frozen_cache", &w->frozen_cache, SizeText(),
+         "Host memory in which a worker keeps weights that are not trained, as encoded, so that it "
+         "fetches them only once; 0 keeps none.");
   v->Key("worker.threads", &w->threads, AnyValue(),
          "Threads of a worker's computation; 0 means the worker's share of the processors.");
   v->Key("worker.prefetch", &w->prefetch, AnyValue(),

@@ -17,6 +17,7 @@
 #include "base/exit_code.h"
 #include "base/files/files.h"
 #include "base/folder.h"
+#include "base/log.h"
 #include "base/machine/disk_room.h"
 #include "base/status_macros.h"
 #include "base/text.h"
@@ -159,6 +160,7 @@ absl::Status TrainRun::StartJob() {
 // end with an error because of that.
 absl::Status TrainRun::Blame(const absl::Status& status) {
   if (status.ok() || cluster_ == nullptr || absl::IsInvalidArgument(status)) return status;
+  EPS_LOG_INFO("the run ends: " << status.ToString());
   const auto deadline = Clock::now() + std::chrono::seconds(1);
   while (Clock::now() < deadline) {
     if (AllStopped()) return Stopped();

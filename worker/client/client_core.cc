@@ -37,6 +37,7 @@ float* TensorPointer(const JobSpec& spec, StageId stage, const TensorPointers& p
 ClientCore::ClientCore(ClientOptions client_options)
     : options(std::move(client_options)),
       nonce(RandomNonce()),
+      frozen(options.frozen_cache_bytes),
       jitter_(static_cast<std::minstd_rand::result_type>(nonce)) {}
 
 void ClientCore::Fail(const absl::Status& status) {

@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "compression/codec_table.h"
 #include "grpcpp/support/status.h"
+#include "worker/client/frozen_cache.h"
 #include "worker/client/parameter_client.h"
 
 namespace eps {
@@ -113,6 +114,7 @@ struct ClientCore {
   CondVar timer;    // wakes the supervisor: something is due earlier than it expects
   absl::Status failure EPS_GUARDED_BY(client_lock);
   ClientStats stats EPS_GUARDED_BY(client_lock);
+  FrozenCache frozen EPS_GUARDED_BY(client_lock);
   WorkState work EPS_GUARDED_BY(client_lock);
   int active_rpcs EPS_GUARDED_BY(client_lock) = 0;
 

@@ -73,6 +73,53 @@ TEST_F(FetchTest, DecodeOnceRoundsMatricesOnly) {
   }
 }
 
+// The scripted weights differ from version to version, also the frozen ones, so they show whether a
+// worker fetched them.
+TEST_F(FetchTest, FrozenWeightsAreFetchedOnce) {
+  frozen_ = ".0";  // of stage 0, in three chunks
+  options_.frozen_cache_bytes = uint64_t{1} << 20;
+  StartServers(2);
+  Join();
+  Begin();
+  ExpectFetch(StageId(0), 1);
+  const uint64_t fetched = client_->stats().fetched_bytes;
+  for (const bool backward : {true, false}) {
+    StageMemory kept(spec_, StageId(0));
+    ASSERT_TRUE(
+        client_->FetchStage(StageId(0), Version(2), backward, kept.pointers())->Wait().ok());
+    ExpectWeights(kept, StageId(0), 1);
+  }
+  EXPECT_EQ(client_->stats().fetched_bytes, fetched);
+  ExpectFetch(StageId(1), 1);
+  ExpectFetch(StageId(1), 2);
+  EXPECT_EQ(client_->stats().fetched_bytes, 3 * fetched) << "stage 1 is trained";
+}
+
+TEST_F(FetchTest, FrozenWeightsBeyondTheCacheAreFetched) {
+  frozen_ = ".0";
+  StartServers(1);
+  const Chunk& first = chunks_.chunk(chunks_.ChunksOfStage(StageId(0)).front());
+  options_.frozen_cache_bytes = first.elements * sizeof(float);
+  Join();
+  Begin();
+  ExpectFetch(StageId(0), 1);
+  const uint64_t fetched = client_->stats().fetched_bytes;
+  StageMemory again(spec_, StageId(0));
+  ASSERT_TRUE(client_->FetchStage(StageId(0), Version(2), false, again.pointers())->Wait().ok());
+  EXPECT_EQ(client_->stats().fetched_bytes, 2 * fetched - options_.frozen_cache_bytes);
+  EXPECT_LE(account_.live_bytes(), options_.frozen_cache_bytes);
+}
+
+TEST_F(FetchTest, NothingIsKeptWithoutACache) {
+  frozen_ = ".0";
+  StartServers(1);
+  Join();
+  Begin();
+  ExpectFetch(StageId(0), 1);
+  ExpectFetch(StageId(0), 2);
+  EXPECT_EQ(account_.live_bytes(), 0u);
+}
+
 TEST_F(FetchTest, AssemblesSlicesOfDifferentChunksThatInterleave) {
   StartServers(1);
   ChangeAll([](Script* s) {

@@ -105,8 +105,24 @@ std::set<ChunkCopy> ShardFetcher::CopiesOf(const FetchOp& op, ChunkId chunk) con
 
 void ShardFetcher::Fetch(std::shared_ptr<FetchOp> op, const std::vector<ChunkId>& chunks) {
   std::set<ChunkCopy> copies;
-  for (const ChunkId id : chunks) copies.merge(CopiesOf(*op, id));
-  AddRequest(std::move(op), std::move(copies));
+  for (const ChunkId id : chunks) {
+    for (const ChunkCopy& copy : CopiesOf(*op, id)) {
+      if (!UseKept(op, copy)) copies.insert(copy);
+    }
+  }
+  if (!copies.empty()) AddRequest(std::move(op), std::move(copies));
+}
+
+bool ShardFetcher::UseKept(const std::shared_ptr<FetchOp>& op, const ChunkCopy& copy) {
+  const Chunk& chunk = job_->chunks.chunk(ChunkId(copy.chunk));
+  if (!chunk.frozen || op->residuals_of.has_value()) return false;
+  const Encoding encoding = EncodingOf(*op, copy);
+  std::optional<Bytes> kept = core_->frozen.Find(chunk.id, encoding.axis);
+  if (!kept.has_value()) return false;
+  pool_->Post([this, op, &chunk, encoding, bytes = *std::move(kept)] {
+    Decode(op, chunk, encoding, bytes);
+  });
+  return true;
 }
 
 void ShardFetcher::AddRequest(std::shared_ptr<FetchOp> op, std::set<ChunkCopy> copies) {
@@ -215,9 +231,8 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
   }
   const FetchOp& op = *it->second.op;
   const Chunk& chunk = job_->chunks.chunk(ChunkId(slice.chunk()));
-  const std::pair<const Codec*, Axis> encoding = CodecOf(op, copy);
-  const Codec* codec = encoding.first;
-  const Axis axis = encoding.second;
+  const Encoding encoding = EncodingOf(op, copy);
+  const Codec* codec = encoding.codec;
   if (Version(slice.version()) != op.version ||
       slice.codec() != static_cast<uint32_t>(codec->traits().id)) {
     return absl::InvalidArgumentError(
@@ -227,16 +242,14 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
   }
   std::shared_ptr<Assembly>& assembly = assemblies_[{slice.tag(), copy}];
   if (assembly == nullptr) {
-    const size_t most = codec->MaxEncodedSize(chunk, axis);
+    const size_t most = codec->MaxEncodedSize(chunk, encoding.axis);
     if (slice.total_bytes() > most) {
       return absl::InvalidArgumentError(absl::StrCat(Place(op, chunk.id), ": ", slice.total_bytes(),
                                                      " bytes, at most ", most, " in codec ",
                                                      codec->name()));
     }
     assembly = std::make_shared<Assembly>();
-    assembly->codec = codec;
-    assembly->axis = axis;
-    assembly->view = copy.view;
+    assembly->encoding = encoding;
     const bool wanted = !op.abandoned && it->second.missing.count(copy) > 0;
     assembly->payload =
         wanted ? PayloadAssembler(slice.total_bytes(), MemoryKind::kStage, core_->options.account)
@@ -255,15 +268,15 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
   return assembly;
 }
 
-std::pair<const Codec*, Axis> ShardFetcher::CodecOf(const FetchOp& op,
-                                                    const ChunkCopy& copy) const {
+ShardFetcher::Encoding ShardFetcher::EncodingOf(const FetchOp& op, const ChunkCopy& copy) const {
   const ChunkId chunk(copy.chunk);
   if (op.residuals_of.has_value()) {
     const Step after_warmup(job_->spec.codecs.warmup_steps + 1);
-    return {job_->codecs->residual_or_null(chunk, after_warmup), Axis::kRow};
+    return {job_->codecs->residual_or_null(chunk, after_warmup), Axis::kRow, copy.view};
   }
   const WeightAxes axes = job_->codecs->axes(op.stage, chunk, op.backward);
-  return {&job_->codecs->weights(chunk), copy.view == 0 ? axes.first : axes.second};
+  const Axis axis = copy.view == 0 ? axes.first : axes.second;
+  return {&job_->codecs->weights(chunk), axis, copy.view};
 }
 
 void ShardFetcher::OnRefused(const v1::FetchSlice& slice) {
@@ -291,25 +304,30 @@ void ShardFetcher::OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assem
   }
   if (op->abandoned || !wanted) return;
   pool_->Post([this, op, assembly, id = ChunkId(slice.chunk()), crc = slice.crc32c()] {
-    Decode(op, job_->chunks.chunk(id), crc, assembly.get());
+    Receive(op, job_->chunks.chunk(id), crc, assembly.get());
   });
 }
 
-void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
-                          Assembly* assembly) {
+void ShardFetcher::Receive(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
+                           Assembly* assembly) {
   Bytes bytes = assembly->payload.Take();
   const uint32_t found = Crc32c(bytes.view());
   if (found != crc) {
     ClientLock lock(&core_->mu);
-    return OnDamaged(op, {chunk.id.value(), assembly->view}, crc, found);
+    return OnDamaged(op, {chunk.id.value(), assembly->encoding.view}, crc, found);
   }
-  const bool residual = op->residuals_of.has_value();
-  if (residual && bytes.empty()) {
+  if (op->residuals_of.has_value() && bytes.empty()) {
     ClientLock lock(&core_->mu);
     return OnResidual(op, chunk.id, Bytes());
   }
-  auto encoded = assembly->codec->Open(chunk, assembly->axis, bytes,
-                                       residual ? Content::kGradient : Content::kWeights);
+  Decode(op, chunk, assembly->encoding, std::move(bytes));
+}
+
+void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk,
+                          const Encoding& encoding, Bytes bytes) {
+  const bool residual = op->residuals_of.has_value();
+  auto encoded = encoding.codec->Open(chunk, encoding.axis, bytes,
+                                      residual ? Content::kGradient : Content::kWeights);
   {
     ClientLock lock(&core_->mu);
     if (!encoded.ok()) {
@@ -320,9 +338,10 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
     }
     if (op->abandoned || !core_->failure.ok()) return;
     if (residual) return OnResidual(op, chunk.id, std::move(bytes));
+    if (chunk.frozen) core_->frozen.Keep(chunk.id, encoding.axis, bytes);
     ++op->writers;
   }
-  DecodeTiles(**encoded, chunk, job_->spec, *op, assembly->view);
+  DecodeTiles(**encoded, chunk, job_->spec, *op, encoding.view);
   encoded = nullptr;  // discharged before the fetch counts as done
   bytes = Bytes();
   ClientLock lock(&core_->mu);

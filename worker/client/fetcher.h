@@ -82,12 +82,16 @@ class ShardFetcher final : public StreamHandler {
     std::set<ChunkCopy> expected;  // what the stream will bring: all copies of the chunks asked for
     bool sent = false;
   };
-  // A chunk that is being received; only the stream's thread uses it.
-  struct Assembly {
-    PayloadAssembler payload;  // keeps no bytes if nobody waits for them
+  // How a copy of a chunk is encoded.
+  struct Encoding {
     const Codec* codec = nullptr;
     Axis axis = Axis::kRow;
     uint32_t view = 0;
+  };
+  // A chunk that is being received; only the stream's thread uses it.
+  struct Assembly {
+    PayloadAssembler payload;  // keeps no bytes if nobody waits for them
+    Encoding encoding;
   };
 
   void AddRequest(std::shared_ptr<FetchOp> op, std::set<ChunkCopy> copies)
@@ -105,10 +109,16 @@ class ShardFetcher final : public StreamHandler {
   // Handles the last slice of a chunk.
   void OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assembly> assembly)
       EPS_REQUIRES(client_lock);
-  // Returns the codec and the axis of the answer for a copy.
-  std::pair<const Codec*, Axis> CodecOf(const FetchOp& op, const ChunkCopy& copy) const;
-  void Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
-              Assembly* assembly) EPS_EXCLUDES(client_lock);
+  // Returns the encoding of the answer for a copy.
+  Encoding EncodingOf(const FetchOp& op, const ChunkCopy& copy) const;
+  // Decodes the copy if it is kept (FrozenCache). Returns whether it is.
+  bool UseKept(const std::shared_ptr<FetchOp>& op, const ChunkCopy& copy) EPS_REQUIRES(client_lock);
+  // Checks the bytes of a copy that has arrived, and passes them on.
+  void Receive(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
+               Assembly* assembly) EPS_EXCLUDES(client_lock);
+  // Decodes weights into place.
+  void Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, const Encoding& encoding,
+              Bytes bytes) EPS_EXCLUDES(client_lock);
   void OnResidual(const std::shared_ptr<FetchOp>& op, ChunkId chunk, Bytes bytes)
       EPS_REQUIRES(client_lock);
   void OnDamaged(const std::shared_ptr<FetchOp>& op, const ChunkCopy& copy, uint32_t expected,

@@ -37,7 +37,8 @@ struct ClientOptions {
   std::string client_name = "eps-worker";
   std::chrono::milliseconds rpc_timeout{60'000};
   uint64_t push_window_bytes = uint64_t{64} << 20;  // limit of unacknowledged encoded gradients
-  MemoryAccount* account = nullptr;                 // may be null; must outlive the client
+  uint64_t frozen_cache_bytes = 0;   // of encoded frozen weights to keep; 0 fetches them every time
+  MemoryAccount* account = nullptr;  // may be null; must outlive the client
   // If set, Connect, Join and BeginStep ask it every 100 ms, on their thread, and return Cancelled
   // once it is true; it must stay true. Shards may have begun the step that is cut off.
   std::function<bool()> interrupted;

@@ -154,6 +154,14 @@ void TransferDesk::On(const event::Export& e) {
                                         "ExportState: step ", e.request.step(), " is over, step ",
                                         facts_.step, " is open; gate the step first")));
   }
+  // The job may be at another border when it is open again. A driver that waited here could not
+  // restart the server that the job waits for.
+  if (facts_.state == v1::JOB_STATE_RECOVERING && e.request.step() != 0) {
+    return outbox_->Close(
+        e.stream, absl::UnavailableError(absl::StrCat(
+                      "ExportState: the job returns to a cut and waits for ",
+                      queries_.RecoveryWaitsFor(), "; ask for its border when it is open again")));
+  }
   Export job;
   job.request = e.request;
   job.since_ms = facts_.now_ms;

@@ -144,6 +144,15 @@ TEST_F(TransferDeskTest, WaitsForTheStepThatIsAskedFor) {
   EXPECT_THAT(outbox_.Take(), ElementsAre("Start 1 ReadState 0 at 0"));
 }
 
+TEST_F(TransferDeskTest, RecoveryEndsAnExportOfAStep) {
+  facts_.state = v1::JOB_STATE_RECOVERING;
+  desk_.On(Export(0, /*step=*/1));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(StartsWith("Close 7 {UNAVAILABLE: ExportState: the job "
+                                                     "returns to a cut and waits for its disk")));
+  desk_.On(Export(0));
+  EXPECT_THAT(outbox_.Take(), IsEmpty()) << "any border will do";
+}
+
 TEST_F(TransferDeskTest, AClosedStreamFreesTheBorder) {
   desk_.On(Export(0));
   outbox_.raised.clear();

@@ -63,6 +63,7 @@ v1::PushReply ReplyOf(const v1::Ack& ack) {
 void ClientFixture::StartServers(int count, int width, uint64_t chunk_elements) {
   spec_ = Spec(width, chunk_elements);
   spec_.codecs = codecs_;
+  if (!frozen_.empty()) Freeze(frozen_, /*others=*/false, &spec_);
   chunks_ = ChunkMap::Build(spec_);
   std::vector<std::string> addresses;
   for (int i = 0; i < count; ++i) {

@@ -51,7 +51,8 @@ class ClientFixture : public testing::Test {
   // Expects that the servers counted `gradient` for (stage, part), each chunk once.
   void ExpectCounted(StageId stage, uint32_t part, const StageMemory& gradient);
 
-  CodecSpec codecs_;  // the job's; set it before StartServers
+  CodecSpec codecs_;    // the job's; set it before StartServers
+  std::string frozen_;  // freezes tensors with this in their names; set it before StartServers
   JobSpec spec_;
   ChunkMap chunks_;
   MemoryAccount account_;
