@@ -30,7 +30,8 @@ PEER_PACKAGES = ["datasets==4.8.5", "dill", "multiprocess", "pandas", "xxhash"]
 TEXTS = pathlib.Path("/usr/share/common-licenses")
 VOCABULARY, SEQ_LEN = 8192, 1024
 TIMEOUT_S = 1200
-SPEED_GOAL, PADDING_GOAL = 1.0, 0.03
+SPEED, SPEED_GOAL = "tokens/s, eps data make / datasets.map", 1.0
+PADDING, PADDING_GOAL = "padding left in packed rows", 0.03
 
 # Makes a tokenizer in a folder from the documents of a JSONL file.
 TOKENIZER = r"""
@@ -124,6 +125,18 @@ def padding_of(eps, documents, tokenizer, out):
     return float(found[1]) / 100
 
 
+def speed_line(ratios):
+    met = report.spread(ratios).median >= SPEED_GOAL
+    return (f"{SPEED:40} {report.format_spread(ratios)} goal >= {SPEED_GOAL:g}: "
+            f"{'reached' if met else 'MISSED'}")
+
+
+def padding_line(padding):
+    met = padding <= PADDING_GOAL
+    return f"{PADDING:40} {padding:.3f} goal at most {PADDING_GOAL:g}: " \
+           f"{'reached' if met else 'MISSED'}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--eps", default=str(ROOT / "bazel-bin/cli/eps"))
@@ -165,13 +178,9 @@ def main():
         except (DidNotRun, OSError, subprocess.SubprocessError) as failure:
             print(failure, file=sys.stderr)
             return 2
+    print(speed_line(ratios) + "\n" + padding_line(padding))
     faster = report.spread(ratios).median >= SPEED_GOAL
-    print(f"{'tokens/s, eps data make / datasets.map':40} {report.format_spread(ratios)} goal at "
-          f"least {SPEED_GOAL:g}: {'reached' if faster else 'MISSED'}")
-    full = padding <= PADDING_GOAL
-    print(f"{'padding left in packed rows':40} {padding:.4f} goal at most {PADDING_GOAL:g}: "
-          f"{'reached' if full else 'MISSED'}")
-    return 0 if faster and full else 1
+    return 0 if faster and padding <= PADDING_GOAL else 1
 
 
 if __name__ == "__main__":

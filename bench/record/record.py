@@ -114,6 +114,13 @@ BENCHMARKS = {
         "transformers.Trainer saves; the losses agree. The stash of a small model of five families "
         "as planned and as measured.",
         ["//cli:eps", "//worker:eps-worker"], [["bench/record/fine_tuning.py", "--rounds=3"]]),
+    "data-making": Benchmark(
+        "Making data files",
+        "Tokens per second of `eps data make jsonl`, from a JSONL file to a stream of documents / "
+        "of a Python program with datasets.map, from the same file to rows in an Arrow folder, "
+        "each with its start; the same tokenizer and as many processes as cores. The ids of both "
+        "agree. Padding of the rows of 1,024 tokens into which EPS packs the same documents.",
+        ["//cli:eps"], [["bench/record/data_making.py"]]),
     "topk": Benchmark(
         "Sparse gradients",
         "Bits per sent element against the entropy of their positions, encoding against dense "

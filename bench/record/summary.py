@@ -92,6 +92,11 @@ FIGURES = (
             r"whole job, EPS / transformers\.Trainer"),
     limited("fine-tuning", "error of the planned stash, 5 families", "measured bytes",
             "error of the planned stash, 5 families"),
+    judged("data-making", "tokens per second of eps data make", "datasets.map",
+           r"tokens/s, eps data make / datasets\.map"),
+    figure("data-making", "padding left in packed rows", "tokens of the rows",
+           r"^padding left in packed rows +(?P<ours>[\d.]+) goal at most (?P<goal>[\d.]+)",
+           at_most=True),
     figure("durability-cost", "share of time that cuts take", "a run without cuts",
            rf"^both: {SPREAD}: goal at most (?P<goal>[\d.]+)", at_most=True),
 )
