@@ -9,7 +9,7 @@
 # keeps them for the next run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-readonly packages=(podman buildah runc netavark aardvark-dns python3-yaml etcd-server)
+readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml etcd-server)
 readonly compose=github.com/docker/compose/v2@v2.40.3
 readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0
