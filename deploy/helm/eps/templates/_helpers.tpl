@@ -78,7 +78,7 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{- /* What driver and workers read. */ -}}
+{{- /* The files that driver and workers read. */ -}}
 {{- define "eps.jobMounts" -}}
 - name: job
   mountPath: /etc/eps
@@ -110,8 +110,9 @@ securityContext:
 {{ toJson .Values.job | sha256sum | trunc 8 }}
 {{- end -}}
 
-{{- /* Which failures of a pod end its Job: those that repeat until somebody changes something
-(docs/reference/cli.md). A pod that was stopped or evicted does not count. */ -}}
+{{- /* How a Job takes failures of its pods. Call it with the exit codes that end the Job, because they
+repeat until somebody changes something (docs/reference/cli.md). A pod that was stopped or evicted
+does not count as failed. */ -}}
 {{- define "eps.failurePolicy" -}}
 podFailurePolicy:
   rules:
@@ -119,7 +120,7 @@ podFailurePolicy:
       onPodConditions:
         - {type: DisruptionTarget, status: "True"}
     - action: FailJob
-      onExitCodes: {containerName: eps, operator: In, values: [64, 65, 66, 71, 77]}
+      onExitCodes: {containerName: eps, operator: In, values: {{ toJson . }}}
     - action: Ignore
       onExitCodes: {containerName: eps, operator: In, values: [130, 143]}
 podReplacementPolicy: Failed
