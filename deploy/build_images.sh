@@ -5,8 +5,8 @@
 #
 # Without --binaries it builds the programs with Bazel (./quickstart or ./test installs what that
 # needs); FOLDER holds `eps` and `eps-worker` that are built already. The images hold the shared
-# libraries of this machine, which must be the one that built the programs, or like it. IMAGE_TOOL is
-# docker, podman or buildah (default: the first one that works). TAG is "latest" by default.
+# libraries of this machine, which must be the one that built the programs, or like it. IMAGE_TOOL
+# is docker, podman or buildah (default: the first one that works). TAG is "latest" by default.
 set -euo pipefail
 deploy=$(cd "$(dirname "$0")" && pwd)
 tag=latest

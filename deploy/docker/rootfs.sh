@@ -4,8 +4,8 @@
 #
 #   deploy/docker/rootfs.sh ROOT PROGRAM...
 #
-# ROOT must not exist. Programs go to ROOT/usr/bin, libraries to ROOT/usr/lib, where the loader looks
-# for them after the paths that are written in a program. There is no shell.
+# ROOT must not exist. Programs go to ROOT/usr/bin, libraries to ROOT/usr/lib, where the loader
+# looks for them after the paths that are written in a program. There is no shell.
 set -euo pipefail
 
 # libarchive needs libxml2, which needs this table of ICU, only for archives of a kind that EPS does
@@ -30,7 +30,9 @@ libraries_of() {
 
 loaders_of() {
   local program
-  for program in "$@"; do ldd "$program" | awk '$1 ~ "^/" && $2 != "=>" { print $1 }'; done | sort -u
+  for program in "$@"; do
+    ldd "$program" | awk '$1 ~ "^/" && $2 != "=>" { print $1 }'
+  done | sort -u
 }
 
 write_icu_stub() {

@@ -38,7 +38,7 @@ def kinds_of(schema):
 
 
 def rows(schema, values, name):
-    """Yields the rows below a value. A map whose default is no complete map of values is one row."""
+    """Yields the rows below a value. A map whose default lacks some of its keys is one row."""
     for key, child in schema["properties"].items():
         path = f"{name}.{key}" if name else key
         if key == "global":  # belongs to Helm

@@ -1,7 +1,7 @@
-"""Checks deploy/helm: the values, the rendered objects against the schemas of Kubernetes and against
-each other, and installation, upgrade and rollback with a real API server.
+"""Checks deploy/helm: the values, the rendered objects against the schemas of Kubernetes and
+against each other, and installation, upgrade and rollback with a real API server.
 
-Argument: the folder of the tools (install_tools.sh)."""
+Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh)."""
 
 import importlib.util
 import json
@@ -169,7 +169,7 @@ class ObjectsTest(unittest.TestCase):
                         "capabilities": {"drop": ["ALL"]}}, name)
                     self.assertIn("memory", container["resources"]["limits"], name)
 
-    def test_each_mount_has_a_volume_and_each_volume_a_mount(self):
+    def test_mounts_and_volumes_belong_together(self):
         for settings in VARIANTS.values():
             rendered = objects(*settings)
             claims = [each["metadata"]["name"] for each in rendered["StatefulSet", "eps-servers"][
@@ -217,7 +217,8 @@ class ObjectsTest(unittest.TestCase):
                                         "readinessProbe": "eps.ready"})
 
     def test_a_start_has_time_for_the_state(self):
-        for state, rate, seconds in [("4Gi", "100Mi", 142), ("1Ti", "1Gi", 2108), ("1Mi", "1Gi", 61)]:
+        for state, rate, seconds in [("4Gi", "100Mi", 142), ("1Ti", "1Gi", 2108),
+                                     ("1Mi", "1Gi", 61)]:
             probe = objects("--set=servers.stateSize=%s,servers.diskRate=%s" % (state, rate),
                             "--set=servers.storage.size=3Ti")["StatefulSet", "eps-servers"]["spec"][
                                 "template"]["spec"]["containers"][0]["startupProbe"]
@@ -372,5 +373,5 @@ class ApiServerTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    TOOLS = os.path.abspath(sys.argv.pop(1))
+    TOOLS, _ = (os.path.abspath(sys.argv.pop(i)) for i in (2, 1))
     unittest.main(verbosity=2)

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Installs the tools of the tests in this folder: podman and its parts from Debian 12, the others from
-# their Go modules at pinned versions, whose sums the Go checksum database confirms. Needs root, and
-# Go 1.21 or newer, which fetches the Go that a module asks for.
+# Installs the tools of the tests in this folder: podman and its parts from Debian 12, the others
+# from their Go modules at pinned versions, whose sums the Go checksum database confirms. Needs root,
+# and Go 1.21 or newer, which fetches the Go that a module asks for.
 #
 #   tests/deploy/install_tools.sh FOLDER [NAME...]
 #
@@ -9,7 +9,8 @@
 # keeps them for the next run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml etcd-server)
+readonly packages=(podman buildah runc netavark aardvark-dns iptables etcd-server
+  python3-yaml python3-grpcio)
 readonly compose=github.com/docker/compose/v2@v2.40.3
 readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0

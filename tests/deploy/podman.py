@@ -1,5 +1,5 @@
-"""A podman of its own for a test: storage, networks and locks in one folder, an API for compose, and
-a loop for the health checks, which nothing else runs on a machine without systemd."""
+"""A podman of its own for a test: storage, networks and locks in one folder, an API for compose,
+and a loop for the health checks, which nothing else runs on a machine without systemd."""
 
 import json
 import os
