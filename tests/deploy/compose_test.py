@@ -79,7 +79,7 @@ class ComposeTest(unittest.TestCase):
             return 0
 
     def wait_for_steps(self, steps):
-        podman.wait_for("step %d\n%s" % (steps, ""), lambda: self.steps() >= steps)
+        podman.wait_for("step %d" % steps, lambda: self.steps() >= steps)
 
     def wait_for_the_end(self):
         driver = self.containers()["driver"]
@@ -147,6 +147,20 @@ class ComposeTest(unittest.TestCase):
             podman.wait_for(service + " to run again", lambda: self.podman.inspect(name)[
                 "State"]["Pid"] not in (0, before))
         self.assertLess(self.steps(), STEPS, "all kills hit the run")
+        self.wait_for_the_end()
+        self.assertEqual(self.result(), self.undisturbed)
+
+    def test_a_run_continues_after_down(self):
+        self.up()
+        self.wait_for_steps(STEPS_BETWEEN_KILLS)
+        names = [self.containers()[service] for service in ("server-0", "server-1", "driver")]
+        self.compose("stop")
+        codes = [self.podman.inspect(name)["State"]["ExitCode"] for name in names]
+        self.assertEqual(codes, [143, 143, 143], self.logs())
+        self.assertLess(self.steps(), STEPS, "the stop hit the run")
+        self.compose("down")
+        self.assertEqual(self.containers(), {})
+        self.compose("up", "--detach", "--wait")
         self.wait_for_the_end()
         self.assertEqual(self.result(), self.undisturbed)
 
