@@ -102,7 +102,7 @@ class ComposeTest(unittest.TestCase):
 
     def up(self):
         self.addCleanup(self.compose, "down", "--volumes", "--timeout=1")
-        self.compose("up", "--detach", "--wait")
+        self.compose("up", "--detach", "--wait", "--wait-timeout=180")
 
     def test_images_hold_no_more_than_they_need(self):
         sizes = {}
@@ -160,7 +160,7 @@ class ComposeTest(unittest.TestCase):
         self.assertLess(self.steps(), STEPS, "the stop hit the run")
         self.compose("down")
         self.assertEqual(self.containers(), {})
-        self.compose("up", "--detach", "--wait")
+        self.compose("up", "--detach", "--wait", "--wait-timeout=180")
         self.wait_for_the_end()
         self.assertEqual(self.result(), self.undisturbed)
 
