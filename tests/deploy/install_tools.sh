@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the tools of the tests in this folder: podman and its parts from Debian 12, the others
-# from their Go modules at pinned versions, whose sums the Go checksum database confirms. Needs root,
-# and Go 1.21 or newer, which fetches the Go that a module asks for.
+# from their Go modules at pinned versions, whose sums the Go checksum database confirms. Needs
+# root, and Go 1.21 or newer, which fetches the Go that a module asks for.
 #
 #   tests/deploy/install_tools.sh FOLDER [NAME...]
 #
