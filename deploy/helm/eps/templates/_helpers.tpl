@@ -1,0 +1,127 @@
+{{- define "eps.labels" -}}
+app.kubernetes.io/name: eps
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- /* Labels of an object. They change with the chart, so no selector may use them. */ -}}
+{{- define "eps.objectLabels" -}}
+{{ include "eps.labels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{- define "eps.serverImage" -}}
+{{ .Values.image.registry }}{{ .Values.image.server }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- define "eps.workerImage" -}}
+{{ .Values.image.registry }}{{ .Values.image.worker }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- /* The addresses of all servers, in the order of their shards. */ -}}
+{{- define "eps.addresses" -}}
+{{- $name := printf "%s-servers" .Release.Name -}}
+{{- range $i := until (int .Values.servers.replicas) -}}
+{{- if $i }},{{ end }}{{ $name }}-{{ $i }}.{{ $name }}:50151
+{{- end -}}
+{{- end -}}
+
+{{- /* A size such as 4Gi in MiB. */ -}}
+{{- define "eps.mebibytes" -}}
+{{- $number := regexFind "^[0-9]+" . | int64 -}}
+{{- if hasSuffix "Ti" . }}{{ mul $number 1048576 }}{{ else if hasSuffix "Gi" . }}{{ mul $number 1024 }}
+{{- else }}{{ $number }}{{ end -}}
+{{- end -}}
+
+{{- /* Seconds that a server may take to start: it reads its state twice, once to check it. */ -}}
+{{- define "eps.startSeconds" -}}
+{{- $state := include "eps.mebibytes" .Values.servers.stateSize | int64 -}}
+{{- $rate := include "eps.mebibytes" .Values.servers.diskRate | int64 -}}
+{{ add 60 (div (add (mul 2 $state) (sub $rate 1)) $rate) }}
+{{- end -}}
+
+{{- define "eps.podSecurity" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "eps.containerSecurity" -}}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* Settings by key, as arguments. A number of a YAML file is a float64. */ -}}
+{{- define "eps.arguments" -}}
+{{- range $key, $value := . }}
+{{- if kindIs "float64" $value }}
+- --{{ $key }}={{ printf "%.0f" $value }}
+{{- else }}
+- --{{ $key }}={{ $value }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* The files that driver and workers read. */ -}}
+{{- define "eps.jobMounts" -}}
+- name: job
+  mountPath: /etc/eps
+  readOnly: true
+{{- if .Values.data.claim }}
+- name: data
+  mountPath: /data
+  readOnly: true
+{{- end }}
+- name: tmp
+  mountPath: /tmp
+{{- end -}}
+
+{{- define "eps.jobVolumes" -}}
+- name: job
+  configMap:
+    name: {{ .Release.Name }}-job-{{ include "eps.jobDigest" . }}
+{{- if .Values.data.claim }}
+- name: data
+  persistentVolumeClaim:
+    claimName: {{ .Values.data.claim }}
+    readOnly: true
+{{- end }}
+- name: tmp
+  emptyDir: {medium: Memory, sizeLimit: 64Mi}
+{{- end -}}
+
+{{- define "eps.jobDigest" -}}
+{{ toJson .Values.job | sha256sum | trunc 8 }}
+{{- end -}}
+
+{{- /* How a Job takes failures of its pods. Call it with the exit codes that end the Job, because they
+repeat until somebody changes something (docs/reference/cli.md). A pod that was stopped or evicted
+does not count as failed. */ -}}
+{{- define "eps.failurePolicy" -}}
+podFailurePolicy:
+  rules:
+    - action: Ignore
+      onPodConditions:
+        - {type: DisruptionTarget, status: "True"}
+    - action: FailJob
+      onExitCodes: {containerName: eps, operator: In, values: {{ toJson . }}}
+    - action: Ignore
+      onExitCodes: {containerName: eps, operator: In, values: [130, 143]}
+podReplacementPolicy: Failed
+{{- end -}}

@@ -1,0 +1,377 @@
+"""Checks deploy/helm: the values, the rendered objects against the schemas of Kubernetes and
+against each other, and installation, upgrade and rollback with a real API server.
+
+Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh)."""
+
+import importlib.util
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import yaml
+
+import api_server
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CHART = os.path.join(ROOT, "deploy", "helm", "eps")
+ACKNOWLEDGED = "--set=insecure=acknowledged"
+TOOLS = None
+TIMEOUT_SECONDS = 120
+KUBERNETES = "1.36.3"
+# Values that change each part of the templates.
+VARIANTS = {
+    "default": [],
+    "large": ["--set=servers.replicas=5,workers.replicas=9,data.claim=text,metrics.enabled=true",
+              "--set=servers.storage.className=fast,servers.config.storage\\.scrub=8388608",
+              "--set=workers.config.worker\\.threads=4,image.pullSecrets[0]=key",
+              "--set=workers.nodeSelector.kind=cpu,servers.nodeSelector.kind=disk"],
+}
+# Settings, and a part of the refusal.
+REFUSED = [
+    (["insecure="], "EPS has no TLS yet"),
+    (["insecure=yes"], "insecure"),
+    (["server.replicas=3"], "server"),
+    (["servers.replica=3"], "replica"),
+    (["servers.replicas=0"], "replicas"),
+    (["servers.config.servers\\.thread=2"], "servers.thread"),
+    (["servers.config.servers\\.insecure=true"], "servers.insecure"),
+    (["servers.stateSize=4GB"], "stateSize"),
+    (["servers.stateSize=5Gi"], "two cuts of servers.stateSize=5Gi need at least 10304 MiB"),
+    (["workers.resources.limits.cpus=2"], "cpus"),
+    (["job.name=Second"], "name"),
+    (["job.files.job\\.yaml=x"], "job.yaml"),
+    (["networkPolicy.enabled=false"], "networkPolicy"),
+]
+
+
+def tool(name, *arguments, code=0, stdin=None):
+    done = subprocess.run([os.path.join(TOOLS, name), *arguments], input=stdin, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                          timeout=TIMEOUT_SECONDS)
+    if done.returncode != code:
+        raise AssertionError("%s %s ended with %d, not %d:\n%s" % (
+            name, " ".join(arguments), done.returncode, code, done.stdout[-3000:]))
+    return done.stdout
+
+
+def render(*settings):
+    return tool("helm", "template", "eps", CHART, "--kube-version=" + KUBERNETES, ACKNOWLEDGED,
+                *settings)
+
+
+def objects(*settings):
+    """Returns {(kind, name without its digest): object}."""
+    found = {}
+    for each in yaml.safe_load_all(render(*settings)):
+        name = re.sub(r"-[0-9a-f]{8}$", "", each["metadata"]["name"])
+        found[each["kind"], name] = each
+    return found
+
+
+def pod_templates(rendered):
+    """Returns {name: pod template, or pod} of all objects that make pods."""
+    found = {}
+    for (kind, name), each in rendered.items():
+        if kind == "Pod":
+            found[name] = each
+        elif "template" in each.get("spec", {}):
+            found[name] = each["spec"]["template"]
+    return found
+
+
+class ValuesTest(unittest.TestCase):
+    def test_lint_finds_nothing(self):
+        for settings in VARIANTS.values():
+            tool("helm", "lint", "--strict", CHART, ACKNOWLEDGED, *settings)
+
+    def test_wrong_values_are_refused(self):
+        for settings, text in REFUSED:
+            with self.subTest(settings=settings):
+                said = tool("helm", "template", "eps", CHART, "--kube-version=" + KUBERNETES,
+                            ACKNOWLEDGED, *["--set=" + each for each in settings], code=1)
+                self.assertIn(text, said)
+
+    def test_every_object_of_the_schema_is_closed(self):
+        with open(os.path.join(CHART, "values.schema.json"), encoding="utf-8") as f:
+            schema = json.load(f)
+        # Maps with names of the user's choice; their values are texts.
+        open_maps = {"job.files", "servers.nodeSelector", "driver.nodeSelector",
+                     "workers.nodeSelector"}
+        seen = set()
+
+        def walk(node, path):
+            if node.get("type") == "object":
+                if path in open_maps:
+                    seen.add(path)
+                    self.assertEqual(node["additionalProperties"], {"type": "string"}, path)
+                else:
+                    self.assertIs(node["additionalProperties"], False, path)
+            for name, child in node.get("properties", {}).items():
+                walk(child, (path + "." + name).lstrip("."))
+
+        walk(schema, "")
+        self.assertEqual(seen, open_maps)
+
+    def test_the_settings_are_keys_of_the_program(self):
+        with open(os.path.join(CHART, "values.schema.json"), encoding="utf-8") as f:
+            schema = json.load(f)["properties"]
+        with open(os.path.join(ROOT, "docs", "reference", "config.md"), encoding="utf-8") as f:
+            keys = set(re.findall(r"^\| `([\w.]+)` \|", f.read(), re.MULTILINE))
+        for section in ("servers", "workers"):
+            named = set(schema[section]["properties"]["config"]["properties"])
+            self.assertEqual(named - keys, set())
+        flags = set()
+        for each in pod_templates(objects(*VARIANTS["large"])).values():
+            for argument in each["spec"]["containers"][0]["args"]:
+                flags.update(re.findall(r"^--(\w+[.]\w+)=", argument))
+        self.assertGreater(len(flags), 6)
+        self.assertEqual(flags - keys, set())
+
+    def test_the_page_of_values_is_generated(self):
+        spec = importlib.util.spec_from_file_location(
+            "values_page", os.path.join(ROOT, "deploy", "helm", "values_page.py"))
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        with open(os.path.join(CHART, "README.md"), encoding="utf-8") as f:
+            self.assertEqual(f.read(), module.page())
+
+
+class ObjectsTest(unittest.TestCase):
+    def test_objects_follow_the_schemas_of_the_api(self):
+        location = os.path.join(TOOLS, "schemas", "{{.ResourceKind}}{{.KindSuffix}}.json")
+        for settings in VARIANTS.values():
+            said = tool("kubeconform", "-strict", "-summary", "-schema-location", location,
+                        stdin=render(*settings))
+            self.assertRegex(said, r"Valid: 1\d, Invalid: 0, Errors: 0, Skipped: 0")
+        # The check itself can fail.
+        tool("kubeconform", "-strict", "-schema-location", location, code=1,
+             stdin=render().replace("podManagementPolicy:", "podManagmentPolicy:"))
+
+    def test_pods_are_restricted(self):
+        for settings in VARIANTS.values():
+            templates = pod_templates(objects(*settings))
+            self.assertEqual(len(templates), 4)
+            for name, each in templates.items():
+                spec = each["spec"]
+                self.assertIs(spec["automountServiceAccountToken"], False, name)
+                self.assertEqual(spec["securityContext"], {
+                    "runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532,
+                    "fsGroup": 65532, "fsGroupChangePolicy": "OnRootMismatch",
+                    "seccompProfile": {"type": "RuntimeDefault"}}, name)
+                for container in spec["containers"] + spec.get("initContainers", []):
+                    self.assertEqual(container["securityContext"], {
+                        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                        "capabilities": {"drop": ["ALL"]}}, name)
+                    self.assertIn("memory", container["resources"]["limits"], name)
+
+    def test_mounts_and_volumes_belong_together(self):
+        for settings in VARIANTS.values():
+            rendered = objects(*settings)
+            claims = [each["metadata"]["name"] for each in rendered["StatefulSet", "eps-servers"][
+                "spec"]["volumeClaimTemplates"]]
+            for name, each in pod_templates(rendered).items():
+                spec = each["spec"]
+                volumes = {v["name"] for v in spec.get("volumes", [])}
+                if name == "eps-servers":
+                    volumes.update(claims)
+                mounts = {m["mountPath"]: m["name"]
+                          for m in spec["containers"][0].get("volumeMounts", [])}
+                self.assertEqual(set(mounts.values()), volumes, name)
+                # A path in an argument lies below a mount: the root cannot be written.
+                for path in re.findall(r"=(/[^,\s]+)", " ".join(spec["containers"][0]["args"])):
+                    if path.startswith("/var/lib/eps") and name != "eps-servers":
+                        continue  # tells the driver that the servers' state is durable
+                    self.assertTrue(any(path.startswith(m + "/") for m in mounts), (name, path))
+
+    def test_the_job_file_is_the_one_that_is_mounted(self):
+        rendered = objects()
+        names = {v["configMap"]["name"] for each in pod_templates(rendered).values()
+                 for v in each["spec"].get("volumes", []) if "configMap" in v}
+        self.assertEqual(names, {rendered["ConfigMap", "eps-job"]["metadata"]["name"]})
+        self.assertIn("job.yaml", rendered["ConfigMap", "eps-job"]["data"])
+        changed = objects("--set=job.config=training: {steps: 3}")
+        for key in (("ConfigMap", "eps-job"), ("Job", "eps-driver-first"),
+                    ("Job", "eps-workers-first")):
+            self.assertNotEqual(rendered[key]["metadata"]["name"],
+                                changed[key]["metadata"]["name"], key)
+        self.assertEqual(rendered["StatefulSet", "eps-servers"],
+                         changed["StatefulSet", "eps-servers"])
+
+    def test_probes_ask_the_port_that_is_served(self):
+        for settings in VARIANTS.values():
+            container = objects(*settings)["StatefulSet", "eps-servers"]["spec"]["template"][
+                "spec"]["containers"][0]
+            port = next(int(a.rpartition(":")[2]) for a in container["args"]
+                        if a.startswith("--listen="))
+            self.assertIn(port, [p["containerPort"] for p in container["ports"]])
+            services = {}
+            for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+                self.assertEqual(container[name]["grpc"]["port"], port, name)
+                services[name] = container[name]["grpc"]["service"]
+            self.assertEqual(services, {"startupProbe": "eps.live", "livenessProbe": "eps.live",
+                                        "readinessProbe": "eps.ready"})
+
+    def test_a_start_has_time_for_the_state(self):
+        for state, rate, seconds in [("4Gi", "100Mi", 142), ("1Ti", "1Gi", 2108),
+                                     ("1Mi", "1Gi", 61)]:
+            probe = objects("--set=servers.stateSize=%s,servers.diskRate=%s" % (state, rate),
+                            "--set=servers.storage.size=3Ti")["StatefulSet", "eps-servers"]["spec"][
+                                "template"]["spec"]["containers"][0]["startupProbe"]
+            self.assertEqual(probe["failureThreshold"], math.ceil(seconds / 5))
+            self.assertEqual(probe["periodSeconds"], 5)
+
+    def test_a_stop_has_time_for_a_cut(self):
+        server = objects("--set=servers.drainTimeout=100")["StatefulSet", "eps-servers"]["spec"][
+            "template"]["spec"]
+        self.assertEqual(server["terminationGracePeriodSeconds"], 115)
+        self.assertIn("--servers.drain_timeout=100s", server["containers"][0]["args"])
+
+    def test_everybody_knows_the_same_servers(self):
+        rendered = objects(*VARIANTS["large"])
+        servers = rendered["StatefulSet", "eps-servers"]["spec"]
+        service = rendered["Service", "eps-servers"]
+        self.assertEqual(servers["serviceName"], service["metadata"]["name"])
+        self.assertEqual(service["spec"]["clusterIP"], "None")
+        self.assertIs(service["spec"]["publishNotReadyAddresses"], True)
+        expected = ",".join("eps-servers-%d.eps-servers:50151" % i
+                            for i in range(servers["replicas"]))
+        named = [argument for each in pod_templates(rendered).values()
+                 for argument in each["spec"]["containers"][0]["args"] if ":50151," in argument]
+        self.assertEqual({a.partition("=")[2] for a in named}, {expected})
+        self.assertEqual(len(named), 4)
+
+
+def selects(selector, labels):
+    """Returns whether a label selector with In expressions selects a pod."""
+    return all(labels.get(k) == v for k, v in selector.get("matchLabels", {}).items()) and all(
+        labels.get(e["key"]) in e["values"] for e in selector.get("matchExpressions", []))
+
+
+class NetworkTest(unittest.TestCase):
+    """Evaluates the network policies as the API defines them."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.rendered = objects(*VARIANTS["large"])
+        cls.policies = [o["spec"] for (kind, _), o in cls.rendered.items()
+                        if kind == "NetworkPolicy"]
+        cls.pods = {t["metadata"]["labels"]["app.kubernetes.io/component"]: t["metadata"]["labels"]
+                    for t in pod_templates(cls.rendered).values()}
+        cls.pods["stranger"] = {"app.kubernetes.io/name": "other"}
+        cls.pods["other release"] = {"app.kubernetes.io/name": "eps",
+                                     "app.kubernetes.io/instance": "second",
+                                     "app.kubernetes.io/component": "worker"}
+
+    def allows(self, direction, pod, peer, port):
+        policies = [p for p in self.policies if direction in p["policyTypes"] and
+                    selects(p["podSelector"], self.pods[pod])]
+        if not policies:
+            return True
+        rules, peers = ("ingress", "from") if direction == "Ingress" else ("egress", "to")
+        return any(
+            any(p["port"] == port for p in rule["ports"]) and
+            any("podSelector" in side and "namespaceSelector" not in side and
+                selects(side["podSelector"], self.pods[peer]) for side in rule[peers])
+            for policy in policies for rule in policy.get(rules, []))
+
+    def test_only_the_needed_calls_are_allowed(self):
+        callers = {"server", "driver", "worker", "test"}
+        for client in self.pods:
+            for server in self.pods:
+                for port in (50151, 9464, 80):
+                    allowed = (self.allows("Egress", client, server, port) and
+                               self.allows("Ingress", server, client, port))
+                    foreign = {client, server} <= {"stranger", "other release"}
+                    self.assertEqual(
+                        allowed, foreign or (client in callers and server == "server" and
+                                             port == 50151), (client, server, port))
+
+    def test_names_are_looked_up_in_the_system_only(self):
+        ports = {}
+        for policy in self.policies:
+            for rule in policy.get("egress", []):
+                for side in rule["to"]:
+                    key = json.dumps(side.get("namespaceSelector") or side.get("ipBlock") or "pods")
+                    ports.setdefault(key, set()).update(p["port"] for p in rule["ports"])
+        self.assertEqual(sorted(ports.values(), key=sorted), [{53}, {53}, {50151}])
+
+    def test_metrics_are_for_one_namespace(self):
+        plain = [o["spec"] for (kind, _), o in objects().items() if kind == "NetworkPolicy"]
+        for policies, expected in [(plain, []), (self.policies, ["monitoring"])]:
+            found = [side["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
+                     for policy in policies for rule in policy.get("ingress", [])
+                     for side in rule["from"] if "namespaceSelector" in side]
+            self.assertEqual(found, expected)
+
+
+class ApiServerTest(unittest.TestCase):
+    """Installs, upgrades and rolls back with an API server that admits restricted pods only."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="eps-api-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.api = api_server.ApiServer(TOOLS, folder.name)
+        cls.addClassCleanup(cls.api.stop)
+        cls.api.request("POST", "/api/v1/namespaces", {
+            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "train", "labels": {
+                "pod-security.kubernetes.io/enforce": "restricted"}}})
+
+    def helm(self, *arguments, code=0):
+        return tool("helm", "--kubeconfig=" + self.api.kubeconfig, "--namespace=train",
+                    *arguments, code=code)
+
+    def servers(self):
+        return self.api.request("GET", "/apis/apps/v1/namespaces/train/statefulsets/eps-servers")
+
+    def jobs(self):
+        return {each["metadata"]["name"] for each in self.api.request(
+            "GET", "/apis/batch/v1/namespaces/train/jobs")["items"]}
+
+    def test_install_upgrade_and_rollback(self):
+        self.helm("install", "eps", CHART, ACKNOWLEDGED)
+        first = self.jobs()
+        self.assertEqual(len(first), 2)
+        self.assertEqual(self.servers()["spec"]["replicas"], 2)
+        self.helm("upgrade", "eps", CHART, "--reuse-values", "--set=image.tag=9,job.name=second")
+        second = self.jobs()
+        self.assertEqual(len(second), 2)
+        self.assertFalse(first & second)
+        image = self.servers()["spec"]["template"]["spec"]["containers"][0]["image"]
+        self.assertEqual(image, "eps-server:9")
+        self.helm("rollback", "eps")
+        self.assertEqual(self.jobs(), first)
+        self.helm("upgrade", "eps", CHART, "--reuse-values", "--set=servers.replicas=3")
+        said = self.helm("upgrade", "eps", CHART, "--reuse-values", "--set=servers.replicas=2",
+                         code=1)
+        self.assertIn("the last ones hold state", said)
+        self.helm("upgrade", "eps", CHART, "--reuse-values",
+                  "--set=servers.replicas=2,servers.shrink=true")
+        self.helm("uninstall", "eps")
+        claims = self.api.request("GET", "/api/v1/namespaces/train/persistentvolumeclaims")["items"]
+        self.assertEqual([each["metadata"]["name"] for each in claims], ["eps-out"])
+
+    def test_pods_pass_the_restricted_admission(self):
+        templates = pod_templates(objects(*VARIANTS["large"]))
+        for name, each in templates.items():
+            spec = {**each["spec"], "serviceAccountName": "", "volumes": [
+                v for v in each["spec"].get("volumes", [])] + (
+                    [{"name": "state", "emptyDir": {}}] if name == "eps-servers" else [])}
+            pod = {"apiVersion": "v1", "kind": "Pod", "spec": spec,
+                   "metadata": {"name": "try", "labels": each["metadata"]["labels"]}}
+            path = "/api/v1/namespaces/train/pods?dryRun=All&fieldValidation=Strict"
+            self.api.request("POST", path, pod)
+            # The admission itself can refuse.
+            spec["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+            with self.assertRaisesRegex(AssertionError, "violates PodSecurity"):
+                self.api.request("POST", path, pod)
+
+
+if __name__ == "__main__":
+    TOOLS, _ = (os.path.abspath(sys.argv.pop(i)) for i in (2, 1))
+    unittest.main(verbosity=2)

@@ -1,0 +1,103 @@
+#!/bin/bash
+# Installs the tools of the tests in this folder: podman and its parts from Debian 12, the others
+# from their Go modules at pinned versions, whose sums the Go checksum database confirms. Needs
+# root, and Go 1.21 or newer, which fetches the Go that a module asks for.
+#
+#   tests/deploy/install_tools.sh FOLDER [NAME...]
+#
+# NAME: podman, docker-compose, helm, kubeconform, schemas, kube-apiserver; default all. FOLDER
+# keeps them for the next run.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+readonly packages=(podman buildah runc netavark aardvark-dns iptables etcd-server
+  python3-yaml python3-grpcio)
+readonly compose=github.com/docker/compose/v2@v2.40.3
+readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
+readonly kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0
+readonly kubernetes=1.36.3
+export USER=${USER:-$(id -un)} HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
+
+say() { echo "install_tools: $*"; }
+fail() {
+  echo "install_tools: $*" >&2
+  exit 1
+}
+
+# module_folder MODULE@VERSION: downloads a module and prints the folder of its sources.
+module_folder() {
+  (cd "$work" && go mod download -json "$1" |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["Dir"])')
+}
+
+install_podman() {
+  if ! dpkg-query --show "${packages[@]}" >/dev/null 2>&1; then
+    say "installing ${packages[*]}"
+    apt-get -qq update </dev/null
+    # Debian starts etcd when it installs it; the tests start their own.
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install \
+      "${packages[@]}" </dev/null >"$work/apt.log" 2>&1 || {
+      tail -n 30 "$work/apt.log" >&2
+      fail "apt-get install failed"
+    }
+  fi
+}
+
+# The module of compose replaces nothing, but its program has no path that "go install" takes.
+install_docker-compose() {
+  cp -r "$(module_folder "$compose")" "$work/compose"
+  chmod -R u+w "$work/compose"
+  (cd "$work/compose" && go build -trimpath -o "$tools/docker-compose.new" \
+    -ldflags "-X github.com/docker/compose/v2/internal.Version=${compose#*@}" ./cmd)
+  mv "$tools/docker-compose.new" "$tools/docker-compose"
+}
+
+install_helm() { GOBIN=$tools go install "$helm"; }
+install_kubeconform() { GOBIN=$tools go install "$kubeconform"; }
+
+# The schemas of all objects of the API, which refuse fields that they do not name.
+install_schemas() {
+  rm -rf "$tools/schemas.new"
+  python3 "$here/api_schemas.py" \
+    "$(module_folder "k8s.io/kubernetes@v$kubernetes")/api/openapi-spec/swagger.json" \
+    "$tools/schemas.new"
+  mv "$tools/schemas.new" "$tools/schemas"
+}
+
+# The module of Kubernetes replaces its libraries by folders of its own repository, which a module
+# that requires it does not see. Their released versions take the place of the folders.
+install_kube-apiserver() {
+  local folder library
+  folder=$(module_folder "k8s.io/kubernetes@v$kubernetes")
+  mkdir "$work/kubernetes"
+  cd "$work/kubernetes"
+  go mod init test >/dev/null 2>&1
+  go mod edit -go="$(awk '$1 == "go" { print $2 }' "$folder/go.mod")" \
+    -require="k8s.io/kubernetes@v$kubernetes"
+  while read -r library; do
+    go mod edit -replace="$library=$library@v0.${kubernetes#1.}"
+  done < <(sed -n 's,^\s*\(replace \)\?\(k8s.io/[a-z0-9-]*\) => ./staging.*,\2,p' "$folder/go.mod")
+  printf '//go:build tools\n\npackage tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver"\n' \
+    >tools.go
+  go mod tidy >/dev/null 2>&1
+  go build -trimpath -o "$tools/kube-apiserver.new" \
+    -ldflags "-X k8s.io/component-base/version.gitVersion=v$kubernetes" \
+    k8s.io/kubernetes/cmd/kube-apiserver
+  mv "$tools/kube-apiserver.new" "$tools/kube-apiserver"
+  cd - >/dev/null
+}
+
+(($# >= 1)) || fail "usage: install_tools.sh FOLDER [NAME...]"
+mkdir -p "$1"
+tools=$(cd "$1" && pwd)
+shift
+(($# > 0)) || set -- podman docker-compose helm kubeconform schemas kube-apiserver
+work=$(mktemp -d)
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+for name in "$@"; do
+  if [[ $name != podman && -e $tools/$name ]]; then continue; fi
+  if [[ $name != podman ]]; then
+    command -v go >/dev/null || fail "go is missing; install Go 1.21 or newer"
+    say "building $name"
+  fi
+  "install_$name"
+done
