@@ -308,7 +308,7 @@ absl::StatusOr<BoardPlan> JobBoard::Report(const v1::ReportJobRequest& request) 
   }
   if (request.phase() == v1::JOB_PHASE_CANCELLED && old.desired() != v1::DESIRED_CANCEL) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "phase: expected CANCELLED only of a job that is to be cancelled, found it of job ",
+        "phase: expected CANCELLED only after somebody cancelled the job, found it of job ",
         old.name()));
   }
   BoardRecord record = found->second.record;

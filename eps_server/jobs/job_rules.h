@@ -37,7 +37,7 @@ absl::Status CheckWatch(const v1::WatchJobsRequest& request);
 bool IsFinalPhase(v1::JobPhase phase);
 // Returns whether the job failed in a way after which another start may succeed.
 bool MayRunAgain(const v1::Job& job);
-// Returns whether a driver may take the job: it has not ended, is to run, and has no driver.
+// Returns whether a driver may take the job: it has not ended, RUN is wanted, and it has no driver.
 bool WaitsForDriver(const v1::Job& job);
 // Names the phase for people: "RUNNING".
 std::string NameOfPhase(v1::JobPhase phase);
@@ -48,8 +48,8 @@ std::string OwnerOf(const std::string& owner);
 // that of the job.
 std::string FirstDifference(const v1::Job& job, const v1::SubmitJobRequest& request);
 
-// Gives a job that has lost its driver the phase that nobody else would give it: one that is to be
-// cancelled has ended, one that is to be paused is paused, and a paused one that is to run waits.
+// Gives a job without a driver the phase that nobody else would give it: with CANCEL wanted it has
+// ended, with PAUSE it is paused, and a paused one with RUN waits for a driver.
 void SettleWithoutDriver(v1::Job* job);
 
 }  // namespace eps
