@@ -35,6 +35,7 @@ class DrivenJob {
     kStopped,  // this process was interrupted
     kLost,     // the lease was lost; the child was killed
   };
+  // How it went.
   struct Result {
     Outcome outcome = Outcome::kEnded;
     ExitCode code = ExitCode::kOk;  // kFenced if the lease is lost

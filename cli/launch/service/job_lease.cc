@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -14,6 +15,16 @@ namespace {
 // The board shows progress and passes on what is wanted of a job within this time.
 constexpr std::chrono::milliseconds kReportPause{1000};
 constexpr std::chrono::milliseconds kRetryPause{200};
+
+// Replaces what is not printable ASCII: messages hold only valid UTF-8, and errors may show any
+// file.
+std::string Printable(const std::string& text) {
+  std::string printable = text;
+  for (char& c : printable) {
+    if (c != '\n' && !absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
+  }
+  return printable;
+}
 
 bool MayPass(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
@@ -56,6 +67,7 @@ absl::Status JobLease::Report(v1::ReportJobRequest report) {
 
 absl::Status JobLease::End(v1::ReportJobRequest report) {
   report.set_ended(true);
+  if (report.has_result()) report.mutable_result()->set_text(Printable(report.result().text()));
   for (;;) {
     const absl::Status status = Send(report);
     if (status.ok()) return status;

@@ -45,15 +45,6 @@ std::string ReadPiece(const std::string& path, uint64_t offset, uint64_t most) {
   return piece;
 }
 
-// Returns the text without bytes that are not printable ASCII, as messages need valid UTF-8.
-std::string Printable(absl::string_view text) {
-  std::string printable;
-  for (const char c : text) {
-    printable.push_back(c == '\n' || absl::ascii_isprint(static_cast<unsigned char>(c)) ? c : '?');
-  }
-  return printable;
-}
-
 }  // namespace
 
 JobProgressReader::JobProgressReader(std::string folder, std::string log)
@@ -114,7 +105,7 @@ std::string JobProgressReader::Error() const {
   if (last == std::string::npos) return "";
   const absl::string_view error =
       absl::StripAsciiWhitespace(absl::string_view(text).substr(last + 6));
-  return Printable(error.substr(0, kMaxErrorBytes));
+  return std::string(error.substr(0, kMaxErrorBytes));
 }
 
 }  // namespace eps

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/config/app_arguments.h"
 #include "base/status_macros.h"
-#include "cli/commands/board.h"
+#include "cli/commands/jobs/board.h"
 
 namespace eps {
 namespace {

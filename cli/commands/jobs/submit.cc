@@ -17,7 +17,7 @@
 #include "base/config/app_arguments.h"
 #include "base/files/files.h"
 #include "base/status_macros.h"
-#include "cli/commands/board.h"
+#include "cli/commands/jobs/board.h"
 #include "cli/launch/service/submitted_config.h"
 
 namespace eps {

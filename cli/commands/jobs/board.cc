@@ -1,4 +1,4 @@
-#include "cli/commands/board.h"
+#include "cli/commands/jobs/board.h"
 
 #include <chrono>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-#ifndef EPS_CLI_COMMANDS_BOARD_H_
-#define EPS_CLI_COMMANDS_BOARD_H_
+#ifndef EPS_CLI_COMMANDS_JOBS_BOARD_H_
+#define EPS_CLI_COMMANDS_JOBS_BOARD_H_
 
 // The parts that the commands about jobs on the board share: `eps submit`, `eps job`, `eps driver`.
 
@@ -48,4 +48,4 @@ absl::StatusOr<v1::Job> AwaitBoardJob(SchedulerClient* board, const v1::Job& job
 
 }  // namespace eps
 
-#endif  // EPS_CLI_COMMANDS_BOARD_H_
+#endif  // EPS_CLI_COMMANDS_JOBS_BOARD_H_

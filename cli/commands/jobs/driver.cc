@@ -8,7 +8,7 @@
 #include "CLI/CLI.hpp"
 #include "base/config/app_arguments.h"
 #include "base/status_macros.h"
-#include "cli/commands/board.h"
+#include "cli/commands/jobs/board.h"
 #include "cli/launch/service/service_driver.h"
 
 namespace eps {
