@@ -45,7 +45,7 @@ class SchedulerClient {
   absl::StatusOr<v1::ReportJobReply> Report(v1::ReportJobRequest request);
 
   // Calls `on_event` for every change after `revision` of `board`, until it returns false (OK), the
-  // server fails, or CancelWatch is called (Cancelled). An empty `name` means all jobs. Blocks. Opens
+  // server fails, or CancelWatch is called (Cancelled). An empty `name`: of all jobs. Blocks. Opens
   // the stream again when only its time is over.
   absl::Status Watch(uint64_t board, uint64_t revision, const std::string& name,
                      const std::function<bool(const v1::JobEvent&)>& on_event) EPS_EXCLUDES(mu_);
