@@ -1,7 +1,7 @@
 #include "eps_server/jobs/job_rules.h"
 
 #include <algorithm>
-#include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -200,7 +200,7 @@ bool IsFinalPhase(v1::JobPhase phase) {
 }
 
 bool MayRunAgain(const v1::Job& job) {
-  return job.phase() == v1::JOB_PHASE_FAILED &&
+  return job.phase() == v1::JOB_PHASE_FAILED && job.desired() != v1::DESIRED_CANCEL &&
          std::find(std::begin(kRetryCodes), std::end(kRetryCodes), job.result().exit_code()) !=
              std::end(kRetryCodes);
 }
