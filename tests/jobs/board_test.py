@@ -81,9 +81,9 @@ class BoardTest(unittest.TestCase):
         self.processes.append(process)
         return process
 
-    def serve(self, i):
+    def serve(self, i, *arguments):
         return self.start("server-%d.log" % i, "serve", "--listen=" + self.addresses[i],
-                          "--storage.path=%s/server-%d" % (self.folder, i), *SERVER)
+                          "--storage.path=%s/server-%d" % (self.folder, i), *SERVER, *arguments)
 
     def work(self, *arguments, model="synthetic"):
         return self.start("worker.log", "worker", "--servers=" + self.addresses[0],
@@ -165,9 +165,21 @@ class BoardTest(unittest.TestCase):
         self.assertEqual(self.processes[2].wait(timeout=TIMEOUT_SECONDS), 0, self.said())
         self.assertIn("first ", self.eps("job", "ls"))
         self.eps("job", "watch", "first")
-        # Its folder stays, and the name is free again.
+        # Its servers hold it until they start without it; then they have room for another one.
+        self.drive("--once")
+        self.submit("second", model="gpt2", **{"training.seed": 5})
+        self.wait_until(lambda: "second: queued again" in text_of(self.folder + "/driver.log"),
+                        "no room")
+        self.assertEqual(self.job("second")["phase"], "QUEUED")
+        for i in range(2):
+            self.servers[i].kill()
+            self.servers[i].wait()
+            self.servers[i] = self.serve(i, "--storage.reopen=false")
+        self.work(model="gpt2")
+        self.assertEqual(self.wait_for_end("second")["phase"], "SUCCEEDED", self.said())
+        # The folder of a removed job stays, and the name is free again.
         self.eps("job", "rm", "first")
-        self.assertIn("no jobs", self.eps("job", "ls"))
+        self.eps("job", "show", "first", code=NO_INPUT)
         self.assertTrue(os.path.isdir(job["checkpoint"]))
 
     def test_another_driver_continues_after_a_kill(self):

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/files/files.h"
@@ -31,6 +32,9 @@ constexpr std::chrono::seconds kFirstRestartPause{1};  // doubles with each frui
 constexpr std::chrono::seconds kInterruptPatience{20};
 constexpr char kJobFile[] = "job.yaml";
 constexpr char kLogFile[] = "train.log";
+
+// Servers with another job refuse a run with these words (eps_server/shell/job_host.cc).
+constexpr char kHoldAnother[] = "Start another server for it";
 
 bool Exists(const std::string& path) {
   std::error_code error;
@@ -221,6 +225,11 @@ DrivenJob::Result DrivenJob::EndOfChild() {
       break;
   }
   const std::string error = progress_->Error();
+  if (ChildCode() == ExitCode::kUsage && absl::StrContains(error, kHoldAnother)) {
+    Result busy = End(Outcome::kNoRoom, v1::JOB_PHASE_QUEUED, ExitCode::kUnavailable, "");
+    if (busy.outcome == Outcome::kNoRoom) busy.text = error;
+    return busy;
+  }
   return End(Outcome::kEnded, v1::JOB_PHASE_FAILED, ChildCode(),
              error.empty() ? std::string(child_->Failure().message()) : error);
 }

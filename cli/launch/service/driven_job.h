@@ -33,6 +33,7 @@ class DrivenJob {
     kEnded,    // it succeeded, failed or was cancelled
     kPaused,   // as somebody wanted
     kStopped,  // this process was interrupted
+    kNoRoom,   // the servers hold another job; this one is queued again
     kLost,     // the lease was lost; the child was killed
   };
   // How it went.

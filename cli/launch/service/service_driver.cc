@@ -53,6 +53,9 @@ std::string EndText(const v1::Job& job, const DrivenJob::Result& result) {
       return absl::StrCat("job ", job.name(), ": paused");
     case DrivenJob::Outcome::kStopped:
       return absl::StrCat("job ", job.name(), ": left to the next driver");
+    case DrivenJob::Outcome::kNoRoom:
+      return absl::StrCat("job ", job.name(), ": queued again, as its servers hold another job; ",
+                          "restart them with --storage.reopen=false to let it go: ", result.text);
     case DrivenJob::Outcome::kLost:
       return absl::StrCat("job ", job.name(), ": lost the lease, and stopped its run (",
                           static_cast<int>(result.code), "): ", result.text);
@@ -99,6 +102,7 @@ absl::StatusOr<std::optional<std::string>> ServiceDriver::NextName() {
     const bool waits = job.driver().driver_nonce().empty() && job.desired() == v1::DESIRED_RUN;
     return waits ? std::optional<std::string>(job.name()) : std::nullopt;
   }
+  if (servers.job_id() == in_the_way_) return std::optional<std::string>();
   return std::string();
 }
 
@@ -141,12 +145,18 @@ absl::Status ServiceDriver::Run() {
       continue;
     }
     const DrivenJob::Result result = Drive(**std::move(claimed));
-    if (options_.once && result.outcome != DrivenJob::Outcome::kStopped) {
+    if (result.outcome == DrivenJob::Outcome::kNoRoom) {
+      const absl::StatusOr<v1::StatusReply> servers = control_->GetStatus(0, kLookTimeout);
+      in_the_way_ = servers.ok() ? servers->job_id() : 0;
+    }
+    const bool another_time = result.outcome == DrivenJob::Outcome::kStopped ||
+                              result.outcome == DrivenJob::Outcome::kNoRoom;
+    if (options_.once && !another_time) {
       if (result.code == ExitCode::kOk) return absl::OkStatus();
       return WithExitCode(absl::InternalError(result.text), result.code);
     }
-    // Whoever has the job now gets ahead.
-    if (result.outcome == DrivenJob::Outcome::kLost) Pause(kIdlePause);
+    // Whoever has the job, or the servers, now gets ahead.
+    if (another_time || result.outcome == DrivenJob::Outcome::kLost) Pause(kIdlePause);
   }
   return WithExitCode(absl::CancelledError("interrupted; another driver goes on with its jobs"),
                       InterruptCode());

@@ -46,7 +46,8 @@ class ServiceDriver {
   // Returns a job of which this driver has the lease; nullopt if none waits.
   absl::StatusOr<std::optional<JobLease>> Claim();
   // Returns whose turn it is: a name, or an empty text for the oldest job. nullopt: no job can run,
-  // because the servers hold an unfinished one that somebody drives or paused.
+  // because the servers hold an unfinished one that somebody drives or paused, or one that left no
+  // room for the last job.
   absl::StatusOr<std::optional<std::string>> NextName();
   DrivenJob::Result Drive(JobLease lease);
 
@@ -56,6 +57,7 @@ class ServiceDriver {
   const std::string nonce_ = NewNonce();
   std::unique_ptr<SchedulerClient> board_;
   std::unique_ptr<ControlClient> control_;
+  uint64_t in_the_way_ = 0;  // the job that the servers held when there was no room for another
 
   static std::string NewNonce();
 };
