@@ -158,7 +158,7 @@ absl::StatusOr<BoardPlan> JobBoard::Submit(const v1::SubmitJobRequest& request, 
   v1::Job& job = record.job;
   job.set_name(request.name());
   job.set_uid(uid);
-  job.set_owner(OwnerOf(request.owner()));
+  job.set_owner(JobOwnerOf(request.owner()));
   job.set_config(request.config());
   *job.mutable_labels() = request.labels();
   job.set_generation(1);
@@ -233,7 +233,7 @@ const JobBoard::Entry* JobBoard::FindClaim(const v1::ClaimJobRequest& request) c
   for (const auto& named : jobs_) {
     const Entry& entry = named.second;
     const v1::Job& job = entry.record.job;
-    if (job.owner() != OwnerOf(request.owner())) continue;
+    if (job.owner() != JobOwnerOf(request.owner())) continue;
     if (job.driver().driver_nonce() == request.driver_nonce()) return &entry;
     if (!WaitsForDriver(job)) continue;
     if (entry.record.lease_expired && entry.record.last_driver == request.driver_nonce()) {
@@ -251,7 +251,7 @@ absl::StatusOr<BoardPlan> JobBoard::Claim(const v1::ClaimJobRequest& request) co
     entry = FindClaim(request);
     if (entry == nullptr) {
       return absl::NotFoundError(
-          absl::StrCat("no job of owner ", OwnerOf(request.owner()), " waits for a driver"));
+          absl::StrCat("no job of owner ", JobOwnerOf(request.owner()), " waits for a driver"));
     }
   } else {
     const auto found = jobs_.find(request.name());
@@ -259,9 +259,9 @@ absl::StatusOr<BoardPlan> JobBoard::Claim(const v1::ClaimJobRequest& request) co
     entry = &found->second;
   }
   const v1::Job& old = entry->record.job;
-  if (old.owner() != OwnerOf(request.owner())) {
-    return absl::NotFoundError(
-        absl::StrCat("job ", old.name(), " does not belong to owner ", OwnerOf(request.owner())));
+  if (old.owner() != JobOwnerOf(request.owner())) {
+    return absl::NotFoundError(absl::StrCat("job ", old.name(), " does not belong to owner ",
+                                            JobOwnerOf(request.owner())));
   }
   if (IsFinalPhase(old.phase())) return HasEndedError(old);
   if (old.driver().driver_nonce() == request.driver_nonce()) {

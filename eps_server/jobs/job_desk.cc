@@ -1,12 +1,14 @@
 #include "eps_server/jobs/job_desk.h"
 
-#include <chrono>
+#include <iterator>
+#include <optional>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "eps_server/jobs/job_rules.h"
 
 namespace eps {
 namespace {
@@ -114,6 +116,8 @@ void JobDesk::Report(v1::ReportJobRequest request, Done<v1::ReportJobReply> done
 
 void JobDesk::List(v1::ListJobsRequest request, Done<v1::ListJobsReply> done) {
   work_.Post([this, request = std::move(request), done = std::move(done)] {
+    const absl::Status status = CheckListing(request);
+    if (!status.ok()) return done(status);
     EndLeases();
     done(board_->List(request));
   });

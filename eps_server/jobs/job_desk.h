@@ -2,6 +2,7 @@
 #define EPS_SERVER_JOBS_JOB_DESK_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>

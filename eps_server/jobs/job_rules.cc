@@ -216,7 +216,7 @@ std::string NameOfPhase(v1::JobPhase phase) {
   return absl::StartsWith(name, kPrefix) ? name.substr(kPrefix.size()) : name;
 }
 
-std::string OwnerOf(const std::string& owner) { return owner.empty() ? kAnyDriversJobs : owner; }
+std::string JobOwnerOf(const std::string& owner) { return owner.empty() ? kAnyDriversJobs : owner; }
 
 std::string FirstDifference(const v1::Job& job, const v1::SubmitJobRequest& request) {
   if (job.config() != request.config()) {
@@ -230,9 +230,9 @@ std::string FirstDifference(const v1::Job& job, const v1::SubmitJobRequest& requ
     return absl::StrCat("line ", line + 1, " of its configuration is ", text(ours), ", and ",
                         text(theirs), " in this request");
   }
-  if (job.owner() != OwnerOf(request.owner())) {
+  if (job.owner() != JobOwnerOf(request.owner())) {
     return absl::StrCat("its owner is ", Shown(job.owner()), ", and ",
-                        Shown(OwnerOf(request.owner())), " in this request");
+                        Shown(JobOwnerOf(request.owner())), " in this request");
   }
   const auto differs = [](const auto& some, const auto& others) {
     std::vector<std::string> keys;

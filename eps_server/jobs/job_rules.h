@@ -43,7 +43,7 @@ bool WaitsForDriver(const v1::Job& job);
 std::string NameOfPhase(v1::JobPhase phase);
 
 // Returns the owner that a request names, or that of jobs for any driver.
-std::string OwnerOf(const std::string& owner);
+std::string JobOwnerOf(const std::string& owner);
 // Returns the first difference between the job and the request in words; empty if the request is
 // that of the job.
 std::string FirstDifference(const v1::Job& job, const v1::SubmitJobRequest& request);
