@@ -49,7 +49,7 @@ bool DataRoots::Holds(const std::string& resolved) const {
 absl::Status DataRoots::Refuse(const std::string& key, const std::string& path,
                                const std::string& target) const {
   return absl::PermissionDeniedError(
-      absl::StrCat(key, ": ", path, path == target ? "" : absl::StrCat(", which is ", target, ","),
+      absl::StrCat(key, path, path == target ? "" : absl::StrCat(", which is ", target, ","),
                    " is not below a folder that this driver's jobs may read (--data-root): ",
                    absl::StrJoin(roots_, ", ")));
 }
@@ -84,26 +84,26 @@ absl::Status DataRoots::CheckPath(const std::string& key, const std::string& pat
 
 absl::Status DataRoots::Check(const Config& config) const {
   for (const std::string& path : config.data.path) {
-    EPS_RETURN_IF_ERROR(CheckPath("data.path", path));
+    EPS_RETURN_IF_ERROR(CheckPath("data.path: ", path));
   }
   for (const std::string& path : config.data.eval_path) {
-    EPS_RETURN_IF_ERROR(CheckPath("data.eval_path", path));
+    EPS_RETURN_IF_ERROR(CheckPath("data.eval_path: ", path));
   }
   const std::string& model = config.model.path;
   if (!model.empty()) {
     EPS_ASSIGN_OR_RETURN(const ModelPlace place, FindModel(model));
-    EPS_RETURN_IF_ERROR(CheckPath("model.path", place.path));
+    EPS_RETURN_IF_ERROR(CheckPath("model.path: ", place.path));
     // The folder of a description may hold weights beside it.
-    EPS_RETURN_IF_ERROR(CheckLinks("model.path", Resolved(FolderOfModel(model)), /*deep=*/false));
+    EPS_RETURN_IF_ERROR(CheckLinks("model.path: ", Resolved(FolderOfModel(model)), /*deep=*/false));
   }
   const std::string& resume = config.checkpoint.resume;
   if (resume != "none" && resume != "latest") {
-    EPS_RETURN_IF_ERROR(CheckPath("checkpoint.resume", resume));
+    EPS_RETURN_IF_ERROR(CheckPath("checkpoint.resume: ", resume));
   }
   // A description of machines may also be the name of an example.
   std::error_code error;
   const std::string& hardware = config.metrics.hardware;
-  if (fs::exists(hardware, error)) EPS_RETURN_IF_ERROR(CheckPath("metrics.hardware", hardware));
+  if (fs::exists(hardware, error)) EPS_RETURN_IF_ERROR(CheckPath("metrics.hardware: ", hardware));
   return absl::OkStatus();
 }
 

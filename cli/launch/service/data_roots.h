@@ -25,6 +25,7 @@ class DataRoots {
 
  private:
   explicit DataRoots(std::vector<std::string> roots) : roots_(std::move(roots)) {}
+  // `key` begins the error: "data.path: ".
   absl::Status CheckPath(const std::string& key, const std::string& path) const;
   // Checks the links in a folder, and if `deep` in the folders below it.
   absl::Status CheckLinks(const std::string& key, const std::string& folder, bool deep) const;
