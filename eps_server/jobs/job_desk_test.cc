@@ -123,7 +123,7 @@ TEST_F(JobDeskTest, WritesOnceForEachChange) {
   EXPECT_EQ(store_.writes, 3) << "a step alone is not durable";
 }
 
-TEST_F(JobDeskTest, ComesBackWithItsJobsAfterARestart) {
+TEST_F(JobDeskTest, ComesBackWithItsJobs) {
   ASSERT_TRUE(Submit("a").ok());
   const v1::Job job = Claim(1, "a");
   now_ += JobBoard::kLeaseMs - 1;

@@ -253,7 +253,7 @@ TEST_F(SchedulerRpcTest, ASlowReaderGetsEachChange) {
   }
 }
 
-TEST_F(SchedulerRpcTest, GivesAJobToOneOfManyDrivers) {
+TEST_F(SchedulerRpcTest, GivesEachJobToOneDriver) {
   constexpr int kDrivers = 6;
   constexpr int kJobs = 30;
   Start(/*durable=*/true);

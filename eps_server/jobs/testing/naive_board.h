@@ -43,6 +43,7 @@ struct NaiveJob {
 // `changes` has one entry for each revision.
 class NaiveBoard {
  public:
+  // The effect of one revision.
   struct Change {
     std::string name;
     bool removed;
