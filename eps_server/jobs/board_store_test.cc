@@ -28,7 +28,10 @@ class BoardStoreTest : public testing::Test {
     fs::remove_all(folder_);
     Open();
   }
-  ~BoardStoreTest() override { fs::remove_all(folder_); }
+  ~BoardStoreTest() override {
+    database_.reset();  // its threads may still write files
+    fs::remove_all(folder_);
+  }
 
   void Open() {
     board_.reset();
